@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "kvferry/base/strong_id.hpp"
+
+namespace kvferry {
+
+/// An index into the engine's GPU KV pool. 32 bits: an engine counts its blocks in ints.
+using BlockId = StrongId<struct BlockIdTag, std::uint32_t>;
+/// The place of one block in the CPU tier; the same id means the same block on every rank.
+using SlotId = StrongId<struct SlotIdTag, std::uint32_t>;
+/// One store or load of one plan; unique for the life of a scheduler side, never 0.
+using TransferId = StrongId<struct TransferIdTag, std::uint64_t>;
+/// Incarnation counter of an owner: bumped at arrival, preemption and resume, never used twice.
+using Generation = StrongId<struct GenerationTag, std::uint64_t>;
+/// A KV cache group of the engine, in the engine's order.
+using GroupId = StrongId<struct GroupIdTag, std::uint32_t>;
+/// A worker process, 0 .. world size - 1.
+using RankId = StrongId<struct RankIdTag, std::uint32_t>;
+/// Sequence number of a StepPlan, counted from 1.
+using PlanSeq = StrongId<struct PlanSeqTag, std::uint64_t>;
+
+/// One block and its slot: element of every store and load.
+struct BlockSlot {
+  BlockId block;
+  SlotId slot;
+  bool operator==(const BlockSlot&) const = default;
+};
+
+}  // namespace kvferry

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <compare>
+#include <cstddef>
+#include <functional>
+
+namespace kvferry {
+
+/// An integer that names one kind of thing. Ids of different kinds do not convert, compare or add up.
+/// `Tag` is any type used nowhere else; `Rep` an unsigned integer. A default-made id is 0.
+template <class Tag, class Rep>
+class StrongId {
+ public:
+  using rep_type = Rep;
+
+  constexpr StrongId() = default;
+  constexpr explicit StrongId(Rep value) : value_(value) {}
+
+  [[nodiscard]] constexpr Rep value() const { return value_; }
+  [[nodiscard]] constexpr StrongId next() const { return StrongId(static_cast<Rep>(value_ + 1)); }
+  constexpr auto operator<=>(const StrongId&) const = default;
+
+ private:
+  Rep value_ = 0;
+};
+
+}  // namespace kvferry
+
+template <class Tag, class Rep>
+struct std::hash<kvferry::StrongId<Tag, Rep>> {
+  std::size_t operator()(kvferry::StrongId<Tag, Rep> id) const noexcept {
+    return std::hash<Rep>{}(id.value());
+  }
+};

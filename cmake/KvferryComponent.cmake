@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+# One shape for every component and every test.
+
+find_package(Threads REQUIRED)
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+endif()
+
+# Flags of everything we compile. An interface target, so that third-party targets stay free of them.
+add_library(kvferry_flags INTERFACE)
+target_compile_options(kvferry_flags INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Werror)
+if(KVFERRY_THREAD_SAFETY)
+  target_compile_options(kvferry_flags INTERFACE -Wthread-safety)
+endif()
+if(KVFERRY_TEST_HOOKS)
+  target_compile_definitions(kvferry_flags INTERFACE KVFERRY_TEST_HOOKS=1)
+endif()
+if(KVFERRY_SANITIZE)
+  target_compile_options(kvferry_flags INTERFACE -fsanitize=${KVFERRY_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_link_options(kvferry_flags INTERFACE -fsanitize=${KVFERRY_SANITIZE})
+endif()
+
+# kvferry_add_component(NAME [SOURCES ...] [DEPENDS component ...])
+#   A static library kvferry_NAME with the include root NAME/include. Only DEPENDS (and what they depend
+#   on) are on its include path, so that an include of a higher layer does not compile.
+function(kvferry_add_component name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS" ${ARGN})
+  if(ARG_SOURCES)
+    add_library(kvferry_${name} STATIC ${ARG_SOURCES})
+    set(scope PUBLIC)
+    target_link_libraries(kvferry_${name} PRIVATE kvferry_flags)
+  else()
+    add_library(kvferry_${name} INTERFACE)
+    set(scope INTERFACE)
+  endif()
+  target_include_directories(kvferry_${name} ${scope} ${CMAKE_CURRENT_SOURCE_DIR}/include)
+  target_link_libraries(kvferry_${name} ${scope} Threads::Threads)
+  foreach(dep IN LISTS ARG_DEPENDS)
+    target_link_libraries(kvferry_${name} ${scope} kvferry_${dep})
+  endforeach()
+  add_library(kvferry::${name} ALIAS kvferry_${name})
+endfunction()
+
+# kvferry_add_test(NAME SOURCES ... DEPENDS component ...): one GoogleTest program, known to CTest by its cases.
+function(kvferry_add_test name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE kvferry_flags GTest::gtest GTest::gtest_main)
+  foreach(dep IN LISTS ARG_DEPENDS)
+    target_link_libraries(${name} PRIVATE kvferry_${dep})
+  endforeach()
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 300)
+endfunction()

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+
+#include "kvferry/base/error.hpp"
+#include "kvferry/base/ids.hpp"
+
+namespace kvferry::cpu_tier {
+
+/// The engine's content hash of a block plus its KV cache group: what a slot is found by. Hashes of 1 to 32
+/// bytes (vLLM: sha256 32, xxhash 16), zero-padded; the length is part of the key.
+struct BlockKey {
+  static constexpr std::size_t kMaxHashBytes = 32;
+
+  std::array<std::byte, kMaxHashBytes> hash{};
+  std::uint32_t group = 0;
+  std::uint32_t hash_bytes = 0;
+
+  bool operator==(const BlockKey& other) const {
+    return std::memcmp(this, &other, sizeof(BlockKey)) == 0;
+  }
+
+  /// Throws ConfigError unless 1 <= hash.size() <= 32.
+  static BlockKey make(std::span<const std::byte> hash, GroupId group) {
+    if (hash.empty() || hash.size() > kMaxHashBytes) {
+      throw ConfigError("a block hash has " + std::to_string(hash.size()) +
+                        " bytes; kvferry takes 1 to 32: choose another prefix_caching_hash_algo");
+    }
+    BlockKey key;
+    std::memcpy(key.hash.data(), hash.data(), hash.size());
+    key.group = group.value();
+    key.hash_bytes = static_cast<std::uint32_t>(hash.size());
+    return key;
+  }
+
+  /// 64 well-mixed bits. Content hashes are uniform already, but group and weak hashes are mixed in.
+  [[nodiscard]] std::uint64_t mixed() const {
+    std::uint64_t words[4];
+    std::memcpy(words, hash.data(), sizeof words);
+    // Finaliser of splitmix64 (Steele, Lea, Flood 2014).
+    std::uint64_t x = words[0] ^ (words[1] * 0x9e3779b97f4a7c15ULL) ^ words[2] ^
+                      (words[3] * 0xbf58476d1ce4e5b9ULL) ^
+                      ((std::uint64_t{group} << 32) | hash_bytes);
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
+    return x ^ (x >> 31);
+  }
+};
+static_assert(sizeof(BlockKey) == 40);
+
+}  // namespace kvferry::cpu_tier

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kvferry/base/check.hpp"
+#include "kvferry/base/ids.hpp"
+
+namespace kvferry::cpu_tier {
+
+class CpuTier;
+
+/// Slots in one known state, in the order of the keys they were taken for. What may be done with a slot is in
+/// the type: a call that does not fit the state does not compile. Move-only; made by CpuTier alone and given back
+/// to it alone: dying with slots inside is a broken invariant, because they would never be free again.
+template <class State>
+class [[nodiscard]] SlotSet {
+ public:
+  SlotSet() = default;
+  SlotSet(SlotSet&& other) noexcept : slots_(std::exchange(other.slots_, {})) {}
+  SlotSet& operator=(SlotSet&& other) noexcept {
+    KVFERRY_CHECK(slots_.empty(), "a non-empty SlotSet was overwritten");
+    slots_ = std::exchange(other.slots_, {});
+    return *this;
+  }
+  SlotSet(const SlotSet&) = delete;
+  SlotSet& operator=(const SlotSet&) = delete;
+  ~SlotSet() {
+    KVFERRY_CHECK(slots_.empty(), std::to_string(slots_.size()) + " slots were dropped, not given back");
+  }
+
+  [[nodiscard]] std::span<const SlotId> slots() const { return slots_; }
+  [[nodiscard]] std::size_t size() const { return slots_.size(); }
+  [[nodiscard]] bool empty() const { return slots_.empty(); }
+
+  /// Keeps the first `num_kept` (at most size()) and returns the others.
+  [[nodiscard]] SlotSet split_off(std::size_t num_kept) {
+    KVFERRY_CHECK(num_kept <= slots_.size(), "split_off beyond the end");
+    SlotSet tail;
+    tail.slots_.assign(slots_.begin() + static_cast<std::ptrdiff_t>(num_kept), slots_.end());
+    slots_.resize(num_kept);
+    return tail;
+  }
+  /// Appends the slots of `other`.
+  void merge(SlotSet&& other) {
+    slots_.insert(slots_.end(), other.slots_.begin(), other.slots_.end());
+    other.slots_.clear();
+  }
+
+ private:
+  friend class CpuTier;
+  explicit SlotSet(std::vector<SlotId> slots) : slots_(std::move(slots)) {}
+  /// The slots, leaving the set empty.
+  [[nodiscard]] std::vector<SlotId> take() { return std::exchange(slots_, {}); }
+
+  std::vector<SlotId> slots_;
+};
+
+/// Reserved for one store; a device may write into them.
+using WritableSlots = SlotSet<struct WritableState>;
+/// Their key is forgotten, but a device may still write into them.
+using AbortedSlots = SlotSet<struct AbortedState>;
+/// A device may write into them at any time until the opposite is proven.
+using QuarantinedSlots = SlotSet<struct QuarantinedState>;
+/// One lease on each of some readable slots: they are neither evicted nor rewritten while it lasts.
+using Lease = SlotSet<struct LeasedState>;
+
+}  // namespace kvferry::cpu_tier

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "kvferry/gpu/device.hpp"
+
+namespace kvferry::gpu {
+
+/// In which order the copies that are queued on different streams of one direction pass the link.
+enum class LinkOrder : std::uint8_t {
+  kFifo,     ///< First submitted, first served, as a copy engine does.
+  kShuffled  ///< Any queued stream's next operation, drawn from `seed`. Order within a stream stays.
+};
+
+/// The simulated link of the host back end. The default is no simulation: copies run at memory speed.
+/// Figures are per direction; both directions run at once, as on PCIe.
+struct HostLinkOptions {
+  /// Bytes per second; 0 is unlimited.
+  double h2d_bytes_per_second = 0;
+  double d2h_bytes_per_second = 0;
+  /// Added to every copy call.
+  std::chrono::nanoseconds latency{0};
+  /// Uniformly random extra in [0, jitter], drawn from `seed`.
+  std::chrono::nanoseconds jitter{0};
+  LinkOrder order = LinkOrder::kFifo;
+  /// The n-th copy call (from 1, both directions together) fails, once; 0: none. Its bytes may be partly
+  /// written, as on a real device.
+  std::uint64_t fail_nth = 0;
+  /// Every copy call fails with this probability, drawn from `seed`.
+  double fail_probability = 0;
+  std::uint64_t seed = 0;
+};
+
+/// What a test can do to one operation before it runs.
+struct OperationVerdict {
+  std::chrono::nanoseconds delay{0};
+  bool fail = false;
+};
+
+/// The operation a test's interceptor sees.
+struct OperationInfo {
+  enum class Kind : std::uint8_t { kCopyD2H, kCopyH2D, kGather, kScatter, kFill };
+  Kind kind = Kind::kCopyD2H;
+  std::uint64_t bytes = 0;
+};
+
+/// Called on the thread that runs the operation, before it; may block to hold the operation back.
+using OperationInterceptor = std::function<OperationVerdict(const OperationInfo&)>;
+
+/// Makes the host back end's device: streams are threads, events are real. `interceptor` may be empty.
+[[nodiscard]] std::unique_ptr<Device> make_host_device(const HostLinkOptions& link = {},
+                                                       OperationInterceptor interceptor = {});
+
+}  // namespace kvferry::gpu
