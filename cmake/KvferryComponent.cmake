@@ -15,6 +15,10 @@ endif()
 # Flags of everything we compile. An interface target, so that third-party targets stay free of them.
 add_library(kvferry_flags INTERFACE)
 target_compile_options(kvferry_flags INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Werror)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # GCC 12 and 13 see moved-from members of std::optional and std::variant as uninitialised (GCC bug 80635).
+  target_compile_options(kvferry_flags INTERFACE -Wno-maybe-uninitialized)
+endif()
 if(KVFERRY_THREAD_SAFETY)
   target_compile_options(kvferry_flags INTERFACE -Wthread-safety)
 endif()

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvferry/base/gate.hpp"
 
-#include <utility>
-
 #include "kvferry/base/check.hpp"
+#include "kvferry/base/deadline.hpp"
+
+#include <string>
+#include <utility>
 
 namespace kvferry {
 
@@ -36,13 +38,12 @@ std::optional<Gate::Holder> Gate::enter() {
 }
 
 bool Gate::close(std::chrono::nanoseconds bound) {
-  const auto deadline = std::chrono::steady_clock::now() + bound;
+  const Deadline deadline(bound);
   MutexLock lock(mutex_);
   closed_ = true;
   while (num_inside_ != 0) {
-    const auto left = deadline - std::chrono::steady_clock::now();
-    if (left <= std::chrono::nanoseconds::zero()) return false;
-    left_.wait_for(mutex_, left);
+    if (deadline.passed()) return false;
+    left_.wait_for(mutex_, deadline.remaining());
   }
   return true;
 }

@@ -3,11 +3,11 @@
 
 #ifdef KVFERRY_TEST_HOOKS
 
+#include "kvferry/base/mutex.hpp"
+
 #include <algorithm>
 #include <map>
 #include <utility>
-
-#include "kvferry/base/mutex.hpp"
 
 namespace kvferry::test_hooks {
 namespace {
@@ -40,8 +40,8 @@ void pause_point(const char* name) {
 }
 
 bool fault_point(const char* name) {
-  MutexLock lock(hooks().mutex);
   Hooks& h = hooks();
+  MutexLock lock(h.mutex);
   ++h.passages;
   if (std::find(h.names.begin(), h.names.end(), name) == h.names.end()) h.names.emplace_back(name);
   bool fail = h.fail_in != 0 && --h.fail_in == 0;
@@ -87,8 +87,8 @@ std::vector<std::string> fault_names() {
 }
 
 void reset() {
-  MutexLock lock(hooks().mutex);
   Hooks& h = hooks();
+  MutexLock lock(h.mutex);
   h.pauses.clear();
   h.named_faults.clear();
   h.names.clear();

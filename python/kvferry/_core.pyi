@@ -16,7 +16,7 @@ class SchedulerEngine:
     """Scheduler side: decides. One per engine."""
     def __init__(
         self, *, world_size: int, block_tokens: int, num_blocks: int, slot_bytes: Sequence[int],
-        max_slots: int, hash_block_tokens: int,
+        max_slots: int,
     ) -> None: ...      # slot_bytes: one per rank
     def bind_pool(self, blocks: list[Any]) -> None: ...        # vLLM BlockPool.blocks
     def on_request(self, request_id: str, block_hashes: list[bytes]) -> None: ...
@@ -35,7 +35,7 @@ class WorkerEngine:
         self, *, backend: str, rank: int, world_size: int, num_blocks: int,
         fragments: Sequence[tuple[int, int, int]],   # (address, block stride in bytes, bytes) in layer order
         num_slots: int, staging_bytes: int, max_in_flight_bytes: int, transfer_timeout_s: float,
-        host_link: dict[str, float | int | str] | None, keep_alive: Any,
+        host_link: dict[str, float | int | str] | None = None,   # the caller keeps the KV tensors alive
     ) -> None: ...
     @property
     def slot_bytes(self) -> int: ...

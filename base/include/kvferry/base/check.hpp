@@ -11,13 +11,13 @@ namespace kvferry {
 
 }  // namespace kvferry
 
-/// Stops the process when an invariant is broken. `message` (any std::string expression, evaluated only
-/// on failure) carries the state that matters.
-#define KVFERRY_CHECK(condition, message)                                     \
-  do {                                                                        \
-    if (!(condition)) [[unlikely]] {                                          \
-      ::kvferry::check_failed(__FILE__, __LINE__, #condition, (message));     \
-    }                                                                         \
+/// Stops the process when an invariant is broken. `message` (any std::string expression, evaluated
+/// only on failure) carries the state that matters.
+#define KVFERRY_CHECK(condition, message)                                 \
+  do {                                                                    \
+    if (!(condition)) [[unlikely]] {                                      \
+      ::kvferry::check_failed(__FILE__, __LINE__, #condition, (message)); \
+    }                                                                     \
   } while (false)
 
 /// KVFERRY_CHECK in debug builds; nothing, and nothing evaluated, in release builds.

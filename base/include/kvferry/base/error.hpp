@@ -6,9 +6,9 @@
 
 namespace kvferry {
 
-/// Root of all exceptions that kvferry throws: the environment or the caller is at fault. The message
-/// says what was wrong, what was expected and what to do. What is merely expected (pool full, miss,
-/// cancelled) is a value and never an exception.
+/// Root of all exceptions that kvferry throws: the environment or the caller is at fault. The
+/// message says what was wrong, what was expected and what to do. What is merely expected (pool
+/// full, miss, cancelled) is a value and never an exception.
 class Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "kvferry/base/mutex.hpp"
+
 #include <chrono>
 #include <cstdint>
 #include <optional>
 
-#include "kvferry/base/mutex.hpp"
-
 namespace kvferry {
 
 /// Keeps work from outliving its owner. A service owns one Gate; each piece of work holds a Holder;
-/// `close()` refuses new holders and waits for the old ones. Thread-safe. The destructor checks that
-/// nobody is inside.
+/// `close()` refuses new holders and waits for the old ones. Thread-safe. The destructor checks
+/// that nobody is inside.
 class Gate {
  public:
   /// Proof of being inside. Move-only; leaving is its destruction.

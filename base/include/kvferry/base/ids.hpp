@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-
 #include "kvferry/base/strong_id.hpp"
+
+#include <cstdint>
 
 namespace kvferry {
 

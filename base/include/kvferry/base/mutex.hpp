@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "kvferry/base/thread_annotations.hpp"
+
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
 
-#include "kvferry/base/thread_annotations.hpp"
-
 namespace kvferry {
 
-/// std::mutex that clang's analysis can follow. No lock is held over a device call, a blocking system
-/// call or a Python call.
+/// std::mutex that clang's analysis can follow. No lock is held over a device call, a blocking
+/// system call or a Python call.
 class KVFERRY_CAPABILITY("mutex") Mutex {
  public:
   Mutex() = default;
@@ -36,8 +36,8 @@ class KVFERRY_SCOPED_CAPABILITY MutexLock {
   Mutex& mutex_;
 };
 
-/// Condition variable for Mutex. Every wait has a bound: callers loop over their predicate, so that the
-/// analysis sees the guarded reads under the lock.
+/// Condition variable for Mutex. Every wait has a bound: callers loop over their predicate, so that
+/// the analysis sees the guarded reads under the lock.
 class CondVar {
  public:
   /// Waits until notified or until `bound` passed; may wake for no reason.

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "kvferry/base/check.hpp"
+
 #include <utility>
 #include <variant>
-
-#include "kvferry/base/check.hpp"
 
 namespace kvferry {
 
@@ -14,7 +14,7 @@ template <class T, class Else>
 class [[nodiscard]] Result {
  public:
   // Implicit on purpose: `return reservation;` and `return Exhausted{};` both read well.
-  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}           // NOLINT
+  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}             // NOLINT
   Result(Else otherwise) : state_(std::in_place_index<1>, std::move(otherwise)) {}  // NOLINT
 
   [[nodiscard]] bool ok() const { return state_.index() == 0; }

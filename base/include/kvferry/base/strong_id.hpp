@@ -7,12 +7,12 @@
 
 namespace kvferry {
 
-/// An integer that names one kind of thing. Ids of different kinds do not convert, compare or add up.
-/// `Tag` is any type used nowhere else; `Rep` an unsigned integer. A default-made id is 0.
+/// An integer that names one kind of thing. Ids of different kinds do not convert, compare or add
+/// up. `Tag` is any type used nowhere else; `Rep` an unsigned integer. A default-made id is 0.
 template <class Tag, class Rep>
 class StrongId {
  public:
-  using rep_type = Rep;
+  using rep_type = Rep;  // NOLINT(readability-identifier-naming): named as in std::chrono
 
   constexpr StrongId() = default;
   constexpr explicit StrongId(Rep value) : value_(value) {}

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Pause points and fault points: places in the product code where a test can hold a thread or make an
-// operation fail. They are compiled in only with KVFERRY_TEST_HOOKS (debug and sanitizer presets);
-// in release builds both macros are constants and cost nothing.
+// Pause points and fault points: places in the product code where a test can hold a thread or make
+// an operation fail. They are compiled in only with KVFERRY_TEST_HOOKS (debug and sanitizer
+// presets); in release builds both macros are constants and cost nothing.
 //
 //   KVFERRY_PAUSE_POINT("store_pipeline.before_copy");
 //   if (KVFERRY_FAULT_POINT("arena.map")) throw ResourceError(...);

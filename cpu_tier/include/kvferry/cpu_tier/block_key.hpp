@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "kvferry/base/error.hpp"
+#include "kvferry/base/ids.hpp"
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -8,13 +11,10 @@
 #include <span>
 #include <string>
 
-#include "kvferry/base/error.hpp"
-#include "kvferry/base/ids.hpp"
-
 namespace kvferry::cpu_tier {
 
-/// The engine's content hash of a block plus its KV cache group: what a slot is found by. Hashes of 1 to 32
-/// bytes (vLLM: sha256 32, xxhash 16), zero-padded; the length is part of the key.
+/// The engine's content hash of a block plus its KV cache group: what a slot is found by. Hashes of
+/// 1 to 32 bytes (vLLM: sha256 32, xxhash 16), zero-padded; the length is part of the key.
 struct BlockKey {
   static constexpr std::size_t kMaxHashBytes = 32;
 
@@ -39,7 +39,8 @@ struct BlockKey {
     return key;
   }
 
-  /// 64 well-mixed bits. Content hashes are uniform already, but group and weak hashes are mixed in.
+  /// 64 well-mixed bits. Content hashes are uniform already, but group and weak hashes are mixed
+  /// in.
   [[nodiscard]] std::uint64_t mixed() const {
     std::uint64_t words[4];
     std::memcpy(words, hash.data(), sizeof words);

@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "kvferry/base/check.hpp"
+#include "kvferry/base/ids.hpp"
+
 #include <cstddef>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "kvferry/base/check.hpp"
-#include "kvferry/base/ids.hpp"
-
 namespace kvferry::cpu_tier {
 
 class CpuTier;
 
-/// Slots in one known state, in the order of the keys they were taken for. What may be done with a slot is in
-/// the type: a call that does not fit the state does not compile. Move-only; made by CpuTier alone and given back
-/// to it alone: dying with slots inside is a broken invariant, because they would never be free again.
+/// Slots in one known state, in the order of the keys they were taken for. What may be done with a
+/// slot is in the type: a call that does not fit the state does not compile. Move-only; made by
+/// CpuTier alone and given back to it alone: dying with slots inside is a broken invariant, because
+/// they would never be free again.
 template <class State>
 class [[nodiscard]] SlotSet {
  public:
@@ -30,7 +31,8 @@ class [[nodiscard]] SlotSet {
   SlotSet(const SlotSet&) = delete;
   SlotSet& operator=(const SlotSet&) = delete;
   ~SlotSet() {
-    KVFERRY_CHECK(slots_.empty(), std::to_string(slots_.size()) + " slots were dropped, not given back");
+    KVFERRY_CHECK(slots_.empty(),
+                  std::to_string(slots_.size()) + " slots were dropped, not given back");
   }
 
   [[nodiscard]] std::span<const SlotId> slots() const { return slots_; }

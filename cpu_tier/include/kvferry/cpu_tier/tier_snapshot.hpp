@@ -5,8 +5,8 @@
 
 namespace kvferry::cpu_tier {
 
-/// One consistent view of the tier. The first seven counts sum to `num_slots` (G10). Counters are since
-/// construction.
+/// One consistent view of the tier. The first seven counts sum to `num_slots` (G10). Counters are
+/// since construction.
 struct TierSnapshot {
   std::uint32_t num_free = 0;
   std::uint32_t num_writable = 0;

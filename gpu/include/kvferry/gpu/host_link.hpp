@@ -1,24 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "kvferry/gpu/device.hpp"
+
 #include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
 
-#include "kvferry/gpu/device.hpp"
-
 namespace kvferry::gpu {
 
 /// In which order the copies that are queued on different streams of one direction pass the link.
 enum class LinkOrder : std::uint8_t {
-  kFifo,     ///< First submitted, first served, as a copy engine does.
-  kShuffled  ///< Any queued stream's next operation, drawn from `seed`. Order within a stream stays.
+  /// Of the copies whose turn has come in their stream, the one submitted first. A copy that still
+  /// waits
+  /// for an event holds nobody up.
+  kFifo,
+  /// Any of them, drawn from `seed`; each is also held back up to 100 us so that others can
+  /// overtake it.
+  /// Order within a stream stays.
+  kShuffled
 };
 
-/// The simulated link of the host back end. The default is no simulation: copies run at memory speed.
-/// Figures are per direction; both directions run at once, as on PCIe.
+/// The simulated link of the host back end. The default is no simulation: copies run at memory
+/// speed. Figures are per direction; both directions run at once, as on PCIe.
 struct HostLinkOptions {
   /// Bytes per second; 0 is unlimited.
   double h2d_bytes_per_second = 0;
@@ -28,10 +34,10 @@ struct HostLinkOptions {
   /// Uniformly random extra in [0, jitter], drawn from `seed`.
   std::chrono::nanoseconds jitter{0};
   LinkOrder order = LinkOrder::kFifo;
-  /// The n-th copy call (from 1, both directions together) fails, once; 0: none. Its bytes may be partly
-  /// written, as on a real device.
+  /// The n-th copy call (from 1, in order of submission, both directions together) fails, once; 0:
+  /// none. Its bytes may be partly written, as on a real device.
   std::uint64_t fail_nth = 0;
-  /// Every copy call fails with this probability, drawn from `seed`.
+  /// Every copy call fails with this probability, drawn from `seed`: the same calls in every run.
   double fail_probability = 0;
   std::uint64_t seed = 0;
 };
@@ -50,9 +56,11 @@ struct OperationInfo {
 };
 
 /// Called on the thread that runs the operation, before it; may block to hold the operation back.
+/// Must not throw. Called from several threads at once.
 using OperationInterceptor = std::function<OperationVerdict(const OperationInfo&)>;
 
-/// Makes the host back end's device: streams are threads, events are real. `interceptor` may be empty.
+/// Makes the host back end's device: streams are threads, events are real. `interceptor` may be
+/// empty. Throws ConfigError if a figure of `link` is negative, not finite, or not a probability.
 [[nodiscard]] std::unique_ptr<Device> make_host_device(const HostLinkOptions& link = {},
                                                        OperationInterceptor interceptor = {});
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "kvferry/base/mutex.hpp"
+#include "kvferry/gpu/device.hpp"
+
 #include <cstdint>
 #include <deque>
 #include <memory>
-
-#include "kvferry/base/mutex.hpp"
-#include "kvferry/gpu/device.hpp"
 
 namespace kvferry::transfer {
 
@@ -18,22 +18,56 @@ struct RingRegion {
   std::uint32_t num_entries = 0;
 };
 
-/// Device memory between gather and copy. Regions are taken in ring order and may be released in any order; space
-/// returns when everything older was released too. Thread-safe. The owner quiesces before destroying it.
+/// Device memory between gather and copy. Regions are taken in ring order and may be released in
+/// any order; space returns when everything older was released too. Thread-safe. The owner quiesces
+/// before destroying it: a region that is neither released nor quarantined then is a broken
+/// invariant.
 class StagingRing {
  public:
-  /// Allocates `bytes` of device memory. Throws ResourceError.
+  /// Regions start at multiples of this: what vector accesses and bulk copies of a gather kernel
+  /// want. The padding counts as used.
+  static constexpr std::uint64_t kAlignmentBytes = 16;
+
+  /// Allocates `bytes` of device memory, if any. Throws ResourceError.
   StagingRing(gpu::Device& device, std::uint64_t bytes);
+  /// Frees the memory, unless part of it is quarantined: then it is kept until the process ends.
   ~StagingRing();
+  StagingRing(const StagingRing&) = delete;
+  StagingRing& operator=(const StagingRing&) = delete;
 
-  /// Up to `max_entries` contiguous entries of `entry_bytes`: as many as fit before the used part or the ring's
-  /// end, so that filling the ring can take two calls. `num_entries` is 0 when nothing fits; then the ticket is 0.
+  /// Up to `max_entries` contiguous entries of `entry_bytes`: as many as fit before the used part
+  /// or the ring's end, so that filling the ring can take two calls. `num_entries` is 0 when
+  /// nothing fits; then the ticket is 0.
   [[nodiscard]] RingRegion allocate(std::uint64_t entry_bytes, std::uint32_t max_entries);
-  /// Gives a region back: every copy from it ended.
+  /// Gives a region back: its gather and every copy from it ended. An unknown ticket is a broken
+  /// invariant.
   void release(std::uint64_t ticket);
+  /// Takes a region out of use for good, because nothing can prove that its gather ended. What is
+  /// older still returns; nothing newer does.
+  void quarantine(std::uint64_t ticket);
 
-  [[nodiscard]] std::uint64_t size_bytes() const;
+  [[nodiscard]] std::uint64_t size_bytes() const { return size_bytes_; }
+  /// Bytes of all regions that are not back yet, padding included.
   [[nodiscard]] std::uint64_t used_bytes() const;
+
+ private:
+  enum class Use : std::uint8_t { kTaken, kReleased, kQuarantined };
+  struct Span {
+    std::uint64_t bytes = 0;  ///< With the padding before it.
+    Use use = Use::kTaken;
+  };
+
+  void leave(std::uint64_t ticket, Use use);
+
+  const std::uint64_t size_bytes_;
+  std::unique_ptr<gpu::DeviceBuffer> buffer_;
+  mutable Mutex mutex_;
+  /// Oldest first; their tickets are consecutive.
+  std::deque<Span> spans_ KVFERRY_GUARDED_BY(mutex_);
+  std::uint64_t first_ticket_ KVFERRY_GUARDED_BY(mutex_) = 1;
+  /// Where the next region may start.
+  std::uint64_t head_ KVFERRY_GUARDED_BY(mutex_) = 0;
+  std::uint64_t used_bytes_ KVFERRY_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace kvferry::transfer

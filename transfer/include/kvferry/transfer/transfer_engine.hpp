@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "kvferry/base/ids.hpp"
+#include "kvferry/cpu_tier/arena.hpp"
+#include "kvferry/gpu/block_geometry.hpp"
+#include "kvferry/gpu/device.hpp"
+
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -9,33 +14,31 @@
 #include <string>
 #include <vector>
 
-#include "kvferry/base/ids.hpp"
-#include "kvferry/cpu_tier/arena.hpp"
-#include "kvferry/gpu/block_geometry.hpp"
-#include "kvferry/gpu/device.hpp"
-
 /// Moves blocks between the engine's pool and the arena of one rank.
 ///
-/// Store: gather() packs blocks into the staging ring on the engine's compute stream, and from then on no block of
-/// the pool is involved; the store stream waits for the gather's event and copies ring entries to slots.
-/// Load: the load stream waits for a fence on the compute stream and copies slots to blocks.
-/// Both streams are fed by one transfer thread from one queue, loads ahead of stores, with a bound on the bytes in
-/// flight per direction, because copy engines serve first-in first-out and ignore priorities.
+/// Store: gather() packs blocks into the staging ring on the engine's compute stream, and from then
+/// on no block of the pool is involved; the store stream waits for the gather's event and copies
+/// ring entries to slots. Load: the load stream waits for a fence on the compute stream and copies
+/// slots to blocks. Both streams are fed by one transfer thread from one queue, loads ahead of
+/// stores, with a bound on the bytes in flight per direction, because copy engines serve first-in
+/// first-out and ignore priorities.
 namespace kvferry::transfer {
 
 struct TransferOptions {
   /// Device memory of the staging ring; 0 disables stores.
   std::uint64_t staging_bytes = 0;
-  /// Most bytes submitted and not yet complete, per direction (design.md: 32-64 MiB). At least one piece is always let
-  /// through.
+  /// Most bytes submitted and not yet complete, per direction (design.md: 32-64 MiB). At least one
+  /// piece is always let through.
   std::uint64_t max_in_flight_bytes = std::uint64_t{32} << 20;
-  /// Most bytes of one submission; a transfer is cut into pieces of at most this (at least one block each).
+  /// Most bytes of one submission; a transfer is cut into pieces of at most this (at least one
+  /// block each).
   std::uint64_t piece_bytes = std::uint64_t{8} << 20;
 };
 
 enum class TransferKind : std::uint8_t { kStore, kLoad };
 
-/// How a transfer ended. In all three no device touches its blocks, ring entries and slots any more.
+/// How a transfer ended. In all three no device touches its blocks, ring entries and slots any
+/// more.
 enum class TransferOutcome : std::uint8_t {
   kDone,       ///< Every byte arrived.
   kFailed,     ///< A device operation failed; the destination's bytes are worthless.
@@ -47,13 +50,15 @@ struct Completion {
   TransferId transfer;
   TransferKind kind = TransferKind::kStore;
   TransferOutcome outcome = TransferOutcome::kDone;
-  std::string reason;                      ///< Why it failed; empty otherwise.
-  std::uint64_t bytes = 0;                 ///< Bytes copied over the link.
-  std::chrono::nanoseconds queue_time{0};  ///< From gather or load() to the first submission.
-  std::chrono::nanoseconds device_time{0}; ///< Sum over pieces of the device's own time.
+  std::string reason;       ///< Why it failed; empty otherwise.
+  std::uint64_t bytes = 0;  ///< Bytes that arrived over the link.
+  /// From gather or load() to the first submission; 0 without one.
+  std::chrono::nanoseconds queue_time{0};
+  std::chrono::nanoseconds device_time{0};  ///< Sum over pieces of the device's own time.
 };
 
-/// Counters since construction, and levels of now.
+/// Counters since construction, and levels of now. Bytes count what arrived over the link, whatever
+/// became of the transfer; blocks count those of transfers that ended as kDone.
 struct TransferStats {
   std::uint64_t stored_bytes = 0;
   std::uint64_t loaded_bytes = 0;
@@ -77,13 +82,15 @@ struct OverdueTransfer {
 /// A point of the compute stream that loads wait for; shared by the loads of one step.
 using Fence = std::shared_ptr<gpu::Event>;
 
-/// See the top of the file. One engine thread calls gather(), fence(), load(), seal(), cancel(); poll(), stats(),
-/// overdue() and close() may come from any thread. Device errors of a transfer end up in its Completion and never
-/// in an exception; a transfer id in use twice is a broken invariant.
+/// See the top of the file. One engine thread calls gather(), fence(), load(), seal(), cancel();
+/// poll(), stats(), overdue(), wait_idle() and close() may come from any thread. Device errors of a
+/// transfer end up in its Completion and never in an exception; a group, block or slot that does
+/// not exist is a ProtocolError, and then nothing of that call is queued; a transfer id in use
+/// twice is a broken invariant.
 class TransferEngine {
  public:
-  /// `geometries[g]` is that of group g; none is larger packed than a slot (ConfigError). Makes ring, streams and
-  /// thread. `device` and `arena` outlive it.
+  /// `geometries[g]` is that of group g; none is larger packed than a slot (ConfigError). Makes
+  /// ring, streams and thread. `device` and `arena` outlive it.
   TransferEngine(gpu::Device& device, std::vector<gpu::BlockGeometry> geometries,
                  const cpu_tier::Arena& arena, const TransferOptions& options);
   /// close(), unbounded.
@@ -91,23 +98,26 @@ class TransferEngine {
   TransferEngine(const TransferEngine&) = delete;
   TransferEngine& operator=(const TransferEngine&) = delete;
 
-  /// Gathers the longest prefix of `blocks` that the ring can take now, in one launch per contiguous ring region,
-  /// on `compute` behind everything submitted there, and queues its copies. Returns the number gathered. Never
-  /// waits. May be called several times for one transfer until it is sealed. A failing launch counts as gathered and
-  /// ends the transfer as kFailed.
+  /// Gathers the longest prefix of `blocks` that the ring can take now, in one launch per
+  /// contiguous ring region, on `compute` behind everything submitted there, and queues its copies.
+  /// Returns the number gathered. Never waits. May be called several times for one transfer until
+  /// it is sealed; the slots are distinct. A failing launch counts as gathered and, once sealed,
+  /// ends the transfer as kFailed; a transfer that has failed or was cancelled takes nothing more.
   [[nodiscard]] std::uint32_t gather(gpu::Stream& compute, TransferId transfer, GroupId group,
                                      std::span<const BlockSlot> blocks);
-  /// No more gathers of this store: it may complete. Returns false if nothing had been gathered, and then there is
-  /// no Completion.
+  /// No more gathers of this store: it may complete. Returns false if nothing had been gathered,
+  /// and then there is no Completion. Once per transfer.
   bool seal(TransferId transfer);
 
-  /// Records a fence on `compute`.
+  /// Records a fence on `compute`. Null if the device refuses: loads behind a null fence end as
+  /// kFailed.
   [[nodiscard]] Fence fence(gpu::Stream& compute);
   /// Queues a load behind `fence`, ahead of all queued stores. An empty `blocks` completes at once.
+  /// A fence that fails (the compute stream is broken) fails the load.
   void load(TransferId transfer, GroupId group, std::span<const BlockSlot> blocks, Fence fence);
 
-  /// Drops what is queued of a transfer; what runs is waited for by the transfer thread, then it completes. Unknown
-  /// or ended transfers are ignored.
+  /// Drops what is queued of a transfer; what runs is waited for by the transfer thread, then it
+  /// completes (a store that is not sealed: once it is). Unknown or ended transfers are ignored.
   void cancel(TransferId transfer);
 
   /// Ends since the last call, in order.
@@ -118,8 +128,9 @@ class TransferEngine {
   /// Waits until no transfer is under way, at most `bound`; returns whether that is so.
   [[nodiscard]] bool wait_idle(std::chrono::nanoseconds bound) const;
 
-  /// Refuses new work (gather() then takes nothing, load() completes as kCancelled), drops what is queued, waits for
-  /// what runs, at most `bound`. Ends remain to be polled. Returns whether all is quiet. Idempotent.
+  /// Refuses new work (gather() then takes nothing, load() completes as kCancelled), drops what is
+  /// queued, seals every store, waits for what runs, at most `bound`. Ends remain to be polled.
+  /// Returns whether all is quiet. Idempotent.
   [[nodiscard]] bool close(std::chrono::nanoseconds bound);
 
  private:

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "kvferry/base/ids.hpp"
+#include "kvferry/connector/engine_view.hpp"
+#include "kvferry/connector/owner.hpp"
+#include "kvferry/cpu_tier/block_key.hpp"
+
+namespace kvferry::connector {
+
+/// Where one incarnation of a request stands.
+enum class RequestState : std::uint8_t {
+  kIdle,           ///< Waiting or running; no transfer belongs to it.
+  kLoading,        ///< A load is planned or under way and the engine waits for its report.
+  kAbortedLoading  ///< Finished by the engine while loading: a tombstone until the load ended on every rank.
+};
+
+/// The answer of the last lookup: soft, it holds nothing. Good for as long as its inputs are the same.
+struct LookupAnswer {
+  bool valid = false;
+  std::uint64_t eviction_epoch = 0;
+  std::uint32_t num_local_blocks = 0;
+  std::uint32_t num_limit_blocks = 0;
+  std::uint32_t num_hit_blocks = 0;
+};
+
+/// One incarnation of a request. Owned by the table; its address is stable until it is erased.
+struct Request {
+  RequestId id;
+  Generation generation;
+  RequestState state = RequestState::kIdle;
+  std::string engine_id;
+  std::shared_ptr<const BlockHashes> hashes;
+  std::vector<cpu_tier::BlockKey> keys;  ///< Of its complete blocks, by position; see sync_keys().
+  std::vector<BlockId> table;            ///< GPU blocks by position, as of the last plan it was in.
+  std::uint32_t num_offered = 0;         ///< Blocks from the first that were offered for a store.
+  bool storable = true;                  ///< False after a reset, until its blocks are computed anew.
+  LookupAnswer answer;
+  TransferId load;  ///< The load under way while kLoading or kAbortedLoading.
+
+  [[nodiscard]] Owner owner(DomainId domain) const { return {domain, id, generation}; }
+
+  /// Takes over hashes that the engine added, and drops those it truncated or replaced (streaming sessions): hashes
+  /// are chained, so an equal last one proves all before it.
+  void sync_keys();
+};
+
+/// What the end of a load on every rank means for its owner.
+enum class LoadEnd : std::uint8_t {
+  kWaitedFor,  ///< This very incarnation waits: it runs now (computed or rolled back).
+  kAborted,    ///< This very incarnation was aborted: its blocks are freed now and the tombstone is gone.
+  kStale       ///< No such incarnation waits: the report must not reach the engine.
+};
+
+/// All requests the engine knows of, and the tombstones of those that ended while loading. One thread at a time.
+class OwnershipTable {
+ public:
+  explicit OwnershipTable(DomainId domain) : domain_(domain) {}
+
+  /// A request arrives. An id that is in use, a tombstone's too, starts a new incarnation: the engine has one record
+  /// per id, so the old one is nobody's now and a report of its load is stale.
+  Request& arrive(std::string_view engine_id, std::shared_ptr<const BlockHashes> hashes);
+  /// The living (not finished) request of that id, or null.
+  [[nodiscard]] Request* find(std::string_view engine_id);
+  /// A new generation in place: its blocks were freed and all that was known of its table is void.
+  void preempt(Request& request);
+  /// The engine finished it. Idempotent; unknown ids are ignored. Returns the load that is still under way and is to be
+  /// cancelled, or 0.
+  [[nodiscard]] TransferId finish(std::string_view engine_id);
+
+  /// kIdle -> kLoading.
+  void begin_load(Request& request, TransferId load);
+  /// The load ended on every rank: kLoading -> kIdle with a new generation, or the tombstone goes.
+  [[nodiscard]] LoadEnd end_load(const Owner& owner, TransferId load);
+
+  /// Living requests only.
+  template <class Visit>
+  void for_each(Visit visit) {
+    for (auto& [id, request] : by_id_) {
+      if (request->state != RequestState::kAbortedLoading) visit(*request);
+    }
+  }
+  [[nodiscard]] std::size_t num_living() const { return by_id_.size() - num_tombstones_; }
+  [[nodiscard]] std::size_t num_tombstones() const { return num_tombstones_; }
+  [[nodiscard]] DomainId domain() const { return domain_; }
+
+ private:
+  struct IdHash {
+    using is_transparent = void;
+    std::size_t operator()(std::string_view text) const { return std::hash<std::string_view>{}(text); }
+  };
+
+  void erase(Request& request);
+  [[nodiscard]] Generation next_generation() { return last_generation_ = last_generation_.next(); }
+
+  DomainId domain_;
+  RequestId last_id_;
+  Generation last_generation_;
+  std::unordered_map<RequestId, std::unique_ptr<Request>> by_id_;
+  /// The newest incarnation of each engine id, tombstones included.
+  std::unordered_map<std::string, Request*, IdHash, std::equal_to<>> newest_;
+  std::size_t num_tombstones_ = 0;
+};
+
+}  // namespace kvferry::connector

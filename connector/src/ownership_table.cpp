@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvferry/connector/ownership_table.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "kvferry/base/check.hpp"
+
+namespace kvferry::connector {
+
+void Request::sync_keys() {
+  const std::size_t available = hashes->size();
+  const auto same = [this](std::size_t index) {
+    const std::span<const std::byte> hash = hashes->hash(index);
+    const cpu_tier::BlockKey& key = keys[index];
+    return hash.size() == key.hash_bytes && std::equal(hash.begin(), hash.end(), key.hash.begin());
+  };
+  std::size_t known = std::min(keys.size(), available);
+  while (known > 0 && !same(known - 1)) --known;
+  if (known < keys.size()) {
+    keys.resize(known);
+    num_offered = std::min(num_offered, static_cast<std::uint32_t>(known));
+    answer.valid = false;
+  }
+  keys.reserve(available);
+  for (std::size_t i = known; i < available; ++i) {
+    keys.push_back(cpu_tier::BlockKey::make(hashes->hash(i), GroupId(0)));
+  }
+}
+
+Request& OwnershipTable::arrive(std::string_view engine_id,
+                                std::shared_ptr<const BlockHashes> hashes) {
+  if (const auto old = newest_.find(engine_id); old != newest_.end()) erase(*old->second);
+  auto request = std::make_unique<Request>();
+  request->id = last_id_ = last_id_.next();
+  request->generation = next_generation();
+  request->engine_id = engine_id;
+  request->hashes = std::move(hashes);
+  Request& made = *request;
+  by_id_.emplace(made.id, std::move(request));
+  newest_.emplace(made.engine_id, &made);
+  return made;
+}
+
+Request* OwnershipTable::find(std::string_view engine_id) {
+  const auto found = newest_.find(engine_id);
+  if (found == newest_.end() || found->second->state == RequestState::kAbortedLoading) return nullptr;
+  return found->second;
+}
+
+void OwnershipTable::preempt(Request& request) {
+  request.generation = next_generation();
+  request.table.clear();
+  request.num_offered = 0;
+  request.storable = true;
+  request.answer.valid = false;
+}
+
+TransferId OwnershipTable::finish(std::string_view engine_id) {
+  Request* request = find(engine_id);
+  if (request == nullptr) return TransferId();
+  if (request->state == RequestState::kLoading) {
+    request->state = RequestState::kAbortedLoading;
+    request->hashes.reset();
+    ++num_tombstones_;
+    return request->load;
+  }
+  erase(*request);
+  return TransferId();
+}
+
+void OwnershipTable::begin_load(Request& request, TransferId load) {
+  KVFERRY_CHECK(request.state == RequestState::kIdle,
+                "request " + request.engine_id + " starts a load while one is under way");
+  request.state = RequestState::kLoading;
+  request.load = load;
+}
+
+LoadEnd OwnershipTable::end_load(const Owner& owner, TransferId load) {
+  const auto found = by_id_.find(owner.request);
+  if (owner.domain != domain_ || found == by_id_.end()) return LoadEnd::kStale;
+  Request& request = *found->second;
+  if (request.generation != owner.generation || request.load != load) return LoadEnd::kStale;
+  if (request.state == RequestState::kLoading) {
+    request.state = RequestState::kIdle;
+    request.load = TransferId();
+    request.generation = next_generation();
+    request.answer.valid = false;
+    return LoadEnd::kWaitedFor;
+  }
+  if (request.state == RequestState::kAbortedLoading) {
+    erase(request);
+    return LoadEnd::kAborted;
+  }
+  return LoadEnd::kStale;
+}
+
+void OwnershipTable::erase(Request& request) {
+  if (request.state == RequestState::kAbortedLoading) --num_tombstones_;
+  newest_.erase(request.engine_id);
+  by_id_.erase(request.id);
+}
+
+}  // namespace kvferry::connector

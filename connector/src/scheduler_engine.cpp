@@ -1,0 +1,405 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvferry/connector/scheduler_engine.hpp"
+
+#include <algorithm>
+#include <optional>
+#include <unordered_set>
+#include <utility>
+
+#include "kvferry/base/error.hpp"
+#include "kvferry/connector/backlog.hpp"
+#include "kvferry/connector/ownership_table.hpp"
+#include "kvferry/connector/step_plan.hpp"
+#include "kvferry/connector/step_report.hpp"
+#include "kvferry/cpu_tier/cpu_tier.hpp"
+#include "load_book.hpp"
+#include "rank_register.hpp"
+#include "store_book.hpp"
+
+namespace kvferry::connector {
+namespace {
+
+void validate(const SchedulerOptions& options) {
+  if (options.world_size == 0) throw ConfigError("world_size is 0; expected at least one rank");
+  if (options.block_tokens == 0) throw ConfigError("block_tokens is 0; expected the block size");
+  if (options.num_blocks == 0) throw ConfigError("num_blocks is 0; expected the engine's pool size");
+  if (options.max_slots == 0) {
+    throw ConfigError("the CPU tier has room for 0 blocks; raise cpu_bytes_to_use");
+  }
+  if (options.slot_bytes.size() != options.world_size) {
+    throw ConfigError("slot_bytes has " + std::to_string(options.slot_bytes.size()) +
+                      " entries; expected one per rank, " + std::to_string(options.world_size));
+  }
+}
+
+}  // namespace
+
+class SchedulerEngine::Impl {
+ public:
+  explicit Impl(SchedulerOptions options)
+      : options_(std::move(options)),
+        tier_(options_.max_slots),
+        backlog_(options_.num_blocks),
+        owners_(options_.domain),
+        ranks_(options_),
+        stores_(tier_, backlog_, options_.world_size),
+        loads_(tier_, owners_, options_.world_size) {}
+
+  void set_pool(const BlockPool* pool) { pool_ = pool; }
+  OwnershipTable& owners() { return owners_; }
+
+  std::uint32_t lookup(std::string_view engine_id, std::uint32_t num_local_tokens,
+                       std::uint32_t num_tokens);
+  void on_allocated(std::string_view engine_id, std::span<const BlockId> table,
+                    std::uint32_t num_external_tokens);
+  void on_scheduled(std::string_view engine_id, TableUpdate update, std::span<const BlockId> blocks,
+                    std::uint32_t num_computed_tokens, std::uint32_t num_scheduled_tokens);
+  void on_preempted(std::string_view engine_id);
+  std::string finish_plan();
+  std::vector<std::string> fold(std::span<const std::span<const std::byte>> reports);
+  void on_finished(std::string_view engine_id);
+  void reset_cache();
+  [[nodiscard]] SchedulerSnapshot snapshot() const;
+
+ private:
+  /// Blocks of a scheduled request that this step completes, or that it found in the engine's cache.
+  struct Candidate {
+    Request* request;
+    std::uint32_t first;
+    std::uint32_t last;
+  };
+
+  /// Blocks that became known as complete after the last plan the request was in (asynchronous scheduling).
+  void offer_rest(Request& request);
+  TransferId next_transfer() { return last_transfer_ = last_transfer_.next(); }
+  void plan_backlog(StepPlan& plan, std::uint32_t& limit);
+  void plan_candidate(StepPlan& plan, std::uint32_t& limit, const Candidate& candidate);
+  /// Reserves for as many of the first `entries` as the tier has room for, plans them, and returns how many.
+  std::uint32_t plan_store(StepPlan& plan, Owner owner, StoreReadiness readiness,
+                           std::span<const BacklogEntry> entries);
+
+  SchedulerOptions options_;
+  const BlockPool* pool_ = nullptr;
+  cpu_tier::CpuTier tier_;
+  Backlog backlog_;
+  OwnershipTable owners_;
+  RankRegister ranks_;
+  StoreBook stores_;
+  LoadBook loads_;
+  PlanSeq last_seq_;
+  TransferId last_transfer_;
+  std::vector<Candidate> candidates_;
+  // Scratch, kept for its capacity.
+  std::vector<cpu_tier::KeyState> states_;
+  std::vector<cpu_tier::BlockKey> keys_;
+  std::vector<BacklogEntry> entries_;
+  std::unordered_set<std::uint64_t> seen_;
+  std::uint64_t hit_tokens_ = 0;
+  std::uint64_t skipped_exhausted_ = 0;
+  std::uint64_t skipped_reallocated_ = 0;
+  std::uint64_t stale_reports_ = 0;
+};
+
+std::uint32_t SchedulerEngine::Impl::lookup(std::string_view engine_id,
+                                            std::uint32_t num_local_tokens,
+                                            std::uint32_t num_tokens) {
+  Request* request = owners_.find(engine_id);
+  if (request == nullptr || request->state != RequestState::kIdle || num_tokens == 0) return 0;
+  request->sync_keys();
+  const std::uint32_t num_local = num_local_tokens / options_.block_tokens;
+  // The last token is computed in any case: the engine needs its logits.
+  const std::uint32_t limit =
+      std::min(static_cast<std::uint32_t>(request->keys.size()), (num_tokens - 1) / options_.block_tokens);
+  LookupAnswer& answer = request->answer;
+  if (!answer.valid || answer.eviction_epoch != tier_.eviction_epoch() ||
+      answer.num_local_blocks != num_local || answer.num_limit_blocks != limit) {
+    answer = {true, tier_.eviction_epoch(), num_local, limit, 0};
+    if (num_local < limit) {
+      answer.num_hit_blocks =
+          tier_.lookup_prefix(std::span(request->keys).subspan(num_local, limit - num_local));
+    }
+  }
+  return answer.num_hit_blocks * options_.block_tokens;
+}
+
+void SchedulerEngine::Impl::on_allocated(std::string_view engine_id, std::span<const BlockId> table,
+                                         std::uint32_t num_external_tokens) {
+  Request* request = owners_.find(engine_id);
+  if (request == nullptr) {
+    throw ProtocolError("the engine allocated a load for request " + std::string(engine_id) +
+                        ", which it never announced");
+  }
+  const std::uint32_t first = request->answer.num_local_blocks;
+  const std::uint32_t count =
+      (num_external_tokens + options_.block_tokens - 1) / options_.block_tokens;
+  LoadOrder order{next_transfer(), request->owner(options_.domain), request->engine_id, true,
+                  GroupId(0),      {}};
+  cpu_tier::Lease lease;
+  if (request->answer.valid && count <= request->answer.num_hit_blocks && first + count <= table.size()) {
+    auto leased = tier_.lease(std::span(request->keys).subspan(first, count));
+    if (leased.ok()) {
+      lease = std::move(leased).value();
+      order.doomed = false;
+      order.blocks.reserve(count);
+      for (std::uint32_t i = 0; i < count; ++i) {
+        order.blocks.push_back({table[first + i], lease.slots()[i]});
+      }
+      hit_tokens_ += num_external_tokens;
+    }
+  }
+  // What is loaded is in the tier. Behind a local hit the whole prefix is gone through once it runs, so that its head is
+  // touched too, and offered where the tier has lost it.
+  request->num_offered = order.doomed || first > 0 ? 0 : count;
+  loads_.begin(*request, std::move(order), std::move(lease));
+}
+
+void SchedulerEngine::Impl::on_scheduled(std::string_view engine_id, TableUpdate update,
+                                         std::span<const BlockId> blocks,
+                                         std::uint32_t num_computed_tokens,
+                                         std::uint32_t num_scheduled_tokens) {
+  Request* request = owners_.find(engine_id);
+  if (request == nullptr) return;
+  if (update == TableUpdate::kReplace) request->table.clear();
+  request->table.insert(request->table.end(), blocks.begin(), blocks.end());
+  request->sync_keys();
+  const std::uint32_t first_written = num_computed_tokens / options_.block_tokens;
+  const std::uint32_t end =
+      std::min({(num_computed_tokens + num_scheduled_tokens) / options_.block_tokens,
+                static_cast<std::uint32_t>(request->keys.size()),
+                static_cast<std::uint32_t>(request->table.size())});
+  // This step writes these blocks, maybe under a key that the backlog knows them by: what was read at the bind would be
+  // the old content.
+  for (std::uint32_t i = first_written; i < end; ++i) backlog_.drop(request->table[i]);
+  if (!request->storable || request->num_offered >= end) return;
+  candidates_.push_back({request, request->num_offered, end});
+  request->num_offered = end;
+}
+
+void SchedulerEngine::Impl::offer_rest(Request& request) {
+  if (!request.storable || request.state != RequestState::kIdle) return;
+  request.sync_keys();
+  const std::size_t end = std::min(request.keys.size(), request.table.size());
+  for (std::size_t i = request.num_offered; i < end; ++i) {
+    backlog_.push(request.table[i], request.keys[i]);
+  }
+}
+
+void SchedulerEngine::Impl::on_preempted(std::string_view engine_id) {
+  Request* request = owners_.find(engine_id);
+  // A request that already loads again was preempted before that load, by a reset of the engine's cache.
+  if (request == nullptr || request->state != RequestState::kIdle) return;
+  offer_rest(*request);
+  owners_.preempt(*request);
+}
+
+std::string SchedulerEngine::Impl::finish_plan() {
+  StepPlan plan;
+  plan.domain = options_.domain;
+  plan.seq = last_seq_ = last_seq_.next();
+  loads_.plan(plan);
+  std::uint32_t limit = ranks_.all_ready() ? stores_.plan_limit() : 0;
+  plan_backlog(plan, limit);
+  for (const Candidate& candidate : candidates_) plan_candidate(plan, limit, candidate);
+  candidates_.clear();
+  return encode(plan);
+}
+
+void SchedulerEngine::Impl::plan_backlog(StepPlan& plan, std::uint32_t& limit) {
+  entries_.clear();
+  while (entries_.size() < limit) {
+    const std::optional<BacklogEntry> entry = backlog_.pop();
+    if (!entry) break;
+    if (pool_ == nullptr || !pool_->holds(entry->block, entry->key)) {
+      ++skipped_reallocated_;
+      continue;
+    }
+    cpu_tier::KeyState state{};
+    tier_.lookup({&entry->key, 1}, {&state, 1});
+    if (state != cpu_tier::KeyState::kAbsent) continue;
+    // Two blocks of the pool can carry one key; the first stands for both.
+    if (seen_.insert(entry->key.mixed()).second) entries_.push_back(*entry);
+  }
+  seen_.clear();
+  // These blocks may have outlived their requests: the transfer itself is the owner.
+  const Owner owner{options_.domain, RequestId(), Generation(last_transfer_.next().value())};
+  const std::uint32_t planned = plan_store(plan, owner, StoreReadiness::kNow, entries_);
+  limit -= planned;
+  if (planned == entries_.size()) return;
+  skipped_exhausted_ += entries_.size() - planned;
+  for (std::size_t i = entries_.size(); i > planned; --i) backlog_.push_front(entries_[i - 1]);
+  limit = 0;
+}
+
+void SchedulerEngine::Impl::plan_candidate(StepPlan& plan, std::uint32_t& limit,
+                                           const Candidate& candidate) {
+  const Request& request = *candidate.request;
+  const std::span<const cpu_tier::BlockKey> keys =
+      std::span(request.keys).subspan(candidate.first, candidate.last - candidate.first);
+  states_.resize(keys.size());
+  tier_.lookup(keys, states_);
+  entries_.clear();
+  bool any_readable = false;
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    if (states_[i] == cpu_tier::KeyState::kAbsent) {
+      entries_.push_back({request.table[candidate.first + i], keys[i]});
+    } else if (states_[i] == cpu_tier::KeyState::kReadable) {
+      any_readable = true;
+    }
+  }
+  if (any_readable) tier_.touch(keys);
+  const std::size_t wanted = std::min<std::size_t>(entries_.size(), limit);
+  const std::uint32_t planned = plan_store(plan, request.owner(options_.domain),
+                                           StoreReadiness::kAfterForward,
+                                           std::span(entries_).first(wanted));
+  limit -= planned;
+  if (planned < wanted) {
+    skipped_exhausted_ += wanted - planned;
+    limit = 0;
+  }
+  if (stores_.ring_blocks() == 0 && ranks_.all_ready()) return;  // Stores are switched off.
+  for (std::size_t i = planned; i < entries_.size(); ++i) {
+    backlog_.push(entries_[i].block, entries_[i].key);
+  }
+}
+
+std::uint32_t SchedulerEngine::Impl::plan_store(StepPlan& plan, Owner owner,
+                                                StoreReadiness readiness,
+                                                std::span<const BacklogEntry> entries) {
+  if (entries.empty()) return 0;
+  keys_.clear();
+  for (const BacklogEntry& entry : entries) keys_.push_back(entry.key);
+  auto reserved = tier_.reserve(keys_);
+  if (!reserved.ok()) {
+    const std::size_t room = std::min<std::size_t>(reserved.otherwise().num_available, keys_.size());
+    if (room == 0) return 0;
+    keys_.resize(room);
+    entries = entries.first(room);
+    reserved = tier_.reserve(keys_);
+    if (!reserved.ok()) return 0;
+  }
+  plan.stores.push_back(stores_.plan(next_transfer(), owner, readiness, entries,
+                                     std::move(reserved).value().hand_over()));
+  return static_cast<std::uint32_t>(entries.size());
+}
+
+std::vector<std::string> SchedulerEngine::Impl::fold(
+    std::span<const std::span<const std::byte>> encoded) {
+  std::vector<StepReport> reports;
+  reports.reserve(encoded.size());
+  for (const std::span<const std::byte> bytes : encoded) {
+    reports.push_back(decode_report(bytes));
+    ranks_.take(reports.back());
+  }
+  for (const StepReport& report : reports) {
+    if (report.domain != options_.domain) {
+      ++stale_reports_;
+      continue;
+    }
+    const auto count = [this](bool known) { stale_reports_ += known ? 0 : 1; };
+    for (const StoreGathered& gathered : report.gathered) {
+      count(stores_.mark_gathered(report.rank, gathered));
+    }
+    for (const TransferEnded& ended : report.stores) count(stores_.mark_ended(report.rank, ended));
+    for (const TransferEnded& ended : report.loads) count(loads_.mark_ended(report.rank, ended));
+  }
+  if (ranks_.all_ready() && tier_.snapshot().num_slots == 0) {
+    tier_.grow_to(std::min(ranks_.least_slots(), options_.max_slots));
+    stores_.set_ring_blocks(ranks_.least_ring_blocks());
+  }
+  std::vector<std::string> stale;
+  loads_.settle_failures();
+  stores_.settle();
+  loads_.settle_ends(stale);
+  stale_reports_ += stale.size();
+  return stale;
+}
+
+void SchedulerEngine::Impl::on_finished(std::string_view engine_id) {
+  if (Request* request = owners_.find(engine_id)) offer_rest(*request);
+  const TransferId load = owners_.finish(engine_id);
+  if (load != TransferId()) loads_.cancel(load);
+}
+
+void SchedulerEngine::Impl::reset_cache() {
+  for (const TransferId transfer : stores_.abort_all()) loads_.cancel_store(transfer);
+  loads_.doom_all();
+  tier_.forget_all();
+  backlog_.clear();
+  owners_.for_each([](Request& request) {
+    request.answer.valid = false;
+    // What it has in the pool was computed before the reset and must not come back.
+    if (!request.table.empty()) request.storable = false;
+  });
+}
+
+SchedulerSnapshot SchedulerEngine::Impl::snapshot() const {
+  SchedulerSnapshot view;
+  view.tier = tier_.snapshot();
+  view.num_requests = owners_.num_living();
+  view.num_tombstones = owners_.num_tombstones();
+  view.num_stores_in_flight = stores_.num_in_flight();
+  view.num_loads_in_flight = loads_.num_in_flight();
+  view.num_backlog = backlog_.size();
+  view.ready_ranks = ranks_.num_ready();
+  view.hit_tokens = hit_tokens_;
+  view.stored = stores_.num_stored();
+  view.loaded = loads_.num_loaded();
+  view.skipped_ring = stores_.num_skipped();
+  view.skipped_exhausted = skipped_exhausted_;
+  view.skipped_reallocated = skipped_reallocated_;
+  view.failed_stores = stores_.num_failed();
+  view.failed_loads = loads_.num_failed();
+  view.stale_reports = stale_reports_;
+  return view;
+}
+
+SchedulerEngine::SchedulerEngine(SchedulerOptions options) {
+  validate(options);
+  impl_ = std::make_unique<Impl>(std::move(options));
+}
+SchedulerEngine::~SchedulerEngine() = default;
+
+void SchedulerEngine::set_pool(const BlockPool* pool) { impl_->set_pool(pool); }
+
+void SchedulerEngine::on_request(std::string_view engine_id,
+                                 std::shared_ptr<const BlockHashes> hashes) {
+  impl_->owners().arrive(engine_id, std::move(hashes));
+}
+
+bool SchedulerEngine::knows(std::string_view engine_id) const {
+  return impl_->owners().find(engine_id) != nullptr;
+}
+
+std::uint32_t SchedulerEngine::lookup(std::string_view engine_id, std::uint32_t num_local_tokens,
+                                      std::uint32_t num_tokens) {
+  return impl_->lookup(engine_id, num_local_tokens, num_tokens);
+}
+
+void SchedulerEngine::on_allocated(std::string_view engine_id, std::span<const BlockId> table,
+                                   std::uint32_t num_external_tokens) {
+  impl_->on_allocated(engine_id, table, num_external_tokens);
+}
+
+void SchedulerEngine::on_preempted(std::string_view engine_id) {
+  impl_->on_preempted(engine_id);
+}
+
+void SchedulerEngine::on_scheduled(std::string_view engine_id, TableUpdate update,
+                                   std::span<const BlockId> blocks,
+                                   std::uint32_t num_computed_tokens,
+                                   std::uint32_t num_scheduled_tokens) {
+  impl_->on_scheduled(engine_id, update, blocks, num_computed_tokens, num_scheduled_tokens);
+}
+
+std::string SchedulerEngine::finish_plan() { return impl_->finish_plan(); }
+
+std::vector<std::string> SchedulerEngine::fold(
+    std::span<const std::span<const std::byte>> reports) {
+  return impl_->fold(reports);
+}
+
+void SchedulerEngine::on_finished(std::string_view engine_id) { impl_->on_finished(engine_id); }
+void SchedulerEngine::reset_cache() { impl_->reset_cache(); }
+SchedulerSnapshot SchedulerEngine::snapshot() const { return impl_->snapshot(); }
+
+}  // namespace kvferry::connector

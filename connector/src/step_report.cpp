@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvferry/connector/step_report.hpp"
+
+#include "wire.hpp"
+
+namespace kvferry::connector {
+namespace {
+
+constexpr std::uint32_t kReportMagic = 0x4b52464b;  // "KFRK"
+
+void put(WireWriter& writer, const std::vector<TransferEnded>& ends) {
+  writer.put_count(ends.size());
+  for (const TransferEnded& end : ends) {
+    writer.put(end.transfer);
+    writer.put(static_cast<std::uint8_t>(end.outcome));
+    writer.put(end.reason);
+  }
+}
+
+void get(WireReader& reader, std::vector<TransferEnded>& ends) {
+  ends.resize(reader.get_count(1));
+  for (TransferEnded& end : ends) {
+    reader.get(end.transfer);
+    reader.get(end.outcome, EndedAs::kCancelled);
+    reader.get(end.reason);
+  }
+}
+
+}  // namespace
+
+std::string encode(const StepReport& report) {
+  WireWriter writer;
+  put_header(writer, kReportMagic);
+  writer.put(report.domain);
+  writer.put(report.rank);
+  writer.put(static_cast<std::uint8_t>(report.topology.has_value()));
+  if (report.topology) {
+    writer.put(report.topology->world_size);
+    writer.put(report.topology->num_blocks);
+    writer.put(report.topology->slot_bytes);
+    writer.put(report.topology->num_slots);
+    writer.put(report.topology->ring_blocks);
+  }
+  writer.put_count(report.gathered.size());
+  for (const StoreGathered& gathered : report.gathered) {
+    writer.put(gathered.transfer);
+    writer.put(gathered.num_gathered);
+  }
+  put(writer, report.stores);
+  put(writer, report.loads);
+  return writer.take();
+}
+
+StepReport decode_report(std::span<const std::byte> bytes) {
+  WireReader reader(bytes);
+  check_header(reader, kReportMagic);
+  StepReport report;
+  std::uint8_t has_topology = 0;
+  reader.get(report.domain);
+  reader.get(report.rank);
+  reader.get(has_topology);
+  if (has_topology != 0) {
+    RankTopology& topology = report.topology.emplace();
+    reader.get(topology.world_size);
+    reader.get(topology.num_blocks);
+    reader.get(topology.slot_bytes);
+    reader.get(topology.num_slots);
+    reader.get(topology.ring_blocks);
+  }
+  report.gathered.resize(reader.get_count(1));
+  for (StoreGathered& gathered : report.gathered) {
+    reader.get(gathered.transfer);
+    reader.get(gathered.num_gathered);
+  }
+  get(reader, report.stores);
+  get(reader, report.loads);
+  reader.expect_end();
+  return report;
+}
+
+}  // namespace kvferry::connector

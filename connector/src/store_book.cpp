@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store_book.hpp"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "kvferry/base/check.hpp"
+
+namespace kvferry::connector {
+
+StoreBook::~StoreBook() {
+  // The process ends its scheduler side; the tier goes with it, so nothing can be reused any more.
+  for (auto& [transfer, store] : stores_) {
+    tier_.release(tier_.abort(std::move(store.writable)));
+    tier_.release(std::move(store.aborted));
+  }
+}
+
+std::uint32_t StoreBook::plan_limit() const {
+  if (ring_blocks_ == 0) return 0;
+  const std::uint32_t room = ring_blocks_ > ring_claims_ ? ring_blocks_ - ring_claims_ : 0;
+  // An eighth of the ring more in each step: a ring that turns out to drain faster is found within a few steps, one that
+  // is stuck costs little.
+  const std::uint32_t more = ring_blocks_ / 8 + 8;
+  return room + recently_taken_ + more;
+}
+
+StoreOrder StoreBook::plan(TransferId transfer, Owner owner, StoreReadiness readiness,
+                           std::span<const BacklogEntry> entries, cpu_tier::WritableSlots slots) {
+  KVFERRY_CHECK(entries.size() == slots.size(), "a store's blocks and slots do not pair up");
+  StoreOrder order{transfer, owner, GroupId(0), readiness, {}};
+  order.blocks.reserve(entries.size());
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    order.blocks.push_back({entries[i].block, slots.slots()[i]});
+  }
+  const auto num_blocks = static_cast<std::uint32_t>(entries.size());
+  Store store{owner, {entries.begin(), entries.end()}, std::move(slots), {}, RankRoll(world_size_)};
+  store.ring_claim = num_blocks;
+  ring_claims_ += num_blocks;
+  const bool fresh = stores_.emplace(transfer, std::move(store)).second;
+  KVFERRY_CHECK(fresh, "transfer " + std::to_string(transfer.value()) + " planned twice");
+  return order;
+}
+
+bool StoreBook::mark_gathered(RankId rank, const StoreGathered& gathered) {
+  const auto found = stores_.find(gathered.transfer);
+  if (found == stores_.end()) return false;
+  if (gathered.num_gathered > found->second.entries.size()) return false;
+  if (!found->second.roll.gathered(rank, gathered.num_gathered)) return false;
+  marked_.push_back(gathered.transfer);
+  return true;
+}
+
+bool StoreBook::mark_ended(RankId rank, const TransferEnded& ended) {
+  const auto found = stores_.find(ended.transfer);
+  if (found == stores_.end()) return false;
+  if (!found->second.roll.ended(rank, ended.outcome)) return false;
+  marked_.push_back(ended.transfer);
+  return true;
+}
+
+void StoreBook::settle() {
+  std::sort(marked_.begin(), marked_.end());
+  marked_.erase(std::unique(marked_.begin(), marked_.end()), marked_.end());
+  std::optional<std::uint32_t> taken;
+  // Newest first, so that what goes back to the head of the backlog stands there oldest first.
+  for (auto it = marked_.rbegin(); it != marked_.rend(); ++it) {
+    const auto found = stores_.find(*it);
+    Store& store = found->second;
+    if (store.roll.all_gathered() && !store.gathers_settled) {
+      taken = taken.value_or(0) + settle_gathers(store);
+    }
+    if (store.roll.all_gathered() && store.roll.all_ended()) {
+      settle_end(store);
+      stores_.erase(found);
+    }
+  }
+  if (taken) recently_taken_ = *taken;
+  marked_.clear();
+}
+
+std::uint32_t StoreBook::settle_gathers(Store& store) {
+  store.gathers_settled = true;
+  const std::uint32_t least = store.roll.least_gathered();
+  const std::uint32_t most = store.roll.most_gathered();
+  ring_claims_ -= store.ring_claim - most;
+  store.ring_claim = most;
+  if (store.was_aborted) return most;
+  // What a rank skipped is stored on no rank: forgotten here, offered again, and its slot is free as soon as no rank writes
+  // it.
+  for (std::size_t i = store.entries.size(); i > least; --i) {
+    backlog_.push_front(store.entries[i - 1]);
+    ++num_skipped_;
+  }
+  store.aborted = tier_.abort(store.writable.split_off(least));
+  tier_.release(store.aborted.split_off(most - least));
+  return most;
+}
+
+void StoreBook::settle_end(Store& store) {
+  ring_claims_ -= store.ring_claim;
+  if (store.roll.all_done()) {
+    num_stored_ += store.writable.size();
+    tier_.commit(std::move(store.writable));
+  } else {
+    if (store.roll.any_failed()) num_failed_ += store.writable.size();
+    tier_.release(tier_.abort(std::move(store.writable)));
+  }
+  tier_.release(std::move(store.aborted));
+}
+
+std::vector<TransferId> StoreBook::abort_all() {
+  std::vector<TransferId> aborted;
+  for (auto& [transfer, store] : stores_) {
+    store.was_aborted = true;
+    store.aborted.merge(tier_.abort(std::move(store.writable)));
+    aborted.push_back(transfer);
+  }
+  return aborted;
+}
+
+}  // namespace kvferry::connector

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <vector>
+
+#include "kvferry/base/ids.hpp"
+#include "kvferry/connector/backlog.hpp"
+#include "kvferry/connector/owner.hpp"
+#include "kvferry/connector/step_plan.hpp"
+#include "kvferry/connector/step_report.hpp"
+#include "kvferry/cpu_tier/cpu_tier.hpp"
+#include "rank_roll.hpp"
+
+namespace kvferry::connector {
+
+/// The stores under way: each owns its slots from the plan until every rank has ended it (G1: it owns no block). How many
+/// blocks may still be planned follows from what the rings hold and took lately.
+class StoreBook {
+ public:
+  StoreBook(cpu_tier::CpuTier& tier, Backlog& backlog, std::uint32_t world_size)
+      : tier_(tier), backlog_(backlog), world_size_(world_size) {}
+  ~StoreBook();
+  StoreBook(const StoreBook&) = delete;
+  StoreBook& operator=(const StoreBook&) = delete;
+
+  /// The smallest ring of all ranks, in blocks.
+  void set_ring_blocks(std::uint32_t ring_blocks) { ring_blocks_ = ring_blocks; }
+  [[nodiscard]] std::uint32_t ring_blocks() const { return ring_blocks_; }
+
+  /// Blocks worth planning now: the room that the ring is known to have, what it took in the last step (it drains
+  /// while the step runs), and some more, so that the ranks and not the plan are the limit.
+  [[nodiscard]] std::uint32_t plan_limit() const;
+
+  /// Plans a store of `entries` into `slots` (one each, in order).
+  [[nodiscard]] StoreOrder plan(TransferId transfer, Owner owner, StoreReadiness readiness,
+                                std::span<const BacklogEntry> entries, cpu_tier::WritableSlots slots);
+
+  /// Marks what ranks reported; false for a transfer or a word that nobody waits for.
+  [[nodiscard]] bool mark_gathered(RankId rank, const StoreGathered& gathered);
+  [[nodiscard]] bool mark_ended(RankId rank, const TransferEnded& ended);
+  /// Settles everything that the marks decided since the last call.
+  void settle();
+
+  /// Aborts all stores in flight: their keys are forgotten now, their slots return when the ranks are done. Returns them.
+  [[nodiscard]] std::vector<TransferId> abort_all();
+
+  [[nodiscard]] std::size_t num_in_flight() const { return stores_.size(); }
+  [[nodiscard]] std::uint64_t num_stored() const { return num_stored_; }
+  [[nodiscard]] std::uint64_t num_skipped() const { return num_skipped_; }
+  [[nodiscard]] std::uint64_t num_failed() const { return num_failed_; }
+
+ private:
+  struct Store {
+    Owner owner;
+    std::vector<BacklogEntry> entries;
+    cpu_tier::WritableSlots writable;  ///< Of the first entries.
+    cpu_tier::AbortedSlots aborted;    ///< Of the entries behind them, as far as a rank may still write them.
+    RankRoll roll;
+    std::uint32_t ring_claim = 0;  ///< Blocks that a ring holds or may come to hold of it.
+    bool was_aborted = false;
+    bool gathers_settled = false;
+  };
+  using Stores = std::map<TransferId, Store>;
+
+  /// Returns how many blocks of it the fullest ring took.
+  [[nodiscard]] std::uint32_t settle_gathers(Store& store);
+  void settle_end(Store& store);
+
+  cpu_tier::CpuTier& tier_;
+  Backlog& backlog_;
+  std::uint32_t world_size_;
+  std::uint32_t ring_blocks_ = 0;
+  std::uint32_t ring_claims_ = 0;
+  std::uint32_t recently_taken_ = 0;
+  Stores stores_;
+  std::vector<TransferId> marked_;
+  std::uint64_t num_stored_ = 0;
+  std::uint64_t num_skipped_ = 0;
+  std::uint64_t num_failed_ = 0;
+};
+
+}  // namespace kvferry::connector

@@ -1,0 +1,416 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Watch the real vLLM engine store its KV cache in kvferry's tier, lose it, and load it back.
+
+The same prompts run on two fresh engines, without and with kvferry, in three phases:
+
+cold
+    conversations that share a prefix (a system prompt); the engine computes them,
+evict
+    other prompts, enough of them to push every conversation out of the engine's own cache,
+return
+    the conversations again: computed once more, or loaded from the tier.
+
+Ends with 0 if the tier served tokens and every token is the same on both engines, with 1 if not, with 2
+if an engine could not run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+from rich.console import Console
+from rich.table import Table
+from tiny_model import DEFAULT_DIR, ensure_tiny_model
+
+ENGINE = Path(__file__).with_name("demo_engine.py")
+WITHOUT, WITH = "vLLM alone", "vLLM + kvferry"
+WARM_UP = "warm-up"
+ENGINE_LIMIT_S = 600.0
+
+BLOCK_TOKENS = 32
+PROMPT_TOKENS = 2000
+PREFIX_TOKENS = 512
+NUM_CONVERSATIONS = 4
+NUM_OTHERS = 5
+MAX_TOKENS = 16
+# Holds the conversations (205 blocks), or four of the five other prompts.
+NUM_GPU_BLOCKS = 256
+
+
+class EngineFailed(Exception):  # noqa: N818 - an outcome with a log, not a bug
+    """An engine ended before its last phase."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The command line."""
+
+    tier_size: str
+    model_dir: Path
+    connector: str
+    in_process: bool
+    verbose: bool
+    json_file: Path | None
+
+
+@dataclasses.dataclass
+class PhaseRow:
+    """One line of the table: the requests of one phase on one engine."""
+
+    engine: str
+    phase: str
+    num_prompts: int
+    prompt_tokens: int
+    engine_hit_tokens: int
+    tier_hit_tokens: int
+    ttft_s: float  # median
+    load_tokens_per_s: float | None  # None: nothing was loaded
+    tokens_identical: bool | None  # None: nothing to compare with
+
+    @classmethod
+    def of(
+        cls,
+        engine: str,
+        phase: str,
+        requests: list[dict[str, Any]],
+        reference: list[dict[str, Any]] | None,
+    ) -> PhaseRow:
+        """Sum the requests of a phase; `reference` are those of the other engine."""
+        loaded = [request for request in requests if request["tier_hit"]]
+        load_s = sum(request["load_s"] for request in loaded)
+        num_loaded = sum(request["tier_hit"] for request in loaded)
+        identical = None
+        if reference is not None:
+            identical = [r["tokens"] for r in requests] == [r["tokens"] for r in reference]
+        return cls(
+            engine=engine,
+            phase=phase,
+            num_prompts=len(requests),
+            prompt_tokens=sum(request["prompt_tokens"] for request in requests),
+            engine_hit_tokens=sum(request["engine_hit"] for request in requests),
+            tier_hit_tokens=num_loaded,
+            ttft_s=statistics.median(request["ttft_s"] for request in requests),
+            load_tokens_per_s=num_loaded / load_s if load_s > 0 else None,
+            tokens_identical=identical,
+        )
+
+
+def make_phases(seed: int = 0) -> dict[str, list[list[int]]]:
+    """Make the prompts of each phase, as token ids, the same for the same seed."""
+    source = random.Random(seed)
+
+    def tokens(count: int) -> list[int]:
+        return [source.randrange(256) for _ in range(count)]
+
+    prefix = tokens(PREFIX_TOKENS)
+    conversations = [prefix + tokens(PROMPT_TOKENS - PREFIX_TOKENS) for _ in range(NUM_CONVERSATIONS)]
+    others = [tokens(PROMPT_TOKENS) for _ in range(NUM_OTHERS)]
+    return {
+        WARM_UP: [tokens(PROMPT_TOKENS)],
+        "cold": conversations,
+        "evict": others,
+        "return": conversations,
+    }
+
+
+def engine_spec(options: Options, with_tier: bool) -> dict[str, Any]:
+    """Everything `demo_engine.py` needs to know."""
+    kv_transfer_config = None
+    if with_tier:
+        name, module_path = options.connector.split(":")
+        size = options.tier_size
+        tier_size = int(size) if size.isdigit() else size
+        kv_transfer_config = {
+            "kv_connector": name,
+            "kv_connector_module_path": module_path,
+            "kv_role": "kv_both",
+            "kv_load_failure_policy": "recompute",
+            "kv_connector_extra_config": {"cpu_bytes_to_use": tier_size},
+        }
+    return {
+        "kv_transfer_config": kv_transfer_config,
+        "phases": make_phases(),
+        "max_tokens": MAX_TOKENS,
+        "engine": {
+            "model": str(options.model_dir),
+            "skip_tokenizer_init": True,
+            "dtype": "float32",
+            "enforce_eager": True,
+            "enable_prefix_caching": True,
+            "disable_log_stats": False,
+            "seed": 0,
+            "block_size": BLOCK_TOKENS,
+            "num_gpu_blocks_override": NUM_GPU_BLOCKS,
+            "max_model_len": 2304,
+            "max_num_batched_tokens": 2304,
+            "max_num_seqs": 8,
+        },
+    }
+
+
+@contextmanager
+def engine_process(
+    spec_file: Path, log: IO[bytes], options: Options
+) -> Iterator[tuple[subprocess.Popen[bytes], IO[str]]]:
+    """Start `demo_engine.py`; whatever is left of it at the end is killed."""
+    environment = dict(
+        os.environ,
+        VLLM_CPU_KVCACHE_SPACE="1",
+        HF_HUB_OFFLINE="1",
+        VLLM_NO_USAGE_STATS="1",
+        VLLM_LOGGING_LEVEL="INFO" if options.verbose else "WARNING",
+        VLLM_ENABLE_V1_MULTIPROCESSING=str(int(not options.in_process)),
+    )
+    read_fd, write_fd = os.pipe()
+    with os.fdopen(read_fd) as events:
+        process = subprocess.Popen(
+            [sys.executable, str(ENGINE), str(spec_file), str(write_fd)],
+            stdin=subprocess.DEVNULL,
+            stdout=None if options.verbose else log,
+            stderr=None if options.verbose else log,
+            env=environment,
+            pass_fds=[write_fd],
+            start_new_session=True,
+        )
+        os.close(write_fd)
+        try:
+            yield process, events
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+class Progress:
+    """A line that moves on a terminal, plain lines elsewhere."""
+
+    def __init__(self, console: Console, title: str) -> None:
+        self._console = console
+        self._title = title
+        self._started = time.monotonic()
+        self._text = ""
+        self._status = console.status("")
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._tick, daemon=True)
+
+    def __enter__(self) -> Progress:
+        self._status.start()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        self._status.stop()
+
+    def _elapsed(self) -> str:
+        return f"{time.monotonic() - self._started:3.0f} s"
+
+    def _tick(self) -> None:
+        while not self._ended.wait(0.25):
+            self._status.update(f"{self._title}: {self._text} [dim]{self._elapsed()}[/dim]")
+
+    def show(self, text: str) -> None:
+        """Say what is going on."""
+        self._text = text
+
+    def log(self, text: str) -> None:
+        """Leave a line behind."""
+        self._console.print(f"{self._title}: {text} [dim]({self._elapsed()})[/dim]")
+
+
+def run_engine(console: Console, engine: str, options: Options) -> dict[str, list[dict[str, Any]]]:
+    """Run every phase on a fresh engine.
+
+    Raises
+    ------
+    EngineFailed
+        It ended early, or was ended after `ENGINE_LIMIT_S`; the message has the end of its log.
+    """
+    spec = engine_spec(options, with_tier=engine == WITH)
+    requests: dict[str, list[dict[str, Any]]] = {phase: [] for phase in spec["phases"]}
+    done = False
+    with (
+        tempfile.TemporaryDirectory(prefix="kvferry-demo-") as scratch,
+        Progress(console, engine) as progress,
+    ):
+        spec_file = Path(scratch) / "spec.json"
+        spec_file.write_text(json.dumps(spec))
+        log_file = Path(scratch) / "log.txt"
+        progress.show("starting")
+        if not console.is_terminal:
+            progress.log("starting")
+        with (
+            log_file.open("wb") as log,
+            engine_process(spec_file, log, options) as (
+                process,
+                events,
+            ),
+        ):
+            watchdog = threading.Timer(ENGINE_LIMIT_S, process.kill)
+            watchdog.daemon = True
+            watchdog.start()
+            for line in events:
+                event = json.loads(line)
+                done = event["event"] == "done"
+                if event["event"] == "ready":
+                    progress.log("up")
+                if event["event"] == "request":
+                    phase = event["phase"]
+                    requests[phase].append(event)
+                    progress.show(f"phase {phase}, prompt {len(requests[phase])} of {len(spec['phases'][phase])}")
+                    if phase != WARM_UP and len(requests[phase]) == len(spec["phases"][phase]):
+                        progress.log(f"phase {phase} done")
+                if done:
+                    break
+            watchdog.cancel()
+        if not done:
+            tail = log_file.read_text(errors="replace").strip().splitlines()[-40:]
+            hint = "see its output above" if options.verbose else "\n".join(tail)
+            raise EngineFailed(f"{engine} stopped before its last phase:\n{hint}")
+    requests.pop(WARM_UP)
+    return requests
+
+
+def make_table(rows: list[PhaseRow]) -> Table:
+    """Lay the rows out."""
+    table = Table(title="The same prompts on two vLLM engines")
+    table.add_column("engine")
+    table.add_column("phase")
+    for header in (
+        "prompt\ntokens",
+        "hit in the\nengine's cache",
+        "hit in\nthe tier",
+        "time to\nfirst token",
+        "tokens/s\nof the load",
+        "tokens\nidentical",
+    ):
+        table.add_column(header, justify="right")
+    for row in rows:
+        load = row.load_tokens_per_s
+        identical = {None: "", True: "[green]yes[/green]", False: "[bold red]NO[/bold red]"}
+        table.add_row(
+            row.engine,
+            row.phase,
+            f"{row.prompt_tokens:,}",
+            f"{row.engine_hit_tokens:,}",
+            f"[bold]{row.tier_hit_tokens:,}[/bold]" if row.tier_hit_tokens else "0",
+            f"{row.ttft_s * 1000:,.0f} ms",
+            f"{load:,.0f}" if load else "",
+            identical[row.tokens_identical],
+            end_section=row.phase == "return",
+        )
+    return table
+
+
+def verdict(rows: list[PhaseRow]) -> tuple[bool, str]:
+    """Say whether the demo succeeded, and why."""
+    different = [row.phase for row in rows if row.tokens_identical is False]
+    if different:
+        return False, (
+            f"tokens differ from those of vLLM alone in phase {', '.join(different)}: "
+            "the tier gave back something else than it was given"
+        )
+    by_key = {(row.engine, row.phase): row for row in rows}
+    back, again = by_key[WITH, "return"], by_key[WITHOUT, "return"]
+    if back.tier_hit_tokens == 0:
+        return False, (
+            "the tier served nothing in phase return: is --tier-size large enough for the prompts "
+            f"of all phases ({sum(row.prompt_tokens for row in rows) // 2:,} tokens)?"
+        )
+    return True, (
+        f"{back.tier_hit_tokens:,} of {back.prompt_tokens:,} returning prompt tokens came from the "
+        f"tier, every token is the same; time to first token {back.ttft_s * 1000:.0f} ms "
+        f"instead of {again.ttft_s * 1000:.0f} ms ({again.ttft_s / back.ttft_s:.1f} times faster)"
+    )
+
+
+def parse_options() -> Options:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--tier-size",
+        default="256MiB",
+        metavar="SIZE",
+        help="host memory of the tier, e.g. 256MiB or a number of bytes (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--model-dir",
+        type=Path,
+        default=DEFAULT_DIR,
+        metavar="DIR",
+        help="where the tiny model is, or will be written (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--in-process",
+        action="store_true",
+        help="scheduler and worker in one process: starts faster, not how vLLM serves",
+    )
+    parser.add_argument(
+        "--connector",
+        default="KvFerryConnector:kvferry.vllm",
+        metavar="NAME:MODULE",
+        help="the KV connector to show (default: %(default)s)",
+    )
+    parser.add_argument("--verbose", action="store_true", help="show what vLLM prints")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the table's figures there, too")
+    given = parser.parse_args()
+    return Options(
+        tier_size=given.tier_size,
+        model_dir=given.model_dir.resolve(),
+        connector=given.connector,
+        in_process=given.in_process,
+        verbose=given.verbose,
+        json_file=given.json,
+    )
+
+
+def main() -> int:
+    """Run both engines and print the table."""
+    options = parse_options()
+    console = Console()
+    started = time.monotonic()
+    try:
+        with console.status("tiny model with random weights"):
+            ensure_tiny_model(options.model_dir)
+        console.print(f"tiny Llama with random weights: {options.model_dir}")
+        runs = {engine: run_engine(console, engine, options) for engine in (WITHOUT, WITH)}
+    except (EngineFailed, OSError) as error:
+        console.print(f"[bold red]demo failed:[/bold red] {error}", markup=True, highlight=False)
+        return 2
+    rows = [
+        PhaseRow.of(engine, phase, runs[engine][phase], runs[WITHOUT][phase] if engine == WITH else None)
+        for engine in runs
+        for phase in runs[engine]
+    ]
+    console.print(make_table(rows))
+    succeeded, text = verdict(rows)
+    console.print(("[green]ok:[/green] " if succeeded else "[bold red]FAILED:[/bold red] ") + text)
+    if options.json_file is not None:
+        report = {
+            "succeeded": succeeded,
+            "verdict": text,
+            "wall_s": time.monotonic() - started,
+            "rows": [dataclasses.asdict(row) for row in rows],
+        }
+        options.json_file.write_text(json.dumps(report, indent=2) + "\n")
+    return 0 if succeeded else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "copy_runs.hpp"
+
+#include "range_text.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <vector>
+
+namespace kvferry::gpu {
+namespace {
+
+std::string text(const CopyRun& run) {
+  return range_text(run.source, run.bytes) + " to " + range_text(run.destination, run.bytes);
+}
+
+void check_run(const CopyRun& run, std::size_t index) {
+  const auto reject = [&](const char* why) {
+    throw DeviceError("copy run " + std::to_string(index) + " (" + text(run) + ") " + why);
+  };
+  if (run.bytes == 0) reject("is empty");
+  const std::uintptr_t highest = std::numeric_limits<std::uintptr_t>::max() - run.bytes;
+  if (run.source > highest || run.destination > highest) {
+    reject("reaches past the end of the address space");
+  }
+  if (run.source < run.destination + run.bytes && run.destination < run.source + run.bytes) {
+    reject("has overlapping source and destination");
+  }
+}
+
+bool by_destination(const CopyRun& a, const CopyRun& b) { return a.destination < b.destination; }
+
+void check_disjoint(std::span<const CopyRun> ascending) {
+  for (std::size_t i = 1; i < ascending.size(); ++i) {
+    const CopyRun& last = ascending[i - 1];
+    const CopyRun& next = ascending[i];
+    if (last.destination + last.bytes > next.destination) {
+      throw DeviceError(
+          "two destinations of one batch overlap: " + range_text(last.destination, last.bytes) +
+          " and " + range_text(next.destination, next.bytes) +
+          "; runs of a batch have no order, so submit them as two batches");
+    }
+  }
+}
+
+}  // namespace
+
+void check_copy_runs(std::span<const CopyRun> runs) {
+  if (runs.size() > kMaxBatchRuns) {
+    throw DeviceError("a batch of " + std::to_string(runs.size()) + " copies; at most " +
+                      std::to_string(kMaxBatchRuns) + " are taken: split it");
+  }
+  for (std::size_t i = 0; i < runs.size(); ++i) check_run(runs[i], i);
+  if (std::is_sorted(runs.begin(), runs.end(), by_destination)) {
+    check_disjoint(runs);
+    return;
+  }
+  std::vector<CopyRun> sorted(runs.begin(), runs.end());
+  std::sort(sorted.begin(), sorted.end(), by_destination);
+  check_disjoint(sorted);
+}
+
+std::uint64_t total_bytes(std::span<const CopyRun> runs) {
+  std::uint64_t sum = 0;
+  for (const CopyRun& run : runs) sum += run.bytes;
+  return sum;
+}
+
+}  // namespace kvferry::gpu

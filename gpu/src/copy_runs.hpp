@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kvferry/gpu/device.hpp"
+
+#include <cstdint>
+#include <span>
+
+namespace kvferry::gpu {
+
+/// Checks one batch against the contract of Stream::copy, registrations apart; the same for every
+/// back end. Throws DeviceError naming the offending run. Linear for ascending destinations, else
+/// one sort.
+void check_copy_runs(std::span<const CopyRun> runs);
+
+/// Bytes of all runs together.
+[[nodiscard]] std::uint64_t total_bytes(std::span<const CopyRun> runs);
+
+}  // namespace kvferry::gpu

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvferry/base/check.hpp"
+#include "kvferry/base/test_hooks.hpp"
+#include "kvferry/gpu/host_link.hpp"
+
+#include "host/host_context.hpp"
+#include "host/host_event.hpp"
+#include "host/host_memory.hpp"
+#include "host/host_stream.hpp"
+
+#include <string>
+#include <sys/utsname.h>
+#include <thread>
+#include <utility>
+
+namespace kvferry::gpu {
+namespace {
+
+class HostDevice final : public Device {
+ public:
+  HostDevice(const HostLinkOptions& link, OperationInterceptor interceptor)
+      : context_(link, std::move(interceptor)) {}
+  HostDevice(const HostDevice&) = delete;
+  HostDevice& operator=(const HostDevice&) = delete;
+
+  ~HostDevice() override {
+    const std::uint64_t num_streams = context_.num_streams;
+    KVFERRY_CHECK(num_streams == 0,
+                  "a device died before " + std::to_string(num_streams) + " of its streams");
+    const std::uint64_t num_ranges = context_.registrations.num_ranges();
+    KVFERRY_CHECK(num_ranges == 0,
+                  "a device died before " + std::to_string(num_ranges) + " of its registrations");
+  }
+
+  [[nodiscard]] BackendKind kind() const override { return BackendKind::kHost; }
+
+  [[nodiscard]] std::string description() const override {
+    utsname system{};
+    KVFERRY_CHECK(::uname(&system) == 0, "uname cannot fail with a valid address");
+    return std::string("host, ") + static_cast<const char*>(system.machine) + ", " +
+           std::to_string(std::thread::hardware_concurrency()) + " hardware threads, " +
+           static_cast<const char*>(system.sysname) + " " +
+           static_cast<const char*>(system.release);
+  }
+
+  [[nodiscard]] MemoryInfo memory_info() const override { return host_memory_info(); }
+
+  [[nodiscard]] std::unique_ptr<Stream> create_stream() override {
+    return std::make_unique<HostThreadStream>(context_);
+  }
+
+  [[nodiscard]] std::unique_ptr<Stream> view_stream(std::uintptr_t /*native_handle*/) override {
+    return std::make_unique<HostInlineStream>(context_);
+  }
+
+  [[nodiscard]] std::unique_ptr<Event> create_event() override {
+    KVFERRY_PAUSE_POINT("gpu.host.event");
+    if (KVFERRY_FAULT_POINT("gpu.host.event")) {
+      throw DeviceError("cannot create an event: failed by request of the test");
+    }
+    return std::make_unique<HostEvent>(context_);
+  }
+
+  [[nodiscard]] std::unique_ptr<DeviceBuffer> allocate(std::uint64_t bytes) override {
+    return std::make_unique<HostDeviceBuffer>(bytes);
+  }
+
+  [[nodiscard]] std::unique_ptr<HostRegistration> register_host(void* address,
+                                                                std::uint64_t bytes) override {
+    return std::make_unique<HostMemoryRegistration>(
+        context_, reinterpret_cast<std::uintptr_t>(address), bytes);
+  }
+
+ private:
+  HostContext context_;
+};
+
+}  // namespace
+
+std::unique_ptr<Device> make_host_device(const HostLinkOptions& link,
+                                         OperationInterceptor interceptor) {
+  return std::make_unique<HostDevice>(link, std::move(interceptor));
+}
+
+}  // namespace kvferry::gpu

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "host/host_link_engine.hpp"
+
+#include <chrono>
+
+namespace kvferry::gpu {
+namespace {
+
+constexpr std::chrono::milliseconds kWaitSlice{100};
+
+}  // namespace
+
+HostLinkEngine::Turn HostLinkEngine::enter(std::uint64_t rank) {
+  {
+    MutexLock lock(mutex_);
+    const auto self = waiting_.insert(rank);
+    while (occupied_ || *waiting_.begin() != rank) left_.wait_for(mutex_, kWaitSlice);
+    waiting_.erase(self);
+    occupied_ = true;
+  }
+  return Turn(*this);
+}
+
+std::uint64_t HostLinkEngine::num_waiting() const {
+  MutexLock lock(mutex_);
+  return waiting_.size();
+}
+
+void HostLinkEngine::leave() {
+  MutexLock lock(mutex_);
+  occupied_ = false;
+  left_.notify_all();
+}
+
+}  // namespace kvferry::gpu

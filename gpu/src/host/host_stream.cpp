@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "host/host_stream.hpp"
+
+#include "kvferry/base/check.hpp"
+#include "kvferry/base/test_hooks.hpp"
+
+#include "copy_runs.hpp"
+
+#include <string>
+#include <utility>
+
+namespace kvferry::gpu {
+namespace {
+
+void pass_submit_hooks() {
+  KVFERRY_PAUSE_POINT("gpu.host.submit");
+  if (KVFERRY_FAULT_POINT("gpu.host.submit")) {
+    throw DeviceError("submission failed by request of the test");
+  }
+}
+
+void check_blocks(const BlockGeometry& geometry, std::span<const BlockId> blocks) {
+  for (const BlockId block : blocks) {
+    if (block.value() >= geometry.num_blocks) {
+      throw DeviceError("block " + std::to_string(block.value()) + " is outside a geometry of " +
+                        std::to_string(geometry.num_blocks) + " blocks");
+    }
+  }
+}
+
+}  // namespace
+
+HostStream::HostStream(HostContext& context) : context_(context) { ++context_.num_streams; }
+
+HostStream::~HostStream() { --context_.num_streams; }
+
+void HostStream::record(Event& event) {
+  HostEvent& host_event = HostEvent::of(event, context_);
+  pass_submit_hooks();
+  const auto record = std::make_shared<HostRecord>();
+  submit(RecordOperation{record});
+  host_event.refer_to(record);
+}
+
+void HostStream::wait(const Event& event) {
+  auto record = HostEvent::of(event, context_).record();
+  KVFERRY_CHECK(record != nullptr, "a stream was told to wait for an event never recorded");
+  pass_submit_hooks();
+  submit(WaitOperation{std::move(record)});
+}
+
+void HostStream::copy(CopyDirection direction, std::span<const CopyRun> runs) {
+  if (runs.empty()) return;
+  check_copy_runs(runs);
+  context_.registrations.check(direction, runs);
+  pass_submit_hooks();
+  submit(CopyOperation{
+      direction, {runs.begin(), runs.end()}, total_bytes(runs), ++context_.num_copies});
+}
+
+void HostStream::gather(const BlockGeometry& geometry, std::span<const BlockId> blocks,
+                        std::uintptr_t packed) {
+  pack(PackWay::kGather, geometry, blocks, packed);
+}
+
+void HostStream::scatter(const BlockGeometry& geometry, std::span<const BlockId> blocks,
+                         std::uintptr_t packed) {
+  pack(PackWay::kScatter, geometry, blocks, packed);
+}
+
+void HostStream::fill(std::uintptr_t address, std::uint8_t value, std::uint64_t bytes) {
+  if (bytes == 0) return;
+  pass_submit_hooks();
+  submit(FillOperation{address, value, bytes});
+}
+
+void HostStream::pack(PackWay way, const BlockGeometry& geometry, std::span<const BlockId> blocks,
+                      std::uintptr_t packed) {
+  if (blocks.empty()) return;
+  check_blocks(geometry, blocks);
+  pass_submit_hooks();
+  submit(PackOperation{way, geometry, {blocks.begin(), blocks.end()}, packed});
+}
+
+bool HostInlineStream::synchronize(std::chrono::nanoseconds /*bound*/) { return true; }
+
+void HostInlineStream::submit(HostOperation operation) { runner_.run(operation); }
+
+}  // namespace kvferry::gpu

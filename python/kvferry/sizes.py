@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Byte sizes as people write them."""
+
+import re
+from fractions import Fraction
+
+_UNITS = {
+    unit + suffix: base**power
+    for power, unit in enumerate(("", "K", "M", "G", "T"))
+    for suffix, base in (("B", 1000), ("iB", 1024))
+    if unit or suffix == "B"
+}
+_BY_LOWER_CASE = {unit.lower(): factor for unit, factor in _UNITS.items()}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+
+ALLOWED = (
+    "a whole number of bytes, or a number with a unit such as '8GiB', '8GB' or '512MiB' "
+    "(B; KB, MB, GB, TB are powers of 1000; KiB, MiB, GiB, TiB are powers of 1024)"
+)
+
+
+def parse_size(value: object) -> int | None:
+    """Read a size.
+
+    Parameters
+    ----------
+    value
+        A whole number (JSON's ``8e9`` arrives as a float), or a string of a number and, unless it is bytes, a unit.
+        The case of the unit does not matter.
+
+    Returns
+    -------
+    int | None
+        Bytes, rounded down; None if `value` is no size.
+
+    """
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int):
+        return value if value >= 0 else None
+    if isinstance(value, float):
+        return int(value) if value >= 0 and value.is_integer() else None
+    if not isinstance(value, str):
+        return None
+    match = _SIZE.fullmatch(value)
+    if match is None:
+        return None
+    factor = _BY_LOWER_CASE.get(match[2].lower() or "b")
+    if factor is None:
+        return None
+    num_bytes = Fraction(match[1]) * factor
+    return int(num_bytes) if match[2] or num_bytes.denominator == 1 else None
+
+
+def format_size(num_bytes: int) -> str:
+    """Write a size in the largest binary unit that it fills, e.g. ``'1.50 GiB'``."""
+    for unit in ("TiB", "GiB", "MiB", "KiB"):
+        if num_bytes >= _UNITS[unit]:
+            return f"{num_bytes / _UNITS[unit]:.2f} {unit}"
+    return f"{num_bytes} B"

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From the engine's KV cache tensors to the fragments that a block consists of.
+
+A *fragment* is a run of bytes that every block has once: block ``b`` holds it at ``address + b * stride_bytes``. The
+fragments of all layers, packed in this order, are the content of a slot, on every rank of its own shard.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from typing import Any, NamedTuple
+
+import torch
+
+from kvferry.errors import ConfigError
+
+
+class Fragment(NamedTuple):
+    """A run of bytes that every block has once.
+
+    Attributes
+    ----------
+    address
+        Of block 0's run.
+    stride_bytes
+        From one block's run to the next one's.
+    num_bytes
+        Length of the run.
+
+    """
+
+    address: int
+    stride_bytes: int
+    num_bytes: int
+
+
+def fragments_of_group(
+    layer_names: Sequence[str], kv_caches: Mapping[str, Any], num_blocks: int
+) -> list[Fragment]:
+    """Find the fragments of a KV cache group.
+
+    Parameters
+    ----------
+    layer_names
+        The layers of the group, in the engine's order.
+    kv_caches
+        What vLLM registers: layer name to tensor. Layers outside the group must share the tensor of one inside
+        (cross-layer KV sharing).
+    num_blocks
+        Blocks of the engine's pool.
+
+    Returns
+    -------
+    list[Fragment]
+        In layer order.
+
+    Raises
+    ------
+    ConfigError
+        A layer is missing, unknown, laid over another one, or laid out in an unsupported way.
+
+    """
+    fragments: list[Fragment] = []
+    layer_at: dict[int, str] = {}
+    for name in layer_names:
+        tensor = kv_caches.get(name)
+        if not isinstance(tensor, torch.Tensor):
+            raise ConfigError(
+                f"KV cache layer {name!r} was registered as {type(tensor).__name__}; allowed is one tensor per layer; "
+                "start vLLM without KvFerryConnector for this model"
+            )
+        if (other := layer_at.setdefault(tensor.data_ptr(), name)) != name:
+            raise ConfigError(
+                f"KV cache layers {other!r} and {name!r} lie at one address; allowed is memory of its own for each "
+                "layer of the group; start vLLM without KvFerryConnector for this model"
+            )
+        fragments.extend(fragments_of_layer(name, tensor, num_blocks))
+    for name, tensor in kv_caches.items():
+        if name not in layer_names and not (isinstance(tensor, torch.Tensor) and tensor.data_ptr() in layer_at):
+            raise ConfigError(
+                f"KV cache layer {name!r} is in no KV cache group and shares the cache of no layer that is; its "
+                "content would be lost; start vLLM without KvFerryConnector for this model"
+            )
+    return fragments
+
+
+def fragments_of_layer(name: str, tensor: torch.Tensor, num_blocks: int) -> Iterator[Fragment]:
+    """Find the fragments of one layer.
+
+    Parameters
+    ----------
+    name
+        Of the layer, for messages.
+    tensor
+        Shape ``(num_blocks, ...)``, ``(2, num_blocks, ...)`` (K and V apart), or ``(num_blocks * k, ...)`` (kernel
+        blocks, `k` of them side by side in a block). Dimensions that lie outside the block dimension in memory, such
+        as heads in vLLM's ``LHBNC``, give one fragment for each index. The last dimension must be dense.
+    num_blocks
+        Blocks of the engine's pool.
+
+    Raises
+    ------
+    ConfigError
+        Any other layout; names layer, shape and strides.
+
+    """
+    by_block = _blocks_first(tensor, num_blocks)
+    if by_block is None:
+        raise _bad_layout(name, tensor, f"no dimension counts the {num_blocks} blocks")
+    item = tensor.element_size()
+    block_stride = by_block.stride(0) * item
+    inner = [(size, stride) for size, stride in zip(by_block.shape[1:], by_block.stride()[1:], strict=True) if size > 1]
+    inner.sort(key=lambda dim: dim[1], reverse=True)
+    run = 1
+    while inner and inner[-1][1] == run:
+        run *= inner.pop()[0]
+    if by_block.shape[-1] > 1 and by_block.stride(-1) >= run:
+        raise _bad_layout(name, tensor, "the last dimension is not dense")
+    outer = [(size, stride * item) for size, stride in inner]
+    if not _are_disjoint([(num_blocks, block_stride), *outer], run * item):
+        raise _bad_layout(name, tensor, "blocks overlap")
+    for index in product(*(range(size) for size, _ in outer)):
+        offset = sum(i * stride for i, (_, stride) in zip(index, outer, strict=True))
+        yield Fragment(tensor.data_ptr() + offset, block_stride, run * item)
+
+
+def _blocks_first(tensor: torch.Tensor, num_blocks: int) -> torch.Tensor | None:
+    """View `tensor` with one index of dimension 0 per block; None if it has no dimension of blocks."""
+    if tensor.dim() < 2:
+        return None
+    if tensor.shape[0] == num_blocks:
+        return tensor
+    if tensor.shape[0] == 2 and tensor.shape[1] == num_blocks and tensor.dim() > 2:
+        return tensor.movedim(1, 0)
+    if tensor.shape[0] > 0 and tensor.shape[0] % num_blocks == 0:
+        return tensor.unflatten(0, (num_blocks, -1))
+    return None
+
+
+def _are_disjoint(dims: list[tuple[int, int]], num_bytes: int) -> bool:
+    """Whether runs of `num_bytes` at every index of `dims`, (size, stride in bytes), share no byte."""
+    extent = num_bytes
+    for size, stride in sorted(dims, key=lambda dim: dim[1]):
+        if size > 1 and stride < extent:
+            return False
+        extent += (size - 1) * stride
+    return True
+
+
+def _bad_layout(name: str, tensor: torch.Tensor, reason: str) -> ConfigError:
+    return ConfigError(
+        f"KV cache layer {name!r} has shape {tuple(tensor.shape)} and strides {tensor.stride()}: {reason}; allowed is "
+        "(blocks, ...) or (2, blocks, ...) with a dense last dimension; start vLLM without KvFerryConnector for this "
+        "model"
+    )

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What kvferry refuses before the engine serves: one line that names the value, what is allowed, and the remedy."""
+
+from typing import TYPE_CHECKING
+
+from vllm.logger import init_logger
+from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes
+from vllm.v1.kv_cache_interface import (
+    FullAttentionSpec,
+    MLAAttentionSpec,
+    get_kv_cache_spec_kind,
+    iter_layer_specs,
+)
+
+from kvferry.errors import ConfigError
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, KVCacheSpec
+
+logger = init_logger("vllm.kvferry")
+
+_WITHOUT = "start vLLM without KvFerryConnector"
+
+# Subclasses keep state of their own kind in or beside the cache (sinks, recycled blocks, hidden states).
+_SPECS = (FullAttentionSpec, MLAAttentionSpec)
+
+# Modes whose blocks hold everything that is needed to read them, or whose scales belong to the model.
+_QUANT_MODES = ("NONE", "FP8_PER_TENSOR")
+_INLINE_SCALE_QUANT_MODES = ("INT8_PER_TOKEN_HEAD", "FP8_PER_TOKEN_HEAD", "INT4_PER_TOKEN_HEAD")
+
+
+def has_prefix_caching(vllm_config: "VllmConfig") -> bool:
+    """Whether the engine caches prefixes; without, kvferry has no keys and stays inert, and says so in the log."""
+    if vllm_config.cache_config.enable_prefix_caching:
+        return True
+    logger.warning(
+        "kvferry does nothing: prefix caching is disabled, and the tier's keys are its block hashes; start vLLM with "
+        "--enable-prefix-caching to use the tier"
+    )
+    return False
+
+
+def check_engine(vllm_config: "VllmConfig") -> None:
+    """Check the engine's mode.
+
+    Raises
+    ------
+    ConfigError
+        One that kvferry does not support.
+
+    """
+    role = vllm_config.kv_transfer_config.kv_role
+    if role != "kv_both":
+        raise _refusal(f"kv_role is {role!r}", "'kv_both', as the tier is filled and read by one engine", "set kv_both")
+    model = vllm_config.model_config
+    if model.is_encoder_decoder:
+        raise _refusal("the model is an encoder-decoder", "decoder-only models", _WITHOUT)
+    if model.enable_sleep_mode:
+        raise _refusal("enable_sleep_mode is True", "False", "remove --enable-sleep-mode")
+    parallel = vllm_config.parallel_config
+    for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
+        if (size := getattr(parallel, name)) > 1:
+            raise _refusal(f"{name} is {size}", "1", f"set --{name.replace('_', '-')} 1")
+    if parallel.distributed_executor_backend == "external_launcher" and parallel.world_size > 1:
+        raise _refusal(
+            f"distributed_executor_backend is 'external_launcher' with {parallel.world_size} ranks",
+            "executors with one scheduler for all ranks",
+            "use 'mp' or 'ray'",
+        )
+    if (
+        vllm_config.speculative_config is not None
+        and parallel.pipeline_parallel_size > 1
+        and not vllm_config.use_v2_model_runner
+    ):
+        raise _refusal(
+            f"speculative decoding with pipeline_parallel_size {parallel.pipeline_parallel_size} on model runner v1",
+            "one of the two, or model runner v2",
+            "set --pipeline-parallel-size 1 or VLLM_USE_V2_MODEL_RUNNER=1",
+        )
+
+
+def check_kv_cache(kv_cache_config: "KVCacheConfig") -> "KVCacheGroupSpec":
+    """Check the KV cache.
+
+    Returns
+    -------
+    KVCacheGroupSpec
+        The one group.
+
+    Raises
+    ------
+    ConfigError
+        There is not exactly one group, or it is of a kind whose blocks kvferry cannot keep.
+
+    """
+    groups = kv_cache_config.kv_cache_groups
+    if kv_cache_config.hisparse_host_num_blocks is not None or any(group.host_resident for group in groups):
+        raise _refusal("the KV cache has host-resident blocks (HiSparse)", "a KV cache on the device", _WITHOUT)
+    if len(groups) != 1:
+        found = ", ".join(
+            f"{get_kv_cache_spec_kind(group.kv_cache_spec).value} ({len(group.layer_names)} layers)" for group in groups
+        )
+        raise _refusal(
+            f"the KV cache has {len(groups)} groups: [{found}]",
+            "one full-attention group; hybrid models are not supported in this release",
+            f"{_WITHOUT}, or with --disable-hybrid-kv-cache-manager if the model only mixes attention windows",
+        )
+    group = groups[0]
+    for spec in iter_layer_specs(group.kv_cache_spec):
+        _check_spec(spec)
+    return group
+
+
+def _check_spec(spec: "KVCacheSpec") -> None:
+    if type(spec) not in _SPECS:
+        raise _refusal(
+            f"the KV cache spec is {type(spec).__name__}", " or ".join(spec.__name__ for spec in _SPECS), _WITHOUT
+        )
+    mode = spec.kv_quant_mode.name
+    scales_inline = mode in _INLINE_SCALE_QUANT_MODES and spec.state_content_bytes is not None
+    if mode not in _QUANT_MODES and not scales_inline:
+        raise _refusal(
+            f"the KV cache quantization is {mode}, whose scales may lie outside the blocks",
+            f"{', '.join(_QUANT_MODES)}, and {', '.join(_INLINE_SCALE_QUANT_MODES)} with scales inside the blocks",
+            "choose another --kv-cache-dtype",
+        )
+
+
+def check_block_sizes(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> int:
+    """Check that one hash of the engine covers one block.
+
+    Returns
+    -------
+    int
+        Tokens of a block, and of a hash.
+
+    Raises
+    ------
+    ConfigError
+        They differ.
+
+    """
+    block_tokens = int(kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size)
+    _, hash_tokens = resolve_kv_cache_block_sizes(kv_cache_config, vllm_config)
+    if hash_tokens != block_tokens:
+        raise _refusal(
+            f"a block has {block_tokens} tokens and a block hash covers {hash_tokens}",
+            "one hash per block",
+            "unset --prefix-match-unit and set --block-size to the size of a block",
+        )
+    return block_tokens
+
+
+def warn_of_small_tier(num_slots: int, block_tokens: int, max_model_len: int) -> None:
+    """Warn of a tier that cannot hold one request of the maximum length."""
+    num_tokens = num_slots * block_tokens
+    if num_tokens < max_model_len:
+        logger.warning(
+            "kvferry's tier holds %d tokens (%d blocks of %d), less than one request of max_model_len %d tokens: long "
+            "prefixes will not be found whole; raise cpu_bytes_to_use",
+            num_tokens,
+            num_slots,
+            block_tokens,
+            max_model_len,
+        )
+
+
+def _refusal(found: str, allowed: str, remedy: str) -> ConfigError:
+    return ConfigError(f"kvferry cannot start: {found}; allowed: {allowed}; {remedy}")

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The scheduler side: translates vLLM's hooks, each to one call of the core's SchedulerEngine."""
+
+from typing import TYPE_CHECKING
+
+from vllm.logger import init_logger
+
+from kvferry import _core
+from kvferry.config import KvFerryConfig
+from kvferry.sizes import format_size
+from kvferry.vllm import preflight, topology
+from kvferry.vllm.metadata import KvFerryMetadata
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.core.block_pool import BlockPool
+    from vllm.v1.core.kv_cache_manager import KVCacheBlocks
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+    from vllm.v1.outputs import KVConnectorOutput
+    from vllm.v1.request import Request
+
+logger = init_logger("vllm.kvferry")
+
+
+class SchedulerSide:
+    """Decides what is stored and loaded; used by the engine's scheduler thread only.
+
+    Parameters
+    ----------
+    config
+        Of the connector.
+    vllm_config, kv_cache_config
+        Of the engine.
+
+    Raises
+    ------
+    ConfigError
+        The tier holds no block, or the engine is one that kvferry refuses.
+
+    """
+
+    def __init__(self, config: KvFerryConfig, vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> None:
+        group = preflight.check_kv_cache(kv_cache_config)
+        block_tokens = preflight.check_block_sizes(vllm_config, kv_cache_config)
+        slot_bytes = topology.slot_bytes_of_ranks(vllm_config, group)
+        parallel = vllm_config.parallel_config
+        # A slot id means the same block on every rank, so the rank with the fewest slots bounds them all.
+        max_slots = config.num_slots(max(slot_bytes), parallel.local_world_size)
+        preflight.warn_of_small_tier(max_slots, block_tokens, vllm_config.model_config.max_model_len)
+        self.engine = _core.SchedulerEngine(
+            world_size=parallel.world_size,
+            block_tokens=block_tokens,
+            num_blocks=kv_cache_config.num_blocks,
+            slot_bytes=slot_bytes,
+            max_slots=max_slots,
+        )
+        logger.info(
+            "kvferry: the tier holds %d blocks of %d tokens, %s on each of %d ranks",
+            max_slots,
+            block_tokens,
+            format_size(max_slots * max(slot_bytes)),
+            parallel.world_size,
+        )
+        self._lookup = self.engine.lookup
+        self._on_allocated = self.engine.on_allocated
+        self._build_plan = self.engine.build_plan
+        self._fold = self.engine.fold
+
+    def bind_pool(self, pool: "BlockPool") -> None:
+        """Let the core see which hash each GPU block carries."""
+        self.engine.bind_pool(pool.blocks)
+
+    def on_new_request(self, request: "Request") -> None:
+        """Begin to follow a request."""
+        self.engine.on_request(request.request_id, request.block_hashes)
+
+    def num_new_matched_tokens(self, request: "Request", num_computed_tokens: int) -> tuple[int, bool]:
+        """Look a request's prefix up.
+
+        Parameters
+        ----------
+        request
+            One that waits for its first blocks.
+        num_computed_tokens
+            Tokens of its prefix in the engine's own cache.
+
+        Returns
+        -------
+        tuple[int, bool]
+            Tokens behind them that the tier holds, and whether they will be loaded while the engine steps on: always,
+            if there are any.
+
+        """
+        if request.skip_reading_prefix_cache:
+            return 0, False
+        num_tokens = self._lookup(request.request_id, request.block_hashes, num_computed_tokens, request.num_tokens)
+        return num_tokens, num_tokens > 0
+
+    def on_allocated(self, request: "Request", blocks: "KVCacheBlocks", num_external_tokens: int) -> None:
+        """Begin the load of `num_external_tokens` tokens into the request's blocks, if it is any."""
+        self._on_allocated(request.request_id, request.block_hashes, blocks.blocks[0], num_external_tokens)
+
+    def build_metadata(self, scheduler_output: "SchedulerOutput") -> KvFerryMetadata:
+        """Plan a step."""
+        return KvFerryMetadata(self._build_plan(scheduler_output))
+
+    def on_worker_output(self, output: "KVConnectorOutput") -> None:
+        """Take in what the ranks saw; remove from `output` the loads that the engine does not wait for any more."""
+        metadata = output.kv_connector_worker_meta
+        if metadata is None:
+            return
+        stale = self._fold(metadata.reports)
+        if stale and output.finished_recving:
+            output.finished_recving.difference_update(stale)
+
+    def on_finished(self, request: "Request") -> None:
+        """Release what a request holds; any number of times."""
+        self.engine.on_finished(request.request_id)
+
+    def reset_cache(self) -> None:
+        """Forget every block, with transfers in flight or without."""
+        self.engine.reset_cache()
+
+    def close(self) -> None:
+        """End; idempotent."""
+        self.engine.close()

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many bytes a block has on each rank, as the engine's configuration tells it."""
+
+from typing import TYPE_CHECKING
+
+from vllm.distributed.utils import get_pp_indices
+from vllm.v1.kv_cache_interface import UniformTypeKVCacheSpecs
+
+from kvferry.errors import ConfigError
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.kv_cache_interface import KVCacheGroupSpec, KVCacheSpec
+
+
+def layer_bytes(spec: "KVCacheSpec") -> int:
+    """Bytes of a block in one layer, without the padding behind its page.
+
+    Parameters
+    ----------
+    spec
+        Of an attention layer, or a uniform group of layers that all have the same size.
+
+    Raises
+    ------
+    ConfigError
+        The layers of a uniform group differ in size. The scheduler's copy of the group names only one of them, so
+        that its ranks could not be checked.
+
+    """
+    if not isinstance(spec, UniformTypeKVCacheSpecs):
+        return int(spec.unpadded_page_size_bytes)
+    by_size = {layer_bytes(layer): name for name, layer in spec.kv_cache_specs.items()}
+    if len(by_size) > 1:
+        raise ConfigError(
+            "the layers of the KV cache differ in size: "
+            + ", ".join(f"{name!r} has {size} bytes per block" for size, name in sorted(by_size.items()))
+            + "; allowed is one size for all layers; not supported in this release: start vLLM without "
+            "KvFerryConnector for this model"
+        )
+    return next(iter(by_size))
+
+
+def slot_bytes_of_rank(group: "KVCacheGroupSpec") -> int:
+    """Bytes of a block, all layers of a worker's own `group` packed."""
+    return layer_bytes(group.kv_cache_spec) * len(group.layer_names)
+
+
+def slot_bytes_of_ranks(vllm_config: "VllmConfig", group: "KVCacheGroupSpec") -> list[int]:
+    """Bytes of a block on each rank, all layers packed.
+
+    Parameters
+    ----------
+    vllm_config
+        Gives ranks (pipeline stages outermost) and vLLM's own division of the layers among pipeline stages.
+    group
+        The scheduler's copy of the KV cache group, which lists the layers of rank 0.
+
+    Raises
+    ------
+    ConfigError
+        Pipeline parallel, and the layers of rank 0 are not what the division gives it: those of the other ranks
+        cannot be told.
+
+    """
+    parallel = vllm_config.parallel_config
+    num_stages = parallel.pipeline_parallel_size
+    if num_stages == 1:
+        return [slot_bytes_of_rank(group)] * parallel.world_size
+    num_layers = vllm_config.model_config.get_total_num_hidden_layers()
+    stages = [get_pp_indices(num_layers, stage, num_stages) for stage in range(num_stages)]
+    layers_of_stage = [end - start for start, end in stages]
+    if layers_of_stage[0] != len(group.layer_names):
+        raise ConfigError(
+            f"pipeline_parallel_size is {num_stages} and the first stage has {len(group.layer_names)} KV cache layers "
+            f"where the model's division gives it {layers_of_stage[0]}; allowed is one KV cache layer per model layer; "
+            "set --pipeline-parallel-size 1"
+        )
+    per_layer = layer_bytes(group.kv_cache_spec)
+    ranks_per_stage = parallel.world_size // num_stages
+    return [per_layer * layers for layers in layers_of_stage for _ in range(ranks_per_stage)]

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine_objects.hpp"
+
+#include <structmember.h>
+
+#include <cstring>
+#include <limits>
+#include <string>
+
+#include "kvferry/base/error.hpp"
+
+namespace kvferry::python {
+
+AttributeReader::AttributeReader(py::handle sample, const char* slot_name,
+                                 const char* attribute_name)
+    : type_(Py_TYPE(sample.ptr())), attribute_name_(py::str(attribute_name)) {
+  const auto slot = py::reinterpret_steal<py::object>(
+      PyObject_GetAttrString(reinterpret_cast<PyObject*>(type_), slot_name));
+  if (!slot) {
+    PyErr_Clear();
+    return;
+  }
+  if (Py_TYPE(slot.ptr()) != &PyMemberDescr_Type) return;
+  const PyMemberDef* member = reinterpret_cast<PyMemberDescrObject*>(slot.ptr())->d_member;
+  if (member->type == T_OBJECT_EX) slot_offset_ = member->offset;
+}
+
+py::object AttributeReader::read(py::handle object) const {
+  if (slot_offset_ != 0 && Py_TYPE(object.ptr()) == type_) {
+    PyObject* value = *reinterpret_cast<PyObject**>(reinterpret_cast<char*>(object.ptr()) + slot_offset_);
+    if (value != nullptr) return py::reinterpret_borrow<py::object>(value);
+  }
+  PyObject* value = PyObject_GetAttr(object.ptr(), attribute_name_.ptr());
+  if (value == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(value);
+}
+
+std::span<const std::byte> PyBlockHashes::hash(std::size_t index) const {
+  PyObject* hash = PyList_GET_ITEM(hashes_.ptr(), static_cast<Py_ssize_t>(index));
+  if (!PyBytes_Check(hash)) {
+    throw ConfigError(std::string("a block hash of the engine is a ") + Py_TYPE(hash)->tp_name +
+                      ", kvferry takes bytes: this vLLM version is not supported");
+  }
+  return {reinterpret_cast<const std::byte*>(PyBytes_AS_STRING(hash)),
+          static_cast<std::size_t>(PyBytes_GET_SIZE(hash))};
+}
+
+PyBlockPool::PyBlockPool(py::list blocks) : blocks_(std::move(blocks)) {
+  if (blocks_.empty()) throw ConfigError("the engine's block pool is empty");
+  block_hash_ = AttributeReader(blocks_[0], "_block_hash", "block_hash");
+}
+
+bool PyBlockPool::holds(BlockId block, const cpu_tier::BlockKey& key) const {
+  if (block.value() >= static_cast<std::size_t>(PyList_GET_SIZE(blocks_.ptr()))) return false;
+  const py::object held =
+      block_hash_.read(PyList_GET_ITEM(blocks_.ptr(), static_cast<Py_ssize_t>(block.value())));
+  if (!PyBytes_Check(held.ptr())) return false;
+  // vLLM: the content hash followed by the group id, 4 bytes big-endian (make_block_hash_with_group_id).
+  const auto size = static_cast<std::size_t>(PyBytes_GET_SIZE(held.ptr()));
+  const auto* bytes = reinterpret_cast<const unsigned char*>(PyBytes_AS_STRING(held.ptr()));
+  if (size != key.hash_bytes + 4) return false;
+  const unsigned char* group = bytes + key.hash_bytes;
+  const std::uint32_t group_id = (std::uint32_t{group[0]} << 24) | (std::uint32_t{group[1]} << 16) |
+                                 (std::uint32_t{group[2]} << 8) | group[3];
+  return group_id == key.group && std::memcmp(bytes, key.hash.data(), key.hash_bytes) == 0;
+}
+
+std::string_view text_of(py::handle text) {
+  Py_ssize_t size = 0;
+  const char* chars = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
+  if (chars == nullptr) throw py::error_already_set();
+  return {chars, static_cast<std::size_t>(size)};
+}
+
+std::uint32_t uint32_of(py::handle number) {
+  const unsigned long value = PyLong_AsUnsignedLong(number.ptr());
+  if (value == static_cast<unsigned long>(-1) && PyErr_Occurred() != nullptr) {
+    throw py::error_already_set();
+  }
+  if (value > std::numeric_limits<std::uint32_t>::max()) {
+    throw py::value_error(std::to_string(value) + " does not fit 32 bits");
+  }
+  return static_cast<std::uint32_t>(value);
+}
+
+}  // namespace kvferry::python

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "py_scheduler_engine.hpp"
+
+#include <span>
+#include <utility>
+
+#include "kvferry/base/error.hpp"
+
+namespace kvferry::python {
+namespace {
+
+/// Attribute of a scheduler output by an interned name.
+py::object attribute(py::handle object, const char* name) {
+  PyObject* value = PyObject_GetAttrString(object.ptr(), name);
+  if (value == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(value);
+}
+
+std::span<const std::byte> bytes_of(py::handle object) {
+  if (!PyBytes_Check(object.ptr())) throw py::type_error("a report has to be bytes");
+  return {reinterpret_cast<const std::byte*>(PyBytes_AS_STRING(object.ptr())),
+          static_cast<std::size_t>(PyBytes_GET_SIZE(object.ptr()))};
+}
+
+}  // namespace
+
+PySchedulerEngine::PySchedulerEngine(connector::SchedulerOptions options)
+    : engine_(std::make_unique<connector::SchedulerEngine>(std::move(options))) {}
+
+connector::SchedulerEngine& PySchedulerEngine::engine() {
+  if (!engine_) throw Error("this SchedulerEngine is closed");
+  return *engine_;
+}
+
+const connector::SchedulerEngine& PySchedulerEngine::engine() const {
+  if (!engine_) throw Error("this SchedulerEngine is closed");
+  return *engine_;
+}
+
+void PySchedulerEngine::bind_pool(py::list blocks) {
+  auto pool = std::make_unique<PyBlockPool>(std::move(blocks));
+  engine().set_pool(pool.get());
+  pool_ = std::move(pool);
+}
+
+void PySchedulerEngine::on_request(py::handle request_id, py::list block_hashes) {
+  engine().on_request(text_of(request_id), std::make_shared<PyBlockHashes>(std::move(block_hashes)));
+}
+
+void PySchedulerEngine::announce(std::string_view engine_id, const py::list& block_hashes) {
+  if (!engine().knows(engine_id)) {
+    engine().on_request(engine_id, std::make_shared<PyBlockHashes>(block_hashes));
+  }
+}
+
+std::uint32_t PySchedulerEngine::lookup(py::handle request_id, py::list block_hashes,
+                                        std::uint32_t num_local_tokens, std::uint32_t num_tokens) {
+  const std::string_view engine_id = text_of(request_id);
+  announce(engine_id, block_hashes);
+  return engine().lookup(engine_id, num_local_tokens, num_tokens);
+}
+
+void PySchedulerEngine::on_allocated(py::handle request_id, py::list block_hashes,
+                                     py::handle blocks, std::uint32_t num_external_tokens) {
+  if (num_external_tokens == 0) return;
+  const std::string_view engine_id = text_of(request_id);
+  announce(engine_id, block_hashes);
+  const auto sequence = py::reinterpret_steal<py::object>(
+      PySequence_Fast(blocks.ptr(), "blocks has to be a sequence of KVCacheBlock objects"));
+  if (!sequence) throw py::error_already_set();
+  const Py_ssize_t size = PySequence_Fast_GET_SIZE(sequence.ptr());
+  PyObject** items = PySequence_Fast_ITEMS(sequence.ptr());
+  if (!has_block_id_ && size > 0) {
+    block_id_ = AttributeReader(items[0], "block_id", "block_id");
+    has_block_id_ = true;
+  }
+  blocks_.clear();
+  for (Py_ssize_t i = 0; i < size; ++i) blocks_.emplace_back(uint32_of(block_id_.read(items[i])));
+  engine().on_allocated(engine_id, blocks_, num_external_tokens);
+}
+
+void PySchedulerEngine::take_scheduled(py::handle request_id, connector::TableUpdate update,
+                                       py::handle block_ids, py::handle num_computed_tokens,
+                                       py::handle num_scheduled_tokens) {
+  const std::string_view engine_id = text_of(request_id);
+  PyObject* scheduled = PyDict_GetItemWithError(num_scheduled_tokens.ptr(), request_id.ptr());
+  if (scheduled == nullptr) {
+    if (PyErr_Occurred() != nullptr) throw py::error_already_set();
+    throw ProtocolError("request " + std::string(engine_id) +
+                        " is in the step without a number of scheduled tokens");
+  }
+  blocks_.clear();
+  if (!block_ids.is_none()) {
+    const auto groups = py::reinterpret_borrow<py::tuple>(block_ids);
+    PyObject* ids = groups[0].ptr();
+    if (!PyList_Check(ids)) throw py::type_error("block ids have to be a list of ints");
+    const Py_ssize_t size = PyList_GET_SIZE(ids);
+    for (Py_ssize_t i = 0; i < size; ++i) blocks_.emplace_back(uint32_of(PyList_GET_ITEM(ids, i)));
+  }
+  engine().on_scheduled(engine_id, update, blocks_, uint32_of(num_computed_tokens),
+                        uint32_of(scheduled));
+}
+
+py::bytes PySchedulerEngine::build_plan(py::handle scheduler_output) {
+  const py::object preempted = attribute(scheduler_output, "preempted_req_ids");
+  if (!preempted.is_none()) {
+    for (const py::handle request_id : preempted) engine().on_preempted(text_of(request_id));
+  }
+  const py::object scheduled = attribute(scheduler_output, "num_scheduled_tokens");
+  for (const py::handle request : attribute(scheduler_output, "scheduled_new_reqs")) {
+    take_scheduled(attribute(request, "req_id"), connector::TableUpdate::kReplace,
+                   attribute(request, "block_ids"), attribute(request, "num_computed_tokens"),
+                   scheduled);
+  }
+  const py::object cached = attribute(scheduler_output, "scheduled_cached_reqs");
+  const py::list request_ids = attribute(cached, "req_ids");
+  if (!request_ids.empty()) {
+    const py::list block_ids = attribute(cached, "new_block_ids");
+    const py::list computed = attribute(cached, "num_computed_tokens");
+    const py::set resumed = attribute(cached, "resumed_req_ids");
+    for (std::size_t i = 0; i < request_ids.size(); ++i) {
+      const py::object request_id = request_ids[i];
+      const bool replace = !resumed.empty() && resumed.contains(request_id);
+      take_scheduled(request_id,
+                     replace ? connector::TableUpdate::kReplace : connector::TableUpdate::kAppend,
+                     block_ids[i], computed[i], scheduled);
+    }
+  }
+  return py::bytes(engine().finish_plan());
+}
+
+std::vector<std::string> PySchedulerEngine::fold(py::handle reports) {
+  std::vector<std::span<const std::byte>> encoded;
+  for (const py::handle report : reports) encoded.push_back(bytes_of(report));
+  return engine().fold(encoded);
+}
+
+void PySchedulerEngine::on_finished(py::handle request_id) {
+  engine().on_finished(text_of(request_id));
+}
+
+void PySchedulerEngine::reset_cache() { engine().reset_cache(); }
+
+py::dict PySchedulerEngine::snapshot() const {
+  const connector::SchedulerSnapshot view = engine().snapshot();
+  py::dict out;
+  out["num_slots"] = view.tier.num_slots;
+  out["num_free"] = view.tier.num_free;
+  out["num_writable"] = view.tier.num_writable;
+  out["num_aborted"] = view.tier.num_aborted;
+  out["num_evictable"] = view.tier.num_evictable;
+  out["num_leased"] = view.tier.num_leased;
+  out["num_dying"] = view.tier.num_dying;
+  out["num_quarantined"] = view.tier.num_quarantined;
+  out["num_evicted_total"] = view.tier.num_evicted_total;
+  out["num_requests"] = view.num_requests;
+  out["num_tombstones"] = view.num_tombstones;
+  out["num_stores_in_flight"] = view.num_stores_in_flight;
+  out["num_loads_in_flight"] = view.num_loads_in_flight;
+  out["num_backlog"] = view.num_backlog;
+  out["ready_ranks"] = view.ready_ranks;
+  out["hit_tokens"] = view.hit_tokens;
+  out["stored"] = view.stored;
+  out["loaded"] = view.loaded;
+  out["skipped_ring"] = view.skipped_ring;
+  out["skipped_exhausted"] = view.skipped_exhausted;
+  out["skipped_reallocated"] = view.skipped_reallocated;
+  out["failed_stores"] = view.failed_stores;
+  out["failed_loads"] = view.failed_loads;
+  out["stale_reports"] = view.stale_reports;
+  return out;
+}
+
+void PySchedulerEngine::close() {
+  engine_.reset();
+  pool_.reset();
+}
+
+}  // namespace kvferry::python

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine_objects.hpp"
+#include "kvferry/connector/scheduler_engine.hpp"
+
+namespace kvferry::python {
+
+/// SchedulerEngine fed from vLLM's own objects: one call per hook, no Python code per block or request.
+class PySchedulerEngine {
+ public:
+  explicit PySchedulerEngine(connector::SchedulerOptions options);
+
+  void bind_pool(py::list blocks);
+  void on_request(py::handle request_id, py::list block_hashes);
+  std::uint32_t lookup(py::handle request_id, py::list block_hashes, std::uint32_t num_local_tokens,
+                       std::uint32_t num_tokens);
+  void on_allocated(py::handle request_id, py::list block_hashes, py::handle blocks,
+                    std::uint32_t num_external_tokens);
+  py::bytes build_plan(py::handle scheduler_output);
+  std::vector<std::string> fold(py::handle reports);
+  void on_finished(py::handle request_id);
+  void reset_cache();
+  py::dict snapshot() const;
+  void close();
+
+ private:
+  connector::SchedulerEngine& engine();
+  const connector::SchedulerEngine& engine() const;
+  /// A request id the engine never announced (a hook missing in its version) is announced here.
+  void announce(std::string_view engine_id, const py::list& block_hashes);
+  void take_scheduled(py::handle request_id, connector::TableUpdate update, py::handle block_ids,
+                      py::handle num_computed_tokens, py::handle num_scheduled_tokens);
+
+  std::unique_ptr<PyBlockPool> pool_;
+  std::unique_ptr<connector::SchedulerEngine> engine_;
+  AttributeReader block_id_;
+  bool has_block_id_ = false;
+  std::vector<BlockId> blocks_;  // Scratch, kept for its capacity.
+};
+
+}  // namespace kvferry::python

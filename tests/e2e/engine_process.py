@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One real engine in a process of its own: reads a JSON script, runs it, writes a JSON report.
+
+    python engine_process.py SCRIPT.json REPORT.json
+
+The script's fields are those of `engine_runs.EngineScript`; an operation is ``{"op": NAME, ...}`` with the
+keyword arguments of the function of that name in `OPERATIONS`. What the engine raises at start-up goes to
+the report as ``{"error": {"type", "message"}}``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+DEADLINE_S = 120.0
+
+
+def keep_async_scheduling_on() -> None:
+    """Undo what ``platforms/cpu.py`` forces: two batches in flight, block frees deferred, as on a GPU."""
+    import torch
+    from vllm.platforms.cpu import CpuPlatform
+
+    force_off = CpuPlatform.check_and_update_config.__func__
+
+    def check_and_update_config(cls: type, vllm_config: Any) -> None:
+        force_off(cls, vllm_config)
+        vllm_config.scheduler_config.async_scheduling = True
+
+    class Nothing:
+        """Stands for a CUDA event where the runner copies a CPU tensor to the CPU."""
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+
+        def record(self, *args: Any) -> None: ...
+
+        def synchronize(self) -> None: ...
+
+    CpuPlatform.check_and_update_config = classmethod(check_and_update_config)
+    torch.cuda.Event = Nothing
+    torch.cuda.current_stream = lambda *args: Nothing()
+    torch.cuda.stream = lambda stream: contextlib.nullcontext()
+
+
+class Engine:
+    """The engine under test and the operations a script can ask of it."""
+
+    def __init__(self, script: dict[str, Any]) -> None:
+        from vllm import LLM
+
+        self.llm = LLM(
+            model=script["model"],
+            skip_tokenizer_init=True,
+            dtype="float32",
+            enforce_eager=True,
+            enable_prefix_caching=True,
+            disable_log_stats=False,
+            seed=0,
+            kv_transfer_config=script["kv_transfer_config"],
+            **script["engine"],
+        )
+
+    # Of the engine core, when it runs in this process (VLLM_ENABLE_V1_MULTIPROCESSING=0).
+
+    @property
+    def core(self) -> Any:
+        """The engine core."""
+        return self.llm.llm_engine.engine_core.engine_core
+
+    @property
+    def scheduler(self) -> Any:
+        """The engine's scheduler; its `connector` is the scheduler side of the connector."""
+        return self.core.scheduler
+
+    def has_work(self) -> bool:
+        """Whether the engine core's own loop would run another step."""
+        return bool(self.scheduler.has_requests() or self.core.batch_queue)
+
+    def counters(self) -> dict[str, int]:
+        """Prompt tokens by where they came from, since the start."""
+        from vllm.v1.metrics.reader import Counter
+
+        return {
+            metric.labels["source"]: metric.value
+            for metric in self.llm.get_metrics()
+            if isinstance(metric, Counter) and metric.name == "vllm:prompt_tokens_by_source"
+        }
+
+    # Operations of a script.
+
+    def generate(self, prompts: list[list[int]], max_tokens: int, submit: str) -> dict[str, Any]:
+        """Greedy tokens of every prompt, submitted ``"together"`` or ``"one_by_one"``, and the counters."""
+        from vllm import SamplingParams
+
+        sampling = SamplingParams(temperature=0, ignore_eos=True, detokenize=False, max_tokens=max_tokens)
+        batches = {"together": [prompts], "one_by_one": [[prompt] for prompt in prompts]}[submit]
+        before = self.counters()
+        tokens: list[list[int]] = []
+        num_cached: list[int] = []
+        for batch in batches:
+            outputs = self.llm.generate([{"prompt_token_ids": prompt} for prompt in batch], sampling, use_tqdm=False)
+            tokens += [list(output.outputs[0].token_ids) for output in outputs]
+            num_cached += [output.num_cached_tokens or 0 for output in outputs]
+            if len(batches) > 1:
+                self.drain()
+        after = self.counters()
+        return {
+            "tokens": tokens,
+            "num_cached_tokens": num_cached,
+            "counters": {source: after[source] - before.get(source, 0) for source in after},
+        }
+
+    def chat(self, turns: list[list[int]], others: list[list[int]], max_tokens: int) -> dict[str, Any]:
+        """A conversation that grows by `turns`; `others` run between two turns and push it out."""
+        history: list[int] = []
+        tokens: list[list[int]] = []
+        counters: dict[str, int] = {}
+        for turn in turns:
+            history = history + turn
+            result = self.generate([history], max_tokens, "one_by_one")
+            tokens.append(result["tokens"][0])
+            history = history + result["tokens"][0]
+            for source, value in result["counters"].items():
+                counters[source] = counters.get(source, 0) + value
+            self.generate(others, 1, "together")
+        return {"tokens": tokens, "counters": counters}
+
+    def drain(self) -> dict[str, Any]:
+        """Step as the engine core's own loop does until it would wait for requests (in process only)."""
+        if not hasattr(self.llm.llm_engine.engine_core, "engine_core"):
+            return {}  # another process runs that loop
+        num_steps = 0
+        deadline = time.monotonic() + DEADLINE_S
+        while self.has_work():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the engine still has work after {DEADLINE_S} s and {num_steps} steps")
+            self.llm.llm_engine.step()
+            num_steps += 1
+        return {"num_steps": num_steps}
+
+    def reset_prefix_cache(self) -> dict[str, Any]:
+        """Empty the engine's own cache; the tier stays."""
+        return {"done": bool(self.llm.reset_prefix_cache())}
+
+    def inspect(self) -> dict[str, Any]:
+        """Blocks of the engine's pool, and the connector's own account of the tier and its transfers."""
+        pool = self.scheduler.kv_cache_manager.block_pool
+        report = {
+            "num_gpu_blocks": pool.num_gpu_blocks,
+            "num_free_gpu_blocks": pool.get_num_free_blocks(),
+            "num_requests": len(self.scheduler.requests),
+            "has_work": self.has_work(),
+            "async_scheduling": self.core.async_scheduling and self.core.batch_queue is not None,
+        }
+        if self.is_kvferry():
+            report["tier"] = self.tier()
+            report["worker"] = dict(self.worker_engine().stats())
+        return report
+
+    def is_kvferry(self) -> bool:
+        """Whether the connector under test is kvferry's."""
+        return hasattr(self.scheduler.connector, "scheduler_side")
+
+    def tier(self) -> dict[str, int]:
+        """The scheduler side's account of the slots."""
+        return dict(self.scheduler.connector.scheduler_side.engine.snapshot())
+
+    def worker_engine(self) -> Any:
+        """The `kvferry.WorkerEngine` of the only rank."""
+        from vllm.distributed.kv_transfer import get_kv_transfer_group
+
+        connector: Any = get_kv_transfer_group()
+        return connector.worker_side.engine
+
+    def settle(self) -> dict[str, Any]:
+        """Give the engine requests too short to be stored until no store is on its way."""
+        deadline = time.monotonic() + DEADLINE_S
+        num_requests = 0
+        while True:
+            self.generate([[num_requests % 256]], 1, "together")
+            self.drain()
+            num_requests += 1
+            if not self.is_kvferry():
+                return {"num_requests": num_requests}
+            tier = self.tier()
+            if tier["num_writable"] == tier["num_aborted"] == tier["num_dying"] == 0:
+                return {"num_requests": num_requests}
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"stores are still on their way after {DEADLINE_S} s: {tier}")
+            time.sleep(0.01)
+
+    def overwrite_slot(self, source: int, to: int) -> dict[str, Any]:
+        """Put the bytes of one slot of the tier into another."""
+        self.worker_engine().unsafe_copy_slot(source, to)
+        return {}
+
+    def abort_during_load(self, prompts: list[list[int]], max_tokens: int, num_aborts: int) -> dict[str, Any]:
+        """Submit `prompts`, abort the first `num_aborts` seen loading, run the others to their end."""
+        from vllm import SamplingParams
+        from vllm.v1.request import RequestStatus
+
+        sampling = SamplingParams(temperature=0, ignore_eos=True, detokenize=False, max_tokens=max_tokens)
+        front = self.llm.llm_engine
+        for index, prompt in enumerate(prompts):
+            front.add_request(f"abort-{index}", {"prompt_token_ids": prompt}, sampling)
+        aborted: list[int] = []
+        tokens: dict[int, list[int]] = {}
+        deadline = time.monotonic() + DEADLINE_S
+        num_steps = 0
+        while self.has_work():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"not idle after {DEADLINE_S} s, {num_steps} steps, aborted {aborted}")
+            for output in front.step():
+                if output.finished:
+                    index = int(output.request_id.split("-")[1])
+                    tokens[index] = list(output.outputs[0].token_ids)
+            num_steps += 1
+            for request in list(self.scheduler.requests.values()):
+                if len(aborted) < num_aborts and request.status == RequestStatus.WAITING_FOR_REMOTE_KVS:
+                    # The engine adds a suffix to the ids that it was given.
+                    index = int(request.request_id.split("-")[1])
+                    front.abort_request([f"abort-{index}"])
+                    aborted.append(index)
+        return {
+            "aborted": aborted,
+            "tokens": [tokens.get(index) for index in range(len(prompts))],
+            "num_steps": num_steps,
+        }
+
+
+OPERATIONS: dict[str, Callable[..., dict[str, Any]]] = {
+    "generate": Engine.generate,
+    "chat": Engine.chat,
+    "drain": Engine.drain,
+    "reset_prefix_cache": Engine.reset_prefix_cache,
+    "inspect": Engine.inspect,
+    "settle": Engine.settle,
+    "overwrite_slot": Engine.overwrite_slot,
+    "abort_during_load": Engine.abort_during_load,
+}
+
+
+def main(script_file: Path, report_file: Path) -> int:
+    """Run the script; 0 when it ran to its end, 3 when the engine refused to start."""
+    script = json.loads(script_file.read_text())
+    if script["async_scheduling"]:
+        keep_async_scheduling_on()
+    try:
+        engine = Engine(script)
+    except Exception as error:  # whatever the engine says is what the test looks at
+        refusal = {"type": type(error).__name__, "message": str(error)}
+        report_file.write_text(json.dumps({"error": refusal, "results": []}))
+        raise
+    results = []
+    for operation in script["operations"]:
+        arguments = dict(operation)
+        results.append(OPERATIONS[arguments.pop("op")](engine, **arguments))
+    report_file.write_text(json.dumps({"error": None, "results": results}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2])))

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scripts for a real engine in a fresh process, and the prompts the tests use."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+BLOCK_TOKENS = 32
+REPOSITORY = Path(__file__).resolve().parents[2]
+ENGINE_PROCESS = Path(__file__).with_name("engine_process.py")
+# Below half of pytest's limit: a fixture may run two engines.
+TIMEOUT_S = 280.0
+
+
+@dataclasses.dataclass
+class EngineScript:
+    """What one engine process does; becomes the JSON that `engine_process` reads."""
+
+    model: str
+    kv_transfer_config: dict[str, Any] | None
+    operations: list[dict[str, Any]]
+    engine: dict[str, Any] = dataclasses.field(default_factory=dict)
+    async_scheduling: bool = False
+
+
+@dataclasses.dataclass
+class EngineReport:
+    """What came back: one result per operation, or the refusal, and everything the process printed."""
+
+    results: list[dict[str, Any]]
+    error: dict[str, str] | None
+    returncode: int
+    log: str
+
+
+class EngineRunner:
+    """Runs scripts against one model.
+
+    Parameters
+    ----------
+    model
+        Directory of the model.
+    connector, module_path
+        The connector under test; kvferry's own unless the environment names another.
+    """
+
+    def __init__(self, model: Path, connector: str, module_path: str) -> None:
+        self.model = model
+        self.connector = connector
+        self.module_path = module_path
+        config = json.loads((model / "config.json").read_text())
+        self.kv_bytes_per_token: int = (
+            config["num_hidden_layers"] * 2 * config["num_key_value_heads"] * config["head_dim"] * 4
+        )
+        self.block_bytes = self.kv_bytes_per_token * BLOCK_TOKENS
+
+    def kv_config(self, *, failure_policy: str = "fail", **extra: Any) -> dict[str, Any]:
+        """The ``--kv-transfer-config`` value with `extra` as the connector's own keys."""
+        return {
+            "kv_connector": self.connector,
+            "kv_connector_module_path": self.module_path,
+            "kv_role": "kv_both",
+            "kv_load_failure_policy": failure_policy,
+            "kv_connector_extra_config": extra,
+        }
+
+    def run(
+        self,
+        operations: list[dict[str, Any]],
+        kv_config: dict[str, Any] | None,
+        *,
+        num_gpu_blocks: int,
+        max_model_len: int = 1024,
+        max_num_batched_tokens: int = 1024,
+        multiprocessing: bool = False,
+        async_scheduling: bool = False,
+        must_start: bool = True,
+    ) -> EngineReport:
+        """Run `operations` on a fresh engine.
+
+        Raises
+        ------
+        AssertionError
+            The process failed though `must_start`, or outlived `TIMEOUT_S`; its output is in the message.
+        """
+        script = EngineScript(
+            model=str(self.model),
+            kv_transfer_config=kv_config,
+            operations=operations,
+            engine={
+                "block_size": BLOCK_TOKENS,
+                "num_gpu_blocks_override": num_gpu_blocks,
+                "max_model_len": max_model_len,
+                "max_num_batched_tokens": max_num_batched_tokens,
+                "max_num_seqs": 64,
+            },
+            async_scheduling=async_scheduling,
+        )
+        environment = dict(
+            os.environ,
+            VLLM_CPU_KVCACHE_SPACE="1",
+            HF_HUB_OFFLINE="1",
+            VLLM_NO_USAGE_STATS="1",
+            VLLM_LOGGING_LEVEL="WARNING",
+            VLLM_ENABLE_V1_MULTIPROCESSING=str(int(multiprocessing)),
+        )
+        with tempfile.TemporaryDirectory() as scratch:
+            script_file = Path(scratch) / "script.json"
+            report_file = Path(scratch) / "report.json"
+            log_file = Path(scratch) / "log.txt"
+            script_file.write_text(json.dumps(dataclasses.asdict(script)))
+            command = [sys.executable, str(ENGINE_PROCESS), str(script_file), str(report_file)]
+            with log_file.open("wb") as log:
+                # A session of its own, so that no process of an engine can outlive its test. Its directory
+                # is outside the source tree: kvferry is found where it is installed.
+                process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    cwd=scratch,
+                    env=environment,
+                    start_new_session=True,
+                )
+                try:
+                    returncode: int | None = process.wait(timeout=TIMEOUT_S)
+                except subprocess.TimeoutExpired:
+                    returncode = None
+                finally:
+                    leftovers = _end_session(process)
+            text = log_file.read_text(errors="replace")
+            assert returncode is not None, f"the engine did not end within {TIMEOUT_S} s:\n{text}"
+            assert not leftovers, f"the engine left processes behind:\n{text}"
+            report: dict[str, Any] = {"results": [], "error": None}
+            if report_file.exists():
+                report = json.loads(report_file.read_text())
+        if must_start:
+            assert returncode == 0, f"the engine ended with {returncode}:\n{text}"
+        return EngineReport(report["results"], report["error"], returncode, text)
+
+    def run_named(
+        self, script: dict[str, dict[str, Any]], kv_config: dict[str, Any] | None, **engine: Any
+    ) -> dict[str, dict[str, Any]]:
+        """Run the operations of `script`; results by its names. `engine` as for `run`."""
+        report = self.run(list(script.values()), kv_config, **engine)
+        return dict(zip(script, report.results, strict=True))
+
+
+def _end_session(process: subprocess.Popen[bytes]) -> bool:
+    """End what is left of the process's session; True when there was something."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        return False  # the caller reports the time-out
+    try:
+        os.killpg(process.pid, 0)
+    except ProcessLookupError:
+        return False
+    try:  # vLLM's helpers get a moment to follow their parent
+        for _ in range(100):
+            os.killpg(process.pid, 0)
+            time.sleep(0.1)
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+class Prompts:
+    """Random prompts: the same for the same seed, different for different ones."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+
+    def make(self, num_tokens: int, prefix: list[int] | None = None) -> list[int]:
+        """A prompt of `num_tokens` tokens, `prefix` included."""
+        start = list(prefix or [])
+        return start + [self._random.randrange(256) for _ in range(num_tokens - len(start))]
+
+    def many(self, count: int, num_tokens: int, prefix: list[int] | None = None) -> list[list[int]]:
+        """`count` prompts that share `prefix` and nothing else."""
+        return [self.make(num_tokens, prefix) for _ in range(count)]
+
+
+def generate(prompts: list[list[int]], max_tokens: int = 16, submit: str = "together") -> dict[str, Any]:
+    """The operation `generate`."""
+    return {"op": "generate", "prompts": prompts, "max_tokens": max_tokens, "submit": submit}
+
+
+def settle() -> dict[str, Any]:
+    """The operation `settle`."""
+    return {"op": "settle"}
+
+
+def num_tokens_from_tier(result: dict[str, Any]) -> int:
+    """Prompt tokens of an operation that came from outside the engine."""
+    return int(result["counters"]["external_kv_transfer"])

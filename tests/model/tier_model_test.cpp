@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: Apache-2.0
+// Random operations on CpuTier and on ReferenceTier, compared after every step. One seed makes one
+// run: KVFERRY_SEED replays it, KVFERRY_SOAK_SECONDS runs new seeds for that long.
+#include "kvferry/cpu_tier/cpu_tier.hpp"
+
+#include "reference_tier.hpp"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <numeric>
+#include <optional>
+#include <random>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace kvferry::cpu_tier {
+namespace {
+
+using Number = ReferenceTier::Number;
+
+BlockKey key(Number number) {
+  std::array<std::byte, 16> hash{};
+  std::memcpy(hash.data(), &number, sizeof number);
+  return BlockKey::make(hash, GroupId(number % 3));
+}
+
+/// A set that is out, on both sides.
+template <class Slots>
+struct Held {
+  Slots slots;
+  ReferenceTier::Set model;
+};
+
+class Run {
+ public:
+  Run(std::uint64_t seed, std::uint32_t max_slots, Number num_keys)
+      : random_(seed), max_slots_(max_slots), num_keys_(num_keys), tier_(max_slots) {
+    for (Number number = 0; number < num_keys; ++number) universe_.push_back(key(number));
+  }
+
+  void step() {
+    switch (below(16)) {
+      case 0:
+      case 1:
+      case 2:
+      case 3:
+        reserve();
+        break;
+      case 4:
+      case 5:
+      case 6:
+        end_store();
+        break;
+      case 7:
+        end_doubt();
+        break;
+      case 8:
+      case 9:
+      case 10:
+        lease();
+        break;
+      case 11:
+      case 12:
+      case 13:
+        release();
+        break;
+      case 14:
+        touch();
+        break;
+      default:
+        rare();
+        break;
+    }
+    compare();
+  }
+
+  /// Gives every set back; both sides must then be empty but for what is readable.
+  void finish() {
+    while (!writable_.empty() || !aborted_.empty() || !quarantined_.empty() || !leases_.empty()) {
+      end_store();
+      end_doubt();
+      release();
+      compare();
+    }
+  }
+
+ private:
+  std::uint32_t below(std::uint32_t bound) {
+    return std::uniform_int_distribution<std::uint32_t>(0, bound - 1)(random_);
+  }
+
+  /// A run of keys as a request has them, or any keys in any order.
+  std::vector<Number> some_numbers() {
+    std::vector<Number> numbers(1 + below(12));
+    if (below(2) == 0) {
+      std::iota(numbers.begin(), numbers.end(), below(num_keys_));
+      for (Number& number : numbers) number %= num_keys_;
+    } else {
+      for (Number& number : numbers) number = below(num_keys_);
+    }
+    return numbers;
+  }
+  static std::vector<BlockKey> to_keys(const std::vector<Number>& numbers) {
+    std::vector<BlockKey> keys;
+    for (const Number number : numbers) keys.push_back(key(number));
+    return keys;
+  }
+  template <class Slots>
+  std::optional<Held<Slots>> draw(std::vector<Held<Slots>>& from) {
+    if (from.empty()) return std::nullopt;
+    std::swap(from[below(static_cast<std::uint32_t>(from.size()))], from.back());
+    Held<Slots> drawn = std::move(from.back());
+    from.pop_back();
+    return drawn;
+  }
+
+  void reserve() {
+    std::vector<Number> numbers;
+    std::set<Number> seen;
+    for (const Number number : some_numbers()) {
+      if (!model_.present(number) && seen.insert(number).second) numbers.push_back(number);
+    }
+    auto result = tier_.reserve(to_keys(numbers));
+    ASSERT_EQ(result.ok(), numbers.size() <= model_.num_available());
+    if (!result.ok()) {
+      ASSERT_EQ(result.otherwise().num_available, model_.num_available());
+      return;
+    }
+    ReferenceTier::Set set = model_.reserve(numbers);
+    if (below(6) == 0) {
+      model_.free(set);  // The reservation is dropped with `result`.
+      return;
+    }
+    writable_.push_back({std::move(result).value().hand_over(), std::move(set)});
+  }
+
+  void end_store() {
+    auto drawn = draw(writable_);
+    if (!drawn) return;
+    if (drawn->model.size() > 1 && below(4) == 0) {  // Some of the set later.
+      const std::uint32_t kept = below(static_cast<std::uint32_t>(drawn->model.size()));
+      const auto middle = drawn->model.begin() + kept;
+      writable_.push_back({drawn->slots.split_off(kept), {middle, drawn->model.end()}});
+      drawn->model.erase(middle, drawn->model.end());
+    }
+    if (below(3) != 0) {
+      tier_.commit(std::move(drawn->slots));
+      model_.commit(drawn->model);
+    } else {
+      model_.abort(drawn->model);
+      aborted_.push_back({tier_.abort(std::move(drawn->slots)), std::move(drawn->model)});
+    }
+  }
+
+  void end_doubt() {
+    if (auto drawn = draw(quarantined_); drawn && below(2) == 0) {
+      tier_.release(std::move(drawn->slots));
+      model_.free(drawn->model);
+    } else if (drawn) {
+      quarantined_.push_back(std::move(*drawn));
+    }
+    auto drawn = draw(aborted_);
+    if (!drawn) return;
+    if (below(3) == 0) {
+      model_.quarantine(drawn->model);
+      quarantined_.push_back({tier_.quarantine(std::move(drawn->slots)), std::move(drawn->model)});
+    } else {
+      tier_.release(std::move(drawn->slots));
+      model_.free(drawn->model);
+    }
+  }
+
+  void lease() {
+    std::vector<Number> numbers = some_numbers();
+    std::size_t prefix = 0;
+    while (prefix < numbers.size() && model_.readable(numbers[prefix])) ++prefix;
+    ASSERT_EQ(tier_.lookup_prefix(to_keys(numbers)), prefix);
+    if (below(4) != 0) numbers.resize(prefix);
+    auto result = tier_.lease(to_keys(numbers));
+    ASSERT_EQ(result.ok(), prefix == numbers.size());
+    if (result.ok()) {
+      leases_.push_back({std::move(result).value(), model_.lease(numbers)});
+    } else {
+      ASSERT_EQ(result.otherwise().first, prefix);
+    }
+  }
+
+  void release() {
+    auto drawn = draw(leases_);
+    if (!drawn) return;
+    tier_.release(std::move(drawn->slots));
+    model_.release(drawn->model);
+  }
+
+  void touch() {
+    const std::vector<Number> numbers = some_numbers();
+    tier_.touch(to_keys(numbers));
+    model_.touch(numbers);
+  }
+
+  void rare() {
+    if (below(3) == 0) {
+      const std::uint32_t num_slots =
+          std::min(max_slots_, model_.num_slots() + below(max_slots_ / 4));
+      tier_.grow_to(num_slots);
+      model_.grow_to(num_slots);
+    } else if (below(20) == 0) {
+      std::vector<Number> everything(num_keys_);
+      std::iota(everything.begin(), everything.end(), 0);
+      tier_.forget_all();
+      model_.forget(everything);
+    } else {
+      const std::vector<Number> numbers = some_numbers();
+      tier_.forget(to_keys(numbers));
+      model_.forget(numbers);
+    }
+  }
+
+  /// Same key states (so the same keys were evicted), same counts, and no slot in two hands.
+  void compare() {
+    std::vector<KeyState> states(universe_.size());
+    tier_.lookup(universe_, states);
+    for (Number number = 0; number < num_keys_; ++number) {
+      const KeyState expected = model_.readable(number)  ? KeyState::kReadable
+                                : model_.present(number) ? KeyState::kWritable
+                                                         : KeyState::kAbsent;
+      ASSERT_EQ(states[number], expected) << "key " << number;
+    }
+    using State = ReferenceTier::State;
+    const TierSnapshot now = tier_.snapshot();
+    ASSERT_EQ(now.num_slots, model_.num_slots());
+    ASSERT_EQ(now.num_free, model_.num_free());
+    ASSERT_EQ(now.num_writable, model_.count(State::kWritable));
+    ASSERT_EQ(now.num_aborted, model_.count(State::kAborted));
+    ASSERT_EQ(now.num_evictable, model_.num_evictable());
+    ASSERT_EQ(now.num_leased, model_.num_leased());
+    ASSERT_EQ(now.num_dying, model_.count(State::kDying));
+    ASSERT_EQ(now.num_quarantined, model_.count(State::kQuarantined));
+    ASSERT_EQ(now.num_evicted_total, model_.num_evicted());
+    ASSERT_EQ(tier_.eviction_epoch(), model_.epoch());
+    check_slots();
+    if (++num_compared_ % 8 == 0) tier_.check_invariants();  // Walks all: as dear as all the rest.
+  }
+
+  /// A slot that a device may write into is in one set; a slot that is read is in none of those.
+  void check_slots() {
+    std::set<std::uint32_t> written;
+    const auto add = [&written](std::span<const SlotId> slots) {
+      for (const SlotId slot : slots) EXPECT_TRUE(written.insert(slot.value()).second);
+    };
+    for (const auto& held : writable_) add(held.slots.slots());
+    for (const auto& held : aborted_) add(held.slots.slots());
+    for (const auto& held : quarantined_) add(held.slots.slots());
+    for (const auto& held : leases_) {
+      for (const SlotId slot : held.slots.slots()) EXPECT_FALSE(written.contains(slot.value()));
+    }
+  }
+
+  std::mt19937_64 random_;
+  std::uint32_t max_slots_;
+  Number num_keys_;
+  std::uint64_t num_compared_ = 0;
+  std::vector<BlockKey> universe_;
+  CpuTier tier_;
+  ReferenceTier model_;
+  std::vector<Held<WritableSlots>> writable_;
+  std::vector<Held<AbortedSlots>> aborted_;
+  std::vector<Held<QuarantinedSlots>> quarantined_;
+  std::vector<Held<Lease>> leases_;
+};
+
+std::optional<std::uint64_t> number_from_environment(const char* name) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? std::nullopt : std::optional(std::strtoull(text, nullptr, 10));
+}
+
+constexpr int kStepsPerSeed = 2'000;
+constexpr std::uint64_t kSeeds = 100;
+
+void run(std::uint64_t seed) {
+  SCOPED_TRACE("replay with KVFERRY_SEED=" + std::to_string(seed));
+  // From a tier that is nearly always exhausted to one that holds most keys.
+  Run run(seed, static_cast<std::uint32_t>(8 + seed % 5 * 14),
+          static_cast<Number>(40 + seed % 3 * 20));
+  for (int step = 0; step < kStepsPerSeed && !::testing::Test::HasFatalFailure(); ++step)
+    run.step();
+  run.finish();
+}
+
+TEST(TierModel, EveryStepAgreesWithTheReference) {
+  if (const auto seed = number_from_environment("KVFERRY_SEED")) {
+    run(*seed);
+    return;
+  }
+  const std::chrono::seconds soak(number_from_environment("KVFERRY_SOAK_SECONDS").value_or(0));
+  const auto start = std::chrono::steady_clock::now();
+  std::uint64_t first = soak.count() == 0 ? 0 : std::random_device()();
+  for (std::uint64_t done = 0;
+       (soak.count() == 0 ? done < kSeeds : std::chrono::steady_clock::now() - start < soak) &&
+       !HasFailure();
+       ++done) {
+    run(first + done);
+  }
+}
+
+}  // namespace
+}  // namespace kvferry::cpu_tier

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The keys of kv_connector_extra_config: what is read, and that every bad value is refused in one clear line."""
+
+from typing import Any
+
+import pytest
+from kvferry.config import GIB, MIB, KvFerryConfig
+from kvferry.errors import ConfigError
+from kvferry.sizes import format_size, parse_size
+
+
+def read(**extra: Any) -> KvFerryConfig:
+    return KvFerryConfig.from_extra_config(extra)
+
+
+def message_of(**extra: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        read(**extra)
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
+
+
+def test_empty_config_has_the_defaults() -> None:
+    assert read() == KvFerryConfig(
+        cpu_bytes_to_use=8 * GIB,
+        cpu_bytes_to_use_per_rank=None,
+        staging_bytes=None,
+        max_in_flight_bytes=32 * MIB,
+        transfer_timeout_s=300.0,
+        backend="auto",
+        host_link=None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "num_bytes"),
+    [
+        (1, 1),
+        (8e9, 8_000_000_000),
+        ("4096", 4096),
+        ("8GiB", 8 * 2**30),
+        ("8 gib", 8 * 2**30),
+        ("8GB", 8_000_000_000),
+        ("512MiB", 512 * 2**20),
+        ("1.5KiB", 1536),
+        ("2TB", 2_000_000_000_000),
+        ("7B", 7),
+        ("0.1GB", 100_000_000),
+    ],
+)
+def test_size_is_read_as_written(value: object, num_bytes: int) -> None:
+    assert read(cpu_bytes_to_use=value).cpu_bytes_to_use == num_bytes
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["", "8G", "GiB", "8 GiB 2", "-1", "1e9", "1.5", "8XiB", -1, 0, "0", "0GiB", 1.5, True, None, [], float("inf"), 2**63],
+)
+@pytest.mark.parametrize("key", ["cpu_bytes_to_use", "cpu_bytes_to_use_per_rank", "staging_bytes", "max_in_flight_bytes"])
+def test_bad_size_is_refused_with_value_units_and_remedy(key: str, value: object) -> None:
+    text = message_of(**{key: value})
+    assert f"{key} is {value!r}" in text
+    assert "MiB" in text
+    assert f"{key!r}: '8GiB'" in text
+
+
+def test_sizes_are_written_in_the_largest_unit_that_they_fill() -> None:
+    assert [format_size(n) for n in (0, 1023, 1024, 3 * 2**29)] == ["0 B", "1023 B", "1.00 KiB", "1.50 GiB"]
+
+
+def test_large_size_loses_no_byte() -> None:
+    assert parse_size("9007199254740993") == 9007199254740993
+
+
+def test_unknown_key_lists_the_valid_ones_and_the_nearest() -> None:
+    text = message_of(cpu_byte_to_use=1)
+    assert "unknown key 'cpu_byte_to_use'" in text
+    assert "did you mean 'cpu_bytes_to_use'?" in text
+    for key in ("cpu_bytes_to_use_per_rank", "staging_bytes", "max_in_flight_bytes", "transfer_timeout_s", "host_link"):
+        assert key in text
+
+
+def test_unknown_key_like_no_other_is_to_be_removed() -> None:
+    assert message_of(zzz=1).endswith("remove it")
+
+
+@pytest.mark.parametrize("value", [0, -1, "300", None, True, float("nan"), float("inf"), 10**400])
+def test_bad_timeout_is_refused(value: object) -> None:
+    assert "a finite number of seconds, more than zero" in message_of(transfer_timeout_s=value)
+
+
+@pytest.mark.parametrize("value", ["cuda", "Host", 1, None])
+def test_missing_backend_names_those_of_this_build(value: object) -> None:
+    text = message_of(backend=value)
+    assert f"backend is {value!r}" in text
+    assert "'auto' or 'host'" in text
+    assert "this build has back ends: host" in text
+
+
+def test_bandwidth_of_the_link_is_that_of_each_direction_without_its_own() -> None:
+    link = read(host_link={"bandwidth_gb_s": 2, "d2h_gb_s": 1.5, "order": "shuffled", "fail_nth": 3}).host_link
+    assert link == {"h2d_gb_s": 2, "d2h_gb_s": 1.5, "order": "shuffled", "fail_nth": 3}
+
+
+@pytest.mark.parametrize(
+    ("link", "expected"),
+    [
+        ("fast", "host_link is 'fast'"),
+        ({"bandwith_gb_s": 1}, "did you mean 'bandwidth_gb_s'?"),
+        ({"bandwidth_gb_s": "55"}, "host_link.bandwidth_gb_s is '55'"),
+        ({"h2d_gb_s": -1}, "host_link.h2d_gb_s is -1"),
+        ({"d2h_gb_s": float("nan")}, "host_link.d2h_gb_s is nan"),
+        ({"latency_us": True}, "host_link.latency_us is True"),
+        ({"jitter_us": None}, "host_link.jitter_us is None"),
+        ({"order": "lifo"}, "allowed is 'fifo' or 'shuffled'"),
+        ({"order": []}, "host_link.order is []"),
+        ({"fail_nth": 1.5}, "host_link.fail_nth is 1.5"),
+        ({"fail_nth": -1}, "host_link.fail_nth is -1"),
+        ({"seed": 2**64}, "a whole number from 0 to 2**64 - 1"),
+        ({"fail_probability": 1.1}, "a number from 0 to 1"),
+        ({"fail_probability": -0.1}, "a number from 0 to 1"),
+    ],
+)
+def test_bad_link_is_refused(link: object, expected: str) -> None:
+    assert expected in message_of(host_link=link)
+
+
+def test_budget_of_the_node_is_split_over_its_ranks() -> None:
+    assert read(cpu_bytes_to_use=1000).num_slots(slot_bytes=100, num_local_ranks=4) == 2
+    assert read(cpu_bytes_to_use=1000, cpu_bytes_to_use_per_rank=700).num_slots(100, 4) == 7
+
+
+def test_budget_below_one_block_is_refused_with_the_least_that_is_enough() -> None:
+    with pytest.raises(ConfigError, match=r"cpu_bytes_to_use is 399; .*at least one block.* set it to 400 or more"):
+        read(cpu_bytes_to_use=399).num_slots(slot_bytes=100, num_local_ranks=4)
+    with pytest.raises(ConfigError, match=r"cpu_bytes_to_use_per_rank is 99; .* set it to 100 or more"):
+        read(cpu_bytes_to_use_per_rank=99).num_slots(slot_bytes=100, num_local_ranks=4)
+
+
+def test_ring_is_a_step_long_unless_told() -> None:
+    assert read().ring_bytes(slot_bytes=1000, block_tokens=16, max_num_batched_tokens=100) == 7000
+    assert read(staging_bytes=2500).ring_bytes(1000, 16, 100) == 2500
+
+
+def test_ring_is_at_most_one_gib_and_at_least_one_block() -> None:
+    assert read().ring_bytes(slot_bytes=GIB // 4, block_tokens=16, max_num_batched_tokens=8192) == GIB
+    assert read().ring_bytes(slot_bytes=2 * GIB, block_tokens=16, max_num_batched_tokens=8192) == 2 * GIB
+
+
+def test_ring_below_one_block_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"staging_bytes is 999; .*at least one block.*1000 bytes"):
+        read(staging_bytes=999).ring_bytes(1000, 16, 100)

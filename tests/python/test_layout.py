@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fragments hold a block's bytes, all of them and each once, in every layout that vLLM has."""
+
+import ctypes
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("vllm")
+
+from kvferry.errors import ConfigError
+from kvferry.vllm.layout import Fragment, fragments_of_group, fragments_of_layer
+from vllm.v1.kv_cache_layout import KVCacheLayout
+
+NUM_BLOCKS = 5
+HEADS, TOKENS, CONTENT = 2, 4, 6
+
+
+def bytes_by_fragments(fragments: list[Fragment], block: int) -> list[int]:
+    """The int32 numbers that a block's fragments hold."""
+    raw = b"".join(ctypes.string_at(f.address + block * f.stride_bytes, f.num_bytes) for f in fragments)
+    return torch.frombuffer(bytearray(raw), dtype=torch.int32).tolist()
+
+
+def assert_covers(fragments: list[Fragment], blocks: "list[torch.Tensor]") -> None:
+    for block, content in enumerate(blocks):
+        assert sorted(bytes_by_fragments(fragments, block)) == sorted(content.flatten().tolist())
+
+
+def numbered(*shape: int) -> "torch.Tensor":
+    return torch.arange(torch.Size(shape).numel(), dtype=torch.int32).view(shape)
+
+
+def test_blocks_first_is_one_fragment() -> None:
+    tensor = numbered(NUM_BLOCKS, HEADS, TOKENS, CONTENT)
+    fragments = list(fragments_of_layer("l", tensor, NUM_BLOCKS))
+    assert fragments == [Fragment(tensor.data_ptr(), HEADS * TOKENS * CONTENT * 4, HEADS * TOKENS * CONTENT * 4)]
+    assert_covers(fragments, list(tensor))
+
+
+def test_keys_and_values_apart_are_two_fragments() -> None:
+    tensor = numbered(2, NUM_BLOCKS, TOKENS, HEADS, CONTENT)
+    fragments = list(fragments_of_layer("l", tensor, NUM_BLOCKS))
+    assert len(fragments) == 2
+    assert_covers(fragments, [tensor[:, block] for block in range(NUM_BLOCKS)])
+
+
+def test_kernel_blocks_side_by_side_are_one_fragment() -> None:
+    tensor = numbered(NUM_BLOCKS * 4, HEADS, TOKENS, CONTENT)
+    fragments = list(fragments_of_layer("l", tensor, NUM_BLOCKS))
+    assert len(fragments) == 1
+    assert_covers(fragments, [tensor[4 * block : 4 * block + 4] for block in range(NUM_BLOCKS)])
+
+
+@pytest.mark.parametrize("layout", list(KVCacheLayout))
+def test_every_layout_of_the_engine_is_covered(layout: KVCacheLayout) -> None:
+    logical = (3, NUM_BLOCKS, HEADS, TOKENS, CONTENT)
+    order = layout.stride_order
+    storage = numbered(*(logical[dim] for dim in order))
+    view = storage.permute(*(order.index(dim) for dim in range(5)))
+    names = [f"layer{i}" for i in range(3)]
+    fragments = fragments_of_group(names, dict(zip(names, view, strict=True)), NUM_BLOCKS)
+    heads_outside = order.index(2) < max(order.index(0), order.index(1))
+    assert len(fragments) == 3 * (HEADS if heads_outside else 1)
+    assert_covers(fragments, [view[:, block] for block in range(NUM_BLOCKS)])
+
+
+def test_padding_behind_a_page_is_left_out() -> None:
+    tensor = numbered(NUM_BLOCKS, 64)[:, : TOKENS * CONTENT].unflatten(1, (1, TOKENS, CONTENT))
+    fragments = list(fragments_of_layer("l", tensor, NUM_BLOCKS))
+    assert fragments == [Fragment(tensor.data_ptr(), 256, TOKENS * CONTENT * 4)]
+    assert_covers(fragments, list(tensor))
+
+
+def test_fragments_come_in_the_order_of_the_group() -> None:
+    caches = {name: numbered(NUM_BLOCKS, 8) for name in ("a", "b")}
+    fragments = fragments_of_group(["b", "a"], caches, NUM_BLOCKS)
+    assert [f.address for f in fragments] == [caches["b"].data_ptr(), caches["a"].data_ptr()]
+
+
+def test_layer_that_shares_the_cache_of_a_registered_one_needs_no_fragment() -> None:
+    tensor = numbered(NUM_BLOCKS, 8)
+    assert len(fragments_of_group(["a"], {"a": tensor, "sharing": tensor}, NUM_BLOCKS)) == 1
+
+
+@pytest.mark.parametrize(
+    ("tensor", "reason"),
+    [
+        (numbered(NUM_BLOCKS + 1, 8), "no dimension counts the 5 blocks"),
+        (numbered(3, NUM_BLOCKS, 8), "no dimension counts the 5 blocks"),
+        (numbered(NUM_BLOCKS), "no dimension counts the 5 blocks"),
+        (numbered(NUM_BLOCKS, 4, 8)[:, :, ::2], "the last dimension is not dense"),
+        (numbered(NUM_BLOCKS, 8, 1).expand(NUM_BLOCKS, 8, 4), "the last dimension is not dense"),
+        (numbered(1, 4, 8).expand(NUM_BLOCKS, 4, 8), "blocks overlap"),
+        (numbered(64).as_strided((NUM_BLOCKS, 8), (4, 1)), "blocks overlap"),
+    ],
+)
+def test_other_layouts_are_refused_with_layer_shape_and_strides(tensor: "torch.Tensor", reason: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        list(fragments_of_layer("layer7", tensor, NUM_BLOCKS))
+    text = str(caught.value)
+    assert "'layer7'" in text and str(tuple(tensor.shape)) in text and str(tensor.stride()) in text
+    assert reason in text and "without KvFerryConnector" in text
+
+
+def test_missing_layer_is_refused() -> None:
+    with pytest.raises(ConfigError, match="layer 'b' was registered as NoneType"):
+        fragments_of_group(["a", "b"], {"a": numbered(NUM_BLOCKS, 8)}, NUM_BLOCKS)
+
+
+def test_layer_of_several_tensors_is_refused() -> None:
+    with pytest.raises(ConfigError, match="layer 'a' was registered as list"):
+        fragments_of_group(["a"], {"a": [numbered(NUM_BLOCKS, 8)]}, NUM_BLOCKS)
+
+
+def test_layer_outside_the_group_is_refused() -> None:
+    with pytest.raises(ConfigError, match="layer 'b' is in no KV cache group"):
+        fragments_of_group(["a"], {"a": numbered(NUM_BLOCKS, 8), "b": numbered(NUM_BLOCKS, 8)}, NUM_BLOCKS)
+
+
+def test_two_layers_of_the_group_at_one_address_are_refused() -> None:
+    tensor = numbered(NUM_BLOCKS, 8)
+    with pytest.raises(ConfigError, match="'a' and 'b' lie at one address"):
+        fragments_of_group(["a", "b"], {"a": tensor, "b": tensor}, NUM_BLOCKS)

@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every engine mode that kvferry refuses gets one line at start-up: what was found, what is allowed, what to do."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("vllm")
+
+from harness import ToyEngine, ToySpec, make_kv_cache_configs, make_vllm_config
+from kvferry.errors import ConfigError, ProtocolError, TopologyError
+from kvferry.vllm import preflight, topology
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.kv_cache_interface import (
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    KVCacheSpec,
+    KVQuantMode,
+    MambaSpec,
+    MLAAttentionSpec,
+    SinkFullAttentionSpec,
+    SlidingWindowSpec,
+    UniformTypeKVCacheSpecs,
+)
+
+FULL = FullAttentionSpec(block_size=16, num_kv_heads=2, head_size=8, dtype=torch.float32)
+WINDOW = SlidingWindowSpec(block_size=16, num_kv_heads=2, head_size=8, dtype=torch.float32, sliding_window=32)
+MAMBA = MambaSpec(block_size=16, shapes=((2, 8),), dtypes=(torch.float32,))
+MLA = MLAAttentionSpec(block_size=16, num_kv_heads=1, head_size=576, dtype=torch.bfloat16)
+
+
+def kv_cache(*specs: KVCacheSpec, layers: int = 2) -> KVCacheConfig:
+    groups = [KVCacheGroupSpec([f"g{g}.l{i}" for i in range(layers)], spec) for g, spec in enumerate(specs)]
+    return KVCacheConfig(num_blocks=8, kv_cache_tensors=[], kv_cache_groups=groups)
+
+
+@pytest.fixture
+def config(folder: Path) -> Any:
+    """A configuration that kvferry accepts."""
+    vllm_config = make_vllm_config(folder, ToySpec())
+    preflight.check_engine(vllm_config)
+    return vllm_config
+
+
+def refusal(check: Callable[[], object]) -> str:
+    with pytest.raises(ConfigError) as caught:
+        check()
+    text = str(caught.value)
+    assert text.startswith("kvferry cannot start: ") and "; allowed: " in text and "\n" not in text
+    return text
+
+
+@pytest.mark.parametrize("role", ["kv_producer", "kv_consumer"])
+def test_one_sided_role_is_refused(config: Any, role: str) -> None:
+    config.kv_transfer_config.kv_role = role
+    assert f"kv_role is '{role}'; allowed: 'kv_both'" in refusal(lambda: preflight.check_engine(config))
+
+
+def test_encoder_decoder_is_refused(config: Any) -> None:
+    # Read from the model's configuration by vLLM; nothing else of it matters here.
+    model = SimpleNamespace(is_encoder_decoder=True, enable_sleep_mode=False)
+    fake = SimpleNamespace(kv_transfer_config=config.kv_transfer_config, model_config=model)
+    assert "encoder-decoder" in refusal(lambda: preflight.check_engine(fake))
+
+
+def test_sleep_mode_is_refused(config: Any) -> None:
+    config.model_config.enable_sleep_mode = True
+    assert "remove --enable-sleep-mode" in refusal(lambda: preflight.check_engine(config))
+
+
+@pytest.mark.parametrize("name", ["decode_context_parallel_size", "prefill_context_parallel_size"])
+def test_context_parallel_is_refused(config: Any, name: str) -> None:
+    setattr(config.parallel_config, name, 2)
+    text = refusal(lambda: preflight.check_engine(config))
+    assert f"{name} is 2; allowed: 1; set --{name.replace('_', '-')} 1" in text
+
+
+def test_schedulers_that_see_only_their_own_rank_are_refused(config: Any) -> None:
+    config.parallel_config.distributed_executor_backend = "external_launcher"
+    config.parallel_config.world_size = 2
+    assert "'external_launcher' with 2 ranks" in refusal(lambda: preflight.check_engine(config))
+
+
+def test_speculative_decoding_with_pipeline_stages_on_runner_v1_is_refused(config: Any) -> None:
+    config.speculative_config = SimpleNamespace()
+    config.parallel_config.pipeline_parallel_size = 2
+    assert "pipeline_parallel_size 2 on model runner v1" in refusal(lambda: preflight.check_engine(config))
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        FULL,
+        MLA,
+        dataclasses.replace(FULL, sliding_window=64),
+        dataclasses.replace(FULL, page_size_padded=4096),
+        dataclasses.replace(FULL, kv_quant_mode=KVQuantMode.FP8_PER_TENSOR),
+        dataclasses.replace(FULL, kv_quant_mode=KVQuantMode.INT8_PER_TOKEN_HEAD, state_content_bytes=24),
+        UniformTypeKVCacheSpecs(block_size=16, kv_cache_specs={"g0.l0": FULL, "g0.l1": FULL}),
+    ],
+)
+def test_one_full_attention_group_is_accepted(spec: KVCacheSpec) -> None:
+    assert preflight.check_kv_cache(kv_cache(spec)).kv_cache_spec == spec
+
+
+@pytest.mark.parametrize(
+    ("specs", "found"),
+    [
+        ((), "0 groups: []"),
+        ((FULL, WINDOW), "2 groups: [full_attention (2 layers), sliding_window (2 layers)]"),
+        ((MAMBA, FULL), "2 groups: [mamba (2 layers), full_attention (2 layers)]"),
+    ],
+)
+def test_other_than_one_group_is_refused_with_the_groups(specs: tuple[KVCacheSpec, ...], found: str) -> None:
+    text = refusal(lambda: preflight.check_kv_cache(kv_cache(*specs)))
+    assert found in text
+    assert "not supported in this release" in text
+    assert "without KvFerryConnector" in text
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        WINDOW,
+        MAMBA,
+        SinkFullAttentionSpec(block_size=16, num_kv_heads=2, head_size=8, dtype=torch.float32, sink_len=4),
+        UniformTypeKVCacheSpecs(block_size=16, kv_cache_specs={"g0.l0": WINDOW}),
+    ],
+)
+def test_other_kinds_of_state_are_refused_by_name(spec: KVCacheSpec) -> None:
+    text = refusal(lambda: preflight.check_kv_cache(kv_cache(spec)))
+    inner = spec.first_spec if isinstance(spec, UniformTypeKVCacheSpecs) else spec
+    assert f"the KV cache spec is {type(inner).__name__}; allowed: FullAttentionSpec or MLAAttentionSpec" in text
+
+
+@pytest.mark.parametrize("mode", [KVQuantMode.INT8_PER_TOKEN_HEAD, KVQuantMode.NVFP4, KVQuantMode.TURBOQUANT_4BIT_NC])
+def test_quantization_that_may_keep_scales_elsewhere_is_refused(mode: KVQuantMode) -> None:
+    spec = dataclasses.replace(FULL, kv_quant_mode=mode)
+    text = refusal(lambda: preflight.check_kv_cache(kv_cache(spec)))
+    assert mode.name in text and "--kv-cache-dtype" in text
+
+
+def test_host_resident_blocks_are_refused() -> None:
+    config = kv_cache(FULL)
+    config.hisparse_host_num_blocks = 4
+    assert "HiSparse" in refusal(lambda: preflight.check_kv_cache(config))
+
+
+def test_hash_of_another_length_than_a_block_is_refused(config: Any) -> None:
+    config.cache_config.block_size = 32
+    text = refusal(lambda: preflight.check_block_sizes(config, kv_cache(FULL)))
+    assert "a block has 16 tokens and a block hash covers 32" in text
+
+
+def test_block_size_is_that_of_the_group(config: Any) -> None:
+    assert preflight.check_block_sizes(config, kv_cache(FULL)) == 16
+
+
+def test_slot_bytes_leave_padding_out() -> None:
+    group = kv_cache(dataclasses.replace(FULL, page_size_padded=4096), layers=3).kv_cache_groups[0]
+    assert topology.slot_bytes_of_rank(group) == 3 * 16 * 2 * 16 * 4
+
+
+def test_layers_of_different_size_are_refused() -> None:
+    wide = dataclasses.replace(FULL, head_size=16)
+    spec = UniformTypeKVCacheSpecs(block_size=16, kv_cache_specs={"narrow": FULL, "wide": wide})
+    with pytest.raises(ConfigError, match="'narrow' has 2048 bytes per block, 'wide' has 4096 bytes per block"):
+        topology.layer_bytes(spec)
+
+
+def test_every_rank_of_a_pipeline_stage_holds_the_layers_of_its_stage(config: Any, monkeypatch: Any) -> None:
+    monkeypatch.delenv("VLLM_PP_LAYER_PARTITION", raising=False)
+    config.parallel_config.pipeline_parallel_size = 2
+    config.parallel_config.world_size = 4
+    monkeypatch.setattr(type(config.model_config), "get_total_num_hidden_layers", lambda self: 5)
+    monkeypatch.setenv("VLLM_PP_LAYER_PARTITION", "2,3")
+    assert topology.slot_bytes_of_ranks(config, kv_cache(FULL, layers=2).kv_cache_groups[0]) == [
+        2 * 2048,
+        2 * 2048,
+        3 * 2048,
+        3 * 2048,
+    ]
+    with pytest.raises(ConfigError, match="first stage has 3 KV cache layers where the model's division gives it 2"):
+        topology.slot_bytes_of_ranks(config, kv_cache(FULL, layers=3).kv_cache_groups[0])
+
+
+def test_tier_below_one_request_of_the_maximum_length_gets_a_warning_with_both_figures(log_lines: list[str]) -> None:
+    preflight.warn_of_small_tier(num_slots=4, block_tokens=16, max_model_len=64)
+    assert log_lines == []
+    preflight.warn_of_small_tier(num_slots=4, block_tokens=16, max_model_len=65)
+    assert len(log_lines) == 1
+    assert log_lines[0].startswith("WARNING") and "64 tokens" in log_lines[0] and "max_model_len 65" in log_lines[0]
+
+
+# The same through the engine: it starts, or says why not.
+
+
+def test_bad_config_stops_the_engine_before_anything_is_allocated(folder: Path) -> None:
+    with pytest.raises(ConfigError, match="did you mean 'cpu_bytes_to_use'"):
+        ToyEngine(folder, ToySpec(extra_config={"cpu_bytes": 1}))
+
+
+def test_budget_below_one_block_stops_the_engine(folder: Path) -> None:
+    with pytest.raises(ConfigError, match="at least one block of the KV cache per rank, 6144 bytes"):
+        ToyEngine(folder, ToySpec(extra_config={"cpu_bytes_to_use": 6143}))
+
+
+def test_ring_below_one_block_stops_the_engine(folder: Path) -> None:
+    with pytest.raises(ConfigError, match="staging_bytes is 6143"):
+        ToyEngine(folder, ToySpec(extra_config={"staging_bytes": 6143}))
+
+
+def test_without_prefix_caching_the_connector_is_inert_and_says_so(folder: Path, log_lines: list[str]) -> None:
+    engine = ToyEngine(folder, ToySpec(prefix_caching=False))
+    assert any("prefix caching is disabled" in line and "--enable-prefix-caching" in line for line in log_lines)
+    assert len(engine.generate({"a": range(100)})["a"]) == 4
+    connector = engine.scheduler.connector
+    assert connector.scheduler_side is None and engine.workers[0].connector.worker_side is None
+    assert connector.reset_cache()
+    assert connector.build_connector_meta(SchedulerOutput.make_empty()).plan == b""
+    engine.close()
+
+
+def test_device_without_backend_is_refused_with_the_backends_of_the_build(folder: Path) -> None:
+    worker = ToyEngine(folder).workers[0]
+    side = worker.connector.worker_side
+    on_meta = {name: tensor.to("meta") for name, tensor in worker.kv_caches.items()}
+    with pytest.raises(ConfigError, match=r"the KV cache is on meta .* this build has back ends: host"):
+        side._backend(on_meta)
+
+
+def test_second_registration_is_refused(folder: Path) -> None:
+    worker = ToyEngine(folder).workers[0]
+    with pytest.raises(ProtocolError, match="called twice"):
+        worker.connector.register_kv_caches(worker.kv_caches)
+
+
+def test_tensors_of_another_size_than_the_specification_are_refused_with_both(folder: Path) -> None:
+    config = make_vllm_config(folder, ToySpec())
+    kv_cache_config = make_kv_cache_configs(config, ToySpec())[0]
+    from kvferry.vllm import KvFerryConnector
+    from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorRole
+
+    connector = KvFerryConnector(config, KVConnectorRole.WORKER, kv_cache_config)
+    names = kv_cache_config.kv_cache_groups[0].layer_names
+    with pytest.raises(TopologyError, match="has 192 bytes in 3 layers, and 6144 by"):
+        connector.register_kv_caches({name: torch.zeros(kv_cache_config.num_blocks, 16) for name in names})

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvferry/cpu_tier/host_mapping.hpp"
+
+#include "kvferry/base/error.hpp"
+#include "kvferry/base/test_hooks.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <fstream>
+#include <limits>
+#include <string>
+
+namespace kvferry::cpu_tier {
+namespace {
+
+/// The line `field` of the mapping that starts at `address`, from /proc/self/smaps; empty if there
+/// is none.
+std::string smaps_field(std::uintptr_t address, const std::string& field) {
+  char start[32];
+  std::snprintf(start, sizeof start, "%lx-", static_cast<unsigned long>(address));
+  std::ifstream smaps("/proc/self/smaps");
+  bool inside = false;
+  for (std::string line; std::getline(smaps, line);) {
+    if (line.find('-') < line.find(' ')) inside = line.starts_with(start);
+    if (inside && line.starts_with(field)) return line;
+  }
+  return {};
+}
+
+TEST(HostMapping, RoundsUpToWholePages) {
+  const std::uint64_t page = HostMapping::page_bytes();
+  EXPECT_EQ(HostMapping(1).size_bytes(), page);
+  EXPECT_EQ(HostMapping(page).size_bytes(), page);
+  EXPECT_EQ(HostMapping(page + 1).size_bytes(), 2 * page);
+  EXPECT_EQ(HostMapping(1).address() % page, 0U);
+}
+
+TEST(HostMapping, TouchesNothingBeforeItIsPopulated) {
+  HostMapping mapping(std::uint64_t{64} << 20);
+  EXPECT_NE(smaps_field(mapping.address(), "Rss:").find(" 0 kB"), std::string::npos);
+  mapping.populate();
+  EXPECT_NE(smaps_field(mapping.address(), "Rss:").find(" 65536 kB"), std::string::npos);
+}
+
+TEST(HostMapping, IsAbsentFromForkedChildren) {
+  const HostMapping mapping(1 << 20);
+  EXPECT_NE(smaps_field(mapping.address(), "VmFlags:").find(" dc"), std::string::npos);
+}
+
+TEST(HostMapping, IsUnmappedByItsDestructor) {
+  std::uintptr_t address = 0;
+  {
+    const HostMapping mapping(std::uint64_t{64} << 20);
+    address = mapping.address();
+    ASSERT_FALSE(smaps_field(address, "Size:").empty());
+  }
+  EXPECT_TRUE(smaps_field(address, "Size:").empty());
+}
+
+TEST(HostMapping, SizeThatCannotBeMappedIsAResourceError) {
+  EXPECT_THROW(HostMapping(std::numeric_limits<std::uint64_t>::max()), ResourceError);
+  EXPECT_THROW(HostMapping(std::uint64_t{1} << 62), ResourceError);
+}
+
+#ifdef KVFERRY_TEST_HOOKS
+TEST(HostMapping, ShortageWhilePopulatingIsAResourceError) {
+  HostMapping mapping(1 << 20);
+  test_hooks::fail_nth_of("arena.populate", 1);
+  EXPECT_THROW(mapping.populate(), ResourceError);
+  mapping.populate();
+  test_hooks::reset();
+}
+#endif
+
+}  // namespace
+}  // namespace kvferry::cpu_tier

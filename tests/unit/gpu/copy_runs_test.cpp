@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "copy_runs.hpp"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <string>
+#include <vector>
+
+namespace kvferry::gpu {
+namespace {
+
+std::string rejection(const std::vector<CopyRun>& runs) {
+  try {
+    check_copy_runs(runs);
+  } catch (const DeviceError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(CopyRuns, NamesTheRunThatIsEmpty) {
+  EXPECT_NE(rejection({{0x1000, 0x9000, 8}, {0x2000, 0x9008, 0}}).find("run 1"), std::string::npos);
+}
+
+TEST(CopyRuns, RejectsARunPastTheEndOfTheAddressSpace) {
+  constexpr std::uintptr_t kMax = std::numeric_limits<std::uintptr_t>::max();
+  EXPECT_NE(rejection({{kMax - 7, 0x9000, 8}}), "");
+  EXPECT_NE(rejection({{0x1000, kMax - 7, 8}}), "");
+  EXPECT_NE(rejection({{0x1000, 0x9000, kMax}}), "");
+}
+
+TEST(CopyRuns, RejectsSourceOverlappingItsDestination) {
+  EXPECT_NE(rejection({{0x1000, 0x1007, 8}}).find("overlapping source"), std::string::npos);
+  EXPECT_NE(rejection({{0x1007, 0x1000, 8}}).find("overlapping source"), std::string::npos);
+  EXPECT_EQ(rejection({{0x1000, 0x1008, 8}}), "");
+}
+
+TEST(CopyRuns, NamesBothOverlappingDestinations) {
+  const std::string why = rejection(
+      {{0x3000, 0x9000, 16}, {0x1000, 0x9100, 16}, {0x100f, 0x9200, 4}, {0x2000, 0x9300, 16}});
+  EXPECT_NE(why.find("16 bytes at 0x1000 and 4 bytes at 0x100f"), std::string::npos) << why;
+}
+
+TEST(CopyRuns, FindsAnOverlapBehindALongerRunThatContainsIt) {
+  EXPECT_NE(rejection({{0x1000, 0x9000, 64}, {0x1010, 0x9100, 1}, {0x1020, 0x9200, 1}}), "");
+}
+
+TEST(CopyRuns, SumsTheBytes) {
+  const std::vector<CopyRun> runs = {{0, 0, 3}, {0, 0, 5}, {0, 0, std::uint64_t{1} << 40U}};
+  EXPECT_EQ(total_bytes(runs), (std::uint64_t{1} << 40U) + 8);
+  EXPECT_EQ(total_bytes({}), 0U);
+}
+
+}  // namespace
+}  // namespace kvferry::gpu

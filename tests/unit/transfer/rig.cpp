@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rig.hpp"
+
+#include "kvferry/base/test_hooks.hpp"
+
+#include <cstring>
+#include <thread>
+#include <utility>
+
+namespace kvferry::transfer {
+namespace {
+
+std::uint8_t* at(std::uintptr_t address) { return reinterpret_cast<std::uint8_t*>(address); }
+
+const std::vector<std::vector<std::uint64_t>> kDefaultGroups = {{40, 24, 64}, {192}, {17, 30}};
+
+}  // namespace
+
+void await(const std::function<bool()>& condition, const std::string& what) {
+  const auto start = std::chrono::steady_clock::now();
+  while (!condition()) {
+    ASSERT_LT(std::chrono::steady_clock::now() - start, kForever) << what;
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+}
+
+std::uint8_t pattern(std::uint64_t version, std::uint64_t offset) {
+  const std::uint64_t mixed = (version * 0x9e3779b97f4a7c15U + offset + 1) * 0xbf58476d1ce4e5b9U;
+  return static_cast<std::uint8_t>(mixed >> 56);
+}
+
+Bytes pattern_bytes(std::uint64_t version, std::uint64_t num_bytes) {
+  Bytes bytes(num_bytes);
+  for (std::uint64_t i = 0; i < num_bytes; ++i) bytes[i] = pattern(version, i);
+  return bytes;
+}
+
+Rig::Rig(const RigOptions& options) {
+  device = gpu::make_host_device(
+      options.link, [this](const gpu::OperationInfo& info) { return valve.pass(info); });
+  const auto& groups = options.fragment_bytes.empty() ? kDefaultGroups : options.fragment_bytes;
+  std::uint64_t slot_bytes = kSlotBytes;
+  for (const auto& group : groups) {
+    std::vector<gpu::Fragment> fragments;
+    std::uint64_t packed_bytes = 0;
+    for (const std::uint64_t bytes : group) {
+      // Different gaps, so that a mixed-up stride shows; none around a lone fragment.
+      const std::uint64_t stride = group.size() == 1 ? bytes : bytes + 3 + fragments.size();
+      pools.push_back(device->allocate(stride * options.num_blocks));
+      std::memset(at(pools.back()->address()), 0xee, pools.back()->size_bytes());
+      fragments.push_back(
+          {.base = pools.back()->address(), .block_stride_bytes = stride, .bytes = bytes});
+      packed_bytes += bytes;
+    }
+    slot_bytes = std::max(slot_bytes, packed_bytes);
+    geometries.push_back(gpu::make_block_geometry(std::move(fragments), options.num_blocks));
+  }
+  // The smallest registrations there are: with 192-byte slots, one per 64 slots.
+  arena = std::make_unique<cpu_tier::Arena>(*device, slot_bytes, options.num_slots,
+                                            cpu_tier::ArenaOptions{.max_piece_bytes = 1});
+  compute = options.compute == RigOptions::Compute::kThread ? device->create_stream()
+                                                            : device->view_stream(0);
+  engine = std::make_unique<TransferEngine>(*device, geometries, *arena, options.transfer);
+}
+
+Rig::~Rig() { valve.open_all(); }
+
+Bytes Rig::block(GroupId group, BlockId block) const {
+  const gpu::BlockGeometry& geometry = geometries[group.value()];
+  Bytes bytes(geometry.packed_bytes);
+  for (std::size_t f = 0; f < geometry.fragments.size(); ++f) {
+    std::memcpy(bytes.data() + geometry.packed_offsets[f], at(geometry.fragment_address(f, block)),
+                geometry.fragments[f].bytes);
+  }
+  return bytes;
+}
+
+void Rig::write_block(GroupId group, BlockId block, std::uint64_t version) {
+  const gpu::BlockGeometry& geometry = geometries[group.value()];
+  const Bytes bytes = pattern_bytes(version, geometry.packed_bytes);
+  for (std::size_t f = 0; f < geometry.fragments.size(); ++f) {
+    std::memcpy(at(geometry.fragment_address(f, block)), bytes.data() + geometry.packed_offsets[f],
+                geometry.fragments[f].bytes);
+  }
+}
+
+Bytes Rig::slot(GroupId group, SlotId slot) const {
+  const std::uint8_t* begin = at(arena->slot_address(slot));
+  return {begin, begin + packed_bytes(group)};
+}
+
+void Rig::write_slot(GroupId group, SlotId slot, std::uint64_t version) {
+  const Bytes bytes = pattern_bytes(version, packed_bytes(group));
+  std::memcpy(at(arena->slot_address(slot)), bytes.data(), bytes.size());
+}
+
+void Rig::fill_on_compute(GroupId group, BlockId block, std::uint8_t value) {
+  const gpu::BlockGeometry& geometry = geometries[group.value()];
+  for (std::size_t f = 0; f < geometry.fragments.size(); ++f) {
+    compute->fill(geometry.fragment_address(f, block), value, geometry.fragments[f].bytes);
+  }
+}
+
+std::uint32_t Rig::store(std::uint64_t transfer, GroupId group,
+                         const std::vector<BlockSlot>& blocks) {
+  const TransferId id(transfer);
+  const std::uint32_t num_gathered = engine->gather(*compute, id, group, blocks);
+  EXPECT_EQ(engine->seal(id), num_gathered != 0);
+  return num_gathered;
+}
+
+void Rig::load(std::uint64_t transfer, GroupId group, const std::vector<BlockSlot>& blocks) {
+  engine->load(TransferId(transfer), group, blocks, engine->fence(*compute));
+}
+
+std::vector<Completion> Rig::finish() {
+  EXPECT_TRUE(engine->wait_idle(kForever));
+  return engine->poll();
+}
+
+Completion Rig::finish_one() {
+  const std::vector<Completion> ends = finish();
+  EXPECT_EQ(ends.size(), 1U);
+  return ends.size() == 1 ? ends.front() : Completion{};
+}
+
+std::vector<BlockSlot> blocks_to_slots(std::uint32_t first_block, std::uint32_t first_slot,
+                                       std::uint32_t count) {
+  std::vector<BlockSlot> blocks;
+  for (std::uint32_t i = 0; i < count; ++i) {
+    blocks.push_back({.block = BlockId(first_block + i), .slot = SlotId(first_slot + i)});
+  }
+  return blocks;
+}
+
+TransferTest::TransferTest() {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  test_hooks::reset();
+}
+
+TransferTest::~TransferTest() { test_hooks::reset(); }
+
+}  // namespace kvferry::transfer

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kvferry/cpu_tier/arena.hpp"
+#include "kvferry/gpu/host_link.hpp"
+#include "kvferry/transfer/transfer_engine.hpp"
+
+#include "valve.hpp"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace kvferry::transfer {
+
+using Bytes = std::vector<std::uint8_t>;
+
+/// Long enough that only a hang reaches it.
+inline constexpr std::chrono::nanoseconds kForever = std::chrono::minutes(2);
+
+/// Waits until `condition` holds; a test failure if it never does.
+void await(const std::function<bool()>& condition, const std::string& what);
+
+/// Contents of a block: every byte depends on the version and on its offset in the packed block.
+[[nodiscard]] std::uint8_t pattern(std::uint64_t version, std::uint64_t offset);
+[[nodiscard]] Bytes pattern_bytes(std::uint64_t version, std::uint64_t num_bytes);
+
+struct RigOptions {
+  gpu::HostLinkOptions link = {};
+  /// One group per entry; the default has three (see rig.cpp).
+  std::vector<std::vector<std::uint64_t>> fragment_bytes = {};
+  std::uint32_t num_blocks = 64;
+  std::uint32_t num_slots = 160;
+  TransferOptions transfer = {.staging_bytes = std::uint64_t{1} << 16};
+  /// Whether the compute stream is a thread, or runs each operation before the call returns.
+  enum class Compute : std::uint8_t { kInline, kThread } compute = Compute::kInline;
+};
+
+/// A host device, an engine's pool of blocks, an arena and a TransferEngine between them.
+class Rig {
+ public:
+  static constexpr std::uint64_t kSlotBytes = 192;
+  // The default groups.
+  static constexpr GroupId kStrided{0};  ///< 40 + 24 + 64 bytes with gaps.
+  static constexpr GroupId kDense{1};    ///< One fragment as large as a slot, no gaps.
+  static constexpr GroupId kOdd{2};      ///< 17 + 30 bytes with gaps, aligned to nothing.
+
+  explicit Rig(const RigOptions& options = {});
+  /// Opens the valve and closes the engine.
+  ~Rig();
+  Rig(const Rig&) = delete;
+  Rig& operator=(const Rig&) = delete;
+
+  /// Contents, read and written by the calling thread: nothing may be under way on them.
+  [[nodiscard]] Bytes block(GroupId group, BlockId block) const;
+  void write_block(GroupId group, BlockId block, std::uint64_t version);
+  [[nodiscard]] Bytes slot(GroupId group, SlotId slot) const;
+  void write_slot(GroupId group, SlotId slot, std::uint64_t version);
+  /// Fills a block with one value in the order of the compute stream.
+  void fill_on_compute(GroupId group, BlockId block, std::uint8_t value);
+
+  [[nodiscard]] std::uint64_t packed_bytes(GroupId group) const {
+    return geometries[group.value()].packed_bytes;
+  }
+
+  /// gather() and seal() in one; the number gathered.
+  std::uint32_t store(std::uint64_t transfer, GroupId group, const std::vector<BlockSlot>& blocks);
+  /// fence() and load() in one.
+  void load(std::uint64_t transfer, GroupId group, const std::vector<BlockSlot>& blocks);
+  /// Waits until all is idle and polls.
+  [[nodiscard]] std::vector<Completion> finish();
+  /// finish(), when there is exactly one end.
+  [[nodiscard]] Completion finish_one();
+
+  Valve valve;
+  std::unique_ptr<gpu::Device> device;
+  std::vector<std::unique_ptr<gpu::DeviceBuffer>> pools;
+  std::vector<gpu::BlockGeometry> geometries;
+  std::unique_ptr<cpu_tier::Arena> arena;
+  std::unique_ptr<gpu::Stream> compute;
+  std::unique_ptr<TransferEngine> engine;
+};
+
+/// `count` blocks from `first_block` on into slots from `first_slot` on.
+[[nodiscard]] std::vector<BlockSlot> blocks_to_slots(std::uint32_t first_block,
+                                                     std::uint32_t first_slot, std::uint32_t count);
+
+/// Hooks are global: each test starts and ends without any.
+class TransferTest : public ::testing::Test {
+ protected:
+  TransferTest();
+  ~TransferTest() override;
+};
+
+}  // namespace kvferry::transfer

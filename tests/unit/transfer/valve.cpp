@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "valve.hpp"
+
+#include <chrono>
+
+namespace kvferry::transfer {
+
+void Valve::hold(Kind kind, std::uint64_t let_through) {
+  MutexLock lock(mutex_);
+  gate(kind).held = true;
+  gate(kind).let_through = let_through;
+}
+
+void Valve::open(Kind kind) {
+  MutexLock lock(mutex_);
+  gate(kind).held = false;
+  opened_.notify_all();
+}
+
+void Valve::open_all() {
+  MutexLock lock(mutex_);
+  for (Gate& gate : gates_) gate.held = false;
+  opened_.notify_all();
+}
+
+void Valve::fail_nth(Kind kind, std::uint64_t nth) {
+  MutexLock lock(mutex_);
+  gate(kind).fail_in = nth;
+}
+
+std::uint64_t Valve::num_arrived(Kind kind) const {
+  MutexLock lock(mutex_);
+  return gates_[static_cast<std::size_t>(kind)].num_arrived;
+}
+
+gpu::OperationVerdict Valve::pass(const gpu::OperationInfo& info) {
+  MutexLock lock(mutex_);
+  Gate& entered = gate(info.kind);
+  ++entered.num_arrived;
+  const bool fail = entered.fail_in != 0 && --entered.fail_in == 0;
+  if (entered.held && entered.let_through != 0) {
+    --entered.let_through;
+    return {.fail = fail};
+  }
+  while (entered.held) opened_.wait_for(mutex_, std::chrono::seconds(1));
+  return {.fail = fail};
+}
+
+}  // namespace kvferry::transfer

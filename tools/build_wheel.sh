@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Builds the wheel into dist/ and installs it into .venv, when a source of it changed.
+set -euo pipefail
+. "$(dirname "$0")/step.sh"
+cd "$KVFERRY_ROOT"
+. tools/compiler_cache.sh
+
+python=$KVFERRY_ROOT/.venv/bin/python
+installed=.venv/.kvferry/wheel
+sources=$(content_hash CMakeLists.txt cmake pyproject.toml README.md LICENSE python/CMakeLists.txt \
+  python/src python/kvferry {base,gpu,cpu_tier,transfer,connector}/{CMakeLists.txt,include,src})
+
+if is_stamped "$installed" "$sources"; then exit 0; fi
+
+build() {
+  rm -rf dist
+  "$python" -m pip --disable-pip-version-check wheel -v --no-deps --no-build-isolation -w dist .
+}
+install() {
+  "$python" -m pip --disable-pip-version-check install --no-deps --force-reinstall dist/kvferry-*.whl
+}
+# Ninja's own default is two jobs more than there are processors.
+export CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}
+step wheel-build "build the kvferry wheel" build
+step wheel-install "install it into .venv" install
+stamp "$installed" "$sources"

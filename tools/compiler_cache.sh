@@ -1,0 +1,8 @@
+# SPDX-License-Identifier: Apache-2.0
+# Sourced: CMake takes ccache when it is there. Paths are cached relative to the repository, so that
+# all clones share one cache.
+if command -v ccache >/dev/null 2>&1; then
+  export CMAKE_CXX_COMPILER_LAUNCHER=${CMAKE_CXX_COMPILER_LAUNCHER:-ccache}
+  export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$KVFERRY_ROOT}
+  export CCACHE_NOHASHDIR=1
+fi

@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Format, types and house rules, each a check that passes or fails.
+
+``lint.py [--fix] [--tidy] [--junit FILE] [CHECK...]``
+    runs all checks, or those named. ``--fix`` reformats instead of checking the format; ``--tidy``
+    adds clang-tidy, which takes minutes. Run it with the Python of ``.venv``.
+"""
+
+import argparse
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import stubs
+
+ROOT = Path(__file__).resolve().parent.parent
+BIN = Path(sys.executable).parent
+
+CPP = (".cpp", ".hpp")
+PRODUCT = (
+    "base", "gpu", "cpu_tier", "transfer", "connector", "python", "bench", "examples", "tools",
+)  # fmt: skip
+NEED_SPDX = (*CPP, ".py", ".pyi", ".sh", ".cmake", ".toml", ".yaml")
+NEED_SPDX_NAMES = ("CMakeLists.txt", "Makefile", ".clang-format", ".clang-tidy", "run")
+
+UNFINISHED = re.compile(r"\b(?:TODO|FIXME|XXX|HACK)\b|NotImplemented(?:Error)?\b|not implemented")
+# Where only one machine has a file. A slash or a word character before means a longer path or a URL.
+MACHINE_PATH = re.compile(r"(?<![\w./$}>*-])/(?:work|root|tmp|home|opt|mnt|Users)/")
+REGISTRY_HOST = re.compile(
+    r"pypi\.org|pythonhosted\.org|download\.pytorch\.org|pypi\.nvidia|anaconda\.org"
+    r"|huggingface\.co\b|\bhf\.co\b|crates\.io|npmjs\.|ghcr\.io|docker\.io|\bquay\.io"
+)
+# (check, file): why the rule does not hold there.
+EXCEPTIONS = {
+    ("unfinished", "tools/lint.py"): "names the words it looks for",
+}
+
+
+def files() -> list[Path]:
+    """Return the repository's files, new ones included, ignored ones left out."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    return [ROOT / name for name in sorted(listed.split("\0")) if name and (ROOT / name).is_file()]
+
+
+def command(*arguments: str) -> list[str]:
+    """Run a checker; its output is the complaint when it fails."""
+    done = subprocess.run(
+        arguments, cwd=ROOT, capture_output=True, text=True, check=False,
+        env=os.environ | {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"},
+    )  # fmt: skip
+    return (done.stdout + done.stderr).splitlines() if done.returncode != 0 else []
+
+
+def matches(check: str, pattern: re.Pattern[str], chosen: list[Path]) -> Iterator[str]:
+    """Yield a complaint for each line in which the pattern occurs."""
+    for path in chosen:
+        name = str(path.relative_to(ROOT))
+        if (check, name) in EXCEPTIONS:
+            continue
+        try:
+            text = path.read_text()
+        except UnicodeDecodeError:
+            continue
+        for number, line in enumerate(text.splitlines(), 1):
+            if found := pattern.search(line):
+                yield f"{name}:{number}: {found.group()!r}: {line.strip()}"
+
+
+def clang_format(fix: bool) -> list[str]:
+    """Check or apply .clang-format."""
+    sources = [str(p.relative_to(ROOT)) for p in files() if p.suffix in CPP]
+    how = ["-i"] if fix else ["--dry-run", "-Werror"]
+    return command("clang-format", *how, *sources) if sources else []
+
+
+def ruff(fix: bool) -> list[str]:
+    """Check Python for errors and for the order of imports."""
+    return command("ruff", "check", *(["--fix"] if fix else []))
+
+
+def ruff_format(fix: bool) -> list[str]:
+    """Check or apply the format of Python."""
+    return command("ruff", "format", *([] if fix else ["--check", "--diff"]))
+
+
+def mypy(_: bool) -> list[str]:
+    """Check the types of the package and of the tools."""
+    return command("mypy")
+
+
+def shell(_: bool) -> list[str]:
+    """Check that the shell scripts parse."""
+    return [
+        line for path in files() if path.suffix == ".sh" for line in command("bash", "-n", str(path.relative_to(ROOT)))
+    ]
+
+
+def spdx(_: bool) -> list[str]:
+    """Check that each source names its licence in one of the first two lines."""
+    return [
+        f"{path.relative_to(ROOT)}: no SPDX-License-Identifier in the first two lines"
+        for path in files()
+        if (path.suffix in NEED_SPDX or path.name in NEED_SPDX_NAMES)
+        and not any("SPDX-License-Identifier: " in s for s in path.read_text().splitlines()[:2])
+    ]
+
+
+def unfinished(_: bool) -> list[str]:
+    """Check that the product has no reminders and no functions that do nothing unexplained."""
+    product = [p for p in files() if p.relative_to(ROOT).parts[0] in PRODUCT]
+    found = list(matches("unfinished", UNFINISHED, product))
+    for path in product:
+        if path.suffix == ".py":
+            found += empty_functions(path)
+    return found
+
+
+def empty_functions(path: Path) -> Iterator[str]:
+    """Yield functions whose whole body is ``pass`` or ``...``; abstract ones may be empty."""
+    tree = ast.parse(path.read_text())
+    protocols = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef) and any("Protocol" in ast.unparse(b) for b in node.bases)
+    ]
+    allowed = {id(child) for node in protocols for child in ast.walk(node)}
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or id(node) in allowed:
+            continue
+        decorators = {ast.unparse(d).rpartition(".")[2] for d in node.decorator_list}
+        if decorators & {"abstractmethod", "overload"}:
+            continue
+        if len(node.body) == 1 and ast.unparse(node.body[0]) in ("pass", "..."):
+            yield (
+                f"{path.relative_to(ROOT)}:{node.lineno}: {node.name} does nothing; say why in a docstring, or do it"
+            )
+
+
+def machine_paths(_: bool) -> list[str]:
+    """Check that no file names a place that only one machine has."""
+    return list(matches("machine-paths", MACHINE_PATH, files()))
+
+
+def registry_hosts(_: bool) -> list[str]:
+    """Check that no file names a registry: users bring their own by pip's configuration."""
+    return list(matches("registry-hosts", REGISTRY_HOST, files()))
+
+
+def core_pyi(fix: bool) -> list[str]:
+    """Check that the committed stubs are those of the installed extension."""
+    return stubs.write() if fix else stubs.compare()
+
+
+def clang_tidy(_: bool) -> list[str]:
+    """Build with clang, -Wthread-safety and clang-tidy; only what changed is looked at again."""
+    options = []
+    if not shutil.which("clang++-14"):
+        options.append("-DCMAKE_CXX_COMPILER=clang++")
+    if not shutil.which("clang-tidy-14"):
+        options.append("-DCMAKE_CXX_CLANG_TIDY=clang-tidy;--quiet")
+    if list((ROOT / "python/src").glob("*.cpp")):
+        import pybind11
+
+        options += [
+            "-DKVFERRY_BUILD_PYTHON=ON",
+            f"-DPython_EXECUTABLE={sys.executable}",
+            f"-Dpybind11_DIR={pybind11.get_cmake_dir()}",
+        ]
+    return command("cmake", "--preset", "tidy", *options) or command(
+        "cmake", "--build", "--preset", "tidy", "-j", str(os.cpu_count() or 2), "--", "-k", "0"
+    )
+
+
+Check = Callable[[bool], list[str]]
+
+CHECKS: dict[str, Check] = {
+    "clang-format": clang_format,
+    "ruff": ruff,
+    "ruff-format": ruff_format,
+    "mypy": mypy,
+    "shell": shell,
+    "spdx": spdx,
+    "unfinished": unfinished,
+    "machine-paths": machine_paths,
+    "registry-hosts": registry_hosts,
+    "core-pyi": core_pyi,
+}
+FIXERS = ("clang-format", "ruff", "ruff-format")
+
+
+def main() -> int:
+    """Run the chosen checks and report them."""
+    every = CHECKS | {"clang-tidy": clang_tidy}
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--fix", action="store_true")
+    parser.add_argument("--tidy", action="store_true")
+    parser.add_argument("--junit", type=Path)
+    parser.add_argument("checks", nargs="*", metavar="CHECK", choices=[[], *every])
+    options = parser.parse_args()
+    chosen = options.checks or (FIXERS if options.fix else list(CHECKS))
+    if options.tidy:
+        chosen = [*chosen, "clang-tidy"]
+
+    suite = ElementTree.Element("testsuite", name="lint")
+    num_failed = 0
+    for name in chosen:
+        began = time.time()
+        complaints = every[name](options.fix)
+        took = time.time() - began
+        case = ElementTree.SubElement(suite, "testcase", name=name, classname="lint", time=f"{took:.1f}")
+        print(f"{'FAIL' if complaints else 'ok':<5}{name} ({took:.1f} s)", flush=True)
+        if complaints:
+            num_failed += 1
+            shown = complaints[:200]
+            print("\n".join(f"    {line}" for line in shown), flush=True)
+            ElementTree.SubElement(case, "failure", message=complaints[0]).text = "\n".join(shown)
+    if options.junit:
+        options.junit.parent.mkdir(parents=True, exist_ok=True)
+        ElementTree.ElementTree(suite).write(options.junit, encoding="unicode")
+    return 1 if num_failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every test of the project, stage by stage, summed in one last line ``N passed, N failed``.
+
+``run_tests.py [STAGE...]`` runs all stages, or those named. A failed stage stops only the stages
+that need it. Logs are in ``build/logs``, JUnit files in ``build/test-results``.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from sum_tests import Tally, tally_file
+
+ROOT = Path(__file__).resolve().parent.parent
+LOGS = ROOT / "build/logs"
+RESULTS = ROOT / "build/test-results"
+VENV = ROOT / ".venv/bin"
+STARTED = int(os.environ.get("KVFERRY_STARTED", time.time()))
+NUM_JOBS = str(os.cpu_count() or 2)
+
+
+def say(text: str) -> None:
+    """Print one line of progress with the elapsed time."""
+    print(f"[{time.time() - STARTED:4.0f}s] {text}", flush=True)
+
+
+def run(log: str, *command: str, env: dict[str, str] | None = None, say_tail: bool = True) -> int:
+    """Run a command with its output in a log; show the log's end when it fails."""
+    path = LOGS / f"{log}.log"
+    with path.open("w") as out:
+        status = subprocess.run(
+            command, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+            env=os.environ | (env or {}), check=False,
+        ).returncode  # fmt: skip
+    if status != 0 and say_tail:
+        say(f"{log}: FAILED (exit {status}). Last lines of {path.relative_to(ROOT)}:")
+        for line in path.read_text(errors="replace").splitlines()[-40:]:
+            print(f"    {line}", flush=True)
+    return status
+
+
+def script(name: str) -> Tally:
+    """Run one of the set-up scripts, which show their own progress."""
+    ok = subprocess.run([str(ROOT / "tools" / name)], cwd=ROOT, check=False).returncode == 0
+    return Tally() if ok else Tally(failed=[name])
+
+
+def judge(stage: str, status: int, junit: Path) -> Tally:
+    """Sum a stage's JUnit file; a bad exit status counts even when every test in it passed."""
+    total = tally_file(junit)
+    if status != 0 and not total.failed:
+        total.failed.append(f"{stage}: exit status {status}")
+    return total
+
+
+def fixed_addresses() -> list[str]:
+    """Return the prefix under which ThreadSanitizer finds its memory map.
+
+    Kernels that randomise more address bits than gcc 12 and 13 expect make it stop at the start;
+    where the call is forbidden (some containers) we try without.
+    """
+    prefix = ["setarch", "-R"]
+    try:
+        return prefix if subprocess.run([*prefix, "true"], check=False).returncode == 0 else []
+    except OSError:
+        return []
+
+
+def cpp(preset: str) -> Tally:
+    """Configure, build and run the C++ tests of one preset."""
+    prefix = fixed_addresses() if preset == "host-tsan" else []
+    if failed := build(preset, prefix):
+        return failed
+    junit = RESULTS / f"{preset}.xml"
+    status = run(
+        f"{preset}-ctest", *prefix, "ctest", "--preset", preset, "-j", NUM_JOBS,
+        "--output-junit", str(junit),
+    )  # fmt: skip
+    return judge(preset, status, junit)
+
+
+def build(preset: str, prefix: list[str]) -> Tally | None:
+    """Configure and build one preset; return what failed."""
+    for what, command in (
+        ("configure", [*prefix, "cmake", "--preset", preset, *compiler(preset)]),
+        ("build", [*prefix, "cmake", "--build", "--preset", preset, "-j", NUM_JOBS]),
+    ):
+        if run(f"{preset}-{what}", *command) != 0:
+            return Tally(failed=[f"{preset}: {what}"])
+    return None
+
+
+def compiler(preset: str) -> list[str]:
+    """Return the compiler for a clang preset where clang 14 has no name of its own."""
+    versioned = any((Path(d) / "clang++-14").exists() for d in os.get_exec_path())
+    return ["-DCMAKE_CXX_COMPILER=clang++"] if preset == "clang" and not versioned else []
+
+
+def clang() -> Tally:
+    """Build the libraries with clang: its warnings and the lock annotations, nothing run."""
+    return build("clang", []) or Tally(passed=1)
+
+
+def pytest(stage: str) -> Tally:
+    """Run one folder of Python tests against the installed wheel."""
+    junit = RESULTS / f"{stage}.xml"
+    junit.unlink(missing_ok=True)
+    env = {
+        "PATH": f"{VENV}{os.pathsep}{os.environ['PATH']}",
+        "KVFERRY_VLLM033": str(ROOT / "build/vllm033/site"),
+        "VLLM_NO_USAGE_STATS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    # The program, not `python -m pytest`: that would put the repository's folders on the path.
+    status = run(f"pytest-{stage}", str(VENV / "pytest"), f"tests/{stage}", f"--junitxml={junit}", env=env)
+    return judge(stage, status, junit)
+
+
+def lint() -> Tally:
+    """Run the lint checks, each of which counts as one test."""
+    junit = RESULTS / "lint.xml"
+    junit.unlink(missing_ok=True)
+    status = run("lint", str(VENV / "python"), "tools/lint.py", f"--junit={junit}")
+    return judge("lint", status, junit)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One row of the summary; ``needs`` names the set-up stages it cannot do without."""
+
+    name: str
+    what: str
+    action: Callable[[], Tally]
+    needs: tuple[str, ...] = ()
+
+
+SET_UP = (
+    Stage("venv", "virtual environment", lambda: script("setup_venv.sh")),
+    Stage("wheel", "kvferry's wheel", lambda: script("build_wheel.sh"), ("venv",)),
+    Stage("vllm033", "Python part of vLLM 0.33", lambda: script("setup_vllm033.sh"), ("venv",)),
+)
+TESTS = (
+    Stage("host-debug", "C++ tests", lambda: cpp("host-debug")),
+    Stage("lint", "format, types, house rules", lint, ("venv", "wheel")),
+    Stage("python", "Python tests", lambda: pytest("python"), ("venv", "wheel", "vllm033")),
+    Stage("e2e", "tests with the real engine", lambda: pytest("e2e"), ("venv", "wheel")),
+    Stage("host-asan", "C++ tests, ASan and UBSan", lambda: cpp("host-asan")),
+    Stage("host-tsan", "C++ tests, TSan", lambda: cpp("host-tsan")),
+    Stage("clang", "clang build with -Wthread-safety", clang),
+)
+
+
+def main(names: list[str]) -> int:
+    """Run the stages and print the summary."""
+    unknown = set(names) - {stage.name for stage in TESTS}
+    if unknown:
+        known = " ".join(stage.name for stage in TESTS)
+        print(f"unknown stage: {' '.join(sorted(unknown))}; there are: {known}", file=sys.stderr)
+        return 2
+    LOGS.mkdir(parents=True, exist_ok=True)
+    RESULTS.mkdir(parents=True, exist_ok=True)
+
+    broken: set[str] = set()
+    ready: set[str] = set()
+    rows: list[tuple[str, Tally, float]] = []
+
+    def perform(stage: Stage) -> None:
+        for need in SET_UP:
+            if need.name in stage.needs and need.name not in ready | broken:
+                perform(need)
+        began = time.time()
+        if missing := broken.intersection(stage.needs):
+            result = Tally(failed=[f"{stage.name}: not run without {', '.join(sorted(missing))}"])
+            say(result.failed[0])
+        elif stage in SET_UP:
+            result = stage.action()
+        else:
+            say(f"{stage.name}: {stage.what} ...")
+            result = stage.action()
+            say(f"{stage.name}: {result}")
+        (broken if result.failed else ready).add(stage.name)
+        if stage in TESTS or result.failed:
+            rows.append((stage.name, result, time.time() - began))
+
+    for stage in TESTS:
+        if not names or stage.name in names:
+            perform(stage)
+
+    total = Tally()
+    print(f"\n{'stage':<12}{'passed':>8}{'failed':>8}{'skipped':>9}{'seconds':>9}")
+    for name, tally, seconds in rows:
+        counts = f"{tally.passed:>8}{len(tally.failed):>8}{tally.skipped:>9}"
+        print(f"{name:<12}{counts}{seconds:>9.0f}")
+        total.add(tally)
+    for name in total.failed:
+        print(f"failed: {name}")
+    print(total)
+    return 1 if total.failed or not total.passed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

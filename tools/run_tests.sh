@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# make test: the system packages, then all stages of run_tests.py (or those named).
+# Ends with one line "N passed, N failed".
+set -euo pipefail
+. "$(dirname "$0")/step.sh"
+cd "$KVFERRY_ROOT"
+. tools/compiler_cache.sh
+
+if ! tools/setup_system.sh test; then
+  echo "0 passed, 1 failed"
+  exit 1
+fi
+exec "$(tools/find_python.sh)" tools/run_tests.py "$@"

@@ -1,0 +1,98 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# setup_system.sh [build|test]: the system packages that are missing, by apt.
+#   build  what `make demo` needs: compiler, CMake, Ninja, Python headers
+#   test   also GoogleTest and clang, for `make test`
+# A tool that is there by other means than apt is taken as it is.
+set -euo pipefail
+. "$(dirname "$0")/step.sh"
+scope=${1:-test}
+
+has() { command -v "$1" >/dev/null 2>&1; }
+has_python() { "$KVFERRY_ROOT/tools/find_python.sh" >/dev/null 2>&1; }
+python_has() { "$("$KVFERRY_ROOT/tools/find_python.sh")" -c "$1" >/dev/null 2>&1; }
+has_header() { echo "#include <$1>" | g++ -E -x c++ - >/dev/null 2>&1; }
+
+missing=()
+want() { # want PACKAGE CHECK...: PACKAGE is missing unless CHECK succeeds
+  local package=$1
+  shift
+  "$@" || missing+=("$package")
+}
+
+find_missing() {
+  missing=()
+  want g++ has g++
+  want make has make
+  want cmake has cmake
+  want ninja-build has ninja
+  want git has git
+  if has_python; then
+    want python3-venv python_has 'import venv, ensurepip'
+    want python3-dev python_has \
+      'import os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")'
+  else
+    missing+=(python3 python3-venv python3-dev)
+  fi
+  if [ "$scope" = test ]; then
+    want libgtest-dev has_header gtest/gtest.h
+    want clang eval 'has clang++-14 || has clang++'
+    want clang-tidy eval 'has clang-tidy-14 || has clang-tidy'
+  fi
+}
+
+# The tested clang is 14; a distribution without it gives its own.
+versioned() {
+  case $1 in
+    clang | clang-tidy)
+      if apt-cache show "$1-14" >/dev/null 2>&1; then echo "$1-14"; else echo "$1"; fi
+      ;;
+    *) echo "$1" ;;
+  esac
+}
+
+check_versions() {
+  local cmake gcc
+  cmake=$(cmake --version | sed -n '1s/[^0-9]*\([0-9.]*\).*/\1/p')
+  gcc=$(g++ -dumpfullversion -dumpversion)
+  if [ "$(printf '%s\n3.25\n' "$cmake" | sort -V | head -n 1)" != 3.25 ]; then
+    say "cmake is $cmake; kvferry needs 3.25 or newer (Debian 12, Ubuntu 24.04 or later have it)" >&2
+    return 1
+  fi
+  if [ "${gcc%%.*}" -lt 12 ]; then
+    say "g++ is $gcc; kvferry needs 12 or newer (Debian 12, Ubuntu 24.04 or later have it)" >&2
+    return 1
+  fi
+  "$KVFERRY_ROOT/tools/find_python.sh" >/dev/null
+}
+
+find_missing
+if [ ${#missing[@]} -gt 0 ]; then
+  if ! has apt-get; then
+    say "missing: ${missing[*]} (Debian's names). This system has no apt: install them by hand," \
+      "then run the same command again." >&2
+    exit 1
+  fi
+  as_root=()
+  if [ "$(id -u)" -ne 0 ]; then
+    if ! has sudo; then
+      say "missing: ${missing[*]}. You are not root and there is no sudo. As root, run:" \
+        "apt-get install ${missing[*]}" >&2
+      exit 1
+    fi
+    as_root=(sudo)
+    sudo -v
+  fi
+  as_root+=(env DEBIAN_FRONTEND=noninteractive)
+  step apt-update "apt-get update" "${as_root[@]}" apt-get update
+  packages=()
+  for package in "${missing[@]}"; do packages+=("$(versioned "$package")"); done
+  step apt-install "apt-get install ${packages[*]}" \
+    "${as_root[@]}" apt-get install -y --no-install-recommends "${packages[@]}"
+  find_missing
+  if [ ${#missing[@]} -gt 0 ]; then
+    say "still missing after the installation: ${missing[*]}" >&2
+    exit 1
+  fi
+fi
+check_versions

