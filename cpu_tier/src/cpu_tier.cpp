@@ -183,6 +183,18 @@ void CpuTier::touch(std::span<const BlockKey> keys) {
   dcheck_conserved();
 }
 
+void CpuTier::forget(const Lease& lease) {
+  const std::uint32_t num_keys_before = index_.size();
+  std::span<const SlotId> rest = lease.slots();
+  while (!rest.empty()) {
+    const std::size_t count = std::min(rest.size(), kChunk);
+    forget_readable(rest.last(count));
+    rest = rest.first(rest.size() - count);
+  }
+  if (index_.size() != num_keys_before) ++eviction_epoch_;
+  dcheck_conserved();
+}
+
 void CpuTier::forget(std::span<const BlockKey> keys) {
   const std::uint32_t num_keys_before = index_.size();
   for_each_chunk_from_tail(index_, keys,

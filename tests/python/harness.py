@@ -202,7 +202,7 @@ def make_kv_cache_configs(config: VllmConfig, spec: ToySpec) -> list[KVCacheConf
     return configs
 
 
-class KvMismatch(AssertionError):
+class WrongKvError(AssertionError):
     """A step read KV that is not what its tokens give."""
 
 
@@ -216,7 +216,7 @@ class ToyWorker:
     connector
         Its connector; None without.
     check_kv
-        Raise `KvMismatch` when a step reads wrong KV.
+        Raise `WrongKvError` when a step reads wrong KV.
 
     """
 
@@ -306,7 +306,7 @@ class ToyWorker:
                     found = bits[blocks[:start], head, offsets[:start]]
                     wrong = (found != values[:start, None]).any(dim=1).nonzero().flatten()
                     if len(wrong):
-                        raise KvMismatch(
+                        raise WrongKvError(
                             f"{request_id}: layer {layer}, head {head}: wrong KV at {len(wrong)} of {start} positions, "
                             f"first at {int(wrong[0])} (block {int(blocks[wrong[0]])})"
                         )
@@ -348,6 +348,8 @@ class ToyEngine:
         vLLM's scheduler.
     workers
         One per rank.
+    requests
+        Request id to vLLM's request; an id that is used again overwrites.
     finished
         Request id to how it ended; an id that is used again overwrites.
     external_hit_tokens
@@ -382,7 +384,7 @@ class ToyEngine:
         self._hasher = get_request_block_hasher(hash_block_size, hash_fn)
         self._aggregator = KVOutputAggregator(spec.world_size)
         self._in_flight: deque[tuple[SchedulerOutput, ModelRunnerOutput]] = deque()
-        self._requests: dict[str, Request] = {}
+        self.requests: dict[str, Request] = {}
         self.finished: dict[str, Finished] = {}
         self.external_hit_tokens: dict[str, int] = {}
         self.failed_loads: list[str] = []
@@ -410,7 +412,7 @@ class ToyEngine:
     def add(self, request_id: str, prompt: Sequence[int], max_tokens: int = 4, **params: Any) -> Request:
         """Add a request."""
         request = self.make_request(request_id, prompt, max_tokens, **params)
-        self._requests[request_id] = request
+        self.requests[request_id] = request
         self.scheduler.add_request(request)
         return request
 
@@ -473,9 +475,14 @@ class ToyEngine:
                 tensor.view(torch.int32).fill_(-1)
 
     def settle_stores(self, timeout_s: float = 30.0) -> None:
-        """Step, empty steps mostly, until no store is on its way."""
-        side = self.scheduler.connector.scheduler_side
-        self.run_until(lambda: side.engine.snapshot()["writable"] == 0, timeout_s)
+        """Step, empty steps mostly, until no store is on its way and no block waits for its turn."""
+        self.run_until(
+            lambda: self.snapshot()["num_stores_in_flight"] == 0 and self.snapshot()["num_backlog"] == 0, timeout_s
+        )
+
+    def snapshot(self) -> dict[str, int]:
+        """Levels and counters of the scheduler side."""
+        return self.scheduler.connector.scheduler_side.engine.snapshot()
 
     @property
     def num_free_blocks(self) -> int:
@@ -506,7 +513,7 @@ class ToyEngine:
         self._note_finished()
 
     def _note_finished(self) -> None:
-        for request_id, request in list(self._requests.items()):
+        for request_id, request in list(self.requests.items()):
             if request.is_finished():
                 self.finished[request_id] = Finished(list(request.output_token_ids), request.status)
 

@@ -55,9 +55,30 @@ def test_size_is_read_as_written(value: object, num_bytes: int) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    ["", "8G", "GiB", "8 GiB 2", "-1", "1e9", "1.5", "8XiB", -1, 0, "0", "0GiB", 1.5, True, None, [], float("inf"), 2**63],
+    [
+        "",
+        "8G",
+        "GiB",
+        "8 GiB 2",
+        "-1",
+        "1e9",
+        "1.5",
+        "8XiB",
+        -1,
+        0,
+        "0",
+        "0GiB",
+        1.5,
+        True,
+        None,
+        [],
+        float("inf"),
+        2**63,
+    ],
 )
-@pytest.mark.parametrize("key", ["cpu_bytes_to_use", "cpu_bytes_to_use_per_rank", "staging_bytes", "max_in_flight_bytes"])
+@pytest.mark.parametrize(
+    "key", ["cpu_bytes_to_use", "cpu_bytes_to_use_per_rank", "staging_bytes", "max_in_flight_bytes"]
+)
 def test_bad_size_is_refused_with_value_units_and_remedy(key: str, value: object) -> None:
     text = message_of(**{key: value})
     assert f"{key} is {value!r}" in text

@@ -4,9 +4,6 @@
 import pickle
 
 import pytest
-
-pytest.importorskip("vllm")
-
 from kvferry.vllm.metadata import KvFerryMetadata, KvFerryWorkerMetadata
 from vllm.distributed.kv_transfer.kv_connector.utils import KVOutputAggregator
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorWorkerMetadata

@@ -8,10 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
-torch = pytest.importorskip("torch")
-pytest.importorskip("vllm")
-
+import torch
 from harness import ToyEngine, ToySpec, make_kv_cache_configs, make_vllm_config
 from kvferry.errors import ConfigError, ProtocolError, TopologyError
 from kvferry.vllm import preflight, topology
@@ -52,7 +49,9 @@ def refusal(check: Callable[[], object]) -> str:
     with pytest.raises(ConfigError) as caught:
         check()
     text = str(caught.value)
-    assert text.startswith("kvferry cannot start: ") and "; allowed: " in text and "\n" not in text
+    assert text.startswith("kvferry cannot start: ")
+    assert "; allowed: " in text
+    assert "\n" not in text
     return text
 
 
@@ -143,7 +142,8 @@ def test_other_kinds_of_state_are_refused_by_name(spec: KVCacheSpec) -> None:
 def test_quantization_that_may_keep_scales_elsewhere_is_refused(mode: KVQuantMode) -> None:
     spec = dataclasses.replace(FULL, kv_quant_mode=mode)
     text = refusal(lambda: preflight.check_kv_cache(kv_cache(spec)))
-    assert mode.name in text and "--kv-cache-dtype" in text
+    assert mode.name in text
+    assert "--kv-cache-dtype" in text
 
 
 def test_host_resident_blocks_are_refused() -> None:
@@ -195,7 +195,9 @@ def test_tier_below_one_request_of_the_maximum_length_gets_a_warning_with_both_f
     assert log_lines == []
     preflight.warn_of_small_tier(num_slots=4, block_tokens=16, max_model_len=65)
     assert len(log_lines) == 1
-    assert log_lines[0].startswith("WARNING") and "64 tokens" in log_lines[0] and "max_model_len 65" in log_lines[0]
+    assert log_lines[0].startswith("WARNING")
+    assert "64 tokens" in log_lines[0]
+    assert "max_model_len 65" in log_lines[0]
 
 
 # The same through the engine: it starts, or says why not.
@@ -221,7 +223,8 @@ def test_without_prefix_caching_the_connector_is_inert_and_says_so(folder: Path,
     assert any("prefix caching is disabled" in line and "--enable-prefix-caching" in line for line in log_lines)
     assert len(engine.generate({"a": range(100)})["a"]) == 4
     connector = engine.scheduler.connector
-    assert connector.scheduler_side is None and engine.workers[0].connector.worker_side is None
+    assert connector.scheduler_side is None
+    assert engine.workers[0].connector.worker_side is None
     assert connector.reset_cache()
     assert connector.build_connector_meta(SchedulerOutput.make_empty()).plan == b""
     engine.close()

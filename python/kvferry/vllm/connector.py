@@ -214,8 +214,10 @@ class KvFerryConnector(KVConnectorBase_V1, SupportsHMA):
     # Both sides.
 
     def shutdown(self) -> None:
-        """End; idempotent."""
-        if self.scheduler_side is not None:
-            self.scheduler_side.close()
+        """End, and be inert from here on; idempotent."""
+        scheduler_side, self.scheduler_side = self.scheduler_side, None
+        if scheduler_side is not None:
+            scheduler_side.close()
         if self.worker_side is not None:
             self.worker_side.close()
+            self.worker_side = None

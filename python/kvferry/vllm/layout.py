@@ -33,9 +33,7 @@ class Fragment(NamedTuple):
     num_bytes: int
 
 
-def fragments_of_group(
-    layer_names: Sequence[str], kv_caches: Mapping[str, Any], num_blocks: int
-) -> list[Fragment]:
+def fragments_of_group(layer_names: Sequence[str], kv_caches: Mapping[str, Any], num_blocks: int) -> list[Fragment]:
     """Find the fragments of a KV cache group.
 
     Parameters
@@ -113,7 +111,7 @@ def fragments_of_layer(name: str, tensor: torch.Tensor, num_blocks: int) -> Iter
     run = 1
     while inner and inner[-1][1] == run:
         run *= inner.pop()[0]
-    if by_block.shape[-1] > 1 and by_block.stride(-1) >= run:
+    if by_block.shape[-1] > 1 and not 0 < by_block.stride(-1) < run:
         raise _bad_layout(name, tensor, "the last dimension is not dense")
     outer = [(size, stride * item) for size, stride in inner]
     if not _are_disjoint([(num_blocks, block_stride), *outer], run * item):

@@ -38,7 +38,7 @@ def layer_bytes(spec: "KVCacheSpec") -> int:
             + "; allowed is one size for all layers; not supported in this release: start vLLM without "
             "KvFerryConnector for this model"
         )
-    return next(iter(by_size))
+    return min(by_size)
 
 
 def slot_bytes_of_rank(group: "KVCacheGroupSpec") -> int:

@@ -62,6 +62,7 @@ class WorkerSide:
             vllm_config.scheduler_config.max_num_batched_tokens,
         )
         self.engine: _core.WorkerEngine | None = None
+        self._kv_caches: Mapping[str, torch.Tensor] = {}
 
     def register(self, kv_caches: Mapping[str, "torch.Tensor"]) -> None:
         """Take the engine's KV cache and start.
@@ -115,6 +116,7 @@ class WorkerSide:
         self._save = engine.save
         self._take_report = engine.take_report
         self.collect = engine.collect
+        self._kv_caches = dict(kv_caches)
 
     def _backend(self, kv_caches: Mapping[str, "torch.Tensor"]) -> str:
         devices = {tensor.device for tensor in kv_caches.values()}
@@ -146,6 +148,14 @@ class WorkerSide:
         return KvFerryWorkerMetadata([report]) if report else None
 
     def close(self) -> None:
-        """End: wait until no copy touches the KV cache, then let go of it; idempotent."""
+        """End: wait until no copy touches the KV cache, then let go of it; idempotent.
+
+        Raises
+        ------
+        TimeoutError
+            A copy does not end; the KV cache is kept alive then.
+
+        """
         if self.engine is not None:
             self.engine.close()
+        self._kv_caches = {}
