@@ -99,6 +99,16 @@ void ReferenceTier::forget(const std::vector<Number>& numbers) {
   if (forgot) ++epoch_;
 }
 
+void ReferenceTier::forget_leased(const Set& lease) {
+  std::vector<Number> numbers;
+  for (const Id id : lease) {
+    if (incarnations_.at(id).state == State::kReadable) {
+      numbers.push_back(incarnations_.at(id).number);
+    }
+  }
+  forget(numbers);
+}
+
 bool ReferenceTier::readable(Number number) const {
   const auto found = by_number_.find(number);
   return found != by_number_.end() && incarnations_.at(found->second).state == State::kReadable;

@@ -39,6 +39,8 @@ class ReferenceTier {
   void release(const Set& lease);
   void touch(const std::vector<Number>& numbers);
   void forget(const std::vector<Number>& numbers);
+  /// Those of the lease that are still readable.
+  void forget_leased(const Set& lease);
 
   [[nodiscard]] bool present(Number number) const { return by_number_.contains(number); }
   [[nodiscard]] bool readable(Number number) const;

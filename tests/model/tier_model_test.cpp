@@ -214,7 +214,12 @@ class Run {
       std::iota(everything.begin(), everything.end(), 0);
       tier_.forget_all();
       model_.forget(everything);
+    } else if (auto drawn = draw(leases_); drawn && below(3) == 0) {
+      tier_.forget(drawn->slots);
+      model_.forget_leased(drawn->model);
+      leases_.push_back(std::move(*drawn));
     } else {
+      if (drawn) leases_.push_back(std::move(*drawn));
       const std::vector<Number> numbers = some_numbers();
       tier_.forget(to_keys(numbers));
       model_.forget(numbers);

@@ -128,6 +128,24 @@ TEST_F(CpuTierLoad, KeyForgottenWhileLeasedCanBeStoredAnew) {
   tier.release(std::move(new_bytes));
 }
 
+// A failed load doubts the slots it read, not what its keys mean by then.
+TEST_F(CpuTierLoad, ForgettingALeaseForgetsItsSlotsAndNotItsKeys) {
+  store(keys(0, 3));
+  Lease failed = lease(keys(0, 3));
+  tier.forget(keys(0, 1));
+  store(keys(0, 1));  // Key 0 anew, in another slot.
+  const std::uint64_t before = tier.eviction_epoch();
+
+  tier.forget(failed);
+  EXPECT_EQ(readable(0, 3), (std::vector<std::uint64_t>{0}));
+  EXPECT_EQ(tier.snapshot().num_dying, 3U);
+  EXPECT_EQ(tier.eviction_epoch(), before + 1);
+  tier.forget(failed);
+  EXPECT_EQ(tier.eviction_epoch(), before + 1);
+  tier.release(std::move(failed));
+  EXPECT_EQ(tier.snapshot().num_free, 7U);
+}
+
 TEST_F(CpuTierLoad, ForgetLeavesWritableKeysToTheirOwners) {
   WritableSlots in_flight = take(keys(0, 2));
   tier.forget(keys(0, 2));
@@ -176,6 +194,10 @@ TEST_F(CpuTierLarge, CallsAcrossChunkBordersAgreeWithTheKeys) {
     EXPECT_EQ(tier.lease(keys(0, 777)).otherwise().first, hole);
   }
   EXPECT_EQ(tier.snapshot().num_evictable, 777U - 11U);
+  Lease held = lease(keys(130, 300));
+  tier.forget(held);
+  EXPECT_EQ(tier.snapshot().num_dying, 300U);
+  tier.release(std::move(held));
   tier.forget(keys(0, 777));
   EXPECT_EQ(tier.snapshot().num_free, 1000U);
 }

@@ -59,8 +59,8 @@ TEST(HostMapping, IsUnmappedByItsDestructor) {
 }
 
 TEST(HostMapping, SizeThatCannotBeMappedIsAResourceError) {
-  EXPECT_THROW(HostMapping(std::numeric_limits<std::uint64_t>::max()), ResourceError);
-  EXPECT_THROW(HostMapping(std::uint64_t{1} << 62), ResourceError);
+  EXPECT_THROW(HostMapping{std::numeric_limits<std::uint64_t>::max()}, ResourceError);
+  EXPECT_THROW(HostMapping{std::uint64_t{1} << 62}, ResourceError);
 }
 
 #ifdef KVFERRY_TEST_HOOKS
