@@ -74,9 +74,10 @@ class SchedulerEngine::Impl {
   TransferId next_transfer() { return last_transfer_ = last_transfer_.next(); }
   void plan_backlog(StepPlan& plan, std::uint32_t& limit);
   void plan_candidate(StepPlan& plan, std::uint32_t& limit, const Candidate& candidate);
-  /// Reserves for as many of the first `entries` as the tier has room for, plans them, and returns how many.
+  /// Reserves for as many of the first blocks as the tier has room for, plans them, and returns how many.
   std::uint32_t plan_store(StepPlan& plan, Owner owner, StoreReadiness readiness,
-                           std::span<const BacklogEntry> entries);
+                           std::span<const BlockId> blocks,
+                           std::span<const cpu_tier::BlockKey> keys);
 
   SchedulerOptions options_;
   const BlockPool* pool_ = nullptr;
@@ -92,7 +93,7 @@ class SchedulerEngine::Impl {
   // Scratch, kept for its capacity.
   std::vector<cpu_tier::KeyState> states_;
   std::vector<cpu_tier::BlockKey> keys_;
-  std::vector<BacklogEntry> entries_;
+  std::vector<BlockId> blocks_;
   std::unordered_set<std::uint64_t> seen_;
   std::uint64_t hit_tokens_ = 0;
   std::uint64_t skipped_exhausted_ = 0;
@@ -111,15 +112,13 @@ std::uint32_t SchedulerEngine::Impl::lookup(std::string_view engine_id,
   const std::uint32_t limit =
       std::min(static_cast<std::uint32_t>(request->keys.size()), (num_tokens - 1) / options_.block_tokens);
   LookupAnswer& answer = request->answer;
-  if (!answer.valid || answer.eviction_epoch != tier_.eviction_epoch() ||
+  if (!answer.valid || answer.hit.eviction_epoch != tier_.eviction_epoch() ||
       answer.num_local_blocks != num_local || answer.num_limit_blocks != limit) {
-    answer = {true, tier_.eviction_epoch(), num_local, limit, 0};
-    if (num_local < limit) {
-      answer.num_hit_blocks =
-          tier_.lookup_prefix(std::span(request->keys).subspan(num_local, limit - num_local));
-    }
+    const std::span<const cpu_tier::BlockKey> keys(request->keys);
+    answer = {true, num_local, limit,
+              tier_.lookup_prefix(keys.subspan(std::min(num_local, limit), limit - std::min(num_local, limit)))};
   }
-  return answer.num_hit_blocks * options_.block_tokens;
+  return static_cast<std::uint32_t>(answer.hit.size()) * options_.block_tokens;
 }
 
 void SchedulerEngine::Impl::on_allocated(std::string_view engine_id, std::span<const BlockId> table,
@@ -135,8 +134,8 @@ void SchedulerEngine::Impl::on_allocated(std::string_view engine_id, std::span<c
   LoadOrder order{next_transfer(), request->owner(options_.domain), request->engine_id, true,
                   GroupId(0),      {}};
   cpu_tier::Lease lease;
-  if (request->answer.valid && count <= request->answer.num_hit_blocks && first + count <= table.size()) {
-    auto leased = tier_.lease(std::span(request->keys).subspan(first, count));
+  if (request->answer.valid && count <= request->answer.hit.size() && first + count <= table.size()) {
+    auto leased = tier_.lease(request->answer.hit, count);
     if (leased.ok()) {
       lease = std::move(leased).value();
       order.doomed = false;
@@ -150,6 +149,7 @@ void SchedulerEngine::Impl::on_allocated(std::string_view engine_id, std::span<c
   // What is loaded is in the tier. Behind a local hit the whole prefix is gone through once it runs, so that its head is
   // touched too, and offered where the tier has lost it.
   request->num_offered = order.doomed || first > 0 ? 0 : count;
+  request->answer = {};
   loads_.begin(*request, std::move(order), std::move(lease));
 }
 
@@ -205,8 +205,9 @@ std::string SchedulerEngine::Impl::finish_plan() {
 }
 
 void SchedulerEngine::Impl::plan_backlog(StepPlan& plan, std::uint32_t& limit) {
-  entries_.clear();
-  while (entries_.size() < limit) {
+  keys_.clear();
+  blocks_.clear();
+  while (blocks_.size() < limit) {
     const std::optional<BacklogEntry> entry = backlog_.pop();
     if (!entry) break;
     if (pool_ == nullptr || !pool_->holds(entry->block, entry->key)) {
@@ -217,69 +218,72 @@ void SchedulerEngine::Impl::plan_backlog(StepPlan& plan, std::uint32_t& limit) {
     tier_.lookup({&entry->key, 1}, {&state, 1});
     if (state != cpu_tier::KeyState::kAbsent) continue;
     // Two blocks of the pool can carry one key; the first stands for both.
-    if (seen_.insert(entry->key.mixed()).second) entries_.push_back(*entry);
+    if (!seen_.insert(entry->key.mixed()).second) continue;
+    blocks_.push_back(entry->block);
+    keys_.push_back(entry->key);
   }
   seen_.clear();
   // These blocks may have outlived their requests: the transfer itself is the owner.
   const Owner owner{options_.domain, RequestId(), Generation(last_transfer_.next().value())};
-  const std::uint32_t planned = plan_store(plan, owner, StoreReadiness::kNow, entries_);
+  const std::uint32_t planned = plan_store(plan, owner, StoreReadiness::kNow, blocks_, keys_);
   limit -= planned;
-  if (planned == entries_.size()) return;
-  skipped_exhausted_ += entries_.size() - planned;
-  for (std::size_t i = entries_.size(); i > planned; --i) backlog_.push_front(entries_[i - 1]);
+  if (planned == blocks_.size()) return;
+  skipped_exhausted_ += blocks_.size() - planned;
+  for (std::size_t i = blocks_.size(); i > planned; --i) {
+    backlog_.push_front({blocks_[i - 1], keys_[i - 1]});
+  }
   limit = 0;
 }
 
 void SchedulerEngine::Impl::plan_candidate(StepPlan& plan, std::uint32_t& limit,
                                            const Candidate& candidate) {
   const Request& request = *candidate.request;
-  const std::span<const cpu_tier::BlockKey> keys =
-      std::span(request.keys).subspan(candidate.first, candidate.last - candidate.first);
-  states_.resize(keys.size());
+  const std::size_t count = candidate.last - candidate.first;
+  std::span<const cpu_tier::BlockKey> keys = std::span(request.keys).subspan(candidate.first, count);
+  std::span<const BlockId> blocks = std::span(request.table).subspan(candidate.first, count);
+  states_.resize(count);
   tier_.lookup(keys, states_);
-  entries_.clear();
-  bool any_readable = false;
-  for (std::size_t i = 0; i < keys.size(); ++i) {
-    if (states_[i] == cpu_tier::KeyState::kAbsent) {
-      entries_.push_back({request.table[candidate.first + i], keys[i]});
-    } else if (states_[i] == cpu_tier::KeyState::kReadable) {
-      any_readable = true;
+  const auto absent = [](cpu_tier::KeyState state) { return state == cpu_tier::KeyState::kAbsent; };
+  if (!std::all_of(states_.begin(), states_.end(), absent)) {
+    tier_.touch(keys);
+    keys_.clear();
+    blocks_.clear();
+    for (std::size_t i = 0; i < count; ++i) {
+      if (!absent(states_[i])) continue;
+      keys_.push_back(keys[i]);
+      blocks_.push_back(blocks[i]);
     }
+    keys = keys_;
+    blocks = blocks_;
   }
-  if (any_readable) tier_.touch(keys);
-  const std::size_t wanted = std::min<std::size_t>(entries_.size(), limit);
-  const std::uint32_t planned = plan_store(plan, request.owner(options_.domain),
-                                           StoreReadiness::kAfterForward,
-                                           std::span(entries_).first(wanted));
+  const std::size_t wanted = std::min<std::size_t>(blocks.size(), limit);
+  const std::uint32_t planned =
+      plan_store(plan, request.owner(options_.domain), StoreReadiness::kAfterForward,
+                 blocks.first(wanted), keys.first(wanted));
   limit -= planned;
   if (planned < wanted) {
     skipped_exhausted_ += wanted - planned;
     limit = 0;
   }
   if (stores_.ring_blocks() == 0 && ranks_.all_ready()) return;  // Stores are switched off.
-  for (std::size_t i = planned; i < entries_.size(); ++i) {
-    backlog_.push(entries_[i].block, entries_[i].key);
-  }
+  for (std::size_t i = planned; i < blocks.size(); ++i) backlog_.push(blocks[i], keys[i]);
 }
 
 std::uint32_t SchedulerEngine::Impl::plan_store(StepPlan& plan, Owner owner,
                                                 StoreReadiness readiness,
-                                                std::span<const BacklogEntry> entries) {
-  if (entries.empty()) return 0;
-  keys_.clear();
-  for (const BacklogEntry& entry : entries) keys_.push_back(entry.key);
-  auto reserved = tier_.reserve(keys_);
+                                                std::span<const BlockId> blocks,
+                                                std::span<const cpu_tier::BlockKey> keys) {
+  if (keys.empty()) return 0;
+  auto reserved = tier_.reserve(keys);
   if (!reserved.ok()) {
-    const std::size_t room = std::min<std::size_t>(reserved.otherwise().num_available, keys_.size());
+    const std::size_t room = reserved.otherwise().num_available;
     if (room == 0) return 0;
-    keys_.resize(room);
-    entries = entries.first(room);
-    reserved = tier_.reserve(keys_);
-    if (!reserved.ok()) return 0;
+    blocks = blocks.first(room);
+    reserved = tier_.reserve(keys.first(room));
   }
-  plan.stores.push_back(stores_.plan(next_transfer(), owner, readiness, entries,
+  plan.stores.push_back(stores_.plan(next_transfer(), owner, readiness, blocks,
                                      std::move(reserved).value().hand_over()));
-  return static_cast<std::uint32_t>(entries.size());
+  return static_cast<std::uint32_t>(blocks.size());
 }
 
 std::vector<std::string> SchedulerEngine::Impl::fold(

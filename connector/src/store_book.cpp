@@ -27,15 +27,15 @@ std::uint32_t StoreBook::plan_limit() const {
 }
 
 StoreOrder StoreBook::plan(TransferId transfer, Owner owner, StoreReadiness readiness,
-                           std::span<const BacklogEntry> entries, cpu_tier::WritableSlots slots) {
-  KVFERRY_CHECK(entries.size() == slots.size(), "a store's blocks and slots do not pair up");
+                           std::span<const BlockId> blocks, cpu_tier::WritableSlots slots) {
+  KVFERRY_CHECK(blocks.size() == slots.size(), "a store's blocks and slots do not pair up");
   StoreOrder order{transfer, owner, GroupId(0), readiness, {}};
-  order.blocks.reserve(entries.size());
-  for (std::size_t i = 0; i < entries.size(); ++i) {
-    order.blocks.push_back({entries[i].block, slots.slots()[i]});
+  order.blocks.reserve(blocks.size());
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    order.blocks.push_back({blocks[i], slots.slots()[i]});
   }
-  const auto num_blocks = static_cast<std::uint32_t>(entries.size());
-  Store store{owner, {entries.begin(), entries.end()}, std::move(slots), {}, RankRoll(world_size_)};
+  const auto num_blocks = static_cast<std::uint32_t>(blocks.size());
+  Store store{owner, {blocks.begin(), blocks.end()}, std::move(slots), {}, RankRoll(world_size_)};
   store.ring_claim = num_blocks;
   ring_claims_ += num_blocks;
   const bool fresh = stores_.emplace(transfer, std::move(store)).second;
@@ -46,7 +46,7 @@ StoreOrder StoreBook::plan(TransferId transfer, Owner owner, StoreReadiness read
 bool StoreBook::mark_gathered(RankId rank, const StoreGathered& gathered) {
   const auto found = stores_.find(gathered.transfer);
   if (found == stores_.end()) return false;
-  if (gathered.num_gathered > found->second.entries.size()) return false;
+  if (gathered.num_gathered > found->second.blocks.size()) return false;
   if (!found->second.roll.gathered(rank, gathered.num_gathered)) return false;
   marked_.push_back(gathered.transfer);
   return true;
@@ -89,8 +89,8 @@ std::uint32_t StoreBook::settle_gathers(Store& store) {
   if (store.was_aborted) return most;
   // What a rank skipped is stored on no rank: forgotten here, offered again, and its slot is free as soon as no rank writes
   // it.
-  for (std::size_t i = store.entries.size(); i > least; --i) {
-    backlog_.push_front(store.entries[i - 1]);
+  for (std::size_t i = store.blocks.size(); i > least; --i) {
+    backlog_.push_front({store.blocks[i - 1], tier_.key(store.writable.slots()[i - 1])});
     ++num_skipped_;
   }
   store.aborted = tier_.abort(store.writable.split_off(least));

@@ -34,9 +34,9 @@ class StoreBook {
   /// while the step runs), and some more, so that the ranks and not the plan are the limit.
   [[nodiscard]] std::uint32_t plan_limit() const;
 
-  /// Plans a store of `entries` into `slots` (one each, in order).
+  /// Plans a store of `blocks` into `slots` (one each, in order).
   [[nodiscard]] StoreOrder plan(TransferId transfer, Owner owner, StoreReadiness readiness,
-                                std::span<const BacklogEntry> entries, cpu_tier::WritableSlots slots);
+                                std::span<const BlockId> blocks, cpu_tier::WritableSlots slots);
 
   /// Marks what ranks reported; false for a transfer or a word that nobody waits for.
   [[nodiscard]] bool mark_gathered(RankId rank, const StoreGathered& gathered);
@@ -55,9 +55,9 @@ class StoreBook {
  private:
   struct Store {
     Owner owner;
-    std::vector<BacklogEntry> entries;
-    cpu_tier::WritableSlots writable;  ///< Of the first entries.
-    cpu_tier::AbortedSlots aborted;    ///< Of the entries behind them, as far as a rank may still write them.
+    std::vector<BlockId> blocks;
+    cpu_tier::WritableSlots writable;  ///< Of the first blocks.
+    cpu_tier::AbortedSlots aborted;    ///< Of the blocks behind them, as far as a rank may still write them.
     RankRoll roll;
     std::uint32_t ring_claim = 0;  ///< Blocks that a ring holds or may come to hold of it.
     bool was_aborted = false;

@@ -72,12 +72,15 @@ Result<Reservation, Exhausted> CpuTier::reserve(std::span<const BlockKey> keys) 
   std::vector<SlotId> taken(keys.size());
   const std::span<SlotId> slots(taken);
 
-  // Before evicting: a key that is readable must not be evicted to make room for itself.
+#ifndef NDEBUG
+  // Before evicting: a key that is readable must not be evicted to make room for itself. Whoever reserves has just
+  // looked its keys up, so release builds leave it at insert()'s own check.
   index_.find(keys, slots);
   for (const SlotId slot : slots) {
     KVFERRY_CHECK(slot == BlockIndex::kNoSlot,
                   "a key was reserved that slot " + std::to_string(slot.value()) + " holds");
   }
+#endif
   if (keys.size() > num_free) {
     const std::span<SlotId> victims = slots.first(keys.size() - num_free);
     ledger_.evict_coldest(victims);
@@ -129,18 +132,20 @@ void CpuTier::release(QuarantinedSlots&& slots) {
   dcheck_conserved();
 }
 
-std::uint32_t CpuTier::lookup_prefix(std::span<const BlockKey> keys) const {
+PrefixHit CpuTier::lookup_prefix(std::span<const BlockKey> keys) const {
+  PrefixHit hit{eviction_epoch_, {}};
   SlotChunk chunk;
   for (std::size_t first = 0; first < keys.size(); first += kChunk) {
     const std::size_t count = std::min(kChunk, keys.size() - first);
     index_.find(keys.subspan(first, count), std::span(chunk).first(count));
-    for (std::size_t i = 0; i < count; ++i) {
-      if (chunk[i] == BlockIndex::kNoSlot || !ledger_.readable(chunk[i])) {
-        return static_cast<std::uint32_t>(first + i);
-      }
+    std::size_t readable = 0;
+    while (readable < count && chunk[readable] != BlockIndex::kNoSlot && ledger_.readable(chunk[readable])) {
+      ++readable;
     }
+    hit.slots.insert(hit.slots.end(), chunk.begin(), chunk.begin() + static_cast<std::ptrdiff_t>(readable));
+    if (readable < count) break;
   }
-  return static_cast<std::uint32_t>(keys.size());
+  return hit;
 }
 
 void CpuTier::lookup(std::span<const BlockKey> keys, std::span<KeyState> states) const {
@@ -163,6 +168,15 @@ Result<Lease, NotReadable> CpuTier::lease(std::span<const BlockKey> keys) {
   for (std::size_t i = 0; i < slots.size(); ++i) {
     if (slots[i] == BlockIndex::kNoSlot || !ledger_.readable(slots[i])) return NotReadable{i};
   }
+  ledger_.lease(slots);
+  dcheck_conserved();
+  return Lease(std::move(slots));
+}
+
+Result<Lease, NotReadable> CpuTier::lease(const PrefixHit& hit, std::size_t count) {
+  KVFERRY_CHECK(count <= hit.size(), "a lease beyond the end of its hit");
+  if (hit.eviction_epoch != eviction_epoch_) return NotReadable{};
+  std::vector<SlotId> slots(hit.slots.begin(), hit.slots.begin() + static_cast<std::ptrdiff_t>(count));
   ledger_.lease(slots);
   dcheck_conserved();
   return Lease(std::move(slots));

@@ -73,7 +73,7 @@ TEST_F(CpuTierEviction, TouchIgnoresAbsentWritableAndLeasedKeys) {
 TEST_F(CpuTierEviction, LookupTouchesNothing) {
   store(keys(0, 4));
   store(keys(10, 4));
-  EXPECT_EQ(tier.lookup_prefix(keys(0, 4)), 4U);
+  EXPECT_EQ(tier.lookup_prefix(keys(0, 4)).size(), 4U);
   store(keys(100, 4));
   EXPECT_TRUE(readable(0, 4).empty());
 }
@@ -119,7 +119,7 @@ TEST_F(CpuTierEviction, EvictedKeyCanBeStoredAgain) {
   store(keys(10, 8));
   EXPECT_EQ(state(key(0)), KeyState::kAbsent);
   store(keys(0, 8));
-  EXPECT_EQ(tier.lookup_prefix(keys(0, 8)), 8U);
+  EXPECT_EQ(tier.lookup_prefix(keys(0, 8)).size(), 8U);
 }
 
 }  // namespace

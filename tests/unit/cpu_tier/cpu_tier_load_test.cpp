@@ -18,10 +18,10 @@ using CpuTierLoadDeathTest = CpuTierLoad;
 TEST_F(CpuTierLoad, LookupPrefixEndsAtTheFirstKeyThatIsNotReadable) {
   store(keys(0, 2));
   store(keys(3, 2));
-  EXPECT_EQ(tier.lookup_prefix(keys(0, 5)), 2U);
-  EXPECT_EQ(tier.lookup_prefix(keys(3, 2)), 2U);
-  EXPECT_EQ(tier.lookup_prefix(keys(2, 3)), 0U);
-  EXPECT_EQ(tier.lookup_prefix({}), 0U);
+  EXPECT_EQ(tier.lookup_prefix(keys(0, 5)).size(), 2U);
+  EXPECT_EQ(tier.lookup_prefix(keys(3, 2)).size(), 2U);
+  EXPECT_EQ(tier.lookup_prefix(keys(2, 3)).size(), 0U);
+  EXPECT_EQ(tier.lookup_prefix({}).size(), 0U);
 }
 
 TEST_F(CpuTierLoad, LookupTellsAbsentWritableAndReadable) {
@@ -58,10 +58,10 @@ TEST_F(CpuTierLoad, LeasedSlotIsNeverEvicted) {
   Lease held = lease(keys(0, 3));
   EXPECT_EQ(tier.reserve(keys(10, 6)).otherwise().num_available, 5U);
   store(keys(10, 5));
-  EXPECT_EQ(tier.lookup_prefix(keys(0, 3)), 3U);
+  EXPECT_EQ(tier.lookup_prefix(keys(0, 3)).size(), 3U);
   tier.release(std::move(held));
   store(keys(20, 8));
-  EXPECT_EQ(tier.lookup_prefix(keys(0, 3)), 0U);
+  EXPECT_EQ(tier.lookup_prefix(keys(0, 3)).size(), 0U);
 }
 
 TEST_F(CpuTierLoad, SlotStaysLeasedUntilItsLastLeaseEnds) {
@@ -152,7 +152,7 @@ TEST_F(CpuTierLoad, ForgetLeavesWritableKeysToTheirOwners) {
   tier.forget_all();
   EXPECT_EQ(state(key(0)), KeyState::kWritable);
   tier.commit(std::move(in_flight));
-  EXPECT_EQ(tier.lookup_prefix(keys(0, 2)), 2U);
+  EXPECT_EQ(tier.lookup_prefix(keys(0, 2)).size(), 2U);
 }
 
 TEST_F(CpuTierLoad, ForgetAllForgetsEveryReadableKey) {
@@ -190,7 +190,7 @@ TEST_F(CpuTierLarge, CallsAcrossChunkBordersAgreeWithTheKeys) {
   store(keys(0, 777));
   for (const std::size_t hole : {776U, 640U, 500U, 129U, 128U, 127U, 65U, 64U, 63U, 1U, 0U}) {
     tier.forget(keys(hole, 1));
-    EXPECT_EQ(tier.lookup_prefix(keys(0, 777)), hole);
+    EXPECT_EQ(tier.lookup_prefix(keys(0, 777)).size(), hole);
     EXPECT_EQ(tier.lease(keys(0, 777)).otherwise().first, hole);
   }
   EXPECT_EQ(tier.snapshot().num_evictable, 777U - 11U);

@@ -30,11 +30,11 @@ TEST_F(CpuTierStore, FreshTierHandsOutAscendingSlots) {
 TEST_F(CpuTierStore, KeyIsWritableUntilCommitted) {
   WritableSlots slots = take(keys(0, 2));
   EXPECT_EQ(state(key(0)), KeyState::kWritable);
-  EXPECT_EQ(tier.lookup_prefix(keys(0, 2)), 0U);
+  EXPECT_EQ(tier.lookup_prefix(keys(0, 2)).size(), 0U);
   EXPECT_FALSE(tier.lease(keys(0, 2)).ok());
   tier.commit(std::move(slots));
   EXPECT_EQ(state(key(0)), KeyState::kReadable);
-  EXPECT_EQ(tier.lookup_prefix(keys(0, 2)), 2U);
+  EXPECT_EQ(tier.lookup_prefix(keys(0, 2)).size(), 2U);
 }
 
 // kvcached#364: a partial allocation rolls back exactly; kvcached#262: 76 needed, 71 there.
@@ -116,7 +116,7 @@ TEST_F(CpuTierStore, AbortedKeyCanBeReservedWhileItsOldSlotIsInDoubt) {
   EXPECT_EQ(ids(second.slots()), (Ids{2, 3}));
   tier.commit(std::move(second));
   tier.release(std::move(aborted));
-  EXPECT_EQ(tier.lookup_prefix(keys(0, 2)), 2U);
+  EXPECT_EQ(tier.lookup_prefix(keys(0, 2)).size(), 2U);
 }
 
 // TensorRT-LLM#15546: memory reused under a live copy.
@@ -139,7 +139,7 @@ TEST_F(CpuTierStore, PartOfASetCanBeCommittedAndTheRestAborted) {
   WritableSlots failed = stored.split_off(3);
   tier.commit(std::move(stored));
   tier.release(tier.abort(std::move(failed)));
-  EXPECT_EQ(tier.lookup_prefix(keys(0, 4)), 3U);
+  EXPECT_EQ(tier.lookup_prefix(keys(0, 4)).size(), 3U);
   EXPECT_EQ(state(key(3)), KeyState::kAbsent);
 }
 

@@ -12,6 +12,7 @@
 #include "kvferry/connector/engine_view.hpp"
 #include "kvferry/connector/owner.hpp"
 #include "kvferry/cpu_tier/block_key.hpp"
+#include "kvferry/cpu_tier/cpu_tier.hpp"
 
 namespace kvferry::connector {
 
@@ -25,10 +26,9 @@ enum class RequestState : std::uint8_t {
 /// The answer of the last lookup: soft, it holds nothing. Good for as long as its inputs are the same.
 struct LookupAnswer {
   bool valid = false;
-  std::uint64_t eviction_epoch = 0;
   std::uint32_t num_local_blocks = 0;
   std::uint32_t num_limit_blocks = 0;
-  std::uint32_t num_hit_blocks = 0;
+  cpu_tier::PrefixHit hit;  ///< Of the blocks behind the local ones.
 };
 
 /// One incarnation of a request. Owned by the table; its address is stable until it is erased.

@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 #include <utility>
 
 /// The metadata of the CPU tier: which slot holds which block and who may touch it. The bytes are
@@ -32,6 +33,13 @@ struct Exhausted {
 /// A key that was to be leased is not readable.
 struct NotReadable {
   std::size_t first = 0;  ///< Index of the first such key.
+};
+
+/// A readable prefix, as it was looked up: good as long as the tier's eviction epoch stays.
+struct PrefixHit {
+  std::uint64_t eviction_epoch = 0;
+  std::vector<SlotId> slots;
+  [[nodiscard]] std::size_t size() const { return slots.size(); }
 };
 
 /// Where a key stands.
@@ -99,12 +107,15 @@ class CpuTier {
 
   // ---- load ----
 
-  /// Length of the longest prefix of `keys` that is readable. Takes nothing, touches nothing.
-  [[nodiscard]] std::uint32_t lookup_prefix(std::span<const BlockKey> keys) const;
+  /// The longest prefix of `keys` that is readable. Takes nothing, touches nothing.
+  [[nodiscard]] PrefixHit lookup_prefix(std::span<const BlockKey> keys) const;
   /// State of each key: `states[i]` for `keys[i]`; spans of one length.
   void lookup(std::span<const BlockKey> keys, std::span<KeyState> states) const;
   /// One lease on each key, in order: all, or none and NotReadable. A slot may have many leases.
   [[nodiscard]] Result<Lease, NotReadable> lease(std::span<const BlockKey> keys);
+  /// One lease on each of the first `count` (at most size()) slots of a hit, without another lookup; NotReadable
+  /// if a key has ceased to be readable since it was looked up.
+  [[nodiscard]] Result<Lease, NotReadable> lease(const PrefixHit& hit, std::size_t count);
   /// Ends the leases. A slot's last one makes it evictable and most recent, or free if it was
   /// dying. The set is a prefix in order and is touched from its tail to its head, so that tails
   /// leave first.
@@ -121,6 +132,8 @@ class CpuTier {
   /// Forgets every readable key. Writable slots are their owners' to abort.
   void forget_all();
 
+  /// The key of a writable or readable slot.
+  [[nodiscard]] const BlockKey& key(SlotId slot) const { return index_.key(slot); }
   /// Moves on whenever a readable key ceases to be readable. While it stays, an answer of
   /// lookup_prefix() can only have become longer.
   [[nodiscard]] std::uint64_t eviction_epoch() const;
