@@ -16,6 +16,8 @@ for preset in host-tsan host-asan; do
   step "$preset-configure" "configure $preset" "${fixed[@]}" cmake --preset "$preset"
   step "$preset-build" "build $preset" "${fixed[@]}" cmake --build --preset "$preset" -j "$(nproc)"
 done
+# How long the model tests draw new seeds, each round.
+export KVFERRY_SOAK_SECONDS=${KVFERRY_SOAK_SECONDS:-60}
 round=0
 while [ "$(date +%s)" -lt "$deadline" ]; do
   round=$((round + 1))

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "load_book.hpp"
 
+#include <algorithm>
 #include <utility>
 
 namespace kvferry::connector {
@@ -63,6 +64,7 @@ void LoadBook::settle_failures() {
 }
 
 void LoadBook::settle_ends(std::vector<std::string>& stale) {
+  std::vector<std::string> waited_for;
   for (const TransferId transfer : ended_) {
     Load& load = loads_.at(transfer);
     if (load.roll.any_failed()) {
@@ -71,12 +73,16 @@ void LoadBook::settle_ends(std::vector<std::string>& stale) {
       num_loaded_ += load.lease.size();
     }
     tier_.release(std::move(load.lease));
-    if (owners_.end_load(load.order.owner, transfer) == LoadEnd::kStale) {
-      stale.push_back(load.order.engine_request_id);
-    }
+    const bool is_stale = owners_.end_load(load.order.owner, transfer) == LoadEnd::kStale;
+    num_stale_ += is_stale ? 1 : 0;
+    (is_stale ? stale : waited_for).push_back(std::move(load.order.engine_request_id));
     loads_.erase(transfer);
   }
   ended_.clear();
+  // The engine knows ids only: a dropped id would take the report of its living owner along.
+  std::erase_if(stale, [&waited_for](const std::string& id) {
+    return std::find(waited_for.begin(), waited_for.end(), id) != waited_for.end();
+  });
 }
 
 }  // namespace kvferry::connector

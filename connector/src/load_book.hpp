@@ -41,12 +41,14 @@ class LoadBook {
   [[nodiscard]] bool mark_ended(RankId rank, const TransferEnded& ended);
   /// Of the loads that ended on all ranks: forgets the keys of the failed.
   void settle_failures();
-  /// Gives their leases back and tells their owners; appends the engine ids of those that nobody waits for.
+  /// Gives their leases back and tells their owners; appends the engine ids of those that nobody waits for, unless a
+  /// load that somebody waits for ended under the same id.
   void settle_ends(std::vector<std::string>& stale);
 
   [[nodiscard]] std::size_t num_in_flight() const { return loads_.size(); }
   [[nodiscard]] std::uint64_t num_loaded() const { return num_loaded_; }
   [[nodiscard]] std::uint64_t num_failed() const { return num_failed_; }
+  [[nodiscard]] std::uint64_t num_stale() const { return num_stale_; }
 
  private:
   struct Load {
@@ -65,6 +67,7 @@ class LoadBook {
   std::vector<TransferId> ended_;
   std::uint64_t num_loaded_ = 0;
   std::uint64_t num_failed_ = 0;
+  std::uint64_t num_stale_ = 0;
 };
 
 }  // namespace kvferry::connector

@@ -71,6 +71,10 @@ class SchedulerEngine::Impl {
 
   /// Blocks that became known as complete after the last plan the request was in (asynchronous scheduling).
   void offer_rest(Request& request);
+  /// A rank has no staging ring.
+  [[nodiscard]] bool stores_off() const {
+    return ranks_.all_ready() && stores_.ring_blocks() == 0;
+  }
   TransferId next_transfer() { return last_transfer_ = last_transfer_.next(); }
   void plan_backlog(StepPlan& plan, std::uint32_t& limit);
   void plan_candidate(StepPlan& plan, std::uint32_t& limit, const Candidate& candidate);
@@ -149,6 +153,8 @@ void SchedulerEngine::Impl::on_allocated(std::string_view engine_id, std::span<c
   // What is loaded is in the tier. Behind a local hit the whole prefix is gone through once it runs, so that its head is
   // touched too, and offered where the tier has lost it.
   request->num_offered = order.doomed || first > 0 ? 0 : count;
+  // From now on it has blocks that a reset makes unfit to be stored or computed on for the tier.
+  request->table.assign(table.begin(), table.end());
   request->answer = {};
   loads_.begin(*request, std::move(order), std::move(lease));
 }
@@ -158,11 +164,22 @@ void SchedulerEngine::Impl::on_scheduled(std::string_view engine_id, TableUpdate
                                          std::uint32_t num_computed_tokens,
                                          std::uint32_t num_scheduled_tokens) {
   Request* request = owners_.find(engine_id);
-  if (request == nullptr) return;
-  if (update == TableUpdate::kReplace) request->table.clear();
+  const std::uint32_t first_written = num_computed_tokens / options_.block_tokens;
+  if (request == nullptr) {
+    // It is not followed, but it writes them all the same, in this step or a later one.
+    const std::size_t kept = update == TableUpdate::kReplace ? first_written : 0;
+    for (std::size_t i = kept; i < blocks.size(); ++i) backlog_.drop(blocks[i]);
+    return;
+  }
+  if (update == TableUpdate::kReplace) {
+    request->table.clear();
+    // All of it is computed anew: nothing is left from before a reset.
+    if (num_computed_tokens == 0) request->storable = true;
+  }
   request->table.insert(request->table.end(), blocks.begin(), blocks.end());
   request->sync_keys();
-  const std::uint32_t first_written = num_computed_tokens / options_.block_tokens;
+  // What is computed again (a failed load, a roll-back) is offered again.
+  request->num_offered = std::min(request->num_offered, first_written);
   const std::uint32_t end =
       std::min({(num_computed_tokens + num_scheduled_tokens) / options_.block_tokens,
                 static_cast<std::uint32_t>(request->keys.size()),
@@ -176,7 +193,7 @@ void SchedulerEngine::Impl::on_scheduled(std::string_view engine_id, TableUpdate
 }
 
 void SchedulerEngine::Impl::offer_rest(Request& request) {
-  if (!request.storable || request.state != RequestState::kIdle) return;
+  if (!request.storable || request.state != RequestState::kIdle || stores_off()) return;
   request.sync_keys();
   const std::size_t end = std::min(request.keys.size(), request.table.size());
   for (std::size_t i = request.num_offered; i < end; ++i) {
@@ -265,7 +282,7 @@ void SchedulerEngine::Impl::plan_candidate(StepPlan& plan, std::uint32_t& limit,
     skipped_exhausted_ += wanted - planned;
     limit = 0;
   }
-  if (stores_.ring_blocks() == 0 && ranks_.all_ready()) return;  // Stores are switched off.
+  if (stores_off()) return;
   for (std::size_t i = planned; i < blocks.size(); ++i) backlog_.push(blocks[i], keys[i]);
 }
 
@@ -292,13 +309,14 @@ std::vector<std::string> SchedulerEngine::Impl::fold(
   reports.reserve(encoded.size());
   for (const std::span<const std::byte> bytes : encoded) {
     reports.push_back(decode_report(bytes));
-    ranks_.take(reports.back());
-  }
-  for (const StepReport& report : reports) {
-    if (report.domain != options_.domain) {
+    if (reports.back().domain != options_.domain) {
+      reports.pop_back();
       ++stale_reports_;
       continue;
     }
+    ranks_.take(reports.back());
+  }
+  for (const StepReport& report : reports) {
     const auto count = [this](bool known) { stale_reports_ += known ? 0 : 1; };
     for (const StoreGathered& gathered : report.gathered) {
       count(stores_.mark_gathered(report.rank, gathered));
@@ -309,12 +327,12 @@ std::vector<std::string> SchedulerEngine::Impl::fold(
   if (ranks_.all_ready() && tier_.snapshot().num_slots == 0) {
     tier_.grow_to(std::min(ranks_.least_slots(), options_.max_slots));
     stores_.set_ring_blocks(ranks_.least_ring_blocks());
+    if (stores_off()) backlog_.clear();
   }
   std::vector<std::string> stale;
   loads_.settle_failures();
   stores_.settle();
   loads_.settle_ends(stale);
-  stale_reports_ += stale.size();
   return stale;
 }
 
@@ -353,7 +371,7 @@ SchedulerSnapshot SchedulerEngine::Impl::snapshot() const {
   view.skipped_reallocated = skipped_reallocated_;
   view.failed_stores = stores_.num_failed();
   view.failed_loads = loads_.num_failed();
-  view.stale_reports = stale_reports_;
+  view.stale_reports = stale_reports_ + loads_.num_stale();
   return view;
 }
 
@@ -367,6 +385,7 @@ void SchedulerEngine::set_pool(const BlockPool* pool) { impl_->set_pool(pool); }
 
 void SchedulerEngine::on_request(std::string_view engine_id,
                                  std::shared_ptr<const BlockHashes> hashes) {
+  impl_->on_finished(engine_id);  // An id in use: nothing of its earlier life may go on.
   impl_->owners().arrive(engine_id, std::move(hashes));
 }
 

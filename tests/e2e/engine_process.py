@@ -106,8 +106,7 @@ class Engine:
             outputs = self.llm.generate([{"prompt_token_ids": prompt} for prompt in batch], sampling, use_tqdm=False)
             tokens += [list(output.outputs[0].token_ids) for output in outputs]
             num_cached += [output.num_cached_tokens or 0 for output in outputs]
-            if len(batches) > 1:
-                self.drain()
+            self.drain()
         after = self.counters()
         return {
             "tokens": tokens,

@@ -30,6 +30,7 @@ def assert_nothing_is_kept(inspected: dict[str, Any]) -> None:
     assert tier["num_leased"] == tier["num_dying"] == 0, tier
     assert tier["num_writable"] == tier["num_aborted"] == 0, tier
     assert tier["num_quarantined"] == 0, tier
+    assert tier["num_loads_in_flight"] == tier["num_stores_in_flight"] == 0, tier
 
 
 def test_failed_copies_are_recomputed_and_tokens_stay_the_same(runner: EngineRunner) -> None:
@@ -55,7 +56,7 @@ def test_failed_copies_are_recomputed_and_tokens_stay_the_same(runner: EngineRun
     )
     again = [result[f"again {index}"] for index in range(6)]
     assert sum(map(num_tokens_from_tier, again)) > 0
-    assert result["end"]["worker"]["num_failed_loads"] > 0, result["end"]["worker"]
+    assert result["end"]["tier"]["failed_loads"] > 0, result["end"]["tier"]
     assert result["first"]["tokens"] == reference["first"]["tokens"]
     for index in range(6):
         assert again[index]["tokens"] == reference[f"again {index % 2}"]["tokens"], index

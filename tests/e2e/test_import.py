@@ -19,7 +19,7 @@ def run_isolated(program: str, directory: Path) -> str:
 
 
 def test_package_and_connector_module_import_outside_the_tree(tmp_path: Path) -> None:
-    found = run_isolated("import kvferry, kvferry.vllm; print(kvferry.__file__)", tmp_path)
+    found = run_isolated("import kvferry, kvferry.vllm; kvferry.__version__; print(kvferry.__file__)", tmp_path)
     assert not Path(found).is_relative_to(REPOSITORY / "python"), found
 
 

@@ -10,8 +10,8 @@ import pytest
 from .engine_runs import BLOCK_TOKENS, EngineRunner, Prompts, generate
 
 NUM_PROMPTS = 64
-PROMPT_TOKENS = 500
-STEP_TOKENS = 512
+PROMPT_TOKENS = 250
+STEP_TOKENS = 256
 NUM_BLOCKS = NUM_PROMPTS * (PROMPT_TOKENS // BLOCK_TOKENS)
 
 

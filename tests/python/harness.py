@@ -13,7 +13,7 @@ import os
 import pickle
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -278,7 +278,9 @@ class ToyWorker:
         computed = {}
         for new in output.scheduled_new_reqs:
             self._tables[new.req_id] = list(new.block_ids[0])
-            self._tokens[new.req_id] = list(new.prompt_token_ids)
+            # Model runner v2 gets a resumed request as a new one, with the tokens that it has generated.
+            tokens = new.prompt_token_ids if new.prefill_token_ids is None else new.prefill_token_ids
+            self._tokens[new.req_id] = list(tokens)
             self._hidden[new.req_id] = []
             computed[new.req_id] = new.num_computed_tokens
         cached = output.scheduled_cached_reqs
@@ -437,7 +439,7 @@ class ToyEngine:
         while self._in_flight:
             self._take_output()
 
-    def run(self, timeout_s: float = 30.0) -> None:
+    def run(self, timeout_s: float = 60.0) -> None:
         """Step until the engine has no work.
 
         Raises
@@ -448,7 +450,7 @@ class ToyEngine:
         """
         self.run_until(lambda: not self.scheduler.has_requests() and not self._in_flight, timeout_s)
 
-    def run_until(self, done: Callable[[], bool], timeout_s: float = 30.0) -> None:
+    def run_until(self, done: Callable[[], bool], timeout_s: float = 60.0) -> None:
         """Step until `done`; otherwise like `run`."""
         deadline = time.monotonic() + timeout_s
         while not done():
@@ -474,7 +476,7 @@ class ToyEngine:
             for tensor in worker.kv_caches.values():
                 tensor.view(torch.int32).fill_(-1)
 
-    def settle_stores(self, timeout_s: float = 30.0) -> None:
+    def settle_stores(self, timeout_s: float = 60.0) -> None:
         """Step, empty steps mostly, until no store is on its way and no block waits for its turn."""
         self.run_until(
             lambda: self.snapshot()["num_stores_in_flight"] == 0 and self.snapshot()["num_backlog"] == 0, timeout_s
@@ -527,8 +529,3 @@ def expected_tokens(folder: Path, prompts: Mapping[str, Sequence[int]], max_toke
     """Output tokens of an engine without connector and with room for everything."""
     engine = ToyEngine(folder, ToySpec(num_blocks=512, extra_config=None))
     return engine.generate(prompts, max_tokens)
-
-
-def all_finished(engine: ToyEngine, request_ids: Iterable[str]) -> bool:
-    """Whether all of these requests have ended."""
-    return all(request_id in engine.finished for request_id in request_ids)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The connector under vLLM's own scheduler, with real transfers between small CPU tensors."""
 
+import random
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -216,7 +217,7 @@ def test_finishing_a_request_any_number_of_times_gives_the_same_answer(make: Mak
 def test_preempted_requests_resume_with_the_same_tokens(make: Make, folder: Path, is_async: bool) -> None:
     prompts = {f"p{i}": prompt_of(40 + i, 60) for i in range(6)}
     expected = expected_tokens(folder, prompts, max_tokens=80)
-    engine = make(num_blocks=28, async_scheduling=is_async)
+    engine = make(num_blocks=34, async_scheduling=is_async)
     assert engine.generate(prompts, max_tokens=80) == expected
     assert sum(engine.requests[request_id].num_preemptions for request_id in prompts) > 0
     assert_at_rest(engine)
@@ -311,10 +312,76 @@ def test_reset_of_all_caches_with_running_requests_keeps_their_tokens(
         engine.add(request_id, prompt)
     engine.step()
     engine.step()
+    # vLLM itself refuses while a batch is in flight, as it defers the frees of its blocks.
+    engine.drain_outputs()
     assert engine.scheduler.reset_prefix_cache(reset_running_requests=True, reset_connector=True)
     engine.run()
     assert {request_id: engine.finished[request_id].tokens for request_id in PROMPTS} == expected
     engine.settle_stores()
+    assert_at_rest(engine)
+
+
+@pytest.mark.parametrize("ring_blocks", [16, 4], ids=["ring of a step", "ring of a quarter step"])
+def test_nearly_all_blocks_of_a_prefill_only_workload_are_stored(make: Make, is_async: bool, ring_blocks: int) -> None:
+    engine = make({"staging_bytes": ring_blocks * 6144}, async_scheduling=is_async, num_blocks=129)
+    prompts = {f"p{i}": prompt_of(100 + i, 16 * (3 + i % 8)) for i in range(60)}
+    engine.generate(prompts, max_tokens=1)
+    engine.settle_stores()
+    num_blocks = sum(len(prompt) // 16 for prompt in prompts.values())
+    assert engine.snapshot()["num_evictable"] >= 0.95 * num_blocks
+
+
+def random_step(engine: ToyEngine, rng: random.Random, prompts: dict[str, list[int]], live: dict[str, str]) -> None:
+    """Do one thing that clients or the engine may do; `live` maps the ids in use to the prompts they have."""
+    choice = rng.random()
+    live_ids = [request_id for request_id in live if request_id in engine.scheduler.requests]
+    if choice < 0.25 and len(live_ids) < 8:
+        # Few ids, so that they are used again.
+        request_id = f"r{rng.randrange(12)}"
+        if request_id not in engine.scheduler.requests:
+            live[request_id] = rng.choice(list(prompts))
+            engine.finished.pop(request_id, None)
+            engine.add(request_id, prompts[live[request_id]], max_tokens=8)
+    elif choice < 0.30 and live_ids:
+        engine.abort(rng.choice(live_ids))
+    elif choice < 0.305:
+        engine.scheduler.reset_connector_cache()
+    elif choice < 0.40:
+        engine.scheduler.reset_prefix_cache()
+    engine.step()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_lives_get_their_tokens(make: Make, folder: Path, is_async: bool, seed: int) -> None:
+    rng = random.Random(seed)
+    shared = prompt_of(7, 64)
+    prompts = {f"x{i}": shared[: 16 * rng.randrange(5)] + prompt_of(60 + i, rng.randrange(20, 120)) for i in range(8)}
+    expected = expected_tokens(folder, prompts, max_tokens=8)
+    link = {
+        "bandwidth_gb_s": rng.choice([0, 0.01, 0.001]),
+        "jitter_us": rng.choice([0, 500]),
+        "order": rng.choice(["fifo", "shuffled"]),
+        "fail_probability": rng.choice([0, 0.1]),
+        "seed": seed,
+    }
+    engine = make(
+        {"cpu_bytes_to_use": 2 * 30 * 6144, "staging_bytes": 8 * 6144, "host_link": link},
+        num_blocks=36,
+        async_scheduling=is_async,
+        world_size=rng.choice([1, 2]),
+    )
+    live: dict[str, str] = {}
+
+    def check_finished() -> None:
+        for request_id, end in engine.finished.items():
+            if end.status == RequestStatus.FINISHED_LENGTH_CAPPED:
+                assert end.tokens == expected[live[request_id]], f"{request_id} with {link}"
+
+    for _ in range(400):
+        random_step(engine, rng, prompts, live)
+        check_finished()
+    engine.run()
+    check_finished()
     assert_at_rest(engine)
 
 

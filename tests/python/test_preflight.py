@@ -86,7 +86,10 @@ def test_schedulers_that_see_only_their_own_rank_are_refused(config: Any) -> Non
     assert "'external_launcher' with 2 ranks" in refusal(lambda: preflight.check_engine(config))
 
 
-def test_speculative_decoding_with_pipeline_stages_on_runner_v1_is_refused(config: Any) -> None:
+def test_speculative_decoding_with_pipeline_stages_on_runner_v1_is_refused(
+    config: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "0")
     config.speculative_config = SimpleNamespace()
     config.parallel_config.pipeline_parallel_size = 2
     assert "pipeline_parallel_size 2 on model runner v1" in refusal(lambda: preflight.check_engine(config))
@@ -170,11 +173,13 @@ def test_slot_bytes_leave_padding_out() -> None:
 def test_layers_of_different_size_are_refused() -> None:
     wide = dataclasses.replace(FULL, head_size=16)
     spec = UniformTypeKVCacheSpecs(block_size=16, kv_cache_specs={"narrow": FULL, "wide": wide})
-    with pytest.raises(ConfigError, match="'narrow' has 2048 bytes per block, 'wide' has 4096 bytes per block"):
+    with pytest.raises(ConfigError, match="'narrow' has 2048 bytes per block, 'wide' has 3072 bytes per block"):
         topology.layer_bytes(spec)
 
 
-def test_every_rank_of_a_pipeline_stage_holds_the_layers_of_its_stage(config: Any, monkeypatch: Any) -> None:
+def test_every_rank_of_a_pipeline_stage_holds_the_layers_of_its_stage(
+    config: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("VLLM_PP_LAYER_PARTITION", raising=False)
     config.parallel_config.pipeline_parallel_size = 2
     config.parallel_config.world_size = 4

@@ -83,9 +83,13 @@ TEST_F(FailureTest, WaitsForThePiecesThatRunBesideAFailedOne) {
   Rig rig({.transfer = {.staging_bytes = 1 << 16, .piece_bytes = Rig::kSlotBytes}});
   std::atomic<int> completed{0};
   test_hooks::on_pause("transfer.before_complete", [&] { ++completed; });
-  rig.valve.hold(Kind::kCopyD2H, 1);
+  std::atomic<int> submitted{0};
+  test_hooks::on_pause("transfer.before_submit", [&] { ++submitted; });
+  rig.valve.hold(Kind::kCopyD2H);
   rig.valve.fail_nth(Kind::kCopyD2H, 1);
   ASSERT_EQ(rig.store(1, Rig::kDense, blocks_to_slots(0, 0, 3)), 3U);
+  await([&] { return submitted == 3; }, "three pieces");
+  rig.valve.hold(Kind::kCopyD2H, 1);
   await([&] { return completed == 1; }, "the failed piece");
   await([&] { return rig.valve.num_arrived(Kind::kCopyD2H) == 2; },
         "the piece that runs beside it");

@@ -17,7 +17,7 @@ namespace {
 
 /// What a block or slot holds: a pattern, or one value in every byte.
 struct Contents {
-  std::optional<std::uint64_t> version;
+  std::optional<std::uint64_t> version = {};
   std::uint8_t value = 0;
 
   [[nodiscard]] Bytes bytes(std::uint64_t num_bytes) const {

@@ -9,6 +9,7 @@ void Valve::hold(Kind kind, std::uint64_t let_through) {
   MutexLock lock(mutex_);
   gate(kind).held = true;
   gate(kind).let_through = let_through;
+  opened_.notify_all();
 }
 
 void Valve::open(Kind kind) {
@@ -38,11 +39,9 @@ gpu::OperationVerdict Valve::pass(const gpu::OperationInfo& info) {
   Gate& entered = gate(info.kind);
   ++entered.num_arrived;
   const bool fail = entered.fail_in != 0 && --entered.fail_in == 0;
-  if (entered.held && entered.let_through != 0) {
-    --entered.let_through;
-    return {.fail = fail};
-  }
-  while (entered.held) opened_.wait_for(mutex_, std::chrono::seconds(1));
+  while (entered.held && entered.let_through == 0)
+    opened_.wait_for(mutex_, std::chrono::seconds(1));
+  if (entered.held) --entered.let_through;
   return {.fail = fail};
 }
 

@@ -15,8 +15,8 @@ class Valve {
  public:
   using Kind = gpu::OperationInfo::Kind;
 
-  /// Operations of this kind wait from now on, but for the next `let_through`; those that have
-  /// begun go on.
+  /// Operations of this kind wait from now on, but for the next `let_through`, which may be waiting
+  /// already; those that have begun go on.
   void hold(Kind kind, std::uint64_t let_through = 0);
   void open(Kind kind);
   void open_all();

@@ -39,7 +39,7 @@ struct Request {
   std::string engine_id;
   std::shared_ptr<const BlockHashes> hashes;
   std::vector<cpu_tier::BlockKey> keys;  ///< Of its complete blocks, by position; see sync_keys().
-  std::vector<BlockId> table;            ///< GPU blocks by position, as of the last plan it was in.
+  std::vector<BlockId> table;            ///< GPU blocks by position, as of its last plan or load.
   std::uint32_t num_offered = 0;         ///< Blocks from the first that were offered for a store.
   bool storable = true;                  ///< False after a reset, until its blocks are computed anew.
   LookupAnswer answer;

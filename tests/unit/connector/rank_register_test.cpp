@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rank_register.hpp"
+
+#include "kvferry/base/error.hpp"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+
+namespace kvferry::connector {
+namespace {
+
+SchedulerOptions told() {
+  SchedulerOptions options;
+  options.world_size = 2;
+  options.block_tokens = 16;
+  options.num_blocks = 1000;
+  options.slot_bytes = {4096, 2048};
+  options.max_slots = 500;
+  return options;
+}
+
+StepReport first_report(std::uint32_t rank) {
+  StepReport report;
+  report.rank = RankId(rank);
+  report.topology = {.world_size = 2,
+                     .num_blocks = 1000,
+                     .slot_bytes = rank == 0 ? 4096U : 2048U,
+                     .num_slots = 300 + 100 * rank,
+                     .ring_blocks = 40 - 10 * rank};
+  return report;
+}
+
+/// The message that `take` throws for a report of rank 1 spoilt by `spoil`.
+std::string complaint(const std::function<void(StepReport&)>& spoil) {
+  const SchedulerOptions options = told();
+  RankRegister ranks(options);
+  ranks.take(first_report(0));
+  StepReport report = first_report(1);
+  spoil(report);
+  try {
+    ranks.take(report);
+  } catch (const TopologyError& error) {
+    EXPECT_EQ(ranks.num_ready(), 1U);
+    return error.what();
+  }
+  ADD_FAILURE() << "no TopologyError";
+  return {};
+}
+
+void expect_names(const std::string& message, const std::vector<std::string>& parts) {
+  for (const std::string& part : parts) {
+    EXPECT_NE(message.find(part), std::string::npos) << part << " is not in: " << message;
+  }
+}
+
+TEST(RankRegister, IsReadyWhenEveryRankHasReportedWithTheLeastOfEach) {
+  const SchedulerOptions options = told();
+  RankRegister ranks(options);
+  ranks.take(first_report(1));
+  EXPECT_FALSE(ranks.all_ready());
+  ranks.take(first_report(0));
+  EXPECT_TRUE(ranks.all_ready());
+  EXPECT_EQ(ranks.least_slots(), 300U);
+  EXPECT_EQ(ranks.least_ring_blocks(), 30U);
+}
+
+TEST(RankRegister, TakesReportsWithoutTopologyOfEveryRankThatExists) {
+  const SchedulerOptions options = told();
+  RankRegister ranks(options);
+  StepReport report;
+  report.rank = RankId(1);
+  ranks.take(report);
+  EXPECT_EQ(ranks.num_ready(), 0U);
+}
+
+// kvcached#339: a world size read before it was known made the engine hang.
+TEST(RankRegister, AnotherWorldSizeNamesBothSides) {
+  expect_names(complaint([](StepReport& report) { report.topology->world_size = 1; }),
+               {"rank 1", "world size 1", "told 2"});
+}
+
+TEST(RankRegister, ARankBeyondTheWorldNamesBothSides) {
+  expect_names(complaint([](StepReport& report) { report.rank = RankId(2); }),
+               {"rank 2", "world size of 2"});
+  expect_names(complaint([](StepReport& report) {
+                 report.rank = RankId(9);
+                 report.topology.reset();
+               }),
+               {"rank 9", "world size of 2"});
+}
+
+TEST(RankRegister, AnotherPoolSizeNamesBothSides) {
+  expect_names(complaint([](StepReport& report) { report.topology->num_blocks = 999; }),
+               {"rank 1", "GPU blocks 999", "told 1000"});
+}
+
+TEST(RankRegister, AnotherBlockSizeNamesBothSides) {
+  expect_names(complaint([](StepReport& report) { report.topology->slot_bytes = 4096; }),
+               {"rank 1", "bytes per block 4096", "told 2048"});
+}
+
+TEST(RankRegister, ASecondWorkerUnderOneRankIsRefused) {
+  expect_names(complaint([](StepReport& report) { report = first_report(0); }),
+               {"rank 0", "registered twice"});
+}
+
+TEST(RankRegister, ARankWithoutSlotsIsRefused) {
+  expect_names(complaint([](StepReport& report) { report.topology->num_slots = 0; }),
+               {"rank 1", "no slot"});
+}
+
+}  // namespace
+}  // namespace kvferry::connector
