@@ -2,7 +2,7 @@
 # Every command of the project. Each one installs what it needs, and costs little when nothing changed.
 #   KVFERRY_PIP_ARGS   extra arguments for pip (an index with PyTorch's CPU wheels)
 #   KVFERRY_PYTHON     the Python to make .venv from (default: python3)
-#   STAGES             for make test: only these (host-debug lint python e2e host-asan host-tsan clang)
+#   STAGES             for make test: only these (host-debug lint python python-033 e2e host-asan host-tsan clang)
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help

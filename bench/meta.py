@@ -55,7 +55,6 @@ def main() -> int:
             print(f"bench/meta.py: {module} is not installed for {sys.executable}; {remedy}", file=sys.stderr)
             return 2
 
-    from report import as_json, render
     from rich.console import Console
     from rich.markup import escape
 
@@ -64,6 +63,7 @@ def main() -> int:
     console.print(f"{escape(hardware())}; {options.rounds} rounds; importing vLLM", highlight=False)
     with console.status("importing vLLM") as status:
         logging.getLogger("vllm").setLevel(logging.ERROR)
+        from report import as_json, render
         from scenarios import Bench
 
         last_stage = ""

@@ -5,13 +5,13 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.table import Table
+from scenarios import NUM_IDLE
 
 if TYPE_CHECKING:
     from scenarios import Results, Samples
 
 OURS = "kvferry"
 STOCK = ("SimpleCPUOffload", "Offloading")
-_NUM_IDLE = 500
 
 
 class Row(NamedTuple):
@@ -44,7 +44,7 @@ ROWS = (
     Row("empty", "empty step, a load under way", 10),
     Row("wait", "step, a 128k hit waits", 20, (5900, 3300)),
     Row("wait_evicting", "  the same, evictions between", 200, (5900, 3300)),
-    Row("decode_idle", f"decode step, and {_NUM_IDLE} idle", None),
+    Row("decode_idle", f"decode step, and {NUM_IDLE} idle", None),
 )
 _LIVES = ("miss", "hit", "miss_evicting")
 
@@ -127,7 +127,7 @@ def verdict(row: Row, found: "dict[str, Samples]") -> tuple[str, str, str]:
 
 def idle_ns(results: "Results", name: str) -> float:
     """What one more idle request costs in a step."""
-    return (results["decode_idle"][name].median_ns - results["decode"][name].median_ns) / _NUM_IDLE
+    return (results["decode_idle"][name].median_ns - results["decode"][name].median_ns) / NUM_IDLE
 
 
 def worst_call(results: "Results", name: str) -> tuple[float, str]:

@@ -160,10 +160,9 @@ class Rig:
         self.scheduler.add_request(request)
         return request_id
 
-    def abort_all(self) -> None:
-        """Abort every request and step until the engine is idle."""
-        self.scheduler.finish_requests(list(self.scheduler.requests), RequestStatus.FINISHED_ABORTED)
-        self.run()
+    def abort(self, request_ids: list[str]) -> None:
+        """Abort requests."""
+        self.scheduler.finish_requests(request_ids, RequestStatus.FINISHED_ABORTED)
 
     def step(self) -> SchedulerOutput:
         """One step of the engine, in the order of vLLM's engine core."""

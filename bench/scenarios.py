@@ -15,6 +15,7 @@ NUM_IDLE = 500
 _SHORT_TOKENS = 2048
 _VOCABULARY = 1000
 _WARM_STEPS = 20
+_WARM_DECODES = 8
 
 Progress = Callable[[str], None]
 
@@ -83,10 +84,10 @@ class Bench:
         self.results: Results = {}
         self.request_ns: list[int] = []
         # Room for 64 requests of 2k tokens and what they decode here; more than a 128k-token request needs.
-        decoded = 2 * (num_rounds + 2)
+        decoded = 2 * (BLOCK_TOKENS + _WARM_DECODES) * num_rounds // BLOCK_TOKENS + 2
         self._num_blocks = MAX_SEQS * (_SHORT_TOKENS // BLOCK_TOKENS + decoded + 3)
         # Residents, warm-up, a miss per round, and what the short requests leave.
-        short_blocks = 2 * self._num_blocks
+        short_blocks = 2 * self._num_blocks  # Running requests of two scenarios.
         self._num_slots = (num_residents + 1 + num_rounds) * LONG_BLOCKS + short_blocks
         self._residents = [self._prompt(LONG_TOKENS) for _ in range(num_residents)]
 
@@ -198,27 +199,28 @@ class Bench:
         """Decode steps; a sample is the mean of 16 consecutive ones, in which every request completes one block."""
         self._start_running(rigs, MAX_SEQS, _SHORT_TOKENS)
         idle = [self._prompt(64) for _ in range(NUM_IDLE)]
-        for scenario, prompts in (("decode", []), ("decode_idle", idle)):
-            for rig in rigs:
-                for prompt in prompts:
-                    rig.add(prompt)
-                for _ in range(BLOCK_TOKENS):
-                    rig.step()
-            for order in self._turns(rigs, f"decode steps with {len(prompts)} idle requests"):
-                for rig in order:
-                    total = Cost()
-                    for _ in range(BLOCK_TOKENS):
-                        total += rig.timed_step()
-                    total.ns /= BLOCK_TOKENS
-                    total.wall_ns /= BLOCK_TOKENS
-                    total.by_hook = {hook: ns / BLOCK_TOKENS for hook, ns in total.by_hook.items()}
-                    self._note(scenario, rig, total)
-                    if len(rig.scheduler.running) != MAX_SEQS:
-                        raise BrokenRunError(
-                            f"{rig.kind.name}: {len(rig.scheduler.running)} requests run, not {MAX_SEQS}"
-                        )
+        for order in self._turns(rigs, "decode steps"):
+            for rig in order:
+                self._note("decode", rig, self._mean_step(rig))
+                idle_ids = [rig.add(prompt) for prompt in idle]
+                self._note("decode_idle", rig, self._mean_step(rig))
+                rig.abort(idle_ids)
         for rig in rigs:
-            rig.abort_all()
+            rig.abort(list(rig.scheduler.requests))
+            rig.run()
+
+    def _mean_step(self, rig: Rig) -> Cost:
+        for _ in range(_WARM_DECODES):
+            rig.step()
+        total = Cost()
+        for _ in range(BLOCK_TOKENS):
+            total += rig.timed_step()
+        if len(rig.scheduler.running) != MAX_SEQS:
+            raise BrokenRunError(f"{rig.kind.name}: {len(rig.scheduler.running)} requests run, not {MAX_SEQS}")
+        total.ns /= BLOCK_TOKENS
+        total.wall_ns /= BLOCK_TOKENS
+        total.by_hook = {hook: ns / BLOCK_TOKENS for hook, ns in total.by_hook.items()}
+        return total
 
     def _empty(self, rigs: Sequence[Rig]) -> None:
         """Steps in which nothing runs while a load is under way."""
@@ -252,7 +254,8 @@ class Bench:
                 if rig.scheduler.requests[waiting[rig.kind.name]].num_computed_tokens != 0:
                     raise BrokenRunError(f"{rig.kind.name}: the request does not wait")
         for rig in rigs:
-            rig.abort_all()
+            rig.abort(list(rig.scheduler.requests))
+            rig.run()
 
     def _step_until_evicted(self, rig: Rig, evicts: bool) -> None:
         """Step once, or until a step evicted; the stock tiers do not count evictions, and hold the same."""

@@ -173,6 +173,8 @@ def engine_process(
         VLLM_CPU_KVCACHE_SPACE="1",
         HF_HUB_OFFLINE="1",
         VLLM_NO_USAGE_STATS="1",
+        # OpenMP's barriers spin; on few cores they would take the time from the engine itself.
+        OMP_WAIT_POLICY="passive",
         VLLM_LOGGING_LEVEL="INFO" if options.verbose else "WARNING",
         VLLM_ENABLE_V1_MULTIPROCESSING=str(int(not options.in_process)),
     )

@@ -18,7 +18,7 @@ if ! command -v vllm >/dev/null; then
 fi
 model=$(python "$repository/examples/tiny_model.py" "${MODEL_DIR:-$repository/.cache/tiny-llama}")
 
-export VLLM_CPU_KVCACHE_SPACE=1 HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1
+export VLLM_CPU_KVCACHE_SPACE=1 HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 OMP_WAIT_POLICY=passive
 
 # A pool of 100 blocks of 32 tokens is soon full, so that the tier has something to do.
 exec vllm serve "$model" --served-model-name tiny \

@@ -105,20 +105,24 @@ def clang() -> Tally:
     return build("clang", []) or Tally(passed=1)
 
 
-def pytest(stage: str) -> Tally:
-    """Run one folder of Python tests against the installed wheel."""
+def pytest(stage: str, folder: str | None = None, **extra_env: str) -> Tally:
+    """Run one folder of Python tests (named like the stage by default) against the installed wheel."""
     junit = RESULTS / f"{stage}.xml"
     junit.unlink(missing_ok=True)
     env = {
         "PATH": f"{VENV}{os.pathsep}{os.environ['PATH']}",
-        "KVFERRY_VLLM033": str(ROOT / "build/vllm033/site"),
         "VLLM_NO_USAGE_STATS": "1",
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
-    }
+    } | extra_env
     # The program, not `python -m pytest`: that would put the repository's folders on the path.
-    status = run(f"pytest-{stage}", str(VENV / "pytest"), f"tests/{stage}", f"--junitxml={junit}", env=env)
+    status = run(f"pytest-{stage}", str(VENV / "pytest"), f"tests/{folder or stage}", f"--junitxml={junit}", env=env)
     return judge(stage, status, junit)
+
+
+def python033() -> Tally:
+    """Run the Python tests once more with the scheduler and connector interfaces of vLLM 0.33."""
+    return pytest("python-033", "python", PYTHONPATH=str(ROOT / "build/vllm033/site"))
 
 
 def lint() -> Tally:
@@ -147,7 +151,8 @@ SET_UP = (
 TESTS = (
     Stage("host-debug", "C++ tests", lambda: cpp("host-debug")),
     Stage("lint", "format, types, house rules", lint, ("venv", "wheel")),
-    Stage("python", "Python tests", lambda: pytest("python"), ("venv", "wheel", "vllm033")),
+    Stage("python", "Python tests", lambda: pytest("python"), ("venv", "wheel")),
+    Stage("python-033", "Python tests with vLLM 0.33", python033, ("venv", "wheel", "vllm033")),
     Stage("e2e", "tests with the real engine", lambda: pytest("e2e"), ("venv", "wheel")),
     Stage("host-asan", "C++ tests, ASan and UBSan", lambda: cpp("host-asan")),
     Stage("host-tsan", "C++ tests, TSan", lambda: cpp("host-tsan")),

@@ -153,7 +153,7 @@ void SchedulerEngine::Impl::on_allocated(std::string_view engine_id, std::span<c
   // What is loaded is in the tier. Behind a local hit the whole prefix is gone through once it runs, so that its head is
   // touched too, and offered where the tier has lost it.
   request->num_offered = order.doomed || first > 0 ? 0 : count;
-  // From now on it has blocks that a reset makes unfit to be stored or computed on for the tier.
+  // From here on, so that a reset sees that it has blocks from before.
   request->table.assign(table.begin(), table.end());
   request->answer = {};
   loads_.begin(*request, std::move(order), std::move(lease));

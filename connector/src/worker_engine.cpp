@@ -60,7 +60,7 @@ class WorkerEngine::Impl {
     bool doomed = false;
   };
 
-  void check_blocks(TransferId transfer, std::span<const BlockSlot> blocks) const;
+  void check(TransferId transfer, GroupId group, std::span<const BlockSlot> blocks) const;
   void end_load(TransferId transfer, EndedAs outcome, std::string reason);
 
   WorkerOptions options_;
@@ -93,15 +93,19 @@ StepPlan WorkerEngine::Impl::accept(std::span<const std::byte> bytes) {
                         std::to_string(last_seq_.value()) +
                         ": every rank must bind every step's metadata once, in order");
   }
-  for (const StoreOrder& order : plan.stores) check_blocks(order.transfer, order.blocks);
-  for (const LoadOrder& order : plan.loads) check_blocks(order.transfer, order.blocks);
+  for (const StoreOrder& order : plan.stores) check(order.transfer, order.group, order.blocks);
+  for (const LoadOrder& order : plan.loads) check(order.transfer, order.group, order.blocks);
   domain_ = report_.domain = plan.domain;
   last_seq_ = plan.seq;
   return plan;
 }
 
-void WorkerEngine::Impl::check_blocks(TransferId transfer,
-                                      std::span<const BlockSlot> blocks) const {
+void WorkerEngine::Impl::check(TransferId transfer, GroupId group,
+                               std::span<const BlockSlot> blocks) const {
+  if (group != GroupId(0)) {
+    throw ProtocolError("transfer " + std::to_string(transfer.value()) + " names KV cache group " +
+                        std::to_string(group.value()) + "; this rank has group 0 only");
+  }
   for (const BlockSlot& pair : blocks) {
     if (pair.block.value() < num_blocks_ && pair.slot.value() < options_.num_slots) continue;
     throw ProtocolError("transfer " + std::to_string(transfer.value()) + " names block " +
