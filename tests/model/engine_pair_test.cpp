@@ -11,8 +11,9 @@
 #include <random>
 #include <string>
 
-/// One SchedulerEngine and two WorkerEngines on host devices, driven by a small engine at random (toy_engine.hpp).
-/// KVFERRY_SEED replays one run, KVFERRY_SOAK_SECONDS runs fresh seeds for so long.
+/// One SchedulerEngine and two WorkerEngines on host devices, driven by a small engine at random
+/// (toy_engine.hpp). KVFERRY_SEED replays one run, KVFERRY_SOAK_SECONDS runs fresh seeds for so
+/// long.
 namespace kvferry::connector {
 namespace {
 
@@ -53,11 +54,11 @@ TEST(EnginePair, NothingWrongIsLoadedAndNothingIsLostWhateverHappens) {
   std::cout << totals.steps << " steps, blocks: " << totals.stored << " stored ("
             << totals.early_blocks << " out of the backlog), " << totals.loaded_blocks
             << " loaded, " << totals.evicted << " evicted; skipped: " << totals.skipped_ring
-            << " ring, " << totals.skipped_exhausted << " exhausted, "
-            << totals.skipped_reallocated << " reallocated; loads: " << totals.failed_loads
-            << " failed, " << totals.aborted_loads << " aborted, " << totals.orphaned_loads
-            << " whose id was reused; " << totals.failed_stores << " failed store blocks, "
-            << totals.preemptions << " preemptions, " << totals.resets << " resets\n";
+            << " ring, " << totals.skipped_exhausted << " exhausted, " << totals.skipped_reallocated
+            << " reallocated; loads: " << totals.failed_loads << " failed, " << totals.aborted_loads
+            << " aborted, " << totals.orphaned_loads << " whose id was reused; "
+            << totals.failed_stores << " failed store blocks, " << totals.preemptions
+            << " preemptions, " << totals.resets << " resets\n";
   // A run in which something never happens proves nothing about it.
   for (const std::uint64_t count :
        {totals.stored, totals.early_blocks, totals.loaded_blocks, totals.evicted,

@@ -14,8 +14,9 @@
 
 namespace kvferry::connector {
 
-/// Follows plans and reports and checks by itself what holds for all of them: no slot is written while another transfer
-/// writes or reads it on that rank, no block is read early while the step writes it, every transfer ends once per rank.
+/// Follows plans and reports and checks by itself what holds for all of them: no slot is written
+/// while another transfer writes or reads it on that rank, no block is read early while the step
+/// writes it, every transfer ends once per rank.
 class PlanOracle {
  public:
   explicit PlanOracle(std::uint32_t num_slots) : num_slots_(num_slots) {}

@@ -14,7 +14,8 @@ namespace {
 
 constexpr std::uint32_t kMaxPrompt = 22;
 constexpr std::uint32_t kMaxOutput = 10;
-/// One request of the longest kind fits, with a block for the token that asynchronous scheduling runs ahead.
+/// One request of the longest kind fits, with a block for the token that asynchronous scheduling
+/// runs ahead.
 constexpr std::uint32_t kLeastBlocks = (kMaxPrompt + kMaxOutput) / kBlockTokens + 2;
 
 std::uint32_t whole_blocks(std::uint32_t num_tokens) {
@@ -88,8 +89,8 @@ void ToyEngine::arrive() {
   std::string id = "r" + std::to_string(below(12));
   if (ToyRequest* old = find(id)) {
     if (old->state != ToyState::kZombie) return;
-    // vllm#51637: the id comes again while the load of its aborted owner runs. The engine forgets the old one but for
-    // its blocks.
+    // vllm#51637: the id comes again while the load of its aborted owner runs. The engine forgets
+    // the old one but for its blocks.
     orphans_[old->uid] = std::move(old->table);
     ++totals_.orphaned_loads;
     forget(*old);
@@ -237,8 +238,8 @@ bool ToyEngine::admit(ToyRequest& request, std::vector<Scheduled>& scheduled,
     std::uint32_t count = hit / kBlockTokens;
     if (count > 1 && one_in(8)) --count;
     if (one_in(8)) count = 0;
-    const auto num_idle_local = static_cast<std::uint32_t>(
-        std::count_if(local.begin(), local.end(), [this](auto block) { return pool_.is_free(block); }));
+    const auto num_idle_local = static_cast<std::uint32_t>(std::count_if(
+        local.begin(), local.end(), [this](auto block) { return pool_.is_free(block); }));
     if (pool_.num_free() < num_idle_local + std::max(count, 1U)) return false;
     if (count > 0) return begin_load(request, local, count);
   }
@@ -250,8 +251,8 @@ bool ToyEngine::admit(ToyRequest& request, std::vector<Scheduled>& scheduled,
       request.state == ToyState::kReady ? request.table.size() : local.size());
   const std::uint32_t needs = whole_blocks(first + count);
   const std::uint32_t missing = needs > has ? needs - has : 0;
-  const auto num_idle_local = static_cast<std::uint32_t>(
-      std::count_if(local.begin(), local.end(), [this](auto block) { return pool_.is_free(block); }));
+  const auto num_idle_local = static_cast<std::uint32_t>(std::count_if(
+      local.begin(), local.end(), [this](auto block) { return pool_.is_free(block); }));
   if (pool_.num_free() < num_idle_local + missing) return false;
   if (request.state == ToyState::kWaiting) {
     for (const std::uint32_t block : local) pool_.touch(block);

@@ -41,10 +41,11 @@ struct ToyTotals {
   void add(const ToyTotals& other);
 };
 
-/// An engine in miniature around one SchedulerEngine and two ranks: a block pool with a prefix cache, chunked prefill,
-/// decoding, preemption, aborts, reuse of ids, resets; and with `lag` 1 asynchronous scheduling: a step is planned
-/// before the output of the one before it was seen. It follows vLLM where the order of calls matters. Every token's KV
-/// is checked in every step that reads it.
+/// An engine in miniature around one SchedulerEngine and two ranks: a block pool with a prefix
+/// cache, chunked prefill, decoding, preemption, aborts, reuse of ids, resets; and with `lag` 1
+/// asynchronous scheduling: a step is planned before the output of the one before it was seen. It
+/// follows vLLM where the order of calls matters. Every token's KV is checked in every step that
+/// reads it.
 class ToyEngine {
  public:
   explicit ToyEngine(std::uint64_t seed);
@@ -95,7 +96,8 @@ class ToyEngine {
   void schedule_waiting(std::vector<Scheduled>& scheduled, std::uint32_t& budget);
   /// False if it has to wait.
   bool admit(ToyRequest& request, std::vector<Scheduled>& scheduled, std::uint32_t& budget);
-  bool begin_load(ToyRequest& request, const std::vector<std::uint32_t>& local, std::uint32_t count);
+  bool begin_load(ToyRequest& request, const std::vector<std::uint32_t>& local,
+                  std::uint32_t count);
   void compute(ToyRequest& request, std::uint32_t count, bool whole_table,
                std::vector<std::uint32_t> new_blocks, std::vector<Scheduled>& scheduled);
   [[nodiscard]] std::vector<std::uint32_t> local_prefix(ToyRequest& request);

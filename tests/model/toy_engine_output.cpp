@@ -45,8 +45,8 @@ void ToyEngine::take_samples(const std::vector<Scheduled>& scheduled) {
     --request->num_placeholders;
     request->know(request->num_known + 1);
     if (request->state == ToyState::kRunning) {
-      cache_blocks(*request, std::min(request->num_computed - request->num_placeholders,
-                                      request->num_known));
+      cache_blocks(*request,
+                   std::min(request->num_computed - request->num_placeholders, request->num_known));
     }
     if (request->num_known >= request->num_last) {
       scheduler_->on_finished(request->id);

@@ -15,8 +15,9 @@
 
 namespace kvferry::connector {
 
-/// A block pool with a prefix cache as vLLM's: blocks are counted, freed ones keep their hash and queue up at the end of
-/// the free list, allocation takes from its head and evicts. Hashes are numbers (fake_engine.hpp).
+/// A block pool with a prefix cache as vLLM's: blocks are counted, freed ones keep their hash and
+/// queue up at the end of the free list, allocation takes from its head and evicts. Hashes are
+/// numbers (fake_engine.hpp).
 class ToyPool final : public BlockPool {
  public:
   explicit ToyPool(std::uint32_t num_blocks) : blocks_(num_blocks) {

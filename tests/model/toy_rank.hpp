@@ -47,13 +47,12 @@ class ToyRank {
     worker.transfer.max_in_flight_bytes = 4 * kSlotBytes;
     engine_ = std::make_unique<WorkerEngine>(
         gpu::make_host_device(options.link),
-        gpu::make_block_geometry({{.base = keys,
-                                   .block_stride_bytes = kBlockTokens * 8,
-                                   .bytes = kBlockTokens * 8},
-                                  {.base = values,
-                                   .block_stride_bytes = (kBlockTokens + 1) * 8,
-                                   .bytes = kBlockTokens * 8}},
-                                 options.num_blocks),
+        gpu::make_block_geometry(
+            {{.base = keys, .block_stride_bytes = kBlockTokens * 8, .bytes = kBlockTokens * 8},
+             {.base = values,
+              .block_stride_bytes = (kBlockTokens + 1) * 8,
+              .bytes = kBlockTokens * 8}},
+            options.num_blocks),
         worker);
   }
 

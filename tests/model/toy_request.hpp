@@ -20,8 +20,9 @@ enum class ToyState : std::uint8_t {
   kZombie  ///< Aborted while loading: its blocks are kept until the load is reported.
 };
 
-/// A request of the toy engine. What it samples follows from what came before, so that requests with one prompt stay
-/// alike, and the KV of a token follows from all tokens up to it and from the weights each was computed with.
+/// A request of the toy engine. What it samples follows from what came before, so that requests
+/// with one prompt stay alike, and the KV of a token follows from all tokens up to it and from the
+/// weights each was computed with.
 struct ToyRequest {
   ToyRequest(std::string name, std::uint64_t number, std::vector<std::uint32_t> prompt,
              std::uint32_t max_output)
@@ -49,8 +50,8 @@ struct ToyRequest {
 
   [[nodiscard]] std::uint32_t token(std::uint32_t at) {
     while (truth.size() <= at) {
-      truth.push_back(
-          static_cast<std::uint32_t>(mix(hash(static_cast<std::uint32_t>(truth.size()) - 1), 7) % 3));
+      truth.push_back(static_cast<std::uint32_t>(
+          mix(hash(static_cast<std::uint32_t>(truth.size()) - 1), 7) % 3));
     }
     return truth[at];
   }

@@ -66,7 +66,8 @@ void TransferTable::end_gather(TransferId transfer, GatherResult result) {
   }
   for (Piece& piece : result.pieces) {
     ++store.num_pieces;
-    // Either may have come while the gather was launched: from close(), or from an earlier gather's copy.
+    // Either may have come while the gather was launched: from close(), or from an earlier gather's
+    // copy.
     if (store.cancelled || store.failed) {
       drop(store, std::move(piece));
     } else {

@@ -142,7 +142,8 @@ class SyncKeysTest : public ::testing::Test {
 
   void expect_keys(const std::vector<std::uint64_t>& numbers) {
     ASSERT_EQ(request_.keys.size(), numbers.size());
-    for (std::size_t i = 0; i < numbers.size(); ++i) EXPECT_EQ(request_.keys[i], key_of(numbers[i]));
+    for (std::size_t i = 0; i < numbers.size(); ++i)
+      EXPECT_EQ(request_.keys[i], key_of(numbers[i]));
   }
 
   std::shared_ptr<FakeHashes> hashes_ =

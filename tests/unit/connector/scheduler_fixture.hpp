@@ -92,8 +92,7 @@ class SchedulerTest : public ::testing::Test {
                                        EndedAs outcome = EndedAs::kDone) {
     StepReport report = report_of(rank);
     for (const StoreOrder& order : plan.stores) {
-      report.gathered.push_back(
-          {order.transfer, static_cast<std::uint32_t>(order.blocks.size())});
+      report.gathered.push_back({order.transfer, static_cast<std::uint32_t>(order.blocks.size())});
       report.stores.push_back({order.transfer, outcome, ""});
     }
     for (const LoadOrder& order : plan.loads) {
@@ -105,7 +104,8 @@ class SchedulerTest : public ::testing::Test {
     return fold({ends(kRankA, plan, outcome), ends(kRankB, plan, outcome)});
   }
 
-  /// Brings keys into the tier: a request computes them into blocks from `first_block` on, and ends.
+  /// Brings keys into the tier: a request computes them into blocks from `first_block` on, and
+  /// ends.
   void fill(const std::vector<std::uint64_t>& keys, std::uint32_t first_block) {
     const std::string id = "fill " + std::to_string(++num_fills_);
     arrive(id, keys);
@@ -119,8 +119,8 @@ class SchedulerTest : public ::testing::Test {
   [[nodiscard]] std::uint32_t num_hit(const std::vector<std::uint64_t>& keys) {
     const std::string id = "probe " + std::to_string(++num_fills_);
     arrive(id, keys);
-    const std::uint32_t tokens = engine_->lookup(
-        id, 0, static_cast<std::uint32_t>(keys.size()) * kBlockTokens + 1);
+    const std::uint32_t tokens =
+        engine_->lookup(id, 0, static_cast<std::uint32_t>(keys.size()) * kBlockTokens + 1);
     engine_->on_finished(id);
     return tokens / kBlockTokens;
   }

@@ -300,7 +300,8 @@ TEST_F(SchedulerLifecycleTest, ARunningRequestIsNotStoredAfterAResetUntilItIsCom
   EXPECT_EQ(block_numbers(plan().stores.at(0).blocks), (Blocks{60, 61, 62}));
 }
 
-// The ranks may have ended the load before they hear of the reset: then the request runs on bytes from before it.
+// The ranks may have ended the load before they hear of the reset: then the request runs on bytes
+// from before it.
 TEST_F(SchedulerLifecycleTest, WhatIsComputedOnALoadFromBeforeTheResetIsNotStored) {
   const StepPlan step = send("r");
   engine_->reset_cache();
@@ -318,7 +319,8 @@ TEST_F(SchedulerLifecycleTest, WhatIsComputedOnALoadThatEndedJustBeforeTheResetI
   EXPECT_TRUE(plan().stores.empty());
 }
 
-TEST_F(SchedulerLifecycleTest, ARequestWhoseLoadTheResetDoomedIsStoredOnceItIsComputedFromItsStart) {
+TEST_F(SchedulerLifecycleTest,
+       ARequestWhoseLoadTheResetDoomedIsStoredOnceItIsComputedFromItsStart) {
   const StepPlan step = send("r");
   engine_->reset_cache();
   fold_ends(step, EndedAs::kFailed);

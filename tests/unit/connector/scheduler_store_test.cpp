@@ -200,8 +200,9 @@ TEST_F(SchedulerStoreTest, ABacklogBlockThatTheEngineReallocatedIsSkippedAndCoun
   EXPECT_EQ(view().skipped_reallocated, 1U);
 }
 
-// The pool names a block's hash from the scheduling of the step that computes it: `holds` is no proof that nothing writes
-// the block. Gathered at the bind, it would be its old content under a valid key.
+// The pool names a block's hash from the scheduling of the step that computes it: `holds` is no
+// proof that nothing writes the block. Gathered at the bind, it would be its old content under a
+// valid key.
 TEST_F(SchedulerStoreTest, ABlockRewrittenInThisStepUnderTheSameKeyIsNotGatheredAtTheBind) {
   arrive("first", {1, 2});
   schedule("first", {10, 11}, 0, 8);
@@ -290,7 +291,8 @@ TEST_F(SchedulerStoreTest, EachBlockOfARunningRequestIsPlannedOnce) {
   EXPECT_TRUE(plan().stores.empty());
 }
 
-// vllm#41704: with asynchronous scheduling the last block is hashed after the last step that the request is in.
+// vllm#41704: with asynchronous scheduling the last block is hashed after the last step that the
+// request is in.
 TEST_F(SchedulerStoreTest, TheLastBlockIsStoredAlthoughItIsHashedLate) {
   register_ranks({});
   const auto hashes = arrive("r", {1});

@@ -26,8 +26,8 @@ StepPlan some_plan() {
                          GroupId(1),
                          StoreReadiness::kAfterForward,
                          {{BlockId(6), SlotId(7)}, {BlockId(8), SlotId(0xffffffffU)}}});
-  plan.loads.push_back({TransferId(10), owner, "request-1", false, GroupId(0),
-                        {{BlockId(11), SlotId(12)}}});
+  plan.loads.push_back(
+      {TransferId(10), owner, "request-1", false, GroupId(0), {{BlockId(11), SlotId(12)}}});
   plan.loads.push_back({TransferId(13), owner, std::string("\0\xff", 2), true, GroupId(2), {}});
   plan.cancels.push_back({TransferId(14), CancelKind::kAbort});
   plan.cancels.push_back({TransferId(15), CancelKind::kDoom});
@@ -103,7 +103,8 @@ TEST_P(WireTest, EverySingleByteChangeIsAProtocolErrorOrAMessage) {
 TEST_P(WireTest, RandomDamageIsAProtocolErrorOrAMessage) {
   std::mt19937 random(2);
   for (int round = 0; round < 20'000; ++round) {
-    std::string spoilt = bytes_.substr(0, random() % 8 == 0 ? random() % bytes_.size() : std::string::npos);
+    std::string spoilt =
+        bytes_.substr(0, random() % 8 == 0 ? random() % bytes_.size() : std::string::npos);
     for (unsigned flips = 1 + random() % 6; flips > 0 && !spoilt.empty(); --flips) {
       spoilt[random() % spoilt.size()] ^= static_cast<char>(1U << (random() % 8));
     }
@@ -117,7 +118,8 @@ TEST_P(WireTest, RandomDamageIsAProtocolErrorOrAMessage) {
 TEST_P(WireTest, AnotherKindOfMessageIsRefused) {
   std::string spoilt = bytes_;
   spoilt[0] ^= 1;
-  EXPECT_NE(complaint(spoilt).find("not a kvferry message of the expected kind"), std::string::npos);
+  EXPECT_NE(complaint(spoilt).find("not a kvferry message of the expected kind"),
+            std::string::npos);
 }
 
 TEST_P(WireTest, AnotherVersionIsNamedWithOurs) {
@@ -128,7 +130,8 @@ TEST_P(WireTest, AnotherVersionIsNamedWithOurs) {
   EXPECT_NE(message.find("speaks " + std::to_string(kWireVersion)), std::string::npos) << message;
 }
 
-// A count is refused before anything is allocated for it: 2^32 - 1 orders would take hundreds of GiB.
+// A count is refused before anything is allocated for it: 2^32 - 1 orders would take hundreds of
+// GiB.
 TEST_P(WireTest, NoCountMakesItReadOrAllocateBeyondTheMessage) {
   for (std::size_t at = 6; at + 4 <= bytes_.size(); ++at) {
     std::string spoilt = bytes_;
@@ -142,14 +145,15 @@ TEST_P(WireTest, NoCountMakesItReadOrAllocateBeyondTheMessage) {
 
 INSTANTIATE_TEST_SUITE_P(
     Messages, WireTest,
-    ::testing::Values(Message{"Plan", encode(some_plan()),
-                              [](std::span<const std::byte> b) { return encode(decode_plan(b)); }},
-                      Message{"EmptyPlan", encode(StepPlan{}),
-                              [](std::span<const std::byte> b) { return encode(decode_plan(b)); }},
-                      Message{"Report", encode(some_report()),
-                              [](std::span<const std::byte> b) { return encode(decode_report(b)); }},
-                      Message{"EmptyReport", encode(StepReport{}),
-                              [](std::span<const std::byte> b) { return encode(decode_report(b)); }}),
+    ::testing::Values(
+        Message{"Plan", encode(some_plan()),
+                [](std::span<const std::byte> b) { return encode(decode_plan(b)); }},
+        Message{"EmptyPlan", encode(StepPlan{}),
+                [](std::span<const std::byte> b) { return encode(decode_plan(b)); }},
+        Message{"Report", encode(some_report()),
+                [](std::span<const std::byte> b) { return encode(decode_report(b)); }},
+        Message{"EmptyReport", encode(StepReport{}),
+                [](std::span<const std::byte> b) { return encode(decode_report(b)); }}),
     [](const auto& message) { return std::string(message.param.name); });
 
 TEST(StepPlan, EveryFieldArrives) {

@@ -23,8 +23,8 @@
 
 namespace kvferry::connector {
 
-/// A WorkerEngine on a host device whose link the test can hold and fail, and an engine's pool of blocks of two
-/// fragments. Rank 1 of 2, so that a mixed-up rank shows.
+/// A WorkerEngine on a host device whose link the test can hold and fail, and an engine's pool of
+/// blocks of two fragments. Rank 1 of 2, so that a mixed-up rank shows.
 class WorkerTest : public ::testing::Test {
  protected:
   using Kind = gpu::OperationInfo::Kind;
@@ -60,11 +60,10 @@ class WorkerTest : public ::testing::Test {
     engine_ = std::make_unique<WorkerEngine>(
         gpu::make_host_device({},
                               [this](const gpu::OperationInfo& info) { return valve_.pass(info); }),
-        gpu::make_block_geometry({{.base = base, .block_stride_bytes = 64, .bytes = 48},
-                                  {.base = base + kNumBlocks * 64,
-                                   .block_stride_bytes = 96,
-                                   .bytes = 80}},
-                                 kNumBlocks),
+        gpu::make_block_geometry(
+            {{.base = base, .block_stride_bytes = 64, .bytes = 48},
+             {.base = base + kNumBlocks * 64, .block_stride_bytes = 96, .bytes = 80}},
+            kNumBlocks),
         options);
   }
 
@@ -84,7 +83,8 @@ class WorkerTest : public ::testing::Test {
     plan.seq = seq_ = seq_.next();
     return plan;
   }
-  [[nodiscard]] static StoreOrder store(std::uint64_t transfer, const std::vector<BlockSlot>& blocks,
+  [[nodiscard]] static StoreOrder store(std::uint64_t transfer,
+                                        const std::vector<BlockSlot>& blocks,
                                         StoreReadiness readiness = StoreReadiness::kAfterForward) {
     return {TransferId(transfer), kOwner, GroupId(0), readiness, blocks};
   }

@@ -103,7 +103,8 @@ TEST_F(WorkerLifecycleTest, AnOverdueTransferIsAnErrorThatNamesItAndIsNeverRepor
   EXPECT_TRUE(take_report().loads.empty());
 }
 
-// LMCache#5263: close() while something still writes; LMCache#4342: one completion each, also when close() comes.
+// LMCache#5263: close() while something still writes; LMCache#4342: one completion each, also when
+// close() comes.
 TEST_F(WorkerLifecycleTest, CloseWaitsForWhatRunsAndEverythingEndsOnce) {
   start({.in_flight_blocks = 1, .transfer_timeout = std::chrono::nanoseconds(0)});
   valve_.hold(Kind::kCopyH2D);

@@ -73,7 +73,8 @@ TEST_F(WorkerStoreTest, ReadsReadyBlocksAtTheBindAndTheOthersBehindTheForward) {
   expect_slots(0, {1, 2});
 }
 
-// A plan is bound by a rank that never saves it: its slots stayed reserved for ever, or were gathered late.
+// A plan is bound by a rank that never saves it: its slots stayed reserved for ever, or were
+// gathered late.
 TEST_F(WorkerStoreTest, WhatWasBoundAndNeverSavedIsSkippedAtTheNextBindAndNeverGatheredLate) {
   write(1, 1);
   StepPlan plan = next_plan();

@@ -135,9 +135,15 @@ std::vector<BlockSlot> blocks_to_slots(std::uint32_t first_block, std::uint32_t 
 
 TransferTest::TransferTest() {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
+#ifdef KVFERRY_TEST_HOOKS
   test_hooks::reset();
+#endif
 }
 
-TransferTest::~TransferTest() { test_hooks::reset(); }
+TransferTest::~TransferTest() {
+#ifdef KVFERRY_TEST_HOOKS
+  test_hooks::reset();
+#endif
+}
 
 }  // namespace kvferry::transfer
