@@ -21,6 +21,7 @@ import dataclasses
 import json
 import os
 import random
+import re
 import signal
 import statistics
 import subprocess
@@ -34,6 +35,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from tiny_model import DEFAULT_DIR, ensure_tiny_model
 
@@ -282,11 +284,19 @@ def run_engine(console: Console, engine: str, options: Options) -> dict[str, lis
                     break
             watchdog.cancel()
         if not done:
-            tail = log_file.read_text(errors="replace").strip().splitlines()[-40:]
-            hint = "see its output above" if options.verbose else "\n".join(tail)
+            hint = "see its output above"
+            if not options.verbose:
+                hint = why_it_failed(log_file.read_text(errors="replace"))
             raise EngineFailed(f"{engine} stopped before its last phase:\n{hint}")
     requests.pop(WARM_UP)
     return requests
+
+
+def why_it_failed(log: str) -> str:
+    """Find the errors in what an engine printed, the root cause first; its last lines if there are none."""
+    errors = dict.fromkeys(re.findall(r"(?:[\w.]+\.)?\w+Error: .*", log))
+    lines = list(errors)[:3] or log.strip().splitlines()[-20:]
+    return "\n".join([*lines, "(--verbose shows everything that vLLM prints)"])
 
 
 def make_table(rows: list[PhaseRow]) -> Table:
@@ -393,7 +403,7 @@ def main() -> int:
         console.print(f"tiny Llama with random weights: {options.model_dir}")
         runs = {engine: run_engine(console, engine, options) for engine in (WITHOUT, WITH)}
     except (EngineFailed, OSError) as error:
-        console.print(f"[bold red]demo failed:[/bold red] {error}", markup=True, highlight=False)
+        console.print(f"[bold red]demo failed:[/bold red] {escape(str(error))}", highlight=False)
         return 2
     rows = [
         PhaseRow.of(engine, phase, runs[engine][phase], runs[WITHOUT][phase] if engine == WITH else None)

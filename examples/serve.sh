@@ -6,7 +6,7 @@
 #   MODEL_DIR   where the tiny model is, or will be written (default .cache/tiny-llama)
 # Ask it something:
 #   curl -s localhost:8000/v1/completions -H 'content-type: application/json' \
-#     -d '{"model": "tiny", "prompt": "once upon a time", "max_tokens": 16}'
+#     -d '{"model": "tiny", "prompt": "once upon a time", "max_tokens": 16, "temperature": 0}'
 #   curl -s localhost:8000/metrics | grep prompt_tokens_by_source
 set -euo pipefail
 

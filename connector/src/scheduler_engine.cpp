@@ -69,6 +69,13 @@ class SchedulerEngine::Impl {
     std::uint32_t last;
   };
 
+  /// A single block, as a request that decodes completes it: a transfer of its own would cost more than it holds.
+  [[nodiscard]] static bool is_single(const Candidate& candidate) {
+    return candidate.last - candidate.first == 1;
+  }
+  [[nodiscard]] static bool is_absent(cpu_tier::KeyState state) {
+    return state == cpu_tier::KeyState::kAbsent;
+  }
   /// Blocks that became known as complete after the last plan the request was in (asynchronous scheduling).
   void offer_rest(Request& request);
   /// A rank has no staging ring.
@@ -76,8 +83,18 @@ class SchedulerEngine::Impl {
     return ranks_.all_ready() && stores_.ring_blocks() == 0;
   }
   TransferId next_transfer() { return last_transfer_ = last_transfer_.next(); }
+  /// Owner of a store whose blocks belong to several requests, or have outlived theirs: the transfer itself.
+  [[nodiscard]] Owner transfer_owner() const {
+    return {options_.domain, RequestId(), Generation(last_transfer_.next().value())};
+  }
   void plan_backlog(StepPlan& plan, std::uint32_t& limit);
+  /// A transfer of its own for a request that completes many blocks.
   void plan_candidate(StepPlan& plan, std::uint32_t& limit, const Candidate& candidate);
+  /// One transfer for all requests that complete a single block.
+  void plan_single_blocks(StepPlan& plan, std::uint32_t& limit);
+  /// Plans as many of the first blocks as `limit` and the tier allow; the others enter the backlog.
+  void plan_or_defer(StepPlan& plan, std::uint32_t& limit, Owner owner,
+                     std::span<const BlockId> blocks, std::span<const cpu_tier::BlockKey> keys);
   /// Reserves for as many of the first blocks as the tier has room for, plans them, and returns how many.
   std::uint32_t plan_store(StepPlan& plan, Owner owner, StoreReadiness readiness,
                            std::span<const BlockId> blocks,
@@ -118,9 +135,13 @@ std::uint32_t SchedulerEngine::Impl::lookup(std::string_view engine_id,
   LookupAnswer& answer = request->answer;
   if (!answer.valid || answer.hit.eviction_epoch != tier_.eviction_epoch() ||
       answer.num_local_blocks != num_local || answer.num_limit_blocks != limit) {
-    const std::span<const cpu_tier::BlockKey> keys(request->keys);
-    answer = {true, num_local, limit,
-              tier_.lookup_prefix(keys.subspan(std::min(num_local, limit), limit - std::min(num_local, limit)))};
+    const std::uint32_t first = std::min(num_local, limit);
+    const std::span<const cpu_tier::BlockKey> keys =
+        std::span(request->keys).subspan(first, limit - first);
+    // A request that waits for blocks asks in every step: most of its last answer still holds.
+    const bool same_start = answer.valid && answer.num_local_blocks == num_local;
+    cpu_tier::PrefixHit known = same_start ? std::move(answer.hit) : cpu_tier::PrefixHit{};
+    answer = {true, num_local, limit, tier_.lookup_prefix(keys, std::move(known))};
   }
   return static_cast<std::uint32_t>(answer.hit.size()) * options_.block_tokens;
 }
@@ -177,12 +198,14 @@ void SchedulerEngine::Impl::on_scheduled(std::string_view engine_id, TableUpdate
     if (num_computed_tokens == 0) request->storable = true;
   }
   request->table.insert(request->table.end(), blocks.begin(), blocks.end());
+  // Most steps of a decoding request complete no block; its hashes need not be looked at then.
+  const std::uint32_t complete = (num_computed_tokens + num_scheduled_tokens) / options_.block_tokens;
+  if (complete == first_written && request->num_offered == complete) return;
   request->sync_keys();
   // What is computed again (a failed load, a roll-back) is offered again.
   request->num_offered = std::min(request->num_offered, first_written);
   const std::uint32_t end =
-      std::min({(num_computed_tokens + num_scheduled_tokens) / options_.block_tokens,
-                static_cast<std::uint32_t>(request->keys.size()),
+      std::min({complete, static_cast<std::uint32_t>(request->keys.size()),
                 static_cast<std::uint32_t>(request->table.size())});
   // This step writes these blocks, maybe under a key that the backlog knows them by: what was read at the bind would be
   // the old content.
@@ -216,7 +239,10 @@ std::string SchedulerEngine::Impl::finish_plan() {
   loads_.plan(plan);
   std::uint32_t limit = ranks_.all_ready() ? stores_.plan_limit() : 0;
   plan_backlog(plan, limit);
-  for (const Candidate& candidate : candidates_) plan_candidate(plan, limit, candidate);
+  for (const Candidate& candidate : candidates_) {
+    if (!is_single(candidate)) plan_candidate(plan, limit, candidate);
+  }
+  plan_single_blocks(plan, limit);
   candidates_.clear();
   return encode(plan);
 }
@@ -233,16 +259,15 @@ void SchedulerEngine::Impl::plan_backlog(StepPlan& plan, std::uint32_t& limit) {
     }
     cpu_tier::KeyState state{};
     tier_.lookup({&entry->key, 1}, {&state, 1});
-    if (state != cpu_tier::KeyState::kAbsent) continue;
+    if (!is_absent(state)) continue;
     // Two blocks of the pool can carry one key; the first stands for both.
     if (!seen_.insert(entry->key.mixed()).second) continue;
     blocks_.push_back(entry->block);
     keys_.push_back(entry->key);
   }
   seen_.clear();
-  // These blocks may have outlived their requests: the transfer itself is the owner.
-  const Owner owner{options_.domain, RequestId(), Generation(last_transfer_.next().value())};
-  const std::uint32_t planned = plan_store(plan, owner, StoreReadiness::kNow, blocks_, keys_);
+  const std::uint32_t planned =
+      plan_store(plan, transfer_owner(), StoreReadiness::kNow, blocks_, keys_);
   limit -= planned;
   if (planned == blocks_.size()) return;
   skipped_exhausted_ += blocks_.size() - planned;
@@ -256,27 +281,49 @@ void SchedulerEngine::Impl::plan_candidate(StepPlan& plan, std::uint32_t& limit,
                                            const Candidate& candidate) {
   const Request& request = *candidate.request;
   const std::size_t count = candidate.last - candidate.first;
-  std::span<const cpu_tier::BlockKey> keys = std::span(request.keys).subspan(candidate.first, count);
-  std::span<const BlockId> blocks = std::span(request.table).subspan(candidate.first, count);
+  const std::span<const cpu_tier::BlockKey> keys =
+      std::span(request.keys).subspan(candidate.first, count);
+  const std::span<const BlockId> blocks = std::span(request.table).subspan(candidate.first, count);
+  const Owner owner = request.owner(options_.domain);
   states_.resize(count);
   tier_.lookup(keys, states_);
-  const auto absent = [](cpu_tier::KeyState state) { return state == cpu_tier::KeyState::kAbsent; };
-  if (!std::all_of(states_.begin(), states_.end(), absent)) {
-    tier_.touch(keys);
-    keys_.clear();
-    blocks_.clear();
-    for (std::size_t i = 0; i < count; ++i) {
-      if (!absent(states_[i])) continue;
-      keys_.push_back(keys[i]);
-      blocks_.push_back(blocks[i]);
-    }
-    keys = keys_;
-    blocks = blocks_;
+  if (std::all_of(states_.begin(), states_.end(), is_absent)) {
+    return plan_or_defer(plan, limit, owner, blocks, keys);
   }
+  tier_.touch(keys);
+  keys_.clear();
+  blocks_.clear();
+  for (std::size_t i = 0; i < count; ++i) {
+    if (!is_absent(states_[i])) continue;
+    keys_.push_back(keys[i]);
+    blocks_.push_back(blocks[i]);
+  }
+  plan_or_defer(plan, limit, owner, blocks_, keys_);
+}
+
+void SchedulerEngine::Impl::plan_single_blocks(StepPlan& plan, std::uint32_t& limit) {
+  keys_.clear();
+  blocks_.clear();
+  for (const Candidate& candidate : candidates_) {
+    if (!is_single(candidate)) continue;
+    const cpu_tier::BlockKey& key = candidate.request->keys[candidate.first];
+    cpu_tier::KeyState state{};
+    tier_.lookup({&key, 1}, {&state, 1});
+    if (state == cpu_tier::KeyState::kReadable) tier_.touch({&key, 1});
+    if (!is_absent(state) || !seen_.insert(key.mixed()).second) continue;
+    keys_.push_back(key);
+    blocks_.push_back(candidate.request->table[candidate.first]);
+  }
+  seen_.clear();
+  plan_or_defer(plan, limit, transfer_owner(), blocks_, keys_);
+}
+
+void SchedulerEngine::Impl::plan_or_defer(StepPlan& plan, std::uint32_t& limit, Owner owner,
+                                          std::span<const BlockId> blocks,
+                                          std::span<const cpu_tier::BlockKey> keys) {
   const std::size_t wanted = std::min<std::size_t>(blocks.size(), limit);
-  const std::uint32_t planned =
-      plan_store(plan, request.owner(options_.domain), StoreReadiness::kAfterForward,
-                 blocks.first(wanted), keys.first(wanted));
+  const std::uint32_t planned = plan_store(plan, owner, StoreReadiness::kAfterForward,
+                                           blocks.first(wanted), keys.first(wanted));
   limit -= planned;
   if (planned < wanted) {
     skipped_exhausted_ += wanted - planned;

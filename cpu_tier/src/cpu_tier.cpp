@@ -132,17 +132,26 @@ void CpuTier::release(QuarantinedSlots&& slots) {
   dcheck_conserved();
 }
 
-PrefixHit CpuTier::lookup_prefix(std::span<const BlockKey> keys) const {
-  PrefixHit hit{eviction_epoch_, {}};
+PrefixHit CpuTier::lookup_prefix(std::span<const BlockKey> keys, PrefixHit known) const {
+  PrefixHit hit{eviction_epoch_, std::move(known.slots)};
+  std::size_t num_held = 0;
+  const std::size_t num_known = std::min(hit.slots.size(), keys.size());
+  while (num_held < num_known && ledger_.readable(hit.slots[num_held]) &&
+         index_.key(hit.slots[num_held]) == keys[num_held]) {
+    ++num_held;
+  }
+  hit.slots.resize(num_held);
   SlotChunk chunk;
-  for (std::size_t first = 0; first < keys.size(); first += kChunk) {
+  for (std::size_t first = num_held; first < keys.size(); first += kChunk) {
     const std::size_t count = std::min(kChunk, keys.size() - first);
     index_.find(keys.subspan(first, count), std::span(chunk).first(count));
     std::size_t readable = 0;
-    while (readable < count && chunk[readable] != BlockIndex::kNoSlot && ledger_.readable(chunk[readable])) {
+    while (readable < count && chunk[readable] != BlockIndex::kNoSlot &&
+           ledger_.readable(chunk[readable])) {
       ++readable;
     }
-    hit.slots.insert(hit.slots.end(), chunk.begin(), chunk.begin() + static_cast<std::ptrdiff_t>(readable));
+    hit.slots.insert(hit.slots.end(), chunk.begin(),
+                     chunk.begin() + static_cast<std::ptrdiff_t>(readable));
     if (readable < count) break;
   }
   return hit;

@@ -139,4 +139,13 @@ inline std::vector<std::uint32_t> block_numbers(const std::vector<BlockSlot>& bl
   return numbers;
 }
 
+/// Blocks of all stores of a plan, in order.
+inline std::vector<std::uint32_t> planned_blocks(const StepPlan& plan) {
+  std::vector<std::uint32_t> numbers;
+  for (const StoreOrder& order : plan.stores) {
+    for (const BlockSlot& pair : order.blocks) numbers.push_back(pair.block.value());
+  }
+  return numbers;
+}
+
 }  // namespace kvferry::connector

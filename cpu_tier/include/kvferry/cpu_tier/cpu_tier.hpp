@@ -107,8 +107,9 @@ class CpuTier {
 
   // ---- load ----
 
-  /// The longest prefix of `keys` that is readable. Takes nothing, touches nothing.
-  [[nodiscard]] PrefixHit lookup_prefix(std::span<const BlockKey> keys) const;
+  /// The longest prefix of `keys` that is readable. Takes nothing, touches nothing. `known`: an earlier answer for
+  /// keys that began alike; what of it still holds is not searched for again.
+  [[nodiscard]] PrefixHit lookup_prefix(std::span<const BlockKey> keys, PrefixHit known = {}) const;
   /// State of each key: `states[i]` for `keys[i]`; spans of one length.
   void lookup(std::span<const BlockKey> keys, std::span<KeyState> states) const;
   /// One lease on each key, in order: all, or none and NotReadable. A slot may have many leases.
