@@ -57,7 +57,7 @@ class SchedulerEngine:
         """
         `block_tokens`: tokens of a block and of a hash. `num_blocks`: of the GPU pool. `slot_bytes`: packed bytes of a block, by rank. `max_slots`: of the tier. Raises ConfigError.
         """
-    def bind_pool(self, blocks: list) -> None:
+    def bind_pool(self, blocks: list[typing.Any]) -> None:
         """
         The engine's KVCacheBlock objects by block id, by which the backlog is checked.
         """
@@ -69,14 +69,14 @@ class SchedulerEngine:
         """
         Drops everything. Idempotent.
         """
-    def fold(self, reports: typing.Any) -> list[str]:
+    def fold(self, reports: list[bytes]) -> list[str]:
         """
         Applies the ranks' encoded reports. Returns the request ids whose load report is stale. Raises ProtocolError or TopologyError.
         """
     def lookup(
         self,
-        request_id: typing.Any,
-        block_hashes: list,
+        request_id: str,
+        block_hashes: list[bytes],
         num_local_tokens: typing.SupportsInt | typing.SupportsIndex,
         num_tokens: typing.SupportsInt | typing.SupportsIndex,
     ) -> int:
@@ -85,19 +85,19 @@ class SchedulerEngine:
         """
     def on_allocated(
         self,
-        request_id: typing.Any,
-        block_hashes: list,
+        request_id: str,
+        block_hashes: list[bytes],
         blocks: typing.Any,
         num_external_tokens: typing.SupportsInt | typing.SupportsIndex,
     ) -> None:
         """
         The engine allocated `blocks` (all KVCacheBlock objects of the request) and waits for the load.
         """
-    def on_finished(self, request_id: typing.Any) -> None:
+    def on_finished(self, request_id: str) -> None:
         """
         Releases everything of the request. Idempotent.
         """
-    def on_request(self, request_id: typing.Any, block_hashes: list) -> None:
+    def on_request(self, request_id: str, block_hashes: list[bytes]) -> None:
         """
         A request arrives, or its id is used again. The list is kept and read as the engine extends it.
         """
@@ -105,7 +105,7 @@ class SchedulerEngine:
         """
         Empties the tier.
         """
-    def snapshot(self) -> dict:
+    def snapshot(self) -> dict[str, int]:
         """
         All levels and counters, in blocks unless the name says otherwise.
         """
@@ -157,7 +157,7 @@ class WorkerEngine:
         """
         Gathers what the step completed, behind the forward.
         """
-    def stats(self) -> dict:
+    def stats(self) -> dict[str, int]:
         """
         Counters since the start and levels of now.
         """

@@ -134,7 +134,7 @@ void bind_worker_engine(py::module_& module) {
           "stats",
           [](const WorkerEngine& engine) {
             const transfer::TransferStats stats = engine.stats();
-            py::dict out;
+            Figures out;
             out["stored_bytes"] = stats.stored_bytes;
             out["loaded_bytes"] = stats.loaded_bytes;
             out["stored_blocks"] = stats.stored_blocks;

@@ -39,30 +39,30 @@ const connector::SchedulerEngine& PySchedulerEngine::engine() const {
   return *engine_;
 }
 
-void PySchedulerEngine::bind_pool(py::list blocks) {
+void PySchedulerEngine::bind_pool(ObjectList blocks) {
   auto pool = std::make_unique<PyBlockPool>(std::move(blocks));
   engine().set_pool(pool.get());
   pool_ = std::move(pool);
 }
 
-void PySchedulerEngine::on_request(py::handle request_id, py::list block_hashes) {
+void PySchedulerEngine::on_request(const py::str& request_id, BytesList block_hashes) {
   engine().on_request(text_of(request_id), std::make_shared<PyBlockHashes>(std::move(block_hashes)));
 }
 
-void PySchedulerEngine::announce(std::string_view engine_id, const py::list& block_hashes) {
+void PySchedulerEngine::announce(std::string_view engine_id, const BytesList& block_hashes) {
   if (!engine().knows(engine_id)) {
     engine().on_request(engine_id, std::make_shared<PyBlockHashes>(block_hashes));
   }
 }
 
-std::uint32_t PySchedulerEngine::lookup(py::handle request_id, py::list block_hashes,
+std::uint32_t PySchedulerEngine::lookup(const py::str& request_id, BytesList block_hashes,
                                         std::uint32_t num_local_tokens, std::uint32_t num_tokens) {
   const std::string_view engine_id = text_of(request_id);
   announce(engine_id, block_hashes);
   return engine().lookup(engine_id, num_local_tokens, num_tokens);
 }
 
-void PySchedulerEngine::on_allocated(py::handle request_id, py::list block_hashes,
+void PySchedulerEngine::on_allocated(const py::str& request_id, BytesList block_hashes,
                                      py::handle blocks, std::uint32_t num_external_tokens) {
   if (num_external_tokens == 0) return;
   const std::string_view engine_id = text_of(request_id);
@@ -138,21 +138,21 @@ py::bytes PySchedulerEngine::build_plan(py::handle scheduler_output) {
   return py::bytes(engine().finish_plan());
 }
 
-std::vector<std::string> PySchedulerEngine::fold(py::handle reports) {
+std::vector<std::string> PySchedulerEngine::fold(const BytesList& reports) {
   std::vector<std::span<const std::byte>> encoded;
   for (const py::handle report : reports) encoded.push_back(bytes_of(report));
   return engine().fold(encoded);
 }
 
-void PySchedulerEngine::on_finished(py::handle request_id) {
+void PySchedulerEngine::on_finished(const py::str& request_id) {
   engine().on_finished(text_of(request_id));
 }
 
 void PySchedulerEngine::reset_cache() { engine().reset_cache(); }
 
-py::dict PySchedulerEngine::snapshot() const {
+Figures PySchedulerEngine::snapshot() const {
   const connector::SchedulerSnapshot view = engine().snapshot();
-  py::dict out;
+  Figures out;
   out["num_slots"] = view.tier.num_slots;
   out["num_free"] = view.tier.num_free;
   out["num_writable"] = view.tier.num_writable;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <pybind11/pybind11.h>
+#include <pybind11/typing.h>
 
 #include <cstdint>
 #include <memory>
@@ -13,29 +14,34 @@
 
 namespace kvferry::python {
 
+/// Python's `list[bytes]`, `list[Any]` and `dict[str, int]` in signatures.
+using BytesList = py::typing::List<py::bytes>;
+using ObjectList = py::typing::List<py::object>;
+using Figures = py::typing::Dict<py::str, py::int_>;
+
 /// SchedulerEngine fed from vLLM's own objects: one call per hook, no Python code per block or request.
 class PySchedulerEngine {
  public:
   explicit PySchedulerEngine(connector::SchedulerOptions options);
 
-  void bind_pool(py::list blocks);
-  void on_request(py::handle request_id, py::list block_hashes);
-  std::uint32_t lookup(py::handle request_id, py::list block_hashes, std::uint32_t num_local_tokens,
+  void bind_pool(ObjectList blocks);
+  void on_request(const py::str& request_id, BytesList block_hashes);
+  std::uint32_t lookup(const py::str& request_id, BytesList block_hashes, std::uint32_t num_local_tokens,
                        std::uint32_t num_tokens);
-  void on_allocated(py::handle request_id, py::list block_hashes, py::handle blocks,
+  void on_allocated(const py::str& request_id, BytesList block_hashes, py::handle blocks,
                     std::uint32_t num_external_tokens);
   py::bytes build_plan(py::handle scheduler_output);
-  std::vector<std::string> fold(py::handle reports);
-  void on_finished(py::handle request_id);
+  std::vector<std::string> fold(const BytesList& reports);
+  void on_finished(const py::str& request_id);
   void reset_cache();
-  py::dict snapshot() const;
+  Figures snapshot() const;
   void close();
 
  private:
   connector::SchedulerEngine& engine();
   const connector::SchedulerEngine& engine() const;
   /// A request id the engine never announced (a hook missing in its version) is announced here.
-  void announce(std::string_view engine_id, const py::list& block_hashes);
+  void announce(std::string_view engine_id, const BytesList& block_hashes);
   void take_scheduled(py::handle request_id, connector::TableUpdate update, py::handle block_ids,
                       py::handle num_computed_tokens, py::handle num_scheduled_tokens);
 

@@ -199,7 +199,7 @@ def make_kv_cache_configs(config: VllmConfig, spec: ToySpec) -> list[KVCacheConf
         groups = kv_cache_planning.get_global_kv_cache_groups(config, specs)
         configs = kv_cache_planning.get_kv_cache_configs(config, specs, memory, groups)
     config.cache_config.num_gpu_blocks = configs[0].num_blocks
-    return configs
+    return list(configs)
 
 
 class WrongKvError(AssertionError):
@@ -484,12 +484,12 @@ class ToyEngine:
 
     def snapshot(self) -> dict[str, int]:
         """Levels and counters of the scheduler side."""
-        return self.scheduler.connector.scheduler_side.engine.snapshot()
+        return dict(self.scheduler.connector.scheduler_side.engine.snapshot())
 
     @property
     def num_free_blocks(self) -> int:
         """Blocks of the GPU pool that nobody holds."""
-        return self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
+        return int(self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks())
 
     def _execute(self, output: SchedulerOutput) -> ModelRunnerOutput:
         results = []

@@ -8,7 +8,7 @@ from vllm.logger import init_logger
 
 from kvferry import _core
 from kvferry.config import BACKENDS, KvFerryConfig
-from kvferry.errors import ConfigError, ProtocolError, TopologyError
+from kvferry.errors import ConfigError, ProtocolError, ResourceError, TopologyError
 from kvferry.sizes import format_size
 from kvferry.vllm import preflight, topology
 from kvferry.vllm.layout import fragments_of_group
@@ -91,18 +91,24 @@ class WorkerSide:
                 f"rank {self._rank}: a block of the registered KV cache has {found} bytes in "
                 f"{len(self._group.layer_names)} layers, and {self._slot_bytes} by the engine's KV cache specification"
             )
-        self.engine = engine = _core.WorkerEngine(
-            backend=self._backend(kv_caches),
-            rank=self._rank,
-            world_size=self._world_size,
-            num_blocks=self._num_blocks,
-            fragments=fragments,
-            num_slots=self._num_slots,
-            staging_bytes=self._ring_bytes,
-            max_in_flight_bytes=self._config.max_in_flight_bytes,
-            transfer_timeout_s=self._config.transfer_timeout_s,
-            host_link=self._config.host_link,
-        )
+        try:
+            self.engine = engine = _core.WorkerEngine(
+                backend=self._backend(kv_caches),
+                rank=self._rank,
+                world_size=self._world_size,
+                num_blocks=self._num_blocks,
+                fragments=fragments,
+                num_slots=self._num_slots,
+                staging_bytes=self._ring_bytes,
+                max_in_flight_bytes=self._config.max_in_flight_bytes,
+                transfer_timeout_s=self._config.transfer_timeout_s,
+                host_link=self._config.host_link,
+            )
+        except ResourceError as error:
+            raise ResourceError(
+                f"rank {self._rank} cannot have its share of cpu_bytes_to_use, "
+                f"{format_size(self._num_slots * self._slot_bytes)}: {error}"
+            ) from error
         logger.info(
             "kvferry: rank %d has %d slots of %s (%s) and a staging ring of %s",
             self._rank,
