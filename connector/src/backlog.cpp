@@ -22,11 +22,12 @@ void Backlog::push_front(const BacklogEntry& entry) {
   ++num_entries_;
 }
 
-void Backlog::drop(BlockId block) {
+bool Backlog::drop(BlockId block) {
   Place& place = places_.at(block.value());
-  if (place != Place::kQueued) return;
+  if (place != Place::kQueued) return false;
   place = Place::kDropped;
   --num_entries_;
+  return true;
 }
 
 std::optional<BacklogEntry> Backlog::pop() {

@@ -76,6 +76,8 @@ class SchedulerEngine::Impl {
   [[nodiscard]] static bool is_absent(cpu_tier::KeyState state) {
     return state == cpu_tier::KeyState::kAbsent;
   }
+  /// The block is written in this step: what the backlog knows of it is void.
+  void drop_rewritten(BlockId block) { skipped_reallocated_ += backlog_.drop(block) ? 1 : 0; }
   /// Blocks that became known as complete after the last plan the request was in (asynchronous scheduling).
   void offer_rest(Request& request);
   /// A rank has no staging ring.
@@ -189,7 +191,7 @@ void SchedulerEngine::Impl::on_scheduled(std::string_view engine_id, TableUpdate
   if (request == nullptr) {
     // It is not followed, but it writes them all the same, in this step or a later one.
     const std::size_t kept = update == TableUpdate::kReplace ? first_written : 0;
-    for (std::size_t i = kept; i < blocks.size(); ++i) backlog_.drop(blocks[i]);
+    for (std::size_t i = kept; i < blocks.size(); ++i) drop_rewritten(blocks[i]);
     return;
   }
   if (update == TableUpdate::kReplace) {
@@ -209,7 +211,7 @@ void SchedulerEngine::Impl::on_scheduled(std::string_view engine_id, TableUpdate
                 static_cast<std::uint32_t>(request->table.size())});
   // This step writes these blocks, maybe under a key that the backlog knows them by: what was read at the bind would be
   // the old content.
-  for (std::uint32_t i = first_written; i < end; ++i) backlog_.drop(request->table[i]);
+  for (std::uint32_t i = first_written; i < end; ++i) drop_rewritten(request->table[i]);
   if (!request->storable || request->num_offered >= end) return;
   candidates_.push_back({request, request->num_offered, end});
   request->num_offered = end;

@@ -74,8 +74,8 @@ class ToySpec:
     ----------
     num_blocks, block_size
         Of the GPU pool (vLLM keeps block 0 for itself), and tokens of a block.
-    num_layers
-        Of the toy model.
+    num_layers, layer_time_s
+        Of the toy model, and how long it takes over each: time for what goes on beside a forward.
     world_size
         Tensor-parallel ranks, all in this process.
     max_num_batched_tokens, max_num_seqs, max_model_len
@@ -98,6 +98,7 @@ class ToySpec:
     num_blocks: int = 33
     block_size: int = 16
     num_layers: int = 3
+    layer_time_s: float = 0.0
     world_size: int = 1
     max_num_batched_tokens: int = 256
     max_num_seqs: int = 16
@@ -265,6 +266,7 @@ class ToyWorker:
             tokens.extend(sampled[-1])
         if ids and self.connector is not None:
             for name, tensor in self.kv_caches.items():
+                time.sleep(self._spec.layer_time_s)
                 self.connector.wait_for_layer_load(name)
                 self.connector.save_kv_layer(name, tensor, None)
         return ModelRunnerOutput(

@@ -40,7 +40,7 @@ TEST_F(SchedulerStoreTest, PlansTheWholeBlocksThatTheStepCompletes) {
   EXPECT_EQ(view().tier.num_writable, 2U);
 }
 
-TEST_F(SchedulerStoreTest, ManyBlocksOfOneRequestAreATransferOfItsOwnAndFewShareOne) {
+TEST_F(SchedulerStoreTest, RequestsThatCompleteOneBlockShareATransferOthersHaveTheirOwn) {
   register_ranks({});
   arrive("long", {1, 2, 3, 4, 5, 6});
   arrive("short", {7});
@@ -194,6 +194,17 @@ TEST_F(SchedulerStoreTest, EqualKeysAreStoredOnce) {
   arrive("d", {1, 2, 3});
   schedule("d", {40, 41, 42}, 0, 12);
   EXPECT_TRUE(plan().stores.empty());
+}
+
+TEST_F(SchedulerStoreTest, EqualKeysOfSingleBlocksAreStoredOnce) {
+  register_ranks({});
+  arrive("a", {1});
+  arrive("b", {1});
+  arrive("c", {2});
+  schedule("a", {10}, 0, 4);
+  schedule("b", {20}, 0, 4);
+  schedule("c", {30}, 0, 4);
+  EXPECT_EQ(planned_blocks(plan()), (Blocks{10, 30}));
 }
 
 TEST_F(SchedulerStoreTest, EqualKeysOfLongPromptsAreStoredOnce) {

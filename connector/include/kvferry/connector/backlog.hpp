@@ -27,8 +27,8 @@ class Backlog {
   void push(BlockId block, const cpu_tier::BlockKey& key);
   /// Puts an entry that was taken and could not be served back at the head.
   void push_front(const BacklogEntry& entry);
-  /// The block is being written anew: what was known of it is void.
-  void drop(BlockId block);
+  /// The block is being written anew: what was known of it is void. Returns whether it had an entry.
+  bool drop(BlockId block);
   [[nodiscard]] std::size_t size() const { return num_entries_; }
   /// Takes the oldest entry, if there is one.
   [[nodiscard]] std::optional<BacklogEntry> pop();
