@@ -22,8 +22,12 @@ void LoadBook::plan(StepPlan& plan) {
     Load& load = loads_.at(transfer);
     load.sent = true;
     plan.loads.push_back(std::move(load.order));
-    load.order = {transfer, plan.loads.back().owner, plan.loads.back().engine_request_id,
-                  plan.loads.back().doomed, plan.loads.back().group, {}};
+    load.order = {transfer,
+                  plan.loads.back().owner,
+                  plan.loads.back().engine_request_id,
+                  plan.loads.back().doomed,
+                  plan.loads.back().group,
+                  {}};
   }
   begun_.clear();
   plan.cancels = std::exchange(cancels_, {});
@@ -35,7 +39,8 @@ void LoadBook::cancel(TransferId transfer) {
     cancels_.push_back({transfer, CancelKind::kAbort});
     return;
   }
-  // No rank knows of it. The engine still waits for every rank's report, so the order stays, without blocks.
+  // No rank knows of it. The engine still waits for every rank's report, so the order stays,
+  // without blocks.
   load.order.blocks.clear();
   tier_.release(std::move(load.lease));
 }
@@ -58,7 +63,8 @@ bool LoadBook::mark_ended(RankId rank, const TransferEnded& ended) {
 void LoadBook::settle_failures() {
   for (const TransferId transfer : ended_) {
     const Load& load = loads_.at(transfer);
-    // Whether the slot or the way is bad is unknown: offering it again could fail for ever (policy `recompute`).
+    // Whether the slot or the way is bad is unknown: offering it again could fail for ever (policy
+    // `recompute`).
     if (load.roll.any_failed()) tier_.forget(load.lease);
   }
 }

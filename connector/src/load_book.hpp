@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <map>
-#include <string>
-#include <vector>
-
 #include "kvferry/base/ids.hpp"
 #include "kvferry/connector/owner.hpp"
 #include "kvferry/connector/ownership_table.hpp"
 #include "kvferry/connector/step_plan.hpp"
 #include "kvferry/connector/step_report.hpp"
 #include "kvferry/cpu_tier/cpu_tier.hpp"
+
 #include "rank_roll.hpp"
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
 
 namespace kvferry::connector {
 
-/// The loads under way: each owns its lease until every rank has ended it, or until it is cancelled before its plan was
-/// sent.
+/// The loads under way: each owns its lease until every rank has ended it, or until it is cancelled
+/// before its plan was sent.
 class LoadBook {
  public:
   LoadBook(cpu_tier::CpuTier& tier, OwnershipTable& owners, std::uint32_t world_size)
@@ -26,7 +27,8 @@ class LoadBook {
   LoadBook(const LoadBook&) = delete;
   LoadBook& operator=(const LoadBook&) = delete;
 
-  /// Starts the request's load; `order` enters the next plan. `lease` has one slot per block, or is empty if doomed.
+  /// Starts the request's load; `order` enters the next plan. `lease` has one slot per block, or is
+  /// empty if doomed.
   void begin(Request& request, LoadOrder order, cpu_tier::Lease lease);
   /// Moves the orders of loads begun since the last plan, and of cancellations, into `plan`.
   void plan(StepPlan& plan);
@@ -41,8 +43,8 @@ class LoadBook {
   [[nodiscard]] bool mark_ended(RankId rank, const TransferEnded& ended);
   /// Of the loads that ended on all ranks: forgets the keys of the failed.
   void settle_failures();
-  /// Gives their leases back and tells their owners; appends the engine ids of those that nobody waits for, unless a
-  /// load that somebody waits for ended under the same id.
+  /// Gives their leases back and tells their owners; appends the engine ids of those that nobody
+  /// waits for, unless a load that somebody waits for ended under the same id.
   void settle_ends(std::vector<std::string>& stale);
 
   [[nodiscard]] std::size_t num_in_flight() const { return loads_.size(); }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvferry/connector/ownership_table.hpp"
 
+#include "kvferry/base/check.hpp"
+
 #include <algorithm>
 #include <utility>
-
-#include "kvferry/base/check.hpp"
 
 namespace kvferry::connector {
 
@@ -44,7 +44,8 @@ Request& OwnershipTable::arrive(std::string_view engine_id,
 
 Request* OwnershipTable::find(std::string_view engine_id) {
   const auto found = newest_.find(engine_id);
-  if (found == newest_.end() || found->second->state == RequestState::kAbortedLoading) return nullptr;
+  if (found == newest_.end() || found->second->state == RequestState::kAbortedLoading)
+    return nullptr;
   return found->second;
 }
 

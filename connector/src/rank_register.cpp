@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rank_register.hpp"
 
+#include "kvferry/base/error.hpp"
+
 #include <algorithm>
 #include <string>
-
-#include "kvferry/base/error.hpp"
 
 namespace kvferry::connector {
 namespace {
 
-void expect_equal(const char* what, std::uint64_t of_rank, std::uint64_t of_scheduler, RankId rank) {
+void expect_equal(const char* what, std::uint64_t of_rank, std::uint64_t of_scheduler,
+                  RankId rank) {
   if (of_rank == of_scheduler) return;
   throw TopologyError("rank " + std::to_string(rank.value()) + " has " + what + " " +
                       std::to_string(of_rank) + ", the scheduler was told " +
@@ -23,7 +24,8 @@ void RankRegister::take(const StepReport& report) {
   const RankId rank = report.rank;
   if (rank.value() >= ranks_.size()) {
     throw TopologyError("a worker reports as rank " + std::to_string(rank.value()) +
-                        ", the scheduler was told a world size of " + std::to_string(ranks_.size()) +
+                        ", the scheduler was told a world size of " +
+                        std::to_string(ranks_.size()) +
                         ": every process of the engine must start with the same configuration");
   }
   if (!report.topology) return;

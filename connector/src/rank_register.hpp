@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "kvferry/connector/scheduler_engine.hpp"
+#include "kvferry/connector/step_report.hpp"
+
 #include <cstdint>
 #include <optional>
 #include <vector>
-
-#include "kvferry/connector/scheduler_engine.hpp"
-#include "kvferry/connector/step_report.hpp"
 
 namespace kvferry::connector {
 
@@ -16,8 +16,8 @@ class RankRegister {
   explicit RankRegister(const SchedulerOptions& expected)
       : expected_(expected), ranks_(expected.world_size) {}
 
-  /// Throws TopologyError naming both sides if the report's rank or topology is not the expected one; else takes its
-  /// topology, if any, over.
+  /// Throws TopologyError naming both sides if the report's rank or topology is not the expected
+  /// one; else takes its topology, if any, over.
   void take(const StepReport& report);
 
   [[nodiscard]] std::uint32_t num_ready() const { return num_ready_; }

@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "kvferry/base/ids.hpp"
+#include "kvferry/connector/step_report.hpp"
+
 #include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <vector>
 
-#include "kvferry/base/ids.hpp"
-#include "kvferry/connector/step_report.hpp"
-
 namespace kvferry::connector {
 
-/// What every rank has said of one transfer. Success needs every rank, one failure is a failure. The second word of a
-/// rank on the same matter is refused.
+/// What every rank has said of one transfer. Success needs every rank, one failure is a failure.
+/// The second word of a rank on the same matter is refused.
 class RankRoll {
  public:
   explicit RankRoll(std::uint32_t world_size) : ranks_(world_size) {}
 
-  /// False if this rank has said so before. A store of which a rank gathered nothing ends on it by that.
+  /// False if this rank has said so before. A store of which a rank gathered nothing ends on it by
+  /// that.
   [[nodiscard]] bool gathered(RankId rank, std::uint32_t num_gathered) {
     Rank& of = ranks_.at(rank.value());
     if (of.gathered) return false;
@@ -42,8 +43,12 @@ class RankRoll {
   [[nodiscard]] bool all_done() const { return all_ended() && all_done_; }
   [[nodiscard]] bool any_failed() const { return any_failed_; }
   /// Blocks that every rank, and that any rank, gathered; once all_gathered().
-  [[nodiscard]] std::uint32_t least_gathered() const { return extreme([](auto a, auto b) { return a < b; }); }
-  [[nodiscard]] std::uint32_t most_gathered() const { return extreme([](auto a, auto b) { return a > b; }); }
+  [[nodiscard]] std::uint32_t least_gathered() const {
+    return extreme([](auto a, auto b) { return a < b; });
+  }
+  [[nodiscard]] std::uint32_t most_gathered() const {
+    return extreme([](auto a, auto b) { return a > b; });
+  }
 
  private:
   struct Rank {

@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvferry/connector/scheduler_engine.hpp"
 
-#include <algorithm>
-#include <optional>
-#include <unordered_set>
-#include <utility>
-
 #include "kvferry/base/error.hpp"
 #include "kvferry/connector/backlog.hpp"
 #include "kvferry/connector/ownership_table.hpp"
 #include "kvferry/connector/step_plan.hpp"
 #include "kvferry/connector/step_report.hpp"
 #include "kvferry/cpu_tier/cpu_tier.hpp"
+
 #include "load_book.hpp"
 #include "rank_register.hpp"
 #include "store_book.hpp"
+
+#include <algorithm>
+#include <optional>
+#include <unordered_set>
+#include <utility>
 
 namespace kvferry::connector {
 namespace {
@@ -22,7 +23,8 @@ namespace {
 void validate(const SchedulerOptions& options) {
   if (options.world_size == 0) throw ConfigError("world_size is 0; expected at least one rank");
   if (options.block_tokens == 0) throw ConfigError("block_tokens is 0; expected the block size");
-  if (options.num_blocks == 0) throw ConfigError("num_blocks is 0; expected the engine's pool size");
+  if (options.num_blocks == 0)
+    throw ConfigError("num_blocks is 0; expected the engine's pool size");
   if (options.max_slots == 0) {
     throw ConfigError("the CPU tier has room for 0 blocks; raise cpu_bytes_to_use");
   }
@@ -62,14 +64,16 @@ class SchedulerEngine::Impl {
   [[nodiscard]] SchedulerSnapshot snapshot() const;
 
  private:
-  /// Blocks of a scheduled request that this step completes, or that it found in the engine's cache.
+  /// Blocks of a scheduled request that this step completes, or that it found in the engine's
+  /// cache.
   struct Candidate {
     Request* request;
     std::uint32_t first;
     std::uint32_t last;
   };
 
-  /// A single block, as a request that decodes completes it: a transfer of its own would cost more than it holds.
+  /// A single block, as a request that decodes completes it: a transfer of its own would cost more
+  /// than it holds.
   [[nodiscard]] static bool is_single(const Candidate& candidate) {
     return candidate.last - candidate.first == 1;
   }
@@ -78,14 +82,14 @@ class SchedulerEngine::Impl {
   }
   /// The block is written in this step: what the backlog knows of it is void.
   void drop_rewritten(BlockId block) { skipped_reallocated_ += backlog_.drop(block) ? 1 : 0; }
-  /// Blocks that became known as complete after the last plan the request was in (asynchronous scheduling).
+  /// Blocks that became known as complete after the last plan the request was in (asynchronous
+  /// scheduling).
   void offer_rest(Request& request);
   /// A rank has no staging ring.
-  [[nodiscard]] bool stores_off() const {
-    return ranks_.all_ready() && stores_.ring_blocks() == 0;
-  }
+  [[nodiscard]] bool stores_off() const { return ranks_.all_ready() && stores_.ring_blocks() == 0; }
   TransferId next_transfer() { return last_transfer_ = last_transfer_.next(); }
-  /// Owner of a store whose blocks belong to several requests, or have outlived theirs: the transfer itself.
+  /// Owner of a store whose blocks belong to several requests, or have outlived theirs: the
+  /// transfer itself.
   [[nodiscard]] Owner transfer_owner() const {
     return {options_.domain, RequestId(), Generation(last_transfer_.next().value())};
   }
@@ -97,7 +101,8 @@ class SchedulerEngine::Impl {
   /// Plans as many of the first blocks as `limit` and the tier allow; the others enter the backlog.
   void plan_or_defer(StepPlan& plan, std::uint32_t& limit, Owner owner,
                      std::span<const BlockId> blocks, std::span<const cpu_tier::BlockKey> keys);
-  /// Reserves for as many of the first blocks as the tier has room for, plans them, and returns how many.
+  /// Reserves for as many of the first blocks as the tier has room for, plans them, and returns how
+  /// many.
   std::uint32_t plan_store(StepPlan& plan, Owner owner, StoreReadiness readiness,
                            std::span<const BlockId> blocks,
                            std::span<const cpu_tier::BlockKey> keys);
@@ -132,8 +137,8 @@ std::uint32_t SchedulerEngine::Impl::lookup(std::string_view engine_id,
   request->sync_keys();
   const std::uint32_t num_local = num_local_tokens / options_.block_tokens;
   // The last token is computed in any case: the engine needs its logits.
-  const std::uint32_t limit =
-      std::min(static_cast<std::uint32_t>(request->keys.size()), (num_tokens - 1) / options_.block_tokens);
+  const std::uint32_t limit = std::min(static_cast<std::uint32_t>(request->keys.size()),
+                                       (num_tokens - 1) / options_.block_tokens);
   LookupAnswer& answer = request->answer;
   if (!answer.valid || answer.hit.eviction_epoch != tier_.eviction_epoch() ||
       answer.num_local_blocks != num_local || answer.num_limit_blocks != limit) {
@@ -158,10 +163,11 @@ void SchedulerEngine::Impl::on_allocated(std::string_view engine_id, std::span<c
   const std::uint32_t first = request->answer.num_local_blocks;
   const std::uint32_t count =
       (num_external_tokens + options_.block_tokens - 1) / options_.block_tokens;
-  LoadOrder order{next_transfer(), request->owner(options_.domain), request->engine_id, true,
-                  GroupId(0),      {}};
+  LoadOrder order{
+      next_transfer(), request->owner(options_.domain), request->engine_id, true, GroupId(0), {}};
   cpu_tier::Lease lease;
-  if (request->answer.valid && count <= request->answer.hit.size() && first + count <= table.size()) {
+  if (request->answer.valid && count <= request->answer.hit.size() &&
+      first + count <= table.size()) {
     auto leased = tier_.lease(request->answer.hit, count);
     if (leased.ok()) {
       lease = std::move(leased).value();
@@ -173,8 +179,8 @@ void SchedulerEngine::Impl::on_allocated(std::string_view engine_id, std::span<c
       hit_tokens_ += num_external_tokens;
     }
   }
-  // What is loaded is in the tier. Behind a local hit the whole prefix is gone through once it runs, so that its head is
-  // touched too, and offered where the tier has lost it.
+  // What is loaded is in the tier. Behind a local hit the whole prefix is gone through once it
+  // runs, so that its head is touched too, and offered where the tier has lost it.
   request->num_offered = order.doomed || first > 0 ? 0 : count;
   // From here on, so that a reset sees that it has blocks from before.
   request->table.assign(table.begin(), table.end());
@@ -201,16 +207,16 @@ void SchedulerEngine::Impl::on_scheduled(std::string_view engine_id, TableUpdate
   }
   request->table.insert(request->table.end(), blocks.begin(), blocks.end());
   // Most steps of a decoding request complete no block; its hashes need not be looked at then.
-  const std::uint32_t complete = (num_computed_tokens + num_scheduled_tokens) / options_.block_tokens;
+  const std::uint32_t complete =
+      (num_computed_tokens + num_scheduled_tokens) / options_.block_tokens;
   if (complete == first_written && request->num_offered == complete) return;
   request->sync_keys();
   // What is computed again (a failed load, a roll-back) is offered again.
   request->num_offered = std::min(request->num_offered, first_written);
-  const std::uint32_t end =
-      std::min({complete, static_cast<std::uint32_t>(request->keys.size()),
-                static_cast<std::uint32_t>(request->table.size())});
-  // This step writes these blocks, maybe under a key that the backlog knows them by: what was read at the bind would be
-  // the old content.
+  const std::uint32_t end = std::min({complete, static_cast<std::uint32_t>(request->keys.size()),
+                                      static_cast<std::uint32_t>(request->table.size())});
+  // This step writes these blocks, maybe under a key that the backlog knows them by: what was read
+  // at the bind would be the old content.
   for (std::uint32_t i = first_written; i < end; ++i) drop_rewritten(request->table[i]);
   if (!request->storable || request->num_offered >= end) return;
   candidates_.push_back({request, request->num_offered, end});
@@ -228,7 +234,8 @@ void SchedulerEngine::Impl::offer_rest(Request& request) {
 
 void SchedulerEngine::Impl::on_preempted(std::string_view engine_id) {
   Request* request = owners_.find(engine_id);
-  // A request that already loads again was preempted before that load, by a reset of the engine's cache.
+  // A request that already loads again was preempted before that load, by a reset of the engine's
+  // cache.
   if (request == nullptr || request->state != RequestState::kIdle) return;
   offer_rest(*request);
   owners_.preempt(*request);
@@ -452,9 +459,7 @@ void SchedulerEngine::on_allocated(std::string_view engine_id, std::span<const B
   impl_->on_allocated(engine_id, table, num_external_tokens);
 }
 
-void SchedulerEngine::on_preempted(std::string_view engine_id) {
-  impl_->on_preempted(engine_id);
-}
+void SchedulerEngine::on_preempted(std::string_view engine_id) { impl_->on_preempted(engine_id); }
 
 void SchedulerEngine::on_scheduled(std::string_view engine_id, TableUpdate update,
                                    std::span<const BlockId> blocks,

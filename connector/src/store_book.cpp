@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store_book.hpp"
 
+#include "kvferry/base/check.hpp"
+
 #include <algorithm>
 #include <optional>
 #include <utility>
-
-#include "kvferry/base/check.hpp"
 
 namespace kvferry::connector {
 
@@ -20,8 +20,8 @@ StoreBook::~StoreBook() {
 std::uint32_t StoreBook::plan_limit() const {
   if (ring_blocks_ == 0) return 0;
   const std::uint32_t room = ring_blocks_ > ring_claims_ ? ring_blocks_ - ring_claims_ : 0;
-  // An eighth of the ring more in each step: a ring that turns out to drain faster is found within a few steps, one that
-  // is stuck costs little.
+  // An eighth of the ring more in each step: a ring that turns out to drain faster is found within
+  // a few steps, one that is stuck costs little.
   const std::uint32_t more = ring_blocks_ / 8 + 8;
   return room + recently_taken_ + more;
 }
@@ -87,8 +87,8 @@ std::uint32_t StoreBook::settle_gathers(Store& store) {
   ring_claims_ -= store.ring_claim - most;
   store.ring_claim = most;
   if (store.was_aborted) return most;
-  // What a rank skipped is stored on no rank: forgotten here, offered again, and its slot is free as soon as no rank writes
-  // it.
+  // What a rank skipped is stored on no rank: forgotten here, offered again, and its slot is free
+  // as soon as no rank writes it.
   for (std::size_t i = store.blocks.size(); i > least; --i) {
     backlog_.push_front({store.blocks[i - 1], tier_.key(store.writable.slots()[i - 1])});
     ++num_skipped_;

@@ -1,23 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <map>
-#include <span>
-#include <vector>
-
 #include "kvferry/base/ids.hpp"
 #include "kvferry/connector/backlog.hpp"
 #include "kvferry/connector/owner.hpp"
 #include "kvferry/connector/step_plan.hpp"
 #include "kvferry/connector/step_report.hpp"
 #include "kvferry/cpu_tier/cpu_tier.hpp"
+
 #include "rank_roll.hpp"
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <vector>
 
 namespace kvferry::connector {
 
-/// The stores under way: each owns its slots from the plan until every rank has ended it (G1: it owns no block). How many
-/// blocks may still be planned follows from what the rings hold and took lately.
+/// The stores under way: each owns its slots from the plan until every rank has ended it (G1: it
+/// owns no block). How many blocks may still be planned follows from what the rings hold and took
+/// lately.
 class StoreBook {
  public:
   StoreBook(cpu_tier::CpuTier& tier, Backlog& backlog, std::uint32_t world_size)
@@ -30,8 +32,9 @@ class StoreBook {
   void set_ring_blocks(std::uint32_t ring_blocks) { ring_blocks_ = ring_blocks; }
   [[nodiscard]] std::uint32_t ring_blocks() const { return ring_blocks_; }
 
-  /// Blocks worth planning now: the room that the ring is known to have, what it took in the last step (it drains
-  /// while the step runs), and some more, so that the ranks and not the plan are the limit.
+  /// Blocks worth planning now: the room that the ring is known to have, what it took in the last
+  /// step (it drains while the step runs), and some more, so that the ranks and not the plan are
+  /// the limit.
   [[nodiscard]] std::uint32_t plan_limit() const;
 
   /// Plans a store of `blocks` into `slots` (one each, in order).
@@ -44,7 +47,8 @@ class StoreBook {
   /// Settles everything that the marks decided since the last call.
   void settle();
 
-  /// Aborts all stores in flight: their keys are forgotten now, their slots return when the ranks are done. Returns them.
+  /// Aborts all stores in flight: their keys are forgotten now, their slots return when the ranks
+  /// are done. Returns them.
   [[nodiscard]] std::vector<TransferId> abort_all();
 
   [[nodiscard]] std::size_t num_in_flight() const { return stores_.size(); }
@@ -57,7 +61,8 @@ class StoreBook {
     Owner owner;
     std::vector<BlockId> blocks;
     cpu_tier::WritableSlots writable;  ///< Of the first blocks.
-    cpu_tier::AbortedSlots aborted;    ///< Of the blocks behind them, as far as a rank may still write them.
+    cpu_tier::AbortedSlots
+        aborted;  ///< Of the blocks behind them, as far as a rank may still write them.
     RankRoll roll;
     std::uint32_t ring_claim = 0;  ///< Blocks that a ring holds or may come to hold of it.
     bool was_aborted = false;

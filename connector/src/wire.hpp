@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "kvferry/base/error.hpp"
+#include "kvferry/base/ids.hpp"
+
 #include <bit>
 #include <concepts>
 #include <cstddef>
@@ -11,9 +14,6 @@
 #include <type_traits>
 #include <vector>
 
-#include "kvferry/base/error.hpp"
-#include "kvferry/base/ids.hpp"
-
 namespace kvferry::connector {
 
 static_assert(std::endian::native == std::endian::little,
@@ -23,10 +23,8 @@ static_assert(std::endian::native == std::endian::little,
 class WireWriter {
  public:
   template <class T>
-    requires std::is_arithmetic_v<T>
-  void put(T value) {
-    bytes_.append(reinterpret_cast<const char*>(&value), sizeof value);
-  }
+  requires std::is_arithmetic_v<T>
+  void put(T value) { bytes_.append(reinterpret_cast<const char*>(&value), sizeof value); }
   template <class Tag, class Rep>
   void put(StrongId<Tag, Rep> id) {
     put(id.value());
@@ -54,10 +52,8 @@ class WireReader {
   explicit WireReader(std::span<const std::byte> bytes) : bytes_(bytes) {}
 
   template <class T>
-    requires std::is_arithmetic_v<T>
-  void get(T& value) {
-    std::memcpy(&value, take(sizeof value), sizeof value);
-  }
+  requires std::is_arithmetic_v<T>
+  void get(T& value) { std::memcpy(&value, take(sizeof value), sizeof value); }
   template <class Tag, class Rep>
   void get(StrongId<Tag, Rep>& id) {
     Rep value{};
@@ -66,7 +62,7 @@ class WireReader {
   }
   /// An enumerator, none larger than `last`.
   template <class Enum>
-    requires std::is_enum_v<Enum>
+  requires std::is_enum_v<Enum>
   void get(Enum& value, Enum last) {
     std::underlying_type_t<Enum> raw{};
     get(raw);
@@ -83,8 +79,8 @@ class WireReader {
     const std::byte* source = take(count * sizeof(BlockSlot));
     if (count != 0) std::memcpy(blocks.data(), source, count * sizeof(BlockSlot));
   }
-  /// A count of items of at least `item_bytes` each: one that cannot fit in the rest is refused before
-  /// anything is allocated for it.
+  /// A count of items of at least `item_bytes` each: one that cannot fit in the rest is refused
+  /// before anything is allocated for it.
   [[nodiscard]] std::size_t get_count(std::size_t item_bytes) {
     std::uint32_t count = 0;
     get(count);

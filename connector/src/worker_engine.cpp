@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvferry/connector/worker_engine.hpp"
 
-#include <cstring>
-#include <optional>
-#include <unordered_map>
-#include <utility>
-
 #include "kvferry/base/check.hpp"
 #include "kvferry/base/error.hpp"
 #include "kvferry/connector/step_plan.hpp"
 #include "kvferry/connector/step_report.hpp"
 #include "kvferry/cpu_tier/arena.hpp"
+
+#include <cstring>
+#include <optional>
+#include <unordered_map>
+#include <utility>
 
 namespace kvferry::connector {
 
@@ -24,9 +24,9 @@ class WorkerEngine::Impl {
         arena_(*device_, slot_bytes_, options_.num_slots),
         engine_(*device_, {std::move(geometry)}, arena_, options_.transfer) {
     report_.rank = options_.rank;
-    report_.topology = RankTopology{
-        options_.world_size, num_blocks_, slot_bytes_, options_.num_slots,
-        static_cast<std::uint32_t>(options_.transfer.staging_bytes / slot_bytes_)};
+    report_.topology =
+        RankTopology{options_.world_size, num_blocks_, slot_bytes_, options_.num_slots,
+                     static_cast<std::uint32_t>(options_.transfer.staging_bytes / slot_bytes_)};
   }
 
   /// Decodes the plan and checks that it is the next one and fits this rank.
@@ -173,13 +173,13 @@ EndedLoads WorkerEngine::Impl::collect() {
   }
   if (const auto late = engine_.overdue(options_.transfer_timeout)) {
     const auto age = std::chrono::duration_cast<std::chrono::seconds>(late->age);
-    throw TimeoutError(
-        "rank " + std::to_string(options_.rank.value()) + ": " +
-        (late->kind == transfer::TransferKind::kLoad ? "load " : "store ") +
-        std::to_string(late->transfer.value()) + " has not ended for " +
-        std::to_string(age.count()) +
-        " s (transfer_timeout_s); its memory may still be written, so the worker stops. A hung device"
-        " or link is the usual cause");
+    throw TimeoutError("rank " + std::to_string(options_.rank.value()) + ": " +
+                       (late->kind == transfer::TransferKind::kLoad ? "load " : "store ") +
+                       std::to_string(late->transfer.value()) + " has not ended for " +
+                       std::to_string(age.count()) +
+                       " s (transfer_timeout_s); its memory may still be written, so the worker "
+                       "stops. A hung device"
+                       " or link is the usual cause");
   }
   return std::exchange(ended_loads_, {});
 }
@@ -195,7 +195,8 @@ WorkerEngine::WorkerEngine(std::unique_ptr<gpu::Device> device, gpu::BlockGeomet
                            WorkerOptions options) {
   if (options.world_size == 0 || options.rank.value() >= options.world_size) {
     throw ConfigError("rank " + std::to_string(options.rank.value()) + " of world size " +
-                      std::to_string(options.world_size) + ": expected a rank below the world size");
+                      std::to_string(options.world_size) +
+                      ": expected a rank below the world size");
   }
   if (options.num_slots == 0) {
     throw ConfigError("the CPU tier has room for 0 blocks of " +
@@ -209,7 +210,8 @@ WorkerEngine::~WorkerEngine() = default;
 void WorkerEngine::bind(std::span<const std::byte> bytes, std::uintptr_t compute_stream) {
   StepPlan plan = impl_->accept(bytes);
   // What the last step did not save is lost: its blocks may be written by now.
-  for (const WaitingStore& store : waiting_) impl_->finish_store(store.transfer, store.num_gathered);
+  for (const WaitingStore& store : waiting_)
+    impl_->finish_store(store.transfer, store.num_gathered);
   waiting_.clear();
   impl_->cancel(plan.cancels);
   impl_->start_loads(plan, impl_->compute(compute_stream));
@@ -235,7 +237,8 @@ void WorkerEngine::gather_waiting(std::uintptr_t compute_stream) {
 void WorkerEngine::save(std::uintptr_t compute_stream) {
   for (WaitingStore& store : waiting_) store.ready = true;
   pump(compute_stream);
-  for (const WaitingStore& store : waiting_) impl_->finish_store(store.transfer, store.num_gathered);
+  for (const WaitingStore& store : waiting_)
+    impl_->finish_store(store.transfer, store.num_gathered);
   waiting_.clear();
 }
 
@@ -244,9 +247,10 @@ std::string WorkerEngine::take_report() { return impl_->take_report(); }
 
 void WorkerEngine::close() {
   if (impl_->engine().close(impl_->options().transfer_timeout)) return;
-  throw TimeoutError("rank " + std::to_string(impl_->options().rank.value()) +
-                     ": copies have not ended within transfer_timeout_s at shutdown; their memory is"
-                     " still in use");
+  throw TimeoutError(
+      "rank " + std::to_string(impl_->options().rank.value()) +
+      ": copies have not ended within transfer_timeout_s at shutdown; their memory is"
+      " still in use");
 }
 
 std::uint64_t WorkerEngine::slot_bytes() const { return impl_->arena().slot_bytes(); }

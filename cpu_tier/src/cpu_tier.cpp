@@ -73,8 +73,8 @@ Result<Reservation, Exhausted> CpuTier::reserve(std::span<const BlockKey> keys) 
   const std::span<SlotId> slots(taken);
 
 #ifndef NDEBUG
-  // Before evicting: a key that is readable must not be evicted to make room for itself. Whoever reserves has just
-  // looked its keys up, so release builds leave it at insert()'s own check.
+  // Before evicting: a key that is readable must not be evicted to make room for itself. Whoever
+  // reserves has just looked its keys up, so release builds leave it at insert()'s own check.
   index_.find(keys, slots);
   for (const SlotId slot : slots) {
     KVFERRY_CHECK(slot == BlockIndex::kNoSlot,
@@ -185,7 +185,8 @@ Result<Lease, NotReadable> CpuTier::lease(std::span<const BlockKey> keys) {
 Result<Lease, NotReadable> CpuTier::lease(const PrefixHit& hit, std::size_t count) {
   KVFERRY_CHECK(count <= hit.size(), "a lease beyond the end of its hit");
   if (hit.eviction_epoch != eviction_epoch_) return NotReadable{};
-  std::vector<SlotId> slots(hit.slots.begin(), hit.slots.begin() + static_cast<std::ptrdiff_t>(count));
+  std::vector<SlotId> slots(hit.slots.begin(),
+                            hit.slots.begin() + static_cast<std::ptrdiff_t>(count));
   ledger_.lease(slots);
   dcheck_conserved();
   return Lease(std::move(slots));

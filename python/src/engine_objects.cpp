@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine_objects.hpp"
 
-#include <structmember.h>
+#include "kvferry/base/error.hpp"
 
 #include <cstring>
 #include <limits>
 #include <string>
-
-#include "kvferry/base/error.hpp"
+#include <structmember.h>
 
 namespace kvferry::python {
 
@@ -27,7 +26,8 @@ AttributeReader::AttributeReader(py::handle sample, const char* slot_name,
 
 py::object AttributeReader::read(py::handle object) const {
   if (slot_offset_ != 0 && Py_TYPE(object.ptr()) == type_) {
-    PyObject* value = *reinterpret_cast<PyObject**>(reinterpret_cast<char*>(object.ptr()) + slot_offset_);
+    PyObject* value =
+        *reinterpret_cast<PyObject**>(reinterpret_cast<char*>(object.ptr()) + slot_offset_);
     if (value != nullptr) return py::reinterpret_borrow<py::object>(value);
   }
   PyObject* value = PyObject_GetAttr(object.ptr(), attribute_name_.ptr());
@@ -55,7 +55,8 @@ bool PyBlockPool::holds(BlockId block, const cpu_tier::BlockKey& key) const {
   const py::object held =
       block_hash_.read(PyList_GET_ITEM(blocks_.ptr(), static_cast<Py_ssize_t>(block.value())));
   if (!PyBytes_Check(held.ptr())) return false;
-  // vLLM: the content hash followed by the group id, 4 bytes big-endian (make_block_hash_with_group_id).
+  // vLLM: the content hash followed by the group id, 4 bytes big-endian
+  // (make_block_hash_with_group_id).
   const auto size = static_cast<std::size_t>(PyBytes_GET_SIZE(held.ptr()));
   const auto* bytes = reinterpret_cast<const unsigned char*>(PyBytes_AS_STRING(held.ptr()));
   if (size != key.hash_bytes + 4) return false;

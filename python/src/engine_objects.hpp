@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "kvferry/connector/engine_view.hpp"
+
 #include <pybind11/pybind11.h>
 
 #include <cstddef>
@@ -8,15 +10,15 @@
 #include <span>
 #include <string_view>
 
-#include "kvferry/connector/engine_view.hpp"
-
-/// Reading vLLM's own Python objects at C speed. Every call needs the GIL; nothing of the engine's is changed.
+/// Reading vLLM's own Python objects at C speed. Every call needs the GIL; nothing of the engine's
+/// is changed.
 namespace kvferry::python {
 
 namespace py = pybind11;
 
-/// Reads one attribute of many objects of one class. For a class with __slots__ (vLLM's KVCacheBlock) the slot is read
-/// through its member descriptor's offset, which takes nanoseconds; anything else goes through getattr.
+/// Reads one attribute of many objects of one class. For a class with __slots__ (vLLM's
+/// KVCacheBlock) the slot is read through its member descriptor's offset, which takes nanoseconds;
+/// anything else goes through getattr.
 class AttributeReader {
  public:
   /// `sample` is one of the objects.

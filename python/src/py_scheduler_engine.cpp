@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "py_scheduler_engine.hpp"
 
+#include "kvferry/base/error.hpp"
+
 #include <span>
 #include <utility>
-
-#include "kvferry/base/error.hpp"
 
 namespace kvferry::python {
 namespace {
@@ -46,7 +46,8 @@ void PySchedulerEngine::bind_pool(ObjectList blocks) {
 }
 
 void PySchedulerEngine::on_request(const py::str& request_id, BytesList block_hashes) {
-  engine().on_request(text_of(request_id), std::make_shared<PyBlockHashes>(std::move(block_hashes)));
+  engine().on_request(text_of(request_id),
+                      std::make_shared<PyBlockHashes>(std::move(block_hashes)));
 }
 
 void PySchedulerEngine::announce(std::string_view engine_id, const BytesList& block_hashes) {

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "kvferry/connector/scheduler_engine.hpp"
+
+#include "engine_objects.hpp"
+
 #include <pybind11/pybind11.h>
 #include <pybind11/typing.h>
 
@@ -9,9 +13,6 @@
 #include <string>
 #include <vector>
 
-#include "engine_objects.hpp"
-#include "kvferry/connector/scheduler_engine.hpp"
-
 namespace kvferry::python {
 
 /// Python's `list[bytes]`, `list[Any]` and `dict[str, int]` in signatures.
@@ -19,15 +20,16 @@ using BytesList = py::typing::List<py::bytes>;
 using ObjectList = py::typing::List<py::object>;
 using Figures = py::typing::Dict<py::str, py::int_>;
 
-/// SchedulerEngine fed from vLLM's own objects: one call per hook, no Python code per block or request.
+/// SchedulerEngine fed from vLLM's own objects: one call per hook, no Python code per block or
+/// request.
 class PySchedulerEngine {
  public:
   explicit PySchedulerEngine(connector::SchedulerOptions options);
 
   void bind_pool(ObjectList blocks);
   void on_request(const py::str& request_id, BytesList block_hashes);
-  std::uint32_t lookup(const py::str& request_id, BytesList block_hashes, std::uint32_t num_local_tokens,
-                       std::uint32_t num_tokens);
+  std::uint32_t lookup(const py::str& request_id, BytesList block_hashes,
+                       std::uint32_t num_local_tokens, std::uint32_t num_tokens);
   void on_allocated(const py::str& request_id, BytesList block_hashes, py::handle blocks,
                     std::uint32_t num_external_tokens);
   py::bytes build_plan(py::handle scheduler_output);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "py_worker_engine.hpp"
 
-#include <chrono>
-#include <utility>
-
 #include "kvferry/base/error.hpp"
 #include "kvferry/gpu/host_link.hpp"
+
+#include <chrono>
+#include <utility>
 
 namespace kvferry::python {
 namespace {
@@ -70,8 +70,8 @@ std::unique_ptr<connector::WorkerEngine> make_worker_engine(const PyWorkerArgume
   options.num_slots = arguments.num_slots;
   options.transfer.staging_bytes = arguments.staging_bytes;
   options.transfer.max_in_flight_bytes = arguments.max_in_flight_bytes;
-  options.transfer_timeout = std::chrono::nanoseconds(
-      static_cast<std::int64_t>(arguments.transfer_timeout_s * 1e9));
+  options.transfer_timeout =
+      std::chrono::nanoseconds(static_cast<std::int64_t>(arguments.transfer_timeout_s * 1e9));
   auto device = gpu::make_host_device(link_options(arguments.host_link));
   auto geometry = gpu::make_block_geometry(std::move(fragments), arguments.num_blocks);
   // Populating the arena takes seconds; the engine's other threads go on meanwhile.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "kvferry/connector/worker_engine.hpp"
+
 #include <pybind11/pybind11.h>
 
 #include <cstdint>
@@ -8,8 +10,6 @@
 #include <string>
 #include <tuple>
 #include <vector>
-
-#include "kvferry/connector/worker_engine.hpp"
 
 namespace kvferry::python {
 

@@ -324,9 +324,7 @@ def test_reset_of_all_caches_with_running_requests_keeps_their_tokens(
 @pytest.mark.parametrize("ring_blocks", [16, 4], ids=["ring of a step", "ring of a quarter step"])
 def test_nearly_all_blocks_of_a_prefill_only_workload_are_stored(make: Make, is_async: bool, ring_blocks: int) -> None:
     # A forward takes as long as the link needs for some rings: then the ring, however small, drains while it runs.
-    engine = make(
-        {"staging_bytes": ring_blocks * 6144}, async_scheduling=is_async, num_blocks=129, layer_time_s=0.005
-    )
+    engine = make({"staging_bytes": ring_blocks * 6144}, async_scheduling=is_async, num_blocks=129, layer_time_s=0.005)
     prompts = {f"p{i}": prompt_of(100 + i, 16 * (3 + i % 8)) for i in range(60)}
     engine.generate(prompts, max_tokens=1)
     engine.settle_stores()

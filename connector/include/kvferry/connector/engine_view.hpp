@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "kvferry/base/ids.hpp"
+#include "kvferry/cpu_tier/block_key.hpp"
+
 #include <cstddef>
 #include <cstdint>
 #include <span>
 
-#include "kvferry/base/ids.hpp"
-#include "kvferry/cpu_tier/block_key.hpp"
-
-/// What the scheduler side reads of the engine's own objects, behind two small interfaces: the Python binding
-/// implements them over vLLM's, tests over plain vectors. Called on the scheduler's thread only.
+/// What the scheduler side reads of the engine's own objects, behind two small interfaces: the
+/// Python binding implements them over vLLM's, tests over plain vectors. Called on the scheduler's
+/// thread only.
 namespace kvferry::connector {
 
-/// The content hashes of one request's complete blocks, as the engine extends (and sometimes truncates) them.
+/// The content hashes of one request's complete blocks, as the engine extends (and sometimes
+/// truncates) them.
 class BlockHashes {
  public:
   virtual ~BlockHashes() = default;
@@ -25,7 +27,8 @@ class BlockHashes {
 class BlockPool {
  public:
   virtual ~BlockPool() = default;
-  /// Whether `block` is cached under `key` now. Then its content is complete and nothing writes it in this step.
+  /// Whether `block` is cached under `key` now. Then its content is complete and nothing writes it
+  /// in this step.
   [[nodiscard]] virtual bool holds(BlockId block, const cpu_tier::BlockKey& key) const = 0;
 };
 

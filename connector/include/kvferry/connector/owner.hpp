@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-
 #include "kvferry/base/ids.hpp"
+
+#include <cstdint>
 
 namespace kvferry::connector {
 
 /// One scheduler side: the engine instance that a plan comes from.
 using DomainId = StrongId<struct DomainIdTag, std::uint32_t>;
-/// A request of the engine's, interned: the same engine id gets a new one after it was forgotten. 0: no request.
+/// A request of the engine's, interned: the same engine id gets a new one after it was forgotten.
+/// 0: no request.
 using RequestId = StrongId<struct RequestIdTag, std::uint64_t>;
 
-/// Who a pending thing belongs to. Two incarnations of one request (id reuse, preemption, resume, reload) differ in
-/// their generation, so that nothing of the old one matches the new one (G4).
+/// Who a pending thing belongs to. Two incarnations of one request (id reuse, preemption, resume,
+/// reload) differ in their generation, so that nothing of the old one matches the new one (G4).
 struct Owner {
   DomainId domain;
   RequestId request;

@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "kvferry/base/ids.hpp"
+#include "kvferry/connector/engine_view.hpp"
+#include "kvferry/connector/owner.hpp"
+#include "kvferry/cpu_tier/block_key.hpp"
+#include "kvferry/cpu_tier/cpu_tier.hpp"
+
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -8,22 +14,18 @@
 #include <unordered_map>
 #include <vector>
 
-#include "kvferry/base/ids.hpp"
-#include "kvferry/connector/engine_view.hpp"
-#include "kvferry/connector/owner.hpp"
-#include "kvferry/cpu_tier/block_key.hpp"
-#include "kvferry/cpu_tier/cpu_tier.hpp"
-
 namespace kvferry::connector {
 
 /// Where one incarnation of a request stands.
 enum class RequestState : std::uint8_t {
   kIdle,           ///< Waiting or running; no transfer belongs to it.
   kLoading,        ///< A load is planned or under way and the engine waits for its report.
-  kAbortedLoading  ///< Finished by the engine while loading: a tombstone until the load ended on every rank.
+  kAbortedLoading  ///< Finished by the engine while loading: a tombstone until the load ended on
+                   ///< every rank.
 };
 
-/// The answer of the last lookup: soft, it holds nothing. Good for as long as its inputs are the same.
+/// The answer of the last lookup: soft, it holds nothing. Good for as long as its inputs are the
+/// same.
 struct LookupAnswer {
   bool valid = false;
   std::uint32_t num_local_blocks = 0;
@@ -41,38 +43,41 @@ struct Request {
   std::vector<cpu_tier::BlockKey> keys;  ///< Of its complete blocks, by position; see sync_keys().
   std::vector<BlockId> table;            ///< GPU blocks by position, as of its last plan or load.
   std::uint32_t num_offered = 0;         ///< Blocks from the first that were offered for a store.
-  bool storable = true;                  ///< False after a reset, until its blocks are computed anew.
+  bool storable = true;  ///< False after a reset, until its blocks are computed anew.
   LookupAnswer answer;
   TransferId load;  ///< The load under way while kLoading or kAbortedLoading.
 
   [[nodiscard]] Owner owner(DomainId domain) const { return {domain, id, generation}; }
 
-  /// Takes over hashes that the engine added, and drops those it truncated or replaced (streaming sessions): hashes
-  /// are chained, so an equal last one proves all before it.
+  /// Takes over hashes that the engine added, and drops those it truncated or replaced (streaming
+  /// sessions): hashes are chained, so an equal last one proves all before it.
   void sync_keys();
 };
 
 /// What the end of a load on every rank means for its owner.
 enum class LoadEnd : std::uint8_t {
   kWaitedFor,  ///< This very incarnation waits: it runs now (computed or rolled back).
-  kAborted,    ///< This very incarnation was aborted: its blocks are freed now and the tombstone is gone.
+  kAborted,    ///< This very incarnation was aborted: its blocks are freed now and the tombstone is
+               ///< gone.
   kStale       ///< No such incarnation waits: the report must not reach the engine.
 };
 
-/// All requests the engine knows of, and the tombstones of those that ended while loading. One thread at a time.
+/// All requests the engine knows of, and the tombstones of those that ended while loading. One
+/// thread at a time.
 class OwnershipTable {
  public:
   explicit OwnershipTable(DomainId domain) : domain_(domain) {}
 
-  /// A request arrives. An id that is in use, a tombstone's too, starts a new incarnation: the engine has one record
-  /// per id, so the old one is nobody's now and a report of its load is stale.
+  /// A request arrives. An id that is in use, a tombstone's too, starts a new incarnation: the
+  /// engine has one record per id, so the old one is nobody's now and a report of its load is
+  /// stale.
   Request& arrive(std::string_view engine_id, std::shared_ptr<const BlockHashes> hashes);
   /// The living (not finished) request of that id, or null.
   [[nodiscard]] Request* find(std::string_view engine_id);
   /// A new generation in place: its blocks were freed and all that was known of its table is void.
   void preempt(Request& request);
-  /// The engine finished it. Idempotent; unknown ids are ignored. Returns the load that is still under way and is to be
-  /// cancelled, or 0.
+  /// The engine finished it. Idempotent; unknown ids are ignored. Returns the load that is still
+  /// under way and is to be cancelled, or 0.
   [[nodiscard]] TransferId finish(std::string_view engine_id);
 
   /// kIdle -> kLoading.
@@ -94,7 +99,9 @@ class OwnershipTable {
  private:
   struct IdHash {
     using is_transparent = void;
-    std::size_t operator()(std::string_view text) const { return std::hash<std::string_view>{}(text); }
+    std::size_t operator()(std::string_view text) const {
+      return std::hash<std::string_view>{}(text);
+    }
   };
 
   void erase(Request& request);

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "kvferry/base/ids.hpp"
+#include "kvferry/connector/owner.hpp"
+
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
-
-#include "kvferry/base/ids.hpp"
-#include "kvferry/connector/owner.hpp"
 
 namespace kvferry::connector {
 
@@ -63,7 +63,8 @@ inline constexpr std::uint16_t kWireVersion = 1;
 
 /// Little-endian bytes.
 [[nodiscard]] std::string encode(const StepPlan& plan);
-/// Throws ProtocolError (what was wrong, where, the version met and known) and never reads beyond `bytes`.
+/// Throws ProtocolError (what was wrong, where, the version met and known) and never reads beyond
+/// `bytes`.
 [[nodiscard]] StepPlan decode_plan(std::span<const std::byte> bytes);
 
 }  // namespace kvferry::connector

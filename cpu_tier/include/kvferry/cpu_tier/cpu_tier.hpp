@@ -12,8 +12,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <vector>
 #include <utility>
+#include <vector>
 
 /// The metadata of the CPU tier: which slot holds which block and who may touch it. The bytes are
 /// in the ranks' arenas (arena.hpp).
@@ -107,15 +107,15 @@ class CpuTier {
 
   // ---- load ----
 
-  /// The longest prefix of `keys` that is readable. Takes nothing, touches nothing. `known`: an earlier answer for
-  /// keys that began alike; what of it still holds is not searched for again.
+  /// The longest prefix of `keys` that is readable. Takes nothing, touches nothing. `known`: an
+  /// earlier answer for keys that began alike; what of it still holds is not searched for again.
   [[nodiscard]] PrefixHit lookup_prefix(std::span<const BlockKey> keys, PrefixHit known = {}) const;
   /// State of each key: `states[i]` for `keys[i]`; spans of one length.
   void lookup(std::span<const BlockKey> keys, std::span<KeyState> states) const;
   /// One lease on each key, in order: all, or none and NotReadable. A slot may have many leases.
   [[nodiscard]] Result<Lease, NotReadable> lease(std::span<const BlockKey> keys);
-  /// One lease on each of the first `count` (at most size()) slots of a hit, without another lookup; NotReadable
-  /// if a key has ceased to be readable since it was looked up.
+  /// One lease on each of the first `count` (at most size()) slots of a hit, without another
+  /// lookup; NotReadable if a key has ceased to be readable since it was looked up.
   [[nodiscard]] Result<Lease, NotReadable> lease(const PrefixHit& hit, std::size_t count);
   /// Ends the leases. A slot's last one makes it evictable and most recent, or free if it was
   /// dying. The set is a prefix in order and is touched from its tail to its head, so that tails
