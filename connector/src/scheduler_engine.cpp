@@ -100,12 +100,18 @@ class SchedulerEngine::Impl {
   void plan_single_blocks(StepPlan& plan, std::uint32_t& limit);
   /// Plans as many of the first blocks as `limit` and the tier allow; the others enter the backlog.
   void plan_or_defer(StepPlan& plan, std::uint32_t& limit, Owner owner,
-                     std::span<const BlockId> blocks, std::span<const cpu_tier::BlockKey> keys);
+                     std::span<const BlockId> blocks, std::span<const cpu_tier::BlockKey> keys,
+                     std::span<const Predecessor> predecessors);
   /// Reserves for as many of the first blocks as the tier has room for, plans them, and returns how
   /// many.
   std::uint32_t plan_store(StepPlan& plan, Owner owner, StoreReadiness readiness,
                            std::span<const BlockId> blocks,
-                           std::span<const cpu_tier::BlockKey> keys);
+                           std::span<const cpu_tier::BlockKey> keys,
+                           std::span<const Predecessor> predecessors);
+  [[nodiscard]] static Predecessor predecessor_of(const Candidate& candidate) {
+    if (candidate.first == 0) return std::nullopt;
+    return candidate.request->keys[candidate.first - 1];
+  }
 
   SchedulerOptions options_;
   const BlockPool* pool_ = nullptr;
@@ -122,6 +128,7 @@ class SchedulerEngine::Impl {
   std::vector<cpu_tier::KeyState> states_;
   std::vector<cpu_tier::BlockKey> keys_;
   std::vector<BlockId> blocks_;
+  std::vector<Predecessor> predecessors_;
   std::unordered_set<std::uint64_t> seen_;
   std::uint64_t hit_tokens_ = 0;
   std::uint64_t skipped_exhausted_ = 0;
@@ -276,7 +283,7 @@ void SchedulerEngine::Impl::plan_backlog(StepPlan& plan, std::uint32_t& limit) {
   }
   seen_.clear();
   const std::uint32_t planned =
-      plan_store(plan, transfer_owner(), StoreReadiness::kNow, blocks_, keys_);
+      plan_store(plan, transfer_owner(), StoreReadiness::kNow, blocks_, keys_, {});
   limit -= planned;
   if (planned == blocks_.size()) return;
   skipped_exhausted_ += blocks_.size() - planned;
@@ -294,25 +301,28 @@ void SchedulerEngine::Impl::plan_candidate(StepPlan& plan, std::uint32_t& limit,
       std::span(request.keys).subspan(candidate.first, count);
   const std::span<const BlockId> blocks = std::span(request.table).subspan(candidate.first, count);
   const Owner owner = request.owner(options_.domain);
+  Predecessor predecessor = predecessor_of(candidate);
   states_.resize(count);
   tier_.lookup(keys, states_);
   if (std::all_of(states_.begin(), states_.end(), is_absent)) {
-    return plan_or_defer(plan, limit, owner, blocks, keys);
+    return plan_or_defer(plan, limit, owner, blocks, keys, {&predecessor, 1});
   }
   tier_.touch(keys);
   keys_.clear();
   blocks_.clear();
   for (std::size_t i = 0; i < count; ++i) {
     if (!is_absent(states_[i])) continue;
+    if (keys_.empty() && i > 0) predecessor = keys[i - 1];
     keys_.push_back(keys[i]);
     blocks_.push_back(blocks[i]);
   }
-  plan_or_defer(plan, limit, owner, blocks_, keys_);
+  plan_or_defer(plan, limit, owner, blocks_, keys_, {&predecessor, 1});
 }
 
 void SchedulerEngine::Impl::plan_single_blocks(StepPlan& plan, std::uint32_t& limit) {
   keys_.clear();
   blocks_.clear();
+  predecessors_.clear();
   for (const Candidate& candidate : candidates_) {
     if (!is_single(candidate)) continue;
     const cpu_tier::BlockKey& key = candidate.request->keys[candidate.first];
@@ -322,17 +332,19 @@ void SchedulerEngine::Impl::plan_single_blocks(StepPlan& plan, std::uint32_t& li
     if (!is_absent(state) || !seen_.insert(key.mixed()).second) continue;
     keys_.push_back(key);
     blocks_.push_back(candidate.request->table[candidate.first]);
+    predecessors_.push_back(predecessor_of(candidate));
   }
   seen_.clear();
-  plan_or_defer(plan, limit, transfer_owner(), blocks_, keys_);
+  plan_or_defer(plan, limit, transfer_owner(), blocks_, keys_, predecessors_);
 }
 
 void SchedulerEngine::Impl::plan_or_defer(StepPlan& plan, std::uint32_t& limit, Owner owner,
                                           std::span<const BlockId> blocks,
-                                          std::span<const cpu_tier::BlockKey> keys) {
+                                          std::span<const cpu_tier::BlockKey> keys,
+                                          std::span<const Predecessor> predecessors) {
   const std::size_t wanted = std::min<std::size_t>(blocks.size(), limit);
   const std::uint32_t planned = plan_store(plan, owner, StoreReadiness::kAfterForward,
-                                           blocks.first(wanted), keys.first(wanted));
+                                           blocks.first(wanted), keys.first(wanted), predecessors);
   limit -= planned;
   if (planned < wanted) {
     skipped_exhausted_ += wanted - planned;
@@ -345,7 +357,8 @@ void SchedulerEngine::Impl::plan_or_defer(StepPlan& plan, std::uint32_t& limit, 
 std::uint32_t SchedulerEngine::Impl::plan_store(StepPlan& plan, Owner owner,
                                                 StoreReadiness readiness,
                                                 std::span<const BlockId> blocks,
-                                                std::span<const cpu_tier::BlockKey> keys) {
+                                                std::span<const cpu_tier::BlockKey> keys,
+                                                std::span<const Predecessor> predecessors) {
   if (keys.empty()) return 0;
   auto reserved = tier_.reserve(keys);
   if (!reserved.ok()) {
@@ -355,7 +368,7 @@ std::uint32_t SchedulerEngine::Impl::plan_store(StepPlan& plan, Owner owner,
     reserved = tier_.reserve(keys.first(room));
   }
   plan.stores.push_back(stores_.plan(next_transfer(), owner, readiness, blocks,
-                                     std::move(reserved).value().hand_over()));
+                                     std::move(reserved).value().hand_over(), predecessors));
   return static_cast<std::uint32_t>(blocks.size());
 }
 

@@ -2,6 +2,7 @@
 #include "store_book.hpp"
 
 #include "kvferry/base/check.hpp"
+#include "kvferry/base/error.hpp"
 
 #include <algorithm>
 #include <optional>
@@ -27,7 +28,8 @@ std::uint32_t StoreBook::plan_limit() const {
 }
 
 StoreOrder StoreBook::plan(TransferId transfer, Owner owner, StoreReadiness readiness,
-                           std::span<const BlockId> blocks, cpu_tier::WritableSlots slots) {
+                           std::span<const BlockId> blocks, cpu_tier::WritableSlots slots,
+                           std::span<const Predecessor> predecessors) {
   KVFERRY_CHECK(blocks.size() == slots.size(), "a store's blocks and slots do not pair up");
   StoreOrder order{transfer, owner, GroupId(0), readiness, {}};
   order.blocks.reserve(blocks.size());
@@ -35,7 +37,12 @@ StoreOrder StoreBook::plan(TransferId transfer, Owner owner, StoreReadiness read
     order.blocks.push_back({blocks[i], slots.slots()[i]});
   }
   const auto num_blocks = static_cast<std::uint32_t>(blocks.size());
-  Store store{owner, {blocks.begin(), blocks.end()}, std::move(slots), {}, RankRoll(world_size_)};
+  Store store{owner,
+              {blocks.begin(), blocks.end()},
+              {predecessors.begin(), predecessors.end()},
+              std::move(slots),
+              {},
+              RankRoll(world_size_)};
   store.ring_claim = num_blocks;
   ring_claims_ += num_blocks;
   const bool fresh = stores_.emplace(transfer, std::move(store)).second;
@@ -46,7 +53,13 @@ StoreOrder StoreBook::plan(TransferId transfer, Owner owner, StoreReadiness read
 bool StoreBook::mark_gathered(RankId rank, const StoreGathered& gathered) {
   const auto found = stores_.find(gathered.transfer);
   if (found == stores_.end()) return false;
-  if (gathered.num_gathered > found->second.blocks.size()) return false;
+  if (gathered.num_gathered > found->second.blocks.size()) {
+    throw ProtocolError("rank " + std::to_string(rank.value()) + " gathered " +
+                        std::to_string(gathered.num_gathered) + " of the " +
+                        std::to_string(found->second.blocks.size()) + " blocks of transfer " +
+                        std::to_string(gathered.transfer.value()) +
+                        "; scheduler and workers must run the same kvferry version");
+  }
   if (!found->second.roll.gathered(rank, gathered.num_gathered)) return false;
   marked_.push_back(gathered.transfer);
   return true;
@@ -102,12 +115,24 @@ void StoreBook::settle_end(Store& store) {
   ring_claims_ -= store.ring_claim;
   if (store.roll.all_done()) {
     num_stored_ += store.writable.size();
-    tier_.commit(std::move(store.writable));
+    commit(store);
   } else {
     if (store.roll.any_failed()) num_failed_ += store.writable.size();
     tier_.release(tier_.abort(std::move(store.writable)));
   }
   tier_.release(std::move(store.aborted));
+}
+
+void StoreBook::commit(Store& store) {
+  const std::vector<Predecessor>& predecessors = store.predecessors;
+  if (predecessors.size() < store.blocks.size() || predecessors.size() == 1) {
+    tier_.commit(std::move(store.writable), predecessors.empty() ? std::nullopt : predecessors[0]);
+    return;
+  }
+  while (!store.writable.empty()) {
+    const std::size_t last = store.writable.size() - 1;
+    tier_.commit(store.writable.split_off(last), predecessors[last]);
+  }
 }
 
 std::vector<TransferId> StoreBook::abort_all() {

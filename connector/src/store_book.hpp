@@ -12,10 +12,14 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <vector>
 
 namespace kvferry::connector {
+
+/// The key of the block before a block, if there is one.
+using Predecessor = std::optional<cpu_tier::BlockKey>;
 
 /// The stores under way: each owns its slots from the plan until every rank has ended it (G1: it
 /// owns no block). How many blocks may still be planned follows from what the rings hold and took
@@ -37,9 +41,12 @@ class StoreBook {
   /// the limit.
   [[nodiscard]] std::uint32_t plan_limit() const;
 
-  /// Plans a store of `blocks` into `slots` (one each, in order).
+  /// Plans a store of `blocks` into `slots` (one each, in order). `predecessors`: the keys before
+  /// them in their prefixes; none, one for a piece of one prefix, or one for each block of
+  /// different prefixes.
   [[nodiscard]] StoreOrder plan(TransferId transfer, Owner owner, StoreReadiness readiness,
-                                std::span<const BlockId> blocks, cpu_tier::WritableSlots slots);
+                                std::span<const BlockId> blocks, cpu_tier::WritableSlots slots,
+                                std::span<const Predecessor> predecessors);
 
   /// Marks what ranks reported; false for a transfer or a word that nobody waits for.
   [[nodiscard]] bool mark_gathered(RankId rank, const StoreGathered& gathered);
@@ -60,6 +67,7 @@ class StoreBook {
   struct Store {
     Owner owner;
     std::vector<BlockId> blocks;
+    std::vector<Predecessor> predecessors;
     cpu_tier::WritableSlots writable;  ///< Of the first blocks.
     cpu_tier::AbortedSlots
         aborted;  ///< Of the blocks behind them, as far as a rank may still write them.
@@ -73,6 +81,7 @@ class StoreBook {
   /// Returns how many blocks of it the fullest ring took.
   [[nodiscard]] std::uint32_t settle_gathers(Store& store);
   void settle_end(Store& store);
+  void commit(Store& store);
 
   cpu_tier::CpuTier& tier_;
   Backlog& backlog_;

@@ -102,9 +102,15 @@ void CpuTier::give_back(WritableSlots&& slots) {
   dcheck_conserved();
 }
 
-void CpuTier::commit(WritableSlots&& slots) {
+void CpuTier::commit(WritableSlots&& slots, const std::optional<BlockKey>& predecessor) {
   const std::vector<SlotId> stored = slots.take();
-  ledger_.commit(stored);
+  SlotId before = BlockIndex::kNoSlot;
+  if (predecessor) index_.find({&*predecessor, 1}, {&before, 1});
+  if (before == BlockIndex::kNoSlot) {
+    ledger_.commit(stored);
+  } else {
+    ledger_.commit(stored, before);
+  }
   num_committed_total_ += stored.size();
   dcheck_conserved();
 }

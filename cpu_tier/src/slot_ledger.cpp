@@ -57,13 +57,12 @@ void SlotLedger::push_free(SlotId slot) {
   free_top_ = slot.value();
 }
 
-void SlotLedger::link_hottest(SlotId slot) {
+void SlotLedger::link_colder_than(std::uint32_t warmer, SlotId slot) {
   Record& record = records_[slot.value()];
-  Record& sentinel = records_[sentinel_];
-  record.colder = sentinel.colder;
-  record.hotter = sentinel_;
+  record.colder = records_[warmer].colder;
+  record.hotter = warmer;
   records_[record.colder].hotter = slot.value();
-  sentinel.colder = slot.value();
+  records_[warmer].colder = slot.value();
 }
 
 void SlotLedger::unlink(const Record& record) {
@@ -107,10 +106,13 @@ void SlotLedger::free(std::span<const SlotId> slots, SlotState from) {
   recount(from, SlotState::kFree, slots.size());
 }
 
-void SlotLedger::commit(std::span<const SlotId> slots) {
-  for (std::size_t i = slots.size(); i-- > 0;) {
-    expect(slots[i], SlotState::kWritable).state = SlotState::kEvictable;
-    link_hottest(slots[i]);
+void SlotLedger::commit(std::span<const SlotId> slots, std::optional<SlotId> predecessor) {
+  std::uint32_t warmer = sentinel_;
+  if (predecessor && state(*predecessor) == SlotState::kEvictable) warmer = predecessor->value();
+  for (const SlotId slot : slots) {
+    expect(slot, SlotState::kWritable).state = SlotState::kEvictable;
+    link_colder_than(warmer, slot);
+    warmer = slot.value();
   }
   recount(SlotState::kWritable, SlotState::kEvictable, slots.size());
 }

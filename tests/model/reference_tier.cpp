@@ -22,10 +22,14 @@ ReferenceTier::Set ReferenceTier::reserve(const std::vector<Number>& numbers) {
   return set;
 }
 
-void ReferenceTier::commit(const Set& set) {
-  for (auto id = set.rbegin(); id != set.rend(); ++id) {
-    incarnations_.at(*id).state = State::kReadable;
-    lru_.push_back(*id);
+void ReferenceTier::commit(const Set& set, std::optional<Number> predecessor) {
+  auto warmer = lru_.end();
+  if (predecessor && by_number_.contains(*predecessor)) {
+    warmer = std::find(lru_.begin(), lru_.end(), by_number_.at(*predecessor));
+  }
+  for (const Id id : set) {
+    incarnations_.at(id).state = State::kReadable;
+    warmer = lru_.insert(warmer, id);
   }
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <list>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -29,7 +30,8 @@ class ReferenceTier {
   [[nodiscard]] std::uint32_t num_available() const { return num_free() + num_evictable(); }
   /// Evicts the coldest if it must; `numbers` fit.
   [[nodiscard]] Set reserve(const std::vector<Number>& numbers);
-  void commit(const Set& set);
+  /// Right before `predecessor` in the order of eviction, if that is given and evictable.
+  void commit(const Set& set, std::optional<Number> predecessor);
   void abort(const Set& set);
   void quarantine(const Set& set);
   /// Writable (a dropped reservation), aborted or quarantined.

@@ -149,8 +149,11 @@ class Run {
       drawn->model.erase(middle, drawn->model.end());
     }
     if (below(3) != 0) {
-      tier_.commit(std::move(drawn->slots));
-      model_.commit(drawn->model);
+      std::optional<Number> predecessor;
+      if (below(2) == 0) predecessor = below(num_keys_);
+      tier_.commit(std::move(drawn->slots),
+                   predecessor ? std::optional(to_keys({*predecessor})[0]) : std::nullopt);
+      model_.commit(drawn->model, predecessor);
     } else {
       model_.abort(drawn->model);
       aborted_.push_back({tier_.abort(std::move(drawn->slots)), std::move(drawn->model)});

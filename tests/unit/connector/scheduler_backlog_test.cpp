@@ -182,6 +182,20 @@ TEST_F(SchedulerBacklogTest, TailsOfPrefixesAreEvictedFirst) {
   EXPECT_EQ(num_hit({5, 6, 7, 8}), 3U);
 }
 
+TEST_F(SchedulerBacklogTest, TailsAreEvictedFirstAlsoOfAPromptStoredStepByStep) {
+  register_ranks({.num_slots = 6});
+  arrive("r", {1, 2, 3, 4, 5});
+  schedule("r", {0, 1}, 0, 8);
+  fold_ends(plan());
+  schedule("r", {0, 1, 2, 3}, 8, 8);
+  fold_ends(plan());
+  schedule("r", {0, 1, 2, 3, 4}, 16, 4);  // A single block, as a decoding request completes it.
+  fold_ends(plan());
+  engine_->on_finished("r");
+  fill({11, 12, 13}, 10);
+  EXPECT_EQ(num_hit({1, 2, 3, 4, 5}), 3U);
+}
+
 TEST_F(SchedulerBacklogTest, TailsAreEvictedFirstAlsoAfterALocalHitTouchedThem) {
   register_ranks({.num_slots = 6});
   fill({1, 2, 3, 4}, 0);

@@ -260,6 +260,16 @@ TEST_F(SchedulerStoreTest, ARolledBackRequestIsOfferedAgainFromWhereItComputes) 
   EXPECT_EQ(block_numbers(step.stores[0].blocks), (Blocks{11, 12}));
 }
 
+TEST_F(SchedulerStoreTest, ARankThatGatheredMoreThanWasPlannedContradictsThePlan) {
+  register_ranks({});
+  arrive("r", {1, 2});
+  schedule("r", {0, 1}, 0, 8);
+  const StepPlan sent = plan();
+  StepReport report = report_of(kRankA);
+  report.gathered.push_back({sent.stores[0].transfer, 3});
+  EXPECT_THROW(fold({report}), ProtocolError);
+}
+
 TEST_F(SchedulerStoreTest, ASecondWordOnAStoreIsCountedAndIgnored) {
   register_ranks({});
   arrive("r", {1});

@@ -20,6 +20,26 @@ TEST_F(CpuTierEviction, TailOfAPrefixLeavesFirst) {
   EXPECT_EQ(readable(0, 8), (Numbers{0, 1, 2, 3, 4}));
 }
 
+TEST_F(CpuTierEviction, APrefixStoredInPiecesLeavesFromItsTail) {
+  tier.commit(take(keys(0, 3)));
+  tier.commit(take(keys(3, 3)), key(2));
+  tier.commit(take(keys(6, 2)), key(5));
+  store(keys(100, 4));
+  EXPECT_EQ(readable(0, 8), (Numbers{0, 1, 2, 3}));
+}
+
+TEST_F(CpuTierEviction, WithoutAnEvictablePredecessorASetIsTheMostRecent) {
+  store(keys(0, 3));
+  Lease leased = lease(keys(0, 1));
+  tier.commit(take(keys(10, 2)), key(0));    // Leased.
+  tier.commit(take(keys(20, 2)), key(999));  // Absent.
+  tier.release(std::move(leased));
+  store(keys(100, 5));
+  EXPECT_EQ(readable(0, 3), (Numbers{0}));
+  EXPECT_TRUE(readable(10, 2).empty());
+  EXPECT_EQ(readable(20, 2), (Numbers{20, 21}));
+}
+
 TEST_F(CpuTierEviction, OlderPrefixLeavesWholeBeforeANewerOne) {
   store(keys(0, 4));
   store(keys(10, 4));

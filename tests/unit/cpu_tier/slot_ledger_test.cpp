@@ -88,7 +88,7 @@ TEST_F(SlotLedgerDeathTest, SlotBeyondTheUsableOnesStops) {
   larger.grow_to(10);
   Slots slots(10);
   larger.take(slots);
-  EXPECT_DEATH(ledger.commit(slots), "slot 9 of 4");
+  EXPECT_DEATH(ledger.commit(std::span(slots).last(1)), "slot 9 of 4");
 }
 
 TEST(SlotState, HasANameEach) {

@@ -98,8 +98,8 @@ class SchedulerEngine {
 
   /// Applies the encoded reports of one step's ranks, in the order failures, commits and releases,
   /// retirements. Returns the engine ids whose load ended for an owner that nobody waits for any
-  /// more: they must not reach the engine. Throws ProtocolError (a message that cannot be read) or
-  /// TopologyError before any transfer is touched.
+  /// more: they must not reach the engine. Throws ProtocolError (a message that cannot be read, or
+  /// contradicts its plan) or TopologyError; the engine cannot go on then.
   [[nodiscard]] std::vector<std::string> fold(std::span<const std::span<const std::byte>> reports);
 
   /// The engine finished the request: everything of it is released before this returns (G2).

@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -92,9 +93,11 @@ class CpuTier {
   /// or none; on Exhausted nothing was evicted. The keys are absent and distinct. Afterwards each
   /// is kWritable.
   [[nodiscard]] Result<Reservation, Exhausted> reserve(std::span<const BlockKey> keys);
-  /// writable -> readable: evictable and most recent, the head of the set (a prefix in order) last
-  /// to leave.
-  void commit(WritableSlots&& slots);
+  /// writable -> readable and evictable. The set is a prefix in order, its head the last to leave,
+  /// or a later piece of one: then `predecessor` is the key before its head, and the set leaves
+  /// right before that, so that a prefix that was stored piece by piece leaves from its tail too.
+  /// Without an evictable predecessor it is the most recent.
+  void commit(WritableSlots&& slots, const std::optional<BlockKey>& predecessor = std::nullopt);
   /// writable -> aborted: the keys are absent from now on and may be reserved anew; the slots are
   /// not reused.
   [[nodiscard]] AbortedSlots abort(WritableSlots&& slots);

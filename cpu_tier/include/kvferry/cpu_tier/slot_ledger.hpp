@@ -7,6 +7,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -46,8 +47,9 @@ class SlotLedger {
   void evict_coldest(std::span<SlotId> slots);
   /// `from` (writable, aborted or quarantined) -> free.
   void free(std::span<const SlotId> slots, SlotState from);
-  /// writable -> evictable, most recent, the first of all.
-  void commit(std::span<const SlotId> slots);
+  /// writable -> evictable, each the next colder one of the slot before it; the first the next
+  /// colder one of `predecessor` if that is given and evictable, else the most recent of all.
+  void commit(std::span<const SlotId> slots, std::optional<SlotId> predecessor = std::nullopt);
   /// writable -> aborted.
   void abort(std::span<const SlotId> slots);
   /// aborted -> quarantined.
@@ -88,7 +90,9 @@ class SlotLedger {
   /// Counts once per batch: counting each slot costs as much as moving it.
   void recount(SlotState from, SlotState to, std::size_t num_moved);
   void push_free(SlotId slot);
-  void link_hottest(SlotId slot);
+  void link_hottest(SlotId slot) { link_colder_than(sentinel_, slot); }
+  /// Makes `slot` the next colder neighbour of the record `warmer`.
+  void link_colder_than(std::uint32_t warmer, SlotId slot);
   void unlink(const Record& record);
 
   /// [max_slots] is the sentinel of the LRU ring: hotter of it is the coldest slot, colder of it
