@@ -170,7 +170,8 @@ TEST_F(WorkerLifecycleTest, MayBeDestroyedWithTransfersInFlight) {
   std::thread opener([this] { valve_.open_all(); });
   engine_.reset();
   opener.join();
-  // How much was still queued when it was dropped depends on who came first; afterwards nothing runs.
+  // How much was still queued when it was dropped depends on who came first; afterwards nothing
+  // runs.
   const std::uint64_t num_copies = valve_.num_arrived(Kind::kCopyH2D);
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   EXPECT_EQ(valve_.num_arrived(Kind::kCopyH2D), num_copies);
