@@ -2,19 +2,11 @@
 #include "kvferry/connector/scheduler_engine.hpp"
 
 #include "kvferry/base/error.hpp"
-#include "kvferry/connector/backlog.hpp"
-#include "kvferry/connector/ownership_table.hpp"
-#include "kvferry/connector/step_plan.hpp"
 #include "kvferry/connector/step_report.hpp"
-#include "kvferry/cpu_tier/cpu_tier.hpp"
 
-#include "load_book.hpp"
-#include "rank_register.hpp"
-#include "store_book.hpp"
+#include "scheduler_impl.hpp"
 
 #include <algorithm>
-#include <optional>
-#include <unordered_set>
 #include <utility>
 
 namespace kvferry::connector {
@@ -35,106 +27,6 @@ void validate(const SchedulerOptions& options) {
 }
 
 }  // namespace
-
-class SchedulerEngine::Impl {
- public:
-  explicit Impl(SchedulerOptions options)
-      : options_(std::move(options)),
-        tier_(options_.max_slots),
-        backlog_(options_.num_blocks),
-        owners_(options_.domain),
-        ranks_(options_),
-        stores_(tier_, backlog_, options_.world_size),
-        loads_(tier_, owners_, options_.world_size) {}
-
-  void set_pool(const BlockPool* pool) { pool_ = pool; }
-  OwnershipTable& owners() { return owners_; }
-
-  std::uint32_t lookup(std::string_view engine_id, std::uint32_t num_local_tokens,
-                       std::uint32_t num_tokens);
-  void on_allocated(std::string_view engine_id, std::span<const BlockId> table,
-                    std::uint32_t num_external_tokens);
-  void on_scheduled(std::string_view engine_id, TableUpdate update, std::span<const BlockId> blocks,
-                    std::uint32_t num_computed_tokens, std::uint32_t num_scheduled_tokens);
-  void on_preempted(std::string_view engine_id);
-  std::string finish_plan();
-  std::vector<std::string> fold(std::span<const std::span<const std::byte>> reports);
-  void on_finished(std::string_view engine_id);
-  void reset_cache();
-  [[nodiscard]] SchedulerSnapshot snapshot() const;
-
- private:
-  /// Blocks of a scheduled request that this step completes, or that it found in the engine's
-  /// cache.
-  struct Candidate {
-    Request* request;
-    std::uint32_t first;
-    std::uint32_t last;
-  };
-
-  /// A single block, as a request that decodes completes it: a transfer of its own would cost more
-  /// than it holds.
-  [[nodiscard]] static bool is_single(const Candidate& candidate) {
-    return candidate.last - candidate.first == 1;
-  }
-  [[nodiscard]] static bool is_absent(cpu_tier::KeyState state) {
-    return state == cpu_tier::KeyState::kAbsent;
-  }
-  /// The block is written in this step: what the backlog knows of it is void.
-  void drop_rewritten(BlockId block) { skipped_reallocated_ += backlog_.drop(block) ? 1 : 0; }
-  /// Blocks that became known as complete after the last plan the request was in (asynchronous
-  /// scheduling).
-  void offer_rest(Request& request);
-  /// A rank has no staging ring.
-  [[nodiscard]] bool stores_off() const { return ranks_.all_ready() && stores_.ring_blocks() == 0; }
-  TransferId next_transfer() { return last_transfer_ = last_transfer_.next(); }
-  /// Owner of a store whose blocks belong to several requests, or have outlived theirs: the
-  /// transfer itself.
-  [[nodiscard]] Owner transfer_owner() const {
-    return {options_.domain, RequestId(), Generation(last_transfer_.next().value())};
-  }
-  void plan_backlog(StepPlan& plan, std::uint32_t& limit);
-  /// A transfer of its own for a request that completes many blocks.
-  void plan_candidate(StepPlan& plan, std::uint32_t& limit, const Candidate& candidate);
-  /// One transfer for all requests that complete a single block.
-  void plan_single_blocks(StepPlan& plan, std::uint32_t& limit);
-  /// Plans as many of the first blocks as `limit` and the tier allow; the others enter the backlog.
-  void plan_or_defer(StepPlan& plan, std::uint32_t& limit, Owner owner,
-                     std::span<const BlockId> blocks, std::span<const cpu_tier::BlockKey> keys,
-                     std::span<const Predecessor> predecessors);
-  /// Reserves for as many of the first blocks as the tier has room for, plans them, and returns how
-  /// many.
-  std::uint32_t plan_store(StepPlan& plan, Owner owner, StoreReadiness readiness,
-                           std::span<const BlockId> blocks,
-                           std::span<const cpu_tier::BlockKey> keys,
-                           std::span<const Predecessor> predecessors);
-  [[nodiscard]] static Predecessor predecessor_of(const Candidate& candidate) {
-    if (candidate.first == 0) return std::nullopt;
-    return candidate.request->keys[candidate.first - 1];
-  }
-
-  SchedulerOptions options_;
-  const BlockPool* pool_ = nullptr;
-  cpu_tier::CpuTier tier_;
-  Backlog backlog_;
-  OwnershipTable owners_;
-  RankRegister ranks_;
-  StoreBook stores_;
-  LoadBook loads_;
-  PlanSeq last_seq_;
-  TransferId last_transfer_;
-  std::vector<Candidate> candidates_;
-  // Scratch, kept for its capacity.
-  std::vector<cpu_tier::KeyState> states_;
-  std::vector<cpu_tier::BlockKey> keys_;
-  std::vector<BlockId> blocks_;
-  std::vector<Predecessor> predecessors_;
-  std::unordered_set<std::uint64_t> seen_;
-  std::uint64_t hit_tokens_ = 0;
-  std::uint64_t skipped_exhausted_ = 0;
-  std::uint64_t skipped_reallocated_ = 0;
-  std::uint64_t stale_reports_ = 0;
-};
 
 std::uint32_t SchedulerEngine::Impl::lookup(std::string_view engine_id,
                                             std::uint32_t num_local_tokens,
@@ -246,130 +138,6 @@ void SchedulerEngine::Impl::on_preempted(std::string_view engine_id) {
   if (request == nullptr || request->state != RequestState::kIdle) return;
   offer_rest(*request);
   owners_.preempt(*request);
-}
-
-std::string SchedulerEngine::Impl::finish_plan() {
-  StepPlan plan;
-  plan.domain = options_.domain;
-  plan.seq = last_seq_ = last_seq_.next();
-  loads_.plan(plan);
-  std::uint32_t limit = ranks_.all_ready() ? stores_.plan_limit() : 0;
-  plan_backlog(plan, limit);
-  for (const Candidate& candidate : candidates_) {
-    if (!is_single(candidate)) plan_candidate(plan, limit, candidate);
-  }
-  plan_single_blocks(plan, limit);
-  candidates_.clear();
-  return encode(plan);
-}
-
-void SchedulerEngine::Impl::plan_backlog(StepPlan& plan, std::uint32_t& limit) {
-  keys_.clear();
-  blocks_.clear();
-  while (blocks_.size() < limit) {
-    const std::optional<BacklogEntry> entry = backlog_.pop();
-    if (!entry) break;
-    if (pool_ == nullptr || !pool_->holds(entry->block, entry->key)) {
-      ++skipped_reallocated_;
-      continue;
-    }
-    cpu_tier::KeyState state{};
-    tier_.lookup({&entry->key, 1}, {&state, 1});
-    if (!is_absent(state)) continue;
-    // Two blocks of the pool can carry one key; the first stands for both.
-    if (!seen_.insert(entry->key.mixed()).second) continue;
-    blocks_.push_back(entry->block);
-    keys_.push_back(entry->key);
-  }
-  seen_.clear();
-  const std::uint32_t planned =
-      plan_store(plan, transfer_owner(), StoreReadiness::kNow, blocks_, keys_, {});
-  limit -= planned;
-  if (planned == blocks_.size()) return;
-  skipped_exhausted_ += blocks_.size() - planned;
-  for (std::size_t i = blocks_.size(); i > planned; --i) {
-    backlog_.push_front({blocks_[i - 1], keys_[i - 1]});
-  }
-  limit = 0;
-}
-
-void SchedulerEngine::Impl::plan_candidate(StepPlan& plan, std::uint32_t& limit,
-                                           const Candidate& candidate) {
-  const Request& request = *candidate.request;
-  const std::size_t count = candidate.last - candidate.first;
-  const std::span<const cpu_tier::BlockKey> keys =
-      std::span(request.keys).subspan(candidate.first, count);
-  const std::span<const BlockId> blocks = std::span(request.table).subspan(candidate.first, count);
-  const Owner owner = request.owner(options_.domain);
-  Predecessor predecessor = predecessor_of(candidate);
-  states_.resize(count);
-  tier_.lookup(keys, states_);
-  if (std::all_of(states_.begin(), states_.end(), is_absent)) {
-    return plan_or_defer(plan, limit, owner, blocks, keys, {&predecessor, 1});
-  }
-  tier_.touch(keys);
-  keys_.clear();
-  blocks_.clear();
-  for (std::size_t i = 0; i < count; ++i) {
-    if (!is_absent(states_[i])) continue;
-    if (keys_.empty() && i > 0) predecessor = keys[i - 1];
-    keys_.push_back(keys[i]);
-    blocks_.push_back(blocks[i]);
-  }
-  plan_or_defer(plan, limit, owner, blocks_, keys_, {&predecessor, 1});
-}
-
-void SchedulerEngine::Impl::plan_single_blocks(StepPlan& plan, std::uint32_t& limit) {
-  keys_.clear();
-  blocks_.clear();
-  predecessors_.clear();
-  for (const Candidate& candidate : candidates_) {
-    if (!is_single(candidate)) continue;
-    const cpu_tier::BlockKey& key = candidate.request->keys[candidate.first];
-    cpu_tier::KeyState state{};
-    tier_.lookup({&key, 1}, {&state, 1});
-    if (state == cpu_tier::KeyState::kReadable) tier_.touch({&key, 1});
-    if (!is_absent(state) || !seen_.insert(key.mixed()).second) continue;
-    keys_.push_back(key);
-    blocks_.push_back(candidate.request->table[candidate.first]);
-    predecessors_.push_back(predecessor_of(candidate));
-  }
-  seen_.clear();
-  plan_or_defer(plan, limit, transfer_owner(), blocks_, keys_, predecessors_);
-}
-
-void SchedulerEngine::Impl::plan_or_defer(StepPlan& plan, std::uint32_t& limit, Owner owner,
-                                          std::span<const BlockId> blocks,
-                                          std::span<const cpu_tier::BlockKey> keys,
-                                          std::span<const Predecessor> predecessors) {
-  const std::size_t wanted = std::min<std::size_t>(blocks.size(), limit);
-  const std::uint32_t planned = plan_store(plan, owner, StoreReadiness::kAfterForward,
-                                           blocks.first(wanted), keys.first(wanted), predecessors);
-  limit -= planned;
-  if (planned < wanted) {
-    skipped_exhausted_ += wanted - planned;
-    limit = 0;
-  }
-  if (stores_off()) return;
-  for (std::size_t i = planned; i < blocks.size(); ++i) backlog_.push(blocks[i], keys[i]);
-}
-
-std::uint32_t SchedulerEngine::Impl::plan_store(StepPlan& plan, Owner owner,
-                                                StoreReadiness readiness,
-                                                std::span<const BlockId> blocks,
-                                                std::span<const cpu_tier::BlockKey> keys,
-                                                std::span<const Predecessor> predecessors) {
-  if (keys.empty()) return 0;
-  auto reserved = tier_.reserve(keys);
-  if (!reserved.ok()) {
-    const std::size_t room = reserved.otherwise().num_available;
-    if (room == 0) return 0;
-    blocks = blocks.first(room);
-    reserved = tier_.reserve(keys.first(room));
-  }
-  plan.stores.push_back(stores_.plan(next_transfer(), owner, readiness, blocks,
-                                     std::move(reserved).value().hand_over(), predecessors));
-  return static_cast<std::uint32_t>(blocks.size());
 }
 
 std::vector<std::string> SchedulerEngine::Impl::fold(
