@@ -18,12 +18,14 @@ struct Hooks {
   std::map<std::string, std::uint64_t> named_faults KVFERRY_GUARDED_BY(mutex);
   std::vector<std::string> names KVFERRY_GUARDED_BY(mutex);
   std::uint64_t passages KVFERRY_GUARDED_BY(mutex) = 0;
+  std::uint64_t faults KVFERRY_GUARDED_BY(mutex) = 0;
   std::uint64_t fail_in KVFERRY_GUARDED_BY(mutex) = 0;
 };
 
 Hooks& hooks() {
-  static Hooks instance;
-  return instance;
+  // Never destroyed: threads may pass points while the process ends.
+  static auto* const instance = new Hooks;
+  return *instance;
 }
 
 }  // namespace
@@ -50,6 +52,7 @@ bool fault_point(const char* name) {
     h.named_faults.erase(named);
     fail = true;
   }
+  if (fail) ++h.faults;
   return fail;
 }
 
@@ -76,6 +79,11 @@ void fail_nth_of(const std::string& name, std::uint64_t nth) {
   }
 }
 
+std::uint64_t num_faults() {
+  MutexLock lock(hooks().mutex);
+  return hooks().faults;
+}
+
 std::uint64_t num_fault_passages() {
   MutexLock lock(hooks().mutex);
   return hooks().passages;
@@ -93,6 +101,7 @@ void reset() {
   h.named_faults.clear();
   h.names.clear();
   h.passages = 0;
+  h.faults = 0;
   h.fail_in = 0;
 }
 

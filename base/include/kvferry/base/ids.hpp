@@ -17,6 +17,8 @@ using TransferId = StrongId<struct TransferIdTag, std::uint64_t>;
 using Generation = StrongId<struct GenerationTag, std::uint64_t>;
 /// A KV cache group of the engine, in the engine's order.
 using GroupId = StrongId<struct GroupIdTag, std::uint32_t>;
+/// A size of slots in a tier whose memory several sizes share, from 0 on.
+using SlabClassId = StrongId<struct SlabClassIdTag, std::uint32_t>;
 /// A worker process, 0 .. world size - 1.
 using RankId = StrongId<struct RankIdTag, std::uint32_t>;
 /// Sequence number of a StepPlan, counted from 1.

@@ -29,6 +29,8 @@ void on_pause(const std::string& name, std::function<void()> callback);
 void fail_nth(std::uint64_t nth);
 /// Fails the `nth` passage of the fault point `name` from now on, once.
 void fail_nth_of(const std::string& name, std::uint64_t nth);
+/// Passages that failed since the last reset.
+[[nodiscard]] std::uint64_t num_faults();
 /// Passages of fault points since the last reset, and the names passed, in order of first passage.
 [[nodiscard]] std::uint64_t num_fault_passages();
 [[nodiscard]] std::vector<std::string> fault_names();

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvferry/base/graveyard.hpp"
+
+#include "kvferry/base/mutex.hpp"
+
+#include <utility>
+#include <vector>
+
+namespace kvferry {
+namespace {
+
+struct Graveyard {
+  Mutex mutex;
+  std::vector<std::shared_ptr<void>> buried KVFERRY_GUARDED_BY(mutex);
+};
+
+}  // namespace
+
+void bury(std::shared_ptr<void> object) {
+  if (object == nullptr) return;
+  // Never destroyed: static destructors would free what is in it.
+  static auto* const graveyard = new Graveyard;
+  MutexLock lock(graveyard->mutex);
+  graveyard->buried.push_back(std::move(object));
+}
+
+}  // namespace kvferry
