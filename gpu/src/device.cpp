@@ -25,4 +25,30 @@ const char* to_string(CopyDirection direction) {
   return "unknown direction";
 }
 
+const char* to_string(CopyCall call) {
+  switch (call) {
+    case CopyCall::kDeviceDefault:
+      return "device default";
+    case CopyCall::kPerRun:
+      return "one call per run";
+    case CopyCall::kBatch:
+      return "batch call";
+  }
+  return "unknown call";
+}
+
+const char* to_string(DeviceFamily family) {
+  switch (family) {
+    case DeviceFamily::kHost:
+      return "host";
+    case DeviceFamily::kCudaOlder:
+      return "cuda below sm_90";
+    case DeviceFamily::kCuda90:
+      return "cuda from sm_90";
+    case DeviceFamily::kHip:
+      return "hip";
+  }
+  return "unknown family";
+}
+
 }  // namespace kvferry::gpu

@@ -3,30 +3,55 @@
 
 #include "kvferry/base/check.hpp"
 #include "kvferry/base/deadline.hpp"
+#include "kvferry/base/test_hooks.hpp"
 
+#include "host/host_context.hpp"
+
+#include <algorithm>
 #include <utility>
 
 namespace kvferry::gpu {
+namespace {
+
+constexpr std::chrono::nanoseconds kWaitSlice = std::chrono::milliseconds(10);
+
+}  // namespace
 
 void HostRecord::finish(std::string failure) {
   MutexLock lock(mutex_);
-  KVFERRY_CHECK(state_ == EventState::kPending, "a record was finished twice");
-  state_ = failure.empty() ? EventState::kDone : EventState::kFailed;
-  failure_ = std::move(failure);
-  finished_at_ = std::chrono::steady_clock::now();
+  KVFERRY_CHECK(!std::exchange(reached_, true), "a record was finished twice");
+  if (!loss_->lost()) {
+    state_ = failure.empty() ? EventState::kDone : EventState::kFailed;
+    failure_ = std::move(failure);
+    finished_at_ = std::chrono::steady_clock::now();
+  }
   finished_.notify_all();
 }
 
 EventState HostRecord::state() const {
   MutexLock lock(mutex_);
-  return state_;
+  return settle();
 }
 
+// Nobody wakes the waiters of a device that is lost.
 EventState HostRecord::wait(std::chrono::nanoseconds bound) const {
   const Deadline deadline(bound);
   MutexLock lock(mutex_);
-  while (state_ == EventState::kPending && !deadline.passed()) {
-    finished_.wait_for(mutex_, deadline.remaining());
+  while (settle() == EventState::kPending && !deadline.passed()) {
+    finished_.wait_for(mutex_, std::min(deadline.remaining(), kWaitSlice));
+  }
+  return settle();
+}
+
+void HostRecord::wait_reached() const {
+  MutexLock lock(mutex_);
+  while (!reached_ && !loss_->quiet()) finished_.wait_for(mutex_, kWaitSlice);
+}
+
+EventState HostRecord::settle() const {
+  if (state_ == EventState::kPending && loss_->lost()) {
+    state_ = EventState::kFailed;
+    failure_ = loss_->why();
   }
   return state_;
 }
@@ -40,6 +65,10 @@ std::chrono::steady_clock::time_point HostRecord::finished_at() const {
   MutexLock lock(mutex_);
   return finished_at_;
 }
+
+HostEvent::HostEvent(HostContext& context) : context_(context) { ++context_.num_events; }
+
+HostEvent::~HostEvent() { --context_.num_events; }
 
 EventState HostEvent::query() const {
   const auto current = record();
@@ -64,6 +93,10 @@ std::chrono::nanoseconds HostEvent::elapsed_since(const Event& from) const {
   }
   if (!end || end->state() != EventState::kDone) {
     throw DeviceError("elapsed_since: the event that ends the span is not done");
+  }
+  KVFERRY_PAUSE_POINT("gpu.host.elapsed");
+  if (KVFERRY_FAULT_POINT("gpu.host.elapsed")) {
+    throw DeviceError("elapsed_since: failed by request of the test");
   }
   return end->finished_at() - begin->finished_at();
 }

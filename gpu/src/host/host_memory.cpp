@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "host/host_memory.hpp"
 
+#include "kvferry/base/graveyard.hpp"
 #include "kvferry/base/test_hooks.hpp"
 
 #include "range_text.hpp"
@@ -9,6 +10,7 @@
 #include <limits>
 #include <string>
 #include <unistd.h>
+#include <utility>
 
 namespace kvferry::gpu {
 namespace {
@@ -41,7 +43,9 @@ MemoryInfo host_memory_info() {
 }
 
 // What the kernel cannot back is refused here: it overcommits, and a device does not.
-HostDeviceBuffer::HostDeviceBuffer(std::uint64_t bytes) : bytes_(bytes) {
+HostDeviceBuffer::HostDeviceBuffer(HostContext& context, std::uint64_t bytes)
+    : context_(context), bytes_(bytes) {
+  context_.loss->throw_if_lost();
   KVFERRY_PAUSE_POINT("gpu.host.allocate");
   const std::uint64_t free_bytes = host_memory_info().free_bytes;
   if (KVFERRY_FAULT_POINT("gpu.host.allocate") || bytes > free_bytes) {
@@ -49,6 +53,13 @@ HostDeviceBuffer::HostDeviceBuffer(std::uint64_t bytes) : bytes_(bytes) {
   }
   memory_.reset(static_cast<std::byte*>(::operator new(bytes, kAlignment, std::nothrow)));
   if (memory_ == nullptr) throw_no_memory(bytes, free_bytes);
+  ++context_.num_buffers;
+}
+
+// Submitted work may still write it while memory is in doubt.
+HostDeviceBuffer::~HostDeviceBuffer() {
+  if (context_.loss->in_doubt()) bury(std::move(memory_));
+  --context_.num_buffers;
 }
 
 std::uintptr_t HostDeviceBuffer::address() const {
@@ -58,6 +69,7 @@ std::uintptr_t HostDeviceBuffer::address() const {
 HostMemoryRegistration::HostMemoryRegistration(HostContext& context, std::uintptr_t address,
                                                std::uint64_t bytes)
     : context_(context), address_(address) {
+  context_.loss->throw_if_lost();
   KVFERRY_PAUSE_POINT("gpu.host.register");
   if (KVFERRY_FAULT_POINT("gpu.host.register")) {
     throw DeviceError("cannot register " + range_text(address, bytes) +

@@ -20,7 +20,10 @@ namespace kvferry::gpu {
 class HostDeviceBuffer final : public DeviceBuffer {
  public:
   /// Throws ResourceError.
-  explicit HostDeviceBuffer(std::uint64_t bytes);
+  HostDeviceBuffer(HostContext& context, std::uint64_t bytes);
+  HostDeviceBuffer(const HostDeviceBuffer&) = delete;
+  HostDeviceBuffer& operator=(const HostDeviceBuffer&) = delete;
+  ~HostDeviceBuffer() override;
   [[nodiscard]] std::uintptr_t address() const override;
   [[nodiscard]] std::uint64_t size_bytes() const override { return bytes_; }
 
@@ -30,6 +33,7 @@ class HostDeviceBuffer final : public DeviceBuffer {
     void operator()(std::byte* memory) const { ::operator delete(memory, kAlignment); }
   };
 
+  HostContext& context_;
   std::uint64_t bytes_;
   std::unique_ptr<std::byte, Free> memory_;
 };

@@ -4,8 +4,10 @@
 #include "kvferry/gpu/device.hpp"
 
 #include "host/host_event.hpp"
+#include "kernels/pack_way.hpp"
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <variant>
 #include <vector>
@@ -22,8 +24,6 @@ struct CopyOperation {
   std::uint64_t number = 0;
 };
 
-enum class PackWay : std::uint8_t { kGather, kScatter };
-
 struct PackOperation {
   PackWay way = PackWay::kGather;
   BlockGeometry geometry;
@@ -37,6 +37,11 @@ struct FillOperation {
   std::uint64_t bytes = 0;
 };
 
+/// Work of the device that is none of the above: co_run.hpp, pageable_copy.hpp.
+struct CallOperation {
+  std::function<void()> call;
+};
+
 struct RecordOperation {
   std::shared_ptr<HostRecord> record;
 };
@@ -45,7 +50,7 @@ struct WaitOperation {
   std::shared_ptr<const HostRecord> record;
 };
 
-using HostOperation =
-    std::variant<CopyOperation, PackOperation, FillOperation, RecordOperation, WaitOperation>;
+using HostOperation = std::variant<CopyOperation, PackOperation, FillOperation, CallOperation,
+                                   RecordOperation, WaitOperation>;
 
 }  // namespace kvferry::gpu

@@ -5,10 +5,11 @@
 
 #include "host/precise_sleep.hpp"
 
-#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstring>
+#include <mutex>
+#include <shared_mutex>
 #include <utility>
 
 namespace kvferry::gpu {
@@ -16,44 +17,32 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::milliseconds kWaitSlice{100};
-
 std::byte* at(std::uintptr_t address) {
   return reinterpret_cast<std::byte*>(address);  // NOLINT(performance-no-int-to-ptr)
 }
 
-/// Copies bytes [begin, end) of the batch, its runs counted one after the other.
-void copy_part(std::span<const CopyRun> runs, std::uint64_t begin, std::uint64_t end) {
-  std::uint64_t run_begin = 0;
-  for (const CopyRun& run : runs) {
-    const std::uint64_t run_end = run_begin + run.bytes;
-    const std::uint64_t from = std::max(begin, run_begin);
-    const std::uint64_t to = std::min(end, run_end);
-    if (from < to) {
-      std::memcpy(at(run.destination + (from - run_begin)), at(run.source + (from - run_begin)),
-                  to - from);
-    }
-    run_begin = run_end;
-  }
-}
-
 }  // namespace
 
+// Of a device that is gone nothing runs any more; its records are failed without being finished.
 void HostRunner::run(const HostOperation& operation) {
+  if (context_.loss->quiet()) return;
   std::visit([this](const auto& op) { perform(op); }, operation);
 }
 
 void HostRunner::perform(const CopyOperation& copy) {
   using Kind = OperationInfo::Kind;
   const bool to_host = copy.direction == CopyDirection::kDeviceToHost;
-  bool fails = intercepted({to_host ? Kind::kCopyD2H : Kind::kCopyH2D, copy.bytes});
+  bool fails = intercepted({to_host ? Kind::kCopyD2H : Kind::kCopyH2D, copy.bytes}).fail;
   KVFERRY_PAUSE_POINT("gpu.host.copy");
   if (KVFERRY_FAULT_POINT("gpu.host.copy")) fails = true;
   if (context_.link.fails(copy.number)) fails = true;
 
+  const std::shared_lock touching(context_.touching);
+  if (context_.loss->quiet()) return;
   // A copy that fails leaves its second half unwritten.
   const std::uint64_t half = copy.bytes / 2;
   const std::uint64_t end = fails ? half : copy.bytes;
+  const BatchCopy batch(copy.runs, copy.bytes);
   if (context_.link.simulated()) {
     sleep_precisely_until(Clock::now() + context_.link.hold_back(copy.number));
     const auto turn = context_.engine(copy.direction).enter(context_.link.rank(copy.number));
@@ -61,12 +50,12 @@ void HostRunner::perform(const CopyOperation& copy) {
     const auto ends = began + context_.link.occupancy(copy.number, copy.direction, copy.bytes);
     // Half of the bytes move when the copy begins and half when it ends, so that whoever touches
     // the memory too early is found out.
-    copy_part(copy.runs, 0, half);
+    batch.copy(0, half);
     sleep_precisely_until(ends - (Clock::now() - began));
-    copy_part(copy.runs, half, end);
+    batch.copy(half, end);
     sleep_precisely_until(ends);
   } else {
-    copy_part(copy.runs, 0, end);
+    copy_with(*context_.team, batch, end);
   }
   if (fails) {
     fail("copy " + std::to_string(copy.number) + " (" + to_string(copy.direction) + ", " +
@@ -79,7 +68,12 @@ void HostRunner::perform(const PackOperation& pack) {
   const bool gathers = pack.way == PackWay::kGather;
   const BlockGeometry& geometry = pack.geometry;
   const std::uint64_t bytes = pack.blocks.size() * geometry.packed_bytes;
-  if (intercepted({gathers ? Kind::kGather : Kind::kScatter, bytes})) {
+  bool fails = intercepted({gathers ? Kind::kGather : Kind::kScatter, bytes}).fail;
+  KVFERRY_PAUSE_POINT("gpu.host.pack");
+  if (KVFERRY_FAULT_POINT("gpu.host.pack")) fails = true;
+  const std::shared_lock touching(context_.touching);
+  if (context_.loss->quiet()) return;
+  if (fails) {
     fail(std::string(gathers ? "gather" : "scatter") + " failed by request of the test");
     return;
   }
@@ -96,29 +90,39 @@ void HostRunner::perform(const PackOperation& pack) {
 }
 
 void HostRunner::perform(const FillOperation& fill) {
-  if (intercepted({OperationInfo::Kind::kFill, fill.bytes})) {
+  bool fails = intercepted({OperationInfo::Kind::kFill, fill.bytes}).fail;
+  KVFERRY_PAUSE_POINT("gpu.host.fill");
+  if (KVFERRY_FAULT_POINT("gpu.host.fill")) fails = true;
+  const std::shared_lock touching(context_.touching);
+  if (context_.loss->quiet()) return;
+  if (fails) {
     fail("fill failed by request of the test");
     return;
   }
   std::memset(at(fill.address), fill.value, fill.bytes);
 }
 
+void HostRunner::perform(const CallOperation& call) { call.call(); }
+
 void HostRunner::perform(const RecordOperation& record) {
   record.record->finish(std::exchange(failure_, std::string()));
 }
 
-void HostRunner::perform(const WaitOperation& wait) {
-  while (wait.record->wait(kWaitSlice) == EventState::kPending) {
-  }
-}
+void HostRunner::perform(const WaitOperation& wait) { wait.record->wait_reached(); }
 
-bool HostRunner::intercepted(const OperationInfo& info) {
-  if (!context_.interceptor) return false;
-  const OperationVerdict verdict = context_.interceptor(info);
+OperationVerdict HostRunner::intercepted(const OperationInfo& info) {
+  if (!context_.interceptor) return {};
+  OperationVerdict verdict = context_.interceptor(info);
   if (verdict.delay > std::chrono::nanoseconds::zero()) {
     sleep_precisely_until(Clock::now() + verdict.delay);
   }
-  return verdict.fail;
+  if (verdict.loses) {
+    std::unique_lock touching(context_.touching, std::defer_lock);
+    if (*verdict.loses == LostMemory::kQuiet) touching.lock();
+    context_.loss->lose(*verdict.loses, "by request of the test");
+    verdict.fail = true;
+  }
+  return verdict;
 }
 
 void HostRunner::fail(const std::string& why) {

@@ -21,11 +21,12 @@ class HostRunner {
   void perform(const CopyOperation& copy);
   void perform(const PackOperation& pack);
   void perform(const FillOperation& fill);
+  void perform(const CallOperation& call);
   void perform(const RecordOperation& record);
   void perform(const WaitOperation& wait);
 
-  /// Lets the interceptor hold the operation back; whether the operation shall fail.
-  [[nodiscard]] bool intercepted(const OperationInfo& info);
+  /// Lets the interceptor hold the operation back, and loses the device if it says so.
+  [[nodiscard]] OperationVerdict intercepted(const OperationInfo& info);
   void fail(const std::string& why);
 
   HostContext& context_;

@@ -12,7 +12,8 @@
 namespace kvferry::gpu {
 namespace {
 
-void pass_submit_hooks() {
+void open_for_submission(const HostContext& context) {
+  context.loss->throw_if_lost();
   KVFERRY_PAUSE_POINT("gpu.host.submit");
   if (KVFERRY_FAULT_POINT("gpu.host.submit")) {
     throw DeviceError("submission failed by request of the test");
@@ -36,26 +37,35 @@ HostStream::~HostStream() { --context_.num_streams; }
 
 void HostStream::record(Event& event) {
   HostEvent& host_event = HostEvent::of(event, context_);
-  pass_submit_hooks();
-  const auto record = std::make_shared<HostRecord>();
-  submit(RecordOperation{record});
+  const auto record = std::make_shared<HostRecord>(context_.loss);
+  // The record of a lost device is failed from the start: so whoever waits for it learns of the
+  // loss.
+  if (!context_.loss->lost()) {
+    open_for_submission(context_);
+    submit(RecordOperation{record});
+  }
   host_event.refer_to(record);
 }
 
 void HostStream::wait(const Event& event) {
   auto record = HostEvent::of(event, context_).record();
   KVFERRY_CHECK(record != nullptr, "a stream was told to wait for an event never recorded");
-  pass_submit_hooks();
+  open_for_submission(context_);
   submit(WaitOperation{std::move(record)});
 }
 
-void HostStream::copy(CopyDirection direction, std::span<const CopyRun> runs) {
+// One call per run passes the link as so many copies, each with its own latency and failure.
+void HostStream::copy(CopyDirection direction, std::span<const CopyRun> runs, CopyCall call) {
   if (runs.empty()) return;
   check_copy_runs(runs);
   context_.registrations.check(direction, runs);
-  pass_submit_hooks();
-  submit(CopyOperation{
-      direction, {runs.begin(), runs.end()}, total_bytes(runs), ++context_.num_copies});
+  open_for_submission(context_);
+  const std::size_t per_call = call == CopyCall::kPerRun ? 1 : runs.size();
+  for (; !runs.empty(); runs = runs.subspan(per_call)) {
+    const auto part = runs.first(per_call);
+    submit(CopyOperation{
+        direction, {part.begin(), part.end()}, total_bytes(part), ++context_.num_copies});
+  }
 }
 
 void HostStream::gather(const BlockGeometry& geometry, std::span<const BlockId> blocks,
@@ -70,19 +80,24 @@ void HostStream::scatter(const BlockGeometry& geometry, std::span<const BlockId>
 
 void HostStream::fill(std::uintptr_t address, std::uint8_t value, std::uint64_t bytes) {
   if (bytes == 0) return;
-  pass_submit_hooks();
+  open_for_submission(context_);
   submit(FillOperation{address, value, bytes});
+}
+
+void HostStream::call(std::function<void()> work) {
+  open_for_submission(context_);
+  submit(CallOperation{std::move(work)});
 }
 
 void HostStream::pack(PackWay way, const BlockGeometry& geometry, std::span<const BlockId> blocks,
                       std::uintptr_t packed) {
   if (blocks.empty()) return;
   check_blocks(geometry, blocks);
-  pass_submit_hooks();
+  open_for_submission(context_);
   submit(PackOperation{way, geometry, {blocks.begin(), blocks.end()}, packed});
 }
 
-bool HostInlineStream::synchronize(std::chrono::nanoseconds /*bound*/) { return true; }
+bool HostInlineStream::synchronize(std::chrono::nanoseconds /*bound*/) { return !in_doubt(); }
 
 void HostInlineStream::submit(HostOperation operation) { runner_.run(operation); }
 

@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <optional>
 #include <span>
 #include <thread>
@@ -26,12 +27,19 @@ class HostStream : public Stream {
 
   void record(Event& event) final;
   void wait(const Event& event) final;
-  void copy(CopyDirection direction, std::span<const CopyRun> runs) final;
+  void copy(CopyDirection direction, std::span<const CopyRun> runs, CopyCall call) final;
   void gather(const BlockGeometry& geometry, std::span<const BlockId> blocks,
               std::uintptr_t packed) final;
   void scatter(const BlockGeometry& geometry, std::span<const BlockId> blocks,
                std::uintptr_t packed) final;
   void fill(std::uintptr_t address, std::uint8_t value, std::uint64_t bytes) final;
+
+  /// Submits `work`, which does not throw.
+  void call(std::function<void()> work);
+
+ protected:
+  /// Whether the device is lost with memory in doubt.
+  [[nodiscard]] bool in_doubt() const { return context_.loss->in_doubt(); }
 
  private:
   virtual void submit(HostOperation operation) = 0;

@@ -3,6 +3,7 @@
 
 #include "host/host_stream.hpp"
 
+#include <algorithm>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -11,6 +12,8 @@ namespace kvferry::gpu {
 namespace {
 
 constexpr std::chrono::seconds kWaitSlice{1};
+/// Nobody wakes who waits for a device that is lost.
+constexpr std::chrono::milliseconds kLossSlice{10};
 
 }  // namespace
 
@@ -36,10 +39,10 @@ bool HostThreadStream::synchronize(std::chrono::nanoseconds bound) {
   MutexLock lock(mutex_);
   const std::uint64_t target = num_submitted_;
   while (num_ended_ < target) {
-    if (deadline.passed()) return false;
-    ended_.wait_for(mutex_, deadline.remaining());
+    if (deadline.passed() || in_doubt()) return false;
+    ended_.wait_for(mutex_, std::min<std::chrono::nanoseconds>(deadline.remaining(), kLossSlice));
   }
-  return true;
+  return !in_doubt();
 }
 
 void HostThreadStream::submit(HostOperation operation) {

@@ -2,6 +2,7 @@
 #include "host/link_model.hpp"
 
 #include "kvferry/base/error.hpp"
+#include "kvferry/base/mixed_bits.hpp"
 
 #include <cmath>
 #include <string>
@@ -11,14 +12,8 @@ namespace {
 
 constexpr std::chrono::microseconds kLongestHoldBack{100};
 
-// The finaliser of splitmix64: Steele, Lea, Flood, "Fast splittable pseudorandom number
-// generators", OOPSLA 2014.
-std::uint64_t mix(std::uint64_t x) {
-  x += 0x9e3779b97f4a7c15;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
-}
+// The next number of splitmix64.
+std::uint64_t mix(std::uint64_t x) { return mixed_bits(x + 0x9e3779b97f4a7c15); }
 
 /// The upper 53 bits as a number in [0, 1).
 double to_unit(std::uint64_t bits) { return static_cast<double>(bits >> 11) * 0x1.0p-53; }

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 namespace kvferry::gpu {
@@ -46,6 +47,10 @@ struct HostLinkOptions {
 struct OperationVerdict {
   std::chrono::nanoseconds delay{0};
   bool fail = false;
+  /// The device is lost with this operation, which fails (kInDoubt: half of a copy is written).
+  /// With memory in doubt, work that was submitted before still runs, as late as its interceptor
+  /// likes; with memory quiet, none does.
+  std::optional<LostMemory> loses = std::nullopt;
 };
 
 /// The operation a test's interceptor sees.
@@ -58,6 +63,18 @@ struct OperationInfo {
 /// Called on the thread that runs the operation, before it; may block to hold the operation back.
 /// Must not throw. Called from several threads at once.
 using OperationInterceptor = std::function<OperationVerdict(const OperationInfo&)>;
+
+/// What is alive of what a device has made.
+struct HostDeviceUsage {
+  std::uint64_t num_streams = 0;  ///< Views included.
+  std::uint64_t num_events = 0;
+  std::uint64_t num_buffers = 0;
+  std::uint64_t num_registrations = 0;
+  bool operator==(const HostDeviceUsage&) const = default;
+};
+
+/// For tests that nothing leaks. `device` is one of make_host_device().
+[[nodiscard]] HostDeviceUsage host_device_usage(const Device& device);
 
 /// Makes the host back end's device: streams are threads, events are real. `interceptor` may be
 /// empty. Throws ConfigError if a figure of `link` is negative, not finite, or not a probability.

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kvferry/gpu/device.hpp"
+#include "kvferry/gpu/driver_options.hpp"
+
+#include <cstdint>
+#include <memory>
+
+namespace kvferry::gpu {
+
+/// Looks for the driver and counts its devices; makes no context. Never throws. Thread-safe.
+[[nodiscard]] BackendAvailability hip_availability(const DriverOptions& options = {});
+
+/// Makes the HIP device `ordinal` (as the process numbers its devices) on its primary context.
+/// Opens `options.library`, or the `libamdhip64` that the process already has (torch brings its
+/// own; a second is never opened), else the newest known soname. Throws ConfigError if there is no
+/// such device, or DeviceError if the library is missing, lacks a function, is older than the code
+/// objects of this build, or refuses; one line that says what to do.
+[[nodiscard]] std::unique_ptr<Device> make_hip_device(std::uint32_t ordinal,
+                                                      const DriverOptions& options = {});
+
+}  // namespace kvferry::gpu

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "cuda/cuda_library.hpp"
+#include "driver/driver_api.hpp"
+
+#include <memory>
+#include <string>
+
+namespace kvferry::gpu {
+
+/// One CUDA device on its primary context, which is retained for the object's life.
+class CudaApi final : public DriverApi {
+ public:
+  /// Throws ConfigError or DeviceError, as make_cuda_device() says.
+  CudaApi(CudaLibrary library, int ordinal);
+  CudaApi(const CudaApi&) = delete;
+  CudaApi& operator=(const CudaApi&) = delete;
+  ~CudaApi() override;
+
+  [[nodiscard]] BackendKind kind() const override { return BackendKind::kCuda; }
+  [[nodiscard]] const DriverTraits& traits() const override { return traits_; }
+  [[nodiscard]] std::string describe(int code) const override;
+  DriverValue<ThreadState> enter() override;
+  void leave(const ThreadState& before) override;
+  DriverValue<StreamHandle> create_stream() override;
+  DriverResult destroy_stream(StreamHandle stream) override;
+  DriverResult query_stream(StreamHandle stream) override;
+  DriverValue<bool> is_capturing(StreamHandle stream) override;
+  DriverValue<bool> is_ours(StreamHandle stream) override;
+  DriverValue<EventHandle> create_event() override;
+  DriverResult destroy_event(EventHandle event) override;
+  DriverResult record_event(EventHandle event, StreamHandle stream) override;
+  DriverResult query_event(EventHandle event) override;
+  DriverResult wait_event(StreamHandle stream, EventHandle event) override;
+  DriverValue<std::chrono::nanoseconds> elapsed(EventHandle from, EventHandle to) override;
+  DriverResult copy(CopyDirection direction, const CopyRun& run, StreamHandle stream) override;
+  DriverResult copy_batch(CopyDirection direction, std::span<const CopyRun> runs,
+                          StreamHandle stream) override;
+  DriverResult fill(std::uintptr_t address, std::uint8_t value, std::uint64_t bytes,
+                    StreamHandle stream) override;
+  DriverResult register_host(std::uintptr_t address, std::uint64_t bytes) override;
+  DriverResult unregister_host(std::uintptr_t address) override;
+  DriverValue<std::uintptr_t> host_device_address(std::uintptr_t address) override;
+  DriverValue<std::uintptr_t> allocate(std::uint64_t bytes) override;
+  DriverResult free(std::uintptr_t address) override;
+  DriverValue<MemoryInfo> memory_info() override;
+  [[nodiscard]] std::vector<std::byte> compile(std::string_view source) override;
+  DriverValue<ModuleHandle> load_module(std::span<const std::byte> image) override;
+  DriverResult unload_module(ModuleHandle module) override;
+  DriverValue<FunctionHandle> function(ModuleHandle module, const char* name) override;
+  DriverResult allow_shared_bytes(FunctionHandle function, std::uint32_t bytes) override;
+  DriverResult launch(FunctionHandle function, const LaunchShape& shape, void* argument,
+                      StreamHandle stream) override;
+
+ private:
+  /// The driver's form of one of our handles.
+  template <class T>
+  static cuda_abi::Handle raw(T handle) {
+    return reinterpret_cast<cuda_abi::Handle>(handle);  // NOLINT(performance-no-int-to-ptr)
+  }
+  void read_traits();
+  [[nodiscard]] int attribute(int which) const;
+  /// Throws DeviceError unless the call succeeded.
+  void require(cuda_abi::Result code, const std::string& what) const;
+
+  const CudaLibrary cuda_;
+  cuda_abi::Device device_ = 0;
+  cuda_abi::Handle context_ = nullptr;
+  DriverTraits traits_;
+};
+
+}  // namespace kvferry::gpu

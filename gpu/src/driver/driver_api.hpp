@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kvferry/gpu/device.hpp"
+
+#include "driver/driver_result.hpp"
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace kvferry::gpu {
+
+// The vendor's handles, apart from one another. 0 is none, but for streams: the default stream.
+enum class StreamHandle : std::uintptr_t {};
+enum class EventHandle : std::uintptr_t {};
+enum class ModuleHandle : std::uintptr_t {};
+enum class FunctionHandle : std::uintptr_t {};
+
+/// What the calling thread had before DriverApi::enter().
+struct ThreadState {
+  int device = 0;
+  int capture_mode = 0;
+  bool device_changed = false;
+  bool capture_mode_changed = false;
+};
+
+/// What does not change while the device lives.
+struct DriverTraits {
+  /// As users know it.
+  std::string device_name;
+  std::optional<std::string> pci_address;
+  /// "sm_90", "gfx942".
+  std::string architecture;
+  /// "CUDA driver 13.0".
+  std::string driver;
+  /// 90 for sm_90; 0 on HIP.
+  int compute_capability = 0;
+  int num_multiprocessors = 0;
+  /// Most descriptors of one batch call; 0: the driver has none.
+  std::size_t max_batch_runs = 0;
+};
+
+struct LaunchShape {
+  std::array<std::uint32_t, 3> grid{1, 1, 1};
+  std::array<std::uint32_t, 3> block{1, 1, 1};
+  std::uint32_t shared_bytes = 0;
+};
+
+/// The calls of one vendor's driver that the back end needs, on one device. No rule of ours is in
+/// here: each method is one vendor call (or the few that a vendor needs for it) and converts its
+/// result. Thread-safe, as the drivers are. Everything but enter(), leave() and describe() is
+/// called between the two.
+class DriverApi {
+ public:
+  virtual ~DriverApi() = default;
+
+  [[nodiscard]] virtual BackendKind kind() const = 0;
+  [[nodiscard]] virtual const DriverTraits& traits() const = 0;
+  /// Name, number and text of a vendor code.
+  [[nodiscard]] virtual std::string describe(int code) const = 0;
+
+  /// Makes the device current on this thread and lets it call beside another thread's stream
+  /// capture.
+  virtual DriverValue<ThreadState> enter() = 0;
+  /// Gives the thread back what it had.
+  virtual void leave(const ThreadState& before) = 0;
+
+  /// Never waits for the legacy default stream, nor the other way round.
+  virtual DriverValue<StreamHandle> create_stream() = 0;
+  virtual DriverResult destroy_stream(StreamHandle stream) = 0;
+  virtual DriverResult query_stream(StreamHandle stream) = 0;
+  /// Whether what is submitted now is captured instead of run.
+  virtual DriverValue<bool> is_capturing(StreamHandle stream) = 0;
+  /// Whether `stream` is one of this device's primary context; true where the driver cannot tell.
+  virtual DriverValue<bool> is_ours(StreamHandle stream) = 0;
+
+  /// With times; releases to the system, so that the host sees what a done event covers.
+  virtual DriverValue<EventHandle> create_event() = 0;
+  virtual DriverResult destroy_event(EventHandle event) = 0;
+  virtual DriverResult record_event(EventHandle event, StreamHandle stream) = 0;
+  virtual DriverResult query_event(EventHandle event) = 0;
+  virtual DriverResult wait_event(StreamHandle stream, EventHandle event) = 0;
+  virtual DriverValue<std::chrono::nanoseconds> elapsed(EventHandle from, EventHandle to) = 0;
+
+  virtual DriverResult copy(CopyDirection direction, const CopyRun& run, StreamHandle stream) = 0;
+  /// At most traits().max_batch_runs. A failure says nothing about which runs were submitted.
+  virtual DriverResult copy_batch(CopyDirection direction, std::span<const CopyRun> runs,
+                                  StreamHandle stream) = 0;
+  virtual DriverResult fill(std::uintptr_t address, std::uint8_t value, std::uint64_t bytes,
+                            StreamHandle stream) = 0;
+
+  virtual DriverResult register_host(std::uintptr_t address, std::uint64_t bytes) = 0;
+  virtual DriverResult unregister_host(std::uintptr_t address) = 0;
+  /// By what address the device knows registered memory.
+  virtual DriverValue<std::uintptr_t> host_device_address(std::uintptr_t address) = 0;
+  virtual DriverValue<std::uintptr_t> allocate(std::uint64_t bytes) = 0;
+  virtual DriverResult free(std::uintptr_t address) = 0;
+  virtual DriverValue<MemoryInfo> memory_info() = 0;
+
+  /// Machine code of `source` for this device, by the vendor's compiler at run time. Empty if the
+  /// vendor needs none. Throws DeviceError.
+  [[nodiscard]] virtual std::vector<std::byte> compile(std::string_view source) = 0;
+  virtual DriverValue<ModuleHandle> load_module(std::span<const std::byte> image) = 0;
+  virtual DriverResult unload_module(ModuleHandle module) = 0;
+  virtual DriverValue<FunctionHandle> function(ModuleHandle module, const char* name) = 0;
+  /// Lets `function` use more than the default dynamic shared memory.
+  virtual DriverResult allow_shared_bytes(FunctionHandle function, std::uint32_t bytes) = 0;
+  /// `argument` points to the kernel's one argument, which is copied before the call returns.
+  virtual DriverResult launch(FunctionHandle function, const LaunchShape& shape, void* argument,
+                              StreamHandle stream) = 0;
+};
+
+}  // namespace kvferry::gpu

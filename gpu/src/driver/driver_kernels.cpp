@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "driver/driver_kernels.hpp"
+
+#include "driver/driver_context.hpp"
+#include "driver/driver_scope.hpp"
+#include "kernels/code_objects.hpp"
+
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace kvferry::gpu {
+namespace {
+
+// What a launch may take without asking.
+constexpr std::uint32_t kDefaultSharedBytes = 48U << 10U;
+constexpr int kFirstWithBulkCopy = 90;
+
+std::span<const std::byte> hip_image(std::string_view architecture) {
+  for (const HipCodeObject& object : hip_code_objects()) {
+    if (object.arch == architecture) return object.bytes;
+  }
+  return {};
+}
+
+}  // namespace
+
+DriverKernels::~DriverKernels() {
+  ModuleHandle module{};
+  {
+    MutexLock lock(mutex_);
+    module = module_;
+  }
+  if (module == ModuleHandle{} || context_.lost()) return;
+  const DriverScope scope(context_);
+  static_cast<void>(context_.api().unload_module(module));
+}
+
+FunctionHandle DriverKernels::function(const std::string& name, std::uint32_t shared_bytes) {
+  {
+    MutexLock lock(mutex_);
+    const auto known = functions_.find(name);
+    if (known != functions_.end()) return known->second;
+  }
+  const auto found = context_.api().function(module(), name.c_str());
+  context_.check(found.result, ("find the kernel " + name).c_str());
+  if (shared_bytes > kDefaultSharedBytes) {
+    context_.check(context_.api().allow_shared_bytes(found.value, shared_bytes),
+                   ("give shared memory to the kernel " + name).c_str());
+  }
+  MutexLock lock(mutex_);
+  return functions_.emplace(name, found.value).first->second;
+}
+
+bool DriverKernels::available() const {
+  if (!image().empty()) return true;
+  return context_.api().kind() == BackendKind::kHip && !pack_kernel_source().empty();
+}
+
+std::span<const std::byte> DriverKernels::image() const {
+  if (!image_.empty()) return image_;
+  const DriverApi& api = context_.api();
+  return api.kind() == BackendKind::kCuda ? cuda_fatbin() : hip_image(api.traits().architecture);
+}
+
+BulkCopy DriverKernels::bulk_copy() const {
+  const bool in_image = !image_.empty() || cuda_newest_architecture() >= kFirstWithBulkCopy;
+  const bool on_device = context_.api().traits().compute_capability >= kFirstWithBulkCopy;
+  return in_image && on_device ? BulkCopy::kYes : BulkCopy::kNo;
+}
+
+ModuleHandle DriverKernels::module() {
+  {
+    MutexLock lock(mutex_);
+    if (module_ != ModuleHandle{}) return module_;
+  }
+  const ModuleHandle mine = load();
+  ModuleHandle surplus{};
+  {
+    MutexLock lock(mutex_);
+    if (module_ == ModuleHandle{}) {
+      module_ = mine;
+    } else {
+      surplus = mine;
+    }
+  }
+  if (surplus != ModuleHandle{}) static_cast<void>(context_.api().unload_module(surplus));
+  MutexLock lock(mutex_);
+  return module_;
+}
+
+// An architecture that the build's compiler did not know is compiled now, once.
+ModuleHandle DriverKernels::load() {
+  DriverApi& api = context_.api();
+  const DriverTraits& traits = api.traits();
+  std::span<const std::byte> code = image();
+  std::vector<std::byte> compiled;
+  if (code.empty() && !pack_kernel_source().empty()) {
+    compiled = api.compile(pack_kernel_source());
+    code = compiled;
+  }
+  if (code.empty()) {
+    throw DeviceError("this build has no kernels for " + traits.architecture + " (" +
+                      traits.device_name +
+                      "): install one that was made with the vendor's compiler");
+  }
+  const auto loaded = api.load_module(code);
+  context_.check(loaded.result, ("load the kernels for " + traits.architecture).c_str());
+  return loaded.value;
+}
+
+}  // namespace kvferry::gpu

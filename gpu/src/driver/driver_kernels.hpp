@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kvferry/base/mutex.hpp"
+
+#include "driver/driver_api.hpp"
+#include "kernels/pack_launch.hpp"
+
+#include <cstddef>
+#include <map>
+#include <span>
+#include <string>
+
+namespace kvferry::gpu {
+
+class DriverContext;
+
+/// The code object of one device, loaded at the first use, and its functions. Thread-safe.
+class DriverKernels {
+ public:
+  /// `image`: empty for the build's own.
+  DriverKernels(DriverContext& context, std::span<const std::byte> image)
+      : context_(context), image_(image) {}
+  DriverKernels(const DriverKernels&) = delete;
+  DriverKernels& operator=(const DriverKernels&) = delete;
+  ~DriverKernels();
+
+  /// The kernel `name`, allowed `shared_bytes` of dynamic shared memory. Within a DriverScope.
+  /// Throws DeviceError; one line if the build has no code for the architecture.
+  [[nodiscard]] FunctionHandle function(const std::string& name, std::uint32_t shared_bytes);
+
+  /// Whether an image for the device is at hand, or the source from which one can be compiled.
+  [[nodiscard]] bool available() const;
+  /// Whether the device and the image have the bulk-copy kernels; an image that was given has all.
+  [[nodiscard]] BulkCopy bulk_copy() const;
+
+ private:
+  [[nodiscard]] ModuleHandle module();
+  [[nodiscard]] ModuleHandle load();
+  /// Machine code for the device; empty if the build has none.
+  [[nodiscard]] std::span<const std::byte> image() const;
+
+  DriverContext& context_;
+  const std::span<const std::byte> image_;
+  Mutex mutex_;
+  ModuleHandle module_ KVFERRY_GUARDED_BY(mutex_){};
+  std::map<std::string, FunctionHandle> functions_ KVFERRY_GUARDED_BY(mutex_);
+};
+
+}  // namespace kvferry::gpu

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "driver/driver_pack.hpp"
+
+#include "driver/driver_context.hpp"
+#include "driver/driver_scope.hpp"
+#include "driver/poll_until.hpp"
+#include "kernels/pack_launch.hpp"
+
+#include <algorithm>
+
+namespace kvferry::gpu {
+namespace {
+
+// A table is a few KiB: if it does not arrive by then, the device hangs.
+constexpr std::chrono::seconds kUploadBound{30};
+
+bool same(const std::vector<Fragment>& a, const std::vector<Fragment>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const Fragment& x, const Fragment& y) {
+                      return x.base == y.base && x.block_stride_bytes == y.block_stride_bytes &&
+                             x.bytes == y.bytes;
+                    });
+}
+
+}  // namespace
+
+DriverPack::~DriverPack() {
+  std::vector<Table> tables;
+  {
+    MutexLock lock(mutex_);
+    tables.swap(tables_);
+  }
+  if (tables.empty() || context_.lost()) return;
+  const DriverScope scope(context_);
+  for (const Table& table : tables) static_cast<void>(context_.api().free(table.address));
+}
+
+PackDevice DriverPack::device() const {
+  return {static_cast<std::uint32_t>(context_.api().traits().num_multiprocessors),
+          kernels_.bulk_copy()};
+}
+
+// The kernel depends on how the packed memory is aligned, which a geometry does not say.
+void DriverPack::prepare(const BlockGeometry& geometry) {
+  constexpr std::uintptr_t kAligned = 0;
+  constexpr std::uintptr_t kOdd = 1;
+  for (const PackWay way : {PackWay::kGather, PackWay::kScatter}) {
+    for (const std::uintptr_t packed : {kAligned, kOdd}) {
+      const PackLaunch plan = plan_pack(geometry, 1, packed, way, device());
+      static_cast<void>(kernels_.function(plan.kernel, plan.shared_bytes));
+    }
+  }
+  static_cast<void>(table(geometry));
+}
+
+std::string DriverPack::launch(PackWay way, const BlockGeometry& geometry,
+                               std::span<const BlockId> blocks, std::uintptr_t packed,
+                               StreamHandle stream) {
+  const std::uintptr_t fragments = table(geometry);
+  bool begun = false;
+  while (!blocks.empty()) {
+    const auto part = blocks.first(std::min<std::size_t>(blocks.size(), kMaxPackBlocks));
+    const PackLaunch plan =
+        plan_pack(geometry, static_cast<std::uint32_t>(part.size()), packed, way, device());
+    PackArguments arguments = pack_arguments(geometry, fragments, part, packed);
+    const FunctionHandle function = kernels_.function(plan.kernel, plan.shared_bytes);
+    const LaunchShape shape{{plan.num_ctas, 1, 1}, {plan.threads_per_cta, 1, 1}, plan.shared_bytes};
+    const DriverResult result =
+        context_.note(context_.api().launch(function, shape, &arguments, stream), plan.kernel);
+    if (!begun) context_.check(result, ("launch " + std::string(plan.kernel)).c_str());
+    if (!result.ok()) return context_.message(result, "launch the rest of a gather or scatter");
+    begun = true;
+    blocks = blocks.subspan(part.size());
+    packed += part.size() * geometry.packed_bytes;
+  }
+  return "";
+}
+
+std::uintptr_t DriverPack::table(const BlockGeometry& geometry) {
+  if (const std::uintptr_t known = find(geometry); known != 0) return known;
+  const std::uintptr_t mine = upload(geometry);
+  // Another thread may have been faster; then both tables stay.
+  MutexLock lock(mutex_);
+  tables_.push_back({geometry.fragments, mine});
+  return mine;
+}
+
+std::uintptr_t DriverPack::find(const BlockGeometry& geometry) const {
+  MutexLock lock(mutex_);
+  for (const Table& table : tables_) {
+    if (same(table.fragments, geometry.fragments)) return table.address;
+  }
+  return 0;
+}
+
+// On a stream of its own: the caller's may be busy for long, and the legacy default stream would
+// wait for the engine.
+std::uintptr_t DriverPack::upload(const BlockGeometry& geometry) {
+  DriverApi& api = context_.api();
+  const std::vector<FragmentEntry> entries = fragment_table(geometry);
+  const std::uint64_t bytes = entries.size() * sizeof(FragmentEntry);
+  const auto stream = api.create_stream();
+  context_.check(stream.result, "create a stream to upload a geometry");
+  const auto memory = api.allocate(bytes);
+  DriverResult result = memory.result;
+  if (result.ok()) {
+    const CopyRun run{memory.value, reinterpret_cast<std::uintptr_t>(entries.data()), bytes};
+    result = api.copy(CopyDirection::kHostToDevice, run, stream.value);
+    if (result.ok()) {
+      static_cast<void>(poll_until(kUploadBound, [&] {
+        result = api.query_stream(stream.value);
+        return result.status != DriverStatus::kNotReady;
+      }));
+    }
+    if (!result.ok()) static_cast<void>(api.free(memory.value));
+  }
+  static_cast<void>(api.destroy_stream(stream.value));
+  context_.check(result, "upload a geometry to the device");
+  return memory.value;
+}
+
+}  // namespace kvferry::gpu

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string_view>
+
+/// The kernels as they were compiled and embedded by cmake/KvferryKernels.cmake. Everything lives
+/// as long as the process and is aligned to 64 bytes, behind each a zero byte.
+namespace kvferry::gpu {
+
+/// One image with a code object per architecture and PTX of the newest, for cuModuleLoadData. Empty
+/// if built without nvcc.
+[[nodiscard]] std::span<const std::byte> cuda_fatbin();
+
+/// Version of the toolkit that made cuda_fatbin(), counted as cuDriverGetVersion does: 13000 for
+/// 13.0; 0 if built without nvcc. A driver below its major version loads the image not at all
+/// (NVIDIA, "CUDA Compatibility").
+[[nodiscard]] int cuda_toolkit_version();
+
+/// Compute capability of the newest code in cuda_fatbin(), its PTX: 100 for 10.0; 0 if built
+/// without nvcc. The bulk-copy kernels are there if this and the device's are 90 or more.
+[[nodiscard]] int cuda_newest_architecture();
+
+/// An image for hipModuleLoadData. `arch` is a bare processor name, "gfx90a": it fits every
+/// xnack and sramecc setting.
+struct HipCodeObject {
+  std::string_view arch;
+  std::span<const std::byte> bytes;
+};
+
+/// Empty if built without hipcc. An architecture that hipcc refuses is left out.
+[[nodiscard]] std::span<const HipCodeObject> hip_code_objects();
+
+/// The source of the kernels in one text without includes, for hipRTC where hip_code_objects() has
+/// no fitting one (options: --offload-arch=ARCH -std=c++17 -O3), or NVRTC.
+[[nodiscard]] std::string_view pack_kernel_source();
+
+}  // namespace kvferry::gpu

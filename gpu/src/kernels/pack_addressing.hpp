@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kernels/pack_arguments.hpp"
+
+#if defined(__CUDACC__) || defined(__HIP__)
+#define KVFERRY_HOST_DEVICE __host__ __device__ __forceinline__
+#define KVFERRY_UNROLL _Pragma("unroll")
+#define KVFERRY_NO_UNROLL _Pragma("unroll 1")
+#else
+#define KVFERRY_HOST_DEVICE inline
+#define KVFERRY_UNROLL
+#define KVFERRY_NO_UNROLL
+#endif
+
+/// Which bytes of which block are moved by whom: the same text runs in the kernels and, as host
+/// code, in the test that walks every thread of a launch.
+///
+/// A packed block is cut into *units* of equal size (the last one shorter), whatever the fragments
+/// are, so that all units cost alike; all units of all blocks are dealt in turn to the *teams* of
+/// the grid. A unit is one or more *pieces*, each within one fragment.
+namespace kvferry::gpu {
+
+/// Threads that share a unit: a warp of NVIDIA's, half a wave of AMD's. No team waits for another.
+inline constexpr uint32_t kTeamLanes = 32;
+/// Bytes of a unit of the vector kernels: kTeamLanes lanes x 16 bytes x 8 loads in flight.
+inline constexpr uint32_t kUnitBytes = 4096;
+inline constexpr uint32_t kLoadsInFlight = 8;
+/// Widest access of one thread.
+inline constexpr uint32_t kMaxWidth = 16;
+/// Bytes of a unit of the bulk-copy kernels: one stage in shared memory.
+inline constexpr uint32_t kBulkUnitBytes = 8192;
+/// Shared memory per stage: the bytes and, behind all stages, an 8-byte barrier each, padded to 16.
+inline constexpr uint32_t kBulkStageFootprint = kBulkUnitBytes + 16;
+
+struct PackUnit {
+  /// Index into `block_ids`.
+  uint32_t block;
+  /// The range of the packed block.
+  uint64_t begin;
+  uint64_t end;
+};
+
+/// `bytes` bytes at `pool` in the engine's pool and at `packed` in packed memory.
+struct PackPiece {
+  uint64_t pool;
+  uint64_t packed;
+  uint64_t bytes;
+};
+
+KVFERRY_HOST_DEVICE constexpr uint64_t units_per_block(uint64_t packed_bytes, uint32_t unit_bytes) {
+  return (packed_bytes + unit_bytes - 1) / unit_bytes;
+}
+
+/// Units of the launch; plan_pack() keeps it below 2^31, so that counting in steps of a whole grid
+/// cannot wrap.
+KVFERRY_HOST_DEVICE constexpr uint32_t num_units(const PackArguments& arguments,
+                                                 uint32_t unit_bytes) {
+  return static_cast<uint32_t>(units_per_block(arguments.packed_bytes, unit_bytes)) *
+         arguments.num_blocks;
+}
+
+KVFERRY_HOST_DEVICE constexpr PackUnit unit_at(const PackArguments& arguments, uint32_t unit_bytes,
+                                               uint32_t unit) {
+  const auto per_block = static_cast<uint32_t>(units_per_block(arguments.packed_bytes, unit_bytes));
+  const uint32_t block = unit / per_block;
+  const uint64_t begin = uint64_t{unit - block * per_block} * unit_bytes;
+  const uint64_t rest = arguments.packed_bytes - begin;
+  return {block, begin, begin + (rest < unit_bytes ? rest : unit_bytes)};
+}
+
+/// Where `unit` lies in packed memory.
+KVFERRY_HOST_DEVICE constexpr uint64_t packed_address(const PackArguments& arguments,
+                                                      const PackUnit& unit) {
+  return arguments.packed + unit.block * arguments.packed_bytes + unit.begin;
+}
+
+/// The fragment that holds byte `offset` of a packed block.
+KVFERRY_HOST_DEVICE constexpr uint32_t fragment_at(const PackArguments& arguments,
+                                                   uint64_t offset) {
+  uint32_t low = 0;
+  uint32_t high = arguments.num_fragments;
+  while (high - low > 1) {
+    const uint32_t middle = low + (high - low) / 2;
+    if (arguments.fragments[middle].packed_offset <= offset) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+/// The part of `unit` that lies in `fragment`, which it meets.
+KVFERRY_HOST_DEVICE constexpr PackPiece piece_of(const PackArguments& arguments,
+                                                 const PackUnit& unit, uint32_t fragment) {
+  const FragmentEntry entry = arguments.fragments[fragment];
+  const uint64_t fragment_end = entry.packed_offset + entry.bytes;
+  const uint64_t begin = entry.packed_offset > unit.begin ? entry.packed_offset : unit.begin;
+  const uint64_t end = fragment_end < unit.end ? fragment_end : unit.end;
+  const uint64_t block_id = arguments.block_ids[unit.block];
+  return {entry.base + block_id * entry.block_stride_bytes + (begin - entry.packed_offset),
+          arguments.packed + unit.block * arguments.packed_bytes + begin, end - begin};
+}
+
+/// The widest access, 16, 8, 4, 2 or 1 bytes, for which two addresses are aligned alike.
+KVFERRY_HOST_DEVICE constexpr uint32_t common_width(uint64_t one, uint64_t other) {
+  const uint64_t bits = (one ^ other) | kMaxWidth;
+  return static_cast<uint32_t>(bits & (~bits + 1));
+}
+
+/// How a piece is cut for accesses of `width`: `head` single bytes up to the first aligned address,
+/// `vectors` aligned accesses, `tail` single bytes.
+struct PieceCut {
+  uint32_t head;
+  uint64_t vectors;
+  uint32_t tail;
+};
+
+KVFERRY_HOST_DEVICE constexpr PieceCut cut_piece(uint64_t address, uint64_t bytes, uint32_t width) {
+  const uint64_t to_aligned = (~address + 1) & (width - 1);
+  const uint64_t head = to_aligned < bytes ? to_aligned : bytes;
+  const uint64_t vectors = (bytes - head) / width;
+  return {static_cast<uint32_t>(head), vectors,
+          static_cast<uint32_t>(bytes - head - vectors * width)};
+}
+
+}  // namespace kvferry::gpu

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels, one source for nvcc, hipcc and hipRTC. Names, shapes and shared memory:
+// pack_launch.hpp.
+#if defined(__HIP__) && !defined(__HIPCC_RTC__)
+#include <hip/hip_runtime.h>
+#endif
+
+#include "kernels/co_run_work.hpp"
+#include "kernels/pack_walk.hpp"
+
+#if defined(__HIP__)
+#define KVFERRY_KERNEL_PARAMETER const kvferry::gpu::PackArguments
+#else
+// Read from constant memory where it lies; a plain parameter that is indexed is copied to local
+// memory.
+#define KVFERRY_KERNEL_PARAMETER const __grid_constant__ kvferry::gpu::PackArguments
+#endif
+
+namespace kvferry::gpu {
+
+template <uint32_t Width>
+struct VectorOf;
+
+#if defined(__HIP__)
+
+template <>
+struct VectorOf<16> {
+  typedef unsigned int Type __attribute__((ext_vector_type(4)));
+};
+template <>
+struct VectorOf<8> {
+  typedef unsigned int Type __attribute__((ext_vector_type(2)));
+};
+template <>
+struct VectorOf<4> {
+  using Type = unsigned int;
+};
+template <>
+struct VectorOf<2> {
+  using Type = unsigned short;
+};
+template <>
+struct VectorOf<1> {
+  using Type = unsigned char;
+};
+
+/// Non-temporal both ways: nothing here is read twice. Address space 1 is global memory; a generic
+/// pointer would give flat accesses, which also wait for local memory.
+struct GlobalAccess {
+  template <uint32_t Width>
+  using Vector = typename VectorOf<Width>::Type;
+
+  template <uint32_t Width>
+  __device__ __forceinline__ Vector<Width> load(uint64_t from) {
+    return __builtin_nontemporal_load((const __attribute__((address_space(1))) Vector<Width>*)from);
+  }
+  template <uint32_t Width>
+  __device__ __forceinline__ void store(uint64_t to, Vector<Width> value) {
+    __builtin_nontemporal_store(value, (__attribute__((address_space(1))) Vector<Width>*)to);
+  }
+};
+
+#else
+
+template <>
+struct VectorOf<16> {
+  using Type = uint4;
+};
+template <>
+struct VectorOf<8> {
+  using Type = uint2;
+};
+template <>
+struct VectorOf<4> {
+  using Type = unsigned int;
+};
+template <>
+struct VectorOf<2> {
+  using Type = unsigned short;
+};
+template <>
+struct VectorOf<1> {
+  using Type = unsigned short;
+};  // PTX has no register of 8 bits
+
+/// What is read is read once and by nobody else: it takes no place in L1, and what is written goes
+/// out of L2 first (.cs), before the weights that the next kernel wants there. `.nc` holds because
+/// no launch writes what it reads.
+struct GlobalAccess {
+  template <uint32_t Width>
+  using Vector = typename VectorOf<Width>::Type;
+
+  template <uint32_t Width>
+  __device__ __forceinline__ Vector<Width> load(uint64_t from) {
+    Vector<Width> v;
+    if constexpr (Width == 16) {
+      asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                   : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                   : "l"(from));
+    } else if constexpr (Width == 8) {
+      asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];"
+                   : "=r"(v.x), "=r"(v.y)
+                   : "l"(from));
+    } else if constexpr (Width == 4) {
+      asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(v) : "l"(from));
+    } else if constexpr (Width == 2) {
+      asm volatile("ld.global.nc.L1::no_allocate.u16 %0, [%1];" : "=h"(v) : "l"(from));
+    } else {
+      asm volatile("ld.global.nc.L1::no_allocate.u8 %0, [%1];" : "=h"(v) : "l"(from));
+    }
+    return v;
+  }
+  template <uint32_t Width>
+  __device__ __forceinline__ void store(uint64_t to, Vector<Width> v) {
+    if constexpr (Width == 16) {
+      asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(v.x), "r"(v.y),
+                   "r"(v.z), "r"(v.w)
+                   : "memory");
+    } else if constexpr (Width == 8) {
+      asm volatile("st.global.cs.v2.u32 [%0], {%1, %2};" ::"l"(to), "r"(v.x), "r"(v.y) : "memory");
+    } else if constexpr (Width == 4) {
+      asm volatile("st.global.cs.u32 [%0], %1;" ::"l"(to), "r"(v) : "memory");
+    } else if constexpr (Width == 2) {
+      asm volatile("st.global.cs.u16 [%0], %1;" ::"l"(to), "h"(v) : "memory");
+    } else {
+      asm volatile("st.global.cs.u8 [%0], %1;" ::"l"(to), "h"(v) : "memory");
+    }
+  }
+};
+
+#endif
+
+template <WalkWay Way>
+__device__ __forceinline__ void run_vectors(const PackArguments& arguments) {
+  GlobalAccess access;
+  walk_units<Way>(access, arguments, {blockIdx.x, gridDim.x, threadIdx.x, blockDim.x});
+}
+
+}  // namespace kvferry::gpu
+
+extern "C" __global__ void __launch_bounds__(256, 4)
+    kvferry_gather(KVFERRY_KERNEL_PARAMETER arguments) {
+  kvferry::gpu::run_vectors<kvferry::gpu::WalkWay::kGather>(arguments);
+}
+
+extern "C" __global__ void __launch_bounds__(256, 4)
+    kvferry_scatter(KVFERRY_KERNEL_PARAMETER arguments) {
+  kvferry::gpu::run_vectors<kvferry::gpu::WalkWay::kScatter>(arguments);
+}
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#include "kernels/pack_bulk.cuh"
+#endif
+
+#include "kernels/co_run.cuh"

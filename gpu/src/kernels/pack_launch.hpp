@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kvferry/gpu/block_geometry.hpp"
+
+#include "kernels/pack_arguments.hpp"
+#include "kernels/pack_way.hpp"
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace kvferry::gpu {
+
+/// Whether the device and its code object have the bulk-copy kernels: compute capability 9.0 and
+/// up.
+enum class BulkCopy : bool { kNo, kYes };
+
+struct PackDevice {
+  std::uint32_t num_multiprocessors = 1;
+  BulkCopy bulk_copy = BulkCopy::kNo;
+};
+
+enum class PackKernel : std::uint8_t { kAuto, kVector, kBulk };
+
+/// What is to be measured on each kind of device; the defaults are said in pack_launch.cpp.
+struct PackTuning {
+  /// kBulk falls back to the vector kernels where it cannot be taken.
+  PackKernel kernel = PackKernel::kAuto;
+  /// Most CTAs of a launch; 0: as many as fill the device for a gather (nothing runs beside it on
+  /// the compute stream), few for a scatter (the forward pass runs beside it).
+  std::uint32_t max_ctas = 0;
+  /// Stages of 8 KiB per CTA of a bulk kernel, 2 to 16; 0: the default. More than 5 pass 48 KiB
+  /// of shared memory and need the function's limit raised.
+  std::uint32_t bulk_stages = 0;
+};
+
+/// One launch: a grid and CTAs of one dimension, `shared_bytes` of dynamic shared memory, one
+/// parameter, PackArguments by value.
+struct PackLaunch {
+  /// "kvferry_gather", "kvferry_scatter", "kvferry_gather_bulk" or "kvferry_scatter_bulk".
+  const char* kernel = nullptr;
+  std::uint32_t num_ctas = 0;
+  std::uint32_t threads_per_cta = 0;
+  std::uint32_t shared_bytes = 0;
+};
+
+/// How to pack `num_blocks` blocks, 1 to kMaxPackBlocks. `packed` is the device's address of packed
+/// memory. Throws ConfigError if one launch would be 16 TiB or more.
+[[nodiscard]] PackLaunch plan_pack(const BlockGeometry& geometry, std::uint32_t num_blocks,
+                                   std::uintptr_t packed, PackWay way, const PackDevice& device,
+                                   const PackTuning& tuning = {});
+
+/// Whether the bulk-copy kernels can move these bytes: every address, stride, size and offset is a
+/// multiple of 16 (PTX ISA, cp.async.bulk).
+[[nodiscard]] bool can_bulk_copy(const BlockGeometry& geometry, std::uintptr_t packed);
+
+/// The table that the kernels read, to be copied to device memory.
+[[nodiscard]] std::vector<FragmentEntry> fragment_table(const BlockGeometry& geometry);
+
+/// The kernels' parameter. `fragments` is the table's address in device memory. There are at most
+/// kMaxPackBlocks `blocks`.
+[[nodiscard]] PackArguments pack_arguments(const BlockGeometry& geometry, std::uintptr_t fragments,
+                                           std::span<const BlockId> blocks, std::uintptr_t packed);
+
+}  // namespace kvferry::gpu

@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+namespace kvferry::gpu {
+
+/// Gather: pool blocks into packed memory. Scatter: the reverse.
+enum class PackWay : std::uint8_t { kGather, kScatter };
+
+}  // namespace kvferry::gpu

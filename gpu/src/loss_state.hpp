@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kvferry/base/mutex.hpp"
+#include "kvferry/gpu/device_loss.hpp"
+
+#include <atomic>
+#include <optional>
+#include <string>
+
+namespace kvferry::gpu {
+
+/// Whether a device is lost: at first it is not, the first loss stays with its reason and time, and
+/// memory in doubt can become quiet, never the other way round. Thread-safe; a look at a device
+/// that is well costs one load.
+class LossState {
+ public:
+  void lose(LostMemory memory, std::string why);
+
+  [[nodiscard]] bool lost() const { return state_.load(std::memory_order_acquire) != kWell; }
+  [[nodiscard]] bool in_doubt() const {
+    return state_.load(std::memory_order_acquire) == kLostInDoubt;
+  }
+  [[nodiscard]] bool quiet() const { return state_.load(std::memory_order_acquire) == kLostQuiet; }
+  /// Nothing unless lost.
+  [[nodiscard]] std::optional<DeviceLoss> loss() const;
+  /// One line with the time; empty unless lost.
+  [[nodiscard]] std::string why() const;
+  /// Throws DeviceError with why() if lost.
+  void throw_if_lost() const;
+
+ private:
+  enum State : std::uint8_t { kWell, kLostInDoubt, kLostQuiet };
+  std::atomic<State> state_{kWell};
+  mutable Mutex mutex_;
+  std::optional<DeviceLoss> loss_ KVFERRY_GUARDED_BY(mutex_);
+};
+
+}  // namespace kvferry::gpu
