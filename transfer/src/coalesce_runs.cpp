@@ -16,13 +16,13 @@ void RunList::add(const gpu::CopyRun& run, std::uint32_t arena_piece) {
   last_arena_piece_ = arena_piece;
 }
 
-std::vector<gpu::CopyRun> coalesce_runs(const Piece& piece, const cpu_tier::Arena& arena) {
+std::vector<gpu::CopyRun> coalesce_runs(const Piece& piece) {
   RunList runs;
-  const gpu::BlockGeometry& geometry = *piece.geometry;
+  const gpu::BlockGeometry& geometry = piece.of->geometry;
   for (std::size_t i = 0; i < piece.blocks.size(); ++i) {
     const auto [block, slot] = piece.blocks[i];
-    const std::uintptr_t host = arena.slot_address(slot);
-    const std::uint32_t arena_piece = slot.value() / arena.slots_per_piece();
+    const std::uintptr_t host = piece.of->slots.device_address(slot);
+    const std::uint32_t arena_piece = piece.of->slots.piece_of(slot);
     if (piece.kind == TransferKind::kStore) {
       const std::uintptr_t entry = piece.region.address + i * piece.region.entry_bytes;
       runs.add({.destination = host, .source = entry, .bytes = geometry.packed_bytes}, arena_piece);
@@ -36,6 +36,52 @@ std::vector<gpu::CopyRun> coalesce_runs(const Piece& piece, const cpu_tier::Aren
     }
   }
   return std::move(runs).take();
+}
+
+std::vector<gpu::CopyRun> staging_runs(const Piece& load, std::span<const RingRegion> staging) {
+  RunList runs;
+  const std::uint64_t bytes = load.of->geometry.packed_bytes;
+  auto next = load.blocks.begin();
+  for (const RingRegion& region : staging) {
+    for (std::uint32_t i = 0; i < region.num_entries; ++i, ++next) {
+      runs.add({.destination = region.address + i * region.entry_bytes,
+                .source = load.of->slots.device_address(next->slot),
+                .bytes = bytes},
+               load.of->slots.piece_of(next->slot));
+    }
+  }
+  return std::move(runs).take();
+}
+
+std::vector<PackedStretch> slot_stretches(const Piece& load) {
+  const std::uint64_t bytes = load.of->geometry.packed_bytes;
+  std::vector<PackedStretch> stretches;
+  std::uintptr_t end = 0;
+  std::uint32_t last_arena_piece = 0;
+  for (const auto& [block, slot] : load.blocks) {
+    const std::uintptr_t address = load.of->slots.device_address(slot);
+    const std::uint32_t arena_piece = load.of->slots.piece_of(slot);
+    if (stretches.empty() || address != end || arena_piece != last_arena_piece) {
+      stretches.push_back({address, {}});
+    }
+    stretches.back().blocks.push_back(block);
+    end = address + bytes;
+    last_arena_piece = arena_piece;
+  }
+  return stretches;
+}
+
+std::vector<PackedStretch> staging_stretches(const Piece& load,
+                                             std::span<const RingRegion> staging) {
+  std::vector<PackedStretch> stretches;
+  auto next = load.blocks.begin();
+  for (const RingRegion& region : staging) {
+    stretches.push_back({region.address, {}});
+    for (std::uint32_t i = 0; i < region.num_entries; ++i, ++next) {
+      stretches.back().blocks.push_back(next->block);
+    }
+  }
+  return stretches;
 }
 
 }  // namespace kvferry::transfer

@@ -4,89 +4,227 @@
 #include "kvferry/base/check.hpp"
 #include "kvferry/base/test_hooks.hpp"
 
-#include "coalesce_runs.hpp"
+#include "in_doubt.hpp"
 
 #include <algorithm>
-#include <span>
 #include <utility>
 
 namespace kvferry::transfer {
 namespace {
 
-/// Why the bytes of an ended and recorded copy cannot be trusted; empty if they can.
-std::string failure_of(const gpu::Event& end, const Piece& piece) {
-  if (piece.after->query() != gpu::EventState::kDone) {
-    return (piece.kind == TransferKind::kStore ? "gather: " : "fence: ") + piece.after->failure();
+using gpu::CopyPath;
+
+CopyPaths paths_of(const gpu::DeviceTraits& traits, gpu::CopyDirection direction,
+                   const StagingRing* staging) {
+  CopyPaths paths{CopyPath::kPerRun};
+  if (traits.max_batch_runs != 0) paths.add(CopyPath::kBatch);
+  // A store's fragments were packed by its gather: from the ring on, copies are what is left.
+  if (direction == gpu::CopyDirection::kDeviceToHost) return paths;
+  if (traits.has_pack_kernels) paths.add(CopyPath::kKernel);
+  if (staging != nullptr) paths.add(CopyPath::kStaged);
+  return paths;
+}
+
+/// Time between two done events. A device that cannot tell it has copied all the same.
+std::chrono::nanoseconds time_between(const gpu::Event& begin, const gpu::Event& end) {
+  // `begin` fails when a piece before it did and had no event of its own to show it.
+  if (begin.query() != gpu::EventState::kDone) return std::chrono::nanoseconds::zero();
+  try {
+    return end.elapsed_since(begin);
+  } catch (const Error&) {
+    return std::chrono::nanoseconds::zero();
   }
-  if (end.query() != gpu::EventState::kDone) return "copy: " + end.failure();
-  return {};
 }
 
 }  // namespace
 
-CopyLane::CopyLane(gpu::Device& device, const cpu_tier::Arena& arena, gpu::CopyDirection direction)
-    : device_(device), arena_(arena), direction_(direction), stream_(device.create_stream()) {}
+CopyLane::CopyLane(gpu::Device& device, PathChooser& chooser, gpu::CopyDirection direction,
+                   StagingRing* staging)
+    : device_(device),
+      chooser_(chooser),
+      direction_(direction),
+      staging_(staging),
+      paths_(paths_of(device.traits(), direction, staging)),
+      stream_(device.create_stream()),
+      scatter_stream_(staging == nullptr ? nullptr : device.create_stream()) {}
 
 CopyLane::~CopyLane() {
-  KVFERRY_CHECK(in_flight_.empty(),
-                "a copy lane died with " + std::to_string(in_flight_.size()) + " pieces in flight");
+  KVFERRY_CHECK(!busy(), "a copy lane died with " + std::to_string(in_flight_.size()) +
+                             " pieces in flight and " + std::to_string(waiting_.size()) +
+                             " waiting");
 }
 
 void CopyLane::submit(Piece piece) {
-  in_flight_.push_back({});
-  InFlight& work = in_flight_.back();
+  InFlight work;
   work.piece = std::move(piece);
-  try {
-    enqueue(work);
-  } catch (const Error& error) {
-    work.failure = std::string("submit: ") + error.what();
+  work.runs = coalesce_runs(work.piece);
+  work.shape = {direction_, work.runs.size(), work.piece.bytes};
+  work.path = choose(work);
+  waiting_.push_back(std::move(work));
+  start_waiting();
+}
+
+// One after the other, so that pieces never take staging memory from each other by halves. The
+// first always gets it in the end: what older pieces have comes back, and it needs half at most.
+void CopyLane::start_waiting() {
+  while (!waiting_.empty()) {
+    InFlight& first = waiting_.front();
+    // A lost device refuses it, and then it ends.
+    if (!take_staging(first) && !device_.lost()) return;
+    in_flight_.push_back(std::move(first));
+    waiting_.pop_front();
+    InFlight& work = in_flight_.back();
+    try {
+      enqueue(work);
+    } catch (const Error& error) {
+      work.failure = std::string("submit: ") + error.what();
+    }
   }
 }
 
+CopyPath CopyLane::choose(const InFlight& work) const {
+  CopyPaths available = paths_;
+  if (staging_ != nullptr && work.piece.bytes > staging_->size_bytes() / 2) {
+    available.remove(CopyPath::kStaged);
+  }
+  return chooser_.choose(work.shape, available);
+}
+
+bool CopyLane::take_staging(InFlight& work) {
+  if (work.path != CopyPath::kStaged) return true;
+  const auto wanted = static_cast<std::uint32_t>(work.piece.blocks.size());
+  while (work.num_staged < wanted) {
+    const RingRegion region =
+        staging_->allocate(work.piece.of->geometry.packed_bytes, wanted - work.num_staged);
+    if (region.num_entries == 0) return false;
+    work.staging.push_back(region);
+    work.num_staged += region.num_entries;
+  }
+  return true;
+}
+
 void CopyLane::enqueue(InFlight& work) {
-  const std::vector<gpu::CopyRun> runs = coalesce_runs(work.piece, arena_);
   if (KVFERRY_FAULT_POINT("transfer.submit")) throw DeviceError("fault point transfer.submit");
   work.begin = device_.create_event();
   work.end = device_.create_event();
+  if (work.path == CopyPath::kStaged) return enqueue_staged(work);
   stream_->wait(*work.piece.after);
   // Also keeps what an earlier piece left behind in the stream out of this piece's `end`.
   stream_->record(*work.begin);
-  // More than one call only for a block of more fragments than one call takes.
-  for (std::size_t first = 0; first < runs.size(); first += gpu::kMaxBatchRuns) {
-    const std::size_t count = std::min(gpu::kMaxBatchRuns, runs.size() - first);
-    stream_->copy(direction_, std::span(runs).subspan(first, count));
-    work.submitted = true;
+  if (work.path == CopyPath::kKernel) {
+    enqueue_scatter(work, *stream_, slot_stretches(work.piece));
+  } else {
+    enqueue_copy(work, work.runs);
   }
   if (KVFERRY_FAULT_POINT("transfer.record")) throw DeviceError("fault point transfer.record");
   stream_->record(*work.end);
   work.recorded = true;
 }
 
+void CopyLane::enqueue_staged(InFlight& work) {
+  work.copied = device_.create_event();
+  work.scatter_begin = device_.create_event();
+  stream_->record(*work.begin);
+  enqueue_copy(work, staging_runs(work.piece, work.staging));
+  stream_->record(*work.copied);
+  scatter_stream_->wait(*work.copied);
+  scatter_stream_->wait(*work.piece.after);
+  scatter_stream_->record(*work.scatter_begin);
+  enqueue_scatter(work, *scatter_stream_, staging_stretches(work.piece, work.staging));
+  if (KVFERRY_FAULT_POINT("transfer.record")) throw DeviceError("fault point transfer.record");
+  scatter_stream_->record(*work.end);
+  work.recorded = true;
+}
+
+// More than one call only for a block of more fragments than one call takes.
+void CopyLane::enqueue_copy(InFlight& work, std::span<const gpu::CopyRun> runs) {
+  // Whole slots into staging memory are few and large runs.
+  const gpu::CopyCall call = work.path == CopyPath::kPerRun  ? gpu::CopyCall::kPerRun
+                             : work.path == CopyPath::kBatch ? gpu::CopyCall::kBatch
+                                                             : gpu::CopyCall::kDeviceDefault;
+  while (!runs.empty()) {
+    const auto part = runs.first(std::min(gpu::kMaxBatchRuns, runs.size()));
+    stream_->copy(direction_, part, call);
+    work.submitted = true;
+    runs = runs.subspan(part.size());
+  }
+}
+
+void CopyLane::enqueue_scatter(InFlight& work, gpu::Stream& stream,
+                               std::span<const PackedStretch> stretches) {
+  for (const PackedStretch& stretch : stretches) {
+    stream.scatter(work.piece.of->geometry, stretch.blocks, stretch.address);
+    work.submitted = true;
+  }
+}
+
+// A failed event proves that its point was reached, unless the device is lost with memory in doubt.
+// That is asked last: an event that failed because of a loss is queried after the loss.
 bool CopyLane::ended(const InFlight& work) {
-  // Also if nothing was submitted: the ring entries belong to the gather until it ended.
-  if (work.piece.after->query() == gpu::EventState::kPending) return false;
-  if (work.recorded) return work.end->query() != gpu::EventState::kPending;
-  // A copy without an event: only the stream can tell. The window of bytes in flight fills up
-  // behind it, so that the stream does run empty.
-  return !work.submitted || stream_->synchronize(std::chrono::nanoseconds::zero());
+  // What was not submitted touches nothing; but a store's ring entries are its gather's.
+  if (!work.submitted && work.piece.kind == TransferKind::kLoad) return true;
+  const gpu::EventState after = work.piece.after->query();
+  if (after == gpu::EventState::kPending) return false;
+  if (!work.submitted) return after == gpu::EventState::kDone || !in_doubt(device_);
+  if (work.recorded) {
+    const gpu::EventState end = work.end->query();
+    if (end == gpu::EventState::kPending) return false;
+    return end == gpu::EventState::kDone || !in_doubt(device_);
+  }
+  // Work without an event: only the streams can tell. The window of bytes in flight fills up
+  // meanwhile, so that they do empty.
+  constexpr std::chrono::nanoseconds kNow{0};
+  return stream_->synchronize(kNow) &&
+         (scatter_stream_ == nullptr || scatter_stream_->synchronize(kNow)) && !in_doubt(device_);
 }
 
 std::vector<EndedPiece> CopyLane::reap() {
   std::vector<EndedPiece> pieces;
-  while (!in_flight_.empty() && ended(in_flight_.front())) {
-    InFlight work = std::move(in_flight_.front());
-    in_flight_.pop_front();
+  for (auto at = in_flight_.begin(); at != in_flight_.end();) {
+    if (!ended(*at)) {
+      // Streams run in order, but what is in doubt is overtaken by what was never submitted.
+      if (!device_.lost()) break;
+      ++at;
+      continue;
+    }
+    InFlight work = std::move(*at);
+    at = in_flight_.erase(at);
+    for (const RingRegion& region : work.staging) staging_->release(region.ticket);
     EndedPiece piece{.piece = std::move(work.piece), .failure = std::move(work.failure)};
     if (work.recorded) {
-      piece.failure = failure_of(*work.end, piece.piece);
-      // `begin` fails when a piece before it did and had no event of its own to show it.
-      if (piece.failure.empty() && work.begin->query() == gpu::EventState::kDone) {
-        piece.device_time = work.end->elapsed_since(*work.begin);
-      }
+      piece.failure = failure_of(work, piece.piece);
+      if (piece.failure.empty()) piece.device_time = time_of(work);
     }
     pieces.push_back(std::move(piece));
   }
+  start_waiting();
   return pieces;
+}
+
+std::string CopyLane::failure_of(const InFlight& work, const Piece& piece) {
+  const auto done = [](const gpu::Event& event) { return event.query() == gpu::EventState::kDone; };
+  if (!done(*piece.after)) {
+    return (piece.kind == TransferKind::kStore ? "gather: " : "fence: ") + piece.after->failure();
+  }
+  if (work.copied != nullptr && !done(*work.copied)) return "copy: " + work.copied->failure();
+  if (done(*work.end)) return {};
+  const bool scattered = work.path == CopyPath::kKernel || work.path == CopyPath::kStaged;
+  return (scattered ? "scatter: " : "copy: ") + work.end->failure();
+}
+
+// The stages of staged loads overlap: the slower one says how fast they are.
+std::chrono::nanoseconds CopyLane::time_of(const InFlight& work) {
+  if (work.path != CopyPath::kStaged) {
+    const auto time = time_between(*work.begin, *work.end);
+    chooser_.learn(work.shape, work.path, time);
+    return time;
+  }
+  const auto copy = time_between(*work.begin, *work.copied);
+  const auto scatter = time_between(*work.scatter_begin, *work.end);
+  if (copy.count() != 0 && scatter.count() != 0) {
+    chooser_.learn(work.shape, work.path, std::max(copy, scatter));
+  }
+  return copy + scatter;
 }
 
 }  // namespace kvferry::transfer

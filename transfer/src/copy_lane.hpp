@@ -1,15 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "kvferry/cpu_tier/arena.hpp"
 #include "kvferry/gpu/device.hpp"
+#include "kvferry/transfer/staging_ring.hpp"
 
+#include "coalesce_runs.hpp"
+#include "copy_shape.hpp"
+#include "path_chooser.hpp"
 #include "piece.hpp"
 
 #include <chrono>
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -24,37 +29,79 @@ struct EndedPiece {
 
 /// One direction of the link: a stream and what was submitted to it. Used by the transfer thread
 /// only.
+///
+/// A load can go through staging memory. Its copy into there is ordered behind nothing, because the
+/// memory is ours; its scatter runs on a second stream, behind the copy and the fence. Staging
+/// memory is given back when the scatter ended.
 class CopyLane {
  public:
-  CopyLane(gpu::Device& device, const cpu_tier::Arena& arena, gpu::CopyDirection direction);
+  /// `staging`: null if no piece can be staged.
+  CopyLane(gpu::Device& device, PathChooser& chooser, gpu::CopyDirection direction,
+           StagingRing* staging);
   ~CopyLane();
   CopyLane(const CopyLane&) = delete;
   CopyLane& operator=(const CopyLane&) = delete;
 
-  /// Submits the piece's copies behind `piece.after`. Never throws DeviceError: a piece that the
-  /// device refuses comes back from reap() like every other.
+  /// Submits the piece's work behind `piece.after`, or lets it wait here for staging memory. Never
+  /// throws DeviceError: a piece that the device refuses comes back from reap() like every other.
   void submit(Piece piece);
-  /// The pieces that ended, in order of submission. Waits for nothing.
+  /// The pieces that ended, in order of submission while the device is well; then submits those for
+  /// which staging memory became free. Waits for nothing.
   [[nodiscard]] std::vector<EndedPiece> reap();
-  [[nodiscard]] bool busy() const { return !in_flight_.empty(); }
+  [[nodiscard]] bool busy() const { return !in_flight_.empty() || !waiting_.empty(); }
+  /// Calls `visit` for every piece that was submitted and has not ended.
+  template <class Visit>
+  void for_each(Visit visit) const {
+    for (const InFlight& work : in_flight_) {
+      // A load that was refused touches nothing; a refused store still has its gather.
+      if (work.submitted || work.piece.kind == TransferKind::kStore) visit(work.piece);
+    }
+  }
+  /// What pieces can go here, at best.
+  [[nodiscard]] const CopyPaths& paths() const { return paths_; }
 
  private:
   struct InFlight {
     Piece piece;
+    std::vector<gpu::CopyRun> runs;  ///< As it goes without packing.
+    CopyShape shape;
+    gpu::CopyPath path = gpu::CopyPath::kPerRun;
+    /// Of a staged load, an entry per block in order; taken one after the other.
+    std::vector<RingRegion> staging;
+    std::uint32_t num_staged = 0;
     std::unique_ptr<gpu::Event> begin;
+    std::unique_ptr<gpu::Event> copied;         ///< Of a staged load: behind its copy,
+    std::unique_ptr<gpu::Event> scatter_begin;  ///< and before its scatter.
     std::unique_ptr<gpu::Event> end;
     std::string failure;     ///< Of the submission.
-    bool submitted = false;  ///< At least one copy is in the stream.
+    bool submitted = false;  ///< At least one operation on its memory is in a stream.
     bool recorded = false;   ///< `end` marks the end of all of them.
   };
 
+  /// Whether the piece has the staging memory that it needs, after taking what is free.
+  [[nodiscard]] bool take_staging(InFlight& work);
+  void start_waiting();
   void enqueue(InFlight& work);
+  void enqueue_copy(InFlight& work, std::span<const gpu::CopyRun> runs);
+  void enqueue_scatter(InFlight& work, gpu::Stream& stream,
+                       std::span<const PackedStretch> stretches);
+  void enqueue_staged(InFlight& work);
+  [[nodiscard]] gpu::CopyPath choose(const InFlight& work) const;
   [[nodiscard]] bool ended(const InFlight& work);
+  /// Why the bytes of ended and recorded work cannot be trusted; empty if they can.
+  [[nodiscard]] static std::string failure_of(const InFlight& work, const Piece& piece);
+  /// The device's time, learned from.
+  [[nodiscard]] std::chrono::nanoseconds time_of(const InFlight& work);
 
   gpu::Device& device_;
-  const cpu_tier::Arena& arena_;
+  PathChooser& chooser_;
   const gpu::CopyDirection direction_;
+  StagingRing* const staging_;
+  const CopyPaths paths_;
   std::unique_ptr<gpu::Stream> stream_;
+  std::unique_ptr<gpu::Stream> scatter_stream_;  ///< Null without staging.
+  /// Chosen to be staged, or behind one that is; not submitted.
+  std::deque<InFlight> waiting_;
   std::deque<InFlight> in_flight_;
 };
 

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "kvferry/cpu_tier/arena.hpp"
 #include "kvferry/gpu/device.hpp"
 #include "kvferry/transfer/staging_ring.hpp"
 
 #include "copy_lane.hpp"
+#include "path_chooser.hpp"
 #include "transfer_table.hpp"
 
+#include <chrono>
 #include <thread>
 #include <vector>
 
@@ -17,18 +18,29 @@ namespace kvferry::transfer {
 /// only.
 class CopyPump {
  public:
-  CopyPump(gpu::Device& device, const cpu_tier::Arena& arena, StagingRing& ring,
+  CopyPump(gpu::Device& device, StagingRing& ring, StagingRing* load_staging, PathChooser& chooser,
            TransferTable& table);
-  /// Stops the thread; the table is closed and idle.
+  /// stop(); the table is closed and idle.
   ~CopyPump();
   CopyPump(const CopyPump&) = delete;
   CopyPump& operator=(const CopyPump&) = delete;
 
+  /// What loads and stores can go, at best.
+  [[nodiscard]] const CopyPaths& load_paths() const { return loads_.paths(); }
+  [[nodiscard]] const CopyPaths& store_paths() const { return stores_.paths(); }
+  /// Ends the thread. What it holds is in quarantine then, or nothing. Idempotent.
+  void stop();
+
  private:
   void run();
+  /// Tells the table of a loss, and what cannot be given back.
+  void note_loss();
+  /// How long the thread may sleep.
+  [[nodiscard]] std::chrono::nanoseconds patience() const;
   void reap(CopyLane& lane);
   void drain();
 
+  gpu::Device& device_;
   StagingRing& ring_;
   TransferTable& table_;
   // From here on: the transfer thread's own.

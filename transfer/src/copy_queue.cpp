@@ -10,20 +10,28 @@ namespace kvferry::transfer {
 
 void CopyQueue::push(Piece piece) { of(piece.kind).waiting.push_back(std::move(piece)); }
 
-std::optional<Piece> CopyQueue::take() {
-  std::optional<Piece> piece = take_from(loads_);
-  return piece ? std::move(piece) : take_from(stores_);
+std::optional<Piece> CopyQueue::take(StorePacer::Time now) {
+  if (has_room(loads_)) return take_from(loads_);
+  if (!has_room(stores_) || !pacer_.may_start(now)) return std::nullopt;
+  pacer_.start(stores_.waiting.front().bytes, now);
+  return take_from(stores_);
+}
+
+std::optional<std::chrono::nanoseconds> CopyQueue::paced_for(StorePacer::Time now) const {
+  if (!has_room(stores_) || pacer_.may_start(now)) return std::nullopt;
+  return pacer_.next() - now;
+}
+
+bool CopyQueue::has_room(const Direction& direction) const {
+  if (direction.waiting.empty()) return false;
+  return direction.in_flight_pieces == 0 ||
+         direction.in_flight_bytes + direction.waiting.front().bytes <= max_in_flight_bytes_;
 }
 
 std::optional<Piece> CopyQueue::take_from(Direction& direction) {
-  if (direction.waiting.empty()) return std::nullopt;
-  const std::uint64_t bytes = direction.waiting.front().bytes;
-  if (direction.in_flight_pieces != 0 && direction.in_flight_bytes + bytes > max_in_flight_bytes_) {
-    return std::nullopt;
-  }
   std::optional<Piece> piece = std::move(direction.waiting.front());
   direction.waiting.pop_front();
-  direction.in_flight_bytes += bytes;
+  direction.in_flight_bytes += piece->bytes;
   ++direction.in_flight_pieces;
   return piece;
 }

@@ -5,7 +5,9 @@
 #include "kvferry/transfer/transfer_engine.hpp"
 
 #include "piece.hpp"
+#include "store_pacer.hpp"
 
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <optional>
@@ -13,16 +15,20 @@
 
 namespace kvferry::transfer {
 
-/// The pieces that wait for the link, loads ahead of stores, and the bytes in flight that keep them
-/// waiting. Not thread-safe: TransferTable guards it.
+/// The pieces that wait for the link, loads ahead of stores, and what keeps them waiting: the bytes
+/// in flight, and for stores their rate. Not thread-safe: TransferTable guards it.
 class CopyQueue {
  public:
-  explicit CopyQueue(std::uint64_t max_in_flight_bytes)
-      : max_in_flight_bytes_(max_in_flight_bytes) {}
+  CopyQueue(std::uint64_t max_in_flight_bytes, std::uint64_t store_bytes_per_second)
+      : max_in_flight_bytes_(max_in_flight_bytes), pacer_(store_bytes_per_second) {}
 
   void push(Piece piece);
-  /// The next piece whose direction has room, or has nothing in flight; in flight from here on.
-  [[nodiscard]] std::optional<Piece> take();
+  /// The next piece whose direction has room, or has nothing in flight, and whose turn has come at
+  /// the stores' rate; in flight from here on.
+  [[nodiscard]] std::optional<Piece> take(StorePacer::Time now);
+  /// How long after `now` the pacing holds back a store that could go otherwise; nothing if it
+  /// holds back none.
+  [[nodiscard]] std::optional<std::chrono::nanoseconds> paced_for(StorePacer::Time now) const;
   /// `piece`, taken before, is in flight no more.
   void finish(const Piece& piece);
   /// Takes the waiting pieces of a transfer out.
@@ -41,9 +47,12 @@ class CopyQueue {
   [[nodiscard]] Direction& of(TransferKind kind) {
     return kind == TransferKind::kLoad ? loads_ : stores_;
   }
-  [[nodiscard]] std::optional<Piece> take_from(Direction& direction);
+  /// Whether the first piece that waits may go.
+  [[nodiscard]] bool has_room(const Direction& direction) const;
+  [[nodiscard]] static std::optional<Piece> take_from(Direction& direction);
 
   const std::uint64_t max_in_flight_bytes_;
+  StorePacer pacer_;
   Direction loads_;
   Direction stores_;
 };

@@ -26,11 +26,10 @@ std::vector<BlockSlot> sorted_by_slot(std::span<const BlockSlot> blocks) {
   return sorted;
 }
 
-GatherResult GatherStage::gather(gpu::Stream& compute, TransferId transfer,
-                                 const gpu::BlockGeometry& geometry,
+GatherResult GatherStage::gather(gpu::Stream& compute, TransferId transfer, const BlockClass& of,
                                  std::span<const BlockSlot> blocks) {
   GatherResult result;
-  result.pieces = take_ring(transfer, geometry, blocks);
+  result.pieces = take_ring(transfer, of, blocks);
   std::size_t done = 0;
   while (done < result.pieces.size() && result.failure.empty()) {
     std::size_t end = done + 1;
@@ -53,21 +52,21 @@ GatherResult GatherStage::gather(gpu::Stream& compute, TransferId transfer,
   return result;
 }
 
-std::vector<Piece> GatherStage::take_ring(TransferId transfer, const gpu::BlockGeometry& geometry,
+std::vector<Piece> GatherStage::take_ring(TransferId transfer, const BlockClass& of,
                                           std::span<const BlockSlot> blocks) {
   const std::uint64_t per_piece =
-      std::clamp<std::uint64_t>(piece_bytes_ / geometry.packed_bytes, 1, gpu::kMaxBatchRuns);
+      std::clamp<std::uint64_t>(piece_bytes_ / of.geometry.packed_bytes, 1, gpu::kMaxBatchRuns);
   std::vector<Piece> pieces;
   std::size_t taken = 0;
   while (taken < blocks.size()) {
     const auto wanted =
         static_cast<std::uint32_t>(std::min<std::uint64_t>(per_piece, blocks.size() - taken));
-    const RingRegion region = ring_.allocate(geometry.packed_bytes, wanted);
+    const RingRegion region = ring_.allocate(of.geometry.packed_bytes, wanted);
     if (region.num_entries == 0) break;
     Piece piece;
     piece.transfer = transfer;
     piece.kind = TransferKind::kStore;
-    piece.geometry = &geometry;
+    piece.of = &of;
     piece.region = region;
     piece.bytes = region.num_entries * region.entry_bytes;
     pieces.push_back(std::move(piece));
@@ -98,7 +97,7 @@ std::string GatherStage::launch(gpu::Stream& compute, std::span<Piece> pieces) {
   try {
     std::shared_ptr<gpu::Event> gathered = device_.create_event();
     if (KVFERRY_FAULT_POINT("transfer.gather")) throw DeviceError("fault point transfer.gather");
-    compute.gather(*pieces.front().geometry, ids, pieces.front().region.address);
+    compute.gather(pieces.front().of->geometry, ids, pieces.front().region.address);
     launched = true;
     if (KVFERRY_FAULT_POINT("transfer.record_gather")) {
       throw DeviceError("fault point transfer.record_gather");

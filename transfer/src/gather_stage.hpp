@@ -27,13 +27,11 @@ class GatherStage {
   GatherStage(gpu::Device& device, StagingRing& ring, std::uint64_t piece_bytes)
       : device_(device), ring_(ring), piece_bytes_(piece_bytes) {}
 
-  [[nodiscard]] GatherResult gather(gpu::Stream& compute, TransferId transfer,
-                                    const gpu::BlockGeometry& geometry,
+  [[nodiscard]] GatherResult gather(gpu::Stream& compute, TransferId transfer, const BlockClass& of,
                                     std::span<const BlockSlot> blocks);
 
  private:
-  [[nodiscard]] std::vector<Piece> take_ring(TransferId transfer,
-                                             const gpu::BlockGeometry& geometry,
+  [[nodiscard]] std::vector<Piece> take_ring(TransferId transfer, const BlockClass& of,
                                              std::span<const BlockSlot> blocks);
   /// One launch and its event for pieces that lie one behind the other. Empty, or why it failed;
   /// then their ring entries are given back or quarantined.

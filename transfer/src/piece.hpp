@@ -2,7 +2,6 @@
 #pragma once
 
 #include "kvferry/base/ids.hpp"
-#include "kvferry/gpu/block_geometry.hpp"
 #include "kvferry/gpu/device.hpp"
 #include "kvferry/transfer/staging_ring.hpp"
 #include "kvferry/transfer/transfer_engine.hpp"
@@ -22,7 +21,7 @@ struct Piece {
 
   TransferId transfer;
   TransferKind kind = TransferKind::kStore;
-  const gpu::BlockGeometry* geometry = nullptr;
+  const BlockClass* of = nullptr;
   /// Ascending in slots. Of a store, entry i of `region` holds blocks[i].
   std::vector<BlockSlot> blocks;
   /// Of a store; a load's has ticket 0.

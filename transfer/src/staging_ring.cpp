@@ -2,11 +2,11 @@
 #include "kvferry/transfer/staging_ring.hpp"
 
 #include "kvferry/base/check.hpp"
+#include "kvferry/base/graveyard.hpp"
 
 #include <algorithm>
 #include <string>
 #include <utility>
-#include <vector>
 
 namespace kvferry::transfer {
 namespace {
@@ -14,19 +14,6 @@ namespace {
 std::uint64_t aligned_up(std::uint64_t offset) {
   constexpr std::uint64_t kMask = StagingRing::kAlignmentBytes - 1;
   return (offset + kMask) & ~kMask;
-}
-
-/// Memory that a launch may still write. Never freed; reachable, so that a leak checker knows it is
-/// meant.
-struct Graveyard {
-  Mutex mutex;
-  std::vector<std::unique_ptr<gpu::DeviceBuffer>> buffers KVFERRY_GUARDED_BY(mutex);
-};
-
-void bury(std::unique_ptr<gpu::DeviceBuffer> buffer) {
-  static auto* const graveyard = new Graveyard;
-  MutexLock lock(graveyard->mutex);
-  graveyard->buffers.push_back(std::move(buffer));
 }
 
 }  // namespace
@@ -40,6 +27,7 @@ StagingRing::~StagingRing() {
   const auto taken = std::count_if(spans_.begin(), spans_.end(),
                                    [](const Span& span) { return span.use == Use::kTaken; });
   KVFERRY_CHECK(taken == 0, "a staging ring died with " + std::to_string(taken) + " regions taken");
+  // A launch may still write it.
   if (!spans_.empty()) bury(std::move(buffer_));
 }
 

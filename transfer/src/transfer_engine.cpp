@@ -2,10 +2,12 @@
 #include "kvferry/transfer/transfer_engine.hpp"
 
 #include "kvferry/base/error.hpp"
+#include "kvferry/base/graveyard.hpp"
 #include "kvferry/base/test_hooks.hpp"
 
 #include "copy_pump.hpp"
 #include "gather_stage.hpp"
+#include "path_chooser.hpp"
 #include "transfer_table.hpp"
 
 #include <algorithm>
@@ -14,38 +16,64 @@
 namespace kvferry::transfer {
 namespace {
 
-std::vector<gpu::BlockGeometry> checked(std::vector<gpu::BlockGeometry> geometries,
-                                        std::uint64_t slot_bytes) {
-  for (std::size_t g = 0; g < geometries.size(); ++g) {
-    if (geometries[g].packed_bytes > slot_bytes) {
-      throw ConfigError("a block of group " + std::to_string(g) + " takes " +
-                        std::to_string(geometries[g].packed_bytes) + " bytes, a slot has " +
-                        std::to_string(slot_bytes) + ": make slots as large as the largest block");
+/// Those that fit their slots, ready to be packed: the first gather of a serving engine neither
+/// uploads nor waits. Without kernels nothing is packed, and then only a ring makes no sense.
+std::vector<BlockClass> prepared(gpu::Device& device, std::vector<BlockClass> classes,
+                                 const TransferOptions& options) {
+  for (std::size_t i = 0; i < classes.size(); ++i) {
+    const auto& [geometry, slots] = classes[i];
+    if (geometry.packed_bytes > slots.slot_bytes()) {
+      throw ConfigError("a block of class " + std::to_string(i) + " takes " +
+                        std::to_string(geometry.packed_bytes) + " bytes, its slots have " +
+                        std::to_string(slots.slot_bytes()) +
+                        ": make slots as large as the largest block");
     }
   }
-  return geometries;
+  if (options.staging_bytes != 0 || device.traits().has_pack_kernels) {
+    for (const BlockClass& of : classes) device.prepare(of.geometry);
+  }
+  return classes;
+}
+
+std::vector<BlockClass> on_slots_of(const cpu_tier::Arena& arena,
+                                    std::vector<gpu::BlockGeometry> geometries) {
+  std::vector<BlockClass> classes;
+  for (gpu::BlockGeometry& geometry : geometries) {
+    classes.push_back({std::move(geometry), cpu_tier::ArenaSlots(arena, 1, arena.slot_bytes())});
+  }
+  return classes;
+}
+
+std::unique_ptr<StagingRing> make_load_staging(gpu::Device& device,
+                                               const TransferOptions& options) {
+  const gpu::DeviceTraits traits = device.traits();
+  const bool wanted = options.copy_path ? *options.copy_path == gpu::CopyPath::kStaged
+                                        : traits.family != gpu::DeviceFamily::kHost;
+  if (!wanted || options.load_staging_bytes == 0 || !traits.has_pack_kernels) return nullptr;
+  return std::make_unique<StagingRing>(device, options.load_staging_bytes);
 }
 
 }  // namespace
 
 class TransferEngine::Impl {
  public:
-  Impl(gpu::Device& device, std::vector<gpu::BlockGeometry> geometries,
-       const cpu_tier::Arena& arena, const TransferOptions& options)
+  Impl(gpu::Device& device, std::vector<BlockClass> classes, const TransferOptions& options)
       : device_(device),
-        arena_(arena),
-        geometries_(checked(std::move(geometries), arena.slot_bytes())),
+        classes_(prepared(device, std::move(classes), options)),
         piece_bytes_(options.piece_bytes),
         ring_(device, options.staging_bytes),
         gather_stage_(device, ring_, options.piece_bytes),
-        table_(options.max_in_flight_bytes),
-        pump_(device, arena, ring_, table_) {}
+        chooser_(device.traits().family, options.copy_path, options.copy_path_table),
+        table_(options),
+        load_staging_(make_load_staging(device, options)),
+        pump_(device, ring_, load_staging_.get(), chooser_, table_) {}
 
-  std::uint32_t gather(gpu::Stream& compute, TransferId transfer, GroupId group,
+  std::uint32_t gather(gpu::Stream& compute, TransferId transfer, SlabClassId slab_class,
                        std::span<const BlockSlot> blocks) {
-    const gpu::BlockGeometry& geometry = geometry_of(group, blocks);
+    const BlockClass& of = class_of(slab_class, blocks);
+    note_loss();
     if (blocks.empty() || !table_.begin_gather(transfer)) return 0;
-    GatherResult result = gather_stage_.gather(compute, transfer, geometry, blocks);
+    GatherResult result = gather_stage_.gather(compute, transfer, of, blocks);
     const std::uint32_t num_gathered = result.num_gathered;
     table_.end_gather(transfer, std::move(result));
     return num_gathered;
@@ -63,91 +91,141 @@ class TransferEngine::Impl {
     }
   }
 
-  void load(TransferId transfer, GroupId group, std::span<const BlockSlot> blocks, Fence fence) {
-    const gpu::BlockGeometry& geometry = geometry_of(group, blocks);
-    if (blocks.empty()) return table_.add_load(transfer, {}, {});
-    if (!fence) return table_.add_load(transfer, {}, "fence: " + fence_failure_);
-    const std::uint64_t per_piece = std::clamp<std::uint64_t>(
-        std::min<std::uint64_t>(piece_bytes_ / geometry.packed_bytes,
-                                gpu::kMaxBatchRuns / geometry.fragments.size()),
-        1, gpu::kMaxBatchRuns);
-    const std::vector<BlockSlot> sorted = sorted_by_slot(blocks);
+  void load(TransferId transfer, std::span<const LoadPart> parts, const Fence& fence) {
     std::vector<Piece> pieces;
-    for (std::size_t first = 0; first < sorted.size(); first += per_piece) {
-      const std::size_t end = std::min<std::size_t>(first + per_piece, sorted.size());
-      Piece piece;
-      piece.transfer = transfer;
-      piece.kind = TransferKind::kLoad;
-      piece.geometry = &geometry;
-      piece.blocks.assign(sorted.begin() + first, sorted.begin() + end);
-      piece.after = fence;
-      piece.bytes = (end - first) * geometry.packed_bytes;
-      pieces.push_back(std::move(piece));
+    for (const LoadPart& part : parts) {
+      add_pieces(transfer, class_of(part.slab_class, part.blocks), part.blocks, fence, pieces);
     }
-    table_.add_load(transfer, std::move(pieces), {});
+    note_loss();
+    if (pieces.empty() || fence) return table_.add_load(transfer, std::move(pieces), {});
+    table_.add_load(transfer, {}, "fence: " + fence_failure_);
   }
 
   TransferStats stats() const {
     TransferStats stats = table_.stats();
     stats.ring_used_bytes = ring_.used_bytes();
     stats.ring_size_bytes = ring_.size_bytes();
+    stats.load_staging_used_bytes = load_staging_used();
+    if (load_staging_) stats.load_staging_size_bytes = load_staging_->size_bytes();
     return stats;
   }
 
+  std::optional<Quarantine> quarantine() {
+    std::optional<Quarantine> quarantine = told_of_loss().quarantine();
+    if (quarantine) quarantine->staging_bytes = ring_.used_bytes() + load_staging_used();
+    return quarantine;
+  }
+
+  /// The table, which may not know of a loss: the transfer thread sleeps while nothing is in
+  /// flight.
+  TransferTable& told_of_loss() {
+    note_loss();
+    return table_;
+  }
+
+  /// Nothing of ours runs from here on but what the device does.
+  void stop() { pump_.stop(); }
+
   TransferTable& table() { return table_; }
+  const PathChooser& chooser() const { return chooser_; }
+  std::string copy_paths_text() const {
+    return chooser_.text(pump_.store_paths(), pump_.load_paths());
+  }
 
  private:
-  const gpu::BlockGeometry& geometry_of(GroupId group, std::span<const BlockSlot> blocks) const {
-    if (group.value() >= geometries_.size()) {
-      throw ProtocolError("a transfer names group " + std::to_string(group.value()) + " of " +
-                          std::to_string(geometries_.size()));
+  std::uint64_t load_staging_used() const {
+    return load_staging_ ? load_staging_->used_bytes() : 0;
+  }
+  /// Most bytes of a load's piece: as much as can be staged, or one block.
+  std::uint64_t load_piece_bytes() const {
+    return load_staging_ ? std::min(piece_bytes_, load_staging_->size_bytes() / 2) : piece_bytes_;
+  }
+
+  void note_loss() {
+    if (const auto loss = device_.lost()) table_.lose(*loss);
+  }
+
+  const BlockClass& class_of(SlabClassId slab_class, std::span<const BlockSlot> blocks) const {
+    if (slab_class.value() >= classes_.size()) {
+      throw ProtocolError("a transfer names class " + std::to_string(slab_class.value()) + " of " +
+                          std::to_string(classes_.size()));
     }
-    const gpu::BlockGeometry& geometry = geometries_[group.value()];
+    const BlockClass& of = classes_[slab_class.value()];
+    const std::uint64_t num_slots = of.slots.num_ready();
     for (const auto& [block, slot] : blocks) {
-      if (block.value() >= geometry.num_blocks || slot.value() >= arena_.num_slots()) {
-        throw ProtocolError("a transfer of group " + std::to_string(group.value()) +
+      if (block.value() >= of.geometry.num_blocks || slot.value() >= num_slots) {
+        throw ProtocolError("a transfer of class " + std::to_string(slab_class.value()) +
                             " names block " + std::to_string(block.value()) + " of " +
-                            std::to_string(geometry.num_blocks) + " and slot " +
-                            std::to_string(slot.value()) + " of " +
-                            std::to_string(arena_.num_slots()));
+                            std::to_string(of.geometry.num_blocks) + " and slot " +
+                            std::to_string(slot.value()) + " of " + std::to_string(num_slots));
       }
     }
-    return geometry;
+    return of;
+  }
+
+  void add_pieces(TransferId transfer, const BlockClass& of, std::span<const BlockSlot> blocks,
+                  const Fence& fence, std::vector<Piece>& pieces) const {
+    const std::uint64_t per_piece = std::clamp<std::uint64_t>(
+        std::min<std::uint64_t>(load_piece_bytes() / of.geometry.packed_bytes,
+                                gpu::kMaxBatchRuns / of.geometry.fragments.size()),
+        1, gpu::kMaxBatchRuns);
+    const std::vector<BlockSlot> sorted = sorted_by_slot(blocks);
+    for (std::size_t first = 0; first < sorted.size(); first += per_piece) {
+      const std::size_t end = std::min<std::size_t>(first + per_piece, sorted.size());
+      Piece piece;
+      piece.transfer = transfer;
+      piece.kind = TransferKind::kLoad;
+      piece.of = &of;
+      piece.blocks.assign(sorted.begin() + first, sorted.begin() + end);
+      piece.after = fence;
+      piece.bytes = (end - first) * of.geometry.packed_bytes;
+      pieces.push_back(std::move(piece));
+    }
   }
 
   gpu::Device& device_;
-  const cpu_tier::Arena& arena_;
-  const std::vector<gpu::BlockGeometry> geometries_;
+  const std::vector<BlockClass> classes_;
   const std::uint64_t piece_bytes_;
   /// Why the last fence() gave none. The engine thread's.
   std::string fence_failure_ = "there is none";
   StagingRing ring_;
   GatherStage gather_stage_;
+  PathChooser chooser_;
   TransferTable table_;
+  /// Null where no load is staged.
+  std::unique_ptr<StagingRing> load_staging_;
   CopyPump pump_;
 };
 
+TransferEngine::TransferEngine(gpu::Device& device, std::vector<BlockClass> classes,
+                               const TransferOptions& options)
+    : impl_(std::make_unique<Impl>(device, std::move(classes), options)) {}
+
 TransferEngine::TransferEngine(gpu::Device& device, std::vector<gpu::BlockGeometry> geometries,
                                const cpu_tier::Arena& arena, const TransferOptions& options)
-    : impl_(std::make_unique<Impl>(device, std::move(geometries), arena, options)) {}
+    : TransferEngine(device, on_slots_of(arena, std::move(geometries)), options) {}
 
 TransferEngine::~TransferEngine() {
   while (!close(std::chrono::hours(1))) {
+    if (!impl_->quarantine()) continue;
+    // Whatever it owns may be touched at any later time: streams, events, staging memory.
+    impl_->stop();
+    bury(std::move(impl_));
+    return;
   }
 }
 
-std::uint32_t TransferEngine::gather(gpu::Stream& compute, TransferId transfer, GroupId group,
-                                     std::span<const BlockSlot> blocks) {
-  return impl_->gather(compute, transfer, group, blocks);
+std::uint32_t TransferEngine::gather(gpu::Stream& compute, TransferId transfer,
+                                     SlabClassId slab_class, std::span<const BlockSlot> blocks) {
+  return impl_->gather(compute, transfer, slab_class, blocks);
 }
 
 bool TransferEngine::seal(TransferId transfer) { return impl_->table().seal(transfer); }
 
 Fence TransferEngine::fence(gpu::Stream& compute) { return impl_->fence(compute); }
 
-void TransferEngine::load(TransferId transfer, GroupId group, std::span<const BlockSlot> blocks,
-                          Fence fence) {
-  impl_->load(transfer, group, blocks, std::move(fence));
+void TransferEngine::load(TransferId transfer, std::span<const LoadPart> parts, Fence fence) {
+  impl_->load(transfer, parts, fence);
 }
 
 void TransferEngine::cancel(TransferId transfer) { impl_->table().cancel(transfer); }
@@ -156,14 +234,22 @@ std::vector<Completion> TransferEngine::poll() { return impl_->table().poll(); }
 
 TransferStats TransferEngine::stats() const { return impl_->stats(); }
 
+std::string TransferEngine::copy_paths_text() const { return impl_->copy_paths_text(); }
+
+CopyPathTable TransferEngine::copy_path_table() const { return impl_->chooser().table(); }
+
+std::optional<Quarantine> TransferEngine::quarantine() const { return impl_->quarantine(); }
+
 std::optional<OverdueTransfer> TransferEngine::overdue(std::chrono::nanoseconds bound) const {
   return impl_->table().overdue(bound);
 }
 
 bool TransferEngine::wait_idle(std::chrono::nanoseconds bound) const {
-  return impl_->table().wait_idle(bound);
+  return impl_->told_of_loss().wait_idle(bound);
 }
 
-bool TransferEngine::close(std::chrono::nanoseconds bound) { return impl_->table().close(bound); }
+bool TransferEngine::close(std::chrono::nanoseconds bound) {
+  return impl_->told_of_loss().close(bound);
+}
 
 }  // namespace kvferry::transfer

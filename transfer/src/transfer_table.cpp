@@ -10,11 +10,9 @@
 namespace kvferry::transfer {
 namespace {
 
-/// Between two looks at what is in flight: short beside the 160 us that a piece of 8 MiB takes on
-/// PCIe 5 x16.
-constexpr std::chrono::nanoseconds kPollInterval = std::chrono::microseconds(50);
-/// Bound of a wait for work; nothing depends on it.
-constexpr std::chrono::nanoseconds kIdleInterval = std::chrono::hours(1);
+std::string lost_text(const gpu::DeviceLoss& loss) {
+  return "the device is lost since " + gpu::utc_text(loss.since) + ": " + loss.why;
+}
 
 }  // namespace
 
@@ -43,7 +41,7 @@ TransferTable::Transfer& TransferTable::find(TransferId transfer) {
 
 bool TransferTable::begin_gather(TransferId transfer) {
   MutexLock lock(mutex_);
-  if (closed_) return false;
+  if (closed_ || loss_) return false;
   const auto at = transfers_.find(transfer);
   Transfer& store = at == transfers_.end() ? add(transfer, TransferKind::kStore) : at->second;
   KVFERRY_CHECK(
@@ -99,6 +97,8 @@ void TransferTable::add_load(TransferId transfer, std::vector<Piece> pieces,
   load.sealed = true;
   if (closed_) {
     load.incomplete = true;
+  } else if (loss_) {
+    fail(transfer, load, lost_text(*loss_));
   } else if (!failure.empty()) {
     fail(transfer, load, failure);
   } else {
@@ -180,6 +180,7 @@ TransferStats TransferTable::stats() const {
   TransferStats stats = counters_;
   stats.queued_bytes = queue_.queued_bytes();
   stats.in_flight_bytes = queue_.in_flight_bytes();
+  stats.quarantined_blocks = in_doubt() ? doubt_.num_blocks : 0;
   return stats;
 }
 
@@ -203,7 +204,7 @@ bool TransferTable::wait_idle(std::chrono::nanoseconds bound) const {
 bool TransferTable::wait_idle_locked(std::chrono::nanoseconds bound) const {
   const Deadline deadline(bound);
   while (!transfers_.empty()) {
-    if (deadline.passed()) return false;
+    if (deadline.passed() || stuck()) return false;
     idle_.wait_for(mutex_, deadline.remaining());
   }
   return true;
@@ -224,25 +225,69 @@ bool TransferTable::close(std::chrono::nanoseconds bound) {
   return wait_idle_locked(bound);
 }
 
+void TransferTable::lose(const gpu::DeviceLoss& loss) {
+  MutexLock lock(mutex_);
+  const auto before = std::exchange(loss_, loss);
+  if (before) {
+    if (before->memory != loss.memory) work_.notify_one();
+    return;
+  }
+  std::vector<TransferId> ids;
+  for (const auto& [id, transfer] : transfers_) ids.push_back(id);
+  for (const TransferId id : ids) {
+    fail(id, find(id), lost_text(loss));
+    end_if_over(id);
+  }
+  work_.notify_one();
+}
+
+bool TransferTable::in_doubt() const { return loss_ && loss_->memory == gpu::LostMemory::kInDoubt; }
+
+bool TransferTable::stuck() const {
+  if (!in_doubt()) return false;
+  std::uint64_t num_pieces = 0;
+  for (const auto& [id, transfer] : transfers_) {
+    if (transfer.gathering) return false;
+    num_pieces += transfer.num_pieces;
+  }
+  return num_pieces != 0 && num_pieces == doubt_.num_pieces;
+}
+
+std::optional<Quarantine> TransferTable::quarantine() const {
+  MutexLock lock(mutex_);
+  if (!in_doubt()) return std::nullopt;
+  return Quarantine{.loss = *loss_,
+                    .num_transfers = transfers_.size(),
+                    .num_blocks = doubt_.num_blocks,
+                    .staging_bytes = 0};
+}
+
+void TransferTable::hold_in_doubt(const Doubt& doubt) {
+  MutexLock lock(mutex_);
+  doubt_ = doubt;
+  idle_.notify_all();
+}
+
 void TransferTable::stop() {
   MutexLock lock(mutex_);
   stopped_ = true;
   work_.notify_one();
 }
 
-TransferTable::Work TransferTable::next(bool polling) {
+TransferTable::Work TransferTable::next(std::chrono::nanoseconds bound) {
   MutexLock lock(mutex_);
   for (bool waited = false;; waited = true) {
     Work work;
     work.drain = std::exchange(dropped_, {});
-    work.submit = queue_.take();
+    const Clock::time_point now = Clock::now();
+    work.submit = queue_.take(now);
     if (work.submit) {
       Transfer& transfer = find(work.submit->transfer);
-      if (!transfer.first_submitted) transfer.first_submitted = Clock::now();
+      if (!transfer.first_submitted) transfer.first_submitted = now;
     }
     work.stop = stopped_;
-    if (work.stop || work.submit || !work.drain.empty() || (polling && waited)) return work;
-    work_.wait_for(mutex_, polling ? kPollInterval : kIdleInterval);
+    if (work.stop || work.submit || !work.drain.empty() || waited) return work;
+    work_.wait_for(mutex_, std::min(bound, queue_.paced_for(now).value_or(bound)));
   }
 }
 

@@ -32,8 +32,14 @@ class TransferTable {
     std::vector<Piece> drain;     ///< Dropped before they were submitted.
     bool stop = false;
   };
+  /// Pieces that a lost device may still be working on.
+  struct Doubt {
+    std::uint64_t num_pieces = 0;
+    std::uint64_t num_blocks = 0;
+  };
 
-  explicit TransferTable(std::uint64_t max_in_flight_bytes) : queue_(max_in_flight_bytes) {}
+  explicit TransferTable(const TransferOptions& options)
+      : queue_(options.max_in_flight_bytes, options.store_bytes_per_second) {}
   ~TransferTable();
   TransferTable(const TransferTable&) = delete;
   TransferTable& operator=(const TransferTable&) = delete;
@@ -53,13 +59,20 @@ class TransferTable {
   [[nodiscard]] std::optional<OverdueTransfer> overdue(std::chrono::nanoseconds bound) const;
   [[nodiscard]] bool wait_idle(std::chrono::nanoseconds bound) const;
   [[nodiscard]] bool close(std::chrono::nanoseconds bound);
+  /// The device is lost: what is queued fails, and nothing new is taken. From any thread, any
+  /// number of times.
+  void lose(const gpu::DeviceLoss& loss);
+  /// Without the staging memory; nothing unless lost with memory in doubt.
+  [[nodiscard]] std::optional<Quarantine> quarantine() const;
   /// Lets the transfer thread end. Nothing is under way.
   void stop();
 
   // The transfer thread's side.
 
-  /// Waits for something to do. If `polling`, comes back soon even without work.
-  [[nodiscard]] Work next(bool polling);
+  /// Waits for something to do, at most `bound`.
+  [[nodiscard]] Work next(std::chrono::nanoseconds bound);
+  /// After the table knew of the loss: what the transfer thread holds and can never give back.
+  void hold_in_doubt(const Doubt& doubt);
   /// A submitted piece ended; its ring region is released already.
   void finish(const EndedPiece& ended);
   /// A piece from Work::drain ended; its ring region is released already.
@@ -92,6 +105,10 @@ class TransferTable {
   void fail(TransferId id, Transfer& transfer, const std::string& failure) KVFERRY_REQUIRES(mutex_);
   void cancel_locked(TransferId id, Transfer& transfer) KVFERRY_REQUIRES(mutex_);
   void end_if_over(TransferId id) KVFERRY_REQUIRES(mutex_);
+  /// Whether memory is in doubt.
+  [[nodiscard]] bool in_doubt() const KVFERRY_REQUIRES(mutex_);
+  /// Whether nothing that is under way will ever end.
+  [[nodiscard]] bool stuck() const KVFERRY_REQUIRES(mutex_);
   void erase(TransferId id) KVFERRY_REQUIRES(mutex_);
   [[nodiscard]] bool wait_idle_locked(std::chrono::nanoseconds bound) const
       KVFERRY_REQUIRES(mutex_);
@@ -109,6 +126,8 @@ class TransferTable {
   TransferStats counters_ KVFERRY_GUARDED_BY(mutex_);
   /// Stores that close() sealed in the engine's stead: their seal() is still to come.
   std::unordered_set<TransferId> sealed_by_close_ KVFERRY_GUARDED_BY(mutex_);
+  std::optional<gpu::DeviceLoss> loss_ KVFERRY_GUARDED_BY(mutex_);
+  Doubt doubt_ KVFERRY_GUARDED_BY(mutex_);
   bool closed_ KVFERRY_GUARDED_BY(mutex_) = false;
   bool stopped_ KVFERRY_GUARDED_BY(mutex_) = false;
 };

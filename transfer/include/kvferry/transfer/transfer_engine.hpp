@@ -3,8 +3,12 @@
 
 #include "kvferry/base/ids.hpp"
 #include "kvferry/cpu_tier/arena.hpp"
+#include "kvferry/cpu_tier/arena_slots.hpp"
 #include "kvferry/gpu/block_geometry.hpp"
+#include "kvferry/gpu/copy_path.hpp"
 #include "kvferry/gpu/device.hpp"
+#include "kvferry/transfer/copy_path_rate.hpp"
+#include "kvferry/transfer/quarantine.hpp"
 
 #include <chrono>
 #include <cstdint>
@@ -12,6 +16,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 /// Moves blocks between the engine's pool and the arena of one rank.
@@ -19,9 +24,10 @@
 /// Store: gather() packs blocks into the staging ring on the engine's compute stream, and from then
 /// on no block of the pool is involved; the store stream waits for the gather's event and copies
 /// ring entries to slots. Load: the load stream waits for a fence on the compute stream and copies
-/// slots to blocks. Both streams are fed by one transfer thread from one queue, loads ahead of
-/// stores, with a bound on the bytes in flight per direction, because copy engines serve first-in
-/// first-out and ignore priorities.
+/// slots to blocks, or has a kernel read them; or it copies whole slots to staging memory, and a
+/// scatter on a stream of its own waits for that copy and the fence. All streams are fed by one
+/// transfer thread from one queue, loads ahead of stores, with a bound on the bytes in flight per
+/// direction, because copy engines serve first-in first-out and ignore priorities.
 namespace kvferry::transfer {
 
 struct TransferOptions {
@@ -33,6 +39,21 @@ struct TransferOptions {
   /// Most bytes of one submission; a transfer is cut into pieces of at most this (at least one
   /// block each).
   std::uint64_t piece_bytes = std::uint64_t{8} << 20;
+  /// The way that every piece which can go it takes; nothing: chosen for each piece by the rates of
+  /// its size, number of runs and direction. Stores leave the ring by kPerRun or kBatch: for them
+  /// the others mean nothing.
+  std::optional<gpu::CopyPath> copy_path = std::nullopt;
+  /// Device memory through which loads can go packed, in large pieces (kStaged); 0: none do.
+  /// Allocated where some load may take it: not on the host back end nor with another path forced,
+  /// unless kStaged is. A load's piece takes at most half of it. 32 MiB: the bytes in flight.
+  std::uint64_t load_staging_bytes = std::uint64_t{32} << 20;
+  /// Measured rates to begin with, of `kvferry-bench copy --calibrate` or copy_path_table(). A rate
+  /// that is not positive is a ConfigError.
+  CopyPathTable copy_path_table = {};
+  /// Most bytes of stores that are started per second, with a burst of one piece; 0: unlimited.
+  /// Continuous stores at link speed raise inter-token latency, 4 GB/s do not (design.md). Loads
+  /// are never paced.
+  std::uint64_t store_bytes_per_second = 0;
 };
 
 enum class TransferKind : std::uint8_t { kStore, kLoad };
@@ -68,8 +89,12 @@ struct TransferStats {
   std::uint64_t cancelled_transfers = 0;
   std::uint64_t ring_used_bytes = 0;
   std::uint64_t ring_size_bytes = 0;
+  std::uint64_t load_staging_used_bytes = 0;
+  std::uint64_t load_staging_size_bytes = 0;
   std::uint64_t queued_bytes = 0;
   std::uint64_t in_flight_bytes = 0;
+  /// Blocks of transfers that never end, because the device was lost with their memory in doubt.
+  std::uint64_t quarantined_blocks = 0;
 };
 
 /// A transfer that has not ended within a bound.
@@ -79,21 +104,41 @@ struct OverdueTransfer {
   std::chrono::nanoseconds age{0};
 };
 
+/// Blocks of one size: where they are, and where their slots are.
+struct BlockClass {
+  gpu::BlockGeometry geometry;
+  cpu_tier::ArenaSlots slots;
+};
+
+/// Blocks of one slab class that a load fills.
+struct LoadPart {
+  SlabClassId slab_class;
+  std::span<const BlockSlot> blocks;
+};
+
 /// A point of the compute stream that loads wait for; shared by the loads of one step.
 using Fence = std::shared_ptr<gpu::Event>;
 
 /// See the top of the file. One engine thread calls gather(), fence(), load(), seal(), cancel();
-/// poll(), stats(), overdue(), wait_idle() and close() may come from any thread. Device errors of a
-/// transfer end up in its Completion and never in an exception; a group, block or slot that does
-/// not exist is a ProtocolError, and then nothing of that call is queued; a transfer id in use
-/// twice is a broken invariant.
+/// poll(), stats(), the texts and tables, overdue(), wait_idle() and close() may come from any
+/// thread. Device errors of a transfer end up in its Completion and never in an exception; a class,
+/// block or slot that does not exist is a ProtocolError, and then nothing of that call is queued; a
+/// transfer id in use twice is a broken invariant.
+///
+/// On a lost device gather() takes nothing and load() ends as kFailed at once; what had not been
+/// submitted ends as kFailed. What had been submitted and was not seen to end: with memory quiet it
+/// ends as kFailed; with memory in doubt it never ends (quarantine()).
 class TransferEngine {
  public:
-  /// `geometries[g]` is that of group g; none is larger packed than a slot (ConfigError). Makes
-  /// ring, streams and thread. `device` and `arena` outlive it.
+  /// By slab class; no block is larger packed than its slots (ConfigError). Makes ring, streams and
+  /// thread, and prepares the device for the geometries. `device` and the slots' arena outlive it.
+  TransferEngine(gpu::Device& device, std::vector<BlockClass> classes,
+                 const TransferOptions& options);
+  /// For an arena whose slots are the blocks' own, whatever their geometry.
   TransferEngine(gpu::Device& device, std::vector<gpu::BlockGeometry> geometries,
                  const cpu_tier::Arena& arena, const TransferOptions& options);
-  /// close(), unbounded.
+  /// close(), unbounded, unless the device is lost with memory in doubt: then what may still be
+  /// touched is left behind for ever, and the arena below it has to be kept by its owner.
   ~TransferEngine();
   TransferEngine(const TransferEngine&) = delete;
   TransferEngine& operator=(const TransferEngine&) = delete;
@@ -103,8 +148,8 @@ class TransferEngine {
   /// Returns the number gathered. Never waits. May be called several times for one transfer until
   /// it is sealed; the slots are distinct. A failing launch counts as gathered and, once sealed,
   /// ends the transfer as kFailed; a transfer that has failed or was cancelled takes nothing more.
-  [[nodiscard]] std::uint32_t gather(gpu::Stream& compute, TransferId transfer, GroupId group,
-                                     std::span<const BlockSlot> blocks);
+  [[nodiscard]] std::uint32_t gather(gpu::Stream& compute, TransferId transfer,
+                                     SlabClassId slab_class, std::span<const BlockSlot> blocks);
   /// No more gathers of this store: it may complete. Returns false if nothing had been gathered,
   /// and then there is no Completion. Once per transfer.
   bool seal(TransferId transfer);
@@ -112,9 +157,15 @@ class TransferEngine {
   /// Records a fence on `compute`. Null if the device refuses: loads behind a null fence end as
   /// kFailed.
   [[nodiscard]] Fence fence(gpu::Stream& compute);
-  /// Queues a load behind `fence`, ahead of all queued stores. An empty `blocks` completes at once.
-  /// A fence that fails (the compute stream is broken) fails the load.
-  void load(TransferId transfer, GroupId group, std::span<const BlockSlot> blocks, Fence fence);
+  /// Queues a load behind `fence`, ahead of all queued stores. One without blocks completes at
+  /// once. A fence that fails (the compute stream is broken) fails the load.
+  void load(TransferId transfer, std::span<const LoadPart> parts, Fence fence);
+  /// For blocks of one class.
+  void load(TransferId transfer, SlabClassId slab_class, std::span<const BlockSlot> blocks,
+            Fence fence) {
+    const LoadPart part{slab_class, blocks};
+    load(transfer, {&part, 1}, std::move(fence));
+  }
 
   /// Drops what is queued of a transfer; what runs is waited for by the transfer thread, then it
   /// completes (a store that is not sealed: once it is). Unknown or ended transfers are ignored.
@@ -123,14 +174,22 @@ class TransferEngine {
   /// Ends since the last call, in order.
   [[nodiscard]] std::vector<Completion> poll();
   [[nodiscard]] TransferStats stats() const;
+  /// Which way pieces go and what was measured, in a few lines for a log.
+  [[nodiscard]] std::string copy_paths_text() const;
+  /// The rates measured so far, for TransferOptions of a later start on the same machine.
+  [[nodiscard]] CopyPathTable copy_path_table() const;
   /// The oldest transfer that has been under way for longer than `bound`, if any.
   [[nodiscard]] std::optional<OverdueTransfer> overdue(std::chrono::nanoseconds bound) const;
-  /// Waits until no transfer is under way, at most `bound`; returns whether that is so.
+  /// What the device's loss left in doubt; nothing while it is well or lost and quiet. The numbers
+  /// are those of now: right after the loss they may still change.
+  [[nodiscard]] std::optional<Quarantine> quarantine() const;
+  /// Waits until no transfer is under way, at most `bound`; returns whether that is so. Returns at
+  /// once when those that are left will never end.
   [[nodiscard]] bool wait_idle(std::chrono::nanoseconds bound) const;
 
   /// Refuses new work (gather() then takes nothing, load() completes as kCancelled), drops what is
   /// queued, seals every store, waits for what runs, at most `bound`. Ends remain to be polled.
-  /// Returns whether all is quiet. Idempotent.
+  /// Returns whether all is quiet; false at once when what is left is in quarantine. Idempotent.
   [[nodiscard]] bool close(std::chrono::nanoseconds bound);
 
  private:
