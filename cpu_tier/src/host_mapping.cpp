@@ -3,9 +3,10 @@
 
 #include "kvferry/base/error.hpp"
 #include "kvferry/base/test_hooks.hpp"
+#include "kvferry/cpu_tier/shared_file.hpp"
 
+#include <algorithm>
 #include <cerrno>
-#include <cstddef>
 #include <limits>
 #include <string>
 #include <sys/mman.h>
@@ -19,12 +20,17 @@
 namespace kvferry::cpu_tier {
 namespace {
 
-std::uint64_t whole_pages(std::uint64_t bytes) {
-  const std::uint64_t page = HostMapping::page_bytes();
-  if (bytes > std::numeric_limits<std::uint64_t>::max() - page) {
+std::uint64_t rounded_up(std::uint64_t value, std::uint64_t unit) {
+  return (value + unit - 1) / unit * unit;
+}
+
+std::uint64_t whole_pages(std::uint64_t bytes, PageKind pages) {
+  // The destructor and the search for an aligned beginning add two huge pages at most.
+  if (bytes > std::numeric_limits<std::uint64_t>::max() - 2 * huge_page_bytes()) {
     throw ResourceError(std::to_string(bytes) + " bytes of host memory cannot be addressed");
   }
-  return (bytes + page - 1) / page * page;
+  return rounded_up(bytes,
+                    pages == PageKind::kPool ? huge_page_bytes() : HostMapping::page_bytes());
 }
 
 ResourceError failed(const char* step, std::uint64_t bytes, int error) {
@@ -39,38 +45,83 @@ std::uint64_t HostMapping::page_bytes() {
   return static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
 }
 
-HostMapping::HostMapping(std::uint64_t bytes) : size_bytes_(whole_pages(bytes)) {
-  if (KVFERRY_FAULT_POINT("arena.map")) throw failed("mapping", size_bytes_, ENOMEM);
-  void* mapped =
-      ::mmap(nullptr, size_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (mapped == MAP_FAILED) throw failed("mapping", size_bytes_, errno);
-  if (::madvise(mapped, size_bytes_, MADV_DONTFORK) != 0) {
-    const int error = errno;
-    ::munmap(mapped, size_bytes_);
-    throw failed("keeping from forked children", size_bytes_, error);
-  }
+HostMapping::HostMapping(std::uint64_t bytes, PageKind pages) : pages_(pages) {
+  const std::uint64_t size = whole_pages(bytes, pages);
+  if (KVFERRY_FAULT_POINT("arena.map")) throw failed("mapping", size, ENOMEM);
+  const bool of_pool = pages == PageKind::kPool;
+  // The pool's pages are aligned anyway; for others there is one more to find a beginning in.
+  const std::uint64_t mapped_bytes = of_pool ? size : size + huge_page_bytes();
+  void* const mapped = ::mmap(nullptr, mapped_bytes, PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS | (of_pool ? MAP_HUGETLB : 0), -1, 0);
+  if (mapped == MAP_FAILED) throw failed("mapping", size, errno);
+  mapped_ = {static_cast<std::byte*>(mapped), mapped_bytes};
+  const auto begin = reinterpret_cast<std::uintptr_t>(mapped);
+  bytes_ = mapped_.subspan(rounded_up(begin, huge_page_bytes()) - begin, size);
+  keep_from_children();
   // Best effort: kernels without transparent huge pages refuse.
-  static_cast<void>(::madvise(mapped, size_bytes_, MADV_HUGEPAGE));
-  address_ = reinterpret_cast<std::uintptr_t>(mapped);
+  if (!of_pool) {
+    static_cast<void>(::madvise(mapped, mapped_bytes,
+                                pages == PageKind::kTransparent ? MADV_HUGEPAGE : MADV_NOHUGEPAGE));
+  }
 }
 
-HostMapping::~HostMapping() { ::munmap(reinterpret_cast<void*>(address_), size_bytes_); }
+HostMapping::HostMapping(const SharedFile& file) : pages_(file.pages()), of_file_(true) {
+  const std::uint64_t size = file.size_bytes();
+  const std::uint64_t unit = std::max(huge_page_bytes(), file.page_bytes());
+  // First only addresses, of which the file takes those from where a huge page would begin.
+  void* const mapped =
+      ::mmap(nullptr, size + unit, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (mapped == MAP_FAILED) throw failed("mapping", size, errno);
+  mapped_ = {static_cast<std::byte*>(mapped), size + unit};
+  const auto begin = reinterpret_cast<std::uintptr_t>(mapped);
+  bytes_ = mapped_.subspan(rounded_up(begin, unit) - begin, size);
+  if (::mmap(bytes_.data(), size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file.descriptor(),
+             0) == MAP_FAILED) {
+    const int error = errno;
+    ::munmap(mapped_.data(), mapped_.size());
+    throw failed("mapping", size, error);
+  }
+  keep_from_children();
+}
 
-void HostMapping::populate() {
-  if (KVFERRY_FAULT_POINT("arena.populate")) throw failed("populating", size_bytes_, ENOMEM);
+void HostMapping::keep_from_children() {
+  if (::madvise(mapped_.data(), mapped_.size(), MADV_DONTFORK) == 0) return;
+  const int error = errno;
+  ::munmap(mapped_.data(), mapped_.size());
+  throw failed("keeping from forked children", bytes_.size(), error);
+}
+
+HostMapping::~HostMapping() { ::munmap(mapped_.data(), mapped_.size()); }
+
+void HostMapping::populate(std::span<std::byte> part) const {
+  if (KVFERRY_FAULT_POINT("arena.populate")) throw failed("populating", part.size(), ENOMEM);
   int error = 0;
   do {
-    const int result =
-        ::madvise(reinterpret_cast<void*>(address_), size_bytes_, MADV_POPULATE_WRITE);
+    const int result = ::madvise(part.data(), part.size(), MADV_POPULATE_WRITE);
     error = result == 0 ? 0 : errno;
   } while (error == EINTR || error == EAGAIN);
   if (error == 0) return;
-  if (error != EINVAL) throw failed("populating", size_bytes_, error);
+  if (error != EINVAL) throw failed("populating", part.size(), error);
 
-  auto* bytes = reinterpret_cast<volatile std::byte*>(address_);
-  for (std::uint64_t offset = 0; offset < size_bytes_; offset += page_bytes()) {
-    bytes[offset] = std::byte{0};
+  auto* bytes = static_cast<volatile std::byte*>(part.data());
+  for (std::uint64_t offset = 0; offset < part.size(); offset += page_bytes()) {
+    // A file's pages are there, and others may be at work on them.
+    if (of_file_) {
+      static_cast<void>(bytes[offset]);
+    } else {
+      bytes[offset] = std::byte{0};
+    }
   }
+}
+
+void HostMapping::release(std::span<std::byte> part) const noexcept {
+  // Of the pool only kernels from 5.18 on give parts back; else they stay until the end.
+  static_cast<void>(::madvise(part.data(), part.size(), MADV_DONTNEED));
+}
+
+void HostMapping::stop_huge_pages() const noexcept {
+  if (pages_ != PageKind::kTransparent) return;
+  static_cast<void>(::madvise(mapped_.data(), mapped_.size(), MADV_NOHUGEPAGE));
 }
 
 }  // namespace kvferry::cpu_tier

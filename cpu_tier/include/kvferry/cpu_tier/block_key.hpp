@@ -3,6 +3,7 @@
 
 #include "kvferry/base/error.hpp"
 #include "kvferry/base/ids.hpp"
+#include "kvferry/base/mixed_bits.hpp"
 
 #include <array>
 #include <cstddef>
@@ -23,7 +24,10 @@ struct BlockKey {
   std::uint32_t hash_bytes = 0;
 
   bool operator==(const BlockKey& other) const {
-    return std::memcmp(this, &other, sizeof(BlockKey)) == 0;
+    // Without a branch or a call per word: one answer for all 40 bytes.
+    std::uint64_t difference = tail() ^ other.tail();
+    for (std::size_t i = 0; i < kNumWords; ++i) difference |= word(i) ^ other.word(i);
+    return difference == 0;
   }
 
   /// Throws ConfigError unless 1 <= hash.size() <= 32.
@@ -42,16 +46,20 @@ struct BlockKey {
   /// 64 well-mixed bits. Content hashes are uniform already, but group and weak hashes are mixed
   /// in.
   [[nodiscard]] std::uint64_t mixed() const {
-    std::uint64_t words[4];
-    std::memcpy(words, hash.data(), sizeof words);
-    // Finaliser of splitmix64 (Steele, Lea, Flood 2014).
-    std::uint64_t x = words[0] ^ (words[1] * 0x9e3779b97f4a7c15ULL) ^ words[2] ^
-                      (words[3] * 0xbf58476d1ce4e5b9ULL) ^
-                      ((std::uint64_t{group} << 32) | hash_bytes);
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
-    return x ^ (x >> 31);
+    return mixed_bits(word(0) ^ (word(1) * 0x9e3779b97f4a7c15ULL) ^ word(2) ^
+                      (word(3) * 0xbf58476d1ce4e5b9ULL) ^ tail());
   }
+
+ private:
+  static constexpr std::size_t kNumWords = kMaxHashBytes / sizeof(std::uint64_t);
+
+  // Each loaded by itself: copied as one array they would go over the stack.
+  [[nodiscard]] std::uint64_t word(std::size_t index) const {
+    std::uint64_t value = 0;
+    std::memcpy(&value, hash.data() + index * sizeof value, sizeof value);
+    return value;
+  }
+  [[nodiscard]] std::uint64_t tail() const { return (std::uint64_t{group} << 32) | hash_bytes; }
 };
 static_assert(sizeof(BlockKey) == 40);
 

@@ -20,7 +20,33 @@ struct TierSnapshot {
   std::uint64_t num_committed_total = 0;
   std::uint64_t num_evicted_total = 0;
   std::uint64_t num_exhausted_total = 0;
+  std::uint64_t num_awaited = 0;         ///< Of the evictable ones: queued requests wait for them.
+  std::uint64_t num_offered_total = 0;   ///< Absent blocks that were offered for a store.
+  std::uint64_t num_declined_total = 0;  ///< Of them: not admitted.
+  std::uint64_t num_rule_switches_total = 0;  ///< How often an adaptive tier changed its rule.
 
+  bool operator==(const TierSnapshot&) const = default;
+
+  /// Of several tiers together.
+  TierSnapshot& operator+=(const TierSnapshot& other) {
+    num_free += other.num_free;
+    num_writable += other.num_writable;
+    num_aborted += other.num_aborted;
+    num_evictable += other.num_evictable;
+    num_leased += other.num_leased;
+    num_dying += other.num_dying;
+    num_quarantined += other.num_quarantined;
+    num_slots += other.num_slots;
+    num_reserved_total += other.num_reserved_total;
+    num_committed_total += other.num_committed_total;
+    num_evicted_total += other.num_evicted_total;
+    num_exhausted_total += other.num_exhausted_total;
+    num_awaited += other.num_awaited;
+    num_offered_total += other.num_offered_total;
+    num_declined_total += other.num_declined_total;
+    num_rule_switches_total += other.num_rule_switches_total;
+    return *this;
+  }
   [[nodiscard]] bool conserved() const {
     return std::uint64_t{num_free} + num_writable + num_aborted + num_evictable + num_leased +
                num_dying + num_quarantined ==

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+namespace kvferry::cpu_tier {
+
+/// Readable blocks are in one of two segments, each in order of recency: on probation until they
+/// are used or offered again, protected from then on.
+enum class Segment : std::uint8_t { kProbation, kProtected };
+inline constexpr std::size_t kNumSegments = 2;
+
+/// Where the next victim is taken from: the coldest of one of the segments.
+struct VictimRule {
+  enum class From : std::uint8_t {
+    kOldest,         ///< The older of the two: LRU over all.
+    kProbationAbove  ///< Probation while that holds more than `probation_share` of all slots.
+  };
+  From from = From::kOldest;
+  float probation_share = 0;
+};
+
+/// Which offered blocks a full tier stores.
+enum class AdmissionRule : std::uint8_t {
+  kAll,
+  kOfferedBefore,    ///< And not forgotten since (offer_history.hpp).
+  kHotterThanVictim  ///< Offered before, and more often than the victim was used (TinyLFU:
+                     ///< Einziger, Friedman, Manes 2017). A victim that stays is counted down, and
+                     ///< recent.
+};
+
+/// One way of deciding both.
+struct PolicyRule {
+  const char* name;
+  AdmissionRule admission;
+  VictimRule victims;
+};
+
+/// What an adaptive tier chooses from. Each is the best, by a margin, of some kind of traffic
+/// (README.md has the table); each of the shares is an end or the middle of its range.
+inline constexpr PolicyRule kLruRule{"lru", AdmissionRule::kAll, {}};
+inline constexpr PolicyRule kHalfRule{
+    "half", AdmissionRule::kAll, {VictimRule::From::kProbationAbove, 0.5F}};
+inline constexpr PolicyRule kSecondOfferRule{
+    "second_offer", AdmissionRule::kOfferedBefore, {VictimRule::From::kProbationAbove, 0}};
+inline constexpr PolicyRule kFrequentRule{
+    "frequent", AdmissionRule::kHotterThanVictim, {VictimRule::From::kProbationAbove, 0}};
+
+/// How often a block was used or offered is counted up to here: three bits.
+inline constexpr std::uint32_t kMaxHeat = 7;
+
+}  // namespace kvferry::cpu_tier

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kvferry/cpu_tier/huge_pages.hpp"
+#include "kvferry/cpu_tier/memory_claim.hpp"
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <utility>
+
+namespace kvferry::cpu_tier {
+
+enum class Published : std::uint8_t {
+  kYes,
+  kNameIsTaken  ///< Another file has it: open() that one.
+};
+
+/// A file in shared memory, whose memory processes share (HostMapping maps it): on tmpfs or
+/// hugetlbfs, of this user's, mode 0600, every byte reserved, so that no access to it is a signal.
+/// Named by a path and not by a POSIX name, because containers share mounts. Move-only; closes the
+/// file and never removes it. One thread at a time.
+class SharedFile {
+ public:
+  /// A new file of zeros that has no name yet: nobody sees it half made, and with a process that
+  /// ends here its memory goes. `path` is where publish() will put it; `bytes` > 0 are rounded up
+  /// to whole pages. The room of the file system, the memory budget and, on hugetlbfs, the pool's
+  /// are checked before anything is touched. Throws ConfigError for a path that is not in shared
+  /// memory and ResourceError for a shortage, with mount, figures and remedy; nothing is left
+  /// behind then.
+  [[nodiscard]] static SharedFile make(const std::filesystem::path& path, std::uint64_t bytes,
+                                       const MachineRoot& machine = {});
+  /// One that was published. Throws ResourceError if there is none (yet), and ConfigError if it is
+  /// not in shared memory, not whole, or another user's or open to others.
+  [[nodiscard]] static SharedFile open(const std::filesystem::path& path);
+
+  ~SharedFile();
+  SharedFile(SharedFile&& other) noexcept;
+  SharedFile& operator=(SharedFile&& other) noexcept;
+
+  /// Gives a new file its name, at once and whole: what was written before is seen by whoever opens
+  /// it. Once. Throws ResourceError if the directory takes no name.
+  [[nodiscard]] Published publish();
+
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+  [[nodiscard]] std::uint64_t size_bytes() const { return size_bytes_; }
+  /// Of the file system: its pages are those of the file.
+  [[nodiscard]] std::uint64_t page_bytes() const { return page_bytes_; }
+  /// kPool on hugetlbfs; else kNormal, and huge ones only where the mount says so (huge=).
+  [[nodiscard]] PageKind pages() const { return pages_; }
+  [[nodiscard]] int descriptor() const { return descriptor_; }
+
+ private:
+  explicit SharedFile(std::filesystem::path path) : path_(std::move(path)) {}
+  /// Throws ConfigError if the descriptor's file system is not shared memory.
+  void look_at_file_system();
+  /// Throws ResourceError if there is not so much. The claim may end when it is reserved.
+  [[nodiscard]] std::unique_ptr<MemoryClaim> claim_room(const MachineRoot& machine) const;
+  void reserve() const;
+
+  std::filesystem::path path_;
+  int descriptor_ = -1;
+  std::uint64_t size_bytes_ = 0;
+  std::uint64_t page_bytes_ = 0;
+  PageKind pages_ = PageKind::kNormal;
+};
+
+}  // namespace kvferry::cpu_tier

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kvferry/base/ids.hpp"
+#include "kvferry/base/mutex.hpp"
+#include "kvferry/base/result.hpp"
+#include "kvferry/cpu_tier/block_key.hpp"
+#include "kvferry/cpu_tier/cpu_tier.hpp"
+#include "kvferry/cpu_tier/tier_options.hpp"
+#include "kvferry/cpu_tier/tier_snapshot.hpp"
+#include "kvferry/cpu_tier/turnover_clock.hpp"
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace kvferry::cpu_tier {
+
+/// The chunks of one class.
+struct SlabClassSnapshot {
+  std::uint32_t slots_per_chunk = 0;
+  std::uint32_t num_chunks = 0;
+  std::uint64_t num_gained_total = 0;  ///< Chunks that were another class's.
+  TierSnapshot tier;
+  bool operator==(const SlabClassSnapshot&) const = default;
+};
+
+/// One consistent view of who has which chunk; each class's own counts are of its own moment.
+struct SlabSnapshot {
+  std::uint32_t num_chunks = 0;
+  std::uint32_t num_free_chunks = 0;  ///< Of no class.
+  std::vector<SlabClassSnapshot> classes;
+  bool operator==(const SlabSnapshot&) const = default;
+};
+
+/// One memory shared by slots of several sizes, without a fixed split: it is in chunks, and each
+/// chunk belongs to one class or to none. Each class has a tier of its own, whose slot `s` lies in
+/// chunk s / slots_per_chunk, so that an Arena whose "slots" are the chunks has the bytes.
+///
+/// A class that has no free slots for what it wants to store gets a chunk that nobody has; else, if
+/// its blocks are evicted much younger than another class's lie unused, the coldest chunk of that
+/// one, a chunk for each chunk that it evicts at most; else, if it could not have its slots even by
+/// evicting all of its own, as many cold chunks as that takes. A chunk with a named slot (leased,
+/// reserved, in a device's hands) stays where it is.
+///
+/// What is wasted, then: behind the slots of a chunk less than one slot; and while a class cannot
+/// have its slots, the free and evictable slots of those chunks of others that have a named slot.
+/// (A look for a chunk is bounded: kMostLooked chunks at a time; the next attempt goes on there.)
+///
+/// Thread-safe as CpuTier is; reserve() of all classes is one at a time. Nothing throws but
+/// construction, add_class() and reserve() (std::bad_alloc; no slot was taken then).
+class SlabTier {
+ public:
+  static constexpr std::uint32_t kMaxClasses = 64;
+
+  /// A tier that can grow to `max_chunks`; none is usable yet. `options` are those of each class.
+  explicit SlabTier(std::uint32_t max_chunks, const TierOptions& options = {});
+  SlabTier(const SlabTier&) = delete;
+  SlabTier& operator=(const SlabTier&) = delete;
+
+  /// Its tier could have all of the memory. Throws ConfigError for 0, above kMaxClasses classes and
+  /// above BlockIndex::kMaxSlots slots.
+  SlabClassId add_class(std::uint32_t slots_per_chunk);
+  /// Makes chunks [0, num_chunks) usable; never fewer than before, at most max_chunks.
+  void grow_to(std::uint32_t num_chunks);
+
+  /// For lookups, leases and what becomes of reserved slots. Its own reserve() moves no chunk, its
+  /// offer() knows of none.
+  [[nodiscard]] CpuTier& tier(SlabClassId of) { return slab_class(of).tier; }
+  [[nodiscard]] std::uint32_t num_classes() const {
+    return num_classes_.load(std::memory_order_acquire);
+  }
+
+  /// As CpuTier::offer(); what nobody has is as good as free slots of this class.
+  void offer(SlabClassId of, std::span<const BlockKey> keys, std::span<OfferAnswer> answers);
+  /// As CpuTier::reserve(), but chunks may come from other classes, whose blocks in them are
+  /// evicted; with NotReserved they may have come, too, and stay: the next attempt has them.
+  [[nodiscard]] Result<Reservation, NotReserved> reserve(SlabClassId of,
+                                                         std::span<const BlockKey> keys);
+
+  [[nodiscard]] SlabSnapshot snapshot() const;
+  /// Walks all; anything inconsistent is a broken invariant. For tests.
+  void check_invariants() const;
+
+ private:
+  struct SlabClass {
+    SlabClass(std::uint32_t max_chunks, std::uint32_t num_slots_per_chunk,
+              const TierOptions& options)
+        : slots_per_chunk(num_slots_per_chunk),
+          tier(max_chunks * num_slots_per_chunk, options),
+          ages(tier.clock()) {}
+
+    const std::uint32_t slots_per_chunk;
+    CpuTier tier;
+    // Under the mutex of the whole:
+    TurnoverClock ages;
+    std::uint32_t num_chunks = 0;
+    std::uint64_t num_gained_total = 0;
+    std::uint64_t num_evicted_at_gain = 0;
+  };
+  static constexpr std::uint8_t kNobody = 0xff;
+  static_assert(kMaxClasses < kNobody);
+
+  [[nodiscard]] SlabClass& slab_class(SlabClassId of) const;
+  /// Gets chunks for `count` slots, as far as that is to be.
+  void make_room(std::uint32_t of, std::uint32_t count) KVFERRY_REQUIRES(mutex_);
+  void give(std::uint32_t of, std::uint32_t chunk) KVFERRY_REQUIRES(mutex_);
+  /// Makes the chunk nobody's. False if a slot of it is named.
+  [[nodiscard]] bool take(std::uint32_t chunk) KVFERRY_REQUIRES(mutex_);
+  /// Takes the coldest chunk of another class, if it has lain unused for `least_age` at least.
+  [[nodiscard]] std::optional<std::uint32_t> take_coldest(std::uint32_t for_class,
+                                                          std::uint32_t least_age)
+      KVFERRY_REQUIRES(mutex_);
+  /// Takes any chunk of another class, looking on where the last look ended.
+  [[nodiscard]] std::optional<std::uint32_t> take_any(std::uint32_t for_class)
+      KVFERRY_REQUIRES(mutex_);
+  [[nodiscard]] static SlotRange slots_of(const SlabClass& of, std::uint32_t chunk) {
+    return {chunk * of.slots_per_chunk, (chunk + 1) * of.slots_per_chunk};
+  }
+  void count_turnover(std::uint32_t of, std::size_t num_slots) KVFERRY_REQUIRES(mutex_);
+
+  const std::uint32_t max_chunks_;
+  const TierOptions options_;
+  /// Before the classes' own. What a class is made of does not move.
+  mutable Mutex mutex_;
+  std::array<std::unique_ptr<SlabClass>, kMaxClasses> classes_;
+  std::atomic<std::uint32_t> num_classes_{0};
+  std::vector<std::uint8_t> owners_ KVFERRY_GUARDED_BY(mutex_);  ///< By chunk.
+  std::vector<std::uint32_t> free_chunks_ KVFERRY_GUARDED_BY(mutex_);
+  std::uint32_t next_looked_ KVFERRY_GUARDED_BY(mutex_) = 0;
+  /// Reserved since the classes' ages were marked, in chunks.
+  double num_turned_over_ KVFERRY_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace kvferry::cpu_tier

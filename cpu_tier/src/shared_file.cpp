@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvferry/cpu_tier/shared_file.hpp"
+
+#include "kvferry/base/error.hpp"
+#include "kvferry/base/test_hooks.hpp"
+
+#include "unnamed_file.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <fcntl.h>
+#include <limits>
+#include <linux/magic.h>
+#include <optional>
+#include <string>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/vfs.h>
+#include <system_error>
+#include <unistd.h>
+
+namespace kvferry::cpu_tier {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Reserved at a time: on tmpfs a signal undoes what one call has reserved so far.
+constexpr std::uint64_t kStepBytes = std::uint64_t{64} << 20U;
+/// Of st_blocks, on every file system (stat(2)).
+constexpr std::uint64_t kBlockBytes = 512;
+
+/// Where the file system of `directory` is mounted, as far up as it reaches.
+fs::path mount_of(const fs::path& directory) {
+  std::error_code ignored;
+  fs::path mount = fs::weakly_canonical(directory, ignored);
+  struct stat here {};
+  struct stat above {};
+  if (::stat(mount.c_str(), &here) != 0) return directory;
+  while (mount.has_relative_path() && ::stat(mount.parent_path().c_str(), &above) == 0 &&
+         above.st_dev == here.st_dev) {
+    mount = mount.parent_path();
+  }
+  return mount;
+}
+
+fs::path directory_of(const fs::path& path) {
+  return path.has_parent_path() ? path.parent_path() : fs::path(".");
+}
+
+/// What the file system has left for `bytes` more; nothing if its mount has no limit.
+std::optional<MemoryLimit> limit_of_mount(int descriptor, const fs::path& path,
+                                          std::uint64_t bytes) {
+  struct statvfs status {};
+  if (::fstatvfs(descriptor, &status) != 0 || status.f_blocks == 0) return std::nullopt;
+  const std::string mount = mount_of(directory_of(path)).string();
+  const std::uint64_t used = (status.f_blocks - status.f_bavail) * std::uint64_t{status.f_frsize};
+  return MemoryLimit{
+      "the file system at " + mount, std::uint64_t{status.f_bavail} * status.f_frsize,
+      "mount -o remount,size=" + std::to_string(used + bytes) + " " + mount +
+          " (docker --shm-size, Kubernetes emptyDir with medium Memory and its sizeLimit), or ask "
+          "for less"};
+}
+
+}  // namespace
+
+SharedFile SharedFile::make(const fs::path& path, std::uint64_t bytes, const MachineRoot& machine) {
+  SharedFile file(path);
+  const fs::path directory = directory_of(path);
+  file.descriptor_ = open_unnamed(directory);
+  if (file.descriptor_ < 0) {
+    const int error = errno;
+    const std::string message = "no file can be made in " + directory.string() + " for shared " +
+                                "memory: " + text_of(error) + "; ";
+    if (error == EOPNOTSUPP || error == EISDIR || error == ENOENT || error == ENOTDIR) {
+      throw ConfigError(message +
+                        "name a path in a directory of a tmpfs or hugetlbfs, such as "
+                        "/dev/shm/kvferry");
+    }
+    throw ResourceError(message + "its user must be allowed to write there");
+  }
+  file.look_at_file_system();
+  if (bytes == 0 || bytes > std::numeric_limits<std::int64_t>::max() - file.page_bytes_) {
+    throw ResourceError(path.string() + " cannot have " + std::to_string(bytes) + " bytes");
+  }
+  file.size_bytes_ = (bytes + file.page_bytes_ - 1) / file.page_bytes_ * file.page_bytes_;
+  const std::unique_ptr<MemoryClaim> claim = file.claim_room(machine);
+  KVFERRY_PAUSE_POINT("shared_file.room_was_checked");
+  // A umask may have taken the user's own rights.
+  static_cast<void>(::fchmod(file.descriptor_, S_IRUSR | S_IWUSR));
+  file.reserve();
+  return file;
+}
+
+SharedFile SharedFile::open(const fs::path& path) {
+  SharedFile file(path);
+  file.descriptor_ = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  if (file.descriptor_ < 0) {
+    throw ResourceError("shared memory " + path.string() + " cannot be opened: " + text_of(errno));
+  }
+  file.look_at_file_system();
+  struct stat status {};
+  if (::fstat(file.descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {
+    throw ConfigError(path.string() + " is no file: name one in shared memory");
+  }
+  if (status.st_uid != ::geteuid() || (status.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
+    throw ConfigError(path.string() + " is of user " + std::to_string(status.st_uid) +
+                      " or open to others; expected is user " + std::to_string(::geteuid()) +
+                      " and mode 0600: remove it, or name another path");
+  }
+  file.size_bytes_ = static_cast<std::uint64_t>(status.st_size);
+  if (file.size_bytes_ == 0 ||
+      static_cast<std::uint64_t>(status.st_blocks) * kBlockBytes < file.size_bytes_) {
+    throw ConfigError(path.string() + " has " + std::to_string(file.size_bytes_) +
+                      " bytes, of which " + std::to_string(status.st_blocks * kBlockBytes) +
+                      " are reserved; it was not made by kvferry: remove it, or name another path");
+  }
+  return file;
+}
+
+SharedFile::~SharedFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+SharedFile::SharedFile(SharedFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      descriptor_(std::exchange(other.descriptor_, -1)),
+      size_bytes_(other.size_bytes_),
+      page_bytes_(other.page_bytes_),
+      pages_(other.pages_) {}
+
+SharedFile& SharedFile::operator=(SharedFile&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(descriptor_, other.descriptor_);
+  std::swap(size_bytes_, other.size_bytes_);
+  std::swap(page_bytes_, other.page_bytes_);
+  std::swap(pages_, other.pages_);
+  return *this;
+}
+
+Published SharedFile::publish() {
+  const int error = give_name(descriptor_, path_);
+  if (error == 0) return Published::kYes;
+  if (error == EEXIST) return Published::kNameIsTaken;
+  throw ResourceError("shared memory cannot be named " + path_.string() + ": " + text_of(error));
+}
+
+void SharedFile::look_at_file_system() {
+  struct statfs status {};
+  const bool known = ::fstatfs(descriptor_, &status) == 0;
+  if (known && status.f_type == HUGETLBFS_MAGIC) {
+    pages_ = PageKind::kPool;
+  } else if (!known || status.f_type != TMPFS_MAGIC) {
+    throw ConfigError(path_.string() + " is on " + mount_of(directory_of(path_)).string() +
+                      ", which is neither a tmpfs nor a hugetlbfs: its memory would be a disk's "
+                      "cache; name a path such as /dev/shm/kvferry");
+  }
+  page_bytes_ = static_cast<std::uint64_t>(status.f_bsize);
+}
+
+std::unique_ptr<MemoryClaim> SharedFile::claim_room(const MachineRoot& machine) const {
+  if (const auto limit = limit_of_mount(descriptor_, path_, size_bytes_)) {
+    check_limits(size_bytes_, {*limit});
+  }
+  // Of a pool of another size /proc/meminfo tells nothing; the file system says what it lacks.
+  if (pages_ == PageKind::kPool && page_bytes_ != huge_page_pool(machine.proc).page_bytes) {
+    return nullptr;
+  }
+  auto claim = std::make_unique<MemoryClaim>(size_bytes_, pages_, ClaimGroup{}, machine);
+  claim->check();
+  return claim;
+}
+
+void SharedFile::reserve() const {
+  for (std::uint64_t begin = 0; begin < size_bytes_;) {
+    // Whole pages, of a gibibyte too.
+    const std::uint64_t step = std::min(std::max(kStepBytes, page_bytes_), size_bytes_ - begin);
+    int error = KVFERRY_FAULT_POINT("shared_file.reserve") ? ENOSPC : 0;
+    if (error == 0 &&
+        ::fallocate(descriptor_, 0, static_cast<off_t>(begin), static_cast<off_t>(step)) != 0) {
+      error = errno;
+    }
+    if (error == EINTR) continue;
+    if (error != 0) {
+      const auto limit = limit_of_mount(descriptor_, path_, size_bytes_ - begin);
+      throw ResourceError("reserving " + std::to_string(size_bytes_) + " bytes for " +
+                          path_.string() + " failed behind " + std::to_string(begin) +
+                          " bytes: " + text_of(error) + "; others took memory meanwhile" +
+                          (limit ? ", " + limit->name + " leaves " +
+                                       std::to_string(limit->room_bytes) + ": " + limit->remedy
+                                 : ": ask for less"));
+    }
+    begin += step;
+  }
+}
+
+}  // namespace kvferry::cpu_tier
