@@ -7,56 +7,104 @@
 namespace kvferry::connector {
 
 LoadBook::~LoadBook() {
-  for (auto& [transfer, load] : loads_) tier_.release(std::move(load.lease));
+  for (auto& [transfer, load] : loads_) release(load);
 }
 
-void LoadBook::begin(Request& request, LoadOrder order, cpu_tier::Lease lease) {
-  const TransferId transfer = order.transfer;
+void LoadBook::begin(Request& request, TransferId transfer, std::optional<LeasedPrefix> leased) {
+  const Owner owner = request.owner(owners_.domain());
   owners_.begin_load(request, transfer);
-  loads_.emplace(transfer, Load{std::move(order), std::move(lease), RankRoll(world_size_)});
-  begun_.push_back(transfer);
+  Load load{owner, request.engine_id, {}, RankRoll(world_size_)};
+  if (leased) load.parts = std::move(leased->parts);
+  Load& begun = loads_.emplace(transfer, std::move(load)).first->second;
+  if (leased) {
+    begun_.push_back(transfer);
+  } else {
+    ++num_failed_;
+    fail(transfer, begun);
+  }
 }
 
-void LoadBook::plan(StepPlan& plan) {
+void LoadBook::release(Load& load) {
+  for (LeasedPrefix::Part& part : load.parts) {
+    tiers_.of(part.slab_class).release(std::move(part.lease));
+  }
+  load.parts.clear();
+}
+
+void LoadBook::fail(TransferId transfer, Load& load) {
+  release(load);
+  load.roll = RankRoll(world_size_);
+  load.state = LoadState::kFailed;
+  failed_.push_back(transfer);
+}
+
+void LoadBook::plan(StepPlan& plan, const RankPatience& patience) {
   for (const TransferId transfer : begun_) {
     Load& load = loads_.at(transfer);
-    load.sent = true;
-    plan.loads.push_back(std::move(load.order));
-    load.order = {transfer,
-                  plan.loads.back().owner,
-                  plan.loads.back().engine_request_id,
-                  plan.loads.back().doomed,
-                  plan.loads.back().group,
-                  {}};
+    if (load.state != LoadState::kBegun) continue;
+    load.state = LoadState::kSent;
+    load.sent = patience.stamp();
+    LoadOrder& order = plan.loads.emplace_back(LoadOrder{transfer, load.owner, {}});
+    for (LeasedPrefix::Part& part : load.parts) {
+      if (part.blocks.empty()) continue;
+      order.parts.push_back({part.slab_class, std::exchange(part.blocks, {})});
+    }
   }
   begun_.clear();
   plan.cancels = std::exchange(cancels_, {});
+  if (!failed_.empty()) plan_notices(plan, patience);
+}
+
+void LoadBook::plan_notices(StepPlan& plan, const RankPatience& patience) {
+  std::vector<TransferId> later;
+  for (const TransferId transfer : failed_) {
+    const auto found = loads_.find(transfer);
+    Load& load = found->second;
+    if (owners_.whose(load.owner, transfer) == LoadEnd::kStale) {
+      ++num_stale_;
+      loads_.erase(found);
+    } else if (announcing_.insert(load.engine_id).second) {
+      load.state = LoadState::kAnnounced;
+      load.sent = patience.stamp();
+      plan.notices.push_back({transfer, load.engine_id});
+    } else {
+      later.push_back(transfer);
+    }
+  }
+  failed_ = std::move(later);
 }
 
 void LoadBook::cancel(TransferId transfer) {
   Load& load = loads_.at(transfer);
-  if (load.sent) {
-    cancels_.push_back({transfer, CancelKind::kAbort});
-    return;
-  }
-  // No rank knows of it. The engine still waits for every rank's report, so the order stays,
-  // without blocks.
-  load.order.blocks.clear();
-  tier_.release(std::move(load.lease));
+  if (load.state == LoadState::kSent) cancels_.push_back(transfer);
+  if (load.state == LoadState::kBegun) fail(transfer, load);
 }
 
 void LoadBook::doom_all() {
   for (auto& [transfer, load] : loads_) {
-    load.order.doomed = true;
-    if (load.sent) cancels_.push_back({transfer, CancelKind::kDoom});
+    if (load.state == LoadState::kSent) {
+      load.doomed = true;
+      cancels_.push_back(transfer);
+    } else if (load.state == LoadState::kBegun) {
+      ++num_failed_;
+      fail(transfer, load);
+    }
   }
 }
 
 bool LoadBook::mark_ended(RankId rank, const TransferEnded& ended) {
   const auto found = loads_.find(ended.transfer);
-  if (found == loads_.end() || !found->second.sent) return false;
+  if (found == loads_.end() || found->second.state != LoadState::kSent) return false;
   if (!found->second.roll.ended(rank, ended.outcome)) return false;
   if (found->second.roll.all_ended()) ended_.push_back(ended.transfer);
+  return true;
+}
+
+bool LoadBook::mark_announced(RankId rank, TransferId transfer) {
+  const auto found = loads_.find(transfer);
+  if (found == loads_.end() || found->second.state != LoadState::kAnnounced) return false;
+  if (!found->second.roll.ended(rank, EndedAs::kDone)) return false;
+  if (found->second.roll.all_ended()) announced_.push_back(transfer);
   return true;
 }
 
@@ -65,30 +113,75 @@ void LoadBook::settle_failures() {
     const Load& load = loads_.at(transfer);
     // Whether the slot or the way is bad is unknown: offering it again could fail for ever (policy
     // `recompute`).
-    if (load.roll.any_failed()) tier_.forget(load.lease);
+    if (!load.roll.any_failed()) continue;
+    for (const LeasedPrefix::Part& part : load.parts) {
+      tiers_.of(part.slab_class).forget(part.lease);
+    }
   }
 }
 
-void LoadBook::settle_ends(std::vector<std::string>& stale) {
-  std::vector<std::string> waited_for;
-  for (const TransferId transfer : ended_) {
-    Load& load = loads_.at(transfer);
-    if (load.roll.any_failed()) {
-      ++num_failed_;
-    } else if (load.roll.all_done()) {
-      num_loaded_ += load.lease.size();
-    }
-    tier_.release(std::move(load.lease));
-    const bool is_stale = owners_.end_load(load.order.owner, transfer) == LoadEnd::kStale;
-    num_stale_ += is_stale ? 1 : 0;
-    (is_stale ? stale : waited_for).push_back(std::move(load.order.engine_request_id));
-    loads_.erase(transfer);
+void LoadBook::settle_ends(FoldResult& result) {
+  for (const TransferId transfer : std::exchange(ended_, {})) {
+    settle_end(transfer, result);
   }
-  ended_.clear();
-  // The engine knows ids only: a dropped id would take the report of its living owner along.
-  std::erase_if(stale, [&waited_for](const std::string& id) {
-    return std::find(waited_for.begin(), waited_for.end(), id) != waited_for.end();
-  });
+  for (const TransferId transfer : std::exchange(announced_, {})) {
+    settle_announced(transfer, result);
+  }
+}
+
+void LoadBook::settle_end(TransferId transfer, FoldResult& result) {
+  Load& load = loads_.at(transfer);
+  if (succeeded(load)) num_loaded_ += num_leases(load);
+  const LoadEnd end = owners_.whose(load.owner, transfer);
+  if (!succeeded(load) && (end == LoadEnd::kWaitedFor || load.roll.any_failed())) ++num_failed_;
+  release(load);
+  if (end == LoadEnd::kWaitedFor && !succeeded(load)) return fail(transfer, load);
+  static_cast<void>(owners_.end_load(load.owner, transfer));
+  if (end == LoadEnd::kStale) {
+    ++num_stale_;
+  } else {
+    result.ended.push_back(std::move(load.engine_id));
+  }
+  loads_.erase(transfer);
+}
+
+void LoadBook::settle_announced(TransferId transfer, FoldResult& result) {
+  Load& load = loads_.at(transfer);
+  announcing_.erase(load.engine_id);
+  if (owners_.end_load(load.owner, transfer) == LoadEnd::kStale) {
+    ++num_stale_;
+    result.stale.push_back(std::move(load.engine_id));
+  } else {
+    result.ended.push_back(std::move(load.engine_id));
+  }
+  loads_.erase(transfer);
+}
+
+void LoadBook::add_overdue(const RankPatience& patience, std::optional<Overdue>& found) const {
+  for (const auto& [transfer, load] : loads_) {
+    if (load.state != LoadState::kSent && load.state != LoadState::kAnnounced) continue;
+    const auto age = patience.overdue(load.sent);
+    if (!age) continue;
+    if (!found) {
+      found = {"load " + std::to_string(transfer.value()) + " of request " + load.engine_id + " " +
+                   to_string(load.owner),
+               {},
+               *age};
+    }
+    load.roll.add_silent(found->silent);
+  }
+}
+
+std::size_t LoadBook::num_leases() const {
+  std::size_t sum = 0;
+  for (const auto& [transfer, load] : loads_) sum += num_leases(load);
+  return sum;
+}
+
+std::size_t LoadBook::num_leases(const Load& load) {
+  std::size_t sum = 0;
+  for (const LeasedPrefix::Part& part : load.parts) sum += part.lease.size();
+  return sum;
 }
 
 }  // namespace kvferry::connector

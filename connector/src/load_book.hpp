@@ -4,69 +4,112 @@
 #include "kvferry/base/ids.hpp"
 #include "kvferry/connector/owner.hpp"
 #include "kvferry/connector/ownership_table.hpp"
+#include "kvferry/connector/scheduler_engine.hpp"
 #include "kvferry/connector/step_plan.hpp"
 #include "kvferry/connector/step_report.hpp"
 #include "kvferry/cpu_tier/cpu_tier.hpp"
 
+#include "class_tiers.hpp"
+#include "prefix_search.hpp"
+#include "rank_patience.hpp"
 #include "rank_roll.hpp"
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 namespace kvferry::connector {
+
+/// Where a load stands.
+///
+/// kBegun -> kSent (planned) -> told to the engine when every rank has ended it: at once if it
+/// succeeded or its owner was aborted; else kFailed -> kAnnounced (its notice was planned) -> told
+/// when every rank has announced it. What must not be copied goes from kBegun to kFailed. If its
+/// owner's id was given to another incarnation nobody is told.
+enum class LoadState : std::uint8_t { kBegun, kSent, kFailed, kAnnounced };
 
 /// The loads under way: each owns its lease until every rank has ended it, or until it is cancelled
 /// before its plan was sent.
 class LoadBook {
  public:
-  LoadBook(cpu_tier::CpuTier& tier, OwnershipTable& owners, std::uint32_t world_size)
-      : tier_(tier), owners_(owners), world_size_(world_size) {}
+  LoadBook(ClassTiers& tiers, OwnershipTable& owners, std::uint32_t world_size)
+      : tiers_(tiers), owners_(owners), world_size_(world_size) {}
   ~LoadBook();
   LoadBook(const LoadBook&) = delete;
   LoadBook& operator=(const LoadBook&) = delete;
 
-  /// Starts the request's load; `order` enters the next plan. `lease` has one slot per block, or is
-  /// empty if doomed.
-  void begin(Request& request, LoadOrder order, cpu_tier::Lease lease);
-  /// Moves the orders of loads begun since the last plan, and of cancellations, into `plan`.
-  void plan(StepPlan& plan);
+  /// Starts the request's load; its order enters the next plan. Without leases there is nothing to
+  /// copy from: the load fails.
+  void begin(Request& request, TransferId transfer, std::optional<LeasedPrefix> leased);
+  /// Moves the orders of loads begun since the last plan, cancellations and notices into `plan`.
+  void plan(StepPlan& plan, const RankPatience& patience);
   /// Its owner is gone. What no rank has seen yet is not copied; the rest ends with its copies.
   void cancel(TransferId transfer);
   /// Tells the ranks to drop a store.
-  void cancel_store(TransferId transfer) { cancels_.push_back({transfer, CancelKind::kAbort}); }
-  /// Every load under way ends as a failure.
+  void cancel_store(TransferId transfer) { cancels_.push_back(transfer); }
+  /// Every load under way ends as a failure, those included that ranks have ended already.
   void doom_all();
 
   /// False for a load or a word that nobody waits for.
   [[nodiscard]] bool mark_ended(RankId rank, const TransferEnded& ended);
+  [[nodiscard]] bool mark_announced(RankId rank, TransferId transfer);
   /// Of the loads that ended on all ranks: forgets the keys of the failed.
   void settle_failures();
-  /// Gives their leases back and tells their owners; appends the engine ids of those that nobody
-  /// waits for, unless a load that somebody waits for ended under the same id.
-  void settle_ends(std::vector<std::string>& stale);
+  /// Gives their leases back and tells their owners.
+  void settle_ends(FoldResult& result);
 
+  /// Adds the loads that ranks have been silent about for too long, and these ranks.
+  void add_overdue(const RankPatience& patience, std::optional<Overdue>& found) const;
+
+  /// Whether a failure of that id is on its way to the engine. The engine takes it for a failure of
+  /// whatever loads under the id then, so that nothing may.
+  [[nodiscard]] bool announces(const std::string& engine_id) const {
+    return announcing_.contains(engine_id);
+  }
   [[nodiscard]] std::size_t num_in_flight() const { return loads_.size(); }
+  /// Leases held, in slots; a slot counts once per lease.
+  [[nodiscard]] std::size_t num_leases() const;
   [[nodiscard]] std::uint64_t num_loaded() const { return num_loaded_; }
   [[nodiscard]] std::uint64_t num_failed() const { return num_failed_; }
   [[nodiscard]] std::uint64_t num_stale() const { return num_stale_; }
 
  private:
   struct Load {
-    LoadOrder order;  ///< Its blocks move into the plan.
-    cpu_tier::Lease lease;
-    RankRoll roll;
-    bool sent = false;
+    Owner owner;
+    std::string engine_id;
+    std::vector<LeasedPrefix::Part> parts;  ///< Their blocks move into the plan.
+    RankRoll roll;                          ///< Of the ends; from kFailed on, of the announcements.
+    LoadState state = LoadState::kBegun;
+    bool doomed = false;
+    RankPatience::Stamp sent{};
   };
 
-  cpu_tier::CpuTier& tier_;
+  [[nodiscard]] static bool succeeded(const Load& load) {
+    return load.roll.all_done() && !load.doomed;
+  }
+  [[nodiscard]] static std::size_t num_leases(const Load& load);
+  void release(Load& load);
+  /// No device touches anything for it any more.
+  void fail(TransferId transfer, Load& load);
+  void settle_end(TransferId transfer, FoldResult& result);
+  void settle_announced(TransferId transfer, FoldResult& result);
+  void plan_notices(StepPlan& plan, const RankPatience& patience);
+
+  ClassTiers& tiers_;
   OwnershipTable& owners_;
   std::uint32_t world_size_;
   std::map<TransferId, Load> loads_;
   std::vector<TransferId> begun_;
-  std::vector<CancelOrder> cancels_;
-  std::vector<TransferId> ended_;
+  std::vector<TransferId> cancels_;
+  std::vector<TransferId> failed_;     ///< kFailed, in order.
+  std::vector<TransferId> ended_;      ///< Since the last settling.
+  std::vector<TransferId> announced_;  ///< By all ranks, since the last settling.
+  /// Ids whose notices are on their way. The engine counts the ranks' announcements by id alone, so
+  /// that two of one id must not meet.
+  std::unordered_set<std::string> announcing_;
   std::uint64_t num_loaded_ = 0;
   std::uint64_t num_failed_ = 0;
   std::uint64_t num_stale_ = 0;

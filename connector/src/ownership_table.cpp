@@ -12,19 +12,23 @@ void Request::sync_keys() {
   const std::size_t available = hashes->size();
   const auto same = [this](std::size_t index) {
     const std::span<const std::byte> hash = hashes->hash(index);
-    const cpu_tier::BlockKey& key = keys[index];
+    const cpu_tier::BlockKey& key = keys.front()[index];
     return hash.size() == key.hash_bytes && std::equal(hash.begin(), hash.end(), key.hash.begin());
   };
-  std::size_t known = std::min(keys.size(), available);
+  std::size_t known = std::min(num_keys(), available);
   while (known > 0 && !same(known - 1)) --known;
-  if (known < keys.size()) {
-    keys.resize(known);
+  if (known < num_keys()) {
+    for (auto& of_group : keys) of_group.resize(known);
     num_offered = std::min(num_offered, static_cast<std::uint32_t>(known));
+    num_awaited = std::min(num_awaited, static_cast<std::uint32_t>(known));
     answer.valid = false;
   }
-  keys.reserve(available);
-  for (std::size_t i = known; i < available; ++i) {
-    keys.push_back(cpu_tier::BlockKey::make(hashes->hash(i), GroupId(0)));
+  for (std::size_t group = 0; group < keys.size(); ++group) {
+    keys[group].reserve(available);
+    for (std::size_t i = known; i < available; ++i) {
+      keys[group].push_back(
+          cpu_tier::BlockKey::make(hashes->hash(i), GroupId(static_cast<std::uint16_t>(group))));
+    }
   }
 }
 
@@ -36,6 +40,8 @@ Request& OwnershipTable::arrive(std::string_view engine_id,
   request->generation = next_generation();
   request->engine_id = engine_id;
   request->hashes = std::move(hashes);
+  request->keys.resize(num_groups_);
+  request->tables.resize(num_groups_);
   Request& made = *request;
   by_id_.emplace(made.id, std::move(request));
   newest_.emplace(made.engine_id, &made);
@@ -51,7 +57,7 @@ Request* OwnershipTable::find(std::string_view engine_id) {
 
 void OwnershipTable::preempt(Request& request) {
   request.generation = next_generation();
-  request.table.clear();
+  for (auto& table : request.tables) table.clear();
   request.num_offered = 0;
   request.storable = true;
   request.answer.valid = false;
@@ -77,23 +83,35 @@ void OwnershipTable::begin_load(Request& request, TransferId load) {
   request.load = load;
 }
 
-LoadEnd OwnershipTable::end_load(const Owner& owner, TransferId load) {
+LoadEnd OwnershipTable::whose(const Owner& owner, TransferId load) const {
   const auto found = by_id_.find(owner.request);
   if (owner.domain != domain_ || found == by_id_.end()) return LoadEnd::kStale;
-  Request& request = *found->second;
+  const Request& request = *found->second;
   if (request.generation != owner.generation || request.load != load) return LoadEnd::kStale;
-  if (request.state == RequestState::kLoading) {
-    request.state = RequestState::kIdle;
-    request.load = TransferId();
-    request.generation = next_generation();
-    request.answer.valid = false;
-    return LoadEnd::kWaitedFor;
-  }
-  if (request.state == RequestState::kAbortedLoading) {
-    erase(request);
-    return LoadEnd::kAborted;
+  switch (request.state) {
+    case RequestState::kLoading:
+      return LoadEnd::kWaitedFor;
+    case RequestState::kAbortedLoading:
+      return LoadEnd::kAborted;
+    case RequestState::kIdle:
+      break;
   }
   return LoadEnd::kStale;
+}
+
+LoadEnd OwnershipTable::end_load(const Owner& owner, TransferId load) {
+  const LoadEnd end = whose(owner, load);
+  if (end == LoadEnd::kStale) return end;
+  Request& request = *by_id_.at(owner.request);
+  if (end == LoadEnd::kAborted) {
+    erase(request);
+    return end;
+  }
+  request.state = RequestState::kIdle;
+  request.load = TransferId();
+  request.generation = next_generation();
+  request.answer.valid = false;
+  return end;
 }
 
 void OwnershipTable::erase(Request& request) {

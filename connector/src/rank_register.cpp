@@ -28,8 +28,11 @@ void RankRegister::take(const StepReport& report) {
                         std::to_string(ranks_.size()) +
                         ": every process of the engine must start with the same configuration");
   }
-  if (!report.topology) return;
-  const RankTopology& topology = *report.topology;
+  if (report.topology) add(rank, *report.topology);
+  if (report.num_ready_chunks) grow(rank, *report.num_ready_chunks);
+}
+
+void RankRegister::add(RankId rank, const RankTopology& topology) {
   if (ranks_[rank.value()]) {
     throw TopologyError("rank " + std::to_string(rank.value()) +
                         " registered twice: two workers run under one rank, or one was restarted"
@@ -37,17 +40,61 @@ void RankRegister::take(const StepReport& report) {
   }
   expect_equal("world size", topology.world_size, expected_.world_size, rank);
   expect_equal("GPU blocks", topology.num_blocks, expected_.num_blocks, rank);
-  expect_equal("bytes per block", topology.slot_bytes, expected_.slot_bytes[rank.value()], rank);
-  if (topology.num_slots == 0) {
+  expect_classes(topology.classes, rank);
+  if (topology.num_chunks == 0) {
     throw TopologyError("rank " + std::to_string(rank.value()) + " has no slot in its arena");
   }
   ranks_[rank.value()] = topology;
   ++num_ready_;
 }
 
-std::uint32_t RankRegister::least_slots() const {
-  std::uint32_t least = ranks_.front()->num_slots;
-  for (const auto& rank : ranks_) least = std::min(least, rank->num_slots);
+void RankRegister::expect_classes(std::span<const RankSlots> classes, RankId rank) const {
+  expect_equal("sizes of blocks", classes.size(), expected_.classes.size(), rank);
+  for (std::size_t i = 0; i < classes.size(); ++i) {
+    const SlabClass& expected = expected_.classes[i];
+    expect_equal("bytes per block", classes[i].slot_bytes, expected.slot_bytes[rank.value()], rank);
+    expect_equal("slots per chunk", classes[i].slots_per_chunk, expected.slots_per_chunk, rank);
+  }
+}
+
+void RankRegister::grow(RankId rank, std::uint32_t num_chunks) {
+  std::optional<RankTopology>& of = ranks_[rank.value()];
+  if (!of) {
+    throw ProtocolError("rank " + std::to_string(rank.value()) +
+                        " says how many slots it has before it has registered");
+  }
+  if (num_chunks < of->num_chunks) {
+    throw ProtocolError("rank " + std::to_string(rank.value()) + " had " +
+                        slots_text(of->num_chunks) + " and now says " + slots_text(num_chunks) +
+                        ": slots that are ready stay so");
+  }
+  of->num_chunks = num_chunks;
+}
+
+std::string RankRegister::slots_text(std::uint32_t num_chunks) const {
+  return std::to_string(num_chunks * expected_.classes.front().slots_per_chunk) + " slots";
+}
+
+std::string RankRegister::describe_missing() const {
+  std::string missing;
+  std::string present;
+  for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+    std::string& list = ranks_[rank] ? present : missing;
+    if (!list.empty()) list += ", ";
+    list += std::to_string(rank);
+    if (ranks_[rank]) {
+      list += " (world size " + std::to_string(ranks_[rank]->world_size) + ", " +
+              slots_text(ranks_[rank]->num_chunks) + ")";
+    }
+  }
+  return "rank " + missing + " of the world size " + std::to_string(ranks_.size()) +
+         " that the scheduler was told has not registered; registered: " +
+         (present.empty() ? "none" : "rank " + present);
+}
+
+std::uint32_t RankRegister::least_chunks() const {
+  std::uint32_t least = ranks_.front()->num_chunks;
+  for (const auto& rank : ranks_) least = std::min(least, rank->num_chunks);
   return least;
 }
 

@@ -6,6 +6,8 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
+#include <string>
 #include <vector>
 
 namespace kvferry::connector {
@@ -16,17 +18,26 @@ class RankRegister {
   explicit RankRegister(const SchedulerOptions& expected)
       : expected_(expected), ranks_(expected.world_size) {}
 
-  /// Throws TopologyError naming both sides if the report's rank or topology is not the expected
-  /// one; else takes its topology, if any, over.
+  /// Takes over what a report says of its rank: the topology, more slots. Throws TopologyError
+  /// naming both sides if it is not the expected one, and ProtocolError for what no rank can say.
   void take(const StepReport& report);
 
+  /// "ranks 1, 3 of 4 have not registered; registered: rank 0 (world size 4, ...)": for the error
+  /// when they stay away.
+  [[nodiscard]] std::string describe_missing() const;
   [[nodiscard]] std::uint32_t num_ready() const { return num_ready_; }
   [[nodiscard]] bool all_ready() const { return num_ready_ == ranks_.size(); }
-  /// The smallest arena and the smallest ring of all ranks; once all_ready().
-  [[nodiscard]] std::uint32_t least_slots() const;
+  /// The chunks that every rank has ready, and the smallest ring of all; once all_ready().
+  [[nodiscard]] std::uint32_t least_chunks() const;
   [[nodiscard]] std::uint32_t least_ring_blocks() const;
 
  private:
+  void expect_classes(std::span<const RankSlots> classes, RankId rank) const;
+  /// If all were of the first class.
+  [[nodiscard]] std::string slots_text(std::uint32_t num_chunks) const;
+  void add(RankId rank, const RankTopology& topology);
+  void grow(RankId rank, std::uint32_t num_chunks);
+
   const SchedulerOptions& expected_;
   std::vector<std::optional<RankTopology>> ranks_;
   std::uint32_t num_ready_ = 0;

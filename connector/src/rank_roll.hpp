@@ -5,8 +5,10 @@
 #include "kvferry/connector/step_report.hpp"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <vector>
 
 namespace kvferry::connector {
@@ -38,6 +40,13 @@ class RankRoll {
     return true;
   }
 
+  /// Adds the ranks that have not ended it.
+  void add_silent(std::set<RankId>& ranks) const {
+    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+      if (!ranks_[rank].ended) ranks.insert(RankId(static_cast<std::uint32_t>(rank)));
+    }
+  }
+  [[nodiscard]] bool is_silent(RankId rank) const { return !ranks_.at(rank.value()).ended; }
   [[nodiscard]] bool all_gathered() const { return num_gathered_ == ranks_.size(); }
   [[nodiscard]] bool all_ended() const { return num_ended_ == ranks_.size(); }
   [[nodiscard]] bool all_done() const { return all_ended() && all_done_; }

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvferry/connector/scheduler_engine.hpp"
 
+#include "kvferry/base/check.hpp"
 #include "kvferry/base/error.hpp"
 #include "kvferry/connector/step_report.hpp"
+#include "kvferry/cpu_tier/slab_geometry.hpp"
 
 #include "scheduler_impl.hpp"
 
@@ -12,18 +14,41 @@
 namespace kvferry::connector {
 namespace {
 
+void validate_classes(const SchedulerOptions& options) {
+  if (options.classes.empty()) throw ConfigError("classes is empty; expected one size of slots");
+  for (std::size_t i = 0; i < options.classes.size(); ++i) {
+    const SlabClass& of = options.classes[i];
+    if (of.slot_bytes.size() != options.world_size) {
+      throw ConfigError("slot_bytes has " + std::to_string(of.slot_bytes.size()) +
+                        " entries; expected one per rank, " + std::to_string(options.world_size));
+    }
+    if (of.slots_per_chunk == 0) {
+      throw ConfigError("slots_per_chunk of slab class " + std::to_string(i) +
+                        " is 0; expected one slot at least");
+    }
+    if (i > 0 && of.slot_bytes.front() > options.classes[i - 1].slot_bytes.front()) {
+      throw ConfigError("the slots of class " + std::to_string(i) +
+                        " are larger than those of the class before; expected the largest first");
+    }
+  }
+  for (const KvGroup& group : options.groups) {
+    if (group.slab_class.value() < options.classes.size()) continue;
+    throw ConfigError("a KV cache group is of slab class " +
+                      std::to_string(group.slab_class.value()) + "; there are " +
+                      std::to_string(options.classes.size()));
+  }
+}
+
 void validate(const SchedulerOptions& options) {
   if (options.world_size == 0) throw ConfigError("world_size is 0; expected at least one rank");
   if (options.block_tokens == 0) throw ConfigError("block_tokens is 0; expected the block size");
   if (options.num_blocks == 0)
     throw ConfigError("num_blocks is 0; expected the engine's pool size");
-  if (options.max_slots == 0) {
+  if (options.max_chunks == 0) {
     throw ConfigError("the CPU tier has room for 0 blocks; raise cpu_bytes_to_use");
   }
-  if (options.slot_bytes.size() != options.world_size) {
-    throw ConfigError("slot_bytes has " + std::to_string(options.slot_bytes.size()) +
-                      " entries; expected one per rank, " + std::to_string(options.world_size));
-  }
+  if (options.groups.empty()) throw ConfigError("groups is empty; expected one KV cache group");
+  validate_classes(options);
 }
 
 }  // namespace
@@ -33,101 +58,103 @@ std::uint32_t SchedulerEngine::Impl::lookup(std::string_view engine_id,
                                             std::uint32_t num_tokens) {
   Request* request = owners_.find(engine_id);
   if (request == nullptr || request->state != RequestState::kIdle || num_tokens == 0) return 0;
+  if (loads_.announces(request->engine_id)) return 0;
   request->sync_keys();
   const std::uint32_t num_local = num_local_tokens / options_.block_tokens;
   // The last token is computed in any case: the engine needs its logits.
-  const std::uint32_t limit = std::min(static_cast<std::uint32_t>(request->keys.size()),
+  const std::uint32_t limit = std::min(static_cast<std::uint32_t>(request->num_keys()),
                                        (num_tokens - 1) / options_.block_tokens);
   LookupAnswer& answer = request->answer;
-  if (!answer.valid || answer.hit.eviction_epoch != tier_.eviction_epoch() ||
+  if (!answer.valid || answer.eviction_epoch != tiers_.eviction_epoch() ||
       answer.num_local_blocks != num_local || answer.num_limit_blocks != limit) {
-    const std::uint32_t first = std::min(num_local, limit);
-    const std::span<const cpu_tier::BlockKey> keys =
-        std::span(request->keys).subspan(first, limit - first);
     // A request that waits for blocks asks in every step: most of its last answer still holds.
     const bool same_start = answer.valid && answer.num_local_blocks == num_local;
-    cpu_tier::PrefixHit known = same_start ? std::move(answer.hit) : cpu_tier::PrefixHit{};
-    answer = {true, num_local, limit, tier_.lookup_prefix(keys, std::move(known))};
+    LookupAnswer known = same_start ? std::move(answer) : LookupAnswer{};
+    answer = prefixes_.find(*request, num_local, limit, std::move(known));
   }
-  return static_cast<std::uint32_t>(answer.hit.size()) * options_.block_tokens;
+  return answer.num_blocks * options_.block_tokens;
 }
 
-void SchedulerEngine::Impl::on_allocated(std::string_view engine_id, std::span<const BlockId> table,
+void SchedulerEngine::Impl::on_allocated(std::string_view engine_id, GroupBlocks tables,
                                          std::uint32_t num_external_tokens) {
   Request* request = owners_.find(engine_id);
-  if (request == nullptr) {
-    throw ProtocolError("the engine allocated a load for request " + std::string(engine_id) +
-                        ", which it never announced");
+  if (request == nullptr || request->state != RequestState::kIdle) {
+    throw ProtocolError(
+        "the engine allocated a load for request " + std::string(engine_id) +
+        (request == nullptr ? ", which it never announced" : " while another one is under way"));
   }
-  const std::uint32_t first = request->answer.num_local_blocks;
   const std::uint32_t count =
       (num_external_tokens + options_.block_tokens - 1) / options_.block_tokens;
-  LoadOrder order{
-      next_transfer(), request->owner(options_.domain), request->engine_id, true, GroupId(0), {}};
-  cpu_tier::Lease lease;
-  if (request->answer.valid && count <= request->answer.hit.size() &&
-      first + count <= table.size()) {
-    auto leased = tier_.lease(request->answer.hit, count);
-    if (leased.ok()) {
-      lease = std::move(leased).value();
-      order.doomed = false;
-      order.blocks.reserve(count);
-      for (std::uint32_t i = 0; i < count; ++i) {
-        order.blocks.push_back({table[first + i], lease.slots()[i]});
-      }
-      hit_tokens_ += num_external_tokens;
-    }
-  }
-  // What is loaded is in the tier. Behind a local hit the whole prefix is gone through once it
-  // runs, so that its head is touched too, and offered where the tier has lost it.
-  request->num_offered = order.doomed || first > 0 ? 0 : count;
+  std::optional<LeasedPrefix> leased = prefixes_.lease(*request, count, tables);
+  prefixes_.end_await(*request);
+  // The whole prefix is offered once it runs, what is loaded too: the tier learns from it what is
+  // used, touches what it holds, and gets again what it has lost.
+  request->num_offered = 0;
   // From here on, so that a reset sees that it has blocks from before.
-  request->table.assign(table.begin(), table.end());
+  for (std::size_t group = 0; group < request->tables.size() && group < tables.size(); ++group) {
+    request->tables[group].assign(tables[group].begin(), tables[group].end());
+  }
+  // A reset came between lookup and allocation: the local blocks may be from before it.
+  if (!request->answer.valid) request->storable = false;
   request->answer = {};
-  loads_.begin(*request, std::move(order), std::move(lease));
+  if (leased) hit_tokens_ += num_external_tokens;
+  loads_.begin(*request, next_transfer(), std::move(leased));
 }
 
 void SchedulerEngine::Impl::on_scheduled(std::string_view engine_id, TableUpdate update,
-                                         std::span<const BlockId> blocks,
-                                         std::uint32_t num_computed_tokens,
+                                         GroupBlocks blocks, std::uint32_t num_computed_tokens,
                                          std::uint32_t num_scheduled_tokens) {
+  const std::size_t num_groups = prefixes_.num_groups();
+  if (!blocks.empty() && blocks.size() != num_groups) {
+    throw ProtocolError("request " + std::string(engine_id) + " has blocks of " +
+                        std::to_string(blocks.size()) + " KV cache groups; expected " +
+                        std::to_string(num_groups));
+  }
+  in_step_ = true;
   Request* request = owners_.find(engine_id);
   const std::uint32_t first_written = num_computed_tokens / options_.block_tokens;
   if (request == nullptr) {
     // It is not followed, but it writes them all the same, in this step or a later one.
     const std::size_t kept = update == TableUpdate::kReplace ? first_written : 0;
-    for (std::size_t i = kept; i < blocks.size(); ++i) drop_rewritten(blocks[i]);
+    for (const std::span<const BlockId> of_group : blocks) {
+      for (std::size_t i = kept; i < of_group.size(); ++i) drop_rewritten(of_group[i]);
+    }
     return;
   }
-  if (update == TableUpdate::kReplace) {
-    request->table.clear();
-    // All of it is computed anew: nothing is left from before a reset.
-    if (num_computed_tokens == 0) request->storable = true;
+  prefixes_.end_await(*request);
+  // All of it is computed anew: nothing is left from before a reset.
+  if (update == TableUpdate::kReplace && num_computed_tokens == 0) request->storable = true;
+  for (std::size_t group = 0; group < num_groups; ++group) {
+    auto& table = request->tables[group];
+    if (update == TableUpdate::kReplace) table.clear();
+    if (!blocks.empty()) table.insert(table.end(), blocks[group].begin(), blocks[group].end());
   }
-  request->table.insert(request->table.end(), blocks.begin(), blocks.end());
   // Most steps of a decoding request complete no block; its hashes need not be looked at then.
   const std::uint32_t complete =
       (num_computed_tokens + num_scheduled_tokens) / options_.block_tokens;
   if (complete == first_written && request->num_offered == complete) return;
   request->sync_keys();
   // What is computed again (a failed load, a roll-back) is offered again.
-  request->num_offered = std::min(request->num_offered, first_written);
-  const std::uint32_t end = std::min({complete, static_cast<std::uint32_t>(request->keys.size()),
-                                      static_cast<std::uint32_t>(request->table.size())});
+  const std::uint32_t first = std::min(request->num_offered, first_written);
+  std::uint32_t end = std::min(complete, static_cast<std::uint32_t>(request->num_keys()));
+  for (const auto& table : request->tables) {
+    end = std::min(end, static_cast<std::uint32_t>(table.size()));
+  }
   // This step writes these blocks, maybe under a key that the backlog knows them by: what was read
   // at the bind would be the old content.
-  for (std::uint32_t i = first_written; i < end; ++i) drop_rewritten(request->table[i]);
-  if (!request->storable || request->num_offered >= end) return;
-  candidates_.push_back({request, request->num_offered, end});
+  for (const auto& table : request->tables) {
+    for (std::uint32_t i = first_written; i < end; ++i) drop_rewritten(table[i]);
+  }
+  request->num_offered = first;
+  if (first <= request->store_end) request->store_end = Request::kNoStoreEnd;
+  if (!request->storable || first >= end) return;
   request->num_offered = end;
-}
-
-void SchedulerEngine::Impl::offer_rest(Request& request) {
-  if (!request.storable || request.state != RequestState::kIdle || stores_off()) return;
-  request.sync_keys();
-  const std::size_t end = std::min(request.keys.size(), request.table.size());
-  for (std::size_t i = request.num_offered; i < end; ++i) {
-    backlog_.push(request.table[i], request.keys[i]);
+  for (std::size_t group = 0; group < num_groups; ++group) {
+    const std::uint32_t kept =
+        std::clamp(prefixes_.first_kept(group, num_computed_tokens), first, end);
+    defer(candidate_of(*request, group, first, kept));
+    const Candidate completed = candidate_of(*request, group, kept, end);
+    if (completed.first < end) candidates_.push_back(completed);
   }
 }
 
@@ -138,10 +165,10 @@ void SchedulerEngine::Impl::on_preempted(std::string_view engine_id) {
   if (request == nullptr || request->state != RequestState::kIdle) return;
   offer_rest(*request);
   owners_.preempt(*request);
+  await_turn(*request);
 }
 
-std::vector<std::string> SchedulerEngine::Impl::fold(
-    std::span<const std::span<const std::byte>> encoded) {
+FoldResult SchedulerEngine::Impl::fold(std::span<const std::span<const std::byte>> encoded) {
   std::vector<StepReport> reports;
   reports.reserve(encoded.size());
   for (const std::span<const std::byte> bytes : encoded) {
@@ -160,21 +187,43 @@ std::vector<std::string> SchedulerEngine::Impl::fold(
     }
     for (const TransferEnded& ended : report.stores) count(stores_.mark_ended(report.rank, ended));
     for (const TransferEnded& ended : report.loads) count(loads_.mark_ended(report.rank, ended));
+    for (const TransferId transfer : report.announced) {
+      count(loads_.mark_announced(report.rank, transfer));
+    }
   }
-  if (ranks_.all_ready() && tier_.snapshot().num_slots == 0) {
-    tier_.grow_to(std::min(ranks_.least_slots(), options_.max_slots));
+  if (ranks_.all_ready()) grow_tier();
+  FoldResult result;
+  loads_.settle_failures();
+  stores_.settle();
+  loads_.settle_ends(result);
+  return result;
+}
+
+void SchedulerEngine::Impl::on_request(std::string_view engine_id,
+                                       std::shared_ptr<const BlockHashes> hashes) {
+  on_finished(engine_id);  // An id in use: nothing of its earlier life may go on.
+  Request& request = owners_.arrive(engine_id, std::move(hashes));
+  request.sync_keys();
+  await_turn(request);
+}
+
+void SchedulerEngine::Impl::grow_tier() {
+  const std::uint32_t num_chunks = std::min(ranks_.least_chunks(), options_.max_chunks);
+  if (num_chunks == num_chunks_) return;
+  if (num_chunks_ == 0) {
     stores_.set_ring_blocks(ranks_.least_ring_blocks());
     if (stores_off()) backlog_.clear();
   }
-  std::vector<std::string> stale;
-  loads_.settle_failures();
-  stores_.settle();
-  loads_.settle_ends(stale);
-  return stale;
+  tiers_.grow_to(num_chunks);
+  num_chunks_ = num_chunks;
 }
 
 void SchedulerEngine::Impl::on_finished(std::string_view engine_id) {
-  if (Request* request = owners_.find(engine_id)) offer_rest(*request);
+  if (Request* request = owners_.find(engine_id)) {
+    offer_rest(*request);
+    prefixes_.end_await(*request);
+    std::erase_if(candidates_, [request](const Candidate& one) { return one.request == request; });
+  }
   const TransferId load = owners_.finish(engine_id);
   if (load != TransferId()) loads_.cancel(load);
 }
@@ -182,18 +231,21 @@ void SchedulerEngine::Impl::on_finished(std::string_view engine_id) {
 void SchedulerEngine::Impl::reset_cache() {
   for (const TransferId transfer : stores_.abort_all()) loads_.cancel_store(transfer);
   loads_.doom_all();
-  tier_.forget_all();
+  tiers_.forget_all();
   backlog_.clear();
+  deferred_.clear();
   owners_.for_each([](Request& request) {
     request.answer.valid = false;
     // What it has in the pool was computed before the reset and must not come back.
-    if (!request.table.empty()) request.storable = false;
+    if (request.has_blocks()) request.storable = false;
   });
 }
 
 SchedulerSnapshot SchedulerEngine::Impl::snapshot() const {
   SchedulerSnapshot view;
-  view.tier = tier_.snapshot();
+  view.tier = tiers_.snapshot();
+  view.slabs = tiers_.slabs();
+  view.wasted_bytes = wasted_bytes(view.slabs);
   view.num_requests = owners_.num_living();
   view.num_tombstones = owners_.num_tombstones();
   view.num_stores_in_flight = stores_.num_in_flight();
@@ -205,11 +257,50 @@ SchedulerSnapshot SchedulerEngine::Impl::snapshot() const {
   view.loaded = loads_.num_loaded();
   view.skipped_ring = stores_.num_skipped();
   view.skipped_exhausted = skipped_exhausted_;
+  view.skipped_declined = skipped_declined_;
   view.skipped_reallocated = skipped_reallocated_;
   view.failed_stores = stores_.num_failed();
   view.failed_loads = loads_.num_failed();
   view.stale_reports = stale_reports_ + loads_.num_stale();
   return view;
+}
+
+std::uint64_t SchedulerEngine::Impl::wasted_bytes(const cpu_tier::SlabSnapshot& slabs) const {
+  std::vector<std::uint32_t> slots_per_chunk;
+  std::vector<std::uint64_t> slot_bytes;
+  for (const SlabClass& of : options_.classes) {
+    slots_per_chunk.push_back(of.slots_per_chunk);
+    slot_bytes.push_back(of.slot_bytes.front());
+  }
+  const std::uint64_t chunk_bytes = cpu_tier::chunk_bytes(slots_per_chunk, slot_bytes);
+  std::uint64_t sum = 0;
+  for (std::size_t i = 0; i < slabs.classes.size(); ++i) {
+    sum += slabs.classes[i].num_chunks * (chunk_bytes - slots_per_chunk[i] * slot_bytes[i]);
+  }
+  return sum;
+}
+
+void SchedulerEngine::Impl::dcheck_consistent() const {
+#ifndef NDEBUG
+  const cpu_tier::TierSnapshot tier = tiers_.snapshot();
+  const StoreBook::Held held = stores_.held();
+  const std::size_t num_leases = loads_.num_leases();
+  KVFERRY_CHECK(tier.conserved(), "the tier's slots do not add up");
+  KVFERRY_CHECK(tier.num_writable == held.num_writable && tier.num_aborted == held.num_aborted &&
+                    tier.num_quarantined == held.num_quarantined,
+                "stores hold " + std::to_string(held.num_writable) + " writable, " +
+                    std::to_string(held.num_aborted) + " aborted and " +
+                    std::to_string(held.num_quarantined) + " quarantined slots, the tier counts " +
+                    std::to_string(tier.num_writable) + ", " + std::to_string(tier.num_aborted) +
+                    " and " + std::to_string(tier.num_quarantined));
+  KVFERRY_CHECK(num_leases >= tier.num_leased + tier.num_dying &&
+                    (num_leases == 0) == (tier.num_leased + tier.num_dying == 0),
+                "loads hold " + std::to_string(num_leases) + " leases, the tier counts " +
+                    std::to_string(tier.num_leased) + " leased and " +
+                    std::to_string(tier.num_dying) + " dying slots");
+  KVFERRY_CHECK(owners_.num_tombstones() <= loads_.num_in_flight(),
+                "a tombstone without a load under way");
+#endif
 }
 
 SchedulerEngine::SchedulerEngine(SchedulerOptions options) {
@@ -222,8 +313,7 @@ void SchedulerEngine::set_pool(const BlockPool* pool) { impl_->set_pool(pool); }
 
 void SchedulerEngine::on_request(std::string_view engine_id,
                                  std::shared_ptr<const BlockHashes> hashes) {
-  impl_->on_finished(engine_id);  // An id in use: nothing of its earlier life may go on.
-  impl_->owners().arrive(engine_id, std::move(hashes));
+  impl_->on_request(engine_id, std::move(hashes));
 }
 
 bool SchedulerEngine::knows(std::string_view engine_id) const {
@@ -235,29 +325,45 @@ std::uint32_t SchedulerEngine::lookup(std::string_view engine_id, std::uint32_t 
   return impl_->lookup(engine_id, num_local_tokens, num_tokens);
 }
 
-void SchedulerEngine::on_allocated(std::string_view engine_id, std::span<const BlockId> table,
+void SchedulerEngine::on_allocated(std::string_view engine_id,
+                                   std::span<const std::span<const BlockId>> tables,
                                    std::uint32_t num_external_tokens) {
-  impl_->on_allocated(engine_id, table, num_external_tokens);
+  impl_->on_allocated(engine_id, tables, num_external_tokens);
+  impl_->dcheck_consistent();
 }
 
 void SchedulerEngine::on_preempted(std::string_view engine_id) { impl_->on_preempted(engine_id); }
 
 void SchedulerEngine::on_scheduled(std::string_view engine_id, TableUpdate update,
-                                   std::span<const BlockId> blocks,
+                                   std::span<const std::span<const BlockId>> blocks,
                                    std::uint32_t num_computed_tokens,
                                    std::uint32_t num_scheduled_tokens) {
   impl_->on_scheduled(engine_id, update, blocks, num_computed_tokens, num_scheduled_tokens);
 }
 
-std::string SchedulerEngine::finish_plan() { return impl_->finish_plan(); }
-
-std::vector<std::string> SchedulerEngine::fold(
-    std::span<const std::span<const std::byte>> reports) {
-  return impl_->fold(reports);
+std::string SchedulerEngine::finish_plan() {
+  std::string plan = impl_->finish_plan();
+  impl_->dcheck_consistent();
+  return plan;
 }
 
-void SchedulerEngine::on_finished(std::string_view engine_id) { impl_->on_finished(engine_id); }
-void SchedulerEngine::reset_cache() { impl_->reset_cache(); }
+FoldResult SchedulerEngine::fold(std::span<const std::span<const std::byte>> reports) {
+  FoldResult result = impl_->fold(reports);
+  impl_->dcheck_consistent();
+  return result;
+}
+
+void SchedulerEngine::on_finished(std::string_view engine_id) {
+  impl_->on_finished(engine_id);
+  impl_->dcheck_consistent();
+}
+
+void SchedulerEngine::reset_cache() {
+  impl_->reset_cache();
+  impl_->dcheck_consistent();
+}
+
 SchedulerSnapshot SchedulerEngine::snapshot() const { return impl_->snapshot(); }
+std::uint32_t SchedulerEngine::num_slots() const { return impl_->num_slots(); }
 
 }  // namespace kvferry::connector

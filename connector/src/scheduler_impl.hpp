@@ -8,12 +8,16 @@
 #include "kvferry/connector/step_plan.hpp"
 #include "kvferry/cpu_tier/cpu_tier.hpp"
 
+#include "class_tiers.hpp"
 #include "load_book.hpp"
+#include "prefix_search.hpp"
+#include "rank_patience.hpp"
 #include "rank_register.hpp"
 #include "store_book.hpp"
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -24,40 +28,51 @@
 
 namespace kvferry::connector {
 
-/// The scheduler side. Its methods are in scheduler_engine.cpp (the life of requests, reports) and
-/// scheduler_plan.cpp (the step's plan).
+/// The scheduler side. Its methods are in scheduler_engine.cpp (the life of requests, reports),
+/// scheduler_offers.cpp (what the tier's policy hears) and scheduler_plan.cpp (the step's plan).
 class SchedulerEngine::Impl {
  public:
   explicit Impl(SchedulerOptions options)
       : options_(std::move(options)),
-        tier_(options_.max_slots),
+        tiers_(options_),
         backlog_(options_.num_blocks),
-        owners_(options_.domain),
+        owners_(options_.domain, options_.groups.size()),
+        prefixes_(tiers_, options_.groups, options_.block_tokens),
         ranks_(options_),
-        stores_(tier_, backlog_, options_.world_size),
-        loads_(tier_, owners_, options_.world_size) {}
+        patience_(options_.rank_timeout, options_.clock),
+        stores_(tiers_, backlog_, options_.world_size),
+        loads_(tiers_, owners_, options_.world_size) {}
 
   void set_pool(const BlockPool* pool) { pool_ = pool; }
+  void on_request(std::string_view engine_id, std::shared_ptr<const BlockHashes> hashes);
   OwnershipTable& owners() { return owners_; }
 
   std::uint32_t lookup(std::string_view engine_id, std::uint32_t num_local_tokens,
                        std::uint32_t num_tokens);
-  void on_allocated(std::string_view engine_id, std::span<const BlockId> table,
+  using GroupBlocks = std::span<const std::span<const BlockId>>;
+  void on_allocated(std::string_view engine_id, GroupBlocks tables,
                     std::uint32_t num_external_tokens);
-  void on_scheduled(std::string_view engine_id, TableUpdate update, std::span<const BlockId> blocks,
+  void on_scheduled(std::string_view engine_id, TableUpdate update, GroupBlocks blocks,
                     std::uint32_t num_computed_tokens, std::uint32_t num_scheduled_tokens);
   void on_preempted(std::string_view engine_id);
   std::string finish_plan();
-  std::vector<std::string> fold(std::span<const std::span<const std::byte>> reports);
+  FoldResult fold(std::span<const std::span<const std::byte>> reports);
   void on_finished(std::string_view engine_id);
   void reset_cache();
   [[nodiscard]] SchedulerSnapshot snapshot() const;
+  [[nodiscard]] std::uint64_t wasted_bytes(const cpu_tier::SlabSnapshot& slabs) const;
+  [[nodiscard]] std::uint32_t num_slots() const {
+    return num_chunks_ * options_.classes.front().slots_per_chunk;
+  }
+  /// Debug builds: what the books hold is what the tier counts (G10).
+  void dcheck_consistent() const;
 
  private:
   /// Blocks of a scheduled request that this step completes, or that it found in the engine's
   /// cache.
   struct Candidate {
     Request* request;
+    std::size_t group;
     std::uint32_t first;
     std::uint32_t last;
   };
@@ -70,11 +85,42 @@ class SchedulerEngine::Impl {
   [[nodiscard]] static bool is_absent(cpu_tier::KeyState state) {
     return state == cpu_tier::KeyState::kAbsent;
   }
+  [[nodiscard]] static bool is_admitted(cpu_tier::OfferAnswer answer) {
+    return answer == cpu_tier::OfferAnswer::kStore;
+  }
+  [[nodiscard]] SlabClassId class_of(const Candidate& candidate) const {
+    return tiers_.class_of(GroupId(static_cast<std::uint32_t>(candidate.group)));
+  }
+  [[nodiscard]] static std::span<const cpu_tier::BlockKey> keys_of(const Candidate& candidate) {
+    return std::span(candidate.request->keys[candidate.group])
+        .subspan(candidate.first, candidate.last - candidate.first);
+  }
+  [[nodiscard]] static std::span<const BlockId> blocks_of(const Candidate& candidate) {
+    return std::span(candidate.request->tables[candidate.group])
+        .subspan(candidate.first, candidate.last - candidate.first);
+  }
+  /// The positions [first, last), less the first ones that only stand for blocks which slid out of
+  /// a window: those are used by nobody.
+  [[nodiscard]] Candidate candidate_of(Request& request, std::size_t group, std::uint32_t first,
+                                       std::uint32_t last) const;
+  /// Offers the blocks to the tier's policy. answers_ says then which of them are to be stored.
+  void offer(const Candidate& candidate);
+  /// What the tier admits of them waits for its turn.
+  void defer(const Candidate& candidate);
+  /// A rank that kept silent for too long is lost: throws TimeoutError.
+  void expect_ranks();
+  void end_step();
   /// The block is written in this step: what the backlog knows of it is void.
   void drop_rewritten(BlockId block) { skipped_reallocated_ += backlog_.drop(block) ? 1 : 0; }
   /// Blocks that became known as complete after the last plan the request was in (asynchronous
   /// scheduling).
   void offer_rest(Request& request);
+  /// The tier has the slots that are ready on every rank.
+  void grow_tier();
+  /// The request waits for its turn from now on.
+  void await_turn(Request& request) {
+    if (options_.tier.max_awaited_share > 0) prefixes_.await(request);
+  }
   /// A rank has no staging ring.
   [[nodiscard]] bool stores_off() const { return ranks_.all_ready() && stores_.ring_blocks() == 0; }
   TransferId next_transfer() { return last_transfer_ = last_transfer_.next(); }
@@ -83,47 +129,61 @@ class SchedulerEngine::Impl {
   [[nodiscard]] Owner transfer_owner() const {
     return {options_.domain, RequestId(), Generation(last_transfer_.next().value())};
   }
+  /// A transfer for each slab class.
   void plan_backlog(StepPlan& plan, std::uint32_t& limit);
+  /// Takes as many from the backlog as are still what they were, at most `limit`.
+  void take_backlog(std::uint32_t limit);
   /// A transfer of its own for a request that completes many blocks.
   void plan_candidate(StepPlan& plan, std::uint32_t& limit, const Candidate& candidate);
-  /// One transfer for all requests that complete a single block.
-  void plan_single_blocks(StepPlan& plan, std::uint32_t& limit);
+  /// One transfer for all requests that complete a single block of that class.
+  void plan_single_blocks(StepPlan& plan, std::uint32_t& limit, SlabClassId slab_class);
   /// Plans as many of the first blocks as `limit` and the tier allow; the others enter the backlog.
-  void plan_or_defer(StepPlan& plan, std::uint32_t& limit, Owner owner,
+  void plan_or_defer(StepPlan& plan, std::uint32_t& limit, Owner owner, SlabClassId slab_class,
                      std::span<const BlockId> blocks, std::span<const cpu_tier::BlockKey> keys,
                      std::span<const Predecessor> predecessors);
   /// Reserves for as many of the first blocks as the tier has room for, plans them, and returns how
   /// many.
-  std::uint32_t plan_store(StepPlan& plan, Owner owner, StoreReadiness readiness,
-                           std::span<const BlockId> blocks,
+  std::uint32_t plan_store(StepPlan& plan, Owner owner, SlabClassId slab_class,
+                           StoreReadiness readiness, std::span<const BlockId> blocks,
                            std::span<const cpu_tier::BlockKey> keys,
                            std::span<const Predecessor> predecessors);
   [[nodiscard]] static Predecessor predecessor_of(const Candidate& candidate) {
     if (candidate.first == 0) return std::nullopt;
-    return candidate.request->keys[candidate.first - 1];
+    return candidate.request->keys[candidate.group][candidate.first - 1];
   }
 
   SchedulerOptions options_;
   const BlockPool* pool_ = nullptr;
-  cpu_tier::CpuTier tier_;
+  ClassTiers tiers_;
   Backlog backlog_;
   OwnershipTable owners_;
+  PrefixSearch prefixes_;
   RankRegister ranks_;
+  RankPatience patience_;
   StoreBook stores_;
   LoadBook loads_;
   PlanSeq last_seq_;
+  std::optional<RankPatience::Stamp> first_plan_;
   TransferId last_transfer_;
   std::vector<Candidate> candidates_;
+  /// From the first on_scheduled() to finish_plan().
+  bool in_step_ = false;
+  /// What entered the backlog within a step: of use from the next one on, because a request of this
+  /// one may write the block, under the very key.
+  std::vector<BacklogEntry> deferred_;
   // Scratch, kept for its capacity.
-  std::vector<cpu_tier::KeyState> states_;
+  std::vector<cpu_tier::OfferAnswer> answers_;
   std::vector<cpu_tier::BlockKey> keys_;
   std::vector<BlockId> blocks_;
+  std::vector<BacklogEntry> entries_;
   std::vector<Predecessor> predecessors_;
   std::unordered_set<std::uint64_t> seen_;
   std::uint64_t hit_tokens_ = 0;
   std::uint64_t skipped_exhausted_ = 0;
+  std::uint64_t skipped_declined_ = 0;
   std::uint64_t skipped_reallocated_ = 0;
   std::uint64_t stale_reports_ = 0;
+  std::uint32_t num_chunks_ = 0;  ///< Of the tier, usable now.
 };
 
 }  // namespace kvferry::connector

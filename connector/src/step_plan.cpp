@@ -31,7 +31,7 @@ std::string encode(const StepPlan& plan) {
   for (const StoreOrder& order : plan.stores) {
     writer.put(order.transfer);
     put(writer, order.owner);
-    writer.put(order.group);
+    writer.put(order.slab_class);
     writer.put(static_cast<std::uint8_t>(order.readiness));
     writer.put(std::span<const BlockSlot>(order.blocks));
   }
@@ -39,15 +39,18 @@ std::string encode(const StepPlan& plan) {
   for (const LoadOrder& order : plan.loads) {
     writer.put(order.transfer);
     put(writer, order.owner);
-    writer.put(order.engine_request_id);
-    writer.put(static_cast<std::uint8_t>(order.doomed));
-    writer.put(order.group);
-    writer.put(std::span<const BlockSlot>(order.blocks));
+    writer.put_count(order.parts.size());
+    for (const ClassBlocks& part : order.parts) {
+      writer.put(part.slab_class);
+      writer.put(std::span<const BlockSlot>(part.blocks));
+    }
   }
   writer.put_count(plan.cancels.size());
-  for (const CancelOrder& order : plan.cancels) {
-    writer.put(order.transfer);
-    writer.put(static_cast<std::uint8_t>(order.kind));
+  for (const TransferId transfer : plan.cancels) writer.put(transfer);
+  writer.put_count(plan.notices.size());
+  for (const FailureNotice& notice : plan.notices) {
+    writer.put(notice.transfer);
+    writer.put(notice.engine_request_id);
   }
   return writer.take();
 }
@@ -62,25 +65,26 @@ StepPlan decode_plan(std::span<const std::byte> bytes) {
   for (StoreOrder& order : plan.stores) {
     reader.get(order.transfer);
     get(reader, order.owner);
-    reader.get(order.group);
+    reader.get(order.slab_class);
     reader.get(order.readiness, StoreReadiness::kAfterForward);
     reader.get(order.blocks);
   }
   plan.loads.resize(reader.get_count(1));
   for (LoadOrder& order : plan.loads) {
-    std::uint8_t doomed = 0;
     reader.get(order.transfer);
     get(reader, order.owner);
-    reader.get(order.engine_request_id);
-    reader.get(doomed);
-    order.doomed = doomed != 0;
-    reader.get(order.group);
-    reader.get(order.blocks);
+    order.parts.resize(reader.get_count(1));
+    for (ClassBlocks& part : order.parts) {
+      reader.get(part.slab_class);
+      reader.get(part.blocks);
+    }
   }
   plan.cancels.resize(reader.get_count(1));
-  for (CancelOrder& order : plan.cancels) {
-    reader.get(order.transfer);
-    reader.get(order.kind, CancelKind::kDoom);
+  for (TransferId& transfer : plan.cancels) reader.get(transfer);
+  plan.notices.resize(reader.get_count(1));
+  for (FailureNotice& notice : plan.notices) {
+    reader.get(notice.transfer);
+    reader.get(notice.engine_request_id);
   }
   reader.expect_end();
   return plan;

@@ -37,8 +37,12 @@ std::string encode(const StepReport& report) {
   if (report.topology) {
     writer.put(report.topology->world_size);
     writer.put(report.topology->num_blocks);
-    writer.put(report.topology->slot_bytes);
-    writer.put(report.topology->num_slots);
+    writer.put_count(report.topology->classes.size());
+    for (const RankSlots& of : report.topology->classes) {
+      writer.put(of.slot_bytes);
+      writer.put(of.slots_per_chunk);
+    }
+    writer.put(report.topology->num_chunks);
     writer.put(report.topology->ring_blocks);
   }
   writer.put_count(report.gathered.size());
@@ -48,6 +52,10 @@ std::string encode(const StepReport& report) {
   }
   put(writer, report.stores);
   put(writer, report.loads);
+  writer.put_count(report.announced.size());
+  for (const TransferId transfer : report.announced) writer.put(transfer);
+  // 0: nothing new; no rank is without a chunk.
+  writer.put(report.num_ready_chunks.value_or(0));
   return writer.take();
 }
 
@@ -63,8 +71,12 @@ StepReport decode_report(std::span<const std::byte> bytes) {
     RankTopology& topology = report.topology.emplace();
     reader.get(topology.world_size);
     reader.get(topology.num_blocks);
-    reader.get(topology.slot_bytes);
-    reader.get(topology.num_slots);
+    topology.classes.resize(reader.get_count(1));
+    for (RankSlots& of : topology.classes) {
+      reader.get(of.slot_bytes);
+      reader.get(of.slots_per_chunk);
+    }
+    reader.get(topology.num_chunks);
     reader.get(topology.ring_blocks);
   }
   report.gathered.resize(reader.get_count(1));
@@ -74,6 +86,11 @@ StepReport decode_report(std::span<const std::byte> bytes) {
   }
   get(reader, report.stores);
   get(reader, report.loads);
+  report.announced.resize(reader.get_count(1));
+  for (TransferId& transfer : report.announced) reader.get(transfer);
+  std::uint32_t num_ready_chunks = 0;
+  reader.get(num_ready_chunks);
+  if (num_ready_chunks != 0) report.num_ready_chunks = num_ready_chunks;
   reader.expect_end();
   return report;
 }

@@ -13,8 +13,9 @@ namespace kvferry::connector {
 StoreBook::~StoreBook() {
   // The process ends its scheduler side; the tier goes with it, so nothing can be reused any more.
   for (auto& [transfer, store] : stores_) {
-    tier_.release(tier_.abort(std::move(store.writable)));
-    tier_.release(std::move(store.aborted));
+    store.tier->release(store.tier->abort(std::move(store.writable)));
+    store.tier->release(std::move(store.aborted));
+    store.tier->release(std::move(store.quarantined));
   }
 }
 
@@ -27,22 +28,26 @@ std::uint32_t StoreBook::plan_limit() const {
   return room + recently_taken_ + more;
 }
 
-StoreOrder StoreBook::plan(TransferId transfer, Owner owner, StoreReadiness readiness,
-                           std::span<const BlockId> blocks, cpu_tier::WritableSlots slots,
-                           std::span<const Predecessor> predecessors) {
+StoreOrder StoreBook::plan(TransferId transfer, Owner owner, SlabClassId slab_class,
+                           StoreReadiness readiness, std::span<const BlockId> blocks,
+                           cpu_tier::WritableSlots slots, std::span<const Predecessor> predecessors,
+                           RankPatience::Stamp stamp) {
   KVFERRY_CHECK(blocks.size() == slots.size(), "a store's blocks and slots do not pair up");
-  StoreOrder order{transfer, owner, GroupId(0), readiness, {}};
+  StoreOrder order{transfer, owner, slab_class, readiness, {}};
   order.blocks.reserve(blocks.size());
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     order.blocks.push_back({blocks[i], slots.slots()[i]});
   }
   const auto num_blocks = static_cast<std::uint32_t>(blocks.size());
   Store store{owner,
+              &tiers_.of(slab_class),
               {blocks.begin(), blocks.end()},
               {predecessors.begin(), predecessors.end()},
               std::move(slots),
               {},
-              RankRoll(world_size_)};
+              {},
+              RankRoll(world_size_),
+              stamp};
   store.ring_claim = num_blocks;
   ring_claims_ += num_blocks;
   const bool fresh = stores_.emplace(transfer, std::move(store)).second;
@@ -103,11 +108,11 @@ std::uint32_t StoreBook::settle_gathers(Store& store) {
   // What a rank skipped is stored on no rank: forgotten here, offered again, and its slot is free
   // as soon as no rank writes it.
   for (std::size_t i = store.blocks.size(); i > least; --i) {
-    backlog_.push_front({store.blocks[i - 1], tier_.key(store.writable.slots()[i - 1])});
+    backlog_.push_front({store.blocks[i - 1], store.tier->key(store.writable.slots()[i - 1])});
     ++num_skipped_;
   }
-  store.aborted = tier_.abort(store.writable.split_off(least));
-  tier_.release(store.aborted.split_off(most - least));
+  store.aborted = store.tier->abort(store.writable.split_off(least));
+  store.tier->release(store.aborted.split_off(most - least));
   return most;
 }
 
@@ -118,20 +123,22 @@ void StoreBook::settle_end(Store& store) {
     commit(store);
   } else {
     if (store.roll.any_failed()) num_failed_ += store.writable.size();
-    tier_.release(tier_.abort(std::move(store.writable)));
+    store.tier->release(store.tier->abort(std::move(store.writable)));
   }
-  tier_.release(std::move(store.aborted));
+  store.tier->release(std::move(store.aborted));
+  store.tier->release(std::move(store.quarantined));
 }
 
 void StoreBook::commit(Store& store) {
   const std::vector<Predecessor>& predecessors = store.predecessors;
   if (predecessors.size() < store.blocks.size() || predecessors.size() == 1) {
-    tier_.commit(std::move(store.writable), predecessors.empty() ? std::nullopt : predecessors[0]);
+    store.tier->commit(std::move(store.writable),
+                       predecessors.empty() ? std::nullopt : predecessors[0]);
     return;
   }
   while (!store.writable.empty()) {
     const std::size_t last = store.writable.size() - 1;
-    tier_.commit(store.writable.split_off(last), predecessors[last]);
+    store.tier->commit(store.writable.split_off(last), predecessors[last]);
   }
 }
 
@@ -139,10 +146,42 @@ std::vector<TransferId> StoreBook::abort_all() {
   std::vector<TransferId> aborted;
   for (auto& [transfer, store] : stores_) {
     store.was_aborted = true;
-    store.aborted.merge(tier_.abort(std::move(store.writable)));
+    store.aborted.merge(store.tier->abort(std::move(store.writable)));
     aborted.push_back(transfer);
   }
   return aborted;
+}
+
+void StoreBook::add_overdue(const RankPatience& patience, std::optional<Overdue>& found) const {
+  for (const auto& [transfer, store] : stores_) {
+    const auto age = patience.overdue(store.sent);
+    if (!age) return;  // Planned in the order of their numbers: the others are younger.
+    if (!found) {
+      found = {"store " + std::to_string(transfer.value()) + " of owner " + to_string(store.owner),
+               {},
+               *age};
+    }
+    store.roll.add_silent(found->silent);
+  }
+}
+
+void StoreBook::quarantine(RankId rank) {
+  for (auto& [transfer, store] : stores_) {
+    if (!store.roll.is_silent(rank)) continue;
+    store.was_aborted = true;
+    store.aborted.merge(store.tier->abort(std::move(store.writable)));
+    store.quarantined.merge(store.tier->quarantine(std::move(store.aborted)));
+  }
+}
+
+StoreBook::Held StoreBook::held() const {
+  Held sum;
+  for (const auto& [transfer, store] : stores_) {
+    sum.num_writable += store.writable.size();
+    sum.num_aborted += store.aborted.size();
+    sum.num_quarantined += store.quarantined.size();
+  }
+  return sum;
 }
 
 }  // namespace kvferry::connector

@@ -8,6 +8,8 @@
 #include "kvferry/connector/step_report.hpp"
 #include "kvferry/cpu_tier/cpu_tier.hpp"
 
+#include "class_tiers.hpp"
+#include "rank_patience.hpp"
 #include "rank_roll.hpp"
 
 #include <cstdint>
@@ -26,8 +28,8 @@ using Predecessor = std::optional<cpu_tier::BlockKey>;
 /// lately.
 class StoreBook {
  public:
-  StoreBook(cpu_tier::CpuTier& tier, Backlog& backlog, std::uint32_t world_size)
-      : tier_(tier), backlog_(backlog), world_size_(world_size) {}
+  StoreBook(ClassTiers& tiers, Backlog& backlog, std::uint32_t world_size)
+      : tiers_(tiers), backlog_(backlog), world_size_(world_size) {}
   ~StoreBook();
   StoreBook(const StoreBook&) = delete;
   StoreBook& operator=(const StoreBook&) = delete;
@@ -41,12 +43,14 @@ class StoreBook {
   /// the limit.
   [[nodiscard]] std::uint32_t plan_limit() const;
 
-  /// Plans a store of `blocks` into `slots` (one each, in order). `predecessors`: the keys before
-  /// them in their prefixes; none, one for a piece of one prefix, or one for each block of
-  /// different prefixes.
-  [[nodiscard]] StoreOrder plan(TransferId transfer, Owner owner, StoreReadiness readiness,
-                                std::span<const BlockId> blocks, cpu_tier::WritableSlots slots,
-                                std::span<const Predecessor> predecessors);
+  /// Plans a store of `blocks` into `slots` (one each, in order), sent at `stamp`. `predecessors`:
+  /// the keys before them in their prefixes; none, one for a piece of one prefix, or one for each
+  /// block of different prefixes.
+  [[nodiscard]] StoreOrder plan(TransferId transfer, Owner owner, SlabClassId slab_class,
+                                StoreReadiness readiness, std::span<const BlockId> blocks,
+                                cpu_tier::WritableSlots slots,
+                                std::span<const Predecessor> predecessors,
+                                RankPatience::Stamp stamp);
 
   /// Marks what ranks reported; false for a transfer or a word that nobody waits for.
   [[nodiscard]] bool mark_gathered(RankId rank, const StoreGathered& gathered);
@@ -58,7 +62,20 @@ class StoreBook {
   /// are done. Returns them.
   [[nodiscard]] std::vector<TransferId> abort_all();
 
+  /// Adds the stores that ranks have been silent about for too long, and these ranks.
+  void add_overdue(const RankPatience& patience, std::optional<Overdue>& found) const;
+  /// The rank is lost: the slots of every store that it has not ended are in doubt. They are
+  /// nobody's until it ends them after all.
+  void quarantine(RankId rank);
+
   [[nodiscard]] std::size_t num_in_flight() const { return stores_.size(); }
+  /// Slots held, by state.
+  struct Held {
+    std::size_t num_writable = 0;
+    std::size_t num_aborted = 0;
+    std::size_t num_quarantined = 0;
+  };
+  [[nodiscard]] Held held() const;
   [[nodiscard]] std::uint64_t num_stored() const { return num_stored_; }
   [[nodiscard]] std::uint64_t num_skipped() const { return num_skipped_; }
   [[nodiscard]] std::uint64_t num_failed() const { return num_failed_; }
@@ -66,12 +83,15 @@ class StoreBook {
  private:
   struct Store {
     Owner owner;
+    cpu_tier::CpuTier* tier;  ///< Of the blocks' slab class.
     std::vector<BlockId> blocks;
     std::vector<Predecessor> predecessors;
     cpu_tier::WritableSlots writable;  ///< Of the first blocks.
     cpu_tier::AbortedSlots
         aborted;  ///< Of the blocks behind them, as far as a rank may still write them.
+    cpu_tier::QuarantinedSlots quarantined;  ///< All of them, once a silent rank was lost.
     RankRoll roll;
+    RankPatience::Stamp sent{};
     std::uint32_t ring_claim = 0;  ///< Blocks that a ring holds or may come to hold of it.
     bool was_aborted = false;
     bool gathers_settled = false;
@@ -83,7 +103,7 @@ class StoreBook {
   void settle_end(Store& store);
   void commit(Store& store);
 
-  cpu_tier::CpuTier& tier_;
+  ClassTiers& tiers_;
   Backlog& backlog_;
   std::uint32_t world_size_;
   std::uint32_t ring_blocks_ = 0;

@@ -3,37 +3,132 @@
 
 #include "kvferry/base/check.hpp"
 #include "kvferry/base/error.hpp"
+#include "kvferry/base/graveyard.hpp"
 #include "kvferry/connector/step_plan.hpp"
 #include "kvferry/connector/step_report.hpp"
-#include "kvferry/cpu_tier/arena.hpp"
+#include "kvferry/cpu_tier/arena_growth.hpp"
+#include "kvferry/cpu_tier/slab_geometry.hpp"
 
+#include <algorithm>
+#include <cstdio>
 #include <cstring>
+#include <memory>
 #include <optional>
-#include <unordered_map>
 #include <utility>
 
 namespace kvferry::connector {
+namespace {
+
+cpu_tier::MemoryPlacement placement_of(const gpu::Device& device, const ArenaWishes& wishes) {
+  try {
+    return cpu_tier::choose_memory_placement(std::make_shared<cpu_tier::MachineTopology>(),
+                                             wishes.numa_node, device.pci_address());
+  } catch (const ResourceError& error) {
+    if (wishes.numa_node) throw;
+    return {.topology = nullptr, .node = std::nullopt, .reason = error.what()};
+  }
+}
+
+/// Throws ConfigError for what no rank can be told.
+void validate(const WorkerOptions& options, std::span<const gpu::BlockGeometry> geometries) {
+  if (options.world_size == 0 || options.rank.value() >= options.world_size) {
+    throw ConfigError("rank " + std::to_string(options.rank.value()) + " of world size " +
+                      std::to_string(options.world_size) +
+                      ": expected a rank below the world size");
+  }
+  if (geometries.empty() || geometries.size() != options.slots_per_chunk.size()) {
+    throw ConfigError(std::to_string(geometries.size()) + " sizes of blocks and " +
+                      std::to_string(options.slots_per_chunk.size()) +
+                      " sizes of slots; expected one size of slots for each size of blocks");
+  }
+  if (options.num_chunks == 0) {
+    throw ConfigError("the CPU tier has room for 0 blocks of " +
+                      std::to_string(geometries.front().packed_bytes) +
+                      " bytes; raise cpu_bytes_to_use");
+  }
+}
+
+std::uint64_t chunk_bytes_of(std::span<const gpu::BlockGeometry> geometries,
+                             std::span<const std::uint32_t> slots_per_chunk) {
+  std::vector<std::uint64_t> slot_bytes;
+  for (const gpu::BlockGeometry& of : geometries) slot_bytes.push_back(of.packed_bytes);
+  return cpu_tier::chunk_bytes(slots_per_chunk, slot_bytes);
+}
+
+std::vector<transfer::BlockClass> classes_in(const cpu_tier::Arena& arena,
+                                             std::span<const std::uint32_t> slots_per_chunk,
+                                             std::vector<gpu::BlockGeometry> geometries) {
+  std::vector<transfer::BlockClass> classes;
+  for (std::size_t i = 0; i < geometries.size(); ++i) {
+    const cpu_tier::ArenaSlots slots(arena, slots_per_chunk[i], geometries[i].packed_bytes);
+    classes.push_back({std::move(geometries[i]), slots});
+  }
+  return classes;
+}
+
+/// Whose slots are the chunks. With its first piece ready.
+std::unique_ptr<cpu_tier::Arena> make_arena(gpu::Device& device, std::uint64_t chunk_bytes,
+                                            const WorkerOptions& options) {
+  const ArenaWishes& wishes = options.arena;
+  auto arena = std::make_unique<cpu_tier::Arena>(
+      device, chunk_bytes, options.num_chunks,
+      cpu_tier::ArenaOptions{.max_piece_bytes = wishes.piece_bytes,
+                             .start = cpu_tier::ArenaStart::kEmpty,
+                             .pages = wishes.pages,
+                             .placement = placement_of(device, wishes),
+                             .group = wishes.group,
+                             .shortage = wishes.allow_smaller ? cpu_tier::Shortage::kTakeLess
+                                                              : cpu_tier::Shortage::kRefuse,
+                             .machine = wishes.machine});
+  arena->grow(1);
+  return arena;
+}
+
+}  // namespace
 
 class WorkerEngine::Impl {
  public:
-  Impl(std::unique_ptr<gpu::Device> device, gpu::BlockGeometry geometry, WorkerOptions options)
+  Impl(std::unique_ptr<gpu::Device> device, std::vector<gpu::BlockGeometry> geometries,
+       const WorkerOptions& options)
       : options_(options),
         device_(std::move(device)),
-        slot_bytes_(geometry.packed_bytes),
-        num_blocks_(geometry.num_blocks),
-        arena_(*device_, slot_bytes_, options_.num_slots),
-        engine_(*device_, {std::move(geometry)}, arena_, options_.transfer) {
+        num_blocks_(geometries.front().num_blocks),
+        arena_(
+            make_arena(*device_, chunk_bytes_of(geometries, options_.slots_per_chunk), options_)),
+        classes_(classes_in(*arena_, options_.slots_per_chunk, std::move(geometries))),
+        engine_(std::make_unique<transfer::TransferEngine>(*device_, classes_, options_.transfer)),
+        reported_chunks_(arena_->num_ready()) {
     report_.rank = options_.rank;
-    report_.topology =
-        RankTopology{options_.world_size, num_blocks_, slot_bytes_, options_.num_slots,
-                     static_cast<std::uint32_t>(options_.transfer.staging_bytes / slot_bytes_)};
+    RankTopology& topology = report_.topology.emplace();
+    topology.world_size = options_.world_size;
+    topology.num_blocks = num_blocks_;
+    for (std::size_t i = 0; i < classes_.size(); ++i) {
+      topology.classes.push_back({classes_[i].slots.slot_bytes(), options_.slots_per_chunk[i]});
+    }
+    topology.num_chunks = reported_chunks_;
+    topology.ring_blocks =
+        static_cast<std::uint32_t>(options_.transfer.staging_bytes / slots().slot_bytes());
+    if (reported_chunks_ < arena_->num_slots()) {
+      growth_.emplace(*arena_,
+                      cpu_tier::GrowthOptions{.bytes_per_second = options_.arena.bytes_per_second});
+    }
   }
+
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+  /// Keeps the arena and the device for ever if the device may still touch them.
+  ~Impl();
 
   /// Decodes the plan and checks that it is the next one and fits this rank.
   [[nodiscard]] StepPlan accept(std::span<const std::byte> bytes);
   void start_loads(StepPlan& plan, gpu::Stream& compute);
-  void cancel(std::span<const CancelOrder> orders);
-  [[nodiscard]] EndedLoads collect();
+  void cancel(std::span<const TransferId> transfers) {
+    for (const TransferId transfer : transfers) engine_->cancel(transfer);
+  }
+  void take_notices(std::vector<FailureNotice> notices) {
+    for (FailureNotice& notice : notices) notices_.push_back(std::move(notice));
+  }
+  [[nodiscard]] std::vector<std::string> collect();
   [[nodiscard]] std::string take_report();
 
   /// The engine's compute stream; the engine names the same one in almost every step.
@@ -46,134 +141,201 @@ class WorkerEngine::Impl {
   }
 
   void finish_store(TransferId transfer, std::uint32_t num_gathered) {
-    if (engine_.seal(transfer)) ++num_under_way_;
+    if (engine_->seal(transfer)) ++num_under_way_;
     report_.gathered.push_back({transfer, num_gathered});
   }
 
-  transfer::TransferEngine& engine() { return engine_; }
-  const cpu_tier::Arena& arena() const { return arena_; }
+  [[nodiscard]] std::string rank_text() const {
+    return "rank " + std::to_string(options_.rank.value());
+  }
+
+  transfer::TransferEngine& engine() { return *engine_; }
+  const cpu_tier::Arena& arena() const { return *arena_; }
+  /// Of the first class.
+  [[nodiscard]] const cpu_tier::ArenaSlots& slots() const { return classes_.front().slots; }
+  [[nodiscard]] std::uint32_t num_ready() const {
+    return static_cast<std::uint32_t>(slots().num_ready());
+  }
+  [[nodiscard]] std::uint32_t max_slots() const {
+    return arena_->num_slots() * options_.slots_per_chunk.front();
+  }
+  [[nodiscard]] std::string arena_text() const;
+  [[nodiscard]] cpu_tier::ArenaReport arena_report() const { return arena_->report(); }
+  void stop_growing() {
+    if (growth_) growth_->close();
+  }
+  const gpu::Device& device() const { return *device_; }
   const WorkerOptions& options() const { return options_; }
 
  private:
-  struct Load {
-    std::string engine_request_id;
-    bool doomed = false;
-  };
-
-  void check(TransferId transfer, GroupId group, std::span<const BlockSlot> blocks) const;
-  void end_load(TransferId transfer, EndedAs outcome, std::string reason);
+  /// Throws DeviceError if the device is lost.
+  void check_device();
+  /// Notes what has become ready. Throws ResourceError if no more will and more has to.
+  void check_growth();
+  void check(TransferId transfer, SlabClassId slab_class, std::span<const BlockSlot> blocks) const;
 
   WorkerOptions options_;
   std::unique_ptr<gpu::Device> device_;
-  std::uint64_t slot_bytes_;
   std::uint32_t num_blocks_;
-  cpu_tier::Arena arena_;
-  transfer::TransferEngine engine_;
+  std::unique_ptr<cpu_tier::Arena> arena_;
+  std::vector<transfer::BlockClass> classes_;
+  std::unique_ptr<transfer::TransferEngine> engine_;
+  std::uint32_t reported_chunks_;
+  std::optional<cpu_tier::ArenaGrowth> growth_;
   std::unique_ptr<gpu::Stream> compute_;
   std::uintptr_t compute_handle_ = 0;
   std::optional<DomainId> domain_;
   PlanSeq last_seq_;
-  std::unordered_map<TransferId, Load> loads_;
   /// Transfers that the transfer engine still owes an end.
   std::uint64_t num_under_way_ = 0;
-  EndedLoads ended_loads_;
+  std::vector<FailureNotice> notices_;
   StepReport report_;
 };
+
+WorkerEngine::Impl::~Impl() {
+  growth_.reset();
+  compute_.reset();
+  engine_.reset();
+  const auto loss = device_->lost();
+  if (!loss || loss->memory == gpu::LostMemory::kQuiet) return;
+  bury(std::move(arena_));
+  bury(std::move(device_));
+}
+
+void WorkerEngine::Impl::check_device() {
+  if (const auto quarantine = engine_->quarantine()) {
+    throw DeviceError(rank_text() + ": " + to_string(*quarantine) +
+                      "; the worker stops. Restart the process");
+  }
+  if (const auto loss = device_->lost()) {
+    throw DeviceError(rank_text() + ": the device is gone since " + gpu::utc_text(loss->since) +
+                      " (" + loss->why + "); nothing touches memory any more, and nothing can be" +
+                      " stored or loaded. Restart the process");
+  }
+}
+
+void WorkerEngine::Impl::check_growth() {
+  if (!growth_) {
+    // The engine steps, so that all of its ranks have started.
+    arena_->withdraw_claim();
+    return;
+  }
+  const std::uint32_t num_chunks = arena_->num_ready();
+  if (num_chunks > reported_chunks_) report_.num_ready_chunks = reported_chunks_ = num_chunks;
+  const std::string failure = growth_->failure();
+  if (!failure.empty() && !options_.arena.allow_smaller) {
+    throw ResourceError(rank_text() + " has " + std::to_string(num_ready()) + " of " +
+                        std::to_string(max_slots()) +
+                        " slots of its share of the CPU tier and cannot have more: " + failure +
+                        "; make cpu_bytes_to_use smaller, or set allow_smaller_tier");
+  }
+  if (num_chunks == arena_->num_slots()) growth_.reset();
+}
+
+std::string WorkerEngine::Impl::arena_text() const {
+  const cpu_tier::ArenaReport report = arena_->report();
+  char percent[16];
+  const auto text_of = [&percent](double share) {
+    std::snprintf(percent, sizeof percent, "%.0f %%", 100 * share);
+    return std::string(percent);
+  };
+  std::string text = std::to_string(num_ready()) + " of " + std::to_string(max_slots()) +
+                     " slots are ready, in " + to_string(report.pages) + " pages (" +
+                     text_of(report.huge_page_share) + " in huge ones" +
+                     (report.gave_up_huge_pages ? ", which came too slowly for more)" : ")");
+  text += report.node
+              ? ", NUMA node " + std::to_string(*report.node) +
+                    (report.share_on_node ? " (" + text_of(*report.share_on_node) + " is there)"
+                                          : " (the kernel does not tell what is there)")
+              : ", no NUMA node preferred";
+  text += ": " + arena_->placement_reason();
+  if (growth_ && !growth_->failure().empty()) text += "; no more: " + growth_->failure();
+  return text;
+}
 
 StepPlan WorkerEngine::Impl::accept(std::span<const std::byte> bytes) {
   StepPlan plan = decode_plan(bytes);
   if (domain_ && plan.domain != *domain_) {
-    throw ProtocolError("rank " + std::to_string(options_.rank.value()) + " got a plan of engine " +
+    throw ProtocolError(rank_text() + " got a plan of engine " +
                         std::to_string(plan.domain.value()) + " while it serves engine " +
                         std::to_string(domain_->value()));
   }
   if (plan.seq != last_seq_.next()) {
-    throw ProtocolError("rank " + std::to_string(options_.rank.value()) + " got plan " +
-                        std::to_string(plan.seq.value()) + " after plan " +
-                        std::to_string(last_seq_.value()) +
+    throw ProtocolError(rank_text() + " got plan " + std::to_string(plan.seq.value()) +
+                        " after plan " + std::to_string(last_seq_.value()) +
                         ": every rank must bind every step's metadata once, in order");
   }
-  for (const StoreOrder& order : plan.stores) check(order.transfer, order.group, order.blocks);
-  for (const LoadOrder& order : plan.loads) check(order.transfer, order.group, order.blocks);
+  if (growth_) growth_->go_gently();
+  for (const StoreOrder& order : plan.stores) {
+    check(order.transfer, order.slab_class, order.blocks);
+  }
+  for (const LoadOrder& order : plan.loads) {
+    for (const ClassBlocks& part : order.parts) {
+      check(order.transfer, part.slab_class, part.blocks);
+    }
+  }
   domain_ = report_.domain = plan.domain;
   last_seq_ = plan.seq;
   return plan;
 }
 
-void WorkerEngine::Impl::check(TransferId transfer, GroupId group,
+void WorkerEngine::Impl::check(TransferId transfer, SlabClassId slab_class,
                                std::span<const BlockSlot> blocks) const {
-  if (group != GroupId(0)) {
-    throw ProtocolError("transfer " + std::to_string(transfer.value()) + " names KV cache group " +
-                        std::to_string(group.value()) + "; this rank has group 0 only");
+  if (slab_class.value() >= classes_.size()) {
+    throw ProtocolError("transfer " + std::to_string(transfer.value()) + " names slab class " +
+                        std::to_string(slab_class.value()) + "; this rank has " +
+                        std::to_string(classes_.size()));
   }
+  const std::uint64_t num_slots =
+      std::uint64_t{reported_chunks_} * options_.slots_per_chunk[slab_class.value()];
   for (const BlockSlot& pair : blocks) {
-    if (pair.block.value() < num_blocks_ && pair.slot.value() < options_.num_slots) continue;
+    if (pair.block.value() < num_blocks_ && pair.slot.value() < num_slots) continue;
     throw ProtocolError("transfer " + std::to_string(transfer.value()) + " names block " +
                         std::to_string(pair.block.value()) + " and slot " +
                         std::to_string(pair.slot.value()) + "; this rank has " +
-                        std::to_string(num_blocks_) + " blocks and " +
-                        std::to_string(options_.num_slots) + " slots");
+                        std::to_string(num_blocks_) + " blocks and " + std::to_string(num_slots) +
+                        " slots");
   }
 }
 
 void WorkerEngine::Impl::start_loads(StepPlan& plan, gpu::Stream& compute) {
   transfer::Fence fence;
   for (LoadOrder& order : plan.loads) {
-    loads_.emplace(order.transfer, Load{std::move(order.engine_request_id), order.doomed});
-    if (order.doomed || order.blocks.empty()) {
-      // Nothing to copy; the engine counts this rank's report all the same.
-      end_load(order.transfer, order.doomed ? EndedAs::kFailed : EndedAs::kCancelled,
-               order.doomed ? "its slots were gone before it was planned" : "");
+    if (order.parts.empty()) {
+      // Nothing to copy here; the scheduler side counts this rank's word all the same.
+      report_.loads.push_back({order.transfer, EndedAs::kDone, ""});
       continue;
     }
-    if (!fence) fence = engine_.fence(compute);
-    engine_.load(order.transfer, order.group, order.blocks, fence);
+    if (!fence) fence = engine_->fence(compute);
+    std::vector<transfer::LoadPart> parts;
+    for (const ClassBlocks& part : order.parts) parts.push_back({part.slab_class, part.blocks});
+    engine_->load(order.transfer, parts, fence);
     ++num_under_way_;
   }
 }
 
-void WorkerEngine::Impl::cancel(std::span<const CancelOrder> orders) {
-  for (const CancelOrder& order : orders) {
-    if (order.kind == CancelKind::kDoom) {
-      const auto found = loads_.find(order.transfer);
-      if (found != loads_.end()) found->second.doomed = true;
-    }
-    engine_.cancel(order.transfer);
+std::vector<std::string> WorkerEngine::Impl::collect() {
+  check_device();
+  check_growth();
+  std::vector<std::string> failed;
+  for (FailureNotice& notice : notices_) {
+    report_.announced.push_back(notice.transfer);
+    failed.push_back(std::move(notice.engine_request_id));
   }
-}
-
-void WorkerEngine::Impl::end_load(TransferId transfer, EndedAs outcome, std::string reason) {
-  const auto found = loads_.find(transfer);
-  KVFERRY_CHECK(found != loads_.end(),
-                "load " + std::to_string(transfer.value()) + " ended twice or never began");
-  Load& load = found->second;
-  if (load.doomed && outcome != EndedAs::kFailed) {
-    outcome = EndedAs::kFailed;
-    reason = "the cache was reset";
-  }
-  ended_loads_.ended.push_back(load.engine_request_id);
-  if (outcome != EndedAs::kDone) ended_loads_.failed.push_back(std::move(load.engine_request_id));
-  report_.loads.push_back({transfer, outcome, std::move(reason)});
-  loads_.erase(found);
-}
-
-EndedLoads WorkerEngine::Impl::collect() {
-  if (num_under_way_ == 0) return std::exchange(ended_loads_, {});
-  for (transfer::Completion& completion : engine_.poll()) {
+  notices_.clear();
+  if (num_under_way_ == 0) return failed;
+  for (transfer::Completion& completion : engine_->poll()) {
     --num_under_way_;
     const EndedAs outcome = completion.outcome == transfer::TransferOutcome::kDone ? EndedAs::kDone
                             : completion.outcome == transfer::TransferOutcome::kFailed
                                 ? EndedAs::kFailed
                                 : EndedAs::kCancelled;
-    if (completion.kind == transfer::TransferKind::kLoad) {
-      end_load(completion.transfer, outcome, std::move(completion.reason));
-    } else {
-      report_.stores.push_back({completion.transfer, outcome, std::move(completion.reason)});
-    }
+    auto& ends = completion.kind == transfer::TransferKind::kLoad ? report_.loads : report_.stores;
+    ends.push_back({completion.transfer, outcome, std::move(completion.reason)});
   }
-  if (const auto late = engine_.overdue(options_.transfer_timeout)) {
+  if (const auto late = engine_->overdue(options_.transfer_timeout)) {
     const auto age = std::chrono::duration_cast<std::chrono::seconds>(late->age);
-    throw TimeoutError("rank " + std::to_string(options_.rank.value()) + ": " +
+    throw TimeoutError(rank_text() + ": " +
                        (late->kind == transfer::TransferKind::kLoad ? "load " : "store ") +
                        std::to_string(late->transfer.value()) + " has not ended for " +
                        std::to_string(age.count()) +
@@ -181,28 +343,21 @@ EndedLoads WorkerEngine::Impl::collect() {
                        "stops. A hung device"
                        " or link is the usual cause");
   }
-  return std::exchange(ended_loads_, {});
+  return failed;
 }
 
 std::string WorkerEngine::Impl::take_report() {
   if (report_.empty() || !domain_) return {};
   const std::string bytes = encode(report_);
-  report_ = StepReport{report_.domain, report_.rank, std::nullopt, {}, {}, {}};
+  report_ = StepReport{report_.domain, report_.rank, std::nullopt, {}, {}, {}, {}, std::nullopt};
   return bytes;
 }
 
-WorkerEngine::WorkerEngine(std::unique_ptr<gpu::Device> device, gpu::BlockGeometry geometry,
-                           WorkerOptions options) {
-  if (options.world_size == 0 || options.rank.value() >= options.world_size) {
-    throw ConfigError("rank " + std::to_string(options.rank.value()) + " of world size " +
-                      std::to_string(options.world_size) +
-                      ": expected a rank below the world size");
-  }
-  if (options.num_slots == 0) {
-    throw ConfigError("the CPU tier has room for 0 blocks of " +
-                      std::to_string(geometry.packed_bytes) + " bytes; raise cpu_bytes_to_use");
-  }
-  impl_ = std::make_unique<Impl>(std::move(device), std::move(geometry), options);
+WorkerEngine::WorkerEngine(std::unique_ptr<gpu::Device> device,
+                           std::vector<gpu::BlockGeometry> geometries,
+                           const WorkerOptions& options) {
+  validate(options, geometries);
+  impl_ = std::make_unique<Impl>(std::move(device), std::move(geometries), options);
 }
 
 WorkerEngine::~WorkerEngine() = default;
@@ -214,9 +369,10 @@ void WorkerEngine::bind(std::span<const std::byte> bytes, std::uintptr_t compute
     impl_->finish_store(store.transfer, store.num_gathered);
   waiting_.clear();
   impl_->cancel(plan.cancels);
+  impl_->take_notices(std::move(plan.notices));
   impl_->start_loads(plan, impl_->compute(compute_stream));
   for (StoreOrder& order : plan.stores) {
-    waiting_.push_back({order.transfer, order.group, order.readiness == StoreReadiness::kNow,
+    waiting_.push_back({order.transfer, order.slab_class, order.readiness == StoreReadiness::kNow,
                         std::move(order.blocks)});
   }
   pump(compute_stream);
@@ -227,8 +383,8 @@ void WorkerEngine::gather_waiting(std::uintptr_t compute_stream) {
     if (!store.ready) return;
     const std::span<const BlockSlot> rest = std::span(store.blocks).subspan(store.num_gathered);
     if (rest.empty()) continue;
-    const std::uint32_t taken =
-        impl_->engine().gather(impl_->compute(compute_stream), store.transfer, store.group, rest);
+    const std::uint32_t taken = impl_->engine().gather(impl_->compute(compute_stream),
+                                                       store.transfer, store.slab_class, rest);
     store.num_gathered += taken;
     if (taken < rest.size()) return;
   }
@@ -242,27 +398,44 @@ void WorkerEngine::save(std::uintptr_t compute_stream) {
   waiting_.clear();
 }
 
-EndedLoads WorkerEngine::collect() { return impl_->collect(); }
+std::vector<std::string> WorkerEngine::collect() { return impl_->collect(); }
 std::string WorkerEngine::take_report() { return impl_->take_report(); }
 
 void WorkerEngine::close() {
+  impl_->stop_growing();
   if (impl_->engine().close(impl_->options().transfer_timeout)) return;
+  if (const auto quarantine = impl_->engine().quarantine()) {
+    throw DeviceError(impl_->rank_text() +
+                      " closes while memory is in doubt: " + to_string(*quarantine));
+  }
   throw TimeoutError(
-      "rank " + std::to_string(impl_->options().rank.value()) +
+      impl_->rank_text() +
       ": copies have not ended within transfer_timeout_s at shutdown; their memory is"
       " still in use");
 }
 
-std::uint64_t WorkerEngine::slot_bytes() const { return impl_->arena().slot_bytes(); }
-std::uint32_t WorkerEngine::num_slots() const { return impl_->arena().num_slots(); }
+std::uint64_t WorkerEngine::slot_bytes() const { return impl_->slots().slot_bytes(); }
+std::uint32_t WorkerEngine::num_slots() const { return impl_->num_ready(); }
+std::uint32_t WorkerEngine::max_slots() const { return impl_->max_slots(); }
+std::string WorkerEngine::arena_text() const { return impl_->arena_text(); }
+
+cpu_tier::ArenaReport WorkerEngine::arena_report() const { return impl_->arena_report(); }
+
+const std::vector<std::string>& WorkerEngine::arena_warnings() const {
+  return impl_->arena().warnings();
+}
 transfer::TransferStats WorkerEngine::stats() const { return impl_->engine().stats(); }
 
+std::string WorkerEngine::copy_paths_text() const { return impl_->engine().copy_paths_text(); }
+
+std::string WorkerEngine::device_description() const { return impl_->device().description(); }
+
 void WorkerEngine::unsafe_copy_slot(SlotId source, SlotId to) {
-  const cpu_tier::Arena& arena = impl_->arena();
-  KVFERRY_CHECK(source.value() < arena.num_slots() && to.value() < arena.num_slots(),
+  const cpu_tier::ArenaSlots& slots = impl_->slots();
+  KVFERRY_CHECK(source.value() < slots.num_ready() && to.value() < slots.num_ready(),
                 "unsafe_copy_slot beyond the arena");
-  std::memcpy(reinterpret_cast<void*>(arena.slot_address(to)),
-              reinterpret_cast<const void*>(arena.slot_address(source)), arena.slot_bytes());
+  std::memcpy(reinterpret_cast<void*>(slots.address(to)),
+              reinterpret_cast<const void*>(slots.address(source)), slots.slot_bytes());
 }
 
 }  // namespace kvferry::connector

@@ -23,6 +23,9 @@ class BlockHashes {
   [[nodiscard]] virtual std::span<const std::byte> hash(std::size_t index) const = 0;
 };
 
+/// Stands in block tables for a block that slid out of a window (vLLM: the pool's null block).
+inline constexpr BlockId kNullBlock{0};
+
 /// The engine's GPU block pool with its prefix cache.
 class BlockPool {
  public:

@@ -4,6 +4,7 @@
 #include "kvferry/base/ids.hpp"
 
 #include <cstdint>
+#include <string>
 
 namespace kvferry::connector {
 
@@ -21,5 +22,12 @@ struct Owner {
   Generation generation;
   bool operator==(const Owner&) const = default;
 };
+
+/// For messages.
+[[nodiscard]] inline std::string to_string(const Owner& owner) {
+  return "{domain " + std::to_string(owner.domain.value()) + ", request " +
+         std::to_string(owner.request.value()) + ", generation " +
+         std::to_string(owner.generation.value()) + "}";
+}
 
 }  // namespace kvferry::connector

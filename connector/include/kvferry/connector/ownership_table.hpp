@@ -7,7 +7,10 @@
 #include "kvferry/cpu_tier/block_key.hpp"
 #include "kvferry/cpu_tier/cpu_tier.hpp"
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -28,9 +31,14 @@ enum class RequestState : std::uint8_t {
 /// same.
 struct LookupAnswer {
   bool valid = false;
+  std::uint64_t eviction_epoch = 0;  ///< Of the tier, when it was given.
   std::uint32_t num_local_blocks = 0;
   std::uint32_t num_limit_blocks = 0;
-  cpu_tier::PrefixHit hit;  ///< Of the blocks behind the local ones.
+  /// Blocks behind the local ones that every KV cache group can have loaded.
+  std::uint32_t num_blocks = 0;
+  /// By group. Full attention: from the first block behind the local ones on, num_blocks or more.
+  /// Sliding window: the last ones before local + num_blocks, as many as the window reaches back.
+  std::vector<cpu_tier::PrefixHit> hits;
 };
 
 /// One incarnation of a request. Owned by the table; its address is stable until it is erased.
@@ -40,14 +48,28 @@ struct Request {
   RequestState state = RequestState::kIdle;
   std::string engine_id;
   std::shared_ptr<const BlockHashes> hashes;
-  std::vector<cpu_tier::BlockKey> keys;  ///< Of its complete blocks, by position; see sync_keys().
-  std::vector<BlockId> table;            ///< GPU blocks by position, as of its last plan or load.
-  std::uint32_t num_offered = 0;         ///< Blocks from the first that were offered for a store.
+  /// Of its complete blocks, by KV cache group and position; see sync_keys().
+  std::vector<std::vector<cpu_tier::BlockKey>> keys;
+  /// GPU blocks by KV cache group and position, as of its last plan or load.
+  std::vector<std::vector<BlockId>> tables;
+  std::uint32_t num_offered = 0;  ///< Positions from the first that were offered for a store.
+  /// Of the block that the tier declined: nothing from here on is stored, because no load would
+  /// reach it.
+  std::uint32_t store_end = kNoStoreEnd;
+  static constexpr std::uint32_t kNoStoreEnd = std::numeric_limits<std::uint32_t>::max();
+  /// Positions from the first whose blocks the tier keeps for this request's turn.
+  std::uint32_t num_awaited = 0;
   bool storable = true;  ///< False after a reset, until its blocks are computed anew.
   LookupAnswer answer;
   TransferId load;  ///< The load under way while kLoading or kAbortedLoading.
 
   [[nodiscard]] Owner owner(DomainId domain) const { return {domain, id, generation}; }
+  /// Complete blocks whose keys are known, in each group.
+  [[nodiscard]] std::size_t num_keys() const { return keys.front().size(); }
+  [[nodiscard]] bool has_blocks() const {
+    return std::any_of(tables.begin(), tables.end(),
+                       [](const auto& table) { return !table.empty(); });
+  }
 
   /// Takes over hashes that the engine added, and drops those it truncated or replaced (streaming
   /// sessions): hashes are chained, so an equal last one proves all before it.
@@ -66,7 +88,8 @@ enum class LoadEnd : std::uint8_t {
 /// thread at a time.
 class OwnershipTable {
  public:
-  explicit OwnershipTable(DomainId domain) : domain_(domain) {}
+  explicit OwnershipTable(DomainId domain, std::size_t num_groups = 1)
+      : domain_(domain), num_groups_(num_groups) {}
 
   /// A request arrives. An id that is in use, a tombstone's too, starts a new incarnation: the
   /// engine has one record per id, so the old one is nobody's now and a report of its load is
@@ -82,6 +105,8 @@ class OwnershipTable {
 
   /// kIdle -> kLoading.
   void begin_load(Request& request, TransferId load);
+  /// Whom the end of a load would reach now.
+  [[nodiscard]] LoadEnd whose(const Owner& owner, TransferId load) const;
   /// The load ended on every rank: kLoading -> kIdle with a new generation, or the tombstone goes.
   [[nodiscard]] LoadEnd end_load(const Owner& owner, TransferId load);
 
@@ -108,6 +133,7 @@ class OwnershipTable {
   [[nodiscard]] Generation next_generation() { return last_generation_ = last_generation_.next(); }
 
   DomainId domain_;
+  std::size_t num_groups_;
   RequestId last_id_;
   Generation last_generation_;
   std::unordered_map<RequestId, std::unique_ptr<Request>> by_id_;

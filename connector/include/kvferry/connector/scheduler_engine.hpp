@@ -4,10 +4,14 @@
 #include "kvferry/base/ids.hpp"
 #include "kvferry/connector/engine_view.hpp"
 #include "kvferry/connector/owner.hpp"
+#include "kvferry/cpu_tier/slab_tier.hpp"
+#include "kvferry/cpu_tier/tier_options.hpp"
 #include "kvferry/cpu_tier/tier_snapshot.hpp"
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -15,6 +19,21 @@
 #include <vector>
 
 namespace kvferry::connector {
+
+/// One KV cache group of the engine. All groups share the pool's pages and the block size.
+struct KvGroup {
+  /// Tokens that a token sees, itself included; 0: all before it (full attention).
+  std::uint32_t window_tokens = 0;
+  /// Of its blocks' slots: groups of fewer layers have smaller blocks.
+  SlabClassId slab_class{0};
+};
+
+/// Slots of one size.
+struct SlabClass {
+  std::uint32_t slots_per_chunk = 1;
+  /// Packed bytes of one block, by rank.
+  std::vector<std::uint64_t> slot_bytes;
+};
 
 /// What the scheduler side is told; every rank's first report is compared with it (G8).
 struct SchedulerOptions {
@@ -24,19 +43,42 @@ struct SchedulerOptions {
   std::uint32_t block_tokens = 0;
   /// Blocks of the engine's GPU pool.
   std::uint32_t num_blocks = 0;
-  /// Packed bytes of one block, by rank.
-  std::vector<std::uint64_t> slot_bytes;
-  /// Most slots that the tier may come to have; the ranks' reports set how many are usable.
-  std::uint32_t max_slots = 0;
+  /// The largest first. One class alone has a slot in each chunk.
+  std::vector<SlabClass> classes;
+  /// Most chunks that the tier may come to have; the ranks' reports set how many are usable.
+  std::uint32_t max_chunks = 0;
+  /// Which blocks the tier stores and evicts.
+  cpu_tier::TierOptions tier;
+  std::vector<KvGroup> groups{KvGroup{}};
+  /// A rank that keeps silent for longer, about itself or about what it was sent, is lost. Longer
+  /// than the ranks' own transfer_timeout (300 s by default), so that a rank that can speak names
+  /// the transfer itself.
+  std::chrono::nanoseconds rank_timeout = std::chrono::seconds(360);
+  /// For tests; empty: std::chrono::steady_clock::now.
+  std::function<std::chrono::steady_clock::time_point()> clock;
 };
 
 /// How the blocks of a scheduled request relate to its table.
 enum class TableUpdate : std::uint8_t { kAppend, kReplace };
 
+/// What a fold decided for the engine.
+struct FoldResult {
+  /// Engine ids whose load has ended for an owner that waits for it, or that was aborted while it
+  /// loaded: to be told now. Those that failed have been announced by the ranks in this step.
+  std::vector<std::string> ended;
+  /// Engine ids that the ranks have announced in this step and that nobody waits for any more: not
+  /// to be told, unless they are in `ended` too.
+  std::vector<std::string> stale;
+};
+
 /// Everything there is to see, in one consistent view. Counters are since construction, in blocks
 /// unless named otherwise.
 struct SchedulerSnapshot {
+  /// Of all slab classes together; what no class has counts as free slots of the first.
   cpu_tier::TierSnapshot tier;
+  cpu_tier::SlabSnapshot slabs;
+  /// Of the first rank's memory, behind the slots of the chunks.
+  std::uint64_t wasted_bytes = 0;
   std::uint64_t num_requests = 0;
   std::uint64_t num_tombstones = 0;
   std::uint64_t num_stores_in_flight = 0;  ///< Transfers.
@@ -48,10 +90,13 @@ struct SchedulerSnapshot {
   std::uint64_t loaded = 0;        ///< Loaded on every rank.
   std::uint64_t skipped_ring = 0;  ///< Planned, but a rank's ring was full; back in the backlog.
   std::uint64_t skipped_exhausted = 0;    ///< The tier had no room; back in the backlog.
+  std::uint64_t skipped_declined = 0;     ///< The tier's policy, or behind one that it declined.
   std::uint64_t skipped_reallocated = 0;  ///< Left the engine's pool before their turn.
   std::uint64_t failed_stores = 0;
   std::uint64_t failed_loads = 0;   ///< Transfers.
-  std::uint64_t stale_reports = 0;  ///< Reports that matched no waiting owner; dropped.
+  std::uint64_t stale_reports = 0;  ///< Words of ranks that matched no waiting owner; dropped.
+
+  bool operator==(const SchedulerSnapshot&) const = default;
 };
 
 /// The scheduler side: decides what is stored, loaded, evicted and reported. One thread at a time
@@ -73,34 +118,49 @@ class SchedulerEngine {
   /// no backlog.
   void set_pool(const BlockPool* pool);
 
-  /// A request arrives, or its id is used again: a new incarnation.
+  /// A request arrives, or its id is used again: a new incarnation. What the tier holds of its
+  /// prefix is evicted last (CpuTier::await()) until the request has run or is finished.
   void on_request(std::string_view engine_id, std::shared_ptr<const BlockHashes> hashes);
   [[nodiscard]] bool knows(std::string_view engine_id) const;
-  /// Tokens that can be loaded beyond the first `num_local_tokens`: a multiple of the block, capped
-  /// below the last of `num_tokens`. Holds nothing; O(1) while nothing was evicted and the request
-  /// is the same. Unknown requests: 0.
+  /// Tokens that every group can have loaded beyond the first `num_local_tokens`: a multiple of the
+  /// block, capped below the last of `num_tokens`. Holds nothing; O(1) while nothing was evicted
+  /// and the request is the same. Unknown requests: 0.
   [[nodiscard]] std::uint32_t lookup(std::string_view engine_id, std::uint32_t num_local_tokens,
                                      std::uint32_t num_tokens);
-  /// The engine allocated blocks (`table`: all of the request's, by position) and waits for a load
-  /// of `num_external_tokens` (not 0) behind the local tokens of the last lookup(). If the answer
-  /// does not hold any more the load is planned as a failed one, never skipped.
-  void on_allocated(std::string_view engine_id, std::span<const BlockId> table,
+  /// The engine allocated blocks (`tables`: all of the request's, by group and position) and waits
+  /// for a load of `num_external_tokens` (not 0) behind the local tokens of the last lookup(). If
+  /// the answer does not hold any more the load fails, it is never skipped. Throws ProtocolError
+  /// for a request that is unknown or loads already.
+  void on_allocated(std::string_view engine_id, std::span<const std::span<const BlockId>> tables,
                     std::uint32_t num_external_tokens);
+  /// For an engine with one group.
+  void on_allocated(std::string_view engine_id, std::span<const BlockId> table,
+                    std::uint32_t num_external_tokens) {
+    on_allocated(engine_id, {&table, 1}, num_external_tokens);
+  }
 
-  /// The engine took the request's blocks away.
+  /// The engine took the request's blocks away; it waits for its turn again.
   void on_preempted(std::string_view engine_id);
   /// The request runs in this step: `num_computed_tokens` before it and `num_scheduled_tokens` in
-  /// it.
-  void on_scheduled(std::string_view engine_id, TableUpdate update, std::span<const BlockId> blocks,
+  /// it. `blocks`: by group, all of the request's or those added; empty: none in any group. Throws
+  /// ProtocolError for another number of groups.
+  void on_scheduled(std::string_view engine_id, TableUpdate update,
+                    std::span<const std::span<const BlockId>> blocks,
                     std::uint32_t num_computed_tokens, std::uint32_t num_scheduled_tokens);
-  /// Ends the step: the encoded StepPlan for every rank.
+  /// For an engine with one group.
+  void on_scheduled(std::string_view engine_id, TableUpdate update, std::span<const BlockId> blocks,
+                    std::uint32_t num_computed_tokens, std::uint32_t num_scheduled_tokens) {
+    on_scheduled(engine_id, update, {&blocks, 1}, num_computed_tokens, num_scheduled_tokens);
+  }
+  /// Ends the step: the encoded StepPlan for every rank. Throws TimeoutError naming the rank, and
+  /// what it owes, if one was silent for longer than the rank_timeout; the slots that it may still
+  /// write are in quarantine then, until it ends them after all.
   [[nodiscard]] std::string finish_plan();
 
   /// Applies the encoded reports of one step's ranks, in the order failures, commits and releases,
-  /// retirements. Returns the engine ids whose load ended for an owner that nobody waits for any
-  /// more: they must not reach the engine. Throws ProtocolError (a message that cannot be read, or
+  /// retirements. No report at all is fine. Throws ProtocolError (a message that cannot be read, or
   /// contradicts its plan) or TopologyError; the engine cannot go on then.
-  [[nodiscard]] std::vector<std::string> fold(std::span<const std::span<const std::byte>> reports);
+  [[nodiscard]] FoldResult fold(std::span<const std::span<const std::byte>> reports);
 
   /// The engine finished the request: everything of it is released before this returns (G2).
   /// Idempotent.
@@ -110,6 +170,8 @@ class SchedulerEngine {
   void reset_cache();
 
   [[nodiscard]] SchedulerSnapshot snapshot() const;
+  /// Slots of the tier that are ready on every rank, if all were of the first class.
+  [[nodiscard]] std::uint32_t num_slots() const;
 
  private:
   class Impl;

@@ -18,32 +18,32 @@ enum class StoreReadiness : std::uint8_t {
   kAfterForward  ///< Completed by this step: in wait_for_save.
 };
 
-/// Why a load is cancelled.
-enum class CancelKind : std::uint8_t {
-  kAbort,  ///< Its request is gone: report it, nobody looks at the bytes.
-  kDoom    ///< Its slots were reset: report it as failed.
-};
-
 struct StoreOrder {
   TransferId transfer;
   Owner owner;
-  GroupId group;
+  SlabClassId slab_class;  ///< Of the blocks: their geometry, and where their slots are.
   StoreReadiness readiness = StoreReadiness::kAfterForward;
+  std::vector<BlockSlot> blocks;
+};
+
+/// Blocks of one slab class and their slots.
+struct ClassBlocks {
+  SlabClassId slab_class;
   std::vector<BlockSlot> blocks;
 };
 
 struct LoadOrder {
   TransferId transfer;
   Owner owner;
-  std::string engine_request_id;  ///< By which the rank reports it to the engine.
-  bool doomed = false;            ///< Copy nothing and report a failure.
-  GroupId group;
-  std::vector<BlockSlot> blocks;
+  std::vector<ClassBlocks> parts;  ///< None if there is nothing to copy.
 };
 
-struct CancelOrder {
+/// A load that failed, to be told to the engine: every rank announces it in its next collect().
+/// Only ranks can tell the engine of a failure, and only the scheduler side knows that there is one
+/// and that the engine still waits.
+struct FailureNotice {
   TransferId transfer;
-  CancelKind kind = CancelKind::kAbort;
+  std::string engine_request_id;
 };
 
 /// What every rank does in one step. Travels inside the engine's connector metadata.
@@ -52,14 +52,19 @@ struct StepPlan {
   PlanSeq seq;
   std::vector<StoreOrder> stores;  ///< kNow orders first.
   std::vector<LoadOrder> loads;
-  std::vector<CancelOrder> cancels;
+  /// Stores and loads that nobody wants any more: what is queued is dropped, what runs is waited
+  /// for; they end all the same.
+  std::vector<TransferId> cancels;
+  std::vector<FailureNotice> notices;
 
   /// Nothing but a sequence number.
-  [[nodiscard]] bool empty() const { return stores.empty() && loads.empty() && cancels.empty(); }
+  [[nodiscard]] bool empty() const {
+    return stores.empty() && loads.empty() && cancels.empty() && notices.empty();
+  }
 };
 
 /// Version of plan and report messages; both sides refuse another one.
-inline constexpr std::uint16_t kWireVersion = 1;
+inline constexpr std::uint16_t kWireVersion = 3;
 
 /// Little-endian bytes.
 [[nodiscard]] std::string encode(const StepPlan& plan);

@@ -13,14 +13,20 @@
 
 namespace kvferry::connector {
 
+/// The slots of one class, as a rank has them.
+struct RankSlots {
+  std::uint64_t slot_bytes = 0;  ///< Packed bytes of a block on this rank.
+  std::uint32_t slots_per_chunk = 0;
+};
+
 /// What a rank says of itself in its first report; the scheduler side compares it with what it was
 /// told (G8).
 struct RankTopology {
   std::uint32_t world_size = 0;
-  std::uint32_t num_blocks = 0;   ///< Blocks of the engine's pool.
-  std::uint64_t slot_bytes = 0;   ///< Packed bytes of a block on this rank.
-  std::uint32_t num_slots = 0;    ///< Slots of this rank's arena, ready for use.
-  std::uint32_t ring_blocks = 0;  ///< Blocks that the staging ring holds.
+  std::uint32_t num_blocks = 0;  ///< Blocks of the engine's pool.
+  std::vector<RankSlots> classes;
+  std::uint32_t num_chunks = 0;   ///< Chunks of this rank's arena that are ready for use.
+  std::uint32_t ring_blocks = 0;  ///< Blocks of the first class that the staging ring holds.
 };
 
 /// How many blocks of a store this rank took, counted from the first. The rest it skipped for good.
@@ -48,9 +54,14 @@ struct StepReport {
   std::vector<StoreGathered> gathered;
   std::vector<TransferEnded> stores;
   std::vector<TransferEnded> loads;
+  /// FailureNotices that this rank has announced to the engine.
+  std::vector<TransferId> announced;
+  /// Chunks that are ready now; set when they have become more.
+  std::optional<std::uint32_t> num_ready_chunks = std::nullopt;
 
   [[nodiscard]] bool empty() const {
-    return !topology && gathered.empty() && stores.empty() && loads.empty();
+    return !topology && gathered.empty() && stores.empty() && loads.empty() && announced.empty() &&
+           !num_ready_chunks;
   }
 };
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kvferry/base/ids.hpp"
+#include "kvferry/cpu_tier/arena.hpp"
 #include "kvferry/gpu/block_geometry.hpp"
 #include "kvferry/gpu/device.hpp"
 #include "kvferry/transfer/transfer_engine.hpp"
@@ -10,28 +11,45 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace kvferry::connector {
+
+/// How a rank gets its host memory.
+struct ArenaWishes {
+  /// Where it is to lie; unset: next to the device.
+  std::optional<std::uint32_t> numa_node = std::nullopt;
+  /// Of what pages; unset: the best there are.
+  std::optional<cpu_tier::PageKind> pages = std::nullopt;
+  /// Bytes that become ready, and are registered, at a time while the engine serves.
+  std::uint64_t piece_bytes = cpu_tier::ArenaOptions().max_piece_bytes;
+  /// Most bytes that become ready per second; 0: as they come.
+  std::uint64_t bytes_per_second = 0;
+  /// Go on with what can be had, if not all can.
+  bool allow_smaller = false;
+  /// The engine's ranks on this node: the first of them checks the budget for all.
+  cpu_tier::ClaimGroup group = {};
+  /// Where the memory budget is read from.
+  cpu_tier::MachineRoot machine = {};
+};
 
 /// What one rank is told.
 struct WorkerOptions {
   RankId rank;
   std::uint32_t world_size = 1;
-  /// Slots of this rank's arena.
-  std::uint32_t num_slots = 0;
+  /// Chunks of this rank's arena, which are as large as their slots of some class.
+  std::uint32_t num_chunks = 0;
+  /// Slots in a chunk, by slab class.
+  std::vector<std::uint32_t> slots_per_chunk{1};
+  ArenaWishes arena = {};
   transfer::TransferOptions transfer;
   /// A transfer under way for longer than this is a fatal, named error of this worker: a copy that
   /// does not end cannot be reported as anything.
   std::chrono::nanoseconds transfer_timeout = std::chrono::seconds(300);
-};
-
-/// Loads that ended since the last collect(), by the engine's request ids, each load once.
-struct EndedLoads {
-  std::vector<std::string> ended;   ///< All of them, the failed included.
-  std::vector<std::string> failed;  ///< Those whose blocks must not be used.
 };
 
 /// The worker side of one rank: executes the plans in order and reports. One thread at a time (the
@@ -42,11 +60,18 @@ struct EndedLoads {
 /// reports the stores it never saved as skipped.
 class WorkerEngine {
  public:
-  /// Makes arena, ring, streams and threads. The KV memory that `geometry` describes outlives this.
-  /// Throws ResourceError, ConfigError or DeviceError; nothing is left behind then.
+  /// Makes arena, ring, streams and threads. The arena's first piece is ready then; the rest
+  /// becomes so on a thread of its own (G9) and is reported step by step. `geometries`: by slab
+  /// class, of blocks that fill their slots. The KV memory that they describe outlives this. Throws
+  /// ResourceError, ConfigError or DeviceError; nothing is left behind then.
+  WorkerEngine(std::unique_ptr<gpu::Device> device, std::vector<gpu::BlockGeometry> geometries,
+               const WorkerOptions& options);
+  /// For blocks of one size.
   WorkerEngine(std::unique_ptr<gpu::Device> device, gpu::BlockGeometry geometry,
-               WorkerOptions options);
-  /// close().
+               const WorkerOptions& options)
+      : WorkerEngine(std::move(device), std::vector{std::move(geometry)}, options) {}
+  /// close(). If the device is lost with memory in doubt, the arena and the device are left behind
+  /// for ever instead of given back.
   ~WorkerEngine();
   WorkerEngine(const WorkerEngine&) = delete;
   WorkerEngine& operator=(const WorkerEngine&) = delete;
@@ -65,21 +90,42 @@ class WorkerEngine {
   /// the rest of the plan.
   void save(std::uintptr_t compute_stream);
 
-  /// What ended since the last call. Throws TimeoutError naming a transfer that is overdue.
-  [[nodiscard]] EndedLoads collect();
+  /// Takes note of what ended since the last call, for the next report. Returns the engine's ids of
+  /// the requests whose load this rank has to announce as ended and failed: those of the plans'
+  /// notices, each once. A load that succeeded is announced by the scheduler side. Throws
+  /// TimeoutError naming a transfer that is overdue, ResourceError if the arena cannot become as
+  /// large as it was to be and may not stay smaller, and DeviceError from then on once the device
+  /// is lost: it says what was lost, since when, and what stays in quarantine.
+  [[nodiscard]] std::vector<std::string> collect();
   /// The encoded StepReport of everything since the last call; empty when there is nothing to say.
   [[nodiscard]] std::string take_report();
 
   /// Refuses new work, drops what is queued, waits for what runs. Idempotent. Throws TimeoutError
-  /// after the transfer time-out: the memory is then still in use.
+  /// after the transfer time-out: the memory is then still in use. Throws DeviceError at once if
+  /// what is left is in quarantine.
   void close();
 
+  /// Of the first slab class, as are the slots counted by the next two.
   [[nodiscard]] std::uint64_t slot_bytes() const;
+  /// That are ready now.
   [[nodiscard]] std::uint32_t num_slots() const;
+  /// That will be ready, unless memory runs out.
+  [[nodiscard]] std::uint32_t max_slots() const;
+  /// What was obtained of the host memory so far, and why its growth ended early, if it did: for
+  /// logs, in one line. Milliseconds.
+  [[nodiscard]] std::string arena_text() const;
+  /// The same as figures. Both read /proc: milliseconds.
+  [[nodiscard]] cpu_tier::ArenaReport arena_report() const;
+  /// What the user is to be warned of about the host memory: for logs, a line each.
+  [[nodiscard]] const std::vector<std::string>& arena_warnings() const;
   [[nodiscard]] transfer::TransferStats stats() const;
+  /// As TransferEngine says.
+  [[nodiscard]] std::string copy_paths_text() const;
+  /// Name, architecture and driver of the device, for logs.
+  [[nodiscard]] std::string device_description() const;
 
-  /// For tests that prove that a wrong byte is noticed: overwrites the bytes of slot `to` by those
-  /// of slot `source`.
+  /// For tests that prove that a wrong byte is noticed: overwrites the bytes of slot `to` of the
+  /// first class by those of slot `source`.
   void unsafe_copy_slot(SlotId source, SlotId to);
 
  private:
@@ -90,7 +136,7 @@ class WorkerEngine {
   /// free.
   struct WaitingStore {
     TransferId transfer;
-    GroupId group;
+    SlabClassId slab_class;
     bool ready = false;
     std::vector<BlockSlot> blocks;
     std::uint32_t num_gathered = 0;

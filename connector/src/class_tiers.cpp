@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "class_tiers.hpp"
+
+namespace kvferry::connector {
+
+using cpu_tier::CpuTier;
+using cpu_tier::SlabSnapshot;
+using cpu_tier::SlabTier;
+using cpu_tier::TierSnapshot;
+
+ClassTiers::ClassTiers(const SchedulerOptions& options) {
+  for (const KvGroup& group : options.groups) classes_of_groups_.push_back(group.slab_class);
+  for (const SlabClass& of : options.classes) slots_per_chunk_.push_back(of.slots_per_chunk);
+  if (options.classes.size() == 1) {
+    alone_ = std::make_unique<CpuTier>(options.max_chunks * slots_per_chunk_[0], options.tier);
+    tiers_.push_back(alone_.get());
+    return;
+  }
+  shared_ = std::make_unique<SlabTier>(options.max_chunks, options.tier);
+  for (const std::uint32_t count : slots_per_chunk_) {
+    tiers_.push_back(&shared_->tier(shared_->add_class(count)));
+  }
+}
+
+void ClassTiers::grow_to(std::uint32_t num_chunks) {
+  if (shared_) return shared_->grow_to(num_chunks);
+  alone_->grow_to(num_chunks * slots_per_chunk_[0]);
+}
+
+void ClassTiers::offer(SlabClassId slab_class, std::span<const cpu_tier::BlockKey> keys,
+                       std::span<cpu_tier::OfferAnswer> answers) {
+  if (shared_) return shared_->offer(slab_class, keys, answers);
+  alone_->offer(keys, answers);
+}
+
+Result<cpu_tier::Reservation, cpu_tier::NotReserved> ClassTiers::reserve(
+    SlabClassId slab_class, std::span<const cpu_tier::BlockKey> keys) {
+  return shared_ ? shared_->reserve(slab_class, keys) : alone_->reserve(keys);
+}
+
+void ClassTiers::forget_all() {
+  for (CpuTier* tier : tiers_) tier->forget_all();
+}
+
+std::uint64_t ClassTiers::eviction_epoch() const {
+  std::uint64_t sum = 0;
+  for (const CpuTier* tier : tiers_) sum += tier->eviction_epoch();
+  return sum;
+}
+
+TierSnapshot ClassTiers::snapshot() const {
+  if (alone_) return alone_->snapshot();
+  const SlabSnapshot slabs = shared_->snapshot();
+  TierSnapshot sum;
+  for (const cpu_tier::SlabClassSnapshot& of : slabs.classes) sum += of.tier;
+  const std::uint32_t num_unused = slabs.num_free_chunks * slots_per_chunk_[0];
+  sum.num_free += num_unused;
+  sum.num_slots += num_unused;
+  return sum;
+}
+
+SlabSnapshot ClassTiers::slabs() const {
+  if (shared_) return shared_->snapshot();
+  const TierSnapshot now = alone_->snapshot();
+  const std::uint32_t num_chunks = now.num_slots / slots_per_chunk_[0];
+  return {num_chunks, 0, {{slots_per_chunk_[0], num_chunks, 0, now}}};
+}
+
+}  // namespace kvferry::connector

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kvferry/base/ids.hpp"
+#include "kvferry/base/result.hpp"
+#include "kvferry/connector/scheduler_engine.hpp"
+#include "kvferry/cpu_tier/cpu_tier.hpp"
+#include "kvferry/cpu_tier/slab_tier.hpp"
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace kvferry::connector {
+
+/// The CPU tier as the scheduler side uses it: a CpuTier for each slab class. One class alone has
+/// all of the memory; several share it by a SlabTier. Thread-safe as these are.
+class ClassTiers {
+ public:
+  explicit ClassTiers(const SchedulerOptions& options);
+
+  [[nodiscard]] std::uint32_t num_classes() const {
+    return static_cast<std::uint32_t>(tiers_.size());
+  }
+  [[nodiscard]] SlabClassId class_of(GroupId group) const {
+    return classes_of_groups_[group.value()];
+  }
+  /// For everything but growth, offers and reservations, which concern all classes.
+  [[nodiscard]] cpu_tier::CpuTier& of(SlabClassId slab_class) {
+    return *tiers_[slab_class.value()];
+  }
+  [[nodiscard]] cpu_tier::CpuTier& of(GroupId group) { return of(class_of(group)); }
+
+  void grow_to(std::uint32_t num_chunks);
+  void offer(SlabClassId slab_class, std::span<const cpu_tier::BlockKey> keys,
+             std::span<cpu_tier::OfferAnswer> answers);
+  [[nodiscard]] Result<cpu_tier::Reservation, cpu_tier::NotReserved> reserve(
+      SlabClassId slab_class, std::span<const cpu_tier::BlockKey> keys);
+  void forget_all();
+
+  /// Moves on whenever a class's does.
+  [[nodiscard]] std::uint64_t eviction_epoch() const;
+  /// Of all classes together. What no class has counts as free slots of the first.
+  [[nodiscard]] cpu_tier::TierSnapshot snapshot() const;
+  /// Who has what; one class has all of its chunks.
+  [[nodiscard]] cpu_tier::SlabSnapshot slabs() const;
+
+ private:
+  std::vector<SlabClassId> classes_of_groups_;
+  std::vector<std::uint32_t> slots_per_chunk_;
+  std::unique_ptr<cpu_tier::CpuTier> alone_;
+  std::unique_ptr<cpu_tier::SlabTier> shared_;
+  std::vector<cpu_tier::CpuTier*> tiers_;  ///< By class.
+};
+
+}  // namespace kvferry::connector

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the tier's policy hears of requests, and what becomes of its answers.
+#include "kvferry/cpu_tier/cpu_tier.hpp"
+
+#include "scheduler_impl.hpp"
+
+#include <algorithm>
+
+namespace kvferry::connector {
+
+using cpu_tier::OfferAnswer;
+
+SchedulerEngine::Impl::Candidate SchedulerEngine::Impl::candidate_of(Request& request,
+                                                                     std::size_t group,
+                                                                     std::uint32_t first,
+                                                                     std::uint32_t last) const {
+  while (first < last && prefixes_.is_null(group, request.tables[group][first])) ++first;
+  return {&request, group, first, last};
+}
+
+void SchedulerEngine::Impl::offer(const Candidate& candidate) {
+  Request& request = *candidate.request;
+  const auto& table = request.tables[candidate.group];
+  answers_.resize(candidate.last - candidate.first);
+  tiers_.offer(class_of(candidate), keys_of(candidate), answers_);
+  for (std::uint32_t at = candidate.first; at < candidate.last; ++at) {
+    OfferAnswer& answer = answers_[at - candidate.first];
+    if (answer == OfferAnswer::kHeld) continue;
+    if (prefixes_.is_null(candidate.group, table[at])) {
+      answer = OfferAnswer::kHeld;  // There is nothing to store.
+      continue;
+    }
+    // A window group's block is needed by loads that end near it only.
+    const bool ends = !is_admitted(answer) && !prefixes_.is_window(candidate.group);
+    if (ends) request.store_end = std::min(request.store_end, at);
+    if (is_admitted(answer) && at < request.store_end) continue;
+    answer = OfferAnswer::kDeclined;
+    ++skipped_declined_;
+  }
+}
+
+void SchedulerEngine::Impl::defer(const Candidate& candidate) {
+  if (stores_off() || candidate.first >= candidate.last) return;
+  offer(candidate);
+  const std::span<const BlockId> blocks = blocks_of(candidate);
+  const std::span<const cpu_tier::BlockKey> keys = keys_of(candidate);
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    if (!is_admitted(answers_[i])) continue;
+    if (in_step_) {
+      deferred_.push_back({blocks[i], keys[i]});
+    } else {
+      backlog_.push(blocks[i], keys[i]);
+    }
+  }
+}
+
+void SchedulerEngine::Impl::offer_rest(Request& request) {
+  if (!request.storable || request.state != RequestState::kIdle) return;
+  request.sync_keys();
+  const std::uint32_t first = request.num_offered;
+  for (std::size_t group = 0; group < request.tables.size(); ++group) {
+    const auto end =
+        static_cast<std::uint32_t>(std::min(request.num_keys(), request.tables[group].size()));
+    defer(candidate_of(request, group, first, end));
+    request.num_offered = std::max(request.num_offered, end);
+  }
+}
+
+}  // namespace kvferry::connector
