@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kvferry/base/batch_copy.hpp"
+#include "kvferry/base/mutex.hpp"
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <thread>
+#include <vector>
+
+namespace kvferry::lmcache {
+
+enum class CopyEnd : std::uint8_t {
+  kDone,  ///< Every byte was copied, and is there for whoever learns of it.
+  kGivenUp
+};
+
+/// One batch of copies. Whatever becomes of it, end() is called once, by the thread that is through
+/// with it last, and nobody touches its memory from then on.
+class CopyJob {
+ public:
+  /// From `streaming_bytes` on it passes the caches by. `num_threads` share in it. Small batches
+  /// are one part; parts of others are small enough for a load to wait for.
+  CopyJob(std::vector<CopyRun> runs, std::uint32_t num_threads, std::uint64_t streaming_bytes);
+  virtual ~CopyJob() = default;
+  CopyJob(const CopyJob&) = delete;
+  CopyJob& operator=(const CopyJob&) = delete;
+
+  [[nodiscard]] std::uint64_t num_bytes() const { return num_bytes_; }
+  [[nodiscard]] std::uint32_t num_parts() const {
+    return static_cast<std::uint32_t>(parts_.size());
+  }
+
+ protected:
+  virtual void end(CopyEnd how) noexcept = 0;
+
+ private:
+  friend class CopyPool;
+  [[nodiscard]] bool has_parts() const {
+    return next_.load(std::memory_order_relaxed) < num_parts();
+  }
+  /// Copies the next part, if there is one.
+  bool copy_next() noexcept;
+  /// Nobody begins another part.
+  void give_up() noexcept;
+  void ended(std::uint32_t num_parts) noexcept;
+
+  const std::vector<CopyRun> runs_;
+  const std::uint64_t num_bytes_;
+  const BatchCopy batch_;
+  std::vector<BatchCopy::Part> parts_;
+  std::atomic<std::uint32_t> next_ = 0;
+  std::atomic<std::uint32_t> num_left_;
+  std::atomic<bool> given_up_ = false;
+};
+
+/// Of two jobs that wait, a load goes first: somebody's first token waits for it.
+enum class CopyUrgency : std::uint8_t { kLoad, kStore };
+
+/// Threads that copy. All of them work on one job, load before store, in the order of submission.
+/// After a job they look out for the next one for 50 us, then sleep. Thread-safe.
+class CopyPool {
+ public:
+  /// 0: as many as the process may run at once, at most 16 (copy_threads.hpp). Throws
+  /// ResourceError if not one thread can be had.
+  explicit CopyPool(std::uint32_t num_threads = 0);
+  /// close().
+  ~CopyPool();
+  CopyPool(const CopyPool&) = delete;
+  CopyPool& operator=(const CopyPool&) = delete;
+
+  [[nodiscard]] std::uint32_t num_threads() const { return num_threads_; }
+
+  /// Once it is closed, jobs end as given up, at once.
+  void submit(const std::shared_ptr<CopyJob>& job, CopyUrgency urgency) noexcept;
+  /// Copies all of it on the calling thread.
+  static void run(CopyJob& job);
+  /// Begins no more parts; returns when every job has ended. Idempotent.
+  void close();
+
+ private:
+  using Queue = std::deque<std::shared_ptr<CopyJob>>;
+
+  void work();
+  /// The job to be worked on now, or null.
+  [[nodiscard]] std::shared_ptr<CopyJob> next_job() KVFERRY_REQUIRES(mutex_);
+  void await_job() KVFERRY_REQUIRES(mutex_);
+  void count_waiting() KVFERRY_REQUIRES(mutex_);
+
+  const std::uint32_t num_threads_;
+  Mutex mutex_;
+  CondVar submitted_;
+  std::array<Queue, 2> queues_ KVFERRY_GUARDED_BY(mutex_);  ///< By urgency.
+  std::uint32_t num_asleep_ KVFERRY_GUARDED_BY(mutex_) = 0;
+  bool closing_ KVFERRY_GUARDED_BY(mutex_) = false;
+  /// For those that look without the lock.
+  std::atomic<bool> has_jobs_ = false;
+  std::atomic<bool> has_loads_ = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace kvferry::lmcache

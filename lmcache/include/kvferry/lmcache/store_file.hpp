@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kvferry/lmcache/store_geometry.hpp"
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+
+/// What a store's file holds, so that a later process can serve what an earlier one stored:
+///
+///     | StoreFileHeader (a page) | slot size of each chunk (whole pages) | chunk 0 | chunk 1 | ...
+///
+/// Offsets only: every process maps it where it likes. What is in a chunk is said in
+/// store_geometry.hpp and slot_record.hpp. Transitions, each in an order in which a process may end
+/// anywhere: a record's word says kWriting before anything in its slot changes, and kReadable after
+/// all of it has; a chunk's records are free before its slot size becomes 0, and free in their new
+/// number before it becomes another.
+namespace kvferry::lmcache {
+
+struct StoreFileHeader {
+  static constexpr std::array<char, 8> kMagic = {'K', 'V', 'F', 'E', 'R', 'R', 'Y', 'L'};
+  /// Goes up with every change of what this file declares, or of what it refers to.
+  static constexpr std::uint32_t kVersion = 1;
+  static constexpr std::uint64_t kBytes = 4096;
+
+  std::array<char, 8> magic;
+  std::uint32_t version;
+  /// 0x01020304 as this machine writes it.
+  std::uint32_t byte_order;
+  std::uint64_t capacity_bytes;
+  std::uint64_t chunk_bytes;
+  std::uint64_t num_chunks;
+  std::uint64_t least_slot_bytes;
+  std::uint64_t record_bytes;
+  /// Text, of the machine's present run: what a memory file of another one says is not to be
+  /// trusted.
+  std::array<char, 40> boot_id;
+};
+static_assert(sizeof(StoreFileHeader) <= StoreFileHeader::kBytes);
+
+/// Where the first chunk begins.
+[[nodiscard]] constexpr std::uint64_t chunks_offset(const StoreGeometry& geometry) {
+  const std::uint64_t table = geometry.num_chunks * sizeof(std::atomic<std::uint64_t>);
+  return StoreFileHeader::kBytes +
+         (table + StoreFileHeader::kBytes - 1) / StoreFileHeader::kBytes * StoreFileHeader::kBytes;
+}
+
+}  // namespace kvferry::lmcache

@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvferry/lmcache/object_client.hpp"
+
+#include "kvferry/base/check.hpp"
+#include "kvferry/base/error.hpp"
+#include "kvferry/base/test_hooks.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <sys/eventfd.h>
+#include <system_error>
+#include <unistd.h>
+#include <utility>
+
+namespace kvferry::lmcache {
+namespace {
+
+/// Bound of waits that a notification ends.
+constexpr std::chrono::seconds kWaitSlice{1};
+
+/// Copies up to here are done before the submission returns: to hand one over takes about as long
+/// as it would run (100 us at 10 GB/s, and 40 to wake a thread), and whoever submits goes on to
+/// wait for it anyway. LMCache's other submissions wait meanwhile.
+constexpr std::uint64_t kInlineBytes = std::uint64_t{1} << 20U;
+
+/// A load's buffer was in use a moment ago, and is read by whoever waits for it: streaming stores
+/// into lines that a cache holds are slower than plain ones, until there are more than it holds.
+constexpr std::uint64_t kStreamingLoadBytes = std::uint64_t{4} << 20U;
+
+int make_event_fd() {
+  const int descriptor = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  if (descriptor < 0) {
+    throw ResourceError("no eventfd can be made: " + std::generic_category().message(errno) +
+                        "; raise the limit on open files (ulimit -n)");
+  }
+  return descriptor;
+}
+
+std::vector<std::uint64_t> sizes_of(const auto& buffers) {
+  std::vector<std::uint64_t> sizes;
+  sizes.reserve(buffers.size());
+  for (const auto& buffer : buffers) sizes.push_back(buffer.size());
+  return sizes;
+}
+
+CopyRun run_of(std::byte* destination, const std::byte* source, std::uint64_t bytes) {
+  return {reinterpret_cast<std::uintptr_t>(destination), reinterpret_cast<std::uintptr_t>(source),
+          bytes};
+}
+
+}  // namespace
+
+/// The duty to complete a batch, from its acceptance on. One that is dropped completes it as
+/// failed, so that no path forgets it.
+class ObjectClient::Accepted {
+ public:
+  Accepted(ObjectClient& client, Node node) : client_(&client), node_(std::move(node)) {}
+  Accepted(Accepted&& other) noexcept
+      : client_(std::exchange(other.client_, nullptr)), node_(std::move(other.node_)) {}
+  Accepted& operator=(Accepted&&) = delete;
+  Accepted(const Accepted&) = delete;
+  Accepted& operator=(const Accepted&) = delete;
+  ~Accepted() {
+    if (client_ != nullptr) client_->complete(std::move(node_));
+  }
+
+  [[nodiscard]] BatchId id() const { return node_.front().id; }
+  Completion& completion() { return node_.front(); }
+  void end() noexcept { std::exchange(client_, nullptr)->complete(std::move(node_)); }
+  /// As if it had never been: the submission throws.
+  void withdraw() noexcept {
+    ObjectClient* const client = std::exchange(client_, nullptr);
+    MutexLock lock(client->mutex_);
+    if (--client->num_open_ == 0) client->quiet_.notify_all();
+  }
+
+ private:
+  ObjectClient* client_;
+  Node node_;
+};
+
+/// Copies between a batch's buffers and its places in the store. What it takes over by begin() it
+/// gives back in end(), which is called once.
+template <typename Values>
+class ObjectClient::Transfer : public CopyJob {
+ public:
+  Transfer(ObjectClient& client, std::vector<CopyRun> runs, std::uint64_t streaming_bytes)
+      : CopyJob(std::move(runs), client.pool_.num_threads(), streaming_bytes), client_(client) {}
+  void begin(Accepted&& accepted, Values&& values) noexcept {
+    accepted_.emplace(std::move(accepted));
+    values_ = std::move(values);
+  }
+
+ protected:
+  void end(CopyEnd how) noexcept final {
+    Completion& completion = accepted_->completion();
+    completion.ok = how == CopyEnd::kDone;
+    if (!completion.ok) completion.error = "the client was closed before the batch was copied";
+    give_back(how, completion);
+    accepted_->end();
+  }
+  virtual void give_back(CopyEnd how, Completion& completion) noexcept = 0;
+
+  ObjectClient& client_;
+  std::optional<Accepted> accepted_;
+  Values values_;
+};
+
+class ObjectClient::SetJob final : public Transfer<WritableValues> {
+ public:
+  using Transfer::Transfer;
+
+ private:
+  void give_back(CopyEnd how, Completion& /*completion*/) noexcept override {
+    if (how == CopyEnd::kGivenUp) return client_.store_->abort(std::move(values_));
+    KVFERRY_PAUSE_POINT("lmcache.before_commit");
+    client_.store_->commit(std::move(values_));
+    client_.stored_bytes_ += num_bytes();
+  }
+};
+
+class ObjectClient::GetJob final : public Transfer<ReadableValues> {
+ public:
+  using Transfer::Transfer;
+
+ private:
+  void give_back(CopyEnd how, Completion& completion) noexcept override {
+    client_.store_->release(std::move(values_));
+    if (how == CopyEnd::kGivenUp) {
+      completion.found->assign(completion.found->size(), false);
+    } else {
+      client_.loaded_bytes_ += num_bytes();
+    }
+  }
+};
+
+ObjectClient::ObjectClient(std::unique_ptr<ObjectStore> store, std::uint32_t num_workers)
+    : store_(std::move(store)), event_fd_(make_event_fd()), pool_(num_workers) {}
+
+ObjectClient::~ObjectClient() {
+  close();
+  ::close(event_fd_);
+}
+
+ObjectClient::Accepted ObjectClient::accept() {
+  Node node(1);
+  MutexLock lock(mutex_);
+  if (closing_) throw Error("the LMCache client was closed; make a new one");
+  node.front().id = BatchId(next_id_++);
+  ++num_open_;
+  return {*this, std::move(node)};
+}
+
+void ObjectClient::complete(Node&& node) noexcept {
+  MutexLock lock(mutex_);
+  if (!node.front().ok) ++num_failed_;
+  // Whoever drains takes all: one signal for all that come meanwhile.
+  const bool is_first = completions_.empty();
+  completions_.splice(completions_.end(), node);
+  if (is_first) {
+    const std::uint64_t one = 1;
+    // Its counter cannot be full: drain() zeroes it.
+    static_cast<void>(::write(event_fd_, &one, sizeof one));
+  }
+  if (--num_open_ == 0) quiet_.notify_all();
+}
+
+std::vector<Completion> ObjectClient::drain() {
+  std::vector<Completion> taken;
+  MutexLock lock(mutex_);
+  taken.reserve(completions_.size());
+  std::uint64_t ignored = 0;
+  static_cast<void>(::read(event_fd_, &ignored, sizeof ignored));
+  for (Completion& completion : completions_) taken.push_back(std::move(completion));
+  completions_.clear();
+  return taken;
+}
+
+std::vector<std::shared_ptr<void>> ObjectClient::take_keepers() {
+  std::vector<std::shared_ptr<void>> keepers;
+  MutexLock lock(mutex_);
+  keepers.reserve(completions_.size());
+  for (Completion& completion : completions_) keepers.push_back(std::move(completion.keeper));
+  return keepers;
+}
+
+BatchId ObjectClient::submit_set(std::span<const std::string_view> keys,
+                                 std::span<const std::span<const std::byte>> values,
+                                 std::shared_ptr<void> keeper) {
+  KVFERRY_CHECK(keys.size() == values.size(), "a buffer for each key");
+  Accepted accepted = accept();
+  const BatchId id = accepted.id();
+  accepted.completion().keeper = std::move(keeper);
+  WritableValues places;
+  try {
+    auto reserved = store_->reserve(keys, sizes_of(values));
+    if (!reserved.ok()) {
+      accepted.completion().error = reserved.otherwise().why;
+      return id;
+    }
+    places = std::move(reserved).value();
+    std::vector<CopyRun> runs;
+    runs.reserve(keys.size());
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      if (places.places()[i] == nullptr || values[i].empty()) continue;
+      runs.push_back(run_of(places.places()[i], values[i].data(), values[i].size()));
+    }
+    if (KVFERRY_FAULT_POINT("lmcache.set")) throw std::bad_alloc();
+    const auto job = std::make_shared<SetJob>(*this, std::move(runs), BatchCopy::kStreamingBytes);
+    job->begin(std::move(accepted), std::move(places));
+    start(job, CopyUrgency::kStore);
+  } catch (...) {
+    store_->abort(std::move(places));
+    accepted.withdraw();
+    throw;
+  }
+  return id;
+}
+
+BatchId ObjectClient::submit_get(std::span<const std::string_view> keys,
+                                 std::span<const std::span<std::byte>> buffers,
+                                 std::shared_ptr<void> keeper) {
+  KVFERRY_CHECK(keys.size() == buffers.size(), "a buffer for each key");
+  Accepted accepted = accept();
+  const BatchId id = accepted.id();
+  accepted.completion().keeper = std::move(keeper);
+  ReadableValues places;
+  try {
+    std::vector<bool>& found = accepted.completion().found.emplace(keys.size());
+    places = store_->lease(keys, sizes_of(buffers));
+    std::vector<CopyRun> runs;
+    runs.reserve(keys.size());
+    std::uint64_t num_hits = 0;
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      if (places.places()[i] == nullptr) continue;
+      found[i] = true;
+      ++num_hits;
+      if (buffers[i].empty()) continue;
+      runs.push_back(run_of(buffers[i].data(), places.places()[i], buffers[i].size()));
+    }
+    if (KVFERRY_FAULT_POINT("lmcache.get")) throw std::bad_alloc();
+    const auto job = std::make_shared<GetJob>(*this, std::move(runs), kStreamingLoadBytes);
+    num_hits_ += num_hits;
+    num_misses_ += keys.size() - num_hits;
+    job->begin(std::move(accepted), std::move(places));
+    start(job, CopyUrgency::kLoad);
+  } catch (...) {
+    store_->release(std::move(places));
+    accepted.withdraw();
+    throw;
+  }
+  return id;
+}
+
+void ObjectClient::start(const std::shared_ptr<CopyJob>& job, CopyUrgency urgency) noexcept {
+  if (job->num_bytes() <= kInlineBytes) {
+    CopyPool::run(*job);
+  } else {
+    pool_.submit(job, urgency);
+  }
+}
+
+template <typename Operation>
+BatchId ObjectClient::perform(Operation operation) {
+  Accepted accepted = accept();
+  const BatchId id = accepted.id();
+  try {
+    accepted.completion().found = operation();
+  } catch (...) {
+    accepted.withdraw();
+    throw;
+  }
+  accepted.completion().ok = true;
+  accepted.end();
+  return id;
+}
+
+BatchId ObjectClient::submit_exists(std::span<const std::string_view> keys) {
+  return perform([&] { return store_->lookup(keys); });
+}
+
+BatchId ObjectClient::submit_delete(std::span<const std::string_view> keys) {
+  return perform([&] { return store_->forget(keys); });
+}
+
+void ObjectClient::close() {
+  {
+    MutexLock lock(mutex_);
+    closing_ = true;
+  }
+  pool_.close();
+  MutexLock lock(mutex_);
+  while (num_open_ > 0) quiet_.wait_for(mutex_, kWaitSlice);
+}
+
+ClientSnapshot ObjectClient::snapshot() const {
+  ClientSnapshot now;
+  now.store = store_->snapshot();
+  now.num_hits_total = num_hits_;
+  now.num_misses_total = num_misses_;
+  now.stored_bytes_total = stored_bytes_;
+  now.loaded_bytes_total = loaded_bytes_;
+  MutexLock lock(mutex_);
+  now.num_failed_total = num_failed_;
+  now.num_open = num_open_;
+  return now;
+}
+
+}  // namespace kvferry::lmcache
