@@ -12,12 +12,15 @@ __all__: list[str] = [
     "ConfigError",
     "DeviceError",
     "Error",
+    "ObjectClient",
     "ProtocolError",
     "ResourceError",
     "SchedulerEngine",
     "TimeoutError",
     "TopologyError",
     "WorkerEngine",
+    "backends",
+    "slab_geometry",
 ]
 
 class Error(RuntimeError):
@@ -51,11 +54,18 @@ class SchedulerEngine:
         world_size: typing.SupportsInt | typing.SupportsIndex,
         block_tokens: typing.SupportsInt | typing.SupportsIndex,
         num_blocks: typing.SupportsInt | typing.SupportsIndex,
-        slot_bytes: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex],
-        max_slots: typing.SupportsInt | typing.SupportsIndex,
+        slot_bytes: collections.abc.Sequence[collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]],
+        slots_per_chunk: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex],
+        max_chunks: typing.SupportsInt | typing.SupportsIndex,
+        eviction: str,
+        admission: str,
+        max_awaited_share: typing.SupportsFloat | typing.SupportsIndex,
+        group_windows: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex],
+        group_classes: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex],
+        rank_timeout_s: typing.SupportsFloat | typing.SupportsIndex,
     ) -> None:
         """
-        `block_tokens`: tokens of a block and of a hash. `num_blocks`: of the GPU pool. `slot_bytes`: packed bytes of a block, by rank. `max_slots`: of the tier. Raises ConfigError.
+        `block_tokens`: tokens of a block and of a hash. `num_blocks`: of the GPU pool. `slot_bytes`: packed bytes of a block, by slab class (the largest first) and rank. `slots_per_chunk`: by slab class. `max_chunks`: of the tier. `eviction`: 'lru', 'arc' or 'adaptive'; `admission`: 'always', 'second_offer' or 'adaptive': what the tier keeps and stores. `max_awaited_share`: of its slots, kept for queued requests. `group_windows`: of each KV cache group, the tokens that a token sees; 0 for all. `group_classes`: of each KV cache group, the slab class of its blocks. `rank_timeout_s`: a rank that is silent for longer is lost. Raises ConfigError.
         """
     def bind_pool(self, blocks: list[typing.Any]) -> None:
         """
@@ -63,15 +73,15 @@ class SchedulerEngine:
         """
     def build_plan(self, scheduler_output: typing.Any) -> bytes:
         """
-        Ends the step: the encoded plan for every rank. Reads the vLLM SchedulerOutput, keeps nothing of it.
+        Ends the step: the encoded plan for every rank. Reads the vLLM SchedulerOutput, keeps nothing of it. Raises TimeoutError naming a rank that is lost.
         """
     def close(self) -> None:
         """
         Drops everything. Idempotent.
         """
-    def fold(self, reports: list[bytes]) -> list[str]:
+    def fold(self, reports: list[bytes]) -> tuple[list[str], list[str]]:
         """
-        Applies the ranks' encoded reports. Returns the request ids whose load report is stale. Raises ProtocolError or TopologyError.
+        Applies the ranks' encoded reports. Returns (request ids whose load has ended, to be told to the engine; request ids that ranks have announced and nobody waits for, not to be told). Raises ProtocolError or TopologyError.
         """
     def lookup(
         self,
@@ -87,11 +97,11 @@ class SchedulerEngine:
         self,
         request_id: str,
         block_hashes: list[bytes],
-        blocks: typing.Any,
+        blocks: tuple[typing.Any, ...],
         num_external_tokens: typing.SupportsInt | typing.SupportsIndex,
     ) -> None:
         """
-        The engine allocated `blocks` (all KVCacheBlock objects of the request) and waits for the load.
+        The engine allocated `blocks` (for each KV cache group, all KVCacheBlock objects of the request) and waits for the load. Raises ProtocolError.
         """
     def on_finished(self, request_id: str) -> None:
         """
@@ -109,6 +119,11 @@ class SchedulerEngine:
         """
         All levels and counters, in blocks unless the name says otherwise.
         """
+    @property
+    def num_slots(self) -> int:
+        """
+        Slots of the tier that are ready on every rank, if all were of the first slab class.
+        """
 
 class WorkerEngine:
     """
@@ -118,24 +133,51 @@ class WorkerEngine:
         self,
         *,
         backend: str,
+        device_ordinal: typing.SupportsInt | typing.SupportsIndex = 0,
+        driver_library: str = "",
         rank: typing.SupportsInt | typing.SupportsIndex,
         world_size: typing.SupportsInt | typing.SupportsIndex,
         num_blocks: typing.SupportsInt | typing.SupportsIndex,
         fragments: collections.abc.Sequence[
-            tuple[
-                typing.SupportsInt | typing.SupportsIndex,
-                typing.SupportsInt | typing.SupportsIndex,
-                typing.SupportsInt | typing.SupportsIndex,
+            collections.abc.Sequence[
+                tuple[
+                    typing.SupportsInt | typing.SupportsIndex,
+                    typing.SupportsInt | typing.SupportsIndex,
+                    typing.SupportsInt | typing.SupportsIndex,
+                ]
             ]
         ],
-        num_slots: typing.SupportsInt | typing.SupportsIndex,
+        num_chunks: typing.SupportsInt | typing.SupportsIndex,
+        slots_per_chunk: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex],
+        numa_node: typing.SupportsInt | typing.SupportsIndex | None = None,
+        pages: str = "auto",
+        piece_bytes: typing.SupportsInt | typing.SupportsIndex = 67108864,
+        growth_bytes_per_second: typing.SupportsInt | typing.SupportsIndex = 0,
+        allow_smaller: bool = False,
+        budget_group: str = "",
+        num_local_ranks: typing.SupportsInt | typing.SupportsIndex = 1,
         staging_bytes: typing.SupportsInt | typing.SupportsIndex,
+        load_staging_bytes: typing.SupportsInt | typing.SupportsIndex = 0,
         max_in_flight_bytes: typing.SupportsInt | typing.SupportsIndex,
+        store_bytes_per_second: typing.SupportsInt | typing.SupportsIndex = 0,
+        copy_path: str = "auto",
         transfer_timeout_s: typing.SupportsFloat | typing.SupportsIndex,
         host_link: typing.Any = None,
     ) -> None:
         """
-        `fragments`: (address, block stride in bytes, bytes) in layer order; their memory outlives this. `num_slots`: of this rank's arena, which is pinned here. Raises ConfigError, ResourceError or DeviceError.
+        `backend`: a key of backends(). `device_ordinal`: as the process numbers the vendor's devices. `driver_library`: of the vendor's driver; empty for the system's. `fragments`: (address, block stride in bytes, bytes) in layer order, by slab class; their memory outlives this. `num_chunks`: of this rank's arena, of which a piece is pinned here and the rest by a thread. `slots_per_chunk`: by slab class. `numa_node`: None for the one next to the device. `pages`: 'auto', 'normal', 'transparent' or 'huge'. `growth_bytes_per_second`: 0 for no limit. `allow_smaller`: go on with what can be had. `budget_group`: the same for the `num_local_ranks` ranks whose arenas share this node's memory, of which the first checks the budget for all. `staging_bytes`, `load_staging_bytes`: device memory of the rings of stores and loads. `store_bytes_per_second`: 0 for no limit. `copy_path`: 'auto', or the path of every load. `host_link`: of the host back end. Raises ConfigError, ResourceError or DeviceError.
+        """
+    def arena(self) -> str:
+        """
+        What was obtained of the host memory so far, in one line.
+        """
+    def arena_figures(self) -> dict[str, float]:
+        """
+        The same as numbers; those that are not known are left out. Reads /proc: milliseconds.
+        """
+    def arena_warnings(self) -> list[str]:
+        """
+        What the user is to be warned of about the host memory, a line each.
         """
     def bind(self, plan: bytes, stream: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
@@ -145,9 +187,13 @@ class WorkerEngine:
         """
         Refuses new work and waits for what runs. Idempotent. Raises TimeoutError.
         """
-    def collect(self) -> tuple[list[str], list[str]]:
+    def collect(self) -> list[str]:
         """
-        (request ids whose load ended, those of them that failed), each load once. Raises TimeoutError.
+        Takes note of what ended. Returns the request ids whose load this rank has to announce as ended and failed, each once. Raises TimeoutError.
+        """
+    def copy_paths(self) -> str:
+        """
+        How copies cross the link by their shape, as far as it is known now, in a few lines.
         """
     def pump(self, stream: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
@@ -171,9 +217,102 @@ class WorkerEngine:
         """
         For tests: overwrites the bytes of slot `to`, so that a wrong byte can be shown to be noticed.
         """
+    def waiting(self) -> bool:
+        """
+        Whether pump() has anything to try.
+        """
     @property
-    def num_slots(self) -> int: ...
+    def device(self) -> str:
+        """
+        Back end, name, architecture and driver of the device.
+        """
     @property
-    def slot_bytes(self) -> int: ...
+    def max_slots(self) -> int:
+        """
+        Slots that will be ready.
+        """
+    @property
+    def num_slots(self) -> int:
+        """
+        Slots that are ready now.
+        """
+    @property
+    def slot_bytes(self) -> int:
+        """
+        Of the first slab class, as the slots that the next two count.
+        """
+
+class ObjectClient:
+    """
+    An object store in host memory as LMCache drives a native client. Each batch that was accepted has exactly one completion. Thread-safe.
+    """
+    def __init__(
+        self,
+        *,
+        capacity_bytes: typing.SupportsInt | typing.SupportsIndex,
+        numa_node: typing.SupportsInt | typing.SupportsIndex | None = None,
+        pages: str = "auto",
+        eviction: str = "adaptive",
+        num_workers: typing.SupportsInt | typing.SupportsIndex = 0,
+        shared_path: str = "",
+    ) -> None:
+        """
+        `capacity_bytes`: of host memory, at most. `numa_node`: None for wherever the kernel puts it. `pages`: 'auto', 'normal', 'transparent' or 'huge'. `eviction`: 'lru', 'arc' or 'adaptive'. `num_workers`: threads that copy; 0 for all that pay. `shared_path`: a file in shared memory that keeps the values; empty for none. Raises ConfigError or ResourceError.
+        """
+    def close(self) -> None:
+        """
+        Ends what is under way; nobody touches a buffer afterwards. Completions can still be drained. Idempotent.
+        """
+    def drain_completions(self) -> list[tuple[int, bool, str, list[bool] | None]]:
+        """
+        Takes what has completed: tuples (id, ok, error, for each key whether it was loaded, is there, was there; None of a set).
+        """
+    def event_fd(self) -> int:
+        """
+        A file descriptor that is readable while there are completions.
+        """
+    def memory(self) -> str:
+        """
+        What memory was obtained, in a line.
+        """
+    def snapshot(self) -> dict[str, int]:
+        """
+        Levels and counters.
+        """
+    def submit_batch_delete(self, keys: list[str]) -> int:
+        """
+        Forgets keys; returns the batch's id. Raises Error after close().
+        """
+    def submit_batch_exists(self, keys: list[str]) -> int:
+        """
+        Asks which keys are held; returns the batch's id. Raises Error after close().
+        """
+    def submit_batch_get(self, keys: list[str], buffers: list[typing.Any]) -> int:
+        """
+        Copies into each buffer the value that is held under its key with exactly its size; returns the batch's id. Raises Error after close().
+        """
+    def submit_batch_set(self, keys: list[str], buffers: list[typing.Any]) -> int:
+        """
+        Stores all values, or none; returns the batch's id. The buffers, any contiguous ones, stay as they are until the completion. Raises Error after close().
+        """
+    def warning(self) -> str:
+        """
+        What its user is to be told; usually nothing.
+        """
+    @property
+    def num_workers(self) -> int: ...
+
+def backends() -> dict[str, str]:
+    """
+    For each back end why it cannot be had in this process, in one line; empty if it can.
+    """
+
+def slab_geometry(
+    tier_bytes: typing.SupportsInt | typing.SupportsIndex,
+    slot_bytes: collections.abc.Sequence[collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]],
+) -> tuple[int, list[int]]:
+    """
+    How a tier of `tier_bytes` on each rank is divided for blocks of `slot_bytes`, by slab class and rank: (chunks, slots of each class in a chunk), the same on all ranks. Raises ConfigError.
+    """
 
 __version__: str

@@ -1,28 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a user can set: the keys of vLLM's ``kv_connector_extra_config``."""
 
-import difflib
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 from kvferry import sizes
 from kvferry.errors import ConfigError
+from kvferry.settings import bad_value, one_of, refuse_unknown_keys
 from kvferry.sizes import format_size
+
+_WHERE = "kv_connector_extra_config"
 
 KIB = 1024
 MIB = 1024 * KIB
 GIB = 1024 * MIB
 
-BACKENDS = ("auto", "host")
+BACKENDS = ("auto", "host", "cuda", "hip")
+COPY_PATHS = ("auto", "per_run", "batch", "kernel", "staged")
+PAGES = ("auto", "normal", "transparent", "huge")
+EVICTIONS = ("adaptive", "lru", "arc")
+ADMISSIONS = ("adaptive", "always", "second_offer")
 _LINK_ORDERS = ("fifo", "shuffled")
 _LINK_FIGURES = ("bandwidth_gb_s", "h2d_gb_s", "d2h_gb_s", "latency_us", "jitter_us")
 _LINK_COUNTS = ("fail_nth", "seed")
 _LINK_KEYS = (*_LINK_FIGURES, *_LINK_COUNTS, "order", "fail_probability")
 _MAX_COUNT = 2**64 - 1
 _MAX_BYTES = 2**63 - 1
+# Of the largest kernels: 2^CONFIG_NODES_SHIFT.
+_MAX_NODES = 1024
 
 HostLink = dict[str, float | int | str]
+
+# For a rank to give up a transfer, and for its error to arrive, before the scheduler gives up the rank.
+_RANK_GRACE_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,14 +46,38 @@ class KvFerryConfig:
         Host memory of the tier on one node, in bytes, split evenly over the node's ranks.
     cpu_bytes_to_use_per_rank
         Bytes of one rank; takes the place of the even split.
+    allow_smaller_tier
+        Whether to go on with less than that, if the machine has less; else it is an error.
+    numa_node
+        Where the tier's memory is to lie. None: next to the rank's device.
+    pages
+        ``"huge"``: of the machine's pool of huge pages; ``"transparent"``, ``"normal"``; ``"auto"``: the best one.
+    pinned_piece_bytes
+        Bytes of the tier that become ready, and are registered with the device, at a time while the engine serves.
+    pinning_bandwidth_limit
+        Bytes per second of the tier that become ready at most. None: as fast as they come, gently while it serves.
     staging_bytes
         Device memory of one rank's staging ring, in bytes. None: one full step of KV, at most 1 GiB.
     max_in_flight_bytes
         Bytes that may be under way on the link at once, per rank and direction.
     transfer_timeout_s
         Seconds after which a transfer that has not ended is a fatal error of its worker.
+    load_staging_bytes
+        Device memory of one rank through which loads of small fragments go, in bytes, two blocks or more; 0: none do.
+        None: twice `max_in_flight_bytes`, but no less than two blocks.
+    store_bandwidth_limit
+        Bytes per second that one rank stores at most. None: as fast as the link goes.
+    copy_path
+        How loads cross the link: ``"auto"``: by shape, and by how long copies took so far; else one for all.
     backend
         ``"auto"``: by the device of the KV cache; else the name of a back end.
+    eviction
+        Which blocks leave a full tier: ``"lru"``, ``"arc"``, or ``"adaptive"``: by the rule that would have hit most.
+    admission
+        Which blocks a full tier stores: ``"always"`` all, ``"second_offer"`` those that came before, or ``"adaptive"``:
+        as the rule that would have hit most says. One with free slots stores all.
+    max_awaited_share
+        Share of the tier, from 0 to 1, that is kept for queued requests at most; 0: nothing is.
     host_link
         The simulated link of the host back end: ``h2d_gb_s``, ``d2h_gb_s`` (1e9 bytes per second), ``latency_us``,
         ``jitter_us``, ``order``, ``fail_nth``, ``fail_probability``, ``seed``. None: copies run at memory speed.
@@ -51,10 +86,21 @@ class KvFerryConfig:
 
     cpu_bytes_to_use: int = 8 * GIB
     cpu_bytes_to_use_per_rank: int | None = None
+    allow_smaller_tier: bool = False
+    numa_node: int | None = None
+    pages: str = "auto"
+    pinned_piece_bytes: int = 64 * MIB
+    pinning_bandwidth_limit: int | None = None
     staging_bytes: int | None = None
     max_in_flight_bytes: int = 32 * MIB
+    load_staging_bytes: int | None = None
+    store_bandwidth_limit: int | None = None
+    copy_path: str = "auto"
     transfer_timeout_s: float = 300.0
     backend: str = "auto"
+    eviction: str = "adaptive"
+    admission: str = "adaptive"
+    max_awaited_share: float = 0.25
     host_link: HostLink | None = None
 
     @classmethod
@@ -69,17 +115,33 @@ class KvFerryConfig:
 
         """
         known = tuple(field.name for field in fields(cls))
-        _refuse_unknown_keys("kv_connector_extra_config", extra_config, known)
-        readers = {
+        refuse_unknown_keys(_WHERE, extra_config, known)
+        readers: dict[str, Callable[[str, object], object]] = {
             "cpu_bytes_to_use": _read_size,
             "cpu_bytes_to_use_per_rank": _read_size,
+            "allow_smaller_tier": _read_flag,
+            "numa_node": _read_node,
+            "pages": one_of(_WHERE, PAGES, "leave the key out for the best there are"),
+            "pinned_piece_bytes": _read_size,
+            "pinning_bandwidth_limit": _read_rate,
             "staging_bytes": _read_size,
             "max_in_flight_bytes": _read_size,
+            "load_staging_bytes": _read_size_or_zero,
+            "store_bandwidth_limit": _read_rate,
+            "copy_path": one_of(_WHERE, COPY_PATHS, "leave the key out"),
             "transfer_timeout_s": _read_seconds,
-            "backend": _read_backend,
+            "backend": one_of(_WHERE, BACKENDS, "leave the key out: the device of the KV cache decides"),
+            "eviction": one_of(_WHERE, EVICTIONS, "leave the key out for 'adaptive'"),
+            "admission": one_of(_WHERE, ADMISSIONS, "leave the key out for 'adaptive'"),
+            "max_awaited_share": _read_share,
             "host_link": _read_host_link,
         }
         return cls(**{key: readers[key](key, value) for key, value in extra_config.items()})  # type: ignore[arg-type]
+
+    @property
+    def rank_timeout_s(self) -> float:
+        """Seconds after which a rank that says nothing is lost: longer than it may take to say so itself."""
+        return self.transfer_timeout_s + _RANK_GRACE_S
 
     def bytes_per_rank(self, num_local_ranks: int) -> int:
         """Bytes of the tier that one rank of a node with `num_local_ranks` ranks holds."""
@@ -87,13 +149,24 @@ class KvFerryConfig:
             return self.cpu_bytes_to_use_per_rank
         return self.cpu_bytes_to_use // num_local_ranks
 
-    def num_slots(self, slot_bytes: int, num_local_ranks: int) -> int:
-        """Slots of one rank's tier.
+    def num_ranks_in_budget(self, num_local_ranks: int) -> int:
+        """Ranks of one node for all of which the first one checks the machine's memory.
+
+        Bytes per rank are for nodes that the number of local ranks is not known of (vLLM takes all ranks for local
+        under Ray), so that each rank asks for itself then; what others were granted is not granted again either way.
+        A smaller tier is divided, because the first rank would leave nothing.
+        """
+        if self.cpu_bytes_to_use_per_rank is not None and not self.allow_smaller_tier:
+            return 1
+        return num_local_ranks
+
+    def tier_bytes(self, slot_bytes: int, num_local_ranks: int) -> int:
+        """Bytes of one rank's tier.
 
         Parameters
         ----------
         slot_bytes
-            Bytes of one block on this rank, all layers packed.
+            Bytes of the largest block on this rank, all layers packed.
         num_local_ranks
             Ranks among which the node's budget is divided.
 
@@ -105,7 +178,7 @@ class KvFerryConfig:
         """
         budget = self.bytes_per_rank(num_local_ranks)
         if budget >= slot_bytes:
-            return budget // slot_bytes
+            return budget
         if self.cpu_bytes_to_use_per_rank is not None:
             raise _bad_value(
                 "cpu_bytes_to_use_per_rank",
@@ -121,13 +194,14 @@ class KvFerryConfig:
             f"set it to {slot_bytes * num_local_ranks} or more",
         )
 
-    def ring_bytes(self, slot_bytes: int, block_tokens: int, max_num_batched_tokens: int) -> int:
+    def ring_bytes(self, group_bytes: Sequence[int], block_tokens: int, max_num_batched_tokens: int) -> int:
         """Bytes of one rank's staging ring.
 
         Parameters
         ----------
-        slot_bytes
-            Bytes of one block on this rank, all layers packed.
+        group_bytes
+            Bytes of one block on this rank, all layers packed, of each KV cache group: each has blocks of its own for
+            the same tokens.
         block_tokens
             Tokens of a block.
         max_num_batched_tokens
@@ -139,9 +213,10 @@ class KvFerryConfig:
             `staging_bytes` is set and holds not even one block.
 
         """
+        slot_bytes = max(group_bytes)
         if self.staging_bytes is None:
             step_blocks = -(-max_num_batched_tokens // block_tokens)
-            return max(slot_bytes, min(step_blocks * slot_bytes, GIB))
+            return max(slot_bytes, min(step_blocks * sum(group_bytes), GIB))
         if self.staging_bytes < slot_bytes:
             raise _bad_value(
                 "staging_bytes",
@@ -151,17 +226,39 @@ class KvFerryConfig:
             )
         return self.staging_bytes
 
+    def load_ring_bytes(self, slot_bytes: int) -> int:
+        """Bytes of device memory through which one rank's loads of small fragments go; 0: none do.
+
+        Parameters
+        ----------
+        slot_bytes
+            Bytes of one block on this rank, all layers packed.
+
+        Raises
+        ------
+        ConfigError
+            `load_staging_bytes` is set and holds not even two blocks, or is 0 with `copy_path` ``"staged"``.
+
+        """
+        # One is filled from the link while the other is scattered.
+        least = 2 * slot_bytes
+        if self.load_staging_bytes is None:
+            return max(2 * self.max_in_flight_bytes, least)
+        if self.load_staging_bytes >= least:
+            return self.load_staging_bytes
+        if self.load_staging_bytes == 0 and self.copy_path != "staged":
+            return 0
+        raise _bad_value(
+            "load_staging_bytes",
+            self.load_staging_bytes,
+            f"at least two blocks of the KV cache, {least} bytes ({format_size(least)}) on this rank"
+            + ("" if self.copy_path == "staged" else ", or 0"),
+            "raise it, or leave it out",
+        )
+
 
 def _bad_value(key: str, value: object, allowed: str, remedy: str) -> ConfigError:
-    return ConfigError(f"kv_connector_extra_config: {key} is {value!r}; allowed is {allowed}; {remedy}")
-
-
-def _refuse_unknown_keys(where: str, given: Mapping[str, object], known: tuple[str, ...]) -> None:
-    for key in given:
-        if key not in known:
-            nearest = difflib.get_close_matches(str(key), known, n=1, cutoff=0.5)
-            remedy = f"did you mean {nearest[0]!r}?" if nearest else "remove it"
-            raise ConfigError(f"{where}: unknown key {key!r}; valid keys are {', '.join(known)}; {remedy}")
+    return bad_value(_WHERE, key, value, allowed, remedy)
 
 
 def _read_size(key: str, value: object) -> int:
@@ -177,19 +274,50 @@ def _read_seconds(key: str, value: object) -> float:
     return float(value)  # type: ignore[arg-type]
 
 
-def _read_backend(key: str, value: object) -> str:
-    if value not in BACKENDS:
+def _read_share(key: str, value: object) -> float:
+    if not _is_figure(value) or float(value) > 1.0:  # type: ignore[arg-type]
+        raise _bad_value(key, value, "a number from 0 to 1", "leave it out, or write 0 to keep nothing")
+    return float(value)  # type: ignore[arg-type]
+
+
+def _read_flag(key: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise _bad_value(key, value, "true or false", "leave it out for false")
+    return value
+
+
+def _read_node(key: str, value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < _MAX_NODES:
         raise _bad_value(
-            key, value, " or ".join(map(repr, BACKENDS)), "this build has back ends: host; leave the key out"
+            key,
+            value,
+            "the number of a NUMA node",
+            "leave it out for the node next to the device; numactl -H lists them",
         )
-    return str(value)
+    return value
+
+
+def _read_size_or_zero(key: str, value: object) -> int:
+    return 0 if sizes.parse_size(value) == 0 else _read_size(key, value)
+
+
+def _read_rate(key: str, value: object) -> int:
+    num_bytes = sizes.parse_size(value.removesuffix("/s") if isinstance(value, str) else value)
+    if num_bytes is None or not 0 < num_bytes <= _MAX_BYTES:
+        raise _bad_value(
+            key,
+            value,
+            f"bytes per second, more than zero: {sizes.ALLOWED}",
+            f"write for example {key!r}: '4GB/s', or leave it out for no limit",
+        )
+    return num_bytes
 
 
 def _read_host_link(key: str, value: object) -> HostLink:
     """Check the simulated link; ``bandwidth_gb_s`` becomes the figure of each direction that has none of its own."""
     if not isinstance(value, Mapping):
         raise _bad_value(key, value, f"an object with keys among {', '.join(_LINK_KEYS)}", "leave it out for no link")
-    _refuse_unknown_keys(f"kv_connector_extra_config: {key}", value, _LINK_KEYS)
+    refuse_unknown_keys(f"{_WHERE}: {key}", value, _LINK_KEYS)
     for figure in _LINK_FIGURES:
         if figure in value and not _is_figure(value[figure]):
             raise _bad_value(

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvferry/base/error.hpp"
+#include "kvferry/cpu_tier/slab_geometry.hpp"
 
+#include "py_object_client.hpp"
 #include "py_scheduler_engine.hpp"
 #include "py_worker_engine.hpp"
 
@@ -9,7 +11,10 @@
 
 #include <random>
 #include <span>
+#include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace kvferry::python {
 namespace {
@@ -33,23 +38,74 @@ connector::DomainId random_domain() {
   return connector::DomainId(static_cast<std::uint32_t>(source()));
 }
 
+void expect_pairs(const char* what, std::size_t size, const char* other, std::size_t other_size) {
+  if (size == other_size) return;
+  throw ConfigError(std::string(what) + " has " + std::to_string(size) + " entries and " + other +
+                    " has " + std::to_string(other_size) + "; expected as many");
+}
+
+void bind_slab_geometry(py::module_& module) {
+  module.def(
+      "slab_geometry",
+      [](std::uint64_t tier_bytes, const std::vector<std::vector<std::uint64_t>>& slot_bytes) {
+        const cpu_tier::SlabGeometry geometry = cpu_tier::geometry_of_ranks(tier_bytes, slot_bytes);
+        return std::pair(geometry.num_chunks, geometry.slots_per_chunk);
+      },
+      py::arg("tier_bytes"), py::arg("slot_bytes"),
+      "How a tier of `tier_bytes` on each rank is divided for blocks of `slot_bytes`, by slab "
+      "class "
+      "and rank: (chunks, slots of each class in a chunk), the same on all ranks. Raises "
+      "ConfigError.");
+}
+
 void bind_scheduler_engine(py::module_& module) {
   py::class_<PySchedulerEngine>(module, "SchedulerEngine",
                                 "The scheduler side: decides what is stored, loaded, evicted and "
                                 "reported. One per engine, called by its "
                                 "scheduler's thread.")
-      .def(py::init([](std::uint32_t world_size, std::uint32_t block_tokens,
-                       std::uint32_t num_blocks, std::vector<std::uint64_t> slot_bytes,
-                       std::uint32_t max_slots) {
-             return std::make_unique<PySchedulerEngine>(
-                 connector::SchedulerOptions{random_domain(), world_size, block_tokens, num_blocks,
-                                             std::move(slot_bytes), max_slots});
-           }),
-           py::kw_only(), py::arg("world_size"), py::arg("block_tokens"), py::arg("num_blocks"),
-           py::arg("slot_bytes"), py::arg("max_slots"),
-           "`block_tokens`: tokens of a block and of a hash. `num_blocks`: of the GPU pool. "
-           "`slot_bytes`: packed bytes "
-           "of a block, by rank. `max_slots`: of the tier. Raises ConfigError.")
+      .def(
+          py::init([](std::uint32_t world_size, std::uint32_t block_tokens,
+                      std::uint32_t num_blocks,
+                      const std::vector<std::vector<std::uint64_t>>& slot_bytes,
+                      const std::vector<std::uint32_t>& slots_per_chunk, std::uint32_t max_chunks,
+                      const std::string& eviction, const std::string& admission,
+                      float max_awaited_share, const std::vector<std::uint32_t>& group_windows,
+                      const std::vector<std::uint32_t>& group_classes, double rank_timeout_s) {
+            connector::SchedulerOptions options;
+            options.domain = random_domain();
+            options.world_size = world_size;
+            options.block_tokens = block_tokens;
+            options.num_blocks = num_blocks;
+            expect_pairs("slot_bytes", slot_bytes.size(), "slots_per_chunk",
+                         slots_per_chunk.size());
+            for (std::size_t i = 0; i < slot_bytes.size(); ++i) {
+              options.classes.push_back({slots_per_chunk[i], slot_bytes[i]});
+            }
+            options.max_chunks = max_chunks;
+            options.tier = {cpu_tier::eviction_from(eviction), cpu_tier::admission_from(admission),
+                            max_awaited_share};
+            options.groups.clear();
+            expect_pairs("group_windows", group_windows.size(), "group_classes",
+                         group_classes.size());
+            for (std::size_t i = 0; i < group_windows.size(); ++i) {
+              options.groups.push_back({group_windows[i], SlabClassId(group_classes[i])});
+            }
+            options.rank_timeout =
+                std::chrono::nanoseconds(static_cast<std::int64_t>(rank_timeout_s * 1e9));
+            return std::make_unique<PySchedulerEngine>(std::move(options));
+          }),
+          py::kw_only(), py::arg("world_size"), py::arg("block_tokens"), py::arg("num_blocks"),
+          py::arg("slot_bytes"), py::arg("slots_per_chunk"), py::arg("max_chunks"),
+          py::arg("eviction"), py::arg("admission"), py::arg("max_awaited_share"),
+          py::arg("group_windows"), py::arg("group_classes"), py::arg("rank_timeout_s"),
+          "`block_tokens`: tokens of a block and of a hash. `num_blocks`: of the GPU pool. "
+          "`slot_bytes`: packed bytes of a block, by slab class (the largest first) and rank. "
+          "`slots_per_chunk`: by slab class. `max_chunks`: of the tier. `eviction`: "
+          "'lru', 'arc' or 'adaptive'; `admission`: 'always', 'second_offer' or 'adaptive': what "
+          "the tier keeps and stores. `max_awaited_share`: of its slots, kept for queued requests. "
+          "`group_windows`: of each KV cache group, the tokens that a token sees; 0 for all. "
+          "`group_classes`: of each KV cache group, the slab class of its blocks. "
+          "`rank_timeout_s`: a rank that is silent for longer is lost. Raises ConfigError.")
       .def("bind_pool", &PySchedulerEngine::bind_pool, py::arg("blocks"),
            "The engine's KVCacheBlock objects by block id, by which the backlog is checked.")
       .def("on_request", &PySchedulerEngine::on_request, py::arg("request_id"),
@@ -60,20 +116,24 @@ void bind_scheduler_engine(py::module_& module) {
            py::arg("num_local_tokens"), py::arg("num_tokens"),
            "Tokens that can be loaded beyond the local ones, a multiple of the block. Holds "
            "nothing.")
-      .def("on_allocated", &PySchedulerEngine::on_allocated, py::arg("request_id"),
-           py::arg("block_hashes"), py::arg("blocks"), py::arg("num_external_tokens"),
-           "The engine allocated `blocks` (all KVCacheBlock objects of the request) and waits for "
-           "the load.")
+      .def(
+          "on_allocated", &PySchedulerEngine::on_allocated, py::arg("request_id"),
+          py::arg("block_hashes"), py::arg("blocks"), py::arg("num_external_tokens"),
+          "The engine allocated `blocks` (for each KV cache group, all KVCacheBlock objects of the "
+          "request) and waits for the load. Raises ProtocolError.")
       .def("build_plan", &PySchedulerEngine::build_plan, py::arg("scheduler_output"),
            "Ends the step: the encoded plan for every rank. Reads the vLLM SchedulerOutput, keeps "
-           "nothing of it.")
+           "nothing of it. Raises TimeoutError naming a rank that is lost.")
       .def("fold", &PySchedulerEngine::fold, py::arg("reports"),
-           "Applies the ranks' encoded reports. Returns the request ids whose load report is "
-           "stale. Raises "
-           "ProtocolError or TopologyError.")
+           "Applies the ranks' encoded reports. Returns (request ids whose load has ended, to be "
+           "told to the engine; request ids that ranks have announced and nobody waits for, not to "
+           "be told). Raises ProtocolError or TopologyError.")
       .def("on_finished", &PySchedulerEngine::on_finished, py::arg("request_id"),
            "Releases everything of the request. Idempotent.")
       .def("reset_cache", &PySchedulerEngine::reset_cache, "Empties the tier.")
+      .def_property_readonly("num_slots", &PySchedulerEngine::num_slots,
+                             "Slots of the tier that are ready on every rank, if all were of the "
+                             "first slab class.")
       .def("snapshot", &PySchedulerEngine::snapshot,
            "All levels and counters, in blocks unless the name says otherwise.")
       .def("close", &PySchedulerEngine::close, "Drops everything. Idempotent.");
@@ -85,31 +145,95 @@ std::span<const std::byte> view(const py::bytes& bytes) {
 }
 
 void bind_worker_engine(py::module_& module) {
+  module.def("backends", &backends,
+             "For each back end why it cannot be had in this process, in one line; empty if it "
+             "can.");
   py::class_<WorkerEngine>(module, "WorkerEngine",
                            "The worker side of one rank: executes plans and reports. Called by the "
                            "engine's worker thread.")
-      .def(py::init(
-               [](std::string backend, std::uint32_t rank, std::uint32_t world_size,
-                  std::uint32_t num_blocks,
-                  std::vector<std::tuple<std::uintptr_t, std::uint64_t, std::uint64_t>> fragments,
-                  std::uint32_t num_slots, std::uint64_t staging_bytes,
-                  std::uint64_t max_in_flight_bytes, double transfer_timeout_s,
-                  py::object host_link) {
-                 return make_worker_engine({std::move(backend), rank, world_size, num_blocks,
-                                            std::move(fragments), num_slots, staging_bytes,
-                                            max_in_flight_bytes, transfer_timeout_s,
-                                            std::move(host_link)});
-               }),
-           py::kw_only(), py::arg("backend"), py::arg("rank"), py::arg("world_size"),
-           py::arg("num_blocks"), py::arg("fragments"), py::arg("num_slots"),
-           py::arg("staging_bytes"), py::arg("max_in_flight_bytes"), py::arg("transfer_timeout_s"),
-           py::arg("host_link") = py::none(),
-           "`fragments`: (address, block stride in bytes, bytes) in layer order; their memory "
-           "outlives this. `num_slots`: "
-           "of this rank's arena, which is pinned here. Raises ConfigError, ResourceError or "
-           "DeviceError.")
-      .def_property_readonly("slot_bytes", &WorkerEngine::slot_bytes)
-      .def_property_readonly("num_slots", &WorkerEngine::num_slots)
+      .def(
+          py::init([](std::string backend, std::uint32_t device_ordinal, std::string driver_library,
+                      std::uint32_t rank, std::uint32_t world_size, std::uint32_t num_blocks,
+                      std::vector<std::vector<PyFragment>> fragments, std::uint32_t num_chunks,
+                      std::vector<std::uint32_t> slots_per_chunk,
+                      std::optional<std::uint32_t> numa_node, std::string pages,
+                      std::uint64_t piece_bytes, std::uint64_t growth_bytes_per_second,
+                      bool allow_smaller, std::string budget_group, std::uint32_t num_local_ranks,
+                      std::uint64_t staging_bytes, std::uint64_t load_staging_bytes,
+                      std::uint64_t max_in_flight_bytes, std::uint64_t store_bytes_per_second,
+                      std::string copy_path, double transfer_timeout_s, py::object host_link) {
+            return make_worker_engine({.backend = std::move(backend),
+                                       .device_ordinal = device_ordinal,
+                                       .driver_library = std::move(driver_library),
+                                       .rank = rank,
+                                       .world_size = world_size,
+                                       .num_blocks = num_blocks,
+                                       .fragments = std::move(fragments),
+                                       .num_chunks = num_chunks,
+                                       .slots_per_chunk = std::move(slots_per_chunk),
+                                       .numa_node = numa_node,
+                                       .pages = std::move(pages),
+                                       .piece_bytes = piece_bytes,
+                                       .growth_bytes_per_second = growth_bytes_per_second,
+                                       .allow_smaller = allow_smaller,
+                                       .budget_group = std::move(budget_group),
+                                       .num_local_ranks = num_local_ranks,
+                                       .staging_bytes = staging_bytes,
+                                       .load_staging_bytes = load_staging_bytes,
+                                       .max_in_flight_bytes = max_in_flight_bytes,
+                                       .store_bytes_per_second = store_bytes_per_second,
+                                       .copy_path = std::move(copy_path),
+                                       .transfer_timeout_s = transfer_timeout_s,
+                                       .host_link = std::move(host_link)});
+          }),
+          py::kw_only(), py::arg("backend"), py::arg("device_ordinal") = 0,
+          py::arg("driver_library") = "", py::arg("rank"), py::arg("world_size"),
+          py::arg("num_blocks"), py::arg("fragments"), py::arg("num_chunks"),
+          py::arg("slots_per_chunk"), py::arg("numa_node") = py::none(), py::arg("pages") = "auto",
+          py::arg("piece_bytes") = cpu_tier::ArenaOptions().max_piece_bytes,
+          py::arg("growth_bytes_per_second") = 0, py::arg("allow_smaller") = false,
+          py::arg("budget_group") = "", py::arg("num_local_ranks") = 1, py::arg("staging_bytes"),
+          py::arg("load_staging_bytes") = 0, py::arg("max_in_flight_bytes"),
+          py::arg("store_bytes_per_second") = 0, py::arg("copy_path") = "auto",
+          py::arg("transfer_timeout_s"), py::arg("host_link") = py::none(),
+          "`backend`: a key of backends(). `device_ordinal`: as the process numbers the vendor's "
+          "devices. `driver_library`: of the vendor's driver; empty for the system's. `fragments`: "
+          "(address, block stride in bytes, bytes) in layer order, by slab class; their memory "
+          "outlives this. `num_chunks`: of this rank's arena, of which a piece is pinned here and "
+          "the rest by a thread. `slots_per_chunk`: by slab class. `numa_node`: None for the one "
+          "next to the device. `pages`: 'auto', 'normal', "
+          "'transparent' or 'huge'. "
+          "`growth_bytes_per_second`: 0 for no limit. `allow_smaller`: go on with what can be had. "
+          "`budget_group`: the same for the `num_local_ranks` ranks whose arenas share this node's "
+          "memory, of which the first checks the budget for all. "
+          "`staging_bytes`, "
+          "`load_staging_bytes`: device memory of the rings of stores and loads. "
+          "`store_bytes_per_second`: 0 for no limit. `copy_path`: 'auto', or the path of every "
+          "load. `host_link`: of the host back end. Raises ConfigError, ResourceError or "
+          "DeviceError.")
+      .def_property_readonly("device", &WorkerEngine::device_description,
+                             "Back end, name, architecture and driver of the device.")
+      .def("copy_paths", &WorkerEngine::copy_paths_text,
+           "How copies cross the link by their shape, as far as it is known now, in a few lines.")
+      .def_property_readonly("slot_bytes", &WorkerEngine::slot_bytes,
+                             "Of the first slab class, as the slots that the next two count.")
+      .def_property_readonly("num_slots", &WorkerEngine::num_slots, "Slots that are ready now.")
+      .def_property_readonly("max_slots", &WorkerEngine::max_slots, "Slots that will be ready.")
+      .def("arena", &WorkerEngine::arena_text,
+           "What was obtained of the host memory so far, in one line.")
+      .def("arena_warnings", &WorkerEngine::arena_warnings,
+           "What the user is to be warned of about the host memory, a line each.")
+      .def(
+          "arena_figures",
+          [](const WorkerEngine& engine) {
+            const cpu_tier::ArenaReport report = engine.arena_report();
+            std::map<std::string, double> out;
+            out["huge_page_ratio"] = report.huge_page_share;
+            if (report.node) out["numa_node"] = *report.node;
+            if (report.share_on_node) out["on_node_ratio"] = *report.share_on_node;
+            return out;
+          },
+          "The same as numbers; those that are not known are left out. Reads /proc: milliseconds.")
       .def(
           "bind",
           [](WorkerEngine& engine, const py::bytes& plan, std::uintptr_t stream) {
@@ -121,24 +245,14 @@ void bind_worker_engine(py::module_& module) {
           "Takes the step's plan over, before the forward. `stream`: the compute stream's native "
           "handle. Raises "
           "ProtocolError.")
-      .def(
-          "pump",
-          [](WorkerEngine& engine, std::uintptr_t stream) {
-            if (!engine.waiting()) return;
-            py::gil_scoped_release unlocked;
-            engine.pump(stream);
-          },
-          py::arg("stream"), "Gathers what is ready and did not fit before.")
+      .def("pump", &WorkerEngine::pump, py::call_guard<py::gil_scoped_release>(), py::arg("stream"),
+           "Gathers what is ready and did not fit before.")
+      .def("waiting", &WorkerEngine::waiting, "Whether pump() has anything to try.")
       .def("save", &WorkerEngine::save, py::arg("stream"), py::call_guard<py::gil_scoped_release>(),
            "Gathers what the step completed, behind the forward.")
-      .def(
-          "collect",
-          [](WorkerEngine& engine) {
-            connector::EndedLoads loads = engine.collect();
-            return py::make_tuple(std::move(loads.ended), std::move(loads.failed));
-          },
-          "(request ids whose load ended, those of them that failed), each load once. Raises "
-          "TimeoutError.")
+      .def("collect", &WorkerEngine::collect,
+           "Takes note of what ended. Returns the request ids whose load this rank has to announce "
+           "as ended and failed, each once. Raises TimeoutError.")
       .def(
           "take_report", [](WorkerEngine& engine) { return py::bytes(engine.take_report()); },
           "The encoded report of everything since the last call; empty when there is nothing to "
@@ -156,8 +270,13 @@ void bind_worker_engine(py::module_& module) {
             out["cancelled_transfers"] = stats.cancelled_transfers;
             out["ring_used_bytes"] = stats.ring_used_bytes;
             out["ring_size_bytes"] = stats.ring_size_bytes;
+            out["load_staging_used_bytes"] = stats.load_staging_used_bytes;
+            out["load_staging_size_bytes"] = stats.load_staging_size_bytes;
+            out["quarantined_blocks"] = stats.quarantined_blocks;
             out["queued_bytes"] = stats.queued_bytes;
             out["in_flight_bytes"] = stats.in_flight_bytes;
+            out["num_slots"] = engine.num_slots();
+            out["max_slots"] = engine.max_slots();
             return out;
           },
           "Counters since the start and levels of now.")
@@ -184,6 +303,8 @@ PYBIND11_MODULE(_core, module) {
   module.doc() = "The C++ core of kvferry.";
   module.attr("__version__") = KVFERRY_VERSION;
   kvferry::python::bind_errors(module);
+  kvferry::python::bind_slab_geometry(module);
   kvferry::python::bind_scheduler_engine(module);
   kvferry::python::bind_worker_engine(module);
+  kvferry::python::bind_object_client(module);
 }

@@ -63,26 +63,56 @@ std::uint32_t PySchedulerEngine::lookup(const py::str& request_id, BytesList blo
   return engine().lookup(engine_id, num_local_tokens, num_tokens);
 }
 
+std::span<const std::span<const BlockId>> PySchedulerEngine::tables(std::size_t num_groups) {
+  views_.assign(tables_.begin(), tables_.begin() + static_cast<std::ptrdiff_t>(num_groups));
+  return views_;
+}
+
+void PySchedulerEngine::take_blocks(const py::tuple& groups) {
+  if (tables_.size() < groups.size()) tables_.resize(groups.size());
+  for (std::size_t group = 0; group < groups.size(); ++group) {
+    std::vector<BlockId>& table = tables_[group];
+    table.clear();
+    const auto sequence = py::reinterpret_steal<py::object>(PySequence_Fast(
+        groups[group].ptr(), "blocks has to hold a sequence of KVCacheBlock objects per group"));
+    if (!sequence) throw py::error_already_set();
+    const Py_ssize_t size = PySequence_Fast_GET_SIZE(sequence.ptr());
+    PyObject** items = PySequence_Fast_ITEMS(sequence.ptr());
+    if (!has_block_id_ && size > 0) {
+      block_id_ = AttributeReader(items[0], "block_id", "block_id");
+      has_block_id_ = true;
+    }
+    for (Py_ssize_t i = 0; i < size; ++i) {
+      if (i + kAhead < size) __builtin_prefetch(items[i + kAhead]);
+      table.emplace_back(uint32_of(block_id_.read(items[i])));
+    }
+  }
+}
+
+void PySchedulerEngine::take_block_ids(const py::tuple& groups) {
+  if (tables_.size() < groups.size()) tables_.resize(groups.size());
+  for (std::size_t group = 0; group < groups.size(); ++group) {
+    std::vector<BlockId>& table = tables_[group];
+    table.clear();
+    PyObject* ids = PyTuple_GET_ITEM(groups.ptr(), static_cast<Py_ssize_t>(group));
+    if (!PyList_Check(ids)) throw py::type_error("block ids have to be a list of ints per group");
+    const Py_ssize_t size = PyList_GET_SIZE(ids);
+    for (Py_ssize_t i = 0; i < size; ++i) {
+      // The int objects lie scattered in the heap, mostly out of the cache.
+      if (i + kAhead < size) __builtin_prefetch(PyList_GET_ITEM(ids, i + kAhead));
+      table.emplace_back(uint32_of(PyList_GET_ITEM(ids, i)));
+    }
+  }
+}
+
 void PySchedulerEngine::on_allocated(const py::str& request_id, BytesList block_hashes,
-                                     py::handle blocks, std::uint32_t num_external_tokens) {
+                                     const py::typing::Tuple<py::object, py::ellipsis>& blocks,
+                                     std::uint32_t num_external_tokens) {
   if (num_external_tokens == 0) return;
   const std::string_view engine_id = text_of(request_id);
   announce(engine_id, block_hashes);
-  const auto sequence = py::reinterpret_steal<py::object>(
-      PySequence_Fast(blocks.ptr(), "blocks has to be a sequence of KVCacheBlock objects"));
-  if (!sequence) throw py::error_already_set();
-  const Py_ssize_t size = PySequence_Fast_GET_SIZE(sequence.ptr());
-  PyObject** items = PySequence_Fast_ITEMS(sequence.ptr());
-  if (!has_block_id_ && size > 0) {
-    block_id_ = AttributeReader(items[0], "block_id", "block_id");
-    has_block_id_ = true;
-  }
-  blocks_.clear();
-  for (Py_ssize_t i = 0; i < size; ++i) {
-    if (i + kAhead < size) __builtin_prefetch(items[i + kAhead]);
-    blocks_.emplace_back(uint32_of(block_id_.read(items[i])));
-  }
-  engine().on_allocated(engine_id, blocks_, num_external_tokens);
+  take_blocks(blocks);
+  engine().on_allocated(engine_id, tables(blocks.size()), num_external_tokens);
 }
 
 void PySchedulerEngine::take_scheduled(py::handle request_id, connector::TableUpdate update,
@@ -95,19 +125,13 @@ void PySchedulerEngine::take_scheduled(py::handle request_id, connector::TableUp
     throw ProtocolError("request " + std::string(engine_id) +
                         " is in the step without a number of scheduled tokens");
   }
-  blocks_.clear();
+  std::size_t num_groups = 0;
   if (!block_ids.is_none()) {
     const auto groups = py::reinterpret_borrow<py::tuple>(block_ids);
-    PyObject* ids = groups[0].ptr();
-    if (!PyList_Check(ids)) throw py::type_error("block ids have to be a list of ints");
-    const Py_ssize_t size = PyList_GET_SIZE(ids);
-    for (Py_ssize_t i = 0; i < size; ++i) {
-      // The int objects lie scattered in the heap, mostly out of the cache.
-      if (i + kAhead < size) __builtin_prefetch(PyList_GET_ITEM(ids, i + kAhead));
-      blocks_.emplace_back(uint32_of(PyList_GET_ITEM(ids, i)));
-    }
+    take_block_ids(groups);
+    num_groups = groups.size();
   }
-  engine().on_scheduled(engine_id, update, blocks_, uint32_of(num_computed_tokens),
+  engine().on_scheduled(engine_id, update, tables(num_groups), uint32_of(num_computed_tokens),
                         uint32_of(scheduled));
 }
 
@@ -139,10 +163,12 @@ py::bytes PySchedulerEngine::build_plan(py::handle scheduler_output) {
   return py::bytes(engine().finish_plan());
 }
 
-std::vector<std::string> PySchedulerEngine::fold(const BytesList& reports) {
+std::pair<std::vector<std::string>, std::vector<std::string>> PySchedulerEngine::fold(
+    const BytesList& reports) {
   std::vector<std::span<const std::byte>> encoded;
   for (const py::handle report : reports) encoded.push_back(bytes_of(report));
-  return engine().fold(encoded);
+  connector::FoldResult result = engine().fold(encoded);
+  return {std::move(result.ended), std::move(result.stale)};
 }
 
 void PySchedulerEngine::on_finished(const py::str& request_id) {
@@ -150,6 +176,8 @@ void PySchedulerEngine::on_finished(const py::str& request_id) {
 }
 
 void PySchedulerEngine::reset_cache() { engine().reset_cache(); }
+
+std::uint32_t PySchedulerEngine::num_slots() const { return engine().num_slots(); }
 
 Figures PySchedulerEngine::snapshot() const {
   const connector::SchedulerSnapshot view = engine().snapshot();
@@ -162,7 +190,13 @@ Figures PySchedulerEngine::snapshot() const {
   out["num_leased"] = view.tier.num_leased;
   out["num_dying"] = view.tier.num_dying;
   out["num_quarantined"] = view.tier.num_quarantined;
+  out["wasted_bytes"] = view.wasted_bytes;
+  std::uint64_t num_moved_chunks = 0;
+  for (const auto& slab_class : view.slabs.classes) num_moved_chunks += slab_class.num_gained_total;
+  out["num_moved_chunks"] = num_moved_chunks;
+  out["num_awaited"] = view.tier.num_awaited;
   out["num_evicted_total"] = view.tier.num_evicted_total;
+  out["num_rule_switches_total"] = view.tier.num_rule_switches_total;
   out["num_requests"] = view.num_requests;
   out["num_tombstones"] = view.num_tombstones;
   out["num_stores_in_flight"] = view.num_stores_in_flight;
@@ -174,6 +208,7 @@ Figures PySchedulerEngine::snapshot() const {
   out["loaded"] = view.loaded;
   out["skipped_ring"] = view.skipped_ring;
   out["skipped_exhausted"] = view.skipped_exhausted;
+  out["skipped_declined"] = view.skipped_declined;
   out["skipped_reallocated"] = view.skipped_reallocated;
   out["failed_stores"] = view.failed_stores;
   out["failed_loads"] = view.failed_loads;

@@ -10,7 +10,9 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace kvferry::python {
@@ -30,13 +32,15 @@ class PySchedulerEngine {
   void on_request(const py::str& request_id, BytesList block_hashes);
   std::uint32_t lookup(const py::str& request_id, BytesList block_hashes,
                        std::uint32_t num_local_tokens, std::uint32_t num_tokens);
-  void on_allocated(const py::str& request_id, BytesList block_hashes, py::handle blocks,
+  void on_allocated(const py::str& request_id, BytesList block_hashes,
+                    const py::typing::Tuple<py::object, py::ellipsis>& blocks,
                     std::uint32_t num_external_tokens);
   py::bytes build_plan(py::handle scheduler_output);
-  std::vector<std::string> fold(const BytesList& reports);
+  std::pair<std::vector<std::string>, std::vector<std::string>> fold(const BytesList& reports);
   void on_finished(const py::str& request_id);
   void reset_cache();
   Figures snapshot() const;
+  std::uint32_t num_slots() const;
   void close();
 
  private:
@@ -47,11 +51,19 @@ class PySchedulerEngine {
   void take_scheduled(py::handle request_id, connector::TableUpdate update, py::handle block_ids,
                       py::handle num_computed_tokens, py::handle num_scheduled_tokens);
 
+  /// The block lists of each KV cache group into tables_.
+  void take_block_ids(const py::tuple& groups);
+  void take_blocks(const py::tuple& groups);
+  /// tables_, as the core wants them.
+  std::span<const std::span<const BlockId>> tables(std::size_t num_groups);
+
   std::unique_ptr<PyBlockPool> pool_;
   std::unique_ptr<connector::SchedulerEngine> engine_;
   AttributeReader block_id_;
   bool has_block_id_ = false;
-  std::vector<BlockId> blocks_;  // Scratch, kept for its capacity.
+  // Scratch, kept for its capacity.
+  std::vector<std::vector<BlockId>> tables_;
+  std::vector<std::span<const BlockId>> views_;
 };
 
 }  // namespace kvferry::python

@@ -2,9 +2,13 @@
 #include "py_worker_engine.hpp"
 
 #include "kvferry/base/error.hpp"
+#include "kvferry/gpu/copy_path.hpp"
+#include "kvferry/gpu/cuda_device.hpp"
+#include "kvferry/gpu/hip_device.hpp"
 #include "kvferry/gpu/host_link.hpp"
 
 #include <chrono>
+#include <optional>
 #include <utility>
 
 namespace kvferry::python {
@@ -54,29 +58,64 @@ gpu::HostLinkOptions link_options(const py::object& given) {
   return link;
 }
 
+std::unique_ptr<gpu::Device> make_device(const PyWorkerArguments& arguments) {
+  const gpu::DriverOptions driver{.library = arguments.driver_library};
+  if (arguments.backend == "host") return gpu::make_host_device(link_options(arguments.host_link));
+  if (arguments.backend == "cuda") return gpu::make_cuda_device(arguments.device_ordinal, driver);
+  if (arguments.backend == "hip") return gpu::make_hip_device(arguments.device_ordinal, driver);
+  throw ConfigError("back end '" + arguments.backend + "'; allowed: host, cuda, hip");
+}
+
+std::optional<gpu::CopyPath> copy_path(const std::string& name) {
+  if (name == "auto") return std::nullopt;
+  return gpu::copy_path_from(name);
+}
+
+std::optional<cpu_tier::PageKind> page_kind(const std::string& name) {
+  if (name == "auto") return std::nullopt;
+  return cpu_tier::page_kind_from(name);
+}
+
 }  // namespace
 
+std::map<std::string, std::string> backends() {
+  return {{"host", ""},
+          {"cuda", gpu::cuda_availability().why_not},
+          {"hip", gpu::hip_availability().why_not}};
+}
+
 std::unique_ptr<connector::WorkerEngine> make_worker_engine(const PyWorkerArguments& arguments) {
-  if (arguments.backend != "host") {
-    throw ConfigError("back end '" + arguments.backend + "' is not in this build; it has: host");
-  }
-  std::vector<gpu::Fragment> fragments;
-  for (const auto& [address, stride_bytes, bytes] : arguments.fragments) {
-    fragments.push_back({address, stride_bytes, bytes});
+  std::vector<gpu::BlockGeometry> geometries;
+  for (const std::vector<PyFragment>& of_class : arguments.fragments) {
+    std::vector<gpu::Fragment> fragments;
+    for (const auto& [address, stride_bytes, bytes] : of_class) {
+      fragments.push_back({address, stride_bytes, bytes});
+    }
+    geometries.push_back(gpu::make_block_geometry(std::move(fragments), arguments.num_blocks));
   }
   connector::WorkerOptions options;
   options.rank = RankId(arguments.rank);
   options.world_size = arguments.world_size;
-  options.num_slots = arguments.num_slots;
+  options.num_chunks = arguments.num_chunks;
+  options.slots_per_chunk = arguments.slots_per_chunk;
+  options.arena = {.numa_node = arguments.numa_node,
+                   .pages = page_kind(arguments.pages),
+                   .piece_bytes = arguments.piece_bytes,
+                   .bytes_per_second = arguments.growth_bytes_per_second,
+                   .allow_smaller = arguments.allow_smaller,
+                   .group = {arguments.budget_group, arguments.num_local_ranks}};
   options.transfer.staging_bytes = arguments.staging_bytes;
+  options.transfer.load_staging_bytes = arguments.load_staging_bytes;
   options.transfer.max_in_flight_bytes = arguments.max_in_flight_bytes;
+  options.transfer.store_bytes_per_second = arguments.store_bytes_per_second;
+  options.transfer.copy_path = copy_path(arguments.copy_path);
   options.transfer_timeout =
       std::chrono::nanoseconds(static_cast<std::int64_t>(arguments.transfer_timeout_s * 1e9));
-  auto device = gpu::make_host_device(link_options(arguments.host_link));
-  auto geometry = gpu::make_block_geometry(std::move(fragments), arguments.num_blocks);
+  auto device = make_device(arguments);
   // Populating the arena takes seconds; the engine's other threads go on meanwhile.
   py::gil_scoped_release unlocked;
-  return std::make_unique<connector::WorkerEngine>(std::move(device), std::move(geometry), options);
+  return std::make_unique<connector::WorkerEngine>(std::move(device), std::move(geometries),
+                                                   options);
 }
 
 }  // namespace kvferry::python

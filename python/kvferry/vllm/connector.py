@@ -18,12 +18,14 @@ from kvferry.errors import ProtocolError
 from kvferry.vllm import preflight
 from kvferry.vllm.metadata import KvFerryMetadata
 from kvferry.vllm.scheduler_side import SchedulerSide
+from kvferry.vllm.stats import KvFerryPromMetrics, KvFerryStats
 from kvferry.vllm.worker_side import WorkerSide
 
 if TYPE_CHECKING:
     import torch
     from vllm.config import VllmConfig
     from vllm.config.kv_transfer import KVTransferConfig
+    from vllm.distributed.kv_transfer.kv_connector.v1.metrics import PromMetric, PromMetricT
     from vllm.forward_context import ForwardContext
     from vllm.v1.attention.backend import AttentionMetadata
     from vllm.v1.core.block_pool import BlockPool
@@ -117,14 +119,14 @@ class KvFerryConnector(KVConnectorBase_V1, SupportsHMA):
             self.worker_side.save()
 
     def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
-        """Say which loads have ended on this rank, and which of them have failed."""
+        """Announce the loads that the scheduler side knows to have failed; it tells of those that succeeded itself."""
         if self.worker_side is None:
             return KVConnectorTransferResults()
-        ended, failed = self.worker_side.collect()
-        return KVConnectorTransferResults(finished_recving=set(ended), failed_recving=set(failed))
+        failed = self.worker_side.collect()
+        return KVConnectorTransferResults(finished_recving=set(failed), failed_recving=set(failed))
 
     def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
-        """Say which loads have ended, to a caller that knows nothing of failures.
+        """Take note of what has ended, for a caller that knows nothing of failures.
 
         Raises
         ------
@@ -139,7 +141,7 @@ class KvFerryConnector(KVConnectorBase_V1, SupportsHMA):
                 f"loads failed for {sorted(results.failed_recving)} and get_finished cannot report it; call "
                 "get_transfer_results"
             )
-        return None, results.finished_recving or None
+        return None, None
 
     def build_connector_worker_meta(self) -> KVConnectorWorkerMetadata | None:
         """Say what else this rank saw."""
@@ -212,6 +214,27 @@ class KvFerryConnector(KVConnectorBase_V1, SupportsHMA):
         return True
 
     # Both sides.
+
+    def get_kv_connector_stats(self) -> KvFerryStats | None:
+        """Take this side's figures since it last told them, about once a second."""
+        side = self.scheduler_side or self.worker_side
+        return side.take_stats() if side is not None else None
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> KvFerryStats:
+        """Make figures of what was sent to the process that logs them."""
+        return KvFerryStats(data=data or {})
+
+    @classmethod
+    def build_prom_metrics(
+        cls,
+        vllm_config: "VllmConfig",
+        metric_types: dict[type["PromMetric"], type["PromMetricT"]],
+        labelnames: list[str],
+        per_engine_labelvalues: dict[int, list[object]],
+    ) -> KvFerryPromMetrics:
+        """Make what ``/metrics`` shows."""
+        return KvFerryPromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
 
     def shutdown(self) -> None:
         """End, and be inert from here on; idempotent."""

@@ -33,52 +33,75 @@ class Fragment(NamedTuple):
     num_bytes: int
 
 
-def fragments_of_group(layer_names: Sequence[str], kv_caches: Mapping[str, Any], num_blocks: int) -> list[Fragment]:
-    """Find the fragments of a KV cache group.
+def fragments_of_groups(
+    groups: Sequence[Sequence[str]], kv_caches: Mapping[str, Any], num_blocks: int
+) -> list[list[Fragment]]:
+    """Find the fragments of a block of each group.
 
     Parameters
     ----------
-    layer_names
-        The layers of the group, in the engine's order.
+    groups
+        The layers of each KV cache group, in the engine's order. Groups share the pool's pages: a block belongs to one
+        group at a time, and each layer of another group lies on a layer of the widest one.
     kv_caches
-        What vLLM registers: layer name to tensor. Layers outside the group must share the tensor of one inside
+        What vLLM registers: layer name to tensor. Layers outside the groups must share the tensor of one inside
         (cross-layer KV sharing).
     num_blocks
         Blocks of the engine's pool.
 
     Returns
     -------
-    list[Fragment]
-        In layer order.
+    list[list[Fragment]]
+        By group, in the order of the widest group's layers.
 
     Raises
     ------
     ConfigError
-        A layer is missing, unknown, laid over another one, or laid out in an unsupported way.
+        A layer is missing, unknown, laid over another one of its group, or laid out in an unsupported way.
 
     """
-    fragments: list[Fragment] = []
-    layer_at: dict[int, str] = {}
-    for name in layer_names:
-        tensor = kv_caches.get(name)
-        if not isinstance(tensor, torch.Tensor):
-            raise ConfigError(
-                f"KV cache layer {name!r} was registered as {type(tensor).__name__}; allowed is one tensor per layer; "
-                "start vLLM without KvFerryConnector for this model"
-            )
-        if (other := layer_at.setdefault(tensor.data_ptr(), name)) != name:
-            raise ConfigError(
-                f"KV cache layers {other!r} and {name!r} lie at one address; allowed is memory of its own for each "
-                "layer of the group; start vLLM without KvFerryConnector for this model"
-            )
-        fragments.extend(fragments_of_layer(name, tensor, num_blocks))
+    widest = max(groups, key=len)
+    fragments_at: dict[int, list[Fragment]] = {}
+    layers_at: list[dict[int, str]] = [{} for _ in groups]
+    for layer_names, layer_at in sorted(zip(groups, layers_at, strict=True), key=lambda pair: pair[0] is not widest):
+        for name in layer_names:
+            tensor = _tensor_of(name, kv_caches)
+            address = tensor.data_ptr()
+            if (other := layer_at.setdefault(address, name)) != name:
+                raise ConfigError(
+                    f"KV cache layers {other!r} and {name!r} lie at one address; allowed is memory of its own for each "
+                    "layer of the group; start vLLM without KvFerryConnector for this model"
+                )
+            fragments = list(fragments_of_layer(name, tensor, num_blocks))
+            if layer_names is widest:
+                fragments_at[address] = fragments
+            elif fragments_at.get(address) != fragments:
+                raise ConfigError(
+                    f"KV cache layer {name!r} does not lie on a layer of the group with {len(widest)} layers; allowed "
+                    "are groups that share the pool's pages, all laid out alike; start vLLM with "
+                    "--disable-hybrid-kv-cache-manager or without KvFerryConnector"
+                )
+    in_groups = {name for layer_names in groups for name in layer_names}
     for name, tensor in kv_caches.items():
-        if name not in layer_names and not (isinstance(tensor, torch.Tensor) and tensor.data_ptr() in layer_at):
+        if name not in in_groups and not (isinstance(tensor, torch.Tensor) and tensor.data_ptr() in fragments_at):
             raise ConfigError(
                 f"KV cache layer {name!r} is in no KV cache group and shares the cache of no layer that is; its "
                 "content would be lost; start vLLM without KvFerryConnector for this model"
             )
-    return fragments
+    return [
+        [fragment for address, fragments in fragments_at.items() if address in layer_at for fragment in fragments]
+        for layer_at in layers_at
+    ]
+
+
+def _tensor_of(name: str, kv_caches: Mapping[str, Any]) -> torch.Tensor:
+    tensor = kv_caches.get(name)
+    if not isinstance(tensor, torch.Tensor):
+        raise ConfigError(
+            f"KV cache layer {name!r} was registered as {type(tensor).__name__}; allowed is one tensor per layer; "
+            "start vLLM without KvFerryConnector for this model"
+        )
+    return tensor
 
 
 def fragments_of_layer(name: str, tensor: torch.Tensor, num_blocks: int) -> Iterator[Fragment]:

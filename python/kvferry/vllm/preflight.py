@@ -8,11 +8,13 @@ from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes
 from vllm.v1.kv_cache_interface import (
     FullAttentionSpec,
     MLAAttentionSpec,
+    SlidingWindowSpec,
     get_kv_cache_spec_kind,
     iter_layer_specs,
 )
 
 from kvferry.errors import ConfigError
+from kvferry.vllm import topology
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -23,7 +25,7 @@ logger = init_logger("vllm.kvferry")
 _WITHOUT = "start vLLM without KvFerryConnector"
 
 # Subclasses keep state of their own kind in or beside the cache (sinks, recycled blocks, hidden states).
-_SPECS = (FullAttentionSpec, MLAAttentionSpec)
+_SPECS = (FullAttentionSpec, MLAAttentionSpec, SlidingWindowSpec)
 
 # Modes whose blocks hold everything that is needed to read them, or whose scales belong to the model.
 _QUANT_MODES = ("NONE", "FP8_PER_TENSOR")
@@ -80,36 +82,66 @@ def check_engine(vllm_config: "VllmConfig") -> None:
         )
 
 
-def check_kv_cache(kv_cache_config: "KVCacheConfig") -> "KVCacheGroupSpec":
+def check_kv_cache(kv_cache_config: "KVCacheConfig") -> list["KVCacheGroupSpec"]:
     """Check the KV cache.
 
     Returns
     -------
-    KVCacheGroupSpec
-        The one group.
+    list[KVCacheGroupSpec]
+        Its groups, which share the pages of the pool.
 
     Raises
     ------
     ConfigError
-        There is not exactly one group, or it is of a kind whose blocks kvferry cannot keep.
+        There is no group, one is of a kind whose blocks kvferry cannot keep, or their blocks differ in size.
 
     """
-    groups = kv_cache_config.kv_cache_groups
+    groups = list(kv_cache_config.kv_cache_groups)
     if kv_cache_config.hisparse_host_num_blocks is not None or any(group.host_resident for group in groups):
         raise _refusal("the KV cache has host-resident blocks (HiSparse)", "a KV cache on the device", _WITHOUT)
-    if len(groups) != 1:
+    if not groups:
+        raise _refusal("the model has no KV cache", "a model with attention layers", _WITHOUT)
+    for group in groups:
+        for spec in iter_layer_specs(group.kv_cache_spec):
+            _check_spec(spec)
+    sizes = {(int(group.kv_cache_spec.block_size), topology.layer_bytes(group.kv_cache_spec)) for group in groups}
+    if len(sizes) != 1:
         found = ", ".join(
-            f"{get_kv_cache_spec_kind(group.kv_cache_spec).value} ({len(group.layer_names)} layers)" for group in groups
+            f"{get_kv_cache_spec_kind(group.kv_cache_spec).value} ({len(group.layer_names)} layers, "
+            f"{group.kv_cache_spec.block_size} tokens and {topology.layer_bytes(group.kv_cache_spec)} bytes per block "
+            "and layer)"
+            for group in groups
         )
         raise _refusal(
-            f"the KV cache has {len(groups)} groups: [{found}]",
-            "one full-attention group; hybrid models are not supported in this release",
+            f"the blocks of the KV cache's {len(groups)} groups differ in size: [{found}]",
+            "groups of full and sliding-window attention whose blocks have one size",
             f"{_WITHOUT}, or with --disable-hybrid-kv-cache-manager if the model only mixes attention windows",
         )
-    group = groups[0]
+    return groups
+
+
+def window_of_group(group: "KVCacheGroupSpec") -> int:
+    """Tokens that a token sees in the group, itself included; 0: all before it.
+
+    Raises
+    ------
+    ConfigError
+        Its layers differ, or keep more than they see.
+
+    """
+    windows = set()
     for spec in iter_layer_specs(group.kv_cache_spec):
-        _check_spec(spec)
-    return group
+        is_window = isinstance(spec, SlidingWindowSpec)
+        windows.add(int(spec.sliding_window) if is_window else 0)
+        if is_window and spec.extra_retained_tokens:
+            raise _refusal(
+                f"sliding-window blocks are kept for {spec.extra_retained_tokens} tokens more than the window",
+                "0 (no multi-module speculative decoding)",
+                _WITHOUT,
+            )
+    if len(windows) != 1:
+        raise _refusal(f"one KV cache group has windows of {sorted(windows)} tokens", "one window", _WITHOUT)
+    return windows.pop()
 
 
 def _check_spec(spec: "KVCacheSpec") -> None:
@@ -141,7 +173,7 @@ def check_block_sizes(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig
         They differ.
 
     """
-    block_tokens = int(kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size)
+    block_tokens = int(kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size)  # one for all groups
     _, hash_tokens = resolve_kv_cache_block_sizes(kv_cache_config, vllm_config)
     if hash_tokens != block_tokens:
         raise _refusal(

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The scheduler side: translates vLLM's hooks, each to one call of the core's SchedulerEngine."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from vllm.logger import init_logger
@@ -10,6 +11,7 @@ from kvferry.config import KvFerryConfig
 from kvferry.sizes import format_size
 from kvferry.vllm import preflight, topology
 from kvferry.vllm.metadata import KvFerryMetadata
+from kvferry.vllm.stats import SCHEDULER_KEYS, KvFerryStats, StatsSource
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -41,27 +43,41 @@ class SchedulerSide:
     """
 
     def __init__(self, config: KvFerryConfig, vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> None:
-        group = preflight.check_kv_cache(kv_cache_config)
+        groups = preflight.check_kv_cache(kv_cache_config)
         block_tokens = preflight.check_block_sizes(vllm_config, kv_cache_config)
-        slot_bytes = topology.slot_bytes_of_ranks(vllm_config, group)
+        classes = topology.slab_classes(vllm_config, groups)
         parallel = vllm_config.parallel_config
+        slot_bytes = max(classes.slot_bytes[0])
+        tier_bytes = config.tier_bytes(slot_bytes, parallel.local_world_size)
         # A slot id means the same block on every rank, so the rank with the fewest slots bounds them all.
-        max_slots = config.num_slots(max(slot_bytes), parallel.local_world_size)
+        max_chunks, slots_per_chunk = _core.slab_geometry(tier_bytes, classes.slot_bytes)
+        max_slots = max_chunks * slots_per_chunk[0]
         preflight.warn_of_small_tier(max_slots, block_tokens, vllm_config.model_config.max_model_len)
         self.engine = _core.SchedulerEngine(
             world_size=parallel.world_size,
             block_tokens=block_tokens,
             num_blocks=kv_cache_config.num_blocks,
-            slot_bytes=slot_bytes,
-            max_slots=max_slots,
+            slot_bytes=classes.slot_bytes,
+            slots_per_chunk=slots_per_chunk,
+            max_chunks=max_chunks,
+            eviction=config.eviction,
+            admission=config.admission,
+            max_awaited_share=config.max_awaited_share,
+            group_windows=[preflight.window_of_group(group) for group in groups],
+            group_classes=classes.of_groups,
+            rank_timeout_s=config.rank_timeout_s,
         )
         logger.info(
             "kvferry: the tier holds %d blocks of %d tokens, %s on each of %d ranks",
             max_slots,
             block_tokens,
-            format_size(max_slots * max(slot_bytes)),
+            format_size(max_slots * slot_bytes),
             parallel.world_size,
         )
+        self._max_slots = max_slots
+        self._num_slots = 0  # that are ready on every rank
+        self._stats = StatsSource(lambda: self.engine.snapshot() | {"max_slots": max_slots}, SCHEDULER_KEYS)
+        self.take_stats: Callable[[], KvFerryStats | None] = self._stats.take
         self._lookup = self.engine.lookup
         self._on_allocated = self.engine.on_allocated
         self._build_plan = self.engine.build_plan
@@ -99,24 +115,34 @@ class SchedulerSide:
 
     def on_allocated(self, request: "Request", blocks: "KVCacheBlocks", num_external_tokens: int) -> None:
         """Begin the load of `num_external_tokens` tokens into the request's blocks, if it is any."""
-        self._on_allocated(request.request_id, request.block_hashes, blocks.blocks[0], num_external_tokens)
+        self._on_allocated(request.request_id, request.block_hashes, blocks.blocks, num_external_tokens)
 
     def build_metadata(self, scheduler_output: "SchedulerOutput") -> KvFerryMetadata:
         """Plan a step."""
         return KvFerryMetadata(self._build_plan(scheduler_output))
 
     def on_worker_output(self, output: "KVConnectorOutput") -> None:
-        """Take in what the ranks saw; remove from `output` the loads that the engine does not wait for any more."""
+        """Take in what the ranks saw, and put into `output` the loads whose end the engine waits for, and no other."""
         metadata = output.kv_connector_worker_meta
         if metadata is None:
             return
-        stale = self._fold(metadata.reports)
-        if stale and output.finished_recving:
-            output.finished_recving.difference_update(stale)
+        ended, stale = self._fold(metadata.reports)
+        if self.engine.num_slots != self._num_slots:
+            self._note_growth()
+        if ended or stale:
+            output.finished_recving = (output.finished_recving or set()).difference(stale).union(ended)
+
+    def _note_growth(self) -> None:
+        """Say in the log when another tenth of the tier is ready on every rank."""
+        before, self._num_slots = self._num_slots, self.engine.num_slots
+        tenths = 10 * self._num_slots // self._max_slots
+        if tenths > 10 * before // self._max_slots:
+            logger.info("kvferry: %d %% of the tier is ready, %d blocks", 10 * tenths, self._num_slots)
 
     def on_finished(self, request: "Request") -> None:
         """Release what a request holds; any number of times."""
         self.engine.on_finished(request.request_id)
+        self._stats.hurry()
 
     def reset_cache(self) -> None:
         """Forget every block, with transfers in flight or without."""

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How many bytes a block has on each rank, as the engine's configuration tells it."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from vllm.distributed.utils import get_pp_indices
 from vllm.v1.kv_cache_interface import UniformTypeKVCacheSpecs
@@ -41,20 +42,43 @@ def layer_bytes(spec: "KVCacheSpec") -> int:
     return min(by_size)
 
 
-def slot_bytes_of_rank(group: "KVCacheGroupSpec") -> int:
-    """Bytes of a block, all layers of a worker's own `group` packed."""
-    return layer_bytes(group.kv_cache_spec) * len(group.layer_names)
+def group_bytes(groups: Sequence["KVCacheGroupSpec"]) -> list[int]:
+    """Bytes of a block of each group, all layers of a worker's own packed."""
+    return [layer_bytes(group.kv_cache_spec) * len(group.layer_names) for group in groups]
 
 
-def slot_bytes_of_ranks(vllm_config: "VllmConfig", group: "KVCacheGroupSpec") -> list[int]:
-    """Bytes of a block on each rank, all layers packed.
+class SlabClasses(NamedTuple):
+    """Which KV cache groups have blocks, and so slots, of one size.
+
+    Attributes
+    ----------
+    of_groups
+        The class of each group.
+    slot_bytes
+        Of each class, the largest first: bytes of a block on each rank, all layers packed.
+
+    """
+
+    of_groups: list[int]
+    slot_bytes: list[list[int]]
+
+
+def slab_classes_of_rank(groups: Sequence["KVCacheGroupSpec"]) -> SlabClasses:
+    """Find the classes of a worker's own groups; the sizes are its own only."""
+    of_each = group_bytes(groups)
+    sizes = sorted(set(of_each), reverse=True)
+    return SlabClasses([sizes.index(size) for size in of_each], [[size] for size in sizes])
+
+
+def slab_classes(vllm_config: "VllmConfig", groups: Sequence["KVCacheGroupSpec"]) -> SlabClasses:
+    """Find the classes of all ranks.
 
     Parameters
     ----------
     vllm_config
         Gives ranks (pipeline stages outermost) and vLLM's own division of the layers among pipeline stages.
-    group
-        The scheduler's copy of the KV cache group, which lists the layers of rank 0.
+    groups
+        The scheduler's copy of the KV cache groups, which list the layers of rank 0.
 
     Raises
     ------
@@ -65,8 +89,10 @@ def slot_bytes_of_ranks(vllm_config: "VllmConfig", group: "KVCacheGroupSpec") ->
     """
     parallel = vllm_config.parallel_config
     num_stages = parallel.pipeline_parallel_size
+    of_rank = slab_classes_of_rank(groups)
     if num_stages == 1:
-        return [slot_bytes_of_rank(group)] * parallel.world_size
+        return SlabClasses(of_rank.of_groups, [sizes * parallel.world_size for sizes in of_rank.slot_bytes])
+    group = max(groups, key=lambda group: len(group.layer_names))
     num_layers = vllm_config.model_config.get_total_num_hidden_layers()
     stages = [get_pp_indices(num_layers, stage, num_stages) for stage in range(num_stages)]
     layers_of_stage = [end - start for start, end in stages]
@@ -76,6 +102,7 @@ def slot_bytes_of_ranks(vllm_config: "VllmConfig", group: "KVCacheGroupSpec") ->
             f"where the model's division gives it {layers_of_stage[0]}; allowed is one KV cache layer per model layer; "
             "set --pipeline-parallel-size 1"
         )
+    # One group has all layers of the stage, so there is no other.
     per_layer = layer_bytes(group.kv_cache_spec)
     ranks_per_stage = parallel.world_size // num_stages
-    return [per_layer * layers for layers in layers_of_stage for _ in range(ranks_per_stage)]
+    return SlabClasses([0], [[per_layer * layers for layers in layers_of_stage for _ in range(ranks_per_stage)]])

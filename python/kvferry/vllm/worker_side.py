@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """The worker side of one rank: translates vLLM's hooks, each to one call of the core's WorkerEngine."""
 
+import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from vllm.logger import init_logger
 
 from kvferry import _core
-from kvferry.config import BACKENDS, KvFerryConfig
-from kvferry.errors import ConfigError, ProtocolError, ResourceError, TopologyError
+from kvferry.config import MIB, KvFerryConfig
+from kvferry.errors import ConfigError, Error, ProtocolError, ResourceError, TopologyError
 from kvferry.sizes import format_size
-from kvferry.vllm import preflight, topology
-from kvferry.vllm.layout import fragments_of_group
+from kvferry.vllm import kv_device, preflight, topology
+from kvferry.vllm.layout import Fragment, fragments_of_groups
 from kvferry.vllm.metadata import KvFerryMetadata, KvFerryWorkerMetadata
+from kvferry.vllm.stats import RANK_KEYS, KvFerryStats, StatsSource
 
 if TYPE_CHECKING:
     import torch
@@ -21,11 +23,9 @@ if TYPE_CHECKING:
 
 logger = init_logger("vllm.kvferry")
 
-# The back end that serves a kind of torch device.
-_BACKEND_OF_DEVICE = {"cpu": "host"}
-
-# The host back end's only compute stream: the thread that calls.
-_HOST_STREAM = 0
+# Device memory that is left to the engine when the staging ring has to be smaller than asked for: what PyTorch and the
+# kernels take beyond what the engine has measured.
+_MARGIN_BYTES = 256 * MIB
 
 
 class WorkerSide:
@@ -49,20 +49,26 @@ class WorkerSide:
 
     def __init__(self, config: KvFerryConfig, vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> None:
         self._config = config
-        self._group = preflight.check_kv_cache(kv_cache_config)
+        self._groups = preflight.check_kv_cache(kv_cache_config)
         self._num_blocks = kv_cache_config.num_blocks
         parallel = vllm_config.parallel_config
         self._rank = parallel.rank
         self._world_size = parallel.world_size
-        self._slot_bytes = topology.slot_bytes_of_rank(self._group)
-        self._num_slots = config.num_slots(self._slot_bytes, parallel.local_world_size)
+        self._classes = topology.slab_classes_of_rank(self._groups)
+        self._slot_bytes = self._classes.slot_bytes[0][0]
+        tier_bytes = config.tier_bytes(self._slot_bytes, parallel.local_world_size)
+        # As the scheduler works it out: ranks with several classes have the same layers.
+        self._num_chunks, self._slots_per_chunk = _core.slab_geometry(tier_bytes, self._classes.slot_bytes)
+        # Every rank of one engine has the same id, and no two engines of data parallel share one.
+        self._engine_id = vllm_config.kv_transfer_config.engine_id
+        self._num_ranks_in_budget = config.num_ranks_in_budget(parallel.local_world_size)
         self._ring_bytes = config.ring_bytes(
-            self._slot_bytes,
-            self._group.kv_cache_spec.block_size,
+            topology.group_bytes(self._groups),
+            self._groups[0].kv_cache_spec.block_size,
             vllm_config.scheduler_config.max_num_batched_tokens,
         )
+        self._load_ring_bytes = config.load_ring_bytes(self._slot_bytes)
         self.engine: _core.WorkerEngine | None = None
-        self._kv_caches: Mapping[str, torch.Tensor] = {}
 
     def register(self, kv_caches: Mapping[str, "torch.Tensor"]) -> None:
         """Take the engine's KV cache and start.
@@ -84,74 +90,150 @@ class WorkerSide:
         """
         if self.engine is not None:
             raise ProtocolError("register_kv_caches was called twice; the tier belongs to the first KV cache")
-        fragments = fragments_of_group(self._group.layer_names, kv_caches, self._num_blocks)
-        found = sum(fragment.num_bytes for fragment in fragments)
-        if found != self._slot_bytes:
-            raise TopologyError(
-                f"rank {self._rank}: a block of the registered KV cache has {found} bytes in "
-                f"{len(self._group.layer_names)} layers, and {self._slot_bytes} by the engine's KV cache specification"
-            )
+        fragments = self._fragments_of_classes(kv_caches)
+        device = kv_device.find(kv_caches.values(), self._config.backend)
+        ring_bytes = self._ring_that_fits(device)
         try:
             self.engine = engine = _core.WorkerEngine(
-                backend=self._backend(kv_caches),
+                backend=device.backend,
+                device_ordinal=device.ordinal,
+                driver_library=device.driver_library,
                 rank=self._rank,
                 world_size=self._world_size,
                 num_blocks=self._num_blocks,
                 fragments=fragments,
-                num_slots=self._num_slots,
-                staging_bytes=self._ring_bytes,
+                num_chunks=self._num_chunks,
+                slots_per_chunk=self._slots_per_chunk,
+                numa_node=self._config.numa_node,
+                pages=self._config.pages,
+                piece_bytes=self._config.pinned_piece_bytes,
+                growth_bytes_per_second=self._config.pinning_bandwidth_limit or 0,
+                allow_smaller=self._config.allow_smaller_tier,
+                budget_group=self._engine_id,
+                num_local_ranks=self._num_ranks_in_budget,
+                staging_bytes=ring_bytes,
+                load_staging_bytes=self._load_ring_bytes,
                 max_in_flight_bytes=self._config.max_in_flight_bytes,
+                store_bytes_per_second=self._config.store_bandwidth_limit or 0,
+                copy_path=self._config.copy_path,
                 transfer_timeout_s=self._config.transfer_timeout_s,
                 host_link=self._config.host_link,
             )
         except ResourceError as error:
             raise ResourceError(
                 f"rank {self._rank} cannot have its share of cpu_bytes_to_use, "
-                f"{format_size(self._num_slots * self._slot_bytes)}: {error}"
+                f"{format_size(self._num_chunks * self._slots_per_chunk[0] * self._slot_bytes)}, or its staging rings: "
+                f"{error}"
             ) from error
         logger.info(
-            "kvferry: rank %d has %d slots of %s (%s) and a staging ring of %s",
+            "kvferry: rank %d has %d slots of %s (%s), staging rings of %s for stores and %s for loads, on %s",
             self._rank,
-            self._num_slots,
+            engine.max_slots,
             format_size(self._slot_bytes),
-            format_size(self._num_slots * self._slot_bytes),
-            format_size(self._ring_bytes),
+            format_size(engine.max_slots * self._slot_bytes),
+            format_size(ring_bytes),
+            format_size(engine.stats()["load_staging_size_bytes"]),
+            engine.device,
         )
+        logger.info("kvferry: rank %d: %s", self._rank, engine.copy_paths())
+        logger.info("kvferry: rank %d: %s", self._rank, engine.arena())
+        self._stats = StatsSource(self._figures, RANK_KEYS, label=str(self._rank))
+        self._arena_figures = engine.arena_figures()
+        self._num_slots_then = engine.num_slots
+        for warning in engine.arena_warnings():
+            logger.warning("kvferry: rank %d: %s", self._rank, warning)
+        self._compute_stream = device.compute_stream
         self._bind = engine.bind
+        self._waits = engine.waiting
         self._pump = engine.pump
         self._save = engine.save
         self._take_report = engine.take_report
         self.collect = engine.collect
-        self._kv_caches = dict(kv_caches)
+        # Also when the process ends without `close`: before Python and PyTorch take the device down.
+        self._end = weakref.finalize(self, _end, engine, dict(kv_caches))
 
-    def _backend(self, kv_caches: Mapping[str, "torch.Tensor"]) -> str:
-        devices = {tensor.device for tensor in kv_caches.values()}
-        backends = {_BACKEND_OF_DEVICE.get(device.type) for device in devices}
-        backend = backends.pop()
-        if backend is None or backends or self._config.backend not in ("auto", backend):
-            raise ConfigError(
-                f"the KV cache is on {', '.join(sorted(map(str, devices)))} and backend is {self._config.backend!r}; "
-                f"this build has back ends: {', '.join(BACKENDS[1:])} (KV cache on cpu); start vLLM on its CPU "
-                "platform, or without KvFerryConnector"
+    def _fragments_of_classes(self, kv_caches: Mapping[str, "torch.Tensor"]) -> list[list[Fragment]]:
+        """Find the fragments of a block of each slab class, checked against the engine's specification."""
+        groups = [group.layer_names for group in self._groups]
+        of_classes: dict[int, list[Fragment]] = {}
+        of_groups = fragments_of_groups(groups, kv_caches, self._num_blocks)
+        for layers, slab_class, fragments in zip(groups, self._classes.of_groups, of_groups, strict=True):
+            found = sum(fragment.num_bytes for fragment in fragments)
+            expected = self._classes.slot_bytes[slab_class][0]
+            if found != expected:
+                raise TopologyError(
+                    f"rank {self._rank}: a block of the registered KV cache has {found} bytes in {len(layers)} layers, "
+                    f"and {expected} by the engine's KV cache specification"
+                )
+            if of_classes.setdefault(slab_class, fragments) != fragments:
+                raise ConfigError(
+                    f"the KV cache group of layer {layers[0]!r} has blocks of {found} bytes that lie elsewhere in a "
+                    "page than those of another group of that size; allowed are groups that share the pool's pages, "
+                    "all laid out alike; start vLLM with --disable-hybrid-kv-cache-manager or without KvFerryConnector"
+                )
+        return [of_classes[slab_class] for slab_class in range(len(self._classes.slot_bytes))]
+
+    def _ring_that_fits(self, device: kv_device.KvDevice) -> int:
+        """Bytes of the staging ring: as wanted, or what the engine has left of the device's memory.
+
+        Raises
+        ------
+        ResourceError
+            That is not one block.
+
+        """
+        free_bytes = device.free_bytes()
+        if free_bytes is None or self._config.staging_bytes is not None:
+            return self._ring_bytes
+        room = free_bytes - self._load_ring_bytes - _MARGIN_BYTES
+        if room >= self._ring_bytes:
+            return self._ring_bytes
+        if room < self._slot_bytes:
+            raise ResourceError(
+                f"rank {self._rank}: the engine has left {format_size(free_bytes)} of device memory; kvferry needs "
+                f"{format_size(self._slot_bytes + self._load_ring_bytes + _MARGIN_BYTES)} or more for its staging "
+                "rings; lower --gpu-memory-utilization, or set load_staging_bytes to 0"
             )
-        return backend
+        logger.warning(
+            "kvferry: rank %d has a staging ring of %s instead of %s, as the engine has left %s of device memory; "
+            "prefills that fill it store less; lower --gpu-memory-utilization for more",
+            self._rank,
+            format_size(room),
+            format_size(self._ring_bytes),
+            format_size(free_bytes),
+        )
+        return room
 
     def bind(self, metadata: KvFerryMetadata) -> None:
         """Begin a step: its loads wait for the compute stream as it is now."""
-        self._bind(metadata.plan, _HOST_STREAM)
+        self._bind(metadata.plan, self._compute_stream())
 
     def pump(self) -> None:
         """Gather what earlier steps had to leave, if there is room now."""
-        self._pump(_HOST_STREAM)
+        if self._waits():
+            self._pump(self._compute_stream())
 
     def save(self) -> None:
         """Gather what this step has to store, in compute-stream order; waits for nothing."""
-        self._save(_HOST_STREAM)
+        self._save(self._compute_stream())
 
     def take_metadata(self) -> KvFerryWorkerMetadata | None:
         """Take what this rank has to say; None if nothing."""
         report = self._take_report()
         return KvFerryWorkerMetadata([report]) if report else None
+
+    def take_stats(self) -> KvFerryStats | None:
+        """Take this rank's figures, if it is time."""
+        return self._stats.take()
+
+    def _figures(self) -> dict[str, float]:
+        assert self.engine is not None
+        figures = self.engine.stats()
+        if figures["num_slots"] == figures["max_slots"] != self._num_slots_then:
+            # Once, at the end of the arena's growth: it takes milliseconds.
+            self._num_slots_then = figures["num_slots"]
+            self._arena_figures = self.engine.arena_figures()
+        return {**figures, **self._arena_figures}
 
     def close(self) -> None:
         """End: wait until no copy touches the KV cache, then let go of it; idempotent.
@@ -164,4 +246,12 @@ class WorkerSide:
         """
         if self.engine is not None:
             self.engine.close()
-        self._kv_caches = {}
+            self._end.detach()
+
+
+def _end(engine: _core.WorkerEngine, kv_caches: "Mapping[str, torch.Tensor]") -> None:
+    """Close what nobody closed; until then `kv_caches` are kept alive."""
+    try:
+        engine.close()
+    except Error as error:
+        logger.error("kvferry: a transfer is still under way at the end of the process: %s", error)

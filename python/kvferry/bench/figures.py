@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the report of each subcommand of kvferry-bench looks like. Needs matplotlib."""
+
+from collections.abc import Callable, Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from kvferry.bench.drawing import add_legend, bars, byte_axis, distinct, lines, panels_of, series_names
+from kvferry.bench.report import BenchReport, Row
+from kvferry.errors import ConfigError
+
+# What tells rows of one direction apart.
+TRANSFER = ("path", "threads", "memory", "device_ordinal", "numa_node", "placement", "fragment_bytes", "count")
+LIMITED = (*TRANSFER, "limit_gb_per_s")
+
+
+def figure_of(report: BenchReport) -> Figure:
+    """Return the figure of a report; raises `ConfigError` for a subcommand that has none."""
+    if report.subcommand not in FIGURES:
+        raise ConfigError(f"{report.path}: there is no plot of {report.subcommand}; there are: {', '.join(FIGURES)}")
+    figure = FIGURES[report.subcommand](report)
+    title = f"kvferry-bench {report.subcommand}\n{report.device}"
+    if report.mismatch:
+        title += f"\nDATA MISMATCH: {report.mismatch}"
+    figure.suptitle(title, color="red" if report.mismatch else "black")
+    return figure
+
+
+def link(report: BenchReport) -> Figure:
+    """Peak rates: bars by direction, a colour per kind of memory and path."""
+    figure, (axes,) = panels_of(1)
+    bars(axes, report.rows, "direction", TRANSFER, "gb_per_s")
+    axes.set_ylabel("GB/s")
+    return figure
+
+
+def copy(report: BenchReport) -> Figure:
+    """Rates over fragment size: a panel per direction, a line per path, count and placement."""
+    directions = distinct(report.rows, "direction")
+    figure, panels = panels_of(len(directions))
+    for axes, direction in zip(panels, directions, strict=True):
+        rows = [row for row in report.rows if row["direction"] == direction]
+        names = ("path", "threads", "fragments", "placement")
+        lines(axes, with_wanted_counts(rows), "fragment_bytes", names, "gb_per_s")
+        add_peak(axes, report, direction)
+        byte_axis(axes, "bytes of a fragment")
+        axes.set(title=direction, ylabel="GB/s")
+        add_legend(axes)
+    return figure
+
+
+def with_wanted_counts(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows with ``fragments``, one value for each count that was asked for.
+
+    Large fragments get fewer of them (--max-set): their first count belongs to the line of the first, and so on.
+    """
+    counts: dict[int | None, list[int]] = {}
+    for row in rows:
+        known = counts.setdefault(row["fragment_bytes"], [])
+        if row["count"] not in known:
+            known.append(row["count"])
+    most = max(counts.values(), key=len)
+    return [row | {"fragments": f"x {most[counts[row['fragment_bytes']].index(row['count'])]}"} for row in rows]
+
+
+def pipeline(report: BenchReport) -> Figure:
+    """Rates by direction; beside work, the slow-down of the work by direction."""
+    alone = [row for row in report.rows if row["slow_down_percent"] is None]
+    beside = [row for row in report.rows if row["slow_down_percent"] is not None]
+    figure, panels = panels_of(bool(alone) + bool(beside))
+    if alone:
+        bars(panels[0], alone, "direction", LIMITED, "gb_per_s")
+        panels[0].set_ylabel("GB/s")
+    if beside:
+        bars(panels[-1], beside, "direction", ("co_run", "limit_gb_per_s"), "slow_down_percent")
+        panels[-1].set_ylabel("slow-down of the work beside, %")
+    return figure
+
+
+def meta(report: BenchReport) -> Figure:
+    """Cost per block by operation; a mark where a bare table is, a line where the goal is."""
+    figure, (axes,) = panels_of(1)
+    keys = ("temperature", "resident", "batch", "policy")
+    places = bars(axes, report.rows, "operation", keys, "ns_per_block_p50")
+    for value, mark, label in (("bare_ns_per_block", "_", "bare table"), ("goal_ns_per_block", "v", "goal")):
+        known = [(place, report.rows[i][value]) for i, place in places.items() if report.rows[i][value] is not None]
+        if known:
+            axes.plot(*zip(*known, strict=True), mark, color="black", label=label)
+    axes.set_ylabel("ns per block")
+    add_legend(axes)
+    return figure
+
+
+def pin(report: BenchReport) -> Figure:
+    """How long pinned memory takes: a bar per way to get it, in stages where they are known."""
+    figure, (axes,) = panels_of(1)
+    names = list(series_names(report.rows, ("memory", "pages", "threads", "piece_bytes")))
+    left = [0.0] * len(names)
+    for stage in ("populate_s", "register_s", "unregister_s"):
+        seconds = [row[stage] or 0.0 for row in report.rows]
+        axes.barh(range(len(names)), seconds, left=left, label=stage.removesuffix("_s"))
+        left = [sum(pair) for pair in zip(left, seconds, strict=True)]
+    rest = [max((row["total_s"] or 0.0) - known, 0.0) for row, known in zip(report.rows, left, strict=True)]
+    axes.barh(range(len(names)), rest, left=left, label="the rest", color="lightgrey")
+    axes.set_yticks(range(len(names)), names)
+    axes.invert_yaxis()
+    axes.set_xlabel("seconds")
+    add_legend(axes)
+    return figure
+
+
+def trace(report: BenchReport) -> Figure:
+    """Hits and stored blocks over the tier's capacity, a line per policy; of made-up traffic, bars by kind."""
+    figure, panels = panels_of(2)
+    for axes, value, label in zip(
+        panels, ("hit_percent", "stored_blocks"), ("block accesses that hit, %", "stored blocks"), strict=True
+    ):
+        if len(distinct(report.rows, "capacity_blocks")) > 1:
+            lines(axes, report.rows, "capacity_blocks", ("policy", "traffic"), value)
+            axes.set_xscale("log")
+            axes.set_xlabel("capacity in blocks")
+            add_legend(axes)
+        else:
+            bars(axes, report.rows, "traffic", ("policy",), value)
+            axes.tick_params("x", rotation=45)
+        axes.set_ylabel(label)
+    return figure
+
+
+def add_peak(axes: Axes, report: BenchReport, direction: str) -> None:
+    """Draw the peak that the percentages of a direction refer to."""
+    if peak := report.peaks.get(f"{direction}_gb_per_s"):
+        axes.axhline(peak, linestyle="--", color="grey", label="link peak")
+
+
+FIGURES: dict[str, Callable[[BenchReport], Figure]] = {
+    "link": link,
+    "copy": copy,
+    "pipeline": pipeline,
+    "meta": meta,
+    "pin": pin,
+    "trace": trace,
+}

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The JSON reports of kvferry-bench, checked where they are read."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kvferry.errors import ConfigError
+
+# kReportSchema of the bench's report/write_report.hpp.
+SCHEMA = 1
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class BenchReport:
+    """One run of a subcommand. Keys of ``rows`` and ``peaks`` carry their units; GB is 1e9 bytes."""
+
+    path: Path
+    subcommand: str
+    device: str
+    rows: list[Row]
+    #: ``h2d_gb_per_s``, ``d2h_gb_per_s``, ``both_gb_per_s``; empty where nothing refers to the link.
+    peaks: dict[str, float]
+    #: The first byte that was wrong; empty if all was verified.
+    mismatch: str
+
+
+def read_report(path: Path) -> BenchReport:
+    """Read a report; raises `ConfigError` when the file is not one, or is of a schema that is not known here."""
+    try:
+        content = json.loads(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigError(f"{path} is no report of kvferry-bench (--json): {error}") from error
+    if not isinstance(content, dict) or content.get("program") != "kvferry-bench":
+        raise ConfigError(f'{path} is no report of kvferry-bench: there is no "program": "kvferry-bench" in it')
+    if content.get("schema") != SCHEMA:
+        raise ConfigError(
+            f"{path} has schema {content.get('schema')}, and this kvferry reads {SCHEMA}: "
+            "use the kvferry that belongs to the kvferry-bench which wrote it"
+        )
+    if not content["rows"]:
+        raise ConfigError(f"{path} has no rows: nothing was measured")
+    return BenchReport(
+        path=path,
+        subcommand=content["subcommand"],
+        device=content["device"],
+        rows=content["rows"],
+        peaks=content["peaks"] or {},
+        mismatch=content["mismatch"] or "",
+    )

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands by name, and how each one ends: 0, or 2 with one line that says what was wrong."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from kvferry.cli.plot import plot
+from kvferry.errors import ConfigError
+
+app = typer.Typer(
+    name="kvferry",
+    help="A CPU tier for the KV cache of LLM engines.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command()(plot)
+
+
+@app.callback(invoke_without_command=True)
+def root(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    """A CPU tier for the KV cache of LLM engines."""
+    if version:
+        import kvferry
+
+        print(kvferry.__version__)
+        raise typer.Exit
+
+
+def main() -> None:
+    """Run the command that ``sys.argv`` names; ends the process."""
+    try:
+        app()
+    except ConfigError as error:
+        print(f"kvferry: {error}", file=sys.stderr)
+        sys.exit(2)

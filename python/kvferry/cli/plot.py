@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``kvferry plot``: the curves of kvferry-bench's JSON reports."""
+
+import enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kvferry.bench.report import BenchReport, read_report
+from kvferry.errors import ConfigError
+
+
+class PictureFormat(enum.StrEnum):
+    """What a picture is written as."""
+
+    SVG = "svg"
+    PNG = "png"
+    PDF = "pdf"
+
+
+def plot(
+    results: Annotated[list[Path], typer.Argument(help="Reports that kvferry-bench wrote with --json.")],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="File of the picture (one report) [the report's name, beside it]."),
+    ] = None,
+    picture_format: Annotated[
+        PictureFormat | None, typer.Option("--format", help="Form of the pictures [by --output's suffix, or svg].")
+    ] = None,
+) -> None:
+    """Draw the curves of kvferry-bench's JSON reports, one picture per report."""
+    if output is not None and len(results) != 1:
+        raise ConfigError(f"--output names one picture, and there are {len(results)} reports: leave it out")
+    # All are read before one is drawn, so that a wrong one leaves nothing half done.
+    reports = [read_report(path) for path in results]
+    for report in reports:
+        draw(report, *target_of(report.path, output, picture_format))
+
+
+def target_of(report: Path, output: Path | None, picture_format: PictureFormat | None) -> tuple[Path, PictureFormat]:
+    """Return where the picture of a report goes, and as what."""
+    if output is None:
+        picture_format = picture_format or PictureFormat.SVG
+        return report.with_suffix(f".{picture_format}"), picture_format
+    if picture_format is None:
+        suffix = output.suffix.removeprefix(".").lower()
+        if suffix not in set(PictureFormat):
+            raise ConfigError(
+                f"{output}: the suffix names none of {', '.join(PictureFormat)}; give one of them, or --format"
+            )
+        picture_format = PictureFormat(suffix)
+    return output, picture_format
+
+
+def draw(report: BenchReport, picture: Path, picture_format: PictureFormat) -> None:
+    """Write one picture."""
+    try:
+        from kvferry.bench.figures import figure_of
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "matplotlib":
+            raise
+        raise ConfigError("kvferry plot needs matplotlib: pip install 'kvferry[plot]'") from None
+    try:
+        figure_of(report).savefig(picture, format=picture_format.value, bbox_inches="tight")
+    except OSError as error:
+        raise ConfigError(f"{picture} cannot be written: {error.strerror}") from error
+    print(picture)

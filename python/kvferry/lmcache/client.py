@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The native client that LMCache's ``native_plugin`` adapter drives."""
+
+import logging
+import sys
+
+from kvferry._core import ObjectClient
+from kvferry.errors import ConfigError
+from kvferry.lmcache.params import IN_PROCESS, AdapterParams
+from kvferry.sizes import format_size
+
+
+class KvFerryClient(ObjectClient):
+    """kvferry's tier as LMCache drives a native client.
+
+    What LMCache calls is the core's, without Python in between: ``event_fd``, ``submit_batch_set``,
+    ``submit_batch_get``, ``submit_batch_exists``, ``submit_batch_delete``, ``drain_completions``, ``close``.
+
+    Parameters
+    ----------
+    params
+        LMCache's ``adapter_params``, as :class:`kvferry.lmcache.params.AdapterParams` lists them.
+
+    Raises
+    ------
+    ConfigError
+        A parameter that is not understood, or a call by LMCache's deprecated in-process interface.
+    ResourceError
+        The machine does not have that much memory.
+
+    """
+
+    def __init__(self, *args: object, **params: object) -> None:
+        if args:
+            raise ConfigError(IN_PROCESS)
+        chosen = AdapterParams.from_params(params)
+        super().__init__(
+            capacity_bytes=chosen.capacity,
+            numa_node=chosen.numa_node,
+            pages=chosen.huge_pages,
+            eviction=chosen.eviction,
+            num_workers=chosen.num_workers or 0,
+            shared_path=chosen.shared_path,
+        )
+        logger = _logger()
+        logger.info(
+            "kvferry: %s for LMCache, %s; %d threads copy; eviction %s",
+            format_size(chosen.capacity), self.memory(), self.num_workers, chosen.eviction,
+        )  # fmt: skip
+        if num_kept := self.snapshot()["num_objects"]:
+            logger.info("kvferry: %d objects of an earlier process are served", num_kept)
+        if warning := self.warning():
+            logger.warning("kvferry: %s", warning)
+
+
+def _logger() -> logging.Logger:
+    """Return a logger whose lines LMCache's user sees."""
+    if "lmcache" in sys.modules:
+        from lmcache.logging import init_logger
+
+        logger: logging.Logger = init_logger("lmcache.kvferry")
+        return logger
+    return logging.getLogger("kvferry")

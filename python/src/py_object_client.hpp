@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace kvferry::python {
+
+namespace py = pybind11;
+
+/// The class ObjectClient: the methods by which LMCache drives a native client.
+void bind_object_client(py::module_& module);
+
+}  // namespace kvferry::python
