@@ -3,11 +3,12 @@
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "python"))
 
@@ -46,16 +47,20 @@ class Kind:
         For tables.
     connector, module
         As vLLM takes them.
+    extra
+        Further keys of its configuration.
 
     """
 
     name: str
     connector: str
     module: str | None
+    extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 KINDS = (
-    Kind("kvferry", "KvFerryConnector", "kvferry.vllm"),
+    # Every life is to store its blocks, as with the others; the rest is the default.
+    Kind("kvferry", "KvFerryConnector", "kvferry.vllm", {"admission": "always"}),
     Kind("SimpleCPUOffload", "SimpleCPUOffloadConnector", None),
     Kind("Offloading", "OffloadingConnector", None),
 )
@@ -132,7 +137,7 @@ class Rig:
             max_num_batched_tokens=MAX_BATCHED_TOKENS,
             max_num_seqs=MAX_SEQS,
             max_model_len=LONG_TOKENS + 4096,
-            extra_config={"cpu_bytes_to_use": tier_bytes},
+            extra_config={"cpu_bytes_to_use": tier_bytes, **kind.extra},
             connector=kind.connector,
             connector_module=kind.module,
         )

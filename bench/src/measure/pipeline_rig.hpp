@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kvferry/base/ids.hpp"
+#include "kvferry/cpu_tier/arena.hpp"
+#include "kvferry/gpu/block_geometry.hpp"
+#include "kvferry/gpu/device.hpp"
+
+#include "measure/block_shape.hpp"
+#include "measure/device_memory.hpp"
+#include "measure/fragment_set.hpp"
+#include "measure/traffic.hpp"
+#include "measure/verifier.hpp"
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace kvferry::bench {
+
+struct PipelineShape {
+  Traffic traffic = Traffic::kBoth;
+  BlockShape block;
+  std::uint32_t blocks_per_plan = 0;  ///< Of each direction, in a step's plan.
+  std::uint32_t num_plans = 0;        ///< Of each direction; each has blocks and slots of its own.
+  Placement slots;                    ///< Of a plan's blocks in the arena.
+  std::uint64_t seed = 0;
+
+  [[nodiscard]] std::uint64_t plan_bytes() const { return block.block_bytes() * blocks_per_plan; }
+};
+
+/// What an engine and a tier would bring: a pool of blocks on the device, an arena of slots, a
+/// compute stream, and plans between the two, which begin anywhere in the pool.
+class PipelineRig {
+ public:
+  /// Throws ConfigError, ResourceError or DeviceError.
+  PipelineRig(gpu::Device& device, const PipelineShape& shape);
+
+  /// Gives the sources of all plans a round's pattern. Throws DeviceError.
+  void prepare(PatternKey key);
+  /// Checks the slots of the first `num_blocks` blocks of a plan of stores.
+  void check_stored(std::uint32_t plan, std::uint32_t num_blocks, PatternKey key,
+                    Verifier& verifier) const;
+  /// Checks the blocks of these plans of loads. Throws DeviceError.
+  void check_loaded(std::span<const std::uint32_t> plans, PatternKey key, Verifier& verifier);
+
+  [[nodiscard]] std::span<const BlockSlot> plan(gpu::CopyDirection direction,
+                                                std::uint32_t plan) const;
+  [[nodiscard]] const PipelineShape& shape() const { return shape_; }
+  [[nodiscard]] const gpu::BlockGeometry& geometry() const { return geometry_; }
+  [[nodiscard]] const cpu_tier::Arena& arena() const { return arena_; }
+  [[nodiscard]] gpu::Device& device() { return device_; }
+  [[nodiscard]] gpu::Stream& compute() { return *compute_; }
+
+ private:
+  /// Blocks of all plans of one direction.
+  [[nodiscard]] std::uint32_t blocks_per_direction() const {
+    return shape_.blocks_per_plan * shape_.num_plans;
+  }
+  /// The fragments of these slots, and where in the pool their blocks have them.
+  [[nodiscard]] PatternPieces pieces_of(std::span<const BlockSlot> entries) const;
+
+  const PipelineShape shape_;
+  gpu::Device& device_;
+  DeviceMemory pool_;
+  const gpu::BlockGeometry geometry_;
+  const cpu_tier::Arena arena_;
+  /// Stores first, then loads; a direction without traffic has none.
+  std::vector<BlockSlot> entries_;
+  std::unique_ptr<gpu::Stream> compute_;
+};
+
+}  // namespace kvferry::bench

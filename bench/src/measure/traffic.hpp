@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kvferry/gpu/device.hpp"
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+namespace kvferry::bench {
+
+/// Which way bytes go in a row.
+enum class Traffic : std::uint8_t { kHostToDevice, kDeviceToHost, kBoth };
+
+/// "h2d", "d2h", "both".
+[[nodiscard]] const char* to_string(Traffic traffic);
+/// The inverse; also "load" and "store". Throws ConfigError.
+[[nodiscard]] Traffic traffic_from(std::string_view text);
+/// One or two.
+[[nodiscard]] std::vector<gpu::CopyDirection> directions(Traffic traffic);
+
+}  // namespace kvferry::bench

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "options/common_options.hpp"
+
+#include <CLI/CLI.hpp>
+
+namespace kvferry::bench {
+
+DeviceChoice CommonOptions::device_choice() const {
+  DeviceChoice choice = device_choice_from(device);
+  choice.driver_library = driver_library;
+  choice.kernel_image_file = kernel_image_file;
+  if (choice.kind == gpu::BackendKind::kHost && !driver_library.empty()) {
+    throw ConfigError("--driver-library goes with --device cuda or hip: the host has no driver");
+  }
+  return choice;
+}
+
+void CommonOptions::require_one_device() const {
+  if (device_choice().range == DeviceChoice::Range::kOne) return;
+  throw ConfigError("only link measures all devices: name one, as cuda:0");
+}
+
+std::uint32_t CommonOptions::rounds(std::uint32_t full, std::uint32_t quick) const {
+  return num_rounds.value_or(effort == Effort::kQuick ? quick : full);
+}
+
+std::uint32_t CommonOptions::warm_up_rounds() const {
+  return num_warm_up_rounds.value_or(effort == Effort::kQuick ? 1 : 2);
+}
+
+void add_common_options(CLI::App& app, CommonOptions& options) {
+  app.add_option("--device", options.device,
+                 "host, cuda, hip; cuda:1 is the second; link: cuda:all")
+      ->capture_default_str();
+  app.add_option("--driver-library", options.driver_library,
+                 "library to open instead of the vendor's driver");
+  app.add_option("--kernel-image", options.kernel_image_file,
+                 "file with a code object to load instead of the build's");
+  app.add_option("--seed", options.seed, "of patterns and placements")->capture_default_str();
+  app.add_option("--rounds", options.num_rounds, "measured rounds of each row")
+      ->check(CLI::Range(1, 100000));
+  app.add_option("--warm-up", options.num_warm_up_rounds,
+                 "rounds before them that are verified but not counted")
+      ->check(CLI::Range(0, 100000));
+  app.add_flag_callback(
+      "--quick", [&options] { options.effort = Effort::kQuick; },
+      "small sizes and few rounds: does it run");
+  app.add_option("--json", options.json_file, "write the report as JSON to this file");
+  app.add_option("--csv", options.csv_file, "write the rows as CSV to this file");
+  app.add_option("--markdown", options.markdown_file, "write the report as Markdown to this file");
+  app.add_option("--corrupt-round", options.corrupt_round)->group("");
+}
+
+}  // namespace kvferry::bench

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "options/device_choice.hpp"
+
+#include "kvferry/gpu/cuda_device.hpp"
+#include "kvferry/gpu/hip_device.hpp"
+#include "kvferry/gpu/host_link.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <fstream>
+#include <iterator>
+
+namespace kvferry::bench {
+namespace {
+
+std::vector<std::byte> read_image(const std::string& file) {
+  if (file.empty()) return {};
+  std::ifstream in(file, std::ios::binary);
+  if (!in) throw NoSuchDevice(fmt::format("the kernel image {} cannot be read", file));
+  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  std::vector<std::byte> image(text.size());
+  std::transform(text.begin(), text.end(), image.begin(),
+                 [](char c) { return static_cast<std::byte>(c); });
+  return image;
+}
+
+std::unique_ptr<gpu::Device> make_device(const DeviceChoice& choice,
+                                         const gpu::DriverOptions& options) {
+  switch (choice.kind) {
+    case gpu::BackendKind::kCuda:
+      return gpu::make_cuda_device(choice.ordinal, options);
+    case gpu::BackendKind::kHip:
+      return gpu::make_hip_device(choice.ordinal, options);
+    case gpu::BackendKind::kHost:
+      break;
+  }
+  if (choice.ordinal != 0) throw ConfigError("the host is one device");
+  return gpu::make_host_device();
+}
+
+std::string one_line(std::string text) {
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return text;
+}
+
+}  // namespace
+
+DeviceChoice device_choice_from(std::string_view text) {
+  DeviceChoice choice;
+  const std::size_t colon = text.find(':');
+  const std::string_view name = text.substr(0, colon);
+  bool known = false;
+  for (const auto kind :
+       {gpu::BackendKind::kHost, gpu::BackendKind::kCuda, gpu::BackendKind::kHip}) {
+    if (name != gpu::to_string(kind)) continue;
+    choice.kind = kind;
+    known = true;
+  }
+  if (known && colon != std::string_view::npos) {
+    const std::string_view number = text.substr(colon + 1);
+    if (number == "all") {
+      choice.range = DeviceChoice::Range::kAll;
+      return choice;
+    }
+    const char* const end = number.data() + number.size();
+    const auto parsed = std::from_chars(number.data(), end, choice.ordinal);
+    known = parsed.ec == std::errc() && parsed.ptr == end;
+  }
+  if (!known) {
+    throw ConfigError(
+        fmt::format("'{}' is not a device: write host, cuda, hip, or cuda:1 for the second", text));
+  }
+  return choice;
+}
+
+OpenDevice::OpenDevice(const DeviceChoice& choice)
+    : kernel_image_(read_image(choice.kernel_image_file)) {
+  try {
+    gpu::DriverOptions options;
+    options.library = choice.driver_library;
+    options.kernel_image = kernel_image_;
+    device_ = make_device(choice, options);
+  } catch (const Error& error) {
+    throw NoSuchDevice(fmt::format("{}:{} cannot be had: {}", gpu::to_string(choice.kind),
+                                   choice.ordinal, one_line(error.what())));
+  }
+}
+
+}  // namespace kvferry::bench

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "options/pipeline_options.hpp"
+
+#include "kvferry/base/error.hpp"
+
+#include "options/sizes.hpp"
+
+#include <CLI/CLI.hpp>
+
+#include <chrono>
+
+namespace kvferry::bench {
+namespace {
+
+constexpr const char* kNothingBeside = "none";
+constexpr const char* kDefaultShape = "64x8KiB";
+// The rate of a real prefill, for which the slow-down has a goal of its own.
+constexpr double kPrefillBytesPerSecond = 4e9;
+constexpr std::uint32_t kFullRounds = 10;
+constexpr std::uint32_t kQuickRounds = 3;
+constexpr std::uint32_t kFullIterations = 400;
+constexpr std::uint32_t kQuickIterations = 20;
+constexpr std::chrono::microseconds kQuickLaunch{20};
+
+enum class Beside : std::uint8_t { kNothing, kWork };
+
+std::uint32_t value_or(std::uint32_t value, std::uint32_t otherwise) {
+  return value == 0 ? otherwise : value;
+}
+
+PipelineShape shape_of(const PipelineOptions& options, const CommonOptions& common) {
+  const bool quick = common.effort == Effort::kQuick;
+  const auto of_model = block_shape(options.model);
+  if (of_model && !options.fragments.empty()) {
+    throw ConfigError("--model says what --shape says: give one of them");
+  }
+  PipelineShape shape;
+  shape.block =
+      of_model ? *of_model
+               : block_shape_from(options.fragments.empty() ? kDefaultShape : options.fragments);
+  shape.blocks_per_plan = value_or(options.num_blocks, quick ? 32 : 512);
+  shape.num_plans = value_or(options.num_plans, quick ? 4 : 8);
+  shape.slots = placement_from(options.slots);
+  shape.seed = common.seed;
+  return shape;
+}
+
+transfer::TransferOptions transfer_options(const PipelineOptions& options,
+                                           const PipelineShape& shape) {
+  transfer::TransferOptions transfer;
+  transfer.staging_bytes = options.ring.empty() ? 2 * shape.plan_bytes() : bytes_from(options.ring);
+  if (!options.piece.empty()) transfer.piece_bytes = bytes_from(options.piece);
+  if (!options.in_flight.empty()) transfer.max_in_flight_bytes = bytes_from(options.in_flight);
+  if (!options.load_staging.empty()) transfer.load_staging_bytes = bytes_from(options.load_staging);
+  if (!options.path.empty()) transfer.copy_path = gpu::copy_path_from(options.path);
+  if (transfer.staging_bytes < shape.block.block_bytes()) {
+    throw ConfigError("--ring holds not one block: make it " +
+                      bytes_text(shape.block.block_bytes()) + " or more");
+  }
+  return transfer;
+}
+
+std::vector<PipelineSubject> subjects_of(const PipelineOptions& options, Beside beside) {
+  std::vector<PipelineSubject> subjects;
+  for (const std::string& direction : options.directions) {
+    const Traffic traffic = traffic_from(direction);
+    const bool stores = traffic != Traffic::kHostToDevice;
+    if (!options.limit.empty()) {
+      subjects.push_back(
+          {traffic, stores ? std::optional(rate_from(options.limit)) : std::nullopt});
+      continue;
+    }
+    subjects.push_back({traffic, std::nullopt});
+    if (stores && beside == Beside::kWork) subjects.push_back({traffic, kPrefillBytesPerSecond});
+  }
+  return subjects;
+}
+
+CoRunPlace place_of(const PipelineOptions& options) {
+  if (options.place == "compute") return CoRunPlace::kCompute;
+  if (options.place == "own") return CoRunPlace::kOwn;
+  throw ConfigError("--co-run-place is compute or own, not '" + options.place + "'");
+}
+
+gpu::CoRunOptions work_of(const PipelineOptions& options, bool quick) {
+  const double iteration_ms = options.iteration_ms == 0 ? (quick ? 1 : 4) : options.iteration_ms;
+  gpu::CoRunOptions work;
+  work.iteration = std::chrono::duration_cast<std::chrono::nanoseconds>(
+      std::chrono::duration<double, std::milli>(iteration_ms));
+  if (quick) {
+    work.launch = kQuickLaunch;
+    work.buffer_bytes = 8 * kMiB;
+  }
+  return work;
+}
+
+}  // namespace
+
+void add_pipeline_options(CLI::App& app, PipelineOptions& options) {
+  app.add_option("--fragments,--shape", options.fragments,
+                 "of a block: 64x8KiB is 64 fragments of 8 KiB, 1x2MiB one piece [64x8KiB]");
+  add_model_options(app, options.model);
+  app.add_option("--blocks", options.num_blocks, "of a step's plan [512; quick: 32]")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--plans", options.num_plans, "of a round, each of other blocks [8; quick: 4]")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--direction", options.directions, "store (d2h), load (h2d), both")
+      ->delimiter(',')
+      ->capture_default_str();
+  app.add_option("--slots", options.slots, "of a plan in the arena: contiguous, shuffled, runs:8")
+      ->capture_default_str();
+  app.add_option("--ring", options.ring, "bytes of the staging ring [two plans]");
+  app.add_option("--piece", options.piece, "bytes of one submission [8MiB]");
+  app.add_option("--in-flight", options.in_flight, "most bytes submitted per direction [32MiB]");
+  app.add_option("--load-staging", options.load_staging,
+                 "bytes of device memory for loads that are staged [32MiB]");
+  app.add_option("--path", options.path,
+                 "of loads: per_run, batch, kernel, staged [as the device's table says]");
+  app.add_option("--store-bandwidth-limit", options.limit,
+                 "most bytes per second of stores: 4GB/s [none; beside --co-run: none and 4GB/s]");
+  app.add_option("--co-run", options.co_run,
+                 "none: nothing beside; gemm: bound by arithmetic (multiply-adds in registers, no "
+                 "tensor cores); stream: "
+                 "bound by device memory")
+      ->delimiter(',')
+      ->capture_default_str();
+  app.add_option("--co-run-place", options.place,
+                 "compute: on the compute stream, gathers between iterations; own: on a stream of "
+                 "its own beside the gathers")
+      ->capture_default_str();
+  app.add_option("--iteration-ms", options.iteration_ms,
+                 "of co-run work, when alone, in ms [4; quick: 1]")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--iterations", options.num_iterations, "of co-run work [400; quick: 20]")
+      ->check(CLI::Range(4, 1000000));
+}
+
+PipelineSettings pipeline_settings(const PipelineOptions& options, const CommonOptions& common) {
+  const bool quick = common.effort == Effort::kQuick;
+  PipelineSettings settings;
+  settings.shape = shape_of(options, common);
+  settings.model_text = model_text(options.model);
+  settings.transfer = transfer_options(options, settings.shape);
+  settings.path = options.path;
+  settings.rounds = {common.warm_up_rounds(), common.rounds(kFullRounds, kQuickRounds)};
+  settings.beside = subjects_of(options, Beside::kWork);
+  for (const std::string& kind : options.co_run) {
+    if (kind == kNothingBeside) {
+      settings.alone = subjects_of(options, Beside::kNothing);
+    } else {
+      settings.co_run.push_back(gpu::co_run_kind_from(kind));
+    }
+  }
+  settings.place = place_of(options);
+  settings.work = work_of(options, quick);
+  settings.num_iterations =
+      value_or(options.num_iterations, quick ? kQuickIterations : kFullIterations);
+  return settings;
+}
+
+}  // namespace kvferry::bench

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "measure/burst.hpp"
+#include "measure/co_run_phase.hpp"
+#include "measure/link_peak.hpp"
+#include "measure/pipeline_rig.hpp"
+#include "options/pipeline_options.hpp"
+#include "progress.hpp"
+#include "subcommand.hpp"
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+namespace kvferry::bench {
+namespace {
+
+constexpr double kBytesPerGb = 1e9;
+
+/// The transfer component at work: gathers, staging ring, copies, fences; alone, or beside what an
+/// engine computes.
+class Pipeline final : public Subcommand {
+ public:
+  [[nodiscard]] const char* name() const override { return "pipeline"; }
+  [[nodiscard]] const char* summary() const override {
+    return "stores and loads as an engine makes them, in GB/s and % of the link's peak; what they "
+           "cost compute beside them, in %";
+  }
+  void add_options(CLI::App& app) override {
+    add_pipeline_options(app, options_);
+    add_link_options(app, link_);
+  }
+  void check_options(const CommonOptions& options) override {
+    options.require_one_device();
+    settings_ = pipeline_settings(options_, options);
+    link_bytes_ = link_.copy_bytes(options);
+  }
+  void run(Bench& bench, Report& report) override;
+
+ private:
+  [[nodiscard]] transfer::TransferOptions transfer_options(const PipelineSubject& subject) const;
+  [[nodiscard]] PipelineShape shape_of(const PipelineSubject& subject) const;
+  [[nodiscard]] TransferRow measure_bursts(Bench& bench, const PipelineSubject& subject,
+                                           Report& report) const;
+  [[nodiscard]] TransferRow measure_beside(Bench& bench, const PipelineSubject& subject,
+                                           gpu::CoRunner& work) const;
+  [[nodiscard]] TransferRow row_of(const PipelineSubject& subject, const PlanTimes& times) const;
+
+  PipelineOptions options_;
+  LinkOptions link_;
+  PipelineSettings settings_;
+  std::uint64_t link_bytes_ = 0;
+};
+
+PipelineShape Pipeline::shape_of(const PipelineSubject& subject) const {
+  PipelineShape shape = settings_.shape;
+  shape.traffic = subject.traffic;
+  return shape;
+}
+
+transfer::TransferOptions Pipeline::transfer_options(const PipelineSubject& subject) const {
+  transfer::TransferOptions options = settings_.transfer;
+  if (subject.limit) options.store_bytes_per_second = static_cast<std::uint64_t>(*subject.limit);
+  return options;
+}
+
+void Pipeline::run(Bench& bench, Report& report) {
+  bench.progress.expect(kNumPeakRows + settings_.alone.size() +
+                        settings_.beside.size() * settings_.co_run.size());
+  report.peaks = measure_link_peaks(bench, link_bytes_);
+  std::vector<TransferRow> rows;
+  if (!settings_.model_text.empty()) report.notes.push_back(settings_.model_text);
+  for (const PipelineSubject& subject : settings_.alone) {
+    rows.push_back(measure_bursts(bench, subject, report));
+  }
+  if (!settings_.alone.empty()) {
+    report.notes.emplace_back(
+        "Rates are bytes of a round over the time from its first submission to its last end seen "
+        "by the host. Transfer times are the device's, of one plan, without gaps between copies.");
+  }
+  for (const gpu::CoRunKind kind : settings_.co_run) {
+    const auto work = gpu::make_co_runner(bench.device, kind, settings_.work);
+    report.notes.push_back(work->description() + (settings_.place == CoRunPlace::kCompute
+                                                      ? "; on the compute stream"
+                                                      : "; on a stream of its own"));
+    for (const PipelineSubject& subject : settings_.beside) {
+      rows.push_back(measure_beside(bench, subject, *work));
+    }
+    if (!work->verify()) throw DeviceError("the co-run work came to wrong results");
+  }
+  for (TransferRow& row : rows) {
+    row.percent_of_peak = 100 * *row.gb_per_s / peak_of(*report.peaks, traffic_from(row.direction));
+  }
+  report.table = table_of(rows);
+}
+
+TransferRow Pipeline::measure_bursts(Bench& bench, const PipelineSubject& subject,
+                                     Report& report) const {
+  bench.progress.begin_row(
+      fmt::format("{} of {}", to_string(subject.traffic), to_string(settings_.shape.block)));
+  PipelineRig rig(bench.device, shape_of(subject));
+  transfer::TransferEngine engine(bench.device, {rig.geometry()}, rig.arena(),
+                                  transfer_options(subject));
+  const std::uint64_t mismatches_before = bench.verifier.num_mismatches();
+  const std::uint64_t transfers_per_round =
+      directions(subject.traffic).size() * settings_.shape.num_plans;
+  std::vector<std::uint32_t> plans(settings_.shape.num_plans);
+  for (std::uint32_t p = 0; p < settings_.shape.num_plans; ++p) plans[p] = p;
+  Samples rounds;
+  PlanTimes times;
+  PlanTimes not_counted;
+  for (std::uint32_t round = 0; round < settings_.rounds.total(); ++round) {
+    bench.progress.round(round, settings_.rounds.total());
+    const PatternKey key = bench.verifier.next_round();
+    rig.prepare(key);
+    const bool counts = round >= settings_.rounds.warm_up;
+    const auto time =
+        run_burst(rig, engine, 1 + round * transfers_per_round, counts ? times : not_counted);
+    if (counts) rounds.add(time);
+    if (subject.traffic != Traffic::kDeviceToHost) rig.check_loaded(plans, key, bench.verifier);
+    if (subject.traffic == Traffic::kHostToDevice) continue;
+    for (const std::uint32_t p : plans) {
+      rig.check_stored(p, settings_.shape.blocks_per_plan, key, bench.verifier);
+    }
+  }
+  report.extra["copy_paths"][to_string(subject.traffic)] = engine.copy_paths_text();
+  TransferRow row = row_of(subject, times);
+  row.rounds = settings_.rounds.measured;
+  row.round_bytes = transfers_per_round * settings_.shape.plan_bytes();
+  row.round_us_p50 = rounds.percentile_us(0.5);
+  row.gb_per_s = static_cast<double>(*row.round_bytes) / *row.round_us_p50 / 1e3;
+  row.verified = bench.verifier.num_mismatches() == mismatches_before;
+  return row;
+}
+
+// Alone before and after, so that a device that slows down with time is not taken for the copies.
+TransferRow Pipeline::measure_beside(Bench& bench, const PipelineSubject& subject,
+                                     gpu::CoRunner& work) const {
+  bench.progress.begin_row(
+      fmt::format("{} beside {}", to_string(subject.traffic), work.description()));
+  PipelineRig rig(bench.device, shape_of(subject));
+  transfer::TransferEngine engine(bench.device, {rig.geometry()}, rig.arena(),
+                                  transfer_options(subject));
+  const std::uint64_t mismatches_before = bench.verifier.num_mismatches();
+  CoRunLoop loop(rig, work, settings_.place);
+  const std::uint32_t half = settings_.num_iterations / 2;
+  Samples not_counted;
+  Samples alone;
+  Samples beside;
+  PlanTimes times;
+  const PatternKey key = bench.verifier.next_round();
+  rig.prepare(key);
+  loop.run_alone(half / 4 + 1, not_counted);
+  loop.run_alone(half, alone);
+  bench.progress.round(1, 3);
+  loop.run_beside(settings_.num_iterations, engine, beside, times);
+  bench.progress.round(2, 3);
+  loop.run_alone(half, alone);
+  rig.check_loaded(loop.loaded(), key, bench.verifier);
+  for (std::uint32_t p = 0; p < settings_.shape.num_plans; ++p) {
+    rig.check_stored(p, loop.stored()[p], key, bench.verifier);
+  }
+  TransferRow row = row_of(subject, times);
+  row.rounds = settings_.num_iterations;
+  row.co_run = gpu::to_string(work.kind());
+  row.gb_per_s = loop.bytes_per_second() / kBytesPerGb;
+  row.iteration_us_alone_p50 = alone.percentile_us(0.5);
+  row.iteration_us_alone_p99 = alone.percentile_us(0.99);
+  row.iteration_us_p50 = beside.percentile_us(0.5);
+  row.iteration_us_p99 = beside.percentile_us(0.99);
+  row.slow_down_percent = 100 * (*row.iteration_us_p50 / *row.iteration_us_alone_p50 - 1);
+  row.slow_down_percent_p99 = 100 * (*row.iteration_us_p99 / *row.iteration_us_alone_p99 - 1);
+  row.verified = bench.verifier.num_mismatches() == mismatches_before;
+  return row;
+}
+
+TransferRow Pipeline::row_of(const PipelineSubject& subject, const PlanTimes& times) const {
+  TransferRow row;
+  row.direction = to_string(subject.traffic);
+  row.path = settings_.path.empty() ? "pipeline" : "pipeline:" + settings_.path;
+  row.placement = to_string(settings_.shape.slots);
+  row.fragment_bytes = settings_.shape.block.fragment_bytes;
+  row.count = settings_.shape.blocks_per_plan;
+  row.descriptors =
+      std::uint64_t{settings_.shape.blocks_per_plan} * settings_.shape.block.num_fragments;
+  row.bytes = settings_.shape.plan_bytes();
+  if (subject.limit) row.limit_gb_per_s = *subject.limit / kBytesPerGb;
+  if (!times.submit.empty()) {
+    row.submit_us_mean = times.submit.mean_us();
+    row.submit_us_p99 = times.submit.percentile_us(0.99);
+    row.cpu_us_per_descriptor = times.submit_cpu.mean_us() / static_cast<double>(*row.descriptors);
+  }
+  if (!times.device.empty()) {
+    row.queue_us = times.queue.mean_us();
+    row.transfer_us_p50 = times.device.percentile_us(0.5);
+    row.transfer_us_p99 = times.device.percentile_us(0.99);
+    row.transfer_us_p999 = times.device.percentile_us(0.999);
+  }
+  return row;
+}
+
+}  // namespace
+
+std::unique_ptr<Subcommand> make_pipeline() { return std::make_unique<Pipeline>(); }
+
+}  // namespace kvferry::bench

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "report/table.hpp"
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+
+namespace kvferry::bench {
+
+/// One measured row of `meta`. What does not apply is empty. Times are nanoseconds for one block,
+/// of one thread.
+struct MetaRow {
+  std::string operation;
+  std::string temperature;     ///< "warm" or "cold".
+  std::uint32_t resident = 0;  ///< Readable blocks in the tier.
+  std::uint32_t batch = 0;     ///< Blocks of one call.
+  std::string policy;          ///< "eviction/admission".
+  std::uint32_t rounds = 0;
+  double ns_p50 = 0;
+  double ns_p99 = 0;
+  std::optional<double> bare_ns;  ///< The median of a bare table that does what it can of it.
+  std::optional<double> ratio;    ///< ns_p50 over bare_ns.
+  std::optional<double> goal_ns;
+  bool verified = false;
+};
+
+[[nodiscard]] Table table_of(std::span<const MetaRow> rows);
+
+}  // namespace kvferry::bench

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "report/table.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace kvferry::bench {
+
+/// What the link gives to copies of the copy engine that are as large as can be, in this run.
+struct LinkPeaks {
+  std::uint64_t copy_bytes = 0;
+  double h2d_gb_per_s = 0;
+  double d2h_gb_per_s = 0;
+  double both_gb_per_s = 0;  ///< Both directions together, in the time of the slower one.
+  /// The device's own memory, reads and writes together; only `link` measures it.
+  std::optional<double> device_gb_per_s = std::nullopt;
+};
+
+/// All that one run of a subcommand found.
+struct Report {
+  std::string subcommand;
+  std::vector<std::string> arguments;
+  std::string backend;
+  std::uint32_t ordinal = 0;
+  std::string device;
+  std::string started_at;  ///< UTC, ISO 8601.
+  std::uint64_t seed = 0;
+  bool quick = false;
+  std::uint32_t warm_up_rounds = 0;
+  std::optional<LinkPeaks> peaks;
+  Table table;
+  /// What a reader has to know, in sentences.
+  std::vector<std::string> notes;
+  /// The first byte or count that was wrong; empty if all was verified.
+  std::string mismatch;
+  /// What was verified, in words.
+  std::string verified = "every byte was verified";
+  /// What only one subcommand has, by name.
+  nlohmann::ordered_json extra = nlohmann::ordered_json::object();
+};
+
+}  // namespace kvferry::bench

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// For programs: JSON and CSV, and files of every form.
+#include "kvferry/base/error.hpp"
+
+#include "report/write_report.hpp"
+
+#include <fmt/format.h>
+
+#include <fstream>
+#include <ostream>
+#include <utility>
+
+namespace kvferry::bench {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json json_of(const Cell& cell) {
+  return std::visit(
+      [](const auto& value) -> Json {
+        if constexpr (std::is_same_v<std::decay_t<decltype(value)>, std::monostate>) {
+          return nullptr;
+        } else {
+          return value;
+        }
+      },
+      cell);
+}
+
+Json rows_of(const Table& table) {
+  Json rows = Json::array();
+  for (const auto& cells : table.rows) {
+    Json& row = rows.emplace_back(Json::object());
+    for (std::size_t i = 0; i < cells.size(); ++i) row[table.columns[i].key] = json_of(cells[i]);
+  }
+  return rows;
+}
+
+Json json_of(const std::optional<LinkPeaks>& peaks) {
+  if (!peaks) return nullptr;
+  return {
+      {"copy_bytes", peaks->copy_bytes},
+      {"h2d_gb_per_s", peaks->h2d_gb_per_s},
+      {"d2h_gb_per_s", peaks->d2h_gb_per_s},
+      {"both_gb_per_s", peaks->both_gb_per_s},
+      {"device_gb_per_s", peaks->device_gb_per_s ? Json(*peaks->device_gb_per_s) : Json(nullptr)}};
+}
+
+// No cell has a quotation mark or a comma in it.
+std::string csv_of(const Cell& cell) {
+  const Json json = json_of(cell);
+  if (json.is_null()) return "";
+  return json.is_string() ? json.get<std::string>() : json.dump();
+}
+
+}  // namespace
+
+void write_csv(const Report& report, std::ostream& out) {
+  const char* separator = "";
+  for (const Column& column : report.table.columns) {
+    out << std::exchange(separator, ",") << column.key;
+  }
+  out << '\n';
+  for (const auto& row : report.table.rows) {
+    separator = "";
+    for (const Cell& cell : row) out << std::exchange(separator, ",") << csv_of(cell);
+    out << '\n';
+  }
+}
+
+void write_json(const Report& report, std::ostream& out) {
+  Json json = {{"schema", kReportSchema},
+               {"program", "kvferry-bench"},
+               {"version", KVFERRY_VERSION},
+               {"subcommand", report.subcommand},
+               {"arguments", report.arguments},
+               {"backend", report.backend},
+               {"ordinal", report.ordinal},
+               {"device", report.device},
+               {"started_at", report.started_at},
+               {"seed", report.seed},
+               {"quick", report.quick},
+               {"warm_up_rounds", report.warm_up_rounds},
+               {"verified", report.mismatch.empty()},
+               {"mismatch", report.mismatch.empty() ? Json() : Json(report.mismatch)},
+               {"peaks", json_of(report.peaks)},
+               {"notes", report.notes},
+               {"rows", rows_of(report.table)}};
+  json.update(report.extra);
+  out << json.dump(2) << '\n';
+}
+
+void write_file(const Report& report, const std::string& file,
+                void (*write)(const Report&, std::ostream&)) {
+  std::ofstream out(file);
+  write(report, out);
+  out.close();
+  if (!out) throw ResourceError(fmt::format("the report {} cannot be written", file));
+}
+
+}  // namespace kvferry::bench

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <iosfwd>
+#include <string>
+#include <vector>
+
+namespace kvferry::bench {
+
+/// What the program ends with; scripts rely on it.
+enum class ExitCode : int {
+  kMeasured = 0,      ///< Measured, and every byte was as it should be.
+  kDataMismatch = 1,  ///< Measured, but bytes did not arrive; the reports are written all the same.
+  kBadUsage = 2,      ///< Nothing was measured: the command line cannot be meant so.
+  kNoDevice = 3,      ///< Nothing was measured: there is no such device.
+  kFailed = 4         ///< The device, the memory or a file gave out on the way.
+};
+
+/// The whole program: `arguments` without the program's name, tables to `out`, progress and errors
+/// to `err`. Returns an ExitCode. Does not throw.
+[[nodiscard]] int run_bench(const std::vector<std::string>& arguments, std::ostream& out,
+                            std::ostream& err);
+
+}  // namespace kvferry::bench

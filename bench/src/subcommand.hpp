@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kvferry/gpu/device.hpp"
+
+#include "measure/verifier.hpp"
+#include "options/common_options.hpp"
+#include "report/report.hpp"
+
+#include <memory>
+#include <vector>
+
+namespace CLI {
+class App;
+}
+
+namespace kvferry::bench {
+
+class Progress;
+
+/// What a subcommand runs with.
+struct Bench {
+  gpu::Device& device;
+  const CommonOptions& options;
+  Verifier& verifier;
+  Progress& progress;
+};
+
+/// One subcommand. Another one is another file, named after it, and a line in subcommands.cpp.
+class Subcommand {
+ public:
+  virtual ~Subcommand() = default;
+  [[nodiscard]] virtual const char* name() const = 0;
+  /// One line for the list of subcommands.
+  [[nodiscard]] virtual const char* summary() const = 0;
+  /// False: what it measures has nothing to do with a device; it runs with the host back end's, and
+  /// another one that is asked for is bad usage.
+  [[nodiscard]] virtual bool uses_device() const { return true; }
+  /// Adds its options; `app` and what is added refer to this object.
+  virtual void add_options(CLI::App& app) = 0;
+  /// Called before a device is opened. Throws ConfigError with a hint if the options cannot be
+  /// meant so.
+  virtual void check_options(const CommonOptions& options) = 0;
+  /// Measures, and adds what came out to `report`. What did not arrive goes to `bench.verifier`
+  /// and the row. Throws kvferry::Error.
+  virtual void run(Bench& bench, Report& report) = 0;
+};
+
+[[nodiscard]] std::unique_ptr<Subcommand> make_link();
+[[nodiscard]] std::unique_ptr<Subcommand> make_copy();
+[[nodiscard]] std::unique_ptr<Subcommand> make_pipeline();
+[[nodiscard]] std::unique_ptr<Subcommand> make_meta();
+[[nodiscard]] std::unique_ptr<Subcommand> make_pin();
+[[nodiscard]] std::unique_ptr<Subcommand> make_trace();
+
+/// All of them, in the order of the help.
+[[nodiscard]] std::vector<std::unique_ptr<Subcommand>> subcommands();
+
+}  // namespace kvferry::bench

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "trace/policies.hpp"
+#include "trace/time_saved.hpp"
+#include "trace/trace_row.hpp"
+
+#include <cstdint>
+#include <optional>
+
+namespace kvferry::bench {
+struct Bench;
+}
+
+namespace kvferry::bench::trace {
+
+/// How replays are made.
+struct ReplayOptions {
+  std::uint32_t num_queued = 0;  ///< Requests that are known before their turn.
+  std::uint32_t num_warm_ups = 0;
+  std::uint32_t num_rounds = 1;
+  TimeModel time;
+};
+
+/// A replay and what it cost.
+struct MeasuredReplay {
+  ReplayResult result;  ///< Its time is the median of the rounds.
+  bool verified = false;
+};
+
+/// Replays in as many rounds, and checks the counts of each (check_replay()). A capacity beyond
+/// the trace's distinct blocks is replayed as one of just these: nothing is ever evicted from
+/// either.
+[[nodiscard]] MeasuredReplay measure_replay(Bench& bench, const Trace& trace,
+                                            std::uint64_t capacity, const Policy& policy,
+                                            const ReplayOptions& options);
+
+[[nodiscard]] TraceRow row_of(const MeasuredReplay& replay, const MeasuredReplay& optimum,
+                              std::uint64_t capacity, const Policy& policy, const TimeModel& time);
+
+}  // namespace kvferry::bench::trace

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kvferry/cpu_tier/tier_options.hpp"
+
+#include "trace/trace.hpp"
+
+#include <cstdint>
+
+namespace kvferry::bench::trace {
+
+/// What a tier won on a trace. An access is one block of one request.
+struct ReplayResult {
+  std::uint64_t num_accesses = 0;
+  /// Accesses to blocks that the tier held when their request began.
+  std::uint64_t num_hits = 0;
+  /// The others.
+  std::uint64_t num_misses = 0;
+  /// Hits that stood in an unbroken prefix: what an engine can load.
+  std::uint64_t num_loads = 0;
+  /// Of those.
+  std::uint64_t num_loaded_tokens = 0;
+  std::uint64_t num_stores = 0;
+  std::uint64_t num_evictions = 0;
+  /// Blocks that the tier holds at the end, counted there.
+  std::uint64_t num_resident = 0;
+  std::uint64_t num_rule_switches = 0;
+  double seconds = 0;  ///< Of this thread on a core.
+
+  [[nodiscard]] double hit_percent() const { return percent_of_accesses(num_hits); }
+  [[nodiscard]] double load_percent() const { return percent_of_accesses(num_loads); }
+
+ private:
+  [[nodiscard]] double percent_of_accesses(std::uint64_t count) const {
+    return num_accesses == 0
+               ? 0
+               : 100.0 * static_cast<double>(count) / static_cast<double>(num_accesses);
+  }
+};
+
+/// The real tier (CpuTier), as a connector uses it: for each request in turn its prefix is leased
+/// and released, then all of its blocks are offered, and those admitted are reserved and committed.
+/// `num_queued` requests are known before their turn (CpuTier::await()).
+[[nodiscard]] ReplayResult replay_tier(const Trace& trace, std::uint32_t capacity,
+                                       const cpu_tier::TierOptions& options,
+                                       std::uint32_t num_queued = 0);
+
+/// Policies that the tier does not have, for comparison. All count a hit wherever it stands in its
+/// request, take blocks last to first, once per request, and forget nothing of what they know.
+enum class Reference : std::uint8_t {
+  kSecondSight,  ///< LRU; a block is stored when it is missed for the second time since ever.
+  kS3Fifo,       ///< Yang et al., SOSP 2023: a tenth for newcomers, ghosts of 0.9 of the capacity.
+  kSieve,        ///< Zhang et al., NSDI 2024.
+  /// Clairvoyant (Belady 1966): the block that is needed last leaves; what is missed is stored.
+  kOptimum
+};
+[[nodiscard]] ReplayResult replay_reference(const Trace& trace, std::uint32_t capacity,
+                                            Reference policy);
+
+}  // namespace kvferry::bench::trace

@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "measure/stopwatch.hpp"
+#include "trace/replay.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <queue>
+#include <utility>
+#include <vector>
+
+namespace kvferry::bench::trace {
+namespace {
+
+/// Blocks in a row, linked through arrays: first in, first out, with access to the middle.
+class BlockList {
+ public:
+  explicit BlockList(std::uint32_t num_blocks)
+      : next_(num_blocks + 1), before_(num_blocks + 1), listed_(num_blocks), end_(num_blocks) {
+    next_[end_] = before_[end_] = end_;
+  }
+  void push(std::uint32_t block) {
+    next_[block] = end_;
+    before_[block] = before_[end_];
+    next_[before_[end_]] = block;
+    before_[end_] = block;
+    listed_[block] = true;
+    ++size_;
+  }
+  void erase(std::uint32_t block) {
+    next_[before_[block]] = next_[block];
+    before_[next_[block]] = before_[block];
+    listed_[block] = false;
+    --size_;
+  }
+  std::uint32_t pop() {
+    const std::uint32_t block = oldest();
+    erase(block);
+    return block;
+  }
+  [[nodiscard]] std::uint32_t oldest() const { return next_[end_]; }
+  /// The one pushed behind it, or end().
+  [[nodiscard]] std::uint32_t newer(std::uint32_t block) const { return next_[block]; }
+  [[nodiscard]] std::uint32_t end() const { return end_; }
+  [[nodiscard]] bool holds(std::uint32_t block) const { return listed_[block]; }
+  [[nodiscard]] std::size_t size() const { return size_; }
+
+ private:
+  std::vector<std::uint32_t> next_;
+  std::vector<std::uint32_t> before_;
+  std::vector<bool> listed_;
+  std::uint32_t end_;
+  std::size_t size_ = 0;
+};
+
+enum class Outcome : std::uint8_t { kHit, kStored, kDeclined };
+
+class SecondSight {
+ public:
+  SecondSight(const Trace& trace, std::uint32_t capacity)
+      : capacity_(capacity), lru_(trace.num_distinct()), seen_(trace.num_distinct()) {}
+  [[nodiscard]] bool holds(std::uint32_t block) const { return lru_.holds(block); }
+  Outcome access(std::uint32_t block, std::size_t /*at*/) {
+    if (lru_.holds(block)) {
+      lru_.erase(block);
+      lru_.push(block);
+      return Outcome::kHit;
+    }
+    if (!seen_[block]) {
+      seen_[block] = true;
+      return Outcome::kDeclined;
+    }
+    if (lru_.size() == capacity_) lru_.pop();
+    lru_.push(block);
+    return Outcome::kStored;
+  }
+
+ private:
+  std::size_t capacity_;
+  BlockList lru_;
+  std::vector<bool> seen_;
+};
+
+class S3Fifo {
+ public:
+  S3Fifo(const Trace& trace, std::uint32_t capacity)
+      : capacity_(capacity),
+        max_small_(std::max<std::size_t>(1, capacity / 10)),
+        small_(trace.num_distinct()),
+        main_(trace.num_distinct()),
+        ghosts_(trace.num_distinct()),
+        uses_(trace.num_distinct()) {}
+  [[nodiscard]] bool holds(std::uint32_t block) const {
+    return small_.holds(block) || main_.holds(block);
+  }
+  Outcome access(std::uint32_t block, std::size_t /*at*/) {
+    if (holds(block)) {
+      uses_[block] = static_cast<std::uint8_t>(std::min(uses_[block] + 1, 3));
+      return Outcome::kHit;
+    }
+    const bool known = ghosts_.holds(block);
+    while (small_.size() + main_.size() >= capacity_) evict();
+    uses_[block] = 0;
+    if (known) ghosts_.erase(block);
+    (known ? main_ : small_).push(block);
+    return Outcome::kStored;
+  }
+
+ private:
+  void evict() {
+    while (small_.size() >= max_small_ || main_.size() == 0) {
+      const std::uint32_t block = small_.pop();
+      if (uses_[block] <= 1) {
+        if (ghosts_.size() == capacity_ - max_small_) ghosts_.pop();
+        ghosts_.push(block);
+        return;
+      }
+      uses_[block] = 0;
+      main_.push(block);
+      if (main_.size() > capacity_ - max_small_) break;
+    }
+    for (std::uint32_t block = main_.pop(); uses_[block] > 0; block = main_.pop()) {
+      --uses_[block];
+      main_.push(block);
+    }
+  }
+
+  std::size_t capacity_;
+  std::size_t max_small_;
+  BlockList small_;
+  BlockList main_;
+  BlockList ghosts_;
+  std::vector<std::uint8_t> uses_;
+};
+
+class Sieve {
+ public:
+  Sieve(const Trace& trace, std::uint32_t capacity)
+      : capacity_(capacity),
+        blocks_(trace.num_distinct()),
+        visited_(trace.num_distinct()),
+        hand_(blocks_.end()) {}
+  [[nodiscard]] bool holds(std::uint32_t block) const { return blocks_.holds(block); }
+  Outcome access(std::uint32_t block, std::size_t /*at*/) {
+    if (blocks_.holds(block)) {
+      visited_[block] = true;
+      return Outcome::kHit;
+    }
+    if (blocks_.size() == capacity_) evict();
+    blocks_.push(block);
+    visited_[block] = false;
+    return Outcome::kStored;
+  }
+
+ private:
+  void evict() {
+    if (hand_ == blocks_.end()) hand_ = blocks_.oldest();
+    while (visited_[hand_]) {
+      visited_[hand_] = false;
+      hand_ = blocks_.newer(hand_);
+      if (hand_ == blocks_.end()) hand_ = blocks_.oldest();
+    }
+    blocks_.erase(std::exchange(hand_, blocks_.newer(hand_)));
+  }
+
+  std::size_t capacity_;
+  BlockList blocks_;
+  std::vector<bool> visited_;
+  std::uint32_t hand_;
+};
+
+class Optimum {
+ public:
+  Optimum(const Trace& trace, std::uint32_t capacity)
+      : capacity_(capacity), next_use_(trace.num_distinct(), kAbsent) {
+    const auto blocks = trace.blocks();
+    follows_.resize(blocks.size());
+    std::vector<std::uint64_t> upcoming(trace.num_distinct(), kNever);
+    for (std::size_t at = blocks.size(); at-- > 0;) {
+      follows_[at] = std::exchange(upcoming[blocks[at]], at);
+    }
+  }
+  [[nodiscard]] bool holds(std::uint32_t block) const { return next_use_[block] != kAbsent; }
+  Outcome access(std::uint32_t block, std::size_t at) {
+    const bool hit = holds(block);
+    if (!hit && num_held_++ == capacity_) evict();
+    next_use_[block] = follows_[at];
+    latest_.emplace(follows_[at], block);
+    return hit ? Outcome::kHit : Outcome::kStored;
+  }
+
+ private:
+  static constexpr std::uint64_t kNever = std::numeric_limits<std::uint64_t>::max();
+  static constexpr std::uint64_t kAbsent = kNever - 1;
+
+  void evict() {
+    // An entry that was overtaken by a later use of its block is passed over.
+    while (next_use_[latest_.top().second] != latest_.top().first) latest_.pop();
+    next_use_[latest_.top().second] = kAbsent;
+    latest_.pop();
+    --num_held_;
+  }
+
+  std::size_t capacity_;
+  std::size_t num_held_ = 0;
+  std::vector<std::uint64_t> follows_;  ///< By position: where the block is needed again.
+  std::vector<std::uint64_t> next_use_;
+  std::priority_queue<std::pair<std::uint64_t, std::uint32_t>> latest_;
+};
+
+/// The order of accesses within a request: the clairvoyant one looks at positions, and so takes
+/// them as they come.
+enum class Order : std::uint8_t { kLastToFirst, kFirstToLast };
+
+template <class Policy>
+ReplayResult replay(const Trace& trace, std::uint32_t capacity, Order order) {
+  const Stopwatch clock;
+  Policy policy(trace, capacity);
+  ReplayResult result;
+  std::size_t begin = 0;
+  for (std::size_t index = 0; index < trace.num_requests(); ++index) {
+    const auto blocks = trace.request(index);
+    const auto missing = std::find_if(blocks.begin(), blocks.end(),
+                                      [&](std::uint32_t block) { return !policy.holds(block); });
+    const auto num_loads = static_cast<std::uint64_t>(missing - blocks.begin());
+    result.num_loads += num_loads;
+    result.num_loaded_tokens += trace.prefix_tokens(index, num_loads);
+    // All before the first access, which may evict others of the same request.
+    for (const std::uint32_t block : blocks) {
+      ++(policy.holds(block) ? result.num_hits : result.num_misses);
+    }
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+      const std::size_t at = order == Order::kFirstToLast ? i : blocks.size() - 1 - i;
+      if (policy.access(blocks[at], begin + at) == Outcome::kStored) ++result.num_stores;
+    }
+    begin += blocks.size();
+  }
+  result.num_accesses = begin;
+  result.num_evictions = result.num_stores - std::min<std::uint64_t>(result.num_stores, capacity);
+  result.seconds = std::chrono::duration<double>(clock.cost().cpu).count();
+  for (std::uint32_t block = 0; block < trace.num_distinct(); ++block) {
+    if (policy.holds(block)) ++result.num_resident;
+  }
+  return result;
+}
+
+}  // namespace
+
+ReplayResult replay_reference(const Trace& trace, std::uint32_t capacity, Reference policy) {
+  switch (policy) {
+    case Reference::kSecondSight:
+      return replay<SecondSight>(trace, capacity, Order::kLastToFirst);
+    case Reference::kS3Fifo:
+      return replay<S3Fifo>(trace, capacity, Order::kLastToFirst);
+    case Reference::kSieve:
+      return replay<Sieve>(trace, capacity, Order::kLastToFirst);
+    case Reference::kOptimum:
+      return replay<Optimum>(trace, capacity, Order::kFirstToLast);
+  }
+  return {};
+}
+
+}  // namespace kvferry::bench::trace

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvferry/base/mixed_bits.hpp"
+#include "kvferry/cpu_tier/cpu_tier.hpp"
+
+#include "measure/stopwatch.hpp"
+#include "trace/replay.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+namespace kvferry::bench::trace {
+namespace {
+
+using cpu_tier::BlockKey;
+using cpu_tier::CpuTier;
+using cpu_tier::OfferAnswer;
+
+BlockKey key_of(std::uint32_t block) {
+  // As uniform as a content hash.
+  std::uint64_t words[2];
+  for (std::uint64_t i = 0; i < 2; ++i) {
+    words[i] = mixed_bits((2 * std::uint64_t{block} + i + 1) * 0x9e3779b97f4a7c15ULL);
+  }
+  std::array<std::byte, sizeof words> hash;
+  std::memcpy(hash.data(), words, sizeof words);
+  return BlockKey::make(hash, GroupId(0));
+}
+
+class TierReplay {
+ public:
+  TierReplay(const Trace& trace, std::uint32_t capacity, const cpu_tier::TierOptions& options)
+      : trace_(trace), tier_(capacity, options) {
+    tier_.grow_to(capacity);
+    keys_.reserve(trace.num_distinct());
+    for (std::uint32_t block = 0; block < trace.num_distinct(); ++block) {
+      keys_.push_back(key_of(block));
+    }
+  }
+
+  void await(std::size_t index) {
+    take_keys(index);
+    tier_.await(request_);
+  }
+
+  void request(std::size_t index) {
+    take_keys(index);
+    cpu_tier::PrefixHit hit = tier_.lookup_prefix(request_);
+    result_.num_loads += hit.size();
+    result_.num_loaded_tokens += trace_.prefix_tokens(index, hit.size());
+    if (hit.size() > 0) tier_.release(std::move(tier_.lease(hit, hit.size())).value());
+    answers_.resize(request_.size());
+    tier_.offer(request_, answers_);
+    wanted_.clear();
+    std::optional<BlockKey> predecessor;
+    for (std::size_t i = 0; i < request_.size(); ++i) {
+      ++(answers_[i] == OfferAnswer::kHeld ? result_.num_hits : result_.num_misses);
+      if (answers_[i] != OfferAnswer::kStore) continue;
+      if (wanted_.empty() && i > 0) predecessor = request_[i - 1];
+      wanted_.push_back(request_[i]);
+    }
+    result_.num_accesses += request_.size();
+    if (!wanted_.empty()) store(predecessor);
+  }
+
+  ReplayResult result() const {
+    ReplayResult result = result_;
+    const cpu_tier::TierSnapshot now = tier_.snapshot();
+    result.num_stores = now.num_committed_total;
+    result.num_evictions = now.num_evicted_total;
+    result.num_resident = std::uint64_t{now.num_evictable} + now.num_leased;
+    result.num_rule_switches = now.num_rule_switches_total;
+    return result;
+  }
+
+ private:
+  void take_keys(std::size_t index) {
+    request_.clear();
+    for (const std::uint32_t block : trace_.request(index)) request_.push_back(keys_[block]);
+  }
+
+  void store(const std::optional<BlockKey>& predecessor) {
+    auto reserved = tier_.reserve(wanted_);
+    if (!reserved.ok()) {  // A request larger than the tier.
+      reserved = tier_.reserve(std::span(wanted_).first(reserved.otherwise().num_available));
+    }
+    if (reserved.ok()) tier_.commit(std::move(reserved).value().hand_over(), predecessor);
+  }
+
+  const Trace& trace_;
+  CpuTier tier_;
+  std::vector<BlockKey> keys_;
+  std::vector<BlockKey> request_;
+  std::vector<BlockKey> wanted_;
+  std::vector<OfferAnswer> answers_;
+  ReplayResult result_;
+};
+
+}  // namespace
+
+ReplayResult replay_tier(const Trace& trace, std::uint32_t capacity,
+                         const cpu_tier::TierOptions& options, std::uint32_t num_queued) {
+  TierReplay replay(trace, capacity, options);
+  const Stopwatch clock;
+  for (std::size_t i = 0; i < std::min<std::size_t>(num_queued, trace.num_requests()); ++i) {
+    replay.await(i);
+  }
+  for (std::size_t i = 0; i < trace.num_requests(); ++i) {
+    if (num_queued > 0 && i + num_queued < trace.num_requests()) replay.await(i + num_queued);
+    replay.request(i);
+  }
+  const auto cpu = clock.cost().cpu;
+  ReplayResult result = replay.result();
+  result.seconds = std::chrono::duration<double>(cpu).count();
+  return result;
+}
+
+}  // namespace kvferry::bench::trace

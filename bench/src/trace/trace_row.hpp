@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "report/table.hpp"
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+
+namespace kvferry::bench::trace {
+
+/// One replay of `trace`: a policy at a capacity. Units are in the names; GB is 1e9 bytes.
+struct TraceRow {
+  std::string traffic;  ///< If it is made up.
+  std::uint64_t capacity_blocks = 0;
+  double capacity_gb = 0;
+  std::string policy;
+  double hit_percent = 0;                    ///< Of block accesses, wherever in their request.
+  std::optional<double> percent_of_optimum;  ///< The optimum's hits; none if it had none.
+  double loadable_hit_percent = 0;           ///< Of block accesses, in an unbroken prefix.
+  std::uint64_t loaded_blocks = 0;
+  double loaded_gb = 0;
+  std::uint64_t stored_blocks = 0;
+  double stored_gb = 0;
+  std::uint64_t evicted_blocks = 0;
+  double saved_s = 0;  ///< TimeEstimate.
+  double load_s = 0;
+  double store_s = 0;
+  double replay_s = 0;  ///< Processor time of one replay: the median of the rounds.
+  std::optional<double> million_accesses_per_s;  ///< None if it took no time.
+  bool verified = false;
+};
+
+[[nodiscard]] Table table_of(std::span<const TraceRow> rows);
+
+}  // namespace kvferry::bench::trace

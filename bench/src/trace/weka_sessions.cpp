@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trace/weka_sessions.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <span>
+
+namespace kvferry::bench::trace {
+
+void WekaSessions::read_session(JsonCursor& json) {
+  std::optional<std::uint32_t> block_tokens;
+  bool is_local = true;
+  bool has_requests = false;
+  json.members([&](std::string_view key) {
+    if (key == "block_size") {
+      const std::uint64_t tokens = json.whole_number("block_size, in tokens");
+      if (tokens == 0 || tokens > std::numeric_limits<std::uint32_t>::max()) {
+        json.fail(fmt::format("block_size is {}: expected tokens of a block", tokens));
+      }
+      block_tokens = static_cast<std::uint32_t>(tokens);
+    } else if (key == "hash_id_scope") {
+      const std::string_view scope = json.string("hash_id_scope, \"local\" or \"global\"");
+      if (scope != "local" && scope != "global") {
+        json.fail(fmt::format("hash_id_scope is '{}': expected local or global", scope));
+      }
+      is_local = scope == "local";
+    } else if (key == "requests") {
+      has_requests = true;
+      json.elements("requests, an array", [&] { read_entry(json); });
+    } else {
+      json.skip();
+    }
+  });
+  if (!block_tokens || !has_requests) {
+    json.fail("expected a session with block_size and requests");
+  }
+  if (num_sessions_ > 0 && (*block_tokens != block_tokens_ || is_local != is_local_)) {
+    json.fail(fmt::format("block_size {} and {} ids, but {} and {} in the sessions before",
+                          *block_tokens, is_local ? "local" : "global", block_tokens_,
+                          is_local_ ? "local" : "global"));
+  }
+  block_tokens_ = *block_tokens;
+  is_local_ = is_local;
+  close_session();
+}
+
+// Nested as deep as subagents are.
+void WekaSessions::read_entry(JsonCursor& json) {
+  std::optional<double> seconds;
+  std::optional<std::uint64_t> num_tokens;
+  bool is_subagent = false;
+  bool has_requests = false;
+  std::vector<std::uint64_t> ids;
+  json.members([&](std::string_view key) {
+    if (key == "t") {
+      seconds = json.number("t, in seconds");
+    } else if (key == "in" || key == "input_length") {
+      num_tokens = json.whole_number("in, a number of tokens");
+    } else if (key == "type") {
+      is_subagent = json.string("type, \"n\", \"s\" or \"subagent\"") == "subagent";
+    } else if (key == "hash_ids") {
+      json.elements("hash_ids, an array",
+                    [&] { ids.push_back(json.whole_number("an id, a whole number")); });
+    } else if (key == "requests") {
+      has_requests = true;
+      json.elements("requests, an array", [&] { read_entry(json); });
+    } else {
+      json.skip();
+    }
+  });
+  if (is_subagent != has_requests) json.fail("expected a subagent and its requests, or neither");
+  if (is_subagent) return;
+  if (!seconds || !num_tokens) json.fail("expected a request with t (seconds) and in (tokens)");
+  const std::size_t begin = session_ids_.size();
+  session_ids_.insert(session_ids_.end(), ids.begin(), ids.end());
+  session_.push_back({*seconds, *num_tokens, begin, session_ids_.size()});
+}
+
+void WekaSessions::close_session() {
+  const double start = gap_s_ * static_cast<double>(num_sessions_++);
+  for (Request& request : session_) {
+    const auto blocks = numbers_.of_request(
+        std::span(session_ids_).subspan(request.begin, request.end - request.begin));
+    request.seconds += start;
+    request.begin = blocks_.size();
+    blocks_.insert(blocks_.end(), blocks.begin(), blocks.end());
+    request.end = blocks_.size();
+    requests_.push_back(request);
+  }
+  if (is_local_) numbers_.forget_ids();
+  session_.clear();
+  session_ids_.clear();
+}
+
+Trace WekaSessions::merged(const std::string& name) const {
+  std::vector<Request> requests = requests_;
+  std::stable_sort(requests.begin(), requests.end(),
+                   [](const Request& a, const Request& b) { return a.seconds < b.seconds; });
+  Trace trace(name, block_tokens_);
+  for (const Request& request : requests) {
+    trace.add_request(std::span(blocks_).subspan(request.begin, request.end - request.begin),
+                      request.num_tokens);
+  }
+  return trace;
+}
+
+}  // namespace kvferry::bench::trace

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "trace/block_numbers.hpp"
+#include "trace/json_cursor.hpp"
+#include "trace/trace.hpp"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace kvferry::bench::trace {
+
+/// Collects WEKA's sessions (TraceFormat::kWeka) and puts their requests into one order.
+class WekaSessions {
+ public:
+  explicit WekaSessions(double gap_s) : gap_s_(gap_s) {}
+
+  /// One session: the object that stands at `json`. Throws ConfigError.
+  void read_session(JsonCursor& json);
+  /// Requests by time; those of the same time by session, then as they stand there.
+  [[nodiscard]] Trace merged(const std::string& name) const;
+  /// Of all sessions; 0 if there is none.
+  [[nodiscard]] std::uint32_t block_tokens() const { return block_tokens_; }
+
+ private:
+  struct Request {
+    double seconds = 0;
+    std::uint64_t num_tokens = 0;
+    std::size_t begin = 0;
+    std::size_t end = 0;
+  };
+  void read_entry(JsonCursor& json);
+  /// Ids of the session that was read become blocks.
+  void close_session();
+
+  const double gap_s_;
+  std::uint32_t block_tokens_ = 0;
+  std::size_t num_sessions_ = 0;
+  bool is_local_ = true;
+  BlockNumbers numbers_;
+  std::vector<Request> requests_;
+  std::vector<std::uint32_t> blocks_;
+  std::vector<Request> session_;
+  std::vector<std::uint64_t> session_ids_;
+};
+
+}  // namespace kvferry::bench::trace
