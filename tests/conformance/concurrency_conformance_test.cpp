@@ -70,6 +70,62 @@ TEST_P(ConcurrencyConformance, AnEventIsQueriedWhileItIsRecordedAgainAndAgain) {
   EXPECT_EQ(num_wrong, 0);
 }
 
+TEST_P(ConcurrencyConformance, ThreadsMakeAndDropEverythingAtOnce) {
+  constexpr int kRounds = 60;
+  std::atomic<int> num_good{0};
+  run_in_threads([&](std::size_t thread) {
+    std::unique_ptr<Event> last;
+    for (int round = 0; round < kRounds; ++round) {
+      const auto buffer = device().allocate(512 + static_cast<std::size_t>(round));
+      const HostMemory host(device(), 4096);
+      const auto stream = device().create_stream();  // goes first, and waits for its work
+      auto event = device().create_event();
+      if (last != nullptr) stream->wait(*last);
+      stream->fill(buffer->address(), static_cast<std::uint8_t>(thread), buffer->size_bytes());
+      stream->record(*event);
+      if (device().memory_info().total_bytes > 0) ++num_good;
+      if (round % 3 == 0 && event->wait(kHang) != EventState::kDone) --num_good;
+      last = std::move(event);
+    }
+  });
+  EXPECT_EQ(num_good, static_cast<int>(kNumThreads) * kRounds);
+}
+
+TEST_P(ConcurrencyConformance, StreamsOfSeveralThreadsWaitForOneEvent) {
+  constexpr std::size_t kSize = 1000;
+  const auto producer = device().create_stream();
+  const auto produced = device().create_event();
+  const auto buffer = device().allocate(kSize);
+  // Before the hold: drivers may wait for the device when memory is registered.
+  std::vector<std::unique_ptr<HostMemory>> targets;
+  for (std::size_t i = 0; i < kNumThreads; ++i) {
+    targets.push_back(std::make_unique<HostMemory>(device(), kSize));
+  }
+  under_test().hold(*producer);
+  producer->fill(buffer->address(), 5, kSize);
+  producer->record(*produced);
+  std::atomic<std::size_t> num_submitted{0};
+  std::atomic<std::size_t> num_good{0};
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < kNumThreads; ++i) {
+    threads.emplace_back([&, i] {
+      const HostMemory& host = *targets[i];
+      const auto stream = device().create_stream();
+      const CopyRun store = {host.address(), buffer->address(), kSize};
+      stream->wait(*produced);
+      stream->copy(CopyDirection::kDeviceToHost, {&store, 1});
+      ++num_submitted;
+      if (stream->synchronize(kHang) && host.contents() == std::vector<std::uint8_t>(kSize, 5)) {
+        ++num_good;
+      }
+    });
+  }
+  while (num_submitted < kNumThreads) std::this_thread::yield();
+  under_test().release();
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(num_good, kNumThreads);
+}
+
 TEST_P(ConcurrencyConformance, AStreamIsHandedFromThreadToThread) {
   constexpr std::size_t kSize = kNumThreads;
   const auto buffer = device().allocate(kSize);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace kvferry::gpu {
@@ -28,18 +29,30 @@ class DeviceUnderTest {
 /// One back end that the suite is instantiated for.
 struct Backend {
   std::string name;
+  BackendKind kind = BackendKind::kHost;
   /// Null: it cannot be had here, for the reason in `why_absent`.
   std::unique_ptr<DeviceUnderTest> (*open)() = nullptr;
   std::string why_absent;
 };
 
 [[nodiscard]] std::unique_ptr<DeviceUnderTest> open_host_device();
+/// `cuda` and `hip`, on device 0 of the machine if it has one, and the same back ends on stand-in
+/// drivers (tests/fakes), which every machine has.
+[[nodiscard]] std::vector<Backend> driver_backends();
+
+/// Why the suite does not run on a back end.
+struct Absence {
+  bool is_failure = false;
+  std::string text;  ///< Empty: it runs.
+};
+/// `required` is what KVFERRY_REQUIRE_BACKEND says; empty: nothing.
+[[nodiscard]] Absence absence_of(const Backend& backend, const std::string& required);
 
 /// All back ends, present or not, in a fixed order.
 [[nodiscard]] inline std::vector<Backend> backends() {
-  return {{"host", &open_host_device, ""},
-          {"cuda", nullptr, "back end not built"},
-          {"hip", nullptr, "back end not built"}};
+  std::vector<Backend> all = {{"host", BackendKind::kHost, &open_host_device, ""}};
+  for (Backend& backend : driver_backends()) all.push_back(std::move(backend));
+  return all;
 }
 
 }  // namespace kvferry::gpu

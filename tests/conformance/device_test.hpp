@@ -36,15 +36,26 @@ inline constexpr std::chrono::milliseconds kMoment{20};
   return bytes;
 }
 
+struct FreeHostPages {
+  static constexpr std::align_val_t kAlignment{4096};
+  void operator()(std::uint8_t* bytes) const { ::operator delete(bytes, kAlignment); }
+};
+using HostPages = std::unique_ptr<std::uint8_t, FreeHostPages>;
+
+/// Page-aligned and zeroed; drivers register pages.
+[[nodiscard]] inline HostPages make_host_pages(std::size_t size) {
+  HostPages pages(static_cast<std::uint8_t*>(::operator new(size, FreeHostPages::kAlignment)));
+  std::fill_n(pages.get(), size, std::uint8_t{0});
+  return pages;
+}
+
 /// Registered host memory, page-aligned, zeroed.
 class HostMemory {
  public:
   HostMemory(Device& device, std::size_t size)
       : size_(size),
-        bytes_(static_cast<std::uint8_t*>(::operator new(size, kAlignment))),
-        registration_(device.register_host(bytes_.get(), size)) {
-    std::fill_n(bytes_.get(), size, std::uint8_t{0});
-  }
+        bytes_(make_host_pages(size)),
+        registration_(device.register_host(bytes_.get(), size)) {}
 
   /// As the device names it.
   [[nodiscard]] std::uintptr_t address() const { return registration_->device_address(); }
@@ -54,29 +65,21 @@ class HostMemory {
   }
 
  private:
-  static constexpr std::align_val_t kAlignment{4096};
-  struct Free {
-    void operator()(std::uint8_t* bytes) const { ::operator delete(bytes, kAlignment); }
-  };
-
   std::size_t size_;
-  std::unique_ptr<std::uint8_t, Free> bytes_;
+  HostPages bytes_;
   std::unique_ptr<HostRegistration> registration_;
 };
 
-/// Opens the back end of the test's parameter; skips the test if there is none, and fails it if
-/// KVFERRY_REQUIRE_BACKEND names it.
+/// Opens the back end of the test's parameter. Where there is none, the test is skipped, or fails
+/// if KVFERRY_REQUIRE_BACKEND names it; a name that no back end has fails every test.
 class DeviceTest : public testing::TestWithParam<Backend> {
  protected:
   void SetUp() override {
-    const Backend& backend = GetParam();
-    if (backend.open != nullptr) opened_ = backend.open();
-    if (opened_ != nullptr) return;
     const char* required = std::getenv("KVFERRY_REQUIRE_BACKEND");  // NOLINT(concurrency-mt-unsafe)
-    if (required != nullptr && required == backend.name) {
-      FAIL() << "KVFERRY_REQUIRE_BACKEND asks for " << backend.name << ": " << backend.why_absent;
-    }
-    GTEST_SKIP() << backend.name << ": " << backend.why_absent;
+    const Absence absence = absence_of(GetParam(), required == nullptr ? "" : required);
+    if (absence.is_failure) FAIL() << absence.text;
+    if (!absence.text.empty()) GTEST_SKIP() << absence.text;
+    opened_ = GetParam().open();
   }
 
   [[nodiscard]] DeviceUnderTest& under_test() { return *opened_; }

@@ -106,6 +106,80 @@ TEST_P(EventConformance, MayBeDestroyedWhilePending) {
   EXPECT_TRUE(stream->synchronize(kHang));
 }
 
+TEST_P(EventConformance, KeepsItsStateWhenItsStreamIsGone) {
+  const auto done = device().create_event();
+  const auto failed = device().create_event();
+  auto stream = device().create_stream();
+  stream->record(*done);
+  under_test().submit_failing(*stream);
+  stream->record(*failed);
+  stream.reset();  // which waits
+  EXPECT_EQ(done->query(), EventState::kDone);
+  EXPECT_EQ(failed->query(), EventState::kFailed);
+  EXPECT_NE(failed->failure(), "");
+}
+
+TEST_P(EventConformance, OfAStreamThatIsGoneIsWaitedForAndRecordedAgain) {
+  const auto event = device().create_event();
+  auto gone = device().create_stream();
+  gone->record(*event);
+  gone.reset();
+  const auto stream = device().create_stream();
+  stream->wait(*event);
+  under_test().hold(*stream);
+  stream->record(*event);
+  EXPECT_EQ(event->query(), EventState::kPending);
+  under_test().release();
+  EXPECT_EQ(event->wait(kHang), EventState::kDone);
+}
+
+TEST_P(EventConformance, IsReachedAlthoughItsStreamIsBeingDestroyed) {
+  const auto event = device().create_event();
+  auto stream = device().create_stream();
+  under_test().hold(*stream);
+  stream->record(*event);
+  std::thread destroyer([&stream] { stream.reset(); });
+  EXPECT_EQ(event->wait(kMoment), EventState::kPending);
+  under_test().release();
+  EXPECT_EQ(event->wait(kHang), EventState::kDone);
+  destroyer.join();
+}
+
+// A driver's event that was never recorded reads as complete.
+TEST_P(EventConformance, IsStillUnrecordedBesideOthersThatWereUsedAndDropped) {
+  const auto stream = device().create_stream();
+  for (int i = 0; i < 20; ++i) {
+    const auto used = device().create_event();
+    stream->record(*used);
+    ASSERT_EQ(used->wait(kHang), EventState::kDone);
+  }
+  const auto fresh = device().create_event();
+  EXPECT_EQ(fresh->query(), EventState::kUnrecorded);
+  under_test().hold(*stream);
+  stream->record(*fresh);
+  EXPECT_EQ(fresh->query(), EventState::kPending);
+  under_test().release();
+  EXPECT_EQ(fresh->wait(kHang), EventState::kDone);
+}
+
+TEST_P(EventConformance, DroppedWhilePendingDoesNotDisturbTheNextOnes) {
+  const auto held = device().create_stream();
+  const auto free = device().create_stream();
+  under_test().hold(*held);
+  for (int i = 0; i < 20; ++i) held->record(*device().create_event());
+  std::vector<std::unique_ptr<Event>> events;
+  for (int i = 0; i < 20; ++i) {
+    events.push_back(device().create_event());
+    (i % 2 == 0 ? free : held)->record(*events.back());
+  }
+  ASSERT_TRUE(free->synchronize(kHang));
+  for (std::size_t i = 0; i < events.size(); ++i) {
+    EXPECT_EQ(events[i]->query(), i % 2 == 0 ? EventState::kDone : EventState::kPending) << i;
+  }
+  under_test().release();
+  for (const auto& event : events) EXPECT_EQ(event->wait(kHang), EventState::kDone);
+}
+
 TEST_P(EventConformance, FailsWhenAnOperationSinceTheLastRecordFailed) {
   const auto stream = device().create_stream();
   const auto before = device().create_event();
@@ -138,6 +212,28 @@ TEST_P(EventConformance, StaysFailedForEveryLaterQueryUntilRecordedAgain) {
   stream->record(*failed);
   EXPECT_EQ(failed->wait(kHang), EventState::kDone);
   EXPECT_EQ(failed->failure(), "");
+}
+
+TEST_P(EventConformance, FailsThoughGoodWorkCameBehindTheFailure) {
+  const auto stream = device().create_stream();
+  const auto failed = device().create_event();
+  const auto buffer = device().allocate(64);
+  under_test().submit_failing(*stream);
+  stream->fill(buffer->address(), 1, 64);
+  stream->record(*failed);
+  EXPECT_EQ(failed->wait(kHang), EventState::kFailed);
+}
+
+TEST_P(EventConformance, IsPendingWhileEarlierWorkRunsAndFailedAfter) {
+  const auto stream = device().create_stream();
+  const auto failed = device().create_event();
+  under_test().submit_failing(*stream);
+  under_test().hold(*stream);
+  stream->record(*failed);
+  EXPECT_EQ(failed->wait(kMoment), EventState::kPending)
+      << "the device is not through with what was submitted before";
+  under_test().release();
+  EXPECT_EQ(failed->wait(kHang), EventState::kFailed);
 }
 
 TEST_P(EventConformance, FailureStaysWithinItsStream) {

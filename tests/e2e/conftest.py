@@ -3,31 +3,81 @@
 
 from __future__ import annotations
 
+import dataclasses
+import fcntl
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from .engine_runs import REPOSITORY, EngineRunner
+from .engine_runs import BLOCK_TOKENS, REPOSITORY, EngineRunner
+from .storm_checks import MAX_MODEL_LEN, NUM_REQUESTS, NUM_REQUESTS_ALONE, SEEDS, make_requests, storm
 
 # Another connector's name and module: what is not specific to kvferry then runs against that one.
 CONNECTOR_VARIABLE = "KVFERRY_E2E_CONNECTOR"
 CONNECTOR = "KvFerryConnector:kvferry.vllm"
 
 
+def make_model(name: str, *options: str) -> Path:
+    """Directory of a model with real random weights."""
+    directory = REPOSITORY / ".cache" / name
+    command = [sys.executable, str(REPOSITORY / "examples" / "tiny_model.py"), str(directory), *options]
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with (directory.parent / f"{name}.lock").open("w") as lock:  # pytest's processes may come at once
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return directory
+
+
+def make_runner(model: Path) -> EngineRunner:
+    name, module_path = os.environ.get(CONNECTOR_VARIABLE, CONNECTOR).split(":")
+    return EngineRunner(model, name, module_path)
+
+
 @pytest.fixture(scope="session")
 def tiny_model() -> Path:
-    """Directory of the model with real random weights that the demo uses too."""
-    directory = REPOSITORY / ".cache" / "tiny-llama"
-    command = [sys.executable, str(REPOSITORY / "examples" / "tiny_model.py"), str(directory)]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    return directory
+    """The one that the demo uses too."""
+    return make_model("tiny-llama")
 
 
 @pytest.fixture(scope="session")
 def runner(tiny_model: Path) -> EngineRunner:
     """Runs scripts on fresh engines with the connector under test."""
-    name, module_path = os.environ.get(CONNECTOR_VARIABLE, CONNECTOR).split(":")
-    return EngineRunner(tiny_model, name, module_path)
+    return make_runner(tiny_model)
+
+
+@pytest.fixture(scope="session")
+def hybrid_runner() -> EngineRunner:
+    """The same for five layers of two kinds, of which vLLM makes groups of two, two and one."""
+    options = ("--layers", "5", "--layer-pattern", "fww", "--sliding-window", "100")
+    return make_runner(make_model("tiny-hybrid", *options))
+
+
+@dataclasses.dataclass
+class StormReference:
+    """The requests of storms, and what they bring without a connector and without an abort."""
+
+    seed: int
+    crowd: list[dict[str, Any]]
+    alone: list[dict[str, Any]]
+    results: dict[str, dict[str, Any]]
+
+
+@pytest.fixture(scope="session", params=SEEDS)
+def storm_reference(runner: EngineRunner, request: pytest.FixtureRequest) -> StormReference:
+    """Requests for a crowd, and requests to run alone; one chunk of a prompt is one block."""
+    seed = request.param
+    crowd = make_requests(2 * seed, NUM_REQUESTS)
+    alone = make_requests(2 * seed + 1, NUM_REQUESTS_ALONE)
+    results = runner.run_named(
+        {"crowd": storm(crowd, window=16), "alone": storm(alone, window=1)},
+        None,
+        num_gpu_blocks=400,
+        max_model_len=MAX_MODEL_LEN,
+        max_num_batched_tokens=BLOCK_TOKENS,
+        max_num_seqs=BLOCK_TOKENS,
+    )
+    return StormReference(seed, crowd, alone, results)

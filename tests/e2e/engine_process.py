@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One real engine in a process of its own: reads a JSON script, runs it, writes a JSON report.
 
-    python engine_process.py SCRIPT.json REPORT.json
+    python -m e2e.engine_process SCRIPT.json REPORT.json
 
 The script's fields are those of `engine_runs.EngineScript`; an operation is ``{"op": NAME, ...}`` with the
 keyword arguments of the function of that name in `OPERATIONS`. What the engine raises at start-up goes to
@@ -12,13 +12,22 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from fakes.stand_in import StandIn
+
+from .storm import storm
+from .worker_death import kill_worker_during_transfer
+
 DEADLINE_S = 120.0
+ASYNC_VARIABLE = "KVFERRY_E2E_ASYNC_SCHEDULING"
+OWN_FAILURES_VARIABLE = "KVFERRY_E2E_OWN_FAILURES"
+STAND_IN_VARIABLE = "KVFERRY_E2E_STAND_IN"
 
 
 def keep_async_scheduling_on() -> None:
@@ -45,6 +54,28 @@ def keep_async_scheduling_on() -> None:
     torch.cuda.Event = Nothing
     torch.cuda.current_stream = lambda *args: Nothing()
     torch.cuda.stream = lambda stream: contextlib.nullcontext()
+
+
+def worker_stats(worker: Any) -> dict[str, int]:
+    """Counters of the connector in a worker; runs there."""
+    from vllm.distributed.kv_transfer import get_kv_transfer_group
+
+    connector: Any = get_kv_transfer_group()
+    return dict(connector.worker_side.engine.stats())
+
+
+def give_ranks_failures_of_their_own() -> None:
+    """Let every rank draw from another seed, so that copies fail on one and succeed on the other."""
+    from kvferry import _core
+
+    make = _core.WorkerEngine
+
+    def make_worker_engine(*, rank: int, host_link: dict[str, Any] | None, **arguments: Any) -> Any:
+        if host_link is not None:
+            host_link = {**host_link, "seed": host_link.get("seed", 0) + rank}
+        return make(rank=rank, host_link=host_link, **arguments)
+
+    _core.WorkerEngine = make_worker_engine  # type: ignore[assignment,misc]
 
 
 class Engine:
@@ -90,6 +121,15 @@ class Engine:
             for metric in self.llm.get_metrics()
             if isinstance(metric, Counter) and metric.name == "vllm:prompt_tokens_by_source"
         }
+
+    def num_preemptions(self) -> int:
+        """Preemptions, since the start."""
+        from vllm.v1.metrics.reader import Counter
+
+        metrics = self.llm.get_metrics()
+        return sum(
+            metric.value for metric in metrics if isinstance(metric, Counter) and metric.name == "vllm:num_preemptions"
+        )
 
     # Operations of a script.
 
@@ -158,7 +198,17 @@ class Engine:
         }
         if self.is_kvferry():
             report["tier"] = self.tier()
-            report["worker"] = dict(self.worker_engine().stats())
+            report["workers"] = self.llm.collective_rpc(worker_stats)
+        return report
+
+    def metrics(self) -> dict[str, Any]:
+        """What ``/metrics`` shows of kvferry: values by name, and behind a slash that of our own label."""
+        own = ("reason", "state", "rank")
+        report = {}
+        for metric in self.llm.get_metrics():
+            if metric.name.startswith("vllm:kvferry_"):
+                label = "".join(f"/{metric.labels[name]}" for name in own if name in metric.labels)
+                report[metric.name + label] = metric.value
         return report
 
     def is_kvferry(self) -> bool:
@@ -192,6 +242,16 @@ class Engine:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"stores are still on their way after {DEADLINE_S} s: {tier}")
             time.sleep(0.01)
+
+    def wait_until_ready(self, num_slots: int) -> dict[str, Any]:
+        """Give the engine short requests until so many slots of the tier are ready."""
+        deadline = time.monotonic() + DEADLINE_S
+        while self.tier()["num_slots"] < num_slots:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"not ready after {DEADLINE_S} s: {self.tier()}")
+            self.generate([[1]], 1, "together")
+            time.sleep(0.05)
+        return {}
 
     def overwrite_slot(self, source: int, to: int) -> dict[str, Any]:
         """Put the bytes of one slot of the tier into another."""
@@ -238,17 +298,19 @@ OPERATIONS: dict[str, Callable[..., dict[str, Any]]] = {
     "drain": Engine.drain,
     "reset_prefix_cache": Engine.reset_prefix_cache,
     "inspect": Engine.inspect,
+    "metrics": Engine.metrics,
     "settle": Engine.settle,
+    "wait_until_ready": Engine.wait_until_ready,
     "overwrite_slot": Engine.overwrite_slot,
     "abort_during_load": Engine.abort_during_load,
+    "storm": storm,
+    "kill_worker_during_transfer": kill_worker_during_transfer,
 }
 
 
 def main(script_file: Path, report_file: Path) -> int:
     """Run the script; 0 when it ran to its end, 3 when the engine refused to start."""
     script = json.loads(script_file.read_text())
-    if script["async_scheduling"]:
-        keep_async_scheduling_on()
     try:
         engine = Engine(script)
     except Exception as error:  # whatever the engine says is what the test looks at
@@ -262,6 +324,15 @@ def main(script_file: Path, report_file: Path) -> int:
     report_file.write_text(json.dumps({"error": None, "results": results}))
     return 0
 
+
+# At import, because the processes that the engine starts import this module too.
+if os.environ.get(ASYNC_VARIABLE) == "1":
+    keep_async_scheduling_on()
+if os.environ.get(OWN_FAILURES_VARIABLE) == "1":
+    give_ranks_failures_of_their_own()
+
+if os.environ.get(STAND_IN_VARIABLE) == "1":
+    StandIn().install(setattr)
 
 if __name__ == "__main__":
     sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2])))

@@ -17,7 +17,9 @@ from typing import Any
 
 BLOCK_TOKENS = 32
 REPOSITORY = Path(__file__).resolve().parents[2]
-ENGINE_PROCESS = Path(__file__).with_name("engine_process.py")
+ENGINE_PROCESS = "e2e.engine_process"
+# For tests that want to foresee which blocks a full tier stores and evicts; the others have the default, which adapts.
+STORE_ALL = {"eviction": "lru", "admission": "always"}
 # Below half of pytest's limit: a fixture may run two engines.
 TIMEOUT_S = 280.0
 
@@ -30,7 +32,6 @@ class EngineScript:
     kv_transfer_config: dict[str, Any] | None
     operations: list[dict[str, Any]]
     engine: dict[str, Any] = dataclasses.field(default_factory=dict)
-    async_scheduling: bool = False
 
 
 @dataclasses.dataclass
@@ -82,11 +83,16 @@ class EngineRunner:
         num_gpu_blocks: int,
         max_model_len: int = 1024,
         max_num_batched_tokens: int = 1024,
+        max_num_seqs: int = 64,
+        num_ranks: int = 1,
         multiprocessing: bool = False,
         async_scheduling: bool = False,
         must_start: bool = True,
+        environment: dict[str, str] | None = None,
     ) -> EngineReport:
         """Run `operations` on a fresh engine.
+
+        With `multiprocessing` the engine core runs in a process of its own; the ranks of tensor parallel always do.
 
         Raises
         ------
@@ -102,12 +108,16 @@ class EngineRunner:
                 "num_gpu_blocks_override": num_gpu_blocks,
                 "max_model_len": max_model_len,
                 "max_num_batched_tokens": max_num_batched_tokens,
-                "max_num_seqs": 64,
+                "max_num_seqs": max_num_seqs,
+                "tensor_parallel_size": num_ranks,
             },
-            async_scheduling=async_scheduling,
         )
-        environment = dict(
+        variables = dict(
             os.environ,
+            PYTHONPATH=str(REPOSITORY / "tests"),
+            TORCHINDUCTOR_CACHE_DIR=str(REPOSITORY / ".cache" / "torchinductor"),
+            KVFERRY_E2E_ASYNC_SCHEDULING=str(int(async_scheduling)),
+            KVFERRY_E2E_OWN_FAILURES=str(int(num_ranks > 1)),
             VLLM_CPU_KVCACHE_SPACE="1",
             HF_HUB_OFFLINE="1",
             VLLM_NO_USAGE_STATS="1",
@@ -116,22 +126,25 @@ class EngineRunner:
             VLLM_LOGGING_LEVEL="WARNING",
             VLLM_ENABLE_V1_MULTIPROCESSING=str(int(multiprocessing)),
         )
+        variables["VLLM_CPU_OMP_THREADS_BIND"] = "|".join(map(str, _cores(num_ranks)))
+        variables.update(environment or {})
         with tempfile.TemporaryDirectory() as scratch:
             script_file = Path(scratch) / "script.json"
             report_file = Path(scratch) / "report.json"
             log_file = Path(scratch) / "log.txt"
             script_file.write_text(json.dumps(dataclasses.asdict(script)))
-            command = [sys.executable, str(ENGINE_PROCESS), str(script_file), str(report_file)]
+            command = [sys.executable, "-m", ENGINE_PROCESS, str(script_file), str(report_file)]
             with log_file.open("wb") as log:
                 # A session of its own, so that no process of an engine can outlive its test. Its directory
-                # is outside the source tree: kvferry is found where it is installed.
+                # is outside the source tree: kvferry is found where it is installed. Sockets and rendezvous
+                # files, which vLLM leaves when a process of it is killed, go there too.
                 process = subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     cwd=scratch,
-                    env=environment,
+                    env={**variables, "TMPDIR": scratch},
                     start_new_session=True,
                 )
                 try:
@@ -156,6 +169,13 @@ class EngineRunner:
         """Run the operations of `script`; results by its names. `engine` as for `run`."""
         report = self.run(list(script.values()), kv_config, **engine)
         return dict(zip(script, report.results, strict=True))
+
+
+def _cores(num_ranks: int) -> list[int]:
+    """One core for each rank: the tiny model gains nothing by a second, on which another test's engine computes."""
+    cores = sorted(os.sched_getaffinity(0))
+    first = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    return [cores[(first + rank) % len(cores)] for rank in range(num_ranks)]
 
 
 def _end_session(process: subprocess.Popen[bytes]) -> bool:

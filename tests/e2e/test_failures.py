@@ -6,31 +6,10 @@ from __future__ import annotations
 from typing import Any
 
 from .engine_runs import EngineRunner, Prompts, generate, num_tokens_from_tier, settle
+from .idle_checks import assert_nothing_is_kept
 
 NUM_GPU_BLOCKS = 200
 TIER_BYTES = 128 << 20
-TIER_STATES = (
-    "num_free",
-    "num_writable",
-    "num_aborted",
-    "num_evictable",
-    "num_leased",
-    "num_dying",
-    "num_quarantined",
-)
-
-
-def assert_nothing_is_kept(inspected: dict[str, Any]) -> None:
-    """The engine is idle, its pool is whole, and no slot of the tier is in a reader's or writer's hands."""
-    assert not inspected["has_work"]
-    assert inspected["num_requests"] == 0
-    assert inspected["num_free_gpu_blocks"] == inspected["num_gpu_blocks"] - 1  # the null block
-    tier = inspected["tier"]
-    assert sum(tier[state] for state in TIER_STATES) == tier["num_slots"], tier
-    assert tier["num_leased"] == tier["num_dying"] == 0, tier
-    assert tier["num_writable"] == tier["num_aborted"] == 0, tier
-    assert tier["num_quarantined"] == 0, tier
-    assert tier["num_loads_in_flight"] == tier["num_stores_in_flight"] == 0, tier
 
 
 def test_failed_copies_are_recomputed_and_tokens_stay_the_same(runner: EngineRunner) -> None:

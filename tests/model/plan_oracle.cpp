@@ -3,25 +3,46 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace kvferry::connector {
 
-void PlanOracle::check_slots(TransferId transfer, const std::vector<BlockSlot>& blocks,
-                             bool writes) {
+PlanOracle::PlanOracle(std::uint32_t num_chunks, std::vector<ClassUnits> classes)
+    : num_chunks_(num_chunks), classes_(std::move(classes)) {
+  for (const ClassUnits& of : classes_) {
+    units_per_chunk_ = std::max(units_per_chunk_, of.slots_per_chunk * of.units_per_slot);
+  }
+}
+
+void PlanOracle::take_slots(Transfer& transfer, SlabClassId slab_class,
+                            const std::vector<BlockSlot>& blocks, bool writes) const {
+  EXPECT_FALSE(blocks.empty()) << "nothing is copied for nobody";
+  const ClassUnits& of = classes_.at(slab_class.value());
   std::set<std::uint32_t> slots;
   for (const BlockSlot& pair : blocks) {
-    EXPECT_LT(pair.slot.value(), num_slots_);
-    EXPECT_TRUE(slots.insert(pair.slot.value()).second || !writes) << "one slot twice in a store";
+    const std::uint32_t slot = pair.slot.value();
+    EXPECT_LT(slot, num_chunks_ * of.slots_per_chunk);
+    EXPECT_TRUE(slots.insert(slot).second || !writes) << "one slot twice in a store";
+    const std::uint32_t first = slot / of.slots_per_chunk * units_per_chunk_ +
+                                slot % of.slots_per_chunk * of.units_per_slot;
+    for (std::uint32_t i = 0; i < of.units_per_slot; ++i) transfer.units.push_back(first + i);
+    transfer.first_units.push_back(transfer.units.size());
   }
+  const auto count = static_cast<std::uint32_t>(transfer.num_blocks());
+  transfer.num_used[0] = transfer.num_used[1] = count;
+}
+
+void PlanOracle::check_memory(TransferId id, const Transfer& transfer, bool writes) const {
+  const std::set<std::uint32_t> units(transfer.units.begin(), transfer.units.end());
   const auto check = [&](const std::map<TransferId, Transfer>& transfers, const char* what) {
     for (const auto& [other, in_flight] : transfers) {
       for (const std::uint32_t num_used : in_flight.num_used) {
-        for (std::uint32_t i = 0; i < num_used; ++i) {
-          // TensorRT-LLM#9056, LMCache#3130: a slot written while it is written or read.
-          EXPECT_FALSE(slots.contains(in_flight.blocks[i].slot.value()))
-              << "transfer " << transfer.value() << " takes slot "
-              << in_flight.blocks[i].slot.value() << " of " << what << " " << other.value();
+        for (std::size_t i = 0; i < in_flight.first_units[num_used]; ++i) {
+          // TensorRT-LLM#9056, LMCache#3130: memory written while it is written or read.
+          EXPECT_FALSE(units.contains(in_flight.units[i]))
+              << "transfer " << id.value() << " takes a slot's memory at " << in_flight.units[i]
+              << " of " << what << " " << other.value();
         }
       }
     }
@@ -30,41 +51,60 @@ void PlanOracle::check_slots(TransferId transfer, const std::vector<BlockSlot>& 
   if (writes) check(loads_, "load");
 }
 
-void PlanOracle::take_plan(const StepPlan& plan, const ToyPool& pool,
-                           const std::set<std::uint32_t>& written,
-                           const std::map<std::string, std::uint64_t>& uids) {
+void PlanOracle::take_plan(const StepPlan& plan, const ToyPool& pool, const Step& step) {
   EXPECT_EQ(plan.seq, last_seq_.next());
   last_seq_ = plan.seq;
-  bool any_later = false;
+  num_transfers_ += plan.stores.size() + plan.loads.size() + plan.notices.size();
   for (const LoadOrder& order : plan.loads) {
-    check_slots(order.transfer, order.blocks, false);
+    EXPECT_FALSE(order.parts.empty()) << "nothing is loaded for nobody";
     Transfer load;
-    load.engine_id = order.engine_request_id;
-    const auto uid = uids.find(order.engine_request_id);
-    load.uid = uid == uids.end() ? 0 : uid->second;
-    load.blocks = order.blocks;
-    load.num_used[0] = load.num_used[1] = static_cast<std::uint32_t>(order.blocks.size());
-    EXPECT_TRUE(loads_.emplace(order.transfer, std::move(load)).second);
+    load.uid = step.load_uids.at(order.transfer);
+    for (const ClassBlocks& part : order.parts) {
+      take_slots(load, part.slab_class, part.blocks, false);
+    }
+    check_memory(order.transfer, load, false);
+    EXPECT_TRUE(known_.insert(order.transfer).second);
+    loads_.emplace(order.transfer, std::move(load));
   }
+  take_stores(plan, pool, step);
+  take_notices(plan, step);
+}
+
+void PlanOracle::take_stores(const StepPlan& plan, const ToyPool& pool, const Step& step) {
+  bool any_later = false;
   for (const StoreOrder& order : plan.stores) {
-    check_slots(order.transfer, order.blocks, true);
-    EXPECT_FALSE(order.blocks.empty());
+    Transfer store;
+    take_slots(store, order.slab_class, order.blocks, true);
+    check_memory(order.transfer, store, true);
     const bool early = order.readiness == StoreReadiness::kNow;
     EXPECT_FALSE(early && any_later) << "ready stores come first";
     any_later = any_later || !early;
     for (const BlockSlot& pair : order.blocks) {
+      const std::uint32_t block = pair.block.value();
       if (early) {
         ++num_early_blocks;
-        EXPECT_FALSE(written.contains(pair.block.value()))
-            << "block " << pair.block.value() << " is written by this step and read before it";
+        EXPECT_FALSE(step.written.contains(block))
+            << "block " << block << " is written by this step and read before it";
       } else {
-        EXPECT_FALSE(pool.is_free(pair.block.value())) << "nobody owns it behind the forward";
+        EXPECT_FALSE(pool.is_free(block)) << "nobody owns it behind the forward";
+        EXPECT_FALSE(step.given_up.contains(block)) << "its request has finished";
       }
     }
-    Transfer store;
-    store.blocks = order.blocks;
-    store.num_used[0] = store.num_used[1] = static_cast<std::uint32_t>(order.blocks.size());
     EXPECT_TRUE(stores_.emplace(order.transfer, std::move(store)).second);
+  }
+}
+
+void PlanOracle::take_notices(const StepPlan& plan, const Step& step) {
+  for (const FailureNotice& notice : plan.notices) {
+    EXPECT_TRUE(noticed_.insert(notice.transfer).second) << "a failure is announced once";
+    EXPECT_FALSE(loads_.contains(notice.transfer)) << "a rank may still write its blocks";
+    for (const auto& [other, on_its_way] : notices_) {
+      EXPECT_NE(on_its_way.engine_id, notice.engine_request_id)
+          << "two failures of one id on their way together";
+    }
+    known_.insert(notice.transfer);
+    notices_.emplace(notice.transfer,
+                     Notice{notice.engine_request_id, step.notice_uids.at(notice.transfer), {}});
   }
 }
 
@@ -80,37 +120,89 @@ void PlanOracle::end(std::map<TransferId, Transfer>& transfers, const TransferEn
 }
 
 void PlanOracle::take_report(const StepReport& report) {
+  const std::uint32_t rank = report.rank.value();
   for (const StoreGathered& gathered : report.gathered) {
     const auto found = stores_.find(gathered.transfer);
     ASSERT_NE(found, stores_.end());
     Transfer& store = found->second;
-    EXPECT_TRUE(store.gathered_on.insert(report.rank.value()).second);
-    EXPECT_LE(gathered.num_gathered, store.blocks.size());
-    store.num_used[report.rank.value()] = gathered.num_gathered;
-    if (gathered.num_gathered == 0) store.ended_on.insert(report.rank.value());
+    EXPECT_TRUE(store.gathered_on.insert(rank).second);
+    EXPECT_LE(gathered.num_gathered, store.num_blocks());
+    store.num_used[rank] = gathered.num_gathered;
+    if (gathered.num_gathered == 0) store.ended_on.insert(rank);
   }
   for (const TransferEnded& ended : report.stores) end(stores_, ended, report.rank);
   for (const TransferEnded& ended : report.loads) end(loads_, ended, report.rank);
+  for (const TransferId transfer : report.announced) {
+    const auto found = notices_.find(transfer);
+    ASSERT_NE(found, notices_.end()) << transfer.value() << " was announced without a notice";
+    EXPECT_TRUE(found->second.announced_on.insert(rank).second) << "announced twice on one rank";
+  }
   std::erase_if(stores_, [](const auto& store) {
     return store.second.gathered_on.size() == 2 && store.second.ended_on.size() == 2;
   });
   std::erase_if(loads_, [this](const auto& load) {
     const Transfer& of = load.second;
     if (of.ended_on.size() != 2) return false;
-    ended_.push_back({of.engine_id, of.uid, of.failed});
+    ended_.push_back({"", of.uid, of.failed});
+    return true;
+  });
+  std::erase_if(notices_, [this](const auto& notice) {
+    const Notice& of = notice.second;
+    if (of.announced_on.size() != 2) return false;
+    announced_.push_back({of.engine_id, of.uid, true});
     return true;
   });
 }
 
-std::vector<PlanOracle::EndedLoad> PlanOracle::take_ended_loads() {
-  return std::exchange(ended_, {});
+void PlanOracle::take_announced(const std::vector<std::string>& ids,
+                                const StepReport& report) const {
+  std::vector<std::string> expected;
+  for (const TransferId transfer : report.announced) {
+    const auto found = notices_.find(transfer);
+    if (found != notices_.end()) expected.push_back(found->second.engine_id);
+  }
+  std::vector<std::string> announced = ids;
+  std::sort(expected.begin(), expected.end());
+  std::sort(announced.begin(), announced.end());
+  EXPECT_EQ(announced, expected) << "what a rank tells the engine it confirms in the same step";
 }
 
-bool PlanOracle::loading(const std::string& engine_id) const {
-  for (const auto& [transfer, load] : loads_) {
-    if (load.engine_id == engine_id) return true;
+std::vector<PlanOracle::Told> PlanOracle::take_ended_loads() { return std::exchange(ended_, {}); }
+std::vector<PlanOracle::Told> PlanOracle::take_announced() { return std::exchange(announced_, {}); }
+
+bool PlanOracle::loading(std::uint64_t uid) const {
+  return std::any_of(loads_.begin(), loads_.end(),
+                     [uid](const auto& load) { return load.second.uid == uid; });
+}
+
+bool PlanOracle::announcing(std::uint64_t uid) const {
+  return std::any_of(notices_.begin(), notices_.end(),
+                     [uid](const auto& notice) { return notice.second.uid == uid; });
+}
+
+bool PlanOracle::owes(std::uint32_t rank) const {
+  const auto not_ended = [rank](const auto& transfer) {
+    return !transfer.second.ended_on.contains(rank);
+  };
+  return std::any_of(stores_.begin(), stores_.end(), not_ended) ||
+         std::any_of(loads_.begin(), loads_.end(), not_ended) ||
+         std::any_of(notices_.begin(), notices_.end(), [rank](const auto& notice) {
+           return !notice.second.announced_on.contains(rank);
+         });
+}
+
+std::uint32_t PlanOracle::num_slots_written_by(std::uint32_t rank) const {
+  std::uint32_t sum = 0;
+  for (const auto& [transfer, store] : stores_) sum += store.num_used[rank];
+  return sum;
+}
+
+std::uint32_t PlanOracle::num_slots_owed_by(std::uint32_t rank) const {
+  std::uint32_t sum = 0;
+  for (const auto& [transfer, store] : stores_) {
+    if (!store.ended_on.contains(rank)) sum += static_cast<std::uint32_t>(store.num_blocks());
   }
-  return false;
+  return sum;
 }
 
 }  // namespace kvferry::connector

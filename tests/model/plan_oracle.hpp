@@ -15,50 +15,94 @@
 namespace kvferry::connector {
 
 /// Follows plans and reports and checks by itself what holds for all of them: no slot is written
-/// while another transfer writes or reads it on that rank, no block is read early while the step
-/// writes it, every transfer ends once per rank.
+/// while another transfer writes or reads it on any rank, no block is read early while the step
+/// writes it, every transfer ends once per rank, every failure is announced once per rank and never
+/// beside another one of the same id.
 class PlanOracle {
  public:
-  explicit PlanOracle(std::uint32_t num_slots) : num_slots_(num_slots) {}
+  /// Slots of one class, in units of memory that no slot has a part of.
+  struct ClassUnits {
+    std::uint32_t slots_per_chunk = 1;
+    std::uint32_t units_per_slot = 1;
+  };
+  /// Of a tier of so many chunks.
+  PlanOracle(std::uint32_t num_chunks, std::vector<ClassUnits> classes);
 
-  /// A load that ended on both ranks.
-  struct EndedLoad {
-    std::string engine_id;
+  /// What the step does beside the plan.
+  struct Step {
+    std::set<std::uint32_t> written;  ///< Blocks that it computes into.
+    /// Blocks of requests that finished between their scheduling and the plan, and of nobody else.
+    std::set<std::uint32_t> given_up;
+    std::map<TransferId, std::uint64_t> load_uids;    ///< Which incarnation loads.
+    std::map<TransferId, std::uint64_t> notice_uids;  ///< Whose failure it is.
+  };
+  void take_plan(const StepPlan& plan, const ToyPool& pool, const Step& step);
+  void take_report(const StepReport& report);
+  /// A rank announces ids to the engine: it does so for the notices of `report`, and no others.
+  void take_announced(const std::vector<std::string>& ids, const StepReport& report) const;
+
+  /// A load that ended on both ranks, or a failure that both announced.
+  struct Told {
+    std::string engine_id;  ///< Of a failure.
     std::uint64_t uid = 0;
     bool failed = false;
   };
+  /// Since the last call.
+  [[nodiscard]] std::vector<Told> take_ended_loads();
+  [[nodiscard]] std::vector<Told> take_announced();
 
-  /// `written`: blocks that this step computes into. `uids`: which incarnation loads under an id.
-  void take_plan(const StepPlan& plan, const ToyPool& pool, const std::set<std::uint32_t>& written,
-                 const std::map<std::string, std::uint64_t>& uids);
-  void take_report(const StepReport& report);
-  /// Loads that ended on all ranks since the last call.
-  [[nodiscard]] std::vector<EndedLoad> take_ended_loads();
-  [[nodiscard]] bool idle() const { return stores_.empty() && loads_.empty(); }
-  [[nodiscard]] bool loading(const std::string& engine_id) const;
+  [[nodiscard]] bool idle() const { return stores_.empty() && loads_.empty() && notices_.empty(); }
+  /// Whether a rank may still write the incarnation's blocks.
+  [[nodiscard]] bool loading(std::uint64_t uid) const;
+  [[nodiscard]] bool announcing(std::uint64_t uid) const;
+  /// Whether the rank has not ended something that it was sent.
+  [[nodiscard]] bool owes(std::uint32_t rank) const;
+  /// Slots that the rank may still write; and those of the stores that it has not ended.
+  [[nodiscard]] std::uint32_t num_slots_written_by(std::uint32_t rank) const;
+  [[nodiscard]] std::uint32_t num_slots_owed_by(std::uint32_t rank) const;
+  [[nodiscard]] std::uint64_t num_transfers() const { return num_transfers_; }
 
   std::uint64_t num_early_blocks = 0;  ///< Planned to be gathered at the bind.
 
  private:
   struct Transfer {
-    std::string engine_id;
     std::uint64_t uid = 0;
-    std::vector<BlockSlot> blocks;
+    std::vector<std::uint32_t> units;
+    /// Of `units`, where each block's begin; and the end.
+    std::vector<std::size_t> first_units{0};
     bool failed = false;
     std::set<std::uint32_t> gathered_on;
     std::set<std::uint32_t> ended_on;
     /// Per rank, how many blocks from the first it may touch.
     std::uint32_t num_used[2] = {0, 0};
+    [[nodiscard]] std::size_t num_blocks() const { return first_units.size() - 1; }
+  };
+  struct Notice {
+    std::string engine_id;
+    std::uint64_t uid = 0;
+    std::set<std::uint32_t> announced_on;
   };
 
-  void check_slots(TransferId transfer, const std::vector<BlockSlot>& blocks, bool writes);
+  /// The slots' memory joins the transfer's, of which `writes` says whether it writes it.
+  void take_slots(Transfer& transfer, SlabClassId slab_class, const std::vector<BlockSlot>& blocks,
+                  bool writes) const;
+  void check_memory(TransferId id, const Transfer& transfer, bool writes) const;
+  void take_stores(const StepPlan& plan, const ToyPool& pool, const Step& step);
+  void take_notices(const StepPlan& plan, const Step& step);
   void end(std::map<TransferId, Transfer>& transfers, const TransferEnded& ended, RankId rank);
 
-  std::uint32_t num_slots_;
+  std::uint32_t num_chunks_;
+  std::vector<ClassUnits> classes_;
+  std::uint32_t units_per_chunk_ = 0;
   PlanSeq last_seq_;
+  std::uint64_t num_transfers_ = 0;
   std::map<TransferId, Transfer> stores_;
   std::map<TransferId, Transfer> loads_;
-  std::vector<EndedLoad> ended_;
+  std::map<TransferId, Notice> notices_;
+  std::set<TransferId> known_;  ///< Loads and notices, ended ones too.
+  std::set<TransferId> noticed_;
+  std::vector<Told> ended_;
+  std::vector<Told> announced_;
 };
 
 }  // namespace kvferry::connector

@@ -7,10 +7,9 @@ namespace kvferry::cpu_tier {
 
 ReferenceTier::Set ReferenceTier::reserve(const std::vector<Number>& numbers) {
   bool evicted = false;
-  for (; num_free() < numbers.size(); ++num_evicted_, evicted = true) {
-    by_number_.erase(incarnations_.at(lru_.front()).number);
-    incarnations_.erase(lru_.front());
-    lru_.pop_front();
+  for (; num_free() < numbers.size(); evicted = true) {
+    expire_awaited();
+    evict(lru_.empty() ? awaited_.front() : lru_.front());
   }
   if (evicted) ++epoch_;
   Set set;
@@ -20,6 +19,75 @@ ReferenceTier::Set ReferenceTier::reserve(const std::vector<Number>& numbers) {
     set.push_back(next_id_++);
   }
   return set;
+}
+
+std::string ReferenceTier::evict(std::size_t num_needed, std::set<Number> victims) {
+  bool evicted = false;
+  for (; num_free() < num_needed; evicted = true) {
+    expire_awaited();
+    const auto& from = lru_.empty() ? awaited_ : lru_;
+    const auto victim = std::find_if(from.begin(), from.end(), [&](Id id) {
+      return victims.contains(incarnations_.at(id).number);
+    });
+    if (victim == from.end()) {
+      return std::to_string(victims.size()) +
+             " evicted blocks were leased, or awaited before others";
+    }
+    victims.erase(incarnations_.at(*victim).number);
+    evict(*victim);
+  }
+  if (evicted) ++epoch_;
+  return victims.empty() ? "" : std::to_string(victims.size()) + " blocks too many were evicted";
+}
+
+void ReferenceTier::evict(Id id) {
+  unlist(id);
+  by_number_.erase(incarnations_.at(id).number);
+  incarnations_.erase(id);
+  ++num_evicted_;
+}
+
+void ReferenceTier::unlist(Id id) {
+  lru_.remove(id);
+  awaited_.remove(id);
+  incarnations_.at(id).num_waiting = 0;
+}
+
+void ReferenceTier::expire_awaited() {
+  if (awaited_.empty()) return;
+  const Id id = awaited_.front();
+  if (num_evicted_ - incarnations_.at(id).awaited_since < num_slots_) return;
+  end_waiting(id);
+}
+
+void ReferenceTier::end_waiting(Id id) {
+  unlist(id);
+  lru_.push_back(id);
+}
+
+void ReferenceTier::await(const std::vector<Number>& numbers, std::uint32_t max_awaited) {
+  if (max_awaited == 0) return;
+  for (auto number = numbers.rbegin(); number != numbers.rend(); ++number) {
+    if (!readable(*number)) continue;
+    const Id id = by_number_.at(*number);
+    Incarnation& block = incarnations_.at(id);
+    if (block.num_leases != 0) continue;
+    const std::uint32_t num_waiting = block.num_waiting;
+    unlist(id);
+    awaited_.push_back(id);
+    block.awaited_since = num_evicted_;
+    block.num_waiting = num_waiting + 1;
+    if (awaited_.size() > max_awaited) end_waiting(awaited_.front());
+  }
+}
+
+void ReferenceTier::end_await(const std::vector<Number>& numbers) {
+  for (auto number = numbers.rbegin(); number != numbers.rend(); ++number) {
+    if (!readable(*number)) continue;
+    const Id id = by_number_.at(*number);
+    Incarnation& block = incarnations_.at(id);
+    if (block.num_waiting > 0 && --block.num_waiting == 0) end_waiting(id);
+  }
 }
 
 void ReferenceTier::commit(const Set& set, std::optional<Number> predecessor) {
@@ -58,7 +126,7 @@ ReferenceTier::Set ReferenceTier::lease(const std::vector<Number>& numbers) {
   for (const Number number : numbers) {
     const Id id = by_number_.at(number);
     ++incarnations_.at(id).num_leases;
-    lru_.remove(id);
+    unlist(id);
     set.push_back(id);
   }
   return set;
@@ -81,7 +149,7 @@ void ReferenceTier::touch(const std::vector<Number>& numbers) {
     if (!readable(*number)) continue;
     const Id id = by_number_.at(*number);
     if (incarnations_.at(id).num_leases != 0) continue;
-    lru_.remove(id);
+    unlist(id);
     lru_.push_back(id);
   }
 }
@@ -93,7 +161,7 @@ void ReferenceTier::forget(const std::vector<Number>& numbers) {
     forgot = true;
     const Id id = by_number_.at(number);
     by_number_.erase(number);
-    lru_.remove(id);
+    unlist(id);
     if (incarnations_.at(id).num_leases == 0) {
       incarnations_.erase(id);
     } else {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random operations on CpuTier and on ReferenceTier, compared after every step. One seed makes one
-// run: KVFERRY_SEED replays it, KVFERRY_SOAK_SECONDS runs new seeds for that long.
+// Random operations on CpuTier and on ReferenceTier, compared after every step: with plain LRU to
+// the last block, with the other policies all but which blocks are evicted and admitted. One seed
+// makes one run: KVFERRY_SEED replays it, KVFERRY_SOAK_SECONDS runs new seeds for that long.
 #include "kvferry/cpu_tier/cpu_tier.hpp"
 
 #include "reference_tier.hpp"
@@ -38,13 +39,17 @@ struct Held {
 
 class Run {
  public:
-  Run(std::uint64_t seed, std::uint32_t max_slots, Number num_keys)
-      : random_(seed), max_slots_(max_slots), num_keys_(num_keys), tier_(max_slots) {
+  Run(std::uint64_t seed, std::uint32_t max_slots, Number num_keys, const TierOptions& options)
+      : random_(seed),
+        max_slots_(max_slots),
+        num_keys_(num_keys),
+        options_(options),
+        tier_(max_slots, options) {
     for (Number number = 0; number < num_keys; ++number) universe_.push_back(key(number));
   }
 
   void step() {
-    switch (below(16)) {
+    switch (below(19)) {
       case 0:
       case 1:
       case 2:
@@ -71,6 +76,13 @@ class Run {
         break;
       case 14:
         touch();
+        break;
+      case 15:
+      case 16:
+        offer();
+        break;
+      case 17:
+        await();
         break;
       default:
         rare();
@@ -122,14 +134,26 @@ class Run {
   void reserve() {
     std::vector<Number> numbers;
     std::set<Number> seen;
+    std::optional<std::size_t> present;
+    const bool absent_only = below(4) != 0;
     for (const Number number : some_numbers()) {
-      if (!model_.present(number) && seen.insert(number).second) numbers.push_back(number);
+      if (model_.present(number)) {
+        if (absent_only) continue;
+        if (!present) present = numbers.size();
+      }
+      if (seen.insert(number).second) numbers.push_back(number);
     }
+    const std::uint32_t room =
+        std::min(model_.num_available(), static_cast<std::uint32_t>(numbers.size()));
     auto result = tier_.reserve(to_keys(numbers));
-    ASSERT_EQ(result.ok(), numbers.size() <= model_.num_available());
+    ASSERT_EQ(result.ok(), numbers.size() == room && !present);
     if (!result.ok()) {
-      ASSERT_EQ(result.otherwise().num_available, model_.num_available());
+      ASSERT_EQ(result.otherwise().num_available, room);
+      ASSERT_EQ(result.otherwise().present, numbers.size() == room ? present : std::nullopt);
       return;
+    }
+    if (!is_lru()) {
+      ASSERT_EQ(model_.evict(numbers.size(), vanished(numbers)), "");
     }
     ReferenceTier::Set set = model_.reserve(numbers);
     if (below(6) == 0) {
@@ -206,6 +230,58 @@ class Run {
     model_.touch(numbers);
   }
 
+  [[nodiscard]] bool is_lru() const {
+    return options_.eviction == Eviction::kLru && options_.admission == Admission::kAlways;
+  }
+
+  /// What the model still has as readable and the tier has not, but for what it has just reserved.
+  std::set<Number> vanished(const std::vector<Number>& reserved) {
+    std::vector<KeyState> states(universe_.size());
+    tier_.lookup(universe_, states);
+    std::set<Number> gone;
+    for (Number number = 0; number < num_keys_; ++number) {
+      if (states[number] == KeyState::kAbsent && model_.readable(number)) gone.insert(number);
+    }
+    for (const Number number : reserved) EXPECT_FALSE(gone.contains(number));
+    return gone;
+  }
+
+  void offer() {
+    const std::vector<Number> numbers = some_numbers();
+    std::vector<OfferAnswer> answers(numbers.size());
+    tier_.offer(to_keys(numbers), answers);
+    std::size_t num_absent = 0;
+    std::size_t num_stored = 0;
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      ASSERT_EQ(answers[i] == OfferAnswer::kHeld, model_.present(numbers[i]));
+      if (answers[i] == OfferAnswer::kHeld) continue;
+      if (answers[i] == OfferAnswer::kStore) {
+        ASSERT_EQ(num_stored, num_absent) << "stored behind one that was declined";
+        ++num_stored;
+      }
+      ++num_absent;
+    }
+    ASSERT_GE(num_stored, std::min<std::size_t>(num_absent, model_.num_free()));
+    if (options_.admission == Admission::kAlways) {
+      ASSERT_EQ(num_stored, num_absent);
+    }
+    num_offered_ += num_absent;
+    num_declined_ += num_absent - num_stored;
+    model_.touch(numbers);
+  }
+
+  void await() {
+    const std::vector<Number> numbers = some_numbers();
+    if (below(4) == 0) {
+      tier_.end_await(to_keys(numbers));
+      model_.end_await(numbers);
+      return;
+    }
+    tier_.await(to_keys(numbers));
+    model_.await(numbers, static_cast<std::uint32_t>(options_.max_awaited_share *
+                                                     static_cast<float>(model_.num_slots())));
+  }
+
   void rare() {
     if (below(3) == 0) {
       const std::uint32_t num_slots =
@@ -217,15 +293,10 @@ class Run {
       std::iota(everything.begin(), everything.end(), 0);
       tier_.forget_all();
       model_.forget(everything);
-    } else if (auto drawn = draw(leases_); drawn && below(3) == 0) {
+    } else if (auto drawn = draw(leases_)) {
       tier_.forget(drawn->slots);
       model_.forget_leased(drawn->model);
       leases_.push_back(std::move(*drawn));
-    } else {
-      if (drawn) leases_.push_back(std::move(*drawn));
-      const std::vector<Number> numbers = some_numbers();
-      tier_.forget(to_keys(numbers));
-      model_.forget(numbers);
     }
   }
 
@@ -249,7 +320,10 @@ class Run {
     ASSERT_EQ(now.num_leased, model_.num_leased());
     ASSERT_EQ(now.num_dying, model_.count(State::kDying));
     ASSERT_EQ(now.num_quarantined, model_.count(State::kQuarantined));
+    ASSERT_EQ(now.num_awaited, model_.num_awaited());
     ASSERT_EQ(now.num_evicted_total, model_.num_evicted());
+    ASSERT_EQ(now.num_offered_total, num_offered_);
+    ASSERT_EQ(now.num_declined_total, num_declined_);
     ASSERT_EQ(tier_.eviction_epoch(), model_.epoch());
     check_slots();
     if (++num_compared_ % 8 == 0) tier_.check_invariants();  // Walks all: as dear as all the rest.
@@ -272,7 +346,10 @@ class Run {
   std::mt19937_64 random_;
   std::uint32_t max_slots_;
   Number num_keys_;
+  TierOptions options_;
   std::uint64_t num_compared_ = 0;
+  std::uint64_t num_offered_ = 0;
+  std::uint64_t num_declined_ = 0;
   std::vector<BlockKey> universe_;
   CpuTier tier_;
   ReferenceTier model_;
@@ -288,21 +365,33 @@ std::optional<std::uint64_t> number_from_environment(const char* name) {
 }
 
 constexpr int kStepsPerSeed = 2'000;
-constexpr std::uint64_t kSeeds = 100;
+constexpr std::uint64_t kSeeds = 70;
 
-void run(std::uint64_t seed) {
+constexpr TierOptions kLru{Eviction::kLru, Admission::kAlways};
+constexpr TierOptions kOthers[] = {
+    {},
+    {Eviction::kArc, Admission::kAlways, 1.0F},
+    {Eviction::kLru, Admission::kSecondOffer, 0.0F},
+    {Eviction::kAdaptive, Admission::kSecondOffer, 0.5F},
+    {Eviction::kArc, Admission::kAdaptive},
+    {Eviction::kAdaptive, Admission::kAlways},
+    {Eviction::kLru, Admission::kAdaptive},
+};
+
+void run(std::uint64_t seed, TierOptions options) {
   SCOPED_TRACE("replay with KVFERRY_SEED=" + std::to_string(seed));
   // From a tier that is nearly always exhausted to one that holds most keys.
   Run run(seed, static_cast<std::uint32_t>(8 + seed % 5 * 14),
-          static_cast<Number>(40 + seed % 3 * 20));
+          static_cast<Number>(40 + seed % 3 * 20), options);
   for (int step = 0; step < kStepsPerSeed && !::testing::Test::HasFatalFailure(); ++step)
     run.step();
   run.finish();
 }
 
-TEST(TierModel, EveryStepAgreesWithTheReference) {
+template <class OptionsOf>
+void run_seeds(const OptionsOf& options_of) {
   if (const auto seed = number_from_environment("KVFERRY_SEED")) {
-    run(*seed);
+    run(*seed, options_of(*seed));
     return;
   }
   const std::chrono::seconds soak(number_from_environment("KVFERRY_SOAK_SECONDS").value_or(0));
@@ -310,10 +399,20 @@ TEST(TierModel, EveryStepAgreesWithTheReference) {
   std::uint64_t first = soak.count() == 0 ? 0 : std::random_device()();
   for (std::uint64_t done = 0;
        (soak.count() == 0 ? done < kSeeds : std::chrono::steady_clock::now() - start < soak) &&
-       !HasFailure();
+       !::testing::Test::HasFailure();
        ++done) {
-    run(first + done);
+    run(first + done, options_of(first + done));
   }
+}
+
+TEST(TierModel, EveryStepAgreesWithTheReference) {
+  run_seeds([](std::uint64_t) { return kLru; });
+}
+
+// Conservation, exact capacity, and nobody evicted who is leased, or awaited while others are
+// there.
+TEST(TierModel, EveryPolicyEvictsOnlyWhatItMay) {
+  run_seeds([](std::uint64_t seed) { return kOthers[seed % std::size(kOthers)]; });
 }
 
 }  // namespace

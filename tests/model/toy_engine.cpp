@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "toy_engine.hpp"
 
+#include "kvferry/base/error.hpp"
+
+#include "test_backend.hpp"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,10 +22,6 @@ constexpr std::uint32_t kMaxOutput = 10;
 /// runs ahead.
 constexpr std::uint32_t kLeastBlocks = (kMaxPrompt + kMaxOutput) / kBlockTokens + 2;
 
-std::uint32_t whole_blocks(std::uint32_t num_tokens) {
-  return (num_tokens + kBlockTokens - 1) / kBlockTokens;
-}
-
 gpu::HostLinkOptions random_link(std::mt19937_64& random) {
   gpu::HostLinkOptions link;
   link.seed = random();
@@ -33,67 +33,119 @@ gpu::HostLinkOptions random_link(std::mt19937_64& random) {
   return link;
 }
 
-}  // namespace
-
-void ToyTotals::add(const ToyTotals& other) {
-  steps += other.steps;
-  loaded_blocks += other.loaded_blocks;
-  failed_loads += other.failed_loads;
-  aborted_loads += other.aborted_loads;
-  orphaned_loads += other.orphaned_loads;
-  preemptions += other.preemptions;
-  resets += other.resets;
-  early_blocks += other.early_blocks;
-  stored += other.stored;
-  skipped_ring += other.skipped_ring;
-  skipped_exhausted += other.skipped_exhausted;
-  skipped_reallocated += other.skipped_reallocated;
-  failed_stores += other.failed_stores;
-  evicted += other.evicted;
+/// One full group; and windows of 1 to 3 blocks, which may have smaller blocks.
+std::vector<KvGroup> random_groups(std::mt19937_64& random, bool with_windows) {
+  std::vector<KvGroup> groups{KvGroup{}};
+  const std::uint64_t num_windows = with_windows ? 1 + (random() % 3 == 0 ? 1 : 0) : 0;
+  for (std::uint64_t i = 0; i < num_windows; ++i) {
+    groups.push_back({2 + static_cast<std::uint32_t>(random() % 11), SlabClassId(random() % 2)});
+  }
+  return groups;
 }
+
+/// Up to three whole blocks, and half blocks that leave something behind themselves or not.
+std::vector<std::uint32_t> random_slots_per_chunk(std::mt19937_64& random,
+                                                  const std::vector<KvGroup>& groups) {
+  const bool has_small = std::any_of(groups.begin(), groups.end(), [](const KvGroup& group) {
+    return group.slab_class != SlabClassId(0);
+  });
+  if (!has_small) return {1};
+  const auto num_large = 1 + static_cast<std::uint32_t>(random() % 3);
+  return {num_large, 2 * num_large - static_cast<std::uint32_t>(random() % 2)};
+}
+
+/// Every second seed has the default, which adapts; the others begin with what it comes to.
+cpu_tier::TierOptions tier_options(std::uint64_t seed) {
+  using cpu_tier::Admission;
+  using cpu_tier::Eviction;
+  switch (seed / 4 % 4) {
+    case 1:
+      return {Eviction::kLru, Admission::kAlways, 0};
+    case 3:
+      return {Eviction::kArc, Admission::kSecondOffer, 1};
+    default:
+      return {};
+  }
+}
+
+}  // namespace
 
 ToyEngine::ToyEngine(std::uint64_t seed)
     : random_(seed),
-      num_blocks_(kLeastBlocks + below(12)),
+      loses_a_rank_(seed % 4 == 3),
+      groups_(random_groups(random_, seed % 4 == 2 || (seed % 4 == 3 && one_in(2)))),
+      num_blocks_(static_cast<std::uint32_t>(groups_.size()) * (kLeastBlocks + below(12)) + 1),
       lag_(below(2)),
       chunk_(5 + below(20)),
       recompute_failed_(!one_in(3)),
       pool_(num_blocks_),
-      oracle_(0) {
+      oracle_(0, {}) {
+  if (groups_.size() > 1) {
+    EXPECT_EQ(pool_.allocate(), kToyNull);
+  }
   SchedulerOptions options;
   options.domain = DomainId(static_cast<std::uint32_t>(seed));
   options.world_size = 2;
   options.block_tokens = kBlockTokens;
   options.num_blocks = num_blocks_;
-  options.slot_bytes = {ToyRank::kSlotBytes, ToyRank::kSlotBytes};
-  options.max_slots = 100;
-  std::uint32_t least_slots = 100;
+  const std::vector<std::uint32_t> slots_per_chunk = random_slots_per_chunk(random_, groups_);
+  std::vector<PlanOracle::ClassUnits> units;
+  for (std::size_t i = 0; i < slots_per_chunk.size(); ++i) {
+    const std::uint64_t bytes = ToyRank::kSlotBytes.at(i);
+    options.classes.push_back({slots_per_chunk[i], {bytes, bytes}});
+    units.push_back(
+        {slots_per_chunk[i], static_cast<std::uint32_t>(bytes / ToyRank::kSlotBytes.back())});
+  }
+  const auto num_groups = static_cast<std::uint32_t>(groups_.size());
+  options.max_chunks = 100 * num_groups;
+  options.tier = tier_options(seed);
+  options.groups = groups_;
+  options.clock = [this] { return now_; };
+  const std::string backend = gpu::test_backend();
+  std::uint32_t least_chunks = options.max_chunks;
   for (std::uint32_t rank = 0; rank < 2; ++rank) {
     ToyRankOptions of_rank;
     of_rank.rank = rank;
     of_rank.num_blocks = num_blocks_;
-    of_rank.num_slots = 6 + below(one_in(3) ? 12 : 90);
+    of_rank.num_chunks =
+        num_groups * (6 + below(one_in(3) ? 12 : 90)) / slots_per_chunk.front() + 1;
+    of_rank.slots_per_chunk = slots_per_chunk;
     of_rank.ring_blocks = 1 + below(12);
+    of_rank.backend = backend;
     of_rank.link = random_link(random_);
     ranks_.push_back(std::make_unique<ToyRank>(of_rank));
-    least_slots = std::min(least_slots, of_rank.num_slots);
+    least_chunks = std::min(least_chunks, of_rank.num_chunks);
   }
-  oracle_ = PlanOracle(least_slots);
+  oracle_ = PlanOracle(least_chunks, std::move(units));
   scheduler_ = std::make_unique<SchedulerEngine>(std::move(options));
   scheduler_->set_pool(&pool_);
 }
 
 // ---- events ----
 
+void ToyEngine::events() {
+  if (requests_.size() < 8 && one_in(2)) arrive();
+  if (!requests_.empty() && one_in(10)) {
+    abort(*std::next(requests_.begin(), below(static_cast<std::uint32_t>(requests_.size()))));
+  }
+  if (one_in(10)) scheduler_->on_finished("never seen");
+  if (one_in(200)) reset();
+  if (one_in(15)) pool_.uncache_all();  // The engine empties its own cache and not ours.
+  if (one_in(150)) rank_states_[below(2)].silent_until = totals_.steps + 5 + below(40);
+}
+
 void ToyEngine::arrive() {
   std::string id = "r" + std::to_string(below(12));
   if (ToyRequest* old = find(id)) {
-    if (old->state != ToyState::kZombie) return;
-    // vllm#51637: the id comes again while the load of its aborted owner runs. The engine forgets
-    // the old one but for its blocks.
-    orphans_[old->uid] = std::move(old->table);
-    ++totals_.orphaned_loads;
-    forget(*old);
+    // vllm#51637: the id comes again while the load of its earlier owner runs, has failed, or its
+    // failure is on its way.
+    if (old->state == ToyState::kZombie || (old->state == ToyState::kLoading && one_in(3))) {
+      orphan(*old);
+    } else if (old->state != ToyState::kLoading && one_in(10)) {
+      finish(*old);  // And nobody told the scheduler side.
+    } else {
+      return;
+    }
   }
   std::vector<std::uint32_t> prompt(one_in(2) ? kMaxPrompt : 1 + below(kMaxPrompt));
   const std::uint32_t family = below(5);
@@ -104,11 +156,19 @@ void ToyEngine::arrive() {
   requests_.emplace_back(std::move(id), ++last_uid_, std::move(prompt), 1 + below(kMaxOutput));
   waiting_.push_back(&requests_.back());
   scheduler_->on_request(requests_.back().id, requests_.back().hashes);
+  if (scheduler_->snapshot().tier.num_awaited > 0) ++totals_.awaiting_arrivals;
+}
+
+void ToyEngine::orphan(ToyRequest& request) {
+  ++totals_.orphaned_loads;
+  orphans_[request.uid] = {request.id, std::move(request.tables)};
+  forget(request);
 }
 
 void ToyEngine::abort(ToyRequest& request) {
   const int num_calls = one_in(3) ? 3 : 1;  // dynamo#6681
   for (int i = 0; i < num_calls; ++i) scheduler_->on_finished(request.id);
+  if (num_calls > 1) ++totals_.double_finishes;
   if (request.state == ToyState::kLoading) {
     request.state = ToyState::kZombie;
     ++totals_.aborted_loads;
@@ -127,206 +187,175 @@ void ToyEngine::reset() {
   scheduler_->reset_cache();
 }
 
-// ---- scheduling ----
-
-std::vector<std::uint32_t> ToyEngine::allocate(std::uint32_t count) {
-  std::vector<std::uint32_t> blocks;
-  for (std::uint32_t i = 0; i < count; ++i) {
-    blocks.push_back(pool_.allocate());
-    for (auto& rank : ranks_) rank->clear(blocks.back());
-  }
-  return blocks;
-}
-
-void ToyEngine::cache_blocks(ToyRequest& request, std::uint32_t num_tokens) {
-  // What was computed on KV of other weights is not what its hash says.
-  const std::vector<std::uint64_t> pure = request.pure_kv(num_tokens, epoch_);
-  for (std::uint32_t block = 0; (block + 1) * kBlockTokens <= num_tokens; ++block) {
-    const std::uint32_t last = (block + 1) * kBlockTokens - 1;
-    if (request.kv.at(last) != pure[last]) return;
-    pool_.cache(request.table.at(block), request.block_hash(block));
-  }
-}
-
-void ToyEngine::preempt(ToyRequest& request) {
-  ++totals_.preemptions;
-  pool_.release(request.table);
-  std::erase(running_, &request);
-  request.restart();
-  waiting_.push_front(&request);
-  preempted_.insert(request.id);
-}
-
-void ToyEngine::compute(ToyRequest& request, std::uint32_t count, bool whole_table,
-                        std::vector<std::uint32_t> new_blocks, std::vector<Scheduled>& scheduled) {
-  Scheduled work;
-  work.request = &request;
-  work.uid = request.uid;
-  work.first = request.num_computed;
-  work.count = count;
-  work.whole_table = whole_table;
-  work.new_blocks = std::move(new_blocks);
-  const std::uint32_t end = request.num_computed + count;
-  request.kv.resize(request.num_computed);
-  while (request.kv.size() < end) request.kv.push_back(request.next_kv(request.kv, epoch_));
-  cache_blocks(request, std::min(end, request.num_known));
-  work.samples = end >= request.num_known + request.num_placeholders;
-  if (work.samples) ++request.num_placeholders;
-  scheduled.push_back(std::move(work));
-}
-
-void ToyEngine::schedule_running(std::vector<Scheduled>& scheduled, std::uint32_t& budget) {
-  for (std::size_t i = 0; i < running_.size() && budget > 0; ++i) {
-    ToyRequest& request = *running_[i];
-    const std::uint32_t want = request.num_known + request.num_placeholders - request.num_computed;
-    const std::uint32_t count = std::min(want, budget);
-    if (count == 0) continue;
-    const auto has = static_cast<std::uint32_t>(request.table.size());
-    const std::uint32_t needs = whole_blocks(request.num_computed + count);
-    const std::uint32_t missing = needs > has ? needs - has : 0;
-    // The last to come is the first to go; those behind `i` are not scheduled yet.
-    while (pool_.num_free() < missing && running_.size() > i) preempt(*running_.back());
-    if (running_.size() <= i) return;
-    std::vector<std::uint32_t> new_blocks = allocate(missing);
-    request.table.insert(request.table.end(), new_blocks.begin(), new_blocks.end());
-    budget -= count;
-    compute(request, count, false, std::move(new_blocks), scheduled);
-  }
-}
-
-std::vector<std::uint32_t> ToyEngine::local_prefix(ToyRequest& request) {
-  std::vector<std::uint32_t> blocks;
-  while (blocks.size() < (request.num_known - 1) / kBlockTokens) {
-    const auto block = pool_.find(request.block_hash(static_cast<std::uint32_t>(blocks.size())));
-    if (!block) break;
-    blocks.push_back(*block);
-  }
-  return blocks;
-}
-
-bool ToyEngine::begin_load(ToyRequest& request, const std::vector<std::uint32_t>& local,
-                           std::uint32_t count) {
-  const auto first = static_cast<std::uint32_t>(local.size());
-  for (const std::uint32_t block : local) pool_.touch(block);
-  request.table = local;
-  const std::vector<std::uint32_t> fresh = allocate(count);
-  request.table.insert(request.table.end(), fresh.begin(), fresh.end());
-  request.load_first = first;
-  request.load_end = first + count;
-  request.load_epoch = epoch_;
-  request.state = ToyState::kLoading;
-  loading_uids_[request.id] = request.uid;
-  scheduler_->on_allocated(request.id, blocks_of(request.table), count * kBlockTokens);
-  return true;
-}
-
-bool ToyEngine::admit(ToyRequest& request, std::vector<Scheduled>& scheduled,
-                      std::uint32_t& budget) {
-  std::vector<std::uint32_t> local;
-  if (request.state == ToyState::kWaiting) {
-    // The tally goes by id: the engine does not start a second load under one while the first runs.
-    if (oracle_.loading(request.id)) return false;
-    local = local_prefix(request);
-    const auto num_local = static_cast<std::uint32_t>(local.size()) * kBlockTokens;
-    const std::uint32_t hit = scheduler_->lookup(request.id, num_local, request.num_known);
-    EXPECT_EQ(hit % kBlockTokens, 0U);
-    EXPECT_LT(num_local + hit, request.num_known);
-    if (one_in(4)) {
-      EXPECT_EQ(scheduler_->lookup(request.id, num_local, request.num_known), hit);
+void ToyEngine::finish_in_step(const std::vector<Scheduled>& scheduled, PlanOracle::Step& step) {
+  if (!scheduled.empty() && one_in(50)) {
+    const ToyRequest& request =
+        *scheduled[below(static_cast<std::uint32_t>(scheduled.size()))].request;
+    for (int i = one_in(3) ? 2 : 1; i > 0; --i) scheduler_->on_finished(request.id);
+    finished_in_step_.push_back(request.uid);
+    ++totals_.finished_in_step;
+    for (const ToyTable& table : request.tables) {
+      for (const std::uint32_t block : table) {
+        if (pool_.num_users(block) == 1) step.given_up.insert(block);
+      }
     }
-    // The engine may cap the answer or not use it at all.
-    std::uint32_t count = hit / kBlockTokens;
-    if (count > 1 && one_in(8)) --count;
-    if (one_in(8)) count = 0;
-    const auto num_idle_local = static_cast<std::uint32_t>(std::count_if(
-        local.begin(), local.end(), [this](auto block) { return pool_.is_free(block); }));
-    if (pool_.num_free() < num_idle_local + std::max(count, 1U)) return false;
-    if (count > 0) return begin_load(request, local, count);
   }
-  const std::uint32_t first = request.state == ToyState::kReady
-                                  ? request.num_computed
-                                  : static_cast<std::uint32_t>(local.size()) * kBlockTokens;
-  const std::uint32_t count = std::min(budget, request.num_known - first);
-  const auto has = static_cast<std::uint32_t>(
-      request.state == ToyState::kReady ? request.table.size() : local.size());
-  const std::uint32_t needs = whole_blocks(first + count);
-  const std::uint32_t missing = needs > has ? needs - has : 0;
-  const auto num_idle_local = static_cast<std::uint32_t>(std::count_if(
-      local.begin(), local.end(), [this](auto block) { return pool_.is_free(block); }));
-  if (pool_.num_free() < num_idle_local + missing) return false;
-  if (request.state == ToyState::kWaiting) {
-    for (const std::uint32_t block : local) pool_.touch(block);
-    request.table = local;
-    request.kv = request.pure_kv(first, epoch_);
-    request.num_computed = first;
-  }
-  const std::vector<std::uint32_t> fresh = allocate(missing);
-  request.table.insert(request.table.end(), fresh.begin(), fresh.end());
-  request.state = ToyState::kRunning;
-  running_.push_back(&request);
-  budget -= count;
-  compute(request, count, true, request.table, scheduled);
-  return true;
-}
-
-void ToyEngine::schedule_waiting(std::vector<Scheduled>& scheduled, std::uint32_t& budget) {
-  while (!waiting_.empty() && budget > 0) {
-    ToyRequest& request = *waiting_.front();
-    if (request.state == ToyState::kReady && request.num_computed > 0) {
-      // Loaded blocks are seen by others from the scheduling pass behind their report on.
-      cache_blocks(request, request.num_computed);
-    }
-    if (!admit(request, scheduled, budget)) break;
-    waiting_.pop_front();
+  if (!begun_.empty() && one_in(10)) {
+    ToyRequest* request = find(begun_[below(static_cast<std::uint32_t>(begun_.size()))]);
+    if (request == nullptr) return;
+    abort(*request);
+    ++totals_.unsent_aborts;
   }
 }
 
-StepPlan ToyEngine::build(const std::vector<Scheduled>& scheduled, std::string& bytes) {
+// ---- a step ----
+
+void ToyEngine::step() {
+  ++totals_.steps;
+  now_ += std::chrono::milliseconds(1);
+  events();
+  // Otherwise a step takes no time beside a copy, and nothing is ever stored before it is evicted.
+  if (one_in(2)) std::this_thread::sleep_for(std::chrono::microseconds(below(400)));
+
+  std::vector<Scheduled> scheduled;
+  std::uint32_t budget = one_in(10) ? 0 : chunk_;
+  schedule_running(scheduled, budget);
+  schedule_waiting(scheduled, budget);
+  const std::optional<std::string> plan = build(scheduled);
+  if (!plan) return;
+  Output output;
+  for (std::uint32_t rank = 0; rank < 2; ++rank) {
+    output.ranks.push_back(execute(rank, scheduled, *plan));
+  }
+  for (const std::uint64_t uid : std::exchange(finished_in_step_, {})) finish(*find(uid));
+  if (one_in(250)) {
+    reset();
+    ++totals_.late_resets;
+  }
+  output.scheduled = std::move(scheduled);
+  outputs_.push_back(std::move(output));
+  process_outputs(lag_);
+}
+
+std::optional<std::string> ToyEngine::build(const std::vector<Scheduled>& scheduled) {
   for (const std::string& id : preempted_) scheduler_->on_preempted(id);
   preempted_.clear();
-  std::set<std::uint32_t> written;
+  PlanOracle::Step step;
   for (const Scheduled& work : scheduled) {
     const ToyRequest& request = *work.request;
+    std::vector<std::vector<BlockId>> blocks;
+    for (const ToyTable& of_group : work.new_blocks) blocks.push_back(blocks_of(of_group));
+    const std::vector<std::span<const BlockId>> spans(blocks.begin(), blocks.end());
     scheduler_->on_scheduled(request.id,
-                             work.whole_table ? TableUpdate::kReplace : TableUpdate::kAppend,
-                             blocks_of(work.new_blocks), work.first, work.count);
-    for (std::uint32_t at = work.first; at < work.first + work.count; ++at) {
-      written.insert(request.table.at(at / kBlockTokens));
+                             work.whole_table ? TableUpdate::kReplace : TableUpdate::kAppend, spans,
+                             work.first, work.count);
+    for (const ToyTable& table : request.tables) {
+      for (std::uint32_t at = work.first; at < work.first + work.count; ++at) {
+        step.written.insert(table.at(at / kBlockTokens));
+      }
     }
   }
-  bytes = scheduler_->finish_plan();
-  StepPlan plan = decode_plan(std::as_bytes(std::span(bytes)));
-  oracle_.take_plan(plan, pool_, written, loading_uids_);
+  finish_in_step(scheduled, step);
+  std::string bytes;
+  try {
+    bytes = scheduler_->finish_plan();
+  } catch (const TimeoutError& error) {
+    if (!may_time_out_) throw;
+    timeout_ = error.what();
+    return std::nullopt;
+  }
+  const StepPlan plan = decode_plan(std::as_bytes(std::span(bytes)));
+  for (const LoadOrder& order : plan.loads) {
+    step.load_uids[order.transfer] = uid_of(order);
+    totals_.two_class_loads += order.parts.size() > 1 ? 1 : 0;
+  }
+  for (const FailureNotice& notice : plan.notices) {
+    const ToyRequest* request = find(notice.engine_request_id);
+    const bool waits = request != nullptr && (request->state == ToyState::kLoading ||
+                                              request->state == ToyState::kZombie);
+    EXPECT_TRUE(waits) << "nobody waits for a load of " << notice.engine_request_id;
+    step.notice_uids[notice.transfer] = waits ? request->uid : 0;
+  }
+  oracle_.take_plan(plan, pool_, step);
+  begun_.clear();
   for (const Scheduled& work : scheduled) work.request->num_computed += work.count;
-  return plan;
+  return bytes;
+}
+
+std::uint64_t ToyEngine::uid_of(const LoadOrder& order) {
+  std::set<std::uint32_t> loaded;
+  for (const ClassBlocks& part : order.parts) {
+    for (const BlockSlot& pair : part.blocks) {
+      EXPECT_TRUE(loaded.insert(pair.block.value()).second) << "one block twice in a load";
+    }
+  }
+  for (const ToyRequest& request : requests_) {
+    if (request.state != ToyState::kLoading) continue;
+    std::set<std::uint32_t> expected;
+    for (std::size_t group = 0; group < groups_.size(); ++group) {
+      for (std::uint32_t at = request.load_first; at < request.load_end; ++at) {
+        const std::uint32_t block = request.tables[group].at(at);
+        if (!is_window(group) || block != kToyNull) expected.insert(block);
+      }
+    }
+    if (expected == loaded) return request.uid;
+  }
+  ADD_FAILURE() << "load " << order.transfer.value() << " fills blocks that nobody waits for";
+  return 0;
 }
 
 // ---- the ranks ----
 
+void ToyEngine::read_and_write(std::uint32_t rank_number, const Scheduled& work) {
+  ToyRank& rank = *ranks_[rank_number];
+  const ToyRequest& request = *work.request;
+  for (std::uint32_t group = 0; group < groups_.size(); ++group) {
+    const std::uint32_t window = groups_[group].window_tokens;
+    const ToyTable& table = request.tables[group];
+    const std::uint32_t first_seen =
+        window == 0 || work.first < window ? 0 : work.first - window + 1;
+    for (std::uint32_t at = first_seen; at < work.first; ++at) {
+      const std::uint32_t block = table[at / kBlockTokens];
+      EXPECT_TRUE(rank.holds(block, at % kBlockTokens, of_group(request.kv.at(at), group),
+                             groups_[group].slab_class))
+          << "rank " << rank_number << " reads token " << at << " of " << request.id << " in block "
+          << block << " of group " << group;
+    }
+    for (std::uint32_t at = work.first; at < work.first + work.count; ++at) {
+      rank.write(table[at / kBlockTokens], at % kBlockTokens, of_group(request.kv.at(at), group),
+                 groups_[group].slab_class);
+    }
+  }
+}
+
 ToyEngine::RankOutput ToyEngine::execute(std::uint32_t rank_number,
                                          const std::vector<Scheduled>& scheduled,
                                          const std::string& plan) {
-  ToyRank& rank = *ranks_[rank_number];
-  rank.engine().bind(std::as_bytes(std::span(plan)), 0);
+  RankState& state = rank_states_[rank_number];
+  if (state.dead) {
+    EXPECT_TRUE(scheduled.empty());
+    state.missed.push_back(plan);
+    return {};
+  }
+  WorkerEngine& engine = ranks_[rank_number]->engine();
+  engine.bind(std::as_bytes(std::span(plan)), 0);
   for (const Scheduled& work : scheduled) {
-    const ToyRequest& request = *work.request;
-    rank.engine().pump(0);
-    for (std::uint32_t at = 0; at < work.first; ++at) {
-      const std::uint32_t block = request.table[at / kBlockTokens];
-      EXPECT_TRUE(rank.holds(block, at % kBlockTokens, request.kv.at(at)))
-          << "rank " << rank_number << " reads token " << at << " of " << request.id << " in block "
-          << block;
-    }
-    for (std::uint32_t at = work.first; at < work.first + work.count; ++at) {
-      rank.write(request.table[at / kBlockTokens], at % kBlockTokens, request.kv.at(at));
-    }
+    engine.pump(0);
+    read_and_write(rank_number, work);
   }
-  if (!one_in(12)) rank.engine().save(0);  // Model runners may leave the step early.
+  if (!one_in(12)) engine.save(0);  // Model runners may leave the step early.
+  if (state.mute) return {};
+  if (state.silent_until > totals_.steps) {
+    ++totals_.silent_steps;
+    return {};
+  }
+  return one_in(10) ? RankOutput{} : collect(rank_number);
+}
+
+ToyEngine::RankOutput ToyEngine::collect(std::uint32_t rank_number) {
   RankOutput output;
-  if (!one_in(10)) {
-    output.loads = rank.engine().collect();
-    output.report = rank.engine().take_report();
-  }
+  output.announced = ranks_[rank_number]->engine().collect();
+  output.report = ranks_[rank_number]->engine().take_report();
   return output;
 }
 

@@ -13,6 +13,14 @@
 
 /// What comes back from a step, and the end.
 namespace kvferry::connector {
+namespace {
+
+std::vector<std::string> sorted(std::vector<std::string> ids) {
+  std::sort(ids.begin(), ids.end());
+  return ids;
+}
+
+}  // namespace
 
 ToyRequest* ToyEngine::find(const std::string& id) {
   const auto found = std::find_if(requests_.begin(), requests_.end(),
@@ -34,7 +42,7 @@ void ToyEngine::forget(ToyRequest& request) {
 }
 
 void ToyEngine::finish(ToyRequest& request) {
-  pool_.release(request.table);
+  release(request.tables);
   forget(request);
 }
 
@@ -48,25 +56,45 @@ void ToyEngine::take_samples(const std::vector<Scheduled>& scheduled) {
       cache_blocks(*request,
                    std::min(request->num_computed - request->num_placeholders, request->num_known));
     }
-    if (request->num_known >= request->num_last) {
-      scheduler_->on_finished(request->id);
-      if (one_in(4)) scheduler_->on_finished(request->id);
+    if (request->num_known < request->num_last) continue;
+    // dynamo#6681: it stops in the step in which it is aborted.
+    const int num_calls = one_in(4) ? 3 : 1;
+    for (int i = 0; i < num_calls; ++i) scheduler_->on_finished(request->id);
+    if (num_calls > 1) ++totals_.double_finishes;
+    if (request->state == ToyState::kLoading) {
+      request->state = ToyState::kZombie;  // Preempted behind its last step, it loaded again.
+    } else if (request->state != ToyState::kZombie) {
       finish(*request);
     }
   }
 }
 
-std::vector<std::string> ToyEngine::tally(const Output& output) {
+std::vector<std::string> ToyEngine::count_announcements(const Output& output) {
+  std::vector<std::string> complete;
   for (const RankOutput& rank : output.ranks) {
-    for (const std::string& id : rank.loads.failed) tallies_[id].failed = true;
-    for (const std::string& id : rank.loads.ended) ++tallies_[id].num_reports;
+    for (const std::string& id : rank.announced) {
+      if (++num_announced_[id] < 2) continue;
+      num_announced_.erase(id);
+      complete.push_back(id);
+    }
   }
-  std::vector<std::string> ended;
-  for (const auto& [id, tally] : tallies_) {
-    EXPECT_LE(tally.num_reports, 2U) << id << " was reported more often than there are ranks";
-    if (tally.num_reports == 2) ended.push_back(id);
+  return complete;
+}
+
+void ToyEngine::fail_announced(const std::vector<PlanOracle::Told>& announced) {
+  for (const PlanOracle::Told& failure : announced) {
+    // By id, before the scheduler side is asked: as vLLM's _handle_failed_recving().
+    ToyRequest* request = find(failure.engine_id);
+    if (request == nullptr || request->state != ToyState::kLoading) continue;
+    // vllm#51637.
+    EXPECT_EQ(request->uid, failure.uid)
+        << "the failure of an earlier life of " << failure.engine_id << " hits a living load";
+    request->load_failed = true;
+    if (recompute_failed_) continue;
+    scheduler_->on_finished(request->id);
+    request->state = ToyState::kZombie;
+    ++totals_.failed_loads;
   }
-  return ended;
 }
 
 void ToyEngine::check_loaded(ToyRequest& request) {
@@ -74,80 +102,91 @@ void ToyEngine::check_loaded(ToyRequest& request) {
   request.kv = request.pure_kv(num_tokens, request.load_epoch);
   request.num_computed = num_tokens;
   totals_.loaded_blocks += request.load_end - request.load_first;
-  for (std::uint32_t at = 0; at < num_tokens; ++at) {
-    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
-      const std::uint32_t block = request.table[at / kBlockTokens];
-      EXPECT_TRUE(ranks_[rank]->holds(block, at % kBlockTokens, request.kv[at]))
-          << "rank " << rank << " loaded something else for token " << at << " of " << request.id
-          << " into block " << block << " (blocks " << request.load_first << " to "
-          << request.load_end << ")";
+  if (groups_.size() > 1) ++totals_.window_loads;
+  for (std::uint32_t group = 0; group < groups_.size(); ++group) {
+    const std::uint32_t first = first_needed(group, request.load_end) * kBlockTokens;
+    const SlabClassId slab_class = groups_[group].slab_class;
+    for (std::uint32_t at = first; at < num_tokens; ++at) {
+      const std::uint32_t block = request.tables[group][at / kBlockTokens];
+      for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+        if (ranks_[rank]->holds(block, at % kBlockTokens, of_group(request.kv[at], group),
+                                slab_class))
+          continue;
+        std::uint64_t epoch = epoch_;
+        while (epoch > 0 && !ranks_[rank]->holds(
+                                block, at % kBlockTokens,
+                                of_group(request.pure_kv(at + 1, epoch)[at], group), slab_class)) {
+          --epoch;
+        }
+        ADD_FAILURE() << "rank " << rank << " loaded something else for token " << at << " of "
+                      << request.id << " into block " << block << " of group " << group
+                      << " (blocks " << request.load_first << " to " << request.load_end << "): "
+                      << (epoch == 0 ? "anything"
+                                     : "what was computed with the weights of epoch " +
+                                           std::to_string(epoch) + ", now it is " +
+                                           std::to_string(epoch_));
+        return;
+      }
     }
   }
 }
 
-void ToyEngine::finish_load(const std::string& id, bool failed) {
+void ToyEngine::finish_load(const std::string& id) {
   ToyRequest* request = find(id);
   // vllm#43226, vllm#46240: the engine asserts exactly this.
-  ASSERT_NE(request, nullptr) << "a load of " << id << " was reported, which is gone";
+  ASSERT_NE(request, nullptr) << "a load of " << id << " was told, which is gone";
   ASSERT_TRUE(request->state == ToyState::kLoading || request->state == ToyState::kZombie)
-      << "a load of " << id << " was reported, which does not wait for one";
+      << "a load of " << id << " was told, which does not wait for one";
   if (request->state == ToyState::kZombie) return finish(*request);
-  if (!failed) {
+  waiting_.push_front(request);
+  if (!request->load_failed) {
+    EXPECT_EQ(request->load_epoch, epoch_) << "a load from before a reset";
     check_loaded(*request);
     request->state = ToyState::kReady;
-  } else {
-    ++totals_.failed_loads;
-    if (!recompute_failed_) {
-      scheduler_->on_finished(request->id);
-      return finish(*request);
-    }
-    if (request->load_first == 0) {
-      pool_.release(request->table);
-      request->restart();
-    } else {
-      // It keeps its blocks and computes into those that were to be loaded.
-      request->num_computed = request->load_first * kBlockTokens;
-      request->kv = request->pure_kv(request->num_computed, request->load_epoch);
-      request->state = ToyState::kReady;
-    }
+    return;
   }
-  waiting_.push_front(request);
+  ++totals_.failed_loads;
+  EXPECT_TRUE(request->load_may_fail || request->load_epoch != epoch_)
+      << "a load of " << id << " failed for no reason";
+  if (request->load_ended_well) ++totals_.undone_loads;
+  if (request->load_first == 0 || groups_.size() > 1 || one_in(2)) {
+    release(request->tables);
+    request->restart();
+  } else {
+    // It keeps its blocks and computes into those that were to be loaded.
+    request->num_computed = request->load_first * kBlockTokens;
+    request->kv = request->pure_kv(request->num_computed, request->load_epoch);
+    request->state = ToyState::kReady;
+  }
 }
 
 void ToyEngine::process(const Output& output) {
-  take_samples(output.scheduled);
   std::vector<std::span<const std::byte>> reports;
   for (const RankOutput& rank : output.ranks) {
-    if (rank.report.empty()) continue;
-    reports.push_back(std::as_bytes(std::span(rank.report)));
-    oracle_.take_report(decode_report(reports.back()));
-  }
-  const std::vector<std::string> ended = tally(output);
-  const std::vector<std::string> stale = scheduler_->fold(reports);
-
-  // What the engine is told is exactly what ended on all ranks, less what nobody waits for.
-  std::map<std::string, PlanOracle::EndedLoad> expected;
-  for (const PlanOracle::EndedLoad& load : oracle_.take_ended_loads()) {
-    EXPECT_TRUE(expected.emplace(load.engine_id, load).second);
-  }
-  EXPECT_EQ(ended.size(), expected.size());
-  for (const std::string& id : ended) {
-    const auto load = expected.find(id);
-    if (load == expected.end()) {
-      ADD_FAILURE() << id << " was reported but has not ended on both ranks";
-      continue;
+    StepReport report;
+    if (!rank.report.empty()) {
+      reports.push_back(std::as_bytes(std::span(rank.report)));
+      report = decode_report(reports.back());
     }
-    const bool failed = tallies_.at(id).failed;
-    EXPECT_EQ(failed, load->second.failed) << id;
-    tallies_.erase(id);
-    const auto orphan = orphans_.find(load->second.uid);
-    const bool is_stale = std::find(stale.begin(), stale.end(), id) != stale.end();
-    EXPECT_EQ(is_stale, orphan != orphans_.end()) << id;
-    if (orphan != orphans_.end()) {
-      pool_.release(orphan->second);
-      orphans_.erase(orphan);
-    }
-    if (!is_stale) finish_load(id, failed);
+    oracle_.take_announced(rank.announced, report);
+    oracle_.take_report(report);
+  }
+  const std::vector<PlanOracle::Told> announced = oracle_.take_announced();
+  std::vector<std::string> ids;
+  for (const PlanOracle::Told& failure : announced) ids.push_back(failure.engine_id);
+  EXPECT_EQ(sorted(count_announcements(output)), sorted(ids))
+      << "what the engine counts by id is what the ranks mean";
+  fail_announced(announced);
+  take_samples(output.scheduled);
+  fold(reports, announced);
+  std::erase_if(orphans_, [this](const auto& orphan) {
+    if (oracle_.loading(orphan.first)) return false;
+    release(orphan.second.tables);
+    return true;
+  });
+  for (const auto& [uid, orphan] : orphans_) {
+    const ToyRequest* request = find(orphan.id);
+    if (request != nullptr && request->state == ToyState::kLoading) ++totals_.together_loads;
   }
   const SchedulerSnapshot now = scheduler_->snapshot();
   EXPECT_TRUE(now.tier.conserved());
@@ -157,36 +196,39 @@ void ToyEngine::process(const Output& output) {
                 [](const ToyRequest& request) { return request.state == ToyState::kZombie; })));
 }
 
-void ToyEngine::step() {
-  ++totals_.steps;
-  if (requests_.size() < 8 && one_in(2)) arrive();
-  if (!requests_.empty() && one_in(10)) {
-    abort(*std::next(requests_.begin(), below(static_cast<std::uint32_t>(requests_.size()))));
+void ToyEngine::fold(const std::vector<std::span<const std::byte>>& reports,
+                     const std::vector<PlanOracle::Told>& announced) {
+  // What the engine is told is exactly what ended for somebody who waits, and nothing else.
+  std::vector<std::string> ended;
+  std::vector<std::string> stale;
+  for (const PlanOracle::Told& load : oracle_.take_ended_loads()) {
+    ToyRequest* request = find(load.uid);
+    if (request == nullptr) continue;
+    if (load.failed) request->load_may_fail = true;
+    if (!load.failed) request->load_ended_well = true;
+    const bool succeeded = !load.failed && request->load_epoch == epoch_;
+    if (request->state == ToyState::kZombie || succeeded) ended.push_back(request->id);
   }
-  if (one_in(10)) scheduler_->on_finished("never seen");
-  if (one_in(120)) reset();
-  // Otherwise a step takes no time beside a copy, and nothing is ever stored before it is evicted.
-  if (one_in(2)) std::this_thread::sleep_for(std::chrono::microseconds(below(400)));
+  for (const PlanOracle::Told& failure : announced) {
+    const ToyRequest* request = find(failure.uid);
+    (request == nullptr ? stale : ended).push_back(failure.engine_id);
+  }
+  totals_.stale_notices += stale.size();
+  const FoldResult result = scheduler_->fold(reports);
+  EXPECT_EQ(sorted(result.ended), sorted(ended));
+  EXPECT_EQ(sorted(result.stale), sorted(stale));
+  for (const std::string& id : result.ended) finish_load(id);
+}
 
-  std::vector<Scheduled> scheduled;
-  std::uint32_t budget = one_in(10) ? 0 : chunk_;
-  schedule_running(scheduled, budget);
-  schedule_waiting(scheduled, budget);
-  std::string plan;
-  static_cast<void>(build(scheduled, plan));
-  Output output;
-  for (std::uint32_t rank = 0; rank < 2; ++rank) {
-    output.ranks.push_back(execute(rank, scheduled, plan));
-  }
-  output.scheduled = std::move(scheduled);
-  outputs_.push_back(std::move(output));
-  while (outputs_.size() > lag_) {
+void ToyEngine::process_outputs(std::size_t num_left) {
+  while (outputs_.size() > num_left) {
     process(outputs_.front());
     outputs_.pop_front();
   }
 }
 
 void ToyEngine::drain() {
+  for (RankState& state : rank_states_) state.silent_until = 0;
   while (!requests_.empty()) {
     ToyRequest* living = nullptr;
     for (ToyRequest& request : requests_) {
@@ -205,16 +247,9 @@ void ToyEngine::drain() {
     ASSERT_LT(std::chrono::steady_clock::now() - start, std::chrono::minutes(1))
         << "does not come to rest: " << scheduler_->snapshot().num_backlog << " in the backlog, "
         << scheduler_->snapshot().num_stores_in_flight << " stores, "
-        << scheduler_->snapshot().num_loads_in_flight << " loads";
-    std::string plan;
-    static_cast<void>(build({}, plan));
-    Output output;
-    for (std::uint32_t rank = 0; rank < 2; ++rank) output.ranks.push_back(execute(rank, {}, plan));
-    outputs_.push_back(std::move(output));
-    while (!outputs_.empty()) {
-      process(outputs_.front());
-      outputs_.pop_front();
-    }
+        << scheduler_->snapshot().num_loads_in_flight << " loads, " << requests_.size()
+        << " requests, " << orphans_.size() << " orphans";
+    ASSERT_TRUE(idle_step());
     std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
   const SchedulerSnapshot now = scheduler_->snapshot();
@@ -224,12 +259,15 @@ void ToyEngine::drain() {
   EXPECT_EQ(now.tier.num_leased, 0U);
   EXPECT_EQ(now.tier.num_dying, 0U);
   EXPECT_EQ(now.tier.num_quarantined, 0U);
+  EXPECT_EQ(now.tier.num_awaited, 0U) << "for a request that is gone";
   EXPECT_EQ(now.num_requests, 0U);
   EXPECT_EQ(now.num_tombstones, 0U);
-  EXPECT_EQ(pool_.num_free(), num_blocks_) << "G1, G2: nothing holds a block";
+  EXPECT_TRUE(num_announced_.empty()) << "the engine waits for a rank";
+  EXPECT_EQ(pool_.num_free(), num_blocks_ - (groups_.size() > 1 ? 1 : 0))
+      << "G1, G2: nothing holds a block";
   for (auto& rank : ranks_) {
     rank->engine().close();
-    EXPECT_TRUE(rank->engine().collect().ended.empty());
+    EXPECT_TRUE(rank->engine().collect().empty());
     EXPECT_TRUE(rank->engine().take_report().empty());
   }
 }
@@ -241,9 +279,14 @@ ToyTotals ToyEngine::totals() const {
   totals.stored = now.stored;
   totals.skipped_ring = now.skipped_ring;
   totals.skipped_exhausted = now.skipped_exhausted;
+  totals.skipped_declined = now.skipped_declined;
+  totals.rule_switches = now.tier.num_rule_switches_total;
   totals.skipped_reallocated = now.skipped_reallocated;
   totals.failed_stores = now.failed_stores;
   totals.evicted = now.tier.num_evicted_total;
+  for (const auto& slab_class : now.slabs.classes) {
+    totals.moved_chunks += slab_class.num_gained_total;
+  }
   return totals;
 }
 

@@ -8,16 +8,28 @@
 #include <algorithm>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <optional>
 #include <set>
-#include <unordered_map>
 #include <vector>
 
 namespace kvferry::connector {
 
-/// A block pool with a prefix cache as vLLM's: blocks are counted, freed ones keep their hash and
-/// queue up at the end of the free list, allocation takes from its head and evicts. Hashes are
-/// numbers (fake_engine.hpp).
+/// The block that stands for one that slid out of a window; in an engine with windows nobody gets
+/// it.
+inline constexpr std::uint32_t kToyNull = 0;
+
+/// What the engine caches a block under: a number that stands for its content (fake_engine.hpp) and
+/// its KV cache group.
+struct ToyHash {
+  std::uint64_t number = 0;
+  std::uint32_t group = 0;
+  auto operator<=>(const ToyHash&) const = default;
+};
+
+/// A block pool with a prefix cache as vLLM's, one for all groups: blocks are counted, freed ones
+/// keep their hash and queue up at the end of the free list, allocation takes from its head and
+/// evicts.
 class ToyPool final : public BlockPool {
  public:
   explicit ToyPool(std::uint32_t num_blocks) : blocks_(num_blocks) {
@@ -26,14 +38,17 @@ class ToyPool final : public BlockPool {
 
   [[nodiscard]] std::uint32_t num_free() const { return static_cast<std::uint32_t>(free_.size()); }
   [[nodiscard]] bool is_free(std::uint32_t block) const { return blocks_[block].num_users == 0; }
-  [[nodiscard]] std::optional<std::uint32_t> find(std::uint64_t hash) const {
+  [[nodiscard]] std::uint32_t num_users(std::uint32_t block) const {
+    return blocks_[block].num_users;
+  }
+  [[nodiscard]] std::optional<std::uint32_t> find(const ToyHash& hash) const {
     const auto found = cached_.find(hash);
     if (found == cached_.end()) return std::nullopt;
     return *found->second.begin();
   }
   [[nodiscard]] bool holds(BlockId block, const cpu_tier::BlockKey& key) const override {
     const auto& hash = blocks_.at(block.value()).hash;
-    return hash && key_of(*hash) == key;
+    return hash && key_of(hash->number, GroupId(static_cast<std::uint16_t>(hash->group))) == key;
   }
 
   [[nodiscard]] std::uint32_t allocate() {
@@ -46,13 +61,10 @@ class ToyPool final : public BlockPool {
   void touch(std::uint32_t block) {
     if (blocks_[block].num_users++ == 0) std::erase(free_, block);
   }
-  /// Tails first, so that they are evicted first.
-  void release(const std::vector<std::uint32_t>& table) {
-    for (auto block = table.rbegin(); block != table.rend(); ++block) {
-      if (--blocks_[*block].num_users == 0) free_.push_back(*block);
-    }
+  void release(std::uint32_t block) {
+    if (--blocks_[block].num_users == 0) free_.push_back(block);
   }
-  void cache(std::uint32_t block, std::uint64_t hash) {
+  void cache(std::uint32_t block, const ToyHash& hash) {
     if (blocks_[block].hash) return;
     blocks_[block].hash = hash;
     cached_[hash].insert(block);
@@ -63,7 +75,7 @@ class ToyPool final : public BlockPool {
 
  private:
   struct Block {
-    std::optional<std::uint64_t> hash;
+    std::optional<ToyHash> hash;
     std::uint32_t num_users = 0;
   };
 
@@ -77,7 +89,7 @@ class ToyPool final : public BlockPool {
 
   std::vector<Block> blocks_;
   std::deque<std::uint32_t> free_;
-  std::unordered_map<std::uint64_t, std::set<std::uint32_t>> cached_;
+  std::map<ToyHash, std::set<std::uint32_t>> cached_;
 };
 
 }  // namespace kvferry::connector

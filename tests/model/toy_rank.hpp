@@ -4,10 +4,13 @@
 #include "kvferry/connector/worker_engine.hpp"
 #include "kvferry/gpu/host_link.hpp"
 
+#include "device_access.hpp"
+
+#include <array>
 #include <cstdint>
-#include <cstring>
+#include <map>
 #include <memory>
-#include <vector>
+#include <string>
 
 namespace kvferry::connector {
 
@@ -19,64 +22,66 @@ inline std::uint64_t mix(std::uint64_t a, std::uint64_t b) {
   return x ^ (x >> 31);
 }
 
+/// A token's KV in a KV cache group, from what it is in the first.
+inline std::uint64_t of_group(std::uint64_t kv, std::uint32_t group) {
+  return group == 0 ? kv : mix(kv, 1000 + group);
+}
+
 struct ToyRankOptions {
   std::uint32_t rank = 0;
   std::uint32_t num_blocks = 0;
-  std::uint32_t num_slots = 0;
+  std::uint32_t num_chunks = 0;
+  /// By slab class, at most two: whole blocks, and blocks of keys without values.
+  std::vector<std::uint32_t> slots_per_chunk{1};
   std::uint32_t ring_blocks = 0;
+  /// test_backend.hpp. The link is simulated on the host back end; on the others its failures are
+  /// refused copies, and its delays the device's own.
+  std::string backend;
   gpu::HostLinkOptions link;
 };
 
-/// A rank's KV memory, two numbers per token and rank, and the WorkerEngine on it.
+/// A rank's KV memory, two numbers per token and rank, and the WorkerEngine on it. The compute
+/// stream is the default one.
 class ToyRank {
  public:
-  static constexpr std::uint64_t kSlotBytes = kBlockTokens * 16;
+  /// By slab class.
+  static constexpr std::array<std::uint64_t, 2> kSlotBytes{kBlockTokens * 16, kBlockTokens * 8};
 
-  explicit ToyRank(const ToyRankOptions& options)
-      : rank_(options.rank),
-        keys_(options.num_blocks * kBlockTokens),
-        values_(options.num_blocks * (kBlockTokens + 1)) {
-    const auto keys = reinterpret_cast<std::uintptr_t>(keys_.data());
-    const auto values = reinterpret_cast<std::uintptr_t>(values_.data());
-    WorkerOptions worker;
-    worker.rank = RankId(rank_);
-    worker.world_size = 2;
-    worker.num_slots = options.num_slots;
-    worker.transfer.staging_bytes = options.ring_blocks * kSlotBytes;
-    worker.transfer.piece_bytes = 2 * kSlotBytes;
-    worker.transfer.max_in_flight_bytes = 4 * kSlotBytes;
-    engine_ = std::make_unique<WorkerEngine>(
-        gpu::make_host_device(options.link),
-        gpu::make_block_geometry(
-            {{.base = keys, .block_stride_bytes = kBlockTokens * 8, .bytes = kBlockTokens * 8},
-             {.base = values,
-              .block_stride_bytes = (kBlockTokens + 1) * 8,
-              .bytes = kBlockTokens * 8}},
-            options.num_blocks),
-        worker);
-  }
+  explicit ToyRank(const ToyRankOptions& options);
 
-  [[nodiscard]] WorkerEngine& engine() { return *engine_; }
-  void write(std::uint32_t block, std::uint32_t token, std::uint64_t kv) {
-    keys_[block * kBlockTokens + token] = mix(kv, 2 * rank_);
-    values_[block * (kBlockTokens + 1) + token] = mix(kv, 2 * rank_ + 1);
+  [[nodiscard]] WorkerEngine& engine() {
+    seen_.clear();
+    return *engine_;
   }
-  [[nodiscard]] bool holds(std::uint32_t block, std::uint32_t token, std::uint64_t kv) const {
-    return keys_[block * kBlockTokens + token] == mix(kv, 2 * rank_) &&
-           values_[block * (kBlockTokens + 1) + token] == mix(kv, 2 * rank_ + 1);
-  }
+  /// Of a block of that slab class.
+  void write(std::uint32_t block, std::uint32_t token, std::uint64_t kv, SlabClassId slab_class);
+  [[nodiscard]] bool holds(std::uint32_t block, std::uint32_t token, std::uint64_t kv,
+                           SlabClassId slab_class);
   /// As an engine zeroes a block that it hands out.
-  void clear(std::uint32_t block) {
-    for (std::uint32_t token = 0; token < kBlockTokens; ++token) {
-      keys_[block * kBlockTokens + token] = 0;
-      values_[block * (kBlockTokens + 1) + token] = 0;
-    }
-  }
+  void clear(std::uint32_t block);
 
  private:
+  struct Block {
+    std::array<std::uint64_t, kBlockTokens> keys{};
+    std::array<std::uint64_t, kBlockTokens> values{};
+  };
+
+  /// Values lie behind all keys, with a gap behind each block's.
+  [[nodiscard]] std::uintptr_t keys_of(std::uint32_t block) const {
+    return memory_->address() + std::size_t{block} * kBlockTokens * 8;
+  }
+  [[nodiscard]] std::uintptr_t values_of(std::uint32_t block) const {
+    return keys_of(num_blocks_) + std::size_t{block} * (kBlockTokens + 1) * 8;
+  }
+  [[nodiscard]] const Block& look(std::uint32_t block);
+
   std::uint32_t rank_;
-  std::vector<std::uint64_t> keys_;
-  std::vector<std::uint64_t> values_;
+  std::uint32_t num_blocks_;
+  std::unique_ptr<gpu::Device> device_;
+  std::unique_ptr<gpu::DeviceBuffer> memory_;
+  std::unique_ptr<gpu::DeviceAccess> access_;
+  /// Blocks as read since the last write or word of the engine.
+  std::map<std::uint32_t, Block> seen_;
   std::unique_ptr<WorkerEngine> engine_;
 };
 

@@ -17,8 +17,10 @@ enum class ToyState : std::uint8_t {
   kLoading,
   kReady,  ///< Its load ended; waits for its first step.
   kRunning,
-  kZombie  ///< Aborted while loading: its blocks are kept until the load is reported.
+  kZombie  ///< Ended while loading: its blocks are kept until the load is told.
 };
+
+using ToyTable = std::vector<std::uint32_t>;
 
 /// A request of the toy engine. What it samples follows from what came before, so that requests
 /// with one prompt stay alike, and the KV of a token follows from all tokens up to it and from the
@@ -39,12 +41,17 @@ struct ToyRequest {
   std::uint32_t num_known;  ///< Tokens that the scheduler has seen.
   std::uint32_t num_last;   ///< Tokens with which it stops.
   ToyState state = ToyState::kWaiting;
-  std::vector<std::uint32_t> table;
+  std::vector<ToyTable> tables;        ///< By KV cache group and position.
   std::uint32_t num_computed = 0;      ///< Scheduled up to here.
   std::uint32_t num_placeholders = 0;  ///< Samples of steps whose output is not processed yet.
   std::uint32_t load_first = 0;        ///< First loaded block.
   std::uint32_t load_end = 0;
   std::uint64_t load_epoch = 0;
+  bool load_failed = false;  ///< Every rank has announced so.
+  /// Something happened for which a load may fail: a rank failed, or the engine took less than it
+  /// was offered.
+  bool load_may_fail = false;
+  bool load_ended_well = false;   ///< On every rank.
   std::vector<std::uint64_t> kv;  ///< Of the computed tokens, as they are in its blocks.
   std::shared_ptr<FakeHashes> hashes = std::make_shared<FakeHashes>(std::vector<std::uint64_t>{});
 
@@ -88,7 +95,7 @@ struct ToyRequest {
   /// Its blocks are gone.
   void restart() {
     state = ToyState::kWaiting;
-    table.clear();
+    tables.clear();
     kv.clear();
     num_computed = 0;
   }

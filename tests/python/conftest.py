@@ -5,11 +5,19 @@ import logging
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+
+# The toy's tensors are small, and several runs share a machine.
+torch.set_num_threads(1)
 
 # Tests are imported by path, so that the folder is not on Python's: the harness is a module of it.
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "fakes")]
+
+from harness import ToyEngine, ToySpec, expected_tokens  # noqa: E402
+from scenarios import PROMPTS, Make  # noqa: E402
 
 
 @pytest.fixture
@@ -34,3 +42,30 @@ def log_lines() -> Iterator[list[str]]:
     yield lines
     logger.setLevel(level)
     logger.removeHandler(handler)
+
+
+@pytest.fixture(params=[False, True], ids=["sync", "async"])
+def is_async(request: pytest.FixtureRequest) -> bool:
+    """Whether vLLM schedules a step before it has the output of the last one."""
+    return bool(request.param)
+
+
+@pytest.fixture
+def make(folder: Path) -> Iterator[Make]:
+    """Make engines with `extra` as connector configuration and `spec` for `ToySpec`, and close them."""
+    engines: list[ToyEngine] = []
+
+    def make_engine(extra: dict[str, Any] | None = None, **spec: Any) -> ToyEngine:
+        engine = ToyEngine(folder, ToySpec(extra_config={"cpu_bytes_to_use": "16MiB", **(extra or {})}, **spec))
+        engines.append(engine)
+        return engine
+
+    yield make_engine
+    for engine in engines:
+        engine.close()
+
+
+@pytest.fixture
+def expected(folder: Path) -> dict[str, list[int]]:
+    """What the prompts give in an engine without connector."""
+    return expected_tokens(folder, PROMPTS)

@@ -25,10 +25,21 @@ def test_empty_config_has_the_defaults() -> None:
     assert read() == KvFerryConfig(
         cpu_bytes_to_use=8 * GIB,
         cpu_bytes_to_use_per_rank=None,
+        allow_smaller_tier=False,
+        numa_node=None,
+        pages="auto",
+        pinned_piece_bytes=64 * MIB,
+        pinning_bandwidth_limit=None,
         staging_bytes=None,
         max_in_flight_bytes=32 * MIB,
+        load_staging_bytes=None,
+        store_bandwidth_limit=None,
+        copy_path="auto",
         transfer_timeout_s=300.0,
         backend="auto",
+        eviction="adaptive",
+        admission="adaptive",
+        max_awaited_share=0.25,
         host_link=None,
     )
 
@@ -111,12 +122,78 @@ def test_bad_timeout_is_refused(value: object) -> None:
     assert "a finite number of seconds, more than zero" in message_of(transfer_timeout_s=value)
 
 
-@pytest.mark.parametrize("value", ["cuda", "Host", 1, None])
-def test_missing_backend_names_those_of_this_build(value: object) -> None:
-    text = message_of(backend=value)
-    assert f"backend is {value!r}" in text
-    assert "'auto' or 'host'" in text
-    assert "this build has back ends: host" in text
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [
+        ("backend", ["auto", "host", "cuda", "hip"]),
+        ("copy_path", ["auto", "per_run", "batch", "kernel", "staged"]),
+        ("pages", ["auto", "normal", "transparent", "huge"]),
+        ("eviction", ["adaptive", "lru", "arc"]),
+        ("admission", ["adaptive", "always", "second_offer"]),
+    ],
+)
+def test_choice_is_one_of_those_that_the_message_names(key: str, values: list[str]) -> None:
+    for value in values:
+        assert getattr(read(**{key: value}), key) == value
+    for bad in ("Host", "", 1, None, []):
+        text = message_of(**{key: bad})
+        assert f"{key} is {bad!r}" in text
+        assert all(repr(value) in text for value in values)
+
+
+@pytest.mark.parametrize("value", [-1, 1024, 0.0, "0", True, None])
+def test_numa_node_that_is_none_is_refused(value: object) -> None:
+    assert read(numa_node=1).numa_node == 1
+    text = message_of(numa_node=value)
+    assert f"numa_node is {value!r}" in text
+    assert "numactl -H" in text
+
+
+@pytest.mark.parametrize("value", [0, 1, "true", None])
+def test_flag_is_true_or_false(value: object) -> None:
+    assert read(allow_smaller_tier=True).allow_smaller_tier is True
+    assert "true or false" in message_of(allow_smaller_tier=value)
+
+
+@pytest.mark.parametrize("value", [0, 0.25, 1])
+def test_share_of_awaited_blocks_is_read(value: float) -> None:
+    assert read(max_awaited_share=value).max_awaited_share == value
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.1, "0.5", None, True, float("nan")])
+def test_share_that_is_none_is_refused(value: object) -> None:
+    text = message_of(max_awaited_share=value)
+    assert f"max_awaited_share is {value!r}" in text
+    assert "a number from 0 to 1" in text
+
+
+@pytest.mark.parametrize(
+    ("value", "bytes_per_second"),
+    [(4e9, 4_000_000_000), ("4GB", 4_000_000_000), ("4GB/s", 4_000_000_000), ("512 MiB/s", 512 * 2**20)],
+)
+def test_store_bandwidth_limit_is_bytes_per_second(value: object, bytes_per_second: int) -> None:
+    assert read(store_bandwidth_limit=value).store_bandwidth_limit == bytes_per_second
+
+
+@pytest.mark.parametrize("value", [0, "0", "/s", "4GB/h", "4G/s", -1, True, None, 1.5, 2**63])
+def test_bad_store_bandwidth_limit_is_refused_with_an_example(value: object) -> None:
+    text = message_of(store_bandwidth_limit=value)
+    assert f"store_bandwidth_limit is {value!r}" in text
+    assert "'4GB/s'" in text
+
+
+def test_load_ring_holds_what_is_in_flight_twice_and_two_blocks_at_least() -> None:
+    assert read().load_ring_bytes(1000) == 64 * MIB
+    assert read(max_in_flight_bytes=1000).load_ring_bytes(1500) == 3000
+    assert read(load_staging_bytes=3000).load_ring_bytes(1500) == 3000
+    assert read(load_staging_bytes=0).load_ring_bytes(1500) == 0
+    assert read(load_staging_bytes="0").load_ring_bytes(1500) == 0
+
+
+@pytest.mark.parametrize("extra", [{"load_staging_bytes": 2999}, {"load_staging_bytes": 0, "copy_path": "staged"}])
+def test_load_ring_without_room_for_two_blocks_is_refused_with_both_figures(extra: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=rf"load_staging_bytes is {extra['load_staging_bytes']}; .* 3000 bytes"):
+        read(**extra).load_ring_bytes(1500)
 
 
 def test_bandwidth_of_the_link_is_that_of_each_direction_without_its_own() -> None:
@@ -148,27 +225,34 @@ def test_bad_link_is_refused(link: object, expected: str) -> None:
 
 
 def test_budget_of_the_node_is_split_over_its_ranks() -> None:
-    assert read(cpu_bytes_to_use=1000).num_slots(slot_bytes=100, num_local_ranks=4) == 2
-    assert read(cpu_bytes_to_use=1000, cpu_bytes_to_use_per_rank=700).num_slots(100, 4) == 7
+    assert read(cpu_bytes_to_use=1000).tier_bytes(slot_bytes=100, num_local_ranks=4) == 250
+    assert read(cpu_bytes_to_use=1000, cpu_bytes_to_use_per_rank=700).tier_bytes(100, 4) == 700
+
+
+def test_first_rank_asks_for_all_whose_total_is_known_or_divided() -> None:
+    assert read().num_ranks_in_budget(4) == 4
+    assert read(cpu_bytes_to_use_per_rank=700).num_ranks_in_budget(4) == 1
+    assert read(cpu_bytes_to_use_per_rank=700, allow_smaller_tier=True).num_ranks_in_budget(4) == 4
 
 
 def test_budget_below_one_block_is_refused_with_the_least_that_is_enough() -> None:
     with pytest.raises(ConfigError, match=r"cpu_bytes_to_use is 399; .*at least one block.* set it to 400 or more"):
-        read(cpu_bytes_to_use=399).num_slots(slot_bytes=100, num_local_ranks=4)
+        read(cpu_bytes_to_use=399).tier_bytes(slot_bytes=100, num_local_ranks=4)
     with pytest.raises(ConfigError, match=r"cpu_bytes_to_use_per_rank is 99; .* set it to 100 or more"):
-        read(cpu_bytes_to_use_per_rank=99).num_slots(slot_bytes=100, num_local_ranks=4)
+        read(cpu_bytes_to_use_per_rank=99).tier_bytes(slot_bytes=100, num_local_ranks=4)
 
 
 def test_ring_is_a_step_long_unless_told() -> None:
-    assert read().ring_bytes(slot_bytes=1000, block_tokens=16, max_num_batched_tokens=100) == 7000
-    assert read(staging_bytes=2500).ring_bytes(1000, 16, 100) == 2500
+    assert read().ring_bytes(group_bytes=[1000], block_tokens=16, max_num_batched_tokens=100) == 7000
+    assert read().ring_bytes(group_bytes=[1000, 1000, 500], block_tokens=16, max_num_batched_tokens=100) == 17500
+    assert read(staging_bytes=2500).ring_bytes([1000], 16, 100) == 2500
 
 
 def test_ring_is_at_most_one_gib_and_at_least_one_block() -> None:
-    assert read().ring_bytes(slot_bytes=GIB // 4, block_tokens=16, max_num_batched_tokens=8192) == GIB
-    assert read().ring_bytes(slot_bytes=2 * GIB, block_tokens=16, max_num_batched_tokens=8192) == 2 * GIB
+    assert read().ring_bytes(group_bytes=[GIB // 4], block_tokens=16, max_num_batched_tokens=8192) == GIB
+    assert read().ring_bytes(group_bytes=[2 * GIB], block_tokens=16, max_num_batched_tokens=8192) == 2 * GIB
 
 
 def test_ring_below_one_block_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"staging_bytes is 999; .*at least one block.*1000 bytes"):
-        read(staging_bytes=999).ring_bytes(1000, 16, 100)
+        read(staging_bytes=999).ring_bytes([1000], 16, 100)

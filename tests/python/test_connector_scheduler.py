@@ -1,82 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The connector under vLLM's own scheduler, with real transfers between small CPU tensors."""
 
-import random
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from harness import ToyEngine, ToySpec, WrongKvError, expected_tokens, prompt_of
+from harness import ToyEngine, WrongKvError, expected_tokens, prompt_of
 from kvferry.errors import ProtocolError
 from kvferry.vllm.metadata import KvFerryWorkerMetadata
+from scenarios import PROMPTS, SLOW_LOADS, SLOW_STORES, Make, again, assert_at_rest, start_loading, store_all
 from vllm.v1.kv_cache_layout import KVCacheLayout
 from vllm.v1.outputs import KVConnectorOutput
 from vllm.v1.request import RequestStatus
-
-# Loads of a 100-token prompt (6 blocks of 6 KiB) take about half a second: many steps.
-SLOW_LOADS = {"h2d_gb_s": 0.00008}
-SLOW_STORES = {"d2h_gb_s": 0.00008}
-
-Make = Callable[..., ToyEngine]
-
-PROMPTS = {"a": prompt_of(1, 100), "b": prompt_of(2, 150), "c": prompt_of(3, 47)}
-
-
-@pytest.fixture(params=[False, True], ids=["sync", "async"])
-def is_async(request: pytest.FixtureRequest) -> bool:
-    return bool(request.param)
-
-
-@pytest.fixture
-def make(folder: Path) -> Iterator[Make]:
-    """Make engines with `extra` as connector configuration, and close them; every one ends with all blocks free."""
-    engines: list[ToyEngine] = []
-
-    def make_engine(extra: dict[str, Any] | None = None, **spec: Any) -> ToyEngine:
-        engine = ToyEngine(folder, ToySpec(extra_config={"cpu_bytes_to_use": "16MiB", **(extra or {})}, **spec))
-        engines.append(engine)
-        return engine
-
-    yield make_engine
-    for engine in engines:
-        engine.close()
-
-
-@pytest.fixture
-def expected(folder: Path) -> dict[str, list[int]]:
-    """What the prompts give in an engine without connector."""
-    return expected_tokens(folder, PROMPTS)
-
-
-def assert_at_rest(engine: ToyEngine) -> None:
-    """Nothing holds a GPU block, nothing waits, and every slot is in exactly one state."""
-    assert engine.num_free_blocks == engine.spec.num_blocks - 1
-    assert not engine.scheduler.requests
-    view = engine.snapshot()
-    assert view["num_loads_in_flight"] == 0
-    assert view["num_leased"] == 0
-    states = ("num_free", "num_writable", "num_aborted", "num_evictable", "num_leased", "num_dying", "num_quarantined")
-    assert sum(view[state] for state in states) == view["num_slots"]
-
-
-def again(suffix: str) -> dict[str, list[int]]:
-    return {request_id + suffix: prompt for request_id, prompt in PROMPTS.items()}
-
-
-def start_loading(engine: ToyEngine, request_id: str, prompt: list[int]) -> None:
-    """Add a request whose prefix is in the tier only, and step until the engine waits for its load."""
-    request = engine.add(request_id, prompt)
-    engine.run_until(lambda: request.status == RequestStatus.WAITING_FOR_REMOTE_KVS)
-    assert engine.snapshot()["num_loads_in_flight"] >= 1
-
-
-def store_all(engine: ToyEngine) -> None:
-    """Run the prompts, wait for their stores, and leave their blocks in the tier only."""
-    engine.generate(PROMPTS)
-    engine.settle_stores()
-    engine.drop_gpu_cache()
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
@@ -332,60 +267,6 @@ def test_nearly_all_blocks_of_a_prefill_only_workload_are_stored(make: Make, is_
     assert engine.snapshot()["num_evictable"] >= 0.95 * num_blocks
 
 
-def random_step(engine: ToyEngine, rng: random.Random, prompts: dict[str, list[int]], live: dict[str, str]) -> None:
-    """Do one thing that clients or the engine may do; `live` maps the ids in use to the prompts they have."""
-    choice = rng.random()
-    live_ids = [request_id for request_id in live if request_id in engine.scheduler.requests]
-    if choice < 0.25 and len(live_ids) < 8:
-        # Few ids, so that they are used again.
-        request_id = f"r{rng.randrange(12)}"
-        if request_id not in engine.scheduler.requests:
-            live[request_id] = rng.choice(list(prompts))
-            engine.finished.pop(request_id, None)
-            engine.add(request_id, prompts[live[request_id]], max_tokens=8)
-    elif choice < 0.30 and live_ids:
-        engine.abort(rng.choice(live_ids))
-    elif choice < 0.305:
-        engine.scheduler.reset_connector_cache()
-    elif choice < 0.40:
-        engine.scheduler.reset_prefix_cache()
-    engine.step()
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_random_lives_get_their_tokens(make: Make, folder: Path, is_async: bool, seed: int) -> None:
-    rng = random.Random(seed)
-    shared = prompt_of(7, 64)
-    prompts = {f"x{i}": shared[: 16 * rng.randrange(5)] + prompt_of(60 + i, rng.randrange(20, 120)) for i in range(8)}
-    expected = expected_tokens(folder, prompts, max_tokens=8)
-    link = {
-        "bandwidth_gb_s": rng.choice([0, 0.01, 0.001]),
-        "jitter_us": rng.choice([0, 500]),
-        "order": rng.choice(["fifo", "shuffled"]),
-        "fail_probability": rng.choice([0, 0.1]),
-        "seed": seed,
-    }
-    engine = make(
-        {"cpu_bytes_to_use": 2 * 30 * 6144, "staging_bytes": 8 * 6144, "host_link": link},
-        num_blocks=36,
-        async_scheduling=is_async,
-        world_size=rng.choice([1, 2]),
-    )
-    live: dict[str, str] = {}
-
-    def check_finished() -> None:
-        for request_id, end in engine.finished.items():
-            if end.status == RequestStatus.FINISHED_LENGTH_CAPPED:
-                assert end.tokens == expected[live[request_id]], f"{request_id} with {link}"
-
-    for _ in range(400):
-        random_step(engine, rng, prompts, live)
-        check_finished()
-    engine.run()
-    check_finished()
-    assert_at_rest(engine)
-
-
 def overwrite_all_slots(engine: ToyEngine) -> None:
     """Make every slot of rank 0 hold the bytes of slot 0."""
     worker = engine.workers[0].connector.worker_side.engine
@@ -404,30 +285,30 @@ def test_overwritten_slots_are_noticed_by_the_toy(make: Make, expected: dict[str
     engine = make({"cpu_bytes_to_use": 24 * 6144})
     store_all(engine)
     overwrite_all_slots(engine)
-    engine.workers[0].check_kv = False
+    engine.workers[0].model.check_kv = False
     assert engine.generate(again("2"))["b2"] != expected["b"]
 
 
-def test_stale_completions_are_taken_out_of_what_the_engine_gets(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_engine_gets_the_ends_that_it_waits_for_and_no_other(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     # vllm#43226, vllm#46240
     side = make().scheduler.connector.scheduler_side
-    monkeypatch.setattr(side, "_fold", lambda reports: ["gone", "never there"])
-    received = {"gone", "waiting"}
-    output = KVConnectorOutput(finished_recving=received, kv_connector_worker_meta=KvFerryWorkerMetadata([b"r"]))
-    side.on_worker_output(output)
-    assert output.finished_recving is received
-    assert received == {"waiting"}
-    side.on_worker_output(KVConnectorOutput(kv_connector_worker_meta=KvFerryWorkerMetadata([b"r"])))
+
+    def after_fold(received: set[str] | None, ended: list[str], stale: list[str]) -> set[str] | None:
+        monkeypatch.setattr(side, "_fold", lambda reports: (ended, stale))
+        output = KVConnectorOutput(finished_recving=received, kv_connector_worker_meta=KvFerryWorkerMetadata([b"r"]))
+        side.on_worker_output(output)
+        return output.finished_recving
+
+    assert after_fold({"gone", "another connector's"}, [], ["gone", "never there"]) == {"another connector's"}
+    assert after_fold(None, ["ended"], []) == {"ended"}
+    assert after_fold({"a"}, ["a", "b"], ["a"]) == {"a", "b"}
+    assert after_fold(None, [], []) is None
 
 
-def test_old_hook_says_which_loads_ended_and_refuses_to_hide_a_failure(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_old_hook_tells_of_no_load_and_refuses_to_hide_a_failure(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     connector = make().workers[0].connector
     assert connector.get_finished(set()) == (None, None)
-    monkeypatch.setattr(connector.worker_side, "collect", lambda: (["a"], []))
-    assert connector.get_finished(set()) == (None, {"a"})
-    monkeypatch.setattr(connector.worker_side, "collect", lambda: (["a"], ["a"]))
+    monkeypatch.setattr(connector.worker_side, "collect", lambda: ["a"])
     with pytest.raises(ProtocolError, match=r"loads failed for \['a'\]"):
         connector.get_finished(set())
 

@@ -6,7 +6,7 @@ import ctypes
 import pytest
 import torch
 from kvferry.errors import ConfigError
-from kvferry.vllm.layout import Fragment, fragments_of_group, fragments_of_layer
+from kvferry.vllm.layout import Fragment, fragments_of_groups, fragments_of_layer
 from vllm.v1.kv_cache_layout import KVCacheLayout
 
 NUM_BLOCKS = 5
@@ -56,7 +56,7 @@ def test_every_layout_of_the_engine_is_covered(layout: KVCacheLayout) -> None:
     storage = numbered(*(logical[dim] for dim in order))
     view = storage.permute(*(order.index(dim) for dim in range(5)))
     names = [f"layer{i}" for i in range(3)]
-    fragments = fragments_of_group(names, dict(zip(names, view, strict=True)), NUM_BLOCKS)
+    (fragments,) = fragments_of_groups([names], dict(zip(names, view, strict=True)), NUM_BLOCKS)
     heads_outside = order.index(2) < max(order.index(0), order.index(1))
     assert len(fragments) == 3 * (HEADS if heads_outside else 1)
     assert_covers(fragments, [view[:, block] for block in range(NUM_BLOCKS)])
@@ -71,13 +71,14 @@ def test_padding_behind_a_page_is_left_out() -> None:
 
 def test_fragments_come_in_the_order_of_the_group() -> None:
     caches = {name: numbered(NUM_BLOCKS, 8) for name in ("a", "b")}
-    fragments = fragments_of_group(["b", "a"], caches, NUM_BLOCKS)
+    (fragments,) = fragments_of_groups([["b", "a"]], caches, NUM_BLOCKS)
     assert [f.address for f in fragments] == [caches["b"].data_ptr(), caches["a"].data_ptr()]
 
 
 def test_layer_that_shares_the_cache_of_a_registered_one_needs_no_fragment() -> None:
     tensor = numbered(NUM_BLOCKS, 8)
-    assert len(fragments_of_group(["a"], {"a": tensor, "sharing": tensor}, NUM_BLOCKS)) == 1
+    (fragments,) = fragments_of_groups([["a"]], {"a": tensor, "sharing": tensor}, NUM_BLOCKS)
+    assert len(fragments) == 1
 
 
 @pytest.mark.parametrize(
@@ -105,20 +106,43 @@ def test_other_layouts_are_refused_with_layer_shape_and_strides(tensor: torch.Te
 
 def test_missing_layer_is_refused() -> None:
     with pytest.raises(ConfigError, match="layer 'b' was registered as NoneType"):
-        fragments_of_group(["a", "b"], {"a": numbered(NUM_BLOCKS, 8)}, NUM_BLOCKS)
+        fragments_of_groups([["a", "b"]], {"a": numbered(NUM_BLOCKS, 8)}, NUM_BLOCKS)
 
 
 def test_layer_of_several_tensors_is_refused() -> None:
     with pytest.raises(ConfigError, match="layer 'a' was registered as list"):
-        fragments_of_group(["a"], {"a": [numbered(NUM_BLOCKS, 8)]}, NUM_BLOCKS)
+        fragments_of_groups([["a"]], {"a": [numbered(NUM_BLOCKS, 8)]}, NUM_BLOCKS)
 
 
 def test_layer_outside_the_group_is_refused() -> None:
     with pytest.raises(ConfigError, match="layer 'b' is in no KV cache group"):
-        fragments_of_group(["a"], {"a": numbered(NUM_BLOCKS, 8), "b": numbered(NUM_BLOCKS, 8)}, NUM_BLOCKS)
+        fragments_of_groups([["a"]], {"a": numbered(NUM_BLOCKS, 8), "b": numbered(NUM_BLOCKS, 8)}, NUM_BLOCKS)
 
 
 def test_two_layers_of_the_group_at_one_address_are_refused() -> None:
     tensor = numbered(NUM_BLOCKS, 8)
     with pytest.raises(ConfigError, match="'a' and 'b' lie at one address"):
-        fragments_of_group(["a", "b"], {"a": tensor, "b": tensor}, NUM_BLOCKS)
+        fragments_of_groups([["a", "b"]], {"a": tensor, "b": tensor}, NUM_BLOCKS)
+
+
+def test_groups_that_share_pages_have_the_fragments_of_their_layers_in_the_order_of_the_widest() -> None:
+    pages = [numbered(NUM_BLOCKS, 8) for _ in range(2)]
+    caches = {"full0": pages[1], "window0": pages[0], "window1": pages[1], "other0": pages[1], "other1": pages[0]}
+    groups = [["full0"], ["window0", "window1"], ["other0", "other1"]]
+    narrow, *wide = fragments_of_groups(groups, caches, NUM_BLOCKS)
+    assert [f.address for f in narrow] == [pages[1].data_ptr()]
+    for fragments in wide:
+        assert [f.address for f in fragments] == [page.data_ptr() for page in pages]
+
+
+def test_group_with_pages_of_its_own_is_refused() -> None:
+    caches = {name: numbered(NUM_BLOCKS, 8) for name in ("full0", "full1", "window0")}
+    with pytest.raises(ConfigError, match="layer 'window0' does not lie on a layer of the group with 2 layers"):
+        fragments_of_groups([["full0", "full1"], ["window0"]], caches, NUM_BLOCKS)
+
+
+def test_group_whose_blocks_are_laid_out_otherwise_is_refused() -> None:
+    page = numbered(NUM_BLOCKS, 8)
+    caches = {"full0": page, "window0": page[:, :4]}
+    with pytest.raises(ConfigError, match="layer 'window0' does not lie on a layer"):
+        fragments_of_groups([["full0"], ["window0"]], caches, NUM_BLOCKS)

@@ -107,38 +107,58 @@ def test_speculative_decoding_with_pipeline_stages_on_runner_v1_is_refused(
         UniformTypeKVCacheSpecs(block_size=16, kv_cache_specs={"g0.l0": FULL, "g0.l1": FULL}),
     ],
 )
-def test_one_full_attention_group_is_accepted(spec: KVCacheSpec) -> None:
-    assert preflight.check_kv_cache(kv_cache(spec)).kv_cache_spec == spec
+def test_full_attention_is_accepted(spec: KVCacheSpec) -> None:
+    (group,) = preflight.check_kv_cache(kv_cache(spec))
+    assert group.kv_cache_spec == spec
+    assert preflight.window_of_group(group) == 0
+
+
+def test_full_and_sliding_window_attention_with_blocks_of_one_size_is_accepted() -> None:
+    groups = preflight.check_kv_cache(kv_cache(FULL, WINDOW, WINDOW))
+    assert [preflight.window_of_group(group) for group in groups] == [0, WINDOW.sliding_window, WINDOW.sliding_window]
+
+
+def test_window_blocks_that_are_kept_for_longer_are_refused() -> None:
+    (group,) = preflight.check_kv_cache(kv_cache(dataclasses.replace(WINDOW, extra_retained_tokens=3)))
+    assert "kept for 3 tokens more than the window" in refusal(lambda: preflight.window_of_group(group))
+
+
+def test_layers_of_one_group_with_different_windows_are_refused() -> None:
+    layers = {"g0.l0": WINDOW, "g0.l1": dataclasses.replace(WINDOW, sliding_window=WINDOW.sliding_window * 2)}
+    (group,) = preflight.check_kv_cache(kv_cache(UniformTypeKVCacheSpecs(block_size=16, kv_cache_specs=layers)))
+    assert "one KV cache group has windows of" in refusal(lambda: preflight.window_of_group(group))
+
+
+def test_engine_without_kv_cache_is_refused() -> None:
+    assert "the model has no KV cache" in refusal(lambda: preflight.check_kv_cache(kv_cache()))
 
 
 @pytest.mark.parametrize(
-    ("specs", "found"),
-    [
-        ((), "0 groups: []"),
-        ((FULL, WINDOW), "2 groups: [full_attention (2 layers), sliding_window (2 layers)]"),
-        ((MAMBA, FULL), "2 groups: [mamba (2 layers), full_attention (2 layers)]"),
-    ],
+    "other", [dataclasses.replace(WINDOW, block_size=32), dataclasses.replace(WINDOW, num_kv_heads=4)]
 )
-def test_other_than_one_group_is_refused_with_the_groups(specs: tuple[KVCacheSpec, ...], found: str) -> None:
-    text = refusal(lambda: preflight.check_kv_cache(kv_cache(*specs)))
-    assert found in text
-    assert "not supported in this release" in text
-    assert "without KvFerryConnector" in text
+def test_groups_whose_blocks_differ_in_size_are_refused_with_both(other: KVCacheSpec) -> None:
+    text = refusal(lambda: preflight.check_kv_cache(kv_cache(FULL, other)))
+    assert "the blocks of the KV cache's 2 groups differ in size" in text
+    assert "full_attention (2 layers, 16 tokens and" in text
+    assert f"sliding_window (2 layers, {other.block_size} tokens and" in text
+    assert "--disable-hybrid-kv-cache-manager" in text
 
 
 @pytest.mark.parametrize(
     "spec",
     [
-        WINDOW,
         MAMBA,
         SinkFullAttentionSpec(block_size=16, num_kv_heads=2, head_size=8, dtype=torch.float32, sink_len=4),
-        UniformTypeKVCacheSpecs(block_size=16, kv_cache_specs={"g0.l0": WINDOW}),
+        UniformTypeKVCacheSpecs(block_size=16, kv_cache_specs={"g0.l0": MAMBA}),
     ],
 )
 def test_other_kinds_of_state_are_refused_by_name(spec: KVCacheSpec) -> None:
     text = refusal(lambda: preflight.check_kv_cache(kv_cache(spec)))
     inner = spec.first_spec if isinstance(spec, UniformTypeKVCacheSpecs) else spec
-    assert f"the KV cache spec is {type(inner).__name__}; allowed: FullAttentionSpec or MLAAttentionSpec" in text
+    assert (
+        f"the KV cache spec is {type(inner).__name__}; allowed: FullAttentionSpec or MLAAttentionSpec or "
+        "SlidingWindowSpec" in text
+    )
 
 
 @pytest.mark.parametrize("mode", [KVQuantMode.INT8_PER_TOKEN_HEAD, KVQuantMode.NVFP4, KVQuantMode.TURBOQUANT_4BIT_NC])
@@ -166,8 +186,17 @@ def test_block_size_is_that_of_the_group(config: Any) -> None:
 
 
 def test_slot_bytes_leave_padding_out() -> None:
-    group = kv_cache(dataclasses.replace(FULL, page_size_padded=4096), layers=3).kv_cache_groups[0]
-    assert topology.slot_bytes_of_rank(group) == 3 * 16 * 2 * 16 * 4
+    groups = kv_cache(dataclasses.replace(FULL, page_size_padded=4096), layers=3).kv_cache_groups
+    assert topology.slab_classes_of_rank(groups) == ([0], [[3 * 16 * 2 * 16 * 4]])
+
+
+def test_groups_with_fewer_layers_have_smaller_slots_on_every_rank(config: Any) -> None:
+    narrow, wide, window = (
+        kv_cache(spec, layers=n).kv_cache_groups[0] for spec, n in ((WINDOW, 1), (FULL, 3), (WINDOW, 3))
+    )
+    config.parallel_config.world_size = 2
+    assert topology.slab_classes(config, [narrow, wide, window]) == ([1, 0, 0], [[3 * 2048] * 2, [2048] * 2])
+    assert topology.group_bytes([narrow, wide, window]) == [2048, 3 * 2048, 3 * 2048]
 
 
 def test_layers_of_different_size_are_refused() -> None:
@@ -185,14 +214,10 @@ def test_every_rank_of_a_pipeline_stage_holds_the_layers_of_its_stage(
     config.parallel_config.world_size = 4
     monkeypatch.setattr(type(config.model_config), "get_total_num_hidden_layers", lambda self: 5)
     monkeypatch.setenv("VLLM_PP_LAYER_PARTITION", "2,3")
-    assert topology.slot_bytes_of_ranks(config, kv_cache(FULL, layers=2).kv_cache_groups[0]) == [
-        2 * 2048,
-        2 * 2048,
-        3 * 2048,
-        3 * 2048,
-    ]
+    found = topology.slab_classes(config, kv_cache(FULL, layers=2).kv_cache_groups)
+    assert found == ([0], [[2 * 2048, 2 * 2048, 3 * 2048, 3 * 2048]])
     with pytest.raises(ConfigError, match="first stage has 3 KV cache layers where the model's division gives it 2"):
-        topology.slot_bytes_of_ranks(config, kv_cache(FULL, layers=3).kv_cache_groups[0])
+        topology.slab_classes(config, kv_cache(FULL, layers=3).kv_cache_groups)
 
 
 def test_tier_below_one_request_of_the_maximum_length_gets_a_warning_with_both_figures(log_lines: list[str]) -> None:
@@ -233,14 +258,6 @@ def test_without_prefix_caching_the_connector_is_inert_and_says_so(folder: Path,
     assert connector.reset_cache()
     assert connector.build_connector_meta(SchedulerOutput.make_empty()).plan == b""
     engine.close()
-
-
-def test_device_without_backend_is_refused_with_the_backends_of_the_build(folder: Path) -> None:
-    worker = ToyEngine(folder).workers[0]
-    side = worker.connector.worker_side
-    on_meta = {name: tensor.to("meta") for name, tensor in worker.kv_caches.items()}
-    with pytest.raises(ConfigError, match=r"the KV cache is on meta .* this build has back ends: host"):
-        side._backend(on_meta)
 
 
 def test_second_registration_is_refused(folder: Path) -> None:

@@ -57,6 +57,13 @@ TEST_F(TestHooks, CountsPassagesAndListsNamesInOrderOfFirstPassage) {
   EXPECT_EQ(test_hooks::fault_names(), (std::vector<std::string>{"b", "a"}));
 }
 
+TEST_F(TestHooks, CountsThePassagesThatFailed) {
+  test_hooks::fail_nth(2);
+  test_hooks::fail_nth_of("c", 1);
+  for (const char* name : {"a", "b", "a", "c", "c"}) static_cast<void>(KVFERRY_FAULT_POINT(name));
+  EXPECT_EQ(test_hooks::num_faults(), 2U);
+}
+
 TEST_F(TestHooks, RunsTheCallbackOfThePausePointOnly) {
   int num_calls = 0;
   test_hooks::on_pause("a", [&] { ++num_calls; });
@@ -83,6 +90,7 @@ TEST_F(TestHooks, ResetForgetsFaultsCallbacksAndCounts) {
   EXPECT_FALSE(KVFERRY_FAULT_POINT("a"));
   test_hooks::reset();
   EXPECT_EQ(test_hooks::num_fault_passages(), 0U);
+  EXPECT_EQ(test_hooks::num_faults(), 0U);
   EXPECT_TRUE(test_hooks::fault_names().empty());
   KVFERRY_PAUSE_POINT("a");
   EXPECT_EQ(num_calls, 0);

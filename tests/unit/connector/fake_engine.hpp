@@ -24,8 +24,8 @@ inline std::array<std::byte, 32> hash_of(std::uint64_t number) {
   return hash;
 }
 
-inline cpu_tier::BlockKey key_of(std::uint64_t number) {
-  return cpu_tier::BlockKey::make(hash_of(number), GroupId(0));
+inline cpu_tier::BlockKey key_of(std::uint64_t number, GroupId group = GroupId(0)) {
+  return cpu_tier::BlockKey::make(hash_of(number), group);
 }
 
 /// A request's block hashes, by numbers.
@@ -52,7 +52,9 @@ class FakePool final : public BlockPool {
  public:
   explicit FakePool(std::uint32_t num_blocks) : cached_(num_blocks) {}
 
-  void cache(std::uint32_t block, std::uint64_t number) { cached_.at(block) = key_of(number); }
+  void cache(std::uint32_t block, std::uint64_t number, GroupId group = GroupId(0)) {
+    cached_.at(block) = key_of(number, group);
+  }
   void reallocate(std::uint32_t block) { cached_.at(block).reset(); }
   [[nodiscard]] bool holds(BlockId block, const cpu_tier::BlockKey& key) const override {
     return cached_.at(block.value()) == key;

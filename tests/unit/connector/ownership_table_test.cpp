@@ -109,14 +109,14 @@ TEST_F(OwnershipTableTest, TheEndOfAnEarlierGenerationsLoadIsStale) {
 TEST_F(OwnershipTableTest, PreemptionVoidsWhatWasKnownOfTheTable) {
   Request& request = arrive("r");
   const Owner before = request.owner(kDomain);
-  request.table = blocks_of({1, 2});
+  request.tables.front() = blocks_of({1, 2});
   request.num_offered = 2;
   request.storable = false;
   request.answer.valid = true;
   table_.preempt(request);
   EXPECT_EQ(request.id, before.request);
   EXPECT_NE(request.generation, before.generation);
-  EXPECT_TRUE(request.table.empty());
+  EXPECT_FALSE(request.has_blocks());
   EXPECT_EQ(request.num_offered, 0U);
   EXPECT_TRUE(request.storable);
   EXPECT_FALSE(request.answer.valid);
@@ -135,15 +135,20 @@ class SyncKeysTest : public ::testing::Test {
  protected:
   SyncKeysTest() {
     request_.hashes = hashes_;
+    request_.keys.resize(2);
     request_.sync_keys();
     request_.num_offered = 4;
     request_.answer.valid = true;
   }
 
   void expect_keys(const std::vector<std::uint64_t>& numbers) {
-    ASSERT_EQ(request_.keys.size(), numbers.size());
-    for (std::size_t i = 0; i < numbers.size(); ++i)
-      EXPECT_EQ(request_.keys[i], key_of(numbers[i]));
+    ASSERT_EQ(request_.num_keys(), numbers.size());
+    for (std::uint16_t group = 0; group < 2; ++group) {
+      ASSERT_EQ(request_.keys[group].size(), numbers.size());
+      for (std::size_t i = 0; i < numbers.size(); ++i) {
+        EXPECT_EQ(request_.keys[group][i], key_of(numbers[i], GroupId(group)));
+      }
+    }
   }
 
   std::shared_ptr<FakeHashes> hashes_ =

@@ -16,8 +16,8 @@ SchedulerOptions told() {
   options.world_size = 2;
   options.block_tokens = 16;
   options.num_blocks = 1000;
-  options.slot_bytes = {4096, 2048};
-  options.max_slots = 500;
+  options.classes = {{1, {4096, 2048}}};
+  options.max_chunks = 500;
   return options;
 }
 
@@ -26,8 +26,8 @@ StepReport first_report(std::uint32_t rank) {
   report.rank = RankId(rank);
   report.topology = {.world_size = 2,
                      .num_blocks = 1000,
-                     .slot_bytes = rank == 0 ? 4096U : 2048U,
-                     .num_slots = 300 + 100 * rank,
+                     .classes = {{rank == 0 ? 4096U : 2048U, 1}},
+                     .num_chunks = 300 + 100 * rank,
                      .ring_blocks = 40 - 10 * rank};
   return report;
 }
@@ -55,6 +55,22 @@ void expect_names(const std::string& message, const std::vector<std::string>& pa
   }
 }
 
+TEST(RankRegister, SlotsBecomeMoreOnARegisteredRankOnly) {
+  const SchedulerOptions options = told();
+  RankRegister ranks(options);
+  StepReport more;
+  more.rank = RankId(0);
+  more.num_ready_chunks = 450;
+  EXPECT_THROW(ranks.take(more), ProtocolError);
+  ranks.take(first_report(0));
+  ranks.take(first_report(1));
+  EXPECT_EQ(ranks.least_chunks(), 300U);
+  ranks.take(more);
+  EXPECT_EQ(ranks.least_chunks(), 400U);
+  more.num_ready_chunks = 449;
+  EXPECT_THROW(ranks.take(more), ProtocolError);
+}
+
 TEST(RankRegister, IsReadyWhenEveryRankHasReportedWithTheLeastOfEach) {
   const SchedulerOptions options = told();
   RankRegister ranks(options);
@@ -62,7 +78,7 @@ TEST(RankRegister, IsReadyWhenEveryRankHasReportedWithTheLeastOfEach) {
   EXPECT_FALSE(ranks.all_ready());
   ranks.take(first_report(0));
   EXPECT_TRUE(ranks.all_ready());
-  EXPECT_EQ(ranks.least_slots(), 300U);
+  EXPECT_EQ(ranks.least_chunks(), 300U);
   EXPECT_EQ(ranks.least_ring_blocks(), 30U);
 }
 
@@ -97,7 +113,7 @@ TEST(RankRegister, AnotherPoolSizeNamesBothSides) {
 }
 
 TEST(RankRegister, AnotherBlockSizeNamesBothSides) {
-  expect_names(complaint([](StepReport& report) { report.topology->slot_bytes = 4096; }),
+  expect_names(complaint([](StepReport& report) { report.topology->classes[0].slot_bytes = 4096; }),
                {"rank 1", "bytes per block 4096", "told 2048"});
 }
 
@@ -107,7 +123,7 @@ TEST(RankRegister, ASecondWorkerUnderOneRankIsRefused) {
 }
 
 TEST(RankRegister, ARankWithoutSlotsIsRefused) {
-  expect_names(complaint([](StepReport& report) { report.topology->num_slots = 0; }),
+  expect_names(complaint([](StepReport& report) { report.topology->num_chunks = 0; }),
                {"rank 1", "no slot"});
 }
 

@@ -7,7 +7,18 @@ namespace {
 using Blocks = std::vector<std::uint32_t>;
 
 /// What could not be stored in its step, and what leaves the tier for what comes.
-using SchedulerBacklogTest = SchedulerTest;
+class SchedulerBacklogTest : public SchedulerTest {
+ protected:
+  /// Request "r" computes keys 1 and 2 into blocks 10 and 11; the second has its hash, and is
+  /// cached, only behind the step: it was not stored.
+  void compute_a_block_that_is_hashed_late() {
+    const auto hashes = arrive("r", {1});
+    schedule("r", {10, 11}, 0, 8);
+    fold_ends(plan());
+    hashes->append(2);
+    pool_.cache(11, 2);
+  }
+};
 
 // G5, kvcached#262: capacity was checked, then used.
 TEST_F(SchedulerBacklogTest, WhatTheTierHasNoRoomForIsOfferedAgainAndNothingRaises) {
@@ -85,6 +96,33 @@ TEST_F(SchedulerBacklogTest, ABlockRewrittenByARequestThatWasNeverAnnouncedIsNot
   EXPECT_EQ(block_numbers(step.stores[0].blocks), (Blocks{10}));
 }
 
+TEST_F(SchedulerBacklogTest, WhatARequestLeavesWhenItFinishesWithinAStepWaitsForTheNextOne) {
+  register_ranks({});
+  compute_a_block_that_is_hashed_late();
+  arrive("writer", {1, 2});
+  schedule("writer", {20, 11}, 4, 4);  // Block 11 is its second block now.
+  engine_->on_finished("r");
+  const StepPlan step = plan();
+  ASSERT_EQ(step.stores.size(), 1U);
+  EXPECT_EQ(block_numbers(step.stores[0].blocks), (Blocks{11}));
+  EXPECT_EQ(step.stores[0].readiness, StoreReadiness::kAfterForward);
+  EXPECT_EQ(view().num_backlog, 1U);
+  fold_ends(step);
+  EXPECT_TRUE(plan().stores.empty());
+  EXPECT_EQ(view().num_backlog, 0U);
+}
+
+TEST_F(SchedulerBacklogTest, AResetForgetsWhatWasLeftWithinTheStep) {
+  register_ranks({});
+  compute_a_block_that_is_hashed_late();
+  arrive("other", {7});
+  schedule("other", {30}, 0, 4);
+  engine_->on_finished("r");
+  engine_->reset_cache();
+  static_cast<void>(plan());
+  EXPECT_EQ(view().num_backlog, 0U);
+}
+
 TEST_F(SchedulerBacklogTest, TwoBacklogBlocksOfOneKeyAreStoredOnce) {
   arrive("a", {1});
   arrive("b", {1});
@@ -105,11 +143,7 @@ TEST_F(SchedulerBacklogTest, TwoBacklogBlocksOfOneKeyAreStoredOnce) {
 // request is in.
 TEST_F(SchedulerBacklogTest, TheLastBlockIsStoredAlthoughItIsHashedLate) {
   register_ranks({});
-  const auto hashes = arrive("r", {1});
-  schedule("r", {10, 11}, 0, 8);
-  fold_ends(plan());
-  hashes->append(2);
-  pool_.cache(11, 2);
+  compute_a_block_that_is_hashed_late();
   engine_->on_finished("r");
   const StepPlan step = plan();
   ASSERT_EQ(step.stores.size(), 1U);

@@ -9,11 +9,13 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace kvferry::connector {
@@ -25,10 +27,11 @@ class SchedulerTest : public ::testing::Test {
   static constexpr std::uint32_t kNumBlocks = 64;
   static constexpr RankId kRankA{0};
   static constexpr RankId kRankB{1};
+  static constexpr std::chrono::seconds kRankTimeout{60};
 
   /// What the ranks have; both register at once.
   struct Sizes {
-    std::uint32_t num_slots = 32;
+    std::uint32_t num_slots = 32;  ///< Chunks.
     std::uint32_t ring_blocks = 32;
   };
 
@@ -41,21 +44,28 @@ class SchedulerTest : public ::testing::Test {
     options.world_size = 2;
     options.block_tokens = kBlockTokens;
     options.num_blocks = kNumBlocks;
-    options.slot_bytes = {100, 200};
-    options.max_slots = max_slots;
+    options.classes = classes_;
+    options.max_chunks = max_slots;
+    options.tier = tier_options_;
+    options.groups = groups_;
+    options.rank_timeout = kRankTimeout;
+    options.clock = [this] { return now_; };
     engine_ = std::make_unique<SchedulerEngine>(std::move(options));
     engine_->set_pool(&pool_);
   }
   void register_ranks(const Sizes& sizes) {
     fold({topology_report(kRankA, sizes), topology_report(kRankB, sizes)});
   }
-  [[nodiscard]] static StepReport topology_report(RankId rank, const Sizes& sizes) {
+  [[nodiscard]] StepReport topology_report(RankId rank, const Sizes& sizes) const {
     StepReport report = report_of(rank);
     report.topology = {.world_size = 2,
                        .num_blocks = kNumBlocks,
-                       .slot_bytes = rank == kRankA ? 100U : 200U,
-                       .num_slots = sizes.num_slots,
+                       .classes = {},
+                       .num_chunks = sizes.num_slots,
                        .ring_blocks = sizes.ring_blocks};
+    for (const SlabClass& of : classes_) {
+      report.topology->classes.push_back({of.slot_bytes[rank.value()], of.slots_per_chunk});
+    }
     return report;
   }
   [[nodiscard]] static StepReport report_of(RankId rank) {
@@ -80,14 +90,17 @@ class SchedulerTest : public ::testing::Test {
     return decode_plan(std::as_bytes(std::span(bytes)));
   }
 
+  /// The ids that the engine is told of; those that it must not be told of are in `stale_` then.
   std::vector<std::string> fold(const std::vector<StepReport>& reports) {
     std::vector<std::string> encoded;
     for (const StepReport& report : reports) encoded.push_back(encode(report));
     std::vector<std::span<const std::byte>> bytes;
     for (const std::string& report : encoded) bytes.push_back(std::as_bytes(std::span(report)));
-    return engine_->fold(bytes);
+    FoldResult result = engine_->fold(bytes);
+    stale_ = std::move(result.stale);
+    return std::move(result.ended);
   }
-  /// All of the plan's transfers, ended in one way on one rank.
+  /// All of the plan's transfers, ended in one way on one rank, and its notices announced.
   [[nodiscard]] static StepReport ends(RankId rank, const StepPlan& plan,
                                        EndedAs outcome = EndedAs::kDone) {
     StepReport report = report_of(rank);
@@ -96,8 +109,9 @@ class SchedulerTest : public ::testing::Test {
       report.stores.push_back({order.transfer, outcome, ""});
     }
     for (const LoadOrder& order : plan.loads) {
-      report.loads.push_back({order.transfer, order.doomed ? EndedAs::kFailed : outcome, ""});
+      report.loads.push_back({order.transfer, outcome, ""});
     }
+    for (const FailureNotice& notice : plan.notices) report.announced.push_back(notice.transfer);
     return report;
   }
   std::vector<std::string> fold_ends(const StepPlan& plan, EndedAs outcome = EndedAs::kDone) {
@@ -127,8 +141,15 @@ class SchedulerTest : public ::testing::Test {
   [[nodiscard]] SchedulerSnapshot view() const { return engine_->snapshot(); }
 
   static constexpr DomainId kDomain{7};
+  std::chrono::steady_clock::time_point now_;  ///< Stands still unless the test moves it.
+  /// These tests are about plans: which blocks are stored and evicted is to be foreseen. Without
+  /// look-ahead.
+  cpu_tier::TierOptions tier_options_{cpu_tier::Eviction::kLru, cpu_tier::Admission::kAlways, 0};
+  std::vector<KvGroup> groups_{KvGroup{}};  ///< Of the next restart(), as the classes.
+  std::vector<SlabClass> classes_{{1, {100, 200}}};
   FakePool pool_;
   std::unique_ptr<SchedulerEngine> engine_;
+  std::vector<std::string> stale_;  ///< Of the last fold.
   std::uint64_t num_fills_ = 0;
 };
 
@@ -137,6 +158,22 @@ inline std::vector<std::uint32_t> block_numbers(const std::vector<BlockSlot>& bl
   std::vector<std::uint32_t> numbers;
   for (const BlockSlot& pair : blocks) numbers.push_back(pair.block.value());
   return numbers;
+}
+
+inline std::vector<std::uint32_t> block_numbers(const LoadOrder& order) {
+  std::vector<std::uint32_t> numbers;
+  for (const ClassBlocks& part : order.parts) {
+    const std::vector<std::uint32_t> more = block_numbers(part.blocks);
+    numbers.insert(numbers.end(), more.begin(), more.end());
+  }
+  return numbers;
+}
+
+/// Engine ids of a plan's notices, in order.
+inline std::vector<std::string> notified(const StepPlan& plan) {
+  std::vector<std::string> ids;
+  for (const FailureNotice& notice : plan.notices) ids.push_back(notice.engine_request_id);
+  return ids;
 }
 
 /// Blocks of all stores of a plan, in order.

@@ -45,8 +45,8 @@ TEST_F(SchedulerLifecycleTest, FinishMayComeAnyNumberOfTimesInAnyState) {
   EXPECT_EQ(view().num_tombstones, 1U);
   const StepPlan next = plan();
   ASSERT_EQ(next.cancels.size(), 1U) << "one load, cancelled once";
-  EXPECT_EQ(fold_ends(step, EndedAs::kCancelled), Ids{});
-  fold_ends(store);
+  EXPECT_EQ(fold_ends(step, EndedAs::kCancelled), Ids{"loading"});
+  EXPECT_EQ(fold_ends(store), Ids{});
   for (int i = 0; i < 3; ++i) engine_->on_finished("loading");
   EXPECT_TRUE(plan().empty());
   EXPECT_EQ(view().num_tombstones, 0U);
@@ -60,11 +60,16 @@ TEST_F(SchedulerLifecycleTest, AbortOfALoadThatWasNotSentReleasesItsLeaseAtOnce)
   EXPECT_EQ(view().tier.num_leased, 0U);
   const StepPlan step = plan();
   EXPECT_TRUE(step.cancels.empty());
-  ASSERT_EQ(step.loads.size(), 1U) << "the engine counts every rank's report all the same";
-  EXPECT_TRUE(step.loads[0].blocks.empty());
-  EXPECT_FALSE(step.loads[0].doomed);
-  EXPECT_EQ(fold_ends(step, EndedAs::kCancelled), Ids{});
+  EXPECT_TRUE(step.loads.empty());
+  EXPECT_EQ(notified(step), Ids{"r"}) << "the engine waits for it to free the blocks";
+  EXPECT_EQ(fold({ends(kRankA, step)}), Ids{});
+  EXPECT_EQ(view().num_tombstones, 1U);
+  EXPECT_EQ(fold({ends(kRankB, step)}), Ids{"r"});
+  EXPECT_EQ(stale_, Ids{});
   EXPECT_EQ(view().num_tombstones, 0U);
+  EXPECT_EQ(view().num_loads_in_flight, 0U);
+  EXPECT_EQ(view().failed_loads, 0U);
+  EXPECT_TRUE(plan().empty());
   EXPECT_EQ(num_hit({1, 2, 3, 4}), 4U);
 }
 
@@ -76,12 +81,12 @@ TEST_F(SchedulerLifecycleTest, AbortOfALoadThatWasSentCancelsItAndKeepsItsSlotsU
   EXPECT_EQ(view().tier.num_leased, 4U);
   const StepPlan next = plan();
   ASSERT_EQ(next.cancels.size(), 1U);
-  EXPECT_EQ(next.cancels[0].transfer, step.loads[0].transfer);
-  EXPECT_EQ(next.cancels[0].kind, CancelKind::kAbort);
+  EXPECT_EQ(next.cancels[0], step.loads[0].transfer);
   EXPECT_EQ(fold({ends(kRankA, step, EndedAs::kCancelled)}), Ids{});
   EXPECT_EQ(view().tier.num_leased, 4U);
-  EXPECT_EQ(fold({ends(kRankB, step)}), Ids{}) << "the engine waits for it to free the blocks";
+  EXPECT_EQ(fold({ends(kRankB, step)}), Ids{"r"}) << "the engine waits for it to free the blocks";
   EXPECT_EQ(view().tier.num_leased, 0U);
+  EXPECT_TRUE(plan().empty()) << "nobody has to hear how it ended";
   EXPECT_EQ(view().failed_loads, 0U);
   EXPECT_EQ(num_hit({1, 2, 3, 4}), 4U);
 }
@@ -91,8 +96,10 @@ TEST_F(SchedulerLifecycleTest, TheReportOfAReusedIdsEarlierLoadIsStale) {
   const StepPlan old = send("r");
   engine_->on_finished("r");
   arrive("r", {9});
-  EXPECT_EQ(fold_ends(old), Ids{"r"});
+  EXPECT_EQ(fold_ends(old), Ids{});
+  EXPECT_EQ(stale_, Ids{}) << "no rank has announced it";
   EXPECT_EQ(view().stale_reports, 1U);
+  EXPECT_EQ(view().num_loads_in_flight, 0U);
   EXPECT_EQ(view().tier.num_leased, 0U);
   EXPECT_TRUE(engine_->knows("r"));
 }
@@ -101,20 +108,21 @@ TEST_F(SchedulerLifecycleTest, AReusedIdsOwnLoadIsNotEndedByTheEarlierOne) {
   const StepPlan old = send("r");
   engine_->on_finished("r");
   const StepPlan fresh = send("r");
-  EXPECT_EQ(fold_ends(old), Ids{"r"});
+  EXPECT_EQ(fold_ends(old), Ids{});
   EXPECT_EQ(view().num_loads_in_flight, 1U);
   EXPECT_EQ(engine_->lookup("r", 0, 25), 0U) << "it still loads";
-  EXPECT_EQ(fold_ends(fresh), Ids{});
+  EXPECT_EQ(fold_ends(fresh), Ids{"r"});
   EXPECT_EQ(engine_->lookup("r", 0, 25), 16U);
 }
 
-// The engine knows ids only: dropping the old report must not drop the one that came with it.
-TEST_F(SchedulerLifecycleTest, AnIdIsNotStaleWhenItsLiveLoadEndedInTheSameFold) {
+// The engine knows ids only: of two loads of one id that end together, the living one is told.
+TEST_F(SchedulerLifecycleTest, AnIdIsToldOnceWhenItsOldAndItsLiveLoadEndInTheSameFold) {
   const StepPlan old = send("r");
   engine_->on_finished("r");
   const StepPlan fresh = send("r");
   EXPECT_EQ(fold({ends(kRankA, old), ends(kRankB, old), ends(kRankA, fresh), ends(kRankB, fresh)}),
-            Ids{});
+            Ids{"r"});
+  EXPECT_EQ(stale_, Ids{});
   EXPECT_EQ(view().stale_reports, 1U);
   EXPECT_EQ(view().num_loads_in_flight, 0U);
 }
@@ -123,10 +131,9 @@ TEST_F(SchedulerLifecycleTest, AnIdThatComesAgainWithoutAFinishReleasesWhatItsEa
   begin("r");
   arrive("r", {9});
   EXPECT_EQ(view().tier.num_leased, 0U);
-  const StepPlan step = plan();
-  ASSERT_EQ(step.loads.size(), 1U);
-  EXPECT_TRUE(step.loads[0].blocks.empty()) << "its blocks may be anybody's now";
-  EXPECT_EQ(fold_ends(step), Ids{"r"});
+  EXPECT_TRUE(plan().empty()) << "its blocks may be anybody's now, and nobody waits for its end";
+  EXPECT_EQ(view().num_loads_in_flight, 0U);
+  EXPECT_EQ(view().stale_reports, 1U);
   EXPECT_EQ(view().num_requests, 1U);
   EXPECT_EQ(view().num_tombstones, 0U);
 }
@@ -134,8 +141,9 @@ TEST_F(SchedulerLifecycleTest, AnIdThatComesAgainWithoutAFinishReleasesWhatItsEa
 // vllm#46240: the second report of one transfer asserted in the engine.
 TEST_F(SchedulerLifecycleTest, ASecondReportOfALoadIsCountedAndDropped) {
   const StepPlan step = send("r");
+  EXPECT_EQ(fold_ends(step), Ids{"r"});
   EXPECT_EQ(fold_ends(step), Ids{});
-  EXPECT_EQ(fold_ends(step), Ids{});
+  EXPECT_EQ(stale_, Ids{});
   EXPECT_EQ(view().stale_reports, 2U);
   EXPECT_EQ(view().loaded, 4U);
 }
@@ -149,7 +157,7 @@ TEST_F(SchedulerLifecycleTest, AReportOfALoadThatNoRankHasSeenIsCountedAndDroppe
   EXPECT_EQ(fold({report}), Ids{});
   EXPECT_EQ(view().stale_reports, 9U);
   EXPECT_EQ(view().num_loads_in_flight, 1U);
-  fold_ends(plan());
+  EXPECT_EQ(fold_ends(plan()), Ids{"r"});
   EXPECT_EQ(view().loaded, 4U);
 }
 
@@ -175,14 +183,14 @@ TEST_F(SchedulerLifecycleTest, AFoldWithAnUnreadableReportTouchesNoTransfer) {
   const std::vector<std::span<const std::byte>> reports = {std::as_bytes(std::span(good)),
                                                            std::as_bytes(std::span(bad))};
   EXPECT_THROW(static_cast<void>(engine_->fold(reports)), ProtocolError);
-  EXPECT_EQ(fold_ends(step), Ids{});
+  EXPECT_EQ(fold_ends(step), Ids{"r"});
   EXPECT_EQ(view().stale_reports, 0U);
 }
 
 TEST_F(SchedulerLifecycleTest, AFoldOfARankThatDoesNotExistTouchesNoTransfer) {
   const StepPlan step = send("r");
   EXPECT_THROW(fold({ends(kRankA, step), report_of(RankId(2))}), TopologyError);
-  EXPECT_EQ(fold_ends(step), Ids{});
+  EXPECT_EQ(fold_ends(step), Ids{"r"});
   EXPECT_EQ(view().stale_reports, 0U);
 }
 
@@ -202,6 +210,26 @@ TEST_F(SchedulerLifecycleTest, GrowsOnlyWhenEveryRankHasRegisteredAndToTheLeast)
   EXPECT_EQ(block_numbers(plan().stores.at(0).blocks), (Blocks{10, 11}));
 }
 
+TEST_F(SchedulerLifecycleTest, GrowsOnAsFarAsEveryRankIsReady) {
+  restart(/*max_slots=*/16);
+  register_ranks({.num_slots = 2});
+  const auto ready = [](RankId rank, std::uint32_t num_slots) {
+    StepReport report = report_of(rank);
+    report.num_ready_chunks = num_slots;
+    return report;
+  };
+  fold({ready(kRankA, 8)});
+  EXPECT_EQ(view().tier.num_slots, 2U);
+  fold({ready(kRankB, 5)});
+  EXPECT_EQ(view().tier.num_slots, 5U);
+  arrive("r", {1, 2, 3, 4});
+  schedule("r", {10, 11, 12, 13}, 0, 16);
+  EXPECT_EQ(plan().stores.at(0).blocks.size(), 4U);
+  fold({ready(kRankA, 30), ready(kRankB, 30)});
+  EXPECT_EQ(view().tier.num_slots, 16U);
+  EXPECT_EQ(view().tier.num_writable, 4U);
+}
+
 TEST_F(SchedulerLifecycleTest, GrowsNoFurtherThanItWasTold) {
   restart(/*max_slots=*/5);
   register_ranks({.num_slots = 20});
@@ -209,12 +237,13 @@ TEST_F(SchedulerLifecycleTest, GrowsNoFurtherThanItWasTold) {
 }
 
 TEST_F(SchedulerLifecycleTest, OptionsThatCannotWorkAreRefused) {
-  const SchedulerOptions good = {.domain = kDomain,
-                                 .world_size = 2,
-                                 .block_tokens = 4,
-                                 .num_blocks = 8,
-                                 .slot_bytes = {1, 1},
-                                 .max_slots = 4};
+  SchedulerOptions good;
+  good.domain = kDomain;
+  good.world_size = 2;
+  good.block_tokens = 4;
+  good.num_blocks = 8;
+  good.classes = {{1, {1, 1}}};
+  good.max_chunks = 4;
   EXPECT_NO_THROW(SchedulerEngine{good});
   const auto spoilt = [&good](auto spoil) {
     SchedulerOptions options = good;
@@ -225,8 +254,13 @@ TEST_F(SchedulerLifecycleTest, OptionsThatCannotWorkAreRefused) {
   spoilt([](SchedulerOptions& options) { options.world_size = 3; });
   spoilt([](SchedulerOptions& options) { options.block_tokens = 0; });
   spoilt([](SchedulerOptions& options) { options.num_blocks = 0; });
-  spoilt([](SchedulerOptions& options) { options.max_slots = 0; });
-  spoilt([](SchedulerOptions& options) { options.slot_bytes.clear(); });
+  spoilt([](SchedulerOptions& options) { options.max_chunks = 0; });
+  spoilt([](SchedulerOptions& options) { options.classes.clear(); });
+  spoilt([](SchedulerOptions& options) { options.classes[0].slot_bytes.clear(); });
+  spoilt([](SchedulerOptions& options) { options.classes[0].slots_per_chunk = 0; });
+  spoilt([](SchedulerOptions& options) { options.classes.push_back({1, {2, 2}}); });
+  spoilt([](SchedulerOptions& options) { options.groups[0].slab_class = SlabClassId(1); });
+  spoilt([](SchedulerOptions& options) { options.groups.clear(); });
 }
 
 TEST_F(SchedulerLifecycleTest, ResetAbortsStoresInFlightAndFreesTheirSlotsWhenTheRanksEnd) {
@@ -238,7 +272,7 @@ TEST_F(SchedulerLifecycleTest, ResetAbortsStoresInFlightAndFreesTheirSlotsWhenTh
   EXPECT_EQ(view().tier.num_evictable, 0U);
   const StepPlan next = plan();
   ASSERT_EQ(next.cancels.size(), 1U);
-  EXPECT_EQ(next.cancels[0].transfer, step.stores[0].transfer);
+  EXPECT_EQ(next.cancels[0], step.stores[0].transfer);
   fold({ends(kRankA, step)});
   EXPECT_EQ(view().tier.num_aborted, 2U);
   fold({ends(kRankB, step, EndedAs::kCancelled)});
@@ -264,27 +298,33 @@ TEST_F(SchedulerLifecycleTest, ResetEmptiesTheBacklogAndSkippedBlocksStayOut) {
   EXPECT_EQ(view().tier.num_free, 32U);
 }
 
-TEST_F(SchedulerLifecycleTest, ResetDoomsLoadsThatWereNotSent) {
+TEST_F(SchedulerLifecycleTest, ResetFailsLoadsThatWereNotSentAndTheyNeverAre) {
   begin("r");
   engine_->reset_cache();
-  const StepPlan step = plan();
-  ASSERT_EQ(step.loads.size(), 1U);
-  EXPECT_TRUE(step.loads[0].doomed);
-  EXPECT_EQ(fold_ends(step), Ids{}) << "the engine waits for it";
-  EXPECT_EQ(view().failed_loads, 1U);
   EXPECT_EQ(view().tier.num_free, 32U);
+  const StepPlan step = plan();
+  EXPECT_TRUE(step.loads.empty());
+  EXPECT_EQ(notified(step), Ids{"r"}) << "the engine waits for it";
+  EXPECT_EQ(fold_ends(step), Ids{"r"});
+  EXPECT_EQ(view().failed_loads, 1U);
+  EXPECT_TRUE(plan().empty());
 }
 
-TEST_F(SchedulerLifecycleTest, ResetDoomsLoadsInFlightAndKeepsTheirSlotsUntilTheyEnd) {
+TEST_F(SchedulerLifecycleTest, ResetFailsLoadsInFlightAndKeepsTheirSlotsUntilTheyEnd) {
   const StepPlan step = send("r");
   engine_->reset_cache();
   EXPECT_EQ(view().tier.num_dying, 4U);
   EXPECT_EQ(num_hit({1, 2, 3, 4}), 0U);
   const StepPlan next = plan();
   ASSERT_EQ(next.cancels.size(), 1U);
-  EXPECT_EQ(next.cancels[0].kind, CancelKind::kDoom);
-  EXPECT_EQ(fold_ends(step, EndedAs::kFailed), Ids{});
+  EXPECT_EQ(next.cancels[0], step.loads[0].transfer);
+  EXPECT_TRUE(next.notices.empty()) << "its blocks may still be written";
+  EXPECT_EQ(fold({ends(kRankA, step, EndedAs::kCancelled)}), Ids{});
+  EXPECT_EQ(view().tier.num_dying, 4U);
+  EXPECT_EQ(fold({ends(kRankB, step, EndedAs::kCancelled)}), Ids{}) << "no rank has announced it";
   EXPECT_EQ(view().tier.num_free, 32U);
+  EXPECT_EQ(fold_ends(plan()), Ids{"r"});
+  EXPECT_EQ(view().failed_loads, 1U);
   EXPECT_EQ(engine_->lookup("r", 0, 25), 0U);
 }
 
@@ -300,30 +340,35 @@ TEST_F(SchedulerLifecycleTest, ARunningRequestIsNotStoredAfterAResetUntilItIsCom
   EXPECT_EQ(block_numbers(plan().stores.at(0).blocks), (Blocks{60, 61, 62}));
 }
 
-// The ranks may have ended the load before they hear of the reset: then the request runs on bytes
-// from before it.
 TEST_F(SchedulerLifecycleTest, WhatIsComputedOnALoadFromBeforeTheResetIsNotStored) {
-  const StepPlan step = send("r");
+  fold_ends(send("r"));
   engine_->reset_cache();
-  fold_ends(step);
   schedule("r", {40, 41, 42, 43, 44, 45}, 16, 8);
   EXPECT_TRUE(plan().stores.empty());
   engine_->on_finished("r");
   EXPECT_EQ(view().num_backlog, 0U);
 }
 
-TEST_F(SchedulerLifecycleTest, WhatIsComputedOnALoadThatEndedJustBeforeTheResetIsNotStored) {
-  fold_ends(send("r"));
+// Its local blocks were found before the reset, which did not yet see that it has any.
+TEST_F(SchedulerLifecycleTest, WhatIsComputedOnBlocksFoundBeforeAResetIsNotStored) {
+  arrive("r", {1, 2, 3, 4, 5, 6});
+  EXPECT_EQ(engine_->lookup("r", 4, 25), 12U);
   engine_->reset_cache();
-  schedule("r", {40, 41, 42, 43, 44, 45}, 16, 8);
+  engine_->on_allocated("r", blocks_of({40, 41, 42, 43}), 12);
+  fold_ends(plan());
+  schedule("r", {40, 41, 42, 43, 44, 45}, 4, 20);
   EXPECT_TRUE(plan().stores.empty());
+  engine_->on_preempted("r");
+  schedule("r", {40, 41, 42, 43, 44, 45}, 0, 24);
+  EXPECT_EQ(plan().stores.at(0).blocks.size(), 6U);
 }
 
 TEST_F(SchedulerLifecycleTest,
-       ARequestWhoseLoadTheResetDoomedIsStoredOnceItIsComputedFromItsStart) {
+       ARequestWhoseLoadTheResetFailedIsStoredOnceItIsComputedFromItsStart) {
   const StepPlan step = send("r");
   engine_->reset_cache();
-  fold_ends(step, EndedAs::kFailed);
+  fold_ends(step, EndedAs::kCancelled);
+  fold_ends(plan());
   schedule("r", {40, 41, 42, 43, 44, 45}, 0, 24);
   EXPECT_EQ(plan().stores.at(0).blocks.size(), 6U);
 }
@@ -343,6 +388,9 @@ TEST_F(SchedulerLifecycleTest, MayEndWithEverythingInFlight) {
   const StepPlan step = plan();
   fold({ends(kRankA, step)});
   engine_->on_finished("loading");
+  begin("failed", {52, 53, 54, 55});
+  engine_->on_finished("failed");
+  fold({ends(kRankA, plan())});  // Announced by one of two ranks.
   engine_.reset();
 }
 

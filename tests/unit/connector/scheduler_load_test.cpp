@@ -30,6 +30,18 @@ class SchedulerLoadTest : public SchedulerTest {
     EXPECT_EQ(step.loads.size(), 1U);
     return step;
   }
+  /// The load of `id` begun last holds nothing, is never sent, and fails.
+  void expect_failed(const std::string& id) {
+    EXPECT_EQ(view().tier.num_leased, 0U);
+    EXPECT_EQ(view().hit_tokens, 0U);
+    const StepPlan step = plan();
+    EXPECT_TRUE(step.loads.empty());
+    EXPECT_EQ(notified(step), Ids{id});
+    EXPECT_EQ(fold_ends(step), Ids{id});
+    EXPECT_EQ(view().failed_loads, 1U);
+    EXPECT_EQ(view().num_loads_in_flight, 0U);
+    EXPECT_TRUE(plan().empty());
+  }
 };
 
 TEST_F(SchedulerLoadTest, LookupIsCappedBelowTheLastToken) {
@@ -97,12 +109,11 @@ TEST_F(SchedulerLoadTest, ALeaseLastsFromAllocationUntilEveryRankEnded) {
   EXPECT_EQ(view().tier.num_leased, 4U);
   EXPECT_EQ(view().hit_tokens, 16U);
   const LoadOrder& order = step.loads[0];
-  EXPECT_EQ(order.engine_request_id, "r");
-  EXPECT_FALSE(order.doomed);
-  EXPECT_EQ(block_numbers(order.blocks), (Blocks{40, 41, 42, 43}));
+  EXPECT_EQ(order.owner.domain, kDomain);
+  EXPECT_EQ(block_numbers(order), (Blocks{40, 41, 42, 43}));
   EXPECT_EQ(fold({ends(kRankB, step)}), Ids{});
   EXPECT_EQ(view().tier.num_leased, 4U);
-  EXPECT_EQ(fold({ends(kRankA, step)}), Ids{});
+  EXPECT_EQ(fold({ends(kRankA, step)}), Ids{"r"});
   EXPECT_EQ(view().tier.num_leased, 0U);
   EXPECT_EQ(view().num_loads_in_flight, 0U);
   EXPECT_EQ(view().loaded, 4U);
@@ -114,7 +125,7 @@ TEST_F(SchedulerLoadTest, LoadsWhatTheEngineAskedForBehindItsLocalTokens) {
   engine_->on_allocated("r", blocks_of({40, 41, 42, 43, 44}), 8);
   const StepPlan step = plan();
   ASSERT_EQ(step.loads.size(), 1U);
-  EXPECT_EQ(block_numbers(step.loads[0].blocks), (Blocks{41, 42}));
+  EXPECT_EQ(block_numbers(step.loads[0]), (Blocks{41, 42}));
 }
 
 TEST_F(SchedulerLoadTest, ALoadingRequestIsAMiss) {
@@ -125,49 +136,63 @@ TEST_F(SchedulerLoadTest, ALoadingRequestIsAMiss) {
 }
 
 // G6: an allocation that comes without a valid answer becomes a failed load, never a silent skip.
-TEST_F(SchedulerLoadTest, AnAllocationWithoutAnAnswerIsPlannedAsAFailedLoad) {
+TEST_F(SchedulerLoadTest, AnAllocationWithoutAnAnswerFails) {
   arrive("r", {1, 2, 3, 4});
   engine_->on_allocated("r", blocks_of({40, 41}), 8);
-  const StepPlan step = plan();
-  ASSERT_EQ(step.loads.size(), 1U);
-  EXPECT_TRUE(step.loads[0].doomed);
-  EXPECT_TRUE(step.loads[0].blocks.empty());
-  EXPECT_EQ(fold_ends(step), Ids{});
-  EXPECT_EQ(view().failed_loads, 1U);
+  expect_failed("r");
   EXPECT_EQ(engine_->lookup("r", 0, 17), 16U) << "the tier's bytes are not in doubt";
 }
 
-TEST_F(SchedulerLoadTest, AnAllocationBeyondTheAnswerIsPlannedAsAFailedLoad) {
+TEST_F(SchedulerLoadTest, AnAllocationBeyondTheAnswerFails) {
   arrive("r", {1, 2, 9});
   EXPECT_EQ(engine_->lookup("r", 0, 13), 8U);
   engine_->on_allocated("r", blocks_of({40, 41, 42}), 12);
-  EXPECT_TRUE(plan().loads.at(0).doomed);
+  expect_failed("r");
 }
 
-TEST_F(SchedulerLoadTest, AnAllocationShorterThanItsLoadIsPlannedAsAFailedLoad) {
+TEST_F(SchedulerLoadTest, AnAllocationShorterThanItsLoadFails) {
   arrive("r", {1, 2, 3, 4});
   EXPECT_EQ(engine_->lookup("r", 0, 17), 16U);
   engine_->on_allocated("r", blocks_of({40, 41}), 16);
-  EXPECT_TRUE(plan().loads.at(0).doomed);
-  EXPECT_EQ(view().tier.num_leased, 0U);
+  expect_failed("r");
 }
 
-TEST_F(SchedulerLoadTest, AnAllocationAfterTheAnswerWasEvictedIsPlannedAsAFailedLoad) {
+TEST_F(SchedulerLoadTest, AnAllocationAfterTheAnswerWasEvictedFails) {
   arrive("r", {1, 2, 3, 4});
   EXPECT_EQ(engine_->lookup("r", 0, 17), 16U);
   engine_->reset_cache();
   engine_->on_allocated("r", blocks_of({40, 41, 42, 43}), 16);
-  EXPECT_TRUE(plan().loads.at(0).doomed);
+  expect_failed("r");
 }
 
 TEST_F(SchedulerLoadTest, AnAllocationForAnUnknownRequestIsAProtocolError) {
   EXPECT_THROW(engine_->on_allocated("nobody", blocks_of({40}), 4), ProtocolError);
 }
 
+TEST_F(SchedulerLoadTest, ASecondAllocationWhileOneLoadsIsAProtocolErrorAndTouchesNothing) {
+  const auto refused = [this] {
+    EXPECT_THROW(engine_->on_allocated("r", blocks_of({50, 51, 52, 53}), 16), ProtocolError);
+  };
+  begin("r");
+  refused();
+  const StepPlan step = plan();
+  ASSERT_EQ(step.loads.size(), 1U);
+  EXPECT_EQ(block_numbers(step.loads[0]), (Blocks{40, 41, 42, 43}));
+  refused();
+  EXPECT_EQ(fold_ends(step, EndedAs::kFailed), Ids{});
+  refused();  // It failed, which the engine does not know yet.
+  const StepPlan notice = plan();
+  refused();
+  EXPECT_EQ(fold_ends(notice), Ids{"r"});
+  EXPECT_EQ(view().num_loads_in_flight, 0U);
+  EXPECT_EQ(view().tier.num_leased, 0U);
+  EXPECT_EQ(view().hit_tokens, 16U);
+}
+
 // LMCache#5032; policy `recompute` would ask for it for ever.
 TEST_F(SchedulerLoadTest, WhatFailedToLoadOnOneRankIsNotOfferedAgain) {
   const StepPlan step = send("r");
-  fold({ends(kRankA, step), ends(kRankB, step, EndedAs::kFailed)});
+  EXPECT_EQ(fold({ends(kRankA, step), ends(kRankB, step, EndedAs::kFailed)}), Ids{});
   EXPECT_EQ(view().failed_loads, 1U);
   EXPECT_EQ(view().loaded, 0U);
   EXPECT_EQ(num_hit({1, 2, 3, 4}), 0U);
@@ -178,6 +203,7 @@ TEST_F(SchedulerLoadTest, WhatFailedToLoadOnOneRankIsNotOfferedAgain) {
 TEST_F(SchedulerLoadTest, WhatFailedToLoadIsStoredAgainOnceItIsRecomputed) {
   const StepPlan step = send("r");
   fold_ends(step, EndedAs::kFailed);
+  EXPECT_EQ(fold_ends(plan()), Ids{"r"});
   schedule("r", {40, 41, 42, 43}, 0, 16);
   const StepPlan next = plan();
   ASSERT_EQ(next.stores.size(), 1U);

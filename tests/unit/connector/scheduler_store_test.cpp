@@ -224,7 +224,7 @@ TEST_F(SchedulerStoreTest, EachBlockOfARunningRequestIsPlannedOnce) {
   arrive("r", {1, 2, 3, 4});
   schedule("r", {10, 11}, 0, 6);
   EXPECT_EQ(block_numbers(plan().stores.at(0).blocks), (Blocks{10}));
-  engine_->on_scheduled("r", TableUpdate::kAppend, {}, 6, 1);
+  engine_->on_scheduled("r", TableUpdate::kAppend, blocks_of({}), 6, 1);
   EXPECT_TRUE(plan().stores.empty());
   engine_->on_scheduled("r", TableUpdate::kAppend, blocks_of({12}), 7, 5);
   EXPECT_EQ(block_numbers(plan().stores.at(0).blocks), (Blocks{11, 12}));
@@ -254,7 +254,7 @@ TEST_F(SchedulerStoreTest, ARolledBackRequestIsOfferedAgainFromWhereItComputes) 
   schedule("r", {10, 11, 12}, 0, 12);
   fold_ends(plan(), EndedAs::kFailed);
   // The engine takes it back to its first block, without preemption.
-  engine_->on_scheduled("r", TableUpdate::kAppend, {}, 4, 8);
+  engine_->on_scheduled("r", TableUpdate::kAppend, blocks_of({}), 4, 8);
   const StepPlan step = plan();
   ASSERT_EQ(step.stores.size(), 1U);
   EXPECT_EQ(block_numbers(step.stores[0].blocks), (Blocks{11, 12}));
@@ -268,6 +268,33 @@ TEST_F(SchedulerStoreTest, ARankThatGatheredMoreThanWasPlannedContradictsThePlan
   StepReport report = report_of(kRankA);
   report.gathered.push_back({sent.stores[0].transfer, 3});
   EXPECT_THROW(fold({report}), ProtocolError);
+}
+
+// The engine's order of hooks does not forbid it, and a candidate must not outlive its request.
+TEST_F(SchedulerStoreTest, ARequestThatFinishesBehindItsSchedulingIsNotPlanned) {
+  register_ranks({});
+  arrive("gone", {1, 2, 3});
+  arrive("single", {4});
+  arrive("stays", {5, 6});
+  schedule("gone", {10, 11, 12}, 0, 12);
+  schedule("single", {20}, 0, 4);
+  schedule("stays", {30, 31}, 0, 8);
+  for (std::uint32_t i = 0; i < 3; ++i) pool_.cache(10 + i, 1 + i);  // Scheduled, so named already.
+  pool_.cache(20, 4);
+  engine_->on_finished("gone");
+  engine_->on_finished("gone");
+  engine_->on_finished("single");
+  EXPECT_EQ(planned_blocks(plan()), (Blocks{30, 31}));
+  EXPECT_EQ(view().num_backlog, 0U) << "nobody knows whether the step wrote them";
+}
+
+TEST_F(SchedulerStoreTest, ARequestWhoseIdComesAgainBehindItsSchedulingIsNotPlanned) {
+  register_ranks({});
+  arrive("r", {1, 2});
+  schedule("r", {10, 11}, 0, 8);
+  arrive("r", {3, 4});
+  schedule("r", {20, 21}, 0, 8);
+  EXPECT_EQ(planned_blocks(plan()), (Blocks{20, 21}));
 }
 
 TEST_F(SchedulerStoreTest, ASecondWordOnAStoreIsCountedAndIgnored) {

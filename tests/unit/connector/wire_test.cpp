@@ -20,17 +20,20 @@ StepPlan some_plan() {
   StepPlan plan;
   plan.domain = DomainId(9);
   plan.seq = PlanSeq(0x1122334455667788U);
-  plan.stores.push_back({TransferId(4), owner, GroupId(0), StoreReadiness::kNow, {}});
+  plan.stores.push_back({TransferId(4), owner, SlabClassId(0), StoreReadiness::kNow, {}});
   plan.stores.push_back({TransferId(5),
                          owner,
-                         GroupId(1),
+                         SlabClassId(1),
                          StoreReadiness::kAfterForward,
                          {{BlockId(6), SlotId(7)}, {BlockId(8), SlotId(0xffffffffU)}}});
   plan.loads.push_back(
-      {TransferId(10), owner, "request-1", false, GroupId(0), {{BlockId(11), SlotId(12)}}});
-  plan.loads.push_back({TransferId(13), owner, std::string("\0\xff", 2), true, GroupId(2), {}});
-  plan.cancels.push_back({TransferId(14), CancelKind::kAbort});
-  plan.cancels.push_back({TransferId(15), CancelKind::kDoom});
+      {TransferId(10),
+       owner,
+       {{SlabClassId(0), {{BlockId(11), SlotId(12)}}},
+        {SlabClassId(2), {{BlockId(18), SlotId(19)}, {BlockId(20), SlotId(21)}}}}});
+  plan.loads.push_back({TransferId(13), owner, {}});
+  plan.cancels = {TransferId(14), TransferId(15)};
+  plan.notices = {{TransferId(16), "request-1"}, {TransferId(17), std::string("\0\xff", 2)}};
   return plan;
 }
 
@@ -38,11 +41,13 @@ StepReport some_report() {
   StepReport report;
   report.domain = DomainId(9);
   report.rank = RankId(3);
-  report.topology = RankTopology{4, 5, 0x1122334455667788U, 6, 7};
+  report.topology = RankTopology{4, 5, {{0x1122334455667788U, 19}, {20, 21}}, 6, 7};
   report.gathered = {{TransferId(8), 9}, {TransferId(10), 0}};
   report.stores = {{TransferId(11), EndedAs::kDone, ""}};
   report.loads = {{TransferId(12), EndedAs::kFailed, "copy: no link"},
                   {TransferId(13), EndedAs::kCancelled, ""}};
+  report.announced = {TransferId(16), TransferId(17)};
+  report.num_ready_chunks = 18;
   return report;
 }
 
@@ -166,21 +171,38 @@ TEST(StepPlan, EveryFieldArrives) {
   EXPECT_EQ(plan.stores[0].readiness, StoreReadiness::kNow);
   EXPECT_EQ(plan.stores[1].transfer, TransferId(5));
   EXPECT_EQ(plan.stores[1].owner, sent.stores[1].owner);
-  EXPECT_EQ(plan.stores[1].group, GroupId(1));
+  EXPECT_EQ(plan.stores[1].slab_class, SlabClassId(1));
   EXPECT_EQ(plan.stores[1].readiness, StoreReadiness::kAfterForward);
   EXPECT_EQ(plan.stores[1].blocks, sent.stores[1].blocks);
   ASSERT_EQ(plan.loads.size(), 2U);
-  EXPECT_EQ(plan.loads[0].engine_request_id, "request-1");
-  EXPECT_FALSE(plan.loads[0].doomed);
-  EXPECT_EQ(plan.loads[0].blocks, sent.loads[0].blocks);
-  EXPECT_EQ(plan.loads[1].engine_request_id, sent.loads[1].engine_request_id);
-  EXPECT_TRUE(plan.loads[1].doomed);
-  EXPECT_EQ(plan.loads[1].group, GroupId(2));
-  ASSERT_EQ(plan.cancels.size(), 2U);
-  EXPECT_EQ(plan.cancels[1].transfer, TransferId(15));
-  EXPECT_EQ(plan.cancels[1].kind, CancelKind::kDoom);
+  EXPECT_EQ(plan.loads[0].transfer, TransferId(10));
+  EXPECT_EQ(plan.loads[0].owner, sent.loads[0].owner);
+  ASSERT_EQ(plan.loads[0].parts.size(), 2U);
+  EXPECT_EQ(plan.loads[0].parts[0].slab_class, SlabClassId(0));
+  EXPECT_EQ(plan.loads[0].parts[0].blocks, sent.loads[0].parts[0].blocks);
+  EXPECT_EQ(plan.loads[0].parts[1].slab_class, SlabClassId(2));
+  EXPECT_EQ(plan.loads[0].parts[1].blocks, sent.loads[0].parts[1].blocks);
+  EXPECT_EQ(plan.loads[1].transfer, TransferId(13));
+  EXPECT_TRUE(plan.loads[1].parts.empty());
+  EXPECT_EQ(plan.cancels, sent.cancels);
+  ASSERT_EQ(plan.notices.size(), 2U);
+  EXPECT_EQ(plan.notices[0].transfer, TransferId(16));
+  EXPECT_EQ(plan.notices[0].engine_request_id, "request-1");
+  EXPECT_EQ(plan.notices[1].engine_request_id, sent.notices[1].engine_request_id);
   EXPECT_FALSE(plan.empty());
-  EXPECT_TRUE(StepPlan{}.empty());
+}
+
+TEST(StepPlan, IsEmptyOnlyWithoutAnythingToDo) {
+  const auto with = [](auto add) {
+    StepPlan plan;
+    add(plan);
+    return plan.empty();
+  };
+  EXPECT_TRUE(with([](StepPlan& plan) { plan.seq = PlanSeq(3); }));
+  EXPECT_FALSE(with([](StepPlan& plan) { plan.stores.emplace_back(); }));
+  EXPECT_FALSE(with([](StepPlan& plan) { plan.loads.emplace_back(); }));
+  EXPECT_FALSE(with([](StepPlan& plan) { plan.cancels.emplace_back(); }));
+  EXPECT_FALSE(with([](StepPlan& plan) { plan.notices.emplace_back(); }));
 }
 
 TEST(StepReport, EveryFieldArrives) {
@@ -191,8 +213,12 @@ TEST(StepReport, EveryFieldArrives) {
   ASSERT_TRUE(report.topology);
   EXPECT_EQ(report.topology->world_size, 4U);
   EXPECT_EQ(report.topology->num_blocks, 5U);
-  EXPECT_EQ(report.topology->slot_bytes, 0x1122334455667788U);
-  EXPECT_EQ(report.topology->num_slots, 6U);
+  ASSERT_EQ(report.topology->classes.size(), 2U);
+  EXPECT_EQ(report.topology->classes[0].slot_bytes, 0x1122334455667788U);
+  EXPECT_EQ(report.topology->classes[0].slots_per_chunk, 19U);
+  EXPECT_EQ(report.topology->classes[1].slot_bytes, 20U);
+  EXPECT_EQ(report.topology->classes[1].slots_per_chunk, 21U);
+  EXPECT_EQ(report.topology->num_chunks, 6U);
   EXPECT_EQ(report.topology->ring_blocks, 7U);
   ASSERT_EQ(report.gathered.size(), 2U);
   EXPECT_EQ(report.gathered[0].num_gathered, 9U);
@@ -201,9 +227,14 @@ TEST(StepReport, EveryFieldArrives) {
   ASSERT_EQ(report.loads.size(), 2U);
   EXPECT_EQ(report.loads[0].outcome, EndedAs::kFailed);
   EXPECT_EQ(report.loads[0].reason, "copy: no link");
+  EXPECT_EQ(report.num_ready_chunks, 18U);
   EXPECT_EQ(report.loads[1].outcome, EndedAs::kCancelled);
+  EXPECT_EQ(report.announced, (std::vector<TransferId>{TransferId(16), TransferId(17)}));
   EXPECT_FALSE(report.empty());
   EXPECT_TRUE(StepReport{}.empty());
+  StepReport announcing;
+  announcing.announced = {TransferId(1)};
+  EXPECT_FALSE(announcing.empty()) << "an empty report is never sent";
 }
 
 }  // namespace

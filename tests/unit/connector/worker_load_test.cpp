@@ -19,28 +19,50 @@ class WorkerLoadTest : public WorkerTest {
     collect_ends(1, 0);
     report_.stores.clear();
   }
-  void cancel(std::uint64_t transfer, CancelKind kind) {
+  void cancel(std::uint64_t transfer) {
     StepPlan plan = next_plan();
-    plan.cancels.push_back({TransferId(transfer), kind});
+    plan.cancels.push_back(TransferId(transfer));
     bind_and_save(plan);
   }
-  void begin_load(std::uint64_t transfer, const std::string& id,
-                  const std::vector<BlockSlot>& blocks) {
+  void begin_load(std::uint64_t transfer, const std::vector<BlockSlot>& blocks) {
     StepPlan plan = next_plan();
-    plan.loads.push_back(load(transfer, id, blocks));
+    plan.loads.push_back(load(transfer, blocks));
     bind_and_save(plan);
   }
 };
 
 TEST_F(WorkerLoadTest, EndsOnceWithItsBytesInPlace) {
   fill_slots();
-  begin_load(1, "r", {{BlockId(20), SlotId(5)}, {BlockId(11), SlotId(2)}});
+  begin_load(1, {{BlockId(20), SlotId(5)}, {BlockId(11), SlotId(2)}});
   collect_ends(0, 1);
-  EXPECT_EQ(ended_.ended, Ids{"r"});
-  EXPECT_EQ(ended_.failed, Ids{});
+  EXPECT_EQ(report_.loads[0].transfer, TransferId(1));
   EXPECT_EQ(report_.loads[0].outcome, EndedAs::kDone);
+  EXPECT_EQ(announced_, Ids{}) << "the scheduler side tells of what succeeded";
   expect_content(20, 6);
   expect_content(11, 3);
+}
+
+// The new bytes would be stored under the old hash.
+TEST_F(WorkerLoadTest, ALoadWaitsForTheGathersBeforeItInTheComputeStream) {
+  start({.compute = Setup::Compute::kThread});
+  fill_slots();
+  write(9, 50);
+  valve_.hold(Kind::kGather);
+  const std::uint64_t num_gathers = valve_.num_arrived(Kind::kGather);
+  StepPlan plan = next_plan();
+  plan.stores.push_back(store(1, pairs(9, 30, 1)));
+  bind_and_save(plan);
+  begin_load(2, pairs(9, 0, 1));
+  await([&] { return valve_.num_arrived(Kind::kGather) > num_gathers; });
+  // Time enough for a copy that does not wait; one that does is not hurried by it.
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_EQ(valve_.num_arrived(Kind::kCopyH2D), 0U);
+  valve_.open_all();
+  collect_ends(1, 1);
+  expect_content(9, 1);
+  begin_load(3, pairs(10, 30, 1));
+  collect_ends(1, 2);
+  expect_content(10, 50);
 }
 
 TEST_F(WorkerLoadTest, ALoadIntoABlockThatWasJustGatheredDoesNotOvertakeTheGather) {
@@ -50,36 +72,22 @@ TEST_F(WorkerLoadTest, ALoadIntoABlockThatWasJustGatheredDoesNotOvertakeTheGathe
   StepPlan plan = next_plan();
   plan.stores.push_back(store(1, pairs(9, 30, 1)));
   bind_and_save(plan);
-  begin_load(2, "r", pairs(9, 0, 1));
+  begin_load(2, pairs(9, 0, 1));
   collect_ends(0, 1);
   expect_content(9, 1);
   valve_.open_all();
   collect_ends(1, 1);
-  begin_load(3, "check", pairs(10, 30, 1));
+  begin_load(3, pairs(10, 30, 1));
   collect_ends(1, 2);
   expect_content(10, 50);
 }
 
-// A rank with nothing to copy reports it all the same: the engine counts ranks.
+// A rank with nothing to copy reports it all the same: success needs every rank's word.
 TEST_F(WorkerLoadTest, AnEmptyLoadIsReportedAtOnce) {
-  begin_load(1, "r", {});
+  begin_load(1, {});
   collect();
-  EXPECT_EQ(ended_.ended, Ids{"r"});
-  EXPECT_EQ(ended_.failed, Ids{"r"});
   ASSERT_EQ(report_.loads.size(), 1U);
-  EXPECT_EQ(report_.loads[0].outcome, EndedAs::kCancelled);
-}
-
-TEST_F(WorkerLoadTest, ADoomedLoadIsReportedAtOnceAsFailedAndCopiesNothing) {
-  StepPlan plan = next_plan();
-  plan.loads.push_back(load(1, "r", pairs(3, 3, 2)));
-  plan.loads[0].doomed = true;
-  bind_and_save(plan);
-  collect();
-  EXPECT_EQ(ended_.ended, Ids{"r"});
-  EXPECT_EQ(ended_.failed, Ids{"r"});
-  ASSERT_EQ(report_.loads.size(), 1U);
-  EXPECT_EQ(report_.loads[0].outcome, EndedAs::kFailed);
+  EXPECT_EQ(report_.loads[0].outcome, EndedAs::kDone);
   EXPECT_EQ(engine_->stats().loaded_bytes, 0U);
 }
 
@@ -87,56 +95,81 @@ TEST_F(WorkerLoadTest, ADoomedLoadIsReportedAtOnceAsFailedAndCopiesNothing) {
 TEST_F(WorkerLoadTest, AFailedCopyFailsItsLoadAndNoOther) {
   fill_slots();
   valve_.fail_nth(Kind::kCopyH2D, 1);
-  begin_load(1, "bad", pairs(20, 0, 1));
+  begin_load(1, pairs(20, 0, 1));
   collect_ends(0, 1);
-  begin_load(2, "good", pairs(21, 1, 1));
+  begin_load(2, pairs(21, 1, 1));
   collect_ends(0, 2);
-  EXPECT_EQ(ended_.ended, (Ids{"bad", "good"}));
-  EXPECT_EQ(ended_.failed, Ids{"bad"});
+  EXPECT_EQ(report_.loads[0].transfer, TransferId(1));
   EXPECT_EQ(report_.loads[0].outcome, EndedAs::kFailed);
   EXPECT_FALSE(report_.loads[0].reason.empty());
+  EXPECT_EQ(report_.loads[1].outcome, EndedAs::kDone);
+  EXPECT_EQ(announced_, Ids{}) << "only the scheduler side knows whether anybody waits";
   expect_content(21, 2);
 }
 
-TEST_F(WorkerLoadTest, AbortDropsWhatIsQueuedAndWaitsForWhatRuns) {
+TEST_F(WorkerLoadTest, CancelDropsWhatIsQueuedAndWaitsForWhatRuns) {
   start({.in_flight_blocks = 1});
   fill_slots();
   valve_.hold(Kind::kCopyH2D);
-  begin_load(1, "r", pairs(20, 0, 4));
+  begin_load(1, pairs(20, 0, 4));
   await([this] { return valve_.num_arrived(Kind::kCopyH2D) == 1; });
-  cancel(1, CancelKind::kAbort);
-  cancel(1, CancelKind::kAbort);
+  cancel(1);
+  cancel(1);
   collect();
-  EXPECT_TRUE(ended_.ended.empty()) << "a copy still writes into the request's blocks";
+  EXPECT_TRUE(report_.loads.empty()) << "a copy still writes into the request's blocks";
   valve_.open_all();
   collect_ends(0, 1);
-  EXPECT_EQ(ended_.failed, Ids{"r"});
   EXPECT_EQ(report_.loads[0].outcome, EndedAs::kCancelled);
   EXPECT_EQ(valve_.num_arrived(Kind::kCopyH2D), 1U);
 }
 
-TEST_F(WorkerLoadTest, ADoomedLoadFailsEvenIfAllItsBytesArrive) {
-  fill_slots();
-  valve_.hold(Kind::kCopyH2D);
-  begin_load(1, "r", pairs(20, 0, 1));
-  await([this] { return valve_.num_arrived(Kind::kCopyH2D) == 1; });
-  cancel(1, CancelKind::kDoom);
-  valve_.open_all();
-  collect_ends(0, 1);
-  EXPECT_EQ(ended_.failed, Ids{"r"});
-  EXPECT_EQ(report_.loads[0].outcome, EndedAs::kFailed);
-  EXPECT_NE(report_.loads[0].reason.find("reset"), std::string::npos);
-}
-
 TEST_F(WorkerLoadTest, ACancelThatComesTooLateOrForNothingIsIgnored) {
   fill_slots();
-  begin_load(1, "r", pairs(20, 0, 1));
+  begin_load(1, pairs(20, 0, 1));
   collect_ends(0, 1);
-  cancel(1, CancelKind::kAbort);
-  cancel(1, CancelKind::kDoom);
-  cancel(77, CancelKind::kDoom);
+  cancel(1);
+  cancel(77);
   collect_ends(0, 1);
-  EXPECT_EQ(ended_.failed, Ids{});
+  EXPECT_EQ(report_.loads[0].outcome, EndedAs::kDone);
+}
+
+TEST_F(WorkerLoadTest, ANoticeIsAnnouncedOnceAndConfirmedInTheSameReport) {
+  StepPlan plan = next_plan();
+  plan.notices = {{TransferId(7), "a"}, {TransferId(9), "b"}};
+  bind_and_save(plan);
+  EXPECT_EQ(engine_->collect(), (Ids{"a", "b"}));
+  EXPECT_EQ(take_report().announced, (std::vector<TransferId>{TransferId(7), TransferId(9)}));
+  EXPECT_EQ(engine_->collect(), Ids{});
+  EXPECT_TRUE(engine_->take_report().empty());
+}
+
+// The engine hears of a failure in the step whose report confirms it, never later.
+TEST_F(WorkerLoadTest, ANoticeIsNotConfirmedBeforeItIsAnnounced) {
+  bind_and_save(next_plan());
+  static_cast<void>(take_report());
+  StepPlan plan = next_plan();
+  plan.notices = {{TransferId(7), "a"}};
+  bind(plan);
+  EXPECT_TRUE(engine_->take_report().empty());
+  bind_and_save(next_plan());  // Two steps left out their collect().
+  EXPECT_EQ(engine_->collect(), Ids{"a"});
+  EXPECT_EQ(take_report().announced, std::vector<TransferId>{TransferId(7)});
+}
+
+TEST_F(WorkerLoadTest, AnAnnouncementDoesNotWaitForTheTransfersOfTheSameStep) {
+  fill_slots();
+  valve_.hold(Kind::kCopyH2D);
+  StepPlan plan = next_plan();
+  plan.loads.push_back(load(1, pairs(20, 0, 1)));
+  plan.notices = {{TransferId(7), "a"}};
+  bind_and_save(plan);
+  collect();
+  EXPECT_EQ(announced_, Ids{"a"});
+  EXPECT_TRUE(report_.loads.empty());
+  valve_.open_all();
+  collect_ends(0, 1);
+  EXPECT_EQ(announced_, Ids{"a"});
+  EXPECT_EQ(report_.announced, std::vector<TransferId>{TransferId(7)});
 }
 
 }  // namespace

@@ -4,8 +4,6 @@
 namespace kvferry::connector {
 namespace {
 
-using Ids = std::vector<std::string>;
-
 class WorkerStoreTest : public WorkerTest {
  protected:
   void expect_gathered(const std::vector<std::pair<std::uint64_t, std::uint32_t>>& expected) {
@@ -21,7 +19,7 @@ class WorkerStoreTest : public WorkerTest {
     const std::size_t num_stores = report_.stores.size();
     const std::size_t num_loads = report_.loads.size();
     StepPlan plan = next_plan();
-    plan.loads.push_back(load(1000 + slot, "check", pairs(kNumBlocks - count, slot, count)));
+    plan.loads.push_back(load(1000 + slot, pairs(kNumBlocks - count, slot, count)));
     bind_and_save(plan);
     collect_ends(num_stores, num_loads + 1);
     for (std::uint32_t i = 0; i < count; ++i) expect_content(kNumBlocks - count + i, versions[i]);
@@ -52,8 +50,10 @@ TEST_F(WorkerStoreTest, SaysWhatItIsInItsFirstReportOnly) {
   ASSERT_TRUE(report.topology);
   EXPECT_EQ(report.topology->world_size, 2U);
   EXPECT_EQ(report.topology->num_blocks, kNumBlocks);
-  EXPECT_EQ(report.topology->slot_bytes, kBlockBytes);
-  EXPECT_EQ(report.topology->num_slots, kNumSlots);
+  ASSERT_EQ(report.topology->classes.size(), 1U);
+  EXPECT_EQ(report.topology->classes[0].slot_bytes, kBlockBytes);
+  EXPECT_EQ(report.topology->classes[0].slots_per_chunk, 1U);
+  EXPECT_EQ(report.topology->num_chunks, kNumSlots);
   EXPECT_EQ(report.topology->ring_blocks, 16U);
   bind_and_save(next_plan());
   EXPECT_TRUE(engine_->take_report().empty());
@@ -197,7 +197,7 @@ TEST_F(WorkerStoreTest, ACancelledStoreIsReportedOnce) {
   bind_and_save(plan);
   await([this] { return valve_.num_arrived(Kind::kCopyD2H) == 1; });
   plan = next_plan();
-  plan.cancels.push_back({TransferId(1), CancelKind::kAbort});
+  plan.cancels.push_back(TransferId(1));
   bind_and_save(plan);
   collect();
   EXPECT_TRUE(report_.stores.empty()) << "a copy of it still runs";

@@ -5,11 +5,18 @@
 #include "kvferry/base/test_hooks.hpp"
 #include "kvferry/gpu/host_link.hpp"
 
+#include "made_up_machine.hpp"
+
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
+#include <memory>
+#include <optional>
+#include <stop_token>
+#include <sys/mman.h>
+#include <sys/resource.h>
 #include <utility>
 #include <vector>
 
@@ -25,30 +32,36 @@ struct Range {
 /// registration fails.
 class RegistrationRecorder : public gpu::Device {
  public:
-  explicit RegistrationRecorder(std::size_t fail_nth = 0) : fail_nth_(fail_nth) {}
+  explicit RegistrationRecorder(std::size_t fail_the_nth = 0) : fail_nth(fail_the_nth) {}
 
-  gpu::BackendKind kind() const override { return gpu::BackendKind::kHost; }
+  gpu::BackendKind kind() const override { return backend; }
   std::string description() const override { return "registration recorder"; }
+  gpu::DeviceTraits traits() const override { return {}; }
+  std::optional<gpu::DeviceLoss> lost() const override { return std::nullopt; }
   gpu::MemoryInfo memory_info() const override { return {}; }
   std::unique_ptr<gpu::Stream> create_stream() override { throw DeviceError("no streams here"); }
   std::unique_ptr<gpu::Stream> view_stream(std::uintptr_t) override {
     throw DeviceError("no streams here");
   }
   std::unique_ptr<gpu::Event> create_event() override { throw DeviceError("no events here"); }
+  void prepare(const gpu::BlockGeometry&) override {}
   std::unique_ptr<gpu::DeviceBuffer> allocate(std::uint64_t) override {
     throw ResourceError("no memory here");
   }
   std::unique_ptr<gpu::HostRegistration> register_host(void* address,
                                                        std::uint64_t bytes) override {
-    if (ranges.size() + 1 == fail_nth_) throw DeviceError("registration refused");
+    if (ranges.size() + 1 == fail_nth) throw DeviceError("registration refused");
     const auto begin = reinterpret_cast<std::uintptr_t>(address);
     ranges.push_back(Range{begin, begin + bytes});
     return std::make_unique<Registration>(*this, begin);
   }
 
+  gpu::BackendKind backend = gpu::BackendKind::kHost;
   /// Every range ever registered, in order.
   std::vector<Range> ranges;
   std::size_t num_registered = 0;
+  /// 0: none.
+  std::size_t fail_nth;
 
  private:
   class Registration : public gpu::HostRegistration {
@@ -68,8 +81,6 @@ class RegistrationRecorder : public gpu::Device {
     RegistrationRecorder& recorder_;
     std::uintptr_t address_;
   };
-
-  std::size_t fail_nth_;
 };
 
 /// Kibibytes mapped by this process.
@@ -81,7 +92,17 @@ std::uint64_t mapped_kib() {
   return 0;
 }
 
+/// Resident pages of the slots in [first, end), which begin and end where pages do.
+std::uint64_t num_resident_pages(const Arena& arena, SlotId first, SlotId end) {
+  const std::uintptr_t begin = arena.slot_address(first);
+  const std::uint64_t bytes = arena.slot_address(end) - begin;
+  std::vector<unsigned char> resident(bytes / HostMapping::page_bytes());
+  EXPECT_EQ(::mincore(reinterpret_cast<void*>(begin), bytes, resident.data()), 0);
+  return static_cast<std::uint64_t>(std::count(resident.begin(), resident.end(), 1));
+}
+
 constexpr std::uint64_t kPage = 4096;
+const ArenaOptions kPieces{.max_piece_bytes = 8 << 20, .max_registration_bytes = 8 << 20};
 
 TEST(SlotsPerPiece, PiecesEndWhereAPageAndASlotEnd) {
   EXPECT_EQ(slots_per_piece(kPage, kPage, 10 * kPage), 10U);
@@ -114,7 +135,8 @@ TEST(Arena, PiecesCoverTheSlotsWithoutOverlap) {
   for (const std::uint64_t slot_bytes : {page, 3 * page, page / 4, page + page / 2, page - 1}) {
     RegistrationRecorder device;
     constexpr std::uint32_t kNumSlots = 10'001;
-    const Arena arena(device, slot_bytes, kNumSlots, {.max_piece_bytes = 64 * page, .machine = {}});
+    const Arena arena(device, slot_bytes, kNumSlots,
+                      {.max_piece_bytes = 64 * page, .max_registration_bytes = 64 * page});
     ASSERT_GT(device.ranges.size(), 1U);
     std::uintptr_t end = arena.slot_address(SlotId(0));
     for (std::size_t piece = 0; piece < device.ranges.size(); ++piece) {
@@ -135,7 +157,7 @@ TEST(Arena, DestructionUnregistersAllPiecesAndUnmaps) {
   RegistrationRecorder device;
   const std::uint64_t before = mapped_kib();
   {
-    const Arena arena(device, 1 << 20, 64, {.max_piece_bytes = 8 << 20, .machine = {}});
+    const Arena arena(device, 1 << 20, 64, kPieces);
     EXPECT_EQ(device.num_registered, 8U);
     EXPECT_GE(mapped_kib(), before + 65536);
   }
@@ -146,8 +168,7 @@ TEST(Arena, DestructionUnregistersAllPiecesAndUnmaps) {
 TEST(Arena, FailedRegistrationLeavesNothingBehind) {
   const std::uint64_t before = mapped_kib();
   RegistrationRecorder device(5);
-  EXPECT_THROW(Arena(device, 1 << 20, 64, {.max_piece_bytes = 8 << 20, .machine = {}}),
-               DeviceError);
+  EXPECT_THROW(Arena(device, 1 << 20, 64, kPieces), DeviceError);
   EXPECT_EQ(device.ranges.size(), 4U);
   EXPECT_EQ(device.num_registered, 0U);
   EXPECT_LT(mapped_kib(), before + 65536);
@@ -166,16 +187,197 @@ TEST(Arena, SizeThatOverflowsIsAResourceError) {
 
 // LMCache#5127: a tier larger than the machine is OOM-killed instead of refused.
 TEST(Arena, RefusesMoreThanTheBudgetBeforeMapping) {
-  const std::filesystem::path proc =
-      std::filesystem::path(::testing::TempDir()) / "kvferry_arena_proc";
-  std::filesystem::create_directories(proc);
-  std::ofstream(proc / "meminfo") << "MemAvailable:    1023 kB\n";
+  const MadeUpMachine machine;
+  machine.write_available(1023);
   RegistrationRecorder device;
-  const ArenaOptions options{.max_piece_bytes = 1 << 20, .machine = {proc, proc / "none"}};
+  const ArenaOptions options{.max_piece_bytes = 1 << 20, .machine = machine.root};
   EXPECT_THROW(Arena(device, 4096, 256, options), ResourceError);
   EXPECT_TRUE(device.ranges.empty());
   EXPECT_NO_THROW(Arena(device, 4096, 255, options));
-  std::filesystem::remove_all(proc);
+}
+
+TEST(Arena, ARegistrationIsOfWholePieces) {
+  RegistrationRecorder device;
+  const Arena arena(device, kPage, 100,
+                    {.max_piece_bytes = 8 * kPage, .max_registration_bytes = 30 * kPage});
+  ASSERT_EQ(device.ranges.size(), 5U);
+  for (std::size_t i = 0; i < 5; ++i) {
+    EXPECT_EQ(device.ranges[i].end - device.ranges[i].begin, (i < 4 ? 24 : 4) * kPage);
+  }
+  for (std::uint32_t slot = 0; slot < 100; ++slot) {
+    EXPECT_EQ(arena.slot_device_address(SlotId(slot)), arena.slot_address(SlotId(slot)));
+  }
+}
+
+TEST(Arena, AnEmptyOneBecomesReadyPieceByPiece) {
+  RegistrationRecorder device;
+  Arena arena(device, 1 << 20, 60, {.max_piece_bytes = 8 << 20, .start = ArenaStart::kEmpty});
+  EXPECT_EQ(arena.num_ready(), 0U);
+  EXPECT_TRUE(device.ranges.empty());
+  EXPECT_EQ(arena.grow(1), 8U);
+  EXPECT_EQ(arena.num_ready(), 8U);
+  EXPECT_EQ(arena.grow(20 << 20), 16U);
+  EXPECT_EQ(arena.num_ready(), 24U);
+  EXPECT_EQ(device.num_registered, 2U);
+  EXPECT_EQ(arena.grow(std::uint64_t{1} << 30), 36U);
+  EXPECT_EQ(arena.grow(1), 0U);
+  std::memset(reinterpret_cast<void*>(arena.slot_address(SlotId(0))), 0, 60 << 20);
+}
+
+TEST(Arena, AStoppedGrowthLeavesWhatWasReady) {
+  RegistrationRecorder device;
+  Arena arena(device, 1 << 20, 64, {.max_piece_bytes = 8 << 20, .start = ArenaStart::kEmpty});
+  EXPECT_EQ(arena.grow(1), 8U);
+  std::stop_source stop;
+  stop.request_stop();
+  EXPECT_EQ(arena.grow(1, stop.get_token()), 0U);
+  EXPECT_EQ(arena.num_ready(), 8U);
+  EXPECT_EQ(device.num_registered, 1U);
+}
+
+TEST(Arena, AFailedGrowthIsRolledBackAndCanBeTriedAgain) {
+  RegistrationRecorder device(2);
+  Arena arena(device, 1 << 20, 64, {.max_piece_bytes = 8 << 20, .start = ArenaStart::kEmpty});
+  EXPECT_EQ(arena.grow(1), 8U);
+  EXPECT_THROW(arena.grow(std::uint64_t{32} << 20), DeviceError);
+  EXPECT_EQ(arena.num_ready(), 8U);
+  EXPECT_EQ(num_resident_pages(arena, SlotId(8), SlotId(40)), 0U);
+  device.fail_nth = 0;
+  EXPECT_EQ(arena.grow(1), 8U);
+}
+
+// Others took the memory since: an error before a page is touched, and not the kernel's signal.
+TEST(Arena, TheBudgetIsCheckedAgainForEachPiece) {
+  const MadeUpMachine machine;
+  machine.write_available(65'536);
+  RegistrationRecorder device;
+  Arena arena(device, 1 << 20, 64,
+              {.max_piece_bytes = 8 << 20, .start = ArenaStart::kEmpty, .machine = machine.root});
+  EXPECT_EQ(arena.grow(1), 8U);
+  machine.write_available(8191);
+  EXPECT_THROW(arena.grow(1), ResourceError);
+  EXPECT_EQ(arena.num_ready(), 8U);
+  EXPECT_EQ(device.ranges.size(), 1U);
+  machine.write_available(8192);
+  EXPECT_EQ(arena.grow(1), 8U);
+}
+
+// Two ranks that each ask for 60 % of what there is: the second is refused though nothing is
+// touched.
+TEST(Arena, WhatAnotherOneWasGrantedIsNotGrantedAgainUntilItIsTouched) {
+  const MadeUpMachine machine;
+  machine.write_available(100 << 10);
+  RegistrationRecorder device;
+  const ArenaOptions options{
+      .max_piece_bytes = 20 << 20, .start = ArenaStart::kEmpty, .machine = machine.root};
+  Arena first(device, 1 << 20, 60, options);
+  EXPECT_THROW(Arena(device, 1 << 20, 60, options), ResourceError);
+  EXPECT_NO_THROW(Arena(device, 1 << 20, 40, options));
+  EXPECT_EQ(first.grow(1), 20U);
+  machine.write_available(80 << 10);
+  EXPECT_NO_THROW(Arena(device, 1 << 20, 40, options));
+  EXPECT_THROW(Arena(device, 1 << 20, 41, options), ResourceError);
+  first.end_growth();
+  EXPECT_NO_THROW(Arena(device, 1 << 20, 80, options));
+}
+
+TEST(Arena, TakesItsPartOfWhatThereIsWhereLessWillDo) {
+  const MadeUpMachine machine;
+  machine.write_available(100 << 10);
+  RegistrationRecorder device;
+  const ArenaOptions options{.start = ArenaStart::kEmpty,
+                             .group = {"engine", 2},
+                             .shortage = Shortage::kTakeLess,
+                             .machine = machine.root};
+  const Arena first(device, 1 << 20, 120, options);
+  EXPECT_EQ(first.num_slots(), 50U);
+  ASSERT_FALSE(first.warnings().empty());
+  EXPECT_NE(first.warnings().front().find("takes 50 of 120 slots: "), std::string::npos);
+  const Arena second(device, 1 << 20, 120, options);
+  EXPECT_EQ(second.num_slots(), 50U);
+  EXPECT_THROW(Arena(device, 1 << 20, 120, options), ResourceError);
+}
+
+TEST(Arena, SlowHugePagesAreGivenUp) {
+  RegistrationRecorder device;
+  for (const double slow : {0.0, 1e18}) {
+    const Arena arena(device, 1 << 20, 64,
+                      {.max_piece_bytes = 16 << 20,
+                       .max_registration_bytes = 16 << 20,
+                       .pages = PageKind::kTransparent,
+                       .slow_bytes_per_second = slow});
+    const ArenaReport report = arena.report();
+    EXPECT_EQ(report.pages, PageKind::kTransparent);
+    EXPECT_EQ(report.gave_up_huge_pages, slow > 0.0);
+    // The first piece says so; whether it got huge pages is the kernel's affair.
+    EXPECT_LE(report.huge_page_share, slow > 0.0 ? 0.26 : 1.0);
+  }
+}
+
+TEST(Arena, ReportsWhatItGot) {
+  const auto topology = std::make_shared<const MachineTopology>();
+  RegistrationRecorder device;
+  const std::uint32_t node = topology->nodes().front().number;
+  Arena arena(device, 1 << 20, 16,
+              {.start = ArenaStart::kEmpty,
+               .pages = PageKind::kNormal,
+               .placement = {topology, node, "a test"}});
+  EXPECT_EQ(arena.report().share_on_node, std::nullopt);
+  while (arena.grow(1) > 0) {
+  }
+  const ArenaReport report = arena.report();
+  EXPECT_EQ(report.pages, PageKind::kNormal);
+  EXPECT_EQ(report.huge_page_share, 0.0);
+  EXPECT_EQ(report.node, node);
+  EXPECT_EQ(report.share_on_node.value_or(1.0), 1.0);
+}
+
+// A pool that has room, in a cgroup that has not: mapping would pass, and the first touch be a
+// signal.
+TEST(Arena, NotOfThePoolWhereACgroupKeepsItFromThis) {
+  const MadeUpMachine machine;
+  machine.write_proc("meminfo", "HugePages_Total: 64\nHugePages_Free: 64\nHugepagesize: 2048 kB\n");
+  machine.write_proc("self/cgroup", "0::/a\n");
+  machine.write_cgroup("cgroup.controllers", "hugetlb\n");
+  machine.write_cgroup("a/hugetlb.2MB.max", "4194304\n");
+  RegistrationRecorder device;
+  ArenaOptions options{.start = ArenaStart::kEmpty, .machine = machine.root};
+  EXPECT_EQ(Arena(device, 1 << 20, 5, options).report().pages, PageKind::kTransparent);
+  options.pages = PageKind::kPool;
+  try {
+    const Arena arena(device, 1 << 20, 5, options);
+    FAIL() << "6 MiB of huge pages fit into 4 MiB";
+  } catch (const ResourceError& error) {
+    EXPECT_NE(std::string(error.what()).find("hugetlb.2MB.max"), std::string::npos) << error.what();
+  }
+}
+
+TEST(Arena, WarnsOfALowMemlockLimitWhereADevicePins) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_MEMLOCK, &before), 0);
+  const rlimit low{.rlim_cur = kPage, .rlim_max = before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_MEMLOCK, &low), 0);
+  RegistrationRecorder device;
+  EXPECT_TRUE(Arena(device, kPage, 2).warnings().empty());
+  device.backend = gpu::BackendKind::kCuda;
+  EXPECT_TRUE(Arena(device, kPage, 1).warnings().empty());
+  const std::vector<std::string> warnings = Arena(device, kPage, 2).warnings();
+  ASSERT_EQ(warnings.size(), 1U);
+  EXPECT_NE(warnings.front().find("ulimit -l"), std::string::npos) << warnings.front();
+  EXPECT_EQ(::setrlimit(RLIMIT_MEMLOCK, &before), 0);
+}
+
+TEST(Arena, OfThePoolIfItHasEnough) {
+  const HugePagePool pool = huge_page_pool();
+  RegistrationRecorder device;
+  const auto num_slots = static_cast<std::uint32_t>(pool.num_free + 1);
+  EXPECT_THROW(Arena(device, pool.page_bytes, num_slots,
+                     {.start = ArenaStart::kEmpty, .pages = PageKind::kPool}),
+               ResourceError);
+  if (pool.num_free == 0) GTEST_SKIP() << "the pool of huge pages is empty";
+  const Arena arena(device, pool.page_bytes, 1);
+  EXPECT_EQ(arena.report().pages, PageKind::kPool);
+  EXPECT_EQ(arena.report().huge_page_share, 1.0);
 }
 
 #ifdef KVFERRY_TEST_HOOKS
@@ -187,7 +389,8 @@ TEST(Arena, EveryFailureOnTheWayLeavesNothingBehind) {
     test_hooks::reset();
     test_hooks::fail_nth(num_failures + 1);
     try {
-      const Arena arena(device, 1 << 20, 64, {.max_piece_bytes = 16 << 20, .machine = {}});
+      const Arena arena(device, 1 << 20, 64,
+                        {.max_piece_bytes = 16 << 20, .max_registration_bytes = 16 << 20});
       built = true;
     } catch (const Error&) {
     }
@@ -196,7 +399,7 @@ TEST(Arena, EveryFailureOnTheWayLeavesNothingBehind) {
   }
   EXPECT_EQ(test_hooks::fault_names(),
             (std::vector<std::string>{"arena.map", "arena.populate", "arena.register"}));
-  EXPECT_EQ(num_failures, 6U);  // One mapping, one population, four pieces.
+  EXPECT_EQ(num_failures, 9U);  // One mapping, four populations, four registrations.
   test_hooks::reset();
 }
 #endif

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <random>
@@ -117,6 +118,47 @@ TEST(BlockIndex, EraseLeavesAnEntryThatIsAtHomeInPlace) {
   index.check_invariants();
   EXPECT_EQ(find_one(index, key_at_home(4, 1)), 1U);
   EXPECT_EQ(find_one(index, key_at_home(3, 2)), 2U);
+}
+
+/// The longest run there can be: as many keys as the index takes, each at home in the last places
+/// of the table, so that nearly all of them lie behind its end.
+TEST(BlockIndex, AFullIndexWhoseKeysAllBeginAtTheEndOfTheTableStaysExact) {
+  constexpr std::uint32_t kNum = 1024;  // In a table of 2,048: a home is the tag's first 11 bits.
+  BlockIndex index(kNum);
+  ASSERT_EQ(index.capacity(), 2U * kNum);
+  std::vector<BlockKey> keys;
+  for (std::uint64_t i = 0; i < kNum; ++i) {
+    const std::uint64_t home = 2 * kNum - 1 - i % 3;
+    // Every fourth one has the tag of others, too.
+    keys.push_back(key_mixing_to(home << 53 | (i % 4 == 0 ? 0 : i) << 32, i));
+  }
+  const std::vector<SlotId> slots = slots_from(0, kNum);
+  index.insert(keys, slots);
+  EXPECT_EQ(index.size(), kNum);
+  index.check_invariants();
+  std::vector<SlotId> found(kNum);
+  index.find(keys, found);
+  EXPECT_EQ(found, slots);
+
+  std::mt19937 random(3);
+  std::vector<SlotId> shuffled = slots;
+  std::shuffle(shuffled.begin(), shuffled.end(), random);
+  const std::span<const SlotId> erased = std::span(shuffled).first(kNum / 2);
+  index.erase(erased);
+  index.check_invariants();
+  std::vector<SlotId> expected = slots;
+  for (const SlotId slot : erased) expected[slot.value()] = BlockIndex::kNoSlot;
+  index.find(keys, found);
+  EXPECT_EQ(found, expected);
+
+  // To the last slot again, each key in another one.
+  std::vector<BlockKey> again;
+  for (const SlotId slot : erased) again.push_back(keys[slot.value()]);
+  std::vector<SlotId> others(erased.rbegin(), erased.rend());
+  index.insert(again, others);
+  index.check_invariants();
+  index.find(again, std::span(found).first(again.size()));
+  EXPECT_TRUE(std::equal(others.begin(), others.end(), found.begin()));
 }
 
 TEST(BlockIndex, BatchesOfAnyLengthAgree) {

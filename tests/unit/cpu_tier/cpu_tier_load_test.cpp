@@ -88,14 +88,14 @@ TEST_F(CpuTierLoad, KeyNamedTwiceInOneLeaseIsLeasedTwice) {
 
 TEST_F(CpuTierLoad, ForgottenKeyIsGoneAndItsSlotFree) {
   store(keys(0, 4));
-  tier.forget(keys(2, 5));  // 4, 5 and 6 are absent.
+  forget(keys(2, 2));
   EXPECT_EQ(readable(0, 4), (std::vector<std::uint64_t>{0, 1}));
   EXPECT_EQ(tier.snapshot().num_free, 6U);
 }
 
-TEST_F(CpuTierLoad, KeyForgottenTwiceInOneCallIsForgottenOnce) {
+TEST_F(CpuTierLoad, KeyLeasedTwiceIsForgottenOnce) {
   store(keys(0, 1));
-  tier.forget(std::vector<BlockKey>{key(0), key(0)});
+  forget(std::vector<BlockKey>{key(0), key(0)});
   EXPECT_EQ(tier.snapshot().num_free, 8U);
 }
 
@@ -104,7 +104,7 @@ TEST_F(CpuTierLoad, SlotForgottenWhileLeasedIsFreedByItsLastLease) {
   store(keys(0, 2));
   Lease first = lease(keys(0, 2));
   Lease second = lease(keys(0, 1));
-  tier.forget(keys(0, 2));
+  forget(keys(0, 2));
   EXPECT_EQ(state(key(0)), KeyState::kAbsent);
   EXPECT_EQ(tier.snapshot().num_dying, 2U);
   EXPECT_EQ(tier.reserve(keys(10, 7)).otherwise().num_available, 6U);
@@ -119,7 +119,7 @@ TEST_F(CpuTierLoad, SlotForgottenWhileLeasedIsFreedByItsLastLease) {
 TEST_F(CpuTierLoad, KeyForgottenWhileLeasedCanBeStoredAnew) {
   store(keys(0, 1));
   Lease old_bytes = lease(keys(0, 1));
-  tier.forget(keys(0, 1));
+  forget(keys(0, 1));
   store(keys(0, 1));
   Lease new_bytes = lease(keys(0, 1));
   EXPECT_NE(ids(old_bytes.slots()), ids(new_bytes.slots()));
@@ -132,7 +132,7 @@ TEST_F(CpuTierLoad, KeyForgottenWhileLeasedCanBeStoredAnew) {
 TEST_F(CpuTierLoad, ForgettingALeaseForgetsItsSlotsAndNotItsKeys) {
   store(keys(0, 3));
   Lease failed = lease(keys(0, 3));
-  tier.forget(keys(0, 1));
+  forget(keys(0, 1));
   store(keys(0, 1));  // Key 0 anew, in another slot.
   const std::uint64_t before = tier.eviction_epoch();
 
@@ -146,9 +146,8 @@ TEST_F(CpuTierLoad, ForgettingALeaseForgetsItsSlotsAndNotItsKeys) {
   EXPECT_EQ(tier.snapshot().num_free, 7U);
 }
 
-TEST_F(CpuTierLoad, ForgetLeavesWritableKeysToTheirOwners) {
+TEST_F(CpuTierLoad, ForgetAllLeavesWritableKeysToTheirOwners) {
   WritableSlots in_flight = take(keys(0, 2));
-  tier.forget(keys(0, 2));
   tier.forget_all();
   EXPECT_EQ(state(key(0)), KeyState::kWritable);
   tier.commit(std::move(in_flight));
@@ -189,7 +188,7 @@ class CpuTierLarge : public TierFixture {
 TEST_F(CpuTierLarge, CallsAcrossChunkBordersAgreeWithTheKeys) {
   store(keys(0, 777));
   for (const std::size_t hole : {776U, 640U, 500U, 129U, 128U, 127U, 65U, 64U, 63U, 1U, 0U}) {
-    tier.forget(keys(hole, 1));
+    forget(keys(hole, 1));
     EXPECT_EQ(tier.lookup_prefix(keys(0, 777)).size(), hole);
     EXPECT_EQ(tier.lease(keys(0, 777)).otherwise().first, hole);
   }
@@ -198,7 +197,7 @@ TEST_F(CpuTierLarge, CallsAcrossChunkBordersAgreeWithTheKeys) {
   tier.forget(held);
   EXPECT_EQ(tier.snapshot().num_dying, 300U);
   tier.release(std::move(held));
-  tier.forget(keys(0, 777));
+  tier.forget_all();
   EXPECT_EQ(tier.snapshot().num_free, 1000U);
 }
 

@@ -14,15 +14,17 @@
 namespace kvferry::cpu_tier {
 namespace {
 
-/// The line `field` of the mapping that starts at `address`, from /proc/self/smaps; empty if there
-/// is none.
+/// The line `field` of the mapping that `address` lies in, from /proc/self/smaps; empty if there is
+/// none.
 std::string smaps_field(std::uintptr_t address, const std::string& field) {
-  char start[32];
-  std::snprintf(start, sizeof start, "%lx-", static_cast<unsigned long>(address));
   std::ifstream smaps("/proc/self/smaps");
   bool inside = false;
   for (std::string line; std::getline(smaps, line);) {
-    if (line.find('-') < line.find(' ')) inside = line.starts_with(start);
+    std::uintptr_t begin = 0;
+    std::uintptr_t end = 0;
+    if (std::sscanf(line.c_str(), "%lx-%lx ", &begin, &end) == 2) {
+      inside = begin <= address && address < end;
+    }
     if (inside && line.starts_with(field)) return line;
   }
   return {};
@@ -41,6 +43,36 @@ TEST(HostMapping, TouchesNothingBeforeItIsPopulated) {
   EXPECT_NE(smaps_field(mapping.address(), "Rss:").find(" 0 kB"), std::string::npos);
   mapping.populate();
   EXPECT_NE(smaps_field(mapping.address(), "Rss:").find(" 65536 kB"), std::string::npos);
+}
+
+TEST(HostMapping, BeginsWhereAHugePageDoes) {
+  const std::uint64_t huge_page = huge_page_pool().page_bytes;
+  for (const PageKind pages : {PageKind::kNormal, PageKind::kTransparent}) {
+    EXPECT_EQ(HostMapping(1, pages).address() % huge_page, 0U) << to_string(pages);
+  }
+}
+
+TEST(HostMapping, PopulatesAndReleasesParts) {
+  constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+  const HostMapping mapping(64 * kMiB, PageKind::kNormal);
+  const auto part = mapping.bytes().subspan(8 * kMiB, 16 * kMiB);
+  mapping.populate(part);
+  EXPECT_EQ(smaps_field(mapping.address(), "Rss:"), "Rss:               16384 kB");
+  part[0] = std::byte{1};
+  mapping.release(part.first(4 * kMiB));
+  EXPECT_EQ(smaps_field(mapping.address(), "Rss:"), "Rss:               12288 kB");
+  EXPECT_EQ(part[0], std::byte{0});
+}
+
+TEST(HostMapping, NormalPagesAreNoHugeOnes) {
+  const HostMapping mapping(std::uint64_t{64} << 20, PageKind::kNormal);
+  mapping.populate();
+  EXPECT_EQ(huge_page_share(mapping.bytes()), 0.0);
+}
+
+TEST(HostMapping, MoreThanThePoolHasIsAResourceError) {
+  const HugePagePool pool = huge_page_pool();
+  EXPECT_THROW(HostMapping(pool.free_bytes() + 1, PageKind::kPool), ResourceError);
 }
 
 TEST(HostMapping, IsAbsentFromForkedChildren) {

@@ -3,10 +3,16 @@
 
 #include "kvferry/base/error.hpp"
 
+#include "made_up_machine.hpp"
+
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <functional>
 #include <optional>
+#include <string>
+#include <sys/wait.h>
+#include <system_error>
 #include <unistd.h>
 
 namespace kvferry::cpu_tier {
@@ -14,28 +20,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A made-up machine in a directory of its own.
-class MemoryBudget : public ::testing::Test {
+class MemoryBudget : public ::testing::Test, protected MadeUpMachine {
  protected:
-  MemoryBudget() {
-    std::string name = ::testing::TempDir() + "kvferry_budget_XXXXXX";
-    if (::mkdtemp(name.data()) == nullptr) throw ResourceError("no temporary directory: " + name);
-    directory_ = name;
-    root = MachineRoot{directory_ / "proc", directory_ / "cgroup"};
-  }
-  ~MemoryBudget() override { fs::remove_all(directory_); }
-
-  static void write(const fs::path& file, const std::string& text) {
-    fs::create_directories(file.parent_path());
-    std::ofstream(file) << text;
-  }
-  void write_proc(const std::string& file, const std::string& text) {
-    write(root.proc / file, text);
-  }
-  void write_cgroup(const std::string& file, const std::string& text) {
-    write(root.cgroup / file, text);
-  }
-
   /// Room under the limit of that name; nothing if it is not listed.
   std::optional<std::uint64_t> room(const std::string& name) const {
     for (const MemoryLimit& limit : read_memory_limits(root)) {
@@ -43,14 +29,6 @@ class MemoryBudget : public ::testing::Test {
     }
     return std::nullopt;
   }
-  std::string cgroup_name(const std::string& file, const std::string& level) const {
-    return "cgroup " + file + " of " + (level.empty() ? root.cgroup : root.cgroup / level).string();
-  }
-
-  MachineRoot root;
-
- private:
-  fs::path directory_;
 };
 
 TEST_F(MemoryBudget, MissingFilesLimitNothing) {
@@ -178,6 +156,71 @@ TEST(MemoryBudgetOfThisMachine, HasMemAvailable) {
   ASSERT_FALSE(limits.empty());
   EXPECT_EQ(limits.front().name, "MemAvailable");
   EXPECT_GT(limits.front().room_bytes, 0U);
+}
+
+/// A cgroup of this machine's own, with a limit; where the machine does not allow one, the test is
+/// skipped.
+class RealCgroup {
+ public:
+  explicit RealCgroup(std::uint64_t limit_bytes) {
+    const fs::path v2 = "/sys/fs/cgroup";
+    const fs::path v1 = v2 / "memory";
+    const bool has_v1 = fs::exists(v1 / "memory.limit_in_bytes");
+    path_ = (has_v1 ? v1 : v2) / ("kvferry_test_" + std::to_string(::getpid()));
+    std::error_code refused;
+    if (!fs::create_directory(path_, refused)) return;
+    std::ofstream limit(path_ / (has_v1 ? "memory.limit_in_bytes" : "memory.max"));
+    limit << limit_bytes << std::flush;
+    made_ = limit.good();
+  }
+  ~RealCgroup() {
+    std::error_code ignored;
+    fs::remove(path_, ignored);
+  }
+  RealCgroup(const RealCgroup&) = delete;
+  RealCgroup& operator=(const RealCgroup&) = delete;
+
+  [[nodiscard]] bool made() const { return made_; }
+  [[nodiscard]] const fs::path& path() const { return path_; }
+  /// Runs `work` in a child that is a member; its exit status, or nothing if it could not join.
+  [[nodiscard]] std::optional<int> run(const std::function<int()>& work) const {
+    constexpr int kNotJoined = 77;
+    const pid_t child = ::fork();
+    if (child == 0) {
+      std::ofstream members(path_ / "cgroup.procs");
+      members << ::getpid() << std::flush;
+      ::_exit(members.good() ? work() : kNotJoined);
+    }
+    int status = 0;
+    if (child < 0 || ::waitpid(child, &status, 0) != child || !WIFEXITED(status)) return -1;
+    if (WEXITSTATUS(status) == kNotJoined) return std::nullopt;
+    return WEXITSTATUS(status);
+  }
+
+ private:
+  fs::path path_;
+  bool made_ = false;
+};
+
+TEST(RealMemoryBudget, AMemberOfACgroupIsHeldToItsLimit) {
+  constexpr std::uint64_t kLimit = std::uint64_t{256} << 20;
+  const RealCgroup cgroup(kLimit);
+  if (!cgroup.made()) GTEST_SKIP() << "no cgroup can be made here";
+  const auto status = cgroup.run([&] {
+    try {
+      check_memory_budget(kLimit / 2);
+    } catch (const ResourceError&) {
+      return 1;
+    }
+    try {
+      check_memory_budget(kLimit + 1);
+    } catch (const ResourceError& error) {
+      return std::string(error.what()).find(cgroup.path().string()) == std::string::npos ? 2 : 0;
+    }
+    return 3;
+  });
+  if (!status) GTEST_SKIP() << "the cgroup cannot be joined";
+  EXPECT_EQ(*status, 0);
 }
 
 }  // namespace

@@ -36,7 +36,10 @@ inline std::vector<std::uint32_t> ids(std::span<const SlotId> slots) {
 /// A tier whose invariants are walked after every test.
 class TierFixture : public ::testing::Test {
  protected:
-  explicit TierFixture(std::uint32_t num_slots) : tier(num_slots) { tier.grow_to(num_slots); }
+  explicit TierFixture(std::uint32_t num_slots, const TierOptions& options = {})
+      : tier(num_slots, options) {
+    tier.grow_to(num_slots);
+  }
   void TearDown() override { tier.check_invariants(); }
 
   /// Reserves `wanted`, which fit.
@@ -46,6 +49,12 @@ class TierFixture : public ::testing::Test {
   /// Makes `wanted` readable.
   void store(std::span<const BlockKey> wanted) { tier.commit(take(wanted)); }
   Lease lease(std::span<const BlockKey> wanted) { return std::move(tier.lease(wanted)).value(); }
+  /// Makes `wanted`, which are readable, absent, as a load of them that failed does.
+  void forget(std::span<const BlockKey> wanted) {
+    Lease doubted = lease(wanted);
+    tier.forget(doubted);
+    tier.release(std::move(doubted));
+  }
 
   KeyState state(const BlockKey& wanted) const {
     KeyState result{};

@@ -3,7 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <limits>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -44,6 +47,27 @@ TEST(CopyRuns, NamesBothOverlappingDestinations) {
 
 TEST(CopyRuns, FindsAnOverlapBehindALongerRunThatContainsIt) {
   EXPECT_NE(rejection({{0x1000, 0x9000, 64}, {0x1010, 0x9100, 1}, {0x1020, 0x9200, 1}}), "");
+}
+
+TEST(CopyRuns, FindsTheOneOverlapAmongManyInAnyOrder) {
+  std::mt19937_64 random(1);
+  for (const std::uintptr_t size : {std::uintptr_t{1}, std::uintptr_t{24}, std::uintptr_t{4096}}) {
+    // The pool reaches over a border of many bits, so that high and low ones differ.
+    const std::uintptr_t pool = (std::uintptr_t{1} << 40U) - 100 * size;
+    std::vector<CopyRun> runs;
+    for (std::uintptr_t i = 0; i < 300; ++i) runs.push_back({pool + i * size, 0x1000, size});
+    for (int round = 0; round < 20; ++round) {
+      std::shuffle(runs.begin(), runs.end(), random);
+      ASSERT_EQ(rejection(runs), "") << size;
+      std::vector<CopyRun> overlapping = runs;
+      overlapping[random() % runs.size()].destination = runs[random() % runs.size()].destination;
+      const auto same = [](const CopyRun& a, const CopyRun& b) {
+        return a.destination == b.destination;
+      };
+      if (std::equal(runs.begin(), runs.end(), overlapping.begin(), same)) continue;
+      ASSERT_NE(rejection(overlapping), "") << size;
+    }
+  }
 }
 
 TEST(CopyRuns, SumsTheBytes) {

@@ -18,6 +18,8 @@ using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
 constexpr std::chrono::seconds kHang{120};
+// More than what the back end copies through the caches, and not a whole number of cache lines.
+constexpr std::size_t kStreamedBytes = (std::size_t{600} << 10U) + 37;
 
 /// A device, registered host memory and device memory of one size, and copies between their ends.
 class Rig {
@@ -154,16 +156,58 @@ TEST(HostLink, RejectedCopyDoesNotCountForFailNth) {
   EXPECT_EQ(event->wait(kHang), EventState::kFailed);
 }
 
-TEST(HostLink, FailedCopyIsPartlyWritten) {
-  Rig rig(64, {.fail_nth = 1});
+TEST(HostLink, OneCallPerRunIsSoManyCopies) {
+  Rig rig(64, {.fail_nth = 2});
   const auto stream = rig.device().create_stream();
   stream->fill(rig.buffer(), 9, 64);
-  rig.load(*stream, 0, 64);
-  rig.store(*stream, 0, 64);
+  std::vector<CopyRun> runs;
+  const auto host = reinterpret_cast<std::uintptr_t>(rig.host().data());
+  for (std::size_t i = 0; i < 64; i += 16) runs.push_back({rig.buffer() + i, host + i, 16});
+  stream->copy(CopyDirection::kHostToDevice, runs, CopyCall::kPerRun);
+  stream->copy(CopyDirection::kDeviceToHost, std::vector{CopyRun{host, rig.buffer(), 64}});
   ASSERT_TRUE(stream->synchronize(kHang));
   std::vector<std::uint8_t> expected(64, 1);
-  std::fill(expected.begin() + 32, expected.end(), std::uint8_t{9});
-  EXPECT_EQ(rig.host(), expected);
+  std::fill(expected.begin() + 24, expected.begin() + 32, std::uint8_t{9});
+  EXPECT_EQ(rig.host(), expected) << "the second copy failed half-way, and no other";
+}
+
+// The second size is copied past the caches.
+TEST(HostLink, FailedCopyIsPartlyWritten) {
+  for (const std::size_t size : {std::size_t{64}, kStreamedBytes}) {
+    Rig rig(size, {.fail_nth = 1});
+    const auto stream = rig.device().create_stream();
+    stream->fill(rig.buffer(), 9, size);
+    rig.load(*stream, 0, size);
+    rig.store(*stream, 0, size);
+    ASSERT_TRUE(stream->synchronize(kHang));
+    std::vector<std::uint8_t> expected(size, 1);
+    std::fill(expected.begin() + static_cast<std::ptrdiff_t>(size / 2), expected.end(),
+              std::uint8_t{9});
+    EXPECT_EQ(rig.host(), expected) << size;
+  }
+}
+
+TEST(HostLink, LargeBatchesOfOddRunsMoveTheirBytes) {
+  for (const HostLinkOptions& link :
+       {HostLinkOptions{}, HostLinkOptions{.latency = nanoseconds(1)}}) {
+    Rig rig(kStreamedBytes, link);
+    for (std::size_t i = 0; i < kStreamedBytes; ++i) {
+      rig.host()[i] = static_cast<std::uint8_t>(i % 251);
+    }
+    const auto expected = rig.host();
+    const auto stream = rig.device().create_stream();
+    const auto host = reinterpret_cast<std::uintptr_t>(rig.host().data());
+    std::vector<CopyRun> runs;
+    for (std::size_t i = 0; i < kStreamedBytes; i += 1001) {
+      runs.push_back({rig.buffer() + i, host + i, std::min<std::size_t>(1001, kStreamedBytes - i)});
+    }
+    stream->copy(CopyDirection::kHostToDevice, runs);
+    ASSERT_TRUE(stream->synchronize(kHang));
+    std::fill(rig.host().begin(), rig.host().end(), std::uint8_t{0});
+    rig.store(*stream, 0, kStreamedBytes);
+    ASSERT_TRUE(stream->synchronize(kHang));
+    EXPECT_EQ(rig.host(), expected);
+  }
 }
 
 TEST(HostLink, ShuffledKeepsTheOrderWithinAStream) {

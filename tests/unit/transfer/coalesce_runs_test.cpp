@@ -38,17 +38,19 @@ TEST(RunListTest, NeverMergesAcrossRegisteredPieces) {
 
 class CoalesceRunsTest : public TransferTest {
  protected:
-  std::vector<gpu::CopyRun> runs_of(TransferKind kind, GroupId group,
+  std::vector<gpu::CopyRun> runs_of(TransferKind kind, SlabClassId slab_class,
                                     const std::vector<BlockSlot>& blocks) {
+    const BlockClass of{rig_.geometries[slab_class.value()],
+                        cpu_tier::ArenaSlots(*rig_.arena, 1, Rig::kSlotBytes)};
     Piece piece;
     piece.kind = kind;
-    piece.geometry = &rig_.geometries[group.value()];
+    piece.of = &of;
     piece.blocks = blocks;
     piece.region = {.ticket = 1,
                     .address = kRing,
-                    .entry_bytes = piece.geometry->packed_bytes,
+                    .entry_bytes = of.geometry.packed_bytes,
                     .num_entries = static_cast<std::uint32_t>(blocks.size())};
-    return coalesce_runs(piece, *rig_.arena);
+    return coalesce_runs(piece);
   }
 
   static constexpr std::uintptr_t kRing = 0x10000;

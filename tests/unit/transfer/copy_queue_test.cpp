@@ -17,12 +17,12 @@ Piece make_piece(TransferKind kind, std::uint64_t transfer, std::uint64_t bytes)
 }
 
 std::uint64_t taken_transfer(CopyQueue& queue) {
-  const std::optional<Piece> piece = queue.take();
+  const std::optional<Piece> piece = queue.take({});
   return piece ? piece->transfer.value() : 0;
 }
 
 TEST(CopyQueueTest, TakesLoadsBeforeStoresAndEachInOrder) {
-  CopyQueue queue(1000);
+  CopyQueue queue(1000, 0);
   queue.push(make_piece(TransferKind::kStore, 1, 10));
   queue.push(make_piece(TransferKind::kStore, 2, 10));
   queue.push(make_piece(TransferKind::kLoad, 3, 10));
@@ -36,7 +36,7 @@ TEST(CopyQueueTest, TakesLoadsBeforeStoresAndEachInOrder) {
 }
 
 TEST(CopyQueueTest, BoundsTheBytesInFlightPerDirection) {
-  CopyQueue queue(25);
+  CopyQueue queue(25, 0);
   for (std::uint64_t i = 1; i <= 3; ++i) queue.push(make_piece(TransferKind::kStore, i, 10));
   queue.push(make_piece(TransferKind::kLoad, 9, 20));
   EXPECT_EQ(taken_transfer(queue), 9U);
@@ -50,7 +50,7 @@ TEST(CopyQueueTest, BoundsTheBytesInFlightPerDirection) {
 }
 
 TEST(CopyQueueTest, LetsOnePieceThroughThatIsLargerThanTheBound) {
-  CopyQueue queue(0);
+  CopyQueue queue(0, 0);
   queue.push(make_piece(TransferKind::kStore, 1, 10));
   queue.push(make_piece(TransferKind::kStore, 2, 10));
   EXPECT_EQ(taken_transfer(queue), 1U);
@@ -60,7 +60,7 @@ TEST(CopyQueueTest, LetsOnePieceThroughThatIsLargerThanTheBound) {
 }
 
 TEST(CopyQueueTest, RemovesOneTransferAndKeepsTheOrderOfTheOthers) {
-  CopyQueue queue(1000);
+  CopyQueue queue(1000, 0);
   for (const std::uint64_t id : {1U, 2U, 1U, 3U}) {
     queue.push(make_piece(TransferKind::kStore, id, 10));
   }

@@ -65,6 +65,18 @@ TEST_F(FailureTest, TheNthCopyFailsExactlyItsTransfer) {
   }
 }
 
+TEST_F(FailureTest, ADeviceThatCannotTellTheTimeOfACopyHasCopiedAllTheSame) {
+  Rig rig;
+  rig.write_block(Rig::kDense, BlockId(0), 7);
+  test_hooks::fail_nth_of("gpu.host.elapsed", 1);
+  ASSERT_EQ(rig.store(1, Rig::kDense, blocks_to_slots(0, 0, 1)), 1U);
+  const Completion end = rig.finish_one();
+  EXPECT_EQ(test_hooks::num_faults(), 1U);
+  EXPECT_EQ(end.outcome, TransferOutcome::kDone);
+  EXPECT_EQ(end.device_time.count(), 0);
+  EXPECT_EQ(rig.slot(Rig::kDense, SlotId(0)), pattern_bytes(7, Rig::kSlotBytes));
+}
+
 TEST_F(FailureTest, DropsTheRestOfAFailedTransfer) {
   Rig rig(
       {.transfer = {
@@ -216,7 +228,7 @@ TEST_F(FailureTest, ACopyRefusedHalfWayIsWaitedFor) {
   rig.valve.hold(Kind::kCopyH2D);
   // What is submitted: wait, record, first copy, second copy.
   test_hooks::fail_nth_of("gpu.host.submit", 4);
-  rig.engine->load(TransferId(1), GroupId(0), blocks_to_slots(0, 0, 1), fence);
+  rig.engine->load(TransferId(1), SlabClassId(0), blocks_to_slots(0, 0, 1), fence);
   await([&] { return rig.valve.num_arrived(Kind::kCopyH2D) == 1; }, "the first copy");
   EXPECT_FALSE(rig.engine->wait_idle(std::chrono::milliseconds(20)));
   rig.valve.open(Kind::kCopyH2D);

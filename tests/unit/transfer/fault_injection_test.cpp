@@ -15,14 +15,17 @@
 namespace kvferry::transfer {
 namespace {
 
-class FaultInjectionTest : public TransferTest {
+class FaultInjectionTest : public TransferTest,
+                           public ::testing::WithParamInterface<gpu::CopyPath> {
  protected:
   static constexpr std::uint32_t kBlocks = 6;
 
   static RigOptions options() {
     return {.transfer = {.staging_bytes = 12 * Rig::kSlotBytes,
                          .max_in_flight_bytes = 4 * Rig::kSlotBytes,
-                         .piece_bytes = 2 * Rig::kSlotBytes}};
+                         .piece_bytes = 2 * Rig::kSlotBytes,
+                         .copy_path = GetParam(),
+                         .load_staging_bytes = 4 * Rig::kSlotBytes}};
   }
 
   /// Two stores and two loads, one of each over several pieces and one cancelled; then one of each
@@ -81,13 +84,21 @@ class FaultInjectionTest : public TransferTest {
     if (!doubtful) {
       EXPECT_EQ(stats.ring_used_bytes, 0U);
     }
+    EXPECT_EQ(stats.load_staging_used_bytes, 0U);
     EXPECT_EQ(stats.queued_bytes, 0U);
     EXPECT_EQ(stats.in_flight_bytes, 0U);
   }
 };
 
+INSTANTIATE_TEST_SUITE_P(Paths, FaultInjectionTest,
+                         ::testing::Values(gpu::CopyPath::kPerRun, gpu::CopyPath::kBatch,
+                                           gpu::CopyPath::kKernel, gpu::CopyPath::kStaged),
+                         [](const ::testing::TestParamInfo<gpu::CopyPath>& instance) {
+                           return std::string(gpu::to_string(instance.param));
+                         });
+
 // Fails the 1st, 2nd, ... n-th operation, of ours and of the device's, until none fails.
-TEST_F(FaultInjectionTest, NothingLeaksOrHangsWhicheverOperationFails) {
+TEST_P(FaultInjectionTest, NothingLeaksOrHangsWhicheverOperationFails) {
   std::uint64_t num_refused_constructions = 0;
   std::uint64_t n = 0;
   bool failed = true;

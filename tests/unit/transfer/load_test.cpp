@@ -3,6 +3,7 @@
 #include "kvferry/base/test_hooks.hpp"
 
 #include "rig.hpp"
+#include "test_backend.hpp"
 
 #include <gtest/gtest.h>
 
@@ -18,40 +19,39 @@ using Kind = Valve::Kind;
 class LoadTest : public TransferTest {};
 
 TEST_F(LoadTest, CarriesEveryByteAndTouchesNothingElse) {
-  Rig rig({.transfer = {.piece_bytes = 1000}});
+  Rig rig({.backend = gpu::test_backend(), .transfer = {.piece_bytes = 1000}});
   for (std::uint32_t g = 0; g < 3; ++g) {
-    for (std::uint32_t s = 0; s < 160; ++s) rig.write_slot(GroupId(g), SlotId(s), g * 1000 + s);
-    for (std::uint32_t b = 0; b < 64; ++b) rig.write_block(GroupId(g), BlockId(b), 7777);
+    for (std::uint32_t s = 0; s < 160; ++s) rig.write_slot(SlabClassId(g), SlotId(s), g * 1000 + s);
+    for (std::uint32_t b = 0; b < 64; ++b) rig.write_block(SlabClassId(g), BlockId(b), 7777);
     std::vector<BlockSlot> blocks;
     for (std::uint32_t i = 0; i < 30; ++i) {
       blocks.push_back({.block = BlockId(i * 11 % 64), .slot = SlotId((i * 37 + g) % 160)});
     }
-    rig.load(g + 1, GroupId(g), blocks);
+    rig.load(g + 1, SlabClassId(g), blocks);
     const Completion end = rig.finish_one();
     EXPECT_EQ(end.transfer, TransferId(g + 1));
     EXPECT_EQ(end.kind, TransferKind::kLoad);
     EXPECT_EQ(end.outcome, TransferOutcome::kDone);
-    EXPECT_EQ(end.bytes, 30 * rig.packed_bytes(GroupId(g)));
+    EXPECT_EQ(end.bytes, 30 * rig.packed_bytes(SlabClassId(g)));
     std::vector<std::uint64_t> versions(64, 7777);
     for (const auto& [block, slot] : blocks) versions[block.value()] = g * 1000 + slot.value();
     for (std::uint32_t b = 0; b < 64; ++b) {
-      ASSERT_EQ(rig.block(GroupId(g), BlockId(b)),
-                pattern_bytes(versions[b], rig.packed_bytes(GroupId(g))))
-          << "group " << g << " block " << b;
+      ASSERT_EQ(rig.block(SlabClassId(g), BlockId(b)),
+                pattern_bytes(versions[b], rig.packed_bytes(SlabClassId(g))))
+          << "class " << g << " block " << b;
     }
   }
   // The gaps between the fragments as well.
   for (std::size_t f = 0; f < 3; ++f) {
     const gpu::Fragment& fragment = rig.geometries[0].fragments[f];
-    const auto* gap = reinterpret_cast<const std::uint8_t*>(fragment.base + fragment.bytes);
-    EXPECT_EQ(*gap, 0xee);
+    EXPECT_EQ(rig.device_byte(fragment.base + fragment.bytes), 0xee);
   }
   EXPECT_EQ(rig.engine->stats().loaded_blocks, 90U);
   EXPECT_EQ(rig.engine->stats().loaded_bytes, 30U * (128 + 192 + 47));
 }
 
 TEST_F(LoadTest, LoadsOneSlotIntoSeveralBlocks) {
-  Rig rig;
+  Rig rig({.backend = gpu::test_backend()});
   rig.write_slot(Rig::kStrided, SlotId(9), 3);
   rig.load(1, Rig::kStrided, {{BlockId(4), SlotId(9)}, {BlockId(1), SlotId(9)}});
   EXPECT_EQ(rig.finish_one().outcome, TransferOutcome::kDone);
@@ -64,24 +64,24 @@ TEST_F(LoadTest, SplitsABlockOfMoreFragmentsThanOneCallTakes) {
   Rig rig({.fragment_bytes = {std::vector<std::uint64_t>(num_fragments, 3)},
            .num_blocks = 2,
            .num_slots = 4});
-  const GroupId group(0);
-  rig.write_slot(group, SlotId(2), 21);
-  rig.load(1, group, {{BlockId(1), SlotId(2)}});
+  const SlabClassId slab_class(0);
+  rig.write_slot(slab_class, SlotId(2), 21);
+  rig.load(1, slab_class, {{BlockId(1), SlotId(2)}});
   EXPECT_EQ(rig.finish_one().outcome, TransferOutcome::kDone);
   EXPECT_EQ(rig.valve.num_arrived(Kind::kCopyH2D), 2U);
-  EXPECT_EQ(rig.block(group, BlockId(1)), pattern_bytes(21, 3 * num_fragments));
+  EXPECT_EQ(rig.block(slab_class, BlockId(1)), pattern_bytes(21, 3 * num_fragments));
 }
 
 TEST_F(LoadTest, KeepsEachCallWithinTheLimitOfRuns) {
   // 1,500 fragments: two blocks fit into one call, three do not.
   Rig rig(
       {.fragment_bytes = {std::vector<std::uint64_t>(1500, 5)}, .num_blocks = 8, .num_slots = 8});
-  for (std::uint32_t s = 0; s < 5; ++s) rig.write_slot(GroupId(0), SlotId(s), s);
-  rig.load(1, GroupId(0), blocks_to_slots(3, 0, 5));
+  for (std::uint32_t s = 0; s < 5; ++s) rig.write_slot(SlabClassId(0), SlotId(s), s);
+  rig.load(1, SlabClassId(0), blocks_to_slots(3, 0, 5));
   EXPECT_EQ(rig.finish_one().outcome, TransferOutcome::kDone);
   EXPECT_EQ(rig.valve.num_arrived(Kind::kCopyH2D), 3U);
   for (std::uint32_t s = 0; s < 5; ++s) {
-    EXPECT_EQ(rig.block(GroupId(0), BlockId(3 + s)), pattern_bytes(s, 7500));
+    EXPECT_EQ(rig.block(SlabClassId(0), BlockId(3 + s)), pattern_bytes(s, 7500));
   }
 }
 
@@ -157,7 +157,7 @@ TEST_F(LoadTest, LeavesAnEarlierGatherOfItsBlockTheOldBytes) {
 
 TEST_F(LoadTest, RefusesGroupsBlocksAndSlotsThatDoNotExist) {
   Rig rig;
-  EXPECT_THROW(rig.load(1, GroupId(3), {}), ProtocolError);
+  EXPECT_THROW(rig.load(1, SlabClassId(3), {}), ProtocolError);
   EXPECT_THROW(rig.load(1, Rig::kDense, {{BlockId(64), SlotId(0)}}), ProtocolError);
   EXPECT_THROW(rig.load(1, Rig::kDense, {{BlockId(0), SlotId(160)}}), ProtocolError);
   EXPECT_TRUE(rig.finish().empty());

@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rig.hpp"
 
+#include "kvferry/base/graveyard.hpp"
 #include "kvferry/base/test_hooks.hpp"
 
+#include "failing_device.hpp"
+#include "test_backend.hpp"
+
 #include <cstring>
+#include <span>
 #include <thread>
 #include <utility>
 
@@ -12,7 +17,7 @@ namespace {
 
 std::uint8_t* at(std::uintptr_t address) { return reinterpret_cast<std::uint8_t*>(address); }
 
-const std::vector<std::vector<std::uint64_t>> kDefaultGroups = {{40, 24, 64}, {192}, {17, 30}};
+const std::vector<std::vector<std::uint64_t>> kDefaultClasses = {{40, 24, 64}, {192}, {17, 30}};
 
 }  // namespace
 
@@ -36,81 +41,120 @@ Bytes pattern_bytes(std::uint64_t version, std::uint64_t num_bytes) {
 }
 
 Rig::Rig(const RigOptions& options) {
-  device = gpu::make_host_device(
-      options.link, [this](const gpu::OperationInfo& info) { return valve.pass(info); });
-  const auto& groups = options.fragment_bytes.empty() ? kDefaultGroups : options.fragment_bytes;
+  if (options.make_device != nullptr) {
+    device = options.make_device();
+    lent = std::make_unique<BorrowedDevice>(*device);
+  } else if (options.backend == "host") {
+    device = gpu::make_host_device(
+        options.link,
+        [held = shared_valve](const gpu::OperationInfo& info) { return held->pass(info); });
+    lent = std::make_unique<BorrowedDevice>(*device);
+  } else {
+    device = gpu::make_test_device(options.backend);
+    lent =
+        std::make_unique<FailingDevice>(*device, options.link.fail_probability, options.link.seed);
+  }
+  access_ = std::make_unique<gpu::DeviceAccess>(*device, device->create_stream());
+  const auto& sizes = options.fragment_bytes.empty() ? kDefaultClasses : options.fragment_bytes;
   std::uint64_t slot_bytes = kSlotBytes;
-  for (const auto& group : groups) {
+  for (const auto& slab_class : sizes) {
     std::vector<gpu::Fragment> fragments;
     std::uint64_t packed_bytes = 0;
-    for (const std::uint64_t bytes : group) {
+    for (const std::uint64_t bytes : slab_class) {
       // Different gaps, so that a mixed-up stride shows; none around a lone fragment.
-      const std::uint64_t stride = group.size() == 1 ? bytes : bytes + 3 + fragments.size();
+      const std::uint64_t stride = slab_class.size() == 1 ? bytes : bytes + 3 + fragments.size();
       pools.push_back(device->allocate(stride * options.num_blocks));
-      std::memset(at(pools.back()->address()), 0xee, pools.back()->size_bytes());
+      access_->fill(pools.back()->address(), 0xee, pools.back()->size_bytes());
       fragments.push_back(
           {.base = pools.back()->address(), .block_stride_bytes = stride, .bytes = bytes});
       packed_bytes += bytes;
     }
-    slot_bytes = std::max(slot_bytes, packed_bytes);
+    const std::size_t number = geometries.size();
+    const std::uint64_t count =
+        options.slots_per_chunk.empty() ? 1 : options.slots_per_chunk[number];
+    slot_bytes = std::max(slot_bytes, count * packed_bytes);
     geometries.push_back(gpu::make_block_geometry(std::move(fragments), options.num_blocks));
   }
   // The smallest registrations there are: with 192-byte slots, one per 64 slots.
-  arena = std::make_unique<cpu_tier::Arena>(*device, slot_bytes, options.num_slots,
-                                            cpu_tier::ArenaOptions{.max_piece_bytes = 1});
-  compute = options.compute == RigOptions::Compute::kThread ? device->create_stream()
-                                                            : device->view_stream(0);
-  engine = std::make_unique<TransferEngine>(*device, geometries, *arena, options.transfer);
+  arena = std::make_unique<cpu_tier::Arena>(
+      *device, slot_bytes, options.num_slots,
+      cpu_tier::ArenaOptions{.max_piece_bytes = 1, .max_registration_bytes = 1});
+  const bool own_stream =
+      options.make_device != nullptr || options.compute == RigOptions::Compute::kThread;
+  compute = own_stream ? device->create_stream() : device->view_stream(0);
+  access_->wait();
+  for (std::size_t i = 0; i < geometries.size(); ++i) {
+    const bool own = options.slots_per_chunk.empty();
+    classes.push_back({geometries[i], cpu_tier::ArenaSlots(
+                                          *arena, own ? 1 : options.slots_per_chunk[i],
+                                          own ? arena->slot_bytes() : geometries[i].packed_bytes)});
+  }
+  engine = std::make_unique<TransferEngine>(*lent, classes, options.transfer);
 }
 
-Rig::~Rig() { valve.open_all(); }
+Rig::~Rig() {
+  valve.open_all();
+  engine.reset();
+  const auto loss = device->lost();
+  if (loss && loss->memory == gpu::LostMemory::kInDoubt) bury(std::move(arena));
+}
 
-Bytes Rig::block(GroupId group, BlockId block) const {
-  const gpu::BlockGeometry& geometry = geometries[group.value()];
+Bytes Rig::block(SlabClassId slab_class, BlockId block) const {
+  const gpu::BlockGeometry& geometry = geometries[slab_class.value()];
   Bytes bytes(geometry.packed_bytes);
   for (std::size_t f = 0; f < geometry.fragments.size(); ++f) {
-    std::memcpy(bytes.data() + geometry.packed_offsets[f], at(geometry.fragment_address(f, block)),
-                geometry.fragments[f].bytes);
+    access_->read(
+        geometry.fragment_address(f, block),
+        std::span(bytes).subspan(geometry.packed_offsets[f], geometry.fragments[f].bytes));
   }
   return bytes;
 }
 
-void Rig::write_block(GroupId group, BlockId block, std::uint64_t version) {
-  const gpu::BlockGeometry& geometry = geometries[group.value()];
+void Rig::write_block(SlabClassId slab_class, BlockId block, std::uint64_t version) {
+  const gpu::BlockGeometry& geometry = geometries[slab_class.value()];
   const Bytes bytes = pattern_bytes(version, geometry.packed_bytes);
   for (std::size_t f = 0; f < geometry.fragments.size(); ++f) {
-    std::memcpy(at(geometry.fragment_address(f, block)), bytes.data() + geometry.packed_offsets[f],
-                geometry.fragments[f].bytes);
+    access_->write(
+        geometry.fragment_address(f, block),
+        std::span(bytes).subspan(geometry.packed_offsets[f], geometry.fragments[f].bytes));
   }
+  access_->wait();
 }
 
-Bytes Rig::slot(GroupId group, SlotId slot) const {
-  const std::uint8_t* begin = at(arena->slot_address(slot));
-  return {begin, begin + packed_bytes(group)};
+std::uint8_t Rig::device_byte(std::uintptr_t address) const {
+  std::uint8_t byte = 0;
+  access_->read(address, {&byte, 1});
+  return byte;
 }
 
-void Rig::write_slot(GroupId group, SlotId slot, std::uint64_t version) {
-  const Bytes bytes = pattern_bytes(version, packed_bytes(group));
-  std::memcpy(at(arena->slot_address(slot)), bytes.data(), bytes.size());
+Bytes Rig::slot(SlabClassId slab_class, SlotId slot) const {
+  const std::uint8_t* begin = at(classes[slab_class.value()].slots.address(slot));
+  return {begin, begin + packed_bytes(slab_class)};
 }
 
-void Rig::fill_on_compute(GroupId group, BlockId block, std::uint8_t value) {
-  const gpu::BlockGeometry& geometry = geometries[group.value()];
+void Rig::write_slot(SlabClassId slab_class, SlotId slot, std::uint64_t version) {
+  const Bytes bytes = pattern_bytes(version, packed_bytes(slab_class));
+  std::memcpy(at(classes[slab_class.value()].slots.address(slot)), bytes.data(), bytes.size());
+}
+
+void Rig::fill_on_compute(SlabClassId slab_class, BlockId block, std::uint8_t value) {
+  const gpu::BlockGeometry& geometry = geometries[slab_class.value()];
   for (std::size_t f = 0; f < geometry.fragments.size(); ++f) {
     compute->fill(geometry.fragment_address(f, block), value, geometry.fragments[f].bytes);
   }
 }
 
-std::uint32_t Rig::store(std::uint64_t transfer, GroupId group,
+std::uint32_t Rig::store(std::uint64_t transfer, SlabClassId slab_class,
                          const std::vector<BlockSlot>& blocks) {
   const TransferId id(transfer);
-  const std::uint32_t num_gathered = engine->gather(*compute, id, group, blocks);
+  const std::uint32_t num_gathered = engine->gather(*compute, id, slab_class, blocks);
   EXPECT_EQ(engine->seal(id), num_gathered != 0);
   return num_gathered;
 }
 
-void Rig::load(std::uint64_t transfer, GroupId group, const std::vector<BlockSlot>& blocks) {
-  engine->load(TransferId(transfer), group, blocks, engine->fence(*compute));
+void Rig::load(std::uint64_t transfer, SlabClassId slab_class,
+               const std::vector<BlockSlot>& blocks) {
+  engine->load(TransferId(transfer), slab_class, blocks, engine->fence(*compute));
 }
 
 std::vector<Completion> Rig::finish() {

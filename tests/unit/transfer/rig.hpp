@@ -5,6 +5,8 @@
 #include "kvferry/gpu/host_link.hpp"
 #include "kvferry/transfer/transfer_engine.hpp"
 
+#include "borrowed_device.hpp"
+#include "device_access.hpp"
 #include "valve.hpp"
 
 #include <gtest/gtest.h>
@@ -31,59 +33,77 @@ void await(const std::function<bool()>& condition, const std::string& what);
 [[nodiscard]] Bytes pattern_bytes(std::uint64_t version, std::uint64_t num_bytes);
 
 struct RigOptions {
+  /// test_backend.hpp. The valve and the simulated link are the host back end's; on the others the
+  /// link's failures are refused copies, and there is no valve.
+  std::string backend = "host";
   gpu::HostLinkOptions link = {};
-  /// One group per entry; the default has three (see rig.cpp).
+  /// One class per entry; the default has three (see rig.cpp).
   std::vector<std::vector<std::uint64_t>> fragment_bytes = {};
   std::uint32_t num_blocks = 64;
   std::uint32_t num_slots = 160;
+  /// By class, whose slots then share chunks, of which there are num_slots; empty: all classes have
+  /// the arena's own slots.
+  std::vector<std::uint32_t> slots_per_chunk = {};
   TransferOptions transfer = {.staging_bytes = std::uint64_t{1} << 16};
   /// Whether the compute stream is a thread, or runs each operation before the call returns.
   enum class Compute : std::uint8_t { kInline, kThread } compute = Compute::kInline;
+  /// Null: a host device, whose operations the valve sees. Another's compute stream is its own.
+  std::unique_ptr<gpu::Device> (*make_device)() = nullptr;
 };
 
-/// A host device, an engine's pool of blocks, an arena and a TransferEngine between them.
+/// A device, an engine's pool of blocks, an arena and a TransferEngine between them.
 class Rig {
  public:
   static constexpr std::uint64_t kSlotBytes = 192;
-  // The default groups.
-  static constexpr GroupId kStrided{0};  ///< 40 + 24 + 64 bytes with gaps.
-  static constexpr GroupId kDense{1};    ///< One fragment as large as a slot, no gaps.
-  static constexpr GroupId kOdd{2};      ///< 17 + 30 bytes with gaps, aligned to nothing.
+  // The default classes.
+  static constexpr SlabClassId kStrided{0};  ///< 40 + 24 + 64 bytes with gaps.
+  static constexpr SlabClassId kDense{1};    ///< One fragment as large as a slot, no gaps.
+  static constexpr SlabClassId kOdd{2};      ///< 17 + 30 bytes with gaps, aligned to nothing.
 
   explicit Rig(const RigOptions& options = {});
-  /// Opens the valve and closes the engine.
+  /// Opens the valve and closes the engine. Keeps the arena for a device lost with memory in doubt.
   ~Rig();
   Rig(const Rig&) = delete;
   Rig& operator=(const Rig&) = delete;
 
   /// Contents, read and written by the calling thread: nothing may be under way on them.
-  [[nodiscard]] Bytes block(GroupId group, BlockId block) const;
-  void write_block(GroupId group, BlockId block, std::uint64_t version);
-  [[nodiscard]] Bytes slot(GroupId group, SlotId slot) const;
-  void write_slot(GroupId group, SlotId slot, std::uint64_t version);
+  [[nodiscard]] Bytes block(SlabClassId slab_class, BlockId block) const;
+  void write_block(SlabClassId slab_class, BlockId block, std::uint64_t version);
+  [[nodiscard]] Bytes slot(SlabClassId slab_class, SlotId slot) const;
+  void write_slot(SlabClassId slab_class, SlotId slot, std::uint64_t version);
+  [[nodiscard]] std::uint8_t device_byte(std::uintptr_t address) const;
   /// Fills a block with one value in the order of the compute stream.
-  void fill_on_compute(GroupId group, BlockId block, std::uint8_t value);
+  void fill_on_compute(SlabClassId slab_class, BlockId block, std::uint8_t value);
 
-  [[nodiscard]] std::uint64_t packed_bytes(GroupId group) const {
-    return geometries[group.value()].packed_bytes;
+  [[nodiscard]] std::uint64_t packed_bytes(SlabClassId slab_class) const {
+    return geometries[slab_class.value()].packed_bytes;
   }
 
   /// gather() and seal() in one; the number gathered.
-  std::uint32_t store(std::uint64_t transfer, GroupId group, const std::vector<BlockSlot>& blocks);
+  std::uint32_t store(std::uint64_t transfer, SlabClassId slab_class,
+                      const std::vector<BlockSlot>& blocks);
   /// fence() and load() in one.
-  void load(std::uint64_t transfer, GroupId group, const std::vector<BlockSlot>& blocks);
+  void load(std::uint64_t transfer, SlabClassId slab_class, const std::vector<BlockSlot>& blocks);
   /// Waits until all is idle and polls.
   [[nodiscard]] std::vector<Completion> finish();
   /// finish(), when there is exactly one end.
   [[nodiscard]] Completion finish_one();
 
-  Valve valve;
+  /// Also the device's: of a lost one, operations may pass when the rig is gone.
+  std::shared_ptr<Valve> shared_valve = std::make_shared<Valve>();
+  Valve& valve = *shared_valve;
   std::unique_ptr<gpu::Device> device;
+  /// What the engine gets.
+  std::unique_ptr<BorrowedDevice> lent;
   std::vector<std::unique_ptr<gpu::DeviceBuffer>> pools;
   std::vector<gpu::BlockGeometry> geometries;
   std::unique_ptr<cpu_tier::Arena> arena;
+  std::vector<BlockClass> classes;
   std::unique_ptr<gpu::Stream> compute;
   std::unique_ptr<TransferEngine> engine;
+
+ private:
+  std::unique_ptr<gpu::DeviceAccess> access_;
 };
 
 /// `count` blocks from `first_block` on into slots from `first_slot` on.

@@ -3,6 +3,7 @@
 #include "kvferry/base/test_hooks.hpp"
 
 #include "rig.hpp"
+#include "test_backend.hpp"
 
 #include <gtest/gtest.h>
 
@@ -19,9 +20,9 @@ using Kind = Valve::Kind;
 class StoreTest : public TransferTest {};
 
 TEST_F(StoreTest, CarriesEveryByteOfEveryGroup) {
-  Rig rig;
+  Rig rig({.backend = gpu::test_backend()});
   for (std::uint32_t b = 0; b < 64; ++b) {
-    for (std::uint32_t g = 0; g < 3; ++g) rig.write_block(GroupId(g), BlockId(b), g * 1000 + b);
+    for (std::uint32_t g = 0; g < 3; ++g) rig.write_block(SlabClassId(g), BlockId(b), g * 1000 + b);
   }
   // Slots of all three registered pieces, in an order of their own.
   std::vector<std::vector<BlockSlot>> plans(3);
@@ -32,17 +33,17 @@ TEST_F(StoreTest, CarriesEveryByteOfEveryGroup) {
     }
   }
   for (std::uint32_t g = 0; g < 3; ++g) {
-    ASSERT_EQ(rig.store(g + 1, GroupId(g), plans[g]), 40U);
+    ASSERT_EQ(rig.store(g + 1, SlabClassId(g), plans[g]), 40U);
     const Completion end = rig.finish_one();
     EXPECT_EQ(end.transfer, TransferId(g + 1));
     EXPECT_EQ(end.kind, TransferKind::kStore);
     EXPECT_EQ(end.outcome, TransferOutcome::kDone);
     EXPECT_EQ(end.reason, "");
-    EXPECT_EQ(end.bytes, 40 * rig.packed_bytes(GroupId(g)));
+    EXPECT_EQ(end.bytes, 40 * rig.packed_bytes(SlabClassId(g)));
     for (const auto& [block, slot] : plans[g]) {
-      ASSERT_EQ(rig.slot(GroupId(g), slot),
-                pattern_bytes(g * 1000 + block.value(), rig.packed_bytes(GroupId(g))))
-          << "group " << g << " slot " << slot.value();
+      ASSERT_EQ(rig.slot(SlabClassId(g), slot),
+                pattern_bytes(g * 1000 + block.value(), rig.packed_bytes(SlabClassId(g))))
+          << "class " << g << " slot " << slot.value();
     }
   }
   EXPECT_EQ(rig.engine->stats().ring_used_bytes, 0U);
@@ -86,7 +87,7 @@ TEST_F(StoreTest, WithoutARingStoresNothing) {
 // vllm#45704: the next step overwrites a block whose store is still under way.
 TEST_F(StoreTest, StoresWhatTheBlocksHeldWhenTheyWereGathered) {
   for (const auto compute : {RigOptions::Compute::kInline, RigOptions::Compute::kThread}) {
-    Rig rig({.compute = compute});
+    Rig rig({.backend = gpu::test_backend(), .compute = compute});
     for (std::uint32_t b = 0; b < 8; ++b) rig.write_block(Rig::kStrided, BlockId(b), b);
     rig.valve.hold(Kind::kCopyD2H);
     if (compute == RigOptions::Compute::kThread) rig.valve.hold(Kind::kGather);
@@ -209,11 +210,11 @@ TEST_F(StoreTest, BoundsTheBytesInFlight) {
 
 TEST_F(StoreTest, RefusesGroupsBlocksAndSlotsThatDoNotExist) {
   Rig rig;
-  const auto gather = [&](GroupId group, std::uint32_t block, std::uint32_t slot) {
+  const auto gather = [&](SlabClassId slab_class, std::uint32_t block, std::uint32_t slot) {
     const auto blocks = blocks_to_slots(block, slot, 1);
-    static_cast<void>(rig.engine->gather(*rig.compute, TransferId(1), group, blocks));
+    static_cast<void>(rig.engine->gather(*rig.compute, TransferId(1), slab_class, blocks));
   };
-  EXPECT_THROW(gather(GroupId(3), 0, 0), ProtocolError);
+  EXPECT_THROW(gather(SlabClassId(3), 0, 0), ProtocolError);
   EXPECT_THROW(gather(Rig::kDense, 64, 0), ProtocolError);
   EXPECT_THROW(gather(Rig::kDense, 0, 160), ProtocolError);
   EXPECT_FALSE(rig.engine->seal(TransferId(1))) << "nothing of a refused call is queued";

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rig.hpp"
+#include "test_backend.hpp"
 
 #include <gtest/gtest.h>
 
@@ -9,6 +10,7 @@
 #include <optional>
 #include <random>
 #include <set>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -32,9 +34,9 @@ class Stress {
   Stress(std::uint64_t seed, const RigOptions& options)
       : random_(seed), rig_(options), num_slots_(options.num_slots) {
     for (std::uint32_t b = 0; b < options.num_blocks; ++b) {
-      for (std::uint32_t g = 0; g < kNumGroups; ++g) {
+      for (std::uint32_t g = 0; g < kNumClasses; ++g) {
         const std::uint64_t version = next_version_++;
-        rig_.write_block(GroupId(g), BlockId(b), version);
+        rig_.write_block(SlabClassId(g), BlockId(b), version);
         blocks_[{g, b}] = {.version = version};
       }
     }
@@ -64,7 +66,7 @@ class Stress {
           if (!active_.empty() && random_() % 2 == 0) rig_.engine->cancel(any_active());
           break;
         case 6:
-          overwrite(random_() % kNumGroups, any_block());
+          overwrite(random_() % kNumClasses, any_block());
           break;
         default:
           take_ends();
@@ -81,6 +83,7 @@ class Stress {
     observer.join();
     EXPECT_TRUE(active_.empty()) << active_.size() << " transfers never ended";
     EXPECT_EQ(rig_.engine->stats().ring_used_bytes, 0U);
+    EXPECT_EQ(rig_.engine->stats().load_staging_used_bytes, 0U);
     EXPECT_EQ(rig_.engine->stats().queued_bytes, 0U);
     EXPECT_EQ(rig_.engine->stats().in_flight_bytes, 0U);
     check_all();
@@ -89,12 +92,12 @@ class Stress {
   std::map<TransferOutcome, int> outcomes;
 
  private:
-  static constexpr std::uint32_t kNumGroups = 3;
+  static constexpr std::uint32_t kNumClasses = 3;
   using Place = std::pair<std::uint32_t, std::uint32_t>;  ///< Group and block.
 
   struct Active {
     TransferKind kind = TransferKind::kStore;
-    std::uint32_t group = 0;
+    std::uint32_t slab_class = 0;
     std::vector<BlockSlot> blocks;
     std::vector<Contents> contents;  ///< What arrives.
   };
@@ -108,39 +111,39 @@ class Stress {
     return TransferId(at->first);
   }
 
-  void overwrite(std::uint64_t group, std::uint32_t block) {
-    const Place place(static_cast<std::uint32_t>(group), block);
+  void overwrite(std::uint64_t slab_class, std::uint32_t block) {
+    const Place place(static_cast<std::uint32_t>(slab_class), block);
     if (loading_.contains(place)) return;
     const auto value = static_cast<std::uint8_t>(random_());
-    rig_.fill_on_compute(GroupId(place.first), BlockId(block), value);
+    rig_.fill_on_compute(SlabClassId(place.first), BlockId(block), value);
     blocks_[place] = {.value = value};
   }
 
   void store() {
     Active store;
-    store.group = static_cast<std::uint32_t>(random_() % kNumGroups);
+    store.slab_class = static_cast<std::uint32_t>(random_() % kNumClasses);
     std::set<std::uint32_t> used;
     const std::uint64_t wanted = 1 + random_() % 12;
     for (std::uint64_t i = 0; i < wanted; ++i) {
       const auto slot = static_cast<std::uint32_t>(random_() % num_slots_);
       const std::uint32_t block = any_block();
       if (busy_slots_.contains(slot) || used.contains(slot)) continue;
-      if (loading_.contains({store.group, block})) continue;
+      if (loading_.contains({store.slab_class, block})) continue;
       used.insert(slot);
       store.blocks.push_back({BlockId(block), SlotId(slot)});
-      store.contents.push_back(blocks_.at({store.group, block}));
+      store.contents.push_back(blocks_.at({store.slab_class, block}));
     }
     const std::uint64_t id = next_transfer_++;
     // In two calls now and then.
     const std::size_t first = random_() % 3 == 0 ? store.blocks.size() / 2 : store.blocks.size();
     const std::span<const BlockSlot> all(store.blocks);
-    std::size_t gathered = gather(id, store.group, all.first(first));
-    if (gathered == first) gathered += gather(id, store.group, all.subspan(first));
+    std::size_t gathered = gather(id, store.slab_class, all.first(first));
+    if (gathered == first) gathered += gather(id, store.slab_class, all.subspan(first));
     const bool accepted = rig_.engine->seal(TransferId(id));
     ASSERT_EQ(accepted, gathered != 0);
     // vllm#45704, G1: the engine reuses the blocks at once.
     for (const auto& [block, slot] : store.blocks) {
-      if (random_() % 2 == 0) overwrite(store.group, block.value());
+      if (random_() % 2 == 0) overwrite(store.slab_class, block.value());
     }
     if (!accepted) return;
     store.blocks.resize(gathered);
@@ -152,25 +155,26 @@ class Stress {
     active_[id] = std::move(store);
   }
 
-  std::size_t gather(std::uint64_t id, std::uint32_t group, std::span<const BlockSlot> blocks) {
-    return rig_.engine->gather(*rig_.compute, TransferId(id), GroupId(group), blocks);
+  std::size_t gather(std::uint64_t id, std::uint32_t slab_class,
+                     std::span<const BlockSlot> blocks) {
+    return rig_.engine->gather(*rig_.compute, TransferId(id), SlabClassId(slab_class), blocks);
   }
 
   void load() {
     Active load;
     load.kind = TransferKind::kLoad;
-    load.group = static_cast<std::uint32_t>(random_() % kNumGroups);
+    load.slab_class = static_cast<std::uint32_t>(random_() % kNumClasses);
     for (const auto& [slot, held] : slots_) {
-      if (held.first != load.group || random_() % 2 == 0) continue;
+      if (held.first != load.slab_class || random_() % 2 == 0) continue;
       const std::uint32_t block = any_block();
-      if (!loading_.insert({load.group, block}).second) continue;
+      if (!loading_.insert({load.slab_class, block}).second) continue;
       load.blocks.push_back({BlockId(block), SlotId(slot)});
       load.contents.push_back(held.second);
       ++readers_[slot];
       busy_slots_.insert(slot);
     }
     const std::uint64_t id = next_transfer_++;
-    rig_.engine->load(TransferId(id), GroupId(load.group), load.blocks,
+    rig_.engine->load(TransferId(id), SlabClassId(load.slab_class), load.blocks,
                       rig_.engine->fence(*rig_.compute));
     active_[id] = std::move(load);
   }
@@ -194,33 +198,35 @@ class Stress {
     if (active.kind == TransferKind::kStore) {
       busy_slots_.erase(slot.value());
       if (!done) return;
-      slots_[slot.value()] = {active.group, active.contents[i]};
-      ASSERT_EQ(rig_.slot(GroupId(active.group), slot), expected(active, i));
+      slots_[slot.value()] = {active.slab_class, active.contents[i]};
+      ASSERT_EQ(rig_.slot(SlabClassId(active.slab_class), slot), expected(active, i));
       return;
     }
     if (--readers_[slot.value()] == 0) busy_slots_.erase(slot.value());
-    loading_.erase({active.group, block.value()});
+    loading_.erase({active.slab_class, block.value()});
     if (done) {
-      blocks_[{active.group, block.value()}] = active.contents[i];
-      ASSERT_EQ(rig_.block(GroupId(active.group), block), expected(active, i));
+      blocks_[{active.slab_class, block.value()}] = active.contents[i];
+      ASSERT_EQ(rig_.block(SlabClassId(active.slab_class), block), expected(active, i));
     } else {
-      overwrite(active.group, block.value());  // Worthless: the engine would compute it again.
+      overwrite(active.slab_class, block.value());  // Worthless: the engine would compute it again.
     }
   }
 
   Bytes expected(const Active& active, std::size_t i) const {
-    return active.contents[i].bytes(rig_.packed_bytes(GroupId(active.group)));
+    return active.contents[i].bytes(rig_.packed_bytes(SlabClassId(active.slab_class)));
   }
 
   void check_all() {
     ASSERT_TRUE(rig_.compute->synchronize(kForever));
     for (const auto& [place, contents] : blocks_) {
-      const GroupId group(place.first);
-      ASSERT_EQ(rig_.block(group, BlockId(place.second)), contents.bytes(rig_.packed_bytes(group)));
+      const SlabClassId slab_class(place.first);
+      ASSERT_EQ(rig_.block(slab_class, BlockId(place.second)),
+                contents.bytes(rig_.packed_bytes(slab_class)));
     }
     for (const auto& [slot, held] : slots_) {
-      const GroupId group(held.first);
-      ASSERT_EQ(rig_.slot(group, SlotId(slot)), held.second.bytes(rig_.packed_bytes(group)));
+      const SlabClassId slab_class(held.first);
+      ASSERT_EQ(rig_.slot(slab_class, SlotId(slot)),
+                held.second.bytes(rig_.packed_bytes(slab_class)));
     }
   }
 
@@ -232,22 +238,32 @@ class Stress {
   std::map<std::uint64_t, Active> active_;
   std::map<Place, Contents> blocks_;
   std::set<Place> loading_;
-  /// Readable slots: their group and contents.
+  /// Readable slots: their class and contents.
   std::map<std::uint32_t, std::pair<std::uint32_t, Contents>> slots_;
   std::map<std::uint32_t, int> readers_;
   std::set<std::uint32_t> busy_slots_;
 };
 
-class StressTest : public TransferTest {};
+/// Nothing: what the device's traits and times choose.
+class StressTest : public TransferTest,
+                   public ::testing::WithParamInterface<std::optional<gpu::CopyPath>> {};
+INSTANTIATE_TEST_SUITE_P(
+    Paths, StressTest,
+    ::testing::Values(std::nullopt, std::optional(gpu::CopyPath::kPerRun),
+                      std::optional(gpu::CopyPath::kKernel), std::optional(gpu::CopyPath::kStaged)),
+    [](const ::testing::TestParamInfo<std::optional<gpu::CopyPath>>& instance) {
+      return std::string(instance.param ? gpu::to_string(*instance.param) : "chosen");
+    });
 
 // dynamo#5068, LMCache#4342: right bytes and exactly one end each, under failures, cancels and
 // reuse.
-TEST_F(StressTest, EveryTransferEndsOnceAndNoByteIsWrong) {
+TEST_P(StressTest, EveryTransferEndsOnceAndNoByteIsWrong) {
   const std::uint64_t seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
   for (int round = 0; round < 4; ++round) {
     std::mt19937_64 random(seed + static_cast<std::uint64_t>(round));
     RigOptions options;
+    options.backend = gpu::test_backend();
     options.num_blocks = 48;
     options.num_slots = 160;
     options.link.seed = random();
@@ -256,7 +272,9 @@ TEST_F(StressTest, EveryTransferEndsOnceAndNoByteIsWrong) {
     options.link.order = random() % 2 == 0 ? gpu::LinkOrder::kFifo : gpu::LinkOrder::kShuffled;
     options.transfer = {.staging_bytes = 1500 + random() % 6000,
                         .max_in_flight_bytes = random() % 4000,
-                        .piece_bytes = random() % 1500};
+                        .piece_bytes = random() % 1500,
+                        .copy_path = GetParam(),
+                        .load_staging_bytes = 400 + random() % 4000};
     options.compute =
         random() % 4 == 0 ? RigOptions::Compute::kInline : RigOptions::Compute::kThread;
     Stress stress(seed ^ random(), options);
@@ -270,13 +288,18 @@ TEST_F(StressTest, EveryTransferEndsOnceAndNoByteIsWrong) {
 }
 
 // close() from another thread at any moment of the engine thread's work; LMCache#4342, #5263.
-TEST_F(StressTest, CloseAtAnyMomentEndsEveryAcceptedTransferOnce) {
+TEST_P(StressTest, CloseAtAnyMomentEndsEveryAcceptedTransferOnce) {
   const std::uint64_t seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937_64 random(seed);
   for (int round = 0; round < 30; ++round) {
-    Rig rig({.link = {.jitter = std::chrono::microseconds(30), .seed = random()},
-             .transfer = {.staging_bytes = 3000, .max_in_flight_bytes = 600, .piece_bytes = 400}});
+    Rig rig({.backend = gpu::test_backend(),
+             .link = {.jitter = std::chrono::microseconds(30), .seed = random()},
+             .transfer = {.staging_bytes = 3000,
+                          .max_in_flight_bytes = 600,
+                          .piece_bytes = 400,
+                          .copy_path = GetParam(),
+                          .load_staging_bytes = 1000}});
     const std::uint64_t close_after = random() % 60;
     std::atomic<std::uint64_t> step{0};
     std::thread closer([&] {

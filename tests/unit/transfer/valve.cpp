@@ -29,6 +29,12 @@ void Valve::fail_nth(Kind kind, std::uint64_t nth) {
   gate(kind).fail_in = nth;
 }
 
+void Valve::lose_nth(Kind kind, std::uint64_t nth, gpu::LostMemory memory) {
+  MutexLock lock(mutex_);
+  gate(kind).lose_in = nth;
+  gate(kind).loses = memory;
+}
+
 std::uint64_t Valve::num_arrived(Kind kind) const {
   MutexLock lock(mutex_);
   return gates_[static_cast<std::size_t>(kind)].num_arrived;
@@ -39,10 +45,13 @@ gpu::OperationVerdict Valve::pass(const gpu::OperationInfo& info) {
   Gate& entered = gate(info.kind);
   ++entered.num_arrived;
   const bool fail = entered.fail_in != 0 && --entered.fail_in == 0;
+  const bool lose = entered.lose_in != 0 && --entered.lose_in == 0;
   while (entered.held && entered.let_through == 0)
     opened_.wait_for(mutex_, std::chrono::seconds(1));
   if (entered.held) --entered.let_through;
-  return {.fail = fail};
+  gpu::OperationVerdict verdict{.fail = fail};
+  if (lose) verdict.loses = entered.loses;
+  return verdict;
 }
 
 }  // namespace kvferry::transfer

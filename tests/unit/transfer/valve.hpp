@@ -23,6 +23,10 @@ class Valve {
   /// The `nth` operation of this kind from now on (from 1) fails.
   void fail_nth(Kind kind, std::uint64_t nth);
 
+  /// The device is lost with the `nth` operation of this kind from now on (from 1), which is held
+  /// back first like every other.
+  void lose_nth(Kind kind, std::uint64_t nth, gpu::LostMemory memory);
+
   /// Operations of this kind that came, held back or not.
   [[nodiscard]] std::uint64_t num_arrived(Kind kind) const;
 
@@ -35,6 +39,8 @@ class Valve {
     std::uint64_t let_through = 0;
     std::uint64_t fail_in = 0;
     std::uint64_t num_arrived = 0;
+    std::uint64_t lose_in = 0;
+    gpu::LostMemory loses = gpu::LostMemory::kInDoubt;
   };
   [[nodiscard]] Gate& gate(Kind kind) KVFERRY_REQUIRES(mutex_) {
     return gates_[static_cast<std::size_t>(kind)];

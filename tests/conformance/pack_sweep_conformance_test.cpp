@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "device_test.hpp"
+
+#include <cstring>
+#include <random>
+#include <utility>
+
+namespace kvferry::gpu {
+namespace {
+
+constexpr std::uint8_t kUntouched = 0xee;
+constexpr std::size_t kGuardBytes = 64;
+/// Of one random gather.
+constexpr std::size_t kMostBytes = 64 << 10U;
+
+/// Gather and scatter over random geometries. What they shall do is worked out from the fragments
+/// as they were given, without the library's arithmetic.
+class PackSweepConformance : public DeviceTest {
+ protected:
+  /// Fragments of one pool; their bases are offsets into it.
+  struct Shape {
+    std::vector<Fragment> fragments;
+    std::uint32_t num_blocks = 0;
+    std::size_t pool_bytes = 0;
+    std::size_t packed_bytes = 0;
+
+    void add(std::size_t gap_before, std::uint64_t bytes, std::uint64_t stride) {
+      fragments.push_back({pool_bytes + gap_before, stride, bytes});
+      pool_bytes += gap_before + num_blocks * stride;
+      packed_bytes += bytes;
+    }
+    /// In the pool at `address`.
+    [[nodiscard]] BlockGeometry geometry(std::uintptr_t address) const {
+      std::vector<Fragment> placed = fragments;
+      for (Fragment& fragment : placed) fragment.base += address;
+      return make_block_geometry(std::move(placed), num_blocks);
+    }
+    /// Calls `visit(offset in the pool, offset in the packed block, bytes)` for a block's pieces.
+    template <class Visit>
+    void for_each_piece(BlockId block, Visit visit) const {
+      std::size_t packed = 0;
+      for (const Fragment& fragment : fragments) {
+        visit(fragment.base + block.value() * fragment.block_stride_bytes, packed, fragment.bytes);
+        packed += fragment.bytes;
+      }
+    }
+  };
+
+  static Shape random_shape(std::mt19937& random) {
+    // Sizes that vector accesses like, and such that they do not.
+    const auto random_bytes = [&random]() -> std::uint64_t {
+      switch (random() % 5) {
+        case 0:
+          return 1 + random() % 64;
+        case 1:
+          return 1 + random() % 3000;
+        case 2:
+          return 16 * (1 + random() % 300);
+        case 3:
+          return 512U << (random() % 4);
+        default:
+          return 4096 + random() % 8 - 4;
+      }
+    };
+    Shape shape;
+    shape.num_blocks = 1 + random() % 48;
+    const std::size_t num_fragments = 1 + random() % 12;
+    const bool aligned = random() % 3 == 0;
+    for (std::size_t i = 0; i < num_fragments; ++i) {
+      std::uint64_t bytes = random_bytes();
+      if (aligned) bytes = (bytes + 15) / 16 * 16;
+      const std::uint64_t gap = random() % 3 == 0 ? 0 : random() % 80;
+      const std::uint64_t before = random() % 50;
+      shape.add(aligned ? before / 16 * 16 : before, bytes,
+                bytes + (aligned ? gap / 16 * 16 : gap));
+    }
+    return shape;
+  }
+
+  /// Gathers blocks (some of them twice) of one pool and scatters them over another one; every byte
+  /// of the packed blocks, of both pools and around them is checked.
+  void expect_packed(const Shape& shape, std::size_t num_gathered, std::mt19937& random) {
+    std::vector<BlockId> from;
+    for (std::size_t i = 0; i < num_gathered; ++i) {
+      from.emplace_back(static_cast<std::uint32_t>(random() % shape.num_blocks));
+    }
+    std::vector<BlockId> to;
+    for (std::uint32_t i = 0; i < shape.num_blocks; ++i) to.emplace_back(i);
+    std::shuffle(to.begin(), to.end(), random);
+    to.resize(std::min<std::size_t>(to.size(), num_gathered));
+
+    const auto source_bytes = pattern(shape.pool_bytes, static_cast<std::uint8_t>(random()));
+    auto target_bytes = pattern(shape.pool_bytes, static_cast<std::uint8_t>(random()));
+    const auto source = device().allocate(shape.pool_bytes);
+    const auto target = device().allocate(shape.pool_bytes);
+    upload(source_bytes, source->address());
+    upload(target_bytes, target->address());
+    const std::size_t offset = kGuardBytes + random() % 32;
+    const std::size_t packed_end = offset + num_gathered * shape.packed_bytes;
+    const auto packed = device().allocate(packed_end + kGuardBytes);
+
+    const auto stream = device().create_stream();
+    const auto ended = device().create_event();
+    stream->fill(packed->address(), kUntouched, packed->size_bytes());
+    stream->gather(shape.geometry(source->address()), from, packed->address() + offset);
+    stream->scatter(shape.geometry(target->address()), to, packed->address() + offset);
+    stream->record(*ended);
+    ASSERT_EQ(ended->wait(kHang), EventState::kDone) << ended->failure();
+
+    std::vector<std::uint8_t> packed_bytes(packed->size_bytes(), kUntouched);
+    for (std::size_t i = 0; i < from.size(); ++i) {
+      shape.for_each_piece(from[i], [&](std::size_t in_pool, std::size_t in_block, std::size_t n) {
+        std::memcpy(&packed_bytes[offset + i * shape.packed_bytes + in_block],
+                    &source_bytes[in_pool], n);
+      });
+    }
+    for (std::size_t i = 0; i < to.size(); ++i) {
+      shape.for_each_piece(to[i], [&](std::size_t in_pool, std::size_t in_block, std::size_t n) {
+        std::memcpy(&target_bytes[in_pool],
+                    &packed_bytes[offset + i * shape.packed_bytes + in_block], n);
+      });
+    }
+    // Not EXPECT_EQ, which would print megabytes.
+    EXPECT_TRUE(download(packed->address(), packed->size_bytes()) == packed_bytes);
+    EXPECT_TRUE(download(target->address(), shape.pool_bytes) == target_bytes);
+    EXPECT_TRUE(download(source->address(), shape.pool_bytes) == source_bytes);
+  }
+};
+KVFERRY_INSTANTIATE_CONFORMANCE(PackSweepConformance);
+
+TEST_P(PackSweepConformance, RandomGeometriesArePackedAndUnpackedToTheByte) {
+  std::mt19937 random(1);
+  for (int round = 0; round < 40; ++round) {
+    SCOPED_TRACE("round " + std::to_string(round));
+    const Shape shape = random_shape(random);
+    // The stand-ins' kernels are slow in debug builds.
+    const std::size_t most = std::max<std::size_t>(1, kMostBytes / shape.packed_bytes);
+    expect_packed(shape, 1 + random() % std::min<std::size_t>(most, 40), random);
+    if (HasFailure()) return;
+  }
+}
+
+TEST_P(PackSweepConformance, EveryFragmentSizeAtEveryAlignment) {
+  std::mt19937 random(2);
+  for (const std::uint64_t around : {16U, 32U, 512U, 4096U}) {
+    Shape shape;
+    shape.num_blocks = 5;
+    for (std::uint64_t bytes = around - 15; bytes <= around + 15; ++bytes) {
+      // An odd stride: five blocks lie at five alignments.
+      shape.add(bytes % 16, bytes, bytes + (bytes % 2 == 0 ? 1 : 2));
+    }
+    for (int round = 0; round < 3; ++round) expect_packed(shape, 5, random);
+    if (HasFailure()) return;
+  }
+}
+
+TEST_P(PackSweepConformance, FragmentsBeyond64KiB) {
+  std::mt19937 random(3);
+  for (const std::uint64_t bytes : {65'535U, 65'536U, 65'537U, 131'075U}) {
+    Shape shape;
+    shape.num_blocks = 2;
+    shape.add(0, bytes, bytes);
+    shape.add(bytes % 7, 48, 64);
+    expect_packed(shape, 2, random);
+    if (HasFailure()) return;
+  }
+}
+
+// More than one launch takes on the drivers (960).
+TEST_P(PackSweepConformance, MoreBlocksThanOneLaunchTakes) {
+  std::mt19937 random(4);
+  for (const std::size_t num_blocks : {959U, 960U, 961U, 1921U}) {
+    Shape shape;
+    shape.num_blocks = static_cast<std::uint32_t>(num_blocks);
+    shape.add(3, 29, 37);
+    shape.add(0, 64, 64);
+    expect_packed(shape, num_blocks, random);
+    if (HasFailure()) return;
+  }
+}
+
+TEST_P(PackSweepConformance, ManyFragmentsOfOneBlock) {
+  std::mt19937 random(5);
+  Shape shape;
+  shape.num_blocks = 2;
+  for (std::size_t i = 0; i < 500; ++i) shape.add(i % 3, 1 + i % 33, 40);
+  expect_packed(shape, 2, random);
+}
+
+// Keys and values of a layer side by side, blocks between them: no fragment lies alone in its
+// range.
+TEST_P(PackSweepConformance, FragmentsThatInterleave) {
+  constexpr std::uint64_t kBlockBytes = 6 * 112;
+  Shape shape;
+  shape.num_blocks = 9;
+  for (std::uint64_t i = 0; i < 6; ++i) {
+    shape.fragments.push_back({i * 112, kBlockBytes, 100});
+    shape.packed_bytes += 100;
+  }
+  shape.pool_bytes = shape.num_blocks * kBlockBytes;
+  std::mt19937 random(6);
+  expect_packed(shape, 9, random);
+}
+
+}  // namespace
+}  // namespace kvferry::gpu

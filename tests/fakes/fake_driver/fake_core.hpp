@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kvferry/base/mutex.hpp"
+
+#include "fake_control.hpp"
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <thread>
+
+namespace kvferry::fakes {
+
+// Codes that both vendors share.
+inline constexpr int kOk = 0;
+inline constexpr int kInvalidValue = 1;
+inline constexpr int kOutOfMemory = 2;
+inline constexpr int kDeinitialized = 4;
+inline constexpr int kInvalidDevice = 101;
+inline constexpr int kInvalidContext = 201;
+inline constexpr int kInvalidHandle = 400;
+inline constexpr int kNotFound = 500;
+inline constexpr int kNotReady = 600;
+inline constexpr int kIllegalAddress = 700;
+inline constexpr int kAlreadyRegistered = 712;
+inline constexpr int kNotRegistered = 713;
+
+/// A point of a stream, reached once.
+class FakePoint {
+ public:
+  void reach();
+  [[nodiscard]] bool reached() const;
+  void wait() const;
+  [[nodiscard]] std::chrono::steady_clock::time_point when() const;
+
+ private:
+  mutable Mutex mutex_;
+  mutable CondVar changed_;
+  bool reached_ KVFERRY_GUARDED_BY(mutex_) = false;
+  std::chrono::steady_clock::time_point when_ KVFERRY_GUARDED_BY(mutex_);
+};
+
+/// Runs what is submitted, in order, on a thread of its own. Its destructor waits.
+class FakeStream {
+ public:
+  FakeStream();
+  FakeStream(const FakeStream&) = delete;
+  FakeStream& operator=(const FakeStream&) = delete;
+  ~FakeStream();
+  void submit(std::function<void()> work);
+  [[nodiscard]] bool idle() const;
+  /// Drops what has not begun.
+  void drop();
+
+ private:
+  void serve();
+  [[nodiscard]] std::function<void()> take();
+
+  mutable Mutex mutex_;
+  CondVar submitted_;
+  std::deque<std::function<void()>> queue_ KVFERRY_GUARDED_BY(mutex_);
+  bool busy_ KVFERRY_GUARDED_BY(mutex_) = false;
+  bool closing_ KVFERRY_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+/// One vendor's driver with one device. Every entry point first asks enter(). Handles are numbers
+/// that are never used twice.
+class FakeCore final : public FakeControl {
+ public:
+  /// `alias` is added to a host address to make the device's address of registered memory.
+  FakeCore(int version, std::uintptr_t alias) : first_version_(version), alias_(alias) { reset(); }
+
+  void reset() override;
+  void set_version(int version) override;
+  void hide(const std::string& function) override;
+  void set_architecture(const std::string& architecture) override;
+  void fail_nth(const std::string& function, std::uint64_t nth, int code) override;
+  void lose(int code) override;
+  void go_down_at_exit() override;
+  void slow_down(std::chrono::nanoseconds delay) override { delay_ = delay; }
+  void adopt(std::uintptr_t address, std::size_t bytes) override;
+  void settle() override;
+  void set_capturing(std::uintptr_t stream) override;
+  [[nodiscard]] std::uint64_t num_calls(const std::string& function) const override;
+  [[nodiscard]] std::uint64_t last_batch_runs() const override { return last_batch_runs_; }
+  [[nodiscard]] int last_source_order() const override { return last_source_order_; }
+  [[nodiscard]] std::uint64_t num_alive() const override;
+  [[nodiscard]] int thread_context() const override;
+  [[nodiscard]] int thread_capture_mode() const override;
+
+  /// Counts the call; kOk if it may go on.
+  [[nodiscard]] int enter(const char* function);
+  [[nodiscard]] int version() const;
+  [[nodiscard]] std::string architecture() const;
+  [[nodiscard]] bool hidden(const std::string& function) const;
+  [[nodiscard]] bool capturing(std::uintptr_t stream) const;
+  void note_batch(std::uint64_t num_runs, int source_order);
+  /// Of the calling thread.
+  static int& context();
+  static int& capture_mode();
+
+  [[nodiscard]] std::uintptr_t create_stream();
+  [[nodiscard]] int destroy_stream(std::uintptr_t stream);
+  [[nodiscard]] int query_stream(std::uintptr_t stream);
+  [[nodiscard]] int submit(std::uintptr_t stream, std::function<void()> work);
+  [[nodiscard]] static bool is_legacy(std::uintptr_t stream) { return stream <= 1; }
+
+  [[nodiscard]] std::uintptr_t create_event();
+  [[nodiscard]] int destroy_event(std::uintptr_t event);
+  [[nodiscard]] int record_event(std::uintptr_t event, std::uintptr_t stream);
+  [[nodiscard]] int query_event(std::uintptr_t event);
+  [[nodiscard]] int wait_event(std::uintptr_t stream, std::uintptr_t event);
+  [[nodiscard]] int elapsed(float* milliseconds, std::uintptr_t from, std::uintptr_t to);
+
+  [[nodiscard]] int allocate(std::uintptr_t* address, std::size_t bytes);
+  [[nodiscard]] int free(std::uintptr_t address);
+  void memory_info(std::size_t* free_bytes, std::size_t* total_bytes) const;
+  [[nodiscard]] int register_host(std::uintptr_t address, std::size_t bytes);
+  [[nodiscard]] int unregister_host(std::uintptr_t address);
+  [[nodiscard]] int device_address(std::uintptr_t host, std::uintptr_t* device) const;
+  /// Whether the range lies in one allocation or adopted range, or in one registration by its
+  /// device address.
+  [[nodiscard]] bool on_device(std::uintptr_t address, std::size_t bytes) const;
+  [[nodiscard]] bool registered(std::uintptr_t device, std::size_t bytes) const;
+  /// Whether the range overlaps a registration, by its host or its device address.
+  [[nodiscard]] bool touches_registration(std::uintptr_t address, std::size_t bytes) const;
+
+  [[nodiscard]] int fill(std::uintptr_t address, int value, std::size_t bytes,
+                         std::uintptr_t stream);
+  /// From memory that is not registered the bytes are taken during the call, and to it they are
+  /// there when the call returns; memory that is registered in part is refused.
+  [[nodiscard]] int copy_in(std::uintptr_t device, std::uintptr_t host, std::size_t bytes,
+                            std::uintptr_t stream);
+  [[nodiscard]] int copy_out(std::uintptr_t host, std::uintptr_t device, std::size_t bytes,
+                             std::uintptr_t stream);
+  [[nodiscard]] std::uintptr_t load_module();
+  [[nodiscard]] int unload_module(std::uintptr_t module);
+  /// A handle for a known kernel; 0 if there is none of the name.
+  [[nodiscard]] std::uintptr_t function(std::uintptr_t module, const std::string& name);
+  [[nodiscard]] int launch(std::uintptr_t function, unsigned num_ctas, unsigned num_threads,
+                           const void* argument, std::uintptr_t stream);
+
+ private:
+  void go_down();
+  [[nodiscard]] std::uintptr_t next_handle() KVFERRY_REQUIRES(mutex_) { return next_ += 16; }
+  void free_all();
+  [[nodiscard]] std::shared_ptr<FakeStream> stream(std::uintptr_t handle);
+  [[nodiscard]] void* memory(std::uintptr_t address) const;
+
+  const int first_version_;
+  const std::uintptr_t alias_;
+  mutable Mutex mutex_;
+  int version_ KVFERRY_GUARDED_BY(mutex_) = 0;
+  std::string architecture_ KVFERRY_GUARDED_BY(mutex_);
+  int lost_ KVFERRY_GUARDED_BY(mutex_) = 0;
+  std::uintptr_t capturing_ KVFERRY_GUARDED_BY(mutex_) = 0;
+  std::set<std::string> hidden_ KVFERRY_GUARDED_BY(mutex_);
+  struct Failure {
+    std::uint64_t calls_left;
+    int code;
+  };
+  std::map<std::string, Failure> failures_ KVFERRY_GUARDED_BY(mutex_);
+  std::map<std::string, std::uint64_t> calls_ KVFERRY_GUARDED_BY(mutex_);
+  std::atomic<std::uint64_t> last_batch_runs_{0};
+  std::atomic<int> last_source_order_{0};
+  std::atomic<std::chrono::nanoseconds> delay_{std::chrono::nanoseconds(0)};
+  std::uintptr_t next_ KVFERRY_GUARDED_BY(mutex_) = 0x1000;
+  std::map<std::uintptr_t, std::shared_ptr<FakeStream>> streams_ KVFERRY_GUARDED_BY(mutex_);
+  /// Their work may still run.
+  std::list<std::shared_ptr<FakeStream>> destroyed_ KVFERRY_GUARDED_BY(mutex_);
+  std::shared_ptr<FakeStream> legacy_ KVFERRY_GUARDED_BY(mutex_);
+  /// Null: never recorded.
+  std::map<std::uintptr_t, std::shared_ptr<FakePoint>> events_ KVFERRY_GUARDED_BY(mutex_);
+  std::map<std::uintptr_t, std::size_t> allocations_ KVFERRY_GUARDED_BY(mutex_);
+  std::map<std::uintptr_t, std::size_t> adopted_ KVFERRY_GUARDED_BY(mutex_);
+  /// By host address.
+  std::map<std::uintptr_t, std::size_t> registrations_ KVFERRY_GUARDED_BY(mutex_);
+  std::set<std::uintptr_t> modules_ KVFERRY_GUARDED_BY(mutex_);
+  std::map<std::uintptr_t, std::string> functions_ KVFERRY_GUARDED_BY(mutex_);
+};
+
+}  // namespace kvferry::fakes

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cuda back end under an engine whose KV cache is on the CPU: on the stand-in driver (fake_driver/README.md).
+
+The stand-in takes the engine's tensors for device memory, and the engine computes on its default stream: whatever the
+connector submits there has run before the engine goes on, as if the engine's kernels were queued behind it.
+"""
+
+import ctypes
+import functools
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+LIBRARY = Path(
+    os.environ.get("KVFERRY_FAKE_CUDA")
+    or Path(__file__).resolve().parents[2] / "build/host-debug/tests/fakes/libfake_cuda.so"
+)
+HOOKS = ("bind", "pump", "save")
+
+
+class StandIn:
+    """The stand-in driver of this process.
+
+    Raises
+    ------
+    OSError
+        It was not built: ``cmake --build --preset host-debug --target fake_cuda``.
+
+    """
+
+    def __init__(self) -> None:
+        self._driver = ctypes.CDLL(str(LIBRARY))
+        self._driver.kvferry_fake_adopt.argtypes = (ctypes.c_size_t, ctypes.c_size_t)
+
+    def install(self, patch: Callable[[Any, str, Any], None]) -> None:
+        """Let workers that are made from here on use it; `patch` is ``setattr`` or one that is taken back."""
+        from kvferry.vllm import kv_device
+        from kvferry.vllm.worker_side import WorkerSide
+
+        patch(kv_device, "find", self._find)
+        for name in HOOKS:
+            patch(WorkerSide, name, self._settled(getattr(WorkerSide, name)))
+
+    def _find(self, tensors: Iterable[Any], wanted: str) -> Any:
+        from kvferry.vllm.kv_device import KvDevice
+
+        class Device(KvDevice):
+            def compute_stream(self) -> int:
+                return 0
+
+            def free_bytes(self) -> int | None:
+                return None
+
+        for storage in {tensor.untyped_storage() for tensor in tensors}:
+            self._driver.kvferry_fake_adopt(storage.data_ptr(), storage.nbytes())
+        return Device("cuda", 0, str(LIBRARY))
+
+    def _settled(self, hook: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(hook)
+        def settled(*arguments: Any) -> None:
+            hook(*arguments)
+            self._driver.kvferry_fake_settle()
+
+        return settled

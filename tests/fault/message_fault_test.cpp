@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plans and reports that were damaged on their way: every bit flipped, every length cut. What
+// cannot be read is refused and changes nothing; the right message is taken afterwards.
+#include "kvferry/base/error.hpp"
+#include "kvferry/connector/scheduler_engine.hpp"
+#include "kvferry/connector/step_plan.hpp"
+#include "kvferry/connector/step_report.hpp"
+#include "kvferry/connector/worker_engine.hpp"
+#include "kvferry/gpu/host_link.hpp"
+
+#include "fake_engine.hpp"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <set>
+#include <span>
+#include <string>
+#include <thread>
+#include <type_traits>
+#include <vector>
+
+namespace kvferry::fault {
+namespace {
+
+using connector::EndedAs;
+using connector::SchedulerSnapshot;
+using connector::StepPlan;
+using connector::StepReport;
+
+constexpr connector::DomainId kDomain{7};
+constexpr std::uint32_t kNumBlocks = 16;
+constexpr std::uint32_t kNumSlots = 16;
+constexpr std::uint64_t kBlockBytes = 64;
+
+std::span<const std::byte> bytes_of(const std::string& message) {
+  return std::as_bytes(std::span(message));
+}
+
+/// All messages that differ from `message` in one bit, or end before it does, and one that goes on.
+std::vector<std::string> damaged(const std::string& message) {
+  std::vector<std::string> all{message + '\0'};
+  for (std::size_t size = 0; size < message.size(); ++size) all.push_back(message.substr(0, size));
+  for (std::size_t bit = 0; bit < message.size() * 8; ++bit) {
+    all.push_back(message);
+    all.back()[bit / 8] ^= static_cast<char>(1U << (bit % 8));
+  }
+  return all;
+}
+
+/// Whether a plan can be read but contradicts itself: a transfer or a slot comes twice, or a
+/// transfer has no id. A rank stops at it by KVFERRY_CHECK.
+bool contradicts_itself(const std::string& message) {
+  std::set<TransferId> transfers{TransferId(0)};
+  std::set<SlotId> slots;
+  bool twice = false;
+  try {
+    const StepPlan plan = connector::decode_plan(bytes_of(message));
+    for (const auto& order : plan.loads) twice |= !transfers.insert(order.transfer).second;
+    for (const auto& order : plan.stores) {
+      twice |= !transfers.insert(order.transfer).second;
+      for (const BlockSlot& pair : order.blocks) twice |= !slots.insert(pair.slot).second;
+    }
+  } catch (const ProtocolError&) {
+  }
+  return twice;
+}
+
+// ---- a rank and its plan ----
+
+class DamagedPlans : public ::testing::Test {
+ protected:
+  DamagedPlans() : pool_(kNumBlocks * kBlockBytes) { restart(); }
+
+  /// A rank that has executed plan 1.
+  void restart() {
+    engine_.reset();
+    connector::WorkerOptions options;
+    options.num_chunks = kNumSlots;
+    options.transfer.staging_bytes = 4 * kBlockBytes;
+    engine_ = std::make_unique<connector::WorkerEngine>(
+        gpu::make_host_device(),
+        gpu::make_block_geometry({{.base = reinterpret_cast<std::uintptr_t>(pool_.data()),
+                                   .block_stride_bytes = kBlockBytes,
+                                   .bytes = kBlockBytes}},
+                                 kNumBlocks),
+        options);
+    StepPlan first;
+    first.domain = kDomain;
+    first.seq = PlanSeq(1);
+    engine_->bind(bytes_of(encode(first)), 0);
+    engine_->save(0);
+    EXPECT_TRUE(engine_->collect().empty());
+    EXPECT_FALSE(engine_->take_report().empty()) << "its registration";
+  }
+  static StepPlan plan() {
+    const connector::Owner owner{kDomain, connector::RequestId(1), Generation(1)};
+    StepPlan plan;
+    plan.domain = kDomain;
+    plan.seq = PlanSeq(2);
+    plan.stores.push_back({TransferId(1),
+                           owner,
+                           SlabClassId(0),
+                           connector::StoreReadiness::kNow,
+                           {{BlockId(0), SlotId(0)}, {BlockId(2), SlotId(2)}}});
+    plan.loads.push_back({TransferId(8), owner, {{SlabClassId(0), {{BlockId(4), SlotId(4)}}}}});
+    plan.cancels.push_back(TransferId(64));
+    plan.notices.push_back({TransferId(128), "request"});
+    return plan;
+  }
+
+  std::vector<std::uint8_t> pool_;
+  std::unique_ptr<connector::WorkerEngine> engine_;
+};
+
+TEST_F(DamagedPlans, ArePutOffAndChangeNothing) {
+  const std::string right = encode(plan());
+  std::size_t num_refused = 0;
+  std::size_t num_taken = 0;
+  for (const std::string& wrong : damaged(right)) {
+    if (contradicts_itself(wrong)) continue;
+    try {
+      engine_->bind(bytes_of(wrong), 0);
+      // A plan of other blocks, slots or names is a plan.
+      ++num_taken;
+      restart();
+      continue;
+    } catch (const ProtocolError&) {
+      ++num_refused;
+    }
+    ASSERT_FALSE(engine_->waiting());
+    ASSERT_TRUE(engine_->collect().empty());
+    ASSERT_TRUE(engine_->take_report().empty());
+    const transfer::TransferStats stats = engine_->stats();
+    ASSERT_EQ(stats.queued_bytes + stats.in_flight_bytes + stats.ring_used_bytes, 0U);
+  }
+  EXPECT_GT(num_refused, right.size());
+  EXPECT_GT(num_taken, 0U);
+
+  engine_->bind(bytes_of(right), 0);
+  engine_->save(0);
+  EXPECT_EQ(engine_->collect(), std::vector<std::string>{"request"});
+  StepReport report;
+  const auto start = std::chrono::steady_clock::now();
+  while (report.stores.empty() || report.loads.empty()) {
+    ASSERT_LT(std::chrono::steady_clock::now() - start, std::chrono::minutes(2)) << "hangs";
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+    EXPECT_TRUE(engine_->collect().empty());
+    const std::string bytes = engine_->take_report();
+    if (bytes.empty()) continue;
+    const StepReport more = connector::decode_report(bytes_of(bytes));
+    report.stores.insert(report.stores.end(), more.stores.begin(), more.stores.end());
+    report.loads.insert(report.loads.end(), more.loads.begin(), more.loads.end());
+  }
+  EXPECT_EQ(report.stores[0].outcome, EndedAs::kDone);
+  EXPECT_EQ(report.loads[0].outcome, EndedAs::kDone);
+}
+
+// ---- a scheduler side and its reports ----
+
+class DamagedReports : public ::testing::Test {
+ protected:
+  DamagedReports() : pool_(kNumBlocks) {}
+
+  /// A scheduler side of two ranks that nobody has reported to.
+  void restart() {
+    connector::SchedulerOptions options;
+    options.domain = kDomain;
+    options.world_size = 2;
+    options.block_tokens = 4;
+    options.num_blocks = kNumBlocks;
+    options.classes = {{1, {kBlockBytes, kBlockBytes}}};
+    options.max_chunks = kNumSlots;
+    engine_ = std::make_unique<connector::SchedulerEngine>(std::move(options));
+    engine_->set_pool(&pool_);
+  }
+  /// One that has two blocks on their way into the tier.
+  void restart_with_a_store() {
+    restart();
+    fold({encode(registration(RankId(0))), encode(registration(RankId(1)))});
+    engine_->on_request("a",
+                        std::make_shared<connector::FakeHashes>(std::vector<std::uint64_t>{1, 2}));
+    engine_->on_scheduled("a", connector::TableUpdate::kReplace, connector::blocks_of({3, 4}), 0,
+                          8);
+    const std::string plan = engine_->finish_plan();
+    store_ = connector::decode_plan(bytes_of(plan)).stores.at(0).transfer;
+  }
+  static StepReport registration(RankId rank) {
+    StepReport report;
+    report.domain = kDomain;
+    report.rank = rank;
+    report.topology = {.world_size = 2,
+                       .num_blocks = kNumBlocks,
+                       .classes = {{kBlockBytes, 1}},
+                       .num_chunks = kNumSlots,
+                       .ring_blocks = 8};
+    return report;
+  }
+  [[nodiscard]] StepReport stored(RankId rank) const {
+    StepReport report;
+    report.domain = kDomain;
+    report.rank = rank;
+    report.gathered = {{store_, 2}};
+    report.stores = {{store_, EndedAs::kDone, ""}};
+    return report;
+  }
+  void fold(const std::vector<std::string>& reports) {
+    std::vector<std::span<const std::byte>> bytes;
+    for (const std::string& report : reports) bytes.push_back(bytes_of(report));
+    EXPECT_TRUE(engine_->fold(bytes).ended.empty());
+  }
+
+  /// Whether a fold of these was refused; then nothing has changed.
+  bool refused(const std::vector<std::string>& reports) {
+    const SchedulerSnapshot before = engine_->snapshot();
+    try {
+      fold(reports);
+      return false;
+    } catch (const ProtocolError&) {
+    } catch (const TopologyError&) {
+    }
+    EXPECT_TRUE(engine_->snapshot() == before) << "refused, but not all of it";
+    return true;
+  }
+
+  connector::FakePool pool_;
+  std::unique_ptr<connector::SchedulerEngine> engine_;
+  TransferId store_;
+};
+
+TEST_F(DamagedReports, OfAStoreArePutOffAndTheRightOnesAreTaken) {
+  restart_with_a_store();
+  const std::string rank0 = encode(stored(RankId(0)));
+  const std::string rank1 = encode(stored(RankId(1)));
+  std::size_t num_refused = 0;
+  for (const std::string& wrong : damaged(rank1)) {
+    if (refused({wrong})) {
+      ++num_refused;
+    } else {
+      restart_with_a_store();
+    }
+    ASSERT_FALSE(HasFailure());
+  }
+  EXPECT_GT(num_refused, rank1.size());
+  fold({rank0, rank1});
+  EXPECT_EQ(engine_->snapshot().stored, 2U);
+}
+
+// A damaged message behind a good one: neither counts, so that both can come again.
+TEST_F(DamagedReports, BehindAGoodOneNeitherCounts) {
+  restart_with_a_store();
+  const std::string stored0 = encode(stored(RankId(0)));
+  const std::string stored1 = encode(stored(RankId(1)));
+  for (std::size_t size = 0; size < stored1.size(); ++size) {
+    ASSERT_TRUE(refused({stored0, stored1.substr(0, size)}));
+  }
+  fold({stored0, stored1});
+  EXPECT_EQ(engine_->snapshot().stored, 2U);
+}
+
+}  // namespace
+}  // namespace kvferry::fault

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is checked: each search of each model, and each mutant with the property that it breaks."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Check:
+    """One search of one model.
+
+    Parameters
+    ----------
+    model
+        File without suffix.
+    what
+        Name within the model; a mutant's name is that of its macro, ``MUTANT_<what>``.
+    breaks
+        Property that the mutant breaks; empty for the model itself.
+    defines
+        Of the preprocessor, in addition to the mutant's.
+    claim
+        Check the model's LTL formula: a violation is an acceptance cycle. Else only assertions, among them those about
+        the states in which the model comes to rest.
+    breadth_first
+        Shortest counterexample; better where it is near, worse where it is far.
+
+    """
+
+    model: str
+    what: str
+    breaks: str = ""
+    defines: tuple[str, ...] = ()
+    claim: bool = False
+    breadth_first: bool = False
+
+    @property
+    def name(self) -> str:
+        """Model and what is checked of it."""
+        return f"{self.model}.{self.what}" + (".claim" if self.breaks and self.claim else "")
+
+
+def mutants(
+    model: str, *rows: tuple[str, str], depth_first: bool = False, defines: tuple[str, ...] = ()
+) -> list[Check]:
+    """Return a check for each (mutant, property that it breaks)."""
+    return [Check(model, what, breaks, defines, breadth_first=not depth_first) for what, breaks in rows]
+
+
+SYNC = ("-DSTEPS_OUT=1",)
+ONE_BLOCK = ("-DMAX_BLOCKS=1",)
+
+# The longest first.
+CHECKS = (
+    Check("store", "async"),
+    Check("load", "async"),
+    Check("store", "claim", defines=(*SYNC, *ONE_BLOCK), claim=True),
+    Check("load", "claim", defines=SYNC, claim=True),
+    *mutants(
+        "load",
+        ("RELEASE_ON_ABORT", "a_leased_slot_stays"),
+        ("FIRST_RANK", "a_leased_slot_stays"),
+        ("TELL_ON_ABORT", "blocks_stay_until_told"),
+        ("FREE_ON_SECOND_FINISH", "blocks_stay_until_told"),
+        ("FREE_UNSENT_ABORT", "only_who_waits_is_told"),
+        ("OFFER_FAILED_AGAIN", "failed_data_is_not_offered_again"),
+        ("TELL_DOOMED", "nothing_is_computed_on_bad_data"),
+        ("TELL_FAILED", "nothing_is_computed_on_bad_data"),
+        ("DROP_UNSENT", "every_load_is_told"),
+        ("NO_NOTICE", "every_load_is_told"),
+        ("LEASE_ENDS_TWICE", "conservation"),
+        ("LEASE_LEAKS", "every_lease_ends"),
+        defines=SYNC,
+    ),
+    *mutants("load", ("ANNOUNCE_SUCCESS", "a_load_is_told_once"), depth_first=True, defines=SYNC),
+    Check("load", "NO_NOTICE", "loads_are_told", SYNC, claim=True),
+    *mutants(
+        "store",
+        ("HOLD_BLOCKS", "no_block_is_held_for_a_store"),
+        ("CHECK_THEN_USE", "state_is_as_expected"),
+        ("STORE_WHAT_IS_ON_ITS_WAY", "one_slot_per_key"),
+        ("FREE_WHAT_ONE_RANK_SKIPPED", "slot_is_written_by_its_owner_only"),
+        ("FREE_ON_RESET", "slot_is_written_by_its_owner_only"),
+        ("COMMIT_ON_FIRST_RANK", "readable_means_stored_on_every_rank"),
+        ("GATHER_LATE", "readable_means_stored_on_every_rank"),
+        ("LOSE_THE_SKIPPED", "conservation"),
+        ("FORGET_UNSAVED", "every_reservation_ends"),
+        depth_first=True,
+    ),
+    Check("store", "FORGET_UNSAVED", "reservations_end", (*SYNC, *ONE_BLOCK), claim=True),
+    Check("reuse", "two_incarnations"),
+    Check("reuse", "claim", claim=True),
+    *mutants(
+        "reuse",
+        ("COUNT_BY_ID", "told_when_every_rank_has_ended"),
+        ("TWO_NOTICES", "told_when_every_rank_has_ended"),
+        ("LOAD_BESIDE_A_NOTICE", "a_failure_meets_its_owner"),
+        ("PASS_STALE", "only_who_waits_is_told"),
+    ),
+    *mutants(
+        "reuse",
+        ("MATCH_BY_ID", "told_when_every_rank_has_ended"),
+        ("TELL_FAILED", "nothing_is_computed_on_bad_data"),
+        ("DROP_THE_LATER", "every_load_is_told"),
+        depth_first=True,
+    ),
+    Check("reuse", "DROP_THE_LATER", "loads_are_told", claim=True),
+    Check("fence", "streams"),
+    Check("fence", "claim", claim=True),
+    *mutants(
+        "fence",
+        ("NO_FENCE", "a_gather_reads_what_was_computed"),
+        ("GATHER_BESIDE_COMPUTE", "a_gather_reads_what_was_computed"),
+        ("FENCE_BEFORE_ZEROING", "nothing_is_computed_on_an_unfinished_load"),
+        ("RUN_BEFORE_REPORT", "nothing_is_computed_on_an_unfinished_load"),
+        ("COPY_BEFORE_GATHER", "a_slot_holds_its_key"),
+        ("RING_BACK_AFTER_GATHER", "a_slot_holds_its_key"),
+    ),
+    Check("fence", "RING_LEAKS", "everything_happens", claim=True),
+    Check("backlog", "async"),
+    *mutants("backlog", ("TRUST_POOL", "a_gather_reads_its_key"), ("NO_POOL_CHECK", "a_gather_reads_its_key")),
+    Check("lost_rank", "one_of_two"),
+    Check("lost_rank", "claim", claim=True),
+    *mutants(
+        "lost_rank",
+        ("FREE_ON_TIMEOUT", "memory_in_doubt_is_not_reused"),
+        ("PROOF_OF_ONE_RANK", "memory_in_doubt_is_not_reused"),
+        ("NO_QUARANTINE", "memory_in_doubt_is_shown"),
+        ("COMMIT_ON_TIMEOUT", "readable_means_stored_on_every_rank"),
+        ("TELL_ON_TIMEOUT", "nothing_is_computed_on_bad_data"),
+        ("BLAME_EVERYBODY", "who_is_named_is_missing"),
+        ("PROOF_IGNORED", "proof_ends_the_quarantine"),
+        ("KEEP_A_LATE_LEASE", "without_loss_everything_ends"),
+        ("NOT_COUNTED", "conservation"),
+        ("NO_TIMEOUT", "a_lost_rank_fails_the_engine"),
+    ),
+    Check("lost_rank", "NO_TIMEOUT", "loss_fails_the_engine", claim=True),
+)

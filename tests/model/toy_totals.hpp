@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <utility>
+
+namespace kvferry::connector {
+
+/// What happened, so that a run in which something never happens is noticed: it proves nothing
+/// about it.
+struct ToyTotals {
+  std::uint64_t steps = 0;
+  // Blocks.
+  std::uint64_t stored = 0;
+  std::uint64_t early_blocks = 0;  ///< Gathered at the bind, out of the backlog.
+  std::uint64_t loaded_blocks = 0;
+  std::uint64_t evicted = 0;
+  std::uint64_t skipped_ring = 0;
+  std::uint64_t skipped_exhausted = 0;
+  std::uint64_t skipped_declined = 0;
+  std::uint64_t skipped_reallocated = 0;
+  std::uint64_t failed_stores = 0;
+  // Loads.
+  std::uint64_t failed_loads = 0;   ///< Told to a request that waited.
+  std::uint64_t undone_loads = 0;   ///< Of these: ended well on every rank, and then came a reset.
+  std::uint64_t refused_loads = 0;  ///< Reset between lookup and allocation.
+  std::uint64_t aborted_loads = 0;
+  std::uint64_t unsent_aborts = 0;   ///< Of these: before their plan.
+  std::uint64_t orphaned_loads = 0;  ///< Whose id was reused.
+  std::uint64_t stale_notices = 0;   ///< Of these: while the failure was on its way.
+  std::uint64_t together_loads = 0;  ///< Steps in which two loads of one id were under way.
+  std::uint64_t rule_switches = 0;   ///< Of an adaptive tier.
+  // Requests.
+  std::uint64_t awaiting_arrivals = 0;  ///< Blocks were awaited then.
+  std::uint64_t preemptions = 0;
+  std::uint64_t resets = 0;
+  std::uint64_t late_resets = 0;  ///< Between a step's execution and its output.
+  std::uint64_t double_finishes = 0;
+  std::uint64_t finished_in_step = 0;  ///< Between its scheduling and the plan.
+  // Ranks.
+  std::uint64_t silent_steps = 0;
+  std::uint64_t lost_ranks = 0;
+  std::uint64_t quarantined = 0;  ///< Slots.
+  // Windows.
+  std::uint64_t window_loads = 0;
+  std::uint64_t null_blocks = 0;  ///< Positions of loads that nothing is loaded for.
+  std::uint64_t slid_blocks = 0;
+  // Slots of two sizes.
+  std::uint64_t two_class_loads = 0;  ///< That take slots of both.
+  std::uint64_t moved_chunks = 0;     ///< From one to the other.
+
+  /// Calls `visit(name, member pointer)` for each.
+  template <class Visit>
+  static void for_each(Visit visit) {
+    using T = ToyTotals;
+    visit("steps", &T::steps);
+    visit("stored", &T::stored);
+    visit("early_blocks", &T::early_blocks);
+    visit("loaded_blocks", &T::loaded_blocks);
+    visit("evicted", &T::evicted);
+    visit("skipped_ring", &T::skipped_ring);
+    visit("skipped_exhausted", &T::skipped_exhausted);
+    visit("skipped_declined", &T::skipped_declined);
+    visit("skipped_reallocated", &T::skipped_reallocated);
+    visit("failed_stores", &T::failed_stores);
+    visit("failed_loads", &T::failed_loads);
+    visit("undone_loads", &T::undone_loads);
+    visit("refused_loads", &T::refused_loads);
+    visit("aborted_loads", &T::aborted_loads);
+    visit("unsent_aborts", &T::unsent_aborts);
+    visit("orphaned_loads", &T::orphaned_loads);
+    visit("stale_notices", &T::stale_notices);
+    visit("together_loads", &T::together_loads);
+    visit("rule_switches", &T::rule_switches);
+    visit("awaiting_arrivals", &T::awaiting_arrivals);
+    visit("preemptions", &T::preemptions);
+    visit("resets", &T::resets);
+    visit("late_resets", &T::late_resets);
+    visit("double_finishes", &T::double_finishes);
+    visit("finished_in_step", &T::finished_in_step);
+    visit("silent_steps", &T::silent_steps);
+    visit("lost_ranks", &T::lost_ranks);
+    visit("quarantined", &T::quarantined);
+    visit("window_loads", &T::window_loads);
+    visit("null_blocks", &T::null_blocks);
+    visit("slid_blocks", &T::slid_blocks);
+    visit("two_class_loads", &T::two_class_loads);
+    visit("moved_chunks", &T::moved_chunks);
+  }
+  [[nodiscard]] bool all_happened() const {
+    bool all = true;
+    for_each([&](const char*, auto member) { all = all && this->*member != 0; });
+    return all;
+  }
+  void add(const ToyTotals& other) {
+    for_each([&](const char*, auto member) { this->*member += other.*member; });
+  }
+};
+
+}  // namespace kvferry::connector

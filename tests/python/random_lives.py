@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clients and an engine that do anything at any time."""
+
+import random
+
+from harness import ToyEngine, prompt_of
+from vllm.v1.request import RequestStatus
+
+NUM_TOKENS = 8
+
+
+def random_prompts(rng: random.Random) -> dict[str, list[int]]:
+    """Prompts that share beginnings of some blocks."""
+    shared = prompt_of(7, 64)
+    return {f"x{i}": shared[: 16 * rng.randrange(5)] + prompt_of(60 + i, rng.randrange(20, 120)) for i in range(8)}
+
+
+def live(
+    engine: ToyEngine, rng: random.Random, prompts: dict[str, list[int]], expected: dict[str, list[int]], what: str
+) -> None:
+    """Take 400 random steps and run to the end; every request that ends by itself has its `expected` tokens."""
+    ids: dict[str, str] = {}
+
+    def check_finished() -> None:
+        for request_id, end in engine.finished.items():
+            if end.status == RequestStatus.FINISHED_LENGTH_CAPPED:
+                assert end.tokens == expected[ids[request_id]], f"{request_id} with {what}"
+
+    for _ in range(400):
+        _step(engine, rng, prompts, ids)
+        check_finished()
+    engine.run()
+    check_finished()
+
+
+def _step(engine: ToyEngine, rng: random.Random, prompts: dict[str, list[int]], ids: dict[str, str]) -> None:
+    """Do one thing that clients or the engine may do; `ids` maps the ids in use to the prompts they have."""
+    choice = rng.random()
+    live_ids = [request_id for request_id in ids if request_id in engine.scheduler.requests]
+    if choice < 0.25 and len(live_ids) < 8:
+        # Few ids, so that they are used again.
+        request_id = f"r{rng.randrange(12)}"
+        if request_id not in engine.scheduler.requests:
+            ids[request_id] = rng.choice(list(prompts))
+            engine.finished.pop(request_id, None)
+            engine.add(request_id, prompts[ids[request_id]], max_tokens=NUM_TOKENS)
+    elif choice < 0.30 and live_ids:
+        engine.abort(rng.choice(live_ids))
+    elif choice < 0.305:
+        engine.scheduler.reset_connector_cache()
+    elif choice < 0.40:
+        engine.scheduler.reset_prefix_cache()
+    engine.step()

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prompts, links and situations that several test files start from."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from harness import ToyEngine, prompt_of
+from vllm.v1.request import RequestStatus
+
+Make = Callable[..., ToyEngine]
+
+# Loads of a 100-token prompt (6 blocks of 6 KiB) take about half a second: many steps.
+SLOW_LOADS = {"h2d_gb_s": 0.00008}
+SLOW_STORES = {"d2h_gb_s": 0.00008}
+
+PROMPTS = {"a": prompt_of(1, 100), "b": prompt_of(2, 150), "c": prompt_of(3, 47)}
+
+# Which blocks a full tier stores and evicts is to be foreseen: for tests that count them.
+STORE_ALL = {"eviction": "lru", "admission": "always"}
+
+# A model with full-attention and sliding-window layers, which vLLM gives two KV cache groups. The window is no multiple
+# of the block, and shorter than the prompts.
+HYBRID: dict[str, Any] = {"layer_pattern": "fw", "num_layers": 4, "sliding_window": 40, "max_model_len": 200}
+
+# Five layers, of which vLLM makes groups of two, two and one: slots of two sizes.
+UNEVEN: dict[str, Any] = {**HYBRID, "layer_pattern": "fww", "num_layers": 5, "num_blocks": 49}
+
+# For `pytest.mark.parametrize`: what to give to `ToySpec`.
+MODELS = [pytest.param({}, id="plain"), pytest.param(HYBRID, id="hybrid")]
+UNEVEN_MODEL = pytest.param(UNEVEN, id="uneven")
+
+
+def again(suffix: str) -> dict[str, list[int]]:
+    """The prompts, under ids with a suffix."""
+    return {request_id + suffix: prompt for request_id, prompt in PROMPTS.items()}
+
+
+def start_loading(engine: ToyEngine, request_id: str, prompt: list[int]) -> None:
+    """Add a request whose prefix is in the tier only, and step until the engine waits for its load."""
+    request = engine.add(request_id, prompt)
+    engine.run_until(lambda: request.status == RequestStatus.WAITING_FOR_REMOTE_KVS)
+    assert engine.snapshot()["num_loads_in_flight"] >= 1
+
+
+def store_all(engine: ToyEngine) -> None:
+    """Run the prompts, wait for their stores, and leave their blocks in the tier only."""
+    engine.generate(PROMPTS)
+    engine.settle_stores()
+    engine.drop_gpu_cache()
+
+
+def assert_pool_is_whole(engine: ToyEngine) -> None:
+    """Nothing holds a GPU block, and the engine knows no request."""
+    assert engine.num_free_blocks == engine.spec.num_blocks - 1
+    assert not engine.scheduler.requests
+    engine.check_pool()
+
+
+def assert_at_rest(engine: ToyEngine) -> None:
+    """Nothing holds a GPU block, nothing waits, and every slot is in exactly one state."""
+    assert_pool_is_whole(engine)
+    view = engine.snapshot()
+    assert view["num_loads_in_flight"] == 0
+    assert view["num_tombstones"] == 0
+    assert view["num_leased"] == 0
+    states = ("num_free", "num_writable", "num_aborted", "num_evictable", "num_leased", "num_dying", "num_quarantined")
+    assert sum(view[state] for state in states) == view["num_slots"]

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clients and the engine do anything at any time: requests get their tokens, and at the end nothing is held."""
+
+import random
+from pathlib import Path
+
+import pytest
+from harness import expected_tokens
+from random_lives import NUM_TOKENS, live, random_prompts
+from scenarios import MODELS, UNEVEN_MODEL, Make, assert_at_rest
+
+
+@pytest.mark.parametrize("model", [*MODELS, UNEVEN_MODEL])
+@pytest.mark.parametrize("seed", range(5))
+def test_random_lives_get_their_tokens(
+    make: Make, folder: Path, is_async: bool, seed: int, model: dict[str, object]
+) -> None:
+    rng = random.Random(seed)
+    prompts = random_prompts(rng)
+    expected = expected_tokens(folder, prompts, max_tokens=NUM_TOKENS, **model)
+    link = {
+        "bandwidth_gb_s": rng.choice([0, 0.01, 0.001]),
+        "jitter_us": rng.choice([0, 500]),
+        "order": rng.choice(["fifo", "shuffled"]),
+        "fail_probability": rng.choice([0, 0.1]),
+        "seed": seed,
+    }
+    engine = make(
+        {"cpu_bytes_to_use": 2 * 30 * 6144, "staging_bytes": 8 * 6144, "host_link": link},
+        async_scheduling=is_async,
+        world_size=rng.choice([1, 2]),
+        **{"num_blocks": 36, **model},
+    )
+    live(engine, rng, prompts, expected, str(link))
+    assert_at_rest(engine)

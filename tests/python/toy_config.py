@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What kind of engine the toy is, and vLLM's own configuration and KV cache planning for it."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+
+import torch
+from vllm.config import (
+    CacheConfig,
+    DeviceConfig,
+    KVTransferConfig,
+    ModelConfig,
+    ParallelConfig,
+    SchedulerConfig,
+    VllmConfig,
+)
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheSpec, SlidingWindowSpec
+from vllm.v1.kv_cache_layout import KVCacheLayout
+
+try:
+    from vllm.v1.core import kv_cache_planning  # 0.33
+except ImportError:
+    kv_cache_planning = None
+    from vllm.v1.core.kv_cache_utils import get_kv_cache_configs as get_kv_cache_configs_032
+
+VOCABULARY = 1000
+HEAD_SIZE = 8
+NUM_KV_HEADS = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToySpec:
+    """What kind of engine to make.
+
+    Attributes
+    ----------
+    num_blocks, block_size
+        Of the GPU pool (vLLM keeps block 0 for itself), and tokens of a block.
+    num_layers, layer_time_s
+        Of the toy model, and how long it takes over each: time for what goes on beside a forward.
+    layer_pattern, sliding_window
+        Kinds of layers, repeated over the model: ``"f"`` attends to the whole prefix, ``"w"`` to the last
+        `sliding_window` tokens. With both vLLM makes several KV cache groups.
+    world_size
+        Tensor-parallel ranks, all in this process.
+    max_num_batched_tokens, max_num_seqs, max_model_len
+        As vLLM's.
+    async_scheduling
+        vLLM's AsyncScheduler with two batches in flight.
+    extra_config
+        ``kv_connector_extra_config``; None: no connector.
+    connector, connector_module
+        Which connector.
+    load_failure_policy
+        ``"recompute"`` or ``"fail"``.
+    layout
+        Of the KV cache tensors.
+    prefix_caching
+        The engine's.
+
+    """
+
+    num_blocks: int = 33
+    block_size: int = 16
+    num_layers: int = 3
+    layer_time_s: float = 0.0
+    layer_pattern: str = "f"
+    sliding_window: int = 40
+    world_size: int = 1
+    max_num_batched_tokens: int = 256
+    max_num_seqs: int = 16
+    max_model_len: int = 512
+    async_scheduling: bool = False
+    extra_config: Mapping[str, Any] | None = field(default_factory=lambda: {"cpu_bytes_to_use": "64MiB"})
+    connector: str = "KvFerryConnector"
+    connector_module: str | None = "kvferry.vllm"
+    load_failure_policy: str = "recompute"
+    layout: KVCacheLayout = KVCacheLayout.LBHNC
+    prefix_caching: bool = True
+
+    def layer_specs(self) -> dict[str, KVCacheSpec]:
+        """Layer name to what vLLM calls its KV cache specification, in layer order."""
+        shape = {
+            "block_size": self.block_size,
+            "num_kv_heads": NUM_KV_HEADS,
+            "head_size": HEAD_SIZE,
+            "dtype": torch.float32,
+        }
+        kinds = {
+            "f": FullAttentionSpec(**shape),
+            "w": SlidingWindowSpec(**shape, sliding_window=self.sliding_window),
+        }
+        return {
+            f"model.layers.{i}.self_attn.attn": kinds[self.layer_pattern[i % len(self.layer_pattern)]]
+            for i in range(self.num_layers)
+        }
+
+
+def write_model_config(folder: Path, spec: ToySpec) -> Path:
+    """Write the configuration of a small Llama, which vLLM wants to read; return its folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": 64,
+        "intermediate_size": 64,
+        "num_attention_heads": 8,
+        "num_key_value_heads": NUM_KV_HEADS * spec.world_size,
+        "num_hidden_layers": spec.num_layers,
+        "vocab_size": VOCABULARY,
+        "max_position_embeddings": spec.max_model_len,
+        "torch_dtype": "float32",
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def make_vllm_config(folder: Path, spec: ToySpec) -> VllmConfig:
+    """Make the engine's configuration.
+
+    Parameters
+    ----------
+    folder
+        Where the model's configuration may be written.
+    spec
+        What kind of engine.
+
+    """
+    model = ModelConfig(
+        model=str(write_model_config(folder, spec)),
+        skip_tokenizer_init=True,
+        dtype="float32",
+        max_model_len=spec.max_model_len,
+        enforce_eager=True,
+    )
+    transfer = None
+    if spec.extra_config is not None:
+        transfer = KVTransferConfig(
+            kv_connector=spec.connector,
+            kv_connector_module_path=spec.connector_module,
+            kv_role="kv_both",
+            kv_connector_extra_config=dict(spec.extra_config),
+            kv_load_failure_policy=spec.load_failure_policy,
+        )
+    config = VllmConfig(
+        model_config=model,
+        cache_config=CacheConfig(
+            block_size=spec.block_size,
+            enable_prefix_caching=spec.prefix_caching,
+            num_gpu_blocks_override=spec.num_blocks,
+        ),
+        scheduler_config=SchedulerConfig(
+            max_num_seqs=spec.max_num_seqs,
+            max_num_batched_tokens=spec.max_num_batched_tokens,
+            max_model_len=spec.max_model_len,
+            enable_chunked_prefill=True,
+            is_encoder_decoder=False,
+            async_scheduling=spec.async_scheduling,
+        ),
+        parallel_config=ParallelConfig(),
+        device_config=DeviceConfig("cpu"),
+        kv_transfer_config=transfer,
+    )
+    # vLLM's CPU platform forces these; nothing here runs on its executor.
+    config.scheduler_config.async_scheduling = spec.async_scheduling
+    config.parallel_config.tensor_parallel_size = config.parallel_config.world_size = spec.world_size
+    config.cache_config.block_size = spec.block_size
+    return config
+
+
+def make_kv_cache_configs(config: VllmConfig, spec: ToySpec) -> list[KVCacheConfig]:
+    """Make each rank's KV cache configuration, as the engine core does."""
+    config.cache_config.kv_cache_layout = spec.layout.name
+    specs = [spec.layer_specs() for _ in range(spec.world_size)]
+    memory = [2**30] * spec.world_size
+    if kv_cache_planning is None:
+        configs = get_kv_cache_configs_032(config, specs, memory)
+    else:
+        groups = kv_cache_planning.get_global_kv_cache_groups(config, specs)
+        configs = kv_cache_planning.get_kv_cache_configs(config, specs, memory, groups)
+    config.cache_config.num_gpu_blocks = configs[0].num_blocks
+    return list(configs)

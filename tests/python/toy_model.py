@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The toy model: KV cells and tokens that depend on the whole prefix, on CPU tensors of vLLM's making."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from toy_config import NUM_KV_HEADS, VOCABULARY, ToySpec
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.kv_cache_interface import KVCacheConfig, SlidingWindowSpec
+
+_HIDDEN_MODULUS = 2**31 - 1
+_HEAD_SALTS = np.arange(NUM_KV_HEADS) * 7
+_NULL_BLOCK = 0
+
+Array = npt.NDArray[Any]
+
+
+class WrongKvError(AssertionError):
+    """A step read KV that is not what its tokens give."""
+
+
+@dataclass(frozen=True)
+class ToyLayer:
+    """A layer: its number in the model, its KV cache group, and how far back it attends (None: to the start)."""
+
+    index: int
+    group: int
+    window: int | None
+
+    def first_read(self, position: int) -> int:
+        """First position that a token at `position` attends to."""
+        return 0 if self.window is None else max(0, position - self.window + 1)
+
+
+@dataclass
+class ToyRequest:
+    """What a rank knows of a request: one block table per KV cache group, its tokens, the model's state after each."""
+
+    tables: list[list[int]]
+    tokens: list[int]
+    hidden: Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+
+    def compute_hidden(self, end: int) -> None:
+        """Extend `hidden` to `end` tokens: each depends on all tokens before it."""
+        states = []
+        state = int(self.hidden[-1]) if len(self.hidden) else 1
+        for token in self.tokens[len(self.hidden) : end]:
+            state = (state * 1_000_003 + token + 1) % _HIDDEN_MODULUS
+            states.append(state)
+        if states:
+            self.hidden = np.concatenate((self.hidden, np.array(states, dtype=np.int64)))
+
+
+class ToyModel:
+    """One rank's shard of the model, and the requests that it runs.
+
+    Attributes
+    ----------
+    check_kv
+        Compare every cell that a step reads with what it has to be; otherwise wrong KV gives wrong tokens only.
+
+    """
+
+    def __init__(
+        self, kv_caches: dict[str, torch.Tensor], kv_cache_config: KVCacheConfig, spec: ToySpec, rank: int
+    ) -> None:
+        self.check_kv = True
+        self._layers = _layers(kv_cache_config, spec)
+        # As what the cells are, whatever the cache's own type is.
+        self._bits: dict[str, Array] = {name: kv_caches[name].view(torch.int32).numpy() for name in self._layers}
+        self._block_size = spec.block_size
+        self._rank = rank
+        self._requests: dict[str, ToyRequest] = {}
+
+    def update(self, output: SchedulerOutput) -> dict[str, int]:
+        """Take the step's requests and block tables over; return how many tokens of each are computed."""
+        for request_id in output.finished_req_ids:
+            self._requests.pop(request_id, None)
+        computed = {}
+        for new in output.scheduled_new_reqs:
+            # Model runner v2 gets a resumed request as a new one, with the tokens that it has generated.
+            tokens = new.prompt_token_ids if new.prefill_token_ids is None else new.prefill_token_ids
+            self._requests[new.req_id] = ToyRequest([list(blocks) for blocks in new.block_ids], list(tokens))
+            computed[new.req_id] = new.num_computed_tokens
+        cached = output.scheduled_cached_reqs
+        for i, request_id in enumerate(cached.req_ids):
+            request, blocks = self._requests[request_id], cached.new_block_ids[i]
+            if request_id in cached.resumed_req_ids:
+                request.tables = [list(group) for group in blocks]
+            elif blocks is not None:
+                for table, group in zip(request.tables, blocks, strict=True):
+                    table.extend(group)
+            computed[request_id] = cached.num_computed_tokens[i]
+        return computed
+
+    def forward(self, output: SchedulerOutput, computed: dict[str, int]) -> list[list[int]]:
+        """Compute the step; return each request's new tokens, in the order of ``num_scheduled_tokens``."""
+        sampled: list[list[int]] = []
+        for request_id, num_tokens in output.num_scheduled_tokens.items():
+            start = computed[request_id]
+            end = start + num_tokens
+            self._compute(request_id, start, end)
+            tokens = self._requests[request_id].tokens
+            sampled.append([self._sample(request_id, end)] if end >= len(tokens) else [])
+            tokens.extend(sampled[-1])
+        return sampled
+
+    def _compute(self, request_id: str, start: int, end: int) -> None:
+        """Check the KV that tokens from `start` on attend to, and write that of ``[start, end)``."""
+        request = self._requests[request_id]
+        request.compute_hidden(end)
+        places: dict[int, tuple[Array, Array]] = {}
+        for name, layer in self._layers.items():
+            first = layer.first_read(start) if self.check_kv else start
+            num_read = start - first
+            if layer.group not in places:
+                places[layer.group] = self._cells(request_id, layer, first, end)
+            blocks, offsets = places[layer.group]
+            salts = _HEAD_SALTS + (31 * layer.index + 5 * self._rank)
+            hidden = request.hidden[first:end]
+            cells = ((hidden[:, None] + salts) % _HIDDEN_MODULUS).astype(np.int32)[:, :, None]
+            bits = self._bits[name]
+            if num_read:
+                is_wrong = (bits[blocks[:num_read], :, offsets[:num_read]] != cells[:num_read]).any(axis=2)
+                if is_wrong.any():
+                    position, head = np.argwhere(is_wrong)[0].tolist()
+                    raise WrongKvError(
+                        f"{request_id}: layer {layer.index}, head {head}: wrong KV at {is_wrong.sum()} of "
+                        f"{is_wrong.size} cells, first at position {first + position} (block {blocks[position]})"
+                    )
+            bits[blocks[num_read:], :, offsets[num_read:]] = cells[num_read:]
+
+    def _sample(self, request_id: str, end: int) -> int:
+        """Next token, from all cells that the last token attends to in the first layer of each group."""
+        total, groups = 0, set()
+        for name, layer in self._layers.items():
+            if layer.group in groups:
+                continue
+            groups.add(layer.group)
+            first = layer.first_read(end - 1)
+            blocks, offsets = self._cells(request_id, layer, first, end)
+            cells = self._bits[name][blocks, 0, offsets, 0].astype(np.int64)
+            # Every rank finds the same token, though it holds other cells.
+            total += int(((cells - 5 * self._rank) * np.arange(first + 1, end + 1)).sum())
+        return total % VOCABULARY
+
+    def _cells(self, request_id: str, layer: ToyLayer, first: int, end: int) -> tuple[Array, Array]:
+        """Blocks and offsets of the positions ``[first, end)`` in a layer."""
+        size = self._block_size
+        table = self._requests[request_id].tables[layer.group]
+        base = first // size
+        blocks = np.array(table[base : -(-end // size)], dtype=np.int64)
+        if _NULL_BLOCK in blocks:
+            missing = int(np.argmax(blocks == _NULL_BLOCK))
+            raise WrongKvError(f"{request_id}: layer {layer.index}: no block at position {(base + missing) * size}")
+        positions = np.arange(first, end)
+        return blocks[positions // size - base], positions % size
+
+
+def _layers(kv_cache_config: KVCacheConfig, spec: ToySpec) -> dict[str, ToyLayer]:
+    group_of = {
+        name: number for number, group in enumerate(kv_cache_config.kv_cache_groups) for name in group.layer_names
+    }
+    return {
+        name: ToyLayer(
+            index, group_of[name], layer_spec.sliding_window if isinstance(layer_spec, SlidingWindowSpec) else None
+        )
+        for index, (name, layer_spec) in enumerate(spec.layer_specs().items())
+    }

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One rank of the toy engine: KV cache tensors, the model, and the worker side of the connector."""
+
+import pickle
+import time
+from collections import deque
+from typing import Any
+
+import torch
+from toy_config import ToySpec
+from toy_model import ToyModel
+from toy_runner import ToyRunner, Way
+from vllm.config import VllmConfig
+from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorRole
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorTransferResults
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.kv_cache_interface import KVCacheConfig
+from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
+from vllm.v1.worker.utils import allocate_kv_cache
+
+
+class ToyWorker:
+    """One rank.
+
+    Attributes
+    ----------
+    model
+        The rank's shard of the toy model.
+    way
+        How its model runner goes through a step; may be changed between steps.
+    report_delay
+        Steps by which the engine hears later of what this rank says.
+
+    """
+
+    def __init__(self, config: VllmConfig, kv_cache_config: KVCacheConfig, rank: int, spec: ToySpec) -> None:
+        self.way = Way.V1
+        self.report_delay = 0
+        self._delayed: deque[KVConnectorOutput] = deque()
+        self._rank = rank
+        self._spec = spec
+        self._config = pickle.loads(pickle.dumps(config))
+        self._config.parallel_config.rank = rank
+        tensors = allocate_kv_cache(kv_cache_config, torch.device("cpu"), spec.layout)
+        self.kv_caches = {name: tensors[name] for name in spec.layer_specs()}
+        self.model = ToyModel(self.kv_caches, kv_cache_config, spec, rank)
+        # Any: what vLLM's class has is not all that tests look at.
+        self.connector: Any = None
+        self._runner: ToyRunner | None = None
+        if config.kv_transfer_config is not None:
+            self.connector = KVConnectorFactory.create_connector(self._config, KVConnectorRole.WORKER, kv_cache_config)
+            self._runner = ToyRunner(self.connector, self._config, self.kv_caches)
+        self._is_holding = False
+
+    def hold_reports(self) -> None:
+        """Answer the engine from here on as if this rank had not seen any copy end: it hears later."""
+        if not self._is_holding:
+            self._is_holding = True
+            self.connector.get_transfer_results = lambda finished_req_ids: KVConnectorTransferResults()
+            self.connector.build_connector_worker_meta = lambda: None
+
+    def release_reports(self) -> None:
+        """End `hold_reports`: the engine hears of everything at the end of the next step."""
+        if self._is_holding:
+            self._is_holding = False
+            del self.connector.get_transfer_results
+            del self.connector.build_connector_worker_meta
+
+    def wait_for_copies(self, timeout_s: float = 60.0) -> None:
+        """Wait until every copy that was queued has ended; nobody is told."""
+        deadline = time.monotonic() + timeout_s
+        while (stats := self.copy_stats())["queued_bytes"] or stats["in_flight_bytes"]:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"rank {self._rank}: copies have not ended after {timeout_s} s: {stats}")
+            time.sleep(50e-6)
+
+    def copy_stats(self) -> dict[str, int]:
+        """Levels and counters of the copies of this rank."""
+        return dict(self.connector.worker_side.engine.stats())
+
+    def execute(self, output: SchedulerOutput) -> ModelRunnerOutput:
+        """Run one step as vLLM's model runner does."""
+        computed = self.model.update(output)
+        ids = list(output.num_scheduled_tokens)
+        sampled: list[list[int]] = []
+
+        def forward() -> None:
+            sampled.extend(self.model.forward(output, computed))
+            self._visit_layers()
+
+        result = ModelRunnerOutput(
+            req_ids=ids, req_id_to_index={r: i for i, r in enumerate(ids)}, sampled_token_ids=sampled
+        )
+        if self._runner is None:
+            forward()
+            return result
+        self._delayed.append(self._runner.step(self.way, output, forward))
+        is_due = len(self._delayed) > self.report_delay
+        result.kv_connector_output = self._delayed.popleft() if is_due else KVConnectorOutput()
+        return result
+
+    def _visit_layers(self) -> None:
+        """Call what an attention layer calls, and take the time that a layer takes."""
+        for name, tensor in self.kv_caches.items():
+            if self._spec.layer_time_s > 0:
+                time.sleep(self._spec.layer_time_s)
+            if self.connector is not None:
+                self.connector.wait_for_layer_load(name)
+                self.connector.save_kv_layer(name, tensor, None)

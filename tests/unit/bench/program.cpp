@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "program.hpp"
+
+#include "fake_control.hpp"
+#include "run_bench.hpp"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <unistd.h>
+
+namespace kvferry::bench {
+namespace {
+
+// Tests run in processes at once.
+std::filesystem::path scratch_file(const std::string& name) {
+  return std::filesystem::path(testing::TempDir()) /
+         ("kvferry_bench_" + std::to_string(::getpid()) + "_" + name);
+}
+
+}  // namespace
+
+ProgramRun run_program(const std::vector<std::string>& arguments) {
+  std::ostringstream out;
+  std::ostringstream err;
+  ProgramRun run;
+  run.exit_code = run_bench(arguments, out, err);
+  run.out = out.str();
+  run.err = err.str();
+  return run;
+}
+
+ReportRun run_for_report(std::vector<std::string> arguments) {
+  const std::filesystem::path file = scratch_file("report.json");
+  arguments.insert(arguments.end(), {"--json", file.string()});
+  ReportRun result;
+  result.run = run_program(arguments);
+  if (std::ifstream in(file); in) result.report = nlohmann::json::parse(in);
+  std::filesystem::remove(file);
+  return result;
+}
+
+std::vector<std::string> device_arguments(const std::string& device) {
+  if (device == "host") return {"--device", "host"};
+  const std::filesystem::path image = scratch_file("image");
+  std::ofstream(image).write(reinterpret_cast<const char*>(fakes::kFakeImage.data()),
+                             fakes::kFakeImage.size());
+  const bool cuda = device == "cuda_stand_in";
+  return {"--device",         cuda ? "cuda" : "hip",
+          "--driver-library", cuda ? KVFERRY_FAKE_CUDA : KVFERRY_FAKE_HIP,
+          "--kernel-image",   image.string()};
+}
+
+std::vector<std::string> joined(std::vector<std::string> first,
+                                const std::vector<std::string>& second) {
+  first.insert(first.end(), second.begin(), second.end());
+  return first;
+}
+
+}  // namespace kvferry::bench

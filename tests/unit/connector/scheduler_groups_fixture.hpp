@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "scheduler_fixture.hpp"
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace kvferry::connector {
+
+using Blocks = std::vector<std::uint32_t>;
+using Ids = std::vector<std::string>;
+
+/// An engine with two KV cache groups: full attention, and a sliding window of 8 tokens (a token
+/// sees itself and 7 before it: two blocks).
+class SchedulerGroupsTest : public SchedulerTest {
+ protected:
+  static constexpr GroupId kWindow{1};
+
+  SchedulerGroupsTest() { restart_with({{0}, {8}}); }
+
+  void restart_with(const std::vector<KvGroup>& groups) {
+    groups_ = groups;
+    restart();
+    register_ranks({});
+  }
+  /// Calls `call` with one span of blocks per table.
+  template <class Call>
+  static void with_groups(const std::vector<Blocks>& tables, Call call) {
+    std::vector<std::vector<BlockId>> blocks;
+    for (const Blocks& table : tables) blocks.push_back(blocks_of(table));
+    const std::vector<std::span<const BlockId>> spans(blocks.begin(), blocks.end());
+    call(std::span<const std::span<const BlockId>>(spans));
+  }
+  void schedule(std::string_view id, const std::vector<Blocks>& tables, std::uint32_t num_computed,
+                std::uint32_t num_scheduled, TableUpdate update = TableUpdate::kReplace) {
+    with_groups(tables, [&](auto blocks) {
+      engine_->on_scheduled(id, update, blocks, num_computed, num_scheduled);
+    });
+  }
+  void allocate(std::string_view id, const std::vector<Blocks>& tables, std::uint32_t num_tokens) {
+    with_groups(tables, [&](auto blocks) { engine_->on_allocated(id, blocks, num_tokens); });
+  }
+  /// Brings keys into the tier, in both groups: computes them from `first_block` on and from
+  /// `first_block` + 10 on.
+  void fill_both(const std::vector<std::uint64_t>& keys, std::uint32_t first_block) {
+    const std::string id = "fill " + std::to_string(++num_fills_);
+    arrive(id, keys);
+    std::vector<Blocks> tables(2);
+    for (std::uint32_t i = 0; i < keys.size(); ++i) {
+      tables[0].push_back(first_block + i);
+      tables[1].push_back(first_block + 10 + i);
+    }
+    schedule(id, tables, 0, static_cast<std::uint32_t>(keys.size()) * kBlockTokens);
+    fold_ends(plan());
+    engine_->on_finished(id);
+  }
+  std::uint32_t ask(std::string_view id, const std::vector<std::uint64_t>& keys,
+                    std::uint32_t num_local_blocks = 0) {
+    arrive(id, keys);
+    return engine_->lookup(id, num_local_blocks * kBlockTokens,
+                           static_cast<std::uint32_t>(keys.size()) * kBlockTokens + 1) /
+           kBlockTokens;
+  }
+};
+
+}  // namespace kvferry::connector

@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvferry/cpu_tier/shared_file.hpp"
+
+#include "kvferry/base/error.hpp"
+#include "kvferry/base/test_hooks.hpp"
+#include "kvferry/cpu_tier/host_mapping.hpp"
+
+#include "made_up_machine.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <fstream>
+#include <functional>
+#include <optional>
+#include <sched.h>
+#include <string>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <vector>
+
+namespace kvferry::cpu_tier {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::uint64_t kMiB = std::uint64_t{1} << 20U;
+
+void expect_names(const std::string& message, const std::vector<std::string>& parts) {
+  for (const std::string& part : parts) {
+    EXPECT_NE(message.find(part), std::string::npos) << part << " is not in: " << message;
+  }
+}
+
+/// A path in /dev/shm whose file goes with it.
+class SharedFileTest : public ::testing::Test {
+ protected:
+  ~SharedFileTest() override { ::unlink(path_.c_str()); }
+
+  static std::uint64_t free_bytes() {
+    struct statvfs status {};
+    EXPECT_EQ(::statvfs("/dev/shm", &status), 0);
+    return status.f_bavail * status.f_frsize;
+  }
+  template <typename E>
+  static std::string complaint(const std::function<void()>& work) {
+    try {
+      work();
+    } catch (const E& error) {
+      return error.what();
+    }
+    ADD_FAILURE() << "no error";
+    return {};
+  }
+
+  const fs::path path_ = "/dev/shm/kvferry_test_" + std::to_string(::getpid());
+};
+
+TEST_F(SharedFileTest, HasNoNameUntilItIsPublishedWhole) {
+  SharedFile made = SharedFile::make(path_, 3 * kMiB + 1);
+  EXPECT_EQ(made.size_bytes(), 3 * kMiB + made.page_bytes());
+  EXPECT_FALSE(fs::exists(path_));
+  EXPECT_THROW(static_cast<void>(SharedFile::open(path_)), ResourceError);
+  const HostMapping mine(made);
+  std::memset(mine.bytes().data(), 7, mine.size_bytes());
+  EXPECT_EQ(made.publish(), Published::kYes);
+  const SharedFile opened = SharedFile::open(path_);
+  EXPECT_EQ(opened.size_bytes(), made.size_bytes());
+  const HostMapping yours(opened);
+  EXPECT_EQ(yours.bytes().back(), std::byte{7});
+}
+
+TEST_F(SharedFileTest, IsReservedWholeAndForItsUserAlone) {
+  const mode_t before = ::umask(0777);
+  SharedFile made = SharedFile::make(path_, 8 * kMiB);
+  ::umask(before);
+  EXPECT_EQ(made.publish(), Published::kYes);
+  struct stat status {};
+  ASSERT_EQ(::stat(path_.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 07777U, 0600U);
+  EXPECT_EQ(status.st_blocks * 512, 8 * static_cast<std::int64_t>(kMiB));
+}
+
+TEST_F(SharedFileTest, TheFirstToPublishHasTheName) {
+  SharedFile first = SharedFile::make(path_, kMiB);
+  SharedFile second = SharedFile::make(path_, 2 * kMiB);
+  EXPECT_EQ(first.publish(), Published::kYes);
+  EXPECT_EQ(second.publish(), Published::kNameIsTaken);
+  EXPECT_EQ(SharedFile::open(path_).size_bytes(), kMiB);
+}
+
+TEST_F(SharedFileTest, WhatOneProcessWritesAnotherReads) {
+  SharedFile made = SharedFile::make(path_, kMiB);
+  ASSERT_EQ(made.publish(), Published::kYes);
+  const HostMapping mapping(made);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const HostMapping own(SharedFile::open(path_));
+    own.bytes()[12345] = std::byte{42};
+    ::_exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(mapping.bytes()[12345], std::byte{42});
+}
+
+TEST_F(SharedFileTest, OutlivesItsDescriptorAsAMappingAndKeepsItsBytes) {
+  std::optional<SharedFile> made = SharedFile::make(path_, 4 * kMiB);
+  const HostMapping mapping(*made);
+  made.reset();
+  EXPECT_EQ(mapping.address() % huge_page_bytes(), 0U);
+  mapping.bytes()[kMiB] = std::byte{9};
+  mapping.populate();
+  mapping.release(mapping.bytes());
+  EXPECT_EQ(mapping.bytes()[kMiB], std::byte{9});
+}
+
+TEST_F(SharedFileTest, MoreThanTheFileSystemHasIsRefusedUntouched) {
+  const std::uint64_t before = free_bytes();
+  const std::uint64_t bytes = before + (std::uint64_t{1} << 40U);
+  const MadeUpMachine machine;
+  expect_names(complaint<ResourceError>(
+                   [&] { static_cast<void>(SharedFile::make(path_, bytes, machine.root)); }),
+               {"file system at /dev/shm", std::to_string(bytes),
+                "mount -o remount,size=", "--shm-size", "emptyDir"});
+  EXPECT_LT(before - std::min(before, free_bytes()), 64 * kMiB);
+}
+
+TEST_F(SharedFileTest, MoreThanTheMemoryBudgetIsRefused) {
+  const MadeUpMachine machine;
+  machine.write_available(1023);
+  expect_names(complaint<ResourceError>(
+                   [&] { static_cast<void>(SharedFile::make(path_, kMiB, machine.root)); }),
+               {"MemAvailable"});
+  EXPECT_EQ(SharedFile::make(path_, kMiB - 4096, machine.root).size_bytes(), kMiB - 4096);
+}
+
+TEST_F(SharedFileTest, APathThatIsNotInSharedMemoryIsAConfigError) {
+  expect_names(
+      complaint<ConfigError>([] { static_cast<void>(SharedFile::make("/proc/kvferry", kMiB)); }),
+      {"/proc", "/dev/shm"});
+  expect_names(complaint<ConfigError>(
+                   [] { static_cast<void>(SharedFile::make("/dev/shm/no/such/file", kMiB)); }),
+               {"/dev/shm/no/such", "/dev/shm/kvferry"});
+  expect_names(complaint<ConfigError>([] { static_cast<void>(SharedFile::open("/proc/version")); }),
+               {"/proc", "neither a tmpfs nor a hugetlbfs"});
+}
+
+TEST_F(SharedFileTest, NothingIsAResourceError) {
+  EXPECT_THROW(static_cast<void>(SharedFile::make(path_, 0)), ResourceError);
+  EXPECT_THROW(static_cast<void>(SharedFile::make(path_, UINT64_MAX)), ResourceError);
+}
+
+TEST_F(SharedFileTest, AFileThatSomebodyElseMadeIsRefused) {
+  std::ofstream(path_) << "not a tier";
+  ASSERT_EQ(::chmod(path_.c_str(), 0644), 0);
+  expect_names(complaint<ConfigError>([&] { static_cast<void>(SharedFile::open(path_)); }),
+               {path_.string(), "mode 0600"});
+  ASSERT_EQ(::chmod(path_.c_str(), 0600), 0);
+  ASSERT_EQ(::truncate(path_.c_str(), static_cast<off_t>(kMiB)), 0);
+  // Its holes would be a signal where memory runs out.
+  expect_names(complaint<ConfigError>([&] { static_cast<void>(SharedFile::open(path_)); }),
+               {"1048576 bytes, of which 4096 are reserved"});
+  ::unlink(path_.c_str());
+  ASSERT_EQ(::symlink("/dev/shm", path_.c_str()), 0);
+  EXPECT_THROW(static_cast<void>(SharedFile::open(path_)), ResourceError);
+}
+
+#ifdef KVFERRY_TEST_HOOKS
+TEST_F(SharedFileTest, RunningOutOnTheWayLeavesNothingBehind) {
+  const std::uint64_t before = free_bytes();
+  test_hooks::fail_nth_of("shared_file.reserve", 3);
+  expect_names(
+      complaint<ResourceError>([&] { static_cast<void>(SharedFile::make(path_, 256 * kMiB)); }),
+      {"failed behind 134217728 bytes", "/dev/shm", "mount -o remount,size="});
+  test_hooks::reset();
+  EXPECT_FALSE(fs::exists(path_));
+  EXPECT_LT(before - std::min(before, free_bytes()), 64 * kMiB);
+}
+#endif
+
+/// Runs `work` in a child with a file system of its own, mounted at the given directory; its exit
+/// status, or nothing if the machine allows no such mount.
+std::optional<int> with_mount(const char* kind, const char* options,
+                              const std::function<int(const fs::path&)>& work) {
+  constexpr int kNotMounted = 77;
+  std::string directory = ::testing::TempDir() + "kvferry_mount_XXXXXX";
+  if (::mkdtemp(directory.data()) == nullptr) return std::nullopt;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const bool mounted = ::unshare(CLONE_NEWNS) == 0 &&
+                         ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+                         ::mount("kvferry", directory.c_str(), kind, 0, options) == 0;
+    ::_exit(mounted ? work(directory) : kNotMounted);
+  }
+  int status = 0;
+  const bool ended = child > 0 && ::waitpid(child, &status, 0) == child && WIFEXITED(status);
+  ::rmdir(directory.c_str());
+  if (!ended) return -1;
+  if (WEXITSTATUS(status) == kNotMounted) return std::nullopt;
+  return WEXITSTATUS(status);
+}
+
+/// 0 if `work` throws a ResourceError that names all parts.
+int refused(const std::function<void()>& work, const std::vector<std::string>& parts) {
+  try {
+    work();
+  } catch (const ResourceError& error) {
+    for (const std::string& part : parts) {
+      if (std::string(error.what()).find(part) == std::string::npos) {
+        std::fprintf(stderr, "%s is not in: %s\n", part.c_str(), error.what());
+        return 2;
+      }
+    }
+    return 0;
+  }
+  return 1;
+}
+
+constexpr const char* kNoMount =
+    "no file system can be mounted here: it takes root and CAP_SYS_ADMIN";
+
+// A container's /dev/shm of 64 MB, and a tier of gigabytes: a signal at the first touch beyond.
+TEST(SharedFileOnATmpfs, ThatIsTooSmallIsRefusedWithItsMountAndTheRemedy) {
+  const auto status = with_mount("tmpfs", "size=4m", [](const fs::path& mount) {
+    const fs::path path = mount / "tier";
+    const int whole = refused([&] { static_cast<void>(SharedFile::make(path, 4 * kMiB + 1)); },
+                              {"file system at " + mount.string(), "4194304 bytes",
+                               "mount -o remount,size=4198400 " + mount.string()});
+    if (whole != 0 || fs::exists(path)) return 10 + whole;
+    SharedFile first = SharedFile::make(path, 3 * kMiB);
+    const int rest =
+        refused([&] { static_cast<void>(SharedFile::make(mount / "other", 2 * kMiB)); },
+                {"1048576 bytes", "remount,size=5242880"});
+    if (rest != 0) return 20 + rest;
+    // What was reserved can be written to its last byte, though nothing is left for anybody.
+    std::ofstream(mount / "filler") << std::string(2 * kMiB, 'x');
+    const HostMapping mapping(first);
+    std::memset(mapping.bytes().data(), 1, mapping.size_bytes());
+    return 0;
+  });
+  if (!status) GTEST_SKIP() << kNoMount;
+  EXPECT_EQ(*status, 0);
+}
+
+// The room may go between the question and the reservation.
+TEST(SharedFileOnATmpfs, ThatFillsMeanwhileIsAnErrorAndNotASignal) {
+#ifdef KVFERRY_TEST_HOOKS
+  const auto status = with_mount("tmpfs", "size=4m", [](const fs::path& mount) {
+    struct statvfs before {};
+    struct statvfs after {};
+    ::statvfs(mount.c_str(), &before);
+    test_hooks::on_pause("shared_file.room_was_checked",
+                         [&] { std::ofstream(mount / "filler") << std::string(2 * kMiB, 'x'); });
+    const int outcome =
+        refused([&] { static_cast<void>(SharedFile::make(mount / "tier", 3 * kMiB)); },
+                {"No space left on device", mount.string(), "remount,size=5242880"});
+    fs::remove(mount / "filler");
+    ::statvfs(mount.c_str(), &after);
+    return after.f_bfree == before.f_bfree ? outcome : 5;
+  });
+  if (!status) GTEST_SKIP() << kNoMount;
+  EXPECT_EQ(*status, 0);
+#else
+  GTEST_SKIP() << "without test hooks";
+#endif
+}
+
+TEST(SharedFileOnATmpfs, WithoutALimitHasRoom) {
+  const auto status = with_mount("tmpfs", "size=0", [](const fs::path& mount) {
+    return SharedFile::make(mount / "tier", kMiB).size_bytes() == kMiB ? 0 : 1;
+  });
+  if (!status) GTEST_SKIP() << kNoMount;
+  EXPECT_EQ(*status, 0);
+}
+
+TEST(SharedFileOnAHugetlbfs, IsHeldToThePool) {
+  const HugePagePool pool = huge_page_pool();
+  const auto status = with_mount("hugetlbfs", nullptr, [&](const fs::path& mount) {
+    const std::uint64_t more = pool.free_bytes() + pool.num_more * pool.page_bytes + 1;
+    const int short_pool = refused(
+        [&] { static_cast<void>(SharedFile::make(mount / "tier", more)); }, {"vm.nr_hugepages="});
+    if (short_pool != 0 || pool.num_free == 0) return short_pool;
+    SharedFile made = SharedFile::make(mount / "tier", 1);
+    if (made.pages() != PageKind::kPool || made.size_bytes() != pool.page_bytes) return 3;
+    if (made.publish() != Published::kYes) return 4;
+    const HostMapping mapping(SharedFile::open(mount / "tier"));
+    std::memset(mapping.bytes().data(), 1, mapping.size_bytes());
+    return huge_page_share(mapping.bytes()) == 1.0 ? 0 : 5;
+  });
+  if (!status) GTEST_SKIP() << kNoMount;
+  EXPECT_EQ(*status, 0);
+}
+
+}  // namespace
+}  // namespace kvferry::cpu_tier

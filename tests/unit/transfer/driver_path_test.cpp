@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stores and loads by each way across the link on the vendors' back ends, on stand-in drivers.
+#include "kvferry/gpu/cuda_device.hpp"
+#include "kvferry/gpu/hip_device.hpp"
+
+#include "fake_control.hpp"
+#include "rig.hpp"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+
+namespace kvferry::transfer {
+namespace {
+
+using gpu::CopyPath;
+
+std::unique_ptr<gpu::Device> cuda_stand_in() {
+  return gpu::make_cuda_device(0,
+                               {.library = KVFERRY_FAKE_CUDA, .kernel_image = fakes::kFakeImage});
+}
+// Its registered memory has another address on the device than on the host.
+std::unique_ptr<gpu::Device> hip_stand_in() {
+  return gpu::make_hip_device(0, {.library = KVFERRY_FAKE_HIP, .kernel_image = fakes::kFakeImage});
+}
+
+class DriverPathTest
+    : public TransferTest,
+      public ::testing::WithParamInterface<std::tuple<bool, std::optional<CopyPath>>> {};
+INSTANTIATE_TEST_SUITE_P(StandIns, DriverPathTest,
+                         ::testing::Combine(::testing::Bool(),
+                                            ::testing::Values(std::nullopt,
+                                                              std::optional(CopyPath::kPerRun),
+                                                              std::optional(CopyPath::kBatch),
+                                                              std::optional(CopyPath::kKernel),
+                                                              std::optional(CopyPath::kStaged))),
+                         [](const ::testing::TestParamInfo<DriverPathTest::ParamType>& instance) {
+                           const std::optional<CopyPath> path = std::get<1>(instance.param);
+                           return std::string(std::get<0>(instance.param) ? "hip_" : "cuda_") +
+                                  (path ? gpu::to_string(*path) : "chosen");
+                         });
+
+TEST_P(DriverPathTest, WhatWasStoredIsLoadedIntoOtherBlocks) {
+  const auto& [hip, path] = GetParam();
+  Rig rig({.transfer = {.staging_bytes = 1 << 16,
+                        .piece_bytes = 1000,
+                        .copy_path = path,
+                        .load_staging_bytes = 4096},
+           .make_device = hip ? &hip_stand_in : &cuda_stand_in});
+  for (std::uint32_t g = 0; g < 3; ++g) {
+    const SlabClassId slab_class(g);
+    for (std::uint32_t b = 0; b < 64; ++b) rig.write_block(slab_class, BlockId(b), g * 1000 + b);
+    // Across the border of two registrations.
+    ASSERT_EQ(rig.store(10 * g + 1, slab_class, blocks_to_slots(0, 50, 20)), 20U);
+    ASSERT_EQ(rig.finish_one().outcome, TransferOutcome::kDone);
+    rig.load(10 * g + 2, slab_class, blocks_to_slots(30, 50, 20));
+    const Completion end = rig.finish_one();
+    ASSERT_EQ(end.outcome, TransferOutcome::kDone) << end.reason;
+    for (std::uint32_t i = 0; i < 20; ++i) {
+      ASSERT_EQ(rig.block(slab_class, BlockId(30 + i)),
+                pattern_bytes(g * 1000 + i, rig.packed_bytes(slab_class)))
+          << i;
+    }
+  }
+  EXPECT_FALSE(rig.engine->copy_path_table().empty()) << "real times are learned from";
+  EXPECT_EQ(rig.engine->stats().load_staging_size_bytes != 0, !path || *path == CopyPath::kStaged);
+}
+
+}  // namespace
+}  // namespace kvferry::transfer
