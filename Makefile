@@ -2,7 +2,8 @@
 # Every command of the project. Each one installs what it needs, and costs little when nothing changed.
 #   KVFERRY_PIP_ARGS   extra arguments for pip (an index with PyTorch's CPU wheels)
 #   KVFERRY_PYTHON     the Python to make .venv from (default: python3)
-#   STAGES             for make test: only these (host-debug lint python python-033 e2e host-asan host-tsan clang)
+#   GPU_CHECK_ARGS     for make gpu-check: arguments of tools/gpu_check.py
+#   STAGES             for make test: only these (host-debug lint protocol python python-033 lmcache e2e host-asan host-tsan clang)
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
@@ -21,6 +22,7 @@ help: ## Show this list
 .PHONY: setup
 setup: ## Install system packages, .venv with vLLM's CPU build, and kvferry itself
 	@tools/setup_system.sh test
+	@tools/setup_nvcc.sh
 	@tools/setup_venv.sh
 	@tools/build_wheel.sh
 	@echo "ready: activate with '. .venv/bin/activate'"
@@ -54,12 +56,26 @@ format: ready ## Reformat C++ and Python
 stubs: ready ## Write python/kvferry/_core.pyi anew from the built extension
 	@$(PY) tools/stubs.py
 
+.PHONY: bench
+bench: ## Run a short form of every subcommand of kvferry-bench, into bench/results/
+	@tools/setup_system.sh bench
+	@tools/bench.sh
+
 .PHONY: bench-meta
 bench-meta: ready ## Measure the scheduler side against vLLM's stock connectors
 	@PATH="$(CURDIR)/.venv/bin:$$PATH" $(PY) bench/meta.py
 
+.PHONY: bench-lmcache
+bench-lmcache: ready ## Measure kvferry as an L2 of LMCache beside LMCache's own local ones
+	@tools/setup_lmcache.sh
+	@$(PY) bench/lmcache_l2.py
+
+.PHONY: gpu-check
+gpu-check: ## Run every check that wants a GPU, without a network; GPU_CHECK_ARGS="--help" says how
+	@"$${KVFERRY_PYTHON:-python3}" tools/gpu_check.py $(GPU_CHECK_ARGS)
+
 .PHONY: soak
-soak: ## Repeat the C++ tests under TSan and ASan for SOAK_MINUTES (30)
+soak: ## The random model under TSan and all C++ tests under ASan, for SOAK_MINUTES (60)
 	@tools/setup_system.sh test
 	@tools/soak.sh
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import json
 import os
 import shutil
@@ -35,6 +36,9 @@ class TinyModel:
     num_key_value_heads: int = 2
     max_position_embeddings: int = 8192
     matrix_std: float = 0.15
+    # Kinds of layers, repeated over the model: "f" attends to the whole prefix, "w" to `sliding_window` tokens.
+    layer_pattern: str = "f"
+    sliding_window: int = 0
     version: int = 1
 
     @property
@@ -124,6 +128,11 @@ def _write_config(directory: Path, model: TinyModel) -> None:
         "use_cache": True,
         "vocab_size": model.vocab_size,
     }
+    if "w" in model.layer_pattern:
+        kinds = {"f": "full_attention", "w": "sliding_attention"}
+        pattern = itertools.islice(itertools.cycle(model.layer_pattern), model.num_hidden_layers)
+        config["layer_types"] = [kinds[kind] for kind in pattern]
+        config["sliding_window"] = model.sliding_window
     (directory / "config.json").write_text(json.dumps(config, indent=2))
 
 
@@ -189,8 +198,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("directory", nargs="?", type=Path, default=DEFAULT_DIR)
     parser.add_argument("--seed", type=int, default=TinyModel.seed)
+    parser.add_argument("--layers", type=int, default=TinyModel.num_hidden_layers)
+    parser.add_argument("--layer-pattern", default=TinyModel.layer_pattern, help='"f": full attention, "w": a window')
+    parser.add_argument("--sliding-window", type=int, default=TinyModel.sliding_window, help="tokens")
     arguments = parser.parse_args()
-    print(ensure_tiny_model(arguments.directory, TinyModel(seed=arguments.seed)))
+    model = TinyModel(
+        seed=arguments.seed,
+        num_hidden_layers=arguments.layers,
+        layer_pattern=arguments.layer_pattern,
+        sliding_window=arguments.sliding_window,
+    )
+    print(ensure_tiny_model(arguments.directory, model))
 
 
 if __name__ == "__main__":

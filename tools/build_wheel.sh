@@ -8,14 +8,22 @@ cd "$KVFERRY_ROOT"
 
 python=$KVFERRY_ROOT/.venv/bin/python
 installed=.venv/.kvferry/wheel
-sources=$(content_hash CMakeLists.txt cmake pyproject.toml README.md LICENSE python/CMakeLists.txt \
-  python/src python/kvferry {base,gpu,cpu_tier,transfer,connector}/{CMakeLists.txt,include,src})
+sources=$(content_hash CMakeLists.txt cmake pyproject.toml README.md LICENSE \
+  python/{CMakeLists.txt,exports.map,src,kvferry} {base,gpu,cpu_tier,lmcache,transfer,connector}/{CMakeLists.txt,include,src})
+# The compilers that the kernels can be compiled with.
+compilers=$(command -v nvcc hipcc /usr/local/cuda/bin/nvcc build/nvcc/nvidia/cu13/bin/nvcc || true)
+sources+=" ${compilers//$'\n'/ }"
 
 if is_stamped "$installed" "$sources"; then exit 0; fi
 
 build() {
-  rm -rf dist
-  "$python" -m pip --disable-pip-version-check wheel -v --no-deps --no-build-isolation -w dist .
+  rm -rf dist build/linked-wheel
+  "$python" -m pip --disable-pip-version-check wheel -v --no-deps --no-build-isolation -w build/linked-wheel .
+}
+# The wheel holds its own copies of oneTBB and hwloc, under names of their own: it runs where they are not installed, and
+# beside others' copies.
+bundle() {
+  PATH=$KVFERRY_ROOT/.venv/bin:$PATH "$python" -m auditwheel repair -w dist build/linked-wheel/kvferry-*.whl
 }
 install() {
   "$python" -m pip --disable-pip-version-check install --no-deps --force-reinstall dist/kvferry-*.whl
@@ -23,5 +31,6 @@ install() {
 # Ninja's own default is two jobs more than there are processors.
 export CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}
 step wheel-build "build the kvferry wheel" build
+step wheel-bundle "put oneTBB and hwloc into it" bundle
 step wheel-install "install it into .venv" install
 stamp "$installed" "$sources"

@@ -25,7 +25,7 @@ BIN = Path(sys.executable).parent
 
 CPP = (".cpp", ".hpp")
 PRODUCT = (
-    "base", "gpu", "cpu_tier", "transfer", "connector", "python", "bench", "examples", "tools",
+    "base", "gpu", "cpu_tier", "lmcache", "transfer", "connector", "python", "bench", "examples", "tools",
 )  # fmt: skip
 NEED_SPDX = (*CPP, ".py", ".pyi", ".sh", ".cmake", ".toml", ".yaml")
 NEED_SPDX_NAMES = ("CMakeLists.txt", "Makefile", ".clang-format", ".clang-tidy", "run")
@@ -37,9 +37,14 @@ REGISTRY_HOST = re.compile(
     r"pypi\.org|pythonhosted\.org|download\.pytorch\.org|pypi\.nvidia|anaconda\.org"
     r"|huggingface\.co\b|\bhf\.co\b|crates\.io|npmjs\.|ghcr\.io|docker\.io|\bquay\.io"
 )
+# The names of tests, as tests/README.md gives them.
+CPP_TEST = re.compile(r"^TEST(?:_F|_P)?\((\w+),\s*(\w+)\)", re.MULTILINE)
+PYTHON_TEST = re.compile(r"^def (test_\w+)\(", re.MULTILINE)
+
 # (check, file): why the rule does not hold there.
 EXCEPTIONS = {
     ("unfinished", "tools/lint.py"): "names the words it looks for",
+    ("machine-paths", "cmake/KvferryKernels.cmake"): "ROCm installs itself below /opt on every machine",
 }
 
 
@@ -156,6 +161,16 @@ def registry_hosts(_: bool) -> list[str]:
     return list(matches("registry-hosts", REGISTRY_HOST, files()))
 
 
+def named_tests(_: bool) -> list[str]:
+    """Check that tests/README.md names only tests that exist."""
+    tests = [path for path in files() if path.relative_to(ROOT).parts[0] == "tests"]
+    text = "".join(path.read_text() for path in tests if path.suffix in (".cpp", ".hpp", ".py"))
+    known = {f"{suite}.{name}" for suite, name in CPP_TEST.findall(text)} | set(PYTHON_TEST.findall(text))
+    known |= {path.name for path in tests}
+    named = re.findall(r"`([A-Z]\w+\.\w+|test_\w+(?:\.py)?|\w+\.pml)`", (ROOT / "tests/README.md").read_text())
+    return [f"tests/README.md: there is no test {name!r}" for name in named if name not in known]
+
+
 def core_pyi(fix: bool) -> list[str]:
     """Check that the committed stubs are those of the installed extension."""
     return stubs.write() if fix else stubs.compare()
@@ -194,6 +209,7 @@ CHECKS: dict[str, Check] = {
     "machine-paths": machine_paths,
     "registry-hosts": registry_hosts,
     "core-pyi": core_pyi,
+    "test-map": named_tests,
 }
 FIXERS = ("clang-format", "ruff", "ruff-format")
 

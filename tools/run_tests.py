@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LOGS = ROOT / "build/logs"
 RESULTS = ROOT / "build/test-results"
 VENV = ROOT / ".venv/bin"
+LMCACHE_CONFORMANCE = "tests/v1/distributed/test_native_connector_l2_adapter.py"
 STARTED = int(os.environ.get("KVFERRY_STARTED", time.time()))
 NUM_JOBS = str(os.cpu_count() or 2)
 
@@ -83,11 +84,11 @@ def cpp(preset: str) -> Tally:
     return judge(preset, status, junit)
 
 
-def build(preset: str, prefix: list[str]) -> Tally | None:
-    """Configure and build one preset; return what failed."""
+def build(preset: str, prefix: list[str], *target: str) -> Tally | None:
+    """Configure one preset and build it, or a target of it; return what failed."""
     for what, command in (
         ("configure", [*prefix, "cmake", "--preset", preset, *compiler(preset)]),
-        ("build", [*prefix, "cmake", "--build", "--preset", preset, "-j", NUM_JOBS]),
+        ("build", [*prefix, "cmake", "--build", "--preset", preset, *target, "-j", NUM_JOBS]),
     ):
         if run(f"{preset}-{what}", *command) != 0:
             return Tally(failed=[f"{preset}: {what}"])
@@ -100,13 +101,18 @@ def compiler(preset: str) -> list[str]:
     return ["-DCMAKE_CXX_COMPILER=clang++"] if preset == "clang" and not versioned else []
 
 
+def stand_ins() -> Tally:
+    """Build what the Python tests load and run: the stand-in driver and the benchmark."""
+    return build("host-debug", [], "--target", "fake_cuda", "kvferry-bench") or Tally()
+
+
 def clang() -> Tally:
     """Build the libraries with clang: its warnings and the lock annotations, nothing run."""
     return build("clang", []) or Tally(passed=1)
 
 
-def pytest(stage: str, folder: str | None = None, **extra_env: str) -> Tally:
-    """Run one folder of Python tests (named like the stage by default) against the installed wheel."""
+def pytest(stage: str, folder: str, *options: str, **extra_env: str) -> Tally:
+    """Run one folder of Python tests against the installed wheel."""
     junit = RESULTS / f"{stage}.xml"
     junit.unlink(missing_ok=True)
     env = {
@@ -116,13 +122,46 @@ def pytest(stage: str, folder: str | None = None, **extra_env: str) -> Tally:
         "TOKENIZERS_PARALLELISM": "false",
     } | extra_env
     # The program, not `python -m pytest`: that would put the repository's folders on the path.
-    status = run(f"pytest-{stage}", str(VENV / "pytest"), f"tests/{folder or stage}", f"--junitxml={junit}", env=env)
+    status = run(
+        f"pytest-{stage}", str(VENV / "pytest"), f"tests/{folder}", f"--junitxml={junit}", *options, env=env
+    )  # fmt: skip
     return judge(stage, status, junit)
+
+
+def python(stage: str, **extra_env: str) -> Tally:
+    """Run the Python tests without an engine, one process per core: each keeps about one busy."""
+    return pytest(stage, "python", "-n", NUM_JOBS, **extra_env)
 
 
 def python033() -> Tally:
     """Run the Python tests once more with the scheduler and connector interfaces of vLLM 0.33."""
-    return pytest("python-033", "python", PYTHONPATH=str(ROOT / "build/vllm033/site"))
+    return python("python-033", PYTHONPATH=str(ROOT / "build/vllm033/site"))
+
+
+def e2e() -> Tally:
+    """Run the tests with the real engine, one per core; those of a file share engines, so that they stay together."""
+    return pytest("e2e", "e2e", "-n", NUM_JOBS, "--dist", "loadfile")
+
+
+def lmcache() -> Tally:
+    """Run LMCache's own conformance tests against our client, and our tests with LMCache, in its environment."""
+    home = ROOT / "build/lmcache"
+    total = Tally()
+    for name, tests in (
+        ("lmcache-conformance", ("-p", "conformance", str(home / "sdist" / LMCACHE_CONFORMANCE))),
+        ("lmcache-tests", ("tests/lmcache",)),
+    ):
+        junit = RESULTS / f"{name}.xml"
+        junit.unlink(missing_ok=True)
+        # By paths, so that neither the repository's nor LMCache's own sources come before what is installed.
+        status = run(
+            f"pytest-{name}", str(home / "venv/bin/pytest"), "-c", os.devnull, "--rootdir", str(ROOT),
+            "--import-mode=importlib", "--noconftest", "-p", "no:cacheprovider", "--timeout=600",
+            "-W", "ignore::pytest.PytestDeprecationWarning", f"--junitxml={junit}", *tests,
+            env={"PYTHONPATH": str(ROOT / "tests/lmcache"), "LMCACHE_TRACK_USAGE": "false"},
+        )  # fmt: skip
+        total.add(judge(name, status, junit))
+    return total
 
 
 def lint() -> Tally:
@@ -131,6 +170,14 @@ def lint() -> Tally:
     junit.unlink(missing_ok=True)
     status = run("lint", str(VENV / "python"), "tools/lint.py", f"--junit={junit}")
     return judge("lint", status, junit)
+
+
+def protocol() -> Tally:
+    """Check the models of the ownership protocol; each property and each mutant counts as one test."""
+    junit = RESULTS / "protocol.xml"
+    junit.unlink(missing_ok=True)
+    status = run("protocol", sys.executable, "tests/model/protocol/check_models.py", f"--junit={junit}")
+    return judge("protocol", status, junit)
 
 
 @dataclass(frozen=True)
@@ -144,16 +191,21 @@ class Stage:
 
 
 SET_UP = (
+    Stage("nvcc", "CUDA's compiler", lambda: script("setup_nvcc.sh")),
     Stage("venv", "virtual environment", lambda: script("setup_venv.sh")),
-    Stage("wheel", "kvferry's wheel", lambda: script("build_wheel.sh"), ("venv",)),
+    Stage("wheel", "kvferry's wheel", lambda: script("build_wheel.sh"), ("venv", "nvcc")),
+    Stage("stand-ins", "stand-in driver and benchmark", stand_ins, ("nvcc",)),
+    Stage("lmcache-venv", "environment of LMCache", lambda: script("setup_lmcache.sh"), ("venv", "wheel")),
     Stage("vllm033", "Python part of vLLM 0.33", lambda: script("setup_vllm033.sh"), ("venv",)),
 )
 TESTS = (
-    Stage("host-debug", "C++ tests", lambda: cpp("host-debug")),
+    Stage("host-debug", "C++ tests", lambda: cpp("host-debug"), ("nvcc",)),
     Stage("lint", "format, types, house rules", lint, ("venv", "wheel")),
-    Stage("python", "Python tests", lambda: pytest("python"), ("venv", "wheel")),
-    Stage("python-033", "Python tests with vLLM 0.33", python033, ("venv", "wheel", "vllm033")),
-    Stage("e2e", "tests with the real engine", lambda: pytest("e2e"), ("venv", "wheel")),
+    Stage("protocol", "models of the ownership protocol", protocol),
+    Stage("python", "Python tests", lambda: python("python"), ("venv", "wheel", "stand-ins")),
+    Stage("python-033", "Python tests with vLLM 0.33", python033, ("venv", "wheel", "vllm033", "stand-ins")),
+    Stage("lmcache", "LMCache's conformance tests and ours with it", lmcache, ("lmcache-venv",)),
+    Stage("e2e", "tests with the real engine", e2e, ("venv", "wheel", "stand-ins")),
     Stage("host-asan", "C++ tests, ASan and UBSan", lambda: cpp("host-asan")),
     Stage("host-tsan", "C++ tests, TSan", lambda: cpp("host-tsan")),
     Stage("clang", "clang build with -Wthread-safety", clang),

@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# setup_system.sh [build|test]: the system packages that are missing, by apt.
-#   build  what `make demo` needs: compiler, CMake, Ninja, Python headers
-#   test   also GoogleTest and clang, for `make test`
+# setup_system.sh [build|bench|test]: the system packages that are missing, by apt.
+#   build  what `make demo` needs: compiler, CMake, Ninja, hwloc, oneTBB, Python headers
+#   bench  also the libraries of kvferry-bench
+#   test   all of that, GoogleTest, clang and spin, for `make test`, and hipcc where apt has it: without it
+#          the HIP kernels are left out
 # A tool that is there by other means than apt is taken as it is.
 set -euo pipefail
 . "$(dirname "$0")/step.sh"
@@ -20,13 +22,23 @@ want() { # want PACKAGE CHECK...: PACKAGE is missing unless CHECK succeeds
   "$@" || missing+=("$package")
 }
 
+wished=()
+wish() { # wish PACKAGE CHECK...: as want, but the build can do without
+  local package=$1
+  shift
+  "$@" || wished+=("$package")
+}
+
 find_missing() {
   missing=()
+  wished=()
   want g++ has g++
   want make has make
   want cmake has cmake
   want ninja-build has ninja
   want git has git
+  want libhwloc-dev has_header hwloc.h
+  want libtbb-dev has_header oneapi/tbb/task_arena.h
   if has_python; then
     want python3-venv python_has 'import venv, ensurepip'
     want python3-dev python_has \
@@ -34,10 +46,17 @@ find_missing() {
   else
     missing+=(python3 python3-venv python3-dev)
   fi
+  if [ "$scope" != build ]; then
+    want libcli11-dev has_header CLI/CLI.hpp
+    want libfmt-dev has_header fmt/format.h
+    want nlohmann-json3-dev has_header nlohmann/json.hpp
+  fi
   if [ "$scope" = test ]; then
     want libgtest-dev has_header gtest/gtest.h
     want clang eval 'has clang++-14 || has clang++'
     want clang-tidy eval 'has clang-tidy-14 || has clang-tidy'
+    want spin has spin
+    wish hipcc has hipcc
   fi
 }
 
@@ -66,8 +85,18 @@ check_versions() {
   "$KVFERRY_ROOT/tools/find_python.sh" >/dev/null
 }
 
+# Whether apt may give what is only wished for: it knows it, or has not looked yet.
+can_grant() {
+  has apt-get && { [ "$(id -u)" -eq 0 ] || has sudo; } || return 1
+  apt-cache show "$1" >/dev/null 2>&1 || ! compgen -G '/var/lib/apt/lists/*Packages*' >/dev/null
+}
+
 find_missing
-if [ ${#missing[@]} -gt 0 ]; then
+granted=()
+for package in ${wished[@]+"${wished[@]}"}; do
+  if can_grant "$package"; then granted+=("$package"); fi
+done
+if [ $((${#missing[@]} + ${#granted[@]})) -gt 0 ]; then
   if ! has apt-get; then
     say "missing: ${missing[*]} (Debian's names). This system has no apt: install them by hand," \
       "then run the same command again." >&2
@@ -86,13 +115,24 @@ if [ ${#missing[@]} -gt 0 ]; then
   as_root+=(env DEBIAN_FRONTEND=noninteractive)
   step apt-update "apt-get update" "${as_root[@]}" apt-get update
   packages=()
-  for package in "${missing[@]}"; do packages+=("$(versioned "$package")"); done
-  step apt-install "apt-get install ${packages[*]}" \
-    "${as_root[@]}" apt-get install -y --no-install-recommends "${packages[@]}"
+  for package in ${missing[@]+"${missing[@]}"}; do packages+=("$(versioned "$package")"); done
+  if [ ${#packages[@]} -gt 0 ]; then
+    step apt-install "apt-get install ${packages[*]}" \
+      "${as_root[@]}" apt-get install -y --no-install-recommends "${packages[@]}"
+  fi
+  for package in ${wished[@]+"${wished[@]}"}; do
+    if apt-cache show "$package" >/dev/null 2>&1; then
+      step "apt-$package" "apt-get install $package" \
+        "${as_root[@]}" apt-get install -y --no-install-recommends "$package" || true
+    fi
+  done
   find_missing
   if [ ${#missing[@]} -gt 0 ]; then
     say "still missing after the installation: ${missing[*]}" >&2
     exit 1
   fi
+fi
+if [ ${#wished[@]} -gt 0 ]; then
+  say "not to be had from apt: ${wished[*]}. The HIP kernels are NOT compiled, their tests are skipped."
 fi
 check_versions

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The C++ tests under TSan and ASan over and over, in random order and with a new seed each round,
-# for SOAK_MINUTES (default 30). Stops at the first failure and names the seed.
+# The long tests, for SOAK_MINUTES (default 60): the random model of the engine pair under TSan with
+# fresh seeds all the time; beside it all C++ tests under ASan, over and over, in random order. Stops
+# at the first failure; build/logs names the seed that replays it.
 set -euo pipefail
 . "$(dirname "$0")/step.sh"
 cd "$KVFERRY_ROOT"
 . tools/compiler_cache.sh
 
-minutes=${SOAK_MINUTES:-30}
+minutes=${SOAK_MINUTES:-60}
 deadline=$(($(date +%s) + minutes * 60))
 fixed=()
 if setarch -R true 2>/dev/null; then fixed=(setarch -R); fi
@@ -16,15 +17,27 @@ for preset in host-tsan host-asan; do
   step "$preset-configure" "configure $preset" "${fixed[@]}" cmake --preset "$preset"
   step "$preset-build" "build $preset" "${fixed[@]}" cmake --build --preset "$preset" -j "$(nproc)"
 done
-# How long the model tests draw new seeds, each round.
-export KVFERRY_SOAK_SECONDS=${KVFERRY_SOAK_SECONDS:-60}
-round=0
-while [ "$(date +%s)" -lt "$deadline" ]; do
-  round=$((round + 1))
-  export KVFERRY_SEED=$((RANDOM * 32768 + RANDOM))
-  for preset in host-tsan host-asan; do
-    step "soak-$preset" "round $round, $preset, KVFERRY_SEED=$KVFERRY_SEED" \
-      "${fixed[@]}" ctest --preset "$preset" --schedule-random -j "$(nproc)"
+
+rounds() {
+  local round=0
+  while [ "$(date +%s)" -lt "$deadline" ]; do
+    round=$((round + 1))
+    echo "round $round"
+    ctest --preset host-asan --schedule-random --output-on-failure
   done
-done
-say "$round rounds in $minutes minutes, no failure"
+}
+
+model=build/host-tsan/tests/model/engine_pair_test
+mkdir -p build/logs
+rounds >build/logs/soak-rounds.log 2>&1 &
+beside=$!
+trap 'kill "$beside" 2>/dev/null || true' EXIT
+say "the model under TSan and rounds of all tests under ASan, for $minutes minutes"
+KVFERRY_SOAK_SECONDS=$((minutes * 60)) "${fixed[@]}" "$model" 2>&1 | tee build/logs/soak-model.log
+if ! wait "$beside"; then
+  say "a round of all tests FAILED: build/logs/soak-rounds.log" >&2
+  tail -n 40 build/logs/soak-rounds.log >&2
+  exit 1
+fi
+trap - EXIT
+say "no failure in $minutes minutes; $(grep -c '^round' build/logs/soak-rounds.log) rounds of all tests"

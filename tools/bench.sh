@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# A short form of every subcommand of kvferry-bench; reports go to bench/results/.
+#   KVFERRY_BENCH_DEVICE   host (default), cuda, hip, cuda:1
+#   KVFERRY_BENCH_ARGS     arguments for every subcommand (default: --quick; empty: the full form)
+#   KVFERRY_MOONCAKE_TRACE requests for trace (default: ../shared/traces; without any, made-up ones)
+set -euo pipefail
+. "$(dirname "$0")/step.sh"
+cd "$KVFERRY_ROOT"
+. tools/compiler_cache.sh
+
+device=${KVFERRY_BENCH_DEVICE:-host}
+read -ra arguments <<<"${KVFERRY_BENCH_ARGS---quick}"
+results=bench/results
+program=build/bench/bench/kvferry-bench
+mkdir -p "$results/calibration"
+
+step bench-configure "configure kvferry-bench" \
+  cmake -S . -B build/bench -G Ninja -DCMAKE_BUILD_TYPE=Release -DKVFERRY_BUILD_BENCH=ON
+step bench-build "build kvferry-bench" cmake --build build/bench --target kvferry-bench -j "$(nproc)"
+
+trace=${KVFERRY_MOONCAKE_TRACE:-../shared/traces/mooncake_conversation_trace.jsonl}
+requests=("$trace")
+[ -e "$trace" ] || requests=(--traffic all)
+
+run() { # run NAME SUBCOMMAND ARGUMENT...
+  local name=$1
+  shift
+  "$program" "$@" "${arguments[@]}" \
+    --json "$results/$name.json" --csv "$results/$name.csv" --markdown "$results/$name.md"
+}
+
+run link link --device "$device"
+run copy copy --device "$device" --calibrate --calibration-file "$results/calibration/copy_paths.json"
+run pipeline pipeline --device "$device"
+run pipeline_co_run pipeline --device "$device" --co-run gemm,stream --direction store,load
+run pin pin --device "$device"
+run meta meta
+run trace trace "${requests[@]}"
+say "reports are in $results; kvferry plot $results/*.json draws them"
