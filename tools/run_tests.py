@@ -39,7 +39,7 @@ def run(log: str, *command: str, env: dict[str, str] | None = None, say_tail: bo
         ).returncode  # fmt: skip
     if status != 0 and say_tail:
         say(f"{log}: FAILED (exit {status}). Last lines of {path.relative_to(ROOT)}:")
-        for line in path.read_text(errors="replace").splitlines()[-40:]:
+        for line in path.read_text(errors="replace").splitlines()[-100:]:
             print(f"    {line}", flush=True)
     return status
 

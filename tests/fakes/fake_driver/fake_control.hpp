@@ -30,7 +30,8 @@ class FakeControl {
   virtual void go_down_at_exit() = 0;
   /// Every piece of work takes so much longer from now on.
   virtual void slow_down(std::chrono::nanoseconds delay) = 0;
-  /// Memory of the process is the device's, as if it had been allocated there.
+  /// Memory of the process is the device's, as if it had been allocated there, until other memory
+  /// that overlaps it is adopted.
   virtual void adopt(std::uintptr_t address, std::size_t bytes) = 0;
   /// Waits until the default stream has nothing to do.
   virtual void settle() = 0;

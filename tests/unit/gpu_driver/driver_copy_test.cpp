@@ -30,6 +30,19 @@ TEST_P(DriverCopy, OneBatchCallTakesTheLargestBatch) {
   EXPECT_EQ(control().last_batch_runs(), kMaxBatchRuns);
 }
 
+TEST_P(DriverCopy, AdoptedMemoryTakesThePlaceOfWhatWasAdoptedThere) {
+  std::vector<std::uint8_t> memory(4 * kBytes);
+  const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
+  control().adopt(address + kBytes / 2, kBytes);
+  control().adopt(address + 2 * kBytes, kBytes / 2);
+  control().adopt(address + kBytes, memory.size() - kBytes);
+  const auto stream = device().create_stream();
+  stream->fill(address + kBytes, 3, memory.size() - kBytes);
+  ASSERT_TRUE(stream->synchronize(kHang));
+  EXPECT_EQ(std::count(memory.begin(), memory.end(), 3), 3 * kBytes);
+  EXPECT_THROW(stream->fill(address + kBytes / 2, 3, 1), DeviceError) << "freed";
+}
+
 TEST_P(DriverCopy, OneCallPerRunIsTakenWhenAskedFor) {
   const auto buffer = device().allocate(kBytes);
   PinnedMemory host(device(), kBytes);
