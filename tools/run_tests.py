@@ -205,7 +205,7 @@ TESTS = (
     Stage("python", "Python tests", lambda: python("python"), ("venv", "wheel", "stand-ins")),
     Stage("python-033", "Python tests with vLLM 0.33", python033, ("venv", "wheel", "vllm033", "stand-ins")),
     Stage("lmcache", "LMCache's conformance tests and ours with it", lmcache, ("lmcache-venv",)),
-    Stage("e2e", "tests with the real engine", e2e, ("venv", "wheel", "stand-ins")),
+    Stage("e2e", "tests with the real engine", e2e, ("venv", "wheel", "stand-ins", "lmcache-venv")),
     Stage("host-asan", "C++ tests, ASan and UBSan", lambda: cpp("host-asan")),
     Stage("host-tsan", "C++ tests, TSan", lambda: cpp("host-tsan")),
     Stage("clang", "clang build with -Wthread-safety", clang),

@@ -21,6 +21,7 @@ from typing import Any
 
 from fakes.stand_in import StandIn
 
+from .lmcache_server import await_metric, empty_l1
 from .storm import storm
 from .worker_death import kill_worker_during_transfer
 
@@ -28,6 +29,7 @@ DEADLINE_S = 120.0
 ASYNC_VARIABLE = "KVFERRY_E2E_ASYNC_SCHEDULING"
 OWN_FAILURES_VARIABLE = "KVFERRY_E2E_OWN_FAILURES"
 STAND_IN_VARIABLE = "KVFERRY_E2E_STAND_IN"
+SITE_PACKAGES_VARIABLE = "KVFERRY_E2E_SITE_PACKAGES"
 
 
 def keep_async_scheduling_on() -> None:
@@ -304,6 +306,8 @@ OPERATIONS: dict[str, Callable[..., dict[str, Any]]] = {
     "overwrite_slot": Engine.overwrite_slot,
     "abort_during_load": Engine.abort_during_load,
     "storm": storm,
+    "empty_lmcache_l1": empty_l1,
+    "await_metric": await_metric,
     "kill_worker_during_transfer": kill_worker_during_transfer,
 }
 
@@ -331,6 +335,8 @@ if os.environ.get(ASYNC_VARIABLE) == "1":
 if os.environ.get(OWN_FAILURES_VARIABLE) == "1":
     give_ranks_failures_of_their_own()
 
+# Behind the environment's own: what both have comes from there.
+sys.path.extend(filter(None, [os.environ.get(SITE_PACKAGES_VARIABLE)]))
 if os.environ.get(STAND_IN_VARIABLE) == "1":
     StandIn().install(setattr)
 

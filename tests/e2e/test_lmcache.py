@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vLLM with LMCache's own connector, LMCache's server, and kvferry as its L2, in each of LMCache's transfer modes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import make_model
+from .engine_runs import EngineRunner, Prompts, generate, num_tokens_from_tier
+from .lmcache_server import CHUNK_TOKENS, LmcacheServer, lmcache_server, metric, site_packages
+
+PROMPT_TOKENS = 330
+NUM_PROMPTS = 6
+# vLLM computes at least the last token of a prompt itself.
+WHOLE_HITS = NUM_PROMPTS * (PROMPT_TOKENS // CHUNK_TOKENS) * CHUNK_TOKENS
+ENGINE: dict[str, Any] = {"num_gpu_blocks": 200}
+
+
+@pytest.fixture(scope="module")
+def engines() -> EngineRunner:
+    """Runs scripts with LMCache's connector, which vLLM has in itself."""
+    return EngineRunner(make_model("tiny-llama"), "LMCacheMPConnector", "")
+
+
+@pytest.fixture(scope="module")
+def prompts() -> list[list[int]]:
+    return Prompts(seed=8).many(NUM_PROMPTS, PROMPT_TOKENS)
+
+
+@pytest.fixture(scope="module")
+def expected(engines: EngineRunner, prompts: list[list[int]]) -> list[list[int]]:
+    """Tokens without a connector."""
+    tokens: list[list[int]] = engines.run([generate(prompts)], None, **ENGINE).results[0]["tokens"]
+    return tokens
+
+
+def run(engines: EngineRunner, server: LmcacheServer, mode: str, *operations: dict[str, Any]) -> list[dict[str, Any]]:
+    """Results of a fresh engine that is connected to the server."""
+    kv_config = {
+        "kv_connector": "LMCacheMPConnector",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {
+            "lmcache.mp.host": "tcp://127.0.0.1",
+            "lmcache.mp.port": server.port,
+            "lmcache.mp.mp_transfer_mode": mode,
+        },
+    }
+    environment = {"KVFERRY_E2E_SITE_PACKAGES": site_packages(), "LMCACHE_TRACK_USAGE": "false"}
+    # In one process, vLLM 0.32's search for Triton kernels fails over numba, which LMCache has imported by then.
+    return engines.run(list(operations), kv_config, multiprocessing=True, environment=environment, **ENGINE).results
+
+
+@pytest.mark.parametrize("mode", ["auto", "lmcache_driven"])
+def test_hits_come_from_our_l2(
+    engines: EngineRunner, prompts: list[list[int]], expected: list[list[int]], tmp_path: Path, mode: str
+) -> None:
+    with lmcache_server(tmp_path / "log", mode, adapter_params={"capacity": "256MiB"}) as server:
+        emptied = {"op": "empty_lmcache_l1", "url": server.url}
+        first, done, left, again = run(
+            engines, server, mode, generate(prompts), {"op": "reset_prefix_cache"}, emptied, generate(prompts)
+        )
+        assert (done, left) == ({"done": True}, {"num_left": 0})
+        assert num_tokens_from_tier(first) == 0
+        assert num_tokens_from_tier(again) == WHOLE_HITS
+        assert first["tokens"] == again["tokens"] == expected
+        assert metric(server.url, "lmcache_mp_lookup_hit_l1_keys") == 0
+        assert metric(server.url, "lmcache_mp_lookup_hit_l2_keys") == WHOLE_HITS / CHUNK_TOKENS
+
+
+def test_a_killed_servers_chunks_are_served_by_the_next(
+    engines: EngineRunner, prompts: list[list[int]], expected: list[list[int]], tmp_path: Path
+) -> None:
+    shared = Path("/dev/shm") / f"kvferry-e2e-{tmp_path.name}"
+    params = {"capacity": "256MiB", "shared_path": str(shared)}
+    try:
+        with lmcache_server(tmp_path / "log", "engine_driven", adapter_params=params) as server:
+            run(engines, server, "engine_driven", generate(prompts), {"op": "empty_lmcache_l1", "url": server.url})
+            server.kill()
+            server.start()
+            [again] = run(engines, server, "engine_driven", generate(prompts))
+            assert again["tokens"] == expected
+            assert num_tokens_from_tier(again) == WHOLE_HITS
+    finally:
+        shared.unlink(missing_ok=True)
+
+
+def test_lmcaches_own_eviction_is_obeyed(
+    engines: EngineRunner, prompts: list[list[int]], expected: list[list[int]], tmp_path: Path
+) -> None:
+    # Room for half of the chunks, of which LMCache takes half away once they fill four fifths.
+    room_gb = WHOLE_HITS * engines.kv_bytes_per_token / 2 / 1e9
+    eviction = {"eviction_policy": "LRU", "trigger_watermark": 0.8, "eviction_ratio": 0.5}
+    with lmcache_server(
+        tmp_path / "log", "auto", adapter_params={"capacity": "256MiB"}, max_capacity_gb=room_gb, eviction=eviction
+    ) as server:
+        emptied = {"op": "empty_lmcache_l1", "url": server.url}
+        evicted = {"op": "await_metric", "url": server.url, "name": "lmcache_mp_l2_evicted_objects_chunks"}
+        first, _, _, _, again = run(
+            engines, server, "auto", generate(prompts), {"op": "reset_prefix_cache"}, emptied, evicted,
+            generate(prompts, submit="one_by_one"),
+        )  # fmt: skip
+        assert first["tokens"] == again["tokens"] == expected
+        assert num_tokens_from_tier(again) < WHOLE_HITS
