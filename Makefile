@@ -2,6 +2,7 @@
 # Every command of the project. Each one installs what it needs, and costs little when nothing changed.
 #   KVFERRY_PIP_ARGS   extra arguments for pip (an index with PyTorch's CPU wheels)
 #   KVFERRY_PYTHON     the Python to make .venv from (default: python3)
+#   BENCH_ARGS         for make bench-lmcache: arguments of bench/lmcache_l2.py
 #   GPU_CHECK_ARGS     for make gpu-check: arguments of tools/gpu_check.py
 #   STAGES             for make test: only these (host-debug lint protocol python python-033 lmcache e2e host-asan host-tsan clang)
 
@@ -68,7 +69,9 @@ bench-meta: ready ## Measure the scheduler side against vLLM's stock connectors
 .PHONY: bench-lmcache
 bench-lmcache: ready ## Measure kvferry as an L2 of LMCache beside LMCache's own local ones
 	@tools/setup_lmcache.sh
-	@$(PY) bench/lmcache_l2.py
+	@tools/setup_system.sh bench
+	@tools/build_bench.sh
+	@$(PY) bench/lmcache_l2.py $(BENCH_ARGS)
 
 .PHONY: gpu-check
 gpu-check: ## Run every check that wants a GPU, without a network; GPU_CHECK_ARGS="--help" says how

@@ -64,8 +64,11 @@ function(kvferry_add_test name)
     target_link_libraries(${name} PRIVATE kvferry_${dep})
   endforeach()
   if(KVFERRY_SANITIZE)
-    # Half of the compile time; what is to be fast enough is the code under test.
+    # Together three quarters of the compile time; what is to be fast enough is the code under test, and whether
+    # each file includes what it uses is seen in the builds without a sanitizer.
     target_compile_options(${name} PRIVATE -O0)
+    target_precompile_headers(${name} PRIVATE <gtest/gtest.h> <algorithm> <chrono> <functional> <map> <memory> <optional>
+      <random> <span> <string> <thread> <unordered_map> <vector>)
   endif()
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 300)
 endfunction()

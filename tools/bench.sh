@@ -7,7 +7,6 @@
 set -euo pipefail
 . "$(dirname "$0")/step.sh"
 cd "$KVFERRY_ROOT"
-. tools/compiler_cache.sh
 
 device=${KVFERRY_BENCH_DEVICE:-host}
 read -ra arguments <<<"${KVFERRY_BENCH_ARGS---quick}"
@@ -15,9 +14,7 @@ results=bench/results
 program=build/bench/bench/kvferry-bench
 mkdir -p "$results/calibration"
 
-step bench-configure "configure kvferry-bench" \
-  cmake -S . -B build/bench -G Ninja -DCMAKE_BUILD_TYPE=Release -DKVFERRY_BUILD_BENCH=ON
-step bench-build "build kvferry-bench" cmake --build build/bench --target kvferry-bench -j "$(nproc)"
+tools/build_bench.sh
 
 trace=${KVFERRY_MOONCAKE_TRACE:-../shared/traces/mooncake_conversation_trace.jsonl}
 requests=("$trace")
