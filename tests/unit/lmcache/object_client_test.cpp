@@ -232,7 +232,7 @@ TEST_F(ObjectClientTest, LoadsWholeValuesThatAreDeletedMeanwhile) {
   }
   EXPECT_EQ(rig.await(get).found, std::vector<bool>(4, true));
   for (std::size_t i = 0; i < items.size(); ++i) {
-    EXPECT_EQ(buffers[i], value_of(items[i].key, items[i].bytes));
+    EXPECT_TRUE(is_value_of(buffers[i], items[i].key));
   }
 }
 
@@ -265,8 +265,8 @@ TEST_F(ObjectClientTest, WorksWithTheThreadsThatItCouldHave) {
 /// somebody closes in the middle of it.
 TEST_F(ObjectClientTest, CompletesEveryBatchOnceUnderAllThreadsAndAClose) {
   for (int round = 0; round < 6; ++round) {
-    ClientRig rig(24 * kMiB, 2);
-    constexpr std::uint64_t kSizes[] = {4 * kKiB, 100 * kKiB, kMiB};
+    ClientRig rig(12 * kMiB, 2);
+    constexpr std::uint64_t kSizes[] = {4 * kKiB, 100 * kKiB, 500 * kKiB};
     std::atomic<bool> stop = false;
     Mutex mutex;
     std::map<BatchId, std::function<void(const Completion&)>> open;
@@ -291,11 +291,15 @@ TEST_F(ObjectClientTest, CompletesEveryBatchOnceUnderAllThreadsAndAClose) {
         std::mt19937_64 random(seed);
         try {
           while (!stop) {
-            {
+            const bool is_full = [&] {
               MutexLock lock(mutex);
-              if (open.size() > 16) continue;
+              return open.size() > 16;
+            }();
+            if (is_full) {
+              std::this_thread::sleep_for(std::chrono::microseconds(50));
+            } else {
+              step(random);
             }
-            step(random);
           }
         } catch (const Error&) {
           // It was closed.
@@ -317,7 +321,7 @@ TEST_F(ObjectClientTest, CompletesEveryBatchOnceUnderAllThreadsAndAClose) {
                for (std::size_t i = 0; i < items.size(); ++i) {
                  if (!completion.found->at(i)) continue;
                  ++num_hits;
-                 EXPECT_EQ(buffers->at(i), value_of(items[i].key, items[i].bytes));
+                 EXPECT_TRUE(is_value_of(buffers->at(i), items[i].key));
                }
              });
       submit([&] { return rig.client.submit_exists(keys_of(items)); },
@@ -348,7 +352,7 @@ TEST_F(ObjectClientTest, CompletesEveryBatchOnceUnderAllThreadsAndAClose) {
       }
     });
     const auto end = std::chrono::steady_clock::now() + kHang;
-    while (num_hits < 50U * static_cast<unsigned>(round) &&
+    while (num_hits < 30U * static_cast<unsigned>(round) &&
            std::chrono::steady_clock::now() < end) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
