@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Grafana dashboard shows every metric that there is, and none that there is not."""
+
+import json
+import re
+from itertools import combinations, pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kvferry.vllm.stats import METRICS
+from prometheus_client import Counter
+
+DASHBOARD = Path(__file__).parents[2] / "examples/grafana/kvferry.json"
+NAMES = {f"{name}_total" if metric.kind is Counter else name: metric for name, metric in METRICS.items()}
+
+
+@pytest.fixture(scope="module")
+def panels() -> list[dict[str, Any]]:
+    """Those that draw something."""
+    return [panel for panel in json.loads(DASHBOARD.read_text())["panels"] if panel["type"] != "row"]
+
+
+def expressions(panels: list[dict[str, Any]]) -> list[str]:
+    return [target["expr"] for panel in panels for target in panel["targets"]]
+
+
+def test_every_metric_is_drawn_by_the_name_that_prometheus_has(panels: list[dict[str, Any]]) -> None:
+    drawn = {name for text in expressions(panels) for name in re.findall(r"vllm:kvferry_(\w+)", text)}
+    assert drawn == set(NAMES)
+
+
+def test_counters_are_drawn_as_rates_and_only_they(panels: list[dict[str, Any]]) -> None:
+    for text in expressions(panels):
+        for name in re.findall(r"vllm:kvferry_(\w+)", text):
+            assert ("rate(" in text) == (NAMES[name].kind is Counter), text
+
+
+def test_expressions_sum_by_labels_that_the_metric_has(panels: list[dict[str, Any]]) -> None:
+    for panel in panels:
+        for target in panel["targets"]:
+            labels = {"engine", *(NAMES[name].label for name in re.findall(r"kvferry_(\w+)", target["expr"]))}
+            grouped = set(re.findall(r"\w+", "".join(re.findall(r"by \((.*?)\)", target["expr"]))))
+            assert grouped <= labels, target["expr"]
+            assert set(re.findall(r"{{(\w+)}}", target["legendFormat"])) == grouped
+
+
+def test_panels_have_places_and_names_of_their_own(panels: list[dict[str, Any]]) -> None:
+    for key in ("id", "title"):
+        assert len({panel[key] for panel in panels}) == len(panels)
+    places = [panel["gridPos"] for panel in panels]
+    for one, other in combinations(places, 2):
+        apart = [
+            first[start] + first[size] <= second[start]
+            for start, size in (("x", "w"), ("y", "h"))
+            for first, second in ((one, other), (other, one))
+        ]
+        assert any(apart), (one, other)
+    assert all(place["x"] + place["w"] <= 24 for place in places)
+    assert all(before["y"] <= after["y"] for before, after in pairwise(places))
