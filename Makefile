@@ -2,7 +2,7 @@
 # Every command of the project. Each one installs what it needs, and costs little when nothing changed.
 #   KVFERRY_PIP_ARGS   extra arguments for pip (an index with PyTorch's CPU wheels)
 #   KVFERRY_PYTHON     the Python to make .venv from (default: python3)
-#   BENCH_ARGS         for make bench-lmcache: arguments of bench/lmcache_l2.py
+#   BENCH_ARGS         for make bench-engine, bench-lmcache: arguments of bench/engine.py, bench/lmcache_l2.py
 #   GPU_CHECK_ARGS     for make gpu-check: arguments of tools/gpu_check.py
 #   STAGES             for make test: only these (host-debug lint protocol python python-033 lmcache e2e host-asan host-tsan clang)
 
@@ -65,6 +65,10 @@ bench: ## Run a short form of every subcommand of kvferry-bench, into bench/resu
 .PHONY: bench-meta
 bench-meta: ready ## Measure the scheduler side against vLLM's stock connectors
 	@PATH="$(CURDIR)/.venv/bin:$$PATH" $(PY) bench/meta.py
+
+.PHONY: bench-engine
+bench-engine: ready ## Measure whole engines: alone, with kvferry, with the stock connectors, with a large pool
+	@PATH="$(CURDIR)/.venv/bin:$$PATH" $(PY) bench/engine.py $(BENCH_ARGS)
 
 .PHONY: bench-lmcache
 bench-lmcache: ready ## Measure kvferry as an L2 of LMCache beside LMCache's own local ones
