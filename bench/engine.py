@@ -25,7 +25,7 @@ from workloads import LARGE_POOL_BLOCKS, SMALL_POOL_BLOCKS, WORKLOADS
 ROOT = Path(__file__).resolve().parent.parent
 STOCK_SHIMS = ROOT.parent / "shared/tools/stock_on_cpu"
 ALONE, LARGE, OURS = "alone", "large pool", "kvferry"
-# Room for everything twice: 1 GiB of the model below.
+# Room for all blocks of a workload, some times over.
 TIER_BYTES = 1 << 30
 # Student's t for 95 %, by degrees of freedom.
 T_95 = (math.nan, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)

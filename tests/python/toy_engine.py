@@ -213,7 +213,10 @@ class ToyEngine:
         while not done():
             if time.monotonic() > deadline:
                 states = {r: request.status.name for r, request in self.scheduler.requests.items()}
-                raise TimeoutError(f"not done after {timeout_s} s and {self.num_steps} steps; requests: {states}")
+                raise TimeoutError(
+                    f"not done after {timeout_s} s and {self.num_steps} steps; requests: {states}; {self.snapshot()}; "
+                    f"ranks: {[worker.copy_stats() for worker in self.workers]}"
+                )
             if self._in_flight and not self.scheduler.has_requests():
                 self.take_output()
             else:

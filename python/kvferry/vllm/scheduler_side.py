@@ -76,6 +76,8 @@ class SchedulerSide:
         )
         self._max_slots = max_slots
         self._num_slots = 0  # that are ready on every rank
+        # Of requests whose load has begun: whether it has failed, and their next lookup is to be put off.
+        self._has_failed: dict[str, bool] = {}
         self._stats = StatsSource(lambda: self.engine.snapshot() | {"max_slots": max_slots}, SCHEDULER_KEYS)
         self.take_stats: Callable[[], KvFerryStats | None] = self._stats.take
         self._lookup = self.engine.lookup
@@ -91,8 +93,12 @@ class SchedulerSide:
         """Begin to follow a request."""
         self.engine.on_request(request.request_id, request.block_hashes)
 
-    def num_new_matched_tokens(self, request: "Request", num_computed_tokens: int) -> tuple[int, bool]:
+    def num_new_matched_tokens(self, request: "Request", num_computed_tokens: int) -> tuple[int | None, bool]:
         """Look a request's prefix up.
+
+        Behind a failed load the first lookup is put off, once: vLLM 0.33 keeps such a request, which has lost its
+        blocks, in front of those whose loads have ended, and if there is no room for it they would all wait for ever.
+        An answer of None sends it behind them.
 
         Parameters
         ----------
@@ -103,11 +109,13 @@ class SchedulerSide:
 
         Returns
         -------
-        tuple[int, bool]
-            Tokens behind them that the tier holds, and whether they will be loaded while the engine steps on: always,
-            if there are any.
+        tuple[int | None, bool]
+            Tokens behind them that the tier holds, or None: ask again in the next step; and whether they will be loaded
+            while the engine steps on: always, if there are any.
 
         """
+        if self._has_failed.pop(request.request_id, False):
+            return None, False
         if request.skip_reading_prefix_cache:
             return 0, False
         num_tokens = self._lookup(request.request_id, request.block_hashes, num_computed_tokens, request.num_tokens)
@@ -115,6 +123,8 @@ class SchedulerSide:
 
     def on_allocated(self, request: "Request", blocks: "KVCacheBlocks", num_external_tokens: int) -> None:
         """Begin the load of `num_external_tokens` tokens into the request's blocks, if it is any."""
+        if num_external_tokens:
+            self._has_failed[request.request_id] = False
         self._on_allocated(request.request_id, request.block_hashes, blocks.blocks, num_external_tokens)
 
     def build_metadata(self, scheduler_output: "SchedulerOutput") -> KvFerryMetadata:
@@ -126,6 +136,9 @@ class SchedulerSide:
         metadata = output.kv_connector_worker_meta
         if metadata is None:
             return
+        for request_id in output.failed_recving or ():
+            if request_id in self._has_failed:
+                self._has_failed[request_id] = True
         ended, stale = self._fold(metadata.reports)
         if self.engine.num_slots != self._num_slots:
             self._note_growth()
@@ -141,6 +154,7 @@ class SchedulerSide:
 
     def on_finished(self, request: "Request") -> None:
         """Release what a request holds; any number of times."""
+        self._has_failed.pop(request.request_id, None)
         self.engine.on_finished(request.request_id)
         self._stats.hurry()
 

@@ -9,6 +9,9 @@ sleep mode                    the connector cannot object and is  ``supports_sle
 model runner v2               zeroing and copy-on-write after     zeroing and copy-on-write before
                               ``handle_preemptions``              ``handle_preemptions``; both before the bind, which
                                                                   is where kvferry's fence is
+a request whose load failed   looks for blocks where it stands    does so before requests that hold blocks, which wait
+                              in the queue                        for ever if there is no room for it; a lookup that is
+                                                                  put off once lets them pass (`scheduler_side`)
 ============================  ==================================  ==================================================
 """
 
