@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The scheduler side: translates vLLM's hooks, each to one call of the core's SchedulerEngine."""
 
+import enum
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,14 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
 logger = init_logger("vllm.kvferry")
+
+
+class _LoadEnd(enum.Enum):
+    """How the last load of a request ended."""
+
+    NONE_YET = enum.auto()
+    FAILED = enum.auto()
+    PUT_OFF = enum.auto()  # failed, and a lookup has been put off since
 
 
 class SchedulerSide:
@@ -76,8 +85,8 @@ class SchedulerSide:
         )
         self._max_slots = max_slots
         self._num_slots = 0  # that are ready on every rank
-        # Of requests whose load has begun: whether it has failed, and their next lookup is to be put off.
-        self._has_failed: dict[str, bool] = {}
+        # Of requests whose load has begun; see `num_new_matched_tokens`.
+        self._load_ends: dict[str, _LoadEnd] = {}
         self._stats = StatsSource(lambda: self.engine.snapshot() | {"max_slots": max_slots}, SCHEDULER_KEYS)
         self.take_stats: Callable[[], KvFerryStats | None] = self._stats.take
         self._lookup = self.engine.lookup
@@ -96,9 +105,11 @@ class SchedulerSide:
     def num_new_matched_tokens(self, request: "Request", num_computed_tokens: int) -> tuple[int | None, bool]:
         """Look a request's prefix up.
 
-        Behind a failed load the first lookup is put off, once: vLLM 0.33 keeps such a request, which has lost its
-        blocks, in front of those whose loads have ended, and if there is no room for it they would all wait for ever.
-        An answer of None sends it behind them.
+        Behind a failed load the first lookup is put off, and then the prefix is computed. vLLM keeps such a request,
+        which has lost its blocks, where it stood and goes on to reserve as many for it. If it stays in front of others
+        that hold blocks (0.33), and there is no room for it, they all wait for ever: "ask again" sends it behind them.
+        If it loads again, it needs room beside its own reservation and those of others like it, which two may wait for
+        for ever.
 
         Parameters
         ----------
@@ -114,8 +125,12 @@ class SchedulerSide:
             while the engine steps on: always, if there are any.
 
         """
-        if self._has_failed.pop(request.request_id, False):
-            return None, False
+        if (load_end := self._load_ends.get(request.request_id)) is not None:
+            if load_end is _LoadEnd.FAILED:
+                self._load_ends[request.request_id] = _LoadEnd.PUT_OFF
+                return None, False
+            if load_end is _LoadEnd.PUT_OFF:
+                return 0, False
         if request.skip_reading_prefix_cache:
             return 0, False
         num_tokens = self._lookup(request.request_id, request.block_hashes, num_computed_tokens, request.num_tokens)
@@ -124,7 +139,9 @@ class SchedulerSide:
     def on_allocated(self, request: "Request", blocks: "KVCacheBlocks", num_external_tokens: int) -> None:
         """Begin the load of `num_external_tokens` tokens into the request's blocks, if it is any."""
         if num_external_tokens:
-            self._has_failed[request.request_id] = False
+            self._load_ends[request.request_id] = _LoadEnd.NONE_YET
+        else:
+            self._load_ends.pop(request.request_id, None)
         self._on_allocated(request.request_id, request.block_hashes, blocks.blocks, num_external_tokens)
 
     def build_metadata(self, scheduler_output: "SchedulerOutput") -> KvFerryMetadata:
@@ -137,8 +154,8 @@ class SchedulerSide:
         if metadata is None:
             return
         for request_id in output.failed_recving or ():
-            if request_id in self._has_failed:
-                self._has_failed[request_id] = True
+            if request_id in self._load_ends:
+                self._load_ends[request_id] = _LoadEnd.FAILED
         ended, stale = self._fold(metadata.reports)
         if self.engine.num_slots != self._num_slots:
             self._note_growth()
@@ -154,7 +171,7 @@ class SchedulerSide:
 
     def on_finished(self, request: "Request") -> None:
         """Release what a request holds; any number of times."""
-        self._has_failed.pop(request.request_id, None)
+        self._load_ends.pop(request.request_id, None)
         self.engine.on_finished(request.request_id)
         self._stats.hurry()
 
