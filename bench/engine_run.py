@@ -10,8 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from workloads import BLOCK_TOKENS, MAX_TOKENS, WORKLOADS, serve
-from workloads import Outcome as Unmeasured
+from workloads import BLOCK_TOKENS, MAX_TOKENS, WORKLOADS, Outcome, serve
 
 
 def run(spec: dict[str, Any]) -> dict[str, Any]:
@@ -33,17 +32,17 @@ def run(spec: dict[str, Any]) -> dict[str, Any]:
         max_num_seqs=6,
         kv_transfer_config=spec["kv_transfer_config"],
     )
-    serve(llm, [[7] * (2 * BLOCK_TOKENS)] * 2, 4, 1, Unmeasured())
+    serve(llm, [[7] * (2 * BLOCK_TOKENS)] * 2, 4, 1, Outcome())
     assert llm.reset_prefix_cache()
     thread_s, process_s, wall_s = time.thread_time(), time.process_time(), time.perf_counter()
     outcome = WORKLOADS[spec["workload"]](llm)
-    sources = {}
-    preemptions = 0
     took = {
         "engine_thread_s": time.thread_time() - thread_s,
         "all_threads_s": time.process_time() - process_s,
         "wall_s": time.perf_counter() - wall_s,
     }
+    sources = {}
+    preemptions = 0
     for metric in llm.get_metrics():
         if metric.name == "vllm:prompt_tokens_by_source":
             sources[metric.labels["source"]] = metric.value

@@ -37,7 +37,7 @@ def _free_ports(count: int) -> list[int]:
 
 
 class LmcacheServer:
-    """One server; `restart` starts it anew with the same arguments.
+    """One server; `start`, after `kill`, starts it anew with the same arguments.
 
     Parameters
     ----------

@@ -125,13 +125,11 @@ class SchedulerSide:
             while the engine steps on: always, if there are any.
 
         """
-        if (load_end := self._load_ends.get(request.request_id)) is not None:
-            if load_end is _LoadEnd.FAILED:
-                self._load_ends[request.request_id] = _LoadEnd.PUT_OFF
-                return None, False
-            if load_end is _LoadEnd.PUT_OFF:
-                return 0, False
-        if request.skip_reading_prefix_cache:
+        load_end = self._load_ends.get(request.request_id)
+        if load_end is _LoadEnd.FAILED:
+            self._load_ends[request.request_id] = _LoadEnd.PUT_OFF
+            return None, False
+        if load_end is _LoadEnd.PUT_OFF or request.skip_reading_prefix_cache:
             return 0, False
         num_tokens = self._lookup(request.request_id, request.block_hashes, num_computed_tokens, request.num_tokens)
         return num_tokens, num_tokens > 0
