@@ -7,7 +7,6 @@
 #include <oneapi/tbb/parallel_for.h>
 #include <oneapi/tbb/partitioner.h>
 #include <oneapi/tbb/task_arena.h>
-#include <oneapi/tbb/task_scheduler_observer.h>
 #include <pthread.h>
 #include <sched.h>
 #include <utility>
@@ -45,50 +44,34 @@ std::uint32_t usual_num_threads(const MemoryPlacement& placement) {
   return std::clamp(num_cpus, 1U, kMostThreads);
 }
 
-/// Binds the threads that enter an arena of TBB's to a node, and unbinds those that leave: they
-/// serve other arenas too. TBB's own way is a library loaded by name, which wheels lose.
-class NodeBinder : public tbb::task_scheduler_observer {
+/// Binds this thread to the placement's node, if it has one, while it lives: TBB's threads serve other
+/// arenas too. Two calls of the kernel for a chunk that takes milliseconds. Rejected: an observer of
+/// TBB's; a thread that lingers in the arena when that ends never hears that it left.
+class BoundToNode {
  public:
-  NodeBinder(tbb::task_arena& arena, const MemoryPlacement& placement)
-      : tbb::task_scheduler_observer(arena), placement_(placement) {
-    made_.store(true, std::memory_order_release);
-    if (placement_.node) observe(true);
+  explicit BoundToNode(const MemoryPlacement& placement) {
+    if (!placement.node) return;
+    if (::pthread_getaffinity_np(::pthread_self(), sizeof(before_), &before_) != 0) return;
+    is_bound_ = placement.topology->bind_this_thread(*placement.node);
   }
-  ~NodeBinder() override {
-    if (placement_.node) observe(false);
+  ~BoundToNode() {
+    if (!is_bound_) return;
+    static_cast<void>(::pthread_setaffinity_np(::pthread_self(), sizeof(before_), &before_));
   }
-  NodeBinder(const NodeBinder&) = delete;
-  NodeBinder& operator=(const NodeBinder&) = delete;
-
-  KVFERRY_ENTERED_FROM_TBB void on_scheduler_entry(bool) override { bind(*this); }
-  KVFERRY_ENTERED_FROM_TBB void on_scheduler_exit(bool) override { unbind(); }
+  BoundToNode(const BoundToNode&) = delete;
+  BoundToNode& operator=(const BoundToNode&) = delete;
 
  private:
-  static void bind(const NodeBinder& binder) {
-    static_cast<void>(binder.made_.load(std::memory_order_acquire));
-    cpu_set_t& before = cpus_before();
-    if (::pthread_getaffinity_np(::pthread_self(), sizeof(before), &before) != 0) return;
-    static_cast<void>(binder.placement_.topology->bind_this_thread(*binder.placement_.node));
-  }
-  static void unbind() {
-    const cpu_set_t& before = cpus_before();
-    if (CPU_COUNT(&before) == 0) return;
-    static_cast<void>(::pthread_setaffinity_np(::pthread_self(), sizeof(before), &before));
-  }
-  static cpu_set_t& cpus_before() {
-    static thread_local cpu_set_t cpus{};
-    return cpus;
-  }
-
-  const MemoryPlacement& placement_;
-  std::atomic<bool> made_{false};
+  cpu_set_t before_{};
+  bool is_bound_ = false;
 };
 
 /// One call of populate().
 class Job {
  public:
-  Job(const HostMapping& mapping, std::span<std::byte> part, const std::stop_token& stop)
-      : mapping_(mapping), part_(part), stop_(stop) {
+  Job(const HostMapping& mapping, std::span<std::byte> part, const MemoryPlacement& placement,
+      const std::stop_token& stop)
+      : mapping_(mapping), part_(part), placement_(placement), stop_(stop) {
     made_.store(true, std::memory_order_release);
   }
 
@@ -98,6 +81,7 @@ class Job {
   void populate(std::uint64_t chunk) {
     static_cast<void>(made_.load(std::memory_order_acquire));
     if (stop_.stop_requested()) return;
+    const BoundToNode bound(placement_);
     const std::uint64_t begin = chunk * kChunkBytes;
     mapping_.populate(part_.subspan(begin, std::min(kChunkBytes, part_.size() - begin)));
     num_done_.fetch_add(1, std::memory_order_acq_rel);
@@ -109,6 +93,7 @@ class Job {
  private:
   const HostMapping& mapping_;
   const std::span<std::byte> part_;
+  const MemoryPlacement& placement_;
   const std::stop_token& stop_;
   std::atomic<bool> made_{false};
   std::atomic<std::uint64_t> num_done_{0};
@@ -123,24 +108,20 @@ struct PopulateChunk {
 }  // namespace
 
 struct Populator::Team {
-  Team(std::uint32_t num_threads, const MemoryPlacement& placement)
-      : arena(static_cast<int>(num_threads)), binder(arena, placement) {}
-
   tbb::task_arena arena;
-  NodeBinder binder;
 };
 
 Populator::Populator(MemoryPlacement placement, std::uint32_t num_threads)
     : placement_(std::move(placement)),
       num_threads_(std::min(num_threads == 0 ? usual_num_threads(placement_) : num_threads,
                             static_cast<std::uint32_t>(tbb::info::default_concurrency()))),
-      team_(std::make_unique<Team>(num_threads_, placement_)) {}
+      team_(std::make_unique<Team>(tbb::task_arena(static_cast<int>(num_threads_)))) {}
 
 Populator::~Populator() = default;
 
 bool Populator::populate(const HostMapping& mapping, std::span<std::byte> part,
                          const std::stop_token& stop) const {
-  Job job(mapping, part, stop);
+  Job job(mapping, part, placement_, stop);
   team_->arena.execute([&] {
     tbb::parallel_for(std::uint64_t{0}, job.num_chunks(), PopulateChunk{&job},
                       tbb::simple_partitioner());
