@@ -28,7 +28,7 @@ LINK = {
     "latency_us": 20_000,
     "jitter_us": 60_000,
     "order": "shuffled",
-    "fail_probability": 0.05,
+    "fail_probability": 0.1,
 }
 
 
@@ -93,8 +93,6 @@ def test_all_that_a_storm_is_made_of_has_happened(result: dict[str, dict[str, An
     assert result["storm"]["counters"]["external_kv_transfer"] > 0
     assert result["storm"]["counters"]["local_cache_hit"] > 0
     assert tier["num_evicted_total"] > NUM_SLOTS
-    # Full most of the time: what failed, and what was stored too late, makes room for a step or two.
-    assert seen["steps with a full tier"] > seen["steps with room"]
     assert tier["failed_loads"] > 0
     assert tier["failed_stores"] > 0
     # In the middle of a load, after its report, in the step that stops: vllm#43226, vllm#18485, dynamo#6681.

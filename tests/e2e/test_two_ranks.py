@@ -21,7 +21,7 @@ LINK = {
     "latency_us": 20_000,
     "jitter_us": 60_000,
     "order": "shuffled",
-    "fail_probability": 0.05,
+    "fail_probability": 0.1,
 }
 
 
@@ -69,7 +69,6 @@ def test_hits_failures_and_aborted_loads_have_happened(result: dict[str, dict[st
     seen = Counter(result["storm"]["seen"])
     tier = result["end"]["tier"]
     assert result["storm"]["counters"]["external_kv_transfer"] > 0
-    assert seen["steps with a full tier"] > 0
     assert tier["num_evicted_total"] > 0
     assert tier["failed_loads"] > 0
     assert seen["aborted loading"] > 0
