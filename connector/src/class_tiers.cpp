@@ -42,6 +42,15 @@ void ClassTiers::forget_all() {
   for (CpuTier* tier : tiers_) tier->forget_all();
 }
 
+std::vector<cpu_tier::KeyEvent> ClassTiers::take_key_events() {
+  std::vector<cpu_tier::KeyEvent> events = tiers_.front()->take_key_events();
+  for (std::size_t i = 1; i < tiers_.size(); ++i) {
+    const std::vector<cpu_tier::KeyEvent> more = tiers_[i]->take_key_events();
+    events.insert(events.end(), more.begin(), more.end());
+  }
+  return events;
+}
+
 std::uint64_t ClassTiers::eviction_epoch() const {
   std::uint64_t sum = 0;
   for (const CpuTier* tier : tiers_) sum += tier->eviction_epoch();

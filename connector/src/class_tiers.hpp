@@ -38,6 +38,8 @@ class ClassTiers {
   [[nodiscard]] Result<cpu_tier::Reservation, cpu_tier::NotReserved> reserve(
       SlabClassId slab_class, std::span<const cpu_tier::BlockKey> keys);
   void forget_all();
+  /// Of all classes; those of one key in their order.
+  [[nodiscard]] std::vector<cpu_tier::KeyEvent> take_key_events();
 
   /// Moves on whenever a class's does.
   [[nodiscard]] std::uint64_t eviction_epoch() const;

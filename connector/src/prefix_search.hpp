@@ -27,9 +27,9 @@ struct LeasedPrefix {
   std::vector<Part> parts;
 };
 
-/// Finds the prefix that every KV cache group can serve: full attention needs all of its blocks,
-/// a sliding window those that it reaches back to from the end. The part that the engine has itself
-/// is there for every group.
+/// Finds the prefix that every KV cache group can serve: full attention needs all of its blocks, a
+/// sliding window or a chunk those that it reaches back to from the end. The part that the engine
+/// has itself is there for every group.
 class PrefixSearch {
  public:
   PrefixSearch(ClassTiers& tiers, std::span<const KvGroup> groups, std::uint32_t block_tokens);
@@ -49,30 +49,32 @@ class PrefixSearch {
   void await(Request& request) const;
   void end_await(Request& request) const;
 
-  /// Whether the engine keeps a block of that group from `position` on, when the first
-  /// `num_computed_tokens` are computed: a sliding window's older ones are another's by now.
+  /// The engine keeps the blocks of that group from there on, when the first `num_computed_tokens`
+  /// are computed: older ones that nobody sees any more are another's by now.
   [[nodiscard]] std::uint32_t first_kept(std::size_t group,
-                                         std::uint32_t num_computed_tokens) const;
-  /// Whether the block only stands for one that slid out of the window.
+                                         std::uint32_t num_computed_tokens) const {
+    return groups_[group].reach.first_seen(num_computed_tokens) / block_tokens_;
+  }
+  /// Whether the block only stands for one that nobody sees any more.
   [[nodiscard]] bool is_null(std::size_t group, BlockId block) const {
-    return groups_[group].window_tokens != 0 && block == kNullBlock;
+    return !needs_all(group) && block == kNullBlock;
   }
   [[nodiscard]] std::size_t num_groups() const { return groups_.size(); }
-  [[nodiscard]] bool is_window(std::size_t group) const {
-    return groups_[group].window_tokens != 0;
-  }
+  [[nodiscard]] bool needs_all(std::size_t group) const { return groups_[group].reach.is_all(); }
 
  private:
-  /// Of the `length` blocks from `first` on, the first that the group needs.
-  [[nodiscard]] std::uint32_t first_needed(std::size_t group, std::uint32_t length) const {
-    return is_window(group) && length > window_blocks_[group] ? length - window_blocks_[group] : 0;
+  /// Of `length` blocks behind `num_local`, the first that the group needs.
+  [[nodiscard]] std::uint32_t first_needed(std::size_t group, std::uint32_t num_local,
+                                           std::uint32_t length) const {
+    const std::uint32_t first = first_kept(group, (num_local + length) * block_tokens_);
+    return first > num_local ? first - num_local : 0;
   }
-  /// The longest of at most `length` that the window group can serve.
-  [[nodiscard]] std::uint32_t shorten(std::span<const cpu_tier::BlockKey> keys, std::size_t group,
-                                      std::uint32_t length) const;
-  /// What the group needs of a prefix of `length` blocks.
-  [[nodiscard]] cpu_tier::PrefixHit needed(std::span<const cpu_tier::BlockKey> keys,
-                                           std::size_t group, std::uint32_t length) const;
+  /// The longest of at most `length` behind `num_local` that the group can serve.
+  [[nodiscard]] std::uint32_t shorten(const Request& request, std::size_t group,
+                                      std::uint32_t num_local, std::uint32_t length) const;
+  /// What the group needs of `length` blocks behind `num_local`.
+  [[nodiscard]] cpu_tier::PrefixHit needed(const Request& request, std::size_t group,
+                                           std::uint32_t num_local, std::uint32_t length) const;
   [[nodiscard]] cpu_tier::CpuTier& tier_of(std::size_t group) const {
     return tiers_.of(GroupId(static_cast<std::uint32_t>(group)));
   }
@@ -83,7 +85,6 @@ class PrefixSearch {
   ClassTiers& tiers_;
   std::span<const KvGroup> groups_;
   std::uint32_t block_tokens_;
-  std::vector<std::uint32_t> window_blocks_;
 };
 
 }  // namespace kvferry::connector

@@ -32,6 +32,7 @@ void validate_classes(const SchedulerOptions& options) {
     }
   }
   for (const KvGroup& group : options.groups) {
+    group.reach.check_block(options.block_tokens);
     if (group.slab_class.value() < options.classes.size()) continue;
     throw ConfigError("a KV cache group is of slab class " +
                       std::to_string(group.slab_class.value()) + "; there are " +
@@ -361,6 +362,10 @@ void SchedulerEngine::on_finished(std::string_view engine_id) {
 void SchedulerEngine::reset_cache() {
   impl_->reset_cache();
   impl_->dcheck_consistent();
+}
+
+std::vector<cpu_tier::KeyEvent> SchedulerEngine::take_key_events() {
+  return impl_->take_key_events();
 }
 
 SchedulerSnapshot SchedulerEngine::snapshot() const { return impl_->snapshot(); }

@@ -59,6 +59,7 @@ class SchedulerEngine::Impl {
   FoldResult fold(std::span<const std::span<const std::byte>> reports);
   void on_finished(std::string_view engine_id);
   void reset_cache();
+  std::vector<cpu_tier::KeyEvent> take_key_events() { return tiers_.take_key_events(); }
   [[nodiscard]] SchedulerSnapshot snapshot() const;
   [[nodiscard]] std::uint64_t wasted_bytes(const cpu_tier::SlabSnapshot& slabs) const;
   [[nodiscard]] std::uint32_t num_slots() const {

@@ -30,8 +30,8 @@ void SchedulerEngine::Impl::offer(const Candidate& candidate) {
       answer = OfferAnswer::kHeld;  // There is nothing to store.
       continue;
     }
-    // A window group's block is needed by loads that end near it only.
-    const bool ends = !is_admitted(answer) && !prefixes_.is_window(candidate.group);
+    // A window's or chunk's block is needed by loads that end near it only.
+    const bool ends = !is_admitted(answer) && prefixes_.needs_all(candidate.group);
     if (ends) request.store_end = std::min(request.store_end, at);
     if (is_admitted(answer) && at < request.store_end) continue;
     answer = OfferAnswer::kDeclined;

@@ -46,6 +46,7 @@ CpuTier::CpuTier(std::uint32_t max_slots, const TierOptions& options)
     : index_(max_slots),
       policy_(options, max_slots),
       ledger_(max_slots, policy_.is_plain_lru() ? Segments::kOne : Segments::kTwo),
+      notes_key_events_(options.key_events),
       max_awaited_share_(checked_share(options.max_awaited_share)) {}
 
 CpuTier::~CpuTier() {
@@ -106,6 +107,7 @@ void CpuTier::evict(std::span<SlotId> victims) {
                         ledger_.num_linked(Segment::kProbation));
       }
     }
+    note(next, false);
     index_.erase(next);
   }
 }
@@ -145,6 +147,7 @@ void CpuTier::commit(WritableSlots&& slots, const std::optional<BlockKey>& prede
   } else {
     ledger_.commit(stored, before);
   }
+  note(stored, true);
   num_committed_total_ += stored.size();
   dcheck_conserved();
 }
@@ -288,7 +291,18 @@ void CpuTier::forget_readable(std::span<const SlotId> slots) {
     ledger_.forget(slot);
     forgotten[num_forgotten++] = slot;
   }
+  note(std::span(forgotten).first(num_forgotten), false);
   index_.erase(std::span(forgotten).first(num_forgotten));
+}
+
+void CpuTier::note(std::span<const SlotId> slots, bool readable) {
+  if (!notes_key_events_) return;
+  for (const SlotId slot : slots) key_events_.push_back({index_.key(slot), readable});
+}
+
+std::vector<KeyEvent> CpuTier::take_key_events() {
+  MutexLock lock(mutex_);
+  return std::exchange(key_events_, {});
 }
 
 void CpuTier::end_forgetting(std::uint32_t num_keys_before) {

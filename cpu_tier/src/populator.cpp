@@ -44,9 +44,9 @@ std::uint32_t usual_num_threads(const MemoryPlacement& placement) {
   return std::clamp(num_cpus, 1U, kMostThreads);
 }
 
-/// Binds this thread to the placement's node, if it has one, while it lives: TBB's threads serve other
-/// arenas too. Two calls of the kernel for a chunk that takes milliseconds. Rejected: an observer of
-/// TBB's; a thread that lingers in the arena when that ends never hears that it left.
+/// Binds this thread to the placement's node, if it has one, while it lives: TBB's threads serve
+/// other arenas too. Two calls of the kernel for a chunk that takes milliseconds. Rejected: an
+/// observer of TBB's; a thread that lingers in the arena when that ends never hears that it left.
 class BoundToNode {
  public:
   explicit BoundToNode(const MemoryPlacement& placement) {

@@ -60,12 +60,13 @@ class SchedulerEngine:
         eviction: str,
         admission: str,
         max_awaited_share: typing.SupportsFloat | typing.SupportsIndex,
-        group_windows: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex],
+        key_events: bool,
+        group_reaches: collections.abc.Sequence[tuple[str, typing.SupportsInt | typing.SupportsIndex]],
         group_classes: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex],
         rank_timeout_s: typing.SupportsFloat | typing.SupportsIndex,
     ) -> None:
         """
-        `block_tokens`: tokens of a block and of a hash. `num_blocks`: of the GPU pool. `slot_bytes`: packed bytes of a block, by slab class (the largest first) and rank. `slots_per_chunk`: by slab class. `max_chunks`: of the tier. `eviction`: 'lru', 'arc' or 'adaptive'; `admission`: 'always', 'second_offer' or 'adaptive': what the tier keeps and stores. `max_awaited_share`: of its slots, kept for queued requests. `group_windows`: of each KV cache group, the tokens that a token sees; 0 for all. `group_classes`: of each KV cache group, the slab class of its blocks. `rank_timeout_s`: a rank that is silent for longer is lost. Raises ConfigError.
+        `block_tokens`: tokens of a block and of a hash. `num_blocks`: of the GPU pool. `slot_bytes`: packed bytes of a block, by slab class (the largest first) and rank. `slots_per_chunk`: by slab class. `max_chunks`: of the tier. `eviction`: 'lru', 'arc' or 'adaptive'; `admission`: 'always', 'second_offer' or 'adaptive': what the tier keeps and stores. `max_awaited_share`: of its slots, kept for queued requests. `key_events`: whether take_key_events() tells anything. `group_reaches`: of each KV cache group, which tokens a token sees: ('all', 0), ('window', tokens) or ('chunk', tokens). `group_classes`: of each KV cache group, the slab class of its blocks. `rank_timeout_s`: a rank that is silent for longer is lost. Raises ConfigError.
         """
     def bind_pool(self, blocks: list[typing.Any]) -> None:
         """
@@ -118,6 +119,10 @@ class SchedulerEngine:
     def snapshot(self) -> dict[str, int]:
         """
         All levels and counters, in blocks unless the name says otherwise.
+        """
+    def take_key_events(self) -> list[tuple[bool, int, bytes]]:
+        """
+        What can be loaded since the last call, and what cannot any more, in order: (whether it can, KV cache group, block hash). Empty without `key_events`.
         """
     @property
     def num_slots(self) -> int:

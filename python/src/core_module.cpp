@@ -69,7 +69,8 @@ void bind_scheduler_engine(py::module_& module) {
                       const std::vector<std::vector<std::uint64_t>>& slot_bytes,
                       const std::vector<std::uint32_t>& slots_per_chunk, std::uint32_t max_chunks,
                       const std::string& eviction, const std::string& admission,
-                      float max_awaited_share, const std::vector<std::uint32_t>& group_windows,
+                      float max_awaited_share, bool key_events,
+                      const std::vector<std::pair<std::string, std::uint32_t>>& group_reaches,
                       const std::vector<std::uint32_t>& group_classes, double rank_timeout_s) {
             connector::SchedulerOptions options;
             options.domain = random_domain();
@@ -83,12 +84,14 @@ void bind_scheduler_engine(py::module_& module) {
             }
             options.max_chunks = max_chunks;
             options.tier = {cpu_tier::eviction_from(eviction), cpu_tier::admission_from(admission),
-                            max_awaited_share};
+                            max_awaited_share, key_events};
             options.groups.clear();
-            expect_pairs("group_windows", group_windows.size(), "group_classes",
+            expect_pairs("group_reaches", group_reaches.size(), "group_classes",
                          group_classes.size());
-            for (std::size_t i = 0; i < group_windows.size(); ++i) {
-              options.groups.push_back({group_windows[i], SlabClassId(group_classes[i])});
+            for (std::size_t i = 0; i < group_reaches.size(); ++i) {
+              const auto& [kind, tokens] = group_reaches[i];
+              options.groups.push_back(
+                  {connector::TokenReach::named(kind, tokens), SlabClassId(group_classes[i])});
             }
             options.rank_timeout =
                 std::chrono::nanoseconds(static_cast<std::int64_t>(rank_timeout_s * 1e9));
@@ -97,13 +100,16 @@ void bind_scheduler_engine(py::module_& module) {
           py::kw_only(), py::arg("world_size"), py::arg("block_tokens"), py::arg("num_blocks"),
           py::arg("slot_bytes"), py::arg("slots_per_chunk"), py::arg("max_chunks"),
           py::arg("eviction"), py::arg("admission"), py::arg("max_awaited_share"),
-          py::arg("group_windows"), py::arg("group_classes"), py::arg("rank_timeout_s"),
+          py::arg("key_events"), py::arg("group_reaches"), py::arg("group_classes"),
+          py::arg("rank_timeout_s"),
           "`block_tokens`: tokens of a block and of a hash. `num_blocks`: of the GPU pool. "
           "`slot_bytes`: packed bytes of a block, by slab class (the largest first) and rank. "
           "`slots_per_chunk`: by slab class. `max_chunks`: of the tier. `eviction`: "
           "'lru', 'arc' or 'adaptive'; `admission`: 'always', 'second_offer' or 'adaptive': what "
           "the tier keeps and stores. `max_awaited_share`: of its slots, kept for queued requests. "
-          "`group_windows`: of each KV cache group, the tokens that a token sees; 0 for all. "
+          "`key_events`: whether take_key_events() tells anything. "
+          "`group_reaches`: of each KV cache group, which tokens a token sees: ('all', 0), "
+          "('window', tokens) or ('chunk', tokens). "
           "`group_classes`: of each KV cache group, the slab class of its blocks. "
           "`rank_timeout_s`: a rank that is silent for longer is lost. Raises ConfigError.")
       .def("bind_pool", &PySchedulerEngine::bind_pool, py::arg("blocks"),
@@ -131,6 +137,9 @@ void bind_scheduler_engine(py::module_& module) {
       .def("on_finished", &PySchedulerEngine::on_finished, py::arg("request_id"),
            "Releases everything of the request. Idempotent.")
       .def("reset_cache", &PySchedulerEngine::reset_cache, "Empties the tier.")
+      .def("take_key_events", &PySchedulerEngine::take_key_events,
+           "What can be loaded since the last call, and what cannot any more, in order: (whether "
+           "it can, KV cache group, block hash). Empty without `key_events`.")
       .def_property_readonly("num_slots", &PySchedulerEngine::num_slots,
                              "Slots of the tier that are ready on every rank, if all were of the "
                              "first slab class.")

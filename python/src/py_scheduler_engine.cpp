@@ -177,6 +177,16 @@ void PySchedulerEngine::on_finished(const py::str& request_id) {
 
 void PySchedulerEngine::reset_cache() { engine().reset_cache(); }
 
+std::vector<std::tuple<bool, std::uint32_t, py::bytes>> PySchedulerEngine::take_key_events() {
+  std::vector<std::tuple<bool, std::uint32_t, py::bytes>> out;
+  for (const cpu_tier::KeyEvent& event : engine().take_key_events()) {
+    out.emplace_back(
+        event.readable, event.key.group,
+        py::bytes(reinterpret_cast<const char*>(event.key.hash.data()), event.key.hash_bytes));
+  }
+  return out;
+}
+
 std::uint32_t PySchedulerEngine::num_slots() const { return engine().num_slots(); }
 
 Figures PySchedulerEngine::snapshot() const {

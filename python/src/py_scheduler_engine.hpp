@@ -12,6 +12,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -39,6 +40,7 @@ class PySchedulerEngine {
   std::pair<std::vector<std::string>, std::vector<std::string>> fold(const BytesList& reports);
   void on_finished(const py::str& request_id);
   void reset_cache();
+  std::vector<std::tuple<bool, std::uint32_t, py::bytes>> take_key_events();
   Figures snapshot() const;
   std::uint32_t num_slots() const;
   void close();

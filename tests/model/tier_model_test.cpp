@@ -37,6 +37,11 @@ struct Held {
   ReferenceTier::Set model;
 };
 
+TierOptions with_key_events(TierOptions options) {
+  options.key_events = true;
+  return options;
+}
+
 class Run {
  public:
   Run(std::uint64_t seed, std::uint32_t max_slots, Number num_keys, const TierOptions& options)
@@ -44,7 +49,7 @@ class Run {
         max_slots_(max_slots),
         num_keys_(num_keys),
         options_(options),
-        tier_(max_slots, options) {
+        tier_(max_slots, with_key_events(options)) {
     for (Number number = 0; number < num_keys; ++number) universe_.push_back(key(number));
   }
 
@@ -310,6 +315,7 @@ class Run {
                                                          : KeyState::kAbsent;
       ASSERT_EQ(states[number], expected) << "key " << number;
     }
+    compare_key_events(states);
     using State = ReferenceTier::State;
     const TierSnapshot now = tier_.snapshot();
     ASSERT_EQ(now.num_slots, model_.num_slots());
@@ -327,6 +333,24 @@ class Run {
     ASSERT_EQ(tier_.eviction_epoch(), model_.epoch());
     check_slots();
     if (++num_compared_ % 8 == 0) tier_.check_invariants();  // Walks all: as dear as all the rest.
+  }
+
+  /// Who hears of every change knows what is readable.
+  void compare_key_events(std::span<const KeyState> states) {
+    for (const KeyEvent& event : tier_.take_key_events()) {
+      Number number = 0;
+      std::memcpy(&number, event.key.hash.data(), sizeof number);
+      ASSERT_EQ(told_readable_.contains(number), !event.readable) << "key " << number;
+      if (event.readable) {
+        told_readable_.insert(number);
+      } else {
+        told_readable_.erase(number);
+      }
+    }
+    for (Number number = 0; number < num_keys_; ++number) {
+      ASSERT_EQ(told_readable_.contains(number), states[number] == KeyState::kReadable)
+          << "key " << number;
+    }
   }
 
   /// A slot that a device may write into is in one set; a slot that is read is in none of those.
@@ -351,6 +375,7 @@ class Run {
   std::uint64_t num_offered_ = 0;
   std::uint64_t num_declined_ = 0;
   std::vector<BlockKey> universe_;
+  std::set<Number> told_readable_;
   CpuTier tier_;
   ReferenceTier model_;
   std::vector<Held<WritableSlots>> writable_;

@@ -33,12 +33,18 @@ gpu::HostLinkOptions random_link(std::mt19937_64& random) {
   return link;
 }
 
-/// One full group; and windows of 1 to 3 blocks, which may have smaller blocks.
+/// Windows of 1 to 3 blocks, every third one in chunks.
+TokenReach random_reach(std::mt19937_64& random) {
+  if (random() % 3 != 0) return TokenReach::window(2 + static_cast<std::uint32_t>(random() % 11));
+  return TokenReach::chunk(kBlockTokens * (1 + static_cast<std::uint32_t>(random() % 3)));
+}
+
+/// One full group; and others of a shorter reach, which may have smaller blocks.
 std::vector<KvGroup> random_groups(std::mt19937_64& random, bool with_windows) {
   std::vector<KvGroup> groups{KvGroup{}};
   const std::uint64_t num_windows = with_windows ? 1 + (random() % 3 == 0 ? 1 : 0) : 0;
   for (std::uint64_t i = 0; i < num_windows; ++i) {
-    groups.push_back({2 + static_cast<std::uint32_t>(random() % 11), SlabClassId(random() % 2)});
+    groups.push_back({random_reach(random), SlabClassId(random() % 2)});
   }
   return groups;
 }
@@ -310,11 +316,8 @@ void ToyEngine::read_and_write(std::uint32_t rank_number, const Scheduled& work)
   ToyRank& rank = *ranks_[rank_number];
   const ToyRequest& request = *work.request;
   for (std::uint32_t group = 0; group < groups_.size(); ++group) {
-    const std::uint32_t window = groups_[group].window_tokens;
     const ToyTable& table = request.tables[group];
-    const std::uint32_t first_seen =
-        window == 0 || work.first < window ? 0 : work.first - window + 1;
-    for (std::uint32_t at = first_seen; at < work.first; ++at) {
+    for (std::uint32_t at = groups_[group].reach.first_seen(work.first); at < work.first; ++at) {
       const std::uint32_t block = table[at / kBlockTokens];
       EXPECT_TRUE(rank.holds(block, at % kBlockTokens, of_group(request.kv.at(at), group),
                              groups_[group].slab_class))

@@ -97,9 +97,7 @@ class ToyEngine {
   void finish_in_step(const std::vector<Scheduled>& scheduled, PlanOracle::Step& step);
 
   // Scheduling.
-  [[nodiscard]] bool is_window(std::size_t group) const {
-    return groups_[group].window_tokens != 0;
-  }
+  [[nodiscard]] bool is_window(std::size_t group) const { return !groups_[group].reach.is_all(); }
   /// The first of `length` blocks that the next token sees.
   [[nodiscard]] std::uint32_t first_needed(std::size_t group, std::uint32_t length) const;
   void schedule_running(std::vector<Scheduled>& scheduled, std::uint32_t& budget);

@@ -17,9 +17,7 @@ std::uint32_t whole_blocks(std::uint32_t num_tokens) {
 }  // namespace
 
 std::uint32_t ToyEngine::first_needed(std::size_t group, std::uint32_t length) const {
-  if (!is_window(group)) return 0;
-  const std::uint32_t num_seen = groups_[group].window_tokens - 1;
-  return length * kBlockTokens > num_seen ? (length * kBlockTokens - num_seen) / kBlockTokens : 0;
+  return groups_[group].reach.first_seen(length * kBlockTokens) / kBlockTokens;
 }
 
 std::uint32_t ToyEngine::allocate() {
@@ -61,10 +59,9 @@ void ToyEngine::release(const std::vector<ToyTable>& tables) {
 
 void ToyEngine::slide(ToyRequest& request) {
   for (std::size_t group = 0; group < groups_.size(); ++group) {
-    const std::uint32_t window = groups_[group].window_tokens;
-    if (window == 0 || request.num_computed < window) continue;
     ToyTable& table = request.tables[group];
-    const std::uint32_t first_seen = (request.num_computed - window + 1) / kBlockTokens;
+    const std::uint32_t first_seen =
+        groups_[group].reach.first_seen(request.num_computed) / kBlockTokens;
     for (auto at = std::min<std::size_t>(first_seen, table.size()); at > 0; --at) {
       if (table[at - 1] == kToyNull) continue;
       pool_.release(std::exchange(table[at - 1], kToyNull));

@@ -26,9 +26,13 @@ HYBRID: dict[str, Any] = {"layer_pattern": "fw", "num_layers": 4, "sliding_windo
 # Five layers, of which vLLM makes groups of two, two and one: slots of two sizes.
 UNEVEN: dict[str, Any] = {**HYBRID, "layer_pattern": "fww", "num_layers": 5, "num_blocks": 49}
 
+# Layers of three kinds. A chunk is longer than a block, and shorter than the prompts.
+CHUNKED: dict[str, Any] = {**HYBRID, "layer_pattern": "fwc", "num_layers": 6, "num_blocks": 49, "chunk_size": 48}
+
 # For `pytest.mark.parametrize`: what to give to `ToySpec`.
 MODELS = [pytest.param({}, id="plain"), pytest.param(HYBRID, id="hybrid")]
 UNEVEN_MODEL = pytest.param(UNEVEN, id="uneven")
+CHUNKED_MODEL = pytest.param(CHUNKED, id="chunked")
 
 
 def again(suffix: str) -> dict[str, list[int]]:

@@ -14,6 +14,7 @@ from kvferry.errors import ConfigError, ProtocolError, TopologyError
 from kvferry.vllm import preflight, topology
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.kv_cache_interface import (
+    ChunkedLocalAttentionSpec,
     FullAttentionSpec,
     KVCacheConfig,
     KVCacheGroupSpec,
@@ -28,6 +29,9 @@ from vllm.v1.kv_cache_interface import (
 
 FULL = FullAttentionSpec(block_size=16, num_kv_heads=2, head_size=8, dtype=torch.float32)
 WINDOW = SlidingWindowSpec(block_size=16, num_kv_heads=2, head_size=8, dtype=torch.float32, sliding_window=32)
+CHUNK = ChunkedLocalAttentionSpec(
+    block_size=16, num_kv_heads=2, head_size=8, dtype=torch.float32, attention_chunk_size=64
+)
 MAMBA = MambaSpec(block_size=16, shapes=((2, 8),), dtypes=(torch.float32,))
 MLA = MLAAttentionSpec(block_size=16, num_kv_heads=1, head_size=576, dtype=torch.bfloat16)
 
@@ -110,23 +114,24 @@ def test_speculative_decoding_with_pipeline_stages_on_runner_v1_is_refused(
 def test_full_attention_is_accepted(spec: KVCacheSpec) -> None:
     (group,) = preflight.check_kv_cache(kv_cache(spec))
     assert group.kv_cache_spec == spec
-    assert preflight.window_of_group(group) == 0
+    assert preflight.reach_of_group(group) == ("all", 0)
 
 
-def test_full_and_sliding_window_attention_with_blocks_of_one_size_is_accepted() -> None:
-    groups = preflight.check_kv_cache(kv_cache(FULL, WINDOW, WINDOW))
-    assert [preflight.window_of_group(group) for group in groups] == [0, WINDOW.sliding_window, WINDOW.sliding_window]
+def test_groups_of_a_shorter_reach_with_blocks_of_one_size_are_accepted() -> None:
+    groups = preflight.check_kv_cache(kv_cache(FULL, WINDOW, CHUNK))
+    reaches = [("all", 0), ("window", WINDOW.sliding_window), ("chunk", CHUNK.attention_chunk_size)]
+    assert [preflight.reach_of_group(group) for group in groups] == reaches
 
 
 def test_window_blocks_that_are_kept_for_longer_are_refused() -> None:
     (group,) = preflight.check_kv_cache(kv_cache(dataclasses.replace(WINDOW, extra_retained_tokens=3)))
-    assert "kept for 3 tokens more than the window" in refusal(lambda: preflight.window_of_group(group))
+    assert "kept for 3 tokens more than the window" in refusal(lambda: preflight.reach_of_group(group))
 
 
 def test_layers_of_one_group_with_different_windows_are_refused() -> None:
     layers = {"g0.l0": WINDOW, "g0.l1": dataclasses.replace(WINDOW, sliding_window=WINDOW.sliding_window * 2)}
     (group,) = preflight.check_kv_cache(kv_cache(UniformTypeKVCacheSpecs(block_size=16, kv_cache_specs=layers)))
-    assert "one KV cache group has windows of" in refusal(lambda: preflight.window_of_group(group))
+    assert "the layers of one KV cache group see" in refusal(lambda: preflight.reach_of_group(group))
 
 
 def test_engine_without_kv_cache_is_refused() -> None:

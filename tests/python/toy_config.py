@@ -15,13 +15,20 @@ import torch
 from vllm.config import (
     CacheConfig,
     DeviceConfig,
+    KVEventsConfig,
     KVTransferConfig,
     ModelConfig,
     ParallelConfig,
     SchedulerConfig,
     VllmConfig,
 )
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheSpec, SlidingWindowSpec
+from vllm.v1.kv_cache_interface import (
+    ChunkedLocalAttentionSpec,
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheSpec,
+    SlidingWindowSpec,
+)
 from vllm.v1.kv_cache_layout import KVCacheLayout
 
 try:
@@ -45,9 +52,10 @@ class ToySpec:
         Of the GPU pool (vLLM keeps block 0 for itself), and tokens of a block.
     num_layers, layer_time_s
         Of the toy model, and how long it takes over each: time for what goes on beside a forward.
-    layer_pattern, sliding_window
+    layer_pattern, sliding_window, chunk_size
         Kinds of layers, repeated over the model: ``"f"`` attends to the whole prefix, ``"w"`` to the last
-        `sliding_window` tokens. With both vLLM makes several KV cache groups.
+        `sliding_window` tokens, ``"c"`` to those since the last multiple of `chunk_size`. With several kinds vLLM makes
+        several KV cache groups.
     world_size
         Tensor-parallel ranks, all in this process.
     max_num_batched_tokens, max_num_seqs, max_model_len
@@ -64,6 +72,8 @@ class ToySpec:
         Of the KV cache tensors.
     prefix_caching
         The engine's.
+    kv_events
+        Whether the engine publishes KV events; to nobody, unless a test replaces the publisher's ``publish``.
 
     """
 
@@ -73,6 +83,7 @@ class ToySpec:
     layer_time_s: float = 0.0
     layer_pattern: str = "f"
     sliding_window: int = 40
+    chunk_size: int = 64
     world_size: int = 1
     max_num_batched_tokens: int = 256
     max_num_seqs: int = 16
@@ -84,6 +95,7 @@ class ToySpec:
     load_failure_policy: str = "recompute"
     layout: KVCacheLayout = KVCacheLayout.LBHNC
     prefix_caching: bool = True
+    kv_events: bool = False
 
     def layer_specs(self) -> dict[str, KVCacheSpec]:
         """Layer name to what vLLM calls its KV cache specification, in layer order."""
@@ -96,6 +108,7 @@ class ToySpec:
         kinds = {
             "f": FullAttentionSpec(**shape),
             "w": SlidingWindowSpec(**shape, sliding_window=self.sliding_window),
+            "c": ChunkedLocalAttentionSpec(**shape, attention_chunk_size=self.chunk_size),
         }
         return {
             f"model.layers.{i}.self_attn.attn": kinds[self.layer_pattern[i % len(self.layer_pattern)]]
@@ -167,6 +180,7 @@ def make_vllm_config(folder: Path, spec: ToySpec) -> VllmConfig:
         parallel_config=ParallelConfig(),
         device_config=DeviceConfig("cpu"),
         kv_transfer_config=transfer,
+        kv_events_config=KVEventsConfig(enable_kv_cache_events=spec.kv_events, publisher="null"),
     )
     # vLLM's CPU platform forces these; nothing here runs on its executor.
     config.scheduler_config.async_scheduling = spec.async_scheduling

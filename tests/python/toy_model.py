@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from toy_config import NUM_KV_HEADS, VOCABULARY, ToySpec
 from vllm.v1.core.sched.output import SchedulerOutput
-from vllm.v1.kv_cache_interface import KVCacheConfig, SlidingWindowSpec
+from vllm.v1.kv_cache_interface import ChunkedLocalAttentionSpec, KVCacheConfig, KVCacheSpec, SlidingWindowSpec
 
 _HIDDEN_MODULUS = 2**31 - 1
 _HEAD_SALTS = np.arange(NUM_KV_HEADS) * 7
@@ -24,15 +24,19 @@ class WrongKvError(AssertionError):
 
 @dataclass(frozen=True)
 class ToyLayer:
-    """A layer: its number in the model, its KV cache group, and how far back it attends (None: to the start)."""
+    """A layer: its number in the model, its KV cache group, and vLLM's specification of its cache."""
 
     index: int
     group: int
-    window: int | None
+    spec: KVCacheSpec
 
     def first_read(self, position: int) -> int:
         """First position that a token at `position` attends to."""
-        return 0 if self.window is None else max(0, position - self.window + 1)
+        if isinstance(self.spec, SlidingWindowSpec):
+            return max(0, position - int(self.spec.sliding_window) + 1)
+        if isinstance(self.spec, ChunkedLocalAttentionSpec):
+            return position - position % int(self.spec.attention_chunk_size)
+        return 0
 
 
 @dataclass
@@ -165,8 +169,6 @@ def _layers(kv_cache_config: KVCacheConfig, spec: ToySpec) -> dict[str, ToyLayer
         name: number for number, group in enumerate(kv_cache_config.kv_cache_groups) for name in group.layer_names
     }
     return {
-        name: ToyLayer(
-            index, group_of[name], layer_spec.sliding_window if isinstance(layer_spec, SlidingWindowSpec) else None
-        )
+        name: ToyLayer(index, group_of[name], layer_spec)
         for index, (name, layer_spec) in enumerate(spec.layer_specs().items())
     }

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The connector that vLLM makes: once in the scheduler, once in each worker."""
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     import torch
     from vllm.config import VllmConfig
     from vllm.config.kv_transfer import KVTransferConfig
+    from vllm.distributed.kv_events import KVCacheEvent
     from vllm.distributed.kv_transfer.kv_connector.v1.metrics import PromMetric, PromMetricT
     from vllm.forward_context import ForwardContext
     from vllm.v1.attention.backend import AttentionMetadata
@@ -199,6 +201,10 @@ class KvFerryConnector(KVConnectorBase_V1, SupportsHMA):
     ) -> tuple[bool, dict[str, Any] | None]:
         """Release what a request holds, at once; see `request_finished`."""
         return self.request_finished(request, [])
+
+    def take_events(self) -> Iterable["KVCacheEvent"]:
+        """Take what the tier holds since the last call, and what it does not hold any more."""
+        return self.scheduler_side.take_events() if self.scheduler_side is not None else ()
 
     def reset_cache(self) -> bool:
         """Forget every block, with transfers in flight or without.

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from vllm.logger import init_logger
 from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes
 from vllm.v1.kv_cache_interface import (
+    ChunkedLocalAttentionSpec,
     FullAttentionSpec,
     MLAAttentionSpec,
     SlidingWindowSpec,
@@ -25,7 +26,7 @@ logger = init_logger("vllm.kvferry")
 _WITHOUT = "start vLLM without KvFerryConnector"
 
 # Subclasses keep state of their own kind in or beside the cache (sinks, recycled blocks, hidden states).
-_SPECS = (FullAttentionSpec, MLAAttentionSpec, SlidingWindowSpec)
+_SPECS = (FullAttentionSpec, MLAAttentionSpec, SlidingWindowSpec, ChunkedLocalAttentionSpec)
 
 # Modes whose blocks hold everything that is needed to read them, or whose scales belong to the model.
 _QUANT_MODES = ("NONE", "FP8_PER_TENSOR")
@@ -114,14 +115,14 @@ def check_kv_cache(kv_cache_config: "KVCacheConfig") -> list["KVCacheGroupSpec"]
         )
         raise _refusal(
             f"the blocks of the KV cache's {len(groups)} groups differ in size: [{found}]",
-            "groups of full and sliding-window attention whose blocks have one size",
+            "groups of attention layers whose blocks have one size",
             f"{_WITHOUT}, or with --disable-hybrid-kv-cache-manager if the model only mixes attention windows",
         )
     return groups
 
 
-def window_of_group(group: "KVCacheGroupSpec") -> int:
-    """Tokens that a token sees in the group, itself included; 0: all before it.
+def reach_of_group(group: "KVCacheGroupSpec") -> tuple[str, int]:
+    """How far back a token sees in the group, as the core's SchedulerEngine takes it.
 
     Raises
     ------
@@ -129,19 +130,26 @@ def window_of_group(group: "KVCacheGroupSpec") -> int:
         Its layers differ, or keep more than they see.
 
     """
-    windows = set()
+    reaches = set()
     for spec in iter_layer_specs(group.kv_cache_spec):
-        is_window = isinstance(spec, SlidingWindowSpec)
-        windows.add(int(spec.sliding_window) if is_window else 0)
-        if is_window and spec.extra_retained_tokens:
+        reaches.add(_reach(spec))
+        if isinstance(spec, SlidingWindowSpec) and spec.extra_retained_tokens:
             raise _refusal(
                 f"sliding-window blocks are kept for {spec.extra_retained_tokens} tokens more than the window",
                 "0 (no multi-module speculative decoding)",
                 _WITHOUT,
             )
-    if len(windows) != 1:
-        raise _refusal(f"one KV cache group has windows of {sorted(windows)} tokens", "one window", _WITHOUT)
-    return windows.pop()
+    if len(reaches) != 1:
+        raise _refusal(f"the layers of one KV cache group see {sorted(reaches)} tokens", "the same", _WITHOUT)
+    return reaches.pop()
+
+
+def _reach(spec: "KVCacheSpec") -> tuple[str, int]:
+    if isinstance(spec, SlidingWindowSpec):
+        return "window", int(spec.sliding_window)
+    if isinstance(spec, ChunkedLocalAttentionSpec):
+        return "chunk", int(spec.attention_chunk_size)
+    return "all", 0
 
 
 def _check_spec(spec: "KVCacheSpec") -> None:

@@ -10,12 +10,13 @@ from vllm.logger import init_logger
 from kvferry import _core
 from kvferry.config import KvFerryConfig
 from kvferry.sizes import format_size
-from kvferry.vllm import preflight, topology
+from kvferry.vllm import kv_events, preflight, topology
 from kvferry.vllm.metadata import KvFerryMetadata
 from kvferry.vllm.stats import SCHEDULER_KEYS, KvFerryStats, StatsSource
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
+    from vllm.distributed.kv_events import KVCacheEvent
     from vllm.v1.core.block_pool import BlockPool
     from vllm.v1.core.kv_cache_manager import KVCacheBlocks
     from vllm.v1.core.sched.output import SchedulerOutput
@@ -72,7 +73,8 @@ class SchedulerSide:
             eviction=config.eviction,
             admission=config.admission,
             max_awaited_share=config.max_awaited_share,
-            group_windows=[preflight.window_of_group(group) for group in groups],
+            key_events=kv_events.are_on(vllm_config),
+            group_reaches=[preflight.reach_of_group(group) for group in groups],
             group_classes=classes.of_groups,
             rank_timeout_s=config.rank_timeout_s,
         )
@@ -83,6 +85,9 @@ class SchedulerSide:
             format_size(max_slots * slot_bytes),
             parallel.world_size,
         )
+        self._events: kv_events.KvEvents | None = None
+        if kv_events.are_on(vllm_config):
+            self._events = kv_events.KvEvents(self.engine, groups, block_tokens, kv_cache_config.num_blocks)
         self._max_slots = max_slots
         self._num_slots = 0  # that are ready on every rank
         # Of requests whose load has begun; see `num_new_matched_tokens`.
@@ -101,6 +106,8 @@ class SchedulerSide:
     def on_new_request(self, request: "Request") -> None:
         """Begin to follow a request."""
         self.engine.on_request(request.request_id, request.block_hashes)
+        if self._events is not None:
+            self._events.follow(request)
 
     def num_new_matched_tokens(self, request: "Request", num_computed_tokens: int) -> tuple[int | None, bool]:
         """Look a request's prefix up.
@@ -171,7 +178,13 @@ class SchedulerSide:
         """Release what a request holds; any number of times."""
         self._load_ends.pop(request.request_id, None)
         self.engine.on_finished(request.request_id)
+        if self._events is not None:
+            self._events.unfollow(request)
         self._stats.hurry()
+
+    def take_events(self) -> list["KVCacheEvent"]:
+        """Take what the engine is to publish of the tier."""
+        return self._events.take() if self._events is not None else []
 
     def reset_cache(self) -> None:
         """Forget every block, with transfers in flight or without."""

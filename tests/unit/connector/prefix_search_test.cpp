@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <random>
@@ -35,16 +36,22 @@ class PrefixSearchTest : public ::testing::Test {
  protected:
   using Numbers = std::vector<std::uint32_t>;
 
-  /// `windows`: of each group, in tokens.
+  /// `windows`: of each group, in tokens; 0 is full attention.
   void start(const Numbers& windows, std::uint32_t num_keys = 10) {
-    for (const std::uint32_t window : windows) groups_.push_back({window});
+    for (const std::uint32_t window : windows) {
+      groups_.push_back({window == 0 ? TokenReach() : TokenReach::window(window)});
+    }
+    start_with_groups(num_keys);
+  }
+  /// With groups_.
+  void start_with_groups(std::uint32_t num_keys = 10) {
     tiers_ = tiers_of(groups_, 200);
     search_ = std::make_unique<PrefixSearch>(*tiers_, groups_, kBlockTokens);
     std::vector<std::uint64_t> numbers;
     for (std::uint64_t i = 0; i < num_keys; ++i) numbers.push_back(i);
     request_.hashes = std::make_shared<FakeHashes>(numbers);
-    request_.keys.resize(windows.size());
-    request_.tables.resize(windows.size());
+    request_.keys.resize(groups_.size());
+    request_.tables.resize(groups_.size());
     request_.sync_keys();
   }
   void hold(std::uint32_t group, const Numbers& positions) {
@@ -134,7 +141,7 @@ TEST(PrefixSearch, HowManyBlocksAWindowReachesBackTo) {
   const auto least_held = [](std::uint32_t window_tokens) {
     std::uint32_t held = 0;
     for (;; ++held) {
-      const std::vector<KvGroup> groups = {{0}, {window_tokens}};
+      const std::vector<KvGroup> groups = {KvGroup{}, {TokenReach::window(window_tokens)}};
       const std::unique_ptr<ClassTiers> tiers = tiers_of(groups, 100);
       cpu_tier::CpuTier& tier = tiers->of(SlabClassId(0));
       const PrefixSearch search(*tiers, groups, kBlockTokens);
@@ -203,6 +210,32 @@ TEST_F(PrefixSearchTest, OneWindowsHoleMovesTheOther) {
   EXPECT_EQ(request_.answer.hits[2].size(), 4U);
 }
 
+TEST_F(PrefixSearchTest, AChunkNeedsTheBlocksFromItsBeginningOn) {
+  groups_ = {KvGroup{}, {TokenReach::chunk(3 * kBlockTokens)}};
+  start_with_groups();
+  hold(0, {0, 1, 2, 3, 4, 5, 6, 7});
+  EXPECT_EQ(find(0, 8), 6U) << "the next token begins a chunk, and sees nothing before it";
+  EXPECT_EQ(request_.answer.hits[1].size(), 0U);
+  hold(1, {7});
+  EXPECT_EQ(find(0, 8), 6U) << "block 6 is missing";
+  hold(1, {6});
+  EXPECT_EQ(find(0, 8), 8U);
+  EXPECT_EQ(request_.answer.hits[1].size(), 2U);
+  EXPECT_EQ(find(7, 8), 1U) << "the engine has block 6 itself";
+  EXPECT_EQ(request_.answer.hits[1].size(), 1U);
+  EXPECT_EQ(find(0, 5), 3U);
+}
+
+TEST_F(PrefixSearchTest, AChunksMissingBlockLeavesWhatIsBeforeIt) {
+  groups_ = {KvGroup{}, {TokenReach::chunk(4 * kBlockTokens)}};
+  start_with_groups();
+  hold(0, {0, 1, 2, 3, 4, 5, 6, 7});
+  hold(1, {4, 6});
+  EXPECT_EQ(find(0, 7), 5U);
+  EXPECT_EQ(leased_blocks(5, {{20, 21, 22, 23, 24}, {0, 0, 0, 0, 34}}),
+            (Numbers{20, 21, 22, 23, 24, 34}));
+}
+
 /// The same by trying every length.
 TEST(PrefixSearch, FindsTheLongestPrefixThatEveryGroupServesWhateverIsHeld) {
   std::mt19937 random(5);
@@ -213,7 +246,26 @@ TEST(PrefixSearch, FindsTheLongestPrefixThatEveryGroupServesWhateverIsHeld) {
   for (int round = 0; round < 2000; ++round) {
     std::vector<KvGroup> groups;
     const std::uint32_t num_groups = 1 + below(4);
-    for (std::uint32_t i = 0; i < num_groups; ++i) groups.push_back({below(2) * (1 + below(20))});
+    // Of each group, what the token behind `end` sees: from here on.
+    std::vector<std::function<std::uint32_t(std::uint32_t end)>> first_seen;
+    for (std::uint32_t i = 0; i < num_groups; ++i) {
+      const std::uint32_t window = 1 + below(20);
+      const std::uint32_t chunk = kBlockTokens * (1 + below(4));
+      switch (below(4)) {
+        case 0:
+          groups.push_back({TokenReach::window(window)});
+          first_seen.emplace_back(
+              [=](std::uint32_t end) { return end + 1 - std::min(end + 1, window); });
+          break;
+        case 1:
+          groups.push_back({TokenReach::chunk(chunk)});
+          first_seen.emplace_back([=](std::uint32_t end) { return end - end % chunk; });
+          break;
+        default:
+          groups.push_back({});
+          first_seen.emplace_back([](std::uint32_t) { return 0U; });
+      }
+    }
     const std::unique_ptr<ClassTiers> tiers = tiers_of(groups, 64);
     cpu_tier::CpuTier& tier = tiers->of(SlabClassId(0));
     const PrefixSearch search(*tiers, groups, kBlockTokens);
@@ -231,13 +283,13 @@ TEST(PrefixSearch, FindsTheLongestPrefixThatEveryGroupServesWhateverIsHeld) {
     }
     const std::uint32_t local = below(4);
     const std::uint32_t limit = below(8);
-    // Token `end` sees the tokens from end + 1 - window on; local ones are there.
+    // Local ones are there.
     const auto serves = [&](std::uint32_t end) {
       for (std::uint32_t group = 0; group < num_groups; ++group) {
-        const std::uint32_t window = groups[group].window_tokens;
-        for (std::uint32_t token = local * kBlockTokens; token < end * kBlockTokens; ++token) {
-          const bool seen = window == 0 || token + window > end * kBlockTokens;
-          if (seen && !held.contains({group, token / kBlockTokens})) return false;
+        const std::uint32_t seen = first_seen[group](end * kBlockTokens);
+        for (std::uint32_t token = std::max(seen, local * kBlockTokens); token < end * kBlockTokens;
+             ++token) {
+          if (!held.contains({group, token / kBlockTokens})) return false;
         }
       }
       return true;

@@ -19,7 +19,7 @@ class SchedulerClassesTest : public SchedulerGroupsTest {
   SchedulerClassesTest() { restart_with_chunks(32); }
 
   void restart_with_chunks(std::uint32_t num_chunks) {
-    groups_ = {{0, kLarge}, {8, kSmall}};
+    groups_ = {{TokenReach(), kLarge}, {TokenReach::window(8), kSmall}};
     classes_ = {{1, {100, 200}}, {2, {40, 90}}};
     restart();
     register_ranks({.num_slots = num_chunks});

@@ -20,7 +20,7 @@ class SchedulerGroupsTest : public SchedulerTest {
  protected:
   static constexpr GroupId kWindow{1};
 
-  SchedulerGroupsTest() { restart_with({{0}, {8}}); }
+  SchedulerGroupsTest() { restart_with({{}, {TokenReach::window(8)}}); }
 
   void restart_with(const std::vector<KvGroup>& groups) {
     groups_ = groups;

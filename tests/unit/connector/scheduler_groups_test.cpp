@@ -55,7 +55,7 @@ TEST_F(SchedulerGroupsTest, NullBlocksAreNotStored) {
 }
 
 TEST_F(SchedulerGroupsTest, ASingleNullBlockIsNotStored) {
-  restart_with({{0}, {1}});  // Nothing behind the last token is kept.
+  restart_with({{}, {TokenReach::window(1)}});  // Nothing behind the last token is kept.
   arrive("r", {1});
   schedule("r", {{10}, {0}}, 0, 4);
   EXPECT_EQ(planned_blocks(plan()), (Blocks{10}));
@@ -253,7 +253,7 @@ TEST_F(SchedulerGroupsTest, WhatWasLoadedIsNotStoredAgain) {
 }
 
 TEST_F(SchedulerGroupsTest, ThreeGroupsServeWhatAllOfThemHave) {
-  restart_with({{0}, {8}, {4}});
+  restart_with({{}, {TokenReach::window(8)}, {TokenReach::window(4)}});
   arrive("storer", {1, 2, 3, 4});
   schedule("storer", {{10, 11, 12, 13}, {20, 21, 22, 23}, {30, 31, 32, 0}}, 0, 16);
   const StepPlan step = plan();

@@ -149,7 +149,7 @@ TEST_F(SchedulerPolicyTest, PreemptedRequestWaitsForItsTurnAgain) {
 }
 
 TEST_F(SchedulerPolicyTest, OfAWindowTheBlocksThatALoadWouldTakeAreAwaited) {
-  groups_ = {KvGroup{}, KvGroup{kBlockTokens + 1}};
+  groups_ = {KvGroup{}, KvGroup{TokenReach::window(kBlockTokens + 1)}};
   start({Eviction::kLru, Admission::kAlways, 1.0F});
   arrive("r", {1, 2});
   const std::vector<std::vector<BlockId>> tables{{BlockId(20), BlockId(21)},

@@ -4,6 +4,8 @@
 #include "kvferry/base/ids.hpp"
 #include "kvferry/connector/engine_view.hpp"
 #include "kvferry/connector/owner.hpp"
+#include "kvferry/connector/token_reach.hpp"
+#include "kvferry/cpu_tier/cpu_tier.hpp"
 #include "kvferry/cpu_tier/slab_tier.hpp"
 #include "kvferry/cpu_tier/tier_options.hpp"
 #include "kvferry/cpu_tier/tier_snapshot.hpp"
@@ -22,8 +24,7 @@ namespace kvferry::connector {
 
 /// One KV cache group of the engine. All groups share the pool's pages and the block size.
 struct KvGroup {
-  /// Tokens that a token sees, itself included; 0: all before it (full attention).
-  std::uint32_t window_tokens = 0;
+  TokenReach reach;
   /// Of its blocks' slots: groups of fewer layers have smaller blocks.
   SlabClassId slab_class{0};
 };
@@ -168,6 +169,8 @@ class SchedulerEngine {
   /// Empties the tier: stores in flight are aborted, loads in flight fail, running requests are not
   /// stored until they are computed anew.
   void reset_cache();
+  /// CpuTier::take_key_events(): what can be loaded since the last call, and what cannot any more.
+  [[nodiscard]] std::vector<cpu_tier::KeyEvent> take_key_events();
 
   [[nodiscard]] SchedulerSnapshot snapshot() const;
   /// Slots of the tier that are ready on every rank, if all were of the first class.

@@ -54,6 +54,13 @@ struct PrefixHit {
 /// Where a key stands.
 enum class KeyState : std::uint8_t { kAbsent, kWritable, kReadable };
 
+/// A key became readable, or ceased to be.
+struct KeyEvent {
+  BlockKey key;
+  bool readable = false;
+  bool operator==(const KeyEvent&) const = default;
+};
+
 /// What becomes of a block that is offered for a store.
 enum class OfferAnswer : std::uint8_t {
   kHeld,     ///< The tier has it, or is getting it.
@@ -213,6 +220,9 @@ class CpuTier {
   /// Moves on whenever a readable key ceases to be readable. While it stays, an answer of
   /// lookup_prefix() can only have become longer.
   [[nodiscard]] std::uint64_t eviction_epoch() const;
+  /// What became readable or ceased to be since the last call, in order. Nothing without
+  /// TierOptions::key_events.
+  [[nodiscard]] std::vector<KeyEvent> take_key_events();
   [[nodiscard]] TierSnapshot snapshot() const;
   /// Name of the rule that decides now (policy_rule.hpp); ARC's admission has one too.
   [[nodiscard]] const char* rule_name() const;
@@ -238,6 +248,8 @@ class CpuTier {
   /// Tells the policy how many slots there are, if that has changed much.
   void resize_policy() KVFERRY_REQUIRES(mutex_);
   [[nodiscard]] std::optional<ColdRange> cold_range(SlotRange range) const KVFERRY_REQUIRES(mutex_);
+  /// For take_key_events(): the slots' keys have become readable, or are about to be forgotten.
+  void note(std::span<const SlotId> slots, bool readable) KVFERRY_REQUIRES(mutex_);
   /// Moves the epoch on if keys were forgotten since the index had `num_keys_before`.
   void end_forgetting(std::uint32_t num_keys_before) KVFERRY_REQUIRES(mutex_);
   [[nodiscard]] TierSnapshot snapshot_locked() const KVFERRY_REQUIRES(mutex_);
@@ -255,6 +267,8 @@ class CpuTier {
   std::uint64_t num_offered_total_ KVFERRY_GUARDED_BY(mutex_) = 0;
   std::uint64_t num_declined_total_ KVFERRY_GUARDED_BY(mutex_) = 0;
   std::uint32_t num_policy_slots_ KVFERRY_GUARDED_BY(mutex_) = 0;
+  std::vector<KeyEvent> key_events_ KVFERRY_GUARDED_BY(mutex_);
+  const bool notes_key_events_;
   float max_awaited_share_;
 };
 

@@ -26,6 +26,8 @@ struct TierOptions {
   /// Most of the tier's slots that are kept for queued requests (CpuTier::await()), as a share in
   /// [0, 1]; 0 switches the look-ahead off.
   float max_awaited_share = 0.25F;
+  /// Whether CpuTier::take_key_events() tells anything; somebody has to take them then.
+  bool key_events = false;
 };
 
 [[nodiscard]] const char* to_string(Eviction eviction);

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace kvferry::connector {
+
+/// How far back the tokens of a KV cache group see, and so which of a request's blocks it needs.
+class TokenReach {
+ public:
+  /// To the first token: full attention.
+  TokenReach() = default;
+  /// The last `tokens` tokens, the token itself included: a sliding window. Throws ConfigError for
+  /// 0.
+  static TokenReach window(std::uint32_t tokens);
+  /// To the last multiple of `tokens`: chunked local attention. Throws ConfigError for 0.
+  static TokenReach chunk(std::uint32_t tokens);
+  /// "all" (`tokens` is 0), "window" or "chunk". Throws ConfigError.
+  static TokenReach named(std::string_view kind, std::uint32_t tokens);
+
+  /// Full attention: the blocks that the next token needs are a prefix.
+  [[nodiscard]] bool is_all() const { return kind_ == Kind::kAll; }
+  /// The first token that the next one sees when `num_computed` are computed; `num_computed` if it
+  /// sees none of them. Never less than for fewer tokens.
+  [[nodiscard]] std::uint32_t first_seen(std::uint32_t num_computed) const {
+    switch (kind_) {
+      case Kind::kWindow:
+        return num_computed < tokens_ ? 0 : num_computed - (tokens_ - 1);
+      case Kind::kChunk:
+        return num_computed / tokens_ * tokens_;
+      case Kind::kAll:
+        break;
+    }
+    return 0;
+  }
+  /// A chunk begins with a block. Throws ConfigError.
+  void check_block(std::uint32_t block_tokens) const;
+
+  bool operator==(const TokenReach&) const = default;
+
+ private:
+  enum class Kind : std::uint8_t { kAll, kWindow, kChunk };
+
+  TokenReach(Kind kind, std::uint32_t tokens);
+
+  Kind kind_ = Kind::kAll;
+  std::uint32_t tokens_ = 0;
+};
+
+}  // namespace kvferry::connector

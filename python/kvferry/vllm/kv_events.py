@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vLLM's KV events for the tier: which blocks host memory holds (medium ``CPU``), for routers and their like."""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, NamedTuple
+
+from vllm.distributed.kv_events import MEDIUM_CPU, BlockRemoved, BlockStored, KVCacheEvent
+from vllm.v1.core.kv_cache_utils import (
+    generate_block_hash_extra_keys,
+    maybe_convert_block_hash,
+    to_event_extra_keys,
+)
+from vllm.v1.kv_cache_interface import get_kv_cache_spec_kind, get_kv_cache_spec_sliding_window
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.kv_cache_interface import KVCacheGroupSpec
+    from vllm.v1.request import Request
+
+    from kvferry import _core
+
+
+def are_on(vllm_config: "VllmConfig") -> bool:
+    """Whether the engine publishes KV events."""
+    config = vllm_config.kv_events_config
+    return config is not None and config.enable_kv_cache_events
+
+
+class _Place(NamedTuple):
+    """Where a block hash was seen."""
+
+    request: "Request"
+    number: int
+
+
+class _Change(NamedTuple):
+    """A block that the tier holds since the last look, or does not any more."""
+
+    is_stored: bool
+    group: int
+    block_hash: bytes
+    place: _Place | None
+
+
+class KvEvents:
+    """Tells what the tier's blocks hold, in the terms of the engine's own events.
+
+    A block becomes loadable some steps after it was computed, often when its request is gone. What a router wants to
+    know of it (its tokens, the block before) is in the request: it is remembered as long as the engine's pool may hold
+    the blocks, and what is stored later than that is told by its hash alone.
+
+    Parameters
+    ----------
+    engine
+        Made with ``key_events``.
+    groups
+        KV cache groups of the engine.
+    block_tokens
+        Tokens of a block.
+    num_blocks
+        Of the engine's pool.
+
+    """
+
+    def __init__(
+        self, engine: "_core.SchedulerEngine", groups: Sequence["KVCacheGroupSpec"], block_tokens: int, num_blocks: int
+    ) -> None:
+        self._take = engine.take_key_events
+        self._specs = [group.kv_cache_spec for group in groups]
+        self._block_tokens = block_tokens
+        self._num_blocks = num_blocks
+        self._living: dict[str, tuple[Request, int]] = {}  # with how many of their hashes are placed
+        self._ended: deque[tuple[Request, int]] = deque()
+        self._num_ended_hashes = 0
+        self._places: dict[bytes, _Place] = {}
+
+    def follow(self, request: "Request") -> None:
+        """Begin to follow a request."""
+        if earlier := self._living.get(request.request_id):
+            self.unfollow(earlier[0])
+        self._living[request.request_id] = (request, 0)
+
+    def unfollow(self, request: "Request") -> None:
+        """End it; any number of times."""
+        living = self._living.pop(request.request_id, None)
+        if living is None:
+            return
+        num_hashes = self._place_hashes(*living)
+        self._ended.append((living[0], num_hashes))
+        self._num_ended_hashes += num_hashes
+        while self._num_ended_hashes > self._num_blocks and len(self._ended) > 1:
+            self._forget(*self._ended.popleft())
+
+    def take(self) -> list[KVCacheEvent]:
+        """Take what has changed since the last call, in order, neighbours of one request in one event."""
+        changes = self._take()
+        if not changes:
+            return []
+        for request_id, (request, num_placed) in self._living.items():
+            self._living[request_id] = (request, self._place_hashes(request, num_placed))
+        placed = (
+            _Change(is_stored, group, block_hash, self._places.get(block_hash) if is_stored else None)
+            for is_stored, group, block_hash in changes
+        )
+        events: list[KVCacheEvent] = []
+        for (is_stored, group), run in groupby(placed, key=lambda change: (change.is_stored, change.group)):
+            if is_stored:
+                events.extend(self._stored(group, piece) for piece in _pieces(run))
+            else:
+                hashes = [maybe_convert_block_hash(change.block_hash) for change in run]
+                events.append(BlockRemoved(block_hashes=hashes, medium=MEDIUM_CPU, group_idx=group))
+        return events
+
+    def _place_hashes(self, request: "Request", first: int) -> int:
+        hashes = request.block_hashes
+        for index in range(first, len(hashes)):
+            self._places[hashes[index]] = _Place(request, index)
+        return len(hashes)
+
+    def _forget(self, request: "Request", num_hashes: int) -> None:
+        self._num_ended_hashes -= num_hashes
+        for block_hash in request.block_hashes[:num_hashes]:
+            place = self._places.get(block_hash)
+            if place is not None and place.request is request:
+                del self._places[block_hash]
+
+    def _stored(self, group: int, piece: list[_Change]) -> BlockStored:
+        hashes = [maybe_convert_block_hash(change.block_hash) for change in piece]
+        spec = self._specs[group]
+        kind = get_kv_cache_spec_kind(spec).value
+        window = get_kv_cache_spec_sliding_window(spec)
+        if piece[0].place is None:
+            return BlockStored(
+                block_hashes=hashes,
+                parent_block_hash=None,
+                token_ids=[],
+                block_size=0,
+                lora_id=None,
+                medium=MEDIUM_CPU,
+                lora_name=None,
+                group_idx=group,
+                kv_cache_spec_kind=kind,
+                kv_cache_spec_sliding_window=window,
+            )
+        request, first = piece[0].place
+        tokens = range(first * self._block_tokens, (first + len(piece)) * self._block_tokens, self._block_tokens)
+        lora = request.lora_request
+        return BlockStored(
+            block_hashes=hashes,
+            parent_block_hash=maybe_convert_block_hash(request.block_hashes[first - 1]) if first else None,
+            token_ids=request.all_token_ids[tokens.start : tokens.stop],
+            block_size=self._block_tokens,
+            lora_id=lora.adapter_id if lora else None,
+            medium=MEDIUM_CPU,
+            lora_name=lora.name if lora else None,
+            extra_keys=to_event_extra_keys(
+                generate_block_hash_extra_keys(request, start, start + self._block_tokens, 0)[0] for start in tokens
+            ),
+            group_idx=group,
+            kv_cache_spec_kind=kind,
+            kv_cache_spec_sliding_window=window,
+        )
+
+
+def _pieces(changes: Iterator[_Change]) -> Iterator[list[_Change]]:
+    """Split what was stored where blocks are not neighbours in one request."""
+    piece: list[_Change] = []
+    for change in changes:
+        if piece and not _are_neighbours(piece[-1].place, change.place):
+            yield piece
+            piece = []
+        piece.append(change)
+    if piece:
+        yield piece
+
+
+def _are_neighbours(one: _Place | None, other: _Place | None) -> bool:
+    return one is not None and other is not None and one.request is other.request and one.number + 1 == other.number

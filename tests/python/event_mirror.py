@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a listener to the engine's KV events knows of the tier."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+from harness import ToyEngine
+from vllm.distributed.kv_events import MEDIUM_CPU, BlockRemoved, BlockStored, KVEventBatch
+
+
+class EventMirror:
+    """Listens to what an engine publishes.
+
+    Attributes
+    ----------
+    held
+        KV cache group to the hashes of the blocks that the tier holds.
+    stored
+        Every event of blocks that the tier got, in order.
+
+    """
+
+    def __init__(self, engine: ToyEngine) -> None:
+        self.held: defaultdict[int, set[Any]] = defaultdict(set)
+        self.stored: list[BlockStored] = []
+        engine.scheduler.kv_event_publisher.publish = self._take
+
+    def _take(self, batch: KVEventBatch) -> None:
+        of_tier = [event for event in batch.events if getattr(event, "medium", None) == MEDIUM_CPU]
+        for event in of_tier:
+            held = self.held[event.group_idx]
+            if isinstance(event, BlockStored):
+                self.stored.append(event)
+                _expect(held.isdisjoint(event.block_hashes), "stored twice", event)
+                held.update(event.block_hashes)
+            elif isinstance(event, BlockRemoved):
+                _expect(held.issuperset(event.block_hashes), "removed and was not there", event)
+                held.difference_update(event.block_hashes)
+
+    def num_held(self) -> int:
+        """Blocks of all groups."""
+        return sum(map(len, self.held.values()))
+
+
+def _expect(holds: bool, what: str, event: object) -> None:
+    assert holds, f"{what}: {event}"
+
+
+def chunks_of(tokens: Iterable[int], size: int) -> list[list[int]]:
+    """Split tokens into blocks."""
+    tokens = list(tokens)
+    return [tokens[i : i + size] for i in range(0, len(tokens), size)]

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tier's hits are as long as vLLM's own coordinator would find them if its pool held the same blocks."""
+
+import itertools
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from event_mirror import EventMirror
+from harness import ToyEngine
+from random_lives import NUM_TOKENS, random_prompts
+from scenarios import CHUNKED, HYBRID, STORE_ALL, Make
+from vllm.v1.core.block_pool import BlockHashToBlockMap
+from vllm.v1.core.kv_cache_utils import KVCacheBlock, make_block_hash_with_group_id
+from vllm.v1.request import Request
+
+# By kinds of layers: every one that kvferry keeps, alone and together.
+PATTERNS = ["f", "w", "c", "fw", "fc", "fwc"]
+
+
+@pytest.fixture(autouse=True)
+def whole_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Events name blocks by what the pool finds them by."""
+    monkeypatch.setenv("VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES", "0")
+
+
+@contextmanager
+def pool_with(engine: ToyEngine, held: dict[int, set[bytes]]) -> Iterator[None]:
+    """Let vLLM's pool find these blocks, by KV cache group, and no others."""
+    pool = engine.scheduler.kv_cache_manager.block_pool
+    blocks = BlockHashToBlockMap()
+    for number, (group, block_hash) in enumerate((group, one) for group, hashes in held.items() for one in hashes):
+        blocks.insert(make_block_hash_with_group_id(block_hash, group), KVCacheBlock(number + 1))
+    own, pool.cached_block_hash_to_block = pool.cached_block_hash_to_block, blocks
+    yield
+    pool.cached_block_hash_to_block = own
+
+
+def expected_length(engine: ToyEngine, request: Request, held: dict[int, set[bytes]], num_local_blocks: int) -> int:
+    """Tokens behind the local blocks, by vLLM's coordinator."""
+    num_groups = len(engine.kv_cache_config.kv_cache_groups)
+    local = set(request.block_hashes[:num_local_blocks])
+    both = {group: held.get(group, set()) | local for group in range(num_groups)}
+    with pool_with(engine, both):
+        # The last token is computed in any case.
+        found = engine.scheduler.kv_cache_manager.coordinator.find_longest_cache_hit(
+            request.block_hashes, request.num_tokens - 1
+        )
+    return max(0, int(found[1]) - num_local_blocks * engine.spec.block_size)
+
+
+def assert_same_lengths(engine: ToyEngine, mirror: EventMirror, requests: list[Request]) -> int:
+    """Compare all requests, with none to all of their blocks in the engine's own cache; how many have a hit."""
+    side = engine.scheduler.connector.scheduler_side
+    num_hits = 0
+    for request in requests:
+        side.on_new_request(request)
+        for num_local_blocks in range(len(request.block_hashes) + 1):
+            num_local = num_local_blocks * engine.spec.block_size
+            found = side.engine.lookup(request.request_id, request.block_hashes, num_local, request.num_tokens)
+            expected = expected_length(engine, request, mirror.held, num_local_blocks)
+            assert found == expected, f"{request.request_id} behind {num_local} tokens"
+            num_hits += found > 0
+        side.on_finished(request)
+    return num_hits
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_hits_are_as_long_as_vllm_would_find_them(make: Make, pattern: str) -> None:
+    num_hits = num_evicted = 0
+    for seed in range(10):
+        rng = random.Random(seed)
+        # Evictions and copies that fail leave holes anywhere.
+        link = {"order": "shuffled", "jitter_us": 300, "fail_probability": 0.2, "seed": seed}
+        spec = {**(CHUNKED if "c" in pattern else HYBRID), "layer_pattern": pattern, "num_blocks": 49}
+        engine = make({"cpu_bytes_to_use": 30 * 6144, "host_link": link, **STORE_ALL}, kv_events=True, **spec)
+        mirror = EventMirror(engine)
+        prompts = random_prompts(rng)
+        ids = itertools.count()
+        for _ in range(6):
+            names = rng.sample(sorted(prompts), 4)
+            engine.generate({f"r{next(ids)}": prompts[name] for name in names}, max_tokens=NUM_TOKENS)
+            engine.settle_stores()
+            view = engine.snapshot()
+            assert mirror.num_held() == view["num_evictable"] + view["num_leased"]
+            requests = [engine.make_request(f"probe{next(ids)}", prompt) for prompt in prompts.values()]
+            num_hits += assert_same_lengths(engine, mirror, requests)
+        num_evicted += view["num_evicted_total"]
+    assert num_hits > 50
+    # With chunks alone nothing but a prompt's last chunk is ever computed.
+    assert num_evicted > 50 or pattern == "c"

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The engine's KV events say what the tier holds, in enough words for a router."""
+
+import pytest
+from event_mirror import EventMirror, chunks_of
+from scenarios import HYBRID, MODELS, PROMPTS, Make, again, store_all
+from vllm.v1.core.kv_cache_utils import maybe_convert_block_hash
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_stored_block_is_told_with_its_tokens_and_the_block_before(make: Make, model: dict[str, object]) -> None:
+    engine = make(kv_events=True, **model)
+    mirror = EventMirror(engine)
+    engine.generate(PROMPTS)
+    engine.settle_stores()
+    # By what the requests say, block by block.
+    size = engine.spec.block_size
+    blocks = {}
+    for request in engine.requests.values():
+        hashes = [maybe_convert_block_hash(block_hash) for block_hash in request.block_hashes]
+        parents = [None, *hashes]
+        tokens = chunks_of(request.all_token_ids, size)
+        blocks |= {block_hash: (parents[i], tokens[i]) for i, block_hash in enumerate(hashes)}
+    assert mirror.num_held() == engine.snapshot()["num_evictable"] > 0
+    for event in mirror.stored:
+        assert event.block_size == size
+        assert len(event.token_ids) == size * len(event.block_hashes)
+        assert event.lora_name is None
+        parent = event.parent_block_hash
+        for block_hash, token_ids in zip(event.block_hashes, chunks_of(event.token_ids, size), strict=True):
+            assert blocks[block_hash] == (parent, token_ids)
+            parent = block_hash
+    groups = engine.kv_cache_config.kv_cache_groups
+    assert {event.group_idx for event in mirror.stored} == set(range(len(groups)))
+    if model == HYBRID:
+        assert {(e.kv_cache_spec_kind, e.kv_cache_spec_sliding_window) for e in mirror.stored} == {
+            ("full_attention", None),
+            ("sliding_window", engine.spec.sliding_window),
+        }
+    # Neighbours come together.
+    assert len(mirror.stored) < mirror.num_held() // 2
+
+
+def test_blocks_that_leave_are_told(make: Make) -> None:
+    engine = make({"cpu_bytes_to_use": 12 * 6144}, kv_events=True)
+    mirror = EventMirror(engine)
+    engine.generate(PROMPTS)
+    engine.settle_stores()
+    view = engine.snapshot()
+    assert view["num_evicted_total"] > 0
+    assert mirror.num_held() == view["num_evictable"]
+    engine.scheduler.reset_connector_cache()
+    engine.generate({"another": PROMPTS["c"][:20]})  # A step that publishes.
+    engine.settle_stores()
+    assert mirror.num_held() == engine.snapshot()["num_evictable"] <= 1
+
+
+def test_a_failed_load_takes_its_blocks_away(make: Make) -> None:
+    engine = make({"host_link": {"fail_probability": 0.3, "seed": 2}}, kv_events=True)
+    mirror = EventMirror(engine)
+    for attempt in range(20):
+        store_all(engine)
+        engine.generate(again(f"-{attempt}"))
+        engine.settle_stores()
+        assert mirror.num_held() == engine.snapshot()["num_evictable"]
+    assert engine.snapshot()["failed_loads"] > 0
+
+
+def test_blocks_that_are_loaded_stay(make: Make) -> None:
+    engine = make(kv_events=True)
+    mirror = EventMirror(engine)
+    store_all(engine)
+    before = {group: set(held) for group, held in mirror.held.items()}
+    engine.generate(again("'"))
+    assert sum(engine.external_hit_tokens.values()) > 0
+    assert all(mirror.held[group] >= held for group, held in before.items())
+
+
+def test_a_salt_is_told(make: Make) -> None:
+    engine = make(kv_events=True)
+    mirror = EventMirror(engine)
+    salted = engine.make_request("salted", PROMPTS["a"])
+    salted.cache_salt = "pepper"
+    salted.block_hashes.clear()
+    salted.update_block_hashes()
+    engine.scheduler.add_request(salted)
+    engine.run()
+    engine.settle_stores()
+    first = next(event for event in mirror.stored if event.parent_block_hash is None)
+    assert first.extra_keys is not None
+    assert first.extra_keys[0] == ("pepper",)
+
+
+def test_without_events_nothing_is_noted(make: Make) -> None:
+    engine = make()
+    store_all(engine)
+    assert engine.scheduler.connector.scheduler_side.engine.take_key_events() == []
