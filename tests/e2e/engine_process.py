@@ -28,6 +28,7 @@ from .worker_death import kill_worker_during_transfer
 DEADLINE_S = 120.0
 ASYNC_VARIABLE = "KVFERRY_E2E_ASYNC_SCHEDULING"
 OWN_FAILURES_VARIABLE = "KVFERRY_E2E_OWN_FAILURES"
+STAGES_VARIABLE = "KVFERRY_E2E_STAGES"
 STAND_IN_VARIABLE = "KVFERRY_E2E_STAND_IN"
 SITE_PACKAGES_VARIABLE = "KVFERRY_E2E_SITE_PACKAGES"
 
@@ -64,6 +65,19 @@ def worker_stats(worker: Any) -> dict[str, int]:
 
     connector: Any = get_kv_transfer_group()
     return dict(connector.worker_side.engine.stats())
+
+
+def run_every_stage_once() -> None:
+    """Do at start-up what the CPU worker leaves out in eager mode: stages behind the first make their inputs then."""
+    from vllm.v1.worker.cpu_worker import CPUWorker
+
+    determine_available_memory = CPUWorker.determine_available_memory
+
+    def with_a_run(worker: Any) -> int:
+        worker.model_runner.profile_run()
+        return int(determine_available_memory(worker))
+
+    CPUWorker.determine_available_memory = with_a_run
 
 
 def give_ranks_failures_of_their_own() -> None:
@@ -334,6 +348,9 @@ if os.environ.get(ASYNC_VARIABLE) == "1":
     keep_async_scheduling_on()
 if os.environ.get(OWN_FAILURES_VARIABLE) == "1":
     give_ranks_failures_of_their_own()
+
+if os.environ.get(STAGES_VARIABLE) == "1":
+    run_every_stage_once()
 
 # Behind the environment's own: what both have comes from there.
 sys.path.extend(filter(None, [os.environ.get(SITE_PACKAGES_VARIABLE)]))

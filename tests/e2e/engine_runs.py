@@ -85,6 +85,7 @@ class EngineRunner:
         max_num_batched_tokens: int = 1024,
         max_num_seqs: int = 64,
         num_ranks: int = 1,
+        num_stages: int = 1,
         multiprocessing: bool = False,
         async_scheduling: bool = False,
         must_start: bool = True,
@@ -92,7 +93,8 @@ class EngineRunner:
     ) -> EngineReport:
         """Run `operations` on a fresh engine.
 
-        With `multiprocessing` the engine core runs in a process of its own; the ranks of tensor parallel always do.
+        With `multiprocessing` the engine core runs in a process of its own; the ranks of tensor parallel (`num_ranks`)
+        and the stages of pipeline parallel (`num_stages`) always do.
 
         Raises
         ------
@@ -110,6 +112,7 @@ class EngineRunner:
                 "max_num_batched_tokens": max_num_batched_tokens,
                 "max_num_seqs": max_num_seqs,
                 "tensor_parallel_size": num_ranks,
+                "pipeline_parallel_size": num_stages,
             },
         )
         variables = dict(
@@ -117,7 +120,8 @@ class EngineRunner:
             PYTHONPATH=str(REPOSITORY / "tests"),
             TORCHINDUCTOR_CACHE_DIR=str(REPOSITORY / ".cache" / "torchinductor"),
             KVFERRY_E2E_ASYNC_SCHEDULING=str(int(async_scheduling)),
-            KVFERRY_E2E_OWN_FAILURES=str(int(num_ranks > 1)),
+            KVFERRY_E2E_STAGES=str(int(num_stages > 1)),
+            KVFERRY_E2E_OWN_FAILURES=str(int(num_ranks * num_stages > 1)),
             VLLM_CPU_KVCACHE_SPACE="1",
             HF_HUB_OFFLINE="1",
             VLLM_NO_USAGE_STATS="1",
@@ -126,7 +130,7 @@ class EngineRunner:
             VLLM_LOGGING_LEVEL="WARNING",
             VLLM_ENABLE_V1_MULTIPROCESSING=str(int(multiprocessing)),
         )
-        variables["VLLM_CPU_OMP_THREADS_BIND"] = "|".join(map(str, _cores(num_ranks)))
+        variables["VLLM_CPU_OMP_THREADS_BIND"] = "|".join(map(str, _cores(num_ranks * num_stages)))
         variables.update(environment or {})
         with tempfile.TemporaryDirectory() as scratch:
             script_file = Path(scratch) / "script.json"
