@@ -29,10 +29,14 @@ UNEVEN: dict[str, Any] = {**HYBRID, "layer_pattern": "fww", "num_layers": 5, "nu
 # Layers of three kinds. A chunk is longer than a block, and shorter than the prompts.
 CHUNKED: dict[str, Any] = {**HYBRID, "layer_pattern": "fwc", "num_layers": 6, "num_blocks": 49, "chunk_size": 48}
 
+# Latent attention, with windows beside it.
+LATENT: dict[str, Any] = {**HYBRID, "layer_pattern": "mw"}
+
 # For `pytest.mark.parametrize`: what to give to `ToySpec`.
 MODELS = [pytest.param({}, id="plain"), pytest.param(HYBRID, id="hybrid")]
 UNEVEN_MODEL = pytest.param(UNEVEN, id="uneven")
 CHUNKED_MODEL = pytest.param(CHUNKED, id="chunked")
+LATENT_MODEL = pytest.param(LATENT, id="latent")
 
 
 def again(suffix: str) -> dict[str, list[int]]:

@@ -16,7 +16,7 @@ from vllm.v1.core.kv_cache_utils import KVCacheBlock, make_block_hash_with_group
 from vllm.v1.request import Request
 
 # By kinds of layers: every one that kvferry keeps, alone and together.
-PATTERNS = ["f", "w", "c", "fw", "fc", "fwc"]
+PATTERNS = ["f", "w", "c", "m", "fw", "fc", "mw", "fwc"]
 
 
 @pytest.fixture(autouse=True)

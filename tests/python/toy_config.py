@@ -27,6 +27,7 @@ from vllm.v1.kv_cache_interface import (
     FullAttentionSpec,
     KVCacheConfig,
     KVCacheSpec,
+    MLAAttentionSpec,
     SlidingWindowSpec,
 )
 from vllm.v1.kv_cache_layout import KVCacheLayout
@@ -54,8 +55,9 @@ class ToySpec:
         Of the toy model, and how long it takes over each: time for what goes on beside a forward.
     layer_pattern, sliding_window, chunk_size
         Kinds of layers, repeated over the model: ``"f"`` attends to the whole prefix, ``"w"`` to the last
-        `sliding_window` tokens, ``"c"`` to those since the last multiple of `chunk_size`. With several kinds vLLM makes
-        several KV cache groups.
+        `sliding_window` tokens, ``"c"`` to those since the last multiple of `chunk_size`; ``"m"`` to the whole prefix,
+        with one latent vector per token in place of keys and values. With several kinds vLLM makes several KV cache
+        groups.
     world_size
         Tensor-parallel ranks, all in this process.
     max_num_batched_tokens, max_num_seqs, max_model_len
@@ -105,7 +107,8 @@ class ToySpec:
             "head_size": HEAD_SIZE,
             "dtype": torch.float32,
         }
-        kinds = {
+        kinds: dict[str, KVCacheSpec] = {
+            "m": MLAAttentionSpec(**(shape | {"num_kv_heads": 1, "head_size": 2 * NUM_KV_HEADS * HEAD_SIZE})),
             "f": FullAttentionSpec(**shape),
             "w": SlidingWindowSpec(**shape, sliding_window=self.sliding_window),
             "c": ChunkedLocalAttentionSpec(**shape, attention_chunk_size=self.chunk_size),

@@ -123,7 +123,7 @@ class ToyModel:
             if layer.group not in places:
                 places[layer.group] = self._cells(request_id, layer, first, end)
             blocks, offsets = places[layer.group]
-            salts = _HEAD_SALTS + (31 * layer.index + 5 * self._rank)
+            salts = _HEAD_SALTS[: self._bits[name].shape[1]] + (31 * layer.index + 5 * self._rank)
             hidden = request.hidden[first:end]
             cells = ((hidden[:, None] + salts) % _HIDDEN_MODULUS).astype(np.int32)[:, :, None]
             bits = self._bits[name]
