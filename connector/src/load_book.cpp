@@ -172,6 +172,16 @@ void LoadBook::add_overdue(const RankPatience& patience, std::optional<Overdue>&
   }
 }
 
+const Request* LoadBook::waiting_request(TransferId transfer) const {
+  const auto found = loads_.find(transfer);
+  if (found == loads_.end()) return nullptr;
+  const Load& load = found->second;
+  const bool may_succeed = (load.state == LoadState::kBegun || load.state == LoadState::kSent) &&
+                           !load.doomed && !load.roll.any_failed();
+  if (!may_succeed || owners_.whose(load.owner, transfer) != LoadEnd::kWaitedFor) return nullptr;
+  return owners_.find(load.engine_id);
+}
+
 std::size_t LoadBook::num_leases() const {
   std::size_t sum = 0;
   for (const auto& [transfer, load] : loads_) sum += num_leases(load);

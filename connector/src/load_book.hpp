@@ -69,6 +69,10 @@ class LoadBook {
   [[nodiscard]] bool announces(const std::string& engine_id) const {
     return announcing_.contains(engine_id);
   }
+  /// Whether the load is under way still, whatever becomes of it.
+  [[nodiscard]] bool knows(TransferId transfer) const { return loads_.contains(transfer); }
+  /// The request that waits for the load, unless this is known to fail.
+  [[nodiscard]] const Request* waiting_request(TransferId transfer) const;
   [[nodiscard]] std::size_t num_in_flight() const { return loads_.size(); }
   /// Leases held, in slots; a slot counts once per lease.
   [[nodiscard]] std::size_t num_leases() const;

@@ -61,6 +61,7 @@ void OwnershipTable::preempt(Request& request) {
   request.num_offered = 0;
   request.storable = true;
   request.answer.valid = false;
+  request.load_wait = {};
 }
 
 TransferId OwnershipTable::finish(std::string_view engine_id) {

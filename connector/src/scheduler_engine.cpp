@@ -54,9 +54,9 @@ void validate(const SchedulerOptions& options) {
 
 }  // namespace
 
-std::uint32_t SchedulerEngine::Impl::lookup(std::string_view engine_id,
-                                            std::uint32_t num_local_tokens,
-                                            std::uint32_t num_tokens) {
+std::optional<std::uint32_t> SchedulerEngine::Impl::lookup(std::string_view engine_id,
+                                                           std::uint32_t num_local_tokens,
+                                                           std::uint32_t num_tokens) {
   Request* request = owners_.find(engine_id);
   if (request == nullptr || request->state != RequestState::kIdle || num_tokens == 0) return 0;
   if (loads_.announces(request->engine_id)) return 0;
@@ -73,6 +73,7 @@ std::uint32_t SchedulerEngine::Impl::lookup(std::string_view engine_id,
     LookupAnswer known = same_start ? std::move(answer) : LookupAnswer{};
     answer = prefixes_.find(*request, num_local, limit, std::move(known));
   }
+  if (sharing_.must_wait(*request)) return std::nullopt;
   return answer.num_blocks * options_.block_tokens;
 }
 
@@ -97,9 +98,13 @@ void SchedulerEngine::Impl::on_allocated(std::string_view engine_id, GroupBlocks
   }
   // A reset came between lookup and allocation: the local blocks may be from before it.
   if (!request->answer.valid) request->storable = false;
+  const std::uint32_t first_block = request->answer.num_local_blocks;
   request->answer = {};
-  if (leased) hit_tokens_ += num_external_tokens;
+  const bool has_lease = leased.has_value();
   loads_.begin(*request, next_transfer(), std::move(leased));
+  if (!has_lease) return;
+  hit_tokens_ += num_external_tokens;
+  sharing_.on_begun(*request, first_block, count);
 }
 
 void SchedulerEngine::Impl::on_scheduled(std::string_view engine_id, TableUpdate update,
@@ -256,6 +261,7 @@ SchedulerSnapshot SchedulerEngine::Impl::snapshot() const {
   view.hit_tokens = hit_tokens_;
   view.stored = stores_.num_stored();
   view.loaded = loads_.num_loaded();
+  view.load_waits = sharing_.num_waits();
   view.skipped_ring = stores_.num_skipped();
   view.skipped_exhausted = skipped_exhausted_;
   view.skipped_declined = skipped_declined_;
@@ -321,8 +327,9 @@ bool SchedulerEngine::knows(std::string_view engine_id) const {
   return impl_->owners().find(engine_id) != nullptr;
 }
 
-std::uint32_t SchedulerEngine::lookup(std::string_view engine_id, std::uint32_t num_local_tokens,
-                                      std::uint32_t num_tokens) {
+std::optional<std::uint32_t> SchedulerEngine::lookup(std::string_view engine_id,
+                                                     std::uint32_t num_local_tokens,
+                                                     std::uint32_t num_tokens) {
   return impl_->lookup(engine_id, num_local_tokens, num_tokens);
 }
 

@@ -10,6 +10,7 @@
 
 #include "class_tiers.hpp"
 #include "load_book.hpp"
+#include "load_sharing.hpp"
 #include "prefix_search.hpp"
 #include "rank_patience.hpp"
 #include "rank_register.hpp"
@@ -41,14 +42,15 @@ class SchedulerEngine::Impl {
         ranks_(options_),
         patience_(options_.rank_timeout, options_.clock),
         stores_(tiers_, backlog_, options_.world_size),
-        loads_(tiers_, owners_, options_.world_size) {}
+        loads_(tiers_, owners_, options_.world_size),
+        sharing_(loads_, options_.max_load_wait, options_.clock) {}
 
   void set_pool(const BlockPool* pool) { pool_ = pool; }
   void on_request(std::string_view engine_id, std::shared_ptr<const BlockHashes> hashes);
   OwnershipTable& owners() { return owners_; }
 
-  std::uint32_t lookup(std::string_view engine_id, std::uint32_t num_local_tokens,
-                       std::uint32_t num_tokens);
+  std::optional<std::uint32_t> lookup(std::string_view engine_id, std::uint32_t num_local_tokens,
+                                      std::uint32_t num_tokens);
   using GroupBlocks = std::span<const std::span<const BlockId>>;
   void on_allocated(std::string_view engine_id, GroupBlocks tables,
                     std::uint32_t num_external_tokens);
@@ -163,6 +165,7 @@ class SchedulerEngine::Impl {
   RankPatience patience_;
   StoreBook stores_;
   LoadBook loads_;
+  LoadSharing sharing_;
   PlanSeq last_seq_;
   std::optional<RankPatience::Stamp> first_plan_;
   TransferId last_transfer_;

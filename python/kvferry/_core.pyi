@@ -63,10 +63,11 @@ class SchedulerEngine:
         key_events: bool,
         group_reaches: collections.abc.Sequence[tuple[str, typing.SupportsInt | typing.SupportsIndex]],
         group_classes: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex],
+        max_load_wait_s: typing.SupportsFloat | typing.SupportsIndex,
         rank_timeout_s: typing.SupportsFloat | typing.SupportsIndex,
     ) -> None:
         """
-        `block_tokens`: tokens of a block and of a hash. `num_blocks`: of the GPU pool. `slot_bytes`: packed bytes of a block, by slab class (the largest first) and rank. `slots_per_chunk`: by slab class. `max_chunks`: of the tier. `eviction`: 'lru', 'arc' or 'adaptive'; `admission`: 'always', 'second_offer' or 'adaptive': what the tier keeps and stores. `max_awaited_share`: of its slots, kept for queued requests. `key_events`: whether take_key_events() tells anything. `group_reaches`: of each KV cache group, which tokens a token sees: ('all', 0), ('window', tokens) or ('chunk', tokens). `group_classes`: of each KV cache group, the slab class of its blocks. `rank_timeout_s`: a rank that is silent for longer is lost. Raises ConfigError.
+        `block_tokens`: tokens of a block and of a hash. `num_blocks`: of the GPU pool. `slot_bytes`: packed bytes of a block, by slab class (the largest first) and rank. `slots_per_chunk`: by slab class. `max_chunks`: of the tier. `eviction`: 'lru', 'arc' or 'adaptive'; `admission`: 'always', 'second_offer' or 'adaptive': what the tier keeps and stores. `max_awaited_share`: of its slots, kept for queued requests. `key_events`: whether take_key_events() tells anything. `group_reaches`: of each KV cache group, which tokens a token sees: ('all', 0), ('window', tokens) or ('chunk', tokens). `group_classes`: of each KV cache group, the slab class of its blocks. `max_load_wait_s`: how long a request waits for another one's load of the same prefix at most; 0: not at all. `rank_timeout_s`: a rank that is silent for longer is lost. Raises ConfigError.
         """
     def bind_pool(self, blocks: list[typing.Any]) -> None:
         """
@@ -90,9 +91,9 @@ class SchedulerEngine:
         block_hashes: list[bytes],
         num_local_tokens: typing.SupportsInt | typing.SupportsIndex,
         num_tokens: typing.SupportsInt | typing.SupportsIndex,
-    ) -> int:
+    ) -> int | None:
         """
-        Tokens that can be loaded beyond the local ones, a multiple of the block. Holds nothing.
+        Tokens that can be loaded beyond the local ones, a multiple of the block. Holds nothing. None: another request loads them now; ask again in the next step.
         """
     def on_allocated(
         self,

@@ -78,6 +78,9 @@ class KvFerryConfig:
         as the rule that would have hit most says. One with free slots stores all.
     max_awaited_share
         Share of the tier, from 0 to 1, that is kept for queued requests at most; 0: nothing is.
+    share_loads
+        Whether a request waits, for a second at most, for another one's load of the same prefix. As a child of
+        ``MultiConnector`` none does.
     host_link
         The simulated link of the host back end: ``h2d_gb_s``, ``d2h_gb_s`` (1e9 bytes per second), ``latency_us``,
         ``jitter_us``, ``order``, ``fail_nth``, ``fail_probability``, ``seed``. None: copies run at memory speed.
@@ -101,6 +104,7 @@ class KvFerryConfig:
     eviction: str = "adaptive"
     admission: str = "adaptive"
     max_awaited_share: float = 0.25
+    share_loads: bool = True
     host_link: HostLink | None = None
 
     @classmethod
@@ -134,6 +138,7 @@ class KvFerryConfig:
             "eviction": one_of(_WHERE, EVICTIONS, "leave the key out for 'adaptive'"),
             "admission": one_of(_WHERE, ADMISSIONS, "leave the key out for 'adaptive'"),
             "max_awaited_share": _read_share,
+            "share_loads": _read_flag,
             "host_link": _read_host_link,
         }
         return cls(**{key: readers[key](key, value) for key, value in extra_config.items()})  # type: ignore[arg-type]

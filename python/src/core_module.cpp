@@ -38,6 +38,10 @@ connector::DomainId random_domain() {
   return connector::DomainId(static_cast<std::uint32_t>(source()));
 }
 
+std::chrono::nanoseconds seconds(double count) {
+  return std::chrono::nanoseconds(static_cast<std::int64_t>(count * 1e9));
+}
+
 void expect_pairs(const char* what, std::size_t size, const char* other, std::size_t other_size) {
   if (size == other_size) return;
   throw ConfigError(std::string(what) + " has " + std::to_string(size) + " entries and " + other +
@@ -71,7 +75,8 @@ void bind_scheduler_engine(py::module_& module) {
                       const std::string& eviction, const std::string& admission,
                       float max_awaited_share, bool key_events,
                       const std::vector<std::pair<std::string, std::uint32_t>>& group_reaches,
-                      const std::vector<std::uint32_t>& group_classes, double rank_timeout_s) {
+                      const std::vector<std::uint32_t>& group_classes, double max_load_wait_s,
+                      double rank_timeout_s) {
             connector::SchedulerOptions options;
             options.domain = random_domain();
             options.world_size = world_size;
@@ -93,15 +98,15 @@ void bind_scheduler_engine(py::module_& module) {
               options.groups.push_back(
                   {connector::TokenReach::named(kind, tokens), SlabClassId(group_classes[i])});
             }
-            options.rank_timeout =
-                std::chrono::nanoseconds(static_cast<std::int64_t>(rank_timeout_s * 1e9));
+            options.max_load_wait = seconds(max_load_wait_s);
+            options.rank_timeout = seconds(rank_timeout_s);
             return std::make_unique<PySchedulerEngine>(std::move(options));
           }),
           py::kw_only(), py::arg("world_size"), py::arg("block_tokens"), py::arg("num_blocks"),
           py::arg("slot_bytes"), py::arg("slots_per_chunk"), py::arg("max_chunks"),
           py::arg("eviction"), py::arg("admission"), py::arg("max_awaited_share"),
           py::arg("key_events"), py::arg("group_reaches"), py::arg("group_classes"),
-          py::arg("rank_timeout_s"),
+          py::arg("max_load_wait_s"), py::arg("rank_timeout_s"),
           "`block_tokens`: tokens of a block and of a hash. `num_blocks`: of the GPU pool. "
           "`slot_bytes`: packed bytes of a block, by slab class (the largest first) and rank. "
           "`slots_per_chunk`: by slab class. `max_chunks`: of the tier. `eviction`: "
@@ -111,6 +116,9 @@ void bind_scheduler_engine(py::module_& module) {
           "`group_reaches`: of each KV cache group, which tokens a token sees: ('all', 0), "
           "('window', tokens) or ('chunk', tokens). "
           "`group_classes`: of each KV cache group, the slab class of its blocks. "
+          "`max_load_wait_s`: how long a request waits for another one's load of the same prefix "
+          "at "
+          "most; 0: not at all. "
           "`rank_timeout_s`: a rank that is silent for longer is lost. Raises ConfigError.")
       .def("bind_pool", &PySchedulerEngine::bind_pool, py::arg("blocks"),
            "The engine's KVCacheBlock objects by block id, by which the backlog is checked.")
@@ -121,7 +129,7 @@ void bind_scheduler_engine(py::module_& module) {
       .def("lookup", &PySchedulerEngine::lookup, py::arg("request_id"), py::arg("block_hashes"),
            py::arg("num_local_tokens"), py::arg("num_tokens"),
            "Tokens that can be loaded beyond the local ones, a multiple of the block. Holds "
-           "nothing.")
+           "nothing. None: another request loads them now; ask again in the next step.")
       .def(
           "on_allocated", &PySchedulerEngine::on_allocated, py::arg("request_id"),
           py::arg("block_hashes"), py::arg("blocks"), py::arg("num_external_tokens"),

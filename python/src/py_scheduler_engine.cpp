@@ -56,8 +56,10 @@ void PySchedulerEngine::announce(std::string_view engine_id, const BytesList& bl
   }
 }
 
-std::uint32_t PySchedulerEngine::lookup(const py::str& request_id, BytesList block_hashes,
-                                        std::uint32_t num_local_tokens, std::uint32_t num_tokens) {
+std::optional<std::uint32_t> PySchedulerEngine::lookup(const py::str& request_id,
+                                                       BytesList block_hashes,
+                                                       std::uint32_t num_local_tokens,
+                                                       std::uint32_t num_tokens) {
   const std::string_view engine_id = text_of(request_id);
   announce(engine_id, block_hashes);
   return engine().lookup(engine_id, num_local_tokens, num_tokens);
@@ -216,6 +218,7 @@ Figures PySchedulerEngine::snapshot() const {
   out["hit_tokens"] = view.hit_tokens;
   out["stored"] = view.stored;
   out["loaded"] = view.loaded;
+  out["load_waits"] = view.load_waits;
   out["skipped_ring"] = view.skipped_ring;
   out["skipped_exhausted"] = view.skipped_exhausted;
   out["skipped_declined"] = view.skipped_declined;

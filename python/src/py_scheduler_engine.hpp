@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <tuple>
@@ -31,8 +32,8 @@ class PySchedulerEngine {
 
   void bind_pool(ObjectList blocks);
   void on_request(const py::str& request_id, BytesList block_hashes);
-  std::uint32_t lookup(const py::str& request_id, BytesList block_hashes,
-                       std::uint32_t num_local_tokens, std::uint32_t num_tokens);
+  std::optional<std::uint32_t> lookup(const py::str& request_id, BytesList block_hashes,
+                                      std::uint32_t num_local_tokens, std::uint32_t num_tokens);
   void on_allocated(const py::str& request_id, BytesList block_hashes,
                     const py::typing::Tuple<py::object, py::ellipsis>& blocks,
                     std::uint32_t num_external_tokens);

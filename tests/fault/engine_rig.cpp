@@ -136,7 +136,7 @@ void EngineRig::decode(const std::string& id, std::uint64_t number) {
 std::uint32_t EngineRig::begin_load(const std::string& id, const Numbers& numbers) {
   scheduler_->on_request(id, std::make_shared<connector::FakeHashes>(numbers));
   const auto num_tokens = static_cast<std::uint32_t>(numbers.size()) * kBlockTokens + 1;
-  const std::uint32_t found = scheduler_->lookup(id, 0, num_tokens);
+  const std::uint32_t found = scheduler_->lookup(id, 0, num_tokens).value_or(0);
   if (found == 0) {
     finish(id);
     return 0;

@@ -179,7 +179,12 @@ void ToyEngine::take_local(ToyRequest& request, const Local& local, std::uint32_
 
 std::optional<std::uint32_t> ToyEngine::choose_load(ToyRequest& request, const Local& local) {
   const std::uint32_t num_local = local.num_blocks * kBlockTokens;
-  const std::uint32_t hit = scheduler_->lookup(request.id, num_local, request.num_known);
+  const auto answer = scheduler_->lookup(request.id, num_local, request.num_known);
+  if (!answer) {
+    ++totals_.load_waits;
+    return std::nullopt;
+  }
+  const std::uint32_t hit = *answer;
   EXPECT_EQ(hit % kBlockTokens, 0U);
   EXPECT_LT(num_local + hit, request.num_known);
   if (one_in(4)) {

@@ -45,6 +45,7 @@ struct ToyTotals {
   std::uint64_t window_loads = 0;
   std::uint64_t null_blocks = 0;  ///< Positions of loads that nothing is loaded for.
   std::uint64_t slid_blocks = 0;
+  std::uint64_t load_waits = 0;
   // Slots of two sizes.
   std::uint64_t two_class_loads = 0;  ///< That take slots of both.
   std::uint64_t moved_chunks = 0;     ///< From one to the other.
@@ -84,6 +85,7 @@ struct ToyTotals {
     visit("window_loads", &T::window_loads);
     visit("null_blocks", &T::null_blocks);
     visit("slid_blocks", &T::slid_blocks);
+    visit("load_waits", &T::load_waits);
     visit("two_class_loads", &T::two_class_loads);
     visit("moved_chunks", &T::moved_chunks);
   }

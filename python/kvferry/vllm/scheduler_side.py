@@ -2,9 +2,11 @@
 """The scheduler side: translates vLLM's hooks, each to one call of the core's SchedulerEngine."""
 
 import enum
+import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import MultiConnector
 from vllm.logger import init_logger
 
 from kvferry import _core
@@ -25,6 +27,21 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
 logger = init_logger("vllm.kvferry")
+
+
+# Three times what a load of 128k tokens of a model of 8B parameters takes (16 GB at 50 GB/s).
+_MAX_LOAD_WAIT_S = 1.0
+
+
+def is_multi_connector_being_made() -> bool:
+    """Whether the caller is made as a child of ``MultiConnector``, which gives its children no other sign of itself.
+
+    Its children had to wait with a request that one of them answers with "ask again".
+    """
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code is not MultiConnector.__init__.__code__:
+        frame = frame.f_back
+    return frame is not None
 
 
 class _LoadEnd(enum.Enum):
@@ -76,6 +93,7 @@ class SchedulerSide:
             key_events=kv_events.are_on(vllm_config),
             group_reaches=[preflight.reach_of_group(group) for group in groups],
             group_classes=classes.of_groups,
+            max_load_wait_s=_MAX_LOAD_WAIT_S if config.share_loads and not is_multi_connector_being_made() else 0,
             rank_timeout_s=config.rank_timeout_s,
         )
         logger.info(
@@ -128,8 +146,8 @@ class SchedulerSide:
         Returns
         -------
         tuple[int | None, bool]
-            Tokens behind them that the tier holds, or None: ask again in the next step; and whether they will be loaded
-            while the engine steps on: always, if there are any.
+            Tokens behind them that the tier holds, or None: ask again in the next step, because another request loads
+            them now; and whether they will be loaded while the engine steps on: always, if there are any.
 
         """
         load_end = self._load_ends.get(request.request_id)
@@ -139,7 +157,7 @@ class SchedulerSide:
         if load_end is _LoadEnd.PUT_OFF or request.skip_reading_prefix_cache:
             return 0, False
         num_tokens = self._lookup(request.request_id, request.block_hashes, num_computed_tokens, request.num_tokens)
-        return num_tokens, num_tokens > 0
+        return num_tokens, bool(num_tokens)
 
     def on_allocated(self, request: "Request", blocks: "KVCacheBlocks", num_external_tokens: int) -> None:
         """Begin the load of `num_external_tokens` tokens into the request's blocks, if it is any."""

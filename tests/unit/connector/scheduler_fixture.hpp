@@ -50,6 +50,7 @@ class SchedulerTest : public ::testing::Test {
     options.groups = groups_;
     options.rank_timeout = kRankTimeout;
     options.clock = [this] { return now_; };
+    options.max_load_wait = max_load_wait_;
     engine_ = std::make_unique<SchedulerEngine>(std::move(options));
     engine_->set_pool(&pool_);
   }
@@ -134,13 +135,14 @@ class SchedulerTest : public ::testing::Test {
     const std::string id = "probe " + std::to_string(++num_fills_);
     arrive(id, keys);
     const std::uint32_t tokens =
-        engine_->lookup(id, 0, static_cast<std::uint32_t>(keys.size()) * kBlockTokens + 1);
+        engine_->lookup(id, 0, static_cast<std::uint32_t>(keys.size()) * kBlockTokens + 1).value();
     engine_->on_finished(id);
     return tokens / kBlockTokens;
   }
   [[nodiscard]] SchedulerSnapshot view() const { return engine_->snapshot(); }
 
   static constexpr DomainId kDomain{7};
+  std::chrono::nanoseconds max_load_wait_{0};  ///< Of the next restart().
   std::chrono::steady_clock::time_point now_;  ///< Stands still unless the test moves it.
   /// These tests are about plans: which blocks are stored and evicted is to be foreseen. Without
   /// look-ahead.

@@ -61,9 +61,8 @@ class SchedulerGroupsTest : public SchedulerTest {
   std::uint32_t ask(std::string_view id, const std::vector<std::uint64_t>& keys,
                     std::uint32_t num_local_blocks = 0) {
     arrive(id, keys);
-    return engine_->lookup(id, num_local_blocks * kBlockTokens,
-                           static_cast<std::uint32_t>(keys.size()) * kBlockTokens + 1) /
-           kBlockTokens;
+    const auto num_tokens = static_cast<std::uint32_t>(keys.size()) * kBlockTokens + 1;
+    return engine_->lookup(id, num_local_blocks * kBlockTokens, num_tokens).value() / kBlockTokens;
   }
 };
 

@@ -8,6 +8,7 @@
 #include "kvferry/cpu_tier/cpu_tier.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -41,6 +42,15 @@ struct LookupAnswer {
   std::vector<cpu_tier::PrefixHit> hits;
 };
 
+/// A wait for another request's load of the same prefix: one for each turn.
+struct LoadWait {
+  enum class State : std::uint8_t { kNone, kWaiting, kOver };
+  State state = State::kNone;
+  TransferId load;
+  std::uint32_t num_local_blocks = 0;
+  std::chrono::steady_clock::time_point since{};
+};
+
 /// One incarnation of a request. Owned by the table; its address is stable until it is erased.
 struct Request {
   RequestId id;
@@ -61,6 +71,7 @@ struct Request {
   std::uint32_t num_awaited = 0;
   bool storable = true;  ///< False after a reset, until its blocks are computed anew.
   LookupAnswer answer;
+  LoadWait load_wait;
   TransferId load;  ///< The load under way while kLoading or kAbortedLoading.
 
   [[nodiscard]] Owner owner(DomainId domain) const { return {domain, id, generation}; }

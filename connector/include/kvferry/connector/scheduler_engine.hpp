@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -55,6 +56,8 @@ struct SchedulerOptions {
   /// than the ranks' own transfer_timeout (300 s by default), so that a rank that can speak names
   /// the transfer itself.
   std::chrono::nanoseconds rank_timeout = std::chrono::seconds(360);
+  /// How long a request waits for another one's load of the same prefix at most; 0: not at all.
+  std::chrono::nanoseconds max_load_wait = std::chrono::seconds(1);
   /// For tests; empty: std::chrono::steady_clock::now.
   std::function<std::chrono::steady_clock::time_point()> clock;
 };
@@ -89,6 +92,7 @@ struct SchedulerSnapshot {
   std::uint64_t hit_tokens = 0;    ///< Tokens whose load was planned.
   std::uint64_t stored = 0;        ///< Committed.
   std::uint64_t loaded = 0;        ///< Loaded on every rank.
+  std::uint64_t load_waits = 0;    ///< Requests that waited for another one's load.
   std::uint64_t skipped_ring = 0;  ///< Planned, but a rank's ring was full; back in the backlog.
   std::uint64_t skipped_exhausted = 0;    ///< The tier had no room; back in the backlog.
   std::uint64_t skipped_declined = 0;     ///< The tier's policy, or behind one that it declined.
@@ -125,9 +129,11 @@ class SchedulerEngine {
   [[nodiscard]] bool knows(std::string_view engine_id) const;
   /// Tokens that every group can have loaded beyond the first `num_local_tokens`: a multiple of the
   /// block, capped below the last of `num_tokens`. Holds nothing; O(1) while nothing was evicted
-  /// and the request is the same. Unknown requests: 0.
-  [[nodiscard]] std::uint32_t lookup(std::string_view engine_id, std::uint32_t num_local_tokens,
-                                     std::uint32_t num_tokens);
+  /// and the request is the same. Unknown requests: 0. Nothing: another request loads them now; ask
+  /// again in the next step, for `max_load_wait` at most.
+  [[nodiscard]] std::optional<std::uint32_t> lookup(std::string_view engine_id,
+                                                    std::uint32_t num_local_tokens,
+                                                    std::uint32_t num_tokens);
   /// The engine allocated blocks (`tables`: all of the request's, by group and position) and waits
   /// for a load of `num_external_tokens` (not 0) behind the local tokens of the last lookup(). If
   /// the answer does not hold any more the load fails, it is never skipped. Throws ProtocolError

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "load_sharing.hpp"
+
+#include <algorithm>
+#include <ranges>
+#include <span>
+
+namespace kvferry::connector {
+
+void LoadSharing::on_begun(const Request& request, std::uint32_t first_block,
+                           std::uint32_t num_blocks) {
+  if (max_wait_.count() <= 0) return;
+  if (begun_.size() > 2 * loads_.num_in_flight()) {
+    std::erase_if(begun_,
+                  [this](const auto& entry) { return !loads_.knows(entry.second.transfer); });
+  }
+  begun_[request.keys.front()[first_block]] = {request.load, num_blocks};
+}
+
+bool LoadSharing::must_wait(Request& request) {
+  if (max_wait_.count() <= 0 || request.answer.num_blocks == 0) return false;
+  LoadWait& wait = request.load_wait;
+  if (wait.state == LoadWait::State::kOver) return false;
+  if (wait.state == LoadWait::State::kNone) {
+    const std::optional<TransferId> load = worth_waiting_for(request);
+    if (!load) return false;
+    wait = {LoadWait::State::kWaiting, *load, request.answer.num_local_blocks, now()};
+    ++num_waits_;
+    return true;
+  }
+  const bool is_patient =
+      request.answer.num_local_blocks == wait.num_local_blocks && now() - wait.since < max_wait_;
+  if (is_patient && loads_.waiting_request(wait.load) != nullptr) return true;
+  wait.state = LoadWait::State::kOver;
+  // The engine enters loaded blocks into its cache in the pass behind the report, when it comes to
+  // the loader: maybe behind this lookup.
+  return is_patient && !loads_.knows(wait.load);
+}
+
+std::optional<TransferId> LoadSharing::worth_waiting_for(const Request& request) const {
+  const std::uint32_t first = request.answer.num_local_blocks;
+  const auto found = begun_.find(request.keys.front()[first]);
+  if (found == begun_.end()) return std::nullopt;
+  const Load& load = found->second;
+  const Request* loader = loads_.waiting_request(load.transfer);
+  if (loader == nullptr) return std::nullopt;
+  // Hashes are chained: what is alike is a prefix.
+  const std::uint32_t most = std::min(load.num_blocks, request.answer.num_blocks);
+  const auto ours = std::span(request.keys.front()).subspan(first, most);
+  const auto theirs = std::span(loader->keys.front()).subspan(first, most);
+  const auto counts = std::views::iota(std::uint32_t{1}, most + 1);
+  const auto end = std::ranges::partition_point(
+      counts, [&](std::uint32_t count) { return ours[count - 1] == theirs[count - 1]; });
+  const auto num_shared = static_cast<std::uint32_t>(end - counts.begin());
+  if (2 * num_shared < request.answer.num_blocks) return std::nullopt;
+  return load.transfer;
+}
+
+}  // namespace kvferry::connector
