@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # One shape for every component and every test.
 
+include(GNUInstallDirs)
 find_package(Threads REQUIRED)
 
 set(CMAKE_CXX_STANDARD 20)
@@ -36,23 +37,29 @@ endif()
 
 # kvferry_add_component(NAME [SOURCES ...] [DEPENDS component ...])
 #   A static library kvferry_NAME with the include root NAME/include. Only DEPENDS (and what they depend
-#   on) are on its include path, so that an include of a higher layer does not compile.
+#   on) are on its include path, so that an include of a higher layer does not compile. Installed as
+#   kvferry::NAME by the install component "development" (KvferryInstall.cmake).
 function(kvferry_add_component name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS" ${ARGN})
   if(ARG_SOURCES)
     add_library(kvferry_${name} STATIC ${ARG_SOURCES})
     set(scope PUBLIC)
-    target_link_libraries(kvferry_${name} PRIVATE kvferry_flags)
+    target_link_libraries(kvferry_${name} PRIVATE $<BUILD_INTERFACE:kvferry_flags>)
   else()
     add_library(kvferry_${name} INTERFACE)
     set(scope INTERFACE)
   endif()
-  target_include_directories(kvferry_${name} ${scope} ${CMAKE_CURRENT_SOURCE_DIR}/include)
+  target_compile_features(kvferry_${name} ${scope} cxx_std_20)
+  target_include_directories(kvferry_${name} ${scope}
+    $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   target_link_libraries(kvferry_${name} ${scope} Threads::Threads)
   foreach(dep IN LISTS ARG_DEPENDS)
     target_link_libraries(kvferry_${name} ${scope} kvferry_${dep})
   endforeach()
   add_library(kvferry::${name} ALIAS kvferry_${name})
+  set_target_properties(kvferry_${name} PROPERTIES EXPORT_NAME ${name})
+  install(TARGETS kvferry_${name} EXPORT kvferry ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT development)
+  install(DIRECTORY include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT development)
 endfunction()
 
 # kvferry_add_test(NAME SOURCES ... DEPENDS component ...): one GoogleTest program, known to CTest by its cases.
