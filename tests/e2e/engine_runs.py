@@ -130,7 +130,7 @@ class EngineRunner:
             VLLM_LOGGING_LEVEL="WARNING",
             VLLM_ENABLE_V1_MULTIPROCESSING=str(int(multiprocessing)),
         )
-        variables["VLLM_CPU_OMP_THREADS_BIND"] = "|".join(map(str, _cores(num_ranks * num_stages)))
+        variables["VLLM_CPU_OMP_THREADS_BIND"] = "|".join(map(str, cores(num_ranks * num_stages)))
         variables.update(environment or {})
         with tempfile.TemporaryDirectory() as scratch:
             script_file = Path(scratch) / "script.json"
@@ -175,7 +175,7 @@ class EngineRunner:
         return dict(zip(script, report.results, strict=True))
 
 
-def _cores(num_ranks: int) -> list[int]:
+def cores(num_ranks: int) -> list[int]:
     """One core for each rank: the tiny model gains nothing by a second, on which another test's engine computes."""
     cores = sorted(os.sched_getaffinity(0))
     first = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The examples that a user copies, run as they stand; demo.py is `make demo`, serve.sh is in test_server.py."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+from .engine_runs import REPOSITORY, cores
+
+ROUND = re.compile(r"^round (\d): .*?tokens: ([\d,]+) computed, ([\d,]+) still on the GPU, ([\d,]+) from the tier$")
+
+
+def test_offline_inference_asks_again_and_the_documents_come_from_the_tier() -> None:
+    variables = {"OMP_WAIT_POLICY": "passive", "VLLM_CPU_OMP_THREADS_BIND": str(cores(1)[0])}
+    ended = subprocess.run(
+        [sys.executable, str(REPOSITORY / "examples/offline.py"), "--max-tokens", "4"],
+        env=os.environ | variables, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    rounds = [
+        [int(figure.replace(",", "")) for figure in found.groups()]
+        for line in ended.stdout.splitlines()
+        if (found := ROUND.match(line))
+    ]
+    assert [number for number, *_ in rounds] == [1, 2, 3], ended.stdout
+    [_, computed_first, *_], *_, [_, computed, _, from_tier] = rounds
+    assert computed_first > 8000
+    # On a busy machine some blocks are not stored in the first round; their turn comes in the next.
+    assert from_tier > computed_first / 2
+    assert computed < computed_first / 2
