@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Serve the tiny model with kvferry behind vLLM's OpenAI-compatible server, on a CPU.
 #   examples/serve.sh [arguments of `vllm serve`, e.g. --port 8001]
-#   TIER_SIZE   host memory of the tier (default 256MiB)
+#   TIER        keys of kv_connector_extra_config (default {"cpu_bytes_to_use": "256MiB"})
 #   MODEL_DIR   where the tiny model is, or will be written (default .cache/tiny-llama)
 # Ask it something:
 #   curl -s localhost:8000/v1/completions -H 'content-type: application/json' \
@@ -20,6 +20,7 @@ model=$(python "$repository/examples/tiny_model.py" "${MODEL_DIR:-$repository/.c
 
 export VLLM_CPU_KVCACHE_SPACE=1 HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 OMP_WAIT_POLICY=passive
 
+tier=${TIER:-'{"cpu_bytes_to_use": "256MiB"}'}
 # A pool of 100 blocks of 32 tokens is soon full, so that the tier has something to do.
 exec vllm serve "$model" --served-model-name tiny \
   --dtype float32 --enforce-eager --max-model-len 2048 \
@@ -29,5 +30,5 @@ exec vllm serve "$model" --served-model-name tiny \
     "kv_connector_module_path": "kvferry.vllm",
     "kv_role": "kv_both",
     "kv_load_failure_policy": "recompute",
-    "kv_connector_extra_config": {"cpu_bytes_to_use": "'"${TIER_SIZE:-256MiB}"'"}}' \
+    "kv_connector_extra_config": '"$tier"'}' \
   "$@"

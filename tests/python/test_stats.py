@@ -78,6 +78,20 @@ def test_figures_are_taken_once_in_a_while_and_when_a_request_ends() -> None:
     assert source.take() is None
 
 
+def test_end_of_the_copies_that_were_told_of_is_told_at_once() -> None:
+    levels = {"num_loads_in_flight": 1, "loaded": 0}
+    source = StatsSource(lambda: levels, SCHEDULER_KEYS)
+    assert source.take() is not None
+    levels["loaded"] = 2
+    assert source.take() is None  # one load is still under way
+    levels |= {"num_loads_in_flight": 0, "loaded": 5}
+    last = source.take()  # an engine without requests makes no other step
+    assert last is not None
+    assert last.data == {"loads_in_flight": 0, "loaded_blocks": 5}
+    levels["loaded"] = 6
+    assert source.take() is None
+
+
 def test_figures_of_ranks_and_intervals_join() -> None:
     first = KvFerryStats(data={"stored_blocks": 2, "tier_blocks/free": 9, "rank_stored_bytes/0": 5})
     later = KvFerryStats(data={"stored_blocks": 3, "tier_blocks/free": 4, "rank_stored_bytes/1": 6})
@@ -108,3 +122,13 @@ def test_prometheus_has_every_metric_of_every_engine(make: Make) -> None:
     assert value("vllm:kvferry_tier_ready_blocks", 1) == 7
     assert value("vllm:kvferry_skipped_blocks_total", 1, reason="ring") == 2
     assert value("vllm:kvferry_rank_stored_bytes_total", 1, rank="3") == 100
+
+
+def test_ranks_tell_of_a_request_when_it_ends(make: Make) -> None:
+    engine = make()
+    engine.generate({"a": prompt_of(1, 100)})
+    stored = told(engine).get("rank_stored_bytes/0", 0)
+    engine.generate({"b": prompt_of(2, 100)})
+    engine.settle_stores()
+    # Within the same second.
+    assert told(engine)["rank_stored_bytes/0"] > stored

@@ -125,6 +125,8 @@ class KvFerryConnector(KVConnectorBase_V1, SupportsHMA):
         if self.worker_side is None:
             return KVConnectorTransferResults()
         failed = self.worker_side.collect()
+        if finished_req_ids:
+            self.worker_side.hurry_stats()
         return KVConnectorTransferResults(finished_recving=set(failed), failed_recving=set(failed))
 
     def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:

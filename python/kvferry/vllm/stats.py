@@ -116,6 +116,9 @@ RANK_KEYS = {
     "huge_page_ratio": "rank_huge_page_ratio",
 }
 
+# Levels that come back to 0 in a step that may be the engine's last for long.
+_PASSING = ("num_stores_in_flight", "num_loads_in_flight", "in_flight_bytes", "queued_bytes")
+
 # What the log line has, in its order.
 LOGGED_KEYS = (
     "hit_tokens",
@@ -176,19 +179,28 @@ class StatsSource:
         self._keys = {name: f"{key}/{label}" if label else key for name, key in keys.items()}
         self._last: dict[str, float] = {}
         self._due = 0.0
+        self._is_passing = False  # what was told last
 
     def hurry(self) -> None:
         """Take them at the next occasion: perhaps it is the last one for long."""
         self._due = 0.0
 
     def take(self) -> KvFerryStats | None:
-        """Take them if it is time; counters that stand still are left out."""
+        """Take them if it is time, or if copies were under way when they were told and none is any more.
+
+        Counters that stand still are left out.
+        """
         now = time.monotonic()
-        if now < self._due:
+        if now < self._due and not self._is_passing:
+            return None
+        figures = self._read()
+        is_passing = any(figures.get(name) for name in _PASSING)
+        if now < self._due and is_passing:
             return None
         self._due = now + PERIOD_S
+        self._is_passing = is_passing
         data: dict[str, float] = {}
-        for name, value in self._read().items():
+        for name, value in figures.items():
             key = self._keys.get(name)
             if key is None:
                 continue

@@ -149,6 +149,7 @@ class WorkerSide:
         self._save = engine.save
         self._take_report = engine.take_report
         self.collect = engine.collect
+        self.hurry_stats = self._stats.hurry
         # Also when the process ends without `close`: before Python and PyTorch take the device down.
         self._end = weakref.finalize(self, _end, engine, dict(kv_caches))
 

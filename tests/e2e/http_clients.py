@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clients of a server, some of whom go away before their answer is complete."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+from typing import Any
+
+import httpx
+
+TIMEOUT_S = 120.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Patience:
+    """When a client goes away: so long after it asked, or with so many tokens. Neither: it stays."""
+
+    seconds: float | None = None
+    num_tokens: int | None = None
+
+
+@dataclasses.dataclass
+class Answer:
+    """What one client has received, as far as it listened."""
+
+    request: int
+    tokens: list[int] = dataclasses.field(default_factory=list)
+    best: list[list[tuple[int, float]]] = dataclasses.field(default_factory=list)
+    finish_reason: str | None = None
+    error: str | None = None
+
+    def life(self) -> dict[str, Any]:
+        """As `storm_checks.compare` takes it."""
+        aborted = None if self.finish_reason else "disconnected"
+        return {"request": self.request, "tokens": self.tokens, "best": self.best, "aborted": aborted}
+
+
+def ask(url: str, requests: list[dict[str, Any]], asked: list[tuple[int, Patience]]) -> list[Answer]:
+    """Let one client for each of `asked` ask for the request of that number, all at once."""
+    return asyncio.run(_ask(url, requests, asked))
+
+
+async def _ask(url: str, requests: list[dict[str, Any]], asked: list[tuple[int, Patience]]) -> list[Answer]:
+    # A connection each, as separate programs would have, and none kept for another request.
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+    async with httpx.AsyncClient(base_url=url, timeout=TIMEOUT_S, limits=limits) as client:
+        return await asyncio.gather(*(_visit(client, index, requests[index], patience) for index, patience in asked))
+
+
+async def _visit(client: httpx.AsyncClient, index: int, request: dict[str, Any], patience: Patience) -> Answer:
+    answer = Answer(index)
+    listening = _listen(client, request, answer, patience.num_tokens)
+    try:
+        # Cancelled while it reads, it closes the connection.
+        await asyncio.wait_for(listening, patience.seconds)
+    except TimeoutError:
+        pass
+    except httpx.HTTPError as error:
+        answer.error = repr(error)
+    return answer
+
+
+async def _listen(client: httpx.AsyncClient, request: dict[str, Any], answer: Answer, num_tokens: int | None) -> None:
+    body = {
+        "model": "tiny", "prompt": request["prompt"], "max_tokens": request["max_tokens"], "temperature": 0,
+        "ignore_eos": True, "logprobs": 2, "return_tokens_as_token_ids": True, "stream": True,
+    }  # fmt: skip
+    async with client.stream("POST", "/v1/completions", json=body) as response:
+        if response.status_code != 200:
+            answer.error = f"{response.status_code}: {(await response.aread()).decode()}"
+            return
+        async for line in response.aiter_lines():
+            data = line.removeprefix("data: ")
+            if not data or data == "[DONE]":
+                continue
+            event = json.loads(data)
+            if "choices" not in event:
+                answer.error = data
+                return
+            for choice in event["choices"]:
+                _note(answer, choice)
+            if num_tokens is not None and len(answer.tokens) >= num_tokens and answer.finish_reason is None:
+                return
+
+
+def _note(answer: Answer, choice: dict[str, Any]) -> None:
+    logprobs = choice["logprobs"]
+    if logprobs is not None:
+        answer.tokens += [_number(token) for token in logprobs["tokens"]]
+        for position in logprobs["top_logprobs"]:
+            ranked = sorted(position.items(), key=lambda entry: -entry[1])
+            answer.best.append([(_number(token), logprob) for token, logprob in ranked[:2]])
+    answer.finish_reason = choice["finish_reason"] or answer.finish_reason
+
+
+def _number(token: str) -> int:
+    return int(token.removeprefix("token_id:"))

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an engine leaves in /dev/shm, told from what others on this machine work with."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from pathlib import Path
+
+# What ending engines remove, they have removed by then.
+ABANDONED_S = 20.0
+SHARED_MEMORY = Path("/dev/shm")
+# Of vLLM's communicator between CPU ranks, which it has on processors with AVX-512: they stay when a rank is killed.
+VLLMS_OWN = re.compile(r"vllm_dist_.*-cpushm_\d+")
+
+
+def shared_memory() -> set[str]:
+    return {entry.name for entry in SHARED_MEMORY.iterdir()}
+
+
+def abandoned(names: set[str]) -> set[str]:
+    """Those that stay though no living process has them: what others on this machine work with is not counted.
+
+    Engines of other tests make and remove theirs meanwhile, and are a moment without them when they end.
+    """
+    deadline = time.monotonic() + ABANDONED_S
+    while names and time.monotonic() < deadline:
+        names = not_used(names & shared_memory())
+        for name in filter(VLLMS_OWN.fullmatch, names):
+            (SHARED_MEMORY / name).unlink(missing_ok=True)
+        time.sleep(0.2)
+    return names
+
+
+def not_used(names: set[str]) -> set[str]:
+    """Compares files and not their names: a semaphore is mapped before it gets the name that it is found by."""
+    used = mapped_files() | open_files()
+    return {name for name in names if file_of(SHARED_MEMORY / name) not in used}
+
+
+def file_of(path: Path) -> tuple[int, int] | None:
+    """Device and inode; None if it is gone."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def mapped_files() -> set[tuple[int, int] | None]:
+    """Files that living processes have mapped. None is among them: what is gone is not abandoned."""
+    found: set[tuple[int, int] | None] = {None}
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        try:
+            lines = maps.read_text().splitlines()
+        except OSError:  # it has ended
+            continue
+        for line in lines:  # addresses, permissions, offset, device, inode, path
+            _, _, _, device, inode, *_ = line.split(maxsplit=5)
+            major, minor = (int(part, 16) for part in device.split(":"))
+            found.add((os.makedev(major, minor), int(inode)))
+    return found
+
+
+def open_files() -> set[tuple[int, int] | None]:
+    """Files in shared memory that living processes have open, as kvferry's claims on memory are."""
+    found: set[tuple[int, int] | None] = set()
+    for descriptors in Path("/proc").glob("[0-9]*/fd"):
+        with contextlib.suppress(OSError):  # it has ended
+            for descriptor in descriptors.iterdir():
+                with contextlib.suppress(OSError):
+                    if str(descriptor.readlink()).startswith(str(SHARED_MEMORY)):
+                        found.add(file_of(descriptor))  # whatever it was called when it was opened
+    return found

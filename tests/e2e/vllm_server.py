@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`vllm serve` as examples/serve.sh starts it, and what a test asks of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from .engine_runs import REPOSITORY, cores
+
+START_S = 240.0
+WAIT_S = 60.0
+
+Metrics = dict[str, dict[str, float]]
+
+
+class VllmServer:
+    """One server, started by the constructor, which waits until it answers.
+
+    Parameters
+    ----------
+    folder
+        For its log, and for sockets and files that vLLM leaves.
+    tier
+        ``kv_connector_extra_config``.
+    arguments
+        More arguments of ``vllm serve``.
+    """
+
+    def __init__(self, folder: Path, tier: dict[str, Any], *arguments: str) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}"
+        self._log = folder / "server.log"
+        variables = {
+            "TIER": json.dumps(tier),
+            "TMPDIR": str(folder),
+            "TORCHINDUCTOR_CACHE_DIR": str(REPOSITORY / ".cache" / "torchinductor"),
+            "VLLM_CPU_OMP_THREADS_BIND": str(cores(1)[0]),
+        }
+        command = [str(REPOSITORY / "examples/serve.sh"), "--host", "127.0.0.1", "--port", str(port),
+            "--disable-uvicorn-access-log", *arguments,
+        ]  # fmt: skip
+        with self._log.open("wb") as log:
+            # A session of its own: whatever it starts can be told by it, and ended.
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=folder,
+                env=os.environ | variables, start_new_session=True,
+            )  # fmt: skip
+        deadline = time.monotonic() + START_S
+        while not self._answers():
+            assert time.monotonic() < deadline, f"no answer within {START_S} s:\n{self.log()}"
+            time.sleep(0.1)
+
+    def log(self) -> str:
+        """Everything that it has printed."""
+        return self._log.read_text(errors="replace")
+
+    def metrics(self) -> Metrics:
+        """Values by the metric's name, and by its labels but those that all have."""
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=WAIT_S) as answer:
+            text = answer.read().decode()
+        found: Metrics = {}
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                labels = [value for name, value in sample.labels.items() if name not in ("engine", "model_name")]
+                found.setdefault(sample.name, {})[" ".join(labels)] = sample.value
+        return found
+
+    def await_metrics(self, what: str, condition: Callable[[Metrics], bool], timeout_s: float = WAIT_S) -> Metrics:
+        """Wait until the metrics meet a condition; returns them."""
+        deadline = time.monotonic() + timeout_s
+        while not condition(metrics := self.metrics()):
+            assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}\n{metrics}\n{self.log()}"
+            time.sleep(0.1)
+        return metrics
+
+    def stop(self) -> int:
+        """Send SIGTERM and wait; returns the exit status."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout=WAIT_S)
+
+    def is_anything_left(self) -> bool:
+        """Whether processes of its session live on; they get a moment to follow their parent."""
+        for _ in range(100):
+            try:
+                os.killpg(self.process.pid, 0)
+            except ProcessLookupError:
+                return False
+            time.sleep(0.1)
+        return True
+
+    def kill(self) -> None:
+        """End every process of it, whatever the test has come to."""
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+        self.process.wait()
+
+    def _answers(self) -> bool:
+        assert self.process.poll() is None, f"the server ended:\n{self.log()}"
+        try:
+            with urllib.request.urlopen(f"{self.url}/health", timeout=WAIT_S):
+                return True
+        except OSError:
+            return False
