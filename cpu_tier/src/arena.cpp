@@ -34,12 +34,6 @@ std::uint64_t checked_bytes(std::uint64_t slot_bytes, std::uint32_t num_slots) {
   return slot_bytes * num_slots;
 }
 
-/// The kind that was asked for, or the best that the machine has.
-PageKind chosen_pages(std::uint64_t bytes, const ArenaOptions& options) {
-  if (options.pages) return *options.pages;
-  return pool_has(bytes, options.machine) ? PageKind::kPool : PageKind::kTransparent;
-}
-
 /// Checks the budget again before a part of the mapping is touched.
 void check_part(std::uint64_t bytes, PageKind pages, const MachineRoot& machine) {
   if (pages == PageKind::kPool) {
@@ -60,7 +54,7 @@ std::uint64_t slots_per_piece(std::uint64_t slot_bytes, std::uint64_t page_bytes
 Arena::Grant Arena::ask(std::uint64_t slot_bytes, std::uint32_t num_slots,
                         const ArenaOptions& options) {
   const std::uint64_t bytes = checked_bytes(slot_bytes, num_slots);
-  const PageKind pages = chosen_pages(bytes, options);
+  const PageKind pages = choose_pages(bytes, options.pages, options.machine);
   auto claim = std::make_unique<MemoryClaim>(bytes, pages, options.group, options.machine);
   Grant grant{pages, num_slots, nullptr, {}};
   if (!claim->why_unseen().empty()) grant.warnings.push_back(claim->why_unseen());

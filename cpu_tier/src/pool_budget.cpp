@@ -77,4 +77,9 @@ bool pool_has(std::uint64_t bytes, const MachineRoot& root) {
          num_pages * pool.page_bytes <= room_bytes(read_pool_limits(bytes, PoolStep::kMap, root));
 }
 
+PageKind choose_pages(std::uint64_t bytes, std::optional<PageKind> wish, const MachineRoot& root) {
+  if (wish) return *wish;
+  return pool_has(bytes, root) ? PageKind::kPool : PageKind::kTransparent;
+}
+
 }  // namespace kvferry::cpu_tier

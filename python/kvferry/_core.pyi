@@ -19,7 +19,14 @@ __all__: list[str] = [
     "TimeoutError",
     "TopologyError",
     "WorkerEngine",
+    "ask_for_tier",
     "backends",
+    "check_numa_node",
+    "huge_page_pool",
+    "memlock_limit_bytes",
+    "memlock_warning",
+    "memory_limits",
+    "numa_nodes",
     "slab_geometry",
 ]
 
@@ -308,9 +315,48 @@ class ObjectClient:
     @property
     def num_workers(self) -> int: ...
 
+def ask_for_tier(
+    rank_bytes: typing.SupportsInt | typing.SupportsIndex,
+    num_ranks: typing.SupportsInt | typing.SupportsIndex,
+    pages: str,
+) -> tuple[str, int, str]:
+    """
+    What the first of `num_ranks` ranks that start now would hear, each with a tier of `rank_bytes` > 0 in `pages` ('auto' for the best): (pages it would be, bytes of room for all, why it is refused or empty). Takes nothing. Raises ConfigError.
+    """
+
 def backends() -> dict[str, str]:
     """
     For each back end why it cannot be had in this process, in one line; empty if it can.
+    """
+
+def check_numa_node(node: typing.SupportsInt | typing.SupportsIndex) -> None:
+    """
+    Raises ConfigError that lists the nodes, unless `node` is one of them.
+    """
+
+def huge_page_pool() -> dict[str, int]:
+    """
+    The machine's pool of huge pages: page_bytes, num_total, num_free, and num_more that the kernel may add.
+    """
+
+def memlock_limit_bytes() -> int | None:
+    """
+    Bytes that this process may lock; None if that is unlimited.
+    """
+
+def memlock_warning(bytes: typing.SupportsInt | typing.SupportsIndex) -> str | None:
+    """
+    What a user is to know before `bytes` are registered with a GPU; None if nothing.
+    """
+
+def memory_limits() -> list[tuple[str, int, str]]:
+    """
+    The limits on more host memory that apply to this process: (name, bytes of room, what lifts it).
+    """
+
+def numa_nodes() -> list[tuple[int, int, int]]:
+    """
+    The NUMA nodes that this process may use: (number, bytes of memory, processors). Raises ResourceError.
     """
 
 def slab_geometry(

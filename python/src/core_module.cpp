@@ -2,6 +2,7 @@
 #include "kvferry/base/error.hpp"
 #include "kvferry/cpu_tier/slab_geometry.hpp"
 
+#include "py_machine.hpp"
 #include "py_object_client.hpp"
 #include "py_scheduler_engine.hpp"
 #include "py_worker_engine.hpp"
@@ -324,4 +325,5 @@ PYBIND11_MODULE(_core, module) {
   kvferry::python::bind_scheduler_engine(module);
   kvferry::python::bind_worker_engine(module);
   kvferry::python::bind_object_client(module);
+  kvferry::python::bind_machine(module);
 }

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands by name, and how each one ends: 0, or 2 with one line that says what was wrong."""
+"""The commands by name, and how each one ends: 0, 2 with one line that says what was wrong, or as the command says."""
 
 import sys
 from typing import Annotated
 
 import typer
 
+from kvferry.cli.doctor import doctor
 from kvferry.cli.plot import plot
 from kvferry.errors import ConfigError
 
@@ -16,6 +17,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.command()(doctor)
 app.command()(plot)
 
 

@@ -74,6 +74,15 @@ class Claimant {
   pid_t child_ = -1;
 };
 
+TEST_F(MemoryClaimTest, AnImaginedOneMeetsTheOthersAndIsSeenByNobody) {
+  const auto other = claim(60);
+  const auto imagined = MemoryClaim::imagined(50 * kKiB, PageKind::kNormal, {}, root);
+  EXPECT_EQ(num_files(), 1U);
+  EXPECT_TRUE(imagined.shortage());
+  EXPECT_EQ(imagined.why_unseen(), "");
+  EXPECT_FALSE(claim(40)->shortage());
+}
+
 TEST_F(MemoryClaimTest, TwoThatEachFitAloneDoNotFitTogether) {
   const auto first = claim(60);
   EXPECT_NO_THROW(first->check());

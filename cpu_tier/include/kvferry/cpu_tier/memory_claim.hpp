@@ -33,6 +33,12 @@ class MemoryClaim {
   /// others: why_unseen().
   MemoryClaim(std::uint64_t bytes, PageKind pages, const ClaimGroup& group = {},
               const MachineRoot& machine = {});
+  /// What a claim would meet now, without making one: nobody sees it, and why_unseen() is empty.
+  [[nodiscard]] static MemoryClaim imagined(std::uint64_t bytes, PageKind pages,
+                                            const ClaimGroup& group = {},
+                                            const MachineRoot& machine = {}) {
+    return {Unseen{}, bytes, pages, group, machine};
+  }
   /// Withdraws.
   ~MemoryClaim();
   MemoryClaim(const MemoryClaim&) = delete;

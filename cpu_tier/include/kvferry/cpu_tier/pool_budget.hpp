@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "kvferry/cpu_tier/huge_pages.hpp"
 #include "kvferry/cpu_tier/memory_budget.hpp"
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 /// What the machine and its cgroups still allow of its pool of huge pages (huge_pages.hpp). The
@@ -29,5 +31,9 @@ void check_pool_budget(std::uint64_t bytes, PoolStep step, const MachineRoot& ro
 /// Whether check_pool_budget() would let `bytes` be mapped, and the kernel need not make a page for
 /// them: that can take as long as making transparent ones.
 [[nodiscard]] bool pool_has(std::uint64_t bytes, const MachineRoot& root = {});
+
+/// In what pages an arena of `bytes` lies: the kind that was wished for, or the best there is.
+[[nodiscard]] PageKind choose_pages(std::uint64_t bytes, std::optional<PageKind> wish,
+                                    const MachineRoot& root = {});
 
 }  // namespace kvferry::cpu_tier

