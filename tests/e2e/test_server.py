@@ -155,8 +155,8 @@ def test_clients_get_the_tokens_of_an_engine_without_tier(
     result = {"lives": [answer.life() for answer in visit.answers]}
     comparison = compare(result, reference, requests, FLOAT_NOISE)
     print(comparison)
-    # Those who go away in the middle of an answer do; those who look at the clock may be too late.
-    assert comparison.num_aborted >= NUM_ROUNDS * NUM_CLIENTS // 6
+    # Those who look at the clock may be too late, and half of those who count tokens if a whole answer comes at once.
+    assert comparison.num_aborted >= NUM_ROUNDS * NUM_CLIENTS // 12
     assert comparison.num_finished >= NUM_ROUNDS * NUM_CLIENTS * 2 // 3
 
 
