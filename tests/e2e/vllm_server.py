@@ -58,10 +58,11 @@ class VllmServer:
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=folder,
                 env=os.environ | variables, start_new_session=True,
             )  # fmt: skip
-        deadline = time.monotonic() + START_S
-        while not self._answers():
-            assert time.monotonic() < deadline, f"no answer within {START_S} s:\n{self.log()}"
-            time.sleep(0.1)
+        try:
+            self._await_answer()
+        except BaseException:
+            self.kill()
+            raise
 
     def log(self) -> str:
         """Everything that it has printed."""
@@ -108,6 +109,12 @@ class VllmServer:
         except ProcessLookupError:
             return
         self.process.wait()
+
+    def _await_answer(self) -> None:
+        deadline = time.monotonic() + START_S
+        while not self._answers():
+            assert time.monotonic() < deadline, f"no answer within {START_S} s:\n{self.log()}"
+            time.sleep(0.1)
 
     def _answers(self) -> bool:
         assert self.process.poll() is None, f"the server ended:\n{self.log()}"
