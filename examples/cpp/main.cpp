@@ -109,7 +109,7 @@ std::uint32_t load(Pair& pair, const std::vector<std::uint64_t>& contents,
                    const std::vector<BlockId>& table) {
   pair.scheduler->on_request("second", std::make_shared<RequestHashes>(contents));
   const auto num_tokens = static_cast<std::uint32_t>(contents.size()) * kBlockTokens + 1;
-  const std::uint32_t num_found = pair.scheduler->lookup("second", 0, num_tokens);
+  const std::uint32_t num_found = pair.scheduler->lookup("second", 0, num_tokens).value_or(0);
   if (num_found == 0) return 0;
   pair.scheduler->on_allocated("second", table, num_found);
   // An engine runs other requests meanwhile.
