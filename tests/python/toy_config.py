@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
@@ -20,6 +20,7 @@ from vllm.config import (
     ModelConfig,
     ParallelConfig,
     SchedulerConfig,
+    SpeculativeConfig,
     VllmConfig,
 )
 from vllm.v1.kv_cache_interface import (
@@ -74,8 +75,14 @@ class ToySpec:
         Of the KV cache tensors.
     prefix_caching
         The engine's.
+    policy
+        ``"fcfs"`` or ``"priority"``.
+    num_drafts
+        Tokens that the toy proposes beyond each token of a decode; some are rejected.
     kv_events
         Whether the engine publishes KV events; to nobody, unless a test replaces the publisher's ``publish``.
+    hybrid_manager
+        vLLM's, for groups of several kinds; not every connector goes with it.
 
     """
 
@@ -97,7 +104,10 @@ class ToySpec:
     load_failure_policy: str = "recompute"
     layout: KVCacheLayout = KVCacheLayout.LBHNC
     prefix_caching: bool = True
+    policy: Literal["fcfs", "priority"] = "fcfs"
+    num_drafts: int = 0
     kv_events: bool = False
+    hybrid_manager: bool = True
 
     def layer_specs(self) -> dict[str, KVCacheSpec]:
         """Layer name to what vLLM calls its KV cache specification, in layer order."""
@@ -165,6 +175,16 @@ def make_vllm_config(folder: Path, spec: ToySpec) -> VllmConfig:
             kv_connector_extra_config=dict(spec.extra_config),
             kv_load_failure_policy=spec.load_failure_policy,
         )
+    parallel = ParallelConfig()
+    drafts = None
+    if spec.num_drafts:
+        drafts = SpeculativeConfig(
+            method="ngram",
+            num_speculative_tokens=spec.num_drafts,
+            prompt_lookup_max=2,
+            target_model_config=model,
+            target_parallel_config=parallel,
+        )
     config = VllmConfig(
         model_config=model,
         cache_config=CacheConfig(
@@ -179,11 +199,14 @@ def make_vllm_config(folder: Path, spec: ToySpec) -> VllmConfig:
             enable_chunked_prefill=True,
             is_encoder_decoder=False,
             async_scheduling=spec.async_scheduling,
+            policy=spec.policy,
+            disable_hybrid_kv_cache_manager=not spec.hybrid_manager,
         ),
-        parallel_config=ParallelConfig(),
+        parallel_config=parallel,
         device_config=DeviceConfig("cpu"),
         kv_transfer_config=transfer,
-        kv_events_config=KVEventsConfig(enable_kv_cache_events=spec.kv_events, publisher="null"),
+        speculative_config=drafts,
+        kv_events_config=KVEventsConfig(enable_kv_cache_events=True, publisher="null") if spec.kv_events else None,
     )
     # vLLM's CPU platform forces these; nothing here runs on its executor.
     config.scheduler_config.async_scheduling = spec.async_scheduling

@@ -23,7 +23,7 @@ from vllm.v1.core.kv_cache_utils import (
     resolve_kv_cache_block_sizes,
 )
 from vllm.v1.core.sched.output import SchedulerOutput
-from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
+from vllm.v1.outputs import DraftTokenIds, KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
@@ -108,8 +108,15 @@ class ToyEngine:
             if worker.connector is not None:
                 worker.connector.shutdown()
 
-    def make_request(self, request_id: str, prompt: Sequence[int], max_tokens: int = 4, **params: Any) -> Request:
-        """Make a request, without adding it. `params` go to `SamplingParams`."""
+    def make_request(
+        self,
+        request_id: str,
+        prompt: Sequence[int],
+        max_tokens: int = 4,
+        options: Mapping[str, Any] | None = None,
+        **params: Any,
+    ) -> Request:
+        """Make a request, without adding it. `options` go to vLLM's `Request`, `params` to its `SamplingParams`."""
         sampling = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True, **params)
         return Request(
             request_id=request_id,
@@ -117,11 +124,19 @@ class ToyEngine:
             sampling_params=sampling,
             pooling_params=None,
             block_hasher=self._hasher,
+            **(options or {}),
         )
 
-    def add(self, request_id: str, prompt: Sequence[int], max_tokens: int = 4, **params: Any) -> Request:
-        """Add a request."""
-        request = self.make_request(request_id, prompt, max_tokens, **params)
+    def add(
+        self,
+        request_id: str,
+        prompt: Sequence[int],
+        max_tokens: int = 4,
+        options: Mapping[str, Any] | None = None,
+        **params: Any,
+    ) -> Request:
+        """Add a request; see `make_request`."""
+        request = self.make_request(request_id, prompt, max_tokens, options, **params)
         self.requests[request_id] = request
         self.scheduler.add_request(request)
         return request
@@ -159,6 +174,8 @@ class ToyEngine:
             for one in outputs.outputs:
                 if one.prefill_stats is not None:
                     self.external_hit_tokens[one.request_id] = one.prefill_stats.num_external_cached_tokens
+        if self.spec.num_drafts and not self.spec.async_scheduling:
+            self._propose(output)
         self._note_finished()
         if self._num_free_checked != self.num_free_blocks:
             self.check_pool()
@@ -262,6 +279,12 @@ class ToyEngine:
         for result in results[1:]:
             assert result.sampled_token_ids == results[0].sampled_token_ids, "ranks computed different tokens"
         return self._aggregator.aggregate(results)
+
+    def _propose(self, output: SchedulerOutput) -> None:
+        """Have drafts scheduled next; which ones they are, the ranks know themselves."""
+        request_ids = list(output.num_scheduled_tokens)
+        drafts = [[0] * self.spec.num_drafts for _ in request_ids]
+        self.scheduler.update_draft_token_ids(DraftTokenIds(request_ids, drafts))
 
     def _note_finished(self) -> None:
         for request_id, request in list(self.requests.items()):

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The toy model: KV cells and tokens that depend on the whole prefix, on CPU tensors of vLLM's making."""
 
+import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from toy_config import NUM_KV_HEADS, VOCABULARY, ToySpec
-from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.sched.output import NewRequestData, SchedulerOutput
 from vllm.v1.kv_cache_interface import ChunkedLocalAttentionSpec, KVCacheConfig, KVCacheSpec, SlidingWindowSpec
 
 _HIDDEN_MODULUS = 2**31 - 1
@@ -65,6 +67,10 @@ class ToyModel:
     ----------
     check_kv
         Compare every cell that a step reads with what it has to be; otherwise wrong KV gives wrong tokens only.
+    drafts
+        Proposes tokens: of a request, from a position on, so many.
+    num_accepted, num_rejected
+        Drafts, since the start.
 
     """
 
@@ -72,6 +78,8 @@ class ToyModel:
         self, kv_caches: dict[str, torch.Tensor], kv_cache_config: KVCacheConfig, spec: ToySpec, rank: int
     ) -> None:
         self.check_kv = True
+        self.drafts: Callable[[str, int, int], list[int]] = lambda request_id, position, num_drafts: [0] * num_drafts
+        self.num_accepted = self.num_rejected = 0
         self._layers = _layers(kv_cache_config, spec)
         # As what the cells are, whatever the cache's own type is.
         self._bits: dict[str, Array] = {name: kv_caches[name].view(torch.int32).numpy() for name in self._layers}
@@ -87,7 +95,8 @@ class ToyModel:
         for new in output.scheduled_new_reqs:
             # Model runner v2 gets a resumed request as a new one, with the tokens that it has generated.
             tokens = new.prompt_token_ids if new.prefill_token_ids is None else new.prefill_token_ids
-            self._requests[new.req_id] = ToyRequest([list(blocks) for blocks in new.block_ids], list(tokens))
+            request = ToyRequest([list(blocks) for blocks in new.block_ids], _told_apart(new, list(tokens)))
+            self._requests[new.req_id] = request
             computed[new.req_id] = new.num_computed_tokens
         cached = output.scheduled_cached_reqs
         for i, request_id in enumerate(cached.req_ids):
@@ -105,12 +114,37 @@ class ToyModel:
         sampled: list[list[int]] = []
         for request_id, num_tokens in output.num_scheduled_tokens.items():
             start = computed[request_id]
+            tokens = self._requests[request_id].tokens
+            if drafts := output.scheduled_spec_decode_tokens.get(request_id):
+                sampled.append(self._verify(request_id, num_tokens - len(drafts), len(drafts)))
+                continue
             end = start + num_tokens
             self._compute(request_id, start, end)
-            tokens = self._requests[request_id].tokens
             sampled.append([self._sample(request_id, end)] if end >= len(tokens) else [])
             tokens.extend(sampled[-1])
         return sampled
+
+    def _verify(self, request_id: str, num_known: int, num_drafts: int) -> list[int]:
+        """Compute a decode's last tokens and its drafts; return what comes behind them as far as the drafts hold.
+
+        The KV of drafts that do not stays where it is.
+        """
+        request = self._requests[request_id]
+        known = len(request.tokens)  # with asynchronous scheduling the engine counts drafts in flight as computed
+        start = known - num_known
+        request.tokens.extend(self.drafts(request_id, known, num_drafts))
+        self._compute(request_id, start, known + num_drafts)
+        accepted: list[int] = []
+        for position in range(known, known + num_drafts + 1):
+            accepted.append(self._sample(request_id, position))
+            if position == known + num_drafts or request.tokens[position] != accepted[-1]:
+                break
+        self.num_rejected += num_drafts + 1 - len(accepted)
+        self.num_accepted += len(accepted) - 1
+        del request.tokens[known:]
+        request.hidden = request.hidden[:known]
+        request.tokens.extend(accepted)
+        return accepted
 
     def _compute(self, request_id: str, start: int, end: int) -> None:
         """Check the KV that tokens from `start` on attend to, and write that of ``[start, end)``."""
@@ -162,6 +196,17 @@ class ToyModel:
             raise WrongKvError(f"{request_id}: layer {layer.index}: no block at position {(base + missing) * size}")
         positions = np.arange(first, end)
         return blocks[positions // size - base], positions % size
+
+
+def _told_apart(new: NewRequestData, tokens: list[int]) -> list[int]:
+    """Tokens that stand for all that a request's KV depends on: its adapter, and what lies behind placeholders."""
+    if new.lora_request is not None:
+        tokens[0] += zlib.crc32(new.lora_request.lora_path.encode())
+    for feature in new.mm_features:
+        start = feature.mm_position.offset
+        for position in range(start, start + feature.mm_position.length):
+            tokens[position] += zlib.crc32(feature.identifier.encode())
+    return tokens
 
 
 def _layers(kv_cache_config: KVCacheConfig, spec: ToySpec) -> dict[str, ToyLayer]:
