@@ -198,7 +198,8 @@ def make_vllm_config(folder: Path, spec: ToySpec) -> VllmConfig:
             max_model_len=spec.max_model_len,
             enable_chunked_prefill=True,
             is_encoder_decoder=False,
-            async_scheduling=spec.async_scheduling,
+            # vLLM refuses it with "ngram"; the toy says what its drafts are as EAGLE does.
+            async_scheduling=spec.async_scheduling and not spec.num_drafts,
             policy=spec.policy,
             disable_hybrid_kv_cache_manager=not spec.hybrid_manager,
         ),

@@ -301,5 +301,5 @@ def expected_tokens(
     folder: Path, prompts: Mapping[str, Sequence[int]], max_tokens: int = 4, **spec: Any
 ) -> dict[str, list[int]]:
     """Output tokens of an engine without connector and with room for everything; `spec` goes to `ToySpec`."""
-    engine = ToyEngine(folder, ToySpec(**{"num_blocks": 512, **spec, "extra_config": None}))
+    engine = ToyEngine(folder, ToySpec(**{**spec, "num_blocks": 512, "extra_config": None}))
     return engine.generate(prompts, max_tokens)
