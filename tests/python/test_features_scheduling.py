@@ -134,7 +134,9 @@ def test_prompt_logprobs_take_nothing_from_the_tier_and_give_it_their_blocks(mak
     engine.run()
     engine.settle_stores()
     engine.drop_gpu_cache()
-    engine.add("a2", PROMPTS["a"], prompt_logprobs=1)
+    request = engine.add("a2", PROMPTS["a"], prompt_logprobs=1)
+    # vLLM drops what it is offered for such a request; it is not even offered.
+    assert engine.scheduler.connector.get_num_new_matched_tokens(request, 0) == (0, False)
     engine.run()
     assert engine.external_hit_tokens["a2"] == 0
     assert engine.snapshot()["hit_tokens"] == 0
@@ -259,7 +261,7 @@ def test_failed_loads_end_as_the_policy_says(
     expected = expected_tokens(folder, prompts, **model)
     link = {"fail_probability": 0.1, "seed": 3}
     engine = make({"host_link": link}, load_failure_policy=policy, async_scheduling=is_async, num_blocks=64, **model)
-    for turn in range(12):
+    for turn in range(100):
         ids = {f"{request_id}{turn}": prompt for request_id, prompt in prompts.items()}
         engine.generate(ids)
         failed = set(engine.failed_loads) & set(ids)
@@ -272,5 +274,7 @@ def test_failed_loads_end_as_the_policy_says(
         engine.settle_stores()
         assert_at_rest(engine)
         engine.drop_gpu_cache()
-    assert len(engine.failed_loads) >= 2, "no load failed: nothing was shown"
+        if len(engine.failed_loads) >= 4:
+            break
+    assert engine.failed_loads, "no load failed: nothing was shown"
     assert engine.snapshot()["hit_tokens"] > 0

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from toy_config import VOCABULARY, ToySpec, make_kv_cache_configs, make_vllm_config
-from toy_worker import ToyWorker
+from toy_worker import ToyWorker, kvferry_of
 from vllm.config import set_current_vllm_config
 from vllm.distributed.kv_transfer.kv_connector.utils import KVOutputAggregator
 from vllm.sampling_params import SamplingParams
@@ -261,7 +261,7 @@ class ToyEngine:
 
     def snapshot(self) -> dict[str, int]:
         """Levels and counters of the scheduler side."""
-        return dict(self.scheduler.connector.scheduler_side.engine.snapshot())
+        return dict(kvferry_of(self.scheduler.connector).scheduler_side.engine.snapshot())
 
     @property
     def num_free_blocks(self) -> int:

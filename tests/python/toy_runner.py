@@ -38,6 +38,10 @@ class ToyRunner:
     def __init__(self, connector: KVConnectorBase_V1, config: VllmConfig, kv_caches: dict[str, torch.Tensor]) -> None:
         self._connector = connector
         self._config = config
+        # Where connectors that load by themselves find the KV cache.
+        layers = {name: SimpleNamespace(kv_cache=tensor) for name, tensor in kv_caches.items()}
+        config.compilation_config.static_forward_context = layers
+        self._attention = dict.fromkeys(kv_caches)
         with self._as_group():
             self._v2 = ActiveKVConnector(config, kv_caches)
 
@@ -55,7 +59,7 @@ class ToyRunner:
             empty = runner.kv_connector_no_forward(output, self._config).kv_connector_output
             return empty if empty is not None else KVConnectorOutput()
         with (
-            set_forward_context(None, self._config),
+            set_forward_context(self._attention, self._config),
             runner.maybe_get_kv_connector_output(output, defer_finalize=way != Way.V1) as result,
         ):
             forward()
@@ -70,7 +74,7 @@ class ToyRunner:
             return empty if empty is not None else KVConnectorOutput()
         num_tokens = output.total_num_scheduled_tokens
         batch = SimpleNamespace(idx_mapping=None, req_ids=list(output.num_scheduled_tokens), num_tokens=num_tokens)
-        with set_forward_context(None, self._config):
+        with set_forward_context(self._attention, self._config):
             v2.pre_forward(output, batch)
             forward()
         v2.finish_forward()

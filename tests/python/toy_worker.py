@@ -20,6 +20,12 @@ from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.worker.utils import allocate_kv_cache
 
 
+def kvferry_of(connector: Any) -> Any:
+    """The engine's connector, or the first of a ``MultiConnector``'s that is kvferry's."""
+    children = getattr(connector, "sub_connectors", [connector])
+    return next(child for child in children if hasattr(child, "worker_side"))
+
+
 class ToyWorker:
     """One rank.
 
@@ -77,7 +83,7 @@ class ToyWorker:
 
     def copy_stats(self) -> dict[str, int]:
         """Levels and counters of the copies of this rank."""
-        return dict(self.connector.worker_side.engine.stats())
+        return dict(kvferry_of(self.connector).worker_side.engine.stats())
 
     def execute(self, output: SchedulerOutput) -> ModelRunnerOutput:
         """Run one step as vLLM's model runner does."""

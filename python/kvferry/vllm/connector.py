@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The connector that vLLM makes: once in the scheduler, once in each worker."""
 
+import contextlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
     KVConnectorMetadata,
@@ -36,6 +38,10 @@ if TYPE_CHECKING:
     from vllm.v1.kv_cache_interface import KVCacheConfig
     from vllm.v1.outputs import KVConnectorOutput
     from vllm.v1.request import Request
+
+# ``MultiConnector`` looks its connectors up by name alone when their figures are to be logged.
+with contextlib.suppress(ValueError):  # registered already
+    KVConnectorFactory.register_connector("KvFerryConnector", "kvferry.vllm", "KvFerryConnector")
 
 
 class KvFerryConnector(KVConnectorBase_V1, SupportsHMA):
