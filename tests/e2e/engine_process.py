@@ -21,6 +21,7 @@ from typing import Any
 
 from fakes.stand_in import StandIn
 
+from .feature_operations import ask, await_figure, follow_up, pause_while_loading, reset_caches
 from .lmcache_server import await_metric, empty_l1
 from .storm import storm
 from .worker_death import kill_worker_during_transfer
@@ -59,12 +60,17 @@ def keep_async_scheduling_on() -> None:
     torch.cuda.stream = lambda stream: contextlib.nullcontext()
 
 
+def kvferry_of(connector: Any) -> Any:
+    """The engine's connector, or the one of a ``MultiConnector``'s that is kvferry's."""
+    children = getattr(connector, "sub_connectors", [connector])
+    return next((child for child in children if hasattr(child, "scheduler_side")), connector)
+
+
 def worker_stats(worker: Any) -> dict[str, int]:
     """Counters of the connector in a worker; runs there."""
     from vllm.distributed.kv_transfer import get_kv_transfer_group
 
-    connector: Any = get_kv_transfer_group()
-    return dict(connector.worker_side.engine.stats())
+    return dict(kvferry_of(get_kv_transfer_group()).worker_side.engine.stats())
 
 
 def run_every_stage_once() -> None:
@@ -100,16 +106,15 @@ class Engine:
     def __init__(self, script: dict[str, Any]) -> None:
         from vllm import LLM
 
+        options = {"skip_tokenizer_init": True, "enable_prefix_caching": True, **script["engine"]}
         self.llm = LLM(
             model=script["model"],
-            skip_tokenizer_init=True,
             dtype="float32",
             enforce_eager=True,
-            enable_prefix_caching=True,
             disable_log_stats=False,
             seed=0,
             kv_transfer_config=script["kv_transfer_config"],
-            **script["engine"],
+            **options,
         )
 
     # Of the engine core, when it runs in this process (VLLM_ENABLE_V1_MULTIPROCESSING=0).
@@ -228,12 +233,12 @@ class Engine:
         return report
 
     def is_kvferry(self) -> bool:
-        """Whether the connector under test is kvferry's."""
-        return hasattr(self.scheduler.connector, "scheduler_side")
+        """Whether the connector under test is kvferry's, and does something."""
+        return getattr(kvferry_of(self.scheduler.connector), "scheduler_side", None) is not None
 
     def tier(self) -> dict[str, int]:
         """The scheduler side's account of the slots."""
-        return dict(self.scheduler.connector.scheduler_side.engine.snapshot())
+        return dict(kvferry_of(self.scheduler.connector).scheduler_side.engine.snapshot())
 
     def worker_engine(self) -> Any:
         """The `kvferry.WorkerEngine` of the only rank."""
@@ -320,6 +325,11 @@ OPERATIONS: dict[str, Callable[..., dict[str, Any]]] = {
     "overwrite_slot": Engine.overwrite_slot,
     "abort_during_load": Engine.abort_during_load,
     "storm": storm,
+    "ask": ask,
+    "await_figure": await_figure,
+    "follow_up": follow_up,
+    "reset_caches": reset_caches,
+    "pause_while_loading": pause_while_loading,
     "empty_lmcache_l1": empty_l1,
     "await_metric": await_metric,
     "kill_worker_during_transfer": kill_worker_during_transfer,

@@ -90,8 +90,9 @@ class EngineRunner:
         async_scheduling: bool = False,
         must_start: bool = True,
         environment: dict[str, str] | None = None,
+        options: dict[str, Any] | None = None,
     ) -> EngineReport:
-        """Run `operations` on a fresh engine.
+        """Run `operations` on a fresh engine; `options` are further ones of vLLM's ``LLM``.
 
         With `multiprocessing` the engine core runs in a process of its own; the ranks of tensor parallel (`num_ranks`)
         and the stages of pipeline parallel (`num_stages`) always do.
@@ -113,6 +114,7 @@ class EngineRunner:
                 "max_num_seqs": max_num_seqs,
                 "tensor_parallel_size": num_ranks,
                 "pipeline_parallel_size": num_stages,
+                **(options or {}),
             },
         )
         variables = dict(

@@ -8,7 +8,17 @@ from typing import Any
 
 import pytest
 from harness import ToyEngine, expected_tokens, prompt_of
-from scenarios import MODELS, PROMPTS, SLOW_LOADS, Make, again, assert_at_rest, start_loading, store_all
+from scenarios import (
+    MODELS,
+    PROMPTS,
+    SLOW_LOADS,
+    Make,
+    again,
+    assert_at_rest,
+    assert_pool_is_whole,
+    start_loading,
+    store_all,
+)
 from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.request import RequestStatus
 
@@ -213,6 +223,29 @@ def test_pause_that_keeps_requests_outlasts_every_time_out(
     assert_at_rest(engine)
 
 
+def test_pause_that_keeps_requests_and_clears_the_cache_fails_while_one_loads(
+    make: Make, folder: Path, is_async: bool, model: dict[str, Any]
+) -> None:
+    expected = expected_tokens(folder, PROMPTS, **model)
+    engine = make({"host_link": SLOW_LOADS}, async_scheduling=is_async, **model)
+    store_all(engine)
+    running = engine.add("c2", prompt_of(9, 60), max_tokens=40)
+    engine.run_until(lambda: running.num_output_tokens > 1)
+    start_loading(engine, "a2", PROMPTS["a"])
+    engine.scheduler.set_pause_state(PauseState.PAUSED_ALL)
+    engine.drain_outputs()
+    # vLLM's own refusal, with any connector that loads asynchronously. Running requests have lost their blocks by then.
+    with pytest.raises(RuntimeError, match="waiting for remote KV transfer"):
+        engine.scheduler.reset_prefix_cache(reset_running_requests=True, reset_connector=True)
+    engine.scheduler.set_pause_state(PauseState.UNPAUSED)
+    engine.run()
+    assert engine.finished["a2"].tokens == expected["a"]
+    assert engine.external_hit_tokens["a2"] == 96
+    assert len(engine.finished["c2"].tokens) == 40
+    engine.settle_stores()
+    assert_at_rest(engine)
+
+
 def test_pause_that_waits_lets_a_load_end_and_leaves_the_queue_alone(
     make: Make, folder: Path, is_async: bool, model: dict[str, Any]
 ) -> None:
@@ -248,6 +281,23 @@ def test_pause_that_aborts_a_load_ends_once_its_blocks_are_free(
     assert engine.scheduler.reset_prefix_cache(reset_running_requests=True, reset_connector=True)
     engine.scheduler.set_pause_state(PauseState.UNPAUSED)
     assert_at_rest(engine)
+
+
+# No prefix caching
+
+
+def test_engine_without_prefix_caching_gives_its_tokens_and_asks_for_nothing(
+    make: Make, folder: Path, is_async: bool, model: dict[str, Any]
+) -> None:
+    prompts = {f"p{i}": prompt_of(40 + i, 60) for i in range(6)}
+    expected = expected_tokens(folder, prompts, max_tokens=80, **model)
+    engine = make(prefix_caching=False, async_scheduling=is_async, **{"num_blocks": 34, **model})
+    assert engine.generate(prompts, max_tokens=80) == expected
+    assert sum(engine.requests[request_id].num_preemptions for request_id in prompts) > 0
+    assert engine.generate({"p0 again": prompts["p0"]}, max_tokens=80) == {"p0 again": expected["p0"]}
+    assert set(engine.external_hit_tokens.values()) == {0}
+    assert engine.connector_stats == []
+    assert_pool_is_whole(engine)
 
 
 # Failures
