@@ -11,7 +11,6 @@ from harness import ToyEngine, expected_tokens, prompt_of
 from scenarios import (
     MODELS,
     PROMPTS,
-    SLOW_LOADS,
     Make,
     again,
     assert_at_rest,
@@ -23,6 +22,9 @@ from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.request import RequestStatus
 
 BLOCK = 16
+
+# Loads of the prompts take some tenths of a second; and the engine hears of no end before it steps.
+SLOW = {"h2d_gb_s": 0.0004}
 
 
 @pytest.fixture(params=MODELS)
@@ -182,7 +184,7 @@ def test_reset_while_loading_is_refused_by_the_engine_and_its_tokens_stay_right(
     make: Make, folder: Path, is_async: bool, model: dict[str, Any], reset_connector: bool
 ) -> None:
     expected = expected_tokens(folder, PROMPTS, **model)
-    engine = make({"host_link": SLOW_LOADS}, async_scheduling=is_async, **model)
+    engine = make({"host_link": SLOW}, async_scheduling=is_async, **model)
     store_all(engine)
     start_loading(engine, "a2", PROMPTS["a"])
     # vLLM's own answer: the load holds blocks. The tier is emptied all the same.
@@ -227,7 +229,7 @@ def test_pause_that_keeps_requests_and_clears_the_cache_fails_while_one_loads(
     make: Make, folder: Path, is_async: bool, model: dict[str, Any]
 ) -> None:
     expected = expected_tokens(folder, PROMPTS, **model)
-    engine = make({"host_link": SLOW_LOADS}, async_scheduling=is_async, **model)
+    engine = make({"host_link": SLOW}, async_scheduling=is_async, **model)
     store_all(engine)
     running = engine.add("c2", prompt_of(9, 60), max_tokens=40)
     engine.run_until(lambda: running.num_output_tokens > 1)
@@ -250,7 +252,7 @@ def test_pause_that_waits_lets_a_load_end_and_leaves_the_queue_alone(
     make: Make, folder: Path, is_async: bool, model: dict[str, Any]
 ) -> None:
     expected = expected_tokens(folder, PROMPTS, **model)
-    engine = make({"host_link": SLOW_LOADS}, async_scheduling=is_async, **model)
+    engine = make({"host_link": SLOW}, async_scheduling=is_async, **model)
     store_all(engine)
     start_loading(engine, "a2", PROMPTS["a"])
     engine.scheduler.set_pause_state(PauseState.PAUSED_NEW)
@@ -271,7 +273,7 @@ def test_pause_that_waits_lets_a_load_end_and_leaves_the_queue_alone(
 def test_pause_that_aborts_a_load_ends_once_its_blocks_are_free(
     make: Make, is_async: bool, model: dict[str, Any]
 ) -> None:
-    engine = make({"host_link": SLOW_LOADS}, async_scheduling=is_async, **model)
+    engine = make({"host_link": SLOW}, async_scheduling=is_async, **model)
     store_all(engine)
     start_loading(engine, "a2", PROMPTS["a"])
     engine.scheduler.finish_requests(None, RequestStatus.FINISHED_ABORTED)
