@@ -224,7 +224,8 @@ def paused_run(runner: EngineRunner, tmp_path_factory: pytest.TempPathFactory) -
                 "prompt_lookup_min": 1,
             },
         },
-        environment=ENVIRONMENT,
+        # As it is served: with vLLM's log of the figures too.
+        environment={**ENVIRONMENT, "VLLM_LOGGING_LEVEL": "INFO"},
     )
 
 
