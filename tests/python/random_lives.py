@@ -40,10 +40,12 @@ def _step(engine: ToyEngine, rng: random.Random, prompts: dict[str, list[int]], 
     if choice < 0.25 and len(live_ids) < 8:
         # Few ids, so that they are used again.
         request_id = f"r{rng.randrange(12)}"
-        if request_id not in engine.scheduler.requests:
+        # The drafts of an id's earlier life would be counted as those of the later one.
+        if request_id not in engine.scheduler.requests and (not engine.spec.num_drafts or engine.can_reuse(request_id)):
             ids[request_id] = rng.choice(list(prompts))
             engine.finished.pop(request_id, None)
-            engine.add(request_id, prompts[ids[request_id]], max_tokens=NUM_TOKENS)
+            options = {"priority": rng.randrange(3)} if engine.spec.policy == "priority" else {}
+            engine.add(request_id, prompts[ids[request_id]], max_tokens=NUM_TOKENS, options=options)
     elif choice < 0.30 and live_ids:
         engine.abort(rng.choice(live_ids))
     elif choice < 0.305:

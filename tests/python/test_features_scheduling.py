@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from harness import ToyEngine, expected_tokens, prompt_of
+from random_lives import NUM_TOKENS, live, random_prompts
 from scenarios import (
     MODELS,
     PROMPTS,
@@ -57,15 +58,21 @@ def test_preempted_for_a_higher_priority_and_resumed_gives_the_same_tokens(
     for request_id, prompt in low.items():
         engine.add(request_id, prompt, 80, options={"priority": 1})
     engine.run_until(lambda: all(engine.requests[request_id].num_output_tokens > 10 for request_id in list(low)[:2]))
-    hits = engine.snapshot()["hit_tokens"]
     for request_id, prompt in high.items():
         engine.add(request_id, prompt, 80, options={"priority": 0})
     engine.run()
     assert {request_id: end.tokens for request_id, end in engine.finished.items()} == expected
-    assert sum(engine.requests[request_id].num_preemptions for request_id in low) > 0
-    # First come, first served would have preempted these, which came last.
-    assert sum(engine.requests[request_id].num_preemptions for request_id in high) == 0
-    assert engine.snapshot()["hit_tokens"] > hits, "what was preempted has been computed again"
+    num_low = sum(engine.requests[request_id].num_preemptions for request_id in low)
+    num_high = sum(engine.requests[request_id].num_preemptions for request_id in high)
+    # First come, first served preempts those that came last. A request that loads holds blocks, and is not preempted.
+    assert num_low > num_high
+    # What was computed before a preemption and behind it is one text in the tier.
+    engine.settle_stores()
+    engine.drop_gpu_cache()
+    longer = {f"{request_id}+": prompt + expected[request_id] for request_id, prompt in low.items()}
+    expected_longer = expected_tokens(folder, longer, **model)
+    assert engine.generate(longer) == expected_longer
+    assert all(engine.external_hit_tokens[request_id] >= 60 // BLOCK * BLOCK for request_id in longer)
     assert_at_rest(engine)
 
 
@@ -134,6 +141,35 @@ def test_drafts_beside_preemptions_failures_and_aborts_leave_the_tokens_alone(
         engine.drop_gpu_cache()
     assert sum(request.num_preemptions for request in engine.requests.values()) > 0
     assert engine.snapshot()["hit_tokens"] > 0
+    assert_at_rest(engine)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_random_lives_with_priorities_and_drafts_get_their_tokens(
+    make: Make, folder: Path, is_async: bool, seed: int, model: dict[str, Any]
+) -> None:
+    rng = random.Random(seed)
+    prompts = random_prompts(rng)
+    expected = expected_tokens(folder, prompts, max_tokens=NUM_TOKENS, **model)
+    link = {"bandwidth_gb_s": 0.001, "order": "shuffled", "fail_probability": 0.1, "seed": seed}
+    engine = make(
+        {"cpu_bytes_to_use": 2 * 30 * 6144, "staging_bytes": 8 * 6144, "host_link": link},
+        policy="priority",
+        num_drafts=3,
+        async_scheduling=is_async,
+        world_size=2,
+        **{"num_blocks": 36, **model},
+    )
+    texts = {tuple(prompt): prompt + expected[name] for name, prompt in prompts.items()}
+
+    def drafts(request_id: str, position: int, num_drafts: int) -> list[int]:
+        text = texts[tuple(engine.requests[request_id].prompt_token_ids or [])]
+        return [text[at] if at % 4 and at < len(text) else -1 for at in range(position, position + num_drafts)]
+
+    for worker in engine.workers:
+        worker.model.drafts = drafts
+    live(engine, rng, prompts, expected, f"seed {seed}")
+    assert engine.workers[0].model.num_accepted > 0
     assert_at_rest(engine)
 
 
