@@ -127,6 +127,8 @@ class EngineRunner:
             VLLM_CPU_KVCACHE_SPACE="1",
             HF_HUB_OFFLINE="1",
             VLLM_NO_USAGE_STATS="1",
+            # What vLLM's eager mode still compiles costs most of an engine's start.
+            TORCHDYNAMO_DISABLE="1",
             # OpenMP's spinning barriers cost ten times the time when other work wants the cores.
             OMP_WAIT_POLICY="passive",
             VLLM_LOGGING_LEVEL="WARNING",

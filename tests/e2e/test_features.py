@@ -26,8 +26,6 @@ STRUCTURED = {"structured_outputs": {"regex": "(ab|cde){20}"}, "max_tokens": 30}
 # The tiny tokenizer has the 256 bytes in the order of their visible stand-ins, which begin with "!".
 STRUCTURED_IDS = [ord(letter) - ord("!") for letter in "abcde"]
 SHORT = {"max_tokens": 8}
-# Nothing here is worth a compilation.
-ENVIRONMENT = {"TORCHDYNAMO_DISABLE": "1"}
 
 
 def talk() -> dict[str, Any]:
@@ -94,7 +92,6 @@ def requests_runs(runner: EngineRunner) -> tuple[Results, Results]:
             num_gpu_blocks=NUM_GPU_BLOCKS,
             max_num_seqs=8,
             options=options,
-            environment=ENVIRONMENT,
         )
 
     return results(None), results(runner.kv_config(cpu_bytes_to_use=TIER_BYTES))
@@ -225,7 +222,7 @@ def paused_run(runner: EngineRunner, tmp_path_factory: pytest.TempPathFactory) -
             },
         },
         # As it is served: with vLLM's log of the figures too.
-        environment={**ENVIRONMENT, "VLLM_LOGGING_LEVEL": "INFO"},
+        environment={"VLLM_LOGGING_LEVEL": "INFO"},
     )
 
 

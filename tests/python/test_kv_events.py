@@ -79,11 +79,7 @@ def test_blocks_that_are_loaded_stay(make: Make) -> None:
 def test_a_salt_is_told(make: Make) -> None:
     engine = make(kv_events=True)
     mirror = EventMirror(engine)
-    salted = engine.make_request("salted", PROMPTS["a"])
-    salted.cache_salt = "pepper"
-    salted.block_hashes.clear()
-    salted.update_block_hashes()
-    engine.scheduler.add_request(salted)
+    engine.add("salted", PROMPTS["a"], options={"cache_salt": "pepper"})
     engine.run()
     engine.settle_stores()
     first = next(event for event in mirror.stored if event.parent_block_hash is None)
