@@ -3,6 +3,7 @@
 
 import pytest
 from event_mirror import EventMirror, chunks_of
+from harness import prompt_of
 from scenarios import HYBRID, MODELS, PROMPTS, Make, again, store_all
 from vllm.v1.core.kv_cache_utils import maybe_convert_block_hash
 
@@ -85,6 +86,19 @@ def test_a_salt_is_told(make: Make) -> None:
     first = next(event for event in mirror.stored if event.parent_block_hash is None)
     assert first.extra_keys is not None
     assert first.extra_keys[0] == ("pepper",)
+
+
+def test_what_is_remembered_of_requests_is_bounded(make: Make) -> None:
+    engine = make({"cpu_bytes_to_use": 12 * 6144}, kv_events=True)
+    events = engine.scheduler.connector.scheduler_side._events
+    for turn in range(20):
+        engine.generate({f"{name}-{turn}": prompt_of(100 * turn + i, 100) for i, name in enumerate("abc")})
+        engine.add(f"queued-{turn}", PROMPTS["a"])
+        engine.abort(f"queued-{turn}")
+    assert not events._living
+    # As many hashes as the pool has blocks, and one request's more.
+    assert len(events._places) <= engine.spec.num_blocks + 6
+    assert len(events._ended) <= engine.spec.num_blocks
 
 
 def test_without_events_nothing_is_noted(make: Make) -> None:

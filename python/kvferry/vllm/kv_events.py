@@ -85,12 +85,13 @@ class KvEvents:
     def unfollow(self, request: "Request") -> None:
         """End it; any number of times."""
         living = self._living.pop(request.request_id, None)
-        if living is None:
+        num_placed = self._place_hashes(*living) if living is not None else 0
+        if living is None or num_placed == 0:
             return
-        num_hashes = self._place_hashes(*living)
-        self._ended.append((living[0], num_hashes))
-        self._num_ended_hashes += num_hashes
+        self._num_ended_hashes += num_placed
+        self._ended.append((living[0], num_placed))
         while self._num_ended_hashes > self._num_blocks and len(self._ended) > 1:
+            self._num_ended_hashes -= self._ended[0][1]
             self._forget(*self._ended.popleft())
 
     def take(self) -> list[KVCacheEvent]:
@@ -114,13 +115,14 @@ class KvEvents:
         return events
 
     def _place_hashes(self, request: "Request", first: int) -> int:
+        if not request.num_computed_tokens:  # what is queued has stored nothing, and may be much
+            return first
         hashes = request.block_hashes
         for index in range(first, len(hashes)):
             self._places[hashes[index]] = _Place(request, index)
         return len(hashes)
 
     def _forget(self, request: "Request", num_hashes: int) -> None:
-        self._num_ended_hashes -= num_hashes
         for block_hash in request.block_hashes[:num_hashes]:
             place = self._places.get(block_hash)
             if place is not None and place.request is request:
