@@ -60,7 +60,7 @@ class Kind:
 
 KINDS = (
     # Every life is to store its blocks, as with the others; the rest is the default.
-    Kind("kvferry", "KvFerryConnector", "kvferry.vllm", {"admission": "always"}),
+    Kind("kvferry", "KvFerryConnector", "kvferry.vllm", {"admission": "always", "min_load_tokens": 0}),
     Kind("SimpleCPUOffload", "SimpleCPUOffloadConnector", None),
     Kind("Offloading", "OffloadingConnector", None),
 )

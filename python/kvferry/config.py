@@ -78,6 +78,9 @@ class KvFerryConfig:
         as the rule that would have hit most says. One with free slots stores all.
     max_awaited_share
         Share of the tier, from 0 to 1, that is kept for queued requests at most; 0: nothing is.
+    min_load_tokens
+        Tokens below which a request's prefix is computed and not loaded. None: measured, so that no load takes longer
+        than the computation.
     share_loads
         Whether a request waits, for a second at most, for another one's load of the same prefix. As a child of
         ``MultiConnector`` none does.
@@ -104,6 +107,7 @@ class KvFerryConfig:
     eviction: str = "adaptive"
     admission: str = "adaptive"
     max_awaited_share: float = 0.25
+    min_load_tokens: int | None = None
     share_loads: bool = True
     host_link: HostLink | None = None
 
@@ -138,6 +142,7 @@ class KvFerryConfig:
             "eviction": one_of(_WHERE, EVICTIONS, "leave the key out for 'adaptive'"),
             "admission": one_of(_WHERE, ADMISSIONS, "leave the key out for 'adaptive'"),
             "max_awaited_share": _read_share,
+            "min_load_tokens": _read_tokens,
             "share_loads": _read_flag,
             "host_link": _read_host_link,
         }
@@ -304,6 +309,14 @@ def _read_node(key: str, value: object) -> int:
 
 def _read_size_or_zero(key: str, value: object) -> int:
     return 0 if sizes.parse_size(value) == 0 else _read_size(key, value)
+
+
+def _read_tokens(key: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
+        raise _bad_value(
+            key, value, "a number of tokens, 0 or more", f"set {key} 0 to load everything, or leave it out"
+        )
+    return value
 
 
 def _read_rate(key: str, value: object) -> int:

@@ -155,6 +155,13 @@ def test_flag_is_true_or_false(value: object) -> None:
     assert "true or false" in message_of(allow_smaller_tier=value)
 
 
+@pytest.mark.parametrize("value", [-1, 2**31, 1.5, "64", True, None])
+def test_number_of_tokens_that_is_none_is_refused(value: object) -> None:
+    assert read().min_load_tokens is None
+    assert read(min_load_tokens=0).min_load_tokens == 0
+    assert "a number of tokens, 0 or more" in message_of(min_load_tokens=value)
+
+
 @pytest.mark.parametrize("value", [0, 0.25, 1])
 def test_share_of_awaited_blocks_is_read(value: float) -> None:
     assert read(max_awaited_share=value).max_awaited_share == value

@@ -24,7 +24,7 @@ def kvferry(**extra: Any) -> dict[str, Any]:
         "kv_connector": "KvFerryConnector",
         "kv_connector_module_path": "kvferry.vllm",
         "kv_role": "kv_both",
-        "kv_connector_extra_config": {"cpu_bytes_to_use": "16MiB", **extra},
+        "kv_connector_extra_config": {"cpu_bytes_to_use": "16MiB", "min_load_tokens": 0, **extra},
     }
 
 

@@ -76,7 +76,11 @@ def test_as_a_child_of_multi_connector_nobody_waits(make: Make) -> None:
         "kv_connector": "KvFerryConnector",
         "kv_connector_module_path": "kvferry.vllm",
         "kv_role": "kv_both",
-        "kv_connector_extra_config": {"cpu_bytes_to_use": "16MiB", "host_link": {"latency_us": 3000}},
+        "kv_connector_extra_config": {
+            "cpu_bytes_to_use": "16MiB",
+            "min_load_tokens": 0,
+            "host_link": {"latency_us": 3000},
+        },
     }
     engine = make({"connectors": [child]}, connector="MultiConnector", connector_module=None)
     assert isinstance(engine.scheduler.connector, MultiConnector)

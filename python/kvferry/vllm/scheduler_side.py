@@ -13,6 +13,7 @@ from kvferry import _core
 from kvferry.config import KvFerryConfig
 from kvferry.sizes import format_size
 from kvferry.vllm import kv_events, preflight, topology
+from kvferry.vllm.load_choice import LoadChoice
 from kvferry.vllm.metadata import KvFerryMetadata
 from kvferry.vllm.stats import SCHEDULER_KEYS, KvFerryStats, StatsSource
 
@@ -110,6 +111,7 @@ class SchedulerSide:
         self._num_slots = 0  # that are ready on every rank
         # Of requests whose load has begun; see `num_new_matched_tokens`.
         self._load_ends: dict[str, _LoadEnd] = {}
+        self._choice = LoadChoice(config.min_load_tokens, is_async=bool(vllm_config.scheduler_config.async_scheduling))
         self._stats = StatsSource(lambda: self.engine.snapshot() | {"max_slots": max_slots}, SCHEDULER_KEYS)
         self.take_stats: Callable[[], KvFerryStats | None] = self._stats.take
         self._lookup = self.engine.lookup
@@ -157,11 +159,15 @@ class SchedulerSide:
         if load_end is _LoadEnd.PUT_OFF or request.skip_reading_prefix_cache:
             return 0, False
         num_tokens = self._lookup(request.request_id, request.block_hashes, num_computed_tokens, request.num_tokens)
+        if num_tokens and not self._choice.is_worth(request.request_id, num_tokens):
+            return 0, False
         return num_tokens, bool(num_tokens)
 
     def on_allocated(self, request: "Request", blocks: "KVCacheBlocks", num_external_tokens: int) -> None:
         """Begin the load of `num_external_tokens` tokens into the request's blocks, if it is any."""
+        self._choice.forget(request.request_id)
         if num_external_tokens:
+            self._choice.on_load_begun(request.request_id, num_external_tokens)
             self._load_ends[request.request_id] = _LoadEnd.NONE_YET
         else:
             self._load_ends.pop(request.request_id, None)
@@ -169,6 +175,8 @@ class SchedulerSide:
 
     def build_metadata(self, scheduler_output: "SchedulerOutput") -> KvFerryMetadata:
         """Plan a step."""
+        cached = scheduler_output.scheduled_cached_reqs
+        self._choice.on_step(scheduler_output.total_num_scheduled_tokens, bool(cached.req_ids))
         return KvFerryMetadata(self._build_plan(scheduler_output))
 
     def on_worker_output(self, output: "KVConnectorOutput") -> None:
@@ -180,6 +188,8 @@ class SchedulerSide:
             if request_id in self._load_ends:
                 self._load_ends[request_id] = _LoadEnd.FAILED
         ended, stale = self._fold(metadata.reports)
+        for request_id in ended:
+            self._choice.on_load_ended(request_id, self._load_ends.get(request_id) is _LoadEnd.NONE_YET)
         if self.engine.num_slots != self._num_slots:
             self._note_growth()
         if ended or stale:
@@ -195,6 +205,8 @@ class SchedulerSide:
     def on_finished(self, request: "Request") -> None:
         """Release what a request holds; any number of times."""
         self._load_ends.pop(request.request_id, None)
+        self._choice.forget(request.request_id)
+        self._choice.on_load_ended(request.request_id, succeeded=False)
         self.engine.on_finished(request.request_id)
         if self._events is not None:
             self._events.unfollow(request)
