@@ -52,8 +52,8 @@ class ToySpec:
     ----------
     num_blocks, block_size
         Of the GPU pool (vLLM keeps block 0 for itself), and tokens of a block.
-    num_layers, layer_time_s
-        Of the toy model, and how long it takes over each: time for what goes on beside a forward.
+    num_layers, layer_time_s, token_time_s
+        Of the toy model, and how long it takes over each, and over a token: time for what goes on beside a forward.
     layer_pattern, sliding_window, chunk_size
         Kinds of layers, repeated over the model: ``"f"`` attends to the whole prefix, ``"w"`` to the last
         `sliding_window` tokens, ``"c"`` to those since the last multiple of `chunk_size`; ``"m"`` to the whole prefix,
@@ -90,6 +90,7 @@ class ToySpec:
     block_size: int = 16
     num_layers: int = 3
     layer_time_s: float = 0.0
+    token_time_s: float = 0.0
     layer_pattern: str = "f"
     sliding_window: int = 40
     chunk_size: int = 64

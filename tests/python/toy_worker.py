@@ -93,6 +93,7 @@ class ToyWorker:
 
         def forward() -> None:
             sampled.extend(self.model.forward(output, computed))
+            time.sleep(self._spec.token_time_s * output.total_num_scheduled_tokens)
             self._visit_layers()
 
         result = ModelRunnerOutput(

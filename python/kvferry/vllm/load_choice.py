@@ -4,14 +4,25 @@
 import math
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 # How many points a line is drawn from at least, and how much one counts beside the next: two hundred at most.
 _LEAST_POINTS = 16
 _DECAY = 0.995
+# Standard errors that a token's cost has to be from 0 to be believed.
+_LEAST_CERTAINTY = 5
 # A step that took longer was a pause, or tells nothing of a GPU.
 _LONGEST_STEP_S = 2.0
 # Of the requests whose load is not worth it, one in so many loads all the same: what is measured has to stay true.
 _TRIAL = 16
+
+
+class Fit(NamedTuple):
+    """A straight line: how steep, how high at 0, and the standard error of the former."""
+
+    slope: float
+    height: float
+    error: float
 
 
 class Line:
@@ -19,28 +30,22 @@ class Line:
 
     def __init__(self) -> None:
         self.num_points = 0
-        self._sums = (0.0, 0.0, 0.0, 0.0, 0.0)  # of the weights, x, y, x * x, x * y
+        self._sums = (0.0,) * 6  # of the weights, x, y, x * x, x * y, y * y
 
     def add(self, x: float, y: float) -> None:
         """Add a point."""
         self.num_points += 1
-        self._sums = tuple(_DECAY * s + v for s, v in zip(self._sums, (1.0, x, y, x * x, x * y), strict=True))  # type: ignore[assignment]
+        self._sums = tuple(_DECAY * s + v for s, v in zip(self._sums, (1.0, x, y, x * x, x * y, y * y), strict=True))
 
-    def fit(self) -> tuple[float, float] | None:
-        """Its slope and its height at 0, neither below 0. Points of one x alone: through 0. None: too few."""
-        if self.num_points < _LEAST_POINTS:
-            return None
-        weight, x, y, xx, xy = self._sums
+    def fit(self) -> Fit | None:
+        """The line; None: too few points, or all of nearly one x."""
+        weight, x, y, xx, xy, yy = self._sums
         spread = weight * xx - x * x
-        if spread <= 1e-6 * x * x:
-            return (y / x if x else 0.0), 0.0
+        if self.num_points < _LEAST_POINTS or spread <= 1e-6 * x * x:
+            return None
         slope = (weight * xy - x * y) / spread
-        height = (y - slope * x) / weight
-        if slope <= 0:
-            return 0.0, y / weight
-        if height <= 0:
-            return xy / xx, 0.0
-        return slope, height
+        residue = max(0.0, weight * yy - y * y - slope * slope * spread)
+        return Fit(slope, (y - slope * x) / weight, math.sqrt(residue / spread / weight))
 
 
 class LoadChoice:
@@ -79,10 +84,12 @@ class LoadChoice:
         if self._fixed is not None:
             return self._fixed
         computing, loading = self._steps.fit(), self._loads.fit()
-        if computing is None or loading is None:
+        # Steps that are nearly alike do not tell what a token costs.
+        if computing is None or loading is None or computing.slope < _LEAST_CERTAINTY * computing.error:
             return 0
-        gain = computing[0] - loading[0]
-        return loading[1] / gain if gain > 0 else math.inf
+        slope, height = max(0.0, loading.slope), max(0.0, loading.height)
+        gain = computing.slope - slope
+        return height / gain if gain > 0 else math.inf
 
     def is_worth(self, request_id: str, num_tokens: int) -> bool:
         """Whether the request is to load that many tokens: one answer until `forget`."""
