@@ -13,6 +13,7 @@
 #include <functional>
 #include <optional>
 #include <unordered_map>
+#include <utility>
 
 namespace kvferry::connector {
 
