@@ -30,7 +30,7 @@ class Line:
 
     def __init__(self) -> None:
         self.num_points = 0
-        self._sums = (0.0,) * 6  # of the weights, x, y, x * x, x * y, y * y
+        self._sums: tuple[float, ...] = (0.0,) * 6  # of the weights, x, y, x * x, x * y, y * y
 
     def add(self, x: float, y: float) -> None:
         """Add a point."""
