@@ -203,9 +203,16 @@ class Engine:
             num_steps += 1
         return {"num_steps": num_steps}
 
-    def reset_prefix_cache(self) -> dict[str, Any]:
-        """Empty the engine's own cache; the tier stays."""
-        return {"done": bool(self.llm.reset_prefix_cache())}
+    def reset_prefix_cache(self, patience_s: float = 0.0) -> dict[str, Any]:
+        """Empty the engine's own cache; the tier stays.
+
+        vLLM refuses as long as a block is held, as connectors do for their stores that are not kvferry; it is asked
+        again for `patience_s` seconds.
+        """
+        deadline = time.monotonic() + patience_s
+        while not (done := bool(self.llm.reset_prefix_cache())) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return {"done": done}
 
     def inspect(self) -> dict[str, Any]:
         """Blocks of the engine's pool, and the connector's own account of the tier and its transfers."""

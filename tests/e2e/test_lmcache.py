@@ -17,6 +17,8 @@ NUM_PROMPTS = 6
 # vLLM computes at least the last token of a prompt itself.
 WHOLE_HITS = NUM_PROMPTS * (PROMPT_TOKENS // CHUNK_TOKENS) * CHUNK_TOKENS
 ENGINE: dict[str, Any] = {"num_gpu_blocks": 200}
+# LMCache's connector holds blocks until they are stored.
+EMPTY_ENGINE = {"op": "reset_prefix_cache", "patience_s": 30}
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +62,7 @@ def test_hits_come_from_our_l2(
     with lmcache_server(tmp_path / "log", mode, adapter_params={"capacity": "256MiB"}) as server:
         emptied = {"op": "empty_lmcache_l1", "url": server.url}
         first, done, left, again = run(
-            engines, server, mode, generate(prompts), {"op": "reset_prefix_cache"}, emptied, generate(prompts)
+            engines, server, mode, generate(prompts), EMPTY_ENGINE, emptied, generate(prompts)
         )
         assert (done, left) == ({"done": True}, {"num_left": 0})
         assert num_tokens_from_tier(first) == 0
@@ -99,7 +101,7 @@ def test_lmcaches_own_eviction_is_obeyed(
         emptied = {"op": "empty_lmcache_l1", "url": server.url}
         evicted = {"op": "await_metric", "url": server.url, "name": "lmcache_mp_l2_evicted_objects_chunks"}
         first, _, _, _, again = run(
-            engines, server, "auto", generate(prompts), {"op": "reset_prefix_cache"}, emptied, evicted,
+            engines, server, "auto", generate(prompts), EMPTY_ENGINE, emptied, evicted,
             generate(prompts, submit="one_by_one"),
         )  # fmt: skip
         assert first["tokens"] == again["tokens"] == expected
