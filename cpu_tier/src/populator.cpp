@@ -108,6 +108,8 @@ struct PopulateChunk {
 }  // namespace
 
 struct Populator::Team {
+  explicit Team(std::uint32_t num_threads) : arena(static_cast<int>(num_threads)) {}
+
   tbb::task_arena arena;
 };
 
@@ -115,7 +117,7 @@ Populator::Populator(MemoryPlacement placement, std::uint32_t num_threads)
     : placement_(std::move(placement)),
       num_threads_(std::min(num_threads == 0 ? usual_num_threads(placement_) : num_threads,
                             static_cast<std::uint32_t>(tbb::info::default_concurrency()))),
-      team_(std::make_unique<Team>(tbb::task_arena(static_cast<int>(num_threads_)))) {}
+      team_(std::make_unique<Team>(num_threads_)) {}
 
 Populator::~Populator() = default;
 
