@@ -21,7 +21,7 @@ from typing import Any
 
 from fakes.stand_in import StandIn
 
-from .feature_operations import ask, await_figure, follow_up, pause_while_loading, reset_caches
+from .feature_operations import ask, await_figure, follow_up, pause_while_loading
 from .lmcache_server import await_metric, empty_l1
 from .storm import storm
 from .worker_death import kill_worker_during_transfer
@@ -203,16 +203,18 @@ class Engine:
             num_steps += 1
         return {"num_steps": num_steps}
 
-    def reset_prefix_cache(self, patience_s: float = 0.0) -> dict[str, Any]:
-        """Empty the engine's own cache; the tier stays.
+    def reset_prefix_cache(self, reset_connector: bool = False, patience_s: float = 0.0) -> dict[str, Any]:
+        """Empty the engine's own cache, and the tier if so told.
 
         vLLM refuses as long as a block is held, as connectors do for their stores that are not kvferry; it is asked
         again for `patience_s` seconds.
         """
         deadline = time.monotonic() + patience_s
-        while not (done := bool(self.llm.reset_prefix_cache())) and time.monotonic() < deadline:
+        while True:
+            done = bool(self.llm.reset_prefix_cache(reset_connector=reset_connector))
+            if done or time.monotonic() >= deadline:
+                return {"done": done}
             time.sleep(0.05)
-        return {"done": done}
 
     def inspect(self) -> dict[str, Any]:
         """Blocks of the engine's pool, and the connector's own account of the tier and its transfers."""
@@ -335,7 +337,6 @@ OPERATIONS: dict[str, Callable[..., dict[str, Any]]] = {
     "ask": ask,
     "await_figure": await_figure,
     "follow_up": follow_up,
-    "reset_caches": reset_caches,
     "pause_while_loading": pause_while_loading,
     "empty_lmcache_l1": empty_l1,
     "await_metric": await_metric,

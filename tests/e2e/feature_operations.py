@@ -53,7 +53,7 @@ def follow_up(engine: Engine, prompt: list[int], more: list[int], sampling: dict
     """Complete a prompt, lose the engine's own cache, and go on behind the completion; drafts are counted."""
     first = ask(engine, [prompt], sampling)
     await_figure(engine, "vllm:kvferry_stores_in_flight", 0, most=0)
-    reset_caches(engine, reset_connector=False)
+    engine.reset_prefix_cache()
     text = prompt + first["tokens"][0][0]
     second = ask(engine, [text + more], sampling)
     drafts = {"accepted": 0, "proposed": 0}
@@ -77,11 +77,6 @@ def await_figure(engine: Engine, name: str, least: float, most: float = math.inf
             return {"value": value}
         assert time.monotonic() < deadline, f"{name} is {value} after {DEADLINE_S} s"
         time.sleep(0.02)
-
-
-def reset_caches(engine: Engine, reset_connector: bool) -> dict[str, Any]:
-    """Empty the engine's own cache, and the tier if so told."""
-    return {"done": bool(engine.llm.reset_prefix_cache(reset_connector=reset_connector))}
 
 
 def pause_while_loading(

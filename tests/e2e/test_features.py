@@ -18,8 +18,8 @@ TIER_BYTES = 128 << 20
 PROMPT_TOKENS = 300
 NUM_HIT_TOKENS = PROMPT_TOKENS // BLOCK_TOKENS * BLOCK_TOKENS
 
-LOSE = {"op": "reset_caches", "reset_connector": False}
-LOSE_ALL = {"op": "reset_caches", "reset_connector": True}
+LOSE = {"op": "reset_prefix_cache"}
+LOSE_ALL = {"op": "reset_prefix_cache", "reset_connector": True}
 SAMPLED = {"n": 3, "temperature": 1.0, "seed": 7, "max_tokens": 12}
 LOGPROBS = {"prompt_logprobs": 0, "max_tokens": 4}
 STRUCTURED = {"structured_outputs": {"regex": "(ab|cde){20}"}, "max_tokens": 30}

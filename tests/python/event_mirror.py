@@ -32,19 +32,15 @@ class EventMirror:
             held = self.held[event.group_idx]
             if isinstance(event, BlockStored):
                 self.stored.append(event)
-                _expect(held.isdisjoint(event.block_hashes), "stored twice", event)
+                assert held.isdisjoint(event.block_hashes), f"stored twice: {event}"
                 held.update(event.block_hashes)
             elif isinstance(event, BlockRemoved):
-                _expect(held.issuperset(event.block_hashes), "removed and was not there", event)
+                assert held.issuperset(event.block_hashes), f"removed and was not there: {event}"
                 held.difference_update(event.block_hashes)
 
     def num_held(self) -> int:
         """Blocks of all groups."""
         return sum(map(len, self.held.values()))
-
-
-def _expect(holds: bool, what: str, event: object) -> None:
-    assert holds, f"{what}: {event}"
 
 
 def chunks_of(tokens: Iterable[int], size: int) -> list[list[int]]:

@@ -3,6 +3,7 @@
 
 import random
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -79,11 +80,11 @@ def test_preempted_for_a_higher_priority_and_resumed_gives_the_same_tokens(
 # Speculative decoding
 
 
-def propose_from(engine: ToyEngine, texts: dict[str, list[int]]) -> None:
-    """Let the ranks propose what is in `texts` (prompt and output by request id), with every fourth token wrong."""
+def propose_from(engine: ToyEngine, text_of: Callable[[str], list[int]]) -> None:
+    """Let the ranks propose a request's text (prompt and output, by its id), with every fourth token wrong."""
 
     def drafts(request_id: str, position: int, num_drafts: int) -> list[int]:
-        text = texts[request_id[0]]
+        text = text_of(request_id)
         return [text[at] if at % 4 and at < len(text) else -1 for at in range(position, position + num_drafts)]
 
     for worker in engine.workers:
@@ -102,7 +103,7 @@ def test_only_accepted_drafts_are_stored(
     longer = {f"{request_id}+": [*text[:-1], 7] for request_id, text in texts.items()}
     expected_longer = expected_tokens(folder, longer, max_tokens=8, **model)
     engine = make(num_drafts=3, async_scheduling=is_async, world_size=world_size, **model)
-    propose_from(engine, texts)
+    propose_from(engine, lambda request_id: texts[request_id[0]])
     assert engine.generate(PROMPTS, max_tokens=num_tokens) == expected
     assert engine.workers[0].model.num_accepted > 0
     assert engine.workers[0].model.num_rejected > 0
@@ -126,7 +127,8 @@ def test_drafts_beside_preemptions_failures_and_aborts_leave_the_tokens_alone(
     expected = expected_tokens(folder, prompts, max_tokens=70, **model)
     link = {"fail_probability": 0.1, "bandwidth_gb_s": 0.01, "seed": 5}
     engine = make({"host_link": link}, num_drafts=3, async_scheduling=is_async, **{**model, "num_blocks": 34})
-    propose_from(engine, {request_id: prompt + expected[request_id] for request_id, prompt in prompts.items()})
+    texts = {request_id: prompt + expected[request_id] for request_id, prompt in prompts.items()}
+    propose_from(engine, lambda request_id: texts[request_id[0]])
     for turn in range(4):
         ids = {f"{request_id}{turn}": prompt for request_id, prompt in prompts.items()}
         for request_id, prompt in ids.items():
@@ -161,13 +163,7 @@ def test_random_lives_with_priorities_and_drafts_get_their_tokens(
         **{"num_blocks": 36, **model},
     )
     texts = {tuple(prompt): prompt + expected[name] for name, prompt in prompts.items()}
-
-    def drafts(request_id: str, position: int, num_drafts: int) -> list[int]:
-        text = texts[tuple(engine.requests[request_id].prompt_token_ids or [])]
-        return [text[at] if at % 4 and at < len(text) else -1 for at in range(position, position + num_drafts)]
-
-    for worker in engine.workers:
-        worker.model.drafts = drafts
+    propose_from(engine, lambda request_id: texts[tuple(engine.requests[request_id].prompt_token_ids or [])])
     live(engine, rng, prompts, expected, f"seed {seed}")
     assert engine.workers[0].model.num_accepted > 0
     assert_at_rest(engine)
