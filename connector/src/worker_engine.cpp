@@ -130,6 +130,7 @@ class WorkerEngine::Impl {
   }
   [[nodiscard]] std::vector<std::string> collect();
   [[nodiscard]] std::string take_report();
+  [[nodiscard]] std::vector<TransferTiming> take_timings() { return std::exchange(timings_, {}); }
 
   /// The engine's compute stream; the engine names the same one in almost every step.
   gpu::Stream& compute(std::uintptr_t native_handle) {
@@ -189,6 +190,7 @@ class WorkerEngine::Impl {
   /// Transfers that the transfer engine still owes an end.
   std::uint64_t num_under_way_ = 0;
   std::vector<FailureNotice> notices_;
+  std::vector<TransferTiming> timings_;
   StepReport report_;
 };
 
@@ -326,6 +328,9 @@ std::vector<std::string> WorkerEngine::Impl::collect() {
   if (num_under_way_ == 0) return failed;
   for (transfer::Completion& completion : engine_->poll()) {
     --num_under_way_;
+    if (completion.outcome == transfer::TransferOutcome::kDone && timings_.size() < kMaxTimings) {
+      timings_.push_back({completion.kind, completion.queue_time, completion.device_time});
+    }
     const EndedAs outcome = completion.outcome == transfer::TransferOutcome::kDone ? EndedAs::kDone
                             : completion.outcome == transfer::TransferOutcome::kFailed
                                 ? EndedAs::kFailed
@@ -425,6 +430,8 @@ const std::vector<std::string>& WorkerEngine::arena_warnings() const {
   return impl_->arena().warnings();
 }
 transfer::TransferStats WorkerEngine::stats() const { return impl_->engine().stats(); }
+
+std::vector<TransferTiming> WorkerEngine::take_timings() { return impl_->take_timings(); }
 
 std::string WorkerEngine::copy_paths_text() const { return impl_->engine().copy_paths_text(); }
 

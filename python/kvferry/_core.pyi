@@ -224,6 +224,10 @@ class WorkerEngine:
         """
         The encoded report of everything since the last call; empty when there is nothing to say.
         """
+    def take_timings(self) -> dict[str, list[float]]:
+        """
+        How long the transfers took that were seen to succeed since the last call, by 'queue_seconds' (until the first copy) or 'device_seconds', '/', and 'store' or 'load'; a figure each.
+        """
     def unsafe_copy_slot(
         self, source: typing.SupportsInt | typing.SupportsIndex, to: typing.SupportsInt | typing.SupportsIndex
     ) -> None:

@@ -298,6 +298,22 @@ void bind_worker_engine(py::module_& module) {
             return out;
           },
           "Counters since the start and levels of now.")
+      .def(
+          "take_timings",
+          [](WorkerEngine& engine) {
+            using Seconds = std::chrono::duration<double>;
+            std::map<std::string, std::vector<double>> out;
+            for (const connector::TransferTiming& timing : engine.take_timings()) {
+              const std::string kind =
+                  timing.kind == transfer::TransferKind::kStore ? "store" : "load";
+              out["queue_seconds/" + kind].push_back(Seconds(timing.queue_time).count());
+              out["device_seconds/" + kind].push_back(Seconds(timing.device_time).count());
+            }
+            return out;
+          },
+          "How long the transfers took that were seen to succeed since the last call, by "
+          "'queue_seconds' (until the first copy) or 'device_seconds', '/', and 'store' or 'load'; "
+          "a figure each.")
       .def("close", &WorkerEngine::close, py::call_guard<py::gil_scoped_release>(),
            "Refuses new work and waits for what runs. Idempotent. Raises TimeoutError.")
       .def(

@@ -18,7 +18,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stats, "PERIOD_S", 0.0)
 
 
-def told(engine: ToyEngine) -> dict[str, float]:
+def told(engine: ToyEngine) -> dict[str, Any]:
     """Join what all sides have told, as the process does that logs it."""
     total = KvFerryStats()
     for data in engine.connector_stats:
@@ -30,7 +30,8 @@ def test_every_key_is_of_a_metric() -> None:
     for key in (*SCHEDULER_KEYS.values(), *(f"{key}/0" for key in RANK_KEYS.values())):
         assert bool(metric_of(key).label) == ("/" in key)
     assert set(stats.LOGGED_KEYS) <= set(SCHEDULER_KEYS.values())
-    assert {key.partition("/")[0] for key in (*SCHEDULER_KEYS.values(), *RANK_KEYS.values())} == set(METRICS)
+    told_as_figures = {name for name, metric in METRICS.items() if metric.kind is not Histogram}
+    assert {key.partition("/")[0] for key in (*SCHEDULER_KEYS.values(), *RANK_KEYS.values())} == told_as_figures
 
 
 def test_the_core_has_a_figure_for_every_key(make: Make) -> None:
@@ -58,6 +59,11 @@ def test_figures_of_all_sides_reach_the_log(make: Make, is_async: bool) -> None:
         assert figures[f"rank_loaded_bytes/{rank}"] == 6 * slot_bytes
         assert figures[f"rank_stored_bytes/{rank}"] == figures["stored_blocks"] * slot_bytes
         assert figures[f"rank_ready_blocks/{rank}"] == figures["tier_ready_blocks"] == figures["tier_size_blocks"]
+    for key in ("queue_seconds", "device_seconds"):
+        assert len(figures[f"{key}/load"]) == 2, "one load on each rank"
+        assert len(figures[f"{key}/store"]) >= 2
+        assert all(0 <= seconds < 60 for kind in ("load", "store") for seconds in figures[f"{key}/{kind}"])
+    assert min(figures["device_seconds/load"]) > 0
     states = [figures[key] for key in SCHEDULER_KEYS.values() if key.startswith("tier_blocks/") and key in figures]
     assert sum(states) == figures["tier_ready_blocks"]
 
@@ -94,10 +100,14 @@ def test_end_of_the_copies_that_were_told_of_is_told_at_once() -> None:
 
 def test_figures_of_ranks_and_intervals_join() -> None:
     first = KvFerryStats(data={"stored_blocks": 2, "tier_blocks/free": 9, "rank_stored_bytes/0": 5})
+    seen = [0.5]
+    first.data["queue_seconds/load"] = seen
     later = KvFerryStats(data={"stored_blocks": 3, "tier_blocks/free": 4, "rank_stored_bytes/1": 6})
+    later.data["queue_seconds/load"] = [0.25, 0.1]
     joined = KvFerryConnector.build_kv_connector_stats(first.to_dict()).aggregate(later)
     expected = {"stored_blocks": 5, "tier_blocks/free": 4, "rank_stored_bytes/0": 5, "rank_stored_bytes/1": 6}
-    assert joined.data == expected
+    assert joined.data == {**expected, "queue_seconds/load": [0.5, 0.25, 0.1]}
+    assert seen == [0.5], "it is the teller's"
     assert joined.reduce() == {"stored_blocks": 5, "tier_blocks/free": 4}
     assert not joined.is_empty()
     joined.reset()
@@ -122,6 +132,10 @@ def test_prometheus_has_every_metric_of_every_engine(make: Make) -> None:
     assert value("vllm:kvferry_tier_ready_blocks", 1) == 7
     assert value("vllm:kvferry_skipped_blocks_total", 1, reason="ring") == 2
     assert value("vllm:kvferry_rank_stored_bytes_total", 1, rank="3") == 100
+    metrics.observe({"device_seconds/load": [0.002, 0.02, 2.0]}, 1)
+    assert value("vllm:kvferry_device_seconds_count", 1, kind="load") == 3
+    assert value("vllm:kvferry_device_seconds_sum", 1, kind="load") == pytest.approx(2.022)
+    assert value("vllm:kvferry_device_seconds_bucket", 1, kind="load", le="0.03") == 2
 
 
 def test_ranks_tell_of_a_request_when_it_ends(make: Make) -> None:

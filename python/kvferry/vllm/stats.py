@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from prometheus_client import Counter, Gauge
+from prometheus_client import Counter, Gauge, Histogram
 from vllm.config import VllmConfig
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import (
     KVConnectorPromMetrics,
@@ -29,7 +29,7 @@ class Metric(NamedTuple):
     Attributes
     ----------
     kind
-        `Counter` or `Gauge`.
+        `Counter`, `Gauge` or `Histogram`.
     documentation
         As ``/metrics`` shows it.
     label
@@ -50,6 +50,7 @@ METRICS = {
     "skipped_blocks": Metric(Counter, "Blocks that were not stored when they might have been.", "reason"),
     "failed_stores": Metric(Counter, "Stores that failed on a rank."),
     "failed_loads": Metric(Counter, "Loads that failed on a rank; their tokens are computed, or the request fails."),
+    "load_waits": Metric(Counter, "Requests that waited for another one's load of the same prefix."),
     "stale_reports": Metric(Counter, "Words of ranks about what no request waits for any more; dropped."),
     "policy_switches": Metric(Counter, "How often an adaptive tier changed its rule."),
     "tier_blocks": Metric(Gauge, "Slots of the tier by state; aborted and quarantined are not reused yet.", "state"),
@@ -61,6 +62,8 @@ METRICS = {
     "stores_in_flight": Metric(Gauge, "Stores under way."),
     "loads_in_flight": Metric(Gauge, "Loads under way."),
     "backlog_blocks": Metric(Gauge, "Blocks that wait for their turn to be stored."),
+    "queue_seconds": Metric(Histogram, "How long a transfer waited for its first copy, on each rank.", "kind"),
+    "device_seconds": Metric(Histogram, "Device time of a transfer's copies, on each rank.", "kind"),
     "rank_stored_bytes": Metric(Counter, "Bytes that a rank copied to host memory.", "rank"),
     "rank_loaded_bytes": Metric(Counter, "Bytes that a rank copied back.", "rank"),
     "rank_failed_transfers": Metric(Counter, "Transfers that failed on a rank.", "rank"),
@@ -85,6 +88,7 @@ SCHEDULER_KEYS = {
     "skipped_reallocated": "skipped_blocks/reallocated",
     "failed_stores": "failed_stores",
     "failed_loads": "failed_loads",
+    "load_waits": "load_waits",
     "stale_reports": "stale_reports",
     "num_rule_switches_total": "policy_switches",
     "num_free": "tier_blocks/free",
@@ -116,6 +120,9 @@ RANK_KEYS = {
     "huge_page_ratio": "rank_huge_page_ratio",
 }
 
+# From one copy call of some blocks to a prompt of a million tokens over a busy link.
+SECONDS_BUCKETS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+
 # Levels that come back to 0 in a step that may be the engine's last for long.
 _PASSING = ("num_stores_in_flight", "num_loads_in_flight", "in_flight_bytes", "queued_bytes")
 
@@ -139,7 +146,7 @@ def metric_of(key: str) -> Metric:
 
 
 class KvFerryStats(KVConnectorStats):
-    """Figures by key: of counters what came to them, of gauges what they are."""
+    """Figures by key: of counters what came to them, of gauges what they are, of histograms a list of what was seen."""
 
     def reset(self) -> None:
         """Forget all."""
@@ -148,12 +155,17 @@ class KvFerryStats(KVConnectorStats):
     def aggregate(self, other: KVConnectorStats) -> "KvFerryStats":
         """Add what came later, or from another rank."""
         for key, value in other.data.items():
-            self.data[key] = value + (self.data.get(key, 0) if metric_of(key).kind is Counter else 0)
+            kind = metric_of(key).kind
+            if kind is Gauge or key not in self.data:
+                self.data[key] = value
+            else:
+                self.data[key] = self.data[key] + value
         return self
 
     def reduce(self) -> dict[str, int | float]:
         """Return what the log line has: all, if it would be empty."""
-        return {key: self.data[key] for key in LOGGED_KEYS if key in self.data} or dict(self.data)
+        main = {key: self.data[key] for key in LOGGED_KEYS if key in self.data}
+        return main or {key: value for key, value in self.data.items() if metric_of(key).kind is not Histogram}
 
     def is_empty(self) -> bool:
         """Whether there is nothing to tell."""
@@ -171,11 +183,20 @@ class StatsSource:
         From their names to keys.
     label
         Behind each key; empty for none.
+    take_timings
+        Takes what histograms have seen since the last call, by key.
 
     """
 
-    def __init__(self, read: Callable[[], Mapping[str, float]], keys: Mapping[str, str], label: str = "") -> None:
+    def __init__(
+        self,
+        read: Callable[[], Mapping[str, float]],
+        keys: Mapping[str, str],
+        label: str = "",
+        take_timings: Callable[[], Mapping[str, list[float]]] = dict,
+    ) -> None:
         self._read = read
+        self._take_timings = take_timings
         self._keys = {name: f"{key}/{label}" if label else key for name, key in keys.items()}
         self._last: dict[str, float] = {}
         self._due = 0.0
@@ -199,7 +220,7 @@ class StatsSource:
             return None
         self._due = now + PERIOD_S
         self._is_passing = is_passing
-        data: dict[str, float] = {}
+        data: dict[str, float | list[float]] = dict(self._take_timings())
         for name, value in figures.items():
             key = self._keys.get(name)
             if key is None:
@@ -233,8 +254,12 @@ class KvFerryPromMetrics(KVConnectorPromMetrics):
         super().__init__(vllm_config, metric_types, labelnames, per_engine_labelvalues)
         self._metrics: dict[str, Any] = {}
         for name, metric in METRICS.items():
-            # Of several processes that serve one engine's metrics, the one that was told last.
-            options = {"multiprocess_mode": "mostrecent"} if metric.kind is Gauge else {}
+            options: dict[str, Any] = {}
+            if metric.kind is Gauge:
+                # Of several processes that serve one engine's metrics, the one that was told last.
+                options["multiprocess_mode"] = "mostrecent"
+            elif metric.kind is Histogram:
+                options["buckets"] = SECONDS_BUCKETS
             self._metrics[name] = metric_types[metric.kind](
                 name=f"vllm:kvferry_{name}",
                 documentation=metric.documentation,
@@ -250,7 +275,11 @@ class KvFerryPromMetrics(KVConnectorPromMetrics):
         """Record what an engine told."""
         for key, value in transfer_stats_data.items():
             child = self._child(key, engine_idx)
-            if metric_of(key).kind is Counter:
+            kind = metric_of(key).kind
+            if kind is Histogram:
+                for seen in value:
+                    child.observe(seen)
+            elif kind is Counter:
                 child.inc(value)
             else:
                 child.set(value)

@@ -42,6 +42,31 @@ TEST_F(WorkerLoadTest, EndsOnceWithItsBytesInPlace) {
   expect_content(11, 3);
 }
 
+TEST_F(WorkerLoadTest, TimingsOfWhatSucceededAreTakenOnce) {
+  start({.in_flight_blocks = 1});
+  fill_slots();
+  ASSERT_EQ(engine_->take_timings().size(), 1U) << "the store's";
+  valve_.fail_nth(Kind::kCopyH2D, 1);
+  begin_load(1, pairs(10, 0, 1));
+  collect_ends(0, 1);
+  EXPECT_TRUE(engine_->take_timings().empty()) << "of a load that failed";
+  valve_.hold(Kind::kCopyH2D);
+  begin_load(2, pairs(11, 1, 1));
+  begin_load(3, pairs(12, 2, 1));
+  constexpr auto kHeld = std::chrono::milliseconds(10);
+  std::this_thread::sleep_for(kHeld);
+  valve_.open_all();
+  collect_ends(0, 3);
+  const std::vector<TransferTiming> timings = engine_->take_timings();
+  ASSERT_EQ(timings.size(), 2U);
+  for (const TransferTiming& timing : timings) {
+    EXPECT_EQ(timing.kind, transfer::TransferKind::kLoad);
+    EXPECT_GT(timing.device_time.count(), 0);
+  }
+  EXPECT_GE(timings[1].queue_time, kHeld) << "it waited for the link";
+  EXPECT_TRUE(engine_->take_timings().empty());
+}
+
 // The new bytes would be stored under the old hash.
 TEST_F(WorkerLoadTest, ALoadWaitsForTheGathersBeforeItInTheComputeStream) {
   start({.compute = Setup::Compute::kThread});

@@ -52,6 +52,17 @@ struct WorkerOptions {
   std::chrono::nanoseconds transfer_timeout = std::chrono::seconds(300);
 };
 
+/// How long a transfer took that succeeded.
+struct TransferTiming {
+  transfer::TransferKind kind = transfer::TransferKind::kStore;
+  std::chrono::nanoseconds queue_time{0};   ///< Until its first copy was submitted.
+  std::chrono::nanoseconds device_time{0};  ///< The device's own, over all of its copies.
+};
+
+/// Transfers whose timings are kept until they are taken; of more in between, the first. A second's
+/// worth at 4 KiB per copy call of 4 us (design.md) is far below.
+inline constexpr std::size_t kMaxTimings = 4096;
+
 /// The worker side of one rank: executes the plans in order and reports. One thread at a time (the
 /// engine's worker thread); copies run on threads of its own.
 ///
@@ -119,6 +130,8 @@ class WorkerEngine {
   /// What the user is to be warned of about the host memory: for logs, a line each.
   [[nodiscard]] const std::vector<std::string>& arena_warnings() const;
   [[nodiscard]] transfer::TransferStats stats() const;
+  /// Of the transfers that collect() has seen end since the last call, kMaxTimings at most.
+  [[nodiscard]] std::vector<TransferTiming> take_timings();
   /// As TransferEngine says.
   [[nodiscard]] std::string copy_paths_text() const;
   /// Name, architecture and driver of the device, for logs.
