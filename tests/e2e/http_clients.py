@@ -37,15 +37,23 @@ class Answer:
         return {"request": self.request, "tokens": self.tokens, "best": self.best, "aborted": aborted}
 
 
-def ask(url: str, requests: list[dict[str, Any]], asked: list[tuple[int, Patience]]) -> list[Answer]:
-    """Let one client for each of `asked` ask for the request of that number, all at once."""
-    return asyncio.run(_ask(url, requests, asked))
+def ask(
+    url: str, requests: list[dict[str, Any]], asked: list[tuple[int, Patience]], engine: int | None = None
+) -> list[Answer]:
+    """Let one client for each of `asked` ask for the request of that number, all at once.
+
+    `engine` is the one of data parallel that is to answer; None: the server chooses.
+    """
+    headers = {} if engine is None else {"X-data-parallel-rank": str(engine)}
+    return asyncio.run(_ask(url, requests, asked, headers))
 
 
-async def _ask(url: str, requests: list[dict[str, Any]], asked: list[tuple[int, Patience]]) -> list[Answer]:
+async def _ask(
+    url: str, requests: list[dict[str, Any]], asked: list[tuple[int, Patience]], headers: dict[str, str]
+) -> list[Answer]:
     # A connection each, as separate programs would have, and none kept for another request.
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
-    async with httpx.AsyncClient(base_url=url, timeout=TIMEOUT_S, limits=limits) as client:
+    async with httpx.AsyncClient(base_url=url, timeout=TIMEOUT_S, limits=limits, headers=headers) as client:
         return await asyncio.gather(*(_visit(client, index, requests[index], patience) for index, patience in asked))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -24,6 +25,14 @@ WAIT_S = 60.0
 Metrics = dict[str, dict[str, float]]
 
 
+def errors_in(log: str) -> list[str]:
+    """Lines of a server's log that say that something went wrong, until it was told to end and behind it."""
+    serving, _, ending = log.partition("[shutdown] API server: shutdown triggered")
+    # When the engine has ended as it was told to, vLLM's API server may still call that an error, in its own name.
+    said = serving.splitlines() + [line for line in ending.splitlines() if not line.startswith("(APIServer")]
+    return [line for line in said if re.search(r"\bERROR\b|\bCRITICAL\b|Traceback", line)]
+
+
 class VllmServer:
     """One server, started by the constructor, which waits until it answers.
 
@@ -35,9 +44,11 @@ class VllmServer:
         ``kv_connector_extra_config``.
     arguments
         More arguments of ``vllm serve``.
+    num_ranks
+        Of all of its engines; each has a core.
     """
 
-    def __init__(self, folder: Path, tier: dict[str, Any], *arguments: str) -> None:
+    def __init__(self, folder: Path, tier: dict[str, Any], *arguments: str, num_ranks: int = 1) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
@@ -47,7 +58,7 @@ class VllmServer:
             "TIER": json.dumps(tier),
             "TMPDIR": str(folder),
             "TORCHINDUCTOR_CACHE_DIR": str(REPOSITORY / ".cache" / "torchinductor"),
-            "VLLM_CPU_OMP_THREADS_BIND": str(cores(1)[0]),
+            "VLLM_CPU_OMP_THREADS_BIND": "|".join(map(str, cores(num_ranks))),
         }
         command = [str(REPOSITORY / "examples/serve.sh"), "--host", "127.0.0.1", "--port", str(port),
             "--disable-uvicorn-access-log", *arguments,
@@ -68,21 +79,25 @@ class VllmServer:
         """Everything that it has printed."""
         return self._log.read_text(errors="replace")
 
-    def metrics(self) -> Metrics:
-        """Values by the metric's name, and by its labels but those that all have."""
+    def metrics(self, engine: int = 0) -> Metrics:
+        """Values of one engine by the metric's name, and by its labels but those that all have."""
         with urllib.request.urlopen(f"{self.url}/metrics", timeout=WAIT_S) as answer:
             text = answer.read().decode()
         found: Metrics = {}
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
+                if sample.labels.get("engine", str(engine)) != str(engine):
+                    continue
                 labels = [value for name, value in sample.labels.items() if name not in ("engine", "model_name")]
                 found.setdefault(sample.name, {})[" ".join(labels)] = sample.value
         return found
 
-    def await_metrics(self, what: str, condition: Callable[[Metrics], bool], timeout_s: float = WAIT_S) -> Metrics:
-        """Wait until the metrics meet a condition; returns them."""
+    def await_metrics(
+        self, what: str, condition: Callable[[Metrics], bool], timeout_s: float = WAIT_S, engine: int = 0
+    ) -> Metrics:
+        """Wait until an engine's metrics meet a condition; returns them."""
         deadline = time.monotonic() + timeout_s
-        while not condition(metrics := self.metrics()):
+        while not condition(metrics := self.metrics(engine)):
             assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}\n{metrics}\n{self.log()}"
             time.sleep(0.1)
         return metrics
