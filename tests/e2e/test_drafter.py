@@ -18,7 +18,7 @@ NUM_DRAFTS = 3
 def drafted_run(runner: EngineRunner, tiny_model: Path) -> dict[str, Any]:
     """The tiny model drafts for itself, so that every draft is right as long as the drafter sees its own blocks."""
     prompts = Prompts(seed=31)
-    script = {
+    script: dict[str, dict[str, Any]] = {
         "talk": {
             "op": "follow_up",
             "prompt": prompts.make(300),
