@@ -232,13 +232,18 @@ class Engine:
         return report
 
     def metrics(self) -> dict[str, Any]:
-        """What ``/metrics`` shows of kvferry: values by name, and behind a slash that of our own label."""
-        own = ("reason", "state", "rank")
+        """What ``/metrics`` shows of kvferry: values by name, and behind a slash that of our own label.
+
+        Of a histogram how much it has seen.
+        """
+        from vllm.v1.metrics.reader import Histogram
+
+        own = ("reason", "state", "rank", "kind")
         report = {}
         for metric in self.llm.get_metrics():
             if metric.name.startswith("vllm:kvferry_"):
                 label = "".join(f"/{metric.labels[name]}" for name in own if name in metric.labels)
-                report[metric.name + label] = metric.value
+                report[metric.name + label] = metric.count if isinstance(metric, Histogram) else metric.value
         return report
 
     def is_kvferry(self) -> bool:
