@@ -66,8 +66,8 @@ std::optional<MemoryLimit> limit_of_mount(int descriptor, const fs::path& path,
 SharedFile SharedFile::make(const fs::path& path, std::uint64_t bytes, const MachineRoot& machine) {
   SharedFile file(path);
   const fs::path directory = directory_of(path);
-  file.descriptor_ = open_unnamed(directory);
-  if (file.descriptor_ < 0) {
+  file.descriptor_ = OwnDescriptor(open_unnamed(directory));
+  if (!file.descriptor_) {
     const int error = errno;
     const std::string message = "no file can be made in " + directory.string() + " for shared " +
                                 "memory: " + text_of(error) + "; ";
@@ -86,20 +86,21 @@ SharedFile SharedFile::make(const fs::path& path, std::uint64_t bytes, const Mac
   const std::unique_ptr<MemoryClaim> claim = file.claim_room(machine);
   KVFERRY_PAUSE_POINT("shared_file.room_was_checked");
   // A umask may have taken the user's own rights.
-  static_cast<void>(::fchmod(file.descriptor_, S_IRUSR | S_IWUSR));
+  static_cast<void>(::fchmod(file.descriptor(), S_IRUSR | S_IWUSR));
   file.reserve();
   return file;
 }
 
 SharedFile SharedFile::open(const fs::path& path) {
   SharedFile file(path);
-  file.descriptor_ = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-  if (file.descriptor_ < 0) {
+  file.descriptor_ =
+      OwnDescriptor(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  if (!file.descriptor_) {
     throw ResourceError("shared memory " + path.string() + " cannot be opened: " + text_of(errno));
   }
   file.look_at_file_system();
   struct stat status {};
-  if (::fstat(file.descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {
+  if (::fstat(file.descriptor(), &status) != 0 || !S_ISREG(status.st_mode)) {
     throw ConfigError(path.string() + " is no file: name one in shared memory");
   }
   if (status.st_uid != ::geteuid() || (status.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
@@ -117,28 +118,8 @@ SharedFile SharedFile::open(const fs::path& path) {
   return file;
 }
 
-SharedFile::~SharedFile() {
-  if (descriptor_ >= 0) ::close(descriptor_);
-}
-
-SharedFile::SharedFile(SharedFile&& other) noexcept
-    : path_(std::move(other.path_)),
-      descriptor_(std::exchange(other.descriptor_, -1)),
-      size_bytes_(other.size_bytes_),
-      page_bytes_(other.page_bytes_),
-      pages_(other.pages_) {}
-
-SharedFile& SharedFile::operator=(SharedFile&& other) noexcept {
-  std::swap(path_, other.path_);
-  std::swap(descriptor_, other.descriptor_);
-  std::swap(size_bytes_, other.size_bytes_);
-  std::swap(page_bytes_, other.page_bytes_);
-  std::swap(pages_, other.pages_);
-  return *this;
-}
-
 Published SharedFile::publish() {
-  const int error = give_name(descriptor_, path_);
+  const int error = give_name(descriptor(), path_);
   if (error == 0) return Published::kYes;
   if (error == EEXIST) return Published::kNameIsTaken;
   throw ResourceError("shared memory cannot be named " + path_.string() + ": " + text_of(error));
@@ -146,7 +127,7 @@ Published SharedFile::publish() {
 
 void SharedFile::look_at_file_system() {
   struct statfs status {};
-  const bool known = ::fstatfs(descriptor_, &status) == 0;
+  const bool known = ::fstatfs(descriptor(), &status) == 0;
   if (known && status.f_type == HUGETLBFS_MAGIC) {
     pages_ = PageKind::kPool;
   } else if (!known || status.f_type != TMPFS_MAGIC) {
@@ -158,7 +139,7 @@ void SharedFile::look_at_file_system() {
 }
 
 std::unique_ptr<MemoryClaim> SharedFile::claim_room(const MachineRoot& machine) const {
-  if (const auto limit = limit_of_mount(descriptor_, path_, size_bytes_)) {
+  if (const auto limit = limit_of_mount(descriptor(), path_, size_bytes_)) {
     check_limits(size_bytes_, {*limit});
   }
   // Of a pool of another size /proc/meminfo tells nothing; the file system says what it lacks.
@@ -176,12 +157,12 @@ void SharedFile::reserve() const {
     const std::uint64_t step = std::min(std::max(kStepBytes, page_bytes_), size_bytes_ - begin);
     int error = KVFERRY_FAULT_POINT("shared_file.reserve") ? ENOSPC : 0;
     if (error == 0 &&
-        ::fallocate(descriptor_, 0, static_cast<off_t>(begin), static_cast<off_t>(step)) != 0) {
+        ::fallocate(descriptor(), 0, static_cast<off_t>(begin), static_cast<off_t>(step)) != 0) {
       error = errno;
     }
     if (error == EINTR) continue;
     if (error != 0) {
-      const auto limit = limit_of_mount(descriptor_, path_, size_bytes_ - begin);
+      const auto limit = limit_of_mount(descriptor(), path_, size_bytes_ - begin);
       throw ResourceError("reserving " + std::to_string(size_bytes_) + " bytes for " +
                           path_.string() + " failed behind " + std::to_string(begin) +
                           " bytes: " + text_of(error) + "; others took memory meanwhile" +

@@ -101,6 +101,28 @@ TEST_F(SharedStore, IsOneProcessAtATime) {
   expect_refused<ResourceError>({path_.string(), "in use by another process"});
 }
 
+// A worker that was forked and never became another program holds no lock of its parent.
+TEST_F(SharedStore, AForkedChildDoesNotKeepItLocked) {
+  int runs[2];
+  int ends[2];
+  ASSERT_EQ(::pipe(runs), 0);
+  ASSERT_EQ(::pipe(ends), 0);
+  {
+    const auto store = open();
+    char byte = 0;
+    if (::fork() == 0) {
+      ::close(ends[1]);
+      static_cast<void>(::write(runs[1], "r", 1));
+      static_cast<void>(::read(ends[0], &byte, 1));  // until the test lets go
+      ::_exit(0);
+    }
+    ASSERT_EQ(::read(runs[0], &byte, 1), 1);
+  }
+  EXPECT_NO_THROW(static_cast<void>(open()));
+  for (const int end : {runs[0], runs[1], ends[0], ends[1]}) ::close(end);
+  ::wait(nullptr);
+}
+
 TEST_F(SharedStore, RefusesAFileThatIsNotItsOwn) {
   static_cast<void>(put(*open(), numbered("v", 4, kMiB)));
   expect_refused<ConfigError>({path_.string(), "capacity 16777216", "33554432"}, 32 * kMiB);

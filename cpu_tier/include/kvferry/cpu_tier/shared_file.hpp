@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "kvferry/base/own_descriptor.hpp"
 #include "kvferry/cpu_tier/huge_pages.hpp"
 #include "kvferry/cpu_tier/memory_claim.hpp"
 
@@ -19,7 +20,7 @@ enum class Published : std::uint8_t {
 /// A file in shared memory, whose memory processes share (HostMapping maps it): on tmpfs or
 /// hugetlbfs, of this user's, mode 0600, every byte reserved, so that no access to it is a signal.
 /// Named by a path and not by a POSIX name, because containers share mounts. Move-only; closes the
-/// file and never removes it. One thread at a time.
+/// file and never removes it. Not in forked children. One thread at a time.
 class SharedFile {
  public:
   /// A new file of zeros that has no name yet: nobody sees it half made, and with a process that
@@ -34,10 +35,6 @@ class SharedFile {
   /// not in shared memory, not whole, or another user's or open to others.
   [[nodiscard]] static SharedFile open(const std::filesystem::path& path);
 
-  ~SharedFile();
-  SharedFile(SharedFile&& other) noexcept;
-  SharedFile& operator=(SharedFile&& other) noexcept;
-
   /// Gives a new file its name, at once and whole: what was written before is seen by whoever opens
   /// it. Once. Throws ResourceError if the directory takes no name.
   [[nodiscard]] Published publish();
@@ -48,7 +45,7 @@ class SharedFile {
   [[nodiscard]] std::uint64_t page_bytes() const { return page_bytes_; }
   /// kPool on hugetlbfs; else kNormal, and huge ones only where the mount says so (huge=).
   [[nodiscard]] PageKind pages() const { return pages_; }
-  [[nodiscard]] int descriptor() const { return descriptor_; }
+  [[nodiscard]] int descriptor() const { return descriptor_.get(); }
 
  private:
   explicit SharedFile(std::filesystem::path path) : path_(std::move(path)) {}
@@ -59,7 +56,7 @@ class SharedFile {
   void reserve() const;
 
   std::filesystem::path path_;
-  int descriptor_ = -1;
+  OwnDescriptor descriptor_;
   std::uint64_t size_bytes_ = 0;
   std::uint64_t page_bytes_ = 0;
   PageKind pages_ = PageKind::kNormal;

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kvferry/base/own_descriptor.hpp"
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string_view>
+
+/// Who lives, of the processes that share a tier: each holds an open-file-description lock on a
+/// byte of the tier's file, which the kernel ends with the process, whatever killed it and in
+/// whatever pid namespace it was. Zombies hold none, and a recycled pid means nothing.
+namespace kvferry::cpu_tier {
+
+/// The bytes of an engine instance's processes, its members: far beyond what a file holds. A
+/// multiple of kMaxMembers.
+using LockBase = std::uint64_t;
+
+/// The scheduler is member 0, rank r member r + 1.
+inline constexpr std::uint32_t kMaxMembers = 64;
+
+/// Of the instance with that name, unique on the node: as good as random, and never 0.
+[[nodiscard]] LockBase lock_base_of(std::string_view instance);
+
+/// One process's lock on its byte, for as long as this lives. Not in forked children.
+class MemberLock {
+ public:
+  /// Throws ResourceError if another process, or another MemberLock of this one, has it, or if a
+  /// sweeper has just begun to clean up behind an instance of that name; naming `path`.
+  MemberLock(const std::filesystem::path& path, LockBase base, std::uint32_t member);
+
+ private:
+  OwnDescriptor file_;
+};
+
+/// Proof that no member of an instance lives, and that none appears for as long as this lives.
+class DeathLock {
+ public:
+  /// Nothing if a member lives, or another sweeper has it. Throws ResourceError if the file cannot
+  /// be opened.
+  [[nodiscard]] static std::optional<DeathLock> try_take(const std::filesystem::path& path,
+                                                         LockBase base);
+
+ private:
+  explicit DeathLock(OwnDescriptor file) : file_(std::move(file)) {}
+  OwnDescriptor file_;
+};
+
+}  // namespace kvferry::cpu_tier
