@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kvferry/base/mutex.hpp"
+#include "kvferry/cpu_tier/block_key.hpp"
+#include "kvferry/cpu_tier/hint_index.hpp"
+#include "kvferry/cpu_tier/member_lock.hpp"
+#include "kvferry/cpu_tier/slot_word.hpp"
+#include "kvferry/cpu_tier/tier_layout.hpp"
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+
+namespace kvferry::cpu_tier {
+
+/// One slot of a shared tier: its chunk and its number there.
+struct SharedPlace {
+  std::uint32_t chunk = 0;
+  std::uint32_t index = 0;
+  bool operator==(const SharedPlace&) const = default;
+};
+
+/// How an instance divides its chunks.
+struct ChunkShape {
+  std::uint32_t num_slots = 0;
+  std::uint32_t slab_class = 0;
+};
+
+/// What has been cleaned up behind instances that are gone.
+struct SweepReport {
+  std::uint32_t num_instances = 0;
+  std::uint32_t num_orphaned_chunks = 0;
+  std::uint64_t num_quarantined_slots = 0;
+  std::uint64_t num_ended_leases = 0;
+};
+
+/// The metadata of a shared tier as one engine instance works with them: who has which chunk, what
+/// the slots hold, where a key may be. There is no lock in it but the instances' proofs of life: a
+/// process that is stopped or killed anywhere blocks nobody.
+///
+/// The memory, `metadata` of a file at `path`, outlives it. Leases and looks may come from any
+/// thread; all else, which the owner of a chunk does, from one at a time.
+class TierDirectory {
+ public:
+  struct Identity {
+    /// Unique on the node for every start of an engine.
+    std::string name;
+    /// Of model, layout and all else that the bytes of a block depend on.
+    std::uint64_t name_space = 0;
+    /// Of the memory in use, in proportion to the others'.
+    std::uint32_t weight = 1;
+    /// 0: all.
+    std::uint32_t most_chunks = 0;
+  };
+
+  /// Joins, as member 0 of the name, and sweeps. Throws ResourceError if kMaxInstances live
+  /// already, naming them, and as MemberLock.
+  TierDirectory(std::span<std::byte> metadata, const TierPlaces& places, const TierShape& shape,
+                std::filesystem::path path, const Identity& identity);
+  /// Leaves: what it has committed stays for others and for later; its chunks become nobody's. Of
+  /// slots that are filling, what sweep() does.
+  ~TierDirectory();
+  TierDirectory(const TierDirectory&) = delete;
+  TierDirectory& operator=(const TierDirectory&) = delete;
+
+  [[nodiscard]] InstanceId self() const { return self_; }
+  [[nodiscard]] const TierShape& shape() const { return shape_; }
+
+  // ---- chunks ----
+
+  /// Takes a chunk of nobody, below `end`: one that was never divided or holds nothing of worth
+  /// first, else one that holds what somebody left. Looks at a bounded number; nothing if none of
+  /// those can be had. What is in it is said by its words.
+  [[nodiscard]] std::optional<std::uint32_t> take_chunk(std::uint32_t end);
+  /// Divides an own chunk, all of whose slots are free.
+  void divide(std::uint32_t chunk, const ChunkShape& shape);
+  /// Makes an own chunk nobody's. What is readable in it stays so; if nothing is, it is as if it
+  /// had never been divided.
+  void give_up(std::uint32_t chunk);
+  [[nodiscard]] bool owns(std::uint32_t chunk) const;
+  [[nodiscard]] ChunkShape shape_of(std::uint32_t chunk) const;
+  /// Whether what an own chunk holds is of this instance's name space.
+  [[nodiscard]] bool is_of_name_space(std::uint32_t chunk) const;
+
+  // ---- slots of own chunks ----
+
+  [[nodiscard]] SharedSlot slot(SharedPlace place) const;
+  /// free -> filling, under that key. False if it is not free yet.
+  [[nodiscard]] bool begin_fill(SharedPlace place, const BlockKey& key);
+  /// filling -> readable, and found by others from now on.
+  void publish(SharedPlace place);
+  /// readable -> free; others may still have a hint of it. False if somebody reads it.
+  [[nodiscard]] bool evict(SharedPlace place);
+  /// The key of a slot of this name space that is readable or filling, if it is whole.
+  [[nodiscard]] std::optional<BlockKey> key_of(SharedPlace place) const;
+
+  // ---- slots of any chunk ----
+
+  /// A lease on the slot of another instance, or of nobody, that holds the key: nothing if none
+  /// can be found. Ended by end_lease(), once for each.
+  [[nodiscard]] std::optional<SharedPlace> lease(const BlockKey& key);
+  /// Whether lease() would probably succeed. Takes nothing.
+  [[nodiscard]] bool has(const BlockKey& key) const;
+  void end_lease(SharedPlace place);
+  /// The line that lease() and has() begin with, to be read soon.
+  void prefetch(const BlockKey& key) const { hints_.prefetch(hash_of(key)); }
+
+  // ---- instances that are gone ----
+
+  /// Ends the leases of instances none of whose processes lives, puts what they were filling in
+  /// quarantine, and makes their chunks nobody's. Bounded in time by the tier's size; may end
+  /// anywhere and is begun anew by the next.
+  SweepReport sweep();
+  /// Frees what has been in quarantine for longer than `grace` in own chunks: copies of a process
+  /// that is gone end within it. Returns how many slots.
+  std::uint64_t free_quarantined(std::chrono::nanoseconds grace);
+
+ private:
+  [[nodiscard]] InstanceRecord& record_of(InstanceId instance) const;
+  [[nodiscard]] ChunkRecord& record_of(std::uint32_t chunk) const;
+  [[nodiscard]] SlotKey& slot_key(SharedPlace place) const;
+  [[nodiscard]] std::uint64_t number_of(SharedPlace place) const {
+    return std::uint64_t{place.chunk} * shape_.max_chunk_slots + place.index;
+  }
+  [[nodiscard]] SharedPlace place_of(std::uint64_t number) const {
+    return {static_cast<std::uint32_t>(number / shape_.max_chunk_slots),
+            static_cast<std::uint32_t>(number % shape_.max_chunk_slots)};
+  }
+  [[nodiscard]] std::uint64_t hash_of(const BlockKey& key) const;
+  /// Whether the slot holds the key, in this name space, as far as its words say.
+  [[nodiscard]] bool holds(SharedPlace place, const BlockKey& key) const;
+  [[nodiscard]] bool claim_record(const Identity& identity);
+  /// Behind the instance, whose death is proven, or which leaves.
+  void clean_up_behind(InstanceId gone, SweepReport& report) const;
+
+  const TierShape shape_;
+  const std::filesystem::path path_;
+  /// Before the record is claimed, and until it is free.
+  MemberLock lock_;
+  std::span<InstanceRecord> instances_;
+  std::span<ChunkRecord> chunks_;
+  std::span<std::atomic<std::uint64_t>> words_;
+  std::span<SlotKey> keys_;
+  mutable HintIndex hints_;
+  const std::uint64_t name_space_;
+  InstanceId self_;
+  ChunkOwner me_;
+  mutable Mutex mutex_;
+  /// Leases of this instance by slot: its one bit there stays until the last has ended.
+  std::unordered_map<std::uint64_t, std::uint32_t> leases_ KVFERRY_GUARDED_BY(mutex_);
+  std::uint32_t next_chunk_ = 0;
+};
+
+}  // namespace kvferry::cpu_tier

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kvferry/cpu_tier/block_key.hpp"
+#include "kvferry/cpu_tier/slot_word.hpp"
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+/// What the file of a shared tier holds. Offsets only: every process maps it where it likes. All of
+/// it is zeros at first, and zeros mean: no instance, nobody's chunk, a free slot, no hint.
+///
+///     | header (a page) | instances | chunks | hints | slot words | slot keys | arena of rank 0
+///     |..
+///
+/// The metadata are the schedulers' alone; a rank maps its arena and knows nothing of the rest.
+/// Everything that more than one process writes is an atomic word that says all there is to say.
+namespace kvferry::cpu_tier {
+
+/// Ranks of an engine on one node.
+inline constexpr std::uint32_t kMaxTierRanks = 63;
+/// Every part begins at one: a page of most machines, and more than a cache line.
+inline constexpr std::uint64_t kTierPageBytes = 4096;
+/// As the machine writes it.
+inline constexpr std::uint32_t kTierByteOrder = 0x01020304;
+
+/// How the memory is divided; all instances of a tier agree on it.
+struct TierShape {
+  std::uint32_t num_chunks = 0;
+  /// Of one rank. Each chunk has slots of one size, as its owner says.
+  std::uint64_t chunk_bytes = 0;
+  /// Most slots that a chunk may be divided into.
+  std::uint32_t max_chunk_slots = 0;
+  std::uint32_t num_ranks = 0;
+  bool operator==(const TierShape&) const = default;
+};
+
+struct TierHeader {
+  static constexpr std::array<char, 8> kMagic = {'K', 'V', 'F', 'E', 'R', 'R', 'Y', 'T'};
+  /// Goes up with every change of what this file declares, or of what it refers to.
+  static constexpr std::uint32_t kVersion = 1;
+
+  std::array<char, 8> magic;
+  std::uint32_t version;
+  /// kTierByteOrder.
+  std::uint32_t byte_order;
+  TierShape shape;
+  /// Text, of the machine's present run: what a memory file of another one says is not to be
+  /// trusted.
+  std::array<char, 40> boot_id;
+  /// Blocks stored by all instances: their common clock of ages.
+  alignas(64) std::atomic<std::uint64_t> num_stored;
+};
+static_assert(sizeof(TierHeader) <= kTierPageBytes);
+
+/// An engine instance. It is claimed by one compare-and-swap of `lock` from 0, by a process that
+/// holds the member lock of that base; whoever holds the death lock of that base makes it 0 again.
+struct alignas(64) InstanceRecord {
+  std::atomic<std::uint64_t> lock;   ///< LockBase; 0: free.
+  std::atomic<std::uint64_t> epoch;  ///< Goes up whenever the record becomes free.
+  std::atomic<std::uint64_t> name_space;
+  std::atomic<std::uint32_t> weight;
+  std::atomic<std::uint32_t> most_chunks;
+  std::atomic<std::uint32_t> num_chunks;
+  std::atomic<std::uint32_t> num_wanted_chunks;
+  /// Text, for people.
+  std::array<std::atomic<std::uint64_t>, 19> name;
+};
+static_assert(sizeof(InstanceRecord) == 192);
+
+void store_name(InstanceRecord& record, std::string_view name);
+[[nodiscard]] std::string load_name(const InstanceRecord& record);
+
+/// Who has a chunk: nobody, or {instance, epoch of its record}.
+struct ChunkOwner {
+  std::uint64_t bits = 0;
+
+  [[nodiscard]] static constexpr ChunkOwner of(InstanceId instance, std::uint64_t epoch) {
+    return {epoch << 8U | (instance.value() + 1U)};
+  }
+  [[nodiscard]] constexpr bool is_nobody() const { return bits == 0; }
+  [[nodiscard]] constexpr InstanceId instance() const {
+    return InstanceId(static_cast<std::uint32_t>(bits & 0xffU) - 1U);
+  }
+  bool operator==(const ChunkOwner&) const = default;
+};
+static_assert(kMaxInstances < 0xff);
+
+/// A chunk. `owner` changes by compare-and-swap; the rest is the owner's to write, and stays when
+/// the chunk becomes nobody's, so that what is in it can be served and taken over.
+struct alignas(64) ChunkRecord {
+  std::atomic<std::uint64_t> owner;  ///< ChunkOwner.
+  /// Slots in use, from the first; 0: it was never divided.
+  std::atomic<std::uint32_t> num_slots;
+  std::atomic<std::uint32_t> slab_class;
+  std::atomic<std::uint64_t> name_space;
+  /// CLOCK_MONOTONIC in ns when its filling slots were put in quarantine by a sweeper; 0: none.
+  std::atomic<std::uint64_t> quarantined_at;
+};
+
+/// What a slot holds: written while it is filling, and read under a lease, or without one for a
+/// first look. Half of one fails its check, as does what another program has written.
+struct alignas(64) SlotKey {
+  static constexpr std::size_t kKeyWords = sizeof(BlockKey) / sizeof(std::uint64_t);
+  std::array<std::atomic<std::uint64_t>, kKeyWords> key;
+  std::atomic<std::uint64_t> name_space;
+  std::atomic<std::uint64_t> check;
+
+  void store(const BlockKey& of, std::uint64_t name_space_of);
+  /// Nothing if it is not whole, or of another name space.
+  [[nodiscard]] std::optional<BlockKey> load(std::uint64_t name_space_of) const;
+};
+static_assert(sizeof(SlotKey) == 64);
+
+/// Where the parts begin, in bytes from the file's begin.
+struct TierPlaces {
+  std::uint64_t instances = 0;
+  std::uint64_t chunks = 0;
+  std::uint64_t hints = 0;
+  std::uint64_t words = 0;
+  std::uint64_t keys = 0;
+  std::uint64_t arenas = 0;  ///< End of the metadata, too.
+  std::uint64_t end = 0;
+  std::uint64_t num_hints = 0;
+};
+
+/// Of a file whose pages have `page_bytes`. Throws ConfigError for a shape that cannot be: none of
+/// something, too many ranks, or 2^32 slots and more.
+[[nodiscard]] TierPlaces tier_places(const TierShape& shape, std::uint64_t page_bytes);
+
+/// Throws ConfigError, naming `path` and both sides, unless the file is one of this layout, of this
+/// run of the machine and of that shape.
+void check_header(const TierHeader& found, const TierShape& shape,
+                  const std::array<char, 40>& boot_id, const std::string& path);
+
+}  // namespace kvferry::cpu_tier

@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvferry/cpu_tier/tier_directory.hpp"
+
+#include "kvferry/base/check.hpp"
+#include "kvferry/base/error.hpp"
+#include "kvferry/base/mixed_bits.hpp"
+#include "kvferry/base/test_hooks.hpp"
+
+#include <algorithm>
+#include <ctime>
+#include <utility>
+
+namespace kvferry::cpu_tier {
+namespace {
+
+template <class T>
+std::span<T> part(std::span<std::byte> metadata, std::uint64_t begin, std::uint64_t count) {
+  KVFERRY_CHECK(begin + count * sizeof(T) <= metadata.size(), "metadata end too early");
+  return {reinterpret_cast<T*>(metadata.data() + begin), count};
+}
+
+/// The same for all processes of the machine's present run.
+std::uint64_t now_ns() {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000U +
+         static_cast<std::uint64_t>(now.tv_nsec);
+}
+
+/// Chunks that take_chunk() looks at: some microseconds.
+constexpr std::uint32_t kMostLooked = 256;
+
+}  // namespace
+
+TierDirectory::TierDirectory(std::span<std::byte> metadata, const TierPlaces& places,
+                             const TierShape& shape, std::filesystem::path path,
+                             const Identity& identity)
+    : shape_(shape),
+      path_(std::move(path)),
+      lock_(path_, lock_base_of(identity.name), 0),
+      instances_(part<InstanceRecord>(metadata, places.instances, kMaxInstances)),
+      chunks_(part<ChunkRecord>(metadata, places.chunks, shape.num_chunks)),
+      words_(part<std::atomic<std::uint64_t>>(
+          metadata, places.words, std::uint64_t{shape.num_chunks} * shape.max_chunk_slots)),
+      keys_(part<SlotKey>(metadata, places.keys, words_.size())),
+      hints_(part<std::atomic<std::uint64_t>>(metadata, places.hints, places.num_hints)),
+      name_space_(identity.name_space) {
+  static_cast<void>(sweep());
+  if (claim_record(identity)) return;
+  std::string names;
+  for (const InstanceRecord& record : instances_) names += ' ' + load_name(record);
+  throw ResourceError("the shared tier " + path_.string() + " has " +
+                      std::to_string(kMaxInstances) + " engines already, as many as there can be:" +
+                      names + "; name another path for some of them");
+}
+
+TierDirectory::~TierDirectory() {
+  {
+    const MutexLock lock(mutex_);
+    KVFERRY_CHECK(leases_.empty(), std::to_string(leases_.size()) + " leases were not ended");
+  }
+  SweepReport report;
+  clean_up_behind(self_, report);
+}
+
+bool TierDirectory::claim_record(const Identity& identity) {
+  for (std::uint32_t i = 0; i < kMaxInstances; ++i) {
+    InstanceRecord& record = instances_[i];
+    std::uint64_t free = 0;
+    if (!record.lock.compare_exchange_strong(free, lock_base_of(identity.name),
+                                             std::memory_order_acq_rel)) {
+      continue;
+    }
+    KVFERRY_PAUSE_POINT("tier_directory.record_claimed");
+    store_name(record, identity.name);
+    record.name_space.store(identity.name_space, std::memory_order_relaxed);
+    record.weight.store(identity.weight, std::memory_order_relaxed);
+    record.most_chunks.store(identity.most_chunks, std::memory_order_relaxed);
+    record.num_chunks.store(0, std::memory_order_relaxed);
+    record.num_wanted_chunks.store(0, std::memory_order_relaxed);
+    self_ = InstanceId(i);
+    me_ = ChunkOwner::of(self_, record.epoch.load(std::memory_order_relaxed));
+    // Instances begin at different chunks, so that they seldom want the same.
+    next_chunk_ = static_cast<std::uint32_t>(std::uint64_t{shape_.num_chunks} * i / kMaxInstances);
+    return true;
+  }
+  return false;
+}
+
+// ---- chunks ----
+
+ChunkRecord& TierDirectory::record_of(std::uint32_t chunk) const { return chunks_[chunk]; }
+
+bool TierDirectory::owns(std::uint32_t chunk) const {
+  return record_of(chunk).owner.load(std::memory_order_relaxed) == me_.bits;
+}
+
+ChunkShape TierDirectory::shape_of(std::uint32_t chunk) const {
+  const ChunkRecord& record = record_of(chunk);
+  // What another program wrote must not lead beyond the chunk.
+  return {std::min(record.num_slots.load(std::memory_order_relaxed), shape_.max_chunk_slots),
+          record.slab_class.load(std::memory_order_relaxed)};
+}
+
+bool TierDirectory::is_of_name_space(std::uint32_t chunk) const {
+  return record_of(chunk).name_space.load(std::memory_order_relaxed) == name_space_;
+}
+
+std::optional<std::uint32_t> TierDirectory::take_chunk(std::uint32_t end) {
+  if (end == 0) return std::nullopt;
+  const auto take = [this](std::uint32_t chunk) {
+    std::uint64_t nobody = 0;
+    return record_of(chunk).owner.compare_exchange_strong(nobody, me_.bits,
+                                                          std::memory_order_acq_rel);
+  };
+  std::optional<std::uint32_t> left_by_somebody;
+  const std::uint32_t num_looked = std::min(kMostLooked, end);
+  for (std::uint32_t i = 0; i < num_looked; ++i) {
+    const std::uint32_t chunk = next_chunk_ % end;
+    next_chunk_ = chunk + 1;
+    if (record_of(chunk).owner.load(std::memory_order_relaxed) != 0) continue;
+    if (record_of(chunk).num_slots.load(std::memory_order_relaxed) != 0) {
+      if (!left_by_somebody) left_by_somebody = chunk;
+      continue;
+    }
+    if (take(chunk)) return chunk;
+  }
+  if (left_by_somebody && take(*left_by_somebody)) return left_by_somebody;
+  return std::nullopt;
+}
+
+void TierDirectory::divide(std::uint32_t chunk, const ChunkShape& shape) {
+  KVFERRY_CHECK(owns(chunk) && shape.num_slots <= shape_.max_chunk_slots,
+                "chunk " + std::to_string(chunk) + " cannot be divided into " +
+                    std::to_string(shape.num_slots) + " slots");
+  ChunkRecord& record = record_of(chunk);
+  record.num_slots.store(shape.num_slots, std::memory_order_relaxed);
+  record.slab_class.store(shape.slab_class, std::memory_order_relaxed);
+  record.name_space.store(name_space_, std::memory_order_relaxed);
+}
+
+void TierDirectory::give_up(std::uint32_t chunk) {
+  KVFERRY_CHECK(owns(chunk), "chunk " + std::to_string(chunk) + " is another's");
+  ChunkRecord& record = record_of(chunk);
+  const std::uint32_t num_slots = shape_of(chunk).num_slots;
+  std::uint32_t num_free = 0;
+  while (num_free < num_slots && slot({chunk, num_free}).load().state() == SharedState::kFree) {
+    ++num_free;
+  }
+  if (num_free == num_slots) record.num_slots.store(0, std::memory_order_relaxed);
+  record.owner.store(0, std::memory_order_release);
+}
+
+// ---- slots ----
+
+SharedSlot TierDirectory::slot(SharedPlace place) const {
+  return SharedSlot(words_[number_of(place)]);
+}
+
+SlotKey& TierDirectory::slot_key(SharedPlace place) const { return keys_[number_of(place)]; }
+
+std::uint64_t TierDirectory::hash_of(const BlockKey& key) const {
+  return mixed_bits(key.mixed() ^ name_space_);
+}
+
+bool TierDirectory::begin_fill(SharedPlace place, const BlockKey& key) {
+  if (!slot(place).begin_fill()) return false;
+  KVFERRY_PAUSE_POINT("tier_directory.filling_without_key");
+  slot_key(place).store(key, name_space_);
+  return true;
+}
+
+void TierDirectory::publish(SharedPlace place) {
+  const std::optional<BlockKey> key = slot_key(place).load(name_space_);
+  const bool published = slot(place).publish();
+  KVFERRY_CHECK(key && published,
+                "slot " + std::to_string(number_of(place)) +
+                    " is published and was not filled: " + std::to_string(slot(place).load().bits));
+  KVFERRY_PAUSE_POINT("tier_directory.published_without_hint");
+  hints_.insert(hash_of(*key), static_cast<std::uint32_t>(number_of(place)),
+                [this](std::uint32_t other) {
+                  return SlotWord{words_[other].load(std::memory_order_relaxed)}.state() !=
+                         SharedState::kReadable;
+                });
+}
+
+bool TierDirectory::evict(SharedPlace place) { return slot(place).evict(); }
+
+std::optional<BlockKey> TierDirectory::key_of(SharedPlace place) const {
+  return slot_key(place).load(name_space_);
+}
+
+bool TierDirectory::holds(SharedPlace place, const BlockKey& key) const {
+  if (place.chunk >= shape_.num_chunks || place.index >= shape_of(place.chunk).num_slots) {
+    return false;
+  }
+  return slot(place).load().state() == SharedState::kReadable &&
+         slot_key(place).load(name_space_) == key;
+}
+
+bool TierDirectory::has(const BlockKey& key) const {
+  const HintIndex::Candidates candidates = hints_.find(hash_of(key));
+  return std::any_of(candidates.begin(), candidates.end(),
+                     [&](std::uint32_t number) { return holds(place_of(number), key); });
+}
+
+std::optional<SharedPlace> TierDirectory::lease(const BlockKey& key) {
+  const MutexLock lock(mutex_);
+  for (const std::uint32_t number : hints_.find(hash_of(key))) {
+    const SharedPlace place = place_of(number);
+    if (!holds(place, key) || owns(place.chunk)) continue;
+    if (const auto known = leases_.find(number); known != leases_.end()) {
+      // Its bit keeps the slot as it is, so that the look was enough.
+      ++known->second;
+      return place;
+    }
+    if (!slot(place).lease(self_)) continue;
+    KVFERRY_PAUSE_POINT("tier_directory.leased_unchecked");
+    // Until the lease it may have become another key's.
+    if (holds(place, key)) {
+      leases_.emplace(number, 1);
+      return place;
+    }
+    slot(place).release(self_);
+  }
+  return std::nullopt;
+}
+
+void TierDirectory::end_lease(SharedPlace place) {
+  const MutexLock lock(mutex_);
+  const auto known = leases_.find(number_of(place));
+  KVFERRY_CHECK(known != leases_.end(),
+                "a slot is not leased: " + std::to_string(number_of(place)));
+  if (--known->second > 0) return;
+  leases_.erase(known);
+  slot(place).release(self_);
+}
+
+// ---- instances that are gone ----
+
+SweepReport TierDirectory::sweep() {
+  SweepReport report;
+  for (std::uint32_t i = 0; i < kMaxInstances; ++i) {
+    const std::uint64_t base = instances_[i].lock.load(std::memory_order_acquire);
+    if (base == 0 || base % kMaxMembers != 0) continue;
+    const auto dead = DeathLock::try_take(path_, base);
+    // Another sweeper may have been there, and another instance have come, meanwhile.
+    if (!dead || instances_[i].lock.load(std::memory_order_acquire) != base) continue;
+    clean_up_behind(InstanceId(i), report);
+    ++report.num_instances;
+  }
+  return report;
+}
+
+void TierDirectory::clean_up_behind(InstanceId gone, SweepReport& report) const {
+  InstanceRecord& record = instances_[gone.value()];
+  const ChunkOwner owner = ChunkOwner::of(gone, record.epoch.load(std::memory_order_relaxed));
+  for (std::uint32_t chunk = 0; chunk < shape_.num_chunks; ++chunk) {
+    ChunkRecord& of_chunk = record_of(chunk);
+    const bool is_its = of_chunk.owner.load(std::memory_order_acquire) == owner.bits;
+    const std::uint32_t num_slots = shape_of(chunk).num_slots;
+    for (std::uint32_t i = 0; i < num_slots; ++i) {
+      SharedSlot each = slot({chunk, i});
+      const SlotWord word = each.load();
+      if (word.is_leased_by(gone)) {
+        each.release(gone);
+        ++report.num_ended_leases;
+      }
+      if (!is_its) continue;
+      if (word.state() == SharedState::kFilling) {
+        of_chunk.quarantined_at.store(now_ns(), std::memory_order_relaxed);
+        KVFERRY_PAUSE_POINT("tier_directory.in_a_sweep");
+        report.num_quarantined_slots += each.quarantine() ? 1 : 0;
+      } else if (word.state() == SharedState::kDying) {
+        static_cast<void>(each.bury());
+      }
+    }
+    if (!is_its) continue;
+    of_chunk.owner.store(0, std::memory_order_release);
+    ++report.num_orphaned_chunks;
+  }
+  KVFERRY_PAUSE_POINT("tier_directory.swept_and_not_free");
+  record.epoch.fetch_add(1, std::memory_order_relaxed);
+  record.lock.store(0, std::memory_order_release);
+}
+
+std::uint64_t TierDirectory::free_quarantined(std::chrono::nanoseconds grace) {
+  std::uint64_t num_freed = 0;
+  for (std::uint32_t chunk = 0; chunk < shape_.num_chunks; ++chunk) {
+    ChunkRecord& record = record_of(chunk);
+    const std::uint64_t since = record.quarantined_at.load(std::memory_order_relaxed);
+    if (since == 0 || !owns(chunk)) continue;
+    if (now_ns() - since < static_cast<std::uint64_t>(grace.count())) continue;
+    const std::uint32_t num_slots = shape_of(chunk).num_slots;
+    for (std::uint32_t i = 0; i < num_slots; ++i) {
+      num_freed += slot({chunk, i}).release_quarantined() ? 1 : 0;
+    }
+    record.quarantined_at.store(0, std::memory_order_relaxed);
+  }
+  return num_freed;
+}
+
+}  // namespace kvferry::cpu_tier

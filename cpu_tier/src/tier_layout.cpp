@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvferry/cpu_tier/tier_layout.hpp"
+
+#include "kvferry/base/error.hpp"
+#include "kvferry/base/mixed_bits.hpp"
+#include "kvferry/cpu_tier/hint_index.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <tuple>
+#include <type_traits>
+
+namespace kvferry::cpu_tier {
+namespace {
+
+constexpr std::uint64_t rounded_up(std::uint64_t bytes, std::uint64_t unit) {
+  return (bytes + unit - 1) / unit * unit;
+}
+
+using KeyWords = std::array<std::uint64_t, SlotKey::kKeyWords>;
+static_assert(std::is_trivially_copyable_v<BlockKey> && sizeof(KeyWords) == sizeof(BlockKey));
+
+std::uint64_t check_of(const KeyWords& key, std::uint64_t name_space) {
+  // Never 0: zeros are no key.
+  std::uint64_t check = mixed_bits(name_space + 1) | 1U;
+  for (const std::uint64_t word : key) check = mixed_bits(check ^ word) | 1U;
+  return check;
+}
+
+std::string text_of(const std::array<char, 40>& id) {
+  return {id.data(), ::strnlen(id.data(), id.size())};
+}
+
+}  // namespace
+
+void store_name(InstanceRecord& record, std::string_view name) {
+  std::array<std::uint64_t, std::tuple_size_v<decltype(record.name)>> words{};
+  std::memcpy(words.data(), name.data(), std::min(name.size(), sizeof words - 1));
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    record.name[i].store(words[i], std::memory_order_relaxed);
+  }
+}
+
+std::string load_name(const InstanceRecord& record) {
+  std::array<char, sizeof record.name> text{};
+  for (std::size_t i = 0; i < record.name.size(); ++i) {
+    const std::uint64_t word = record.name[i].load(std::memory_order_relaxed);
+    std::memcpy(text.data() + i * sizeof word, &word, sizeof word);
+  }
+  return {text.data(), ::strnlen(text.data(), text.size())};
+}
+
+void SlotKey::store(const BlockKey& of, std::uint64_t name_space_of) {
+  const auto words = std::bit_cast<KeyWords>(of);
+  for (std::size_t i = 0; i < kKeyWords; ++i) key[i].store(words[i], std::memory_order_relaxed);
+  name_space.store(name_space_of, std::memory_order_relaxed);
+  check.store(check_of(words, name_space_of), std::memory_order_relaxed);
+}
+
+std::optional<BlockKey> SlotKey::load(std::uint64_t name_space_of) const {
+  KeyWords words;
+  for (std::size_t i = 0; i < kKeyWords; ++i) words[i] = key[i].load(std::memory_order_relaxed);
+  if (name_space.load(std::memory_order_relaxed) != name_space_of ||
+      check.load(std::memory_order_relaxed) != check_of(words, name_space_of)) {
+    return std::nullopt;
+  }
+  return std::bit_cast<BlockKey>(words);
+}
+
+TierPlaces tier_places(const TierShape& shape, std::uint64_t page_bytes) {
+  const std::uint64_t num_slots = std::uint64_t{shape.num_chunks} * shape.max_chunk_slots;
+  if (num_slots == 0 || num_slots >= HintIndex::kMaxSlots || shape.chunk_bytes == 0 ||
+      shape.chunk_bytes % page_bytes != 0 || shape.num_ranks == 0 ||
+      shape.num_ranks > kMaxTierRanks) {
+    throw ConfigError("a shared tier of " + std::to_string(shape.num_chunks) + " chunks of " +
+                      std::to_string(shape.chunk_bytes) + " bytes (whole pages of " +
+                      std::to_string(page_bytes) + ") with " +
+                      std::to_string(shape.max_chunk_slots) + " slots at most on " +
+                      std::to_string(shape.num_ranks) + " ranks (1 to " +
+                      std::to_string(kMaxTierRanks) + ") cannot be: of everything one or more, " +
+                      "and fewer than 2^32 slots; ask for another size");
+  }
+  TierPlaces places;
+  std::uint64_t end = kTierPageBytes;
+  const auto place = [&end](std::uint64_t count, std::uint64_t bytes) {
+    const std::uint64_t begin = end;
+    end = rounded_up(begin + count * bytes, kTierPageBytes);
+    return begin;
+  };
+  places.num_hints = HintIndex::num_hints_for(num_slots);
+  places.instances = place(kMaxInstances, sizeof(InstanceRecord));
+  places.chunks = place(shape.num_chunks, sizeof(ChunkRecord));
+  places.hints = place(places.num_hints, sizeof(std::uint64_t));
+  places.words = place(num_slots, sizeof(std::uint64_t));
+  places.keys = place(num_slots, sizeof(SlotKey));
+  places.arenas = rounded_up(end, page_bytes);
+  places.end = places.arenas + shape.num_chunks * shape.chunk_bytes * shape.num_ranks;
+  return places;
+}
+
+void check_header(const TierHeader& found, const TierShape& shape,
+                  const std::array<char, 40>& boot_id, const std::string& path) {
+  if (found.magic != TierHeader::kMagic) {
+    throw ConfigError("shared_path " + path +
+                      " was not made by kvferry as a shared tier: name another path");
+  }
+  const auto refuse = [&path](const std::string& what, const std::string& has,
+                              const std::string& wants) {
+    throw ConfigError("the shared tier " + path + " has " + what + " " + has +
+                      ", and this engine asks for " + wants +
+                      ": give all of its engines the same settings, name another path, or remove "
+                      "it (kvferry tier rm) when none uses it");
+  };
+  const auto number = [&refuse](const char* what, std::uint64_t has, std::uint64_t wants) {
+    if (has != wants) refuse(what, std::to_string(has), std::to_string(wants));
+  };
+  number("layout version", found.version, TierHeader::kVersion);
+  number("byte order", found.byte_order, kTierByteOrder);
+  if (found.boot_id != boot_id) refuse("the boot id", text_of(found.boot_id), text_of(boot_id));
+  number("a number of ranks of", found.shape.num_ranks, shape.num_ranks);
+  number("chunks of bytes", found.shape.chunk_bytes, shape.chunk_bytes);
+  number("a number of chunks of", found.shape.num_chunks, shape.num_chunks);
+  number("most slots in a chunk", found.shape.max_chunk_slots, shape.max_chunk_slots);
+}
+
+}  // namespace kvferry::cpu_tier

@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvferry/cpu_tier/tier_directory.hpp"
+
+#include "kvferry/base/error.hpp"
+
+#include "shared_tier_rig.hpp"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <csignal>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <vector>
+
+namespace kvferry::cpu_tier {
+namespace {
+
+constexpr std::uint32_t kNumChunks = 4;
+constexpr std::uint32_t kChunkSlots = 8;
+constexpr ChunkShape kWhole{.num_slots = kChunkSlots, .slab_class = 0};
+
+class TierDirectoryTest : public ::testing::Test {
+ protected:
+  static std::uint32_t take(TierDirectory& directory, const ChunkShape& shape = kWhole) {
+    const std::optional<std::uint32_t> chunk = directory.take_chunk(kNumChunks);
+    EXPECT_TRUE(chunk);
+    directory.divide(chunk.value(), shape);
+    return chunk.value();
+  }
+  /// Does the work in a process of its own, which is killed then.
+  static void in_a_process_that_is_killed(const std::function<void()>& work) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      work();
+      ::kill(::getpid(), SIGKILL);
+    }
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << status;
+  }
+  [[nodiscard]] std::uint32_t num_records() const {
+    std::uint32_t count = 0;
+    for (std::uint32_t i = 0; i < kMaxInstances; ++i) {
+      count += rig_.instance(i).lock.load() != 0 ? 1 : 0;
+    }
+    return count;
+  }
+
+  const SharedTierRig rig_{{kNumChunks, kTierPageBytes, kChunkSlots, 1}};
+};
+
+TEST_F(TierDirectoryTest, WhatOneStoresAnotherLeases) {
+  const auto a = rig_.join("a");
+  const auto b = rig_.join("b");
+  EXPECT_NE(a->self(), b->self());
+  const SharedPlace place{take(*a), 3};
+  EXPECT_FALSE(b->has(rig_.key(7)));
+  ASSERT_TRUE(rig_.store(*a, place, 7));
+  EXPECT_TRUE(b->has(rig_.key(7)));
+  EXPECT_FALSE(b->has(rig_.key(8)));
+  const auto leased = b->lease(rig_.key(7));
+  ASSERT_EQ(leased, place);
+  EXPECT_TRUE(rig_.is_right(rig_.slot(*leased), 7));
+  EXPECT_FALSE(a->evict(place)) << "b reads it";
+  b->end_lease(place);
+  EXPECT_TRUE(a->evict(place));
+  EXPECT_FALSE(b->has(rig_.key(7)));
+  EXPECT_FALSE(b->lease(rig_.key(7)));
+}
+
+TEST_F(TierDirectoryTest, NothingIsFoundBeforeItIsPublished) {
+  const auto a = rig_.join("a");
+  const auto b = rig_.join("b");
+  const SharedPlace place{take(*a), 0};
+  ASSERT_TRUE(a->begin_fill(place, rig_.key(7)));
+  EXPECT_FALSE(b->lease(rig_.key(7)));
+  EXPECT_TRUE(a->slot(place).abandon());
+  EXPECT_FALSE(b->lease(rig_.key(7)));
+  EXPECT_TRUE(a->begin_fill(place, rig_.key(8)));
+  a->publish(place);
+  EXPECT_FALSE(b->has(rig_.key(7)));
+  EXPECT_TRUE(b->has(rig_.key(8)));
+}
+
+TEST_F(TierDirectoryTest, AHintOfWhatTheSlotHeldBeforeLeadsNowhere) {
+  const auto a = rig_.join("a");
+  const auto b = rig_.join("b");
+  const SharedPlace place{take(*a), 0};
+  ASSERT_TRUE(rig_.store(*a, place, 7));
+  ASSERT_TRUE(a->evict(place));
+  ASSERT_TRUE(rig_.store(*a, place, 8));
+  EXPECT_FALSE(b->lease(rig_.key(7)));
+  EXPECT_EQ(rig_.word(place).lessees(), 0U);
+}
+
+TEST_F(TierDirectoryTest, NameSpacesDoNotSeeEachOther) {
+  const auto a = rig_.join("a", 1);
+  const auto b = rig_.join("b", 2);
+  const SharedPlace place{take(*a), 0};
+  ASSERT_TRUE(rig_.store(*a, place, 7));
+  EXPECT_FALSE(b->has(rig_.key(7)));
+  EXPECT_FALSE(b->lease(rig_.key(7)));
+  a->give_up(place.chunk);
+  while (!b->owns(place.chunk)) ASSERT_TRUE(b->take_chunk(kNumChunks));
+  EXPECT_FALSE(b->is_of_name_space(place.chunk));
+  EXPECT_FALSE(b->key_of(place)) << "another model's";
+  EXPECT_TRUE(b->evict(place)) << "its memory can be had";
+}
+
+TEST_F(TierDirectoryTest, LeasesOfOneInstanceAreCounted) {
+  const auto a = rig_.join("a");
+  const auto b = rig_.join("b");
+  const SharedPlace place{take(*a), 0};
+  ASSERT_TRUE(rig_.store(*a, place, 7));
+  ASSERT_TRUE(b->lease(rig_.key(7)));
+  ASSERT_TRUE(b->lease(rig_.key(7)));
+  b->end_lease(place);
+  EXPECT_FALSE(a->evict(place));
+  EXPECT_EQ(a->slot(place).forget(), SharedState::kDying);
+  EXPECT_FALSE(b->lease(rig_.key(7))) << "forgotten";
+  EXPECT_FALSE(a->slot(place).bury()) << "b still reads it";
+  b->end_lease(place);
+  EXPECT_TRUE(a->slot(place).bury());
+}
+
+TEST_F(TierDirectoryTest, AChunkHasOneOwner) {
+  const auto a = rig_.join("a");
+  const auto b = rig_.join("b");
+  std::uint32_t num_taken = 0;
+  while (true) {
+    const auto of_a = a->take_chunk(kNumChunks);
+    const auto of_b = b->take_chunk(kNumChunks);
+    EXPECT_TRUE(!of_a || (a->owns(*of_a) && !b->owns(*of_a)));
+    EXPECT_TRUE(!of_b || (b->owns(*of_b) && !a->owns(*of_b)));
+    num_taken += (of_a ? 1 : 0) + (of_b ? 1 : 0);
+    if (!of_a && !of_b) break;
+  }
+  EXPECT_EQ(num_taken, kNumChunks);
+}
+
+TEST_F(TierDirectoryTest, ChunksBeyondWhatIsReadyAreNotTaken) {
+  const auto a = rig_.join("a");
+  EXPECT_FALSE(a->take_chunk(0));
+  EXPECT_EQ(a->take_chunk(1), 0U);
+  EXPECT_FALSE(a->take_chunk(1));
+}
+
+TEST_F(TierDirectoryTest, EmptyChunksAreTakenBeforeThoseThatHoldSomething) {
+  const auto a = rig_.join("a");
+  const auto b = rig_.join("b");
+  const std::uint32_t full = take(*a);
+  const std::uint32_t emptied = take(*a);
+  ASSERT_TRUE(rig_.store(*a, {full, 0}, 7));
+  ASSERT_TRUE(rig_.store(*a, {emptied, 0}, 8));
+  ASSERT_TRUE(a->evict({emptied, 0}));
+  a->give_up(full);
+  a->give_up(emptied);
+  for (std::uint32_t i = 0; i < kNumChunks - 1; ++i) EXPECT_NE(b->take_chunk(kNumChunks), full);
+  ASSERT_TRUE(b->has(rig_.key(7))) << "nobody's, and served all the same";
+  ASSERT_EQ(b->take_chunk(kNumChunks), full);
+  EXPECT_EQ(b->shape_of(full).num_slots, kChunkSlots);
+  EXPECT_EQ(b->key_of({full, 0}), rig_.key(7)) << "what is in it can be taken over";
+}
+
+TEST_F(TierDirectoryTest, WhoLeavesLeavesWhatItStored) {
+  auto a = rig_.join("a");
+  const SharedPlace place{take(*a), 0};
+  ASSERT_TRUE(rig_.store(*a, place, 7));
+  a.reset();
+  EXPECT_EQ(num_records(), 0U);
+  const auto b = rig_.join("a");
+  EXPECT_EQ(b->lease(rig_.key(7)), place);
+  b->end_lease(place);
+}
+
+TEST_F(TierDirectoryTest, BehindAKilledInstanceLeasesEndAndFillingSlotsAreQuarantined) {
+  const auto a = rig_.join("a");
+  const SharedPlace read_by_b{take(*a), 0};
+  ASSERT_TRUE(rig_.store(*a, read_by_b, 7));
+  in_a_process_that_is_killed([this] {
+    TierDirectory& b = *rig_.join("b").release();
+    const std::uint32_t chunk = b.take_chunk(kNumChunks).value();
+    b.divide(chunk, kWhole);
+    const bool done = rig_.store(b, {chunk, 0}, 20) && b.begin_fill({chunk, 1}, rig_.key(21)) &&
+                      b.lease(rig_.key(7));
+    if (!done) ::_exit(1);
+  });
+  EXPECT_FALSE(a->evict(read_by_b));
+  EXPECT_TRUE(a->has(rig_.key(20))) << "before anybody has swept";
+  const SweepReport report = a->sweep();
+  EXPECT_EQ(report.num_instances, 1U);
+  EXPECT_EQ(report.num_orphaned_chunks, 1U);
+  EXPECT_EQ(report.num_quarantined_slots, 1U);
+  EXPECT_EQ(report.num_ended_leases, 1U);
+  EXPECT_TRUE(a->evict(read_by_b));
+  EXPECT_EQ(num_records(), 1U);
+
+  const auto leased = a->lease(rig_.key(20));
+  ASSERT_TRUE(leased);
+  EXPECT_TRUE(rig_.is_right(rig_.slot(*leased), 20));
+  a->end_lease(*leased);
+  while (!a->owns(leased->chunk)) ASSERT_TRUE(a->take_chunk(kNumChunks));
+  const SharedPlace doubted{leased->chunk, 1};
+  EXPECT_FALSE(a->begin_fill(doubted, rig_.key(22))) << "a device may still write it";
+  EXPECT_EQ(a->free_quarantined(std::chrono::hours(1)), 0U);
+  EXPECT_EQ(a->free_quarantined(std::chrono::nanoseconds(0)), 1U);
+  EXPECT_TRUE(a->begin_fill(doubted, rig_.key(22)));
+}
+
+TEST_F(TierDirectoryTest, LivingInstancesAreNotSwept) {
+  const auto a = rig_.join("a");
+  const auto b = rig_.join("b");
+  const SharedPlace place{take(*b), 0};
+  ASSERT_TRUE(b->begin_fill(place, rig_.key(7)));
+  EXPECT_EQ(a->sweep().num_instances, 0U);
+  EXPECT_EQ(rig_.word(place).state(), SharedState::kFilling);
+  EXPECT_TRUE(b->owns(place.chunk));
+  ASSERT_TRUE(b->slot(place).abandon());
+}
+
+TEST_F(TierDirectoryTest, TheRecordsOfTheDeadAreGivenToWhoJoins) {
+  for (std::uint32_t i = 0; i < 2 * kMaxInstances; ++i) {
+    in_a_process_that_is_killed(
+        [&] { static_cast<void>(rig_.join("dead-" + std::to_string(i)).release()); });
+  }
+  EXPECT_LE(num_records(), 1U) << "who joins sweeps";
+  EXPECT_NO_THROW(static_cast<void>(rig_.join("a")));
+}
+
+TEST_F(TierDirectoryTest, OneMoreThanThereCanBeIsAnErrorThatNamesThemAll) {
+  std::vector<std::unique_ptr<TierDirectory>> all;
+  for (std::uint32_t i = 0; i < kMaxInstances; ++i) {
+    all.push_back(rig_.join("engine-" + std::to_string(i)));
+  }
+  try {
+    static_cast<void>(rig_.join("one-more"));
+    ADD_FAILURE() << "no error";
+  } catch (const ResourceError& error) {
+    const std::string text = error.what();
+    for (const std::string part : {"engine-0", "engine-31", rig_.path().c_str()}) {
+      EXPECT_NE(text.find(part), std::string::npos) << part << " is not in: " << text;
+    }
+  }
+  all.pop_back();
+  EXPECT_NO_THROW(static_cast<void>(rig_.join("one-more")));
+}
+
+TEST_F(TierDirectoryTest, TwoOfOneNameAreAnError) {
+  const auto a = rig_.join("a");
+  EXPECT_THROW(static_cast<void>(rig_.join("a")), ResourceError);
+}
+
+}  // namespace
+}  // namespace kvferry::cpu_tier
