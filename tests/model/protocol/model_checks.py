@@ -134,4 +134,16 @@ CHECKS = (
         ("NO_TIMEOUT", "a_lost_rank_fails_the_engine"),
     ),
     Check("lost_rank", "NO_TIMEOUT", "loss_fails_the_engine", claim=True),
+    Check("shared_slot", "deaths"),
+    *mutants(
+        "shared_slot",
+        ("NO_SECOND_LOOK", "a_reader_sees_its_key"),
+        ("IGNORE_THE_BIT", "a_reader_sees_its_key"),
+        ("PUBLISH_EARLY", "a_reader_sees_its_key"),
+        ("FREE_WHAT_WAS_FILLING", "nobody_writes_beside_the_writer"),
+        ("NO_GRACE", "nobody_writes_beside_the_writer"),
+        ("SWEEP_WITHOUT_PROOF", "the_living_are_not_swept"),
+        ("KEEP_THE_BIT", "nothing_is_lost"),
+        ("KEEP_THE_CHUNK", "nothing_is_lost"),
+    ),
 )

@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A slot of a tier that instances share: its word, its leases, and the sweep behind those that died.
+ *
+ * Covers: the owner's life with the slot (fill, publish, evict, forget, bury), a reader that leases first and compares the
+ *   key then, death of each between any two steps, copies of a device that go on behind their process, a sweeper that
+ *   dies itself, taking a chunk over, quarantine and its end.
+ * Abstracts: one slot in one chunk, two keys; a hint is the wish to look for a key in the slot, right or wrong; the member
+ *   locks are what the kernel promises (they end with the process).
+ * Mirrors: SharedSlot (slot_word.cpp), TierDirectory (begin_fill, publish, lease, sweep, take_chunk, free_quarantined).
+ */
+#include "properties.pml"
+
+bool a_reader_sees_its_key = true;
+bool nobody_writes_beside_the_writer = true;
+bool the_living_are_not_swept = true;
+bool nothing_is_lost = true;
+
+/* the word */
+#define FREE 0
+#define FILLING 1
+#define READABLE 2
+#define DYING 3
+#define QUARANTINED 4
+byte state;
+bool is_leased;       /* the reader's bit; nobody else reads */
+byte key;             /* 1 or 2 */
+byte content;         /* the slot's bytes: a key, or 0 while they are written */
+
+/* instances */
+#define OWNER 0
+#define READER 1
+#define SWEEPER 2
+#define SURVIVOR 3
+#define NOBODY 4
+byte owner = OWNER;
+bool is_dead[4];
+bool is_swept[4];
+byte sweeps = NOBODY; /* who holds the owner's or the reader's death lock */
+byte swept_one;
+
+/* a device per writer: copies that were submitted and have not ended */
+byte copying[4];
+
+#define NO_BIT (!is_leased)
+#define DIES(who) EVENT("a process dies\n"); is_dead[who] = true; goto dead
+
+inline end_copy(who) { content = copying[who]; copying[who] = 0 }
+
+proctype device(byte who) {
+end:
+  do
+  :: copying[who] != 0 -> atomic { copying[who] != 0 -> end_copy(who) }
+  od
+}
+
+/* free -> filling, the key, and the submission of the copy; each may be the last step of the process. */
+/* A reader's bit keeps a slot from eviction, and once more from being filled. */
+#ifdef MUTANT_IGNORE_THE_BIT
+#define MAY_FILL (state == FREE)
+#define MAY_EVICT (state == READABLE)
+#else
+#define MAY_FILL (state == FREE && NO_BIT)
+#define MAY_EVICT (state == READABLE && NO_BIT)
+#endif
+#define FILL(who, new_key) \
+  atomic { MAY_FILL -> state = FILLING }; \
+  key = new_key; \
+  atomic { REQUIRE(nobody_writes_beside_the_writer, copying[0] + copying[2] + copying[3] == 0); \
+           content = 0; copying[who] = new_key }
+#ifdef MUTANT_PUBLISH_EARLY
+#define STORED(who) true
+#else
+#define STORED(who) (copying[who] == 0)
+#endif
+
+active proctype owner_process() {
+  byte lives = 2;
+  run device(OWNER);
+  do
+  :: lives > 0 && state == FREE ->
+     lives--;
+     atomic { MAY_FILL -> state = FILLING };
+     if :: DIES(OWNER) :: skip fi;
+     key = 2 - lives;
+     if :: DIES(OWNER) :: skip fi;
+     atomic { content = 0; copying[OWNER] = 2 - lives };
+     if
+     :: EVENT("dies while its device writes\n"); DIES(OWNER)
+     :: STORED(OWNER)
+     fi;
+     atomic { state == FILLING -> state = READABLE };
+  :: atomic { MAY_EVICT -> EVENT("evicted\n"); state = FREE }
+  :: atomic { state == READABLE -> EVENT("forgotten\n"); state = DYING }
+  :: atomic { state == DYING && NO_BIT -> EVENT("buried\n"); state = FREE }
+  :: DIES(OWNER)
+  od;
+dead:
+  skip
+}
+
+active proctype reader_process() {
+  byte wish;
+  byte looks = 3;
+  do
+  :: looks > 0 && state == READABLE ->
+     looks--;
+     if :: wish = 1 :: wish = 2 fi;
+     /* the hint may be wrong, or of what the slot held a moment ago */
+     if
+     :: atomic { state == READABLE -> is_leased = true };
+        if :: DIES(READER) :: skip fi;
+#ifndef MUTANT_NO_SECOND_LOOK
+        if
+        :: !(state == READABLE && key == wish) -> EVENT("leased another key's\n"); is_leased = false; goto again
+        :: else
+        fi;
+#endif
+        REQUIRE(a_reader_sees_its_key, content == wish);
+        if :: EVENT("dies while it reads\n"); DIES(READER) :: skip fi;
+        REQUIRE(a_reader_sees_its_key, content == wish);
+        is_leased = false
+     :: state != READABLE -> EVENT("too late\n")
+     fi;
+again:
+     skip
+  :: DIES(READER)
+  od;
+dead:
+  skip
+}
+
+/* A sweep by `me`, behind `gone`, in steps. */
+#ifdef MUTANT_SWEEP_WITHOUT_PROOF
+#define IS_GONE(who) true
+#else
+#define IS_GONE(who) is_dead[who]
+#endif
+#define TAKE_DEATH_LOCK(me, gone) atomic { sweeps == NOBODY && IS_GONE(gone) && !is_swept[gone] -> sweeps = me; swept_one = gone }
+#ifdef MUTANT_KEEP_THE_BIT
+#define KEPT is_leased
+#else
+#define KEPT false
+#endif
+inline clear_lease(gone) {
+  REQUIRE(the_living_are_not_swept, is_dead[gone]);
+  if :: gone == READER -> is_leased = KEPT :: else fi
+}
+#ifdef MUTANT_FREE_WHAT_WAS_FILLING
+#define AFTER_FILLING FREE
+#else
+#define AFTER_FILLING QUARANTINED
+#endif
+inline doubt_what_it_filled(gone) {
+  atomic {
+    if
+    :: owner == gone && state == FILLING -> EVENT("left filling\n"); state = AFTER_FILLING
+    :: else
+    fi
+  }
+}
+#ifdef MUTANT_KEEP_THE_CHUNK
+#define ORPHANED owner
+#else
+#define ORPHANED NOBODY
+#endif
+inline orphan(gone) {
+  if :: owner == gone -> owner = ORPHANED :: else fi
+}
+
+/* One that sweeps and may die in the middle of it: its locks end with it. */
+active proctype sweeper_process() {
+  byte gone;
+  do
+  :: if
+     :: TAKE_DEATH_LOCK(SWEEPER, OWNER)
+     :: TAKE_DEATH_LOCK(SWEEPER, READER)
+     :: DIES(SWEEPER)
+     fi;
+     gone = swept_one;
+     if :: DIES(SWEEPER) :: skip fi;
+     clear_lease(gone);
+     if :: DIES(SWEEPER) :: skip fi;
+     doubt_what_it_filled(gone);
+     if :: EVENT("dies in a sweep\n"); DIES(SWEEPER) :: skip fi;
+     orphan(gone);
+     if :: DIES(SWEEPER) :: skip fi;
+     atomic { is_swept[gone] = true; sweeps = NOBODY }
+  od;
+dead:
+  atomic { if :: sweeps == SWEEPER -> sweeps = NOBODY :: else fi }
+}
+
+/* The one that stays: sweeps, takes the chunk over, waits for the quarantine's end and uses the slot. */
+active proctype survivor_process() {
+  byte lives = 1;
+  run device(SURVIVOR);
+end:
+  do
+  :: TAKE_DEATH_LOCK(SURVIVOR, OWNER);
+     clear_lease(OWNER); doubt_what_it_filled(OWNER); orphan(OWNER);
+     atomic { is_swept[OWNER] = true; sweeps = NOBODY }
+  :: TAKE_DEATH_LOCK(SURVIVOR, READER);
+     clear_lease(READER); doubt_what_it_filled(READER); orphan(READER);
+     atomic { is_swept[READER] = true; sweeps = NOBODY }
+  :: atomic { owner == NOBODY -> EVENT("taken over\n"); owner = SURVIVOR }
+#ifdef MUTANT_NO_GRACE
+  :: atomic { owner == SURVIVOR && state == QUARANTINED -> state = FREE }
+#else
+  :: atomic { owner == SURVIVOR && state == QUARANTINED && copying[OWNER] == 0 -> EVENT("quarantine ends\n"); state = FREE }
+#endif
+  :: atomic { owner == SURVIVOR && state == DYING && NO_BIT -> state = FREE }
+  :: atomic { owner == SURVIVOR && MAY_EVICT && lives > 0 -> EVENT("what was left is evicted\n"); state = FREE }
+  :: owner == SURVIVOR && lives > 0 && state == FREE ->
+     lives--;
+     FILL(SURVIVOR, 2);
+     STORED(SURVIVOR);
+     atomic { state == FILLING -> state = READABLE }
+  :: timeout ->
+     /* Everybody else is dead and nothing can happen any more. */
+     REQUIRE(nothing_is_lost, owner == SURVIVOR && NO_BIT && (state == FREE || state == READABLE) && (state == FREE || content == key));
+     break
+  od
+}
