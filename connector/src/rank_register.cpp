@@ -41,6 +41,10 @@ void RankRegister::add(RankId rank, const RankTopology& topology) {
   expect_equal("world size", topology.world_size, expected_.world_size, rank);
   expect_equal("GPU blocks", topology.num_blocks, expected_.num_blocks, rank);
   expect_classes(topology.classes, rank);
+  const ReplicaPlace place =
+      expected_.replicas.empty() ? ReplicaPlace{} : expected_.replicas[rank.value()];
+  expect_equal("ranks that share its KV cache", topology.replicas.size, place.size, rank);
+  expect_equal("the place among them", topology.replicas.index, place.index, rank);
   if (topology.num_chunks == 0) {
     throw TopologyError("rank " + std::to_string(rank.value()) + " has no slot in its arena");
   }

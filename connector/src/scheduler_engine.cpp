@@ -48,6 +48,10 @@ void validate(const SchedulerOptions& options) {
   if (options.max_chunks == 0) {
     throw ConfigError("the CPU tier has room for 0 blocks; raise cpu_bytes_to_use");
   }
+  if (!options.replicas.empty() && options.replicas.size() != options.world_size) {
+    throw ConfigError("replicas has " + std::to_string(options.replicas.size()) +
+                      " entries; expected one per rank, " + std::to_string(options.world_size));
+  }
   if (options.groups.empty()) throw ConfigError("groups is empty; expected one KV cache group");
   validate_classes(options);
 }

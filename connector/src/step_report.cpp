@@ -44,6 +44,8 @@ std::string encode(const StepReport& report) {
     }
     writer.put(report.topology->num_chunks);
     writer.put(report.topology->ring_blocks);
+    writer.put(report.topology->replicas.size);
+    writer.put(report.topology->replicas.index);
   }
   writer.put_count(report.gathered.size());
   for (const StoreGathered& gathered : report.gathered) {
@@ -78,6 +80,8 @@ StepReport decode_report(std::span<const std::byte> bytes) {
     }
     reader.get(topology.num_chunks);
     reader.get(topology.ring_blocks);
+    reader.get(topology.replicas.size);
+    reader.get(topology.replicas.index);
   }
   report.gathered.resize(reader.get_count(1));
   for (StoreGathered& gathered : report.gathered) {

@@ -79,6 +79,7 @@ std::unique_ptr<cpu_tier::Arena> make_arena(gpu::Device& device, std::uint64_t c
                              .group = wishes.group,
                              .shortage = wishes.allow_smaller ? cpu_tier::Shortage::kTakeLess
                                                               : cpu_tier::Shortage::kRefuse,
+                             .replicas = wishes.replicas,
                              .machine = wishes.machine});
   arena->grow(1);
   return arena;
@@ -108,6 +109,7 @@ class WorkerEngine::Impl {
     topology.num_chunks = reported_chunks_;
     topology.ring_blocks =
         static_cast<std::uint32_t>(options_.transfer.staging_bytes / slots().slot_bytes());
+    topology.replicas = {options_.arena.replicas.size, options_.arena.replicas.index};
     if (reported_chunks_ < arena_->num_slots()) {
       growth_.emplace(*arena_,
                       cpu_tier::GrowthOptions{.bytes_per_second = options_.arena.bytes_per_second});
@@ -141,10 +143,9 @@ class WorkerEngine::Impl {
     return *compute_;
   }
 
-  void finish_store(TransferId transfer, std::uint32_t num_gathered) {
-    if (engine_->seal(transfer)) ++num_under_way_;
-    report_.gathered.push_back({transfer, num_gathered});
-  }
+  /// Takes the blocks of an order that this rank stores.
+  [[nodiscard]] WaitingStore take(StoreOrder& order) const;
+  void finish_store(const WaitingStore& store);
 
   [[nodiscard]] std::string rank_text() const {
     return "rank " + std::to_string(options_.rank.value());
@@ -251,6 +252,10 @@ std::string WorkerEngine::Impl::arena_text() const {
                                           : " (the kernel does not tell what is there)")
               : ", no NUMA node preferred";
   text += ": " + arena_->placement_reason();
+  if (arena_->num_sharing() > 1) {
+    text += "; shared with " + std::to_string(arena_->num_sharing() - 1) + (arena_->num_sharing() == 2 ? " other rank of " : " other ranks of ") +
+            "this node, for all hold the same KV cache";
+  }
   if (growth_ && !growth_->failure().empty()) text += "; no more: " + growth_->failure();
   return text;
 }
@@ -316,6 +321,42 @@ void WorkerEngine::Impl::start_loads(StepPlan& plan, gpu::Stream& compute) {
   }
 }
 
+// Each slot of a shared arena has one home, which alone writes it. That the other ranks' loads see
+// its bytes: the home reports the store when the host has seen the copy's event complete, behind
+// which a device's writes are in memory, and the host's streaming ones fenced (sfence). The report
+// goes to the scheduler side, and only a plan made behind it names the slot in a load: each passage
+// between the processes is a system call or a lock, which orders what is written before it.
+WorkerEngine::WaitingStore WorkerEngine::Impl::take(StoreOrder& order) const {
+  WaitingStore store{.transfer = order.transfer,
+                     .slab_class = order.slab_class,
+                     .ready = order.readiness == StoreReadiness::kNow,
+                     .num_ordered = static_cast<std::uint32_t>(order.blocks.size()),
+                     .blocks = {},
+                     .positions = {}};
+  if (arena_->num_sharing() == 1) {
+    store.blocks = std::move(order.blocks);
+    return store;
+  }
+  const cpu_tier::ArenaSlots& slots = classes_[order.slab_class.value()].slots;
+  for (std::uint32_t i = 0; i < store.num_ordered; ++i) {
+    if (!arena_->is_home_of(slots.piece_of(order.blocks[i].slot))) continue;
+    store.blocks.push_back(order.blocks[i]);
+    store.positions.push_back(i);
+  }
+  return store;
+}
+
+void WorkerEngine::Impl::finish_store(const WaitingStore& store) {
+  const std::uint32_t prefix = store.gathered_prefix();
+  if (engine_->seal(store.transfer)) {
+    ++num_under_way_;
+  } else if (prefix > 0) {
+    // Others store what it counts, and nothing here will end it.
+    report_.stores.push_back({store.transfer, EndedAs::kDone, ""});
+  }
+  report_.gathered.push_back({store.transfer, prefix});
+}
+
 std::vector<std::string> WorkerEngine::Impl::collect() {
   check_device();
   check_growth();
@@ -370,16 +411,12 @@ WorkerEngine::~WorkerEngine() = default;
 void WorkerEngine::bind(std::span<const std::byte> bytes, std::uintptr_t compute_stream) {
   StepPlan plan = impl_->accept(bytes);
   // What the last step did not save is lost: its blocks may be written by now.
-  for (const WaitingStore& store : waiting_)
-    impl_->finish_store(store.transfer, store.num_gathered);
+  for (const WaitingStore& store : waiting_) impl_->finish_store(store);
   waiting_.clear();
   impl_->cancel(plan.cancels);
   impl_->take_notices(std::move(plan.notices));
   impl_->start_loads(plan, impl_->compute(compute_stream));
-  for (StoreOrder& order : plan.stores) {
-    waiting_.push_back({order.transfer, order.slab_class, order.readiness == StoreReadiness::kNow,
-                        std::move(order.blocks)});
-  }
+  for (StoreOrder& order : plan.stores) waiting_.push_back(impl_->take(order));
   pump(compute_stream);
 }
 
@@ -398,8 +435,7 @@ void WorkerEngine::gather_waiting(std::uintptr_t compute_stream) {
 void WorkerEngine::save(std::uintptr_t compute_stream) {
   for (WaitingStore& store : waiting_) store.ready = true;
   pump(compute_stream);
-  for (const WaitingStore& store : waiting_)
-    impl_->finish_store(store.transfer, store.num_gathered);
+  for (const WaitingStore& store : waiting_) impl_->finish_store(store);
   waiting_.clear();
 }
 

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
 #include <limits>
 #include <numeric>
 #include <string>
@@ -43,6 +44,24 @@ void check_part(std::uint64_t bytes, PageKind pages, const MachineRoot& machine)
   }
 }
 
+/// Slots in each piece of an arena of `num_slots`. The last slots of a small one are one short
+/// piece, so that a larger figure would mean the same. A shared one has a piece for each member at
+/// least, if pages allow.
+std::uint32_t piece_slots(std::uint64_t slot_bytes, std::uint32_t num_slots,
+                          const ArenaOptions& options) {
+  const std::uint32_t size = options.replicas.size;
+  const std::uint64_t most = options.replicas.is_shared()
+                                 ? std::min(options.max_piece_bytes, slot_bytes * num_slots) / size
+                                 : options.max_piece_bytes;
+  return static_cast<std::uint32_t>(std::min<std::uint64_t>(
+      slots_per_piece(slot_bytes, HostMapping::page_bytes(), most), num_slots));
+}
+
+ReplicaGeometry geometry_of(std::uint64_t slot_bytes, std::uint32_t num_slots,
+                            const ArenaOptions& options) {
+  return {slot_bytes, num_slots, options.max_piece_bytes};
+}
+
 }  // namespace
 
 std::uint64_t slots_per_piece(std::uint64_t slot_bytes, std::uint64_t page_bytes,
@@ -54,9 +73,15 @@ std::uint64_t slots_per_piece(std::uint64_t slot_bytes, std::uint64_t page_bytes
 Arena::Grant Arena::ask(std::uint64_t slot_bytes, std::uint32_t num_slots,
                         const ArenaOptions& options) {
   const std::uint64_t bytes = checked_bytes(slot_bytes, num_slots);
+  const ReplicaGroup& replicas = options.replicas;
+  if (replicas.size == 0 || replicas.index >= replicas.size) {
+    throw ConfigError("member " + std::to_string(replicas.index) + " of a replica group of " +
+                      std::to_string(replicas.size) + "; expected a member below the size");
+  }
+  if (replicas.index > 0) return join(slot_bytes, num_slots, options);
   const PageKind pages = choose_pages(bytes, options.pages, options.machine);
   auto claim = std::make_unique<MemoryClaim>(bytes, pages, options.group, options.machine);
-  Grant grant{pages, num_slots, nullptr, {}};
+  Grant grant{pages, num_slots, 0, nullptr, nullptr, {}};
   if (!claim->why_unseen().empty()) grant.warnings.push_back(claim->why_unseen());
   if (const auto shortage = claim->shortage();
       shortage && options.shortage == Shortage::kTakeLess) {
@@ -70,7 +95,23 @@ Arena::Grant Arena::ask(std::uint64_t slot_bytes, std::uint32_t num_slots,
   }
   claim->check();
   grant.claim = std::move(claim);
+  grant.slots_per_piece = piece_slots(slot_bytes, grant.num_slots, options);
+  if (replicas.is_shared()) {
+    grant.replicas =
+        ReplicaMemory::make(replicas, geometry_of(slot_bytes, num_slots, options), grant.num_slots,
+                            grant.slots_per_piece, pages, options.machine);
+  }
   return grant;
+}
+
+Arena::Grant Arena::join(std::uint64_t slot_bytes, std::uint32_t num_slots,
+                         const ArenaOptions& options) {
+  auto replicas = ReplicaMemory::join(options.replicas, geometry_of(slot_bytes, num_slots, options),
+                                      options.machine);
+  const PageKind pages = replicas->file().pages();
+  const std::uint32_t granted = replicas->num_slots();
+  const std::uint32_t of_piece = replicas->slots_per_piece();
+  return {pages, granted, of_piece, nullptr, std::move(replicas), {}};
 }
 
 Arena::Arena(gpu::Device& device, std::uint64_t slot_bytes, std::uint32_t num_slots,
@@ -83,26 +124,26 @@ Arena::Arena(gpu::Device& device, std::uint64_t slot_bytes, Grant grant,
       slot_bytes_(slot_bytes),
       num_slots_(grant.num_slots),
       options_(options),
+      slots_per_piece_(grant.slots_per_piece),
       warnings_(std::move(grant.warnings)),
       claim_(std::move(grant.claim)),
-      mapping_(slot_bytes * grant.num_slots, grant.pages),
+      replicas_(std::move(grant.replicas)),
+      mapping_(replicas_ ? HostMapping(replicas_->file())
+                         : HostMapping(slot_bytes * grant.num_slots, grant.pages)),
       populator_(options.placement, options.num_threads) {
   // The host back end locks nothing.
   if (device.kind() != gpu::BackendKind::kHost) {
     if (auto warning = memlock_warning(mapping_.size_bytes())) warnings_.push_back(*warning);
   }
-  // The last slots of a small arena are one short piece, so that a larger figure would mean the
-  // same.
-  slots_per_piece_ = static_cast<std::uint32_t>(std::min<std::uint64_t>(
-      cpu_tier::slots_per_piece(slot_bytes, HostMapping::page_bytes(), options.max_piece_bytes),
-      num_slots_));
   piece_device_addresses_.resize((std::uint64_t{num_slots_} + slots_per_piece_ - 1) /
                                  slots_per_piece_);
   // With a thread bound there, first touch brings most of it to the node even if this is refused.
   const MemoryPlacement& placement = options_.placement;
-  if (placement.node) {
+  if (placement.node && !replicas_) {
     static_cast<void>(placement.topology->prefer(mapping_.bytes(), *placement.node));
   }
+  // Not before it is mapped, which takes the pool's pages.
+  if (replicas_) replicas_->publish();
   if (options.start == ArenaStart::kReady) {
     while (grow(options.max_registration_bytes) > 0) {
     }
@@ -114,20 +155,19 @@ Arena::~Arena() = default;
 std::uint32_t Arena::grow(std::uint64_t most_bytes, const std::stop_token& stop) {
   const std::uint32_t first = num_ready();
   if (first == num_slots_) return 0;
-  const std::uint64_t most =
-      std::min(most_bytes, options_.max_registration_bytes) / (slots_per_piece_ * slot_bytes_);
-  const auto end = static_cast<std::uint32_t>(std::min<std::uint64_t>(
-      first + std::max<std::uint64_t>(most, 1) * slots_per_piece_, num_slots_));
+  const std::uint32_t end = end_of_step(first, most_bytes);
   const std::span<std::byte> part = bytes_of(first, end);
-  check_part(part.size(), mapping_.pages(), options_.machine);
+  waited_ = {};
   try {
-    if (!populate(part, stop)) {
+    if (!replicas_) check_part(part.size(), mapping_.pages(), options_.machine);
+    if (!(replicas_ ? populate_shared(first, end, stop) : populate(part, stop))) {
       mapping_.release(part);
       return 0;
     }
     register_slots(first, end);
-  } catch (...) {
+  } catch (const std::exception& error) {
     mapping_.release(part);
+    if (replicas_) replicas_->end(error.what());
     throw;
   }
   num_ready_.store(end, std::memory_order_release);
@@ -135,8 +175,19 @@ std::uint32_t Arena::grow(std::uint64_t most_bytes, const std::stop_token& stop)
   return end - first;
 }
 
+std::uint32_t Arena::end_of_step(std::uint32_t first, std::uint64_t most_bytes) const {
+  // The first piece of a shared one waits for nobody but its home, so that members may be made one
+  // after the other; behind it there is one of each member in every step.
+  const std::uint64_t round = slots_per_piece_ * std::uint64_t{first == 0 ? 1 : num_sharing()};
+  const std::uint64_t num_rounds =
+      std::min(most_bytes, options_.max_registration_bytes) / (round * slot_bytes_);
+  return static_cast<std::uint32_t>(
+      std::min<std::uint64_t>(first + std::max<std::uint64_t>(num_rounds, 1) * round, num_slots_));
+}
+
 void Arena::end_growth() noexcept {
   if (claim_) claim_->set_bytes(0);
+  if (replicas_ && num_ready() < num_slots_) replicas_->end("its growth was stopped");
 }
 
 std::span<std::byte> Arena::bytes_of(std::uint32_t first_slot, std::uint32_t end_slot) const {
@@ -156,6 +207,50 @@ bool Arena::populate(std::span<std::byte> part, const std::stop_token& stop) {
     gave_up_huge_pages_ = true;
     mapping_.stop_huge_pages();
   }
+  return true;
+}
+
+bool Arena::populate_shared(std::uint32_t first_slot, std::uint32_t end_slot,
+                            const std::stop_token& stop) {
+  const std::uint32_t first = first_slot / slots_per_piece_;
+  const std::uint32_t end = (end_slot + slots_per_piece_ - 1) / slots_per_piece_;
+  for (std::uint32_t piece = first; piece < end; ++piece) {
+    if (!replicas_->is_home_of(piece) || replicas_->is_resident(piece)) continue;
+    if (!populate_own_piece(piece, stop)) return false;
+  }
+  // Others' last, so that all populate at once.
+  const Clock::time_point began = Clock::now();
+  for (std::uint32_t piece = first; piece < end; ++piece) {
+    if (!replicas_->wait_for(piece, stop)) return false;
+  }
+  waited_ = Clock::now() - began;
+  // Whose pages are there already.
+  return populator_.populate(mapping_, bytes_of(first_slot, end_slot), stop);
+}
+
+bool Arena::populate_own_piece(std::uint32_t piece, const std::stop_token& stop) {
+  KVFERRY_PAUSE_POINT("arena.populate_own_piece");
+  const std::uint32_t first_slot = piece * slots_per_piece_;
+  const std::span<std::byte> part =
+      bytes_of(first_slot, std::min(first_slot + slots_per_piece_, num_slots_));
+  check_part(part.size(), mapping_.pages(), options_.machine);
+  // The file keeps the preference, so that it is for this member's pieces only.
+  const MemoryPlacement& placement = options_.placement;
+  if (placement.node) static_cast<void>(placement.topology->prefer(part, *placement.node));
+  const auto give_back = [&] {
+    mapping_.release(part);
+    replicas_->file().give_back(first_slot * slot_bytes_, part.size());
+  };
+  try {
+    if (!populate(part, stop)) {
+      give_back();
+      return false;
+    }
+  } catch (const Error&) {
+    give_back();
+    throw;
+  }
+  replicas_->set_resident(piece);
   return true;
 }
 

@@ -66,7 +66,9 @@ void ArenaGrowth::grow(const std::stop_token& stop) {
           arena_.slot_bytes();
       if (bytes == 0) break;
       step_bytes = 2 * std::max(bytes, step_bytes);
-      pause(stop, bytes, Clock::now() - began);
+      // What it waited for others was no work: members that paused for each other's pauses would
+      // pause ever longer.
+      pause(stop, bytes, Clock::now() - began - arena_.waited());
     }
   } catch (const std::exception& error) {
     failure = error.what();

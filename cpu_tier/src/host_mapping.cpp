@@ -82,6 +82,10 @@ HostMapping::HostMapping(const SharedFile& file) : pages_(file.pages()), of_file
     throw failed("mapping", size, error);
   }
   keep_from_children();
+  // Best effort: what shared memory gets is also up to the kernel's shmem_enabled.
+  if (pages_ == PageKind::kTransparent) {
+    static_cast<void>(::madvise(bytes_.data(), size, MADV_HUGEPAGE));
+  }
 }
 
 void HostMapping::keep_from_children() {
@@ -105,7 +109,7 @@ void HostMapping::populate(std::span<std::byte> part) const {
 
   auto* bytes = static_cast<volatile std::byte*>(part.data());
   for (std::uint64_t offset = 0; offset < part.size(); offset += page_bytes()) {
-    // A file's pages are there, and others may be at work on them.
+    // Others may be at work on a file's pages, and a read makes them resident as well.
     if (of_file_) {
       static_cast<void>(bytes[offset]);
     } else {

@@ -13,6 +13,7 @@
 #include <linux/magic.h>
 #include <optional>
 #include <string>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/vfs.h>
@@ -28,6 +29,10 @@ namespace fs = std::filesystem;
 constexpr std::uint64_t kStepBytes = std::uint64_t{64} << 20U;
 /// Of st_blocks, on every file system (stat(2)).
 constexpr std::uint64_t kBlockBytes = 512;
+
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 8U  // Linux 6.3, linux/memfd.h.
+#endif
 
 /// Where the file system of `directory` is mounted, as far up as it reaches.
 fs::path mount_of(const fs::path& directory) {
@@ -116,6 +121,63 @@ SharedFile SharedFile::open(const fs::path& path) {
                       " are reserved; it was not made by kvferry: remove it, or name another path");
   }
   return file;
+}
+
+SharedFile SharedFile::make_unnamed(std::uint64_t bytes, PageKind pages) {
+  SharedFile file("memory without a name");
+  const unsigned flags =
+      MFD_CLOEXEC | MFD_ALLOW_SEALING | (pages == PageKind::kPool ? MFD_HUGETLB : 0U);
+  // vm.memfd_noexec may ask for the seal; older kernels do not know it.
+  file.descriptor_ = OwnDescriptor(::memfd_create("kvferry", flags | MFD_NOEXEC_SEAL));
+  if (!file.descriptor_ && errno == EINVAL) {
+    file.descriptor_ = OwnDescriptor(::memfd_create("kvferry", flags));
+  }
+  if (!file.descriptor_) {
+    throw ResourceError("making shared memory in " + std::string(to_string(pages)) +
+                        " pages failed: " + text_of(errno));
+  }
+  file.look_at_file_system();
+  file.pages_ = pages;
+  if (bytes == 0 || bytes > std::numeric_limits<std::int64_t>::max() - file.page_bytes_) {
+    throw ResourceError("shared memory cannot have " + std::to_string(bytes) + " bytes");
+  }
+  file.size_bytes_ = (bytes + file.page_bytes_ - 1) / file.page_bytes_ * file.page_bytes_;
+  // Who maps it relies on its size: beyond the end an access is a signal.
+  if (::ftruncate(file.descriptor(), static_cast<off_t>(file.size_bytes_)) != 0 ||
+      ::fcntl(file.descriptor(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    throw ResourceError("giving shared memory " + std::to_string(file.size_bytes_) +
+                        " bytes failed: " + text_of(errno));
+  }
+  return file;
+}
+
+SharedFile SharedFile::of_process(pid_t process, int descriptor, PageKind pages) {
+  SharedFile file("/proc/" + std::to_string(process) + "/fd/" + std::to_string(descriptor));
+  file.descriptor_ = OwnDescriptor(::open(file.path_.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
+  if (!file.descriptor_) {
+    throw ResourceError(file.path_.string() + " cannot be opened: " + text_of(errno));
+  }
+  file.look_at_file_system();
+  struct stat status {};
+  if (::fstat(file.descriptor(), &status) != 0 || !S_ISREG(status.st_mode) ||
+      (::fcntl(file.descriptor(), F_GET_SEALS) & F_SEAL_SHRINK) == 0) {
+    throw ConfigError(file.path_.string() + " is no shared memory of a fixed size");
+  }
+  file.pages_ = pages;
+  file.size_bytes_ = static_cast<std::uint64_t>(status.st_size);
+  return file;
+}
+
+void SharedFile::give_back(std::uint64_t offset, std::uint64_t bytes) const noexcept {
+  if (pages_ == PageKind::kPool) return;
+  // What stays is taken until the file goes.
+  static_cast<void>(::fallocate(descriptor(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                                static_cast<off_t>(offset), static_cast<off_t>(bytes)));
+}
+
+std::uint64_t SharedFile::inode() const {
+  struct stat status {};
+  return ::fstat(descriptor(), &status) == 0 ? status.st_ino : 0;
 }
 
 Published SharedFile::publish() {

@@ -43,9 +43,10 @@ class KvFerryConfig:
     Attributes
     ----------
     cpu_bytes_to_use
-        Host memory of the tier on one node, in bytes, split evenly over the node's ranks.
+        Host memory of the tier on one node, in bytes, split evenly over the node's arenas: one for each rank, or for
+        ranks that share one.
     cpu_bytes_to_use_per_rank
-        Bytes of one rank; takes the place of the even split.
+        Bytes of one rank; takes the place of the even split. Ranks that share an arena put theirs together.
     allow_smaller_tier
         Whether to go on with less than that, if the machine has less; else it is an error.
     numa_node
@@ -84,6 +85,8 @@ class KvFerryConfig:
     share_loads
         Whether a request waits, for a second at most, for another one's load of the same prefix. As a child of
         ``MultiConnector`` none does.
+    share_replicated_kv
+        Whether tensor-parallel ranks of one node that all hold the same KV cache (MLA) keep one copy of it.
     host_link
         The simulated link of the host back end: ``h2d_gb_s``, ``d2h_gb_s`` (1e9 bytes per second), ``latency_us``,
         ``jitter_us``, ``order``, ``fail_nth``, ``fail_probability``, ``seed``. None: copies run at memory speed.
@@ -109,6 +112,7 @@ class KvFerryConfig:
     max_awaited_share: float = 0.25
     min_load_tokens: int | None = None
     share_loads: bool = True
+    share_replicated_kv: bool = True
     host_link: HostLink | None = None
 
     @classmethod
@@ -144,6 +148,7 @@ class KvFerryConfig:
             "max_awaited_share": _read_share,
             "min_load_tokens": _read_tokens,
             "share_loads": _read_flag,
+            "share_replicated_kv": _read_flag,
             "host_link": _read_host_link,
         }
         return cls(**{key: readers[key](key, value) for key, value in extra_config.items()})  # type: ignore[arg-type]
@@ -153,14 +158,14 @@ class KvFerryConfig:
         """Seconds after which a rank that says nothing is lost: longer than it may take to say so itself."""
         return self.transfer_timeout_s + _RANK_GRACE_S
 
-    def bytes_per_rank(self, num_local_ranks: int) -> int:
-        """Bytes of the tier that one rank of a node with `num_local_ranks` ranks holds."""
+    def bytes_per_arena(self, num_local_arenas: int, num_sharing: int = 1) -> int:
+        """Bytes of the tier in each of the `num_local_arenas` arenas of a node, of `num_sharing` ranks each."""
         if self.cpu_bytes_to_use_per_rank is not None:
-            return self.cpu_bytes_to_use_per_rank
-        return self.cpu_bytes_to_use // num_local_ranks
+            return self.cpu_bytes_to_use_per_rank * num_sharing
+        return self.cpu_bytes_to_use // num_local_arenas
 
-    def num_ranks_in_budget(self, num_local_ranks: int) -> int:
-        """Ranks of one node for all of which the first one checks the machine's memory.
+    def num_arenas_in_budget(self, num_local_arenas: int) -> int:
+        """Arenas of one node for all of which the first one checks the machine's memory.
 
         Bytes per rank are for nodes that the number of local ranks is not known of (vLLM takes all ranks for local
         under Ray), so that each rank asks for itself then; what others were granted is not granted again either way.
@@ -168,17 +173,19 @@ class KvFerryConfig:
         """
         if self.cpu_bytes_to_use_per_rank is not None and not self.allow_smaller_tier:
             return 1
-        return num_local_ranks
+        return num_local_arenas
 
-    def tier_bytes(self, slot_bytes: int, num_local_ranks: int) -> int:
-        """Bytes of one rank's tier.
+    def tier_bytes(self, slot_bytes: int, num_local_arenas: int, num_sharing: int = 1) -> int:
+        """Bytes of the arena in which one rank's tier is.
 
         Parameters
         ----------
         slot_bytes
             Bytes of the largest block on this rank, all layers packed.
-        num_local_ranks
-            Ranks among which the node's budget is divided.
+        num_local_arenas
+            Among which the node's budget is divided.
+        num_sharing
+            Ranks of one arena.
 
         Raises
         ------
@@ -186,22 +193,23 @@ class KvFerryConfig:
             The budget holds not even one block.
 
         """
-        budget = self.bytes_per_rank(num_local_ranks)
+        budget = self.bytes_per_arena(num_local_arenas, num_sharing)
         if budget >= slot_bytes:
             return budget
         if self.cpu_bytes_to_use_per_rank is not None:
             raise _bad_value(
                 "cpu_bytes_to_use_per_rank",
-                budget,
+                self.cpu_bytes_to_use_per_rank,
                 f"at least one block of the KV cache, {slot_bytes} bytes ({format_size(slot_bytes)}) on this rank",
-                f"set it to {slot_bytes} or more, or leave it out and set cpu_bytes_to_use",
+                f"set it to {-(-slot_bytes // num_sharing)} or more, or leave it out and set cpu_bytes_to_use",
             )
         raise _bad_value(
             "cpu_bytes_to_use",
             self.cpu_bytes_to_use,
             f"at least one block of the KV cache per rank, {slot_bytes} bytes ({format_size(slot_bytes)}) for each of "
-            f"{num_local_ranks} local ranks",
-            f"set it to {slot_bytes * num_local_ranks} or more",
+            f"{num_local_arenas} local ranks"
+            + ("" if num_sharing == 1 else f" or groups of {num_sharing} ranks that share one copy"),
+            f"set it to {slot_bytes * num_local_arenas} or more",
         )
 
     def ring_bytes(self, group_bytes: Sequence[int], block_tokens: int, max_num_batched_tokens: int) -> int:

@@ -73,6 +73,7 @@ void bind_scheduler_engine(py::module_& module) {
                       std::uint32_t num_blocks,
                       const std::vector<std::vector<std::uint64_t>>& slot_bytes,
                       const std::vector<std::uint32_t>& slots_per_chunk, std::uint32_t max_chunks,
+                      const std::vector<std::pair<std::uint32_t, std::uint32_t>>& replicas,
                       const std::string& eviction, const std::string& admission,
                       float max_awaited_share, bool key_events,
                       const std::vector<std::pair<std::string, std::uint32_t>>& group_reaches,
@@ -89,6 +90,7 @@ void bind_scheduler_engine(py::module_& module) {
               options.classes.push_back({slots_per_chunk[i], slot_bytes[i]});
             }
             options.max_chunks = max_chunks;
+            for (const auto& [size, index] : replicas) options.replicas.push_back({size, index});
             options.tier = {cpu_tier::eviction_from(eviction), cpu_tier::admission_from(admission),
                             max_awaited_share, key_events};
             options.groups.clear();
@@ -105,12 +107,13 @@ void bind_scheduler_engine(py::module_& module) {
           }),
           py::kw_only(), py::arg("world_size"), py::arg("block_tokens"), py::arg("num_blocks"),
           py::arg("slot_bytes"), py::arg("slots_per_chunk"), py::arg("max_chunks"),
-          py::arg("eviction"), py::arg("admission"), py::arg("max_awaited_share"),
+          py::arg("replicas"), py::arg("eviction"), py::arg("admission"), py::arg("max_awaited_share"),
           py::arg("key_events"), py::arg("group_reaches"), py::arg("group_classes"),
           py::arg("max_load_wait_s"), py::arg("rank_timeout_s"),
           "`block_tokens`: tokens of a block and of a hash. `num_blocks`: of the GPU pool. "
           "`slot_bytes`: packed bytes of a block, by slab class (the largest first) and rank. "
-          "`slots_per_chunk`: by slab class. `max_chunks`: of the tier. `eviction`: "
+          "`slots_per_chunk`: by slab class. `max_chunks`: of the tier. `replicas`: of "
+          "each rank, how many ranks share one arena with it, and which of them it is. `eviction`: "
           "'lru', 'arc' or 'adaptive'; `admission`: 'always', 'second_offer' or 'adaptive': what "
           "the tier keeps and stores. `max_awaited_share`: of its slots, kept for queued requests. "
           "`key_events`: whether take_key_events() tells anything. "
@@ -176,7 +179,9 @@ void bind_worker_engine(py::module_& module) {
                       std::vector<std::uint32_t> slots_per_chunk,
                       std::optional<std::uint32_t> numa_node, std::string pages,
                       std::uint64_t piece_bytes, std::uint64_t growth_bytes_per_second,
-                      bool allow_smaller, std::string budget_group, std::uint32_t num_local_ranks,
+                      bool allow_smaller, std::string budget_group,
+                      std::uint32_t num_local_arenas, std::string replica_group,
+                      std::uint32_t num_replicas, std::uint32_t replica_index,
                       std::uint64_t staging_bytes, std::uint64_t load_staging_bytes,
                       std::uint64_t max_in_flight_bytes, std::uint64_t store_bytes_per_second,
                       std::string copy_path, double transfer_timeout_s, py::object host_link) {
@@ -195,7 +200,10 @@ void bind_worker_engine(py::module_& module) {
                                        .growth_bytes_per_second = growth_bytes_per_second,
                                        .allow_smaller = allow_smaller,
                                        .budget_group = std::move(budget_group),
-                                       .num_local_ranks = num_local_ranks,
+                                       .num_local_arenas = num_local_arenas,
+                                       .replica_group = std::move(replica_group),
+                                       .num_replicas = num_replicas,
+                                       .replica_index = replica_index,
                                        .staging_bytes = staging_bytes,
                                        .load_staging_bytes = load_staging_bytes,
                                        .max_in_flight_bytes = max_in_flight_bytes,
@@ -210,7 +218,9 @@ void bind_worker_engine(py::module_& module) {
           py::arg("slots_per_chunk"), py::arg("numa_node") = py::none(), py::arg("pages") = "auto",
           py::arg("piece_bytes") = cpu_tier::ArenaOptions().max_piece_bytes,
           py::arg("growth_bytes_per_second") = 0, py::arg("allow_smaller") = false,
-          py::arg("budget_group") = "", py::arg("num_local_ranks") = 1, py::arg("staging_bytes"),
+          py::arg("budget_group") = "", py::arg("num_local_arenas") = 1,
+          py::arg("replica_group") = "", py::arg("num_replicas") = 1, py::arg("replica_index") = 0,
+          py::arg("staging_bytes"),
           py::arg("load_staging_bytes") = 0, py::arg("max_in_flight_bytes"),
           py::arg("store_bytes_per_second") = 0, py::arg("copy_path") = "auto",
           py::arg("transfer_timeout_s"), py::arg("host_link") = py::none(),
@@ -222,13 +232,16 @@ void bind_worker_engine(py::module_& module) {
           "next to the device. `pages`: 'auto', 'normal', "
           "'transparent' or 'huge'. "
           "`growth_bytes_per_second`: 0 for no limit. `allow_smaller`: go on with what can be had. "
-          "`budget_group`: the same for the `num_local_ranks` ranks whose arenas share this node's "
-          "memory, of which the first checks the budget for all. "
+          "`budget_group`: the same for all ranks whose `num_local_arenas` arenas share this "
+          "node's memory, of which the first checks the budget for all. `replica_group`: the same "
+          "for the `num_replicas` ranks of this node that hold the same bytes and share one arena, "
+          "of which this is number `replica_index`; the first makes it, and the others wait for "
+          "that, for a minute at most. "
           "`staging_bytes`, "
           "`load_staging_bytes`: device memory of the rings of stores and loads. "
           "`store_bytes_per_second`: 0 for no limit. `copy_path`: 'auto', or the path of every "
-          "load. `host_link`: of the host back end. Raises ConfigError, ResourceError or "
-          "DeviceError.")
+          "load. `host_link`: of the host back end. Raises ConfigError, ResourceError, "
+          "DeviceError, TopologyError or TimeoutError.")
       .def_property_readonly("device", &WorkerEngine::device_description,
                              "Back end, name, architecture and driver of the device.")
       .def("copy_paths", &WorkerEngine::copy_paths_text,

@@ -103,7 +103,10 @@ std::unique_ptr<connector::WorkerEngine> make_worker_engine(const PyWorkerArgume
                    .piece_bytes = arguments.piece_bytes,
                    .bytes_per_second = arguments.growth_bytes_per_second,
                    .allow_smaller = arguments.allow_smaller,
-                   .group = {arguments.budget_group, arguments.num_local_ranks}};
+                   .group = {arguments.budget_group, arguments.num_local_arenas},
+                   .replicas = {.name = arguments.replica_group,
+                                .size = arguments.num_replicas,
+                                .index = arguments.replica_index}};
   options.transfer.staging_bytes = arguments.staging_bytes;
   options.transfer.load_staging_bytes = arguments.load_staging_bytes;
   options.transfer.max_in_flight_bytes = arguments.max_in_flight_bytes;

@@ -41,7 +41,11 @@ struct PyWorkerArguments {
   bool allow_smaller = false;
   /// The same for the engine's ranks on one node; empty: alone.
   std::string budget_group;
-  std::uint32_t num_local_ranks = 1;
+  std::uint32_t num_local_arenas = 1;
+  /// The same for the ranks of this node that hold the same bytes.
+  std::string replica_group;
+  std::uint32_t num_replicas = 1;
+  std::uint32_t replica_index = 0;
   std::uint64_t staging_bytes = 0;
   std::uint64_t load_staging_bytes = 0;
   std::uint64_t max_in_flight_bytes = 0;

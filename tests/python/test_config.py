@@ -232,21 +232,21 @@ def test_bad_link_is_refused(link: object, expected: str) -> None:
 
 
 def test_budget_of_the_node_is_split_over_its_ranks() -> None:
-    assert read(cpu_bytes_to_use=1000).tier_bytes(slot_bytes=100, num_local_ranks=4) == 250
+    assert read(cpu_bytes_to_use=1000).tier_bytes(slot_bytes=100, num_local_arenas=4) == 250
     assert read(cpu_bytes_to_use=1000, cpu_bytes_to_use_per_rank=700).tier_bytes(100, 4) == 700
 
 
 def test_first_rank_asks_for_all_whose_total_is_known_or_divided() -> None:
-    assert read().num_ranks_in_budget(4) == 4
-    assert read(cpu_bytes_to_use_per_rank=700).num_ranks_in_budget(4) == 1
-    assert read(cpu_bytes_to_use_per_rank=700, allow_smaller_tier=True).num_ranks_in_budget(4) == 4
+    assert read().num_arenas_in_budget(4) == 4
+    assert read(cpu_bytes_to_use_per_rank=700).num_arenas_in_budget(4) == 1
+    assert read(cpu_bytes_to_use_per_rank=700, allow_smaller_tier=True).num_arenas_in_budget(4) == 4
 
 
 def test_budget_below_one_block_is_refused_with_the_least_that_is_enough() -> None:
     with pytest.raises(ConfigError, match=r"cpu_bytes_to_use is 399; .*at least one block.* set it to 400 or more"):
-        read(cpu_bytes_to_use=399).tier_bytes(slot_bytes=100, num_local_ranks=4)
+        read(cpu_bytes_to_use=399).tier_bytes(slot_bytes=100, num_local_arenas=4)
     with pytest.raises(ConfigError, match=r"cpu_bytes_to_use_per_rank is 99; .* set it to 100 or more"):
-        read(cpu_bytes_to_use_per_rank=99).tier_bytes(slot_bytes=100, num_local_ranks=4)
+        read(cpu_bytes_to_use_per_rank=99).tier_bytes(slot_bytes=100, num_local_arenas=4)
 
 
 def test_ring_is_a_step_long_unless_told() -> None:

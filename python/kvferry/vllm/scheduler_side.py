@@ -12,7 +12,7 @@ from vllm.logger import init_logger
 from kvferry import _core
 from kvferry.config import KvFerryConfig
 from kvferry.sizes import format_size
-from kvferry.vllm import kv_events, preflight, topology
+from kvferry.vllm import kv_events, preflight, replicas, topology
 from kvferry.vllm.load_choice import LoadChoice
 from kvferry.vllm.metadata import KvFerryMetadata
 from kvferry.vllm.stats import SCHEDULER_KEYS, KvFerryStats, StatsSource
@@ -76,7 +76,8 @@ class SchedulerSide:
         classes = topology.slab_classes(vllm_config, groups)
         parallel = vllm_config.parallel_config
         slot_bytes = max(classes.slot_bytes[0])
-        tier_bytes = config.tier_bytes(slot_bytes, parallel.local_world_size)
+        sharing = replicas.replicas_of(config, parallel, groups)
+        tier_bytes = config.tier_bytes(slot_bytes, sharing.num_local_arenas, sharing.least_sharing)
         # A slot id means the same block on every rank, so the rank with the fewest slots bounds them all.
         max_chunks, slots_per_chunk = _core.slab_geometry(tier_bytes, classes.slot_bytes)
         max_slots = max_chunks * slots_per_chunk[0]
@@ -88,6 +89,7 @@ class SchedulerSide:
             slot_bytes=classes.slot_bytes,
             slots_per_chunk=slots_per_chunk,
             max_chunks=max_chunks,
+            replicas=sharing.places,
             eviction=config.eviction,
             admission=config.admission,
             max_awaited_share=config.max_awaited_share,
@@ -98,10 +100,11 @@ class SchedulerSide:
             rank_timeout_s=config.rank_timeout_s,
         )
         logger.info(
-            "kvferry: the tier holds %d blocks of %d tokens, %s on each of %d ranks",
+            "kvferry: the tier holds %d blocks of %d tokens, %s in each of %d arenas for %d ranks",
             max_slots,
             block_tokens,
             format_size(max_slots * slot_bytes),
+            sum(index == 0 for _, index in sharing.places),
             parallel.world_size,
         )
         self._events: kv_events.KvEvents | None = None

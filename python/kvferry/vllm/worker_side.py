@@ -11,7 +11,7 @@ from kvferry import _core
 from kvferry.config import MIB, KvFerryConfig
 from kvferry.errors import ConfigError, Error, ProtocolError, ResourceError, TopologyError
 from kvferry.sizes import format_size
-from kvferry.vllm import kv_device, preflight, topology
+from kvferry.vllm import kv_device, preflight, replicas, topology
 from kvferry.vllm.layout import Fragment, fragments_of_groups
 from kvferry.vllm.metadata import KvFerryMetadata, KvFerryWorkerMetadata
 from kvferry.vllm.stats import RANK_KEYS, KvFerryStats, StatsSource
@@ -56,12 +56,14 @@ class WorkerSide:
         self._world_size = parallel.world_size
         self._classes = topology.slab_classes_of_rank(self._groups)
         self._slot_bytes = self._classes.slot_bytes[0][0]
-        tier_bytes = config.tier_bytes(self._slot_bytes, parallel.local_world_size)
+        self._replicas = replicas.replicas_of(config, parallel, self._groups)
+        num_arenas = self._replicas.num_local_arenas
+        tier_bytes = config.tier_bytes(self._slot_bytes, num_arenas, self._replicas.least_sharing)
         # As the scheduler works it out: ranks with several classes have the same layers.
         self._num_chunks, self._slots_per_chunk = _core.slab_geometry(tier_bytes, self._classes.slot_bytes)
         # Every rank of one engine has the same id, and no two engines of data parallel share one.
         self._engine_id = vllm_config.kv_transfer_config.engine_id
-        self._num_ranks_in_budget = config.num_ranks_in_budget(parallel.local_world_size)
+        self._num_arenas_in_budget = config.num_arenas_in_budget(num_arenas)
         self._ring_bytes = config.ring_bytes(
             topology.group_bytes(self._groups),
             self._groups[0].kv_cache_spec.block_size,
@@ -86,11 +88,14 @@ class WorkerSide:
             They have another size than the engine's configuration says.
         ResourceError
             The machine does not have the host memory.
+        TimeoutError
+            The rank that makes the arena of several did not.
 
         """
         if self.engine is not None:
             raise ProtocolError("register_kv_caches was called twice; the tier belongs to the first KV cache")
         fragments = self._fragments_of_classes(kv_caches)
+        num_replicas, replica_index = self._replicas.places[self._rank]
         device = kv_device.find(kv_caches.values(), self._config.backend)
         ring_bytes = self._ring_that_fits(device)
         try:
@@ -110,7 +115,10 @@ class WorkerSide:
                 growth_bytes_per_second=self._config.pinning_bandwidth_limit or 0,
                 allow_smaller=self._config.allow_smaller_tier,
                 budget_group=self._engine_id,
-                num_local_ranks=self._num_ranks_in_budget,
+                num_local_arenas=self._num_arenas_in_budget,
+                replica_group=self._replicas.group_of(self._engine_id, self._rank),
+                num_replicas=num_replicas,
+                replica_index=replica_index,
                 staging_bytes=ring_bytes,
                 load_staging_bytes=self._load_ring_bytes,
                 max_in_flight_bytes=self._config.max_in_flight_bytes,

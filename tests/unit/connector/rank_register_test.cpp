@@ -117,6 +117,25 @@ TEST(RankRegister, AnotherBlockSizeNamesBothSides) {
                {"rank 1", "bytes per block 4096", "told 2048"});
 }
 
+TEST(RankRegister, RanksThatShareAnArenaOtherwiseThanToldNameBothSides) {
+  expect_names(complaint([](StepReport& report) { report.topology->replicas = {2, 1}; }),
+               {"rank 1", "ranks that share its KV cache 2", "told 1"});
+  SchedulerOptions options = told();
+  options.replicas = {{2, 0}, {2, 1}};
+  RankRegister ranks(options);
+  StepReport report = first_report(1);
+  report.topology->replicas = {2, 0};
+  try {
+    ranks.take(report);
+    FAIL() << "rank 1 passes for the first one";
+  } catch (const TopologyError& error) {
+    expect_names(error.what(), {"rank 1", "the place among them 0", "told 1"});
+  }
+  report.topology->replicas = {2, 1};
+  ranks.take(report);
+  EXPECT_EQ(ranks.num_ready(), 1U);
+}
+
 TEST(RankRegister, ASecondWorkerUnderOneRankIsRefused) {
   expect_names(complaint([](StepReport& report) { report = first_report(0); }),
                {"rank 0", "registered twice"});

@@ -41,7 +41,7 @@ StepReport some_report() {
   StepReport report;
   report.domain = DomainId(9);
   report.rank = RankId(3);
-  report.topology = RankTopology{4, 5, {{0x1122334455667788U, 19}, {20, 21}}, 6, 7};
+  report.topology = RankTopology{4, 5, {{0x1122334455667788U, 19}, {20, 21}}, 6, 7, {22, 23}};
   report.gathered = {{TransferId(8), 9}, {TransferId(10), 0}};
   report.stores = {{TransferId(11), EndedAs::kDone, ""}};
   report.loads = {{TransferId(12), EndedAs::kFailed, "copy: no link"},

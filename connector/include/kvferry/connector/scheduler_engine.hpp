@@ -4,6 +4,7 @@
 #include "kvferry/base/ids.hpp"
 #include "kvferry/connector/engine_view.hpp"
 #include "kvferry/connector/owner.hpp"
+#include "kvferry/connector/step_report.hpp"
 #include "kvferry/connector/token_reach.hpp"
 #include "kvferry/cpu_tier/cpu_tier.hpp"
 #include "kvferry/cpu_tier/slab_tier.hpp"
@@ -47,6 +48,8 @@ struct SchedulerOptions {
   std::uint32_t num_blocks = 0;
   /// The largest first. One class alone has a slot in each chunk.
   std::vector<SlabClass> classes;
+  /// By rank; empty: every rank keeps a copy of its own.
+  std::vector<ReplicaPlace> replicas;
   /// Most chunks that the tier may come to have; the ranks' reports set how many are usable.
   std::uint32_t max_chunks = 0;
   /// Which blocks the tier stores and evicts.

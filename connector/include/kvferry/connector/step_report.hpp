@@ -19,6 +19,13 @@ struct RankSlots {
   std::uint32_t slots_per_chunk = 0;
 };
 
+/// The ranks of one node that hold the same bytes and keep one copy of them, and which of them a
+/// rank is (cpu_tier/replica_board.hpp).
+struct ReplicaPlace {
+  std::uint32_t size = 1;  ///< 1: it keeps a copy of its own.
+  std::uint32_t index = 0;
+};
+
 /// What a rank says of itself in its first report; the scheduler side compares it with what it was
 /// told (G8).
 struct RankTopology {
@@ -27,9 +34,12 @@ struct RankTopology {
   std::vector<RankSlots> classes;
   std::uint32_t num_chunks = 0;   ///< Chunks of this rank's arena that are ready for use.
   std::uint32_t ring_blocks = 0;  ///< Blocks of the first class that the staging ring holds.
+  ReplicaPlace replicas = {};
 };
 
 /// How many blocks of a store this rank took, counted from the first. The rest it skipped for good.
+/// Of ranks that share one copy each takes its own blocks only, and counts the others' as taken: the
+/// least of all ranks is what was taken whole.
 struct StoreGathered {
   TransferId transfer;
   std::uint32_t num_gathered = 0;

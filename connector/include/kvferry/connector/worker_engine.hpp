@@ -33,6 +33,9 @@ struct ArenaWishes {
   bool allow_smaller = false;
   /// The engine's ranks on this node: the first of them checks the budget for all.
   cpu_tier::ClaimGroup group = {};
+  /// The ranks of this node that hold the same bytes: they have one arena, of which each stores the
+  /// blocks in the pieces that it is home of, and loads all.
+  cpu_tier::ReplicaGroup replicas = {};
   /// Where the memory budget is read from.
   cpu_tier::MachineRoot machine = {};
 };
@@ -151,8 +154,17 @@ class WorkerEngine {
     TransferId transfer;
     SlabClassId slab_class;
     bool ready = false;
-    std::vector<BlockSlot> blocks;
-    std::uint32_t num_gathered = 0;
+    std::uint32_t num_ordered = 0;
+    std::vector<BlockSlot> blocks;  ///< Those that this rank stores.
+    /// Where they stand in the order; empty if they are all of it.
+    std::vector<std::uint32_t> positions;
+    std::uint32_t num_gathered = 0;  ///< Of `blocks`.
+
+    /// How far in the order all that this rank stores is gathered.
+    [[nodiscard]] std::uint32_t gathered_prefix() const {
+      if (num_gathered == blocks.size()) return num_ordered;
+      return positions.empty() ? num_gathered : positions[num_gathered];
+    }
   };
   std::vector<WaitingStore> waiting_;
   std::unique_ptr<Impl> impl_;

@@ -7,9 +7,11 @@
 #include "kvferry/cpu_tier/memory_claim.hpp"
 #include "kvferry/cpu_tier/memory_placement.hpp"
 #include "kvferry/cpu_tier/populator.hpp"
+#include "kvferry/cpu_tier/replica_memory.hpp"
 #include "kvferry/gpu/device.hpp"
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -53,6 +55,9 @@ struct ArenaOptions {
   /// The ranks whose arenas are made on this node, this one's included.
   ClaimGroup group = {};
   Shortage shortage = Shortage::kRefuse;
+  /// Whom one memory is shared with. Its pieces are a `size`th of `max_piece_bytes`, so that what
+  /// becomes ready at a time is of all members alike.
+  ReplicaGroup replicas = {};
   /// Where the memory budget is read from.
   MachineRoot machine = {};
 };
@@ -77,6 +82,10 @@ struct ArenaReport {
 /// num_ready() of them are populated and registered; slots become ready in order and stay so.
 /// MADV_DONTFORK. One thread at a time grows it, and any may read what is ready meanwhile. The
 /// owner quiesces all copies before destroying it. The device outlives it.
+///
+/// The arenas of a replica group (replica_memory.hpp), in processes of their own or in one, are one
+/// memory: each registers all of it with its own device, and populates the pieces that it is home
+/// of. Its first member asks for the memory, and tells the others how much was granted.
 class Arena {
  public:
   /// Claims the memory, checks the budget (memory_claim.hpp) and maps it, before a page is touched;
@@ -92,14 +101,22 @@ class Arena {
   /// Makes the next slots ready: at most `most_bytes`, one piece at least. Returns how many became
   /// ready: 0 if all are, or if it was stopped. Checks the budget again first: others take memory
   /// too, and a shortage noticed by the kernel would be a signal. Throws as the constructor; what
-  /// it began is rolled back, and what was ready stays so.
+  /// it began is rolled back, and what was ready stays so. A shared arena makes a piece of each
+  /// member ready at least, behind the very first one, which is the first member's; it waits for
+  /// the others' (ReplicaMemory::wait_for()), and what this member fails at ends the group's
+  /// growth.
   std::uint32_t grow(std::uint64_t most_bytes, const std::stop_token& stop = {});
   /// No more slots will become ready: what was claimed for them is others' again. Called by the
   /// thread that grows it.
   void end_growth() noexcept;
+  /// How long the last grow() waited for other members.
+  [[nodiscard]] std::chrono::nanoseconds waited() const { return waited_; }
   /// All ranks of the group have started, and need not see any more that this one has. Called when
   /// nobody grows it any more; any number of times.
-  void withdraw_claim() noexcept { claim_.reset(); }
+  void withdraw_claim() noexcept {
+    claim_.reset();
+    if (replicas_) replicas_->withdraw_name();
+  }
 
   [[nodiscard]] std::uint64_t slot_bytes() const { return slot_bytes_; }
   /// Fewer than were asked for only with Shortage::kTakeLess.
@@ -118,6 +135,13 @@ class Arena {
   }
   /// A copy must not straddle slots of different pieces (slot / this).
   [[nodiscard]] std::uint32_t slots_per_piece() const { return slots_per_piece_; }
+  /// Whether this arena's rank is the one that writes the piece's slots: always, if nobody shares
+  /// it.
+  [[nodiscard]] bool is_home_of(std::uint32_t piece) const {
+    return !replicas_ || replicas_->is_home_of(piece);
+  }
+  /// Ranks whose arenas are this memory; 1: it is this one's own.
+  [[nodiscard]] std::uint32_t num_sharing() const { return options_.replicas.size; }
   /// Why it lies where it does.
   [[nodiscard]] const std::string& placement_reason() const { return options_.placement.reason; }
   /// What its user is to be warned of, in sentences; usually nothing.
@@ -130,18 +154,28 @@ class Arena {
   struct Grant {
     PageKind pages = PageKind::kNormal;
     std::uint32_t num_slots = 0;
+    std::uint32_t slots_per_piece = 0;
     std::unique_ptr<MemoryClaim> claim;
+    std::unique_ptr<ReplicaMemory> replicas;
     std::vector<std::string> warnings;
   };
   [[nodiscard]] static Grant ask(std::uint64_t slot_bytes, std::uint32_t num_slots,
                                  const ArenaOptions& options);
+  [[nodiscard]] static Grant join(std::uint64_t slot_bytes, std::uint32_t num_slots,
+                                  const ArenaOptions& options);
   Arena(gpu::Device& device, std::uint64_t slot_bytes, Grant grant, const ArenaOptions& options);
 
+  /// Behind the last slot that becomes ready next.
+  [[nodiscard]] std::uint32_t end_of_step(std::uint32_t first, std::uint64_t most_bytes) const;
   [[nodiscard]] std::span<std::byte> bytes_of(std::uint32_t first_slot,
                                               std::uint32_t end_slot) const;
   void register_slots(std::uint32_t first_slot, std::uint32_t end_slot);
   /// Populates; gives transparent huge pages up if they came too slowly.
   [[nodiscard]] bool populate(std::span<std::byte> part, const std::stop_token& stop);
+  /// Populates this member's pieces, waits for the others', and maps all. False if it was stopped.
+  [[nodiscard]] bool populate_shared(std::uint32_t first_slot, std::uint32_t end_slot,
+                                     const std::stop_token& stop);
+  [[nodiscard]] bool populate_own_piece(std::uint32_t piece, const std::stop_token& stop);
 
   gpu::Device& device_;
   const std::uint64_t slot_bytes_;
@@ -150,11 +184,13 @@ class Arena {
   std::uint32_t slots_per_piece_ = 0;
   std::vector<std::string> warnings_;
   std::unique_ptr<MemoryClaim> claim_;
+  std::unique_ptr<ReplicaMemory> replicas_;  ///< Unset: the memory is this arena's own.
   HostMapping mapping_;
   Populator populator_;
   std::atomic<bool> gave_up_huge_pages_{false};
   std::vector<std::uintptr_t> piece_device_addresses_;
   std::atomic<std::uint32_t> num_ready_{0};
+  std::chrono::nanoseconds waited_{0};
   /// After the mapping, so that every piece is unregistered before the memory goes, in a failed
   /// construction too.
   std::vector<std::unique_ptr<gpu::HostRegistration>> registrations_;

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <sys/types.h>
 #include <utility>
 
 namespace kvferry::cpu_tier {
@@ -18,9 +19,10 @@ enum class Published : std::uint8_t {
 };
 
 /// A file in shared memory, whose memory processes share (HostMapping maps it): on tmpfs or
-/// hugetlbfs, of this user's, mode 0600, every byte reserved, so that no access to it is a signal.
-/// Named by a path and not by a POSIX name, because containers share mounts. Move-only; closes the
-/// file and never removes it. Not in forked children. One thread at a time.
+/// hugetlbfs, of this user's. One with a path has mode 0600 and every byte reserved, so that no
+/// access to it is a signal; it is named by a path and not by a POSIX name, because containers
+/// share mounts. Move-only; closes the file and never removes it. Not in forked children. One thread
+/// at a time.
 class SharedFile {
  public:
   /// A new file of zeros that has no name yet: nobody sees it half made, and with a process that
@@ -34,16 +36,33 @@ class SharedFile {
   /// One that was published. Throws ResourceError if there is none (yet), and ConfigError if it is
   /// not in shared memory, not whole, or another user's or open to others.
   [[nodiscard]] static SharedFile open(const std::filesystem::path& path);
+  /// A new file of zeros that never has a name (memfd_create): no mount bounds it, and it goes with
+  /// the last process that has it open or mapped, however that ends. Its size is fixed and nothing
+  /// of it reserved: who populates a part checks the budget first, as for anonymous memory. Throws
+  /// ResourceError.
+  [[nodiscard]] static SharedFile make_unnamed(std::uint64_t bytes, PageKind pages);
+  /// Such a file that `process`, this one or another, has open as `descriptor`. Throws
+  /// ResourceError if there is none that can be seen from here, and ConfigError if it is another
+  /// kind of file.
+  [[nodiscard]] static SharedFile of_process(pid_t process, int descriptor, PageKind pages);
 
   /// Gives a new file its name, at once and whole: what was written before is seen by whoever opens
   /// it. Once. Throws ResourceError if the directory takes no name.
   [[nodiscard]] Published publish();
 
+  /// Gives the memory of a part of whole pages back, in all processes; it reads as zero afterwards.
+  /// Nothing for kPool, whose pages may reach over the part's ends.
+  void give_back(std::uint64_t offset, std::uint64_t bytes) const noexcept;
+
+  /// Of an unnamed one: only for messages.
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+  /// No two files of a machine that are open at once and have no name have the same one.
+  [[nodiscard]] std::uint64_t inode() const;
   [[nodiscard]] std::uint64_t size_bytes() const { return size_bytes_; }
   /// Of the file system: its pages are those of the file.
   [[nodiscard]] std::uint64_t page_bytes() const { return page_bytes_; }
-  /// kPool on hugetlbfs; else kNormal, and huge ones only where the mount says so (huge=).
+  /// kPool on hugetlbfs; else kNormal, and huge ones only where the mount says so (huge=). Of an
+  /// unnamed one as wished: kTransparent gets huge ones where the kernel's shmem_enabled allows.
   [[nodiscard]] PageKind pages() const { return pages_; }
   [[nodiscard]] int descriptor() const { return descriptor_.get(); }
 

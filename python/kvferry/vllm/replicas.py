@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which ranks hold the same KV cache and keep one copy of it, as the engine's configuration tells it."""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from vllm.v1.kv_cache_interface import MLAAttentionSpec, iter_layer_specs
+
+from kvferry.config import KvFerryConfig
+
+if TYPE_CHECKING:
+    from vllm.config import ParallelConfig
+    from vllm.v1.kv_cache_interface import KVCacheGroupSpec
+
+# Executors that place ranks as the configuration says: `local_world_size` of them on each node, in order. Under Ray vLLM
+# counts all ranks as local, wherever they are.
+_EXECUTORS = (None, "uni", "mp")
+
+
+class Replicas(NamedTuple):
+    """The arenas of an engine's ranks.
+
+    Attributes
+    ----------
+    places
+        Of each rank: how many ranks share its arena, and which of them it is.
+    num_local_arenas
+        Arenas of the node that has most.
+    least_sharing
+        Ranks of the arena that fewest share.
+
+    """
+
+    places: list[tuple[int, int]]
+    num_local_arenas: int
+    least_sharing: int
+
+    def group_of(self, engine_id: str, rank: int) -> str:
+        """Name of the ranks that share an arena with `rank`, on this machine."""
+        return f"{engine_id}/{rank - self.places[rank][1]}"
+
+
+def groups_of_ranks(world_size: int, ranks_per_stage: int, ranks_per_node: int) -> list[range]:
+    """Ranks of one pipeline stage on one node, in order of rank."""
+    borders = {*range(0, world_size, ranks_per_stage), *range(0, world_size, ranks_per_node), world_size}
+    ordered = sorted(borders)
+    return [range(first, end) for first, end in zip(ordered, ordered[1:], strict=False)]
+
+
+def replicas_of(config: KvFerryConfig, parallel: "ParallelConfig", groups: Sequence["KVCacheGroupSpec"]) -> Replicas:
+    """Find out which ranks share an arena: those of a stage on a node, if all of the KV cache is latent (MLA).
+
+    The scheduler and every rank find the same, and compare it when the engine starts.
+    """
+    num_ranks, per_node = parallel.world_size, parallel.local_world_size
+    if not config.share_replicated_kv or parallel.distributed_executor_backend not in _EXECUTORS:
+        return _made_of([range(rank, rank + 1) for rank in range(num_ranks)], per_node)
+    # Context parallelism divides the tokens among ranks (it is refused elsewhere as well).
+    is_divided = parallel.decode_context_parallel_size > 1 or parallel.prefill_context_parallel_size > 1
+    is_latent = all(
+        isinstance(spec, MLAAttentionSpec) for group in groups for spec in iter_layer_specs(group.kv_cache_spec)
+    )
+    if is_divided or not is_latent:
+        return _made_of([range(rank, rank + 1) for rank in range(num_ranks)], per_node)
+    return _made_of(groups_of_ranks(num_ranks, num_ranks // parallel.pipeline_parallel_size, per_node), per_node)
+
+
+def _made_of(arenas: Iterable[range], ranks_per_node: int) -> Replicas:
+    places = [(len(ranks), index) for ranks in arenas for index in range(len(ranks))]
+    # A rank that is the first of its arena stands for it.
+    firsts = [rank for rank, (_, index) in enumerate(places) if index == 0]
+    nodes = [first // ranks_per_node for first in firsts]
+    return Replicas(places, max(map(nodes.count, nodes)), min(size for size, _ in places))

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which ranks keep one copy of an MLA model's KV cache, and that they do."""
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from harness import ToyEngine, ToySpec, make_kv_cache_configs, make_vllm_config
+from kvferry.config import KvFerryConfig
+from kvferry.errors import ConfigError, TopologyError
+from kvferry.vllm.replicas import Replicas, groups_of_ranks, replicas_of
+from scenarios import PROMPTS, Make, again, assert_at_rest, store_all
+from toy_worker import kvferry_of
+
+MLA: dict[str, Any] = {"layer_pattern": "m"}
+# One layer has 16 tokens of 32 values of four bytes, as the other toys' with keys and values; there are three.
+SLOT_BYTES = 3 * 16 * 32 * 4
+
+
+def parallel_of(**changes: Any) -> Any:
+    values: dict[str, Any] = {
+        "world_size": 1,
+        "pipeline_parallel_size": 1,
+        "decode_context_parallel_size": 1,
+        "prefill_context_parallel_size": 1,
+        "distributed_executor_backend": "mp",
+    } | changes
+    values.setdefault("local_world_size", values["world_size"])
+    return SimpleNamespace(**values)
+
+
+def groups_of_kind(folder: Path, pattern: str) -> Any:
+    spec = ToySpec(layer_pattern=pattern, num_layers=4)
+    return make_kv_cache_configs(make_vllm_config(folder, spec), spec)[0].kv_cache_groups
+
+
+def test_groups_are_the_ranks_of_a_stage_on_a_node() -> None:
+    assert groups_of_ranks(4, 4, 4) == [range(4)]
+    # tensor 2 x pipeline 2 on one node, and on two
+    assert groups_of_ranks(4, 2, 4) == [range(2), range(2, 4)]
+    assert groups_of_ranks(4, 2, 2) == [range(2), range(2, 4)]
+    # tensor 8 over two nodes
+    assert groups_of_ranks(8, 8, 4) == [range(4), range(4, 8)]
+    # tensor 4 x pipeline 3 over two nodes of six: the stage in the middle lies on both
+    assert groups_of_ranks(12, 4, 6) == [range(4), range(4, 6), range(6, 8), range(8, 12)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"world_size": 1}, Replicas([(1, 0)], 1, 1)),
+        ({"world_size": 4}, Replicas([(4, 0), (4, 1), (4, 2), (4, 3)], 1, 4)),
+        ({"world_size": 4, "pipeline_parallel_size": 2}, Replicas([(2, 0), (2, 1)] * 2, 2, 2)),
+        ({"world_size": 8, "local_world_size": 4}, Replicas([(4, 0), (4, 1), (4, 2), (4, 3)] * 2, 1, 4)),
+        (
+            {"world_size": 12, "local_world_size": 6, "pipeline_parallel_size": 3},
+            Replicas(
+                [(4, 0), (4, 1), (4, 2), (4, 3), (2, 0), (2, 1), (2, 0), (2, 1), (4, 0), (4, 1), (4, 2), (4, 3)], 2, 2
+            ),
+        ),
+        # The stage in the middle lies on both nodes: each of its ranks is alone.
+        (
+            {"world_size": 6, "local_world_size": 3, "pipeline_parallel_size": 3},
+            Replicas([(2, 0), (2, 1), (1, 0), (1, 0), (2, 0), (2, 1)], 2, 1),
+        ),
+        # Where Ray has put the ranks nobody says here.
+        ({"world_size": 2, "distributed_executor_backend": "ray"}, Replicas([(1, 0)] * 2, 2, 1)),
+        ({"world_size": 2, "decode_context_parallel_size": 2}, Replicas([(1, 0)] * 2, 2, 1)),
+        ({"world_size": 2, "prefill_context_parallel_size": 2}, Replicas([(1, 0)] * 2, 2, 1)),
+    ],
+)
+def test_ranks_share_by_stage_and_node(folder: Path, changes: dict[str, Any], expected: Replicas) -> None:
+    groups = groups_of_kind(folder, "m")
+    assert replicas_of(KvFerryConfig(), parallel_of(**changes), groups) == expected
+    alone = Replicas([(1, 0)] * changes["world_size"], parallel_of(**changes).local_world_size, 1)
+    assert replicas_of(KvFerryConfig(share_replicated_kv=False), parallel_of(**changes), groups) == alone
+
+
+@pytest.mark.parametrize("pattern", ["f", "w", "mw", "mf"])
+def test_ranks_with_a_layer_of_another_kind_share_nothing(folder: Path, pattern: str) -> None:
+    found = replicas_of(KvFerryConfig(), parallel_of(world_size=2), groups_of_kind(folder, pattern))
+    assert found == Replicas([(1, 0), (1, 0)], 2, 1)
+
+
+def test_name_of_a_group_is_that_of_its_first_rank() -> None:
+    sharing = Replicas([(2, 0), (2, 1), (2, 0), (2, 1)], 2, 2)
+    assert [sharing.group_of("e", rank) for rank in range(4)] == ["e/0", "e/0", "e/2", "e/2"]
+
+
+def test_budget_of_ranks_that_share_is_one_arenas() -> None:
+    config = KvFerryConfig.from_extra_config({"cpu_bytes_to_use": 1000})
+    assert config.tier_bytes(100, num_local_arenas=1, num_sharing=4) == 1000
+    assert config.tier_bytes(100, num_local_arenas=2, num_sharing=2) == 500
+    per_rank = KvFerryConfig.from_extra_config({"cpu_bytes_to_use_per_rank": 30})
+    assert per_rank.tier_bytes(100, num_local_arenas=1, num_sharing=4) == 120
+    with pytest.raises(ConfigError, match=r"cpu_bytes_to_use_per_rank is 30; .* set it to 50 or more"):
+        per_rank.tier_bytes(100, num_local_arenas=1, num_sharing=2)
+    with pytest.raises(ConfigError, match=r"groups of 2 ranks that share one copy; set it to 2400 or more"):
+        config.tier_bytes(1200, num_local_arenas=2, num_sharing=2)
+
+
+def stored_bytes(engine: ToyEngine) -> list[int]:
+    return [worker.copy_stats()["stored_bytes"] for worker in engine.workers]
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_mla_is_stored_once_and_loaded_by_every_rank(make: Make, is_async: bool, world_size: int) -> None:
+    # Pieces of two slots, so that every store has blocks of several ranks.
+    extra = {"cpu_bytes_to_use": 60 * SLOT_BYTES, "pinned_piece_bytes": 2 * world_size * SLOT_BYTES}
+    engine = make(extra, **MLA, world_size=world_size, async_scheduling=is_async)
+    store_all(engine)
+    view = engine.snapshot()
+    # 6, 9 and 2 whole blocks; the rest of the budget is not divided among the ranks.
+    assert view["stored"] >= 17
+    assert sum(stored_bytes(engine)) == view["stored"] * SLOT_BYTES
+    assert min(stored_bytes(engine)) > 0
+    tokens = {request_id: end.tokens for request_id, end in engine.finished.items()}
+    assert engine.generate(again("2")) == {request_id + "2": tokens[request_id] for request_id in PROMPTS}
+    assert engine.external_hit_tokens["b2"] == 9 * 16
+    loaded = [worker.copy_stats()["loaded_bytes"] for worker in engine.workers]
+    assert loaded == [17 * SLOT_BYTES] * world_size
+    assert engine.snapshot()["num_slots"] == 60
+    assert_at_rest(engine)
+
+
+def test_without_sharing_every_rank_stores_a_copy_of_its_own(make: Make) -> None:
+    extra = {"cpu_bytes_to_use": 60 * SLOT_BYTES, "share_replicated_kv": False}
+    engine = make(extra, **MLA, world_size=2)
+    store_all(engine)
+    assert stored_bytes(engine) == [engine.snapshot()["stored"] * SLOT_BYTES] * 2
+    assert engine.snapshot()["num_slots"] == 30
+
+
+def test_rank_that_shares_otherwise_than_the_scheduler_is_refused(folder: Path) -> None:
+    spec = ToySpec(**MLA, world_size=2, extra_config={"cpu_bytes_to_use": 60 * SLOT_BYTES})
+    engine = ToyEngine(folder, spec)
+    try:
+        alone = ToyEngine(folder, replace(spec, extra_config={**(spec.extra_config or {}), "share_replicated_kv": False}))
+        alone.workers, engine.workers = engine.workers, alone.workers
+        with pytest.raises(TopologyError, match=r"rank 0 has ranks that share its KV cache 1, the scheduler was told 2"):
+            engine.generate(PROMPTS)
+    finally:
+        engine.close()
+        alone.close()
+
+
+def test_log_says_who_shares(make: Make) -> None:
+    engine = make({"cpu_bytes_to_use": 60 * SLOT_BYTES}, **MLA, world_size=2)
+    for worker in engine.workers:
+        assert "shared with 1 other rank" in kvferry_of(worker.connector).worker_side.engine.arena()
