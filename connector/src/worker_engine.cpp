@@ -253,7 +253,8 @@ std::string WorkerEngine::Impl::arena_text() const {
               : ", no NUMA node preferred";
   text += ": " + arena_->placement_reason();
   if (arena_->num_sharing() > 1) {
-    text += "; shared with " + std::to_string(arena_->num_sharing() - 1) + (arena_->num_sharing() == 2 ? " other rank of " : " other ranks of ") +
+    text += "; shared with " + std::to_string(arena_->num_sharing() - 1) +
+            (arena_->num_sharing() == 2 ? " other rank of " : " other ranks of ") +
             "this node, for all hold the same KV cache";
   }
   if (growth_ && !growth_->failure().empty()) text += "; no more: " + growth_->failure();

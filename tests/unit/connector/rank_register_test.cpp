@@ -118,7 +118,9 @@ TEST(RankRegister, AnotherBlockSizeNamesBothSides) {
 }
 
 TEST(RankRegister, RanksThatShareAnArenaOtherwiseThanToldNameBothSides) {
-  expect_names(complaint([](StepReport& report) { report.topology->replicas = {2, 1}; }),
+  expect_names(complaint([](StepReport& report) {
+                 report.topology->replicas = {2, 1};
+               }),
                {"rank 1", "ranks that share its KV cache 2", "told 1"});
   SchedulerOptions options = told();
   options.replicas = {{2, 0}, {2, 1}};

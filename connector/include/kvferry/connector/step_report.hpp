@@ -38,8 +38,8 @@ struct RankTopology {
 };
 
 /// How many blocks of a store this rank took, counted from the first. The rest it skipped for good.
-/// Of ranks that share one copy each takes its own blocks only, and counts the others' as taken: the
-/// least of all ranks is what was taken whole.
+/// Of ranks that share one copy each takes its own blocks only, and counts the others' as taken:
+/// the least of all ranks is what was taken whole.
 struct StoreGathered {
   TransferId transfer;
   std::uint32_t num_gathered = 0;
