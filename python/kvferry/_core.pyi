@@ -64,6 +64,9 @@ class SchedulerEngine:
         slot_bytes: collections.abc.Sequence[collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]],
         slots_per_chunk: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex],
         max_chunks: typing.SupportsInt | typing.SupportsIndex,
+        replicas: collections.abc.Sequence[
+            tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]
+        ],
         eviction: str,
         admission: str,
         max_awaited_share: typing.SupportsFloat | typing.SupportsIndex,
@@ -74,7 +77,7 @@ class SchedulerEngine:
         rank_timeout_s: typing.SupportsFloat | typing.SupportsIndex,
     ) -> None:
         """
-        `block_tokens`: tokens of a block and of a hash. `num_blocks`: of the GPU pool. `slot_bytes`: packed bytes of a block, by slab class (the largest first) and rank. `slots_per_chunk`: by slab class. `max_chunks`: of the tier. `eviction`: 'lru', 'arc' or 'adaptive'; `admission`: 'always', 'second_offer' or 'adaptive': what the tier keeps and stores. `max_awaited_share`: of its slots, kept for queued requests. `key_events`: whether take_key_events() tells anything. `group_reaches`: of each KV cache group, which tokens a token sees: ('all', 0), ('window', tokens) or ('chunk', tokens). `group_classes`: of each KV cache group, the slab class of its blocks. `max_load_wait_s`: how long a request waits for another one's load of the same prefix at most; 0: not at all. `rank_timeout_s`: a rank that is silent for longer is lost. Raises ConfigError.
+        `block_tokens`: tokens of a block and of a hash. `num_blocks`: of the GPU pool. `slot_bytes`: packed bytes of a block, by slab class (the largest first) and rank. `slots_per_chunk`: by slab class. `max_chunks`: of the tier. `replicas`: of each rank, how many ranks share one arena with it, and which of them it is. `eviction`: 'lru', 'arc' or 'adaptive'; `admission`: 'always', 'second_offer' or 'adaptive': what the tier keeps and stores. `max_awaited_share`: of its slots, kept for queued requests. `key_events`: whether take_key_events() tells anything. `group_reaches`: of each KV cache group, which tokens a token sees: ('all', 0), ('window', tokens) or ('chunk', tokens). `group_classes`: of each KV cache group, the slab class of its blocks. `max_load_wait_s`: how long a request waits for another one's load of the same prefix at most; 0: not at all. `rank_timeout_s`: a rank that is silent for longer is lost. Raises ConfigError.
         """
     def bind_pool(self, blocks: list[typing.Any]) -> None:
         """
@@ -168,7 +171,10 @@ class WorkerEngine:
         growth_bytes_per_second: typing.SupportsInt | typing.SupportsIndex = 0,
         allow_smaller: bool = False,
         budget_group: str = "",
-        num_local_ranks: typing.SupportsInt | typing.SupportsIndex = 1,
+        num_local_arenas: typing.SupportsInt | typing.SupportsIndex = 1,
+        replica_group: str = "",
+        num_replicas: typing.SupportsInt | typing.SupportsIndex = 1,
+        replica_index: typing.SupportsInt | typing.SupportsIndex = 0,
         staging_bytes: typing.SupportsInt | typing.SupportsIndex,
         load_staging_bytes: typing.SupportsInt | typing.SupportsIndex = 0,
         max_in_flight_bytes: typing.SupportsInt | typing.SupportsIndex,
@@ -178,7 +184,7 @@ class WorkerEngine:
         host_link: typing.Any = None,
     ) -> None:
         """
-        `backend`: a key of backends(). `device_ordinal`: as the process numbers the vendor's devices. `driver_library`: of the vendor's driver; empty for the system's. `fragments`: (address, block stride in bytes, bytes) in layer order, by slab class; their memory outlives this. `num_chunks`: of this rank's arena, of which a piece is pinned here and the rest by a thread. `slots_per_chunk`: by slab class. `numa_node`: None for the one next to the device. `pages`: 'auto', 'normal', 'transparent' or 'huge'. `growth_bytes_per_second`: 0 for no limit. `allow_smaller`: go on with what can be had. `budget_group`: the same for the `num_local_ranks` ranks whose arenas share this node's memory, of which the first checks the budget for all. `staging_bytes`, `load_staging_bytes`: device memory of the rings of stores and loads. `store_bytes_per_second`: 0 for no limit. `copy_path`: 'auto', or the path of every load. `host_link`: of the host back end. Raises ConfigError, ResourceError or DeviceError.
+        `backend`: a key of backends(). `device_ordinal`: as the process numbers the vendor's devices. `driver_library`: of the vendor's driver; empty for the system's. `fragments`: (address, block stride in bytes, bytes) in layer order, by slab class; their memory outlives this. `num_chunks`: of this rank's arena, of which a piece is pinned here and the rest by a thread. `slots_per_chunk`: by slab class. `numa_node`: None for the one next to the device. `pages`: 'auto', 'normal', 'transparent' or 'huge'. `growth_bytes_per_second`: 0 for no limit. `allow_smaller`: go on with what can be had. `budget_group`: the same for all ranks whose `num_local_arenas` arenas share this node's memory, of which the first checks the budget for all. `replica_group`: the same for the `num_replicas` ranks of this node that hold the same bytes and share one arena, of which this is number `replica_index`; the first makes it, and the others wait for that, for a minute at most. `staging_bytes`, `load_staging_bytes`: device memory of the rings of stores and loads. `store_bytes_per_second`: 0 for no limit. `copy_path`: 'auto', or the path of every load. `host_link`: of the host back end. Raises ConfigError, ResourceError, DeviceError, TopologyError or TimeoutError.
         """
     def arena(self) -> str:
         """

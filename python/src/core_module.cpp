@@ -107,9 +107,9 @@ void bind_scheduler_engine(py::module_& module) {
           }),
           py::kw_only(), py::arg("world_size"), py::arg("block_tokens"), py::arg("num_blocks"),
           py::arg("slot_bytes"), py::arg("slots_per_chunk"), py::arg("max_chunks"),
-          py::arg("replicas"), py::arg("eviction"), py::arg("admission"), py::arg("max_awaited_share"),
-          py::arg("key_events"), py::arg("group_reaches"), py::arg("group_classes"),
-          py::arg("max_load_wait_s"), py::arg("rank_timeout_s"),
+          py::arg("replicas"), py::arg("eviction"), py::arg("admission"),
+          py::arg("max_awaited_share"), py::arg("key_events"), py::arg("group_reaches"),
+          py::arg("group_classes"), py::arg("max_load_wait_s"), py::arg("rank_timeout_s"),
           "`block_tokens`: tokens of a block and of a hash. `num_blocks`: of the GPU pool. "
           "`slot_bytes`: packed bytes of a block, by slab class (the largest first) and rank. "
           "`slots_per_chunk`: by slab class. `max_chunks`: of the tier. `replicas`: of "
@@ -179,12 +179,12 @@ void bind_worker_engine(py::module_& module) {
                       std::vector<std::uint32_t> slots_per_chunk,
                       std::optional<std::uint32_t> numa_node, std::string pages,
                       std::uint64_t piece_bytes, std::uint64_t growth_bytes_per_second,
-                      bool allow_smaller, std::string budget_group,
-                      std::uint32_t num_local_arenas, std::string replica_group,
-                      std::uint32_t num_replicas, std::uint32_t replica_index,
-                      std::uint64_t staging_bytes, std::uint64_t load_staging_bytes,
-                      std::uint64_t max_in_flight_bytes, std::uint64_t store_bytes_per_second,
-                      std::string copy_path, double transfer_timeout_s, py::object host_link) {
+                      bool allow_smaller, std::string budget_group, std::uint32_t num_local_arenas,
+                      std::string replica_group, std::uint32_t num_replicas,
+                      std::uint32_t replica_index, std::uint64_t staging_bytes,
+                      std::uint64_t load_staging_bytes, std::uint64_t max_in_flight_bytes,
+                      std::uint64_t store_bytes_per_second, std::string copy_path,
+                      double transfer_timeout_s, py::object host_link) {
             return make_worker_engine({.backend = std::move(backend),
                                        .device_ordinal = device_ordinal,
                                        .driver_library = std::move(driver_library),
@@ -220,10 +220,10 @@ void bind_worker_engine(py::module_& module) {
           py::arg("growth_bytes_per_second") = 0, py::arg("allow_smaller") = false,
           py::arg("budget_group") = "", py::arg("num_local_arenas") = 1,
           py::arg("replica_group") = "", py::arg("num_replicas") = 1, py::arg("replica_index") = 0,
-          py::arg("staging_bytes"),
-          py::arg("load_staging_bytes") = 0, py::arg("max_in_flight_bytes"),
-          py::arg("store_bytes_per_second") = 0, py::arg("copy_path") = "auto",
-          py::arg("transfer_timeout_s"), py::arg("host_link") = py::none(),
+          py::arg("staging_bytes"), py::arg("load_staging_bytes") = 0,
+          py::arg("max_in_flight_bytes"), py::arg("store_bytes_per_second") = 0,
+          py::arg("copy_path") = "auto", py::arg("transfer_timeout_s"),
+          py::arg("host_link") = py::none(),
           "`backend`: a key of backends(). `device_ordinal`: as the process numbers the vendor's "
           "devices. `driver_library`: of the vendor's driver; empty for the system's. `fragments`: "
           "(address, block stride in bytes, bytes) in layer order, by slab class; their memory "

@@ -32,6 +32,9 @@ CHUNKED: dict[str, Any] = {**HYBRID, "layer_pattern": "fwc", "num_layers": 6, "n
 # Latent attention, with windows beside it.
 LATENT: dict[str, Any] = {**HYBRID, "layer_pattern": "mw"}
 
+# Latent attention only: every tensor-parallel rank holds the same.
+REPLICATED: dict[str, Any] = {"layer_pattern": "m"}
+
 # For `pytest.mark.parametrize`: what to give to `ToySpec`.
 MODELS = [pytest.param({}, id="plain"), pytest.param(HYBRID, id="hybrid")]
 UNEVEN_MODEL = pytest.param(UNEVEN, id="uneven")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from harness import expected_tokens
 from random_lives import NUM_TOKENS, live, random_prompts
-from scenarios import CHUNKED_MODEL, LATENT_MODEL, MODELS, UNEVEN_MODEL, Make, assert_at_rest
+from scenarios import CHUNKED_MODEL, LATENT_MODEL, MODELS, REPLICATED, UNEVEN_MODEL, Make, assert_at_rest
 
 
 @pytest.mark.parametrize("model", [*MODELS, UNEVEN_MODEL, CHUNKED_MODEL, LATENT_MODEL])
@@ -33,3 +33,33 @@ def test_random_lives_get_their_tokens(
     )
     live(engine, rng, prompts, expected, str(link))
     assert_at_rest(engine)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_lives_of_ranks_that_keep_one_copy_get_their_tokens(
+    make: Make, folder: Path, is_async: bool, seed: int
+) -> None:
+    rng = random.Random(seed)
+    prompts = random_prompts(rng)
+    expected = expected_tokens(folder, prompts, max_tokens=NUM_TOKENS, **REPLICATED)
+    world_size = rng.choice([2, 3])
+    link = {
+        "bandwidth_gb_s": rng.choice([0, 0.01, 0.001]),
+        "jitter_us": rng.choice([0, 500]),
+        "order": rng.choice(["fifo", "shuffled"]),
+        "fail_probability": rng.choice([0, 0.1]),
+        "seed": seed,
+    }
+    extra = {
+        "cpu_bytes_to_use": 40 * 6144,
+        "pinned_piece_bytes": world_size * rng.choice([2, 6]) * 6144,
+        "staging_bytes": rng.choice([2, 8]) * 6144,
+        "host_link": link,
+    }
+    engine = make(extra, async_scheduling=is_async, world_size=world_size, num_blocks=36, **REPLICATED)
+    live(engine, rng, prompts, expected, str(extra))
+    assert_at_rest(engine)
+    stored = [worker.copy_stats()["stored_blocks"] for worker in engine.workers]
+    assert min(stored) > 0
+    # Nothing was committed that no rank copied; what was aborted was copied too.
+    assert engine.snapshot()["stored"] <= sum(stored)

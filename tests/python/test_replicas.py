@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which ranks keep one copy of an MLA model's KV cache, and that they do."""
 
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,10 +10,9 @@ from harness import ToyEngine, ToySpec, make_kv_cache_configs, make_vllm_config
 from kvferry.config import KvFerryConfig
 from kvferry.errors import ConfigError, TopologyError
 from kvferry.vllm.replicas import Replicas, groups_of_ranks, replicas_of
-from scenarios import PROMPTS, Make, again, assert_at_rest, store_all
+from scenarios import PROMPTS, REPLICATED, Make, again, assert_at_rest, store_all
 from toy_worker import kvferry_of
 
-MLA: dict[str, Any] = {"layer_pattern": "m"}
 # One layer has 16 tokens of 32 values of four bytes, as the other toys' with keys and values; there are three.
 SLOT_BYTES = 3 * 16 * 32 * 4
 
@@ -32,7 +30,7 @@ def parallel_of(**changes: Any) -> Any:
 
 
 def groups_of_kind(folder: Path, pattern: str) -> Any:
-    spec = ToySpec(layer_pattern=pattern, num_layers=4)
+    spec = ToySpec(layer_pattern=pattern, num_layers=4, max_model_len=200)
     return make_kv_cache_configs(make_vllm_config(folder, spec), spec)[0].kv_cache_groups
 
 
@@ -109,7 +107,7 @@ def stored_bytes(engine: ToyEngine) -> list[int]:
 def test_mla_is_stored_once_and_loaded_by_every_rank(make: Make, is_async: bool, world_size: int) -> None:
     # Pieces of two slots, so that every store has blocks of several ranks.
     extra = {"cpu_bytes_to_use": 60 * SLOT_BYTES, "pinned_piece_bytes": 2 * world_size * SLOT_BYTES}
-    engine = make(extra, **MLA, world_size=world_size, async_scheduling=is_async)
+    engine = make(extra, **REPLICATED, world_size=world_size, async_scheduling=is_async)
     store_all(engine)
     view = engine.snapshot()
     # 6, 9 and 2 whole blocks; the rest of the budget is not divided among the ranks.
@@ -127,19 +125,19 @@ def test_mla_is_stored_once_and_loaded_by_every_rank(make: Make, is_async: bool,
 
 def test_without_sharing_every_rank_stores_a_copy_of_its_own(make: Make) -> None:
     extra = {"cpu_bytes_to_use": 60 * SLOT_BYTES, "share_replicated_kv": False}
-    engine = make(extra, **MLA, world_size=2)
+    engine = make(extra, **REPLICATED, world_size=2)
     store_all(engine)
     assert stored_bytes(engine) == [engine.snapshot()["stored"] * SLOT_BYTES] * 2
     assert engine.snapshot()["num_slots"] == 30
 
 
 def test_rank_that_shares_otherwise_than_the_scheduler_is_refused(folder: Path) -> None:
-    spec = ToySpec(**MLA, world_size=2, extra_config={"cpu_bytes_to_use": 60 * SLOT_BYTES})
-    engine = ToyEngine(folder, spec)
+    extra = {"cpu_bytes_to_use": 60 * SLOT_BYTES}
+    engine = ToyEngine(folder, ToySpec(**REPLICATED, world_size=2, extra_config=extra))
+    alone = ToyEngine(folder, ToySpec(**REPLICATED, world_size=2, extra_config={**extra, "share_replicated_kv": False}))
     try:
-        alone = ToyEngine(folder, replace(spec, extra_config={**(spec.extra_config or {}), "share_replicated_kv": False}))
         alone.workers, engine.workers = engine.workers, alone.workers
-        with pytest.raises(TopologyError, match=r"rank 0 has ranks that share its KV cache 1, the scheduler was told 2"):
+        with pytest.raises(TopologyError, match="ranks that share its KV cache 1, the scheduler was told 2"):
             engine.generate(PROMPTS)
     finally:
         engine.close()
@@ -147,6 +145,6 @@ def test_rank_that_shares_otherwise_than_the_scheduler_is_refused(folder: Path) 
 
 
 def test_log_says_who_shares(make: Make) -> None:
-    engine = make({"cpu_bytes_to_use": 60 * SLOT_BYTES}, **MLA, world_size=2)
+    engine = make({"cpu_bytes_to_use": 60 * SLOT_BYTES}, **REPLICATED, world_size=2)
     for worker in engine.workers:
         assert "shared with 1 other rank" in kvferry_of(worker.connector).worker_side.engine.arena()

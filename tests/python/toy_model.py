@@ -11,7 +11,13 @@ import numpy.typing as npt
 import torch
 from toy_config import NUM_KV_HEADS, VOCABULARY, ToySpec
 from vllm.v1.core.sched.output import NewRequestData, SchedulerOutput
-from vllm.v1.kv_cache_interface import ChunkedLocalAttentionSpec, KVCacheConfig, KVCacheSpec, SlidingWindowSpec
+from vllm.v1.kv_cache_interface import (
+    ChunkedLocalAttentionSpec,
+    KVCacheConfig,
+    KVCacheSpec,
+    MLAAttentionSpec,
+    SlidingWindowSpec,
+)
 
 _HIDDEN_MODULUS = 2**31 - 1
 _HEAD_SALTS = np.arange(NUM_KV_HEADS) * 7
@@ -39,6 +45,10 @@ class ToyLayer:
         if isinstance(self.spec, ChunkedLocalAttentionSpec):
             return position - position % int(self.spec.attention_chunk_size)
         return 0
+
+    def salt(self, rank: int) -> int:
+        """What tells a rank's cells from another one's: nothing where every rank holds all heads' latent vector."""
+        return 0 if isinstance(self.spec, MLAAttentionSpec) else 5 * rank
 
 
 @dataclass
@@ -157,7 +167,7 @@ class ToyModel:
             if layer.group not in places:
                 places[layer.group] = self._cells(request_id, layer, first, end)
             blocks, offsets = places[layer.group]
-            salts = _HEAD_SALTS[: self._bits[name].shape[1]] + (31 * layer.index + 5 * self._rank)
+            salts = _HEAD_SALTS[: self._bits[name].shape[1]] + (31 * layer.index + layer.salt(self._rank))
             hidden = request.hidden[first:end]
             cells = ((hidden[:, None] + salts) % _HIDDEN_MODULUS).astype(np.int32)[:, :, None]
             bits = self._bits[name]
@@ -182,7 +192,7 @@ class ToyModel:
             blocks, offsets = self._cells(request_id, layer, first, end)
             cells = self._bits[name][blocks, 0, offsets, 0].astype(np.int64)
             # Every rank finds the same token, though it holds other cells.
-            total += int(((cells - 5 * self._rank) * np.arange(first + 1, end + 1)).sum())
+            total += int(((cells - layer.salt(self._rank)) * np.arange(first + 1, end + 1)).sum())
         return total % VOCABULARY
 
     def _cells(self, request_id: str, layer: ToyLayer, first: int, end: int) -> tuple[Array, Array]:

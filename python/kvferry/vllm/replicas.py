@@ -2,6 +2,7 @@
 """Which ranks hold the same KV cache and keep one copy of it, as the engine's configuration tells it."""
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from vllm.v1.kv_cache_interface import MLAAttentionSpec, iter_layer_specs
@@ -12,8 +13,8 @@ if TYPE_CHECKING:
     from vllm.config import ParallelConfig
     from vllm.v1.kv_cache_interface import KVCacheGroupSpec
 
-# Executors that place ranks as the configuration says: `local_world_size` of them on each node, in order. Under Ray vLLM
-# counts all ranks as local, wherever they are.
+# Executors that place ranks as the configuration says: `local_world_size` of them on each node, in order. Under Ray
+# vLLM counts all ranks as local, wherever they are.
 _EXECUTORS = (None, "uni", "mp")
 
 
@@ -44,7 +45,7 @@ def groups_of_ranks(world_size: int, ranks_per_stage: int, ranks_per_node: int) 
     """Ranks of one pipeline stage on one node, in order of rank."""
     borders = {*range(0, world_size, ranks_per_stage), *range(0, world_size, ranks_per_node), world_size}
     ordered = sorted(borders)
-    return [range(first, end) for first, end in zip(ordered, ordered[1:], strict=False)]
+    return [range(first, end) for first, end in pairwise(ordered)]
 
 
 def replicas_of(config: KvFerryConfig, parallel: "ParallelConfig", groups: Sequence["KVCacheGroupSpec"]) -> Replicas:
