@@ -10,7 +10,9 @@
 #include <algorithm>
 #include <chrono>
 #include <span>
+#include <string>
 #include <thread>
+#include <unistd.h>
 #include <utility>
 
 namespace kvferry::connector {
@@ -21,6 +23,9 @@ constexpr std::uint32_t kMaxOutput = 10;
 /// One request of the longest kind fits, with a block for the token that asynchronous scheduling
 /// runs ahead.
 constexpr std::uint32_t kLeastBlocks = (kMaxPrompt + kMaxOutput) / kBlockTokens + 2;
+
+/// Chunks in a piece of a shared arena: a page of the smallest slots.
+constexpr std::uint32_t kSharedPiece = 64;
 
 gpu::HostLinkOptions random_link(std::mt19937_64& random) {
   gpu::HostLinkOptions link;
@@ -84,6 +89,7 @@ ToyEngine::ToyEngine(std::uint64_t seed)
       lag_(below(2)),
       chunk_(5 + below(20)),
       recompute_failed_(!one_in(3)),
+      is_replicated_(one_in(3)),
       pool_(num_blocks_),
       oracle_(0, {}) {
   if (groups_.size() > 1) {
@@ -102,29 +108,52 @@ ToyEngine::ToyEngine(std::uint64_t seed)
     units.push_back(
         {slots_per_chunk[i], static_cast<std::uint32_t>(bytes / ToyRank::kSlotBytes.back())});
   }
-  const auto num_groups = static_cast<std::uint32_t>(groups_.size());
-  options.max_chunks = 100 * num_groups;
+  options.max_chunks = (100 + kSharedPiece) * static_cast<std::uint32_t>(groups_.size());
+  if (is_replicated_) options.replicas = {{2, 0}, {2, 1}};
   options.tier = tier_options(seed);
   options.groups = groups_;
   options.clock = [this] { return now_; };
-  const std::string backend = gpu::test_backend();
+  make_ranks(slots_per_chunk, seed);
   std::uint32_t least_chunks = options.max_chunks;
-  for (std::uint32_t rank = 0; rank < 2; ++rank) {
-    ToyRankOptions of_rank;
-    of_rank.rank = rank;
-    of_rank.num_blocks = num_blocks_;
-    of_rank.num_chunks =
-        num_groups * (6 + below(one_in(3) ? 12 : 90)) / slots_per_chunk.front() + 1;
-    of_rank.slots_per_chunk = slots_per_chunk;
-    of_rank.ring_blocks = 1 + below(12);
-    of_rank.backend = backend;
-    of_rank.link = random_link(random_);
-    ranks_.push_back(std::make_unique<ToyRank>(of_rank));
-    least_chunks = std::min(least_chunks, of_rank.num_chunks);
+  for (const auto& rank : ranks_) {
+    least_chunks = std::min(least_chunks, rank->engine().max_slots() / slots_per_chunk.front());
   }
   oracle_ = PlanOracle(least_chunks, std::move(units));
   scheduler_ = std::make_unique<SchedulerEngine>(std::move(options));
   scheduler_->set_pool(&pool_);
+}
+
+void ToyEngine::make_ranks(const std::vector<std::uint32_t>& slots_per_chunk, std::uint64_t seed) {
+  const auto num_groups = static_cast<std::uint32_t>(groups_.size());
+  const auto draw_num_chunks = [&] {
+    return num_groups * (6 + below(one_in(3) ? 12 : 90)) / slots_per_chunk.front() + 1;
+  };
+  // A piece for each rank, the second one's short, so that both store.
+  const std::uint32_t num_shared_chunks = is_replicated_ ? kSharedPiece + draw_num_chunks() : 0;
+  for (std::uint32_t rank = 0; rank < 2; ++rank) {
+    ToyRankOptions of_rank;
+    of_rank.rank = rank;
+    of_rank.num_blocks = num_blocks_;
+    of_rank.num_chunks = is_replicated_ ? num_shared_chunks : draw_num_chunks();
+    of_rank.slots_per_chunk = slots_per_chunk;
+    of_rank.ring_blocks = 1 + below(12);
+    if (is_replicated_) {
+      of_rank.replicas = {.name = std::to_string(::getpid()) + "/" + std::to_string(seed),
+                          .size = 2,
+                          .index = rank};
+    }
+    of_rank.backend = gpu::test_backend();
+    of_rank.link = random_link(random_);
+    ranks_.push_back(std::make_unique<ToyRank>(of_rank));
+  }
+  for (const auto& rank : ranks_) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+    while (rank->engine().num_slots() < rank->engine().max_slots() &&
+           std::chrono::steady_clock::now() < end) {
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+    EXPECT_EQ(rank->engine().num_slots(), rank->engine().max_slots());
+  }
 }
 
 // ---- events ----

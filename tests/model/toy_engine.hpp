@@ -29,7 +29,7 @@ namespace kvferry::connector {
 /// `lag` 1 asynchronous scheduling: a step is planned before the output of the one before it was
 /// seen. A third of the seeds has KV cache groups with sliding windows, a quarter loses a rank. It
 /// follows vLLM where the order of calls matters. Every token's KV is checked in every step that
-/// reads it.
+/// reads it. In a third of the seeds both ranks have the same KV and keep one copy of it.
 ///
 /// toy_engine.cpp: events and steps; _schedule: what a step computes; _output: what comes back, and
 /// the end; _lost: a rank that is lost and found.
@@ -47,6 +47,7 @@ class ToyEngine {
   [[nodiscard]] ToyTotals totals() const;
 
  private:
+  void make_ranks(const std::vector<std::uint32_t>& slots_per_chunk, std::uint64_t seed);
   struct Scheduled {
     ToyRequest* request = nullptr;  ///< Until the step's ranks are done.
     std::uint64_t uid = 0;
@@ -162,6 +163,7 @@ class ToyEngine {
   std::uint32_t lag_;
   std::uint32_t chunk_;
   bool recompute_failed_;
+  bool is_replicated_;
   std::uint64_t epoch_ = 1;
   std::uint64_t last_uid_ = 0;
   std::chrono::steady_clock::time_point now_;

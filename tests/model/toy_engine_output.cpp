@@ -287,6 +287,10 @@ ToyTotals ToyEngine::totals() const {
   for (const auto& slab_class : now.slabs.classes) {
     totals.moved_chunks += slab_class.num_gained_total;
   }
+  if (is_replicated_) {
+    totals.stored_by_first = ranks_[0]->engine().stats().stored_blocks;
+    totals.stored_by_second = ranks_[1]->engine().stats().stored_blocks;
+  }
   return totals;
 }
 

@@ -19,7 +19,7 @@ std::span<std::uint8_t> bytes_of(T& value) {
 }  // namespace
 
 ToyRank::ToyRank(const ToyRankOptions& options)
-    : rank_(options.rank),
+    : rank_(options.replicas.is_shared() ? 0 : options.rank),
       num_blocks_(options.num_blocks),
       device_(options.backend == "host" ? gpu::make_host_device(options.link)
                                         : gpu::make_test_device(options.backend)),
@@ -27,10 +27,12 @@ ToyRank::ToyRank(const ToyRankOptions& options)
       access_(std::make_unique<gpu::DeviceAccess>(*device_, device_->view_stream(0))) {
   access_->fill(memory_->address(), 0, memory_->size_bytes());
   WorkerOptions worker;
-  worker.rank = RankId(rank_);
+  worker.rank = RankId(options.rank);
   worker.world_size = 2;
   worker.num_chunks = options.num_chunks;
   worker.slots_per_chunk = options.slots_per_chunk;
+  worker.arena.replicas = options.replicas;
+  if (options.replicas.is_shared()) worker.arena.piece_bytes = 1;  // The least that pages allow.
   worker.transfer.staging_bytes = options.ring_blocks * kSlotBytes[0];
   worker.transfer.piece_bytes = 2 * kSlotBytes[0];
   worker.transfer.max_in_flight_bytes = 4 * kSlotBytes[0];

@@ -34,6 +34,8 @@ struct ToyRankOptions {
   /// By slab class, at most two: whole blocks, and blocks of keys without values.
   std::vector<std::uint32_t> slots_per_chunk{1};
   std::uint32_t ring_blocks = 0;
+  /// If they are shared, every rank has the same KV.
+  cpu_tier::ReplicaGroup replicas;
   /// test_backend.hpp. The link is simulated on the host back end; on the others its failures are
   /// refused copies, and its delays the device's own.
   std::string backend;
@@ -75,6 +77,7 @@ class ToyRank {
   }
   [[nodiscard]] const Block& look(std::uint32_t block);
 
+  /// Whose KV it has.
   std::uint32_t rank_;
   std::uint32_t num_blocks_;
   std::unique_ptr<gpu::Device> device_;

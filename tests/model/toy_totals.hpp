@@ -49,6 +49,9 @@ struct ToyTotals {
   // Slots of two sizes.
   std::uint64_t two_class_loads = 0;  ///< That take slots of both.
   std::uint64_t moved_chunks = 0;     ///< From one to the other.
+  // Ranks that keep one copy: blocks, aborted ones too.
+  std::uint64_t stored_by_first = 0;
+  std::uint64_t stored_by_second = 0;
 
   /// Calls `visit(name, member pointer)` for each.
   template <class Visit>
@@ -88,6 +91,8 @@ struct ToyTotals {
     visit("load_waits", &T::load_waits);
     visit("two_class_loads", &T::two_class_loads);
     visit("moved_chunks", &T::moved_chunks);
+    visit("stored_by_first", &T::stored_by_first);
+    visit("stored_by_second", &T::stored_by_second);
   }
   [[nodiscard]] bool all_happened() const {
     bool all = true;
