@@ -369,7 +369,7 @@ TEST_F(ArenaReplicaTest, AMemberThatClosesEndsTheGrowthOfTheOthers) {
 }
 
 #ifdef KVFERRY_TEST_HOOKS
-TEST_F(ArenaReplicaTest, WhatAHomeCannotHaveEndsTheGrowthOfAllAndItsMemoryIsGivenBack) {
+TEST_F(ArenaReplicaTest, WhatAHomeCannotHaveEndsTheGrowthOfAll) {
   const auto first = arena(options(0));
   const auto second = arena(options(1));
   EXPECT_EQ(first->grow(1), 2U);

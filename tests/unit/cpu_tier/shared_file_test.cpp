@@ -172,6 +172,53 @@ TEST_F(SharedFileTest, AFileThatSomebodyElseMadeIsRefused) {
   EXPECT_THROW(static_cast<void>(SharedFile::open(path_)), ResourceError);
 }
 
+TEST(UnnamedSharedFile, IsOneMemoryForWhoOpensItByItsProcess) {
+  const SharedFile made = SharedFile::make_unnamed(3 * kMiB + 1, PageKind::kNormal);
+  EXPECT_EQ(made.size_bytes(), 3 * kMiB + 4096);
+  // Its size is what others rely on.
+  EXPECT_NE(::ftruncate(made.descriptor(), static_cast<off_t>(kMiB)), 0);
+  EXPECT_NE(::ftruncate(made.descriptor(), static_cast<off_t>(4 * kMiB)), 0);
+  const SharedFile opened =
+      SharedFile::of_process(::getpid(), made.descriptor(), PageKind::kNormal);
+  EXPECT_EQ(opened.size_bytes(), made.size_bytes());
+  EXPECT_EQ(opened.inode(), made.inode());
+  EXPECT_NE(SharedFile::make_unnamed(kMiB, PageKind::kNormal).inode(), made.inode());
+  const HostMapping own(made);
+  const HostMapping other(opened);
+  own.bytes()[2 * kMiB] = std::byte{42};
+  EXPECT_EQ(other.bytes()[2 * kMiB], std::byte{42});
+}
+
+TEST(UnnamedSharedFile, TakesMemoryAsItIsPopulatedAndGivesItBack) {
+  const SharedFile made = SharedFile::make_unnamed(4 * kMiB, PageKind::kNormal);
+  const auto resident_bytes = [&made] {
+    struct stat status {};
+    EXPECT_EQ(::fstat(made.descriptor(), &status), 0);
+    return static_cast<std::uint64_t>(status.st_blocks) * 512;
+  };
+  const HostMapping mapping(made);
+  EXPECT_EQ(resident_bytes(), 0U);
+  mapping.populate(mapping.bytes().first(2 * kMiB));
+  EXPECT_EQ(resident_bytes(), 2 * kMiB);
+  mapping.bytes()[0] = mapping.bytes()[kMiB] = std::byte{9};
+  made.give_back(0, kMiB);
+  EXPECT_EQ(resident_bytes(), kMiB);
+  EXPECT_EQ(mapping.bytes()[0], std::byte{0});
+  EXPECT_EQ(mapping.bytes()[kMiB], std::byte{9});
+}
+
+TEST(UnnamedSharedFile, WhatIsNoneIsRefused) {
+  EXPECT_THROW(static_cast<void>(SharedFile::make_unnamed(0, PageKind::kNormal)), ResourceError);
+  const SharedFile made = SharedFile::make_unnamed(kMiB, PageKind::kNormal);
+  const int gone = SharedFile::make_unnamed(kMiB, PageKind::kNormal).descriptor();
+  EXPECT_THROW(static_cast<void>(SharedFile::of_process(::getpid(), gone, PageKind::kNormal)),
+               ResourceError);
+  const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+  EXPECT_THROW(static_cast<void>(SharedFile::of_process(::getpid(), null, PageKind::kNormal)),
+               ConfigError);
+  ::close(null);
+}
+
 #ifdef KVFERRY_TEST_HOOKS
 TEST_F(SharedFileTest, RunningOutOnTheWayLeavesNothingBehind) {
   const std::uint64_t before = free_bytes();
