@@ -106,10 +106,14 @@ class Engine:
     def __init__(self, script: dict[str, Any]) -> None:
         from vllm import LLM
 
-        options = {"skip_tokenizer_init": True, "enable_prefix_caching": True, **script["engine"]}
+        options = {
+            "skip_tokenizer_init": True,
+            "enable_prefix_caching": True,
+            "dtype": "float32",
+            **script["engine"],
+        }
         self.llm = LLM(
             model=script["model"],
-            dtype="float32",
             enforce_eager=True,
             disable_log_stats=False,
             seed=0,
