@@ -4,6 +4,7 @@
 #include "kvferry/base/check.hpp"
 #include "kvferry/base/error.hpp"
 #include "kvferry/base/mixed_bits.hpp"
+#include "kvferry/base/stable_hash.hpp"
 
 #include "unnamed_file.hpp"
 
@@ -44,10 +45,8 @@ bool is_held(int error) { return error == EAGAIN || error == EACCES; }
 }  // namespace
 
 LockBase lock_base_of(std::string_view instance) {
-  // FNV-1a: the same in every build, which std::hash need not be.
-  std::uint64_t hash = 0xcbf29ce484222325U;
-  for (const char c : instance) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3U;
-  return kLowestBase | (mixed_bits(hash) & (kLowestBase - 1) & ~std::uint64_t{kMaxMembers - 1});
+  const std::uint64_t bits = mixed_bits(stable_hash(instance));
+  return kLowestBase | (bits & (kLowestBase - 1) & ~std::uint64_t{kMaxMembers - 1});
 }
 
 MemberLock::MemberLock(const fs::path& path, LockBase base, std::uint32_t member)

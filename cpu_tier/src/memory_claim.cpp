@@ -2,6 +2,7 @@
 #include "kvferry/cpu_tier/memory_claim.hpp"
 
 #include "kvferry/base/error.hpp"
+#include "kvferry/base/stable_hash.hpp"
 #include "kvferry/cpu_tier/pool_budget.hpp"
 
 #include "unnamed_file.hpp"
@@ -61,12 +62,7 @@ struct MemoryClaim::Record {
 
 namespace {
 
-std::uint64_t hash_of(const std::string& name) {
-  // FNV-1a: the same in every build, which std::hash need not be.
-  std::uint64_t hash = 0xcbf29ce484222325U;
-  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3U;
-  return name.empty() ? 0 : hash;
-}
+std::uint64_t hash_of(const std::string& name) { return name.empty() ? 0 : stable_hash(name); }
 
 std::vector<MemoryLimit> limits_of(std::uint64_t bytes, PageKind pages,
                                    const MachineRoot& machine) {

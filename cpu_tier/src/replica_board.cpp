@@ -2,6 +2,7 @@
 #include "kvferry/cpu_tier/replica_board.hpp"
 
 #include "kvferry/base/error.hpp"
+#include "kvferry/base/stable_hash.hpp"
 #include "kvferry/base/test_hooks.hpp"
 
 #include "unnamed_file.hpp"
@@ -16,6 +17,7 @@
 #include <new>
 #include <sys/mman.h>
 #include <thread>
+#include <utility>
 
 namespace kvferry::cpu_tier {
 namespace {
@@ -34,10 +36,7 @@ constexpr const char* kRemedy =
 enum class MemberState : std::uint32_t { kAbsent, kJoined, kEnded };
 
 fs::path path_of(const ReplicaGroup& group, const MachineRoot& machine) {
-  // FNV-1a: the same in every build, which std::hash need not be.
-  std::uint64_t hash = 0xcbf29ce484222325U;
-  for (const char c : group.name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3U;
-  return machine.claims / (kPrefix + std::to_string(hash));
+  return machine.claims / (kPrefix + std::to_string(stable_hash(group.name)));
 }
 
 struct flock lock_of(std::uint32_t member) {
@@ -86,10 +85,6 @@ struct ReplicaBoard::Page {
   ReplicaOffer offer;
 };
 
-ReplicaBoard::Descriptor::~Descriptor() {
-  if (value >= 0) ::close(value);
-}
-
 ReplicaBoard::Mapping::~Mapping() {
   if (page != nullptr) ::munmap(page, bytes);
 }
@@ -106,10 +101,10 @@ ReplicaBoard::ReplicaBoard(const ReplicaGroup& group, const ReplicaGeometry& geo
     : group_(group), path_(path_of(group, machine)), offer_(offer) {
   sweep(machine.claims);
   const std::uint64_t bytes = (group.size + 1) * sizeof(Member);
-  descriptor_.value = open_unnamed(machine.claims);
+  descriptor_ = OwnDescriptor(open_unnamed(machine.claims));
   // Reserved, because a page that the file system lacks at the first touch is a signal.
-  if (descriptor_.value < 0 ||
-      ::fallocate(descriptor_.value, 0, 0, static_cast<off_t>(bytes)) != 0 || !lock_own()) {
+  if (!descriptor_ || ::fallocate(descriptor_.get(), 0, 0, static_cast<off_t>(bytes)) != 0 ||
+      !lock_own()) {
     throw ResourceError("a file of " + std::to_string(bytes) + " bytes in " +
                         machine.claims.string() + ", by which ranks find the KV cache that they " +
                         "share, cannot be made: " + cpu_tier::text_of(errno) +
@@ -155,10 +150,9 @@ ReplicaBoard::~ReplicaBoard() {
 }
 
 bool ReplicaBoard::open_published() {
-  Descriptor file;
-  file.value = ::open(path_.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  OwnDescriptor file(::open(path_.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   struct stat status {};
-  if (file.value < 0 || !is_locked(file.value, 0) || ::fstat(file.value, &status) != 0) {
+  if (!file || !is_locked(file.get(), 0) || ::fstat(file.get(), &status) != 0) {
     return false;
   }
   if (status.st_uid != ::geteuid() || (status.st_mode & (S_IRWXG | S_IRWXO)) != 0 ||
@@ -167,7 +161,7 @@ bool ReplicaBoard::open_published() {
                         ", open to others or not whole; expected is user " +
                         std::to_string(::geteuid()) + " and mode 0600: remove it, and " + kRemedy);
   }
-  std::swap(descriptor_.value, file.value);
+  descriptor_ = std::move(file);
   map(static_cast<std::uint64_t>(status.st_size));
   return true;
 }
@@ -196,7 +190,7 @@ void ReplicaBoard::take_offer(const ReplicaGeometry& geometry) {
 
 void ReplicaBoard::map(std::uint64_t bytes) {
   void* const mapped =
-      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_.value, 0);
+      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_.get(), 0);
   if (mapped == MAP_FAILED) {
     throw ResourceError("mapping " + path_.string() + " failed: " + cpu_tier::text_of(errno));
   }
@@ -206,7 +200,7 @@ void ReplicaBoard::map(std::uint64_t bytes) {
 
 bool ReplicaBoard::lock_own() {
   struct flock lock = lock_of(group_.index);
-  return ::fcntl(descriptor_.value, F_OFD_SETLK, &lock) == 0;
+  return ::fcntl(descriptor_.get(), F_OFD_SETLK, &lock) == 0;
 }
 
 void ReplicaBoard::enter() {
@@ -217,11 +211,11 @@ void ReplicaBoard::enter() {
 
 void ReplicaBoard::publish() {
   KVFERRY_PAUSE_POINT("replica_board.publish");
-  int error = give_name(descriptor_.value, path_);
+  int error = give_name(descriptor_.get(), path_);
   if (error == EEXIST) {
     // One that died since the sweep.
     sweep(path_.parent_path());
-    error = give_name(descriptor_.value, path_);
+    error = give_name(descriptor_.get(), path_);
   }
   if (error == EEXIST) {
     throw TopologyError(path_.string() +
@@ -244,7 +238,7 @@ ReplicaBoard::Standing ReplicaBoard::standing(std::uint32_t index) const {
   if (member(index).state.load(std::memory_order_acquire) == MemberState::kAbsent) {
     return Standing::kNotYet;
   }
-  return index == group_.index || is_locked(descriptor_.value, index) ? Standing::kLives
+  return index == group_.index || is_locked(descriptor_.get(), index) ? Standing::kLives
                                                                       : Standing::kGone;
 }
 

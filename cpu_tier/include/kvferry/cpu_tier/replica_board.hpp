@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "kvferry/base/own_descriptor.hpp"
 #include "kvferry/cpu_tier/huge_pages.hpp"
 #include "kvferry/cpu_tier/memory_budget.hpp"
 
@@ -102,11 +103,8 @@ class ReplicaBoard {
   const ReplicaGroup group_;
   const std::filesystem::path path_;
   ReplicaOffer offer_;
-  /// Closes the file and ends the lock, in a failed construction too.
-  struct Descriptor {
-    ~Descriptor();
-    int value = -1;
-  } descriptor_;
+  /// Its lock ends with it.
+  OwnDescriptor descriptor_;
   struct Mapping {
     ~Mapping();
     Page* page = nullptr;

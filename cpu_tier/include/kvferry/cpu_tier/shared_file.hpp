@@ -21,8 +21,8 @@ enum class Published : std::uint8_t {
 /// A file in shared memory, whose memory processes share (HostMapping maps it): on tmpfs or
 /// hugetlbfs, of this user's. One with a path has mode 0600 and every byte reserved, so that no
 /// access to it is a signal; it is named by a path and not by a POSIX name, because containers
-/// share mounts. Move-only; closes the file and never removes it. Not in forked children. One thread
-/// at a time.
+/// share mounts. Move-only; closes the file and never removes it. Not in forked children. One
+/// thread at a time.
 class SharedFile {
  public:
   /// A new file of zeros that has no name yet: nobody sees it half made, and with a process that
