@@ -4,13 +4,11 @@
 #include "kvferry/base/check.hpp"
 #include "kvferry/base/error.hpp"
 #include "kvferry/base/graveyard.hpp"
-#include "kvferry/connector/step_plan.hpp"
-#include "kvferry/connector/step_report.hpp"
-#include "kvferry/cpu_tier/arena_growth.hpp"
 #include "kvferry/cpu_tier/slab_geometry.hpp"
 
+#include "worker_impl.hpp"
+
 #include <algorithm>
-#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -18,16 +16,6 @@
 
 namespace kvferry::connector {
 namespace {
-
-cpu_tier::MemoryPlacement placement_of(const gpu::Device& device, const ArenaWishes& wishes) {
-  try {
-    return cpu_tier::choose_memory_placement(std::make_shared<cpu_tier::MachineTopology>(),
-                                             wishes.numa_node, device.pci_address());
-  } catch (const ResourceError& error) {
-    if (wishes.numa_node) throw;
-    return {.topology = nullptr, .node = std::nullopt, .reason = error.what()};
-  }
-}
 
 /// Throws ConfigError for what no rank can be told.
 void validate(const WorkerOptions& options, std::span<const gpu::BlockGeometry> geometries) {
@@ -66,134 +54,33 @@ std::vector<transfer::BlockClass> classes_in(const cpu_tier::Arena& arena,
   return classes;
 }
 
-/// Whose slots are the chunks. With its first piece ready.
-std::unique_ptr<cpu_tier::Arena> make_arena(gpu::Device& device, std::uint64_t chunk_bytes,
-                                            const WorkerOptions& options) {
-  const ArenaWishes& wishes = options.arena;
-  auto arena = std::make_unique<cpu_tier::Arena>(
-      device, chunk_bytes, options.num_chunks,
-      cpu_tier::ArenaOptions{.max_piece_bytes = wishes.piece_bytes,
-                             .start = cpu_tier::ArenaStart::kEmpty,
-                             .pages = wishes.pages,
-                             .placement = placement_of(device, wishes),
-                             .group = wishes.group,
-                             .shortage = wishes.allow_smaller ? cpu_tier::Shortage::kTakeLess
-                                                              : cpu_tier::Shortage::kRefuse,
-                             .replicas = wishes.replicas,
-                             .machine = wishes.machine});
-  arena->grow(1);
-  return arena;
-}
-
 }  // namespace
 
-class WorkerEngine::Impl {
- public:
-  Impl(std::unique_ptr<gpu::Device> device, std::vector<gpu::BlockGeometry> geometries,
-       const WorkerOptions& options)
-      : options_(options),
-        device_(std::move(device)),
-        num_blocks_(geometries.front().num_blocks),
-        arena_(
-            make_arena(*device_, chunk_bytes_of(geometries, options_.slots_per_chunk), options_)),
-        classes_(classes_in(*arena_, options_.slots_per_chunk, std::move(geometries))),
-        engine_(std::make_unique<transfer::TransferEngine>(*device_, classes_, options_.transfer)),
-        reported_chunks_(arena_->num_ready()) {
-    report_.rank = options_.rank;
-    RankTopology& topology = report_.topology.emplace();
-    topology.world_size = options_.world_size;
-    topology.num_blocks = num_blocks_;
-    for (std::size_t i = 0; i < classes_.size(); ++i) {
-      topology.classes.push_back({classes_[i].slots.slot_bytes(), options_.slots_per_chunk[i]});
-    }
-    topology.num_chunks = reported_chunks_;
-    topology.ring_blocks =
-        static_cast<std::uint32_t>(options_.transfer.staging_bytes / slots().slot_bytes());
-    topology.replicas = {options_.arena.replicas.size, options_.arena.replicas.index};
-    if (reported_chunks_ < arena_->num_slots()) {
-      growth_.emplace(*arena_,
-                      cpu_tier::GrowthOptions{.bytes_per_second = options_.arena.bytes_per_second});
-    }
+WorkerEngine::Impl::Impl(std::unique_ptr<gpu::Device> device,
+                         std::vector<gpu::BlockGeometry> geometries, const WorkerOptions& options)
+    : options_(options),
+      device_(std::move(device)),
+      num_blocks_(geometries.front().num_blocks),
+      arena_(make_arena(*device_, chunk_bytes_of(geometries, options_.slots_per_chunk), options_)),
+      classes_(classes_in(*arena_, options_.slots_per_chunk, std::move(geometries))),
+      engine_(std::make_unique<transfer::TransferEngine>(*device_, classes_, options_.transfer)),
+      reported_chunks_(arena_->num_ready()) {
+  report_.rank = options_.rank;
+  RankTopology& topology = report_.topology.emplace();
+  topology.world_size = options_.world_size;
+  topology.num_blocks = num_blocks_;
+  for (std::size_t i = 0; i < classes_.size(); ++i) {
+    topology.classes.push_back({classes_[i].slots.slot_bytes(), options_.slots_per_chunk[i]});
   }
-
-  Impl(const Impl&) = delete;
-  Impl& operator=(const Impl&) = delete;
-  /// Keeps the arena and the device for ever if the device may still touch them.
-  ~Impl();
-
-  /// Decodes the plan and checks that it is the next one and fits this rank.
-  [[nodiscard]] StepPlan accept(std::span<const std::byte> bytes);
-  void start_loads(StepPlan& plan, gpu::Stream& compute);
-  void cancel(std::span<const TransferId> transfers) {
-    for (const TransferId transfer : transfers) engine_->cancel(transfer);
+  topology.num_chunks = reported_chunks_;
+  topology.ring_blocks =
+      static_cast<std::uint32_t>(options_.transfer.staging_bytes / slots().slot_bytes());
+  topology.replicas = {options_.arena.replicas.size, options_.arena.replicas.index};
+  if (reported_chunks_ < arena_->num_slots()) {
+    growth_.emplace(*arena_,
+                    cpu_tier::GrowthOptions{.bytes_per_second = options_.arena.bytes_per_second});
   }
-  void take_notices(std::vector<FailureNotice> notices) {
-    for (FailureNotice& notice : notices) notices_.push_back(std::move(notice));
-  }
-  [[nodiscard]] std::vector<std::string> collect();
-  [[nodiscard]] std::string take_report();
-  [[nodiscard]] std::vector<TransferTiming> take_timings() { return std::exchange(timings_, {}); }
-
-  /// The engine's compute stream; the engine names the same one in almost every step.
-  gpu::Stream& compute(std::uintptr_t native_handle) {
-    if (!compute_ || compute_handle_ != native_handle) {
-      compute_ = device_->view_stream(native_handle);
-      compute_handle_ = native_handle;
-    }
-    return *compute_;
-  }
-
-  /// Takes the blocks of an order that this rank stores.
-  [[nodiscard]] WaitingStore take(StoreOrder& order) const;
-  void finish_store(const WaitingStore& store);
-
-  [[nodiscard]] std::string rank_text() const {
-    return "rank " + std::to_string(options_.rank.value());
-  }
-
-  transfer::TransferEngine& engine() { return *engine_; }
-  const cpu_tier::Arena& arena() const { return *arena_; }
-  /// Of the first class.
-  [[nodiscard]] const cpu_tier::ArenaSlots& slots() const { return classes_.front().slots; }
-  [[nodiscard]] std::uint32_t num_ready() const {
-    return static_cast<std::uint32_t>(slots().num_ready());
-  }
-  [[nodiscard]] std::uint32_t max_slots() const {
-    return arena_->num_slots() * options_.slots_per_chunk.front();
-  }
-  [[nodiscard]] std::string arena_text() const;
-  [[nodiscard]] cpu_tier::ArenaReport arena_report() const { return arena_->report(); }
-  void stop_growing() {
-    if (growth_) growth_->close();
-  }
-  const gpu::Device& device() const { return *device_; }
-  const WorkerOptions& options() const { return options_; }
-
- private:
-  /// Throws DeviceError if the device is lost.
-  void check_device();
-  /// Notes what has become ready. Throws ResourceError if no more will and more has to.
-  void check_growth();
-  void check(TransferId transfer, SlabClassId slab_class, std::span<const BlockSlot> blocks) const;
-
-  WorkerOptions options_;
-  std::unique_ptr<gpu::Device> device_;
-  std::uint32_t num_blocks_;
-  std::unique_ptr<cpu_tier::Arena> arena_;
-  std::vector<transfer::BlockClass> classes_;
-  std::unique_ptr<transfer::TransferEngine> engine_;
-  std::uint32_t reported_chunks_;
-  std::optional<cpu_tier::ArenaGrowth> growth_;
-  std::unique_ptr<gpu::Stream> compute_;
-  std::uintptr_t compute_handle_ = 0;
-  std::optional<DomainId> domain_;
-  PlanSeq last_seq_;
-  /// Transfers that the transfer engine still owes an end.
-  std::uint64_t num_under_way_ = 0;
-  std::vector<FailureNotice> notices_;
-  std::vector<TransferTiming> timings_;
-  StepReport report_;
-};
+}
 
 WorkerEngine::Impl::~Impl() {
   growth_.reset();
@@ -215,50 +102,6 @@ void WorkerEngine::Impl::check_device() {
                       " (" + loss->why + "); nothing touches memory any more, and nothing can be" +
                       " stored or loaded. Restart the process");
   }
-}
-
-void WorkerEngine::Impl::check_growth() {
-  if (!growth_) {
-    // The engine steps, so that all of its ranks have started.
-    arena_->withdraw_claim();
-    return;
-  }
-  const std::uint32_t num_chunks = arena_->num_ready();
-  if (num_chunks > reported_chunks_) report_.num_ready_chunks = reported_chunks_ = num_chunks;
-  const std::string failure = growth_->failure();
-  if (!failure.empty() && !options_.arena.allow_smaller) {
-    throw ResourceError(rank_text() + " has " + std::to_string(num_ready()) + " of " +
-                        std::to_string(max_slots()) +
-                        " slots of its share of the CPU tier and cannot have more: " + failure +
-                        "; make cpu_bytes_to_use smaller, or set allow_smaller_tier");
-  }
-  if (num_chunks == arena_->num_slots()) growth_.reset();
-}
-
-std::string WorkerEngine::Impl::arena_text() const {
-  const cpu_tier::ArenaReport report = arena_->report();
-  char percent[16];
-  const auto text_of = [&percent](double share) {
-    std::snprintf(percent, sizeof percent, "%.0f %%", 100 * share);
-    return std::string(percent);
-  };
-  std::string text = std::to_string(num_ready()) + " of " + std::to_string(max_slots()) +
-                     " slots are ready, in " + to_string(report.pages) + " pages (" +
-                     text_of(report.huge_page_share) + " in huge ones" +
-                     (report.gave_up_huge_pages ? ", which came too slowly for more)" : ")");
-  text += report.node
-              ? ", NUMA node " + std::to_string(*report.node) +
-                    (report.share_on_node ? " (" + text_of(*report.share_on_node) + " is there)"
-                                          : " (the kernel does not tell what is there)")
-              : ", no NUMA node preferred";
-  text += ": " + arena_->placement_reason();
-  if (arena_->num_sharing() > 1) {
-    text += "; shared with " + std::to_string(arena_->num_sharing() - 1) +
-            (arena_->num_sharing() == 2 ? " other rank of " : " other ranks of ") +
-            "this node, for all hold the same KV cache";
-  }
-  if (growth_ && !growth_->failure().empty()) text += "; no more: " + growth_->failure();
-  return text;
 }
 
 StepPlan WorkerEngine::Impl::accept(std::span<const std::byte> bytes) {

@@ -12,6 +12,10 @@ import pytest
 from .conftest import CONNECTOR
 from .engine_runs import BLOCK_TOKENS, EngineRunner, Prompts, generate, num_tokens_from_tier, settle
 
+# vLLM's kernels for MLA on processors use it.
+HAS_AMX = "amx_tile" in Path("/proc/cpuinfo").read_text()
+pytestmark = pytest.mark.skipif(not HAS_AMX, reason="this processor has no AMX")
+
 NUM_LAYERS = 3
 # vLLM's kernels for MLA on processors want vectors of this length.
 LATENT_VALUES = 512 + 64
@@ -46,7 +50,7 @@ def result(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequ
     (directory / "config.json").write_text(json.dumps(MODEL))
     prompts = Prompts(seed=3).many(6, 6 * BLOCK_TOKENS + 8)
     runner = EngineRunner(directory, *CONNECTOR.split(":"))
-    extra = {"cpu_bytes_to_use": NUM_SLOTS * BLOCK_BYTES, "pinned_piece_bytes": 4 * BLOCK_BYTES}
+    extra: dict[str, Any] = {"cpu_bytes_to_use": NUM_SLOTS * BLOCK_BYTES, "pinned_piece_bytes": 4 * BLOCK_BYTES}
     script = {
         "first": generate(prompts),
         "stored": settle(),
@@ -79,6 +83,10 @@ def test_what_is_stored_adds_up_to_one_copy_or_to_one_of_each_rank(result: dict[
     else:
         assert stored == [tier["stored"]] * 2
         assert tier["num_slots"] == NUM_SLOTS // 2
+
+
+def test_tokens_are_those_that_were_computed(result: dict[str, dict[str, Any]]) -> None:
+    assert result["again"]["tokens"] == result["first"]["tokens"]
 
 
 def test_every_rank_loads_all_of_it(result: dict[str, dict[str, Any]]) -> None:

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kvferry/connector/step_plan.hpp"
+#include "kvferry/connector/step_report.hpp"
+#include "kvferry/connector/worker_engine.hpp"
+#include "kvferry/cpu_tier/arena_growth.hpp"
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace kvferry::connector {
+
+/// A rank's arena, whose slots are the chunks. With its first piece ready.
+[[nodiscard]] std::unique_ptr<cpu_tier::Arena> make_arena(gpu::Device& device,
+                                                          std::uint64_t chunk_bytes,
+                                                          const WorkerOptions& options);
+
+class WorkerEngine::Impl {
+ public:
+  Impl(std::unique_ptr<gpu::Device> device, std::vector<gpu::BlockGeometry> geometries,
+       const WorkerOptions& options);
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+  /// Keeps the arena and the device for ever if the device may still touch them.
+  ~Impl();
+
+  /// Decodes the plan and checks that it is the next one and fits this rank.
+  [[nodiscard]] StepPlan accept(std::span<const std::byte> bytes);
+  void start_loads(StepPlan& plan, gpu::Stream& compute);
+  void cancel(std::span<const TransferId> transfers) {
+    for (const TransferId transfer : transfers) engine_->cancel(transfer);
+  }
+  void take_notices(std::vector<FailureNotice> notices) {
+    for (FailureNotice& notice : notices) notices_.push_back(std::move(notice));
+  }
+  [[nodiscard]] std::vector<std::string> collect();
+  [[nodiscard]] std::string take_report();
+  [[nodiscard]] std::vector<TransferTiming> take_timings() { return std::exchange(timings_, {}); }
+
+  /// The engine's compute stream; the engine names the same one in almost every step.
+  gpu::Stream& compute(std::uintptr_t native_handle) {
+    if (!compute_ || compute_handle_ != native_handle) {
+      compute_ = device_->view_stream(native_handle);
+      compute_handle_ = native_handle;
+    }
+    return *compute_;
+  }
+
+  /// Takes the blocks of an order that this rank stores.
+  [[nodiscard]] WaitingStore take(StoreOrder& order) const;
+  void finish_store(const WaitingStore& store);
+
+  [[nodiscard]] std::string rank_text() const {
+    return "rank " + std::to_string(options_.rank.value());
+  }
+
+  transfer::TransferEngine& engine() { return *engine_; }
+  const cpu_tier::Arena& arena() const { return *arena_; }
+  /// Of the first class.
+  [[nodiscard]] const cpu_tier::ArenaSlots& slots() const { return classes_.front().slots; }
+  [[nodiscard]] std::uint32_t num_ready() const {
+    return static_cast<std::uint32_t>(slots().num_ready());
+  }
+  [[nodiscard]] std::uint32_t max_slots() const {
+    return arena_->num_slots() * options_.slots_per_chunk.front();
+  }
+  [[nodiscard]] std::string arena_text() const;
+  [[nodiscard]] cpu_tier::ArenaReport arena_report() const { return arena_->report(); }
+  void stop_growing() {
+    if (growth_) growth_->close();
+  }
+  const gpu::Device& device() const { return *device_; }
+  const WorkerOptions& options() const { return options_; }
+
+ private:
+  /// Throws DeviceError if the device is lost.
+  void check_device();
+  /// Notes what has become ready. Throws ResourceError if no more will and more has to.
+  void check_growth();
+  void check(TransferId transfer, SlabClassId slab_class, std::span<const BlockSlot> blocks) const;
+
+  WorkerOptions options_;
+  std::unique_ptr<gpu::Device> device_;
+  std::uint32_t num_blocks_;
+  std::unique_ptr<cpu_tier::Arena> arena_;
+  std::vector<transfer::BlockClass> classes_;
+  std::unique_ptr<transfer::TransferEngine> engine_;
+  std::uint32_t reported_chunks_;
+  std::optional<cpu_tier::ArenaGrowth> growth_;
+  std::unique_ptr<gpu::Stream> compute_;
+  std::uintptr_t compute_handle_ = 0;
+  std::optional<DomainId> domain_;
+  PlanSeq last_seq_;
+  /// Transfers that the transfer engine still owes an end.
+  std::uint64_t num_under_way_ = 0;
+  std::vector<FailureNotice> notices_;
+  std::vector<TransferTiming> timings_;
+  StepReport report_;
+};
+
+}  // namespace kvferry::connector
