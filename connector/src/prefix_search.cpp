@@ -109,7 +109,11 @@ bool PrefixSearch::lease_group(const Request& request, std::size_t group, std::u
                                  : to.parts.emplace_back(LeasedPrefix::Part{slab_class, {}, {}});
   bool fits = true;
   for (std::uint32_t i = 0; i < count; ++i) {
-    if (is_null(group, blocks[i])) continue;
+    if (is_null(group, blocks[i])) {
+      // A window may be needed in part only; what follows a state that goes nowhere is wrong.
+      if (i >= skipped && groups_[group].reach.is_state()) fits = false;
+      continue;
+    }
     // A block that the engine expects to be filled and that nothing fills.
     if (i < skipped) fits = false;
     if (i >= skipped) part.blocks.push_back({blocks[i], lease.slots()[i - skipped]});

@@ -28,8 +28,8 @@ struct LeasedPrefix {
 };
 
 /// Finds the prefix that every KV cache group can serve: full attention needs all of its blocks, a
-/// sliding window or a chunk those that it reaches back to from the end. The part that the engine
-/// has itself is there for every group.
+/// sliding window or a chunk those that it reaches back to from the end, recurrent state the last
+/// one. The part that the engine has itself is there for every group.
 class PrefixSearch {
  public:
   PrefixSearch(ClassTiers& tiers, std::span<const KvGroup> groups, std::uint32_t block_tokens);
@@ -61,6 +61,7 @@ class PrefixSearch {
   }
   [[nodiscard]] std::size_t num_groups() const { return groups_.size(); }
   [[nodiscard]] bool needs_all(std::size_t group) const { return groups_[group].reach.is_all(); }
+  [[nodiscard]] const TokenReach& reach(std::size_t group) const { return groups_[group].reach; }
 
  private:
   /// Of `length` blocks behind `num_local`, the first that the group needs.

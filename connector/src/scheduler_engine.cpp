@@ -125,10 +125,7 @@ void SchedulerEngine::Impl::on_scheduled(std::string_view engine_id, TableUpdate
   const std::uint32_t first_written = num_computed_tokens / options_.block_tokens;
   if (request == nullptr) {
     // It is not followed, but it writes them all the same, in this step or a later one.
-    const std::size_t kept = update == TableUpdate::kReplace ? first_written : 0;
-    for (const std::span<const BlockId> of_group : blocks) {
-      for (std::size_t i = kept; i < of_group.size(); ++i) drop_rewritten(of_group[i]);
-    }
+    drop_added(update, blocks, first_written);
     return;
   }
   prefixes_.end_await(*request);
@@ -160,6 +157,10 @@ void SchedulerEngine::Impl::on_scheduled(std::string_view engine_id, TableUpdate
   if (!request->storable || first >= end) return;
   request->num_offered = end;
   for (std::size_t group = 0; group < num_groups; ++group) {
+    if (prefixes_.reach(group).is_state()) {
+      defer_states(*request, group, first, std::min(first_written, end));
+      continue;
+    }
     const std::uint32_t kept =
         std::clamp(prefixes_.first_kept(group, num_computed_tokens), first, end);
     defer(candidate_of(*request, group, first, kept));
@@ -232,7 +233,9 @@ void SchedulerEngine::Impl::on_finished(std::string_view engine_id) {
   if (Request* request = owners_.find(engine_id)) {
     offer_rest(*request);
     prefixes_.end_await(*request);
-    std::erase_if(candidates_, [request](const Candidate& one) { return one.request == request; });
+    const auto is_its = [request](const Candidate& one) { return one.request == request; };
+    std::erase_if(candidates_, is_its);
+    std::erase_if(states_, is_its);
   }
   const TransferId load = owners_.finish(engine_id);
   if (load != TransferId()) loads_.cancel(load);
@@ -351,6 +354,11 @@ void SchedulerEngine::on_scheduled(std::string_view engine_id, TableUpdate updat
                                    std::uint32_t num_computed_tokens,
                                    std::uint32_t num_scheduled_tokens) {
   impl_->on_scheduled(engine_id, update, blocks, num_computed_tokens, num_scheduled_tokens);
+}
+
+void SchedulerEngine::on_state(std::string_view engine_id, GroupId group, BlockId block,
+                               std::uint32_t num_tokens) {
+  impl_->on_state(engine_id, group, block, num_tokens);
 }
 
 std::string SchedulerEngine::finish_plan() {

@@ -56,6 +56,7 @@ class SchedulerEngine::Impl {
                     std::uint32_t num_external_tokens);
   void on_scheduled(std::string_view engine_id, TableUpdate update, GroupBlocks blocks,
                     std::uint32_t num_computed_tokens, std::uint32_t num_scheduled_tokens);
+  void on_state(std::string_view engine_id, GroupId group, BlockId block, std::uint32_t num_tokens);
   void on_preempted(std::string_view engine_id);
   std::string finish_plan();
   FoldResult fold(std::span<const std::span<const std::byte>> reports);
@@ -110,11 +111,22 @@ class SchedulerEngine::Impl {
   void offer(const Candidate& candidate);
   /// What the tier admits of them waits for its turn.
   void defer(const Candidate& candidate);
+  /// Of [first, last), the states that the request has found in the engine's cache, or left in an
+  /// earlier step. The pool says whether a block is still what the table says.
+  void defer_states(Request& request, std::size_t group, std::uint32_t first, std::uint32_t last);
   /// A rank that kept silent for too long is lost: throws TimeoutError.
   void expect_ranks();
   void end_step();
   /// The block is written in this step: what the backlog knows of it is void.
   void drop_rewritten(BlockId block) { skipped_reallocated_ += backlog_.drop(block) ? 1 : 0; }
+  /// What a step adds to a table it writes, now or later, behind the first `first_written` of a
+  /// whole table.
+  void drop_added(TableUpdate update, GroupBlocks blocks, std::uint32_t first_written) {
+    const std::size_t kept = update == TableUpdate::kReplace ? first_written : 0;
+    for (const std::span<const BlockId> of_group : blocks) {
+      for (std::size_t i = kept; i < of_group.size(); ++i) drop_rewritten(of_group[i]);
+    }
+  }
   /// Blocks that became known as complete after the last plan the request was in (asynchronous
   /// scheduling).
   void offer_rest(Request& request);
@@ -138,8 +150,9 @@ class SchedulerEngine::Impl {
   void take_backlog(std::uint32_t limit);
   /// A transfer of its own for a request that completes many blocks.
   void plan_candidate(StepPlan& plan, std::uint32_t& limit, const Candidate& candidate);
-  /// One transfer for all requests that complete a single block of that class.
-  void plan_single_blocks(StepPlan& plan, std::uint32_t& limit, SlabClassId slab_class);
+  /// One transfer for all of the candidates that are a single block of that class.
+  void plan_single_blocks(StepPlan& plan, std::uint32_t& limit, SlabClassId slab_class,
+                          std::span<const Candidate> candidates);
   /// Plans as many of the first blocks as `limit` and the tier allow; the others enter the backlog.
   void plan_or_defer(StepPlan& plan, std::uint32_t& limit, Owner owner, SlabClassId slab_class,
                      std::span<const BlockId> blocks, std::span<const cpu_tier::BlockKey> keys,
@@ -170,6 +183,7 @@ class SchedulerEngine::Impl {
   std::optional<RankPatience::Stamp> first_plan_;
   TransferId last_transfer_;
   std::vector<Candidate> candidates_;
+  std::vector<Candidate> states_;  ///< A single block each, offered once.
   /// From the first on_scheduled() to finish_plan().
   bool in_step_ = false;
   /// What entered the backlog within a step: of use from the next one on, because a request of this

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the tier's policy hears of requests, and what becomes of its answers.
+#include "kvferry/base/error.hpp"
 #include "kvferry/cpu_tier/cpu_tier.hpp"
 
 #include "scheduler_impl.hpp"
@@ -54,11 +55,47 @@ void SchedulerEngine::Impl::defer(const Candidate& candidate) {
   }
 }
 
+void SchedulerEngine::Impl::defer_states(Request& request, std::size_t group, std::uint32_t first,
+                                         std::uint32_t last) {
+  for (std::uint32_t at = first; at < last; ++at) {
+    if (!prefixes_.is_null(group, request.tables[group][at])) {
+      defer({&request, group, at, at + 1});
+    }
+  }
+}
+
+void SchedulerEngine::Impl::on_state(std::string_view engine_id, GroupId group, BlockId block,
+                                     std::uint32_t num_tokens) {
+  if (group.value() >= prefixes_.num_groups() || !prefixes_.reach(group.value()).is_state()) {
+    throw ProtocolError("the engine left a state of request " + std::string(engine_id) +
+                        " in KV cache group " + std::to_string(group.value()) + ", which has none");
+  }
+  in_step_ = true;
+  drop_rewritten(block);
+  Request* request = owners_.find(engine_id);
+  if (request == nullptr || request->state != RequestState::kIdle || !request->storable) return;
+  request->sync_keys();
+  // A state amid a block has no key: the engine keeps it for itself.
+  const std::uint32_t num_blocks = num_tokens / options_.block_tokens;
+  if (num_tokens % options_.block_tokens != 0 || num_blocks > request->num_keys()) return;
+  auto& table = request->tables[group.value()];
+  if (num_blocks == 0 || num_blocks > table.size()) return;
+  // With drafts the engine moves blocks within a table, and does not say so.
+  table[num_blocks - 1] = block;
+  const Candidate candidate{request, group.value(), num_blocks - 1, num_blocks};
+  if (prefixes_.reach(group.value()).settles_in_step()) {
+    states_.push_back(candidate);
+  } else {
+    defer(candidate);
+  }
+}
+
 void SchedulerEngine::Impl::offer_rest(Request& request) {
   if (!request.storable || request.state != RequestState::kIdle) return;
   request.sync_keys();
   const std::uint32_t first = request.num_offered;
   for (std::size_t group = 0; group < request.tables.size(); ++group) {
+    if (prefixes_.reach(group).is_state()) continue;  // The engine has said where they are.
     const auto end =
         static_cast<std::uint32_t>(std::min(request.num_keys(), request.tables[group].size()));
     defer(candidate_of(request, group, first, end));

@@ -21,12 +21,19 @@ std::string SchedulerEngine::Impl::finish_plan() {
   plan.seq = last_seq_ = last_seq_.next();
   loads_.plan(plan, patience_);
   std::uint32_t limit = ranks_.all_ready() ? stores_.plan_limit() : 0;
+  // States come first, but ready stores come before them in a plan: these leave them room.
+  const std::uint32_t num_states = std::min(static_cast<std::uint32_t>(states_.size()), limit);
+  limit -= num_states;
   plan_backlog(plan, limit);
+  limit += num_states;
+  for (std::uint32_t i = 0; i < tiers_.num_classes(); ++i) {
+    plan_single_blocks(plan, limit, SlabClassId(i), states_);
+  }
   for (const Candidate& candidate : candidates_) {
     if (!is_single(candidate)) plan_candidate(plan, limit, candidate);
   }
   for (std::uint32_t i = 0; i < tiers_.num_classes(); ++i) {
-    plan_single_blocks(plan, limit, SlabClassId(i));
+    plan_single_blocks(plan, limit, SlabClassId(i), candidates_);
   }
   end_step();
   return encode(plan);
@@ -34,6 +41,7 @@ std::string SchedulerEngine::Impl::finish_plan() {
 
 void SchedulerEngine::Impl::end_step() {
   candidates_.clear();
+  states_.clear();
   for (const BacklogEntry& entry : deferred_) backlog_.push(entry.block, entry.key);
   deferred_.clear();
   in_step_ = false;
@@ -137,11 +145,12 @@ void SchedulerEngine::Impl::plan_candidate(StepPlan& plan, std::uint32_t& limit,
 }
 
 void SchedulerEngine::Impl::plan_single_blocks(StepPlan& plan, std::uint32_t& limit,
-                                               SlabClassId slab_class) {
+                                               SlabClassId slab_class,
+                                               std::span<const Candidate> candidates) {
   keys_.clear();
   blocks_.clear();
   predecessors_.clear();
-  for (const Candidate& candidate : candidates_) {
+  for (const Candidate& candidate : candidates) {
     if (!is_single(candidate) || class_of(candidate) != slab_class) continue;
     offer(candidate);
     if (!is_admitted(answers_.front())) continue;

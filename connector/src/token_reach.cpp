@@ -5,22 +5,36 @@
 
 namespace kvferry::connector {
 
-TokenReach::TokenReach(Kind kind, std::uint32_t tokens) : kind_(kind), tokens_(tokens) {
+namespace {
+
+void expect_tokens(std::uint32_t tokens) {
   if (tokens == 0) {
     throw ConfigError("a KV cache group's tokens see 0 tokens; expected their window or chunk");
   }
 }
 
-TokenReach TokenReach::window(std::uint32_t tokens) { return {Kind::kWindow, tokens}; }
+}  // namespace
 
-TokenReach TokenReach::chunk(std::uint32_t tokens) { return {Kind::kChunk, tokens}; }
+TokenReach TokenReach::window(std::uint32_t tokens) {
+  expect_tokens(tokens);
+  return {Kind::kWindow, tokens};
+}
+
+TokenReach TokenReach::chunk(std::uint32_t tokens) {
+  expect_tokens(tokens);
+  return {Kind::kChunk, tokens};
+}
+
+TokenReach TokenReach::state(std::uint32_t drafts) { return {Kind::kState, drafts}; }
 
 TokenReach TokenReach::named(std::string_view kind, std::uint32_t tokens) {
   if (kind == "window") return window(tokens);
   if (kind == "chunk") return chunk(tokens);
+  if (kind == "state") return state(tokens);
   if (kind == "all" && tokens == 0) return {};
   throw ConfigError("a KV cache group's reach is '" + std::string(kind) + "' of " +
-                    std::to_string(tokens) + " tokens; expected 'all' of 0, 'window' or 'chunk'");
+                    std::to_string(tokens) +
+                    " tokens; expected 'all' of 0, 'window', 'chunk' or 'state'");
 }
 
 void TokenReach::check_block(std::uint32_t block_tokens) const {

@@ -137,6 +137,19 @@ void PySchedulerEngine::take_scheduled(py::handle request_id, connector::TableUp
                         uint32_of(scheduled));
 }
 
+void PySchedulerEngine::take_states(py::handle scheduler_output) {
+  const py::object block_state = attribute(scheduler_output, "kv_connector_block_state");
+  if (block_state.is_none()) return;
+  const py::dict of_requests = attribute(block_state, "boundary_state_offloads");
+  for (const auto& [request_id, states] : of_requests) {
+    for (const py::handle state : states) {
+      const auto [group, block, num_tokens] =
+          state.cast<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>>();
+      engine().on_state(text_of(request_id), GroupId(group), BlockId(block), num_tokens);
+    }
+  }
+}
+
 py::bytes PySchedulerEngine::build_plan(py::handle scheduler_output) {
   const py::object preempted = attribute(scheduler_output, "preempted_req_ids");
   if (!preempted.is_none()) {
@@ -162,6 +175,7 @@ py::bytes PySchedulerEngine::build_plan(py::handle scheduler_output) {
                      block_ids[i], computed[i], scheduled);
     }
   }
+  take_states(scheduler_output);
   return py::bytes(engine().finish_plan());
 }
 

@@ -53,6 +53,8 @@ class PySchedulerEngine {
   void announce(std::string_view engine_id, const BytesList& block_hashes);
   void take_scheduled(py::handle request_id, connector::TableUpdate update, py::handle block_ids,
                       py::handle num_computed_tokens, py::handle num_scheduled_tokens);
+  /// Where the step leaves recurrent states.
+  void take_states(py::handle scheduler_output);
 
   /// The block lists of each KV cache group into tables_.
   void take_block_ids(const py::tuple& groups);

@@ -35,11 +35,25 @@ LATENT: dict[str, Any] = {**HYBRID, "layer_pattern": "mw"}
 # Latent attention only: every tensor-parallel rank holds the same.
 REPLICATED: dict[str, Any] = {"layer_pattern": "m"}
 
+# Recurrent state beside full attention: five layers, of which vLLM makes groups of two, two and one. A prompt is
+# computed in several steps, which leave a state each; vLLM keeps the last one of them by default.
+RECURRENT: dict[str, Any] = {
+    "layer_pattern": "fss",
+    "num_layers": 5,
+    "num_blocks": 49,
+    "max_model_len": 200,
+    "max_num_batched_tokens": 64,
+}
+
 # For `pytest.mark.parametrize`: what to give to `ToySpec`.
 MODELS = [pytest.param({}, id="plain"), pytest.param(HYBRID, id="hybrid")]
 UNEVEN_MODEL = pytest.param(UNEVEN, id="uneven")
 CHUNKED_MODEL = pytest.param(CHUNKED, id="chunked")
 LATENT_MODEL = pytest.param(LATENT, id="latent")
+RECURRENT_MODELS = [
+    pytest.param(RECURRENT, id="recurrent"),
+    pytest.param({**RECURRENT, "retention_interval": None}, id="recurrent-dense"),
+]
 
 
 def again(suffix: str) -> dict[str, list[int]]:

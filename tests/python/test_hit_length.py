@@ -10,13 +10,13 @@ import pytest
 from event_mirror import EventMirror
 from harness import ToyEngine
 from random_lives import NUM_TOKENS, random_prompts
-from scenarios import CHUNKED, HYBRID, STORE_ALL, Make
+from scenarios import CHUNKED, HYBRID, RECURRENT, STORE_ALL, Make
 from vllm.v1.core.block_pool import BlockHashToBlockMap
 from vllm.v1.core.kv_cache_utils import KVCacheBlock, make_block_hash_with_group_id
 from vllm.v1.request import Request
 
 # By kinds of layers: every one that kvferry keeps, alone and together.
-PATTERNS = ["f", "w", "c", "m", "fw", "fc", "mw", "fwc"]
+PATTERNS = ["f", "w", "c", "m", "s", "fw", "fc", "mw", "fs", "ws", "ms", "fwc", "fws", "fcs"]
 
 
 @pytest.fixture(autouse=True)
@@ -73,8 +73,14 @@ def test_hits_are_as_long_as_vllm_would_find_them(make: Make, pattern: str) -> N
         rng = random.Random(seed)
         # Evictions and copies that fail leave holes anywhere.
         link = {"order": "shuffled", "jitter_us": 300, "fail_probability": 0.2, "seed": seed}
-        spec = {**(CHUNKED if "c" in pattern else HYBRID), "layer_pattern": pattern, "num_blocks": 49}
-        engine = make({"cpu_bytes_to_use": 30 * 6144, "host_link": link, **STORE_ALL}, kv_events=True, **spec)
+        spec = {**(CHUNKED if "c" in pattern else HYBRID), "num_blocks": 49}
+        tier_bytes = 30 * 6144
+        if "s" in pattern:
+            # States are few and small: four layers of 64 bytes.
+            spec |= RECURRENT | {"retention_interval": None}
+            tier_bytes = 10 * 4 * 64 if pattern == "s" else 12 * 6144
+        spec["layer_pattern"] = pattern
+        engine = make({"cpu_bytes_to_use": tier_bytes, "host_link": link, **STORE_ALL}, kv_events=True, **spec)
         mirror = EventMirror(engine)
         prompts = random_prompts(rng)
         ids = itertools.count()

@@ -32,7 +32,13 @@ WINDOW = SlidingWindowSpec(block_size=16, num_kv_heads=2, head_size=8, dtype=tor
 CHUNK = ChunkedLocalAttentionSpec(
     block_size=16, num_kv_heads=2, head_size=8, dtype=torch.float32, attention_chunk_size=64
 )
-MAMBA = MambaSpec(block_size=16, shapes=((2, 8),), dtypes=(torch.float32,))
+STATE = MambaSpec(
+    block_size=16,
+    shapes=((2, 8), (3,)),
+    dtypes=(torch.float32, torch.bfloat16),
+    page_size_padded=2048,
+    mamba_cache_mode="align",
+)
 MLA = MLAAttentionSpec(block_size=16, num_kv_heads=1, head_size=576, dtype=torch.bfloat16)
 
 
@@ -114,47 +120,81 @@ def test_speculative_decoding_with_pipeline_stages_on_runner_v1_is_refused(
 def test_full_attention_is_accepted(spec: KVCacheSpec) -> None:
     (group,) = preflight.check_kv_cache(kv_cache(spec))
     assert group.kv_cache_spec == spec
-    assert preflight.reach_of_group(group) == ("all", 0)
+    assert preflight.reach_of_group(group, num_drafts=0) == ("all", 0)
 
 
-def test_groups_of_a_shorter_reach_with_blocks_of_one_size_are_accepted() -> None:
-    groups = preflight.check_kv_cache(kv_cache(FULL, WINDOW, CHUNK))
-    reaches = [("all", 0), ("window", WINDOW.sliding_window), ("chunk", CHUNK.attention_chunk_size)]
-    assert [preflight.reach_of_group(group) for group in groups] == reaches
+def test_groups_of_a_shorter_reach_are_accepted() -> None:
+    groups = preflight.check_kv_cache(kv_cache(FULL, WINDOW, CHUNK, STATE))
+    reaches = [("all", 0), ("window", WINDOW.sliding_window), ("chunk", CHUNK.attention_chunk_size), ("state", 2)]
+    assert [preflight.reach_of_group(group, num_drafts=2) for group in groups] == reaches
+
+
+@pytest.mark.parametrize(
+    "spec", [STATE, UniformTypeKVCacheSpecs(block_size=16, kv_cache_specs={"g0.l0": STATE, "g0.l1": STATE})]
+)
+def test_recurrent_state_is_accepted_alone(spec: KVCacheSpec) -> None:
+    (group,) = preflight.check_kv_cache(kv_cache(spec))
+    assert preflight.reach_of_group(group, num_drafts=0) == ("state", 0)
+    assert topology.layer_bytes(spec) == 2 * 8 * 4 + 3 * 2
+
+
+def test_recurrent_state_that_is_of_no_boundary_is_refused() -> None:
+    text = refusal(
+        lambda: preflight.check_kv_cache(kv_cache(FULL, dataclasses.replace(STATE, mamba_cache_mode="none")))
+    )
+    assert "mamba_cache_mode is 'none'" in text
+    assert "set --mamba-cache-mode align" in text
 
 
 def test_window_blocks_that_are_kept_for_longer_are_refused() -> None:
     (group,) = preflight.check_kv_cache(kv_cache(dataclasses.replace(WINDOW, extra_retained_tokens=3)))
-    assert "kept for 3 tokens more than the window" in refusal(lambda: preflight.reach_of_group(group))
+    assert "kept for 3 tokens more than the window" in refusal(lambda: preflight.reach_of_group(group, num_drafts=0))
 
 
 def test_layers_of_one_group_with_different_windows_are_refused() -> None:
     layers = {"g0.l0": WINDOW, "g0.l1": dataclasses.replace(WINDOW, sliding_window=WINDOW.sliding_window * 2)}
     (group,) = preflight.check_kv_cache(kv_cache(UniformTypeKVCacheSpecs(block_size=16, kv_cache_specs=layers)))
-    assert "the layers of one KV cache group see" in refusal(lambda: preflight.reach_of_group(group))
+    assert "the layers of one KV cache group see" in refusal(lambda: preflight.reach_of_group(group, num_drafts=0))
 
 
 def test_engine_without_kv_cache_is_refused() -> None:
     assert "the model has no KV cache" in refusal(lambda: preflight.check_kv_cache(kv_cache()))
 
 
-@pytest.mark.parametrize(
-    "other", [dataclasses.replace(WINDOW, block_size=32), dataclasses.replace(WINDOW, num_kv_heads=4)]
-)
-def test_groups_whose_blocks_differ_in_size_are_refused_with_both(other: KVCacheSpec) -> None:
-    text = refusal(lambda: preflight.check_kv_cache(kv_cache(FULL, other)))
-    assert "the blocks of the KV cache's 2 groups differ in size" in text
-    assert "full_attention (2 layers, 16 tokens and" in text
-    assert f"sliding_window (2 layers, {other.block_size} tokens and" in text
+def test_groups_whose_blocks_differ_in_tokens_are_refused_with_both() -> None:
+    text = refusal(lambda: preflight.check_kv_cache(kv_cache(FULL, dataclasses.replace(WINDOW, block_size=32))))
+    assert "the blocks of the KV cache's 2 groups differ in tokens" in text
+    assert "full_attention (2 layers, 16 tokens per block)" in text
+    assert "sliding_window (2 layers, 32 tokens per block)" in text
     assert "--disable-hybrid-kv-cache-manager" in text
+
+
+def test_groups_whose_blocks_differ_in_bytes_have_slots_of_their_own() -> None:
+    wide = dataclasses.replace(WINDOW, num_kv_heads=4)
+    groups = preflight.check_kv_cache(kv_cache(FULL, wide, STATE))
+    assert topology.slab_classes_of_rank(groups) == ([1, 0, 2], [[2 * 4096], [2 * 2048], [2 * 70]])
+
+
+def test_blocks_of_one_size_have_slots_of_their_own_if_their_layers_differ() -> None:
+    # One layer of four heads beside two of two, and state as large as a layer of two.
+    wide = kv_cache(dataclasses.replace(WINDOW, num_kv_heads=4), layers=1).kv_cache_groups[0]
+    state = dataclasses.replace(STATE, shapes=((16, 32),), dtypes=(torch.float32,))
+    groups = [wide, *kv_cache(FULL, state, WINDOW).kv_cache_groups]
+    assert topology.slab_classes_of_rank(groups) == ([0, 2, 1, 2], [[4096], [4096], [4096]])
 
 
 @pytest.mark.parametrize(
     "spec",
     [
-        MAMBA,
         SinkFullAttentionSpec(block_size=16, num_kv_heads=2, head_size=8, dtype=torch.float32, sink_len=4),
-        UniformTypeKVCacheSpecs(block_size=16, kv_cache_specs={"g0.l0": MAMBA}),
+        UniformTypeKVCacheSpecs(
+            block_size=16,
+            kv_cache_specs={
+                "g0.l0": SinkFullAttentionSpec(
+                    block_size=16, num_kv_heads=2, head_size=8, dtype=torch.float32, sink_len=4
+                )
+            },
+        ),
     ],
 )
 def test_other_kinds_of_state_are_refused_by_name(spec: KVCacheSpec) -> None:

@@ -7,10 +7,19 @@ from pathlib import Path
 import pytest
 from harness import expected_tokens
 from random_lives import NUM_TOKENS, live, random_prompts
-from scenarios import CHUNKED_MODEL, LATENT_MODEL, MODELS, REPLICATED, UNEVEN_MODEL, Make, assert_at_rest
+from scenarios import (
+    CHUNKED_MODEL,
+    LATENT_MODEL,
+    MODELS,
+    RECURRENT_MODELS,
+    REPLICATED,
+    UNEVEN_MODEL,
+    Make,
+    assert_at_rest,
+)
 
 
-@pytest.mark.parametrize("model", [*MODELS, UNEVEN_MODEL, CHUNKED_MODEL, LATENT_MODEL])
+@pytest.mark.parametrize("model", [*MODELS, UNEVEN_MODEL, CHUNKED_MODEL, LATENT_MODEL, *RECURRENT_MODELS])
 @pytest.mark.parametrize("seed", range(5))
 def test_random_lives_get_their_tokens(
     make: Make, folder: Path, is_async: bool, seed: int, model: dict[str, object]

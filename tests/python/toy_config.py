@@ -12,6 +12,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
 
 import torch
+from toy_states import NUM_CELLS
 from vllm.config import (
     CacheConfig,
     DeviceConfig,
@@ -28,6 +29,7 @@ from vllm.v1.kv_cache_interface import (
     FullAttentionSpec,
     KVCacheConfig,
     KVCacheSpec,
+    MambaSpec,
     MLAAttentionSpec,
     SlidingWindowSpec,
 )
@@ -57,8 +59,8 @@ class ToySpec:
     layer_pattern, sliding_window, chunk_size
         Kinds of layers, repeated over the model: ``"f"`` attends to the whole prefix, ``"w"`` to the last
         `sliding_window` tokens, ``"c"`` to those since the last multiple of `chunk_size`; ``"m"`` to the whole prefix,
-        with one latent vector per token in place of keys and values. With several kinds vLLM makes several KV cache
-        groups.
+        with one latent vector per token in place of keys and values; ``"s"`` keeps recurrent state. With several kinds
+        vLLM makes several KV cache groups.
     world_size
         Tensor-parallel ranks, all in this process.
     max_num_batched_tokens, max_num_seqs, max_model_len
@@ -81,6 +83,9 @@ class ToySpec:
         Tokens that the toy proposes beyond each token of a decode; some are rejected.
     kv_events
         Whether the engine publishes KV events; to nobody, unless a test replaces the publisher's ``publish``.
+    retention_interval
+        vLLM's ``prefix_cache_retention_interval``: of the states and window blocks that steps leave, its cache keeps
+        those where a request of the same prompt goes on (0), or all (None).
     hybrid_manager
         vLLM's, for groups of several kinds; not every connector goes with it.
 
@@ -108,6 +113,7 @@ class ToySpec:
     policy: Literal["fcfs", "priority"] = "fcfs"
     num_drafts: int = 0
     kv_events: bool = False
+    retention_interval: int | None = 0
     hybrid_manager: bool = True
 
     def layer_specs(self) -> dict[str, KVCacheSpec]:
@@ -124,6 +130,14 @@ class ToySpec:
             "w": SlidingWindowSpec(**shape, sliding_window=self.sliding_window),
             "c": ChunkedLocalAttentionSpec(**shape, attention_chunk_size=self.chunk_size),
         }
+        kinds["s"] = MambaSpec(
+            block_size=self.block_size,
+            shapes=((NUM_CELLS // 4,), (NUM_CELLS // 4, 3)),
+            dtypes=(torch.int32, torch.int32),
+            page_size_padded=kinds["f"].page_size_bytes,
+            mamba_cache_mode="align",
+            num_speculative_blocks=self.num_drafts,
+        )
         return {
             f"model.layers.{i}.self_attn.attn": kinds[self.layer_pattern[i % len(self.layer_pattern)]]
             for i in range(self.num_layers)
@@ -192,6 +206,7 @@ def make_vllm_config(folder: Path, spec: ToySpec) -> VllmConfig:
             block_size=spec.block_size,
             enable_prefix_caching=spec.prefix_caching,
             num_gpu_blocks_override=spec.num_blocks,
+            prefix_cache_retention_interval=spec.retention_interval,
         ),
         scheduler_config=SchedulerConfig(
             max_num_seqs=spec.max_num_seqs,
@@ -214,6 +229,9 @@ def make_vllm_config(folder: Path, spec: ToySpec) -> VllmConfig:
     config.scheduler_config.async_scheduling = spec.async_scheduling
     config.parallel_config.tensor_parallel_size = config.parallel_config.world_size = spec.world_size
     config.cache_config.block_size = spec.block_size
+    if "s" in spec.layer_pattern:
+        config.cache_config.mamba_cache_mode = "align"
+        config.cache_config.mamba_block_size = spec.block_size
     return config
 
 

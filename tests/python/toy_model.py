@@ -10,24 +10,21 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from toy_config import NUM_KV_HEADS, VOCABULARY, ToySpec
+from toy_states import FACTOR, INITIAL, MODULUS, RunningState, ToyStates, WrongKvError
 from vllm.v1.core.sched.output import NewRequestData, SchedulerOutput
 from vllm.v1.kv_cache_interface import (
     ChunkedLocalAttentionSpec,
     KVCacheConfig,
     KVCacheSpec,
+    MambaSpec,
     MLAAttentionSpec,
     SlidingWindowSpec,
 )
 
-_HIDDEN_MODULUS = 2**31 - 1
 _HEAD_SALTS = np.arange(NUM_KV_HEADS) * 7
 _NULL_BLOCK = 0
 
 Array = npt.NDArray[Any]
-
-
-class WrongKvError(AssertionError):
-    """A step read KV that is not what its tokens give."""
 
 
 @dataclass(frozen=True)
@@ -53,18 +50,19 @@ class ToyLayer:
 
 @dataclass
 class ToyRequest:
-    """What a rank knows of a request: one block table per KV cache group, its tokens, the model's state after each."""
+    """What a rank knows of a request: one block table per KV cache group, its tokens, the model's hash after each."""
 
     tables: list[list[int]]
     tokens: list[int]
     hidden: Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    running: RunningState = field(default_factory=RunningState)
 
     def compute_hidden(self, end: int) -> None:
         """Extend `hidden` to `end` tokens: each depends on all tokens before it."""
         states = []
-        state = int(self.hidden[-1]) if len(self.hidden) else 1
+        state = int(self.hidden[-1]) if len(self.hidden) else INITIAL
         for token in self.tokens[len(self.hidden) : end]:
-            state = (state * 1_000_003 + token + 1) % _HIDDEN_MODULUS
+            state = (state * FACTOR + token + 1) % MODULUS
             states.append(state)
         if states:
             self.hidden = np.concatenate((self.hidden, np.array(states, dtype=np.int64)))
@@ -90,15 +88,25 @@ class ToyModel:
         self.check_kv = True
         self.drafts: Callable[[str, int, int], list[int]] = lambda request_id, position, num_drafts: [0] * num_drafts
         self.num_accepted = self.num_rejected = 0
-        self._layers = _layers(kv_cache_config, spec)
+        layers = _layers(kv_cache_config, spec)
         # As what the cells are, whatever the cache's own type is.
-        self._bits: dict[str, Array] = {name: kv_caches[name].view(torch.int32).numpy() for name in self._layers}
+        self._bits: dict[str, Array] = {name: kv_caches[name].view(torch.int32).numpy() for name in layers}
+        states = {name: layer for name, layer in layers.items() if isinstance(layer.spec, MambaSpec)}
+        self._layers = {name: layer for name, layer in layers.items() if name not in states}
+        self._states = ToyStates(
+            {name: (layer.index, layer.group) for name, layer in states.items()},
+            {name: self._bits[name][:, 0, 0] for name in states},
+            spec.block_size,
+            rank,
+        )
         self._block_size = spec.block_size
         self._rank = rank
         self._requests: dict[str, ToyRequest] = {}
 
     def update(self, output: SchedulerOutput) -> dict[str, int]:
         """Take the step's requests and block tables over; return how many tokens of each are computed."""
+        for request in self._requests.values():
+            self._states.settle(request.running, request.tables)
         for request_id in output.finished_req_ids:
             self._requests.pop(request_id, None)
         computed = {}
@@ -113,6 +121,7 @@ class ToyModel:
             request, blocks = self._requests[request_id], cached.new_block_ids[i]
             if request_id in cached.resumed_req_ids:
                 request.tables = [list(group) for group in blocks]
+                request.running = RunningState()
             elif blocks is not None:
                 for table, group in zip(request.tables, blocks, strict=True):
                     table.extend(group)
@@ -143,7 +152,7 @@ class ToyModel:
         known = len(request.tokens)  # with asynchronous scheduling the engine counts drafts in flight as computed
         start = known - num_known
         request.tokens.extend(self.drafts(request_id, known, num_drafts))
-        self._compute(request_id, start, known + num_drafts)
+        self._compute(request_id, start, known + num_drafts, num_drafts)
         accepted: list[int] = []
         for position in range(known, known + num_drafts + 1):
             accepted.append(self._sample(request_id, position))
@@ -151,15 +160,20 @@ class ToyModel:
                 break
         self.num_rejected += num_drafts + 1 - len(accepted)
         self.num_accepted += len(accepted) - 1
+        request.running.num_accepted = len(accepted)
         del request.tokens[known:]
         request.hidden = request.hidden[:known]
         request.tokens.extend(accepted)
         return accepted
 
-    def _compute(self, request_id: str, start: int, end: int) -> None:
+    def _compute(self, request_id: str, start: int, end: int, num_drafts: int = 0) -> None:
         """Check the KV that tokens from `start` on attend to, and write that of ``[start, end)``."""
         request = self._requests[request_id]
         request.compute_hidden(end)
+        hidden = request.hidden if self.check_kv else None
+        self._states.compute(
+            request_id, request.running, request.tables, request.tokens, start, end, num_drafts, hidden
+        )
         places: dict[int, tuple[Array, Array]] = {}
         for name, layer in self._layers.items():
             first = layer.first_read(start) if self.check_kv else start
@@ -168,8 +182,7 @@ class ToyModel:
                 places[layer.group] = self._cells(request_id, layer, first, end)
             blocks, offsets = places[layer.group]
             salts = _HEAD_SALTS[: self._bits[name].shape[1]] + (31 * layer.index + layer.salt(self._rank))
-            hidden = request.hidden[first:end]
-            cells = ((hidden[:, None] + salts) % _HIDDEN_MODULUS).astype(np.int32)[:, :, None]
+            cells = ((request.hidden[first:end][:, None] + salts) % MODULUS).astype(np.int32)[:, :, None]
             bits = self._bits[name]
             if num_read:
                 is_wrong = (bits[blocks[:num_read], :, offsets[:num_read]] != cells[:num_read]).any(axis=2)
@@ -183,7 +196,7 @@ class ToyModel:
 
     def _sample(self, request_id: str, end: int) -> int:
         """Next token, from all cells that the last token attends to in the first layer of each group."""
-        total, groups = 0, set()
+        total, groups = self._states.sum_of(self._requests[request_id].running, end), set()
         for name, layer in self._layers.items():
             if layer.group in groups:
                 continue

@@ -42,7 +42,7 @@ def fragments_of_groups(
     ----------
     groups
         The layers of each KV cache group, in the engine's order. Groups share the pool's pages: a block belongs to one
-        group at a time, and each layer of another group lies on a layer of the widest one.
+        group at a time.
     kv_caches
         What vLLM registers: layer name to tensor. Layers outside the groups must share the tensor of one inside
         (cross-layer KV sharing).
@@ -52,7 +52,7 @@ def fragments_of_groups(
     Returns
     -------
     list[list[Fragment]]
-        By group, in the order of the widest group's layers.
+        By group, in the order of its layers; groups with the same fragments have them in the same order.
 
     Raises
     ------
@@ -60,38 +60,32 @@ def fragments_of_groups(
         A layer is missing, unknown, laid over another one of its group, or laid out in an unsupported way.
 
     """
-    widest = max(groups, key=len)
-    fragments_at: dict[int, list[Fragment]] = {}
-    layers_at: list[dict[int, str]] = [{} for _ in groups]
-    for layer_names, layer_at in sorted(zip(groups, layers_at, strict=True), key=lambda pair: pair[0] is not widest):
-        for name in layer_names:
-            tensor = _tensor_of(name, kv_caches)
-            address = tensor.data_ptr()
-            if (other := layer_at.setdefault(address, name)) != name:
-                raise ConfigError(
-                    f"KV cache layers {other!r} and {name!r} lie at one address; allowed is memory of its own for each "
-                    "layer of the group; start vLLM without KvFerryConnector for this model"
-                )
-            fragments = list(fragments_of_layer(name, tensor, num_blocks))
-            if layer_names is widest:
-                fragments_at[address] = fragments
-            elif fragments_at.get(address) != fragments:
-                raise ConfigError(
-                    f"KV cache layer {name!r} does not lie on a layer of the group with {len(widest)} layers; allowed "
-                    "are groups that share the pool's pages, all laid out alike; start vLLM with "
-                    "--disable-hybrid-kv-cache-manager or without KvFerryConnector"
-                )
+    found = [_fragments_of_group(layer_names, kv_caches, num_blocks) for layer_names in groups]
     in_groups = {name for layer_names in groups for name in layer_names}
+    addresses = {kv_caches[name].data_ptr() for name in in_groups}
     for name, tensor in kv_caches.items():
-        if name not in in_groups and not (isinstance(tensor, torch.Tensor) and tensor.data_ptr() in fragments_at):
+        if name not in in_groups and not (isinstance(tensor, torch.Tensor) and tensor.data_ptr() in addresses):
             raise ConfigError(
                 f"KV cache layer {name!r} is in no KV cache group and shares the cache of no layer that is; its "
                 "content would be lost; start vLLM without KvFerryConnector for this model"
             )
-    return [
-        [fragment for address, fragments in fragments_at.items() if address in layer_at for fragment in fragments]
-        for layer_at in layers_at
-    ]
+    # Groups of one slab class share their geometry: which of their layers comes first does not matter.
+    orders: dict[frozenset[Fragment], list[Fragment]] = {}
+    return [orders.setdefault(frozenset(fragments), fragments) for fragments in found]
+
+
+def _fragments_of_group(layer_names: Sequence[str], kv_caches: Mapping[str, Any], num_blocks: int) -> list[Fragment]:
+    layer_at: dict[int, str] = {}
+    found: list[Fragment] = []
+    for name in layer_names:
+        tensor = _tensor_of(name, kv_caches)
+        if (other := layer_at.setdefault(tensor.data_ptr(), name)) != name:
+            raise ConfigError(
+                f"KV cache layers {other!r} and {name!r} lie at one address; allowed is memory of its own for each "
+                "layer of the group; start vLLM without KvFerryConnector for this model"
+            )
+        found += fragments_of_layer(name, tensor, num_blocks)
+    return found
 
 
 def _tensor_of(name: str, kv_caches: Mapping[str, Any]) -> torch.Tensor:

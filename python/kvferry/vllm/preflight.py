@@ -8,6 +8,7 @@ from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes
 from vllm.v1.kv_cache_interface import (
     ChunkedLocalAttentionSpec,
     FullAttentionSpec,
+    MambaSpec,
     MLAAttentionSpec,
     SlidingWindowSpec,
     get_kv_cache_spec_kind,
@@ -15,7 +16,6 @@ from vllm.v1.kv_cache_interface import (
 )
 
 from kvferry.errors import ConfigError
-from kvferry.vllm import topology
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -26,7 +26,7 @@ logger = init_logger("vllm.kvferry")
 _WITHOUT = "start vLLM without KvFerryConnector"
 
 # Subclasses keep state of their own kind in or beside the cache (sinks, recycled blocks, hidden states).
-_SPECS = (FullAttentionSpec, MLAAttentionSpec, SlidingWindowSpec, ChunkedLocalAttentionSpec)
+_SPECS = (FullAttentionSpec, MLAAttentionSpec, SlidingWindowSpec, ChunkedLocalAttentionSpec, MambaSpec)
 
 # Modes whose blocks hold everything that is needed to read them, or whose scales belong to the model.
 _QUANT_MODES = ("NONE", "FP8_PER_TENSOR")
@@ -94,7 +94,7 @@ def check_kv_cache(kv_cache_config: "KVCacheConfig") -> list["KVCacheGroupSpec"]
     Raises
     ------
     ConfigError
-        There is no group, one is of a kind whose blocks kvferry cannot keep, or their blocks differ in size.
+        There is no group, one is of a kind whose blocks kvferry cannot keep, or their blocks differ in tokens.
 
     """
     groups = list(kv_cache_config.kv_cache_groups)
@@ -105,24 +105,29 @@ def check_kv_cache(kv_cache_config: "KVCacheConfig") -> list["KVCacheGroupSpec"]
     for group in groups:
         for spec in iter_layer_specs(group.kv_cache_spec):
             _check_spec(spec)
-    sizes = {(int(group.kv_cache_spec.block_size), topology.layer_bytes(group.kv_cache_spec)) for group in groups}
-    if len(sizes) != 1:
+    if len({int(group.kv_cache_spec.block_size) for group in groups}) != 1:
         found = ", ".join(
             f"{get_kv_cache_spec_kind(group.kv_cache_spec).value} ({len(group.layer_names)} layers, "
-            f"{group.kv_cache_spec.block_size} tokens and {topology.layer_bytes(group.kv_cache_spec)} bytes per block "
-            "and layer)"
+            f"{group.kv_cache_spec.block_size} tokens per block)"
             for group in groups
         )
         raise _refusal(
-            f"the blocks of the KV cache's {len(groups)} groups differ in size: [{found}]",
-            "groups of attention layers whose blocks have one size",
+            f"the blocks of the KV cache's {len(groups)} groups differ in tokens: [{found}]",
+            "groups whose blocks have the same number of tokens",
             f"{_WITHOUT}, or with --disable-hybrid-kv-cache-manager if the model only mixes attention windows",
         )
     return groups
 
 
-def reach_of_group(group: "KVCacheGroupSpec") -> tuple[str, int]:
+def reach_of_group(group: "KVCacheGroupSpec", num_drafts: int) -> tuple[str, int]:
     """How far back a token sees in the group, as the core's SchedulerEngine takes it.
+
+    Parameters
+    ----------
+    group
+        Of the KV cache.
+    num_drafts
+        Tokens of speculative decoding, which a step may take back.
 
     Raises
     ------
@@ -132,7 +137,7 @@ def reach_of_group(group: "KVCacheGroupSpec") -> tuple[str, int]:
     """
     reaches = set()
     for spec in iter_layer_specs(group.kv_cache_spec):
-        reaches.add(_reach(spec))
+        reaches.add(_reach(spec, num_drafts))
         if isinstance(spec, SlidingWindowSpec) and spec.extra_retained_tokens:
             raise _refusal(
                 f"sliding-window blocks are kept for {spec.extra_retained_tokens} tokens more than the window",
@@ -144,7 +149,9 @@ def reach_of_group(group: "KVCacheGroupSpec") -> tuple[str, int]:
     return reaches.pop()
 
 
-def _reach(spec: "KVCacheSpec") -> tuple[str, int]:
+def _reach(spec: "KVCacheSpec", num_drafts: int) -> tuple[str, int]:
+    if isinstance(spec, MambaSpec):
+        return "state", num_drafts
     if isinstance(spec, SlidingWindowSpec):
         return "window", int(spec.sliding_window)
     if isinstance(spec, ChunkedLocalAttentionSpec):
@@ -157,6 +164,14 @@ def _check_spec(spec: "KVCacheSpec") -> None:
         raise _refusal(
             f"the KV cache spec is {type(spec).__name__}", " or ".join(spec.__name__ for spec in _SPECS), _WITHOUT
         )
+    if isinstance(spec, MambaSpec):
+        if spec.mamba_cache_mode != "align":
+            raise _refusal(
+                f"mamba_cache_mode is {spec.mamba_cache_mode!r}, in which no block holds the state of its end",
+                "'align'",
+                "set --mamba-cache-mode align",
+            )
+        return
     mode = spec.kv_quant_mode.name
     scales_inline = mode in _INLINE_SCALE_QUANT_MODES and spec.state_content_bytes is not None
     if mode not in _QUANT_MODES and not scales_inline:

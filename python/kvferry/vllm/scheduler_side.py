@@ -94,7 +94,7 @@ class SchedulerSide:
             admission=config.admission,
             max_awaited_share=config.max_awaited_share,
             key_events=kv_events.are_on(vllm_config),
-            group_reaches=[preflight.reach_of_group(group) for group in groups],
+            group_reaches=[preflight.reach_of_group(group, vllm_config.num_speculative_tokens) for group in groups],
             group_classes=classes.of_groups,
             max_load_wait_s=_MAX_LOAD_WAIT_S if config.share_loads and not is_multi_connector_being_made() else 0,
             rank_timeout_s=config.rank_timeout_s,

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from vllm.distributed.utils import get_pp_indices
-from vllm.v1.kv_cache_interface import UniformTypeKVCacheSpecs
+from vllm.v1.kv_cache_interface import MambaSpec, UniformTypeKVCacheSpecs, iter_layer_specs
 
 from kvferry.errors import ConfigError
 
@@ -20,7 +20,7 @@ def layer_bytes(spec: "KVCacheSpec") -> int:
     Parameters
     ----------
     spec
-        Of an attention layer, or a uniform group of layers that all have the same size.
+        Of a layer with attention or recurrent state, or a uniform group of layers that all have the same size.
 
     Raises
     ------
@@ -29,6 +29,8 @@ def layer_bytes(spec: "KVCacheSpec") -> int:
         that its ranks could not be checked.
 
     """
+    if isinstance(spec, MambaSpec):
+        return int(spec.state_content_size_bytes)
     if not isinstance(spec, UniformTypeKVCacheSpecs):
         return int(spec.unpadded_page_size_bytes)
     by_size = {layer_bytes(layer): name for name, layer in spec.kv_cache_specs.items()}
@@ -42,13 +44,18 @@ def layer_bytes(spec: "KVCacheSpec") -> int:
     return min(by_size)
 
 
+def has_state(spec: "KVCacheSpec") -> bool:
+    """Whether the layers keep recurrent state, and no keys and values."""
+    return any(isinstance(layer, MambaSpec) for layer in iter_layer_specs(spec))
+
+
 def group_bytes(groups: Sequence["KVCacheGroupSpec"]) -> list[int]:
     """Bytes of a block of each group, all layers of a worker's own packed."""
     return [layer_bytes(group.kv_cache_spec) * len(group.layer_names) for group in groups]
 
 
 class SlabClasses(NamedTuple):
-    """Which KV cache groups have blocks, and so slots, of one size.
+    """Which KV cache groups have blocks, and so slots, of one kind: as many layers of the same size.
 
     Attributes
     ----------
@@ -65,9 +72,13 @@ class SlabClasses(NamedTuple):
 
 def slab_classes_of_rank(groups: Sequence["KVCacheGroupSpec"]) -> SlabClasses:
     """Find the classes of a worker's own groups; the sizes are its own only."""
-    of_each = group_bytes(groups)
-    sizes = sorted(set(of_each), reverse=True)
-    return SlabClasses([sizes.index(size) for size in of_each], [[size] for size in sizes])
+    # Blocks of one size whose layers differ have their bytes elsewhere in a page.
+    of_each = [
+        (bytes_of_group, layer_bytes(group.kv_cache_spec), has_state(group.kv_cache_spec))
+        for bytes_of_group, group in zip(group_bytes(groups), groups, strict=True)
+    ]
+    kinds = sorted(set(of_each), reverse=True)
+    return SlabClasses([kinds.index(kind) for kind in of_each], [[kind[0]] for kind in kinds])
 
 
 def slab_classes(vllm_config: "VllmConfig", groups: Sequence["KVCacheGroupSpec"]) -> SlabClasses:

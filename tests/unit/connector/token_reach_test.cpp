@@ -33,10 +33,29 @@ TEST(TokenReach, AChunkBeginsAtItsMultiple) {
   EXPECT_EQ(chunk.first_seen(7), 0U);
 }
 
+TEST(TokenReach, AStateIsWhatTheLastTokenLeft) {
+  const TokenReach state = TokenReach::state(0);
+  EXPECT_FALSE(state.is_all());
+  EXPECT_TRUE(state.is_state());
+  EXPECT_EQ(state.first_seen(0), 0U);
+  EXPECT_EQ(state.first_seen(1), 0U);
+  EXPECT_EQ(state.first_seen(16), 15U);
+  EXPECT_EQ(state.first_seen(17), 16U);
+  EXPECT_FALSE(TokenReach::window(2).is_state());
+}
+
+TEST(TokenReach, AStateWithDraftsSettlesBehindTheStep) {
+  EXPECT_TRUE(TokenReach::state(0).settles_in_step());
+  EXPECT_FALSE(TokenReach::state(2).settles_in_step());
+  EXPECT_TRUE(TokenReach::window(2).settles_in_step());
+}
+
 TEST(TokenReach, HasANameEach) {
   EXPECT_EQ(TokenReach::named("all", 0), TokenReach());
   EXPECT_EQ(TokenReach::named("window", 4), TokenReach::window(4));
   EXPECT_EQ(TokenReach::named("chunk", 4), TokenReach::chunk(4));
+  EXPECT_EQ(TokenReach::named("state", 0), TokenReach::state(0));
+  EXPECT_EQ(TokenReach::named("state", 4), TokenReach::state(4));
   EXPECT_NE(TokenReach::window(4), TokenReach::chunk(4));
 }
 

@@ -38,7 +38,7 @@ struct LookupAnswer {
   /// Blocks behind the local ones that every KV cache group can have loaded.
   std::uint32_t num_blocks = 0;
   /// By group. Full attention: from the first block behind the local ones on, num_blocks or more.
-  /// Sliding window: the last ones before local + num_blocks, as many as the window reaches back.
+  /// Other groups: the last ones before local + num_blocks, as many as the next token sees.
   std::vector<cpu_tier::PrefixHit> hits;
 };
 

@@ -110,7 +110,8 @@ struct SchedulerSnapshot {
 /// The scheduler side: decides what is stored, loaded, evicted and reported. One thread at a time
 /// (the engine's scheduler thread); never blocks; makes no device call.
 ///
-/// One step: on_preempted() and on_scheduled() for the requests of the step, then finish_plan().
+/// One step: on_preempted() and on_scheduled() for the requests of the step, on_state() for the
+/// states that they leave, then finish_plan().
 /// Between two plans the engine calls lookup(), on_allocated(), on_finished() and fold() in any
 /// order. Slots are reserved, and so evicted, only in finish_plan(): an answer of lookup() is firm
 /// until then.
@@ -162,6 +163,12 @@ class SchedulerEngine {
                     std::uint32_t num_computed_tokens, std::uint32_t num_scheduled_tokens) {
     on_scheduled(engine_id, update, {&blocks, 1}, num_computed_tokens, num_scheduled_tokens);
   }
+  /// The engine says in which block of a group of recurrent state it leaves what the request's
+  /// first `num_tokens` tokens give: behind this step's forward, or behind the step
+  /// (TokenReach::settles_in_step()). Once for each state; nothing else of such a group is stored,
+  /// because where a state lies cannot be told from the tables. Throws ProtocolError for a group
+  /// that does not exist or has no state.
+  void on_state(std::string_view engine_id, GroupId group, BlockId block, std::uint32_t num_tokens);
   /// Ends the step: the encoded StepPlan for every rank. Throws TimeoutError naming the rank, and
   /// what it owes, if one was silent for longer than the rank_timeout; the slots that it may still
   /// write are in quarantine then, until it ends them after all.

@@ -17,11 +17,19 @@ class TokenReach {
   static TokenReach window(std::uint32_t tokens);
   /// To the last multiple of `tokens`: chunked local attention. Throws ConfigError for 0.
   static TokenReach chunk(std::uint32_t tokens);
-  /// "all" (`tokens` is 0), "window" or "chunk". Throws ConfigError.
+  /// Recurrent state: a block holds what all tokens up to its end left, and nothing else is seen.
+  /// The last `drafts` tokens of a step may be taken back (speculative decoding): the state of a
+  /// boundary is in its block only behind the step then.
+  static TokenReach state(std::uint32_t drafts);
+  /// "all" (`tokens` is 0), "window", "chunk" or "state" (`tokens` are its drafts). Throws
+  /// ConfigError.
   static TokenReach named(std::string_view kind, std::uint32_t tokens);
 
   /// Full attention: the blocks that the next token needs are a prefix.
   [[nodiscard]] bool is_all() const { return kind_ == Kind::kAll; }
+  [[nodiscard]] bool is_state() const { return kind_ == Kind::kState; }
+  /// Whether a block has its content behind the forward of the step that completes it.
+  [[nodiscard]] bool settles_in_step() const { return !is_state() || tokens_ == 0; }
   /// The first token that the next one sees when `num_computed` are computed; `num_computed` if it
   /// sees none of them. Never less than for fewer tokens.
   [[nodiscard]] std::uint32_t first_seen(std::uint32_t num_computed) const {
@@ -30,6 +38,8 @@ class TokenReach {
         return num_computed < tokens_ ? 0 : num_computed - (tokens_ - 1);
       case Kind::kChunk:
         return num_computed / tokens_ * tokens_;
+      case Kind::kState:
+        return num_computed == 0 ? 0 : num_computed - 1;
       case Kind::kAll:
         break;
     }
@@ -41,9 +51,9 @@ class TokenReach {
   bool operator==(const TokenReach&) const = default;
 
  private:
-  enum class Kind : std::uint8_t { kAll, kWindow, kChunk };
+  enum class Kind : std::uint8_t { kAll, kWindow, kChunk, kState };
 
-  TokenReach(Kind kind, std::uint32_t tokens);
+  TokenReach(Kind kind, std::uint32_t tokens) : kind_(kind), tokens_(tokens) {}
 
   Kind kind_ = Kind::kAll;
   std::uint32_t tokens_ = 0;
