@@ -158,7 +158,10 @@ void SchedulerEngine::Impl::on_scheduled(std::string_view engine_id, TableUpdate
   request->num_offered = end;
   for (std::size_t group = 0; group < num_groups; ++group) {
     if (prefixes_.reach(group).is_state()) {
-      defer_states(*request, group, first, std::min(first_written, end));
+      // Later the engine moves blocks within a table.
+      if (update == TableUpdate::kReplace) {
+        defer_states(*request, group, first, std::min(first_written, end));
+      }
       continue;
     }
     const std::uint32_t kept =

@@ -111,8 +111,8 @@ class SchedulerEngine::Impl {
   void offer(const Candidate& candidate);
   /// What the tier admits of them waits for its turn.
   void defer(const Candidate& candidate);
-  /// Of [first, last), the states that the request has found in the engine's cache, or left in an
-  /// earlier step. The pool says whether a block is still what the table says.
+  /// Of [first, last), the states that the request has found in the engine's cache: the pool says
+  /// whether a block is still what the table says.
   void defer_states(Request& request, std::size_t group, std::uint32_t first, std::uint32_t last);
   /// A rank that kept silent for too long is lost: throws TimeoutError.
   void expect_ranks();

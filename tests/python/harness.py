@@ -10,8 +10,8 @@ every cell that a step reads is compared with what it has to be.
 
 from toy_config import ToySpec, make_kv_cache_configs, make_vllm_config
 from toy_engine import Finished, PoolError, ToyEngine, expected_tokens, prompt_of
-from toy_model import WrongKvError
 from toy_runner import Way
+from toy_states import WrongKvError
 from toy_worker import ToyWorker
 
 __all__ = [
