@@ -28,8 +28,9 @@ Metrics = dict[str, dict[str, float]]
 def errors_in(log: str) -> list[str]:
     """Lines of a server's log that say that something went wrong, until it was told to end and behind it."""
     serving, _, ending = log.partition("[shutdown] API server: shutdown triggered")
-    # When the engine has ended as it was told to, vLLM's API server may still call that an error, in its own name.
-    said = serving.splitlines() + [line for line in ending.splitlines() if not line.startswith("(APIServer")]
+    # When the engine has ended as it was told to, vLLM's API servers may still call that an error, in their own names.
+    of_servers = ("(APIServer", "(ApiServer_")
+    said = serving.splitlines() + [line for line in ending.splitlines() if not line.startswith(of_servers)]
     return [line for line in said if re.search(r"\bERROR\b|\bCRITICAL\b|Traceback", line)]
 
 
