@@ -67,7 +67,8 @@ def test_a_state_that_the_tier_has_lost_is_taken_from_the_engines_cache(make: Ma
 def test_states_that_drafts_ran_over_are_those_of_their_boundaries(
     make: Make, folder: Path, is_async: bool, world_size: int, wrong_every: int
 ) -> None:
-    model = {**DENSE, "num_blocks": 64, "max_model_len": 256}
+    # Room for states that wait for a step behind their drafts, however late the staging ring is.
+    model = {**DENSE, "num_blocks": 129, "max_model_len": 256}
     expected = expected_tokens(folder, PROMPTS, max_tokens=90, **model)
     texts = {name: prompt + expected[name] for name, prompt in PROMPTS.items()}
     engine = make(STORE_ALL, num_drafts=3, async_scheduling=is_async, world_size=world_size, **model)
