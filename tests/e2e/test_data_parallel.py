@@ -11,8 +11,7 @@ import pytest
 
 from .engine_runs import BLOCK_TOKENS
 from .http_clients import Answer, Patience, ask
-from .shared_memory import abandoned, shared_memory
-from .vllm_server import Metrics, VllmServer, errors_in
+from .vllm_server import Metrics, ServerEnd, VllmServer
 
 NUM_ENGINES = 2
 # Prompts of which two fill the server's pool of 100 blocks.
@@ -33,15 +32,11 @@ class Rounds:
 
     answers: list[list[Answer]]
     metrics: list[list[Metrics]]
-    exit_status: int
-    log: str
-    is_anything_left: bool
-    shared_memory: set[str]
+    end: ServerEnd
 
 
 @pytest.fixture(scope="module")
 def rounds(tmp_path_factory: pytest.TempPathFactory) -> Rounds:
-    before = shared_memory()
     server = VllmServer(
         tmp_path_factory.mktemp("server"), TIER, "--data-parallel-size", str(NUM_ENGINES),
         # Of several of them each sees the engines end at a moment of its own.
@@ -57,12 +52,9 @@ def rounds(tmp_path_factory: pytest.TempPathFactory) -> Rounds:
                 )
                 server.await_metrics("the engine has no load left", has_no_load, engine=engine)
                 metrics.append([server.metrics(each) for each in range(NUM_ENGINES)])
-        exit_status = server.stop()
-        is_anything_left = server.is_anything_left()
-        log = server.log()
+        return Rounds(answers, metrics, server.stop())
     finally:
         server.kill()
-    return Rounds(answers, metrics, exit_status, log, is_anything_left, abandoned(shared_memory() - before))
 
 
 def has_no_load(metrics: Metrics) -> bool:
@@ -101,7 +93,4 @@ def test_figures_are_the_engines_own(rounds: Rounds) -> None:
 
 
 def test_the_server_ends_and_leaves_nothing(rounds: Rounds) -> None:
-    assert errors_in(rounds.log) == [], rounds.log
-    assert rounds.exit_status == 0, rounds.log
-    assert not rounds.is_anything_left
-    assert rounds.shared_memory == set()
+    rounds.end.assert_well()

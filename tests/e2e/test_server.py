@@ -16,9 +16,8 @@ import pytest
 
 from .engine_runs import BLOCK_TOKENS, EngineRunner
 from .http_clients import Answer, Patience, ask
-from .shared_memory import abandoned, shared_memory
 from .storm_checks import FLOAT_NOISE, compare, storm
-from .vllm_server import Metrics, VllmServer, errors_in
+from .vllm_server import Metrics, ServerEnd, VllmServer
 
 NUM_CLIENTS = 24
 NUM_ROUNDS = 2
@@ -81,10 +80,7 @@ class Visit:
     metrics: Metrics
     num_left_while_loading: int
     bench: subprocess.CompletedProcess[str]
-    exit_status: int = 0
-    log: str = ""
-    is_anything_left: bool = False
-    shared_memory: set[str] = dataclasses.field(default_factory=set)
+    end: ServerEnd
 
 
 @pytest.fixture(scope="module")
@@ -94,17 +90,11 @@ def requests() -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def visit(tiny_model: Path, requests: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> Visit:
-    before = shared_memory()
     server = VllmServer(tmp_path_factory.mktemp("server"), TIER, "--shutdown-timeout", "30")
     try:
-        seen = use(server, requests, tiny_model)
-        seen.exit_status = server.stop()
-        seen.is_anything_left = server.is_anything_left()
-        seen.log = server.log()
+        return use(server, requests, tiny_model)
     finally:
         server.kill()
-    seen.shared_memory = abandoned(shared_memory() - before)
-    return seen
 
 
 def use(server: VllmServer, requests: list[dict[str, Any]], model: Path) -> Visit:
@@ -130,7 +120,7 @@ def use(server: VllmServer, requests: list[dict[str, Any]], model: Path) -> Visi
         if has_settled(metrics):
             break
         answers += ask(server.url, requests, [(0, STAYS)])
-    return Visit(answers, metrics, num_left, bench)
+    return Visit(answers, metrics, num_left, bench, server.stop())
 
 
 def run_bench(server: VllmServer, model: Path) -> subprocess.CompletedProcess[str]:
@@ -200,7 +190,4 @@ def test_vllms_own_benchmark_client_is_served(visit: Visit) -> None:
 
 
 def test_the_server_says_no_error_and_ends_when_it_is_told_to(visit: Visit) -> None:
-    assert errors_in(visit.log) == [], visit.log
-    assert visit.exit_status == 0, visit.log
-    assert not visit.is_anything_left
-    assert visit.shared_memory == set()
+    visit.end.assert_well()

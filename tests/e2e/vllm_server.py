@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -18,6 +19,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from .engine_runs import REPOSITORY, cores
+from .shared_memory import abandoned, shared_memory
 
 START_S = 240.0
 WAIT_S = 60.0
@@ -28,10 +30,26 @@ Metrics = dict[str, dict[str, float]]
 def errors_in(log: str) -> list[str]:
     """Lines of a server's log that say that something went wrong, until it was told to end and behind it."""
     serving, _, ending = log.partition("[shutdown] API server: shutdown triggered")
-    # When the engine has ended as it was told to, vLLM's API servers may still call that an error, in their own names.
-    of_servers = ("(APIServer", "(ApiServer_")
-    said = serving.splitlines() + [line for line in ending.splitlines() if not line.startswith(of_servers)]
+    # When the engine has ended as it was told to, vLLM's API server may still call that an error, in its own name.
+    said = serving.splitlines() + [line for line in ending.splitlines() if not line.startswith("(APIServer ")]
     return [line for line in said if re.search(r"\bERROR\b|\bCRITICAL\b|Traceback", line)]
+
+
+@dataclasses.dataclass
+class ServerEnd:
+    """How a server ended that was told to, and what it left."""
+
+    exit_status: int
+    log: str
+    is_anything_left: bool
+    shared_memory: set[str]
+
+    def assert_well(self) -> None:
+        """It said no error, ended with success, and left no process and no shared memory."""
+        assert errors_in(self.log) == [], self.log
+        assert self.exit_status == 0, self.log
+        assert not self.is_anything_left
+        assert self.shared_memory == set()
 
 
 class VllmServer:
@@ -54,6 +72,7 @@ class VllmServer:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         self.url = f"http://127.0.0.1:{port}"
+        self._shared_memory_before = shared_memory()
         self._log = folder / "server.log"
         variables = {
             "TIER": json.dumps(tier),
@@ -103,10 +122,15 @@ class VllmServer:
             time.sleep(0.1)
         return metrics
 
-    def stop(self) -> int:
-        """Send SIGTERM and wait; returns the exit status."""
+    def stop(self) -> ServerEnd:
+        """Send SIGTERM and wait."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(timeout=WAIT_S)
+        exit_status = self.process.wait(timeout=WAIT_S)
+        is_anything_left = self.is_anything_left()
+        log = self.log()
+        self.kill()
+        left = abandoned(shared_memory() - self._shared_memory_before)
+        return ServerEnd(exit_status, log, is_anything_left, left)
 
     def is_anything_left(self) -> bool:
         """Whether processes of its session live on; they get a moment to follow their parent."""
