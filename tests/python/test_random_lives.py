@@ -19,6 +19,17 @@ from scenarios import (
 )
 
 
+def random_link(rng: random.Random, seed: int) -> dict[str, object]:
+    """A ``host_link`` that may be slow, out of order and failing."""
+    return {
+        "bandwidth_gb_s": rng.choice([0, 0.01, 0.001]),
+        "jitter_us": rng.choice([0, 500]),
+        "order": rng.choice(["fifo", "shuffled"]),
+        "fail_probability": rng.choice([0, 0.1]),
+        "seed": seed,
+    }
+
+
 @pytest.mark.parametrize("model", [*MODELS, UNEVEN_MODEL, CHUNKED_MODEL, LATENT_MODEL, *RECURRENT_MODELS])
 @pytest.mark.parametrize("seed", range(5))
 def test_random_lives_get_their_tokens(
@@ -27,13 +38,7 @@ def test_random_lives_get_their_tokens(
     rng = random.Random(seed)
     prompts = random_prompts(rng)
     expected = expected_tokens(folder, prompts, max_tokens=NUM_TOKENS, **model)
-    link = {
-        "bandwidth_gb_s": rng.choice([0, 0.01, 0.001]),
-        "jitter_us": rng.choice([0, 500]),
-        "order": rng.choice(["fifo", "shuffled"]),
-        "fail_probability": rng.choice([0, 0.1]),
-        "seed": seed,
-    }
+    link = random_link(rng, seed)
     engine = make(
         {"cpu_bytes_to_use": 2 * 30 * 6144, "staging_bytes": 8 * 6144, "host_link": link},
         async_scheduling=is_async,
@@ -52,13 +57,7 @@ def test_random_lives_of_ranks_that_keep_one_copy_get_their_tokens(
     prompts = random_prompts(rng)
     expected = expected_tokens(folder, prompts, max_tokens=NUM_TOKENS, **REPLICATED)
     world_size = rng.choice([2, 3])
-    link = {
-        "bandwidth_gb_s": rng.choice([0, 0.01, 0.001]),
-        "jitter_us": rng.choice([0, 500]),
-        "order": rng.choice(["fifo", "shuffled"]),
-        "fail_probability": rng.choice([0, 0.1]),
-        "seed": seed,
-    }
+    link = random_link(rng, seed)
     extra = {
         "cpu_bytes_to_use": 40 * 6144,
         "pinned_piece_bytes": world_size * rng.choice([2, 6]) * 6144,

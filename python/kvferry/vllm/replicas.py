@@ -54,16 +54,16 @@ def replicas_of(config: KvFerryConfig, parallel: "ParallelConfig", groups: Seque
     The scheduler and every rank find the same, and compare it when the engine starts.
     """
     num_ranks, per_node = parallel.world_size, parallel.local_world_size
-    if not config.share_replicated_kv or parallel.distributed_executor_backend not in _EXECUTORS:
-        return _made_of([range(rank, rank + 1) for rank in range(num_ranks)], per_node)
     # Context parallelism divides the tokens among ranks (it is refused elsewhere as well).
     is_divided = parallel.decode_context_parallel_size > 1 or parallel.prefill_context_parallel_size > 1
     is_latent = all(
         isinstance(spec, MLAAttentionSpec) for group in groups for spec in iter_layer_specs(group.kv_cache_spec)
     )
-    if is_divided or not is_latent:
-        return _made_of([range(rank, rank + 1) for rank in range(num_ranks)], per_node)
-    return _made_of(groups_of_ranks(num_ranks, num_ranks // parallel.pipeline_parallel_size, per_node), per_node)
+    is_placed = parallel.distributed_executor_backend in _EXECUTORS
+    if config.share_replicated_kv and is_placed and is_latent and not is_divided:
+        per_stage = num_ranks // parallel.pipeline_parallel_size
+        return _made_of(groups_of_ranks(num_ranks, per_stage, per_node), per_node)
+    return _made_of([range(rank, rank + 1) for rank in range(num_ranks)], per_node)
 
 
 def _made_of(arenas: Iterable[range], ranks_per_node: int) -> Replicas:
