@@ -2,6 +2,7 @@
 #include "kvferry/cpu_tier/host_mapping.hpp"
 
 #include "kvferry/base/error.hpp"
+#include "kvferry/base/rounded_up.hpp"
 #include "kvferry/base/test_hooks.hpp"
 #include "kvferry/cpu_tier/shared_file.hpp"
 
@@ -19,10 +20,6 @@
 
 namespace kvferry::cpu_tier {
 namespace {
-
-std::uint64_t rounded_up(std::uint64_t value, std::uint64_t unit) {
-  return (value + unit - 1) / unit * unit;
-}
 
 std::uint64_t whole_pages(std::uint64_t bytes, PageKind pages) {
   // The destructor and the search for an aligned beginning add two huge pages at most.

@@ -5,6 +5,7 @@
 #include "kvferry/base/error.hpp"
 #include "kvferry/base/mixed_bits.hpp"
 #include "kvferry/base/stable_hash.hpp"
+#include "kvferry/cpu_tier/file_lock.hpp"
 
 #include "unnamed_file.hpp"
 
@@ -30,18 +31,6 @@ OwnDescriptor open_anew(const fs::path& path) {
   return file;
 }
 
-/// 0, or an errno.
-int lock(const OwnDescriptor& file, std::uint64_t begin, std::uint64_t count) {
-  struct flock range {};
-  range.l_type = F_WRLCK;
-  range.l_whence = SEEK_SET;
-  range.l_start = static_cast<off_t>(begin);
-  range.l_len = static_cast<off_t>(count);
-  return ::fcntl(file.get(), F_OFD_SETLK, &range) == 0 ? 0 : errno;
-}
-
-bool is_held(int error) { return error == EAGAIN || error == EACCES; }
-
 }  // namespace
 
 LockBase lock_base_of(std::string_view instance) {
@@ -53,10 +42,10 @@ MemberLock::MemberLock(const fs::path& path, LockBase base, std::uint32_t member
     : file_(open_anew(path)) {
   KVFERRY_CHECK(base % kMaxMembers == 0 && member < kMaxMembers,
                 "member " + std::to_string(member) + " of " + std::to_string(base));
-  const int error = lock(file_, base + member, 1);
+  const int error = lock_bytes(file_.get(), base + member, 1);
   if (error == 0) return;
   const std::string who = member == 0 ? "the scheduler" : "rank " + std::to_string(member - 1);
-  if (is_held(error)) {
+  if (error == EAGAIN) {
     throw ResourceError(who + " of an engine with this engine's id is using the shared tier " +
                         path.string() +
                         " already, or has just died; give each engine an engine_id of its own, or "
@@ -67,9 +56,9 @@ MemberLock::MemberLock(const fs::path& path, LockBase base, std::uint32_t member
 
 std::optional<DeathLock> DeathLock::try_take(const fs::path& path, LockBase base) {
   OwnDescriptor file = open_anew(path);
-  const int error = lock(file, base, kMaxMembers);
+  const int error = lock_bytes(file.get(), base, kMaxMembers);
   if (error == 0) return DeathLock(std::move(file));
-  if (is_held(error)) return std::nullopt;
+  if (error == EAGAIN) return std::nullopt;
   throw ResourceError("shared tier " + path.string() + " cannot be locked: " + text_of(error));
 }
 

@@ -12,12 +12,9 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
-#include <dirent.h>
 #include <fcntl.h>
 #include <limits>
-#include <memory>
 #include <optional>
-#include <string_view>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -126,16 +123,8 @@ MemoryClaim::~MemoryClaim() {
 
 std::vector<MemoryClaim::Record> MemoryClaim::others() const {
   std::vector<Record> records;
-  // Not by std::filesystem, whose iterator ends the process where it cannot have its memory.
-  const std::unique_ptr<DIR, int (*)(DIR*)> directory(::opendir(machine_.claims.c_str()),
-                                                      &::closedir);
-  if (!directory) return records;
-  while (const dirent* entry = ::readdir(directory.get())) {
-    const std::string_view name(entry->d_name);
-    const fs::path path = machine_.claims / name;
-    if (!name.starts_with(kPrefix) || path == path_) continue;
-    const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    if (file < 0) continue;
+  visit_files(machine_.claims, kPrefix, O_RDONLY, [&](const fs::path& path, int file) {
+    if (path == path_) return;
     Record record;
     if (::flock(file, LOCK_SH | LOCK_NB) == 0) {
       // Its process is gone. Of another user's the name stays, and counts for nobody.
@@ -144,8 +133,7 @@ std::vector<MemoryClaim::Record> MemoryClaim::others() const {
                record.magic == kMagic) {
       records.push_back(record);
     }
-    ::close(file);
-  }
+  });
   return records;
 }
 

@@ -4,6 +4,7 @@
 #include "kvferry/base/error.hpp"
 #include "kvferry/base/stable_hash.hpp"
 #include "kvferry/base/test_hooks.hpp"
+#include "kvferry/cpu_tier/file_lock.hpp"
 
 #include "unnamed_file.hpp"
 
@@ -12,7 +13,6 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
-#include <dirent.h>
 #include <memory>
 #include <new>
 #include <sys/mman.h>
@@ -39,33 +39,11 @@ fs::path path_of(const ReplicaGroup& group, const MachineRoot& machine) {
   return machine.claims / (kPrefix + std::to_string(stable_hash(group.name)));
 }
 
-struct flock lock_of(std::uint32_t member) {
-  struct flock lock {};
-  lock.l_type = F_WRLCK;
-  lock.l_whence = SEEK_SET;
-  lock.l_start = member;
-  lock.l_len = 1;
-  return lock;
-}
-
-/// Whether another open file of it holds that member's lock.
-bool is_locked(int descriptor, std::uint32_t member) {
-  struct flock lock = lock_of(member);
-  return ::fcntl(descriptor, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
-}
-
 /// Removes the boards whose first member is gone: a process that was killed leaves its own behind.
 void sweep(const fs::path& directory) {
-  const std::unique_ptr<DIR, int (*)(DIR*)> listing(::opendir(directory.c_str()), &::closedir);
-  if (!listing) return;
-  while (const dirent* entry = ::readdir(listing.get())) {
-    if (!std::string_view(entry->d_name).starts_with(kPrefix)) continue;
-    const fs::path path = directory / entry->d_name;
-    const int file = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    if (file < 0) continue;
+  visit_files(directory, kPrefix, O_RDWR, [](const fs::path& path, int file) {
     if (!is_locked(file, 0)) ::unlink(path.c_str());
-    ::close(file);
-  }
+  });
 }
 
 }  // namespace
@@ -198,10 +176,7 @@ void ReplicaBoard::map(std::uint64_t bytes) {
   mapping_.bytes = bytes;
 }
 
-bool ReplicaBoard::lock_own() {
-  struct flock lock = lock_of(group_.index);
-  return ::fcntl(descriptor_.get(), F_OFD_SETLK, &lock) == 0;
-}
+bool ReplicaBoard::lock_own() { return lock_bytes(descriptor_.get(), group_.index, 1) == 0; }
 
 void ReplicaBoard::enter() {
   Member& own = member(group_.index);

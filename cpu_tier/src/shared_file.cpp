@@ -2,6 +2,7 @@
 #include "kvferry/cpu_tier/shared_file.hpp"
 
 #include "kvferry/base/error.hpp"
+#include "kvferry/base/rounded_up.hpp"
 #include "kvferry/base/test_hooks.hpp"
 
 #include "unnamed_file.hpp"
@@ -87,7 +88,7 @@ SharedFile SharedFile::make(const fs::path& path, std::uint64_t bytes, const Mac
   if (bytes == 0 || bytes > std::numeric_limits<std::int64_t>::max() - file.page_bytes_) {
     throw ResourceError(path.string() + " cannot have " + std::to_string(bytes) + " bytes");
   }
-  file.size_bytes_ = (bytes + file.page_bytes_ - 1) / file.page_bytes_ * file.page_bytes_;
+  file.size_bytes_ = rounded_up(bytes, file.page_bytes_);
   const std::unique_ptr<MemoryClaim> claim = file.claim_room(machine);
   KVFERRY_PAUSE_POINT("shared_file.room_was_checked");
   // A umask may have taken the user's own rights.
@@ -141,7 +142,7 @@ SharedFile SharedFile::make_unnamed(std::uint64_t bytes, PageKind pages) {
   if (bytes == 0 || bytes > std::numeric_limits<std::int64_t>::max() - file.page_bytes_) {
     throw ResourceError("shared memory cannot have " + std::to_string(bytes) + " bytes");
   }
-  file.size_bytes_ = (bytes + file.page_bytes_ - 1) / file.page_bytes_ * file.page_bytes_;
+  file.size_bytes_ = rounded_up(bytes, file.page_bytes_);
   // Who maps it relies on its size: beyond the end an access is a signal.
   if (::ftruncate(file.descriptor(), static_cast<off_t>(file.size_bytes_)) != 0 ||
       ::fcntl(file.descriptor(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {

@@ -3,6 +3,7 @@
 
 #include "kvferry/base/error.hpp"
 #include "kvferry/base/mixed_bits.hpp"
+#include "kvferry/base/rounded_up.hpp"
 #include "kvferry/cpu_tier/hint_index.hpp"
 
 #include <algorithm>
@@ -14,10 +15,6 @@
 namespace kvferry::cpu_tier {
 namespace {
 
-constexpr std::uint64_t rounded_up(std::uint64_t bytes, std::uint64_t unit) {
-  return (bytes + unit - 1) / unit * unit;
-}
-
 using KeyWords = std::array<std::uint64_t, SlotKey::kKeyWords>;
 static_assert(std::is_trivially_copyable_v<BlockKey> && sizeof(KeyWords) == sizeof(BlockKey));
 
@@ -26,10 +23,6 @@ std::uint64_t check_of(const KeyWords& key, std::uint64_t name_space) {
   std::uint64_t check = mixed_bits(name_space + 1) | 1U;
   for (const std::uint64_t word : key) check = mixed_bits(check ^ word) | 1U;
   return check;
-}
-
-std::string text_of(const std::array<char, 40>& id) {
-  return {id.data(), ::strnlen(id.data(), id.size())};
 }
 
 }  // namespace
@@ -97,31 +90,6 @@ TierPlaces tier_places(const TierShape& shape, std::uint64_t page_bytes) {
   places.arenas = rounded_up(end, page_bytes);
   places.end = places.arenas + shape.num_chunks * shape.chunk_bytes * shape.num_ranks;
   return places;
-}
-
-void check_header(const TierHeader& found, const TierShape& shape,
-                  const std::array<char, 40>& boot_id, const std::string& path) {
-  if (found.magic != TierHeader::kMagic) {
-    throw ConfigError("shared_path " + path +
-                      " was not made by kvferry as a shared tier: name another path");
-  }
-  const auto refuse = [&path](const std::string& what, const std::string& has,
-                              const std::string& wants) {
-    throw ConfigError("the shared tier " + path + " has " + what + " " + has +
-                      ", and this engine asks for " + wants +
-                      ": give all of its engines the same settings, name another path, or remove "
-                      "it (kvferry tier rm) when none uses it");
-  };
-  const auto number = [&refuse](const char* what, std::uint64_t has, std::uint64_t wants) {
-    if (has != wants) refuse(what, std::to_string(has), std::to_string(wants));
-  };
-  number("layout version", found.version, TierHeader::kVersion);
-  number("byte order", found.byte_order, kTierByteOrder);
-  if (found.boot_id != boot_id) refuse("the boot id", text_of(found.boot_id), text_of(boot_id));
-  number("a number of ranks of", found.shape.num_ranks, shape.num_ranks);
-  number("chunks of bytes", found.shape.chunk_bytes, shape.chunk_bytes);
-  number("a number of chunks of", found.shape.num_chunks, shape.num_chunks);
-  number("most slots in a chunk", found.shape.max_chunk_slots, shape.max_chunk_slots);
 }
 
 }  // namespace kvferry::cpu_tier

@@ -2,15 +2,18 @@
 #pragma once
 
 #include <cerrno>
+#include <dirent.h>
 #include <fcntl.h>
 #include <filesystem>
+#include <memory>
 #include <string>
+#include <string_view>
 #include <sys/stat.h>
 #include <system_error>
 #include <unistd.h>
 
 /// Files that get their name when they are complete: nobody sees half of one, and with a process
-/// that ends before, it is gone.
+/// that ends before, it is gone. And those that others gave names.
 namespace kvferry::cpu_tier {
 
 /// A new file of this user's in `directory`; its descriptor, or -1 and errno.
@@ -23,6 +26,24 @@ inline int give_name(int descriptor, const std::filesystem::path& path) {
   const std::string self = "/proc/self/fd/" + std::to_string(descriptor);
   return ::linkat(AT_FDCWD, self.c_str(), AT_FDCWD, path.c_str(), AT_SYMLINK_FOLLOW) == 0 ? 0
                                                                                           : errno;
+}
+
+/// Calls `visit(path, descriptor)` for each file of `directory` whose name begins so and that can
+/// be opened with `access` (O_RDONLY, O_RDWR); closed behind the call.
+template <class Visit>
+void visit_files(const std::filesystem::path& directory, std::string_view prefix, int access,
+                 Visit&& visit) {
+  // Not by std::filesystem, whose iterator ends the process where it cannot have its memory.
+  const std::unique_ptr<DIR, int (*)(DIR*)> listing(::opendir(directory.c_str()), &::closedir);
+  if (!listing) return;
+  while (const dirent* entry = ::readdir(listing.get())) {
+    if (!std::string_view(entry->d_name).starts_with(prefix)) continue;
+    const std::filesystem::path path = directory / entry->d_name;
+    const int file = ::open(path.c_str(), access | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (file < 0) continue;
+    visit(path, file);
+    ::close(file);
+  }
 }
 
 inline std::string text_of(int error) { return std::generic_category().message(error); }

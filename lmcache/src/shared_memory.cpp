@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvferry/base/error.hpp"
+#include "kvferry/base/rounded_up.hpp"
 #include "kvferry/base/test_hooks.hpp"
+#include "kvferry/cpu_tier/file_lock.hpp"
 #include "kvferry/cpu_tier/host_mapping.hpp"
 #include "kvferry/cpu_tier/machine_topology.hpp"
 #include "kvferry/cpu_tier/memory_placement.hpp"
@@ -15,7 +17,6 @@
 #include <cerrno>
 #include <cstring>
 #include <exception>
-#include <fcntl.h>
 #include <fstream>
 #include <optional>
 #include <string>
@@ -53,16 +54,11 @@ StoreFileHeader header_of(std::uint64_t capacity_bytes, const StoreGeometry& geo
           .boot_id = boot_id(proc)};
 }
 
-/// The file is this process's alone until it is closed: an open-file-description lock, which ends
-/// with the last copy of the descriptor, whatever pid namespace it is in.
+/// The file is this process's alone until it is closed.
 void lock_file(int descriptor, const fs::path& path) {
-  struct flock lock {};
-  lock.l_type = F_WRLCK;
-  lock.l_whence = SEEK_SET;
-  lock.l_len = 1;
-  if (::fcntl(descriptor, F_OFD_SETLK, &lock) == 0) return;
-  const int error = errno;
-  if (error == EAGAIN || error == EACCES) {
+  const int error = cpu_tier::lock_bytes(descriptor, 0, 1);
+  if (error == 0) return;
+  if (error == EAGAIN) {
     throw ResourceError("shared_path " + path.string() +
                         " is in use by another process (fuser names it); one at a time: stop "
                         "that one, or name another path");
@@ -196,7 +192,7 @@ std::unique_ptr<ChunkMemory> make_shared_memory(const fs::path& path, const Memo
     const cpu_tier::HostMapping mapping(file);
     check_header(*reinterpret_cast<const StoreFileHeader*>(mapping.bytes().data()), expected, path);
   }
-  const std::uint64_t expected_bytes = (bytes + page_bytes - 1) / page_bytes * page_bytes;
+  const std::uint64_t expected_bytes = rounded_up(bytes, page_bytes);
   if (found_bytes != expected_bytes) {
     throw ConfigError("shared_path " + path.string() + " has " + std::to_string(found_bytes) +
                       " bytes, expected is " + std::to_string(expected_bytes) +

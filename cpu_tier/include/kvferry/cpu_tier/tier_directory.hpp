@@ -122,7 +122,6 @@ class TierDirectory {
   std::uint64_t free_quarantined(std::chrono::nanoseconds grace);
 
  private:
-  [[nodiscard]] InstanceRecord& record_of(InstanceId instance) const;
   [[nodiscard]] ChunkRecord& record_of(std::uint32_t chunk) const;
   [[nodiscard]] SlotKey& slot_key(SharedPlace place) const;
   [[nodiscard]] std::uint64_t number_of(SharedPlace place) const {

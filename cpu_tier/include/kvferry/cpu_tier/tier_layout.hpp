@@ -15,7 +15,8 @@
 /// What the file of a shared tier holds. Offsets only: every process maps it where it likes. All of
 /// it is zeros at first, and zeros mean: no instance, nobody's chunk, a free slot, no hint.
 ///
-///     | header (a page) | instances | chunks | hints | slot words | slot keys | arena of rank 0
+///     | a page for its header | instances | chunks | hints | slot words | slot keys | arena of
+///     rank 0
 ///     |..
 ///
 /// The metadata are the schedulers' alone; a rank maps its arena and knows nothing of the rest.
@@ -26,8 +27,6 @@ namespace kvferry::cpu_tier {
 inline constexpr std::uint32_t kMaxTierRanks = 63;
 /// Every part begins at one: a page of most machines, and more than a cache line.
 inline constexpr std::uint64_t kTierPageBytes = 4096;
-/// As the machine writes it.
-inline constexpr std::uint32_t kTierByteOrder = 0x01020304;
 
 /// How the memory is divided; all instances of a tier agree on it.
 struct TierShape {
@@ -39,24 +38,6 @@ struct TierShape {
   std::uint32_t num_ranks = 0;
   bool operator==(const TierShape&) const = default;
 };
-
-struct TierHeader {
-  static constexpr std::array<char, 8> kMagic = {'K', 'V', 'F', 'E', 'R', 'R', 'Y', 'T'};
-  /// Goes up with every change of what this file declares, or of what it refers to.
-  static constexpr std::uint32_t kVersion = 1;
-
-  std::array<char, 8> magic;
-  std::uint32_t version;
-  /// kTierByteOrder.
-  std::uint32_t byte_order;
-  TierShape shape;
-  /// Text, of the machine's present run: what a memory file of another one says is not to be
-  /// trusted.
-  std::array<char, 40> boot_id;
-  /// Blocks stored by all instances: their common clock of ages.
-  alignas(64) std::atomic<std::uint64_t> num_stored;
-};
-static_assert(sizeof(TierHeader) <= kTierPageBytes);
 
 /// An engine instance. It is claimed by one compare-and-swap of `lock` from 0, by a process that
 /// holds the member lock of that base; whoever holds the death lock of that base makes it 0 again.
@@ -82,10 +63,6 @@ struct ChunkOwner {
 
   [[nodiscard]] static constexpr ChunkOwner of(InstanceId instance, std::uint64_t epoch) {
     return {epoch << 8U | (instance.value() + 1U)};
-  }
-  [[nodiscard]] constexpr bool is_nobody() const { return bits == 0; }
-  [[nodiscard]] constexpr InstanceId instance() const {
-    return InstanceId(static_cast<std::uint32_t>(bits & 0xffU) - 1U);
   }
   bool operator==(const ChunkOwner&) const = default;
 };
@@ -132,10 +109,5 @@ struct TierPlaces {
 /// Of a file whose pages have `page_bytes`. Throws ConfigError for a shape that cannot be: none of
 /// something, too many ranks, or 2^32 slots and more.
 [[nodiscard]] TierPlaces tier_places(const TierShape& shape, std::uint64_t page_bytes);
-
-/// Throws ConfigError, naming `path` and both sides, unless the file is one of this layout, of this
-/// run of the machine and of that shape.
-void check_header(const TierHeader& found, const TierShape& shape,
-                  const std::array<char, 40>& boot_id, const std::string& path);
 
 }  // namespace kvferry::cpu_tier

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "kvferry/base/rounded_up.hpp"
 #include "kvferry/lmcache/store_geometry.hpp"
 
 #include <array>
@@ -42,8 +43,7 @@ static_assert(sizeof(StoreFileHeader) <= StoreFileHeader::kBytes);
 /// Where the first chunk begins.
 [[nodiscard]] constexpr std::uint64_t chunks_offset(const StoreGeometry& geometry) {
   const std::uint64_t table = geometry.num_chunks * sizeof(std::atomic<std::uint64_t>);
-  return StoreFileHeader::kBytes +
-         (table + StoreFileHeader::kBytes - 1) / StoreFileHeader::kBytes * StoreFileHeader::kBytes;
+  return StoreFileHeader::kBytes + rounded_up(table, StoreFileHeader::kBytes);
 }
 
 }  // namespace kvferry::lmcache
