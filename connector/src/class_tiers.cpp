@@ -8,38 +8,59 @@ using cpu_tier::SlabSnapshot;
 using cpu_tier::SlabTier;
 using cpu_tier::TierSnapshot;
 
-ClassTiers::ClassTiers(const SchedulerOptions& options) {
+namespace {
+
+/// A request that waits for its turn asks in every step, and a step may be a long prefill: what it
+/// found is kept for so long without being asked for.
+constexpr auto kGuestTime = std::chrono::milliseconds(250);
+
+}  // namespace
+
+ClassTiers::ClassTiers(const SchedulerOptions& options) : directory_(options.shared_tier) {
   for (const KvGroup& group : options.groups) classes_of_groups_.push_back(group.slab_class);
   for (const SlabClass& of : options.classes) slots_per_chunk_.push_back(of.slots_per_chunk);
-  if (options.classes.size() == 1) {
+  if (options.classes.size() == 1 && directory_ == nullptr) {
     alone_ = std::make_unique<CpuTier>(options.max_chunks * slots_per_chunk_[0], options.tier);
     tiers_.push_back(alone_.get());
     return;
   }
-  shared_ = std::make_unique<SlabTier>(options.max_chunks, options.tier);
+  slabs_ = std::make_unique<SlabTier>(options.max_chunks, options.tier, directory_);
   for (const std::uint32_t count : slots_per_chunk_) {
-    tiers_.push_back(&shared_->tier(shared_->add_class(count)));
+    tiers_.push_back(&slabs_->tier(slabs_->add_class(count)));
+  }
+  if (directory_ != nullptr) {
+    keeper_ = std::make_unique<cpu_tier::TierKeeper>(*slabs_, *directory_);
   }
 }
 
 void ClassTiers::grow_to(std::uint32_t num_chunks) {
-  if (shared_) return shared_->grow_to(num_chunks);
+  if (slabs_) return slabs_->grow_to(num_chunks);
   alone_->grow_to(num_chunks * slots_per_chunk_[0]);
 }
 
 void ClassTiers::offer(SlabClassId slab_class, std::span<const cpu_tier::BlockKey> keys,
                        std::span<cpu_tier::OfferAnswer> answers) {
-  if (shared_) return shared_->offer(slab_class, keys, answers);
+  if (slabs_) return slabs_->offer(slab_class, keys, answers);
   alone_->offer(keys, answers);
 }
 
 Result<cpu_tier::Reservation, cpu_tier::NotReserved> ClassTiers::reserve(
     SlabClassId slab_class, std::span<const cpu_tier::BlockKey> keys) {
-  return shared_ ? shared_->reserve(slab_class, keys) : alone_->reserve(keys);
+  return slabs_ ? slabs_->reserve(slab_class, keys) : alone_->reserve(keys);
 }
 
 void ClassTiers::forget_all() {
   for (CpuTier* tier : tiers_) tier->forget_all();
+  if (directory_ != nullptr) directory_->leave_name_space();
+}
+
+void ClassTiers::end_step() {
+  if (!keeper_) return;
+  slabs_->end_step();
+  const auto now = std::chrono::steady_clock::now();
+  if (now - guests_dropped_at_ < kGuestTime) return;
+  guests_dropped_at_ = now;
+  for (CpuTier* tier : tiers_) tier->drop_idle_guests();
 }
 
 std::vector<cpu_tier::KeyEvent> ClassTiers::take_key_events() {
@@ -59,7 +80,7 @@ std::uint64_t ClassTiers::eviction_epoch() const {
 
 TierSnapshot ClassTiers::snapshot() const {
   if (alone_) return alone_->snapshot();
-  const SlabSnapshot slabs = shared_->snapshot();
+  const SlabSnapshot slabs = slabs_->snapshot();
   TierSnapshot sum;
   for (const cpu_tier::SlabClassSnapshot& of : slabs.classes) sum += of.tier;
   const std::uint32_t num_unused = slabs.num_free_chunks * slots_per_chunk_[0];
@@ -68,8 +89,8 @@ TierSnapshot ClassTiers::snapshot() const {
   return sum;
 }
 
-SlabSnapshot ClassTiers::slabs() const {
-  if (shared_) return shared_->snapshot();
+SlabSnapshot ClassTiers::slab_snapshot() const {
+  if (slabs_) return slabs_->snapshot();
   const TierSnapshot now = alone_->snapshot();
   const std::uint32_t num_chunks = now.num_slots / slots_per_chunk_[0];
   return {num_chunks, 0, {{slots_per_chunk_[0], num_chunks, 0, now}}};

@@ -6,7 +6,9 @@
 #include "kvferry/connector/scheduler_engine.hpp"
 #include "kvferry/cpu_tier/cpu_tier.hpp"
 #include "kvferry/cpu_tier/slab_tier.hpp"
+#include "kvferry/cpu_tier/tier_keeper.hpp"
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -15,7 +17,8 @@
 namespace kvferry::connector {
 
 /// The CPU tier as the scheduler side uses it: a CpuTier for each slab class. One class alone has
-/// all of the memory; several share it by a SlabTier. Thread-safe as these are.
+/// all of the memory; several, and those of a tier that engine instances share, have chunks of it
+/// by a SlabTier. Thread-safe as these are.
 class ClassTiers {
  public:
   explicit ClassTiers(const SchedulerOptions& options);
@@ -37,7 +40,15 @@ class ClassTiers {
              std::span<cpu_tier::OfferAnswer> answers);
   [[nodiscard]] Result<cpu_tier::Reservation, cpu_tier::NotReserved> reserve(
       SlabClassId slab_class, std::span<const cpu_tier::BlockKey> keys);
+  /// Forgets all, and of a shared tier what others hold, too: from now on this instance finds its
+  /// own blocks alone.
   void forget_all();
+  /// From now on to end_step() what lookups find can be leased.
+  void hold_still() {
+    if (keeper_) slabs_->hold_still();
+  }
+  /// Lets go of what was found for lookups and not used. Cheap, and usually nothing.
+  void end_step();
   /// Of all classes; those of one key in their order.
   [[nodiscard]] std::vector<cpu_tier::KeyEvent> take_key_events();
 
@@ -46,14 +57,18 @@ class ClassTiers {
   /// Of all classes together. What no class has counts as free slots of the first.
   [[nodiscard]] cpu_tier::TierSnapshot snapshot() const;
   /// Who has what; one class has all of its chunks.
-  [[nodiscard]] cpu_tier::SlabSnapshot slabs() const;
+  [[nodiscard]] cpu_tier::SlabSnapshot slab_snapshot() const;
 
  private:
   std::vector<SlabClassId> classes_of_groups_;
   std::vector<std::uint32_t> slots_per_chunk_;
   std::unique_ptr<cpu_tier::CpuTier> alone_;
-  std::unique_ptr<cpu_tier::SlabTier> shared_;
+  std::unique_ptr<cpu_tier::SlabTier> slabs_;
   std::vector<cpu_tier::CpuTier*> tiers_;  ///< By class.
+  cpu_tier::TierDirectory* directory_;
+  std::chrono::steady_clock::time_point guests_dropped_at_{};
+  /// Of a shared tier. Before all else that it uses is gone.
+  std::unique_ptr<cpu_tier::TierKeeper> keeper_;
 };
 
 }  // namespace kvferry::connector

@@ -65,6 +65,7 @@ std::optional<std::uint32_t> SchedulerEngine::Impl::lookup(std::string_view engi
   if (request == nullptr || request->state != RequestState::kIdle || num_tokens == 0) return 0;
   if (loads_.announces(request->engine_id)) return 0;
   request->sync_keys();
+  tiers_.hold_still();
   const std::uint32_t num_local = num_local_tokens / options_.block_tokens;
   // The last token is computed in any case: the engine needs its logits.
   const std::uint32_t limit = std::min(static_cast<std::uint32_t>(request->num_keys()),
@@ -260,7 +261,7 @@ void SchedulerEngine::Impl::reset_cache() {
 SchedulerSnapshot SchedulerEngine::Impl::snapshot() const {
   SchedulerSnapshot view;
   view.tier = tiers_.snapshot();
-  view.slabs = tiers_.slabs();
+  view.slabs = tiers_.slab_snapshot();
   view.wasted_bytes = wasted_bytes(view.slabs);
   view.num_requests = owners_.num_living();
   view.num_tombstones = owners_.num_tombstones();
@@ -304,17 +305,17 @@ void SchedulerEngine::Impl::dcheck_consistent() const {
   const std::size_t num_leases = loads_.num_leases();
   KVFERRY_CHECK(tier.conserved(), "the tier's slots do not add up");
   KVFERRY_CHECK(tier.num_writable == held.num_writable && tier.num_aborted == held.num_aborted &&
-                    tier.num_quarantined == held.num_quarantined,
+                    tier.num_quarantined == held.num_quarantined + tier.num_set_aside,
                 "stores hold " + std::to_string(held.num_writable) + " writable, " +
                     std::to_string(held.num_aborted) + " aborted and " +
                     std::to_string(held.num_quarantined) + " quarantined slots, the tier counts " +
                     std::to_string(tier.num_writable) + ", " + std::to_string(tier.num_aborted) +
                     " and " + std::to_string(tier.num_quarantined));
-  KVFERRY_CHECK(num_leases >= tier.num_leased + tier.num_dying &&
-                    (num_leases == 0) == (tier.num_leased + tier.num_dying == 0),
+  const std::uint32_t num_leased = tier.num_leased + tier.num_dying + tier.num_leased_guests;
+  KVFERRY_CHECK(num_leases >= num_leased && (num_leases == 0) == (num_leased == 0),
                 "loads hold " + std::to_string(num_leases) + " leases, the tier counts " +
-                    std::to_string(tier.num_leased) + " leased and " +
-                    std::to_string(tier.num_dying) + " dying slots");
+                    std::to_string(tier.num_leased) + " leased, " + std::to_string(tier.num_dying) +
+                    " dying and " + std::to_string(tier.num_leased_guests) + " foreign slots");
   KVFERRY_CHECK(owners_.num_tombstones() <= loads_.num_in_flight(),
                 "a tombstone without a load under way");
 #endif

@@ -36,6 +36,7 @@ std::string SchedulerEngine::Impl::finish_plan() {
     plan_single_blocks(plan, limit, SlabClassId(i), candidates_);
   }
   end_step();
+  tiers_.end_step();
   return encode(plan);
 }
 
@@ -192,6 +193,7 @@ std::uint32_t SchedulerEngine::Impl::plan_store(StepPlan& plan, Owner owner, Sla
     if (room == 0) return 0;
     blocks = blocks.first(room);
     reserved = tiers_.reserve(slab_class, keys.first(room));
+    if (!reserved.ok()) return 0;  // Of a shared tier others may have taken it by now.
   }
   plan.stores.push_back(stores_.plan(next_transfer(), owner, slab_class, readiness, blocks,
                                      std::move(reserved).value().hand_over(), predecessors,

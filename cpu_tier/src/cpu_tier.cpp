@@ -42,16 +42,24 @@ void Reservation::give_back() {
   if (!slots_.empty()) tier_->give_back(std::move(slots_));
 }
 
-CpuTier::CpuTier(std::uint32_t max_slots, const TierOptions& options)
+WritableSlots Reservation::hand_over() && {
+  if (tier_->shared_) tier_->begin_fill(slots_.slots());
+  return std::move(slots_);
+}
+
+CpuTier::CpuTier(std::uint32_t max_slots, const TierOptions& options,
+                 const std::optional<SharedSlots>& shared)
     : index_(max_slots),
       policy_(options, max_slots),
       ledger_(max_slots, policy_.is_plain_lru() ? Segments::kOne : Segments::kTwo),
+      shared_(shared),
+      guests_(shared ? std::make_unique<GuestSlots>(*shared) : nullptr),
       notes_key_events_(options.key_events),
       max_awaited_share_(checked_share(options.max_awaited_share)) {}
 
 CpuTier::~CpuTier() {
   const TierSnapshot now = snapshot();
-  KVFERRY_CHECK(now.num_free + now.num_evictable == now.num_slots,
+  KVFERRY_CHECK(now.num_free + now.num_evictable + now.num_set_aside == now.num_slots,
                 "a tier died with " + std::to_string(now.num_writable) + " writable, " +
                     std::to_string(now.num_aborted) + " aborted, " +
                     std::to_string(now.num_leased) + " leased, " + std::to_string(now.num_dying) +
@@ -84,8 +92,13 @@ Result<Reservation, NotReserved> CpuTier::reserve(std::span<const BlockKey> keys
                        static_cast<std::size_t>(present - slots.begin())};
   }
   if (keys.size() > num_free) {
-    evict(slots.first(keys.size() - num_free));
     ++eviction_epoch_;
+    if (!shared_) {
+      evict(slots.first(keys.size() - num_free));
+    } else if (!evict_unused(keys.size() - num_free)) {
+      ++num_exhausted_total_;
+      return NotReserved{ledger_.count(SlotState::kFree)};
+    }
   }
   take(keys, slots);
   num_reserved_total_ += slots.size();
@@ -147,6 +160,9 @@ void CpuTier::commit(WritableSlots&& slots, const std::optional<BlockKey>& prede
   } else {
     ledger_.commit(stored, before);
   }
+  if (shared_) {
+    for (const SlotId slot : stored) shared_->publish(slot);
+  }
   note(stored, true);
   num_committed_total_ += stored.size();
   dcheck_conserved();
@@ -163,6 +179,9 @@ AbortedSlots CpuTier::abort(WritableSlots&& slots) {
 void CpuTier::release(AbortedSlots&& slots) {
   const std::vector<SlotId> released = slots.take();
   MutexLock lock(mutex_);
+  if (shared_) {
+    for (const SlotId slot : released) shared_->abandon(slot);
+  }
   ledger_.free(released, SlotState::kAborted);
   dcheck_conserved();
 }
@@ -177,6 +196,9 @@ QuarantinedSlots CpuTier::quarantine(AbortedSlots&& slots) {
 void CpuTier::release(QuarantinedSlots&& slots) {
   const std::vector<SlotId> released = slots.take();
   MutexLock lock(mutex_);
+  if (shared_) {
+    for (const SlotId slot : released) shared_->abandon(slot);
+  }
   ledger_.free(released, SlotState::kQuarantined);
   dcheck_conserved();
 }
@@ -186,10 +208,7 @@ PrefixHit CpuTier::lookup_prefix(std::span<const BlockKey> keys, PrefixHit known
   PrefixHit hit{eviction_epoch_, std::move(known.slots)};
   std::size_t num_held = 0;
   const std::size_t num_known = std::min(hit.slots.size(), keys.size());
-  while (num_held < num_known && ledger_.readable(hit.slots[num_held]) &&
-         index_.key(hit.slots[num_held]) == keys[num_held]) {
-    ++num_held;
-  }
+  while (num_held < num_known && holds(hit.slots[num_held], keys[num_held])) ++num_held;
   hit.slots.resize(num_held);
   SlotBatch batch;
   std::size_t count = 0;
@@ -198,14 +217,16 @@ PrefixHit CpuTier::lookup_prefix(std::span<const BlockKey> keys, PrefixHit known
     count = std::min(limit, keys.size() - first);
     limit = std::min(2 * limit, kBatch);
     index_.find(keys.subspan(first, count), std::span(batch).first(count));
-    std::size_t readable = 0;
-    while (readable < count && batch[readable] != BlockIndex::kNoSlot &&
-           ledger_.readable(batch[readable])) {
-      ++readable;
+    std::size_t num_readable = 0;
+    while (num_readable < count) {
+      SlotId& slot = batch[num_readable];
+      if (slot == BlockIndex::kNoSlot) slot = guest_of(keys[first + num_readable]);
+      if (slot == BlockIndex::kNoSlot || !readable(slot)) break;
+      ++num_readable;
     }
     hit.slots.insert(hit.slots.end(), batch.begin(),
-                     batch.begin() + static_cast<std::ptrdiff_t>(readable));
-    if (readable < count) break;
+                     batch.begin() + static_cast<std::ptrdiff_t>(num_readable));
+    if (num_readable < count) break;
   }
   return hit;
 }
@@ -218,8 +239,9 @@ void CpuTier::lookup(std::span<const BlockKey> keys, std::span<KeyState> states)
     const std::size_t count = std::min(kBatch, keys.size() - first);
     index_.find(keys.subspan(first, count), std::span(batch).first(count));
     for (std::size_t i = 0; i < count; ++i) {
+      if (batch[i] == BlockIndex::kNoSlot) batch[i] = guest_of(keys[first + i]);
       states[first + i] = batch[i] == BlockIndex::kNoSlot ? KeyState::kAbsent
-                          : ledger_.readable(batch[i])    ? KeyState::kReadable
+                          : readable(batch[i])            ? KeyState::kReadable
                                                           : KeyState::kWritable;
     }
   }
@@ -230,9 +252,10 @@ Result<Lease, NotReadable> CpuTier::lease(std::span<const BlockKey> keys) {
   MutexLock lock(mutex_);
   index_.find(keys, slots);
   for (std::size_t i = 0; i < slots.size(); ++i) {
-    if (slots[i] == BlockIndex::kNoSlot || !ledger_.readable(slots[i])) return NotReadable{i};
+    if (slots[i] == BlockIndex::kNoSlot) slots[i] = guest_of(keys[i]);
+    if (slots[i] == BlockIndex::kNoSlot || !readable(slots[i])) return NotReadable{i};
   }
-  ledger_.lease(slots);
+  lease_slots(slots);
   dcheck_conserved();
   return Lease(std::move(slots));
 }
@@ -243,7 +266,7 @@ Result<Lease, NotReadable> CpuTier::lease(const PrefixHit& hit, std::size_t coun
                             hit.slots.begin() + static_cast<std::ptrdiff_t>(count));
   MutexLock lock(mutex_);
   if (hit.eviction_epoch != eviction_epoch_) return NotReadable{};
-  ledger_.lease(slots);
+  lease_slots(slots);
   dcheck_conserved();
   return Lease(std::move(slots));
 }
@@ -251,7 +274,7 @@ Result<Lease, NotReadable> CpuTier::lease(const PrefixHit& hit, std::size_t coun
 void CpuTier::release(Lease&& lease) {
   const std::vector<SlotId> ended = lease.take();
   MutexLock lock(mutex_);
-  ledger_.end_leases(ended);
+  end_leases(ended);
   dcheck_conserved();
 }
 
@@ -279,6 +302,7 @@ void CpuTier::forget_all() {
     forget_readable(std::span(batch).first(count));
     end -= count;
   }
+  if (guests_ && guests_->forget_all()) ++eviction_epoch_;
   end_forgetting(num_keys_before);
 }
 
@@ -287,8 +311,16 @@ void CpuTier::forget_readable(std::span<const SlotId> slots) {
   std::size_t num_forgotten = 0;
   for (std::size_t i = slots.size(); i-- > 0;) {
     const SlotId slot = slots[i];
+    if (is_guest(slot)) {
+      if (guests_->forget(slot)) ++eviction_epoch_;
+      continue;
+    }
     if (!ledger_.readable(slot)) continue;
     ledger_.forget(slot);
+    if (shared_ && shared_->forget(slot) == SharedState::kDying &&
+        ledger_.state(slot) == SlotState::kFree) {
+      set_aside(slot);
+    }
     forgotten[num_forgotten++] = slot;
   }
   note(std::span(forgotten).first(num_forgotten), false);
@@ -312,7 +344,7 @@ void CpuTier::end_forgetting(std::uint32_t num_keys_before) {
 
 BlockKey CpuTier::key(SlotId slot) const {
   MutexLock lock(mutex_);
-  return index_.key(slot);
+  return is_guest(slot) ? guests_->key(slot) : index_.key(slot);
 }
 
 std::uint64_t CpuTier::eviction_epoch() const {

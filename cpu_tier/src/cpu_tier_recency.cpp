@@ -69,6 +69,10 @@ void CpuTier::offer_batch(std::span<const BlockKey> keys, std::span<OfferAnswer>
       if (ledger_.readable(slots[i])) ledger_.touch(slots[i]);
       continue;
     }
+    if (guests_ && guests_->has(keys[i])) {
+      answers[i] = OfferAnswer::kHeld;
+      continue;
+    }
     answers[i] = OfferAnswer::kStore;
     ++run.num_absent;
     if (policy_.is_plain_lru()) {

@@ -31,20 +31,27 @@ void CpuTier::add_slots(SlotRange range) {
 
 bool CpuTier::remove_slots(SlotRange range) {
   MutexLock lock(mutex_);
-  if (ledger_.any_named(range)) return false;
+  if (ledger_.any_named(range) || (shared_ && any_read_by_others(range))) return false;
   const std::uint32_t num_keys_before = index_.size();
+  bool all_evicted = true;
   std::array<SlotId, kStep> slots;
   for (std::uint32_t first = range.first; first < range.end;) {
     const auto count = std::min<std::uint32_t>(kStep, range.end - first);
     for (std::uint32_t i = 0; i < count; ++i) slots[i] = SlotId(first + i);
-    forget_readable(std::span(slots).first(count));
+    if (shared_) {
+      all_evicted = evict_unread(std::span(slots).first(count)) && all_evicted;
+    } else {
+      forget_readable(std::span(slots).first(count));
+    }
     first += count;
   }
   num_evicted_total_ += num_keys_before - index_.size();
-  ledger_.remove(range);
-  resize_policy();
+  if (all_evicted) {
+    ledger_.remove(range);
+    resize_policy();
+  }
   end_forgetting(num_keys_before);
-  return true;
+  return all_evicted;
 }
 
 void CpuTier::resize_policy() {

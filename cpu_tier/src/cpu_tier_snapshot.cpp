@@ -26,6 +26,12 @@ TierSnapshot CpuTier::snapshot_locked() const {
   now.num_offered_total = num_offered_total_;
   now.num_declined_total = num_declined_total_;
   now.num_rule_switches_total = policy_.num_switches();
+  now.num_set_aside = static_cast<std::uint32_t>(set_aside_.size());
+  if (guests_) {
+    now.num_guests = static_cast<std::uint32_t>(guests_->size());
+    now.num_leased_guests = static_cast<std::uint32_t>(guests_->num_leased());
+    now.num_guests_total = guests_->num_found_total();
+  }
   return now;
 }
 

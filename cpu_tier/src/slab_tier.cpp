@@ -22,8 +22,8 @@ constexpr std::uint32_t kMostLooked = 256;
 
 }  // namespace
 
-SlabTier::SlabTier(std::uint32_t max_chunks, const TierOptions& options)
-    : max_chunks_(max_chunks), options_(options) {}
+SlabTier::SlabTier(std::uint32_t max_chunks, const TierOptions& options, TierDirectory* directory)
+    : max_chunks_(max_chunks), options_(options), directory_(directory) {}
 
 SlabClassId SlabTier::add_class(std::uint32_t slots_per_chunk) {
   MutexLock lock(mutex_);
@@ -39,7 +39,9 @@ SlabClassId SlabTier::add_class(std::uint32_t slots_per_chunk) {
                       " slots each; allowed are 1 slot per chunk to " +
                       std::to_string(BlockIndex::kMaxSlots) + " slots in all: use larger objects");
   }
-  classes_[number] = std::make_unique<SlabClass>(max_chunks_, slots_per_chunk, options_);
+  std::optional<SharedSlots> shared;
+  if (directory_ != nullptr) shared.emplace(*directory_, ChunkShape{slots_per_chunk, number});
+  classes_[number] = std::make_unique<SlabClass>(max_chunks_, slots_per_chunk, options_, shared);
   num_classes_.store(number + 1, std::memory_order_release);
   return SlabClassId(number);
 }
@@ -56,6 +58,12 @@ void SlabTier::grow_to(std::uint32_t num_chunks) {
                 "grow_to(" + std::to_string(num_chunks) + ") of a tier of " +
                     std::to_string(owners_.size()) + " chunks, at most " +
                     std::to_string(max_chunks_));
+  if (directory_ != nullptr) {
+    owners_.resize(num_chunks, kNobody);
+    directory_->set_reach(num_chunks);
+    num_unowned_ = directory_->num_unowned();
+    return;
+  }
   // The lowest is taken first.
   std::vector<std::uint32_t> free_chunks;
   for (std::uint32_t chunk = num_chunks; chunk > owners_.size(); --chunk) {
@@ -70,7 +78,8 @@ void SlabTier::offer(SlabClassId of, std::span<const BlockKey> keys,
                      std::span<OfferAnswer> answers) {
   SlabClass& mine = slab_class(of);
   MutexLock lock(mutex_);
-  mine.tier.offer(keys, answers, free_chunks_.size() * mine.slots_per_chunk);
+  const std::size_t num_chunks = directory_ == nullptr ? free_chunks_.size() : num_unowned_;
+  mine.tier.offer(keys, answers, num_chunks * mine.slots_per_chunk);
 }
 
 Result<Reservation, NotReserved> SlabTier::reserve(SlabClassId of, std::span<const BlockKey> keys) {
@@ -86,13 +95,14 @@ Result<Reservation, NotReserved> SlabTier::reserve(SlabClassId of, std::span<con
 
 void SlabTier::make_room(std::uint32_t of, std::uint32_t count) {
   SlabClass& mine = *classes_[of];
-  const TierSnapshot now = mine.tier.snapshot();
-  std::uint32_t num_free = now.num_free;
-  for (; num_free < count && !free_chunks_.empty(); num_free += mine.slots_per_chunk) {
-    give(of, free_chunks_.back());
-    free_chunks_.pop_back();
+  std::uint32_t num_free = mine.tier.snapshot().num_free;
+  while (num_free < count) {
+    const std::optional<std::uint32_t> num_added = add_chunk(of);
+    if (!num_added) break;
+    num_free += *num_added;
   }
   if (num_free >= count) return;
+  const TierSnapshot now = mine.tier.snapshot();
 
   const auto gain = [&](std::uint32_t chunk) KVFERRY_REQUIRES(mutex_) {
     give(of, chunk);
@@ -115,8 +125,17 @@ void SlabTier::make_room(std::uint32_t of, std::uint32_t count) {
   mine.num_evicted_at_gain = now.num_evicted_total;
 }
 
+std::optional<std::uint32_t> SlabTier::add_chunk(std::uint32_t of) {
+  if (directory_ != nullptr) return add_shared_chunk(of);
+  if (free_chunks_.empty()) return std::nullopt;
+  give(of, free_chunks_.back());
+  free_chunks_.pop_back();
+  return classes_[of]->slots_per_chunk;
+}
+
 void SlabTier::give(std::uint32_t of, std::uint32_t chunk) {
   SlabClass& mine = *classes_[of];
+  if (directory_ != nullptr) directory_->divide(chunk, {mine.slots_per_chunk, of});
   owners_[chunk] = static_cast<std::uint8_t>(of);
   ++mine.num_chunks;
   mine.tier.add_slots(slots_of(mine, chunk));
@@ -161,7 +180,7 @@ std::optional<std::uint32_t> SlabTier::take_any(std::uint32_t for_class) {
 
 void SlabTier::count_turnover(std::uint32_t of, std::size_t num_slots) {
   num_turned_over_ += static_cast<double>(num_slots) / classes_[of]->slots_per_chunk;
-  const double mark = static_cast<double>(owners_.size()) / TurnoverClock::kMarksPerTurnover;
+  const double mark = static_cast<double>(num_owned()) / TurnoverClock::kMarksPerTurnover;
   for (; num_turned_over_ >= mark && mark > 0; num_turned_over_ -= mark) {
     for (std::uint32_t i = 0; i < num_classes(); ++i) {
       classes_[i]->ages.mark(classes_[i]->tier.clock());
@@ -169,9 +188,15 @@ void SlabTier::count_turnover(std::uint32_t of, std::size_t num_slots) {
   }
 }
 
+std::uint32_t SlabTier::num_owned() const {
+  std::uint32_t sum = 0;
+  for (std::uint32_t i = 0; i < num_classes(); ++i) sum += classes_[i]->num_chunks;
+  return sum;
+}
+
 SlabSnapshot SlabTier::snapshot() const {
   MutexLock lock(mutex_);
-  SlabSnapshot now{static_cast<std::uint32_t>(owners_.size()),
+  SlabSnapshot now{num_owned() + static_cast<std::uint32_t>(free_chunks_.size()),
                    static_cast<std::uint32_t>(free_chunks_.size()),
                    {}};
   for (std::uint32_t i = 0; i < num_classes(); ++i) {
@@ -193,7 +218,8 @@ void SlabTier::check_invariants() const {
       ++num_owned.at(owner);
     }
   }
-  KVFERRY_CHECK(num_free == free_chunks_.size(), "a chunk of no class is not listed");
+  KVFERRY_CHECK(directory_ != nullptr || num_free == free_chunks_.size(),
+                "a chunk of no class is not listed");
   for (const std::uint32_t chunk : free_chunks_) {
     KVFERRY_CHECK(owners_.at(chunk) == kNobody, "a listed chunk has a class");
   }

@@ -353,6 +353,20 @@ void SlotLedger::forget(SlotId slot) {
   recount(SlotState::kEvictable, SlotState::kFree, 1);
 }
 
+void SlotLedger::take_back(SlotId slot) {
+  expect(slot, SlotState::kFree).state = SlotState::kEvictable;
+  unlink_free(slot.value());
+  set_readable(slot);
+  link_hottest(slot);
+  recount(SlotState::kFree, SlotState::kEvictable, 1);
+}
+
+void SlotLedger::set_aside(SlotId slot) {
+  expect(slot, SlotState::kFree).state = SlotState::kQuarantined;
+  unlink_free(slot.value());
+  recount(SlotState::kFree, SlotState::kQuarantined, 1);
+}
+
 void SlotLedger::check_list(std::uint32_t list) const {
   // A list with a foreign slot, a cycle or a gap has another length than its slots.
   std::uint32_t num_linked = 0;

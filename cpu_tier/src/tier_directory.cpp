@@ -5,8 +5,10 @@
 #include "kvferry/base/error.hpp"
 #include "kvferry/base/mixed_bits.hpp"
 #include "kvferry/base/test_hooks.hpp"
+#include "kvferry/cpu_tier/chunk_fairness.hpp"
 
 #include <algorithm>
+#include <array>
 #include <ctime>
 #include <utility>
 
@@ -27,8 +29,13 @@ std::uint64_t now_ns() {
          static_cast<std::uint64_t>(now.tv_nsec);
 }
 
+std::uint32_t now_s() { return static_cast<std::uint32_t>(now_ns() / 1'000'000'000U); }
+
 /// Chunks that take_chunk() looks at: some microseconds.
 constexpr std::uint32_t kMostLooked = 256;
+
+/// What an instance that is stopped has said holds for so long.
+constexpr std::uint32_t kMostDemandSeconds = 5;
 
 }  // namespace
 
@@ -44,7 +51,9 @@ TierDirectory::TierDirectory(std::span<std::byte> metadata, const TierPlaces& pl
           metadata, places.words, std::uint64_t{shape.num_chunks} * shape.max_chunk_slots)),
       keys_(part<SlotKey>(metadata, places.keys, words_.size())),
       hints_(part<std::atomic<std::uint64_t>>(metadata, places.hints, places.num_hints)),
-      name_space_(identity.name_space) {
+      name_space_(identity.name_space),
+      num_reached_(shape.num_chunks),
+      grace_(identity.grace) {
   static_cast<void>(sweep());
   if (claim_record(identity)) return;
   std::string names;
@@ -78,6 +87,7 @@ bool TierDirectory::claim_record(const Identity& identity) {
     record.most_chunks.store(identity.most_chunks, std::memory_order_relaxed);
     record.num_chunks.store(0, std::memory_order_relaxed);
     record.num_wanted_chunks.store(0, std::memory_order_relaxed);
+    record.coldest_seconds.store(0, std::memory_order_relaxed);
     self_ = InstanceId(i);
     me_ = ChunkOwner::of(self_, record.epoch.load(std::memory_order_relaxed));
     // Instances begin at different chunks, so that they seldom want the same.
@@ -103,15 +113,21 @@ ChunkShape TierDirectory::shape_of(std::uint32_t chunk) const {
 }
 
 bool TierDirectory::is_of_name_space(std::uint32_t chunk) const {
-  return record_of(chunk).name_space.load(std::memory_order_relaxed) == name_space_;
+  return record_of(chunk).name_space.load(std::memory_order_relaxed) == name_space();
 }
 
-std::optional<std::uint32_t> TierDirectory::take_chunk(std::uint32_t end) {
-  if (end == 0) return std::nullopt;
+std::optional<std::uint32_t> TierDirectory::take_chunk() {
+  const std::uint32_t end = reach();
+  const std::uint32_t most = own_record().most_chunks.load(std::memory_order_relaxed);
+  if (end == 0 || (most != 0 && num_own_chunks() >= most)) return std::nullopt;
   const auto take = [this](std::uint32_t chunk) {
     std::uint64_t nobody = 0;
-    return record_of(chunk).owner.compare_exchange_strong(nobody, me_.bits,
-                                                          std::memory_order_acq_rel);
+    if (!record_of(chunk).owner.compare_exchange_strong(nobody, me_.bits,
+                                                        std::memory_order_acq_rel)) {
+      return false;
+    }
+    own_record().num_chunks.fetch_add(1, std::memory_order_relaxed);
+    return true;
   };
   std::optional<std::uint32_t> left_by_somebody;
   const std::uint32_t num_looked = std::min(kMostLooked, end);
@@ -136,7 +152,7 @@ void TierDirectory::divide(std::uint32_t chunk, const ChunkShape& shape) {
   ChunkRecord& record = record_of(chunk);
   record.num_slots.store(shape.num_slots, std::memory_order_relaxed);
   record.slab_class.store(shape.slab_class, std::memory_order_relaxed);
-  record.name_space.store(name_space_, std::memory_order_relaxed);
+  record.name_space.store(name_space(), std::memory_order_relaxed);
 }
 
 void TierDirectory::give_up(std::uint32_t chunk) {
@@ -148,7 +164,28 @@ void TierDirectory::give_up(std::uint32_t chunk) {
     ++num_free;
   }
   if (num_free == num_slots) record.num_slots.store(0, std::memory_order_relaxed);
+  own_record().num_chunks.fetch_sub(1, std::memory_order_relaxed);
   record.owner.store(0, std::memory_order_release);
+}
+
+bool TierDirectory::clear(std::uint32_t chunk) {
+  const std::uint32_t num_slots = shape_of(chunk).num_slots;
+  bool all = true;
+  for (std::uint32_t i = 0; i < num_slots; ++i) {
+    SharedSlot each = slot({chunk, i});
+    all = (each.load().state() == SharedState::kFree || each.evict() || each.bury() ||
+           free_quarantined({chunk, i})) &&
+          all;
+  }
+  return all;
+}
+
+std::uint32_t TierDirectory::num_unowned() const {
+  std::uint32_t count = 0;
+  for (std::uint32_t chunk = 0; chunk < reach(); ++chunk) {
+    count += record_of(chunk).owner.load(std::memory_order_relaxed) == 0 ? 1 : 0;
+  }
+  return count;
 }
 
 // ---- slots ----
@@ -160,18 +197,18 @@ SharedSlot TierDirectory::slot(SharedPlace place) const {
 SlotKey& TierDirectory::slot_key(SharedPlace place) const { return keys_[number_of(place)]; }
 
 std::uint64_t TierDirectory::hash_of(const BlockKey& key) const {
-  return mixed_bits(key.mixed() ^ name_space_);
+  return mixed_bits(key.mixed() ^ name_space());
 }
 
 bool TierDirectory::begin_fill(SharedPlace place, const BlockKey& key) {
   if (!slot(place).begin_fill()) return false;
   KVFERRY_PAUSE_POINT("tier_directory.filling_without_key");
-  slot_key(place).store(key, name_space_);
+  slot_key(place).store(key, name_space());
   return true;
 }
 
 void TierDirectory::publish(SharedPlace place) {
-  const std::optional<BlockKey> key = slot_key(place).load(name_space_);
+  const std::optional<BlockKey> key = slot_key(place).load(name_space());
   const bool published = slot(place).publish();
   KVFERRY_CHECK(key && published,
                 "slot " + std::to_string(number_of(place)) +
@@ -187,15 +224,15 @@ void TierDirectory::publish(SharedPlace place) {
 bool TierDirectory::evict(SharedPlace place) { return slot(place).evict(); }
 
 std::optional<BlockKey> TierDirectory::key_of(SharedPlace place) const {
-  return slot_key(place).load(name_space_);
+  return slot_key(place).load(name_space());
 }
 
 bool TierDirectory::holds(SharedPlace place, const BlockKey& key) const {
-  if (place.chunk >= shape_.num_chunks || place.index >= shape_of(place.chunk).num_slots) {
+  if (place.chunk >= reach() || place.index >= shape_of(place.chunk).num_slots) {
     return false;
   }
   return slot(place).load().state() == SharedState::kReadable &&
-         slot_key(place).load(name_space_) == key;
+         slot_key(place).load(name_space()) == key;
 }
 
 bool TierDirectory::has(const BlockKey& key) const {
@@ -209,6 +246,10 @@ std::optional<SharedPlace> TierDirectory::lease(const BlockKey& key) {
   for (const std::uint32_t number : hints_.find(hash_of(key))) {
     const SharedPlace place = place_of(number);
     if (!holds(place, key) || owns(place.chunk)) continue;
+    if (const auto shunned = shunned_.find(number); shunned != shunned_.end()) {
+      if (shunned->second == slot(place).load().generation()) continue;
+      shunned_.erase(shunned);
+    }
     if (const auto known = leases_.find(number); known != leases_.end()) {
       // Its bit keeps the slot as it is, so that the look was enough.
       ++known->second;
@@ -234,6 +275,17 @@ void TierDirectory::end_lease(SharedPlace place) {
   if (--known->second > 0) return;
   leases_.erase(known);
   slot(place).release(self_);
+}
+
+void TierDirectory::shun(SharedPlace place) {
+  const MutexLock lock(mutex_);
+  shunned_.insert_or_assign(number_of(place), slot(place).load().generation());
+}
+
+void TierDirectory::leave_name_space() {
+  name_space_.store(mixed_bits(lock_base_of(load_name(own_record())) ^ mixed_bits(name_space())),
+                    std::memory_order_relaxed);
+  own_record().name_space.store(name_space(), std::memory_order_relaxed);
 }
 
 // ---- instances that are gone ----
@@ -284,13 +336,16 @@ void TierDirectory::clean_up_behind(InstanceId gone, SweepReport& report) const 
   record.lock.store(0, std::memory_order_release);
 }
 
-std::uint64_t TierDirectory::free_quarantined(std::chrono::nanoseconds grace) {
+bool TierDirectory::is_over(std::uint64_t quarantined_at) const {
+  return now_ns() - quarantined_at >= static_cast<std::uint64_t>(grace_.count());
+}
+
+std::uint64_t TierDirectory::free_quarantined() {
   std::uint64_t num_freed = 0;
   for (std::uint32_t chunk = 0; chunk < shape_.num_chunks; ++chunk) {
     ChunkRecord& record = record_of(chunk);
     const std::uint64_t since = record.quarantined_at.load(std::memory_order_relaxed);
-    if (since == 0 || !owns(chunk)) continue;
-    if (now_ns() - since < static_cast<std::uint64_t>(grace.count())) continue;
+    if (since == 0 || !owns(chunk) || !is_over(since)) continue;
     const std::uint32_t num_slots = shape_of(chunk).num_slots;
     for (std::uint32_t i = 0; i < num_slots; ++i) {
       num_freed += slot({chunk, i}).release_quarantined() ? 1 : 0;
@@ -298,6 +353,37 @@ std::uint64_t TierDirectory::free_quarantined(std::chrono::nanoseconds grace) {
     record.quarantined_at.store(0, std::memory_order_relaxed);
   }
   return num_freed;
+}
+
+bool TierDirectory::free_quarantined(SharedPlace place) {
+  const ChunkRecord& record = record_of(place.chunk);
+  return owns(place.chunk) && is_over(record.quarantined_at.load(std::memory_order_relaxed)) &&
+         slot(place).release_quarantined();
+}
+
+// ---- fairness ----
+
+void TierDirectory::tell(std::uint32_t num_wanted_chunks, std::chrono::seconds coldest_age) {
+  InstanceRecord& record = own_record();
+  record.num_wanted_chunks.store(num_wanted_chunks, std::memory_order_relaxed);
+  record.coldest_seconds.store(static_cast<std::uint32_t>(coldest_age.count()),
+                               std::memory_order_relaxed);
+  record.told_at.store(now_s(), std::memory_order_relaxed);
+}
+
+std::uint32_t TierDirectory::num_chunks_to_give() const {
+  const std::uint32_t now = now_s();
+  std::array<ChunkDemand, kMaxInstances> demands;
+  for (std::uint32_t i = 0; i < kMaxInstances; ++i) {
+    const InstanceRecord& record = instances_[i];
+    if (record.lock.load(std::memory_order_relaxed) == 0) continue;
+    const bool is_fresh = now - record.told_at.load(std::memory_order_relaxed) < kMostDemandSeconds;
+    demands[i] = {record.weight.load(std::memory_order_relaxed),
+                  record.num_chunks.load(std::memory_order_relaxed),
+                  is_fresh ? record.num_wanted_chunks.load(std::memory_order_relaxed) : 0,
+                  record.coldest_seconds.load(std::memory_order_relaxed)};
+  }
+  return cpu_tier::num_chunks_to_give(demands, self_.value(), shape_.num_chunks);
 }
 
 }  // namespace kvferry::cpu_tier

@@ -85,7 +85,7 @@ class Instance {
       tally_.num_swept += directory_->sweep().num_instances;
       return;
     }
-    if (directory_->free_quarantined(std::chrono::milliseconds(1)) > 0) look_again();
+    if (directory_->free_quarantined() > 0) look_again();
   }
 
   /// Several slots at a time, as a step of an engine does.
@@ -148,7 +148,7 @@ class Instance {
 
   void take() {
     if (own_.size() >= kMostChunks) return;
-    const std::optional<std::uint32_t> chunk = directory_->take_chunk(kShape.num_chunks);
+    const std::optional<std::uint32_t> chunk = directory_->take_chunk();
     if (!chunk) return;
     if (directory_->shape_of(*chunk).num_slots == 0) {
       directory_->divide(*chunk, {kShape.max_chunk_slots, 0});
@@ -216,11 +216,12 @@ class TierDeathsTest : public ::testing::Test {
 
   /// With nobody alive: who joins finds all slots whole, and gets every one of them.
   void expect_everything_is_whole() {
-    const auto last = rig_.join("last");
+    const auto last = rig_.join(TierDirectory::Identity{
+        .name = "last", .name_space = 1, .grace = std::chrono::nanoseconds(0)});
     std::uint32_t num_chunks = 0;
-    while (const auto chunk = last->take_chunk(kShape.num_chunks)) {
+    while (const auto chunk = last->take_chunk()) {
       ++num_chunks;
-      static_cast<void>(last->free_quarantined(std::chrono::nanoseconds(0)));
+      static_cast<void>(last->free_quarantined());
       for (std::uint32_t i = 0; i < last->shape_of(*chunk).num_slots; ++i) {
         const SlotWord word = rig_.word({*chunk, i});
         ASSERT_EQ(word.lessees(), 0U) << "chunk " << *chunk << " slot " << i;

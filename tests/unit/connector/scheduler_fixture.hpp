@@ -46,6 +46,7 @@ class SchedulerTest : public ::testing::Test {
     options.num_blocks = kNumBlocks;
     options.classes = classes_;
     options.max_chunks = max_slots;
+    options.shared_tier = shared_tier_;
     options.tier = tier_options_;
     options.groups = groups_;
     options.rank_timeout = kRankTimeout;
@@ -149,6 +150,7 @@ class SchedulerTest : public ::testing::Test {
   cpu_tier::TierOptions tier_options_{cpu_tier::Eviction::kLru, cpu_tier::Admission::kAlways, 0};
   std::vector<KvGroup> groups_{KvGroup{}};  ///< Of the next restart(), as the classes.
   std::vector<SlabClass> classes_{{1, {100, 200}}};
+  cpu_tier::TierDirectory* shared_tier_ = nullptr;  ///< Of the next restart(); outlives its engine.
   FakePool pool_;
   std::unique_ptr<SchedulerEngine> engine_;
   std::vector<std::string> stale_;  ///< Of the last fold.

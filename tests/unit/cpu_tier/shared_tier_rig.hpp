@@ -7,6 +7,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -45,9 +46,11 @@ class SharedTierRig {
 
   [[nodiscard]] std::unique_ptr<TierDirectory> join(const std::string& name,
                                                     std::uint64_t name_space = 1) const {
-    return std::make_unique<TierDirectory>(
-        std::span(memory_, places_.arenas), places_, shape_, path_,
-        TierDirectory::Identity{.name = name, .name_space = name_space});
+    return join({.name = name, .name_space = name_space, .grace = std::chrono::milliseconds(1)});
+  }
+  [[nodiscard]] std::unique_ptr<TierDirectory> join(const TierDirectory::Identity& identity) const {
+    return std::make_unique<TierDirectory>(std::span(memory_, places_.arenas), places_, shape_,
+                                           path_, identity);
   }
   [[nodiscard]] Slot& slot(SharedPlace place) const {
     auto* const slots = reinterpret_cast<Slot*>(memory_ + places_.arenas);

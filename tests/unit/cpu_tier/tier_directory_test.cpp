@@ -27,7 +27,7 @@ constexpr ChunkShape kWhole{.num_slots = kChunkSlots, .slab_class = 0};
 class TierDirectoryTest : public ::testing::Test {
  protected:
   static std::uint32_t take(TierDirectory& directory, const ChunkShape& shape = kWhole) {
-    const std::optional<std::uint32_t> chunk = directory.take_chunk(kNumChunks);
+    const std::optional<std::uint32_t> chunk = directory.take_chunk();
     EXPECT_TRUE(chunk);
     directory.divide(chunk.value(), shape);
     return chunk.value();
@@ -106,7 +106,7 @@ TEST_F(TierDirectoryTest, NameSpacesDoNotSeeEachOther) {
   EXPECT_FALSE(b->has(rig_.key(7)));
   EXPECT_FALSE(b->lease(rig_.key(7)));
   a->give_up(place.chunk);
-  while (!b->owns(place.chunk)) ASSERT_TRUE(b->take_chunk(kNumChunks));
+  while (!b->owns(place.chunk)) ASSERT_TRUE(b->take_chunk());
   EXPECT_FALSE(b->is_of_name_space(place.chunk));
   EXPECT_FALSE(b->key_of(place)) << "another model's";
   EXPECT_TRUE(b->evict(place)) << "its memory can be had";
@@ -133,8 +133,8 @@ TEST_F(TierDirectoryTest, AChunkHasOneOwner) {
   const auto b = rig_.join("b");
   std::uint32_t num_taken = 0;
   while (true) {
-    const auto of_a = a->take_chunk(kNumChunks);
-    const auto of_b = b->take_chunk(kNumChunks);
+    const auto of_a = a->take_chunk();
+    const auto of_b = b->take_chunk();
     EXPECT_TRUE(!of_a || (a->owns(*of_a) && !b->owns(*of_a)));
     EXPECT_TRUE(!of_b || (b->owns(*of_b) && !a->owns(*of_b)));
     num_taken += (of_a ? 1 : 0) + (of_b ? 1 : 0);
@@ -145,9 +145,78 @@ TEST_F(TierDirectoryTest, AChunkHasOneOwner) {
 
 TEST_F(TierDirectoryTest, ChunksBeyondWhatIsReadyAreNotTaken) {
   const auto a = rig_.join("a");
-  EXPECT_FALSE(a->take_chunk(0));
-  EXPECT_EQ(a->take_chunk(1), 0U);
-  EXPECT_FALSE(a->take_chunk(1));
+  a->set_reach(0);
+  EXPECT_FALSE(a->take_chunk());
+  a->set_reach(1);
+  EXPECT_EQ(a->num_unowned(), 1U);
+  EXPECT_EQ(a->take_chunk(), 0U);
+  EXPECT_FALSE(a->take_chunk());
+}
+
+TEST_F(TierDirectoryTest, WhatIsBeyondTheReachIsNotLeased) {
+  const auto a = rig_.join("a");
+  const auto b = rig_.join("b");
+  const SharedPlace place{take(*a), 0};
+  ASSERT_TRUE(rig_.store(*a, place, 7));
+  b->set_reach(place.chunk);
+  EXPECT_FALSE(b->lease(rig_.key(7)));
+  b->set_reach(place.chunk + 1);
+  EXPECT_EQ(b->lease(rig_.key(7)), place);
+  b->end_lease(place);
+}
+
+TEST_F(TierDirectoryTest, NobodyTakesMoreThanHeMay) {
+  const auto a = rig_.join(TierDirectory::Identity{.name = "a", .name_space = 1, .most_chunks = 2});
+  const std::uint32_t one = take(*a);
+  take(*a);
+  EXPECT_FALSE(a->take_chunk());
+  a->give_up(one);
+  EXPECT_TRUE(a->take_chunk());
+}
+
+TEST_F(TierDirectoryTest, WhatIsDoubtedIsNotFoundAgainUntilItIsStoredAnew) {
+  const auto a = rig_.join("a");
+  const auto b = rig_.join("b");
+  const SharedPlace place{take(*a), 0};
+  ASSERT_TRUE(rig_.store(*a, place, 7));
+  ASSERT_TRUE(b->lease(rig_.key(7)));
+  b->shun(place);
+  b->end_lease(place);
+  EXPECT_FALSE(b->lease(rig_.key(7)));
+  ASSERT_TRUE(a->evict(place));
+  ASSERT_TRUE(rig_.store(*a, place, 7));
+  EXPECT_EQ(b->lease(rig_.key(7)), place);
+  b->end_lease(place);
+}
+
+TEST_F(TierDirectoryTest, WhoLeavesTheNameSpaceFindsAndIsFoundNoMore) {
+  const auto a = rig_.join("a");
+  const auto b = rig_.join("b");
+  const std::uint32_t chunk = take(*a);
+  const std::uint32_t of_b = take(*b);
+  ASSERT_TRUE(rig_.store(*b, {of_b, 0}, 7));
+  a->leave_name_space();
+  EXPECT_FALSE(a->has(rig_.key(7)));
+  ASSERT_TRUE(rig_.store(*a, {chunk, 0}, 8));
+  EXPECT_FALSE(b->has(rig_.key(8)));
+  b->leave_name_space();
+  EXPECT_FALSE(b->has(rig_.key(8))) << "each has one of its own";
+}
+
+TEST_F(TierDirectoryTest, AChunkOfWhateverIsClearedUnlessSomebodyReadsIt) {
+  auto a = rig_.join("a", 1);
+  const std::uint32_t chunk = take(*a);
+  ASSERT_TRUE(rig_.store(*a, {chunk, 0}, 7));
+  ASSERT_TRUE(rig_.store(*a, {chunk, 1}, 8));
+  const auto reader = rig_.join("reader", 1);
+  ASSERT_TRUE(reader->lease(rig_.key(8)));
+  a.reset();
+  const auto b = rig_.join("b", 2);
+  while (!b->owns(chunk)) ASSERT_TRUE(b->take_chunk());
+  EXPECT_FALSE(b->is_of_name_space(chunk));
+  EXPECT_FALSE(b->clear(chunk));
+  reader->end_lease({chunk, 1});
+  EXPECT_TRUE(b->clear(chunk));
 }
 
 TEST_F(TierDirectoryTest, EmptyChunksAreTakenBeforeThoseThatHoldSomething) {
@@ -160,9 +229,9 @@ TEST_F(TierDirectoryTest, EmptyChunksAreTakenBeforeThoseThatHoldSomething) {
   ASSERT_TRUE(a->evict({emptied, 0}));
   a->give_up(full);
   a->give_up(emptied);
-  for (std::uint32_t i = 0; i < kNumChunks - 1; ++i) EXPECT_NE(b->take_chunk(kNumChunks), full);
+  for (std::uint32_t i = 0; i < kNumChunks - 1; ++i) EXPECT_NE(b->take_chunk(), full);
   ASSERT_TRUE(b->has(rig_.key(7))) << "nobody's, and served all the same";
-  ASSERT_EQ(b->take_chunk(kNumChunks), full);
+  ASSERT_EQ(b->take_chunk(), full);
   EXPECT_EQ(b->shape_of(full).num_slots, kChunkSlots);
   EXPECT_EQ(b->key_of({full, 0}), rig_.key(7)) << "what is in it can be taken over";
 }
@@ -179,12 +248,13 @@ TEST_F(TierDirectoryTest, WhoLeavesLeavesWhatItStored) {
 }
 
 TEST_F(TierDirectoryTest, BehindAKilledInstanceLeasesEndAndFillingSlotsAreQuarantined) {
-  const auto a = rig_.join("a");
+  auto a = rig_.join(
+      TierDirectory::Identity{.name = "a", .name_space = 1, .grace = std::chrono::hours(1)});
   const SharedPlace read_by_b{take(*a), 0};
   ASSERT_TRUE(rig_.store(*a, read_by_b, 7));
   in_a_process_that_is_killed([this] {
     TierDirectory& b = *rig_.join("b").release();
-    const std::uint32_t chunk = b.take_chunk(kNumChunks).value();
+    const std::uint32_t chunk = b.take_chunk().value();
     b.divide(chunk, kWhole);
     const bool done = rig_.store(b, {chunk, 0}, 20) && b.begin_fill({chunk, 1}, rig_.key(21)) &&
                       b.lease(rig_.key(7));
@@ -204,12 +274,16 @@ TEST_F(TierDirectoryTest, BehindAKilledInstanceLeasesEndAndFillingSlotsAreQuaran
   ASSERT_TRUE(leased);
   EXPECT_TRUE(rig_.is_right(rig_.slot(*leased), 20));
   a->end_lease(*leased);
-  while (!a->owns(leased->chunk)) ASSERT_TRUE(a->take_chunk(kNumChunks));
+  while (!a->owns(leased->chunk)) ASSERT_TRUE(a->take_chunk());
   const SharedPlace doubted{leased->chunk, 1};
   EXPECT_FALSE(a->begin_fill(doubted, rig_.key(22))) << "a device may still write it";
-  EXPECT_EQ(a->free_quarantined(std::chrono::hours(1)), 0U);
-  EXPECT_EQ(a->free_quarantined(std::chrono::nanoseconds(0)), 1U);
-  EXPECT_TRUE(a->begin_fill(doubted, rig_.key(22)));
+  EXPECT_EQ(a->free_quarantined(), 0U);
+  a.reset();
+  const auto c = rig_.join(
+      TierDirectory::Identity{.name = "c", .name_space = 1, .grace = std::chrono::nanoseconds(0)});
+  while (!c->owns(leased->chunk)) ASSERT_TRUE(c->take_chunk());
+  EXPECT_EQ(c->free_quarantined(), 1U);
+  EXPECT_TRUE(c->begin_fill(doubted, rig_.key(22)));
 }
 
 TEST_F(TierDirectoryTest, LivingInstancesAreNotSwept) {

@@ -8,6 +8,7 @@
 #include "kvferry/connector/token_reach.hpp"
 #include "kvferry/cpu_tier/cpu_tier.hpp"
 #include "kvferry/cpu_tier/slab_tier.hpp"
+#include "kvferry/cpu_tier/tier_directory.hpp"
 #include "kvferry/cpu_tier/tier_options.hpp"
 #include "kvferry/cpu_tier/tier_snapshot.hpp"
 
@@ -52,6 +53,9 @@ struct SchedulerOptions {
   std::vector<ReplicaPlace> replicas;
   /// Most chunks that the tier may come to have; the ranks' reports set how many are usable.
   std::uint32_t max_chunks = 0;
+  /// The tier that engine instances share, of as many chunks; outlives the engine. None: the tier
+  /// is this engine's own.
+  cpu_tier::TierDirectory* shared_tier = nullptr;
   /// Which blocks the tier stores and evicts.
   cpu_tier::TierOptions tier;
   std::vector<KvGroup> groups{KvGroup{}};

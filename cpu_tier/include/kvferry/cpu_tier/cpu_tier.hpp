@@ -7,6 +7,8 @@
 #include "kvferry/cpu_tier/block_index.hpp"
 #include "kvferry/cpu_tier/block_key.hpp"
 #include "kvferry/cpu_tier/eviction_policy.hpp"
+#include "kvferry/cpu_tier/guest_slots.hpp"
+#include "kvferry/cpu_tier/shared_slots.hpp"
 #include "kvferry/cpu_tier/slot_ledger.hpp"
 #include "kvferry/cpu_tier/slot_set.hpp"
 #include "kvferry/cpu_tier/tier_options.hpp"
@@ -14,6 +16,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <utility>
@@ -89,7 +92,8 @@ class [[nodiscard]] Reservation {
   ~Reservation();
 
   [[nodiscard]] std::span<const SlotId> slots() const { return slots_.slots(); }
-  [[nodiscard]] WritableSlots hand_over() && { return std::move(slots_); }
+  /// From here on a device may be told of them.
+  [[nodiscard]] WritableSlots hand_over() &&;
 
  private:
   friend class CpuTier;
@@ -110,11 +114,18 @@ class [[nodiscard]] Reservation {
 /// broken invariant. Nothing throws but construction, lookup_prefix(), reserve() and lease()
 /// (std::bad_alloc; nothing changed then). In debug builds conservation (G10) is checked in every
 /// transition.
+///
+/// One of a shared tier (`shared`) has the slots of its instance's own chunks. Every transition
+/// that others may see is made in the slot's word, too: what another instance reads is not evicted,
+/// and what it has read lately only later, so that reserve() may find less room than there seemed
+/// to be, with evicted slots free then. Keys that others hold are found as well: as *guests*, slots
+/// that are none of this tier's own counts and that can be looked up and leased like others.
 class CpuTier {
  public:
   /// A tier that can grow to `max_slots` (index and slot table are sized for it once); none is
   /// usable yet. Throws ConfigError above BlockIndex::kMaxSlots, and for options out of range.
-  explicit CpuTier(std::uint32_t max_slots, const TierOptions& options = {});
+  explicit CpuTier(std::uint32_t max_slots, const TierOptions& options = {},
+                   const std::optional<SharedSlots>& shared = std::nullopt);
   /// Every set and lease has been given back; one that is still out is a broken invariant.
   ~CpuTier();
   CpuTier(const CpuTier&) = delete;
@@ -128,8 +139,11 @@ class CpuTier {
   /// Makes the slots, absent ones, usable.
   void add_slots(SlotRange range);
   /// Makes the slots absent again, evicting the readable ones. Nothing, and false, if one of them
-  /// is named: neither free nor evictable.
+  /// is named: neither free nor evictable. (Of a shared tier some may have been evicted even so.)
   [[nodiscard]] bool remove_slots(SlotRange range);
+  /// Of a shared tier: makes the slots of a chunk usable that this instance has just taken, with
+  /// what is in them by their words. Nothing, and false, if one of them is a guest that is leased.
+  [[nodiscard]] bool adopt_slots(SlotRange range);
   /// Of the ranges [k * `num_slots`, (k + 1) * `num_slots`) that hold the longest free slot or one
   /// of the coldest: the one whose slots were used longest ago, none of them named.
   [[nodiscard]] std::optional<ColdRange> coldest_range(std::uint32_t num_slots) const;
@@ -215,6 +229,15 @@ class CpuTier {
   /// which every other call waits.
   void forget_all();
 
+  // ---- a shared tier ----
+
+  /// Lets those guests go that were neither looked up nor leased since the last call: until then
+  /// what a lookup has found stays. Called when no answer of a lookup is to be relied on.
+  void drop_idle_guests();
+  /// Frees what was set aside: slots that this instance has forgotten and another still reads, or
+  /// that a process was filling which is gone.
+  void settle_set_aside();
+
   /// The key of a slot that the caller has as writable or leased, and has not forgotten.
   [[nodiscard]] BlockKey key(SlotId slot) const;
   /// Moves on whenever a readable key ceases to be readable. While it stays, an answer of
@@ -248,6 +271,28 @@ class CpuTier {
   /// Tells the policy how many slots there are, if that has changed much.
   void resize_policy() KVFERRY_REQUIRES(mutex_);
   [[nodiscard]] std::optional<ColdRange> cold_range(SlotRange range) const KVFERRY_REQUIRES(mutex_);
+  // Of a shared tier (cpu_tier_shared.cpp):
+  void begin_fill(std::span<const SlotId> slots);
+  /// As evict(), of what nobody else reads, as far as there is so much. Whether there was.
+  [[nodiscard]] bool evict_unused(std::size_t count) KVFERRY_REQUIRES(mutex_);
+  /// Frees the readable ones among `slots`, unless others read them. Whether none did.
+  [[nodiscard]] bool evict_unread(std::span<const SlotId> slots) KVFERRY_REQUIRES(mutex_);
+  [[nodiscard]] bool any_read_by_others(SlotRange range) const KVFERRY_REQUIRES(mutex_);
+  /// The slot that holds the key elsewhere; kNoSlot if none does, or this tier is not shared.
+  [[nodiscard]] SlotId guest_of(const BlockKey& key) const KVFERRY_REQUIRES(mutex_);
+  [[nodiscard]] bool is_guest(SlotId slot) const KVFERRY_REQUIRES(mutex_) {
+    return guests_ && guests_->knows(slot);
+  }
+  /// Whether it can be read: an own slot or a guest.
+  [[nodiscard]] bool readable(SlotId slot) const KVFERRY_REQUIRES(mutex_) {
+    return ledger_.readable(slot) || (guests_ && guests_->readable(slot));
+  }
+  [[nodiscard]] bool holds(SlotId slot, const BlockKey& key) const KVFERRY_REQUIRES(mutex_);
+  void lease_slots(std::span<const SlotId> slots) KVFERRY_REQUIRES(mutex_);
+  void end_leases(std::span<const SlotId> slots) KVFERRY_REQUIRES(mutex_);
+  /// Free here, but not by its word: it stays out of use until it is.
+  void set_aside(SlotId slot) KVFERRY_REQUIRES(mutex_);
+
   /// For take_key_events(): the slots' keys have become readable, or are about to be forgotten.
   void note(std::span<const SlotId> slots, bool readable) KVFERRY_REQUIRES(mutex_);
   /// Moves the epoch on if keys were forgotten since the index had `num_keys_before`.
@@ -268,6 +313,10 @@ class CpuTier {
   std::uint64_t num_declined_total_ KVFERRY_GUARDED_BY(mutex_) = 0;
   std::uint32_t num_policy_slots_ KVFERRY_GUARDED_BY(mutex_) = 0;
   std::vector<KeyEvent> key_events_ KVFERRY_GUARDED_BY(mutex_);
+  const std::optional<SharedSlots> shared_;
+  /// Of a shared tier only.
+  const std::unique_ptr<GuestSlots> guests_ KVFERRY_GUARDED_BY(mutex_);
+  std::vector<SlotId> set_aside_ KVFERRY_GUARDED_BY(mutex_);
   const bool notes_key_events_;
   float max_awaited_share_;
 };

@@ -6,12 +6,14 @@
 #include "kvferry/base/result.hpp"
 #include "kvferry/cpu_tier/block_key.hpp"
 #include "kvferry/cpu_tier/cpu_tier.hpp"
+#include "kvferry/cpu_tier/tier_directory.hpp"
 #include "kvferry/cpu_tier/tier_options.hpp"
 #include "kvferry/cpu_tier/tier_snapshot.hpp"
 #include "kvferry/cpu_tier/turnover_clock.hpp"
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -51,6 +53,10 @@ struct SlabSnapshot {
 /// have its slots, the free and evictable slots of those chunks of others that have a named slot.
 /// (A look for a chunk is bounded: kMostLooked chunks at a time; the next attempt goes on there.)
 ///
+/// Chunks of a shared tier (`directory`) are those that this instance has taken: it takes what
+/// nobody has when it needs some, with what is in it if that is of its own name space, and gives up
+/// its coldest ones when others are to have them (tend()).
+///
 /// Thread-safe as CpuTier is; reserve() of all classes is one at a time. Nothing throws but
 /// construction, add_class() and reserve() (std::bad_alloc; no slot was taken then).
 class SlabTier {
@@ -58,7 +64,9 @@ class SlabTier {
   static constexpr std::uint32_t kMaxClasses = 64;
 
   /// A tier that can grow to `max_chunks`; none is usable yet. `options` are those of each class.
-  explicit SlabTier(std::uint32_t max_chunks, const TierOptions& options = {});
+  /// `directory`, if there is one, has as many chunks and outlives this.
+  explicit SlabTier(std::uint32_t max_chunks, const TierOptions& options = {},
+                    TierDirectory* directory = nullptr);
   SlabTier(const SlabTier&) = delete;
   SlabTier& operator=(const SlabTier&) = delete;
 
@@ -82,6 +90,17 @@ class SlabTier {
   [[nodiscard]] Result<Reservation, NotReserved> reserve(SlabClassId of,
                                                          std::span<const BlockKey> keys);
 
+  // ---- a shared tier ----
+
+  /// From now on to end_step() nothing is evicted but by reserve(): what lookups find can be
+  /// leased.
+  void hold_still();
+  void end_step();
+  /// To be called a few times per second, from any thread but one at a time: tells the others how
+  /// this instance stands, frees what was set aside, and gives up chunks that others are to have,
+  /// unless it is to hold still.
+  void tend(std::chrono::steady_clock::time_point now);
+
   [[nodiscard]] SlabSnapshot snapshot() const;
   /// Walks all; anything inconsistent is a broken invariant. For tests.
   void check_invariants() const;
@@ -89,15 +108,18 @@ class SlabTier {
  private:
   struct SlabClass {
     SlabClass(std::uint32_t max_chunks, std::uint32_t num_slots_per_chunk,
-              const TierOptions& options)
+              const TierOptions& options, const std::optional<SharedSlots>& shared)
         : slots_per_chunk(num_slots_per_chunk),
-          tier(max_chunks * num_slots_per_chunk, options),
-          ages(tier.clock()) {}
+          tier(max_chunks * num_slots_per_chunk, options, shared),
+          ages(tier.clock()),
+          marks(tier.clock()) {}
 
     const std::uint32_t slots_per_chunk;
     CpuTier tier;
     // Under the mutex of the whole:
     TurnoverClock ages;
+    /// The same by the clock on the wall (tend()).
+    TurnoverClock marks;
     std::uint32_t num_chunks = 0;
     std::uint64_t num_gained_total = 0;
     std::uint64_t num_evicted_at_gain = 0;
@@ -106,6 +128,20 @@ class SlabTier {
   static_assert(kMaxClasses < kNobody);
 
   [[nodiscard]] SlabClass& slab_class(SlabClassId of) const;
+  /// Gets a chunk of nobody for the class: how many free slots it brought. Nothing if there is
+  /// none, or none was found that can be had.
+  [[nodiscard]] std::optional<std::uint32_t> add_chunk(std::uint32_t of) KVFERRY_REQUIRES(mutex_);
+  /// The same, of a shared tier.
+  [[nodiscard]] std::optional<std::uint32_t> add_shared_chunk(std::uint32_t of)
+      KVFERRY_REQUIRES(mutex_);
+  /// The class whose blocks a chunk of the shared tier that was just taken holds; kNobody if it is
+  /// none of this instance's.
+  [[nodiscard]] std::uint8_t class_in(std::uint32_t chunk) const KVFERRY_REQUIRES(mutex_);
+  void mark_time(std::chrono::steady_clock::time_point now) KVFERRY_REQUIRES(mutex_);
+  /// For how long what is evicted next has not been used.
+  [[nodiscard]] std::chrono::seconds coldest_age() const KVFERRY_REQUIRES(mutex_);
+  /// Chunks that some class has.
+  [[nodiscard]] std::uint32_t num_owned() const KVFERRY_REQUIRES(mutex_);
   /// Gets chunks for `count` slots, as far as that is to be.
   void make_room(std::uint32_t of, std::uint32_t count) KVFERRY_REQUIRES(mutex_);
   void give(std::uint32_t of, std::uint32_t chunk) KVFERRY_REQUIRES(mutex_);
@@ -134,6 +170,13 @@ class SlabTier {
   std::uint32_t next_looked_ KVFERRY_GUARDED_BY(mutex_) = 0;
   /// Reserved since the classes' ages were marked, in chunks.
   double num_turned_over_ KVFERRY_GUARDED_BY(mutex_) = 0;
+  TierDirectory* const directory_;
+  bool holds_still_ KVFERRY_GUARDED_BY(mutex_) = false;
+  /// Chunks that could not be had since the last mark_time().
+  std::uint32_t num_wanted_ KVFERRY_GUARDED_BY(mutex_) = 0;
+  /// Of nobody's, at the last look.
+  std::uint32_t num_unowned_ KVFERRY_GUARDED_BY(mutex_) = 0;
+  std::optional<std::chrono::steady_clock::time_point> marked_at_ KVFERRY_GUARDED_BY(mutex_);
 };
 
 }  // namespace kvferry::cpu_tier

@@ -111,6 +111,10 @@ class SlotLedger {
   void spare(SlotId slot);
   /// evictable -> free, leased -> dying.
   void forget(SlotId slot);
+  /// free -> evictable, the most recent: it holds something after all.
+  void take_back(SlotId slot);
+  /// free -> quarantined: somebody else has it still.
+  void set_aside(SlotId slot);
 
   [[nodiscard]] SlotState state(SlotId slot) const { return records_[slot.value()].state; }
   /// Evictable or leased.

@@ -8,6 +8,7 @@
 #include "kvferry/cpu_tier/slot_word.hpp"
 #include "kvferry/cpu_tier/tier_layout.hpp"
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -30,6 +31,7 @@ struct SharedPlace {
 struct ChunkShape {
   std::uint32_t num_slots = 0;
   std::uint32_t slab_class = 0;
+  bool operator==(const ChunkShape&) const = default;
 };
 
 /// What has been cleaned up behind instances that are gone.
@@ -57,6 +59,10 @@ class TierDirectory {
     std::uint32_t weight = 1;
     /// 0: all.
     std::uint32_t most_chunks = 0;
+    /// How long copies of a process that is gone may still go on at most: what it was filling stays
+    /// in quarantine for as long. A driver ends them as it ends the process's contexts: in
+    /// milliseconds; this is for one that is slow.
+    std::chrono::nanoseconds grace = std::chrono::seconds(30);
   };
 
   /// Joins, as member 0 of the name, and sweeps. Throws ResourceError if kMaxInstances live
@@ -71,19 +77,30 @@ class TierDirectory {
 
   [[nodiscard]] InstanceId self() const { return self_; }
   [[nodiscard]] const TierShape& shape() const { return shape_; }
+  /// Chunks [0, num_chunks) are ready on all ranks of this instance: no others are leased or taken.
+  void set_reach(std::uint32_t num_chunks) {
+    num_reached_.store(num_chunks, std::memory_order_relaxed);
+  }
+  /// What others store is of no use to this instance any more, nor what it stores to them: from now
+  /// on its name space is its alone. None of its slots is readable, nor will be by what fills it.
+  void leave_name_space();
 
   // ---- chunks ----
 
-  /// Takes a chunk of nobody, below `end`: one that was never divided or holds nothing of worth
-  /// first, else one that holds what somebody left. Looks at a bounded number; nothing if none of
-  /// those can be had. What is in it is said by its words.
-  [[nodiscard]] std::optional<std::uint32_t> take_chunk(std::uint32_t end);
+  /// Takes a chunk of nobody: one that was never divided or holds nothing of worth first, else one
+  /// that holds what somebody left. Looks at a bounded number; nothing if none of those can be had,
+  /// or this instance has as many as it may. What is in it is said by its words.
+  [[nodiscard]] std::optional<std::uint32_t> take_chunk();
   /// Divides an own chunk, all of whose slots are free.
   void divide(std::uint32_t chunk, const ChunkShape& shape);
   /// Makes an own chunk nobody's. What is readable in it stays so; if nothing is, it is as if it
   /// had never been divided.
   void give_up(std::uint32_t chunk);
+  /// Evicts what an own chunk holds, of whatever name space. Whether all of its slots are free now.
+  [[nodiscard]] bool clear(std::uint32_t chunk);
   [[nodiscard]] bool owns(std::uint32_t chunk) const;
+  /// Chunks of nobody that this instance could take.
+  [[nodiscard]] std::uint32_t num_unowned() const;
   [[nodiscard]] ChunkShape shape_of(std::uint32_t chunk) const;
   /// Whether what an own chunk holds is of this instance's name space.
   [[nodiscard]] bool is_of_name_space(std::uint32_t chunk) const;
@@ -108,6 +125,9 @@ class TierDirectory {
   /// Whether lease() would probably succeed. Takes nothing.
   [[nodiscard]] bool has(const BlockKey& key) const;
   void end_lease(SharedPlace place);
+  /// What the slot, one that is leased, holds now is found by this instance no more: its bytes are
+  /// doubted, and only its owner can forget it for all.
+  void shun(SharedPlace place);
   /// The line that lease() and has() begin with, to be read soon.
   void prefetch(const BlockKey& key) const { hints_.prefetch(hash_of(key)); }
 
@@ -117,9 +137,22 @@ class TierDirectory {
   /// quarantine, and makes their chunks nobody's. Bounded in time by the tier's size; may end
   /// anywhere and is begun anew by the next.
   SweepReport sweep();
-  /// Frees what has been in quarantine for longer than `grace` in own chunks: copies of a process
+  /// Frees what has been in quarantine for longer than the grace in own chunks: copies of a process
   /// that is gone end within it. Returns how many slots.
-  std::uint64_t free_quarantined(std::chrono::nanoseconds grace);
+  std::uint64_t free_quarantined();
+  /// The same of one slot: whether it was freed.
+  [[nodiscard]] bool free_quarantined(SharedPlace place);
+
+  // ---- fairness ----
+
+  /// Says what this instance would like to have, and for how long what it would evict next has not
+  /// been used.
+  void tell(std::uint32_t num_wanted_chunks, std::chrono::seconds coldest_age);
+  /// Chunks that this instance should give up now, for others (chunk_fairness.hpp).
+  [[nodiscard]] std::uint32_t num_chunks_to_give() const;
+  [[nodiscard]] std::uint32_t num_own_chunks() const {
+    return own_record().num_chunks.load(std::memory_order_relaxed);
+  }
 
  private:
   [[nodiscard]] ChunkRecord& record_of(std::uint32_t chunk) const;
@@ -132,6 +165,12 @@ class TierDirectory {
             static_cast<std::uint32_t>(number % shape_.max_chunk_slots)};
   }
   [[nodiscard]] std::uint64_t hash_of(const BlockKey& key) const;
+  [[nodiscard]] InstanceRecord& own_record() const { return instances_[self_.value()]; }
+  [[nodiscard]] std::uint64_t name_space() const {
+    return name_space_.load(std::memory_order_relaxed);
+  }
+  [[nodiscard]] std::uint32_t reach() const { return num_reached_.load(std::memory_order_relaxed); }
+  [[nodiscard]] bool is_over(std::uint64_t quarantined_at) const;
   /// Whether the slot holds the key, in this name space, as far as its words say.
   [[nodiscard]] bool holds(SharedPlace place, const BlockKey& key) const;
   [[nodiscard]] bool claim_record(const Identity& identity);
@@ -147,12 +186,16 @@ class TierDirectory {
   std::span<std::atomic<std::uint64_t>> words_;
   std::span<SlotKey> keys_;
   mutable HintIndex hints_;
-  const std::uint64_t name_space_;
+  std::atomic<std::uint64_t> name_space_;
+  std::atomic<std::uint32_t> num_reached_;
+  const std::chrono::nanoseconds grace_;
   InstanceId self_;
   ChunkOwner me_;
   mutable Mutex mutex_;
   /// Leases of this instance by slot: its one bit there stays until the last has ended.
   std::unordered_map<std::uint64_t, std::uint32_t> leases_ KVFERRY_GUARDED_BY(mutex_);
+  /// By slot, the generation that is shunned.
+  std::unordered_map<std::uint64_t, std::uint32_t> shunned_ KVFERRY_GUARDED_BY(mutex_);
   std::uint32_t next_chunk_ = 0;
 };
 

@@ -48,9 +48,14 @@ struct alignas(64) InstanceRecord {
   std::atomic<std::uint32_t> weight;
   std::atomic<std::uint32_t> most_chunks;
   std::atomic<std::uint32_t> num_chunks;
+  /// The rest is what it says of itself for chunk_fairness.hpp.
   std::atomic<std::uint32_t> num_wanted_chunks;
+  /// For how long what it would evict next has not been used.
+  std::atomic<std::uint32_t> coldest_seconds;
+  /// CLOCK_MONOTONIC in seconds when it said so.
+  std::atomic<std::uint32_t> told_at;
   /// Text, for people.
-  std::array<std::atomic<std::uint64_t>, 19> name;
+  std::array<std::atomic<std::uint64_t>, 18> name;
 };
 static_assert(sizeof(InstanceRecord) == 192);
 

@@ -24,6 +24,11 @@ struct TierSnapshot {
   std::uint64_t num_offered_total = 0;   ///< Absent blocks that were offered for a store.
   std::uint64_t num_declined_total = 0;  ///< Of them: not admitted.
   std::uint64_t num_rule_switches_total = 0;  ///< How often an adaptive tier changed its rule.
+  // Of a shared tier:
+  std::uint32_t num_set_aside = 0;  ///< Of the quarantined ones: no transfer's.
+  std::uint32_t num_guests = 0;     ///< Slots of other instances that this one keeps as they are.
+  std::uint32_t num_leased_guests = 0;  ///< Of them: leased.
+  std::uint64_t num_guests_total = 0;   ///< How often another instance's slot was found.
 
   bool operator==(const TierSnapshot&) const = default;
 
@@ -45,6 +50,10 @@ struct TierSnapshot {
     num_offered_total += other.num_offered_total;
     num_declined_total += other.num_declined_total;
     num_rule_switches_total += other.num_rule_switches_total;
+    num_set_aside += other.num_set_aside;
+    num_guests += other.num_guests;
+    num_leased_guests += other.num_leased_guests;
+    num_guests_total += other.num_guests_total;
     return *this;
   }
   [[nodiscard]] bool conserved() const {

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kvferry/base/ids.hpp"
+#include "kvferry/cpu_tier/block_key.hpp"
+#include "kvferry/cpu_tier/slot_word.hpp"
+#include "kvferry/cpu_tier/tier_directory.hpp"
+
+#include <optional>
+
+namespace kvferry::cpu_tier {
+
+/// The slots of one slab class of a shared tier, numbered as CpuTier numbers them: slot s is in
+/// chunk s / num_slots of a chunk, whoever owns that. A view; threads as TierDirectory.
+class SharedSlots {
+ public:
+  SharedSlots(TierDirectory& directory, const ChunkShape& shape)
+      : directory_(&directory), shape_(shape) {}
+
+  // ---- own slots ----
+
+  /// free -> filling: a device is about to be told of the slot.
+  void begin_fill(SlotId slot, const BlockKey& key) const;
+  /// filling -> readable by all.
+  void publish(SlotId slot) const { directory_->publish(place_of(slot)); }
+  /// filling -> free: no device can write it any more.
+  void abandon(SlotId slot) const;
+  /// readable -> free. False if another instance reads it, or has since the last time this was
+  /// asked: then it is as good as used just now.
+  [[nodiscard]] bool evict_unused(SlotId slot) const;
+  /// readable -> free. False if another instance reads it.
+  [[nodiscard]] bool evict(SlotId slot) const { return directory_->evict(place_of(slot)); }
+  /// readable -> free, or dying where another instance reads it.
+  [[nodiscard]] SharedState forget(SlotId slot) const {
+    return directory_->slot(place_of(slot)).forget();
+  }
+  /// Whether a slot that was set aside is free again by now: nobody reads what is dying, the grace
+  /// of what is quarantined is over.
+  [[nodiscard]] bool try_free(SlotId slot) const;
+  [[nodiscard]] SlotWord word(SlotId slot) const { return directory_->slot(place_of(slot)).load(); }
+  /// Of a readable slot, if it is whole and of this name space.
+  [[nodiscard]] std::optional<BlockKey> key_of(SlotId slot) const {
+    return directory_->key_of(place_of(slot));
+  }
+
+  // ---- slots of others ----
+
+  /// A lease on the slot of another instance, or of nobody, that holds the key.
+  [[nodiscard]] std::optional<SlotId> lease(const BlockKey& key) const;
+  void end_lease(SlotId slot) const { directory_->end_lease(place_of(slot)); }
+  /// Its bytes are doubted: this instance leases that content no more.
+  void shun(SlotId slot) const { directory_->shun(place_of(slot)); }
+  /// Whether lease() would probably succeed.
+  [[nodiscard]] bool has(const BlockKey& key) const { return directory_->has(key); }
+
+ private:
+  [[nodiscard]] SharedPlace place_of(SlotId slot) const {
+    return {slot.value() / shape_.num_slots, slot.value() % shape_.num_slots};
+  }
+
+  TierDirectory* directory_;
+  ChunkShape shape_;
+};
+
+}  // namespace kvferry::cpu_tier

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a tier whose slots other engine instances see does besides.
+#include "kvferry/base/check.hpp"
+#include "kvferry/cpu_tier/cpu_tier.hpp"
+
+#include "batches.hpp"
+
+#include <algorithm>
+#include <array>
+
+namespace kvferry::cpu_tier {
+
+void CpuTier::begin_fill(std::span<const SlotId> slots) {
+  MutexLock lock(mutex_);
+  for (const SlotId slot : slots) shared_->begin_fill(slot, index_.key(slot));
+}
+
+bool CpuTier::evict_unused(std::size_t count) {
+  // Every slot is looked at twice at most: one that others have used since it was looked at last is
+  // as good as used just now, once.
+  std::size_t num_left = 2 * std::size_t{ledger_.count(SlotState::kEvictable)};
+  std::array<SlotId, kStep> batch;
+  while (count > 0) {
+    const std::size_t size =
+        std::min({count, kStep, num_left, std::size_t{ledger_.count(SlotState::kEvictable)}});
+    if (size == 0) return false;
+    num_left -= size;
+    ledger_.evict(std::span(batch).first(size), policy_.victims());
+    const auto freed = std::partition(batch.begin(), batch.begin() + size,
+                                      [this](SlotId slot) { return shared_->evict_unused(slot); });
+    for (auto used = freed; used != batch.begin() + size; ++used) ledger_.take_back(*used);
+    const std::span<const SlotId> victims(batch.begin(), freed);
+    if (policy_.wants_evicted()) {
+      for (const SlotId slot : victims) {
+        policy_.evicted(index_.key(slot).mixed(), ledger_.segment(slot),
+                        ledger_.num_linked(Segment::kProbation));
+      }
+    }
+    note(victims, false);
+    index_.erase(victims);
+    num_evicted_total_ += victims.size();
+    count -= victims.size();
+  }
+  return true;
+}
+
+bool CpuTier::evict_unread(std::span<const SlotId> slots) {
+  std::array<SlotId, kStep> evicted;
+  std::size_t num_evicted = 0;
+  bool all = true;
+  for (std::size_t i = slots.size(); i-- > 0;) {
+    if (!ledger_.readable(slots[i])) continue;
+    if (!shared_->evict(slots[i])) {
+      all = false;
+      continue;
+    }
+    ledger_.forget(slots[i]);
+    evicted[num_evicted++] = slots[i];
+  }
+  note(std::span(evicted).first(num_evicted), false);
+  index_.erase(std::span(evicted).first(num_evicted));
+  return all;
+}
+
+bool CpuTier::any_read_by_others(SlotRange range) const {
+  for (std::uint32_t slot = range.first; slot < range.end; ++slot) {
+    if (shared_->word(SlotId(slot)).lessees() != 0) return true;
+  }
+  return false;
+}
+
+bool CpuTier::adopt_slots(SlotRange range) {
+  MutexLock lock(mutex_);
+  for (std::uint32_t i = range.first; i < range.end; ++i) {
+    if (guests_->may_become_own(SlotId(i))) continue;
+    ++eviction_epoch_;  // Of the guests that were let go before it.
+    return false;
+  }
+  ledger_.add(range);
+  // From the last to the first: as far as prefixes lie in order, they leave from their tails.
+  for (std::uint32_t i = range.end; i > range.first; --i) {
+    const SlotId slot(i - 1);
+    const SlotWord word = shared_->word(slot);
+    if (word.state() == SharedState::kFree) continue;
+    if (word.state() != SharedState::kReadable) {
+      set_aside(slot);
+      continue;
+    }
+    const std::optional<BlockKey> key = shared_->key_of(slot);
+    SlotId present = BlockIndex::kNoSlot;
+    if (key) index_.find({&*key, 1}, {&present, 1});
+    if (!key || present != BlockIndex::kNoSlot) {
+      if (shared_->forget(slot) == SharedState::kDying) set_aside(slot);
+      continue;
+    }
+    ledger_.take_back(slot);
+    index_.insert({&*key, 1}, {&slot, 1});
+    note({&slot, 1}, true);
+  }
+  resize_policy();
+  dcheck_conserved();
+  return true;
+}
+
+SlotId CpuTier::guest_of(const BlockKey& key) const {
+  if (!guests_) return BlockIndex::kNoSlot;
+  return guests_->find(key).value_or(BlockIndex::kNoSlot);
+}
+
+bool CpuTier::holds(SlotId slot, const BlockKey& key) const {
+  if (ledger_.readable(slot)) return index_.key(slot) == key;
+  return guests_ && guests_->readable(slot) && guests_->key(slot) == key;
+}
+
+void CpuTier::lease_slots(std::span<const SlotId> slots) {
+  if (!guests_ || guests_->size() == 0) return ledger_.lease(slots);
+  for (const SlotId slot : slots) {
+    if (guests_->knows(slot)) {
+      guests_->lease(slot);
+    } else {
+      ledger_.lease({&slot, 1});
+    }
+  }
+}
+
+void CpuTier::end_leases(std::span<const SlotId> slots) {
+  if (!shared_) return ledger_.end_leases(slots);
+  for (std::size_t i = slots.size(); i-- > 0;) {
+    const SlotId slot = slots[i];
+    if (guests_->knows(slot)) {
+      guests_->end_lease(slot);
+      continue;
+    }
+    ledger_.end_leases({&slot, 1});
+    // It was dying: others may read it still.
+    if (ledger_.state(slot) == SlotState::kFree && !shared_->try_free(slot)) set_aside(slot);
+  }
+}
+
+void CpuTier::set_aside(SlotId slot) {
+  ledger_.set_aside(slot);
+  set_aside_.push_back(slot);
+}
+
+void CpuTier::settle_set_aside() {
+  MutexLock lock(mutex_);
+  std::erase_if(set_aside_, [this](SlotId slot) KVFERRY_REQUIRES(mutex_) {
+    if (!shared_->try_free(slot)) return false;
+    ledger_.free({&slot, 1}, SlotState::kQuarantined);
+    return true;
+  });
+  dcheck_conserved();
+}
+
+void CpuTier::drop_idle_guests() {
+  MutexLock lock(mutex_);
+  if (guests_->drop_idle()) ++eviction_epoch_;
+}
+
+}  // namespace kvferry::cpu_tier

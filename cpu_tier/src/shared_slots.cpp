@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvferry/cpu_tier/shared_slots.hpp"
+
+#include "kvferry/base/check.hpp"
+
+#include <string>
+
+namespace kvferry::cpu_tier {
+
+void SharedSlots::begin_fill(SlotId slot, const BlockKey& key) const {
+  const bool began = directory_->begin_fill(place_of(slot), key);
+  KVFERRY_CHECK(began, "slot " + std::to_string(slot.value()) +
+                           " is to be filled and is not free: " + std::to_string(word(slot).bits));
+}
+
+void SharedSlots::abandon(SlotId slot) const {
+  const bool abandoned = directory_->slot(place_of(slot)).abandon();
+  KVFERRY_CHECK(abandoned, "slot " + std::to_string(slot.value()) +
+                               " is given up and not filling: " + std::to_string(word(slot).bits));
+}
+
+bool SharedSlots::evict_unused(SlotId slot) const {
+  return !directory_->slot(place_of(slot)).take_touched() && evict(slot);
+}
+
+bool SharedSlots::try_free(SlotId slot) const {
+  const SharedPlace place = place_of(slot);
+  switch (word(slot).state()) {
+    case SharedState::kFree:
+      return true;
+    case SharedState::kDying:
+      return directory_->slot(place).bury();
+    case SharedState::kQuarantined:
+      return directory_->free_quarantined(place);
+    case SharedState::kFilling:
+    case SharedState::kReadable:
+      break;
+  }
+  return false;
+}
+
+std::optional<SlotId> SharedSlots::lease(const BlockKey& key) const {
+  const std::optional<SharedPlace> place = directory_->lease(key);
+  if (!place) return std::nullopt;
+  if (directory_->shape_of(place->chunk) == shape_) {
+    return SlotId(place->chunk * shape_.num_slots + place->index);
+  }
+  // Divided otherwise: what another program wrote.
+  directory_->end_lease(*place);
+  return std::nullopt;
+}
+
+}  // namespace kvferry::cpu_tier

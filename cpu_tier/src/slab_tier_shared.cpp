@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// Chunks that come from a tier which engine instances share, and go back there.
+#include "kvferry/cpu_tier/slab_tier.hpp"
+
+#include <algorithm>
+
+namespace kvferry::cpu_tier {
+namespace {
+
+/// Chunks that are taken for one reservation and turn out to bring no free slot: what others left
+/// in them is still in use, or of worth.
+constexpr int kMostVain = 8;
+
+/// Ages are told in these.
+constexpr std::chrono::seconds kMark{4};
+
+}  // namespace
+
+std::uint8_t SlabTier::class_in(std::uint32_t chunk) const {
+  const ChunkShape shape = directory_->shape_of(chunk);
+  if (shape.num_slots == 0 || !directory_->is_of_name_space(chunk) ||
+      shape.slab_class >= num_classes() ||
+      shape.num_slots != classes_[shape.slab_class]->slots_per_chunk) {
+    return kNobody;
+  }
+  return static_cast<std::uint8_t>(shape.slab_class);
+}
+
+std::optional<std::uint32_t> SlabTier::add_shared_chunk(std::uint32_t of) {
+  for (int attempt = 0; attempt < kMostVain; ++attempt) {
+    const std::optional<std::uint32_t> chunk = directory_->take_chunk();
+    if (!chunk) {
+      num_unowned_ = 0;
+      break;
+    }
+    num_unowned_ -= std::min(num_unowned_, 1U);
+    const std::uint8_t its = class_in(*chunk);
+    if (its == kNobody) {
+      if (directory_->clear(*chunk)) {
+        give(of, *chunk);
+        return classes_[of]->slots_per_chunk;
+      }
+      directory_->give_up(*chunk);
+      continue;
+    }
+    SlabClass& adopting = *classes_[its];
+    const std::uint32_t num_free = adopting.tier.snapshot().num_free;
+    if (!adopting.tier.adopt_slots(slots_of(adopting, *chunk))) {
+      directory_->give_up(*chunk);
+      continue;
+    }
+    owners_[*chunk] = its;
+    ++adopting.num_chunks;
+    const std::uint32_t num_added = adopting.tier.snapshot().num_free - num_free;
+    if (its == of && num_added > 0) return num_added;
+  }
+  ++num_wanted_;
+  return std::nullopt;
+}
+
+void SlabTier::hold_still() {
+  if (directory_ == nullptr) return;
+  MutexLock lock(mutex_);
+  holds_still_ = true;
+}
+
+void SlabTier::end_step() {
+  if (directory_ == nullptr) return;
+  MutexLock lock(mutex_);
+  holds_still_ = false;
+}
+
+void SlabTier::mark_time(std::chrono::steady_clock::time_point now) {
+  if (marked_at_ && now - *marked_at_ < kMark) return;
+  marked_at_ = now;
+  for (std::uint32_t i = 0; i < num_classes(); ++i) {
+    classes_[i]->marks.mark(classes_[i]->tier.clock());
+  }
+}
+
+std::chrono::seconds SlabTier::coldest_age() const {
+  std::uint32_t most = 0;
+  for (std::uint32_t i = 0; i < num_classes(); ++i) {
+    const SlabClass& one = *classes_[i];
+    // What is free is of no use to this instance at all.
+    if (one.tier.snapshot().num_free >= one.slots_per_chunk) {
+      return TurnoverClock::kMostAge * kMark;
+    }
+    const std::uint32_t age = one.tier.coldest_age().value_or(0);
+    most = std::max(most, one.marks.marks_since(one.tier.clock(), age));
+  }
+  return most * kMark;
+}
+
+void SlabTier::tend(std::chrono::steady_clock::time_point now) {
+  MutexLock lock(mutex_);
+  for (std::uint32_t i = 0; i < num_classes(); ++i) classes_[i]->tier.settle_set_aside();
+  mark_time(now);
+  directory_->tell(std::exchange(num_wanted_, 0), coldest_age());
+  num_unowned_ = directory_->num_unowned();
+  if (holds_still_) return;
+  std::uint32_t num_to_give = directory_->num_chunks_to_give();
+  num_to_give -= std::min(num_to_give, num_unowned_);
+  for (; num_to_give > 0; --num_to_give) {
+    const std::optional<std::uint32_t> chunk = take_coldest(kNobody, 0);
+    if (!chunk) return;
+    directory_->give_up(*chunk);
+    ++num_unowned_;
+  }
+}
+
+}  // namespace kvferry::cpu_tier

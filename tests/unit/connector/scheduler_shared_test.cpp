@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// The scheduler of an engine that shares its tier with another one.
+#include "scheduler_fixture.hpp"
+#include "shared_instance.hpp"
+
+namespace kvferry::connector {
+namespace {
+
+using Ids = std::vector<std::string>;
+using Other = cpu_tier::Instance;
+
+class SchedulerSharedTest : public SchedulerTest {
+ protected:
+  SchedulerSharedTest()
+      : rig_(Other::kShape), directory_(rig_.join("mine")), other_(rig_, "other") {
+    shared_tier_ = directory_.get();
+    classes_ = {{Other::kChunkSlots, {100, 200}}};
+    restart(Other::kNumChunks);
+    register_ranks({.num_slots = Other::kNumChunks});
+  }
+  ~SchedulerSharedTest() override { engine_.reset(); }
+
+  /// The other engine has these keys; where.
+  std::vector<std::uint32_t> store_elsewhere(const std::vector<std::uint64_t>& numbers) {
+    std::vector<cpu_tier::BlockKey> keys;
+    for (const std::uint64_t number : numbers) keys.push_back(key_of(number));
+    auto slots = std::move(other_.slabs().reserve(Other::kOnly, keys)).value().hand_over();
+    std::vector<std::uint32_t> taken = cpu_tier::ids(slots.slots());
+    other_.tier().commit(std::move(slots));
+    return taken;
+  }
+  /// A request of 17 tokens and keys 1 to 4 is told of all of them, and gets blocks 40 to 43.
+  StepPlan load_all(std::string_view id) {
+    arrive(id, {1, 2, 3, 4});
+    EXPECT_EQ(engine_->lookup(id, 0, 17), 16U);
+    engine_->on_allocated(id, blocks_of({40, 41, 42, 43}), 16);
+    return plan();
+  }
+
+  cpu_tier::SharedTierRig rig_;
+  std::unique_ptr<cpu_tier::TierDirectory> directory_;
+  Other other_;
+};
+
+TEST_F(SchedulerSharedTest, WhatAnotherEngineStoredIsLoadedFromWhereItLies) {
+  const auto slots = store_elsewhere({1, 2, 3, 4});
+  const StepPlan step = load_all("r");
+  ASSERT_EQ(step.loads.size(), 1U);
+  std::vector<std::uint32_t> planned;
+  for (const BlockSlot& pair : step.loads[0].parts[0].blocks) planned.push_back(pair.slot.value());
+  EXPECT_EQ(planned, slots);
+  EXPECT_EQ(view().tier.num_leased_guests, 4U);
+  EXPECT_EQ(fold_ends(step), Ids{"r"});
+  EXPECT_EQ(view().tier.num_leased_guests, 0U);
+  EXPECT_EQ(view().hit_tokens, 16U);
+}
+
+TEST_F(SchedulerSharedTest, APrefixOfOwnAndForeignBlocksIsOne) {
+  fill({1, 2}, 0);
+  store_elsewhere({3, 4});
+  const StepPlan step = load_all("r");
+  ASSERT_EQ(step.loads.size(), 1U);
+  EXPECT_EQ(step.loads[0].parts[0].blocks.size(), 4U);
+  EXPECT_EQ(view().tier.num_leased, 2U);
+  EXPECT_EQ(view().tier.num_leased_guests, 2U);
+  EXPECT_EQ(fold_ends(step), Ids{"r"});
+}
+
+TEST_F(SchedulerSharedTest, WhatAnotherEngineHasIsNotStored) {
+  store_elsewhere({1, 2});
+  arrive("r", {1, 2, 3});
+  schedule("r", {10, 11, 12}, 0, 12);
+  EXPECT_EQ(planned_blocks(plan()), std::vector<std::uint32_t>{12});
+}
+
+TEST_F(SchedulerSharedTest, WhileALoadIsUnderWayItsOwnerKeepsTheBlocks) {
+  store_elsewhere({1, 2, 3, 4});
+  const StepPlan step = load_all("r");
+  other_.tier().forget_all();
+  EXPECT_EQ(other_.snapshot().num_set_aside, 4U);
+  EXPECT_EQ(fold_ends(step), Ids{"r"}) << "what was leased before is right";
+}
+
+TEST_F(SchedulerSharedTest, AForeignLoadThatFailsIsNotTriedAgain) {
+  store_elsewhere({1, 2, 3, 4});
+  const StepPlan step = load_all("r");
+  EXPECT_EQ(fold_ends(step, EndedAs::kFailed), Ids{});
+  EXPECT_EQ(num_hit({1, 2, 3, 4}), 0U);
+  EXPECT_EQ(view().tier.num_leased_guests, 0U);
+  EXPECT_EQ(fold_ends(plan()), Ids{"r"});
+}
+
+TEST_F(SchedulerSharedTest, AfterAResetNothingOfAnotherEngineIsFound) {
+  store_elsewhere({1, 2, 3, 4});
+  ASSERT_EQ(num_hit({1, 2, 3, 4}), 4U);
+  engine_->reset_cache();
+  EXPECT_EQ(num_hit({1, 2, 3, 4}), 0U) << "its weights may be others by now";
+  fill({1, 2}, 0);
+  EXPECT_EQ(num_hit({1, 2, 3, 4}), 2U) << "its own";
+}
+
+TEST_F(SchedulerSharedTest, AResetDuringAForeignLoadFailsItOnce) {
+  store_elsewhere({1, 2, 3, 4});
+  const StepPlan step = load_all("r");
+  engine_->reset_cache();
+  EXPECT_EQ(fold_ends(step), Ids{});
+  EXPECT_EQ(view().tier.num_guests, 0U);
+  EXPECT_EQ(fold_ends(plan()), Ids{"r"});
+}
+
+TEST_F(SchedulerSharedTest, ATierThatIsFullOfWhatOthersReadSkipsTheStore) {
+  fill({1, 2, 3, 4, 5, 6, 7, 8}, 0);
+  store_elsewhere({11, 12, 13, 14, 15, 16, 17, 18});
+  cpu_tier::CpuTier& other = other_.tier();
+  std::vector<cpu_tier::BlockKey> keys;
+  for (std::uint64_t number = 1; number <= 8; ++number) keys.push_back(key_of(number));
+  cpu_tier::Lease lease = std::move(other.lease(keys)).value();
+  arrive("r", {21, 22});
+  schedule("r", {10, 11}, 0, 8);
+  EXPECT_TRUE(plan().stores.empty());
+  EXPECT_GT(view().skipped_exhausted, 0U);
+  other.release(std::move(lease));
+}
+
+TEST_F(SchedulerSharedTest, WhatTheLostEngineHadIsServedOn) {
+  store_elsewhere({1, 2, 3, 4});
+  other_.~Instance();
+  new (&other_) Other(rig_, "next");
+  EXPECT_EQ(fold_ends(load_all("r")), Ids{"r"});
+}
+
+}  // namespace
+}  // namespace kvferry::connector

@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tiers of several engine instances over one shared memory, each with its own metadata.
+#include "kvferry/cpu_tier/slab_tier.hpp"
+
+#include "shared_instance.hpp"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <csignal>
+#include <memory>
+#include <sys/wait.h>
+#include <thread>
+#include <unistd.h>
+#include <utility>
+#include <vector>
+
+namespace kvferry::cpu_tier {
+namespace {
+
+class SharedSlabTest : public ::testing::Test {
+ protected:
+  [[nodiscard]] SharedState state(std::uint32_t slot) const {
+    return rig_.word({slot / Instance::kChunkSlots, slot % Instance::kChunkSlots}).state();
+  }
+
+  SharedTierRig rig_{Instance::kShape};
+};
+
+TEST_F(SharedSlabTest, WhatOneStoresAnotherFindsAndLeases) {
+  Instance a(rig_, "a");
+  Instance b(rig_, "b");
+  const auto stored = a.store(0, 3);
+  EXPECT_EQ(b.held(0, 4), 3U);
+  EXPECT_EQ(b.snapshot().num_guests, 3U);
+  EXPECT_EQ(b.snapshot().num_slots, 0U) << "none of its own";
+  Lease lease = b.lease(0, 3);
+  EXPECT_EQ(ids(lease.slots()), stored);
+  EXPECT_EQ(b.snapshot().num_leased_guests, 3U);
+  b.tier().release(std::move(lease));
+  EXPECT_EQ(b.snapshot().num_leased_guests, 0U);
+}
+
+TEST_F(SharedSlabTest, ASlotIsFillingFromTheHandOverToTheCommit) {
+  Instance a(rig_, "a");
+  auto reserved = std::move(a.slabs().reserve(Instance::kOnly, keys(0, 1))).value();
+  const std::uint32_t slot = reserved.slots()[0].value();
+  EXPECT_EQ(state(slot), SharedState::kFree);
+  WritableSlots slots = std::move(reserved).hand_over();
+  EXPECT_EQ(state(slot), SharedState::kFilling);
+  AbortedSlots aborted = a.tier().abort(std::move(slots));
+  EXPECT_EQ(state(slot), SharedState::kFilling) << "a device may still write it";
+  a.tier().release(std::move(aborted));
+  EXPECT_EQ(state(slot), SharedState::kFree);
+}
+
+TEST_F(SharedSlabTest, WhatIsFoundStaysUntilNobodyAsksForIt) {
+  Instance a(rig_, "a");
+  Instance b(rig_, "b");
+  a.store(0, 16);
+  ASSERT_EQ(b.held(0, 16), 16U);
+  auto refused = a.slabs().reserve(Instance::kOnly, keys(100, 1));
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.otherwise().num_available, 0U);
+  b.tier().drop_idle_guests();
+  ASSERT_EQ(b.held(0, 8), 8U);
+  b.tier().drop_idle_guests();
+  EXPECT_EQ(b.snapshot().num_guests, 8U);
+  a.store(100, 8);
+  EXPECT_EQ(a.held(0, 16), 8U) << "the rest of them was evicted";
+}
+
+TEST_F(SharedSlabTest, ALeasedGuestStaysAndAnAnswerEndsWithItsGuests) {
+  Instance a(rig_, "a");
+  Instance b(rig_, "b");
+  a.store(0, 4);
+  const PrefixHit hit = b.tier().lookup_prefix(keys(0, 4));
+  ASSERT_EQ(hit.size(), 4U);
+  Lease lease = std::move(b.tier().lease(hit, 2)).value();
+  b.drop_guests();
+  EXPECT_EQ(b.snapshot().num_guests, 2U);
+  EXPECT_FALSE(b.tier().lease(hit, 4).ok()) << "two of them are not held any more";
+  b.tier().release(std::move(lease));
+}
+
+TEST_F(SharedSlabTest, WhatOthersUseIsEvictedLater) {
+  Instance a(rig_, "a");
+  Instance b(rig_, "b");
+  a.store(0, 8);
+  a.store(8, 8);
+  b.tier().release(b.lease(0, 4));
+  b.drop_guests();
+  a.store(100, 8);
+  EXPECT_EQ(a.held(0, 8), 4U);
+  EXPECT_EQ(a.held(8, 8), 4U) << "evicted instead of what the other used";
+}
+
+TEST_F(SharedSlabTest, WhatAnotherHasIsNotStoredAgain) {
+  Instance a(rig_, "a");
+  Instance b(rig_, "b");
+  a.store(0, 2);
+  std::vector<OfferAnswer> answers(3);
+  b.slabs().offer(Instance::kOnly, keys(0, 3), answers);
+  EXPECT_EQ(answers, (std::vector{OfferAnswer::kHeld, OfferAnswer::kHeld, OfferAnswer::kStore}));
+}
+
+TEST_F(SharedSlabTest, WhatIsForgottenWhileAnotherReadsItStaysAside) {
+  Instance a(rig_, "a");
+  Instance b(rig_, "b");
+  const auto slots = a.store(0, 1);
+  Lease lease = b.lease(0, 1);
+  a.tier().forget_all();
+  EXPECT_EQ(state(slots[0]), SharedState::kDying);
+  EXPECT_EQ(a.snapshot().num_set_aside, 1U);
+  a.tend();
+  EXPECT_EQ(a.snapshot().num_set_aside, 1U);
+  b.tier().release(std::move(lease));
+  b.drop_guests();
+  a.tend();
+  EXPECT_EQ(a.snapshot().num_set_aside, 0U);
+  EXPECT_EQ(state(slots[0]), SharedState::kFree);
+}
+
+TEST_F(SharedSlabTest, WhatIsForgottenUnderALeaseOfItsOwnerStaysAsideBehindIt) {
+  Instance a(rig_, "a");
+  Instance b(rig_, "b");
+  const auto slots = a.store(0, 1);
+  Lease own = a.lease(0, 1);
+  Lease foreign = b.lease(0, 1);
+  a.tier().forget(own);
+  EXPECT_EQ(state(slots[0]), SharedState::kDying);
+  EXPECT_EQ(a.snapshot().num_dying, 1U);
+  a.tier().release(std::move(own));
+  EXPECT_EQ(a.snapshot().num_set_aside, 1U);
+  b.tier().release(std::move(foreign));
+  b.drop_guests();
+  a.tend();
+  EXPECT_EQ(a.snapshot().num_free, 4U);
+}
+
+TEST_F(SharedSlabTest, AGuestThatIsDoubtedIsFoundNoMore) {
+  Instance a(rig_, "a");
+  Instance b(rig_, "b");
+  a.store(0, 1);
+  Lease lease = b.lease(0, 1);
+  const std::uint64_t epoch = b.tier().eviction_epoch();
+  b.tier().forget(lease);
+  EXPECT_GT(b.tier().eviction_epoch(), epoch);
+  EXPECT_EQ(b.held(0, 1), 0U);
+  b.tier().release(std::move(lease));
+  EXPECT_EQ(b.snapshot().num_guests, 0U);
+  EXPECT_EQ(b.held(0, 1), 0U);
+  EXPECT_EQ(a.held(0, 1), 1U) << "its owner may serve it: maybe the way was bad, not the slot";
+}
+
+TEST_F(SharedSlabTest, AfterAResetNeitherFindsTheOther) {
+  Instance a(rig_, "a");
+  Instance b(rig_, "b");
+  a.store(0, 1);
+  b.store(10, 1);
+  ASSERT_EQ(a.held(10, 1), 1U);
+  a.tier().forget_all();
+  a.directory().leave_name_space();
+  EXPECT_EQ(a.held(10, 1), 0U);
+  a.store(20, 1);
+  EXPECT_EQ(a.held(20, 1), 1U);
+  EXPECT_EQ(b.held(20, 1), 0U);
+  EXPECT_EQ(b.held(0, 1), 0U);
+}
+
+TEST_F(SharedSlabTest, WhatAnInstanceLeftIsServedAndAdopted) {
+  {
+    Instance a(rig_, "a");
+    a.store(0, 16);
+  }
+  Instance b(rig_, "b");
+  EXPECT_EQ(b.held(0, 16), 16U) << "nobody's";
+  EXPECT_EQ(b.num_chunks(), 0U);
+  b.drop_guests();
+  b.store(100, 1);
+  EXPECT_GT(b.num_chunks(), 0U);
+  const TierSnapshot now = b.snapshot();
+  EXPECT_EQ(now.num_evictable, now.num_slots) << "what it took over stays until there is no room";
+  EXPECT_EQ(b.num_readable(0, 16), 15U);
+  EXPECT_EQ(b.held(100, 1), 1U);
+}
+
+TEST_F(SharedSlabTest, AChunkIsNotAdoptedWhileItsGuestsAreLeased) {
+  {
+    Instance a(rig_, "a");
+    a.store(0, 16);
+  }
+  Instance b(rig_, "b");
+  Lease lease = b.lease(0, 16);
+  EXPECT_FALSE(b.slabs().reserve(Instance::kOnly, keys(100, 1)).ok());
+  EXPECT_EQ(b.num_chunks(), 0U);
+  b.tier().release(std::move(lease));
+  EXPECT_EQ(b.store(100, 1).size(), 1U);
+}
+
+TEST_F(SharedSlabTest, ChunksOfAnotherNameSpaceAreClearedUnlessTheyAreRead) {
+  {
+    Instance a(rig_, "a", 1);
+    a.store(0, 16);
+  }
+  Instance reader(rig_, "reader", 1);
+  Lease lease = reader.lease(0, 1);
+  Instance b(rig_, "b", 2);
+  EXPECT_EQ(b.held(0, 1), 0U);
+  EXPECT_EQ(b.store(100, 12).size(), 12U);
+  EXPECT_FALSE(b.slabs().reserve(Instance::kOnly, keys(200, 16)).ok());
+  EXPECT_EQ(reader.held(0, 1), 1U);
+  reader.tier().release(std::move(lease));
+}
+
+TEST_F(SharedSlabTest, ADuplicateInAChunkThatIsAdoptedIsForgotten) {
+  auto a = std::make_unique<Instance>(rig_, "a");
+  Instance b(rig_, "b");
+  WritableSlots twice = b.take(0, 1);
+  a->store(0, 12);
+  b.tier().commit(std::move(twice));
+  a.reset();
+  b.store(100, 15);
+  EXPECT_EQ(b.num_chunks(), 4U);
+  EXPECT_EQ(b.snapshot().num_slots, 16U);
+}
+
+TEST_F(SharedSlabTest, WhatADeadInstanceWasFillingIsSetAsideForItsGrace) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    Instance a(rig_, "a");
+    a.store(0, 14);
+    const WritableSlots filling = a.take(14, 2);
+    ::kill(::getpid(), SIGKILL);
+  }
+  ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+  Instance b(rig_, {.name = "b", .name_space = 1, .grace = std::chrono::milliseconds(50)});
+  EXPECT_FALSE(b.slabs().reserve(Instance::kOnly, keys(100, 15)).ok());
+  EXPECT_EQ(b.snapshot().num_set_aside, 2U);
+  for (int i = 0; i < 1000 && b.snapshot().num_set_aside > 0; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    b.tend();
+  }
+  EXPECT_EQ(b.store(100, 16).size(), 16U);
+}
+
+TEST_F(SharedSlabTest, WhoHasAllGivesUpWhatAnotherWants) {
+  Instance a(rig_, "a");
+  Instance b(rig_, "b");
+  a.store(0, 16);
+  EXPECT_FALSE(b.slabs().reserve(Instance::kOnly, keys(100, 4)).ok());
+  a.tend();
+  EXPECT_EQ(a.num_chunks(), 4U) << "nobody has said that he wants one";
+  b.tend();
+  a.slabs().hold_still();
+  a.tend();
+  EXPECT_EQ(a.num_chunks(), 4U) << "what a lookup has found may be evicted by its own step alone";
+  a.slabs().end_step();
+  EXPECT_FALSE(b.slabs().reserve(Instance::kOnly, keys(100, 4)).ok());
+  b.tend();
+  a.tend();
+  EXPECT_EQ(a.num_chunks(), 3U);
+  a.tend();
+  EXPECT_EQ(a.num_chunks(), 3U) << "there is one that the other can take";
+  EXPECT_EQ(b.store(100, 4).size(), 4U);
+  EXPECT_EQ(a.held(0, 16), 12U) << "the tail of the prefix went";
+}
+
+TEST_F(SharedSlabTest, NobodyGivesUpWhatOthersRead) {
+  Instance a(rig_, "a");
+  Instance b(rig_, "b");
+  a.store(0, 16);
+  Lease lease = b.lease(0, 16);
+  EXPECT_FALSE(b.slabs().reserve(Instance::kOnly, keys(100, 4)).ok());
+  b.tend();
+  a.tend();
+  EXPECT_EQ(a.num_chunks(), 4U);
+  EXPECT_EQ(a.held(0, 16), 16U);
+  b.tier().release(std::move(lease));
+}
+
+TEST_F(SharedSlabTest, EventsAreOfTheBlocksThatAnInstanceHasItself) {
+  TierOptions options = Instance::kPlainLru;
+  options.key_events = true;
+  auto a = std::make_unique<Instance>(rig_, TierDirectory::Identity{.name = "a", .name_space = 1},
+                                      options);
+  Instance b(rig_, TierDirectory::Identity{.name = "b", .name_space = 1}, options);
+  a->store(0, 16);
+  ASSERT_EQ(b.held(0, 16), 16U);
+  EXPECT_TRUE(b.tier().take_key_events().empty()) << "a guest is another one's";
+  b.drop_guests();
+  a.reset();
+  b.store(100, 1);
+  std::size_t num_gained = 0;
+  std::size_t num_lost = 0;
+  for (const KeyEvent& event : b.tier().take_key_events())
+    ++(event.readable ? num_gained : num_lost);
+  EXPECT_EQ(num_gained - num_lost, b.snapshot().num_evictable);
+  EXPECT_EQ(num_lost, 1U);
+}
+
+}  // namespace
+}  // namespace kvferry::cpu_tier
