@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Instances of one shared tier at work at the same time: what anybody reads is what was stored
 // under its key, and in the end no slot is missing.
-#include "kvferry/cpu_tier/tier_keeper.hpp"
-
-#include "shared_instance.hpp"
+#include "shared_worker.hpp"
 
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <random>
 #include <thread>
 
 namespace kvferry::cpu_tier {
@@ -16,83 +13,6 @@ namespace {
 
 constexpr int kNumInstances = 3;
 constexpr int kNumSteps = 4000;
-constexpr std::uint64_t kNumKeys = 64;
-
-class Worker {
- public:
-  Worker(const SharedTierRig& rig, int number)
-      : rig_(rig),
-        instance_(rig, {.name = "engine-" + std::to_string(number),
-                        .name_space = 1,
-                        .grace = std::chrono::milliseconds(1)}),
-        keeper_(instance_.slabs(), instance_.directory()),
-        random_(static_cast<unsigned>(number)) {}
-
-  void work() {
-    for (int step = 0; step < kNumSteps; ++step) {
-      const std::uint64_t what = draw(100);
-      if (what < 40) {
-        store();
-      } else if (what < 80) {
-        load();
-      } else if (what < 90) {
-        instance_.slabs().end_step();
-        instance_.tier().drop_idle_guests();
-      } else if (what < 98) {
-        instance_.tend();
-      } else {
-        instance_.tier().forget_all();
-      }
-    }
-  }
-  [[nodiscard]] std::uint64_t num_read() const { return num_read_; }
-  [[nodiscard]] std::uint64_t num_foreign() { return instance_.snapshot().num_guests_total; }
-  [[nodiscard]] bool all_right() const { return all_right_; }
-
- private:
-  std::uint64_t draw(std::uint64_t below) { return random_() % below; }
-  [[nodiscard]] SharedTierRig::Slot& bytes_of(SlotId slot) const {
-    return rig_.slot({slot.value() / Instance::kChunkSlots, slot.value() % Instance::kChunkSlots});
-  }
-
-  void store() {
-    const std::uint64_t first = draw(kNumKeys);
-    auto reserved = instance_.slabs().reserve(Instance::kOnly, keys(first, 1 + draw(4)));
-    if (!reserved.ok()) return;
-    WritableSlots slots = std::move(reserved).value().hand_over();
-    for (std::size_t i = 0; i < slots.size(); ++i) {
-      SharedTierRig::write(bytes_of(slots.slots()[i]), first + i);
-    }
-    if (draw(8) > 0) {
-      instance_.tier().commit(std::move(slots));
-    } else {
-      instance_.tier().release(instance_.tier().abort(std::move(slots)));
-    }
-  }
-  void load() {
-    const std::uint64_t first = draw(kNumKeys);
-    instance_.slabs().hold_still();
-    const PrefixHit hit = instance_.tier().lookup_prefix(keys(first, 1 + draw(6)));
-    auto leased = instance_.tier().lease(hit, hit.size());
-    all_right_ = all_right_ && leased.ok();
-    if (!leased.ok()) return;
-    Lease lease = std::move(leased).value();
-    for (std::size_t i = 0; i < lease.size(); ++i) {
-      all_right_ = all_right_ && SharedTierRig::is_right(bytes_of(lease.slots()[i]), first + i);
-      ++num_read_;
-    }
-    if (draw(20) == 0) instance_.tier().forget(lease);
-    instance_.tier().release(std::move(lease));
-  }
-
-  const SharedTierRig& rig_;
-  Instance instance_;
-  TierKeeper keeper_;
-  std::minstd_rand random_;
-  std::uint64_t num_read_ = 0;
-  bool all_right_ = true;
-};
-
 TEST(SharedSlabThreads, EverybodyReadsWhatWasStoredAndNoSlotIsLost) {
   const SharedTierRig rig(Instance::kShape);
   std::atomic<std::uint64_t> num_read{0};
@@ -101,8 +21,8 @@ TEST(SharedSlabThreads, EverybodyReadsWhatWasStoredAndNoSlotIsLost) {
     std::vector<std::jthread> threads;
     for (int number = 0; number < kNumInstances; ++number) {
       threads.emplace_back([&, number] {
-        Worker worker(rig, number);
-        worker.work();
+        SharedWorker worker(rig, number);
+        for (int step = 0; step < kNumSteps; ++step) worker.step();
         EXPECT_TRUE(worker.all_right());
         num_read += worker.num_read();
         num_foreign += worker.num_foreign();
@@ -111,13 +31,7 @@ TEST(SharedSlabThreads, EverybodyReadsWhatWasStoredAndNoSlotIsLost) {
   }
   EXPECT_GT(num_read, 0U);
   EXPECT_GT(num_foreign, 0U) << "nobody read what another had stored";
-  Instance last(rig, {.name = "last", .name_space = 1, .grace = std::chrono::nanoseconds(0)});
-  for (int i = 0; i < 2; ++i) {
-    // What was aside when it was adopted is free now.
-    static_cast<void>(last.slabs().reserve(Instance::kOnly, keys(1000, 16)));
-    last.tend();
-  }
-  EXPECT_EQ(last.store(1000, 16).size(), 16U);
+  expect_no_slot_is_lost(rig);
 }
 
 }  // namespace
