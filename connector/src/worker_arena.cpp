@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // WorkerEngine: its host memory.
 #include "kvferry/base/error.hpp"
+#include "kvferry/cpu_tier/joined_tier.hpp"
 
 #include "worker_impl.hpp"
 
@@ -19,13 +20,32 @@ cpu_tier::MemoryPlacement placement_of(const gpu::Device& device, const ArenaWis
   }
 }
 
+/// Nothing if the arena is not to be in a shared tier.
+std::shared_ptr<const cpu_tier::JoinedRank> join_tier(std::uint64_t chunk_bytes,
+                                                      const WorkerOptions& options) {
+  if (!options.arena.shared) return nullptr;
+  const SharedTierWish& wish = *options.arena.shared;
+  auto rank =
+      std::make_shared<const cpu_tier::JoinedRank>(wish.tier, wish.instance, options.rank.value());
+  const cpu_tier::TierShape& shape = rank->tier().shape();
+  if (chunk_bytes > shape.chunk_bytes) {
+    throw ConfigError("rank " + std::to_string(options.rank.value()) + " needs chunks of " +
+                      std::to_string(chunk_bytes) + " bytes for its blocks and the shared tier " +
+                      wish.tier.path.string() + " has chunks of " +
+                      std::to_string(shape.chunk_bytes) +
+                      "; make cpu_bytes_to_use larger for all engines that share it");
+  }
+  return rank;
+}
+
 }  // namespace
 
 std::unique_ptr<cpu_tier::Arena> make_arena(gpu::Device& device, std::uint64_t chunk_bytes,
                                             const WorkerOptions& options) {
   const ArenaWishes& wishes = options.arena;
+  const auto shared = join_tier(chunk_bytes, options);
   auto arena = std::make_unique<cpu_tier::Arena>(
-      device, chunk_bytes, options.num_chunks,
+      device, shared ? shared->tier().shape().chunk_bytes : chunk_bytes, options.num_chunks,
       cpu_tier::ArenaOptions{.max_piece_bytes = wishes.piece_bytes,
                              .start = cpu_tier::ArenaStart::kEmpty,
                              .pages = wishes.pages,
@@ -34,6 +54,7 @@ std::unique_ptr<cpu_tier::Arena> make_arena(gpu::Device& device, std::uint64_t c
                              .shortage = wishes.allow_smaller ? cpu_tier::Shortage::kTakeLess
                                                               : cpu_tier::Shortage::kRefuse,
                              .replicas = wishes.replicas,
+                             .shared = shared,
                              .machine = wishes.machine});
   arena->grow(1);
   return arena;
@@ -79,6 +100,7 @@ std::string WorkerEngine::Impl::arena_text() const {
             (arena_->num_sharing() == 2 ? " other rank of " : " other ranks of ") +
             "this node, for all hold the same KV cache";
   }
+  if (options_.arena.shared) text += "; in " + options_.arena.shared->tier.path.string();
   if (growth_ && !growth_->failure().empty()) text += "; no more: " + growth_->failure();
   return text;
 }

@@ -3,6 +3,7 @@
 
 #include "kvferry/base/error.hpp"
 #include "kvferry/base/test_hooks.hpp"
+#include "kvferry/cpu_tier/joined_tier.hpp"
 #include "kvferry/cpu_tier/memlock_limit.hpp"
 #include "kvferry/cpu_tier/pool_budget.hpp"
 
@@ -35,15 +36,6 @@ std::uint64_t checked_bytes(std::uint64_t slot_bytes, std::uint32_t num_slots) {
   return slot_bytes * num_slots;
 }
 
-/// Checks the budget again before a part of the mapping is touched.
-void check_part(std::uint64_t bytes, PageKind pages, const MachineRoot& machine) {
-  if (pages == PageKind::kPool) {
-    check_pool_budget(bytes, PoolStep::kPopulate, machine);
-  } else {
-    check_memory_budget(bytes, machine);
-  }
-}
-
 /// Slots in each piece of an arena of `num_slots`. The last slots of a small one are one short
 /// piece, so that a larger figure would mean the same. A shared one has a piece for each member at
 /// least, if pages allow.
@@ -73,6 +65,7 @@ std::uint64_t slots_per_piece(std::uint64_t slot_bytes, std::uint64_t page_bytes
 Arena::Grant Arena::ask(std::uint64_t slot_bytes, std::uint32_t num_slots,
                         const ArenaOptions& options) {
   const std::uint64_t bytes = checked_bytes(slot_bytes, num_slots);
+  if (options.shared) return ask_of_tier(slot_bytes, num_slots, options);
   const ReplicaGroup& replicas = options.replicas;
   if (replicas.size == 0 || replicas.index >= replicas.size) {
     throw ConfigError("member " + std::to_string(replicas.index) + " of a replica group of " +
@@ -128,8 +121,7 @@ Arena::Arena(gpu::Device& device, std::uint64_t slot_bytes, Grant grant,
       warnings_(std::move(grant.warnings)),
       claim_(std::move(grant.claim)),
       replicas_(std::move(grant.replicas)),
-      mapping_(replicas_ ? HostMapping(replicas_->file())
-                         : HostMapping(slot_bytes * grant.num_slots, grant.pages)),
+      mapping_(map(grant.pages)),
       populator_(options.placement, options.num_threads) {
   // The host back end locks nothing.
   if (device.kind() != gpu::BackendKind::kHost) {
@@ -139,7 +131,7 @@ Arena::Arena(gpu::Device& device, std::uint64_t slot_bytes, Grant grant,
                                  slots_per_piece_);
   // With a thread bound there, first touch brings most of it to the node even if this is refused.
   const MemoryPlacement& placement = options_.placement;
-  if (placement.node && !replicas_) {
+  if (placement.node && !replicas_ && !options_.shared) {
     static_cast<void>(placement.topology->prefer(mapping_.bytes(), *placement.node));
   }
   // Not before it is mapped, which takes the pool's pages.
@@ -152,6 +144,28 @@ Arena::Arena(gpu::Device& device, std::uint64_t slot_bytes, Grant grant,
 
 Arena::~Arena() = default;
 
+HostMapping Arena::map(PageKind pages) const {
+  if (replicas_) return HostMapping(replicas_->file());
+  const std::uint64_t bytes = slot_bytes_ * num_slots_;
+  if (const JoinedRank* const rank = options_.shared.get()) {
+    return HostMapping(rank->tier().file(), rank->arena_offset(), bytes);
+  }
+  return HostMapping(bytes, pages);
+}
+
+std::uint64_t Arena::bytes_to_come(std::uint32_t end) const {
+  const std::uint64_t bytes = (num_slots_ - end) * slot_bytes_;
+  return options_.shared ? std::min(bytes, options_.shared->tier().missing_arena_bytes()) : bytes;
+}
+
+void Arena::check_part(std::uint64_t bytes) const {
+  if (mapping_.pages() == PageKind::kPool) {
+    check_pool_budget(bytes, PoolStep::kPopulate, options_.machine);
+  } else {
+    check_memory_budget(bytes, options_.machine);
+  }
+}
+
 std::uint32_t Arena::grow(std::uint64_t most_bytes, const std::stop_token& stop) {
   const std::uint32_t first = num_ready();
   if (first == num_slots_) return 0;
@@ -159,8 +173,7 @@ std::uint32_t Arena::grow(std::uint64_t most_bytes, const std::stop_token& stop)
   const std::span<std::byte> part = bytes_of(first, end);
   waited_ = {};
   try {
-    if (!replicas_) check_part(part.size(), mapping_.pages(), options_.machine);
-    if (!(replicas_ ? populate_shared(first, end, stop) : populate(part, stop))) {
+    if (!make_resident(first, end, stop)) {
       mapping_.release(part);
       return 0;
     }
@@ -171,7 +184,7 @@ std::uint32_t Arena::grow(std::uint64_t most_bytes, const std::stop_token& stop)
     throw;
   }
   num_ready_.store(end, std::memory_order_release);
-  if (claim_) claim_->set_bytes((num_slots_ - end) * slot_bytes_);
+  if (claim_) claim_->set_bytes(bytes_to_come(end));
   return end - first;
 }
 
@@ -195,6 +208,15 @@ std::span<std::byte> Arena::bytes_of(std::uint32_t first_slot, std::uint32_t end
   // The last piece ends with its page.
   const std::uint64_t end = end_slot == num_slots_ ? mapping_.size_bytes() : end_slot * slot_bytes_;
   return mapping_.bytes().subspan(begin, end - begin);
+}
+
+bool Arena::make_resident(std::uint32_t first_slot, std::uint32_t end_slot,
+                          const std::stop_token& stop) {
+  if (replicas_) return populate_shared(first_slot, end_slot, stop);
+  if (options_.shared) return populate_in_tier(first_slot, end_slot, stop);
+  const std::span<std::byte> part = bytes_of(first_slot, end_slot);
+  check_part(part.size());
+  return populate(part, stop);
 }
 
 bool Arena::populate(std::span<std::byte> part, const std::stop_token& stop) {
@@ -233,7 +255,7 @@ bool Arena::populate_own_piece(std::uint32_t piece, const std::stop_token& stop)
   const std::uint32_t first_slot = piece * slots_per_piece_;
   const std::span<std::byte> part =
       bytes_of(first_slot, std::min(first_slot + slots_per_piece_, num_slots_));
-  check_part(part.size(), mapping_.pages(), options_.machine);
+  check_part(part.size());
   // The file keeps the preference, so that it is for this member's pieces only.
   const MemoryPlacement& placement = options_.placement;
   if (placement.node) static_cast<void>(placement.topology->prefer(part, *placement.node));

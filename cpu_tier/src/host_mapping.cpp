@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvferry/cpu_tier/host_mapping.hpp"
 
+#include "kvferry/base/check.hpp"
 #include "kvferry/base/error.hpp"
 #include "kvferry/base/rounded_up.hpp"
 #include "kvferry/base/test_hooks.hpp"
@@ -13,6 +14,7 @@
 #include <sys/mman.h>
 #include <system_error>
 #include <unistd.h>
+#include <vector>
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23  // Linux 5.14, asm-generic/mman-common.h.
@@ -62,8 +64,15 @@ HostMapping::HostMapping(std::uint64_t bytes, PageKind pages) : pages_(pages) {
   }
 }
 
-HostMapping::HostMapping(const SharedFile& file) : pages_(file.pages()), of_file_(true) {
-  const std::uint64_t size = file.size_bytes();
+HostMapping::HostMapping(const SharedFile& file) : HostMapping(file, 0, file.size_bytes()) {}
+
+HostMapping::HostMapping(const SharedFile& file, std::uint64_t offset, std::uint64_t bytes)
+    : pages_(file.pages()), of_file_(true) {
+  KVFERRY_CHECK(offset % file.page_bytes() == 0 && bytes % file.page_bytes() == 0 && bytes > 0 &&
+                    offset <= file.size_bytes() && bytes <= file.size_bytes() - offset,
+                "bytes from " + std::to_string(offset) +
+                    " on are no part of whole pages: " + std::to_string(bytes));
+  const std::uint64_t size = bytes;
   const std::uint64_t unit = std::max(huge_page_bytes(), file.page_bytes());
   // First only addresses, of which the file takes those from where a huge page would begin.
   void* const mapped =
@@ -73,7 +82,7 @@ HostMapping::HostMapping(const SharedFile& file) : pages_(file.pages()), of_file
   const auto begin = reinterpret_cast<std::uintptr_t>(mapped);
   bytes_ = mapped_.subspan(rounded_up(begin, unit) - begin, size);
   if (::mmap(bytes_.data(), size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file.descriptor(),
-             0) == MAP_FAILED) {
+             static_cast<off_t>(offset)) == MAP_FAILED) {
     const int error = errno;
     ::munmap(mapped_.data(), mapped_.size());
     throw failed("mapping", size, error);
@@ -113,6 +122,14 @@ void HostMapping::populate(std::span<std::byte> part) const {
       bytes[offset] = std::byte{0};
     }
   }
+}
+
+std::uint64_t HostMapping::missing_bytes(std::span<std::byte> part) const {
+  std::vector<unsigned char> resident((part.size() + page_bytes() - 1) / page_bytes());
+  if (::mincore(part.data(), part.size(), resident.data()) != 0) return part.size();
+  const auto missing = std::count_if(resident.begin(), resident.end(),
+                                     [](unsigned char page) { return (page & 1U) == 0; });
+  return static_cast<std::uint64_t>(missing) * page_bytes();
 }
 
 void HostMapping::release(std::span<std::byte> part) const noexcept {

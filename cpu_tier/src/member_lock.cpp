@@ -38,6 +38,10 @@ LockBase lock_base_of(std::string_view instance) {
   return kLowestBase | (bits & (kLowestBase - 1) & ~std::uint64_t{kMaxMembers - 1});
 }
 
+bool has_living_member(int descriptor, LockBase base) {
+  return is_locked(descriptor, base, kMaxMembers);
+}
+
 MemberLock::MemberLock(const fs::path& path, LockBase base, std::uint32_t member)
     : file_(open_anew(path)) {
   KVFERRY_CHECK(base % kMaxMembers == 0 && member < kMaxMembers,

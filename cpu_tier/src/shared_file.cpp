@@ -4,6 +4,7 @@
 #include "kvferry/base/error.hpp"
 #include "kvferry/base/rounded_up.hpp"
 #include "kvferry/base/test_hooks.hpp"
+#include "kvferry/cpu_tier/host_mapping.hpp"
 
 #include "unnamed_file.hpp"
 
@@ -53,23 +54,9 @@ fs::path directory_of(const fs::path& path) {
   return path.has_parent_path() ? path.parent_path() : fs::path(".");
 }
 
-/// What the file system has left for `bytes` more; nothing if its mount has no limit.
-std::optional<MemoryLimit> limit_of_mount(int descriptor, const fs::path& path,
-                                          std::uint64_t bytes) {
-  struct statvfs status {};
-  if (::fstatvfs(descriptor, &status) != 0 || status.f_blocks == 0) return std::nullopt;
-  const std::string mount = mount_of(directory_of(path)).string();
-  const std::uint64_t used = (status.f_blocks - status.f_bavail) * std::uint64_t{status.f_frsize};
-  return MemoryLimit{
-      "the file system at " + mount, std::uint64_t{status.f_bavail} * status.f_frsize,
-      "mount -o remount,size=" + std::to_string(used + bytes) + " " + mount +
-          " (docker --shm-size, Kubernetes emptyDir with medium Memory and its sizeLimit), or ask "
-          "for less"};
-}
-
 }  // namespace
 
-SharedFile SharedFile::make(const fs::path& path, std::uint64_t bytes, const MachineRoot& machine) {
+SharedFile SharedFile::make_empty(const fs::path& path, std::uint64_t bytes) {
   SharedFile file(path);
   const fs::path directory = directory_of(path);
   file.descriptor_ = OwnDescriptor(open_unnamed(directory));
@@ -89,20 +76,46 @@ SharedFile SharedFile::make(const fs::path& path, std::uint64_t bytes, const Mac
     throw ResourceError(path.string() + " cannot have " + std::to_string(bytes) + " bytes");
   }
   file.size_bytes_ = rounded_up(bytes, file.page_bytes_);
-  const std::unique_ptr<MemoryClaim> claim = file.claim_room(machine);
-  KVFERRY_PAUSE_POINT("shared_file.room_was_checked");
   // A umask may have taken the user's own rights.
   static_cast<void>(::fchmod(file.descriptor(), S_IRUSR | S_IWUSR));
-  file.reserve();
   return file;
 }
 
-SharedFile SharedFile::open(const fs::path& path) {
+SharedFile SharedFile::make(const fs::path& path, std::uint64_t bytes, const MachineRoot& machine) {
+  SharedFile file = make_empty(path, bytes);
+  const std::unique_ptr<MemoryClaim> claim = file.claim_room(file.size_bytes_, machine);
+  KVFERRY_PAUSE_POINT("shared_file.room_was_checked");
+  file.reserve_part(0, file.size_bytes_);
+  return file;
+}
+
+SharedFile SharedFile::make_partly(const fs::path& path, std::uint64_t bytes,
+                                   std::uint64_t reserved_bytes, const MachineRoot& machine) {
+  SharedFile file = make_empty(path, bytes);
+  const std::uint64_t reserved = rounded_up(reserved_bytes, file.page_bytes_);
+  const std::unique_ptr<MemoryClaim> claim = file.claim_room(reserved, machine);
+  if (::ftruncate(file.descriptor(), static_cast<off_t>(file.size_bytes_)) != 0) {
+    throw ResourceError("giving " + path.string() + " " + std::to_string(file.size_bytes_) +
+                        " bytes failed: " + text_of(errno) + "; ask for less");
+  }
+  file.reserve_part(0, reserved);
+  return file;
+}
+
+SharedFile SharedFile::open(const fs::path& path, Reserved expected) {
+  std::optional<SharedFile> file = open_if_there(path, expected);
+  if (file) return std::move(*file);
+  throw ResourceError("shared memory " + path.string() + " cannot be opened: " + text_of(ENOENT));
+}
+
+std::optional<SharedFile> SharedFile::open_if_there(const fs::path& path, Reserved expected) {
   SharedFile file(path);
   file.descriptor_ =
       OwnDescriptor(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (!file.descriptor_) {
-    throw ResourceError("shared memory " + path.string() + " cannot be opened: " + text_of(errno));
+    const int error = errno;
+    if (error == ENOENT) return std::nullopt;
+    throw ResourceError("shared memory " + path.string() + " cannot be opened: " + text_of(error));
   }
   file.look_at_file_system();
   struct stat status {};
@@ -115,13 +128,20 @@ SharedFile SharedFile::open(const fs::path& path) {
                       " and mode 0600: remove it, or name another path");
   }
   file.size_bytes_ = static_cast<std::uint64_t>(status.st_size);
-  if (file.size_bytes_ == 0 ||
-      static_cast<std::uint64_t>(status.st_blocks) * kBlockBytes < file.size_bytes_) {
+  const std::uint64_t least = expected == Reserved::kWhole ? file.size_bytes_ : 1;
+  if (file.size_bytes_ == 0 || file.reserved_bytes() < least) {
     throw ConfigError(path.string() + " has " + std::to_string(file.size_bytes_) +
-                      " bytes, of which " + std::to_string(status.st_blocks * kBlockBytes) +
+                      " bytes, of which " + std::to_string(file.reserved_bytes()) +
                       " are reserved; it was not made by kvferry: remove it, or name another path");
   }
   return file;
+}
+
+std::uint64_t SharedFile::page_bytes_at(const fs::path& path) {
+  struct statfs status {};
+  const bool is_pool =
+      ::statfs(directory_of(path).c_str(), &status) == 0 && status.f_type == HUGETLBFS_MAGIC;
+  return is_pool ? static_cast<std::uint64_t>(status.f_bsize) : HostMapping::page_bytes();
 }
 
 SharedFile SharedFile::make_unnamed(std::uint64_t bytes, PageKind pages) {
@@ -176,6 +196,24 @@ void SharedFile::give_back(std::uint64_t offset, std::uint64_t bytes) const noex
                                 static_cast<off_t>(offset), static_cast<off_t>(bytes)));
 }
 
+std::uint64_t SharedFile::reserved_bytes() const {
+  struct stat status {};
+  if (::fstat(descriptor(), &status) != 0) return 0;
+  return static_cast<std::uint64_t>(status.st_blocks) * kBlockBytes;
+}
+
+std::optional<MemoryLimit> SharedFile::limit_of_mount(std::uint64_t bytes) const {
+  struct statvfs status {};
+  if (::fstatvfs(descriptor(), &status) != 0 || status.f_blocks == 0) return std::nullopt;
+  const std::string mount = mount_of(directory_of(path_)).string();
+  const std::uint64_t used = (status.f_blocks - status.f_bavail) * std::uint64_t{status.f_frsize};
+  return MemoryLimit{
+      "the file system at " + mount, std::uint64_t{status.f_bavail} * status.f_frsize,
+      "mount -o remount,size=" + std::to_string(used + bytes) + " " + mount +
+          " (docker --shm-size, Kubernetes emptyDir with medium Memory and its sizeLimit), or ask "
+          "for less"};
+}
+
 std::uint64_t SharedFile::inode() const {
   struct stat status {};
   return ::fstat(descriptor(), &status) == 0 ? status.st_ino : 0;
@@ -201,39 +239,38 @@ void SharedFile::look_at_file_system() {
   page_bytes_ = static_cast<std::uint64_t>(status.f_bsize);
 }
 
-std::unique_ptr<MemoryClaim> SharedFile::claim_room(const MachineRoot& machine) const {
-  if (const auto limit = limit_of_mount(descriptor(), path_, size_bytes_)) {
-    check_limits(size_bytes_, {*limit});
-  }
+std::unique_ptr<MemoryClaim> SharedFile::claim_room(std::uint64_t bytes,
+                                                    const MachineRoot& machine) const {
+  if (const auto limit = limit_of_mount(bytes)) check_limits(bytes, {*limit});
   // Of a pool of another size /proc/meminfo tells nothing; the file system says what it lacks.
   if (pages_ == PageKind::kPool && page_bytes_ != huge_page_pool(machine.proc).page_bytes) {
     return nullptr;
   }
-  auto claim = std::make_unique<MemoryClaim>(size_bytes_, pages_, ClaimGroup{}, machine);
+  auto claim = std::make_unique<MemoryClaim>(bytes, pages_, ClaimGroup{}, machine);
   claim->check();
   return claim;
 }
 
-void SharedFile::reserve() const {
-  for (std::uint64_t begin = 0; begin < size_bytes_;) {
+void SharedFile::reserve_part(std::uint64_t offset, std::uint64_t bytes) const {
+  for (std::uint64_t done = 0; done < bytes;) {
     // Whole pages, of a gibibyte too.
-    const std::uint64_t step = std::min(std::max(kStepBytes, page_bytes_), size_bytes_ - begin);
+    const std::uint64_t step = std::min(std::max(kStepBytes, page_bytes_), bytes - done);
     int error = KVFERRY_FAULT_POINT("shared_file.reserve") ? ENOSPC : 0;
-    if (error == 0 &&
-        ::fallocate(descriptor(), 0, static_cast<off_t>(begin), static_cast<off_t>(step)) != 0) {
+    if (error == 0 && ::fallocate(descriptor(), 0, static_cast<off_t>(offset + done),
+                                  static_cast<off_t>(step)) != 0) {
       error = errno;
     }
     if (error == EINTR) continue;
     if (error != 0) {
-      const auto limit = limit_of_mount(descriptor(), path_, size_bytes_ - begin);
-      throw ResourceError("reserving " + std::to_string(size_bytes_) + " bytes for " +
-                          path_.string() + " failed behind " + std::to_string(begin) +
-                          " bytes: " + text_of(error) + "; others took memory meanwhile" +
+      const auto limit = limit_of_mount(bytes - done);
+      throw ResourceError("reserving " + std::to_string(bytes) + " bytes for " + path_.string() +
+                          " failed behind " + std::to_string(done) + " bytes: " + text_of(error) +
+                          "; others took memory meanwhile" +
                           (limit ? ", " + limit->name + " leaves " +
                                        std::to_string(limit->room_bytes) + ": " + limit->remedy
                                  : ": ask for less"));
     }
-    begin += step;
+    done += step;
   }
 }
 

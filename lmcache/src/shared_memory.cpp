@@ -2,6 +2,7 @@
 #include "kvferry/base/error.hpp"
 #include "kvferry/base/rounded_up.hpp"
 #include "kvferry/base/test_hooks.hpp"
+#include "kvferry/cpu_tier/file_header.hpp"
 #include "kvferry/cpu_tier/file_lock.hpp"
 #include "kvferry/cpu_tier/host_mapping.hpp"
 #include "kvferry/cpu_tier/machine_topology.hpp"
@@ -13,11 +14,8 @@
 
 #include "memory_text.hpp"
 
-#include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <exception>
-#include <fstream>
 #include <optional>
 #include <string>
 #include <system_error>
@@ -31,27 +29,15 @@ namespace {
 namespace fs = std::filesystem;
 using cpu_tier::SharedFile;
 
-constexpr std::uint32_t kByteOrder = 0x01020304;
-
-std::array<char, 40> boot_id(const fs::path& proc) {
-  std::array<char, 40> id{};
-  std::string text;
-  std::getline(std::ifstream(proc / "sys/kernel/random/boot_id"), text);
-  std::copy_n(text.begin(), std::min(text.size(), id.size() - 1), id.begin());
-  return id;
-}
-
 StoreFileHeader header_of(std::uint64_t capacity_bytes, const StoreGeometry& geometry,
                           const fs::path& proc) {
-  return {.magic = StoreFileHeader::kMagic,
-          .version = StoreFileHeader::kVersion,
-          .byte_order = kByteOrder,
-          .capacity_bytes = capacity_bytes,
-          .chunk_bytes = geometry.chunk_bytes,
-          .num_chunks = geometry.num_chunks,
-          .least_slot_bytes = geometry.least_slot_bytes,
-          .record_bytes = kRecordBytes,
-          .boot_id = boot_id(proc)};
+  return {
+      .file = cpu_tier::FileHeader::of(StoreFileHeader::kMagic, StoreFileHeader::kVersion, proc),
+      .capacity_bytes = capacity_bytes,
+      .chunk_bytes = geometry.chunk_bytes,
+      .num_chunks = geometry.num_chunks,
+      .least_slot_bytes = geometry.least_slot_bytes,
+      .record_bytes = kRecordBytes};
 }
 
 /// The file is this process's alone until it is closed.
@@ -120,35 +106,25 @@ class SharedMemory final : public ChunkMemory {
   cpu_tier::MemoryPlacement placement_;
 };
 
-std::string text_of(const std::array<char, 40>& id) {
-  return {id.data(), ::strnlen(id.data(), id.size())};
+cpu_tier::FileInQuestion in_question(const fs::path& path) {
+  return {.name = "shared_path " + path.string(),
+          .maker = "kvferry for LMCache",
+          .remedy = "remove the file, or name another path"};
 }
 
 /// Throws ConfigError unless the file is one that this process would have made.
-void check_header(const StoreFileHeader& found, const StoreFileHeader& expected,
-                  const fs::path& path) {
-  const auto refuse = [&](const std::string& what, const std::string& has,
-                          const std::string& wants) {
-    throw ConfigError("shared_path " + path.string() + " has " + what + " " + has +
-                      ", expected is " + wants + ": remove the file, or name another path");
+void check_store(const StoreFileHeader& found, const StoreFileHeader& expected,
+                 const fs::path& path) {
+  const cpu_tier::FileInQuestion file = in_question(path);
+  check_header(found.file, expected.file, file);
+  const auto check = [&file](const char* what, std::uint64_t has, std::uint64_t wants) {
+    cpu_tier::check_figure(what, has, wants, file);
   };
-  const auto number = [&](const char* what, std::uint64_t has, std::uint64_t wants) {
-    if (has != wants) refuse(what, std::to_string(has), std::to_string(wants));
-  };
-  if (found.magic != expected.magic) {
-    throw ConfigError("shared_path " + path.string() +
-                      " was not made by kvferry for LMCache: name another path");
-  }
-  number("layout version", found.version, expected.version);
-  number("byte order", found.byte_order, expected.byte_order);
-  number("capacity", found.capacity_bytes, expected.capacity_bytes);
-  number("chunks of bytes", found.chunk_bytes, expected.chunk_bytes);
-  number("chunks", found.num_chunks, expected.num_chunks);
-  number("least slots of bytes", found.least_slot_bytes, expected.least_slot_bytes);
-  number("records of bytes", found.record_bytes, expected.record_bytes);
-  if (found.boot_id != expected.boot_id) {
-    refuse("the boot id", text_of(found.boot_id), text_of(expected.boot_id));
-  }
+  check("capacity", found.capacity_bytes, expected.capacity_bytes);
+  check("chunks of bytes", found.chunk_bytes, expected.chunk_bytes);
+  check("chunks", found.num_chunks, expected.num_chunks);
+  check("least slots of bytes", found.least_slot_bytes, expected.least_slot_bytes);
+  check("records of bytes", found.record_bytes, expected.record_bytes);
 }
 
 }  // namespace
@@ -182,22 +158,16 @@ std::unique_ptr<ChunkMemory> make_shared_memory(const fs::path& path, const Memo
   }
   SharedFile file = SharedFile::open(path);
   if (file.size_bytes() < StoreFileHeader::kBytes) {
-    throw ConfigError("shared_path " + path.string() +
-                      " was not made by kvferry for LMCache: name another path");
+    cpu_tier::check_magic({}, expected.file, in_question(path));
   }
   lock_file(file.descriptor(), path);
   const std::uint64_t found_bytes = file.size_bytes();
   const std::uint64_t page_bytes = file.page_bytes();
   {
     const cpu_tier::HostMapping mapping(file);
-    check_header(*reinterpret_cast<const StoreFileHeader*>(mapping.bytes().data()), expected, path);
+    check_store(*reinterpret_cast<const StoreFileHeader*>(mapping.bytes().data()), expected, path);
   }
-  const std::uint64_t expected_bytes = rounded_up(bytes, page_bytes);
-  if (found_bytes != expected_bytes) {
-    throw ConfigError("shared_path " + path.string() + " has " + std::to_string(found_bytes) +
-                      " bytes, expected is " + std::to_string(expected_bytes) +
-                      ": remove the file, or name another path");
-  }
+  cpu_tier::check_figure("bytes", found_bytes, rounded_up(bytes, page_bytes), in_question(path));
   auto memory =
       std::make_unique<SharedMemory>(std::move(file), geometry, placement, Contents::kKept);
   memory->populate();

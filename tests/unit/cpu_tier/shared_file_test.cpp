@@ -172,6 +172,35 @@ TEST_F(SharedFileTest, AFileThatSomebodyElseMadeIsRefused) {
   EXPECT_THROW(static_cast<void>(SharedFile::open(path_)), ResourceError);
 }
 
+TEST_F(SharedFileTest, OnePartlyReservedIsOpenedByWhoSaysSo) {
+  const MadeUpMachine machine;
+  machine.write_available(1024);
+  // Only what is reserved is asked of the machine.
+  SharedFile made = SharedFile::make_partly(path_, 64 * kMiB, kMiB, machine.root);
+  EXPECT_EQ(made.size_bytes(), 64 * kMiB);
+  EXPECT_EQ(made.reserved_bytes(), kMiB);
+  ASSERT_EQ(made.publish(), Published::kYes);
+  EXPECT_FALSE(SharedFile::open_if_there(path_.string() + "-", Reserved::kPartly));
+  EXPECT_EQ(SharedFile::open(path_, Reserved::kPartly).reserved_bytes(), kMiB);
+  expect_names(complaint<ConfigError>([&] { static_cast<void>(SharedFile::open(path_)); }),
+               {"67108864 bytes, of which 1048576 are reserved"});
+}
+
+TEST_F(SharedFileTest, APartIsReservedOnceAndKeepsWhatItHolds) {
+  SharedFile made = SharedFile::make_partly(path_, 8 * kMiB, kMiB);
+  ASSERT_EQ(made.publish(), Published::kYes);
+  made.reserve_part(4 * kMiB, kMiB);
+  const HostMapping part(made, 4 * kMiB, kMiB);
+  std::memset(part.bytes().data(), 7, part.size_bytes());
+  const SharedFile other = SharedFile::open(path_, Reserved::kPartly);
+  other.reserve_part(4 * kMiB, 2 * kMiB);
+  EXPECT_EQ(made.reserved_bytes(), 3 * kMiB);
+  const HostMapping same(other, 4 * kMiB, 2 * kMiB);
+  EXPECT_EQ(same.missing_bytes(same.bytes()), kMiB);
+  EXPECT_EQ(same.bytes()[kMiB - 1], std::byte{7});
+  EXPECT_EQ(same.bytes()[kMiB], std::byte{0});
+}
+
 TEST(UnnamedSharedFile, IsOneMemoryForWhoOpensItByItsProcess) {
   const SharedFile made = SharedFile::make_unnamed(3 * kMiB + 1, PageKind::kNormal);
   EXPECT_EQ(made.size_bytes(), 3 * kMiB + 4096);
@@ -317,6 +346,19 @@ TEST(SharedFileOnATmpfs, ThatFillsMeanwhileIsAnErrorAndNotASignal) {
 #else
   GTEST_SKIP() << "without test hooks";
 #endif
+}
+
+TEST(SharedFileOnATmpfs, WithoutRoomForAPartIsAnErrorAndNotASignal) {
+  const auto status = with_mount("tmpfs", "size=4m", [](const fs::path& mount) {
+    const SharedFile made = SharedFile::make_partly(mount / "tier", 64 * kMiB, kMiB);
+    const int outcome = refused([&] { made.reserve_part(2 * kMiB, 8 * kMiB); },
+                                {"No space left on device", mount.string(), "mount -o remount"});
+    if (outcome != 0) return outcome;
+    made.reserve_part(2 * kMiB, kMiB);
+    return made.reserved_bytes() == 2 * kMiB ? 0 : 3;
+  });
+  if (!status) GTEST_SKIP() << kNoMount;
+  EXPECT_EQ(*status, 0);
 }
 
 TEST(SharedFileOnATmpfs, WithoutALimitHasRoom) {

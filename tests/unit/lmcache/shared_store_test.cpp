@@ -27,6 +27,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr std::uint64_t kVersionOffset =
+    offsetof(StoreFileHeader, file) + offsetof(cpu_tier::FileHeader, version);
+
 class SharedStore : public testing::Test {
  protected:
   SharedStore() { fs::remove(path_); }
@@ -134,17 +137,17 @@ TEST_F(SharedStore, RefusesAFileThatIsNotItsOwn) {
   fs::remove_all(proc);
 
   const std::uint32_t version = 77;
-  write(offsetof(StoreFileHeader, version), &version, sizeof version);
-  expect_refused<ConfigError>({"layout version 77", "expected is 1"});
-  write(offsetof(StoreFileHeader, version), &StoreFileHeader::kVersion, sizeof version);
+  write(kVersionOffset, &version, sizeof version);
+  expect_refused<ConfigError>({"layout version 77", "expected is 2"});
+  write(kVersionOffset, &StoreFileHeader::kVersion, sizeof version);
   EXPECT_EQ(get(*open(), {"v0", kMiB}), Got::kRight);
 
   write(0, "somebody's", 10);
   expect_refused<ConfigError>({"was not made by kvferry"});
   ASSERT_EQ(::truncate(path_.c_str(), 8192), 0);
   write(0, StoreFileHeader::kMagic.data(), 8);
-  write(offsetof(StoreFileHeader, version), &StoreFileHeader::kVersion, sizeof version);
-  expect_refused<ConfigError>({path_.string(), "8192 bytes"});
+  write(kVersionOffset, &StoreFileHeader::kVersion, sizeof version);
+  expect_refused<ConfigError>({path_.string(), "bytes 8192"});
   ASSERT_EQ(::truncate(path_.c_str(), 0), 0);
   expect_refused<ConfigError>({path_.string()});
   fs::remove(path_);

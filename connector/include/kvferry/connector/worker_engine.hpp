@@ -3,6 +3,7 @@
 
 #include "kvferry/base/ids.hpp"
 #include "kvferry/cpu_tier/arena.hpp"
+#include "kvferry/cpu_tier/shared_tier.hpp"
 #include "kvferry/gpu/block_geometry.hpp"
 #include "kvferry/gpu/device.hpp"
 #include "kvferry/transfer/transfer_engine.hpp"
@@ -18,6 +19,13 @@
 #include <vector>
 
 namespace kvferry::connector {
+
+/// A tier that engine instances of this node share.
+struct SharedTierWish {
+  cpu_tier::SharedTierOptions tier;
+  /// Of this engine, as its scheduler joins under (cpu_tier/joined_tier.hpp).
+  std::string instance;
+};
 
 /// How a rank gets its host memory.
 struct ArenaWishes {
@@ -36,6 +44,8 @@ struct ArenaWishes {
   /// The ranks of this node that hold the same bytes: they have one arena, of which each stores the
   /// blocks in the pieces that it is home of, and loads all.
   cpu_tier::ReplicaGroup replicas = {};
+  /// The file that has the arena; unset: it is this engine's alone. Not together with `replicas`.
+  std::optional<SharedTierWish> shared = std::nullopt;
   /// Where the memory budget is read from.
   cpu_tier::MachineRoot machine = {};
 };
@@ -44,7 +54,8 @@ struct ArenaWishes {
 struct WorkerOptions {
   RankId rank;
   std::uint32_t world_size = 1;
-  /// Chunks of this rank's arena, which are as large as their slots of some class.
+  /// Chunks of this rank's arena, which are as large as their slots of some class; of a shared
+  /// tier, as that is divided, and slots have to fit.
   std::uint32_t num_chunks = 0;
   /// Slots in a chunk, by slab class.
   std::vector<std::uint32_t> slots_per_chunk{1};

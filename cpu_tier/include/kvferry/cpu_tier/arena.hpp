@@ -22,6 +22,8 @@
 
 namespace kvferry::cpu_tier {
 
+class JoinedRank;
+
 enum class ArenaStart : std::uint8_t {
   kReady,  ///< The constructor makes all slots ready.
   kEmpty   ///< No slot is ready; grow() makes them.
@@ -58,6 +60,9 @@ struct ArenaOptions {
   /// Whom one memory is shared with. Its pieces are a `size`th of `max_piece_bytes`, so that what
   /// becomes ready at a time is of all members alike.
   ReplicaGroup replicas = {};
+  /// The rank's part of a tier that engine instances share; unset: the memory is this process's.
+  /// Slots are the tier's chunks then. Not together with `replicas`.
+  std::shared_ptr<const JoinedRank> shared = nullptr;
   /// Where the memory budget is read from.
   MachineRoot machine = {};
 };
@@ -86,6 +91,10 @@ struct ArenaReport {
 /// The arenas of a replica group (replica_memory.hpp), in processes of their own or in one, are one
 /// memory: each registers all of it with its own device, and populates the pieces that it is home
 /// of. Its first member asks for the memory, and tells the others how much was granted.
+///
+/// An arena in a shared tier (joined_tier.hpp) is a part of the tier's file, which other engine
+/// instances map too: what is in it stays as it is, each populates what the file lacks, and nobody
+/// gives pages back. One of those who map it claims what it lacks; the others ask step by step.
 class Arena {
  public:
   /// Claims the memory, checks the budget (memory_claim.hpp) and maps it, before a page is touched;
@@ -163,15 +172,28 @@ class Arena {
                                  const ArenaOptions& options);
   [[nodiscard]] static Grant join(std::uint64_t slot_bytes, std::uint32_t num_slots,
                                   const ArenaOptions& options);
+  [[nodiscard]] static Grant ask_of_tier(std::uint64_t slot_bytes, std::uint32_t num_slots,
+                                         const ArenaOptions& options);
   Arena(gpu::Device& device, std::uint64_t slot_bytes, Grant grant, const ArenaOptions& options);
 
+  [[nodiscard]] HostMapping map(PageKind pages) const;
+  /// Bytes that this rank still claims when slots up to `end` are ready.
+  [[nodiscard]] std::uint64_t bytes_to_come(std::uint32_t end) const;
+  /// Checks the budget again before so much of the mapping is touched. Throws ResourceError.
+  void check_part(std::uint64_t bytes) const;
   /// Behind the last slot that becomes ready next.
   [[nodiscard]] std::uint32_t end_of_step(std::uint32_t first, std::uint64_t most_bytes) const;
   [[nodiscard]] std::span<std::byte> bytes_of(std::uint32_t first_slot,
                                               std::uint32_t end_slot) const;
   void register_slots(std::uint32_t first_slot, std::uint32_t end_slot);
+  /// Makes the slots resident, however that is done here. False if it was stopped.
+  [[nodiscard]] bool make_resident(std::uint32_t first_slot, std::uint32_t end_slot,
+                                   const std::stop_token& stop);
   /// Populates; gives transparent huge pages up if they came too slowly.
   [[nodiscard]] bool populate(std::span<std::byte> part, const std::stop_token& stop);
+  /// Reserves what the tier's file lacks of these slots, and populates them.
+  [[nodiscard]] bool populate_in_tier(std::uint32_t first_slot, std::uint32_t end_slot,
+                                      const std::stop_token& stop);
   /// Populates this member's pieces, waits for the others', and maps all. False if it was stopped.
   [[nodiscard]] bool populate_shared(std::uint32_t first_slot, std::uint32_t end_slot,
                                      const std::stop_token& stop);

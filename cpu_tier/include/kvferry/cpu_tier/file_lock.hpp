@@ -11,7 +11,11 @@ namespace kvferry::cpu_tier {
 /// Takes `count` bytes from `begin` on for this open file alone. 0, EAGAIN if another one holds any
 /// of them, or another errno.
 [[nodiscard]] int lock_bytes(int descriptor, std::uint64_t begin, std::uint64_t count);
-/// Whether another open file holds the byte. False if that cannot be told.
-[[nodiscard]] bool is_locked(int descriptor, std::uint64_t byte);
+/// The same, except that any number of open files can have them so.
+[[nodiscard]] int share_bytes(int descriptor, std::uint64_t begin, std::uint64_t count);
+/// This open file has none of them any more.
+void unlock_bytes(int descriptor, std::uint64_t begin, std::uint64_t count) noexcept;
+/// Whether another open file holds any of them, in whatever way. False if that cannot be told.
+[[nodiscard]] bool is_locked(int descriptor, std::uint64_t begin, std::uint64_t count = 1);
 
 }  // namespace kvferry::cpu_tier

@@ -23,6 +23,9 @@ class HostMapping {
   /// Maps all of a file, which may be closed then. Its pages keep what they hold when they are
   /// populated, which only maps them here, and when they are released: they are the file's.
   explicit HostMapping(const SharedFile& file);
+  /// The same of a part of whole pages of the file. To touch what is not reserved there may be a
+  /// signal.
+  HostMapping(const SharedFile& file, std::uint64_t offset, std::uint64_t bytes);
   ~HostMapping();
   HostMapping(const HostMapping&) = delete;
   HostMapping& operator=(const HostMapping&) = delete;
@@ -32,6 +35,9 @@ class HostMapping {
   /// is written to and a shortage is the kernel's OOM killer's.
   void populate() const { populate(bytes()); }
   void populate(std::span<std::byte> part) const;
+  /// Of a part (whole pages) of a file: bytes that are not resident yet, in any process. More than
+  /// there are where the kernel does not tell (kPool).
+  [[nodiscard]] std::uint64_t missing_bytes(std::span<std::byte> part) const;
   /// Gives the pages of a part (whole pages) back; anonymous ones read as zero afterwards.
   void release(std::span<std::byte> part) const noexcept;
   /// No huge pages for what is populated from here on: where memory is fragmented the kernel may

@@ -23,6 +23,10 @@ inline constexpr std::uint32_t kMaxMembers = 64;
 /// Of the instance with that name, unique on the node: as good as random, and never 0.
 [[nodiscard]] LockBase lock_base_of(std::string_view instance);
 
+/// Whether a member lives, as far as a look can tell, of those of the open file. A sweeper that is
+/// at work there counts as one.
+[[nodiscard]] bool has_living_member(int descriptor, LockBase base);
+
 /// One process's lock on its byte, for as long as this lives. Not in forked children.
 class MemberLock {
  public:

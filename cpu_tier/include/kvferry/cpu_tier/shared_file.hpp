@@ -8,10 +8,17 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <sys/types.h>
 #include <utility>
 
 namespace kvferry::cpu_tier {
+
+/// How much of a named file is there from the beginning.
+enum class Reserved : std::uint8_t {
+  kWhole,  ///< No access to it is a signal.
+  kPartly  ///< A part behind its beginning only, until reserve_part().
+};
 
 enum class Published : std::uint8_t {
   kYes,
@@ -20,9 +27,9 @@ enum class Published : std::uint8_t {
 
 /// A file in shared memory, whose memory processes share (HostMapping maps it): on tmpfs or
 /// hugetlbfs, of this user's. One with a path has mode 0600 and every byte reserved, so that no
-/// access to it is a signal; it is named by a path and not by a POSIX name, because containers
-/// share mounts. Move-only; closes the file and never removes it. Not in forked children. One
-/// thread at a time.
+/// access to it is a signal, or is one whose users reserve what they touch; it is named by a path
+/// and not by a POSIX name, because containers share mounts. Move-only; closes the file and never
+/// removes it. Not in forked children. One thread at a time, but for const calls.
 class SharedFile {
  public:
   /// A new file of zeros that has no name yet: nobody sees it half made, and with a process that
@@ -33,9 +40,21 @@ class SharedFile {
   /// behind then.
   [[nodiscard]] static SharedFile make(const std::filesystem::path& path, std::uint64_t bytes,
                                        const MachineRoot& machine = {});
+  /// The same, of which only the first `reserved_bytes` are reserved and claimed; the rest is holes
+  /// up to its size, which is fixed all the same.
+  [[nodiscard]] static SharedFile make_partly(const std::filesystem::path& path,
+                                              std::uint64_t bytes, std::uint64_t reserved_bytes,
+                                              const MachineRoot& machine = {});
   /// One that was published. Throws ResourceError if there is none (yet), and ConfigError if it is
-  /// not in shared memory, not whole, or another user's or open to others.
-  [[nodiscard]] static SharedFile open(const std::filesystem::path& path);
+  /// not in shared memory, not reserved as expected, or another user's or open to others.
+  [[nodiscard]] static SharedFile open(const std::filesystem::path& path,
+                                       Reserved expected = Reserved::kWhole);
+  /// The same; nothing if there is none.
+  [[nodiscard]] static std::optional<SharedFile> open_if_there(const std::filesystem::path& path,
+                                                               Reserved expected);
+  /// Of the pages that a file at that path would have; the machine's usual ones if that cannot be
+  /// told, or would be refused.
+  [[nodiscard]] static std::uint64_t page_bytes_at(const std::filesystem::path& path);
   /// A new file of zeros that never has a name (memfd_create): no mount bounds it, and it goes with
   /// the last process that has it open or mapped, however that ends. Its size is fixed and nothing
   /// of it reserved: who populates a part checks the budget first, as for anonymous memory. Throws
@@ -50,6 +69,12 @@ class SharedFile {
   /// it. Once. Throws ResourceError if the directory takes no name.
   [[nodiscard]] Published publish();
 
+  /// Reserves a part of whole pages: what is there already, by whomever, stays as it is. The budget
+  /// is the caller's matter. Throws ResourceError with mount, figures and remedy; some of it may be
+  /// reserved then. Any number of processes and threads at once.
+  void reserve_part(std::uint64_t offset, std::uint64_t bytes) const;
+  /// What its file system has left, of which `bytes` are wanted; nothing if its mount has no limit.
+  [[nodiscard]] std::optional<MemoryLimit> limit_of_mount(std::uint64_t bytes) const;
   /// Gives the memory of a part of whole pages back, in all processes; it reads as zero afterwards.
   /// Nothing for kPool, whose pages may reach over the part's ends.
   void give_back(std::uint64_t offset, std::uint64_t bytes) const noexcept;
@@ -59,6 +84,8 @@ class SharedFile {
   /// No two files of a machine that are open at once and have no name have the same one.
   [[nodiscard]] std::uint64_t inode() const;
   [[nodiscard]] std::uint64_t size_bytes() const { return size_bytes_; }
+  /// In all, wherever they are.
+  [[nodiscard]] std::uint64_t reserved_bytes() const;
   /// Of the file system: its pages are those of the file.
   [[nodiscard]] std::uint64_t page_bytes() const { return page_bytes_; }
   /// kPool on hugetlbfs; else kNormal, and huge ones only where the mount says so (huge=). Of an
@@ -68,11 +95,14 @@ class SharedFile {
 
  private:
   explicit SharedFile(std::filesystem::path path) : path_(std::move(path)) {}
+  /// A new one without a name or memory; its size is only noted.
+  [[nodiscard]] static SharedFile make_empty(const std::filesystem::path& path,
+                                             std::uint64_t bytes);
   /// Throws ConfigError if the descriptor's file system is not shared memory.
   void look_at_file_system();
   /// Throws ResourceError if there is not so much. The claim may end when it is reserved.
-  [[nodiscard]] std::unique_ptr<MemoryClaim> claim_room(const MachineRoot& machine) const;
-  void reserve() const;
+  [[nodiscard]] std::unique_ptr<MemoryClaim> claim_room(std::uint64_t bytes,
+                                                        const MachineRoot& machine) const;
 
   std::filesystem::path path_;
   OwnDescriptor descriptor_;

@@ -2,9 +2,9 @@
 #pragma once
 
 #include "kvferry/base/rounded_up.hpp"
+#include "kvferry/cpu_tier/file_header.hpp"
 #include "kvferry/lmcache/store_geometry.hpp"
 
-#include <array>
 #include <atomic>
 #include <cstdint>
 
@@ -20,23 +20,17 @@
 namespace kvferry::lmcache {
 
 struct StoreFileHeader {
-  static constexpr std::array<char, 8> kMagic = {'K', 'V', 'F', 'E', 'R', 'R', 'Y', 'L'};
+  static constexpr cpu_tier::FileHeader::Magic kMagic = {'K', 'V', 'F', 'E', 'R', 'R', 'Y', 'L'};
   /// Goes up with every change of what this file declares, or of what it refers to.
-  static constexpr std::uint32_t kVersion = 1;
+  static constexpr std::uint32_t kVersion = 2;
   static constexpr std::uint64_t kBytes = 4096;
 
-  std::array<char, 8> magic;
-  std::uint32_t version;
-  /// 0x01020304 as this machine writes it.
-  std::uint32_t byte_order;
+  cpu_tier::FileHeader file;
   std::uint64_t capacity_bytes;
   std::uint64_t chunk_bytes;
   std::uint64_t num_chunks;
   std::uint64_t least_slot_bytes;
   std::uint64_t record_bytes;
-  /// Text, of the machine's present run: what a memory file of another one says is not to be
-  /// trusted.
-  std::array<char, 40> boot_id;
 };
 static_assert(sizeof(StoreFileHeader) <= StoreFileHeader::kBytes);
 

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kvferry/cpu_tier/shared_tier.hpp"
+
+#include "made_up_machine.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <vector>
+
+namespace kvferry::cpu_tier {
+
+/// A path in /dev/shm for a tier, whose file goes with it, on a machine with memory enough.
+class TierPath {
+ public:
+  static constexpr std::uint64_t kChunkBytes = std::uint64_t{64} << 10U;
+  static constexpr std::uint32_t kNumChunks = 16;
+
+  TierPath() {
+    machine.write_available(std::uint64_t{1} << 20U);
+    boot("this-boot");
+  }
+  ~TierPath() { ::unlink(path.c_str()); }
+  TierPath(const TierPath&) = delete;
+  TierPath& operator=(const TierPath&) = delete;
+
+  void boot(const std::string& id) const {
+    machine.write_proc("sys/kernel/random/boot_id", id + "\n");
+  }
+  [[nodiscard]] SharedTierOptions options(std::uint32_t num_ranks = 1) const {
+    return {.path = path,
+            .capacity_bytes = num_ranks * kNumChunks * kChunkBytes,
+            .num_ranks = num_ranks,
+            .chunk_bytes = kChunkBytes,
+            .patience = std::chrono::seconds(60),
+            .machine = machine.root};
+  }
+  [[nodiscard]] SharedTierOptions kept(std::uint32_t num_ranks = 1) const {
+    SharedTierOptions of = options(num_ranks);
+    of.at_exit = AtExit::kKeep;
+    return of;
+  }
+  [[nodiscard]] bool exists() const { return inode() != 0; }
+  /// Of what the path leads to now; 0: nothing.
+  [[nodiscard]] std::uint64_t inode() const {
+    struct stat status {};
+    return ::lstat(path.c_str(), &status) == 0 ? status.st_ino : 0;
+  }
+
+  const std::filesystem::path path = "/dev/shm/kvferry_tier_test_" + std::to_string(::getpid());
+  const MadeUpMachine machine;
+};
+
+/// The message of the error of that kind that `work` throws.
+template <class E>
+std::string complaint_of(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const E& error) {
+    return error.what();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return {};
+}
+
+inline void expect_named(const std::string& message, const std::vector<std::string>& parts) {
+  for (const std::string& part : parts) {
+    EXPECT_NE(message.find(part), std::string::npos) << part << " is not in: " << message;
+  }
+}
+
+/// Does the work in a process of its own, which ends with its result unless a signal is faster.
+/// Returns the status that waitpid() tells.
+inline int in_a_process(const std::function<int()>& work) {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(work());
+  int status = -1;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  return status;
+}
+
+}  // namespace kvferry::cpu_tier
