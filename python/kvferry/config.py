@@ -29,6 +29,8 @@ _MAX_COUNT = 2**64 - 1
 _MAX_BYTES = 2**63 - 1
 # Of the largest kernels: 2^CONFIG_NODES_SHIFT.
 _MAX_NODES = 1024
+# So that a tier's parts are a chunk or more in any mix.
+_MAX_WEIGHT = 1000
 
 HostLink = dict[str, float | int | str]
 
@@ -87,6 +89,19 @@ class KvFerryConfig:
         ``MultiConnector`` none does.
     share_replicated_kv
         Whether tensor-parallel ranks of one node that all hold the same KV cache (MLA) keep one copy of it.
+    shared_path
+        File in shared memory, such as ``/dev/shm/kvferry/tier``, of a tier that all engines of this node share that name
+        it; the first one makes it. `cpu_bytes_to_use` is the size of it then, for all engines together, and the same
+        for all of them, as the number of their ranks. None: the tier is this engine's own.
+    shared_keep
+        Whether the file stays behind when the last engine has ended, for the next one to find its blocks in.
+    shared_weight
+        Part of the shared tier that is this engine's when there is not enough for all, in proportion to the others'.
+    shared_bytes_limit
+        Most bytes of the shared tier that this engine takes, all ranks together. None: all of it.
+    shared_chunk_bytes
+        Bytes of a rank's memory that change hands between engines at a time; the same for all of them. None: by
+        `cpu_bytes_to_use`.
     host_link
         The simulated link of the host back end: ``h2d_gb_s``, ``d2h_gb_s`` (1e9 bytes per second), ``latency_us``,
         ``jitter_us``, ``order``, ``fail_nth``, ``fail_probability``, ``seed``. None: copies run at memory speed.
@@ -113,6 +128,11 @@ class KvFerryConfig:
     min_load_tokens: int | None = None
     share_loads: bool = True
     share_replicated_kv: bool = True
+    shared_path: str | None = None
+    shared_keep: bool = False
+    shared_weight: int = 1
+    shared_bytes_limit: int | None = None
+    shared_chunk_bytes: int | None = None
     host_link: HostLink | None = None
 
     @classmethod
@@ -128,6 +148,7 @@ class KvFerryConfig:
         """
         known = tuple(field.name for field in fields(cls))
         refuse_unknown_keys(_WHERE, extra_config, known)
+        _refuse_contradictions(extra_config)
         readers: dict[str, Callable[[str, object], object]] = {
             "cpu_bytes_to_use": _read_size,
             "cpu_bytes_to_use_per_rank": _read_size,
@@ -149,6 +170,11 @@ class KvFerryConfig:
             "min_load_tokens": _read_tokens,
             "share_loads": _read_flag,
             "share_replicated_kv": _read_flag,
+            "shared_path": _read_path,
+            "shared_keep": _read_flag,
+            "shared_weight": _read_weight,
+            "shared_bytes_limit": _read_size,
+            "shared_chunk_bytes": _read_size,
             "host_link": _read_host_link,
         }
         return cls(**{key: readers[key](key, value) for key, value in extra_config.items()})  # type: ignore[arg-type]
@@ -312,6 +338,36 @@ def _read_node(key: str, value: object) -> int:
             "the number of a NUMA node",
             "leave it out for the node next to the device; numactl -H lists them",
         )
+    return value
+
+
+def _refuse_contradictions(extra_config: Mapping[str, object]) -> None:
+    """Refuse keys that mean nothing together, or without another one."""
+    if extra_config.get("shared_path") is None:
+        orphans = [key for key in extra_config if key.startswith("shared_") and key != "shared_path"]
+        if orphans:
+            raise ConfigError(f"{_WHERE}: {orphans[0]} is set and shared_path is not; set both, or neither")
+    elif extra_config.get("pages", "auto") != "auto":
+        raise ConfigError(
+            f"{_WHERE}: pages is set to {extra_config['pages']!r} and shared_path, too; the pages are those of the file "
+            "system of shared_path: name a path on a hugetlbfs for huge ones, and leave pages out"
+        )
+
+
+def _read_path(key: str, value: object) -> str:
+    if not isinstance(value, str) or not value.startswith("/") or value.endswith("/") or "\0" in value:
+        raise _bad_value(
+            key,
+            value,
+            "the absolute path of a file in shared memory",
+            f"write for example {key!r}: '/dev/shm/kvferry/tier'",
+        )
+    return value
+
+
+def _read_weight(key: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MAX_WEIGHT:
+        raise _bad_value(key, value, f"a whole number from 1 to {_MAX_WEIGHT}", "leave it out for 1")
     return value
 
 

@@ -74,8 +74,9 @@ void bind_scheduler_engine(py::module_& module) {
                       const std::vector<std::vector<std::uint64_t>>& slot_bytes,
                       const std::vector<std::uint32_t>& slots_per_chunk, std::uint32_t max_chunks,
                       const std::vector<std::pair<std::uint32_t, std::uint32_t>>& replicas,
-                      const std::string& eviction, const std::string& admission,
-                      float max_awaited_share, bool key_events,
+                      const py::object& shared_tier, std::uint64_t name_space, std::uint32_t weight,
+                      std::uint32_t most_chunks, double grace_s, const std::string& eviction,
+                      const std::string& admission, float max_awaited_share, bool key_events,
                       const std::vector<std::pair<std::string, std::uint32_t>>& group_reaches,
                       const std::vector<std::uint32_t>& group_classes, double max_load_wait_s,
                       double rank_timeout_s) {
@@ -103,17 +104,32 @@ void bind_scheduler_engine(py::module_& module) {
             }
             options.max_load_wait = seconds(max_load_wait_s);
             options.rank_timeout = seconds(rank_timeout_s);
-            return std::make_unique<PySchedulerEngine>(std::move(options));
+            std::unique_ptr<cpu_tier::JoinedTier> tier;
+            if (const auto wish = shared_tier_wish(shared_tier)) {
+              tier = cpu_tier::JoinedTier::join(wish->tier, {.name = wish->instance,
+                                                             .name_space = name_space,
+                                                             .weight = weight,
+                                                             .most_chunks = most_chunks,
+                                                             .grace = seconds(grace_s)});
+            }
+            return std::make_unique<PySchedulerEngine>(std::move(options), std::move(tier));
           }),
           py::kw_only(), py::arg("world_size"), py::arg("block_tokens"), py::arg("num_blocks"),
           py::arg("slot_bytes"), py::arg("slots_per_chunk"), py::arg("max_chunks"),
-          py::arg("replicas"), py::arg("eviction"), py::arg("admission"),
-          py::arg("max_awaited_share"), py::arg("key_events"), py::arg("group_reaches"),
-          py::arg("group_classes"), py::arg("max_load_wait_s"), py::arg("rank_timeout_s"),
+          py::arg("replicas"), py::arg("shared_tier") = py::none(), py::arg("name_space") = 0,
+          py::arg("weight") = 1, py::arg("most_chunks") = 0, py::arg("grace_s") = 30,
+          py::arg("eviction"), py::arg("admission"), py::arg("max_awaited_share"),
+          py::arg("key_events"), py::arg("group_reaches"), py::arg("group_classes"),
+          py::arg("max_load_wait_s"), py::arg("rank_timeout_s"),
           "`block_tokens`: tokens of a block and of a hash. `num_blocks`: of the GPU pool. "
           "`slot_bytes`: packed bytes of a block, by slab class (the largest first) and rank. "
           "`slots_per_chunk`: by slab class. `max_chunks`: of the tier. `replicas`: of "
-          "each rank, how many ranks share one arena with it, and which of them it is. `eviction`: "
+          "each rank, how many ranks share one arena with it, and which of them it is. "
+          "`shared_tier`: None, or as a WorkerEngine's, divided as shared_tier_shape() says; "
+          "`name_space`: of all that the bytes of a block depend on: only engines of one find each "
+          "other's blocks; `weight`: of the memory that is this engine's part; `most_chunks`: 0 "
+          "for "
+          "all; `grace_s`: how long a copy may go on whose process is gone. `eviction`: "
           "'lru', 'arc' or 'adaptive'; `admission`: 'always', 'second_offer' or 'adaptive': what "
           "the tier keeps and stores. `max_awaited_share`: of its slots, kept for queued requests. "
           "`key_events`: whether take_key_events() tells anything. "

@@ -26,8 +26,12 @@ std::span<const std::byte> bytes_of(py::handle object) {
 
 }  // namespace
 
-PySchedulerEngine::PySchedulerEngine(connector::SchedulerOptions options)
-    : engine_(std::make_unique<connector::SchedulerEngine>(std::move(options))) {}
+PySchedulerEngine::PySchedulerEngine(connector::SchedulerOptions options,
+                                     std::unique_ptr<cpu_tier::JoinedTier> tier)
+    : tier_(std::move(tier)) {
+  if (tier_) options.shared_tier = &tier_->directory();
+  engine_ = std::make_unique<connector::SchedulerEngine>(std::move(options));
+}
 
 connector::SchedulerEngine& PySchedulerEngine::engine() {
   if (!engine_) throw Error("this SchedulerEngine is closed");
@@ -220,6 +224,10 @@ Figures PySchedulerEngine::snapshot() const {
   std::uint64_t num_moved_chunks = 0;
   for (const auto& slab_class : view.slabs.classes) num_moved_chunks += slab_class.num_gained_total;
   out["num_moved_chunks"] = num_moved_chunks;
+  out["num_chunks"] = view.slabs.num_chunks;
+  out["num_set_aside"] = view.tier.num_set_aside;
+  out["num_guests"] = view.tier.num_guests;
+  out["num_guests_total"] = view.tier.num_guests_total;
   out["num_awaited"] = view.tier.num_awaited;
   out["num_evicted_total"] = view.tier.num_evicted_total;
   out["num_rule_switches_total"] = view.tier.num_rule_switches_total;
@@ -245,6 +253,7 @@ Figures PySchedulerEngine::snapshot() const {
 
 void PySchedulerEngine::close() {
   engine_.reset();
+  tier_.reset();
   pool_.reset();
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kvferry/connector/scheduler_engine.hpp"
+#include "kvferry/cpu_tier/joined_tier.hpp"
 
 #include "engine_objects.hpp"
 
@@ -28,7 +29,9 @@ using Figures = py::typing::Dict<py::str, py::int_>;
 /// request.
 class PySchedulerEngine {
  public:
-  explicit PySchedulerEngine(connector::SchedulerOptions options);
+  /// `tier`: the one that engines share, joined already; none: its own.
+  explicit PySchedulerEngine(connector::SchedulerOptions options,
+                             std::unique_ptr<cpu_tier::JoinedTier> tier = nullptr);
 
   void bind_pool(ObjectList blocks);
   void on_request(const py::str& request_id, BytesList block_hashes);
@@ -63,6 +66,7 @@ class PySchedulerEngine {
   std::span<const std::span<const BlockId>> tables(std::size_t num_groups);
 
   std::unique_ptr<PyBlockPool> pool_;
+  std::unique_ptr<cpu_tier::JoinedTier> tier_;
   std::unique_ptr<connector::SchedulerEngine> engine_;
   AttributeReader block_id_;
   bool has_block_id_ = false;

@@ -19,17 +19,31 @@ def live(
     engine: ToyEngine, rng: random.Random, prompts: dict[str, list[int]], expected: dict[str, list[int]], what: str
 ) -> None:
     """Take 400 random steps and run to the end; every request that ends by itself has its `expected` tokens."""
-    ids: dict[str, str] = {}
+    live_together([engine], rng, prompts, expected, what)
+
+
+def live_together(
+    engines: list[ToyEngine],
+    rng: random.Random,
+    prompts: dict[str, list[int]],
+    expected: dict[str, list[int]],
+    what: str,
+) -> None:
+    """Take 400 random steps with each engine, in any order; else as `live`."""
+    ids: list[dict[str, str]] = [{} for _ in engines]
 
     def check_finished() -> None:
-        for request_id, end in engine.finished.items():
-            if end.status == RequestStatus.FINISHED_LENGTH_CAPPED:
-                assert end.tokens == expected[ids[request_id]], f"{request_id} with {what}"
+        for engine, ids_of_engine in zip(engines, ids, strict=True):
+            for request_id, end in engine.finished.items():
+                if end.status == RequestStatus.FINISHED_LENGTH_CAPPED:
+                    assert end.tokens == expected[ids_of_engine[request_id]], f"{request_id} with {what}"
 
-    for _ in range(400):
-        _step(engine, rng, prompts, ids)
+    for _ in range(400 * len(engines)):
+        index = rng.randrange(len(engines)) if len(engines) > 1 else 0
+        _step(engines[index], rng, prompts, ids[index])
         check_finished()
-    engine.run()
+    for engine in engines:
+        engine.run()
     check_finished()
 
 

@@ -18,7 +18,7 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from kvferry.config import KvFerryConfig
 from kvferry.errors import ProtocolError
-from kvferry.vllm import preflight
+from kvferry.vllm import preflight, shared_tier
 from kvferry.vllm.metadata import KvFerryMetadata
 from kvferry.vllm.scheduler_side import SchedulerSide
 from kvferry.vllm.stats import KvFerryPromMetrics, KvFerryStats
@@ -77,6 +77,7 @@ class KvFerryConnector(KVConnectorBase_V1, SupportsHMA):
         if not preflight.has_prefix_caching(vllm_config):
             return
         preflight.check_engine(vllm_config)
+        shared_tier.check_engine(config, vllm_config)
         if role == KVConnectorRole.SCHEDULER:
             self.scheduler_side = SchedulerSide(config, vllm_config, kv_cache_config)
         else:

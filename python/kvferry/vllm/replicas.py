@@ -60,7 +60,9 @@ def replicas_of(config: KvFerryConfig, parallel: "ParallelConfig", groups: Seque
         isinstance(spec, MLAAttentionSpec) for group in groups for spec in iter_layer_specs(group.kv_cache_spec)
     )
     is_placed = parallel.distributed_executor_backend in _EXECUTORS
-    if config.share_replicated_kv and is_placed and is_latent and not is_divided:
+    # In a tier that engines share, each rank's shard is shared with the same rank of the others.
+    is_shared = config.share_replicated_kv and config.shared_path is None
+    if is_shared and is_placed and is_latent and not is_divided:
         per_stage = num_ranks // parallel.pipeline_parallel_size
         return _made_of(groups_of_ranks(num_ranks, per_stage, per_node), per_node)
     return _made_of([range(rank, rank + 1) for rank in range(num_ranks)], per_node)

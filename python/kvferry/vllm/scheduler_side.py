@@ -12,7 +12,7 @@ from vllm.logger import init_logger
 from kvferry import _core
 from kvferry.config import KvFerryConfig
 from kvferry.sizes import format_size
-from kvferry.vllm import kv_events, preflight, replicas, topology
+from kvferry.vllm import kv_events, preflight, replicas, shared_tier, topology
 from kvferry.vllm.load_choice import LoadChoice
 from kvferry.vllm.metadata import KvFerryMetadata
 from kvferry.vllm.stats import SCHEDULER_KEYS, KvFerryStats, StatsSource
@@ -78,8 +78,12 @@ class SchedulerSide:
         slot_bytes = max(classes.slot_bytes[0])
         sharing = replicas.replicas_of(config, parallel, groups)
         tier_bytes = config.tier_bytes(slot_bytes, sharing.num_local_arenas, sharing.least_sharing)
-        # A slot id means the same block on every rank, so the rank with the fewest slots bounds them all.
-        max_chunks, slots_per_chunk = _core.slab_geometry(tier_bytes, classes.slot_bytes)
+        shared = shared_tier.shared_tier_of(config, vllm_config, [max(sizes) for sizes in classes.slot_bytes])
+        if shared is None:
+            # A slot id means the same block on every rank, so the rank with the fewest slots bounds them all.
+            max_chunks, slots_per_chunk = _core.slab_geometry(tier_bytes, classes.slot_bytes)
+        else:
+            max_chunks, slots_per_chunk = shared.num_chunks, shared.slots_per_chunk
         max_slots = max_chunks * slots_per_chunk[0]
         preflight.warn_of_small_tier(max_slots, block_tokens, vllm_config.model_config.max_model_len)
         self.engine = _core.SchedulerEngine(
@@ -90,6 +94,11 @@ class SchedulerSide:
             slots_per_chunk=slots_per_chunk,
             max_chunks=max_chunks,
             replicas=sharing.places,
+            shared_tier=shared.options if shared else None,
+            name_space=shared_tier.name_space_of(vllm_config, groups, classes.slot_bytes) if shared else 0,
+            weight=config.shared_weight,
+            most_chunks=shared.most_chunks(config) if shared else 0,
+            grace_s=shared.grace_s() if shared else 0,
             eviction=config.eviction,
             admission=config.admission,
             max_awaited_share=config.max_awaited_share,

@@ -11,7 +11,7 @@ from kvferry import _core
 from kvferry.config import MIB, KvFerryConfig
 from kvferry.errors import ConfigError, Error, ProtocolError, ResourceError, TopologyError
 from kvferry.sizes import format_size
-from kvferry.vllm import kv_device, preflight, replicas, topology
+from kvferry.vllm import kv_device, preflight, replicas, shared_tier, topology
 from kvferry.vllm.layout import Fragment, fragments_of_groups
 from kvferry.vllm.metadata import KvFerryMetadata, KvFerryWorkerMetadata
 from kvferry.vllm.stats import RANK_KEYS, KvFerryStats, StatsSource
@@ -60,7 +60,12 @@ class WorkerSide:
         num_arenas = self._replicas.num_local_arenas
         tier_bytes = config.tier_bytes(self._slot_bytes, num_arenas, self._replicas.least_sharing)
         # As the scheduler works it out: ranks with several classes have the same layers.
-        self._num_chunks, self._slots_per_chunk = _core.slab_geometry(tier_bytes, self._classes.slot_bytes)
+        shared = shared_tier.shared_tier_of(config, vllm_config, [sizes[0] for sizes in self._classes.slot_bytes])
+        if shared is None:
+            self._num_chunks, self._slots_per_chunk = _core.slab_geometry(tier_bytes, self._classes.slot_bytes)
+        else:
+            self._num_chunks, self._slots_per_chunk = shared.num_chunks, shared.slots_per_chunk
+        self._shared_tier = shared.options if shared else None
         # Every rank of one engine has the same id, and no two engines of data parallel share one.
         self._engine_id = vllm_config.kv_transfer_config.engine_id
         self._num_arenas_in_budget = config.num_arenas_in_budget(num_arenas)
@@ -119,6 +124,7 @@ class WorkerSide:
                 replica_group=self._replicas.group_of(self._engine_id, self._rank),
                 num_replicas=num_replicas,
                 replica_index=replica_index,
+                shared_tier=self._shared_tier,
                 staging_bytes=ring_bytes,
                 load_staging_bytes=self._load_ring_bytes,
                 max_in_flight_bytes=self._config.max_in_flight_bytes,

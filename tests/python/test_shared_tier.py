@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Engines that share one tier: what they find of each other, and what they must not find."""
+
+import itertools
+import os
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness import ToyEngine, ToySpec, expected_tokens, make_kv_cache_configs, make_vllm_config
+from kvferry.config import KvFerryConfig
+from kvferry.errors import ConfigError
+from kvferry.vllm.shared_tier import check_engine, name_space_of, shared_tier_of
+from random_lives import NUM_TOKENS, live_together, random_prompts
+from scenarios import (
+    HYBRID,
+    MODELS,
+    PROMPTS,
+    RECURRENT_MODELS,
+    STORE_ALL,
+    UNEVEN_MODEL,
+    Make,
+    again,
+    assert_at_rest,
+    store_all,
+)
+
+_numbers = itertools.count()
+# A plain toy's block has 6 KiB: ten slots in each of sixteen chunks.
+TIER = {"cpu_bytes_to_use": 16 * 64 * 1024, "shared_chunk_bytes": 64 * 1024}
+
+
+@pytest.fixture
+def path() -> Iterator[Path]:
+    path = Path(f"/dev/shm/kvferry-test-{os.getpid()}-{next(_numbers)}")
+    yield path
+    path.unlink(missing_ok=True)
+
+
+@pytest.fixture
+def make_sharing(make: Make, path: Path) -> Make:
+    """Make engines that share a tier."""
+
+    def make_engine(extra: dict[str, Any] | None = None, **spec: Any) -> ToyEngine:
+        return make({**TIER, "shared_path": str(path), **(extra or {})}, **spec)
+
+    return make_engine
+
+
+def tokens_of(engine: ToyEngine, suffix: str) -> dict[str, list[int]]:
+    """What the prompts give under ids with a suffix, by their own ids."""
+    found = engine.generate(again(suffix))
+    return {request_id: found[request_id + suffix] for request_id in PROMPTS}
+
+
+def found_elsewhere(engine: ToyEngine) -> int:
+    return engine.snapshot()["num_guests_total"]
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize("model", [*MODELS, UNEVEN_MODEL, *RECURRENT_MODELS])
+def test_what_one_engine_stored_another_loads(
+    make_sharing: Make, folder: Path, is_async: bool, world_size: int, model: dict[str, Any]
+) -> None:
+    expected = expected_tokens(folder, PROMPTS, **model)
+    first, second = (make_sharing(async_scheduling=is_async, world_size=world_size, **model) for _ in range(2))
+    store_all(first)
+    assert tokens_of(second, "2") == expected
+    assert second.external_hit_tokens["b2"] > 0
+    assert found_elsewhere(second) > 0
+    assert found_elsewhere(first) == 0
+    for engine in (first, second):
+        assert_at_rest(engine)
+
+
+def test_what_another_engine_has_is_not_stored_again(make_sharing: Make, expected: dict[str, list[int]]) -> None:
+    first, second = make_sharing(), make_sharing({"min_load_tokens": 10**6})
+    store_all(first)
+    assert tokens_of(second, "2") == expected
+    second.settle_stores()
+    assert first.snapshot()["stored"] >= 17
+    assert second.snapshot()["stored"] == 0
+
+
+def test_ended_engine_leaves_its_blocks_and_the_last_one_no_file(
+    make_sharing: Make, path: Path, expected: dict[str, list[int]]
+) -> None:
+    first, second = make_sharing(), make_sharing()
+    store_all(first)
+    first.close()
+    assert tokens_of(second, "2") == expected
+    assert second.external_hit_tokens["b2"] == 9 * 16
+    second.close()
+    assert not path.exists()
+
+
+def test_kept_file_serves_the_next_engine(make_sharing: Make, path: Path, expected: dict[str, list[int]]) -> None:
+    first = make_sharing({"shared_keep": True})
+    store_all(first)
+    first.close()
+    assert path.exists()
+    second = make_sharing()
+    assert tokens_of(second, "2") == expected
+    assert second.external_hit_tokens["b2"] == 9 * 16
+    second.close()
+    assert not path.exists()
+
+
+def test_behind_a_reset_an_engine_shares_nothing(make_sharing: Make, expected: dict[str, list[int]]) -> None:
+    first, second = make_sharing(), make_sharing()
+    store_all(first)
+    assert second.scheduler.reset_connector_cache()
+    assert tokens_of(second, "2") == expected
+    assert found_elsewhere(second) == 0
+    second.settle_stores()
+    second.drop_gpu_cache()
+    assert tokens_of(second, "3") == expected
+    assert second.external_hit_tokens["b3"] == 9 * 16, "its own blocks"
+    assert tokens_of(first, "4") == expected
+    assert found_elsewhere(first) == 0
+
+
+@pytest.mark.parametrize("model", [*MODELS, UNEVEN_MODEL, *RECURRENT_MODELS])
+@pytest.mark.parametrize("seed", range(3))
+def test_random_lives_of_two_engines_get_their_tokens(
+    make_sharing: Make, folder: Path, is_async: bool, seed: int, model: dict[str, Any]
+) -> None:
+    rng = random.Random(seed)
+    prompts = random_prompts(rng)
+    expected = expected_tokens(folder, prompts, max_tokens=NUM_TOKENS, **model)
+    link = {"bandwidth_gb_s": rng.choice([0, 0.01]), "fail_probability": rng.choice([0, 0.1]), "seed": seed}
+    world_size = rng.choice([1, 2])
+    # Six chunks for both: neither can have what it wants.
+    extra = {"cpu_bytes_to_use": world_size * 6 * 64 * 1024, "staging_bytes": 8 * 6144, "host_link": link}
+    engines = [
+        make_sharing(extra, async_scheduling=is_async, world_size=world_size, **{"num_blocks": 36, **model})
+        for _ in range(2)
+    ]
+    live_together(engines, rng, prompts, expected, str(link))
+    for engine in engines:
+        assert_at_rest(engine)
+    assert sum(found_elsewhere(engine) for engine in engines) > 0
+
+
+def test_engines_of_different_models_share_the_memory_only(make_sharing: Make, folder: Path) -> None:
+    plain, hybrid = make_sharing(STORE_ALL), make_sharing(STORE_ALL, **HYBRID)
+    expected = expected_tokens(folder, PROMPTS)
+    store_all(plain)
+    assert tokens_of(hybrid, "2") == expected_tokens(folder, PROMPTS, **HYBRID)
+    assert found_elsewhere(hybrid) == 0
+    hybrid.settle_stores()
+    assert tokens_of(plain, "3") == expected
+    assert plain.external_hit_tokens["b3"] == 9 * 16
+    assert plain.snapshot()["num_chunks"] > 0
+    assert hybrid.snapshot()["num_chunks"] > 0
+
+
+def test_engine_takes_no_more_than_its_limit(make_sharing: Make) -> None:
+    engine = make_sharing({**STORE_ALL, "shared_bytes_limit": 2 * 64 * 1024})
+    store_all(engine)
+    view = engine.snapshot()
+    assert view["num_chunks"] == 2
+    assert view["num_evictable"] <= view["num_slots"] == 20
+
+
+def vllm_config_of(folder: Path, extra: dict[str, Any] | None = None, **spec: Any) -> Any:
+    return make_vllm_config(folder, ToySpec(extra_config=extra or {}, **spec))
+
+
+def name_space(folder: Path, change: Callable[[Any], None] = lambda config: None, **spec: Any) -> int:
+    toy = ToySpec(extra_config={}, **spec)
+    config = make_vllm_config(folder, toy)
+    groups = make_kv_cache_configs(config, toy)[0].kv_cache_groups
+    change(config)
+    return name_space_of(config, groups, [[6144] * toy.world_size])
+
+
+def touch_weights(config: Any) -> None:
+    Path(config.model_config.model, "model.safetensors").write_bytes(b"others")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda config: setattr(config.model_config, "revision", "other"), id="revision"),
+        pytest.param(lambda config: setattr(config.model_config, "quantization", "fp8"), id="quantization"),
+        pytest.param(lambda config: setattr(config.model_config, "seed", 7), id="seed of dummy weights"),
+        pytest.param(lambda config: setattr(config.cache_config, "cache_dtype", "fp8"), id="KV dtype"),
+        pytest.param(lambda config: setattr(config.load_config, "load_format", "dummy"), id="load format"),
+        pytest.param(touch_weights, id="files"),
+    ],
+)
+def test_name_space_is_another_one_for_other_bytes(folder: Path, change: Callable[[Any], None]) -> None:
+    assert name_space(folder) == name_space(folder)
+    assert name_space(folder, change) != name_space(folder)
+
+
+def test_name_space_is_another_one_for_other_layers_blocks_and_ranks(folder: Path) -> None:
+    changed: list[dict[str, Any]] = [{}, {"block_size": 32}, {"world_size": 2}, {"num_layers": 4}, HYBRID]
+    assert len({name_space(folder, **spec) for spec in changed}) == len(changed)
+
+
+def test_name_space_is_another_one_for_another_seed_of_the_hashes(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONHASHSEED", "1")
+    first = name_space(folder)
+    monkeypatch.setenv("PYTHONHASHSEED", "2")
+    assert name_space(folder) != first
+
+
+def check(folder: Path, change: Callable[[Any], None]) -> None:
+    config = vllm_config_of(folder)
+    change(config)
+    check_engine(KvFerryConfig.from_extra_config({"shared_path": "/dev/shm/tier"}), config)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda config: setattr(config, "lora_config", object()), "without --enable-lora"),
+        (lambda config: setattr(config.parallel_config, "nnodes", 2), "on several nodes"),
+        (lambda config: setattr(config.parallel_config, "pipeline_parallel_size", 2), "allowed is 1"),
+        (
+            lambda config: setattr(config.cache_config, "prefix_caching_hash_algo", "xxhash"),
+            "PYTHONHASHSEED is not set",
+        ),
+    ],
+)
+def test_engine_that_cannot_share_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], None], said: str
+) -> None:
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    with pytest.raises(ConfigError, match=said):
+        check(folder, change)
+
+
+@pytest.mark.parametrize(
+    ("extra", "said"),
+    [
+        ({"shared_weight": 2}, "shared_weight is set and shared_path is not"),
+        ({"shared_path": "tier"}, "absolute path of a file in shared memory"),
+        ({"shared_path": "/dev/shm/"}, "absolute path of a file in shared memory"),
+        ({"shared_path": "/dev/shm/tier", "shared_weight": 0}, "from 1 to 1000"),
+        ({"shared_path": "/dev/shm/tier", "pages": "huge"}, "leave pages out"),
+    ],
+)
+def test_keys_that_mean_nothing_are_refused(extra: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        KvFerryConfig.from_extra_config(extra)
+
+
+def test_block_that_is_larger_than_a_chunk_is_refused(folder: Path) -> None:
+    config = KvFerryConfig.from_extra_config({"shared_path": "/dev/shm/tier", **TIER})
+    with pytest.raises(ConfigError, match="a block of the KV cache has 65537 bytes .* raise cpu_bytes_to_use"):
+        shared_tier_of(config, vllm_config_of(folder), [65537])
+
+
+def test_engine_that_asks_for_another_size_is_told_both(make_sharing: Make) -> None:
+    make_sharing()
+    with pytest.raises(ConfigError, match=r"16 chunks .* 8 chunks|8 chunks .* 16 chunks"):
+        make_sharing({"cpu_bytes_to_use": 8 * 64 * 1024})
