@@ -22,11 +22,15 @@ __all__: list[str] = [
     "ask_for_tier",
     "backends",
     "check_numa_node",
+    "find_tiers",
     "huge_page_pool",
+    "inspect_tier",
     "memlock_limit_bytes",
     "memlock_warning",
     "memory_limits",
     "numa_nodes",
+    "remove_tier",
+    "shared_tier_shape",
     "slab_geometry",
 ]
 
@@ -175,6 +179,7 @@ class WorkerEngine:
         replica_group: str = "",
         num_replicas: typing.SupportsInt | typing.SupportsIndex = 1,
         replica_index: typing.SupportsInt | typing.SupportsIndex = 0,
+        shared_tier: typing.Any = None,
         staging_bytes: typing.SupportsInt | typing.SupportsIndex,
         load_staging_bytes: typing.SupportsInt | typing.SupportsIndex = 0,
         max_in_flight_bytes: typing.SupportsInt | typing.SupportsIndex,
@@ -184,7 +189,7 @@ class WorkerEngine:
         host_link: typing.Any = None,
     ) -> None:
         """
-        `backend`: a key of backends(). `device_ordinal`: as the process numbers the vendor's devices. `driver_library`: of the vendor's driver; empty for the system's. `fragments`: (address, block stride in bytes, bytes) in layer order, by slab class; their memory outlives this. `num_chunks`: of this rank's arena, of which a piece is pinned here and the rest by a thread. `slots_per_chunk`: by slab class. `numa_node`: None for the one next to the device. `pages`: 'auto', 'normal', 'transparent' or 'huge'. `growth_bytes_per_second`: 0 for no limit. `allow_smaller`: go on with what can be had. `budget_group`: the same for all ranks whose `num_local_arenas` arenas share this node's memory, of which the first checks the budget for all. `replica_group`: the same for the `num_replicas` ranks of this node that hold the same bytes and share one arena, of which this is number `replica_index`; the first makes it, and the others wait for that, for a minute at most. `staging_bytes`, `load_staging_bytes`: device memory of the rings of stores and loads. `store_bytes_per_second`: 0 for no limit. `copy_path`: 'auto', or the path of every load. `host_link`: of the host back end. Raises ConfigError, ResourceError, DeviceError, TopologyError or TimeoutError.
+        `backend`: a key of backends(). `device_ordinal`: as the process numbers the vendor's devices. `driver_library`: of the vendor's driver; empty for the system's. `fragments`: (address, block stride in bytes, bytes) in layer order, by slab class; their memory outlives this. `num_chunks`: of this rank's arena, of which a piece is pinned here and the rest by a thread. `slots_per_chunk`: by slab class. `numa_node`: None for the one next to the device. `pages`: 'auto', 'normal', 'transparent' or 'huge'. `growth_bytes_per_second`: 0 for no limit. `allow_smaller`: go on with what can be had. `budget_group`: the same for all ranks whose `num_local_arenas` arenas share this node's memory, of which the first checks the budget for all. `replica_group`: the same for the `num_replicas` ranks of this node that hold the same bytes and share one arena, of which this is number `replica_index`; the first makes it, and the others wait for that, for a minute at most. `shared_tier`: None, or a dict of path, capacity_bytes (of all ranks), num_ranks, instance (unique for every start of an engine) and, if wished, chunk_bytes and keep: the file that has the arena; `num_chunks` is as shared_tier_shape() says then. `staging_bytes`, `load_staging_bytes`: device memory of the rings of stores and loads. `store_bytes_per_second`: 0 for no limit. `copy_path`: 'auto', or the path of every load. `host_link`: of the host back end. Raises ConfigError, ResourceError, DeviceError, TopologyError or TimeoutError.
         """
     def arena(self) -> str:
         """
@@ -344,9 +349,19 @@ def check_numa_node(node: typing.SupportsInt | typing.SupportsIndex) -> None:
     Raises ConfigError that lists the nodes, unless `node` is one of them.
     """
 
+def find_tiers(directory: str) -> list[str]:
+    """
+    Paths of the shared tiers right in that directory that this user can open.
+    """
+
 def huge_page_pool() -> dict[str, int]:
     """
     The machine's pool of huge pages: page_bytes, num_total, num_free, and num_more that the kernel may add.
+    """
+
+def inspect_tier(path: str) -> tuple[dict[str, str], dict[str, int], list[tuple[str, int, bool, int, int]]]:
+    """
+    What is in a shared tier now, without joining it: (texts, figures, instances as (name, name space, whether it lives, chunks, weight)). Raises ConfigError or ResourceError.
     """
 
 def memlock_limit_bytes() -> int | None:
@@ -367,6 +382,21 @@ def memory_limits() -> list[tuple[str, int, str]]:
 def numa_nodes() -> list[tuple[int, int, int]]:
     """
     The NUMA nodes that this process may use: (number, bytes of memory, processors). Raises ResourceError.
+    """
+
+def remove_tier(path: str) -> None:
+    """
+    Removes the file of a shared tier. Raises ResourceError naming the engines that use it, and ConfigError.
+    """
+
+def shared_tier_shape(
+    path: str,
+    capacity_bytes: typing.SupportsInt | typing.SupportsIndex,
+    num_ranks: typing.SupportsInt | typing.SupportsIndex,
+    chunk_bytes: typing.SupportsInt | typing.SupportsIndex = 0,
+) -> tuple[int, int, int]:
+    """
+    How a shared tier of `capacity_bytes` for all of an engine's `num_ranks` is divided: (chunks, bytes of a chunk on one rank, slots that a chunk may have). `chunk_bytes`: 0 for a size that depends on the capacity alone. Makes nothing. Raises ConfigError.
     """
 
 def slab_geometry(

@@ -5,6 +5,7 @@
 #include "py_machine.hpp"
 #include "py_object_client.hpp"
 #include "py_scheduler_engine.hpp"
+#include "py_tier.hpp"
 #include "py_worker_engine.hpp"
 
 #include <pybind11/pybind11.h>
@@ -199,10 +200,10 @@ void bind_worker_engine(py::module_& module) {
                       std::uint64_t piece_bytes, std::uint64_t growth_bytes_per_second,
                       bool allow_smaller, std::string budget_group, std::uint32_t num_local_arenas,
                       std::string replica_group, std::uint32_t num_replicas,
-                      std::uint32_t replica_index, std::uint64_t staging_bytes,
-                      std::uint64_t load_staging_bytes, std::uint64_t max_in_flight_bytes,
-                      std::uint64_t store_bytes_per_second, std::string copy_path,
-                      double transfer_timeout_s, py::object host_link) {
+                      std::uint32_t replica_index, py::object shared_tier,
+                      std::uint64_t staging_bytes, std::uint64_t load_staging_bytes,
+                      std::uint64_t max_in_flight_bytes, std::uint64_t store_bytes_per_second,
+                      std::string copy_path, double transfer_timeout_s, py::object host_link) {
             return make_worker_engine({.backend = std::move(backend),
                                        .device_ordinal = device_ordinal,
                                        .driver_library = std::move(driver_library),
@@ -222,6 +223,7 @@ void bind_worker_engine(py::module_& module) {
                                        .replica_group = std::move(replica_group),
                                        .num_replicas = num_replicas,
                                        .replica_index = replica_index,
+                                       .shared_tier = std::move(shared_tier),
                                        .staging_bytes = staging_bytes,
                                        .load_staging_bytes = load_staging_bytes,
                                        .max_in_flight_bytes = max_in_flight_bytes,
@@ -238,10 +240,10 @@ void bind_worker_engine(py::module_& module) {
           py::arg("growth_bytes_per_second") = 0, py::arg("allow_smaller") = false,
           py::arg("budget_group") = "", py::arg("num_local_arenas") = 1,
           py::arg("replica_group") = "", py::arg("num_replicas") = 1, py::arg("replica_index") = 0,
-          py::arg("staging_bytes"), py::arg("load_staging_bytes") = 0,
-          py::arg("max_in_flight_bytes"), py::arg("store_bytes_per_second") = 0,
-          py::arg("copy_path") = "auto", py::arg("transfer_timeout_s"),
-          py::arg("host_link") = py::none(),
+          py::arg("shared_tier") = py::none(), py::arg("staging_bytes"),
+          py::arg("load_staging_bytes") = 0, py::arg("max_in_flight_bytes"),
+          py::arg("store_bytes_per_second") = 0, py::arg("copy_path") = "auto",
+          py::arg("transfer_timeout_s"), py::arg("host_link") = py::none(),
           "`backend`: a key of backends(). `device_ordinal`: as the process numbers the vendor's "
           "devices. `driver_library`: of the vendor's driver; empty for the system's. `fragments`: "
           "(address, block stride in bytes, bytes) in layer order, by slab class; their memory "
@@ -254,7 +256,10 @@ void bind_worker_engine(py::module_& module) {
           "node's memory, of which the first checks the budget for all. `replica_group`: the same "
           "for the `num_replicas` ranks of this node that hold the same bytes and share one arena, "
           "of which this is number `replica_index`; the first makes it, and the others wait for "
-          "that, for a minute at most. "
+          "that, for a minute at most. `shared_tier`: None, or a dict of path, capacity_bytes (of "
+          "all ranks), num_ranks, instance (unique for every start of an engine) and, if wished, "
+          "chunk_bytes and keep: the file that has the arena; `num_chunks` is as "
+          "shared_tier_shape() says then. "
           "`staging_bytes`, "
           "`load_staging_bytes`: device memory of the rings of stores and loads. "
           "`store_bytes_per_second`: 0 for no limit. `copy_path`: 'auto', or the path of every "
@@ -373,4 +378,5 @@ PYBIND11_MODULE(_core, module) {
   kvferry::python::bind_worker_engine(module);
   kvferry::python::bind_object_client(module);
   kvferry::python::bind_machine(module);
+  kvferry::python::bind_tier(module);
 }

@@ -7,6 +7,8 @@
 #include "kvferry/gpu/hip_device.hpp"
 #include "kvferry/gpu/host_link.hpp"
 
+#include "py_tier.hpp"
+
 #include <chrono>
 #include <optional>
 #include <utility>
@@ -106,7 +108,8 @@ std::unique_ptr<connector::WorkerEngine> make_worker_engine(const PyWorkerArgume
                    .group = {arguments.budget_group, arguments.num_local_arenas},
                    .replicas = {.name = arguments.replica_group,
                                 .size = arguments.num_replicas,
-                                .index = arguments.replica_index}};
+                                .index = arguments.replica_index},
+                   .shared = shared_tier_wish(arguments.shared_tier)};
   options.transfer.staging_bytes = arguments.staging_bytes;
   options.transfer.load_staging_bytes = arguments.load_staging_bytes;
   options.transfer.max_in_flight_bytes = arguments.max_in_flight_bytes;

@@ -46,6 +46,8 @@ struct PyWorkerArguments {
   std::string replica_group;
   std::uint32_t num_replicas = 1;
   std::uint32_t replica_index = 0;
+  /// None, or as shared_tier_wish() reads it.
+  py::object shared_tier;
   std::uint64_t staging_bytes = 0;
   std::uint64_t load_staging_bytes = 0;
   std::uint64_t max_in_flight_bytes = 0;

@@ -8,7 +8,8 @@ import typer
 
 from kvferry.cli.doctor import doctor
 from kvferry.cli.plot import plot
-from kvferry.errors import ConfigError
+from kvferry.cli.tier import tier
+from kvferry.errors import ConfigError, ResourceError
 
 app = typer.Typer(
     name="kvferry",
@@ -19,6 +20,7 @@ app = typer.Typer(
 )
 app.command()(doctor)
 app.command()(plot)
+app.add_typer(tier, name="tier")
 
 
 @app.callback(invoke_without_command=True)
@@ -35,6 +37,6 @@ def main() -> None:
     """Run the command that ``sys.argv`` names; ends the process."""
     try:
         app()
-    except ConfigError as error:
+    except (ConfigError, ResourceError) as error:
         print(f"kvferry: {error}", file=sys.stderr)
         sys.exit(2)

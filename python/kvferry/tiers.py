@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The shared tiers of this machine, as they are now."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+from kvferry import _core
+
+USUAL_PLACES = ("/dev/shm", "/dev/shm/kvferry")
+"""Where a tier is without a wish of the user's."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Instance:
+    """An engine in a tier; one that is dead is cleaned up behind by the next engine that comes."""
+
+    name: str
+    name_space: int
+    is_alive: bool
+    num_chunks: int
+    weight: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Tier:
+    """What the file of a tier holds."""
+
+    path: str
+    made_by: str
+    figures: dict[str, int]
+    """Bytes, chunks, and slots by state (``slots/free``): as ``_core.inspect_tier`` names them."""
+    instances: list[Instance]
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether it is of an earlier run of the machine: the next engine makes it anew."""
+        return not self.figures["is_of_this_boot"]
+
+    @property
+    def num_living(self) -> int:
+        """Engines that use it."""
+        return sum(instance.is_alive for instance in self.instances)
+
+
+def inspect(path: str) -> Tier:
+    """Look at a tier without joining it.
+
+    Raises
+    ------
+    ConfigError
+        If the file is no tier that this version can read.
+    ResourceError
+        If there is none.
+
+    """
+    texts, figures, instances = _core.inspect_tier(path)
+    return Tier(texts["path"], texts["made_by"], figures, [Instance(*of) for of in instances])
+
+
+def find(directories: Sequence[str] = USUAL_PLACES) -> list[str]:
+    """Find the tiers right in these directories."""
+    return [path for directory in directories if Path(directory).is_dir() for path in _core.find_tiers(directory)]
+
+
+def remove(path: str) -> None:
+    """Remove a tier that no engine uses.
+
+    Raises
+    ------
+    ConfigError
+        If the file is no tier.
+    ResourceError
+        If there is none, or engines use it: these are named.
+
+    """
+    _core.remove_tier(path)

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "py_tier.hpp"
+
+#include "kvferry/base/error.hpp"
+#include "kvferry/cpu_tier/shared_tier.hpp"
+#include "kvferry/cpu_tier/tier_report.hpp"
+
+#include <pybind11/stl.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+namespace kvferry::python {
+namespace {
+
+namespace py = pybind11;
+
+using Texts = std::map<std::string, std::string>;
+using Figures = std::map<std::string, std::uint64_t>;
+/// Name, name space, whether it lives, chunks, weight.
+using Instance = std::tuple<std::string, std::uint64_t, bool, std::uint32_t, std::uint32_t>;
+
+std::tuple<Texts, Figures, std::vector<Instance>> inspect(const std::string& path) {
+  const cpu_tier::TierReport report = cpu_tier::inspect_tier(path);
+  const cpu_tier::SharedSlotCounts& slots = report.slots;
+  std::vector<Instance> instances;
+  for (const cpu_tier::InstanceReport& each : report.instances) {
+    instances.emplace_back(each.name, each.name_space, each.is_alive, each.num_chunks, each.weight);
+  }
+  Texts texts{{"path", report.path.string()}, {"made_by", report.made_by}};
+  Figures figures{{"num_ranks", report.shape.num_ranks},
+                  {"num_chunks", report.shape.num_chunks},
+                  {"chunk_bytes", report.shape.chunk_bytes},
+                  {"max_chunk_slots", report.shape.max_chunk_slots},
+                  {"capacity_bytes", report.capacity_bytes},
+                  {"reserved_bytes", report.reserved_bytes},
+                  {"is_of_this_boot", report.is_of_this_boot ? 1 : 0},
+                  {"num_empty_chunks", report.num_empty_chunks},
+                  {"num_orphan_chunks", report.num_orphan_chunks},
+                  {"slots/free", slots.num_free},
+                  {"slots/filling", slots.num_filling},
+                  {"slots/readable", slots.num_readable},
+                  {"slots/dying", slots.num_dying},
+                  {"slots/quarantined", slots.num_quarantined},
+                  {"slots/leased", slots.num_leased}};
+  return {std::move(texts), std::move(figures), std::move(instances)};
+}
+
+std::vector<std::string> find(const std::string& directory) {
+  std::vector<std::string> out;
+  for (const auto& path : cpu_tier::find_tiers(directory)) out.push_back(path.string());
+  return out;
+}
+
+std::tuple<std::uint32_t, std::uint64_t, std::uint32_t> shape(const std::string& path,
+                                                              std::uint64_t capacity_bytes,
+                                                              std::uint32_t num_ranks,
+                                                              std::uint64_t chunk_bytes) {
+  const cpu_tier::TierShape of = cpu_tier::shape_for({.path = path,
+                                                      .capacity_bytes = capacity_bytes,
+                                                      .num_ranks = num_ranks,
+                                                      .chunk_bytes = chunk_bytes});
+  return {of.num_chunks, of.chunk_bytes, of.max_chunk_slots};
+}
+
+}  // namespace
+
+std::optional<connector::SharedTierWish> shared_tier_wish(const py::object& given) {
+  if (given.is_none()) return std::nullopt;
+  connector::SharedTierWish wish;
+  for (const auto& [name, value] : py::cast<py::dict>(given)) {
+    const auto key = py::cast<std::string>(name);
+    if (key == "path") {
+      wish.tier.path = py::cast<std::string>(value);
+    } else if (key == "capacity_bytes") {
+      wish.tier.capacity_bytes = py::cast<std::uint64_t>(value);
+    } else if (key == "num_ranks") {
+      wish.tier.num_ranks = py::cast<std::uint32_t>(value);
+    } else if (key == "chunk_bytes") {
+      wish.tier.chunk_bytes = py::cast<std::uint64_t>(value);
+    } else if (key == "keep") {
+      wish.tier.at_exit =
+          py::cast<bool>(value) ? cpu_tier::AtExit::kKeep : cpu_tier::AtExit::kRemove;
+    } else if (key == "instance") {
+      wish.instance = py::cast<std::string>(value);
+    } else {
+      throw ConfigError("shared_tier has no key '" + key +
+                        "'; allowed: path, capacity_bytes, num_ranks, chunk_bytes, keep, instance");
+    }
+  }
+  if (wish.tier.path.empty() || wish.instance.empty()) {
+    throw ConfigError("shared_tier needs a path and an instance");
+  }
+  return wish;
+}
+
+void bind_tier(py::module_& module) {
+  module.def(
+      "shared_tier_shape", &shape, py::arg("path"), py::arg("capacity_bytes"), py::arg("num_ranks"),
+      py::arg("chunk_bytes") = 0,
+      "How a shared tier of `capacity_bytes` for all of an engine's `num_ranks` is divided: "
+      "(chunks, bytes of a chunk on one rank, slots that a chunk may have). `chunk_bytes`: 0 "
+      "for a size that depends on the capacity alone. Makes nothing. Raises ConfigError.");
+  module.def("find_tiers", &find, py::arg("directory"),
+             "Paths of the shared tiers right in that directory that this user can open.");
+  module.def("inspect_tier", &inspect, py::arg("path"), py::call_guard<py::gil_scoped_release>(),
+             "What is in a shared tier now, without joining it: (texts, figures, instances as "
+             "(name, name space, whether it lives, chunks, weight)). Raises ConfigError or "
+             "ResourceError.");
+  module.def(
+      "remove_tier", [](const std::string& path) { cpu_tier::remove_tier(path); }, py::arg("path"),
+      py::call_guard<py::gil_scoped_release>(),
+      "Removes the file of a shared tier. Raises ResourceError naming the engines that use "
+      "it, and ConfigError.");
+}
+
+}  // namespace kvferry::python

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``kvferry tier``: what it shows of a tier that an engine has, and what it refuses."""
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kvferry import _core
+from kvferry.errors import ConfigError
+
+CAPACITY = 4 << 20
+BLOCK_BYTES = 4096
+
+
+def tier(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from kvferry.cli import main; main()", "tier", *arguments]
+    # Wide enough that no line is folded.
+    variables = os.environ | {"COLUMNS": "500"}
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=variables)
+
+
+@pytest.fixture
+def path() -> Iterator[Path]:
+    found = Path(f"/dev/shm/kvferry-tier-test-{os.getpid()}")
+    yield found
+    found.unlink(missing_ok=True)
+
+
+class Rank:
+    """A rank of an engine whose arena is in the tier."""
+
+    def __init__(self, path: Path, **more: object) -> None:
+        self._memory = ctypes.create_string_buffer(4 * BLOCK_BYTES)
+        shape = {"path": str(path), "capacity_bytes": CAPACITY, "num_ranks": 1}
+        num_chunks, chunk_bytes, _ = _core.shared_tier_shape(**shape)
+        self.engine = _core.WorkerEngine(
+            backend="host",
+            rank=0,
+            world_size=1,
+            num_blocks=4,
+            fragments=[[(ctypes.addressof(self._memory), BLOCK_BYTES, BLOCK_BYTES)]],
+            num_chunks=num_chunks,
+            slots_per_chunk=[chunk_bytes // BLOCK_BYTES],
+            staging_bytes=1 << 20,
+            max_in_flight_bytes=1 << 20,
+            transfer_timeout_s=60,
+            shared_tier={**shape, "instance": "engine-1", **more},
+        )
+
+
+def test_a_tier_is_listed_and_shown_and_not_removed_while_it_is_used(path: Path) -> None:
+    rank = Rank(path, keep=True)
+    listed = tier("ls", "/dev/shm")
+    assert listed.returncode == 0, listed.stderr
+    assert str(path) in listed.stdout
+    assert "4.00 MiB" in listed.stdout
+    shown = tier("inspect", str(path))
+    assert shown.returncode == 0, shown.stderr
+    assert "64 of 64.00 KiB on each rank" in shown.stdout
+    figures = json.loads(tier("inspect", str(path), "--json").stdout)["figures"]
+    assert figures["num_empty_chunks"] == figures["num_chunks"] == 64
+    assert figures["is_of_this_boot"] == 1
+    refused = tier("rm", str(path))
+    assert refused.returncode == 2
+    assert refused.stderr.startswith(f"kvferry: the shared tier {path} is in use by")
+    assert len(refused.stderr.splitlines()) == 1
+    del rank
+    assert path.exists()
+    assert tier("rm", str(path)).returncode == 0
+    assert not path.exists()
+
+
+def test_the_last_engine_removes_its_tier(path: Path) -> None:
+    rank = Rank(path)
+    assert path.exists()
+    del rank
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("command", [("inspect",), ("rm",)])
+def test_what_is_no_tier_is_refused_in_one_line(path: Path, command: tuple[str, ...]) -> None:
+    absent = tier(*command, str(path))
+    assert absent.returncode == 2
+    assert absent.stderr.splitlines() == [f"kvferry: shared memory {path} cannot be opened: No such file or directory"]
+    path.write_bytes(bytes(4096))
+    path.chmod(0o600)
+    other = tier(*command, str(path))
+    assert other.returncode == 2
+    assert "is not the file of a shared tier" in other.stderr
+    assert path.exists()
+
+
+def test_no_tiers_are_none(tmp_path: Path) -> None:
+    assert tier("ls", str(tmp_path)).stdout.strip() == "no shared tier"
+    assert "is no directory" in tier("ls", str(tmp_path / "none")).stderr
+
+
+def test_a_wrong_wish_is_refused(path: Path) -> None:
+    with pytest.raises(ConfigError, match="shared_tier has no key 'size'; allowed: path, "):
+        Rank(path, size=3)
+    with pytest.raises(ConfigError, match="ask for chunks like these"):
+        Rank(path, capacity_bytes=2 << 20)
