@@ -288,7 +288,10 @@ std::string WorkerEngine::take_report() { return impl_->take_report(); }
 
 void WorkerEngine::close() {
   impl_->stop_growing();
-  if (impl_->engine().close(impl_->options().transfer_timeout)) return;
+  if (impl_->engine().close(impl_->options().transfer_timeout)) {
+    impl_->leave_tier();
+    return;
+  }
   if (const auto quarantine = impl_->engine().quarantine()) {
     throw DeviceError(impl_->rank_text() +
                       " closes while memory is in doubt: " + to_string(*quarantine));

@@ -75,6 +75,7 @@ class WorkerEngine::Impl {
   void stop_growing() {
     if (growth_) growth_->close();
   }
+  void leave_tier() { arena_->leave_tier(); }
   const gpu::Device& device() const { return *device_; }
   const WorkerOptions& options() const { return options_; }
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import ToyEngine, ToySpec, expected_tokens, make_kv_cache_configs, make_vllm_config
+from harness import ToyEngine, ToySpec, expected_tokens, make_kv_cache_configs, make_vllm_config, prompt_of
 from kvferry.config import KvFerryConfig
 from kvferry.errors import ConfigError
 from kvferry.vllm.shared_tier import check_engine, name_space_of, shared_tier_of
@@ -26,6 +26,7 @@ from scenarios import (
     assert_at_rest,
     store_all,
 )
+from toy_worker import kvferry_of
 
 _numbers = itertools.count()
 # A plain toy's block has 6 KiB: ten slots in each of sixteen chunks.
@@ -41,10 +42,15 @@ def path() -> Iterator[Path]:
 
 @pytest.fixture
 def make_sharing(make: Make, path: Path) -> Make:
-    """Make engines that share a tier."""
+    """Make engines that share a tier, all of which is ready for them."""
 
     def make_engine(extra: dict[str, Any] | None = None, **spec: Any) -> ToyEngine:
-        return make({**TIER, "shared_path": str(path), **(extra or {})}, **spec)
+        engine = make({**TIER, "shared_path": str(path), **(extra or {})}, **spec)
+        side = kvferry_of(engine.scheduler.connector).scheduler_side
+        engine.generate({"first": prompt_of(99, 10)})
+        engine.run_until(lambda: side.engine.num_slots == side._max_slots)
+        del engine.finished["first"], engine.requests["first"]
+        return engine
 
     return make_engine
 
@@ -193,8 +199,9 @@ def touch_weights(config: Any) -> None:
     ],
 )
 def test_name_space_is_another_one_for_other_bytes(folder: Path, change: Callable[[Any], None]) -> None:
-    assert name_space(folder) == name_space(folder)
-    assert name_space(folder, change) != name_space(folder)
+    found = name_space(folder)
+    assert name_space(folder) == found
+    assert name_space(folder, change) != found
 
 
 def test_name_space_is_another_one_for_other_layers_blocks_and_ranks(folder: Path) -> None:
@@ -254,7 +261,7 @@ def test_keys_that_mean_nothing_are_refused(extra: dict[str, Any], said: str) ->
 
 def test_block_that_is_larger_than_a_chunk_is_refused(folder: Path) -> None:
     config = KvFerryConfig.from_extra_config({"shared_path": "/dev/shm/tier", **TIER})
-    with pytest.raises(ConfigError, match="a block of the KV cache has 65537 bytes .* raise cpu_bytes_to_use"):
+    with pytest.raises(ConfigError, match=r"a block of the KV cache has 65537 bytes .* raise cpu_bytes_to_use"):
         shared_tier_of(config, vllm_config_of(folder), [65537])
 
 

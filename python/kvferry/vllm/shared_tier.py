@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 # Of what this file says in a fingerprint, and of how blocks are packed into slots.
 _FINGERPRINT_VERSION = 1
+# Of a file that is compared by what it holds: configurations, not weights.
+_MOST_READ_BYTES = 1 << 20
 # A driver ends a process's copies as it ends its contexts, in milliseconds; this is for one that is slow.
 _GRACE_S = 30.0
 # Until the tier is made anew.
@@ -196,12 +198,18 @@ def _draft_facts(vllm_config: "VllmConfig") -> list[object] | None:
 
 
 def _weights_mark(model: str) -> list[list[object]]:
-    """Files of a model in a local folder: others of that name are other weights."""
+    """Files of a model in a local folder, the small ones by what they hold: others of that name are other weights."""
     folder = Path(model)
     if not folder.is_dir():
         return []
-    stats = [(entry.name, entry.stat()) for entry in sorted(folder.iterdir()) if entry.is_file()]
-    return [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]
+    return [[entry.name, *_file_mark(entry)] for entry in sorted(folder.iterdir()) if entry.is_file()]
+
+
+def _file_mark(file: Path) -> list[object]:
+    stat = file.stat()
+    if stat.st_size <= _MOST_READ_BYTES:
+        return [hashlib.sha256(file.read_bytes()).hexdigest()]
+    return [stat.st_size, stat.st_mtime_ns]
 
 
 def _hash_seed(vllm_config: "VllmConfig") -> str:

@@ -127,6 +127,10 @@ class Arena {
     if (replicas_) replicas_->withdraw_name();
   }
 
+  /// Of one in a shared tier: no device touches it any more, so that its rank need not be there for
+  /// others. The memory stays mapped. Called when nobody grows it any more; any number of times.
+  void leave_tier() noexcept { options_.shared.reset(); }
+
   [[nodiscard]] std::uint64_t slot_bytes() const { return slot_bytes_; }
   /// Fewer than were asked for only with Shortage::kTakeLess.
   [[nodiscard]] std::uint32_t num_slots() const { return num_slots_; }
@@ -202,7 +206,7 @@ class Arena {
   gpu::Device& device_;
   const std::uint64_t slot_bytes_;
   const std::uint32_t num_slots_;
-  const ArenaOptions options_;
+  ArenaOptions options_;
   std::uint32_t slots_per_piece_ = 0;
   std::vector<std::string> warnings_;
   std::unique_ptr<MemoryClaim> claim_;
