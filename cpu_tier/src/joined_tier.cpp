@@ -29,13 +29,14 @@ std::unique_ptr<JoinedTier> JoinedTier::join(const SharedTierOptions& options,
 
 JoinedTier::JoinedTier(std::unique_ptr<SharedTier> tier, const TierDirectory::Identity& identity)
     : tier_(std::move(tier)),
-      directory_(tier_->metadata(), tier_->places(), tier_->shape(), tier_->path(), identity) {}
+      directory_(tier_->metadata(), tier_->places(), tier_->shape(),
+                 {tier_->path(), tier_->file().descriptor()}, identity) {}
 
 JoinedRank::JoinedRank(const SharedTierOptions& options, std::string_view instance,
                        std::uint32_t rank)
     : rank_(checked_rank(options, rank)),
       tier_(SharedTier::make_or_open(options)),
-      lock_(tier_->path(), lock_base_of(instance), rank + 1) {}
+      lock_({tier_->path(), tier_->file().descriptor()}, lock_base_of(instance), rank + 1) {}
 
 bool JoinedRank::claims_arena() const {
   return lock_bytes(tier_->file().descriptor(), kArenaClaimByte + rank_, 1) == 0;

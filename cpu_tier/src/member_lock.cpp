@@ -16,22 +16,23 @@
 namespace kvferry::cpu_tier {
 namespace {
 
-namespace fs = std::filesystem;
-
 /// Above what any file holds and below what an offset can be.
 constexpr LockBase kLowestBase = std::uint64_t{1} << 61U;
 static_assert(kLowestBase % kMaxMembers == 0);
 
-/// A file description of its own: locks of one do not meet each other.
-OwnDescriptor open_anew(const fs::path& path) {
-  OwnDescriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+}  // namespace
+
+OwnDescriptor LockFile::open_anew() const {
+  // A link of /proc is followed whatever it is called.
+  OwnDescriptor file(
+      descriptor_ < 0
+          ? ::open(path_.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)
+          : ::open(("/proc/self/fd/" + std::to_string(descriptor_)).c_str(), O_RDWR | O_CLOEXEC));
   if (!file) {
-    throw ResourceError("shared tier " + path.string() + " cannot be opened: " + text_of(errno));
+    throw ResourceError("shared tier " + path_.string() + " cannot be opened: " + text_of(errno));
   }
   return file;
 }
-
-}  // namespace
 
 LockBase lock_base_of(std::string_view instance) {
   const std::uint64_t bits = mixed_bits(stable_hash(instance));
@@ -42,8 +43,8 @@ bool has_living_member(int descriptor, LockBase base) {
   return is_locked(descriptor, base, kMaxMembers);
 }
 
-MemberLock::MemberLock(const fs::path& path, LockBase base, std::uint32_t member)
-    : file_(open_anew(path)) {
+MemberLock::MemberLock(const LockFile& file, LockBase base, std::uint32_t member)
+    : file_(file.open_anew()) {
   KVFERRY_CHECK(base % kMaxMembers == 0 && member < kMaxMembers,
                 "member " + std::to_string(member) + " of " + std::to_string(base));
   const int error = lock_bytes(file_.get(), base + member, 1);
@@ -51,19 +52,19 @@ MemberLock::MemberLock(const fs::path& path, LockBase base, std::uint32_t member
   const std::string who = member == 0 ? "the scheduler" : "rank " + std::to_string(member - 1);
   if (error == EAGAIN) {
     throw ResourceError(who + " of an engine with this engine's id is using the shared tier " +
-                        path.string() +
+                        file.path().string() +
                         " already, or has just died; give each engine an engine_id of its own, or "
                         "start this one again");
   }
-  throw ResourceError("shared tier " + path.string() + " cannot be locked: " + text_of(error));
+  throw ResourceError("shared tier " + file.path().string() + " cannot be locked: " + text_of(error));
 }
 
-std::optional<DeathLock> DeathLock::try_take(const fs::path& path, LockBase base) {
-  OwnDescriptor file = open_anew(path);
-  const int error = lock_bytes(file.get(), base, kMaxMembers);
-  if (error == 0) return DeathLock(std::move(file));
+std::optional<DeathLock> DeathLock::try_take(const LockFile& file, LockBase base) {
+  OwnDescriptor anew = file.open_anew();
+  const int error = lock_bytes(anew.get(), base, kMaxMembers);
+  if (error == 0) return DeathLock(std::move(anew));
   if (error == EAGAIN) return std::nullopt;
-  throw ResourceError("shared tier " + path.string() + " cannot be locked: " + text_of(error));
+  throw ResourceError("shared tier " + file.path().string() + " cannot be locked: " + text_of(error));
 }
 
 }  // namespace kvferry::cpu_tier

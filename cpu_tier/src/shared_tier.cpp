@@ -139,7 +139,12 @@ SharedTier::SharedTier(SharedFile file, const TierShape& shape, const TierPlaces
       metadata_(file_, 0, places.arenas) {}
 
 SharedTier::~SharedTier() {
-  if (at_exit_ == AtExit::kRemove) static_cast<void>(remove_unless_held(file_));
+  if (at_exit_ == AtExit::kRemove) {
+    static_cast<void>(remove_unless_held(file_));
+  } else {
+    // Closing it would not do while an arena of this process is mapped.
+    let_go(file_);
+  }
 }
 
 std::uint64_t SharedTier::missing_arena_bytes() const {

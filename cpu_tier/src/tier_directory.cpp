@@ -40,11 +40,11 @@ constexpr std::uint32_t kMostDemandSeconds = 5;
 }  // namespace
 
 TierDirectory::TierDirectory(std::span<std::byte> metadata, const TierPlaces& places,
-                             const TierShape& shape, std::filesystem::path path,
+                             const TierShape& shape, LockFile file,
                              const Identity& identity)
     : shape_(shape),
-      path_(std::move(path)),
-      lock_(path_, lock_base_of(identity.name), 0),
+      file_(std::move(file)),
+      lock_(file_, lock_base_of(identity.name), 0),
       instances_(part<InstanceRecord>(metadata, places.instances, kMaxInstances)),
       chunks_(part<ChunkRecord>(metadata, places.chunks, shape.num_chunks)),
       words_(part<std::atomic<std::uint64_t>>(
@@ -58,7 +58,7 @@ TierDirectory::TierDirectory(std::span<std::byte> metadata, const TierPlaces& pl
   if (claim_record(identity)) return;
   std::string names;
   for (const InstanceRecord& record : instances_) names += ' ' + load_name(record);
-  throw ResourceError("the shared tier " + path_.string() + " has " +
+  throw ResourceError("the shared tier " + file_.path().string() + " has " +
                       std::to_string(kMaxInstances) + " engines already, as many as there can be:" +
                       names + "; name another path for some of them");
 }
@@ -295,7 +295,7 @@ SweepReport TierDirectory::sweep() {
   for (std::uint32_t i = 0; i < kMaxInstances; ++i) {
     const std::uint64_t base = instances_[i].lock.load(std::memory_order_acquire);
     if (base == 0 || base % kMaxMembers != 0) continue;
-    const auto dead = DeathLock::try_take(path_, base);
+    const auto dead = DeathLock::try_take(file_, base);
     // Another sweeper may have been there, and another instance have come, meanwhile.
     if (!dead || instances_[i].lock.load(std::memory_order_acquire) != base) continue;
     clean_up_behind(InstanceId(i), report);

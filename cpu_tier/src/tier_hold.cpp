@@ -42,9 +42,11 @@ void hold_unnamed(const SharedFile& file) {
   }
 }
 
+void let_go(const SharedFile& file) noexcept { unlock_bytes(file.descriptor(), kHoldByte, 1); }
+
 Removed remove_unless_held(const SharedFile& file) {
   // Not turned into a lock of its own at once: two that tried would keep each other from it.
-  unlock_bytes(file.descriptor(), kHoldByte, 1);
+  let_go(file);
   KVFERRY_PAUSE_POINT("tier_hold.let_go");
   if (lock_bytes(file.descriptor(), kHoldByte, 1) != 0) return Removed::kIsHeld;
   KVFERRY_PAUSE_POINT("tier_hold.alone");

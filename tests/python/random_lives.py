@@ -28,8 +28,9 @@ def live_together(
     prompts: dict[str, list[int]],
     expected: dict[str, list[int]],
     what: str,
+    reset_share: float = 0.005,
 ) -> None:
-    """Take 400 random steps with each engine, in any order; else as `live`."""
+    """Take 400 random steps with each engine, in any order, that share of them resets of the tier; else as `live`."""
     ids: list[dict[str, str]] = [{} for _ in engines]
 
     def check_finished() -> None:
@@ -40,14 +41,16 @@ def live_together(
 
     for _ in range(400 * len(engines)):
         index = rng.randrange(len(engines)) if len(engines) > 1 else 0
-        _step(engines[index], rng, prompts, ids[index])
+        _step(engines[index], rng, prompts, ids[index], reset_share)
         check_finished()
     for engine in engines:
         engine.run()
     check_finished()
 
 
-def _step(engine: ToyEngine, rng: random.Random, prompts: dict[str, list[int]], ids: dict[str, str]) -> None:
+def _step(
+    engine: ToyEngine, rng: random.Random, prompts: dict[str, list[int]], ids: dict[str, str], reset_share: float
+) -> None:
     """Do one thing that clients or the engine may do; `ids` maps the ids in use to the prompts they have."""
     choice = rng.random()
     live_ids = [request_id for request_id in ids if request_id in engine.scheduler.requests]
@@ -62,7 +65,7 @@ def _step(engine: ToyEngine, rng: random.Random, prompts: dict[str, list[int]], 
             engine.add(request_id, prompts[ids[request_id]], max_tokens=NUM_TOKENS, options=options)
     elif choice < 0.30 and live_ids:
         engine.abort(rng.choice(live_ids))
-    elif choice < 0.305:
+    elif choice < 0.30 + reset_share:
         engine.scheduler.reset_connector_cache()
     elif choice < 0.40:
         engine.scheduler.reset_prefix_cache()

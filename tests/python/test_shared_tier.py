@@ -144,10 +144,13 @@ def test_random_lives_of_two_engines_get_their_tokens(
         make_sharing(extra, async_scheduling=is_async, world_size=world_size, **{"num_blocks": 36, **model})
         for _ in range(2)
     ]
-    live_together(engines, rng, prompts, expected, str(link))
+    # Behind its first reset an engine shares nothing any more.
+    reset_share = 0.001 if seed == 0 else 0
+    live_together(engines, rng, prompts, expected, str(link), reset_share)
     for engine in engines:
         assert_at_rest(engine)
-    assert sum(found_elsewhere(engine) for engine in engines) > 0
+    if seed > 0:
+        assert sum(found_elsewhere(engine) for engine in engines) > 0
 
 
 def test_engines_of_different_models_share_the_memory_only(make_sharing: Make, folder: Path) -> None:

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 /// Who lives, of the processes that share a tier: each holds an open-file-description lock on a
 /// byte of the tier's file, which the kernel ends with the process, whatever killed it and in
@@ -27,12 +28,30 @@ inline constexpr std::uint32_t kMaxMembers = 64;
 /// at work there counts as one.
 [[nodiscard]] bool has_living_member(int descriptor, LockBase base);
 
+/// The file that the locks are on.
+class LockFile {
+ public:
+  /// `descriptor`: the file as its user has it open for longer than this; the path may lead to
+  /// another one by now, where everybody would seem to be dead. None: what the path leads to.
+  LockFile(std::filesystem::path path, int descriptor = -1)
+      : path_(std::move(path)), descriptor_(descriptor) {}
+
+  /// A file description of its own: locks of one do not meet each other. Throws ResourceError.
+  [[nodiscard]] OwnDescriptor open_anew() const;
+  /// For people.
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+  int descriptor_;
+};
+
 /// One process's lock on its byte, for as long as this lives. Not in forked children.
 class MemberLock {
  public:
   /// Throws ResourceError if another process, or another MemberLock of this one, has it, or if a
-  /// sweeper has just begun to clean up behind an instance of that name; naming `path`.
-  MemberLock(const std::filesystem::path& path, LockBase base, std::uint32_t member);
+  /// sweeper has just begun to clean up behind an instance of that name; naming the path.
+  MemberLock(const LockFile& file, LockBase base, std::uint32_t member);
 
  private:
   OwnDescriptor file_;
@@ -43,8 +62,7 @@ class DeathLock {
  public:
   /// Nothing if a member lives, or another sweeper has it. Throws ResourceError if the file cannot
   /// be opened.
-  [[nodiscard]] static std::optional<DeathLock> try_take(const std::filesystem::path& path,
-                                                         LockBase base);
+  [[nodiscard]] static std::optional<DeathLock> try_take(const LockFile& file, LockBase base);
 
  private:
   explicit DeathLock(OwnDescriptor file) : file_(std::move(file)) {}

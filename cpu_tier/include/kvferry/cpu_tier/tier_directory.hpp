@@ -12,7 +12,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <optional>
 #include <span>
 #include <string>
@@ -46,7 +45,7 @@ struct SweepReport {
 /// the slots hold, where a key may be. There is no lock in it but the instances' proofs of life: a
 /// process that is stopped or killed anywhere blocks nobody.
 ///
-/// The memory, `metadata` of a file at `path`, outlives it. Leases and looks may come from any
+/// The memory, the metadata of `file`, outlives it. Leases and looks may come from any
 /// thread; all else, which the owner of a chunk does, from one at a time.
 class TierDirectory {
  public:
@@ -68,7 +67,7 @@ class TierDirectory {
   /// Joins, as member 0 of the name, and sweeps. Throws ResourceError if kMaxInstances live
   /// already, naming them, and as MemberLock.
   TierDirectory(std::span<std::byte> metadata, const TierPlaces& places, const TierShape& shape,
-                std::filesystem::path path, const Identity& identity);
+                LockFile file, const Identity& identity);
   /// Leaves: what it has committed stays for others and for later; its chunks become nobody's. Of
   /// slots that are filling, what sweep() does.
   ~TierDirectory();
@@ -178,7 +177,7 @@ class TierDirectory {
   void clean_up_behind(InstanceId gone, SweepReport& report) const;
 
   const TierShape shape_;
-  const std::filesystem::path path_;
+  const LockFile file_;
   /// Before the record is claimed, and until it is free.
   MemberLock lock_;
   std::span<InstanceRecord> instances_;

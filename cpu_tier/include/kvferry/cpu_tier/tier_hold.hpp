@@ -16,7 +16,7 @@ namespace kvferry::cpu_tier {
 class SharedFile;
 
 enum class Held : std::uint8_t {
-  kYes,     ///< For as long as the file is open, or until it is removed by this process.
+  kYes,     ///< Until let_go() or remove_unless_held(), or as long as the file is open or mapped.
   kIsGone,  ///< Its path leads elsewhere.
   kIsGoing  ///< Somebody is removing it: it may stay, though.
 };
@@ -24,6 +24,9 @@ enum class Held : std::uint8_t {
 [[nodiscard]] Held hold(const SharedFile& file);
 /// Before the file has a name: nobody else has it. Throws the same.
 void hold_unnamed(const SharedFile& file);
+
+/// Holds it no more.
+void let_go(const SharedFile& file) noexcept;
 
 enum class Removed : std::uint8_t {
   kYes,  ///< Or another one has done so.
