@@ -65,7 +65,7 @@ def _step(
             engine.add(request_id, prompts[ids[request_id]], max_tokens=NUM_TOKENS, options=options)
     elif choice < 0.30 and live_ids:
         engine.abort(rng.choice(live_ids))
-    elif choice < 0.30 + reset_share:
+    elif reset_share and choice < 0.30 + reset_share:
         engine.scheduler.reset_connector_cache()
     elif choice < 0.40:
         engine.scheduler.reset_prefix_cache()
