@@ -56,7 +56,8 @@ MemberLock::MemberLock(const LockFile& file, LockBase base, std::uint32_t member
                         " already, or has just died; give each engine an engine_id of its own, or "
                         "start this one again");
   }
-  throw ResourceError("shared tier " + file.path().string() + " cannot be locked: " + text_of(error));
+  throw ResourceError("shared tier " + file.path().string() +
+                      " cannot be locked: " + text_of(error));
 }
 
 std::optional<DeathLock> DeathLock::try_take(const LockFile& file, LockBase base) {
@@ -64,7 +65,8 @@ std::optional<DeathLock> DeathLock::try_take(const LockFile& file, LockBase base
   const int error = lock_bytes(anew.get(), base, kMaxMembers);
   if (error == 0) return DeathLock(std::move(anew));
   if (error == EAGAIN) return std::nullopt;
-  throw ResourceError("shared tier " + file.path().string() + " cannot be locked: " + text_of(error));
+  throw ResourceError("shared tier " + file.path().string() +
+                      " cannot be locked: " + text_of(error));
 }
 
 }  // namespace kvferry::cpu_tier

@@ -40,8 +40,7 @@ constexpr std::uint32_t kMostDemandSeconds = 5;
 }  // namespace
 
 TierDirectory::TierDirectory(std::span<std::byte> metadata, const TierPlaces& places,
-                             const TierShape& shape, LockFile file,
-                             const Identity& identity)
+                             const TierShape& shape, LockFile file, const Identity& identity)
     : shape_(shape),
       file_(std::move(file)),
       lock_(file_, lock_base_of(identity.name), 0),

@@ -90,9 +90,9 @@ class KvFerryConfig:
     share_replicated_kv
         Whether tensor-parallel ranks of one node that all hold the same KV cache (MLA) keep one copy of it.
     shared_path
-        File in shared memory, such as ``/dev/shm/kvferry/tier``, of a tier that all engines of this node share that name
-        it; the first one makes it. `cpu_bytes_to_use` is the size of it then, for all engines together, and the same
-        for all of them, as the number of their ranks. None: the tier is this engine's own.
+        File in shared memory, such as ``/dev/shm/kvferry/tier``, of a tier that all engines of this node share that
+        name it; the first one makes it. `cpu_bytes_to_use` is the size of it then, for all engines together, and the
+        same for all of them, as the number of their ranks. None: the tier is this engine's own.
     shared_keep
         Whether the file stays behind when the last engine has ended, for the next one to find its blocks in.
     shared_weight
@@ -349,8 +349,8 @@ def _refuse_contradictions(extra_config: Mapping[str, object]) -> None:
             raise ConfigError(f"{_WHERE}: {orphans[0]} is set and shared_path is not; set both, or neither")
     elif extra_config.get("pages", "auto") != "auto":
         raise ConfigError(
-            f"{_WHERE}: pages is set to {extra_config['pages']!r} and shared_path, too; the pages are those of the file "
-            "system of shared_path: name a path on a hugetlbfs for huge ones, and leave pages out"
+            f"{_WHERE}: pages is set to {extra_config['pages']!r} and shared_path, too; the pages are those of the "
+            "file system of shared_path: name a path on a hugetlbfs for huge ones, and leave pages out"
         )
 
 

@@ -31,10 +31,9 @@ class Lives:
 
 def kvferry(*arguments: str) -> str:
     """What the command said, on standard output and as an error."""
-    ended = subprocess.run(
-        [str(Path(sys.executable).with_name("kvferry")), *arguments], capture_output=True, text=True, check=False, timeout=60,
-        env=os.environ | {"COLUMNS": "200"},
-    )  # fmt: skip
+    command = [str(Path(sys.executable).with_name("kvferry")), *arguments]
+    variables = os.environ | {"COLUMNS": "200"}
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=variables)
     return ended.stdout + ended.stderr
 
 

@@ -49,8 +49,8 @@ def check_engine(config: KvFerryConfig, vllm_config: "VllmConfig") -> None:
         return
     if vllm_config.lora_config is not None:
         raise ConfigError(
-            "shared_path is set and LoRA is enabled; vLLM's block hashes hold an adapter's name only, and other engines "
-            "may know another adapter by that name: start vLLM without --enable-lora, or leave shared_path out"
+            "shared_path is set and LoRA is enabled; vLLM's block hashes hold an adapter's name only, and other "
+            "engines may know another adapter by that name: start vLLM without --enable-lora, or leave shared_path out"
         )
     parallel = vllm_config.parallel_config
     if parallel.local_world_size != parallel.world_size:
@@ -111,8 +111,8 @@ class SharedTier:
         )
         if slot_bytes[0] > self._chunk_bytes:
             raise ConfigError(
-                f"a block of the KV cache has {slot_bytes[0]} bytes ({format_size(slot_bytes[0])}) on one rank, and the "
-                f"shared tier is divided into chunks of {self._chunk_bytes}; raise cpu_bytes_to_use, or set "
+                f"a block of the KV cache has {slot_bytes[0]} bytes ({format_size(slot_bytes[0])}) on one rank, and "
+                f"the shared tier is divided into chunks of {self._chunk_bytes}; raise cpu_bytes_to_use, or set "
                 "shared_chunk_bytes to some of the largest blocks of all engines that share it"
             )
         self.slots_per_chunk = [min(self._chunk_bytes // size, max_chunk_slots) for size in slot_bytes]
@@ -228,8 +228,8 @@ def _hash_seed(vllm_config: "VllmConfig") -> str:
         seed = fixed
     if seed is None or seed == "random":
         raise ConfigError(
-            f"shared_path is set and PYTHONHASHSEED is {seed or 'not set'}; with prefix_caching_hash_algo {algorithm!r} "
-            "vLLM hashes the same block to something else in each process then: set PYTHONHASHSEED to the same number "
-            "for all engines that share the tier, such as 0"
+            f"shared_path is set and PYTHONHASHSEED is {seed or 'not set'}; with prefix_caching_hash_algo "
+            f"{algorithm!r} vLLM hashes the same block to something else in each process then: set PYTHONHASHSEED to the "
+            "same number for all engines that share the tier, such as 0"
         )
     return seed

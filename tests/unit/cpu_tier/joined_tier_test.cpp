@@ -11,6 +11,7 @@
 
 #include <csignal>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <span>
@@ -30,7 +31,7 @@ class JoinedTierTest : public ::testing::Test {
   /// Stores a block in a chunk of its own.
   static SharedPlace store(JoinedTier& tier, std::uint64_t number) {
     TierDirectory& directory = tier.directory();
-    const auto chunk = directory.take_chunk(TierPath::kNumChunks);
+    const auto chunk = directory.take_chunk();
     EXPECT_TRUE(chunk);
     directory.divide(*chunk, {.num_slots = 4, .slab_class = 0});
     const SharedPlace place{*chunk, 2};
@@ -59,6 +60,18 @@ TEST_F(JoinedTierTest, NothingIsLeftBehindTheLast) {
   EXPECT_TRUE(b->directory().has(key(7)));
   b.reset();
   EXPECT_FALSE(file_.exists());
+}
+
+TEST_F(JoinedTierTest, WhoHasTheOldFileOfAPathTakesNobodyThereForDead) {
+  const auto a = join("a");
+  const auto b = join("b");
+  const SharedPlace place = store(*b, 7);
+  // By hand; and somebody makes another one.
+  std::filesystem::remove(file_.options(2).path);
+  const auto c = join("c");
+  EXPECT_EQ(a->directory().sweep().num_instances, 0U) << "on the new file nobody has their locks";
+  EXPECT_TRUE(b->directory().owns(place.chunk));
+  EXPECT_FALSE(c->directory().has(key(7)));
 }
 
 TEST_F(JoinedTierTest, WhatWasCommittedIsServedAfterAllHaveGone) {

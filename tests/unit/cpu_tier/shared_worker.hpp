@@ -13,8 +13,8 @@
 
 namespace kvferry::cpu_tier {
 
-/// An engine instance that does anything at any time, with one thread beside it that tends its tier,
-/// and checks all that it reads.
+/// An engine instance that does anything at any time, with a thread beside it that tends its tier;
+/// it checks all that it reads.
 class SharedWorker {
  public:
   static constexpr std::uint64_t kNumKeys = 64;

@@ -32,7 +32,7 @@ class TierReportTest : public ::testing::Test {
     return BlockKey::make(std::as_bytes(std::span(&number, 1)), GroupId(0));
   }
   static std::uint32_t take(JoinedTier& tier, std::uint32_t num_slots) {
-    const auto chunk = tier.directory().take_chunk(TierPath::kNumChunks).value();
+    const auto chunk = tier.directory().take_chunk().value();
     tier.directory().divide(chunk, {.num_slots = num_slots, .slab_class = 0});
     return chunk;
   }
