@@ -86,6 +86,11 @@ soak: ## The random model under TSan and all C++ tests under ASan, for SOAK_MINU
 	@tools/setup_system.sh test
 	@tools/soak.sh
 
+.PHONY: soak-shared
+soak-shared: ready ## Kill engines that share a tier, NUM_DEATHS (10000) times
+	@tools/setup_system.sh test
+	@tools/soak_shared.sh
+
 .PHONY: clean
 clean: ## Remove build/ and dist/ (not .venv)
 	rm -rf build dist .venv/.kvferry/wheel

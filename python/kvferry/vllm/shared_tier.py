@@ -229,7 +229,7 @@ def _hash_seed(vllm_config: "VllmConfig") -> str:
     if seed is None or seed == "random":
         raise ConfigError(
             f"shared_path is set and PYTHONHASHSEED is {seed or 'not set'}; with prefix_caching_hash_algo "
-            f"{algorithm!r} vLLM hashes the same block to something else in each process then: set PYTHONHASHSEED to the "
-            "same number for all engines that share the tier, such as 0"
+            f"{algorithm!r} vLLM hashes the same block to something else in each process then: set PYTHONHASHSEED to "
+            "the same number for all engines that share the tier, such as 0"
         )
     return seed
