@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from sum_tests import Tally, tally_file
@@ -20,6 +21,13 @@ LOGS = ROOT / "build/logs"
 RESULTS = ROOT / "build/test-results"
 VENV = ROOT / ".venv/bin"
 LMCACHE_CONFORMANCE = "tests/v1/distributed/test_native_connector_l2_adapter.py"
+# What vLLM 0.30 and 0.31 are tested with, in files and, of the random lives, seeds: the hooks, what differs between
+# releases, and lives of all kinds.
+OLDER_RELEASES_MEET = (
+    "aborts", "connector_scheduler", "failed_loads", "features_scheduling", "kv_events", "preflight", "random_lives",
+    "runner_exits", "stale_reports", "start_up", "stats", "versions",
+)  # fmt: skip
+OLDER_RELEASES_SEEDS = "not random_lives or sync-0"
 STARTED = int(os.environ.get("KVFERRY_STARTED", time.time()))
 NUM_JOBS = str(os.cpu_count() or 2)
 
@@ -44,10 +52,10 @@ def run(log: str, *command: str, env: dict[str, str] | None = None, say_tail: bo
     return status
 
 
-def script(name: str) -> Tally:
+def script(name: str, *arguments: str) -> Tally:
     """Run one of the set-up scripts, which show their own progress."""
-    ok = subprocess.run([str(ROOT / "tools" / name)], cwd=ROOT, check=False).returncode == 0
-    return Tally() if ok else Tally(failed=[name])
+    ok = subprocess.run([str(ROOT / "tools" / name), *arguments], cwd=ROOT, check=False).returncode == 0
+    return Tally() if ok else Tally(failed=[" ".join((name, *arguments))])
 
 
 def judge(stage: str, status: int, junit: Path) -> Tally:
@@ -111,8 +119,8 @@ def clang() -> Tally:
     return build("clang", []) or Tally(passed=1)
 
 
-def pytest(stage: str, folder: str, *options: str, **extra_env: str) -> Tally:
-    """Run one folder of Python tests against the installed wheel."""
+def pytest(stage: str, *options: str, **extra_env: str) -> Tally:
+    """Run Python tests against the installed wheel; `options` name them."""
     junit = RESULTS / f"{stage}.xml"
     junit.unlink(missing_ok=True)
     env = {
@@ -123,14 +131,19 @@ def pytest(stage: str, folder: str, *options: str, **extra_env: str) -> Tally:
     } | extra_env
     # The program, not `python -m pytest`: that would put the repository's folders on the path.
     status = run(
-        f"pytest-{stage}", str(VENV / "pytest"), f"tests/{folder}", f"--junitxml={junit}", *options, env=env
+        f"pytest-{stage}", str(VENV / "pytest"), f"--junitxml={junit}", *options, env=env
     )  # fmt: skip
     return judge(stage, status, junit)
 
 
 def python(stage: str, *options: str, **extra_env: str) -> Tally:
-    """Run the Python tests without an engine, one process per core: each keeps about one busy."""
-    return pytest(stage, "python", "-n", NUM_JOBS, *options, **extra_env)
+    """Run Python tests without an engine, one process per core: each keeps about one busy."""
+    return pytest(stage, "-n", NUM_JOBS, *options, **extra_env)
+
+
+def site(release: str) -> str:
+    """Return what to put before .venv on the path to meet another vLLM."""
+    return str(ROOT / f"build/vllm{release.replace('.', '')}/site")
 
 
 def python033() -> Tally:
@@ -139,12 +152,22 @@ def python033() -> Tally:
     others = (
         f"--ignore=tests/python/test_{name}.py" for name in ("doctor", "lmcache_client", "plot", "stand_in", "wheel")
     )
-    return python("python-033", *others, PYTHONPATH=str(ROOT / "build/vllm033/site"))
+    return python("python-033", "tests/python", *others, PYTHONPATH=site("0.33"))
+
+
+def python030() -> Tally:
+    """Run a part of them with vLLM 0.30 and 0.31."""
+    chosen = [f"tests/python/test_{name}.py" for name in OLDER_RELEASES_MEET]
+    total = Tally()
+    for release in ("0.30", "0.31"):
+        stage = f"python-{release.replace('.', '')}"
+        total.add(python(stage, *chosen, "-k", OLDER_RELEASES_SEEDS, PYTHONPATH=site(release)))
+    return total
 
 
 def e2e() -> Tally:
     """Run the tests with the real engine, one per core; those of a file share engines, so that they stay together."""
-    return pytest("e2e", "e2e", "-n", NUM_JOBS, "--dist", "loadfile")
+    return pytest("e2e", "tests/e2e", "-n", NUM_JOBS, "--dist", "loadfile")
 
 
 def lmcache() -> Tally:
@@ -200,14 +223,18 @@ SET_UP = (
     Stage("wheel", "kvferry's wheel", lambda: script("build_wheel.sh"), ("venv", "nvcc")),
     Stage("stand-ins", "stand-in driver and benchmark", stand_ins, ("nvcc",)),
     Stage("lmcache-venv", "environment of LMCache", lambda: script("setup_lmcache.sh"), ("venv", "wheel")),
-    Stage("vllm033", "Python part of vLLM 0.33", lambda: script("setup_vllm033.sh"), ("venv",)),
+    *(
+        Stage(f"vllm{name}", f"vLLM {release}", partial(script, "setup_vllm_site.sh", release), ("venv",))
+        for name, release in (("030", "0.30"), ("031", "0.31"), ("033", "0.33"))
+    ),
 )
 TESTS = (
     Stage("host-debug", "C++ tests", lambda: cpp("host-debug"), ("nvcc",)),
     Stage("lint", "format, types, house rules", lint, ("venv", "wheel")),
     Stage("protocol", "models of the ownership protocol", protocol),
-    Stage("python", "Python tests", lambda: python("python"), ("venv", "wheel", "stand-ins")),
+    Stage("python", "Python tests", lambda: python("python", "tests/python"), ("venv", "wheel", "stand-ins")),
     Stage("python-033", "Python tests with vLLM 0.33", python033, ("venv", "wheel", "vllm033", "stand-ins")),
+    Stage("python-030", "some with vLLM 0.30 and 0.31", python030, ("venv", "wheel", "vllm030", "vllm031")),
     Stage("lmcache", "LMCache's conformance tests and ours with it", lmcache, ("lmcache-venv",)),
     Stage("e2e", "tests with the real engine", e2e, ("venv", "wheel", "stand-ins", "lmcache-venv")),
     Stage("host-asan", "C++ tests, ASan and UBSan", lambda: cpp("host-asan")),

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from harness import ToyEngine, WrongKvError, expected_tokens, prompt_of
 from kvferry.errors import ProtocolError
+from kvferry.vllm import versions
 from kvferry.vllm.metadata import KvFerryWorkerMetadata
 from scenarios import PROMPTS, SLOW_LOADS, SLOW_STORES, Make, again, assert_at_rest, start_loading, store_all
 from vllm.v1.kv_cache_layout import KVCacheLayout
@@ -319,7 +320,8 @@ def test_connector_asks_the_engine_for_nothing_special(make: Make) -> None:
     assert connector.has_pending_push_work() is False
     assert connector.get_finished_count() is None
     assert connector.supports_sleep_mode(None) is False
-    assert connector.get_external_cache_hit_sources(None, 32) == {"host": 32}
+    if versions.host_cache_hit_source() is not None:
+        assert connector.get_external_cache_hit_sources(None, 32) == {"host": 32}
 
 
 def test_shutdown_with_transfers_in_flight_waits_for_them_and_may_be_repeated(make: Make) -> None:

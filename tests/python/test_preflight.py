@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import vllm
 from harness import ToyEngine, ToySpec, make_kv_cache_configs, make_vllm_config
 from kvferry.errors import ConfigError, ProtocolError, TopologyError
 from kvferry.vllm import preflight, topology
@@ -76,6 +77,20 @@ def test_encoder_decoder_is_refused(config: Any) -> None:
     model = SimpleNamespace(is_encoder_decoder=True, enable_sleep_mode=False)
     fake = SimpleNamespace(kv_transfer_config=config.kv_transfer_config, model_config=model)
     assert "encoder-decoder" in refusal(lambda: preflight.check_engine(fake))
+
+
+@pytest.mark.parametrize(("version", "is_refused"), [("0.30.1", True), ("0.31.0+cpu", False), ("0.33.0", False)])
+def test_adapters_are_refused_where_hashes_do_not_cover_their_path(
+    config: Any, monkeypatch: pytest.MonkeyPatch, version: str, is_refused: bool
+) -> None:
+    monkeypatch.setattr(vllm, "__version__", version)
+    config.lora_config = SimpleNamespace()
+    if is_refused:
+        text = refusal(lambda: preflight.check_engine(config))
+        assert f"vLLM {version} name an adapter without its path" in text
+        assert "allowed: LoRA with vLLM 0.31 or newer; upgrade vLLM or remove --enable-lora" in text
+    else:
+        preflight.check_engine(config)
 
 
 def test_sleep_mode_is_refused(config: Any) -> None:

@@ -9,15 +9,15 @@ from kvferry.errors import ConfigError
 from kvferry.vllm import versions
 
 
-@pytest.mark.parametrize("version", ["0.32.0", "0.32.0+cpu", "0.33.1", "v0.33.0rc1"])
+@pytest.mark.parametrize("version", ["0.30.0", "0.31.1", "0.32.0+cpu", "0.33.1", "v0.33.0rc1"])
 def test_tested_release_passes_silently(version: str, log_lines: list[str]) -> None:
     versions.check(version)
     assert log_lines == []
 
 
-@pytest.mark.parametrize("version", ["0.31.9", "0.9.2+cu128", "0.10.0"])
+@pytest.mark.parametrize("version", ["0.29.9", "0.9.2+cu128", "0.10.0"])
 def test_older_release_is_refused_with_the_oldest_allowed(version: str) -> None:
-    with pytest.raises(ConfigError, match=r"vLLM is .*allowed is 0\.32 or newer .*upgrade vLLM") as caught:
+    with pytest.raises(ConfigError, match=r"vLLM is .*allowed is 0\.30 or newer .*upgrade vLLM") as caught:
         versions.check(version)
     assert version in str(caught.value)
 
@@ -25,13 +25,28 @@ def test_older_release_is_refused_with_the_oldest_allowed(version: str) -> None:
 @pytest.mark.parametrize("version", ["0.34.0", "1.0.0"])
 def test_newer_release_gets_a_warning(version: str, log_lines: list[str]) -> None:
     versions.check(version)
-    assert log_lines == [f"WARNING kvferry is not tested with vLLM {version}; it is tested with 0.32 to 0.33"]
+    assert log_lines == [f"WARNING kvferry is not tested with vLLM {version}; it is tested with 0.30 to 0.33"]
 
 
 def test_version_that_says_nothing_gets_a_warning(log_lines: list[str]) -> None:
     versions.check("dev")
     assert len(log_lines) == 1
     assert "cannot tell the vLLM release from 'dev'" in log_lines[0]
+
+
+def test_where_vllm_asks_for_the_source_of_a_hit_it_is_told() -> None:
+    from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
+
+    asks = hasattr(KVConnectorBase_V1, "get_external_cache_hit_sources")
+    assert versions.host_cache_hit_source() == ("host" if asks else None)
+
+
+def test_extra_keys_of_events_have_no_tags_in_any_release() -> None:
+    from vllm.v1.core import kv_cache_utils
+
+    tags = hasattr(kv_cache_utils, "to_event_extra_keys")
+    salted: tuple[object, ...] = (("cache_salt", "pepper"),) if tags else ("pepper",)
+    assert versions.event_extra_keys(iter([salted, None])) == [("pepper",), None]
 
 
 def run(code: str) -> "subprocess.CompletedProcess[str]":

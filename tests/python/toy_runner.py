@@ -3,6 +3,7 @@
 
 import contextlib
 import enum
+import inspect
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
@@ -75,7 +76,10 @@ class ToyRunner:
         num_tokens = output.total_num_scheduled_tokens
         batch = SimpleNamespace(idx_mapping=None, req_ids=list(output.num_scheduled_tokens), num_tokens=num_tokens)
         with set_forward_context(self._attention, self._config):
-            v2.pre_forward(output, batch)
+            if "input_batch" in inspect.signature(v2.pre_forward).parameters:
+                v2.pre_forward(output, batch)
+            else:  # before 0.32
+                v2.pre_forward(output)
             forward()
         v2.finish_forward()
         if way == Way.V2 or not hasattr(v2, "finalize_step"):

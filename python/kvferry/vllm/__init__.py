@@ -14,7 +14,7 @@ __all__ = ["KvFerryConnector"]
 
 if importlib.util.find_spec("vllm") is None:
     raise ImportError(
-        "kvferry.vllm is the connector for vLLM, and vLLM is not installed here; install vLLM 0.32 or newer in this "
+        "kvferry.vllm is the connector for vLLM, and vLLM is not installed here; install vLLM 0.30 or newer in this "
         "environment (pip install vllm)"
     )
 

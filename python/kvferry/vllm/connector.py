@@ -14,11 +14,10 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorWorkerMetadata,
     SupportsHMA,
 )
-from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from kvferry.config import KvFerryConfig
 from kvferry.errors import ProtocolError
-from kvferry.vllm import preflight, shared_tier
+from kvferry.vllm import preflight, shared_tier, versions
 from kvferry.vllm.metadata import KvFerryMetadata
 from kvferry.vllm.scheduler_side import SchedulerSide
 from kvferry.vllm.stats import KvFerryPromMetrics, KvFerryStats
@@ -67,7 +66,7 @@ class KvFerryConnector(KVConnectorBase_V1, SupportsHMA):
 
     """
 
-    _cache_hit_source = CacheHitSource.HOST
+    _cache_hit_source = versions.host_cache_hit_source()
 
     def __init__(self, vllm_config: "VllmConfig", role: KVConnectorRole, kv_cache_config: "KVCacheConfig") -> None:
         super().__init__(vllm_config, role, kv_cache_config)

@@ -7,12 +7,10 @@ from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from vllm.distributed.kv_events import MEDIUM_CPU, BlockRemoved, BlockStored, KVCacheEvent
-from vllm.v1.core.kv_cache_utils import (
-    generate_block_hash_extra_keys,
-    maybe_convert_block_hash,
-    to_event_extra_keys,
-)
+from vllm.v1.core.kv_cache_utils import generate_block_hash_extra_keys, maybe_convert_block_hash
 from vllm.v1.kv_cache_interface import get_kv_cache_spec_kind, get_kv_cache_spec_sliding_window
+
+from kvferry.vllm import versions
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -157,7 +155,7 @@ class KvEvents:
             lora_id=lora.adapter_id if lora else None,
             medium=MEDIUM_CPU,
             lora_name=lora.name if lora else None,
-            extra_keys=to_event_extra_keys(
+            extra_keys=versions.event_extra_keys(
                 generate_block_hash_extra_keys(request, start, start + self._block_tokens, 0)[0] for start in tokens
             ),
             group_idx=group,

@@ -3,6 +3,7 @@
 
 from typing import TYPE_CHECKING
 
+import vllm
 from vllm.logger import init_logger
 from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes
 from vllm.v1.kv_cache_interface import (
@@ -16,6 +17,7 @@ from vllm.v1.kv_cache_interface import (
 )
 
 from kvferry.errors import ConfigError
+from kvferry.vllm import versions
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -61,6 +63,13 @@ def check_engine(vllm_config: "VllmConfig") -> None:
         raise _refusal("the model is an encoder-decoder", "decoder-only models", _WITHOUT)
     if model.enable_sleep_mode:
         raise _refusal("enable_sleep_mode is True", "False", "remove --enable-sleep-mode")
+    if vllm_config.lora_config is not None and not versions.hashes_cover_adapter_path(vllm.__version__):
+        raise _refusal(
+            f"LoRA is enabled and the block hashes of vLLM {vllm.__version__} name an adapter without its path, so "
+            "that another one under that name would get its blocks",
+            "LoRA with vLLM 0.31 or newer",
+            "upgrade vLLM or remove --enable-lora",
+        )
     parallel = vllm_config.parallel_config
     for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
         if (size := getattr(parallel, name)) > 1:

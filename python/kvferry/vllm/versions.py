@@ -1,29 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What differs between the vLLM releases that the connector runs under.
+"""What differs between the vLLM releases that the connector runs under, 0.30 to 0.33.
 
-============================  ==================================  ==================================================
-what                          0.32                                0.33
-============================  ==================================  ==================================================
-sleep mode                    the connector cannot object and is  ``supports_sleep_mode`` is asked when the engine's
-                              not told: `preflight` refuses       configuration is made
-model runner v2               zeroing and copy-on-write after     zeroing and copy-on-write before
-                              ``handle_preemptions``              ``handle_preemptions``; both before the bind, which
-                                                                  is where kvferry's fence is
-a request whose load failed   looks for blocks where it stands    does so before requests that hold blocks, which wait
-                              in the queue                        for ever if there is no room for it; a lookup that is
-                                                                  put off once lets them pass (`scheduler_side`)
-============================  ==================================  ==================================================
+============================  ========  ===========================================================================
+what                          until     then
+============================  ========  ===========================================================================
+keys of KV events             0.30      0.31 tags what else a block hash covers; events have it without the tags
+adapters in block hashes      0.30      0.31 hashes a LoRA adapter's name and path; before, the name alone, so that
+                                        another adapter under it would get the blocks: `preflight` refuses LoRA
+source of a prefix hit        0.31      0.32 asks whether it came from host memory
+model runner v2               0.31      0.32 tells the connector's hooks of a step's batch
+pause that waits              0.31      0.32 lets a request whose load ends meanwhile run
+sleep mode                    0.32      0.33 asks ``supports_sleep_mode`` when the engine's configuration is made;
+                                        before, the connector cannot object and is not told: `preflight` refuses
+zeroing and copy-on-write,    0.32      0.33 does both before ``handle_preemptions``, earlier ones after it; before
+model runner v2                         the bind, which is where kvferry's fence is, all of them
+a request whose load failed   0.32      0.33 looks for its blocks before requests that hold some, which wait for
+                                        ever if there is no room for it; a lookup that is put off once lets them
+                                        pass (`scheduler_side`); before, it does where it stands in the queue
+============================  ========  ===========================================================================
 """
 
 import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from vllm.logger import init_logger
 
 from kvferry.errors import ConfigError
 
+if TYPE_CHECKING:
+    from vllm.v1.metrics.cache_hit_source import CacheHitSource
+
 logger = init_logger("vllm.kvferry")
 
-OLDEST = (0, 32)
+OLDEST = (0, 30)
 NEWEST_TESTED = (0, 33)
 
 
@@ -51,11 +61,10 @@ def check(version: str) -> None:
 
     """
     tested = f"{_text(OLDEST)} to {_text(NEWEST_TESTED)}"
-    match = re.match(r"v?(\d+)\.(\d+)", version)
-    if match is None:
+    release = _release(version)
+    if release is None:
         logger.warning("kvferry cannot tell the vLLM release from %r; it is tested with %s", version, tested)
         return
-    release = (int(match[1]), int(match[2]))
     if release < OLDEST:
         raise ConfigError(
             f"vLLM is {version}; allowed is {_text(OLDEST)} or newer (tested: {tested}); upgrade vLLM or start it "
@@ -63,6 +72,43 @@ def check(version: str) -> None:
         )
     if release > NEWEST_TESTED:
         logger.warning("kvferry is not tested with vLLM %s; it is tested with %s", version, tested)
+
+
+def host_cache_hit_source() -> "CacheHitSource | None":
+    """What vLLM calls a hit in host memory; None where it does not ask."""
+    try:
+        from vllm.v1.metrics.cache_hit_source import CacheHitSource
+    except ImportError:
+        return None
+    return CacheHitSource.HOST
+
+
+def event_extra_keys(extra_keys: Iterable[tuple[Any, ...] | None]) -> list[tuple[Any, ...] | None] | None:
+    """What else the hashes of blocks cover, as KV events have it.
+
+    Parameters
+    ----------
+    extra_keys
+        One entry per block, of vLLM's ``generate_block_hash_extra_keys``.
+
+    """
+    try:
+        from vllm.v1.core.kv_cache_utils import to_event_extra_keys
+    except ImportError:  # They are not tagged.
+        return list(extra_keys)
+    untagged: list[tuple[Any, ...] | None] | None = to_event_extra_keys(extra_keys)
+    return untagged
+
+
+def hashes_cover_adapter_path(version: str) -> bool:
+    """Whether block hashes of a vLLM version tell adapters of one name and different paths apart."""
+    release = _release(version)
+    return release is None or release >= (0, 31)
+
+
+def _release(version: str) -> tuple[int, int] | None:
+    match = re.match(r"v?(\d+)\.(\d+)", version)
+    return (int(match[1]), int(match[2])) if match is not None else None
 
 
 def _text(release: tuple[int, int]) -> str:
