@@ -49,8 +49,9 @@ def check_engine(config: KvFerryConfig, vllm_config: "VllmConfig") -> None:
         return
     if vllm_config.lora_config is not None:
         raise ConfigError(
-            "shared_path is set and LoRA is enabled; vLLM's block hashes name an adapter and not its weights, which may "
-            "be others in another engine, or by the next start: start vLLM without --enable-lora, or leave shared_path out"
+            "shared_path is set and LoRA is enabled; vLLM's block hashes name an adapter and not its weights, which "
+            "may be others in another engine, or by the next start: start vLLM without --enable-lora, or leave "
+            "shared_path out"
         )
     parallel = vllm_config.parallel_config
     if parallel.local_world_size != parallel.world_size:
