@@ -393,5 +393,6 @@ std::vector<cpu_tier::KeyEvent> SchedulerEngine::take_key_events() {
 
 SchedulerSnapshot SchedulerEngine::snapshot() const { return impl_->snapshot(); }
 std::uint32_t SchedulerEngine::num_slots() const { return impl_->num_slots(); }
+bool SchedulerEngine::is_busy() const { return impl_->is_busy(); }
 
 }  // namespace kvferry::connector

@@ -65,6 +65,9 @@ class SchedulerEngine::Impl {
   std::vector<cpu_tier::KeyEvent> take_key_events() { return tiers_.take_key_events(); }
   [[nodiscard]] SchedulerSnapshot snapshot() const;
   [[nodiscard]] std::uint64_t wasted_bytes(const cpu_tier::SlabSnapshot& slabs) const;
+  [[nodiscard]] bool is_busy() const {
+    return stores_.num_in_flight() + loads_.num_in_flight() > 0;
+  }
   [[nodiscard]] std::uint32_t num_slots() const {
     return num_chunks_ * options_.classes.front().slots_per_chunk;
   }

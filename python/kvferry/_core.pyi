@@ -104,6 +104,10 @@ class SchedulerEngine:
         """
         Applies the ranks' encoded reports. Returns (request ids whose load has ended, to be told to the engine; request ids that ranks have announced and nobody waits for, not to be told). Raises ProtocolError or TopologyError.
         """
+    def is_busy(self) -> bool:
+        """
+        Whether a store or a load is under way. Cheap.
+        """
     def lookup(
         self,
         request_id: str,
@@ -223,6 +227,10 @@ class WorkerEngine:
     def copy_paths(self) -> str:
         """
         How copies cross the link by their shape, as far as it is known now, in a few lines.
+        """
+    def is_busy(self) -> bool:
+        """
+        Whether bytes are on the link or wait for it. Cheap.
         """
     def pump(self, stream: typing.SupportsInt | typing.SupportsIndex) -> None:
         """

@@ -171,6 +171,7 @@ void bind_scheduler_engine(py::module_& module) {
       .def("take_key_events", &PySchedulerEngine::take_key_events,
            "What can be loaded since the last call, and what cannot any more, in order: (whether "
            "it can, KV cache group, block hash). Empty without `key_events`.")
+      .def("is_busy", &PySchedulerEngine::is_busy, "Whether a store or a load is under way. Cheap.")
       .def_property_readonly("num_slots", &PySchedulerEngine::num_slots,
                              "Slots of the tier that are ready on every rank, if all were of the "
                              "first slab class.")
@@ -301,6 +302,13 @@ void bind_worker_engine(py::module_& module) {
           "ProtocolError.")
       .def("pump", &WorkerEngine::pump, py::call_guard<py::gil_scoped_release>(), py::arg("stream"),
            "Gathers what is ready and did not fit before.")
+      .def(
+          "is_busy",
+          [](const WorkerEngine& engine) {
+            const transfer::TransferStats now = engine.stats();
+            return now.queued_bytes + now.in_flight_bytes > 0;
+          },
+          "Whether bytes are on the link or wait for it. Cheap.")
       .def("waiting", &WorkerEngine::waiting, "Whether pump() has anything to try.")
       .def("save", &WorkerEngine::save, py::arg("stream"), py::call_guard<py::gil_scoped_release>(),
            "Gathers what the step completed, behind the forward.")

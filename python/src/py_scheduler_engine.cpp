@@ -209,6 +209,8 @@ std::vector<std::tuple<bool, std::uint32_t, py::bytes>> PySchedulerEngine::take_
 
 std::uint32_t PySchedulerEngine::num_slots() const { return engine().num_slots(); }
 
+bool PySchedulerEngine::is_busy() const { return engine().is_busy(); }
+
 Figures PySchedulerEngine::snapshot() const {
   const connector::SchedulerSnapshot view = engine().snapshot();
   Figures out;

@@ -70,7 +70,7 @@ def test_figures_of_all_sides_reach_the_log(make: Make, is_async: bool) -> None:
 
 def test_figures_are_taken_once_in_a_while_and_when_a_request_ends() -> None:
     levels = {"num_free": 7, "stored": 0}
-    source = StatsSource(lambda: levels, SCHEDULER_KEYS)
+    source = StatsSource(lambda: levels, SCHEDULER_KEYS, lambda: False)
     first = source.take()
     assert first is not None
     assert first.data == {"tier_blocks/free": 7}
@@ -86,7 +86,7 @@ def test_figures_are_taken_once_in_a_while_and_when_a_request_ends() -> None:
 
 def test_end_of_the_copies_that_were_told_of_is_told_at_once() -> None:
     levels = {"num_loads_in_flight": 1, "loaded": 0}
-    source = StatsSource(lambda: levels, SCHEDULER_KEYS)
+    source = StatsSource(lambda: levels, SCHEDULER_KEYS, lambda: levels["num_loads_in_flight"] > 0)
     assert source.take() is not None
     levels["loaded"] = 2
     assert source.take() is None  # one load is still under way

@@ -124,7 +124,9 @@ class SchedulerSide:
         # Of requests whose load has begun; see `num_new_matched_tokens`.
         self._load_ends: dict[str, _LoadEnd] = {}
         self._choice = LoadChoice(config.min_load_tokens, is_async=bool(vllm_config.scheduler_config.async_scheduling))
-        self._stats = StatsSource(lambda: self.engine.snapshot() | {"max_slots": max_slots}, SCHEDULER_KEYS)
+        self._stats = StatsSource(
+            lambda: self.engine.snapshot() | {"max_slots": max_slots}, SCHEDULER_KEYS, self.engine.is_busy
+        )
         self.take_stats: Callable[[], KvFerryStats | None] = self._stats.take
         self._lookup = self.engine.lookup
         self._on_allocated = self.engine.on_allocated

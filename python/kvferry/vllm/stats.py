@@ -187,6 +187,8 @@ class StatsSource:
         Returns the figures: counters since the start, and levels of now.
     keys
         From their names to keys.
+    is_busy
+        Whether any of the levels that pass is not 0: asked in every step, where the figures are not.
     label
         Behind each key; empty for none.
     take_timings
@@ -198,12 +200,15 @@ class StatsSource:
         self,
         read: Callable[[], Mapping[str, float]],
         keys: Mapping[str, str],
+        is_busy: Callable[[], bool],
         label: str = "",
         take_timings: Callable[[], Mapping[str, list[float]]] = dict,
     ) -> None:
         self._read = read
         self._take_timings = take_timings
-        self._keys = {name: f"{key}/{label}" if label else key for name, key in keys.items()}
+        self._is_busy = is_busy
+        labelled = {name: f"{key}/{label}" if label else key for name, key in keys.items()}
+        self._keys = {name: (key, metric_of(key).kind is Counter) for name, key in labelled.items()}
         self._last: dict[str, float] = {}
         self._due = 0.0
         self._is_passing = False  # what was told last
@@ -218,25 +223,23 @@ class StatsSource:
         Counters that stand still are left out.
         """
         now = time.monotonic()
-        if now < self._due and not self._is_passing:
+        if now < self._due and (not self._is_passing or self._is_busy()):
             return None
         figures = self._read()
-        is_passing = any(figures.get(name) for name in _PASSING)
-        if now < self._due and is_passing:
-            return None
         self._due = now + PERIOD_S
-        self._is_passing = is_passing
+        self._is_passing = any(figures.get(name) for name in _PASSING)
         data: dict[str, float | list[float]] = dict(self._take_timings())
-        for name, value in figures.items():
-            key = self._keys.get(name)
-            if key is None:
+        for name, (key, is_counter) in self._keys.items():
+            if (value := figures.get(name)) is None:
                 continue
-            if metric_of(key).kind is Counter:
-                if grown := value - self._last.get(key, 0):
-                    data[key] = grown
-            elif value != self._last.get(key):
-                data[key] = value
+            last = self._last.get(key)
+            if value == last:
+                continue
             self._last[key] = value
+            if not is_counter:
+                data[key] = value
+            elif grown := value - (last or 0):
+                data[key] = grown
         return KvFerryStats(data=data) if data else None
 
 

@@ -151,7 +151,7 @@ class WorkerSide:
         )
         logger.info("kvferry: rank %d: %s", self._rank, engine.copy_paths())
         logger.info("kvferry: rank %d: %s", self._rank, engine.arena())
-        self._stats = StatsSource(self._figures, RANK_KEYS, str(self._rank), engine.take_timings)
+        self._stats = StatsSource(self._figures, RANK_KEYS, engine.is_busy, str(self._rank), engine.take_timings)
         self._arena_figures = engine.arena_figures()
         self._num_slots_then = engine.num_slots
         for warning in engine.arena_warnings():

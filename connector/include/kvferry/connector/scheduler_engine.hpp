@@ -195,6 +195,8 @@ class SchedulerEngine {
   [[nodiscard]] SchedulerSnapshot snapshot() const;
   /// Slots of the tier that are ready on every rank, if all were of the first class.
   [[nodiscard]] std::uint32_t num_slots() const;
+  /// Whether a store or a load is under way. O(1).
+  [[nodiscard]] bool is_busy() const;
 
  private:
   class Impl;
