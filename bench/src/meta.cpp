@@ -26,6 +26,12 @@ Temperature temperature_from(std::string_view text) {
   throw ConfigError(fmt::format("--caches {}: write warm or cold", text));
 }
 
+Tenancy tenancy_from(std::string_view text) {
+  if (text == "private") return Tenancy::kPrivate;
+  if (text == "shared") return Tenancy::kShared;
+  throw ConfigError(fmt::format("--tier {}: write private or shared", text));
+}
+
 /// What the metadata costs the scheduler for each block.
 class Meta final : public Subcommand {
  public:
@@ -49,6 +55,9 @@ class Meta final : public Subcommand {
         ->check(CLI::Range(1U, 1U << 24));
     list("--caches", temperatures_,
          "warm (looked up just before) and cold (other memory was read before)")
+        ->capture_default_str();
+    list("--tier", tiers_,
+         "private, or shared: in a file that other engines could share, with nobody else there")
         ->capture_default_str();
     app.add_option("--eviction", eviction_, "lru, arc, adaptive; adaptive is the connector's")
         ->capture_default_str();
@@ -77,6 +86,7 @@ class Meta final : public Subcommand {
   std::vector<std::uint32_t> residents_;
   std::vector<std::uint32_t> batches_ = {32, 8192};
   Words temperatures_ = {"warm", "cold"};
+  Words tiers_ = {"private"};
   std::string eviction_ = "lru";
   std::string admission_ = "always";
   std::uint32_t prefix_ = 512;
@@ -114,7 +124,11 @@ void Meta::check_options(const CommonOptions& options) {
         shape.num_resident = resident;
         shape.batch = batch;
         for (const std::string& caches : temperatures_) {
-          cases_.push_back({operation, shape, temperature_from(caches)});
+          // By turns: what a shared one costs is told by the row before.
+          for (const std::string& tier : tiers_) {
+            shape.tenancy = tenancy_from(tier);
+            cases_.push_back({operation, shape, temperature_from(caches)});
+          }
         }
       }
     }

@@ -7,7 +7,10 @@
 #include <algorithm>
 #include <array>
 #include <numeric>
+#include <optional>
 #include <span>
+#include <string>
+#include <unistd.h>
 #include <utility>
 
 namespace kvferry::bench {
@@ -35,6 +38,34 @@ std::vector<std::uint32_t> values_of(std::span<const std::uint64_t> numbers) {
   return values;
 }
 
+/// Slots of a chunk; a small block's, as the tier divides its least chunks.
+constexpr std::uint32_t kChunkSlots = 64;
+constexpr std::uint64_t kChunkBytes = std::uint64_t{64} << 10U;
+
+/// All of a shared tier with room for so many slots; its arena is never touched.
+std::unique_ptr<cpu_tier::JoinedTier> join_all(const MetaShape& shape, std::uint32_t num_slots) {
+  if (shape.tenancy == Tenancy::kPrivate) return nullptr;
+  const std::uint64_t num_chunks = (std::uint64_t{num_slots} + kChunkSlots - 1) / kChunkSlots;
+  auto joined = cpu_tier::JoinedTier::join(
+      {.path = "/dev/shm/kvferry-bench-" + std::to_string(::getpid()),
+       .capacity_bytes = num_chunks * kChunkBytes,
+       .chunk_bytes = kChunkBytes},
+      {.name = "bench", .name_space = shape.seed});
+  while (const auto chunk = joined->directory().take_chunk()) {
+    joined->directory().divide(*chunk, {kChunkSlots, 0});
+  }
+  return joined;
+}
+
+std::uint32_t whole_chunks(std::uint32_t num_slots) {
+  return (num_slots + kChunkSlots - 1) / kChunkSlots * kChunkSlots;
+}
+
+std::optional<cpu_tier::SharedSlots> slots_of(cpu_tier::JoinedTier* joined) {
+  if (joined == nullptr) return std::nullopt;
+  return cpu_tier::SharedSlots(joined->directory(), {kChunkSlots, 0});
+}
+
 }  // namespace
 
 std::uint32_t MetaShape::num_calls() const {
@@ -43,7 +74,8 @@ std::uint32_t MetaShape::num_calls() const {
 
 MetaRig::MetaRig(const MetaShape& shape, std::uint32_t num_free)
     : shape_(shape),
-      tier_(shape.num_resident + num_free, shape.policy),
+      joined_(join_all(shape, shape.num_resident + num_free)),
+      tier_(whole_chunks(shape.num_resident + num_free), shape.policy, slots_of(joined_.get())),
       bare_(shape.num_resident + shape.keys_per_round()),
       random_(shape.seed),
       places_(shape.num_resident) {

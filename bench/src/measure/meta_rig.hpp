@@ -2,15 +2,23 @@
 #pragma once
 
 #include "kvferry/cpu_tier/cpu_tier.hpp"
+#include "kvferry/cpu_tier/joined_tier.hpp"
 
 #include "measure/bare_table.hpp"
 
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <random>
 #include <vector>
 
 namespace kvferry::bench {
+
+/// Whose the tier's slots are.
+enum class Tenancy : std::uint8_t {
+  kPrivate,
+  kShared  ///< In a file that other engine instances could share; there are none.
+};
 
 /// A tier to measure the metadata of.
 struct MetaShape {
@@ -20,6 +28,7 @@ struct MetaShape {
   /// other. At least one.
   std::uint32_t prefix = 1;
   cpu_tier::TierOptions policy;
+  Tenancy tenancy = Tenancy::kPrivate;
   std::uint64_t seed = 0;
 
   /// Calls of one round: as many as make a time that a clock can tell, on distinct blocks.
@@ -58,6 +67,7 @@ class MetaRig {
   void fill();
 
   const MetaShape shape_;
+  std::unique_ptr<cpu_tier::JoinedTier> joined_;  ///< Of a shared one.
   cpu_tier::CpuTier tier_;
   BareTable bare_;
   std::mt19937_64 random_;

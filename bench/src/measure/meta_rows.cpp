@@ -60,6 +60,7 @@ std::vector<MetaRow> measure_meta(
   for (std::size_t i = 0; i < parts.size(); ++i) {
     MetaRow& row = rows.emplace_back();
     row.operation = parts[i].name;
+    row.tier = shape.tenancy == Tenancy::kShared ? "shared" : "private";
     row.temperature = warm ? "warm" : "cold";
     row.resident = shape.num_resident;
     row.batch = shape.batch;

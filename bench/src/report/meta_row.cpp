@@ -6,8 +6,9 @@
 namespace kvferry::bench {
 namespace {
 
-constexpr std::array<ColumnOf<MetaRow>, 12> kColumns = {{
+constexpr std::array<ColumnOf<MetaRow>, 13> kColumns = {{
     {{"operation", "operation", ""}, &member<&MetaRow::operation>},
+    {{"tier", "tier", ""}, &member<&MetaRow::tier>},
     {{"temperature", "caches", ""}, &member<&MetaRow::temperature>},
     {{"resident", "resident", "blocks"}, &member<&MetaRow::resident>},
     {{"batch", "batch", "blocks"}, &member<&MetaRow::batch>},

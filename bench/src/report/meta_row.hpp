@@ -14,6 +14,7 @@ namespace kvferry::bench {
 /// of one thread.
 struct MetaRow {
   std::string operation;
+  std::string tier;            ///< "private" or "shared".
   std::string temperature;     ///< "warm" or "cold".
   std::uint32_t resident = 0;  ///< Readable blocks in the tier.
   std::uint32_t batch = 0;     ///< Blocks of one call.
