@@ -160,9 +160,7 @@ void CpuTier::commit(WritableSlots&& slots, const std::optional<BlockKey>& prede
   } else {
     ledger_.commit(stored, before);
   }
-  if (shared_) {
-    for (const SlotId slot : stored) shared_->publish(slot);
-  }
+  if (shared_) publish(stored);
   note(stored, true);
   num_committed_total_ += stored.size();
   dcheck_conserved();
@@ -238,8 +236,8 @@ void CpuTier::lookup(std::span<const BlockKey> keys, std::span<KeyState> states)
   for (std::size_t first = 0; first < keys.size(); first += kBatch) {
     const std::size_t count = std::min(kBatch, keys.size() - first);
     index_.find(keys.subspan(first, count), std::span(batch).first(count));
+    if (guests_) find_guests(keys.subspan(first, count), std::span(batch).first(count));
     for (std::size_t i = 0; i < count; ++i) {
-      if (batch[i] == BlockIndex::kNoSlot) batch[i] = guest_of(keys[first + i]);
       states[first + i] = batch[i] == BlockIndex::kNoSlot ? KeyState::kAbsent
                           : readable(batch[i])            ? KeyState::kReadable
                                                           : KeyState::kWritable;
@@ -251,8 +249,8 @@ Result<Lease, NotReadable> CpuTier::lease(std::span<const BlockKey> keys) {
   std::vector<SlotId> slots(keys.size());
   MutexLock lock(mutex_);
   index_.find(keys, slots);
+  if (guests_) find_guests(keys, slots);
   for (std::size_t i = 0; i < slots.size(); ++i) {
-    if (slots[i] == BlockIndex::kNoSlot) slots[i] = guest_of(keys[i]);
     if (slots[i] == BlockIndex::kNoSlot || !readable(slots[i])) return NotReadable{i};
   }
   lease_slots(slots);

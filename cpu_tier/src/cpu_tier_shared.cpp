@@ -9,10 +9,36 @@
 #include <array>
 
 namespace kvferry::cpu_tier {
+namespace {
+
+/// Hints that are fetched ahead of their use: as many lines as a core has under way.
+constexpr std::size_t kAhead = 16;
+
+}  // namespace
 
 void CpuTier::begin_fill(std::span<const SlotId> slots) {
   MutexLock lock(mutex_);
   for (const SlotId slot : slots) shared_->begin_fill(slot, index_.key(slot));
+}
+
+void CpuTier::publish(std::span<const SlotId> slots) {
+  for (std::size_t i = 0; i < std::min(kAhead, slots.size()); ++i) {
+    shared_->prefetch(index_.key(slots[i]));
+  }
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    if (i + kAhead < slots.size()) shared_->prefetch(index_.key(slots[i + kAhead]));
+    shared_->publish(slots[i], index_.key(slots[i]));
+  }
+}
+
+void CpuTier::find_guests(std::span<const BlockKey> keys, std::span<SlotId> slots) const {
+  if (shared_->is_alone() && guests_->size() == 0) return;
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    if (slots[i] == BlockIndex::kNoSlot) shared_->prefetch(keys[i]);
+  }
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    if (slots[i] == BlockIndex::kNoSlot) slots[i] = guest_of(keys[i]);
+  }
 }
 
 bool CpuTier::evict_unused(std::size_t count) {
@@ -103,7 +129,7 @@ bool CpuTier::adopt_slots(SlotRange range) {
 }
 
 SlotId CpuTier::guest_of(const BlockKey& key) const {
-  if (!guests_) return BlockIndex::kNoSlot;
+  if (!guests_ || (shared_->is_alone() && guests_->size() == 0)) return BlockIndex::kNoSlot;
   return guests_->find(key).value_or(BlockIndex::kNoSlot);
 }
 

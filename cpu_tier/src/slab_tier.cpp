@@ -61,7 +61,6 @@ void SlabTier::grow_to(std::uint32_t num_chunks) {
   if (directory_ != nullptr) {
     owners_.resize(num_chunks, kNobody);
     directory_->set_reach(num_chunks);
-    num_unowned_ = directory_->num_unowned();
     return;
   }
   // The lowest is taken first.

@@ -97,7 +97,7 @@ void SlabTier::tend(std::chrono::steady_clock::time_point now) {
   for (std::uint32_t i = 0; i < num_classes(); ++i) classes_[i]->tier.settle_set_aside();
   mark_time(now);
   directory_->tell(std::exchange(num_wanted_, 0), coldest_age());
-  num_unowned_ = directory_->num_unowned();
+  num_unowned_ = directory_->look_around();
   if (holds_still_) return;
   std::uint32_t num_to_give = directory_->num_chunks_to_give();
   num_to_give -= std::min(num_to_give, num_unowned_);

@@ -179,12 +179,20 @@ bool TierDirectory::clear(std::uint32_t chunk) {
   return all;
 }
 
-std::uint32_t TierDirectory::num_unowned() const {
-  std::uint32_t count = 0;
-  for (std::uint32_t chunk = 0; chunk < reach(); ++chunk) {
-    count += record_of(chunk).owner.load(std::memory_order_relaxed) == 0 ? 1 : 0;
+std::uint32_t TierDirectory::look_around() {
+  bool is_alone = true;
+  for (std::uint32_t i = 0; i < kMaxInstances; ++i) {
+    const bool is_free = instances_[i].lock.load(std::memory_order_relaxed) == 0;
+    is_alone = is_alone && (is_free || i == self_.value());
   }
-  return count;
+  std::uint32_t num_unowned = 0;
+  for (std::uint32_t chunk = 0; chunk < reach(); ++chunk) {
+    if (record_of(chunk).owner.load(std::memory_order_relaxed) != 0) continue;
+    ++num_unowned;
+    is_alone = is_alone && record_of(chunk).num_slots.load(std::memory_order_relaxed) == 0;
+  }
+  is_alone_.store(is_alone, std::memory_order_relaxed);
+  return num_unowned;
 }
 
 // ---- slots ----
@@ -206,14 +214,14 @@ bool TierDirectory::begin_fill(SharedPlace place, const BlockKey& key) {
   return true;
 }
 
-void TierDirectory::publish(SharedPlace place) {
-  const std::optional<BlockKey> key = slot_key(place).load(name_space());
+void TierDirectory::publish(SharedPlace place, const BlockKey& key) {
+  KVFERRY_DCHECK(slot_key(place).load(name_space()) == key, "a slot was filled for another key");
   const bool published = slot(place).publish();
-  KVFERRY_CHECK(key && published,
+  KVFERRY_CHECK(published,
                 "slot " + std::to_string(number_of(place)) +
                     " is published and was not filled: " + std::to_string(slot(place).load().bits));
   KVFERRY_PAUSE_POINT("tier_directory.published_without_hint");
-  hints_.insert(hash_of(*key), static_cast<std::uint32_t>(number_of(place)),
+  hints_.insert(hash_of(key), static_cast<std::uint32_t>(number_of(place)),
                 [this](std::uint32_t other) {
                   return SlotWord{words_[other].load(std::memory_order_relaxed)}.state() !=
                          SharedState::kReadable;
@@ -235,14 +243,18 @@ bool TierDirectory::holds(SharedPlace place, const BlockKey& key) const {
 }
 
 bool TierDirectory::has(const BlockKey& key) const {
+  if (is_alone()) return false;
   const HintIndex::Candidates candidates = hints_.find(hash_of(key));
   return std::any_of(candidates.begin(), candidates.end(),
                      [&](std::uint32_t number) { return holds(place_of(number), key); });
 }
 
 std::optional<SharedPlace> TierDirectory::lease(const BlockKey& key) {
+  if (is_alone()) return std::nullopt;
+  const HintIndex::Candidates candidates = hints_.find(hash_of(key));
+  if (candidates.count == 0) return std::nullopt;
   const MutexLock lock(mutex_);
-  for (const std::uint32_t number : hints_.find(hash_of(key))) {
+  for (const std::uint32_t number : candidates) {
     const SharedPlace place = place_of(number);
     if (!holds(place, key) || owns(place.chunk)) continue;
     if (const auto shunned = shunned_.find(number); shunned != shunned_.end()) {

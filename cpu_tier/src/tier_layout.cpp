@@ -18,11 +18,9 @@ namespace {
 using KeyWords = std::array<std::uint64_t, SlotKey::kKeyWords>;
 static_assert(std::is_trivially_copyable_v<BlockKey> && sizeof(KeyWords) == sizeof(BlockKey));
 
-std::uint64_t check_of(const KeyWords& key, std::uint64_t name_space) {
+std::uint64_t check_of(const BlockKey& key, std::uint64_t name_space) {
   // Never 0: zeros are no key.
-  std::uint64_t check = mixed_bits(name_space + 1) | 1U;
-  for (const std::uint64_t word : key) check = mixed_bits(check ^ word) | 1U;
-  return check;
+  return mixed_bits(key.mixed() + name_space) | 1U;
 }
 
 }  // namespace
@@ -48,17 +46,18 @@ void SlotKey::store(const BlockKey& of, std::uint64_t name_space_of) {
   const auto words = std::bit_cast<KeyWords>(of);
   for (std::size_t i = 0; i < kKeyWords; ++i) key[i].store(words[i], std::memory_order_relaxed);
   name_space.store(name_space_of, std::memory_order_relaxed);
-  check.store(check_of(words, name_space_of), std::memory_order_relaxed);
+  check.store(check_of(of, name_space_of), std::memory_order_relaxed);
 }
 
 std::optional<BlockKey> SlotKey::load(std::uint64_t name_space_of) const {
   KeyWords words;
   for (std::size_t i = 0; i < kKeyWords; ++i) words[i] = key[i].load(std::memory_order_relaxed);
+  const auto found = std::bit_cast<BlockKey>(words);
   if (name_space.load(std::memory_order_relaxed) != name_space_of ||
-      check.load(std::memory_order_relaxed) != check_of(words, name_space_of)) {
+      check.load(std::memory_order_relaxed) != check_of(found, name_space_of)) {
     return std::nullopt;
   }
-  return std::bit_cast<BlockKey>(words);
+  return found;
 }
 
 TierPlaces tier_places(const TierShape& shape, std::uint64_t page_bytes) {

@@ -105,7 +105,7 @@ class Instance {
     for (const auto& [place, key] : filling) {
       Own& own = own_[place.chunk][place.index];
       if (succeeds) {
-        directory_->publish(place);
+        directory_->publish(place, rig_.key(key));
         own.state = State::kReadable;
         ++tally_.num_stored;
       } else {

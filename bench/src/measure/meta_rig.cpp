@@ -46,14 +46,16 @@ constexpr std::uint64_t kChunkBytes = std::uint64_t{64} << 10U;
 std::unique_ptr<cpu_tier::JoinedTier> join_all(const MetaShape& shape, std::uint32_t num_slots) {
   if (shape.tenancy == Tenancy::kPrivate) return nullptr;
   const std::uint64_t num_chunks = (std::uint64_t{num_slots} + kChunkSlots - 1) / kChunkSlots;
-  auto joined = cpu_tier::JoinedTier::join(
-      {.path = "/dev/shm/kvferry-bench-" + std::to_string(::getpid()),
-       .capacity_bytes = num_chunks * kChunkBytes,
-       .chunk_bytes = kChunkBytes},
-      {.name = "bench", .name_space = shape.seed});
+  auto joined =
+      cpu_tier::JoinedTier::join({.path = "/dev/shm/kvferry-bench-" + std::to_string(::getpid()),
+                                  .capacity_bytes = num_chunks * kChunkBytes,
+                                  .chunk_bytes = kChunkBytes},
+                                 {.name = "bench", .name_space = shape.seed});
   while (const auto chunk = joined->directory().take_chunk()) {
     joined->directory().divide(*chunk, {kChunkSlots, 0});
   }
+  // As its keeper does, ten times a second.
+  static_cast<void>(joined->directory().look_around());
   return joined;
 }
 

@@ -36,7 +36,7 @@ class JoinedTierTest : public ::testing::Test {
     directory.divide(*chunk, {.num_slots = 4, .slab_class = 0});
     const SharedPlace place{*chunk, 2};
     EXPECT_TRUE(directory.begin_fill(place, key(number)));
-    directory.publish(place);
+    directory.publish(place, key(number));
     return place;
   }
 

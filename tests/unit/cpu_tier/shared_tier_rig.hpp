@@ -90,7 +90,7 @@ class SharedTierRig {
                            std::uint64_t key_number) const {
     if (!directory.begin_fill(place, key(key_number))) return false;
     write(slot(place), key_number);
-    directory.publish(place);
+    directory.publish(place, key(key_number));
     return true;
   }
 

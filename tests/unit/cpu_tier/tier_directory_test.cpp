@@ -82,7 +82,7 @@ TEST_F(TierDirectoryTest, NothingIsFoundBeforeItIsPublished) {
   EXPECT_TRUE(a->slot(place).abandon());
   EXPECT_FALSE(b->lease(rig_.key(7)));
   EXPECT_TRUE(a->begin_fill(place, rig_.key(8)));
-  a->publish(place);
+  a->publish(place, rig_.key(8));
   EXPECT_FALSE(b->has(rig_.key(7)));
   EXPECT_TRUE(b->has(rig_.key(8)));
 }
@@ -148,7 +148,7 @@ TEST_F(TierDirectoryTest, ChunksBeyondWhatIsReadyAreNotTaken) {
   a->set_reach(0);
   EXPECT_FALSE(a->take_chunk());
   a->set_reach(1);
-  EXPECT_EQ(a->num_unowned(), 1U);
+  EXPECT_EQ(a->look_around(), 1U);
   EXPECT_EQ(a->take_chunk(), 0U);
   EXPECT_FALSE(a->take_chunk());
 }
@@ -234,6 +234,27 @@ TEST_F(TierDirectoryTest, EmptyChunksAreTakenBeforeThoseThatHoldSomething) {
   ASSERT_EQ(b->take_chunk(), full);
   EXPECT_EQ(b->shape_of(full).num_slots, kChunkSlots);
   EXPECT_EQ(b->key_of({full, 0}), rig_.key(7)) << "what is in it can be taken over";
+}
+
+TEST_F(TierDirectoryTest, WhoHasLookedAroundKnowsWhetherThereIsAnythingToFind) {
+  auto a = rig_.join("a");
+  EXPECT_FALSE(a->is_alone()) << "it has not looked";
+  const std::uint32_t chunk = take(*a);
+  EXPECT_EQ(a->look_around(), kNumChunks - 1);
+  EXPECT_TRUE(a->is_alone());
+  const auto b = rig_.join("b");
+  const SharedPlace place{take(*b), 0};
+  ASSERT_TRUE(rig_.store(*b, place, 7));
+  EXPECT_FALSE(a->has(rig_.key(7))) << "nor lease(): it finds it when it has looked again";
+  a->look_around();
+  EXPECT_FALSE(a->is_alone());
+  EXPECT_EQ(a->lease(rig_.key(7)), place);
+  a->end_lease(place);
+  ASSERT_TRUE(rig_.store(*a, {chunk, 0}, 8));
+  a.reset();
+  b->look_around();
+  EXPECT_FALSE(b->is_alone()) << "what somebody left can be found";
+  EXPECT_TRUE(b->has(rig_.key(8)));
 }
 
 TEST_F(TierDirectoryTest, WhoLeavesLeavesWhatItStored) {

@@ -47,7 +47,7 @@ TEST_F(TierReportTest, SaysWhatIsThere) {
   static_cast<void>(take(*a, 2));
   TierDirectory& directory = a->directory();
   for (std::uint32_t i = 0; i < 4; ++i) ASSERT_TRUE(directory.begin_fill({chunk, i}, key(i)));
-  for (std::uint32_t i = 0; i < 2; ++i) directory.publish({chunk, i});
+  for (std::uint32_t i = 0; i < 2; ++i) directory.publish({chunk, i}, key(i));
   ASSERT_TRUE(directory.slot({chunk, 2}).quarantine());
   const auto leased = b->directory().lease(key(1));
   ASSERT_TRUE(leased);

@@ -273,6 +273,10 @@ class CpuTier {
   [[nodiscard]] std::optional<ColdRange> cold_range(SlotRange range) const KVFERRY_REQUIRES(mutex_);
   // Of a shared tier (cpu_tier_shared.cpp):
   void begin_fill(std::span<const SlotId> slots);
+  void publish(std::span<const SlotId> slots) KVFERRY_REQUIRES(mutex_);
+  /// Replaces each absent one of the keys' slots by that of a guest, if there is one.
+  void find_guests(std::span<const BlockKey> keys, std::span<SlotId> slots) const
+      KVFERRY_REQUIRES(mutex_);
   /// As evict(), of what nobody else reads, as far as there is so much. Whether there was.
   [[nodiscard]] bool evict_unused(std::size_t count) KVFERRY_REQUIRES(mutex_);
   /// Frees the readable ones among `slots`, unless others read them. Whether none did.

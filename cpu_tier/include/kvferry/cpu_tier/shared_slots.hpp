@@ -22,7 +22,7 @@ class SharedSlots {
   /// free -> filling: a device is about to be told of the slot.
   void begin_fill(SlotId slot, const BlockKey& key) const;
   /// filling -> readable by all.
-  void publish(SlotId slot) const { directory_->publish(place_of(slot)); }
+  void publish(SlotId slot, const BlockKey& key) const { directory_->publish(place_of(slot), key); }
   /// filling -> free: no device can write it any more.
   void abandon(SlotId slot) const;
   /// readable -> free. False if another instance reads it, or has since the last time this was
@@ -50,6 +50,10 @@ class SharedSlots {
   void end_lease(SlotId slot) const { directory_->end_lease(place_of(slot)); }
   /// Its bytes are doubted: this instance leases that content no more.
   void shun(SlotId slot) const { directory_->shun(place_of(slot)); }
+  /// What publish(), lease() and has() need, to be used soon.
+  void prefetch(const BlockKey& key) const { directory_->prefetch(key); }
+  /// Whether lease() finds nothing now.
+  [[nodiscard]] bool is_alone() const { return directory_->is_alone(); }
   /// Whether lease() would probably succeed.
   [[nodiscard]] bool has(const BlockKey& key) const { return directory_->has(key); }
 

@@ -98,8 +98,6 @@ class TierDirectory {
   /// Evicts what an own chunk holds, of whatever name space. Whether all of its slots are free now.
   [[nodiscard]] bool clear(std::uint32_t chunk);
   [[nodiscard]] bool owns(std::uint32_t chunk) const;
-  /// Chunks of nobody that this instance could take.
-  [[nodiscard]] std::uint32_t num_unowned() const;
   [[nodiscard]] ChunkShape shape_of(std::uint32_t chunk) const;
   /// Whether what an own chunk holds is of this instance's name space.
   [[nodiscard]] bool is_of_name_space(std::uint32_t chunk) const;
@@ -109,8 +107,8 @@ class TierDirectory {
   [[nodiscard]] SharedSlot slot(SharedPlace place) const;
   /// free -> filling, under that key. False if it is not free yet.
   [[nodiscard]] bool begin_fill(SharedPlace place, const BlockKey& key);
-  /// filling -> readable, and found by others from now on.
-  void publish(SharedPlace place);
+  /// filling -> readable, and found by others from now on under the key that it was filled for.
+  void publish(SharedPlace place, const BlockKey& key);
   /// readable -> free; others may still have a hint of it. False if somebody reads it.
   [[nodiscard]] bool evict(SharedPlace place);
   /// The key of a slot of this name space that is readable or filling, if it is whole.
@@ -127,7 +125,12 @@ class TierDirectory {
   /// What the slot, one that is leased, holds now is found by this instance no more: its bytes are
   /// doubted, and only its owner can forget it for all.
   void shun(SharedPlace place);
-  /// The line that lease() and has() begin with, to be read soon.
+  /// Looks whether there is anything that lease() could find: until the next time it finds nothing
+  /// if there was not. Called now and then, from one thread at a time; O(chunks). Returns the
+  /// number of chunks of nobody that this instance could take.
+  std::uint32_t look_around();
+  [[nodiscard]] bool is_alone() const { return is_alone_.load(std::memory_order_relaxed); }
+  /// The line that publish(), lease() and has() need, to be used soon.
   void prefetch(const BlockKey& key) const { hints_.prefetch(hash_of(key)); }
 
   // ---- instances that are gone ----
@@ -187,6 +190,7 @@ class TierDirectory {
   mutable HintIndex hints_;
   std::atomic<std::uint64_t> name_space_;
   std::atomic<std::uint32_t> num_reached_;
+  std::atomic<bool> is_alone_{false};
   const std::chrono::nanoseconds grace_;
   InstanceId self_;
   ChunkOwner me_;
