@@ -111,15 +111,15 @@ class KvFerryConnector(KVConnectorBase_V1, SupportsHMA):
 
     def wait_for_layer_load(self, layer_name: str) -> None:
         """Do not wait: no request runs before its load has ended."""
-        if self.worker_side is not None:
-            self.worker_side.pump()
+        if (side := self.worker_side) is not None and side.is_waiting:
+            side.pump()
 
     def save_kv_layer(
         self, layer_name: str, kv_layer: "torch.Tensor", attn_metadata: "AttentionMetadata", **kwargs: Any
     ) -> None:
         """Use the time: gather what earlier steps had to leave."""
-        if self.worker_side is not None:
-            self.worker_side.pump()
+        if (side := self.worker_side) is not None and side.is_waiting:
+            side.pump()
 
     def wait_for_save(self) -> None:
         """Gather the step's stores. Nothing holds their blocks afterwards, so there is nothing to wait for."""

@@ -76,6 +76,8 @@ class WorkerSide:
         )
         self._load_ring_bytes = config.load_ring_bytes(self._slot_bytes)
         self.engine: _core.WorkerEngine | None = None
+        # Whether `pump` has anything to try: asked in every layer of every step.
+        self.is_waiting = False
 
     def register(self, kv_caches: Mapping[str, "torch.Tensor"]) -> None:
         """Take the engine's KV cache and start.
@@ -222,15 +224,17 @@ class WorkerSide:
     def bind(self, metadata: KvFerryMetadata) -> None:
         """Begin a step: its loads wait for the compute stream as it is now."""
         self._bind(metadata.plan, self._compute_stream())
+        self.is_waiting = self._waits()
 
     def pump(self) -> None:
         """Gather what earlier steps had to leave, if there is room now."""
-        if self._waits():
-            self._pump(self._compute_stream())
+        self._pump(self._compute_stream())
+        self.is_waiting = self._waits()
 
     def save(self) -> None:
         """Gather what this step has to store, in compute-stream order; waits for nothing."""
         self._save(self._compute_stream())
+        self.is_waiting = self._waits()
 
     def take_metadata(self) -> KvFerryWorkerMetadata | None:
         """Take what this rank has to say; None if nothing."""
