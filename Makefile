@@ -18,7 +18,7 @@ PY := .venv/bin/python
 
 .PHONY: help
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: ## Install system packages, .venv with vLLM's CPU build, and kvferry itself
@@ -40,6 +40,14 @@ build: ready ## Build the wheel and install it into .venv
 .PHONY: test
 test: ## Run every test; ends with "N passed, N failed"
 	@tools/run_tests.sh $(STAGES)
+
+.PHONY: test-kvcached
+test-kvcached: ready ## Run the tests beside kvcached's elastic pool, with vLLM 0.30
+	@tools/setup_nvcc.sh
+	@tools/setup_vllm_site.sh 0.30
+	@tools/setup_kvcached.sh
+	@PATH="$(CURDIR)/.venv/bin:$$PATH" PYTHONPATH="$(CURDIR)/build/kvcached/site:$(CURDIR)/build/vllm030/site" \
+	  VLLM_NO_USAGE_STATS=1 HF_HUB_OFFLINE=1 .venv/bin/pytest tests/kvcached
 
 .PHONY: demo
 demo: ready ## Watch vLLM store its KV cache, lose it and load it back

@@ -2,6 +2,7 @@
 """Every engine mode that kvferry refuses gets one line at start-up: what was found, what is allowed, what to do."""
 
 import dataclasses
+import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -89,6 +90,38 @@ def test_adapters_are_refused_where_hashes_do_not_cover_their_path(
         text = refusal(lambda: preflight.check_engine(config))
         assert f"vLLM {version} name an adapter without its path" in text
         assert "allowed: LoRA with vLLM 0.31 or newer; upgrade vLLM or remove --enable-lora" in text
+    else:
+        preflight.check_engine(config)
+
+
+@pytest.mark.parametrize(
+    ("enabled", "is_installed", "is_async", "num_stages", "is_refused"),
+    [
+        ("true", True, False, 1, True),
+        ("1", True, False, 1, True),
+        ("true", True, True, 1, False),
+        ("true", True, False, 2, False),
+        ("false", True, False, 1, False),
+        ("true", False, False, 1, False),
+    ],
+)
+def test_kvcached_is_refused_where_it_takes_memory_away_unfenced(
+    config: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    enabled: str,
+    is_installed: bool,
+    is_async: bool,
+    num_stages: int,
+    is_refused: bool,
+) -> None:
+    monkeypatch.setenv("ENABLE_KVCACHED", enabled)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if is_installed else None)
+    config.scheduler_config.async_scheduling = is_async
+    config.parallel_config.pipeline_parallel_size = num_stages
+    if is_refused:
+        text = refusal(lambda: preflight.check_engine(config))
+        assert "kvcached is enabled (ENABLE_KVCACHED) without asynchronous scheduling" in text
+        assert "set --async-scheduling, or unset ENABLE_KVCACHED" in text
     else:
         preflight.check_engine(config)
 

@@ -39,7 +39,7 @@ try:
     from vllm.v1.core import kv_cache_planning  # 0.33
 except ImportError:
     kv_cache_planning = None
-    from vllm.v1.core.kv_cache_utils import get_kv_cache_configs as get_kv_cache_configs_032
+    from vllm.v1.core.kv_cache_utils import get_kv_cache_configs as get_kv_cache_configs_to_032
 
 VOCABULARY = 1000
 HEAD_SIZE = 8
@@ -88,6 +88,8 @@ class ToySpec:
         those where a request of the same prompt goes on (0), or all (None).
     hybrid_manager
         vLLM's, for groups of several kinds; not every connector goes with it.
+    page_bytes
+        From one block of a full-attention layer to where the next may lie: its bytes, or more.
 
     """
 
@@ -115,6 +117,7 @@ class ToySpec:
     kv_events: bool = False
     retention_interval: int | None = 0
     hybrid_manager: bool = True
+    page_bytes: int | None = None
 
     def layer_specs(self) -> dict[str, KVCacheSpec]:
         """Layer name to what vLLM calls its KV cache specification, in layer order."""
@@ -126,7 +129,7 @@ class ToySpec:
         }
         kinds: dict[str, KVCacheSpec] = {
             "m": MLAAttentionSpec(**(shape | {"num_kv_heads": 1, "head_size": 2 * NUM_KV_HEADS * HEAD_SIZE})),
-            "f": FullAttentionSpec(**shape),
+            "f": FullAttentionSpec(**shape, page_size_padded=self.page_bytes),
             "w": SlidingWindowSpec(**shape, sliding_window=self.sliding_window),
             "c": ChunkedLocalAttentionSpec(**shape, attention_chunk_size=self.chunk_size),
         }
@@ -241,7 +244,7 @@ def make_kv_cache_configs(config: VllmConfig, spec: ToySpec) -> list[KVCacheConf
     specs = [spec.layer_specs() for _ in range(spec.world_size)]
     memory = [2**30] * spec.world_size
     if kv_cache_planning is None:
-        configs = get_kv_cache_configs_032(config, specs, memory)
+        configs = get_kv_cache_configs_to_032(config, specs, memory)
     else:
         groups = kv_cache_planning.get_global_kv_cache_groups(config, specs)
         configs = kv_cache_planning.get_kv_cache_configs(config, specs, memory, groups)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What kvferry refuses before the engine serves: one line that names the value, what is allowed, and the remedy."""
 
+import importlib.util
+import os
 from typing import TYPE_CHECKING
 
 import vllm
@@ -70,6 +72,7 @@ def check_engine(vllm_config: "VllmConfig") -> None:
             "LoRA with vLLM 0.31 or newer",
             "upgrade vLLM or remove --enable-lora",
         )
+    _check_elastic_pool(vllm_config)
     parallel = vllm_config.parallel_config
     for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
         if (size := getattr(parallel, name)) > 1:
@@ -89,6 +92,25 @@ def check_engine(vllm_config: "VllmConfig") -> None:
             f"speculative decoding with pipeline_parallel_size {parallel.pipeline_parallel_size} on model runner v1",
             "one of the two, or model runner v2",
             "set --pipeline-parallel-size 1 or VLLM_USE_V2_MODEL_RUNNER=1",
+        )
+
+
+def _check_elastic_pool(vllm_config: "VllmConfig") -> None:
+    """Check what goes with kvcached, which takes the memory of a block away once no request holds it.
+
+    It waits for the devices before, but only if the engine queues batches. Otherwise the output of a step, which ends
+    requests, may come before the step's blocks are gathered (model runner v2, which kvcached wants, gathers them behind
+    it), and zeros would be stored.
+    """
+    is_on = os.getenv("ENABLE_KVCACHED", "false").lower() in ("true", "1")
+    if not is_on or importlib.util.find_spec("kvcached") is None:
+        return
+    if not vllm_config.scheduler_config.async_scheduling and vllm_config.parallel_config.pipeline_parallel_size == 1:
+        raise _refusal(
+            "kvcached is enabled (ENABLE_KVCACHED) without asynchronous scheduling, in which it may take the memory of "
+            "blocks away before they are stored",
+            "asynchronous scheduling or pipeline parallel beside kvcached",
+            "set --async-scheduling, or unset ENABLE_KVCACHED",
         )
 
 
