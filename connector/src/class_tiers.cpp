@@ -8,14 +8,6 @@ using cpu_tier::SlabSnapshot;
 using cpu_tier::SlabTier;
 using cpu_tier::TierSnapshot;
 
-namespace {
-
-/// A request that waits for its turn asks in every step, and a step may be a long prefill: what it
-/// found is kept for so long without being asked for.
-constexpr auto kGuestTime = std::chrono::milliseconds(250);
-
-}  // namespace
-
 ClassTiers::ClassTiers(const SchedulerOptions& options) : directory_(options.shared_tier) {
   for (const KvGroup& group : options.groups) classes_of_groups_.push_back(group.slab_class);
   for (const SlabClass& of : options.classes) slots_per_chunk_.push_back(of.slots_per_chunk);
@@ -52,15 +44,6 @@ Result<cpu_tier::Reservation, cpu_tier::NotReserved> ClassTiers::reserve(
 void ClassTiers::forget_all() {
   for (CpuTier* tier : tiers_) tier->forget_all();
   if (directory_ != nullptr) directory_->leave_name_space();
-}
-
-void ClassTiers::end_step() {
-  if (!keeper_) return;
-  slabs_->end_step();
-  const auto now = std::chrono::steady_clock::now();
-  if (now - guests_dropped_at_ < kGuestTime) return;
-  guests_dropped_at_ = now;
-  for (CpuTier* tier : tiers_) tier->drop_idle_guests();
 }
 
 std::vector<cpu_tier::KeyEvent> ClassTiers::take_key_events() {

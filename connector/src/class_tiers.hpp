@@ -8,7 +8,6 @@
 #include "kvferry/cpu_tier/slab_tier.hpp"
 #include "kvferry/cpu_tier/tier_keeper.hpp"
 
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -47,8 +46,9 @@ class ClassTiers {
   void hold_still() {
     if (keeper_) slabs_->hold_still();
   }
-  /// Lets go of what was found for lookups and not used. Cheap, and usually nothing.
-  void end_step();
+  void end_step() {
+    if (keeper_) slabs_->end_step();
+  }
   /// Of all classes; those of one key in their order.
   [[nodiscard]] std::vector<cpu_tier::KeyEvent> take_key_events();
 
@@ -66,7 +66,6 @@ class ClassTiers {
   std::unique_ptr<cpu_tier::SlabTier> slabs_;
   std::vector<cpu_tier::CpuTier*> tiers_;  ///< By class.
   cpu_tier::TierDirectory* directory_;
-  std::chrono::steady_clock::time_point guests_dropped_at_{};
   /// Of a shared tier. Before all else that it uses is gone.
   std::unique_ptr<cpu_tier::TierKeeper> keeper_;
 };

@@ -36,7 +36,6 @@ std::string SchedulerEngine::Impl::finish_plan() {
     plan_single_blocks(plan, limit, SlabClassId(i), candidates_);
   }
   end_step();
-  tiers_.end_step();
   return encode(plan);
 }
 
@@ -46,6 +45,7 @@ void SchedulerEngine::Impl::end_step() {
   for (const BacklogEntry& entry : deferred_) backlog_.push(entry.block, entry.key);
   deferred_.clear();
   in_step_ = false;
+  tiers_.end_step();
 }
 
 void SchedulerEngine::Impl::expect_ranks() {

@@ -75,6 +75,8 @@ void WorkerEngine::Impl::check_growth() {
                         " slots of its share of the CPU tier and cannot have more: " + failure +
                         "; make cpu_bytes_to_use smaller, or set allow_smaller_tier");
   }
+  if (!growth_->ended()) return;
+  if (const auto report = growth_->last_report()) arena_report_ = *report;
   if (num_chunks == arena_->num_slots()) growth_.reset();
 }
 

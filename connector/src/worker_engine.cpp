@@ -64,7 +64,8 @@ WorkerEngine::Impl::Impl(std::unique_ptr<gpu::Device> device,
       arena_(make_arena(*device_, chunk_bytes_of(geometries, options_.slots_per_chunk), options_)),
       classes_(classes_in(*arena_, options_.slots_per_chunk, std::move(geometries))),
       engine_(std::make_unique<transfer::TransferEngine>(*device_, classes_, options_.transfer)),
-      reported_chunks_(arena_->num_ready()) {
+      reported_chunks_(arena_->num_ready()),
+      arena_report_(arena_->report()) {
   report_.rank = options_.rank;
   RankTopology& topology = report_.topology.emplace();
   topology.world_size = options_.world_size;
@@ -307,7 +308,7 @@ std::uint32_t WorkerEngine::num_slots() const { return impl_->num_ready(); }
 std::uint32_t WorkerEngine::max_slots() const { return impl_->max_slots(); }
 std::string WorkerEngine::arena_text() const { return impl_->arena_text(); }
 
-cpu_tier::ArenaReport WorkerEngine::arena_report() const { return impl_->arena_report(); }
+const cpu_tier::ArenaReport& WorkerEngine::arena_report() const { return impl_->arena_report(); }
 
 const std::vector<std::string>& WorkerEngine::arena_warnings() const {
   return impl_->arena().warnings();

@@ -71,7 +71,7 @@ class WorkerEngine::Impl {
     return arena_->num_slots() * options_.slots_per_chunk.front();
   }
   [[nodiscard]] std::string arena_text() const;
-  [[nodiscard]] cpu_tier::ArenaReport arena_report() const { return arena_->report(); }
+  [[nodiscard]] const cpu_tier::ArenaReport& arena_report() const { return arena_report_; }
   void stop_growing() {
     if (growth_) growth_->close();
   }
@@ -93,6 +93,8 @@ class WorkerEngine::Impl {
   std::vector<transfer::BlockClass> classes_;
   std::unique_ptr<transfer::TransferEngine> engine_;
   std::uint32_t reported_chunks_;
+  /// As of the start, and from the end of the growth on as of then.
+  cpu_tier::ArenaReport arena_report_;
   std::optional<cpu_tier::ArenaGrowth> growth_;
   std::unique_ptr<gpu::Stream> compute_;
   std::uintptr_t compute_handle_ = 0;

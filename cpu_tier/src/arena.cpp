@@ -65,7 +65,11 @@ std::uint64_t slots_per_piece(std::uint64_t slot_bytes, std::uint64_t page_bytes
 Arena::Grant Arena::ask(std::uint64_t slot_bytes, std::uint32_t num_slots,
                         const ArenaOptions& options) {
   const std::uint64_t bytes = checked_bytes(slot_bytes, num_slots);
-  if (options.shared) return ask_of_tier(slot_bytes, num_slots, options);
+  if (options.shared) {
+    Grant grant = ask_of_tier(slot_bytes, num_slots, options);
+    grant.slots_per_piece = piece_slots(slot_bytes, grant.num_slots, options);
+    return grant;
+  }
   const ReplicaGroup& replicas = options.replicas;
   if (replicas.size == 0 || replicas.index >= replicas.size) {
     throw ConfigError("member " + std::to_string(replicas.index) + " of a replica group of " +

@@ -44,6 +44,11 @@ std::string ArenaGrowth::failure() const {
   return failure_;
 }
 
+std::optional<ArenaReport> ArenaGrowth::last_report() const {
+  MutexLock lock(mutex_);
+  return last_report_;
+}
+
 void ArenaGrowth::close() {
   thread_.request_stop();
   {
@@ -74,8 +79,12 @@ void ArenaGrowth::grow(const std::stop_token& stop) {
     failure = error.what();
   }
   arena_.end_growth();
+  // Here, because it reads all that the kernel has on the pages.
+  const auto report =
+      stop.stop_requested() ? std::optional<ArenaReport>() : std::optional(arena_.report());
   MutexLock lock(mutex_);
   failure_ = std::move(failure);
+  last_report_ = report;
   ended_ = true;
 }
 

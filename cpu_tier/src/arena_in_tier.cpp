@@ -26,7 +26,7 @@ void check_fit(const SharedTier& tier, std::uint64_t slot_bytes, std::uint32_t n
                       " were asked for and the shared tier " + tier.path().string() + " has " +
                       to_string(tier.file().pages()) +
                       " ones: they are those of its file system; name a shared_path on a "
-                      "hugetlbfs, or leave huge_pages out");
+                      "hugetlbfs, or leave pages out");
   }
   if (slot_bytes != tier.shape().chunk_bytes || num_slots != tier.shape().num_chunks) {
     throw ConfigError("an arena of " + std::to_string(num_slots) + " chunks of " +
@@ -57,9 +57,6 @@ Arena::Grant Arena::ask_of_tier(std::uint64_t slot_bytes, std::uint32_t num_slot
   check_fit(tier, slot_bytes, num_slots, options);
   const PageKind pages = tier.file().pages();
   Grant grant{pages, num_slots, 0, nullptr, nullptr, {}};
-  grant.slots_per_piece = static_cast<std::uint32_t>(std::min<std::uint64_t>(
-      cpu_tier::slots_per_piece(slot_bytes, HostMapping::page_bytes(), options.max_piece_bytes),
-      num_slots));
   // One for all that map this part: if each claimed what the file lacks, it would count as often.
   const std::uint64_t missing =
       options.shared->claims_arena() ? tier.missing_arena_bytes() : std::uint64_t{0};
@@ -76,7 +73,6 @@ Arena::Grant Arena::ask_of_tier(std::uint64_t slot_bytes, std::uint32_t num_slot
     const std::uint64_t room = room_bytes(limits) / num_ranks;
     grant.num_slots = static_cast<std::uint32_t>((held + room) / slot_bytes);
     if (grant.num_slots == 0) throw ResourceError(*shortage);
-    grant.slots_per_piece = std::min(grant.slots_per_piece, grant.num_slots);
     claim->set_bytes(std::min(room, missing));
     grant.warnings.push_back("this rank takes " + std::to_string(grant.num_slots) + " of " +
                              std::to_string(num_slots) + " chunks: " + *shortage);

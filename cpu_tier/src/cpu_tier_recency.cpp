@@ -69,7 +69,7 @@ void CpuTier::offer_batch(std::span<const BlockKey> keys, std::span<OfferAnswer>
       if (ledger_.readable(slots[i])) ledger_.touch(slots[i]);
       continue;
     }
-    if (guests_ && !shared_->is_alone() && guests_->has(keys[i])) {
+    if (guests_ && guests_->has(keys[i])) {
       answers[i] = OfferAnswer::kHeld;
       continue;
     }

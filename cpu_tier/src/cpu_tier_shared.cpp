@@ -14,6 +14,19 @@ namespace {
 /// Hints that are fetched ahead of their use: as many lines as a core has under way.
 constexpr std::size_t kAhead = 16;
 
+/// Calls work(slot, key) for each slot; keys' hints are on their way by then.
+template <class Work>
+void with_hints_ahead(const SharedSlots& shared, const BlockIndex& index,
+                      std::span<const SlotId> slots, const Work& work) {
+  for (const SlotId slot : slots.first(std::min(kAhead, slots.size()))) {
+    shared.prefetch(index.key(slot));
+  }
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    if (i + kAhead < slots.size()) shared.prefetch(index.key(slots[i + kAhead]));
+    work(slots[i], index.key(slots[i]));
+  }
+}
+
 }  // namespace
 
 void CpuTier::begin_fill(std::span<const SlotId> slots) {
@@ -22,17 +35,17 @@ void CpuTier::begin_fill(std::span<const SlotId> slots) {
 }
 
 void CpuTier::publish(std::span<const SlotId> slots) {
-  for (std::size_t i = 0; i < std::min(kAhead, slots.size()); ++i) {
-    shared_->prefetch(index_.key(slots[i]));
-  }
-  for (std::size_t i = 0; i < slots.size(); ++i) {
-    if (i + kAhead < slots.size()) shared_->prefetch(index_.key(slots[i + kAhead]));
-    shared_->publish(slots[i], index_.key(slots[i]));
-  }
+  with_hints_ahead(*shared_, index_, slots,
+                   [this](SlotId slot, const BlockKey& key) { shared_->publish(slot, key); });
+}
+
+void CpuTier::drop_hints(std::span<const SlotId> slots) const {
+  with_hints_ahead(*shared_, index_, slots,
+                   [this](SlotId slot, const BlockKey& key) { shared_->drop_hint(slot, key); });
 }
 
 void CpuTier::find_guests(std::span<const BlockKey> keys, std::span<SlotId> slots) const {
-  if (shared_->is_alone() && guests_->size() == 0) return;
+  if (guests_->finds_nothing()) return;
   for (std::size_t i = 0; i < keys.size(); ++i) {
     if (slots[i] == BlockIndex::kNoSlot) shared_->prefetch(keys[i]);
   }
@@ -63,6 +76,7 @@ bool CpuTier::evict_unused(std::size_t count) {
       }
     }
     note(victims, false);
+    drop_hints(victims);
     index_.erase(victims);
     num_evicted_total_ += victims.size();
     count -= victims.size();
@@ -84,6 +98,7 @@ bool CpuTier::evict_unread(std::span<const SlotId> slots) {
     evicted[num_evicted++] = slots[i];
   }
   note(std::span(evicted).first(num_evicted), false);
+  drop_hints(std::span(evicted).first(num_evicted));
   index_.erase(std::span(evicted).first(num_evicted));
   return all;
 }
@@ -129,7 +144,7 @@ bool CpuTier::adopt_slots(SlotRange range) {
 }
 
 SlotId CpuTier::guest_of(const BlockKey& key) const {
-  if (!guests_ || (shared_->is_alone() && guests_->size() == 0)) return BlockIndex::kNoSlot;
+  if (!guests_) return BlockIndex::kNoSlot;
   return guests_->find(key).value_or(BlockIndex::kNoSlot);
 }
 

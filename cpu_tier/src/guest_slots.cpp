@@ -15,6 +15,7 @@ GuestSlots::~GuestSlots() {
 }
 
 std::optional<SlotId> GuestSlots::find(const BlockKey& key) {
+  if (finds_nothing()) return std::nullopt;
   if (const auto known = by_key_.find(key); known != by_key_.end()) {
     guests_.at(known->second).asked_for = true;
     return known->second;

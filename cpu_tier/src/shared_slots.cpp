@@ -20,7 +20,8 @@ void SharedSlots::abandon(SlotId slot) const {
 }
 
 bool SharedSlots::evict_unused(SlotId slot) const {
-  return !directory_->slot(place_of(slot)).take_touched() && evict(slot);
+  SharedSlot word = directory_->slot(place_of(slot));
+  return !word.take_touched() && word.evict();
 }
 
 bool SharedSlots::try_free(SlotId slot) const {

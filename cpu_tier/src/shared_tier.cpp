@@ -116,18 +116,21 @@ std::unique_ptr<SharedTier> SharedTier::take(SharedFile file, const SharedTierOp
     return nullptr;
   }
   const TierPlaces places = check_tier(*header, file);
-  if (header->shape() != shape) {
+  const bool fits = header->shape() == shape || (options.division == Division::kAsFound &&
+                                                 header->capacity_bytes == options.capacity_bytes &&
+                                                 header->num_ranks == options.num_ranks);
+  if (!fits) {
     throw ConfigError(question.name + " has " + to_string(header->shape()) + " (" +
                       std::to_string(header->capacity_bytes) + " bytes, made by " +
-                      header->made_by.data() + "); this engine was told " + to_string(shape) +
+                      header->made_by.data() + "); this process was told " + to_string(shape) +
                       " (" + std::to_string(options.capacity_bytes) +
-                      " bytes): give all that share it the same cpu_bytes_to_use and parallel "
-                      "sizes, or " +
+                      " bytes): give all that share it the same cpu_bytes_to_use (capacity under "
+                      "LMCache), shared_chunk_bytes and parallel sizes, or " +
                       question.remedy);
   }
   if (hold(file) != Held::kYes) return nullptr;
   return std::unique_ptr<SharedTier>(
-      new SharedTier(std::move(file), shape, places, options.at_exit));
+      new SharedTier(std::move(file), header->shape(), places, options.at_exit));
 }
 
 SharedTier::SharedTier(SharedFile file, const TierShape& shape, const TierPlaces& places,

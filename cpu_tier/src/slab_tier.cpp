@@ -39,9 +39,13 @@ SlabClassId SlabTier::add_class(std::uint32_t slots_per_chunk) {
                       " slots each; allowed are 1 slot per chunk to " +
                       std::to_string(BlockIndex::kMaxSlots) + " slots in all: use larger objects");
   }
-  std::optional<SharedSlots> shared;
-  if (directory_ != nullptr) shared.emplace(*directory_, ChunkShape{slots_per_chunk, number});
-  classes_[number] = std::make_unique<SlabClass>(max_chunks_, slots_per_chunk, options_, shared);
+  const auto has_as_many = [slots_per_chunk](const auto& other) {
+    return other->slots_per_chunk == slots_per_chunk;
+  };
+  const auto num_alike = static_cast<std::uint32_t>(
+      std::count_if(classes_.begin(), classes_.begin() + number, has_as_many));
+  classes_[number] = std::make_unique<SlabClass>(
+      max_chunks_, ChunkShape{slots_per_chunk, num_alike}, options_, directory_);
   num_classes_.store(number + 1, std::memory_order_release);
   return SlabClassId(number);
 }
@@ -134,7 +138,7 @@ std::optional<std::uint32_t> SlabTier::add_chunk(std::uint32_t of) {
 
 void SlabTier::give(std::uint32_t of, std::uint32_t chunk) {
   SlabClass& mine = *classes_[of];
-  if (directory_ != nullptr) directory_->divide(chunk, {mine.slots_per_chunk, of});
+  if (directory_ != nullptr) directory_->divide(chunk, mine.shape);
   owners_[chunk] = static_cast<std::uint8_t>(of);
   ++mine.num_chunks;
   mine.tier.add_slots(slots_of(mine, chunk));

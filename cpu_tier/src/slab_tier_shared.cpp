@@ -14,16 +14,19 @@ constexpr int kMostVain = 8;
 /// Ages are told in these.
 constexpr std::chrono::seconds kMark{4};
 
+/// A request that waits for its turn asks in every step, and a step may be a long prefill: what it
+/// found is kept for so long without being asked for.
+constexpr std::chrono::milliseconds kGuestTime{250};
+
 }  // namespace
 
 std::uint8_t SlabTier::class_in(std::uint32_t chunk) const {
+  if (!directory_->is_of_name_space(chunk)) return kNobody;
   const ChunkShape shape = directory_->shape_of(chunk);
-  if (shape.num_slots == 0 || !directory_->is_of_name_space(chunk) ||
-      shape.slab_class >= num_classes() ||
-      shape.num_slots != classes_[shape.slab_class]->slots_per_chunk) {
-    return kNobody;
+  for (std::uint32_t i = 0; i < num_classes(); ++i) {
+    if (classes_[i]->shape == shape) return static_cast<std::uint8_t>(i);
   }
-  return static_cast<std::uint8_t>(shape.slab_class);
+  return kNobody;
 }
 
 std::optional<std::uint32_t> SlabTier::add_shared_chunk(std::uint32_t of) {
@@ -78,6 +81,12 @@ void SlabTier::mark_time(std::chrono::steady_clock::time_point now) {
   }
 }
 
+void SlabTier::drop_idle_guests(std::chrono::steady_clock::time_point now) {
+  if (now - guests_dropped_at_ < kGuestTime) return;
+  guests_dropped_at_ = now;
+  for (std::uint32_t i = 0; i < num_classes(); ++i) classes_[i]->tier.drop_idle_guests();
+}
+
 std::chrono::seconds SlabTier::coldest_age() const {
   std::uint32_t most = 0;
   for (std::uint32_t i = 0; i < num_classes(); ++i) {
@@ -99,6 +108,7 @@ void SlabTier::tend(std::chrono::steady_clock::time_point now) {
   directory_->tell(std::exchange(num_wanted_, 0), coldest_age());
   num_unowned_ = directory_->look_around();
   if (holds_still_) return;
+  drop_idle_guests(now);
   std::uint32_t num_to_give = directory_->num_chunks_to_give();
   num_to_give -= std::min(num_to_give, num_unowned_);
   for (; num_to_give > 0; --num_to_give) {

@@ -42,6 +42,7 @@ constexpr std::uint32_t kMostDemandSeconds = 5;
 TierDirectory::TierDirectory(std::span<std::byte> metadata, const TierPlaces& places,
                              const TierShape& shape, LockFile file, const Identity& identity)
     : shape_(shape),
+      chunk_slots_(shape.max_chunk_slots),
       file_(std::move(file)),
       lock_(file_, lock_base_of(identity.name), 0),
       instances_(part<InstanceRecord>(metadata, places.instances, kMaxInstances)),
@@ -115,6 +116,28 @@ bool TierDirectory::is_of_name_space(std::uint32_t chunk) const {
   return record_of(chunk).name_space.load(std::memory_order_relaxed) == name_space();
 }
 
+std::vector<ChunkShape> TierDirectory::shapes() const {
+  std::vector<ChunkShape> shapes;
+  for (std::uint32_t chunk = 0; chunk < reach(); ++chunk) {
+    const ChunkShape shape = shape_of(chunk);
+    if (shape.num_slots == 0 || !is_of_name_space(chunk)) continue;
+    if (std::find(shapes.begin(), shapes.end(), shape) == shapes.end()) shapes.push_back(shape);
+  }
+  return shapes;
+}
+
+std::uint64_t TierDirectory::num_readable_of_others() const {
+  std::uint64_t num_readable = 0;
+  for (std::uint32_t chunk = 0; chunk < reach(); ++chunk) {
+    if (owns(chunk) || !is_of_name_space(chunk)) continue;
+    const std::uint32_t num_slots = shape_of(chunk).num_slots;
+    for (std::uint32_t i = 0; i < num_slots; ++i) {
+      num_readable += slot({chunk, i}).load().state() == SharedState::kReadable ? 1 : 0;
+    }
+  }
+  return num_readable;
+}
+
 std::optional<std::uint32_t> TierDirectory::take_chunk() {
   const std::uint32_t end = reach();
   const std::uint32_t most = own_record().most_chunks.load(std::memory_order_relaxed);
@@ -171,9 +194,13 @@ bool TierDirectory::clear(std::uint32_t chunk) {
   const std::uint32_t num_slots = shape_of(chunk).num_slots;
   bool all = true;
   for (std::uint32_t i = 0; i < num_slots; ++i) {
-    SharedSlot each = slot({chunk, i});
-    all = (each.load().state() == SharedState::kFree || each.evict() || each.bury() ||
-           free_quarantined({chunk, i})) &&
+    const SharedPlace place{chunk, i};
+    SharedSlot each = slot(place);
+    if (each.evict()) {
+      if (const auto held = slot_key(place).load()) drop_hint(place, *held);
+      continue;
+    }
+    all = (each.load().state() == SharedState::kFree || each.bury() || free_quarantined(place)) &&
           all;
   }
   return all;
@@ -197,14 +224,10 @@ std::uint32_t TierDirectory::look_around() {
 
 // ---- slots ----
 
-SharedSlot TierDirectory::slot(SharedPlace place) const {
-  return SharedSlot(words_[number_of(place)]);
-}
-
 SlotKey& TierDirectory::slot_key(SharedPlace place) const { return keys_[number_of(place)]; }
 
-std::uint64_t TierDirectory::hash_of(const BlockKey& key) const {
-  return mixed_bits(key.mixed() ^ name_space());
+std::uint64_t TierDirectory::hash_of(const SlotKey::Content& content) {
+  return mixed_bits(content.key.mixed() ^ content.name_space);
 }
 
 bool TierDirectory::begin_fill(SharedPlace place, const BlockKey& key) {
@@ -359,7 +382,7 @@ std::uint64_t TierDirectory::free_quarantined() {
     if (since == 0 || !owns(chunk) || !is_over(since)) continue;
     const std::uint32_t num_slots = shape_of(chunk).num_slots;
     for (std::uint32_t i = 0; i < num_slots; ++i) {
-      num_freed += slot({chunk, i}).release_quarantined() ? 1 : 0;
+      num_freed += free_quarantined({chunk, i}) ? 1 : 0;
     }
     record.quarantined_at.store(0, std::memory_order_relaxed);
   }

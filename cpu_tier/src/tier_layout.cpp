@@ -49,15 +49,20 @@ void SlotKey::store(const BlockKey& of, std::uint64_t name_space_of) {
   check.store(check_of(of, name_space_of), std::memory_order_relaxed);
 }
 
-std::optional<BlockKey> SlotKey::load(std::uint64_t name_space_of) const {
+std::optional<SlotKey::Content> SlotKey::load() const {
   KeyWords words;
   for (std::size_t i = 0; i < kKeyWords; ++i) words[i] = key[i].load(std::memory_order_relaxed);
-  const auto found = std::bit_cast<BlockKey>(words);
-  if (name_space.load(std::memory_order_relaxed) != name_space_of ||
-      check.load(std::memory_order_relaxed) != check_of(found, name_space_of)) {
+  const Content found{std::bit_cast<BlockKey>(words), name_space.load(std::memory_order_relaxed)};
+  if (check.load(std::memory_order_relaxed) != check_of(found.key, found.name_space)) {
     return std::nullopt;
   }
   return found;
+}
+
+std::optional<BlockKey> SlotKey::load(std::uint64_t name_space_of) const {
+  const std::optional<Content> found = load();
+  if (!found || found->name_space != name_space_of) return std::nullopt;
+  return found->key;
 }
 
 TierPlaces tier_places(const TierShape& shape, std::uint64_t page_bytes) {

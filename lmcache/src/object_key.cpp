@@ -26,9 +26,8 @@ struct Lanes {
   }
 };
 
-Lanes lanes_of(std::string_view text, std::uint64_t number) {
+Lanes lanes_of(std::string_view text) {
   Lanes lanes;
-  lanes.add(number);
   // With the length no two texts have the same words.
   lanes.add(text.size());
   for (; text.size() >= sizeof(std::uint64_t); text.remove_prefix(sizeof(std::uint64_t))) {
@@ -45,14 +44,9 @@ Lanes lanes_of(std::string_view text, std::uint64_t number) {
 }  // namespace
 
 cpu_tier::BlockKey digest_of(std::string_view key) {
-  const Lanes lanes = lanes_of(key, 0);
+  const Lanes lanes = lanes_of(key);
   const std::array<std::uint64_t, 2> words = {mixed_bits(lanes.chained), mixed_bits(lanes.added)};
   return cpu_tier::BlockKey::make(std::as_bytes(std::span(words)), GroupId(0));
-}
-
-std::uint64_t record_check(std::string_view key, std::uint64_t number, std::uint64_t value_bytes) {
-  const Lanes lanes = lanes_of(key, number ^ mixed_bits(value_bytes));
-  return mixed_bits(lanes.chained ^ lanes.added);
 }
 
 }  // namespace kvferry::lmcache

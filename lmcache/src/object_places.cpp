@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// ObjectStore: slots, their records, and what is found in a class.
+// ObjectStore: classes, slots and their records, and what is found in a class.
 #include "kvferry/base/check.hpp"
 #include "kvferry/cpu_tier/slab_geometry.hpp"
-#include "kvferry/lmcache/object_key.hpp"
 #include "kvferry/lmcache/object_store.hpp"
 
 #include "object_search.hpp"
@@ -12,6 +11,37 @@
 
 namespace kvferry::lmcache {
 
+const ObjectStore::SizeClass* ObjectStore::find_class(std::uint32_t size) const {
+  const std::optional<SlabClassId> id = class_of_size_[size];
+  return id ? &classes_[id->value()] : nullptr;
+}
+
+const ObjectStore::SizeClass& ObjectStore::make_class(std::uint32_t size) {
+  if (const SizeClass* const known = find_class(size)) return *known;
+  const SlotSize& slots = geometry_.sizes[size];
+  classes_.push_back({slabs_.add_class(slots.num_slots), slots});
+  class_of_size_[size] = classes_.back().id;
+  return classes_.back();
+}
+
+bool ObjectStore::learn_classes() {
+  const cpu_tier::TierDirectory* const directory = memory_->directory();
+  if (directory == nullptr || directory->is_alone()) return false;
+  const std::size_t num_known = classes_.size();
+  for (const cpu_tier::ChunkShape& shape : directory->shapes()) {
+    // Another one is what another program wrote.
+    if (const auto size = geometry_.size_with(shape.num_slots)) make_class(*size);
+  }
+  return classes_.size() > num_known;
+}
+
+void ObjectStore::take_ready_chunks() {
+  const std::uint32_t num_ready = memory_->num_ready();
+  if (num_ready == num_ready_) return;
+  slabs_.grow_to(num_ready);
+  num_ready_ = num_ready;
+}
+
 void ObjectStore::find(const SizeClass& in, Search& search) {
   search.readable.clear();
   search.slots.clear();
@@ -19,35 +49,50 @@ void ObjectStore::find(const SizeClass& in, Search& search) {
   if (search.open.empty()) return;
   const cpu_tier::CpuTier& tier = slabs_.tier(in.id);
   std::vector<cpu_tier::KeyState> states(search.open.size());
-  tier.lookup(search.digests_of(search.open), states);
+  tier.lookup(search.digests_in(in, search.open), states);
   for (std::size_t i = 0; i < states.size(); ++i) {
     if (states[i] == cpu_tier::KeyState::kReadable) search.readable.push_back(search.open[i]);
     if (states[i] == cpu_tier::KeyState::kWritable) search.writable.push_back(search.open[i]);
   }
   if (search.readable.empty()) return;
-  search.slots = tier.lookup_prefix(search.digests_of(search.readable)).slots;
+  search.slots = tier.lookup_prefix(search.digests_in(in, search.readable)).slots;
   KVFERRY_CHECK(search.slots.size() == search.readable.size(),
                 "a readable key is gone under the store's lock");
   prefetch(in, search.slots);
 }
 
 SlotRecord& ObjectStore::record(const SizeClass& of, SlotId slot) const {
-  const cpu_tier::SlotPlace place = cpu_tier::place_of(slot, of.slots_per_chunk);
-  return memory_->record(chunk_places_[place.chunk], place.index);
+  const cpu_tier::SlotPlace place = cpu_tier::place_of(slot, of.slots.num_slots);
+  return memory_->record(place.chunk, place.index);
 }
 
 std::byte* ObjectStore::place(const SizeClass& of, SlotId slot) const {
-  const cpu_tier::SlotPlace place = cpu_tier::place_of(slot, of.slots_per_chunk);
-  return memory_->chunk(chunk_places_[place.chunk]) + place.index * of.slot_bytes;
+  const cpu_tier::SlotPlace place = cpu_tier::place_of(slot, of.slots.num_slots);
+  return memory_->chunk(place.chunk) + place.index * of.slots.bytes;
+}
+
+bool ObjectStore::is_own(const SizeClass& of, SlotId slot) const {
+  const cpu_tier::TierDirectory* const directory = memory_->directory();
+  return directory == nullptr ||
+         directory->owns(cpu_tier::place_of(slot, of.slots.num_slots).chunk);
 }
 
 bool ObjectStore::has_key(const SizeClass& of, SlotId slot, std::string_view key) const {
   const SlotRecord& record = this->record(of, slot);
   if (record.key_bytes != key.size()) return false;
-  const void* const held = key.size() <= SlotRecord::kInlineKeyBytes
-                               ? static_cast<const void*>(record.key.data())
-                               : place(of, slot) + record.value_bytes;
-  return key.empty() || std::memcmp(held, key.data(), key.size()) == 0;
+  const char* held = record.key.data();
+  if (key.size() > SlotRecord::kInlineKeyBytes) {
+    // What another program wrote must not lead beyond the slot.
+    const std::uint64_t value_bytes = record.value_bytes;
+    if (value_bytes > of.slots.bytes || key.size() > of.slots.bytes - value_bytes) return false;
+    held = reinterpret_cast<const char*>(place(of, slot) + value_bytes);
+  }
+  return std::string_view(held, key.size()) == key;
+}
+
+bool ObjectStore::has_value(const SizeClass& of, SlotId slot, std::string_view key,
+                            std::uint64_t value_bytes) const {
+  return record(of, slot).value_bytes == value_bytes && has_key(of, slot, key);
 }
 
 void ObjectStore::prefetch(const SizeClass& of, std::span<const SlotId> slots) const {
@@ -60,44 +105,14 @@ void ObjectStore::prefetch(const SizeClass& of, std::span<const SlotId> slots) c
   }
 }
 
-void ObjectStore::begin_record(const SizeClass& of, SlotId slot, std::string_view key,
+void ObjectStore::write_record(const SizeClass& of, SlotId slot, std::string_view key,
                                std::uint64_t value_bytes) {
   SlotRecord& record = this->record(of, slot);
-  const std::uint64_t number = next_number_++;
-  // Acquires, so that nothing below is written before it.
-  record.word.exchange(SlotRecord::word_of(number, RecordState::kWriting),
-                       std::memory_order_acq_rel);
   record.value_bytes = value_bytes;
   record.key_bytes = key.size();
-  record.check = record_check(key, number, value_bytes);
   const bool is_inline = key.size() <= SlotRecord::kInlineKeyBytes;
   std::copy(key.begin(), key.end(),
             is_inline ? record.key.data() : reinterpret_cast<char*>(place(of, slot) + value_bytes));
-}
-
-void ObjectStore::free_records(const SizeClass& of, std::span<const SlotId> slots) {
-  for (const SlotId slot : slots) record(of, slot).word.store(0, std::memory_order_release);
-}
-
-const ObjectStore::SizeClass* ObjectStore::find_class(std::uint64_t slot_bytes) const {
-  const auto next = class_of_bytes_.lower_bound(slot_bytes);
-  if (next == class_of_bytes_.end()) return nullptr;
-  const bool fits = next->first == slot_bytes || classes_.size() == cpu_tier::SlabTier::kMaxClasses;
-  return fits ? &classes_[next->second] : nullptr;
-}
-
-const ObjectStore::SizeClass& ObjectStore::make_class(std::uint64_t slot_bytes) {
-  if (const SizeClass* const known = find_class(slot_bytes)) return *known;
-  const std::uint32_t count = slots_per_chunk(geometry_, slot_bytes);
-  const auto entry =
-      class_of_bytes_.emplace(slot_bytes, static_cast<std::uint32_t>(classes_.size())).first;
-  try {
-    classes_.push_back({slabs_.add_class(count), slot_bytes, count, 0});
-  } catch (...) {
-    class_of_bytes_.erase(entry);
-    throw;
-  }
-  return classes_.back();
 }
 
 }  // namespace kvferry::lmcache

@@ -11,6 +11,18 @@
 
 namespace kvferry::lmcache {
 
+/// One call: what it finds stays until it ends.
+class ObjectStore::Step {
+ public:
+  explicit Step(cpu_tier::SlabTier& slabs) : slabs_(slabs) { slabs_.hold_still(); }
+  ~Step() { slabs_.end_step(); }
+  Step(const Step&) = delete;
+  Step& operator=(const Step&) = delete;
+
+ private:
+  cpu_tier::SlabTier& slabs_;
+};
+
 /// The keys of one call, and which of them are still looked for.
 struct ObjectStore::Search {
   Search(std::span<const std::string_view> all, DigestFunction digest) : keys(all) {
@@ -20,11 +32,16 @@ struct ObjectStore::Search {
     std::iota(open.begin(), open.end(), std::size_t{0});
   }
 
-  /// Of those given, in their order.
-  [[nodiscard]] std::vector<Digest> digests_of(std::span<const std::size_t> which) const {
+  /// Of those given, in their order, as a class knows them: one key is another one in each, so
+  /// that what others hold is found in chunks that are divided alike.
+  [[nodiscard]] std::vector<Digest> digests_in(const SizeClass& of,
+                                               std::span<const std::size_t> which) const {
     std::vector<Digest> some;
     some.reserve(which.size());
-    for (const std::size_t i : which) some.push_back(digests[i]);
+    for (const std::size_t i : which) {
+      some.push_back(digests[i]);
+      some.back().group = of.slots.num_slots;
+    }
     return some;
   }
   /// `done` are those of open, in order, that are looked for no more.
@@ -51,7 +68,7 @@ struct ObjectStore::Search {
 struct ObjectStore::Batch {
   Search search;
   std::span<const std::uint64_t> value_bytes;
-  std::vector<std::uint64_t> slot_bytes;
+  std::vector<std::uint32_t> sizes;  ///< By number.
 };
 
 }  // namespace kvferry::lmcache

@@ -20,34 +20,56 @@ std::uint64_t sum_of(std::span<const std::uint64_t> bytes) {
 
 }  // namespace
 
+ObjectStore::ObjectStore(std::unique_ptr<ChunkMemory> memory, cpu_tier::Eviction eviction,
+                         DigestFunction digest)
+    : memory_(std::move(memory)),
+      geometry_(memory_->geometry()),
+      digest_(digest),
+      slabs_(geometry_.num_chunks, {eviction, cpu_tier::Admission::kAlways, 0},
+             memory_->directory()) {
+  MutexLock lock(mutex_);
+  // They stay where they are.
+  classes_.reserve(geometry_.sizes.size());
+  class_of_size_.resize(geometry_.sizes.size());
+  take_ready_chunks();
+  learn_classes();
+  if (memory_->directory() != nullptr) keeper_.emplace(slabs_, *memory_->directory());
+}
+
+ObjectStore::~ObjectStore() = default;
+
 Result<WritableValues, NotStored> ObjectStore::reserve(std::span<const std::string_view> keys,
                                                        std::span<const std::uint64_t> value_bytes) {
   KVFERRY_CHECK(keys.size() == value_bytes.size(), "a size for each key");
   Batch batch{Search(keys, digest_), value_bytes, {}};
-  batch.slot_bytes.reserve(keys.size());
+  batch.sizes.reserve(keys.size());
   for (std::size_t i = 0; i < keys.size(); ++i) {
-    const auto bytes = slot_bytes_of(geometry_, value_bytes[i], keys[i].size());
-    if (!bytes) {
+    const auto size = geometry_.size_for(value_bytes[i], keys[i].size());
+    if (!size) {
       return NotStored{"a value of " + std::to_string(value_bytes[i]) +
                        " bytes does not fit into a chunk of " +
-                       std::to_string(geometry_.chunk_bytes) + " bytes: raise capacity"};
+                       std::to_string(geometry_.chunk_bytes) + " bytes: raise capacity" +
+                       (memory_->directory() == nullptr ? "" : ", or set shared_chunk_bytes")};
     }
-    batch.slot_bytes.push_back(*bytes);
+    batch.sizes.push_back(*size);
   }
   WritableValues values;
   values.places_.resize(keys.size());
   MutexLock lock(mutex_);
+  const Step step(slabs_);
   take_ready_chunks();
+  // Chunks that come here bring what is in them.
+  learn_classes();
   settle_present(batch);
   std::vector<std::uint32_t> wanted;
   for (const std::size_t i : batch.search.open) {
-    const std::uint32_t id = make_class(batch.slot_bytes[i]).id.value();
-    if (std::find(wanted.begin(), wanted.end(), id) == wanted.end()) wanted.push_back(id);
+    const std::uint32_t size = batch.sizes[i];
+    if (std::find(wanted.begin(), wanted.end(), size) == wanted.end()) wanted.push_back(size);
   }
   values.parts_.reserve(wanted.size());
   try {
-    for (const std::uint32_t id : wanted) {
-      if (reserve_class(batch, classes_[id], values)) continue;
+    for (const std::uint32_t size : wanted) {
+      if (reserve_class(batch, size, values)) continue;
       give_back(std::move(values));
       ++num_refused_;
       return NotStored{"no room for " + std::to_string(sum_of(value_bytes)) +
@@ -85,51 +107,67 @@ void ObjectStore::settle_present(Batch& batch) {
     std::vector<std::size_t> held;
     for (std::size_t i = 0; i < search.readable.size(); ++i) {
       const std::size_t key = search.readable[i];
-      const bool same = has_key(one, search.slots[i], search.keys[key]) &&
-                        record(one, search.slots[i]).value_bytes == batch.value_bytes[key];
-      (same ? held : replaced).push_back(key);
+      if (has_value(one, search.slots[i], search.keys[key], batch.value_bytes[key])) {
+        held.push_back(key);
+      } else if (is_own(one, search.slots[i])) {
+        replaced.push_back(key);
+      }
     }
-    if (!replaced.empty()) forget_found(one, search.digests_of(replaced));
-    if (!held.empty()) slabs_.tier(one.id).touch(search.digests_of(held));
+    if (!replaced.empty()) forget_found(one, search.digests_in(one, replaced));
+    if (!held.empty()) slabs_.tier(one.id).touch(search.digests_in(one, held));
     settled.insert(settled.end(), held.begin(), held.end());
     std::sort(settled.begin(), settled.end());
     search.close(settled);
   }
 }
 
-bool ObjectStore::reserve_class(const Batch& batch, const SizeClass& of, WritableValues& values) {
+bool ObjectStore::reserve_class(const Batch& batch, std::uint32_t size, WritableValues& values) {
+  const SizeClass& of = make_class(size);
   std::vector<std::size_t> which;
   for (const std::size_t i : batch.search.open) {
-    if (find_class(batch.slot_bytes[i]) == &of) which.push_back(i);
+    if (batch.sizes[i] == size) which.push_back(i);
   }
-  const std::vector<Digest> digests = batch.search.digests_of(which);
+  std::vector<Digest> digests = batch.search.digests_in(of, which);
   // All are stored, and the policy learns of them.
   std::vector<cpu_tier::OfferAnswer> ignored(digests.size());
   slabs_.tier(of.id).offer(digests, ignored);
   if (KVFERRY_FAULT_POINT("lmcache.reserve")) throw std::bad_alloc();
   auto reserved = slabs_.reserve(of.id, digests);
-  follow_chunks(of.id);
-  if (!reserved.ok()) return false;
-  const std::span<const SlotId> slots = reserved.value().slots();
-  for (std::size_t i = 0; i < which.size(); ++i) {
-    begin_record(of, slots[i], batch.search.keys[which[i]], batch.value_bytes[which[i]]);
-    values.places_[which[i]] = place(of, slots[i]);
+  while (!reserved.ok()) {
+    const std::optional<std::size_t> present = reserved.otherwise().present;
+    if (!present) return false;
+    settle_adopted(batch, of, which, *present);
+    if (which.empty()) return true;
+    digests = batch.search.digests_in(of, which);
+    reserved = slabs_.reserve(of.id, digests);
   }
   values.parts_.push_back({of.id, std::move(reserved).value().hand_over()});
+  const std::span<const SlotId> slots = values.parts_.back().slots.slots();
+  for (std::size_t i = 0; i < which.size(); ++i) {
+    write_record(of, slots[i], batch.search.keys[which[i]], batch.value_bytes[which[i]]);
+    values.places_[which[i]] = place(of, slots[i]);
+  }
   return true;
+}
+
+void ObjectStore::settle_adopted(const Batch& batch, const SizeClass& of,
+                                 std::vector<std::size_t>& which, std::size_t present) {
+  const std::size_t key = which[present];
+  const std::vector<Digest> digest = batch.search.digests_in(of, {&key, 1});
+  const std::vector<SlotId> slots = slabs_.tier(of.id).lookup_prefix(digest).slots;
+  KVFERRY_CHECK(slots.size() == 1, "a key is present and not readable under the store's lock");
+  if (has_value(of, slots[0], batch.search.keys[key], batch.value_bytes[key])) {
+    which.erase(which.begin() + static_cast<std::ptrdiff_t>(present));
+  } else {
+    forget_found(of, digest);
+  }
 }
 
 void ObjectStore::commit(WritableValues&& values) noexcept {
   MutexLock lock(mutex_);
   for (auto& [id, slots] : values.parts_) {
-    for (const SlotId slot : slots.slots()) {
-      std::atomic<std::uint64_t>& word = record(classes_[id.value()], slot).word;
-      word.store(SlotRecord::word_of(SlotRecord::number_of(word.load(std::memory_order_relaxed)),
-                                     RecordState::kReadable),
-                 std::memory_order_release);
-      KVFERRY_PAUSE_POINT("lmcache.committed_one");
-    }
     slabs_.tier(id).commit(std::move(slots));
+    KVFERRY_PAUSE_POINT("lmcache.committed_class");
   }
 }
 
@@ -140,7 +178,6 @@ void ObjectStore::abort(WritableValues&& values) noexcept {
 
 void ObjectStore::give_back(WritableValues&& values) {
   for (auto& [id, slots] : values.parts_) {
-    free_records(classes_[id.value()], slots.slots());
     cpu_tier::CpuTier& tier = slabs_.tier(id);
     tier.release(tier.abort(std::move(slots)));
   }
@@ -150,34 +187,37 @@ ReadableValues ObjectStore::lease(std::span<const std::string_view> keys,
                                   std::span<const std::uint64_t> value_bytes) {
   KVFERRY_CHECK(keys.size() == value_bytes.size(), "a size for each key");
   Search search(keys, digest_);
-  std::vector<std::uint64_t> slot_bytes(keys.size());
+  std::vector<std::optional<std::uint32_t>> sizes(keys.size());
   for (std::size_t i = 0; i < keys.size(); ++i) {
-    slot_bytes[i] = slot_bytes_of(geometry_, value_bytes[i], keys[i].size()).value_or(0);
+    sizes[i] = geometry_.size_for(value_bytes[i], keys[i].size());
   }
   const std::vector<std::size_t> all = search.open;
   ReadableValues values;
   values.places_.resize(keys.size());
   MutexLock lock(mutex_);
+  const Step step(slabs_);
+  take_ready_chunks();
+  const auto is_unknown = [this](const auto& size) KVFERRY_REQUIRES(mutex_) {
+    return size && find_class(*size) == nullptr;
+  };
+  if (std::any_of(sizes.begin(), sizes.end(), is_unknown)) learn_classes();
   values.parts_.reserve(classes_.size());
   for (const SizeClass& one : classes_) {
     search.open.clear();
     for (const std::size_t i : all) {
-      if (slot_bytes[i] != 0 && find_class(slot_bytes[i]) == &one) search.open.push_back(i);
+      if (sizes[i] && find_class(*sizes[i]) == &one) search.open.push_back(i);
     }
     if (search.open.empty()) continue;
     find(one, search);
     std::vector<std::size_t> hits;
     for (std::size_t i = 0; i < search.readable.size(); ++i) {
       const std::size_t key = search.readable[i];
-      if (!has_key(one, search.slots[i], keys[key]) ||
-          record(one, search.slots[i]).value_bytes != value_bytes[key]) {
-        continue;
-      }
+      if (!has_value(one, search.slots[i], keys[key], value_bytes[key])) continue;
       hits.push_back(key);
       values.places_[key] = place(one, search.slots[i]);
     }
     if (hits.empty()) continue;
-    auto lease = slabs_.tier(one.id).lease(search.digests_of(hits));
+    auto lease = slabs_.tier(one.id).lease(search.digests_in(one, hits));
     KVFERRY_CHECK(lease.ok(), "a readable key is gone under the store's lock");
     values.parts_.push_back({one.id, std::move(lease).value()});
   }
@@ -192,26 +232,35 @@ std::vector<bool> ObjectStore::lookup(std::span<const std::string_view> keys) {
   Search search(keys, digest_);
   std::vector<bool> found(keys.size());
   MutexLock lock(mutex_);
-  for (const SizeClass& one : classes_) {
-    if (search.open.empty()) break;
-    find(one, search);
-    std::vector<std::size_t> hits;
-    for (std::size_t i = 0; i < search.readable.size(); ++i) {
-      if (!has_key(one, search.slots[i], keys[search.readable[i]])) continue;
-      hits.push_back(search.readable[i]);
-      found[search.readable[i]] = true;
+  const Step step(slabs_);
+  take_ready_chunks();
+  std::size_t num_asked = 0;
+  do {
+    for (; num_asked < classes_.size() && !search.open.empty(); ++num_asked) {
+      look_up_in(classes_[num_asked], search, found);
     }
-    if (hits.empty()) continue;
-    slabs_.tier(one.id).touch(search.digests_of(hits));
-    search.close(hits);
-  }
+  } while (!search.open.empty() && learn_classes());
   return found;
+}
+
+void ObjectStore::look_up_in(const SizeClass& in, Search& search, std::vector<bool>& found) {
+  find(in, search);
+  std::vector<std::size_t> hits;
+  for (std::size_t i = 0; i < search.readable.size(); ++i) {
+    if (!has_key(in, search.slots[i], search.keys[search.readable[i]])) continue;
+    hits.push_back(search.readable[i]);
+    found[search.readable[i]] = true;
+  }
+  if (hits.empty()) return;
+  slabs_.tier(in.id).touch(search.digests_in(in, hits));
+  search.close(hits);
 }
 
 std::vector<bool> ObjectStore::forget(std::span<const std::string_view> keys) {
   Search search(keys, digest_);
   std::vector<bool> forgotten(keys.size());
   MutexLock lock(mutex_);
+  const Step step(slabs_);
   for (const SizeClass& one : classes_) {
     find(one, search);
     std::vector<std::size_t> hits;
@@ -222,10 +271,10 @@ std::vector<bool> ObjectStore::forget(std::span<const std::string_view> keys) {
       // Of a key that is given twice the first is told.
       if (std::find(seen.begin(), seen.end(), slot) != seen.end()) continue;
       seen.push_back(slot);
-      hits.push_back(search.readable[i]);
       forgotten[search.readable[i]] = true;
+      if (is_own(one, slot)) hits.push_back(search.readable[i]);
     }
-    if (!hits.empty()) forget_found(one, search.digests_of(hits));
+    if (!hits.empty()) forget_found(one, search.digests_in(one, hits));
   }
   return forgotten;
 }
@@ -234,9 +283,34 @@ void ObjectStore::forget_found(const SizeClass& in, std::span<const Digest> dige
   cpu_tier::CpuTier& tier = slabs_.tier(in.id);
   auto lease = tier.lease(digests);
   KVFERRY_CHECK(lease.ok(), "a readable key is gone under the store's lock");
-  free_records(in, lease.value().slots());
   tier.forget(lease.value());
   tier.release(std::move(lease).value());
+}
+
+StoreSnapshot ObjectStore::snapshot() const {
+  StoreSnapshot now;
+  if (const auto* const directory = memory_->directory()) {
+    now.num_objects_of_others = directory->num_readable_of_others();
+  }
+  MutexLock lock(mutex_);
+  const cpu_tier::SlabSnapshot slabs = slabs_.snapshot();
+  now.chunk_bytes = slabs.num_chunks * geometry_.chunk_bytes;
+  now.ready_bytes = num_ready_ * geometry_.chunk_bytes;
+  now.num_refused_total = num_refused_;
+  now.num_size_classes = static_cast<std::uint32_t>(classes_.size());
+  for (const SizeClass& one : classes_) {
+    const cpu_tier::TierSnapshot& tier = slabs.classes[one.id.value()].tier;
+    now.num_objects += std::uint64_t{tier.num_evictable} + tier.num_leased;
+    now.slot_bytes += (tier.num_slots - tier.num_free) * one.slots.bytes;
+    now.num_stored_total += tier.num_committed_total;
+    now.num_evicted_total += tier.num_evicted_total;
+  }
+  return now;
+}
+
+void ObjectStore::check_invariants() const {
+  MutexLock lock(mutex_);
+  slabs_.check_invariants();
 }
 
 }  // namespace kvferry::lmcache

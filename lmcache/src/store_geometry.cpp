@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <bit>
+#include <functional>
+#include <limits>
 #include <string>
 
 namespace kvferry::lmcache {
@@ -21,10 +23,17 @@ constexpr std::uint64_t kLeastChunkBytes = 32 * kMiB;
 constexpr std::uint64_t kMostChunkBytes = 1024 * kMiB;
 /// Of a chunk, for records: then slots of powers of two from 256 KiB on fill the rest exactly.
 constexpr std::uint64_t kRecordShare = 1024;
+/// Doublings from the smallest slot to a chunk: with eight sizes in each there are fewer than
+/// SlabTier::kMaxClasses.
+constexpr unsigned kMostDoublings = 14;
+/// That every size of slot_bytes_for() is a multiple of.
+constexpr std::uint64_t kLeastUnit = 512;
+
+constexpr std::uint64_t low_bit(std::uint64_t bits) { return bits & (~bits + 1); }
 
 }  // namespace
 
-StoreGeometry store_geometry(std::uint64_t capacity_bytes) {
+std::uint64_t chunk_bytes_for(std::uint64_t capacity_bytes) {
   if (capacity_bytes < kLeastCapacityBytes || capacity_bytes > kMostCapacityBytes) {
     throw ConfigError("a capacity of " + std::to_string(capacity_bytes) +
                       " bytes; allowed is 1 MiB to 1 PiB: write for example '8GiB'");
@@ -32,27 +41,52 @@ StoreGeometry store_geometry(std::uint64_t capacity_bytes) {
   const std::uint64_t slots = std::min(
       std::clamp(std::bit_floor(capacity_bytes / kManyChunks), kLeastChunkBytes, kMostChunkBytes),
       std::bit_floor(capacity_bytes / (kFewChunks + 1)));
-  StoreGeometry geometry;
-  geometry.chunk_bytes = slots + std::max(slots / kRecordShare, kPageBytes);
-  geometry.num_chunks = static_cast<std::uint32_t>(capacity_bytes / geometry.chunk_bytes);
-  geometry.least_slot_bytes =
-      std::max(kPageBytes, std::bit_ceil(capacity_bytes / kMaxSlotsPerClass));
-  return geometry;
+  return slots + std::max(slots / kRecordShare, kPageBytes);
 }
 
-std::uint32_t slots_per_chunk(const StoreGeometry& geometry, std::uint64_t slot_bytes) {
-  return static_cast<std::uint32_t>(geometry.chunk_bytes / (slot_bytes + kRecordBytes));
+StoreGeometry divided(std::uint64_t chunk_bytes, std::uint32_t num_chunks,
+                      std::uint32_t max_chunk_slots) {
+  StoreGeometry geometry{chunk_bytes, num_chunks, {}};
+  std::uint64_t wanted =
+      std::max({kPageBytes, std::bit_ceil(chunk_bytes * num_chunks / kMaxSlotsPerClass),
+                chunk_bytes >> kMostDoublings});
+  for (;;) {
+    wanted = cpu_tier::slot_bytes_for(wanted);
+    const auto count = static_cast<std::uint32_t>(
+        std::clamp<std::uint64_t>(chunk_bytes / (wanted + kRecordBytes), 1, max_chunk_slots));
+    if (geometry.sizes.empty() || count < geometry.sizes.back().num_slots) {
+      const std::uint64_t bytes = chunk_bytes / count - kRecordBytes;
+      // What is over in a chunk is the slots', which begin where pages do if the wanted ones do.
+      const std::uint64_t unit =
+          bytes < wanted ? kLeastUnit : std::min(kPageBytes, low_bit(wanted));
+      geometry.sizes.push_back({bytes / unit * unit, count});
+    }
+    if (count == 1) return geometry;
+    ++wanted;
+  }
 }
 
-std::optional<std::uint64_t> slot_bytes_of(const StoreGeometry& geometry, std::uint64_t value_bytes,
-                                           std::uint64_t key_bytes) {
-  const std::uint64_t most = geometry.chunk_bytes - kRecordBytes;
+StoreGeometry store_geometry(std::uint64_t capacity_bytes) {
+  const std::uint64_t chunk_bytes = chunk_bytes_for(capacity_bytes);
+  return divided(chunk_bytes, static_cast<std::uint32_t>(capacity_bytes / chunk_bytes),
+                 std::numeric_limits<std::uint32_t>::max());
+}
+
+std::optional<std::uint32_t> StoreGeometry::size_for(std::uint64_t value_bytes,
+                                                     std::uint64_t key_bytes) const {
   const std::uint64_t behind = key_bytes > SlotRecord::kInlineKeyBytes ? key_bytes : 0;
+  const std::uint64_t most = sizes.back().bytes;
   if (value_bytes > most || behind > most - value_bytes) return std::nullopt;
-  const std::uint64_t bytes =
-      cpu_tier::slot_bytes_for(std::max(value_bytes + behind, geometry.least_slot_bytes));
-  // What the next size up does not leave room for takes the whole chunk.
-  return std::min(bytes, most);
+  const auto size =
+      std::ranges::lower_bound(sizes, value_bytes + behind, std::ranges::less{}, &SlotSize::bytes);
+  return static_cast<std::uint32_t>(size - sizes.begin());
+}
+
+std::optional<std::uint32_t> StoreGeometry::size_with(std::uint32_t num_slots) const {
+  const auto size =
+      std::ranges::lower_bound(sizes, num_slots, std::ranges::greater{}, &SlotSize::num_slots);
+  if (size == sizes.end() || size->num_slots != num_slots) return std::nullopt;
+  return static_cast<std::uint32_t>(size - sizes.begin());
 }
 
 }  // namespace kvferry::lmcache

@@ -206,7 +206,7 @@ class WorkerEngine:
         """
     def arena_figures(self) -> dict[str, float]:
         """
-        The same as numbers; those that are not known are left out. Reads /proc: milliseconds.
+        The same as numbers, as of the start or the end of the arena's growth; those that are not known are left out.
         """
     def arena_warnings(self) -> list[str]:
         """
@@ -295,10 +295,15 @@ class ObjectClient:
         pages: str = "auto",
         eviction: str = "adaptive",
         num_workers: typing.SupportsInt | typing.SupportsIndex = 0,
-        shared_path: str = "",
+        shared_path: str | None = None,
+        shared_keep: bool = True,
+        shared_weight: typing.SupportsInt | typing.SupportsIndex = 1,
+        shared_bytes_limit: typing.SupportsInt | typing.SupportsIndex = 0,
+        shared_chunk_bytes: typing.SupportsInt | typing.SupportsIndex = 0,
+        grace_s: typing.SupportsFloat | typing.SupportsIndex = 30,
     ) -> None:
         """
-        `capacity_bytes`: of host memory, at most. `numa_node`: None for wherever the kernel puts it. `pages`: 'auto', 'normal', 'transparent' or 'huge'. `eviction`: 'lru', 'arc' or 'adaptive'. `num_workers`: threads that copy; 0 for all that pay. `shared_path`: a file in shared memory that keeps the values; empty for none. Raises ConfigError or ResourceError.
+        `capacity_bytes`: of host memory, at most. `numa_node`: None for wherever the kernel puts it. `pages`: 'auto', 'normal', 'transparent' or 'huge'. `eviction`: 'lru', 'arc' or 'adaptive'. `num_workers`: threads that copy; 0 for all that pay. `shared_path`: a file of shared memory, of `capacity_bytes` for all that name it; None for memory that goes with the process. `shared_keep`: whether it stays behind the last of them; `shared_weight`: of the memory that is this one's part; `shared_bytes_limit`: of it, at most, 0 for all; `shared_chunk_bytes`: that change hands at a time, 0 for those of a file that is there; `grace_s`: how long a copy may go on whose process is gone. Raises ConfigError or ResourceError.
         """
     def close(self) -> None:
         """

@@ -7,7 +7,16 @@ from dataclasses import dataclass, fields
 
 from kvferry import sizes
 from kvferry.errors import ConfigError
-from kvferry.settings import bad_value, one_of, refuse_unknown_keys
+from kvferry.settings import (
+    absolute_path,
+    bad_value,
+    flag,
+    numa_node,
+    one_of,
+    refuse_shared_contradictions,
+    refuse_unknown_keys,
+    weight,
+)
 from kvferry.sizes import format_size
 
 _WHERE = "kv_connector_extra_config"
@@ -27,10 +36,6 @@ _LINK_COUNTS = ("fail_nth", "seed")
 _LINK_KEYS = (*_LINK_FIGURES, *_LINK_COUNTS, "order", "fail_probability")
 _MAX_COUNT = 2**64 - 1
 _MAX_BYTES = 2**63 - 1
-# Of the largest kernels: 2^CONFIG_NODES_SHIFT.
-_MAX_NODES = 1024
-# So that a tier's parts are a chunk or more in any mix.
-_MAX_WEIGHT = 1000
 
 HostLink = dict[str, float | int | str]
 
@@ -148,12 +153,12 @@ class KvFerryConfig:
         """
         known = tuple(field.name for field in fields(cls))
         refuse_unknown_keys(_WHERE, extra_config, known)
-        _refuse_contradictions(extra_config)
+        refuse_shared_contradictions(_WHERE, extra_config, "pages")
         readers: dict[str, Callable[[str, object], object]] = {
             "cpu_bytes_to_use": _read_size,
             "cpu_bytes_to_use_per_rank": _read_size,
-            "allow_smaller_tier": _read_flag,
-            "numa_node": _read_node,
+            "allow_smaller_tier": flag(_WHERE, "leave it out for the default"),
+            "numa_node": numa_node(_WHERE, "leave it out for the node next to the device; numactl -H lists them"),
             "pages": one_of(_WHERE, PAGES, "leave the key out for the best there are"),
             "pinned_piece_bytes": _read_size,
             "pinning_bandwidth_limit": _read_rate,
@@ -168,11 +173,13 @@ class KvFerryConfig:
             "admission": one_of(_WHERE, ADMISSIONS, "leave the key out for 'adaptive'"),
             "max_awaited_share": _read_share,
             "min_load_tokens": _read_tokens,
-            "share_loads": _read_flag,
-            "share_replicated_kv": _read_flag,
-            "shared_path": _read_path,
-            "shared_keep": _read_flag,
-            "shared_weight": _read_weight,
+            "share_loads": flag(_WHERE, "leave it out for the default"),
+            "share_replicated_kv": flag(_WHERE, "leave it out for the default"),
+            "shared_path": absolute_path(
+                _WHERE, "the absolute path of a file in shared memory", "'/dev/shm/kvferry/tier'"
+            ),
+            "shared_keep": flag(_WHERE, "leave it out for the default"),
+            "shared_weight": weight(_WHERE),
             "shared_bytes_limit": _read_size,
             "shared_chunk_bytes": _read_size,
             "host_link": _read_host_link,
@@ -322,53 +329,6 @@ def _read_share(key: str, value: object) -> float:
     if not _is_figure(value) or float(value) > 1.0:  # type: ignore[arg-type]
         raise _bad_value(key, value, "a number from 0 to 1", "leave it out, or write 0 to keep nothing")
     return float(value)  # type: ignore[arg-type]
-
-
-def _read_flag(key: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise _bad_value(key, value, "true or false", "leave it out for false")
-    return value
-
-
-def _read_node(key: str, value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < _MAX_NODES:
-        raise _bad_value(
-            key,
-            value,
-            "the number of a NUMA node",
-            "leave it out for the node next to the device; numactl -H lists them",
-        )
-    return value
-
-
-def _refuse_contradictions(extra_config: Mapping[str, object]) -> None:
-    """Refuse keys that mean nothing together, or without another one."""
-    if extra_config.get("shared_path") is None:
-        orphans = [key for key in extra_config if key.startswith("shared_") and key != "shared_path"]
-        if orphans:
-            raise ConfigError(f"{_WHERE}: {orphans[0]} is set and shared_path is not; set both, or neither")
-    elif extra_config.get("pages", "auto") != "auto":
-        raise ConfigError(
-            f"{_WHERE}: pages is set to {extra_config['pages']!r} and shared_path, too; the pages are those of the "
-            "file system of shared_path: name a path on a hugetlbfs for huge ones, and leave pages out"
-        )
-
-
-def _read_path(key: str, value: object) -> str:
-    if not isinstance(value, str) or not value.startswith("/") or value.endswith("/") or "\0" in value:
-        raise _bad_value(
-            key,
-            value,
-            "the absolute path of a file in shared memory",
-            f"write for example {key!r}: '/dev/shm/kvferry/tier'",
-        )
-    return value
-
-
-def _read_weight(key: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MAX_WEIGHT:
-        raise _bad_value(key, value, f"a whole number from 1 to {_MAX_WEIGHT}", "leave it out for 1")
-    return value
 
 
 def _read_size_or_zero(key: str, value: object) -> int:

@@ -6,6 +6,11 @@ from collections.abc import Callable, Mapping
 
 from kvferry.errors import ConfigError
 
+# Of the largest kernels: 2^CONFIG_NODES_SHIFT.
+_MAX_NODES = 1024
+# So that a tier's parts are a chunk or more in any mix.
+_MAX_WEIGHT = 1000
+
 
 def bad_value(where: str, key: str, value: object, allowed: str, remedy: str) -> ConfigError:
     """Return the error for a value; `where` names the settings that `key` is one of."""
@@ -28,5 +33,61 @@ def one_of(where: str, allowed: tuple[str, ...], remedy: str) -> Callable[[str, 
         if value not in allowed:
             raise bad_value(where, key, value, " or ".join(map(repr, allowed)), remedy)
         return str(value)
+
+    return read
+
+
+def whole_number(where: str, allowed: str, least: int, most: int, remedy: str) -> Callable[[str, object], int]:
+    """Return a reader of a whole number from `least` to `most`, and raises ConfigError for others."""
+
+    def read(key: str, value: object) -> int:
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            raise bad_value(where, key, value, allowed, remedy)
+        return value
+
+    return read
+
+
+def numa_node(where: str, remedy: str) -> Callable[[str, object], int]:
+    """Return a reader of the number of a NUMA node."""
+    return whole_number(where, "the number of a NUMA node", 0, _MAX_NODES - 1, remedy)
+
+
+def weight(where: str) -> Callable[[str, object], int]:
+    """Return a reader of a part's weight in a shared tier."""
+    return whole_number(where, f"a whole number from 1 to {_MAX_WEIGHT}", 1, _MAX_WEIGHT, "leave it out for 1")
+
+
+def flag(where: str, remedy: str) -> Callable[[str, object], bool]:
+    """Return a reader of true or false, and raises ConfigError for others."""
+
+    def read(key: str, value: object) -> bool:
+        if not isinstance(value, bool):
+            raise bad_value(where, key, value, "true or false", remedy)
+        return value
+
+    return read
+
+
+def refuse_shared_contradictions(where: str, given: Mapping[str, object], pages_key: str) -> None:
+    """Raise ConfigError for keys of a shared tier without its path, and for pages that its file system decides on."""
+    if given.get("shared_path") is None:
+        orphans = [key for key in given if key.startswith("shared_") and key != "shared_path"]
+        if orphans:
+            raise ConfigError(f"{where}: {orphans[0]} is set and shared_path is not; set both, or neither")
+    elif given.get(pages_key, "auto") != "auto":
+        raise ConfigError(
+            f"{where}: {pages_key} is set to {given[pages_key]!r} and shared_path, too; the pages are those of the "
+            f"file system of shared_path: name a path on a hugetlbfs for huge ones, and leave {pages_key} out"
+        )
+
+
+def absolute_path(where: str, allowed: str, example: str) -> Callable[[str, object], str]:
+    """Return a reader of the absolute path of a file, and raises ConfigError for others; `example` is of one."""
+
+    def read(key: str, value: object) -> str:
+        if not isinstance(value, str) or not value.startswith("/") or value.endswith("/") or "\0" in value:
+            raise bad_value(where, key, value, allowed, f"write for example {key!r}: {example}")
+        return value
 
     return read

@@ -2,6 +2,7 @@
 """The shared tiers of this machine, as they are now."""
 
 import dataclasses
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,6 +10,22 @@ from kvferry import _core
 
 USUAL_PLACES = ("/dev/shm", "/dev/shm/kvferry")
 """Where a tier is without a wish of the user's."""
+
+# A driver ends a process's copies as it ends its contexts, in milliseconds; this is for one that is slow.
+_GRACE_S = 30.0
+# Until the tier is made anew.
+_FOR_EVER_S = 1e9
+
+
+def grace_s() -> float:
+    """Seconds for which a copy may go on whose process is gone."""
+    return _FOR_EVER_S if _is_under_mps() else _GRACE_S
+
+
+def _is_under_mps() -> bool:
+    """Whether another process, which outlives this one, does the copies of all on the device."""
+    pipes = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"))
+    return (pipes / "control").exists()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -281,14 +281,15 @@ void bind_worker_engine(py::module_& module) {
       .def(
           "arena_figures",
           [](const WorkerEngine& engine) {
-            const cpu_tier::ArenaReport report = engine.arena_report();
+            const cpu_tier::ArenaReport& report = engine.arena_report();
             std::map<std::string, double> out;
             out["huge_page_ratio"] = report.huge_page_share;
             if (report.node) out["numa_node"] = *report.node;
             if (report.share_on_node) out["on_node_ratio"] = *report.share_on_node;
             return out;
           },
-          "The same as numbers; those that are not known are left out. Reads /proc: milliseconds.")
+          "The same as numbers, as of the start or the end of the arena's growth; unknown ones "
+          "are left out.")
       .def(
           "bind",
           [](WorkerEngine& engine, const py::bytes& plan, std::uintptr_t stream) {

@@ -8,6 +8,7 @@
 #include <pybind11/stl.h>
 #include <pybind11/typing.h>
 
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -25,22 +26,29 @@ using Strings = py::typing::List<py::str>;
 using Buffers = py::typing::List<py::object>;
 using PyCompletion = std::tuple<std::uint64_t, bool, std::string, std::optional<std::vector<bool>>>;
 
-std::unique_ptr<ObjectClient> make_client(std::uint64_t capacity_bytes,
-                                          std::optional<std::uint32_t> numa_node,
-                                          const std::string& pages, const std::string& eviction,
-                                          std::uint32_t num_workers,
-                                          const std::string& shared_path) {
+std::unique_ptr<ObjectClient> make_client(
+    std::uint64_t capacity_bytes, std::optional<std::uint32_t> numa_node, const std::string& pages,
+    const std::string& eviction, std::uint32_t num_workers,
+    const std::optional<std::string>& shared_path, bool shared_keep, std::uint32_t shared_weight,
+    std::uint64_t shared_bytes_limit, std::uint64_t shared_chunk_bytes, double grace_s) {
   lmcache::MemoryOptions options;
   options.capacity_bytes = capacity_bytes;
   options.numa_node = numa_node;
   if (pages != "auto") options.pages = cpu_tier::page_kind_from(pages);
+  if (shared_path) {
+    options.shared = {.path = *shared_path,
+                      .chunk_bytes = shared_chunk_bytes,
+                      .at_exit = shared_keep ? cpu_tier::AtExit::kKeep : cpu_tier::AtExit::kRemove,
+                      .weight = shared_weight,
+                      .bytes_limit = shared_bytes_limit,
+                      .grace = std::chrono::duration_cast<std::chrono::nanoseconds>(
+                          std::chrono::duration<double>(grace_s))};
+  }
   const cpu_tier::Eviction policy = cpu_tier::eviction_from(eviction);
   // The first chunk is populated, and processes are asked what they claim.
   const py::gil_scoped_release unlocked;
-  auto memory = shared_path.empty() ? lmcache::make_private_memory(options)
-                                    : lmcache::make_shared_memory(shared_path, options);
   return std::make_unique<ObjectClient>(
-      std::make_unique<lmcache::ObjectStore>(std::move(memory), policy), num_workers);
+      std::make_unique<lmcache::ObjectStore>(lmcache::make_memory(options), policy), num_workers);
 }
 
 void check_counts(const py::list& keys, const py::list& buffers) {
@@ -105,7 +113,9 @@ std::map<std::string, std::uint64_t> snapshot(const ObjectClient& client) {
   }
   std::map<std::string, std::uint64_t> counts;
   counts["num_objects"] = now.store.num_objects;
+  counts["num_objects_of_others"] = now.store.num_objects_of_others;
   counts["used_bytes"] = now.store.slot_bytes;
+  counts["chunk_bytes"] = now.store.chunk_bytes;
   counts["ready_bytes"] = now.store.ready_bytes;
   counts["num_size_classes"] = now.store.num_size_classes;
   counts["num_stored_total"] = now.store.num_stored_total;
@@ -129,14 +139,19 @@ void bind_object_client(py::module_& module) {
       .def(py::init(&make_client), py::kw_only(), py::arg("capacity_bytes"),
            py::arg("numa_node") = py::none(), py::arg("pages") = "auto",
            py::arg("eviction") = "adaptive", py::arg("num_workers") = 0,
-           py::arg("shared_path") = "",
+           py::arg("shared_path") = py::none(), py::arg("shared_keep") = true,
+           py::arg("shared_weight") = 1, py::arg("shared_bytes_limit") = 0,
+           py::arg("shared_chunk_bytes") = 0, py::arg("grace_s") = 30,
            "`capacity_bytes`: of host memory, at most. `numa_node`: None for wherever the kernel "
            "puts it. `pages`: 'auto', 'normal', 'transparent' or 'huge'. `eviction`: 'lru', 'arc' "
            "or "
            "'adaptive'. `num_workers`: threads that copy; 0 for all that pay. `shared_path`: a "
-           "file in "
-           "shared memory that keeps the values; empty for none. Raises ConfigError or "
-           "ResourceError.")
+           "file of shared memory, of `capacity_bytes` for all that name it; None for memory that "
+           "goes with the process. `shared_keep`: whether it stays behind the last of them; "
+           "`shared_weight`: of the memory that is this one's part; `shared_bytes_limit`: of it, "
+           "at most, 0 for all; `shared_chunk_bytes`: that change hands at a time, 0 for those of "
+           "a file that is there; `grace_s`: how long a copy may go on whose process is gone. "
+           "Raises ConfigError or ResourceError.")
       .def("event_fd", &ObjectClient::event_fd,
            "A file descriptor that is readable while there are completions.")
       .def("submit_batch_set", &submit_set, py::arg("keys"), py::arg("buffers"),

@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import re
-import socket
 import subprocess
 import time
 import urllib.request
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from .engine_runs import REPOSITORY
+from .ports import free_ports
 
 VENV = REPOSITORY / "build/lmcache/venv"
 CHUNK_TOKENS = 64
@@ -26,14 +26,6 @@ def site_packages() -> str:
     """Where LMCache is, for an engine whose own environment has none."""
     [found] = VENV.glob("lib/python3*/site-packages")
     return str(found)
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
 
 
 class LmcacheServer:
@@ -51,7 +43,7 @@ class LmcacheServer:
 
     def __init__(self, log: Path, mode: str, adapter: dict[str, Any]) -> None:
         self._log = log
-        self.port, self._http_port = _free_ports(2)
+        self.port, self._http_port = free_ports(2)
         plugin = {"type": "native_plugin", "module_path": "kvferry.lmcache", "class_name": "KvFerryClient"}
         self._command = [
             str(VENV / "bin/lmcache"), "server", "--host", "127.0.0.1", "--port", str(self.port),

@@ -89,6 +89,24 @@ def test_a_killed_servers_chunks_are_served_by_the_next(
         shared.unlink(missing_ok=True)
 
 
+def test_what_one_server_stored_another_serves(
+    engines: EngineRunner, prompts: list[list[int]], expected: list[list[int]], tmp_path: Path
+) -> None:
+    shared = Path("/dev/shm") / f"kvferry-e2e-{tmp_path.name}"
+    params = {"capacity": "256MiB", "shared_path": str(shared)}
+    try:
+        with (
+            lmcache_server(tmp_path / "first.log", "engine_driven", adapter_params=params) as first,
+            lmcache_server(tmp_path / "second.log", "engine_driven", adapter_params=params) as second,
+        ):
+            run(engines, first, "engine_driven", generate(prompts), {"op": "empty_lmcache_l1", "url": first.url})
+            [again] = run(engines, second, "engine_driven", generate(prompts))
+            assert again["tokens"] == expected
+            assert num_tokens_from_tier(again) == WHOLE_HITS
+    finally:
+        shared.unlink(missing_ok=True)
+
+
 def test_lmcaches_own_eviction_is_obeyed(
     engines: EngineRunner, prompts: list[list[int]], expected: list[list[int]], tmp_path: Path
 ) -> None:

@@ -50,18 +50,31 @@ std::vector<std::string> damaged(const std::string& message) {
   return all;
 }
 
-/// Whether a plan can be read but contradicts itself: a transfer or a slot comes twice, or a
-/// transfer has no id. A rank stops at it by KVFERRY_CHECK.
+/// Whether a plan can be read but contradicts itself. A rank stops by KVFERRY_CHECK where a
+/// transfer or a stored slot comes twice, or a transfer has no id. Where a load reads a slot that a
+/// store writes, or writes a block that a store reads, the copies have no order, as no scheduler
+/// asks for.
 bool contradicts_itself(const std::string& message) {
   std::set<TransferId> transfers{TransferId(0)};
   std::set<SlotId> slots;
+  std::set<BlockId> blocks;
   bool twice = false;
   try {
     const StepPlan plan = connector::decode_plan(bytes_of(message));
-    for (const auto& order : plan.loads) twice |= !transfers.insert(order.transfer).second;
     for (const auto& order : plan.stores) {
       twice |= !transfers.insert(order.transfer).second;
-      for (const BlockSlot& pair : order.blocks) twice |= !slots.insert(pair.slot).second;
+      for (const BlockSlot& pair : order.blocks) {
+        twice |= !slots.insert(pair.slot).second;
+        blocks.insert(pair.block);
+      }
+    }
+    for (const auto& order : plan.loads) {
+      twice |= !transfers.insert(order.transfer).second;
+      for (const connector::ClassBlocks& part : order.parts) {
+        for (const BlockSlot& pair : part.blocks) {
+          twice |= slots.contains(pair.slot) || blocks.contains(pair.block);
+        }
+      }
     }
   } catch (const ProtocolError&) {
   }

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from elastic import COMPOUND_BYTES, StandIn, elastic_engine, elastic_spec, expected_without_kvcached
-from random_lives import NUM_TOKENS, live, random_prompts
+from random_lives import NUM_TOKENS, live, random_link, random_prompts
 from scenarios import PROMPTS, SLOW_STORES, again
 
 EXTRA = {"cpu_bytes_to_use": "16MiB", "min_load_tokens": 0}
@@ -57,13 +57,7 @@ def test_random_lives_get_their_tokens(folder: Path, device: StandIn, seed: int)
     rng = random.Random(seed)
     prompts = random_prompts(rng)
     expected = expected_without_kvcached(folder, prompts, NUM_TOKENS)
-    link = {
-        "bandwidth_gb_s": rng.choice([0, 0.01, 0.001]),
-        "jitter_us": rng.choice([0, 500]),
-        "order": rng.choice(["fifo", "shuffled"]),
-        "fail_probability": rng.choice([0, 0.1]),
-        "seed": seed,
-    }
+    link = random_link(rng, seed)
     spec = elastic_spec(num_blocks=37, extra_config=extra(link, cpu_bytes_to_use=2 * 30 * 6144, staging_bytes=8 * 6144))
     with elastic_engine(folder, spec) as engine:
         idle, num_unmaps = device.used_bytes(), device.num_unmaps()

@@ -15,6 +15,17 @@ def random_prompts(rng: random.Random) -> dict[str, list[int]]:
     return {f"x{i}": shared[: 16 * rng.randrange(5)] + prompt_of(60 + i, rng.randrange(20, 120)) for i in range(8)}
 
 
+def random_link(rng: random.Random, seed: int) -> dict[str, object]:
+    """A ``host_link`` that may be slow, out of order and failing."""
+    return {
+        "bandwidth_gb_s": rng.choice([0, 0.01, 0.001]),
+        "jitter_us": rng.choice([0, 500]),
+        "order": rng.choice(["fifo", "shuffled"]),
+        "fail_probability": rng.choice([0, 0.1]),
+        "seed": seed,
+    }
+
+
 def live(
     engine: ToyEngine, rng: random.Random, prompts: dict[str, list[int]], expected: dict[str, list[int]], what: str
 ) -> None:

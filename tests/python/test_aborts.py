@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests that end early, wherever they are: nothing leaks, nothing is reused too soon, nothing is told twice."""
 
+import random
 from pathlib import Path
 
 import pytest
 from harness import ToyEngine, expected_tokens, prompt_of
+from random_lives import NUM_TOKENS, live, random_link, random_prompts
 from scenarios import MODELS, PROMPTS, SLOW_LOADS, UNEVEN_MODEL, Make, assert_at_rest, start_loading, store_all
-from vllm.v1.request import RequestStatus
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.request import Request, RequestStatus
 
 ABORTED, CAPPED = RequestStatus.FINISHED_ABORTED, RequestStatus.FINISHED_LENGTH_CAPPED
 
@@ -79,6 +82,46 @@ def test_abort_and_stop_in_one_step_reach_the_connector_as_one_end(
     engine.run()
     assert_at_rest(engine)
     assert engine.generate({"a": PROMPTS["a"]})["a"] == expected["a"]
+
+
+def tell_ends_again(engine: ToyEngine, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Let the connector hear of every end twice at once, and again before the next step; returns who ended."""
+    connector, ended, who = engine.scheduler.connector, [], []
+    tell, plan = connector.request_finished_all_groups, connector.build_connector_meta
+
+    def tell_twice(request: Request, block_ids: tuple[list[int], ...]) -> object:
+        who.append(request.request_id)
+        ended.append(request)
+        assert tell(request, block_ids) == (False, None)
+        return tell(request, block_ids)
+
+    def plan_behind_them(output: SchedulerOutput) -> object:
+        while ended:
+            request = ended.pop()
+            if engine.scheduler.requests.get(request.request_id, request) is request:  # else the id is in use again
+                assert tell(request, ([],)) == (False, None)
+        return plan(output)
+
+    monkeypatch.setattr(connector, "request_finished_all_groups", tell_twice)
+    monkeypatch.setattr(connector, "build_connector_meta", plan_behind_them)
+    return who
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_lives_whose_ends_are_told_again_and_again_leave_nothing(
+    make: Make, folder: Path, monkeypatch: pytest.MonkeyPatch, is_async: bool, seed: int
+) -> None:
+    # ai-dynamo/dynamo#6681, which vLLM's scheduler itself does not do any more
+    rng = random.Random(seed)
+    prompts = random_prompts(rng)
+    expected = expected_tokens(folder, prompts, max_tokens=NUM_TOKENS)
+    link = random_link(rng, seed)
+    extra = {"cpu_bytes_to_use": 30 * 6144, "staging_bytes": 8 * 6144, "host_link": link}
+    engine = make(extra, async_scheduling=is_async, num_blocks=36)
+    who = tell_ends_again(engine, monkeypatch)
+    live(engine, rng, prompts, expected, str(link))
+    assert len(who) > 20
+    assert_at_rest(engine)
 
 
 def test_engine_steps_on_by_itself_until_an_aborted_load_has_ended(make: Make, is_async: bool) -> None:

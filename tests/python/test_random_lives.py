@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from harness import expected_tokens
-from random_lives import NUM_TOKENS, live, random_prompts
+from random_lives import NUM_TOKENS, live, random_link, random_prompts
 from scenarios import (
     CHUNKED_MODEL,
     LATENT_MODEL,
@@ -17,17 +17,6 @@ from scenarios import (
     Make,
     assert_at_rest,
 )
-
-
-def random_link(rng: random.Random, seed: int) -> dict[str, object]:
-    """A ``host_link`` that may be slow, out of order and failing."""
-    return {
-        "bandwidth_gb_s": rng.choice([0, 0.01, 0.001]),
-        "jitter_us": rng.choice([0, 500]),
-        "order": rng.choice(["fifo", "shuffled"]),
-        "fail_probability": rng.choice([0, 0.1]),
-        "seed": seed,
-    }
 
 
 @pytest.mark.parametrize("model", [*MODELS, UNEVEN_MODEL, CHUNKED_MODEL, LATENT_MODEL, *RECURRENT_MODELS])

@@ -33,7 +33,7 @@ def list_tiers(
 
     if directory is not None and not Path(directory).is_dir():
         raise ConfigError(f"{directory} is no directory; name one that has tiers in it, such as /dev/shm")
-    table = Table("path", "capacity", "taken", "ranks", "engines", "readable slots")
+    table = Table("path", "capacity", "taken", "ranks", "instances", "readable slots")
     for path in tiers.find(tiers.USUAL_PLACES if directory is None else [directory]):
         table.add_row(path, *_row(path))
     Console(highlight=False).print(table if table.rows else "no shared tier")
@@ -89,7 +89,7 @@ def _show(console: "Console", found: tiers.Tier) -> None:
     table.add_row("slots", ", ".join(f"{count} {name}" for name, count in states.items()))
     for instance in found.instances:
         table.add_row(
-            f"engine {instance.name}",
+            f"instance {instance.name}",
             f"{'lives' if instance.is_alive else 'is gone'}, {instance.num_chunks} chunks, weight {instance.weight}, "
             f"name space {instance.name_space:016x}",
         )

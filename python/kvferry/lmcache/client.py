@@ -4,6 +4,7 @@
 import logging
 import sys
 
+from kvferry import tiers
 from kvferry._core import ObjectClient
 from kvferry.errors import ConfigError
 from kvferry.lmcache.params import IN_PROCESS, AdapterParams
@@ -41,14 +42,19 @@ class KvFerryClient(ObjectClient):
             eviction=chosen.eviction,
             num_workers=chosen.num_workers or 0,
             shared_path=chosen.shared_path,
+            shared_keep=chosen.shared_keep,
+            shared_weight=chosen.shared_weight,
+            shared_bytes_limit=chosen.shared_bytes_limit or 0,
+            shared_chunk_bytes=chosen.shared_chunk_bytes or 0,
+            grace_s=tiers.grace_s(),
         )
         logger = _logger()
         logger.info(
             "kvferry: %s for LMCache, %s; %d threads copy; eviction %s",
             format_size(chosen.capacity), self.memory(), self.num_workers, chosen.eviction,
         )  # fmt: skip
-        if num_kept := self.snapshot()["num_objects"]:
-            logger.info("kvferry: %d objects of an earlier process are served", num_kept)
+        if num_found := self.snapshot()["num_objects_of_others"]:
+            logger.info("kvferry: %d objects that others hold, or left, are served", num_found)
         if warning := self.warning():
             logger.warning("kvferry: %s", warning)
 

@@ -7,13 +7,21 @@ from dataclasses import dataclass, fields
 from kvferry import sizes
 from kvferry.config import EVICTIONS, PAGES
 from kvferry.errors import ConfigError
-from kvferry.settings import bad_value, one_of, refuse_unknown_keys
+from kvferry.settings import (
+    absolute_path,
+    bad_value,
+    flag,
+    numa_node,
+    one_of,
+    refuse_shared_contradictions,
+    refuse_unknown_keys,
+    weight,
+    whole_number,
+)
 
 _WHERE = "adapter_params"
 _MAX_BYTES = 2**50
 _MAX_WORKERS = 256
-# Of the largest kernels: 2^CONFIG_NODES_SHIFT.
-_MAX_NODES = 1024
 # What LMCache passes to the constructor of a class of its deprecated in-process interface.
 _IN_PROCESS_KEYS = frozenset({"config", "metadata", "dst_device", "local_cpu_backend", "loop", "l1_memory_desc"})
 
@@ -42,7 +50,18 @@ class AdapterParams:
     eviction
         What leaves when it is full: ``"lru"``, ``"arc"``, or ``"adaptive"``: whatever would have hit most lately.
     shared_path
-        A file on a tmpfs or hugetlbfs that keeps the values when the process ends. Empty: nothing is kept.
+        File in shared memory, such as ``/dev/shm/kvferry/lmcache``, of a tier that all servers (and engines) of this
+        node share that name it; the first one makes it. `capacity` is the size of it then, for all together, and the
+        same for all of them. None: the memory is this server's own, and goes with it.
+    shared_keep
+        Whether the file stays behind when the last one has ended, for the next one to find its values in.
+    shared_weight
+        Part of the shared tier that is this server's when there is not enough for all, in proportion to the others'.
+    shared_bytes_limit
+        Most bytes of the shared tier that this server takes. None: all of it.
+    shared_chunk_bytes
+        Bytes that change hands at a time, and the most that an object may have; the same for all of them. None: as a
+        file that is there is divided; of a new one, by `capacity`.
 
     """
 
@@ -51,7 +70,11 @@ class AdapterParams:
     huge_pages: str = "auto"
     num_workers: int | None = None
     eviction: str = "adaptive"
-    shared_path: str = ""
+    shared_path: str | None = None
+    shared_keep: bool = True
+    shared_weight: int = 1
+    shared_bytes_limit: int | None = None
+    shared_chunk_bytes: int | None = None
 
     @classmethod
     def from_params(cls, params: Mapping[str, object]) -> "AdapterParams":
@@ -68,19 +91,30 @@ class AdapterParams:
             raise ConfigError(IN_PROCESS)
         known = tuple(field.name for field in fields(cls))
         refuse_unknown_keys(_WHERE, params, known)
+        refuse_shared_contradictions(_WHERE, params, "huge_pages")
         if "capacity" not in params:
             raise ConfigError(f"{_WHERE}: capacity is missing; write for example {{'capacity': '8GiB'}}")
         readers: dict[str, Callable[[str, object], object]] = {
-            "capacity": _read_capacity,
-            "numa_node": _whole_number(
-                "the number of a NUMA node", 0, _MAX_NODES - 1, "leave it out for any; numactl -H lists them"
-            ),
+            "capacity": _read_bytes,
+            "numa_node": numa_node(_WHERE, "leave it out for any; numactl -H lists them"),
             "huge_pages": one_of(_WHERE, PAGES, "leave it out for the best there are"),
-            "num_workers": _whole_number(
-                f"a number of threads from 1 to {_MAX_WORKERS}", 1, _MAX_WORKERS, "leave it out for all that pay"
+            "num_workers": whole_number(
+                _WHERE,
+                f"a number of threads from 1 to {_MAX_WORKERS}",
+                1,
+                _MAX_WORKERS,
+                "leave it out for all that pay",
             ),
             "eviction": one_of(_WHERE, EVICTIONS, "leave it out for 'adaptive'"),
-            "shared_path": _read_path,
+            "shared_path": absolute_path(
+                _WHERE,
+                "the absolute path of a file on a tmpfs or hugetlbfs",
+                "'/dev/shm/kvferry/lmcache', or leave it out to keep nothing",
+            ),
+            "shared_keep": flag(_WHERE, "leave it out for true"),
+            "shared_weight": weight(_WHERE),
+            "shared_bytes_limit": _read_bytes,
+            "shared_chunk_bytes": _read_bytes,
         }
         return cls(**{key: readers[key](key, value) for key, value in params.items()})  # type: ignore[arg-type]
 
@@ -89,28 +123,8 @@ def _bad_value(key: str, value: object, allowed: str, remedy: str) -> ConfigErro
     return bad_value(_WHERE, key, value, allowed, remedy)
 
 
-def _read_capacity(key: str, value: object) -> int:
+def _read_bytes(key: str, value: object) -> int:
     num_bytes = sizes.parse_size(value)
     if num_bytes is None or not 2**20 <= num_bytes <= _MAX_BYTES:
         raise _bad_value(key, value, f"{sizes.ALLOWED}, from 1MiB on", f"write for example {key!r}: '8GiB'")
     return num_bytes
-
-
-def _read_path(key: str, value: object) -> str:
-    if not isinstance(value, str) or not value.startswith("/") or value.endswith("/") or "\0" in value:
-        raise _bad_value(
-            key,
-            value,
-            "the absolute path of a file on a tmpfs or hugetlbfs",
-            f"write for example {key!r}: '/dev/shm/kvferry-lmcache', or leave it out to keep nothing",
-        )
-    return value
-
-
-def _whole_number(allowed: str, least: int, most: int, remedy: str) -> Callable[[str, object], int]:
-    def read(key: str, value: object) -> int:
-        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-            raise _bad_value(key, value, allowed, remedy)
-        return value
-
-    return read

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import MultiConnector
 from vllm.logger import init_logger
 
-from kvferry import _core
+from kvferry import _core, tiers
 from kvferry.config import KvFerryConfig
 from kvferry.sizes import format_size
 from kvferry.vllm import kv_events, preflight, replicas, shared_tier, topology
@@ -98,7 +98,7 @@ class SchedulerSide:
             name_space=shared_tier.name_space_of(vllm_config, groups, classes.slot_bytes) if shared else 0,
             weight=config.shared_weight,
             most_chunks=shared.most_chunks(config) if shared else 0,
-            grace_s=shared.grace_s() if shared else 0,
+            grace_s=tiers.grace_s() if shared else 0,
             eviction=config.eviction,
             admission=config.admission,
             max_awaited_share=config.max_awaited_share,

@@ -25,10 +25,6 @@ if TYPE_CHECKING:
 _FINGERPRINT_VERSION = 1
 # Of a file that is compared by what it holds: configurations, not weights.
 _MOST_READ_BYTES = 1 << 20
-# A driver ends a process's copies as it ends its contexts, in milliseconds; this is for one that is slow.
-_GRACE_S = 30.0
-# Until the tier is made anew.
-_FOR_EVER_S = 1e9
 
 
 def shared_tier_of(config: KvFerryConfig, vllm_config: "VllmConfig", slot_bytes: Sequence[int]) -> "SharedTier | None":
@@ -96,19 +92,19 @@ class SharedTier:
     def __init__(self, config: KvFerryConfig, vllm_config: "VllmConfig", slot_bytes: Sequence[int]) -> None:
         assert config.shared_path is not None
         assert vllm_config.kv_transfer_config is not None
-        num_ranks = vllm_config.parallel_config.world_size
-        capacity_bytes = config.bytes_per_arena(num_ranks) * num_ranks
+        self._num_ranks: int = vllm_config.parallel_config.world_size
+        capacity_bytes = config.bytes_per_arena(self._num_ranks) * self._num_ranks
         self.options: dict[str, object] = {
             "path": config.shared_path,
             "capacity_bytes": capacity_bytes,
-            "num_ranks": num_ranks,
+            "num_ranks": self._num_ranks,
             "chunk_bytes": config.shared_chunk_bytes or 0,
             "keep": config.shared_keep,
             # Another one for every start.
             "instance": f"{vllm_config.kv_transfer_config.engine_id}/{vllm_config.instance_id}",
         }
         self.num_chunks, self._chunk_bytes, max_chunk_slots = _core.shared_tier_shape(
-            config.shared_path, capacity_bytes, num_ranks, config.shared_chunk_bytes or 0
+            config.shared_path, capacity_bytes, self._num_ranks, config.shared_chunk_bytes or 0
         )
         if slot_bytes[0] > self._chunk_bytes:
             raise ConfigError(
@@ -118,16 +114,11 @@ class SharedTier:
             )
         self.slots_per_chunk = [min(self._chunk_bytes // size, max_chunk_slots) for size in slot_bytes]
 
-    @staticmethod
-    def grace_s() -> float:
-        """Seconds for which a copy may go on whose process is gone."""
-        return _FOR_EVER_S if _is_under_mps() else _GRACE_S
-
     def most_chunks(self, config: KvFerryConfig) -> int:
         """Chunks that this engine takes at most; 0: all."""
         if config.shared_bytes_limit is None:
             return 0
-        return max(1, config.shared_bytes_limit // (self._chunk_bytes * int(str(self.options["num_ranks"]))))
+        return max(1, config.shared_bytes_limit // (self._chunk_bytes * self._num_ranks))
 
 
 def name_space_of(
@@ -169,12 +160,6 @@ def name_space_of(
     }
     text = json.dumps(facts, sort_keys=True, default=repr)
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
-
-
-def _is_under_mps() -> bool:
-    """Whether another process, which outlives this one, does the copies of all on the device."""
-    pipes = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"))
-    return (pipes / "control").exists()
 
 
 def _model_facts(model: "ModelConfig") -> list[object]:

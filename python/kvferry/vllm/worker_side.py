@@ -154,8 +154,6 @@ class WorkerSide:
         logger.info("kvferry: rank %d: %s", self._rank, engine.copy_paths())
         logger.info("kvferry: rank %d: %s", self._rank, engine.arena())
         self._stats = StatsSource(self._figures, RANK_KEYS, engine.is_busy, str(self._rank), engine.take_timings)
-        self._arena_figures = engine.arena_figures()
-        self._num_slots_then = engine.num_slots
         for warning in engine.arena_warnings():
             logger.warning("kvferry: rank %d: %s", self._rank, warning)
         self._compute_stream = device.compute_stream
@@ -247,12 +245,7 @@ class WorkerSide:
 
     def _figures(self) -> dict[str, float]:
         assert self.engine is not None
-        figures = self.engine.stats()
-        if figures["num_slots"] == figures["max_slots"] != self._num_slots_then:
-            # Once, at the end of the arena's growth: it takes milliseconds.
-            self._num_slots_then = figures["num_slots"]
-            self._arena_figures = self.engine.arena_figures()
-        return {**figures, **self._arena_figures}
+        return {**self.engine.stats(), **self.engine.arena_figures()}
 
     def close(self) -> None:
         """End: wait until no copy touches the KV cache, then let go of it; idempotent.

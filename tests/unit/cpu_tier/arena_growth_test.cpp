@@ -51,6 +51,8 @@ TEST_F(ArenaGrowthTest, MakesAllSlotsReady) {
   ASSERT_TRUE(wait_for_end(growth));
   EXPECT_EQ(arena_.num_ready(), kNumSlots);
   EXPECT_EQ(growth.failure(), "");
+  ASSERT_TRUE(growth.last_report());
+  EXPECT_EQ(growth.last_report()->huge_page_share, arena_.report().huge_page_share);
 }
 
 TEST_F(ArenaGrowthTest, GoesOnFromWhatIsReadyAndGently) {
@@ -69,6 +71,7 @@ TEST_F(ArenaGrowthTest, ClosesPromptlyInAPause) {
   growth.close();
   EXPECT_TRUE(growth.ended());
   EXPECT_EQ(growth.failure(), "");
+  EXPECT_FALSE(growth.last_report());
   EXPECT_EQ(arena_.num_ready(), 4U);
 }
 

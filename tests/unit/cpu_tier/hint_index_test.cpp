@@ -37,13 +37,13 @@ class HintIndexTest : public ::testing::Test {
   std::vector<Line> lines_;
 };
 
-TEST_F(HintIndexTest, FindsNearlyAllOfAFullTier) {
+TEST_F(HintIndexTest, FindsAllOfAFullTierButAFewOfTenThousand) {
   make(kNumSlots);
   for (std::uint32_t slot = 0; slot < kNumSlots; ++slot) index().insert(hash(slot), slot, kNever);
   std::uint32_t num_found = 0;
   for (std::uint32_t slot = 0; slot < kNumSlots; ++slot) num_found += finds(hash(slot), slot);
-  // Buckets of 8 that get 4 in the mean: 2 of 100 get more than 8.
-  EXPECT_GT(num_found, kNumSlots * 98 / 100);
+  // Buckets of 8 that get 2 in the mean: 2 of 10,000 get more than 8.
+  EXPECT_GE(num_found, kNumSlots - 8);
 }
 
 TEST_F(HintIndexTest, FindsNoOtherKeysSlotButByChance) {

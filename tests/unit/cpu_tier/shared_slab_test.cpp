@@ -41,6 +41,17 @@ TEST_F(SharedSlabTest, WhatOneStoresAnotherFindsAndLeases) {
   EXPECT_EQ(b.snapshot().num_leased_guests, 0U);
 }
 
+// Hints of what was evicted would come to take the places of others.
+TEST_F(SharedSlabTest, WhatATierHoldsIsFoundHoweverOftenItWasTurnedOver) {
+  Instance a(rig_, "a");
+  Instance b(rig_, "b");
+  for (std::uint64_t round = 0; round < 50; ++round) {
+    a.store(16 * round, 16);
+    EXPECT_EQ(b.num_readable(16 * round, 16), 16U) << "in round " << round;
+    b.tier().forget_all();
+  }
+}
+
 TEST_F(SharedSlabTest, ASlotIsFillingFromTheHandOverToTheCommit) {
   Instance a(rig_, "a");
   auto reserved = std::move(a.slabs().reserve(Instance::kOnly, keys(0, 1))).value();
@@ -81,6 +92,53 @@ TEST_F(SharedSlabTest, ALeasedGuestStaysAndAnAnswerEndsWithItsGuests) {
   EXPECT_EQ(b.snapshot().num_guests, 2U);
   EXPECT_FALSE(b.tier().lease(hit, 4).ok()) << "two of them are not held any more";
   b.tier().release(std::move(lease));
+}
+
+TEST_F(SharedSlabTest, WhatNobodyAsksForIsLetGoWithoutAStep) {
+  Instance a(rig_, "a");
+  Instance b(rig_, "b");
+  a.store(0, 4);
+  ASSERT_EQ(b.held(0, 4), 4U);
+  const auto now = std::chrono::steady_clock::now();
+  b.slabs().hold_still();
+  for (int i = 0; i < 3; ++i) b.slabs().tend(now + i * std::chrono::seconds(1));
+  EXPECT_EQ(b.snapshot().num_guests, 4U) << "its step is not over";
+  b.slabs().end_step();
+  b.slabs().tend(now + std::chrono::seconds(3));
+  EXPECT_EQ(b.snapshot().num_guests, 4U) << "asked for since the last time";
+  b.slabs().tend(now + std::chrono::seconds(3));
+  EXPECT_EQ(b.snapshot().num_guests, 4U) << "a moment ago";
+  b.slabs().tend(now + std::chrono::seconds(4));
+  EXPECT_EQ(b.snapshot().num_guests, 0U);
+}
+
+TEST_F(SharedSlabTest, AClassIsTheSameOneWhereverItWasMadeAtAnotherTime) {
+  const auto directory_a = rig_.join("a");
+  const auto directory_b = rig_.join("b");
+  auto a = std::make_unique<SlabTier>(Instance::kNumChunks, Instance::kPlainLru, directory_a.get());
+  SlabTier b(Instance::kNumChunks, Instance::kPlainLru, directory_b.get());
+  const SlabClassId few_of_a = a->add_class(2);
+  const SlabClassId many_of_a = a->add_class(4);
+  const SlabClassId many_of_b = b.add_class(4);
+  a->grow_to(Instance::kNumChunks);
+  b.grow_to(Instance::kNumChunks);
+  for (const auto& [slab_class, first] : {std::pair(few_of_a, 0U), std::pair(many_of_a, 10U)}) {
+    a->tier(slab_class)
+        .commit(std::move(a->reserve(slab_class, keys(first, 2))).value().hand_over());
+  }
+  EXPECT_EQ(b.tier(many_of_b).lookup_prefix(keys(10, 2)).size(), 2U);
+  const SlabClassId few_of_b = b.add_class(2);
+  EXPECT_EQ(b.tier(few_of_b).lookup_prefix(keys(0, 2)).size(), 2U);
+  a.reset();
+  for (std::uint32_t i = 0; i < Instance::kNumChunks; ++i) {
+    if (directory_a->owns(i)) directory_a->give_up(i);
+  }
+  // It takes all chunks, those that were left with what is in them.
+  ASSERT_TRUE(b.reserve(many_of_b, keys(20, 10)).ok());
+  EXPECT_EQ(b.snapshot().num_chunks, Instance::kNumChunks);
+  EXPECT_EQ(b.tier(few_of_b).snapshot().num_evictable, 2U);
+  EXPECT_EQ(b.tier(many_of_b).snapshot().num_evictable, 2U);
+  b.check_invariants();
 }
 
 TEST_F(SharedSlabTest, WhatOthersUseIsEvictedLater) {

@@ -171,6 +171,17 @@ TEST_F(SharedTierTest, AProcessThatIsKilledHoldsItNoMore) {
   EXPECT_FALSE(file_.exists());
 }
 
+TEST_F(SharedTierTest, AFileIsTakenAsItIsDividedIfThatIsWanted) {
+  const auto tier = open();
+  SharedTierOptions other = file_.options();
+  other.chunk_bytes *= 2;
+  static_cast<void>(refusal(other));
+  other.division = Division::kAsFound;
+  EXPECT_EQ(SharedTier::make_or_open(other)->shape(), tier->shape());
+  other.capacity_bytes *= 2;
+  expect_named(refusal(other), {"(1048576 bytes", "(2097152 bytes)"});
+}
+
 TEST_F(SharedTierTest, AnotherShapeIsRefusedAndBothAreNamed) {
   const auto tier = open();
   const std::vector<std::string> always{
@@ -178,8 +189,8 @@ TEST_F(SharedTierTest, AnotherShapeIsRefusedAndBothAreNamed) {
       "has 16 chunks of 65536 bytes with up to 64 slots each, on 1 rank (1048576 bytes, made by "
       "process " +
           std::to_string(::getpid()),
-      "this engine was told",
-      "the same cpu_bytes_to_use and parallel sizes",
+      "this process was told",
+      "the same cpu_bytes_to_use (capacity under LMCache), shared_chunk_bytes and parallel sizes",
       "kvferry tier rm " + file_.path.string(),
       "another shared_path"};
   SharedTierOptions other = file_.options();
@@ -202,7 +213,7 @@ TEST_F(SharedTierTest, AHeaderOfAnotherVersionOrMachineIsRefusedAndBothAreNamed)
   const auto tier = open();
   constexpr std::size_t kFile = offsetof(TierHeader, file);
   patch(kFile + offsetof(FileHeader, version), TierHeader::kVersion + 76);
-  expect_named(refusal(file_.options()), {"has layout version 77, expected is 1", "tier rm"});
+  expect_named(refusal(file_.options()), {"has layout version 78, expected is 2", "tier rm"});
   patch(kFile + offsetof(FileHeader, version), TierHeader::kVersion);
   patch(kFile + offsetof(FileHeader, byte_order), std::uint32_t{0x04030201});
   expect_named(refusal(file_.options()), {"has byte order 67305985, expected is 16909060"});

@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <functional>
@@ -54,6 +55,27 @@ class TierDirectoryTest : public ::testing::Test {
   const SharedTierRig rig_{{kNumChunks, kTierPageBytes, kChunkSlots, 1}};
 };
 
+TEST_F(TierDirectoryTest, TellsHowTheChunksOfItsNameSpaceAreDividedAndWhatOthersHold) {
+  const auto a = rig_.join("a");
+  const auto b = rig_.join("b");
+  const auto other = rig_.join("other", 2);
+  EXPECT_TRUE(b->shapes().empty());
+  const ChunkShape half{.num_slots = kChunkSlots / 2, .slab_class = 1};
+  const std::uint32_t first = take(*a);
+  take(*a, half);
+  take(*b, half);
+  take(*other, {.num_slots = 1, .slab_class = 0});
+  for (std::uint32_t i = 0; i < 3; ++i) ASSERT_TRUE(rig_.store(*a, {first, i}, i));
+  std::vector<ChunkShape> shapes = b->shapes();
+  std::sort(shapes.begin(), shapes.end(), [](const ChunkShape& one, const ChunkShape& another) {
+    return one.num_slots < another.num_slots;
+  });
+  EXPECT_EQ(shapes, (std::vector{half, kWhole}));
+  EXPECT_EQ(a->num_readable_of_others(), 0U);
+  EXPECT_EQ(b->num_readable_of_others(), 3U);
+  EXPECT_EQ(other->num_readable_of_others(), 0U);
+}
+
 TEST_F(TierDirectoryTest, WhatOneStoresAnotherLeases) {
   const auto a = rig_.join("a");
   const auto b = rig_.join("b");
@@ -96,6 +118,29 @@ TEST_F(TierDirectoryTest, AHintOfWhatTheSlotHeldBeforeLeadsNowhere) {
   ASSERT_TRUE(rig_.store(*a, place, 8));
   EXPECT_FALSE(b->lease(rig_.key(7)));
   EXPECT_EQ(rig_.word(place).lessees(), 0U);
+}
+
+// A prefix ends at the first block that is not found.
+TEST_F(TierDirectoryTest, WhatIsHeldIsFoundHoweverOftenSlotsWereUsedAnew) {
+  constexpr std::uint32_t kManySlots = 256;
+  const SharedTierRig rig({1, 64 * kTierPageBytes, kManySlots, 1});
+  const auto a = rig.join("a");
+  const auto b = rig.join("b");
+  const std::uint32_t chunk = take(*a, {.num_slots = kManySlots, .slab_class = 0});
+  std::uint64_t next_key = 0;
+  for (int round = 0; round < 20; ++round) {
+    for (std::uint32_t i = 0; i < kManySlots; ++i) {
+      const SharedPlace place{chunk, i};
+      if (round > 0) {
+        ASSERT_TRUE(a->evict(place));
+        a->drop_hint(place, rig.key(next_key - kManySlots));
+      }
+      ASSERT_TRUE(rig.store(*a, place, next_key++));
+    }
+  }
+  std::size_t num_found = 0;
+  for (std::uint32_t i = 1; i <= kManySlots; ++i) num_found += b->has(rig.key(next_key - i));
+  EXPECT_EQ(num_found, kManySlots);
 }
 
 TEST_F(TierDirectoryTest, NameSpacesDoNotSeeEachOther) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Random operations against a map.
-#include "store_rig.hpp"
+#include "shared_store_rig.hpp"
 
 #include <gtest/gtest.h>
 
@@ -19,7 +19,10 @@ using Reference = std::map<std::string, std::uint64_t>;
 class Life {
  public:
   Life(std::uint64_t seed, std::uint64_t capacity_bytes, cpu_tier::Eviction eviction)
-      : random_(seed), store_(make_store(capacity_bytes, eviction)) {}
+      : random_(seed), store_(make_store(capacity_bytes, eviction)), is_alone_(true) {}
+  /// Of a store beside others, which hold anything.
+  Life(std::uint64_t seed, std::unique_ptr<ObjectStore> store)
+      : random_(seed), store_(std::move(store)), is_alone_(false) {}
 
   void step() {
     switch (random_() % 8) {
@@ -124,7 +127,8 @@ class Life {
     for (std::size_t i = 0; i < some.size(); ++i) {
       if (values.places()[i] == nullptr) continue;
       const auto held = reference_.find(some[i].key);
-      ASSERT_TRUE(held != reference_.end() && held->second == some[i].bytes) << some[i].key;
+      ASSERT_TRUE(!is_alone_ || (held != reference_.end() && held->second == some[i].bytes))
+          << some[i].key;
     }
     reading_.push_back({std::move(some), std::move(values)});
   }
@@ -147,24 +151,21 @@ class Life {
     const std::vector<Item> some = some_items();
     const std::vector<bool> found = store_->lookup(keys_of(some));
     for (std::size_t i = 0; i < some.size(); ++i) {
-      if (found[i]) {
-        ASSERT_TRUE(reference_.contains(some[i].key)) << some[i].key;
-      }
+      ASSERT_TRUE(!found[i] || !is_alone_ || reference_.contains(some[i].key)) << some[i].key;
     }
   }
   void delete_some() {
     const std::vector<Item> some = some_items();
     const std::vector<bool> found = store_->forget(keys_of(some));
     for (std::size_t i = 0; i < some.size(); ++i) {
-      if (found[i]) {
-        ASSERT_TRUE(reference_.contains(some[i].key)) << some[i].key;
-      }
+      ASSERT_TRUE(!found[i] || !is_alone_ || reference_.contains(some[i].key)) << some[i].key;
       reference_.erase(some[i].key);
     }
   }
 
   std::mt19937_64 random_;
   const std::unique_ptr<ObjectStore> store_;
+  const bool is_alone_;
   Reference reference_;
   std::vector<Writing> writing_;
   std::vector<Reading> reading_;
@@ -194,6 +195,31 @@ TEST(ObjectStoreModel, NeverServesAnythingElseWhenItIsSmall) {
       EXPECT_LE(life.num_objects(), life.reference().size());
       if (testing::Test::HasFailure()) return;
     }
+  }
+}
+
+using SharedStoreModel = SharedStoreFixture;
+
+TEST_F(SharedStoreModel, NeverServesAnythingElseWhateverOthersDo) {
+  // With room for all, and with too little.
+  for (const std::uint64_t capacity_bytes : {64 * kMiB, 2 * kMiB}) {
+    for (std::uint64_t seed = 1; seed <= 3; ++seed) {
+      SCOPED_TRACE("seed " + std::to_string(seed));
+      Life first(seed, open(options(capacity_bytes)));
+      auto second = std::make_unique<Life>(seed + 100, open(options(capacity_bytes)));
+      for (int i = 0; i < 300; ++i) {
+        first.step();
+        second->step();
+        if (i != 150) continue;
+        // Another one takes over what it left.
+        second->end();
+        second = std::make_unique<Life>(seed + 200, open(options(capacity_bytes)));
+      }
+      first.end();
+      second->end();
+      if (testing::Test::HasFailure()) return;
+    }
+    std::filesystem::remove(path_);
   }
 }
 

@@ -1,73 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-// What survives in a file of shared memory, and what is never served from one.
+// Stores of several instances in one file.
 #include "kvferry/base/error.hpp"
-#include "kvferry/base/test_hooks.hpp"
-#include "kvferry/lmcache/store_file.hpp"
 
-#include "client_rig.hpp"
+#include "shared_store_rig.hpp"
 
-#include <gtest/gtest.h>
-
-#include <csignal>
 #include <cstdint>
-#include <cstdlib>
-#include <fcntl.h>
-#include <filesystem>
-#include <fstream>
-#include <functional>
-#include <random>
 #include <string>
 #include <sys/stat.h>
-#include <sys/wait.h>
-#include <thread>
-#include <unistd.h>
+#include <vector>
 
 namespace kvferry::lmcache {
 namespace {
 
-namespace fs = std::filesystem;
-
-constexpr std::uint64_t kVersionOffset =
-    offsetof(StoreFileHeader, file) + offsetof(cpu_tier::FileHeader, version);
-
-class SharedStore : public testing::Test {
+class SharedStore : public SharedStoreFixture {
  protected:
-  SharedStore() { fs::remove(path_); }
-  ~SharedStore() override {
-    test_hooks::reset();
-    fs::remove(path_);
-  }
-  [[nodiscard]] std::unique_ptr<ObjectStore> open(std::uint64_t capacity_bytes = 16 * kMiB,
-                                                  const fs::path& proc = "/proc") const {
-    return std::make_unique<ObjectStore>(
-        make_shared_memory(path_, {.capacity_bytes = capacity_bytes, .numa_node = {}, .pages = {}},
-                           proc),
-        cpu_tier::Eviction::kLru);
-  }
-  template <typename E>
-  void expect_refused(const std::vector<std::string>& words,
-                      std::uint64_t capacity_bytes = 16 * kMiB,
-                      const fs::path& proc = "/proc") const {
+  static void expect_refused(const MemoryOptions& of, const std::vector<std::string>& words) {
     try {
-      static_cast<void>(open(capacity_bytes, proc));
+      static_cast<void>(open(of));
       ADD_FAILURE() << "was served";
-    } catch (const E& error) {
+    } catch (const ConfigError& error) {
       for (const std::string& word : words) {
         EXPECT_NE(std::string(error.what()).find(word), std::string::npos)
             << word << " is not in: " << error.what();
       }
     }
   }
-  /// Writes into the file as another program would.
-  void write(std::uint64_t offset, const void* bytes, std::size_t count) const {
-    const int descriptor = ::open(path_.c_str(), O_RDWR);
-    ASSERT_GE(descriptor, 0);
-    ASSERT_EQ(::pwrite(descriptor, bytes, count, static_cast<off_t>(offset)),
-              static_cast<ssize_t>(count));
-    ::close(descriptor);
-  }
-
-  const fs::path path_ = "/dev/shm/kvferry-store-test-" + std::to_string(::getpid());
 };
 
 TEST_F(SharedStore, ServesWhatAnEarlierOneStored) {
@@ -85,229 +42,221 @@ TEST_F(SharedStore, ServesWhatAnEarlierOneStored) {
   EXPECT_EQ(status.st_mode & 0777U, 0600U);
   for (int again = 0; again < 2; ++again) {
     const auto store = open();
-    store->check_invariants();
-    EXPECT_EQ(store->snapshot().num_objects, 9U);
+    EXPECT_EQ(store->snapshot().num_objects_of_others, 9U);
     for (const Item& item : all) {
       EXPECT_EQ(get(*store, item), item.key == "v3" ? Got::kMiss : Got::kRight) << item.key;
     }
+    store->check_invariants();
   }
-  // It goes on as any other.
+  // It goes on as any other, and has by and by what the earlier one left.
   const auto store = open();
-  for (int i = 0; i < 50; ++i) ASSERT_EQ(put(*store, {{"new" + std::to_string(i), kMiB}}), 1);
+  for (int i = 0; i < 50; ++i) ASSERT_EQ(put(*store, {{"new" + std::to_string(i), kMiB}}), 1) << i;
   EXPECT_EQ(get(*store, {"new49", kMiB}), Got::kRight);
   EXPECT_EQ(get(*store, all[0]), Got::kMiss);
+  EXPECT_EQ(store->snapshot().num_objects_of_others, 0U);
   store->check_invariants();
 }
 
-TEST_F(SharedStore, IsOneProcessAtATime) {
-  const auto store = open();
-  expect_refused<ResourceError>({path_.string(), "in use by another process"});
+TEST_F(SharedStore, LeavesNothingBehindTheLastIfThatIsWanted) {
+  MemoryOptions removed = options();
+  removed.shared->at_exit = cpu_tier::AtExit::kRemove;
+  auto store = open(removed);
+  EXPECT_TRUE(std::filesystem::exists(path_));
+  store.reset();
+  EXPECT_FALSE(std::filesystem::exists(path_));
 }
 
-// A worker that was forked and never became another program holds no lock of its parent.
-TEST_F(SharedStore, AForkedChildDoesNotKeepItLocked) {
-  int runs[2];
-  int ends[2];
-  ASSERT_EQ(::pipe(runs), 0);
-  ASSERT_EQ(::pipe(ends), 0);
-  {
-    const auto store = open();
-    char byte = 0;
-    if (::fork() == 0) {
-      ::close(ends[1]);
-      static_cast<void>(::write(runs[1], "r", 1));
-      static_cast<void>(::read(ends[0], &byte, 1));  // until the test lets go
-      ::_exit(0);
-    }
-    ASSERT_EQ(::read(runs[0], &byte, 1), 1);
+TEST_F(SharedStore, WhatOneHoldsAnotherServesAndDoesNotStoreAgain) {
+  const auto a = open();
+  const auto b = open();
+  const std::vector<Item> all = {{"small", 100}, {"large", kMiB}, {std::string(1000, 'k'), 30000}};
+  ASSERT_EQ(put(*a, all), 3);
+  for (const Item& item : all) {
+    EXPECT_TRUE(eventually([&] { return has(*b, item.key); })) << item.key;
+    EXPECT_EQ(get(*b, item), Got::kRight) << item.key;
+    EXPECT_EQ(get(*b, {item.key, item.bytes + 1}), Got::kMiss) << item.key;
   }
-  EXPECT_NO_THROW(static_cast<void>(open()));
-  for (const int end : {runs[0], runs[1], ends[0], ends[1]}) ::close(end);
-  ::wait(nullptr);
+  EXPECT_EQ(put(*b, all), 0);
+  EXPECT_EQ(b->snapshot().num_objects, 0U);
+  EXPECT_EQ(b->snapshot().num_objects_of_others, 3U);
+  EXPECT_EQ(b->snapshot().chunk_bytes, 0U);
+  b->check_invariants();
 }
 
-TEST_F(SharedStore, RefusesAFileThatIsNotItsOwn) {
-  static_cast<void>(put(*open(), numbered("v", 4, kMiB)));
-  expect_refused<ConfigError>({path_.string(), "capacity 16777216", "33554432"}, 32 * kMiB);
-
-  const fs::path proc = path_.string() + "-proc";
-  fs::create_directories(proc / "sys/kernel/random");
-  std::ofstream(proc / "sys/kernel/random/boot_id") << "another-boot\n";
-  expect_refused<ConfigError>({"boot id", "another-boot"}, 16 * kMiB, proc);
-  fs::remove_all(proc);
-
-  const std::uint32_t version = 77;
-  write(kVersionOffset, &version, sizeof version);
-  expect_refused<ConfigError>({"layout version 77", "expected is 2"});
-  write(kVersionOffset, &StoreFileHeader::kVersion, sizeof version);
-  EXPECT_EQ(get(*open(), {"v0", kMiB}), Got::kRight);
-
-  write(0, "somebody's", 10);
-  expect_refused<ConfigError>({"was not made by kvferry"});
-  ASSERT_EQ(::truncate(path_.c_str(), 8192), 0);
-  write(0, StoreFileHeader::kMagic.data(), 8);
-  write(kVersionOffset, &StoreFileHeader::kVersion, sizeof version);
-  expect_refused<ConfigError>({path_.string(), "bytes 8192"});
-  ASSERT_EQ(::truncate(path_.c_str(), 0), 0);
-  expect_refused<ConfigError>({path_.string()});
-  fs::remove(path_);
-  EXPECT_FALSE(has(*open(), "v0"));
-}
-
-TEST_F(SharedStore, ServesNoRecordThatWasChanged) {
-  const std::vector<Item> all = numbered("v", 4, kMiB);
-  std::uint64_t begin = 0;
-  StoreGeometry geometry;
-  std::vector<std::uint64_t> chunks;
-  {
-    const auto store = open();
-    ASSERT_EQ(put(*store, all), 4);
-    geometry = store->memory().geometry();
-    begin = chunks_offset(geometry);
-    ReadableValues values = store->lease(keys_of(all), sizes_of(all));
-    for (const std::byte* const place : values.places()) {
-      chunks.push_back(static_cast<std::uint64_t>(place - store->memory().chunk(0)) /
-                       geometry.chunk_bytes);
-    }
-    store->release(std::move(values));
+TEST_F(SharedStore, AKeyThatAnotherHoldsWithAnotherSizeIsStoredBesideIt) {
+  const auto a = open();
+  const auto b = open();
+  // In the same class of slots, and in another.
+  for (const std::uint64_t bytes : {9001UL, 200000UL}) {
+    const std::string key = "k" + std::to_string(bytes);
+    ASSERT_EQ(put(*a, {{key, 9000}}), 1);
+    ASSERT_TRUE(eventually([&] { return get(*b, {key, 9000}) == Got::kRight; }));
+    EXPECT_EQ(put(*b, {{key, bytes}}), 1);
+    EXPECT_EQ(get(*b, {key, bytes}), Got::kRight);
+    EXPECT_EQ(get(*a, {key, 9000}), Got::kRight);
   }
-  // The key of one record, the size of another, and the size of a chunk's slots.
-  ASSERT_EQ(slots_per_chunk(geometry, kMiB), 1U);
-  const auto record = [&](std::size_t value) {
-    return begin + (chunks[value] + 1) * geometry.chunk_bytes - kRecordBytes;
-  };
-  write(record(0) + offsetof(SlotRecord, key), "w", 1);
-  const std::uint64_t size = kMiB - 1;
-  write(record(1) + offsetof(SlotRecord, value_bytes), &size, sizeof size);
-  const std::uint64_t nonsense = 12345;
-  write(StoreFileHeader::kBytes + chunks[2] * sizeof nonsense, &nonsense, sizeof nonsense);
+  b->check_invariants();
+}
+
+TEST_F(SharedStore, OnlyWhoHoldsAKeyForgetsIt) {
+  const auto a = open();
+  const auto b = open();
+  ASSERT_EQ(put(*a, {{"k", 100}}), 1);
+  ASSERT_TRUE(eventually([&] { return has(*b, "k"); }));
+  EXPECT_TRUE(forget(*b, "k")) << "nothing of it is b's";
+  EXPECT_EQ(get(*b, {"k", 100}), Got::kRight);
+  EXPECT_TRUE(forget(*a, "k"));
+  EXPECT_FALSE(has(*a, "k"));
+  EXPECT_TRUE(eventually([&] { return a->snapshot().slot_bytes == 0; }))
+      << "nobody asks for it any more";
+  EXPECT_FALSE(has(*b, "k"));
+}
+
+TEST_F(SharedStore, TakesNoKeyOfAnotherForOneOfTheSameDigest) {
+  const auto same = [](std::string_view) { return digest_of("all"); };
+  const auto a = open(same);
+  const auto b = open(same);
+  ASSERT_EQ(put(*a, {{"a", 9000}}), 1);
+  ASSERT_TRUE(eventually([&] { return has(*b, "a"); }));
+  EXPECT_FALSE(has(*b, "b"));
+  EXPECT_EQ(get(*b, {"b", 9000}), Got::kMiss);
+  EXPECT_FALSE(forget(*b, "b"));
+  EXPECT_EQ(put(*b, {{"b", 9000}}), 1);
+  EXPECT_EQ(get(*b, {"b", 9000}), Got::kRight);
+  EXPECT_NE(get(*b, {"a", 9000}), Got::kWrong);
+  EXPECT_EQ(get(*a, {"a", 9000}), Got::kRight);
+  EXPECT_NE(get(*a, {"b", 9000}), Got::kWrong);
+}
+
+TEST_F(SharedStore, LearnsTheSizesOfOthers) {
+  const auto a = open();
+  const auto before = open();
+  std::vector<Item> all;
+  for (const std::uint64_t bytes : {0UL, 20000UL, 40000UL, 100000UL, 300000UL, 700000UL}) {
+    all.push_back({"size" + std::to_string(bytes), bytes});
+  }
+  ASSERT_EQ(put(*a, all), 6);
+  const auto after = open();
+  for (const Item& item : all) {
+    EXPECT_TRUE(has(*after, item.key)) << item.key;
+    EXPECT_TRUE(eventually([&] { return get(*before, item) == Got::kRight; })) << item.key;
+  }
+}
+
+TEST_F(SharedStore, KeepsWhatIsInChunksThatItTakesOver) {
+  std::vector<Item> all;
+  for (const std::uint64_t bytes : {20000UL, 100000UL, 300000UL}) {
+    for (int i = 0; i < 4000000 / static_cast<int>(bytes); ++i) {
+      all.push_back({std::to_string(bytes) + "-" + std::to_string(i), bytes});
+    }
+  }
+  ASSERT_EQ(put(*open(), all), static_cast<int>(all.size()));
   const auto store = open();
+  // More than what is free.
+  ASSERT_EQ(put(*store, numbered("new", 3, 900000)), 3);
+  std::size_t num_held = 0;
+  for (const Item& item : all) {
+    const Got got = get(*store, item);
+    EXPECT_NE(got, Got::kWrong);
+    num_held += got == Got::kRight ? 1 : 0;
+  }
+  EXPECT_GT(store->snapshot().num_objects, 3U);
+  EXPECT_GT(num_held, all.size() / 2);
   store->check_invariants();
-  EXPECT_EQ(store->snapshot().num_objects, 1U);
-  EXPECT_EQ(get(*store, all[3]), Got::kRight);
-  EXPECT_EQ(get(*store, {"w0", kMiB}), Got::kMiss);
-  EXPECT_EQ(get(*store, {"v1", kMiB - 1}), Got::kMiss);
 }
 
-TEST_F(SharedStore, SurvivesAnyNonsenseInItsChunks) {
-  std::mt19937_64 random(7);
-  for (int round = 0; round < 20; ++round) {
-    std::uint64_t size = 0;
-    {
-      const auto store = open();
-      static_cast<void>(put(*store, numbered("a" + std::to_string(round), 40, 30000)));
-      size = chunks_offset(store->memory().geometry());
-    }
-    for (int i = 0; i < 200; ++i) {
-      const std::uint64_t word = random() >> (random() % 60);
-      const std::uint64_t offset =
-          StoreFileHeader::kBytes + random() % (size + 4 * kMiB - StoreFileHeader::kBytes - 8);
-      write(offset, &word, sizeof word);
-    }
+TEST_F(SharedStore, ReplacesAKeyThatComesWithAChunk) {
+  {
     const auto store = open();
-    store->check_invariants();
+    ASSERT_EQ(put(*store, {{"k", 9000}}), 1);
+    ASSERT_EQ(put(*store, numbered("v", 14, kMiB)), 14);
   }
+  const auto store = open();
+  EXPECT_EQ(put(*store, {{"k", 9001}, {"other", 9001}}), 2);
+  EXPECT_EQ(get(*store, {"k", 9001}), Got::kRight);
+  EXPECT_EQ(get(*store, {"k", 9000}), Got::kMiss);
+  store->check_invariants();
 }
 
-/// A child starts threads, which TSan does not support where its parent had some. What a death
-/// leaves is no race; the other builds run these tests.
-constexpr bool kCanForkWithThreads =
-#if defined(__SANITIZE_THREAD__)
-    false;
-#else
-    true;
-#endif
-
-/// Runs `life` in a child, which is killed by `kill_it` or by itself.
-void in_child(const std::function<void()>& life, const std::function<void(pid_t)>& kill_it = {}) {
-  const pid_t child = ::fork();
-  ASSERT_GE(child, 0);
-  if (child == 0) {
-    life();
-    ::_exit(0);
-  }
-  if (kill_it) kill_it(child);
-  int status = 0;
-  ASSERT_EQ(::waitpid(child, &status, 0), child);
-  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << status;
+TEST_F(SharedStore, WhoHasNothingIsGivenRoomByWhoHasAll) {
+  const auto a = open();
+  const auto b = open();
+  ASSERT_EQ(put(*a, numbered("a", 15, kMiB)), 15);
+  EXPECT_TRUE(eventually([&] { return put(*b, {{"b", kMiB}}) == 1; }));
+  EXPECT_EQ(get(*b, {"b", kMiB}), Got::kRight);
+  EXPECT_GE(a->snapshot().num_objects, 10U) << "of what was not needed nothing was given";
 }
 
-TEST_F(SharedStore, ServesNothingHalfWrittenAfterADeathAtAnyPausePoint) {
-  if (!kCanForkWithThreads) GTEST_SKIP() << "TSan: no threads behind a fork";
-  const std::vector<Item> old = numbered("old", 4, 100 * kKiB);
-  for (const char* const point :
-       {"lmcache.before_publish", "lmcache.chunk_was_cleared", "lmcache.before_part",
-        "lmcache.before_commit", "lmcache.committed_one"}) {
-    SCOPED_TRACE(point);
-    const bool at_start = std::string(point) == "lmcache.before_publish";
-    fs::remove(path_);
-    if (!at_start) {
-      ASSERT_EQ(put(*open(), old), 4);
-    }
-    in_child([&] {
-      test_hooks::on_pause(point, [] { ::raise(SIGKILL); });
-      ObjectClient client(open(), 2);
-      std::vector<std::vector<std::byte>> values;
-      const auto items = numbered("new", 3, 600 * kKiB);
-      for (const Item& item : items) values.push_back(value_of(item.key, item.bytes));
-      std::vector<std::span<const std::byte>> views(values.begin(), values.end());
-      client.submit_set(keys_of(items), views);
-      for (;;) ::pause();
-    });
-    const auto store = open();
-    store->check_invariants();
-    for (const Item& item : old) {
-      EXPECT_EQ(get(*store, item), at_start ? Got::kMiss : Got::kRight) << item.key;
-    }
-    std::size_t num_new = 0;
-    for (const Item& item : numbered("new", 3, 600 * kKiB)) {
-      const Got got = get(*store, item);
-      EXPECT_NE(got, Got::kWrong) << item.key;
-      num_new += got == Got::kRight ? 1 : 0;
-    }
-    EXPECT_EQ(num_new, std::string(point) == "lmcache.committed_one" ? 1U : 0U);
+TEST_F(SharedStore, LetsGoOfWhatItFoundWhenNobodyAsks) {
+  const auto a = open();
+  const auto b = open();
+  ASSERT_EQ(put(*a, numbered("a", 15, kMiB)), 15);
+  for (const Item& item : numbered("a", 15, kMiB)) {
+    ASSERT_TRUE(eventually([&] { return has(*b, item.key); }));
   }
+  EXPECT_TRUE(eventually([&] { return put(*a, numbered("new", 15, kMiB)) == 15; }));
 }
 
-TEST_F(SharedStore, ServesOnlyWholeValuesAfterDeathsAtRandom) {
-  if (!kCanForkWithThreads) GTEST_SKIP() << "TSan: no threads behind a fork";
-  std::mt19937_64 random(11);
-  std::size_t num_found = 0;
-  for (int round = 0; round < 25; ++round) {
-    in_child(
-        [&, seed = random()] {
-          std::mt19937_64 chance(seed);
-          ClientRig rig(open(24 * kMiB), 2);
-          for (;;) {
-            std::vector<Item> items(chance() % 4 + 1);
-            for (Item& item : items) {
-              item.key = "k" + std::to_string(chance() % 50);
-              item.bytes = (chance() % 3 + 1) * (chance() % 2 == 0 ? 9000 : 500 * kKiB);
-            }
-            if (chance() % 5 == 0) {
-              rig.await(rig.client.submit_delete(keys_of(items)));
-            } else {
-              rig.put(items);
-            }
-          }
-        },
-        [&](pid_t child) {
-          std::this_thread::sleep_for(std::chrono::milliseconds(20 + random() % 60));
-          ::kill(child, SIGKILL);
-        });
-    const auto store = open(24 * kMiB);
-    store->check_invariants();
-    for (int key = 0; key < 50; ++key) {
-      for (const std::uint64_t unit : {std::uint64_t{9000}, 500 * kKiB}) {
-        for (std::uint64_t times = 1; times <= 3; ++times) {
-          const Got got = get(*store, {"k" + std::to_string(key), times * unit});
-          ASSERT_NE(got, Got::kWrong) << key << " x " << times * unit << " in round " << round;
-          num_found += got == Got::kRight ? 1 : 0;
-        }
+TEST_F(SharedStore, TakesNoMoreThanItsLimit) {
+  MemoryOptions limited = options();
+  limited.shared->bytes_limit = 3 * kMiB;
+  const auto store = open(limited);
+  EXPECT_EQ(put(*store, numbered("v", 3, kMiB)), -1);
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(put(*store, {{"v" + std::to_string(i), kMiB}}), 1);
+  EXPECT_EQ(store->snapshot().chunk_bytes, 2 * store->memory().geometry().chunk_bytes);
+}
+
+TEST_F(SharedStore, TakesAFileAsItIsDividedUnlessItIsToldHow) {
+  MemoryOptions told = options();
+  told.shared->chunk_bytes = 2 * kMiB;
+  const auto store = open(told);
+  ASSERT_EQ(put(*store, {{"v", 1900 * kKiB}}), 1);
+  const auto other = open();
+  EXPECT_EQ(other->memory().geometry().chunk_bytes, 2 * kMiB);
+  EXPECT_EQ(get(*other, {"v", 1900 * kKiB}), Got::kRight);
+  told.shared->chunk_bytes = kMiB;
+  expect_refused(told, {path_.string(), "8 chunks of 2097152 bytes", "16 chunks of 1048576 bytes",
+                        "shared_chunk_bytes"});
+  expect_refused(options(32 * kMiB), {"16777216 bytes", "33554432 bytes", "capacity"});
+}
+
+TEST_F(SharedStore, ServesNoRecordThatAnotherProgramChanged) {
+  const auto store = open();
+  const std::vector<Item> all = {{"short", 100}, {std::string(1000, 'k'), 100}};
+  ASSERT_EQ(put(*store, all), 2);
+  const StoreGeometry& geometry = store->memory().geometry();
+  const std::uint32_t num_slots = geometry.sizes[*geometry.size_for(100, 5)].num_slots;
+  for (const std::uint64_t nonsense : {UINT64_MAX, UINT64_MAX - 500, std::uint64_t{1} << 40U}) {
+    for (std::uint32_t chunk = 0; chunk < geometry.num_chunks; ++chunk) {
+      for (std::uint32_t i = 0; i < num_slots; ++i) {
+        store->memory().record(chunk, i).value_bytes = nonsense;
       }
     }
+    for (const Item& item : all) EXPECT_EQ(get(*store, item), Got::kMiss);
+    EXPECT_FALSE(has(*store, all[1].key));
   }
-  EXPECT_GT(num_found, 100U);
+}
+
+TEST_F(SharedStore, GoesOnWhileAnotherProcessIsStopped) {
+  if (!kCanForkWithThreads) GTEST_SKIP() << "TSan: no threads behind a fork";
+  const auto store = open();
+  in_child(
+      [&] {
+        test_hooks::on_pause("lmcache.before_commit", [] { ::raise(SIGSTOP); });
+        ClientRig rig(open(), 2);
+        rig.put(numbered("a", 2, 600 * kKiB));
+      },
+      [&](pid_t child) {
+        int status = 0;
+        ASSERT_EQ(::waitpid(child, &status, WUNTRACED), child);
+        ASSERT_TRUE(WIFSTOPPED(status));
+        for (int i = 0; i < 30; ++i) {
+          ASSERT_EQ(put(*store, {{"b" + std::to_string(i), 600 * kKiB}}), 1) << i;
+        }
+        EXPECT_FALSE(has(*store, "a0")) << "is being written";
+        ::kill(child, SIGKILL);
+      });
+  EXPECT_EQ(get(*store, {"b29", 600 * kKiB}), Got::kRight);
 }
 
 }  // namespace

@@ -47,9 +47,8 @@ class PlainMemory final : public ChunkMemory {
  public:
   explicit PlainMemory(std::uint64_t capacity_bytes)
       : ChunkMemory(store_geometry(capacity_bytes)),
-        bytes_(geometry().chunk_bytes * geometry().num_chunks / sizeof(SlotRecord)),
-        slot_bytes_(geometry().num_chunks) {
-    set_places(reinterpret_cast<std::byte*>(bytes_.data()), slot_bytes_);
+        bytes_(geometry().chunk_bytes * geometry().num_chunks / sizeof(SlotRecord)) {
+    set_begin(reinterpret_cast<std::byte*>(bytes_.data()));
   }
   [[nodiscard]] std::uint32_t num_ready() const override { return num_ready_; }
   [[nodiscard]] std::string warning() const override { return {}; }
@@ -58,7 +57,6 @@ class PlainMemory final : public ChunkMemory {
 
  private:
   std::vector<std::array<char, sizeof(SlotRecord)>> bytes_;
-  std::vector<std::atomic<std::uint64_t>> slot_bytes_;
   std::atomic<std::uint32_t> num_ready_ = geometry().num_chunks;
 };
 

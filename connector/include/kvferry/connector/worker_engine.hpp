@@ -137,10 +137,11 @@ class WorkerEngine {
   /// That will be ready, unless memory runs out.
   [[nodiscard]] std::uint32_t max_slots() const;
   /// What was obtained of the host memory so far, and why its growth ended early, if it did: for
-  /// logs, in one line. Milliseconds.
+  /// logs, in one line. Reads /proc: milliseconds.
   [[nodiscard]] std::string arena_text() const;
-  /// The same as figures. Both read /proc: milliseconds.
-  [[nodiscard]] cpu_tier::ArenaReport arena_report() const;
+  /// The same as figures, as of the start, and later as of the end of the arena's growth. Reads
+  /// nothing.
+  [[nodiscard]] const cpu_tier::ArenaReport& arena_report() const;
   /// What the user is to be warned of about the host memory: for logs, a line each.
   [[nodiscard]] const std::vector<std::string>& arena_warnings() const;
   [[nodiscard]] transfer::TransferStats stats() const;

@@ -176,6 +176,7 @@ class Arena {
                                  const ArenaOptions& options);
   [[nodiscard]] static Grant join(std::uint64_t slot_bytes, std::uint32_t num_slots,
                                   const ArenaOptions& options);
+  /// All but how many slots a piece has.
   [[nodiscard]] static Grant ask_of_tier(std::uint64_t slot_bytes, std::uint32_t num_slots,
                                          const ArenaOptions& options);
   Arena(gpu::Device& device, std::uint64_t slot_bytes, Grant grant, const ArenaOptions& options);

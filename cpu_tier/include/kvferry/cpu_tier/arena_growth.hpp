@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <thread>
@@ -35,6 +36,8 @@ class ArenaGrowth {
   [[nodiscard]] bool ended() const;
   /// Why it ended before all slots were ready; empty if it did not.
   [[nodiscard]] std::string failure() const;
+  /// What was obtained by its end; unset: it goes on, or was closed. Reads nothing.
+  [[nodiscard]] std::optional<ArenaReport> last_report() const;
   /// Stops within a chunk's population or a registration, and waits for that. Idempotent.
   void close();
 
@@ -51,6 +54,7 @@ class ArenaGrowth {
   bool gentle_ KVFERRY_GUARDED_BY(mutex_) = false;
   bool ended_ KVFERRY_GUARDED_BY(mutex_) = false;
   std::string failure_ KVFERRY_GUARDED_BY(mutex_);
+  std::optional<ArenaReport> last_report_ KVFERRY_GUARDED_BY(mutex_);
   /// Last: it ends before what it uses.
   std::jthread thread_;
 };

@@ -23,11 +23,13 @@ class GuestSlots {
   GuestSlots(const GuestSlots&) = delete;
   GuestSlots& operator=(const GuestSlots&) = delete;
 
+  /// Whether find() and has() have nothing to look for, whatever the key.
+  [[nodiscard]] bool finds_nothing() const { return guests_.empty() && slots_.is_alone(); }
   /// The guest with that key; found just now, if need be.
   [[nodiscard]] std::optional<SlotId> find(const BlockKey& key);
   /// Whether some instance has the key. Takes nothing.
   [[nodiscard]] bool has(const BlockKey& key) const {
-    return by_key_.contains(key) || slots_.has(key);
+    return !finds_nothing() && (by_key_.contains(key) || slots_.has(key));
   }
   /// Whether the slot is a guest that can be read.
   [[nodiscard]] bool readable(SlotId slot) const;

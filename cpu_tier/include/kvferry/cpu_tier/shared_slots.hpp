@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "kvferry/base/divisor.hpp"
 #include "kvferry/base/ids.hpp"
 #include "kvferry/cpu_tier/block_key.hpp"
 #include "kvferry/cpu_tier/slot_word.hpp"
@@ -15,7 +16,7 @@ namespace kvferry::cpu_tier {
 class SharedSlots {
  public:
   SharedSlots(TierDirectory& directory, const ChunkShape& shape)
-      : directory_(&directory), shape_(shape) {}
+      : directory_(&directory), shape_(shape), chunk_slots_(shape.num_slots) {}
 
   // ---- own slots ----
 
@@ -50,7 +51,11 @@ class SharedSlots {
   void end_lease(SlotId slot) const { directory_->end_lease(place_of(slot)); }
   /// Its bytes are doubted: this instance leases that content no more.
   void shun(SlotId slot) const { directory_->shun(place_of(slot)); }
-  /// What publish(), lease() and has() need, to be used soon.
+  /// The slot does not hold the key any more: nobody is to be led there.
+  void drop_hint(SlotId slot, const BlockKey& key) const {
+    directory_->drop_hint(place_of(slot), key);
+  }
+  /// What publish(), drop_hint(), lease() and has() need, to be used soon.
   void prefetch(const BlockKey& key) const { directory_->prefetch(key); }
   /// Whether lease() finds nothing now.
   [[nodiscard]] bool is_alone() const { return directory_->is_alone(); }
@@ -59,11 +64,12 @@ class SharedSlots {
 
  private:
   [[nodiscard]] SharedPlace place_of(SlotId slot) const {
-    return {slot.value() / shape_.num_slots, slot.value() % shape_.num_slots};
+    return {chunk_slots_.quotient(slot.value()), chunk_slots_.remainder(slot.value())};
   }
 
   TierDirectory* directory_;
   ChunkShape shape_;
+  Divisor chunk_slots_;
 };
 
 }  // namespace kvferry::cpu_tier

@@ -21,6 +21,12 @@ enum class AtExit : std::uint8_t {
   kKeep     ///< What is in it is served to whoever comes.
 };
 
+/// Of a file that is there, with the capacity and the ranks that were asked for.
+enum class Division : std::uint8_t {
+  kAsAsked,  ///< Another one is an error.
+  kAsFound   ///< Any is taken.
+};
+
 struct SharedTierOptions {
   /// Absolute, on a tmpfs or hugetlbfs.
   std::filesystem::path path = {};
@@ -30,6 +36,7 @@ struct SharedTierOptions {
   std::uint32_t num_ranks = 1;
   /// Of one rank; 0: from the capacity alone, so that engines of different models can share.
   std::uint64_t chunk_bytes = 0;
+  Division division = Division::kAsAsked;
   AtExit at_exit = AtExit::kRemove;
   /// For another process to make or remove the file: microseconds of work.
   std::chrono::nanoseconds patience = std::chrono::seconds(10);

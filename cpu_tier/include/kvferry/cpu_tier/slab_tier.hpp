@@ -61,7 +61,7 @@ struct SlabSnapshot {
 /// construction, add_class() and reserve() (std::bad_alloc; no slot was taken then).
 class SlabTier {
  public:
-  static constexpr std::uint32_t kMaxClasses = 64;
+  static constexpr std::uint32_t kMaxClasses = 128;
 
   /// A tier that can grow to `max_chunks`; none is usable yet. `options` are those of each class.
   /// `directory`, if there is one, has as many chunks and outlives this.
@@ -97,8 +97,8 @@ class SlabTier {
   void hold_still();
   void end_step();
   /// To be called a few times per second, from any thread but one at a time: tells the others how
-  /// this instance stands, frees what was set aside, and gives up chunks that others are to have,
-  /// unless it is to hold still.
+  /// this instance stands, frees what was set aside, and, unless it is to hold still, lets go of
+  /// what was found for lookups and not used, and gives up chunks that others are to have.
   void tend(std::chrono::steady_clock::time_point now);
 
   [[nodiscard]] SlabSnapshot snapshot() const;
@@ -107,13 +107,16 @@ class SlabTier {
 
  private:
   struct SlabClass {
-    SlabClass(std::uint32_t max_chunks, std::uint32_t num_slots_per_chunk,
-              const TierOptions& options, const std::optional<SharedSlots>& shared)
-        : slots_per_chunk(num_slots_per_chunk),
-          tier(max_chunks * num_slots_per_chunk, options, shared),
+    SlabClass(std::uint32_t max_chunks, const ChunkShape& of, const TierOptions& options,
+              TierDirectory* directory)
+        : shape(of),
+          slots_per_chunk(of.num_slots),
+          tier(max_chunks * of.num_slots, options,
+               directory == nullptr ? std::nullopt : std::optional(SharedSlots(*directory, of))),
           ages(tier.clock()),
           marks(tier.clock()) {}
 
+    const ChunkShape shape;
     const std::uint32_t slots_per_chunk;
     CpuTier tier;
     // Under the mutex of the whole:
@@ -138,6 +141,7 @@ class SlabTier {
   /// none of this instance's.
   [[nodiscard]] std::uint8_t class_in(std::uint32_t chunk) const KVFERRY_REQUIRES(mutex_);
   void mark_time(std::chrono::steady_clock::time_point now) KVFERRY_REQUIRES(mutex_);
+  void drop_idle_guests(std::chrono::steady_clock::time_point now) KVFERRY_REQUIRES(mutex_);
   /// For how long what is evicted next has not been used.
   [[nodiscard]] std::chrono::seconds coldest_age() const KVFERRY_REQUIRES(mutex_);
   /// Chunks that some class has.
@@ -172,11 +176,12 @@ class SlabTier {
   double num_turned_over_ KVFERRY_GUARDED_BY(mutex_) = 0;
   TierDirectory* const directory_;
   bool holds_still_ KVFERRY_GUARDED_BY(mutex_) = false;
-  /// Chunks that could not be had since the last mark_time().
+  /// Chunks that could not be had since the last tend().
   std::uint32_t num_wanted_ KVFERRY_GUARDED_BY(mutex_) = 0;
   /// Of nobody's, at the last look.
   std::uint32_t num_unowned_ KVFERRY_GUARDED_BY(mutex_) = 0;
   std::optional<std::chrono::steady_clock::time_point> marked_at_ KVFERRY_GUARDED_BY(mutex_);
+  std::chrono::steady_clock::time_point guests_dropped_at_ KVFERRY_GUARDED_BY(mutex_);
 };
 
 }  // namespace kvferry::cpu_tier

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "kvferry/base/divisor.hpp"
 #include "kvferry/base/mutex.hpp"
 #include "kvferry/cpu_tier/block_key.hpp"
 #include "kvferry/cpu_tier/hint_index.hpp"
@@ -16,6 +17,7 @@
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 namespace kvferry::cpu_tier {
 
@@ -29,6 +31,7 @@ struct SharedPlace {
 /// How an instance divides its chunks.
 struct ChunkShape {
   std::uint32_t num_slots = 0;
+  /// Of those with as many slots.
   std::uint32_t slab_class = 0;
   bool operator==(const ChunkShape&) const = default;
 };
@@ -101,16 +104,25 @@ class TierDirectory {
   [[nodiscard]] ChunkShape shape_of(std::uint32_t chunk) const;
   /// Whether what an own chunk holds is of this instance's name space.
   [[nodiscard]] bool is_of_name_space(std::uint32_t chunk) const;
+  /// How the chunks of this name space are divided, whoever has them: each shape once. O(chunks).
+  [[nodiscard]] std::vector<ChunkShape> shapes() const;
+  /// Slots of this name space that are readable and another's, or nobody's. O(slots).
+  [[nodiscard]] std::uint64_t num_readable_of_others() const;
 
   // ---- slots of own chunks ----
 
-  [[nodiscard]] SharedSlot slot(SharedPlace place) const;
+  [[nodiscard]] SharedSlot slot(SharedPlace place) const {
+    return SharedSlot(words_[number_of(place)]);
+  }
   /// free -> filling, under that key. False if it is not free yet.
   [[nodiscard]] bool begin_fill(SharedPlace place, const BlockKey& key);
   /// filling -> readable, and found by others from now on under the key that it was filled for.
   void publish(SharedPlace place, const BlockKey& key);
-  /// readable -> free; others may still have a hint of it. False if somebody reads it.
+  /// readable -> free. False if somebody reads it.
   [[nodiscard]] bool evict(SharedPlace place);
+  /// The slot does not hold the key any more: nobody is to be led there. Hints that are wrong come
+  /// to take the places of those that are right.
+  void drop_hint(SharedPlace place, const BlockKey& key) { drop_hint(place, {key, name_space()}); }
   /// The key of a slot of this name space that is readable or filling, if it is whole.
   [[nodiscard]] std::optional<BlockKey> key_of(SharedPlace place) const;
 
@@ -162,11 +174,16 @@ class TierDirectory {
   [[nodiscard]] std::uint64_t number_of(SharedPlace place) const {
     return std::uint64_t{place.chunk} * shape_.max_chunk_slots + place.index;
   }
-  [[nodiscard]] SharedPlace place_of(std::uint64_t number) const {
-    return {static_cast<std::uint32_t>(number / shape_.max_chunk_slots),
-            static_cast<std::uint32_t>(number % shape_.max_chunk_slots)};
+  [[nodiscard]] SharedPlace place_of(std::uint32_t number) const {
+    return {chunk_slots_.quotient(number), chunk_slots_.remainder(number)};
   }
-  [[nodiscard]] std::uint64_t hash_of(const BlockKey& key) const;
+  [[nodiscard]] std::uint64_t hash_of(const BlockKey& key) const {
+    return hash_of({key, name_space()});
+  }
+  [[nodiscard]] static std::uint64_t hash_of(const SlotKey::Content& content);
+  void drop_hint(SharedPlace place, const SlotKey::Content& content) {
+    hints_.remove(hash_of(content), static_cast<std::uint32_t>(number_of(place)));
+  }
   [[nodiscard]] InstanceRecord& own_record() const { return instances_[self_.value()]; }
   [[nodiscard]] std::uint64_t name_space() const {
     return name_space_.load(std::memory_order_relaxed);
@@ -180,6 +197,7 @@ class TierDirectory {
   void clean_up_behind(InstanceId gone, SweepReport& report) const;
 
   const TierShape shape_;
+  const Divisor chunk_slots_;  ///< Of the longest chunk.
   const LockFile file_;
   /// Before the record is claimed, and until it is free.
   MemberLock lock_;

@@ -79,6 +79,7 @@ struct alignas(64) ChunkRecord {
   std::atomic<std::uint64_t> owner;  ///< ChunkOwner.
   /// Slots in use, from the first; 0: it was never divided.
   std::atomic<std::uint32_t> num_slots;
+  /// Of the classes that have as many.
   std::atomic<std::uint32_t> slab_class;
   std::atomic<std::uint64_t> name_space;
   /// CLOCK_MONOTONIC in ns when its filling slots were put in quarantine by a sweeper; 0: none.
@@ -93,7 +94,14 @@ struct alignas(64) SlotKey {
   std::atomic<std::uint64_t> name_space;
   std::atomic<std::uint64_t> check;
 
+  struct Content {
+    BlockKey key;
+    std::uint64_t name_space = 0;
+  };
+
   void store(const BlockKey& of, std::uint64_t name_space_of);
+  /// Nothing if it is not whole.
+  [[nodiscard]] std::optional<Content> load() const;
   /// Nothing if it is not whole, or of another name space.
   [[nodiscard]] std::optional<BlockKey> load(std::uint64_t name_space_of) const;
 };

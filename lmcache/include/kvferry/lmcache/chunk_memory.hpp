@@ -2,36 +2,50 @@
 #pragma once
 
 #include "kvferry/cpu_tier/huge_pages.hpp"
+#include "kvferry/cpu_tier/shared_tier.hpp"
+#include "kvferry/cpu_tier/tier_directory.hpp"
 #include "kvferry/lmcache/slot_record.hpp"
 #include "kvferry/lmcache/store_geometry.hpp"
 
-#include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
+#include <utility>
 
 namespace kvferry::lmcache {
 
+/// A tier in a file, which all that name it share, and which can outlive them.
+struct SharedMemoryOptions {
+  std::filesystem::path path;
+  /// Bytes that change hands at a time. 0: as a file that is there is divided; of a new one, as a
+  /// memory of one's own.
+  std::uint64_t chunk_bytes = 0;
+  cpu_tier::AtExit at_exit = cpu_tier::AtExit::kKeep;
+  /// Of the memory in use, in proportion to the others'.
+  std::uint32_t weight = 1;
+  /// Of it, at most; 0: all.
+  std::uint64_t bytes_limit = 0;
+  /// How long somebody else's device may go on writing behind his end.
+  std::chrono::nanoseconds grace = cpu_tier::TierDirectory::Identity().grace;
+};
+
 struct MemoryOptions {
+  /// Of all that share it.
   std::uint64_t capacity_bytes = 0;
   /// Where it is to lie; unset: wherever the kernel puts it.
-  std::optional<std::uint32_t> numa_node;
+  std::optional<std::uint32_t> numa_node = std::nullopt;
   /// Unset: the best there are. Of a file they are its file system's.
-  std::optional<cpu_tier::PageKind> pages;
+  std::optional<cpu_tier::PageKind> pages = std::nullopt;
+  /// Unset: memory of this process alone, which goes with it.
+  std::optional<SharedMemoryOptions> shared = std::nullopt;
 };
 
-enum class Contents : std::uint8_t {
-  kFresh,
-  kKept  ///< What an earlier process stored may be there.
-};
-
-/// The memory of an object store: chunks, and for each the size of the slots that it is divided
-/// into. Chunks become ready in order and stay so. Move-less; thread-safe where it says nothing
-/// else: what is in the chunks is the store's.
+/// The memory of an object store: chunks, which become ready in order and stay so. Move-less;
+/// thread-safe: what is in the chunks is the store's.
 class ChunkMemory {
  public:
   virtual ~ChunkMemory() = default;
@@ -46,10 +60,8 @@ class ChunkMemory {
   [[nodiscard]] SlotRecord& record(std::uint32_t chunk_number, std::uint32_t index) const {
     return *reinterpret_cast<SlotRecord*>(chunk(chunk_number + 1) - (index + 1) * kRecordBytes);
   }
-  /// Bytes of each chunk's slots; 0: it has none, and no records.
-  [[nodiscard]] std::span<std::atomic<std::uint64_t>> slot_bytes() const { return slot_bytes_; }
-
-  [[nodiscard]] Contents contents() const { return contents_; }
+  /// Who has which chunk, and what is in them; null: this process has all.
+  [[nodiscard]] virtual cpu_tier::TierDirectory* directory() const { return nullptr; }
 
   /// Chunks that can be used.
   [[nodiscard]] virtual std::uint32_t num_ready() const = 0;
@@ -59,31 +71,17 @@ class ChunkMemory {
   [[nodiscard]] virtual std::string description() const = 0;
 
  protected:
-  explicit ChunkMemory(const StoreGeometry& geometry, Contents contents = Contents::kFresh)
-      : geometry_(geometry), contents_(contents) {}
-  void set_places(std::byte* begin, std::span<std::atomic<std::uint64_t>> slot_bytes) {
-    begin_ = begin;
-    slot_bytes_ = slot_bytes;
-  }
+  explicit ChunkMemory(StoreGeometry geometry) : geometry_(std::move(geometry)) {}
+  void set_begin(std::byte* begin) { begin_ = begin; }
 
  private:
   const StoreGeometry geometry_;
-  const Contents contents_;
   std::byte* begin_ = nullptr;
-  std::span<std::atomic<std::uint64_t>> slot_bytes_;
 };
 
-/// Memory of this process alone, which goes with it. The first 2 GiB are ready; a thread makes the
-/// rest ready. Throws ConfigError and ResourceError as cpu_tier::Arena does.
-[[nodiscard]] std::unique_ptr<ChunkMemory> make_private_memory(const MemoryOptions& options);
-
-/// Memory in a file of shared memory (store_file.hpp), which outlives the process: made if there is
-/// none at `path`; else what an earlier process left, if it had the same capacity and layout in the
-/// same run of the machine. All of it is ready. One process at a time. Throws ConfigError and
-/// ResourceError naming both sides; a file that was there stays as it is then. `proc`: where the
-/// machine's boot id is read.
-[[nodiscard]] std::unique_ptr<ChunkMemory> make_shared_memory(
-    const std::filesystem::path& path, const MemoryOptions& options,
-    const std::filesystem::path& proc = "/proc");
+/// The first 2 GiB are ready; a thread makes the rest ready. Shared memory is joined as an engine
+/// does, in a name space of object stores. Throws ConfigError and ResourceError as cpu_tier::Arena
+/// and cpu_tier::JoinedTier do.
+[[nodiscard]] std::unique_ptr<ChunkMemory> make_memory(const MemoryOptions& options);
 
 }  // namespace kvferry::lmcache

@@ -4,13 +4,13 @@
 #include "kvferry/base/mutex.hpp"
 #include "kvferry/base/result.hpp"
 #include "kvferry/cpu_tier/slab_tier.hpp"
+#include "kvferry/cpu_tier/tier_keeper.hpp"
 #include "kvferry/cpu_tier/tier_options.hpp"
 #include "kvferry/lmcache/chunk_memory.hpp"
 #include "kvferry/lmcache/object_key.hpp"
 #include "kvferry/lmcache/value_set.hpp"
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -30,9 +30,12 @@ using DigestFunction = cpu_tier::BlockKey (*)(std::string_view key);
 
 /// One consistent view of what is held. Counters are since construction.
 struct StoreSnapshot {
-  std::uint64_t num_objects = 0;  ///< Readable ones.
-  std::uint64_t slot_bytes = 0;   ///< Of slots that are not free.
-  std::uint64_t ready_bytes = 0;  ///< Of chunks that are ready.
+  std::uint64_t num_objects = 0;  ///< Readable ones in chunks of this store.
+  /// The same in chunks of others, or of nobody: they are served, too. O(their slots).
+  std::uint64_t num_objects_of_others = 0;
+  std::uint64_t slot_bytes = 0;   ///< Of this store's slots that are not free.
+  std::uint64_t chunk_bytes = 0;  ///< Of this store's chunks; of memory of its own, all.
+  std::uint64_t ready_bytes = 0;  ///< Of chunks that are ready, whoever has them.
   std::uint64_t num_stored_total = 0;
   std::uint64_t num_evicted_total = 0;
   std::uint64_t num_refused_total = 0;  ///< Reservations that found no room.
@@ -46,12 +49,14 @@ struct StoreSnapshot {
 /// has its place before it is copied, or is refused. A key is readable only after commit(), and
 /// its bytes stay as they are while anybody has a lease on them. A value is never overwritten.
 ///
+/// Stores of several processes may share their memory. What others hold, or left, is found and
+/// leased as what this one holds; only who has a value can forget it.
+///
 /// Thread-safe; each call is one atomic step, O(keys times classes). Throws only std::bad_alloc,
 /// and what was reserved has been given back then.
 class ObjectStore {
  public:
-  /// `eviction`: every value that is offered is stored; which ones leave is the policy's. What the
-  /// memory holds of an earlier process is there again, but for what it had not committed.
+  /// `eviction`: every value that is offered is stored; which ones leave is the policy's.
   ObjectStore(std::unique_ptr<ChunkMemory> memory, cpu_tier::Eviction eviction,
               DigestFunction digest = &digest_of);
   /// Every set was given back.
@@ -62,8 +67,8 @@ class ObjectStore {
   // ---- store ----
 
   /// Places for all values that the store does not hold yet, evicting others; or none, and
-  /// NotStored. Of a key that is given twice the first counts. A key that is held with another size
-  /// is forgotten first. `value_bytes[i]` is for `keys[i]`.
+  /// NotStored. Of a key that is given twice the first counts. A key that this store holds with
+  /// another size is forgotten first. `value_bytes[i]` is for `keys[i]`.
   [[nodiscard]] Result<WritableValues, NotStored> reserve(
       std::span<const std::string_view> keys, std::span<const std::uint64_t> value_bytes);
   /// The values have been copied, and copies that passed the caches by are finished.
@@ -80,7 +85,8 @@ class ObjectStore {
 
   /// Whether each key is readable, whatever its size; touches those that are.
   [[nodiscard]] std::vector<bool> lookup(std::span<const std::string_view> keys);
-  /// Forgets the keys; whether each was readable. Leases on them go on.
+  /// Forgets the keys; whether each was readable. Leases on them go on. What another holds stays as
+  /// it is, and is said to have been there: who deletes for room has no more of it.
   std::vector<bool> forget(std::span<const std::string_view> keys);
 
   [[nodiscard]] StoreSnapshot snapshot() const;
@@ -92,68 +98,64 @@ class ObjectStore {
   using Digest = cpu_tier::BlockKey;
   struct SizeClass {
     SlabClassId id;
-    std::uint64_t slot_bytes = 0;
-    std::uint32_t slots_per_chunk = 0;
-    std::uint32_t num_slots_seen = 0;  ///< When its chunks were last looked at.
+    SlotSize slots;
   };
   /// What is looked for in one class after the other (object_search.hpp).
   struct Search;
   struct Batch;
+  class Step;
 
-  /// The class of slots of that size; null if there is none.
-  [[nodiscard]] const SizeClass* find_class(std::uint64_t slot_bytes) const
-      KVFERRY_REQUIRES(mutex_);
-  const SizeClass& make_class(std::uint64_t slot_bytes) KVFERRY_REQUIRES(mutex_);
+  /// The class of the geometry's size of that number; null if there is none yet.
+  [[nodiscard]] const SizeClass* find_class(std::uint32_t size) const KVFERRY_REQUIRES(mutex_);
+  const SizeClass& make_class(std::uint32_t size) KVFERRY_REQUIRES(mutex_);
+  /// Makes the classes of what others hold, or left. Returns whether there were any.
+  bool learn_classes() KVFERRY_REQUIRES(mutex_);
+  void take_ready_chunks() KVFERRY_REQUIRES(mutex_);
+
+  /// What the class holds of what is looked for; slots of others are leased until nobody has asked
+  /// for them for a while.
   void find(const SizeClass& in, Search& search) KVFERRY_REQUIRES(mutex_);
   [[nodiscard]] SlotRecord& record(const SizeClass& of, SlotId slot) const;
   [[nodiscard]] std::byte* place(const SizeClass& of, SlotId slot) const;
-  /// Whether a slot that is readable has that key.
+  /// Whether a slot that find() found has that key.
   [[nodiscard]] bool has_key(const SizeClass& of, SlotId slot, std::string_view key) const;
+  /// The same with that size.
+  [[nodiscard]] bool has_value(const SizeClass& of, SlotId slot, std::string_view key,
+                               std::uint64_t value_bytes) const;
+  /// Whether the slot is this store's, to forget what is in it.
+  [[nodiscard]] bool is_own(const SizeClass& of, SlotId slot) const;
   void prefetch(const SizeClass& of, std::span<const SlotId> slots) const;
-  void begin_record(const SizeClass& of, SlotId slot, std::string_view key,
-                    std::uint64_t value_bytes) KVFERRY_REQUIRES(mutex_);
-  void free_records(const SizeClass& of, std::span<const SlotId> slots);
+  void write_record(const SizeClass& of, SlotId slot, std::string_view key,
+                    std::uint64_t value_bytes);
 
   /// Takes what needs no place out of the batch, and forgets what it replaces.
   void settle_present(Batch& batch) KVFERRY_REQUIRES(mutex_);
   /// Places for those of the batch that are of one class. Returns whether it had them.
-  [[nodiscard]] bool reserve_class(const Batch& batch, const SizeClass& of, WritableValues& values)
+  [[nodiscard]] bool reserve_class(const Batch& batch, std::uint32_t size, WritableValues& values)
       KVFERRY_REQUIRES(mutex_);
-  void give_back(WritableValues&& values) KVFERRY_REQUIRES(mutex_);
-  void forget_found(const SizeClass& in, std::span<const Digest> digests) KVFERRY_REQUIRES(mutex_);
-
-  void take_ready_chunks() KVFERRY_REQUIRES(mutex_);
-  /// After reserving for a class: chunks may have come to it, and gone from others.
-  void follow_chunks(SlabClassId reserved_for) KVFERRY_REQUIRES(mutex_);
-  void clear_chunk(std::uint32_t chunk) KVFERRY_REQUIRES(mutex_);
-  void free_all_records(std::uint32_t place, std::uint64_t slot_bytes) KVFERRY_REQUIRES(mutex_);
-  [[nodiscard]] std::uint32_t num_slots_in_chunk(const SizeClass& of, std::uint32_t chunk)
+  /// The same for a key, `which[present]`, that came here while there was room made: with a chunk
+  /// that somebody left.
+  void settle_adopted(const Batch& batch, const SizeClass& of, std::vector<std::size_t>& which,
+                      std::size_t present);
+  void give_back(WritableValues&& values);
+  /// Marks as found those of the search, in that class, that are readable.
+  void look_up_in(const SizeClass& in, Search& search, std::vector<bool>& found)
       KVFERRY_REQUIRES(mutex_);
-
-  /// What a chunk of kept memory holds, as far as it can be trusted.
-  struct KeptChunk;
-  /// Takes over what an earlier process left in the memory.
-  void recover() KVFERRY_REQUIRES(mutex_);
-  [[nodiscard]] std::vector<KeptChunk> read_kept() KVFERRY_REQUIRES(mutex_);
-  void take_over(const KeptChunk& kept, std::uint32_t chunk,
-                 std::vector<cpu_tier::Reservation>& fillers) KVFERRY_REQUIRES(mutex_);
-  /// The key of a record that is whole and as it was written; nothing otherwise.
-  [[nodiscard]] std::optional<std::string_view> kept_key(std::uint32_t place, std::uint32_t index,
-                                                         std::uint64_t slot_bytes) const;
+  void forget_found(const SizeClass& in, std::span<const Digest> digests);
 
   const std::unique_ptr<ChunkMemory> memory_;
   const StoreGeometry& geometry_;
   const DigestFunction digest_;
-  /// Where the tier's chunks are in the memory.
-  std::vector<std::uint32_t> chunk_places_;
   /// Under the mutex but for the sets that are given back.
   cpu_tier::SlabTier slabs_;
   mutable Mutex mutex_;
   std::vector<SizeClass> classes_ KVFERRY_GUARDED_BY(mutex_);  ///< By id.
-  std::map<std::uint64_t, std::uint32_t> class_of_bytes_ KVFERRY_GUARDED_BY(mutex_);
+  /// By number of size.
+  std::vector<std::optional<SlabClassId>> class_of_size_ KVFERRY_GUARDED_BY(mutex_);
   std::uint32_t num_ready_ KVFERRY_GUARDED_BY(mutex_) = 0;
-  std::uint64_t next_number_ KVFERRY_GUARDED_BY(mutex_) = 1;
   std::uint64_t num_refused_ KVFERRY_GUARDED_BY(mutex_) = 0;
+  /// Of shared memory. Last: it ends before what it keeps.
+  std::optional<cpu_tier::TierKeeper> keeper_;
 };
 
 }  // namespace kvferry::lmcache

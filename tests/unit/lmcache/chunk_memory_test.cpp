@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kvferry/base/error.hpp"
 #include "kvferry/lmcache/chunk_memory.hpp"
+
+#include "kvferry/base/error.hpp"
 
 #include "store_rig.hpp"
 
@@ -13,8 +14,8 @@
 namespace kvferry::lmcache {
 namespace {
 
-TEST(PrivateMemory, ServesAtOnceAndIsReadyAsAWholeLater) {
-  auto memory = make_private_memory({.capacity_bytes = 64 * kMiB, .numa_node = {}, .pages = {}});
+TEST(ChunkMemory, ServesAtOnceAndIsReadyAsAWholeLater) {
+  auto memory = make_memory({.capacity_bytes = 64 * kMiB});
   ChunkMemory& chunks = *memory;
   EXPECT_GE(chunks.num_ready(), 1U);
   EXPECT_NE(chunks.description().find("pages"), std::string::npos) << chunks.description();
@@ -33,11 +34,11 @@ TEST(PrivateMemory, ServesAtOnceAndIsReadyAsAWholeLater) {
   store.check_invariants();
 }
 
-TEST(PrivateMemory, RefusesWhatTheMachineDoesNotHave) {
-  const MemoryOptions all{.capacity_bytes = std::uint64_t{1} << 49U, .numa_node = {}, .pages = {}};
-  EXPECT_THROW(static_cast<void>(make_private_memory(all)), ResourceError);
-  const MemoryOptions far{.capacity_bytes = 64 * kMiB, .numa_node = 1000, .pages = {}};
-  EXPECT_THROW(static_cast<void>(make_private_memory(far)), ConfigError);
+TEST(ChunkMemory, RefusesWhatTheMachineDoesNotHave) {
+  const MemoryOptions all{.capacity_bytes = std::uint64_t{1} << 49U};
+  EXPECT_THROW(static_cast<void>(make_memory(all)), ResourceError);
+  const MemoryOptions far{.capacity_bytes = 64 * kMiB, .numa_node = 1000};
+  EXPECT_THROW(static_cast<void>(make_memory(far)), ConfigError);
 }
 
 }  // namespace
