@@ -33,5 +33,6 @@ run pipeline pipeline --device "$device"
 run pipeline_co_run pipeline --device "$device" --co-run gemm,stream --direction store,load
 run pin pin --device "$device"
 run meta meta
+run share share
 run trace trace "${requests[@]}"
 say "reports are in $results; kvferry plot $results/*.json draws them"

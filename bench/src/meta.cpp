@@ -152,10 +152,7 @@ void Meta::run(Bench& bench, Report& report) {
       "Of one thread, the lock included. The bare table has no states, no order of eviction and no "
       "lock: it finds the same keys, or erases as many and inserts as many. Compare ratios: other "
       "work on this machine takes caches and memory bandwidth from both.");
-#ifndef NDEBUG
-  report.notes.emplace_back(
-      "A debug build, which checks the tier after every call: no figure means anything.");
-#endif
+  note_debug_build(report);
 }
 
 }  // namespace

@@ -51,6 +51,7 @@ class Subcommand {
 [[nodiscard]] std::unique_ptr<Subcommand> make_pipeline();
 [[nodiscard]] std::unique_ptr<Subcommand> make_meta();
 [[nodiscard]] std::unique_ptr<Subcommand> make_pin();
+[[nodiscard]] std::unique_ptr<Subcommand> make_share();
 [[nodiscard]] std::unique_ptr<Subcommand> make_trace();
 
 /// All of them, in the order of the help.

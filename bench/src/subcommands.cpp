@@ -9,6 +9,7 @@ std::vector<std::unique_ptr<Subcommand>> subcommands() {
   all.push_back(make_copy());
   all.push_back(make_pipeline());
   all.push_back(make_meta());
+  all.push_back(make_share());
   all.push_back(make_pin());
   all.push_back(make_trace());
   return all;

@@ -21,13 +21,6 @@ using cpu_tier::BlockKey;
 // Of some 20 ns: 40 us and more, a hundred times what reading the clocks takes.
 constexpr std::uint32_t kKeysPerRound = 2048;
 
-/// 32 bytes, as sha256 gives them.
-BlockKey key_of(std::uint64_t seed, std::uint64_t number) {
-  std::array<std::uint64_t, 4> words;
-  for (std::size_t i = 0; i < words.size(); ++i) words[i] = mixed_bits(seed + 4 * number + i);
-  return BlockKey::make(std::as_bytes(std::span(words)), GroupId(0));
-}
-
 std::uint32_t value_of(std::uint64_t number) {
   return static_cast<std::uint32_t>(number % BareTable::kAbsent);
 }
@@ -69,6 +62,12 @@ std::optional<cpu_tier::SharedSlots> slots_of(cpu_tier::JoinedTier* joined) {
 }
 
 }  // namespace
+
+BlockKey key_of(std::uint64_t seed, std::uint64_t number) {
+  std::array<std::uint64_t, 4> words;
+  for (std::size_t i = 0; i < words.size(); ++i) words[i] = mixed_bits(seed + 4 * number + i);
+  return BlockKey::make(std::as_bytes(std::span(words)), GroupId(0));
+}
 
 std::uint32_t MetaShape::num_calls() const {
   return std::clamp<std::uint32_t>(kKeysPerRound / batch, 1, num_resident / batch);

@@ -14,6 +14,9 @@
 
 namespace kvferry::bench {
 
+/// Of 32 bytes, as sha256 gives them.
+[[nodiscard]] cpu_tier::BlockKey key_of(std::uint64_t seed, std::uint64_t number);
+
 /// Whose the tier's slots are.
 enum class Tenancy : std::uint8_t {
   kPrivate,

@@ -46,4 +46,12 @@ struct Report {
   nlohmann::ordered_json extra = nlohmann::ordered_json::object();
 };
 
+/// A note if this build checks the tier after every call.
+inline void note_debug_build([[maybe_unused]] Report& report) {
+#ifndef NDEBUG
+  report.notes.emplace_back(
+      "A debug build, which checks the tier after every call: no figure means anything.");
+#endif
+}
+
 }  // namespace kvferry::bench

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kvferry/cpu_tier/joined_tier.hpp"
+#include "kvferry/cpu_tier/slab_tier.hpp"
+#include "kvferry/cpu_tier/tier_keeper.hpp"
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <random>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace kvferry::bench {
+
+/// A shared tier's metadata, and the traffic of an engine on it: prompts that return at random, so
+/// many that the tier holds half of them.
+struct SharedWorkShape {
+  static constexpr std::uint32_t kChunkSlots = 64;
+  static constexpr std::uint32_t kPromptBlocks = 128;
+
+  std::uint32_t num_chunks = 0;
+  std::uint64_t seed = 0;
+
+  [[nodiscard]] std::uint32_t num_slots() const { return num_chunks * kChunkSlots; }
+  [[nodiscard]] std::uint32_t num_prompts() const { return 2 * num_slots() / kPromptBlocks; }
+  [[nodiscard]] cpu_tier::SharedTierOptions tier_at(const std::filesystem::path& path) const;
+};
+
+/// What a scheduler side makes of a shared tier, with blocks of one size.
+struct SharedEngine {
+  static constexpr SlabClassId kOnly{0};
+
+  /// Joins, or makes, the tier. Throws as cpu_tier::JoinedTier::join().
+  SharedEngine(const cpu_tier::SharedTierOptions& tier, std::string name, std::uint32_t chunk_slots,
+               const cpu_tier::TierOptions& options);
+
+  std::unique_ptr<cpu_tier::JoinedTier> joined;
+  cpu_tier::SlabTier slabs;
+  std::optional<cpu_tier::TierKeeper> keeper;
+};
+
+/// An engine instance that does what a scheduler does with a tier, and copies nothing: each step it
+/// looks a prompt up, leases what is there and ends the lease, and stores the rest. The arena is
+/// never touched. One thread, and the keeper's.
+class SharedWork {
+ public:
+  /// In the tier at `path`. Throws as SharedEngine.
+  SharedWork(const SharedWorkShape& shape, const std::filesystem::path& path, std::string name,
+             std::uint64_t random_seed);
+
+  struct Step {
+    std::uint32_t num_found = 0;
+    std::uint32_t num_stored = 0;
+  };
+  Step step();
+
+ private:
+  /// Those that neither this instance nor another one has, or is getting.
+  [[nodiscard]] std::vector<cpu_tier::BlockKey> wanted(std::span<const cpu_tier::BlockKey> keys);
+
+  SharedEngine engine_;
+  std::vector<std::vector<cpu_tier::BlockKey>> prompts_;
+  std::mt19937_64 random_;
+};
+
+}  // namespace kvferry::bench
