@@ -49,6 +49,13 @@ test-kvcached: ready ## Run the tests beside kvcached's elastic pool, with vLLM 
 	@PATH="$(CURDIR)/.venv/bin:$$PATH" PYTHONPATH="$(CURDIR)/build/kvcached/site:$(CURDIR)/build/vllm030/site" \
 	  VLLM_NO_USAGE_STATS=1 HF_HUB_OFFLINE=1 .venv/bin/pytest tests/kvcached
 
+.PHONY: test-dynamo
+test-dynamo: ready ## Run the tests under NVIDIA Dynamo, with vLLM 0.31
+	@tools/setup_vllm_site.sh 0.31
+	@tools/setup_dynamo.sh
+	@PATH="$(CURDIR)/.venv/bin:$$PATH" PYTHONPATH="$(CURDIR)/build/dynamo/site:$(CURDIR)/build/vllm031/site" \
+	  VLLM_NO_USAGE_STATS=1 HF_HUB_OFFLINE=1 .venv/bin/pytest tests/dynamo tests/python/test_aborts.py
+
 .PHONY: demo
 demo: ready ## Watch vLLM store its KV cache, lose it and load it back
 	@PATH="$(CURDIR)/.venv/bin:$$PATH" $(PY) examples/demo.py
@@ -77,6 +84,10 @@ bench-meta: ready ## Measure the scheduler side against vLLM's stock connectors
 .PHONY: bench-engine
 bench-engine: ready ## Measure whole engines: alone, with kvferry, with the stock connectors, with a large pool
 	@PATH="$(CURDIR)/.venv/bin:$$PATH" $(PY) bench/engine.py $(BENCH_ARGS)
+
+.PHONY: bench-shared
+bench-shared: ready ## Measure what engines that share a tier win by it, and what they cost each other
+	@PATH="$(CURDIR)/.venv/bin:$$PATH" $(PY) bench/shared_engines.py $(BENCH_ARGS)
 
 .PHONY: bench-lmcache
 bench-lmcache: ready ## Measure kvferry as an L2 of LMCache beside LMCache's own local ones

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import httpx
@@ -30,6 +31,8 @@ class Answer:
     best: list[list[tuple[int, float]]] = dataclasses.field(default_factory=list)
     finish_reason: str | None = None
     error: str | None = None
+    # What Dynamo says beside the answer, if it is asked to.
+    nvext: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def life(self) -> dict[str, Any]:
         """As `storm_checks.compare` takes it."""
@@ -38,13 +41,19 @@ class Answer:
 
 
 def ask(
-    url: str, requests: list[dict[str, Any]], asked: list[tuple[int, Patience]], engine: int | None = None
+    url: str,
+    requests: list[dict[str, Any]],
+    asked: list[tuple[int, Patience]],
+    engine: int | None = None,
+    headers: dict[str, str] | None = None,
 ) -> list[Answer]:
     """Let one client for each of `asked` ask for the request of that number, all at once.
 
     `engine` is the one of data parallel that is to answer; None: the server chooses.
     """
-    headers = {} if engine is None else {"X-data-parallel-rank": str(engine)}
+    headers = dict(headers or {})
+    if engine is not None:
+        headers["X-data-parallel-rank"] = str(engine)
     return asyncio.run(_ask(url, requests, asked, headers))
 
 
@@ -72,8 +81,8 @@ async def _visit(client: httpx.AsyncClient, index: int, request: dict[str, Any],
 
 async def _listen(client: httpx.AsyncClient, request: dict[str, Any], answer: Answer, num_tokens: int | None) -> None:
     body = {
-        "model": "tiny", "prompt": request["prompt"], "max_tokens": request["max_tokens"], "temperature": 0,
-        "ignore_eos": True, "logprobs": 2, "return_tokens_as_token_ids": True, "stream": True,
+        "model": "tiny", "temperature": 0, "ignore_eos": True, "logprobs": 2, "return_tokens_as_token_ids": True,
+        "stream": True, **request,
     }  # fmt: skip
     async with client.stream("POST", "/v1/completions", json=body) as response:
         if response.status_code != 200:
@@ -87,6 +96,7 @@ async def _listen(client: httpx.AsyncClient, request: dict[str, Any], answer: An
             if "choices" not in event:
                 answer.error = data
                 return
+            answer.nvext |= event.get("nvext") or {}
             for choice in event["choices"]:
                 _note(answer, choice)
             if num_tokens is not None and len(answer.tokens) >= num_tokens and answer.finish_reason is None:
@@ -94,13 +104,21 @@ async def _listen(client: httpx.AsyncClient, request: dict[str, Any], answer: An
 
 
 def _note(answer: Answer, choice: dict[str, Any]) -> None:
-    logprobs = choice["logprobs"]
+    # Dynamo leaves out what is null.
+    logprobs = choice.get("logprobs")
     if logprobs is not None:
         answer.tokens += [_number(token) for token in logprobs["tokens"]]
         for position in logprobs["top_logprobs"]:
-            ranked = sorted(position.items(), key=lambda entry: -entry[1])
+            ranked = sorted(_logprobs(position), key=lambda entry: -entry[1])
             answer.best.append([(_number(token), logprob) for token, logprob in ranked[:2]])
-    answer.finish_reason = choice["finish_reason"] or answer.finish_reason
+    answer.finish_reason = choice.get("finish_reason") or answer.finish_reason
+
+
+def _logprobs(position: dict[str, float] | list[dict[str, Any]]) -> Iterable[tuple[str, float]]:
+    """Those of a position as vLLM has them, or as Dynamo does."""
+    if isinstance(position, dict):
+        return position.items()
+    return [(one["token"], one["logprob"]) for one in position]
 
 
 def _number(token: str) -> int:

@@ -11,7 +11,8 @@ from typing import Any
 
 from .engine_runs import BLOCK_TOKENS
 from .http_clients import Answer, Patience, ask
-from .vllm_server import Metrics, ServerEnd, VllmServer
+from .server_process import Metrics, ServerEnd
+from .vllm_server import VllmServer
 
 NUM_ENGINES = 2
 # Prompts of which two fill the server's pool of 100 blocks.

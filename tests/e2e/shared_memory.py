@@ -7,6 +7,7 @@ import contextlib
 import os
 import re
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 # What ending engines remove, they have removed by then.
@@ -14,6 +15,16 @@ ABANDONED_S = 20.0
 SHARED_MEMORY = Path("/dev/shm")
 # Of vLLM's communicator between CPU ranks, which it has on processors with AVX-512: they stay when a rank is killed.
 VLLMS_OWN = re.compile(r"vllm_dist_.*-cpushm_\d+")
+
+
+@contextlib.contextmanager
+def tier_file(name: str) -> Iterator[Path]:
+    """Where a tier of this test is to lie, whose file is gone afterwards."""
+    path = SHARED_MEMORY / f"kvferry-{name}-{os.getpid()}"
+    try:
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
 
 
 def shared_memory() -> set[str]:

@@ -14,10 +14,13 @@ from typing import Any
 
 import pytest
 
-from .engine_runs import BLOCK_TOKENS, EngineRunner
+from .crowds import STAYS, make_crowd, make_long, make_round
+from .engine_runs import EngineRunner
 from .http_clients import Answer, Patience, ask
+from .served_checks import assert_metrics_of_idle_agree, is_idle, settle
+from .server_process import Metrics, ServerEnd
 from .storm_checks import FLOAT_NOISE, compare, storm
-from .vllm_server import Metrics, ServerEnd, VllmServer
+from .vllm_server import VllmServer
 
 NUM_CLIENTS = 24
 NUM_ROUNDS = 2
@@ -30,46 +33,19 @@ NUM_LONG = 3
 TIER = {"cpu_bytes_to_use": "256MiB", "min_load_tokens": 0, "host_link": {"h2d_gb_s": 0.02}}
 # How often a client goes away in the middle of a load, until it is seen that it did.
 NUM_TRIES = 10
-STAYS = Patience()
 
 
 def make_requests(seed: int) -> list[dict[str, Any]]:
     """Those of the clients, in families with shared prefixes, and the long ones."""
     rng = random.Random(seed)
-
-    def tokens(num_tokens: int) -> list[int]:
-        return [rng.randrange(256) for _ in range(num_tokens)]
-
-    prefixes = [tokens(PREFIX_BLOCKS * BLOCK_TOKENS) for _ in range(NUM_FAMILIES)]
-    crowd = [
-        {"prompt": prefixes[index % NUM_FAMILIES] + tokens(rng.choice([1, 40, 90, 150])), "max_tokens": 32}
-        for index in range(NUM_CLIENTS)
-    ]
-    return crowd + [{"prompt": tokens(LONG_BLOCKS * BLOCK_TOKENS + 1), "max_tokens": 4} for _ in range(NUM_LONG)]
-
-
-def make_round(rng: random.Random) -> list[tuple[int, Patience]]:
-    """All clients in any order; a third goes away, half of it by the clock and half in the middle of the answer."""
-    order = rng.sample(range(NUM_CLIENTS), NUM_CLIENTS)
-    impatient = [Patience(seconds=rng.uniform(0, 1.5)) for _ in range(NUM_CLIENTS // 6)]
-    impatient += [Patience(num_tokens=rng.randint(1, 16)) for _ in range(NUM_CLIENTS // 6)]
-    return list(zip(order, impatient + [STAYS] * (NUM_CLIENTS - len(impatient)), strict=True))
+    crowd = make_crowd(rng, NUM_CLIENTS, num_families=NUM_FAMILIES, prefix_blocks=PREFIX_BLOCKS)
+    return crowd + make_long(rng, NUM_LONG, LONG_BLOCKS)
 
 
 def num_never_run(metrics: Metrics) -> float:
     """Tokens whose load was planned and whose request never ran: it was aborted while it loaded."""
     ran = metrics["vllm:prompt_tokens_by_source_total"]["external_kv_transfer"]
     return metrics["vllm:kvferry_hit_tokens_total"][""] - ran
-
-
-def is_idle(metrics: Metrics) -> bool:
-    """Whether no request is left, and no load: an engine makes steps until its loads have ended, not so for stores."""
-    names = ("num_requests_running", "num_requests_waiting", "kvferry_loads_in_flight", "kv_cache_usage_perc")
-    return all(metrics[f"vllm:{name}"][""] == 0 for name in names)
-
-
-def has_settled(metrics: Metrics) -> bool:
-    return is_idle(metrics) and metrics["vllm:kvferry_stores_in_flight"][""] == 0
 
 
 @dataclasses.dataclass
@@ -99,7 +75,7 @@ def visit(tiny_model: Path, requests: list[dict[str, Any]], tmp_path_factory: py
 
 def use(server: VllmServer, requests: list[dict[str, Any]], model: Path) -> Visit:
     rng = random.Random(3)
-    answers = [answer for _ in range(NUM_ROUNDS) for answer in ask(server.url, requests, make_round(rng))]
+    answers = [answer for _ in range(NUM_ROUNDS) for answer in ask(server.url, requests, make_round(rng, NUM_CLIENTS))]
     long = list(range(NUM_CLIENTS, NUM_CLIENTS + NUM_LONG))
     for index in [*long, long[0]]:  # the first is in the tier alone when it comes again
         answers += ask(server.url, requests, [(index, STAYS)])
@@ -115,11 +91,7 @@ def use(server: VllmServer, requests: list[dict[str, Any]], model: Path) -> Visi
             break
     answers += ask(server.url, requests, [(index, STAYS) for index in long])
     bench = run_bench(server, model)
-    for _ in range(NUM_TRIES):  # a store that ends when the engine has no step to make is seen with the next request
-        metrics = server.await_metrics("the server is idle", is_idle)
-        if has_settled(metrics):
-            break
-        answers += ask(server.url, requests, [(0, STAYS)])
+    metrics = settle(server, lambda: answers.extend(ask(server.url, requests, [(0, STAYS)])))
     return Visit(answers, metrics, num_left, bench, server.stop())
 
 
@@ -160,8 +132,6 @@ def test_the_tier_served_blocks_and_no_copy_failed(runner: EngineRunner, visit: 
     assert counts["hit_tokens_total"][""] > 0
     assert counts["rank_stored_bytes_total"]["0"] >= counts["stored_blocks_total"][""] * runner.block_bytes > 0
     assert counts["rank_loaded_bytes_total"]["0"] >= counts["loaded_blocks_total"][""] * runner.block_bytes > 0
-    for name in ("failed_stores_total", "failed_loads_total"):
-        assert counts[name][""] == 0, visit.metrics
     for name in ("queue_seconds", "device_seconds"):
         assert all(counts[f"{name}_count"][kind] > 0 for kind in ("store", "load"))
         assert counts[f"{name}_bucket"]["load +Inf"] == counts[f"{name}_count"]["load"]
@@ -169,19 +139,12 @@ def test_the_tier_served_blocks_and_no_copy_failed(runner: EngineRunner, visit: 
 
 def test_the_metrics_of_the_idle_server_agree(visit: Visit) -> None:
     metrics = visit.metrics
-    assert has_settled(metrics), metrics
+    assert_metrics_of_idle_agree(metrics)
     blocks = metrics["vllm:kvferry_tier_blocks"]
     assert sum(blocks.values()) == metrics["vllm:kvferry_tier_ready_blocks"][""]
-    assert metrics["vllm:kvferry_tier_ready_blocks"] == metrics["vllm:kvferry_tier_size_blocks"]
-    assert {state for state, count in blocks.items() if count} <= {"free", "evictable"}, blocks
     assert blocks["evictable"] <= metrics["vllm:kvferry_stored_blocks_total"][""]
-    assert metrics["vllm:kvferry_tier_awaited_blocks"][""] == 0
-    for name in ("staging", "in_flight", "queued"):
-        assert metrics[f"vllm:kvferry_rank_{name}_bytes"]["0"] == 0
-    assert metrics["vllm:kv_cache_usage_perc"][""] == 0
     finished = sum(answer.finish_reason == "length" for answer in visit.answers)
     assert metrics["vllm:request_success_total"]["length"] >= finished
-    assert metrics["vllm:request_success_total"]["error"] == 0
 
 
 def test_vllms_own_benchmark_client_is_served(visit: Visit) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from .parallel_engines import ALL_TOKENS, NUM_PROMPTS, PROMPT_BLOCKS, Rounds, count, run_rounds
+from .shared_memory import tier_file
 
 NUM_BLOCKS = NUM_PROMPTS * PROMPT_BLOCKS
 
@@ -39,9 +40,8 @@ def kvferry(*arguments: str) -> str:
 
 @pytest.fixture(scope="module")
 def path() -> Iterator[Path]:
-    path = Path(f"/dev/shm/kvferry-e2e-{os.getpid()}")
-    yield path
-    path.unlink(missing_ok=True)
+    with tier_file("e2e") as path:
+        yield path
 
 
 @pytest.fixture(scope="module")
