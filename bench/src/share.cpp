@@ -29,6 +29,9 @@ constexpr std::uint32_t kJoins = 10;
 constexpr double kGoalOfTwo = 1.7;
 constexpr double kGoalOfJoinMs = 100;
 
+/// Where blocks are copied a tier has a quarter of the chunks: half a GiB, not two, by default.
+constexpr std::uint32_t kQuarter = 4;
+
 enum class Company : std::uint8_t { kOne, kTwoApart, kTwoTogether, kOneBesideStopped };
 
 struct Kind {
@@ -63,8 +66,13 @@ class Share final : public Subcommand {
   [[nodiscard]] bool uses_device() const override { return false; }
 
   void add_options(CLI::App& app) override {
-    app.add_option("--chunks", shape_.num_chunks, "of 64 blocks, in a tier")
+    app.add_option("--chunks", num_chunks_,
+                   "of 64 blocks, in a tier; a quarter as many where blocks are copied")
         ->check(CLI::Range(16U, 1U << 20))
+        ->capture_default_str();
+    app.add_option("--block-size", block_sizes_,
+                   "bytes that are copied of each block that is stored or loaded; 0: none")
+        ->delimiter(',')
         ->capture_default_str();
     app.add_option("--time", seconds_, "seconds of each round of each row [0.5; quick: 0.05]");
     app.add_option("--settle", settle_seconds_,
@@ -82,11 +90,15 @@ class Share final : public Subcommand {
     return fs::path(folder_) / fmt::format("kvferry-bench-{}-{}", ::getpid(), number);
   }
   /// Steps of a round, and hits.
-  [[nodiscard]] EngineCrew::Progress run_round(Company company, Verifier& verifier) const;
-  [[nodiscard]] std::vector<ShareRow> measure_work(Bench& bench) const;
+  [[nodiscard]] EngineCrew::Progress run_round(const SharedWorkShape& shape, Company company,
+                                               Verifier& verifier) const;
+  [[nodiscard]] std::vector<ShareRow> measure_work(Bench& bench,
+                                                   const SharedWorkShape& shape) const;
   [[nodiscard]] std::vector<ShareRow> measure_joins(Bench& bench) const;
 
-  SharedWorkShape shape_ = {.num_chunks = 512};
+  std::uint32_t num_chunks_ = 512;
+  std::vector<std::string> block_sizes_ = {"0", "64KiB"};
+  std::vector<SharedWorkShape> shapes_;
   std::optional<double> seconds_;
   std::optional<double> settle_seconds_;
   std::string join_size_;
@@ -103,17 +115,26 @@ void Share::check_options(const CommonOptions& options) {
   if (!settle_seconds_) settle_seconds_ = quick ? 0 : 2;
   if (join_size_.empty()) join_size_ = quick ? "1GiB" : "64GiB";
   join_bytes_ = bytes_from(join_size_);
-  shape_.seed = options.seed;
+  for (const std::string& size : block_sizes_) {
+    const std::uint64_t bytes = size == "0" ? 0 : bytes_from(size);
+    if (bytes % sizeof(std::uint64_t) != 0) {
+      throw ConfigError(fmt::format("--block-size {}: a multiple of 8", size));
+    }
+    shapes_.push_back({.num_chunks = bytes == 0 ? num_chunks_ : num_chunks_ / kQuarter,
+                       .block_bytes = bytes,
+                       .seed = options.seed});
+  }
   num_warm_up_ = options.warm_up_rounds();
   num_rounds_ = options.rounds(kFullRounds, kQuickRounds);
 }
 
-EngineCrew::Progress Share::run_round(Company company, Verifier& verifier) const {
+EngineCrew::Progress Share::run_round(const SharedWorkShape& shape, Company company,
+                                      Verifier& verifier) const {
   std::vector<fs::path> tiers(company == Company::kOne ? 1 : 2, tier_path(0));
   if (company == Company::kTwoApart) tiers[1] = tier_path(1);
-  EngineCrew crew(shape_, tiers);
+  EngineCrew crew(shape, tiers);
   // Until the tier is full, has been turned over, and each has its part of it.
-  crew.await_steps(2 * std::uint64_t{shape_.num_prompts()});
+  crew.await_steps(2 * std::uint64_t{shape.num_prompts()});
   static_cast<void>(crew.watch(seconds(*settle_seconds_)));
   if (company == Company::kOneBesideStopped) crew.stop(1);
   const auto done = crew.watch(seconds(*seconds_));
@@ -121,7 +142,7 @@ EngineCrew::Progress Share::run_round(Company company, Verifier& verifier) const
   return done;
 }
 
-std::vector<ShareRow> Share::measure_work(Bench& bench) const {
+std::vector<ShareRow> Share::measure_work(Bench& bench, const SharedWorkShape& shape) const {
   bench.progress.begin_row("engines at work", kKinds.size());
   std::array<std::vector<double>, kKinds.size()> steps;
   std::array<EngineCrew::Progress, kKinds.size()> sums;
@@ -131,7 +152,7 @@ std::vector<ShareRow> Share::measure_work(Bench& bench) const {
     bench.progress.round(round, total);
     static_cast<void>(bench.verifier.next_round());
     for (std::size_t kind = 0; kind < kKinds.size(); ++kind) {
-      const auto done = run_round(kKinds[kind].company, bench.verifier);
+      const auto done = run_round(shape, kKinds[kind].company, bench.verifier);
       if (round < num_warm_up_) continue;
       steps[kind].push_back(static_cast<double>(done.num_steps));
       sums[kind].num_steps += done.num_steps;
@@ -144,6 +165,7 @@ std::vector<ShareRow> Share::measure_work(Bench& bench) const {
     for (std::size_t i = 0; i < num_rounds_; ++i) over_one.push_back(steps[kind][i] / steps[0][i]);
     ShareRow& row = rows.emplace_back();
     row.what = kKinds[kind].what;
+    if (shape.block_bytes > 0) row.block_bytes = shape.block_bytes;
     row.rounds = num_rounds_;
     row.steps_per_ms = median(steps[kind]) / *seconds_ / 1000;
     if (kKinds[kind].company != Company::kOne) row.over_one = median(over_one);
@@ -196,17 +218,21 @@ std::vector<ShareRow> Share::measure_joins(Bench& bench) const {
 }
 
 void Share::run(Bench& bench, Report& report) {
-  bench.progress.expect(kKinds.size() + 2);
+  bench.progress.expect(shapes_.size() * kKinds.size() + 2);
   // Before the joins: a process with threads is not forked.
-  std::vector<ShareRow> rows = measure_work(bench);
+  std::vector<ShareRow> rows;
+  for (const SharedWorkShape& shape : shapes_) {
+    for (ShareRow& row : measure_work(bench, shape)) rows.push_back(std::move(row));
+  }
   for (ShareRow& row : measure_joins(bench)) rows.push_back(std::move(row));
   report.table = table_of(rows);
-  report.verified = "every engine ended well";
+  report.verified = "every engine ended well, and every block that was loaded was the right one";
   report.notes.push_back(fmt::format(
-      "A step looks a prompt of {} blocks up, leases what the tier has, and stores the rest; of {} "
-      "prompts the tier holds half. Engines copy nothing and compute nothing here. Two with a tier "
-      "each say what this machine's cores can do at once.",
-      SharedWorkShape::kPromptBlocks, shape_.num_prompts()));
+      "A step looks a prompt of {} blocks up, leases and loads what the tier has, and stores the "
+      "rest; the tier holds half of the prompts. Where no size is given blocks are not copied, and "
+      "all that engines do is to change the tier's metadata. Two with a tier each say what this "
+      "machine's cores, and its memory, can do at once.",
+      SharedWorkShape::kPromptBlocks));
   note_debug_build(report);
 }
 

@@ -53,7 +53,7 @@ CpuTier::CpuTier(std::uint32_t max_slots, const TierOptions& options,
       policy_(options, max_slots),
       ledger_(max_slots, policy_.is_plain_lru() ? Segments::kOne : Segments::kTwo),
       shared_(shared),
-      guests_(shared ? std::make_unique<GuestSlots>(*shared) : nullptr),
+      guests_(shared ? std::make_unique<GuestSlots>(*shared, index_, max_slots) : nullptr),
       notes_key_events_(options.key_events),
       max_awaited_share_(checked_share(options.max_awaited_share)) {}
 
@@ -85,6 +85,7 @@ Result<Reservation, NotReserved> CpuTier::reserve(std::span<const BlockKey> keys
   }
   // Before evicting: a key that is readable must not be evicted to make room for itself.
   index_.find(keys, slots);
+  if (guests_) hide_guests(slots);
   const auto present = std::find_if(slots.begin(), slots.end(),
                                     [](SlotId slot) { return slot != BlockIndex::kNoSlot; });
   if (present != slots.end()) {
@@ -214,11 +215,12 @@ PrefixHit CpuTier::lookup_prefix(std::span<const BlockKey> keys, PrefixHit known
   for (std::size_t first = num_held; first < keys.size(); first += count) {
     count = std::min(limit, keys.size() - first);
     limit = std::min(2 * limit, kBatch);
-    index_.find(keys.subspan(first, count), std::span(batch).first(count));
+    const std::span<SlotId> slots = std::span(batch).first(count);
+    index_.find(keys.subspan(first, count), slots);
     std::size_t num_readable = 0;
     while (num_readable < count) {
-      SlotId& slot = batch[num_readable];
-      if (slot == BlockIndex::kNoSlot) slot = guest_of(keys[first + num_readable]);
+      SlotId& slot = slots[num_readable];
+      if (guests_) slot = guest_if_absent(keys.subspan(first, count), slots, num_readable);
       if (slot == BlockIndex::kNoSlot || !readable(slot)) break;
       ++num_readable;
     }
@@ -300,7 +302,7 @@ void CpuTier::forget_all() {
     forget_readable(std::span(batch).first(count));
     end -= count;
   }
-  if (guests_ && guests_->forget_all()) ++eviction_epoch_;
+  if (guests_ && guests_->hide_all()) ++eviction_epoch_;
   end_forgetting(num_keys_before);
 }
 
@@ -343,7 +345,7 @@ void CpuTier::end_forgetting(std::uint32_t num_keys_before) {
 
 BlockKey CpuTier::key(SlotId slot) const {
   MutexLock lock(mutex_);
-  return is_guest(slot) ? guests_->key(slot) : index_.key(slot);
+  return index_.key(slot);
 }
 
 std::uint64_t CpuTier::eviction_epoch() const {

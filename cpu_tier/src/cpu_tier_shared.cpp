@@ -19,10 +19,10 @@ template <class Work>
 void with_hints_ahead(const SharedSlots& shared, const BlockIndex& index,
                       std::span<const SlotId> slots, const Work& work) {
   for (const SlotId slot : slots.first(std::min(kAhead, slots.size()))) {
-    shared.prefetch(index.key(slot));
+    shared.prefetch_to_change(index.key(slot));
   }
   for (std::size_t i = 0; i < slots.size(); ++i) {
-    if (i + kAhead < slots.size()) shared.prefetch(index.key(slots[i + kAhead]));
+    if (i + kAhead < slots.size()) shared.prefetch_to_change(index.key(slots[i + kAhead]));
     work(slots[i], index.key(slots[i]));
   }
 }
@@ -46,11 +46,26 @@ void CpuTier::drop_hints(std::span<const SlotId> slots) const {
 
 void CpuTier::find_guests(std::span<const BlockKey> keys, std::span<SlotId> slots) const {
   if (guests_->finds_nothing()) return;
-  for (std::size_t i = 0; i < keys.size(); ++i) {
-    if (slots[i] == BlockIndex::kNoSlot) shared_->prefetch(keys[i]);
+  for (std::size_t i = 0; i < keys.size(); ++i) slots[i] = guest_if_absent(keys, slots, i);
+}
+
+SlotId CpuTier::guest_if_absent(std::span<const BlockKey> keys, std::span<const SlotId> slots,
+                                std::size_t i) const {
+  if (guests_->finds_nothing()) return slots[i];
+  if (i % kAhead == 0) {
+    const std::size_t count = std::min(kAhead, keys.size() - i);
+    guests_->prefetch(keys.subspan(i, count), slots.subspan(i, count));
   }
-  for (std::size_t i = 0; i < keys.size(); ++i) {
-    if (slots[i] == BlockIndex::kNoSlot) slots[i] = guest_of(keys[i]);
+  if (slots[i] != BlockIndex::kNoSlot) return slots[i];
+  return guests_->find(keys[i]).value_or(BlockIndex::kNoSlot);
+}
+
+void CpuTier::hide_guests(std::span<SlotId> slots) {
+  for (SlotId& slot : slots) {
+    if (slot == BlockIndex::kNoSlot || !is_guest(slot)) continue;
+    guests_->hide(slot);
+    ++eviction_epoch_;
+    slot = BlockIndex::kNoSlot;
   }
 }
 
@@ -65,6 +80,7 @@ bool CpuTier::evict_unused(std::size_t count) {
     if (size == 0) return false;
     num_left -= size;
     ledger_.evict(std::span(batch).first(size), policy_.victims());
+    for (const SlotId slot : std::span(batch).first(size)) shared_->prefetch(slot);
     const auto freed = std::partition(batch.begin(), batch.begin() + size,
                                       [this](SlotId slot) { return shared_->evict_unused(slot); });
     for (auto used = freed; used != batch.begin() + size; ++used) ledger_.take_back(*used);
@@ -130,6 +146,7 @@ bool CpuTier::adopt_slots(SlotRange range) {
     const std::optional<BlockKey> key = shared_->key_of(slot);
     SlotId present = BlockIndex::kNoSlot;
     if (key) index_.find({&*key, 1}, {&present, 1});
+    hide_guests({&present, 1});
     if (!key || present != BlockIndex::kNoSlot) {
       if (shared_->forget(slot) == SharedState::kDying) set_aside(slot);
       continue;
@@ -143,20 +160,14 @@ bool CpuTier::adopt_slots(SlotRange range) {
   return true;
 }
 
-SlotId CpuTier::guest_of(const BlockKey& key) const {
-  if (!guests_) return BlockIndex::kNoSlot;
-  return guests_->find(key).value_or(BlockIndex::kNoSlot);
-}
-
 bool CpuTier::holds(SlotId slot, const BlockKey& key) const {
-  if (ledger_.readable(slot)) return index_.key(slot) == key;
-  return guests_ && guests_->readable(slot) && guests_->key(slot) == key;
+  return readable(slot) && index_.key(slot) == key;
 }
 
 void CpuTier::lease_slots(std::span<const SlotId> slots) {
   if (!guests_ || guests_->size() == 0) return ledger_.lease(slots);
   for (const SlotId slot : slots) {
-    if (guests_->knows(slot)) {
+    if (is_guest(slot)) {
       guests_->lease(slot);
     } else {
       ledger_.lease({&slot, 1});
@@ -166,10 +177,13 @@ void CpuTier::lease_slots(std::span<const SlotId> slots) {
 
 void CpuTier::end_leases(std::span<const SlotId> slots) {
   if (!shared_) return ledger_.end_leases(slots);
+  if (guests_->size() == 0 && ledger_.count(SlotState::kDying) == 0) {
+    return ledger_.end_leases(slots);
+  }
   for (std::size_t i = slots.size(); i-- > 0;) {
     const SlotId slot = slots[i];
-    if (guests_->knows(slot)) {
-      guests_->end_lease(slot);
+    if (is_guest(slot)) {
+      if (guests_->end_lease(slot)) ++eviction_epoch_;
       continue;
     }
     ledger_.end_leases({&slot, 1});

@@ -39,7 +39,8 @@ void CpuTier::dcheck_conserved() const {
   KVFERRY_DCHECK(snapshot_locked().conserved(), "slots were lost or gained (G10)");
   KVFERRY_DCHECK(index_.size() == ledger_.count(SlotState::kWritable) +
                                       ledger_.count(SlotState::kEvictable) +
-                                      ledger_.count(SlotState::kLeased),
+                                      ledger_.count(SlotState::kLeased) +
+                                      (guests_ ? guests_->num_in_index() : 0),
                  "the index holds " + std::to_string(index_.size()) + " keys");
 }
 
@@ -57,6 +58,7 @@ void CpuTier::check_invariants() const {
     index_.find(std::span(&index_.key(slot), 1), std::span(&found, 1));
     KVFERRY_CHECK(found == slot, "the key of slot " + std::to_string(i) + " leads elsewhere");
   }
+  if (guests_) num_keyed += static_cast<std::uint32_t>(guests_->num_in_index());
   KVFERRY_CHECK(num_keyed == index_.size(), std::to_string(index_.size()) + " keys for " +
                                                 std::to_string(num_keyed) + " slots");
 }

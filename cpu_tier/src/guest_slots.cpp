@@ -3,99 +3,118 @@
 
 #include "kvferry/base/check.hpp"
 
-#include <iterator>
 #include <string>
-#include <utility>
 
 namespace kvferry::cpu_tier {
 
+GuestSlots::GuestSlots(const SharedSlots& slots, BlockIndex& index, std::uint32_t max_slots)
+    : slots_(slots), index_(index), by_slot_(max_slots) {}
+
 GuestSlots::~GuestSlots() {
   KVFERRY_CHECK(num_leased_ == 0, std::to_string(num_leased_) + " guests are leased still");
-  static_cast<void>(forget_all());
+  hide_all();
 }
 
 std::optional<SlotId> GuestSlots::find(const BlockKey& key) {
-  if (finds_nothing()) return std::nullopt;
-  if (const auto known = by_key_.find(key); known != by_key_.end()) {
-    guests_.at(known->second).asked_for = true;
-    return known->second;
-  }
+  SlotId known = BlockIndex::kNoSlot;
+  index_.find({&key, 1}, {&known, 1});
+  if (known != BlockIndex::kNoSlot) return known;
+  // Before the lease, which nothing may come between and its being noted.
+  if (guests_.size() == guests_.capacity()) guests_.reserve(2 * guests_.size() + 1);
   const std::optional<SlotId> slot = slots_.lease(key);
   if (!slot) return std::nullopt;
-  if (!guests_.emplace(*slot, Guest{key}).second) {
-    // A forgotten guest's, leased once more: whatever it is said to hold, it stays out.
-    slots_.end_lease(*slot);
-    return std::nullopt;
-  }
-  by_key_.emplace(key, *slot);
+  guests_.push_back(*slot);
+  guest(*slot) = {.place = static_cast<std::uint32_t>(guests_.size()), .asked_for = 1};
+  index_.insert({&key, 1}, {&*slot, 1});
   ++num_found_total_;
   return slot;
 }
 
-bool GuestSlots::readable(SlotId slot) const {
-  const auto found = guests_.find(slot);
-  return found != guests_.end() && !found->second.forgotten;
+void GuestSlots::prefetch(std::span<const BlockKey> keys, std::span<const SlotId> slots) const {
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    if (slots[i] == BlockIndex::kNoSlot) slots_.prefetch(keys[i]);
+  }
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    if (slots[i] == BlockIndex::kNoSlot) slots_.prefetch_slots(keys[i]);
+  }
+}
+
+bool GuestSlots::ask_for(SlotId slot) {
+  Guest& asked = guest(slot);
+  if (asked.place == 0 || asked.hidden == 1) return false;
+  asked.asked_for = 1;
+  return true;
 }
 
 void GuestSlots::lease(SlotId slot) {
-  if (guests_.at(slot).num_leases++ == 0) ++num_leased_;
+  Guest& leased = guest(slot);
+  if (leased.num_leases++ == 0) ++num_leased_;
+  leased.asked_for = 0;
 }
 
-void GuestSlots::end_lease(SlotId slot) {
-  const auto found = guests_.find(slot);
-  Guest& guest = found->second;
-  KVFERRY_CHECK(guest.num_leases > 0, "guest " + std::to_string(slot.value()) + " is not leased");
-  if (--guest.num_leases > 0) return;
+bool GuestSlots::end_lease(SlotId slot) {
+  Guest& ended = guest(slot);
+  KVFERRY_CHECK(ended.num_leases > 0, "guest " + std::to_string(slot.value()) + " is not leased");
+  if (--ended.num_leases > 0) return false;
   --num_leased_;
-  guest.asked_for = true;
-  if (!guest.forgotten) return;
-  slots_.end_lease(slot);
-  guests_.erase(found);
+  if (ended.asked_for == 1 && ended.hidden == 0) return false;
+  let_go(slot);
+  return true;
+}
+
+bool GuestSlots::hide(SlotId slot) {
+  Guest& hidden = guest(slot);
+  if (hidden.hidden == 1) return false;
+  hidden.hidden = 1;
+  ++num_hidden_;
+  index_.erase({&slot, 1});
+  if (hidden.num_leases == 0) let_go(slot);
+  return true;
 }
 
 bool GuestSlots::forget(SlotId slot) {
-  const auto found = guests_.find(slot);
-  Guest& guest = found->second;
-  if (guest.forgotten) return false;
-  guest.forgotten = true;
-  by_key_.erase(guest.key);
   slots_.shun(slot);
-  if (guest.num_leases > 0) return true;
-  slots_.end_lease(slot);
-  guests_.erase(found);
-  return true;
+  return hide(slot);
 }
 
-GuestSlots::Guests::iterator GuestSlots::let_go(Guests::iterator guest) {
-  by_key_.erase(guest->second.key);
-  slots_.end_lease(guest->first);
-  return guests_.erase(guest);
+void GuestSlots::let_go(SlotId slot) {
+  const Guest gone = guest(slot);
+  if (gone.hidden == 1) {
+    --num_hidden_;
+  } else {
+    index_.erase({&slot, 1});
+  }
+  const SlotId last = guests_.back();
+  guests_[gone.place - 1] = last;
+  guest(last).place = gone.place;
+  guests_.pop_back();
+  guest(slot) = {};
+  slots_.end_lease(slot);
 }
 
 bool GuestSlots::may_become_own(SlotId slot) {
-  const auto found = guests_.find(slot);
-  if (found == guests_.end()) return true;
-  if (found->second.num_leases > 0) return false;
-  let_go(found);
+  if (!knows(slot)) return true;
+  if (guest(slot).num_leases > 0) return false;
+  let_go(slot);
   return true;
 }
 
-bool GuestSlots::forget_all() {
-  bool any = false;
-  for (auto it = guests_.begin(); it != guests_.end();) {
-    any = any || !it->second.forgotten;
-    it->second.forgotten = true;
-    it = it->second.num_leases > 0 ? std::next(it) : let_go(it);
-  }
-  by_key_.clear();
-  return any;
+bool GuestSlots::hide_all() {
+  const std::size_t num_found = num_in_index();
+  // From the last: where one goes, the last takes its place.
+  for (std::size_t i = guests_.size(); i-- > 0;) hide(guests_[i]);
+  return num_found > 0;
 }
 
 bool GuestSlots::drop_idle() {
   const std::size_t num_before = guests_.size();
-  for (auto it = guests_.begin(); it != guests_.end();) {
-    const bool is_idle = it->second.num_leases == 0 && !std::exchange(it->second.asked_for, false);
-    it = is_idle ? let_go(it) : std::next(it);
+  for (std::size_t i = num_before; i-- > 0;) {
+    Guest& idle = guest(guests_[i]);
+    if (idle.num_leases == 0 && idle.asked_for == 0) {
+      let_go(guests_[i]);
+    } else {
+      idle.asked_for = 0;
+    }
   }
   return guests_.size() != num_before;
 }

@@ -80,7 +80,7 @@ bool SharedSlot::lease(InstanceId reader) {
   std::uint64_t seen = word_->load(std::memory_order_acquire);
   for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
     const SlotWord word{seen};
-    if (word.state() != SharedState::kReadable) return false;
+    if (word.state() != SharedState::kReadable || word.is_leased_by(reader)) return false;
     if (word_->compare_exchange_strong(seen, word.with_lessee(reader).bits,
                                        std::memory_order_acq_rel, std::memory_order_acquire)) {
       return true;

@@ -47,9 +47,8 @@ TierDirectory::TierDirectory(std::span<std::byte> metadata, const TierPlaces& pl
       lock_(file_, lock_base_of(identity.name), 0),
       instances_(part<InstanceRecord>(metadata, places.instances, kMaxInstances)),
       chunks_(part<ChunkRecord>(metadata, places.chunks, shape.num_chunks)),
-      words_(part<std::atomic<std::uint64_t>>(
-          metadata, places.words, std::uint64_t{shape.num_chunks} * shape.max_chunk_slots)),
-      keys_(part<SlotKey>(metadata, places.keys, words_.size())),
+      slots_(part<SlotLine>(metadata, places.slots,
+                            std::uint64_t{shape.num_chunks} * shape.max_chunk_slots)),
       hints_(part<std::atomic<std::uint64_t>>(metadata, places.hints, places.num_hints)),
       name_space_(identity.name_space),
       num_reached_(shape.num_chunks),
@@ -64,10 +63,8 @@ TierDirectory::TierDirectory(std::span<std::byte> metadata, const TierPlaces& pl
 }
 
 TierDirectory::~TierDirectory() {
-  {
-    const MutexLock lock(mutex_);
-    KVFERRY_CHECK(leases_.empty(), std::to_string(leases_.size()) + " leases were not ended");
-  }
+  const std::uint64_t num_leases = num_leases_.load(std::memory_order_relaxed);
+  KVFERRY_CHECK(num_leases == 0, std::to_string(num_leases) + " leases were not ended");
   SweepReport report;
   clean_up_behind(self_, report);
 }
@@ -224,8 +221,6 @@ std::uint32_t TierDirectory::look_around() {
 
 // ---- slots ----
 
-SlotKey& TierDirectory::slot_key(SharedPlace place) const { return keys_[number_of(place)]; }
-
 std::uint64_t TierDirectory::hash_of(const SlotKey::Content& content) {
   return mixed_bits(content.key.mixed() ^ content.name_space);
 }
@@ -246,7 +241,7 @@ void TierDirectory::publish(SharedPlace place, const BlockKey& key) {
   KVFERRY_PAUSE_POINT("tier_directory.published_without_hint");
   hints_.insert(hash_of(key), static_cast<std::uint32_t>(number_of(place)),
                 [this](std::uint32_t other) {
-                  return SlotWord{words_[other].load(std::memory_order_relaxed)}.state() !=
+                  return SlotWord{slots_[other].word.load(std::memory_order_relaxed)}.state() !=
                          SharedState::kReadable;
                 });
 }
@@ -272,28 +267,22 @@ bool TierDirectory::has(const BlockKey& key) const {
                      [&](std::uint32_t number) { return holds(place_of(number), key); });
 }
 
+void TierDirectory::prefetch_slots(const BlockKey& key) const {
+  for (const std::uint32_t number : hints_.find(hash_of(key))) {
+    if (number < slots_.size()) __builtin_prefetch(&slots_[number], 1);
+  }
+}
+
 std::optional<SharedPlace> TierDirectory::lease(const BlockKey& key) {
   if (is_alone()) return std::nullopt;
-  const HintIndex::Candidates candidates = hints_.find(hash_of(key));
-  if (candidates.count == 0) return std::nullopt;
-  const MutexLock lock(mutex_);
-  for (const std::uint32_t number : candidates) {
+  for (const std::uint32_t number : hints_.find(hash_of(key))) {
     const SharedPlace place = place_of(number);
-    if (!holds(place, key) || owns(place.chunk)) continue;
-    if (const auto shunned = shunned_.find(number); shunned != shunned_.end()) {
-      if (shunned->second == slot(place).load().generation()) continue;
-      shunned_.erase(shunned);
-    }
-    if (const auto known = leases_.find(number); known != leases_.end()) {
-      // Its bit keeps the slot as it is, so that the look was enough.
-      ++known->second;
-      return place;
-    }
+    if (!holds(place, key) || owns(place.chunk) || is_shunned(place)) continue;
     if (!slot(place).lease(self_)) continue;
     KVFERRY_PAUSE_POINT("tier_directory.leased_unchecked");
     // Until the lease it may have become another key's.
     if (holds(place, key)) {
-      leases_.emplace(number, 1);
+      num_leases_.fetch_add(1, std::memory_order_relaxed);
       return place;
     }
     slot(place).release(self_);
@@ -302,18 +291,27 @@ std::optional<SharedPlace> TierDirectory::lease(const BlockKey& key) {
 }
 
 void TierDirectory::end_lease(SharedPlace place) {
-  const MutexLock lock(mutex_);
-  const auto known = leases_.find(number_of(place));
-  KVFERRY_CHECK(known != leases_.end(),
+  KVFERRY_CHECK(slot(place).load().is_leased_by(self_),
                 "a slot is not leased: " + std::to_string(number_of(place)));
-  if (--known->second > 0) return;
-  leases_.erase(known);
   slot(place).release(self_);
+  num_leases_.fetch_sub(1, std::memory_order_relaxed);
 }
 
 void TierDirectory::shun(SharedPlace place) {
   const MutexLock lock(mutex_);
   shunned_.insert_or_assign(number_of(place), slot(place).load().generation());
+  any_shunned_.store(true, std::memory_order_release);
+}
+
+bool TierDirectory::is_shunned(SharedPlace place) {
+  if (!any_shunned_.load(std::memory_order_acquire)) return false;
+  const MutexLock lock(mutex_);
+  const auto shunned = shunned_.find(number_of(place));
+  if (shunned == shunned_.end()) return false;
+  if (shunned->second == slot(place).load().generation()) return true;
+  shunned_.erase(shunned);
+  any_shunned_.store(!shunned_.empty(), std::memory_order_release);
+  return false;
 }
 
 void TierDirectory::leave_name_space() {

@@ -89,8 +89,7 @@ TierPlaces tier_places(const TierShape& shape, std::uint64_t page_bytes) {
   places.instances = place(kMaxInstances, sizeof(InstanceRecord));
   places.chunks = place(shape.num_chunks, sizeof(ChunkRecord));
   places.hints = place(places.num_hints, sizeof(std::uint64_t));
-  places.words = place(num_slots, sizeof(std::uint64_t));
-  places.keys = place(num_slots, sizeof(SlotKey));
+  places.slots = place(num_slots, sizeof(SlotLine));
   places.arenas = rounded_up(end, page_bytes);
   places.end = places.arenas + shape.num_chunks * shape.chunk_bytes * shape.num_ranks;
   return places;

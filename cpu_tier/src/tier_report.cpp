@@ -55,16 +55,16 @@ class TierView {
 
   void count(TierReport& report) const {
     const auto all = chunks();
-    const auto words = part<std::atomic<std::uint64_t>>(
-        places_.words, std::uint64_t{shape_.num_chunks} * shape_.max_chunk_slots);
+    const auto slots =
+        part<SlotLine>(places_.slots, std::uint64_t{shape_.num_chunks} * shape_.max_chunk_slots);
     for (std::uint32_t i = 0; i < shape_.num_chunks; ++i) {
       const std::uint32_t num_slots =
           std::min(all[i].num_slots.load(std::memory_order_relaxed), shape_.max_chunk_slots);
       if (all[i].owner.load(std::memory_order_relaxed) == 0) {
         ++(num_slots == 0 ? report.num_empty_chunks : report.num_orphan_chunks);
       }
-      for (const auto& word : words.subspan(std::uint64_t{i} * shape_.max_chunk_slots, num_slots)) {
-        count(SlotWord{word.load(std::memory_order_relaxed)}, report.slots);
+      for (const auto& slot : slots.subspan(std::uint64_t{i} * shape_.max_chunk_slots, num_slots)) {
+        count(SlotWord{slot.word.load(std::memory_order_relaxed)}, report.slots);
       }
     }
   }

@@ -206,7 +206,7 @@ class WorkerEngine:
         """
     def arena_figures(self) -> dict[str, float]:
         """
-        The same as numbers, as of the start or the end of the arena's growth; those that are not known are left out.
+        The same as numbers, as of the start or the end of the arena's growth; unknown ones are left out.
         """
     def arena_warnings(self) -> list[str]:
         """

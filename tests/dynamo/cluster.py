@@ -171,7 +171,8 @@ class ClusterEnd:
     def assert_well(self, of: str) -> None:
         """Those whose names begin so said no error, all ended with success, and no process is left."""
         said = [line for name, log in self.logs.items() if name.startswith(of) for line in errors_in(log)]
-        assert [line for line in said if not CLIENT_GONE.search(line)] == []
+        wrong = [line for line in said if not CLIENT_GONE.search(line)]
+        assert not wrong, "\n".join(wrong)
         assert set(self.exit_statuses.values()) == {0}, self.exit_statuses
         assert not self.is_anything_left
 

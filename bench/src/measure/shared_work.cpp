@@ -5,6 +5,8 @@
 
 #include "measure/meta_rig.hpp"
 
+#include <algorithm>
+#include <cstring>
 #include <span>
 #include <utility>
 
@@ -15,12 +17,15 @@ using cpu_tier::BlockKey;
 namespace {
 
 /// The least that there is.
-constexpr std::uint64_t kChunkBytes = std::uint64_t{64} << 10U;
+constexpr std::uint64_t kLeastChunkBytes = std::uint64_t{64} << 10U;
+
+constexpr std::uint64_t kPoolBlocks = 1024;
 
 }  // namespace
 
 cpu_tier::SharedTierOptions SharedWorkShape::tier_at(const std::filesystem::path& path) const {
-  return {.path = path, .capacity_bytes = num_chunks * kChunkBytes, .chunk_bytes = kChunkBytes};
+  const std::uint64_t chunk_bytes = std::max(kLeastChunkBytes, kChunkSlots * block_bytes);
+  return {.path = path, .capacity_bytes = num_chunks * chunk_bytes, .chunk_bytes = chunk_bytes};
 }
 
 SharedEngine::SharedEngine(const cpu_tier::SharedTierOptions& tier, std::string name,
@@ -34,9 +39,15 @@ SharedEngine::SharedEngine(const cpu_tier::SharedTierOptions& tier, std::string 
 
 SharedWork::SharedWork(const SharedWorkShape& shape, const std::filesystem::path& path,
                        std::string name, std::uint64_t random_seed)
-    : engine_(shape.tier_at(path), std::move(name), SharedWorkShape::kChunkSlots,
+    : block_bytes_(shape.block_bytes),
+      engine_(shape.tier_at(path), std::move(name), SharedWorkShape::kChunkSlots,
               {cpu_tier::Eviction::kLru, cpu_tier::Admission::kAlways}),
+      pool_(kPoolBlocks * shape.block_bytes),
       random_(random_seed) {
+  if (block_bytes_ > 0) {
+    const cpu_tier::SharedTier& tier = engine_.joined->tier();
+    arena_.emplace(tier.file(), tier.arena_offset(0), tier.arena_bytes());
+  }
   prompts_.resize(shape.num_prompts());
   std::uint64_t number = 0;
   for (auto& prompt : prompts_) {
@@ -57,6 +68,29 @@ std::vector<BlockKey> SharedWork::wanted(std::span<const BlockKey> keys) {
   return wanted;
 }
 
+std::span<std::byte> SharedWork::bytes_of(SlotId slot) const {
+  return arena_->bytes().subspan(slot.value() * block_bytes_, block_bytes_);
+}
+
+void SharedWork::load(SlotId slot, const BlockKey& key) {
+  const std::span<std::byte> block(&pool_[next_block_++ % kPoolBlocks * block_bytes_],
+                                   block_bytes_);
+  std::memcpy(block.data(), bytes_of(slot).data(), block.size());
+  const std::uint64_t stamp = key.mixed();
+  KVFERRY_CHECK(std::memcmp(block.data(), &stamp, sizeof stamp) == 0 &&
+                    std::memcmp(&block.back() + 1 - sizeof stamp, &stamp, sizeof stamp) == 0,
+                "a block of another key was loaded");
+}
+
+void SharedWork::store(SlotId slot, const BlockKey& key) {
+  const std::span<std::byte> block(&pool_[next_block_++ % kPoolBlocks * block_bytes_],
+                                   block_bytes_);
+  const std::uint64_t stamp = key.mixed();
+  std::memcpy(block.data(), &stamp, sizeof stamp);
+  std::memcpy(&block.back() + 1 - sizeof stamp, &stamp, sizeof stamp);
+  std::memcpy(bytes_of(slot).data(), block.data(), block.size());
+}
+
 SharedWork::Step SharedWork::step() {
   const std::vector<BlockKey>& prompt = prompts_[random_() % prompts_.size()];
   cpu_tier::CpuTier& tier = engine_.slabs.tier(SharedEngine::kOnly);
@@ -64,15 +98,18 @@ SharedWork::Step SharedWork::step() {
   const cpu_tier::PrefixHit hit = tier.lookup_prefix(prompt);
   auto leased = tier.lease(hit, hit.size());
   KVFERRY_CHECK(leased.ok(), "what was found in this step is gone");
+  cpu_tier::Lease lease = std::move(leased).value();
   Step done{static_cast<std::uint32_t>(hit.size()), 0};
-  auto reserved =
-      engine_.slabs.reserve(SharedEngine::kOnly, wanted(std::span(prompt).subspan(hit.size())));
+  for (std::size_t i = 0; arena_ && i < lease.size(); ++i) load(lease.slots()[i], prompt[i]);
+  const std::vector<BlockKey> keys = wanted(std::span(prompt).subspan(hit.size()));
+  auto reserved = engine_.slabs.reserve(SharedEngine::kOnly, keys);
   if (reserved.ok()) {
     cpu_tier::WritableSlots slots = std::move(reserved).value().hand_over();
+    for (std::size_t i = 0; arena_ && i < keys.size(); ++i) store(slots.slots()[i], keys[i]);
     done.num_stored = static_cast<std::uint32_t>(slots.size());
     tier.commit(std::move(slots));
   }
-  tier.release(std::move(leased).value());
+  tier.release(std::move(lease));
   engine_.slabs.end_step();
   return done;
 }

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "kvferry/cpu_tier/host_mapping.hpp"
 #include "kvferry/cpu_tier/joined_tier.hpp"
 #include "kvferry/cpu_tier/slab_tier.hpp"
 #include "kvferry/cpu_tier/tier_keeper.hpp"
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -23,6 +25,8 @@ struct SharedWorkShape {
   static constexpr std::uint32_t kPromptBlocks = 128;
 
   std::uint32_t num_chunks = 0;
+  /// Copied into a slot when a block is stored, and out of it when it is loaded; 0: nothing is.
+  std::uint64_t block_bytes = 0;
   std::uint64_t seed = 0;
 
   [[nodiscard]] std::uint32_t num_slots() const { return num_chunks * kChunkSlots; }
@@ -43,9 +47,9 @@ struct SharedEngine {
   std::optional<cpu_tier::TierKeeper> keeper;
 };
 
-/// An engine instance that does what a scheduler does with a tier, and copies nothing: each step it
-/// looks a prompt up, leases what is there and ends the lease, and stores the rest. The arena is
-/// never touched. One thread, and the keeper's.
+/// An engine instance that does what a scheduler does with a tier: each step it looks a prompt up,
+/// leases what is there, loads it and ends the lease, and stores the rest. What a block holds says
+/// whose it is, and every one that is loaded is looked at. One thread, and the keeper's.
 class SharedWork {
  public:
   /// In the tier at `path`. Throws as SharedEngine.
@@ -61,8 +65,17 @@ class SharedWork {
  private:
   /// Those that neither this instance nor another one has, or is getting.
   [[nodiscard]] std::vector<cpu_tier::BlockKey> wanted(std::span<const cpu_tier::BlockKey> keys);
+  /// The slot's bytes in the arena.
+  [[nodiscard]] std::span<std::byte> bytes_of(SlotId slot) const;
+  void load(SlotId slot, const cpu_tier::BlockKey& key);
+  void store(SlotId slot, const cpu_tier::BlockKey& key);
 
+  const std::uint64_t block_bytes_;
   SharedEngine engine_;
+  std::optional<cpu_tier::HostMapping> arena_;
+  /// What an engine has on its device: too much for a cache. Blocks go to its parts by turns.
+  std::vector<std::byte> pool_;
+  std::uint64_t next_block_ = 0;
   std::vector<std::vector<cpu_tier::BlockKey>> prompts_;
   std::mt19937_64 random_;
 };

@@ -6,8 +6,9 @@
 namespace kvferry::bench {
 namespace {
 
-constexpr std::array<ColumnOf<ShareRow>, 9> kColumns = {{
+constexpr std::array<ColumnOf<ShareRow>, 10> kColumns = {{
     {{"what", "what", ""}, &member<&ShareRow::what>},
+    {{"block_bytes", "blocks", "bytes"}, &member<&ShareRow::block_bytes>},
     {{"rounds", "rounds", ""}, &member<&ShareRow::rounds>},
     {{"steps_per_ms", "together", "steps/ms"}, &member<&ShareRow::steps_per_ms>},
     {{"over_one", "over one", ""}, &member<&ShareRow::over_one>},

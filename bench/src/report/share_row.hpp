@@ -13,6 +13,7 @@ namespace kvferry::bench {
 /// One measured row of `share`. What does not apply is empty.
 struct ShareRow {
   std::string what;
+  std::optional<std::uint64_t> block_bytes;  ///< That are copied, by engines that copy.
   std::uint32_t rounds = 0;
   std::optional<double> steps_per_ms;  ///< Of all engines that work, together; the median.
   std::optional<double> over_one;      ///< Of one engine alone, round by round; the median.

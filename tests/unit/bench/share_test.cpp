@@ -15,27 +15,28 @@ namespace {
 using nlohmann::json;
 
 std::vector<std::string> tiny(const std::vector<std::string>& more = {}) {
-  return joined({"share", "--quick", "--rounds", "2", "--warm-up", "0", "--chunks", "16", "--time",
-                 "0.02", "--join-size", "64MiB"},
+  return joined({"share", "--quick", "--rounds", "2", "--warm-up", "0", "--chunks", "64", "--time",
+                 "0.02", "--join-size", "64MiB", "--block-size", "0,4KiB"},
                 more);
 }
 
 TEST(Share, EveryRowIsVerifiedAndNothingIsLeft) {
   const auto [run, report] = run_for_report(tiny());
   ASSERT_EQ(run.exit_code, 0) << run.err;
-  ASSERT_EQ(report.at("rows").size(), 6U);
-  for (std::size_t i = 0; i < 4; ++i) {
+  ASSERT_EQ(report.at("rows").size(), 10U);
+  for (std::size_t i = 0; i < 8; ++i) {
     const json& row = report.at("rows")[i];
     EXPECT_EQ(row.at("verified"), true) << row;
     EXPECT_GT(row.at("steps_per_ms").get<double>(), 0) << row;
-    EXPECT_EQ(row.at("over_one").is_null(), i == 0) << row;
+    EXPECT_EQ(row.at("over_one").is_null(), i % 4 == 0) << row;
+    EXPECT_EQ(row.at("block_bytes").is_null(), i < 4) << row;
     // Half of the prompts fit.
     EXPECT_GT(row.at("hit_percent").get<double>(), 5) << row;
     EXPECT_LT(row.at("hit_percent").get<double>(), 95) << row;
   }
-  for (std::size_t i = 4; i < 6; ++i) {
+  for (std::size_t i = 8; i < 10; ++i) {
     const json& row = report.at("rows")[i];
-    EXPECT_EQ(row.at("rounds"), i == 4 ? 2 : 20) << row;
+    EXPECT_EQ(row.at("rounds"), i == 8 ? 2 : 20) << row;
     EXPECT_LE(row.at("ms_p50").get<double>(), row.at("ms_p99").get<double>()) << row;
   }
   const std::string ours = "kvferry-bench-" + std::to_string(::getpid()) + "-";
@@ -53,6 +54,9 @@ TEST(Share, WhatCannotBeMeantIsRefused) {
   const auto no_time = run_program({"share", "--quick", "--time", "0"});
   EXPECT_EQ(no_time.exit_code, 2);
   EXPECT_NE(no_time.err.find("--time 0: above 0"), std::string::npos) << no_time.err;
+  const auto odd = run_program({"share", "--quick", "--block-size", "100"});
+  EXPECT_EQ(odd.exit_code, 2);
+  EXPECT_NE(odd.err.find("--block-size 100: a multiple of 8"), std::string::npos) << odd.err;
   const auto no_tmpfs = run_program(tiny({"--folder", "/proc"}));
   EXPECT_EQ(no_tmpfs.exit_code, 4);
 }

@@ -81,6 +81,58 @@ TEST_F(SharedSlabTest, WhatIsFoundStaysUntilNobodyAsksForIt) {
   EXPECT_EQ(a.held(0, 16), 8U) << "the rest of them was evicted";
 }
 
+TEST_F(SharedSlabTest, AGuestGoesWithItsLastLease) {
+  Instance a(rig_, "a");
+  Instance b(rig_, "b");
+  a.store(0, 4);
+  Lease one = b.lease(0, 4);
+  Lease other = b.lease(0, 2);
+  const PrefixHit hit = b.tier().lookup_prefix(keys(0, 1));
+  const std::uint64_t epoch = b.tier().eviction_epoch();
+  b.tier().release(std::move(one));
+  EXPECT_EQ(b.snapshot().num_guests, 2U);
+  EXPECT_GT(b.tier().eviction_epoch(), epoch);
+  b.tier().release(std::move(other));
+  EXPECT_EQ(b.snapshot().num_guests, 1U) << "asked for since it was leased";
+  EXPECT_FALSE(b.tier().lease(hit, 1).ok()) << "an answer may be of a guest that is gone";
+  a.store(100, 15);
+  EXPECT_EQ(a.held(0, 1), 1U);
+}
+
+TEST_F(SharedSlabTest, AKeyMayBeAskedForTwiceAtOnce) {
+  Instance a(rig_, "a");
+  Instance b(rig_, "b");
+  WritableSlots other = b.take(0, 1);
+  a.store(0, 1);
+  b.tier().commit(std::move(other));
+  Instance c(rig_, "c");
+  std::vector<BlockKey> twice = keys(0, 1);
+  twice.push_back(twice[0]);
+  const PrefixHit hit = c.tier().lookup_prefix(twice);
+  ASSERT_EQ(hit.size(), 2U);
+  EXPECT_EQ(hit.slots[0], hit.slots[1]);
+  EXPECT_EQ(c.snapshot().num_guests, 1U);
+  c.tier().release(std::move(c.tier().lease(twice)).value());
+  EXPECT_EQ(c.snapshot().num_guests, 0U);
+}
+
+TEST_F(SharedSlabTest, WhatAGuestHoldsMayBeStoredAllTheSame) {
+  Instance a(rig_, "a");
+  Instance b(rig_, "b");
+  a.store(0, 2);
+  Lease lease = b.lease(0, 1);
+  ASSERT_EQ(b.held(0, 2), 2U);
+  const std::uint64_t epoch = b.tier().eviction_epoch();
+  const auto stored = b.store(0, 2);
+  EXPECT_GT(b.tier().eviction_epoch(), epoch);
+  EXPECT_EQ(b.snapshot().num_guests, 1U) << "what is leased stays";
+  EXPECT_EQ(ids(b.tier().lookup_prefix(keys(0, 2)).slots), stored);
+  b.tier().release(std::move(lease));
+  EXPECT_EQ(b.snapshot().num_guests, 0U);
+  b.tier().forget_all();
+  EXPECT_EQ(b.held(0, 2), 2U) << "the other's";
+}
+
 TEST_F(SharedSlabTest, ALeasedGuestStaysAndAnAnswerEndsWithItsGuests) {
   Instance a(rig_, "a");
   Instance b(rig_, "b");

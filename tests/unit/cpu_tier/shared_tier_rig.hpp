@@ -58,8 +58,8 @@ class SharedTierRig {
   }
   /// As the tier's words are, whoever has them.
   [[nodiscard]] SlotWord word(SharedPlace place) const {
-    auto* const words = reinterpret_cast<std::atomic<std::uint64_t>*>(memory_ + places_.words);
-    return {words[std::uint64_t{place.chunk} * shape_.max_chunk_slots + place.index].load()};
+    auto* const lines = reinterpret_cast<const SlotLine*>(memory_ + places_.slots);
+    return {lines[std::uint64_t{place.chunk} * shape_.max_chunk_slots + place.index].word.load()};
   }
   [[nodiscard]] const ChunkRecord& chunk(std::uint32_t number) const {
     return reinterpret_cast<const ChunkRecord*>(memory_ + places_.chunks)[number];

@@ -107,8 +107,8 @@ TEST_F(SharedTierTest, WhatOneWritesAnotherReads) {
   const auto one = open();
   const auto other = open();
   EXPECT_EQ(one->file().inode(), other->file().inode());
-  one->metadata()[one->places().words] = std::byte{42};
-  EXPECT_EQ(other->metadata()[one->places().words], std::byte{42});
+  one->metadata()[one->places().slots] = std::byte{42};
+  EXPECT_EQ(other->metadata()[one->places().slots], std::byte{42});
 }
 
 TEST_F(SharedTierTest, AllWhoMakeItAtOnceHaveTheSameFile) {
@@ -151,13 +151,13 @@ TEST_F(SharedTierTest, TheLastRemovesIt) {
 TEST_F(SharedTierTest, KeptItStaysForWhoComesNext) {
   const std::uint64_t before = [&] {
     const auto tier = SharedTier::make_or_open(file_.kept());
-    tier->metadata()[tier->places().words] = std::byte{42};
+    tier->metadata()[tier->places().slots] = std::byte{42};
     return tier->file().inode();
   }();
   ASSERT_EQ(file_.inode(), before);
   const auto again = open();
   EXPECT_EQ(again->file().inode(), before);
-  EXPECT_EQ(again->metadata()[again->places().words], std::byte{42});
+  EXPECT_EQ(again->metadata()[again->places().slots], std::byte{42});
 }
 
 TEST_F(SharedTierTest, AProcessThatIsKilledHoldsItNoMore) {
@@ -213,7 +213,10 @@ TEST_F(SharedTierTest, AHeaderOfAnotherVersionOrMachineIsRefusedAndBothAreNamed)
   const auto tier = open();
   constexpr std::size_t kFile = offsetof(TierHeader, file);
   patch(kFile + offsetof(FileHeader, version), TierHeader::kVersion + 76);
-  expect_named(refusal(file_.options()), {"has layout version 78, expected is 2", "tier rm"});
+  const std::string version = std::to_string(TierHeader::kVersion);
+  const std::string other = std::to_string(TierHeader::kVersion + 76);
+  expect_named(refusal(file_.options()),
+               {"has layout version " + other + ", expected is " + version, "tier rm"});
   patch(kFile + offsetof(FileHeader, version), TierHeader::kVersion);
   patch(kFile + offsetof(FileHeader, byte_order), std::uint32_t{0x04030201});
   expect_named(refusal(file_.options()), {"has byte order 67305985, expected is 16909060"});
@@ -233,7 +236,7 @@ TEST_F(SharedTierTest, AHeaderOfAnotherVersionOrMachineIsRefusedAndBothAreNamed)
 TEST_F(SharedTierTest, ACopyWithoutItsMemoryIsRefused) {
   const auto tier = SharedTier::make_or_open(file_.kept());
   ASSERT_EQ(::fallocate(tier->file().descriptor(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-                        static_cast<off_t>(tier->places().keys), 4096),
+                        static_cast<off_t>(tier->places().slots), 4096),
             0);
   expect_named(refusal(file_.options()), {"bytes reserved, expected are", "a copy, or damaged"});
 }

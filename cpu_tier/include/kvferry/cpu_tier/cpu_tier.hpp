@@ -279,19 +279,25 @@ class CpuTier {
   /// Replaces each absent one of the keys' slots by that of a guest, if there is one.
   void find_guests(std::span<const BlockKey> keys, std::span<SlotId> slots) const
       KVFERRY_REQUIRES(mutex_);
+  /// slots[i] if it is not absent, else that of a guest with keys[i], if there is one. Called with
+  /// ascending `i`.
+  [[nodiscard]] SlotId guest_if_absent(std::span<const BlockKey> keys,
+                                       std::span<const SlotId> slots, std::size_t i) const
+      KVFERRY_REQUIRES(mutex_);
+  /// Makes the guests among the slots absent: their keys are about to be this instance's own.
+  void hide_guests(std::span<SlotId> slots) KVFERRY_REQUIRES(mutex_);
   /// As evict(), of what nobody else reads, as far as there is so much. Whether there was.
   [[nodiscard]] bool evict_unused(std::size_t count) KVFERRY_REQUIRES(mutex_);
   /// Frees the readable ones among `slots`, unless others read them. Whether none did.
   [[nodiscard]] bool evict_unread(std::span<const SlotId> slots) KVFERRY_REQUIRES(mutex_);
   [[nodiscard]] bool any_read_by_others(SlotRange range) const KVFERRY_REQUIRES(mutex_);
-  /// The slot that holds the key elsewhere; kNoSlot if none does, or this tier is not shared.
-  [[nodiscard]] SlotId guest_of(const BlockKey& key) const KVFERRY_REQUIRES(mutex_);
+  /// Own slots are asked for in the ledger alone, which has them at hand.
   [[nodiscard]] bool is_guest(SlotId slot) const KVFERRY_REQUIRES(mutex_) {
-    return guests_ && guests_->knows(slot);
+    return guests_ && ledger_.state(slot) == SlotState::kAbsent && guests_->knows(slot);
   }
-  /// Whether it can be read: an own slot or a guest.
+  /// Whether somebody who asks for it can read it: an own slot or a guest.
   [[nodiscard]] bool readable(SlotId slot) const KVFERRY_REQUIRES(mutex_) {
-    return ledger_.readable(slot) || (guests_ && guests_->readable(slot));
+    return ledger_.readable(slot) || (guests_ && guests_->ask_for(slot));
   }
   [[nodiscard]] bool holds(SlotId slot, const BlockKey& key) const KVFERRY_REQUIRES(mutex_);
   void lease_slots(std::span<const SlotId> slots) KVFERRY_REQUIRES(mutex_);

@@ -2,77 +2,90 @@
 #pragma once
 
 #include "kvferry/base/ids.hpp"
+#include "kvferry/cpu_tier/block_index.hpp"
 #include "kvferry/cpu_tier/block_key.hpp"
+#include "kvferry/cpu_tier/huge_page_allocator.hpp"
 #include "kvferry/cpu_tier/shared_slots.hpp"
 
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <unordered_map>
+#include <span>
+#include <vector>
 
 namespace kvferry::cpu_tier {
 
 /// Slots of other instances of a shared tier, or of nobody, that this one found and may read. A
-/// guest is leased from the moment it was found, so that what a lookup has said stays true; one
-/// that nobody here has leased and nobody has asked for lately is let go. One thread at a time.
+/// guest is leased there from the moment it was found, so that what a lookup has said stays true,
+/// and is let go when its last lease here ends, unless somebody has asked for it since that began;
+/// or when it is leased by nobody here and nobody has asked for it lately.
+///
+/// While a guest can be found, the tier's own index leads to it, as to own slots. One thread at a
+/// time.
 class GuestSlots {
  public:
-  explicit GuestSlots(const SharedSlots& slots) : slots_(slots) {}
+  /// Slots are below `max_slots`; `index` is the tier's, and outlives this.
+  GuestSlots(const SharedSlots& slots, BlockIndex& index, std::uint32_t max_slots);
   /// Lets all go; none is leased here.
   ~GuestSlots();
   GuestSlots(const GuestSlots&) = delete;
   GuestSlots& operator=(const GuestSlots&) = delete;
 
-  /// Whether find() and has() have nothing to look for, whatever the key.
-  [[nodiscard]] bool finds_nothing() const { return guests_.empty() && slots_.is_alone(); }
-  /// The guest with that key; found just now, if need be.
+  /// Whether find() and has() find nothing, whatever the key.
+  [[nodiscard]] bool finds_nothing() const { return slots_.is_alone(); }
+  /// The slot of a key that was not in the index a moment ago: that of a guest, which is found just
+  /// now, and is in the index then; or what came there since, as of a key that is asked for twice.
   [[nodiscard]] std::optional<SlotId> find(const BlockKey& key);
-  /// Whether some instance has the key. Takes nothing.
-  [[nodiscard]] bool has(const BlockKey& key) const {
-    return !finds_nothing() && (by_key_.contains(key) || slots_.has(key));
-  }
-  /// Whether the slot is a guest that can be read.
-  [[nodiscard]] bool readable(SlotId slot) const;
-  /// Whether the slot is a guest, readable or forgotten.
-  [[nodiscard]] bool knows(SlotId slot) const { return guests_.contains(slot); }
-  [[nodiscard]] const BlockKey& key(SlotId slot) const { return guests_.at(slot).key; }
+  /// Whether some instance has the key, which is not in the index. Takes nothing.
+  [[nodiscard]] bool has(const BlockKey& key) const { return slots_.has(key); }
+  /// What find() needs for those of the keys whose slot is BlockIndex::kNoSlot, to be used soon.
+  void prefetch(std::span<const BlockKey> keys, std::span<const SlotId> slots) const;
 
-  /// One lease of this instance's own on a guest, more or less.
+  /// Whether the slot is a guest, which can be found or not.
+  [[nodiscard]] bool knows(SlotId slot) const { return guest(slot).place != 0; }
+  /// Whether the slot is a guest that can be found. If so, it has been asked for just now.
+  bool ask_for(SlotId slot);
+
+  /// One lease of this instance's own on a guest, more or less. Whether the guest has been let go.
   void lease(SlotId slot);
-  void end_lease(SlotId slot);
-  /// A guest's bytes are doubted: it is found no more. Whether it could be until now.
-  [[nodiscard]] bool forget(SlotId slot);
+  bool end_lease(SlotId slot);
+  /// A guest is not found any more. Whether it could be until now.
+  bool hide(SlotId slot);
+  /// A guest's bytes are doubted: it is found no more, nor again. Whether it could be until now.
+  bool forget(SlotId slot);
   /// The slot's chunk is about to become this instance's own: lets the guest go. False if it is
   /// leased.
   [[nodiscard]] bool may_become_own(SlotId slot);
-  /// Finds none of them any more. Whether any could be read.
-  [[nodiscard]] bool forget_all();
+  /// Finds none of them any more. Whether any could be found.
+  bool hide_all();
   /// Lets those go that nobody here has leased, or asked for since the last call. Whether any.
-  [[nodiscard]] bool drop_idle();
+  bool drop_idle();
 
   [[nodiscard]] std::size_t size() const { return guests_.size(); }
   [[nodiscard]] std::size_t num_leased() const { return num_leased_; }
+  /// Those that the index leads to.
+  [[nodiscard]] std::size_t num_in_index() const { return guests_.size() - num_hidden_; }
   /// Since construction.
   [[nodiscard]] std::uint64_t num_found_total() const { return num_found_total_; }
 
  private:
   struct Guest {
-    BlockKey key;
-    std::uint32_t num_leases = 0;
-    bool asked_for = true;
-    bool forgotten = false;
+    std::uint32_t place = 0;  ///< Among guests_, from 1; 0: the slot is none.
+    std::uint32_t num_leases : 30 = 0;
+    std::uint32_t asked_for : 1 = 0;
+    std::uint32_t hidden : 1 = 0;
   };
-  using Guests = std::unordered_map<SlotId, Guest>;
-  /// One that nobody here has leased. Returns what comes behind it.
-  Guests::iterator let_go(Guests::iterator guest);
+  [[nodiscard]] Guest& guest(SlotId slot) { return by_slot_[slot.value()]; }
+  [[nodiscard]] const Guest& guest(SlotId slot) const { return by_slot_[slot.value()]; }
+  /// One that nobody here has leased.
+  void let_go(SlotId slot);
 
   SharedSlots slots_;
-  Guests guests_;
-  struct HashOfKey {
-    std::size_t operator()(const BlockKey& key) const { return key.mixed(); }
-  };
-  std::unordered_map<BlockKey, SlotId, HashOfKey> by_key_;
+  BlockIndex& index_;
+  std::vector<Guest, HugePageAllocator<Guest>> by_slot_;
+  std::vector<SlotId> guests_;  ///< In no order.
   std::size_t num_leased_ = 0;
+  std::size_t num_hidden_ = 0;
   std::uint64_t num_found_total_ = 0;
 };
 

@@ -51,8 +51,12 @@ class HintIndex {
   void insert(std::uint64_t hash, std::uint32_t slot, IsStale&& is_stale);
   /// Removes the hint, if it is there.
   void remove(std::uint64_t hash, std::uint32_t slot);
-  /// The cache line of a key's hints, to be read soon.
+  /// The cache line of a key's hints, to be read soon, or changed: then another core that has it
+  /// is asked to let it go once, and not twice.
   void prefetch(std::uint64_t hash) const { __builtin_prefetch(&hints_[first_of(hash)]); }
+  void prefetch_to_change(std::uint64_t hash) const {
+    __builtin_prefetch(&hints_[first_of(hash)], 1);
+  }
 
  private:
   /// The high half of a hint is the hash's, which does not choose the bucket; the low half the slot

@@ -55,8 +55,14 @@ class SharedSlots {
   void drop_hint(SlotId slot, const BlockKey& key) const {
     directory_->drop_hint(place_of(slot), key);
   }
-  /// What publish(), drop_hint(), lease() and has() need, to be used soon.
+  /// What evict_unused(), begin_fill() and publish() change of the slot, to be used soon.
+  void prefetch(SlotId slot) const { directory_->prefetch(place_of(slot)); }
+  /// What publish() and drop_hint() change, to be used soon.
+  void prefetch_to_change(const BlockKey& key) const { directory_->prefetch_to_change(key); }
+  /// What lease() and has() need first, to be used soon.
   void prefetch(const BlockKey& key) const { directory_->prefetch(key); }
+  /// What lease() and has() need next.
+  void prefetch_slots(const BlockKey& key) const { directory_->prefetch_slots(key); }
   /// Whether lease() finds nothing now.
   [[nodiscard]] bool is_alone() const { return directory_->is_alone(); }
   /// Whether lease() would probably succeed.

@@ -119,8 +119,8 @@ class SharedSlot {
   // ---- anybody ----
 
   /// Sets the reader's bit on a readable slot: it is neither evicted nor rewritten until it is
-  /// cleared. False if the slot is not readable, or changes all the time. The bit may be set
-  /// already: one process counts its own leases itself.
+  /// cleared. False if the slot is not readable, or the bit is set already (an instance counts its
+  /// own leases itself), or the slot changes all the time.
   [[nodiscard]] bool lease(InstanceId reader);
   /// Clears the reader's bit, whatever the state.
   void release(InstanceId reader);

@@ -112,7 +112,7 @@ class TierDirectory {
   // ---- slots of own chunks ----
 
   [[nodiscard]] SharedSlot slot(SharedPlace place) const {
-    return SharedSlot(words_[number_of(place)]);
+    return SharedSlot(slots_[number_of(place)].word);
   }
   /// free -> filling, under that key. False if it is not free yet.
   [[nodiscard]] bool begin_fill(SharedPlace place, const BlockKey& key);
@@ -129,7 +129,7 @@ class TierDirectory {
   // ---- slots of any chunk ----
 
   /// A lease on the slot of another instance, or of nobody, that holds the key: nothing if none
-  /// can be found. Ended by end_lease(), once for each.
+  /// can be found, or this instance has it leased. Ended by end_lease().
   [[nodiscard]] std::optional<SharedPlace> lease(const BlockKey& key);
   /// Whether lease() would probably succeed. Takes nothing.
   [[nodiscard]] bool has(const BlockKey& key) const;
@@ -142,8 +142,14 @@ class TierDirectory {
   /// number of chunks of nobody that this instance could take.
   std::uint32_t look_around();
   [[nodiscard]] bool is_alone() const { return is_alone_.load(std::memory_order_relaxed); }
-  /// The line that publish(), lease() and has() need, to be used soon.
+  /// The line that lease() and has() need first, to be used soon.
   void prefetch(const BlockKey& key) const { hints_.prefetch(hash_of(key)); }
+  /// The line that publish() and drop_hint() change, to be used soon.
+  void prefetch_to_change(const BlockKey& key) const { hints_.prefetch_to_change(hash_of(key)); }
+  /// Those that lease() and has() need next, once that one has come.
+  void prefetch_slots(const BlockKey& key) const;
+  /// What evict(), begin_fill() and publish() change.
+  void prefetch(SharedPlace place) const { __builtin_prefetch(&slots_[number_of(place)], 1); }
 
   // ---- instances that are gone ----
 
@@ -170,7 +176,7 @@ class TierDirectory {
 
  private:
   [[nodiscard]] ChunkRecord& record_of(std::uint32_t chunk) const;
-  [[nodiscard]] SlotKey& slot_key(SharedPlace place) const;
+  [[nodiscard]] SlotKey& slot_key(SharedPlace place) const { return slots_[number_of(place)].key; }
   [[nodiscard]] std::uint64_t number_of(SharedPlace place) const {
     return std::uint64_t{place.chunk} * shape_.max_chunk_slots + place.index;
   }
@@ -190,6 +196,7 @@ class TierDirectory {
   }
   [[nodiscard]] std::uint32_t reach() const { return num_reached_.load(std::memory_order_relaxed); }
   [[nodiscard]] bool is_over(std::uint64_t quarantined_at) const;
+  [[nodiscard]] bool is_shunned(SharedPlace place);
   /// Whether the slot holds the key, in this name space, as far as its words say.
   [[nodiscard]] bool holds(SharedPlace place, const BlockKey& key) const;
   [[nodiscard]] bool claim_record(const Identity& identity);
@@ -203,8 +210,7 @@ class TierDirectory {
   MemberLock lock_;
   std::span<InstanceRecord> instances_;
   std::span<ChunkRecord> chunks_;
-  std::span<std::atomic<std::uint64_t>> words_;
-  std::span<SlotKey> keys_;
+  std::span<SlotLine> slots_;
   mutable HintIndex hints_;
   std::atomic<std::uint64_t> name_space_;
   std::atomic<std::uint32_t> num_reached_;
@@ -212,11 +218,13 @@ class TierDirectory {
   const std::chrono::nanoseconds grace_;
   InstanceId self_;
   ChunkOwner me_;
+  /// Of this instance, by now.
+  std::atomic<std::uint64_t> num_leases_{0};
   mutable Mutex mutex_;
-  /// Leases of this instance by slot: its one bit there stays until the last has ended.
-  std::unordered_map<std::uint64_t, std::uint32_t> leases_ KVFERRY_GUARDED_BY(mutex_);
   /// By slot, the generation that is shunned.
   std::unordered_map<std::uint64_t, std::uint32_t> shunned_ KVFERRY_GUARDED_BY(mutex_);
+  /// Whether there may be any: hardly ever.
+  std::atomic<bool> any_shunned_{false};
   std::uint32_t next_chunk_ = 0;
 };
 

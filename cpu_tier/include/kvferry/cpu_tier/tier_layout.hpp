@@ -88,7 +88,7 @@ struct alignas(64) ChunkRecord {
 
 /// What a slot holds: written while it is filling, and read under a lease, or without one for a
 /// first look. Half of one fails its check, as does what another program has written.
-struct alignas(64) SlotKey {
+struct SlotKey {
   static constexpr std::size_t kKeyWords = sizeof(BlockKey) / sizeof(std::uint64_t);
   std::array<std::atomic<std::uint64_t>, kKeyWords> key;
   std::atomic<std::uint64_t> name_space;
@@ -105,15 +105,21 @@ struct alignas(64) SlotKey {
   /// Nothing if it is not whole, or of another name space.
   [[nodiscard]] std::optional<BlockKey> load(std::uint64_t name_space_of) const;
 };
-static_assert(sizeof(SlotKey) == 64);
+
+/// A slot: of one cache line, as who leases a slot of another instance reads its key, and who fills
+/// one writes both.
+struct alignas(64) SlotLine {
+  std::atomic<std::uint64_t> word;  ///< SlotWord.
+  SlotKey key;
+};
+static_assert(sizeof(SlotLine) == 64);
 
 /// Where the parts begin, in bytes from the file's begin.
 struct TierPlaces {
   std::uint64_t instances = 0;
   std::uint64_t chunks = 0;
   std::uint64_t hints = 0;
-  std::uint64_t words = 0;
-  std::uint64_t keys = 0;
+  std::uint64_t slots = 0;
   std::uint64_t arenas = 0;  ///< End of the metadata, too.
   std::uint64_t end = 0;
   std::uint64_t num_hints = 0;
