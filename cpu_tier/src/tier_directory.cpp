@@ -263,8 +263,9 @@ bool TierDirectory::holds(SharedPlace place, const BlockKey& key) const {
 bool TierDirectory::has(const BlockKey& key) const {
   if (is_alone()) return false;
   const HintIndex::Candidates candidates = hints_.find(hash_of(key));
-  return std::any_of(candidates.begin(), candidates.end(),
-                     [&](std::uint32_t number) { return holds(place_of(number), key); });
+  return std::any_of(candidates.begin(), candidates.end(), [&](std::uint32_t number) {
+    return holds(place_of(number), key) && !is_shunned(place_of(number));
+  });
 }
 
 void TierDirectory::prefetch_slots(const BlockKey& key) const {
@@ -303,7 +304,7 @@ void TierDirectory::shun(SharedPlace place) {
   any_shunned_.store(true, std::memory_order_release);
 }
 
-bool TierDirectory::is_shunned(SharedPlace place) {
+bool TierDirectory::is_shunned(SharedPlace place) const {
   if (!any_shunned_.load(std::memory_order_acquire)) return false;
   const MutexLock lock(mutex_);
   const auto shunned = shunned_.find(number_of(place));

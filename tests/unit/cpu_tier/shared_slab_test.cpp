@@ -261,6 +261,9 @@ TEST_F(SharedSlabTest, AGuestThatIsDoubtedIsFoundNoMore) {
   EXPECT_EQ(b.snapshot().num_guests, 0U);
   EXPECT_EQ(b.held(0, 1), 0U);
   EXPECT_EQ(a.held(0, 1), 1U) << "its owner may serve it: maybe the way was bad, not the slot";
+  std::vector<OfferAnswer> answers(1);
+  b.slabs().offer(Instance::kOnly, keys(0, 1), answers);
+  EXPECT_EQ(answers[0], OfferAnswer::kStore) << "one of its own";
 }
 
 TEST_F(SharedSlabTest, AfterAResetNeitherFindsTheOther) {

@@ -196,7 +196,7 @@ class TierDirectory {
   }
   [[nodiscard]] std::uint32_t reach() const { return num_reached_.load(std::memory_order_relaxed); }
   [[nodiscard]] bool is_over(std::uint64_t quarantined_at) const;
-  [[nodiscard]] bool is_shunned(SharedPlace place);
+  [[nodiscard]] bool is_shunned(SharedPlace place) const;
   /// Whether the slot holds the key, in this name space, as far as its words say.
   [[nodiscard]] bool holds(SharedPlace place, const BlockKey& key) const;
   [[nodiscard]] bool claim_record(const Identity& identity);
@@ -222,9 +222,9 @@ class TierDirectory {
   std::atomic<std::uint64_t> num_leases_{0};
   mutable Mutex mutex_;
   /// By slot, the generation that is shunned.
-  std::unordered_map<std::uint64_t, std::uint32_t> shunned_ KVFERRY_GUARDED_BY(mutex_);
+  mutable std::unordered_map<std::uint64_t, std::uint32_t> shunned_ KVFERRY_GUARDED_BY(mutex_);
   /// Whether there may be any: hardly ever.
-  std::atomic<bool> any_shunned_{false};
+  mutable std::atomic<bool> any_shunned_{false};
   std::uint32_t next_chunk_ = 0;
 };
 
