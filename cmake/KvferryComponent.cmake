@@ -39,12 +39,21 @@ endif()
 #   A static library kvferry_NAME with the include root NAME/include. Only DEPENDS (and what they depend
 #   on) are on its include path, so that an include of a higher layer does not compile. Installed as
 #   kvferry::NAME by the install component "development" (KvferryInstall.cmake).
+#   Where KVFERRY_BUNDLE is on, sources are compiled several at a time, which takes half the time; those that are
+#   APART have a name in common with another in their unnamed namespaces, and are compiled alone.
 function(kvferry_add_component name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS;APART" ${ARGN})
   if(ARG_SOURCES)
     add_library(kvferry_${name} STATIC ${ARG_SOURCES})
     set(scope PUBLIC)
     target_link_libraries(kvferry_${name} PRIVATE $<BUILD_INTERFACE:kvferry_flags>)
+    if(KVFERRY_BUNDLE)
+      set_target_properties(kvferry_${name} PROPERTIES UNITY_BUILD ON)
+      list(TRANSFORM ARG_APART PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/src/)
+      set_source_files_properties(${ARG_APART} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+      # Of a class whose members' types are in the unnamed namespace of its source.
+      target_compile_options(kvferry_${name} PRIVATE -Wno-subobject-linkage)
+    endif()
   else()
     add_library(kvferry_${name} INTERFACE)
     set(scope INTERFACE)
@@ -62,6 +71,19 @@ function(kvferry_add_component name)
   install(DIRECTORY include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT development)
 endfunction()
 
+# kvferry_test_headers: what tests include, compiled once for all of them; most of their compile time. A program without
+# definitions of its own, because precompiled headers are taken only where flags and definitions are the same.
+function(kvferry_add_test_headers)
+  file(GENERATE OUTPUT ${CMAKE_BINARY_DIR}/test_headers.cpp CONTENT "")
+  add_executable(kvferry_test_headers EXCLUDE_FROM_ALL ${CMAKE_BINARY_DIR}/test_headers.cpp)
+  target_link_libraries(kvferry_test_headers PRIVATE kvferry_flags GTest::gtest GTest::gtest_main)
+  if(KVFERRY_SANITIZE)
+    target_compile_options(kvferry_test_headers PRIVATE -O0)
+  endif()
+  target_precompile_headers(kvferry_test_headers PRIVATE <gtest/gtest.h> <algorithm> <chrono> <functional> <map>
+    <memory> <optional> <random> <span> <string> <thread> <unordered_map> <vector>)
+endfunction()
+
 # kvferry_add_test(NAME SOURCES ... DEPENDS component ...): one GoogleTest program, known to CTest by its cases.
 function(kvferry_add_test name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS" ${ARGN})
@@ -71,11 +93,14 @@ function(kvferry_add_test name)
     target_link_libraries(${name} PRIVATE kvferry_${dep})
   endforeach()
   if(KVFERRY_SANITIZE)
-    # Together three quarters of the compile time; what is to be fast enough is the code under test, and whether
-    # each file includes what it uses is seen in the builds without a sanitizer.
+    # What is to be fast enough is the code under test.
     target_compile_options(${name} PRIVATE -O0)
-    target_precompile_headers(${name} PRIVATE <gtest/gtest.h> <algorithm> <chrono> <functional> <map> <memory> <optional>
-      <random> <span> <string> <thread> <unordered_map> <vector>)
+  endif()
+  if(KVFERRY_BUNDLE)
+    if(NOT TARGET kvferry_test_headers)
+      kvferry_add_test_headers()
+    endif()
+    target_precompile_headers(${name} REUSE_FROM kvferry_test_headers)
   endif()
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 300)
 endfunction()

@@ -176,7 +176,7 @@ function(kvferry_embed_kernels target)
   target_sources(${target} PRIVATE ${embedding})
   set_source_files_properties(${embedding} PROPERTIES
     OBJECT_DEPENDS "${kernel_source_file};${cuda_fatbin_file};${hip_files}"
-    SKIP_LINTING ON)
+    SKIP_LINTING ON SKIP_UNITY_BUILD_INCLUSION ON)
   # For the test that looks at what was embedded.
   set_target_properties(${target} PROPERTIES
     KVFERRY_CUDA_EMBEDDED "${cuda_architectures}" KVFERRY_HIP_EMBEDDED "${hip_architectures}")

@@ -17,10 +17,13 @@ SHARED_MEMORY = Path("/dev/shm")
 VLLMS_OWN = re.compile(r"vllm_dist_.*-cpushm_\d+")
 
 
+TIER_OF_TEST = re.compile(r"kvferry-.*-of-test-(\d+)")
+
+
 @contextlib.contextmanager
 def tier_file(name: str) -> Iterator[Path]:
     """Where a tier of this test is to lie, whose file is gone afterwards."""
-    path = SHARED_MEMORY / f"kvferry-{name}-{os.getpid()}"
+    path = SHARED_MEMORY / f"kvferry-{name}-of-test-{os.getpid()}"
     try:
         yield path
     finally:
@@ -34,8 +37,10 @@ def shared_memory() -> set[str]:
 def abandoned(names: set[str]) -> set[str]:
     """Those that stay though no living process has them: what others on this machine work with is not counted.
 
-    Engines of other tests make and remove theirs meanwhile, and are a moment without them when they end.
+    Engines of other tests make and remove theirs meanwhile, and are a moment without them when they end. The tier of a
+    test that still runs is its own to look for: between two engines nobody has it open.
     """
+    names = {name for name in names if not is_tier_of_running_test(name)}
     deadline = time.monotonic() + ABANDONED_S
     while names and time.monotonic() < deadline:
         names = not_used(names & shared_memory())
@@ -43,6 +48,12 @@ def abandoned(names: set[str]) -> set[str]:
             (SHARED_MEMORY / name).unlink(missing_ok=True)
         time.sleep(0.2)
     return names
+
+
+def is_tier_of_running_test(name: str) -> bool:
+    """Whether it is what `tier_file` gave to a test whose process lives."""
+    found = TIER_OF_TEST.fullmatch(name)
+    return found is not None and Path(f"/proc/{found[1]}").exists()
 
 
 def not_used(names: set[str]) -> set[str]:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from .engine_runs import EngineReport, EngineRunner, Prompts, generate
-from .shared_memory import SHARED_MEMORY, abandoned, not_used, shared_memory
+from .shared_memory import SHARED_MEMORY, abandoned, is_tier_of_running_test, not_used, shared_memory, tier_file
 
 # In both directions a few hundred bytes per second: no copy of a block ends before the test's time limit.
 STALLED_GB_S = 1e-6
@@ -58,6 +58,15 @@ def test_what_is_abandoned_is_told_from_what_others_use() -> None:
         assert not_used({name}) == {name}
     finally:
         Path(path).unlink()
+
+
+def test_tier_of_a_test_that_runs_is_not_abandoned() -> None:
+    with tier_file("between engines") as path:
+        path.touch()
+        assert not_used({path.name}) == {path.name}
+        assert abandoned({path.name}) == set()
+    nobody = 1 << 22  # above every process id
+    assert not is_tier_of_running_test(f"kvferry-e2e-of-test-{nobody}")
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from .conftest import make_model
 from .engine_runs import EngineRunner, Prompts, generate, num_tokens_from_tier
 from .lmcache_server import CHUNK_TOKENS, LmcacheServer, lmcache_server, metric, site_packages
+from .shared_memory import tier_file
 
 PROMPT_TOKENS = 330
 NUM_PROMPTS = 6
@@ -72,39 +74,37 @@ def test_hits_come_from_our_l2(
         assert metric(server.url, "lmcache_mp_lookup_hit_l2_keys") == WHOLE_HITS / CHUNK_TOKENS
 
 
+@pytest.fixture
+def tier() -> Iterator[Path]:
+    with tier_file("e2e-lmcache") as path:
+        yield path
+
+
 def test_a_killed_servers_chunks_are_served_by_the_next(
-    engines: EngineRunner, prompts: list[list[int]], expected: list[list[int]], tmp_path: Path
+    engines: EngineRunner, prompts: list[list[int]], expected: list[list[int]], tmp_path: Path, tier: Path
 ) -> None:
-    shared = Path("/dev/shm") / f"kvferry-e2e-{tmp_path.name}"
-    params = {"capacity": "256MiB", "shared_path": str(shared)}
-    try:
-        with lmcache_server(tmp_path / "log", "engine_driven", adapter_params=params) as server:
-            run(engines, server, "engine_driven", generate(prompts), {"op": "empty_lmcache_l1", "url": server.url})
-            server.kill()
-            server.start()
-            [again] = run(engines, server, "engine_driven", generate(prompts))
-            assert again["tokens"] == expected
-            assert num_tokens_from_tier(again) == WHOLE_HITS
-    finally:
-        shared.unlink(missing_ok=True)
+    params = {"capacity": "256MiB", "shared_path": str(tier)}
+    with lmcache_server(tmp_path / "log", "engine_driven", adapter_params=params) as server:
+        run(engines, server, "engine_driven", generate(prompts), {"op": "empty_lmcache_l1", "url": server.url})
+        server.kill()
+        server.start()
+        [again] = run(engines, server, "engine_driven", generate(prompts))
+        assert again["tokens"] == expected
+        assert num_tokens_from_tier(again) == WHOLE_HITS
 
 
 def test_what_one_server_stored_another_serves(
-    engines: EngineRunner, prompts: list[list[int]], expected: list[list[int]], tmp_path: Path
+    engines: EngineRunner, prompts: list[list[int]], expected: list[list[int]], tmp_path: Path, tier: Path
 ) -> None:
-    shared = Path("/dev/shm") / f"kvferry-e2e-{tmp_path.name}"
-    params = {"capacity": "256MiB", "shared_path": str(shared)}
-    try:
-        with (
-            lmcache_server(tmp_path / "first.log", "engine_driven", adapter_params=params) as first,
-            lmcache_server(tmp_path / "second.log", "engine_driven", adapter_params=params) as second,
-        ):
-            run(engines, first, "engine_driven", generate(prompts), {"op": "empty_lmcache_l1", "url": first.url})
-            [again] = run(engines, second, "engine_driven", generate(prompts))
-            assert again["tokens"] == expected
-            assert num_tokens_from_tier(again) == WHOLE_HITS
-    finally:
-        shared.unlink(missing_ok=True)
+    params = {"capacity": "256MiB", "shared_path": str(tier)}
+    with (
+        lmcache_server(tmp_path / "first.log", "engine_driven", adapter_params=params) as first,
+        lmcache_server(tmp_path / "second.log", "engine_driven", adapter_params=params) as second,
+    ):
+        run(engines, first, "engine_driven", generate(prompts), {"op": "empty_lmcache_l1", "url": first.url})
+        [again] = run(engines, second, "engine_driven", generate(prompts))
+        assert again["tokens"] == expected
+        assert num_tokens_from_tier(again) == WHOLE_HITS
 
 
 def test_lmcaches_own_eviction_is_obeyed(

@@ -51,7 +51,10 @@ def result(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequ
     prompts = Prompts(seed=3).many(6, 6 * BLOCK_TOKENS + 8)
     runner = EngineRunner(directory, *CONNECTOR.split(":"))
     extra: dict[str, Any] = {"cpu_bytes_to_use": NUM_SLOTS * BLOCK_BYTES, "pinned_piece_bytes": 4 * BLOCK_BYTES}
+    num_slots = NUM_SLOTS if request.param else NUM_SLOTS // 2
     script = {
+        # A tier that is still growing evicts what it has no room for yet.
+        "ready": {"op": "wait_until_ready", "num_slots": num_slots},
         "first": generate(prompts),
         "stored": settle(),
         "reset": {"op": "reset_prefix_cache", "patience_s": 10.0},

@@ -7,17 +7,22 @@
 
 #include <gtest/gtest.h>
 
+#include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <iterator>
 #include <memory>
+#include <stdexcept>
 #include <string>
+#include <sys/prctl.h>
 #include <sys/wait.h>
+#include <system_error>
 #include <thread>
 #include <unistd.h>
-#include <vector>
 
 namespace kvferry::lmcache {
 
@@ -56,28 +61,70 @@ inline bool eventually(const std::function<bool()>& condition) {
   return true;
 }
 
-/// A child starts threads, which TSan does not support where its parent had some. What a death
-/// leaves is no race; the other builds run these tests.
-constexpr bool kCanForkWithThreads =
+inline std::ptrdiff_t num_threads() {
+  const std::filesystem::directory_iterator tasks("/proc/self/task");
 #if defined(__SANITIZE_THREAD__)
-    false;
+  return std::distance(begin(tasks), end(tasks)) - 1;  // TSan may have one of its own
 #else
-    true;
+  return std::distance(begin(tasks), end(tasks));
 #endif
-
-/// Runs `life` in a child, which is killed by `kill_it` or by itself.
-inline void in_child(const std::function<void()>& life,
-                     const std::function<void(pid_t)>& kill_it = {}) {
-  const pid_t child = ::fork();
-  ASSERT_GE(child, 0);
-  if (child == 0) {
-    life();
-    ::_exit(0);
-  }
-  if (kill_it) kill_it(child);
-  int status = 0;
-  ASSERT_EQ(::waitpid(child, &status, 0), child);
-  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << status;
 }
+
+/// Another process, which waits for begin() and is killed at the latest with this object. One with
+/// a life is made while this process has one thread: a lock that another thread holds at the fork,
+/// ASan's allocator's above all, would be held in the child for ever.
+class Child {
+ public:
+  explicit Child(const std::function<void()>& life = {}) : process_(fork_for(life)) {
+    if (process_ == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      ::raise(SIGSTOP);
+      life();
+      ::_exit(0);
+    }
+    EXPECT_TRUE(stops());
+  }
+  ~Child() { kill_it(); }
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+
+  void begin() const { ::kill(process_, SIGCONT); }
+  /// Whether it stops itself, and stays.
+  [[nodiscard]] bool stops() { return await() && WIFSTOPPED(status_); }
+  /// Whether it is killed by itself.
+  [[nodiscard]] bool dies() { return await() && is_killed(); }
+  /// Whether it lived until then.
+  bool kill_it() {
+    if (is_gone_) return false;
+    ::kill(process_, SIGKILL);
+    return await() && is_killed();
+  }
+
+ private:
+  static pid_t fork_for(const std::function<void()>& life) {
+    // A thread that was joined is listed a little longer.
+    if (life && !eventually([] { return num_threads() <= 1; })) {
+      throw std::logic_error(
+          "a child is to be forked beside other threads, maybe oneTBB's of a test before: run this "
+          "one by itself, as ctest does");
+    }
+    const pid_t process = ::fork();
+    if (process < 0) throw std::system_error(errno, std::generic_category(), "fork");
+    return process;
+  }
+  bool await() {
+    const bool has_changed =
+        eventually([&] { return ::waitpid(process_, &status_, WUNTRACED | WNOHANG) == process_; });
+    is_gone_ = has_changed && !WIFSTOPPED(status_);
+    return has_changed;
+  }
+  [[nodiscard]] bool is_killed() const {
+    return WIFSIGNALED(status_) && WTERMSIG(status_) == SIGKILL;
+  }
+
+  const pid_t process_;
+  int status_ = 0;
+  bool is_gone_ = false;
+};
 
 }  // namespace kvferry::lmcache

@@ -238,24 +238,19 @@ TEST_F(SharedStore, ServesNoRecordThatAnotherProgramChanged) {
 }
 
 TEST_F(SharedStore, GoesOnWhileAnotherProcessIsStopped) {
-  if (!kCanForkWithThreads) GTEST_SKIP() << "TSan: no threads behind a fork";
+  Child other([&] {
+    test_hooks::on_pause("lmcache.before_commit", [] { ::raise(SIGSTOP); });
+    ClientRig rig(open(), 2);
+    rig.put(numbered("a", 2, 600 * kKiB));
+  });
   const auto store = open();
-  in_child(
-      [&] {
-        test_hooks::on_pause("lmcache.before_commit", [] { ::raise(SIGSTOP); });
-        ClientRig rig(open(), 2);
-        rig.put(numbered("a", 2, 600 * kKiB));
-      },
-      [&](pid_t child) {
-        int status = 0;
-        ASSERT_EQ(::waitpid(child, &status, WUNTRACED), child);
-        ASSERT_TRUE(WIFSTOPPED(status));
-        for (int i = 0; i < 30; ++i) {
-          ASSERT_EQ(put(*store, {{"b" + std::to_string(i), 600 * kKiB}}), 1) << i;
-        }
-        EXPECT_FALSE(has(*store, "a0")) << "is being written";
-        ::kill(child, SIGKILL);
-      });
+  other.begin();
+  ASSERT_TRUE(other.stops());
+  for (int i = 0; i < 30; ++i) {
+    ASSERT_EQ(put(*store, {{"b" + std::to_string(i), 600 * kKiB}}), 1) << i;
+  }
+  EXPECT_FALSE(has(*store, "a0")) << "is being written";
+  EXPECT_TRUE(other.kill_it());
   EXPECT_EQ(get(*store, {"b29", 600 * kKiB}), Got::kRight);
 }
 

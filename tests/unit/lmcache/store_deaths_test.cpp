@@ -2,6 +2,8 @@
 // What processes that are killed leave to those that share a file with them.
 #include "shared_store_rig.hpp"
 
+#include <cstdint>
+#include <deque>
 #include <random>
 #include <string>
 #include <vector>
@@ -9,23 +11,39 @@
 namespace kvferry::lmcache {
 namespace {
 
-using StoreDeaths = SharedStoreFixture;
+class StoreDeaths : public SharedStoreFixture {
+ protected:
+  /// Until it is killed.
+  [[noreturn]] void store_and_forget(std::uint64_t seed) const {
+    std::mt19937_64 chance(seed);
+    ClientRig rig(open(options(24 * kMiB)), 2);
+    for (;;) {
+      std::vector<Item> items(chance() % 4 + 1);
+      for (Item& item : items) {
+        item.key = "k" + std::to_string(chance() % 50);
+        item.bytes = (chance() % 3 + 1) * (chance() % 2 == 0 ? 9000 : 500 * kKiB);
+      }
+      if (chance() % 5 == 0) {
+        rig.await(rig.client.submit_delete(keys_of(items)));
+      } else {
+        rig.put(items);
+      }
+    }
+  }
+};
 
 // A worker that was forked and never became another program holds no lock of its parent.
 TEST_F(StoreDeaths, AForkedChildDoesNotKeepTheFileInUse) {
   MemoryOptions removed = options();
   removed.shared->at_exit = cpu_tier::AtExit::kRemove;
   auto store = open(removed);
-  in_child([] { ::pause(); },
-           [&](pid_t child) {
-             store.reset();
-             EXPECT_FALSE(std::filesystem::exists(path_));
-             ::kill(child, SIGKILL);
-           });
+  Child child;
+  store.reset();
+  EXPECT_FALSE(std::filesystem::exists(path_));
+  EXPECT_TRUE(child.kill_it());
 }
 
 TEST_F(StoreDeaths, NothingHalfWrittenIsServedAndEverySlotComesBack) {
-  if (!kCanForkWithThreads) GTEST_SKIP() << "TSan: no threads behind a fork";
   const std::vector<Item> old = numbered("old", 4, 100 * kKiB);
   std::vector<Item> fresh = numbered("new", 3, 600 * kKiB);
   fresh.push_back({"small", 30 * kKiB});
@@ -35,13 +53,15 @@ TEST_F(StoreDeaths, NothingHalfWrittenIsServedAndEverySlotComesBack) {
         "lmcache.committed_class"}) {
     SCOPED_TRACE(point);
     std::filesystem::remove(path_);
-    const auto store = open();
-    ASSERT_EQ(put(*store, old), 4);
-    in_child([&] {
+    Child child([&] {
       test_hooks::on_pause(point, [] { ::raise(SIGKILL); });
       ClientRig rig(open(), 2);
       rig.put(fresh);
     });
+    const auto store = open();
+    ASSERT_EQ(put(*store, old), 4);
+    child.begin();
+    ASSERT_TRUE(child.dies());
     std::size_t num_new = 0;
     const auto count = [&](ObjectStore& in) {
       num_new = 0;
@@ -69,32 +89,18 @@ TEST_F(StoreDeaths, NothingHalfWrittenIsServedAndEverySlotComesBack) {
 }
 
 TEST_F(StoreDeaths, ServesOnlyWholeValuesBehindDeathsAtRandom) {
-  if (!kCanForkWithThreads) GTEST_SKIP() << "TSan: no threads behind a fork";
   std::mt19937_64 random(11);
+  constexpr int kNumRounds = 25;
+  std::deque<Child> children;
+  for (int round = 0; round < kNumRounds; ++round) {
+    children.emplace_back([&, seed = random()] { store_and_forget(seed); });
+  }
   std::size_t num_found = 0;
   const auto survivor = open(options(24 * kMiB));
-  for (int round = 0; round < 25; ++round) {
-    in_child(
-        [&, seed = random()] {
-          std::mt19937_64 chance(seed);
-          ClientRig rig(open(options(24 * kMiB)), 2);
-          for (;;) {
-            std::vector<Item> items(chance() % 4 + 1);
-            for (Item& item : items) {
-              item.key = "k" + std::to_string(chance() % 50);
-              item.bytes = (chance() % 3 + 1) * (chance() % 2 == 0 ? 9000 : 500 * kKiB);
-            }
-            if (chance() % 5 == 0) {
-              rig.await(rig.client.submit_delete(keys_of(items)));
-            } else {
-              rig.put(items);
-            }
-          }
-        },
-        [&](pid_t child) {
-          std::this_thread::sleep_for(std::chrono::milliseconds(20 + random() % 60));
-          ::kill(child, SIGKILL);
-        });
+  for (int round = 0; round < kNumRounds; ++round) {
+    children[round].begin();
+    std::this_thread::sleep_for(std::chrono::milliseconds(20 + random() % 60));
+    ASSERT_TRUE(children[round].kill_it());
     const auto later = round % 2 == 0 ? nullptr : open(options(24 * kMiB));
     ObjectStore& store = later ? *later : *survivor;
     for (int key = 0; key < 50; ++key) {
