@@ -19,6 +19,9 @@
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23  // Linux 5.14, asm-generic/mman-common.h.
 #endif
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25  // Linux 6.1, asm-generic/mman-common.h.
+#endif
 
 namespace kvferry::cpu_tier {
 namespace {
@@ -122,6 +125,12 @@ void HostMapping::populate(std::span<std::byte> part) const {
       bytes[offset] = std::byte{0};
     }
   }
+}
+
+void HostMapping::make_huge() const noexcept {
+  if (pages_ == PageKind::kPool) return;
+  const std::uint64_t whole = bytes_.size() / huge_page_bytes() * huge_page_bytes();
+  static_cast<void>(::madvise(bytes_.data(), whole, MADV_COLLAPSE));
 }
 
 std::uint64_t HostMapping::missing_bytes(std::span<std::byte> part) const {

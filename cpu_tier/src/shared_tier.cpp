@@ -93,6 +93,8 @@ std::unique_ptr<SharedTier> SharedTier::make(const SharedTierOptions& options,
   hold_unnamed(file);
   auto tier =
       std::unique_ptr<SharedTier>(new SharedTier(std::move(file), shape, places, options.at_exit));
+  // Its tables are read at random: of small pages most looks would miss the TLB.
+  tier->metadata_.make_huge();
   new (tier->metadata().data())
       TierHeader(make_tier_header(shape, places, options.capacity_bytes, options.machine.proc));
   KVFERRY_PAUSE_POINT("shared_tier.before_publish");

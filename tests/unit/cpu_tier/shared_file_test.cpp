@@ -121,6 +121,24 @@ TEST_F(SharedFileTest, OutlivesItsDescriptorAsAMappingAndKeepsItsBytes) {
   EXPECT_EQ(mapping.bytes()[kMiB], std::byte{9});
 }
 
+// Whether it gets huge pages is up to the kernel.
+TEST_F(SharedFileTest, WhatIsMadeHugeKeepsItsBytesAndItsSize) {
+  const std::uint64_t size = 2 * huge_page_bytes() + 3 * HostMapping::page_bytes();
+  SharedFile made = SharedFile::make(path_, size);
+  ASSERT_EQ(made.publish(), Published::kYes);
+  const HostMapping mapping(made);
+  const HostMapping other(made);
+  for (std::uint64_t at = 0; at < size; at += 997) mapping.bytes()[at] = std::byte(at % 251);
+  mapping.make_huge();
+  for (std::uint64_t at = 0; at < size; at += 997) {
+    ASSERT_EQ(mapping.bytes()[at], std::byte(at % 251)) << at;
+    ASSERT_EQ(other.bytes()[at], std::byte(at % 251)) << at;
+  }
+  other.bytes()[5] = std::byte{42};
+  EXPECT_EQ(mapping.bytes()[5], std::byte{42});
+  EXPECT_EQ(fs::file_size(path_), size);
+}
+
 TEST_F(SharedFileTest, MoreThanTheFileSystemHasIsRefusedUntouched) {
   const std::uint64_t before = free_bytes();
   const std::uint64_t bytes = before + (std::uint64_t{1} << 40U);

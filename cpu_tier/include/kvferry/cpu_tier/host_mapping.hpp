@@ -35,6 +35,10 @@ class HostMapping {
   /// is written to and a shortage is the kernel's OOM killer's.
   void populate() const { populate(bytes()); }
   void populate(std::span<std::byte> part) const;
+  /// Puts what bytes() hold into huge pages, resident ones, as far as there are whole ones in it:
+  /// for all who map the file. Shared memory gets them so where shmem_enabled says never, too. As
+  /// many as the kernel has at hand; none before Linux 6.1. A millisecond for each.
+  void make_huge() const noexcept;
   /// Of a part (whole pages) of a file: bytes that are not resident yet, in any process. More than
   /// there are where the kernel does not tell (kPool).
   [[nodiscard]] std::uint64_t missing_bytes(std::span<std::byte> part) const;
