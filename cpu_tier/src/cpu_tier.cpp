@@ -324,7 +324,6 @@ void CpuTier::forget_readable(std::span<const SlotId> slots) {
     forgotten[num_forgotten++] = slot;
   }
   note(std::span(forgotten).first(num_forgotten), false);
-  if (shared_) drop_hints(std::span(forgotten).first(num_forgotten));
   index_.erase(std::span(forgotten).first(num_forgotten));
 }
 

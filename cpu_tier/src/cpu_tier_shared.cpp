@@ -14,34 +14,23 @@ namespace {
 /// Hints that are fetched ahead of their use: as many lines as a core has under way.
 constexpr std::size_t kAhead = 16;
 
-/// Calls work(slot, key) for each slot; keys' hints are on their way by then.
-template <class Work>
-void with_hints_ahead(const SharedSlots& shared, const BlockIndex& index,
-                      std::span<const SlotId> slots, const Work& work) {
-  for (const SlotId slot : slots.first(std::min(kAhead, slots.size()))) {
-    shared.prefetch_to_change(index.key(slot));
-  }
-  for (std::size_t i = 0; i < slots.size(); ++i) {
-    if (i + kAhead < slots.size()) shared.prefetch_to_change(index.key(slots[i + kAhead]));
-    work(slots[i], index.key(slots[i]));
-  }
-}
-
 }  // namespace
 
-void CpuTier::begin_fill(std::span<const SlotId> slots) {
-  MutexLock lock(mutex_);
-  for (const SlotId slot : slots) shared_->begin_fill(slot, index_.key(slot));
+void CpuTier::begin_fill(std::span<const SlotId> slots) const {
+  for (const SlotId slot : slots) shared_->begin_fill(slot);
 }
 
 void CpuTier::publish(std::span<const SlotId> slots) {
-  with_hints_ahead(*shared_, index_, slots,
-                   [this](SlotId slot, const BlockKey& key) { shared_->publish(slot, key); });
-}
-
-void CpuTier::drop_hints(std::span<const SlotId> slots) const {
-  with_hints_ahead(*shared_, index_, slots,
-                   [this](SlotId slot, const BlockKey& key) { shared_->drop_hint(slot, key); });
+  // Each in three steps, kAhead slots apart: what one reads the step before has fetched.
+  for (std::size_t i = 0; i < slots.size() + 2 * kAhead; ++i) {
+    if (i < slots.size()) shared_->prefetch(slots[i]);
+    if (const std::size_t next = i - kAhead; next < slots.size()) {
+      shared_->prefetch_publish(slots[next], index_.key(slots[next]));
+    }
+    if (const std::size_t now = i - 2 * kAhead; now < slots.size()) {
+      shared_->publish(slots[now], index_.key(slots[now]));
+    }
+  }
 }
 
 void CpuTier::find_guests(std::span<const BlockKey> keys, std::span<SlotId> slots) const {
@@ -92,7 +81,6 @@ bool CpuTier::evict_unused(std::size_t count) {
       }
     }
     note(victims, false);
-    drop_hints(victims);
     index_.erase(victims);
     num_evicted_total_ += victims.size();
     count -= victims.size();
@@ -114,7 +102,6 @@ bool CpuTier::evict_unread(std::span<const SlotId> slots) {
     evicted[num_evicted++] = slots[i];
   }
   note(std::span(evicted).first(num_evicted), false);
-  drop_hints(std::span(evicted).first(num_evicted));
   index_.erase(std::span(evicted).first(num_evicted));
   return all;
 }

@@ -7,8 +7,8 @@
 
 namespace kvferry::cpu_tier {
 
-void SharedSlots::begin_fill(SlotId slot, const BlockKey& key) const {
-  const bool began = directory_->begin_fill(place_of(slot), key);
+void SharedSlots::begin_fill(SlotId slot) const {
+  const bool began = directory_->begin_fill(place_of(slot));
   KVFERRY_CHECK(began, "slot " + std::to_string(slot.value()) +
                            " is to be filled and is not free: " + std::to_string(word(slot).bits));
 }

@@ -193,11 +193,7 @@ bool TierDirectory::clear(std::uint32_t chunk) {
   for (std::uint32_t i = 0; i < num_slots; ++i) {
     const SharedPlace place{chunk, i};
     SharedSlot each = slot(place);
-    if (each.evict()) {
-      if (const auto held = slot_key(place).load()) drop_hint(place, *held);
-      continue;
-    }
-    all = (each.load().state() == SharedState::kFree || each.bury() || free_quarantined(place)) &&
+    all = (each.evict() || each.load().state() == SharedState::kFree || each.bury() || free_quarantined(place)) &&
           all;
   }
   return all;
@@ -225,25 +221,32 @@ std::uint64_t TierDirectory::hash_of(const SlotKey::Content& content) {
   return mixed_bits(content.key.mixed() ^ content.name_space);
 }
 
-bool TierDirectory::begin_fill(SharedPlace place, const BlockKey& key) {
-  if (!slot(place).begin_fill()) return false;
-  KVFERRY_PAUSE_POINT("tier_directory.filling_without_key");
-  slot_key(place).store(key, name_space());
-  return true;
+bool TierDirectory::begin_fill(SharedPlace place) {
+  const bool began = slot(place).begin_fill();
+  KVFERRY_PAUSE_POINT("tier_directory.filling");
+  return began;
+}
+
+void TierDirectory::prefetch_publish(SharedPlace place, const BlockKey& key) const {
+  if (const auto before = slot_key(place).load()) hints_.prefetch_to_change(hash_of(*before));
+  hints_.prefetch_to_change(hash_of(key));
 }
 
 void TierDirectory::publish(SharedPlace place, const BlockKey& key) {
-  KVFERRY_DCHECK(slot_key(place).load(name_space()) == key, "a slot was filled for another key");
+  const auto number = static_cast<std::uint32_t>(number_of(place));
+  // Until now nobody was led there in vain: hints of what is not readable count for nothing.
+  if (const auto before = slot_key(place).load()) hints_.remove(hash_of(*before), number);
+  slot_key(place).store(key, name_space());
+  KVFERRY_PAUSE_POINT("tier_directory.filling_with_key");
   const bool published = slot(place).publish();
   KVFERRY_CHECK(published,
                 "slot " + std::to_string(number_of(place)) +
                     " is published and was not filled: " + std::to_string(slot(place).load().bits));
   KVFERRY_PAUSE_POINT("tier_directory.published_without_hint");
-  hints_.insert(hash_of(key), static_cast<std::uint32_t>(number_of(place)),
-                [this](std::uint32_t other) {
-                  return SlotWord{slots_[other].word.load(std::memory_order_relaxed)}.state() !=
-                         SharedState::kReadable;
-                });
+  hints_.insert(hash_of(key), number, [this](std::uint32_t other) {
+    return SlotWord{slots_[other].word.load(std::memory_order_relaxed)}.state() !=
+           SharedState::kReadable;
+  });
 }
 
 bool TierDirectory::evict(SharedPlace place) { return slot(place).evict(); }

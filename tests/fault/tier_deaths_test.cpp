@@ -95,7 +95,7 @@ class Instance {
       for (std::uint32_t i = 0; i < slots.size() && filling.size() < 1 + draw(6); ++i) {
         if (slots[i].state != State::kFree) continue;
         const std::uint64_t key = draw(kNumKeys);
-        if (!directory_->begin_fill({chunk, i}, rig_.key(key))) continue;
+        if (!directory_->begin_fill({chunk, i})) continue;
         slots[i] = {State::kFilling, key};
         filling.push_back({{chunk, i}, key});
       }

@@ -140,6 +140,7 @@ CHECKS = (
         ("NO_SECOND_LOOK", "a_reader_sees_its_key"),
         ("IGNORE_THE_BIT", "a_reader_sees_its_key"),
         ("PUBLISH_EARLY", "a_reader_sees_its_key"),
+        ("KEY_BEHIND_THE_WORD", "a_reader_sees_its_key"),
         ("FREE_WHAT_WAS_FILLING", "nobody_writes_beside_the_writer"),
         ("NO_GRACE", "nobody_writes_beside_the_writer"),
         ("SWEEP_WITHOUT_PROOF", "the_living_are_not_swept"),

@@ -54,7 +54,7 @@ end:
   od
 }
 
-/* free -> filling, the key, and the submission of the copy; each may be the last step of the process. */
+/* free -> filling, and the submission of the copy; each may be the last step of the process. */
 /* A reader's bit keeps a slot from eviction, and once more from being filled. */
 #ifdef MUTANT_IGNORE_THE_BIT
 #define MAY_FILL (state == FREE)
@@ -65,7 +65,6 @@ end:
 #endif
 #define FILL(who, new_key) \
   atomic { MAY_FILL -> state = FILLING }; \
-  key = new_key; \
   atomic { REQUIRE(nobody_writes_beside_the_writer, copying[0] + copying[2] + copying[3] == 0); \
            content = 0; copying[who] = new_key }
 #ifdef MUTANT_PUBLISH_EARLY
@@ -82,14 +81,19 @@ active proctype owner_process() {
      lives--;
      atomic { MAY_FILL -> state = FILLING };
      if :: DIES(OWNER) :: skip fi;
-     key = 2 - lives;
-     if :: DIES(OWNER) :: skip fi;
      atomic { content = 0; copying[OWNER] = 2 - lives };
      if
      :: EVENT("dies while its device writes\n"); DIES(OWNER)
      :: STORED(OWNER)
      fi;
+#ifdef MUTANT_KEY_BEHIND_THE_WORD
      atomic { state == FILLING -> state = READABLE };
+     key = 2 - lives
+#else
+     key = 2 - lives;
+     if :: DIES(OWNER) :: skip fi;
+     atomic { state == FILLING -> state = READABLE }
+#endif
   :: atomic { MAY_EVICT -> EVENT("evicted\n"); state = FREE }
   :: atomic { state == READABLE -> EVENT("forgotten\n"); state = DYING }
   :: atomic { state == DYING && NO_BIT -> EVENT("buried\n"); state = FREE }
@@ -215,6 +219,7 @@ end:
      lives--;
      FILL(SURVIVOR, 2);
      STORED(SURVIVOR);
+     key = 2;
      atomic { state == FILLING -> state = READABLE }
   :: timeout ->
      /* Everybody else is dead and nothing can happen any more. */

@@ -35,7 +35,7 @@ class JoinedTierTest : public ::testing::Test {
     EXPECT_TRUE(chunk);
     directory.divide(*chunk, {.num_slots = 4, .slab_class = 0});
     const SharedPlace place{*chunk, 2};
-    EXPECT_TRUE(directory.begin_fill(place, key(number)));
+    EXPECT_TRUE(directory.begin_fill(place));
     directory.publish(place, key(number));
     return place;
   }

@@ -88,7 +88,7 @@ class SharedTierRig {
   /// Stores a key in a slot of an own chunk.
   [[nodiscard]] bool store(TierDirectory& directory, SharedPlace place,
                            std::uint64_t key_number) const {
-    if (!directory.begin_fill(place, key(key_number))) return false;
+    if (!directory.begin_fill(place)) return false;
     write(slot(place), key_number);
     directory.publish(place, key(key_number));
     return true;

@@ -99,11 +99,11 @@ TEST_F(TierDirectoryTest, NothingIsFoundBeforeItIsPublished) {
   const auto a = rig_.join("a");
   const auto b = rig_.join("b");
   const SharedPlace place{take(*a), 0};
-  ASSERT_TRUE(a->begin_fill(place, rig_.key(7)));
+  ASSERT_TRUE(a->begin_fill(place));
   EXPECT_FALSE(b->lease(rig_.key(7)));
   EXPECT_TRUE(a->slot(place).abandon());
   EXPECT_FALSE(b->lease(rig_.key(7)));
-  EXPECT_TRUE(a->begin_fill(place, rig_.key(8)));
+  EXPECT_TRUE(a->begin_fill(place));
   a->publish(place, rig_.key(8));
   EXPECT_FALSE(b->has(rig_.key(7)));
   EXPECT_TRUE(b->has(rig_.key(8)));
@@ -131,10 +131,7 @@ TEST_F(TierDirectoryTest, WhatIsHeldIsFoundHoweverOftenSlotsWereUsedAnew) {
   for (int round = 0; round < 20; ++round) {
     for (std::uint32_t i = 0; i < kManySlots; ++i) {
       const SharedPlace place{chunk, i};
-      if (round > 0) {
-        ASSERT_TRUE(a->evict(place));
-        a->drop_hint(place, rig.key(next_key - kManySlots));
-      }
+      ASSERT_TRUE(round == 0 || a->evict(place));
       ASSERT_TRUE(rig.store(*a, place, next_key++));
     }
   }
@@ -321,7 +318,7 @@ TEST_F(TierDirectoryTest, BehindAKilledInstanceLeasesEndAndFillingSlotsAreQuaran
     TierDirectory& b = *rig_.join("b").release();
     const std::uint32_t chunk = b.take_chunk().value();
     b.divide(chunk, kWhole);
-    const bool done = rig_.store(b, {chunk, 0}, 20) && b.begin_fill({chunk, 1}, rig_.key(21)) &&
+    const bool done = rig_.store(b, {chunk, 0}, 20) && b.begin_fill({chunk, 1}) &&
                       b.lease(rig_.key(7));
     if (!done) ::_exit(1);
   });
@@ -341,21 +338,21 @@ TEST_F(TierDirectoryTest, BehindAKilledInstanceLeasesEndAndFillingSlotsAreQuaran
   a->end_lease(*leased);
   while (!a->owns(leased->chunk)) ASSERT_TRUE(a->take_chunk());
   const SharedPlace doubted{leased->chunk, 1};
-  EXPECT_FALSE(a->begin_fill(doubted, rig_.key(22))) << "a device may still write it";
+  EXPECT_FALSE(a->begin_fill(doubted)) << "a device may still write it";
   EXPECT_EQ(a->free_quarantined(), 0U);
   a.reset();
   const auto c = rig_.join(
       TierDirectory::Identity{.name = "c", .name_space = 1, .grace = std::chrono::nanoseconds(0)});
   while (!c->owns(leased->chunk)) ASSERT_TRUE(c->take_chunk());
   EXPECT_EQ(c->free_quarantined(), 1U);
-  EXPECT_TRUE(c->begin_fill(doubted, rig_.key(22)));
+  EXPECT_TRUE(c->begin_fill(doubted));
 }
 
 TEST_F(TierDirectoryTest, LivingInstancesAreNotSwept) {
   const auto a = rig_.join("a");
   const auto b = rig_.join("b");
   const SharedPlace place{take(*b), 0};
-  ASSERT_TRUE(b->begin_fill(place, rig_.key(7)));
+  ASSERT_TRUE(b->begin_fill(place));
   EXPECT_EQ(a->sweep().num_instances, 0U);
   EXPECT_EQ(rig_.word(place).state(), SharedState::kFilling);
   EXPECT_TRUE(b->owns(place.chunk));

@@ -46,7 +46,7 @@ TEST_F(TierReportTest, SaysWhatIsThere) {
   const std::uint32_t chunk = take(*a, 8);
   static_cast<void>(take(*a, 2));
   TierDirectory& directory = a->directory();
-  for (std::uint32_t i = 0; i < 4; ++i) ASSERT_TRUE(directory.begin_fill({chunk, i}, key(i)));
+  for (std::uint32_t i = 0; i < 4; ++i) ASSERT_TRUE(directory.begin_fill({chunk, i}));
   for (std::uint32_t i = 0; i < 2; ++i) directory.publish({chunk, i}, key(i));
   ASSERT_TRUE(directory.slot({chunk, 2}).quarantine());
   const auto leased = b->directory().lease(key(1));

@@ -272,10 +272,8 @@ class CpuTier {
   void resize_policy() KVFERRY_REQUIRES(mutex_);
   [[nodiscard]] std::optional<ColdRange> cold_range(SlotRange range) const KVFERRY_REQUIRES(mutex_);
   // Of a shared tier (cpu_tier_shared.cpp):
-  void begin_fill(std::span<const SlotId> slots);
+  void begin_fill(std::span<const SlotId> slots) const;
   void publish(std::span<const SlotId> slots) KVFERRY_REQUIRES(mutex_);
-  /// Of slots that hold their keys no more; the index still has these.
-  void drop_hints(std::span<const SlotId> slots) const KVFERRY_REQUIRES(mutex_);
   /// Replaces each absent one of the keys' slots by that of a guest, if there is one.
   void find_guests(std::span<const BlockKey> keys, std::span<SlotId> slots) const
       KVFERRY_REQUIRES(mutex_);

@@ -21,7 +21,7 @@ class SharedSlots {
   // ---- own slots ----
 
   /// free -> filling: a device is about to be told of the slot.
-  void begin_fill(SlotId slot, const BlockKey& key) const;
+  void begin_fill(SlotId slot) const;
   /// filling -> readable by all.
   void publish(SlotId slot, const BlockKey& key) const { directory_->publish(place_of(slot), key); }
   /// filling -> free: no device can write it any more.
@@ -51,13 +51,13 @@ class SharedSlots {
   void end_lease(SlotId slot) const { directory_->end_lease(place_of(slot)); }
   /// Its bytes are doubted: this instance leases that content no more.
   void shun(SlotId slot) const { directory_->shun(place_of(slot)); }
-  /// The slot does not hold the key any more: nobody is to be led there.
-  void drop_hint(SlotId slot, const BlockKey& key) const {
-    directory_->drop_hint(place_of(slot), key);
-  }
   /// What evict_unused(), begin_fill() and publish() change of the slot, to be used soon.
   void prefetch(SlotId slot) const { directory_->prefetch(place_of(slot)); }
-  /// What publish() and drop_hint() change, to be used soon.
+  /// What publish() changes of the hints besides, once that has come.
+  void prefetch_publish(SlotId slot, const BlockKey& key) const {
+    directory_->prefetch_publish(place_of(slot), key);
+  }
+  /// Of it, what has nothing to do with the slot: the key may not have one yet.
   void prefetch_to_change(const BlockKey& key) const { directory_->prefetch_to_change(key); }
   /// What lease() and has() need first, to be used soon.
   void prefetch(const BlockKey& key) const { directory_->prefetch(key); }

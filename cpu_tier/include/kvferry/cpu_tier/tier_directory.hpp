@@ -114,16 +114,14 @@ class TierDirectory {
   [[nodiscard]] SharedSlot slot(SharedPlace place) const {
     return SharedSlot(slots_[number_of(place)].word);
   }
-  /// free -> filling, under that key. False if it is not free yet.
-  [[nodiscard]] bool begin_fill(SharedPlace place, const BlockKey& key);
-  /// filling -> readable, and found by others from now on under the key that it was filled for.
+  /// free -> filling. False if it is not free yet.
+  [[nodiscard]] bool begin_fill(SharedPlace place);
+  /// filling -> readable, and found by others from now on under that key. The hint to what the slot
+  /// held before goes: hints that are wrong come to take the places of those that are right.
   void publish(SharedPlace place, const BlockKey& key);
   /// readable -> free. False if somebody reads it.
   [[nodiscard]] bool evict(SharedPlace place);
-  /// The slot does not hold the key any more: nobody is to be led there. Hints that are wrong come
-  /// to take the places of those that are right.
-  void drop_hint(SharedPlace place, const BlockKey& key) { drop_hint(place, {key, name_space()}); }
-  /// The key of a slot of this name space that is readable or filling, if it is whole.
+  /// The key of a readable slot of this name space, if it is whole.
   [[nodiscard]] std::optional<BlockKey> key_of(SharedPlace place) const;
 
   // ---- slots of any chunk ----
@@ -144,8 +142,10 @@ class TierDirectory {
   [[nodiscard]] bool is_alone() const { return is_alone_.load(std::memory_order_relaxed); }
   /// The line that lease() and has() need first, to be used soon.
   void prefetch(const BlockKey& key) const { hints_.prefetch(hash_of(key)); }
-  /// The line that publish() and drop_hint() change, to be used soon.
+  /// The line of hints that publish() of the key changes, to be used soon.
   void prefetch_to_change(const BlockKey& key) const { hints_.prefetch_to_change(hash_of(key)); }
+  /// All lines of hints that it changes, once that of prefetch(place) has come.
+  void prefetch_publish(SharedPlace place, const BlockKey& key) const;
   /// Those that lease() and has() need next, once that one has come.
   void prefetch_slots(const BlockKey& key) const;
   /// What evict(), begin_fill() and publish() change.
@@ -187,9 +187,6 @@ class TierDirectory {
     return hash_of({key, name_space()});
   }
   [[nodiscard]] static std::uint64_t hash_of(const SlotKey::Content& content);
-  void drop_hint(SharedPlace place, const SlotKey::Content& content) {
-    hints_.remove(hash_of(content), static_cast<std::uint32_t>(number_of(place)));
-  }
   [[nodiscard]] InstanceRecord& own_record() const { return instances_[self_.value()]; }
   [[nodiscard]] std::uint64_t name_space() const {
     return name_space_.load(std::memory_order_relaxed);
