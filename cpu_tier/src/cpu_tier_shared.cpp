@@ -22,13 +22,15 @@ void CpuTier::begin_fill(std::span<const SlotId> slots) const {
 
 void CpuTier::publish(std::span<const SlotId> slots) {
   // Each in three steps, kAhead slots apart: what one reads the step before has fetched.
+  std::array<TierDirectory::HintChange, kAhead> changes;
   for (std::size_t i = 0; i < slots.size() + 2 * kAhead; ++i) {
     if (i < slots.size()) shared_->prefetch(slots[i]);
-    if (const std::size_t next = i - kAhead; next < slots.size()) {
-      shared_->prefetch_publish(slots[next], index_.key(slots[next]));
-    }
+    TierDirectory::HintChange& change = changes[i % kAhead];
     if (const std::size_t now = i - 2 * kAhead; now < slots.size()) {
-      shared_->publish(slots[now], index_.key(slots[now]));
+      shared_->publish(slots[now], index_.key(slots[now]), change);
+    }
+    if (const std::size_t next = i - kAhead; next < slots.size()) {
+      change = shared_->prepare_publish(slots[next], index_.key(slots[next]));
     }
   }
 }

@@ -193,7 +193,8 @@ bool TierDirectory::clear(std::uint32_t chunk) {
   for (std::uint32_t i = 0; i < num_slots; ++i) {
     const SharedPlace place{chunk, i};
     SharedSlot each = slot(place);
-    all = (each.evict() || each.load().state() == SharedState::kFree || each.bury() || free_quarantined(place)) &&
+    all = (each.evict() || each.load().state() == SharedState::kFree || each.bury() ||
+           free_quarantined(place)) &&
           all;
   }
   return all;
@@ -227,15 +228,21 @@ bool TierDirectory::begin_fill(SharedPlace place) {
   return began;
 }
 
-void TierDirectory::prefetch_publish(SharedPlace place, const BlockKey& key) const {
-  if (const auto before = slot_key(place).load()) hints_.prefetch_to_change(hash_of(*before));
-  hints_.prefetch_to_change(hash_of(key));
+TierDirectory::HintChange TierDirectory::prepare_publish(SharedPlace place,
+                                                         const BlockKey& key) const {
+  HintChange change{std::nullopt, hash_of(key)};
+  hints_.prefetch_to_change(change.now);
+  if (const auto before = slot_key(place).load()) {
+    change.before = hash_of(*before);
+    hints_.prefetch_to_change(*change.before);
+  }
+  return change;
 }
 
-void TierDirectory::publish(SharedPlace place, const BlockKey& key) {
+void TierDirectory::publish(SharedPlace place, const BlockKey& key, const HintChange& change) {
   const auto number = static_cast<std::uint32_t>(number_of(place));
   // Until now nobody was led there in vain: hints of what is not readable count for nothing.
-  if (const auto before = slot_key(place).load()) hints_.remove(hash_of(*before), number);
+  if (change.before) hints_.remove(*change.before, number);
   slot_key(place).store(key, name_space());
   KVFERRY_PAUSE_POINT("tier_directory.filling_with_key");
   const bool published = slot(place).publish();
@@ -243,7 +250,7 @@ void TierDirectory::publish(SharedPlace place, const BlockKey& key) {
                 "slot " + std::to_string(number_of(place)) +
                     " is published and was not filled: " + std::to_string(slot(place).load().bits));
   KVFERRY_PAUSE_POINT("tier_directory.published_without_hint");
-  hints_.insert(hash_of(key), number, [this](std::uint32_t other) {
+  hints_.insert(change.now, number, [this](std::uint32_t other) {
     return SlotWord{slots_[other].word.load(std::memory_order_relaxed)}.state() !=
            SharedState::kReadable;
   });

@@ -29,13 +29,11 @@ namespace {
 using namespace std::chrono_literals;
 
 /// Every one of a shared tier's metadata.
-constexpr const char* kPoints[] = {"tier_directory.record_claimed",
-                                   "tier_directory.filling",
-                                   "tier_directory.filling_with_key",
-                                   "tier_directory.published_without_hint",
-                                   "tier_directory.leased_unchecked",
-                                   "tier_directory.in_a_sweep",
-                                   "tier_directory.swept_and_not_free"};
+constexpr const char* kPoints[] = {
+    "tier_directory.record_claimed",    "tier_directory.filling",
+    "tier_directory.filling_with_key",  "tier_directory.published_without_hint",
+    "tier_directory.leased_unchecked",  "tier_directory.in_a_sweep",
+    "tier_directory.swept_and_not_free"};
 
 /// What the processes tell the test.
 struct Tally {

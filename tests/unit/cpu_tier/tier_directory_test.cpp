@@ -318,8 +318,8 @@ TEST_F(TierDirectoryTest, BehindAKilledInstanceLeasesEndAndFillingSlotsAreQuaran
     TierDirectory& b = *rig_.join("b").release();
     const std::uint32_t chunk = b.take_chunk().value();
     b.divide(chunk, kWhole);
-    const bool done = rig_.store(b, {chunk, 0}, 20) && b.begin_fill({chunk, 1}) &&
-                      b.lease(rig_.key(7));
+    const bool done =
+        rig_.store(b, {chunk, 0}, 20) && b.begin_fill({chunk, 1}) && b.lease(rig_.key(7));
     if (!done) ::_exit(1);
   });
   EXPECT_FALSE(a->evict(read_by_b));

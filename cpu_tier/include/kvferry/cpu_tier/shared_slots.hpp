@@ -22,8 +22,13 @@ class SharedSlots {
 
   /// free -> filling: a device is about to be told of the slot.
   void begin_fill(SlotId slot) const;
-  /// filling -> readable by all.
-  void publish(SlotId slot, const BlockKey& key) const { directory_->publish(place_of(slot), key); }
+  /// filling -> readable by all, in two steps: the first fetches what the second changes.
+  [[nodiscard]] TierDirectory::HintChange prepare_publish(SlotId slot, const BlockKey& key) const {
+    return directory_->prepare_publish(place_of(slot), key);
+  }
+  void publish(SlotId slot, const BlockKey& key, const TierDirectory::HintChange& change) const {
+    directory_->publish(place_of(slot), key, change);
+  }
   /// filling -> free: no device can write it any more.
   void abandon(SlotId slot) const;
   /// readable -> free. False if another instance reads it, or has since the last time this was
@@ -53,11 +58,7 @@ class SharedSlots {
   void shun(SlotId slot) const { directory_->shun(place_of(slot)); }
   /// What evict_unused(), begin_fill() and publish() change of the slot, to be used soon.
   void prefetch(SlotId slot) const { directory_->prefetch(place_of(slot)); }
-  /// What publish() changes of the hints besides, once that has come.
-  void prefetch_publish(SlotId slot, const BlockKey& key) const {
-    directory_->prefetch_publish(place_of(slot), key);
-  }
-  /// Of it, what has nothing to do with the slot: the key may not have one yet.
+  /// What publish() changes of the hints, of a key that may have no slot yet.
   void prefetch_to_change(const BlockKey& key) const { directory_->prefetch_to_change(key); }
   /// What lease() and has() need first, to be used soon.
   void prefetch(const BlockKey& key) const { directory_->prefetch(key); }

@@ -118,7 +118,17 @@ class TierDirectory {
   [[nodiscard]] bool begin_fill(SharedPlace place);
   /// filling -> readable, and found by others from now on under that key. The hint to what the slot
   /// held before goes: hints that are wrong come to take the places of those that are right.
-  void publish(SharedPlace place, const BlockKey& key);
+  void publish(SharedPlace place, const BlockKey& key) {
+    publish(place, key, prepare_publish(place, key));
+  }
+  /// The same in two steps: what the second changes is fetched by the first, on a slot that is
+  /// filling.
+  struct HintChange {
+    std::optional<std::uint64_t> before;  ///< Hash of what the slot held, if anything.
+    std::uint64_t now = 0;
+  };
+  [[nodiscard]] HintChange prepare_publish(SharedPlace place, const BlockKey& key) const;
+  void publish(SharedPlace place, const BlockKey& key, const HintChange& change);
   /// readable -> free. False if somebody reads it.
   [[nodiscard]] bool evict(SharedPlace place);
   /// The key of a readable slot of this name space, if it is whole.
@@ -144,8 +154,6 @@ class TierDirectory {
   void prefetch(const BlockKey& key) const { hints_.prefetch(hash_of(key)); }
   /// The line of hints that publish() of the key changes, to be used soon.
   void prefetch_to_change(const BlockKey& key) const { hints_.prefetch_to_change(hash_of(key)); }
-  /// All lines of hints that it changes, once that of prefetch(place) has come.
-  void prefetch_publish(SharedPlace place, const BlockKey& key) const;
   /// Those that lease() and has() need next, once that one has come.
   void prefetch_slots(const BlockKey& key) const;
   /// What evict(), begin_fill() and publish() change.
