@@ -210,6 +210,7 @@ PrefixHit CpuTier::lookup_prefix(std::span<const BlockKey> keys, PrefixHit known
   while (num_held < num_known && holds(hit.slots[num_held], keys[num_held])) ++num_held;
   hit.slots.resize(num_held);
   SlotBatch batch;
+  const bool may_find_guests = sees_others();
   std::size_t count = 0;
   std::size_t limit = kFirstBatch;
   for (std::size_t first = num_held; first < keys.size(); first += count) {
@@ -220,7 +221,7 @@ PrefixHit CpuTier::lookup_prefix(std::span<const BlockKey> keys, PrefixHit known
     std::size_t num_readable = 0;
     while (num_readable < count) {
       SlotId& slot = slots[num_readable];
-      if (guests_) slot = guest_if_absent(keys.subspan(first, count), slots, num_readable);
+      if (may_find_guests) slot = guest_if_absent(keys.subspan(first, count), slots, num_readable);
       if (slot == BlockIndex::kNoSlot || !readable(slot)) break;
       ++num_readable;
     }
@@ -238,7 +239,7 @@ void CpuTier::lookup(std::span<const BlockKey> keys, std::span<KeyState> states)
   for (std::size_t first = 0; first < keys.size(); first += kBatch) {
     const std::size_t count = std::min(kBatch, keys.size() - first);
     index_.find(keys.subspan(first, count), std::span(batch).first(count));
-    if (guests_) find_guests(keys.subspan(first, count), std::span(batch).first(count));
+    if (sees_others()) find_guests(keys.subspan(first, count), std::span(batch).first(count));
     for (std::size_t i = 0; i < count; ++i) {
       states[first + i] = batch[i] == BlockIndex::kNoSlot ? KeyState::kAbsent
                           : readable(batch[i])            ? KeyState::kReadable
@@ -251,7 +252,7 @@ Result<Lease, NotReadable> CpuTier::lease(std::span<const BlockKey> keys) {
   std::vector<SlotId> slots(keys.size());
   MutexLock lock(mutex_);
   index_.find(keys, slots);
-  if (guests_) find_guests(keys, slots);
+  if (sees_others()) find_guests(keys, slots);
   for (std::size_t i = 0; i < slots.size(); ++i) {
     if (slots[i] == BlockIndex::kNoSlot || !readable(slots[i])) return NotReadable{i};
   }

@@ -56,7 +56,7 @@ void CpuTier::offer_batch(std::span<const BlockKey> keys, std::span<OfferAnswer>
   std::array<std::uint64_t, kStep> hashes;  // Last to first.
   const std::size_t count = keys.size();
   index_.find(keys, std::span(slots).first(count));
-  if (guests_ && !guests_->finds_nothing()) {
+  if (sees_others()) {
     // Those that nobody has are about to be stored: then their hints change.
     for (std::size_t i = 0; i < count; ++i) {
       if (slots[i] == BlockIndex::kNoSlot) shared_->prefetch_to_change(keys[i]);

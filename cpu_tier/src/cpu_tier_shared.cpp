@@ -36,13 +36,11 @@ void CpuTier::publish(std::span<const SlotId> slots) {
 }
 
 void CpuTier::find_guests(std::span<const BlockKey> keys, std::span<SlotId> slots) const {
-  if (guests_->finds_nothing()) return;
   for (std::size_t i = 0; i < keys.size(); ++i) slots[i] = guest_if_absent(keys, slots, i);
 }
 
 SlotId CpuTier::guest_if_absent(std::span<const BlockKey> keys, std::span<const SlotId> slots,
                                 std::size_t i) const {
-  if (guests_->finds_nothing()) return slots[i];
   if (i % kAhead == 0) {
     const std::size_t count = std::min(kAhead, keys.size() - i);
     guests_->prefetch(keys.subspan(i, count), slots.subspan(i, count));

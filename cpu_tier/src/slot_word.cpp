@@ -89,9 +89,10 @@ bool SharedSlot::lease(InstanceId reader) {
   return false;
 }
 
-void SharedSlot::release(InstanceId reader) {
+bool SharedSlot::release(InstanceId reader) {
   const SlotWord all{~std::uint64_t{0}};
-  word_->fetch_and(all.without_lessee(reader).bits, std::memory_order_acq_rel);
+  const std::uint64_t others = all.without_lessee(reader).bits;
+  return SlotWord{word_->fetch_and(others, std::memory_order_acq_rel)}.is_leased_by(reader);
 }
 
 }  // namespace kvferry::cpu_tier

@@ -191,10 +191,9 @@ bool TierDirectory::clear(std::uint32_t chunk) {
   const std::uint32_t num_slots = shape_of(chunk).num_slots;
   bool all = true;
   for (std::uint32_t i = 0; i < num_slots; ++i) {
-    const SharedPlace place{chunk, i};
-    SharedSlot each = slot(place);
-    all = (each.evict() || each.load().state() == SharedState::kFree || each.bury() ||
-           free_quarantined(place)) &&
+    SharedSlot each = slot({chunk, i});
+    all = (each.load().state() == SharedState::kFree || each.evict() || each.bury() ||
+           free_quarantined({chunk, i})) &&
           all;
   }
   return all;
@@ -223,9 +222,9 @@ std::uint64_t TierDirectory::hash_of(const SlotKey::Content& content) {
 }
 
 bool TierDirectory::begin_fill(SharedPlace place) {
-  const bool began = slot(place).begin_fill();
+  if (!slot(place).begin_fill()) return false;
   KVFERRY_PAUSE_POINT("tier_directory.filling");
-  return began;
+  return true;
 }
 
 TierDirectory::HintChange TierDirectory::prepare_publish(SharedPlace place,
@@ -302,9 +301,8 @@ std::optional<SharedPlace> TierDirectory::lease(const BlockKey& key) {
 }
 
 void TierDirectory::end_lease(SharedPlace place) {
-  KVFERRY_CHECK(slot(place).load().is_leased_by(self_),
-                "a slot is not leased: " + std::to_string(number_of(place)));
-  slot(place).release(self_);
+  const bool was_leased = slot(place).release(self_);
+  KVFERRY_CHECK(was_leased, "a slot is not leased: " + std::to_string(number_of(place)));
   num_leases_.fetch_sub(1, std::memory_order_relaxed);
 }
 
@@ -391,7 +389,7 @@ std::uint64_t TierDirectory::free_quarantined() {
     if (since == 0 || !owns(chunk) || !is_over(since)) continue;
     const std::uint32_t num_slots = shape_of(chunk).num_slots;
     for (std::uint32_t i = 0; i < num_slots; ++i) {
-      num_freed += free_quarantined({chunk, i}) ? 1 : 0;
+      num_freed += slot({chunk, i}).release_quarantined() ? 1 : 0;
     }
     record.quarantined_at.store(0, std::memory_order_relaxed);
   }

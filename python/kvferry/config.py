@@ -154,10 +154,11 @@ class KvFerryConfig:
         known = tuple(field.name for field in fields(cls))
         refuse_unknown_keys(_WHERE, extra_config, known)
         refuse_shared_contradictions(_WHERE, extra_config, "pages")
+        read_flag = flag(_WHERE, "leave it out for the default")
         readers: dict[str, Callable[[str, object], object]] = {
             "cpu_bytes_to_use": _read_size,
             "cpu_bytes_to_use_per_rank": _read_size,
-            "allow_smaller_tier": flag(_WHERE, "leave it out for the default"),
+            "allow_smaller_tier": read_flag,
             "numa_node": numa_node(_WHERE, "leave it out for the node next to the device; numactl -H lists them"),
             "pages": one_of(_WHERE, PAGES, "leave the key out for the best there are"),
             "pinned_piece_bytes": _read_size,
@@ -173,12 +174,12 @@ class KvFerryConfig:
             "admission": one_of(_WHERE, ADMISSIONS, "leave the key out for 'adaptive'"),
             "max_awaited_share": _read_share,
             "min_load_tokens": _read_tokens,
-            "share_loads": flag(_WHERE, "leave it out for the default"),
-            "share_replicated_kv": flag(_WHERE, "leave it out for the default"),
+            "share_loads": read_flag,
+            "share_replicated_kv": read_flag,
             "shared_path": absolute_path(
                 _WHERE, "the absolute path of a file in shared memory", "'/dev/shm/kvferry/tier'"
             ),
-            "shared_keep": flag(_WHERE, "leave it out for the default"),
+            "shared_keep": read_flag,
             "shared_weight": weight(_WHERE),
             "shared_bytes_limit": _read_size,
             "shared_chunk_bytes": _read_size,

@@ -72,9 +72,12 @@ std::span<std::byte> SharedWork::bytes_of(SlotId slot) const {
   return arena_->bytes().subspan(slot.value() * block_bytes_, block_bytes_);
 }
 
+std::span<std::byte> SharedWork::next_of_pool() {
+  return {&pool_[next_block_++ % kPoolBlocks * block_bytes_], block_bytes_};
+}
+
 void SharedWork::load(SlotId slot, const BlockKey& key) {
-  const std::span<std::byte> block(&pool_[next_block_++ % kPoolBlocks * block_bytes_],
-                                   block_bytes_);
+  const std::span<std::byte> block = next_of_pool();
   std::memcpy(block.data(), bytes_of(slot).data(), block.size());
   const std::uint64_t stamp = key.mixed();
   KVFERRY_CHECK(std::memcmp(block.data(), &stamp, sizeof stamp) == 0 &&
@@ -83,8 +86,7 @@ void SharedWork::load(SlotId slot, const BlockKey& key) {
 }
 
 void SharedWork::store(SlotId slot, const BlockKey& key) {
-  const std::span<std::byte> block(&pool_[next_block_++ % kPoolBlocks * block_bytes_],
-                                   block_bytes_);
+  const std::span<std::byte> block = next_of_pool();
   const std::uint64_t stamp = key.mixed();
   std::memcpy(block.data(), &stamp, sizeof stamp);
   std::memcpy(&block.back() + 1 - sizeof stamp, &stamp, sizeof stamp);

@@ -67,6 +67,7 @@ class SharedWork {
   [[nodiscard]] std::vector<cpu_tier::BlockKey> wanted(std::span<const cpu_tier::BlockKey> keys);
   /// The slot's bytes in the arena.
   [[nodiscard]] std::span<std::byte> bytes_of(SlotId slot) const;
+  [[nodiscard]] std::span<std::byte> next_of_pool();
   void load(SlotId slot, const cpu_tier::BlockKey& key);
   void store(SlotId slot, const cpu_tier::BlockKey& key);
 

@@ -274,7 +274,12 @@ class CpuTier {
   // Of a shared tier (cpu_tier_shared.cpp):
   void begin_fill(std::span<const SlotId> slots) const;
   void publish(std::span<const SlotId> slots) KVFERRY_REQUIRES(mutex_);
-  /// Replaces each absent one of the keys' slots by that of a guest, if there is one.
+  /// Whether there may be guests to be found.
+  [[nodiscard]] bool sees_others() const KVFERRY_REQUIRES(mutex_) {
+    return guests_ && !guests_->finds_nothing();
+  }
+  /// Replaces each absent one of the keys' slots by that of a guest, if there is one. These two
+  /// where sees_others().
   void find_guests(std::span<const BlockKey> keys, std::span<SlotId> slots) const
       KVFERRY_REQUIRES(mutex_);
   /// slots[i] if it is not absent, else that of a guest with keys[i], if there is one. Called with

@@ -122,8 +122,8 @@ class SharedSlot {
   /// cleared. False if the slot is not readable, or the bit is set already (an instance counts its
   /// own leases itself), or the slot changes all the time.
   [[nodiscard]] bool lease(InstanceId reader);
-  /// Clears the reader's bit, whatever the state.
-  void release(InstanceId reader);
+  /// Clears the reader's bit, whatever the state. Whether it was set.
+  bool release(InstanceId reader);
 
  private:
   /// From one state to another that nobody else can leave it for; whether it was in the first.
