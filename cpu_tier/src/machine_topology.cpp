@@ -33,8 +33,10 @@ class Bitmap {
 }  // namespace
 
 struct MachineTopology::Hwloc {
+  enum class Devices : bool { kLeftOut, kIncluded };
+
   /// Reads this machine, or the file if one is named. Throws std::system_error.
-  explicit Hwloc(const std::filesystem::path* xml = nullptr) {
+  explicit Hwloc(Devices devices, const std::filesystem::path* xml = nullptr) {
     if (::hwloc_topology_init(&topology) != 0) throw last_error();
     try {
       if (xml != nullptr && ::hwloc_topology_set_xml(topology, xml->c_str()) != 0) {
@@ -44,6 +46,9 @@ struct MachineTopology::Hwloc {
       // accelerator calls itself a display.
       ::hwloc_topology_set_all_types_filter(topology, HWLOC_TYPE_FILTER_KEEP_STRUCTURE);
       ::hwloc_topology_set_type_filter(topology, HWLOC_OBJ_PCI_DEVICE, HWLOC_TYPE_FILTER_KEEP_ALL);
+      if (devices == Devices::kLeftOut) {
+        ::hwloc_topology_set_io_types_filter(topology, HWLOC_TYPE_FILTER_KEEP_NONE);
+      }
       if (::hwloc_topology_load(topology) != 0) throw last_error();
     } catch (...) {
       ::hwloc_topology_destroy(topology);
@@ -53,6 +58,14 @@ struct MachineTopology::Hwloc {
   ~Hwloc() { ::hwloc_topology_destroy(topology); }
   Hwloc(const Hwloc&) = delete;
   Hwloc& operator=(const Hwloc&) = delete;
+
+  /// Devices too where it matters what they hang on, on several nodes: each costs a look at its
+  /// configuration, which takes most of the time on a virtual machine.
+  static std::unique_ptr<Hwloc> of_this_machine() {
+    auto without = std::make_unique<Hwloc>(Devices::kLeftOut);
+    if (::hwloc_get_nbobjs_by_type(without->topology, HWLOC_OBJ_NUMANODE) == 1) return without;
+    return std::make_unique<Hwloc>(Devices::kIncluded);
+  }
 
   static std::system_error last_error() {
     return {errno == 0 ? EINVAL : errno, std::generic_category()};
@@ -94,14 +107,14 @@ MachineTopology::MachineTopology(std::unique_ptr<Hwloc> hwloc) : hwloc_(std::mov
             [](const NumaNode& a, const NumaNode& b) { return a.number < b.number; });
 }
 
-MachineTopology::MachineTopology() try : MachineTopology(std::make_unique<Hwloc>()) {
+MachineTopology::MachineTopology() try : MachineTopology(Hwloc::of_this_machine()) {
 } catch (const std::system_error& error) {
   throw ResourceError(std::string("hwloc cannot read this machine's topology: ") + error.what() +
                       "; lstopo shows more");
 }
 
 MachineTopology::MachineTopology(const std::filesystem::path& xml) try
-    : MachineTopology(std::make_unique<Hwloc>(&xml)) {
+    : MachineTopology(std::make_unique<Hwloc>(Hwloc::Devices::kIncluded, &xml)) {
 } catch (const std::system_error& error) {
   throw ConfigError("'" + xml.string() + "' is no topology that hwloc reads: " + error.what() +
                     "; lstopo FILE.xml writes one");
