@@ -42,10 +42,7 @@ void Reservation::give_back() {
   if (!slots_.empty()) tier_->give_back(std::move(slots_));
 }
 
-WritableSlots Reservation::hand_over() && {
-  if (tier_->shared_) tier_->begin_fill(slots_.slots());
-  return std::move(slots_);
-}
+WritableSlots Reservation::hand_over() && { return std::move(slots_); }
 
 CpuTier::CpuTier(std::uint32_t max_slots, const TierOptions& options,
                  const std::optional<SharedSlots>& shared)
@@ -94,14 +91,16 @@ Result<Reservation, NotReserved> CpuTier::reserve(std::span<const BlockKey> keys
   }
   if (keys.size() > num_free) {
     ++eviction_epoch_;
+    const std::span<SlotId> victims = slots.first(keys.size() - num_free);
     if (!shared_) {
-      evict(slots.first(keys.size() - num_free));
-    } else if (!evict_unused(keys.size() - num_free)) {
+      evict(victims);
+    } else if (!evict_unused(victims)) {
       ++num_exhausted_total_;
       return NotReserved{ledger_.count(SlotState::kFree)};
     }
   }
   take(keys, slots);
+  if (shared_) begin_fill(slots, std::min(num_free, static_cast<std::uint32_t>(slots.size())));
   num_reserved_total_ += slots.size();
   dcheck_conserved();
   return Reservation(this, WritableSlots(std::move(taken)));
@@ -146,6 +145,7 @@ void CpuTier::take(std::span<const BlockKey> keys, std::span<SlotId> slots) {
 void CpuTier::give_back(WritableSlots&& slots) {
   const std::vector<SlotId> given = slots.take();
   MutexLock lock(mutex_);
+  if (shared_) abandon(given);
   ledger_.free(given, SlotState::kWritable);
   index_.erase(given);
   dcheck_conserved();
@@ -178,9 +178,7 @@ AbortedSlots CpuTier::abort(WritableSlots&& slots) {
 void CpuTier::release(AbortedSlots&& slots) {
   const std::vector<SlotId> released = slots.take();
   MutexLock lock(mutex_);
-  if (shared_) {
-    for (const SlotId slot : released) shared_->abandon(slot);
-  }
+  if (shared_) abandon(released);
   ledger_.free(released, SlotState::kAborted);
   dcheck_conserved();
 }
@@ -195,9 +193,7 @@ QuarantinedSlots CpuTier::quarantine(AbortedSlots&& slots) {
 void CpuTier::release(QuarantinedSlots&& slots) {
   const std::vector<SlotId> released = slots.take();
   MutexLock lock(mutex_);
-  if (shared_) {
-    for (const SlotId slot : released) shared_->abandon(slot);
-  }
+  if (shared_) abandon(released);
   ledger_.free(released, SlotState::kQuarantined);
   dcheck_conserved();
 }

@@ -16,8 +16,20 @@ constexpr std::size_t kAhead = 16;
 
 }  // namespace
 
-void CpuTier::begin_fill(std::span<const SlotId> slots) const {
-  for (const SlotId slot : slots) shared_->begin_fill(slot);
+void CpuTier::begin_fill(std::span<const SlotId> slots, std::uint32_t num_free) const {
+  if (num_free == 0) return;
+  std::uint32_t num_begun = 0;
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    if (i + kAhead < slots.size()) shared_->prefetch(slots[i + kAhead]);
+    num_begun += shared_->begin_fill(slots[i]) ? 1 : 0;
+  }
+  KVFERRY_CHECK(num_begun == num_free, std::to_string(num_begun) + " of " +
+                                           std::to_string(num_free) +
+                                           " free slots could begin to be filled");
+}
+
+void CpuTier::abandon(std::span<const SlotId> slots) const {
+  for (const SlotId slot : slots) shared_->abandon(slot);
 }
 
 void CpuTier::publish(std::span<const SlotId> slots) {
@@ -58,32 +70,36 @@ void CpuTier::hide_guests(std::span<SlotId> slots) {
   }
 }
 
-bool CpuTier::evict_unused(std::size_t count) {
+bool CpuTier::evict_unused(std::span<SlotId> victims) {
   // Every slot is looked at twice at most: one that others have used since it was looked at last is
   // as good as used just now, once.
   std::size_t num_left = 2 * std::size_t{ledger_.count(SlotState::kEvictable)};
-  std::array<SlotId, kStep> batch;
-  while (count > 0) {
-    const std::size_t size =
-        std::min({count, kStep, num_left, std::size_t{ledger_.count(SlotState::kEvictable)}});
-    if (size == 0) return false;
+  std::size_t num_evicted = 0;
+  while (num_evicted < victims.size()) {
+    const std::size_t size = std::min({victims.size() - num_evicted, kStep, num_left,
+                                       std::size_t{ledger_.count(SlotState::kEvictable)}});
+    if (size == 0) {
+      abandon(victims.first(num_evicted));
+      return false;
+    }
     num_left -= size;
-    ledger_.evict(std::span(batch).first(size), policy_.victims());
-    for (const SlotId slot : std::span(batch).first(size)) shared_->prefetch(slot);
-    const auto freed = std::partition(batch.begin(), batch.begin() + size,
-                                      [this](SlotId slot) { return shared_->evict_unused(slot); });
-    for (auto used = freed; used != batch.begin() + size; ++used) ledger_.take_back(*used);
-    const std::span<const SlotId> victims(batch.begin(), freed);
+    const std::span<SlotId> coldest = victims.subspan(num_evicted, size);
+    ledger_.evict(coldest, policy_.victims());
+    for (const SlotId slot : coldest) shared_->prefetch(slot);
+    const auto used = std::partition(coldest.begin(), coldest.end(),
+                                     [this](SlotId slot) { return shared_->refill_unused(slot); });
+    for (auto each = used; each != coldest.end(); ++each) ledger_.take_back(*each);
+    const std::span<const SlotId> evicted(coldest.begin(), used);
     if (policy_.wants_evicted()) {
-      for (const SlotId slot : victims) {
+      for (const SlotId slot : evicted) {
         policy_.evicted(index_.key(slot).mixed(), ledger_.segment(slot),
                         ledger_.num_linked(Segment::kProbation));
       }
     }
-    note(victims, false);
-    index_.erase(victims);
-    num_evicted_total_ += victims.size();
-    count -= victims.size();
+    note(evicted, false);
+    index_.erase(evicted);
+    num_evicted_total_ += evicted.size();
+    num_evicted += evicted.size();
   }
   return true;
 }

@@ -7,6 +7,29 @@
 #include <string>
 
 namespace kvferry::cpu_tier {
+namespace {
+
+/// Whether the word of an own slot of a shared tier may say this.
+bool agree(SlotState state, SharedState word) {
+  switch (state) {
+    case SlotState::kAbsent:
+      return true;  // Not an own one.
+    case SlotState::kFree:
+      return word == SharedState::kFree;
+    case SlotState::kWritable:
+    case SlotState::kAborted:
+      return word == SharedState::kFilling;
+    case SlotState::kEvictable:
+    case SlotState::kLeased:
+      return word == SharedState::kReadable;
+    case SlotState::kDying:        // Leases of its owner are not in the word.
+    case SlotState::kQuarantined:  // Or set aside.
+      return word != SharedState::kReadable;
+  }
+  return false;
+}
+
+}  // namespace
 
 TierSnapshot CpuTier::snapshot_locked() const {
   TierSnapshot now;
@@ -52,6 +75,12 @@ void CpuTier::check_invariants() const {
   std::uint32_t num_keyed = 0;
   for (std::uint32_t i = 0; i < ledger_.end(); ++i) {
     const SlotId slot(i);
+    if (shared_) {
+      const SlotWord word = shared_->word(slot);
+      KVFERRY_CHECK(agree(ledger_.state(slot), word.state()),
+                    "slot " + std::to_string(i) + " is " + to_string(ledger_.state(slot)) +
+                        ", and its word says " + std::to_string(word.bits));
+    }
     if (!ledger_.readable(slot) && ledger_.state(slot) != SlotState::kWritable) continue;
     ++num_keyed;
     SlotId found;

@@ -7,21 +7,15 @@
 
 namespace kvferry::cpu_tier {
 
-void SharedSlots::begin_fill(SlotId slot) const {
-  const bool began = directory_->begin_fill(place_of(slot));
-  KVFERRY_CHECK(began, "slot " + std::to_string(slot.value()) +
-                           " is to be filled and is not free: " + std::to_string(word(slot).bits));
-}
-
 void SharedSlots::abandon(SlotId slot) const {
   const bool abandoned = directory_->slot(place_of(slot)).abandon();
   KVFERRY_CHECK(abandoned, "slot " + std::to_string(slot.value()) +
                                " is given up and not filling: " + std::to_string(word(slot).bits));
 }
 
-bool SharedSlots::evict_unused(SlotId slot) const {
-  SharedSlot word = directory_->slot(place_of(slot));
-  return !word.take_touched() && word.evict();
+bool SharedSlots::refill_unused(SlotId slot) const {
+  const SharedPlace place = place_of(slot);
+  return !directory_->slot(place).take_touched() && directory_->refill(place);
 }
 
 bool SharedSlots::try_free(SlotId slot) const {

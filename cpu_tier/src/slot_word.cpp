@@ -31,7 +31,9 @@ bool SharedSlot::move_unread(SharedState from, SharedState to) {
   for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
     const SlotWord word{seen};
     if (word.state() != from || word.lessees() != 0) return false;
-    if (word_->compare_exchange_strong(seen, word.with(to).bits, std::memory_order_acq_rel,
+    const SlotWord next =
+        to == SharedState::kFilling ? word.untouched().of_next_generation() : word;
+    if (word_->compare_exchange_strong(seen, next.with(to).bits, std::memory_order_acq_rel,
                                        std::memory_order_acquire)) {
       return true;
     }
@@ -39,14 +41,9 @@ bool SharedSlot::move_unread(SharedState from, SharedState to) {
   return false;
 }
 
-bool SharedSlot::begin_fill() {
-  std::uint64_t seen = word_->load(std::memory_order_relaxed);
-  const SlotWord word{seen};
-  if (word.state() != SharedState::kFree || word.lessees() != 0) return false;
-  return word_->compare_exchange_strong(
-      seen, word.untouched().of_next_generation().with(SharedState::kFilling).bits,
-      std::memory_order_acq_rel, std::memory_order_acquire);
-}
+bool SharedSlot::begin_fill() { return move_unread(SharedState::kFree, SharedState::kFilling); }
+
+bool SharedSlot::refill() { return move_unread(SharedState::kReadable, SharedState::kFilling); }
 
 bool SharedSlot::publish() { return move(SharedState::kFilling, SharedState::kReadable); }
 

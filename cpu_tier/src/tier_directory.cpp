@@ -227,6 +227,12 @@ bool TierDirectory::begin_fill(SharedPlace place) {
   return true;
 }
 
+bool TierDirectory::refill(SharedPlace place) {
+  if (!slot(place).refill()) return false;
+  KVFERRY_PAUSE_POINT("tier_directory.filling");
+  return true;
+}
+
 TierDirectory::HintChange TierDirectory::prepare_publish(SharedPlace place,
                                                          const BlockKey& key) const {
   HintChange change{std::nullopt, hash_of(key)};

@@ -2,12 +2,12 @@
 /*
  * A slot of a tier that instances share: its word, its leases, and the sweep behind those that died.
  *
- * Covers: the owner's life with the slot (fill, publish, evict, forget, bury), a reader that leases first and compares the
+ * Covers: the owner's life with the slot (fill, publish, evict, refill, forget, bury), a reader that leases first and compares the
  *   key then, death of each between any two steps, copies of a device that go on behind their process, a sweeper that
  *   dies itself, taking a chunk over, quarantine and its end.
  * Abstracts: one slot in one chunk, two keys; a hint is the wish to look for a key in the slot, right or wrong; the member
  *   locks are what the kernel promises (they end with the process).
- * Mirrors: SharedSlot (slot_word.cpp), TierDirectory (begin_fill, publish, lease, sweep, take_chunk, free_quarantined).
+ * Mirrors: SharedSlot (slot_word.cpp), TierDirectory (begin_fill, refill, publish, lease, sweep, take_chunk, free_quarantined).
  */
 #include "properties.pml"
 
@@ -54,17 +54,16 @@ end:
   od
 }
 
-/* free -> filling, and the submission of the copy; each may be the last step of the process. */
 /* A reader's bit keeps a slot from eviction, and once more from being filled. */
 #ifdef MUTANT_IGNORE_THE_BIT
-#define MAY_FILL (state == FREE)
 #define MAY_EVICT (state == READABLE)
+#define MAY_FILL (state == FREE || MAY_EVICT)
 #else
-#define MAY_FILL (state == FREE && NO_BIT)
 #define MAY_EVICT (state == READABLE && NO_BIT)
+#define MAY_FILL ((state == FREE && NO_BIT) || MAY_EVICT)
 #endif
-#define FILL(who, new_key) \
-  atomic { MAY_FILL -> state = FILLING }; \
+/* free or readable -> filling, and the submission of the copy; each may be the last step of the process. */
+#define SUBMIT(who, new_key) \
   atomic { REQUIRE(nobody_writes_beside_the_writer, copying[0] + copying[2] + copying[3] == 0); \
            content = 0; copying[who] = new_key }
 #ifdef MUTANT_PUBLISH_EARLY
@@ -77,9 +76,7 @@ active proctype owner_process() {
   byte lives = 2;
   run device(OWNER);
   do
-  :: lives > 0 && state == FREE ->
-     lives--;
-     atomic { MAY_FILL -> state = FILLING };
+  :: atomic { lives > 0 && MAY_FILL -> lives--; state = FILLING };
      if :: DIES(OWNER) :: skip fi;
      atomic { content = 0; copying[OWNER] = 2 - lives };
      if
@@ -215,9 +212,8 @@ end:
 #endif
   :: atomic { owner == SURVIVOR && state == DYING && NO_BIT -> state = FREE }
   :: atomic { owner == SURVIVOR && MAY_EVICT && lives > 0 -> EVENT("what was left is evicted\n"); state = FREE }
-  :: owner == SURVIVOR && lives > 0 && state == FREE ->
-     lives--;
-     FILL(SURVIVOR, 2);
+  :: atomic { owner == SURVIVOR && lives > 0 && MAY_FILL -> lives--; state = FILLING };
+     SUBMIT(SURVIVOR, 2);
      STORED(SURVIVOR);
      key = 2;
      atomic { state == FILLING -> state = READABLE }

@@ -52,13 +52,19 @@ TEST_F(SharedSlabTest, WhatATierHoldsIsFoundHoweverOftenItWasTurnedOver) {
   }
 }
 
-TEST_F(SharedSlabTest, ASlotIsFillingFromTheHandOverToTheCommit) {
+TEST_F(SharedSlabTest, ASlotIsFillingFromItsReservationToTheCommit) {
   Instance a(rig_, "a");
-  auto reserved = std::move(a.slabs().reserve(Instance::kOnly, keys(0, 1))).value();
-  const std::uint32_t slot = reserved.slots()[0].value();
+  const auto reserve = [&] {
+    return std::move(a.slabs().reserve(Instance::kOnly, keys(0, 1))).value();
+  };
+  std::uint32_t slot = 0;
+  {
+    const auto given_back = reserve();
+    slot = given_back.slots()[0].value();
+    EXPECT_EQ(state(slot), SharedState::kFilling);
+  }
   EXPECT_EQ(state(slot), SharedState::kFree);
-  WritableSlots slots = std::move(reserved).hand_over();
-  EXPECT_EQ(state(slot), SharedState::kFilling);
+  WritableSlots slots = reserve().hand_over();
   AbortedSlots aborted = a.tier().abort(std::move(slots));
   EXPECT_EQ(state(slot), SharedState::kFilling) << "a device may still write it";
   a.tier().release(std::move(aborted));
@@ -203,6 +209,21 @@ TEST_F(SharedSlabTest, WhatOthersUseIsEvictedLater) {
   a.store(100, 8);
   EXPECT_EQ(a.held(0, 8), 4U);
   EXPECT_EQ(a.held(8, 8), 4U) << "evicted instead of what the other used";
+}
+
+TEST_F(SharedSlabTest, WhatWasEvictedForAReservationThatFailedIsFree) {
+  Instance a(rig_, "a");
+  Instance b(rig_, "b");
+  a.store(0, 16);
+  Lease read = b.lease(0, 2);
+  auto refused = a.slabs().reserve(Instance::kOnly, keys(100, 16));
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.otherwise().num_available, 14U);
+  a.slabs().check_invariants();
+  a.store(100, 10);
+  b.tier().release(std::move(read));
+  a.store(200, 12);  // Some slots are free, some are evicted for it.
+  EXPECT_EQ(a.snapshot().num_evicted_total, 22U);
 }
 
 TEST_F(SharedSlabTest, WhatAnotherHasIsNotStoredAgain) {

@@ -50,6 +50,13 @@ TEST_F(SlotWordTest, GoesThroughItsLife) {
   EXPECT_EQ(word(),
             SlotWord{}.of_next_generation().of_next_generation().with(SharedState::kFilling))
       << "nothing of its past is left";
+  ASSERT_TRUE(slot_.publish());
+  ASSERT_TRUE(slot_.lease(kLast));
+  EXPECT_FALSE(slot_.refill()) << "it is read";
+  slot_.release(kLast);
+  ASSERT_TRUE(slot_.refill());
+  EXPECT_EQ(word().generation(), 3U);
+  EXPECT_FALSE(word().touched());
 }
 
 TEST_F(SlotWordTest, EveryTransitionStartsFromItsOwnStateOnly) {
@@ -62,6 +69,7 @@ TEST_F(SlotWordTest, EveryTransitionStartsFromItsOwnStateOnly) {
   };
   constexpr std::array kTransitions = {
       Transition{&SharedSlot::begin_fill, SharedState::kFree, SharedState::kFilling, true},
+      Transition{&SharedSlot::refill, SharedState::kReadable, SharedState::kFilling, true},
       Transition{&SharedSlot::publish, SharedState::kFilling, SharedState::kReadable, false},
       Transition{&SharedSlot::abandon, SharedState::kFilling, SharedState::kFree, false},
       Transition{&SharedSlot::evict, SharedState::kReadable, SharedState::kFree, true},
@@ -158,13 +166,18 @@ TEST_F(SlotWordTest, WhatALesseeReadsIsWhatWasPublished) {
     });
   }
   for (std::uint32_t life = 0; life < kNumLives || num_read.load() < kNumLives / 10; ++life) {
-    ASSERT_TRUE(slot_.begin_fill());
+    if (life % 3 == 0) {
+      ASSERT_TRUE(slot_.begin_fill());
+    } else {
+      while (!slot_.refill()) std::this_thread::yield();
+    }
     const std::uint64_t generation = slot_.load().generation();
     content.store(0, std::memory_order_relaxed);
     content.store(generation << 32U | generation, std::memory_order_relaxed);
     ASSERT_TRUE(slot_.publish());
     for (int wait = 0; wait < 200 && slot_.load().lessees() == 0; ++wait) {
     }
+    if (life % 3 != 2) continue;
     if (life % 2 == 0) {
       while (!slot_.evict()) std::this_thread::yield();
     } else if (slot_.forget() == SharedState::kDying) {

@@ -272,7 +272,9 @@ class CpuTier {
   void resize_policy() KVFERRY_REQUIRES(mutex_);
   [[nodiscard]] std::optional<ColdRange> cold_range(SlotRange range) const KVFERRY_REQUIRES(mutex_);
   // Of a shared tier (cpu_tier_shared.cpp):
-  void begin_fill(std::span<const SlotId> slots) const;
+  /// Of slots just taken: those that were free, and not evicted for this, begin to be filled.
+  void begin_fill(std::span<const SlotId> slots, std::uint32_t num_free) const;
+  void abandon(std::span<const SlotId> slots) const;
   void publish(std::span<const SlotId> slots) KVFERRY_REQUIRES(mutex_);
   /// Whether there may be guests to be found.
   [[nodiscard]] bool sees_others() const KVFERRY_REQUIRES(mutex_) {
@@ -289,8 +291,9 @@ class CpuTier {
       KVFERRY_REQUIRES(mutex_);
   /// Makes the guests among the slots absent: their keys are about to be this instance's own.
   void hide_guests(std::span<SlotId> slots) KVFERRY_REQUIRES(mutex_);
-  /// As evict(), of what nobody else reads, as far as there is so much. Whether there was.
-  [[nodiscard]] bool evict_unused(std::size_t count) KVFERRY_REQUIRES(mutex_);
+  /// As evict(), of what nobody else reads: the victims are filling. Whether there was so much; if
+  /// not, what was evicted is free.
+  [[nodiscard]] bool evict_unused(std::span<SlotId> victims) KVFERRY_REQUIRES(mutex_);
   /// Frees the readable ones among `slots`, unless others read them. Whether none did.
   [[nodiscard]] bool evict_unread(std::span<const SlotId> slots) KVFERRY_REQUIRES(mutex_);
   [[nodiscard]] bool any_read_by_others(SlotRange range) const KVFERRY_REQUIRES(mutex_);

@@ -20,8 +20,10 @@ class SharedSlots {
 
   // ---- own slots ----
 
-  /// free -> filling: a device is about to be told of the slot.
-  void begin_fill(SlotId slot) const;
+  /// free -> filling. False if it is not free.
+  [[nodiscard]] bool begin_fill(SlotId slot) const {
+    return directory_->begin_fill(place_of(slot));
+  }
   /// filling -> readable by all, in two steps: the first fetches what the second changes.
   [[nodiscard]] TierDirectory::HintChange prepare_publish(SlotId slot, const BlockKey& key) const {
     return directory_->prepare_publish(place_of(slot), key);
@@ -31,9 +33,9 @@ class SharedSlots {
   }
   /// filling -> free: no device can write it any more.
   void abandon(SlotId slot) const;
-  /// readable -> free. False if another instance reads it, or has since the last time this was
+  /// readable -> filling. False if another instance reads it, or has since the last time this was
   /// asked: then it is as good as used just now.
-  [[nodiscard]] bool evict_unused(SlotId slot) const;
+  [[nodiscard]] bool refill_unused(SlotId slot) const;
   /// readable -> free. False if another instance reads it.
   [[nodiscard]] bool evict(SlotId slot) const { return directory_->evict(place_of(slot)); }
   /// readable -> free, or dying where another instance reads it.
@@ -56,7 +58,7 @@ class SharedSlots {
   void end_lease(SlotId slot) const { directory_->end_lease(place_of(slot)); }
   /// Its bytes are doubted: this instance leases that content no more.
   void shun(SlotId slot) const { directory_->shun(place_of(slot)); }
-  /// What evict_unused(), begin_fill() and publish() change of the slot, to be used soon.
+  /// What refill_unused(), begin_fill() and publish() change of the slot, to be used soon.
   void prefetch(SlotId slot) const { directory_->prefetch(place_of(slot)); }
   /// What publish() changes of the hints, of a key that may have no slot yet.
   void prefetch_to_change(const BlockKey& key) const { directory_->prefetch_to_change(key); }

@@ -10,14 +10,15 @@
 /// it. It lives in shared memory, and each transition is one compare-and-swap, so that a process
 /// that is stopped or killed leaves a whole state, whenever that happens.
 ///
-///     free -> filling -> readable -> free              evicted, or forgotten with nobody reading
+///     free -> filling -> readable -> filling           evicted for what is stored there next
+///                                 -> free              given away, or forgotten unread
 ///                                 -> dying -> free     forgotten while somebody read
 ///             filling -> free                          its device has ended without success
 ///             filling -> quarantined -> free           its writer died, or is in doubt
 ///
 /// Only the owner of the chunk makes these; a lessee only sets and clears its own bit, and a bit
-/// can be set on readable slots alone. The owner evicts where no bit is set. That a slot is
-/// reserved and no device knows it yet is the owner's private matter: for all others it is free.
+/// can be set on readable slots alone. The owner evicts where no bit is set. A slot is
+/// filling from its reservation on, before a device knows it.
 namespace kvferry::cpu_tier {
 
 /// One more bit makes readable dying: what is forgotten is so after one step, however many lease it
@@ -96,6 +97,8 @@ class SharedSlot {
 
   /// free -> filling: a device may write the slot from now on. False if it is not free.
   [[nodiscard]] bool begin_fill();
+  /// readable -> filling, in one step, if nobody reads it. False as evict().
+  [[nodiscard]] bool refill();
   /// filling -> readable: every rank has stored it. What was written before is seen by whoever
   /// leases it. False if it is not filling.
   [[nodiscard]] bool publish();
@@ -128,7 +131,7 @@ class SharedSlot {
  private:
   /// From one state to another that nobody else can leave it for; whether it was in the first.
   bool move(SharedState from, SharedState to);
-  /// The same, but only if nobody reads.
+  /// The same, but only if nobody reads. What is filled begins its next generation.
   bool move_unread(SharedState from, SharedState to);
 
   std::atomic<std::uint64_t>* word_;

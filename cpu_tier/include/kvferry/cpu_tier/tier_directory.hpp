@@ -116,6 +116,8 @@ class TierDirectory {
   }
   /// free -> filling. False if it is not free yet.
   [[nodiscard]] bool begin_fill(SharedPlace place);
+  /// readable -> filling. False if somebody reads it.
+  [[nodiscard]] bool refill(SharedPlace place);
   /// filling -> readable, and found by others from now on under that key. The hint to what the slot
   /// held before goes: hints that are wrong come to take the places of those that are right.
   void publish(SharedPlace place, const BlockKey& key) {
@@ -156,7 +158,7 @@ class TierDirectory {
   void prefetch_to_change(const BlockKey& key) const { hints_.prefetch_to_change(hash_of(key)); }
   /// Those that lease() and has() need next, once that one has come.
   void prefetch_slots(const BlockKey& key) const;
-  /// What evict(), begin_fill() and publish() change.
+  /// What evict(), begin_fill(), refill() and publish() change.
   void prefetch(SharedPlace place) const { __builtin_prefetch(&slots_[number_of(place)], 1); }
 
   // ---- instances that are gone ----
