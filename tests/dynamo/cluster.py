@@ -50,8 +50,12 @@ class Selection(NamedTuple):
     num_tier_blocks: int
 
 
-# Dynamo calls it an error when a client goes away while it is answered, or before it has said all that it asks.
-CLIENT_GONE = re.compile(r"Failed to publish response for stream|http response sent status=400 latency_ms=0 ")
+# Dynamo calls it an error when a client goes away while it is answered, or before it has said all that it asks, and
+# when the last worker goes and with it those who watch for workers.
+NO_ERROR = re.compile(
+    r"Failed to publish response for stream|http response sent status=400 latency_ms=0 "
+    r"|ERROR dynamo_runtime::(storage|component)::.*\bchannel closed\b"
+)
 SELECTED = re.compile(r"Selected worker .*\bworker_id=(\d+) .*\bhost_pinned_blocks=(\d+)")
 
 
@@ -171,7 +175,7 @@ class ClusterEnd:
     def assert_well(self, of: str) -> None:
         """Those whose names begin so said no error, all ended with success, and no process is left."""
         said = [line for name, log in self.logs.items() if name.startswith(of) for line in errors_in(log)]
-        wrong = [line for line in said if not CLIENT_GONE.search(line)]
+        wrong = [line for line in said if not NO_ERROR.search(line)]
         assert not wrong, "\n".join(wrong)
         assert set(self.exit_statuses.values()) == {0}, self.exit_statuses
         assert not self.is_anything_left

@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
-from cluster import SITES
-from e2e.engine_runs import REPOSITORY, EngineRunner
+from e2e.engine_runs import EngineRunner
 from e2e.storm_checks import storm
 
 
@@ -19,5 +17,4 @@ def reference_of(runner: EngineRunner, requests: list[dict[str, Any]]) -> dict[s
         num_gpu_blocks=400,
         max_model_len=2048,
         max_num_seqs=1,
-        environment={"PYTHONPATH": os.pathsep.join((SITES, str(REPOSITORY / "tests")))},
     )["alone"]

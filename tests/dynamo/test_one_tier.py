@@ -50,7 +50,8 @@ def path() -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def requests() -> list[dict[str, Any]]:
     rng = random.Random(31)
-    crowd = make_crowd(rng, NUM_CLIENTS, num_families=5, prefix_blocks=6, max_tokens=200)
+    # Long answers: a worker is killed while clients read them.
+    crowd = make_crowd(rng, NUM_CLIENTS, num_families=5, prefix_blocks=6, max_tokens=600)
     return crowd + make_long(rng, NUM_LONG, LONG_BLOCKS)
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 import httpx
@@ -88,7 +88,7 @@ async def _listen(client: httpx.AsyncClient, request: dict[str, Any], answer: An
         if response.status_code != 200:
             answer.error = f"{response.status_code}: {(await response.aread()).decode()}"
             return
-        async for line in response.aiter_lines():
+        async for line in _lines(response):
             data = line.removeprefix("data: ")
             if not data or data == "[DONE]":
                 continue
@@ -101,6 +101,15 @@ async def _listen(client: httpx.AsyncClient, request: dict[str, Any], answer: An
                 _note(answer, choice)
             if num_tokens is not None and len(answer.tokens) >= num_tokens and answer.finish_reason is None:
                 return
+
+
+async def _lines(response: httpx.Response) -> AsyncIterator[str]:
+    """Split at line feeds alone: the text of an answer may hold what else Python's `splitlines` takes for an end."""
+    rest = b""
+    async for part in response.aiter_bytes():
+        *lines, rest = (rest + part).split(b"\n")
+        for line in lines:
+            yield line.decode()
 
 
 def _note(answer: Answer, choice: dict[str, Any]) -> None:
