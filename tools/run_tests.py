@@ -160,12 +160,14 @@ def python033() -> Tally:
 
 
 def python030() -> Tally:
-    """Run a part of them with vLLM 0.30 and 0.31."""
+    """Run a part of them with vLLM 0.30 and 0.31, and the real engine of the older one."""
     chosen = [f"tests/python/test_{name}.py" for name in OLDER_RELEASES_MEET]
     total = Tally()
     for release in ("0.30", "0.31"):
         stage = f"python-{release.replace('.', '')}"
         total.add(python(stage, *chosen, "-k", OLDER_RELEASES_SEEDS, PYTHONPATH=site(release)))
+    engine = ("tests/e2e/test_roundtrip.py", "-k", "in_process")
+    total.add(pytest("e2e-030", *engine, PYTHONPATH=site("0.30")))
     return total
 
 

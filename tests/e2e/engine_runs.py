@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
+import functools
 import json
 import os
 import random
@@ -15,9 +17,28 @@ import time
 from pathlib import Path
 from typing import Any
 
+from .warm_process import ForkedProcess, Order, WarmProcess
+
 BLOCK_TOKENS = 32
 REPOSITORY = Path(__file__).resolve().parents[2]
 ENGINE_PROCESS = "e2e.engine_process"
+# What a process imports that engines are forked from.
+WARM_MODULES = ["vllm", "vllm.v1.engine.llm_engine", "vllm.v1.worker.cpu_worker", "vllm.model_executor.models.llama"]
+# What every engine is told, and the process that they are forked from.
+USUAL_VARIABLES = {
+    # Behind what names another vLLM than that of .venv.
+    "PYTHONPATH": os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(REPOSITORY / "tests")])),
+    "TORCHINDUCTOR_CACHE_DIR": str(REPOSITORY / ".cache" / "torchinductor"),
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    # What vLLM's eager mode still compiles costs most of an engine's start.
+    "TORCHDYNAMO_DISABLE": "1",
+    # OpenMP's spinning barriers cost ten times the time when other work wants the cores.
+    "OMP_WAIT_POLICY": "passive",
+    "VLLM_LOGGING_LEVEL": "WARNING",
+}
+# Beginnings of those that are read behind the imports only: a forked engine may be told its own.
+LATE_VARIABLES = ("KVFERRY_", "VLLM_CPU_", "VLLM_ENABLE_V1_MULTIPROCESSING", "VLLM_DISABLE_REQUEST_ID_RANDOMIZATION")
 # For tests that want to foresee which blocks a full tier stores and evicts; the others have the default, which adapts.
 STORE_ALL = {"eviction": "lru", "admission": "always"}
 # Below half of pytest's limit: a fixture may run two engines.
@@ -120,50 +141,38 @@ class EngineRunner:
                 **(options or {}),
             },
         )
-        variables = dict(
-            os.environ,
-            PYTHONPATH=str(REPOSITORY / "tests"),
-            TORCHINDUCTOR_CACHE_DIR=str(REPOSITORY / ".cache" / "torchinductor"),
-            KVFERRY_E2E_ASYNC_SCHEDULING=str(int(async_scheduling)),
-            KVFERRY_E2E_STAGES=str(int(num_stages > 1)),
-            KVFERRY_E2E_OWN_FAILURES=str(int(num_ranks * num_stages > 1)),
-            VLLM_CPU_KVCACHE_SPACE="1",
-            HF_HUB_OFFLINE="1",
-            VLLM_NO_USAGE_STATS="1",
-            # What vLLM's eager mode still compiles costs most of an engine's start.
-            TORCHDYNAMO_DISABLE="1",
-            # OpenMP's spinning barriers cost ten times the time when other work wants the cores.
-            OMP_WAIT_POLICY="passive",
-            VLLM_LOGGING_LEVEL="WARNING",
-            VLLM_ENABLE_V1_MULTIPROCESSING=str(int(multiprocessing)),
-        )
-        variables["VLLM_CPU_OMP_THREADS_BIND"] = "|".join(map(str, cores(num_ranks * num_stages)))
-        variables.update(environment or {})
+        variables = {
+            **os.environ,
+            **USUAL_VARIABLES,
+            "KVFERRY_E2E_ASYNC_SCHEDULING": str(int(async_scheduling)),
+            "KVFERRY_E2E_STAGES": str(int(num_stages > 1)),
+            "KVFERRY_E2E_OWN_FAILURES": str(int(num_ranks * num_stages > 1)),
+            "VLLM_CPU_KVCACHE_SPACE": "1",
+            "VLLM_CPU_OMP_THREADS_BIND": "|".join(map(str, cores(num_ranks * num_stages))),
+            "VLLM_ENABLE_V1_MULTIPROCESSING": str(int(multiprocessing)),
+            **(environment or {}),
+        }
         with tempfile.TemporaryDirectory() as scratch:
             script_file = Path(scratch) / "script.json"
             report_file = Path(scratch) / "report.json"
             log_file = Path(scratch) / "log.txt"
             script_file.write_text(json.dumps(dataclasses.asdict(script)))
-            command = [sys.executable, "-m", ENGINE_PROCESS, str(script_file), str(report_file)]
-            with log_file.open("wb") as log:
-                # A session of its own, so that no process of an engine can outlive its test. Its directory
-                # is outside the source tree: kvferry is found where it is installed. Sockets and rendezvous
-                # files, which vLLM leaves when a process of it is killed, go there too.
-                process = subprocess.Popen(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    cwd=scratch,
-                    env={**variables, "TMPDIR": scratch},
-                    start_new_session=True,
-                )
-                try:
-                    returncode: int | None = process.wait(timeout=TIMEOUT_S)
-                except subprocess.TimeoutExpired:
-                    returncode = None
-                finally:
-                    leftovers = _end_session(process)
+            # A session of its own, so that no process of an engine can outlive its test. Its directory
+            # is outside the source tree: kvferry is found where it is installed. Sockets and rendezvous
+            # files, which vLLM leaves when a process of it is killed, go there too.
+            order = Order(
+                ENGINE_PROCESS, [str(script_file), str(report_file)], variables | {"TMPDIR": scratch}, scratch,
+                str(log_file),
+            )  # fmt: skip
+            is_alone = num_ranks * num_stages == 1 and not multiprocessing
+            is_usual = all(name.startswith(LATE_VARIABLES) for name in environment or {})
+            process = warm_process().start(order) if is_alone and is_usual else cold_process(order)
+            try:
+                returncode: int | None = process.wait(timeout=TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                returncode = None
+            finally:
+                leftovers = _end_session(process)
             text = log_file.read_text(errors="replace")
             assert returncode is not None, f"the engine did not end within {TIMEOUT_S} s:\n{text}"
             assert not leftovers, f"the engine left processes behind:\n{text}"
@@ -189,7 +198,29 @@ def cores(num_ranks: int) -> list[int]:
     return [cores[(first + rank) % len(cores)] for rank in range(num_ranks)]
 
 
-def _end_session(process: subprocess.Popen[bytes]) -> bool:
+@functools.cache
+def warm_process() -> WarmProcess:
+    """The one of this process of pytest's."""
+    started = WarmProcess(WARM_MODULES, {**os.environ, **USUAL_VARIABLES})
+    atexit.register(started.end)
+    return started
+
+
+def cold_process(order: Order) -> subprocess.Popen[bytes]:
+    """A process of its own from the start, for engines that start processes themselves."""
+    with open(order.log, "wb") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", order.module, *order.arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            cwd=order.folder,
+            env=order.environment,
+            start_new_session=True,
+        )
+
+
+def _end_session(process: subprocess.Popen[bytes] | ForkedProcess) -> bool:
     """End what is left of the process's session; True when there was something."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
