@@ -3,6 +3,7 @@
 
 #include "kvferry/base/error.hpp"
 #include "kvferry/base/test_hooks.hpp"
+#include "kvferry/cpu_tier/claim_turn.hpp"
 #include "kvferry/cpu_tier/joined_tier.hpp"
 #include "kvferry/cpu_tier/memlock_limit.hpp"
 #include "kvferry/cpu_tier/pool_budget.hpp"
@@ -77,6 +78,7 @@ Arena::Grant Arena::ask(std::uint64_t slot_bytes, std::uint32_t num_slots,
   }
   if (replicas.index > 0) return join(slot_bytes, num_slots, options);
   const PageKind pages = choose_pages(bytes, options.pages, options.machine);
+  const ClaimTurn turn(options.machine);
   auto claim = std::make_unique<MemoryClaim>(bytes, pages, options.group, options.machine);
   Grant grant{pages, num_slots, 0, nullptr, nullptr, {}};
   if (!claim->why_unseen().empty()) grant.warnings.push_back(claim->why_unseen());

@@ -2,6 +2,7 @@
 // Arena: in a tier that engine instances share.
 #include "kvferry/base/error.hpp"
 #include "kvferry/cpu_tier/arena.hpp"
+#include "kvferry/cpu_tier/claim_turn.hpp"
 #include "kvferry/cpu_tier/joined_tier.hpp"
 #include "kvferry/cpu_tier/tier_header.hpp"
 
@@ -61,6 +62,7 @@ Arena::Grant Arena::ask_of_tier(std::uint64_t slot_bytes, std::uint32_t num_slot
   const std::uint64_t missing =
       options.shared->claims_arena() ? tier.missing_arena_bytes() : std::uint64_t{0};
   if (missing == 0) return grant;
+  const ClaimTurn turn(options.machine);
   auto claim = std::make_unique<MemoryClaim>(missing, pages, options.group, options.machine);
   if (!claim->why_unseen().empty()) grant.warnings.push_back(claim->why_unseen());
   const std::vector<MemoryLimit> limits = limits_of(tier, *claim, missing);

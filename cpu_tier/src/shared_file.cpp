@@ -4,6 +4,7 @@
 #include "kvferry/base/error.hpp"
 #include "kvferry/base/rounded_up.hpp"
 #include "kvferry/base/test_hooks.hpp"
+#include "kvferry/cpu_tier/claim_turn.hpp"
 #include "kvferry/cpu_tier/host_mapping.hpp"
 
 #include "unnamed_file.hpp"
@@ -246,6 +247,7 @@ std::unique_ptr<MemoryClaim> SharedFile::claim_room(std::uint64_t bytes,
   if (pages_ == PageKind::kPool && page_bytes_ != huge_page_pool(machine.proc).page_bytes) {
     return nullptr;
   }
+  const ClaimTurn turn(machine);
   auto claim = std::make_unique<MemoryClaim>(bytes, pages_, ClaimGroup{}, machine);
   claim->check();
   return claim;

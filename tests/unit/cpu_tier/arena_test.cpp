@@ -17,6 +17,7 @@
 #include <stop_token>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -279,6 +280,21 @@ TEST(Arena, WhatAnotherOneWasGrantedIsNotGrantedAgainUntilItIsTouched) {
   EXPECT_THROW(Arena(device, 1 << 20, 41, options), ResourceError);
   first.end_growth();
   EXPECT_NO_THROW(Arena(device, 1 << 20, 80, options));
+}
+
+// An engine that asks for far too much, and is told so, is no reason to refuse another one.
+TEST(Arena, OneThatIsRefusedTakesNothingFromAnotherBesideIt) {
+  const MadeUpMachine machine;
+  machine.write_available(100 << 10);
+  const ArenaOptions options{.start = ArenaStart::kEmpty, .machine = machine.root};
+  const std::jthread greedy([&](const std::stop_token& stop) {
+    RegistrationRecorder device;
+    while (!stop.stop_requested()) {
+      EXPECT_THROW(Arena(device, 1 << 20, 1 << 20, options), ResourceError);
+    }
+  });
+  RegistrationRecorder device;
+  for (int i = 0; i < 50; ++i) EXPECT_NO_THROW(Arena(device, 1 << 20, 60, options));
 }
 
 TEST(Arena, TakesItsPartOfWhatThereIsWhereLessWillDo) {

@@ -2,6 +2,7 @@
 #include "kvferry/cpu_tier/memory_claim.hpp"
 
 #include "kvferry/base/error.hpp"
+#include "kvferry/cpu_tier/claim_turn.hpp"
 
 #include "made_up_machine.hpp"
 
@@ -9,9 +10,13 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <barrier>
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -26,6 +31,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::uint64_t kKiB = 1024;
+/// Of what comes at once on a machine that is not loaded.
+constexpr std::chrono::seconds kLong{60};
 
 /// A machine with 100 KiB to spare.
 class MemoryClaimTest : public ::testing::Test, protected MadeUpMachine {
@@ -42,26 +49,32 @@ class MemoryClaimTest : public ::testing::Test, protected MadeUpMachine {
   }
 };
 
-/// Another process with a claim of its own, until it is killed.
-class Claimant {
+/// What another process does, until it is killed.
+class InAnotherProcess {
  public:
-  Claimant(std::uint64_t bytes, const MachineRoot& root) {
+  /// Returns when `what` has called stay().
+  explicit InAnotherProcess(const std::function<void()>& what) {
     std::array<int, 2> ends{};
     EXPECT_EQ(::pipe(ends.data()), 0);
     child_ = ::fork();
     if (child_ == 0) {
-      const MemoryClaim claim(bytes, PageKind::kNormal, {}, root);
-      static_cast<void>(::write(ends[1], "x", 1));
-      for (;;) ::pause();
+      arrived = ends[1];
+      what();
+      ::_exit(1);
     }
     char made = 0;
     EXPECT_EQ(::read(ends[0], &made, 1), 1);
     ::close(ends[0]);
     ::close(ends[1]);
   }
-  ~Claimant() { end(); }
-  Claimant(const Claimant&) = delete;
-  Claimant& operator=(const Claimant&) = delete;
+  ~InAnotherProcess() { end(); }
+  InAnotherProcess(const InAnotherProcess&) = delete;
+  InAnotherProcess& operator=(const InAnotherProcess&) = delete;
+
+  [[noreturn]] static void stay() {
+    static_cast<void>(::write(arrived, "x", 1));
+    for (;;) ::pause();
+  }
 
   void end() {
     if (child_ <= 0) return;
@@ -71,7 +84,18 @@ class Claimant {
   }
 
  private:
+  static inline int arrived = -1;
   pid_t child_ = -1;
+};
+
+/// Another process with a claim of its own, until it is killed.
+class Claimant : public InAnotherProcess {
+ public:
+  Claimant(std::uint64_t bytes, const MachineRoot& root)
+      : InAnotherProcess([&] {
+          const MemoryClaim claim(bytes, PageKind::kNormal, {}, root);
+          stay();
+        }) {}
 };
 
 TEST_F(MemoryClaimTest, AnImaginedOneMeetsTheOthersAndIsSeenByNobody) {
@@ -147,6 +171,55 @@ TEST_F(MemoryClaimTest, OfMoreThanThereIsAtOnceNeverAllAreGranted) {
     }
     EXPECT_FALSE(granted[0] && granted[1]) << "in round " << round;
   }
+}
+
+// One that is refused does not count, not even for a moment, against another that fits.
+TEST_F(MemoryClaimTest, InTurnsOneOfTwoIsGranted) {
+  for (int round = 0; round < 50; ++round) {
+    std::atomic<int> num_granted = 0;
+    std::barrier both_have_ended(2);
+    std::vector<std::jthread> threads;
+    for (int i = 0; i < 2; ++i) {
+      threads.emplace_back([&] {
+        std::unique_ptr<MemoryClaim> granted;
+        {
+          const ClaimTurn turn(root, kLong);
+          EXPECT_TRUE(turn.is_held());
+          auto mine = claim(60);
+          if (!mine->shortage()) granted = std::move(mine);
+        }
+        if (granted) ++num_granted;
+        both_have_ended.arrive_and_wait();
+      });
+    }
+    threads.clear();
+    EXPECT_EQ(num_granted, 1) << "in round " << round;
+  }
+}
+
+TEST_F(MemoryClaimTest, ATurnEndsWithItsProcessAndIsNotWaitedForForever) {
+  InAnotherProcess other([this] {
+    const ClaimTurn turn(root, kLong);
+    EXPECT_TRUE(turn.is_held());
+    InAnotherProcess::stay();
+  });
+  EXPECT_FALSE(ClaimTurn(root, std::chrono::milliseconds(5)).is_held());
+  EXPECT_NO_THROW(claim(100)->check());
+  other.end();
+  EXPECT_TRUE(ClaimTurn(root, kLong).is_held());
+}
+
+// Its copy of a descriptor would keep a lock for as long as it lives.
+TEST_F(MemoryClaimTest, AForkedChildKeepsNoTurn) {
+  std::optional<ClaimTurn> turn(std::in_place, root, kLong);
+  const InAnotherProcess child([] { InAnotherProcess::stay(); });
+  turn.reset();
+  EXPECT_TRUE(ClaimTurn(root, std::chrono::milliseconds(5)).is_held());
+}
+
+TEST_F(MemoryClaimTest, WhereNothingCanBeLockedThereAreNoTurns) {
+  fs::remove(root.claims);
+  EXPECT_FALSE(ClaimTurn(root, kLong).is_held());
 }
 
 TEST_F(MemoryClaimTest, TheFirstRankOfANodeSpeaksForAll) {

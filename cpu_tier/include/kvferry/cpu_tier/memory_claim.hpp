@@ -25,8 +25,9 @@ struct ClaimGroup {
 /// others populate in the background: two ranks that each ask for 60 % would both pass (G5).
 ///
 /// A claim is a small file whose owner holds a lock on it, so that it ends with its process. First
-/// it is made, then limits() are read: of two claims made at once each sees the other, so that both
-/// may be refused where there is room for one, and never both granted. Nobody waits for anybody.
+/// it is made, then limits() are read: of two claims made at once each sees the other, so that
+/// never both are granted what there is once. Who makes one has its turn (ClaimTurn): without it
+/// both may be refused where there is room for one.
 class MemoryClaim {
  public:
   /// Claims `bytes` > 0 in pages of that kind. Where no file can be made the claim is not seen by
