@@ -34,6 +34,20 @@ STAND_IN_VARIABLE = "KVFERRY_E2E_STAND_IN"
 SITE_PACKAGES_VARIABLE = "KVFERRY_E2E_SITE_PACKAGES"
 
 
+def look_for_kernels_past_llvmlite() -> None:
+    """Let vLLM's search of all modules for Triton kernels pass an object of llvmlite, which LMCache imports.
+
+    The object has any attribute that it is asked for, a ``__dict__`` that is none among them, and stops vLLM 0.32.
+    """
+    from vllm.triton_utils import dispatcher
+
+    def vars_of(value: Any) -> dict[str, Any]:
+        found = vars(value)
+        return found if hasattr(found, "get") else {}
+
+    dispatcher.vars = vars_of
+
+
 def keep_async_scheduling_on() -> None:
     """Undo what ``platforms/cpu.py`` forces: two batches in flight, block frees deferred, as on a GPU."""
     import torch
@@ -379,8 +393,10 @@ if os.environ.get(OWN_FAILURES_VARIABLE) == "1":
 if os.environ.get(STAGES_VARIABLE) == "1":
     run_every_stage_once()
 
-# Behind the environment's own: what both have comes from there.
-sys.path.extend(filter(None, [os.environ.get(SITE_PACKAGES_VARIABLE)]))
+if SITE_PACKAGES_VARIABLE in os.environ:
+    # Behind the environment's own: what both have comes from there.
+    sys.path.append(os.environ[SITE_PACKAGES_VARIABLE])
+    look_for_kernels_past_llvmlite()
 if os.environ.get(STAND_IN_VARIABLE) == "1":
     StandIn().install(setattr)
 

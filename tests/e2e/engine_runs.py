@@ -38,7 +38,13 @@ USUAL_VARIABLES = {
     "VLLM_LOGGING_LEVEL": "WARNING",
 }
 # Beginnings of those that are read behind the imports only: a forked engine may be told its own.
-LATE_VARIABLES = ("KVFERRY_", "VLLM_CPU_", "VLLM_ENABLE_V1_MULTIPROCESSING", "VLLM_DISABLE_REQUEST_ID_RANDOMIZATION")
+LATE_VARIABLES = (
+    "KVFERRY_",
+    "VLLM_CPU_",
+    "VLLM_ENABLE_V1_MULTIPROCESSING",
+    "VLLM_DISABLE_REQUEST_ID_RANDOMIZATION",
+    "LMCACHE_",
+)
 # For tests that want to foresee which blocks a full tier stores and evicts; the others have the default, which adapts.
 STORE_ALL = {"eviction": "lru", "admission": "always"}
 # Below half of pytest's limit: a fixture may run two engines.
@@ -164,9 +170,8 @@ class EngineRunner:
                 ENGINE_PROCESS, [str(script_file), str(report_file)], variables | {"TMPDIR": scratch}, scratch,
                 str(log_file),
             )  # fmt: skip
-            is_alone = num_ranks * num_stages == 1 and not multiprocessing
             is_usual = all(name.startswith(LATE_VARIABLES) for name in environment or {})
-            process = warm_process().start(order) if is_alone and is_usual else cold_process(order)
+            process = warm_process().start(order) if is_usual else cold_process(order)
             try:
                 returncode: int | None = process.wait(timeout=TIMEOUT_S)
             except subprocess.TimeoutExpired:

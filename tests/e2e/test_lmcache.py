@@ -54,7 +54,7 @@ def run(engines: EngineRunner, server: LmcacheServer, mode: str, *operations: di
     }
     environment = {"KVFERRY_E2E_SITE_PACKAGES": site_packages(), "LMCACHE_TRACK_USAGE": "false"}
     # In one process, vLLM 0.32's search for Triton kernels fails over numba, which LMCache has imported by then.
-    return engines.run(list(operations), kv_config, multiprocessing=True, environment=environment, **ENGINE).results
+    return engines.run(list(operations), kv_config, environment=environment, **ENGINE).results
 
 
 @pytest.mark.parametrize("mode", ["auto", "lmcache_driven"])
