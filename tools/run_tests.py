@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from sum_tests import Tally, tally_file
+from sum_tests import Tally, outputs_of_failed, tally_file
 
 ROOT = Path(__file__).resolve().parent.parent
 LOGS = ROOT / "build/logs"
@@ -33,6 +33,9 @@ FEWER_LIVES_AND_ORDERS = (
     "not random_lives and not every_order or stand_in or with_priorities or sync-0 or every_order and async and plain"
 )
 STARTED = int(os.environ.get("KVFERRY_STARTED", time.time()))
+# Of what failed, shown: lines of each, and tests of a stage.
+MOST_LINES = 60
+MOST_FAILURES = 5
 NUM_JOBS = str(os.cpu_count() or 2)
 
 
@@ -51,7 +54,7 @@ def run(log: str, *command: str, env: dict[str, str] | None = None, say_tail: bo
         ).returncode  # fmt: skip
     if status != 0 and say_tail:
         say(f"{log}: FAILED (exit {status}). Last lines of {path.relative_to(ROOT)}:")
-        for line in path.read_text(errors="replace").splitlines()[-100:]:
+        for line in path.read_text(errors="replace").splitlines()[-MOST_LINES:]:
             print(f"    {line}", flush=True)
     return status
 
@@ -65,6 +68,10 @@ def script(name: str, *arguments: str) -> Tally:
 def judge(stage: str, status: int, junit: Path) -> Tally:
     """Sum a stage's JUnit file; a bad exit status counts even when every test in it passed."""
     total = tally_file(junit)
+    for name, text in list(outputs_of_failed(junit).items())[:MOST_FAILURES]:
+        say(f"{stage}: {name} FAILED. The end of what it said:")
+        for line in text.splitlines()[-MOST_LINES:]:
+            print(f"    {line}", flush=True)
     if status != 0 and not total.failed:
         total.failed.append(f"{stage}: exit status {status}")
     return total

@@ -28,14 +28,18 @@ class Tally:
         return f"{self.passed} passed, {len(self.failed)} failed"
 
 
+def name_of(case: ElementTree.Element) -> str:
+    """Return its name; CTest gives the same twice."""
+    return ".".join(dict.fromkeys(filter(None, (case.get("classname"), case.get("name")))))
+
+
 def tally_of(case: ElementTree.Element) -> Tally:
     """Judge one test case.
 
     CTest calls a test that it could not start ``notrun`` as well as one that skipped itself; only
     the latter carries a message that says so.
     """
-    # CTest gives the same name twice.
-    name = ".".join(dict.fromkeys(filter(None, (case.get("classname"), case.get("name")))))
+    name = name_of(case)
     skip = case.find("skipped")
     if case.find("failure") is not None or case.find("error") is not None:
         return Tally(failed=[name])
@@ -57,6 +61,20 @@ def tally_file(path: Path) -> Tally:
     for case in cases:
         total.add(tally_of(case))
     return total if cases else Tally(failed=[f"{path.name}: no tests"])
+
+
+def outputs_of_failed(path: Path) -> dict[str, str]:
+    """Return what the failed tests of a JUnit file said, by their names."""
+    try:
+        cases = list(ElementTree.parse(path).iter("testcase"))
+    except (OSError, ElementTree.ParseError):
+        return {}
+    said = ("failure", "error", "system-out")
+    return {
+        name_of(case): "\n".join(filter(None, (case.findtext(tag) for tag in said)))
+        for case in cases
+        if tally_of(case).failed
+    }
 
 
 def main(paths: list[str]) -> int:
