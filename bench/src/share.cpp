@@ -183,29 +183,34 @@ std::vector<ShareRow> Share::measure_joins(Bench& bench) const {
   const cpu_tier::TierShape shape = cpu_tier::shape_for(options);
   Samples makes;
   Samples joins;
+  Samples tables;
   std::optional<SharedEngine> first;
   std::optional<SharedEngine> second;
-  const auto join = [&](std::optional<SharedEngine>& engine, const char* name) {
+  const auto join = [&](std::optional<SharedEngine>& engine, const char* name, bool counts,
+                        Samples& times) {
     engine.reset();
-    return time_once(
-        [&] { engine.emplace(options, name, shape.max_chunk_slots, cpu_tier::TierOptions()); });
+    std::unique_ptr<cpu_tier::JoinedTier> joined;
+    const auto joining = time_once([&] { joined = SharedEngine::join(options, name); });
+    const auto growing = time_once(
+        [&] { engine.emplace(std::move(joined), shape.max_chunk_slots, cpu_tier::TierOptions()); });
+    if (!counts) return;
+    times.add(joining);
+    tables.add(growing);
   };
   const std::uint32_t total = num_warm_up_ + num_rounds_;
   for (std::uint32_t round = 0; round < total; ++round) {
     bench.progress.round(round, total);
-    const auto made = join(first, "first");
-    if (round >= num_warm_up_) makes.add(made);
-    for (std::uint32_t i = 0; i < kJoins; ++i) {
-      const auto joined = join(second, "second");
-      if (round >= num_warm_up_) joins.add(joined);
-    }
+    const bool counts = round >= num_warm_up_;
+    join(first, "first", counts, makes);
+    for (std::uint32_t i = 0; i < kJoins; ++i) join(second, "second", counts, joins);
     // The last one removes the file.
     second.reset();
     first.reset();
   }
   std::vector<ShareRow> rows;
   for (const auto& [what, times] :
-       {std::pair{"making a tier of ", &makes}, std::pair{"joining a tier of ", &joins}}) {
+       {std::pair{"making a tier of ", &makes}, std::pair{"joining a tier of ", &joins},
+        std::pair{"an instance's own tables for ", &tables}}) {
     ShareRow& row = rows.emplace_back();
     row.what = what + bytes_text(join_bytes_);
     row.rounds = static_cast<std::uint32_t>(times->size());

@@ -28,9 +28,14 @@ cpu_tier::SharedTierOptions SharedWorkShape::tier_at(const std::filesystem::path
   return {.path = path, .capacity_bytes = num_chunks * chunk_bytes, .chunk_bytes = chunk_bytes};
 }
 
-SharedEngine::SharedEngine(const cpu_tier::SharedTierOptions& tier, std::string name,
-                           std::uint32_t chunk_slots, const cpu_tier::TierOptions& options)
-    : joined(cpu_tier::JoinedTier::join(tier, {.name = std::move(name), .name_space = 1})),
+std::unique_ptr<cpu_tier::JoinedTier> SharedEngine::join(const cpu_tier::SharedTierOptions& tier,
+                                                         std::string name) {
+  return cpu_tier::JoinedTier::join(tier, {.name = std::move(name), .name_space = 1});
+}
+
+SharedEngine::SharedEngine(std::unique_ptr<cpu_tier::JoinedTier> tier, std::uint32_t chunk_slots,
+                           const cpu_tier::TierOptions& options)
+    : joined(std::move(tier)),
       slabs(joined->tier().shape().num_chunks, options, &joined->directory()) {
   slabs.add_class(chunk_slots);
   slabs.grow_to(joined->tier().shape().num_chunks);
@@ -40,7 +45,8 @@ SharedEngine::SharedEngine(const cpu_tier::SharedTierOptions& tier, std::string 
 SharedWork::SharedWork(const SharedWorkShape& shape, const std::filesystem::path& path,
                        std::string name, std::uint64_t random_seed)
     : block_bytes_(shape.block_bytes),
-      engine_(shape.tier_at(path), std::move(name), SharedWorkShape::kChunkSlots,
+      engine_(SharedEngine::join(shape.tier_at(path), std::move(name)),
+              SharedWorkShape::kChunkSlots,
               {cpu_tier::Eviction::kLru, cpu_tier::Admission::kAlways}),
       pool_(kPoolBlocks * shape.block_bytes),
       random_(random_seed) {

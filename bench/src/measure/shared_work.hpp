@@ -39,7 +39,10 @@ struct SharedEngine {
   static constexpr SlabClassId kOnly{0};
 
   /// Joins, or makes, the tier. Throws as cpu_tier::JoinedTier::join().
-  SharedEngine(const cpu_tier::SharedTierOptions& tier, std::string name, std::uint32_t chunk_slots,
+  [[nodiscard]] static std::unique_ptr<cpu_tier::JoinedTier> join(
+      const cpu_tier::SharedTierOptions& tier, std::string name);
+  /// Its own tables, of everything that the tier can hold.
+  SharedEngine(std::unique_ptr<cpu_tier::JoinedTier> tier, std::uint32_t chunk_slots,
                const cpu_tier::TierOptions& options);
 
   std::unique_ptr<cpu_tier::JoinedTier> joined;
