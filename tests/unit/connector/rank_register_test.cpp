@@ -3,6 +3,8 @@
 
 #include "kvferry/base/error.hpp"
 
+#include "complaint.hpp"
+
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -49,12 +51,6 @@ std::string complaint(const std::function<void(StepReport&)>& spoil) {
   return {};
 }
 
-void expect_names(const std::string& message, const std::vector<std::string>& parts) {
-  for (const std::string& part : parts) {
-    EXPECT_NE(message.find(part), std::string::npos) << part << " is not in: " << message;
-  }
-}
-
 TEST(RankRegister, SlotsBecomeMoreOnARegisteredRankOnly) {
   const SchedulerOptions options = told();
   RankRegister ranks(options);
@@ -93,14 +89,14 @@ TEST(RankRegister, TakesReportsWithoutTopologyOfEveryRankThatExists) {
 
 // kvcached#339: a world size read before it was known made the engine hang.
 TEST(RankRegister, AnotherWorldSizeNamesBothSides) {
-  expect_names(complaint([](StepReport& report) { report.topology->world_size = 1; }),
+  expect_named(complaint([](StepReport& report) { report.topology->world_size = 1; }),
                {"rank 1", "world size 1", "told 2"});
 }
 
 TEST(RankRegister, ARankBeyondTheWorldNamesBothSides) {
-  expect_names(complaint([](StepReport& report) { report.rank = RankId(2); }),
+  expect_named(complaint([](StepReport& report) { report.rank = RankId(2); }),
                {"rank 2", "world size of 2"});
-  expect_names(complaint([](StepReport& report) {
+  expect_named(complaint([](StepReport& report) {
                  report.rank = RankId(9);
                  report.topology.reset();
                }),
@@ -108,17 +104,17 @@ TEST(RankRegister, ARankBeyondTheWorldNamesBothSides) {
 }
 
 TEST(RankRegister, AnotherPoolSizeNamesBothSides) {
-  expect_names(complaint([](StepReport& report) { report.topology->num_blocks = 999; }),
+  expect_named(complaint([](StepReport& report) { report.topology->num_blocks = 999; }),
                {"rank 1", "GPU blocks 999", "told 1000"});
 }
 
 TEST(RankRegister, AnotherBlockSizeNamesBothSides) {
-  expect_names(complaint([](StepReport& report) { report.topology->classes[0].slot_bytes = 4096; }),
+  expect_named(complaint([](StepReport& report) { report.topology->classes[0].slot_bytes = 4096; }),
                {"rank 1", "bytes per block 4096", "told 2048"});
 }
 
 TEST(RankRegister, RanksThatShareAnArenaOtherwiseThanToldNameBothSides) {
-  expect_names(complaint([](StepReport& report) {
+  expect_named(complaint([](StepReport& report) {
                  report.topology->replicas = {2, 1};
                }),
                {"rank 1", "ranks that share its KV cache 2", "told 1"});
@@ -131,7 +127,7 @@ TEST(RankRegister, RanksThatShareAnArenaOtherwiseThanToldNameBothSides) {
     ranks.take(report);
     FAIL() << "rank 1 passes for the first one";
   } catch (const TopologyError& error) {
-    expect_names(error.what(), {"rank 1", "the place among them 0", "told 1"});
+    expect_named(error.what(), {"rank 1", "the place among them 0", "told 1"});
   }
   report.topology->replicas = {2, 1};
   ranks.take(report);
@@ -139,12 +135,12 @@ TEST(RankRegister, RanksThatShareAnArenaOtherwiseThanToldNameBothSides) {
 }
 
 TEST(RankRegister, ASecondWorkerUnderOneRankIsRefused) {
-  expect_names(complaint([](StepReport& report) { report = first_report(0); }),
+  expect_named(complaint([](StepReport& report) { report = first_report(0); }),
                {"rank 0", "registered twice"});
 }
 
 TEST(RankRegister, ARankWithoutSlotsIsRefused) {
-  expect_names(complaint([](StepReport& report) { report.topology->num_chunks = 0; }),
+  expect_named(complaint([](StepReport& report) { report.topology->num_chunks = 0; }),
                {"rank 1", "no slot"});
 }
 

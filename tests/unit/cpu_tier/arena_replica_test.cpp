@@ -6,6 +6,7 @@
 #include "kvferry/cpu_tier/arena_growth.hpp"
 #include "kvferry/gpu/host_link.hpp"
 
+#include "complaint.hpp"
 #include "made_up_machine.hpp"
 
 #include <gtest/gtest.h>
@@ -67,22 +68,6 @@ void await(const std::function<bool()>& condition) {
   while (!condition()) {
     ASSERT_LT(std::chrono::steady_clock::now(), end) << "hangs";
     std::this_thread::sleep_for(milliseconds(1));
-  }
-}
-
-template <class E>
-std::string complaint(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const E& error) {
-    return error.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return {};
-}
-void expect_names(const std::string& said, const std::vector<std::string>& parts) {
-  for (const std::string& part : parts) {
-    EXPECT_NE(said.find(part), std::string::npos) << part << " is not in: " << said;
   }
 }
 
@@ -269,7 +254,7 @@ TEST_F(ArenaReplicaTest, NothingIsLeftWhenAllHaveJoinedAndTheClaimIsWithdrawn) {
 TEST_F(ArenaReplicaTest, AFirstMemberThatNeverComesEndsTheWaitWithAName) {
   ArenaOptions of = options(1);
   of.replicas.patience = milliseconds(30);
-  expect_names(complaint<TimeoutError>([&] { static_cast<void>(arena(of)); }),
+  expect_named(complaint_of<TimeoutError>([&] { static_cast<void>(arena(of)); }),
                {"member 1 of 2 found no memory of the first one", "kvferry-replicas-",
                 "share_replicated_kv: false"});
 }
@@ -281,7 +266,7 @@ TEST_F(ArenaReplicaTest, AMemberThatNeverComesEndsTheGrowthOfTheOthersWithAName)
   EXPECT_EQ(first->grow(1), 2U);
   const ArenaGrowth growth(*first);
   await([&] { return growth.ended(); });
-  expect_names(growth.failure(), {"piece 1 ", "member 1 of 2", "has not joined"});
+  expect_named(growth.failure(), {"piece 1 ", "member 1 of 2", "has not joined"});
   EXPECT_EQ(first->num_ready(), 2U);
 }
 
@@ -290,25 +275,25 @@ TEST_F(ArenaReplicaTest, AFirstPieceThatNeverComesEndsTheStartWithAName) {
   ArenaOptions of = options(1);
   of.replicas.patience = milliseconds(30);
   const auto second = arena(of);
-  expect_names(complaint<TimeoutError>([&] { second->grow(1); }),
+  expect_named(complaint_of<TimeoutError>([&] { second->grow(1); }),
                {"piece 0 ", "member 0 of 2", "has not made it resident"});
 }
 
 TEST_F(ArenaReplicaTest, MembersOfAnotherGeometryAreRefusedAndBothAreNamed) {
   const auto first = arena(options(0));
-  expect_names(complaint<TopologyError>([&] { static_cast<void>(arena(options(1), 31)); }),
+  expect_named(complaint_of<TopologyError>([&] { static_cast<void>(arena(options(1), 31)); }),
                {"chunks 31", "first member 30"});
-  expect_names(complaint<TopologyError>(
+  expect_named(complaint_of<TopologyError>(
                    [&] { static_cast<void>(Arena(*device_, kPage, kNumSlots, options(1))); }),
                {"bytes per chunk 4096", "first member 8192"});
-  expect_names(complaint<TopologyError>([&] { static_cast<void>(arena(options(1, 3))); }),
+  expect_named(complaint_of<TopologyError>([&] { static_cast<void>(arena(options(1, 3))); }),
                {"group size 3", "first member 2"});
   ArenaOptions pieces = options(1);
   pieces.max_piece_bytes *= 2;
-  expect_names(complaint<TopologyError>([&] { static_cast<void>(arena(pieces)); }),
+  expect_named(complaint_of<TopologyError>([&] { static_cast<void>(arena(pieces)); }),
                {"bytes per piece 65536", "first member 32768"});
   patch(8, 99);
-  expect_names(complaint<TopologyError>([&] { static_cast<void>(arena(options(1))); }),
+  expect_named(complaint_of<TopologyError>([&] { static_cast<void>(arena(options(1))); }),
                {"ABI version 1", "first member 99"});
 }
 
@@ -316,7 +301,7 @@ TEST_F(ArenaReplicaTest, TwoUnderOneNumberAreRefused) {
   const auto first = arena(options(0));
   EXPECT_THROW(static_cast<void>(arena(options(0))), TopologyError);
   const auto second = arena(options(1));
-  expect_names(complaint<TopologyError>([&] { static_cast<void>(arena(options(1))); }),
+  expect_named(complaint_of<TopologyError>([&] { static_cast<void>(arena(options(1))); }),
                {"has joined already", "engine_id"});
 }
 
@@ -327,12 +312,12 @@ TEST_F(ArenaReplicaTest, MemoryOfAProcessThatCannotBeSeenIsRefusedWithTheRemedy)
   const std::vector<std::string> parts{"member 0 of 2", "shareProcessNamespace",
                                        "share_replicated_kv: false"};
   patch(52, 999'999'999);
-  expect_names(complaint<ConfigError>([&] { static_cast<void>(arena(options(1))); }), parts);
+  expect_named(complaint_of<ConfigError>([&] { static_cast<void>(arena(options(1))); }), parts);
   const SharedFile another = SharedFile::make_unnamed(kPage, PageKind::kNormal);
   EXPECT_EQ(another.descriptor(), stranger);
   patch(52, ::getpid());
   patch(56, another.descriptor());
-  expect_names(complaint<ConfigError>([&] { static_cast<void>(arena(options(1))); }),
+  expect_named(complaint_of<ConfigError>([&] { static_cast<void>(arena(options(1))); }),
                {"is another one's", parts[1]});
 }
 
@@ -343,7 +328,7 @@ TEST_F(ArenaReplicaTest, AKilledFirstMemberEndsTheGrowthAndLeavesNothingBehind) 
   const auto second = arena(options(1));
   EXPECT_EQ(second->grow(1), 2U);
   first->kill();
-  expect_names(complaint<ResourceError>([&] { second->grow(1); }),
+  expect_named(complaint_of<ResourceError>([&] { second->grow(1); }),
                {"piece 2 ", "member 0 of 2 (process " + process + ")", "is gone"});
   EXPECT_EQ(second->num_ready(), 2U);
   EXPECT_TRUE(holds(*second, 0, 7));
@@ -365,7 +350,7 @@ TEST_F(ArenaReplicaTest, AMemberThatClosesEndsTheGrowthOfTheOthers) {
   const auto first = arena(options(0));
   EXPECT_EQ(first->grow(1), 2U);
   static_cast<void>(arena(options(1)));
-  expect_names(complaint<ResourceError>([&] { first->grow(1); }),
+  expect_named(complaint_of<ResourceError>([&] { first->grow(1); }),
                {"member 1 of 2", "has ended its growth: it closes its memory"});
 }
 
@@ -400,9 +385,9 @@ TEST_F(ArenaReplicaTest, WhatAHomeCannotHaveEndsTheGrowthOfAll) {
   EXPECT_EQ(first->grow(1), 2U);
   EXPECT_EQ(second->grow(1), 2U);
   test_hooks::fail_nth_of("arena.populate", 1);
-  const std::string own = complaint<ResourceError>([&] { second->grow(1); });
-  expect_names(own, {"populating"});
-  expect_names(complaint<ResourceError>([&] { first->grow(1); }),
+  const std::string own = complaint_of<ResourceError>([&] { second->grow(1); });
+  expect_named(own, {"populating"});
+  expect_named(complaint_of<ResourceError>([&] { first->grow(1); }),
                {"member 1 of 2", "has ended its growth: populating"});
   for (const Arena* of : {first.get(), second.get()}) {
     EXPECT_EQ(of->num_ready(), 2U);

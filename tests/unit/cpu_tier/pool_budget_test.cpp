@@ -4,13 +4,13 @@
 #include "kvferry/base/error.hpp"
 #include "kvferry/cpu_tier/huge_pages.hpp"
 
+#include "complaint.hpp"
 #include "made_up_machine.hpp"
 
 #include <gtest/gtest.h>
 
 #include <optional>
 #include <string>
-#include <vector>
 
 namespace kvferry::cpu_tier {
 namespace {
@@ -43,15 +43,9 @@ class PoolBudget : public ::testing::Test, protected MadeUpMachine {
   }
 };
 
-void expect_names(const std::string& message, const std::vector<std::string>& parts) {
-  for (const std::string& part : parts) {
-    EXPECT_NE(message.find(part), std::string::npos) << part << " is not in: " << message;
-  }
-}
-
 TEST_F(PoolBudget, WhatIsFreeAndNotReservedIsRoom) {
   EXPECT_EQ(refusal(40 * kPage), "");
-  expect_names(refusal(40 * kPage + 1), {"pool of huge pages", "85983232 bytes", "83886080 bytes",
+  expect_named(refusal(40 * kPage + 1), {"pool of huge pages", "85983232 bytes", "83886080 bytes",
                                          "sudo sysctl vm.nr_hugepages=101 "});
   EXPECT_TRUE(pool_has(40 * kPage, root));
   EXPECT_FALSE(pool_has(40 * kPage + 1, root));
@@ -66,7 +60,7 @@ TEST_F(PoolBudget, WhatTheKernelMayAddIsRoomButNotInThePool) {
 
 TEST_F(PoolBudget, AMachineWithoutAPoolHasNoRoom) {
   write_proc("meminfo", "MemAvailable: 1 kB\n");
-  expect_names(refusal(1), {"pool of huge pages", "sudo sysctl vm.nr_hugepages=1 "});
+  expect_named(refusal(1), {"pool of huge pages", "sudo sysctl vm.nr_hugepages=1 "});
 }
 
 TEST_F(PoolBudget, EveryLevelOfCgroupV2Counts) {
@@ -81,7 +75,7 @@ TEST_F(PoolBudget, EveryLevelOfCgroupV2Counts) {
   EXPECT_EQ(room(cgroup_name("hugetlb.2MB.max", "pod")), 10 * kPage);
   EXPECT_EQ(room(cgroup_name("hugetlb.2MB.rsvd.max", "pod/container")), 9 * kPage);
   EXPECT_EQ(refusal(9 * kPage), "");
-  expect_names(refusal(9 * kPage + 1),
+  expect_named(refusal(9 * kPage + 1),
                {cgroup_name("hugetlb.2MB.rsvd.max", "pod/container"), "18874368 bytes",
                 "echo 54525952 > ", "resources.limits.hugepages-2Mi"});
   EXPECT_FALSE(pool_has(10 * kPage, root));
@@ -95,7 +89,7 @@ TEST_F(PoolBudget, ToPopulateOnlyWhatCountsUseLimits) {
   write_cgroup("a/hugetlb.2MB.max", std::to_string(10 * kPage) + "\n");
   write_cgroup("a/hugetlb.2MB.rsvd.max", "0\n");
   EXPECT_EQ(refusal(10 * kPage, PoolStep::kPopulate), "");
-  expect_names(refusal(11 * kPage, PoolStep::kPopulate), {cgroup_name("hugetlb.2MB.max", "a")});
+  expect_named(refusal(11 * kPage, PoolStep::kPopulate), {cgroup_name("hugetlb.2MB.max", "a")});
 }
 
 TEST_F(PoolBudget, EveryLevelOfCgroupV1Counts) {
@@ -112,7 +106,7 @@ TEST_F(PoolBudget, PagesOfAGibibyteAreNamedAsTheKernelDoes) {
   write_proc("self/cgroup", "0::/a\n");
   write_cgroup("cgroup.controllers", "hugetlb\n");
   write_cgroup("a/hugetlb.1GB.max", "1073741824\n");
-  expect_names(refusal((std::uint64_t{1} << 30) + 1),
+  expect_named(refusal((std::uint64_t{1} << 30) + 1),
                {cgroup_name("hugetlb.1GB.max", "a"), "2147483648 bytes (2.00 GiB)",
                 "resources.limits.hugepages-1Gi"});
 }

@@ -5,6 +5,7 @@
 #include "kvferry/base/test_hooks.hpp"
 #include "kvferry/cpu_tier/host_mapping.hpp"
 
+#include "complaint.hpp"
 #include "made_up_machine.hpp"
 
 #include <gtest/gtest.h>
@@ -31,12 +32,6 @@ namespace fs = std::filesystem;
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20U;
 
-void expect_names(const std::string& message, const std::vector<std::string>& parts) {
-  for (const std::string& part : parts) {
-    EXPECT_NE(message.find(part), std::string::npos) << part << " is not in: " << message;
-  }
-}
-
 /// A path in /dev/shm whose file goes with it.
 class SharedFileTest : public ::testing::Test {
  protected:
@@ -46,16 +41,6 @@ class SharedFileTest : public ::testing::Test {
     struct statvfs status {};
     EXPECT_EQ(::statvfs("/dev/shm", &status), 0);
     return status.f_bavail * status.f_frsize;
-  }
-  template <typename E>
-  static std::string complaint(const std::function<void()>& work) {
-    try {
-      work();
-    } catch (const E& error) {
-      return error.what();
-    }
-    ADD_FAILURE() << "no error";
-    return {};
   }
 
   const fs::path path_ = "/dev/shm/kvferry_test_" + std::to_string(::getpid());
@@ -143,7 +128,7 @@ TEST_F(SharedFileTest, MoreThanTheFileSystemHasIsRefusedUntouched) {
   const std::uint64_t before = free_bytes();
   const std::uint64_t bytes = before + (std::uint64_t{1} << 40U);
   const MadeUpMachine machine;
-  expect_names(complaint<ResourceError>(
+  expect_named(complaint_of<ResourceError>(
                    [&] { static_cast<void>(SharedFile::make(path_, bytes, machine.root)); }),
                {"file system at /dev/shm", std::to_string(bytes),
                 "mount -o remount,size=", "--shm-size", "emptyDir"});
@@ -153,21 +138,22 @@ TEST_F(SharedFileTest, MoreThanTheFileSystemHasIsRefusedUntouched) {
 TEST_F(SharedFileTest, MoreThanTheMemoryBudgetIsRefused) {
   const MadeUpMachine machine;
   machine.write_available(1023);
-  expect_names(complaint<ResourceError>(
+  expect_named(complaint_of<ResourceError>(
                    [&] { static_cast<void>(SharedFile::make(path_, kMiB, machine.root)); }),
                {"MemAvailable"});
   EXPECT_EQ(SharedFile::make(path_, kMiB - 4096, machine.root).size_bytes(), kMiB - 4096);
 }
 
 TEST_F(SharedFileTest, APathThatIsNotInSharedMemoryIsAConfigError) {
-  expect_names(
-      complaint<ConfigError>([] { static_cast<void>(SharedFile::make("/proc/kvferry", kMiB)); }),
+  expect_named(
+      complaint_of<ConfigError>([] { static_cast<void>(SharedFile::make("/proc/kvferry", kMiB)); }),
       {"/proc", "/dev/shm"});
-  expect_names(complaint<ConfigError>(
+  expect_named(complaint_of<ConfigError>(
                    [] { static_cast<void>(SharedFile::make("/dev/shm/no/such/file", kMiB)); }),
                {"/dev/shm/no/such", "/dev/shm/kvferry"});
-  expect_names(complaint<ConfigError>([] { static_cast<void>(SharedFile::open("/proc/version")); }),
-               {"/proc", "neither a tmpfs nor a hugetlbfs"});
+  expect_named(
+      complaint_of<ConfigError>([] { static_cast<void>(SharedFile::open("/proc/version")); }),
+      {"/proc", "neither a tmpfs nor a hugetlbfs"});
 }
 
 TEST_F(SharedFileTest, NothingIsAResourceError) {
@@ -178,12 +164,12 @@ TEST_F(SharedFileTest, NothingIsAResourceError) {
 TEST_F(SharedFileTest, AFileThatSomebodyElseMadeIsRefused) {
   std::ofstream(path_) << "not a tier";
   ASSERT_EQ(::chmod(path_.c_str(), 0644), 0);
-  expect_names(complaint<ConfigError>([&] { static_cast<void>(SharedFile::open(path_)); }),
+  expect_named(complaint_of<ConfigError>([&] { static_cast<void>(SharedFile::open(path_)); }),
                {path_.string(), "mode 0600"});
   ASSERT_EQ(::chmod(path_.c_str(), 0600), 0);
   ASSERT_EQ(::truncate(path_.c_str(), static_cast<off_t>(kMiB)), 0);
   // Its holes would be a signal where memory runs out.
-  expect_names(complaint<ConfigError>([&] { static_cast<void>(SharedFile::open(path_)); }),
+  expect_named(complaint_of<ConfigError>([&] { static_cast<void>(SharedFile::open(path_)); }),
                {"1048576 bytes, of which 4096 are reserved"});
   ::unlink(path_.c_str());
   ASSERT_EQ(::symlink("/dev/shm", path_.c_str()), 0);
@@ -200,7 +186,7 @@ TEST_F(SharedFileTest, OnePartlyReservedIsOpenedByWhoSaysSo) {
   ASSERT_EQ(made.publish(), Published::kYes);
   EXPECT_FALSE(SharedFile::open_if_there(path_.string() + "-", Reserved::kPartly));
   EXPECT_EQ(SharedFile::open(path_, Reserved::kPartly).reserved_bytes(), kMiB);
-  expect_names(complaint<ConfigError>([&] { static_cast<void>(SharedFile::open(path_)); }),
+  expect_named(complaint_of<ConfigError>([&] { static_cast<void>(SharedFile::open(path_)); }),
                {"67108864 bytes, of which 1048576 are reserved"});
 }
 
@@ -270,8 +256,8 @@ TEST(UnnamedSharedFile, WhatIsNoneIsRefused) {
 TEST_F(SharedFileTest, RunningOutOnTheWayLeavesNothingBehind) {
   const std::uint64_t before = free_bytes();
   test_hooks::fail_nth_of("shared_file.reserve", 3);
-  expect_names(
-      complaint<ResourceError>([&] { static_cast<void>(SharedFile::make(path_, 256 * kMiB)); }),
+  expect_named(
+      complaint_of<ResourceError>([&] { static_cast<void>(SharedFile::make(path_, 256 * kMiB)); }),
       {"failed behind 134217728 bytes", "/dev/shm", "mount -o remount,size="});
   test_hooks::reset();
   EXPECT_FALSE(fs::exists(path_));

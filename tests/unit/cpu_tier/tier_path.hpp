@@ -3,6 +3,7 @@
 
 #include "kvferry/cpu_tier/shared_tier.hpp"
 
+#include "complaint.hpp"
 #include "made_up_machine.hpp"
 
 #include <gtest/gtest.h>
@@ -14,7 +15,6 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <vector>
 
 namespace kvferry::cpu_tier {
 
@@ -58,24 +58,6 @@ class TierPath {
   const std::filesystem::path path = "/dev/shm/kvferry_tier_test_" + std::to_string(::getpid());
   const MadeUpMachine machine;
 };
-
-/// The message of the error of that kind that `work` throws.
-template <class E>
-std::string complaint_of(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const E& error) {
-    return error.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return {};
-}
-
-inline void expect_named(const std::string& message, const std::vector<std::string>& parts) {
-  for (const std::string& part : parts) {
-    EXPECT_NE(message.find(part), std::string::npos) << part << " is not in: " << message;
-  }
-}
 
 /// Does the work in a process of its own, which ends with its result unless a signal is faster.
 /// Returns the status that waitpid() tells.
