@@ -72,10 +72,10 @@ void await(const std::function<bool()>& condition) {
 }
 
 /// A member in a process of its own, executed anew: a forked one has none of oneTBB's threads.
-class OtherProcess {
+class OtherMember {
  public:
   /// Returns when the process has done what DISABLED_Member does for that role.
-  OtherProcess(const std::string& role, const MachineRoot& machine) {
+  OtherMember(const std::string& role, const MachineRoot& machine) {
     std::array<int, 2> ends{};
     EXPECT_EQ(::pipe2(ends.data(), O_CLOEXEC), 0);
     const std::string proc = machine.proc.string();
@@ -95,9 +95,9 @@ class OtherProcess {
     EXPECT_EQ(::read(ends[0], &done, 1), 1) << "the other member failed";
     ::close(ends[0]);
   }
-  ~OtherProcess() { kill(); }
-  OtherProcess(const OtherProcess&) = delete;
-  OtherProcess& operator=(const OtherProcess&) = delete;
+  ~OtherMember() { kill(); }
+  OtherMember(const OtherMember&) = delete;
+  OtherMember& operator=(const OtherMember&) = delete;
 
   void kill() {
     if (process_ <= 0) return;
@@ -204,7 +204,7 @@ TEST_F(ArenaReplicaTest, MembersOfSeveralProcessesReadWhatTheOthersWrote) {
   const auto first = arena(options(0));
   first->grow(1);
   ArenaGrowth growth(*first);
-  OtherProcess second("second", machine_.root);
+  OtherMember second("second", machine_.root);
   await([&] { return growth.ended(); });
   EXPECT_EQ(growth.failure(), "");
   ASSERT_EQ(first->num_ready(), kNumSlots);
@@ -322,7 +322,7 @@ TEST_F(ArenaReplicaTest, MemoryOfAProcessThatCannotBeSeenIsRefusedWithTheRemedy)
 }
 
 TEST_F(ArenaReplicaTest, AKilledFirstMemberEndsTheGrowthAndLeavesNothingBehind) {
-  std::optional<OtherProcess> first;
+  std::optional<OtherMember> first;
   first.emplace("first", machine_.root);
   const std::string process = std::to_string(first->process());
   const auto second = arena(options(1));

@@ -5,6 +5,7 @@
 #include "kvferry/base/error.hpp"
 #include "kvferry/cpu_tier/tier_report.hpp"
 
+#include "other_process.hpp"
 #include "tier_path.hpp"
 
 #include <gtest/gtest.h>

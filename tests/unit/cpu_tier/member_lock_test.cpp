@@ -3,6 +3,8 @@
 
 #include "kvferry/base/error.hpp"
 
+#include "other_process.hpp"
+
 #include <gtest/gtest.h>
 
 #include <csignal>
@@ -13,7 +15,6 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <sys/wait.h>
 #include <unistd.h>
 
 namespace kvferry::cpu_tier {
@@ -82,41 +83,15 @@ TEST_F(MemberLockTest, AMissingFileIsAnErrorThatNamesIt) {
   EXPECT_THROW(static_cast<void>(DeathLock::try_take(path_, base_)), ResourceError);
 }
 
-/// A process that holds the lock and does `then`, until it is killed.
-class Holder {
+/// A process that holds the lock and does `then`.
+class Holder : public OtherProcess {
  public:
-  Holder(const fs::path& path, LockBase base, const std::function<void()>& then = {}) {
-    int ready[2];
-    EXPECT_EQ(::pipe(ready), 0);
-    process_ = ::fork();
-    if (process_ == 0) {
-      const MemberLock lock(path, base, 1);
-      if (then) then();
-      static_cast<void>(::write(ready[1], "r", 1));
-      for (;;) ::pause();
-    }
-    char byte = 0;
-    EXPECT_EQ(::read(ready[0], &byte, 1), 1);
-    ::close(ready[0]);
-    ::close(ready[1]);
-  }
-  ~Holder() { kill(SIGKILL); }
-  void kill(int signal) {
-    if (process_ <= 0) return;
-    ::kill(process_, signal);
-    if (signal == SIGKILL) {
-      ::waitpid(process_, nullptr, 0);
-      process_ = 0;
-    }
-  }
-  void become_zombie() const {
-    ::kill(process_, SIGKILL);
-    siginfo_t info;
-    EXPECT_EQ(::waitid(P_PID, static_cast<id_t>(process_), &info, WEXITED | WNOWAIT), 0);
-  }
-
- private:
-  pid_t process_ = 0;
+  Holder(const fs::path& path, LockBase base, const std::function<void()>& then = {})
+      : OtherProcess([&] {
+          const MemberLock lock(path, base, 1);
+          if (then) then();
+          stay();
+        }) {}
 };
 
 TEST_F(MemberLockTest, AKilledProcessIsDeadAtOnceAndAsAZombieToo) {
@@ -128,10 +103,10 @@ TEST_F(MemberLockTest, AKilledProcessIsDeadAtOnceAndAsAZombieToo) {
 
 TEST_F(MemberLockTest, AStoppedProcessLives) {
   Holder holder(path_, base_);
-  holder.kill(SIGSTOP);
+  holder.signal(SIGSTOP);
   EXPECT_FALSE(is_dead());
-  holder.kill(SIGCONT);
-  holder.kill(SIGKILL);
+  holder.signal(SIGCONT);
+  holder.end();
   EXPECT_TRUE(is_dead());
 }
 
@@ -153,7 +128,7 @@ TEST_F(MemberLockTest, AForkedChildHoldsNothing) {
     ::_exit(0);
   });
   EXPECT_FALSE(is_dead());
-  holder.kill(SIGKILL);
+  holder.end();
   EXPECT_TRUE(is_dead());
   for (const int end : {runs[0], runs[1], ends[0], ends[1]}) ::close(end);
 }

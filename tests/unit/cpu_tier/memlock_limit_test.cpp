@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvferry/cpu_tier/memlock_limit.hpp"
 
+#include "other_process.hpp"
+
 #include <gtest/gtest.h>
 
 #include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 namespace kvferry::cpu_tier {
 namespace {
@@ -24,19 +24,16 @@ TEST(MemlockLimit, IsSilentWithinTheLimitOrWithoutOne) {
 }
 
 TEST(MemlockLimit, IsThatOfThisProcess) {
-  const pid_t child = ::fork();
-  if (child == 0) {
+  const int status = in_a_process([] {
     rlimit limit{};
     ::getrlimit(RLIMIT_MEMLOCK, &limit);
     limit.rlim_cur = 4096;
     const bool lowered = ::setrlimit(RLIMIT_MEMLOCK, &limit) == 0;
     const bool seen = memlock_limit_bytes() == 4096U && memlock_warning(4097).has_value() &&
                       !memlock_warning(4096).has_value();
-    ::_exit(lowered && seen ? 0 : 1);
-  }
-  int status = 0;
-  ASSERT_EQ(::waitpid(child, &status, 0), child);
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    return lowered && seen ? 0 : 1;
+  });
+  EXPECT_EQ(status, 0);
 }
 
 }  // namespace

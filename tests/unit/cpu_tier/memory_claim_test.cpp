@@ -5,6 +5,7 @@
 #include "kvferry/cpu_tier/claim_turn.hpp"
 
 #include "made_up_machine.hpp"
+#include "other_process.hpp"
 
 #include <gtest/gtest.h>
 
@@ -13,16 +14,12 @@
 #include <atomic>
 #include <barrier>
 #include <chrono>
-#include <csignal>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
-#include <sys/wait.h>
 #include <thread>
-#include <unistd.h>
 #include <vector>
 
 namespace kvferry::cpu_tier {
@@ -49,50 +46,11 @@ class MemoryClaimTest : public ::testing::Test, protected MadeUpMachine {
   }
 };
 
-/// What another process does, until it is killed.
-class InAnotherProcess {
- public:
-  /// Returns when `what` has called stay().
-  explicit InAnotherProcess(const std::function<void()>& what) {
-    std::array<int, 2> ends{};
-    EXPECT_EQ(::pipe(ends.data()), 0);
-    child_ = ::fork();
-    if (child_ == 0) {
-      arrived = ends[1];
-      what();
-      ::_exit(1);
-    }
-    char made = 0;
-    EXPECT_EQ(::read(ends[0], &made, 1), 1);
-    ::close(ends[0]);
-    ::close(ends[1]);
-  }
-  ~InAnotherProcess() { end(); }
-  InAnotherProcess(const InAnotherProcess&) = delete;
-  InAnotherProcess& operator=(const InAnotherProcess&) = delete;
-
-  [[noreturn]] static void stay() {
-    static_cast<void>(::write(arrived, "x", 1));
-    for (;;) ::pause();
-  }
-
-  void end() {
-    if (child_ <= 0) return;
-    ::kill(child_, SIGKILL);
-    EXPECT_EQ(::waitpid(child_, nullptr, 0), child_);
-    child_ = -1;
-  }
-
- private:
-  static inline int arrived = -1;
-  pid_t child_ = -1;
-};
-
-/// Another process with a claim of its own, until it is killed.
-class Claimant : public InAnotherProcess {
+/// Another process with a claim of its own.
+class Claimant : public OtherProcess {
  public:
   Claimant(std::uint64_t bytes, const MachineRoot& root)
-      : InAnotherProcess([&] {
+      : OtherProcess([&] {
           const MemoryClaim claim(bytes, PageKind::kNormal, {}, root);
           stay();
         }) {}
@@ -198,10 +156,10 @@ TEST_F(MemoryClaimTest, InTurnsOneOfTwoIsGranted) {
 }
 
 TEST_F(MemoryClaimTest, ATurnEndsWithItsProcessAndIsNotWaitedForForever) {
-  InAnotherProcess other([this] {
+  OtherProcess other([this] {
     const ClaimTurn turn(root, kLong);
     EXPECT_TRUE(turn.is_held());
-    InAnotherProcess::stay();
+    OtherProcess::stay();
   });
   EXPECT_FALSE(ClaimTurn(root, std::chrono::milliseconds(5)).is_held());
   EXPECT_NO_THROW(claim(100)->check());
@@ -212,7 +170,7 @@ TEST_F(MemoryClaimTest, ATurnEndsWithItsProcessAndIsNotWaitedForForever) {
 // Its copy of a descriptor would keep a lock for as long as it lives.
 TEST_F(MemoryClaimTest, AForkedChildKeepsNoTurn) {
   std::optional<ClaimTurn> turn(std::in_place, root, kLong);
-  const InAnotherProcess child([] { InAnotherProcess::stay(); });
+  const OtherProcess child([] { OtherProcess::stay(); });
   turn.reset();
   EXPECT_TRUE(ClaimTurn(root, std::chrono::milliseconds(5)).is_held());
 }

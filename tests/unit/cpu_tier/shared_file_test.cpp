@@ -7,6 +7,7 @@
 
 #include "complaint.hpp"
 #include "made_up_machine.hpp"
+#include "other_process.hpp"
 
 #include <gtest/gtest.h>
 
@@ -83,15 +84,12 @@ TEST_F(SharedFileTest, WhatOneProcessWritesAnotherReads) {
   SharedFile made = SharedFile::make(path_, kMiB);
   ASSERT_EQ(made.publish(), Published::kYes);
   const HostMapping mapping(made);
-  const pid_t child = ::fork();
-  if (child == 0) {
-    const HostMapping own(SharedFile::open(path_));
-    own.bytes()[12345] = std::byte{42};
-    ::_exit(0);
-  }
-  int status = 0;
-  ASSERT_EQ(::waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0);
+  EXPECT_EQ(in_a_process([this] {
+              const HostMapping own(SharedFile::open(path_));
+              own.bytes()[12345] = std::byte{42};
+              return 0;
+            }),
+            0);
   EXPECT_EQ(mapping.bytes()[12345], std::byte{42});
 }
 

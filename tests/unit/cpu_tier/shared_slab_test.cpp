@@ -2,6 +2,7 @@
 // Tiers of several engine instances over one shared memory, each with its own metadata.
 #include "kvferry/cpu_tier/slab_tier.hpp"
 
+#include "other_process.hpp"
 #include "shared_instance.hpp"
 
 #include <gtest/gtest.h>
@@ -9,9 +10,7 @@
 #include <chrono>
 #include <csignal>
 #include <memory>
-#include <sys/wait.h>
 #include <thread>
-#include <unistd.h>
 #include <utility>
 #include <vector>
 
@@ -360,14 +359,12 @@ TEST_F(SharedSlabTest, ADuplicateInAChunkThatIsAdoptedIsForgotten) {
 }
 
 TEST_F(SharedSlabTest, WhatADeadInstanceWasFillingIsSetAsideForItsGrace) {
-  const pid_t child = ::fork();
-  if (child == 0) {
+  in_a_process_that_is_killed([this] {
     Instance a(rig_, "a");
     a.store(0, 14);
     const WritableSlots filling = a.take(14, 2);
-    ::kill(::getpid(), SIGKILL);
-  }
-  ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+    ::raise(SIGKILL);
+  });
   Instance b(rig_, {.name = "b", .name_space = 1, .grace = std::chrono::milliseconds(50)});
   EXPECT_FALSE(b.slabs().reserve(Instance::kOnly, keys(100, 15)).ok());
   EXPECT_EQ(b.snapshot().num_set_aside, 2U);

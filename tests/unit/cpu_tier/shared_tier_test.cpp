@@ -5,6 +5,7 @@
 #include "kvferry/base/test_hooks.hpp"
 #include "kvferry/cpu_tier/tier_header.hpp"
 
+#include "other_process.hpp"
 #include "tier_path.hpp"
 
 #include <gtest/gtest.h>

@@ -3,18 +3,16 @@
 
 #include "kvferry/base/error.hpp"
 
+#include "other_process.hpp"
 #include "shared_tier_rig.hpp"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <chrono>
-#include <csignal>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
-#include <sys/wait.h>
 #include <unistd.h>
 #include <vector>
 
@@ -32,17 +30,6 @@ class TierDirectoryTest : public ::testing::Test {
     EXPECT_TRUE(chunk);
     directory.divide(chunk.value(), shape);
     return chunk.value();
-  }
-  /// Does the work in a process of its own, which is killed then.
-  static void in_a_process_that_is_killed(const std::function<void()>& work) {
-    const pid_t child = ::fork();
-    if (child == 0) {
-      work();
-      ::kill(::getpid(), SIGKILL);
-    }
-    int status = 0;
-    ASSERT_EQ(::waitpid(child, &status, 0), child);
-    ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << status;
   }
   [[nodiscard]] std::uint32_t num_records() const {
     std::uint32_t count = 0;

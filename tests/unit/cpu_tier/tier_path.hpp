@@ -10,10 +10,8 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <string>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 namespace kvferry::cpu_tier {
@@ -58,15 +56,5 @@ class TierPath {
   const std::filesystem::path path = "/dev/shm/kvferry_tier_test_" + std::to_string(::getpid());
   const MadeUpMachine machine;
 };
-
-/// Does the work in a process of its own, which ends with its result unless a signal is faster.
-/// Returns the status that waitpid() tells.
-inline int in_a_process(const std::function<int()>& work) {
-  const pid_t child = ::fork();
-  if (child == 0) ::_exit(work());
-  int status = -1;
-  EXPECT_EQ(::waitpid(child, &status, 0), child);
-  return status;
-}
 
 }  // namespace kvferry::cpu_tier

@@ -4,6 +4,7 @@
 #include "kvferry/base/error.hpp"
 #include "kvferry/cpu_tier/joined_tier.hpp"
 
+#include "other_process.hpp"
 #include "tier_path.hpp"
 
 #include <gtest/gtest.h>
