@@ -27,7 +27,7 @@ OLDER_RELEASES_MEET = (
     "aborts", "connector_scheduler", "failed_loads", "features_scheduling", "kv_events", "preflight", "random_lives",
     "runner_exits", "stale_reports", "start_up", "stats", "versions",
 )  # fmt: skip
-OLDER_RELEASES_SEEDS = "not random_lives or sync-0"
+OLDER_RELEASES_SEEDS = "not random_lives or sync-0 or with_priorities and (plain-0 or hybrid-0)"
 # vLLM 0.32: random lives and the orders of events are played in full under 0.33, with most others.
 FEWER_LIVES_AND_ORDERS = (
     "not random_lives and not every_order or stand_in or with_priorities or sync-0 or every_order and async and plain"

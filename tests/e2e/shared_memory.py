@@ -15,8 +15,9 @@ ABANDONED_S = 20.0
 SHARED_MEMORY = Path("/dev/shm")
 # Of vLLM's communicator between CPU ranks, which it has on processors with AVX-512: they stay when a rank is killed.
 VLLMS_OWN = re.compile(r"vllm_dist_.*-cpushm_\d+")
-
-
+# Of an engine that was killed: vLLM's queues and semaphores, which stay, and a claim on memory, which the next engine
+# removes.
+LEFT_BY_THE_DEAD = re.compile(r"psm_.*|sem\.mp-.*|kvferry-claim-.*")
 TIER_OF_TEST = re.compile(r"kvferry-.*-of-test-(\d+)")
 
 
@@ -48,6 +49,12 @@ def abandoned(names: set[str]) -> set[str]:
             (SHARED_MEMORY / name).unlink(missing_ok=True)
         time.sleep(0.2)
     return names
+
+
+def remove_what_the_dead_left(before: set[str]) -> None:
+    """Of what has come since then: tests that run beside this one would call it a leak of theirs."""
+    for name in not_used(set(filter(LEFT_BY_THE_DEAD.fullmatch, shared_memory() - before))):
+        (SHARED_MEMORY / name).unlink(missing_ok=True)
 
 
 def is_tier_of_running_test(name: str) -> bool:

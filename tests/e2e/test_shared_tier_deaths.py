@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import pytest
 from .http_clients import Answer, Patience, ask
 from .parallel_engines import NUM_PROMPTS, PROMPT_BLOCKS, count, has_no_transfer, make_requests
 from .server_process import Metrics, ServerEnd
-from .shared_memory import SHARED_MEMORY, not_used, shared_memory, tier_file
+from .shared_memory import remove_what_the_dead_left, shared_memory, tier_file
 from .test_shared_tier import kvferry
 from .vllm_server import VllmServer
 
@@ -43,16 +42,6 @@ def ask_all(server: VllmServer) -> list[Answer]:
     """Ask every prompt, one after the other."""
     requests = make_requests()
     return [ask(server.url, requests, [(index, Patience())])[0] for index in range(NUM_PROMPTS)]
-
-
-# vLLM's queues and semaphores, which stay, and a claim on memory, which the next engine removes.
-LEFT_BY_THE_DEAD = re.compile(r"psm_.*|sem\.mp-.*|kvferry-claim-.*")
-
-
-def remove_what_the_dead_left(before: set[str]) -> None:
-    """Of what has come since then: tests that run beside this one would call it a leak of theirs."""
-    for name in not_used(set(filter(LEFT_BY_THE_DEAD.fullmatch, shared_memory() - before))):
-        (SHARED_MEMORY / name).unlink(missing_ok=True)
 
 
 @pytest.fixture(scope="module")
