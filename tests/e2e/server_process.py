@@ -132,7 +132,7 @@ class ServerProcess:
         return ServerEnd(exit_status, log, is_anything_left, left)
 
     def is_anything_left(self) -> bool:
-        """Whether processes of its session live on; they get a moment to follow their parent."""
+        """Whether processes of its session live on behind its first one; they get a moment to follow it."""
         for _ in range(100):
             try:
                 os.killpg(self.process.pid, 0)
@@ -142,12 +142,13 @@ class ServerProcess:
         return True
 
     def kill(self) -> None:
-        """End every process of it, whatever the test has come to."""
+        """End every process of it, whatever the test has come to; on a loaded machine the last takes a second."""
         try:
             os.killpg(self.process.pid, signal.SIGKILL)
         except ProcessLookupError:
             return
         self.process.wait()
+        assert not self.is_anything_left()
 
     def _answers(self) -> bool:
         assert not self.has_ended(), f"the server ended:\n{self.log()}"
