@@ -14,7 +14,8 @@ namespace kvferry::cpu_tier {
 ///
 /// A lock on the directory of the claims, for as long as this lives. It ends with its process, and
 /// is waited for that long at most: a stopped process holds nobody up, and without a turn claims
-/// are safe all the same, as two that are made at once see each other.
+/// are safe all the same, as two that are made at once see each other. Throws as OwnDescriptor.
+/// Used by one thread.
 class ClaimTurn {
  public:
   /// A turn takes some reads of /proc and of cgroups: milliseconds on a machine that is loaded.
