@@ -32,17 +32,24 @@ constexpr double kGoalOfJoinMs = 100;
 /// Where blocks are copied a tier has a quarter of the chunks: half a GiB, not two, by default.
 constexpr std::uint32_t kQuarter = 4;
 
-enum class Company : std::uint8_t { kOne, kTwoApart, kTwoTogether, kOneBesideStopped };
+enum class Company : std::uint8_t {
+  kOne,
+  kTwoApart,
+  kTwoTogether,
+  kTwoOfOwnPrompts,
+  kOneBesideStopped
+};
 
 struct Kind {
   Company company;
   const char* what;
   std::optional<double> goal;
 };
-constexpr std::array<Kind, 4> kKinds = {{
+constexpr std::array<Kind, 5> kKinds = {{
     {Company::kOne, "one engine", std::nullopt},
     {Company::kTwoApart, "two engines, a tier each", std::nullopt},
     {Company::kTwoTogether, "two engines, one tier", kGoalOfTwo},
+    {Company::kTwoOfOwnPrompts, "two engines, one tier, each half of the prompts", kGoalOfTwo},
     {Company::kOneBesideStopped, "one engine, the tier's other one stopped", std::nullopt},
 }};
 
@@ -132,7 +139,9 @@ EngineCrew::Progress Share::run_round(const SharedWorkShape& shape, Company comp
                                       Verifier& verifier) const {
   std::vector<fs::path> tiers(company == Company::kOne ? 1 : 2, tier_path(0));
   if (company == Company::kTwoApart) tiers[1] = tier_path(1);
-  EngineCrew crew(shape, tiers);
+  SharedWorkShape work = shape;
+  if (company == Company::kTwoOfOwnPrompts) work.num_parts = 2;
+  EngineCrew crew(work, tiers);
   // Until the tier is full, has been turned over, and each has its part of it.
   crew.await_steps(2 * std::uint64_t{shape.num_prompts()});
   static_cast<void>(crew.watch(seconds(*settle_seconds_)));
@@ -236,7 +245,9 @@ void Share::run(Bench& bench, Report& report) {
       "A step looks a prompt of {} blocks up, leases and loads what the tier has, and stores the "
       "rest; the tier holds half of the prompts. Where no size is given blocks are not copied, and "
       "all that engines do is to change the tier's metadata. Two with a tier each say what this "
-      "machine's cores, and its memory, can do at once.",
+      "machine's cores, and its memory, can do at once; two with half of the prompts each, as "
+      "behind a router "
+      "that sends a prompt to where it was, or with a model each, share the tier and no block.",
       SharedWorkShape::kPromptBlocks));
   note_debug_build(report);
 }

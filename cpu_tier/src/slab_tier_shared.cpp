@@ -18,6 +18,10 @@ constexpr std::chrono::seconds kMark{4};
 /// found is kept for so long without being asked for.
 constexpr std::chrono::milliseconds kGuestTime{250};
 
+/// Chunks that the end of a step gives up at most. Each takes some microseconds, and an engine that
+/// is never found between two steps has many of them between two looks of its keeper.
+constexpr std::uint32_t kMostOfStep = 2;
+
 }  // namespace
 
 std::uint8_t SlabTier::class_in(std::uint32_t chunk) const {
@@ -71,6 +75,10 @@ void SlabTier::end_step() {
   if (directory_ == nullptr) return;
   MutexLock lock(mutex_);
   holds_still_ = false;
+  if (!due_since_) return;
+  drop_idle_guests(*due_since_);
+  give_up(kMostOfStep);
+  if (num_owed_ == 0) due_since_.reset();
 }
 
 void SlabTier::mark_time(std::chrono::steady_clock::time_point now) {
@@ -107,15 +115,27 @@ void SlabTier::tend(std::chrono::steady_clock::time_point now) {
   mark_time(now);
   directory_->tell(std::exchange(num_wanted_, 0), coldest_age());
   num_unowned_ = directory_->look_around();
-  if (holds_still_) return;
+  const std::uint32_t num_to_give = directory_->num_chunks_to_give();
+  num_owed_ = num_to_give - std::min(num_to_give, num_unowned_);
+  if (holds_still_) {
+    due_since_ = now;
+    return;
+  }
+  due_since_.reset();
   drop_idle_guests(now);
-  std::uint32_t num_to_give = directory_->num_chunks_to_give();
-  num_to_give -= std::min(num_to_give, num_unowned_);
-  for (; num_to_give > 0; --num_to_give) {
+  give_up(num_owed_);
+}
+
+void SlabTier::give_up(std::uint32_t most) {
+  for (; num_owed_ > 0 && most > 0; --most) {
     const std::optional<std::uint32_t> chunk = take_coldest(kNobody, 0);
-    if (!chunk) return;
+    if (!chunk) {
+      num_owed_ = 0;
+      return;
+    }
     directory_->give_up(*chunk);
     ++num_unowned_;
+    --num_owed_;
   }
 }
 

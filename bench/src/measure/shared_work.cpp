@@ -43,19 +43,20 @@ SharedEngine::SharedEngine(std::unique_ptr<cpu_tier::JoinedTier> tier, std::uint
 }
 
 SharedWork::SharedWork(const SharedWorkShape& shape, const std::filesystem::path& path,
-                       std::string name, std::uint64_t random_seed)
+                       std::string name, std::size_t engine)
     : block_bytes_(shape.block_bytes),
       engine_(SharedEngine::join(shape.tier_at(path), std::move(name)),
               SharedWorkShape::kChunkSlots,
               {cpu_tier::Eviction::kLru, cpu_tier::Admission::kAlways}),
       pool_(kPoolBlocks * shape.block_bytes),
-      random_(random_seed) {
+      random_(engine) {
   if (block_bytes_ > 0) {
     const cpu_tier::SharedTier& tier = engine_.joined->tier();
     arena_.emplace(tier.file(), tier.arena_offset(0), tier.arena_bytes());
   }
-  prompts_.resize(shape.num_prompts());
-  std::uint64_t number = 0;
+  prompts_.resize(shape.num_prompts() / shape.num_parts);
+  std::uint64_t number =
+      engine % shape.num_parts * prompts_.size() * SharedWorkShape::kPromptBlocks;
   for (auto& prompt : prompts_) {
     while (prompt.size() < SharedWorkShape::kPromptBlocks) {
       prompt.push_back(key_of(shape.seed, number++));

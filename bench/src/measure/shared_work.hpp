@@ -27,6 +27,8 @@ struct SharedWorkShape {
   std::uint32_t num_chunks = 0;
   /// Copied into a slot when a block is stored, and out of it when it is loaded; 0: nothing is.
   std::uint64_t block_bytes = 0;
+  /// Of these each engine has one part of all prompts to itself, by turns; 1: all ask for the same.
+  std::uint32_t num_parts = 1;
   std::uint64_t seed = 0;
 
   [[nodiscard]] std::uint32_t num_slots() const { return num_chunks * kChunkSlots; }
@@ -55,9 +57,10 @@ struct SharedEngine {
 /// whose it is, and every one that is loaded is looked at. One thread, and the keeper's.
 class SharedWork {
  public:
-  /// In the tier at `path`. Throws as SharedEngine.
+  /// In the tier at `path`; `engine` chooses its part, and what it asks for when. Throws as
+  /// SharedEngine.
   SharedWork(const SharedWorkShape& shape, const std::filesystem::path& path, std::string name,
-             std::uint64_t random_seed);
+             std::size_t engine);
 
   struct Step {
     std::uint32_t num_found = 0;

@@ -24,22 +24,22 @@ std::vector<std::string> tiny(const std::vector<std::string>& more = {}) {
 TEST(Share, EveryRowIsVerifiedAndNothingIsLeft) {
   const auto [run, report] = run_for_report(tiny());
   ASSERT_EQ(run.exit_code, 0) << run.err;
-  ASSERT_EQ(report.at("rows").size(), 11U);
-  for (std::size_t i = 0; i < 8; ++i) {
+  ASSERT_EQ(report.at("rows").size(), 13U);
+  for (std::size_t i = 0; i < 10; ++i) {
     const json& row = report.at("rows")[i];
     EXPECT_EQ(row.at("verified"), true) << row;
     EXPECT_GT(row.at("steps_per_ms").get<double>(), 0) << row;
-    EXPECT_EQ(row.at("over_one").is_null(), i % 4 == 0) << row;
-    EXPECT_EQ(row.at("block_bytes").is_null(), i < 4) << row;
+    EXPECT_EQ(row.at("over_one").is_null(), i % 5 == 0) << row;
+    EXPECT_EQ(row.at("block_bytes").is_null(), i < 5) << row;
     // Half of the prompts fit.
     EXPECT_GT(row.at("hit_percent").get<double>(), 5) << row;
     EXPECT_LT(row.at("hit_percent").get<double>(), 95) << row;
   }
   constexpr std::array kRounds{2, 20,
                                22};  // tiers that are made, that are joined, and tables for each
-  for (std::size_t i = 8; i < 11; ++i) {
+  for (std::size_t i = 10; i < 13; ++i) {
     const json& row = report.at("rows")[i];
-    EXPECT_EQ(row.at("rounds"), kRounds[i - 8]) << row;
+    EXPECT_EQ(row.at("rounds"), kRounds[i - 10]) << row;
     EXPECT_LE(row.at("ms_p50").get<double>(), row.at("ms_p99").get<double>()) << row;
   }
   const std::string ours = "kvferry-bench-" + std::to_string(::getpid()) + "-";

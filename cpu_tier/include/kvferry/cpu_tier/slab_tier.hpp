@@ -93,7 +93,8 @@ class SlabTier {
   // ---- a shared tier ----
 
   /// From now on to end_step() nothing is evicted but by reserve(): what lookups find can be
-  /// leased.
+  /// leased. end_step() does what tend() had to leave, a few chunks at a time: an engine that is
+  /// always found in a step starves nobody.
   void hold_still();
   void end_step();
   /// To be called a few times per second, from any thread but one at a time: tells the others how
@@ -142,6 +143,8 @@ class SlabTier {
   [[nodiscard]] std::uint8_t class_in(std::uint32_t chunk) const KVFERRY_REQUIRES(mutex_);
   void mark_time(std::chrono::steady_clock::time_point now) KVFERRY_REQUIRES(mutex_);
   void drop_idle_guests(std::chrono::steady_clock::time_point now) KVFERRY_REQUIRES(mutex_);
+  /// Gives up so many of the chunks that it owes, the coldest first.
+  void give_up(std::uint32_t most) KVFERRY_REQUIRES(mutex_);
   /// For how long what is evicted next has not been used.
   [[nodiscard]] std::chrono::seconds coldest_age() const KVFERRY_REQUIRES(mutex_);
   /// Chunks that some class has.
@@ -180,6 +183,10 @@ class SlabTier {
   std::uint32_t num_wanted_ KVFERRY_GUARDED_BY(mutex_) = 0;
   /// Of nobody's, at the last look.
   std::uint32_t num_unowned_ KVFERRY_GUARDED_BY(mutex_) = 0;
+  /// Chunks that others are to have, by the last tend().
+  std::uint32_t num_owed_ KVFERRY_GUARDED_BY(mutex_) = 0;
+  /// When tend() found a step that was not over, if that has left something to do.
+  std::optional<std::chrono::steady_clock::time_point> due_since_ KVFERRY_GUARDED_BY(mutex_);
   std::optional<std::chrono::steady_clock::time_point> marked_at_ KVFERRY_GUARDED_BY(mutex_);
   std::chrono::steady_clock::time_point guests_dropped_at_ KVFERRY_GUARDED_BY(mutex_);
 };
