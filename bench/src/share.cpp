@@ -246,8 +246,8 @@ void Share::run(Bench& bench, Report& report) {
       "rest; the tier holds half of the prompts. Where no size is given blocks are not copied, and "
       "all that engines do is to change the tier's metadata. Two with a tier each say what this "
       "machine's cores, and its memory, can do at once; two with half of the prompts each, as "
-      "behind a router "
-      "that sends a prompt to where it was, or with a model each, share the tier and no block.",
+      "behind a router that sends a prompt to where it was, or with a model each, share the tier "
+      "and no block.",
       SharedWorkShape::kPromptBlocks));
   note_debug_build(report);
 }

@@ -27,7 +27,8 @@ struct SharedWorkShape {
   std::uint32_t num_chunks = 0;
   /// Copied into a slot when a block is stored, and out of it when it is loaded; 0: nothing is.
   std::uint64_t block_bytes = 0;
-  /// Of these each engine has one part of all prompts to itself, by turns; 1: all ask for the same.
+  /// All prompts are divided into so many, and engines have a part each, by turns; 1: all ask for
+  /// the same.
   std::uint32_t num_parts = 1;
   std::uint64_t seed = 0;
 
