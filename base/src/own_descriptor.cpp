@@ -2,11 +2,16 @@
 #include "kvferry/base/own_descriptor.hpp"
 
 #include "kvferry/base/error.hpp"
+#include "kvferry/base/test_hooks.hpp"
+#include "kvferry/base/without_forks.hpp"
 
 #include <array>
 #include <atomic>
+#include <cerrno>
+#include <fcntl.h>
 #include <pthread.h>
 #include <string>
+#include <sys/file.h>
 #include <unistd.h>
 #include <utility>
 
@@ -15,12 +20,13 @@ namespace {
 
 constexpr int kNone = -1;
 
-/// Every open one; a free entry is 0, others are the descriptor and one. Plain atomics, because a
-/// forked child may take no lock that another thread of its parent held.
+/// Every open one; a free entry is 0, others are the descriptor and one. They change in sections
+/// without forks; plain atomics, so that get() takes no lock.
 std::array<std::atomic<int>, OwnDescriptor::kMost> open_ones{};
 
 void close_all_in_child() {
   for (std::atomic<int>& each : open_ones) {
+    // Its locks are the parent's, and stay: this is a copy.
     if (const int seen = each.exchange(0, std::memory_order_relaxed); seen != 0) ::close(seen - 1);
   }
 }
@@ -30,28 +36,59 @@ void watch_forks() {
   static_cast<void>(once);
 }
 
-}  // namespace
-
-OwnDescriptor::OwnDescriptor(int descriptor) {
-  if (descriptor < 0) return;
-  watch_forks();
-  for (std::uint32_t i = 0; i < kMost; ++i) {
+/// Notes the descriptor; kMost if there is no room.
+std::uint32_t enter(int descriptor) {
+  for (std::uint32_t i = 0; i < OwnDescriptor::kMost; ++i) {
     int free = 0;
     if (open_ones[i].compare_exchange_strong(free, descriptor + 1, std::memory_order_relaxed)) {
-      entry_ = i;
-      return;
+      return i;
     }
   }
-  ::close(descriptor);
+  return OwnDescriptor::kMost;
+}
+
+/// Ends the locks of the open file description, which its close would not if somebody had a copy.
+void unlock(int descriptor) {
+  struct flock whole {};
+  whole.l_type = F_UNLCK;
+  whole.l_whence = SEEK_SET;
+  static_cast<void>(::fcntl(descriptor, F_OFD_SETLK, &whole));
+  static_cast<void>(::flock(descriptor, LOCK_UN));
+}
+
+}  // namespace
+
+OwnDescriptor OwnDescriptor::open(const char* path, int flags, mode_t mode) {
+  return opened_by([&] { return ::open(path, flags | O_CLOEXEC, mode); });
+}
+
+OwnDescriptor::OwnDescriptor(Opener opener, void* context) {
+  watch_forks();
+  int descriptor = kNone;
+  int error = 0;
+  {
+    const WithoutForks section;
+    descriptor = opener(context);
+    error = errno;
+    KVFERRY_PAUSE_POINT("own_descriptor.opened");
+    if (descriptor >= 0) {
+      entry_ = enter(descriptor);
+      if (entry_ == kNoEntry) ::close(descriptor);
+    }
+  }
+  errno = error;
+  if (descriptor < 0 || entry_ != kNoEntry) return;
   throw ResourceError("this process has " + std::to_string(kMost) +
                       " files of tiers open already; close some of its tiers");
 }
 
 OwnDescriptor::~OwnDescriptor() {
   if (entry_ == kNoEntry) return;
-  if (const int seen = open_ones[entry_].exchange(0, std::memory_order_relaxed); seen != 0) {
-    ::close(seen - 1);
-  }
+  const WithoutForks section;
+  const int seen = open_ones[entry_].exchange(0, std::memory_order_relaxed);
+  if (seen == 0) return;
+  unlock(seen - 1);
+  ::close(seen - 1);
 }
 
 OwnDescriptor::OwnDescriptor(OwnDescriptor&& other) noexcept

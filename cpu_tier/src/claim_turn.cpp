@@ -16,7 +16,7 @@ constexpr std::chrono::milliseconds kBetweenTries{1};
 }  // namespace
 
 ClaimTurn::ClaimTurn(const MachineRoot& machine, std::chrono::milliseconds patience)
-    : directory_(::open(machine.claims.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+    : directory_(OwnDescriptor::open(machine.claims.c_str(), O_RDONLY | O_DIRECTORY)) {
   const Clock::time_point end = Clock::now() + patience;
   while (directory_ && ::flock(directory_.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno == EINTR) continue;
@@ -26,11 +26,6 @@ ClaimTurn::ClaimTurn(const MachineRoot& machine, std::chrono::milliseconds patie
     }
     std::this_thread::sleep_for(kBetweenTries);
   }
-}
-
-// Said, and not left to the close: a child that was forked at the wrong moment has a copy.
-ClaimTurn::~ClaimTurn() {
-  if (directory_) static_cast<void>(::flock(directory_.get(), LOCK_UN));
 }
 
 }  // namespace kvferry::cpu_tier

@@ -5,6 +5,7 @@
 #include "kvferry/base/error.hpp"
 #include "kvferry/base/rounded_up.hpp"
 #include "kvferry/base/test_hooks.hpp"
+#include "kvferry/base/without_forks.hpp"
 #include "kvferry/cpu_tier/shared_file.hpp"
 
 #include <algorithm>
@@ -84,13 +85,18 @@ HostMapping::HostMapping(const SharedFile& file, std::uint64_t offset, std::uint
   mapped_ = {static_cast<std::byte*>(mapped), size + unit};
   const auto begin = reinterpret_cast<std::uintptr_t>(mapped);
   bytes_ = mapped_.subspan(rounded_up(begin, unit) - begin, size);
-  if (::mmap(bytes_.data(), size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file.descriptor(),
-             static_cast<off_t>(offset)) == MAP_FAILED) {
-    const int error = errno;
-    ::munmap(mapped_.data(), mapped_.size());
-    throw failed("mapping", size, error);
+  int error = 0;
+  {
+    // A child's copy of the mapping would keep the file's locks.
+    const WithoutForks section;
+    if (::mmap(bytes_.data(), size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
+               file.descriptor(), static_cast<off_t>(offset)) == MAP_FAILED ||
+        ::madvise(mapped_.data(), mapped_.size(), MADV_DONTFORK) != 0) {
+      error = errno;
+      ::munmap(mapped_.data(), mapped_.size());
+    }
   }
-  keep_from_children();
+  if (error != 0) throw failed("mapping, and keeping from forked children,", size, error);
   // Best effort: what shared memory gets is also up to the kernel's shmem_enabled.
   if (pages_ == PageKind::kTransparent) {
     static_cast<void>(::madvise(bytes_.data(), size, MADV_HUGEPAGE));

@@ -23,11 +23,11 @@ static_assert(kLowestBase % kMaxMembers == 0);
 }  // namespace
 
 OwnDescriptor LockFile::open_anew() const {
+  const std::string by_descriptor = "/proc/self/fd/" + std::to_string(descriptor_);
   // A link of /proc is followed whatever it is called.
-  OwnDescriptor file(
-      descriptor_ < 0
-          ? ::open(path_.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)
-          : ::open(("/proc/self/fd/" + std::to_string(descriptor_)).c_str(), O_RDWR | O_CLOEXEC));
+  OwnDescriptor file = descriptor_ < 0
+                           ? OwnDescriptor::open(path_.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK)
+                           : OwnDescriptor::open(by_descriptor.c_str(), O_RDWR);
   if (!file) {
     throw ResourceError("shared tier " + path_.string() + " cannot be opened: " + text_of(errno));
   }
@@ -44,7 +44,7 @@ bool has_living_member(int descriptor, LockBase base) {
 }
 
 MemberLock::MemberLock(const LockFile& file, LockBase base, std::uint32_t member)
-    : file_(file.open_anew()) {
+    : file_(file.open_anew()), base_(base) {
   KVFERRY_CHECK(base % kMaxMembers == 0 && member < kMaxMembers,
                 "member " + std::to_string(member) + " of " + std::to_string(base));
   const int error = lock_bytes(file_.get(), base + member, 1);
@@ -58,6 +58,10 @@ MemberLock::MemberLock(const LockFile& file, LockBase base, std::uint32_t member
   }
   throw ResourceError("shared tier " + file.path().string() +
                       " cannot be locked: " + text_of(error));
+}
+
+bool MemberLock::try_take_all() const {
+  return file_ && lock_bytes(file_.get(), base_, kMaxMembers) == 0;
 }
 
 std::optional<DeathLock> DeathLock::try_take(const LockFile& file, LockBase base) {

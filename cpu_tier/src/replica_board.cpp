@@ -4,6 +4,7 @@
 #include "kvferry/base/error.hpp"
 #include "kvferry/base/stable_hash.hpp"
 #include "kvferry/base/test_hooks.hpp"
+#include "kvferry/base/without_forks.hpp"
 #include "kvferry/cpu_tier/file_lock.hpp"
 
 #include "unnamed_file.hpp"
@@ -79,7 +80,7 @@ ReplicaBoard::ReplicaBoard(const ReplicaGroup& group, const ReplicaGeometry& geo
     : group_(group), path_(path_of(group, machine)), offer_(offer) {
   sweep(machine.claims);
   const std::uint64_t bytes = (group.size + 1) * sizeof(Member);
-  descriptor_ = OwnDescriptor(open_unnamed(machine.claims));
+  descriptor_ = OwnDescriptor::opened_by([&] { return open_unnamed(machine.claims); });
   // Reserved, because a page that the file system lacks at the first touch is a signal.
   if (!descriptor_ || ::fallocate(descriptor_.get(), 0, 0, static_cast<off_t>(bytes)) != 0 ||
       !lock_own()) {
@@ -123,12 +124,14 @@ ReplicaBoard::ReplicaBoard(const ReplicaGroup& group, const ReplicaGeometry& geo
 }
 
 ReplicaBoard::~ReplicaBoard() {
+  // In a forked child it is the parent's, and not mapped.
+  if (!descriptor_) return;
   end("it closes its memory");
   withdraw();
 }
 
 bool ReplicaBoard::open_published() {
-  OwnDescriptor file(::open(path_.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  OwnDescriptor file = OwnDescriptor::open(path_.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK);
   struct stat status {};
   if (!file || !is_locked(file.get(), 0) || ::fstat(file.get(), &status) != 0) {
     return false;
@@ -167,10 +170,17 @@ void ReplicaBoard::take_offer(const ReplicaGeometry& geometry) {
 }
 
 void ReplicaBoard::map(std::uint64_t bytes) {
-  void* const mapped =
-      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_.get(), 0);
-  if (mapped == MAP_FAILED) {
-    throw ResourceError("mapping " + path_.string() + " failed: " + cpu_tier::text_of(errno));
+  void* mapped = MAP_FAILED;
+  int error = 0;
+  {
+    // A child's copy of the mapping would keep this member's lock when the process is gone.
+    const WithoutForks section;
+    mapped = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_.get(), 0);
+    if (mapped == MAP_FAILED || ::madvise(mapped, bytes, MADV_DONTFORK) != 0) error = errno;
+  }
+  if (error != 0) {
+    if (mapped != MAP_FAILED) ::munmap(mapped, bytes);
+    throw ResourceError("mapping " + path_.string() + " failed: " + cpu_tier::text_of(error));
   }
   mapping_.page = static_cast<Page*>(mapped);
   mapping_.bytes = bytes;

@@ -60,7 +60,7 @@ fs::path directory_of(const fs::path& path) {
 SharedFile SharedFile::make_empty(const fs::path& path, std::uint64_t bytes) {
   SharedFile file(path);
   const fs::path directory = directory_of(path);
-  file.descriptor_ = OwnDescriptor(open_unnamed(directory));
+  file.descriptor_ = OwnDescriptor::opened_by([&] { return open_unnamed(directory); });
   if (!file.descriptor_) {
     const int error = errno;
     const std::string message = "no file can be made in " + directory.string() + " for shared " +
@@ -111,8 +111,7 @@ SharedFile SharedFile::open(const fs::path& path, Reserved expected) {
 
 std::optional<SharedFile> SharedFile::open_if_there(const fs::path& path, Reserved expected) {
   SharedFile file(path);
-  file.descriptor_ =
-      OwnDescriptor(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  file.descriptor_ = OwnDescriptor::open(path.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK);
   if (!file.descriptor_) {
     const int error = errno;
     if (error == ENOENT) return std::nullopt;
@@ -150,10 +149,10 @@ SharedFile SharedFile::make_unnamed(std::uint64_t bytes, PageKind pages) {
   const unsigned flags =
       MFD_CLOEXEC | MFD_ALLOW_SEALING | (pages == PageKind::kPool ? MFD_HUGETLB : 0U);
   // vm.memfd_noexec may ask for the seal; older kernels do not know it.
-  file.descriptor_ = OwnDescriptor(::memfd_create("kvferry", flags | MFD_NOEXEC_SEAL));
-  if (!file.descriptor_ && errno == EINVAL) {
-    file.descriptor_ = OwnDescriptor(::memfd_create("kvferry", flags));
-  }
+  file.descriptor_ = OwnDescriptor::opened_by([flags] {
+    const int sealed = ::memfd_create("kvferry", flags | MFD_NOEXEC_SEAL);
+    return sealed < 0 && errno == EINVAL ? ::memfd_create("kvferry", flags) : sealed;
+  });
   if (!file.descriptor_) {
     throw ResourceError("making shared memory in " + std::string(to_string(pages)) +
                         " pages failed: " + text_of(errno));
@@ -175,7 +174,7 @@ SharedFile SharedFile::make_unnamed(std::uint64_t bytes, PageKind pages) {
 
 SharedFile SharedFile::of_process(pid_t process, int descriptor, PageKind pages) {
   SharedFile file("/proc/" + std::to_string(process) + "/fd/" + std::to_string(descriptor));
-  file.descriptor_ = OwnDescriptor(::open(file.path_.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
+  file.descriptor_ = OwnDescriptor::open(file.path_.c_str(), O_RDWR | O_NONBLOCK);
   if (!file.descriptor_) {
     throw ResourceError(file.path_.string() + " cannot be opened: " + text_of(errno));
   }

@@ -23,7 +23,6 @@ class ClaimTurn {
 
   explicit ClaimTurn(const MachineRoot& machine = {},
                      std::chrono::milliseconds patience = kPatience);
-  ~ClaimTurn();
   ClaimTurn(const ClaimTurn&) = delete;
   ClaimTurn& operator=(const ClaimTurn&) = delete;
 

@@ -53,8 +53,13 @@ class MemberLock {
   /// sweeper has just begun to clean up behind an instance of that name; naming the path.
   MemberLock(const LockFile& file, LockBase base, std::uint32_t member);
 
+  /// Takes the locks of all members, without a moment in which this one's is free: then it is proof
+  /// as a DeathLock is. False, and as before, if another member lives; and in a forked child.
+  [[nodiscard]] bool try_take_all() const;
+
  private:
   OwnDescriptor file_;
+  LockBase base_;
 };
 
 /// Proof that no member of an instance lives, and that none appears for as long as this lives.
