@@ -90,35 +90,37 @@ MemoryClaim::MemoryClaim(std::uint64_t bytes, PageKind pages, const ClaimGroup& 
 }
 
 void MemoryClaim::publish(const Record& record) {
-  const auto fail = [&](const char* step, int error) {
-    if (descriptor_ >= 0) ::close(descriptor_);
-    descriptor_ = -1;
+  const auto fail = [&](const char* step, const std::string& why) {
+    descriptor_ = OwnDescriptor();
     path_.clear();
-    why_unseen_ = std::string(step) + " in " + machine_.claims.string() +
-                  " failed: " + text_of(error) +
+    why_unseen_ = std::string(step) + " in " + machine_.claims.string() + " failed: " + why +
                   "; other ranks and engines that start now may be granted the same memory";
   };
   // Locked and written before it has a name: who finds it unlocked takes it for a dead process's.
-  descriptor_ = open_unnamed(machine_.claims);
-  if (descriptor_ < 0) return fail("making a file to claim memory with", errno);
+  try {
+    descriptor_ = OwnDescriptor::opened_by([this] { return open_unnamed(machine_.claims); });
+  } catch (const ResourceError& error) {
+    return fail("making a file to claim memory with", error.what());
+  }
+  if (!descriptor_) return fail("making a file to claim memory with", text_of(errno));
+  const int file = descriptor_.get();
   struct stat status {};
-  if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0 || ::fstat(descriptor_, &status) != 0 ||
-      ::pwrite(descriptor_, &record, sizeof record, 0) != ssize_t{sizeof record} ||
+  if (::flock(file, LOCK_EX | LOCK_NB) != 0 || ::fstat(file, &status) != 0 ||
+      ::pwrite(file, &record, sizeof record, 0) != ssize_t{sizeof record} ||
       // Other users' processes count it too.
-      ::fchmod(descriptor_, S_IRUSR | S_IWUSR | S_IRGRP | S_IROTH) != 0) {
-    return fail("writing a file to claim memory with", errno);
+      ::fchmod(file, S_IRUSR | S_IWUSR | S_IRGRP | S_IROTH) != 0) {
+    return fail("writing a file to claim memory with", text_of(errno));
   }
   // No two files have one number, and this one keeps it for as long as anybody has it open.
   path_ = machine_.claims / (kPrefix + std::to_string(status.st_ino));
-  if (const int error = give_name(descriptor_, path_); error != 0) {
-    fail("naming a file to claim memory with", error);
+  if (const int error = give_name(file, path_); error != 0) {
+    fail("naming a file to claim memory with", text_of(error));
   }
 }
 
 MemoryClaim::~MemoryClaim() {
-  if (descriptor_ < 0) return;
-  ::unlink(path_.c_str());
-  ::close(descriptor_);
+  // In a forked child it is the parent's.
+  if (descriptor_) ::unlink(path_.c_str());
 }
 
 std::vector<MemoryClaim::Record> MemoryClaim::others() const {
@@ -181,10 +183,10 @@ void MemoryClaim::check() const {
 
 void MemoryClaim::set_bytes(std::uint64_t bytes) noexcept {
   bytes_ = bytes;
-  if (descriptor_ < 0) return;
+  if (!descriptor_) return;
   // What cannot be written stays too large: others are refused rather than this one's memory taken.
-  static_cast<void>(
-      ::pwrite(descriptor_, &bytes, sizeof bytes, static_cast<off_t>(offsetof(Record, bytes))));
+  static_cast<void>(::pwrite(descriptor_.get(), &bytes, sizeof bytes,
+                             static_cast<off_t>(offsetof(Record, bytes))));
 }
 
 }  // namespace kvferry::cpu_tier

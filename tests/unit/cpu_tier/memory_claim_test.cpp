@@ -14,12 +14,15 @@
 #include <atomic>
 #include <barrier>
 #include <chrono>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <memory>
 #include <optional>
 #include <string>
+#include <sys/mman.h>
 #include <thread>
+#include <unistd.h>
 #include <vector>
 
 namespace kvferry::cpu_tier {
@@ -63,6 +66,39 @@ TEST_F(MemoryClaimTest, AnImaginedOneMeetsTheOthersAndIsSeenByNobody) {
   EXPECT_TRUE(imagined.shortage());
   EXPECT_EQ(imagined.why_unseen(), "");
   EXPECT_FALSE(claim(40)->shortage());
+}
+
+// A server forks children (workers, tools), and is killed.
+TEST_F(MemoryClaimTest, AClaimEndsWithItsProcessThoughAChildOfItLivesOn) {
+  auto* const child = static_cast<pid_t*>(
+      ::mmap(nullptr, sizeof(pid_t), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  {
+    const OtherProcess claimant([&] {
+      const MemoryClaim claim(60 * kKiB, PageKind::kNormal, {}, root);
+      const pid_t forked = ::fork();
+      if (forked == 0) {
+        for (;;) ::pause();
+      }
+      *child = forked;
+      OtherProcess::stay();
+    });
+    EXPECT_THROW(claim(60)->check(), ResourceError);
+  }
+  EXPECT_EQ(::kill(*child, 0), 0) << "the child lives";
+  EXPECT_NO_THROW(claim(60)->check());
+  ::kill(*child, SIGKILL);
+  ::munmap(child, sizeof(pid_t));
+}
+
+TEST_F(MemoryClaimTest, AForkedChildThatLeavesWithdrawsNothing) {
+  const auto mine = claim(60);
+  EXPECT_EQ(in_a_process([&] {
+              const_cast<MemoryClaim&>(*mine).~MemoryClaim();
+              return 0;
+            }),
+            0);
+  EXPECT_EQ(num_files(), 1U);
+  EXPECT_THROW(claim(60)->check(), ResourceError);
 }
 
 TEST_F(MemoryClaimTest, TwoThatEachFitAloneDoNotFitTogether) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "kvferry/base/own_descriptor.hpp"
 #include "kvferry/cpu_tier/huge_pages.hpp"
 #include "kvferry/cpu_tier/memory_budget.hpp"
 
@@ -75,7 +76,8 @@ class MemoryClaim {
   const MachineRoot machine_;
   std::filesystem::path path_;
   std::string why_unseen_;
-  int descriptor_ = -1;
+  /// So that a claim ends with its process, and not with the last child that it forked.
+  OwnDescriptor descriptor_;
 };
 
 }  // namespace kvferry::cpu_tier
