@@ -21,6 +21,22 @@ function(kvferry_without what wanted why)
   message(STATUS "kvferry: no ${what} kernels: ${why}")
 endfunction()
 
+# kvferry_kernel_ptx: for each architecture, pack_kernels.compute_NN.ptx, the text that nvcc hands to its assembler when it
+# makes the image. Built only where a target asks for it (tests/ptx).
+macro(kvferry_add_kernel_ptx kernel headers)
+  set(ptx_files "")
+  foreach(arch IN LISTS cuda_architectures)
+    set(file ${CMAKE_CURRENT_BINARY_DIR}/pack_kernels.compute_${arch}.ptx)
+    add_custom_command(OUTPUT ${file}
+      COMMAND ${KVFERRY_NVCC} -ptx ${cuda_flags} -arch=compute_${arch} -o ${file} ${kernel}
+      DEPENDS ${kernel} ${headers}
+      COMMENT "nvcc ${release}: PTX of the kernels for compute_${arch}"
+      VERBATIM)
+    list(APPEND ptx_files ${file})
+  endforeach()
+  add_custom_target(kvferry_kernel_ptx DEPENDS ${ptx_files})
+endmacro()
+
 # Sets cuda_fatbin_file, cuda_toolkit_version, cuda_architectures and cuda_newest_architecture.
 macro(kvferry_compile_cuda kernel headers)
   set(cuda_fatbin_file ${CMAKE_CURRENT_BINARY_DIR}/no_kernels)
@@ -64,14 +80,16 @@ macro(kvferry_compile_cuda kernel headers)
     list(APPEND targets
       -gencode arch=compute_${cuda_newest_architecture},code=compute_${cuda_newest_architecture})
     set(cuda_fatbin_file ${CMAKE_CURRENT_BINARY_DIR}/pack_kernels.fatbin)
+    set(cuda_flags -std=c++17 -O3 -allow-unsupported-compiler -I ${CMAKE_CURRENT_SOURCE_DIR}/src)
     # Not compressed, so that the test code_objects_test.cpp can read it; a wheel is compressed anyway.
     add_custom_command(OUTPUT ${cuda_fatbin_file}
-      COMMAND ${KVFERRY_NVCC} -fatbin -std=c++17 -O3 -no-compress -allow-unsupported-compiler --threads 2
-        -Xptxas --warn-on-spills -I ${CMAKE_CURRENT_SOURCE_DIR}/src ${targets} -o ${cuda_fatbin_file} ${kernel}
+      COMMAND ${KVFERRY_NVCC} -fatbin ${cuda_flags} -no-compress --threads 2
+        -Xptxas --warn-on-spills ${targets} -o ${cuda_fatbin_file} ${kernel}
       DEPENDS ${kernel} ${headers}
       COMMENT "nvcc ${release}: kernels for sm_${cuda_architectures}"
       VERBATIM)
     message(STATUS "kvferry: nvcc ${release} compiles the kernels for sm_${cuda_architectures} and PTX of the last")
+    kvferry_add_kernel_ptx(${kernel} "${headers}")
   endif()
 endmacro()
 

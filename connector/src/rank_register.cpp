@@ -20,14 +20,16 @@ void expect_equal(const char* what, std::uint64_t of_rank, std::uint64_t of_sche
 
 }  // namespace
 
+void RankRegister::expect_rank(RankId rank) const {
+  if (rank.value() < ranks_.size()) return;
+  throw TopologyError("a worker reports as rank " + std::to_string(rank.value()) +
+                      ", the scheduler was told a world size of " + std::to_string(ranks_.size()) +
+                      ": every process of the engine must start with the same configuration");
+}
+
 void RankRegister::take(const StepReport& report) {
   const RankId rank = report.rank;
-  if (rank.value() >= ranks_.size()) {
-    throw TopologyError("a worker reports as rank " + std::to_string(rank.value()) +
-                        ", the scheduler was told a world size of " +
-                        std::to_string(ranks_.size()) +
-                        ": every process of the engine must start with the same configuration");
-  }
+  expect_rank(rank);
   if (report.topology) add(rank, *report.topology);
   if (report.num_ready_chunks) grow(rank, *report.num_ready_chunks);
 }

@@ -21,6 +21,8 @@ class RankRegister {
   /// Takes over what a report says of its rank: the topology, more slots. Throws TopologyError
   /// naming both sides if it is not the expected one, and ProtocolError for what no rank can say.
   void take(const StepReport& report);
+  /// Throws TopologyError for a rank that cannot be.
+  void expect_rank(RankId rank) const;
 
   /// "ranks 1, 3 of 4 have not registered; registered: rank 0 (world size 4, ...)": for the error
   /// when they stay away.

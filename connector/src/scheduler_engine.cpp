@@ -183,19 +183,32 @@ void SchedulerEngine::Impl::on_preempted(std::string_view engine_id) {
   await_turn(*request);
 }
 
-FoldResult SchedulerEngine::Impl::fold(std::span<const std::span<const std::byte>> encoded) {
+std::vector<StepReport> SchedulerEngine::Impl::readable(
+    std::span<const std::span<const std::byte>> encoded) const {
   std::vector<StepReport> reports;
   reports.reserve(encoded.size());
-  for (const std::span<const std::byte> bytes : encoded) {
-    reports.push_back(decode_report(bytes));
-    if (reports.back().domain != options_.domain) {
-      reports.pop_back();
-      ++stale_reports_;
-      continue;
-    }
-    ranks_.take(reports.back());
-  }
+  for (const std::span<const std::byte> bytes : encoded) reports.push_back(decode_report(bytes));
+  const auto is_foreign = [this](const StepReport& report) {
+    return report.domain != options_.domain;
+  };
+  std::erase_if(reports, is_foreign);
+  // What one report says of its rank depends on what those before it said.
+  std::optional<RankRegister> trial;
   for (const StepReport& report : reports) {
+    if (!trial && (report.topology || report.num_ready_chunks)) trial.emplace(ranks_);
+    trial ? trial->take(report) : ranks_.expect_rank(report.rank);
+    for (const StoreGathered& gathered : report.gathered) {
+      stores_.expect_fits(report.rank, gathered);
+    }
+  }
+  return reports;
+}
+
+FoldResult SchedulerEngine::Impl::fold(std::span<const std::span<const std::byte>> encoded) {
+  const std::vector<StepReport> reports = readable(encoded);
+  stale_reports_ += encoded.size() - reports.size();
+  for (const StepReport& report : reports) {
+    ranks_.take(report);
     const auto count = [this](bool known) { stale_reports_ += known ? 0 : 1; };
     for (const StoreGathered& gathered : report.gathered) {
       count(stores_.mark_gathered(report.rank, gathered));

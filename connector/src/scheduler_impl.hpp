@@ -6,6 +6,7 @@
 #include "kvferry/connector/ownership_table.hpp"
 #include "kvferry/connector/scheduler_engine.hpp"
 #include "kvferry/connector/step_plan.hpp"
+#include "kvferry/connector/step_report.hpp"
 #include "kvferry/cpu_tier/cpu_tier.hpp"
 
 #include "class_tiers.hpp"
@@ -75,6 +76,9 @@ class SchedulerEngine::Impl {
   void dcheck_consistent() const;
 
  private:
+  /// Those of this engine that are meant for it. Throws as fold(); nothing has changed then.
+  [[nodiscard]] std::vector<StepReport> readable(
+      std::span<const std::span<const std::byte>> encoded) const;
   /// Blocks of a scheduled request that this step completes, or that it found in the engine's
   /// cache.
   struct Candidate {

@@ -8,6 +8,14 @@ namespace {
 
 constexpr std::uint32_t kPlanMagic = 0x4c50464b;  // "KFPL"
 
+/// Bytes of the shortest order, part and notice: a count is refused before memory is taken for it
+/// if so many of them cannot follow.
+constexpr std::size_t kOwnerBytes = 4 + 8 + 8;
+constexpr std::size_t kLeastStoreBytes = 8 + kOwnerBytes + 4 + 1 + 4;
+constexpr std::size_t kLeastLoadBytes = 8 + kOwnerBytes + 4;
+constexpr std::size_t kLeastPartBytes = 4 + 4;
+constexpr std::size_t kLeastNoticeBytes = 8 + 4;
+
 void put(WireWriter& writer, const Owner& owner) {
   writer.put(owner.domain);
   writer.put(owner.request);
@@ -61,7 +69,7 @@ StepPlan decode_plan(std::span<const std::byte> bytes) {
   StepPlan plan;
   reader.get(plan.domain);
   reader.get(plan.seq);
-  plan.stores.resize(reader.get_count(1));
+  plan.stores.resize(reader.get_count(kLeastStoreBytes));
   for (StoreOrder& order : plan.stores) {
     reader.get(order.transfer);
     get(reader, order.owner);
@@ -69,19 +77,19 @@ StepPlan decode_plan(std::span<const std::byte> bytes) {
     reader.get(order.readiness, StoreReadiness::kAfterForward);
     reader.get(order.blocks);
   }
-  plan.loads.resize(reader.get_count(1));
+  plan.loads.resize(reader.get_count(kLeastLoadBytes));
   for (LoadOrder& order : plan.loads) {
     reader.get(order.transfer);
     get(reader, order.owner);
-    order.parts.resize(reader.get_count(1));
+    order.parts.resize(reader.get_count(kLeastPartBytes));
     for (ClassBlocks& part : order.parts) {
       reader.get(part.slab_class);
       reader.get(part.blocks);
     }
   }
-  plan.cancels.resize(reader.get_count(1));
+  plan.cancels.resize(reader.get_count(sizeof(TransferId)));
   for (TransferId& transfer : plan.cancels) reader.get(transfer);
-  plan.notices.resize(reader.get_count(1));
+  plan.notices.resize(reader.get_count(kLeastNoticeBytes));
   for (FailureNotice& notice : plan.notices) {
     reader.get(notice.transfer);
     reader.get(notice.engine_request_id);

@@ -8,6 +8,12 @@ namespace {
 
 constexpr std::uint32_t kReportMagic = 0x4b52464b;  // "KFRK"
 
+/// Bytes of the shortest of each: a count is refused before memory is taken for it if so many of
+/// them cannot follow.
+constexpr std::size_t kLeastEndBytes = 8 + 1 + 4;
+constexpr std::size_t kLeastClassBytes = 8 + 4;
+constexpr std::size_t kLeastGatheredBytes = 8 + 4;
+
 void put(WireWriter& writer, const std::vector<TransferEnded>& ends) {
   writer.put_count(ends.size());
   for (const TransferEnded& end : ends) {
@@ -18,7 +24,7 @@ void put(WireWriter& writer, const std::vector<TransferEnded>& ends) {
 }
 
 void get(WireReader& reader, std::vector<TransferEnded>& ends) {
-  ends.resize(reader.get_count(1));
+  ends.resize(reader.get_count(kLeastEndBytes));
   for (TransferEnded& end : ends) {
     reader.get(end.transfer);
     reader.get(end.outcome, EndedAs::kCancelled);
@@ -69,11 +75,12 @@ StepReport decode_report(std::span<const std::byte> bytes) {
   reader.get(report.domain);
   reader.get(report.rank);
   reader.get(has_topology);
+  if (has_topology > 1) reader.fail("neither with a topology nor without");
   if (has_topology != 0) {
     RankTopology& topology = report.topology.emplace();
     reader.get(topology.world_size);
     reader.get(topology.num_blocks);
-    topology.classes.resize(reader.get_count(1));
+    topology.classes.resize(reader.get_count(kLeastClassBytes));
     for (RankSlots& of : topology.classes) {
       reader.get(of.slot_bytes);
       reader.get(of.slots_per_chunk);
@@ -83,14 +90,14 @@ StepReport decode_report(std::span<const std::byte> bytes) {
     reader.get(topology.replicas.size);
     reader.get(topology.replicas.index);
   }
-  report.gathered.resize(reader.get_count(1));
+  report.gathered.resize(reader.get_count(kLeastGatheredBytes));
   for (StoreGathered& gathered : report.gathered) {
     reader.get(gathered.transfer);
     reader.get(gathered.num_gathered);
   }
   get(reader, report.stores);
   get(reader, report.loads);
-  report.announced.resize(reader.get_count(1));
+  report.announced.resize(reader.get_count(sizeof(TransferId)));
   for (TransferId& transfer : report.announced) reader.get(transfer);
   std::uint32_t num_ready_chunks = 0;
   reader.get(num_ready_chunks);

@@ -5,6 +5,7 @@
 #include "kvferry/base/error.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -21,11 +22,12 @@ StoreBook::~StoreBook() {
 
 std::uint32_t StoreBook::plan_limit() const {
   if (ring_blocks_ == 0) return 0;
-  const std::uint32_t room = ring_blocks_ > ring_claims_ ? ring_blocks_ - ring_claims_ : 0;
+  const std::uint64_t room = ring_blocks_ > ring_claims_ ? ring_blocks_ - ring_claims_ : 0;
   // An eighth of the ring more in each step: a ring that turns out to drain faster is found within
   // a few steps, one that is stuck costs little.
   const std::uint32_t more = ring_blocks_ / 8 + 8;
-  return room + recently_taken_ + more;
+  return static_cast<std::uint32_t>(std::min<std::uint64_t>(
+      room + recently_taken_ + more, std::numeric_limits<std::uint32_t>::max()));
 }
 
 StoreOrder StoreBook::plan(TransferId transfer, Owner owner, SlabClassId slab_class,
@@ -55,16 +57,19 @@ StoreOrder StoreBook::plan(TransferId transfer, Owner owner, SlabClassId slab_cl
   return order;
 }
 
+void StoreBook::expect_fits(RankId rank, const StoreGathered& gathered) const {
+  const auto found = stores_.find(gathered.transfer);
+  if (found == stores_.end() || gathered.num_gathered <= found->second.blocks.size()) return;
+  throw ProtocolError("rank " + std::to_string(rank.value()) + " gathered " +
+                      std::to_string(gathered.num_gathered) + " of the " +
+                      std::to_string(found->second.blocks.size()) + " blocks of transfer " +
+                      std::to_string(gathered.transfer.value()) +
+                      "; scheduler and workers must run the same kvferry version");
+}
+
 bool StoreBook::mark_gathered(RankId rank, const StoreGathered& gathered) {
   const auto found = stores_.find(gathered.transfer);
   if (found == stores_.end()) return false;
-  if (gathered.num_gathered > found->second.blocks.size()) {
-    throw ProtocolError("rank " + std::to_string(rank.value()) + " gathered " +
-                        std::to_string(gathered.num_gathered) + " of the " +
-                        std::to_string(found->second.blocks.size()) + " blocks of transfer " +
-                        std::to_string(gathered.transfer.value()) +
-                        "; scheduler and workers must run the same kvferry version");
-  }
   if (!found->second.roll.gathered(rank, gathered.num_gathered)) return false;
   marked_.push_back(gathered.transfer);
   return true;

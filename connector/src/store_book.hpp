@@ -52,7 +52,11 @@ class StoreBook {
                                 std::span<const Predecessor> predecessors,
                                 RankPatience::Stamp stamp);
 
-  /// Marks what ranks reported; false for a transfer or a word that nobody waits for.
+  /// Throws ProtocolError for more blocks than the store has. Of a transfer that is not under way
+  /// anything fits.
+  void expect_fits(RankId rank, const StoreGathered& gathered) const;
+  /// Marks what ranks reported, and what fits; false for a transfer or a word that nobody waits
+  /// for.
   [[nodiscard]] bool mark_gathered(RankId rank, const StoreGathered& gathered);
   [[nodiscard]] bool mark_ended(RankId rank, const TransferEnded& ended);
   /// Settles everything that the marks decided since the last call.

@@ -6,6 +6,7 @@
 #include "kvferry/base/graveyard.hpp"
 #include "kvferry/cpu_tier/slab_geometry.hpp"
 
+#include "plan_check.hpp"
 #include "worker_impl.hpp"
 
 #include <algorithm>
@@ -117,7 +118,6 @@ StepPlan WorkerEngine::Impl::accept(std::span<const std::byte> bytes) {
                         " after plan " + std::to_string(last_seq_.value()) +
                         ": every rank must bind every step's metadata once, in order");
   }
-  if (growth_) growth_->go_gently();
   for (const StoreOrder& order : plan.stores) {
     check(order.transfer, order.slab_class, order.blocks);
   }
@@ -126,9 +126,28 @@ StepPlan WorkerEngine::Impl::accept(std::span<const std::byte> bytes) {
       check(order.transfer, part.slab_class, part.blocks);
     }
   }
+  check_consistent(plan, options_.slots_per_chunk, under_way_);
+  check_notices(plan.notices);
+  if (growth_) growth_->go_gently();
+  for (const StoreOrder& order : plan.stores) under_way_.insert(order.transfer);
+  for (const LoadOrder& order : plan.loads) under_way_.insert(order.transfer);
   domain_ = report_.domain = plan.domain;
   last_seq_ = plan.seq;
   return plan;
+}
+
+void WorkerEngine::Impl::check_notices(std::span<const FailureNotice> notices) const {
+  for (const FailureNotice& notice : notices) {
+    const auto is_same = [&notice](const FailureNotice& earlier) {
+      return earlier.transfer == notice.transfer ||
+             earlier.engine_request_id == notice.engine_request_id;
+    };
+    if (std::none_of(notices_.begin(), notices_.end(), is_same)) continue;
+    throw ProtocolError(rank_text() + " is to announce request " + notice.engine_request_id +
+                        " or transfer " + std::to_string(notice.transfer.value()) +
+                        " already; expected is one notice until it was announced: scheduler and "
+                        "workers must run the same kvferry version");
+  }
 }
 
 void WorkerEngine::Impl::check(TransferId transfer, SlabClassId slab_class,
@@ -140,12 +159,13 @@ void WorkerEngine::Impl::check(TransferId transfer, SlabClassId slab_class,
   }
   const std::uint64_t num_slots =
       std::uint64_t{reported_chunks_} * options_.slots_per_chunk[slab_class.value()];
+  const std::uint32_t num_blocks = classes_[slab_class.value()].geometry.num_blocks;
   for (const BlockSlot& pair : blocks) {
-    if (pair.block.value() < num_blocks_ && pair.slot.value() < num_slots) continue;
+    if (pair.block.value() < num_blocks && pair.slot.value() < num_slots) continue;
     throw ProtocolError("transfer " + std::to_string(transfer.value()) + " names block " +
                         std::to_string(pair.block.value()) + " and slot " +
                         std::to_string(pair.slot.value()) + "; this rank has " +
-                        std::to_string(num_blocks_) + " blocks and " + std::to_string(num_slots) +
+                        std::to_string(num_blocks) + " blocks and " + std::to_string(num_slots) +
                         " slots");
   }
 }
@@ -156,6 +176,7 @@ void WorkerEngine::Impl::start_loads(StepPlan& plan, gpu::Stream& compute) {
     if (order.parts.empty()) {
       // Nothing to copy here; the scheduler side counts this rank's word all the same.
       report_.loads.push_back({order.transfer, EndedAs::kDone, ""});
+      under_way_.erase(order.transfer);
       continue;
     }
     if (!fence) fence = engine_->fence(compute);
@@ -195,9 +216,10 @@ void WorkerEngine::Impl::finish_store(const WaitingStore& store) {
   const std::uint32_t prefix = store.gathered_prefix();
   if (engine_->seal(store.transfer)) {
     ++num_under_way_;
-  } else if (prefix > 0) {
+  } else {
     // Others store what it counts, and nothing here will end it.
-    report_.stores.push_back({store.transfer, EndedAs::kDone, ""});
+    if (prefix > 0) report_.stores.push_back({store.transfer, EndedAs::kDone, ""});
+    under_way_.erase(store.transfer);
   }
   report_.gathered.push_back({store.transfer, prefix});
 }
@@ -214,6 +236,7 @@ std::vector<std::string> WorkerEngine::Impl::collect() {
   if (num_under_way_ == 0) return failed;
   for (transfer::Completion& completion : engine_->poll()) {
     --num_under_way_;
+    under_way_.erase(completion.transfer);
     if (completion.outcome == transfer::TransferOutcome::kDone && timings_.size() < kMaxTimings) {
       timings_.push_back({completion.kind, completion.queue_time, completion.device_time});
     }

@@ -11,6 +11,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -30,7 +31,8 @@ class WorkerEngine::Impl {
   /// Keeps the arena and the device for ever if the device may still touch them.
   ~Impl();
 
-  /// Decodes the plan and checks that it is the next one and fits this rank.
+  /// Decodes the plan and checks that it is the next one, fits this rank and does not contradict
+  /// itself or what is under way. Throws ProtocolError; nothing has changed then.
   [[nodiscard]] StepPlan accept(std::span<const std::byte> bytes);
   void start_loads(StepPlan& plan, gpu::Stream& compute);
   void cancel(std::span<const TransferId> transfers) {
@@ -85,6 +87,8 @@ class WorkerEngine::Impl {
   /// Notes what has become ready. Throws ResourceError if no more will and more has to.
   void check_growth();
   void check(TransferId transfer, SlabClassId slab_class, std::span<const BlockSlot> blocks) const;
+  /// Against those that wait to be announced.
+  void check_notices(std::span<const FailureNotice> notices) const;
 
   WorkerOptions options_;
   std::unique_ptr<gpu::Device> device_;
@@ -102,6 +106,8 @@ class WorkerEngine::Impl {
   PlanSeq last_seq_;
   /// Transfers that the transfer engine still owes an end.
   std::uint64_t num_under_way_ = 0;
+  /// Transfers of accepted plans whose end was not reported yet: gathered or not.
+  std::unordered_set<TransferId> under_way_;
   std::vector<FailureNotice> notices_;
   std::vector<TransferTiming> timings_;
   StepReport report_;

@@ -3,6 +3,7 @@
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -33,6 +34,14 @@ class _Place(NamedTuple):
     number: int
 
 
+@dataclass(eq=False)
+class _Followed:
+    """A request, and the hashes of its blocks that have a place, from the first block on."""
+
+    request: "Request"
+    hashes: list[bytes] = field(default_factory=list)
+
+
 class _Change(NamedTuple):
     """A block that the tier holds since the last look, or does not any more."""
 
@@ -47,7 +56,8 @@ class KvEvents:
 
     A block becomes loadable some steps after it was computed, often when its request is gone. What a router wants to
     know of it (its tokens, the block before) is in the request: it is remembered as long as the engine's pool may hold
-    the blocks, and what is stored later than that is told by its hash alone.
+    the blocks, and what is stored later than that is told by its hash alone. So is a block whose hash a streaming
+    session has taken back: the session's tokens are others by then.
 
     Parameters
     ----------
@@ -69,36 +79,40 @@ class KvEvents:
         self._specs = [group.kv_cache_spec for group in groups]
         self._block_tokens = block_tokens
         self._num_blocks = num_blocks
-        self._living: dict[str, tuple[Request, int]] = {}  # with how many of their hashes are placed
-        self._ended: deque[tuple[Request, int]] = deque()
+        self._living: dict[str, _Followed] = {}
+        self._ended: deque[_Followed] = deque()
         self._num_ended_hashes = 0
         self._places: dict[bytes, _Place] = {}
 
     def follow(self, request: "Request") -> None:
         """Begin to follow a request."""
         if earlier := self._living.get(request.request_id):
-            self.unfollow(earlier[0])
-        self._living[request.request_id] = (request, 0)
+            self.unfollow(earlier.request)
+        self._living[request.request_id] = _Followed(request)
 
     def unfollow(self, request: "Request") -> None:
         """End it; any number of times."""
-        living = self._living.pop(request.request_id, None)
-        num_placed = self._place_hashes(*living) if living is not None else 0
-        if living is None or num_placed == 0:
+        followed = self._living.pop(request.request_id, None)
+        if followed is None:
             return
-        self._num_ended_hashes += num_placed
-        self._ended.append((living[0], num_placed))
+        self._place_hashes(followed)
+        if not followed.hashes:
+            return
+        self._num_ended_hashes += len(followed.hashes)
+        self._ended.append(followed)
         while self._num_ended_hashes > self._num_blocks and len(self._ended) > 1:
-            self._num_ended_hashes -= self._ended[0][1]
-            self._forget(*self._ended.popleft())
+            oldest = self._ended.popleft()
+            self._num_ended_hashes -= len(oldest.hashes)
+            for block_hash in oldest.hashes:
+                self._forget(oldest.request, block_hash)
 
     def take(self) -> list[KVCacheEvent]:
         """Take what has changed since the last call, in order, neighbours of one request in one event."""
         changes = self._take()
         if not changes:
             return []
-        for request_id, (request, num_placed) in self._living.items():
-            self._living[request_id] = (request, self._place_hashes(request, num_placed))
+        for followed in self._living.values():
+            self._place_hashes(followed)
         placed = (
             _Change(is_stored, group, block_hash, self._places.get(block_hash) if is_stored else None)
             for is_stored, group, block_hash in changes
@@ -112,19 +126,24 @@ class KvEvents:
                 events.append(BlockRemoved(block_hashes=hashes, medium=MEDIUM_CPU, group_idx=group))
         return events
 
-    def _place_hashes(self, request: "Request", first: int) -> int:
-        if not request.num_computed_tokens:  # what is queued has stored nothing, and may be much
-            return first
+    def _place_hashes(self, followed: _Followed) -> None:
+        """Give a place to the hashes that a request has got since, and none to those that it has taken back."""
+        request, placed = followed.request, followed.hashes
         hashes = request.block_hashes
-        for index in range(first, len(hashes)):
+        # Hashes are chained: an equal last one proves all before it.
+        while placed and (len(placed) > len(hashes) or placed[-1] != hashes[len(placed) - 1]):
+            self._forget(request, placed.pop())
+        if not request.num_computed_tokens:  # what is queued has stored nothing, and may be much
+            return
+        for index in range(len(placed), len(hashes)):
+            placed.append(hashes[index])
             self._places[hashes[index]] = _Place(request, index)
-        return len(hashes)
 
-    def _forget(self, request: "Request", num_hashes: int) -> None:
-        for block_hash in request.block_hashes[:num_hashes]:
-            place = self._places.get(block_hash)
-            if place is not None and place.request is request:
-                del self._places[block_hash]
+    def _forget(self, request: "Request", block_hash: bytes) -> None:
+        """Take a hash's place away, if it is still in this request."""
+        place = self._places.get(block_hash)
+        if place is not None and place.request is request:
+            del self._places[block_hash]
 
     def _stored(self, group: int, piece: list[_Change]) -> BlockStored:
         hashes = [maybe_convert_block_hash(change.block_hash) for change in piece]

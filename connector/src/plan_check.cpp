@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan_check.hpp"
+
+#include "kvferry/base/error.hpp"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+namespace kvferry::connector {
+namespace {
+
+[[noreturn]] void refuse(const std::string& what, const std::string& expected) {
+  throw ProtocolError("a plan " + what + "; expected is " + expected +
+                      ": scheduler and workers must run the same kvferry version");
+}
+
+std::string text_of(TransferId transfer) { return "transfer " + std::to_string(transfer.value()); }
+
+/// A block or a slot of a class, as one number.
+using Place = std::uint64_t;
+
+Place place_of(SlabClassId slab_class, std::uint32_t number) {
+  return std::uint64_t{slab_class.value()} << 32U | number;
+}
+
+std::string text_of(const char* kind, Place place) {
+  return std::string(kind) + " " + std::to_string(static_cast<std::uint32_t>(place)) +
+         " of slab class " + std::to_string(place >> 32U);
+}
+
+/// What the stores, or the loads, of a plan touch.
+struct Places {
+  std::vector<Place> blocks;
+  std::vector<Place> slots;
+
+  void add(SlabClassId slab_class, std::span<const BlockSlot> pairs) {
+    for (const BlockSlot& pair : pairs) {
+      blocks.push_back(place_of(slab_class, pair.block.value()));
+      slots.push_back(place_of(slab_class, pair.slot.value()));
+    }
+  }
+  void sort() {
+    std::sort(blocks.begin(), blocks.end());
+    std::sort(slots.begin(), slots.end());
+  }
+};
+
+/// `sorted`: places that copies write.
+void check_once(const char* kind, std::span<const Place> sorted, const char* does) {
+  const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
+  if (twice == sorted.end()) return;
+  refuse(std::string(does) + " " + text_of(kind, *twice) + " twice", "once at most");
+}
+
+void check_apart(const char* kind, std::span<const Place> written, std::span<const Place> read) {
+  auto other = read.begin();
+  for (const Place place : written) {
+    while (other != read.end() && *other < place) ++other;
+    if (other == read.end()) return;
+    if (*other != place) continue;
+    refuse("reads and writes " + text_of(kind, place),
+           "one of both, because a step's loads and stores have no order");
+  }
+}
+
+/// Slots of several classes that lie in one chunk are the same bytes.
+void check_chunks(std::span<const Place> slots, std::span<const std::uint32_t> slots_per_chunk) {
+  /// By chunk and class: sorted, each chunk comes once.
+  std::vector<std::uint64_t> chunks;
+  for (const Place slot : slots) {
+    const std::uint64_t slab_class = slot >> 32U;
+    const std::uint64_t chunk = static_cast<std::uint32_t>(slot) / slots_per_chunk[slab_class];
+    const std::uint64_t one = chunk << 32U | slab_class;
+    if (chunks.empty() || chunks.back() != one) chunks.push_back(one);
+  }
+  std::sort(chunks.begin(), chunks.end());
+  chunks.erase(std::unique(chunks.begin(), chunks.end()), chunks.end());
+  const auto same_chunk = [](std::uint64_t a, std::uint64_t b) { return a >> 32U == b >> 32U; };
+  const auto shared = std::adjacent_find(chunks.begin(), chunks.end(), same_chunk);
+  if (shared == chunks.end()) return;
+  refuse("names slots of two slab classes in chunk " + std::to_string(*shared >> 32U),
+         "one class for each chunk");
+}
+
+void check_transfers(const StepPlan& plan, const std::unordered_set<TransferId>& under_way) {
+  std::vector<TransferId> transfers;
+  for (const StoreOrder& order : plan.stores) transfers.push_back(order.transfer);
+  for (const LoadOrder& order : plan.loads) transfers.push_back(order.transfer);
+  for (const TransferId transfer : transfers) {
+    if (!under_way.contains(transfer)) continue;
+    refuse("names " + text_of(transfer) + ", which is under way", "another number for each");
+  }
+  std::sort(transfers.begin(), transfers.end());
+  if (!transfers.empty() && transfers.front() == TransferId()) {
+    refuse("has a transfer 0", "1 or more");
+  }
+  const auto twice = std::adjacent_find(transfers.begin(), transfers.end());
+  if (twice != transfers.end()) refuse("names " + text_of(*twice) + " twice", "once at most");
+  if (std::find(plan.cancels.begin(), plan.cancels.end(), TransferId()) != plan.cancels.end()) {
+    refuse("cancels transfer 0", "1 or more");
+  }
+}
+
+void check_notices(std::span<const FailureNotice> notices) {
+  std::unordered_set<TransferId> transfers;
+  std::unordered_set<std::string> requests;
+  for (const FailureNotice& notice : notices) {
+    if (notice.transfer == TransferId()) refuse("has a notice of transfer 0", "1 or more");
+    if (!transfers.insert(notice.transfer).second) {
+      refuse("has two notices of " + text_of(notice.transfer), "one");
+    }
+    if (!requests.insert(notice.engine_request_id).second) {
+      refuse("has two notices of request " + notice.engine_request_id, "one");
+    }
+  }
+}
+
+}  // namespace
+
+void check_consistent(const StepPlan& plan, std::span<const std::uint32_t> slots_per_chunk,
+                      const std::unordered_set<TransferId>& under_way) {
+  check_transfers(plan, under_way);
+  check_notices(plan.notices);
+  Places stored;
+  for (const StoreOrder& order : plan.stores) stored.add(order.slab_class, order.blocks);
+  Places loaded;
+  for (const LoadOrder& order : plan.loads) {
+    for (const ClassBlocks& part : order.parts) loaded.add(part.slab_class, part.blocks);
+  }
+  stored.sort();
+  loaded.sort();
+  check_once("slot", stored.slots, "stores into");
+  check_once("block", loaded.blocks, "loads into");
+  check_apart("slot", stored.slots, loaded.slots);
+  check_apart("block", loaded.blocks, stored.blocks);
+  if (slots_per_chunk.size() == 1) return;
+  stored.slots.insert(stored.slots.end(), loaded.slots.begin(), loaded.slots.end());
+  check_chunks(stored.slots, slots_per_chunk);
+}
+
+}  // namespace kvferry::connector

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch_case.hpp"
+
+#include "fake_kernels.hpp"
+#include "kernels/pack_arguments.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdio>
+#include <cstring>
+
+namespace kvferry::ptx {
+namespace {
+
+GlobalMemory emulated(const LaunchCase& launch) {
+  GlobalMemory memory = launch.memory;
+  std::vector<std::byte> parameter = launch.parameter;
+  if (launch.table != 0) {
+    // The emulation reads the table where it lies in this process.
+    const std::uint8_t* const table = memory.host_address(launch.table, 1);
+    std::memcpy(parameter.data() + offsetof(gpu::PackArguments, fragments), &table, sizeof(table));
+  }
+  fakes::run_kernel(launch.kernel, launch.shape.num_blocks, launch.shape.num_threads, parameter,
+                    [&memory](std::uint64_t address, std::size_t bytes) -> void* {
+                      return memory.host_address(address, bytes);
+                    });
+  return memory;
+}
+
+std::string hexadecimal(std::uint64_t value) {
+  std::array<char, 24> text;
+  std::snprintf(text.data(), text.size(), "0x%llx", static_cast<unsigned long long>(value));
+  return text.data();
+}
+
+/// What is wrong with a range; empty if nothing is.
+std::string compared(const GlobalMemory::Range& range, const GlobalMemory::Range& expected) {
+  const auto missing = std::find(range.written.begin(), range.written.end(), false);
+  if (missing != range.written.end()) {
+    const auto at = static_cast<std::uint64_t>(missing - range.written.begin());
+    return "the byte at " + hexadecimal(range.address + at) + " was not written";
+  }
+  const auto wrong =
+      std::mismatch(range.bytes.begin(), range.bytes.end(), expected.bytes.begin()).first;
+  if (wrong == range.bytes.end()) return {};
+  const auto at = static_cast<std::uint64_t>(wrong - range.bytes.begin());
+  return "the byte at " + hexadecimal(range.address + at) + " is " + std::to_string(*wrong) +
+         ", not " + std::to_string(expected.bytes[at]);
+}
+
+}  // namespace
+
+Outcome run_case(const Kernel& kernel, const LaunchCase& launch, std::uint64_t seed,
+                 std::uint64_t max_instructions) {
+  Outcome outcome;
+  GlobalMemory memory = launch.memory;
+  Random random(seed);
+  try {
+    outcome.num_instructions =
+        run_launch(kernel, launch.shape, launch.parameter, memory, random, max_instructions);
+  } catch (const Fault& fault) {
+    outcome.hazard = fault.hazard();
+    outcome.failure = std::string(fault.what()) + "\n  " + launch.description;
+    return outcome;
+  }
+  const GlobalMemory expected = emulated(launch);
+  for (std::size_t i = 0; i < memory.ranges().size() && outcome.failure.empty(); ++i) {
+    outcome.failure = compared(memory.ranges()[i], expected.ranges()[i]);
+  }
+  if (!outcome.failure.empty()) outcome.failure += "\n  " + launch.description;
+  return outcome;
+}
+
+}  // namespace kvferry::ptx

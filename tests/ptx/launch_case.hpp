@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "interpreter/fault.hpp"
+#include "interpreter/global_memory.hpp"
+#include "interpreter/kernel.hpp"
+#include "interpreter/launch.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace kvferry::ptx {
+
+/// A launch and the memory before it.
+struct LaunchCase {
+  std::string kernel;
+  LaunchShape shape;
+  std::vector<std::byte> parameter;
+  GlobalMemory memory;
+  /// For messages.
+  std::string description;
+  /// Where the table of fragments lies that PackArguments points to; 0 for another parameter.
+  std::uint64_t table = 0;
+};
+
+/// What became of a launch.
+struct Outcome {
+  /// Empty if every byte is right.
+  std::string failure;
+  /// What stopped it. None if it ended: then the bytes are right or wrong.
+  std::optional<Hazard> hazard;
+  std::uint64_t num_instructions = 0;
+};
+
+/// Runs the launch of the interpreter's; then every byte must be what the host emulation
+/// (fake_kernels.hpp) makes of the same memory, and every byte of what it may write must be
+/// written. `seed` decides the order of all that is concurrent.
+[[nodiscard]] Outcome run_case(const Kernel& kernel, const LaunchCase& launch, std::uint64_t seed,
+                               std::uint64_t max_instructions = 200'000'000);
+
+}  // namespace kvferry::ptx
