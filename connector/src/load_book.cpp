@@ -7,7 +7,16 @@
 namespace kvferry::connector {
 
 LoadBook::~LoadBook() {
-  for (auto& [transfer, load] : loads_) release(load);
+  for (auto& [transfer, load] : loads_) {
+    // No rank has heard of the others.
+    if (load.state != LoadState::kSent) {
+      release(load);
+      continue;
+    }
+    for (LeasedPrefix::Part& part : load.parts) {
+      tiers_.of(part.slab_class).leave_behind(std::move(part.lease));
+    }
+  }
 }
 
 void LoadBook::begin(Request& request, TransferId transfer, std::optional<LeasedPrefix> leased) {

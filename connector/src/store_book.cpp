@@ -12,11 +12,12 @@
 namespace kvferry::connector {
 
 StoreBook::~StoreBook() {
-  // The process ends its scheduler side; the tier goes with it, so nothing can be reused any more.
+  // Every rank that has not ended a store may write its slots for as long as the rank lives. A tier
+  // of this engine's own goes with it, so that nobody reuses them; in a shared one others would.
   for (auto& [transfer, store] : stores_) {
-    store.tier->release(store.tier->abort(std::move(store.writable)));
-    store.tier->release(std::move(store.aborted));
-    store.tier->release(std::move(store.quarantined));
+    store.tier->leave_behind(store.tier->abort(std::move(store.writable)));
+    store.tier->leave_behind(std::move(store.aborted));
+    store.tier->leave_behind(std::move(store.quarantined));
   }
 }
 

@@ -56,7 +56,10 @@ CpuTier::CpuTier(std::uint32_t max_slots, const TierOptions& options,
 
 CpuTier::~CpuTier() {
   const TierSnapshot now = snapshot();
-  KVFERRY_CHECK(now.num_free + now.num_evictable + now.num_set_aside == now.num_slots,
+  MutexLock lock(mutex_);
+  const std::uint32_t num_left =
+      num_left_behind_ + (any_lease_left_ ? now.num_leased + now.num_dying : 0);
+  KVFERRY_CHECK(now.num_free + now.num_evictable + now.num_set_aside + num_left == now.num_slots,
                 "a tier died with " + std::to_string(now.num_writable) + " writable, " +
                     std::to_string(now.num_aborted) + " aborted, " +
                     std::to_string(now.num_leased) + " leased, " + std::to_string(now.num_dying) +

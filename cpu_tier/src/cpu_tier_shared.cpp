@@ -200,6 +200,29 @@ void CpuTier::set_aside(SlotId slot) {
   set_aside_.push_back(slot);
 }
 
+void CpuTier::leave_behind(AbortedSlots&& slots) {
+  if (!shared_) return release(std::move(slots));
+  leave_behind(quarantine(std::move(slots)));
+}
+
+void CpuTier::leave_behind(QuarantinedSlots&& slots) {
+  if (!shared_) return release(std::move(slots));
+  const std::vector<SlotId> left = slots.take();
+  MutexLock lock(mutex_);
+  // Their words stay filling, and their chunks named.
+  num_left_behind_ += static_cast<std::uint32_t>(left.size());
+}
+
+void CpuTier::leave_behind(Lease&& lease) {
+  if (!shared_) return release(std::move(lease));
+  const std::vector<SlotId> left = lease.take();
+  MutexLock lock(mutex_);
+  any_lease_left_ = any_lease_left_ || !left.empty();
+  for (const SlotId slot : left) {
+    if (is_guest(slot)) guests_->leave_behind(slot);
+  }
+}
+
 void CpuTier::settle_set_aside() {
   MutexLock lock(mutex_);
   std::erase_if(set_aside_, [this](SlotId slot) KVFERRY_REQUIRES(mutex_) {

@@ -11,8 +11,10 @@ GuestSlots::GuestSlots(const SharedSlots& slots, BlockIndex& index, std::uint32_
     : slots_(slots), index_(index), by_slot_(max_slots) {}
 
 GuestSlots::~GuestSlots() {
-  KVFERRY_CHECK(num_leased_ == 0, std::to_string(num_leased_) + " guests are leased still");
+  KVFERRY_CHECK(num_leased_ == num_left_behind_,
+                std::to_string(num_leased_ - num_left_behind_) + " guests are leased still");
   hide_all();
+  for (const SlotId slot : guests_) slots_.leave_lease(slot);
 }
 
 std::optional<SlotId> GuestSlots::find(const BlockKey& key) {
@@ -60,6 +62,13 @@ bool GuestSlots::end_lease(SlotId slot) {
   if (ended.asked_for == 1 && ended.hidden == 0) return false;
   let_go(slot);
   return true;
+}
+
+void GuestSlots::leave_behind(SlotId slot) {
+  Guest& left = guest(slot);
+  KVFERRY_CHECK(left.num_leases > 0, "guest " + std::to_string(slot.value()) + " is not leased");
+  num_left_behind_ += left.left_behind == 0 ? 1 : 0;
+  left.left_behind = 1;
 }
 
 bool GuestSlots::hide(SlotId slot) {

@@ -47,13 +47,13 @@ std::optional<std::uint32_t> SlabTier::add_shared_chunk(std::uint32_t of) {
         give(of, *chunk);
         return classes_[of]->slots_per_chunk;
       }
-      directory_->give_up(*chunk);
+      static_cast<void>(directory_->give_up(*chunk));
       continue;
     }
     SlabClass& adopting = *classes_[its];
     const std::uint32_t num_free = adopting.tier.snapshot().num_free;
     if (!adopting.tier.adopt_slots(slots_of(adopting, *chunk))) {
-      directory_->give_up(*chunk);
+      static_cast<void>(directory_->give_up(*chunk));
       continue;
     }
     owners_[*chunk] = its;
@@ -133,7 +133,8 @@ void SlabTier::give_up(std::uint32_t most) {
       num_owed_ = 0;
       return;
     }
-    directory_->give_up(*chunk);
+    // One that cannot go has words that no step of this instance wrote: it is out of use.
+    if (!directory_->give_up(*chunk)) continue;
     ++num_unowned_;
     --num_owed_;
   }

@@ -5,11 +5,9 @@
 #include "kvferry/base/error.hpp"
 #include "kvferry/base/mixed_bits.hpp"
 #include "kvferry/base/test_hooks.hpp"
-#include "kvferry/cpu_tier/chunk_fairness.hpp"
 
 #include <algorithm>
 #include <array>
-#include <ctime>
 #include <utility>
 
 namespace kvferry::cpu_tier {
@@ -21,21 +19,8 @@ std::span<T> part(std::span<std::byte> metadata, std::uint64_t begin, std::uint6
   return {reinterpret_cast<T*>(metadata.data() + begin), count};
 }
 
-/// The same for all processes of the machine's present run.
-std::uint64_t now_ns() {
-  timespec now{};
-  ::clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000U +
-         static_cast<std::uint64_t>(now.tv_nsec);
-}
-
-std::uint32_t now_s() { return static_cast<std::uint32_t>(now_ns() / 1'000'000'000U); }
-
 /// Chunks that take_chunk() looks at: some microseconds.
 constexpr std::uint32_t kMostLooked = 256;
-
-/// What an instance that is stopped has said holds for so long.
-constexpr std::uint32_t kMostDemandSeconds = 5;
 
 }  // namespace
 
@@ -44,7 +29,6 @@ TierDirectory::TierDirectory(std::span<std::byte> metadata, const TierPlaces& pl
     : shape_(shape),
       chunk_slots_(shape.max_chunk_slots),
       file_(std::move(file)),
-      lock_(file_, lock_base_of(identity.name), 0),
       instances_(part<InstanceRecord>(metadata, places.instances, kMaxInstances)),
       chunks_(part<ChunkRecord>(metadata, places.chunks, shape.num_chunks)),
       slots_(part<SlotLine>(metadata, places.slots,
@@ -52,21 +36,16 @@ TierDirectory::TierDirectory(std::span<std::byte> metadata, const TierPlaces& pl
       hints_(part<std::atomic<std::uint64_t>>(metadata, places.hints, places.num_hints)),
       name_space_(identity.name_space),
       num_reached_(shape.num_chunks),
-      grace_(identity.grace) {
-  static_cast<void>(sweep());
+      grace_(identity.grace),
+      clock_(identity.clock),
+      seen_quarantines_(shape.num_chunks) {
+  take_name(identity);
   if (claim_record(identity)) return;
   std::string names;
   for (const InstanceRecord& record : instances_) names += ' ' + load_name(record);
   throw ResourceError("the shared tier " + file_.path().string() + " has " +
                       std::to_string(kMaxInstances) + " engines already, as many as there can be:" +
                       names + "; name another path for some of them");
-}
-
-TierDirectory::~TierDirectory() {
-  const std::uint64_t num_leases = num_leases_.load(std::memory_order_relaxed);
-  KVFERRY_CHECK(num_leases == 0, std::to_string(num_leases) + " leases were not ended");
-  SweepReport report;
-  clean_up_behind(self_, report);
 }
 
 bool TierDirectory::claim_record(const Identity& identity) {
@@ -84,6 +63,7 @@ bool TierDirectory::claim_record(const Identity& identity) {
     record.most_chunks.store(identity.most_chunks, std::memory_order_relaxed);
     record.num_chunks.store(0, std::memory_order_relaxed);
     record.num_wanted_chunks.store(0, std::memory_order_relaxed);
+    // num_told goes on from where it is: who has seen a number must never meet it again.
     record.coldest_seconds.store(0, std::memory_order_relaxed);
     self_ = InstanceId(i);
     me_ = ChunkOwner::of(self_, record.epoch.load(std::memory_order_relaxed));
@@ -146,6 +126,7 @@ std::optional<std::uint32_t> TierDirectory::take_chunk() {
       return false;
     }
     own_record().num_chunks.fetch_add(1, std::memory_order_relaxed);
+    note_quarantine(chunk);
     return true;
   };
   std::optional<std::uint32_t> left_by_somebody;
@@ -174,17 +155,20 @@ void TierDirectory::divide(std::uint32_t chunk, const ChunkShape& shape) {
   record.name_space.store(name_space(), std::memory_order_relaxed);
 }
 
-void TierDirectory::give_up(std::uint32_t chunk) {
+bool TierDirectory::give_up(std::uint32_t chunk) {
   KVFERRY_CHECK(owns(chunk), "chunk " + std::to_string(chunk) + " is another's");
   ChunkRecord& record = record_of(chunk);
   const std::uint32_t num_slots = shape_of(chunk).num_slots;
   std::uint32_t num_free = 0;
-  while (num_free < num_slots && slot({chunk, num_free}).load().state() == SharedState::kFree) {
-    ++num_free;
+  for (std::uint32_t i = 0; i < num_slots; ++i) {
+    const SharedState state = slot({chunk, i}).load().state();
+    if (state == SharedState::kFilling) return false;
+    num_free += state == SharedState::kFree ? 1 : 0;
   }
   if (num_free == num_slots) record.num_slots.store(0, std::memory_order_relaxed);
   own_record().num_chunks.fetch_sub(1, std::memory_order_relaxed);
   record.owner.store(0, std::memory_order_release);
+  return true;
 }
 
 bool TierDirectory::clear(std::uint32_t chunk) {
@@ -209,6 +193,7 @@ std::uint32_t TierDirectory::look_around() {
   for (std::uint32_t chunk = 0; chunk < reach(); ++chunk) {
     if (record_of(chunk).owner.load(std::memory_order_relaxed) != 0) continue;
     ++num_unowned;
+    note_quarantine(chunk);
     is_alone = is_alone && record_of(chunk).num_slots.load(std::memory_order_relaxed) == 0;
   }
   is_alone_.store(is_alone, std::memory_order_relaxed);
@@ -312,6 +297,12 @@ void TierDirectory::end_lease(SharedPlace place) {
   num_leases_.fetch_sub(1, std::memory_order_relaxed);
 }
 
+void TierDirectory::leave_lease(SharedPlace place) {
+  KVFERRY_CHECK(slot(place).load().is_leased_by(self_),
+                "a slot is not leased: " + std::to_string(number_of(place)));
+  num_leases_.fetch_sub(1, std::memory_order_relaxed);
+}
+
 void TierDirectory::shun(SharedPlace place) {
   const MutexLock lock(mutex_);
   shunned_.insert_or_assign(number_of(place), slot(place).load().generation());
@@ -333,104 +324,6 @@ void TierDirectory::leave_name_space() {
   name_space_.store(mixed_bits(lock_base_of(load_name(own_record())) ^ mixed_bits(name_space())),
                     std::memory_order_relaxed);
   own_record().name_space.store(name_space(), std::memory_order_relaxed);
-}
-
-// ---- instances that are gone ----
-
-SweepReport TierDirectory::sweep() {
-  SweepReport report;
-  for (std::uint32_t i = 0; i < kMaxInstances; ++i) {
-    const std::uint64_t base = instances_[i].lock.load(std::memory_order_acquire);
-    if (base == 0 || base % kMaxMembers != 0) continue;
-    const auto dead = DeathLock::try_take(file_, base);
-    // Another sweeper may have been there, and another instance have come, meanwhile.
-    if (!dead || instances_[i].lock.load(std::memory_order_acquire) != base) continue;
-    clean_up_behind(InstanceId(i), report);
-    ++report.num_instances;
-  }
-  return report;
-}
-
-void TierDirectory::clean_up_behind(InstanceId gone, SweepReport& report) const {
-  InstanceRecord& record = instances_[gone.value()];
-  const ChunkOwner owner = ChunkOwner::of(gone, record.epoch.load(std::memory_order_relaxed));
-  for (std::uint32_t chunk = 0; chunk < shape_.num_chunks; ++chunk) {
-    ChunkRecord& of_chunk = record_of(chunk);
-    const bool is_its = of_chunk.owner.load(std::memory_order_acquire) == owner.bits;
-    const std::uint32_t num_slots = shape_of(chunk).num_slots;
-    for (std::uint32_t i = 0; i < num_slots; ++i) {
-      SharedSlot each = slot({chunk, i});
-      const SlotWord word = each.load();
-      if (word.is_leased_by(gone)) {
-        each.release(gone);
-        ++report.num_ended_leases;
-      }
-      if (!is_its) continue;
-      if (word.state() == SharedState::kFilling) {
-        of_chunk.quarantined_at.store(now_ns(), std::memory_order_relaxed);
-        KVFERRY_PAUSE_POINT("tier_directory.in_a_sweep");
-        report.num_quarantined_slots += each.quarantine() ? 1 : 0;
-      } else if (word.state() == SharedState::kDying) {
-        static_cast<void>(each.bury());
-      }
-    }
-    if (!is_its) continue;
-    of_chunk.owner.store(0, std::memory_order_release);
-    ++report.num_orphaned_chunks;
-  }
-  KVFERRY_PAUSE_POINT("tier_directory.swept_and_not_free");
-  record.epoch.fetch_add(1, std::memory_order_relaxed);
-  record.lock.store(0, std::memory_order_release);
-}
-
-bool TierDirectory::is_over(std::uint64_t quarantined_at) const {
-  return now_ns() - quarantined_at >= static_cast<std::uint64_t>(grace_.count());
-}
-
-std::uint64_t TierDirectory::free_quarantined() {
-  std::uint64_t num_freed = 0;
-  for (std::uint32_t chunk = 0; chunk < shape_.num_chunks; ++chunk) {
-    ChunkRecord& record = record_of(chunk);
-    const std::uint64_t since = record.quarantined_at.load(std::memory_order_relaxed);
-    if (since == 0 || !owns(chunk) || !is_over(since)) continue;
-    const std::uint32_t num_slots = shape_of(chunk).num_slots;
-    for (std::uint32_t i = 0; i < num_slots; ++i) {
-      num_freed += slot({chunk, i}).release_quarantined() ? 1 : 0;
-    }
-    record.quarantined_at.store(0, std::memory_order_relaxed);
-  }
-  return num_freed;
-}
-
-bool TierDirectory::free_quarantined(SharedPlace place) {
-  const ChunkRecord& record = record_of(place.chunk);
-  return owns(place.chunk) && is_over(record.quarantined_at.load(std::memory_order_relaxed)) &&
-         slot(place).release_quarantined();
-}
-
-// ---- fairness ----
-
-void TierDirectory::tell(std::uint32_t num_wanted_chunks, std::chrono::seconds coldest_age) {
-  InstanceRecord& record = own_record();
-  record.num_wanted_chunks.store(num_wanted_chunks, std::memory_order_relaxed);
-  record.coldest_seconds.store(static_cast<std::uint32_t>(coldest_age.count()),
-                               std::memory_order_relaxed);
-  record.told_at.store(now_s(), std::memory_order_relaxed);
-}
-
-std::uint32_t TierDirectory::num_chunks_to_give() const {
-  const std::uint32_t now = now_s();
-  std::array<ChunkDemand, kMaxInstances> demands;
-  for (std::uint32_t i = 0; i < kMaxInstances; ++i) {
-    const InstanceRecord& record = instances_[i];
-    if (record.lock.load(std::memory_order_relaxed) == 0) continue;
-    const bool is_fresh = now - record.told_at.load(std::memory_order_relaxed) < kMostDemandSeconds;
-    demands[i] = {record.weight.load(std::memory_order_relaxed),
-                  record.num_chunks.load(std::memory_order_relaxed),
-                  is_fresh ? record.num_wanted_chunks.load(std::memory_order_relaxed) : 0,
-                  record.coldest_seconds.load(std::memory_order_relaxed)};
-  }
-  return cpu_tier::num_chunks_to_give(demands, self_.value(), shape_.num_chunks);
 }
 
 }  // namespace kvferry::cpu_tier

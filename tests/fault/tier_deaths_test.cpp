@@ -177,7 +177,7 @@ class Instance {
   void give_up() {
     if (own_.empty()) return;
     const auto which = std::next(own_.begin(), static_cast<std::ptrdiff_t>(draw(own_.size())));
-    directory_->give_up(which->first);
+    KVFERRY_CHECK(directory_->give_up(which->first), "nothing of it is being filled");
     own_.erase(which);
   }
 

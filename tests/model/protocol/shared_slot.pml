@@ -3,11 +3,14 @@
  * A slot of a tier that instances share: its word, its leases, and the sweep behind those that died.
  *
  * Covers: the owner's life with the slot (fill, publish, evict, refill, forget, bury), a reader that leases first and compares the
- *   key then, death of each between any two steps, copies of a device that go on behind their process, a sweeper that
- *   dies itself, taking a chunk over, quarantine and its end.
+ *   key then; owner and reader as two processes each, a scheduler that says what is to be written and read and a rank that
+ *   does it; death of each between any two steps, and a scheduler's clean end there, while its rank lives on or not; copies
+ *   of a device that go on behind their rank, a sweeper that dies itself, taking a chunk over, quarantine and its end.
  * Abstracts: one slot in one chunk, two keys; a hint is the wish to look for a key in the slot, right or wrong; the member
  *   locks are what the kernel promises (they end with the process).
- * Mirrors: SharedSlot (slot_word.cpp), TierDirectory (begin_fill, refill, publish, lease, sweep, take_chunk, free_quarantined).
+ *   A rank's clean end is a death after its last copy. The grace passes when no copy of the device goes on.
+ * Mirrors: SharedSlot (slot_word.cpp), TierDirectory (begin_fill, refill, publish, lease, sweep, take_chunk, free_quarantined, its
+ *   destructor), CpuTier::leave_behind, StoreBook's and LoadBook's ends.
  */
 #include "properties.pml"
 
@@ -34,16 +37,23 @@ byte content;         /* the slot's bytes: a key, or 0 while they are written */
 #define SURVIVOR 3
 #define NOBODY 4
 byte owner = OWNER;
-bool is_dead[4];
+bool is_dead[4];      /* of owner and reader: their schedulers */
+bool rank_is_dead[2];
 bool is_swept[4];
 byte sweeps = NOBODY; /* who holds the owner's or the reader's death lock */
 byte swept_one;
+
+/* what schedulers have told their ranks, which do it when they like: the key to be written, and the one to be read */
+byte order;
+byte reads;
 
 /* a device per writer: copies that were submitted and have not ended */
 byte copying[4];
 
 #define NO_BIT (!is_leased)
 #define DIES(who) EVENT("a process dies\n"); is_dead[who] = true; goto dead
+/* A scheduler is killed, or shut down in order. */
+#define LEAVES(who) if :: DIES(who) :: EVENT("a scheduler is shut down\n"); goto ends fi
 
 inline end_copy(who) { content = copying[who]; copying[who] = 0 }
 
@@ -62,80 +72,43 @@ end:
 #define MAY_EVICT (state == READABLE && NO_BIT)
 #define MAY_FILL ((state == FREE && NO_BIT) || MAY_EVICT)
 #endif
-/* free or readable -> filling, and the submission of the copy; each may be the last step of the process. */
+/* The submission of a copy. */
 #define SUBMIT(who, new_key) \
   atomic { REQUIRE(nobody_writes_beside_the_writer, copying[0] + copying[2] + copying[3] == 0); \
            content = 0; copying[who] = new_key }
 #ifdef MUTANT_PUBLISH_EARLY
-#define STORED(who) true
+#define RANK_HAS_STORED true
 #else
-#define STORED(who) (copying[who] == 0)
+/* A dead rank tells nothing. */
+#define RANK_HAS_STORED (order == 0 && copying[OWNER] == 0 && !rank_is_dead[OWNER])
 #endif
 
-active proctype owner_process() {
-  byte lives = 2;
-  run device(OWNER);
+/* A rank goes on with what it was told, whatever has become of its scheduler. */
+active proctype owner_rank() {
   do
-  :: atomic { lives > 0 && MAY_FILL -> lives--; state = FILLING };
-     if :: DIES(OWNER) :: skip fi;
-     atomic { content = 0; copying[OWNER] = 2 - lives };
-     if
-     :: EVENT("dies while its device writes\n"); DIES(OWNER)
-     :: STORED(OWNER)
-     fi;
-#ifdef MUTANT_KEY_BEHIND_THE_WORD
-     atomic { state == FILLING -> state = READABLE };
-     key = 2 - lives
-#else
-     key = 2 - lives;
-     if :: DIES(OWNER) :: skip fi;
-     atomic { state == FILLING -> state = READABLE }
-#endif
-  :: atomic { MAY_EVICT -> EVENT("evicted\n"); state = FREE }
-  :: atomic { state == READABLE -> EVENT("forgotten\n"); state = DYING }
-  :: atomic { state == DYING && NO_BIT -> EVENT("buried\n"); state = FREE }
-  :: DIES(OWNER)
-  od;
-dead:
-  skip
+  :: atomic { order != 0 -> SUBMIT(OWNER, order); order = 0 }
+  :: EVENT("a rank dies\n"); rank_is_dead[OWNER] = true; break
+  od
 }
 
-active proctype reader_process() {
-  byte wish;
-  byte looks = 3;
+active proctype reader_rank() {
   do
-  :: looks > 0 && state == READABLE ->
-     looks--;
-     if :: wish = 1 :: wish = 2 fi;
-     /* the hint may be wrong, or of what the slot held a moment ago */
-     if
-     :: atomic { state == READABLE -> is_leased = true };
-        if :: DIES(READER) :: skip fi;
-#ifndef MUTANT_NO_SECOND_LOOK
-        if
-        :: !(state == READABLE && key == wish) -> EVENT("leased another key's\n"); is_leased = false; goto again
-        :: else
-        fi;
-#endif
-        REQUIRE(a_reader_sees_its_key, content == wish);
-        if :: EVENT("dies while it reads\n"); DIES(READER) :: skip fi;
-        REQUIRE(a_reader_sees_its_key, content == wish);
-        is_leased = false
-     :: state != READABLE -> EVENT("too late\n")
-     fi;
-again:
-     skip
-  :: DIES(READER)
-  od;
-dead:
-  skip
+  :: atomic { reads != 0 -> REQUIRE(a_reader_sees_its_key, content == reads) }
+  :: atomic { reads != 0 -> REQUIRE(a_reader_sees_its_key, content == reads); reads = 0 }
+  :: EVENT("a rank dies\n"); rank_is_dead[READER] = true; break
+  od
 }
 
 /* A sweep by `me`, behind `gone`, in steps. */
 #ifdef MUTANT_SWEEP_WITHOUT_PROOF
 #define IS_GONE(who) true
 #else
-#define IS_GONE(who) is_dead[who]
+#ifdef MUTANT_SWEEP_BESIDE_A_RANK
+#define NO_RANK_LIVES(who) true
+#else
+#define NO_RANK_LIVES(who) rank_is_dead[who]
+#endif
+#define IS_GONE(who) (is_dead[who] && NO_RANK_LIVES(who))
 #endif
 #define TAKE_DEATH_LOCK(me, gone) atomic { sweeps == NOBODY && IS_GONE(gone) && !is_swept[gone] -> sweeps = me; swept_one = gone }
 #ifdef MUTANT_KEEP_THE_BIT
@@ -144,7 +117,7 @@ dead:
 #define KEPT false
 #endif
 inline clear_lease(gone) {
-  REQUIRE(the_living_are_not_swept, is_dead[gone]);
+  REQUIRE(the_living_are_not_swept, is_dead[gone] || sweeps == gone);
   if :: gone == READER -> is_leased = KEPT :: else fi
 }
 #ifdef MUTANT_FREE_WHAT_WAS_FILLING
@@ -167,6 +140,97 @@ inline doubt_what_it_filled(gone) {
 #endif
 inline orphan(gone) {
   if :: owner == gone -> owner = ORPHANED :: else fi
+}
+
+/* A scheduler that is shut down takes all of its instance's locks beside its own, if it can, and sweeps behind itself. */
+#ifdef MUTANT_SHUTDOWN_CLEANS_UP
+#define MAY_CLEAN_UP(who) (sweeps == NOBODY)
+#else
+#define MAY_CLEAN_UP(who) (sweeps == NOBODY && rank_is_dead[who])
+#endif
+#define CLEAN_UP_BEHIND_ONESELF(who) \
+  atomic { \
+    if \
+    :: MAY_CLEAN_UP(who) -> sweeps = who; swept_one = who \
+    :: else -> EVENT("leaves its rank behind\n"); is_dead[who] = true; goto dead \
+    fi \
+  }; \
+  clear_lease(who); \
+  if :: DIES(who) :: skip fi; \
+  doubt_what_it_filled(who); \
+  if :: DIES(who) :: skip fi; \
+  orphan(who); \
+  atomic { EVENT("cleans up behind itself\n"); is_swept[who] = true; is_dead[who] = true; sweeps = NOBODY }
+
+active proctype owner_process() {
+  byte lives = 2;
+  run device(OWNER);
+  do
+  :: atomic { lives > 0 && MAY_FILL -> lives--; state = FILLING };
+     if :: LEAVES(OWNER) :: skip fi;
+     order = 2 - lives;
+     if
+     :: EVENT("leaves while its rank writes\n"); LEAVES(OWNER)
+     :: RANK_HAS_STORED
+     fi;
+#ifdef MUTANT_KEY_BEHIND_THE_WORD
+     atomic { state == FILLING -> state = READABLE };
+     key = 2 - lives
+#else
+     key = 2 - lives;
+     if :: LEAVES(OWNER) :: skip fi;
+     atomic { state == FILLING -> state = READABLE }
+#endif
+  :: atomic { MAY_EVICT -> EVENT("evicted\n"); state = FREE }
+  :: atomic { state == READABLE -> EVENT("forgotten\n"); state = DYING }
+  :: atomic { state == DYING && NO_BIT -> EVENT("buried\n"); state = FREE }
+  :: LEAVES(OWNER)
+  od;
+ends:
+#ifdef MUTANT_SHUTDOWN_FREES
+  atomic { if :: state == FILLING -> state = FREE :: else fi };
+#endif
+  CLEAN_UP_BEHIND_ONESELF(OWNER);
+dead:
+  atomic { if :: sweeps == OWNER -> sweeps = NOBODY :: else fi }
+}
+
+active proctype reader_process() {
+  byte wish;
+  byte looks = 3;
+  do
+  :: looks > 0 && state == READABLE ->
+     looks--;
+     if :: wish = 1 :: wish = 2 fi;
+     /* the hint may be wrong, or of what the slot held a moment ago */
+     if
+     :: atomic { state == READABLE -> is_leased = true };
+        if :: LEAVES(READER) :: skip fi;
+#ifndef MUTANT_NO_SECOND_LOOK
+        if
+        :: !(state == READABLE && key == wish) -> EVENT("leased another key's\n"); is_leased = false; goto again
+        :: else
+        fi;
+#endif
+        reads = wish;
+        if
+        :: EVENT("leaves while its rank reads\n"); LEAVES(READER)
+        :: reads == 0
+        fi;
+        is_leased = false
+     :: state != READABLE -> EVENT("too late\n")
+     fi;
+again:
+     skip
+  :: LEAVES(READER)
+  od;
+ends:
+#ifdef MUTANT_SHUTDOWN_ENDS_LEASES
+  is_leased = false;
+#endif
+  CLEAN_UP_BEHIND_ONESELF(READER);
+dead:
+  atomic { if :: sweeps == READER -> sweeps = NOBODY :: else fi }
 }
 
 /* One that sweeps and may die in the middle of it: its locks end with it. */
@@ -214,7 +278,7 @@ end:
   :: atomic { owner == SURVIVOR && MAY_EVICT && lives > 0 -> EVENT("what was left is evicted\n"); state = FREE }
   :: atomic { owner == SURVIVOR && lives > 0 && MAY_FILL -> lives--; state = FILLING };
      SUBMIT(SURVIVOR, 2);
-     STORED(SURVIVOR);
+     copying[SURVIVOR] == 0;
      key = 2;
      atomic { state == FILLING -> state = READABLE }
   :: timeout ->

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The scheduler of an engine that shares its tier with another one.
+#include "kvferry/cpu_tier/member_lock.hpp"
+
 #include "scheduler_fixture.hpp"
 #include "shared_instance.hpp"
 
@@ -35,6 +37,35 @@ class SchedulerSharedTest : public SchedulerTest {
     EXPECT_EQ(engine_->lookup(id, 0, 17), 16U);
     engine_->on_allocated(id, blocks_of({40, 41, 42, 43}), 16);
     return plan();
+  }
+
+  /// The process of a rank of this engine.
+  [[nodiscard]] cpu_tier::MemberLock rank(std::uint32_t number = 0) const {
+    return {cpu_tier::LockFile(rig_.path()), cpu_tier::lock_base_of("mine"), number + 1};
+  }
+  /// What shutdown does, whatever is under way.
+  void end_scheduler() {
+    engine_.reset();
+    directory_.reset();
+  }
+  [[nodiscard]] cpu_tier::SharedState state_of(SlotId slot) const {
+    return rig_.word({slot.value() / Other::kChunkSlots, slot.value() % Other::kChunkSlots})
+        .state();
+  }
+  /// Plans a store of one block; its slot.
+  SlotId store_one(std::string_view id) {
+    arrive(id, {21});
+    schedule(id, {10}, 0, 4);
+    const StepPlan step = plan();
+    EXPECT_EQ(step.stores.size(), 1U);
+    return step.stores.at(0).blocks.at(0).slot;
+  }
+  /// Whether the other engine can have that slot's chunk, and everything else that there is.
+  [[nodiscard]] bool can_be_had(SlotId slot) {
+    const std::uint32_t chunk = slot.value() / Other::kChunkSlots;
+    while (!other_.directory().owns(chunk) && other_.directory().take_chunk()) {
+    }
+    return other_.directory().owns(chunk);
   }
 
   cpu_tier::SharedTierRig rig_;
@@ -120,6 +151,88 @@ TEST_F(SchedulerSharedTest, ATierThatIsFullOfWhatOthersReadSkipsTheStore) {
   EXPECT_TRUE(plan().stores.empty());
   EXPECT_GT(view().skipped_exhausted, 0U);
   other.release(std::move(lease));
+}
+
+// EngineCore.shutdown() while a rank lives on: after a TimeoutError, under Ray, or while the
+// executor waits for its workers.
+TEST_F(SchedulerSharedTest, AtTheEndAStoreUnderWayKeepsItsSlotsWhileARankLives) {
+  std::optional<cpu_tier::MemberLock> alive(rank(1));
+  const SlotId slot = store_one("r");
+  end_scheduler();
+  EXPECT_EQ(state_of(slot), cpu_tier::SharedState::kFilling);
+  EXPECT_EQ(other_.directory().sweep().num_instances, 0U);
+  EXPECT_FALSE(can_be_had(slot)) << "that rank's copy would land in another's block";
+  alive.reset();
+  EXPECT_EQ(other_.directory().sweep().num_quarantined_slots, 1U);
+  EXPECT_TRUE(can_be_had(slot));
+  EXPECT_FALSE(other_.directory().begin_fill(
+      {slot.value() / Other::kChunkSlots, slot.value() % Other::kChunkSlots}));
+}
+
+TEST_F(SchedulerSharedTest, AtTheEndAStoreUnderWayIsInQuarantineWhereNoRankLives) {
+  const SlotId slot = store_one("r");
+  end_scheduler();
+  EXPECT_EQ(state_of(slot), cpu_tier::SharedState::kQuarantined);
+}
+
+TEST_F(SchedulerSharedTest, AtTheEndAResetStoreAndALostRanksKeepTheirSlotsToo) {
+  const std::optional<cpu_tier::MemberLock> alive(rank());
+  const SlotId reset = store_one("r");
+  engine_->reset_cache();
+  arrive("s", {22});
+  schedule("s", {11}, 0, 4);
+  const SlotId of_lost = plan().stores.at(0).blocks.at(0).slot;
+  now_ += 2 * kRankTimeout;
+  try {
+    for (int i = 0; i < 40; ++i) static_cast<void>(plan());
+  } catch (const TimeoutError&) {
+    EXPECT_GT(view().tier.num_quarantined, 0U);
+  }
+  end_scheduler();
+  EXPECT_EQ(state_of(reset), cpu_tier::SharedState::kFilling);
+  EXPECT_EQ(state_of(of_lost), cpu_tier::SharedState::kFilling);
+}
+
+TEST_F(SchedulerSharedTest, AtTheEndALoadUnderWayKeepsWhatItReadsWhileARankLives) {
+  const auto slots = store_elsewhere({1, 2, 3, 4});
+  std::optional<cpu_tier::MemberLock> alive(rank());
+  static_cast<void>(load_all("r"));
+  end_scheduler();
+  other_.tier().forget_all();
+  EXPECT_EQ(other_.snapshot().num_set_aside, 4U) << "a rank reads them still";
+  other_.tend();
+  EXPECT_EQ(other_.snapshot().num_set_aside, 4U);
+  alive.reset();
+  EXPECT_EQ(other_.directory().sweep().num_ended_leases, 4U);
+  other_.tend();
+  EXPECT_EQ(other_.snapshot().num_set_aside, 0U);
+}
+
+TEST_F(SchedulerSharedTest, AtTheEndALoadOfOwnBlocksKeepsTheirChunkWhileARankLives) {
+  fill({1, 2}, 0);
+  std::optional<cpu_tier::MemberLock> alive(rank());
+  arrive("r", {1, 2});
+  EXPECT_EQ(engine_->lookup("r", 0, 9), 8U);
+  engine_->on_allocated("r", blocks_of({40, 41}), 8);
+  const StepPlan step = plan();
+  const SlotId read = step.loads.at(0).parts.at(0).blocks.at(0).slot;
+  end_scheduler();
+  EXPECT_FALSE(can_be_had(read));
+  alive.reset();
+  static_cast<void>(other_.directory().sweep());
+  EXPECT_TRUE(can_be_had(read));
+}
+
+// No rank has heard of it.
+TEST_F(SchedulerSharedTest, AtTheEndALoadThatWasNotSentReadsNothing) {
+  store_elsewhere({1, 2, 3, 4});
+  const std::optional<cpu_tier::MemberLock> alive(rank());
+  arrive("r", {1, 2, 3, 4});
+  EXPECT_EQ(engine_->lookup("r", 0, 17), 16U);
+  engine_->on_allocated("r", blocks_of({40, 41, 42, 43}), 16);
+  end_scheduler();
+  other_.tier().forget_all();
+  EXPECT_EQ(other_.snapshot().num_set_aside, 0U);
 }
 
 TEST_F(SchedulerSharedTest, WhatTheLostEngineHadIsServedOn) {

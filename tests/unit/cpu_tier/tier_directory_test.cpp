@@ -134,7 +134,7 @@ TEST_F(TierDirectoryTest, NameSpacesDoNotSeeEachOther) {
   ASSERT_TRUE(rig_.store(*a, place, 7));
   EXPECT_FALSE(b->has(rig_.key(7)));
   EXPECT_FALSE(b->lease(rig_.key(7)));
-  a->give_up(place.chunk);
+  EXPECT_TRUE(a->give_up(place.chunk));
   while (!b->owns(place.chunk)) ASSERT_TRUE(b->take_chunk());
   EXPECT_FALSE(b->is_of_name_space(place.chunk));
   EXPECT_FALSE(b->key_of(place)) << "another model's";
@@ -198,7 +198,7 @@ TEST_F(TierDirectoryTest, NobodyTakesMoreThanHeMay) {
   const std::uint32_t one = take(*a);
   take(*a);
   EXPECT_FALSE(a->take_chunk());
-  a->give_up(one);
+  EXPECT_TRUE(a->give_up(one));
   EXPECT_TRUE(a->take_chunk());
 }
 
@@ -255,8 +255,8 @@ TEST_F(TierDirectoryTest, EmptyChunksAreTakenBeforeThoseThatHoldSomething) {
   ASSERT_TRUE(rig_.store(*a, {full, 0}, 7));
   ASSERT_TRUE(rig_.store(*a, {emptied, 0}, 8));
   ASSERT_TRUE(a->evict({emptied, 0}));
-  a->give_up(full);
-  a->give_up(emptied);
+  EXPECT_TRUE(a->give_up(full));
+  EXPECT_TRUE(a->give_up(emptied));
   for (std::uint32_t i = 0; i < kNumChunks - 1; ++i) EXPECT_NE(b->take_chunk(), full);
   ASSERT_TRUE(b->has(rig_.key(7))) << "nobody's, and served all the same";
   ASSERT_EQ(b->take_chunk(), full);

@@ -126,7 +126,8 @@ class CpuTier {
   /// usable yet. Throws ConfigError above BlockIndex::kMaxSlots, and for options out of range.
   explicit CpuTier(std::uint32_t max_slots, const TierOptions& options = {},
                    const std::optional<SharedSlots>& shared = std::nullopt);
-  /// Every set and lease has been given back; one that is still out is a broken invariant.
+  /// Every set and lease has been given back or left behind; one that is still out is a broken
+  /// invariant.
   ~CpuTier();
   CpuTier(const CpuTier&) = delete;
   CpuTier& operator=(const CpuTier&) = delete;
@@ -238,6 +239,16 @@ class CpuTier {
   /// that a process was filling which is gone.
   void settle_set_aside();
 
+  // ---- the end ----
+
+  /// The tier's owner ends, and devices may go on to write or read these slots: the tier may be
+  /// destroyed with them, and does nothing with them until then. In a shared tier nobody else does
+  /// either until no process of the instance lives: what may be written stays filling, what may be
+  /// read stays leased, or in a chunk that stays this instance's.
+  void leave_behind(AbortedSlots&& slots);
+  void leave_behind(QuarantinedSlots&& slots);
+  void leave_behind(Lease&& lease);
+
   /// The key of a slot that the caller has as writable or leased, and has not forgotten.
   [[nodiscard]] BlockKey key(SlotId slot) const;
   /// Moves on whenever a readable key ceases to be readable. While it stays, an answer of
@@ -335,6 +346,9 @@ class CpuTier {
   /// Of a shared tier only.
   const std::unique_ptr<GuestSlots> guests_ KVFERRY_GUARDED_BY(mutex_);
   std::vector<SlotId> set_aside_ KVFERRY_GUARDED_BY(mutex_);
+  /// Slots that a device may still write when the tier is gone, and whether it may read some.
+  std::uint32_t num_left_behind_ KVFERRY_GUARDED_BY(mutex_) = 0;
+  bool any_lease_left_ KVFERRY_GUARDED_BY(mutex_) = false;
   const bool notes_key_events_;
   float max_awaited_share_;
 };

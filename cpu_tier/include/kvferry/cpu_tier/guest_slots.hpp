@@ -26,7 +26,7 @@ class GuestSlots {
  public:
   /// Slots are below `max_slots`; `index` is the tier's, and outlives this.
   GuestSlots(const SharedSlots& slots, BlockIndex& index, std::uint32_t max_slots);
-  /// Lets all go; none is leased here.
+  /// Lets all go but those left behind; no other is leased here.
   ~GuestSlots();
   GuestSlots(const GuestSlots&) = delete;
   GuestSlots& operator=(const GuestSlots&) = delete;
@@ -49,6 +49,8 @@ class GuestSlots {
   /// One lease of this instance's own on a guest, more or less. Whether the guest has been let go.
   void lease(SlotId slot);
   bool end_lease(SlotId slot);
+  /// A lease that will not end while this lives: the guest stays leased for good.
+  void leave_behind(SlotId slot);
   /// A guest is not found any more. Whether it could be until now.
   bool hide(SlotId slot);
   /// A guest's bytes are doubted: it is found no more, nor again. Whether it could be until now.
@@ -71,7 +73,8 @@ class GuestSlots {
  private:
   struct Guest {
     std::uint32_t place = 0;  ///< Among guests_, from 1; 0: the slot is none.
-    std::uint32_t num_leases : 30 = 0;
+    std::uint32_t num_leases : 29 = 0;
+    std::uint32_t left_behind : 1 = 0;
     std::uint32_t asked_for : 1 = 0;
     std::uint32_t hidden : 1 = 0;
   };
@@ -85,6 +88,7 @@ class GuestSlots {
   std::vector<Guest, HugePageAllocator<Guest>> by_slot_;
   std::vector<SlotId> guests_;  ///< In no order.
   std::size_t num_leased_ = 0;
+  std::size_t num_left_behind_ = 0;  ///< Of those that are leased.
   std::size_t num_hidden_ = 0;
   std::uint64_t num_found_total_ = 0;
 };

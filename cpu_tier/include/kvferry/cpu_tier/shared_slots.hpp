@@ -56,6 +56,8 @@ class SharedSlots {
   /// A lease on the slot of another instance, or of nobody, that holds the key.
   [[nodiscard]] std::optional<SlotId> lease(const BlockKey& key) const;
   void end_lease(SlotId slot) const { directory_->end_lease(place_of(slot)); }
+  /// A rank may still read it when the tier is gone.
+  void leave_lease(SlotId slot) const { directory_->leave_lease(place_of(slot)); }
   /// Its bytes are doubted: this instance leases that content no more.
   void shun(SlotId slot) const { directory_->shun(place_of(slot)); }
   /// What refill_unused(), begin_fill() and publish() change of the slot, to be used soon.

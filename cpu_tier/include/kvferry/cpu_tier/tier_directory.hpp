@@ -9,10 +9,12 @@
 #include "kvferry/cpu_tier/slot_word.hpp"
 #include "kvferry/cpu_tier/tier_layout.hpp"
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -64,15 +66,20 @@ class TierDirectory {
     /// How long copies of a process that is gone may still go on at most: what it was filling stays
     /// in quarantine for as long. A driver ends them as it ends the process's contexts: in
     /// milliseconds; this is for one that is slow.
+    /// Counted from when this instance first saw the quarantine, by its own clock.
     std::chrono::nanoseconds grace = std::chrono::seconds(30);
+    /// For tests; empty: std::chrono::steady_clock::now.
+    std::function<std::chrono::steady_clock::time_point()> clock = {};
   };
 
-  /// Joins, as member 0 of the name, and sweeps. Throws ResourceError if kMaxInstances live
-  /// already, naming them, and as MemberLock.
+  /// Sweeps, and joins as member 0 of the name. Throws ResourceError if kMaxInstances live already,
+  /// naming them, or if ranks of an earlier instance of that name live on; and as MemberLock.
   TierDirectory(std::span<std::byte> metadata, const TierPlaces& places, const TierShape& shape,
                 LockFile file, const Identity& identity);
-  /// Leaves: what it has committed stays for others and for later; its chunks become nobody's. Of
-  /// slots that are filling, what sweep() does.
+  /// Leaves: what it has committed stays for others and for later. If none of its ranks lives, what
+  /// sweep() does: its chunks become nobody's. Else its ranks may still write and read what they
+  /// were told to, so that its chunks, filling slots and leases stay what they are until a sweep
+  /// finds the last rank gone.
   ~TierDirectory();
   TierDirectory(const TierDirectory&) = delete;
   TierDirectory& operator=(const TierDirectory&) = delete;
@@ -96,8 +103,9 @@ class TierDirectory {
   /// Divides an own chunk, all of whose slots are free.
   void divide(std::uint32_t chunk, const ChunkShape& shape);
   /// Makes an own chunk nobody's. What is readable in it stays so; if nothing is, it is as if it
-  /// had never been divided.
-  void give_up(std::uint32_t chunk);
+  /// had never been divided. False, and it stays own, if a slot of it is filling: a device may
+  /// write it for longer than anybody else would wait.
+  [[nodiscard]] bool give_up(std::uint32_t chunk);
   /// Evicts what an own chunk holds, of whatever name space. Whether all of its slots are free now.
   [[nodiscard]] bool clear(std::uint32_t chunk);
   [[nodiscard]] bool owns(std::uint32_t chunk) const;
@@ -144,6 +152,9 @@ class TierDirectory {
   /// Whether lease() would probably succeed. Takes nothing.
   [[nodiscard]] bool has(const BlockKey& key) const;
   void end_lease(SharedPlace place);
+  /// The lease outlasts this object, because a rank may still read the slot: it ends with the
+  /// instance's last process.
+  void leave_lease(SharedPlace place);
   /// What the slot, one that is leased, holds now is found by this instance no more: its bytes are
   /// doubted, and only its owner can forget it for all.
   void shun(SharedPlace place);
@@ -167,8 +178,8 @@ class TierDirectory {
   /// quarantine, and makes their chunks nobody's. Bounded in time by the tier's size; may end
   /// anywhere and is begun anew by the next.
   SweepReport sweep();
-  /// Frees what has been in quarantine for longer than the grace in own chunks: copies of a process
-  /// that is gone end within it. Returns how many slots.
+  /// Frees what has been in quarantine for longer than the grace in own chunks, as far as this
+  /// instance has seen it: copies of a process that is gone end within it. Returns how many slots.
   std::uint64_t free_quarantined();
   /// The same of one slot: whether it was freed.
   [[nodiscard]] bool free_quarantined(SharedPlace place);
@@ -179,12 +190,14 @@ class TierDirectory {
   /// been used.
   void tell(std::uint32_t num_wanted_chunks, std::chrono::seconds coldest_age);
   /// Chunks that this instance should give up now, for others (chunk_fairness.hpp).
-  [[nodiscard]] std::uint32_t num_chunks_to_give() const;
+  [[nodiscard]] std::uint32_t num_chunks_to_give();
   [[nodiscard]] std::uint32_t num_own_chunks() const {
     return own_record().num_chunks.load(std::memory_order_relaxed);
   }
 
  private:
+  using Time = std::chrono::steady_clock::time_point;
+
   [[nodiscard]] ChunkRecord& record_of(std::uint32_t chunk) const;
   [[nodiscard]] SlotKey& slot_key(SharedPlace place) const { return slots_[number_of(place)].key; }
   [[nodiscard]] std::uint64_t number_of(SharedPlace place) const {
@@ -202,19 +215,38 @@ class TierDirectory {
     return name_space_.load(std::memory_order_relaxed);
   }
   [[nodiscard]] std::uint32_t reach() const { return num_reached_.load(std::memory_order_relaxed); }
-  [[nodiscard]] bool is_over(std::uint64_t quarantined_at) const;
+  /// Notes by the own clock when this instance first saw what is in quarantine there now.
+  void note_quarantine(std::uint32_t chunk);
+  /// Whether the grace of what an own chunk has in quarantine is over.
+  [[nodiscard]] bool is_over(std::uint32_t chunk) const;
+  [[nodiscard]] Time now() const { return clock_ ? clock_() : std::chrono::steady_clock::now(); }
   [[nodiscard]] bool is_shunned(SharedPlace place) const;
   /// Whether the slot holds the key, in this name space, as far as its words say.
   [[nodiscard]] bool holds(SharedPlace place, const BlockKey& key) const;
+  /// Holds the name's lock, with no record of an earlier instance of that name.
+  void take_name(const Identity& identity);
   [[nodiscard]] bool claim_record(const Identity& identity);
   /// Behind the instance, whose death is proven, or which leaves.
   void clean_up_behind(InstanceId gone, SweepReport& report) const;
 
+  /// Since when this process has known of a chunk's quarantine.
+  struct SeenQuarantine {
+    std::uint64_t number = kUnseen;  ///< ChunkRecord::num_quarantines.
+    Time since;
+    bool is_freed = false;
+    static constexpr std::uint64_t kUnseen = ~std::uint64_t{0};
+  };
+  /// When this process last saw another instance say something new.
+  struct SeenWord {
+    std::uint32_t number = 0;  ///< InstanceRecord::num_told.
+    Time since;
+  };
+
   const TierShape shape_;
   const Divisor chunk_slots_;  ///< Of the longest chunk.
   const LockFile file_;
-  /// Before the record is claimed, and until it is free.
-  MemberLock lock_;
+  /// Before the record is claimed, and until it is free. Always there once this is made.
+  std::optional<MemberLock> lock_;
   std::span<InstanceRecord> instances_;
   std::span<ChunkRecord> chunks_;
   std::span<SlotLine> slots_;
@@ -223,6 +255,9 @@ class TierDirectory {
   std::atomic<std::uint32_t> num_reached_;
   std::atomic<bool> is_alone_{false};
   const std::chrono::nanoseconds grace_;
+  const std::function<Time()> clock_;
+  std::vector<SeenQuarantine> seen_quarantines_;  ///< By chunk.
+  std::array<SeenWord, kMaxInstances> seen_words_{};
   InstanceId self_;
   ChunkOwner me_;
   /// Of this instance, by now.

@@ -52,8 +52,9 @@ struct alignas(64) InstanceRecord {
   std::atomic<std::uint32_t> num_wanted_chunks;
   /// For how long what it would evict next has not been used.
   std::atomic<std::uint32_t> coldest_seconds;
-  /// CLOCK_MONOTONIC in seconds when it said so.
-  std::atomic<std::uint32_t> told_at;
+  /// Goes up whenever it says so, and never back. No time: processes may have clocks of their own
+  /// (time name spaces), so that each notes by its own when it saw another's word change.
+  std::atomic<std::uint32_t> num_told;
   /// Text, for people.
   std::array<std::atomic<std::uint64_t>, 18> name;
 };
@@ -82,8 +83,9 @@ struct alignas(64) ChunkRecord {
   /// Of the classes that have as many.
   std::atomic<std::uint32_t> slab_class;
   std::atomic<std::uint64_t> name_space;
-  /// CLOCK_MONOTONIC in ns when its filling slots were put in quarantine by a sweeper; 0: none.
-  std::atomic<std::uint64_t> quarantined_at;
+  /// Goes up whenever a sweeper is about to put slots of it in quarantine, and never back: its
+  /// owner counts the grace by its own clock from when it first saw this number.
+  std::atomic<std::uint64_t> num_quarantines;
 };
 
 /// What a slot holds: written while it is filling, and read under a lease, or without one for a
