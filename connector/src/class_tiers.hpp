@@ -39,6 +39,10 @@ class ClassTiers {
              std::span<cpu_tier::OfferAnswer> answers);
   [[nodiscard]] Result<cpu_tier::Reservation, cpu_tier::NotReserved> reserve(
       SlabClassId slab_class, std::span<const cpu_tier::BlockKey> keys);
+  /// Of a shared tier: TierDirectory::narrow_name_space(). 0: nothing.
+  void narrow_name_space(std::uint64_t by) {
+    if (directory_ != nullptr && by != 0) directory_->narrow_name_space(by);
+  }
   /// Forgets all, and of a shared tier what others hold, too: from now on this instance finds its
   /// own blocks alone.
   void forget_all();

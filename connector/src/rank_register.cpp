@@ -2,6 +2,7 @@
 #include "rank_register.hpp"
 
 #include "kvferry/base/error.hpp"
+#include "kvferry/base/mixed_bits.hpp"
 
 #include <algorithm>
 #include <string>
@@ -108,6 +109,16 @@ std::uint32_t RankRegister::least_ring_blocks() const {
   std::uint32_t least = ranks_.front()->ring_blocks;
   for (const auto& rank : ranks_) least = std::min(least, rank->ring_blocks);
   return least;
+}
+
+std::uint64_t RankRegister::joint_probe() const {
+  std::uint64_t joint = 0;
+  bool any = false;
+  for (const auto& rank : ranks_) {
+    joint = mixed_bits(joint ^ mixed_bits(rank->probe)) + 1;
+    any = any || rank->probe != 0;
+  }
+  return any ? joint : 0;
 }
 
 }  // namespace kvferry::connector

@@ -32,6 +32,9 @@ class RankRegister {
   /// The chunks that every rank has ready, and the smallest ring of all; once all_ready().
   [[nodiscard]] std::uint32_t least_chunks() const;
   [[nodiscard]] std::uint32_t least_ring_blocks() const;
+  /// Digest of what all ranks said of the bytes of their blocks, in the order of the ranks; 0 if
+  /// none said anything. Once all_ready().
+  [[nodiscard]] std::uint64_t joint_probe() const;
 
  private:
   void expect_classes(std::span<const RankSlots> classes, RankId rank) const;

@@ -70,6 +70,9 @@ std::optional<std::uint32_t> SchedulerEngine::Impl::lookup(std::string_view engi
   // The last token is computed in any case: the engine needs its logits.
   const std::uint32_t limit = std::min(static_cast<std::uint32_t>(request->num_keys()),
                                        (num_tokens - 1) / options_.block_tokens);
+  if (options_.shared_tier != nullptr && num_chunks_ == 0) {
+    return limit > num_local && may_wait_for_ranks() ? std::nullopt : std::optional(0U);
+  }
   LookupAnswer& answer = request->answer;
   if (!answer.valid || answer.eviction_epoch != tiers_.eviction_epoch() ||
       answer.num_local_blocks != num_local || answer.num_limit_blocks != limit) {
@@ -80,6 +83,12 @@ std::optional<std::uint32_t> SchedulerEngine::Impl::lookup(std::string_view engi
   }
   if (sharing_.must_wait(*request)) return std::nullopt;
   return answer.num_blocks * options_.block_tokens;
+}
+
+bool SchedulerEngine::Impl::may_wait_for_ranks() {
+  const auto now = options_.clock ? options_.clock() : std::chrono::steady_clock::now();
+  if (!first_asked_) first_asked_ = now;
+  return now - *first_asked_ < options_.max_load_wait;
 }
 
 void SchedulerEngine::Impl::on_allocated(std::string_view engine_id, GroupBlocks tables,
@@ -241,6 +250,9 @@ void SchedulerEngine::Impl::grow_tier() {
   if (num_chunks_ == 0) {
     stores_.set_ring_blocks(ranks_.least_ring_blocks());
     if (stores_off()) backlog_.clear();
+    tiers_.narrow_name_space(ranks_.joint_probe());
+    // What was found as they arrived, by another name space or beyond what is ready.
+    owners_.for_each([](Request& request) { request.answer.valid = false; });
   }
   tiers_.grow_to(num_chunks);
   num_chunks_ = num_chunks;

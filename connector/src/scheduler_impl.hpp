@@ -52,6 +52,9 @@ class SchedulerEngine::Impl {
 
   std::optional<std::uint32_t> lookup(std::string_view engine_id, std::uint32_t num_local_tokens,
                                       std::uint32_t num_tokens);
+  /// Whose blocks a shared tier's are is known when every rank has registered. It does so in the
+  /// first step, which needs no token: a request may be asked again behind it, for `max_load_wait`.
+  [[nodiscard]] bool may_wait_for_ranks();
   using GroupBlocks = std::span<const std::span<const BlockId>>;
   void on_allocated(std::string_view engine_id, GroupBlocks tables,
                     std::uint32_t num_external_tokens);
@@ -208,7 +211,8 @@ class SchedulerEngine::Impl {
   std::uint64_t skipped_declined_ = 0;
   std::uint64_t skipped_reallocated_ = 0;
   std::uint64_t stale_reports_ = 0;
-  std::uint32_t num_chunks_ = 0;  ///< Of the tier, usable now.
+  std::uint32_t num_chunks_ = 0;                                      ///< Of the tier, usable now.
+  std::optional<std::chrono::steady_clock::time_point> first_asked_;  ///< Before that.
 };
 
 }  // namespace kvferry::connector

@@ -52,6 +52,7 @@ std::string encode(const StepReport& report) {
     writer.put(report.topology->ring_blocks);
     writer.put(report.topology->replicas.size);
     writer.put(report.topology->replicas.index);
+    writer.put(report.topology->probe);
   }
   writer.put_count(report.gathered.size());
   for (const StoreGathered& gathered : report.gathered) {
@@ -89,6 +90,7 @@ StepReport decode_report(std::span<const std::byte> bytes) {
     reader.get(topology.ring_blocks);
     reader.get(topology.replicas.size);
     reader.get(topology.replicas.index);
+    reader.get(topology.probe);
   }
   report.gathered.resize(reader.get_count(kLeastGatheredBytes));
   for (StoreGathered& gathered : report.gathered) {

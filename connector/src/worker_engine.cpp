@@ -78,6 +78,7 @@ WorkerEngine::Impl::Impl(std::unique_ptr<gpu::Device> device,
   topology.ring_blocks =
       static_cast<std::uint32_t>(options_.transfer.staging_bytes / slots().slot_bytes());
   topology.replicas = {options_.arena.replicas.size, options_.arena.replicas.index};
+  topology.probe = options_.probe;
   if (reported_chunks_ < arena_->num_slots()) {
     growth_.emplace(*arena_,
                     cpu_tier::GrowthOptions{.bytes_per_second = options_.arena.bytes_per_second});

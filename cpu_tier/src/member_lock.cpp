@@ -51,10 +51,10 @@ MemberLock::MemberLock(const LockFile& file, LockBase base, std::uint32_t member
   if (error == 0) return;
   const std::string who = member == 0 ? "the scheduler" : "rank " + std::to_string(member - 1);
   if (error == EAGAIN) {
-    throw ResourceError(who + " of an engine with this engine's id is using the shared tier " +
-                        file.path().string() +
-                        " already, or has just died; give each engine an engine_id of its own, or "
-                        "start this one again");
+    throw ResourceError(who + " of this very engine uses the shared tier " + file.path().string() +
+                        " already; two connectors of one engine cannot share a tier: name this "
+                        "shared_path for one KvFerryConnector of MultiConnector only, and another "
+                        "one, or none, for the other");
   }
   throw ResourceError("shared tier " + file.path().string() +
                       " cannot be locked: " + text_of(error));

@@ -55,10 +55,66 @@ fs::path directory_of(const fs::path& path) {
   return path.has_parent_path() ? path.parent_path() : fs::path(".");
 }
 
+bool is_there(const fs::path& path) {
+  struct stat status {};
+  return ::stat(path.c_str(), &status) == 0 || errno != ENOENT;
+}
+
+/// The directory of `path`, or the one that has it where make_directory() would make it.
+fs::path nearest_directory(const fs::path& path) {
+  const fs::path directory = directory_of(path);
+  return is_there(directory) ? directory : directory_of(directory);
+}
+
+/// The kind of pages of shared memory in that file system; nothing if it is none.
+std::optional<PageKind> kind_of(const struct statfs& status) {
+  if (status.f_type == HUGETLBFS_MAGIC) return PageKind::kPool;
+  if (status.f_type == TMPFS_MAGIC) return PageKind::kNormal;
+  return std::nullopt;
+}
+
+[[noreturn]] void refuse_file_system(const fs::path& path, const fs::path& directory) {
+  throw ConfigError(path.string() + " is on " + mount_of(directory).string() +
+                    ", which is neither a tmpfs nor a hugetlbfs: its memory would be a disk's "
+                    "cache; name a path such as /dev/shm/kvferry/tier");
+}
+
+/// Makes the directory of `path` if that alone is missing, for this user alone, and only in shared
+/// memory: a path that was mistyped leaves nothing behind. Throws ConfigError where that is not
+/// shared memory.
+void make_directory(const fs::path& path) {
+  const fs::path directory = directory_of(path);
+  struct statfs status {};
+  if (is_there(directory)) {
+    if (::statfs(directory.c_str(), &status) == 0 && !kind_of(status)) {
+      refuse_file_system(path, directory);
+    }
+    return;
+  }
+  const fs::path above = directory_of(directory);
+  if (::statfs(above.c_str(), &status) != 0) {
+    throw ConfigError("there is no directory " + directory.string() + " for " + path.string() +
+                      ", and none to make it in; its last level is made, no more: mkdir -p " +
+                      above.string() + ", or name a path such as /dev/shm/kvferry/tier");
+  }
+  if (!kind_of(status)) refuse_file_system(path, above);
+  if (::mkdir(directory.c_str(), S_IRWXU) == 0) {
+    // A umask may have taken the user's own rights.
+    static_cast<void>(::chmod(directory.c_str(), S_IRWXU));
+  } else if (errno != EEXIST) {  // Another process was faster.
+    throw ResourceError("the directory " + directory.string() + " for " + path.string() +
+                        " cannot be made: " + text_of(errno) +
+                        "; its user must be allowed to "
+                        "write to " +
+                        above.string());
+  }
+}
+
 }  // namespace
 
 SharedFile SharedFile::make_empty(const fs::path& path, std::uint64_t bytes) {
   SharedFile file(path);
+  make_directory(path);
   const fs::path directory = directory_of(path);
   file.descriptor_ = OwnDescriptor::opened_by([&] { return open_unnamed(directory); });
   if (!file.descriptor_) {
@@ -68,7 +124,7 @@ SharedFile SharedFile::make_empty(const fs::path& path, std::uint64_t bytes) {
     if (error == EOPNOTSUPP || error == EISDIR || error == ENOENT || error == ENOTDIR) {
       throw ConfigError(message +
                         "name a path in a directory of a tmpfs or hugetlbfs, such as "
-                        "/dev/shm/kvferry");
+                        "/dev/shm/kvferry/tier");
     }
     throw ResourceError(message + "its user must be allowed to write there");
   }
@@ -140,8 +196,27 @@ std::optional<SharedFile> SharedFile::open_if_there(const fs::path& path, Reserv
 std::uint64_t SharedFile::page_bytes_at(const fs::path& path) {
   struct statfs status {};
   const bool is_pool =
-      ::statfs(directory_of(path).c_str(), &status) == 0 && status.f_type == HUGETLBFS_MAGIC;
+      ::statfs(nearest_directory(path).c_str(), &status) == 0 && kind_of(status) == PageKind::kPool;
   return is_pool ? static_cast<std::uint64_t>(status.f_bsize) : HostMapping::page_bytes();
+}
+
+void SharedFile::check_place(const fs::path& path, std::uint64_t bytes) {
+  const fs::path directory = nearest_directory(path);
+  struct statfs status {};
+  if (::statfs(directory.c_str(), &status) != 0 || !fs::is_directory(directory)) {
+    throw ConfigError("there is no directory " + directory.string() + " for " + path.string() +
+                      "; its last level is made, no more: mkdir -p " + directory.string() +
+                      ", or name a path such as /dev/shm/kvferry/tier");
+  }
+  if (!kind_of(status)) refuse_file_system(path, directory);
+  if (::access(directory.c_str(), W_OK | X_OK) != 0) {
+    throw ResourceError("no file can be made in " + directory.string() + " for shared memory: " +
+                        text_of(errno) + "; its user must be allowed to write there");
+  }
+  SharedFile file(path);
+  file.descriptor_ = OwnDescriptor(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!file.descriptor_) return;
+  if (const auto limit = file.limit_of_mount(bytes)) check_limits(bytes, {*limit});
 }
 
 SharedFile SharedFile::make_unnamed(std::uint64_t bytes, PageKind pages) {
@@ -229,13 +304,9 @@ Published SharedFile::publish() {
 void SharedFile::look_at_file_system() {
   struct statfs status {};
   const bool known = ::fstatfs(descriptor(), &status) == 0;
-  if (known && status.f_type == HUGETLBFS_MAGIC) {
-    pages_ = PageKind::kPool;
-  } else if (!known || status.f_type != TMPFS_MAGIC) {
-    throw ConfigError(path_.string() + " is on " + mount_of(directory_of(path_)).string() +
-                      ", which is neither a tmpfs nor a hugetlbfs: its memory would be a disk's "
-                      "cache; name a path such as /dev/shm/kvferry");
-  }
+  const std::optional<PageKind> kind = known ? kind_of(status) : std::nullopt;
+  if (!kind) refuse_file_system(path_, directory_of(path_));
+  pages_ = *kind;
   page_bytes_ = static_cast<std::uint64_t>(status.f_bsize);
 }
 

@@ -4,7 +4,6 @@
 #include "kvferry/base/deadline.hpp"
 #include "kvferry/base/error.hpp"
 #include "kvferry/base/test_hooks.hpp"
-#include "kvferry/cpu_tier/tier_header.hpp"
 #include "kvferry/cpu_tier/tier_hold.hpp"
 
 #include <algorithm>
@@ -29,6 +28,12 @@ constexpr std::uint64_t kUsualLeastSlotBytes = std::uint64_t{16} << 10U;
 constexpr std::uint64_t kLeastMaxSlots = 64;
 
 constexpr auto kPoll = std::chrono::milliseconds(1);
+
+void check_absolute(const std::filesystem::path& path) {
+  if (path.is_absolute()) return;
+  throw ConfigError("shared_path " + path.string() +
+                    " is not absolute; write for example '/dev/shm/kvferry/tier'");
+}
 
 }  // namespace
 
@@ -59,10 +64,7 @@ TierShape shape_for(const SharedTierOptions& options) {
 }
 
 std::unique_ptr<SharedTier> SharedTier::make_or_open(const SharedTierOptions& options) {
-  if (!options.path.is_absolute()) {
-    throw ConfigError("shared_path " + options.path.string() +
-                      " is not absolute; write for example '/dev/shm/kvferry-tier'");
-  }
+  check_absolute(options.path);
   const TierShape shape = shape_for(options);
   for (const Deadline deadline(options.patience);;) {
     std::unique_ptr<SharedTier> tier;
@@ -102,8 +104,9 @@ std::unique_ptr<SharedTier> SharedTier::make(const SharedTierOptions& options,
   return tier;
 }
 
-std::unique_ptr<SharedTier> SharedTier::take(SharedFile file, const SharedTierOptions& options,
-                                             const TierShape& shape) {
+std::optional<TierHeader> SharedTier::fitting_header(const SharedFile& file,
+                                                     const SharedTierOptions& options,
+                                                     const TierShape& shape) {
   const FileInQuestion question = tier_in_question(options.path);
   const std::optional<TierHeader> header = read_tier_header(file.descriptor());
   if (!header) {
@@ -112,12 +115,8 @@ std::unique_ptr<SharedTier> SharedTier::take(SharedFile file, const SharedTierOp
   }
   const FileHeader now =
       FileHeader::of(TierHeader::kMagic, TierHeader::kVersion, options.machine.proc);
-  if (!header->file.is_of_boot(now)) {
-    // Left by an earlier run of the machine: whoever uses it cannot live.
-    static_cast<void>(remove_unless_held(file));
-    return nullptr;
-  }
-  const TierPlaces places = check_tier(*header, file);
+  if (!header->file.is_of_boot(now)) return std::nullopt;
+  static_cast<void>(check_tier(*header, file));
   const bool fits = header->shape() == shape || (options.division == Division::kAsFound &&
                                                  header->capacity_bytes == options.capacity_bytes &&
                                                  header->num_ranks == options.num_ranks);
@@ -130,6 +129,32 @@ std::unique_ptr<SharedTier> SharedTier::take(SharedFile file, const SharedTierOp
                       "LMCache), shared_chunk_bytes and parallel sizes, or " +
                       question.remedy);
   }
+  return header;
+}
+
+std::uint64_t SharedTier::check(const SharedTierOptions& options) {
+  check_absolute(options.path);
+  const TierShape shape = shape_for(options);
+  std::uint64_t reserved = 0;
+  std::uint64_t whole = tier_places(shape, SharedFile::page_bytes_at(options.path)).end;
+  if (const auto file = SharedFile::open_if_there(options.path, Reserved::kPartly)) {
+    reserved = file->reserved_bytes();
+    if (fitting_header(*file, options, shape)) whole = file->size_bytes();
+  }
+  const std::uint64_t missing = whole - std::min(reserved, whole);
+  SharedFile::check_place(options.path, missing);
+  return missing;
+}
+
+std::unique_ptr<SharedTier> SharedTier::take(SharedFile file, const SharedTierOptions& options,
+                                             const TierShape& shape) {
+  const std::optional<TierHeader> header = fitting_header(file, options, shape);
+  if (!header) {
+    // Left by an earlier run of the machine: whoever uses it cannot live.
+    static_cast<void>(remove_unless_held(file));
+    return nullptr;
+  }
+  const TierPlaces places = check_tier(*header, file);
   if (hold(file) != Held::kYes) return nullptr;
   return std::unique_ptr<SharedTier>(
       new SharedTier(std::move(file), header->shape(), places, options.at_exit));

@@ -320,9 +320,10 @@ bool TierDirectory::is_shunned(SharedPlace place) const {
   return false;
 }
 
-void TierDirectory::leave_name_space() {
-  name_space_.store(mixed_bits(lock_base_of(load_name(own_record())) ^ mixed_bits(name_space())),
-                    std::memory_order_relaxed);
+void TierDirectory::leave_name_space() { narrow_name_space(lock_base_of(load_name(own_record()))); }
+
+void TierDirectory::narrow_name_space(std::uint64_t by) {
+  name_space_.store(mixed_bits(by ^ mixed_bits(name_space())), std::memory_order_relaxed);
   own_record().name_space.store(name_space(), std::memory_order_relaxed);
 }
 

@@ -22,6 +22,7 @@ __all__: list[str] = [
     "ask_for_tier",
     "backends",
     "check_numa_node",
+    "check_shared_tier",
     "find_tiers",
     "huge_page_pool",
     "inspect_tier",
@@ -86,7 +87,7 @@ class SchedulerEngine:
         rank_timeout_s: typing.SupportsFloat | typing.SupportsIndex,
     ) -> None:
         """
-        `block_tokens`: tokens of a block and of a hash. `num_blocks`: of the GPU pool. `slot_bytes`: packed bytes of a block, by slab class (the largest first) and rank. `slots_per_chunk`: by slab class. `max_chunks`: of the tier. `replicas`: of each rank, how many ranks share one arena with it, and which of them it is. `shared_tier`: None, or as a WorkerEngine's, divided as shared_tier_shape() says; `name_space`: of all that the bytes of a block depend on: only engines of one find each other's blocks; `weight`: of the memory that is this engine's part; `most_chunks`: 0 for all; `grace_s`: how long a copy may go on whose process is gone. `eviction`: 'lru', 'arc' or 'adaptive'; `admission`: 'always', 'second_offer' or 'adaptive': what the tier keeps and stores. `max_awaited_share`: of its slots, kept for queued requests. `key_events`: whether take_key_events() tells anything. `group_reaches`: of each KV cache group, which tokens a token sees: ('all', 0), ('window', tokens), ('chunk', tokens), or ('state', drafts), where the last `drafts` tokens of a step may be taken back. `group_classes`: of each KV cache group, the slab class of its blocks. `max_load_wait_s`: how long a request waits for another one's load of the same prefix at most; 0: not at all. `rank_timeout_s`: a rank that is silent for longer is lost. Raises ConfigError.
+        `block_tokens`: tokens of a block and of a hash. `num_blocks`: of the GPU pool. `slot_bytes`: packed bytes of a block, by slab class (the largest first) and rank. `slots_per_chunk`: by slab class. `max_chunks`: of the tier. `replicas`: of each rank, how many ranks share one arena with it, and which of them it is. `shared_tier`: None, or as a WorkerEngine's, divided as shared_tier_shape() says; `name_space`: of all that the bytes of a block depend on, as far as this side knows it (the ranks add their `probe`): only engines of one find each other's blocks; `weight`: of the memory that is this engine's part; `most_chunks`: 0 for all; `grace_s`: how long a copy may go on whose process is gone. `eviction`: 'lru', 'arc' or 'adaptive'; `admission`: 'always', 'second_offer' or 'adaptive': what the tier keeps and stores. `max_awaited_share`: of its slots, kept for queued requests. `key_events`: whether take_key_events() tells anything. `group_reaches`: of each KV cache group, which tokens a token sees: ('all', 0), ('window', tokens), ('chunk', tokens), or ('state', drafts), where the last `drafts` tokens of a step may be taken back. `group_classes`: of each KV cache group, the slab class of its blocks. `max_load_wait_s`: how long a request waits for another one's load of the same prefix at most; 0: not at all. `rank_timeout_s`: a rank that is silent for longer is lost. Raises ConfigError.
         """
     def bind_pool(self, blocks: list[typing.Any]) -> None:
         """
@@ -189,6 +190,7 @@ class WorkerEngine:
         num_replicas: typing.SupportsInt | typing.SupportsIndex = 1,
         replica_index: typing.SupportsInt | typing.SupportsIndex = 0,
         shared_tier: typing.Any = None,
+        probe: typing.SupportsInt | typing.SupportsIndex = 0,
         staging_bytes: typing.SupportsInt | typing.SupportsIndex,
         load_staging_bytes: typing.SupportsInt | typing.SupportsIndex = 0,
         max_in_flight_bytes: typing.SupportsInt | typing.SupportsIndex,
@@ -198,7 +200,7 @@ class WorkerEngine:
         host_link: typing.Any = None,
     ) -> None:
         """
-        `backend`: a key of backends(). `device_ordinal`: as the process numbers the vendor's devices. `driver_library`: of the vendor's driver; empty for the system's. `fragments`: (address, block stride in bytes, bytes) in layer order, by slab class; their memory outlives this. `num_chunks`: of this rank's arena, of which a piece is pinned here and the rest by a thread. `slots_per_chunk`: by slab class. `numa_node`: None for the one next to the device. `pages`: 'auto', 'normal', 'transparent' or 'huge'. `growth_bytes_per_second`: 0 for no limit. `allow_smaller`: go on with what can be had. `budget_group`: the same for all ranks whose `num_local_arenas` arenas share this node's memory, of which the first checks the budget for all. `replica_group`: the same for the `num_replicas` ranks of this node that hold the same bytes and share one arena, of which this is number `replica_index`; the first makes it, and the others wait for that, for a minute at most. `shared_tier`: None, or a dict of path, capacity_bytes (of all ranks), num_ranks, instance (unique for every start of an engine) and, if wished, chunk_bytes and keep: the file that has the arena; `num_chunks` is as shared_tier_shape() says then. `staging_bytes`, `load_staging_bytes`: device memory of the rings of stores and loads. `store_bytes_per_second`: 0 for no limit. `copy_path`: 'auto', or the path of every load. `host_link`: of the host back end. Raises ConfigError, ResourceError, DeviceError, TopologyError or TimeoutError.
+        `backend`: a key of backends(). `device_ordinal`: as the process numbers the vendor's devices. `driver_library`: of the vendor's driver; empty for the system's. `fragments`: (address, block stride in bytes, bytes) in layer order, by slab class; their memory outlives this. `num_chunks`: of this rank's arena, of which a piece is pinned here and the rest by a thread. `slots_per_chunk`: by slab class. `numa_node`: None for the one next to the device. `pages`: 'auto', 'normal', 'transparent' or 'huge'. `growth_bytes_per_second`: 0 for no limit. `allow_smaller`: go on with what can be had. `budget_group`: the same for all ranks whose `num_local_arenas` arenas share this node's memory, of which the first checks the budget for all. `replica_group`: the same for the `num_replicas` ranks of this node that hold the same bytes and share one arena, of which this is number `replica_index`; the first makes it, and the others wait for that, for a minute at most. `shared_tier`: None, or a dict of path, capacity_bytes (of all ranks), num_ranks, instance (unique for every start of an engine) and, if wished, chunk_bytes and keep: the file that has the arena; `num_chunks` is as shared_tier_shape() says then. `probe`: digest of how the bytes of a block lie on this rank and of all else that only the rank sees of them: only engines whose ranks all have the same ones find each other's blocks. `staging_bytes`, `load_staging_bytes`: device memory of the rings of stores and loads. `store_bytes_per_second`: 0 for no limit. `copy_path`: 'auto', or the path of every load. `host_link`: of the host back end. Raises ConfigError, ResourceError, DeviceError, TopologyError or TimeoutError.
         """
     def arena(self) -> str:
         """
@@ -367,9 +369,19 @@ def check_numa_node(node: typing.SupportsInt | typing.SupportsIndex) -> None:
     Raises ConfigError that lists the nodes, unless `node` is one of them.
     """
 
-def find_tiers(directory: str) -> list[str]:
+def check_shared_tier(
+    path: str,
+    capacity_bytes: typing.SupportsInt | typing.SupportsIndex,
+    num_ranks: typing.SupportsInt | typing.SupportsIndex,
+    chunk_bytes: typing.SupportsInt | typing.SupportsIndex = 0,
+) -> tuple[int, int]:
     """
-    Paths of the shared tiers right in that directory that this user can open.
+    Whether an engine would take that path as its shared tier's, as far as it can be told without making anything. Returns the bytes that its file lacks as yet, of all ranks, and those of a page of it. Raises ConfigError or ResourceError, as the engine would.
+    """
+
+def find_tiers(directory: bytes) -> list[bytes]:
+    """
+    Paths, as bytes, of the shared tiers right in that directory (bytes, too) that this user can open.
     """
 
 def huge_page_pool() -> dict[str, int]:
@@ -377,9 +389,9 @@ def huge_page_pool() -> dict[str, int]:
     The machine's pool of huge pages: page_bytes, num_total, num_free, and num_more that the kernel may add.
     """
 
-def inspect_tier(path: str) -> tuple[dict[str, str], dict[str, int], list[tuple[str, int, bool, int, int]]]:
+def inspect_tier(path: bytes) -> tuple[dict[str, str], dict[str, int], list[tuple[str, int, bool, int, int]]]:
     """
-    What is in a shared tier now, without joining it: (texts, figures, instances as (name, name space, whether it lives, chunks, weight)). Raises ConfigError or ResourceError.
+    What is in a shared tier now, without joining it (`path`: bytes): (texts, figures, instances as (name, name space, whether it lives, chunks, weight)). Raises ConfigError or ResourceError.
     """
 
 def memlock_limit_bytes() -> int | None:
@@ -402,7 +414,7 @@ def numa_nodes() -> list[tuple[int, int, int]]:
     The NUMA nodes that this process may use: (number, bytes of memory, processors). Raises ResourceError.
     """
 
-def remove_tier(path: str) -> None:
+def remove_tier(path: bytes) -> None:
     """
     Removes the file of a shared tier. Raises ResourceError naming the engines that use it, and ConfigError.
     """

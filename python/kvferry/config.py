@@ -35,7 +35,14 @@ _LINK_FIGURES = ("bandwidth_gb_s", "h2d_gb_s", "d2h_gb_s", "latency_us", "jitter
 _LINK_COUNTS = ("fail_nth", "seed")
 _LINK_KEYS = (*_LINK_FIGURES, *_LINK_COUNTS, "order", "fail_probability")
 _MAX_COUNT = 2**64 - 1
-_MAX_BYTES = 2**63 - 1
+# So that those of all ranks together can be counted.
+_MAX_BYTES = 2**56
+MAX_RANKS = 64
+"""Of one node."""
+# Ten days; in nanoseconds it still fits.
+_MAX_SECONDS = 864_000.0
+_LEAST_SECONDS = 0.001
+_MAX_LINK_FIGURE = 1e9
 
 HostLink = dict[str, float | int | str]
 
@@ -104,6 +111,9 @@ class KvFerryConfig:
         Part of the shared tier that is this engine's when there is not enough for all, in proportion to the others'.
     shared_bytes_limit
         Most bytes of the shared tier that this engine takes, all ranks together. None: all of it.
+    shared_multimodal
+        Whether requests with images, audio or video use a shared tier. vLLM takes a client's UUID of an item for its
+        content: for engines none of whose clients gives one UUID to two contents.
     shared_chunk_bytes
         Bytes of a rank's memory that change hands between engines at a time; the same for all of them. None: by
         `cpu_bytes_to_use`.
@@ -137,6 +147,7 @@ class KvFerryConfig:
     shared_keep: bool = False
     shared_weight: int = 1
     shared_bytes_limit: int | None = None
+    shared_multimodal: bool = False
     shared_chunk_bytes: int | None = None
     host_link: HostLink | None = None
 
@@ -182,6 +193,7 @@ class KvFerryConfig:
             "shared_keep": read_flag,
             "shared_weight": weight(_WHERE),
             "shared_bytes_limit": _read_size,
+            "shared_multimodal": read_flag,
             "shared_chunk_bytes": _read_size,
             "host_link": _read_host_link,
         }
@@ -197,6 +209,10 @@ class KvFerryConfig:
         if self.cpu_bytes_to_use_per_rank is not None:
             return self.cpu_bytes_to_use_per_rank * num_sharing
         return self.cpu_bytes_to_use // num_local_arenas
+
+    def shared_capacity(self, num_ranks: int) -> int:
+        """Bytes of a shared tier, of all ranks together."""
+        return self.bytes_per_arena(num_ranks) * num_ranks
 
     def num_arenas_in_budget(self, num_local_arenas: int) -> int:
         """Arenas of one node for all of which the first one checks the machine's memory.
@@ -321,8 +337,13 @@ def _read_size(key: str, value: object) -> int:
 
 
 def _read_seconds(key: str, value: object) -> float:
-    if not _is_figure(value) or float(value) == 0.0:  # type: ignore[arg-type]
-        raise _bad_value(key, value, "a finite number of seconds, more than zero", f"write for example {key!r}: 300")
+    if not _is_figure(value) or not _LEAST_SECONDS <= float(value) <= _MAX_SECONDS:  # type: ignore[arg-type]
+        raise _bad_value(
+            key,
+            value,
+            f"a number of seconds from {_LEAST_SECONDS} to {_MAX_SECONDS:.0f}",
+            f"write for example {key!r}: 300",
+        )
     return float(value)  # type: ignore[arg-type]
 
 
@@ -362,10 +383,8 @@ def _read_host_link(key: str, value: object) -> HostLink:
         raise _bad_value(key, value, f"an object with keys among {', '.join(_LINK_KEYS)}", "leave it out for no link")
     refuse_unknown_keys(f"{_WHERE}: {key}", value, _LINK_KEYS)
     for figure in _LINK_FIGURES:
-        if figure in value and not _is_figure(value[figure]):
-            raise _bad_value(
-                f"{key}.{figure}", value[figure], "a finite number, zero or more", "zero means unlimited or none"
-            )
+        if figure in value and not (_is_figure(value[figure]) and value[figure] <= _MAX_LINK_FIGURE):
+            raise _bad_value(f"{key}.{figure}", value[figure], "a number from 0 to 1e9", "zero means unlimited or none")
     for count in _LINK_COUNTS:
         if count in value and not (_is_int(value[count]) and 0 <= value[count] <= _MAX_COUNT):
             raise _bad_value(f"{key}.{count}", value[count], "a whole number from 0 to 2**64 - 1", "leave it out for 0")

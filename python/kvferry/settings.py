@@ -8,22 +8,35 @@ from kvferry.errors import ConfigError
 
 # Of the largest kernels: 2^CONFIG_NODES_SHIFT.
 _MAX_NODES = 1024
+_MOST_SHOWN = 300
+# Of Linux.
+_MOST_PATH_BYTES = 4095
 # So that a tier's parts are a chunk or more in any mix.
 _MAX_WEIGHT = 1000
 
 
+def shown(value: object) -> str:
+    """Write a value in one line for a message: of a long one the beginning, of a deep one its type."""
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):  # ValueError: Python writes no number of thousands of digits
+        return f"a {type(value).__name__}"
+    text = text if text.isprintable() else ascii(value)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
+
+
 def bad_value(where: str, key: str, value: object, allowed: str, remedy: str) -> ConfigError:
     """Return the error for a value; `where` names the settings that `key` is one of."""
-    return ConfigError(f"{where}: {key} is {value!r}; allowed is {allowed}; {remedy}")
+    return ConfigError(f"{where}: {key} is {shown(value)}; allowed is {allowed}; {remedy}")
 
 
 def refuse_unknown_keys(where: str, given: Mapping[str, object], known: tuple[str, ...]) -> None:
     """Raise ConfigError for a key that is not `known`, with the nearest that is."""
     for key in given:
         if key not in known:
-            nearest = difflib.get_close_matches(str(key), known, n=1, cutoff=0.5)
+            nearest = difflib.get_close_matches(shown(key), known, n=1, cutoff=0.5)
             remedy = f"did you mean {nearest[0]!r}?" if nearest else "remove it"
-            raise ConfigError(f"{where}: unknown key {key!r}; valid keys are {', '.join(known)}; {remedy}")
+            raise ConfigError(f"{where}: unknown key {shown(key)}; valid keys are {', '.join(known)}; {remedy}")
 
 
 def one_of(where: str, allowed: tuple[str, ...], remedy: str) -> Callable[[str, object], str]:
@@ -77,8 +90,8 @@ def refuse_shared_contradictions(where: str, given: Mapping[str, object], pages_
             raise ConfigError(f"{where}: {orphans[0]} is set and shared_path is not; set both, or neither")
     elif given.get(pages_key, "auto") != "auto":
         raise ConfigError(
-            f"{where}: {pages_key} is set to {given[pages_key]!r} and shared_path, too; the pages are those of the "
-            f"file system of shared_path: name a path on a hugetlbfs for huge ones, and leave {pages_key} out"
+            f"{where}: {pages_key} is set to {shown(given[pages_key])} and shared_path, too; the pages are those of "
+            f"the file system of shared_path: name a path on a hugetlbfs for huge ones, and leave {pages_key} out"
         )
 
 
@@ -86,8 +99,16 @@ def absolute_path(where: str, allowed: str, example: str) -> Callable[[str, obje
     """Return a reader of the absolute path of a file, and raises ConfigError for others; `example` is of one."""
 
     def read(key: str, value: object) -> str:
-        if not isinstance(value, str) or not value.startswith("/") or value.endswith("/") or "\0" in value:
+        if not isinstance(value, str) or not _is_path_of_file(value):
             raise bad_value(where, key, value, allowed, f"write for example {key!r}: {example}")
         return value
 
     return read
+
+
+def _is_path_of_file(text: str) -> bool:
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:  # JSON may write half of a character
+        return False
+    return text.startswith("/") and not text.endswith("/") and "\0" not in text and size <= _MOST_PATH_BYTES

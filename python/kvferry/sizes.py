@@ -11,7 +11,9 @@ _UNITS = {
     if unit or suffix == "B"
 }
 _BY_LOWER_CASE = {unit.lower(): factor for unit, factor in _UNITS.items()}
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", re.ASCII)
+# Python reads no number of thousands of digits.
+_MOST_CHARACTERS = 100
 
 ALLOWED = (
     "a whole number of bytes, or a number with a unit such as '8GiB', '8GB' or '512MiB' "
@@ -40,7 +42,7 @@ def parse_size(value: object) -> int | None:
         return value if value >= 0 else None
     if isinstance(value, float):
         return int(value) if value >= 0 and value.is_integer() else None
-    if not isinstance(value, str):
+    if not isinstance(value, str) or len(value) > _MOST_CHARACTERS:
         return None
     match = _SIZE.fullmatch(value)
     if match is None:

@@ -71,13 +71,19 @@ def inspect(path: str) -> Tier:
         If there is none.
 
     """
-    texts, figures, instances = _core.inspect_tier(path)
-    return Tier(texts["path"], texts["made_by"], figures, [Instance(*of) for of in instances])
+    texts, figures, instances = _core.inspect_tier(os.fsencode(path))
+    return Tier(path, texts["made_by"], figures, [Instance(*of) for of in instances])
 
 
 def find(directories: Sequence[str] = USUAL_PLACES) -> list[str]:
-    """Find the tiers right in these directories."""
-    return [path for directory in directories if Path(directory).is_dir() for path in _core.find_tiers(directory)]
+    """Find the tiers right in these directories; a name that is no UTF-8 is as `os.fsdecode` has it."""
+    present = [directory for directory in directories if Path(directory).is_dir()]
+    return [os.fsdecode(path) for directory in present for path in _core.find_tiers(os.fsencode(directory))]
+
+
+def shown(path: str) -> str:
+    r"""Write a path so that it can be printed: bytes that are no UTF-8 as ``\xff``."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def remove(path: str) -> None:
@@ -91,4 +97,4 @@ def remove(path: str) -> None:
         If there is none, or engines use it: these are named.
 
     """
-    _core.remove_tier(path)
+    _core.remove_tier(os.fsencode(path))

@@ -5,6 +5,7 @@
 #include "py_machine.hpp"
 #include "py_object_client.hpp"
 #include "py_scheduler_engine.hpp"
+#include "py_text.hpp"
 #include "py_tier.hpp"
 #include "py_worker_engine.hpp"
 
@@ -23,6 +24,19 @@ namespace {
 
 using connector::WorkerEngine;
 
+/// A path that an error names may be no UTF-8, of which a Python text is made.
+template <class AnError>
+void make_readable() {
+  py::register_exception_translator([](std::exception_ptr thrown) {
+    try {
+      if (thrown) std::rethrow_exception(thrown);
+    } catch (const AnError& error) {
+      // What a translator throws is left to the next one.
+      throw AnError(std::string(readable(error.what())));
+    }
+  });
+}
+
 void bind_errors(py::module_& module) {
   // Translators are tried last registered first: the root comes first here.
   const auto root = py::register_exception<Error>(module, "Error", PyExc_RuntimeError);
@@ -32,6 +46,8 @@ void bind_errors(py::module_& module) {
   py::register_exception<ProtocolError>(module, "ProtocolError", root);
   py::register_exception<DeviceError>(module, "DeviceError", root);
   py::register_exception<kvferry::TimeoutError>(module, "TimeoutError", root);
+  make_readable<ConfigError>();
+  make_readable<ResourceError>();
 }
 
 /// Tells this engine's plans from those of any other, also after a restart.
@@ -127,8 +143,9 @@ void bind_scheduler_engine(py::module_& module) {
           "`slots_per_chunk`: by slab class. `max_chunks`: of the tier. `replicas`: of "
           "each rank, how many ranks share one arena with it, and which of them it is. "
           "`shared_tier`: None, or as a WorkerEngine's, divided as shared_tier_shape() says; "
-          "`name_space`: of all that the bytes of a block depend on: only engines of one find each "
-          "other's blocks; `weight`: of the memory that is this engine's part; `most_chunks`: 0 "
+          "`name_space`: of all that the bytes of a block depend on, as far as this side knows it "
+          "(the ranks add their `probe`): only engines of one find each other's blocks; `weight`: "
+          "of the memory that is this engine's part; `most_chunks`: 0 "
           "for "
           "all; `grace_s`: how long a copy may go on whose process is gone. `eviction`: "
           "'lru', 'arc' or 'adaptive'; `admission`: 'always', 'second_offer' or 'adaptive': what "
@@ -201,7 +218,7 @@ void bind_worker_engine(py::module_& module) {
                       std::uint64_t piece_bytes, std::uint64_t growth_bytes_per_second,
                       bool allow_smaller, std::string budget_group, std::uint32_t num_local_arenas,
                       std::string replica_group, std::uint32_t num_replicas,
-                      std::uint32_t replica_index, py::object shared_tier,
+                      std::uint32_t replica_index, py::object shared_tier, std::uint64_t probe,
                       std::uint64_t staging_bytes, std::uint64_t load_staging_bytes,
                       std::uint64_t max_in_flight_bytes, std::uint64_t store_bytes_per_second,
                       std::string copy_path, double transfer_timeout_s, py::object host_link) {
@@ -225,6 +242,7 @@ void bind_worker_engine(py::module_& module) {
                                        .num_replicas = num_replicas,
                                        .replica_index = replica_index,
                                        .shared_tier = std::move(shared_tier),
+                                       .probe = probe,
                                        .staging_bytes = staging_bytes,
                                        .load_staging_bytes = load_staging_bytes,
                                        .max_in_flight_bytes = max_in_flight_bytes,
@@ -241,7 +259,7 @@ void bind_worker_engine(py::module_& module) {
           py::arg("growth_bytes_per_second") = 0, py::arg("allow_smaller") = false,
           py::arg("budget_group") = "", py::arg("num_local_arenas") = 1,
           py::arg("replica_group") = "", py::arg("num_replicas") = 1, py::arg("replica_index") = 0,
-          py::arg("shared_tier") = py::none(), py::arg("staging_bytes"),
+          py::arg("shared_tier") = py::none(), py::arg("probe") = 0, py::arg("staging_bytes"),
           py::arg("load_staging_bytes") = 0, py::arg("max_in_flight_bytes"),
           py::arg("store_bytes_per_second") = 0, py::arg("copy_path") = "auto",
           py::arg("transfer_timeout_s"), py::arg("host_link") = py::none(),
@@ -261,6 +279,10 @@ void bind_worker_engine(py::module_& module) {
           "all ranks), num_ranks, instance (unique for every start of an engine) and, if wished, "
           "chunk_bytes and keep: the file that has the arena; `num_chunks` is as "
           "shared_tier_shape() says then. "
+          "`probe`: digest of how the bytes of a block lie on this rank and of all else that only "
+          "the rank sees of them: only engines whose ranks all have the same ones find each "
+          "other's "
+          "blocks. "
           "`staging_bytes`, "
           "`load_staging_bytes`: device memory of the rings of stores and loads. "
           "`store_bytes_per_second`: 0 for no limit. `copy_path`: 'auto', or the path of every "

@@ -5,6 +5,8 @@
 #include "kvferry/cpu_tier/shared_tier.hpp"
 #include "kvferry/cpu_tier/tier_report.hpp"
 
+#include "py_text.hpp"
+
 #include <pybind11/stl.h>
 
 #include <cstdint>
@@ -19,19 +21,25 @@ namespace {
 
 namespace py = pybind11;
 
-using Texts = std::map<std::string, std::string>;
+using Texts = std::map<std::string, py::str>;
 using Figures = std::map<std::string, std::uint64_t>;
 /// Name, name space, whether it lives, chunks, weight.
-using Instance = std::tuple<std::string, std::uint64_t, bool, std::uint32_t, std::uint32_t>;
+using Instance = std::tuple<py::str, std::uint64_t, bool, std::uint32_t, std::uint32_t>;
 
-std::tuple<Texts, Figures, std::vector<Instance>> inspect(const std::string& path) {
-  const cpu_tier::TierReport report = cpu_tier::inspect_tier(path);
+cpu_tier::TierReport report_of(const std::string& path) {
+  const py::gil_scoped_release unlocked;
+  return cpu_tier::inspect_tier(path);
+}
+
+std::tuple<Texts, Figures, std::vector<Instance>> inspect(const py::bytes& path) {
+  const cpu_tier::TierReport report = report_of(path);
   const cpu_tier::SharedSlotCounts& slots = report.slots;
   std::vector<Instance> instances;
   for (const cpu_tier::InstanceReport& each : report.instances) {
-    instances.emplace_back(each.name, each.name_space, each.is_alive, each.num_chunks, each.weight);
+    instances.emplace_back(readable(each.name), each.name_space, each.is_alive, each.num_chunks,
+                           each.weight);
   }
-  Texts texts{{"path", report.path.string()}, {"made_by", report.made_by}};
+  Texts texts{{"made_by", readable(report.made_by)}};
   Figures figures{{"num_ranks", report.shape.num_ranks},
                   {"num_chunks", report.shape.num_chunks},
                   {"chunk_bytes", report.shape.chunk_bytes},
@@ -50,9 +58,11 @@ std::tuple<Texts, Figures, std::vector<Instance>> inspect(const std::string& pat
   return {std::move(texts), std::move(figures), std::move(instances)};
 }
 
-std::vector<std::string> find(const std::string& directory) {
-  std::vector<std::string> out;
-  for (const auto& path : cpu_tier::find_tiers(directory)) out.push_back(path.string());
+/// Bytes: a name need not be UTF-8.
+std::vector<py::bytes> find(const py::bytes& directory) {
+  std::vector<py::bytes> out;
+  for (const auto& path : cpu_tier::find_tiers(std::string(directory)))
+    out.emplace_back(path.string());
   return out;
 }
 
@@ -65,6 +75,15 @@ std::tuple<std::uint32_t, std::uint64_t, std::uint32_t> shape(const std::string&
                                                       .num_ranks = num_ranks,
                                                       .chunk_bytes = chunk_bytes});
   return {of.num_chunks, of.chunk_bytes, of.max_chunk_slots};
+}
+
+std::pair<std::uint64_t, std::uint64_t> check(const std::string& path, std::uint64_t capacity_bytes,
+                                              std::uint32_t num_ranks, std::uint64_t chunk_bytes) {
+  const std::uint64_t missing = cpu_tier::SharedTier::check({.path = path,
+                                                             .capacity_bytes = capacity_bytes,
+                                                             .num_ranks = num_ranks,
+                                                             .chunk_bytes = chunk_bytes});
+  return {missing, cpu_tier::SharedFile::page_bytes_at(path)};
 }
 
 }  // namespace
@@ -105,15 +124,27 @@ void bind_tier(py::module_& module) {
       "How a shared tier of `capacity_bytes` for all of an engine's `num_ranks` is divided: "
       "(chunks, bytes of a chunk on one rank, slots that a chunk may have). `chunk_bytes`: 0 "
       "for a size that depends on the capacity alone. Makes nothing. Raises ConfigError.");
-  module.def("find_tiers", &find, py::arg("directory"),
-             "Paths of the shared tiers right in that directory that this user can open.");
-  module.def("inspect_tier", &inspect, py::arg("path"), py::call_guard<py::gil_scoped_release>(),
-             "What is in a shared tier now, without joining it: (texts, figures, instances as "
-             "(name, name space, whether it lives, chunks, weight)). Raises ConfigError or "
-             "ResourceError.");
   module.def(
-      "remove_tier", [](const std::string& path) { cpu_tier::remove_tier(path); }, py::arg("path"),
-      py::call_guard<py::gil_scoped_release>(),
+      "check_shared_tier", &check, py::arg("path"), py::arg("capacity_bytes"), py::arg("num_ranks"),
+      py::arg("chunk_bytes") = 0,
+      "Whether an engine would take that path as its shared tier's, as far as it can be told "
+      "without making anything. Returns the bytes that its file lacks as yet, of all ranks, and "
+      "those of a page of it. Raises ConfigError or ResourceError, as the engine would.");
+  module.def("find_tiers", &find, py::arg("directory"),
+             "Paths, as bytes, of the shared tiers right in that directory (bytes, too) that this "
+             "user can open.");
+  module.def("inspect_tier", &inspect, py::arg("path"),
+             "What is in a shared tier now, without joining it (`path`: bytes): (texts, "
+             "figures, instances as (name, name space, whether it lives, chunks, weight)). Raises "
+             "ConfigError or ResourceError.");
+  module.def(
+      "remove_tier",
+      [](const py::bytes& path) {
+        const std::string its = path;
+        const py::gil_scoped_release unlocked;
+        cpu_tier::remove_tier(its);
+      },
+      py::arg("path"),
       "Removes the file of a shared tier. Raises ResourceError naming the engines that use "
       "it, and ConfigError.");
 }

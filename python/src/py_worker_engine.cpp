@@ -110,6 +110,7 @@ std::unique_ptr<connector::WorkerEngine> make_worker_engine(const PyWorkerArgume
                                 .size = arguments.num_replicas,
                                 .index = arguments.replica_index},
                    .shared = shared_tier_wish(arguments.shared_tier)};
+  options.probe = arguments.probe;
   options.transfer.staging_bytes = arguments.staging_bytes;
   options.transfer.load_staging_bytes = arguments.load_staging_bytes;
   options.transfer.max_in_flight_bytes = arguments.max_in_flight_bytes;

@@ -48,6 +48,8 @@ struct PyWorkerArguments {
   std::uint32_t replica_index = 0;
   /// None, or as shared_tier_wish() reads it.
   py::object shared_tier;
+  /// Of how the bytes of a block lie on this rank; 0: it shares no tier.
+  std::uint64_t probe = 0;
   std::uint64_t staging_bytes = 0;
   std::uint64_t load_staging_bytes = 0;
   std::uint64_t max_in_flight_bytes = 0;

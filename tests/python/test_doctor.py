@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """``kvferry doctor`` on this machine, and what it says to configurations that an engine would take or refuse."""
 
+import ctypes
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,7 @@ from typing import Any
 import pytest
 from kvferry import _core
 from kvferry.doctor.verdict import judge
-from kvferry.errors import ResourceError
+from kvferry.errors import Error, ResourceError
 from kvferry.sizes import format_size
 
 FITS = {"cpu_bytes_to_use": "2MiB"}
@@ -121,3 +124,114 @@ def test_smaller_tier_that_is_allowed_is_told_with_its_size() -> None:
     assert verdict.refusal == ""
     [note] = verdict.notes[:1]
     assert f"about {format_size(verdict.room_bytes // 2)} on each rank" in note
+
+
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    """A path in a folder that is not there yet."""
+    folder = Path(f"/dev/shm/kvferry-doctor-{os.getpid()}")
+    yield folder / "tier"
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def judge_shared(path: Path, num_ranks: int = 1, **more: object) -> str:
+    return judge(json.dumps({"shared_path": str(path), "cpu_bytes_to_use": "4MiB", **more}), num_ranks).refusal
+
+
+def join(path: Path, capacity_bytes: int = 4 << 20) -> object:
+    """What an engine does with a shared path; raises what it would end with."""
+    memory = ctypes.create_string_buffer(4096)
+    shape = {"path": str(path), "capacity_bytes": capacity_bytes, "num_ranks": 1}
+    num_chunks, chunk_bytes, _ = _core.shared_tier_shape(**shape)
+    return _core.WorkerEngine(
+        backend="host", rank=0, world_size=1, num_blocks=1, fragments=[[(ctypes.addressof(memory), 4096, 4096)]],
+        num_chunks=num_chunks, slots_per_chunk=[chunk_bytes // 4096], staging_bytes=4096, max_in_flight_bytes=1 << 20,
+        transfer_timeout_s=60.0, shared_tier={**shape, "instance": "engine", "keep": True},
+    )  # fmt: skip
+
+
+def test_a_shared_path_that_an_engine_would_make_is_accepted_and_nothing_is_made(shared: Path) -> None:
+    assert judge_shared(shared) == ""
+    assert not shared.parent.exists()
+    del_me = join(shared)
+    assert judge_shared(shared) == ""
+    del del_me
+    assert shared.exists()
+    assert judge_shared(shared) == ""
+
+
+def make_directory(path: Path) -> None:
+    path.mkdir(parents=True)
+
+
+def make_foreign_file(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_bytes(bytes(8192))
+    path.chmod(0o600)
+
+
+def make_open_file(path: Path) -> None:
+    make_foreign_file(path)
+    path.chmod(0o644)
+
+
+def make_file_above(path: Path) -> None:
+    path.parent.write_text("")
+
+
+def make_smaller_tier(path: Path) -> None:
+    join(path, 2 << 20)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "said"),
+    [
+        (make_directory, "cannot be opened: Is a directory"),
+        (make_foreign_file, "was not made by kvferry for a shared tier"),
+        (make_open_file, "mode 0600"),
+        (make_smaller_tier, "32 chunks of 65536 bytes .* this process was told 64 chunks"),
+        (make_file_above, "Not a directory"),
+    ],
+)
+def test_a_shared_path_that_an_engine_would_refuse_is_refused_in_its_words(
+    shared: Path, prepare: Callable[[Path], None], said: str
+) -> None:
+    prepare(shared)
+    refusal = judge_shared(shared)
+    assert re.search(said, refusal)
+    with pytest.raises(Error) as refused:
+        join(shared)
+    assert without_figures(str(refused.value)) == without_figures(refusal)
+    if shared.parent.is_file():
+        shared.parent.unlink()
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        (Path("/dev/shm/kvferry-none/below/tier"), "mkdir -p /dev/shm/kvferry-none,"),
+        (Path("/proc/tier"), "neither a tmpfs nor a hugetlbfs"),
+    ],
+)
+def test_a_place_that_is_none_is_refused_with_the_remedy(place: Path, said: str) -> None:
+    assert said in judge_shared(place)
+    with pytest.raises(Error) as refused:
+        join(place)
+    assert said in str(refused.value)
+
+
+def test_a_path_on_a_disk_is_refused(tmp_path: Path) -> None:
+    assert "neither a tmpfs nor a hugetlbfs" in judge_shared(tmp_path / "tier")
+    assert "neither a tmpfs nor a hugetlbfs" in judge_shared(tmp_path / "none" / "tier")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_more_than_the_mount_has_is_refused(shared: Path) -> None:
+    assert "the file system at /dev/shm" in judge_shared(shared, cpu_bytes_to_use="32TiB")
+    assert "ranks has 0 chunks" in judge_shared(shared, num_ranks=64, cpu_bytes_to_use="1MiB")
+
+
+def test_brackets_in_a_path_are_shown(shared: Path) -> None:
+    run = doctor("--config", json.dumps({"shared_path": f"{shared.parent}/[red]x/y/tier"}))
+    assert run.returncode == 1
+    assert "[red]x" in run.stdout

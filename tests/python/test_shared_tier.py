@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import ToyEngine, ToySpec, expected_tokens, make_kv_cache_configs, make_vllm_config, prompt_of
+from harness import ToyEngine, ToySpec, expected_tokens, make_vllm_config, prompt_of
 from kvferry.config import KvFerryConfig
 from kvferry.errors import ConfigError
-from kvferry.vllm.shared_tier import check_engine, name_space_of, shared_tier_of
+from kvferry.vllm.shared_tier import check_engine, shared_tier_of
 from random_lives import NUM_TOKENS, live_together, random_prompts
 from scenarios import (
     HYBRID,
@@ -26,7 +26,9 @@ from scenarios import (
     assert_at_rest,
     store_all,
 )
+from test_features_keys import PROMPT, accept_items, items, run
 from toy_worker import kvferry_of
+from vllm.v1.kv_cache_layout import KVCacheLayout
 
 _numbers = itertools.count()
 # A plain toy's block has 6 KiB: ten slots in each of sixteen chunks.
@@ -166,6 +168,112 @@ def test_engines_of_different_models_share_the_memory_only(make_sharing: Make, f
     assert hybrid.snapshot()["num_chunks"] > 0
 
 
+# Each engine has three chunks or so.
+ROOM_FOR_MANY = {"cpu_bytes_to_use": 96 * 64 * 1024, **STORE_ALL}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_engines_of_every_pair_of_layouts_share_nothing_unless_they_are_equal(
+    make_sharing: Make, folder: Path, model: dict[str, Any]
+) -> None:
+    expected = expected_tokens(folder, PROMPTS, **model)
+    for layout in KVCacheLayout:
+        # Those before it have stored the same prompts in all other layouts.
+        engine = make_sharing(ROOM_FOR_MANY, layout=layout, **model)
+        assert tokens_of(engine, "1") == expected, layout
+        engine.settle_stores()
+        assert found_elsewhere(engine) == 0, layout
+    for layout in KVCacheLayout:
+        engine = make_sharing(ROOM_FOR_MANY, layout=layout, **model)
+        assert tokens_of(engine, "2") == expected, layout
+        assert found_elsewhere(engine) > 0, layout
+        assert engine.snapshot()["stored"] <= 3, "all that was in the tier is not stored again"
+
+
+def test_kept_file_serves_no_engine_of_another_layout(
+    make_sharing: Make, expected: dict[str, list[int]], is_async: bool
+) -> None:
+    first = make_sharing({"shared_keep": True}, async_scheduling=is_async)
+    store_all(first)
+    first.close()
+    second = make_sharing({"shared_keep": True}, async_scheduling=is_async, layout=KVCacheLayout.LBNHC)
+    assert tokens_of(second, "2") == expected
+    assert found_elsewhere(second) == 0
+
+
+def replace_weights(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes(b"others")
+
+
+def test_engine_with_other_weights_of_the_same_name_loads_nothing(make_sharing: Make, folder: Path) -> None:
+    first = make_sharing()
+    store_all(first)
+    replace_weights(folder)
+    second = make_sharing()
+    second.generate(again("2"))
+    assert found_elsewhere(second) == 0
+
+
+def test_engine_whose_weights_are_not_known_says_so_and_shares_nothing(
+    make: Make, make_sharing: Make, log_lines: list[str], monkeypatch: pytest.MonkeyPatch, path: Path
+) -> None:
+    monkeypatch.setattr("kvferry.vllm.weights_mark._FROM_FOLDER", frozenset())
+    first, second = make_sharing(), make_sharing()
+    store_all(first)
+    second.generate(again("2"))
+    assert found_elsewhere(second) == 0
+    said = [line for line in log_lines if "shares the memory of" in line]
+    assert len(said) == 2
+    assert all(line.startswith("WARNING") and str(path) in line and "load_format 'auto'" in line for line in said)
+    assert tokens_of(first, "3") == tokens_of(second, "4")
+    assert first.external_hit_tokens["b3"] == 9 * 16, "its own"
+
+
+@pytest.mark.parametrize("model", [*MODELS, *RECURRENT_MODELS])
+def test_requests_with_items_stay_out_of_a_shared_tier(
+    make_sharing: Make, is_async: bool, model: dict[str, Any]
+) -> None:
+    # Two clients may give one UUID to two pictures.
+    spec: dict[str, Any] = {"num_blocks": 64, "async_scheduling": is_async, **model}
+    first, second = (accept_items(make_sharing(STORE_ALL, **spec)) for _ in range(2))
+    before = first.snapshot()["stored"]
+    _, num_hit = run(first, "first", items(("a client's UUID", 40)))
+    assert num_hit == 0
+    assert first.snapshot()["stored"] == before
+    for engine in (first, second):
+        assert run(engine, "again", items(("a client's UUID", 40)))[1] == 0
+    # Text is shared as ever.
+    tokens, _ = run(first, "text", {})
+    assert run(second, "text", {}) == (tokens, 96)
+    assert found_elsewhere(second) > 0
+    for engine in (first, second):
+        assert_at_rest(engine)
+
+
+def test_requests_with_items_share_where_the_user_vouches_for_them(make_sharing: Make) -> None:
+    extra = {**STORE_ALL, "shared_multimodal": True}
+    first, second = (accept_items(make_sharing(extra, num_blocks=64)) for _ in range(2))
+    tokens, _ = run(first, "first", items(("of one picture", 40)))
+    assert run(second, "second", items(("of one picture", 40))) == (tokens, 96)
+
+
+def test_a_tier_of_its_own_keeps_requests_with_items(make: Make) -> None:
+    engine = accept_items(make())
+    tokens, _ = run(engine, "first", items(("of one picture", 40)))
+    assert run(engine, "second", items(("of one picture", 40))) == (tokens, 96)
+    assert len(PROMPT) == 100
+
+
+def test_the_first_request_of_an_engine_finds_what_others_have(
+    make_sharing: Make, make: Make, path: Path, expected: dict[str, list[int]], is_async: bool
+) -> None:
+    # It is asked before a rank has said anything: the step in which they do needs no token.
+    store_all(make_sharing(async_scheduling=is_async))
+    engine = make({**TIER, "shared_path": str(path)}, async_scheduling=is_async)
+    assert tokens_of(engine, "2") == expected
+    assert engine.external_hit_tokens["b2"] > 0
+
+
 def test_engine_takes_no_more_than_its_limit(make_sharing: Make) -> None:
     engine = make_sharing({**STORE_ALL, "shared_bytes_limit": 2 * 64 * 1024})
     store_all(engine)
@@ -176,49 +284,6 @@ def test_engine_takes_no_more_than_its_limit(make_sharing: Make) -> None:
 
 def vllm_config_of(folder: Path, extra: dict[str, Any] | None = None, **spec: Any) -> Any:
     return make_vllm_config(folder, ToySpec(extra_config=extra or {}, **spec))
-
-
-def name_space(folder: Path, change: Callable[[Any], None] = lambda config: None, **spec: Any) -> int:
-    toy = ToySpec(extra_config={}, **spec)
-    config = make_vllm_config(folder, toy)
-    groups = make_kv_cache_configs(config, toy)[0].kv_cache_groups
-    change(config)
-    return name_space_of(config, groups, [[6144] * toy.world_size])
-
-
-def touch_weights(config: Any) -> None:
-    Path(config.model_config.model, "model.safetensors").write_bytes(b"others")
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        pytest.param(lambda config: setattr(config.model_config, "revision", "other"), id="revision"),
-        pytest.param(lambda config: setattr(config.model_config, "quantization", "fp8"), id="quantization"),
-        pytest.param(lambda config: setattr(config.model_config, "seed", 7), id="seed of dummy weights"),
-        pytest.param(lambda config: setattr(config.cache_config, "cache_dtype", "fp8"), id="KV dtype"),
-        pytest.param(lambda config: setattr(config.load_config, "load_format", "dummy"), id="load format"),
-        pytest.param(touch_weights, id="files"),
-    ],
-)
-def test_name_space_is_another_one_for_other_bytes(folder: Path, change: Callable[[Any], None]) -> None:
-    found = name_space(folder)
-    assert name_space(folder) == found
-    assert name_space(folder, change) != found
-
-
-def test_name_space_is_another_one_for_other_layers_blocks_and_ranks(folder: Path) -> None:
-    changed: list[dict[str, Any]] = [{}, {"block_size": 32}, {"world_size": 2}, {"num_layers": 4}, HYBRID]
-    assert len({name_space(folder, **spec) for spec in changed}) == len(changed)
-
-
-def test_name_space_is_another_one_for_another_seed_of_the_hashes(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PYTHONHASHSEED", "1")
-    first = name_space(folder)
-    monkeypatch.setenv("PYTHONHASHSEED", "2")
-    assert name_space(folder) != first
 
 
 def check(folder: Path, change: Callable[[Any], None]) -> None:
@@ -254,6 +319,10 @@ def test_engine_that_cannot_share_is_refused(
         ({"shared_path": "tier"}, "absolute path of a file in shared memory"),
         ({"shared_path": "/dev/shm/"}, "absolute path of a file in shared memory"),
         ({"shared_path": "/dev/shm/tier", "shared_weight": 0}, "from 1 to 1000"),
+        ({"shared_path": "/dev/shm/" + "x" * 5000}, "absolute path of a file in shared memory"),
+        ({"shared_path": "/dev/shm/\udcff"}, "absolute path of a file in shared memory"),
+        ({"shared_path": "/dev/shm/tier", "shared_multimodal": "yes"}, "true or false"),
+        ({"shared_multimodal": True}, "shared_multimodal is set and shared_path is not"),
         ({"shared_path": "/dev/shm/tier", "pages": "huge"}, "leave pages out"),
     ],
 )

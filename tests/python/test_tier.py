@@ -4,6 +4,7 @@
 import ctypes
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from kvferry import _core
-from kvferry.errors import ConfigError
+from kvferry.errors import ConfigError, ResourceError
 
 CAPACITY = 4 << 20
 BLOCK_BYTES = 4096
@@ -98,6 +99,48 @@ def test_what_is_no_tier_is_refused_in_one_line(path: Path, command: tuple[str, 
 def test_no_tiers_are_none(tmp_path: Path) -> None:
     assert tier("ls", str(tmp_path)).stdout.strip() == "no shared tier"
     assert "is no directory" in tier("ls", str(tmp_path / "none")).stderr
+
+
+@pytest.mark.parametrize("name", [b"[red]tier", b"[link=x]tier", b"\xff\xfe tier", "Stra\u00dfe".encode()])
+def test_names_are_shown_as_they_are_whatever_they_are(name: bytes) -> None:
+    folder = Path(f"/dev/shm/kvferry-names-{os.getpid()}")
+    made, path = folder / "tier", os.path.join(os.fsencode(folder), name)
+    try:
+        rank = Rank(made, keep=True)
+        os.rename(made, path)
+        shown = os.fsencode(path).decode("utf-8", "backslashreplace")
+        listed = tier("ls", str(folder))
+        assert listed.returncode == 0, listed.stderr
+        assert shown in listed.stdout
+        inspected = tier("inspect", os.fsdecode(path))
+        assert inspected.returncode == 0, inspected.stderr
+        assert shown in inspected.stdout
+        assert json.loads(tier("inspect", os.fsdecode(path), "--json").stdout)["path"] == os.fsdecode(path)
+        del rank
+        os.rename(path, path + b"2")
+        refused = tier("rm", os.fsdecode(path))
+        assert refused.returncode == 2
+        assert refused.stderr.splitlines() == [
+            f"kvferry: shared memory {shown} cannot be opened: No such file or directory"
+        ]
+        assert tier("rm", os.fsdecode(path + b"2")).returncode == 0
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_a_folder_that_is_none_is_named_as_it_is(tmp_path: Path) -> None:
+    refused = tier("ls", str(tmp_path / "[red]none"))
+    assert refused.returncode == 2
+    assert "[red]none is no directory" in refused.stderr
+
+
+def test_two_connectors_of_one_engine_are_told_what_they_can_do(path: Path) -> None:
+    rank = Rank(path)
+    with pytest.raises(
+        ResourceError, match=r"rank 0 of this very engine .* for one KvFerryConnector of MultiConnector"
+    ):
+        Rank(path)
+    del rank
 
 
 def test_a_wrong_wish_is_refused(path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from kvferry.config import MAX_RANKS
 from kvferry.doctor.findings import examine
 from kvferry.doctor.verdict import judge
 
@@ -18,7 +19,7 @@ def doctor(
         str | None,
         typer.Option(help="kv_connector_extra_config (or all of --kv-transfer-config) as JSON: would it be accepted?"),
     ] = None,
-    world_size: Annotated[int, typer.Option(min=1, help="Ranks of the engine on this node.")] = 1,
+    world_size: Annotated[int, typer.Option(min=1, max=MAX_RANKS, help="Ranks of the engine on this node.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show what this machine has for kvferry. Ends with 1 if the configuration would be refused."""

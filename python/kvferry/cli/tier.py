@@ -30,12 +30,14 @@ def list_tiers(
     """List the tiers of this user."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     if directory is not None and not Path(directory).is_dir():
-        raise ConfigError(f"{directory} is no directory; name one that has tiers in it, such as /dev/shm")
+        raise ConfigError(f"{tiers.shown(directory)} is no directory; name one that has tiers in it, such as /dev/shm")
     table = Table("path", "capacity", "taken", "ranks", "instances", "readable slots")
     for path in tiers.find(tiers.USUAL_PLACES if directory is None else [directory]):
-        table.add_row(path, *_row(path))
+        # Not as markup, of which brackets in a path would be taken for a part.
+        table.add_row(*(Text(cell) for cell in (tiers.shown(path), *_row(path))))
     Console(highlight=False).print(table if table.rows else "no shared tier")
 
 
@@ -74,21 +76,26 @@ def _row(path: str) -> tuple[str, ...]:
 
 def _show(console: "Console", found: tiers.Tier) -> None:
     from rich.table import Table
+    from rich.text import Text
 
     figures = found.figures
-    table = Table(title=found.path, title_justify="left", title_style="bold", show_header=False)
-    table.add_row("made by", found.made_by + (", in an earlier run of the machine" if found.is_stale else ""))
-    table.add_row("capacity", f"{format_size(figures['capacity_bytes'])} on {figures['num_ranks']} ranks")
-    table.add_row("taken of the machine", format_size(figures["reserved_bytes"]))
-    table.add_row(
+    table = Table(title=Text(tiers.shown(found.path)), title_justify="left", title_style="bold", show_header=False)
+
+    def add_row(name: str, told: str) -> None:
+        table.add_row(Text(name), Text(told))
+
+    add_row("made by", found.made_by + (", in an earlier run of the machine" if found.is_stale else ""))
+    add_row("capacity", f"{format_size(figures['capacity_bytes'])} on {figures['num_ranks']} ranks")
+    add_row("taken of the machine", format_size(figures["reserved_bytes"]))
+    add_row(
         "chunks",
         f"{figures['num_chunks']} of {format_size(figures['chunk_bytes'])} on each rank; nobody's: "
         f"{figures['num_empty_chunks']} empty, {figures['num_orphan_chunks']} with what engines left",
     )
     states = {name.removeprefix("slots/"): count for name, count in figures.items() if name.startswith("slots/")}
-    table.add_row("slots", ", ".join(f"{count} {name}" for name, count in states.items()))
+    add_row("slots", ", ".join(f"{count} {name}" for name, count in states.items()))
     for instance in found.instances:
-        table.add_row(
+        add_row(
             f"instance {instance.name}",
             f"{'lives' if instance.is_alive else 'is gone'}, {instance.num_chunks} chunks, weight {instance.weight}, "
             f"name space {instance.name_space:016x}",

@@ -2,11 +2,13 @@
 """What an engine that starts now would say to a configuration."""
 
 import json
+import mmap
 from dataclasses import dataclass, field
 
 from kvferry import _core
 from kvferry.config import KvFerryConfig
-from kvferry.errors import ConfigError
+from kvferry.errors import ConfigError, ResourceError
+from kvferry.settings import shown
 from kvferry.sizes import format_size
 
 
@@ -55,27 +57,53 @@ def judge(text: str, num_ranks: int) -> Verdict:
             raise ConfigError(f"the back end {config.backend!r} cannot be had: {why_not}")
         # How large a block is, the model says; none is smaller than this.
         rank_bytes = config.tier_bytes(1, num_ranks)
+        if config.shared_path is not None:
+            return _judge_shared(config, config.shared_path, rank_bytes, num_ranks)
         pages, room_bytes, shortage = _core.ask_for_tier(rank_bytes, num_ranks, config.pages)
-    except ConfigError as error:
+    except (ConfigError, ResourceError) as error:
         return Verdict(str(error))
     notes = []
     if shortage:
         if not config.allow_smaller_tier or room_bytes == 0:
             return Verdict(shortage, rank_bytes, pages, room_bytes)
         notes.append(f"allow_smaller_tier: about {format_size(room_bytes // num_ranks)} on each rank; {shortage}")
+    return Verdict("", rank_bytes, pages, room_bytes, [*notes, *_memlock_notes(config, rank_bytes)])
+
+
+def _judge_shared(config: KvFerryConfig, path: str, rank_bytes: int, num_ranks: int) -> Verdict:
+    """Judge a tier that engines share by the engine's own checks of its file.
+
+    Raises
+    ------
+    ConfigError, ResourceError
+        What the engine would raise.
+
+    """
+    capacity_bytes = config.shared_capacity(num_ranks)
+    missing_bytes, page_bytes = _core.check_shared_tier(path, capacity_bytes, num_ranks, config.shared_chunk_bytes or 0)
+    notes = _memlock_notes(config, rank_bytes)
+    if page_bytes > mmap.PAGESIZE:
+        # The file system's own pool, which has been asked.
+        return Verdict("", rank_bytes, "huge", missing_bytes, notes)
+    if missing_bytes < num_ranks:
+        return Verdict("", rank_bytes, "normal", 0, notes)
+    pages, room_bytes, shortage = _core.ask_for_tier(missing_bytes // num_ranks, num_ranks, "normal")
+    return Verdict(shortage, rank_bytes, pages, room_bytes, notes)
+
+
+def _memlock_notes(config: KvFerryConfig, rank_bytes: int) -> list[str]:
     has_gpu = any(not why_not for name, why_not in _core.backends().items() if name != "host")
-    if config.backend != "host" and has_gpu and (warning := _core.memlock_warning(rank_bytes)):
-        notes.append(warning)
-    return Verdict("", rank_bytes, pages, room_bytes, notes)
+    warning = _core.memlock_warning(rank_bytes) if config.backend != "host" and has_gpu else ""
+    return [warning] if warning else []
 
 
 def _read(text: str) -> dict[str, object]:
     try:
         given = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"the configuration is no JSON: {error}") from None
     if isinstance(given, dict) and "kv_connector" in given:
         given = given.get("kv_connector_extra_config", {})
     if not isinstance(given, dict):
-        raise ConfigError(f"the configuration is {text!r}; allowed is a JSON object of keys and values")
+        raise ConfigError(f"the configuration is {shown(text)}; allowed is a JSON object of keys and values")
     return given

@@ -28,8 +28,9 @@ def _table(title: str, rows: Iterable[tuple[str, RenderableType]]) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold", show_header=False, expand=False)
     table.add_column(overflow="fold")
     table.add_column(overflow="fold")
-    for row in rows:
-        table.add_row(*row)
+    for name, told in rows:
+        # Not as markup, of which brackets would be taken for a part.
+        table.add_row(Text(name), Text(told) if isinstance(told, str) else told)
     return table
 
 
@@ -75,7 +76,7 @@ def _verdict(verdict: Verdict) -> RenderableType:
         return Text.assemble(("REFUSED ", _BAD), verdict.refusal)
     said = Text.assemble(
         ("OK ", _GOOD),
-        f"{format_size(verdict.bytes_per_rank)} on each rank in {verdict.pages} pages; the machine has "
-        f"{format_size(verdict.room_bytes)} of room",
+        f"{format_size(verdict.bytes_per_rank)} on each rank in {verdict.pages} pages; "
+        + (f"the machine has {format_size(verdict.room_bytes)} of room" if verdict.room_bytes else "all are taken"),
     )
     return Group(said, *(Text(f"note: {note}") for note in verdict.notes))

@@ -74,6 +74,39 @@ def fragments_of_groups(
     return [orders.setdefault(frozenset(fragments), fragments) for fragments in found]
 
 
+def order_of_group(
+    layer_names: Sequence[str],
+    kv_caches: Mapping[str, Any],
+    num_blocks: int,
+    packed: Sequence[Fragment],
+) -> list[dict[str, object]]:
+    """Describe in which order a slot has what the layers of a group keep for a block.
+
+    Parameters
+    ----------
+    layer_names
+        Of the group.
+    kv_caches, num_blocks
+        As `fragments_of_groups` takes them.
+    packed
+        The group's fragments, as it returned them.
+
+    Returns
+    -------
+    list[dict[str, object]]
+        What `order_of_layer` says of each layer, with the layer's name, and with the place in the slot, counted in
+        fragments, of each of its fragments.
+
+    """
+    place = {fragment.address: i for i, fragment in enumerate(packed)}
+    layers = []
+    for name in layer_names:
+        tensor = _tensor_of(name, kv_caches)
+        places = [place[fragment.address] for fragment in fragments_of_layer(name, tensor, num_blocks)]
+        layers.append({"layer": name, "places": places, **order_of_layer(name, tensor, num_blocks)})
+    return layers
+
+
 def _fragments_of_group(layer_names: Sequence[str], kv_caches: Mapping[str, Any], num_blocks: int) -> list[Fragment]:
     layer_at: dict[int, str] = {}
     found: list[Fragment] = []
@@ -118,24 +151,79 @@ def fragments_of_layer(name: str, tensor: torch.Tensor, num_blocks: int) -> Iter
         Any other layout; names layer, shape and strides.
 
     """
+    runs = _runs_of(name, tensor, num_blocks)
+    for index in product(*(range(dim.size) for dim in runs.outer)):
+        offset = sum(i * dim.stride_bytes for i, dim in zip(index, runs.outer, strict=True))
+        yield Fragment(tensor.data_ptr() + offset, runs.block_stride_bytes, runs.num_bytes)
+
+
+def order_of_layer(name: str, tensor: torch.Tensor, num_blocks: int) -> dict[str, object]:
+    """Describe in which order a slot has what one layer keeps for a block: equal for equal bytes only.
+
+    Neither where the tensor lies nor how many blocks there are is in it: they differ between engines that share.
+
+    Parameters
+    ----------
+    name, tensor, num_blocks
+        As `fragments_of_layer` takes them.
+
+    Returns
+    -------
+    dict[str, object]
+        Of JSON's types: the elements' type; the shape of a block; the dimensions that give a fragment for each index,
+        (dimension, size), the outermost first; and those within a fragment, (dimension, size, stride in bytes).
+
+    Raises
+    ------
+    ConfigError
+        As `fragments_of_layer`.
+
+    """
+    runs = _runs_of(name, tensor, num_blocks)
+    return {
+        "dtype": str(tensor.dtype),
+        "shape": list(runs.shape),
+        "fragments": [[dim.number, dim.size] for dim in runs.outer],
+        "within": [[dim.number, dim.size, dim.stride_bytes] for dim in runs.inner],
+        "bytes": runs.num_bytes,
+    }
+
+
+class _Dim(NamedTuple):
+    """A dimension of a block: its number there, how many indices it has, and how far apart they lie."""
+
+    number: int
+    size: int
+    stride_bytes: int
+
+
+class _Runs(NamedTuple):
+    """The dense runs of bytes that a layer keeps for each block: one for each index of the dimensions `outer`."""
+
+    block_stride_bytes: int
+    num_bytes: int
+    shape: tuple[int, ...]
+    outer: list[_Dim]
+    inner: list[_Dim]
+
+
+def _runs_of(name: str, tensor: torch.Tensor, num_blocks: int) -> _Runs:
     by_block = _blocks_first(tensor, num_blocks)
     if by_block is None:
         raise _bad_layout(name, tensor, f"no dimension counts the {num_blocks} blocks")
     item = tensor.element_size()
-    block_stride = by_block.stride(0) * item
-    inner = [(size, stride) for size, stride in zip(by_block.shape[1:], by_block.stride()[1:], strict=True) if size > 1]
-    inner.sort(key=lambda dim: dim[1], reverse=True)
-    run = 1
-    while inner and inner[-1][1] == run:
-        run *= inner.pop()[0]
-    if by_block.shape[-1] > 1 and not 0 < by_block.stride(-1) < run:
+    shape, strides = tuple(by_block.shape[1:]), by_block.stride()[1:]
+    dims = [_Dim(i, shape[i], strides[i] * item) for i in range(len(shape)) if shape[i] > 1]
+    dims.sort(key=lambda dim: dim.stride_bytes, reverse=True)
+    block_stride, inner, run = by_block.stride(0) * item, list[_Dim](), item
+    while dims and dims[-1].stride_bytes == run:
+        inner.append(dims.pop())
+        run *= inner[-1].size
+    if by_block.shape[-1] > 1 and not 0 < by_block.stride(-1) * item < run:
         raise _bad_layout(name, tensor, "the last dimension is not dense")
-    outer = [(size, stride * item) for size, stride in inner]
-    if not _are_disjoint([(num_blocks, block_stride), *outer], run * item):
+    if not _are_disjoint([(num_blocks, block_stride), *((dim.size, dim.stride_bytes) for dim in dims)], run):
         raise _bad_layout(name, tensor, "blocks overlap")
-    for index in product(*(range(size) for size, _ in outer)):
-        offset = sum(i * stride for i, (_, stride) in zip(index, outer, strict=True))
-        yield Fragment(tensor.data_ptr() + offset, block_stride, run * item)
+    return _Runs(block_stride, run, shape, dims, inner)
 
 
 def _blocks_first(tensor: torch.Tensor, num_blocks: int) -> torch.Tensor | None:

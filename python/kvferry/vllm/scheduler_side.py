@@ -12,7 +12,7 @@ from vllm.logger import init_logger
 from kvferry import _core, tiers
 from kvferry.config import KvFerryConfig
 from kvferry.sizes import format_size
-from kvferry.vllm import kv_events, preflight, replicas, shared_tier, topology
+from kvferry.vllm import fingerprint, kv_events, preflight, replicas, shared_tier, topology
 from kvferry.vllm.load_choice import LoadChoice
 from kvferry.vllm.metadata import KvFerryMetadata
 from kvferry.vllm.stats import SCHEDULER_KEYS, KvFerryStats, StatsSource
@@ -84,6 +84,16 @@ class SchedulerSide:
             max_chunks, slots_per_chunk = _core.slab_geometry(tier_bytes, classes.slot_bytes)
         else:
             max_chunks, slots_per_chunk = shared.num_chunks, shared.slots_per_chunk
+        name_space = fingerprint.NameSpace(0)
+        if shared is not None:
+            name_space = fingerprint.name_space_of(vllm_config, kv_cache_config, classes.slot_bytes)
+            if name_space.why_alone:
+                logger.warning(
+                    "kvferry: this engine shares the memory of %s and no block with other engines: %s",
+                    config.shared_path,
+                    name_space.why_alone,
+                )
+        self._stays_out = shared_tier.stays_out(config, vllm_config)
         max_slots = max_chunks * slots_per_chunk[0]
         preflight.warn_of_small_tier(max_slots, block_tokens, vllm_config.model_config.max_model_len)
         self.engine = _core.SchedulerEngine(
@@ -95,7 +105,7 @@ class SchedulerSide:
             max_chunks=max_chunks,
             replicas=sharing.places,
             shared_tier=shared.options if shared else None,
-            name_space=shared_tier.name_space_of(vllm_config, groups, classes.slot_bytes) if shared else 0,
+            name_space=name_space.number,
             weight=config.shared_weight,
             most_chunks=shared.most_chunks(config) if shared else 0,
             grace_s=tiers.grace_s() if shared else 0,
@@ -138,7 +148,10 @@ class SchedulerSide:
         self.engine.bind_pool(pool.blocks)
 
     def on_new_request(self, request: "Request") -> None:
-        """Begin to follow a request."""
+        """Begin to follow a request, unless it has to stay out of the tier."""
+        if self._stays_out(request):
+            self.engine.on_finished(request.request_id)
+            return
         self.engine.on_request(request.request_id, request.block_hashes)
         if self._events is not None:
             self._events.follow(request)
@@ -170,7 +183,7 @@ class SchedulerSide:
         if load_end is _LoadEnd.FAILED:
             self._load_ends[request.request_id] = _LoadEnd.PUT_OFF
             return None, False
-        if load_end is _LoadEnd.PUT_OFF or request.skip_reading_prefix_cache:
+        if load_end is _LoadEnd.PUT_OFF or request.skip_reading_prefix_cache or self._stays_out(request):
             return 0, False
         num_tokens = self._lookup(request.request_id, request.block_hashes, num_computed_tokens, request.num_tokens)
         if num_tokens and not self._choice.is_worth(request.request_id, num_tokens):

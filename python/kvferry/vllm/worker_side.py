@@ -2,7 +2,8 @@
 """The worker side of one rank: translates vLLM's hooks, each to one call of the core's WorkerEngine."""
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from vllm.logger import init_logger
@@ -11,7 +12,7 @@ from kvferry import _core
 from kvferry.config import MIB, KvFerryConfig
 from kvferry.errors import ConfigError, Error, ProtocolError, ResourceError, TopologyError
 from kvferry.sizes import format_size
-from kvferry.vllm import kv_device, preflight, replicas, shared_tier, topology
+from kvferry.vllm import fingerprint, kv_device, preflight, replicas, shared_tier, topology
 from kvferry.vllm.layout import Fragment, fragments_of_groups
 from kvferry.vllm.metadata import KvFerryMetadata, KvFerryWorkerMetadata
 from kvferry.vllm.stats import RANK_KEYS, KvFerryStats, StatsSource
@@ -66,6 +67,8 @@ class WorkerSide:
         else:
             self._num_chunks, self._slots_per_chunk = shared.num_chunks, shared.slots_per_chunk
         self._shared_tier = shared.options if shared else None
+        # Of a shared tier, whose blocks are told apart by it.
+        self._probe_of = partial(fingerprint.probe_of_rank, vllm_config, kv_cache_config) if shared else None
         # Every rank of one engine has the same id, and no two engines of data parallel share one.
         self._engine_id = vllm_config.kv_transfer_config.engine_id
         self._num_arenas_in_budget = config.num_arenas_in_budget(num_arenas)
@@ -101,7 +104,9 @@ class WorkerSide:
         """
         if self.engine is not None:
             raise ProtocolError("register_kv_caches was called twice; the tier belongs to the first KV cache")
-        fragments = self._fragments_of_classes(kv_caches)
+        groups = [group.layer_names for group in self._groups]
+        of_groups = fragments_of_groups(groups, kv_caches, self._num_blocks)
+        fragments = self._fragments_of_classes(of_groups)
         num_replicas, replica_index = self._replicas.places[self._rank]
         device = kv_device.find(kv_caches.values(), self._config.backend)
         ring_bytes = self._ring_that_fits(device)
@@ -127,6 +132,7 @@ class WorkerSide:
                 num_replicas=num_replicas,
                 replica_index=replica_index,
                 shared_tier=self._shared_tier,
+                probe=self._probe_of(kv_caches, of_groups) if self._probe_of else 0,
                 staging_bytes=ring_bytes,
                 load_staging_bytes=self._load_ring_bytes,
                 max_in_flight_bytes=self._config.max_in_flight_bytes,
@@ -167,11 +173,10 @@ class WorkerSide:
         # Also when the process ends without `close`: before Python and PyTorch take the device down.
         self._end = weakref.finalize(self, _end, engine, dict(kv_caches))
 
-    def _fragments_of_classes(self, kv_caches: Mapping[str, "torch.Tensor"]) -> list[list[Fragment]]:
+    def _fragments_of_classes(self, of_groups: Sequence[list[Fragment]]) -> list[list[Fragment]]:
         """Find the fragments of a block of each slab class, checked against the engine's specification."""
         groups = [group.layer_names for group in self._groups]
         of_classes: dict[int, list[Fragment]] = {}
-        of_groups = fragments_of_groups(groups, kv_caches, self._num_blocks)
         for layers, slab_class, fragments in zip(groups, self._classes.of_groups, of_groups, strict=True):
             found = sum(fragment.num_bytes for fragment in fragments)
             expected = self._classes.slot_bytes[slab_class][0]

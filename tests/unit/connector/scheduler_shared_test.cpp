@@ -5,6 +5,11 @@
 #include "scheduler_fixture.hpp"
 #include "shared_instance.hpp"
 
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
 namespace kvferry::connector {
 namespace {
 
@@ -22,6 +27,20 @@ class SchedulerSharedTest : public SchedulerTest {
   }
   ~SchedulerSharedTest() override { engine_.reset(); }
 
+  /// The engine ends, and another one begins, none of whose ranks has registered.
+  void restart_shared() {
+    engine_.reset();
+    directory_.reset();
+    directory_ = rig_.join("mine again");
+    max_load_wait_ = std::chrono::seconds(1);
+    shared_tier_ = directory_.get();
+    restart(Other::kNumChunks);
+  }
+  [[nodiscard]] StepReport probed(RankId rank, std::uint64_t probe) const {
+    StepReport report = topology_report(rank, {.num_slots = Other::kNumChunks});
+    report.topology->probe = probe;
+    return report;
+  }
   /// The other engine has these keys; where.
   std::vector<std::uint32_t> store_elsewhere(const std::vector<std::uint64_t>& numbers) {
     std::vector<cpu_tier::BlockKey> keys;
@@ -84,6 +103,50 @@ TEST_F(SchedulerSharedTest, WhatAnotherEngineStoredIsLoadedFromWhereItLies) {
   EXPECT_EQ(fold_ends(step), Ids{"r"});
   EXPECT_EQ(view().tier.num_leased_guests, 0U);
   EXPECT_EQ(view().hit_tokens, 16U);
+}
+
+TEST_F(SchedulerSharedTest, NothingOfAnotherEngineIsFoundBeforeEveryRankHasSaidHowItsBlocksLie) {
+  restart_shared();
+  fold({probed(kRankA, 7), probed(kRankB, 8)});
+  Other twin(rig_, "twin", directory_->name_space());
+  std::vector<cpu_tier::BlockKey> keys;
+  for (const std::uint64_t number : {1, 2, 3, 4}) keys.push_back(key_of(number));
+  twin.tier().commit(std::move(twin.slabs().reserve(Other::kOnly, keys)).value().hand_over());
+
+  restart_shared();
+  arrive("r", {1, 2, 3, 4});
+  EXPECT_EQ(engine_->lookup("r", 0, 17), std::nullopt) << "the next step will tell";
+  EXPECT_TRUE(plan().loads.empty());
+  fold({probed(kRankA, 7)});
+  EXPECT_EQ(engine_->lookup("r", 0, 17), std::nullopt);
+  fold({probed(kRankB, 8)});
+  EXPECT_EQ(engine_->lookup("r", 0, 17), 16U);
+  engine_.reset();
+}
+
+TEST_F(SchedulerSharedTest, NobodyWaitsLongForRanksThatSayNothing) {
+  store_elsewhere({1, 2, 3, 4});
+  restart_shared();
+  arrive("r", {1, 2, 3, 4});
+  EXPECT_EQ(engine_->lookup("r", 0, 17), std::nullopt);
+  now_ += std::chrono::seconds(1);
+  EXPECT_EQ(engine_->lookup("r", 0, 17), 0U);
+  EXPECT_EQ(engine_->lookup("r", 0, 4), 0U) << "nothing to wait for";
+}
+
+TEST_F(SchedulerSharedTest, EnginesFindEachOthersBlocksIfAllOfTheirRanksSayTheSame) {
+  const auto joint_of = [this](std::uint64_t of_a, std::uint64_t of_b) {
+    restart_shared();
+    fold({probed(kRankA, of_a), probed(kRankB, of_b)});
+    return directory_->name_space();
+  };
+  const std::uint64_t found = joint_of(7, 8);
+  EXPECT_EQ(joint_of(7, 8), found);
+  std::set<std::uint64_t> others{found};
+  const std::vector<std::pair<std::uint64_t, std::uint64_t>> probes{{8, 7}, {7, 7}, {8, 8}, {7, 9},
+                                                                    {0, 8}, {7, 0}, {0, 0}};
+  for (const auto& [of_a, of_b] : probes) others.insert(joint_of(of_a, of_b));
+  EXPECT_EQ(others.size(), 1 + probes.size());
 }
 
 TEST_F(SchedulerSharedTest, APrefixOfOwnAndForeignBlocksIsOne) {

@@ -153,7 +153,7 @@ TEST_F(JoinedTierTest, ARankBeyondTheTiersOrASecondOneIsRefused) {
       {"rank 2", "2 ranks"});
   expect_named(
       complaint_of<ResourceError>([&] { static_cast<void>(JoinedRank(file_.options(2), "a", 1)); }),
-      {"rank 1", "engine_id"});
+      {"rank 1", "of this very engine", "name this shared_path for one KvFerryConnector"});
   EXPECT_NO_THROW(static_cast<void>(JoinedRank(file_.options(2), "b", 1)));
 }
 

@@ -154,6 +154,63 @@ TEST_F(SharedFileTest, APathThatIsNotInSharedMemoryIsAConfigError) {
       {"/proc", "neither a tmpfs nor a hugetlbfs"});
 }
 
+TEST_F(SharedFileTest, ItsDirectoryIsMadeIfThatAloneIsMissing) {
+  const fs::path directory = path_.string() + ".d";
+  const fs::path inside = directory / "tier";
+  const mode_t before = ::umask(0777);
+  SharedFile made = SharedFile::make(inside, kMiB);
+  ::umask(before);
+  EXPECT_EQ(made.publish(), Published::kYes);
+  struct stat status {};
+  ASSERT_EQ(::stat(directory.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 07777U, 0700U);
+  EXPECT_EQ(SharedFile::open(inside).size_bytes(), kMiB);
+  EXPECT_EQ(SharedFile::make(directory / "other", kMiB).size_bytes(), kMiB) << "it is there";
+  fs::remove_all(directory);
+
+  const fs::path deep = directory / "below" / "tier";
+  expect_named(complaint_of<ConfigError>([&] { static_cast<void>(SharedFile::make(deep, kMiB)); }),
+               {deep.string(), "mkdir -p " + directory.string() + ","});
+  EXPECT_FALSE(fs::exists(directory));
+  const fs::path on_disk = fs::current_path() / ("no-tier-" + std::to_string(::getpid())) / "tier";
+  expect_named(
+      complaint_of<ConfigError>([&] { static_cast<void>(SharedFile::make(on_disk, kMiB)); }),
+      {on_disk.string(), "neither a tmpfs nor a hugetlbfs"});
+  EXPECT_FALSE(fs::exists(on_disk.parent_path()));
+}
+
+/// Of a whole machine that has just started: /dev/shm is a mount of its own, and empty.
+TEST_F(SharedFileTest, ThePathOfTheReadmeWorksOnAnEmptyMount) {
+  const int status = in_a_process([] {
+    if (::unshare(CLONE_NEWNS) != 0) return 77;
+    if (::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return 77;
+    if (::mount("tmpfs", "/dev/shm", "tmpfs", 0, "size=16m,mode=1777") != 0) return 77;
+    SharedFile::check_place("/dev/shm/kvferry/tier", kMiB);
+    if (fs::exists("/dev/shm/kvferry")) return 1;
+    SharedFile made = SharedFile::make("/dev/shm/kvferry/tier", kMiB);
+    if (made.publish() != Published::kYes) return 2;
+    return SharedFile::open("/dev/shm/kvferry/tier").size_bytes() == kMiB ? 0 : 3;
+  });
+  if (WEXITSTATUS(status) == 77) GTEST_SKIP() << "no mount can be made here";
+  EXPECT_EQ(status, 0);
+}
+
+TEST_F(SharedFileTest, APlaceIsCheckedAsItIsTakenAndNothingIsMade) {
+  const fs::path directory = path_.string() + ".d";
+  EXPECT_NO_THROW(SharedFile::check_place(path_, kMiB));
+  EXPECT_NO_THROW(SharedFile::check_place(directory / "tier", kMiB));
+  EXPECT_FALSE(fs::exists(directory));
+  expect_named(complaint_of<ConfigError>(
+                   [&] { SharedFile::check_place(directory / "below" / "tier", kMiB); }),
+               {"mkdir -p " + directory.string()});
+  expect_named(complaint_of<ConfigError>(
+                   [&] { SharedFile::check_place(fs::current_path() / "tier", kMiB); }),
+               {"neither a tmpfs nor a hugetlbfs"});
+  expect_named(complaint_of<ResourceError>(
+                   [&] { SharedFile::check_place(path_, free_bytes() + (kMiB << 20U)); }),
+               {"file system at /dev/shm"});
+}
+
 TEST_F(SharedFileTest, NothingIsAResourceError) {
   EXPECT_THROW(static_cast<void>(SharedFile::make(path_, 0)), ResourceError);
   EXPECT_THROW(static_cast<void>(SharedFile::make(path_, UINT64_MAX)), ResourceError);

@@ -231,6 +231,20 @@ TEST_F(TierDirectoryTest, WhoLeavesTheNameSpaceFindsAndIsFoundNoMore) {
   EXPECT_FALSE(b->has(rig_.key(8))) << "each has one of its own";
 }
 
+TEST_F(TierDirectoryTest, ANarrowedNameSpaceIsThatOfInstancesThatSaidTheSame) {
+  const auto a = rig_.join("a");
+  const auto b = rig_.join("b");
+  const auto c = rig_.join("c");
+  a->narrow_name_space(5);
+  b->narrow_name_space(5);
+  c->narrow_name_space(6);
+  EXPECT_EQ(a->name_space(), b->name_space());
+  ASSERT_TRUE(rig_.store(*a, {take(*a), 0}, 7));
+  EXPECT_TRUE(b->has(rig_.key(7)));
+  EXPECT_FALSE(c->has(rig_.key(7)));
+  EXPECT_FALSE(rig_.join("d")->has(rig_.key(7))) << "it has yet to say";
+}
+
 TEST_F(TierDirectoryTest, AChunkOfWhateverIsClearedUnlessSomebodyReadsIt) {
   auto a = rig_.join("a", 1);
   const std::uint32_t chunk = take(*a);

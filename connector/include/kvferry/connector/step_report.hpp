@@ -35,6 +35,9 @@ struct RankTopology {
   std::uint32_t num_chunks = 0;   ///< Chunks of this rank's arena that are ready for use.
   std::uint32_t ring_blocks = 0;  ///< Blocks of the first class that the staging ring holds.
   ReplicaPlace replicas = {};
+  /// Digest of how the bytes of a block lie on this rank, and of all else that only the rank sees
+  /// of them. 0: the engine shares its tier with no other.
+  std::uint64_t probe = 0;
 };
 
 /// How many blocks of a store this rank took, counted from the first. The rest it skipped for good.

@@ -60,6 +60,8 @@ struct WorkerOptions {
   /// Slots in a chunk, by slab class.
   std::vector<std::uint32_t> slots_per_chunk{1};
   ArenaWishes arena = {};
+  /// RankTopology::probe.
+  std::uint64_t probe = 0;
   transfer::TransferOptions transfer;
   /// A transfer under way for longer than this is a fatal, named error of this worker: a copy that
   /// does not end cannot be reported as anything.

@@ -35,7 +35,8 @@ class SharedFile {
   /// A new file of zeros that has no name yet: nobody sees it half made, and with a process that
   /// ends here its memory goes. `path` is where publish() will put it; `bytes` > 0 are rounded up
   /// to whole pages. The room of the file system, the memory budget and, on hugetlbfs, the pool's
-  /// are checked before anything is touched. Throws ConfigError for a path that is not in shared
+  /// are checked before anything is touched. The directory of `path` is made (mode 0700) if that
+  /// alone is missing; no level above it. Throws ConfigError for a path that is not in shared
   /// memory and ResourceError for a shortage, with mount, figures and remedy; nothing is left
   /// behind then.
   [[nodiscard]] static SharedFile make(const std::filesystem::path& path, std::uint64_t bytes,
@@ -52,6 +53,9 @@ class SharedFile {
   /// The same; nothing if there is none.
   [[nodiscard]] static std::optional<SharedFile> open_if_there(const std::filesystem::path& path,
                                                                Reserved expected);
+  /// Throws as make() would, as far as that can be told without making anything. For `bytes` more
+  /// in the file system.
+  static void check_place(const std::filesystem::path& path, std::uint64_t bytes);
   /// Of the pages that a file at that path would have; the machine's usual ones if that cannot be
   /// told, or would be refused.
   [[nodiscard]] static std::uint64_t page_bytes_at(const std::filesystem::path& path);

@@ -4,6 +4,7 @@
 #include "kvferry/cpu_tier/host_mapping.hpp"
 #include "kvferry/cpu_tier/memory_budget.hpp"
 #include "kvferry/cpu_tier/shared_file.hpp"
+#include "kvferry/cpu_tier/tier_header.hpp"
 #include "kvferry/cpu_tier/tier_layout.hpp"
 
 #include <chrono>
@@ -11,6 +12,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 
 namespace kvferry::cpu_tier {
@@ -62,6 +64,9 @@ class SharedTier {
   /// file that was made for something else, naming both sides and the remedy, TimeoutError behind
   /// the patience, and as SharedFile.
   [[nodiscard]] static std::unique_ptr<SharedTier> make_or_open(const SharedTierOptions& options);
+  /// Throws as make_or_open() would, as far as that can be told without making, locking or removing
+  /// anything. Returns how many bytes the file still lacks of its whole size.
+  static std::uint64_t check(const SharedTierOptions& options);
   /// Closes it, and removes the file if that was said and no other process has it open.
   ~SharedTier();
   SharedTier(const SharedTier&) = delete;
@@ -91,6 +96,10 @@ class SharedTier {
   [[nodiscard]] static std::unique_ptr<SharedTier> take(SharedFile file,
                                                         const SharedTierOptions& options,
                                                         const TierShape& shape);
+  /// The header of the file, if it is of this run of the machine, and fits what was asked for.
+  [[nodiscard]] static std::optional<TierHeader> fitting_header(const SharedFile& file,
+                                                                const SharedTierOptions& options,
+                                                                const TierShape& shape);
 
   const TierShape shape_;
   const TierPlaces places_;

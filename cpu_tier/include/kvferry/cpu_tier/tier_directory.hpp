@@ -57,7 +57,8 @@ class TierDirectory {
   struct Identity {
     /// Unique on the node for every start of an engine.
     std::string name;
-    /// Of model, layout and all else that the bytes of a block depend on.
+    /// Of model, layout and all else that the bytes of a block depend on, as far as it is known
+    /// when the instance joins; see narrow_name_space().
     std::uint64_t name_space = 0;
     /// Of the memory in use, in proportion to the others'.
     std::uint32_t weight = 1;
@@ -86,10 +87,16 @@ class TierDirectory {
 
   [[nodiscard]] InstanceId self() const { return self_; }
   [[nodiscard]] const TierShape& shape() const { return shape_; }
+  [[nodiscard]] std::uint64_t name_space() const {
+    return name_space_.load(std::memory_order_relaxed);
+  }
   /// Chunks [0, num_chunks) are ready on all ranks of this instance: no others are leased or taken.
   void set_reach(std::uint32_t num_chunks) {
     num_reached_.store(num_chunks, std::memory_order_relaxed);
   }
+  /// The bytes of a block depend on `by`, too: from now on the name space is that of the instances
+  /// that said the same. Before anything is stored, leased or looked for.
+  void narrow_name_space(std::uint64_t by);
   /// What others store is of no use to this instance any more, nor what it stores to them: from now
   /// on its name space is its alone. None of its slots is readable, nor will be by what fills it.
   void leave_name_space();
@@ -211,9 +218,6 @@ class TierDirectory {
   }
   [[nodiscard]] static std::uint64_t hash_of(const SlotKey::Content& content);
   [[nodiscard]] InstanceRecord& own_record() const { return instances_[self_.value()]; }
-  [[nodiscard]] std::uint64_t name_space() const {
-    return name_space_.load(std::memory_order_relaxed);
-  }
   [[nodiscard]] std::uint32_t reach() const { return num_reached_.load(std::memory_order_relaxed); }
   /// Notes by the own clock when this instance first saw what is in quarantine there now.
   void note_quarantine(std::uint32_t chunk);
