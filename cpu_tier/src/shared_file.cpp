@@ -214,7 +214,7 @@ void SharedFile::check_place(const fs::path& path, std::uint64_t bytes) {
                         text_of(errno) + "; its user must be allowed to write there");
   }
   SharedFile file(path);
-  file.descriptor_ = OwnDescriptor(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  file.descriptor_ = OwnDescriptor::open(directory.c_str(), O_RDONLY | O_DIRECTORY);
   if (!file.descriptor_) return;
   if (const auto limit = file.limit_of_mount(bytes)) check_limits(bytes, {*limit});
 }
