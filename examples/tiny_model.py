@@ -65,7 +65,8 @@ def ensure_tiny_model(directory: Path | str = DEFAULT_DIR, model: TinyModel | No
     directory
         Where ``config.json``, ``model.safetensors`` and the tokenizer go. Replaced as a whole.
     model
-        Shape and seed; the same value gives the same bytes.
+        Shape and seed; the same value gives the same bytes on every x86 processor with AVX2. On others PyTorch
+        draws by other code: some weights differ in their last bit, and log probabilities by up to 2e-2.
 
     Returns
     -------

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <exception>
 #include <limits>
 #include <numeric>
@@ -178,11 +179,13 @@ std::uint32_t Arena::grow(std::uint64_t most_bytes, const std::stop_token& stop)
   const std::uint32_t end = end_of_step(first, most_bytes);
   const std::span<std::byte> part = bytes_of(first, end);
   waited_ = {};
+  const Clock::time_point began = Clock::now();
   try {
     if (!make_resident(first, end, stop)) {
       mapping_.release(part);
       return 0;
     }
+    if (first == 0) warn_of_slow_memory(part.size(), Clock::now() - began - waited_);
     register_slots(first, end);
   } catch (const std::exception& error) {
     mapping_.release(part);
@@ -192,6 +195,21 @@ std::uint32_t Arena::grow(std::uint64_t most_bytes, const std::stop_token& stop)
   num_ready_.store(end, std::memory_order_release);
   if (claim_) claim_->set_bytes(bytes_to_come(end));
   return end - first;
+}
+
+void Arena::warn_of_slow_memory(std::uint64_t bytes, std::chrono::nanoseconds took) {
+  const double seconds = std::chrono::duration<double>(took).count();
+  const double bytes_per_second = static_cast<double>(bytes) / seconds;
+  if (took < options_.long_wait || bytes_per_second >= options_.slow_bytes_per_second) return;
+  char text[160];
+  std::snprintf(text, sizeof text, "the first %.0f MiB of the CPU tier took %.1f s (%.0f MB/s)",
+                static_cast<double>(bytes) / (1 << 20), seconds, bytes_per_second / 1e6);
+  warnings_.push_back(
+      std::string(text) +
+      ", for which the start of the engine waited: the machine gives memory slowly. A virtual "
+      "machine does so for memory that it has not touched since it was started, and any machine "
+      "whose cores are all busy, or whose kernel first has to free or to move memory. A smaller "
+      "pinned_piece_bytes makes the wait shorter");
 }
 
 std::uint32_t Arena::end_of_step(std::uint32_t first, std::uint64_t most_bytes) const {

@@ -23,6 +23,7 @@ from fakes.stand_in import StandIn
 
 from .feature_operations import ask, await_figure, follow_up, pause_while_loading
 from .lmcache_server import await_metric, empty_l1
+from .numeric_facts import numerics
 from .storm import storm
 from .worker_death import kill_worker_during_transfer
 
@@ -364,6 +365,7 @@ OPERATIONS: dict[str, Callable[..., dict[str, Any]]] = {
     "empty_lmcache_l1": empty_l1,
     "await_metric": await_metric,
     "kill_worker_during_transfer": kill_worker_during_transfer,
+    "numerics": numerics,
 }
 
 

@@ -10,6 +10,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
+#include <cstddef>
 #include <cstring>
 #include <fstream>
 #include <memory>
@@ -327,6 +329,35 @@ TEST(Arena, SlowHugePagesAreGivenUp) {
     EXPECT_EQ(report.gave_up_huge_pages, slow > 0.0);
     // The first piece says so; whether it got huge pages is the kernel's affair.
     EXPECT_LE(report.huge_page_share, slow > 0.0 ? 0.26 : 1.0);
+  }
+}
+
+TEST(Arena, SaysOnceThatItsFirstMemoryCameSlowly) {
+  using std::chrono::hours;
+  using std::chrono::nanoseconds;
+  struct Case {
+    nanoseconds long_wait;
+    double slow_bytes_per_second;
+    std::size_t num_warnings;
+  };
+  RegistrationRecorder device;
+  // Any wait is long, and any rate slow; a wait that was short, at any rate; a rate that was high.
+  for (const Case& one :
+       {Case{nanoseconds{0}, 1e18, 1}, Case{hours{1}, 1e18, 0}, Case{nanoseconds{0}, 0.0, 0}}) {
+    Arena arena(device, 1 << 20, 8,
+                {.max_piece_bytes = 2 << 20,
+                 .max_registration_bytes = 2 << 20,
+                 .start = ArenaStart::kEmpty,
+                 .slow_bytes_per_second = one.slow_bytes_per_second,
+                 .long_wait = one.long_wait});
+    EXPECT_TRUE(arena.warnings().empty());
+    while (arena.grow(1) > 0) {
+    }
+    ASSERT_EQ(arena.warnings().size(), one.num_warnings);
+    if (one.num_warnings == 0) continue;
+    EXPECT_EQ(arena.warnings().front().find("the first 2 MiB of the CPU tier took "), 0U)
+        << arena.warnings().front();
+    EXPECT_NE(arena.warnings().front().find("pinned_piece_bytes"), std::string::npos);
   }
 }
 

@@ -51,6 +51,9 @@ struct ArenaOptions {
   /// that moves memory about to make them: gigabytes per minute were seen, where normal pages come
   /// at gigabytes per second. What is populated later is normal pages then.
   double slow_bytes_per_second = 256e6;
+  /// The owner of the arena waits for its first memory. A wait from here on at a rate below
+  /// `slow_bytes_per_second` is a warning (see warnings()).
+  std::chrono::nanoseconds long_wait = std::chrono::seconds(2);
   MemoryPlacement placement = {};
   /// That populate; 0: as Populator says.
   std::uint32_t num_threads = 0;
@@ -157,7 +160,8 @@ class Arena {
   [[nodiscard]] std::uint32_t num_sharing() const { return options_.replicas.size; }
   /// Why it lies where it does.
   [[nodiscard]] const std::string& placement_reason() const { return options_.placement.reason; }
-  /// What its user is to be warned of, in sentences; usually nothing.
+  /// What its user is to be warned of, in sentences; usually nothing. Complete after the first
+  /// grow(): until then the thread that grows the arena alone may read it.
   [[nodiscard]] const std::vector<std::string>& warnings() const { return warnings_; }
   /// Of the slots that are ready. Reads /proc: milliseconds.
   [[nodiscard]] ArenaReport report() const;
@@ -190,6 +194,8 @@ class Arena {
   [[nodiscard]] std::uint32_t end_of_step(std::uint32_t first, std::uint64_t most_bytes) const;
   [[nodiscard]] std::span<std::byte> bytes_of(std::uint32_t first_slot,
                                               std::uint32_t end_slot) const;
+  /// Adds a warning if the first `bytes` came slowly enough for a user to wonder about the start.
+  void warn_of_slow_memory(std::uint64_t bytes, std::chrono::nanoseconds took);
   void register_slots(std::uint32_t first_slot, std::uint32_t end_slot);
   /// Makes the slots resident, however that is done here. False if it was stopped.
   [[nodiscard]] bool make_resident(std::uint32_t first_slot, std::uint32_t end_slot,
