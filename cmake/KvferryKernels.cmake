@@ -21,10 +21,9 @@ function(kvferry_without what wanted why)
   message(STATUS "kvferry: no ${what} kernels: ${why}")
 endfunction()
 
-# kvferry_kernel_ptx: for each architecture, pack_kernels.compute_NN.ptx, the text that nvcc hands to its assembler when it
-# makes the image. Built only where a target asks for it (tests/ptx).
+# Appends to kernel_texts: for each architecture, pack_kernels.compute_NN.ptx, the text that nvcc hands to its assembler
+# when it makes the image.
 macro(kvferry_add_kernel_ptx kernel headers)
-  set(ptx_files "")
   foreach(arch IN LISTS cuda_architectures)
     set(file ${CMAKE_CURRENT_BINARY_DIR}/pack_kernels.compute_${arch}.ptx)
     add_custom_command(OUTPUT ${file}
@@ -32,9 +31,8 @@ macro(kvferry_add_kernel_ptx kernel headers)
       DEPENDS ${kernel} ${headers}
       COMMENT "nvcc ${release}: PTX of the kernels for compute_${arch}"
       VERBATIM)
-    list(APPEND ptx_files ${file})
+    list(APPEND kernel_texts ${file})
   endforeach()
-  add_custom_target(kvferry_kernel_ptx DEPENDS ${ptx_files})
 endmacro()
 
 # Sets cuda_fatbin_file, cuda_toolkit_version, cuda_architectures and cuda_newest_architecture.
@@ -124,6 +122,8 @@ macro(kvferry_compile_hip kernel headers)
     kvferry_without(KVFERRY_HIP ${KVFERRY_HIP} "hipcc is not found (PATH, ROCM_PATH; Debian's package hipcc)")
   else()
     set(refused "")
+    set(hip_command ${CMAKE_COMMAND} -E env HIP_PLATFORM=amd ${KVFERRY_HIPCC})
+    set(hip_flags -std=c++17 -O3 -I ${CMAKE_CURRENT_SOURCE_DIR}/src)
     foreach(arch IN LISTS KVFERRY_HIP_ARCHITECTURES)
       kvferry_probe_hip(${arch} known)
       if(NOT known)
@@ -132,11 +132,19 @@ macro(kvferry_compile_hip kernel headers)
       endif()
       set(file ${CMAKE_CURRENT_BINARY_DIR}/pack_kernels.${arch}.hsaco)
       add_custom_command(OUTPUT ${file}
-        COMMAND ${CMAKE_COMMAND} -E env HIP_PLATFORM=amd ${KVFERRY_HIPCC} --genco --offload-arch=${arch} -std=c++17 -O3
-          -I ${CMAKE_CURRENT_SOURCE_DIR}/src -o ${file} -x hip ${kernel}
+        COMMAND ${hip_command} --genco --offload-arch=${arch} ${hip_flags} -o ${file} -x hip ${kernel}
         DEPENDS ${kernel} ${headers}
         COMMENT "hipcc: kernels for ${arch}"
         VERBATIM)
+      # What hipcc hands to its assembler when it makes that.
+      set(text ${CMAKE_CURRENT_BINARY_DIR}/pack_kernels.${arch}.s)
+      add_custom_command(OUTPUT ${text}
+        COMMAND ${hip_command} -S --cuda-device-only -Wno-unused-command-line-argument --offload-arch=${arch} ${hip_flags}
+          -o ${text} -x hip ${kernel}
+        DEPENDS ${kernel} ${headers}
+        COMMENT "hipcc: assembly of the kernels for ${arch}"
+        VERBATIM)
+      list(APPEND kernel_texts ${text})
       list(APPEND hip_files ${file})
       list(APPEND hip_architectures ${arch})
       string(APPEND hip_embeds "KVFERRY_EMBED(kKvferryHip_${arch}, \"${file}\")\n")
@@ -182,8 +190,13 @@ function(kvferry_embed_kernels target)
   set(bulk ${dir}/pack_bulk.cuh)
   set(co_run ${dir}/co_run.cuh)
   file(CONFIGURE OUTPUT no_kernels CONTENT "")
+  set(kernel_texts "")
   kvferry_compile_cuda(${kernel} "${headers};${bulk};${co_run}")
   kvferry_compile_hip(${kernel} "${headers};${co_run}")
+  # What interpreters read (tests/ptx); built only for them.
+  if(kernel_texts)
+    add_custom_target(kvferry_kernel_texts DEPENDS ${kernel_texts})
+  endif()
 
   set(kernel_source_file ${CMAKE_CURRENT_BINARY_DIR}/pack_kernels.txt)
   kvferry_flatten(${kernel_source_file} ${headers} ${kernel})

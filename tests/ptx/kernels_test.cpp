@@ -21,10 +21,10 @@ class PtxKernels : public testing::TestWithParam<TestedKernel> {};
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(PtxKernels);
 
 TEST_P(PtxKernels, MoveEveryByteAsTheHostEmulationDoes) {
-  const Kernel& kernel = kernel_of(GetParam().module, GetParam().name);
+  const Interpret interpret = interpreter_of(kernel_of(GetParam().module, GetParam().name));
   std::uint64_t num_instructions = 0;
   for_each_seed(GetParam().num_seeds, [&](std::uint64_t seed) {
-    const Outcome outcome = run_case(kernel, GetParam().make_case(seed), seed);
+    const Outcome outcome = run_case(interpret, GetParam().make_case(seed), seed);
     EXPECT_EQ(outcome.failure, "");
     num_instructions += outcome.num_instructions;
   });
@@ -41,8 +41,8 @@ std::vector<TestedKernel> pack_tested_kernels() {
 }
 
 TEST_P(PtxPackKernels, MoveWhatLiesBeyondFourGiB) {
-  const Kernel& kernel = kernel_of(GetParam().module, GetParam().name);
-  EXPECT_EQ(run_case(kernel, GetParam().make_far_case(), 1).failure, "");
+  const Interpret interpret = interpreter_of(kernel_of(GetParam().module, GetParam().name));
+  EXPECT_EQ(run_case(interpret, GetParam().make_far_case(), 1).failure, "");
 }
 
 INSTANTIATE_TEST_SUITE_P(All, PtxKernels, testing::ValuesIn(tested_kernels()),
@@ -70,7 +70,7 @@ TEST(PtxModules, UseEveryMnemonicThatTheInterpreterKnows) {
   constexpr int kVersionThatWasLookedAt = 13000;
   constexpr const char* kArchitecturesThatWereLookedAt = "80 89 90 100";
   if (gpu::cuda_toolkit_version() != kVersionThatWasLookedAt ||
-      std::string(KVFERRY_PTX_ARCHITECTURES) != kArchitecturesThatWereLookedAt) {
+      std::string(KVFERRY_CUDA_EMBEDDED) != kArchitecturesThatWereLookedAt) {
     GTEST_SKIP() << "another nvcc or other architectures may do without some of them";
   }
   std::set<std::string_view> used;

@@ -51,25 +51,34 @@ std::string compared(const GlobalMemory::Range& range, const GlobalMemory::Range
 
 }  // namespace
 
-Outcome run_case(const Kernel& kernel, const LaunchCase& launch, std::uint64_t seed,
-                 std::uint64_t max_instructions) {
+Outcome run_case(const Interpret& interpret, const LaunchCase& launch, std::uint64_t seed) {
   Outcome outcome;
   GlobalMemory memory = launch.memory;
   Random random(seed);
   try {
-    outcome.num_instructions =
-        run_launch(kernel, launch.shape, launch.parameter, memory, random, max_instructions);
+    outcome.num_instructions = interpret(launch, memory, random);
   } catch (const Fault& fault) {
     outcome.hazard = fault.hazard();
     outcome.failure = std::string(fault.what()) + "\n  " + launch.description;
     return outcome;
   }
+  // The interpreter may have mapped ranges of its own, parameters for example.
+  auto range = memory.ranges().begin();
   const GlobalMemory expected = emulated(launch);
-  for (std::size_t i = 0; i < memory.ranges().size() && outcome.failure.empty(); ++i) {
-    outcome.failure = compared(memory.ranges()[i], expected.ranges()[i]);
+  for (const GlobalMemory::Range& one : expected.ranges()) {
+    while (range->address != one.address) ++range;
+    outcome.failure = compared(*range, one);
+    if (outcome.failure.empty()) continue;
+    outcome.failure += "\n  " + launch.description;
+    break;
   }
-  if (!outcome.failure.empty()) outcome.failure += "\n  " + launch.description;
   return outcome;
+}
+
+Interpret interpreter_of(const Kernel& kernel) {
+  return [&kernel](const LaunchCase& launch, GlobalMemory& memory, Random& random) {
+    return run_launch(kernel, launch.shape, launch.parameter, memory, random, kMaxInstructions);
+  };
 }
 
 }  // namespace kvferry::ptx

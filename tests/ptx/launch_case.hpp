@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -35,10 +36,20 @@ struct Outcome {
   std::uint64_t num_instructions = 0;
 };
 
-/// Runs the launch of the interpreter's; then every byte must be what the host emulation
-/// (fake_kernels.hpp) makes of the same memory, and every byte of what it may write must be
-/// written. `seed` decides the order of all that is concurrent.
-[[nodiscard]] Outcome run_case(const Kernel& kernel, const LaunchCase& launch, std::uint64_t seed,
-                               std::uint64_t max_instructions = 200'000'000);
+/// More than any honest launch of these tests takes: a mutant may run in circles.
+inline constexpr std::uint64_t kMaxInstructions = 20'000'000;
+
+/// Runs the launch on an interpreter; returns the instructions. Throws Fault.
+using Interpret =
+    std::function<std::uint64_t(const LaunchCase& launch, GlobalMemory& memory, Random& random)>;
+
+/// Runs the launch; then every byte must be what the host emulation (fake_kernels.hpp) makes of the
+/// same memory, and every byte of what it may write must be written. `seed` decides the order of
+/// all that is concurrent.
+[[nodiscard]] Outcome run_case(const Interpret& interpret, const LaunchCase& launch,
+                               std::uint64_t seed);
+
+/// The interpreter of PTX. The kernel outlives the result.
+[[nodiscard]] Interpret interpreter_of(const Kernel& kernel);
 
 }  // namespace kvferry::ptx

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "modules.hpp"
 
+#include "build_file.hpp"
 #include "interpreter/parser.hpp"
 #include "kernels/code_objects.hpp"
 
 #include <cstddef>
-#include <fstream>
 #include <map>
 #include <span>
-#include <sstream>
 #include <stdexcept>
 #include <string_view>
 #include <utility>
@@ -26,22 +25,13 @@ std::string embedded_text() {
   return std::string(bytes.substr(begin, bytes.find('\0', begin) - begin));
 }
 
-std::string file_text(const std::string& name) {
-  const std::string path = std::string(KVFERRY_PTX_FOLDER) + "/pack_kernels." + name + ".ptx";
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (!file || text.str().empty()) throw std::runtime_error("the build did not make " + path);
-  return text.str();
-}
-
 }  // namespace
 
 const std::vector<std::string>& module_names() {
   static const std::vector<std::string> kNames = [] {
     std::vector<std::string> names;
-    std::istringstream architectures(KVFERRY_PTX_ARCHITECTURES);
-    for (std::string one; architectures >> one;) names.push_back("compute_" + one);
+    for (const std::string& one : words_of(KVFERRY_CUDA_EMBEDDED))
+      names.push_back("compute_" + one);
     if (!names.empty()) names.emplace_back(kEmbedded);
     return names;
   }();
@@ -52,7 +42,10 @@ const std::string& module_text(const std::string& name) {
   static std::map<std::string, std::string> texts;
   const auto found = texts.find(name);
   if (found != texts.end()) return found->second;
-  return texts.emplace(name, name == kEmbedded ? embedded_text() : file_text(name)).first->second;
+  return texts
+      .emplace(name,
+               name == kEmbedded ? embedded_text() : build_file("pack_kernels." + name + ".ptx"))
+      .first->second;
 }
 
 const Kernel& kernel_of(const std::string& module, const std::string& name) {

@@ -15,21 +15,18 @@
 namespace kvferry::ptx {
 namespace {
 
-// A mutant may run in circles; an honest launch of these tests ends within a tenth of this.
-constexpr std::uint64_t kMaxInstructions = 20'000'000;
-
 std::string described(const std::optional<Hazard>& found) {
   return found ? name_of(*found) : "WrongBytes";
 }
 
 /// The first launch that shows the fault; its failure is empty if none of the usual ones does.
-Outcome first_failure(const Kernel& kernel, const TestedKernel& one) {
+Outcome first_failure(const Interpret& interpret, const TestedKernel& one) {
   if (one.make_far_case) {
-    Outcome far = run_case(kernel, one.make_far_case(), 1, kMaxInstructions);
+    Outcome far = run_case(interpret, one.make_far_case(), 1);
     if (!far.failure.empty()) return far;
   }
   for (std::uint64_t seed = 0; seed < one.num_seeds; ++seed) {
-    Outcome outcome = run_case(kernel, one.make_case(seed), seed, kMaxInstructions);
+    Outcome outcome = run_case(interpret, one.make_case(seed), seed);
     if (!outcome.failure.empty()) return outcome;
   }
   return {};
@@ -39,7 +36,8 @@ void expect_found(const Mutant& mutant, const TestedKernel& one) {
   SCOPED_TRACE(one.test_name() + ": " + mutant.reason);
   const auto text = mutated(module_text(one.module), one.name, mutant);
   ASSERT_TRUE(text) << "the rule no longer fits the kernel's PTX: mutants.cpp";
-  const Outcome outcome = first_failure(parse_kernel(*text, one.name), one);
+  const Kernel kernel = parse_kernel(*text, one.name);
+  const Outcome outcome = first_failure(interpreter_of(kernel), one);
   ASSERT_NE(outcome.failure, "") << "the mutant lives";
   const auto& expected = mutant.found_by;
   EXPECT_NE(std::find(expected.begin(), expected.end(), outcome.hazard), expected.end())

@@ -2,6 +2,7 @@
 #include "tested_kernels.hpp"
 
 #include "co_run_case.hpp"
+#include "gcn_modules.hpp"
 #include "kernels/code_objects.hpp"
 #include "modules.hpp"
 #include "pack_case.hpp"
@@ -26,6 +27,12 @@ TestedKernel pack_kernel(const std::string& module, gpu::PackWay way, gpu::PackK
           [=] { return make_far_case(way, kernel); }, kNumPackSeeds};
 }
 
+void add_co_run_kernels(const std::string& module, std::vector<TestedKernel>& all) {
+  all.push_back({module, "kvferry_co_run_gemm", make_co_run_gemm_case, nullptr, kNumCoRunSeeds});
+  all.push_back(
+      {module, "kvferry_co_run_stream", make_co_run_stream_case, nullptr, kNumCoRunSeeds});
+}
+
 }  // namespace
 
 std::vector<TestedKernel> tested_kernels() {
@@ -35,9 +42,18 @@ std::vector<TestedKernel> tested_kernels() {
       all.push_back(pack_kernel(module, way, gpu::PackKernel::kVector));
       if (has_bulk_kernels(module)) all.push_back(pack_kernel(module, way, gpu::PackKernel::kBulk));
     }
-    all.push_back({module, "kvferry_co_run_gemm", make_co_run_gemm_case, nullptr, kNumCoRunSeeds});
-    all.push_back(
-        {module, "kvferry_co_run_stream", make_co_run_stream_case, nullptr, kNumCoRunSeeds});
+    add_co_run_kernels(module, all);
+  }
+  return all;
+}
+
+std::vector<TestedKernel> tested_gcn_kernels() {
+  std::vector<TestedKernel> all;
+  for (const std::string& module : gcn_module_names()) {
+    for (const gpu::PackWay way : {gpu::PackWay::kGather, gpu::PackWay::kScatter}) {
+      all.push_back(pack_kernel(module, way, gpu::PackKernel::kVector));
+    }
+    add_co_run_kernels(module, all);
   }
   return all;
 }

@@ -30,4 +30,7 @@ struct TestedKernel {
 /// 9.0 and more.
 [[nodiscard]] std::vector<TestedKernel> tested_kernels();
 
+/// The same of AMD's assembly; empty if built without hipcc.
+[[nodiscard]] std::vector<TestedKernel> tested_gcn_kernels();
+
 }  // namespace kvferry::ptx
