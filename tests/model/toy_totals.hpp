@@ -34,10 +34,11 @@ struct ToyTotals {
   std::uint64_t awaiting_arrivals = 0;  ///< Blocks were awaited then.
   std::uint64_t preemptions = 0;
   std::uint64_t resets = 0;
-  std::uint64_t late_resets = 0;  ///< Between a step's execution and its output.
-  std::uint64_t running_resets = 0;   ///< Of the engine's cache, with the running requests' blocks.
-  std::uint64_t dropped_samples = 0;  ///< Of steps before such a reset, or of a turn that had ended.
-  std::uint64_t turns = 0;            ///< Of sessions, behind the first.
+  std::uint64_t late_resets = 0;     ///< Between a step's execution and its output.
+  std::uint64_t running_resets = 0;  ///< Of the engine's cache, with the running requests' blocks.
+  std::uint64_t dropped_samples =
+      0;                    ///< Of steps before such a reset, or of a turn that had ended.
+  std::uint64_t turns = 0;  ///< Of sessions, behind the first.
   std::uint64_t hashes_taken_back = 0;
   std::uint64_t long_take_backs = 0;  ///< Of more than the one that the last token completed.
   std::uint64_t double_finishes = 0;
