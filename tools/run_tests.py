@@ -24,8 +24,8 @@ LMCACHE_CONFORMANCE = "tests/v1/distributed/test_native_connector_l2_adapter.py"
 # What vLLM 0.30 and 0.31 are tested with, in files and, of the random lives, seeds: the hooks, what differs between
 # releases, and lives of all kinds.
 OLDER_RELEASES_MEET = (
-    "aborts", "connector_scheduler", "failed_loads", "features_scheduling", "kv_events", "preflight", "random_lives",
-    "runner_exits", "stale_reports", "start_up", "stats", "versions",
+    "aborts", "client_lives", "connector_scheduler", "failed_loads", "features_scheduling", "kv_events", "preflight",
+    "random_lives", "runner_exits", "stale_reports", "start_up", "stats", "versions",
 )  # fmt: skip
 OLDER_RELEASES_SEEDS = "not random_lives or sync-0 or with_priorities and (plain-0 or hybrid-0)"
 # vLLM 0.32: random lives and the orders of events are played in full under 0.33, with most others.

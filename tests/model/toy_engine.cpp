@@ -164,7 +164,13 @@ void ToyEngine::events() {
     abort(*std::next(requests_.begin(), below(static_cast<std::uint32_t>(requests_.size()))));
   }
   if (one_in(10)) scheduler_->on_finished("never seen");
+  const auto session = std::find_if(
+      requests_.begin(), requests_.end(),
+      [](const ToyRequest& request) { return request.state == ToyState::kBetweenTurns; });
+  if (session != requests_.end() && one_in(3)) begin_turn(*session);
+  preempt_before_its_last_sample();
   if (one_in(200)) reset();
+  if (one_in(60)) reset_running();
   if (one_in(15)) pool_.uncache_all();  // The engine empties its own cache and not ours.
   if (one_in(150)) rank_states_[below(2)].silent_until = totals_.steps + 5 + below(40);
 }
@@ -189,6 +195,8 @@ void ToyEngine::arrive() {
   }
   if (one_in(2)) prompt.back() = 100 + below(4);
   requests_.emplace_back(std::move(id), ++last_uid_, std::move(prompt), 1 + below(kMaxOutput));
+  // One at a time: a session keeps its blocks between its turns.
+  if (!has_session() && one_in(2)) requests_.back().num_turns_left = 1 + below(4);
   waiting_.push_back(&requests_.back());
   scheduler_->on_request(requests_.back().id, requests_.back().hashes);
   if (scheduler_->snapshot().tier.num_awaited > 0) ++totals_.awaiting_arrivals;

@@ -25,14 +25,16 @@
 namespace kvferry::connector {
 
 /// An engine in miniature around one SchedulerEngine and two ranks: a block pool with a prefix
-/// cache, chunked prefill, decoding, preemption, aborts, reuse of ids at any time, resets; and with
-/// `lag` 1 asynchronous scheduling: a step is planned before the output of the one before it was
-/// seen. A third of the seeds has KV cache groups with sliding windows, a quarter loses a rank. It
-/// follows vLLM where the order of calls matters. Every token's KV is checked in every step that
-/// reads it. In a third of the seeds both ranks have the same KV and keep one copy of it.
+/// cache, chunked prefill, decoding, preemption, aborts, reuse of ids at any time, resets, of
+/// running requests too, streaming sessions that take hashes back; and with `lag` 1 asynchronous
+/// scheduling: a step is planned before the output of the one before it was seen. A third of the
+/// seeds has KV cache groups with sliding windows, a quarter loses a rank. It follows vLLM where
+/// the order of calls matters. Every token's KV is checked in every step that reads it. In a third
+/// of the seeds both ranks have the same KV and keep one copy of it.
 ///
 /// toy_engine.cpp: events and steps; _schedule: what a step computes; _output: what comes back, and
-/// the end; _lost: a rank that is lost and found.
+/// the end; _session: sessions and resets of running requests; _lost: a rank that is lost and
+/// found.
 class ToyEngine {
  public:
   explicit ToyEngine(std::uint64_t seed);
@@ -51,6 +53,7 @@ class ToyEngine {
   struct Scheduled {
     ToyRequest* request = nullptr;  ///< Until the step's ranks are done.
     std::uint64_t uid = 0;
+    std::uint32_t num_restarts = 0;  ///< Of the request, then.
     std::uint32_t first = 0;
     std::uint32_t count = 0;
     bool samples = false;
@@ -94,6 +97,10 @@ class ToyEngine {
   void arrive();
   void abort(ToyRequest& request);
   void reset();
+  void reset_running();
+  void end_turn(ToyRequest& request);
+  void begin_turn(ToyRequest& request);
+  void preempt_before_its_last_sample();
   void orphan(ToyRequest& request);
   void finish_in_step(const std::vector<Scheduled>& scheduled, PlanOracle::Step& step);
 
@@ -146,6 +153,7 @@ class ToyEngine {
   void check_loaded(ToyRequest& request);
   void finish(ToyRequest& request);
   void forget(ToyRequest& request);
+  [[nodiscard]] bool has_session() const;
   [[nodiscard]] ToyRequest* find(const std::string& id);
   [[nodiscard]] ToyRequest* find(std::uint64_t uid);
 

@@ -50,6 +50,10 @@ void ToyEngine::take_samples(const std::vector<Scheduled>& scheduled) {
   for (const Scheduled& work : scheduled) {
     ToyRequest* request = find(work.uid);
     if (!work.samples || request == nullptr) continue;
+    if (work.num_restarts != request->num_restarts) {
+      ++totals_.dropped_samples;
+      continue;
+    }
     --request->num_placeholders;
     request->know(request->num_known + 1);
     if (request->state == ToyState::kRunning) {
@@ -57,6 +61,10 @@ void ToyEngine::take_samples(const std::vector<Scheduled>& scheduled) {
                    std::min(request->num_computed - request->num_placeholders, request->num_known));
     }
     if (request->num_known < request->num_last) continue;
+    if (request->num_turns_left > 0 && request->state == ToyState::kRunning) {
+      end_turn(*request);
+      continue;
+    }
     // dynamo#6681: it stops in the step in which it is aborted.
     const int num_calls = one_in(4) ? 3 : 1;
     for (int i = 0; i < num_calls; ++i) scheduler_->on_finished(request->id);

@@ -98,6 +98,7 @@ void ToyEngine::compute(ToyRequest& request, std::uint32_t count, bool whole_tab
   Scheduled work;
   work.request = &request;
   work.uid = request.uid;
+  work.num_restarts = request.num_restarts;
   work.first = request.num_computed;
   work.count = count;
   work.whole_table = whole_table;

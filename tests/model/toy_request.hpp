@@ -4,6 +4,8 @@
 #include "fake_engine.hpp"
 #include "toy_rank.hpp"
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -17,7 +19,8 @@ enum class ToyState : std::uint8_t {
   kLoading,
   kReady,  ///< Its load ended; waits for its first step.
   kRunning,
-  kZombie  ///< Ended while loading: its blocks are kept until the load is told.
+  kBetweenTurns,  ///< A session that keeps its blocks and waits for its client.
+  kZombie         ///< Ended while loading: its blocks are kept until the load is told.
 };
 
 using ToyTable = std::vector<std::uint32_t>;
@@ -44,6 +47,8 @@ struct ToyRequest {
   std::vector<ToyTable> tables;        ///< By KV cache group and position.
   std::uint32_t num_computed = 0;      ///< Scheduled up to here.
   std::uint32_t num_placeholders = 0;  ///< Samples of steps whose output is not processed yet.
+  std::uint32_t num_turns_left = 0;    ///< Of a session, behind this one.
+  std::uint32_t num_restarts = 0;      ///< Samples of steps before the last one are dropped.
   std::uint32_t load_first = 0;        ///< First loaded block.
   std::uint32_t load_end = 0;
   std::uint64_t load_epoch = 0;
@@ -91,6 +96,39 @@ struct ToyRequest {
     while (hashes->size() < num_known / kBlockTokens) {
       hashes->append(block_hash(static_cast<std::uint32_t>(hashes->size())));
     }
+  }
+  /// What a session keeps of a turn.
+  enum class Keeps : std::uint8_t {
+    kAllButTheLast,  ///< Token, which was sampled and not computed (vLLM 0.33).
+    kComputed        ///< Less, if it was preempted before its last sample came (vLLM 0.32).
+  };
+  /// A session's turn is over: tokens are taken back, and the hashes of the blocks that they were
+  /// in. Returns how many hashes.
+  std::size_t end_turn(Keeps keeps) {
+    const std::size_t num_hashes = hashes->size();
+    num_known -= 1;
+    num_computed = std::min(num_computed - num_placeholders, num_known);
+    if (keeps == Keeps::kComputed) num_known = num_computed;
+    kv.resize(num_computed);
+    truth.resize(num_known);
+    chain.resize(std::min<std::size_t>(chain.size(), num_known));
+    hashes->truncate(num_known / kBlockTokens);
+    drop_samples();
+    state = ToyState::kBetweenTurns;
+    return num_hashes - hashes->size();
+  }
+  /// Its next turn begins, with the blocks that it has.
+  void begin_turn(const std::vector<std::uint32_t>& tokens, std::uint32_t max_output) {
+    truth.insert(truth.end(), tokens.begin(), tokens.end());
+    know(num_known + static_cast<std::uint32_t>(tokens.size()));
+    num_last = num_known + max_output;
+    --num_turns_left;
+    state = ToyState::kReady;
+  }
+  /// What steps in flight sample is not taken.
+  void drop_samples() {
+    num_placeholders = 0;
+    ++num_restarts;
   }
   /// Its blocks are gone.
   void restart() {

@@ -34,7 +34,13 @@ struct ToyTotals {
   std::uint64_t awaiting_arrivals = 0;  ///< Blocks were awaited then.
   std::uint64_t preemptions = 0;
   std::uint64_t resets = 0;
-  std::uint64_t late_resets = 0;  ///< Between a step's execution and its output.
+  std::uint64_t late_resets = 0;     ///< Between a step's execution and its output.
+  std::uint64_t running_resets = 0;  ///< Of the engine's cache, with the running requests' blocks.
+  std::uint64_t dropped_samples =
+      0;                    ///< Of steps before such a reset, or of a turn that had ended.
+  std::uint64_t turns = 0;  ///< Of sessions, behind the first.
+  std::uint64_t hashes_taken_back = 0;
+  std::uint64_t long_take_backs = 0;  ///< Of more than the one that the last token completed.
   std::uint64_t double_finishes = 0;
   std::uint64_t finished_in_step = 0;  ///< Between its scheduling and the plan.
   // Ranks.
@@ -80,6 +86,11 @@ struct ToyTotals {
     visit("preemptions", &T::preemptions);
     visit("resets", &T::resets);
     visit("late_resets", &T::late_resets);
+    visit("running_resets", &T::running_resets);
+    visit("dropped_samples", &T::dropped_samples);
+    visit("turns", &T::turns);
+    visit("hashes_taken_back", &T::hashes_taken_back);
+    visit("long_take_backs", &T::long_take_backs);
     visit("double_finishes", &T::double_finishes);
     visit("finished_in_step", &T::finished_in_step);
     visit("silent_steps", &T::silent_steps);

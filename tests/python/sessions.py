@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Streaming sessions: requests whose client sends their input turn by turn, as vLLM's ``AsyncLLM.generate`` does."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import vllm
@@ -14,18 +14,32 @@ TAKES_HASHES_BACK = [int(part) for part in vllm.__version__.split(".")[:2]] >= [
 
 
 def begin_session(
-    engine: ToyEngine, request_id: str, prompt: Sequence[int], max_tokens: int, **options: Any
+    engine: ToyEngine,
+    request_id: str,
+    prompt: Sequence[int],
+    max_tokens: int,
+    stops: Collection[int] = (),
+    **options: Any,
 ) -> Request:
-    """Add a session with its first turn. At the end of a turn it keeps its blocks and waits for the next one."""
-    return engine.add(request_id, prompt, max_tokens, options={"resumable": True, **options})
+    """Add a session with its first turn. At the end of a turn it keeps its blocks and waits for the next one.
+
+    A turn ends after `max_tokens` tokens, or with the first of `stops`.
+    """
+    return engine.add(
+        request_id, prompt, max_tokens, options={"resumable": True, **options}, stop_token_ids=sorted(stops)
+    )
 
 
-def add_turn(engine: ToyEngine, request_id: str, tokens: Sequence[int], max_tokens: int) -> None:
+def add_turn(
+    engine: ToyEngine, request_id: str, tokens: Sequence[int], max_tokens: int, stops: Collection[int] = ()
+) -> None:
     """Send a session's next turn, which begins at once or when the running one has ended.
 
     vLLM keeps what a turn has sampled and computed, which is all but its last token.
     """
-    turn = engine.make_request(request_id, tokens, max_tokens, options={"resumable": True})
+    turn = engine.make_request(
+        request_id, tokens, max_tokens, options={"resumable": True}, stop_token_ids=sorted(stops)
+    )
     engine.scheduler.add_request(turn)
 
 

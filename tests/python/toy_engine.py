@@ -208,6 +208,11 @@ class ToyEngine:
         in_flight = any(request_id in output.num_scheduled_tokens for output, _ in self._in_flight)
         return request_id not in self.scheduler.requests and not in_flight
 
+    @property
+    def has_outputs_in_flight(self) -> bool:
+        """Whether steps were executed whose output the scheduler has not taken in."""
+        return bool(self._in_flight)
+
     def drain_outputs(self) -> None:
         """Take in the outputs of all steps in flight."""
         while self._in_flight:

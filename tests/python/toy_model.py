@@ -122,6 +122,10 @@ class ToyModel:
             if request_id in cached.resumed_req_ids:
                 request.tables = [list(group) for group in blocks]
                 request.running = RunningState()
+                # Behind a reset of running requests the engine has dropped what was sampled meanwhile.
+                num_known = len(cached.all_token_ids.get(request_id, request.tokens))
+                del request.tokens[num_known:]
+                request.hidden = request.hidden[:num_known]
             elif blocks is not None:
                 for table, group in zip(request.tables, blocks, strict=True):
                     table.extend(group)

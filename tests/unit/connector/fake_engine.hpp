@@ -38,6 +38,8 @@ class FakeHashes final : public BlockHashes {
     for (const std::uint64_t number : numbers) append(number);
   }
   void append(std::uint64_t number) { hashes_.push_back(hash_of(number)); }
+  /// Takes back all but the first `size`, as a streaming session does.
+  void truncate(std::size_t size) { hashes_.resize(size); }
   [[nodiscard]] std::size_t size() const override { return hashes_.size(); }
   [[nodiscard]] std::span<const std::byte> hash(std::size_t index) const override {
     return hashes_.at(index);
