@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 import transformers
 import vllm
+from vllm import envs
 from vllm.platforms import current_platform
 from vllm.v1.core import kv_cache_utils
 
@@ -182,11 +183,17 @@ def canonical(value: object) -> object:
 
 
 def environment() -> dict[str, str]:
-    """Return the variables that may change what is computed."""
+    """Return the variables that may change what is computed.
+
+    Of vLLM's those that it knows as settings: its processes also tell each other things by others, of a name for every
+    start.
+    """
+    settings = envs.environment_variables
     return {
         name: value
         for name, value in sorted(os.environ.items())
-        if name in COUNTED_VARIABLES or (name.startswith("VLLM_") and not _FREE_VARIABLE.fullmatch(name))
+        if name in COUNTED_VARIABLES
+        or (name.startswith("VLLM_") and name in settings and not _FREE_VARIABLE.fullmatch(name))
     }
 
 

@@ -251,8 +251,8 @@ BY_CLASS = {
 }
 """Others (of attention, kernels, Mamba, …) count whole."""
 
-# Of those whose names begin with VLLM_: how it runs, and what differs between processes of one engine or between
-# engines that are to share. All others of them count.
+# Of vLLM's settings whose names begin with VLLM_: how it runs, and what differs between processes of one engine or
+# between engines that are to share. All others of them count.
 FREE_VARIABLES = (
     # Who it is among others, and how they find it.
     r".*_(PORT|HOST|IP|ADDR|URL|URI)",
