@@ -10,6 +10,7 @@
 #include "worker_impl.hpp"
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -17,6 +18,8 @@
 
 namespace kvferry::connector {
 namespace {
+
+constexpr std::chrono::nanoseconds kNoTime{0};
 
 /// Throws ConfigError for what no rank can be told.
 void validate(const WorkerOptions& options, std::span<const gpu::BlockGeometry> geometries) {
@@ -55,6 +58,13 @@ std::vector<transfer::BlockClass> classes_in(const cpu_tier::Arena& arena,
   return classes;
 }
 
+/// A worker's end waits for its copies as long as a step does.
+transfer::TransferOptions transfer_options(const WorkerOptions& options) {
+  transfer::TransferOptions transfer = options.transfer;
+  transfer.end_timeout = options.transfer_timeout;
+  return transfer;
+}
+
 }  // namespace
 
 WorkerEngine::Impl::Impl(std::unique_ptr<gpu::Device> device,
@@ -64,7 +74,8 @@ WorkerEngine::Impl::Impl(std::unique_ptr<gpu::Device> device,
       num_blocks_(geometries.front().num_blocks),
       arena_(make_arena(*device_, chunk_bytes_of(geometries, options_.slots_per_chunk), options_)),
       classes_(classes_in(*arena_, options_.slots_per_chunk, std::move(geometries))),
-      engine_(std::make_unique<transfer::TransferEngine>(*device_, classes_, options_.transfer)),
+      engine_(std::make_unique<transfer::TransferEngine>(*device_, classes_,
+                                                         transfer_options(options_))),
       reported_chunks_(arena_->num_ready()),
       arena_report_(arena_->report()) {
   report_.rank = options_.rank;
@@ -87,10 +98,23 @@ WorkerEngine::Impl::Impl(std::unique_ptr<gpu::Device> device,
 
 WorkerEngine::Impl::~Impl() {
   growth_.reset();
+  bool is_quiet = engine_->end();
+  // Its destructor would wait for the engine's stream without a bound.
+  if (compute_ && !compute_->synchronize(is_quiet ? options_.transfer_timeout : kNoTime)) {
+    if (is_quiet && !device_->lost()) {
+      std::fprintf(stderr,
+                   "kvferry: %s: what was submitted to the engine's stream has not ended within "
+                   "transfer_timeout_s of the worker's end; its memory is kept until the process "
+                   "ends. A hung device is the usual cause: restart the process\n",
+                   rank_text().c_str());
+    }
+    is_quiet = false;
+    bury(std::move(compute_));
+  }
   compute_.reset();
   engine_.reset();
   const auto loss = device_->lost();
-  if (!loss || loss->memory == gpu::LostMemory::kQuiet) return;
+  if (is_quiet && (!loss || loss->memory == gpu::LostMemory::kQuiet)) return;
   bury(std::move(arena_));
   bury(std::move(device_));
 }

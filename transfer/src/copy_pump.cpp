@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "copy_pump.hpp"
 
+#include "kvferry/base/deadline.hpp"
 #include "kvferry/base/error.hpp"
 #include "kvferry/base/test_hooks.hpp"
 
@@ -44,13 +45,25 @@ CopyPump::CopyPump(gpu::Device& device, StagingRing& ring, StagingRing* load_sta
       table_(table),
       loads_(device, chooser, gpu::CopyDirection::kHostToDevice, load_staging),
       stores_(device, chooser, gpu::CopyDirection::kDeviceToHost, nullptr),
-      thread_(start_thread([this] { run(); })) {}
+      thread_(start_thread([this] {
+        run();
+        ended_ = true;
+      })) {}
 
 CopyPump::~CopyPump() { stop(); }
 
 void CopyPump::stop() {
   table_.stop();
   if (thread_.joinable()) thread_.join();
+}
+
+void CopyPump::stop_within(std::chrono::nanoseconds bound) {
+  table_.stop();
+  for (const Deadline deadline(bound); !ended_;) {
+    if (deadline.passed()) return;
+    std::this_thread::sleep_for(kPollInterval);
+  }
+  thread_.join();
 }
 
 void CopyPump::run() {

@@ -8,6 +8,7 @@
 #include "path_chooser.hpp"
 #include "transfer_table.hpp"
 
+#include <atomic>
 #include <chrono>
 #include <thread>
 #include <vector>
@@ -30,6 +31,9 @@ class CopyPump {
   [[nodiscard]] const CopyPaths& store_paths() const { return stores_.paths(); }
   /// Ends the thread. What it holds is in quarantine then, or nothing. Idempotent.
   void stop();
+  /// The same for a thread that a driver may hold: after the bound it is left alone, and this must
+  /// not be destroyed any more.
+  void stop_within(std::chrono::nanoseconds bound);
 
  private:
   void run();
@@ -48,6 +52,7 @@ class CopyPump {
   CopyLane stores_;
   /// Dropped pieces whose gathers have not ended.
   std::vector<Piece> draining_;
+  std::atomic<bool> ended_{false};  ///< The thread touches nothing any more.
   std::thread thread_;
 };
 

@@ -11,10 +11,14 @@
 #include "transfer_table.hpp"
 
 #include <algorithm>
+#include <cstdio>
 #include <utility>
 
 namespace kvferry::transfer {
 namespace {
+
+/// The transfer thread ends within microseconds, unless a call of a hung driver holds it.
+constexpr std::chrono::seconds kStopBound{1};
 
 /// Those that fit their slots, ready to be packed: the first gather of a serving engine neither
 /// uploads nor waits. Without kernels nothing is packed, and then only a ring makes no sense.
@@ -61,6 +65,7 @@ class TransferEngine::Impl {
       : device_(device),
         classes_(prepared(device, std::move(classes), options)),
         piece_bytes_(options.piece_bytes),
+        end_timeout_(options.end_timeout),
         ring_(device, options.staging_bytes),
         gather_stage_(device, ring_, options.piece_bytes),
         chooser_(device.traits().family, options.copy_path, options.copy_path_table),
@@ -123,8 +128,24 @@ class TransferEngine::Impl {
     return table_;
   }
 
-  /// Nothing of ours runs from here on but what the device does.
-  void stop() { pump_.stop(); }
+  bool end() {
+    TransferTable& table = told_of_loss();
+    return table.close(end_timeout_ - table.closed_for());
+  }
+
+  /// For one whose copies do not end: as far as it can be done in a moment, nothing of ours runs
+  /// from here on but what the device does.
+  void abandon() {
+    if (!quarantine()) {
+      const auto waited = std::chrono::duration_cast<std::chrono::seconds>(end_timeout_);
+      std::fprintf(stderr,
+                   "kvferry: copies of %s have not ended within %lld s of the end of their engine; "
+                   "their memory is kept until the process ends. A hung device or link is the "
+                   "usual cause: restart the process\n",
+                   device_.description().c_str(), static_cast<long long>(waited.count()));
+    }
+    pump_.stop_within(kStopBound);
+  }
 
   TransferTable& table() { return table_; }
   const PathChooser& chooser() const { return chooser_; }
@@ -186,6 +207,7 @@ class TransferEngine::Impl {
   gpu::Device& device_;
   const std::vector<BlockClass> classes_;
   const std::uint64_t piece_bytes_;
+  const std::chrono::nanoseconds end_timeout_;
   /// Why the last fence() gave none. The engine thread's.
   std::string fence_failure_ = "there is none";
   StagingRing ring_;
@@ -206,13 +228,10 @@ TransferEngine::TransferEngine(gpu::Device& device, std::vector<gpu::BlockGeomet
     : TransferEngine(device, on_slots_of(arena, std::move(geometries)), options) {}
 
 TransferEngine::~TransferEngine() {
-  while (!close(std::chrono::hours(1))) {
-    if (!impl_->quarantine()) continue;
-    // Whatever it owns may be touched at any later time: streams, events, staging memory.
-    impl_->stop();
-    bury(std::move(impl_));
-    return;
-  }
+  if (end()) return;
+  // Whatever it owns may be touched at any later time: streams, events, staging memory.
+  impl_->abandon();
+  bury(std::move(impl_));
 }
 
 std::uint32_t TransferEngine::gather(gpu::Stream& compute, TransferId transfer,
@@ -251,5 +270,7 @@ bool TransferEngine::wait_idle(std::chrono::nanoseconds bound) const {
 bool TransferEngine::close(std::chrono::nanoseconds bound) {
   return impl_->told_of_loss().close(bound);
 }
+
+bool TransferEngine::end() { return impl_->end(); }
 
 }  // namespace kvferry::transfer

@@ -213,6 +213,7 @@ bool TransferTable::wait_idle_locked(std::chrono::nanoseconds bound) const {
 bool TransferTable::close(std::chrono::nanoseconds bound) {
   MutexLock lock(mutex_);
   if (!std::exchange(closed_, true)) {
+    closed_at_ = Clock::now();
     std::vector<TransferId> ids;
     for (const auto& [id, transfer] : transfers_) ids.push_back(id);
     for (const TransferId id : ids) {
@@ -223,6 +224,11 @@ bool TransferTable::close(std::chrono::nanoseconds bound) {
     }
   }
   return wait_idle_locked(bound);
+}
+
+std::chrono::nanoseconds TransferTable::closed_for() const {
+  MutexLock lock(mutex_);
+  return closed_ ? Clock::now() - closed_at_ : Clock::duration::zero();
 }
 
 void TransferTable::lose(const gpu::DeviceLoss& loss) {

@@ -59,6 +59,8 @@ class TransferTable {
   [[nodiscard]] std::optional<OverdueTransfer> overdue(std::chrono::nanoseconds bound) const;
   [[nodiscard]] bool wait_idle(std::chrono::nanoseconds bound) const;
   [[nodiscard]] bool close(std::chrono::nanoseconds bound);
+  /// Since the first close(); 0 before.
+  [[nodiscard]] std::chrono::nanoseconds closed_for() const;
   /// The device is lost: what is queued fails, and nothing new is taken. From any thread, any
   /// number of times.
   void lose(const gpu::DeviceLoss& loss);
@@ -129,6 +131,7 @@ class TransferTable {
   std::optional<gpu::DeviceLoss> loss_ KVFERRY_GUARDED_BY(mutex_);
   Doubt doubt_ KVFERRY_GUARDED_BY(mutex_);
   bool closed_ KVFERRY_GUARDED_BY(mutex_) = false;
+  Clock::time_point closed_at_ KVFERRY_GUARDED_BY(mutex_);
   bool stopped_ KVFERRY_GUARDED_BY(mutex_) = false;
 };
 

@@ -96,7 +96,13 @@ Rig::~Rig() {
   valve.open_all();
   engine.reset();
   const auto loss = device->lost();
-  if (loss && loss->memory == gpu::LostMemory::kInDoubt) bury(std::move(arena));
+  if (is_left_behind || (loss && loss->memory == gpu::LostMemory::kInDoubt)) {
+    bury(std::move(arena));
+  }
+  if (!is_left_behind) return;
+  for (auto& pool : pools) bury(std::move(pool));
+  bury(std::move(lent));
+  bury(std::move(device));
 }
 
 Bytes Rig::block(SlabClassId slab_class, BlockId block) const {

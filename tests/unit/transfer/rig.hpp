@@ -101,6 +101,8 @@ class Rig {
   std::vector<BlockClass> classes;
   std::unique_ptr<gpu::Stream> compute;
   std::unique_ptr<TransferEngine> engine;
+  /// For a test whose engine ended with copies under way: device and memory are kept for them.
+  bool is_left_behind = false;
 
  private:
   std::unique_ptr<gpu::DeviceAccess> access_;

@@ -54,6 +54,8 @@ struct TransferOptions {
   /// Continuous stores at link speed raise inter-token latency, 4 GB/s do not (design.md). Loads
   /// are never paced.
   std::uint64_t store_bytes_per_second = 0;
+  /// How long the end of an engine waits for copies that do not end, from its first close() on.
+  std::chrono::nanoseconds end_timeout = std::chrono::seconds(300);
 };
 
 enum class TransferKind : std::uint8_t { kStore, kLoad };
@@ -137,8 +139,9 @@ class TransferEngine {
   /// For an arena whose slots are the blocks' own, whatever their geometry.
   TransferEngine(gpu::Device& device, std::vector<gpu::BlockGeometry> geometries,
                  const cpu_tier::Arena& arena, const TransferOptions& options);
-  /// close(), unbounded, unless the device is lost with memory in doubt: then what may still be
-  /// touched is left behind for ever, and the arena below it has to be kept by its owner.
+  /// end(). If that says no, what a device may still touch is left behind until the process ends;
+  /// stderr has a line about it, unless the device is lost. Then the owner has to keep the arena
+  /// and the device as long: it asks end() before.
   ~TransferEngine();
   TransferEngine(const TransferEngine&) = delete;
   TransferEngine& operator=(const TransferEngine&) = delete;
@@ -191,6 +194,9 @@ class TransferEngine {
   /// queued, seals every store, waits for what runs, at most `bound`. Ends remain to be polled.
   /// Returns whether all is quiet; false at once when what is left is in quarantine. Idempotent.
   [[nodiscard]] bool close(std::chrono::nanoseconds bound);
+  /// close() with what is left of TransferOptions::end_timeout since the first close(). Once it has
+  /// said no it waits no longer.
+  [[nodiscard]] bool end();
 
  private:
   class Impl;

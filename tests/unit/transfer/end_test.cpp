@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// Engines that end while a copy does not.
+#include "rig.hpp"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <future>
+#include <string>
+#include <unistd.h>
+
+namespace kvferry::transfer {
+namespace {
+
+using namespace std::chrono_literals;
+using Kind = Valve::Kind;
+
+class EndTest : public TransferTest {
+ protected:
+  /// Device and memory are kept for the copy, which goes on when the rig opens the valve.
+  static void begin_a_load_that_is_held(Rig& rig) {
+    rig.valve.hold(Kind::kCopyH2D);
+    rig.load(1, Rig::kDense, blocks_to_slots(0, 0, 3));
+    await([&] { return rig.valve.num_arrived(Kind::kCopyH2D) > 0; }, "the copy");
+    rig.is_left_behind = true;
+  }
+  static bool ends(Rig& rig) {
+    auto end = std::async(std::launch::async, [&] { rig.engine.reset(); });
+    const bool ended = end.wait_for(kForever / 4) == std::future_status::ready;
+    rig.valve.open_all();
+    return ended;
+  }
+  static RigOptions impatient() {
+    return {.transfer = {.staging_bytes = std::uint64_t{1} << 16, .end_timeout = 50ms}};
+  }
+};
+
+TEST_F(EndTest, ACopyThatDoesNotEndIsLeftBehindAfterTheBoundAndIsSaid) {
+  Rig rig(impatient());
+  begin_a_load_that_is_held(rig);
+  ::testing::internal::CaptureStderr();
+  EXPECT_TRUE(ends(rig)) << "it waits for the copy";
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("have not ended within"), std::string::npos) << said;
+  EXPECT_NE(said.find("kept until the process ends"), std::string::npos) << said;
+  EXPECT_EQ(said.find('\n'), said.size() - 1) << "one line: " << said;
+  // ASan watches the copy, which reads the arena and writes the blocks now.
+  await([&] { return rig.block(Rig::kDense, BlockId(2)) == rig.slot(Rig::kDense, SlotId(2)); },
+        "the copy's end");
+}
+
+TEST_F(EndTest, WhoHasWaitedForACloseDoesNotWaitAgain) {
+  Rig rig({.transfer = {.end_timeout = 100ms}});
+  begin_a_load_that_is_held(rig);
+  EXPECT_FALSE(rig.engine->close(0ns));
+  EXPECT_FALSE(rig.engine->end());
+  EXPECT_FALSE(rig.engine->end());
+  EXPECT_TRUE(ends(rig));
+}
+
+TEST_F(EndTest, ACopyThatEndsLateIsWaitedForAndNothingIsLeft) {
+  Rig rig;
+  rig.valve.hold(Kind::kCopyH2D);
+  rig.load(1, Rig::kDense, blocks_to_slots(0, 0, 3));
+  await([&] { return rig.valve.num_arrived(Kind::kCopyH2D) > 0; }, "the copy");
+  EXPECT_FALSE(rig.engine->close(10ms));
+  rig.valve.open_all();
+  EXPECT_TRUE(rig.engine->end());
+}
+
+// A hung device must not keep its process: it could not be restarted.
+TEST_F(EndTest, AProcessWhoseCopyNeverEndsEnds) {
+  EXPECT_EXIT(
+      {
+        // By a signal if it hangs.
+        ::alarm(60);
+        auto* const rig = new Rig(impatient());
+        begin_a_load_that_is_held(*rig);
+        rig->engine.reset();
+        std::exit(0);
+      },
+      ::testing::ExitedWithCode(0), "kept until the process ends");
+}
+
+}  // namespace
+}  // namespace kvferry::transfer
