@@ -112,6 +112,8 @@ std::unique_ptr<SharedTier> SharedTier::take(SharedFile file, const SharedTierOp
   }
   const FileHeader now =
       FileHeader::of(TierHeader::kMagic, TierHeader::kVersion, options.machine.proc);
+  // Before the boot id is believed, which says that the file may go.
+  check_whole(*header, options.path);
   if (!header->file.is_of_boot(now)) {
     // Left by an earlier run of the machine: whoever uses it cannot live.
     static_cast<void>(remove_unless_held(file));
