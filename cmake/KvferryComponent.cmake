@@ -52,7 +52,9 @@ function(kvferry_add_component name)
       list(TRANSFORM ARG_APART PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/src/)
       set_source_files_properties(${ARG_APART} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
       # Of a class whose members' types are in the unnamed namespace of its source.
-      target_compile_options(kvferry_${name} PRIVATE -Wno-subobject-linkage)
+      target_compile_options(kvferry_${name} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>
+                             # An alias that two files declare alike, in one unnamed namespace and in a function.
+                             $<$<CXX_COMPILER_ID:Clang>:-Wno-error=shadow>)
     endif()
   else()
     add_library(kvferry_${name} INTERFACE)

@@ -36,6 +36,8 @@ STARTED = int(os.environ.get("KVFERRY_STARTED", time.time()))
 # Of what failed, shown: lines of each, and tests of a stage.
 MOST_LINES = 60
 MOST_FAILURES = 5
+# Of new inputs, for each fuzzer.
+FUZZ_SECONDS = 15
 NUM_JOBS = str(os.cpu_count() or 2)
 
 
@@ -220,6 +222,17 @@ def protocol() -> Tally:
     return judge("protocol", status, junit)
 
 
+def fuzz() -> Tally:
+    """Replay the fuzzers' corpora and try new inputs for a while; each fuzzer counts as one test."""
+    junit = RESULTS / "fuzz.xml"
+    junit.unlink(missing_ok=True)
+    status = run("fuzz", sys.executable, "tools/fuzz.py", f"--seconds={FUZZ_SECONDS}", f"--junit={junit}")
+    total = judge("fuzz", status, junit)
+    if total.skipped:
+        say("fuzz: skipped, because no clang here has libFuzzer (Debian: libclang-rt-14-dev)")
+    return total
+
+
 @dataclass(frozen=True)
 class Stage:
     """One row of the summary; ``needs`` names the set-up stages it cannot do without."""
@@ -257,6 +270,7 @@ TESTS = (
     Stage("e2e", "tests with the real engine", e2e, ("venv", "wheel", "stand-ins", "lmcache-venv")),
     Stage("host-asan", "C++ tests, ASan and UBSan", lambda: cpp("host-asan")),
     Stage("host-tsan", "C++ tests, TSan", lambda: cpp("host-tsan")),
+    Stage("fuzz", "fuzzers of plans, reports and the tier's file", fuzz),
     Stage("clang", "clang build with -Wthread-safety", clang),
 )
 

@@ -4,7 +4,7 @@
 #   build  what `make demo` needs: compiler, CMake, Ninja, hwloc, oneTBB, Python headers
 #   bench  also the libraries of kvferry-bench
 #   test   all of that, GoogleTest, clang and spin, for `make test`, and hipcc where apt has it: without it
-#          the HIP kernels are left out
+#          the HIP kernels are left out, and libFuzzer likewise, for the fuzzers
 # A tool that is there by other means than apt is taken as it is.
 set -euo pipefail
 . "$(dirname "$0")/step.sh"
@@ -13,6 +13,15 @@ scope=${1:-test}
 has() { command -v "$1" >/dev/null 2>&1; }
 has_python() { "$KVFERRY_ROOT/tools/find_python.sh" >/dev/null 2>&1; }
 python_has() { "$("$KVFERRY_ROOT/tools/find_python.sh")" -c "$1" >/dev/null 2>&1; }
+has_fuzzer() {
+  local compiler
+  for compiler in clang++-14 clang++-{20..15} clang++; do
+    has "$compiler" || continue
+    echo 'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }' |
+      "$compiler" -x c++ -fsanitize=fuzzer,address - -o /dev/null >/dev/null 2>&1 && return
+  done
+  return 1
+}
 has_header() { echo "#include <$1>" | g++ -E -x c++ - >/dev/null 2>&1; }
 
 missing=()
@@ -57,6 +66,7 @@ find_missing() {
     want clang-tidy eval 'has clang-tidy-14 || has clang-tidy'
     want spin has spin
     wish hipcc has hipcc
+    wish libclang-rt-14-dev has_fuzzer
   fi
 }
 
@@ -133,6 +143,7 @@ if [ $((${#missing[@]} + ${#granted[@]})) -gt 0 ]; then
   fi
 fi
 if [ ${#wished[@]} -gt 0 ]; then
-  say "not to be had from apt: ${wished[*]}. The HIP kernels are NOT compiled, their tests are skipped."
+  say "not to be had from apt: ${wished[*]}. Without hipcc the HIP kernels are NOT compiled, without" \
+    "libclang-rt the fuzzers are NOT run; their tests are skipped."
 fi
 check_versions

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # The long tests, for SOAK_MINUTES (default 60): the random model of the engine pair under TSan with
-# fresh seeds all the time; beside it all C++ tests under ASan, over and over, in random order, and in each
-# round the kernels' instructions on fresh launches. Stops at the first failure; build/logs names the seed that replays it.
+# fresh seeds all the time; beside it all C++ tests under ASan, over and over, in random order, in each round
+# the kernels' instructions on fresh launches, and the fuzzers one after the other. Stops at the first failure;
+# build/logs names the seed, or the input, that replays it.
 set -euo pipefail
 . "$(dirname "$0")/step.sh"
 cd "$KVFERRY_ROOT"
@@ -36,12 +37,19 @@ model=build/host-tsan/tests/model/engine_pair_test
 mkdir -p build/logs
 rounds >build/logs/soak-rounds.log 2>&1 &
 beside=$!
-trap 'kill "$beside" 2>/dev/null || true' EXIT
-say "the model under TSan and rounds of all tests under ASan, for $minutes minutes"
+python3 tools/fuzz.py --seconds $((minutes * 60 / 3)) >build/logs/soak-fuzz.log 2>&1 &
+fuzzers=$!
+trap 'kill "$beside" "$fuzzers" 2>/dev/null || true' EXIT
+say "the model under TSan, rounds of all tests under ASan and the fuzzers, for $minutes minutes"
 KVFERRY_SOAK_SECONDS=$((minutes * 60)) "${fixed[@]}" "$model" 2>&1 | tee build/logs/soak-model.log
 if ! wait "$beside"; then
   say "a round of all tests FAILED: build/logs/soak-rounds.log" >&2
   tail -n 40 build/logs/soak-rounds.log >&2
+  exit 1
+fi
+if ! wait "$fuzzers"; then
+  say "a fuzzer FAILED: build/logs/soak-fuzz.log" >&2
+  grep -E '^(plan|report|tier): ' build/logs/soak-fuzz.log >&2
   exit 1
 fi
 trap - EXIT

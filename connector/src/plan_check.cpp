@@ -17,17 +17,20 @@ namespace {
 
 std::string text_of(TransferId transfer) { return "transfer " + std::to_string(transfer.value()); }
 
-/// A block or a slot of a class, as one number.
+/// A block, or a slot and its class, as one number. Blocks have no class: whatever their size, they
+/// are of one pool, in which a block is one group's at a time.
 using Place = std::uint64_t;
 
-Place place_of(SlabClassId slab_class, std::uint32_t number) {
-  return std::uint64_t{slab_class.value()} << 32U | number;
+Place slot_of(SlabClassId slab_class, SlotId slot) {
+  return std::uint64_t{slab_class.value()} << 32U | slot.value();
 }
 
-std::string text_of(const char* kind, Place place) {
-  return std::string(kind) + " " + std::to_string(static_cast<std::uint32_t>(place)) +
-         " of slab class " + std::to_string(place >> 32U);
+std::string block_text(Place place) { return "block " + std::to_string(place); }
+std::string slot_text(Place place) {
+  return "slot " + std::to_string(static_cast<std::uint32_t>(place)) + " of slab class " +
+         std::to_string(place >> 32U);
 }
+using TextOf = std::string (*)(Place);
 
 /// What the stores, or the loads, of a plan touch.
 struct Places {
@@ -36,8 +39,8 @@ struct Places {
 
   void add(SlabClassId slab_class, std::span<const BlockSlot> pairs) {
     for (const BlockSlot& pair : pairs) {
-      blocks.push_back(place_of(slab_class, pair.block.value()));
-      slots.push_back(place_of(slab_class, pair.slot.value()));
+      blocks.push_back(pair.block.value());
+      slots.push_back(slot_of(slab_class, pair.slot));
     }
   }
   void sort() {
@@ -47,19 +50,19 @@ struct Places {
 };
 
 /// `sorted`: places that copies write.
-void check_once(const char* kind, std::span<const Place> sorted, const char* does) {
+void check_once(TextOf text, std::span<const Place> sorted, const char* does) {
   const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
   if (twice == sorted.end()) return;
-  refuse(std::string(does) + " " + text_of(kind, *twice) + " twice", "once at most");
+  refuse(std::string(does) + " " + text(*twice) + " twice", "once at most");
 }
 
-void check_apart(const char* kind, std::span<const Place> written, std::span<const Place> read) {
+void check_apart(TextOf text, std::span<const Place> written, std::span<const Place> read) {
   auto other = read.begin();
   for (const Place place : written) {
     while (other != read.end() && *other < place) ++other;
     if (other == read.end()) return;
     if (*other != place) continue;
-    refuse("reads and writes " + text_of(kind, place),
+    refuse("reads and writes " + text(place),
            "one of both, because a step's loads and stores have no order");
   }
 }
@@ -130,10 +133,10 @@ void check_consistent(const StepPlan& plan, std::span<const std::uint32_t> slots
   }
   stored.sort();
   loaded.sort();
-  check_once("slot", stored.slots, "stores into");
-  check_once("block", loaded.blocks, "loads into");
-  check_apart("slot", stored.slots, loaded.slots);
-  check_apart("block", loaded.blocks, stored.blocks);
+  check_once(slot_text, stored.slots, "stores into");
+  check_once(block_text, loaded.blocks, "loads into");
+  check_apart(slot_text, stored.slots, loaded.slots);
+  check_apart(block_text, loaded.blocks, stored.blocks);
   if (slots_per_chunk.size() == 1) return;
   stored.slots.insert(stored.slots.end(), loaded.slots.begin(), loaded.slots.end());
   check_chunks(stored.slots, slots_per_chunk);

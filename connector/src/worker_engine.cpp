@@ -201,7 +201,7 @@ void WorkerEngine::Impl::start_loads(StepPlan& plan, gpu::Stream& compute) {
     if (order.parts.empty()) {
       // Nothing to copy here; the scheduler side counts this rank's word all the same.
       report_.loads.push_back({order.transfer, EndedAs::kDone, ""});
-      under_way_.erase(order.transfer);
+      over_.push_back(order.transfer);
       continue;
     }
     if (!fence) fence = engine_->fence(compute);
@@ -244,7 +244,7 @@ void WorkerEngine::Impl::finish_store(const WaitingStore& store) {
   } else {
     // Others store what it counts, and nothing here will end it.
     if (prefix > 0) report_.stores.push_back({store.transfer, EndedAs::kDone, ""});
-    under_way_.erase(store.transfer);
+    over_.push_back(store.transfer);
   }
   report_.gathered.push_back({store.transfer, prefix});
 }
@@ -261,7 +261,7 @@ std::vector<std::string> WorkerEngine::Impl::collect() {
   if (num_under_way_ == 0) return failed;
   for (transfer::Completion& completion : engine_->poll()) {
     --num_under_way_;
-    under_way_.erase(completion.transfer);
+    over_.push_back(completion.transfer);
     if (completion.outcome == transfer::TransferOutcome::kDone && timings_.size() < kMaxTimings) {
       timings_.push_back({completion.kind, completion.queue_time, completion.device_time});
     }
@@ -288,6 +288,8 @@ std::vector<std::string> WorkerEngine::Impl::collect() {
 std::string WorkerEngine::Impl::take_report() {
   if (report_.empty() || !domain_) return {};
   const std::string bytes = encode(report_);
+  for (const TransferId transfer : over_) under_way_.erase(transfer);
+  over_.clear();
   report_ = StepReport{report_.domain, report_.rank, std::nullopt, {}, {}, {}, {}, std::nullopt};
   return bytes;
 }

@@ -108,6 +108,8 @@ class WorkerEngine::Impl {
   std::uint64_t num_under_way_ = 0;
   /// Transfers of accepted plans whose end was not reported yet: gathered or not.
   std::unordered_set<TransferId> under_way_;
+  /// Those of them whose end is in the next report.
+  std::vector<TransferId> over_;
   std::vector<FailureNotice> notices_;
   std::vector<TransferTiming> timings_;
   StepReport report_;

@@ -141,9 +141,8 @@ bool CpuTier::adopt_slots(SlotRange range) {
   for (std::uint32_t i = range.end; i > range.first; --i) {
     const SlotId slot(i - 1);
     const SlotWord word = shared_->word(slot);
-    if (word.state() == SharedState::kFree) continue;
     if (word.state() != SharedState::kReadable) {
-      set_aside(slot);
+      if (!shared_->try_free(slot)) set_aside(slot);
       continue;
     }
     const std::optional<BlockKey> key = shared_->key_of(slot);
@@ -192,6 +191,12 @@ void CpuTier::end_leases(std::span<const SlotId> slots) {
     ledger_.end_leases({&slot, 1});
     // It was dying: others may read it still.
     if (ledger_.state(slot) == SlotState::kFree && !shared_->try_free(slot)) set_aside(slot);
+  }
+}
+
+void CpuTier::set_aside_unless_free(SlotRange range) {
+  for (std::uint32_t i = range.first; i < range.end; ++i) {
+    if (!shared_->try_free(SlotId(i))) set_aside(SlotId(i));
   }
 }
 

@@ -25,6 +25,7 @@ constexpr std::uint32_t kPolicyTolerance = 8;
 void CpuTier::add_slots(SlotRange range) {
   MutexLock lock(mutex_);
   ledger_.add(range);
+  if (shared_) set_aside_unless_free(range);
   resize_policy();
   dcheck_conserved();
 }

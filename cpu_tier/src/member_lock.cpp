@@ -39,6 +39,10 @@ LockBase lock_base_of(std::string_view instance) {
   return kLowestBase | (bits & (kLowestBase - 1) & ~std::uint64_t{kMaxMembers - 1});
 }
 
+bool is_lock_base(std::uint64_t word) {
+  return word >= kLowestBase && word < 2 * kLowestBase && word % kMaxMembers == 0;
+}
+
 bool has_living_member(int descriptor, LockBase base) {
   return is_locked(descriptor, base, kMaxMembers);
 }

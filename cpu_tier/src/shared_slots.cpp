@@ -18,22 +18,6 @@ bool SharedSlots::refill_unused(SlotId slot) const {
   return !directory_->slot(place).take_touched() && directory_->refill(place);
 }
 
-bool SharedSlots::try_free(SlotId slot) const {
-  const SharedPlace place = place_of(slot);
-  switch (word(slot).state()) {
-    case SharedState::kFree:
-      return true;
-    case SharedState::kDying:
-      return directory_->slot(place).bury();
-    case SharedState::kQuarantined:
-      return directory_->free_quarantined(place);
-    case SharedState::kFilling:
-    case SharedState::kReadable:
-      break;
-  }
-  return false;
-}
-
 std::optional<SlotId> SharedSlots::lease(const BlockKey& key) const {
   const std::optional<SharedPlace> place = directory_->lease(key);
   if (!place) return std::nullopt;

@@ -115,6 +115,8 @@ std::optional<TierHeader> SharedTier::fitting_header(const SharedFile& file,
   }
   const FileHeader now =
       FileHeader::of(TierHeader::kMagic, TierHeader::kVersion, options.machine.proc);
+  // Before the boot id is believed, which says that the file may go.
+  check_whole(*header, options.path);
   if (!header->file.is_of_boot(now)) return std::nullopt;
   static_cast<void>(check_tier(*header, file));
   const bool fits = header->shape() == shape || (options.division == Division::kAsFound &&

@@ -43,11 +43,15 @@ std::optional<std::uint32_t> SlabTier::add_shared_chunk(std::uint32_t of) {
     num_unowned_ -= std::min(num_unowned_, 1U);
     const std::uint8_t its = class_in(*chunk);
     if (its == kNobody) {
-      if (directory_->clear(*chunk)) {
-        give(of, *chunk);
-        return classes_[of]->slots_per_chunk;
+      if (!directory_->clear(*chunk)) {
+        static_cast<void>(directory_->give_up(*chunk));
+        continue;
       }
-      static_cast<void>(directory_->give_up(*chunk));
+      const std::uint32_t num_before = classes_[of]->tier.snapshot().num_free;
+      give(of, *chunk);
+      // None where all of its words are damaged.
+      const std::uint32_t num_given = classes_[of]->tier.snapshot().num_free - num_before;
+      if (num_given > 0) return num_given;
       continue;
     }
     SlabClass& adopting = *classes_[its];

@@ -73,6 +73,17 @@ bool SharedSlot::release_quarantined() {
   return move(SharedState::kQuarantined, SharedState::kFree);
 }
 
+bool SharedSlot::doubt() {
+  std::uint64_t seen = word_->load(std::memory_order_relaxed);
+  for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
+    if (word_->compare_exchange_strong(seen, SlotWord{seen}.doubted().bits,
+                                       std::memory_order_acq_rel, std::memory_order_acquire)) {
+      return true;
+    }
+  }
+  return false;
+}
+
 bool SharedSlot::lease(InstanceId reader) {
   std::uint64_t seen = word_->load(std::memory_order_acquire);
   for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {

@@ -39,8 +39,12 @@ TierDirectory::TierDirectory(std::span<std::byte> metadata, const TierPlaces& pl
       grace_(identity.grace),
       clock_(identity.clock),
       seen_quarantines_(shape.num_chunks) {
+  mend_instances();
   take_name(identity);
-  if (claim_record(identity)) return;
+  if (claim_record(identity)) {
+    mend_chunks();
+    return;
+  }
   std::string names;
   for (const InstanceRecord& record : instances_) names += ' ' + load_name(record);
   throw ResourceError("the shared tier " + file_.path().string() + " has " +
@@ -149,6 +153,7 @@ void TierDirectory::divide(std::uint32_t chunk, const ChunkShape& shape) {
   KVFERRY_CHECK(owns(chunk) && shape.num_slots <= shape_.max_chunk_slots,
                 "chunk " + std::to_string(chunk) + " cannot be divided into " +
                     std::to_string(shape.num_slots) + " slots");
+  mend_slots(chunk, shape_of(chunk).num_slots, shape.num_slots);
   ChunkRecord& record = record_of(chunk);
   record.num_slots.store(shape.num_slots, std::memory_order_relaxed);
   record.slab_class.store(shape.slab_class, std::memory_order_relaxed);
@@ -175,10 +180,7 @@ bool TierDirectory::clear(std::uint32_t chunk) {
   const std::uint32_t num_slots = shape_of(chunk).num_slots;
   bool all = true;
   for (std::uint32_t i = 0; i < num_slots; ++i) {
-    SharedSlot each = slot({chunk, i});
-    all = (each.load().state() == SharedState::kFree || each.evict() || each.bury() ||
-           free_quarantined({chunk, i})) &&
-          all;
+    all = make_free({chunk, i}) && all;
   }
   return all;
 }
@@ -222,7 +224,7 @@ TierDirectory::HintChange TierDirectory::prepare_publish(SharedPlace place,
                                                          const BlockKey& key) const {
   HintChange change{std::nullopt, hash_of(key)};
   hints_.prefetch_to_change(change.now);
-  if (const auto before = slot_key(place).load()) {
+  if (const auto before = slot_key(place).load(number_of(place))) {
     change.before = hash_of(*before);
     hints_.prefetch_to_change(*change.before);
   }
@@ -233,7 +235,7 @@ void TierDirectory::publish(SharedPlace place, const BlockKey& key, const HintCh
   const auto number = static_cast<std::uint32_t>(number_of(place));
   // Until now nobody was led there in vain: hints of what is not readable count for nothing.
   if (change.before) hints_.remove(*change.before, number);
-  slot_key(place).store(key, name_space());
+  slot_key(place).store(number, {key, name_space(), stamp_of(slot(place).load(), place.chunk)});
   KVFERRY_PAUSE_POINT("tier_directory.filling_with_key");
   const bool published = slot(place).publish();
   KVFERRY_CHECK(published,
@@ -241,23 +243,39 @@ void TierDirectory::publish(SharedPlace place, const BlockKey& key, const HintCh
                     " is published and was not filled: " + std::to_string(slot(place).load().bits));
   KVFERRY_PAUSE_POINT("tier_directory.published_without_hint");
   hints_.insert(change.now, number, [this](std::uint32_t other) {
-    return SlotWord{slots_[other].word.load(std::memory_order_relaxed)}.state() !=
-           SharedState::kReadable;
+    // Beyond the slots: what another program wrote.
+    return other >= slots_.size() ||
+           SlotWord{slots_[other].word.load(std::memory_order_relaxed)}.state() !=
+               SharedState::kReadable;
   });
 }
 
 bool TierDirectory::evict(SharedPlace place) { return slot(place).evict(); }
 
 std::optional<BlockKey> TierDirectory::key_of(SharedPlace place) const {
-  return slot_key(place).load(name_space());
+  return key_under(slot(place).load(), place);
+}
+
+std::uint32_t TierDirectory::stamp_of(SlotWord word, std::uint32_t chunk) const {
+  const ChunkShape shape = shape_of(chunk);
+  return slot_stamp(word, shape.num_slots, shape.slab_class);
+}
+
+std::optional<BlockKey> TierDirectory::key_under(SlotWord word, SharedPlace place) const {
+  const auto content = slot_key(place).load(number_of(place));
+  if (!content || content->name_space != name_space() ||
+      content->stamp != stamp_of(word, place.chunk)) {
+    return std::nullopt;
+  }
+  return content->key;
 }
 
 bool TierDirectory::holds(SharedPlace place, const BlockKey& key) const {
   if (place.chunk >= reach() || place.index >= shape_of(place.chunk).num_slots) {
     return false;
   }
-  return slot(place).load().state() == SharedState::kReadable &&
-         slot_key(place).load(name_space()) == key;
+  const SlotWord word = slot(place).load();
+  return word.state() == SharedState::kReadable && key_under(word, place) == key;
 }
 
 bool TierDirectory::has(const BlockKey& key) const {

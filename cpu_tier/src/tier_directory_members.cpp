@@ -108,6 +108,11 @@ void TierDirectory::note_quarantine(std::uint32_t chunk) {
   if (seen.number != number) seen = {.number = number, .since = now()};
 }
 
+void TierDirectory::begin_quarantine(std::uint32_t chunk) {
+  record_of(chunk).num_quarantines.fetch_add(1, std::memory_order_relaxed);
+  note_quarantine(chunk);
+}
+
 bool TierDirectory::is_over(std::uint32_t chunk) const {
   const SeenQuarantine& seen = seen_quarantines_[chunk];
   return seen.number != SeenQuarantine::kUnseen && now() - seen.since >= grace_;

@@ -2,10 +2,13 @@
 #include "kvferry/cpu_tier/tier_header.hpp"
 
 #include "kvferry/base/error.hpp"
+#include "kvferry/base/stable_hash.hpp"
 #include "kvferry/cpu_tier/shared_file.hpp"
 
+#include <cstddef>
 #include <cstdio>
 #include <ctime>
+#include <type_traits>
 #include <unistd.h>
 
 namespace kvferry::cpu_tier {
@@ -20,7 +23,8 @@ TierHeader make_tier_header(const TierShape& shape, const TierPlaces& places,
                     .max_chunk_slots = shape.max_chunk_slots,
                     .num_ranks = shape.num_ranks,
                     .unused = 0,
-                    .made_by = {}};
+                    .made_by = {},
+                    .check = 0};
   const std::time_t now = std::time(nullptr);
   std::tm utc{};
   ::gmtime_r(&now, &utc);
@@ -28,7 +32,13 @@ TierHeader make_tier_header(const TierShape& shape, const TierPlaces& places,
   std::strftime(at.data(), at.size(), "%Y-%m-%d %H:%M:%S", &utc);
   std::snprintf(header.made_by.data(), header.made_by.size(), "process %d at %s UTC", ::getpid(),
                 at.data());
+  header.check = header.expected_check();
   return header;
+}
+
+std::uint64_t TierHeader::expected_check() const {
+  static_assert(std::has_unique_object_representations_v<TierHeader>);
+  return stable_hash({reinterpret_cast<const char*>(this), offsetof(TierHeader, check)});
 }
 
 std::optional<TierHeader> read_tier_header(int descriptor) {
@@ -54,11 +64,20 @@ FileInQuestion tier_in_question(const std::filesystem::path& path) {
                     "), or name another shared_path"};
 }
 
+void check_whole(const TierHeader& header, const std::filesystem::path& path) {
+  const FileHeader ours = FileHeader::of(TierHeader::kMagic, TierHeader::kVersion);
+  if (header.file.version != ours.version) return;
+  const FileInQuestion question = tier_in_question(path);
+  check_figure("byte order", header.file.byte_order, ours.byte_order, question);
+  check_figure("a damaged header, whose check is", header.check, header.expected_check(), question);
+}
+
 TierPlaces check_tier(const TierHeader& header, const SharedFile& file) {
   FileHeader expected = FileHeader::of(TierHeader::kMagic, TierHeader::kVersion);
   expected.boot_id = header.file.boot_id;
   const FileInQuestion question = tier_in_question(file.path());
   check_header(header.file, expected, question);
+  check_whole(header, file.path());
   const TierPlaces places = tier_places(header.shape(), file.page_bytes());
   check_figure("bytes of metadata", header.metadata_bytes, places.arenas, question);
   check_figure("bytes", file.size_bytes(), places.end, question);

@@ -18,9 +18,13 @@ namespace {
 using KeyWords = std::array<std::uint64_t, SlotKey::kKeyWords>;
 static_assert(std::is_trivially_copyable_v<BlockKey> && sizeof(KeyWords) == sizeof(BlockKey));
 
-std::uint64_t check_of(const BlockKey& key, std::uint64_t name_space) {
+constexpr unsigned kCheckBits = 40;
+constexpr std::uint64_t kCheckMask = (std::uint64_t{1} << kCheckBits) - 1;
+
+/// Of stamp 0.
+std::uint64_t check_of(std::uint64_t slot_number, const BlockKey& key, std::uint64_t name_space) {
   // Never 0: zeros are no key.
-  return mixed_bits(key.mixed() + name_space) | 1U;
+  return mixed_bits(key.mixed() + name_space + mixed_bits(slot_number)) | 1U;
 }
 
 }  // namespace
@@ -42,34 +46,34 @@ std::string load_name(const InstanceRecord& record) {
   return {text.data(), ::strnlen(text.data(), text.size())};
 }
 
-void SlotKey::store(const BlockKey& of, std::uint64_t name_space_of) {
-  const auto words = std::bit_cast<KeyWords>(of);
+void SlotKey::store(std::uint64_t slot_number, const Content& content) {
+  const auto words = std::bit_cast<KeyWords>(content.key);
   for (std::size_t i = 0; i < kKeyWords; ++i) key[i].store(words[i], std::memory_order_relaxed);
-  name_space.store(name_space_of, std::memory_order_relaxed);
-  check.store(check_of(of, name_space_of), std::memory_order_relaxed);
+  name_space.store(content.name_space, std::memory_order_relaxed);
+  check.store(check_of(slot_number, content.key, content.name_space) ^ std::uint64_t{content.stamp}
+                                                                           << kCheckBits,
+              std::memory_order_relaxed);
 }
 
-std::optional<SlotKey::Content> SlotKey::load() const {
+std::optional<SlotKey::Content> SlotKey::load(std::uint64_t slot_number) const {
   KeyWords words;
   for (std::size_t i = 0; i < kKeyWords; ++i) words[i] = key[i].load(std::memory_order_relaxed);
-  const Content found{std::bit_cast<BlockKey>(words), name_space.load(std::memory_order_relaxed)};
-  if (check.load(std::memory_order_relaxed) != check_of(found.key, found.name_space)) {
-    return std::nullopt;
-  }
+  Content found{std::bit_cast<BlockKey>(words), name_space.load(std::memory_order_relaxed)};
+  const std::uint64_t difference =
+      check.load(std::memory_order_relaxed) ^ check_of(slot_number, found.key, found.name_space);
+  if ((difference & kCheckMask) != 0) return std::nullopt;
+  found.stamp = static_cast<std::uint32_t>(difference >> kCheckBits);
   return found;
-}
-
-std::optional<BlockKey> SlotKey::load(std::uint64_t name_space_of) const {
-  const std::optional<Content> found = load();
-  if (!found || found->name_space != name_space_of) return std::nullopt;
-  return found->key;
 }
 
 TierPlaces tier_places(const TierShape& shape, std::uint64_t page_bytes) {
   const std::uint64_t num_slots = std::uint64_t{shape.num_chunks} * shape.max_chunk_slots;
+  // Metadata are far below the half that they are left here.
+  constexpr std::uint64_t kMostArenaBytes = std::uint64_t{1} << 62U;
   if (num_slots == 0 || num_slots >= HintIndex::kMaxSlots || shape.chunk_bytes == 0 ||
       shape.chunk_bytes % page_bytes != 0 || shape.num_ranks == 0 ||
-      shape.num_ranks > kMaxTierRanks) {
+      shape.num_ranks > kMaxTierRanks ||
+      shape.chunk_bytes > kMostArenaBytes / shape.num_chunks / shape.num_ranks) {
     throw ConfigError("a shared tier of " + std::to_string(shape.num_chunks) + " chunks of " +
                       std::to_string(shape.chunk_bytes) + " bytes (whole pages of " +
                       std::to_string(page_bytes) + ") with " +

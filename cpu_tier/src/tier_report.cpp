@@ -78,6 +78,10 @@ class TierView {
     return part<ChunkRecord>(places_.chunks, shape_.num_chunks);
   }
   static void count(SlotWord word, SharedSlotCounts& counts) {
+    if (!word.is_sound()) {
+      ++counts.num_damaged;
+      return;
+    }
     counts.num_leased += word.lessees() != 0 ? 1 : 0;
     switch (word.state()) {
       case SharedState::kFree:

@@ -89,9 +89,9 @@ TEST_F(WorkerPlanCheckTest, ASlotIsStoredIntoOnce) {
 
 TEST_F(WorkerPlanCheckTest, ABlockIsLoadedIntoOnce) {
   expect_refused(plan_with({}, {load(3, {{BlockId(9), SlotId(0)}, {BlockId(9), SlotId(1)}})}),
-                 {"loads into block 9 of slab class 0 twice"});
+                 {"loads into block 9 twice"});
   expect_refused(plan_with({}, {load(3, pairs(9, 0, 1)), load(4, pairs(9, 1, 1))}),
-                 {"loads into block 9 of slab class 0 twice"});
+                 {"loads into block 9 twice"});
   expect_right_one_taken();
 }
 

@@ -67,6 +67,23 @@ class SharedTierRig {
   [[nodiscard]] const InstanceRecord& instance(std::uint32_t number) const {
     return reinterpret_cast<const InstanceRecord*>(memory_ + places_.instances)[number];
   }
+  /// The metadata themselves, for tests that damage them.
+  [[nodiscard]] SlotLine& line(SharedPlace place) const {
+    return reinterpret_cast<SlotLine*>(memory_ + places_.slots)[number_of(place)];
+  }
+  [[nodiscard]] ChunkRecord& unsafe_chunk(std::uint32_t number) const {
+    return reinterpret_cast<ChunkRecord*>(memory_ + places_.chunks)[number];
+  }
+  [[nodiscard]] InstanceRecord& unsafe_instance(std::uint32_t number) const {
+    return reinterpret_cast<InstanceRecord*>(memory_ + places_.instances)[number];
+  }
+  [[nodiscard]] std::span<std::atomic<std::uint64_t>> hints() const {
+    return {reinterpret_cast<std::atomic<std::uint64_t>*>(memory_ + places_.hints),
+            places_.num_hints};
+  }
+  [[nodiscard]] std::uint64_t number_of(SharedPlace place) const {
+    return std::uint64_t{place.chunk} * shape_.max_chunk_slots + place.index;
+  }
   [[nodiscard]] const TierShape& shape() const { return shape_; }
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
 

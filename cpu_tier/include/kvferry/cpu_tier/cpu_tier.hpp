@@ -321,6 +321,8 @@ class CpuTier {
   void end_leases(std::span<const SlotId> slots) KVFERRY_REQUIRES(mutex_);
   /// Free here, but not by its word: it stays out of use until it is.
   void set_aside(SlotId slot) KVFERRY_REQUIRES(mutex_);
+  /// The same of new slots that are not free by their words.
+  void set_aside_unless_free(SlotRange range) KVFERRY_REQUIRES(mutex_);
 
   /// For take_key_events(): the slots' keys have become readable, or are about to be forgotten.
   void note(std::span<const SlotId> slots, bool readable) KVFERRY_REQUIRES(mutex_);

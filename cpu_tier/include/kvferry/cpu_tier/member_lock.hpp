@@ -23,6 +23,8 @@ inline constexpr std::uint32_t kMaxMembers = 64;
 
 /// Of the instance with that name, unique on the node: as good as random, and never 0.
 [[nodiscard]] LockBase lock_base_of(std::string_view instance);
+/// Whether some name can have it. Others are what another program wrote.
+[[nodiscard]] bool is_lock_base(std::uint64_t word);
 
 /// Whether a member lives, as far as a look can tell, of those of the open file. A sweeper that is
 /// at work there counts as one.

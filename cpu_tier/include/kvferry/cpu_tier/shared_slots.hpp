@@ -42,9 +42,9 @@ class SharedSlots {
   [[nodiscard]] SharedState forget(SlotId slot) const {
     return directory_->slot(place_of(slot)).forget();
   }
-  /// Whether a slot that was set aside is free again by now: nobody reads what is dying, the grace
-  /// of what is quarantined is over.
-  [[nodiscard]] bool try_free(SlotId slot) const;
+  /// Whether a slot of no use to this instance is free by now: nobody reads what is dying, the
+  /// grace of what is quarantined is over. As TierDirectory::make_free().
+  [[nodiscard]] bool try_free(SlotId slot) const { return directory_->make_free(place_of(slot)); }
   [[nodiscard]] SlotWord word(SlotId slot) const { return directory_->slot(place_of(slot)).load(); }
   /// Of a readable slot, if it is whole and of this name space.
   [[nodiscard]] std::optional<BlockKey> key_of(SlotId slot) const {

@@ -15,6 +15,7 @@
 ///                                 -> dying -> free     forgotten while somebody read
 ///             filling -> free                          its device has ended without success
 ///             filling -> quarantined -> free           its writer died, or is in doubt
+///             damaged -> quarantined -> free           what it was is unknown
 ///
 /// Only the owner of the chunk makes these; a lessee only sets and clears its own bit, and a bit
 /// can be set on readable slots alone. The owner evicts where no bit is set. A slot is
@@ -56,6 +57,12 @@ struct SlotWord {
   [[nodiscard]] constexpr std::uint32_t generation() const {
     return static_cast<std::uint32_t>(bits >> kGenerationShift);
   }
+  /// Whether the protocol can lead here. What cannot be is damage: a state that there is not, or a
+  /// reader of what nobody may read.
+  [[nodiscard]] constexpr bool is_sound() const {
+    return state() == SharedState::kReadable || state() == SharedState::kDying ||
+           (state() <= SharedState::kQuarantined && lessees() == 0);
+  }
   [[nodiscard]] constexpr bool is_leased_by(InstanceId instance) const {
     return (bits & bit_of(instance)) != 0;
   }
@@ -72,6 +79,11 @@ struct SlotWord {
   [[nodiscard]] constexpr SlotWord untouched() const { return {bits & ~kTouched}; }
   [[nodiscard]] constexpr SlotWord of_next_generation() const {
     return {bits + (std::uint64_t{1} << kGenerationShift)};
+  }
+  /// Quarantined, and read by nobody.
+  [[nodiscard]] constexpr SlotWord doubted() const {
+    constexpr std::uint64_t kLessees = std::uint64_t{0xffffffff} << kLesseeShift;
+    return SlotWord{bits & ~kLessees}.with(SharedState::kQuarantined);
   }
   bool operator==(const SlotWord&) const = default;
 
@@ -118,6 +130,9 @@ class SharedSlot {
   [[nodiscard]] bool quarantine();
   /// quarantined -> free, on proof that no device can write it.
   [[nodiscard]] bool release_quarantined();
+  /// A word that is not sound, or is filling where nobody fills -> quarantined: what a damaged word
+  /// was is unknown, and a device may write the slot. False if the word changes all the time.
+  [[nodiscard]] bool doubt();
 
   // ---- anybody ----
 

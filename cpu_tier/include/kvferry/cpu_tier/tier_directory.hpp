@@ -107,7 +107,8 @@ class TierDirectory {
   /// that holds what somebody left. Looks at a bounded number; nothing if none of those can be had,
   /// or this instance has as many as it may. What is in it is said by its words.
   [[nodiscard]] std::optional<std::uint32_t> take_chunk();
-  /// Divides an own chunk, all of whose slots are free.
+  /// Divides an own chunk, all of whose slots are free. Words beyond them that are not are damage:
+  /// evicted, or quarantined.
   void divide(std::uint32_t chunk, const ChunkShape& shape);
   /// Makes an own chunk nobody's. What is readable in it stays so; if nothing is, it is as if it
   /// had never been divided. False, and it stays own, if a slot of it is filling: a device may
@@ -115,6 +116,10 @@ class TierDirectory {
   [[nodiscard]] bool give_up(std::uint32_t chunk);
   /// Evicts what an own chunk holds, of whatever name space. Whether all of its slots are free now.
   [[nodiscard]] bool clear(std::uint32_t chunk);
+  /// Of a slot in an own chunk that this instance has no use of: evicted, if nobody reads it;
+  /// freed, if its quarantine is over. A word that cannot be, or that is filling though nobody
+  /// fills it, is damage: quarantined, and counted. Whether the slot is free now.
+  [[nodiscard]] bool make_free(SharedPlace place);
   [[nodiscard]] bool owns(std::uint32_t chunk) const;
   [[nodiscard]] ChunkShape shape_of(std::uint32_t chunk) const;
   /// Whether what an own chunk holds is of this instance's name space.
@@ -191,6 +196,11 @@ class TierDirectory {
   /// The same of one slot: whether it was freed.
   [[nodiscard]] bool free_quarantined(SharedPlace place);
 
+  /// Words, chunk records and instance records that this instance found damaged and put in order.
+  [[nodiscard]] std::uint64_t num_damaged() const {
+    return num_damaged_.load(std::memory_order_relaxed);
+  }
+
   // ---- fairness ----
 
   /// Says what this instance would like to have, and for how long what it would evict next has not
@@ -225,11 +235,32 @@ class TierDirectory {
   [[nodiscard]] bool is_over(std::uint32_t chunk) const;
   [[nodiscard]] Time now() const { return clock_ ? clock_() : std::chrono::steady_clock::now(); }
   [[nodiscard]] bool is_shunned(SharedPlace place) const;
+  [[nodiscard]] std::uint32_t stamp_of(SlotWord word, std::uint32_t chunk) const;
+  /// The key that was written for what this word says is in the slot, if it is whole and of this
+  /// name space.
+  [[nodiscard]] std::optional<BlockKey> key_under(SlotWord word, SharedPlace place) const;
   /// Whether the slot holds the key, in this name space, as far as its words say.
   [[nodiscard]] bool holds(SharedPlace place, const BlockKey& key) const;
   /// Holds the name's lock, with no record of an earlier instance of that name.
   void take_name(const Identity& identity);
   [[nodiscard]] bool claim_record(const Identity& identity);
+  // Of metadata that were damaged while nobody used them (tier_repair.cpp):
+  /// Makes records that no instance can hold such of a dead one, for sweep().
+  void mend_instances();
+  /// Makes chunks nobody's whose owner is no instance, and clears this instance's bit everywhere.
+  void mend_chunks();
+  /// Of an own chunk, slots that nobody could lease so far: all are free, or else damaged.
+  void mend_slots(std::uint32_t chunk, std::uint32_t first, std::uint32_t end);
+  [[nodiscard]] bool is_stale(ChunkOwner owner) const;
+  /// Ends what leases the words say that these instances have, of those that are none.
+  void end_leases_of_nobody(std::uint32_t lessees);
+  /// Makes the record, whose lock word is `base`, one that sweep() cleans up behind. False if it
+  /// has changed.
+  [[nodiscard]] bool declare_dead(InstanceId instance, std::uint64_t base);
+  /// Slots of a chunk, an own one, are about to be quarantined: the grace begins anew.
+  void begin_quarantine(std::uint32_t chunk);
+  void note_damage() { num_damaged_.fetch_add(1, std::memory_order_relaxed); }
+
   /// Behind the instance, whose death is proven, or which leaves.
   void clean_up_behind(InstanceId gone, SweepReport& report) const;
 
@@ -266,6 +297,7 @@ class TierDirectory {
   ChunkOwner me_;
   /// Of this instance, by now.
   std::atomic<std::uint64_t> num_leases_{0};
+  std::atomic<std::uint64_t> num_damaged_{0};
   mutable Mutex mutex_;
   /// By slot, the generation that is shunned.
   mutable std::unordered_map<std::uint64_t, std::uint32_t> shunned_ KVFERRY_GUARDED_BY(mutex_);

@@ -30,6 +30,10 @@ struct TierHeader {
   std::uint32_t num_ranks;
   std::uint32_t unused;
   std::array<char, 64> made_by;  ///< Text, for people.
+  std::uint64_t check;           ///< Of all before it.
+
+  /// What `check` has to be.
+  [[nodiscard]] std::uint64_t expected_check() const;
 
   [[nodiscard]] TierShape shape() const {
     return {num_chunks, chunk_bytes, max_chunk_slots, num_ranks};
@@ -48,8 +52,10 @@ static_assert(sizeof(TierHeader) <= kTierPageBytes);
 
 /// The words for a tier's file.
 [[nodiscard]] FileInQuestion tier_in_question(const std::filesystem::path& path);
+/// Throws ConfigError for a header of this version that is damaged.
+void check_whole(const TierHeader& header, const std::filesystem::path& path);
 /// Throws ConfigError unless the file is a tier that this program can read, made in this run of the
-/// machine or another, and is as long as its header says. Where its parts are.
+/// machine or another, is not damaged, and is as long as its header says. Where its parts are.
 [[nodiscard]] TierPlaces check_tier(const TierHeader& header, const SharedFile& file);
 
 }  // namespace kvferry::cpu_tier

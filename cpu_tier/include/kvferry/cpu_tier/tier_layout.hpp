@@ -60,6 +60,13 @@ struct alignas(64) InstanceRecord {
 };
 static_assert(sizeof(InstanceRecord) == 192);
 
+/// What the key of a slot is stamped with: the generation in its word, and how its chunk is
+/// divided.
+[[nodiscard]] constexpr std::uint32_t slot_stamp(SlotWord word, std::uint32_t num_slots,
+                                                 std::uint32_t slab_class) {
+  return (word.generation() ^ num_slots ^ slab_class << 16U) & 0xffffffU;
+}
+
 void store_name(InstanceRecord& record, std::string_view name);
 [[nodiscard]] std::string load_name(const InstanceRecord& record);
 
@@ -89,23 +96,26 @@ struct alignas(64) ChunkRecord {
 };
 
 /// What a slot holds: written while it is filling, and read under a lease, or without one for a
-/// first look. Half of one fails its check, as does what another program has written.
+/// first look. Half of one fails its check, as does what another program has written. The check
+/// says of which slot the key is, too, of which generation of it, and how its chunk is divided: a
+/// key that lies beside another slot's word, that is older than its word, or whose bytes would be
+/// elsewhere now, is none.
 struct SlotKey {
   static constexpr std::size_t kKeyWords = sizeof(BlockKey) / sizeof(std::uint64_t);
   std::array<std::atomic<std::uint64_t>, kKeyWords> key;
   std::atomic<std::uint64_t> name_space;
-  std::atomic<std::uint64_t> check;
+  std::atomic<std::uint64_t> check;  ///< Of all else in 40 bits, below the stamp.
 
   struct Content {
     BlockKey key;
     std::uint64_t name_space = 0;
+    std::uint32_t stamp = 0;  ///< 24 bits: slot_stamp() when this was written.
   };
 
-  void store(const BlockKey& of, std::uint64_t name_space_of);
-  /// Nothing if it is not whole.
-  [[nodiscard]] std::optional<Content> load() const;
-  /// Nothing if it is not whole, or of another name space.
-  [[nodiscard]] std::optional<BlockKey> load(std::uint64_t name_space_of) const;
+  /// `slot_number`: of the slot that this is the key of, among all of the tier.
+  void store(std::uint64_t slot_number, const Content& content);
+  /// Nothing if it is not whole, or of another slot.
+  [[nodiscard]] std::optional<Content> load(std::uint64_t slot_number) const;
 };
 
 /// A slot: of one cache line, as who leases a slot of another instance reads its key, and who fills

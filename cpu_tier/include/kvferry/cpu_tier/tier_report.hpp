@@ -20,6 +20,8 @@ struct SharedSlotCounts {
   std::uint64_t num_quarantined = 0;
   /// By one instance or more, of the readable and dying ones.
   std::uint64_t num_leased = 0;
+  /// Words that cannot be: put in order by who takes their chunk.
+  std::uint64_t num_damaged = 0;
 };
 
 struct InstanceReport {
