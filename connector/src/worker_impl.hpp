@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -36,11 +37,15 @@ class WorkerEngine::Impl {
   void cancel(std::span<const TransferId> transfers) {
     for (const TransferId transfer : transfers) engine_->cancel(transfer);
   }
+  void expire(std::span<const TransferId> loads) {
+    for (const TransferId load : loads) engine_->cancel_unbegun(load);
+  }
   void take_notices(std::vector<FailureNotice> notices) {
     for (FailureNotice& notice : notices) notices_.push_back(std::move(notice));
   }
   [[nodiscard]] std::vector<std::string> collect();
-  [[nodiscard]] std::string take_report();
+  /// `waiting`: the lowest number of a store that waits to be gathered; 0: none.
+  [[nodiscard]] std::string take_report(TransferId waiting);
   [[nodiscard]] std::vector<TransferTiming> take_timings() { return std::exchange(timings_, {}); }
 
   /// The engine's compute stream; the engine names the same one in almost every step.
@@ -85,6 +90,8 @@ class WorkerEngine::Impl {
   /// Notes what has become ready. Throws ResourceError if no more will and more has to.
   void check_growth();
   void check(TransferId transfer, SlabClassId slab_class, std::span<const BlockSlot> blocks) const;
+  /// Throws TimeoutError if the device or its link hangs.
+  void check_progress();
 
   WorkerOptions options_;
   std::unique_ptr<gpu::Device> device_;
@@ -101,7 +108,7 @@ class WorkerEngine::Impl {
   std::optional<DomainId> domain_;
   PlanSeq last_seq_;
   /// Transfers that the transfer engine still owes an end.
-  std::uint64_t num_under_way_ = 0;
+  std::set<TransferId> under_way_;
   std::vector<FailureNotice> notices_;
   std::vector<TransferTiming> timings_;
   StepReport report_;
