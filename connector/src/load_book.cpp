@@ -47,12 +47,15 @@ void LoadBook::fail(TransferId transfer, Load& load) {
   failed_.push_back(transfer);
 }
 
-void LoadBook::plan(StepPlan& plan, const RankPatience& patience) {
+void LoadBook::plan(StepPlan& plan, const RankPatience& patience,
+                    const LoadPatience& load_patience) {
+  plan_expiries(plan, load_patience);
   for (const TransferId transfer : begun_) {
     Load& load = loads_.at(transfer);
     if (load.state != LoadState::kBegun) continue;
     load.state = LoadState::kSent;
     load.sent = patience.stamp();
+    load.waits_since = load_patience.stamp();
     LoadOrder& order = plan.loads.emplace_back(LoadOrder{transfer, load.owner, {}});
     for (LeasedPrefix::Part& part : load.parts) {
       if (part.blocks.empty()) continue;
@@ -62,6 +65,16 @@ void LoadBook::plan(StepPlan& plan, const RankPatience& patience) {
   begun_.clear();
   plan.cancels = std::exchange(cancels_, {});
   if (!failed_.empty()) plan_notices(plan, patience);
+}
+
+// Ranks differ in what they have begun, so that one alone must not decide: each says how it ended.
+void LoadBook::plan_expiries(StepPlan& plan, const LoadPatience& load_patience) {
+  for (auto& [transfer, load] : loads_) {
+    if (load.state != LoadState::kSent || load.expired || load.doomed) continue;
+    if (!load_patience.has_ended(load.waits_since)) continue;
+    load.expired = true;
+    plan.expiries.push_back(transfer);
+  }
 }
 
 void LoadBook::plan_notices(StepPlan& plan, const RankPatience& patience) {
@@ -143,6 +156,10 @@ void LoadBook::settle_end(TransferId transfer, FoldResult& result) {
   if (succeeded(load)) num_loaded_ += num_leases(load);
   const LoadEnd end = owners_.whose(load.owner, transfer);
   if (!succeeded(load) && (end == LoadEnd::kWaitedFor || load.roll.any_failed())) ++num_failed_;
+  if (!succeeded(load) && end == LoadEnd::kWaitedFor && load.expired && !load.doomed &&
+      !load.roll.any_failed()) {
+    ++num_expired_;
+  }
   release(load);
   if (end == LoadEnd::kWaitedFor && !succeeded(load)) return fail(transfer, load);
   static_cast<void>(owners_.end_load(load.owner, transfer));
@@ -169,15 +186,18 @@ void LoadBook::settle_announced(TransferId transfer, FoldResult& result) {
 void LoadBook::add_overdue(const RankPatience& patience, std::optional<Overdue>& found) const {
   for (const auto& [transfer, load] : loads_) {
     if (load.state != LoadState::kSent && load.state != LoadState::kAnnounced) continue;
-    const auto age = patience.overdue(load.sent);
-    if (!age) continue;
-    if (!found) {
-      found = {"load " + std::to_string(transfer.value()) + " of request " + load.engine_id + " " +
-                   to_string(load.owner),
-               {},
-               *age};
-    }
-    load.roll.add_silent(found->silent);
+    if (!patience.overdue(load.sent)) continue;
+    load.roll.for_each_silent([&, id = transfer, &of = load](RankId rank) {
+      const auto age = patience.silent(rank, id, of.sent);
+      if (!age) return;
+      if (!found) {
+        found = {"load " + std::to_string(id.value()) + " of request " + of.engine_id + " " +
+                     to_string(of.owner),
+                 {},
+                 *age};
+      }
+      found->silent.insert(rank);
+    });
   }
 }
 

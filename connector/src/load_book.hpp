@@ -10,10 +10,12 @@
 #include "kvferry/cpu_tier/cpu_tier.hpp"
 
 #include "class_tiers.hpp"
+#include "load_patience.hpp"
 #include "prefix_search.hpp"
 #include "rank_patience.hpp"
 #include "rank_roll.hpp"
 
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -28,7 +30,8 @@ namespace kvferry::connector {
 /// kBegun -> kSent (planned) -> told to the engine when every rank has ended it: at once if it
 /// succeeded or its owner was aborted; else kFailed -> kAnnounced (its notice was planned) -> told
 /// when every rank has announced it. What must not be copied goes from kBegun to kFailed. If its
-/// owner's id was given to another incarnation nobody is told.
+/// owner's id was given to another incarnation nobody is told. A kSent load that has waited for too
+/// long expires: ranks that have not begun it drop it, and then it has failed like any other.
 enum class LoadState : std::uint8_t { kBegun, kSent, kFailed, kAnnounced };
 
 /// The loads under way: each owns its lease until every rank has ended it, or until it is cancelled
@@ -45,7 +48,8 @@ class LoadBook {
   /// copy from: the load fails.
   void begin(Request& request, TransferId transfer, std::optional<LeasedPrefix> leased);
   /// Moves the orders of loads begun since the last plan, cancellations and notices into `plan`.
-  void plan(StepPlan& plan, const RankPatience& patience);
+  /// Those that have waited for too long expire: once each, whatever the ranks make of it.
+  void plan(StepPlan& plan, const RankPatience& patience, const LoadPatience& load_patience);
   /// Its owner is gone. What no rank has seen yet is not copied; the rest ends with its copies.
   void cancel(TransferId transfer);
   /// Tells the ranks to drop a store.
@@ -78,6 +82,8 @@ class LoadBook {
   [[nodiscard]] std::size_t num_leases() const;
   [[nodiscard]] std::uint64_t num_loaded() const { return num_loaded_; }
   [[nodiscard]] std::uint64_t num_failed() const { return num_failed_; }
+  /// Of the failed: those that some rank had not begun when their time was over.
+  [[nodiscard]] std::uint64_t num_expired() const { return num_expired_; }
   [[nodiscard]] std::uint64_t num_stale() const { return num_stale_; }
 
  private:
@@ -89,6 +95,8 @@ class LoadBook {
     LoadState state = LoadState::kBegun;
     bool doomed = false;
     RankPatience::Stamp sent{};
+    std::chrono::nanoseconds waits_since{0};  ///< By LoadPatience, from kSent on.
+    bool expired = false;
   };
 
   [[nodiscard]] static bool succeeded(const Load& load) {
@@ -100,6 +108,7 @@ class LoadBook {
   void fail(TransferId transfer, Load& load);
   void settle_end(TransferId transfer, FoldResult& result);
   void settle_announced(TransferId transfer, FoldResult& result);
+  void plan_expiries(StepPlan& plan, const LoadPatience& load_patience);
   void plan_notices(StepPlan& plan, const RankPatience& patience);
 
   ClassTiers& tiers_;
@@ -116,6 +125,7 @@ class LoadBook {
   std::unordered_set<std::string> announcing_;
   std::uint64_t num_loaded_ = 0;
   std::uint64_t num_failed_ = 0;
+  std::uint64_t num_expired_ = 0;
   std::uint64_t num_stale_ = 0;
 };
 

@@ -4,7 +4,9 @@
 #include "kvferry/base/error.hpp"
 
 #include <algorithm>
+#include <set>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 namespace kvferry::connector {
@@ -86,7 +88,7 @@ void check_chunks(std::span<const Place> slots, std::span<const std::uint32_t> s
          "one class for each chunk");
 }
 
-void check_transfers(const StepPlan& plan, const std::unordered_set<TransferId>& under_way) {
+void check_transfers(const StepPlan& plan, const std::set<TransferId>& under_way) {
   std::vector<TransferId> transfers;
   for (const StoreOrder& order : plan.stores) transfers.push_back(order.transfer);
   for (const LoadOrder& order : plan.loads) transfers.push_back(order.transfer);
@@ -100,7 +102,8 @@ void check_transfers(const StepPlan& plan, const std::unordered_set<TransferId>&
   }
   const auto twice = std::adjacent_find(transfers.begin(), transfers.end());
   if (twice != transfers.end()) refuse("names " + text_of(*twice) + " twice", "once at most");
-  if (std::find(plan.cancels.begin(), plan.cancels.end(), TransferId()) != plan.cancels.end()) {
+  for (const std::vector<TransferId>& unwanted : {plan.cancels, plan.expiries}) {
+    if (std::find(unwanted.begin(), unwanted.end(), TransferId()) == unwanted.end()) continue;
     refuse("cancels transfer 0", "1 or more");
   }
 }
@@ -122,7 +125,7 @@ void check_notices(std::span<const FailureNotice> notices) {
 }  // namespace
 
 void check_consistent(const StepPlan& plan, std::span<const std::uint32_t> slots_per_chunk,
-                      const std::unordered_set<TransferId>& under_way) {
+                      const std::set<TransferId>& under_way) {
   check_transfers(plan, under_way);
   check_notices(plan.notices);
   Places stored;

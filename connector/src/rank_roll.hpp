@@ -8,7 +8,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <set>
 #include <vector>
 
 namespace kvferry::connector {
@@ -40,10 +39,11 @@ class RankRoll {
     return true;
   }
 
-  /// Adds the ranks that have not ended it.
-  void add_silent(std::set<RankId>& ranks) const {
+  /// Calls `visit` for each rank that has not ended it.
+  template <class Visit>
+  void for_each_silent(Visit visit) const {
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
-      if (!ranks_[rank].ended) ranks.insert(RankId(static_cast<std::uint32_t>(rank)));
+      if (!ranks_[rank].ended) visit(RankId(static_cast<std::uint32_t>(rank)));
     }
   }
   [[nodiscard]] bool is_silent(RankId rank) const { return !ranks_.at(rank.value()).ended; }

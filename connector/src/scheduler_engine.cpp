@@ -209,6 +209,7 @@ std::vector<StepReport> SchedulerEngine::Impl::readable(
     for (const StoreGathered& gathered : report.gathered) {
       stores_.expect_fits(report.rank, gathered);
     }
+    expect_known_plan(report);
   }
   return reports;
 }
@@ -216,8 +217,11 @@ std::vector<StepReport> SchedulerEngine::Impl::readable(
 FoldResult SchedulerEngine::Impl::fold(std::span<const std::span<const std::byte>> encoded) {
   const std::vector<StepReport> reports = readable(encoded);
   stale_reports_ += encoded.size() - reports.size();
+  patience_.on_output();
+  load_patience_.on_output();
   for (const StepReport& report : reports) {
     ranks_.take(report);
+    patience_.hear(report.rank, report.executed, report.oldest_under_way);
     const auto count = [this](bool known) { stale_reports_ += known ? 0 : 1; };
     for (const StoreGathered& gathered : report.gathered) {
       count(stores_.mark_gathered(report.rank, gathered));
@@ -234,6 +238,14 @@ FoldResult SchedulerEngine::Impl::fold(std::span<const std::span<const std::byte
   stores_.settle();
   loads_.settle_ends(result);
   return result;
+}
+
+void SchedulerEngine::Impl::expect_known_plan(const StepReport& report) const {
+  if (report.executed <= last_seq_) return;
+  throw ProtocolError("rank " + std::to_string(report.rank.value()) +
+                      " says that it executed plan " + std::to_string(report.executed.value()) +
+                      "; the last one made is " + std::to_string(last_seq_.value()) +
+                      "; scheduler and workers must run the same kvferry version");
 }
 
 void SchedulerEngine::Impl::on_request(std::string_view engine_id,
@@ -304,6 +316,7 @@ SchedulerSnapshot SchedulerEngine::Impl::snapshot() const {
   view.skipped_reallocated = skipped_reallocated_;
   view.failed_stores = stores_.num_failed();
   view.failed_loads = loads_.num_failed();
+  view.expired_loads = loads_.num_expired();
   view.stale_reports = stale_reports_ + loads_.num_stale();
   return view;
 }

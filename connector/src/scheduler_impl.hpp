@@ -11,6 +11,7 @@
 
 #include "class_tiers.hpp"
 #include "load_book.hpp"
+#include "load_patience.hpp"
 #include "load_sharing.hpp"
 #include "prefix_search.hpp"
 #include "rank_patience.hpp"
@@ -41,7 +42,8 @@ class SchedulerEngine::Impl {
         owners_(options_.domain, options_.groups.size()),
         prefixes_(tiers_, options_.groups, options_.block_tokens),
         ranks_(options_),
-        patience_(options_.rank_timeout, options_.clock),
+        patience_(options_.rank_timeout, options_.clock, options_.world_size),
+        load_patience_(options_.load_timeout, options_.clock),
         stores_(tiers_, backlog_, options_.world_size),
         loads_(tiers_, owners_, options_.world_size),
         sharing_(loads_, options_.max_load_wait, options_.clock) {}
@@ -126,6 +128,8 @@ class SchedulerEngine::Impl {
   void defer_states(Request& request, std::size_t group, std::uint32_t first, std::uint32_t last);
   /// A rank that kept silent for too long is lost: throws TimeoutError.
   void expect_ranks();
+  /// Throws ProtocolError for a report of a plan that was never made.
+  void expect_known_plan(const StepReport& report) const;
   void end_step();
   /// The block is written in this step: what the backlog knows of it is void.
   void drop_rewritten(BlockId block) { skipped_reallocated_ += backlog_.drop(block) ? 1 : 0; }
@@ -186,6 +190,7 @@ class SchedulerEngine::Impl {
   PrefixSearch prefixes_;
   RankRegister ranks_;
   RankPatience patience_;
+  LoadPatience load_patience_;
   StoreBook stores_;
   LoadBook loads_;
   LoadSharing sharing_;

@@ -13,13 +13,14 @@
 namespace kvferry::connector {
 
 std::string SchedulerEngine::Impl::finish_plan() {
-  patience_.on_plan();
-  if (!first_plan_) first_plan_ = patience_.stamp();
   expect_ranks();
   StepPlan plan;
   plan.domain = options_.domain;
   plan.seq = last_seq_ = last_seq_.next();
-  loads_.plan(plan, patience_);
+  patience_.on_plan(plan.seq);
+  load_patience_.on_plan();
+  if (!first_plan_) first_plan_ = patience_.stamp();
+  loads_.plan(plan, patience_, load_patience_);
   std::uint32_t limit = ranks_.all_ready() ? stores_.plan_limit() : 0;
   // States come first, but ready stores come before them in a plan: these leave them room.
   const std::uint32_t num_states = std::min(static_cast<std::uint32_t>(states_.size()), limit);
@@ -49,12 +50,13 @@ void SchedulerEngine::Impl::end_step() {
 }
 
 void SchedulerEngine::Impl::expect_ranks() {
+  if (!first_plan_) return;
   if (!ranks_.all_ready()) {
     const auto age = patience_.overdue(*first_plan_);
     if (!age) return;
     end_step();
     throw TimeoutError(ranks_.describe_missing() + ", " + std::to_string(age->count()) +
-                       " s after the first step's plan (rank_timeout): look for that worker's own"
+                       " s of steps after the first plan (rank_timeout): look for that worker's own"
                        " error; every process of the engine must start with the same"
                        " configuration");
   }
@@ -69,12 +71,13 @@ void SchedulerEngine::Impl::expect_ranks() {
     names += (names.empty() ? "" : ", ") + std::to_string(rank.value());
   }
   dcheck_consistent();
-  throw TimeoutError("rank " + names + " of " + std::to_string(options_.world_size) +
-                     " has not ended " + late->what + " for " + std::to_string(late->age.count()) +
-                     " s (rank_timeout): it is lost. The memory that it may still write is in"
-                     " quarantine (" +
-                     std::to_string(tiers_.snapshot().num_quarantined) +
-                     " slots). Look for that worker's own error; restart the engine");
+  throw TimeoutError(
+      "rank " + names + " of " + std::to_string(options_.world_size) + " has not ended " +
+      late->what + " and has said nothing of it for " + std::to_string(late->age.count()) +
+      " s of steps (rank_timeout): it is lost. The memory that it may still write is in"
+      " quarantine (" +
+      std::to_string(tiers_.snapshot().num_quarantined) +
+      " slots). Look for that worker's own error; restart the engine");
 }
 
 void SchedulerEngine::Impl::take_backlog(std::uint32_t limit) {

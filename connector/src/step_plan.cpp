@@ -55,6 +55,8 @@ std::string encode(const StepPlan& plan) {
   }
   writer.put_count(plan.cancels.size());
   for (const TransferId transfer : plan.cancels) writer.put(transfer);
+  writer.put_count(plan.expiries.size());
+  for (const TransferId transfer : plan.expiries) writer.put(transfer);
   writer.put_count(plan.notices.size());
   for (const FailureNotice& notice : plan.notices) {
     writer.put(notice.transfer);
@@ -89,6 +91,8 @@ StepPlan decode_plan(std::span<const std::byte> bytes) {
   }
   plan.cancels.resize(reader.get_count(sizeof(TransferId)));
   for (TransferId& transfer : plan.cancels) reader.get(transfer);
+  plan.expiries.resize(reader.get_count(sizeof(TransferId)));
+  for (TransferId& transfer : plan.expiries) reader.get(transfer);
   plan.notices.resize(reader.get_count(kLeastNoticeBytes));
   for (FailureNotice& notice : plan.notices) {
     reader.get(notice.transfer);

@@ -65,6 +65,8 @@ std::string encode(const StepReport& report) {
   for (const TransferId transfer : report.announced) writer.put(transfer);
   // 0: nothing new; no rank is without a chunk.
   writer.put(report.num_ready_chunks.value_or(0));
+  writer.put(report.executed);
+  writer.put(report.oldest_under_way);
   return writer.take();
 }
 
@@ -104,6 +106,8 @@ StepReport decode_report(std::span<const std::byte> bytes) {
   std::uint32_t num_ready_chunks = 0;
   reader.get(num_ready_chunks);
   if (num_ready_chunks != 0) report.num_ready_chunks = num_ready_chunks;
+  reader.get(report.executed);
+  reader.get(report.oldest_under_way);
   reader.expect_end();
   return report;
 }

@@ -160,14 +160,17 @@ std::vector<TransferId> StoreBook::abort_all() {
 
 void StoreBook::add_overdue(const RankPatience& patience, std::optional<Overdue>& found) const {
   for (const auto& [transfer, store] : stores_) {
-    const auto age = patience.overdue(store.sent);
-    if (!age) return;  // Planned in the order of their numbers: the others are younger.
-    if (!found) {
-      found = {"store " + std::to_string(transfer.value()) + " of owner " + to_string(store.owner),
-               {},
-               *age};
-    }
-    store.roll.add_silent(found->silent);
+    // Planned in the order of their numbers: the others are younger.
+    if (!patience.overdue(store.sent)) return;
+    store.roll.for_each_silent([&, id = transfer, &of = store](RankId rank) {
+      const auto age = patience.silent(rank, id, of.sent);
+      if (!age) return;
+      if (!found) {
+        found = {
+            "store " + std::to_string(id.value()) + " of owner " + to_string(of.owner), {}, *age};
+      }
+      found->silent.insert(rank);
+    });
   }
 }
 

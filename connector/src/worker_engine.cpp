@@ -208,7 +208,6 @@ void WorkerEngine::Impl::start_loads(StepPlan& plan, gpu::Stream& compute) {
     std::vector<transfer::LoadPart> parts;
     for (const ClassBlocks& part : order.parts) parts.push_back({part.slab_class, part.blocks});
     engine_->load(order.transfer, parts, fence);
-    ++num_under_way_;
   }
 }
 
@@ -239,9 +238,7 @@ WorkerEngine::WaitingStore WorkerEngine::Impl::take(StoreOrder& order) const {
 
 void WorkerEngine::Impl::finish_store(const WaitingStore& store) {
   const std::uint32_t prefix = store.gathered_prefix();
-  if (engine_->seal(store.transfer)) {
-    ++num_under_way_;
-  } else {
+  if (!engine_->seal(store.transfer)) {
     // Others store what it counts, and nothing here will end it.
     if (prefix > 0) report_.stores.push_back({store.transfer, EndedAs::kDone, ""});
     over_.push_back(store.transfer);
@@ -258,9 +255,8 @@ std::vector<std::string> WorkerEngine::Impl::collect() {
     failed.push_back(std::move(notice.engine_request_id));
   }
   notices_.clear();
-  if (num_under_way_ == 0) return failed;
+  if (under_way_.empty()) return failed;
   for (transfer::Completion& completion : engine_->poll()) {
-    --num_under_way_;
     over_.push_back(completion.transfer);
     if (completion.outcome == transfer::TransferOutcome::kDone && timings_.size() < kMaxTimings) {
       timings_.push_back({completion.kind, completion.queue_time, completion.device_time});
@@ -272,25 +268,43 @@ std::vector<std::string> WorkerEngine::Impl::collect() {
     auto& ends = completion.kind == transfer::TransferKind::kLoad ? report_.loads : report_.stores;
     ends.push_back({completion.transfer, outcome, std::move(completion.reason)});
   }
-  if (const auto late = engine_->overdue(options_.transfer_timeout)) {
-    const auto age = std::chrono::duration_cast<std::chrono::seconds>(late->age);
-    throw TimeoutError(rank_text() + ": " +
-                       (late->kind == transfer::TransferKind::kLoad ? "load " : "store ") +
-                       std::to_string(late->transfer.value()) + " has not ended for " +
-                       std::to_string(age.count()) +
-                       " s (transfer_timeout_s); its memory may still be written, so the worker "
-                       "stops. A hung device"
-                       " or link is the usual cause");
-  }
+  check_progress();
   return failed;
 }
 
+void WorkerEngine::Impl::check_progress() {
+  const auto late = engine_->overdue(options_.transfer_timeout);
+  if (!late) return;
+  const bool is_load = late->kind == transfer::TransferKind::kLoad;
+  const auto age = std::chrono::duration_cast<std::chrono::seconds>(late->age);
+  const std::string what = late->stall == transfer::Stall::kDriver
+                               ? "no call of the device's driver has returned"
+                           : is_load ? "no copy to the device has ended"
+                                     : "no copy to host memory has ended";
+  throw TimeoutError(rank_text() + ": " + (is_load ? "load " : "store ") +
+                     std::to_string(late->transfer.value()) + " is under way, and " + what +
+                     " for " + std::to_string(age.count()) +
+                     " s (transfer_timeout_s); its memory may still be written, so the worker"
+                     " stops. A hung device or link is the usual cause: look for the driver's own"
+                     " messages (dmesg); restart the engine");
+}
+
 std::string WorkerEngine::Impl::take_report() {
-  if (report_.empty() || !domain_) return {};
-  const std::string bytes = encode(report_);
+  if (!domain_) return {};
   for (const TransferId transfer : over_) under_way_.erase(transfer);
   over_.clear();
-  report_ = StepReport{report_.domain, report_.rank, std::nullopt, {}, {}, {}, {}, std::nullopt};
+  TransferId oldest = under_way_.empty() ? TransferId() : *under_way_.begin();
+  for (const FailureNotice& notice : notices_) {
+    if (oldest == TransferId() || notice.transfer < oldest) oldest = notice.transfer;
+  }
+  report_.executed = last_seq_;
+  report_.oldest_under_way = oldest;
+  if (report_.empty()) return {};
+  const std::string bytes = encode(report_);
+  StepReport next;
+  next.domain = report_.domain;
+  next.rank = report_.rank;
+  report_ = std::move(next);
   return bytes;
 }
 
@@ -309,6 +323,7 @@ void WorkerEngine::bind(std::span<const std::byte> bytes, std::uintptr_t compute
   for (const WaitingStore& store : waiting_) impl_->finish_store(store);
   waiting_.clear();
   impl_->cancel(plan.cancels);
+  impl_->expire(plan.expiries);
   impl_->take_notices(std::move(plan.notices));
   impl_->start_loads(plan, impl_->compute(compute_stream));
   for (StoreOrder& order : plan.stores) waiting_.push_back(impl_->take(order));

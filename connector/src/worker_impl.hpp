@@ -9,9 +9,9 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -37,6 +37,9 @@ class WorkerEngine::Impl {
   void start_loads(StepPlan& plan, gpu::Stream& compute);
   void cancel(std::span<const TransferId> transfers) {
     for (const TransferId transfer : transfers) engine_->cancel(transfer);
+  }
+  void expire(std::span<const TransferId> loads) {
+    for (const TransferId load : loads) engine_->cancel_unbegun(load);
   }
   void take_notices(std::vector<FailureNotice> notices) {
     for (FailureNotice& notice : notices) notices_.push_back(std::move(notice));
@@ -89,6 +92,8 @@ class WorkerEngine::Impl {
   void check(TransferId transfer, SlabClassId slab_class, std::span<const BlockSlot> blocks) const;
   /// Against those that wait to be announced.
   void check_notices(std::span<const FailureNotice> notices) const;
+  /// Throws TimeoutError if the device or its link hangs.
+  void check_progress();
 
   WorkerOptions options_;
   std::unique_ptr<gpu::Device> device_;
@@ -104,10 +109,8 @@ class WorkerEngine::Impl {
   std::uintptr_t compute_handle_ = 0;
   std::optional<DomainId> domain_;
   PlanSeq last_seq_;
-  /// Transfers that the transfer engine still owes an end.
-  std::uint64_t num_under_way_ = 0;
   /// Transfers of accepted plans whose end was not reported yet: gathered or not.
-  std::unordered_set<TransferId> under_way_;
+  std::set<TransferId> under_way_;
   /// Those of them whose end is in the next report.
   std::vector<TransferId> over_;
   std::vector<FailureNotice> notices_;

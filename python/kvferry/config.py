@@ -39,9 +39,8 @@ _MAX_COUNT = 2**64 - 1
 _MAX_BYTES = 2**56
 MAX_RANKS = 64
 """Of one node."""
-# Ten days; in nanoseconds it still fits.
-_MAX_SECONDS = 864_000.0
-_LEAST_SECONDS = 0.001
+# As much as the core takes (python/src/py_durations.hpp): 31 years.
+MAX_SECONDS = 1_000_000_000
 _MAX_LINK_FIGURE = 1e9
 
 HostLink = dict[str, float | int | str]
@@ -76,7 +75,10 @@ class KvFerryConfig:
     max_in_flight_bytes
         Bytes that may be under way on the link at once, per rank and direction.
     transfer_timeout_s
-        Seconds after which a transfer that has not ended is a fatal error of its worker.
+        Seconds in which none of the copies ends that a rank has submitted in one direction, after which the device
+        hangs: a fatal error of its worker. Neither waiting for one's turn nor a stop of the process counts.
+    load_timeout_s
+        Seconds after which a load that some rank has not begun fails: its request is computed, or fails.
     load_staging_bytes
         Device memory of one rank through which loads of small fragments go, in bytes, two blocks or more; 0: none do.
         None: twice `max_in_flight_bytes`, but no less than two blocks.
@@ -136,6 +138,7 @@ class KvFerryConfig:
     store_bandwidth_limit: int | None = None
     copy_path: str = "auto"
     transfer_timeout_s: float = 300.0
+    load_timeout_s: float = 30.0
     backend: str = "auto"
     eviction: str = "adaptive"
     admission: str = "adaptive"
@@ -180,6 +183,7 @@ class KvFerryConfig:
             "store_bandwidth_limit": _read_rate,
             "copy_path": one_of(_WHERE, COPY_PATHS, "leave the key out"),
             "transfer_timeout_s": _read_seconds,
+            "load_timeout_s": _read_seconds,
             "backend": one_of(_WHERE, BACKENDS, "leave the key out: the device of the KV cache decides"),
             "eviction": one_of(_WHERE, EVICTIONS, "leave the key out for 'adaptive'"),
             "admission": one_of(_WHERE, ADMISSIONS, "leave the key out for 'adaptive'"),
@@ -201,7 +205,7 @@ class KvFerryConfig:
 
     @property
     def rank_timeout_s(self) -> float:
-        """Seconds after which a rank that says nothing is lost: longer than it may take to say so itself."""
+        """Seconds of steps after which a rank that says nothing is lost: longer than it may take to say so itself."""
         return self.transfer_timeout_s + _RANK_GRACE_S
 
     def bytes_per_arena(self, num_local_arenas: int, num_sharing: int = 1) -> int:
@@ -337,11 +341,11 @@ def _read_size(key: str, value: object) -> int:
 
 
 def _read_seconds(key: str, value: object) -> float:
-    if not _is_figure(value) or not _LEAST_SECONDS <= float(value) <= _MAX_SECONDS:  # type: ignore[arg-type]
+    if not _is_figure(value) or not 0.0 < float(value) <= MAX_SECONDS:  # type: ignore[arg-type]
         raise _bad_value(
             key,
             value,
-            f"a number of seconds from {_LEAST_SECONDS} to {_MAX_SECONDS:.0f}",
+            f"a finite number of seconds, more than zero and {MAX_SECONDS} at most",
             f"write for example {key!r}: 300",
         )
     return float(value)  # type: ignore[arg-type]

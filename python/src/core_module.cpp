@@ -2,6 +2,7 @@
 #include "kvferry/base/error.hpp"
 #include "kvferry/cpu_tier/slab_geometry.hpp"
 
+#include "py_durations.hpp"
 #include "py_machine.hpp"
 #include "py_object_client.hpp"
 #include "py_scheduler_engine.hpp"
@@ -56,10 +57,6 @@ connector::DomainId random_domain() {
   return connector::DomainId(static_cast<std::uint32_t>(source()));
 }
 
-std::chrono::nanoseconds seconds(double count) {
-  return std::chrono::nanoseconds(static_cast<std::int64_t>(count * 1e9));
-}
-
 void expect_pairs(const char* what, std::size_t size, const char* other, std::size_t other_size) {
   if (size == other_size) return;
   throw ConfigError(std::string(what) + " has " + std::to_string(size) + " entries and " + other +
@@ -96,7 +93,7 @@ void bind_scheduler_engine(py::module_& module) {
                       const std::string& admission, float max_awaited_share, bool key_events,
                       const std::vector<std::pair<std::string, std::uint32_t>>& group_reaches,
                       const std::vector<std::uint32_t>& group_classes, double max_load_wait_s,
-                      double rank_timeout_s) {
+                      double rank_timeout_s, double load_timeout_s) {
             connector::SchedulerOptions options;
             options.domain = random_domain();
             options.world_size = world_size;
@@ -119,15 +116,17 @@ void bind_scheduler_engine(py::module_& module) {
               options.groups.push_back(
                   {connector::TokenReach::named(kind, tokens), SlabClassId(group_classes[i])});
             }
-            options.max_load_wait = seconds(max_load_wait_s);
-            options.rank_timeout = seconds(rank_timeout_s);
+            options.max_load_wait = seconds_of("max_load_wait_s", max_load_wait_s);
+            options.rank_timeout = seconds_of("rank_timeout_s", rank_timeout_s);
+            options.load_timeout = seconds_of("load_timeout_s", load_timeout_s);
             std::unique_ptr<cpu_tier::JoinedTier> tier;
             if (const auto wish = shared_tier_wish(shared_tier)) {
-              tier = cpu_tier::JoinedTier::join(wish->tier, {.name = wish->instance,
-                                                             .name_space = name_space,
-                                                             .weight = weight,
-                                                             .most_chunks = most_chunks,
-                                                             .grace = seconds(grace_s)});
+              tier =
+                  cpu_tier::JoinedTier::join(wish->tier, {.name = wish->instance,
+                                                          .name_space = name_space,
+                                                          .weight = weight,
+                                                          .most_chunks = most_chunks,
+                                                          .grace = seconds_of("grace_s", grace_s)});
             }
             return std::make_unique<PySchedulerEngine>(std::move(options), std::move(tier));
           }),
@@ -137,7 +136,7 @@ void bind_scheduler_engine(py::module_& module) {
           py::arg("weight") = 1, py::arg("most_chunks") = 0, py::arg("grace_s") = 30,
           py::arg("eviction"), py::arg("admission"), py::arg("max_awaited_share"),
           py::arg("key_events"), py::arg("group_reaches"), py::arg("group_classes"),
-          py::arg("max_load_wait_s"), py::arg("rank_timeout_s"),
+          py::arg("max_load_wait_s"), py::arg("rank_timeout_s"), py::arg("load_timeout_s"),
           "`block_tokens`: tokens of a block and of a hash. `num_blocks`: of the GPU pool. "
           "`slot_bytes`: packed bytes of a block, by slab class (the largest first) and rank. "
           "`slots_per_chunk`: by slab class. `max_chunks`: of the tier. `replicas`: of "
@@ -159,7 +158,9 @@ void bind_scheduler_engine(py::module_& module) {
           "`max_load_wait_s`: how long a request waits for another one's load of the same prefix "
           "at "
           "most; 0: not at all. "
-          "`rank_timeout_s`: a rank that is silent for longer is lost. Raises ConfigError.")
+          "`rank_timeout_s`: a rank that is silent for longer, while the engine steps, is lost. "
+          "`load_timeout_s`: a load that some rank has not begun by then fails. Raises "
+          "ConfigError.")
       .def("bind_pool", &PySchedulerEngine::bind_pool, py::arg("blocks"),
            "The engine's KVCacheBlock objects by block id, by which the backlog is checked.")
       .def("on_request", &PySchedulerEngine::on_request, py::arg("request_id"),
@@ -179,7 +180,9 @@ void bind_scheduler_engine(py::module_& module) {
            "Ends the step: the encoded plan for every rank. Reads the vLLM SchedulerOutput, keeps "
            "nothing of it. Raises TimeoutError naming a rank that is lost.")
       .def("fold", &PySchedulerEngine::fold, py::arg("reports"),
-           "Applies the ranks' encoded reports. Returns (request ids whose load has ended, to be "
+           "Applies the ranks' encoded reports, once for each step's output, with an empty list if "
+           "it "
+           "has none: time-outs count outputs. Returns (request ids whose load has ended, to be "
            "told to the engine; request ids that ranks have announced and nobody waits for, not to "
            "be told). Raises ProtocolError or TopologyError.")
       .def("on_finished", &PySchedulerEngine::on_finished, py::arg("request_id"),

@@ -4,6 +4,7 @@
 #include "kvferry/lmcache/object_client.hpp"
 
 #include "py_buffers.hpp"
+#include "py_durations.hpp"
 
 #include <pybind11/stl.h>
 #include <pybind11/typing.h>
@@ -41,8 +42,7 @@ std::unique_ptr<ObjectClient> make_client(
                       .at_exit = shared_keep ? cpu_tier::AtExit::kKeep : cpu_tier::AtExit::kRemove,
                       .weight = shared_weight,
                       .bytes_limit = shared_bytes_limit,
-                      .grace = std::chrono::duration_cast<std::chrono::nanoseconds>(
-                          std::chrono::duration<double>(grace_s))};
+                      .grace = seconds_of("grace_s", grace_s)};
   }
   const cpu_tier::Eviction policy = cpu_tier::eviction_from(eviction);
   // The first chunk is populated, and processes are asked what they claim.

@@ -249,6 +249,7 @@ Figures PySchedulerEngine::snapshot() const {
   out["skipped_reallocated"] = view.skipped_reallocated;
   out["failed_stores"] = view.failed_stores;
   out["failed_loads"] = view.failed_loads;
+  out["expired_loads"] = view.expired_loads;
   out["stale_reports"] = view.stale_reports;
   return out;
 }

@@ -7,9 +7,9 @@
 #include "kvferry/gpu/hip_device.hpp"
 #include "kvferry/gpu/host_link.hpp"
 
+#include "py_durations.hpp"
 #include "py_tier.hpp"
 
-#include <chrono>
 #include <optional>
 #include <utility>
 
@@ -17,10 +17,6 @@ namespace kvferry::python {
 namespace {
 
 constexpr double kGigabyte = 1e9;
-
-std::chrono::nanoseconds microseconds(double us) {
-  return std::chrono::nanoseconds(static_cast<std::int64_t>(us * 1e3));
-}
 
 gpu::LinkOrder link_order(const std::string& name) {
   if (name == "fifo") return gpu::LinkOrder::kFifo;
@@ -40,9 +36,9 @@ gpu::HostLinkOptions link_options(const py::object& given) {
     } else if (key == "d2h_gb_s") {
       link.d2h_bytes_per_second = py::cast<double>(value) * kGigabyte;
     } else if (key == "latency_us") {
-      link.latency = microseconds(py::cast<double>(value));
+      link.latency = microseconds_of("host_link latency_us", py::cast<double>(value));
     } else if (key == "jitter_us") {
-      link.jitter = microseconds(py::cast<double>(value));
+      link.jitter = microseconds_of("host_link jitter_us", py::cast<double>(value));
     } else if (key == "order") {
       link.order = link_order(py::cast<std::string>(value));
     } else if (key == "fail_nth") {
@@ -116,8 +112,7 @@ std::unique_ptr<connector::WorkerEngine> make_worker_engine(const PyWorkerArgume
   options.transfer.max_in_flight_bytes = arguments.max_in_flight_bytes;
   options.transfer.store_bytes_per_second = arguments.store_bytes_per_second;
   options.transfer.copy_path = copy_path(arguments.copy_path);
-  options.transfer_timeout =
-      std::chrono::nanoseconds(static_cast<std::int64_t>(arguments.transfer_timeout_s * 1e9));
+  options.transfer_timeout = seconds_of("transfer_timeout_s", arguments.transfer_timeout_s);
   auto device = make_device(arguments);
   // Populating the arena takes seconds; the engine's other threads go on meanwhile.
   py::gil_scoped_release unlocked;

@@ -24,6 +24,7 @@ from fakes.stand_in import StandIn
 from .feature_operations import ask, await_figure, follow_up, pause_while_loading
 from .lmcache_server import await_metric, empty_l1
 from .numeric_facts import numerics
+from .rests import RANK_TIMEOUT_VARIABLE, rest, shorten_rank_timeout, stop_worker_during_load
 from .storm import storm
 from .worker_death import kill_worker_during_transfer
 
@@ -366,6 +367,8 @@ OPERATIONS: dict[str, Callable[..., dict[str, Any]]] = {
     "await_metric": await_metric,
     "kill_worker_during_transfer": kill_worker_during_transfer,
     "numerics": numerics,
+    "rest": rest,
+    "stop_worker_during_load": stop_worker_during_load,
 }
 
 
@@ -394,6 +397,8 @@ if os.environ.get(OWN_FAILURES_VARIABLE) == "1":
 
 if os.environ.get(STAGES_VARIABLE) == "1":
     run_every_stage_once()
+if RANK_TIMEOUT_VARIABLE in os.environ:
+    shorten_rank_timeout()
 
 if SITE_PACKAGES_VARIABLE in os.environ:
     # Behind the environment's own: what both have comes from there.

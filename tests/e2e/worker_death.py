@@ -23,7 +23,7 @@ def worker_state(worker: Any) -> dict[str, int]:
     return {"pid": os.getpid(), **connector.worker_side.engine.stats()}
 
 
-def _wait_for(engine: Engine, what: str, holds: Callable[[dict[str, int]], bool]) -> list[dict[str, int]]:
+def wait_for(engine: Engine, what: str, holds: Callable[[dict[str, int]], bool]) -> list[dict[str, int]]:
     """The ranks' states, as soon as `holds` is true of each."""
     deadline = time.monotonic() + DEADLINE_S
     while True:
@@ -54,14 +54,14 @@ def kill_worker_during_transfer(engine: Engine, prompts: list[list[int]], transf
     front = engine.llm.llm_engine
     if transfer == "load":
         # A store is committed by the report of a later step.
-        _wait_for(engine, "idle", lambda state: state["ring_used_bytes"] == state["in_flight_bytes"] == 0)
+        wait_for(engine, "idle", lambda state: state["ring_used_bytes"] == state["in_flight_bytes"] == 0)
         engine.generate([[1], [2]], 1, "one_by_one")
         engine.reset_prefix_cache()
     before: list[dict[str, int]] = engine.llm.collective_rpc(worker_state)
     sampling = SamplingParams(temperature=0, ignore_eos=True, detokenize=False, max_tokens=4)
     for index, prompt in enumerate(prompts):
         front.add_request(f"killed-{index}", {"prompt_token_ids": prompt}, sampling)
-    states = _wait_for(engine, "copying", lambda state: state["in_flight_bytes"] > 0)
+    states = wait_for(engine, "copying", lambda state: state["in_flight_bytes"] > 0)
     os.kill(states[rank]["pid"], signal.SIGKILL)
     killed_at = time.monotonic()
     num_finished = 0

@@ -27,6 +27,9 @@ constexpr std::uint32_t kLeastBlocks = (kMaxPrompt + kMaxOutput) / kBlockTokens 
 /// Chunks in a piece of a shared arena: a page of the smallest slots.
 constexpr std::uint32_t kSharedPiece = 64;
 
+/// Whether copies of the seed's engine take many steps.
+bool is_slow(std::uint64_t seed) { return seed % 8 == 5; }
+
 gpu::HostLinkOptions random_link(std::mt19937_64& random) {
   gpu::HostLinkOptions link;
   link.seed = random();
@@ -113,6 +116,8 @@ ToyEngine::ToyEngine(std::uint64_t seed)
   options.tier = tier_options(seed);
   options.groups = groups_;
   options.clock = [this] { return now_; };
+  // Some engines lose patience with loads that a slow link keeps waiting.
+  if (is_slow(seed)) options.load_timeout = std::chrono::milliseconds(1 + below(4));
   make_ranks(slots_per_chunk, seed);
   std::uint32_t least_chunks = options.max_chunks;
   for (const auto& rank : ranks_) {
@@ -144,6 +149,7 @@ void ToyEngine::make_ranks(const std::vector<std::uint32_t>& slots_per_chunk, st
     }
     of_rank.backend = gpu::test_backend();
     of_rank.link = random_link(random_);
+    if (is_slow(seed)) of_rank.link.latency = std::chrono::microseconds(below(3000));
     ranks_.push_back(std::make_unique<ToyRank>(of_rank));
   }
   for (const auto& rank : ranks_) {
@@ -171,6 +177,11 @@ void ToyEngine::events() {
   preempt_before_its_last_sample();
   if (one_in(200)) reset();
   if (one_in(60)) reset_running();
+  if (one_in(100)) {
+    // The engine rests, or its process was stopped in a step: neither ends anybody.
+    now_ += std::chrono::hours(1);
+    ++(outputs_.empty() ? totals_.rests : totals_.stops);
+  }
   if (one_in(15)) pool_.uncache_all();  // The engine empties its own cache and not ours.
   if (one_in(150)) rank_states_[below(2)].silent_until = totals_.steps + 5 + below(40);
 }
@@ -308,6 +319,7 @@ std::optional<std::string> ToyEngine::build(const std::vector<Scheduled>& schedu
     return std::nullopt;
   }
   const StepPlan plan = decode_plan(std::as_bytes(std::span(bytes)));
+  totals_.expiries += plan.expiries.size();
   for (const LoadOrder& order : plan.loads) {
     step.load_uids[order.transfer] = uid_of(order);
     totals_.two_class_loads += order.parts.size() > 1 ? 1 : 0;

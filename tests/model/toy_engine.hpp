@@ -175,6 +175,7 @@ class ToyEngine {
   std::uint64_t epoch_ = 1;
   std::uint64_t last_uid_ = 0;
   std::chrono::steady_clock::time_point now_;
+  std::chrono::nanoseconds long_step_{0};  ///< What each idle step takes more.
   ToyPool pool_;
   std::vector<std::unique_ptr<ToyRank>> ranks_;
   std::vector<RankState> rank_states_{2};

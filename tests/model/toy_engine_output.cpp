@@ -291,6 +291,7 @@ ToyTotals ToyEngine::totals() const {
   totals.rule_switches = now.tier.num_rule_switches_total;
   totals.skipped_reallocated = now.skipped_reallocated;
   totals.failed_stores = now.failed_stores;
+  totals.expired_loads = now.expired_loads;
   totals.evicted = now.tier.num_evicted_total;
   for (const auto& slab_class : now.slabs.classes) {
     totals.moved_chunks += slab_class.num_gained_total;

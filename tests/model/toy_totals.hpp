@@ -26,6 +26,8 @@ struct ToyTotals {
   std::uint64_t refused_loads = 0;  ///< Reset between lookup and allocation.
   std::uint64_t aborted_loads = 0;
   std::uint64_t unsent_aborts = 0;   ///< Of these: before their plan.
+  std::uint64_t expiries = 0;        ///< Loads whose time was over.
+  std::uint64_t expired_loads = 0;   ///< Of these: that some rank had not begun.
   std::uint64_t orphaned_loads = 0;  ///< Whose id was reused.
   std::uint64_t stale_notices = 0;   ///< Of these: while the failure was on its way.
   std::uint64_t together_loads = 0;  ///< Steps in which two loads of one id were under way.
@@ -45,6 +47,8 @@ struct ToyTotals {
   std::uint64_t finished_in_step = 0;  ///< Between its scheduling and the plan.
   // Ranks.
   std::uint64_t silent_steps = 0;
+  std::uint64_t rests = 0;
+  std::uint64_t stops = 0;  ///< With a step out.
   std::uint64_t lost_ranks = 0;
   std::uint64_t quarantined = 0;  ///< Slots.
   // Windows.
@@ -78,6 +82,8 @@ struct ToyTotals {
     visit("refused_loads", &T::refused_loads);
     visit("aborted_loads", &T::aborted_loads);
     visit("unsent_aborts", &T::unsent_aborts);
+    visit("expiries", &T::expiries);
+    visit("expired_loads", &T::expired_loads);
     visit("orphaned_loads", &T::orphaned_loads);
     visit("stale_notices", &T::stale_notices);
     visit("together_loads", &T::together_loads);
@@ -94,6 +100,8 @@ struct ToyTotals {
     visit("double_finishes", &T::double_finishes);
     visit("finished_in_step", &T::finished_in_step);
     visit("silent_steps", &T::silent_steps);
+    visit("rests", &T::rests);
+    visit("stops", &T::stops);
     visit("lost_ranks", &T::lost_ranks);
     visit("quarantined", &T::quarantined);
     visit("window_loads", &T::window_loads);

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import vllm
 from harness import ToyEngine, expected_tokens, prompt_of
+from kvferry.config import KvFerryConfig
 from random_lives import NUM_TOKENS, live, random_prompts
 from scenarios import (
     MODELS,
@@ -237,8 +238,9 @@ def test_reset_while_loading_is_refused_by_the_engine_and_its_tokens_stay_right(
 
 
 def test_pause_that_keeps_requests_outlasts_every_time_out(
-    make: Make, expected: dict[str, list[int]], is_async: bool
+    make: Make, expected: dict[str, list[int]], is_async: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(KvFerryConfig, "rank_timeout_s", 0.5)
     link = {"h2d_gb_s": 0.002, "d2h_gb_s": 0.002}
     engine = make({"host_link": link, "transfer_timeout_s": 1}, async_scheduling=is_async)
     store_all(engine)
@@ -248,7 +250,7 @@ def test_pause_that_keeps_requests_outlasts_every_time_out(
     engine.scheduler.set_pause_state(PauseState.PAUSED_ALL)
     engine.drain_outputs()
     assert is_idle(engine)
-    time.sleep(1.2)  # nobody steps
+    time.sleep(1.2)  # longer than each of them; nobody steps
     engine.add("b2", PROMPTS["b"])
     assert is_idle(engine)
     engine.scheduler.set_pause_state(PauseState.UNPAUSED)

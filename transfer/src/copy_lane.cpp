@@ -164,7 +164,10 @@ bool CopyLane::ended(const InFlight& work) {
   // What was not submitted touches nothing; but a store's ring entries are its gather's.
   if (!work.submitted && work.piece.kind == TransferKind::kLoad) return true;
   const gpu::EventState after = work.piece.after->query();
-  if (after == gpu::EventState::kPending) return false;
+  if (after == gpu::EventState::kPending) {
+    if (&work == &in_flight_.front()) held_ = true;
+    return false;
+  }
   if (!work.submitted) return after == gpu::EventState::kDone || !in_doubt(device_);
   if (work.recorded) {
     const gpu::EventState end = work.end->query();
@@ -180,6 +183,7 @@ bool CopyLane::ended(const InFlight& work) {
 
 std::vector<EndedPiece> CopyLane::reap() {
   std::vector<EndedPiece> pieces;
+  held_ = false;
   for (auto at = in_flight_.begin(); at != in_flight_.end();) {
     if (!ended(*at)) {
       // Streams run in order, but what is in doubt is overtaken by what was never submitted.

@@ -49,6 +49,9 @@ class CopyLane {
   /// which staging memory became free. Waits for nothing.
   [[nodiscard]] std::vector<EndedPiece> reap();
   [[nodiscard]] bool busy() const { return !in_flight_.empty() || !waiting_.empty(); }
+  /// Whether the oldest piece was found waiting for what it is ordered behind on the compute
+  /// stream, by the last reap().
+  [[nodiscard]] bool is_held() const { return held_; }
   /// Calls `visit` for every piece that was submitted and has not ended.
   template <class Visit>
   void for_each(Visit visit) const {
@@ -103,6 +106,7 @@ class CopyLane {
   /// Chosen to be staged, or behind one that is; not submitted.
   std::deque<InFlight> waiting_;
   std::deque<InFlight> in_flight_;
+  bool held_ = false;
 };
 
 }  // namespace kvferry::transfer

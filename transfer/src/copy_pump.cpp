@@ -72,7 +72,8 @@ void CopyPump::run() {
     reap(stores_);
     drain();
     note_loss();
-    TransferTable::Work work = table_.next(patience());
+    TransferTable::Work work =
+        table_.next(patience(), {.loads = loads_.is_held(), .stores = stores_.is_held()});
     if (work.stop) return;
     std::move(work.drain.begin(), work.drain.end(), std::back_inserter(draining_));
     if (!work.submit) continue;

@@ -249,6 +249,10 @@ void TransferEngine::load(TransferId transfer, std::span<const LoadPart> parts, 
 
 void TransferEngine::cancel(TransferId transfer) { impl_->table().cancel(transfer); }
 
+void TransferEngine::cancel_unbegun(TransferId transfer) {
+  impl_->table().cancel_unbegun(transfer);
+}
+
 std::vector<Completion> TransferEngine::poll() { return impl_->table().poll(); }
 
 TransferStats TransferEngine::stats() const { return impl_->stats(); }

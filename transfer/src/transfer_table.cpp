@@ -141,6 +141,15 @@ void TransferTable::cancel(TransferId transfer) {
   end_if_over(transfer);
 }
 
+void TransferTable::cancel_unbegun(TransferId transfer) {
+  MutexLock lock(mutex_);
+  const auto at = transfers_.find(transfer);
+  if (at == transfers_.end() || at->second.kind != TransferKind::kLoad) return;
+  if (at->second.first_submitted) return;
+  cancel_locked(transfer, at->second);
+  end_if_over(transfer);
+}
+
 void TransferTable::end_if_over(TransferId id) {
   Transfer& transfer = find(id);
   if (!transfer.sealed || transfer.gathering || transfer.num_pieces != 0) return;
@@ -184,16 +193,17 @@ TransferStats TransferTable::stats() const {
   return stats;
 }
 
-std::optional<OverdueTransfer> TransferTable::overdue(std::chrono::nanoseconds bound) const {
+std::optional<OverdueTransfer> TransferTable::overdue(std::chrono::nanoseconds bound) {
   MutexLock lock(mutex_);
+  watch_.look(Clock::now());
+  const auto age = watch_.in_driver();
+  if (!age || *age <= bound) return watch_.stalled(bound);
   const auto oldest = std::min_element(
       transfers_.begin(), transfers_.end(),
       [](const auto& a, const auto& b) { return a.second.started < b.second.started; });
   if (oldest == transfers_.end()) return std::nullopt;
-  const auto& [id, transfer] = *oldest;
-  const std::chrono::nanoseconds age = Clock::now() - transfer.started;
-  if (age <= bound) return std::nullopt;
-  return OverdueTransfer{.transfer = id, .kind = transfer.kind, .age = age};
+  return OverdueTransfer{
+      .transfer = oldest->first, .kind = oldest->second.kind, .stall = Stall::kDriver, .age = *age};
 }
 
 bool TransferTable::wait_idle(std::chrono::nanoseconds bound) const {
@@ -280,19 +290,27 @@ void TransferTable::stop() {
   work_.notify_one();
 }
 
-TransferTable::Work TransferTable::next(std::chrono::nanoseconds bound) {
+TransferTable::Work TransferTable::next(std::chrono::nanoseconds bound, HeldLanes held) {
   MutexLock lock(mutex_);
+  watch_.leave_driver();
   for (bool waited = false;; waited = true) {
     Work work;
     work.drain = std::exchange(dropped_, {});
     const Clock::time_point now = Clock::now();
+    watch_.look(now);
+    if (held.loads) watch_.hold(TransferKind::kLoad);
+    if (held.stores) watch_.hold(TransferKind::kStore);
     work.submit = queue_.take(now);
     if (work.submit) {
       Transfer& transfer = find(work.submit->transfer);
       if (!transfer.first_submitted) transfer.first_submitted = now;
+      watch_.begin(work.submit->kind, work.submit->transfer);
     }
     work.stop = stopped_;
-    if (work.stop || work.submit || !work.drain.empty() || waited) return work;
+    if (work.stop || work.submit || !work.drain.empty() || waited) {
+      watch_.enter_driver();
+      return work;
+    }
     work_.wait_for(mutex_, std::min(bound, queue_.paced_for(now).value_or(bound)));
   }
 }
@@ -301,6 +319,7 @@ void TransferTable::finish(const EndedPiece& ended) {
   const Piece& piece = ended.piece;
   MutexLock lock(mutex_);
   queue_.finish(piece);
+  watch_.end(piece.kind, piece.transfer);
   Transfer& transfer = find(piece.transfer);
   --transfer.num_pieces;
   if (ended.failure.empty()) {

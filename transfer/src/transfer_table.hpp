@@ -7,6 +7,7 @@
 #include "copy_lane.hpp"
 #include "copy_queue.hpp"
 #include "gather_stage.hpp"
+#include "lane_watch.hpp"
 #include "piece.hpp"
 
 #include <chrono>
@@ -32,6 +33,11 @@ class TransferTable {
     std::vector<Piece> drain;     ///< Dropped before they were submitted.
     bool stop = false;
   };
+  /// Whose oldest piece waits for the compute stream.
+  struct HeldLanes {
+    bool loads = false;
+    bool stores = false;
+  };
   /// Pieces that a lost device may still be working on.
   struct Doubt {
     std::uint64_t num_pieces = 0;
@@ -53,10 +59,11 @@ class TransferTable {
   /// Queues a load; with a `failure` it ends at once.
   void add_load(TransferId transfer, std::vector<Piece> pieces, const std::string& failure);
   void cancel(TransferId transfer);
+  void cancel_unbegun(TransferId transfer);
   [[nodiscard]] std::vector<Completion> poll();
   /// Without the ring's part.
   [[nodiscard]] TransferStats stats() const;
-  [[nodiscard]] std::optional<OverdueTransfer> overdue(std::chrono::nanoseconds bound) const;
+  [[nodiscard]] std::optional<OverdueTransfer> overdue(std::chrono::nanoseconds bound);
   [[nodiscard]] bool wait_idle(std::chrono::nanoseconds bound) const;
   [[nodiscard]] bool close(std::chrono::nanoseconds bound);
   /// Since the first close(); 0 before.
@@ -71,8 +78,9 @@ class TransferTable {
 
   // The transfer thread's side.
 
-  /// Waits for something to do, at most `bound`.
-  [[nodiscard]] Work next(std::chrono::nanoseconds bound);
+  /// Waits for something to do, at most `bound`. From its return to the next call the thread is in
+  /// the driver.
+  [[nodiscard]] Work next(std::chrono::nanoseconds bound, HeldLanes held);
   /// After the table knew of the loss: what the transfer thread holds and can never give back.
   void hold_in_doubt(const Doubt& doubt);
   /// A submitted piece ended; its ring region is released already.
@@ -81,7 +89,7 @@ class TransferTable {
   void finish_drained(const Piece& piece);
 
  private:
-  using Clock = std::chrono::steady_clock;
+  using Clock = LaneWatch::Clock;
 
   struct Transfer {
     TransferKind kind = TransferKind::kStore;
@@ -120,6 +128,7 @@ class TransferTable {
   mutable CondVar idle_;
   Transfers transfers_ KVFERRY_GUARDED_BY(mutex_);
   CopyQueue queue_ KVFERRY_GUARDED_BY(mutex_);
+  LaneWatch watch_ KVFERRY_GUARDED_BY(mutex_);
   /// Dropped pieces, on their way to the transfer thread: their gathers may still write the ring,
   /// and their events are not to be destroyed under the lock.
   std::vector<Piece> dropped_ KVFERRY_GUARDED_BY(mutex_);

@@ -3,14 +3,13 @@
 
 import enum
 import inspect
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import MultiConnector
 from vllm.logger import init_logger
 
 from kvferry import _core, tiers
-from kvferry.config import KvFerryConfig
+from kvferry.config import MAX_SECONDS, KvFerryConfig
 from kvferry.sizes import format_size
 from kvferry.vllm import fingerprint, kv_events, preflight, replicas, shared_tier, topology
 from kvferry.vllm.load_choice import LoadChoice
@@ -116,7 +115,9 @@ class SchedulerSide:
             group_reaches=[preflight.reach_of_group(group, vllm_config.num_speculative_tokens) for group in groups],
             group_classes=classes.of_groups,
             max_load_wait_s=_MAX_LOAD_WAIT_S if config.share_loads and not is_multi_connector_being_made() else 0,
-            rank_timeout_s=config.rank_timeout_s,
+            # The core takes no longer one; the sum may be.
+            rank_timeout_s=min(config.rank_timeout_s, MAX_SECONDS),
+            load_timeout_s=config.load_timeout_s,
         )
         logger.info(
             "kvferry: the tier holds %d blocks of %d tokens, %s in each of %d arenas for %d ranks",
@@ -137,7 +138,8 @@ class SchedulerSide:
         self._stats = StatsSource(
             lambda: self.engine.snapshot() | {"max_slots": max_slots}, SCHEDULER_KEYS, self.engine.is_busy
         )
-        self.take_stats: Callable[[], KvFerryStats | None] = self._stats.take
+        # Whether the output that the engine takes in now had reports.
+        self._has_folded = False
         self._lookup = self.engine.lookup
         self._on_allocated = self.engine.on_allocated
         self._build_plan = self.engine.build_plan
@@ -215,12 +217,24 @@ class SchedulerSide:
             if request_id in self._load_ends:
                 self._load_ends[request_id] = _LoadEnd.FAILED
         ended, stale = self._fold(metadata.reports)
+        self._has_folded = True
         for request_id in ended:
             self._choice.on_load_ended(request_id, self._load_ends.get(request_id) is _LoadEnd.NONE_YET)
         if self.engine.num_slots != self._num_slots:
             self._note_growth()
         if ended or stale:
             output.finished_recving = (output.finished_recving or set()).difference(stale).union(ended)
+
+    def take_stats(self) -> KvFerryStats | None:
+        """Take this side's figures, if it is time.
+
+        vLLM asks once for each step's output, behind all that it does with it. The core hears by this of outputs
+        without a report, which its time-outs count.
+        """
+        if not self._has_folded:
+            self._fold([])
+        self._has_folded = False
+        return self._stats.take()
 
     def _note_growth(self) -> None:
         """Say in the log when another tenth of the tier is ready on every rank."""

@@ -4,12 +4,14 @@
  *
  * Covers: two requests that load the same slot on two ranks with asynchronous scheduling, finish before and after the
  *   load's plan and while its failure is announced, double finish, preemption and a second load, failed copies,
- *   reset_cache (dooms loads, those that ended well before the ranks heard of it too), an allocation without a valid
- *   lease, both of the engine's policies for failed loads, eviction and reuse of the slot.
+ *   reset_cache (dooms loads, those that ended well before the ranks heard of it too), a load whose own time is over
+ *   (ranks that have not begun it drop it, others go on), an allocation without a valid lease, both of the engine's policies for failed loads, eviction and reuse of the slot.
  * Abstracts: lookups (a request either allocates against a readable slot or, with an answer that does not hold any more,
  *   without), several slots per load, the engine's counting of ranks and the reuse of ids (reuse.pml), stores (what is
  *   free is written by somebody else).
- * Mirrors: LoadBook, OwnershipTable (finish, whose, end_load), WorkerEngine (bind, collect), and of vLLM's scheduler
+ *   When a load's time is over is left open: at any moment behind its plan; one of the two loads, and with one step out
+ *   (WITH_EXPIRY).
+ * Mirrors: LoadBook (expire: plan_expiries), OwnershipTable (finish, whose, end_load), WorkerEngine (bind, collect), and of vLLM's scheduler
  *   _handle_failed_recving and _update_from_kv_xfer_finished.
  */
 #include "properties.pml"
@@ -30,6 +32,7 @@ bool failed_data_is_not_offered_again = true;
 bool conservation = true;
 bool every_load_is_told = true;
 bool every_lease_ends = true;
+bool what_expired_stays = true;
 
 /* ---- the ranks, and what passes between them and the scheduler side ---- */
 #define AT(r, t) ((r) * NUM_LOADS + (t))
@@ -43,7 +46,8 @@ byte outcome[NUM_RANKS * NUM_LOADS];
 bool told_cancel[NUM_RANKS * NUM_LOADS];
 bool has_failed;                    /* one copy of all fails */
 
-/* loads, notices, cancels: a bit per load */
+/* loads, notices: a bit per load; cancels: another one for each that expires */
+#define EXPIRY(t) (4 << (t))
 chan plan0 = [STEPS_OUT] of { byte, byte, byte };
 chan plan1 = [STEPS_OUT] of { byte, byte, byte };
 /* ends: two bits per load; announcements: a bit per load */
@@ -95,6 +99,9 @@ end:
      }
   :: atomic { request[0] == LOADING -> finish(0); t = 0; q = 0; check_conservation() }
   :: atomic { request[1] == LOADING -> finish(1); t = 0; q = 0; check_conservation() }
+#ifdef WITH_EXPIRY
+  :: atomic { !is_expired && state[0] == SENT && !doomed[0] -> expire(0); check_conservation() }
+#endif
   :: atomic { !was_reset -> was_reset = true; reset_cache(); t = 0; check_conservation() }
   :: atomic { timeout ->
        REQUIRE(every_load_is_told, !IS_PENDING(0) && !IS_PENDING(1));
@@ -116,6 +123,21 @@ end:
           if
           :: HAS(loads, t) -> copy[AT(r, t)] = QUEUED
           :: HAS(cancels, t) && copy[AT(r, t)] == QUEUED -> told_cancel[AT(r, t)] = true
+#ifdef WITH_EXPIRY
+          :: (cancels & EXPIRY(t)) && copy[AT(r, t)] == QUEUED && !HAS(cancels, t) ->
+             if
+             :: EVENT("has begun, goes on\n")
+             :: EVENT("has not begun, is dropped\n");
+#ifdef MUTANT_SILENT_DROP
+                copy[AT(r, t)] = 0
+#else
+                told_cancel[AT(r, t)] = true
+#endif
+             fi
+#ifdef MUTANT_END_AT_EXPIRY
+             ; SET_FIELD(ends, t, DROPPED)
+#endif
+#endif
           :: else
           fi;
           if

@@ -40,6 +40,7 @@ byte num_announced[NUM_LOADS];      /* ranks */
 bool told[NUM_LOADS];               /* ghost */
 bool loaded[NUM_RANKS * NUM_LOADS]; /* ghost: the right bytes are in the block */
 bool was_reset;
+bool is_expired;                    /* the first load has waited for too long */
 
 inline check_conservation() {
   REQUIRE(conservation, num_leases == has_lease[0] + has_lease[1] &&
@@ -208,8 +209,34 @@ inline mark(r, ends, announcements) {
   od
 }
 
+#ifdef WITH_EXPIRY
+/* finish_plan() finds that the load's time is over. What the ranks have begun of it only they know. */
+inline expire(t) {
+  EVENT("a load's time is over\n");
+  is_expired = true;
+  cancels = cancels | EXPIRY(t)
+#ifdef MUTANT_FAIL_ON_EXPIRY
+  ; release_lease(t);
+  state[t] = FAILED
+#endif
+}
+#endif
+
 inline settle_end(t) {
+#ifdef MUTANT_EXPIRY_IS_SUCCESS
+  all_done = (t == 0 && is_expired) || (said_ended[AT(0, t)] == DONE && said_ended[AT(1, t)] == DONE);
+#else
   all_done = said_ended[AT(0, t)] == DONE && said_ended[AT(1, t)] == DONE;
+#endif
+#ifdef WITH_EXPIRY
+  /* Nothing says that its blocks are bad. */
+  REQUIRE(what_expired_stays, t != 0 || !is_expired || has_failed || was_reset || slot_state == LEASED);
+  if
+  :: t == 0 && is_expired && !all_done && request[owner[t]] == LOADING -> EVENT("failed, for its time was over\n")
+  :: t == 0 && is_expired && all_done -> EVENT("had begun on every rank, and succeeded\n")
+  :: else
+  fi;
+#endif
   release_lease(t);
   said_ended[AT(0, t)] = 0;
   said_ended[AT(1, t)] = 0;
@@ -263,6 +290,12 @@ inline fold() {
   t = 0;
   do
   :: t < NUM_LOADS ->
+#ifdef MUTANT_FORGET_EXPIRED
+     if
+     :: IS_AT_END(t) && t == 0 && is_expired && said_ended[AT(0, t)] == DROPPED -> forget_slot()
+     :: else
+     fi;
+#endif
      if
      :: IS_AT_END(t) && (said_ended[AT(0, t)] == BROKEN || said_ended[AT(1, t)] == BROKEN) ->
         slot_failed = slot_state != TAKEN && slot_state != FREE;

@@ -3,25 +3,29 @@
  * A lost rank: its transfers are in doubt, and so is their memory.
  *
  * Covers: a store and a load on two ranks, one of which may stop reporting at any time, for ever or for a while, its
- *   device touching memory or not; the time-out of either, which fails the engine by the names of who is silent; the
- *   quarantine of stores that those have not ended (a load's slot stays leased, its request is not told); a late report,
- *   which is the proof that ends it; another tenant of the tier that takes whatever is free.
- * Abstracts: plans and steps (store.pml, load.pml). A time-out may hit a rank that is only slow.
- * Mirrors: SchedulerEngine::finish_plan (expect_ranks), StoreBook (overdue, quarantine, settle_end), LoadBook::overdue,
- *   RankRoll::silent, SlotLedger::quarantine.
+ *   device touching memory or not, or forget one of them and report on; steps, in each of which a rank that reports says
+ *   what it has under way, and rests of the engine, in which nothing is said; the time-out of a rank's silence about
+ *   either, which fails the engine by the names of who is silent; the quarantine of stores that those have not ended (a
+ *   load's slot stays leased, its request is not told); a late report, which is the proof that ends it; another tenant of
+ *   the tier that takes whatever is free.
+ * Abstracts: plans (store.pml, load.pml); how long copies take: as many steps as they like. A step in which silence
+ *   neither grows nor ends is left out, so that the model has no cycle.
+ * Mirrors: SchedulerEngine::finish_plan (expect_ranks), RankPatience, StoreBook (add_overdue, quarantine, settle_end),
+ *   LoadBook::add_overdue, RankRoll::for_each_silent, SlotLedger::quarantine.
  */
 #include "properties.pml"
 
 #define NUM_RANKS 2
 #define STORE 0
 #define LOAD 1
-#define BOUND 2      /* ticks that a transfer may be out */
+#define BOUND 2      /* steps in which a rank may be silent about what it owes */
 
 bool memory_in_doubt_is_not_reused = true;
 bool memory_in_doubt_is_shown = true;
 bool readable_means_stored_on_every_rank = true;
 bool nothing_is_computed_on_bad_data = true;
 bool who_is_named_is_missing = true;
+bool a_rank_that_speaks_is_not_named = true;
 bool a_lost_rank_fails_the_engine = true;
 bool proof_ends_the_quarantine = true;
 bool without_loss_everything_ends = true;
@@ -41,22 +45,57 @@ byte count[6];
 bool said_ended[NUM_RANKS * 2];
 bool over[2];
 bool told;
-byte age;
+byte silence[NUM_RANKS * 2];  /* RankPatience: steps since the rank spoke of the transfer */
 bool engine_failed;
+bool has_rested;
 byte named;          /* a bit per rank */
-bool accuses_a_slow_one; /* ghost: the time-out hit a rank that was not lost */
+bool accuses_a_slow_one; /* ghost: the time-out hit a rank that had come back in the meantime */
 
 #define RUNNING 0
 #define ENDED 1
 #define REPORTED 2
 byte copy[NUM_RANKS * 2];
 bool lost[NUM_RANKS];
+bool was_lost[NUM_RANKS];          /* ghost */
+bool forgot[NUM_RANKS * 2];
 
 #define MOVE(s, to) count[slot_state[s]]--; count[to]++; slot_state[s] = to
 #define HAS(mask, r) (((mask) >> (r)) & 1)
 #define ALL_ENDED(t) (said_ended[AT(0, t)] && said_ended[AT(1, t)])
 #define IS_KNOWN(r, t) (said_ended[AT(r, t)] || HAS(named, r))
 #define IS_OUT(t) (!over[t] && !ALL_ENDED(t))
+#define OWES(r, t) (!over[t] && !said_ended[AT(r, t)])
+#ifdef MUTANT_ANY_WORD_VOUCHES
+#define VOUCHES(r, t) (!lost[r])
+#else
+#define VOUCHES(r, t) (!lost[r] && !forgot[AT(r, t)])
+#endif
+#ifdef MUTANT_JUDGE_BY_OLD_SILENCE
+#define IS_SILENT(r, t) (silence[AT(r, t)] >= BOUND)
+#else
+#define IS_SILENT(r, t) (OWES(r, t) && silence[AT(r, t)] >= BOUND)
+#endif
+#define HAS_FORGOTTEN(r) (forgot[AT(r, STORE)] || forgot[AT(r, LOAD)])
+/* Whether a step says anything new of it. */
+#define TELLS(r, t) (OWES(r, t) && \
+  ((VOUCHES(r, t) && silence[AT(r, t)] > 0) || (!VOUCHES(r, t) && silence[AT(r, t)] < BOUND)))
+
+/* A step's output: what ranks have under way they say. */
+inline hear(r, t) {
+  if
+  :: OWES(r, t) && VOUCHES(r, t) ->
+#ifdef MUTANT_COUNT_AGE
+     if
+     :: silence[AT(r, t)] < BOUND -> silence[AT(r, t)]++
+     :: else
+     fi
+#else
+     silence[AT(r, t)] = 0
+#endif
+  :: OWES(r, t) && !VOUCHES(r, t) && silence[AT(r, t)] < BOUND -> silence[AT(r, t)]++
+  :: else
+  fi
+}
 
 inline check_conservation() {
   REQUIRE(conservation, count[FREE] + count[WRITABLE] + count[READABLE] + count[LEASED] + count[QUARANTINED]
@@ -87,7 +126,8 @@ inline settle(t) {
   check_conservation()
 }
 
-#define NAME_SILENT(t) named = (!said_ended[AT(0, t)]) | ((!said_ended[AT(1, t)]) << 1)
+#define NAME_SILENT named = (IS_SILENT(0, STORE) || IS_SILENT(0, LOAD)) | \
+  ((IS_SILENT(1, STORE) || IS_SILENT(1, LOAD)) << 1)
 /* A rank that is named has not ended it. */
 #define IS_IN_DOUBT(t) (IS_OUT(t) && ((HAS(named, 0) && !said_ended[AT(0, t)]) || (HAS(named, 1) && !said_ended[AT(1, t)])))
 
@@ -108,7 +148,7 @@ inline quarantine() {
 }
 
 inline take_report(r, t) {
-  atomic { copy[AT(r, t)] == ENDED && !lost[r] ->
+  atomic { copy[AT(r, t)] == ENDED && !lost[r] && !forgot[AT(r, t)] ->
     copy[AT(r, t)] = REPORTED;
     said_ended[AT(r, t)] = true;
     if
@@ -128,37 +168,43 @@ end:
   :: take_report(0, LOAD)
   :: take_report(1, STORE)
   :: take_report(1, LOAD)
+  :: atomic { TELLS(0, STORE) || TELLS(0, LOAD) || TELLS(1, STORE) || TELLS(1, LOAD) ->
+       EVENT("a step's output\n");
+       hear(0, STORE); hear(0, LOAD); hear(1, STORE); hear(1, LOAD)
+     }
+  :: atomic { !has_rested && !engine_failed && (IS_OUT(STORE) || IS_OUT(LOAD)) ->
+       EVENT("the engine rests, longer than any time-out\n");
+       has_rested = true
+#ifdef MUTANT_COUNT_A_REST
+       ; silence[0] = BOUND; silence[1] = BOUND; silence[2] = BOUND; silence[3] = BOUND
+#endif
+     }
 #ifndef MUTANT_NO_TIMEOUT
-  :: atomic { !engine_failed && (IS_OUT(STORE) || IS_OUT(LOAD)) ->
-       age++;
-       if
-       :: age == BOUND ->
-          EVENT("the engine fails by the names of the missing ranks\n");
-          engine_failed = true;
-          if
-          :: IS_OUT(STORE) -> NAME_SILENT(STORE)
-          :: IS_OUT(LOAD) -> NAME_SILENT(LOAD)
-          fi;
+  :: atomic { !engine_failed && (IS_SILENT(0, STORE) || IS_SILENT(0, LOAD) || IS_SILENT(1, STORE) || IS_SILENT(1, LOAD)) ->
+       EVENT("the engine fails by the names of the silent ranks\n");
+       engine_failed = true;
+       NAME_SILENT;
 #ifdef MUTANT_BLAME_EVERYBODY
-          named = 3;
+       named = 3;
 #endif
-          REQUIRE(who_is_named_is_missing,
-                  (!HAS(named, 0) || copy[AT(0, STORE)] != REPORTED || copy[AT(0, LOAD)] != REPORTED) &&
-                  (!HAS(named, 1) || copy[AT(1, STORE)] != REPORTED || copy[AT(1, LOAD)] != REPORTED));
-          accuses_a_slow_one = (HAS(named, 0) && !lost[0]) || (HAS(named, 1) && !lost[1]);
-          if
-          :: IS_IN_DOUBT(STORE) -> EVENT("into quarantine\n"); quarantine()
-          :: else
-          fi;
-#ifdef MUTANT_TELL_ON_TIMEOUT
-          if
-          :: IS_OUT(LOAD) -> settle(LOAD)
-          :: else
-          fi;
-#endif
-          age = 0
+       REQUIRE(who_is_named_is_missing,
+               (!HAS(named, 0) || copy[AT(0, STORE)] != REPORTED || copy[AT(0, LOAD)] != REPORTED) &&
+               (!HAS(named, 1) || copy[AT(1, STORE)] != REPORTED || copy[AT(1, LOAD)] != REPORTED));
+       REQUIRE(a_rank_that_speaks_is_not_named,
+               (!HAS(named, 0) || was_lost[0] || HAS_FORGOTTEN(0)) &&
+               (!HAS(named, 1) || was_lost[1] || HAS_FORGOTTEN(1)));
+       accuses_a_slow_one = (HAS(named, 0) && !lost[0] && !HAS_FORGOTTEN(0)) ||
+                            (HAS(named, 1) && !lost[1] && !HAS_FORGOTTEN(1));
+       if
+       :: IS_IN_DOUBT(STORE) -> EVENT("into quarantine\n"); quarantine()
        :: else
        fi;
+#ifdef MUTANT_TELL_ON_TIMEOUT
+       if
+       :: IS_OUT(LOAD) -> settle(LOAD)
+       :: else
+       fi;
+#endif
        check_conservation()
      }
 #endif
@@ -170,7 +216,7 @@ end:
   :: atomic { timeout ->
        REQUIRE(proof_ends_the_quarantine, slot_state[STORE] != QUARANTINED || !ALL_ENDED(STORE));
        REQUIRE(without_loss_everything_ends,
-               lost[0] || lost[1] ||
+               lost[0] || lost[1] || HAS_FORGOTTEN(0) || HAS_FORGOTTEN(1) ||
                (count[WRITABLE] + count[LEASED] + count[QUARANTINED] == 0 && over[STORE] && over[LOAD]));
        REQUIRE(a_lost_rank_fails_the_engine,
                (!(IS_OUT(STORE) || IS_OUT(LOAD)) || engine_failed) &&
@@ -205,7 +251,7 @@ end:
   od
 }
 
-/* One rank is lost, and comes back or not. */
+/* One rank is lost, and comes back or not; or it forgets a transfer and does not know. */
 proctype fate() {
   byte r;
   atomic {
@@ -215,7 +261,11 @@ proctype fate() {
     :: goto done
     fi
   };
-  atomic { EVENT("a rank is lost\n"); lost[r] = true };
+  if
+  :: atomic { copy[AT(r, STORE)] != REPORTED -> EVENT("a store is forgotten\n"); forgot[AT(r, STORE)] = true; goto done }
+  :: atomic { copy[AT(r, LOAD)] != REPORTED -> EVENT("a load is forgotten\n"); forgot[AT(r, LOAD)] = true; goto done }
+  :: atomic { EVENT("a rank is lost\n"); lost[r] = true; was_lost[r] = true }
+  fi;
   if
   :: EVENT("for ever\n")
   :: atomic { engine_failed -> EVENT("it comes back, late\n"); lost[r] = false }

@@ -47,6 +47,7 @@ def mutants(
 
 
 SYNC = ("-DSTEPS_OUT=1",)
+EXPIRY = (*SYNC, "-DWITH_EXPIRY")
 ONE_BLOCK = ("-DMAX_BLOCKS=1",)
 
 # The longest first.
@@ -54,6 +55,7 @@ CHECKS = (
     Check("store", "async"),
     Check("load", "async"),
     Check("store", "claim", defines=(*SYNC, *ONE_BLOCK), claim=True),
+    Check("load", "expiry", defines=EXPIRY),
     Check("load", "claim", defines=SYNC, claim=True),
     *mutants(
         "load",
@@ -70,6 +72,20 @@ CHECKS = (
         ("LEASE_ENDS_TWICE", "conservation"),
         ("LEASE_LEAKS", "every_lease_ends"),
         defines=SYNC,
+    ),
+    *mutants(
+        "load",
+        ("FAIL_ON_EXPIRY", "a_leased_slot_stays"),
+        defines=EXPIRY,
+    ),
+    *mutants(
+        "load",
+        ("END_AT_EXPIRY", "a_leased_slot_stays"),
+        ("EXPIRY_IS_SUCCESS", "nothing_is_computed_on_bad_data"),
+        ("FORGET_EXPIRED", "what_expired_stays"),
+        ("SILENT_DROP", "every_load_is_told"),
+        depth_first=True,
+        defines=EXPIRY,
     ),
     *mutants("load", ("ANNOUNCE_SUCCESS", "a_load_is_told_once"), depth_first=True, defines=SYNC),
     Check("load", "NO_NOTICE", "loads_are_told", SYNC, claim=True),
@@ -127,11 +143,15 @@ CHECKS = (
         ("NO_QUARANTINE", "memory_in_doubt_is_shown"),
         ("COMMIT_ON_TIMEOUT", "readable_means_stored_on_every_rank"),
         ("TELL_ON_TIMEOUT", "nothing_is_computed_on_bad_data"),
-        ("BLAME_EVERYBODY", "who_is_named_is_missing"),
+        ("BLAME_EVERYBODY", "a_rank_that_speaks_is_not_named"),
+        ("JUDGE_BY_OLD_SILENCE", "who_is_named_is_missing"),
         ("PROOF_IGNORED", "proof_ends_the_quarantine"),
         ("KEEP_A_LATE_LEASE", "without_loss_everything_ends"),
         ("NOT_COUNTED", "conservation"),
         ("NO_TIMEOUT", "a_lost_rank_fails_the_engine"),
+        ("ANY_WORD_VOUCHES", "a_lost_rank_fails_the_engine"),
+        ("COUNT_AGE", "a_rank_that_speaks_is_not_named"),
+        ("COUNT_A_REST", "a_rank_that_speaks_is_not_named"),
     ),
     Check("lost_rank", "NO_TIMEOUT", "loss_fails_the_engine", claim=True),
     Check("shared_slot", "deaths"),

@@ -32,10 +32,24 @@ class SchedulerTimeoutTest : public SchedulerTest {
     EXPECT_EQ(planned_blocks(step), table);
     return step;
   }
-  /// The engine works on for so long and makes more plans than it has steps in flight.
-  void pass(seconds time) {
-    for (std::uint64_t i = 0; i + 1 < RankPatience::kPlans; ++i) static_cast<void>(plan());
-    now_ += time;
+  /// The engine steps on for so long, and no rank says anything. Returns the last step's plan.
+  PlanSeq pass(seconds time) {
+    // Each shorter than the sixteenth of the time-out that counts of a step.
+    constexpr int kSteps = 20;
+    PlanSeq last;
+    for (int i = 0; i < kSteps; ++i) {
+      last = plan().seq;
+      now_ += std::chrono::nanoseconds(time) / kSteps;
+      fold({});
+    }
+    return last;
+  }
+  /// The rank says that it has executed the last plan, and what it has under way.
+  [[nodiscard]] StepReport word(RankId rank, const StepPlan& last, TransferId oldest) const {
+    StepReport report = report_of(rank);
+    report.executed = last.seq;
+    report.oldest_under_way = oldest;
+    return report;
   }
   /// The message of the TimeoutError that the next plan gives.
   std::string complaint() {
@@ -110,9 +124,9 @@ TEST_F(SchedulerTimeoutTest, ARankThatIsSilentAboutALoadIsNamedWithItAndItsReque
   engine_->on_allocated("asker", blocks_of({40, 41}), 8);
   const StepPlan step = plan();
   fold({ends(kRankA, step)});
-  pass(seconds(100));
+  pass(seconds(61));
   expect_complaint(
-      {"rank 1 of 2 ", "load " + number(step.loads[0].transfer) + " of request asker", "100 s"});
+      {"rank 1 of 2 ", "load " + number(step.loads[0].transfer) + " of request asker", "61 s"});
   EXPECT_EQ(view().tier.num_leased, 2U) << "a lost rank may still read them";
   EXPECT_EQ(view().tier.num_quarantined, 0U) << "nobody writes them";
 }
@@ -157,8 +171,11 @@ TEST_F(SchedulerTimeoutTest, AnEngineThatMadeNoPlansForAnHourFlagsNobody) {
 
 TEST_F(SchedulerTimeoutTest, ManyPlansWithinNoTimeFlagNobody) {
   const StepPlan step = store(10, 2);
-  for (int i = 0; i < 1000; ++i) static_cast<void>(plan());
-  now_ += kRankTimeout;
+  for (int i = 0; i < 1000; ++i) {
+    static_cast<void>(plan());
+    fold({});
+  }
+  pass(kRankTimeout);
   EXPECT_TRUE(plan().empty()) << "not longer than the time-out";
   fold_ends(step);
   EXPECT_EQ(num_hit({10, 11}), 2U);
@@ -170,7 +187,7 @@ TEST_F(SchedulerTimeoutTest, WhatTheLostRankMayWriteIsInQuarantineUntilItEndsItA
   pass(seconds(30));
   const StepPlan second = store(20, 3);
   fold({ends(kRankA, first), ends(kRankB, second), ends(kRankA, other)});
-  now_ += seconds(31);
+  pass(seconds(31));
   expect_complaint({"rank 1 of 2 ", "6 slots"});
   EXPECT_EQ(view().tier.num_quarantined, 6U);
   EXPECT_EQ(view().tier.num_writable, 3U) << "the rank has ended this one";
@@ -224,7 +241,7 @@ TEST_F(SchedulerTimeoutTest, QuarantinedSlotsAreNotGivenOut) {
   const StepPlan first = store(10, 2);
   pass(seconds(30));
   const StepPlan second = store(20, 3);
-  now_ += seconds(31);
+  pass(seconds(31));
   EXPECT_NE(complaint().find("5 slots"), std::string::npos);
   fold_ends(first);
   // The second is not overdue by itself, so that there are plans again.
@@ -248,9 +265,7 @@ TEST_F(SchedulerTimeoutTest, TheEngineStaysUsableForEverythingButPlans) {
   ASSERT_EQ(engine_->lookup("loading", 0, 21), 16U);
   engine_->on_allocated("loading", blocks_of({40, 41, 42, 43}), 16);
   const StepPlan load = plan();
-  pass(seconds(0));
-  const PlanSeq last = plan().seq;
-  now_ += seconds(61);
+  const PlanSeq last = pass(seconds(61));
   arrive("running", {7, 8});
   schedule("running", {50, 51}, 0, 8);
   for (int i = 0; i < 3; ++i) expect_complaint({"rank 0, 1 of 2 ", "2 slots"});
@@ -289,7 +304,78 @@ TEST_F(SchedulerTimeoutTest, RanksHaveTheirTimeFromTheFirstPlanOn) {
   pass(seconds(60));
   EXPECT_TRUE(plan().empty());
   now_ += seconds(1);
+  fold({});
   expect_complaint({"rank 0, 1 of the world size 2"});
+}
+
+// An idle engine died at its next request: a store that outlasts 16 steps, a short answer, a rest.
+TEST_F(SchedulerTimeoutTest, ARestBehindManyStepsFlagsNobodyAndTheFirstWordIsHeard) {
+  const StepPlan step = store(10, 2);
+  fold({});
+  for (int i = 0; i < 40; ++i) {
+    EXPECT_TRUE(plan().empty());
+    fold({});
+  }
+  for (int rest = 0; rest < 20; ++rest) {
+    now_ += std::chrono::hours(1);
+    EXPECT_TRUE(plan().empty());
+    fold({});
+  }
+  now_ += std::chrono::hours(1);
+  EXPECT_TRUE(plan().empty());
+  fold_ends(step);
+  EXPECT_EQ(num_hit({10, 11}), 2U);
+}
+
+// Empty steps of a pause used up the plans that a rank had, and its wall-clock time ended the
+// engine.
+TEST_F(SchedulerTimeoutTest, ARankThatSpeaksOfItsTransfersIsNeverLostHoweverSlowTheyAre) {
+  const StepPlan step = store(10, 2);
+  for (int i = 0; i < 1000; ++i) {
+    const StepPlan last = plan();
+    now_ += seconds(3);
+    fold({word(kRankA, last, step.stores[0].transfer), word(kRankB, last, TransferId(1))});
+  }
+  EXPECT_TRUE(plan().empty());
+  fold_ends(step);
+  EXPECT_EQ(num_hit({10, 11}), 2U);
+}
+
+TEST_F(SchedulerTimeoutTest, ARankThatHasForgottenAStoreIsNamed) {
+  const StepPlan step = store(10, 2);
+  for (int i = 0; i < 21; ++i) {
+    const StepPlan last = plan();
+    now_ += seconds(3);
+    fold({word(kRankA, last, step.stores[0].transfer), word(kRankB, last, TransferId())});
+  }
+  expect_complaint({"rank 1 of 2 ", "store " + number(step.stores[0].transfer)});
+}
+
+TEST_F(SchedulerTimeoutTest, ManyPlansThatAreOutWhileRanksAnswerAtOnceFlagNobody) {
+  std::vector<StepPlan> out;
+  for (int i = 0; i < 40; ++i) out.push_back(plan());
+  out.push_back(store(10, 2));
+  const TransferId transfer = out.back().stores[0].transfer;
+  for (int i = 0; i < 200; ++i) {
+    now_ += seconds(3);
+    const StepPlan& oldest = out[static_cast<std::size_t>(i)];
+    const TransferId under_way = oldest.seq < out[40].seq ? TransferId() : transfer;
+    fold({word(kRankA, oldest, under_way), word(kRankB, oldest, under_way)});
+    out.push_back(plan());
+  }
+  fold_ends(out[40]);
+  EXPECT_EQ(num_hit({10, 11}), 2U);
+}
+
+TEST_F(SchedulerTimeoutTest, AWordOfAPlanThatWasNeverMadeIsRefusedAndChangesNothing) {
+  const StepPlan step = store(10, 2);
+  StepPlan wrong;
+  wrong.seq = step.seq.next();
+  StepReport report = ends(kRankA, step);
+  report.executed = wrong.seq;
+  EXPECT_THROW(fold({ends(kRankB, step), report}), ProtocolError);
+  fold_ends(step);
+  EXPECT_EQ(num_hit({10, 11}), 2U);
 }
 
 }  // namespace

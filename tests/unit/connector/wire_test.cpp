@@ -33,6 +33,7 @@ StepPlan some_plan() {
         {SlabClassId(2), {{BlockId(18), SlotId(19)}, {BlockId(20), SlotId(21)}}}}});
   plan.loads.push_back({TransferId(13), owner, {}});
   plan.cancels = {TransferId(14), TransferId(15)};
+  plan.expiries = {TransferId(18), TransferId(19), TransferId(20)};
   plan.notices = {{TransferId(16), "request-1"}, {TransferId(17), std::string("\0\xff", 2)}};
   return plan;
 }
@@ -49,6 +50,8 @@ StepReport some_report() {
                   {TransferId(13), EndedAs::kCancelled, ""}};
   report.announced = {TransferId(16), TransferId(17)};
   report.num_ready_chunks = 18;
+  report.executed = PlanSeq(0x2122334455667788U);
+  report.oldest_under_way = TransferId(24);
   return report;
 }
 
@@ -186,6 +189,7 @@ TEST(StepPlan, EveryFieldArrives) {
   EXPECT_EQ(plan.loads[1].transfer, TransferId(13));
   EXPECT_TRUE(plan.loads[1].parts.empty());
   EXPECT_EQ(plan.cancels, sent.cancels);
+  EXPECT_EQ(plan.expiries, sent.expiries);
   ASSERT_EQ(plan.notices.size(), 2U);
   EXPECT_EQ(plan.notices[0].transfer, TransferId(16));
   EXPECT_EQ(plan.notices[0].engine_request_id, "request-1");
@@ -203,6 +207,7 @@ TEST(StepPlan, IsEmptyOnlyWithoutAnythingToDo) {
   EXPECT_FALSE(with([](StepPlan& plan) { plan.stores.emplace_back(); }));
   EXPECT_FALSE(with([](StepPlan& plan) { plan.loads.emplace_back(); }));
   EXPECT_FALSE(with([](StepPlan& plan) { plan.cancels.emplace_back(); }));
+  EXPECT_FALSE(with([](StepPlan& plan) { plan.expiries.emplace_back(); }));
   EXPECT_FALSE(with([](StepPlan& plan) { plan.notices.emplace_back(); }));
 }
 
@@ -232,11 +237,19 @@ TEST(StepReport, EveryFieldArrives) {
   EXPECT_EQ(report.num_ready_chunks, 18U);
   EXPECT_EQ(report.loads[1].outcome, EndedAs::kCancelled);
   EXPECT_EQ(report.announced, (std::vector<TransferId>{TransferId(16), TransferId(17)}));
+  EXPECT_EQ(report.executed, PlanSeq(0x2122334455667788U));
+  EXPECT_EQ(report.oldest_under_way, TransferId(24));
   EXPECT_FALSE(report.empty());
   EXPECT_TRUE(StepReport{}.empty());
   StepReport announcing;
   announcing.announced = {TransferId(1)};
   EXPECT_FALSE(announcing.empty()) << "an empty report is never sent";
+  StepReport busy;
+  busy.oldest_under_way = TransferId(1);
+  EXPECT_FALSE(busy.empty()) << "a rank that has something under way says so";
+  StepReport idle;
+  idle.executed = PlanSeq(3);
+  EXPECT_TRUE(idle.empty());
 }
 
 }  // namespace

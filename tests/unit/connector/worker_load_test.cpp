@@ -175,7 +175,9 @@ TEST_F(WorkerLoadTest, ANoticeIsNotConfirmedBeforeItIsAnnounced) {
   StepPlan plan = next_plan();
   plan.notices = {{TransferId(7), "a"}};
   bind(plan);
-  EXPECT_TRUE(engine_->take_report().empty());
+  const StepReport before = take_report();
+  EXPECT_TRUE(before.announced.empty());
+  EXPECT_EQ(before.oldest_under_way, TransferId(7));
   bind_and_save(next_plan());  // Two steps left out their collect().
   EXPECT_EQ(engine_->collect(), Ids{"a"});
   EXPECT_EQ(take_report().announced, std::vector<TransferId>{TransferId(7)});

@@ -209,12 +209,14 @@ TEST_F(CloseTest, TheDestructorClosesWithWorkQueuedRunningAndUnsealed) {
 
 class StateTest : public TransferTest {};
 
-TEST_F(StateTest, TellsTheOldestOverdueTransfer) {
+TEST_F(StateTest, TellsTheTransferThatIsOverdueLongest) {
   Rig rig;
   EXPECT_FALSE(rig.engine->overdue(nanoseconds(0)).has_value());
   rig.valve.hold(Kind::kCopyD2H);
   rig.valve.hold(Kind::kCopyH2D);
   rig.load(7, Rig::kDense, blocks_to_slots(0, 0, 1));
+  await([&] { return rig.valve.num_arrived(Kind::kCopyH2D) == 1; }, "the load");
+  await([&] { return rig.engine->overdue(milliseconds(1)).has_value(); }, "its stall");
   ASSERT_EQ(rig.store(8, Rig::kDense, blocks_to_slots(1, 1, 1)), 1U);
   const auto overdue = rig.engine->overdue(nanoseconds(0));
   ASSERT_TRUE(overdue.has_value());

@@ -59,10 +59,14 @@ struct SchedulerOptions {
   /// Which blocks the tier stores and evicts.
   cpu_tier::TierOptions tier;
   std::vector<KvGroup> groups{KvGroup{}};
-  /// A rank that keeps silent for longer, about itself or about what it was sent, is lost. Longer
-  /// than the ranks' own transfer_timeout (300 s by default), so that a rank that can speak names
-  /// the transfer itself.
+  /// A rank that keeps silent for longer, about itself or about what it was sent, is lost. Silence
+  /// counts while the engine steps, a sixteenth of this for one step at most, and 16 steps have to
+  /// pass; a rest counts nothing. Longer than the ranks' own transfer_timeout (300 s by default),
+  /// so that a rank that can speak names the transfer itself.
   std::chrono::nanoseconds rank_timeout = std::chrono::seconds(360);
+  /// A load that some rank has not begun after so long fails; one that has begun goes on. Counted
+  /// as the rank_timeout is.
+  std::chrono::nanoseconds load_timeout = std::chrono::seconds(30);
   /// How long a request waits for another one's load of the same prefix at most; 0: not at all.
   std::chrono::nanoseconds max_load_wait = std::chrono::seconds(1);
   /// For tests; empty: std::chrono::steady_clock::now.
@@ -106,6 +110,7 @@ struct SchedulerSnapshot {
   std::uint64_t skipped_reallocated = 0;  ///< Left the engine's pool before their turn.
   std::uint64_t failed_stores = 0;
   std::uint64_t failed_loads = 0;   ///< Transfers.
+  std::uint64_t expired_loads = 0;  ///< Of these, those that had not begun within load_timeout.
   std::uint64_t stale_reports = 0;  ///< Words of ranks that matched no waiting owner; dropped.
 
   bool operator==(const SchedulerSnapshot&) const = default;
@@ -180,8 +185,9 @@ class SchedulerEngine {
   [[nodiscard]] std::string finish_plan();
 
   /// Applies the encoded reports of one step's ranks, in the order failures, commits and releases,
-  /// retirements. No report at all is fine. Throws ProtocolError (a message that cannot be read, or
-  /// contradicts its plan) or TopologyError; the engine cannot go on then.
+  /// retirements. Once for the output of each plan, in their order: time-outs count outputs, so
+  /// that one without any report is folded too. Throws ProtocolError (a message that cannot be
+  /// read, or contradicts its plan) or TopologyError; the engine cannot go on then.
   [[nodiscard]] FoldResult fold(std::span<const std::span<const std::byte>> reports);
 
   /// The engine finished the request: everything of it is released before this returns (G2).

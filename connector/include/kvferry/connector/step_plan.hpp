@@ -55,11 +55,15 @@ struct StepPlan {
   /// Stores and loads that nobody wants any more: what is queued is dropped, what runs is waited
   /// for; they end all the same.
   std::vector<TransferId> cancels;
+  /// Loads that have waited for too long: a rank that has not submitted any of one drops it, any
+  /// other goes on with it; they end all the same.
+  std::vector<TransferId> expiries;
   std::vector<FailureNotice> notices;
 
   /// Nothing but a sequence number.
   [[nodiscard]] bool empty() const {
-    return stores.empty() && loads.empty() && cancels.empty() && notices.empty();
+    return stores.empty() && loads.empty() && cancels.empty() && expiries.empty() &&
+           notices.empty();
   }
 };
 

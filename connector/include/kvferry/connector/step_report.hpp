@@ -71,10 +71,16 @@ struct StepReport {
   std::vector<TransferId> announced;
   /// Chunks that are ready now; set when they have become more.
   std::optional<std::uint32_t> num_ready_chunks = std::nullopt;
+  /// The last plan that this rank has bound. 0: it says nothing about that.
+  PlanSeq executed = {};
+  /// The lowest number of a transfer that this rank has not ended, of those of the plans up to
+  /// `executed`; 0: there is none. So a rank that is slow is told from one that has forgotten.
+  TransferId oldest_under_way = {};
 
+  /// Nothing to say. Which plan was executed last is worth no report by itself.
   [[nodiscard]] bool empty() const {
     return !topology && gathered.empty() && stores.empty() && loads.empty() && announced.empty() &&
-           !num_ready_chunks;
+           !num_ready_chunks && oldest_under_way == TransferId();
   }
 };
 

@@ -63,8 +63,9 @@ struct WorkerOptions {
   /// RankTopology::probe.
   std::uint64_t probe = 0;
   transfer::TransferOptions transfer;
-  /// A transfer under way for longer than this is a fatal, named error of this worker: a copy that
-  /// does not end cannot be reported as anything.
+  /// A direction of the link in which no submitted copy has ended for longer than this is a fatal,
+  /// named error of this worker: a copy that does not end cannot be reported as anything. Neither
+  /// what waits in the queue nor a stop of the process counts (TransferEngine::overdue()).
   std::chrono::nanoseconds transfer_timeout = std::chrono::seconds(300);
 };
 
@@ -120,11 +121,12 @@ class WorkerEngine {
   /// Takes note of what ended since the last call, for the next report. Returns the engine's ids of
   /// the requests whose load this rank has to announce as ended and failed: those of the plans'
   /// notices, each once. A load that succeeded is announced by the scheduler side. Throws
-  /// TimeoutError naming a transfer that is overdue, ResourceError if the arena cannot become as
-  /// large as it was to be and may not stay smaller, and DeviceError from then on once the device
-  /// is lost: it says what was lost, since when, and what stays in quarantine.
+  /// TimeoutError naming a transfer if the device or its link hangs, ResourceError if the arena
+  /// cannot become as large as it was to be and may not stay smaller, and DeviceError from then on
+  /// once the device is lost: it says what was lost, since when, and what stays in quarantine.
   [[nodiscard]] std::vector<std::string> collect();
-  /// The encoded StepReport of everything since the last call; empty when there is nothing to say.
+  /// The encoded StepReport of everything since the last call; empty when there is nothing to say
+  /// and nothing under way.
   [[nodiscard]] std::string take_report();
 
   /// Refuses new work, drops what is queued, waits for what runs. Idempotent. Throws TimeoutError

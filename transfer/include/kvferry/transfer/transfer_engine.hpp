@@ -99,11 +99,18 @@ struct TransferStats {
   std::uint64_t quarantined_blocks = 0;
 };
 
-/// A transfer that has not ended within a bound.
+/// What does not go on.
+enum class Stall : std::uint8_t {
+  kLink,   ///< A direction of the link: none of what was submitted to it ends.
+  kDriver  ///< The transfer thread: a call of the device's driver does not return.
+};
+
+/// A transfer that does not end because the device or its link hangs.
 struct OverdueTransfer {
   TransferId transfer;
   TransferKind kind = TransferKind::kStore;
-  std::chrono::nanoseconds age{0};
+  Stall stall = Stall::kLink;
+  std::chrono::nanoseconds age{0};  ///< Of the stall, as far as it was seen to pass.
 };
 
 /// Blocks of one size: where they are, and where their slots are.
@@ -121,7 +128,8 @@ struct LoadPart {
 /// A point of the compute stream that loads wait for; shared by the loads of one step.
 using Fence = std::shared_ptr<gpu::Event>;
 
-/// See the top of the file. One engine thread calls gather(), fence(), load(), seal(), cancel();
+/// See the top of the file. One engine thread calls gather(), fence(), load(), seal(), cancel(),
+/// cancel_unbegun();
 /// poll(), stats(), the texts and tables, overdue(), wait_idle() and close() may come from any
 /// thread. Device errors of a transfer end up in its Completion and never in an exception; a class,
 /// block or slot that does not exist is a ProtocolError, and then nothing of that call is queued; a
@@ -173,6 +181,9 @@ class TransferEngine {
   /// Drops what is queued of a transfer; what runs is waited for by the transfer thread, then it
   /// completes (a store that is not sealed: once it is). Unknown or ended transfers are ignored.
   void cancel(TransferId transfer);
+  /// cancel() of a load of which no copy has been submitted: nothing of it is in doubt, and nothing
+  /// of it was done. One that has begun goes on. Stores, unknown and ended transfers are ignored.
+  void cancel_unbegun(TransferId transfer);
 
   /// Ends since the last call, in order.
   [[nodiscard]] std::vector<Completion> poll();
@@ -181,7 +192,12 @@ class TransferEngine {
   [[nodiscard]] std::string copy_paths_text() const;
   /// The rates measured so far, for TransferOptions of a later start on the same machine.
   [[nodiscard]] CopyPathTable copy_path_table() const;
-  /// The oldest transfer that has been under way for longer than `bound`, if any.
+  /// The oldest transfer of a direction that has had copies submitted for longer than `bound` and
+  /// has seen none of them end; or, if a driver's call has not returned for so long, the oldest of
+  /// all. What waits in the queue (for the link, or for its turn at `store_bytes_per_second`) is
+  /// never overdue, nor is a copy that waits for the compute stream: that stream is the engine's,
+  /// which awaits it in every step. Time counts only while this process runs: of a stop
+  /// (SIGSTOP, a frozen cgroup, a debugger) a tenth of a second at most.
   [[nodiscard]] std::optional<OverdueTransfer> overdue(std::chrono::nanoseconds bound) const;
   /// What the device's loss left in doubt; nothing while it is well or lost and quiet. The numbers
   /// are those of now: right after the loss they may still change.

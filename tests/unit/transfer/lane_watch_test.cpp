@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lane_watch.hpp"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+
+namespace kvferry::transfer {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::nanoseconds;
+using std::chrono::seconds;
+
+constexpr TransferKind kLoad = TransferKind::kLoad;
+constexpr TransferKind kStore = TransferKind::kStore;
+
+class LaneWatchTest : public ::testing::Test {
+ protected:
+  LaneWatchTest() { watch_.look(now_); }
+  /// Time passes under the eyes of the transfer thread.
+  void pass(nanoseconds time) {
+    for (; time > nanoseconds(0); time -= milliseconds(50)) {
+      now_ += std::min<nanoseconds>(time, milliseconds(50));
+      watch_.look(now_);
+    }
+  }
+
+  LaneWatch::Clock::time_point now_{std::chrono::hours(1)};
+  LaneWatch watch_;
+};
+
+TEST_F(LaneWatchTest, ADirectionThatMovesNothingIsStalled) {
+  watch_.begin(kLoad, TransferId(3));
+  watch_.begin(kLoad, TransferId(4));
+  pass(seconds(10));
+  EXPECT_FALSE(watch_.stalled(seconds(10)));
+  pass(milliseconds(1));
+  const auto stalled = watch_.stalled(seconds(10));
+  ASSERT_TRUE(stalled);
+  EXPECT_EQ(stalled->transfer, TransferId(3));
+  EXPECT_EQ(stalled->kind, kLoad);
+  EXPECT_EQ(stalled->stall, Stall::kLink);
+  EXPECT_EQ(stalled->age, seconds(10) + milliseconds(1));
+}
+
+TEST_F(LaneWatchTest, OneWithNothingSubmittedIsNot) {
+  pass(seconds(10));
+  EXPECT_FALSE(watch_.stalled(nanoseconds(0)));
+  watch_.begin(kStore, TransferId(1));
+  EXPECT_FALSE(watch_.stalled(nanoseconds(0))) << "its time begins with the first copy";
+  pass(seconds(1));
+  watch_.end(kStore, TransferId(1));
+  pass(seconds(10));
+  EXPECT_FALSE(watch_.stalled(nanoseconds(0)));
+}
+
+// A load that took longer than transfer_timeout_s ended the server, however well it went.
+TEST_F(LaneWatchTest, EveryPieceThatEndsBeginsTheTimeAnew) {
+  watch_.begin(kLoad, TransferId(1));
+  for (int i = 0; i < 100; ++i) {
+    watch_.begin(kLoad, TransferId(2));
+    pass(seconds(9));
+    ASSERT_FALSE(watch_.stalled(seconds(10)));
+    watch_.end(kLoad, TransferId(2));
+  }
+  pass(seconds(11));
+  EXPECT_EQ(watch_.stalled(seconds(10))->transfer, TransferId(1));
+}
+
+TEST_F(LaneWatchTest, DirectionsStallApart) {
+  watch_.begin(kStore, TransferId(1));
+  watch_.begin(kLoad, TransferId(2));
+  for (int i = 0; i < 20; ++i) {
+    pass(seconds(1));
+    watch_.begin(kLoad, TransferId(3));
+    watch_.end(kLoad, TransferId(3));
+  }
+  EXPECT_EQ(watch_.stalled(seconds(10))->transfer, TransferId(1));
+  watch_.end(kStore, TransferId(1));
+  EXPECT_FALSE(watch_.stalled(seconds(10)));
+}
+
+TEST_F(LaneWatchTest, TheLongerStallIsTold) {
+  watch_.begin(kLoad, TransferId(1));
+  pass(seconds(1));
+  watch_.begin(kStore, TransferId(2));
+  pass(seconds(10));
+  EXPECT_EQ(watch_.stalled(seconds(5))->kind, kLoad);
+}
+
+TEST_F(LaneWatchTest, AWaitForTheComputeStreamIsNoStall) {
+  watch_.begin(kStore, TransferId(1));
+  for (int i = 0; i < 20; ++i) {
+    pass(seconds(1));
+    watch_.hold(kStore);
+  }
+  EXPECT_FALSE(watch_.stalled(seconds(1)));
+  pass(seconds(2));
+  EXPECT_EQ(watch_.stalled(seconds(1))->age, seconds(2));
+}
+
+// docker pause, the cgroup freezer, a debugger: the worker died when it went on.
+TEST_F(LaneWatchTest, AStopOfTheProcessCountsATenthOfASecond) {
+  watch_.begin(kLoad, TransferId(1));
+  watch_.enter_driver();
+  for (int stop = 0; stop < 9; ++stop) {
+    now_ += std::chrono::hours(1);
+    watch_.look(now_);
+  }
+  EXPECT_FALSE(watch_.stalled(seconds(1)));
+  EXPECT_EQ(watch_.in_driver(), milliseconds(900));
+}
+
+TEST_F(LaneWatchTest, TimeBeforeTheFirstLookIsNone) {
+  LaneWatch fresh;
+  fresh.begin(kLoad, TransferId(1));
+  fresh.look(now_ + std::chrono::hours(1));
+  EXPECT_FALSE(fresh.stalled(nanoseconds(0)));
+}
+
+TEST_F(LaneWatchTest, TheDriverHasTheThreadFromItsEntryOn) {
+  EXPECT_FALSE(watch_.in_driver());
+  pass(seconds(5));
+  watch_.enter_driver();
+  pass(seconds(3));
+  EXPECT_EQ(watch_.in_driver(), seconds(3));
+  watch_.leave_driver();
+  EXPECT_FALSE(watch_.in_driver());
+}
+
+}  // namespace
+}  // namespace kvferry::transfer
