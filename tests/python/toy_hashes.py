@@ -110,6 +110,8 @@ class HashCheck:
         output: SchedulerOutput | None,
     ) -> None:
         models = [worker.model for worker in self._engine.workers]
+        if not models[0].check_kv:
+            return
         if block in models[0].bad_blocks or all(model.has(group, block, tokens, index) for model in models):
             return
         fault = self._known_fault(tokens, output)
