@@ -163,6 +163,7 @@ void LoadBook::settle_end(TransferId transfer, FoldResult& result) {
   release(load);
   if (end == LoadEnd::kWaitedFor && !succeeded(load)) return fail(transfer, load);
   static_cast<void>(owners_.end_load(load.owner, transfer));
+  if (end == LoadEnd::kWaitedFor) succeeded_.push_back(load.engine_id);
   if (end == LoadEnd::kStale) {
     ++num_stale_;
   } else {

@@ -21,6 +21,7 @@
 #include <optional>
 #include <string>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 namespace kvferry::connector {
@@ -64,6 +65,8 @@ class LoadBook {
   void settle_failures();
   /// Gives their leases back and tells their owners.
   void settle_ends(FoldResult& result);
+  /// Engine ids whose load has ended well since the last call, for an owner that waits.
+  [[nodiscard]] std::vector<std::string> take_succeeded() { return std::exchange(succeeded_, {}); }
 
   /// Adds the loads that ranks have been silent about for too long, and these ranks.
   void add_overdue(const RankPatience& patience, std::optional<Overdue>& found) const;
@@ -120,6 +123,7 @@ class LoadBook {
   std::vector<TransferId> failed_;     ///< kFailed, in order.
   std::vector<TransferId> ended_;      ///< Since the last settling.
   std::vector<TransferId> announced_;  ///< By all ranks, since the last settling.
+  std::vector<std::string> succeeded_;
   /// Ids whose notices are on their way. The engine counts the ranks' announcements by id alone, so
   /// that two of one id must not meet.
   std::unordered_set<std::string> announcing_;

@@ -20,6 +20,8 @@ void Request::sync_keys() {
   if (known < num_keys()) {
     for (auto& of_group : keys) of_group.resize(known);
     num_offered = std::min(num_offered, static_cast<std::uint32_t>(known));
+    num_proven = std::min(num_proven, static_cast<std::uint32_t>(known));
+    std::erase_if(states_in_doubt, [known](const StateInDoubt& one) { return one.at >= known; });
     num_awaited = std::min(num_awaited, static_cast<std::uint32_t>(known));
     answer.valid = false;
   }
@@ -59,6 +61,16 @@ void OwnershipTable::preempt(Request& request) {
   request.generation = next_generation();
   for (auto& table : request.tables) table.clear();
   request.num_offered = 0;
+  request.num_proven = 0;
+  request.states_in_doubt.clear();
+  // The engine may have looked it up since: it comes back within the pass that preempted it.
+  TokenProof& proof = request.proof;
+  const bool ran = proof.admission == Admission::kRan;
+  TokenProof next;
+  next.admission = ran ? Admission::kUnknown : proof.admission;
+  next.num_local_tokens = proof.num_local_tokens;
+  next.looked_up_behind = proof.looked_up_behind;
+  proof = next;
   request.storable = true;
   request.answer.valid = false;
   request.load_wait = {};

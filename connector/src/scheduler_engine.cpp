@@ -63,6 +63,7 @@ std::optional<std::uint32_t> SchedulerEngine::Impl::lookup(std::string_view engi
                                                            std::uint32_t num_tokens) {
   Request* request = owners_.find(engine_id);
   if (request == nullptr || request->state != RequestState::kIdle || num_tokens == 0) return 0;
+  note_local(engine_id, num_local_tokens);
   if (loads_.announces(request->engine_id)) return 0;
   request->sync_keys();
   tiers_.hold_still();
@@ -113,83 +114,13 @@ void SchedulerEngine::Impl::on_allocated(std::string_view engine_id, GroupBlocks
   // A reset came between lookup and allocation: the local blocks may be from before it.
   if (!request->answer.valid) request->storable = false;
   const std::uint32_t first_block = request->answer.num_local_blocks;
+  begin_load(*request, first_block, count);
   request->answer = {};
   const bool has_lease = leased.has_value();
   loads_.begin(*request, next_transfer(), std::move(leased));
   if (!has_lease) return;
   hit_tokens_ += num_external_tokens;
   sharing_.on_begun(*request, first_block, count);
-}
-
-void SchedulerEngine::Impl::on_scheduled(std::string_view engine_id, TableUpdate update,
-                                         GroupBlocks blocks, std::uint32_t num_computed_tokens,
-                                         std::uint32_t num_scheduled_tokens) {
-  const std::size_t num_groups = prefixes_.num_groups();
-  if (!blocks.empty() && blocks.size() != num_groups) {
-    throw ProtocolError("request " + std::string(engine_id) + " has blocks of " +
-                        std::to_string(blocks.size()) + " KV cache groups; expected " +
-                        std::to_string(num_groups));
-  }
-  in_step_ = true;
-  Request* request = owners_.find(engine_id);
-  const std::uint32_t first_written = num_computed_tokens / options_.block_tokens;
-  if (request == nullptr) {
-    // It is not followed, but it writes them all the same, in this step or a later one.
-    drop_added(update, blocks, first_written);
-    return;
-  }
-  prefixes_.end_await(*request);
-  // All of it is computed anew: nothing is left from before a reset.
-  if (update == TableUpdate::kReplace && num_computed_tokens == 0) request->storable = true;
-  for (std::size_t group = 0; group < num_groups; ++group) {
-    auto& table = request->tables[group];
-    if (update == TableUpdate::kReplace) table.clear();
-    if (!blocks.empty()) table.insert(table.end(), blocks[group].begin(), blocks[group].end());
-  }
-  // Most steps of a decoding request complete no block; its hashes need not be looked at then.
-  const std::uint32_t complete =
-      (num_computed_tokens + num_scheduled_tokens) / options_.block_tokens;
-  if (complete == first_written && request->num_offered == complete) return;
-  request->sync_keys();
-  // What is computed again (a failed load, a roll-back) is offered again.
-  const std::uint32_t first = std::min(request->num_offered, first_written);
-  std::uint32_t end = std::min(complete, static_cast<std::uint32_t>(request->num_keys()));
-  for (const auto& table : request->tables) {
-    end = std::min(end, static_cast<std::uint32_t>(table.size()));
-  }
-  // This step writes these blocks, maybe under a key that the backlog knows them by: what was read
-  // at the bind would be the old content.
-  for (const auto& table : request->tables) {
-    for (std::uint32_t i = first_written; i < end; ++i) drop_rewritten(table[i]);
-  }
-  request->num_offered = first;
-  if (first <= request->store_end) request->store_end = Request::kNoStoreEnd;
-  if (!request->storable || first >= end) return;
-  request->num_offered = end;
-  for (std::size_t group = 0; group < num_groups; ++group) {
-    if (prefixes_.reach(group).is_state()) {
-      // Later the engine moves blocks within a table.
-      if (update == TableUpdate::kReplace) {
-        defer_states(*request, group, first, std::min(first_written, end));
-      }
-      continue;
-    }
-    const std::uint32_t kept =
-        std::clamp(prefixes_.first_kept(group, num_computed_tokens), first, end);
-    defer(candidate_of(*request, group, first, kept));
-    const Candidate completed = candidate_of(*request, group, kept, end);
-    if (completed.first < end) candidates_.push_back(completed);
-  }
-}
-
-void SchedulerEngine::Impl::on_preempted(std::string_view engine_id) {
-  Request* request = owners_.find(engine_id);
-  // A request that already loads again was preempted before that load, by a reset of the engine's
-  // cache.
-  if (request == nullptr || request->state != RequestState::kIdle) return;
-  offer_rest(*request);
-  owners_.preempt(*request);
-  await_turn(*request);
 }
 
 std::vector<StepReport> SchedulerEngine::Impl::readable(
@@ -237,6 +168,8 @@ FoldResult SchedulerEngine::Impl::fold(std::span<const std::span<const std::byte
   loads_.settle_failures();
   stores_.settle();
   loads_.settle_ends(result);
+  for (const std::string& engine_id : loads_.take_succeeded()) prove_loaded(engine_id);
+  hear_witnesses();
   return result;
 }
 
@@ -277,6 +210,7 @@ void SchedulerEngine::Impl::on_finished(std::string_view engine_id) {
     const auto is_its = [request](const Candidate& one) { return one.request == request; };
     std::erase_if(candidates_, is_its);
     std::erase_if(states_, is_its);
+    leave_doubt(*request);
   }
   const TransferId load = owners_.finish(engine_id);
   if (load != TransferId()) loads_.cancel(load);
@@ -288,6 +222,9 @@ void SchedulerEngine::Impl::reset_cache() {
   tiers_.forget_all();
   backlog_.clear();
   deferred_.clear();
+  candidates_.clear();
+  states_.clear();
+  forget_proofs();
   owners_.for_each([](Request& request) {
     request.answer.valid = false;
     // What it has in the pool was computed before the reset and must not come back.
@@ -389,13 +326,21 @@ void SchedulerEngine::on_allocated(std::string_view engine_id,
   impl_->dcheck_consistent();
 }
 
+void SchedulerEngine::note_local(std::string_view engine_id, std::uint32_t num_local_tokens) {
+  impl_->note_local(engine_id, num_local_tokens);
+}
+
+void SchedulerEngine::on_blocks_invalid(std::span<const BlockId> blocks) {
+  impl_->on_blocks_invalid(blocks);
+  impl_->dcheck_consistent();
+}
+
 void SchedulerEngine::on_preempted(std::string_view engine_id) { impl_->on_preempted(engine_id); }
 
 void SchedulerEngine::on_scheduled(std::string_view engine_id, TableUpdate update,
                                    std::span<const std::span<const BlockId>> blocks,
-                                   std::uint32_t num_computed_tokens,
-                                   std::uint32_t num_scheduled_tokens) {
-  impl_->on_scheduled(engine_id, update, blocks, num_computed_tokens, num_scheduled_tokens);
+                                   const StepTokens& tokens) {
+  impl_->on_scheduled(engine_id, update, blocks, tokens);
 }
 
 void SchedulerEngine::on_state(std::string_view engine_id, GroupId group, BlockId block,

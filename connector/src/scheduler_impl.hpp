@@ -4,6 +4,7 @@
 #include "kvferry/base/ids.hpp"
 #include "kvferry/connector/backlog.hpp"
 #include "kvferry/connector/ownership_table.hpp"
+#include "kvferry/connector/proven_blocks.hpp"
 #include "kvferry/connector/scheduler_engine.hpp"
 #include "kvferry/connector/step_plan.hpp"
 #include "kvferry/connector/step_report.hpp"
@@ -32,13 +33,15 @@
 namespace kvferry::connector {
 
 /// The scheduler side. Its methods are in scheduler_engine.cpp (the life of requests, reports),
-/// scheduler_offers.cpp (what the tier's policy hears) and scheduler_plan.cpp (the step's plan).
+/// scheduler_steps.cpp (what a step computes), scheduler_proof.cpp (which of it is known to be
+/// right), scheduler_offers.cpp (what the tier's policy hears) and scheduler_plan.cpp (the plan).
 class SchedulerEngine::Impl {
  public:
   explicit Impl(SchedulerOptions options)
       : options_(std::move(options)),
         tiers_(options_),
         backlog_(options_.num_blocks),
+        proven_(options_.num_blocks),
         owners_(options_.domain, options_.groups.size()),
         prefixes_(tiers_, options_.groups, options_.block_tokens),
         ranks_(options_),
@@ -57,11 +60,13 @@ class SchedulerEngine::Impl {
   /// Whose blocks a shared tier's are is known when every rank has registered. It does so in the
   /// first step, which needs no token: a request may be asked again behind it, for `max_load_wait`.
   [[nodiscard]] bool may_wait_for_ranks();
+  void note_local(std::string_view engine_id, std::uint32_t num_local_tokens);
+  void on_blocks_invalid(std::span<const BlockId> blocks);
   using GroupBlocks = std::span<const std::span<const BlockId>>;
   void on_allocated(std::string_view engine_id, GroupBlocks tables,
                     std::uint32_t num_external_tokens);
   void on_scheduled(std::string_view engine_id, TableUpdate update, GroupBlocks blocks,
-                    std::uint32_t num_computed_tokens, std::uint32_t num_scheduled_tokens);
+                    const StepTokens& tokens);
   void on_state(std::string_view engine_id, GroupId group, BlockId block, std::uint32_t num_tokens);
   void on_preempted(std::string_view engine_id);
   std::string finish_plan();
@@ -135,12 +140,42 @@ class SchedulerEngine::Impl {
   void drop_rewritten(BlockId block) { skipped_reallocated_ += backlog_.drop(block) ? 1 : 0; }
   /// What a step adds to a table it writes, now or later, behind the first `first_written` of a
   /// whole table.
-  void drop_added(TableUpdate update, GroupBlocks blocks, std::uint32_t first_written) {
-    const std::size_t kept = update == TableUpdate::kReplace ? first_written : 0;
-    for (const std::span<const BlockId> of_group : blocks) {
-      for (std::size_t i = kept; i < of_group.size(); ++i) drop_rewritten(of_group[i]);
-    }
+  void drop_added(TableUpdate update, GroupBlocks blocks, std::uint32_t first_written);
+  void begin_write(std::size_t group, BlockId block, Generation writer) {
+    if (!prefixes_.is_null(group, block)) proven_.begin_write(block, writer);
   }
+
+  // Proof.
+  /// Takes note of what the step computes: which tokens are covered, which blocks are written.
+  void cover(Request& request, TableUpdate update, GroupBlocks added, const StepTokens& tokens);
+  /// The same for a whole table. Returns the first token whose block is written by somebody.
+  [[nodiscard]] std::uint32_t admit(Request& request, std::uint32_t num_computed);
+  /// Proves as many blocks as can be, from the first one on: each on those before it.
+  void prove(Request& request);
+  [[nodiscard]] bool prove_at(Request& request, std::uint32_t at);
+  /// Whether the group's block at a position stands for nothing that the proof of the prefix needs.
+  [[nodiscard]] bool is_idle_at(const Request& request, std::size_t group, std::uint32_t at) const;
+  /// The step, as far as the request is in it; else the backlog.
+  enum class OfferTo : std::uint8_t { kStep, kBacklog };
+  /// Offers what is proven and has not been offered.
+  void offer_proven(Request& request, OfferTo where);
+  void offer_states(Request& request, OfferTo where);
+  [[nodiscard]] bool is_in_step(const Request& request) const {
+    return in_step_ && request.scheduled_in == last_seq_.next();
+  }
+  /// Offers what has come to be proven since, of those who wait for the proof of others' blocks.
+  void settle_doubt();
+  void doubt(Request& request);
+  void leave_doubt(Request& request);
+  [[nodiscard]] bool is_in_doubt(const Request& request) const;
+  [[nodiscard]] std::uint32_t num_provable(const Request& request) const;
+  /// The engine may have given blocks these keys in the pass in which it preempted the request.
+  void forget_uncomputed(Request& request);
+  void begin_load(Request& request, std::uint32_t first, std::uint32_t count);
+  void prove_loaded(std::string_view engine_id);
+  void plan_witness(StepPlan& plan);
+  void hear_witnesses();
+  void forget_proofs();
   /// Blocks that became known as complete after the last plan the request was in (asynchronous
   /// scheduling).
   void offer_rest(Request& request);
@@ -177,6 +212,9 @@ class SchedulerEngine::Impl {
                            StoreReadiness readiness, std::span<const BlockId> blocks,
                            std::span<const cpu_tier::BlockKey> keys,
                            std::span<const Predecessor> predecessors);
+  /// Debug builds: nothing else is ever stored.
+  void dcheck_proven(std::span<const BlockId> blocks,
+                     std::span<const cpu_tier::BlockKey> keys) const;
   [[nodiscard]] static Predecessor predecessor_of(const Candidate& candidate) {
     if (candidate.first == 0) return std::nullopt;
     return candidate.request->keys[candidate.group][candidate.first - 1];
@@ -186,6 +224,7 @@ class SchedulerEngine::Impl {
   const BlockPool* pool_ = nullptr;
   ClassTiers tiers_;
   Backlog backlog_;
+  ProvenBlocks proven_;
   OwnershipTable owners_;
   PrefixSearch prefixes_;
   RankRegister ranks_;
@@ -199,6 +238,7 @@ class SchedulerEngine::Impl {
   TransferId last_transfer_;
   std::vector<Candidate> candidates_;
   std::vector<Candidate> states_;  ///< A single block each, offered once.
+  std::vector<Request*> in_doubt_;  ///< Some of what they have is not proven yet.
   /// From the first on_scheduled() to finish_plan().
   bool in_step_ = false;
   /// What entered the backlog within a step: of use from the next one on, because a request of this

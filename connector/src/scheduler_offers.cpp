@@ -46,7 +46,7 @@ void SchedulerEngine::Impl::defer(const Candidate& candidate) {
   const std::span<const BlockId> blocks = blocks_of(candidate);
   const std::span<const cpu_tier::BlockKey> keys = keys_of(candidate);
   for (std::size_t i = 0; i < blocks.size(); ++i) {
-    if (!is_admitted(answers_[i])) continue;
+    if (!is_admitted(answers_[i]) || !proven_.holds(blocks[i], keys[i])) continue;
     if (in_step_) {
       deferred_.push_back({blocks[i], keys[i]});
     } else {
@@ -73,7 +73,9 @@ void SchedulerEngine::Impl::on_state(std::string_view engine_id, GroupId group, 
   in_step_ = true;
   drop_rewritten(block);
   Request* request = owners_.find(engine_id);
+  proven_.begin_write(block, request == nullptr ? Generation() : request->generation);
   if (request == nullptr || request->state != RequestState::kIdle || !request->storable) return;
+  if (!is_in_step(*request)) return;  // Preempted within the pass that left it.
   request->sync_keys();
   // A state amid a block has no key: the engine keeps it for itself.
   const std::uint32_t num_blocks = num_tokens / options_.block_tokens;
@@ -82,25 +84,49 @@ void SchedulerEngine::Impl::on_state(std::string_view engine_id, GroupId group, 
   if (num_blocks == 0 || num_blocks > table.size()) return;
   // With drafts the engine moves blocks within a table, and does not say so.
   table[num_blocks - 1] = block;
-  const Candidate candidate{request, group.value(), num_blocks - 1, num_blocks};
-  if (prefixes_.reach(group.value()).settles_in_step()) {
-    states_.push_back(candidate);
-  } else {
-    defer(candidate);
-  }
+  request->states_in_doubt.push_back({group.value(), num_blocks - 1, block});
+  doubt(*request);
 }
 
 void SchedulerEngine::Impl::offer_rest(Request& request) {
   if (!request.storable || request.state != RequestState::kIdle) return;
   request.sync_keys();
+  offer_proven(request, OfferTo::kBacklog);
+}
+
+void SchedulerEngine::Impl::offer_proven(Request& request, OfferTo where) {
+  prove(request);
+  offer_states(request, where);
   const std::uint32_t first = request.num_offered;
+  const std::uint32_t end = request.num_proven;
+  if (first >= end) return;
+  request.num_offered = end;
   for (std::size_t group = 0; group < request.tables.size(); ++group) {
     if (prefixes_.reach(group).is_state()) continue;  // The engine has said where they are.
-    const auto end =
-        static_cast<std::uint32_t>(std::min(request.num_keys(), request.tables[group].size()));
-    defer(candidate_of(request, group, first, end));
-    request.num_offered = std::max(request.num_offered, end);
+    std::uint32_t kept = end;
+    if (where == OfferTo::kStep) {
+      kept = std::clamp(prefixes_.first_kept(group, request.num_computed), first, end);
+    }
+    defer(candidate_of(request, group, first, kept));
+    const Candidate completed = candidate_of(request, group, kept, end);
+    if (completed.first < end) candidates_.push_back(completed);
   }
+}
+
+void SchedulerEngine::Impl::offer_states(Request& request, OfferTo where) {
+  std::erase_if(request.states_in_doubt, [&](const StateInDoubt& state) {
+    if (state.at >= request.num_proven) return false;
+    const cpu_tier::BlockKey& key = request.keys[state.group][state.at];
+    if (!proven_.is_written_by(state.block, request.generation)) return true;
+    proven_.prove(state.block, key);
+    const Candidate candidate{&request, state.group, state.at, state.at + 1};
+    if (where == OfferTo::kStep && prefixes_.reach(state.group).settles_in_step()) {
+      states_.push_back(candidate);
+    } else {
+      defer(candidate);
+    }
+    return true;
+  });
 }
 
 }  // namespace kvferry::connector

@@ -14,6 +14,7 @@ namespace kvferry::connector {
 
 std::string SchedulerEngine::Impl::finish_plan() {
   expect_ranks();
+  settle_doubt();
   StepPlan plan;
   plan.domain = options_.domain;
   plan.seq = last_seq_ = last_seq_.next();
@@ -21,6 +22,7 @@ std::string SchedulerEngine::Impl::finish_plan() {
   load_patience_.on_plan();
   if (!first_plan_) first_plan_ = patience_.stamp();
   loads_.plan(plan, patience_, load_patience_);
+  plan_witness(plan);
   std::uint32_t limit = ranks_.all_ready() ? stores_.plan_limit() : 0;
   // States come first, but ready stores come before them in a plan: these leave them room.
   const std::uint32_t num_states = std::min(static_cast<std::uint32_t>(states_.size()), limit);
@@ -85,7 +87,8 @@ void SchedulerEngine::Impl::take_backlog(std::uint32_t limit) {
   while (entries_.size() < limit) {
     const std::optional<BacklogEntry> entry = backlog_.pop();
     if (!entry) break;
-    if (pool_ == nullptr || !pool_->holds(entry->block, entry->key)) {
+    if (pool_ == nullptr || !proven_.holds(entry->block, entry->key) ||
+        !pool_->holds(entry->block, entry->key)) {
       ++skipped_reallocated_;
       continue;
     }
@@ -190,6 +193,7 @@ std::uint32_t SchedulerEngine::Impl::plan_store(StepPlan& plan, Owner owner, Sla
                                                 std::span<const cpu_tier::BlockKey> keys,
                                                 std::span<const Predecessor> predecessors) {
   if (keys.empty()) return 0;
+  dcheck_proven(blocks, keys);
   auto reserved = tiers_.reserve(slab_class, keys);
   if (!reserved.ok()) {
     const std::size_t room = reserved.otherwise().num_available;

@@ -96,6 +96,7 @@ void StoreBook::settle() {
       taken = taken.value_or(0) + settle_gathers(store);
     }
     if (store.roll.all_gathered() && store.roll.all_ended()) {
+      if (store.blocks.empty()) witnesses_.push_back(*it);
       settle_end(store);
       stores_.erase(found);
     }
@@ -151,11 +152,27 @@ void StoreBook::commit(Store& store) {
 std::vector<TransferId> StoreBook::abort_all() {
   std::vector<TransferId> aborted;
   for (auto& [transfer, store] : stores_) {
-    store.was_aborted = true;
-    store.aborted.merge(store.tier->abort(std::move(store.writable)));
+    abort(store);
     aborted.push_back(transfer);
   }
   return aborted;
+}
+
+std::vector<TransferId> StoreBook::abort_stores_of(std::span<const BlockId> blocks) {
+  std::vector<TransferId> aborted;
+  for (auto& [transfer, store] : stores_) {
+    const bool named = std::find_first_of(store.blocks.begin(), store.blocks.end(), blocks.begin(),
+                                          blocks.end()) != store.blocks.end();
+    if (!named || store.was_aborted) continue;
+    abort(store);
+    aborted.push_back(transfer);
+  }
+  return aborted;
+}
+
+void StoreBook::abort(Store& store) {
+  store.was_aborted = true;
+  store.aborted.merge(store.tier->abort(std::move(store.writable)));
 }
 
 void StoreBook::add_overdue(const RankPatience& patience, std::optional<Overdue>& found) const {

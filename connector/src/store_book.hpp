@@ -16,6 +16,7 @@
 #include <map>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace kvferry::connector {
@@ -52,6 +53,14 @@ class StoreBook {
                                 std::span<const Predecessor> predecessors,
                                 RankPatience::Stamp stamp);
 
+  /// A store of no block: every rank answers that a step is behind it, and that is all.
+  [[nodiscard]] StoreOrder plan_witness(TransferId transfer, Owner owner,
+                                        RankPatience::Stamp stamp) {
+    return plan(transfer, owner, SlabClassId(0), StoreReadiness::kAfterForward, {}, {}, {}, stamp);
+  }
+  /// Witnesses that every rank has answered since the last call.
+  [[nodiscard]] std::vector<TransferId> take_witnesses() { return std::exchange(witnesses_, {}); }
+
   /// Throws ProtocolError for more blocks than the store has. Of a transfer that is not under way
   /// anything fits.
   void expect_fits(RankId rank, const StoreGathered& gathered) const;
@@ -65,6 +74,9 @@ class StoreBook {
   /// Aborts all stores in flight: their keys are forgotten now, their slots return when the ranks
   /// are done. Returns them.
   [[nodiscard]] std::vector<TransferId> abort_all();
+
+  /// Aborts the stores in flight that name one of the blocks, as abort_all() does with all.
+  [[nodiscard]] std::vector<TransferId> abort_stores_of(std::span<const BlockId> blocks);
 
   /// Adds the stores that ranks have been silent about for too long, and these ranks.
   void add_overdue(const RankPatience& patience, std::optional<Overdue>& found) const;
@@ -106,6 +118,7 @@ class StoreBook {
   [[nodiscard]] std::uint32_t settle_gathers(Store& store);
   void settle_end(Store& store);
   void commit(Store& store);
+  void abort(Store& store);
 
   ClassTiers& tiers_;
   Backlog& backlog_;
@@ -115,6 +128,7 @@ class StoreBook {
   std::uint32_t recently_taken_ = 0;
   Stores stores_;
   std::vector<TransferId> marked_;
+  std::vector<TransferId> witnesses_;
   std::uint64_t num_stored_ = 0;
   std::uint64_t num_skipped_ = 0;
   std::uint64_t num_failed_ = 0;

@@ -171,6 +171,12 @@ void bind_scheduler_engine(py::module_& module) {
            py::arg("num_local_tokens"), py::arg("num_tokens"),
            "Tokens that can be loaded beyond the local ones, a multiple of the block. Holds "
            "nothing. None: another request loads them now; ask again in the next step.")
+      .def("note_local", &PySchedulerEngine::note_local, py::arg("request_id"),
+           py::arg("num_local_tokens"),
+           "lookup() without a question: where a load of another connector would begin.")
+      .def("on_blocks_invalid", &PySchedulerEngine::on_blocks_invalid, py::arg("blocks"),
+           "Another connector failed to load these blocks. To be called before the fold() of the "
+           "reports that came with them.")
       .def(
           "on_allocated", &PySchedulerEngine::on_allocated, py::arg("request_id"),
           py::arg("block_hashes"), py::arg("blocks"), py::arg("num_external_tokens"),

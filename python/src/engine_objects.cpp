@@ -9,6 +9,18 @@
 #include <structmember.h>
 
 namespace kvferry::python {
+namespace {
+
+/// vLLM: the content hash is followed by the group id, 4 bytes big-endian
+/// (make_block_hash_with_group_id).
+constexpr std::size_t kGroupBytes = 4;
+
+std::uint32_t group_behind(const unsigned char* bytes) {
+  return (std::uint32_t{bytes[0]} << 24) | (std::uint32_t{bytes[1]} << 16) |
+         (std::uint32_t{bytes[2]} << 8) | bytes[3];
+}
+
+}  // namespace
 
 AttributeReader::AttributeReader(py::handle sample, const char* slot_name,
                                  const char* attribute_name)
@@ -50,20 +62,32 @@ PyBlockPool::PyBlockPool(py::list blocks) : blocks_(std::move(blocks)) {
   block_hash_ = AttributeReader(blocks_[0], "_block_hash", "block_hash");
 }
 
+py::object PyBlockPool::hash_of(BlockId block) const {
+  if (block.value() >= static_cast<std::size_t>(PyList_GET_SIZE(blocks_.ptr()))) return py::none();
+  return block_hash_.read(
+      PyList_GET_ITEM(blocks_.ptr(), static_cast<Py_ssize_t>(block.value())));
+}
+
 bool PyBlockPool::holds(BlockId block, const cpu_tier::BlockKey& key) const {
-  if (block.value() >= static_cast<std::size_t>(PyList_GET_SIZE(blocks_.ptr()))) return false;
-  const py::object held =
-      block_hash_.read(PyList_GET_ITEM(blocks_.ptr(), static_cast<Py_ssize_t>(block.value())));
+  const py::object held = hash_of(block);
   if (!PyBytes_Check(held.ptr())) return false;
-  // vLLM: the content hash followed by the group id, 4 bytes big-endian
-  // (make_block_hash_with_group_id).
   const auto size = static_cast<std::size_t>(PyBytes_GET_SIZE(held.ptr()));
   const auto* bytes = reinterpret_cast<const unsigned char*>(PyBytes_AS_STRING(held.ptr()));
-  if (size != key.hash_bytes + 4) return false;
-  const unsigned char* group = bytes + key.hash_bytes;
-  const std::uint32_t group_id = (std::uint32_t{group[0]} << 24) | (std::uint32_t{group[1]} << 16) |
-                                 (std::uint32_t{group[2]} << 8) | group[3];
-  return group_id == key.group && std::memcmp(bytes, key.hash.data(), key.hash_bytes) == 0;
+  if (size != key.hash_bytes + kGroupBytes) return false;
+  return group_behind(bytes + key.hash_bytes) == key.group &&
+         std::memcmp(bytes, key.hash.data(), key.hash_bytes) == 0;
+}
+
+std::optional<cpu_tier::BlockKey> PyBlockPool::key(BlockId block) const {
+  const py::object held = hash_of(block);
+  if (!PyBytes_Check(held.ptr())) return std::nullopt;
+  const auto size = static_cast<std::size_t>(PyBytes_GET_SIZE(held.ptr()));
+  if (size <= kGroupBytes || size - kGroupBytes > cpu_tier::BlockKey::kMaxHashBytes) {
+    return std::nullopt;
+  }
+  const auto* bytes = reinterpret_cast<const std::byte*>(PyBytes_AS_STRING(held.ptr()));
+  const auto* group = reinterpret_cast<const unsigned char*>(bytes + (size - kGroupBytes));
+  return cpu_tier::BlockKey::make({bytes, size - kGroupBytes}, GroupId(group_behind(group)));
 }
 
 std::string_view text_of(py::handle text) {

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -52,8 +53,12 @@ class PyBlockPool : public connector::BlockPool {
  public:
   explicit PyBlockPool(py::list blocks);
   [[nodiscard]] bool holds(BlockId block, const cpu_tier::BlockKey& key) const override;
+  [[nodiscard]] std::optional<cpu_tier::BlockKey> key(BlockId block) const override;
 
  private:
+  /// The hash of a block and its group, as vLLM has them: bytes, or None.
+  [[nodiscard]] py::object hash_of(BlockId block) const;
+
   py::list blocks_;
   AttributeReader block_hash_;
 };

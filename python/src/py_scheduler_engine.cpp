@@ -18,6 +18,19 @@ py::object attribute(py::handle object, const char* name) {
   return py::reinterpret_steal<py::object>(value);
 }
 
+/// How many of a request's tokens in the step are drafts.
+std::uint32_t num_drafts(py::handle request_id, py::handle drafts) {
+  if (PyDict_GET_SIZE(drafts.ptr()) == 0) return 0;
+  PyObject* its = PyDict_GetItemWithError(drafts.ptr(), request_id.ptr());
+  if (its == nullptr) {
+    if (PyErr_Occurred() != nullptr) throw py::error_already_set();
+    return 0;
+  }
+  const Py_ssize_t size = PyObject_Size(its);
+  if (size < 0) throw py::error_already_set();
+  return static_cast<std::uint32_t>(size);
+}
+
 std::span<const std::byte> bytes_of(py::handle object) {
   if (!PyBytes_Check(object.ptr())) throw py::type_error("a report has to be bytes");
   return {reinterpret_cast<const std::byte*>(PyBytes_AS_STRING(object.ptr())),
@@ -67,6 +80,16 @@ std::optional<std::uint32_t> PySchedulerEngine::lookup(const py::str& request_id
   const std::string_view engine_id = text_of(request_id);
   announce(engine_id, block_hashes);
   return engine().lookup(engine_id, num_local_tokens, num_tokens);
+}
+
+void PySchedulerEngine::note_local(const py::str& request_id, std::uint32_t num_local_tokens) {
+  engine().note_local(text_of(request_id), num_local_tokens);
+}
+
+void PySchedulerEngine::on_blocks_invalid(const py::typing::Iterable<py::int_>& blocks) {
+  std::vector<BlockId> ids;
+  for (const py::handle block : blocks) ids.emplace_back(uint32_of(block));
+  engine().on_blocks_invalid(ids);
 }
 
 std::span<const std::span<const BlockId>> PySchedulerEngine::tables(std::size_t num_groups) {
@@ -123,7 +146,8 @@ void PySchedulerEngine::on_allocated(const py::str& request_id, BytesList block_
 
 void PySchedulerEngine::take_scheduled(py::handle request_id, connector::TableUpdate update,
                                        py::handle block_ids, py::handle num_computed_tokens,
-                                       py::handle num_scheduled_tokens) {
+                                       py::handle num_scheduled_tokens,
+                                       py::handle drafts) {
   const std::string_view engine_id = text_of(request_id);
   PyObject* scheduled = PyDict_GetItemWithError(num_scheduled_tokens.ptr(), request_id.ptr());
   if (scheduled == nullptr) {
@@ -137,8 +161,9 @@ void PySchedulerEngine::take_scheduled(py::handle request_id, connector::TableUp
     take_block_ids(groups);
     num_groups = groups.size();
   }
-  engine().on_scheduled(engine_id, update, tables(num_groups), uint32_of(num_computed_tokens),
-                        uint32_of(scheduled));
+  const connector::StepTokens tokens{uint32_of(num_computed_tokens), uint32_of(scheduled),
+                                     num_drafts(request_id, drafts)};
+  engine().on_scheduled(engine_id, update, tables(num_groups), tokens);
 }
 
 void PySchedulerEngine::take_states(py::handle scheduler_output) {
@@ -160,10 +185,11 @@ py::bytes PySchedulerEngine::build_plan(py::handle scheduler_output) {
     for (const py::handle request_id : preempted) engine().on_preempted(text_of(request_id));
   }
   const py::object scheduled = attribute(scheduler_output, "num_scheduled_tokens");
+  const py::object drafts = attribute(scheduler_output, "scheduled_spec_decode_tokens");
   for (const py::handle request : attribute(scheduler_output, "scheduled_new_reqs")) {
     take_scheduled(attribute(request, "req_id"), connector::TableUpdate::kReplace,
                    attribute(request, "block_ids"), attribute(request, "num_computed_tokens"),
-                   scheduled);
+                   scheduled, drafts);
   }
   const py::object cached = attribute(scheduler_output, "scheduled_cached_reqs");
   const py::list request_ids = attribute(cached, "req_ids");
@@ -176,7 +202,7 @@ py::bytes PySchedulerEngine::build_plan(py::handle scheduler_output) {
       const bool replace = !resumed.empty() && resumed.contains(request_id);
       take_scheduled(request_id,
                      replace ? connector::TableUpdate::kReplace : connector::TableUpdate::kAppend,
-                     block_ids[i], computed[i], scheduled);
+                     block_ids[i], computed[i], scheduled, drafts);
     }
   }
   take_states(scheduler_output);

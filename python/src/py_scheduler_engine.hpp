@@ -37,6 +37,8 @@ class PySchedulerEngine {
   void on_request(const py::str& request_id, BytesList block_hashes);
   std::optional<std::uint32_t> lookup(const py::str& request_id, BytesList block_hashes,
                                       std::uint32_t num_local_tokens, std::uint32_t num_tokens);
+  void note_local(const py::str& request_id, std::uint32_t num_local_tokens);
+  void on_blocks_invalid(const py::typing::Iterable<py::int_>& blocks);
   void on_allocated(const py::str& request_id, BytesList block_hashes,
                     const py::typing::Tuple<py::object, py::ellipsis>& blocks,
                     std::uint32_t num_external_tokens);
@@ -56,7 +58,8 @@ class PySchedulerEngine {
   /// A request id the engine never announced (a hook missing in its version) is announced here.
   void announce(std::string_view engine_id, const BytesList& block_hashes);
   void take_scheduled(py::handle request_id, connector::TableUpdate update, py::handle block_ids,
-                      py::handle num_computed_tokens, py::handle num_scheduled_tokens);
+                      py::handle num_computed_tokens, py::handle num_scheduled_tokens,
+                      py::handle drafts);
   /// Where the step leaves recurrent states.
   void take_states(py::handle scheduler_output);
 

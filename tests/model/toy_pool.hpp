@@ -48,7 +48,12 @@ class ToyPool final : public BlockPool {
   }
   [[nodiscard]] bool holds(BlockId block, const cpu_tier::BlockKey& key) const override {
     const auto& hash = blocks_.at(block.value()).hash;
-    return hash && key_of(hash->number, GroupId(static_cast<std::uint16_t>(hash->group))) == key;
+    return hash && key_of(hash->number, GroupId(hash->group)) == key;
+  }
+  [[nodiscard]] std::optional<cpu_tier::BlockKey> key(BlockId block) const override {
+    const auto& hash = blocks_.at(block.value()).hash;
+    if (!hash) return std::nullopt;
+    return key_of(hash->number, GroupId(hash->group));
   }
 
   [[nodiscard]] std::uint32_t allocate() {

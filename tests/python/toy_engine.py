@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from toy_config import VOCABULARY, ToySpec, make_kv_cache_configs, make_vllm_config
+from toy_hashes import HashCheck
 from toy_worker import ToyWorker, kvferry_of
 from vllm.config import set_current_vllm_config
 from vllm.distributed.kv_transfer.kv_connector.utils import KVOutputAggregator
@@ -23,6 +24,7 @@ from vllm.v1.core.kv_cache_utils import (
     resolve_kv_cache_block_sizes,
 )
 from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.kv_cache_interface import MambaSpec
 from vllm.v1.outputs import DraftTokenIds, KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
@@ -64,6 +66,8 @@ class ToyEngine:
         Request id to tokens of its prompt that the engine took from the tier, once its first token is out.
     failed_loads
         Request ids whose load was reported as failed, in order.
+    hashes
+        What vLLM's prefix cache said and was wrong about.
     on_step
         Called with the engine before each step.
 
@@ -100,6 +104,7 @@ class ToyEngine:
         self.num_steps = 0
         self._num_free_checked = -1
         self.on_step: Callable[[ToyEngine], None] | None = None
+        self.hashes = HashCheck(self)
 
     def close(self) -> None:
         """Shut both sides of the connector down."""
@@ -158,7 +163,9 @@ class ToyEngine:
         if self.on_step is not None:
             self.on_step(self)
         output = self.scheduler.schedule()
+        self.hashes.before_execution()
         self._in_flight.append((output, self._execute(output)))
+        self.hashes.check(output)
         self.num_steps += 1
         return output
 
@@ -168,6 +175,7 @@ class ToyEngine:
         connector_output: KVConnectorOutput | None = result.kv_connector_output
         if connector_output is not None:
             self.failed_loads.extend(sorted(connector_output.failed_recving))
+            self.hashes.before_output(connector_output.invalid_block_ids)
         for outputs in self.scheduler.update_from_output(output, result).values():
             if outputs.scheduler_stats is not None and outputs.scheduler_stats.kv_connector_stats is not None:
                 self.connector_stats.append(outputs.scheduler_stats.kv_connector_stats)
@@ -177,6 +185,7 @@ class ToyEngine:
         if self.spec.num_drafts and not self.spec.async_scheduling:
             self._propose(output)
         self._note_finished()
+        self.hashes.check()
         if self._num_free_checked != self.num_free_blocks:
             self.check_pool()
 
@@ -267,6 +276,17 @@ class ToyEngine:
     def snapshot(self) -> dict[str, int]:
         """Levels and counters of the scheduler side."""
         return dict(kvferry_of(self.scheduler.connector).scheduler_side.engine.snapshot())
+
+    @property
+    def state_groups(self) -> set[int]:
+        """KV cache groups of recurrent state."""
+        groups = enumerate(self.kv_cache_config.kv_cache_groups)
+        return {number for number, group in groups if isinstance(group.kv_cache_spec, MambaSpec)}
+
+    @property
+    def misled(self) -> set[str]:
+        """Requests whose tokens are anything: they read KV that was known to be wrong, or vLLM lost track of them."""
+        return self.hashes.lost_track.union(*(worker.model.misled for worker in self.workers))
 
     @property
     def num_free_blocks(self) -> int:

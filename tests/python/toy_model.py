@@ -23,6 +23,8 @@ from vllm.v1.kv_cache_interface import (
 
 _HEAD_SALTS = np.arange(NUM_KV_HEADS) * 7
 _NULL_BLOCK = 0
+# What no right cell holds.
+BAD_CELL = -7
 
 Array = npt.NDArray[Any]
 
@@ -56,6 +58,12 @@ class ToyRequest:
     tokens: list[int]
     hidden: Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     running: RunningState = field(default_factory=RunningState)
+    num_prompt: int = 0
+
+    def take_back(self, num_output: int) -> None:
+        """Forget output tokens that the engine did not take: it computes again what they came from."""
+        del self.tokens[self.num_prompt + num_output :]
+        self.hidden = self.hidden[: len(self.tokens)]
 
     def compute_hidden(self, end: int) -> None:
         """Extend `hidden` to `end` tokens: each depends on all tokens before it."""
@@ -75,6 +83,11 @@ class ToyModel:
     ----------
     check_kv
         Compare every cell that a step reads with what it has to be; otherwise wrong KV gives wrong tokens only.
+    bad_blocks
+        Blocks that hold wrong KV by nobody's fault that is tested: another connector's load failed, or vLLM set a hash
+        too early (`toy_hashes`). A request that reads one computes wrong KV from there on, and writes it.
+    misled
+        Requests that did so; an id that is used again is taken out.
     drafts
         Proposes tokens: of a request, from a position on, so many.
     num_accepted, num_rejected
@@ -86,6 +99,8 @@ class ToyModel:
         self, kv_caches: dict[str, torch.Tensor], kv_cache_config: KVCacheConfig, spec: ToySpec, rank: int
     ) -> None:
         self.check_kv = True
+        self.bad_blocks: set[int] = set()
+        self.misled: set[str] = set()
         self.drafts: Callable[[str, int, int], list[int]] = lambda request_id, position, num_drafts: [0] * num_drafts
         self.num_accepted = self.num_rejected = 0
         layers = _layers(kv_cache_config, spec)
@@ -114,7 +129,9 @@ class ToyModel:
             # Model runner v2 gets a resumed request as a new one, with the tokens that it has generated.
             tokens = new.prompt_token_ids if new.prefill_token_ids is None else new.prefill_token_ids
             request = ToyRequest([list(blocks) for blocks in new.block_ids], _told_apart(new, list(tokens)))
+            request.num_prompt = len(new.prompt_token_ids)
             self._requests[new.req_id] = request
+            self.misled.discard(new.req_id)
             computed[new.req_id] = new.num_computed_tokens
         cached = output.scheduled_cached_reqs
         for i, request_id in enumerate(cached.req_ids):
@@ -122,14 +139,15 @@ class ToyModel:
             if request_id in cached.resumed_req_ids:
                 request.tables = [list(group) for group in blocks]
                 request.running = RunningState()
-                # Behind a reset of running requests the engine has dropped what was sampled meanwhile.
-                num_known = len(cached.all_token_ids.get(request_id, request.tokens))
-                del request.tokens[num_known:]
-                request.hidden = request.hidden[:num_known]
+                self.misled.discard(request_id)
+                if all_tokens := cached.all_token_ids.get(request_id):
+                    request.take_back(0)
+                    request.tokens.extend(all_tokens[request.num_prompt :])
             elif blocks is not None:
                 for table, group in zip(request.tables, blocks, strict=True):
                     table.extend(group)
             computed[request_id] = cached.num_computed_tokens[i]
+            request.take_back(cached.num_output_tokens[i])
         return computed
 
     def forward(self, output: SchedulerOutput, computed: dict[str, int]) -> list[list[int]]:
@@ -174,7 +192,10 @@ class ToyModel:
         """Check the KV that tokens from `start` on attend to, and write that of ``[start, end)``."""
         request = self._requests[request_id]
         request.compute_hidden(end)
-        hidden = request.hidden if self.check_kv else None
+        is_misled = self._is_misled(request_id, start)
+        if is_misled:
+            self.misled.add(request_id)
+        hidden = request.hidden if self.check_kv and not is_misled else None
         self._states.compute(
             request_id, request.running, request.tables, request.tokens, start, end, num_drafts, hidden
         )
@@ -185,10 +206,9 @@ class ToyModel:
             if layer.group not in places:
                 places[layer.group] = self._cells(request_id, layer, first, end)
             blocks, offsets = places[layer.group]
-            salts = _HEAD_SALTS[: self._bits[name].shape[1]] + (31 * layer.index + layer.salt(self._rank))
-            cells = ((request.hidden[first:end][:, None] + salts) % MODULUS).astype(np.int32)[:, :, None]
+            cells = self._cells_of(name, layer, request.hidden[first:end])
             bits = self._bits[name]
-            if num_read:
+            if num_read and not is_misled:
                 is_wrong = (bits[blocks[:num_read], :, offsets[:num_read]] != cells[:num_read]).any(axis=2)
                 if is_wrong.any():
                     position, head = np.argwhere(is_wrong)[0].tolist()
@@ -196,7 +216,79 @@ class ToyModel:
                         f"{request_id}: layer {layer.index}, head {head}: wrong KV at {is_wrong.sum()} of "
                         f"{is_wrong.size} cells, first at position {first + position} (block {blocks[position]})"
                     )
-            bits[blocks[num_read:], :, offsets[num_read:]] = cells[num_read:]
+            bits[blocks[num_read:], :, offsets[num_read:]] = BAD_CELL if is_misled else cells[num_read:]
+        for blocks, offsets in places.values():
+            num_read = len(blocks) - (end - start)
+            self._note_written(blocks[num_read:], offsets[num_read:], is_misled)
+        if self.bad_blocks:
+            for blocks in self._states.written(request.running, request.tables):
+                self._note_written(np.array(blocks), np.zeros(len(blocks)), is_misled)
+
+    def _cells_of(self, name: str, layer: ToyLayer, hidden: Array) -> Array:
+        """What a layer's cells have to be behind tokens of that running hash."""
+        salts = _HEAD_SALTS[: self._bits[name].shape[1]] + (31 * layer.index + layer.salt(self._rank))
+        cells: Array = ((hidden[:, None] + salts) % MODULUS).astype(np.int32)[:, :, None]
+        return cells
+
+    def _is_misled(self, request_id: str, start: int) -> bool:
+        """Whether tokens from `start` on attend to a block that is known to be bad, or go on from a state that is."""
+        if not self.bad_blocks or not self.check_kv:
+            return False
+        request, size = self._requests[request_id], self._block_size
+        if self._states.groups:
+            found = [request.tables[group][(start - 1) // size] for group in self._states.groups if start > 0]
+            if request.running.column is not None:
+                return request_id in self.misled  # its state goes on
+            if not self.bad_blocks.isdisjoint(found):
+                return True
+        for layer in self._layers.values():
+            read = request.tables[layer.group][layer.first_read(start) // size : -(-start // size)]
+            if not self.bad_blocks.isdisjoint(read):
+                return True
+        return False
+
+    def _note_written(self, blocks: Array, offsets: Array, is_misled: bool) -> None:
+        if is_misled:
+            self.bad_blocks.update(blocks.tolist())
+        elif self.bad_blocks:
+            self.bad_blocks.difference_update(blocks[offsets == 0].tolist())
+
+    def put(self, tables: list[list[int]], tokens: list[int], start: int, end: int, is_right: bool = True) -> None:
+        """Write the KV of the tokens ``[start, end)``, as another connector's load does; or that of a failed one.
+
+        Recurrent state is not written.
+        """
+        request = ToyRequest(tables, list(tokens))
+        request.compute_hidden(end)
+        size = self._block_size
+        positions = np.arange(start, end)
+        for name, layer in self._layers.items():
+            table = np.array(tables[layer.group], dtype=np.int64)
+            blocks, offsets = table[positions // size], positions % size
+            kept = blocks != _NULL_BLOCK
+            cells = self._cells_of(name, layer, request.hidden[start:end])
+            self._bits[name][blocks[kept], :, offsets[kept]] = cells[kept] if is_right else BAD_CELL
+            if is_right:
+                self.bad_blocks.difference_update(blocks[kept].tolist())
+            else:
+                self.bad_blocks.update(blocks[kept].tolist())
+
+    def has(self, group: int, block: int, tokens: list[int], index: int) -> bool:
+        """Whether a block holds the KV of the `index`-th block of these tokens, in all layers of its group.
+
+        For groups of recurrent state: the state behind it.
+        """
+        request = ToyRequest([], list(tokens))
+        size = self._block_size
+        end = (index + 1) * size
+        request.compute_hidden(end)
+        for name, layer in self._layers.items():
+            if layer.group != group:
+                continue
+            cells = self._cells_of(name, layer, request.hidden[index * size : end])
+            if (self._bits[name][block, :, :size] != cells.transpose(1, 0, 2)).any():
+                return False
+        return self._states.has(group, block, end, int(request.hidden[end - 1]))
 
     def _sample(self, request_id: str, end: int) -> int:
         """Next token, from all cells that the last token attends to in the first layer of each group."""
@@ -208,6 +300,7 @@ class ToyModel:
             first = layer.first_read(end - 1)
             blocks, offsets = self._cells(request_id, layer, first, end)
             cells = self._bits[name][blocks, 0, offsets, 0].astype(np.int64)
+            cells[cells == BAD_CELL] += layer.salt(self._rank)
             # Every rank finds the same token, though it holds other cells.
             total += int(((cells - layer.salt(self._rank)) * np.arange(first + 1, end + 1)).sum())
         return total % VOCABULARY

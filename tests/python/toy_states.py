@@ -114,6 +114,15 @@ class ToyStates:
         running.num_accepted = 1
         running.num_running = end - num_drafts if num_drafts else None
 
+    @property
+    def groups(self) -> set[int]:
+        """KV cache groups of recurrent state."""
+        return set(self._groups.values())
+
+    def written(self, running: RunningState, tables: list[list[int]]) -> list[list[int]]:
+        """Blocks that the last step may have left a state in, by group."""
+        return [tables[group][running.column or 0 :] for group in self.groups]
+
     def settle(self, running: RunningState, tables: list[list[int]]) -> None:
         """Behind a step with drafts: put the state of the block that it ended in its place."""
         if running.num_running is None or running.column is None:
@@ -133,7 +142,18 @@ class ToyStates:
         first_layers = {group: name for name, group in reversed(self._groups.items())}
         return sum(running.cells[name, num_tokens] for name in first_layers.values())
 
+    def has(self, group: int, block: int, num_tokens: int, hidden: int) -> bool:
+        """Whether a block holds the states behind `num_tokens` tokens in all layers of that group, if it has any."""
+        return all(
+            bool((self._bits[name][block].astype(np.int64) == self._expected(name, num_tokens, hidden)).all())
+            for name, its_group in self._groups.items()
+            if its_group == group
+        )
+
+    def _expected(self, name: str, num_tokens: int, hidden: int) -> Array:
+        expected: Array = (hidden + self._salts[name] * pow(FACTOR, num_tokens, MODULUS)) % MODULUS
+        return expected
+
     def _check(self, request_id: str, name: str, num_tokens: int, state: Array, hidden: int, block: int) -> None:
-        expected = (hidden + self._salts[name] * pow(FACTOR, num_tokens, MODULUS)) % MODULUS
-        if (state != expected).any():
+        if (state != self._expected(name, num_tokens, hidden)).any():
             raise WrongKvError(f"{request_id}: layer {name}: wrong state behind {num_tokens} tokens (block {block})")

@@ -186,6 +186,8 @@ class SchedulerSide:
             self._load_ends[request.request_id] = _LoadEnd.PUT_OFF
             return None, False
         if load_end is _LoadEnd.PUT_OFF or request.skip_reading_prefix_cache or self._stays_out(request):
+            # Another connector may load behind them.
+            self.engine.note_local(request.request_id, num_computed_tokens)
             return 0, False
         num_tokens = self._lookup(request.request_id, request.block_hashes, num_computed_tokens, request.num_tokens)
         if num_tokens and not self._choice.is_worth(request.request_id, num_tokens):
@@ -210,6 +212,9 @@ class SchedulerSide:
 
     def on_worker_output(self, output: "KVConnectorOutput") -> None:
         """Take in what the ranks saw, and put into `output` the loads whose end the engine waits for, and no other."""
+        if output.invalid_block_ids:
+            # Of another connector: kvferry reports requests.
+            self.engine.on_blocks_invalid(output.invalid_block_ids)
         metadata = output.kv_connector_worker_meta
         if metadata is None:
             return

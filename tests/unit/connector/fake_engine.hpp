@@ -61,6 +61,9 @@ class FakePool final : public BlockPool {
   [[nodiscard]] bool holds(BlockId block, const cpu_tier::BlockKey& key) const override {
     return cached_.at(block.value()) == key;
   }
+  [[nodiscard]] std::optional<cpu_tier::BlockKey> key(BlockId block) const override {
+    return cached_.at(block.value());
+  }
 
  private:
   std::vector<std::optional<cpu_tier::BlockKey>> cached_;

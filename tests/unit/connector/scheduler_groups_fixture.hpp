@@ -58,6 +58,26 @@ class SchedulerGroupsTest : public SchedulerTest {
     fold_ends(plan());
     engine_->on_finished(id);
   }
+  /// Leaves keys in the engine's own cache only: computed there and proven, and not in the tier. In
+  /// a group of states, the last block.
+  void leave_to_the_engine(const std::vector<std::uint64_t>& keys,
+                           const std::vector<Blocks>& tables) {
+    const std::string id = "left " + std::to_string(++num_fills_);
+    arrive(id, keys);
+    const auto num_tokens = static_cast<std::uint32_t>(keys.size()) * kBlockTokens;
+    schedule(id, tables, 0, num_tokens);
+    for (std::uint32_t group = 0; group < tables.size(); ++group) {
+      if (groups_[group].reach.is_state()) {
+        engine_->on_state(id, GroupId(group), BlockId(tables[group].back()), num_tokens);
+      }
+      for (std::size_t i = 0; i < keys.size(); ++i) {
+        pool_.cache(tables[group][i], keys[i], GroupId(group));
+      }
+    }
+    fold_ends(plan());
+    engine_->on_finished(id);
+    engine_->reset_cache();
+  }
   std::uint32_t ask(std::string_view id, const std::vector<std::uint64_t>& keys,
                     std::uint32_t num_local_blocks = 0) {
     arrive(id, keys);

@@ -48,6 +48,7 @@ TEST_F(SchedulerGroupsTest, SingleBlocksOfAllGroupsShareATransfer) {
 }
 
 TEST_F(SchedulerGroupsTest, NullBlocksAreNotStored) {
+  leave_to_the_engine({1, 2, 3}, {{10, 11, 12}, {20, 21, 22}});
   arrive("r", {1, 2, 3, 4});
   // A local hit of three blocks, of which the window keeps two.
   schedule("r", {{10, 11, 12, 13}, {0, 21, 22, 23}}, 12, 4);
@@ -159,6 +160,7 @@ TEST_F(SchedulerGroupsTest, NoBlocksInAnyGroupAreNoBlocks) {
 
 // A long prompt in several steps: the engine gives a window's older blocks to others.
 TEST_F(SchedulerGroupsTest, WhatSlidOutOfTheWindowIsStoredOnlyIfThePoolStillHoldsIt) {
+  leave_to_the_engine({1, 2, 3, 4, 5}, {{10, 11, 12, 13, 14}, {20, 21, 22, 23, 24}});
   arrive("r", {1, 2, 3, 4, 5, 6});
   // Computed before anything could be stored: a local hit of five blocks.
   schedule("r", {{10, 11, 12, 13, 14, 15}, {20, 21, 22, 23, 24, 25}}, 20, 4);

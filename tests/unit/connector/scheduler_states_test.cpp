@@ -119,7 +119,7 @@ TEST_F(SchedulerStatesTest, StatesComeBeforeTheBlocksOfTheirStepAndBehindTheBack
 }
 
 TEST_F(SchedulerStatesTest, WhatTheEngineFoundIsOfferedAgainIfThePoolStillHasIt) {
-  pool_.cache(21, 2, kState);
+  leave_to_the_engine({1, 2}, {{10, 11}, {0, 21}});
   arrive("r", {1, 2, 3});
   schedule("r", {{10, 11, 12}, {0, 21, 22}}, 8, 2);
   EXPECT_EQ(view().num_backlog, 0U);
@@ -134,7 +134,7 @@ TEST_F(SchedulerStatesTest, WhatTheEngineFoundIsOfferedAgainIfThePoolStillHasIt)
 }
 
 TEST_F(SchedulerStatesTest, ABlockThatGetsItsStateAnewIsNotReadAtTheBind) {
-  pool_.cache(21, 2, kState);
+  leave_to_the_engine({1, 2}, {{10, 11}, {0, 21}});
   arrive("first", {1, 2});
   schedule("first", {{10, 11}, {0, 21}}, 8, 1);
   static_cast<void>(plan());

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 /// What the scheduler side reads of the engine's own objects, behind two small interfaces: the
@@ -30,9 +31,11 @@ inline constexpr BlockId kNullBlock{0};
 class BlockPool {
  public:
   virtual ~BlockPool() = default;
-  /// Whether `block` is cached under `key` now. Then its content is complete and nothing writes it
-  /// in this step.
+  /// Whether `block` is cached under `key` now: the engine believes that it holds that, or will
+  /// behind the step that it schedules (`ProvenBlocks` knows).
   [[nodiscard]] virtual bool holds(BlockId block, const cpu_tier::BlockKey& key) const = 0;
+  /// What `block` is cached under, if it is.
+  [[nodiscard]] virtual std::optional<cpu_tier::BlockKey> key(BlockId block) const = 0;
 };
 
 }  // namespace kvferry::connector

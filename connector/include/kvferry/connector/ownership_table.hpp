@@ -51,6 +51,47 @@ struct LoadWait {
   std::chrono::steady_clock::time_point since{};
 };
 
+/// How a request came by the tokens that it has when a plan names it with a whole table.
+enum class Admission : std::uint8_t {
+  kUnknown,   ///< What it has, it found in the engine's cache, as far as is known.
+  kLookedUp,  ///< The same up to `num_local_tokens`; behind them another connector loads.
+  kOwnLoad,   ///< Our load brought them.
+  kRan        ///< A plan has named it: a session that goes on has what it computed.
+};
+
+/// Of the tokens that a request has, those that are known to be right: `ProvenBlocks` says what
+/// that is worth.
+struct TokenProof {
+  static constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
+
+  Admission admission = Admission::kUnknown;
+  std::uint32_t num_local_tokens = 0;  ///< As of the last lookup.
+  PlanSeq looked_up_behind;            ///< The last plan before that lookup.
+  /// [from, to): computed by plans of this incarnation without a gap, or brought by a load of
+  /// another connector that has been shown to be good.
+  std::uint32_t from = 0;
+  std::uint32_t to = 0;
+  /// As far as these tokens are the request's own: behind them are drafts, which may be taken back.
+  std::uint32_t sure_to = 0;
+  bool has_drafts = false;  ///< A plan of this incarnation had.
+  /// Tokens from here up to `from` are loaded by another connector within the step that computes;
+  /// kNone: none are. They count when a witness has shown that they came.
+  std::uint32_t awaited_from = kNone;
+  TransferId witness;
+  /// Blocks with which the recurrent state begins that it found; 0: none.
+  std::uint32_t num_state_blocks = 0;
+  /// Blocks from the first that can be proven at all: none where the engine goes on from a wrong
+  /// state, and of a request whose synchronous load failed, those whose keys were known then.
+  std::uint32_t num_trusted = kNone;
+};
+
+/// A state that waits for the proof of the tokens before it.
+struct StateInDoubt {
+  std::uint32_t group;
+  std::uint32_t at;
+  BlockId block;
+};
+
 /// One incarnation of a request. Owned by the table; its address is stable until it is erased.
 struct Request {
   RequestId id;
@@ -63,6 +104,16 @@ struct Request {
   /// GPU blocks by KV cache group and position, as of its last plan or load.
   std::vector<std::vector<BlockId>> tables;
   std::uint32_t num_offered = 0;  ///< Positions from the first that were offered for a store.
+  /// Positions from the first whose blocks are proven, in every group that has them.
+  std::uint32_t num_proven = 0;
+  TokenProof proof;
+  PlanSeq scheduled_in;             ///< The last plan that names it.
+  std::uint32_t num_computed = 0;   ///< Tokens before that plan.
+  bool is_in_doubt = false;
+  std::vector<StateInDoubt> states_in_doubt;
+  /// Of the load under way: the first position, and how many.
+  std::uint32_t load_first = 0;
+  std::uint32_t num_loading = 0;
   /// Of the block that the tier declined: nothing from here on is stored, because no load would
   /// reach it.
   std::uint32_t store_end = kNoStoreEnd;

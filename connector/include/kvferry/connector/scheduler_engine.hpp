@@ -76,6 +76,13 @@ struct SchedulerOptions {
 /// How the blocks of a scheduled request relate to its table.
 enum class TableUpdate : std::uint8_t { kAppend, kReplace };
 
+/// What a step does for a request, in tokens.
+struct StepTokens {
+  std::uint32_t num_computed = 0;   ///< Before it, as the engine counts.
+  std::uint32_t num_scheduled = 0;  ///< In it, drafts included.
+  std::uint32_t num_drafts = 0;     ///< The last ones of them, which may be taken back.
+};
+
 /// What a fold decided for the engine.
 struct FoldResult {
   /// Engine ids whose load has ended for an owner that waits for it, or that was aborted while it
@@ -160,14 +167,26 @@ class SchedulerEngine {
     on_allocated(engine_id, {&table, 1}, num_external_tokens);
   }
 
+  /// lookup() without a question: so many tokens of the request are in the engine's own cache. What
+  /// it has beyond them when it runs, and we have not loaded, another connector loads.
+  void note_local(std::string_view engine_id, std::uint32_t num_local_tokens);
+  /// Another connector failed to load these blocks: to be called before the fold() of the reports
+  /// that came with them. What lies in them and behind them in a table is not stored, until it is
+  /// computed anew.
+  void on_blocks_invalid(std::span<const BlockId> blocks);
+
   /// The engine took the request's blocks away; it waits for its turn again.
   void on_preempted(std::string_view engine_id);
-  /// The request runs in this step: `num_computed_tokens` before it and `num_scheduled_tokens` in
-  /// it. `blocks`: by group, all of the request's or those added; empty: none in any group. Throws
-  /// ProtocolError for another number of groups.
+  /// The request runs in this step. `blocks`: by group, all of the request's or those added; empty:
+  /// none in any group. Throws ProtocolError for another number of groups.
+  void on_scheduled(std::string_view engine_id, TableUpdate update,
+                    std::span<const std::span<const BlockId>> blocks, const StepTokens& tokens);
+  /// Without drafts.
   void on_scheduled(std::string_view engine_id, TableUpdate update,
                     std::span<const std::span<const BlockId>> blocks,
-                    std::uint32_t num_computed_tokens, std::uint32_t num_scheduled_tokens);
+                    std::uint32_t num_computed_tokens, std::uint32_t num_scheduled_tokens) {
+    on_scheduled(engine_id, update, blocks, {num_computed_tokens, num_scheduled_tokens, 0});
+  }
   /// For an engine with one group.
   void on_scheduled(std::string_view engine_id, TableUpdate update, std::span<const BlockId> blocks,
                     std::uint32_t num_computed_tokens, std::uint32_t num_scheduled_tokens) {
