@@ -108,7 +108,10 @@ GlobalMemory memory_of(const BlockGeometry& geometry, const std::vector<BlockId>
   std::memcpy(table_bytes.data(), table.data(), table_bytes.size());
   memory.map(kTableAddress, Access::kRead, std::move(table_bytes));
   const Access of_pool = gathers ? Access::kRead : Access::kWrite;
-  for (const BlockId block : std::set(blocks.begin(), blocks.end())) {
+  std::set<std::uint32_t> numbers;  // a gather may name a block twice
+  for (const BlockId block : blocks) numbers.insert(block.value());
+  for (const std::uint32_t number : numbers) {
+    const BlockId block(number);
     for (std::size_t f = 0; f < geometry.fragments.size(); ++f) {
       memory.map(geometry.fragment_address(f, block), of_pool,
                  random_bytes(geometry.fragments[f].bytes, random));

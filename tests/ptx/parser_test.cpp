@@ -53,10 +53,10 @@ TEST(PtxParser, RefusesADirectiveThatItDoesNotKnow) {
 }
 
 TEST(PtxParser, KeepsNamesWithinTheirBraces) {
-  const char* const kTwice =
+  const char* const twice =
       "{\n.reg .pred done;\nagain:\nsetp.eq.s32 done, %r1, 0;\n@!done bra again;\n}\n";
   const Kernel kernel = parse_kernel(
-      small_module(std::string("mov.u32 %r1, 0;\n") + kTwice + kTwice + "ret;"), "small");
+      small_module(std::string("mov.u32 %r1, 0;\n") + twice + twice + "ret;"), "small");
   EXPECT_EQ(kernel.code[2].target, 1U);
   EXPECT_EQ(kernel.code[4].target, 3U);
   EXPECT_NE(kernel.code[2].predicate, kernel.code[4].predicate);
