@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from .engine_runs import BLOCK_TOKENS, EngineRunner, generate, settle
 from .parallel_engines import ALL_TOKENS, NUM_PROMPTS, PROMPT_BLOCKS, Rounds, count, run_rounds
 from .shared_memory import tier_file
 
@@ -91,3 +93,37 @@ def test_servers_end_and_the_last_leaves_nothing(lives: Lives) -> None:
     lives.second.end.assert_well()
     assert not lives.path.exists()
     assert str(lives.path) in lives.behind
+
+
+def train(file: Path) -> None:
+    """Other values in every tensor, in a file of the same size and time."""
+    from safetensors import safe_open
+    from safetensors.torch import load_file, save_file
+
+    before = file.stat()
+    with safe_open(file, "pt") as opened:
+        metadata = opened.metadata()
+    save_file({name: tensor * 1.5 for name, tensor in load_file(file).items()}, file, metadata)
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert file.stat().st_size == before.st_size
+
+
+def test_engine_with_other_weights_of_the_same_size_and_time_computes(runner: EngineRunner, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(runner.model, model)
+    engines = EngineRunner(model, runner.connector, runner.module_path)
+    prompts = [[(7 * i) % 250 + 1 for i in range(10 * BLOCK_TOKENS + 1)]]
+    with tier_file("weights") as path:
+        config = engines.kv_config(
+            cpu_bytes_to_use="64MiB", shared_chunk_bytes="1MiB", shared_path=str(path), shared_keep=True
+        )
+
+        def cached_tokens() -> list[int]:
+            report = engines.run([generate(prompts), settle()], config, num_gpu_blocks=50)
+            found: list[int] = report.results[0]["num_cached_tokens"]
+            return found
+
+        assert cached_tokens() == [0]
+        assert cached_tokens() == [10 * BLOCK_TOKENS]
+        train(model / "model.safetensors")
+        assert cached_tokens() == [0]
