@@ -21,10 +21,10 @@ from vllm.v1.request import Request, RequestStatus
 
 VLLM = [int(part) for part in vllm.__version__.split(".")[:2]]
 
-MOST_LIVING = 8
+MOST_LIVING = 14
 MOST_ANSWER = 12
 # So that they are used again.
-NUM_IDS = 12
+NUM_IDS = 20
 # Of texts that are told on.
 MOST_TEXTS = 24
 
@@ -337,6 +337,7 @@ class ClientLife:
             self._abort_if_vllm_lost_its_text(request_id, conversation.request)
             self._check_one(request_id, conversation)
             if conversation.request.is_finished():
+                self.happened["preemptions"] += conversation.request.num_preemptions
                 del self._living[request_id]
 
     def _abort_if_vllm_lost_its_text(self, request_id: str, request: Request) -> None:

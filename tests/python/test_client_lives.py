@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from client_lives import VLLM, ClientLife
-from harness import ToyEngine, ToySpec
+from harness import ToyEngine, ToySpec, WrongKvError
 from known_faults import HASHED_AND_NEVER_COMPUTED_IS_MENDED
 from random_lives import random_link
 from scenarios import (
@@ -35,7 +35,7 @@ SOAK_S = float(os.environ.get("KVFERRY_SOAK_SECONDS", "0"))
 NUM_STEPS = 400 if SOAK_S else 150
 
 # Blocks of each group: the longest request has 13, and sessions need room beside it.
-BLOCKS = 36
+BLOCKS = 28
 MODELS: dict[str, tuple[dict[str, Any], int]] = {
     "plain": ({}, 1),
     "hybrid": (HYBRID, 2),
@@ -159,6 +159,18 @@ def test_engines_that_are_closed_at_any_moment_leave_no_thread_and_no_file(
         gc.collect()  # The sides' objects know each other.
         assert (num_threads(), files()) == before
     assert lives.happened["requests"] > 0
+
+
+def test_the_end_of_a_life_notices_a_wrong_block(folder: Path) -> None:
+    with Lives(folder, "plain", async_scheduling=False).begin(0) as (engine, life, _):
+        life.play(60)
+        engine.run()
+        engine.settle_stores()
+        for worker in engine.workers:
+            for slot in range(1, 20):
+                worker.connector.worker_side.engine.unsafe_copy_slot(0, slot)
+        with pytest.raises(WrongKvError):
+            life.end()
 
 
 def num_threads() -> int:
