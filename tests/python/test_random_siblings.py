@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients and the engine do anything at any time, beside a sibling that loads and fails: the tier keeps nothing wrong."""
+"""Clients and the engine do anything, beside a sibling that loads and fails: the tier keeps nothing wrong."""
 
 import random
 from pathlib import Path
