@@ -237,7 +237,7 @@ class SchedulerEngine::Impl {
   std::optional<RankPatience::Stamp> first_plan_;
   TransferId last_transfer_;
   std::vector<Candidate> candidates_;
-  std::vector<Candidate> states_;  ///< A single block each, offered once.
+  std::vector<Candidate> states_;   ///< A single block each, offered once.
   std::vector<Request*> in_doubt_;  ///< Some of what they have is not proven yet.
   /// From the first on_scheduled() to finish_plan().
   bool in_step_ = false;

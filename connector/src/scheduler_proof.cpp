@@ -109,8 +109,7 @@ void SchedulerEngine::Impl::cover(Request& request, TableUpdate update, GroupBlo
     // Drafts may have been taken back that the engine still counts as computed. But what it knows
     // when it makes the plan is computed with it, or before.
     const auto num_known = static_cast<std::uint32_t>(request.hashes->size()) * block_tokens;
-    proof.sure_to =
-        std::max(std::min(proof.sure_to, num_computed), std::min(proof.to, num_known));
+    proof.sure_to = std::max(std::min(proof.sure_to, num_computed), std::min(proof.to, num_known));
   } else {
     proof.sure_to = proof.to;
   }
@@ -118,8 +117,9 @@ void SchedulerEngine::Impl::cover(Request& request, TableUpdate update, GroupBlo
 }
 
 std::uint32_t SchedulerEngine::Impl::num_provable(const Request& request) const {
-  std::size_t end = std::min<std::size_t>(
-      {request.num_keys(), request.proof.sure_to / options_.block_tokens, request.proof.num_trusted});
+  std::size_t end =
+      std::min<std::size_t>({request.num_keys(), request.proof.sure_to / options_.block_tokens,
+                             request.proof.num_trusted});
   for (const auto& table : request.tables) end = std::min(end, table.size());
   return static_cast<std::uint32_t>(end);
 }
@@ -148,8 +148,8 @@ bool SchedulerEngine::Impl::prove_at(Request& request, std::uint32_t at) {
     if (is_its(group)) continue;
     if (proven_.holds(request.tables[group][at], request.keys[group][at])) continue;
     // It was right when those behind it were computed, and slid out of the window since.
-    const bool slid = is_covered && !prefixes_.needs_all(group) &&
-                      at < prefixes_.first_kept(group, proof.to);
+    const bool slid =
+        is_covered && !prefixes_.needs_all(group) && at < prefixes_.first_kept(group, proof.to);
     if (!slid) return false;
   }
   for (std::size_t group = 0; group < num_groups; ++group) {
@@ -221,8 +221,8 @@ void SchedulerEngine::Impl::begin_load(Request& request, std::uint32_t first, st
 void SchedulerEngine::Impl::prove_loaded(std::string_view engine_id) {
   const Request* request = owners_.find(engine_id);
   if (request == nullptr) return;
-  const std::size_t end = std::min<std::size_t>(request->num_keys(),
-                                                request->load_first + request->num_loading);
+  const std::size_t end =
+      std::min<std::size_t>(request->num_keys(), request->load_first + request->num_loading);
   for (std::size_t group = 0; group < request->tables.size(); ++group) {
     const auto& table = request->tables[group];
     for (std::size_t i = request->load_first; i < std::min(end, table.size()); ++i) {

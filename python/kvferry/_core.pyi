@@ -120,9 +120,7 @@ class SchedulerEngine:
         """
         Tokens that can be loaded beyond the local ones, a multiple of the block. Holds nothing. None: another request loads them now; ask again in the next step.
         """
-    def note_local(
-        self, request_id: str, num_local_tokens: typing.SupportsInt | typing.SupportsIndex
-    ) -> None:
+    def note_local(self, request_id: str, num_local_tokens: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
         lookup() without a question: where a load of another connector would begin.
         """
@@ -136,9 +134,7 @@ class SchedulerEngine:
         """
         The engine allocated `blocks` (for each KV cache group, all KVCacheBlock objects of the request) and waits for the load. Raises ProtocolError.
         """
-    def on_blocks_invalid(
-        self, blocks: collections.abc.Iterable[typing.SupportsInt | typing.SupportsIndex]
-    ) -> None:
+    def on_blocks_invalid(self, blocks: collections.abc.Iterable[int]) -> None:
         """
         Another connector failed to load these blocks. To be called before the fold() of the reports that came with them.
         """

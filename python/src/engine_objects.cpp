@@ -64,8 +64,7 @@ PyBlockPool::PyBlockPool(py::list blocks) : blocks_(std::move(blocks)) {
 
 py::object PyBlockPool::hash_of(BlockId block) const {
   if (block.value() >= static_cast<std::size_t>(PyList_GET_SIZE(blocks_.ptr()))) return py::none();
-  return block_hash_.read(
-      PyList_GET_ITEM(blocks_.ptr(), static_cast<Py_ssize_t>(block.value())));
+  return block_hash_.read(PyList_GET_ITEM(blocks_.ptr(), static_cast<Py_ssize_t>(block.value())));
 }
 
 bool PyBlockPool::holds(BlockId block, const cpu_tier::BlockKey& key) const {

@@ -146,8 +146,7 @@ void PySchedulerEngine::on_allocated(const py::str& request_id, BytesList block_
 
 void PySchedulerEngine::take_scheduled(py::handle request_id, connector::TableUpdate update,
                                        py::handle block_ids, py::handle num_computed_tokens,
-                                       py::handle num_scheduled_tokens,
-                                       py::handle drafts) {
+                                       py::handle num_scheduled_tokens, py::handle drafts) {
   const std::string_view engine_id = text_of(request_id);
   PyObject* scheduled = PyDict_GetItemWithError(num_scheduled_tokens.ptr(), request_id.ptr());
   if (scheduled == nullptr) {

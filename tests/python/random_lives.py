@@ -47,7 +47,8 @@ def live_together(
     def check_finished() -> None:
         for engine, ids_of_engine in zip(engines, ids, strict=True):
             for request_id, end in engine.finished.items():
-                if end.status == RequestStatus.FINISHED_LENGTH_CAPPED:
+                # Beside kvferry somebody may give wrong KV, and say so (`ToyModel.bad_blocks`).
+                if end.status == RequestStatus.FINISHED_LENGTH_CAPPED and request_id not in engine.misled:
                     assert end.tokens == expected[ids_of_engine[request_id]], f"{request_id} with {what}"
 
     for _ in range(400 * len(engines)):

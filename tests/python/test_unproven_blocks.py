@@ -32,7 +32,7 @@ def ask_again(engine: ToyEngine, prompts: dict[str, Sequence[int]], expected: di
 
 @pytest.mark.parametrize(
     ("model", "num_drafts", "sizes"),
-    [pytest.param({}, 3, range(10, 14), id="drafts"), pytest.param(HYBRID, 0, range(17, 24), id="groups")],
+    [pytest.param({}, 3, range(10, 14), id="drafts"), pytest.param(HYBRID, 0, range(16, 18), id="groups")],
 )
 def test_a_block_that_was_hashed_and_never_computed_is_not_stored(
     make: Make, folder: Path, model: dict[str, Any], num_drafts: int, sizes: range
@@ -90,6 +90,8 @@ def test_what_a_sibling_fails_to_load_is_not_kept(
     engine = engine_of(
         make, request.node.name, async_scheduling=is_async, load_failure_policy=policy, world_size=world_size
     )
+    engine.generate({"warm": prompt_of(9, 20)})  # until the ranks have registered, nothing is stored
+    del engine.finished["warm"], engine.requests["warm"]
     engine.generate(PROMPTS)
     assert script.num_failures >= len(PROMPTS)
     statuses = {end.status for end in engine.finished.values()}
@@ -119,6 +121,7 @@ def test_what_a_sibling_loads_goes_to_the_tier_once_it_has_come(
     expected = expected_tokens(folder, PROMPTS, **model)
     script.is_async = loads_async
     engine = engine_of(make, request.node.name, async_scheduling=is_async, **model)
+    engine.generate({"warm": prompt_of(9, 20)})
     assert engine.generate(PROMPTS) == expected
     assert script.num_loads == len(PROMPTS)
     script.prompts.clear()
@@ -140,6 +143,7 @@ def test_a_failed_load_of_several_groups_is_not_kept(
     script.rng = random.Random(3)
     # Room for all: vLLM lets requests whose load failed wait for each other.
     engine = engine_of(make, request.node.name, async_scheduling=is_async, **ROOMY_HYBRID)
+    engine.generate({"warm": prompt_of(9, 20)})
     for turn in range(6):
         tokens = engine.generate(again(str(turn)))
         assert [tokens[name + str(turn)] for name in PROMPTS] == list(expected.values())

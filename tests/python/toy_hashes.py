@@ -58,7 +58,9 @@ class HashCheck:
         }
         for request_id in loading - self._loading:
             blocks = {block for group in scheduler.kv_cache_manager.get_block_ids(request_id) for block in group}
-            blocks = {block for block in blocks if scheduler.kv_cache_manager.block_pool.blocks[block].block_hash is None}
+            blocks = {
+                block for block in blocks if scheduler.kv_cache_manager.block_pool.blocks[block].block_hash is None
+            }
             for worker in self._engine.workers:
                 worker.model.bad_blocks -= blocks
         self._loading = loading

@@ -221,8 +221,8 @@ class ToyModel:
             num_read = len(blocks) - (end - start)
             self._note_written(blocks[num_read:], offsets[num_read:], is_misled)
         if self.bad_blocks:
-            for blocks in self._states.written(request.running, request.tables):
-                self._note_written(np.array(blocks), np.zeros(len(blocks)), is_misled)
+            for left in self._states.written(request.running, request.tables):
+                self._note_written(np.array(left), np.zeros(len(left)), is_misled)
 
     def _cells_of(self, name: str, layer: ToyLayer, hidden: Array) -> Array:
         """What a layer's cells have to be behind tokens of that running hash."""

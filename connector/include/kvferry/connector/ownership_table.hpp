@@ -107,8 +107,8 @@ struct Request {
   /// Positions from the first whose blocks are proven, in every group that has them.
   std::uint32_t num_proven = 0;
   TokenProof proof;
-  PlanSeq scheduled_in;             ///< The last plan that names it.
-  std::uint32_t num_computed = 0;   ///< Tokens before that plan.
+  PlanSeq scheduled_in;            ///< The last plan that names it.
+  std::uint32_t num_computed = 0;  ///< Tokens before that plan.
   bool is_in_doubt = false;
   std::vector<StateInDoubt> states_in_doubt;
   /// Of the load under way: the first position, and how many.
