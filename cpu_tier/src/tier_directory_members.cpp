@@ -115,7 +115,7 @@ void TierDirectory::begin_quarantine(std::uint32_t chunk) {
 
 bool TierDirectory::is_over(std::uint32_t chunk) const {
   const SeenQuarantine& seen = seen_quarantines_[chunk];
-  return seen.number != SeenQuarantine::kUnseen && now() - seen.since >= grace_;
+  return seen.number && now() - seen.since >= grace_;
 }
 
 std::uint64_t TierDirectory::free_quarantined() {

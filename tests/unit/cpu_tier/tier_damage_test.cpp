@@ -121,7 +121,7 @@ TEST_F(TierDamageTest, AChunkOfNonsenseIsTakenAndDividedAnew) {
   rig_.unsafe_chunk(0).num_slots.store(0xffffffff);
   rig_.unsafe_chunk(1).slab_class.store(0xffffffff);
   rig_.unsafe_chunk(2).name_space.store(77);
-  rig_.unsafe_chunk(3).quarantined_at.store(~std::uint64_t{0});
+  rig_.unsafe_chunk(3).num_quarantines.store(~std::uint64_t{0});
   expect_all_slots_come_back();
 }
 

@@ -266,10 +266,9 @@ class TierDirectory {
 
   /// Since when this process has known of a chunk's quarantine.
   struct SeenQuarantine {
-    std::uint64_t number = kUnseen;  ///< ChunkRecord::num_quarantines.
+    std::optional<std::uint64_t> number;  ///< ChunkRecord::num_quarantines.
     Time since;
     bool is_freed = false;
-    static constexpr std::uint64_t kUnseen = ~std::uint64_t{0};
   };
   /// When this process last saw another instance say something new.
   struct SeenWord {
