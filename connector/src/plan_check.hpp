@@ -15,7 +15,8 @@ namespace kvferry::connector {
 /// No transfer has the id 0. Stores and loads name each transfer once, and none that is
 /// `under_way`. Each slot is stored into once, and is not loaded from in the same plan; each block
 /// is loaded into once, and is not stored from in the same plan. A chunk has slots of one class.
-/// Notices name each transfer and each request once. Cancels and expiries may name what has ended already.
+/// Notices name each transfer and each request once. Cancels and expiries may name what has ended
+/// already.
 ///
 /// `slots_per_chunk`: by slab class; the classes that the plan names exist. Throws ProtocolError.
 void check_consistent(const StepPlan& plan, std::span<const std::uint32_t> slots_per_chunk,
