@@ -203,8 +203,11 @@ void SchedulerEngine::Impl::grow_tier() {
   num_chunks_ = num_chunks;
 }
 
-void SchedulerEngine::Impl::on_finished(std::string_view engine_id) {
+void SchedulerEngine::Impl::on_finished(std::string_view engine_id, std::uint32_t num_tokens) {
   if (Request* request = owners_.find(engine_id)) {
+    TokenProof& proof = request->proof;
+    // What the engine knows was taken from what a plan computed: all of it but the last token.
+    if (num_tokens > 0) proof.sure_to = std::max(proof.sure_to, std::min(proof.to, num_tokens - 1));
     offer_rest(*request);
     prefixes_.end_await(*request);
     const auto is_its = [request](const Candidate& one) { return one.request == request; };
@@ -360,8 +363,8 @@ FoldResult SchedulerEngine::fold(std::span<const std::span<const std::byte>> rep
   return result;
 }
 
-void SchedulerEngine::on_finished(std::string_view engine_id) {
-  impl_->on_finished(engine_id);
+void SchedulerEngine::on_finished(std::string_view engine_id, std::uint32_t num_tokens) {
+  impl_->on_finished(engine_id, num_tokens);
   impl_->dcheck_consistent();
 }
 

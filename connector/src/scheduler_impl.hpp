@@ -71,7 +71,7 @@ class SchedulerEngine::Impl {
   void on_preempted(std::string_view engine_id);
   std::string finish_plan();
   FoldResult fold(std::span<const std::span<const std::byte>> reports);
-  void on_finished(std::string_view engine_id);
+  void on_finished(std::string_view engine_id, std::uint32_t num_tokens = 0);
   void reset_cache();
   std::vector<cpu_tier::KeyEvent> take_key_events() { return tiers_.take_key_events(); }
   [[nodiscard]] SchedulerSnapshot snapshot() const;

@@ -32,11 +32,7 @@ std::uint32_t SchedulerEngine::Impl::admit(Request& request, std::uint32_t num_c
       is_its = at < table.size() && proven_.is_written_by(table[at], request.generation);
     }
     if (!is_its) proof.from = num_computed;
-    // vLLM forgets how many drafts were accepted, and goes on from another token's state
-    // (docs/upstream/streaming-session-drafts.md).
-    for (std::size_t group = 0; group < request.tables.size(); ++group) {
-      if (!prefixes_.reach(group).settles_in_step()) proof.num_trusted = 0;
-    }
+    if (options_.later_turns == LaterTurns::kNotStored) proof.num_trusted = 0;
     request.num_proven = std::min(request.num_proven, at);
     return num_computed;
   }

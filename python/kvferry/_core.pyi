@@ -86,9 +86,10 @@ class SchedulerEngine:
         max_load_wait_s: typing.SupportsFloat | typing.SupportsIndex,
         rank_timeout_s: typing.SupportsFloat | typing.SupportsIndex,
         load_timeout_s: typing.SupportsFloat | typing.SupportsIndex,
+        store_later_turns: bool,
     ) -> None:
         """
-        `block_tokens`: tokens of a block and of a hash. `num_blocks`: of the GPU pool. `slot_bytes`: packed bytes of a block, by slab class (the largest first) and rank. `slots_per_chunk`: by slab class. `max_chunks`: of the tier. `replicas`: of each rank, how many ranks share one arena with it, and which of them it is. `shared_tier`: None, or as a WorkerEngine's, divided as shared_tier_shape() says; `name_space`: of all that the bytes of a block depend on, as far as this side knows it (the ranks add their `probe`): only engines of one find each other's blocks; `weight`: of the memory that is this engine's part; `most_chunks`: 0 for all; `grace_s`: how long a copy may go on whose process is gone. `eviction`: 'lru', 'arc' or 'adaptive'; `admission`: 'always', 'second_offer' or 'adaptive': what the tier keeps and stores. `max_awaited_share`: of its slots, kept for queued requests. `key_events`: whether take_key_events() tells anything. `group_reaches`: of each KV cache group, which tokens a token sees: ('all', 0), ('window', tokens), ('chunk', tokens), or ('state', drafts), where the last `drafts` tokens of a step may be taken back. `group_classes`: of each KV cache group, the slab class of its blocks. `max_load_wait_s`: how long a request waits for another one's load of the same prefix at most; 0: not at all. `rank_timeout_s`: a rank that is silent for longer, while the engine steps, is lost. `load_timeout_s`: a load that some rank has not begun by then fails. Raises ConfigError.
+        `block_tokens`: tokens of a block and of a hash. `num_blocks`: of the GPU pool. `slot_bytes`: packed bytes of a block, by slab class (the largest first) and rank. `slots_per_chunk`: by slab class. `max_chunks`: of the tier. `replicas`: of each rank, how many ranks share one arena with it, and which of them it is. `shared_tier`: None, or as a WorkerEngine's, divided as shared_tier_shape() says; `name_space`: of all that the bytes of a block depend on, as far as this side knows it (the ranks add their `probe`): only engines of one find each other's blocks; `weight`: of the memory that is this engine's part; `most_chunks`: 0 for all; `grace_s`: how long a copy may go on whose process is gone. `eviction`: 'lru', 'arc' or 'adaptive'; `admission`: 'always', 'second_offer' or 'adaptive': what the tier keeps and stores. `max_awaited_share`: of its slots, kept for queued requests. `key_events`: whether take_key_events() tells anything. `group_reaches`: of each KV cache group, which tokens a token sees: ('all', 0), ('window', tokens), ('chunk', tokens), or ('state', drafts), where the last `drafts` tokens of a step may be taken back. `group_classes`: of each KV cache group, the slab class of its blocks. `max_load_wait_s`: how long a request waits for another one's load of the same prefix at most; 0: not at all. `rank_timeout_s`: a rank that is silent for longer, while the engine steps, is lost. `load_timeout_s`: a load that some rank has not begun by then fails. `store_later_turns`: whether what a streaming session computes behind its first turn is stored. Raises ConfigError.
         """
     def bind_pool(self, blocks: list[typing.Any]) -> None:
         """
@@ -138,9 +139,9 @@ class SchedulerEngine:
         """
         Another connector failed to load these blocks. To be called before the fold() of the reports that came with them.
         """
-    def on_finished(self, request_id: str) -> None:
+    def on_finished(self, request_id: str, num_tokens: typing.SupportsInt | typing.SupportsIndex = 0) -> None:
         """
-        Releases everything of the request. Idempotent.
+        Releases everything of the request. `num_tokens`: those that the engine knows of it; 0 says nothing. Idempotent.
         """
     def on_request(self, request_id: str, block_hashes: list[bytes]) -> None:
         """

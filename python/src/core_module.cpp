@@ -93,7 +93,7 @@ void bind_scheduler_engine(py::module_& module) {
                       const std::string& admission, float max_awaited_share, bool key_events,
                       const std::vector<std::pair<std::string, std::uint32_t>>& group_reaches,
                       const std::vector<std::uint32_t>& group_classes, double max_load_wait_s,
-                      double rank_timeout_s, double load_timeout_s) {
+                      double rank_timeout_s, double load_timeout_s, bool store_later_turns) {
             connector::SchedulerOptions options;
             options.domain = random_domain();
             options.world_size = world_size;
@@ -119,6 +119,8 @@ void bind_scheduler_engine(py::module_& module) {
             options.max_load_wait = seconds_of("max_load_wait_s", max_load_wait_s);
             options.rank_timeout = seconds_of("rank_timeout_s", rank_timeout_s);
             options.load_timeout = seconds_of("load_timeout_s", load_timeout_s);
+            options.later_turns = store_later_turns ? connector::LaterTurns::kStored
+                                                    : connector::LaterTurns::kNotStored;
             std::unique_ptr<cpu_tier::JoinedTier> tier;
             if (const auto wish = shared_tier_wish(shared_tier)) {
               tier =
@@ -137,6 +139,7 @@ void bind_scheduler_engine(py::module_& module) {
           py::arg("eviction"), py::arg("admission"), py::arg("max_awaited_share"),
           py::arg("key_events"), py::arg("group_reaches"), py::arg("group_classes"),
           py::arg("max_load_wait_s"), py::arg("rank_timeout_s"), py::arg("load_timeout_s"),
+          py::arg("store_later_turns"),
           "`block_tokens`: tokens of a block and of a hash. `num_blocks`: of the GPU pool. "
           "`slot_bytes`: packed bytes of a block, by slab class (the largest first) and rank. "
           "`slots_per_chunk`: by slab class. `max_chunks`: of the tier. `replicas`: of "
@@ -159,7 +162,8 @@ void bind_scheduler_engine(py::module_& module) {
           "at "
           "most; 0: not at all. "
           "`rank_timeout_s`: a rank that is silent for longer, while the engine steps, is lost. "
-          "`load_timeout_s`: a load that some rank has not begun by then fails. Raises "
+          "`load_timeout_s`: a load that some rank has not begun by then fails. `store_later_turns`: "
+          "whether what a streaming session computes behind its first turn is stored. Raises "
           "ConfigError.")
       .def("bind_pool", &PySchedulerEngine::bind_pool, py::arg("blocks"),
            "The engine's KVCacheBlock objects by block id, by which the backlog is checked.")
@@ -192,7 +196,9 @@ void bind_scheduler_engine(py::module_& module) {
            "told to the engine; request ids that ranks have announced and nobody waits for, not to "
            "be told). Raises ProtocolError or TopologyError.")
       .def("on_finished", &PySchedulerEngine::on_finished, py::arg("request_id"),
-           "Releases everything of the request. Idempotent.")
+           py::arg("num_tokens") = 0,
+           "Releases everything of the request. `num_tokens`: those that the engine knows of it; 0 "
+           "says nothing. Idempotent.")
       .def("reset_cache", &PySchedulerEngine::reset_cache, "Empties the tier.")
       .def("take_key_events", &PySchedulerEngine::take_key_events,
            "What can be loaded since the last call, and what cannot any more, in order: (whether "

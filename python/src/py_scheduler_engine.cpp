@@ -216,8 +216,8 @@ std::pair<std::vector<std::string>, std::vector<std::string>> PySchedulerEngine:
   return {std::move(result.ended), std::move(result.stale)};
 }
 
-void PySchedulerEngine::on_finished(const py::str& request_id) {
-  engine().on_finished(text_of(request_id));
+void PySchedulerEngine::on_finished(const py::str& request_id, std::uint32_t num_tokens) {
+  engine().on_finished(text_of(request_id), num_tokens);
 }
 
 void PySchedulerEngine::reset_cache() { engine().reset_cache(); }

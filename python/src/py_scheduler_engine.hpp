@@ -44,7 +44,7 @@ class PySchedulerEngine {
                     std::uint32_t num_external_tokens);
   py::bytes build_plan(py::handle scheduler_output);
   std::pair<std::vector<std::string>, std::vector<std::string>> fold(const BytesList& reports);
-  void on_finished(const py::str& request_id);
+  void on_finished(const py::str& request_id, std::uint32_t num_tokens);
   void reset_cache();
   std::vector<std::tuple<bool, std::uint32_t, py::bytes>> take_key_events();
   Figures snapshot() const;

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 from client_lives import VLLM, ClientLife
 from harness import ToyEngine, ToySpec, WrongKvError
-from known_faults import HASHED_AND_NEVER_COMPUTED_IS_MENDED
 from random_lives import random_link
 from scenarios import (
     CHUNKED,
@@ -117,7 +116,9 @@ class Lives:
         print(f"{self._spec}: {dict(self.happened)}")
         self.happened["blocks taken"] += self.happened["resets of running requests"]
         self.happened["blocks taken"] += self.happened["resets of running requests, refused"]
-        for what in ("answers", "blocks taken", "tokens loaded", *(["turns"] if self.with_sessions else [])):
+        # With drafts a session seldom finds the room that it has to have.
+        turns = ["turns"] if self.with_sessions and not self._spec.get("num_drafts") else []
+        for what in ("answers", "blocks taken", "tokens loaded", *turns):
             assert self.happened[what] > 0, f"never happened: {what}"
 
 
@@ -134,9 +135,6 @@ def test_clients_that_talk_on_get_their_tokens(folder: Path, is_async: bool, mod
 def test_clients_that_talk_on_get_their_tokens_with_priorities_and_drafts(
     folder: Path, is_async: bool, model: str, policy: str, num_drafts: int
 ) -> None:
-    may_be_hashed_only = policy == "priority" and not is_async and (num_drafts or model != "plain")
-    if may_be_hashed_only and not HASHED_AND_NEVER_COMPUTED_IS_MENDED:
-        pytest.skip("vLLM hashes blocks that it never computes, and kvferry stores them")
     Lives(folder, model, async_scheduling=is_async, policy=policy, num_drafts=num_drafts).play()
 
 

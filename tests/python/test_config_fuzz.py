@@ -157,7 +157,8 @@ class Room:
             world_size=1, block_tokens=16, num_blocks=2, slot_bytes=[[BLOCK_BYTES]], slots_per_chunk=[1], max_chunks=4,
             replicas=[(1, 0)], weight=config.shared_weight, eviction=config.eviction, admission=config.admission,
             max_awaited_share=config.max_awaited_share, key_events=False, group_reaches=[("all", 0)], group_classes=[0],
-            max_load_wait_s=1, rank_timeout_s=config.rank_timeout_s,
+            max_load_wait_s=1, rank_timeout_s=config.rank_timeout_s, load_timeout_s=config.load_timeout_s,
+            store_later_turns=True,
         )  # fmt: skip
         scheduler.close()
         worker = _core.WorkerEngine(

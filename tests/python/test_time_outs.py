@@ -175,7 +175,7 @@ def test_loads_that_wait_for_too_long_fail_their_requests_and_nobody_else_if_the
 def test_time_outs_that_no_clock_can_say_are_refused_with_the_range(key: str, value: object) -> None:
     with pytest.raises(ConfigError) as caught:
         KvFerryConfig.from_extra_config({key: value})
-    for part in (key, repr(value), "1000000000"):
+    for part in (key, repr(value)[:60], "1000000000"):
         assert part in str(caught.value)
 
 

@@ -3,6 +3,7 @@
 
 import importlib.util
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import vllm
@@ -148,6 +149,25 @@ def check_kv_cache(kv_cache_config: "KVCacheConfig") -> list["KVCacheGroupSpec"]
             f"{_WITHOUT}, or with --disable-hybrid-kv-cache-manager if the model only mixes attention windows",
         )
     return groups
+
+
+def can_store_later_turns(vllm_config: "VllmConfig", groups: Sequence["KVCacheGroupSpec"]) -> bool:
+    """Whether the engine computes the later turns of a streaming session right.
+
+    It goes on from another token's recurrent state where drafts are taken back, or where a step is under way when a
+    turn ends; and old releases keep the hashes of tokens that a session takes back.
+
+    Parameters
+    ----------
+    vllm_config
+        Of the engine.
+    groups
+        Its KV cache groups.
+
+    """
+    has_state = any(isinstance(spec, MambaSpec) for group in groups for spec in iter_layer_specs(group.kv_cache_spec))
+    is_ahead = bool(vllm_config.num_speculative_tokens or vllm_config.scheduler_config.async_scheduling)
+    return versions.sessions_take_hashes_back() and not (has_state and is_ahead)
 
 
 def reach_of_group(group: "KVCacheGroupSpec", num_drafts: int) -> tuple[str, int]:

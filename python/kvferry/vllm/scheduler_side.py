@@ -118,6 +118,7 @@ class SchedulerSide:
             # The core takes no longer one; the sum may be.
             rank_timeout_s=min(config.rank_timeout_s, MAX_SECONDS),
             load_timeout_s=config.load_timeout_s,
+            store_later_turns=preflight.can_store_later_turns(vllm_config, groups),
         )
         logger.info(
             "kvferry: the tier holds %d blocks of %d tokens, %s in each of %d arenas for %d ranks",
@@ -253,7 +254,7 @@ class SchedulerSide:
         self._load_ends.pop(request.request_id, None)
         self._choice.forget(request.request_id)
         self._choice.on_load_ended(request.request_id, succeeded=False)
-        self.engine.on_finished(request.request_id)
+        self.engine.on_finished(request.request_id, request.num_tokens)
         if self._events is not None:
             self._events.unfollow(request)
         self._stats.hurry()

@@ -8,6 +8,8 @@ keys of KV events             0.30      0.31 tags what else a block hash covers;
 adapters in block hashes      0.30      0.31 hashes a LoRA adapter's name and path; before, the name alone, so that
                                         another adapter under it would get the blocks: `preflight` refuses LoRA
 source of a prefix hit        0.31      0.32 asks whether it came from host memory
+hashes of streaming sessions  0.31      0.32 takes the hash of a block back whose last token a next turn replaces;
+                                        before, it keeps other tokens under it: later turns are not stored
 model runner v2               0.31      0.32 tells the connector's hooks of a step's batch
 pause that waits              0.31      0.32 lets a request whose load ends meanwhile run
 sleep mode                    0.32      0.33 asks ``supports_sleep_mode`` when the engine's configuration is made;
@@ -104,6 +106,14 @@ def hashes_cover_adapter_path(version: str) -> bool:
     """Whether block hashes of a vLLM version tell adapters of one name and different paths apart."""
     release = _release(version)
     return release is None or release >= (0, 31)
+
+
+def sessions_take_hashes_back() -> bool:
+    """Whether a streaming session takes the hash of its last block back when a next turn replaces that block's end."""
+    import vllm
+
+    release = _release(vllm.__version__)
+    return release is None or release >= (0, 32)
 
 
 def _release(version: str) -> tuple[int, int] | None:

@@ -49,6 +49,7 @@ class SchedulerTest : public ::testing::Test {
     options.shared_tier = shared_tier_;
     options.tier = tier_options_;
     options.groups = groups_;
+    options.later_turns = later_turns_;
     options.rank_timeout = kRankTimeout;
     options.clock = [this] { return now_; };
     options.max_load_wait = max_load_wait_;
@@ -148,6 +149,7 @@ class SchedulerTest : public ::testing::Test {
   /// These tests are about plans: which blocks are stored and evicted is to be foreseen. Without
   /// look-ahead.
   cpu_tier::TierOptions tier_options_{cpu_tier::Eviction::kLru, cpu_tier::Admission::kAlways, 0};
+  LaterTurns later_turns_ = LaterTurns::kStored;
   std::vector<KvGroup> groups_{KvGroup{}};  ///< Of the next restart(), as the classes.
   std::vector<SlabClass> classes_{{1, {100, 200}}};
   cpu_tier::TierDirectory* shared_tier_ = nullptr;  ///< Of the next restart(); outlives its engine.

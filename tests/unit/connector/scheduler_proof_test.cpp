@@ -205,16 +205,16 @@ TEST_F(SchedulerProofTest, APreemptedRequestThatIsLookedUpInTheSamePassKeepsItsL
   EXPECT_EQ(stored_now().size(), 3U);
 }
 
-/// Recurrent state, with drafts.
 class SchedulerSessionTest : public SchedulerGroupsTest {
  protected:
   static constexpr GroupId kState{1};
 };
 
 // vLLM forgets the accepted drafts of a session that goes on.
-TEST_F(SchedulerSessionTest, OfALaterTurnNothingIsStoredWhereStatesMeetDrafts) {
-  for (const std::uint32_t num_drafts : {0U, 2U}) {
-    restart_with({{}, {TokenReach::state(num_drafts)}});
+TEST_F(SchedulerSessionTest, OfALaterTurnNothingIsStoredWhereTheEngineGetsItWrong) {
+  for (const LaterTurns later_turns : {LaterTurns::kStored, LaterTurns::kNotStored}) {
+    later_turns_ = later_turns;
+    restart_with({{}, {TokenReach::state(0)}});
     const auto hashes = arrive("r", {1});
     schedule("r", {{10, 11}, {20, 21}}, 0, 6);
     fold_ends(plan());
@@ -226,7 +226,7 @@ TEST_F(SchedulerSessionTest, OfALaterTurnNothingIsStoredWhereStatesMeetDrafts) {
     Blocks blocks = planned_blocks(plan());
     const Blocks later = planned_blocks(plan());
     blocks.insert(blocks.end(), later.begin(), later.end());
-    EXPECT_EQ(blocks, num_drafts == 0 ? (Blocks{22, 11, 12}) : Blocks{});
+    EXPECT_EQ(blocks, later_turns == LaterTurns::kStored ? (Blocks{22, 11, 12}) : Blocks{});
   }
 }
 

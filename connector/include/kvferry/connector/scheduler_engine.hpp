@@ -39,6 +39,11 @@ struct SlabClass {
   std::vector<std::uint64_t> slot_bytes;
 };
 
+/// Whether blocks that a streaming session computes in its later turns are stored. They are not where
+/// the engine gets a later turn wrong: it goes on from a wrong recurrent state, or keeps a block under
+/// a hash whose tokens the session has taken back.
+enum class LaterTurns : std::uint8_t { kStored, kNotStored };
+
 /// What the scheduler side is told; every rank's first report is compared with it (G8).
 struct SchedulerOptions {
   DomainId domain;
@@ -59,6 +64,7 @@ struct SchedulerOptions {
   /// Which blocks the tier stores and evicts.
   cpu_tier::TierOptions tier;
   std::vector<KvGroup> groups{KvGroup{}};
+  LaterTurns later_turns = LaterTurns::kStored;
   /// A rank that keeps silent for longer, about itself or about what it was sent, is lost. Silence
   /// counts while the engine steps, a sixteenth of this for one step at most, and 16 steps have to
   /// pass; a rest counts nothing. Longer than the ranks' own transfer_timeout (300 s by default),
@@ -210,8 +216,9 @@ class SchedulerEngine {
   [[nodiscard]] FoldResult fold(std::span<const std::span<const std::byte>> reports);
 
   /// The engine finished the request: everything of it is released before this returns (G2).
-  /// Idempotent.
-  void on_finished(std::string_view engine_id);
+  /// `num_tokens`: those that the engine knows of it, the last one of which may not be computed; 0
+  /// says nothing. With drafts it tells how many of them were taken. Idempotent.
+  void on_finished(std::string_view engine_id, std::uint32_t num_tokens = 0);
   /// Empties the tier: stores in flight are aborted, loads in flight fail, running requests are not
   /// stored until they are computed anew.
   void reset_cache();
