@@ -162,7 +162,8 @@ void bind_scheduler_engine(py::module_& module) {
           "at "
           "most; 0: not at all. "
           "`rank_timeout_s`: a rank that is silent for longer, while the engine steps, is lost. "
-          "`load_timeout_s`: a load that some rank has not begun by then fails. `store_later_turns`: "
+          "`load_timeout_s`: a load that some rank has not begun by then fails. "
+          "`store_later_turns`: "
           "whether what a streaming session computes behind its first turn is stored. Raises "
           "ConfigError.")
       .def("bind_pool", &PySchedulerEngine::bind_pool, py::arg("blocks"),

@@ -39,9 +39,9 @@ struct SlabClass {
   std::vector<std::uint64_t> slot_bytes;
 };
 
-/// Whether blocks that a streaming session computes in its later turns are stored. They are not where
-/// the engine gets a later turn wrong: it goes on from a wrong recurrent state, or keeps a block under
-/// a hash whose tokens the session has taken back.
+/// Whether blocks that a streaming session computes in its later turns are stored. They are not
+/// where the engine gets a later turn wrong: it goes on from a wrong recurrent state, or keeps a
+/// block under a hash whose tokens the session has taken back.
 enum class LaterTurns : std::uint8_t { kStored, kNotStored };
 
 /// What the scheduler side is told; every rank's first report is compared with it (G8).
