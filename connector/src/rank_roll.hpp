@@ -47,6 +47,9 @@ class RankRoll {
     }
   }
   [[nodiscard]] bool is_silent(RankId rank) const { return !ranks_.at(rank.value()).ended; }
+  [[nodiscard]] bool has_gathered(RankId rank) const {
+    return ranks_.at(rank.value()).gathered.has_value();
+  }
   [[nodiscard]] bool all_gathered() const { return num_gathered_ == ranks_.size(); }
   [[nodiscard]] bool all_ended() const { return num_ended_ == ranks_.size(); }
   [[nodiscard]] bool all_done() const { return all_ended() && all_done_; }

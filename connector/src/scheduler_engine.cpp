@@ -137,9 +137,7 @@ std::vector<StepReport> SchedulerEngine::Impl::readable(
   for (const StepReport& report : reports) {
     if (!trial && (report.topology || report.num_ready_chunks)) trial.emplace(ranks_);
     trial ? trial->take(report) : ranks_.expect_rank(report.rank);
-    for (const StoreGathered& gathered : report.gathered) {
-      stores_.expect_fits(report.rank, gathered);
-    }
+    stores_.expect_fits(report);
     expect_known_plan(report);
   }
   return reports;

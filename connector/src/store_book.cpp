@@ -58,14 +58,27 @@ StoreOrder StoreBook::plan(TransferId transfer, Owner owner, SlabClassId slab_cl
   return order;
 }
 
-void StoreBook::expect_fits(RankId rank, const StoreGathered& gathered) const {
-  const auto found = stores_.find(gathered.transfer);
-  if (found == stores_.end() || gathered.num_gathered <= found->second.blocks.size()) return;
-  throw ProtocolError("rank " + std::to_string(rank.value()) + " gathered " +
-                      std::to_string(gathered.num_gathered) + " of the " +
-                      std::to_string(found->second.blocks.size()) + " blocks of transfer " +
-                      std::to_string(gathered.transfer.value()) +
-                      "; scheduler and workers must run the same kvferry version");
+void StoreBook::expect_fits(const StepReport& report) const {
+  const auto refuse = [&report](TransferId transfer, const std::string& what) {
+    throw ProtocolError("rank " + std::to_string(report.rank.value()) + what + " transfer " +
+                        std::to_string(transfer.value()) +
+                        "; scheduler and workers must run the same kvferry version");
+  };
+  for (const StoreGathered& gathered : report.gathered) {
+    const auto found = stores_.find(gathered.transfer);
+    if (found == stores_.end() || gathered.num_gathered <= found->second.blocks.size()) continue;
+    refuse(gathered.transfer, " gathered " + std::to_string(gathered.num_gathered) + " of the " +
+                                  std::to_string(found->second.blocks.size()) + " blocks of");
+  }
+  for (const TransferEnded& ended : report.stores) {
+    const auto found = stores_.find(ended.transfer);
+    if (found == stores_.end() || found->second.roll.has_gathered(report.rank)) continue;
+    const auto is_its = [&ended](const StoreGathered& one) {
+      return one.transfer == ended.transfer;
+    };
+    if (std::any_of(report.gathered.begin(), report.gathered.end(), is_its)) continue;
+    refuse(ended.transfer, " ended, and has not said how much it gathered of,");
+  }
 }
 
 bool StoreBook::mark_gathered(RankId rank, const StoreGathered& gathered) {

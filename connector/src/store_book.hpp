@@ -61,9 +61,10 @@ class StoreBook {
   /// Witnesses that every rank has answered since the last call.
   [[nodiscard]] std::vector<TransferId> take_witnesses() { return std::exchange(witnesses_, {}); }
 
-  /// Throws ProtocolError for more blocks than the store has. Of a transfer that is not under way
-  /// anything fits.
-  void expect_fits(RankId rank, const StoreGathered& gathered) const;
+  /// Throws ProtocolError for more blocks than a store has, and for the end of a store of which the
+  /// rank has not said how much it gathered: it would be waited for, and no rank would owe a word.
+  /// Anything fits a transfer that is not under way.
+  void expect_fits(const StepReport& report) const;
   /// Marks what ranks reported, and what fits; false for a transfer or a word that nobody waits
   /// for.
   [[nodiscard]] bool mark_gathered(RankId rank, const StoreGathered& gathered);

@@ -256,6 +256,18 @@ TEST_F(DamagedReports, BehindARegistrationTheRegistrationDoesNotCount) {
   EXPECT_EQ(engine_->snapshot().ready_ranks, 2U);
 }
 
+// Once every rank has ended a store, none owes a word: what was never gathered was waited for for
+// ever.
+TEST_F(DamagedReports, TheEndOfAStoreWithoutAWordOfItsGatherIsRefused) {
+  restart_with_a_store();
+  const std::string stored0 = encode(stored(RankId(0)));
+  StepReport ended = stored(RankId(1));
+  ended.gathered.clear();
+  ASSERT_TRUE(refused({stored0, encode(ended)}));
+  fold({stored0, encode(stored(RankId(1)))});
+  EXPECT_EQ(engine_->snapshot().stored, 2U);
+}
+
 // What a store of two blocks cannot have been gathered of stands behind what can be.
 TEST_F(DamagedReports, BehindAGoodOneNonsenseUndoesIt) {
   restart_with_a_store();
