@@ -3,7 +3,8 @@
 # The long tests, for SOAK_MINUTES (default 60): the random model of the engine pair under TSan with
 # fresh seeds all the time; beside it all C++ tests under ASan, over and over, in random order, in each round
 # the kernels' instructions on fresh launches, and the fuzzers one after the other. Stops at the first failure;
-# build/logs names the seed, or the input, that replays it.
+# build/logs names the seed, or the input, that replays it. Beside them lives under vLLM's own scheduler (0.33), and
+# configurations of any kind.
 set -euo pipefail
 . "$(dirname "$0")/step.sh"
 cd "$KVFERRY_ROOT"
@@ -13,6 +14,10 @@ minutes=${SOAK_MINUTES:-60}
 deadline=$(($(date +%s) + minutes * 60))
 fixed=()
 if setarch -R true 2>/dev/null; then fixed=(setarch -R); fi
+
+tools/setup_venv.sh
+tools/build_wheel.sh
+tools/setup_vllm_site.sh 0.33
 
 for preset in host-tsan host-asan; do
   # With kvferry-bench and its tests, which `make test` has without a sanitizer only.
@@ -33,24 +38,40 @@ rounds() {
   done
 }
 
+lives() {
+  local seed
+  export PYTHONPATH=build/vllm033/site VLLM_NO_USAGE_STATS=1 HF_HUB_OFFLINE=1
+  while [ "$(date +%s)" -lt "$deadline" ]; do
+    seed=$RANDOM
+    echo "lives from seed $seed on"
+    KVFERRY_SEED=$seed KVFERRY_NUM_SEEDS=5 .venv/bin/pytest -q -k random_lives \
+      tests/python/test_{random_lives,random_siblings,shared_tier,features_scheduling}.py
+    KVFERRY_SOAK_SECONDS=5 .venv/bin/pytest -q --timeout=0 tests/python/test_client_lives.py
+    KVFERRY_FUZZ_SECONDS=60 KVFERRY_SEED=$seed .venv/bin/pytest -q --timeout=0 tests/python/test_config_fuzz.py
+  done
+}
+
+# expect PID WHAT LOG: waits for what runs beside the model, and shows the end of its log if it failed.
+expect() {
+  wait "$1" && return
+  say "$2 FAILED: build/logs/soak-$3.log" >&2
+  tail -n 40 "build/logs/soak-$3.log" >&2
+  exit 1
+}
+
 model=build/host-tsan/tests/model/engine_pair_test
 mkdir -p build/logs
 rounds >build/logs/soak-rounds.log 2>&1 &
 beside=$!
 python3 tools/fuzz.py --seconds $((minutes * 60 / 3)) >build/logs/soak-fuzz.log 2>&1 &
 fuzzers=$!
-trap 'kill "$beside" "$fuzzers" 2>/dev/null || true' EXIT
-say "the model under TSan, rounds of all tests under ASan and the fuzzers, for $minutes minutes"
+lives >build/logs/soak-lives.log 2>&1 &
+lives=$!
+trap 'kill "$beside" "$fuzzers" "$lives" 2>/dev/null || true' EXIT
+say "the model under TSan, rounds of all tests under ASan, the fuzzers and lives under vLLM, for $minutes minutes"
 KVFERRY_SOAK_SECONDS=$((minutes * 60)) "${fixed[@]}" "$model" 2>&1 | tee build/logs/soak-model.log
-if ! wait "$beside"; then
-  say "a round of all tests FAILED: build/logs/soak-rounds.log" >&2
-  tail -n 40 build/logs/soak-rounds.log >&2
-  exit 1
-fi
-if ! wait "$fuzzers"; then
-  say "a fuzzer FAILED: build/logs/soak-fuzz.log" >&2
-  grep -E '^(plan|report|tier): ' build/logs/soak-fuzz.log >&2
-  exit 1
-fi
+expect "$beside" "a round of all tests" rounds
+expect "$fuzzers" "a fuzzer" fuzz
+expect "$lives" "lives under vLLM" lives
 trap - EXIT
 say "no failure in $minutes minutes; $(grep -c '^round' build/logs/soak-rounds.log) rounds of all tests"

@@ -22,6 +22,7 @@ from scenarios import (
     start_loading,
     store_all,
 )
+from seeds import seed_range
 from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.request import RequestStatus
 
@@ -150,7 +151,7 @@ def test_drafts_beside_preemptions_failures_and_aborts_leave_the_tokens_alone(
     assert_at_rest(engine)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", seed_range(2))
 def test_random_lives_with_priorities_and_drafts_get_their_tokens(
     make: Make, folder: Path, is_async: bool, seed: int, model: dict[str, Any]
 ) -> None:

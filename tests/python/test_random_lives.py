@@ -17,10 +17,11 @@ from scenarios import (
     Make,
     assert_at_rest,
 )
+from seeds import seed_range
 
 
 @pytest.mark.parametrize("model", [*MODELS, UNEVEN_MODEL, CHUNKED_MODEL, LATENT_MODEL, *RECURRENT_MODELS])
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", seed_range(5))
 def test_random_lives_get_their_tokens(
     make: Make, folder: Path, is_async: bool, seed: int, model: dict[str, object]
 ) -> None:
@@ -38,7 +39,7 @@ def test_random_lives_get_their_tokens(
     assert_at_rest(engine)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seed_range(8))
 def test_random_lives_of_ranks_that_keep_one_copy_get_their_tokens(
     make: Make, folder: Path, is_async: bool, seed: int
 ) -> None:

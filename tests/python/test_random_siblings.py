@@ -8,11 +8,12 @@ import pytest
 from harness import expected_tokens
 from random_lives import NUM_TOKENS, live, random_link, random_prompts
 from scenarios import Make, assert_at_rest
+from seeds import seed_range
 from toy_sibling import SCRIPTS, Script, lend_models, siblings
 
 
 @pytest.mark.parametrize("loads_async", [False, True], ids=["sync-load", "async-load"])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seed_range(4))
 def test_random_lives_beside_a_sibling_that_fails_get_their_tokens(
     make: Make, request: pytest.FixtureRequest, folder: Path, is_async: bool, loads_async: bool, seed: int
 ) -> None:

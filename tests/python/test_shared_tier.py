@@ -26,6 +26,7 @@ from scenarios import (
     assert_at_rest,
     store_all,
 )
+from seeds import seed_range
 from test_features_keys import PROMPT, accept_items, items, run
 from toy_worker import kvferry_of
 from vllm.v1.kv_cache_layout import KVCacheLayout
@@ -131,7 +132,7 @@ def test_behind_a_reset_an_engine_shares_nothing(make_sharing: Make, expected: d
 
 
 @pytest.mark.parametrize("model", [*MODELS, UNEVEN_MODEL, *RECURRENT_MODELS])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seed_range(3))
 def test_random_lives_of_two_engines_get_their_tokens(
     make_sharing: Make, folder: Path, is_async: bool, seed: int, model: dict[str, Any]
 ) -> None:
