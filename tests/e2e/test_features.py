@@ -41,28 +41,34 @@ def ask(prompts: list[list[int]], sampling: dict[str, Any], **options: Any) -> d
 
 
 def requests_script() -> Results:
-    """Named operations; "… again" finds its blocks in the tier only."""
+    """Named operations; "… again" finds its blocks in the tier only, once they have got there."""
     prompts = Prompts(seed=9)
     sampled, logged, unlogged, structured, salted = prompts.many(5, PROMPT_TOKENS)
     crowd = prompts.many(7, 6 * BLOCK_TOKENS)  # with one more block each the pool is too small
     return {
         "sampled": ask([sampled], SAMPLED),
+        "settled 1": settle(),
         "lost 1": LOSE,
         "sampled again": ask([sampled], SAMPLED),
         "unlogged": ask([unlogged], SHORT),
+        "settled 2": settle(),
         "lost 2": LOSE,
         "logged": ask([unlogged], LOGPROBS),
         "logged first": ask([logged], LOGPROBS),
+        "settled 3": settle(),
         "lost 3": LOSE,
         "unlogged again": ask([logged], {"max_tokens": 4}),
         "structured": ask([structured], STRUCTURED),
+        "settled 4": settle(),
         "lost 4": LOSE,
         "structured again": ask([structured], STRUCTURED),
         "salted": ask([salted], SHORT, salt="one"),
+        "settled 5": settle(),
         "lost 5": LOSE,
         "salted otherwise": ask([salted], SHORT, salt="two"),
         "salted again": ask([salted], SHORT, salt="one"),
         "by priority": ask(crowd, {"max_tokens": 40}, priorities=[1, 1, 0, 1, 0, 1, 1]),
+        "settled 6": settle(),
         "lost 6": LOSE,
         "kept": ask([salted], SHORT, salt="one"),
         "lost all": LOSE_ALL,
