@@ -20,6 +20,7 @@ void SchedulerEngine::Impl::note_local(std::string_view engine_id, std::uint32_t
 
 std::uint32_t SchedulerEngine::Impl::admit(Request& request, std::uint32_t num_computed) {
   TokenProof& proof = request.proof;
+  proof.rewritten_to = 0;
   const std::uint32_t block_tokens = options_.block_tokens;
   const Admission admission = std::exchange(proof.admission, Admission::kRan);
   if (admission == Admission::kRan) {
@@ -78,6 +79,12 @@ void SchedulerEngine::Impl::cover(Request& request, TableUpdate update, GroupBlo
     }
   } else {
     const std::uint32_t first = num_computed / block_tokens;
+    // Others may have blocks of which the tokens are known. A draft's are its request's alone.
+    if (num_computed < proof.sure_to) proof.rewritten_to = proof.to;
+    if (num_computed < proof.rewritten_to) {
+      const std::uint32_t end = num_computed + tokens.num_scheduled + block_tokens - 1;
+      void_behind(request, first, end / block_tokens);
+    }
     if (num_computed < proof.to) {  // Taken back.
       request.num_proven = std::min(request.num_proven, first);
       const std::uint32_t end = (proof.to + block_tokens - 1) / block_tokens;
@@ -110,6 +117,28 @@ void SchedulerEngine::Impl::cover(Request& request, TableUpdate update, GroupBlo
     proof.sure_to = proof.to;
   }
   if (proof.awaited_from != TokenProof::kNone) doubt(request);
+}
+
+void SchedulerEngine::Impl::void_behind(const Request& writer, std::uint32_t first,
+                                        std::uint32_t end) {
+  std::unordered_set<BlockId> written;
+  for (std::size_t group = 0; group < writer.tables.size(); ++group) {
+    const auto& table = writer.tables[group];
+    for (std::size_t i = first; i < std::min<std::size_t>(end, table.size()); ++i) {
+      if (!prefixes_.is_null(group, table[i])) written.insert(table[i]);
+    }
+  }
+  owners_.for_each([&](Request& request) {
+    if (&request == &writer) return;
+    const auto is_written = [&](BlockId block) { return written.contains(block); };
+    const auto has_one = [&](const std::vector<BlockId>& table) {
+      return std::any_of(table.begin(), table.end(), is_written);
+    };
+    if (std::none_of(request.tables.begin(), request.tables.end(), has_one)) return;
+    request.states_in_doubt.clear();
+    request.proof.from = request.proof.to;
+    request.proof.awaited_from = TokenProof::kNone;
+  });
 }
 
 std::uint32_t SchedulerEngine::Impl::num_provable(const Request& request) const {

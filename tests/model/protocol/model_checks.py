@@ -55,6 +55,7 @@ CHECKS = (
     Check("store", "async"),
     Check("load", "async"),
     Check("store", "claim", defines=(*SYNC, *ONE_BLOCK), claim=True),
+    Check("proof", "async"),
     Check("load", "expiry", defines=EXPIRY),
     Check("load", "claim", defines=SYNC, claim=True),
     *mutants(
@@ -103,6 +104,23 @@ CHECKS = (
         depth_first=True,
     ),
     Check("store", "FORGET_UNSAVED", "reservations_end", (*SYNC, *ONE_BLOCK), claim=True),
+    *mutants(
+        "proof",
+        ("BELIEVE_POOL", "nothing_wrong_is_kept"),
+        ("NO_WITNESS", "nothing_wrong_is_kept"),
+        ("ANSWER_FIRST", "nothing_wrong_is_kept"),
+        ("KEEP_PROOF", "nothing_wrong_is_kept"),
+        depth_first=True,
+        defines=(*SYNC, "-DMAX_LEAVING=2"),
+    ),
+    *mutants(
+        "proof",
+        ("KEEP_WHAT_FOLLOWS", "nothing_wrong_is_kept"),
+        ("BELIEVE_WHAT_IS_REWRITTEN", "nothing_wrong_is_kept"),
+        ("READ_BEFORE_IT_IS_WRITTEN", "nothing_wrong_is_kept"),
+        ("FORGET_THE_ANSWER", "what_came_is_kept"),
+        depth_first=True,
+    ),
     Check("reuse", "two_incarnations"),
     Check("reuse", "claim", claim=True),
     *mutants(

@@ -151,6 +151,34 @@ TEST_F(SchedulerProofTest, NothingOfAFailedSynchronousLoadIsStoredNorWhatFollows
   EXPECT_EQ(stored_now(), Blocks{}) << "of block 10 it was never shown that it came";
 }
 
+// vLLM may run on who shares a block that failed, before the block is computed anew.
+TEST_F(SchedulerProofTest, WhatWasComputedBehindABlockBeforeThatWasWrittenAnewIsNotStored) {
+  for (const std::uint32_t first_chunk : {12U, 4U}) {
+    restart();
+    register_ranks({});
+    arrive("r", {1, 2, 3});
+    run_behind_a_load("r", {10, 11, 12}, 0, 8, 4);
+    cache({10, 11, 12, 13}, 1);
+    const StepPlan step = plan();
+    engine_->on_blocks_invalid(blocks_of({10, 11}));
+    fold_ends(step);
+    // It comes behind the failure, and its table has what failed.
+    arrive("finder", {1, 2, 3, 4});
+    if (first_chunk == 12) {
+      schedule("finder", {10, 11, 12, 13}, 12, 4);
+      fold_ends(plan());
+      more("r", {}, 0, 12);
+    } else {
+      more("r", {}, 0, 4);
+      schedule("finder", {10, 11, 12, 13}, 12, 4);
+      fold_ends(plan());
+      more("r", {}, 4, 8);
+    }
+    static_cast<void>(stored_now());
+    EXPECT_EQ(num_hit({1, 2, 3, 4}), 3U) << "the first chunk has " << first_chunk << " tokens";
+  }
+}
+
 TEST_F(SchedulerProofTest, WhoFoundBlocksOfALoadGoesOnWhenTheLoadIsShown) {
   arrive("r", {1, 2, 3});
   run_behind_a_load("r", {10, 11, 12}, 0, 8, 4);

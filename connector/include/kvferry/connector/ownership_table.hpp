@@ -73,6 +73,8 @@ struct TokenProof {
   std::uint32_t to = 0;
   /// As far as these tokens are the request's own: behind them are drafts, which may be taken back.
   std::uint32_t sure_to = 0;
+  /// What a failed load took back is computed again up to here, in one step or several.
+  std::uint32_t rewritten_to = 0;
   bool has_drafts = false;  ///< A plan of this incarnation had.
   /// Tokens from here up to `from` are loaded by another connector within the step that computes;
   /// kNone: none are. They count when a witness has shown that they came.
