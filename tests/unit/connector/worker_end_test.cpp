@@ -3,6 +3,7 @@
 #include "kvferry/base/error.hpp"
 #include "kvferry/base/graveyard.hpp"
 
+#include "unordered_byte.hpp"
 #include "worker_fixture.hpp"
 
 #include <chrono>
@@ -46,7 +47,8 @@ TEST_F(WorkerEndTest, ACopyThatDoesNotEndIsLeftBehindWithItsMemory) {
   const auto usage = gpu::host_device_usage(*device_);
   EXPECT_GE(usage.num_registrations, 1U);
   valve_.open_all();
-  await([&] { return *at(1, 0) == 0; });
+  const auto first = reinterpret_cast<std::uintptr_t>(at(1, 0));
+  await([first] { return gpu::unordered_byte(first) == 0; });
   keep_for_the_copy();
 }
 
