@@ -148,11 +148,12 @@ class SchedulerEngine::Impl {
   // Proof.
   /// Takes note of what the step computes: which tokens are covered, which blocks are written.
   void cover(Request& request, TableUpdate update, GroupBlocks added, const StepTokens& tokens);
+  /// Part of cover(), for a whole table: how the request came by what it has. Returns the first
+  /// token whose block is written by a request or a load.
+  [[nodiscard]] std::uint32_t admit(Request& request, std::uint32_t num_computed);
   /// A step computes positions [first, end) of the writer again, which other requests may share:
   /// what these computed behind them in earlier steps they computed from what was there before.
   void void_behind(const Request& writer, std::uint32_t first, std::uint32_t end);
-  /// The same for a whole table. Returns the first token whose block is written by somebody.
-  [[nodiscard]] std::uint32_t admit(Request& request, std::uint32_t num_computed);
   /// Proves as many blocks as can be, from the first one on: each on those before it.
   void prove(Request& request);
   [[nodiscard]] bool prove_at(Request& request, std::uint32_t at);
