@@ -188,17 +188,11 @@ void LoadBook::add_overdue(const RankPatience& patience, std::optional<Overdue>&
   for (const auto& [transfer, load] : loads_) {
     if (load.state != LoadState::kSent && load.state != LoadState::kAnnounced) continue;
     if (!patience.overdue(load.sent)) continue;
-    load.roll.for_each_silent([&, id = transfer, &of = load](RankId rank) {
-      const auto age = patience.silent(rank, id, of.sent);
-      if (!age) return;
-      if (!found) {
-        found = {"load " + std::to_string(id.value()) + " of request " + of.engine_id + " " +
-                     to_string(of.owner),
-                 {},
-                 *age};
-      }
-      found->silent.insert(rank);
-    });
+    const auto describe = [id = transfer, &of = load] {
+      return "load " + std::to_string(id.value()) + " of request " + of.engine_id + " " +
+             to_string(of.owner);
+    };
+    add_silent(patience, load.roll, transfer, load.sent, describe, found);
   }
 }
 

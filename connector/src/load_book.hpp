@@ -11,6 +11,7 @@
 
 #include "class_tiers.hpp"
 #include "load_patience.hpp"
+#include "overdue.hpp"
 #include "prefix_search.hpp"
 #include "rank_patience.hpp"
 #include "rank_roll.hpp"

@@ -9,19 +9,10 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
-#include <set>
-#include <string>
 #include <utility>
 #include <vector>
 
 namespace kvferry::connector {
-
-/// What ranks have kept silent about for too long.
-struct Overdue {
-  std::string what;         ///< One such transfer: which, and whose.
-  std::set<RankId> silent;  ///< The ranks that owe this or another one.
-  std::chrono::seconds age{0};
-};
 
 /// How long ranks may keep silent about what they were sent.
 ///

@@ -192,15 +192,10 @@ void StoreBook::add_overdue(const RankPatience& patience, std::optional<Overdue>
   for (const auto& [transfer, store] : stores_) {
     // Planned in the order of their numbers: the others are younger.
     if (!patience.overdue(store.sent)) return;
-    store.roll.for_each_silent([&, id = transfer, &of = store](RankId rank) {
-      const auto age = patience.silent(rank, id, of.sent);
-      if (!age) return;
-      if (!found) {
-        found = {
-            "store " + std::to_string(id.value()) + " of owner " + to_string(of.owner), {}, *age};
-      }
-      found->silent.insert(rank);
-    });
+    const auto describe = [id = transfer, &of = store] {
+      return "store " + std::to_string(id.value()) + " of owner " + to_string(of.owner);
+    };
+    add_silent(patience, store.roll, transfer, store.sent, describe, found);
   }
 }
 

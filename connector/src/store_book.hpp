@@ -9,6 +9,7 @@
 #include "kvferry/cpu_tier/cpu_tier.hpp"
 
 #include "class_tiers.hpp"
+#include "overdue.hpp"
 #include "rank_patience.hpp"
 #include "rank_roll.hpp"
 
