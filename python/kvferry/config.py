@@ -31,7 +31,7 @@ PAGES = ("auto", "normal", "transparent", "huge")
 EVICTIONS = ("adaptive", "lru", "arc")
 ADMISSIONS = ("adaptive", "always", "second_offer")
 _LINK_ORDERS = ("fifo", "shuffled")
-_LINK_FIGURES = ("bandwidth_gb_s", "h2d_gb_s", "d2h_gb_s", "latency_us", "jitter_us")
+_LINK_FIGURES = ("bandwidth_gb_s", "h2d_gb_s", "d2h_gb_s", "latency_us", "jitter_us", "stall_us")
 _LINK_COUNTS = ("fail_nth", "seed")
 _LINK_KEYS = (*_LINK_FIGURES, *_LINK_COUNTS, "order", "fail_probability")
 _MAX_COUNT = 2**64 - 1
@@ -121,7 +121,8 @@ class KvFerryConfig:
         `cpu_bytes_to_use`.
     host_link
         The simulated link of the host back end: ``h2d_gb_s``, ``d2h_gb_s`` (1e9 bytes per second), ``latency_us``,
-        ``jitter_us``, ``order``, ``fail_nth``, ``fail_probability``, ``seed``. None: copies run at memory speed.
+        ``jitter_us``, ``stall_us``, ``order``, ``fail_nth``, ``fail_probability``, ``seed``. None: copies run at memory
+        speed.
 
     """
 

@@ -39,6 +39,8 @@ gpu::HostLinkOptions link_options(const py::object& given) {
       link.latency = microseconds_of("host_link latency_us", py::cast<double>(value));
     } else if (key == "jitter_us") {
       link.jitter = microseconds_of("host_link jitter_us", py::cast<double>(value));
+    } else if (key == "stall_us") {
+      link.stall = microseconds_of("host_link stall_us", py::cast<double>(value));
     } else if (key == "order") {
       link.order = link_order(py::cast<std::string>(value));
     } else if (key == "fail_nth") {
@@ -50,7 +52,7 @@ gpu::HostLinkOptions link_options(const py::object& given) {
     } else {
       throw ConfigError("host_link has no key '" + key +
                         "'; allowed: bandwidth_gb_s, h2d_gb_s, d2h_gb_s, latency_us, jitter_us,"
-                        " order, fail_nth, fail_probability, seed");
+                        " stall_us, order, fail_nth, fail_probability, seed");
     }
   }
   return link;

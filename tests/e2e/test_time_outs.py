@@ -78,6 +78,41 @@ def test_loads_behind_a_link_that_stalls_are_computed_and_the_engine_lives_on(ru
     assert_nothing_is_kept(result["end"])
 
 
+def test_engine_behind_a_link_that_stalls_once_serves_all_and_loads_again_when_it_has_recovered(
+    runner: EngineRunner,
+) -> None:
+    prompts = Prompts(seed=34)
+    batch = prompts.many(4, 300)
+    stall_s = 3
+    script = {
+        "first": generate(batch, 8, "one_by_one"),
+        "settled": settle(),
+        "lost": {"op": "reset_prefix_cache"},
+        "stalled": generate(batch, 8),
+        "lost again": {"op": "reset_prefix_cache"},
+        "recovered": generate(batch, 8),
+        "settled again": settle(),
+        "end": {"op": "inspect"},
+    }
+    extra: dict[str, Any] = {
+        "cpu_bytes_to_use": TIER_BYTES,
+        "host_link": {"stall_us": stall_s * 1e6},
+        # Room for one load, so that the others wait behind the one that stalls.
+        "max_in_flight_bytes": runner.block_bytes,
+        "load_timeout_s": 0.5,
+    }
+    result = runner.run_named(
+        script, runner.kv_config(failure_policy="recompute", **extra), num_gpu_blocks=NUM_GPU_BLOCKS
+    )
+    cached = 300 // 32 * 32
+    assert result["stalled"]["tokens"] == result["first"]["tokens"]
+    assert num_tokens_from_tier(result["stalled"]) == cached, "the first one had begun, and was waited for"
+    assert result["end"]["tier"]["expired_loads"] == 3
+    assert result["recovered"]["tokens"] == result["first"]["tokens"]
+    assert num_tokens_from_tier(result["recovered"]) == 4 * cached, "nothing is left of the stall"
+    assert_nothing_is_kept(result["end"])
+
+
 def test_worker_that_was_stopped_longer_than_its_time_out_goes_on(runner: EngineRunner) -> None:
     prompts = Prompts(seed=33)
     batch = prompts.many(3, 300)

@@ -218,6 +218,7 @@ def test_bandwidth_of_the_link_is_that_of_each_direction_without_its_own() -> No
         ({"d2h_gb_s": float("nan")}, "host_link.d2h_gb_s is nan"),
         ({"latency_us": True}, "host_link.latency_us is True"),
         ({"jitter_us": None}, "host_link.jitter_us is None"),
+        ({"stall_us": -1}, "host_link.stall_us is -1"),
         ({"order": "lifo"}, "allowed is 'fifo' or 'shuffled'"),
         ({"order": []}, "host_link.order is []"),
         ({"fail_nth": 1.5}, "host_link.fail_nth is 1.5"),

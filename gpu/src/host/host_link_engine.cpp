@@ -11,14 +11,17 @@ constexpr std::chrono::milliseconds kWaitSlice{100};
 }  // namespace
 
 HostLinkEngine::Turn HostLinkEngine::enter(std::uint64_t rank) {
+  bool is_first = false;
   {
     MutexLock lock(mutex_);
     const auto self = waiting_.insert(rank);
     while (occupied_ || *waiting_.begin() != rank) left_.wait_for(mutex_, kWaitSlice);
     waiting_.erase(self);
     occupied_ = true;
+    is_first = !was_used_;
+    was_used_ = true;
   }
-  return Turn(*this);
+  return {*this, is_first};
 }
 
 std::uint64_t HostLinkEngine::num_waiting() const {

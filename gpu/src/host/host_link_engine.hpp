@@ -18,11 +18,14 @@ class HostLinkEngine {
     Turn(const Turn&) = delete;
     Turn& operator=(const Turn&) = delete;
     ~Turn() { engine_.leave(); }
+    /// Whether no copy passed before this one.
+    [[nodiscard]] bool is_first() const { return is_first_; }
 
    private:
     friend class HostLinkEngine;
-    explicit Turn(HostLinkEngine& engine) : engine_(engine) {}
+    Turn(HostLinkEngine& engine, bool is_first) : engine_(engine), is_first_(is_first) {}
     HostLinkEngine& engine_;
+    bool is_first_;
   };
 
   /// Waits until nobody passes and no waiting copy has a lower rank. Equal ranks go in any order.
@@ -35,6 +38,7 @@ class HostLinkEngine {
   mutable Mutex mutex_;
   CondVar left_;
   bool occupied_ KVFERRY_GUARDED_BY(mutex_) = false;
+  bool was_used_ KVFERRY_GUARDED_BY(mutex_) = false;
   std::multiset<std::uint64_t> waiting_ KVFERRY_GUARDED_BY(mutex_);
 };
 

@@ -47,7 +47,8 @@ void HostRunner::perform(const CopyOperation& copy) {
     sleep_precisely_until(Clock::now() + context_.link.hold_back(copy.number));
     const auto turn = context_.engine(copy.direction).enter(context_.link.rank(copy.number));
     const auto began = Clock::now();
-    const auto ends = began + context_.link.occupancy(copy.number, copy.direction, copy.bytes);
+    const auto ends = began + context_.link.occupancy(copy.number, copy.direction, copy.bytes) +
+                      (turn.is_first() ? context_.link.stall() : std::chrono::nanoseconds::zero());
     // Half of the bytes move when the copy begins and half when it ends, so that whoever touches
     // the memory too early is found out.
     batch.copy(0, half);

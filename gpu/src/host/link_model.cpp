@@ -40,6 +40,7 @@ LinkModel::LinkModel(const HostLinkOptions& options) : options_(options) {
   check_rate(options.d2h_bytes_per_second, "d2h_bytes_per_second");
   check_time(options.latency, "latency");
   check_time(options.jitter, "jitter");
+  check_time(options.stall, "stall");
   if (!(options.fail_probability >= 0 && options.fail_probability <= 1)) {
     throw ConfigError("HostLinkOptions::fail_probability is " +
                       std::to_string(options.fail_probability) + "; it must lie within 0 and 1");
@@ -49,7 +50,7 @@ LinkModel::LinkModel(const HostLinkOptions& options) : options_(options) {
 bool LinkModel::simulated() const {
   return options_.h2d_bytes_per_second > 0 || options_.d2h_bytes_per_second > 0 ||
          options_.latency.count() > 0 || options_.jitter.count() > 0 ||
-         options_.order == LinkOrder::kShuffled;
+         options_.stall.count() > 0 || options_.order == LinkOrder::kShuffled;
 }
 
 std::chrono::nanoseconds LinkModel::occupancy(std::uint64_t copy, CopyDirection direction,

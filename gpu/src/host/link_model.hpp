@@ -21,6 +21,8 @@ class LinkModel {
   /// How long a copy occupies its direction of the link.
   [[nodiscard]] std::chrono::nanoseconds occupancy(std::uint64_t copy, CopyDirection direction,
                                                    std::uint64_t bytes) const;
+  /// What the first copy of a direction takes longer.
+  [[nodiscard]] std::chrono::nanoseconds stall() const { return options_.stall; }
   [[nodiscard]] bool fails(std::uint64_t copy) const;
   /// Of the waiting copies, the one with the lowest rank goes next.
   [[nodiscard]] std::uint64_t rank(std::uint64_t copy) const;

@@ -54,6 +54,12 @@ TEST(HostLinkEngine, LetsOneCopyPassAtATime) {
   EXPECT_EQ(num_collisions, 0);
 }
 
+TEST(HostLinkEngine, KnowsItsFirstTurn) {
+  HostLinkEngine engine;
+  EXPECT_TRUE(engine.enter(2).is_first());
+  EXPECT_FALSE(engine.enter(1).is_first());
+}
+
 TEST(HostLinkEngine, OneDirectionDoesNotWaitForTheOther) {
   HostContext context({}, {});
   const auto store = context.engine(CopyDirection::kDeviceToHost).enter(1);

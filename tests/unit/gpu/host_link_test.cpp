@@ -102,6 +102,16 @@ TEST(HostLink, LatencyIsPaidByEveryCopyCall) {
             milliseconds(12));
 }
 
+TEST(HostLink, StallIsPaidByTheFirstCopyOfEachDirection) {
+  constexpr auto kStall = milliseconds(200);
+  Rig rig(64, {.stall = kStall});
+  const auto stream = rig.device().create_stream();
+  const auto load = [&] { rig.load(*stream, 0, 64); };
+  const auto store = [&] { rig.store(*stream, 0, 64); };
+  EXPECT_GE(time_of(rig.device(), *stream, load), kStall);
+  EXPECT_GE(time_of(rig.device(), *stream, store), kStall);
+}
+
 TEST(HostLink, AppliesToAViewOfTheEnginesStream) {
   Rig rig(64, {.latency = milliseconds(3)});
   const auto engine = rig.device().view_stream(0);

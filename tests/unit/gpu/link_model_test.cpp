@@ -32,6 +32,7 @@ TEST(LinkModel, IsNotSimulatedByDefaultNorByFailuresAlone) {
   EXPECT_TRUE(LinkModel({.d2h_bytes_per_second = 1}).simulated());
   EXPECT_TRUE(LinkModel({.latency = nanoseconds(1)}).simulated());
   EXPECT_TRUE(LinkModel({.jitter = nanoseconds(1)}).simulated());
+  EXPECT_TRUE(LinkModel({.stall = nanoseconds(1)}).simulated());
   EXPECT_TRUE(LinkModel({.order = LinkOrder::kShuffled}).simulated());
 }
 
@@ -96,6 +97,7 @@ TEST(LinkModel, RefusesFiguresOutOfRange) {
   EXPECT_THROW(LinkModel({.d2h_bytes_per_second = kInfinity}), ConfigError);
   EXPECT_THROW(LinkModel({.latency = nanoseconds(-1)}), ConfigError);
   EXPECT_THROW(LinkModel({.jitter = nanoseconds(-1)}), ConfigError);
+  EXPECT_THROW(LinkModel({.stall = nanoseconds(-1)}), ConfigError);
   EXPECT_THROW(LinkModel({.fail_probability = 1.5}), ConfigError);
   EXPECT_THROW(LinkModel({.fail_probability = kNan}), ConfigError);
   EXPECT_THROW(std::ignore = make_host_device({.fail_probability = -0.5}), ConfigError);

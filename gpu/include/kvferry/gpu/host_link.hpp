@@ -34,6 +34,9 @@ struct HostLinkOptions {
   std::chrono::nanoseconds latency{0};
   /// Uniformly random extra in [0, jitter], drawn from `seed`.
   std::chrono::nanoseconds jitter{0};
+  /// The first copy of each direction takes so much longer, and those behind it wait: a link that
+  /// stalls once and recovers.
+  std::chrono::nanoseconds stall{0};
   LinkOrder order = LinkOrder::kFifo;
   /// The n-th copy call (from 1, in order of submission, both directions together) fails, once; 0:
   /// none. Its bytes may be partly written, as on a real device.
