@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,7 +77,11 @@ def run(name: str, seconds: int, merge: bool) -> Outcome:
     ]  # fmt: skip
     searches = ((*common, "-runs=0", str(kept)), (*common, f"-max_total_time={seconds}", str(fresh), str(kept)))
     for search in searches:
-        ended = subprocess.run(search, cwd=ROOT, env=SANITIZERS | os.environ, check=False)
+        ended = subprocess.run(
+            search, cwd=ROOT, env=SANITIZERS | os.environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+        )
+        # In one piece: other fuzzers run at the same time.
+        print(ended.stdout.decode(errors="replace"), end="", flush=True)
         if ended.returncode != 0:
             inputs = sorted(found.glob("*"), key=lambda path: path.stat().st_mtime)
             replay = f"; replay it: {program.relative_to(ROOT)} {inputs[-1].relative_to(ROOT)}" if inputs else ""
@@ -116,7 +121,9 @@ def main() -> int:
     elif not build(compiler):
         outcomes = [Outcome(name, "the fuzzers cannot be built") for name in names]
     else:
-        outcomes = [run(name, options.seconds, options.merge) for name in names]
+        # One per core, as each is one thread.
+        with ThreadPoolExecutor(os.cpu_count() or 2) as pool:
+            outcomes = list(pool.map(lambda name: run(name, options.seconds, options.merge), names))
     for outcome in outcomes:
         print(f"{outcome.name}: {outcome.reason or 'nothing found'}", flush=True)
     if options.junit:

@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -39,6 +39,8 @@ MOST_FAILURES = 5
 # Of new inputs, for each fuzzer.
 FUZZ_SECONDS = 15
 NUM_JOBS = str(os.cpu_count() or 2)
+# What is newer than the compiler of Debian 12, with which everything else is built.
+OLDEST_NEW_GCC = 13
 
 
 def say(text: str) -> None:
@@ -105,10 +107,10 @@ def cpp(preset: str) -> Tally:
     return judge(preset, status, junit)
 
 
-def build(preset: str, prefix: list[str], *target: str) -> Tally | None:
+def build(preset: str, prefix: list[str], *target: str, options: Sequence[str] = ()) -> Tally | None:
     """Configure one preset and build it, or a target of it; return what failed."""
     for what, command in (
-        ("configure", [*prefix, "cmake", "--preset", preset, *compiler(preset)]),
+        ("configure", [*prefix, "cmake", "--preset", preset, *compiler(preset), *options]),
         ("build", [*prefix, "cmake", "--build", "--preset", preset, *target, "-j", NUM_JOBS]),
     ):
         if run(f"{preset}-{what}", *command) != 0:
@@ -130,6 +132,28 @@ def stand_ins() -> Tally:
 def clang() -> Tally:
     """Build the libraries with clang: its warnings and the lock annotations, nothing run."""
     return build("clang", []) or Tally(passed=1)
+
+
+def gcc() -> Tally:
+    """Build libraries and benchmark with GCC 13 or newer, and run a little of it; skipped where there is none."""
+    toolchain = ROOT / "build/gcc14/toolchain.cmake"
+    version = subprocess.run(["g++", "-dumpversion"], capture_output=True, text=True, check=False).stdout
+    native = version.split(".")[0].strip()
+    if not toolchain.exists() and not (native.isdigit() and int(native) >= OLDEST_NEW_GCC):
+        say(f"gcc: skipped, because there is no GCC {OLDEST_NEW_GCC} or newer here and none could be fetched")
+        return Tally(skipped=1)
+    chosen = [f"-DCMAKE_TOOLCHAIN_FILE={toolchain}"] if toolchain.exists() else []
+    targets = ("kvferry_connector", "kvferry_lmcache", "kvferry-bench", "base_test")
+    if failed := build("gcc", [], "--target", *targets, options=chosen):
+        return failed
+    total = Tally(passed=1)
+    for name, command in (
+        ("gcc-base_test", ("build/gcc/tests/unit/base/base_test",)),
+        ("gcc-bench", ("build/gcc/bench/kvferry-bench", "--version")),
+    ):
+        ok = run(name, *command) == 0
+        total.add(Tally(passed=1) if ok else Tally(failed=[name]))
+    return total
 
 
 def pytest(stage: str, *options: str, **extra_env: str) -> Tally:
@@ -245,6 +269,7 @@ class Stage:
 
 SET_UP = (
     Stage("nvcc", "CUDA's compiler", lambda: script("setup_nvcc.sh")),
+    Stage("gcc14", "a newer GCC", lambda: script("setup_gcc.sh")),
     Stage("venv", "virtual environment", lambda: script("setup_venv.sh")),
     Stage("wheel", "kvferry's wheel", lambda: script("build_wheel.sh"), ("venv", "nvcc")),
     Stage("stand-ins", "stand-in driver and benchmark", stand_ins, ("nvcc",)),
@@ -272,6 +297,7 @@ TESTS = (
     Stage("host-tsan", "C++ tests, TSan", lambda: cpp("host-tsan")),
     Stage("fuzz", "fuzzers of plans, reports and the tier's file", fuzz),
     Stage("clang", "clang build with -Wthread-safety", clang),
+    Stage("gcc", "build with GCC 13 or newer", gcc, ("gcc14",)),
 )
 
 

@@ -1,0 +1,101 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# build/gcc14: GCC 14 and the libraries of Debian 13, unpacked beside the system and run by their own loader, so that a
+# newer compiler is among the checks on Debian 12, which has none. It needs neither root, nor a chroot, nor a mount.
+# build/gcc14/toolchain.cmake is for CMake. Where it cannot be had this is said, and the check is skipped.
+set -euo pipefail
+. "$(dirname "$0")/step.sh"
+cd "$KVFERRY_ROOT"
+
+packages=(g++-14 libtbb-dev libhwloc-dev libfmt-dev nlohmann-json3-dev libcli11-dev libgtest-dev)
+dir=$KVFERRY_ROOT/build/gcc14
+root=$dir/root
+keyring=/usr/share/keyrings/debian-archive-keyring.gpg
+# With the folder: the compiler's scripts name it.
+wanted="trixie ${packages[*]} $dir"
+
+# A system's own newer compiler is the better check.
+if [ "$(g++ -dumpversion | cut -d. -f1)" -ge 13 ]; then exit 0; fi
+is_stamped "$dir/stamp" "$wanted" && exit 0
+
+# The mirror that apt is configured with: the one that has the packages of Debian 12.
+mirror() {
+  apt-get indextargets --format '$(CODENAME) $(REPO_URI)' 'Created-By: Packages' 2>/dev/null |
+    sed -n 's/^bookworm //p' | head -n 1
+}
+
+# apt with lists, archives and a status of its own: to it no package is installed.
+apt_of_debian13() { APT_CONFIG=$dir/apt/apt.conf apt-get "$@"; }
+
+fetch() {
+  local url
+  url=$(mirror)
+  { [ -n "$url" ] && [ -f "$keyring" ] && [ "$(uname -m)" = x86_64 ]; } || return 1
+  mkdir -p "$dir"/apt/{lists,cache/archives}/partial
+  echo "deb [signed-by=$keyring] $url trixie main" >"$dir/apt/sources.list"
+  : >"$dir/apt/status"
+  cat >"$dir/apt/apt.conf" <<EOF
+Dir::State "$dir/apt";
+Dir::State::lists "$dir/apt/lists";
+Dir::State::status "$dir/apt/status";
+Dir::Cache "$dir/apt/cache";
+Dir::Etc::sourcelist "$dir/apt/sources.list";
+Dir::Etc::sourceparts "-";
+APT::Sandbox::User "root";
+Acquire::http::Timeout "30";
+EOF
+  apt_of_debian13 update || return 1
+  apt_of_debian13 install -y --download-only --no-install-recommends "${packages[@]}"
+}
+
+unpack() {
+  local folder package
+  rm -rf "$root"
+  for folder in bin sbin lib lib64; do
+    mkdir -p "$root/usr/$folder"
+    ln -s "usr/$folder" "$root/$folder"
+  done
+  for package in "$dir"/apt/cache/archives/*.deb; do
+    case ${package##*/} in perl* | libperl* | auto* | m4_*) continue ;; esac
+    dpkg-deb -x "$package" "$root" || return 1
+  done
+}
+
+# Each program of the compiler, run by Debian 13's loader: ours does not know its C library.
+wrap() {
+  local name=$1 program=$2
+  shift 2
+  printf '#!/bin/sh\nexec %s --library-path %s %s %s "$@"\n' "$root/lib64/ld-linux-x86-64.so.2" \
+    "$root/usr/lib/x86_64-linux-gnu" "$root/usr/$program" "$*" >"$dir/bin/$name"
+  chmod +x "$dir/bin/$name"
+}
+
+make_toolchain() {
+  mkdir -p "$dir/bin"
+  wrap cc1plus libexec/gcc/x86_64-linux-gnu/14/cc1plus
+  wrap collect2 libexec/gcc/x86_64-linux-gnu/14/collect2
+  wrap as bin/x86_64-linux-gnu-as
+  wrap ld bin/x86_64-linux-gnu-ld
+  wrap g++-14 bin/x86_64-linux-gnu-g++-14 "-B$dir/bin/"
+  cat >"$dir/toolchain.cmake" <<EOF
+# SPDX-License-Identifier: Apache-2.0
+set(CMAKE_SYSROOT $root)
+set(CMAKE_CXX_COMPILER $dir/bin/g++-14)
+set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
+set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
+set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)
+set(CMAKE_FIND_ROOT_PATH_MODE_PACKAGE ONLY)
+# What is built runs with the C library that it was built with. RPATH, not RUNPATH: it holds for libraries' libraries.
+set(CMAKE_EXE_LINKER_FLAGS_INIT "-Wl,--dynamic-linker=$root/lib64/ld-linux-x86-64.so.2 \
+-Wl,-rpath,$root/usr/lib/x86_64-linux-gnu -Wl,--disable-new-dtags")
+EOF
+  echo 'int main() {}' | "$dir/bin/g++-14" --sysroot="$root" -x c++ - -o "$dir/empty"
+}
+
+install() { fetch && unpack && make_toolchain; }
+if step gcc14-install "unpack GCC 14 of Debian 13 into build/gcc14" install; then
+  stamp "$dir/stamp" "$wanted"
+else
+  rm -rf "$root" "$dir/bin" "$dir/toolchain.cmake" "$dir/stamp"
+  say "NO GCC 13 or newer: not installed, and Debian 13's cannot be fetched. The stage gcc is skipped."
+fi
