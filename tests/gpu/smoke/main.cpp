@@ -3,12 +3,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <memory>
 #include <spawn.h>
 #include <stdexcept>
 #include <string>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <vector>
@@ -58,6 +60,7 @@ Options parse(const std::vector<std::string>& words) {
 }
 
 int settle(const Options& options) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // whoever ends the program ends its group
   FactLog log(options.json, std::chrono::seconds(options.seconds));
   std::unique_ptr<SmokeDevice> device;
   bool absent = false;
