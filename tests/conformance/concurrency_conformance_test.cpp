@@ -101,7 +101,7 @@ TEST_P(ConcurrencyConformance, StreamsOfSeveralThreadsWaitForOneEvent) {
   for (std::size_t i = 0; i < kNumThreads; ++i) {
     targets.push_back(std::make_unique<HostMemory>(device(), kSize));
   }
-  under_test().hold(*producer);
+  Hold hold(under_test(), *producer);
   producer->fill(buffer->address(), 5, kSize);
   producer->record(*produced);
   std::atomic<std::size_t> num_submitted{0};
@@ -121,7 +121,7 @@ TEST_P(ConcurrencyConformance, StreamsOfSeveralThreadsWaitForOneEvent) {
     });
   }
   while (num_submitted < kNumThreads) std::this_thread::yield();
-  under_test().release();
+  hold.release();
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(num_good, kNumThreads);
 }

@@ -163,13 +163,13 @@ TEST_P(CopyConformance, TakesACopyOfTheRuns) {
   upload(bytes, buffer->address());
   HostMemory host(device(), 64);
   const auto stream = device().create_stream();
-  under_test().hold(*stream);
+  Hold hold(under_test(), *stream);
   {
     std::vector<CopyRun> runs = {{host.address(), buffer->address(), 64}};
     stream->copy(CopyDirection::kDeviceToHost, runs);
     runs[0] = {host.address(), buffer->address() + 32, 1};
   }
-  under_test().release();
+  hold.release();
   ASSERT_TRUE(stream->synchronize(kHang));
   EXPECT_EQ(host.contents(), bytes);
 }

@@ -3,6 +3,7 @@
 
 #include "kvferry/gpu/device.hpp"
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -18,10 +19,11 @@ class DeviceUnderTest {
   [[nodiscard]] virtual Device& device() = 0;
   /// Handle of a stream of the engine, for view_stream().
   [[nodiscard]] virtual std::uintptr_t engine_stream() = 0;
-  /// Submits to `stream` an operation that runs until release(); returns once it runs.
-  virtual void hold(Stream& stream) = 0;
-  /// Lets all held operations end.
-  virtual void release() = 0;
+  /// Submits to `stream` an operation that runs until release(), and for `limit` at most, so that a
+  /// call that waits for the device ends; returns once it runs. Tests use Hold.
+  virtual void hold(Stream& stream, std::chrono::milliseconds limit) = 0;
+  /// Lets all held operations end; how many have ended by themselves.
+  virtual std::uint64_t release() = 0;
   /// Submits to `stream` an operation that fails when it runs.
   virtual void submit_failing(Stream& stream) = 0;
 };

@@ -36,6 +36,31 @@ inline constexpr std::chrono::milliseconds kMoment{20};
   return bytes;
 }
 
+/// A stream that is held until release() or the end of the scope, whichever way the test leaves it.
+/// What a driver waits for the device for (a kernel's first use, freeing, registering) comes
+/// before.
+class Hold {
+ public:
+  static constexpr std::chrono::seconds kLimit{20};
+  Hold(DeviceUnderTest& under_test, Stream& stream, std::chrono::milliseconds limit = kLimit)
+      : under_test_(under_test) {
+    under_test_.hold(stream, limit);
+  }
+  Hold(const Hold&) = delete;
+  Hold& operator=(const Hold&) = delete;
+  ~Hold() { release(); }
+  void release() {
+    if (released_) return;
+    released_ = true;
+    EXPECT_EQ(under_test_.release(), 0U)
+        << "the stream was not held to the end: a call of the test waited for the device";
+  }
+
+ private:
+  DeviceUnderTest& under_test_;
+  bool released_ = false;
+};
+
 struct FreeHostPages {
   static constexpr std::align_val_t kAlignment{4096};
   void operator()(std::uint8_t* bytes) const { ::operator delete(bytes, kAlignment); }

@@ -4,12 +4,18 @@
 #include "kvferry/gpu/hip_device.hpp"
 
 #include "device_factory.hpp"
+#include "driver/driver_device.hpp"
+#include "driver/driver_scope.hpp"
 #include "driver/driver_stream.hpp"
+#include "driver/shared_library.hpp"
 #include "fake_control.hpp"
 
-#include <atomic>
+#include <algorithm>
+#include <chrono>
 #include <dlfcn.h>
 #include <stdexcept>
+#include <string>
+#include <tuple>
 #include <vector>
 
 namespace kvferry::gpu {
@@ -20,44 +26,50 @@ constexpr std::chrono::seconds kWaitSlice{1};
 /// Held operations are host functions of the vendor's streams.
 class DriverUnderTest final : public DeviceUnderTest {
  public:
+  /// `library` begins the file name of the library that the device has opened, RTLD_LOCAL: it is
+  /// found by its path only.
   DriverUnderTest(std::unique_ptr<Device> device, const char* library, const char* launch_name)
       : device_(std::move(device)), engine_(device_->create_stream()) {
-    void* const handle = ::dlopen(library, RTLD_NOW | RTLD_NOLOAD);
+    const std::string path = SharedLibrary::find_loaded(library);
+    void* const handle =
+        path.empty() ? nullptr : ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
     if (handle != nullptr) {
       launch_ = reinterpret_cast<LaunchHostFunction>(::dlsym(handle, launch_name));
     }
     if (launch_ == nullptr) throw std::runtime_error("the driver has no host functions");
   }
-  ~DriverUnderTest() override { release(); }
+  ~DriverUnderTest() override { std::ignore = release(); }
   DriverUnderTest(const DriverUnderTest&) = delete;
   DriverUnderTest& operator=(const DriverUnderTest&) = delete;
 
   Device& device() override { return *device_; }
   std::uintptr_t engine_stream() override { return native(*engine_); }
 
-  void hold(Stream& stream) override {
+  void hold(Stream& stream, std::chrono::milliseconds limit) override {
     auto held = std::make_unique<Held>();
+    held->limit = limit;
     Held& mine = *held;
     {
       MutexLock lock(mutex_);
       held_.push_back(std::move(held));
     }
-    if (launch_(reinterpret_cast<void*>(native(stream)), &run, &mine) != 0) {
-      throw std::runtime_error("the driver refused a host function");
-    }
+    launch(stream, mine);
     // So that the stream knows of work behind its last record.
     dynamic_cast<DriverStream&>(stream).note_foreign_work();
     MutexLock lock(mine.mutex);
     while (!mine.running) mine.changed.wait_for(mine.mutex, kWaitSlice);
   }
 
-  void release() override {
+  std::uint64_t release() override {
+    std::uint64_t num_expired = 0;
     MutexLock lock(mutex_);
     for (const auto& held : held_) {
       MutexLock held_lock(held->mutex);
+      if (held->expired && !held->released) ++num_expired;
       held->released = true;
       held->changed.notify_all();
     }
+    return num_expired;
   }
 
   void submit_failing(Stream& stream) override {
@@ -72,6 +84,8 @@ class DriverUnderTest final : public DeviceUnderTest {
     CondVar changed;
     bool running KVFERRY_GUARDED_BY(mutex) = false;
     bool released KVFERRY_GUARDED_BY(mutex) = false;
+    bool expired KVFERRY_GUARDED_BY(mutex) = false;
+    std::chrono::milliseconds limit{0};
   };
 
   static void run(void* data) {
@@ -79,7 +93,19 @@ class DriverUnderTest final : public DeviceUnderTest {
     MutexLock lock(mine.mutex);
     mine.running = true;
     mine.changed.notify_all();
-    while (!mine.released) mine.changed.wait_for(mine.mutex, kWaitSlice);
+    const auto end = std::chrono::steady_clock::now() + mine.limit;
+    while (!mine.released && std::chrono::steady_clock::now() < end) {
+      mine.changed.wait_for(mine.mutex, std::min<std::chrono::nanoseconds>(kWaitSlice, mine.limit));
+    }
+    mine.expired = !mine.released;
+  }
+  /// The drivers demand a current device of it as of any launch.
+  void launch(Stream& stream, Held& held) {
+    const DriverScope scope(dynamic_cast<DriverDevice&>(*device_).context());
+    const int code = launch_(reinterpret_cast<void*>(native(stream)), &run, &held);
+    if (code != 0) {
+      throw std::runtime_error("the driver refused a host function: " + std::to_string(code));
+    }
   }
   static std::uintptr_t native(Stream& stream) {
     return static_cast<std::uintptr_t>(dynamic_cast<DriverStream&>(stream).native_handle());
@@ -94,24 +120,24 @@ class DriverUnderTest final : public DeviceUnderTest {
 };
 
 std::unique_ptr<DeviceUnderTest> open_cuda_device() {
-  return std::make_unique<DriverUnderTest>(make_cuda_device(0), "libcuda.so.1", "cuLaunchHostFunc");
+  return std::make_unique<DriverUnderTest>(make_cuda_device(0), "libcuda.so", "cuLaunchHostFunc");
 }
 
-// The process has one by then, whichever it is.
 std::unique_ptr<DeviceUnderTest> open_hip_device() {
-  return std::make_unique<DriverUnderTest>(make_hip_device(0), nullptr, "hipLaunchHostFunc");
+  return std::make_unique<DriverUnderTest>(make_hip_device(0), "libamdhip64.so",
+                                           "hipLaunchHostFunc");
 }
 
 std::unique_ptr<DeviceUnderTest> open_cuda_stand_in() {
   return std::make_unique<DriverUnderTest>(
       make_cuda_device(0, {.library = KVFERRY_FAKE_CUDA, .kernel_image = fakes::kFakeImage}),
-      KVFERRY_FAKE_CUDA, "cuLaunchHostFunc");
+      "libfake_cuda.so", "cuLaunchHostFunc");
 }
 
 std::unique_ptr<DeviceUnderTest> open_hip_stand_in() {
   return std::make_unique<DriverUnderTest>(
       make_hip_device(0, {.library = KVFERRY_FAKE_HIP, .kernel_image = fakes::kFakeImage}),
-      KVFERRY_FAKE_HIP, "hipLaunchHostFunc");
+      "libfake_hip.so", "hipLaunchHostFunc");
 }
 
 }  // namespace

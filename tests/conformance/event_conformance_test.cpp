@@ -20,13 +20,13 @@ TEST_P(EventConformance, IsUnrecordedUntilRecorded) {
 TEST_P(EventConformance, IsPendingWhileEarlierWorkRunsAndDoneAfter) {
   const auto stream = device().create_stream();
   const auto event = device().create_event();
-  under_test().hold(*stream);
+  Hold hold(under_test(), *stream);
   stream->record(*event);
   EXPECT_EQ(event->query(), EventState::kPending);
   EXPECT_EQ(event->wait(std::chrono::milliseconds(1)), EventState::kPending);
   EXPECT_EQ(event->wait(std::chrono::nanoseconds::min()), EventState::kPending);
   EXPECT_EQ(event->failure(), "");
-  under_test().release();
+  hold.release();
   EXPECT_EQ(event->wait(std::chrono::nanoseconds::max()), EventState::kDone);
   EXPECT_EQ(event->query(), EventState::kDone);
   EXPECT_EQ(event->failure(), "");
@@ -35,14 +35,14 @@ TEST_P(EventConformance, IsPendingWhileEarlierWorkRunsAndDoneAfter) {
 TEST_P(EventConformance, WakesAllWaitersWhenDone) {
   const auto stream = device().create_stream();
   const auto event = device().create_event();
-  under_test().hold(*stream);
+  Hold hold(under_test(), *stream);
   stream->record(*event);
   std::vector<EventState> states(3, EventState::kUnrecorded);
   std::vector<std::thread> waiters;
   for (EventState& state : states) {
     waiters.emplace_back([&] { state = event->wait(kHang); });
   }
-  under_test().release();
+  hold.release();
   for (std::thread& waiter : waiters) waiter.join();
   for (const EventState state : states) EXPECT_EQ(state, EventState::kDone);
 }
@@ -52,10 +52,10 @@ TEST_P(EventConformance, RecordedAgainAfterDoneIsPendingAgain) {
   const auto event = device().create_event();
   stream->record(*event);
   ASSERT_EQ(event->wait(kHang), EventState::kDone);
-  under_test().hold(*stream);
+  Hold hold(under_test(), *stream);
   stream->record(*event);
   EXPECT_EQ(event->query(), EventState::kPending);
-  under_test().release();
+  hold.release();
   EXPECT_EQ(event->wait(kHang), EventState::kDone);
 }
 
@@ -63,12 +63,12 @@ TEST_P(EventConformance, RecordedAgainWhilePendingMeansTheNewerPoint) {
   const auto held = device().create_stream();
   const auto free = device().create_stream();
   const auto event = device().create_event();
-  under_test().hold(*held);
+  Hold hold(under_test(), *held);
   held->record(*event);
   ASSERT_EQ(event->query(), EventState::kPending);
   free->record(*event);
   EXPECT_EQ(event->wait(kHang), EventState::kDone);
-  under_test().release();
+  hold.release();
   EXPECT_TRUE(held->synchronize(kHang));
   EXPECT_EQ(event->query(), EventState::kDone);
 }
@@ -95,13 +95,13 @@ TEST_P(EventConformance, MayBeDestroyedWhilePending) {
   const auto waiting = device().create_stream();
   auto event = device().create_event();
   const auto after = device().create_event();
-  under_test().hold(*stream);
+  Hold hold(under_test(), *stream);
   stream->record(*event);
   waiting->wait(*event);
   waiting->record(*after);
   event.reset();
   EXPECT_EQ(after->wait(kMoment), EventState::kPending);
-  under_test().release();
+  hold.release();
   EXPECT_EQ(after->wait(kHang), EventState::kDone);
   EXPECT_TRUE(stream->synchronize(kHang));
 }
@@ -126,21 +126,21 @@ TEST_P(EventConformance, OfAStreamThatIsGoneIsWaitedForAndRecordedAgain) {
   gone.reset();
   const auto stream = device().create_stream();
   stream->wait(*event);
-  under_test().hold(*stream);
+  Hold hold(under_test(), *stream);
   stream->record(*event);
   EXPECT_EQ(event->query(), EventState::kPending);
-  under_test().release();
+  hold.release();
   EXPECT_EQ(event->wait(kHang), EventState::kDone);
 }
 
 TEST_P(EventConformance, IsReachedAlthoughItsStreamIsBeingDestroyed) {
   const auto event = device().create_event();
   auto stream = device().create_stream();
-  under_test().hold(*stream);
+  Hold hold(under_test(), *stream);
   stream->record(*event);
   std::thread destroyer([&stream] { stream.reset(); });
   EXPECT_EQ(event->wait(kMoment), EventState::kPending);
-  under_test().release();
+  hold.release();
   EXPECT_EQ(event->wait(kHang), EventState::kDone);
   destroyer.join();
 }
@@ -155,17 +155,17 @@ TEST_P(EventConformance, IsStillUnrecordedBesideOthersThatWereUsedAndDropped) {
   }
   const auto fresh = device().create_event();
   EXPECT_EQ(fresh->query(), EventState::kUnrecorded);
-  under_test().hold(*stream);
+  Hold hold(under_test(), *stream);
   stream->record(*fresh);
   EXPECT_EQ(fresh->query(), EventState::kPending);
-  under_test().release();
+  hold.release();
   EXPECT_EQ(fresh->wait(kHang), EventState::kDone);
 }
 
 TEST_P(EventConformance, DroppedWhilePendingDoesNotDisturbTheNextOnes) {
   const auto held = device().create_stream();
   const auto free = device().create_stream();
-  under_test().hold(*held);
+  Hold hold(under_test(), *held);
   for (int i = 0; i < 20; ++i) held->record(*device().create_event());
   std::vector<std::unique_ptr<Event>> events;
   for (int i = 0; i < 20; ++i) {
@@ -176,7 +176,7 @@ TEST_P(EventConformance, DroppedWhilePendingDoesNotDisturbTheNextOnes) {
   for (std::size_t i = 0; i < events.size(); ++i) {
     EXPECT_EQ(events[i]->query(), i % 2 == 0 ? EventState::kDone : EventState::kPending) << i;
   }
-  under_test().release();
+  hold.release();
   for (const auto& event : events) EXPECT_EQ(event->wait(kHang), EventState::kDone);
 }
 
@@ -228,11 +228,11 @@ TEST_P(EventConformance, IsPendingWhileEarlierWorkRunsAndFailedAfter) {
   const auto stream = device().create_stream();
   const auto failed = device().create_event();
   under_test().submit_failing(*stream);
-  under_test().hold(*stream);
+  Hold hold(under_test(), *stream);
   stream->record(*failed);
   EXPECT_EQ(failed->wait(kMoment), EventState::kPending)
       << "the device is not through with what was submitted before";
-  under_test().release();
+  hold.release();
   EXPECT_EQ(failed->wait(kHang), EventState::kFailed);
 }
 
@@ -255,10 +255,10 @@ TEST_P(EventConformance, ElapsedTimeCoversTheWorkBetween) {
   const auto end = device().create_event();
   stream->record(*begin);
   ASSERT_EQ(begin->wait(kHang), EventState::kDone);
-  under_test().hold(*stream);
+  Hold hold(under_test(), *stream);
   stream->record(*end);
   std::this_thread::sleep_for(kMoment);
-  under_test().release();
+  hold.release();
   ASSERT_EQ(end->wait(kHang), EventState::kDone);
   EXPECT_GE(end->elapsed_since(*begin), kMoment);
 }

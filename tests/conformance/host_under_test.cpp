@@ -4,6 +4,10 @@
 
 #include "device_factory.hpp"
 
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
 namespace kvferry::gpu {
 namespace {
 
@@ -20,21 +24,23 @@ class HostUnderTest final : public DeviceUnderTest {
   Device& device() override { return *device_; }
   std::uintptr_t engine_stream() override { return 0; }
 
-  void hold(Stream& stream) override {
+  void hold(Stream& stream, std::chrono::milliseconds limit) override {
     std::uint64_t num_before = 0;
     {
       MutexLock lock(mutex_);
       num_before = num_held_;
+      limit_ = limit;
     }
     stream.fill(scratch_->address(), 0, kHoldingBytes);
     MutexLock lock(mutex_);
     while (num_held_ == num_before) changed_.wait_for(mutex_, kWaitSlice);
   }
 
-  void release() override {
+  std::uint64_t release() override {
     MutexLock lock(mutex_);
     ++num_releases_;
     changed_.notify_all();
+    return std::exchange(num_expired_, 0);
   }
 
   void submit_failing(Stream& stream) override {
@@ -52,7 +58,11 @@ class HostUnderTest final : public DeviceUnderTest {
     const std::uint64_t num_before = num_releases_;
     ++num_held_;
     changed_.notify_all();
-    while (num_releases_ == num_before) changed_.wait_for(mutex_, kWaitSlice);
+    const auto end = std::chrono::steady_clock::now() + limit_;
+    while (num_releases_ == num_before && std::chrono::steady_clock::now() < end) {
+      changed_.wait_for(mutex_, std::min<std::chrono::nanoseconds>(kWaitSlice, limit_));
+    }
+    if (num_releases_ == num_before) ++num_expired_;
     return {};
   }
 
@@ -60,6 +70,8 @@ class HostUnderTest final : public DeviceUnderTest {
   CondVar changed_;
   std::uint64_t num_held_ KVFERRY_GUARDED_BY(mutex_) = 0;
   std::uint64_t num_releases_ KVFERRY_GUARDED_BY(mutex_) = 0;
+  std::uint64_t num_expired_ KVFERRY_GUARDED_BY(mutex_) = 0;
+  std::chrono::milliseconds limit_ KVFERRY_GUARDED_BY(mutex_){0};
   std::unique_ptr<Device> device_;
   std::unique_ptr<DeviceBuffer> scratch_;
 };

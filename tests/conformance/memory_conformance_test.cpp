@@ -135,12 +135,12 @@ TEST_P(MemoryConformance, ABufferGoesWhileAStreamWorksOnOthers) {
   auto goes = device().allocate(1000);
   HostMemory host(device(), 1000);
   const auto busy = device().create_stream();
-  under_test().hold(*busy);
+  Hold hold(under_test(), *busy);
   busy->fill(stays->address(), 9, 1000);
   const CopyRun store = {host.address(), stays->address(), 1000};
   busy->copy(CopyDirection::kDeviceToHost, {&store, 1});
   std::thread owner([&goes] { goes.reset(); });
-  under_test().release();
+  hold.release();
   owner.join();
   ASSERT_TRUE(busy->synchronize(kHang));
   EXPECT_EQ(host.contents(), std::vector<std::uint8_t>(1000, 9));

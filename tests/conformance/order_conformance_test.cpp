@@ -59,6 +59,10 @@ class OrderConformance : public DeviceTest {
     return pool_->address() + cell * kCellBytes;
   }
 
+  [[nodiscard]] BlockGeometry cells() const {
+    return make_block_geometry({{pool_->address(), kCellBytes, kCellBytes}}, kNumCells);
+  }
+
   /// Cells 0 to 4 are the device's, 5 to 9 the host's, 10 to 14 packed.
   void submit_random(std::mt19937& random) {
     const std::size_t on = random() % kNumStreams;
@@ -67,8 +71,7 @@ class OrderConformance : public DeviceTest {
     const std::size_t in_host = random() % kNumCells;
     const std::size_t in_packed = random() % kNumCells;
     const std::vector<BlockId> block = {BlockId(static_cast<std::uint32_t>(in_pool))};
-    const auto geometry =
-        make_block_geometry({{pool_->address(), kCellBytes, kCellBytes}}, kNumCells);
+    const auto geometry = cells();
     const std::uintptr_t host_address = host_->address() + in_host * kCellBytes;
     switch (random() % 5) {
       case 0: {
@@ -137,12 +140,13 @@ KVFERRY_INSTANTIATE_CONFORMANCE(OrderConformance);
 
 TEST_P(OrderConformance, RandomWorkOrderedByEventsLeavesWhatItLeavesInSequence) {
   std::mt19937 random(1);
+  device().prepare(cells());
   for (int round = 0; round < 20; ++round) {
     SCOPED_TRACE("round " + std::to_string(round));
     // One stream is late, so that who does not wait for it is found out.
-    under_test().hold(*streams_[random() % kNumStreams]);
+    Hold hold(under_test(), *streams_[random() % kNumStreams]);
     for (int i = 0; i < 40; ++i) submit_random(random);
-    under_test().release();
+    hold.release();
     for (const auto& stream : streams_) ASSERT_TRUE(stream->synchronize(kHang));
     for (const Done& done : done_) ASSERT_EQ(done.event->query(), EventState::kDone);
     for (std::size_t cell = 0; cell < kNumCells; ++cell) {
@@ -160,8 +164,7 @@ TEST_P(OrderConformance, RandomWorkOrderedByEventsLeavesWhatItLeavesInSequence) 
 
 // design.md, load 4: a block that was gathered and zeroed a moment ago can be loaded into at once.
 TEST_P(OrderConformance, ABlockIsGatheredZeroedAndLoadedIntoInTurn) {
-  const auto geometry =
-      make_block_geometry({{pool_->address(), kCellBytes, kCellBytes}}, kNumCells);
+  const auto geometry = cells();
   const std::vector<BlockId> block = {BlockId(2)};
   HostMemory stored(device(), kCellBytes);
   Stream& engine = *streams_[0];
@@ -173,7 +176,8 @@ TEST_P(OrderConformance, ABlockIsGatheredZeroedAndLoadedIntoInTurn) {
   const CopyRun load = {device_cell(2), host_->address(), kCellBytes};
   const CopyRun store = {stored.address(), packed_->address(), kCellBytes};
 
-  under_test().hold(engine);
+  device().prepare(geometry);
+  Hold hold(under_test(), engine);
   engine.gather(geometry, block, packed_->address());
   engine.record(*gathered);
   engine.fill(device_cell(2), 0, kCellBytes);
@@ -184,7 +188,7 @@ TEST_P(OrderConformance, ABlockIsGatheredZeroedAndLoadedIntoInTurn) {
   loads.copy(CopyDirection::kHostToDevice, {&load, 1});
   loads.record(*loaded);
   EXPECT_EQ(loaded->wait(kMoment), EventState::kPending);
-  under_test().release();
+  hold.release();
 
   ASSERT_TRUE(stores.synchronize(kHang));
   ASSERT_EQ(loaded->wait(kHang), EventState::kDone);
@@ -195,14 +199,14 @@ TEST_P(OrderConformance, ABlockIsGatheredZeroedAndLoadedIntoInTurn) {
 TEST_P(OrderConformance, AWaitHoldsThroughAChainOfStreams) {
   std::vector<std::unique_ptr<Event>> events;
   for (std::size_t i = 0; i < kNumStreams; ++i) events.push_back(device().create_event());
-  under_test().hold(*streams_[0]);
+  Hold hold(under_test(), *streams_[0]);
   streams_[0]->record(*events[0]);
   for (std::size_t i = 1; i < kNumStreams; ++i) {
     streams_[i]->wait(*events[i - 1]);
     streams_[i]->record(*events[i]);
   }
   EXPECT_EQ(events.back()->wait(kMoment), EventState::kPending);
-  under_test().release();
+  hold.release();
   EXPECT_EQ(events.back()->wait(kHang), EventState::kDone);
   for (const auto& event : events) EXPECT_EQ(event->query(), EventState::kDone);
 }

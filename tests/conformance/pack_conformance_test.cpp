@@ -98,7 +98,8 @@ TEST_P(PackConformance, TakesCopiesOfGeometryAndBlocks) {
   upload(contents, pool->address());
   const auto staging = device().allocate(2 * kPackedBytes);
   const auto stream = device().create_stream();
-  under_test().hold(*stream);
+  device().prepare(geometry(*pool));
+  Hold hold(under_test(), *stream);
   {
     auto short_lived_geometry = geometry(*pool);
     auto short_lived_blocks = blocks({1, 6});
@@ -106,7 +107,7 @@ TEST_P(PackConformance, TakesCopiesOfGeometryAndBlocks) {
     short_lived_geometry.fragments.clear();
     short_lived_blocks.assign(2, BlockId(0));
   }
-  under_test().release();
+  hold.release();
   ASSERT_TRUE(stream->synchronize(kHang));
   EXPECT_EQ(download(staging->address(), 2 * kPackedBytes), packed(contents, blocks({1, 6})));
 }

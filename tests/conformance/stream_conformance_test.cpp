@@ -45,12 +45,12 @@ TEST_P(StreamConformance, RunsWhileAnotherStreamIsHeld) {
   HostMemory host(device(), kSize);
   const auto held = device().create_stream();
   const auto free = device().create_stream();
-  under_test().hold(*held);
+  Hold hold(under_test(), *held);
   free->fill(buffer->address(), 3, kSize);
   store(*free, *buffer, host);
   EXPECT_TRUE(free->synchronize(kHang));
   EXPECT_EQ(host.contents(), all(3));
-  under_test().release();
+  hold.release();
 }
 
 TEST_P(StreamConformance, StartsLaterWorkOnlyAfterTheEventOfAnotherStream) {
@@ -59,13 +59,13 @@ TEST_P(StreamConformance, StartsLaterWorkOnlyAfterTheEventOfAnotherStream) {
   const auto producer = device().create_stream();
   const auto consumer = device().create_stream();
   const auto produced = device().create_event();
-  under_test().hold(*producer);
+  Hold hold(under_test(), *producer);
   producer->fill(buffer->address(), 4, kSize);
   producer->record(*produced);
   consumer->wait(*produced);
   store(*consumer, *buffer, host);
   EXPECT_FALSE(consumer->synchronize(kMoment));
-  under_test().release();
+  hold.release();
   ASSERT_TRUE(consumer->synchronize(kHang));
   EXPECT_EQ(host.contents(), all(4));
 }
@@ -78,13 +78,13 @@ TEST_P(StreamConformance, DelayedZeroingDoesNotOverwriteALoadOrderedAfterIt) {
   const auto engine = device().create_stream();
   const auto loads = device().create_stream();
   const auto zeroed = device().create_event();
-  under_test().hold(*engine);
+  Hold hold(under_test(), *engine);
   engine->fill(block->address(), 0, kSize);
   engine->record(*zeroed);
   loads->wait(*zeroed);
   load(*loads, slot, *block);
   EXPECT_FALSE(loads->synchronize(kMoment));
-  under_test().release();
+  hold.release();
   ASSERT_TRUE(loads->synchronize(kHang));
   EXPECT_EQ(download(block->address(), kSize), loaded);
 }
@@ -94,13 +94,13 @@ TEST_P(StreamConformance, WaitKeepsAPendingPointWhenTheEventIsRecordedAgain) {
   const auto waiting = device().create_stream();
   const auto free = device().create_stream();
   const auto event = device().create_event();
-  under_test().hold(*held);
+  Hold hold(under_test(), *held);
   held->record(*event);
   waiting->wait(*event);
   free->record(*event);
   ASSERT_EQ(event->wait(kHang), EventState::kDone);
   EXPECT_FALSE(waiting->synchronize(kMoment)) << "the older point is not reached";
-  under_test().release();
+  hold.release();
   EXPECT_TRUE(waiting->synchronize(kHang));
 }
 
@@ -110,21 +110,38 @@ TEST_P(StreamConformance, WaitKeepsAReachedPointWhenTheEventIsRecordedAgain) {
   const auto event = device().create_event();
   held->record(*event);
   waiting->wait(*event);
-  under_test().hold(*held);
+  Hold hold(under_test(), *held);
   held->record(*event);
   EXPECT_TRUE(waiting->synchronize(kHang));
   EXPECT_EQ(event->query(), EventState::kPending);
-  under_test().release();
+  hold.release();
 }
 
 TEST_P(StreamConformance, SynchronizeGivesUpAtItsBound) {
   const auto stream = device().create_stream();
   EXPECT_TRUE(stream->synchronize(std::chrono::nanoseconds::zero())) << "nothing was submitted";
-  under_test().hold(*stream);
+  Hold hold(under_test(), *stream);
   EXPECT_FALSE(stream->synchronize(std::chrono::nanoseconds::min()));
   EXPECT_FALSE(stream->synchronize(std::chrono::milliseconds(1)));
-  under_test().release();
+  hold.release();
   EXPECT_TRUE(stream->synchronize(std::chrono::nanoseconds::max()));
+}
+
+TEST_P(StreamConformance, AHeldStreamLetsGoWhenTheTestLeavesItsScope) {
+  const auto stream = device().create_stream();
+  {
+    const Hold hold(under_test(), *stream);
+    EXPECT_FALSE(stream->synchronize(kMoment));
+  }
+  EXPECT_TRUE(stream->synchronize(kHang));
+}
+
+TEST_P(StreamConformance, AHeldStreamLetsGoByItselfAndItIsSaid) {
+  const auto stream = device().create_stream();
+  under_test().hold(*stream, kMoment);
+  EXPECT_TRUE(stream->synchronize(kHang));
+  EXPECT_EQ(under_test().release(), 1U);
+  EXPECT_EQ(under_test().release(), 0U);
 }
 
 TEST_P(StreamConformance, SynchronizeReportsFailedWorkAsEnded) {
@@ -137,11 +154,11 @@ TEST_P(StreamConformance, DestructionWaitsForOutstandingWork) {
   const auto buffer = device().allocate(kSize);
   HostMemory host(device(), kSize);
   auto stream = device().create_stream();
-  under_test().hold(*stream);
+  Hold hold(under_test(), *stream);
   stream->fill(buffer->address(), 6, kSize);
   store(*stream, *buffer, host);
   std::thread destroyer([&] { stream.reset(); });
-  under_test().release();
+  hold.release();
   destroyer.join();
   EXPECT_EQ(host.contents(), all(6));
 }
@@ -182,7 +199,7 @@ TEST_P(StreamConformance, ViewWaitsForAnEventOfOurStream) {
   const auto engine = device().view_stream(under_test().engine_stream());
   const auto loaded = device().create_event();
   const auto computed = device().create_event();
-  under_test().hold(*loads);
+  Hold hold(under_test(), *loads);
   loads->record(*loaded);
   std::thread engine_thread([&] {
     engine->wait(*loaded);
@@ -190,7 +207,7 @@ TEST_P(StreamConformance, ViewWaitsForAnEventOfOurStream) {
   });
   std::this_thread::sleep_for(kMoment);
   EXPECT_NE(computed->query(), EventState::kDone);
-  under_test().release();
+  hold.release();
   engine_thread.join();
   EXPECT_EQ(computed->wait(kHang), EventState::kDone);
 }

@@ -9,6 +9,23 @@
 
 namespace kvferry::fakes {
 
+/// What a call does instead of its work.
+struct FakeFault {
+  enum class Kind : std::uint8_t {
+    kFail,  ///< Fails with `code`, once.
+    kLose,  ///< It and all later calls fail with `code`.
+    kHang,  ///< Never returns.
+    kSkip   ///< Does nothing and says that it went well.
+  };
+  Kind kind = Kind::kFail;
+  int code = 0;
+};
+
+/// Faults for a process that is the stand-in's only user, read when the driver is loaded and by
+/// reset(): "cuLaunchKernel 2 fail 719;cuMemAlloc 1 hang" is a list of function, number of the call
+/// (from 1), `fail`, `lose`, `hang` or `skip`, and the code of the first two.
+inline constexpr const char* kFakeFaultsVariable = "KVFERRY_FAKE_FAULTS";
+
 /// What a test can ask of a stand-in driver. Thread-safe.
 class FakeControl {
  public:

@@ -3,9 +3,16 @@
 
 #include <cstdlib>
 #include <iterator>
+#include <sstream>
+#include <thread>
 #include <utility>
+#include <vector>
 
 namespace kvferry::fakes {
+
+FakeCore::FakeCore(int version, std::uintptr_t alias) : first_version_(version), alias_(alias) {
+  reset();
+}
 
 // What a lost device left behind goes too.
 void FakeCore::reset() {
@@ -34,6 +41,25 @@ void FakeCore::reset() {
   delay_ = std::chrono::nanoseconds(0);
   last_batch_runs_ = 0;
   last_source_order_ = 0;
+  read_faults();
+}
+
+void FakeCore::read_faults() {
+  const char* const asked = std::getenv(kFakeFaultsVariable);  // NOLINT(concurrency-mt-unsafe)
+  std::istringstream faults(asked == nullptr ? "" : asked);
+  for (std::string one; std::getline(faults, one, ';');) {
+    std::istringstream words(one);
+    std::string function;
+    std::uint64_t nth = 0;
+    std::string kind;
+    int code = kOk;
+    words >> function >> nth >> kind >> code;
+    FakeFault fault{FakeFault::Kind::kFail, code};
+    if (kind == "lose") fault.kind = FakeFault::Kind::kLose;
+    if (kind == "hang") fault.kind = FakeFault::Kind::kHang;
+    if (kind == "skip") fault.kind = FakeFault::Kind::kSkip;
+    failures_[function] = {nth, fault};
+  }
 }
 
 void FakeCore::set_version(int version) {
@@ -53,7 +79,7 @@ void FakeCore::hide(const std::string& function) {
 
 void FakeCore::fail_nth(const std::string& function, std::uint64_t nth, int code) {
   MutexLock lock(mutex_);
-  failures_[function] = {nth, code};
+  failures_[function] = {nth, {FakeFault::Kind::kFail, code}};
 }
 
 void FakeCore::lose(int code) {
@@ -108,14 +134,19 @@ int FakeCore::thread_context() const { return context(); }
 int FakeCore::thread_capture_mode() const { return capture_mode(); }
 
 int FakeCore::enter(const char* function) {
-  MutexLock lock(mutex_);
-  ++calls_[function];
-  if (lost_ != 0) return lost_;
-  const auto failure = failures_.find(function);
-  if (failure == failures_.end() || --failure->second.calls_left > 0) return kOk;
-  const int code = failure->second.code;
-  failures_.erase(failure);
-  return code;
+  FakeFault fault;
+  {
+    MutexLock lock(mutex_);
+    ++calls_[function];
+    if (lost_ != 0) return lost_;
+    const auto failure = failures_.find(function);
+    if (failure == failures_.end() || --failure->second.calls_left > 0) return kOk;
+    fault = failure->second.fault;
+    failures_.erase(failure);
+    if (fault.kind == FakeFault::Kind::kLose) lost_ = fault.code;
+  }
+  while (fault.kind == FakeFault::Kind::kHang) std::this_thread::sleep_for(std::chrono::hours(1));
+  return fault.kind == FakeFault::Kind::kSkip ? kSkipped : fault.code;
 }
 
 int FakeCore::version() const {
@@ -153,8 +184,8 @@ int& FakeCore::capture_mode() {
   return mode;
 }
 
-std::uintptr_t FakeCore::create_stream() {
-  auto created = std::make_shared<FakeStream>();
+std::uintptr_t FakeCore::create_stream(int device) {
+  auto created = std::make_shared<FakeStream>(device);
   MutexLock lock(mutex_);
   const std::uintptr_t handle = next_handle();
   streams_.emplace(handle, std::move(created));
@@ -175,6 +206,22 @@ int FakeCore::destroy_stream(std::uintptr_t stream) {
     at = next;
   }
   return kOk;
+}
+
+int FakeCore::stream_device(std::uintptr_t handle, int otherwise) {
+  const auto found = stream(handle);
+  return found == nullptr || is_legacy(handle) ? otherwise : found->device();
+}
+
+void FakeCore::drain() {
+  std::vector<std::shared_ptr<FakeStream>> all;
+  {
+    MutexLock lock(mutex_);
+    for (const auto& [handle, stream] : streams_) all.push_back(stream);
+    all.insert(all.end(), destroyed_.begin(), destroyed_.end());
+    if (legacy_ != nullptr) all.push_back(legacy_);
+  }
+  for (const auto& stream : all) stream->drain();
 }
 
 int FakeCore::query_stream(std::uintptr_t handle) {
@@ -256,7 +303,7 @@ int FakeCore::elapsed(float* milliseconds, std::uintptr_t from, std::uintptr_t t
 std::shared_ptr<FakeStream> FakeCore::stream(std::uintptr_t handle) {
   MutexLock lock(mutex_);
   if (is_legacy(handle)) {
-    if (legacy_ == nullptr) legacy_ = std::make_shared<FakeStream>();
+    if (legacy_ == nullptr) legacy_ = std::make_shared<FakeStream>(0);
     return legacy_;
   }
   const auto found = streams_.find(handle);

@@ -33,6 +33,8 @@ inline constexpr int kNotReady = 600;
 inline constexpr int kIllegalAddress = 700;
 inline constexpr int kAlreadyRegistered = 712;
 inline constexpr int kNotRegistered = 713;
+/// No vendor's: the call does nothing and says that it went well.
+inline constexpr int kSkipped = -1;
 
 /// A point of a stream, reached once.
 class FakePoint {
@@ -52,12 +54,15 @@ class FakePoint {
 /// Runs what is submitted, in order, on a thread of its own. Its destructor waits.
 class FakeStream {
  public:
-  FakeStream();
+  explicit FakeStream(int device);
   FakeStream(const FakeStream&) = delete;
   FakeStream& operator=(const FakeStream&) = delete;
   ~FakeStream();
   void submit(std::function<void()> work);
+  [[nodiscard]] int device() const { return device_; }
   [[nodiscard]] bool idle() const;
+  /// Waits until what was submitted before this call has ended or was dropped.
+  void drain() const;
   /// Drops what has not begun.
   void drop();
 
@@ -65,8 +70,11 @@ class FakeStream {
   void serve();
   [[nodiscard]] std::function<void()> take();
 
+  const int device_;
   mutable Mutex mutex_;
   CondVar submitted_;
+  mutable CondVar ended_;
+  std::uint64_t num_submitted_ KVFERRY_GUARDED_BY(mutex_) = 0;
   std::deque<std::function<void()>> queue_ KVFERRY_GUARDED_BY(mutex_);
   bool busy_ KVFERRY_GUARDED_BY(mutex_) = false;
   bool closing_ KVFERRY_GUARDED_BY(mutex_) = false;
@@ -78,7 +86,7 @@ class FakeStream {
 class FakeCore final : public FakeControl {
  public:
   /// `alias` is added to a host address to make the device's address of registered memory.
-  FakeCore(int version, std::uintptr_t alias) : first_version_(version), alias_(alias) { reset(); }
+  FakeCore(int version, std::uintptr_t alias);
 
   void reset() override;
   void set_version(int version) override;
@@ -109,7 +117,12 @@ class FakeCore final : public FakeControl {
   static int& context();
   static int& capture_mode();
 
-  [[nodiscard]] std::uintptr_t create_stream();
+  [[nodiscard]] std::uintptr_t create_stream(int device = 0);
+  /// The device that the stream was made on; `otherwise` for the default stream and unknown ones.
+  [[nodiscard]] int stream_device(std::uintptr_t stream, int otherwise);
+  /// Waits for all work that was submitted before, as drivers do when a kernel is loaded, memory is
+  /// freed or host memory unregistered.
+  void drain();
   [[nodiscard]] int destroy_stream(std::uintptr_t stream);
   [[nodiscard]] int query_stream(std::uintptr_t stream);
   [[nodiscard]] int submit(std::uintptr_t stream, std::function<void()> work);
@@ -152,6 +165,8 @@ class FakeCore final : public FakeControl {
 
  private:
   void go_down();
+  /// What the environment asks for (fake_control.hpp, kFakeFaultsVariable).
+  void read_faults();
   [[nodiscard]] std::uintptr_t next_handle() KVFERRY_REQUIRES(mutex_) { return next_ += 16; }
   void free_all();
   [[nodiscard]] std::shared_ptr<FakeStream> stream(std::uintptr_t handle);
@@ -167,7 +182,7 @@ class FakeCore final : public FakeControl {
   std::set<std::string> hidden_ KVFERRY_GUARDED_BY(mutex_);
   struct Failure {
     std::uint64_t calls_left;
-    int code;
+    FakeFault fault;
   };
   std::map<std::string, Failure> failures_ KVFERRY_GUARDED_BY(mutex_);
   std::map<std::string, std::uint64_t> calls_ KVFERRY_GUARDED_BY(mutex_);

@@ -30,8 +30,9 @@ Result enter(const char* function) {
   return FakeCore::context() > 0 ? kSuccess : kInvalidContext;
 }
 
-#define KVFERRY_FAKE_ENTER(function) \
-  if (const Result code = enter(function); code != kSuccess) return code
+#define KVFERRY_FAKE_ENTER(function)                         \
+  if (const Result code = enter(function); code != kSuccess) \
+  return code == kSkipped ? kSuccess : code
 
 Result init(unsigned) { return core().enter("cuInit"); }
 Result get_error_name(Result code, const char** name) {
@@ -55,7 +56,7 @@ Result device_get_name(char* name, int length, Device) {
   return kSuccess;
 }
 Result device_get_pci_bus_id(char* address, int length, Device) {
-  std::strncpy(address, "0000:41:00.0", static_cast<std::size_t>(length));
+  std::strncpy(address, "0000:C1:00.0", static_cast<std::size_t>(length));
   return kSuccess;
 }
 Result device_get_attribute(int* value, int attribute, Device) {
@@ -179,6 +180,7 @@ Result allocate(DevicePointer* address, std::size_t bytes) {
 }
 Result free_memory(DevicePointer address) {
   KVFERRY_FAKE_ENTER("cuMemFree");
+  core().drain();
   return core().free(address);
 }
 Result memory_get_info(std::size_t* free_bytes, std::size_t* total_bytes) {
@@ -193,6 +195,7 @@ Result host_register(void* address, std::size_t bytes, unsigned flags) {
 }
 Result host_unregister(void* address) {
   KVFERRY_FAKE_ENTER("cuMemHostUnregister");
+  core().drain();
   return core().unregister_host(number(address));
 }
 Result host_get_device_pointer(DevicePointer* device, void* host, unsigned) {
@@ -205,6 +208,7 @@ Result host_get_device_pointer(DevicePointer* device, void* host, unsigned) {
 Result module_load(Handle* module, const void* image) {
   KVFERRY_FAKE_ENTER("cuModuleLoadData");
   if (image == nullptr) return kInvalidValue;
+  core().drain();
   *module = handle(core().load_module());
   return kSuccess;
 }
@@ -214,6 +218,7 @@ Result module_unload(Handle module) {
 }
 Result module_get_function(Handle* function, Handle module, const char* name) {
   KVFERRY_FAKE_ENTER("cuModuleGetFunction");
+  core().drain();  // kernels are loaded when they are first asked for
   *function = handle(core().function(number(module), name));
   return *function == nullptr ? kNotFound : kSuccess;
 }
@@ -312,6 +317,7 @@ Result cuGetProcAddress_v2(const char* name, void** address, int version, std::u
 }
 
 Result cuLaunchHostFunc(Handle stream, void (*function)(void*), void* data) {
+  KVFERRY_FAKE_ENTER("cuLaunchHostFunc");
   return core().submit(number(stream), [=] { function(data); });
 }
 

@@ -29,8 +29,21 @@ FakeCore& core() {
 std::uintptr_t number(const void* handle) { return reinterpret_cast<std::uintptr_t>(handle); }
 Handle handle(std::uintptr_t number) { return reinterpret_cast<Handle>(number); }
 
-#define KVFERRY_FAKE_ENTER(function) \
-  if (const Result code = core().enter(function); code != kSuccess) return code
+#define KVFERRY_FAKE_ENTER(function)                                \
+  if (const Result code = core().enter(function); code != kSuccess) \
+  return code == kSkipped ? kSuccess : code
+
+/// Of calls whose stream has to be one of the thread's current device.
+Result enter_on(const char* function, Handle stream) {
+  const Result code = core().enter(function);
+  if (code != kSuccess) return code;
+  const int current = FakeCore::context();
+  return core().stream_device(number(stream), current) == current ? kSuccess : kInvalidHandle;
+}
+
+#define KVFERRY_FAKE_ENTER_ON(function, stream)                         \
+  if (const Result code = enter_on(function, stream); code != kSuccess) \
+  return code == kSkipped ? kSuccess : code
 
 }  // namespace
 
@@ -57,7 +70,7 @@ Result hipDeviceGetName(char* name, int length, Device) {
   return kSuccess;
 }
 Result hipDeviceGetPCIBusId(char* address, int length, Device) {
-  std::strncpy(address, "0000:41:00.0", static_cast<std::size_t>(length));
+  std::strncpy(address, "0000:c1:00.0", static_cast<std::size_t>(length));
   return kSuccess;
 }
 Result hipDeviceGetAttribute(int* value, int attribute, Device) {
@@ -88,12 +101,12 @@ Result hipThreadExchangeStreamCaptureMode(int* mode) {
 Result hipStreamCreateWithFlags(Handle* stream, unsigned flags) {
   KVFERRY_FAKE_ENTER("hipStreamCreateWithFlags");
   if (flags != kStreamNonBlocking) return kInvalidValue;
-  *stream = handle(core().create_stream());
+  *stream = handle(core().create_stream(FakeCore::context()));
   return kSuccess;
 }
 Result hipStreamGetDevice(Handle stream, Device* device) {
   KVFERRY_FAKE_ENTER("hipStreamGetDevice");
-  *device = 0;
+  *device = core().stream_device(number(stream), FakeCore::context());
   return core().query_stream(number(stream)) == kInvalidHandle ? kInvalidHandle : kSuccess;
 }
 Result hipEventCreateWithFlags(Handle* event, unsigned flags) {
@@ -103,14 +116,14 @@ Result hipEventCreateWithFlags(Handle* event, unsigned flags) {
   return kSuccess;
 }
 Result hipMemcpyAsync(void* to, const void* from, std::size_t bytes, int kind, Handle stream) {
-  KVFERRY_FAKE_ENTER("hipMemcpyAsync");
+  KVFERRY_FAKE_ENTER_ON("hipMemcpyAsync", stream);
   return kind == kCopyToDevice ? core().copy_in(number(to), number(from), bytes, number(stream))
                                : core().copy_out(number(to), number(from), bytes, number(stream));
 }
 Result hipMemcpyBatchAsync(void** to, void** from, std::size_t* sizes, std::size_t count,
                            CopyAttributes* attributes, std::size_t* first_runs,
                            std::size_t num_attributes, std::size_t* failed, Handle stream) {
-  KVFERRY_FAKE_ENTER("hipMemcpyBatchAsync");
+  KVFERRY_FAKE_ENTER_ON("hipMemcpyBatchAsync", stream);
   const bool takes_attributes = core().version() >= kFirstWithAttributes;
   *failed = 0;
   if (count == 0 || count > kMostBatchRuns || FakeCore::is_legacy(number(stream)) ||
@@ -128,7 +141,7 @@ Result hipMemcpyBatchAsync(void** to, void** from, std::size_t* sizes, std::size
   return kSuccess;
 }
 Result hipMemsetAsync(void* address, int value, std::size_t bytes, Handle stream) {
-  KVFERRY_FAKE_ENTER("hipMemsetAsync");
+  KVFERRY_FAKE_ENTER_ON("hipMemsetAsync", stream);
   return core().fill(number(address), value, bytes, number(stream));
 }
 Result hipMalloc(void** address, std::size_t bytes) {
@@ -140,6 +153,7 @@ Result hipMalloc(void** address, std::size_t bytes) {
 }
 Result hipFree(void* address) {
   KVFERRY_FAKE_ENTER("hipFree");
+  core().drain();
   return core().free(number(address));
 }
 Result hipHostRegister(void* address, std::size_t bytes, unsigned flags) {
@@ -168,7 +182,7 @@ Result hipStreamIsCapturing(Handle stream, int* status) {
   return kSuccess;
 }
 Result hipStreamWaitEvent(Handle stream, Handle event, unsigned) {
-  KVFERRY_FAKE_ENTER("hipStreamWaitEvent");
+  KVFERRY_FAKE_ENTER_ON("hipStreamWaitEvent", stream);
   return core().wait_event(number(stream), number(event));
 }
 Result hipEventDestroy(Handle event) {
@@ -180,7 +194,7 @@ Result hipEventQuery(Handle event) {
   return core().query_event(number(event));
 }
 Result hipEventRecord(Handle event, Handle stream) {
-  KVFERRY_FAKE_ENTER("hipEventRecord");
+  KVFERRY_FAKE_ENTER_ON("hipEventRecord", stream);
   return core().record_event(number(event), number(stream));
 }
 Result hipEventElapsedTime(float* milliseconds, Handle from, Handle to) {
@@ -194,11 +208,13 @@ Result hipMemGetInfo(std::size_t* free_bytes, std::size_t* total_bytes) {
 }
 Result hipHostUnregister(void* address) {
   KVFERRY_FAKE_ENTER("hipHostUnregister");
+  core().drain();
   return core().unregister_host(number(address));
 }
 Result hipModuleLoadData(Handle* module, const void* image) {
   KVFERRY_FAKE_ENTER("hipModuleLoadData");
   if (image == nullptr) return kInvalidValue;
+  core().drain();
   *module = handle(core().load_module());
   return kSuccess;
 }
@@ -208,13 +224,14 @@ Result hipModuleUnload(Handle module) {
 }
 Result hipModuleGetFunction(Handle* function, Handle module, const char* name) {
   KVFERRY_FAKE_ENTER("hipModuleGetFunction");
+  core().drain();
   *function = handle(core().function(number(module), name));
   return *function == nullptr ? kNotFound : kSuccess;
 }
 Result hipModuleLaunchKernel(Handle function, unsigned x, unsigned, unsigned, unsigned threads,
                              unsigned, unsigned, unsigned, Handle stream, void** parameters,
                              void**) {
-  KVFERRY_FAKE_ENTER("hipModuleLaunchKernel");
+  KVFERRY_FAKE_ENTER_ON("hipModuleLaunchKernel", stream);
   return core().launch(number(function), x, threads, parameters[0], number(stream));
 }
 // hipRTC, which ROCm once had in this library: its programs are made of nothing.
@@ -249,6 +266,7 @@ int hiprtcDestroyProgram(void** program) {
   return 0;
 }
 Result hipLaunchHostFunc(Handle stream, void (*function)(void*), void* data) {
+  KVFERRY_FAKE_ENTER_ON("hipLaunchHostFunc", stream);
   return core().submit(number(stream), [=] { function(data); });
 }
 

@@ -32,7 +32,7 @@ std::chrono::steady_clock::time_point FakePoint::when() const {
   return when_;
 }
 
-FakeStream::FakeStream() : thread_([this] { serve(); }) {}
+FakeStream::FakeStream(int device) : device_(device), thread_([this] { serve(); }) {}
 
 FakeStream::~FakeStream() {
   {
@@ -46,6 +46,7 @@ FakeStream::~FakeStream() {
 void FakeStream::submit(std::function<void()> work) {
   MutexLock lock(mutex_);
   queue_.push_back(std::move(work));
+  ++num_submitted_;
   submitted_.notify_all();
 }
 
@@ -54,9 +55,18 @@ bool FakeStream::idle() const {
   return queue_.empty() && !busy_;
 }
 
+void FakeStream::drain() const {
+  MutexLock lock(mutex_);
+  const std::uint64_t last = num_submitted_;
+  while (num_submitted_ - queue_.size() - (busy_ ? 1 : 0) < last) {
+    ended_.wait_for(mutex_, kWaitSlice);
+  }
+}
+
 void FakeStream::drop() {
   MutexLock lock(mutex_);
   queue_.clear();
+  ended_.notify_all();
 }
 
 void FakeStream::serve() {
@@ -66,6 +76,7 @@ void FakeStream::serve() {
 std::function<void()> FakeStream::take() {
   MutexLock lock(mutex_);
   busy_ = false;
+  ended_.notify_all();
   while (queue_.empty()) {
     if (closing_) return {};
     submitted_.wait_for(mutex_, kWaitSlice);

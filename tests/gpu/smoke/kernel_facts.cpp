@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "facts.hpp"
+#include "kernels/pack_launch.hpp"
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <stdexcept>
+#include <thread>
+
+namespace kvferry::smoke {
+namespace {
+
+using gpu::CopyDirection;
+using gpu::CopyRun;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::uint64_t kBlockBytes = 16384;
+constexpr std::uint32_t kNumBlocks = 64;
+constexpr std::size_t kPacked = kNumBlocks * kBlockBytes;
+constexpr std::chrono::seconds kMostHeld{5};
+
+/// Scatters the packed bytes at `packed` into a pool and gathers them into device memory.
+Fact scatter_and_gather(SmokeDevice& device, gpu::PackKernel kernel, bool from_host) {
+  gpu::DriverApi& api = device.api();
+  const auto stream = device.make_stream();
+  const auto pool = device.require(api.allocate(kPacked), "allocate a pool");
+  const auto table = device.require(api.allocate(4096), "allocate a table");
+  const auto geometry = gpu::make_block_geometry({{pool, kBlockBytes, kBlockBytes}}, kNumBlocks);
+  const auto entries = gpu::fragment_table(geometry);
+  const auto host = device.host();
+  for (std::size_t i = 0; i < kPacked; ++i) host[i] = byte_at(i);
+  std::memcpy(host.data() + kPacked, entries.data(), sizeof(entries[0]) * entries.size());
+  const std::vector<CopyRun> in = {{device.memory(), device.alias(), kPacked},
+                                   {table, device.alias() + kPacked, 4096}};
+  for (const CopyRun& run : in) {
+    device.require(api.copy(CopyDirection::kHostToDevice, run, stream), "copy in");
+  }
+  std::vector<BlockId> blocks;
+  for (std::uint32_t i = 0; i < kNumBlocks; ++i) blocks.emplace_back(i * 37 % kNumBlocks);
+  const gpu::PackDevice pack_device = {16, gpu::BulkCopy::kYes};
+  const auto module = device.load_kernels();
+  for (const auto way : {gpu::PackWay::kScatter, gpu::PackWay::kGather}) {
+    const bool scatters = way == gpu::PackWay::kScatter;
+    const std::uintptr_t packed = scatters && from_host ? device.alias() : device.memory();
+    const auto plan =
+        gpu::plan_pack(geometry, kNumBlocks, packed, way, pack_device, {.kernel = kernel});
+    const auto function = device.require(api.function(module, plan.kernel), "find the kernel");
+    auto arguments = gpu::pack_arguments(geometry, table, blocks, packed);
+    if (!scatters) device.require(api.fill(packed, 0, kPacked, stream), "fill");
+    device.require(
+        api.launch(function,
+                   {{plan.num_ctas, 1, 1}, {plan.threads_per_cta, 1, 1}, plan.shared_bytes},
+                   &arguments, stream),
+        std::string("launch ") + plan.kernel);
+    device.settle(stream);
+  }
+  std::memset(host.data(), 0, kPacked);
+  const CopyRun out = {device.alias(), device.memory(), kPacked};
+  device.require(api.copy(CopyDirection::kDeviceToHost, out, stream), "copy out");
+  device.settle(stream);
+  const std::string wrong = first_wrong(host.first(kPacked));
+  return {wrong.empty(), wrong.empty() ? "every byte right" : wrong, 0, ""};
+}
+
+struct Held {
+  std::atomic<bool> running{false};
+  std::atomic<bool> released{false};
+};
+
+void hold(void* data) {
+  auto& held = *static_cast<Held*>(data);
+  held.running = true;
+  const auto end = Clock::now() + kMostHeld;
+  while (!held.released && Clock::now() < end) {
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+  }
+}
+
+using LaunchHostFunction = int (*)(void*, void (*)(void*), void*);
+
+/// Whether `call` returns while a stream is held, and after how long.
+Fact while_held(SmokeDevice& device, LaunchHostFunction launch, const std::function<void()>& call) {
+  const auto stream = device.make_stream();
+  auto* const held = new Held;  // the driver may still run it when the fact fails
+  const int code = launch(reinterpret_cast<void*>(stream), &hold, held);
+  if (code != 0) throw std::runtime_error("a host function is refused: " + std::to_string(code));
+  while (!held->running) std::this_thread::yield();
+  std::atomic<bool> returned{false};
+  // So that a call that waits is waited for a moment only.
+  std::thread releaser([&] {
+    const auto end = Clock::now() + std::chrono::milliseconds(500);
+    while (!returned && Clock::now() < end) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    held->released = true;
+  });
+  const auto begin = Clock::now();
+  std::string why;
+  try {
+    call();
+  } catch (const std::exception& error) {
+    why = error.what();
+  }
+  const bool waited = held->released;
+  returned = true;
+  releaser.join();
+  device.settle(stream);
+  if (!why.empty()) throw std::runtime_error(why);
+  const std::chrono::duration<double, std::milli> took = Clock::now() - begin;
+  return {true, waited ? "it WAITS for the held stream" : "it does not wait", took.count(), "ms"};
+}
+
+}  // namespace
+
+void settle_kernels(FactLog& log, SmokeDevice& device, Effort /*effort*/) {
+  device.make_memory();
+  log.check("vector kernels, packed in device memory",
+            [&] { return scatter_and_gather(device, gpu::PackKernel::kVector, false); });
+  log.check("vector kernels, packed in registered host memory",
+            [&] { return scatter_and_gather(device, gpu::PackKernel::kVector, true); });
+}
+
+void settle_bulk(FactLog& log, SmokeDevice& device, Effort /*effort*/) {
+  const bool has = device.api().traits().compute_capability >= 90;
+  const Fact none = {true, "the device has no bulk copies", 0, ""};
+  device.make_memory();
+  log.check("bulk kernels, packed in device memory",
+            [&] { return has ? scatter_and_gather(device, gpu::PackKernel::kBulk, false) : none; });
+  log.check("F9 bulk kernels, packed in registered host memory",
+            [&] { return has ? scatter_and_gather(device, gpu::PackKernel::kBulk, true) : none; });
+}
+
+void settle_held(FactLog& log, SmokeDevice& device, Effort /*effort*/) {
+  device.make_memory();
+  const bool cuda = device.api().kind() == gpu::BackendKind::kCuda;
+  const auto launch = reinterpret_cast<LaunchHostFunction>(
+      device.symbol(cuda ? "cuLaunchHostFunc" : "hipLaunchHostFunc"));
+  log.check("F3 a host function without a current context", [&] {
+    const auto stream = device.make_stream();
+    static Held held;
+    held.released = true;
+    int code = 0;
+    std::thread([&] { code = launch(reinterpret_cast<void*>(stream), &hold, &held); }).join();
+    device.settle(stream);
+    return Fact{true, code == 0 ? "is taken" : "is refused: " + device.api().describe(code), 0, ""};
+  });
+  log.check("while held: a copy on another stream", [&] {
+    return while_held(device, launch, [&] {
+      const auto stream = device.make_stream();
+      const CopyRun run = {device.memory(), device.alias(), 4096};
+      device.require(device.api().copy(CopyDirection::kHostToDevice, run, stream), "copy");
+      device.settle(stream);
+    });
+  });
+  std::uintptr_t memory = 0;
+  log.check("while held: allocating", [&] {
+    return while_held(device, launch,
+                      [&] { memory = device.require(device.api().allocate(4096), "allocate"); });
+  });
+  log.check("while held: freeing", [&] {
+    return while_held(device, launch, [&] { device.require(device.api().free(memory), "free"); });
+  });
+  log.check("F2 while held: loading a module and finding a kernel", [&] {
+    return while_held(device, launch, [&] {
+      const auto module = device.load_kernels();
+      static_cast<void>(
+          device.require(device.api().function(module, "kvferry_gather"), "find the kernel"));
+    });
+  });
+}
+
+const std::vector<FactGroup>& fact_groups() {
+  static const std::vector<FactGroup> groups = {
+      {"device", &settle_device}, {"copies", &settle_copies}, {"kernels", &settle_kernels},
+      {"held", &settle_held},     {"bulk", &settle_bulk},     {"legacy", &settle_legacy},
+      {"border", &settle_border}};
+  return groups;
+}
+
+}  // namespace kvferry::smoke

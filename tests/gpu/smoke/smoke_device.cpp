@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "smoke_device.hpp"
+
+#include "cuda/cuda_api.hpp"
+#include "driver/shared_library.hpp"
+#include "fake_control.hpp"
+#include "hip/hip_api.hpp"
+#include "kernels/code_objects.hpp"
+
+#include <chrono>
+#include <dlfcn.h>
+#include <stdexcept>
+#include <sys/mman.h>
+#include <thread>
+
+namespace kvferry::smoke {
+
+std::string SmokeBackend::library() const {
+  if (!is_stand_in()) return "";
+  return is_cuda() ? KVFERRY_FAKE_CUDA : KVFERRY_FAKE_HIP;
+}
+
+SmokeDevice::SmokeDevice(const SmokeBackend& backend) : backend_(backend) {
+  if (backend.is_cuda()) {
+    api_ = std::make_unique<gpu::CudaApi>(gpu::CudaLibrary(backend.library()), 0);
+  } else {
+    api_ = std::make_unique<gpu::HipApi>(gpu::HipLibrary(backend.library()), 0);
+  }
+  require(api_->enter().result, "make the device current");
+}
+
+void SmokeDevice::require(gpu::DriverResult result, const std::string& what) const {
+  if (!result.ok()) throw std::runtime_error("cannot " + what + ": " + api_->describe(result.code));
+}
+
+void SmokeDevice::make_memory() {
+  if (memory_ != 0) return;
+  void* const mapped = ::mmap(nullptr, 2 * kPiece, PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+  if (mapped == MAP_FAILED) throw std::runtime_error("cannot map host memory");
+  host_ = static_cast<std::uint8_t*>(mapped);
+  const auto address = reinterpret_cast<std::uintptr_t>(host_);
+  require(api_->register_host(address, kPiece), "register host memory");
+  require(api_->register_host(address + kPiece, kPiece), "register its neighbour");
+  alias_ = require(api_->host_device_address(address), "ask for the device's address of it");
+  memory_ = require(api_->allocate(2 * kPiece), "allocate device memory");
+}
+
+void SmokeDevice::settle(gpu::StreamHandle stream) {
+  gpu::DriverResult result;
+  while ((result = api_->query_stream(stream)).status == gpu::DriverStatus::kNotReady) {
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+  }
+  require(result, "see the work end");
+}
+
+gpu::ModuleHandle SmokeDevice::load_kernels() {
+  std::span<const std::byte> image = fakes::kFakeImage;
+  if (!backend_.is_stand_in() && backend_.is_cuda()) image = gpu::cuda_fatbin();
+  if (!backend_.is_stand_in() && !backend_.is_cuda()) {
+    image = {};
+    for (const gpu::HipCodeObject& object : gpu::hip_code_objects()) {
+      if (object.arch == api_->traits().architecture) image = object.bytes;
+    }
+  }
+  if (image.empty()) throw std::runtime_error("this build has no kernels for the device");
+  return require(api_->load_module(image), "load the kernels");
+}
+
+void* SmokeDevice::symbol(const char* name) const {
+  std::string path = backend_.library();
+  if (path.empty()) {
+    path = gpu::SharedLibrary::find_loaded(backend_.is_cuda() ? "libcuda.so" : "libamdhip64.so");
+  }
+  void* const library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
+  void* const found = library == nullptr ? nullptr : ::dlsym(library, name);
+  if (found == nullptr) throw std::runtime_error("the driver has no " + std::string(name));
+  return found;
+}
+
+std::uint8_t byte_at(std::size_t i) {
+  return static_cast<std::uint8_t>(i * std::size_t{2654435761} >> 13U);
+}
+
+std::string first_wrong(std::span<const std::uint8_t> bytes) {
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    if (bytes[i] == byte_at(i)) continue;
+    return "wrong byte at offset " + std::to_string(i) + ": expected " +
+           std::to_string(byte_at(i)) + ", found " + std::to_string(bytes[i]);
+  }
+  return "";
+}
+
+}  // namespace kvferry::smoke
