@@ -58,6 +58,12 @@ void RegisteredRanges::check(CopyDirection direction, std::span<const CopyRun> r
   }
 }
 
+bool RegisteredRanges::has(std::uintptr_t address) const {
+  MutexLock lock(mutex_);
+  const auto next = ranges_.upper_bound(address);
+  return next != ranges_.begin() && address < std::prev(next)->second;
+}
+
 std::uint64_t RegisteredRanges::num_ranges() const {
   MutexLock lock(mutex_);
   return ranges_.size();

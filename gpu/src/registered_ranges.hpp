@@ -20,6 +20,8 @@ class RegisteredRanges {
   void remove(std::uintptr_t address);
   /// Throws DeviceError naming the first run whose host side is not within one range.
   void check(CopyDirection direction, std::span<const CopyRun> runs) const;
+  /// Whether `address` lies in one of them.
+  [[nodiscard]] bool has(std::uintptr_t address) const;
   [[nodiscard]] std::uint64_t num_ranges() const;
 
  private:

@@ -54,9 +54,16 @@ PathChooser::PathChooser(gpu::DeviceFamily family, std::optional<CopyPath> force
   }
 }
 
-CopyPath PathChooser::choose(const CopyShape& shape, const CopyPaths& available) {
+// hipMemcpyBatchAsync corrupts device memory while graphs are replayed (rocm-systems#11662).
+CopyPaths PathChooser::trusted(CopyPaths paths) const {
+  if (family_ == gpu::DeviceFamily::kHip) paths.remove(CopyPath::kBatch);
+  return paths;
+}
+
+CopyPath PathChooser::choose(const CopyShape& shape, const CopyPaths& offered) {
   KVFERRY_CHECK(shape.num_runs != 0, "a path for no runs");
-  if (forced_ && available.has(*forced_)) return *forced_;
+  if (forced_ && offered.has(*forced_)) return *forced_;
+  const CopyPaths available = trusted(offered);
   MutexLock lock(mutex_);
   State& state = state_of(class_of(shape));
   const CopyPath chosen = best(state, available);
@@ -160,9 +167,10 @@ std::string PathChooser::text(const CopyPaths& store_paths, const CopyPaths& loa
   if (forced_)
     text += std::string(", forced to ") + gpu::to_string(*forced_) + " where it can be had";
   MutexLock lock(mutex_);
-  text +=
-      "\n  device to host, many runs: " + ladder(gpu::CopyDirection::kDeviceToHost, store_paths);
-  text += "\n  host to device, many runs: " + ladder(gpu::CopyDirection::kHostToDevice, load_paths);
+  text += "\n  device to host, many runs: " +
+          ladder(gpu::CopyDirection::kDeviceToHost, trusted(store_paths));
+  text += "\n  host to device, many runs: " +
+          ladder(gpu::CopyDirection::kHostToDevice, trusted(load_paths));
   for (const auto& [pieces, state] : classes_) {
     const std::string rates = measured(state);
     if (rates.empty()) continue;

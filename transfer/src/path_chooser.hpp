@@ -35,8 +35,9 @@ class PathChooser {
   PathChooser(gpu::DeviceFamily family, std::optional<gpu::CopyPath> forced,
               const CopyPathTable& table = {});
 
-  /// The best of `available` for `shape`, which has at least one run; kPerRun always is.
-  [[nodiscard]] gpu::CopyPath choose(const CopyShape& shape, const CopyPaths& available);
+  /// The best of `offered` for `shape`, which has at least one run; kPerRun always is. On HIP the
+  /// batch call is taken only if it is forced.
+  [[nodiscard]] gpu::CopyPath choose(const CopyShape& shape, const CopyPaths& offered);
   /// A piece that went `path` took `time`; 0 is not a measurement.
   void learn(const CopyShape& shape, gpu::CopyPath path, std::chrono::nanoseconds time);
 
@@ -71,6 +72,8 @@ class PathChooser {
   [[nodiscard]] static gpu::CopyPath best(const State& state, const CopyPaths& available);
   [[nodiscard]] static gpu::CopyPath least_measured(const State& state, const CopyPaths& available,
                                                     gpu::CopyPath best);
+  /// Those that are taken without being forced.
+  [[nodiscard]] CopyPaths trusted(CopyPaths paths) const;
   /// From which run on which path is the best, in words.
   [[nodiscard]] std::string ladder(gpu::CopyDirection direction, const CopyPaths& paths) const
       KVFERRY_REQUIRES(mutex_);

@@ -4,6 +4,7 @@
 #include "kvferry/base/error.hpp"
 
 #include "cuda/cuda_error.hpp"
+#include "driver/pci_address.hpp"
 
 #include <array>
 #include <cmath>
@@ -157,10 +158,7 @@ void CudaApi::read_traits() {
   traits_.device_name = name.data();
   if (cuda_.device_get_pci_bus_id(name.data(), static_cast<int>(name.size()), device_) ==
       cuda_abi::kSuccess) {
-    // The driver writes it in upper case, sysfs in lower case.
-    std::string address = name.data();
-    for (char& letter : address) letter = static_cast<char>(letter | (letter >= 'A' ? 0x20 : 0));
-    traits_.pci_address = std::move(address);
+    traits_.pci_address = pci_address_of(name.data());
   }
   traits_.compute_capability = attribute(cuda_abi::kAttributeComputeCapabilityMajor) * 10 +
                                attribute(cuda_abi::kAttributeComputeCapabilityMinor);

@@ -32,14 +32,18 @@ DriverResult CudaApi::copy_batch(CopyDirection direction, std::span<const CopyRu
   attributes.source_access_order = direction == CopyDirection::kHostToDevice
                                        ? cuda_abi::kSourceOrderAny
                                        : cuda_abi::kSourceOrderStream;
-  std::size_t first_run = 0;
+  // One entry per attribute by cuda.h, one per run as vllm#53860 reads it: zeros are right for
+  // both.
+  std::vector<std::size_t> attribute_of_run(runs.size(), 0);
   if (cuda_.copy_batch_13000 != nullptr) {
     return cuda_result(cuda_.copy_batch_13000(destinations, sources, sizes.data(), runs.size(),
-                                              &attributes, &first_run, 1, raw(stream)));
+                                              &attributes, attribute_of_run.data(), 1,
+                                              raw(stream)));
   }
   std::size_t failed_run = 0;
   return cuda_result(cuda_.copy_batch_12080(destinations, sources, sizes.data(), runs.size(),
-                                            &attributes, &first_run, 1, &failed_run, raw(stream)));
+                                            &attributes, attribute_of_run.data(), 1, &failed_run,
+                                            raw(stream)));
 }
 
 DriverResult CudaApi::fill(std::uintptr_t address, std::uint8_t value, std::uint64_t bytes,

@@ -35,6 +35,7 @@ struct ThreadState {
 struct DriverTraits {
   /// As users know it.
   std::string device_name;
+  /// As sysfs writes it, in lower case.
   std::optional<std::string> pci_address;
   /// "sm_90", "gfx942".
   std::string architecture;

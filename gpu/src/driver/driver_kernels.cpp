@@ -5,6 +5,7 @@
 #include "driver/driver_scope.hpp"
 #include "kernels/code_objects.hpp"
 
+#include <algorithm>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -40,7 +41,9 @@ FunctionHandle DriverKernels::function(const std::string& name, std::uint32_t sh
   {
     MutexLock lock(mutex_);
     const auto known = functions_.find(name);
-    if (known != functions_.end()) return known->second;
+    if (known != functions_.end() && shared_bytes <= known->second.shared_bytes) {
+      return known->second.handle;
+    }
   }
   const auto found = context_.api().function(module(), name.c_str());
   context_.check(found.result, ("find the kernel " + name).c_str());
@@ -49,7 +52,8 @@ FunctionHandle DriverKernels::function(const std::string& name, std::uint32_t sh
                    ("give shared memory to the kernel " + name).c_str());
   }
   MutexLock lock(mutex_);
-  return functions_.emplace(name, found.value).first->second;
+  functions_[name] = {found.value, std::max(shared_bytes, kDefaultSharedBytes)};
+  return found.value;
 }
 
 bool DriverKernels::available() const {

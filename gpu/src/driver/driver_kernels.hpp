@@ -7,6 +7,7 @@
 #include "kernels/pack_launch.hpp"
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <span>
 #include <string>
@@ -35,6 +36,10 @@ class DriverKernels {
   [[nodiscard]] BulkCopy bulk_copy() const;
 
  private:
+  struct Function {
+    FunctionHandle handle{};
+    std::uint32_t shared_bytes = 0;  ///< What it was allowed.
+  };
   [[nodiscard]] ModuleHandle module();
   [[nodiscard]] ModuleHandle load();
   /// Machine code for the device; empty if the build has none.
@@ -44,7 +49,7 @@ class DriverKernels {
   const std::span<const std::byte> image_;
   Mutex mutex_;
   ModuleHandle module_ KVFERRY_GUARDED_BY(mutex_){};
-  std::map<std::string, FunctionHandle> functions_ KVFERRY_GUARDED_BY(mutex_);
+  std::map<std::string, Function> functions_ KVFERRY_GUARDED_BY(mutex_);
 };
 
 }  // namespace kvferry::gpu

@@ -40,6 +40,12 @@ PackDevice DriverPack::device() const {
           kernels_.bulk_copy()};
 }
 
+// Bulk copies of registered host memory have not been seen to work over PCIe, and a fault loses the
+// device for good.
+PackTuning DriverPack::tuning(std::uintptr_t packed) const {
+  return {.kernel = context_.device_ranges().has(packed) ? PackKernel::kVector : PackKernel::kAuto};
+}
+
 // The kernel depends on how the packed memory is aligned, which a geometry does not say.
 void DriverPack::prepare(const BlockGeometry& geometry) {
   constexpr std::uintptr_t kAligned = 0;
@@ -60,8 +66,8 @@ std::string DriverPack::launch(PackWay way, const BlockGeometry& geometry,
   bool begun = false;
   while (!blocks.empty()) {
     const auto part = blocks.first(std::min<std::size_t>(blocks.size(), kMaxPackBlocks));
-    const PackLaunch plan =
-        plan_pack(geometry, static_cast<std::uint32_t>(part.size()), packed, way, device());
+    const PackLaunch plan = plan_pack(geometry, static_cast<std::uint32_t>(part.size()), packed,
+                                      way, device(), tuning(packed));
     PackArguments arguments = pack_arguments(geometry, fragments, part, packed);
     const FunctionHandle function = kernels_.function(plan.kernel, plan.shared_bytes);
     const LaunchShape shape{{plan.num_ctas, 1, 1}, {plan.threads_per_cta, 1, 1}, plan.shared_bytes};

@@ -48,6 +48,7 @@ class DriverPack {
 
  private:
   [[nodiscard]] PackDevice device() const;
+  [[nodiscard]] PackTuning tuning(std::uintptr_t packed) const;
   struct Table {
     std::vector<Fragment> fragments;
     std::uintptr_t address = 0;

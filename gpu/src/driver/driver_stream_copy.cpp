@@ -8,7 +8,10 @@ namespace kvferry::gpu {
 
 bool DriverStream::batches(CopyCall call, std::size_t num_runs) const {
   if (call == CopyCall::kPerRun) return false;
-  if (call == CopyCall::kDeviceDefault && num_runs < 2) return false;
+  if (call == CopyCall::kDeviceDefault) {
+    // hipMemcpyBatchAsync corrupts device memory while graphs are replayed (rocm-systems#11662).
+    if (num_runs < 2 || context_.api().kind() == BackendKind::kHip) return false;
+  }
   MutexLock lock(mutex_);
   return !batch_refused_ && context_.api().traits().max_batch_runs > 0;
 }

@@ -3,6 +3,7 @@
 
 #include "kvferry/base/error.hpp"
 
+#include "driver/pci_address.hpp"
 #include "hip/hip_error.hpp"
 
 #include <array>
@@ -153,7 +154,7 @@ void HipApi::read_traits() {
   traits_.device_name = name.data();
   if (hip_.device_get_pci_bus_id(name.data(), static_cast<int>(name.size()), device_) ==
       hip_abi::kSuccess) {
-    traits_.pci_address = name.data();
+    traits_.pci_address = pci_address_of(name.data());
   }
   alignas(8) std::array<char, hip_abi::kPropertiesRoom> properties{};
   require(hip_.get_device_properties(properties.data(), device_),

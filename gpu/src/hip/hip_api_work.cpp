@@ -36,12 +36,14 @@ DriverResult HipApi::copy_batch(CopyDirection direction, std::span<const CopyRun
   attributes.source_access_order = direction == CopyDirection::kHostToDevice
                                        ? hip_abi::kSourceOrderAny
                                        : hip_abi::kSourceOrderStream;
-  std::size_t first_run = 0;
+  // As in the CUDA back end: right for both readings of the interface.
+  std::vector<std::size_t> attribute_of_run(runs.size(), 0);
   std::size_t failed_run = 0;
   const bool takes_attributes = hip_.version() >= HipLibrary::kBatchAttributesVersion;
-  return hip_result(hip_.copy_batch(
-      destinations, sources, sizes.data(), runs.size(), takes_attributes ? &attributes : nullptr,
-      takes_attributes ? &first_run : nullptr, takes_attributes ? 1 : 0, &failed_run, raw(stream)));
+  return hip_result(hip_.copy_batch(destinations, sources, sizes.data(), runs.size(),
+                                    takes_attributes ? &attributes : nullptr,
+                                    takes_attributes ? attribute_of_run.data() : nullptr,
+                                    takes_attributes ? 1 : 0, &failed_run, raw(stream)));
 }
 
 DriverResult HipApi::fill(std::uintptr_t address, std::uint8_t value, std::uint64_t bytes,

@@ -54,6 +54,7 @@ class FakeControl {
   virtual void settle() = 0;
   /// Streams of the engine's count as being captured.
   virtual void set_capturing(std::uintptr_t stream) = 0;
+  /// Calls of an entry point, or launches of a kernel.
   [[nodiscard]] virtual std::uint64_t num_calls(const std::string& function) const = 0;
   /// Entries of the last batch call, and the source order that it asked for (0: none).
   [[nodiscard]] virtual std::uint64_t last_batch_runs() const = 0;

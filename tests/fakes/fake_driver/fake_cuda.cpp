@@ -3,6 +3,7 @@
 #include "cuda/cuda_abi.hpp"
 #include "fake_core.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <string_view>
 
@@ -28,6 +29,11 @@ Result enter(const char* function) {
   const Result code = core().enter(function);
   if (code != kSuccess) return code;
   return FakeCore::context() > 0 ? kSuccess : kInvalidContext;
+}
+
+/// Callers disagree whether there is an entry per attribute or per run (vllm#53860).
+bool all_zero(const std::size_t* entries, std::size_t count) {
+  return std::all_of(entries, entries + count, [](std::size_t entry) { return entry == 0; });
 }
 
 #define KVFERRY_FAKE_ENTER(function)                         \
@@ -149,7 +155,7 @@ Result copy_batch_13000(DevicePointer* to, DevicePointer* from, std::size_t* siz
                         std::size_t num_attributes, Handle stream) {
   KVFERRY_FAKE_ENTER("cuMemcpyBatchAsync");
   if (count == 0 || count > kMostBatchRuns || FakeCore::is_legacy(number(stream)) ||
-      num_attributes != 1 || first_runs[0] != 0) {
+      num_attributes != 1 || !all_zero(first_runs, count)) {
     return kInvalidValue;
   }
   core().note_batch(count, attributes->source_access_order);

@@ -3,6 +3,7 @@
 #include "fake_core.hpp"
 #include "hip/hip_abi.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <string>
@@ -28,6 +29,11 @@ FakeCore& core() {
 
 std::uintptr_t number(const void* handle) { return reinterpret_cast<std::uintptr_t>(handle); }
 Handle handle(std::uintptr_t number) { return reinterpret_cast<Handle>(number); }
+
+/// Callers disagree whether there is an entry per attribute or per run (vllm#53860).
+bool all_zero(const std::size_t* entries, std::size_t count) {
+  return std::all_of(entries, entries + count, [](std::size_t entry) { return entry == 0; });
+}
 
 #define KVFERRY_FAKE_ENTER(function)                                \
   if (const Result code = core().enter(function); code != kSuccess) \
@@ -70,7 +76,7 @@ Result hipDeviceGetName(char* name, int length, Device) {
   return kSuccess;
 }
 Result hipDeviceGetPCIBusId(char* address, int length, Device) {
-  std::strncpy(address, "0000:c1:00.0", static_cast<std::size_t>(length));
+  std::strncpy(address, "0000:C1:00.0", static_cast<std::size_t>(length));
   return kSuccess;
 }
 Result hipDeviceGetAttribute(int* value, int attribute, Device) {
@@ -127,7 +133,7 @@ Result hipMemcpyBatchAsync(void** to, void** from, std::size_t* sizes, std::size
   const bool takes_attributes = core().version() >= kFirstWithAttributes;
   *failed = 0;
   if (count == 0 || count > kMostBatchRuns || FakeCore::is_legacy(number(stream)) ||
-      (num_attributes != 0 && (!takes_attributes || first_runs[0] != 0))) {
+      (num_attributes != 0 && (!takes_attributes || !all_zero(first_runs, count)))) {
     return kInvalidValue;
   }
   core().note_batch(count, num_attributes == 0 ? 0 : attributes->source_access_order);

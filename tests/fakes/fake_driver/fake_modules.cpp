@@ -32,6 +32,7 @@ int FakeCore::launch(std::uintptr_t function, unsigned num_ctas, unsigned num_th
     const auto found = functions_.find(function);
     if (found == functions_.end()) return kInvalidHandle;
     name = found->second;
+    ++calls_[name];
   }
   const auto* const first = static_cast<const std::byte*>(argument);
   const std::vector<std::byte> parameter(first, first + parameter_bytes(name));

@@ -123,6 +123,7 @@ TEST(CudaAbi, LossesAreToldFromAContextThatIsGone) {
   for (const CUresult code : {CUDA_ERROR_DEINITIALIZED, CUDA_ERROR_CONTEXT_IS_DESTROYED}) {
     EXPECT_EQ(cuda_result(code).status, DriverStatus::kGone) << code;
   }
+  EXPECT_EQ(cuda_result(CUDA_ERROR_DEVICE_UNAVAILABLE).status, DriverStatus::kFailed);
   EXPECT_EQ(cuda_result(CUDA_ERROR_INVALID_VALUE).status, DriverStatus::kFailed);
   EXPECT_EQ(cuda_result(CUDA_ERROR_OUT_OF_MEMORY).status, DriverStatus::kOutOfMemory);
   EXPECT_EQ(cuda_result(CUDA_ERROR_NOT_READY).status, DriverStatus::kNotReady);

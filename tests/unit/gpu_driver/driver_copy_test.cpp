@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/cuda_api.hpp"
 #include "driver/driver_device.hpp"
+#include "driver/driver_scope.hpp"
 #include "driver_test.hpp"
 #include "kernels/code_objects.hpp"
 
@@ -52,7 +53,7 @@ TEST_P(DriverCopy, OneCallPerRunIsTakenWhenAskedFor) {
   EXPECT_EQ(control().num_calls(vendor().store), 4U);
 }
 
-TEST_P(DriverCopy, ByDefaultOneRunIsACallAndSeveralAreABatch) {
+TEST_P(DriverCopy, ByDefaultOneRunIsACallAndSeveralAreABatchOnCuda) {
   const auto buffer = device().allocate(kBytes);
   PinnedMemory host(device(), kBytes);
   const auto stream = device().create_stream();
@@ -60,8 +61,9 @@ TEST_P(DriverCopy, ByDefaultOneRunIsACallAndSeveralAreABatch) {
   stream->copy(CopyDirection::kDeviceToHost, std::span(runs).first(1));
   EXPECT_EQ(control().num_calls(vendor().batch), 0U);
   stream->copy(CopyDirection::kDeviceToHost, runs);
-  EXPECT_EQ(control().num_calls(vendor().batch), 1U);
-  EXPECT_EQ(control().num_calls(vendor().store), 1U);
+  // rocm-systems#11662: on HIP only if asked for.
+  EXPECT_EQ(control().num_calls(vendor().batch), vendor().name == "hip" ? 0U : 1U);
+  EXPECT_EQ(control().num_calls(vendor().store), vendor().name == "hip" ? 5U : 1U);
 }
 
 TEST_P(DriverCopy, TraitsSayWhatTheDriverAndTheBuildHave) {
@@ -132,7 +134,7 @@ TEST_P(DriverCopy, BatchesOfOlderDriversLookOtherwise) {
   PinnedMemory host(device(), kBytes);
   const auto stream = device().create_stream();
   stream->fill(buffer->address(), 4, kBytes);
-  stream->copy(CopyDirection::kDeviceToHost, quarters(host, *buffer));
+  stream->copy(CopyDirection::kDeviceToHost, quarters(host, *buffer), CopyCall::kBatch);
   ASSERT_TRUE(stream->synchronize(kHang));
   EXPECT_TRUE(host.all(4));
   EXPECT_EQ(control().num_calls(vendor().batch), 1U);
@@ -151,6 +153,44 @@ TEST_P(DriverCopy, DriverWithoutBatchCallCopiesOneByOne) {
   const auto stream = device().create_stream();
   stream->copy(CopyDirection::kDeviceToHost, quarters(host, *buffer), CopyCall::kBatch);
   EXPECT_EQ(control().num_calls(vendor().store), 4U);
+}
+
+// A bulk copy of registered memory is unproven over PCIe.
+TEST_P(DriverCopy, BulkKernelsTouchDeviceMemoryOnly) {
+  constexpr std::uint64_t kBlock = 4096;
+  const auto pool = device().allocate(4 * kBlock);
+  const auto packed = device().allocate(kBlock);
+  PinnedMemory host(device(), kBlock);
+  const auto geometry = make_block_geometry({{pool->address(), kBlock, kBlock}}, 4);
+  const std::vector<BlockId> blocks{BlockId(2)};
+  const auto stream = device().create_stream();
+  stream->scatter(geometry, blocks, host.address());
+  EXPECT_TRUE(stream->synchronize(kHang));
+  EXPECT_EQ(control().num_calls("kvferry_scatter"), 1U);
+  EXPECT_EQ(control().num_calls("kvferry_scatter_bulk"), 0U);
+  stream->scatter(geometry, blocks, packed->address());
+  EXPECT_TRUE(stream->synchronize(kHang));
+  EXPECT_EQ(control().num_calls("kvferry_scatter_bulk"), vendor().name == "cuda" ? 1U : 0U);
+}
+
+TEST_P(DriverCopy, PciAddressIsAsSysfsWritesIt) {
+  EXPECT_EQ(device().pci_address(), "0000:c1:00.0");
+}
+
+TEST_P(DriverCopy, KernelIsAllowedTheSharedMemoryOfALargerRequest) {
+  if (vendor().name != "cuda") return;  // HIP asks for no permission.
+  auto& context = dynamic_cast<DriverDevice&>(device()).context();
+  auto& kernels = context.pack().kernels();
+  const DriverScope scope(context);
+  std::ignore = kernels.function("kvferry_gather_bulk", 1U << 10U);
+  EXPECT_EQ(control().num_calls("cuFuncSetAttribute"), 0U);
+  control().fail_nth("cuFuncSetAttribute", 1, kInvalid);
+  EXPECT_THROW(std::ignore = kernels.function("kvferry_gather_bulk", 64U << 10U), DeviceError);
+  std::ignore = kernels.function("kvferry_gather_bulk", 64U << 10U);
+  EXPECT_EQ(control().num_calls("cuFuncSetAttribute"), 2U);
+  std::ignore = kernels.function("kvferry_gather_bulk", 64U << 10U);
+  std::ignore = kernels.function("kvferry_gather_bulk", 1U << 10U);
+  EXPECT_EQ(control().num_calls("cuFuncSetAttribute"), 2U) << "a smaller request needs nothing";
 }
 
 TEST_P(DriverCopy, GatherOfManyBlocksIsSeveralLaunchesAndOneTable) {

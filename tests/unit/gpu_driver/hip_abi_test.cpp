@@ -42,6 +42,13 @@ static_assert(sizeof(hipMemcpyAttributes) == sizeof(CopyAttributes));
 static_assert(offsetof(hipMemcpyAttributes, flags) == offsetof(CopyAttributes, flags));
 #endif
 
+TEST(HipAbi, HeaderIsNewEnoughForEveryCheck) {
+#if HIP_VERSION_MAJOR < 7 || (HIP_VERSION_MAJOR == 7 && HIP_VERSION_MINOR < 1)
+  GTEST_SKIP() << "HIP " << HIP_VERSION_MAJOR << "." << HIP_VERSION_MINOR
+               << " has no batch call, and before 6 other properties";
+#endif
+}
+
 TEST(HipAbi, LossesAreToldFromAContextThatIsGone) {
   for (const hipError_t code :
        {hipErrorECCNotCorrectable, hipErrorIllegalAddress, hipErrorLaunchTimeOut, hipErrorAssert,

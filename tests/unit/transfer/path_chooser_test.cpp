@@ -204,5 +204,19 @@ TEST(PathChooser, IsPrinted) {
             std::string::npos);
 }
 
+// rocm-systems#11662
+TEST(PathChooser, BatchCallOfHipIsTakenOnlyIfForced) {
+  CopyPaths paths{CopyPath::kPerRun};
+  paths.add(CopyPath::kBatch);
+  const CopyShape shape{gpu::CopyDirection::kHostToDevice, 64, 64 << 10};
+  const CopyPathTable table{{gpu::CopyDirection::kHostToDevice, CopyPath::kBatch, 1024, 16, 1e12}};
+  PathChooser chooser(DeviceFamily::kHip, std::nullopt, table);
+  for (int i = 0; i < 200; ++i) {
+    ASSERT_EQ(chooser.choose(shape, paths), CopyPath::kPerRun);
+    ASSERT_EQ(PathChooser(DeviceFamily::kHip, CopyPath::kBatch).choose(shape, paths),
+              CopyPath::kBatch);
+  }
+}
+
 }  // namespace
 }  // namespace kvferry::transfer

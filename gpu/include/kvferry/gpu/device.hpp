@@ -46,7 +46,8 @@ inline constexpr std::size_t kMaxBatchRuns = 4096;
 
 /// Which calls of the driver Stream::copy() makes of its runs.
 enum class CopyCall : std::uint8_t {
-  /// The batch call for more than one run wherever the stream takes it, else one call per run.
+  /// The batch call for more than one run wherever the stream takes it, else one call per run. On
+  /// HIP one call per run: its batch call corrupts memory under graph replay (rocm-systems#11662).
   kDeviceDefault,
   /// One asynchronous call per run.
   kPerRun,
@@ -159,8 +160,8 @@ class Device {
   [[nodiscard]] virtual BackendKind kind() const = 0;
   /// Name, architecture and driver, for logs.
   [[nodiscard]] virtual std::string description() const = 0;
-  /// Where it hangs on the PCI bus, as "0000:41:00.0"; nothing for the host, or if a driver does
-  /// not tell.
+  /// Where it hangs on the PCI bus, as sysfs writes it, in lower case: "0000:c1:00.0"; nothing for
+  /// the host, or if a driver does not tell.
   [[nodiscard]] virtual std::optional<std::string> pci_address() const { return std::nullopt; }
   [[nodiscard]] virtual DeviceTraits traits() const = 0;
   [[nodiscard]] virtual MemoryInfo memory_info() const = 0;
