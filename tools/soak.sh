@@ -69,7 +69,8 @@ lives >build/logs/soak-lives.log 2>&1 &
 lives=$!
 trap 'kill "$beside" "$fuzzers" "$lives" 2>/dev/null || true' EXIT
 say "the model under TSan, rounds of all tests under ASan, the fuzzers and lives under vLLM, for $minutes minutes"
-KVFERRY_SOAK_SECONDS=$((minutes * 60)) "${fixed[@]}" "$model" 2>&1 | tee build/logs/soak-model.log
+KVFERRY_SOAK_SECONDS=$((minutes * 60)) TSAN_OPTIONS="halt_on_error=1:second_deadlock_stack=1:suppressions=$KVFERRY_ROOT/tests/tsan.supp" \
+  "${fixed[@]}" "$model" 2>&1 | tee build/logs/soak-model.log
 expect "$beside" "a round of all tests" rounds
 expect "$fuzzers" "a fuzzer" fuzz
 expect "$lives" "lives under vLLM" lives

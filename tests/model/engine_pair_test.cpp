@@ -48,7 +48,7 @@ TEST(EnginePair, NothingWrongIsLoadedAndNothingIsLostWhateverHappens) {
   // A run in which something never happens proves nothing about it.
   ToyTotals::for_each([&](const char* name, auto member) {
     std::cout << "  " << totals.*member << ' ' << name << '\n';
-    if (kind == RunKind::kWhole) {
+    if (kind == RunKind::kWhole && ToyTotals::is_certain(member)) {
       EXPECT_GT(totals.*member, 0U) << name;
     }
   });

@@ -38,7 +38,7 @@ class Script:
     is_async
         Whether its loads take place beside the steps.
     fail_share
-        So many of its loads fail, from a block of theirs on.
+        So many of its loads fail, from a block of theirs on, and the first one if it is not 0.
     delay
         Steps that a load beside the steps takes; one that times out takes that long, and then fails.
     rng
@@ -126,7 +126,8 @@ class ToySibling(KVConnectorBase_V1, SupportsHMA):
         end = script.num_held(request.all_token_ids, size)
         start = end - num_external_tokens
         fails_from = None
-        if script.rng.random() < script.fail_share:
+        # The first one in any case: a life without a failure shows nothing.
+        if script.fail_share and (script.num_loads == 0 or script.rng.random() < script.fail_share):
             fails_from = start + size * script.rng.randrange(num_external_tokens // size)
             script.num_failures += 1
         script.num_loads += 1
