@@ -114,7 +114,7 @@ struct ToyTotals {
     visit("stored_by_second", &T::stored_by_second);
   }
   /// Whether enough seeds make it happen on any machine. Whether a load has begun when its time is
-  /// over is up to the threads: WorkerLoadTest and tests/python/test_time_outs.py hold the link.
+  /// over is up to the threads: SchedulerExpiryTest and tests/python/test_time_outs.py show both.
   [[nodiscard]] static bool is_certain(std::uint64_t ToyTotals::*member) {
     return member != &ToyTotals::expired_loads;
   }
