@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where the engine's KV cache lies, and which of kvferry's back ends serves that."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -8,6 +9,7 @@ import torch
 
 from kvferry import _core
 from kvferry.errors import ConfigError
+from kvferry.vllm.ring_room import DeviceMemory
 
 
 @dataclass(frozen=True)
@@ -35,11 +37,39 @@ class KvDevice:
             return 0
         return int(torch.cuda.current_stream(self.ordinal).cuda_stream)
 
-    def free_bytes(self) -> int | None:
-        """Device memory that nobody has, in bytes; None: the host's, which the tier checks itself."""
+    def memory(self, utilization: float, *, has_share: bool) -> DeviceMemory | None:
+        """Look at the device's memory as it is now.
+
+        Parameters
+        ----------
+        utilization
+            ``gpu_memory_utilization``: the engine's share of the device, from 0 to 1.
+        has_share
+            False: the engine was given ``kv_cache_memory_bytes``.
+
+        Returns
+        -------
+        DeviceMemory | None
+            None: the host's, which the tier checks itself. What this process has is told by PyTorch, which does not
+            see NCCL and the driver: these count as others'. That leaves too little to the ring, never to the engine.
+
+        """
         if self.backend == "host":
             return None
-        return int(torch.cuda.mem_get_info(self.ordinal)[0])
+        free_bytes, total_bytes = map(int, torch.cuda.mem_get_info(self.ordinal))
+        stats = torch.cuda.memory_stats(self.ordinal)
+        reserved, peak = (
+            int(stats.get(f"{name}.all.{kind}", 0))
+            for name, kind in (("reserved_bytes", "current"), ("allocated_bytes", "peak"))
+        )
+        allocated = int(stats.get("allocated_bytes.all.current", 0))
+        return DeviceMemory(
+            total_bytes=total_bytes,
+            free_bytes=free_bytes,
+            own_bytes=reserved,
+            requested_bytes=math.ceil(total_bytes * utilization) if has_share else None,
+            pending_bytes=max(0, peak - allocated),
+        )
 
 
 def find(tensors: Iterable[torch.Tensor], wanted: str) -> KvDevice:
