@@ -1,15 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a user can set: the keys of vLLM's ``kv_connector_extra_config``."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
-from kvferry import sizes
-from kvferry.errors import ConfigError
+from kvferry.config_readers import (
+    WHERE,
+    HostLink,
+    complaint,
+    read_host_link,
+    read_rate,
+    read_seconds,
+    read_share,
+    read_size,
+    read_size_or_zero,
+    read_tokens,
+)
 from kvferry.settings import (
     absolute_path,
-    bad_value,
     flag,
     numa_node,
     one_of,
@@ -18,8 +26,6 @@ from kvferry.settings import (
     weight,
 )
 from kvferry.sizes import format_size
-
-_WHERE = "kv_connector_extra_config"
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -30,20 +36,10 @@ COPY_PATHS = ("auto", "per_run", "batch", "kernel", "staged")
 PAGES = ("auto", "normal", "transparent", "huge")
 EVICTIONS = ("adaptive", "lru", "arc")
 ADMISSIONS = ("adaptive", "always", "second_offer")
-_LINK_ORDERS = ("fifo", "shuffled")
-_LINK_FIGURES = ("bandwidth_gb_s", "h2d_gb_s", "d2h_gb_s", "latency_us", "jitter_us", "stall_us")
-_LINK_COUNTS = ("fail_nth", "seed")
-_LINK_KEYS = (*_LINK_FIGURES, *_LINK_COUNTS, "order", "fail_probability")
-_MAX_COUNT = 2**64 - 1
-# So that those of all ranks together can be counted.
-_MAX_BYTES = 2**56
+# "engine", or as vLLM names its layouts (VLLM_KV_CACHE_LAYOUT).
+KV_CACHE_LAYOUTS = ("engine", "LBNHC", "LBHNC", "BLNHC", "BLHNC", "LHBNC", "BHLNC")
 MAX_RANKS = 64
 """Of one node."""
-# As much as the core takes (python/src/py_durations.hpp): 31 years.
-MAX_SECONDS = 1_000_000_000
-_MAX_LINK_FIGURE = 1e9
-
-HostLink = dict[str, float | int | str]
 
 # For a rank to give up a transfer, and for its error to arrive, before the scheduler gives up the rank.
 _RANK_GRACE_S = 60.0
@@ -88,6 +84,8 @@ class KvFerryConfig:
         How loads cross the link: ``"auto"``: by shape, and by how long copies took so far; else one for all.
     backend
         ``"auto"``: by the device of the KV cache; else the name of a back end.
+    kv_cache_layout
+        How the engine lays its KV cache out, by vLLM's name; ``"engine"``: as the engine chooses.
     eviction
         Which blocks leave a full tier: ``"lru"``, ``"arc"``, or ``"adaptive"``: by the rule that would have hit most.
     admission
@@ -141,6 +139,7 @@ class KvFerryConfig:
     transfer_timeout_s: float = 300.0
     load_timeout_s: float = 30.0
     backend: str = "auto"
+    kv_cache_layout: str = "engine"
     eviction: str = "adaptive"
     admission: str = "adaptive"
     max_awaited_share: float = 0.25
@@ -167,40 +166,41 @@ class KvFerryConfig:
 
         """
         known = tuple(field.name for field in fields(cls))
-        refuse_unknown_keys(_WHERE, extra_config, known)
-        refuse_shared_contradictions(_WHERE, extra_config, "pages")
-        read_flag = flag(_WHERE, "leave it out for the default")
+        refuse_unknown_keys(WHERE, extra_config, known)
+        refuse_shared_contradictions(WHERE, extra_config, "pages")
+        read_flag = flag(WHERE, "leave it out for the default")
         readers: dict[str, Callable[[str, object], object]] = {
-            "cpu_bytes_to_use": _read_size,
-            "cpu_bytes_to_use_per_rank": _read_size,
+            "cpu_bytes_to_use": read_size,
+            "cpu_bytes_to_use_per_rank": read_size,
             "allow_smaller_tier": read_flag,
-            "numa_node": numa_node(_WHERE, "leave it out for the node next to the device; numactl -H lists them"),
-            "pages": one_of(_WHERE, PAGES, "leave the key out for the best there are"),
-            "pinned_piece_bytes": _read_size,
-            "pinning_bandwidth_limit": _read_rate,
-            "staging_bytes": _read_size,
-            "max_in_flight_bytes": _read_size,
-            "load_staging_bytes": _read_size_or_zero,
-            "store_bandwidth_limit": _read_rate,
-            "copy_path": one_of(_WHERE, COPY_PATHS, "leave the key out"),
-            "transfer_timeout_s": _read_seconds,
-            "load_timeout_s": _read_seconds,
-            "backend": one_of(_WHERE, BACKENDS, "leave the key out: the device of the KV cache decides"),
-            "eviction": one_of(_WHERE, EVICTIONS, "leave the key out for 'adaptive'"),
-            "admission": one_of(_WHERE, ADMISSIONS, "leave the key out for 'adaptive'"),
-            "max_awaited_share": _read_share,
-            "min_load_tokens": _read_tokens,
+            "numa_node": numa_node(WHERE, "leave it out for the node next to the device; numactl -H lists them"),
+            "pages": one_of(WHERE, PAGES, "leave the key out for the best there are"),
+            "pinned_piece_bytes": read_size,
+            "pinning_bandwidth_limit": read_rate,
+            "staging_bytes": read_size,
+            "max_in_flight_bytes": read_size,
+            "load_staging_bytes": read_size_or_zero,
+            "store_bandwidth_limit": read_rate,
+            "copy_path": one_of(WHERE, COPY_PATHS, "leave the key out"),
+            "transfer_timeout_s": read_seconds,
+            "load_timeout_s": read_seconds,
+            "backend": one_of(WHERE, BACKENDS, "leave the key out: the device of the KV cache decides"),
+            "kv_cache_layout": one_of(WHERE, KV_CACHE_LAYOUTS, "leave the key out: the engine chooses"),
+            "eviction": one_of(WHERE, EVICTIONS, "leave the key out for 'adaptive'"),
+            "admission": one_of(WHERE, ADMISSIONS, "leave the key out for 'adaptive'"),
+            "max_awaited_share": read_share,
+            "min_load_tokens": read_tokens,
             "share_loads": read_flag,
             "share_replicated_kv": read_flag,
             "shared_path": absolute_path(
-                _WHERE, "the absolute path of a file in shared memory", "'/dev/shm/kvferry/tier'"
+                WHERE, "the absolute path of a file in shared memory", "'/dev/shm/kvferry/tier'"
             ),
             "shared_keep": read_flag,
-            "shared_weight": weight(_WHERE),
-            "shared_bytes_limit": _read_size,
+            "shared_weight": weight(WHERE),
+            "shared_bytes_limit": read_size,
             "shared_multimodal": read_flag,
-            "shared_chunk_bytes": _read_size,
-            "host_link": _read_host_link,
+            "shared_chunk_bytes": read_size,
+            "host_link": read_host_link,
         }
         return cls(**{key: readers[key](key, value) for key, value in extra_config.items()})  # type: ignore[arg-type]
 
@@ -252,13 +252,13 @@ class KvFerryConfig:
         if budget >= slot_bytes:
             return budget
         if self.cpu_bytes_to_use_per_rank is not None:
-            raise _bad_value(
+            raise complaint(
                 "cpu_bytes_to_use_per_rank",
                 self.cpu_bytes_to_use_per_rank,
                 f"at least one block of the KV cache, {slot_bytes} bytes ({format_size(slot_bytes)}) on this rank",
                 f"set it to {-(-slot_bytes // num_sharing)} or more, or leave it out and set cpu_bytes_to_use",
             )
-        raise _bad_value(
+        raise complaint(
             "cpu_bytes_to_use",
             self.cpu_bytes_to_use,
             f"at least one block of the KV cache per rank, {slot_bytes} bytes ({format_size(slot_bytes)}) for each of "
@@ -291,7 +291,7 @@ class KvFerryConfig:
             step_blocks = -(-max_num_batched_tokens // block_tokens)
             return max(slot_bytes, min(step_blocks * sum(group_bytes), GIB))
         if self.staging_bytes < slot_bytes:
-            raise _bad_value(
+            raise complaint(
                 "staging_bytes",
                 self.staging_bytes,
                 f"at least one block of the KV cache, {slot_bytes} bytes ({format_size(slot_bytes)}) on this rank",
@@ -321,102 +321,10 @@ class KvFerryConfig:
             return self.load_staging_bytes
         if self.load_staging_bytes == 0 and self.copy_path != "staged":
             return 0
-        raise _bad_value(
+        raise complaint(
             "load_staging_bytes",
             self.load_staging_bytes,
             f"at least two blocks of the KV cache, {least} bytes ({format_size(least)}) on this rank"
             + ("" if self.copy_path == "staged" else ", or 0"),
             "raise it, or leave it out",
         )
-
-
-def _bad_value(key: str, value: object, allowed: str, remedy: str) -> ConfigError:
-    return bad_value(_WHERE, key, value, allowed, remedy)
-
-
-def _read_size(key: str, value: object) -> int:
-    num_bytes = sizes.parse_size(value)
-    if num_bytes is None or not 0 < num_bytes <= _MAX_BYTES:
-        raise _bad_value(key, value, f"{sizes.ALLOWED}, more than zero", f"write for example {key!r}: '8GiB'")
-    return num_bytes
-
-
-def _read_seconds(key: str, value: object) -> float:
-    if not _is_figure(value) or not 0.0 < float(value) <= MAX_SECONDS:  # type: ignore[arg-type]
-        raise _bad_value(
-            key,
-            value,
-            f"a finite number of seconds, more than zero and {MAX_SECONDS} at most",
-            f"write for example {key!r}: 300",
-        )
-    return float(value)  # type: ignore[arg-type]
-
-
-def _read_share(key: str, value: object) -> float:
-    if not _is_figure(value) or float(value) > 1.0:  # type: ignore[arg-type]
-        raise _bad_value(key, value, "a number from 0 to 1", "leave it out, or write 0 to keep nothing")
-    return float(value)  # type: ignore[arg-type]
-
-
-def _read_size_or_zero(key: str, value: object) -> int:
-    return 0 if sizes.parse_size(value) == 0 else _read_size(key, value)
-
-
-def _read_tokens(key: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
-        raise _bad_value(
-            key, value, "a number of tokens, 0 or more", f"set {key} 0 to load everything, or leave it out"
-        )
-    return value
-
-
-def _read_rate(key: str, value: object) -> int:
-    num_bytes = sizes.parse_size(value.removesuffix("/s") if isinstance(value, str) else value)
-    if num_bytes is None or not 0 < num_bytes <= _MAX_BYTES:
-        raise _bad_value(
-            key,
-            value,
-            f"bytes per second, more than zero: {sizes.ALLOWED}",
-            f"write for example {key!r}: '4GB/s', or leave it out for no limit",
-        )
-    return num_bytes
-
-
-def _read_host_link(key: str, value: object) -> HostLink:
-    """Check the simulated link; ``bandwidth_gb_s`` becomes the figure of each direction that has none of its own."""
-    if not isinstance(value, Mapping):
-        raise _bad_value(key, value, f"an object with keys among {', '.join(_LINK_KEYS)}", "leave it out for no link")
-    refuse_unknown_keys(f"{_WHERE}: {key}", value, _LINK_KEYS)
-    for figure in _LINK_FIGURES:
-        if figure in value and not (_is_figure(value[figure]) and value[figure] <= _MAX_LINK_FIGURE):
-            raise _bad_value(f"{key}.{figure}", value[figure], "a number from 0 to 1e9", "zero means unlimited or none")
-    for count in _LINK_COUNTS:
-        if count in value and not (_is_int(value[count]) and 0 <= value[count] <= _MAX_COUNT):
-            raise _bad_value(f"{key}.{count}", value[count], "a whole number from 0 to 2**64 - 1", "leave it out for 0")
-    probability = value.get("fail_probability", 0)
-    if not _is_figure(probability) or probability > 1:
-        raise _bad_value(f"{key}.fail_probability", probability, "a number from 0 to 1", "leave it out for 0")
-    if value.get("order", _LINK_ORDERS[0]) not in _LINK_ORDERS:
-        raise _bad_value(
-            f"{key}.order", value["order"], " or ".join(map(repr, _LINK_ORDERS)), "leave it out for 'fifo'"
-        )
-    link: HostLink = dict(value)
-    both_ways = link.pop("bandwidth_gb_s", None)
-    if both_ways is not None:
-        link.setdefault("h2d_gb_s", both_ways)
-        link.setdefault("d2h_gb_s", both_ways)
-    return link
-
-
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_figure(value: object) -> bool:
-    """Whether `value` is a finite number of zero or more."""
-    if not _is_int(value) and not isinstance(value, float):
-        return False
-    try:
-        return math.isfinite(value) and value >= 0  # type: ignore[arg-type, operator]
-    except OverflowError:
-        return False

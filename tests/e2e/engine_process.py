@@ -32,6 +32,7 @@ DEADLINE_S = 120.0
 ASYNC_VARIABLE = "KVFERRY_E2E_ASYNC_SCHEDULING"
 OWN_FAILURES_VARIABLE = "KVFERRY_E2E_OWN_FAILURES"
 STAGES_VARIABLE = "KVFERRY_E2E_STAGES"
+LAYOUTS_VARIABLE = "KVFERRY_E2E_CPU_LAYOUTS"
 STAND_IN_VARIABLE = "KVFERRY_E2E_STAND_IN"
 SITE_PACKAGES_VARIABLE = "KVFERRY_E2E_SITE_PACKAGES"
 
@@ -87,6 +88,15 @@ def worker_stats(worker: Any) -> dict[str, int]:
     from vllm.distributed.kv_transfer import get_kv_transfer_group
 
     return dict(kvferry_of(get_kv_transfer_group()).worker_side.engine.stats())
+
+
+def support_layouts(names: list[str]) -> None:
+    """Let the CPU attention back end say that it supports these layouts: it reads any whose pages are head-major."""
+    from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
+    from vllm.v1.kv_cache_layout import KVCacheLayout
+
+    layouts = tuple(KVCacheLayout[name] for name in names)
+    CPUAttentionBackend.supported_kv_cache_layouts = classmethod(lambda cls: layouts)
 
 
 def run_every_stage_once() -> None:
@@ -395,6 +405,8 @@ if os.environ.get(ASYNC_VARIABLE) == "1":
 if os.environ.get(OWN_FAILURES_VARIABLE) == "1":
     give_ranks_failures_of_their_own()
 
+if LAYOUTS_VARIABLE in os.environ:
+    support_layouts(os.environ[LAYOUTS_VARIABLE].split(","))
 if os.environ.get(STAGES_VARIABLE) == "1":
     run_every_stage_once()
 if RANK_TIMEOUT_VARIABLE in os.environ:

@@ -264,3 +264,10 @@ def test_ring_is_at_most_one_gib_and_at_least_one_block() -> None:
 def test_ring_below_one_block_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"staging_bytes is 999; .*at least one block.*1000 bytes"):
         read(staging_bytes=999).ring_bytes([1000], 16, 100)
+
+
+@pytest.mark.parametrize("layout", ["engine", "LBNHC", "LBHNC", "BLNHC", "BLHNC", "LHBNC", "BHLNC"])
+def test_layout_is_named_as_the_engine_names_it(layout: str) -> None:
+    assert read().kv_cache_layout == "engine"
+    assert read(kv_cache_layout=layout).kv_cache_layout == layout
+    assert "'BLNHC'" in message_of(kv_cache_layout=layout.lower() + "x")

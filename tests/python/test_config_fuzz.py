@@ -28,7 +28,9 @@ CORPUS = Path(__file__).parents[1] / "fuzz" / "corpus" / "config"
 SECONDS = float(os.environ.get("KVFERRY_FUZZ_SECONDS", "2"))
 FIRST_SEED = int(os.environ.get("KVFERRY_SEED", "1"))
 KEYS = [field.name for field in dataclasses.fields(KvFerryConfig)]
-LINK_KEYS = ["bandwidth_gb_s", "h2d_gb_s", "d2h_gb_s", "latency_us", "jitter_us", "stall_us", "order", "fail_nth", "seed"]
+LINK_KEYS = [
+    "bandwidth_gb_s", "h2d_gb_s", "d2h_gb_s", "latency_us", "jitter_us", "stall_us", "order", "fail_nth", "seed",
+]  # fmt: skip
 BLOCK_BYTES = 4096
 
 NUMBERS: list[Any] = [

@@ -10,6 +10,7 @@ from kvferry import _core
 from kvferry.errors import ConfigError, ResourceError
 from kvferry.vllm import kv_device
 from kvferry.vllm.kv_device import KvDevice
+from kvferry.vllm.ring_room import DeviceMemory
 from scenarios import Make
 
 GIB = 2**30
@@ -81,9 +82,14 @@ def test_host_is_always_there_and_what_is_not_there_says_why() -> None:
             assert "\n" not in str(caught.value)
 
 
-def ring_of(make: Make, monkeypatch: pytest.MonkeyPatch, free_bytes: int, **extra: Any) -> tuple[ToyEngine, int]:
-    """Make an engine whose device has `free_bytes` left; the size of its ring."""
-    monkeypatch.setattr(KvDevice, "free_bytes", lambda self: free_bytes)
+def device_with(room_bytes: int) -> DeviceMemory:
+    """A device whose engine has taken all of its share."""
+    return DeviceMemory(total_bytes=80 * GIB, free_bytes=room_bytes, own_bytes=GIB, requested_bytes=GIB)
+
+
+def ring_of(make: Make, monkeypatch: pytest.MonkeyPatch, room_bytes: int, **extra: Any) -> tuple[ToyEngine, int]:
+    """Make an engine whose device has room for so much; the size of its ring."""
+    monkeypatch.setattr(KvDevice, "memory", lambda self, utilization, profiled_bytes: device_with(room_bytes))
     engine = make(extra)
     return engine, engine.workers[0].copy_stats()["ring_size_bytes"]
 
@@ -111,5 +117,8 @@ def test_ring_that_was_asked_for_is_not_made_smaller(make: Make, monkeypatch: py
 def test_device_without_room_for_a_block_is_refused_with_the_remedy(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(ResourceError, match=r"has left 320\.00 MiB of device memory; .* lower --gpu-memory-util"):
+    with pytest.raises(
+        ResourceError,
+        match=r"rank 0: the staging ring needs .* has 320\.00 MiB of 80\.00 GiB .* lower --gpu-memory-util",
+    ):
         ring_of(make, monkeypatch, 320 * 2**20)

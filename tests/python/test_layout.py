@@ -6,7 +6,7 @@ import ctypes
 import pytest
 import torch
 from kvferry.errors import ConfigError
-from kvferry.vllm.layout import Fragment, fragments_of_groups, fragments_of_layer
+from kvferry.vllm.layout import Fragment, fragments_of_groups, fragments_of_layer, num_runs
 from vllm.v1.kv_cache_layout import KVCacheLayout
 
 NUM_BLOCKS = 5
@@ -59,6 +59,8 @@ def test_every_layout_of_the_engine_is_covered(layout: KVCacheLayout) -> None:
     (fragments,) = fragments_of_groups([names], dict(zip(names, view, strict=True)), NUM_BLOCKS)
     heads_outside = order.index(2) < max(order.index(0), order.index(1))
     assert len(fragments) == 3 * (HEADS if heads_outside else 1)
+    expected_runs = {"BLHNC": 1, "BLNHC": 1, "LBHNC": 3, "LBNHC": 3, "LHBNC": 3 * HEADS, "BHLNC": 3 * HEADS}
+    assert num_runs(fragments) == expected_runs[layout.name]
     assert_covers(fragments, [view[:, block] for block in range(NUM_BLOCKS)])
 
 

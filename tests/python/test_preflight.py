@@ -369,3 +369,20 @@ def test_tensors_of_another_size_than_the_specification_are_refused_with_both(fo
     names = kv_cache_config.kv_cache_groups[0].layer_names
     with pytest.raises(TopologyError, match="has 192 bytes in 3 layers, and 6144 by"):
         connector.register_kv_caches({name: torch.zeros(kv_cache_config.num_blocks, 16) for name in names})
+
+
+@pytest.mark.parametrize("found", ["LBHNC", "BLNHC"])
+def test_engine_that_has_another_layout_than_asked_for_is_refused(config: Any, found: str) -> None:
+    config.cache_config.kv_cache_layout = found
+    preflight.check_layout("engine", config)
+    preflight.check_layout(found, config)
+    text = refusal(lambda: preflight.check_layout("BLHNC", config))
+    assert "kv_cache_layout is 'BLHNC'" in text
+    assert f"has the layout {found}" in text
+
+
+def test_connector_asks_for_the_layout_of_the_key_and_else_for_none(config: Any) -> None:
+    connector = pytest.importorskip("kvferry.vllm").KvFerryConnector
+    assert connector.get_required_kvcache_layout(config) is None
+    config.kv_transfer_config.kv_connector_extra_config["kv_cache_layout"] = "BLNHC"
+    assert connector.get_required_kvcache_layout(config) == "BLNHC"

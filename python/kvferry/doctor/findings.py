@@ -8,6 +8,7 @@ from importlib import metadata
 from pathlib import Path
 
 from kvferry import _core
+from kvferry.doctor.gpu import GpuFact, examine_gpus
 from kvferry.errors import Error
 
 # A build of vLLM may have another name; the first that is installed counts.
@@ -83,6 +84,8 @@ class Findings:
         Of the machine.
     numa_nodes
         None if the machine does not tell.
+    gpus
+        What the kernel tells of them.
 
     """
 
@@ -93,6 +96,7 @@ class Findings:
     shared_memory: SharedMemory | None
     huge_pages: HugePages
     numa_nodes: list[NumaNode] | None
+    gpus: list[GpuFact]
 
 
 def examine() -> Findings:
@@ -109,6 +113,7 @@ def examine() -> Findings:
         shared_memory=_shared_memory(),
         huge_pages=HugePages(**_core.huge_page_pool()),
         numa_nodes=_numa_nodes(),
+        gpus=examine_gpus(),
     )
 
 

@@ -20,6 +20,7 @@ def show(console: Console, findings: Findings, verdict: Verdict | None) -> None:
     console.print(_table("Back ends", _backends(findings)))
     console.print(_table("Host memory", _memory(findings)))
     console.print(_table("NUMA nodes", _nodes(findings)))
+    console.print(_table("GPUs", _gpus(findings)))
     if verdict is not None:
         console.print(_verdict(verdict))
 
@@ -69,6 +70,12 @@ def _nodes(findings: Findings) -> Iterable[tuple[str, RenderableType]]:
         return
     for node in findings.numa_nodes:
         yield str(node.number), f"{format_size(node.memory_bytes)}, {node.num_cpus} processors"
+
+
+def _gpus(findings: Findings) -> Iterable[tuple[str, RenderableType]]:
+    styles = {"ok": _GOOD, "problem": _BAD, "unknown": _FAINT}
+    for fact in findings.gpus:
+        yield fact.name, Text.assemble((fact.verdict, styles.get(fact.verdict, "")), f": {fact.detail}")
 
 
 def _verdict(verdict: Verdict) -> RenderableType:

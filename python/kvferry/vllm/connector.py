@@ -76,6 +76,7 @@ class KvFerryConnector(KVConnectorBase_V1, SupportsHMA):
         if not preflight.has_prefix_caching(vllm_config):
             return
         preflight.check_engine(vllm_config)
+        preflight.check_layout(config.kv_cache_layout, vllm_config)
         shared_tier.check_engine(config, vllm_config)
         if role == KVConnectorRole.SCHEDULER:
             self.scheduler_side = SchedulerSide(config, vllm_config, kv_cache_config)
@@ -91,6 +92,16 @@ class KvFerryConnector(KVConnectorBase_V1, SupportsHMA):
     def supports_sleep_mode(cls, kv_transfer_config: "KVTransferConfig") -> bool:
         """False: the KV cache must stay where it was registered."""
         return False
+
+    @classmethod
+    def get_required_kvcache_layout(cls, vllm_config: "VllmConfig") -> str | None:
+        """Answer which layout of the KV cache vLLM is to use: that of the key `kv_cache_layout`, or None.
+
+        vLLM only warns when it cannot obey; `preflight.check_layout` refuses that.
+        """
+        transfer = vllm_config.kv_transfer_config
+        wanted = KvFerryConfig.from_extra_config((transfer and transfer.kv_connector_extra_config) or {})
+        return None if wanted.kv_cache_layout == "engine" else wanted.kv_cache_layout
 
     # Worker side, in the order of a step.
 

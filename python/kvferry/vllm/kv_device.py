@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where the engine's KV cache lies, and which of kvferry's back ends serves that."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -8,6 +9,7 @@ import torch
 
 from kvferry import _core
 from kvferry.errors import ConfigError
+from kvferry.vllm.ring_room import DeviceMemory
 
 
 @dataclass(frozen=True)
@@ -35,11 +37,44 @@ class KvDevice:
             return 0
         return int(torch.cuda.current_stream(self.ordinal).cuda_stream)
 
-    def free_bytes(self) -> int | None:
-        """Device memory that nobody has, in bytes; None: the host's, which the tier checks itself."""
+    def memory(self, utilization: float | None, profiled_bytes: int) -> DeviceMemory | None:
+        """Look at the device's memory as it is now.
+
+        Parameters
+        ----------
+        utilization
+            ``gpu_memory_utilization``: the engine's share of the device, from 0 to 1. None: the engine was given
+            ``kv_cache_memory_bytes``.
+        profiled_bytes
+            Answer of `profiled_bytes` before the KV cache was allocated.
+
+        Returns
+        -------
+        DeviceMemory | None
+            None: the host's, which the tier checks itself. What this process has is told by PyTorch, which does not
+            see NCCL and the driver: these count as others'. That leaves less to the ring, and not to the engine.
+
+        """
         if self.backend == "host":
             return None
-        return int(torch.cuda.mem_get_info(self.ordinal)[0])
+        free_bytes, total_bytes = map(int, torch.cuda.mem_get_info(self.ordinal))
+        return DeviceMemory(
+            total_bytes=total_bytes,
+            free_bytes=free_bytes,
+            own_bytes=int(torch.cuda.memory_reserved(self.ordinal)),
+            requested_bytes=None if utilization is None else math.ceil(total_bytes * utilization),
+            pending_bytes=profiled_bytes,
+        )
+
+
+def profiled_bytes() -> int:
+    """Bytes that this process once had of its current device and has no more: the activations of the profile run.
+
+    0 if PyTorch has used no device. It means that only before the KV cache is allocated, which takes the place.
+    """
+    if not torch.cuda.is_initialized():
+        return 0
+    return max(0, int(torch.cuda.max_memory_allocated()) - int(torch.cuda.memory_allocated()))
 
 
 def find(tensors: Iterable[torch.Tensor], wanted: str) -> KvDevice:

@@ -74,6 +74,23 @@ def fragments_of_groups(
     return [orders.setdefault(frozenset(fragments), fragments) for fragments in found]
 
 
+def num_runs(fragments: Sequence[Fragment]) -> int:
+    """Count the contiguous runs of a block, as the core merges its fragments: what a copy of one block consists of."""
+    count, last = 0, None
+    for fragment in fragments:
+        continues = (
+            last is not None
+            and fragment.address == last.address + last.num_bytes
+            and fragment.stride_bytes == last.stride_bytes
+            and last.num_bytes + fragment.num_bytes <= last.stride_bytes
+        )
+        if last is not None and continues:
+            last = Fragment(last.address, last.stride_bytes, last.num_bytes + fragment.num_bytes)
+        else:
+            count, last = count + 1, fragment
+    return count
+
+
 def order_of_group(
     layer_names: Sequence[str],
     kv_caches: Mapping[str, Any],

@@ -96,6 +96,33 @@ def check_engine(vllm_config: "VllmConfig") -> None:
         )
 
 
+def check_layout(wanted: str, vllm_config: "VllmConfig") -> None:
+    """Check that the engine lays its KV cache out as the key `kv_cache_layout` asks.
+
+    Parameters
+    ----------
+    wanted
+        ``"engine"``, or vLLM's name of a layout.
+    vllm_config
+        Of the engine, which has chosen its layout.
+
+    Raises
+    ------
+    ConfigError
+        It has another one: the attention back end or the model cannot have it, or ``VLLM_KV_CACHE_LAYOUT`` is set.
+
+    """
+    found = vllm_config.cache_config.kv_cache_layout
+    if wanted in ("engine", found):
+        return
+    raise _refusal(
+        f"kv_cache_layout is {wanted!r} and the engine's KV cache has the layout {found}, because the attention back "
+        "end or the model does not support the other, or VLLM_KV_CACHE_LAYOUT is set",
+        "a layout that the engine supports, or 'engine'",
+        "leave kv_cache_layout out, choose another --attention-backend, or unset VLLM_KV_CACHE_LAYOUT",
+    )
+
+
 def _check_elastic_pool(vllm_config: "VllmConfig") -> None:
     """Check what goes with kvcached, which takes the memory of a block away once no request holds it.
 

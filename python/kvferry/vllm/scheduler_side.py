@@ -9,7 +9,8 @@ from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import MultiCo
 from vllm.logger import init_logger
 
 from kvferry import _core, tiers
-from kvferry.config import MAX_SECONDS, KvFerryConfig
+from kvferry.config import KvFerryConfig
+from kvferry.config_readers import MAX_SECONDS
 from kvferry.sizes import format_size
 from kvferry.vllm import fingerprint, kv_events, preflight, replicas, shared_tier, topology
 from kvferry.vllm.load_choice import LoadChoice

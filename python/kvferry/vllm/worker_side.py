@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 from vllm.logger import init_logger
 
 from kvferry import _core
-from kvferry.config import MIB, KvFerryConfig
+from kvferry.config import KvFerryConfig
 from kvferry.errors import ConfigError, Error, ProtocolError, ResourceError, TopologyError
 from kvferry.sizes import format_size
 from kvferry.vllm import fingerprint, kv_device, preflight, replicas, shared_tier, topology
-from kvferry.vllm.layout import Fragment, fragments_of_groups
+from kvferry.vllm.layout import Fragment, fragments_of_groups, num_runs
 from kvferry.vllm.metadata import KvFerryMetadata, KvFerryWorkerMetadata
+from kvferry.vllm.ring_room import choose_ring
 from kvferry.vllm.stats import RANK_KEYS, KvFerryStats, StatsSource
 
 if TYPE_CHECKING:
@@ -23,10 +24,6 @@ if TYPE_CHECKING:
     from vllm.v1.kv_cache_interface import KVCacheConfig
 
 logger = init_logger("vllm.kvferry")
-
-# Device memory that is left to the engine when the staging ring has to be smaller than asked for: what PyTorch and the
-# kernels take beyond what the engine has measured.
-_MARGIN_BYTES = 256 * MIB
 
 
 class WorkerSide:
@@ -78,6 +75,10 @@ class WorkerSide:
             vllm_config.scheduler_config.max_num_batched_tokens,
         )
         self._load_ring_bytes = config.load_ring_bytes(self._slot_bytes)
+        cache = vllm_config.cache_config
+        self._utilization = None if cache.kv_cache_memory_bytes else float(cache.gpu_memory_utilization)
+        # The engine allocates its KV cache after this.
+        self._profiled_bytes = kv_device.profiled_bytes()
         self.engine: _core.WorkerEngine | None = None
         # Whether `pump` has anything to try: asked in every layer of every step.
         self.is_waiting = False
@@ -157,6 +158,11 @@ class WorkerSide:
             format_size(engine.stats()["load_staging_size_bytes"]),
             engine.device,
         )
+        logger.info(
+            "kvferry: rank %d: a block is %s contiguous run(s) of device memory, by slab class",
+            self._rank,
+            ", ".join(str(num_runs(of_class)) for of_class in fragments),
+        )
         logger.info("kvferry: rank %d: %s", self._rank, engine.copy_paths())
         logger.info("kvferry: rank %d: %s", self._rank, engine.arena())
         self._stats = StatsSource(self._figures, RANK_KEYS, engine.is_busy, str(self._rank), engine.take_timings)
@@ -194,7 +200,7 @@ class WorkerSide:
         return [of_classes[slab_class] for slab_class in range(len(self._classes.slot_bytes))]
 
     def _ring_that_fits(self, device: kv_device.KvDevice) -> int:
-        """Bytes of the staging ring: as wanted, or what the engine has left of the device's memory.
+        """Bytes of the staging ring: as wanted, or what the engine will leave of the device's memory.
 
         Raises
         ------
@@ -202,27 +208,18 @@ class WorkerSide:
             That is not one block.
 
         """
-        free_bytes = device.free_bytes()
-        if free_bytes is None or self._config.staging_bytes is not None:
+        if self._config.staging_bytes is not None:
             return self._ring_bytes
-        room = free_bytes - self._load_ring_bytes - _MARGIN_BYTES
-        if room >= self._ring_bytes:
+        memory = device.memory(self._utilization, self._profiled_bytes)
+        if memory is None:
             return self._ring_bytes
-        if room < self._slot_bytes:
-            raise ResourceError(
-                f"rank {self._rank}: the engine has left {format_size(free_bytes)} of device memory; kvferry needs "
-                f"{format_size(self._slot_bytes + self._load_ring_bytes + _MARGIN_BYTES)} or more for its staging "
-                "rings; lower --gpu-memory-utilization, or set load_staging_bytes to 0"
-            )
-        logger.warning(
-            "kvferry: rank %d has a staging ring of %s instead of %s, as the engine has left %s of device memory; "
-            "prefills that fill it store less; lower --gpu-memory-utilization for more",
-            self._rank,
-            format_size(room),
-            format_size(self._ring_bytes),
-            format_size(free_bytes),
-        )
-        return room
+        try:
+            choice = choose_ring(memory, self._ring_bytes, self._slot_bytes, self._load_ring_bytes)
+        except ResourceError as error:
+            raise ResourceError(f"rank {self._rank}: {error}") from error
+        if choice.warning:
+            logger.warning("kvferry: rank %d: %s", self._rank, choice.warning)
+        return choice.ring_bytes
 
     def bind(self, metadata: KvFerryMetadata) -> None:
         """Begin a step: its loads wait for the compute stream as it is now."""
