@@ -9,8 +9,8 @@ from harness import ToyEngine
 from kvferry import _core
 from kvferry.errors import ConfigError, ResourceError
 from kvferry.vllm import kv_device
-from kvferry.vllm.kv_device import KvDevice
-from kvferry.vllm.ring_room import DeviceMemory
+from kvferry.vllm.kv_device import KvDevice, profiled_bytes
+from kvferry.vllm.ring_room import DeviceMemory, room_bytes
 from scenarios import Make
 
 GIB = 2**30
@@ -82,14 +82,36 @@ def test_host_is_always_there_and_what_is_not_there_says_why() -> None:
             assert "\n" not in str(caught.value)
 
 
-def device_with(room_bytes: int) -> DeviceMemory:
+def test_memory_is_what_driver_and_pytorch_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda ordinal: (14 * GIB, 80 * GIB) if ordinal == 1 else None)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda ordinal: 66 * GIB if ordinal == 1 else None)
+    device = KvDevice("cuda", 1)
+    share = device.memory(0.9, 5 * GIB)
+    assert share is not None
+    assert (share.total_bytes, share.free_bytes, share.own_bytes) == (80 * GIB, 14 * GIB, 66 * GIB)
+    assert room_bytes(share) == 8 * GIB
+    given = device.memory(None, 5 * GIB)
+    assert given is not None
+    assert room_bytes(given) == 9 * GIB
+    assert KvDevice("host").memory(0.9, 0) is None
+
+
+def test_what_the_profile_run_gave_back_is_asked_of_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert profiled_bytes() == 0, "no device was used"
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 21 * GIB)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 16 * GIB)
+    assert profiled_bytes() == 5 * GIB
+
+
+def device_with(room: int) -> DeviceMemory:
     """A device whose engine has taken all of its share."""
-    return DeviceMemory(total_bytes=80 * GIB, free_bytes=room_bytes, own_bytes=GIB, requested_bytes=GIB)
+    return DeviceMemory(total_bytes=80 * GIB, free_bytes=room, own_bytes=GIB, requested_bytes=GIB)
 
 
-def ring_of(make: Make, monkeypatch: pytest.MonkeyPatch, room_bytes: int, **extra: Any) -> tuple[ToyEngine, int]:
+def ring_of(make: Make, monkeypatch: pytest.MonkeyPatch, room: int, **extra: Any) -> tuple[ToyEngine, int]:
     """Make an engine whose device has room for so much; the size of its ring."""
-    monkeypatch.setattr(KvDevice, "memory", lambda self, utilization, profiled_bytes: device_with(room_bytes))
+    monkeypatch.setattr(KvDevice, "memory", lambda self, utilization, profiled_bytes: device_with(room))
     engine = make(extra)
     return engine, engine.workers[0].copy_stats()["ring_size_bytes"]
 
