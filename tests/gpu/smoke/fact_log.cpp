@@ -55,7 +55,8 @@ void FactLog::check(const std::string& name, const std::function<Fact()>& settle
 }
 
 void FactLog::say(const std::string& name, const Fact& fact, double seconds) const {
-  const char* const result = fact.ok ? "ok" : "failed";
+  const char* const good = fact.is_note ? "note" : "ok";
+  const char* const result = fact.ok ? good : "failed";
   std::printf("%-6s %s: %s", result, name.c_str(), fact.detail.c_str());
   if (!fact.unit.empty()) std::printf(" %.3g %s", fact.value, fact.unit.c_str());
   std::printf(" (%.2f s)\n", seconds);

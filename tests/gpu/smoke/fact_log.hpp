@@ -14,6 +14,8 @@ struct Fact {
   double value = 0;
   /// Empty: there is no value.
   std::string unit;
+  /// It informs; whatever it says is fine with us.
+  bool is_note = false;
 };
 
 /// Says each fact as soon as it is known: a line of text, and a line of JSON in one write, so that

@@ -108,7 +108,8 @@ Fact while_held(SmokeDevice& device, LaunchHostFunction launch, const std::funct
   device.settle(stream);
   if (!why.empty()) throw std::runtime_error(why);
   const std::chrono::duration<double, std::milli> took = Clock::now() - begin;
-  return {true, waited ? "it WAITS for the held stream" : "it does not wait", took.count(), "ms"};
+  return {true, waited ? "it WAITS for the held stream" : "it does not wait", took.count(), "ms",
+          true};
 }
 
 }  // namespace
@@ -143,7 +144,8 @@ void settle_held(FactLog& log, SmokeDevice& device, Effort /*effort*/) {
     int code = 0;
     std::thread([&] { code = launch(reinterpret_cast<void*>(stream), &hold, &held); }).join();
     device.settle(stream);
-    return Fact{true, code == 0 ? "is taken" : "is refused: " + device.api().describe(code), 0, ""};
+    return Fact{true, code == 0 ? "is taken" : "is refused: " + device.api().describe(code), 0, "",
+                true};
   });
   log.check("while held: a copy on another stream", [&] {
     return while_held(device, launch, [&] {
