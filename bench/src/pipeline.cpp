@@ -36,7 +36,6 @@ class Pipeline final : public Subcommand {
   void run(Bench& bench, Report& report) override;
 
  private:
-  [[nodiscard]] transfer::TransferOptions transfer_options(const PipelineSubject& subject) const;
   [[nodiscard]] PipelineShape shape_of(const PipelineSubject& subject) const;
   [[nodiscard]] TransferRow measure_bursts(Bench& bench, const PipelineSubject& subject,
                                            Report& report) const;
@@ -54,12 +53,6 @@ PipelineShape Pipeline::shape_of(const PipelineSubject& subject) const {
   PipelineShape shape = settings_.shape;
   shape.traffic = subject.traffic;
   return shape;
-}
-
-transfer::TransferOptions Pipeline::transfer_options(const PipelineSubject& subject) const {
-  transfer::TransferOptions options = settings_.transfer;
-  if (subject.limit) options.store_bytes_per_second = static_cast<std::uint64_t>(*subject.limit);
-  return options;
 }
 
 void Pipeline::run(Bench& bench, Report& report) {
@@ -98,7 +91,7 @@ TransferRow Pipeline::measure_bursts(Bench& bench, const PipelineSubject& subjec
       fmt::format("{} of {}", to_string(subject.traffic), to_string(settings_.shape.block)));
   PipelineRig rig(bench.device, shape_of(subject));
   transfer::TransferEngine engine(bench.device, {rig.geometry()}, rig.arena(),
-                                  transfer_options(subject));
+                                  transfer_options(settings_, subject));
   const std::uint64_t mismatches_before = bench.verifier.num_mismatches();
   const std::uint64_t transfers_per_round =
       directions(subject.traffic).size() * settings_.shape.num_plans;
@@ -138,7 +131,7 @@ TransferRow Pipeline::measure_beside(Bench& bench, const PipelineSubject& subjec
       fmt::format("{} beside {}", to_string(subject.traffic), work.description()));
   PipelineRig rig(bench.device, shape_of(subject));
   transfer::TransferEngine engine(bench.device, {rig.geometry()}, rig.arena(),
-                                  transfer_options(subject));
+                                  transfer_options(settings_, subject));
   const std::uint64_t mismatches_before = bench.verifier.num_mismatches();
   CoRunLoop loop(rig, work, settings_.place);
   const std::uint32_t half = settings_.num_iterations / 2;
@@ -182,6 +175,7 @@ TransferRow Pipeline::row_of(const PipelineSubject& subject, const PlanTimes& ti
   row.descriptors =
       std::uint64_t{settings_.shape.blocks_per_plan} * settings_.shape.block.num_fragments;
   row.bytes = settings_.shape.plan_bytes();
+  row.piece_bytes = subject.piece_bytes;
   if (subject.limit) row.limit_gb_per_s = *subject.limit / kBytesPerGb;
   if (!times.submit.empty()) {
     row.submit_us_mean = times.submit.mean_us();

@@ -49,9 +49,14 @@ ExitCode measure(Subcommand& subcommand, const CommonOptions& options, Report re
   subcommand.check_options(options);
   OpenDevice open(choice);
   report.subcommand = subcommand.name();
-  report.backend = gpu::to_string(choice.kind);
+  report.backend = choice.name();
   report.ordinal = choice.ordinal;
   report.device = open.device().description();
+  if (choice.driver == DeviceChoice::Driver::kStandIn) {
+    report.notes.emplace_back(
+        "On a stand-in of the driver, without a GPU: the calls are real, no figure means "
+        "anything.");
+  }
   report.started_at = now_text();
   report.seed = options.seed;
   report.quick = options.effort == Effort::kQuick;

@@ -29,8 +29,10 @@ std::uint32_t CommonOptions::warm_up_rounds() const {
 }
 
 void add_common_options(CLI::App& app, CommonOptions& options) {
-  app.add_option("--device", options.device,
-                 "host, cuda, hip; cuda:1 is the second; link: cuda:all")
+  app.add_option(
+         "--device", options.device,
+         "host, cuda, hip; cuda:1 is the second; link: cuda:all; cuda_stand_in, hip_stand_in: "
+         "a driver without a GPU, to try the paths, not to measure")
       ->capture_default_str();
   app.add_option("--driver-library", options.driver_library,
                  "library to open instead of the vendor's driver");

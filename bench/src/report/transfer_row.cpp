@@ -6,7 +6,7 @@
 namespace kvferry::bench {
 namespace {
 
-constexpr std::array<ColumnOf<TransferRow>, 35> kColumns = {{
+constexpr std::array<ColumnOf<TransferRow>, 36> kColumns = {{
     {{"direction", "direction", ""}, &member<&TransferRow::direction>},
     {{"path", "path", ""}, &member<&TransferRow::path>},
     {{"memory", "memory", ""}, &member<&TransferRow::memory>},
@@ -17,6 +17,7 @@ constexpr std::array<ColumnOf<TransferRow>, 35> kColumns = {{
     {{"count", "count", ""}, &member<&TransferRow::count>},
     {{"bytes", "transfer", "bytes"}, &member<&TransferRow::bytes>},
     {{"descriptors", "descriptors", ""}, &member<&TransferRow::descriptors>},
+    {{"piece_bytes", "piece", "bytes"}, &member<&TransferRow::piece_bytes>},
     {{"rounds", "rounds", ""}, &member<&TransferRow::rounds>},
     {{"submit_us_mean", "submit mean", "us"}, &member<&TransferRow::submit_us_mean>},
     {{"submit_us_p99", "submit p99", "us"}, &member<&TransferRow::submit_us_p99>},
