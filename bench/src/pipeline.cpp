@@ -58,11 +58,20 @@ PipelineShape Pipeline::shape_of(const PipelineSubject& subject) const {
 void Pipeline::run(Bench& bench, Report& report) {
   bench.progress.expect(kNumPeakRows + settings_.alone.size() +
                         settings_.beside.size() * settings_.co_run.size());
-  report.peaks = measure_link_peaks(bench, link_bytes_);
-  std::vector<TransferRow> rows;
+  const LinkPeaks& peaks = bench.rows.peaks([&] { return measure_link_peaks(bench, link_bytes_); });
+  const auto step = [&](const char* beside, const PipelineSubject& subject, const auto& measure) {
+    const std::string name =
+        fmt::format("{} beside {}, limit {}, piece {}", to_string(subject.traffic), beside,
+                    subject.limit.value_or(0), subject.piece_bytes.value_or(0));
+    static_cast<void>(bench.rows.step<TransferRow>(name, [&] {
+      TransferRow row = measure();
+      row.percent_of_peak = 100 * *row.gb_per_s / peak_of(peaks, subject.traffic);
+      return std::vector<TransferRow>{row};
+    }));
+  };
   if (!settings_.model_text.empty()) report.notes.push_back(settings_.model_text);
   for (const PipelineSubject& subject : settings_.alone) {
-    rows.push_back(measure_bursts(bench, subject, report));
+    step("nothing", subject, [&] { return measure_bursts(bench, subject, report); });
   }
   if (!settings_.alone.empty()) {
     report.notes.emplace_back(
@@ -75,14 +84,10 @@ void Pipeline::run(Bench& bench, Report& report) {
                                                       ? "; on the compute stream"
                                                       : "; on a stream of its own"));
     for (const PipelineSubject& subject : settings_.beside) {
-      rows.push_back(measure_beside(bench, subject, *work));
+      step(gpu::to_string(kind), subject, [&] { return measure_beside(bench, subject, *work); });
     }
     if (!work->verify()) throw DeviceError("the co-run work came to wrong results");
   }
-  for (TransferRow& row : rows) {
-    row.percent_of_peak = 100 * *row.gb_per_s / peak_of(*report.peaks, traffic_from(row.direction));
-  }
-  report.table = table_of(rows);
 }
 
 TransferRow Pipeline::measure_bursts(Bench& bench, const PipelineSubject& subject,

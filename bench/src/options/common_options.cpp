@@ -50,6 +50,8 @@ void add_common_options(CLI::App& app, CommonOptions& options) {
   app.add_option("--json", options.json_file, "write the report as JSON to this file");
   app.add_option("--csv", options.csv_file, "write the rows as CSV to this file");
   app.add_option("--markdown", options.markdown_file, "write the report as Markdown to this file");
+  app.add_flag("--resume", options.resume,
+               "take the rows that the --json file has, and measure the others only");
   app.add_option("--corrupt-round", options.corrupt_round)->group("");
 }
 

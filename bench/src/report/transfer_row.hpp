@@ -52,5 +52,7 @@ struct TransferRow {
 };
 
 [[nodiscard]] Table table_of(std::span<const TransferRow> rows);
+/// The inverse, of one row.
+void read_row(TransferRow& row, const CellAt& cell_at);
 
 }  // namespace kvferry::bench
