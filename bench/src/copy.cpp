@@ -201,17 +201,18 @@ void Copy::run(Bench& bench, Report& report) {
   const std::size_t num_paths = options_.paths.size();
   const std::size_t num_groups = shapes_.size() / num_paths;
   bench.progress.expect(kNumPeakRows + num_groups * (num_paths + reference.num_rows()));
-  report.peaks = measure_link_peaks(bench, link_bytes_);
+  const LinkPeaks& peaks = bench.rows.peaks([&] { return measure_link_peaks(bench, link_bytes_); });
   std::vector<TransferRow> rows;
-  std::vector<TransferRow> all_rows;
   for (std::size_t group = 0; group < num_groups; ++group) {
-    const std::vector<TransferRow> measured = measure(
-        bench, std::span(shapes_).subspan(group * num_paths, num_paths), reference, *report.peaks);
+    const auto paths = std::span(shapes_).subspan(group * num_paths, num_paths);
+    const CopyRowOptions& shape = paths.front();
+    const auto measured = bench.rows.step<TransferRow>(
+        fmt::format("{} {} x {} B {}", to_string(shape.traffic), shape.count, shape.fragment_bytes,
+                    to_string(shape.placement)),
+        [&] { return measure(bench, paths, reference, peaks); });
     rows.insert(rows.end(), measured.begin(),
                 measured.begin() + static_cast<std::ptrdiff_t>(num_paths));
-    all_rows.insert(all_rows.end(), measured.begin(), measured.end());
   }
-  report.table = table_of(all_rows);
   if (const std::string model = model_text(options_.model); !model.empty()) {
     report.notes.push_back(model);
   }

@@ -95,16 +95,22 @@ LinkPeaks Link::measure_device(Bench& bench, std::uint32_t ordinal, std::span<co
     for (const HostMemoryKind memory : kMemory) {
       for (const Traffic traffic : kTraffic) {
         const bool compares = memory == HostMemoryKind::kPinned;
-        std::vector<TransferRow> rivals = measure_link(bench, traffic, memory, copy_bytes_, node,
-                                                       compares ? reference : HostReference());
-        set_percent_of_host_copy(std::span(rivals).first(1), std::span(rivals).subspan(1));
+        const std::string name =
+            fmt::format("device {}, node {}, {} {}", ordinal, node ? std::to_string(*node) : "any",
+                        to_string(memory), to_string(traffic));
+        const auto rivals = bench.rows.step<TransferRow>(name, [&] {
+          auto measured = measure_link(bench, traffic, memory, copy_bytes_, node,
+                                       compares ? reference : HostReference());
+          set_percent_of_host_copy(std::span(measured).first(1), std::span(measured).subspan(1));
+          for (TransferRow& row : measured) row.device = ordinal;
+          return measured;
+        });
         rows.insert(rows.end(), rivals.begin(), rivals.end());
       }
     }
   }
   const LinkPeaks peaks = peaks_of(rows, copy_bytes_);
   for (TransferRow& row : rows) {
-    row.device = ordinal;
     row.percent_of_peak = 100 * *row.gb_per_s / peak_of(peaks, traffic_from(row.direction));
   }
   all.insert(all.end(), rows.begin(), rows.end());
@@ -124,7 +130,7 @@ void Link::measure_others(Bench& bench, std::span<const Node> nodes, std::vector
           fmt::format("Devices measured: {}. The next: {}", choice.ordinal, error.what()));
       return;
     }
-    Bench other{open->device(), bench.options, bench.verifier, bench.progress};
+    Bench other{open->device(), bench.options, bench.verifier, bench.progress, bench.rows};
     measure_device(other, choice.ordinal, nodes, all);
   }
 }
@@ -132,10 +138,13 @@ void Link::measure_others(Bench& bench, std::span<const Node> nodes, std::vector
 void Link::run(Bench& bench, Report& report) {
   const std::vector<Node> nodes = usable_nodes(bench.device, report);
   std::vector<TransferRow> rows;
+  const auto device_rate = report.peaks ? report.peaks->device_gb_per_s : std::nullopt;
   report.peaks = measure_device(bench, report.ordinal, nodes, rows);
-  if (device_rate_) report.peaks->device_gb_per_s = measure_device_rate(bench);
+  if (device_rate_) {
+    report.peaks->device_gb_per_s = device_rate ? *device_rate : measure_device_rate(bench);
+  }
   measure_others(bench, nodes, rows, report);
-  report.table = table_of(rows);
+  bench.rows.replace(table_of(rows));
   if (bench.device.kind() == gpu::BackendKind::kHost) {
     report.notes.emplace_back(
         "The host back end has no link: these are copies by its processors, and all of "

@@ -138,16 +138,19 @@ void Meta::check_options(const CommonOptions& options) {
 void Meta::run(Bench& bench, Report& report) {
   bench.progress.expect(cases_.size());
   CacheSweep sweep(sweep_bytes_);
-  std::vector<MetaRow> rows;
   for (const Case& one : cases_) {
     bench.progress.begin_row(fmt::format("{} of {} blocks", one.operation, one.shape.batch));
-    const auto operation = make_meta_operation(one.operation, one.shape);
-    const auto found =
-        measure_meta(*operation, one.temperature, sweep, rounds_, bench.verifier,
-                     [&](std::uint32_t done, std::uint32_t of) { bench.progress.round(done, of); });
-    rows.insert(rows.end(), found.begin(), found.end());
+    const auto name =
+        fmt::format("{}, {} of {}, {}, {}", one.operation, one.shape.batch, one.shape.num_resident,
+                    one.temperature == Temperature::kWarm ? "warm" : "cold",
+                    one.shape.tenancy == Tenancy::kShared ? "shared" : "private");
+    static_cast<void>(bench.rows.step<MetaRow>(name, [&] {
+      const auto operation = make_meta_operation(one.operation, one.shape);
+      return measure_meta(
+          *operation, one.temperature, sweep, rounds_, bench.verifier,
+          [&](std::uint32_t done, std::uint32_t of) { bench.progress.round(done, of); });
+    }));
   }
-  report.table = table_of(rows);
   report.notes.emplace_back(
       "Of one thread, the lock included. The bare table has no states, no order of eviction and no "
       "lock: it finds the same keys, or erases as many and inserts as many. Compare ratios: other "

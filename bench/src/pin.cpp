@@ -130,16 +130,16 @@ void Pin::run(Bench& bench, Report& report) {
     }
   }
   bench.progress.expect(shapes_.size());
-  std::vector<PinRow> rows;
   for (const PinShape& shape : shapes_) {
     bench.progress.begin_row(
         fmt::format("{} pages, {} threads", to_string(shape.pages), shape.threads));
-    const auto found =
-        measure_pin(bench.device, shape, rounds_, bench.verifier,
-                    [&](std::uint32_t done, std::uint32_t of) { bench.progress.round(done, of); });
-    rows.insert(rows.end(), found.begin(), found.end());
+    static_cast<void>(bench.rows.step<PinRow>(
+        fmt::format("{} pages, {} threads", to_string(shape.pages), shape.threads), [&] {
+          return measure_pin(
+              bench.device, shape, rounds_, bench.verifier,
+              [&](std::uint32_t done, std::uint32_t of) { bench.progress.round(done, of); });
+        }));
   }
-  report.table = table_of(rows);
   if (bench.device.kind() == gpu::BackendKind::kHost) {
     report.notes.emplace_back(
         "The host back end pins nothing: its registrations cost nothing, and a GPU's do.");

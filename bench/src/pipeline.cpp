@@ -36,7 +36,6 @@ class Pipeline final : public Subcommand {
   void run(Bench& bench, Report& report) override;
 
  private:
-  [[nodiscard]] transfer::TransferOptions transfer_options(const PipelineSubject& subject) const;
   [[nodiscard]] PipelineShape shape_of(const PipelineSubject& subject) const;
   [[nodiscard]] TransferRow measure_bursts(Bench& bench, const PipelineSubject& subject,
                                            Report& report) const;
@@ -56,20 +55,23 @@ PipelineShape Pipeline::shape_of(const PipelineSubject& subject) const {
   return shape;
 }
 
-transfer::TransferOptions Pipeline::transfer_options(const PipelineSubject& subject) const {
-  transfer::TransferOptions options = settings_.transfer;
-  if (subject.limit) options.store_bytes_per_second = static_cast<std::uint64_t>(*subject.limit);
-  return options;
-}
-
 void Pipeline::run(Bench& bench, Report& report) {
   bench.progress.expect(kNumPeakRows + settings_.alone.size() +
                         settings_.beside.size() * settings_.co_run.size());
-  report.peaks = measure_link_peaks(bench, link_bytes_);
-  std::vector<TransferRow> rows;
+  const LinkPeaks& peaks = bench.rows.peaks([&] { return measure_link_peaks(bench, link_bytes_); });
+  const auto step = [&](const char* beside, const PipelineSubject& subject, const auto& measure) {
+    const std::string name =
+        fmt::format("{} beside {}, limit {}, piece {}", to_string(subject.traffic), beside,
+                    subject.limit.value_or(0), subject.piece_bytes.value_or(0));
+    static_cast<void>(bench.rows.step<TransferRow>(name, [&] {
+      TransferRow row = measure();
+      row.percent_of_peak = 100 * *row.gb_per_s / peak_of(peaks, subject.traffic);
+      return std::vector<TransferRow>{row};
+    }));
+  };
   if (!settings_.model_text.empty()) report.notes.push_back(settings_.model_text);
   for (const PipelineSubject& subject : settings_.alone) {
-    rows.push_back(measure_bursts(bench, subject, report));
+    step("nothing", subject, [&] { return measure_bursts(bench, subject, report); });
   }
   if (!settings_.alone.empty()) {
     report.notes.emplace_back(
@@ -82,14 +84,10 @@ void Pipeline::run(Bench& bench, Report& report) {
                                                       ? "; on the compute stream"
                                                       : "; on a stream of its own"));
     for (const PipelineSubject& subject : settings_.beside) {
-      rows.push_back(measure_beside(bench, subject, *work));
+      step(gpu::to_string(kind), subject, [&] { return measure_beside(bench, subject, *work); });
     }
     if (!work->verify()) throw DeviceError("the co-run work came to wrong results");
   }
-  for (TransferRow& row : rows) {
-    row.percent_of_peak = 100 * *row.gb_per_s / peak_of(*report.peaks, traffic_from(row.direction));
-  }
-  report.table = table_of(rows);
 }
 
 TransferRow Pipeline::measure_bursts(Bench& bench, const PipelineSubject& subject,
@@ -98,7 +96,7 @@ TransferRow Pipeline::measure_bursts(Bench& bench, const PipelineSubject& subjec
       fmt::format("{} of {}", to_string(subject.traffic), to_string(settings_.shape.block)));
   PipelineRig rig(bench.device, shape_of(subject));
   transfer::TransferEngine engine(bench.device, {rig.geometry()}, rig.arena(),
-                                  transfer_options(subject));
+                                  transfer_options(settings_, subject));
   const std::uint64_t mismatches_before = bench.verifier.num_mismatches();
   const std::uint64_t transfers_per_round =
       directions(subject.traffic).size() * settings_.shape.num_plans;
@@ -138,7 +136,7 @@ TransferRow Pipeline::measure_beside(Bench& bench, const PipelineSubject& subjec
       fmt::format("{} beside {}", to_string(subject.traffic), work.description()));
   PipelineRig rig(bench.device, shape_of(subject));
   transfer::TransferEngine engine(bench.device, {rig.geometry()}, rig.arena(),
-                                  transfer_options(subject));
+                                  transfer_options(settings_, subject));
   const std::uint64_t mismatches_before = bench.verifier.num_mismatches();
   CoRunLoop loop(rig, work, settings_.place);
   const std::uint32_t half = settings_.num_iterations / 2;
@@ -182,6 +180,7 @@ TransferRow Pipeline::row_of(const PipelineSubject& subject, const PlanTimes& ti
   row.descriptors =
       std::uint64_t{settings_.shape.blocks_per_plan} * settings_.shape.block.num_fragments;
   row.bytes = settings_.shape.plan_bytes();
+  row.piece_bytes = subject.piece_bytes;
   if (subject.limit) row.limit_gb_per_s = *subject.limit / kBytesPerGb;
   if (!times.submit.empty()) {
     row.submit_us_mean = times.submit.mean_us();

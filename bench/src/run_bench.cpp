@@ -2,13 +2,14 @@
 #include "run_bench.hpp"
 
 #include "progress.hpp"
-#include "report/write_report.hpp"
+#include "report/row_stream.hpp"
 #include "subcommand.hpp"
 
 #include <CLI/CLI.hpp>
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
+#include <csignal>
 #include <ctime>
 #include <iostream>
 #include <unistd.h>
@@ -22,17 +23,35 @@ constexpr const char* kAbout =
     "KiB = 1024 bytes, us = microseconds.";
 constexpr const char* kExitCodes =
     "Ends with 0: measured and verified; 1: data mismatch; 2: bad usage; 3: no such device;\n"
-    "4: the device, the memory or a file gave out.";
+    "4: the device, the memory or a file gave out; 5: stopped by a signal, the report has what is "
+    "there.";
 
 int code(ExitCode exit_code) { return static_cast<int>(exit_code); }
 
 std::string now_text() { return fmt::format("{:%FT%TZ}", fmt::gmtime(std::time(nullptr))); }
 
-void write_files(const Report& report, const CommonOptions& options) {
-  if (!options.json_file.empty()) write_file(report, options.json_file, &write_json);
-  if (!options.csv_file.empty()) write_file(report, options.csv_file, &write_csv);
-  if (!options.markdown_file.empty()) write_file(report, options.markdown_file, &write_markdown);
-}
+/// While it lives SIGINT and SIGTERM end the measurement after its step; a second one ends it now.
+class StopSignals {
+ public:
+  StopSignals() {
+    forget_stop();
+    struct sigaction action = {};
+    action.sa_handler = &request_stop;
+    action.sa_flags = SA_RESTART | static_cast<int>(SA_RESETHAND);
+    ::sigaction(SIGINT, &action, &interrupt_);
+    ::sigaction(SIGTERM, &action, &terminate_);
+  }
+  ~StopSignals() {
+    ::sigaction(SIGINT, &interrupt_, nullptr);
+    ::sigaction(SIGTERM, &terminate_, nullptr);
+  }
+  StopSignals(const StopSignals&) = delete;
+  StopSignals& operator=(const StopSignals&) = delete;
+
+ private:
+  struct sigaction interrupt_ = {};
+  struct sigaction terminate_ = {};
+};
 
 ProgressStyle progress_style(const std::ostream& err) {
   const bool terminal = &err == &std::cerr && ::isatty(STDERR_FILENO) == 1;
@@ -49,22 +68,39 @@ ExitCode measure(Subcommand& subcommand, const CommonOptions& options, Report re
   subcommand.check_options(options);
   OpenDevice open(choice);
   report.subcommand = subcommand.name();
-  report.backend = gpu::to_string(choice.kind);
+  report.backend = choice.name();
   report.ordinal = choice.ordinal;
   report.device = open.device().description();
+  if (choice.driver == DeviceChoice::Driver::kStandIn) {
+    report.notes.emplace_back(
+        "On a stand-in of the driver, without a GPU: the calls are real, no figure means "
+        "anything.");
+  }
   report.started_at = now_text();
   report.seed = options.seed;
   report.quick = options.effort == Effort::kQuick;
   report.warm_up_rounds = options.warm_up_rounds();
   Verifier verifier(options.seed, options.corrupt_round);
-  {
+  const StopSignals signals;
+  RowStream rows(report, options, out);
+  std::string stopped;
+  try {
     Progress progress(err, progress_style(err));
-    Bench bench{open.device(), options, verifier, progress};
+    Bench bench{open.device(), options, verifier, progress, rows};
     subcommand.run(bench, report);
+    report.complete = true;
+  } catch (const Stopped& stop) {
+    stopped = fmt::format(
+        "{} after {} rows: {}", stop.what(), report.table.rows.size(),
+        options.json_file.empty() ? "the rest was not measured" : "--resume measures the rest");
+    report.notes.push_back("Not complete: " + stopped + ".");
   }
-  report.mismatch = verifier.first_mismatch();
-  write_table(report, out);
-  write_files(report, options);
+  if (report.mismatch.empty()) report.mismatch = verifier.first_mismatch();
+  rows.finish();
+  if (!stopped.empty()) {
+    err << "kvferry-bench: " << stopped << '\n';
+    return ExitCode::kStopped;
+  }
   return report.mismatch.empty() ? ExitCode::kMeasured : ExitCode::kDataMismatch;
 }
 

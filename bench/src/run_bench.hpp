@@ -13,7 +13,8 @@ enum class ExitCode : int {
   kDataMismatch = 1,  ///< Measured, but bytes did not arrive; the reports are written all the same.
   kBadUsage = 2,      ///< Nothing was measured: the command line cannot be meant so.
   kNoDevice = 3,      ///< Nothing was measured: there is no such device.
-  kFailed = 4         ///< The device, the memory or a file gave out on the way.
+  kFailed = 4,        ///< The device, the memory or a file gave out on the way.
+  kStopped = 5        ///< SIGINT or SIGTERM: the reports have the rows that were measured.
 };
 
 /// The whole program: `arguments` without the program's name, tables to `out`, progress and errors

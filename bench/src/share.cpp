@@ -234,12 +234,12 @@ std::vector<ShareRow> Share::measure_joins(Bench& bench) const {
 void Share::run(Bench& bench, Report& report) {
   bench.progress.expect(shapes_.size() * kKinds.size() + 2);
   // Before the joins: a process with threads is not forked.
-  std::vector<ShareRow> rows;
   for (const SharedWorkShape& shape : shapes_) {
-    for (ShareRow& row : measure_work(bench, shape)) rows.push_back(std::move(row));
+    static_cast<void>(
+        bench.rows.step<ShareRow>(fmt::format("engines at work, {} B a block", shape.block_bytes),
+                                  [&] { return measure_work(bench, shape); }));
   }
-  for (ShareRow& row : measure_joins(bench)) rows.push_back(std::move(row));
-  report.table = table_of(rows);
+  static_cast<void>(bench.rows.step<ShareRow>("joins", [&] { return measure_joins(bench); }));
   report.verified = "every engine ended well, and every block that was loaded was the right one";
   report.notes.push_back(fmt::format(
       "A step looks a prompt of {} blocks up, leases and loads what the tier has, and stores the "

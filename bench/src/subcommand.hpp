@@ -6,6 +6,7 @@
 #include "measure/verifier.hpp"
 #include "options/common_options.hpp"
 #include "report/report.hpp"
+#include "report/row_stream.hpp"
 
 #include <memory>
 #include <vector>
@@ -24,6 +25,7 @@ struct Bench {
   const CommonOptions& options;
   Verifier& verifier;
   Progress& progress;
+  RowStream& rows;
 };
 
 /// One subcommand. Another one is another file, named after it, and a line in subcommands.cpp.
@@ -41,8 +43,8 @@ class Subcommand {
   /// Called before a device is opened. Throws ConfigError with a hint if the options cannot be
   /// meant so.
   virtual void check_options(const CommonOptions& options) = 0;
-  /// Measures, and adds what came out to `report`. What did not arrive goes to `bench.verifier`
-  /// and the row. Throws kvferry::Error.
+  /// Measures step by step, each by `bench.rows`, and adds what else there is to `report`. What did
+  /// not arrive goes to `bench.verifier` and the row. Throws kvferry::Error.
   virtual void run(Bench& bench, Report& report) = 0;
 };
 

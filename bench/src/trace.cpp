@@ -80,8 +80,7 @@ class TraceReplay final : public Subcommand {
   /// The only place that says what a block is made of in memory, on one rank.
   [[nodiscard]] std::uint64_t block_bytes(const Trace& requests) const;
   [[nodiscard]] std::vector<std::uint64_t> capacities(const Trace& requests) const;
-  void replay(Bench& bench, const Trace& requests, std::string_view traffic,
-              std::vector<trace::TraceRow>& rows) const;
+  void replay(Bench& bench, const Trace& requests, std::string_view traffic) const;
   /// What the trace is, and the most that any tier would win on it.
   void describe(const Trace& requests, Report& report) const;
 
@@ -194,19 +193,28 @@ std::vector<std::uint64_t> TraceReplay::capacities(const Trace& requests) const 
   return blocks;
 }
 
-void TraceReplay::replay(Bench& bench, const Trace& requests, std::string_view traffic,
-                         std::vector<trace::TraceRow>& rows) const {
+void TraceReplay::replay(Bench& bench, const Trace& requests, std::string_view traffic) const {
   trace::ReplayOptions options = replay_;
   options.time.block_bytes = block_bytes(requests);
   const trace::Policy& best = trace::policy_named(trace::kOptimum);
   for (const std::uint64_t capacity : capacities(requests)) {
-    const auto optimum = trace::measure_replay(bench, requests, capacity, best, options);
+    std::optional<trace::MeasuredReplay> optimum;
+    const auto best_of = [&]() -> const trace::MeasuredReplay& {
+      if (!optimum) optimum = trace::measure_replay(bench, requests, capacity, best, options);
+      return *optimum;
+    };
     for (const trace::Policy* const policy : policies_) {
-      const auto measured =
-          policy == &best ? optimum
-                          : trace::measure_replay(bench, requests, capacity, *policy, options);
-      rows.push_back(trace::row_of(measured, optimum, capacity, *policy, options.time));
-      rows.back().traffic = traffic;
+      const auto name = fmt::format("{} {} blocks {}", traffic, capacity, policy->name);
+      static_cast<void>(bench.rows.step<trace::TraceRow>(name, [&] {
+        const trace::MeasuredReplay& most = best_of();
+        const auto measured =
+            policy == &best ? most
+                            : trace::measure_replay(bench, requests, capacity, *policy, options);
+        std::vector<trace::TraceRow> rows = {
+            trace::row_of(measured, most, capacity, *policy, options.time)};
+        rows.back().traffic = traffic;
+        return rows;
+      }));
     }
   }
 }
@@ -246,13 +254,14 @@ void TraceReplay::run(Bench& bench, Report& report) {
   const bool optimum_shown = std::find(policies_.begin(), policies_.end(),
                                        &trace::policy_named(trace::kOptimum)) != policies_.end();
   bench.progress.expect(num_traces * num_capacities * (policies_.size() + (optimum_shown ? 0 : 1)));
-  std::vector<trace::TraceRow> rows;
+  report.warm_up_rounds = replay_.num_warm_ups;
+  report.verified = "every replay's counts agree with each other and with the trace";
   if (trace_) {
-    replay(bench, *trace_, "", rows);
     describe(*trace_, report);
+    replay(bench, *trace_, "");
   }
   for (const Family* const family : families_) {
-    replay(bench, family->make(bench.options.seed), family->name, rows);
+    replay(bench, family->make(bench.options.seed), family->name);
   }
   report.extra["prefill_tokens_per_second"] = options_.prefill_tokens_per_second;
   report.extra["link_gb_per_s"] = options_.link_gb_per_s;
@@ -261,9 +270,6 @@ void TraceReplay::run(Bench& bench, Report& report) {
       "the least that they cost to compute, minus their loads at {} GB/s. Stores run beside. The "
       "engine is taken to have no prefix cache of its own.",
       options_.prefill_tokens_per_second, options_.link_gb_per_s));
-  report.table = trace::table_of(rows);
-  report.warm_up_rounds = replay_.num_warm_ups;
-  report.verified = "every replay's counts agree with each other and with the trace";
 }
 
 }  // namespace

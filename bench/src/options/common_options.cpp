@@ -29,8 +29,10 @@ std::uint32_t CommonOptions::warm_up_rounds() const {
 }
 
 void add_common_options(CLI::App& app, CommonOptions& options) {
-  app.add_option("--device", options.device,
-                 "host, cuda, hip; cuda:1 is the second; link: cuda:all")
+  app.add_option(
+         "--device", options.device,
+         "host, cuda, hip; cuda:1 is the second; link: cuda:all; cuda_stand_in, hip_stand_in: "
+         "a driver without a GPU, to try the paths, not to measure")
       ->capture_default_str();
   app.add_option("--driver-library", options.driver_library,
                  "library to open instead of the vendor's driver");
@@ -48,6 +50,8 @@ void add_common_options(CLI::App& app, CommonOptions& options) {
   app.add_option("--json", options.json_file, "write the report as JSON to this file");
   app.add_option("--csv", options.csv_file, "write the rows as CSV to this file");
   app.add_option("--markdown", options.markdown_file, "write the report as Markdown to this file");
+  app.add_flag("--resume", options.resume,
+               "take the rows that the --json file has, and measure the others only");
   app.add_option("--corrupt-round", options.corrupt_round)->group("");
 }
 

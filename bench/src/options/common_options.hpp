@@ -25,6 +25,8 @@ struct CommonOptions {
   std::string json_file = {};
   std::string csv_file = {};
   std::string markdown_file = {};
+  /// Take the rows that json_file has, and measure the others only.
+  bool resume = false;
   Effort effort = Effort::kFull;
   /// Rounds that are measured, and before them rounds that only warm up; nothing: as the
   /// subcommand and the effort say.

@@ -9,14 +9,23 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdlib>
 #include <fstream>
 #include <iterator>
 
 namespace kvferry::bench {
 namespace {
 
-std::vector<std::byte> read_image(const std::string& file) {
-  if (file.empty()) return {};
+constexpr std::string_view kStandInSuffix = "_stand_in";
+constexpr const char* kThisProgram = "/proc/self/exe";
+
+std::vector<std::byte> read_image(const DeviceChoice& choice) {
+  const std::string& file = choice.kernel_image_file;
+  if (file.empty()) {
+    // A stand-in looks into no code object; its own kernels stand in for the build's.
+    const bool stands_in = choice.driver == DeviceChoice::Driver::kStandIn;
+    return std::vector<std::byte>(stands_in ? 1 : 0);
+  }
   std::ifstream in(file, std::ios::binary);
   if (!in) throw NoSuchDevice(fmt::format("the kernel image {} cannot be read", file));
   const std::string text{std::istreambuf_iterator<char>(in), {}};
@@ -47,10 +56,29 @@ std::string one_line(std::string text) {
 
 }  // namespace
 
+std::string DeviceChoice::name() const {
+  return std::string(gpu::to_string(kind)) +
+         std::string(driver == Driver::kStandIn ? kStandInSuffix : "");
+}
+
+std::string stand_in_library(gpu::BackendKind kind, const std::filesystem::path& program) {
+  const bool cuda = kind == gpu::BackendKind::kCuda;
+  const char* const named = std::getenv(cuda ? "KVFERRY_FAKE_CUDA" : "KVFERRY_FAKE_HIP");
+  if (named != nullptr) return named;
+  const char* const file = cuda ? "libfake_cuda.so" : "libfake_hip.so";
+  const std::filesystem::path folder = program.parent_path();
+  const auto built = folder / ".." / "tests" / "fakes" / file;
+  return std::filesystem::exists(built) ? built.string() : (folder / file).string();
+}
+
 DeviceChoice device_choice_from(std::string_view text) {
   DeviceChoice choice;
   const std::size_t colon = text.find(':');
-  const std::string_view name = text.substr(0, colon);
+  std::string_view name = text.substr(0, colon);
+  if (name.ends_with(kStandInSuffix) && !name.starts_with("host")) {
+    choice.driver = DeviceChoice::Driver::kStandIn;
+    name.remove_suffix(kStandInSuffix.size());
+  }
   bool known = false;
   for (const auto kind :
        {gpu::BackendKind::kHost, gpu::BackendKind::kCuda, gpu::BackendKind::kHip}) {
@@ -70,21 +98,25 @@ DeviceChoice device_choice_from(std::string_view text) {
   }
   if (!known) {
     throw ConfigError(
-        fmt::format("'{}' is not a device: write host, cuda, hip, or cuda:1 for the second", text));
+        fmt::format("'{}' is not a device: write host, cuda, hip, cuda:1 for the second, or "
+                    "cuda_stand_in for a driver without a GPU",
+                    text));
   }
   return choice;
 }
 
-OpenDevice::OpenDevice(const DeviceChoice& choice)
-    : kernel_image_(read_image(choice.kernel_image_file)) {
+OpenDevice::OpenDevice(const DeviceChoice& choice) : kernel_image_(read_image(choice)) {
   try {
     gpu::DriverOptions options;
     options.library = choice.driver_library;
+    if (options.library.empty() && choice.driver == DeviceChoice::Driver::kStandIn) {
+      options.library = stand_in_library(choice.kind, std::filesystem::read_symlink(kThisProgram));
+    }
     options.kernel_image = kernel_image_;
     device_ = make_device(choice, options);
   } catch (const Error& error) {
-    throw NoSuchDevice(fmt::format("{}:{} cannot be had: {}", gpu::to_string(choice.kind),
-                                   choice.ordinal, one_line(error.what())));
+    throw NoSuchDevice(fmt::format("{}:{} cannot be had: {}", choice.name(), choice.ordinal,
+                                   one_line(error.what())));
   }
 }
 

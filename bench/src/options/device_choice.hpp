@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -28,12 +29,25 @@ struct DeviceChoice {
   /// Library to open instead of the vendor's; empty: the vendor's.
   std::string driver_library = {};
   /// File with a code object to load instead of the build's; empty: the build's. A stand-in driver
-  /// takes any file.
+  /// takes any file, and needs none.
   std::string kernel_image_file = {};
+  /// Whether the back end runs on a stand-in of the driver (tests/fakes): its paths are the real
+  /// ones, its figures mean nothing.
+  enum class Driver : std::uint8_t { kReal, kStandIn } driver = Driver::kReal;
+
+  /// "host", "cuda", "hip", "cuda_stand_in", "hip_stand_in".
+  [[nodiscard]] std::string name() const;
 };
 
-/// "host", "cuda", "cuda:1", "hip:0", "cuda:all". Throws ConfigError that lists what is known.
+/// "host", "cuda", "cuda:1", "hip:0", "cuda:all", "cuda_stand_in". Throws ConfigError that lists
+/// what is known.
 [[nodiscard]] DeviceChoice device_choice_from(std::string_view text);
+
+/// The library of a stand-in: what the environment names (KVFERRY_FAKE_CUDA, KVFERRY_FAKE_HIP),
+/// else
+/// ../tests/fakes/libfake_cuda.so seen from `program`, where the build puts it, else next to it.
+[[nodiscard]] std::string stand_in_library(gpu::BackendKind kind,
+                                           const std::filesystem::path& program);
 
 /// A device, and the code object that has to outlive it.
 class OpenDevice {

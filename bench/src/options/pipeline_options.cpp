@@ -7,6 +7,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <chrono>
 
 namespace kvferry::bench {
@@ -45,11 +46,10 @@ PipelineShape shape_of(const PipelineOptions& options, const CommonOptions& comm
   return shape;
 }
 
-transfer::TransferOptions transfer_options(const PipelineOptions& options,
-                                           const PipelineShape& shape) {
+transfer::TransferOptions transfer_from(const PipelineOptions& options,
+                                        const PipelineShape& shape) {
   transfer::TransferOptions transfer;
   transfer.staging_bytes = options.ring.empty() ? 2 * shape.plan_bytes() : bytes_from(options.ring);
-  if (!options.piece.empty()) transfer.piece_bytes = bytes_from(options.piece);
   if (!options.in_flight.empty()) transfer.max_in_flight_bytes = bytes_from(options.in_flight);
   if (!options.load_staging.empty()) transfer.load_staging_bytes = bytes_from(options.load_staging);
   if (!options.path.empty()) transfer.copy_path = gpu::copy_path_from(options.path);
@@ -60,18 +60,28 @@ transfer::TransferOptions transfer_options(const PipelineOptions& options,
   return transfer;
 }
 
+std::vector<std::optional<std::uint64_t>> pieces_of(const PipelineOptions& options) {
+  if (options.pieces.empty()) return {std::nullopt};
+  std::vector<std::optional<std::uint64_t>> pieces;
+  for (const std::string& piece : options.pieces) pieces.emplace_back(bytes_from(piece));
+  return pieces;
+}
+
+// Pieces of one direction follow one another: they are what a sweep compares.
 std::vector<PipelineSubject> subjects_of(const PipelineOptions& options, Beside beside) {
   std::vector<PipelineSubject> subjects;
+  const auto add = [&](Traffic traffic, std::optional<double> limit) {
+    for (const auto& piece : pieces_of(options)) subjects.push_back({traffic, limit, piece});
+  };
   for (const std::string& direction : options.directions) {
     const Traffic traffic = traffic_from(direction);
     const bool stores = traffic != Traffic::kHostToDevice;
     if (!options.limit.empty()) {
-      subjects.push_back(
-          {traffic, stores ? std::optional(rate_from(options.limit)) : std::nullopt});
+      add(traffic, stores ? std::optional(rate_from(options.limit)) : std::nullopt);
       continue;
     }
-    subjects.push_back({traffic, std::nullopt});
-    if (stores && beside == Beside::kWork) subjects.push_back({traffic, kPrefillBytesPerSecond});
+    add(traffic, std::nullopt);
+    if (stores && beside == Beside::kWork) add(traffic, kPrefillBytesPerSecond);
   }
   return subjects;
 }
@@ -110,10 +120,13 @@ void add_pipeline_options(CLI::App& app, PipelineOptions& options) {
   app.add_option("--slots", options.slots, "of a plan in the arena: contiguous, shuffled, runs:8")
       ->capture_default_str();
   app.add_option("--ring", options.ring, "bytes of the staging ring [two plans]");
-  app.add_option("--piece", options.piece, "bytes of one submission [8MiB]");
-  app.add_option("--in-flight", options.in_flight, "most bytes submitted per direction [32MiB]");
+  app.add_option("--piece", options.pieces,
+                 "bytes of one submission; 8MiB,16MiB,32MiB makes rows of each [the product's]")
+      ->delimiter(',');
+  app.add_option("--in-flight", options.in_flight,
+                 "most bytes submitted per direction [32MiB, or two pieces]");
   app.add_option("--load-staging", options.load_staging,
-                 "bytes of device memory for loads that are staged [32MiB]");
+                 "bytes of device memory for loads that are staged [32MiB, or two pieces]");
   app.add_option("--path", options.path,
                  "of loads: per_run, batch, kernel, staged [as the device's table says]");
   app.add_option("--store-bandwidth-limit", options.limit,
@@ -135,12 +148,30 @@ void add_pipeline_options(CLI::App& app, PipelineOptions& options) {
       ->check(CLI::Range(4, 1000000));
 }
 
+transfer::TransferOptions transfer_options(const PipelineSettings& settings,
+                                           const PipelineSubject& subject) {
+  transfer::TransferOptions options = settings.transfer;
+  if (subject.limit) options.store_bytes_per_second = static_cast<std::uint64_t>(*subject.limit);
+  if (!subject.piece_bytes) return options;
+  options.piece_bytes = *subject.piece_bytes;
+  const std::uint64_t two = 2 * *subject.piece_bytes;
+  if (settings.in_flight_by_piece) {
+    options.max_in_flight_bytes = std::max(options.max_in_flight_bytes, two);
+  }
+  if (settings.load_staging_by_piece) {
+    options.load_staging_bytes = std::max(options.load_staging_bytes, two);
+  }
+  return options;
+}
+
 PipelineSettings pipeline_settings(const PipelineOptions& options, const CommonOptions& common) {
   const bool quick = common.effort == Effort::kQuick;
   PipelineSettings settings;
   settings.shape = shape_of(options, common);
   settings.model_text = model_text(options.model);
-  settings.transfer = transfer_options(options, settings.shape);
+  settings.transfer = transfer_from(options, settings.shape);
+  settings.in_flight_by_piece = options.in_flight.empty();
+  settings.load_staging_by_piece = options.load_staging.empty();
   settings.path = options.path;
   settings.rounds = {common.warm_up_rounds(), common.rounds(kFullRounds, kQuickRounds)};
   settings.beside = subjects_of(options, Beside::kWork);

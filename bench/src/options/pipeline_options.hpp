@@ -32,7 +32,7 @@ struct PipelineOptions {
   std::vector<std::string> directions = {"store", "load", "both"};
   std::string slots = "contiguous";
   std::string ring = {};
-  std::string piece = {};
+  std::vector<std::string> pieces = {};
   std::string in_flight = {};
   std::string load_staging = {};
   std::string limit = {};
@@ -49,13 +49,18 @@ void add_pipeline_options(CLI::App& app, PipelineOptions& options);
 /// What a row is about, beside the shape that all have.
 struct PipelineSubject {
   Traffic traffic = Traffic::kBoth;
-  std::optional<double> limit;  ///< Of stores, bytes per second.
+  std::optional<double> limit;               ///< Of stores, bytes per second.
+  std::optional<std::uint64_t> piece_bytes;  ///< Of one submission; empty: the product's default.
 };
 
 /// What they mean.
 struct PipelineSettings {
   PipelineShape shape;
+  /// But for what a subject says; transfer_options() has both.
   transfer::TransferOptions transfer;
+  /// Whether the options leave bytes in flight and staging of loads to the piece.
+  bool in_flight_by_piece = true;
+  bool load_staging_by_piece = true;
   RoundCounts rounds;
   /// Rows with nothing beside them; empty: none.
   std::vector<PipelineSubject> alone;
@@ -70,6 +75,11 @@ struct PipelineSettings {
   /// Which model's blocks, in words; empty: no model's.
   std::string model_text;
 };
+
+/// What a row of this subject gives the transfer component. Two pieces fit in flight and into the
+/// staging of loads unless the command line says otherwise: with one the link would wait for each.
+[[nodiscard]] transfer::TransferOptions transfer_options(const PipelineSettings& settings,
+                                                         const PipelineSubject& subject);
 
 /// Throws ConfigError.
 [[nodiscard]] PipelineSettings pipeline_settings(const PipelineOptions& options,

@@ -29,5 +29,7 @@ struct MetaRow {
 };
 
 [[nodiscard]] Table table_of(std::span<const MetaRow> rows);
+/// The inverse, of one row.
+void read_row(MetaRow& row, const CellAt& cell_at);
 
 }  // namespace kvferry::bench

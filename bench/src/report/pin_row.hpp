@@ -34,5 +34,7 @@ struct PinRow {
 };
 
 [[nodiscard]] Table table_of(std::span<const PinRow> rows);
+/// The inverse, of one row.
+void read_row(PinRow& row, const CellAt& cell_at);
 
 }  // namespace kvferry::bench

@@ -36,6 +36,14 @@ struct Report {
   std::uint32_t warm_up_rounds = 0;
   std::optional<LinkPeaks> peaks;
   Table table;
+  /// Rows that were measured together: which, and how many. Their numbers add up to the table's.
+  struct Step {
+    std::string name;
+    std::size_t num_rows = 0;
+  };
+  std::vector<Step> steps;
+  /// Whether all rows are there.
+  bool complete = false;
   /// What a reader has to know, in sentences.
   std::vector<std::string> notes;
   /// The first byte or count that was wrong; empty if all was verified.

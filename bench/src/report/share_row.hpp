@@ -25,5 +25,7 @@ struct ShareRow {
 };
 
 [[nodiscard]] Table table_of(std::span<const ShareRow> rows);
+/// The inverse, of one row.
+void read_row(ShareRow& row, const CellAt& cell_at);
 
 }  // namespace kvferry::bench

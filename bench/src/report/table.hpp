@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -26,10 +27,17 @@ struct Table {
   std::vector<std::vector<Cell>> rows;
 };
 
+/// How a column reads and writes its part of a row.
+template <class R>
+struct Access {
+  Cell (*cell)(const R& row);
+  void (*set)(R& row, const Cell& cell);
+};
+
 /// A column of rows of type R. A subcommand's columns are one array of these, beside its row type.
 template <class R>
 struct ColumnOf : Column {
-  Cell (*cell)(const R& row);
+  Access<R> access;
 };
 
 [[nodiscard]] inline Cell cell_of(const std::string& word) {
@@ -44,18 +52,57 @@ template <class T>
   return value ? Cell(*value) : Cell();
 }
 
-/// The `cell` of a column that shows a data member: `&member<&Row::rate>`.
-template <auto kMember, class R>
-[[nodiscard]] Cell member(const R& row) {
-  return cell_of(row.*kMember);
+inline void set_value(std::string& word, const Cell& cell) {
+  const auto* const text = std::get_if<std::string>(&cell);
+  word = text == nullptr ? "" : *text;
 }
+inline void set_value(bool& flag, const Cell& cell) {
+  const auto* const value = std::get_if<bool>(&cell);
+  flag = value != nullptr && *value;
+}
+/// Counts and figures.
+template <class T>
+void set_value(T& number, const Cell& cell) {
+  if (const auto* const count = std::get_if<std::uint64_t>(&cell)) {
+    number = static_cast<T>(*count);
+  } else if (const auto* const figure = std::get_if<double>(&cell)) {
+    number = static_cast<T>(*figure);
+  }
+}
+template <class T>
+void set_value(std::optional<T>& value, const Cell& cell) {
+  value.reset();
+  if (!std::holds_alternative<std::monostate>(cell)) set_value(value.emplace(), cell);
+}
+
+template <class M>
+struct RowOf;
+template <class R, class T>
+struct RowOf<T R::*> {
+  using Type = R;
+};
+
+/// The access of a column that shows a data member: `member<&Row::rate>`.
+template <auto kMember, class R = typename RowOf<decltype(kMember)>::Type>
+inline constexpr Access<R> member = {
+    [](const R& row) { return cell_of(row.*kMember); },
+    [](R& row, const Cell& cell) { set_value(row.*kMember, cell); }};
+
+/// Gives a row the cell that `cell_at` has for each column.
+template <class R, class CellAt>
+void set_cells(std::span<const ColumnOf<R>> columns, R& row, const CellAt& cell_at) {
+  for (const ColumnOf<R>& column : columns) column.access.set(row, cell_at(column));
+}
+
+/// The cell of a column, in a report that was read.
+using CellAt = std::function<Cell(const Column& column)>;
 
 template <class R>
 [[nodiscard]] Table table_of(std::span<const ColumnOf<R>> columns, std::span<const R> rows) {
   Table table{{columns.begin(), columns.end()}, {}};
   for (const R& row : rows) {
     std::vector<Cell>& cells = table.rows.emplace_back();
-    for (const ColumnOf<R>& column : columns) cells.push_back(column.cell(row));
+    for (const ColumnOf<R>& column : columns) cells.push_back(column.access.cell(row));
   }
   return table;
 }

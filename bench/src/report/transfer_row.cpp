@@ -6,48 +6,53 @@
 namespace kvferry::bench {
 namespace {
 
-constexpr std::array<ColumnOf<TransferRow>, 35> kColumns = {{
-    {{"direction", "direction", ""}, &member<&TransferRow::direction>},
-    {{"path", "path", ""}, &member<&TransferRow::path>},
-    {{"memory", "memory", ""}, &member<&TransferRow::memory>},
-    {{"device_ordinal", "device", ""}, &member<&TransferRow::device>},
-    {{"numa_node", "NUMA node", ""}, &member<&TransferRow::numa_node>},
-    {{"placement", "placement", ""}, &member<&TransferRow::placement>},
-    {{"fragment_bytes", "fragment", "bytes"}, &member<&TransferRow::fragment_bytes>},
-    {{"count", "count", ""}, &member<&TransferRow::count>},
-    {{"bytes", "transfer", "bytes"}, &member<&TransferRow::bytes>},
-    {{"descriptors", "descriptors", ""}, &member<&TransferRow::descriptors>},
-    {{"rounds", "rounds", ""}, &member<&TransferRow::rounds>},
-    {{"submit_us_mean", "submit mean", "us"}, &member<&TransferRow::submit_us_mean>},
-    {{"submit_us_p99", "submit p99", "us"}, &member<&TransferRow::submit_us_p99>},
-    {{"queue_us", "queue", "us"}, &member<&TransferRow::queue_us>},
-    {{"transfer_us_min", "transfer min", "us"}, &member<&TransferRow::transfer_us_min>},
-    {{"transfer_us_p50", "transfer p50", "us"}, &member<&TransferRow::transfer_us_p50>},
-    {{"transfer_us_p99", "p99", "us"}, &member<&TransferRow::transfer_us_p99>},
-    {{"transfer_us_p999", "p999", "us"}, &member<&TransferRow::transfer_us_p999>},
-    {{"round_bytes", "round", "bytes"}, &member<&TransferRow::round_bytes>},
-    {{"round_us_p50", "round p50", "us"}, &member<&TransferRow::round_us_p50>},
-    {{"gb_per_s", "rate", "GB/s"}, &member<&TransferRow::gb_per_s>},
-    {{"percent_of_peak", "of peak", "%"}, &member<&TransferRow::percent_of_peak>},
-    {{"threads", "threads", ""}, &member<&TransferRow::threads>},
-    {{"percent_of_host_copy", "of host copy", "%"}, &member<&TransferRow::percent_of_host_copy>},
-    {{"multiprocessors", "SMs", ""}, &member<&TransferRow::multiprocessors>},
-    {{"cpu_us_per_descriptor", "CPU/descr.", "us"}, &member<&TransferRow::cpu_us_per_descriptor>},
-    {{"limit_gb_per_s", "store limit", "GB/s"}, &member<&TransferRow::limit_gb_per_s>},
-    {{"co_run", "beside", ""}, &member<&TransferRow::co_run>},
-    {{"iteration_us_alone_p50", "alone p50", "us"}, &member<&TransferRow::iteration_us_alone_p50>},
-    {{"iteration_us_alone_p99", "alone p99", "us"}, &member<&TransferRow::iteration_us_alone_p99>},
-    {{"iteration_us_p50", "beside p50", "us"}, &member<&TransferRow::iteration_us_p50>},
-    {{"iteration_us_p99", "beside p99", "us"}, &member<&TransferRow::iteration_us_p99>},
-    {{"slow_down_percent", "slow-down", "%"}, &member<&TransferRow::slow_down_percent>},
-    {{"slow_down_percent_p99", "slow-down p99", "%"}, &member<&TransferRow::slow_down_percent_p99>},
-    {{"verified", "verified", ""}, &member<&TransferRow::verified>},
+constexpr std::array<ColumnOf<TransferRow>, 36> kColumns = {{
+    {{"direction", "direction", ""}, member<&TransferRow::direction>},
+    {{"path", "path", ""}, member<&TransferRow::path>},
+    {{"memory", "memory", ""}, member<&TransferRow::memory>},
+    {{"device_ordinal", "device", ""}, member<&TransferRow::device>},
+    {{"numa_node", "NUMA node", ""}, member<&TransferRow::numa_node>},
+    {{"placement", "placement", ""}, member<&TransferRow::placement>},
+    {{"fragment_bytes", "fragment", "bytes"}, member<&TransferRow::fragment_bytes>},
+    {{"count", "count", ""}, member<&TransferRow::count>},
+    {{"bytes", "transfer", "bytes"}, member<&TransferRow::bytes>},
+    {{"descriptors", "descriptors", ""}, member<&TransferRow::descriptors>},
+    {{"piece_bytes", "piece", "bytes"}, member<&TransferRow::piece_bytes>},
+    {{"rounds", "rounds", ""}, member<&TransferRow::rounds>},
+    {{"submit_us_mean", "submit mean", "us"}, member<&TransferRow::submit_us_mean>},
+    {{"submit_us_p99", "submit p99", "us"}, member<&TransferRow::submit_us_p99>},
+    {{"queue_us", "queue", "us"}, member<&TransferRow::queue_us>},
+    {{"transfer_us_min", "transfer min", "us"}, member<&TransferRow::transfer_us_min>},
+    {{"transfer_us_p50", "transfer p50", "us"}, member<&TransferRow::transfer_us_p50>},
+    {{"transfer_us_p99", "p99", "us"}, member<&TransferRow::transfer_us_p99>},
+    {{"transfer_us_p999", "p999", "us"}, member<&TransferRow::transfer_us_p999>},
+    {{"round_bytes", "round", "bytes"}, member<&TransferRow::round_bytes>},
+    {{"round_us_p50", "round p50", "us"}, member<&TransferRow::round_us_p50>},
+    {{"gb_per_s", "rate", "GB/s"}, member<&TransferRow::gb_per_s>},
+    {{"percent_of_peak", "of peak", "%"}, member<&TransferRow::percent_of_peak>},
+    {{"threads", "threads", ""}, member<&TransferRow::threads>},
+    {{"percent_of_host_copy", "of host copy", "%"}, member<&TransferRow::percent_of_host_copy>},
+    {{"multiprocessors", "SMs", ""}, member<&TransferRow::multiprocessors>},
+    {{"cpu_us_per_descriptor", "CPU/descr.", "us"}, member<&TransferRow::cpu_us_per_descriptor>},
+    {{"limit_gb_per_s", "store limit", "GB/s"}, member<&TransferRow::limit_gb_per_s>},
+    {{"co_run", "beside", ""}, member<&TransferRow::co_run>},
+    {{"iteration_us_alone_p50", "alone p50", "us"}, member<&TransferRow::iteration_us_alone_p50>},
+    {{"iteration_us_alone_p99", "alone p99", "us"}, member<&TransferRow::iteration_us_alone_p99>},
+    {{"iteration_us_p50", "beside p50", "us"}, member<&TransferRow::iteration_us_p50>},
+    {{"iteration_us_p99", "beside p99", "us"}, member<&TransferRow::iteration_us_p99>},
+    {{"slow_down_percent", "slow-down", "%"}, member<&TransferRow::slow_down_percent>},
+    {{"slow_down_percent_p99", "slow-down p99", "%"}, member<&TransferRow::slow_down_percent_p99>},
+    {{"verified", "verified", ""}, member<&TransferRow::verified>},
 }};
 
 }  // namespace
 
 Table table_of(std::span<const TransferRow> rows) {
   return table_of(std::span<const ColumnOf<TransferRow>>(kColumns), rows);
+}
+
+void read_row(TransferRow& row, const CellAt& cell_at) {
+  set_cells(std::span<const ColumnOf<TransferRow>>(kColumns), row, cell_at);
 }
 
 }  // namespace kvferry::bench

@@ -23,6 +23,7 @@ struct TransferRow {
   std::optional<std::uint64_t> count;
   std::optional<std::uint64_t> bytes;        ///< Of one transfer, all directions together.
   std::optional<std::uint64_t> descriptors;  ///< Of one transfer.
+  std::optional<std::uint64_t> piece_bytes;  ///< Of one submission; empty: the product's default.
   std::optional<std::uint64_t> rounds;
   std::optional<double> submit_us_mean;
   std::optional<double> submit_us_p99;
@@ -51,5 +52,7 @@ struct TransferRow {
 };
 
 [[nodiscard]] Table table_of(std::span<const TransferRow> rows);
+/// The inverse, of one row.
+void read_row(TransferRow& row, const CellAt& cell_at);
 
 }  // namespace kvferry::bench

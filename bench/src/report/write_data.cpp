@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 
+#include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <ostream>
 #include <utility>
@@ -34,6 +36,14 @@ Json rows_of(const Table& table) {
     for (std::size_t i = 0; i < cells.size(); ++i) row[table.columns[i].key] = json_of(cells[i]);
   }
   return rows;
+}
+
+Json json_of(const std::vector<Report::Step>& steps) {
+  Json list = Json::array();
+  for (const Report::Step& step : steps) {
+    list.push_back({{"name", step.name}, {"rows", step.num_rows}});
+  }
+  return list;
 }
 
 Json json_of(const std::optional<LinkPeaks>& peaks) {
@@ -81,6 +91,8 @@ void write_json(const Report& report, std::ostream& out) {
                {"seed", report.seed},
                {"quick", report.quick},
                {"warm_up_rounds", report.warm_up_rounds},
+               {"complete", report.complete},
+               {"steps", json_of(report.steps)},
                {"verified", report.mismatch.empty()},
                {"mismatch", report.mismatch.empty() ? Json() : Json(report.mismatch)},
                {"peaks", json_of(report.peaks)},
@@ -92,10 +104,16 @@ void write_json(const Report& report, std::ostream& out) {
 
 void write_file(const Report& report, const std::string& file,
                 void (*write)(const Report&, std::ostream&)) {
-  std::ofstream out(file);
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  const bool replaces = !fs::exists(file, ignored) || fs::is_regular_file(file, ignored);
+  const std::string target = replaces ? file + ".partial" : file;
+  std::ofstream out(target);
   write(report, out);
   out.close();
-  if (!out) throw ResourceError(fmt::format("the report {} cannot be written", file));
+  bool written = static_cast<bool>(out);
+  if (written && replaces) written = std::rename(target.c_str(), file.c_str()) == 0;
+  if (!written) throw ResourceError(fmt::format("the report {} cannot be written", file));
 }
 
 }  // namespace kvferry::bench

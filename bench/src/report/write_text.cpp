@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <ostream>
+#include <string_view>
 
 namespace kvferry::bench {
 namespace {
@@ -33,38 +34,42 @@ std::string verdict(const Report& report) {
   return report.mismatch.empty() ? report.verified : "DATA MISMATCH: " + report.mismatch;
 }
 
-using Line = std::vector<std::string>;
+// What figures and words need as a rule; a longer cell shifts its row.
+constexpr std::size_t kWidth = 8;
 
-/// Titles, units and the rows' cells.
-std::vector<Line> lines_of(const Table& table) {
-  std::vector<Line> lines(2);
-  for (const Column& column : table.columns) {
-    lines[0].emplace_back(column.title);
-    lines[1].emplace_back(column.unit);
-  }
-  for (const auto& row : table.rows) {
-    Line& line = lines.emplace_back();
-    for (std::size_t i = 0; i < row.size(); ++i) {
-      line.push_back(text_of(table.columns[i], row[i]));
-    }
-  }
-  return lines;
+std::size_t width_of(const Column& column) {
+  return std::max(
+      {kWidth, std::string_view(column.title).size(), std::string_view(column.unit).size()});
 }
 
 }  // namespace
 
-void write_table(const Report& report, std::ostream& out) {
+void write_heading(const Report& report, std::ostream& out) {
   out << "kvferry-bench " << report.subcommand << '\n';
   for (const std::string& line : heading(report)) out << line << '\n';
+}
+
+void write_titles(const Table& table, std::ostream& out) {
   out << '\n';
-  const std::vector<Line> lines = lines_of(used_columns(report.table));
-  for (const Line& line : lines) {
-    for (std::size_t i = 0; i < line.size(); ++i) {
-      std::size_t width = 0;
-      for (const Line& other : lines) width = std::max(width, other[i].size());
-      out << fmt::format("{:>{}}{}", line[i], width, i + 1 == line.size() ? "\n" : "  ");
-    }
+  for (const Column& column : table.columns) {
+    out << fmt::format("{:>{}}  ", column.title, width_of(column));
   }
+  out << '\n';
+  for (const Column& column : table.columns) {
+    out << fmt::format("{:>{}}  ", column.unit, width_of(column));
+  }
+  out << '\n';
+}
+
+void write_row(const Table& table, std::size_t row, std::ostream& out) {
+  for (std::size_t i = 0; i < table.columns.size(); ++i) {
+    const Column& column = table.columns[i];
+    out << fmt::format("{:>{}}  ", text_of(column, table.rows[row][i]), width_of(column));
+  }
+  out << '\n';
+}
+
+void write_verdict(const Report& report, std::ostream& out) {
   out << '\n';
   for (const std::string& note : report.notes) out << note << '\n';
   out << verdict(report) << '\n';

@@ -33,5 +33,7 @@ struct TraceRow {
 };
 
 [[nodiscard]] Table table_of(std::span<const TraceRow> rows);
+/// The inverse, of one row.
+void read_row(TraceRow& row, const CellAt& cell_at);
 
 }  // namespace kvferry::bench::trace

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "program.hpp"
 
-#include "fake_control.hpp"
 #include "run_bench.hpp"
 
 #include <gtest/gtest.h>
@@ -44,13 +43,8 @@ ReportRun run_for_report(std::vector<std::string> arguments) {
 
 std::vector<std::string> device_arguments(const std::string& device) {
   if (device == "host") return {"--device", "host"};
-  const std::filesystem::path image = scratch_file("image");
-  std::ofstream(image).write(reinterpret_cast<const char*>(fakes::kFakeImage.data()),
-                             fakes::kFakeImage.size());
   const bool cuda = device == "cuda_stand_in";
-  return {"--device",         cuda ? "cuda" : "hip",
-          "--driver-library", cuda ? KVFERRY_FAKE_CUDA : KVFERRY_FAKE_HIP,
-          "--kernel-image",   image.string()};
+  return {"--device", device, "--driver-library", cuda ? KVFERRY_FAKE_CUDA : KVFERRY_FAKE_HIP};
 }
 
 std::vector<std::string> joined(std::vector<std::string> first,

@@ -2,11 +2,14 @@
 // What scripts rely on: exit codes, help, the forms of a report.
 #include "program.hpp"
 
+#include "options/device_choice.hpp"
+#include "options/pipeline_options.hpp"
 #include "report/transfer_row.hpp"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -112,6 +115,59 @@ TEST(Program, AnAbsentDeviceIsThreeInOneLine) {
     EXPECT_TRUE(says(run.err, "cuda:0 cannot be had")) << run.err;
   }
   EXPECT_EQ(run_program({"link", "--device", "host:1"}).exit_code, 3);
+}
+
+TEST(Program, AStandInIsNamedInTheReportAndSaysThatItMeasuresNothing) {
+  for (const std::string device : {"cuda_stand_in", "hip_stand_in"}) {
+    const auto [run, report] = run_for_report(joined(tiny("copy"), device_arguments(device)));
+    ASSERT_EQ(run.exit_code, 0) << run.err;
+    EXPECT_EQ(report.at("backend"), device);
+    EXPECT_TRUE(says(run.out, "no figure means anything")) << run.out;
+  }
+}
+
+TEST(Program, AStandInIsFoundByTheEnvironmentOrBesideTheProgram) {
+  ::setenv("KVFERRY_FAKE_HIP", "/elsewhere/libfake.so", 1);
+  EXPECT_EQ(stand_in_library(gpu::BackendKind::kHip, "/carried/kvferry-bench"),
+            "/elsewhere/libfake.so");
+  ::unsetenv("KVFERRY_FAKE_HIP");
+  EXPECT_EQ(stand_in_library(gpu::BackendKind::kHip, "/carried/kvferry-bench"),
+            "/carried/libfake_hip.so");
+  const std::filesystem::path built = KVFERRY_FAKE_CUDA;
+  const auto program = built.parent_path() / ".." / ".." / "bench" / "kvferry-bench";
+  EXPECT_TRUE(
+      std::filesystem::equivalent(stand_in_library(gpu::BackendKind::kCuda, program), built));
+}
+
+TEST(Program, APieceSweepIsARowForEachPiece) {
+  const auto [run, report] =
+      run_for_report(joined(tiny("pipeline"), {"--piece", "1KiB,2KiB", "--direction", "load,both",
+                                               "--co-run", "none,gemm", "--iterations", "4"}));
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  std::vector<std::uint64_t> pieces;
+  for (const auto& row : report.at("rows")) pieces.push_back(row.at("piece_bytes"));
+  // load; both; beside: load, both, both with a limit.
+  const std::vector<std::uint64_t> pair = {1024, 2048};
+  std::vector<std::uint64_t> wanted;
+  for (int i = 0; i < 5; ++i) wanted.insert(wanted.end(), pair.begin(), pair.end());
+  EXPECT_EQ(pieces, wanted);
+}
+
+// A single piece in flight would make the link wait between two.
+TEST(Program, TwoPiecesFitInFlightUnlessTheOptionsSayOtherwise) {
+  constexpr std::uint64_t kPiece = std::uint64_t{64} << 20U;
+  PipelineSettings settings = pipeline_settings({}, {});
+  const transfer::TransferOptions usual;
+  const PipelineSubject subject{Traffic::kBoth, std::nullopt, kPiece};
+  EXPECT_EQ(transfer_options(settings, subject).piece_bytes, kPiece);
+  EXPECT_EQ(transfer_options(settings, subject).max_in_flight_bytes, 2 * kPiece);
+  EXPECT_EQ(transfer_options(settings, subject).load_staging_bytes, 2 * kPiece);
+  EXPECT_EQ(transfer_options(settings, {}).piece_bytes, usual.piece_bytes);
+  EXPECT_EQ(transfer_options(settings, {}).max_in_flight_bytes, usual.max_in_flight_bytes);
+  PipelineOptions told;
+  told.in_flight = "8MiB";
+  settings = pipeline_settings(told, {});
+  EXPECT_EQ(transfer_options(settings, subject).max_in_flight_bytes, std::uint64_t{8} << 20U);
 }
 
 TEST(Program, AMismatchIsOneAndIsReported) {
