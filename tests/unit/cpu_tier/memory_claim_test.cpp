@@ -18,6 +18,7 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <new>
 #include <optional>
 #include <string>
 #include <sys/mman.h>
@@ -70,16 +71,18 @@ TEST_F(MemoryClaimTest, AnImaginedOneMeetsTheOthersAndIsSeenByNobody) {
 
 // A server forks children (workers, tools), and is killed.
 TEST_F(MemoryClaimTest, AClaimEndsWithItsProcessThoughAChildOfItLivesOn) {
-  auto* const child = static_cast<pid_t*>(
-      ::mmap(nullptr, sizeof(pid_t), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  using SharedPid = std::atomic<pid_t>;
+  auto* const child = new (::mmap(nullptr, sizeof(SharedPid), PROT_READ | PROT_WRITE,
+                                  MAP_SHARED | MAP_ANONYMOUS, -1, 0)) SharedPid(0);
   {
     const OtherProcess claimant([&] {
       const MemoryClaim claim(60 * kKiB, PageKind::kNormal, {}, root);
-      const pid_t forked = ::fork();
-      if (forked == 0) {
+      if (::fork() == 0) {
+        *child = ::getpid();
         for (;;) ::pause();
       }
-      *child = forked;
+      // The child gives up what it has of the claim before its fork() returns.
+      while (*child == 0) ::usleep(100);
       OtherProcess::stay();
     });
     EXPECT_THROW(claim(60)->check(), ResourceError);
@@ -87,7 +90,7 @@ TEST_F(MemoryClaimTest, AClaimEndsWithItsProcessThoughAChildOfItLivesOn) {
   EXPECT_EQ(::kill(*child, 0), 0) << "the child lives";
   EXPECT_NO_THROW(claim(60)->check());
   ::kill(*child, SIGKILL);
-  ::munmap(child, sizeof(pid_t));
+  ::munmap(child, sizeof(SharedPid));
 }
 
 TEST_F(MemoryClaimTest, AForkedChildThatLeavesWithdrawsNothing) {
