@@ -49,7 +49,7 @@ class StandIn:
             def compute_stream(self) -> int:
                 return 0
 
-            def free_bytes(self) -> int | None:
+            def memory(self, utilization: float | None, profiled_bytes: int) -> None:
                 return None
 
         for storage in {tensor.untyped_storage() for tensor in tensors}:
