@@ -131,14 +131,13 @@ void Pin::run(Bench& bench, Report& report) {
   }
   bench.progress.expect(shapes_.size());
   for (const PinShape& shape : shapes_) {
-    bench.progress.begin_row(
-        fmt::format("{} pages, {} threads", to_string(shape.pages), shape.threads));
-    static_cast<void>(bench.rows.step<PinRow>(
-        fmt::format("{} pages, {} threads", to_string(shape.pages), shape.threads), [&] {
-          return measure_pin(
-              bench.device, shape, rounds_, bench.verifier,
-              [&](std::uint32_t done, std::uint32_t of) { bench.progress.round(done, of); });
-        }));
+    const auto name = fmt::format("{} pages, {} threads", to_string(shape.pages), shape.threads);
+    bench.progress.begin_row(name);
+    static_cast<void>(bench.rows.step<PinRow>(name, [&] {
+      return measure_pin(
+          bench.device, shape, rounds_, bench.verifier,
+          [&](std::uint32_t done, std::uint32_t of) { bench.progress.round(done, of); });
+    }));
   }
   if (bench.device.kind() == gpu::BackendKind::kHost) {
     report.notes.emplace_back(

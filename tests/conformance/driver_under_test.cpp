@@ -12,7 +12,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <dlfcn.h>
 #include <stdexcept>
 #include <string>
 #include <tuple>
@@ -31,10 +30,9 @@ class DriverUnderTest final : public DeviceUnderTest {
   DriverUnderTest(std::unique_ptr<Device> device, const char* library, const char* launch_name)
       : device_(std::move(device)), engine_(device_->create_stream()) {
     const std::string path = SharedLibrary::find_loaded(library);
-    void* const handle =
-        path.empty() ? nullptr : ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
-    if (handle != nullptr) {
-      launch_ = reinterpret_cast<LaunchHostFunction>(::dlsym(handle, launch_name));
+    if (!path.empty()) {
+      launch_ = reinterpret_cast<LaunchHostFunction>(
+          SharedLibrary::open(path, "it was open").symbol(launch_name));
     }
     if (launch_ == nullptr) throw std::runtime_error("the driver has no host functions");
   }

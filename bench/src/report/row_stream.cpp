@@ -182,7 +182,6 @@ void RowStream::write_files() const {
 }
 
 void RowStream::finish() {
-  begun_ = true;
   out_ << '\n';
   write_heading(report_, out_);
   write_verdict(report_, out_);

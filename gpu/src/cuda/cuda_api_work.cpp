@@ -20,7 +20,10 @@ DriverResult CudaApi::copy(CopyDirection direction, const CopyRun& run, StreamHa
 DriverResult CudaApi::copy_batch(CopyDirection direction, std::span<const CopyRun> runs,
                                  StreamHandle stream) {
   std::vector<cuda_abi::DevicePointer> addresses(2 * runs.size());
-  std::vector<std::size_t> sizes(runs.size());
+  // Behind the sizes a zero per run: which attribute it has. cuda.h reads one entry per attribute,
+  // vllm#53860 one per run; zeros are right for both.
+  std::vector<std::size_t> sizes(2 * runs.size());
+  std::size_t* const attribute_of_run = sizes.data() + runs.size();
   cuda_abi::DevicePointer* const destinations = addresses.data();
   cuda_abi::DevicePointer* const sources = destinations + runs.size();
   for (std::size_t i = 0; i < runs.size(); ++i) {
@@ -32,17 +35,13 @@ DriverResult CudaApi::copy_batch(CopyDirection direction, std::span<const CopyRu
   attributes.source_access_order = direction == CopyDirection::kHostToDevice
                                        ? cuda_abi::kSourceOrderAny
                                        : cuda_abi::kSourceOrderStream;
-  // One entry per attribute by cuda.h, one per run as vllm#53860 reads it: zeros are right for
-  // both.
-  std::vector<std::size_t> attribute_of_run(runs.size(), 0);
   if (cuda_.copy_batch_13000 != nullptr) {
     return cuda_result(cuda_.copy_batch_13000(destinations, sources, sizes.data(), runs.size(),
-                                              &attributes, attribute_of_run.data(), 1,
-                                              raw(stream)));
+                                              &attributes, attribute_of_run, 1, raw(stream)));
   }
   std::size_t failed_run = 0;
   return cuda_result(cuda_.copy_batch_12080(destinations, sources, sizes.data(), runs.size(),
-                                            &attributes, attribute_of_run.data(), 1, &failed_run,
+                                            &attributes, attribute_of_run, 1, &failed_run,
                                             raw(stream)));
 }
 

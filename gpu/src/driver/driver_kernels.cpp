@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <span>
-#include <string_view>
 #include <vector>
 
 namespace kvferry::gpu {
@@ -16,13 +15,6 @@ namespace {
 // What a launch may take without asking.
 constexpr std::uint32_t kDefaultSharedBytes = 48U << 10U;
 constexpr int kFirstWithBulkCopy = 90;
-
-std::span<const std::byte> hip_image(std::string_view architecture) {
-  for (const HipCodeObject& object : hip_code_objects()) {
-    if (object.arch == architecture) return object.bytes;
-  }
-  return {};
-}
 
 }  // namespace
 
@@ -64,7 +56,8 @@ bool DriverKernels::available() const {
 std::span<const std::byte> DriverKernels::image() const {
   if (!image_.empty()) return image_;
   const DriverApi& api = context_.api();
-  return api.kind() == BackendKind::kCuda ? cuda_fatbin() : hip_image(api.traits().architecture);
+  return api.kind() == BackendKind::kCuda ? cuda_fatbin()
+                                          : hip_code_object(api.traits().architecture);
 }
 
 BulkCopy DriverKernels::bulk_copy() const {

@@ -24,7 +24,9 @@ DriverResult HipApi::copy(CopyDirection direction, const CopyRun& run, StreamHan
 DriverResult HipApi::copy_batch(CopyDirection direction, std::span<const CopyRun> runs,
                                 StreamHandle stream) {
   std::vector<void*> addresses(2 * runs.size());
-  std::vector<std::size_t> sizes(runs.size());
+  // Behind the sizes a zero per run, as in the CUDA back end.
+  std::vector<std::size_t> sizes(2 * runs.size());
+  std::size_t* const attribute_of_run = sizes.data() + runs.size();
   void** const destinations = addresses.data();
   void** const sources = destinations + runs.size();
   for (std::size_t i = 0; i < runs.size(); ++i) {
@@ -36,13 +38,11 @@ DriverResult HipApi::copy_batch(CopyDirection direction, std::span<const CopyRun
   attributes.source_access_order = direction == CopyDirection::kHostToDevice
                                        ? hip_abi::kSourceOrderAny
                                        : hip_abi::kSourceOrderStream;
-  // As in the CUDA back end: right for both readings of the interface.
-  std::vector<std::size_t> attribute_of_run(runs.size(), 0);
   std::size_t failed_run = 0;
   const bool takes_attributes = hip_.version() >= HipLibrary::kBatchAttributesVersion;
   return hip_result(hip_.copy_batch(destinations, sources, sizes.data(), runs.size(),
                                     takes_attributes ? &attributes : nullptr,
-                                    takes_attributes ? attribute_of_run.data() : nullptr,
+                                    takes_attributes ? attribute_of_run : nullptr,
                                     takes_attributes ? 1 : 0, &failed_run, raw(stream)));
 }
 

@@ -32,6 +32,14 @@ struct HipCodeObject {
 /// Empty if built without hipcc. An architecture that hipcc refuses is left out.
 [[nodiscard]] std::span<const HipCodeObject> hip_code_objects();
 
+/// That of one architecture; empty if there is none.
+[[nodiscard]] inline std::span<const std::byte> hip_code_object(std::string_view arch) {
+  for (const HipCodeObject& object : hip_code_objects()) {
+    if (object.arch == arch) return object.bytes;
+  }
+  return {};
+}
+
 /// The source of the kernels in one text without includes, for hipRTC where hip_code_objects() has
 /// no fitting one (options: --offload-arch=ARCH -std=c++17 -O3), or NVRTC.
 [[nodiscard]] std::string_view pack_kernel_source();

@@ -5,6 +5,7 @@
 
 #include "fake_control.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -35,6 +36,12 @@ inline constexpr int kAlreadyRegistered = 712;
 inline constexpr int kNotRegistered = 713;
 /// No vendor's: the call does nothing and says that it went well.
 inline constexpr int kSkipped = -1;
+
+/// Of a batch's attribute entries: callers disagree whether there is one per attribute or per run
+/// (vllm#53860).
+inline bool all_zero(const std::size_t* entries, std::size_t count) {
+  return std::all_of(entries, entries + count, [](std::size_t entry) { return entry == 0; });
+}
 
 /// A point of a stream, reached once.
 class FakePoint {

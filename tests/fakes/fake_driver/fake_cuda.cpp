@@ -3,7 +3,6 @@
 #include "cuda/cuda_abi.hpp"
 #include "fake_core.hpp"
 
-#include <algorithm>
 #include <cstring>
 #include <string_view>
 
@@ -29,11 +28,6 @@ Result enter(const char* function) {
   const Result code = core().enter(function);
   if (code != kSuccess) return code;
   return FakeCore::context() > 0 ? kSuccess : kInvalidContext;
-}
-
-/// Callers disagree whether there is an entry per attribute or per run (vllm#53860).
-bool all_zero(const std::size_t* entries, std::size_t count) {
-  return std::all_of(entries, entries + count, [](std::size_t entry) { return entry == 0; });
 }
 
 #define KVFERRY_FAKE_ENTER(function)                         \

@@ -3,7 +3,6 @@
 #include "fake_core.hpp"
 #include "hip/hip_abi.hpp"
 
-#include <algorithm>
 #include <array>
 #include <cstring>
 #include <string>
@@ -29,11 +28,6 @@ FakeCore& core() {
 
 std::uintptr_t number(const void* handle) { return reinterpret_cast<std::uintptr_t>(handle); }
 Handle handle(std::uintptr_t number) { return reinterpret_cast<Handle>(number); }
-
-/// Callers disagree whether there is an entry per attribute or per run (vllm#53860).
-bool all_zero(const std::size_t* entries, std::size_t count) {
-  return std::all_of(entries, entries + count, [](std::size_t entry) { return entry == 0; });
-}
 
 #define KVFERRY_FAKE_ENTER(function)                                \
   if (const Result code = core().enter(function); code != kSuccess) \

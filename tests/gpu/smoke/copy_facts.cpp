@@ -92,6 +92,12 @@ Fact many_batches(SmokeDevice& device, int count) {
   return {true, "batches of 64 scattered copies", static_cast<double>(count), "batches"};
 }
 
+/// What our rules forbid: a driver that takes it is no fault.
+Fact refusal(SmokeDevice& device, const gpu::DriverResult& result) {
+  return {true, result.ok() ? "is taken" : "is refused: " + device.api().describe(result.code), 0,
+          "", true};
+}
+
 }  // namespace
 
 void settle_device(FactLog& log, SmokeDevice& device, Effort /*effort*/) {
@@ -126,16 +132,6 @@ void settle_copies(FactLog& log, SmokeDevice& device, Effort effort) {
   log.check("F10 batch in and out", [&] { return batch_both_ways(device); });
   log.check("F10 many batches", [&] { return many_batches(device, quick ? 50 : 2000); });
 }
-
-namespace {
-
-/// What our rules forbid: a driver that takes it is no fault.
-Fact refusal(SmokeDevice& device, const gpu::DriverResult& result) {
-  return {true, result.ok() ? "is taken" : "is refused: " + device.api().describe(result.code), 0,
-          "", true};
-}
-
-}  // namespace
 
 void settle_legacy(FactLog& log, SmokeDevice& device, Effort /*effort*/) {
   device.make_memory();

@@ -8,7 +8,6 @@
 #include "kernels/code_objects.hpp"
 
 #include <chrono>
-#include <dlfcn.h>
 #include <stdexcept>
 #include <sys/mman.h>
 #include <thread>
@@ -56,12 +55,9 @@ void SmokeDevice::settle(gpu::StreamHandle stream) {
 
 gpu::ModuleHandle SmokeDevice::load_kernels() {
   std::span<const std::byte> image = fakes::kFakeImage;
-  if (!backend_.is_stand_in() && backend_.is_cuda()) image = gpu::cuda_fatbin();
-  if (!backend_.is_stand_in() && !backend_.is_cuda()) {
-    image = {};
-    for (const gpu::HipCodeObject& object : gpu::hip_code_objects()) {
-      if (object.arch == api_->traits().architecture) image = object.bytes;
-    }
+  if (!backend_.is_stand_in()) {
+    image =
+        backend_.is_cuda() ? gpu::cuda_fatbin() : gpu::hip_code_object(api_->traits().architecture);
   }
   if (image.empty()) throw std::runtime_error("this build has no kernels for the device");
   return require(api_->load_module(image), "load the kernels");
@@ -72,8 +68,8 @@ void* SmokeDevice::symbol(const char* name) const {
   if (path.empty()) {
     path = gpu::SharedLibrary::find_loaded(backend_.is_cuda() ? "libcuda.so" : "libamdhip64.so");
   }
-  void* const library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
-  void* const found = library == nullptr ? nullptr : ::dlsym(library, name);
+  void* const found =
+      path.empty() ? nullptr : gpu::SharedLibrary::open(path, "it was open").symbol(name);
   if (found == nullptr) throw std::runtime_error("the driver has no " + std::string(name));
   return found;
 }
