@@ -45,24 +45,27 @@ def test_engine_that_rested_longer_than_the_rank_timeout_serves_the_next_request
     assert_nothing_is_kept(result["end"])
 
 
-def test_loads_behind_a_link_that_stalls_are_computed_and_the_engine_lives_on(runner: EngineRunner) -> None:
-    prompts = Prompts(seed=32)
-    batch = prompts.many(4, 300)
+CACHED_TOKENS = 300 // 32 * 32
+
+
+def serve_behind(
+    runner: EngineRunner, link: dict[str, float], batch: list[list[int]], again: list[list[int]]
+) -> dict[str, Any]:
+    """Store a batch, load it over a link with room for one load, and then `again`; a load waits half a second."""
     script = {
         "first": generate(batch, 8, "one_by_one"),
         "settled": settle(),
         "lost": {"op": "reset_prefix_cache"},
         "stalled": generate(batch, 8),
         "lost again": {"op": "reset_prefix_cache"},
-        "one": generate(batch[3:], 8),
+        "again": generate(again, 8),
         "settled again": settle(),
         "end": {"op": "inspect"},
         "metrics": {"op": "metrics"},
     }
     extra: dict[str, Any] = {
         "cpu_bytes_to_use": TIER_BYTES,
-        # A load, which is one copy, takes three seconds, and there is room for one of them.
-        "host_link": {"h2d_gb_s": 9 * runner.block_bytes / 3 / 1e9},
+        "host_link": link,
         "max_in_flight_bytes": runner.block_bytes,
         "load_timeout_s": 0.5,
     }
@@ -70,47 +73,28 @@ def test_loads_behind_a_link_that_stalls_are_computed_and_the_engine_lives_on(ru
         script, runner.kv_config(failure_policy="recompute", **extra), num_gpu_blocks=NUM_GPU_BLOCKS
     )
     assert result["stalled"]["tokens"] == result["first"]["tokens"]
-    assert num_tokens_from_tier(result["stalled"]) == 300 // 32 * 32, "the first one had begun, and was waited for"
-    assert result["one"]["tokens"] == result["first"]["tokens"][3:]
-    assert num_tokens_from_tier(result["one"]) == 300 // 32 * 32, "nothing says that its blocks are bad"
+    assert num_tokens_from_tier(result["stalled"]) == CACHED_TOKENS, "the first one had begun, and was waited for"
     assert result["end"]["tier"]["expired_loads"] == 3
     assert result["metrics"]["vllm:kvferry_expired_loads"] == 3
     assert_nothing_is_kept(result["end"])
+    return result
+
+
+def test_loads_behind_a_link_that_stalls_are_computed_and_the_engine_lives_on(runner: EngineRunner) -> None:
+    batch = Prompts(seed=32).many(4, 300)
+    # A load, which is one copy, takes three seconds.
+    result = serve_behind(runner, {"h2d_gb_s": 9 * runner.block_bytes / 3 / 1e9}, batch, batch[3:])
+    assert result["again"]["tokens"] == result["first"]["tokens"][3:]
+    assert num_tokens_from_tier(result["again"]) == CACHED_TOKENS, "nothing says that its blocks are bad"
 
 
 def test_engine_behind_a_link_that_stalls_once_serves_all_and_loads_again_when_it_has_recovered(
     runner: EngineRunner,
 ) -> None:
-    prompts = Prompts(seed=34)
-    batch = prompts.many(4, 300)
-    stall_s = 3
-    script = {
-        "first": generate(batch, 8, "one_by_one"),
-        "settled": settle(),
-        "lost": {"op": "reset_prefix_cache"},
-        "stalled": generate(batch, 8),
-        "lost again": {"op": "reset_prefix_cache"},
-        "recovered": generate(batch, 8),
-        "settled again": settle(),
-        "end": {"op": "inspect"},
-    }
-    extra: dict[str, Any] = {
-        "cpu_bytes_to_use": TIER_BYTES,
-        "host_link": {"stall_us": stall_s * 1e6},
-        # Room for one load, so that the others wait behind the one that stalls.
-        "max_in_flight_bytes": runner.block_bytes,
-        "load_timeout_s": 0.5,
-    }
-    result = runner.run_named(
-        script, runner.kv_config(failure_policy="recompute", **extra), num_gpu_blocks=NUM_GPU_BLOCKS
-    )
-    cached = 300 // 32 * 32
-    assert result["stalled"]["tokens"] == result["first"]["tokens"]
-    assert num_tokens_from_tier(result["stalled"]) == cached, "the first one had begun, and was waited for"
-    assert result["end"]["tier"]["expired_loads"] == 3
-    assert result["recovered"]["tokens"] == result["first"]["tokens"]
-    assert num_tokens_from_tier(result["recovered"]) == 4 * cached, "nothing is left of the stall"
-    assert_nothing_is_kept(result["end"])
+    batch = Prompts(seed=34).many(4, 300)
+    result = serve_behind(runner, {"stall_us": 3e6}, batch, batch)
+    assert result["again"]["tokens"] == result["first"]["tokens"]
+    assert num_tokens_from_tier(result["again"]) == 4 * CACHED_TOKENS, "nothing is left of the stall"
 
 
 def test_worker_that_was_stopped_longer_than_its_time_out_goes_on(runner: EngineRunner) -> None:
