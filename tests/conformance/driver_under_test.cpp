@@ -9,6 +9,7 @@
 #include "driver/driver_stream.hpp"
 #include "driver/shared_library.hpp"
 #include "fake_control.hpp"
+#include "fake_library.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -128,13 +129,14 @@ std::unique_ptr<DeviceUnderTest> open_hip_device() {
 
 std::unique_ptr<DeviceUnderTest> open_cuda_stand_in() {
   return std::make_unique<DriverUnderTest>(
-      make_cuda_device(0, {.library = KVFERRY_FAKE_CUDA, .kernel_image = fakes::kFakeImage}),
+      make_cuda_device(0,
+                       {.library = fakes::fake_cuda_library(), .kernel_image = fakes::kFakeImage}),
       "libfake_cuda.so", "cuLaunchHostFunc");
 }
 
 std::unique_ptr<DeviceUnderTest> open_hip_stand_in() {
   return std::make_unique<DriverUnderTest>(
-      make_hip_device(0, {.library = KVFERRY_FAKE_HIP, .kernel_image = fakes::kFakeImage}),
+      make_hip_device(0, {.library = fakes::fake_hip_library(), .kernel_image = fakes::kFakeImage}),
       "libfake_hip.so", "hipLaunchHostFunc");
 }
 

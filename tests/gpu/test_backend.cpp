@@ -6,6 +6,7 @@
 #include "kvferry/gpu/hip_device.hpp"
 
 #include "fake_control.hpp"
+#include "fake_library.hpp"
 
 #include <algorithm>
 #include <cstdlib>
@@ -42,11 +43,11 @@ std::unique_ptr<Device> make_test_device(const std::string& backend) {
   DriverOptions stand_in;
   stand_in.kernel_image = fakes::kFakeImage;
   if (backend == "cuda_stand_in") {
-    stand_in.library = KVFERRY_FAKE_CUDA;
+    stand_in.library = fakes::fake_cuda_library();
     return make_cuda_device(0, stand_in);
   }
   if (backend == "hip_stand_in") {
-    stand_in.library = KVFERRY_FAKE_HIP;
+    stand_in.library = fakes::fake_hip_library();
     return make_hip_device(0, stand_in);
   }
   reject(backend);

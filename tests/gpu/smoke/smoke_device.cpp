@@ -4,6 +4,7 @@
 #include "cuda/cuda_api.hpp"
 #include "driver/shared_library.hpp"
 #include "fake_control.hpp"
+#include "fake_library.hpp"
 #include "hip/hip_api.hpp"
 #include "kernels/code_objects.hpp"
 
@@ -16,7 +17,7 @@ namespace kvferry::smoke {
 
 std::string SmokeBackend::library() const {
   if (!is_stand_in()) return "";
-  return is_cuda() ? KVFERRY_FAKE_CUDA : KVFERRY_FAKE_HIP;
+  return is_cuda() ? fakes::fake_cuda_library() : fakes::fake_hip_library();
 }
 
 SmokeDevice::SmokeDevice(const SmokeBackend& backend) : backend_(backend) {
