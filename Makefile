@@ -97,8 +97,10 @@ bench-lmcache: ready ## Measure kvferry as an L2 of LMCache beside LMCache's own
 	@$(PY) bench/lmcache_l2.py $(BENCH_ARGS)
 
 .PHONY: gpu-check
-gpu-check: ## Run every check that wants a GPU, without a network; GPU_CHECK_ARGS="--help" says how
-	@"$${KVFERRY_PYTHON:-python3}" tools/gpu_check.py $(GPU_CHECK_ARGS)
+gpu-check: ## Run the checks that want a GPU, ten minutes a call; GPU_CHECK_ARGS="--help" says how
+	@tools/setup_system.sh build
+	@tools/setup_nvcc.sh
+	@. tools/compiler_cache.sh && "$${KVFERRY_PYTHON:-python3}" tools/gpu_check.py --prepare $(GPU_CHECK_ARGS)
 
 .PHONY: soak
 soak: ## The random model under TSan and all C++ tests under ASan, for SOAK_MINUTES (60)

@@ -1,19 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collects the libraries that the build needs into one folder that a machine without a network can be given.
+"""Collects what a machine without a network can be given: the programs of a GPU check, and what building them needs.
 
-As Debian packages them: sources and headers of googletest, CLI11, nlohmann-json and fmt (used as headers); headers and
-shared libraries of oneTBB and hwloc, which run where glibc is 2.34 or newer. For each the folder holds a package
-configuration, so that ``-DCMAKE_PREFIX_PATH=DIR`` is all that CMake is told.
+The libraries are as Debian packages them: sources and headers of googletest, CLI11, nlohmann-json and fmt (used as
+headers); headers and shared libraries of oneTBB and hwloc. For each the folder holds a package configuration, so that
+``-DCMAKE_PREFIX_PATH=DIR`` is all that CMake is told. The programs run on machines whose C library is not older than
+the one here (glibc 2.36 on Debian 12).
 """
 
 import shutil
 import subprocess
 import sysconfig
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-MOST_BYTES = 20 << 20
+from gpu_check_build import carry_programs
+
+#: A session that is lent a GPU may carry 64 MiB in all.
+MOST_BYTES = 56 << 20
 
 
 @dataclass
@@ -127,8 +132,11 @@ def unpacked(library: Library, folder: Path) -> Path:
 
 
 def collect(library: Library, target: Path) -> None:
-    """Put one library into the folder, where find_package looks below a prefix."""
+    """Put one library into the folder, where find_package looks below a prefix; what is there stays."""
     place = target / "share" / library.config_name
+    config = place / f"{library.config_name}Config.cmake"
+    if config.exists() and config.read_text() == library.config:
+        return
     shutil.rmtree(place, ignore_errors=True)
     with tempfile.TemporaryDirectory() as scratch:
         root = unpacked(library, Path(scratch))
@@ -138,20 +146,22 @@ def collect(library: Library, target: Path) -> None:
             else:
                 (place / destination).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(root / source, place / destination)
-    (place / f"{library.config_name}Config.cmake").write_text(library.config)
+    config.write_text(library.config)
 
 
-def main(target: Path) -> int:
-    """Collect all of it and say how large it is."""
-    for library in LIBRARIES:
-        try:
+def main(target: Path, say: Callable[[str], None]) -> int:
+    """Collect what is not there yet or has changed, and say how large all of it is; return the exit status."""
+    try:
+        for library in LIBRARIES:
             collect(library, target)
-        except (OSError, subprocess.CalledProcessError) as error:
-            print(f"carry: {error}")
-            return 1
+        carry_programs(target / "programs", target, say)
+    except (OSError, subprocess.CalledProcessError) as error:
+        say(f"carry: {error}")
+        return 1
     size = sum(path.stat().st_size for path in target.rglob("*") if path.is_file())
-    print(f"carry: {target} holds {', '.join(library.config_name for library in LIBRARIES)}: {size / 2**20:.1f} MiB")
+    say(f"carry: {target} holds the programs and {', '.join(library.config_name for library in LIBRARIES)}: "
+        f"{size / 2**20:.1f} MiB")  # fmt: skip
     if size > MOST_BYTES:
-        print(f"carry: that is more than {MOST_BYTES >> 20} MiB")
+        say(f"carry: that is more than {MOST_BYTES >> 20} MiB")
         return 1
     return 0

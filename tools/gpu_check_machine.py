@@ -1,28 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the machine of a GPU check is: its device, and the tools on it. Standard library only."""
+"""What the machine of a GPU check is: facts, each with where it was read. Standard library only.
+
+``gpu_check_machine.py cuda`` prints them as JSON. The check runs it as a process of its own, because a driver's first
+call can hang.
+"""
 
 import ctypes
+import json
 import os
 import platform
+import re
 import shutil
 import subprocess
-from dataclasses import dataclass
+import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-LINK_FIELDS = (
-    "name", "driver_version", "pci.bus_id", "memory.total", "pcie.link.gen.max", "pcie.link.gen.current",
+from gpu_check_process import ROOT
+
+#: Of what each back end needs first; nothing of it is called here but by `device_of`.
+LIBRARIES = {"cuda": ("libcuda.so.1", "libcuda.so"), "hip": ("libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so")}
+SMI_FIELDS = (
+    "name", "driver_version", "pci.bus_id", "memory.total", "memory.used", "pcie.link.gen.max", "pcie.link.gen.current",
     "pcie.link.width.max", "pcie.link.width.current", "clocks.max.sm", "clocks.max.mem", "power.limit",
+    "ecc.mode.current", "mig.mode.current", "compute_mode", "persistence_mode",
 )  # fmt: skip
-
-
-@dataclass
-class Gpu:
-    """A device that the checks can run on."""
-
-    name: str
-    #: As nvcc counts it: "90". Empty for devices that need no code of their own.
-    architecture: str = ""
+#: What moves while figures are taken: read before and after each bench.
+SMI_STATE = ("clocks.sm", "clocks.mem", "temperature.gpu", "power.draw", "pstate", "clocks_throttle_reasons.active")
+SYSFS_LINK = ("current_link_speed", "current_link_width", "max_link_speed", "max_link_width", "numa_node")
+Facts = dict[str, tuple[str, str]]
 
 
 class MissingDeviceError(Exception):
@@ -30,128 +35,187 @@ class MissingDeviceError(Exception):
 
 
 def output_of(*command: str) -> str:
-    """Return what a command prints; empty if it cannot be run or fails."""
+    """Return what a command prints; empty if it cannot be run, fails, or takes more than ten seconds."""
     try:
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
-def find_gpu(backend: str) -> Gpu:
-    """Return device 0 of the back end, asked of its driver and of nobody else.
+def open_library(backend: str) -> ctypes.CDLL | None:
+    """Open the back end's driver library, which calls nothing of it.
 
     Raises
     ------
     MissingDeviceError
-        If there is no driver or no device.
+        If there is none.
+
     """
-    if backend == "cuda":
-        return find_cuda()
-    if backend == "hip":
-        return find_hip()
-    return Gpu(backend)
-
-
-def open_library(*names: str) -> ctypes.CDLL:
-    """Open the first library that there is."""
-    for name in names:
+    if backend not in LIBRARIES:
+        return None
+    for name in LIBRARIES[backend]:
         try:
             return ctypes.CDLL(name)
         except OSError:
             continue
-    raise MissingDeviceError(f"there is no GPU: {names[0]} is not found")
+    raise MissingDeviceError(f"there is no GPU: {LIBRARIES[backend][0]} cannot be opened")
 
 
-def find_cuda() -> Gpu:
-    """Ask libcuda for the first device."""
-    cuda = open_library("libcuda.so.1")
-    if status := cuda.cuInit(0):
-        raise MissingDeviceError(f"there is no GPU: cuInit says {status}")
-    count = ctypes.c_int(0)
-    if cuda.cuDeviceGetCount(ctypes.byref(count)) or count.value == 0:
-        raise MissingDeviceError("there is no GPU: the driver has no device")
+def device_of(backend: str) -> Facts:
+    """Ask the driver, and nobody else, what its first device is.
+
+    Raises
+    ------
+    MissingDeviceError
+        If the driver has none.
+
+    """
+    library = open_library(backend)
     name = ctypes.create_string_buffer(128)
-    cuda.cuDeviceGetName(name, 128, 0)
-    numbers = []
-    for attribute in (75, 76):  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
-        value = ctypes.c_int(0)
-        cuda.cuDeviceGetAttribute(ctypes.byref(value), attribute, 0)
-        numbers.append(str(value.value))
-    return Gpu(name.value.decode(), "".join(numbers))
+    bus = ctypes.create_string_buffer(32)
+    count, version = ctypes.c_int(0), ctypes.c_int(0)
+    if library is None:
+        return {"gpu": (backend, "--backend")}
+    if backend == "hip":
+        if library.hipGetDeviceCount(ctypes.byref(count)) or count.value == 0:
+            raise MissingDeviceError("there is no GPU: the driver has no device")
+        library.hipDeviceGetName(name, 128, 0)
+        library.hipDeviceGetPCIBusId(bus, 32, 0)
+        library.hipDriverGetVersion(ctypes.byref(version))
+        prefix = "hip"
+    else:
+        status = library.cuInit(0)
+        if status or library.cuDeviceGetCount(ctypes.byref(count)) or count.value == 0:
+            raise MissingDeviceError(f"there is no GPU: the driver has no device (cuInit: {status})")
+        library.cuDeviceGetName(name, 128, 0)
+        library.cuDeviceGetPCIBusId(bus, 32, 0)
+        library.cuDriverGetVersion(ctypes.byref(version))
+        prefix = "cu"
+    facts = {
+        "gpu": (name.value.decode() or "AMD GPU", f"{prefix}DeviceGetName"),
+        "devices": (str(count.value), f"{prefix}DeviceGetCount"),
+        "bus": (bus.value.decode().lower(), f"{prefix}DeviceGetPCIBusId"),
+        "driver interface": (str(version.value), f"{prefix}DriverGetVersion"),
+    }
+    if backend == "cuda":
+        numbers = []
+        for attribute in (75, 76):  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR (cuda.h)
+            value = ctypes.c_int(0)
+            library.cuDeviceGetAttribute(ctypes.byref(value), attribute, 0)
+            numbers.append(str(value.value))
+        facts["architecture"] = ("".join(numbers), "cuDeviceGetAttribute")
+    return facts
 
 
-def find_hip() -> Gpu:
-    """Ask libamdhip64 for the first device."""
-    hip = open_library("libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6")
-    count = ctypes.c_int(0)
-    if hip.hipGetDeviceCount(ctypes.byref(count)) or count.value == 0:
-        raise MissingDeviceError("there is no GPU: the driver has no device")
-    name = ctypes.create_string_buffer(128)
-    hip.hipDeviceGetName(name, 128, 0)
-    return Gpu(name.value.decode() or "AMD GPU")
+def nvidia_smi(fields: tuple[str, ...]) -> dict[str, str]:
+    """Ask nvidia-smi for fields of device 0, one by one if it does not know them all."""
+    if not shutil.which("nvidia-smi"):
+        return {}
+
+    def ask(*asked: str) -> list[str]:
+        return output_of("nvidia-smi", f"--query-gpu={','.join(asked)}", "--format=csv,noheader", "--id=0").split(", ")
+
+    values = ask(*fields)
+    if len(values) != len(fields):
+        values = [", ".join(ask(field)) for field in fields]
+    return {field: value for field, value in zip(fields, values, strict=True) if value and value != "[N/A]"}
 
 
-def find_nvcc() -> str:
-    """Return nvcc's path as the build searches it; empty if there is none."""
-    folders = [os.environ.get(name, "") for name in ("CUDA_HOME", "CUDA_PATH")]
-    candidates = [Path(folder) / "bin/nvcc" for folder in [*folders, "/usr/local/cuda"] if folder]
-    candidates.append(ROOT / "build/nvcc/nvidia/cu13/bin/nvcc")
-    found = shutil.which("nvcc") or next((str(path) for path in candidates if path.exists()), "")
-    return found
+def read(path: str | Path) -> str:
+    """Return a small file's text; empty if it cannot be read."""
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return ""
 
 
 def first_line(path: str, key: str) -> str:
     """Return the value of the first line of a file in /proc that starts with the key."""
-    try:
-        lines = Path(path).read_text().splitlines()
-    except OSError:
-        return ""
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith(key)), "")
+    lines = (line for line in read(path).splitlines() if line.startswith(key))
+    return next((line.split(":", 1)[1].strip() for line in lines), "")
 
 
-def environment(backend: str, gpu: Gpu) -> dict[str, str]:
-    """Describe the machine: what a reader of the figures has to know."""
-    found = {
-        "backend": backend,
-        "gpu": gpu.name,
-        "architecture": gpu.architecture,
-        "commit": output_of("git", "describe", "--always", "--dirty") or "unknown (no git here)",
-        "kernel": platform.release(),
-        "processor": first_line("/proc/cpuinfo", "model name") or platform.machine(),
-        "processors": str(os.cpu_count()),
-        "memory": first_line("/proc/meminfo", "MemTotal"),
-        "python": platform.python_version(),
-        "cmake": (output_of("cmake", "--version").splitlines() or [""])[0],
-        "compiler": (output_of("c++", "--version").splitlines() or [""])[0],
+def link_facts(bus: str) -> Facts:
+    """Return what the kernel says of the device's slot, and how far this process' processors are from it."""
+    folder = Path("/sys/bus/pci/devices") / bus
+    facts = {name.replace("_", " "): (read(folder / name), str(folder / name)) for name in SYSFS_LINK}
+    node = facts["numa node"][0]
+    if node.isdigit():
+        path = f"/sys/devices/system/node/node{node}/distance"
+        facts["distance of NUMA nodes to the GPU's"] = (read(path), path)
+    return facts
+
+
+def nvcc() -> str:
+    """Return nvcc's path as the build searches it; empty if there is none."""
+    folders = [os.environ.get(name, "") for name in ("CUDA_HOME", "CUDA_PATH")]
+    candidates = [Path(folder) / "bin/nvcc" for folder in [*folders, "/usr/local/cuda"] if folder]
+    candidates.append(ROOT / "build/nvcc/nvidia/cu13/bin/nvcc")
+    return shutil.which("nvcc") or next((str(path) for path in candidates if path.exists()), "")
+
+
+def host_facts() -> Facts:
+    """Return what a reader of the figures has to know of the machine around the GPU."""
+    affinity = os.sched_getaffinity(0)
+    facts = {
+        "kernel": (platform.release(), "uname"),
+        "processor": (first_line("/proc/cpuinfo", "model name") or platform.machine(), "/proc/cpuinfo"),
+        "processors": (f"{os.cpu_count()}, {len(affinity)} of them for us", "sched_getaffinity"),
+        "memory": (first_line("/proc/meminfo", "MemTotal"), "/proc/meminfo"),
+        "memory available": (first_line("/proc/meminfo", "MemAvailable"), "/proc/meminfo"),
+        "memory limit": (read("/sys/fs/cgroup/memory.max"), "/sys/fs/cgroup/memory.max"),
+        "locked memory limit": (re.sub(r"\s+", " ", first_limit("Max locked memory")), "/proc/self/limits"),
+        "NUMA nodes": (read("/sys/devices/system/node/online"), "/sys/devices/system/node/online"),
+        "IOMMU groups": (str(len(list(Path("/sys/kernel/iommu_groups").glob("*")))), "/sys/kernel/iommu_groups"),
+        "C library": (" ".join(platform.libc_ver()), "platform.libc_ver"),
+        "python": (platform.python_version(), "platform"),
+        "cmake": ((output_of("cmake", "--version").splitlines() or [""])[0], "cmake --version"),
+        "compiler": ((output_of("c++", "--version").splitlines() or [""])[0], "c++ --version"),
+        "commit": (output_of("git", "describe", "--always", "--dirty") or "unknown (no git here)", "git describe"),
     }
-    if nvcc := find_nvcc():
-        found["toolkit"] = output_of(nvcc, "--version").splitlines()[-1]
+    if path := nvcc():
+        facts["toolkit"] = ((output_of(path, "--version").splitlines() or [""])[-1], "nvcc --version")
+    return facts
+
+
+def first_limit(name: str) -> str:
+    """Return one row of /proc/self/limits."""
+    lines = (line for line in read("/proc/self/limits").splitlines() if line.startswith(name))
+    return next((line.removeprefix(name).strip() for line in lines), "")
+
+
+def describe(backend: str) -> Facts:
+    """Return all facts: name -> value and where it was read.
+
+    Raises
+    ------
+    MissingDeviceError
+        If there is no device.
+
+    """
+    facts = device_of(backend) | host_facts()
     if backend == "cuda":
-        values = output_of("nvidia-smi", f"--query-gpu={','.join(LINK_FIELDS)}", "--format=csv,noheader", "--id=0")
-        for field, value in zip(LINK_FIELDS, values.split(", "), strict=False):
-            found[f"nvidia-smi {field}"] = value
-        bus = found.get("nvidia-smi pci.bus_id", "").lower()
-        node = Path(f"/sys/bus/pci/devices/{bus[4:]}/numa_node") if bus else Path("/nowhere")
-        if node.exists():
-            found["numa node"] = node.read_text().strip()
-    return {key: value for key, value in found.items() if value}
+        facts |= {f"smi {field}": (value, "nvidia-smi") for field, value in nvidia_smi(SMI_FIELDS).items()}
+    if bus := facts.get("bus", ("", ""))[0]:
+        facts |= link_facts(bus)
+    return {name: fact for name, fact in facts.items() if fact[0]}
 
 
 def missing_tools(backend: str) -> list[str]:
-    """Return one line for each tool that the checks want and that is not here."""
-    wanted = {
-        "cmake": "configures the build (Python package cmake)",
-        "c++": "compiles it (package g++)",
-    }
-    missing = [f"{tool} is missing: {what}" for tool, what in wanted.items() if not shutil.which(tool)]
-    if not shutil.which("ninja") and not shutil.which("make"):
-        missing.append("ninja and make are missing: one of them runs the build (Python package ninja)")
+    """Return one line for each tool that some step wants and that is not here."""
+    missing = []
     if backend == "cuda":
-        if not find_nvcc():
-            missing.append("nvcc is missing: without it there are no kernels (CUDA toolkit, or CUDA_HOME)")
         if not shutil.which("compute-sanitizer"):
-            missing.append("compute-sanitizer is missing: its steps do not run (CUDA toolkit)")
+            missing.append("compute-sanitizer is missing (CUDA toolkit): the third call's first steps do not run")
         if not shutil.which("nvidia-smi"):
-            missing.append("nvidia-smi is missing: the report says nothing about the link")
+            missing.append("nvidia-smi is missing: the report says nothing about clocks and power")
     return missing
+
+
+if __name__ == "__main__":
+    try:
+        print(json.dumps(describe(sys.argv[1])))
+    except MissingDeviceError as reason:
+        print(reason)
+        sys.exit(3)

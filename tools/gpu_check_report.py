@@ -1,253 +1,124 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report of a GPU check: one JSON file, one Markdown file, and the figures against their goals."""
+"""The report of a GPU check: JSON and Markdown, whole at every moment, and the logs in one archive."""
 
+import contextlib
+import dataclasses
+import io
 import json
+import os
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+import tarfile
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from gpu_check_goals import judge
+from gpu_check_machine import Facts
+from gpu_check_steps import Outcome
+
 Json = dict[str, Any]
-Rows = list[Json]
-SCHEMA = 1
-KIB = 1024
+SCHEMA = 2
 CLEAN = ("passed", "not applicable")
-
-
-@dataclass
-class Figure:
-    """What was measured for one goal."""
-
-    value: float | None
-    met: bool | None
-    #: Of which row; or why there is none.
-    source: str
-
-
-@dataclass
-class Goal:
-    """One line of the table of goals (GPU back ends, "How fast, on a GPU")."""
-
-    what: str
-    goal: str
-    unit: str
-    measure: Callable[["Bench"], Figure]
-
-
-class Bench:
-    """The rows and peaks of kvferry-bench, as far as they were measured."""
-
-    def __init__(self, steps: list[Json]) -> None:
-        self.rows: dict[str, Rows] = {}
-        self.peaks: dict[str, Json] = {}
-        for step in steps:
-            if step["name"].startswith("bench-"):
-                name = step["name"].removeprefix("bench-")
-                self.rows[name] = step["data"].get("rows", [])
-                self.peaks[name] = step["data"].get("peaks") or {}
-
-    def link_over_device(self) -> float | None:
-        """Return the link's d2h rate over that of the device's own memory; None if no run measured both."""
-        for peaks in self.peaks.values():
-            if peaks.get("device_gb_per_s") and peaks.get("d2h_gb_per_s"):
-                return float(peaks["d2h_gb_per_s"]) / float(peaks["device_gb_per_s"])
-        return None
-
-    def of(self, *subcommands: str) -> Rows:
-        """Return the rows of these subcommands."""
-        return [row for subcommand in subcommands for row in self.rows.get(subcommand, [])]
-
-
-def unmeasured(what: str) -> Figure:
-    """Say that nothing was measured."""
-    return Figure(None, None, f"unmeasured: no row {what}")
-
-
-def source_of(row: Json) -> str:
-    """Name a row."""
-    size = row.get("fragment_bytes")
-    parts = [
-        row.get("direction"),
-        row.get("path"),
-        f"{size / KIB:g} KiB fragments" if size else None,
-        row.get("co_run"),
-    ]
-    if limit := row.get("limit_gb_per_s"):
-        parts.append(f"limit {limit:g} GB/s")
-    return ", ".join(str(part) for part in parts if part)
-
-
-def share_of_peak(directions: tuple[str, ...], least: int, most: int, goal: float) -> Callable[[Bench], Figure]:
-    """Judge the worst fragment size and direction, each by the best way across the link that was measured."""
-
-    def measure(bench: Bench) -> Figure:
-        best: dict[tuple[str, int], Json] = {}
-        for row in bench.of("copy"):
-            size, share = row.get("fragment_bytes"), row.get("percent_of_peak")
-            if size is None or share is None or row.get("memory", "pinned") != "pinned" or row.get("co_run"):
-                continue
-            if row["direction"] not in directions or not least <= size <= most:
-                continue
-            key = (row["direction"], size)
-            if key not in best or share > best[key]["percent_of_peak"]:
-                best[key] = row
-        if not best or {direction for direction, _ in best} != set(directions):
-            return unmeasured(f"for {' and '.join(directions)} of {least / KIB:g} KiB and more")
-        worst = min(best.values(), key=lambda row: float(row["percent_of_peak"]))
-        return Figure(worst["percent_of_peak"], worst["percent_of_peak"] >= goal, source_of(worst))
-
-    return measure
-
-
-Limit = Callable[[Bench], float | None]
-
-
-def percent(most: float) -> Limit:
-    """Return a goal that is the same on every device."""
-    return lambda bench: most
-
-
-def times_link_over_device(factor: float) -> Limit:
-    """Return a goal in percent that depends on how fast this link is beside this device's own memory."""
-
-    def limit(bench: Bench) -> float | None:
-        ratio = bench.link_over_device()
-        return None if ratio is None else 100 * factor * ratio
-
-    return limit
-
-
-def slow_down(co_run: str, key: str, limited: bool, limit: Limit) -> Callable[[Bench], Figure]:
-    """Judge how much stores slow a stream of one kind down at worst: at a prefill's rate, or at the link's own."""
-
-    def measure(bench: Bench) -> Figure:
-        found = [
-            row
-            for row in bench.of("pipeline", "copy")
-            if row.get("co_run") == co_run
-            and row.get(key) is not None
-            and row.get("direction") == "d2h"
-            and (row.get("limit_gb_per_s") is not None) == limited
-        ]
-        if not found:
-            return unmeasured(f"of d2h beside {co_run}, {'limited' if limited else 'at the full rate'}")
-        worst = max(found, key=lambda row: float(row[key]))
-        most = limit(bench)
-        if most is None:
-            return Figure(worst[key], None, f"{source_of(worst)}; the device's own memory is unmeasured (bench-link)")
-        return Figure(worst[key], worst[key] <= most, f"{source_of(worst)}; at most {most:.2f} %")
-
-    return measure
-
-
-def submit_time(goal_us: float) -> Callable[[Bench], Figure]:
-    """Judge what a plan of 512 blocks costs the engine's thread."""
-
-    def measure(bench: Bench) -> Figure:
-        found = [r for r in bench.of("pipeline") if r.get("count") == 512 and r.get("submit_us_mean") is not None]
-        if not found:
-            return unmeasured("of pipeline with 512 blocks")
-        worst = max(found, key=lambda row: float(row["submit_us_mean"]))
-        return Figure(worst["submit_us_mean"], worst["submit_us_mean"] <= goal_us, source_of(worst))
-
-    return measure
-
-
-ONE_WAY = ("d2h", "h2d")
-# A gather reads and writes each stored byte once.
-GATHER_BYTES_PER_STORED = 2
-GOALS = (
-    Goal("store and load, blocks of 512 KiB and more, one direction", "≥ 97 % of peak", "%",
-         share_of_peak(ONE_WAY, 512 * KIB, 1 << 62, 97)),
-    Goal("both directions at once", "≥ 98 % of the bidirectional peak", "%",
-         share_of_peak(("both",), 512 * KIB, 1 << 62, 98)),
-    Goal("8 to 32 KiB fragments, load and store", "≥ 95 % of peak", "%",
-         share_of_peak(ONE_WAY, 8 * KIB, 32 * KIB, 95)),
-    Goal("1 to 4 KiB fragments", "≥ 90 % of peak", "%", share_of_peak(ONE_WAY, KIB, 4 * KIB, 90)),
-    Goal("slow-down of a compute-bound stream, stores at 4 GB/s", "≤ 1 %", "%",
-         slow_down("gemm", "slow_down_percent", True, percent(1))),
-    Goal("the same at the link's full rate", "≤ 1.3 times the gather's own bytes (3 % on an H200)", "%",
-         slow_down("gemm", "slow_down_percent", False, times_link_over_device(1.3 * GATHER_BYTES_PER_STORED))),
-    Goal("slow-down of a bandwidth-bound stream, p99, full rate", "≤ 4.5 link / device bandwidth (5 % on an H200)", "%",
-         slow_down("stream", "slow_down_percent_p99", False, times_link_over_device(4.5))),
-    Goal("the same at 4 GB/s", "≤ 0.5 %", "%", slow_down("stream", "slow_down_percent_p99", True, percent(0.5))),
-    Goal("CPU time of the engine's thread for a plan of 512 blocks", "≤ 100 µs", "µs", submit_time(100)),
+#: Bytes of each log that the archive takes, from its end.
+MOST_LOG_BYTES = 1 << 20
+#: Columns of the rows that the table of figures off the model shows.
+ROW_COLUMNS = (
+    "direction", "path", "fragment_bytes", "piece_bytes", "co_run", "limit_gb_per_s", "gb_per_s", "expected_gb_per_s",
+    "slow_down_percent", "expected_slow_down_percent", "off_model",
 )  # fmt: skip
 
 
-def judge(steps: list[Json]) -> Rows:
-    """Hold what was measured against the goals."""
-    bench = Bench(steps)
-    judged = []
-    for goal in GOALS:
-        figure = goal.measure(bench)
-        judged.append(
-            {
-                "what": goal.what,
-                "goal": goal.goal,
-                "unit": goal.unit,
-                "measured": figure.value,
-                "met": figure.met,
-                "source": figure.source,
-            }
-        )
-    return judged
+class Report:
+    """What is known so far; `save` writes it, and a reader never meets half a file.
+
+    Parameters
+    ----------
+    folder
+        Where the files go: ``<date>-<gpu>.json``, ``.md`` and ``-logs.tar.gz``; the back end's name until the GPU is
+        known.
+    backend, call
+        What this call checks, and which it is.
+    planned
+        Steps of this call, in order.
+    earlier
+        A report to add to. A step that is planned again replaces its former self.
+
+    """
+
+    def __init__(self, folder: Path, backend: str, call: Json, planned: list[str], earlier: Json | None = None) -> None:
+        self._folder = folder
+        self._backend = backend
+        self._date = earlier["date"] if earlier else time.strftime("%Y-%m-%d")
+        self._calls: list[Json] = [*(earlier["calls"] if earlier else []), call]
+        self.machine: Facts = {name: (fact["value"], fact["source"]) for name, fact in
+                               (earlier["machine"] if earlier else {}).items()}  # fmt: skip
+        self.steps: dict[str, Outcome] = {
+            step["name"]: Outcome(**step) for step in (earlier["steps"] if earlier else [])
+        }
+        self.steps |= {name: Outcome(name) for name in planned}
+        self._written: list[Path] = []
+
+    @property
+    def name(self) -> str:
+        """Return ``<date>-<gpu>``, the beginning of all file names."""
+        gpu = self.machine.get("gpu", (self._backend, ""))[0]
+        return f"{self._date}-{re.sub(r'[^a-z0-9]+', '-', gpu.lower()).strip('-')}"
+
+    def to_json(self) -> Json:
+        """Return the report as it is written."""
+        steps = [dataclasses.asdict(step) for step in self.steps.values()]
+        return {
+            "schema": SCHEMA,
+            "backend": self._backend,
+            "date": self._date,
+            "calls": self._calls,
+            "clean": all(step["result"] in CLEAN for step in steps),
+            "machine": {name: {"value": value, "source": source} for name, (value, source) in self.machine.items()},
+            "steps": steps,
+            "goals": judge(steps),
+        }
+
+    def save(self) -> list[Path]:
+        """Write JSON and Markdown; return their paths."""
+        report = self.to_json()
+        texts = {
+            self._folder / f"{self.name}.json": json.dumps(report, indent=1, ensure_ascii=False) + "\n",
+            self._folder / f"{self.name}.md": markdown(report),
+        }
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for path, text in texts.items():
+            replace(path, text.encode())
+        for path in self._written:
+            if path not in texts:
+                path.unlink(missing_ok=True)
+        self._written = list(texts)
+        return self._written
+
+    def archive(self, logs: Path) -> Path:
+        """Put all logs, each from its end, into one file beside the report; return its path."""
+        text = io.BytesIO()
+        with tarfile.open(fileobj=text, mode="w:gz") as tar:
+            for log in sorted(path for path in logs.glob("*") if path.is_file()):
+                content = log.read_bytes()[-MOST_LOG_BYTES:]
+                entry = tarfile.TarInfo(f"logs/{log.name}")
+                entry.size = len(content)
+                tar.addfile(entry, io.BytesIO(content))
+        path = self._folder / f"{self.name}-logs.tar.gz"
+        replace(path, text.getvalue())
+        return path
 
 
-def make(earlier: Json | None, backend: str, date: str, environment: dict[str, str], steps: list[Json]) -> Json:
-    """Make a report, or add steps to an earlier one; a step that ran again replaces its former self."""
-    kept = [] if earlier is None else earlier["steps"]
-    names = {step["name"] for step in steps}
-    # In the order of their first run.
-    merged: list[Json] = []
-    for step in kept:
-        merged.append(next(s for s in steps if s["name"] == step["name"]) if step["name"] in names else step)
-    merged += [step for step in steps if step["name"] not in {old["name"] for old in kept}]
-    return {
-        "schema": SCHEMA,
-        "backend": backend,
-        "date": date if earlier is None else earlier["date"],
-        "environment": environment,
-        "steps": merged,
-        "goals": judge(merged),
-        "clean": all(step["result"] in CLEAN for step in merged),
-    }
-
-
-def file_name(report: Json) -> str:
-    """Return <date>-<gpu>, without an ending."""
-    slug = re.sub(r"[^a-z0-9]+", "-", report["environment"]["gpu"].lower()).strip("-")
-    return f"{report['date']}-{slug}"
-
-
-def markdown(report: Json) -> str:
-    """Write the report for people."""
-    lines = [f"# GPU check: {report['environment']['gpu']}, {report['date']}", ""]
-    bad = [step["name"] for step in report["steps"] if step["result"] not in CLEAN]
-    lines += ["Clean: every step that ran passed." if not bad else f"NOT clean: {', '.join(bad)}.", ""]
-    lines += ["## Environment", "", "| | |", "|---|---|"]
-    lines += [f"| {key} | {value} |" for key, value in report["environment"].items()]
-    lines += ["", "## Steps", "", "| step | result | seconds | |", "|---|---|---|---|"]
-    for step in report["steps"]:
-        lines.append(f"| {step['name']} | {step['result']} | {step['seconds']} | {cell(step['detail'])} |")
-    lines += ["", "## Figures against the goals", "", "| what | goal | measured | met | of |", "|---|---|---|---|---|"]
-    for goal in report["goals"]:
-        value = "" if goal["measured"] is None else f"{goal['measured']:.1f} {goal['unit']}"
-        met = {True: "yes", False: "NO", None: ""}[goal["met"]]
-        lines.append(f"| {goal['what']} | {goal['goal']} | {value} | {met} | {cell(goal['source'])} |")
-    lines += ["", "A share of the peak is that of the best way across the link at the worst size and direction.", ""]
-    lines += ["## Commands", ""]
-    lines += [f"- {step['name']}: `{step['command']}`" for step in report["steps"] if step["command"]]
-    for step in report["steps"]:
-        if step.get("tail"):
-            lines += ["", f"### The end of {step['name']}", "", "```", *step["tail"], "```"]
-    return "\n".join(lines) + "\n"
-
-
-def cell(text: str) -> str:
-    """Return text that a table's cell can hold."""
-    return text.replace("|", "\\|").replace("\n", " ")
+def replace(path: Path, content: bytes) -> None:
+    """Write a file so that its name always leads to a whole one."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        draft.write_bytes(content)
+        draft.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise
 
 
 def load(path: Path) -> Json:
@@ -257,17 +128,122 @@ def load(path: Path) -> Json:
     ------
     ValueError
         If it is none, or of another schema.
+
     """
     report: Json = json.loads(path.read_text())
-    if report.get("schema") != SCHEMA:
+    if not isinstance(report, dict) or report.get("schema") != SCHEMA:
         raise ValueError(f"{path} is no report of schema {SCHEMA}")
     return report
 
 
-def save(report: Json, folder: Path) -> list[Path]:
-    """Write both files; return their paths."""
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / f"{file_name(report)}.{ending}" for ending in ("json", "md")]
-    paths[0].write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
-    paths[1].write_text(markdown(report))
-    return paths
+# ---- for people ----
+
+
+def markdown(report: Json) -> str:
+    """Write the report as text: what went wrong and what was found come before how it was found."""
+    gpu = report["machine"].get("gpu", {"value": report["backend"]})["value"]
+    steps = report["steps"]
+    blocks = [
+        [f"# GPU check: {gpu}, {report['date']}", "", verdict(steps)],
+        table("Steps", ("step", "result", "seconds", ""), [
+            (step["name"], step["result"], f"{step['seconds']:.0f}", step["detail"]) for step in steps
+        ]),
+        facts_table(steps),
+        goals_table(report["goals"]),
+        off_model_table(steps),
+        pieces_table(steps),
+        table("Machine", ("", "", "read from"), [
+            (name, fact["value"], fact["source"]) for name, fact in report["machine"].items()
+        ]),
+        table("Calls", ("call", "began", "deadline", "ended"), [
+            (call["call"], call["began"], f"{call['deadline_s']:.0f} s", call.get("ended", "NOT ENDED"))
+            for call in report["calls"]
+        ]),
+        ["## Commands", "", *(f"- {step['name']}: `{step['command']}`" for step in steps if step["command"])],
+        *(
+            [f"### The end of {step['name']}", "", "```", *step["tail"], "```"]
+            for step in steps if step["tail"]
+        ),
+    ]  # fmt: skip
+    return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
+
+
+def verdict(steps: list[Json]) -> str:
+    """Say in one paragraph whether all is well."""
+    by_result: dict[str, list[str]] = {}
+    for step in steps:
+        if step["result"] not in CLEAN:
+            by_result.setdefault(step["result"], []).append(step["name"])
+    if not by_result:
+        return "Clean: every step passed."
+    parts = (f"{result.capitalize()}: {', '.join(names)}." for result, names in by_result.items())
+    return " ".join(("NOT clean.", *parts))
+
+
+def table(title: str, head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Return the lines of a table; none if it has no row."""
+    if not rows:
+        return []
+    lines = [f"## {title}", "", f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    return lines + [f"| {' | '.join(cell(text) for text in row)} |" for row in rows]
+
+
+def cell(text: str) -> str:
+    """Return text that a table's cell can hold."""
+    return str(text).replace("|", "\\|").replace("\n", " ")
+
+
+def number(value: Any) -> str:
+    """Return a figure of a row as text."""
+    if value is None:
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def figure(value: Any, unit: str) -> str:
+    """Return a figure with its unit; empty if there is none."""
+    return f"{number(value)} {unit}".strip() if value is not None else ""
+
+
+def facts_table(steps: list[Json]) -> list[str]:
+    """Return what the smoke test found."""
+    facts: list[Json] = next((step["data"].get("facts", []) for step in steps if step["name"] == "smoke"), [])
+    rows = [
+        (fact["result"], fact["fact"], " ".join(filter(None, (fact["detail"], figure(fact["value"], fact["unit"])))))
+        for fact in facts
+    ]
+    return table("What the GPU answered", ("", "fact", ""), rows)
+
+
+def goals_table(goals: list[Json]) -> list[str]:
+    """Return the figures against the goals."""
+    met = {True: "yes", False: "NO", None: ""}
+    rows = [
+        (goal["what"], goal["goal"], figure(goal["measured"], goal["unit"]), met[goal["met"]], goal["source"])
+        for goal in goals
+    ]
+    lines = table("Figures against the goals", ("what", "goal", "measured", "met", "of"), rows)
+    return [*lines, "", "A share of the peak is that of the best way across the link at the worst size and direction."]
+
+
+def bench_rows(steps: list[Json], prefix: str = "bench-") -> list[tuple[str, Json]]:
+    """Return the rows of all benches with the names of their steps."""
+    return [(s["name"], row) for s in steps if s["name"].startswith(prefix) for row in s["data"].get("rows", [])]
+
+
+def off_model_table(steps: list[Json]) -> list[str]:
+    """Return the rows that differ from what the performance model expects (bench/README.md)."""
+    rows = [(name, row) for name, row in bench_rows(steps) if row.get("off_model")]
+    return table("Rows off the model", ("step", *ROW_COLUMNS), [
+        (name, *(number(row.get(column)) for column in ROW_COLUMNS)) for name, row in rows
+    ])  # fmt: skip
+
+
+def pieces_table(steps: list[Json]) -> list[str]:
+    """Return the rates by size of piece, from which a default is chosen."""
+    rows = [row for _, row in bench_rows(steps, "bench-pieces")]
+    return table("Rate by piece", ("direction", "piece MiB", "GB/s", "% of peak"), [
+        (str(row.get("direction")), number(row["piece_bytes"] / 2**20), number(row.get("gb_per_s")),
+         number(row.get("percent_of_peak")))
+        for row in rows if row.get("piece_bytes")
+    ])  # fmt: skip

@@ -1,22 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The steps of a GPU check: what is run, for how long at most, and how its result is judged."""
+"""The steps of a GPU check: what each runs, and how its result is judged."""
 
 import json
-import os
-import re
 import shutil
-import signal
-import subprocess
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpu_check_machine import ROOT
+from gpu_check_process import Ended, Watch, run_command
 
 Json = dict[str, Any]
 TAIL_LINES = 25
+#: Seconds that one conformance suite may take: the longest takes 8 s on the stand-ins.
+SUITE_SECONDS = 60.0
+#: Lanes of a kvferry-integrity run: one for each way across the link, and one with the free choice.
+NUM_LANES = 5
 # As tests/unit/transfer/CMakeLists.txt: what needs neither the valve nor the simulated link.
 ANY_DEVICE_TRANSFER_TESTS = ":".join(
     (
@@ -30,30 +29,23 @@ ANY_DEVICE_TRANSFER_TESTS = ":".join(
 
 
 @dataclass
-class Setting:
-    """What all steps need to know."""
+class Outcome:
+    """What is known of one step; the report holds it from the first second on and is written while it changes."""
 
-    backend: str
-    build_dir: Path
-    logs: Path
-    minutes: float = 5.0
-    #: Seconds that no step outlasts, whatever its own limit is.
-    most_seconds: float = 570.0
-    #: Whether everything is as small as can be: shows that the script runs.
-    tiny: bool = False
-    architecture: str = ""
-    prefix: Path | None = None
-    #: Folders of the programs, for tests of this script.
-    programs: Path | None = None
-
-    @property
-    def is_real(self) -> bool:
-        """Whether the back end is a device."""
-        return self.backend in ("cuda", "hip")
+    name: str
+    #: ``not begun``, ``running``, ``passed``, ``failed``, ``timed out``, ``stopped`` (by a signal), ``no time``,
+    #: ``missing`` (what it needs) or ``not applicable``.
+    result: str = "not begun"
+    seconds: float = 0.0
+    command: str = ""
+    detail: str = ""
+    #: The last lines of the log, if it did not pass.
+    tail: list[str] = field(default_factory=list)
+    data: Json = field(default_factory=dict)
 
 
 class UnusableError(Exception):
-    """A step cannot run here; one line that says why."""
+    """A step lacks what it needs; one line that says what."""
 
 
 class NotApplicableError(Exception):
@@ -61,291 +53,288 @@ class NotApplicableError(Exception):
 
 
 @dataclass
-class Outcome:
-    """How one step ended."""
+class Setting:
+    """What all steps need to know."""
 
-    name: str
-    result: str  #: passed, failed, timed out, missing or not applicable
-    seconds: float = 0.0
-    command: str = ""
-    detail: str = ""
-    tail: list[str] = field(default_factory=list)
-    data: Json = field(default_factory=dict)
+    backend: str
+    #: Folder of the programs: all in it, as carried, or a build tree.
+    programs: Path
+    logs: Path
+    watch: Watch
+    #: Called when an outcome has changed while its step runs.
+    changed: Callable[[], None] = lambda: None
+    #: Whether everything is as small as can be: shows that the steps run.
+    tiny: bool = False
+    #: Whether rows of an earlier bench run in the same folder of logs are taken.
+    resume: bool = False
 
-    def to_json(self) -> Json:
-        """Return the record that the report keeps."""
-        record = {
-            "name": self.name, "result": self.result, "seconds": round(self.seconds, 1), "command": self.command,
-            "detail": self.detail, "data": self.data,
-        }  # fmt: skip
-        return record | ({"tail": self.tail} if self.tail else {})
+    @property
+    def is_real(self) -> bool:
+        """Whether the back end is a device."""
+        return self.backend in ("cuda", "hip")
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Return what the programs have to find: stand-in drivers that were carried with them."""
+        found = {}
+        for variable, name in (("KVFERRY_FAKE_CUDA", "libfake_cuda.so"), ("KVFERRY_FAKE_HIP", "libfake_hip.so")):
+            if (self.programs / "lib" / name).exists():
+                found[variable] = str(self.programs / "lib" / name)
+        return found
 
 
-def program(setting: Setting, path: str) -> str:
-    """Return a program of the build.
+PROGRAMS = {
+    "kvferry-gpu-smoke": "tests/gpu/kvferry-gpu-smoke",
+    "conformance_test": "tests/conformance/conformance_test",
+    "kvferry-integrity": "tests/gpu/kvferry-integrity",
+    "kvferry-bench": "bench/kvferry-bench",
+    "transfer_test": "tests/unit/transfer/transfer_test",
+    "engine_pair_test": "tests/model/engine_pair_test",
+}
+
+
+def program(setting: Setting, name: str) -> str:
+    """Return the path of a program.
 
     Raises
     ------
     UnusableError
-        If it was not built.
+        If it is not there.
+
     """
-    found = (setting.programs or setting.build_dir) / (Path(path).name if setting.programs else path)
-    if not found.exists():
-        raise UnusableError(f"{path} is not there: the step 'build' did not make it")
-    return str(found)
+    for path in (setting.programs / name, setting.programs / PROGRAMS[name]):
+        if path.exists():
+            return str(path)
+    raise UnusableError(f"{name} is not below {setting.programs}: neither carried nor built")
 
 
-def run(setting: Setting, name: str, command: list[str], limit: float, env: dict[str, str] | None = None) -> Outcome:
-    """Run one command with its output in a log; end it and its children at the limit."""
+def run(
+    setting: Setting, outcome: Outcome, name: str, command: list[str], limit: float,
+    env: Mapping[str, str] | None = None, on_tick: Callable[[], None] = lambda: None,
+) -> Ended:  # fmt: skip
+    """Run one command of a step; what went wrong becomes the outcome's result, detail and tail."""
     log = setting.logs / f"{name}.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
-    text = " ".join([*(f"{key}={value}" for key, value in (env or {}).items()), *command]).replace(f"{ROOT}/", "")
-    outcome = Outcome(name, "passed", command=text)
-    began = time.monotonic()
-    with log.open("w") as out:
-        process = subprocess.Popen(
-            command, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-            env=os.environ | (env or {}), start_new_session=True,
-        )  # fmt: skip
-        try:
-            status = process.wait(timeout=min(limit, setting.most_seconds))
-            if status != 0:
-                outcome.result, outcome.detail = "failed", f"exit {status}"
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            outcome.result, outcome.detail = "timed out", f"after {min(limit, setting.most_seconds):.0f} s"
-    outcome.seconds = time.monotonic() - began
-    if outcome.result != "passed":
+    text = " ".join([*(f"{key}={value}" for key, value in (env or {}).items()), *command])
+    outcome.command = f"{outcome.command} && {text}" if outcome.command else text
+    ended = run_command(command, log, limit, setting.watch, {**setting.environment, **(env or {})}, on_tick)
+    if ended.how != "exit" or ended.status != 0:
+        worst(outcome, "failed" if ended.how == "exit" else ended.how, f"{name}: {ended.detail}")
         outcome.tail = log.read_text(errors="replace").splitlines()[-TAIL_LINES:]
-    return outcome
+    return ended
+
+
+RANK = ("passed", "no time", "failed", "timed out", "stopped")
+
+
+def worst(outcome: Outcome, result: str, detail: str = "") -> None:
+    """Add what a part of a step came to; the worst part is the step's result."""
+    before = outcome.result if outcome.result in RANK else "passed"
+    outcome.result = max(before, result, key=RANK.index)
+    outcome.detail = "; ".join(filter(None, (outcome.detail, detail)))
+
+
+def read_json(path: Path) -> Json:
+    """Return a program's JSON file; empty if there is none or it is not whole."""
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+# ---- the first minute ----
+
+
+def smoke(setting: Setting, outcome: Outcome, limit: float) -> None:
+    """Ask the GPU what an audit left open, one fact a line (tests/gpu/smoke)."""
+    if setting.backend == "host":
+        raise NotApplicableError("the host is no GPU")
+    lines = setting.logs / "smoke.jsonl"
+    lines.unlink(missing_ok=True)
+
+    def read() -> None:
+        text = lines.read_text(errors="replace") if lines.exists() else ""
+        facts = [json.loads(line) for line in text.splitlines() if line.endswith("}")]
+        if facts != outcome.data.get("facts"):
+            outcome.data["facts"] = facts
+            setting.changed()
+
+    seconds = str(int(max(1, min(limit, setting.watch.left()) - 5)))
+    command = [program(setting, "kvferry-gpu-smoke"), "--backend", setting.backend]
+    command += ["--json", str(lines), "--seconds", seconds]
+    if not setting.is_real:
+        command.append("--quick")
+    run(setting, outcome, "smoke", command, limit, on_tick=read)
+    read()
+    facts = outcome.data["facts"]
+    failed = [fact["fact"] for fact in facts if fact["result"] == "failed"]
+    worst(outcome, "failed" if failed or not facts else "passed", f"{len(facts)} facts, {len(failed)} failed")
 
 
 # ---- GoogleTest ----
 
 
 def run_gtest(
-    setting: Setting, name: str, path: str, only: str, limit: float, env: dict[str, str] | None = None,
-    around: Iterable[str] = (),
-) -> Outcome:  # fmt: skip
-    """Run a GoogleTest program; a skipped test is a failure, and so is a run of none."""
+    setting: Setting, outcome: Outcome, name: str, program_name: str, only: str, limit: float,
+    env: Mapping[str, str] | None = None, around: Iterable[str] = (),
+) -> None:  # fmt: skip
+    """Run tests in a process of their own; a skipped test is a failure, and so is a run of none."""
     junit = setting.logs / f"{name}.gtest.json"
     junit.unlink(missing_ok=True)
-    command = [*around, program(setting, path), f"--gtest_filter={only}", f"--gtest_output=json:{junit}"]
-    outcome = run(setting, name, command, limit, env)
-    try:
-        suites = json.loads(junit.read_text())["testsuites"]
-    except (OSError, ValueError, KeyError):
-        suites = []
-    cases = [case for suite in suites for case in suite["testsuite"]]
+    command = [*around, program(setting, program_name), f"--gtest_filter={only}", f"--gtest_output=json:{junit}"]
+    part = Outcome(name)
+    ended = run(setting, part, name, command, limit, env)
+    cases = [case for suite in read_json(junit).get("testsuites", []) for case in suite["testsuite"]]
     skipped = [case["name"] for case in cases if case.get("result") == "SKIPPED"]
     failed = [case["name"] for case in cases if case.get("failures")]
-    outcome.data = {"tests": len(cases), "failed": failed, "skipped": len(skipped)}
+    worst(part, "failed" if failed or skipped or not cases else "passed")
     counts = f"{len(cases)} tests, {len(failed)} failed, {len(skipped)} skipped"
-    outcome.detail = f"{outcome.detail}; {counts}" if outcome.detail else counts
-    if outcome.result == "passed" and (failed or skipped or not cases):
-        outcome.result = "failed"
-    return outcome
+    part.detail = "; ".join(filter(None, (part.detail, counts)))
+    outcome.data.setdefault("parts", []).append(
+        {"name": name, "result": part.result, "seconds": round(ended.seconds, 1), "tests": len(cases),
+         "failed": failed, "skipped": len(skipped), "detail": part.detail}
+    )  # fmt: skip
+    outcome.command = outcome.command or part.command
+    outcome.tail = outcome.tail or part.tail
+    worst(outcome, part.result, part.detail if part.result != "passed" else "")
 
 
-def conformance(setting: Setting) -> Outcome:
-    """The contract of the device interface, on this back end alone."""
-    only = f"*/{setting.backend}:RequiredBackend.*"
+def sum_parts(outcome: Outcome) -> None:
+    """Say of a step of several runs how many tests they were."""
+    parts = outcome.data.get("parts", [])
+    counts = f"{sum(part['tests'] for part in parts)} tests"
+    if len(parts) > 1:
+        counts = f"{len(parts)} suites, {counts}"
+    outcome.detail = "; ".join(filter(None, (counts, outcome.detail)))
+
+
+def conformance(setting: Setting, outcome: Outcome, limit: float) -> None:
+    """The contract of the device interface on this back end alone, each suite in a process of its own."""
+    ask = [program(setting, "conformance_test"), "--gtest_list_tests", f"--gtest_filter=*/{setting.backend}"]
+    if run(setting, outcome, "conformance-list", ask, min(30, limit)).how != "exit" or outcome.result == "failed":
+        return
+    listed = (setting.logs / "conformance-list.log").read_text().splitlines()
+    suites = [line.rstrip(".") for line in listed if line.endswith(".") and not line.startswith(" ")]
+    outcome.command = ""
     if setting.tiny:
-        only = f"*EventConformance*/{setting.backend}:*/PackConformance*/{setting.backend}"
+        suites = [suite for suite in suites if suite.endswith(("/EventConformance", "/PackConformance"))]
     env = {"KVFERRY_REQUIRE_BACKEND": setting.backend}
-    return run_gtest(setting, "conformance", "tests/conformance/conformance_test", only, 400, env)
+    chosen = [(suite.rpartition("/")[2], f"{suite}.*/{setting.backend}") for suite in suites]
+    for suite, only in [*chosen, ("RequiredBackend", "RequiredBackend.*")]:
+        if setting.watch.left() < 5 or outcome.result == "stopped":
+            worst(outcome, "no time", f"{suite}: not run")
+            continue
+        run_gtest(setting, outcome, f"conformance-{suite}", "conformance_test", only, min(SUITE_SECONDS, limit), env)
+        setting.changed()
+    sum_parts(outcome)
 
 
-def gpu_units(setting: Setting) -> Outcome:
-    """The parts of gpu/: addressing, embedded code objects, the host back end."""
-    only = "BlockGeometry*" if setting.tiny else "*"
-    outcome = run_gtest(setting, "gpu", "tests/unit/gpu/gpu_test", only, 300)
-    return accept_skips(outcome)
-
-
-def gpu_driver(setting: Setting) -> Outcome:
-    """The drivers' back ends on stand-ins, and their declarations against this machine's headers."""
-    only = "*Startup*" if setting.tiny else "*"
-    return accept_skips(run_gtest(setting, "gpu_driver", "tests/unit/gpu_driver/gpu_driver_test", only, 300))
-
-
-def accept_skips(outcome: Outcome) -> Outcome:
-    """Some unit tests are for the other vendor's compiler or headers: their skips are no failure."""
-    if outcome.result == "failed" and outcome.data["tests"] and not outcome.data["failed"] and not outcome.tail:
-        outcome.result = "passed"
-    return outcome
-
-
-def ownership(setting: Setting) -> Outcome:
+def ownership(setting: Setting, outcome: Outcome, limit: float) -> None:
     """The random model: one scheduler side and two ranks, KV memory on this device."""
-    env = {"KVFERRY_TEST_BACKEND": setting.backend}
-    if setting.tiny:
-        env["KVFERRY_NUM_SEEDS"] = "2"
-    return run_gtest(setting, "ownership", "tests/model/engine_pair_test", "*", 500, env)
+    env = {"KVFERRY_TEST_BACKEND": setting.backend, "KVFERRY_NUM_SEEDS": "2" if setting.tiny else "64"}
+    run_gtest(setting, outcome, "ownership", "engine_pair_test", "*", limit, env)
+    sum_parts(outcome)
 
 
-def transfer(setting: Setting) -> Outcome:
+def transfer(setting: Setting, outcome: Outcome, limit: float) -> None:
     """Stores and loads under stress, failures and cancels."""
     env = {"KVFERRY_TEST_BACKEND": setting.backend}
     only = "StoreTest.CarriesEveryByteOfEveryGroup" if setting.tiny else ANY_DEVICE_TRANSFER_TESTS
-    return run_gtest(setting, "transfer", "tests/unit/transfer/transfer_test", only, 300, env)
+    run_gtest(setting, outcome, "transfer", "transfer_test", only, limit, env)
+    sum_parts(outcome)
+
+
+def sanitizer(tool: str) -> Callable[[Setting, Outcome, float], None]:
+    """Return the step that runs one tool of compute-sanitizer on gather and scatter."""
+
+    def step(setting: Setting, outcome: Outcome, limit: float) -> None:
+        if setting.backend != "cuda":
+            raise NotApplicableError("compute-sanitizer is for CUDA devices")
+        found = shutil.which("compute-sanitizer")
+        if not found:
+            raise UnusableError("compute-sanitizer is not found (CUDA toolkit)")
+        # Racecheck is many times slower than the others.
+        only = "*/PackConformance.*/cuda"
+        if tool != "racecheck":
+            only += ":*/PackSweepConformance.*/cuda"
+        around = [found, "--tool", tool, "--error-exitcode", "9"]
+        env = {"KVFERRY_REQUIRE_BACKEND": "cuda"}
+        run_gtest(setting, outcome, f"sanitizer-{tool}", "conformance_test", only, limit, env, around)
+        sum_parts(outcome)
+
+    return step
 
 
 # ---- data integrity ----
 
 
-def integrity_command(setting: Setting, name: str, seconds: float, *more: str) -> list[str]:
-    """Return the call of kvferry-integrity, small on what is no device."""
-    command = [program(setting, "tests/gpu/kvferry-integrity"), "--backend", setting.backend]
-    command += ["--seconds", f"{seconds:.0f}", "--json", str(setting.logs / f"{name}.json"), *more]
-    if not setting.is_real:
-        command += ["--pool-mib", "4", "--max-block-kib", "64"]
-    return command
+def integrity(seconds: float) -> Callable[[Setting, Outcome, float], None]:
+    """Return the step that stores and loads random blocks for so long; every byte is checked."""
 
-
-def integrity(setting: Setting) -> Outcome:
-    """Random blocks stored and loaded while a compute stream takes them away; every byte checked."""
-    seconds = 1 if setting.tiny else setting.minutes * 60
-    result = setting.logs / "integrity.json"
-    result.unlink(missing_ok=True)
-    outcome = run(setting, "integrity", integrity_command(setting, "integrity", seconds), seconds + 150)
-    if result.exists():
-        outcome.data = json.loads(result.read_text())
-        gib = outcome.data["verified_bytes"] / 2**30
-        said = f"{gib:.1f} GiB verified in {outcome.data['cycles']} cycles, seed {outcome.data['seed']}"
-        outcome.detail = "; ".join(filter(None, (outcome.detail, said, outcome.data["error"])))
-    return outcome
-
-
-def integrity_proof(setting: Setting) -> Outcome:
-    """The same with a byte changed on purpose: it has to be found."""
-    command = integrity_command(setting, "integrity-proof", 20, "--sabotage", "byte", "--seed", "7")
-    outcome = run(setting, "integrity-proof", command, 200)
-    found = any("MISMATCH" in line for line in outcome.tail)
-    if outcome.result == "failed" and outcome.detail == "exit 1" and found:
-        outcome.result, outcome.tail = "passed", []
-        outcome.detail = "the changed byte was found"
-    elif outcome.result == "passed":
-        outcome.result, outcome.detail = "failed", "the changed byte was NOT found"
-    return outcome
-
-
-# ---- the kernels under compute-sanitizer ----
-
-
-def sanitizer(tool: str) -> Callable[[Setting], Outcome]:
-    """Return the step that runs one tool of compute-sanitizer on gather and scatter."""
-
-    def step(setting: Setting) -> Outcome:
-        if setting.backend != "cuda":
-            raise NotApplicableError("compute-sanitizer is for CUDA devices")
-        found = shutil.which("compute-sanitizer")
-        if not found:
-            raise UnusableError("compute-sanitizer is not found")
-        # Racecheck is many times slower than the others.
-        only = "*PackConformance*/cuda"
-        if tool != "racecheck":
-            only += ":*PackSweepConformance*/cuda"
-        around = [found, "--tool", tool, "--error-exitcode", "9"]
-        env = {"KVFERRY_REQUIRE_BACKEND": "cuda"}
-        path = "tests/conformance/conformance_test"
-        return run_gtest(setting, f"sanitizer-{tool}", path, only, 500, env, around)
+    def step(setting: Setting, outcome: Outcome, limit: float) -> None:
+        # What is left of the call, less what draining and the last check of everything take.
+        most = min(limit, setting.watch.left()) - 25
+        chosen = 1 if setting.tiny else max(1, min(seconds, most) if setting.is_real else min(seconds, most, 10))
+        result = setting.logs / f"{outcome.name}.json"
+        result.unlink(missing_ok=True)
+        command = integrity_command(setting, chosen, "--json", str(result))
+        run(setting, outcome, outcome.name, command, limit)
+        if found := read_json(result):
+            outcome.data = found
+            gib = found["verified_bytes"] / 2**30
+            said = f"{gib:.1f} GiB verified in {found['cycles']} cycles, seed {found['seed']}"
+            outcome.detail = "; ".join(filter(None, (outcome.detail, said, found["error"])))
+        worst(outcome, "passed" if found else "failed", "" if found else "it wrote no result")
 
     return step
+
+
+def integrity_command(setting: Setting, seconds: float, *more: str) -> list[str]:
+    """Return the call of kvferry-integrity, small on what is no device."""
+    command = [program(setting, "kvferry-integrity"), "--backend", setting.backend]
+    command += ["--seconds", f"{seconds:.0f}", "--threads", str(NUM_LANES), *more]
+    return command if setting.is_real else [*command, "--pool-mib", "4", "--max-block-kib", "64"]
+
+
+def integrity_proof(setting: Setting, outcome: Outcome, limit: float) -> None:
+    """The same with a byte changed on purpose: it has to be found."""
+    command = integrity_command(setting, 10, "--sabotage", "byte", "--seed", "7")
+    ended = run(setting, outcome, outcome.name, command, limit)
+    found = any("MISMATCH" in line for line in outcome.tail)
+    if ended.how == "exit" and ended.status == 1 and found:
+        outcome.result, outcome.tail, outcome.detail = "passed", [], "the changed byte was found"
+    elif ended.how == "exit":
+        outcome.result, outcome.detail = "failed", "the changed byte was NOT found"
 
 
 # ---- figures ----
 
 
-def bench(subcommand: str) -> Callable[[Setting], Outcome]:
-    """Return the step that runs one subcommand of kvferry-bench."""
+def bench(subcommand: str, *options: str, quick: bool = False) -> Callable[[Setting, Outcome, float], None]:
+    """Return the step that runs one subcommand of kvferry-bench; its rows are in the report as they are measured."""
 
-    def step(setting: Setting) -> Outcome:
-        name = f"bench-{subcommand}"
-        result = setting.logs / f"{name}.json"
-        result.unlink(missing_ok=True)
-        device = setting.backend if setting.is_real else "host"
-        command = [program(setting, "bench/kvferry-bench"), subcommand, "--device", device, "--json", str(result)]
-        if subcommand == "pipeline":
-            # Alone, and beside work bound by arithmetic and by memory, without and with a limit.
-            command += ["--co-run", "none,gemm,stream"]
-        if setting.tiny:
+    def step(setting: Setting, outcome: Outcome, limit: float) -> None:
+        result = setting.logs / f"{outcome.name}.json"
+        if not setting.resume:
+            result.unlink(missing_ok=True)
+        command = [program(setting, "kvferry-bench"), subcommand, "--device", setting.backend, *options]
+        command += ["--json", str(result), *(["--resume"] if result.exists() else [])]
+        if quick or setting.tiny or not setting.is_real:
             command.append("--quick")
-        outcome = run(setting, name, command, 560)
-        if not result.exists():
-            if outcome.result == "passed":
-                outcome.result, outcome.detail = "failed", "it wrote no JSON"
-            return outcome
-        found = json.loads(result.read_text())
-        rows = [{key: value for key, value in row.items() if value not in (None, "")} for row in found.get("rows", [])]
-        outcome.data = {"peaks": found.get("peaks"), "notes": found.get("notes", []), "rows": rows}
-        outcome.detail = "; ".join(filter(None, (outcome.detail, f"{len(rows)} rows", found.get("mismatch"))))
-        return outcome
+
+        def read() -> None:
+            found = read_json(result)
+            rows = [{key: value for key, value in row.items() if value not in (None, "")} for row in found["rows"]] \
+                if "rows" in found else []  # fmt: skip
+            if found and rows != outcome.data.get("rows"):
+                outcome.data |= {"peaks": found.get("peaks"), "notes": found.get("notes", []), "rows": rows}
+                outcome.data["mismatch"] = found.get("mismatch") or ""
+                setting.changed()
+
+        run(setting, outcome, outcome.name, command, limit, on_tick=read)
+        read()
+        rows = outcome.data.get("rows", [])
+        said = (f"{len(rows)} rows", outcome.data.get("mismatch", ""))
+        worst(outcome, "passed" if rows else "failed", "; ".join(filter(None, said)))
 
     return step
-
-
-# ---- the build ----
-
-TARGETS = (
-    "conformance_test", "gpu_test", "gpu_driver_test", "engine_pair_test", "transfer_test", "kvferry-integrity",
-)  # fmt: skip
-
-
-def build(setting: Setting) -> Outcome:
-    """Configure and build what the other steps run, with what is here and what was carried."""
-    bench_is_there = (ROOT / "bench/CMakeLists.txt").exists()
-    configure = ["cmake", "--preset", "gpu-check", "-B", str(setting.build_dir)]
-    configure += ["-G", "Ninja" if shutil.which("ninja") else "Unix Makefiles"]
-    configure.append(f"-DKVFERRY_BUILD_BENCH={'ON' if bench_is_there else 'OFF'}")
-    if setting.prefix is not None:
-        configure.append(f"-DCMAKE_PREFIX_PATH={setting.prefix}")
-    if setting.backend == "cuda":
-        configure += ["-DKVFERRY_CUDA=ON", f"-DKVFERRY_CUDA_ARCHITECTURES={setting.architecture or '90'}"]
-    if setting.backend == "hip":
-        configure.append("-DKVFERRY_HIP=ON")
-    configured = run(setting, "configure", configure, 120)
-    if configured.result != "passed":
-        configured.name = "build"
-        return configured
-    targets = [*TARGETS, *(["kvferry-bench"] if bench_is_there else [])]
-    # All that can be made, so that one broken program does not take the others along.
-    keep_going = ["-k", "0"] if shutil.which("ninja") else ["-k"]
-    command = ["cmake", "--build", str(setting.build_dir), "-j", str(os.cpu_count() or 2), "--target", *targets]
-    outcome = run(setting, "build", [*command, "--", *keep_going], 560)
-    warnings = re.findall(r"^-- kvferry: .*", (setting.logs / "configure.log").read_text(), re.MULTILINE)
-    outcome.data = {"configured": [line.removeprefix("-- kvferry: ") for line in warnings]}
-    outcome.seconds += configured.seconds
-    return outcome
-
-
-Step = Callable[[Setting], Outcome]
-STEPS: dict[str, Step] = {
-    "build": build,
-    "conformance": conformance,
-    "gpu": gpu_units,
-    "gpu_driver": gpu_driver,
-    "ownership": ownership,
-    "transfer": transfer,
-    "integrity": integrity,
-    "integrity-proof": integrity_proof,
-    "sanitizer-memcheck": sanitizer("memcheck"),
-    "sanitizer-racecheck": sanitizer("racecheck"),
-    "sanitizer-synccheck": sanitizer("synccheck"),
-    "bench-link": bench("link"),
-    "bench-copy": bench("copy"),
-    "bench-pipeline": bench("pipeline"),
-}
-
-
-def perform(name: str, setting: Setting) -> Outcome:
-    """Run one step; what stops it becomes its outcome."""
-    try:
-        return STEPS[name](setting)
-    except NotApplicableError as reason:
-        return Outcome(name, "not applicable", detail=str(reason))
-    except UnusableError as reason:
-        return Outcome(name, "missing", detail=str(reason))
-    except (OSError, ValueError, KeyError) as error:
-        return Outcome(name, "failed", detail=f"{type(error).__name__}: {error}")
