@@ -6,10 +6,12 @@ that need it. Logs are in ``build/logs``, JUnit files in ``build/test-results``.
 """
 
 import os
+import resource
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -259,25 +261,41 @@ def fuzz() -> Tally:
 
 @dataclass(frozen=True)
 class Stage:
-    """One row of the summary; ``needs`` names the set-up stages it cannot do without."""
+    """One row of the summary.
+
+    Attributes
+    ----------
+    needs
+        The set-up stages that it cannot do without.
+    is_download
+        It mostly waits for the network: it begins at once, beside the compilers.
+
+    """
 
     name: str
     what: str
     action: Callable[[], Tally]
     needs: tuple[str, ...] = ()
+    is_download: bool = False
 
 
 SET_UP = (
     Stage("nvcc", "CUDA's compiler", lambda: script("setup_nvcc.sh")),
-    Stage("gcc14", "a newer GCC", lambda: script("setup_gcc.sh")),
-    Stage("venv", "virtual environment", lambda: script("setup_venv.sh")),
+    Stage("venv", "virtual environment", lambda: script("setup_venv.sh"), is_download=True),
     Stage("wheel", "kvferry's wheel", lambda: script("build_wheel.sh"), ("venv", "nvcc")),
     Stage("stand-ins", "stand-in driver and benchmark", stand_ins, ("nvcc",)),
     Stage("lmcache-venv", "environment of LMCache", lambda: script("setup_lmcache.sh"), ("venv", "wheel")),
     *(
-        Stage(f"vllm{name}", f"vLLM {release}", partial(script, "setup_vllm_site.sh", release), ("venv",))
-        for name, release in (("030", "0.30"), ("031", "0.31"), ("033", "0.33"))
+        Stage(
+            f"vllm{name}",
+            f"vLLM {release}",
+            partial(script, "setup_vllm_site.sh", release),
+            ("venv",),
+            is_download=True,
+        )
+        for name, release in (("033", "0.33"), ("030", "0.30"), ("031", "0.31"))
     ),
+    Stage("gcc14", "a newer GCC", lambda: script("setup_gcc.sh"), is_download=True),
 )
 TESTS = (
     Stage("host-debug", "C++ tests", lambda: cpp("host-debug"), ("nvcc",)),
@@ -301,6 +319,68 @@ TESTS = (
 )
 
 
+class Run:
+    """The stages of one call: downloads begin at once in a thread, everything else runs in order."""
+
+    def __init__(self, chosen: Sequence[Stage]) -> None:
+        self._chosen = chosen
+        self._ended: dict[str, Tally] = {}
+        self._downloads: dict[str, Future[Tally]] = {}
+        self.rows: list[tuple[str, Tally, float, float]] = []
+
+    def perform_all(self) -> None:
+        """Run the chosen stages, and before each what it needs."""
+        with ThreadPoolExecutor(1) as beside:
+            for stage in SET_UP:
+                if stage.is_download and self._is_needed(stage.name):
+                    self._downloads[stage.name] = beside.submit(self._download, stage)
+            for stage in self._chosen:
+                self._perform(stage)
+
+    def _is_needed(self, name: str) -> bool:
+        needed = {need for stage in self._chosen for need in stage.needs}
+        for stage in reversed(SET_UP):
+            needed |= set(stage.needs) if stage.name in needed else set()
+        return name in needed
+
+    def _download(self, stage: Stage) -> Tally:
+        # One thread in the order of SET_UP: what a download needs has ended before it begins.
+        missing = [need for need in stage.needs if self._downloads[need].result().failed]
+        return self._without(stage, missing) if missing else stage.action()
+
+    def _without(self, stage: Stage, missing: Sequence[str]) -> Tally:
+        result = Tally(failed=[f"{stage.name}: not run without {', '.join(sorted(missing))}"])
+        say(result.failed[0])
+        return result
+
+    def _perform(self, stage: Stage) -> Tally:
+        if stage.name in self._ended:
+            return self._ended[stage.name]
+        missing = [need.name for need in SET_UP if need.name in stage.needs and self._perform(need).failed]
+        began, busy = time.time(), processor_seconds()
+        if missing:
+            result = self._without(stage, missing)
+        elif stage.name in self._downloads:
+            result = self._downloads[stage.name].result()
+        elif stage in SET_UP:
+            result = stage.action()
+        else:
+            say(f"{stage.name}: {stage.what} ...")
+            result = stage.action()
+            say(f"{stage.name}: {result}")
+        self._ended[stage.name] = result
+        if stage in TESTS or result.failed:
+            seconds = time.time() - began
+            self.rows.append((stage.name, result, seconds, processor_seconds() - busy))
+        return result
+
+
+def processor_seconds() -> float:
+    """Return the processor time of all children that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def main(names: list[str]) -> int:
     """Run the stages and print the summary."""
     unknown = set(names) - {stage.name for stage in TESTS}
@@ -311,37 +391,16 @@ def main(names: list[str]) -> int:
     LOGS.mkdir(parents=True, exist_ok=True)
     RESULTS.mkdir(parents=True, exist_ok=True)
 
-    broken: set[str] = set()
-    ready: set[str] = set()
-    rows: list[tuple[str, Tally, float]] = []
-
-    def perform(stage: Stage) -> None:
-        for need in SET_UP:
-            if need.name in stage.needs and need.name not in ready | broken:
-                perform(need)
-        began = time.time()
-        if missing := broken.intersection(stage.needs):
-            result = Tally(failed=[f"{stage.name}: not run without {', '.join(sorted(missing))}"])
-            say(result.failed[0])
-        elif stage in SET_UP:
-            result = stage.action()
-        else:
-            say(f"{stage.name}: {stage.what} ...")
-            result = stage.action()
-            say(f"{stage.name}: {result}")
-        (broken if result.failed else ready).add(stage.name)
-        if stage in TESTS or result.failed:
-            rows.append((stage.name, result, time.time() - began))
-
-    for stage in TESTS:
-        if not names or stage.name in names:
-            perform(stage)
+    chosen = Run([stage for stage in TESTS if not names or stage.name in names])
+    chosen.perform_all()
 
     total = Tally()
-    print(f"\n{'stage':<12}{'passed':>8}{'failed':>8}{'skipped':>9}{'seconds':>9}")
-    for name, tally, seconds in rows:
+    # `busy`: processor time over that of all processors. What is far from 100 % waits for something.
+    print(f"\n{'stage':<12}{'passed':>8}{'failed':>8}{'skipped':>9}{'seconds':>9}{'busy':>7}")
+    for name, tally, seconds, busy in chosen.rows:
         counts = f"{tally.passed:>8}{len(tally.failed):>8}{tally.skipped:>9}"
-        print(f"{name:<12}{counts}{seconds:>9.0f}")
+        share = busy / max(seconds, 0.1) / (os.cpu_count() or 1)
+        print(f"{name:<12}{counts}{seconds:>9.0f}{share:>7.0%}")
         total.add(tally)
     for name in total.failed:
         print(f"failed: {name}")
