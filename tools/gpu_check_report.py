@@ -149,7 +149,7 @@ def markdown(report: Json) -> str:
             (step["name"], step["result"], f"{step['seconds']:.0f}", step["detail"]) for step in steps
         ]),
         facts_table(steps),
-        goals_table(report["goals"]),
+        goals_table(report["goals"], report["backend"]),
         off_model_table(steps),
         pieces_table(steps),
         table("Machine", ("", "", "read from"), [
@@ -215,7 +215,7 @@ def facts_table(steps: list[Json]) -> list[str]:
     return table("What the GPU answered", ("", "fact", ""), rows)
 
 
-def goals_table(goals: list[Json]) -> list[str]:
+def goals_table(goals: list[Json], backend: str) -> list[str]:
     """Return the figures against the goals."""
     met = {True: "yes", False: "NO", None: ""}
     rows = [
@@ -223,7 +223,8 @@ def goals_table(goals: list[Json]) -> list[str]:
         for goal in goals
     ]
     lines = table("Figures against the goals", ("what", "goal", "measured", "met", "of"), rows)
-    return [*lines, "", "A share of the peak is that of the best way across the link at the worst size and direction."]
+    lines += ["", "A share of the peak is that of the best way across the link at the worst size and direction."]
+    return lines if backend in ("cuda", "hip") else [*lines, f"No figure of {backend} means anything."]
 
 
 def bench_rows(steps: list[Json], prefix: str = "bench-") -> list[tuple[str, Json]]:

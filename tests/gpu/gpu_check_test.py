@@ -341,6 +341,7 @@ class GpuCheckTest(unittest.TestCase):
         large = goals["store and load, blocks of 512 KiB and more, one direction"]
         assert (large["measured"], large["met"]) == (90.0, False)
         assert goals["slow-down of a compute-bound stream, stores at 4 GB/s"]["met"]
+        assert "No figure of cuda_stand_in means anything." in self.markdown()
         assert not goals["CPU time of the engine's thread for a plan of 512 blocks"]["met"]
         both = goals["both directions at once"]
         assert both["measured"] is None
