@@ -242,13 +242,13 @@ def main() -> int:
     """Check what is here, then run the steps."""
     options = arguments()
     if options.carry is not None:
-        return carry.main(options.carry, say)
+        return carry.main(options.carry.resolve(), say)
     try:
         open_library(options.backend)
     except MissingDeviceError as reason:
         print(f"gpu-check: {reason}; --stand-in runs the same steps without one", file=sys.stderr)
         return EXIT_NO_DEVICE
-    if options.prepare and options.programs is None and carry.main(options.carried, say) != 0:
+    if options.prepare and options.programs is None and carry.main(options.carried.resolve(), say) != 0:
         say("gpu-check: the programs will be built against the system's libraries, which the deadline counts")
     earlier = None
     if options.append is not None:

@@ -76,7 +76,7 @@ def carry_programs(target: Path, prefix: Path, say: Callable[[str], None]) -> No
     target
         Gets the programs, ``lib`` with what they load, and ``commit``.
     prefix
-        Carried libraries (`carry`), with which they are built.
+        Carried libraries (`carry`), with which they are built; an absolute path, or CMake takes the system's.
 
     Raises
     ------
