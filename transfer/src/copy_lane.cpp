@@ -45,8 +45,9 @@ CopyLane::CopyLane(gpu::Device& device, PathChooser& chooser, gpu::CopyDirection
       direction_(direction),
       staging_(staging),
       paths_(paths_of(device.traits(), direction, staging)),
-      stream_(device.create_stream()),
-      scatter_stream_(staging == nullptr ? nullptr : device.create_stream()) {}
+      stream_(device.create_stream(gpu::StreamPriority::kHigh)),
+      scatter_stream_(staging == nullptr ? nullptr
+                                         : device.create_stream(gpu::StreamPriority::kHigh)) {}
 
 CopyLane::~CopyLane() {
   KVFERRY_CHECK(!busy(), "a copy lane died with " + std::to_string(in_flight_.size()) +

@@ -48,6 +48,14 @@ struct DriverTraits {
   std::size_t max_batch_runs = 0;
 };
 
+/// Of the streams of a device: a lower number is more urgent.
+struct StreamPriorities {
+  int least = 0;
+  int greatest = 0;
+};
+/// What a stream has that asked for no priority; of both vendors.
+inline constexpr int kNormalPriority = 0;
+
 struct LaunchShape {
   std::array<std::uint32_t, 3> grid{1, 1, 1};
   std::array<std::uint32_t, 3> block{1, 1, 1};
@@ -73,8 +81,11 @@ class DriverApi {
   /// Gives the thread back what it had.
   virtual void leave(const ThreadState& before) = 0;
 
-  /// Never waits for the legacy default stream, nor the other way round.
-  virtual DriverValue<StreamHandle> create_stream() = 0;
+  /// Both numbers are the normal one where the device has no other.
+  virtual DriverValue<StreamPriorities> stream_priorities() = 0;
+  /// Never waits for the legacy default stream, nor the other way round. A `priority` outside of
+  /// stream_priorities() becomes the nearest one.
+  virtual DriverValue<StreamHandle> create_stream(int priority) = 0;
   virtual DriverResult destroy_stream(StreamHandle stream) = 0;
   virtual DriverResult query_stream(StreamHandle stream) = 0;
   /// Whether what is submitted now is captured instead of run.

@@ -177,6 +177,22 @@ TEST_P(DriverCopy, PciAddressIsAsSysfsWritesIt) {
   EXPECT_EQ(device().pci_address(), "0000:c1:00.0");
 }
 
+// LMCache#5067
+TEST_P(DriverCopy, AStreamHasTheGreatestPriorityOnlyIfItAsksForIt) {
+  const auto normal = device().create_stream();
+  const auto high = device().create_stream(StreamPriority::kHigh);
+  const int greatest = vendor().name == "cuda" ? -5 : -1;
+  EXPECT_EQ(control().stream_priorities(), (std::vector<int>{0, greatest}));
+}
+
+TEST_P(DriverCopy, AStreamWhosePriorityCannotBeHadIsRefused) {
+  control().fail_nth(
+      vendor().name == "cuda" ? "cuCtxGetStreamPriorityRange" : "hipDeviceGetStreamPriorityRange",
+      1, kInvalid);
+  EXPECT_THROW(std::ignore = device().create_stream(StreamPriority::kHigh), DeviceError);
+  EXPECT_TRUE(control().stream_priorities().empty());
+}
+
 TEST_P(DriverCopy, KernelIsAllowedTheSharedMemoryOfALargerRequest) {
   if (vendor().name != "cuda") return;  // HIP asks for no permission.
   auto& context = dynamic_cast<DriverDevice&>(device()).context();

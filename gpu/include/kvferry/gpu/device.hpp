@@ -57,6 +57,14 @@ enum class CopyCall : std::uint8_t {
 };
 [[nodiscard]] const char* to_string(CopyCall call);
 
+/// How urgent the kernels of a stream are. A driver gives a multiprocessor that becomes free to the
+/// most urgent kernel that waits, and takes it from none that runs. Copies have no priority
+/// (cuStreamCreateWithPriority).
+enum class StreamPriority : std::uint8_t {
+  kNormal,  ///< As a stream that asked for nothing.
+  kHigh     ///< The greatest that the device has, which may be the normal one.
+};
+
 /// Devices whose links and drivers behave alike. kCudaOlder: below sm_90.
 enum class DeviceFamily : std::uint8_t { kHost, kCudaOlder, kCuda90, kHip };
 [[nodiscard]] const char* to_string(DeviceFamily family);
@@ -170,8 +178,9 @@ class Device {
   /// that reach the device, queries of pending events among them; this one asks no driver.
   [[nodiscard]] virtual std::optional<DeviceLoss> lost() const = 0;
 
-  /// A stream of our own. Throws DeviceError.
-  [[nodiscard]] virtual std::unique_ptr<Stream> create_stream() = 0;
+  /// A stream of our own. The host back end has one priority. Throws DeviceError.
+  [[nodiscard]] virtual std::unique_ptr<Stream> create_stream(
+      StreamPriority priority = StreamPriority::kNormal) = 0;
   /// A view of a stream of the engine's (cudaStream_t, hipStream_t as an integer). On the host back
   /// end the engine computes on the calling thread: the view runs each operation before the call
   /// returns, and the handle is ignored. Throws DeviceError.
