@@ -85,8 +85,8 @@ TEST_P(DriverPathTest, TheStreamsOfTheEngineAreUrgentAndThoseOfOthersAreNot) {
   std::vector<int> priorities =
       control_of(hip ? KVFERRY_FAKE_HIP : KVFERRY_FAKE_CUDA).stream_priorities();
   const auto urgent = std::count(priorities.begin(), priorities.end(), hip ? -1 : -5);
-  // Copies in and out, and scatters.
-  EXPECT_EQ(urgent, !path || *path == CopyPath::kStaged ? 3 : 2);
+  // Copies in and out; and two for scatters.
+  EXPECT_EQ(urgent, !path || *path == CopyPath::kStaged ? 4 : 2);
   // The test's and the compute stream.
   EXPECT_EQ(std::count(priorities.begin(), priorities.end(), 0), 2);
 }
