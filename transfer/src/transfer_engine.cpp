@@ -68,7 +68,7 @@ class TransferEngine::Impl {
         end_timeout_(options.end_timeout),
         ring_(device, options.staging_bytes),
         gather_stage_(device, ring_, options.piece_bytes),
-        chooser_(device.traits().family, options.copy_path, options.copy_path_table),
+        chooser_(device.traits(), options.copy_path, options.copy_path_table),
         table_(options),
         load_staging_(make_load_staging(device, options)),
         pump_(device, ring_, load_staging_.get(), chooser_, table_) {}

@@ -46,6 +46,8 @@ struct DriverTraits {
   int num_multiprocessors = 0;
   /// Most descriptors of one batch call; 0: the driver has none.
   std::size_t max_batch_runs = 0;
+  /// DeviceTraits::batches_by_default.
+  bool batches_by_default = true;
 };
 
 /// Of the streams of a device: a lower number is more urgent.

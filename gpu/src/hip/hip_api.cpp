@@ -172,6 +172,7 @@ void HipApi::read_traits() {
   traits_.num_multiprocessors = attribute(hip_abi::kAttributeMultiprocessorCount);
   traits_.driver = "HIP " + HipLibrary::version_text(hip_.version());
   traits_.max_batch_runs = hip_.copy_batch == nullptr ? 0 : kMaxBatchRuns;
+  traits_.batches_by_default = false;
 }
 
 int HipApi::attribute(int which) const {

@@ -70,6 +70,7 @@ TEST_P(DriverCopy, TraitsSayWhatTheDriverAndTheBuildHave) {
   EXPECT_EQ(device().traits().family,
             vendor().name == "cuda" ? DeviceFamily::kCuda90 : DeviceFamily::kHip);
   EXPECT_EQ(device().traits().max_batch_runs, kMaxBatchRuns);
+  EXPECT_EQ(device().traits().batches_by_default, vendor().name == "cuda");
   EXPECT_TRUE(device().traits().has_pack_kernels);
 }
 

@@ -46,8 +46,8 @@ inline constexpr std::size_t kMaxBatchRuns = 4096;
 
 /// Which calls of the driver Stream::copy() makes of its runs.
 enum class CopyCall : std::uint8_t {
-  /// The batch call for more than one run wherever the stream takes it, else one call per run. On
-  /// HIP one call per run: its batch call corrupts memory under graph replay (rocm-systems#11662).
+  /// The batch call for more than one run if DeviceTraits::batches_by_default and the stream takes
+  /// it, else one call per run.
   kDeviceDefault,
   /// One asynchronous call per run.
   kPerRun,
@@ -77,6 +77,9 @@ struct DeviceTraits {
   std::size_t max_batch_runs = 0;
   /// Whether gather() and scatter() can be had.
   bool has_pack_kernels = false;
+  /// Whether the batch call is trusted where nobody asks for it (CopyCall::kBatch). Not on HIP: its
+  /// batch call corrupts device memory while graphs are replayed (rocm-systems#11662).
+  bool batches_by_default = true;
 };
 
 /// unrecorded -> pending -> done | failed. `kFailed`: an operation of the stream between the
