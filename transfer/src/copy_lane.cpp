@@ -189,8 +189,8 @@ bool CopyLane::ended(const InFlight& work) {
     if (end == gpu::EventState::kPending) return false;
     return end == gpu::EventState::kDone || !in_doubt(device_);
   }
-  // Work without an event: only the streams can tell, when they run empty. reap() ends nothing
-  // behind it meanwhile, so that the window of bytes in flight fills up and they do.
+  // Work without an event: only streams that run empty can tell. reap() ends nothing younger
+  // meanwhile, so that the window of bytes in flight fills up and they do run empty.
   const auto is_empty = [](const auto& stream) {
     return stream->synchronize(std::chrono::nanoseconds(0));
   };
@@ -199,8 +199,9 @@ bool CopyLane::ended(const InFlight& work) {
          !in_doubt(device_);
 }
 
-// A stream runs in order. Behind a piece that has not ended, no piece can have ended whose last
-// stream is the same one; nor, if that is the copies' stream, any other, for all pieces copy there.
+// A stream runs in order. While a piece has not ended, no younger piece with the same last stream
+// can have ended; and if that is the copies' stream, no younger piece at all, because all copy
+// there.
 std::vector<EndedPiece> CopyLane::reap() {
   std::vector<EndedPiece> pieces;
   std::vector<const gpu::Stream*> busy;

@@ -31,12 +31,13 @@ struct EndedPiece {
 /// only.
 ///
 /// A load can go through staging memory. Its copy into there is ordered behind nothing, because the
-/// memory is ours; its scatter runs on another stream, behind the copy and the fence. Staging
+/// memory is ours; its scatter runs on another stream, after the copy and the fence. Staging
 /// memory is given back when the scatter ended. Scatters take turns on kNumScatterStreams streams:
 /// while one waits for a free multiprocessor beside the engine's kernels, or for a fence, the next
 /// may run.
 ///
-/// So pieces of loads have no order among them, and need none (README.md, "Who orders what").
+/// So pieces of loads have no order among them, and need none: README.md says what orders two uses
+/// of the same memory.
 class CopyLane {
  public:
   /// A scatter beside prefill waited 1.6 ms (LMCache#5067), which is four copies of 16 MiB over

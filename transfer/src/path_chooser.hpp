@@ -30,7 +30,7 @@ class PathChooser {
   /// Weight of a new time in the moving average.
   static constexpr double kWeight = 0.125;
 
-  /// Of a device with these traits. `forced` is taken for every piece that can go it. On the host
+  /// For a device with these traits. `forced` is taken for every piece that can go it. On the host
   /// back end nothing is learned: there is no link, and a run of the program shall copy as the last
   /// one did.
   PathChooser(const gpu::DeviceTraits& traits, std::optional<gpu::CopyPath> forced,

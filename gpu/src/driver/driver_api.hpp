@@ -50,12 +50,12 @@ struct DriverTraits {
   bool batches_by_default = true;
 };
 
-/// Of the streams of a device: a lower number is more urgent.
+/// The priorities that streams of a device can have; a lower number is more urgent.
 struct StreamPriorities {
   int least = 0;
   int greatest = 0;
 };
-/// What a stream has that asked for no priority; of both vendors.
+/// The priority of a stream that asked for none; both vendors' number.
 inline constexpr int kNormalPriority = 0;
 
 struct LaunchShape {
@@ -83,7 +83,7 @@ class DriverApi {
   /// Gives the thread back what it had.
   virtual void leave(const ThreadState& before) = 0;
 
-  /// Both numbers are the normal one where the device has no other.
+  /// Both numbers are the normal one if the device has no other.
   virtual DriverValue<StreamPriorities> stream_priorities() = 0;
   /// Never waits for the legacy default stream, nor the other way round. A `priority` outside of
   /// stream_priorities() becomes the nearest one.

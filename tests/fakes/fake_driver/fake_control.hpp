@@ -62,7 +62,7 @@ class FakeControl {
   [[nodiscard]] virtual int last_source_order() const = 0;
   /// What is alive: device allocations, events, streams, registrations, modules.
   [[nodiscard]] virtual std::uint64_t num_alive() const = 0;
-  /// Of the streams that are alive, as the driver would run them; the oldest stream first.
+  /// The priorities at which a driver would run the streams that are alive; the oldest one first.
   [[nodiscard]] virtual std::vector<int> stream_priorities() const = 0;
   /// Of the calling thread: contexts on the stack (CUDA) or the current device (HIP).
   [[nodiscard]] virtual int thread_context() const = 0;

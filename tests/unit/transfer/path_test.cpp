@@ -233,7 +233,7 @@ class OvertakingTest : public TransferTest {
     rig_.valve.hold(Kind::kFill);
     rig_.fill_on_compute(Rig::kDense, BlockId(60), 0);
   }
-  /// Of slot `number` into block `number`.
+  /// Slot `number` into block `number`.
   void load_held(std::uint32_t number) {
     rig_.load(number, Rig::kDense, blocks_to_slots(number, number, 1));
   }

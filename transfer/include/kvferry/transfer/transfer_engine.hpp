@@ -37,8 +37,11 @@ struct TransferOptions {
   /// piece is always let through.
   std::uint64_t max_in_flight_bytes = std::uint64_t{32} << 20;
   /// Most bytes of one submission; a transfer is cut into pieces of at most this (at least one
-  /// block each).
-  std::uint64_t piece_bytes = std::uint64_t{8} << 20;
+  /// block each). 0: by the device's link, so that the fixed cost of a piece is at most 1 % of its
+  /// time: 8 to 64 MiB, but beyond 8 MiB at most half of `max_in_flight_bytes` and half of
+  /// `staging_bytes`; 8 MiB on the host back end. The default window holds it at 16 MiB; PCIe 5 x16
+  /// takes 32 MiB if that is 64 MiB.
+  std::uint64_t piece_bytes = 0;
   /// The way that every piece which can go it takes; nothing: chosen for each piece by the rates of
   /// its size, number of runs and direction. Stores leave the ring by kPerRun or kBatch: for them
   /// the others mean nothing.
@@ -191,6 +194,8 @@ class TransferEngine {
   [[nodiscard]] TransferStats stats() const;
   /// Which way pieces go and what was measured, in a few lines for a log.
   [[nodiscard]] std::string copy_paths_text() const;
+  /// TransferOptions::piece_bytes, or what was chosen by the link.
+  [[nodiscard]] std::uint64_t piece_bytes() const;
   /// The rates measured so far, for TransferOptions of a later start on the same machine.
   [[nodiscard]] CopyPathTable copy_path_table() const;
   /// The transfer of a direction's oldest copy, if that has been the oldest one submitted for
