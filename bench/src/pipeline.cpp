@@ -41,7 +41,9 @@ class Pipeline final : public Subcommand {
                                            Report& report) const;
   [[nodiscard]] TransferRow measure_beside(Bench& bench, const PipelineSubject& subject,
                                            gpu::CoRunner& work) const;
-  [[nodiscard]] TransferRow row_of(const PipelineSubject& subject, const PlanTimes& times) const;
+  [[nodiscard]] TransferRow row_of(const PipelineSubject& subject,
+                                   const transfer::TransferEngine& engine,
+                                   const PlanTimes& times) const;
 
   PipelineOptions options_;
   LinkOptions link_;
@@ -120,7 +122,7 @@ TransferRow Pipeline::measure_bursts(Bench& bench, const PipelineSubject& subjec
     }
   }
   report.extra["copy_paths"][to_string(subject.traffic)] = engine.copy_paths_text();
-  TransferRow row = row_of(subject, times);
+  TransferRow row = row_of(subject, engine, times);
   row.rounds = settings_.rounds.measured;
   row.round_bytes = transfers_per_round * settings_.shape.plan_bytes();
   row.round_us_p50 = rounds.percentile_us(0.5);
@@ -156,7 +158,7 @@ TransferRow Pipeline::measure_beside(Bench& bench, const PipelineSubject& subjec
   for (std::uint32_t p = 0; p < settings_.shape.num_plans; ++p) {
     rig.check_stored(p, loop.stored()[p], key, bench.verifier);
   }
-  TransferRow row = row_of(subject, times);
+  TransferRow row = row_of(subject, engine, times);
   row.rounds = settings_.num_iterations;
   row.co_run = gpu::to_string(work.kind());
   row.gb_per_s = loop.bytes_per_second() / kBytesPerGb;
@@ -170,7 +172,8 @@ TransferRow Pipeline::measure_beside(Bench& bench, const PipelineSubject& subjec
   return row;
 }
 
-TransferRow Pipeline::row_of(const PipelineSubject& subject, const PlanTimes& times) const {
+TransferRow Pipeline::row_of(const PipelineSubject& subject, const transfer::TransferEngine& engine,
+                             const PlanTimes& times) const {
   TransferRow row;
   row.direction = to_string(subject.traffic);
   row.path = settings_.path.empty() ? "pipeline" : "pipeline:" + settings_.path;
@@ -180,7 +183,7 @@ TransferRow Pipeline::row_of(const PipelineSubject& subject, const PlanTimes& ti
   row.descriptors =
       std::uint64_t{settings_.shape.blocks_per_plan} * settings_.shape.block.num_fragments;
   row.bytes = settings_.shape.plan_bytes();
-  row.piece_bytes = subject.piece_bytes;
+  row.piece_bytes = engine.piece_bytes();
   if (subject.limit) row.limit_gb_per_s = *subject.limit / kBytesPerGb;
   if (!times.submit.empty()) {
     row.submit_us_mean = times.submit.mean_us();

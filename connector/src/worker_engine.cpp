@@ -279,8 +279,8 @@ void WorkerEngine::Impl::check_progress() {
   const auto age = std::chrono::duration_cast<std::chrono::seconds>(late->age);
   const std::string what = late->stall == transfer::Stall::kDriver
                                ? "no call of the device's driver has returned"
-                           : is_load ? "no copy to the device has ended"
-                                     : "no copy to host memory has ended";
+                           : is_load ? "its oldest copy to the device has not ended"
+                                     : "its oldest copy to host memory has not ended";
   throw TimeoutError(rank_text() + ": " + (is_load ? "load " : "store ") +
                      std::to_string(late->transfer.value()) + " is under way, and " + what +
                      " for " + std::to_string(age.count()) +

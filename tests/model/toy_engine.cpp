@@ -142,6 +142,8 @@ void ToyEngine::make_ranks(const std::vector<std::uint32_t>& slots_per_chunk, st
     of_rank.num_chunks = is_replicated_ ? num_shared_chunks : draw_num_chunks();
     of_rank.slots_per_chunk = slots_per_chunk;
     of_rank.ring_blocks = 1 + below(12);
+    // From the seed, so that older seeds draw what they drew.
+    if (seed % 3 == 1) of_rank.load_staging_blocks = 4 + static_cast<std::uint32_t>(seed / 3 % 9);
     if (is_replicated_) {
       of_rank.replicas = {.name = std::to_string(::getpid()) + "/" + std::to_string(seed),
                           .size = 2,

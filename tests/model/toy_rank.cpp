@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "toy_rank.hpp"
 
+#include "kvferry/base/mixed_bits.hpp"
+
 #include "borrowed_device.hpp"
 #include "failing_device.hpp"
 #include "test_backend.hpp"
 
+#include <atomic>
+#include <chrono>
 #include <span>
 #include <utility>
 
@@ -16,13 +20,30 @@ std::span<std::uint8_t> bytes_of(T& value) {
   return {reinterpret_cast<std::uint8_t*>(&value), sizeof(T)};
 }
 
+gpu::OperationInterceptor dawdling_scatters(std::uint64_t seed) {
+  constexpr std::uint64_t kMostNanoseconds = 100'000;
+  const auto num_scatters = std::make_shared<std::atomic<std::uint64_t>>(seed);
+  return [num_scatters](const gpu::OperationInfo& info) {
+    gpu::OperationVerdict verdict;
+    if (info.kind == gpu::OperationInfo::Kind::kScatter) {
+      verdict.delay = std::chrono::nanoseconds(mixed_bits(++*num_scatters) % kMostNanoseconds);
+    }
+    return verdict;
+  };
+}
+
+std::unique_ptr<gpu::Device> make_device(const ToyRankOptions& options) {
+  if (options.backend != "host") return gpu::make_test_device(options.backend);
+  if (options.load_staging_blocks == 0) return gpu::make_host_device(options.link);
+  return gpu::make_host_device(options.link, dawdling_scatters(options.link.seed));
+}
+
 }  // namespace
 
 ToyRank::ToyRank(const ToyRankOptions& options)
     : rank_(options.replicas.is_shared() ? 0 : options.rank),
       num_blocks_(options.num_blocks),
-      device_(options.backend == "host" ? gpu::make_host_device(options.link)
-                                        : gpu::make_test_device(options.backend)),
+      device_(make_device(options)),
       memory_(device_->allocate(std::size_t{num_blocks_} * (2 * kBlockTokens + 1) * 8)),
       access_(std::make_unique<gpu::DeviceAccess>(*device_, device_->view_stream(0))) {
   access_->fill(memory_->address(), 0, memory_->size_bytes());
@@ -36,6 +57,10 @@ ToyRank::ToyRank(const ToyRankOptions& options)
   worker.transfer.staging_bytes = options.ring_blocks * kSlotBytes[0];
   worker.transfer.piece_bytes = 2 * kSlotBytes[0];
   worker.transfer.max_in_flight_bytes = 4 * kSlotBytes[0];
+  if (options.load_staging_blocks != 0) {
+    worker.transfer.copy_path = gpu::CopyPath::kStaged;
+    worker.transfer.load_staging_bytes = options.load_staging_blocks * kSlotBytes[0];
+  }
   const double fail_probability =
       device_->kind() == gpu::BackendKind::kHost ? 0 : options.link.fail_probability;
   const gpu::Fragment keys{

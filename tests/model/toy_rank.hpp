@@ -34,6 +34,9 @@ struct ToyRankOptions {
   /// By slab class, at most two: whole blocks, and blocks of keys without values.
   std::vector<std::uint32_t> slots_per_chunk{1};
   std::uint32_t ring_blocks = 0;
+  /// 0: loads are not staged. Else all are that fit, and on the host back end their scatters take
+  /// more or less time, so that they end in any order.
+  std::uint32_t load_staging_blocks = 0;
   /// If they are shared, every rank has the same KV.
   cpu_tier::ReplicaGroup replicas;
   /// test_backend.hpp. The link is simulated on the host back end; on the others its failures are

@@ -25,6 +25,16 @@ CopyPaths paths_of(const gpu::DeviceTraits& traits, gpu::CopyDirection direction
   return paths;
 }
 
+/// Of loads that are staged; none without staging memory.
+std::vector<std::unique_ptr<gpu::Stream>> make_scatter_streams(gpu::Device& device,
+                                                               const StagingRing* staging) {
+  std::vector<std::unique_ptr<gpu::Stream>> streams;
+  while (staging != nullptr && streams.size() < CopyLane::kNumScatterStreams) {
+    streams.push_back(device.create_stream(gpu::StreamPriority::kHigh));
+  }
+  return streams;
+}
+
 /// Time between two done events. A device that cannot tell it has copied all the same.
 std::chrono::nanoseconds time_between(const gpu::Event& begin, const gpu::Event& end) {
   // `begin` fails when a piece before it did and had no event of its own to show it.
@@ -45,8 +55,8 @@ CopyLane::CopyLane(gpu::Device& device, PathChooser& chooser, gpu::CopyDirection
       direction_(direction),
       staging_(staging),
       paths_(paths_of(device.traits(), direction, staging)),
-      stream_(device.create_stream()),
-      scatter_stream_(staging == nullptr ? nullptr : device.create_stream()) {}
+      stream_(device.create_stream(gpu::StreamPriority::kHigh)),
+      scatter_streams_(make_scatter_streams(device, staging)) {}
 
 CopyLane::~CopyLane() {
   KVFERRY_CHECK(!busy(), "a copy lane died with " + std::to_string(in_flight_.size()) +
@@ -74,6 +84,10 @@ void CopyLane::start_waiting() {
     in_flight_.push_back(std::move(first));
     waiting_.pop_front();
     InFlight& work = in_flight_.back();
+    work.last_stream = stream_.get();
+    if (work.path == CopyPath::kStaged) {
+      work.last_stream = scatter_streams_[num_scattered_++ % scatter_streams_.size()].get();
+    }
     try {
       enqueue(work);
     } catch (const Error& error) {
@@ -127,12 +141,13 @@ void CopyLane::enqueue_staged(InFlight& work) {
   stream_->record(*work.begin);
   enqueue_copy(work, staging_runs(work.piece, work.staging));
   stream_->record(*work.copied);
-  scatter_stream_->wait(*work.copied);
-  scatter_stream_->wait(*work.piece.after);
-  scatter_stream_->record(*work.scatter_begin);
-  enqueue_scatter(work, *scatter_stream_, staging_stretches(work.piece, work.staging));
+  gpu::Stream& scatters = *work.last_stream;
+  scatters.wait(*work.copied);
+  scatters.wait(*work.piece.after);
+  scatters.record(*work.scatter_begin);
+  enqueue_scatter(work, scatters, staging_stretches(work.piece, work.staging));
   if (KVFERRY_FAULT_POINT("transfer.record")) throw DeviceError("fault point transfer.record");
-  scatter_stream_->record(*work.end);
+  scatters.record(*work.end);
   work.recorded = true;
 }
 
@@ -174,20 +189,35 @@ bool CopyLane::ended(const InFlight& work) {
     if (end == gpu::EventState::kPending) return false;
     return end == gpu::EventState::kDone || !in_doubt(device_);
   }
-  // Work without an event: only the streams can tell. The window of bytes in flight fills up
-  // meanwhile, so that they do empty.
-  constexpr std::chrono::nanoseconds kNow{0};
-  return stream_->synchronize(kNow) &&
-         (scatter_stream_ == nullptr || scatter_stream_->synchronize(kNow)) && !in_doubt(device_);
+  // Work without an event: only streams that run empty can tell. reap() ends nothing younger
+  // meanwhile, so that the window of bytes in flight fills up and they do run empty.
+  const auto is_empty = [](const auto& stream) {
+    return stream->synchronize(std::chrono::nanoseconds(0));
+  };
+  return is_empty(stream_) &&
+         std::all_of(scatter_streams_.begin(), scatter_streams_.end(), is_empty) &&
+         !in_doubt(device_);
 }
 
+// A stream runs in order. While a piece has not ended, no younger piece with the same last stream
+// can have ended; and if that is the copies' stream, no younger piece at all, because all copy
+// there.
 std::vector<EndedPiece> CopyLane::reap() {
   std::vector<EndedPiece> pieces;
+  std::vector<const gpu::Stream*> busy;
   held_ = false;
   for (auto at = in_flight_.begin(); at != in_flight_.end();) {
+    if (std::find(busy.begin(), busy.end(), at->last_stream) != busy.end()) {
+      ++at;
+      continue;
+    }
     if (!ended(*at)) {
-      // Streams run in order, but what is in doubt is overtaken by what was never submitted.
-      if (!device_.lost()) break;
+      // On a lost device what is in doubt is overtaken by what was never submitted.
+      if (!device_.lost()) {
+        const bool is_unmarked = at->submitted && !at->recorded;
+        if (is_unmarked || at->last_stream == stream_.get()) break;
+        busy.push_back(at->last_stream);
+      }
       ++at;
       continue;
     }
@@ -216,7 +246,8 @@ std::string CopyLane::failure_of(const InFlight& work, const Piece& piece) {
   return (scattered ? "scatter: " : "copy: ") + work.end->failure();
 }
 
-// The stages of staged loads overlap: the slower one says how fast they are.
+// The stages of staged loads overlap: the slower one says how fast they are. Scatters run on
+// several streams, so that each takes a share of the time between the ends of two.
 std::chrono::nanoseconds CopyLane::time_of(const InFlight& work) {
   if (work.path != CopyPath::kStaged) {
     const auto time = time_between(*work.begin, *work.end);
@@ -226,7 +257,8 @@ std::chrono::nanoseconds CopyLane::time_of(const InFlight& work) {
   const auto copy = time_between(*work.begin, *work.copied);
   const auto scatter = time_between(*work.scatter_begin, *work.end);
   if (copy.count() != 0 && scatter.count() != 0) {
-    chooser_.learn(work.shape, work.path, std::max(copy, scatter));
+    chooser_.learn(work.shape, work.path,
+                   std::max(copy, scatter / std::int64_t{kNumScatterStreams}));
   }
   return copy + scatter;
 }

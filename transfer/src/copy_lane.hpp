@@ -31,10 +31,19 @@ struct EndedPiece {
 /// only.
 ///
 /// A load can go through staging memory. Its copy into there is ordered behind nothing, because the
-/// memory is ours; its scatter runs on a second stream, behind the copy and the fence. Staging
-/// memory is given back when the scatter ended.
+/// memory is ours; its scatter runs on another stream, after the copy and the fence. Staging
+/// memory is given back when the scatter ended. Scatters take turns on kNumScatterStreams streams:
+/// while one waits for a free multiprocessor beside the engine's kernels, or for a fence, the next
+/// may run.
+///
+/// So pieces of loads have no order among them, and need none: README.md says what orders two uses
+/// of the same memory.
 class CopyLane {
  public:
+  /// A scatter beside prefill waited 1.6 ms (LMCache#5067), which is four copies of 16 MiB over
+  /// PCIe 5 x16. More streams would need more staging memory to have something to do.
+  static constexpr std::size_t kNumScatterStreams = 2;
+
   /// `staging`: null if no piece can be staged.
   CopyLane(gpu::Device& device, PathChooser& chooser, gpu::CopyDirection direction,
            StagingRing* staging);
@@ -45,8 +54,10 @@ class CopyLane {
   /// Submits the piece's work behind `piece.after`, or lets it wait here for staging memory. Never
   /// throws DeviceError: a piece that the device refuses comes back from reap() like every other.
   void submit(Piece piece);
-  /// The pieces that ended, in order of submission while the device is well; then submits those for
-  /// which staging memory became free. Waits for nothing.
+  /// The pieces that ended; then submits those for which staging memory became free. Stores come in
+  /// order of submission while the device is well, and so do loads that end on the same stream: a
+  /// load that is staged is overtaken by those of the other scatter stream and by those that are
+  /// not staged. Waits for nothing.
   [[nodiscard]] std::vector<EndedPiece> reap();
   [[nodiscard]] bool busy() const { return !in_flight_.empty() || !waiting_.empty(); }
   /// Whether the oldest piece was found waiting for what it is ordered behind on the compute
@@ -72,6 +83,8 @@ class CopyLane {
     /// Of a staged load, an entry per block in order; taken one after the other.
     std::vector<RingRegion> staging;
     std::uint32_t num_staged = 0;
+    /// Has its last operation and `end`: its scatter stream if it is staged, else the copies'.
+    gpu::Stream* last_stream = nullptr;
     std::unique_ptr<gpu::Event> begin;
     std::unique_ptr<gpu::Event> copied;         ///< Of a staged load: behind its copy,
     std::unique_ptr<gpu::Event> scatter_begin;  ///< and before its scatter.
@@ -102,7 +115,8 @@ class CopyLane {
   StagingRing* const staging_;
   const CopyPaths paths_;
   std::unique_ptr<gpu::Stream> stream_;
-  std::unique_ptr<gpu::Stream> scatter_stream_;  ///< Null without staging.
+  const std::vector<std::unique_ptr<gpu::Stream>> scatter_streams_;  ///< Empty without staging.
+  std::uint64_t num_scattered_ = 0;  ///< Pieces that were given one.
   /// Chosen to be staged, or behind one that is; not submitted.
   std::deque<InFlight> waiting_;
   std::deque<InFlight> in_flight_;

@@ -15,19 +15,21 @@ void LaneWatch::look(Clock::time_point now) {
   last_look_ = now;
 }
 
-void LaneWatch::begin(TransferKind kind, TransferId transfer) {
+std::uint64_t LaneWatch::begin(TransferKind kind, TransferId transfer) {
   Lane& lane = of(kind);
   if (lane.submitted.empty()) lane.moved = seen_;
-  lane.submitted.push_back(transfer);
+  lane.submitted.push_back({++last_piece_, transfer});
+  return last_piece_;
 }
 
-void LaneWatch::end(TransferKind kind, TransferId transfer) {
+void LaneWatch::end(TransferKind kind, std::uint64_t piece) {
   Lane& lane = of(kind);
-  // Mostly the first: a stream runs in order.
-  const auto found = std::find(lane.submitted.begin(), lane.submitted.end(), transfer);
+  const auto found =
+      std::find_if(lane.submitted.begin(), lane.submitted.end(),
+                   [piece](const Lane::Submitted& one) { return one.piece == piece; });
   KVFERRY_CHECK(found != lane.submitted.end(), "a piece ended that was not submitted");
+  if (found == lane.submitted.begin()) lane.moved = seen_;
   lane.submitted.erase(found);
-  lane.moved = seen_;
 }
 
 std::optional<OverdueTransfer> LaneWatch::stalled(std::chrono::nanoseconds bound) const {
@@ -37,8 +39,10 @@ std::optional<OverdueTransfer> LaneWatch::stalled(std::chrono::nanoseconds bound
     if (lane.submitted.empty()) continue;
     const std::chrono::nanoseconds age = seen_ - lane.moved;
     if (age <= bound || (longest && longest->age >= age)) continue;
-    longest = OverdueTransfer{
-        .transfer = lane.submitted.front(), .kind = kind, .stall = Stall::kLink, .age = age};
+    longest = OverdueTransfer{.transfer = lane.submitted.front().transfer,
+                              .kind = kind,
+                              .stall = Stall::kLink,
+                              .age = age};
   }
   return longest;
 }

@@ -7,6 +7,7 @@
 #include <array>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <optional>
 
@@ -19,9 +20,10 @@ namespace kvferry::transfer {
 /// Between two looks kMostPerLook counts at most, so that a process which was stopped (a frozen
 /// cgroup, a debugger, SIGSTOP) has lost nothing when it goes on.
 ///
-/// A direction is stalled while it has pieces submitted and none of them ends. What waits in the
-/// queue is not its concern, nor is a wait for the compute stream: the engine awaits that stream
-/// itself, in every step, with a bound of its own.
+/// A direction is stalled while the oldest piece that it has submitted does not end. Younger pieces
+/// that end say nothing: they may run on another stream. What waits in the queue is not its
+/// concern, nor is a wait for the compute stream: the engine awaits that stream itself, in every
+/// step, with a bound of its own.
 class LaneWatch {
  public:
   using Clock = std::chrono::steady_clock;
@@ -30,10 +32,10 @@ class LaneWatch {
   /// Somebody is awake and looks. The time does not run backwards.
   void look(Clock::time_point now);
 
-  /// A piece of the transfer goes to its direction.
-  void begin(TransferKind kind, TransferId transfer);
-  /// One of its pieces ended, so that the direction is alive.
-  void end(TransferKind kind, TransferId transfer);
+  /// A piece of the transfer goes to its direction. Returns the number by which end() names it.
+  [[nodiscard]] std::uint64_t begin(TransferKind kind, TransferId transfer);
+  /// The piece ended. If it was the oldest of its direction, the next one's time begins.
+  void end(TransferKind kind, std::uint64_t piece);
   /// The oldest piece of the direction waits for the compute stream.
   void hold(TransferKind kind) { of(kind).moved = seen_; }
   /// The transfer thread goes to the driver, or comes back from it.
@@ -43,16 +45,19 @@ class LaneWatch {
   }
   void leave_driver() { in_driver_ = false; }
 
-  /// The oldest transfer that a direction has submitted, if that has been stalled for longer than
-  /// `bound`.
+  /// The transfer of the oldest piece of a direction that has been stalled for longer than `bound`.
   [[nodiscard]] std::optional<OverdueTransfer> stalled(std::chrono::nanoseconds bound) const;
   /// How long the transfer thread has been in the driver; nothing if it is not.
   [[nodiscard]] std::optional<std::chrono::nanoseconds> in_driver() const;
 
  private:
   struct Lane {
-    /// Of each piece that was submitted and has not ended, its transfer; oldest first.
-    std::deque<TransferId> submitted;
+    struct Submitted {
+      std::uint64_t piece = 0;
+      TransferId transfer;
+    };
+    /// What has not ended; oldest first.
+    std::deque<Submitted> submitted;
     std::chrono::nanoseconds moved{0};  ///< `seen_` of then.
   };
   [[nodiscard]] Lane& of(TransferKind kind) { return lanes_.at(static_cast<std::size_t>(kind)); }
@@ -60,6 +65,7 @@ class LaneWatch {
   std::chrono::nanoseconds seen_{0};
   std::optional<Clock::time_point> last_look_;
   std::array<Lane, 2> lanes_;
+  std::uint64_t last_piece_ = 0;
   bool in_driver_ = false;
   std::chrono::nanoseconds entered_{0};
 };

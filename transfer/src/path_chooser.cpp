@@ -37,9 +37,9 @@ std::string rate_text(double bytes_per_second) {
 
 }  // namespace
 
-PathChooser::PathChooser(gpu::DeviceFamily family, std::optional<CopyPath> forced,
+PathChooser::PathChooser(const gpu::DeviceTraits& traits, std::optional<CopyPath> forced,
                          const CopyPathTable& table)
-    : family_(family), forced_(forced) {
+    : family_(traits.family), batches_by_default_(traits.batches_by_default), forced_(forced) {
   MutexLock lock(mutex_);
   for (const CopyPathRate& rate : table) {
     if (!std::isfinite(rate.bytes_per_second) || rate.bytes_per_second <= 0 || rate.num_runs == 0) {
@@ -54,9 +54,8 @@ PathChooser::PathChooser(gpu::DeviceFamily family, std::optional<CopyPath> force
   }
 }
 
-// hipMemcpyBatchAsync corrupts device memory while graphs are replayed (rocm-systems#11662).
 CopyPaths PathChooser::trusted(CopyPaths paths) const {
-  if (family_ == gpu::DeviceFamily::kHip) paths.remove(CopyPath::kBatch);
+  if (!batches_by_default_) paths.remove(CopyPath::kBatch);
   return paths;
 }
 

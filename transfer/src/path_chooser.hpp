@@ -30,13 +30,14 @@ class PathChooser {
   /// Weight of a new time in the moving average.
   static constexpr double kWeight = 0.125;
 
-  /// `forced` is taken for every piece that can go it. On the host back end nothing is learned:
-  /// there is no link, and a run of the program shall copy as the last one did.
-  PathChooser(gpu::DeviceFamily family, std::optional<gpu::CopyPath> forced,
+  /// For a device with these traits. `forced` is taken for every piece that can go it. On the host
+  /// back end nothing is learned: there is no link, and a run of the program shall copy as the last
+  /// one did.
+  PathChooser(const gpu::DeviceTraits& traits, std::optional<gpu::CopyPath> forced,
               const CopyPathTable& table = {});
 
-  /// The best of `offered` for `shape`, which has at least one run; kPerRun always is. On HIP the
-  /// batch call is taken only if it is forced.
+  /// The best of `offered` for `shape`, which has at least one run; kPerRun always is. The
+  /// batch call is taken only if it is forced or DeviceTraits::batches_by_default.
   [[nodiscard]] gpu::CopyPath choose(const CopyShape& shape, const CopyPaths& offered);
   /// A piece that went `path` took `time`; 0 is not a measurement.
   void learn(const CopyShape& shape, gpu::CopyPath path, std::chrono::nanoseconds time);
@@ -81,6 +82,7 @@ class PathChooser {
   static void measure(State& state, gpu::CopyPath path, double bytes_per_second);
 
   const gpu::DeviceFamily family_;
+  const bool batches_by_default_;
   const std::optional<gpu::CopyPath> forced_;
   mutable Mutex mutex_;
   std::map<Class, State> classes_ KVFERRY_GUARDED_BY(mutex_);

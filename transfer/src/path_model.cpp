@@ -27,8 +27,6 @@ constexpr double kSmallBatchRate = 6e9;
 // sglang#31741: single calls of HIP give 2.2 GB/s for 16 KiB, and its batch call no more.
 constexpr double kHipCallSeconds = 7e-6;
 
-double link_rate(DeviceFamily family) { return family == DeviceFamily::kCudaOlder ? 25e9 : 53e9; }
-
 double batch_seconds(DeviceFamily family, const CopyShape& shape, double run_bytes, double link) {
   const auto runs = static_cast<double>(shape.num_runs);
   if (family == DeviceFamily::kHip) return runs * (1.1 * kHipCallSeconds + run_bytes / link);
@@ -76,6 +74,8 @@ double host_rate(CopyPath path, const CopyShape& shape) {
 }
 
 }  // namespace
+
+double link_rate(DeviceFamily family) { return family == DeviceFamily::kCudaOlder ? 25e9 : 53e9; }
 
 double default_rate(DeviceFamily family, CopyPath path, const CopyShape& shape) {
   if (family == DeviceFamily::kHost) return host_rate(path, shape);

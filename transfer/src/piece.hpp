@@ -20,6 +20,8 @@ struct Piece {
   Piece& operator=(Piece&&) = default;
 
   TransferId transfer;
+  /// The table's; from the submission on.
+  std::uint64_t number = 0;
   TransferKind kind = TransferKind::kStore;
   const BlockClass* of = nullptr;
   /// Ascending in slots. Of a store, entry i of `region` holds blocks[i].

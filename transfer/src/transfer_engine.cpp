@@ -8,6 +8,7 @@
 #include "copy_pump.hpp"
 #include "gather_stage.hpp"
 #include "path_chooser.hpp"
+#include "piece_size.hpp"
 #include "transfer_table.hpp"
 
 #include <algorithm>
@@ -64,11 +65,11 @@ class TransferEngine::Impl {
   Impl(gpu::Device& device, std::vector<BlockClass> classes, const TransferOptions& options)
       : device_(device),
         classes_(prepared(device, std::move(classes), options)),
-        piece_bytes_(options.piece_bytes),
+        piece_bytes_(choose_piece_bytes(device, options)),
         end_timeout_(options.end_timeout),
         ring_(device, options.staging_bytes),
-        gather_stage_(device, ring_, options.piece_bytes),
-        chooser_(device.traits().family, options.copy_path, options.copy_path_table),
+        gather_stage_(device, ring_, piece_bytes_),
+        chooser_(device.traits(), options.copy_path, options.copy_path_table),
         table_(options),
         load_staging_(make_load_staging(device, options)),
         pump_(device, ring_, load_staging_.get(), chooser_, table_) {}
@@ -147,6 +148,7 @@ class TransferEngine::Impl {
     pump_.stop_within(kStopBound);
   }
 
+  std::uint64_t piece_bytes() const { return piece_bytes_; }
   TransferTable& table() { return table_; }
   const PathChooser& chooser() const { return chooser_; }
   std::string copy_paths_text() const {
@@ -258,6 +260,8 @@ std::vector<Completion> TransferEngine::poll() { return impl_->table().poll(); }
 TransferStats TransferEngine::stats() const { return impl_->stats(); }
 
 std::string TransferEngine::copy_paths_text() const { return impl_->copy_paths_text(); }
+
+std::uint64_t TransferEngine::piece_bytes() const { return impl_->piece_bytes(); }
 
 CopyPathTable TransferEngine::copy_path_table() const { return impl_->chooser().table(); }
 

@@ -304,7 +304,7 @@ TransferTable::Work TransferTable::next(std::chrono::nanoseconds bound, HeldLane
     if (work.submit) {
       Transfer& transfer = find(work.submit->transfer);
       if (!transfer.first_submitted) transfer.first_submitted = now;
-      watch_.begin(work.submit->kind, work.submit->transfer);
+      work.submit->number = watch_.begin(work.submit->kind, work.submit->transfer);
     }
     work.stop = stopped_;
     if (work.stop || work.submit || !work.drain.empty() || waited) {
@@ -319,7 +319,7 @@ void TransferTable::finish(const EndedPiece& ended) {
   const Piece& piece = ended.piece;
   MutexLock lock(mutex_);
   queue_.finish(piece);
-  watch_.end(piece.kind, piece.transfer);
+  watch_.end(piece.kind, piece.number);
   Transfer& transfer = find(piece.transfer);
   --transfer.num_pieces;
   if (ended.failure.empty()) {

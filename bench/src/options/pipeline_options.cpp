@@ -14,6 +14,7 @@ namespace kvferry::bench {
 namespace {
 
 constexpr const char* kNothingBeside = "none";
+constexpr const char* kPieceByLink = "auto";
 constexpr const char* kDefaultShape = "64x8KiB";
 // The rate of a real prefill, for which the slow-down has a goal of its own.
 constexpr double kPrefillBytesPerSecond = 4e9;
@@ -63,7 +64,10 @@ transfer::TransferOptions transfer_from(const PipelineOptions& options,
 std::vector<std::optional<std::uint64_t>> pieces_of(const PipelineOptions& options) {
   if (options.pieces.empty()) return {std::nullopt};
   std::vector<std::optional<std::uint64_t>> pieces;
-  for (const std::string& piece : options.pieces) pieces.emplace_back(bytes_from(piece));
+  for (const std::string& piece : options.pieces) {
+    pieces.push_back(piece == kPieceByLink || piece == "0" ? std::nullopt
+                                                           : std::optional(bytes_from(piece)));
+  }
   return pieces;
 }
 
@@ -121,7 +125,8 @@ void add_pipeline_options(CLI::App& app, PipelineOptions& options) {
       ->capture_default_str();
   app.add_option("--ring", options.ring, "bytes of the staging ring [two plans]");
   app.add_option("--piece", options.pieces,
-                 "bytes of one submission; 8MiB,16MiB,32MiB makes rows of each [the product's]")
+                 "bytes of one submission; auto,8MiB,32MiB makes rows of each; auto is by the "
+                 "link, as in the product [auto]")
       ->delimiter(',');
   app.add_option("--in-flight", options.in_flight,
                  "most bytes submitted per direction [32MiB, or two pieces]");

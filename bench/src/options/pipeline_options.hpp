@@ -50,7 +50,7 @@ void add_pipeline_options(CLI::App& app, PipelineOptions& options);
 struct PipelineSubject {
   Traffic traffic = Traffic::kBoth;
   std::optional<double> limit;               ///< Of stores, bytes per second.
-  std::optional<std::uint64_t> piece_bytes;  ///< Of one submission; empty: the product's default.
+  std::optional<std::uint64_t> piece_bytes;  ///< Of one submission; empty: by link.
 };
 
 /// What they mean.

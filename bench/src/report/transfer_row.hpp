@@ -23,7 +23,7 @@ struct TransferRow {
   std::optional<std::uint64_t> count;
   std::optional<std::uint64_t> bytes;        ///< Of one transfer, all directions together.
   std::optional<std::uint64_t> descriptors;  ///< Of one transfer.
-  std::optional<std::uint64_t> piece_bytes;  ///< Of one submission; empty: the product's default.
+  std::optional<std::uint64_t> piece_bytes;  ///< Of one submission, at most; `pipeline`.
   std::optional<std::uint64_t> rounds;
   std::optional<double> submit_us_mean;
   std::optional<double> submit_us_p99;

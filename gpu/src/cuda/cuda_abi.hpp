@@ -56,6 +56,7 @@ using PrimaryContextRetain = Result (*)(Handle*, Device);
 using PrimaryContextRelease = Result (*)(Device);
 using ContextPush = Result (*)(Handle);
 using ContextPop = Result (*)(Handle*);
+using ContextGetStreamPriorities = Result (*)(int*, int*);
 using ExchangeCaptureMode = Result (*)(int*);
 using StreamCreate = Result (*)(Handle*, unsigned, int);
 using StreamCall = Result (*)(Handle);

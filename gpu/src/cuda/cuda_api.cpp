@@ -65,9 +65,15 @@ void CudaApi::leave(const ThreadState& before) {
   static_cast<void>(cuda_.context_pop(&popped));
 }
 
-DriverValue<StreamHandle> CudaApi::create_stream() {
+DriverValue<StreamPriorities> CudaApi::stream_priorities() {
+  StreamPriorities range;
+  const auto code = cuda_.context_get_stream_priorities(&range.least, &range.greatest);
+  return {cuda_result(code), range};
+}
+
+DriverValue<StreamHandle> CudaApi::create_stream(int priority) {
   cuda_abi::Handle stream = nullptr;
-  const auto code = cuda_.stream_create(&stream, cuda_abi::kStreamNonBlocking, 0);
+  const auto code = cuda_.stream_create(&stream, cuda_abi::kStreamNonBlocking, priority);
   return made<StreamHandle>(code, stream);
 }
 

@@ -23,7 +23,8 @@ class CudaApi final : public DriverApi {
   [[nodiscard]] std::string describe(int code) const override;
   DriverValue<ThreadState> enter() override;
   void leave(const ThreadState& before) override;
-  DriverValue<StreamHandle> create_stream() override;
+  DriverValue<StreamPriorities> stream_priorities() override;
+  DriverValue<StreamHandle> create_stream(int priority) override;
   DriverResult destroy_stream(StreamHandle stream) override;
   DriverResult query_stream(StreamHandle stream) override;
   DriverValue<bool> is_capturing(StreamHandle stream) override;

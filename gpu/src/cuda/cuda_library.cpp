@@ -98,6 +98,7 @@ void CudaLibrary::resolve_all() {
   resolve(primary_context_release, "cuDevicePrimaryCtxRelease", 11000);
   resolve(context_push, "cuCtxPushCurrent", 4000);
   resolve(context_pop, "cuCtxPopCurrent", 4000);
+  resolve(context_get_stream_priorities, "cuCtxGetStreamPriorityRange", 5050);
   resolve(exchange_capture_mode, "cuThreadExchangeStreamCaptureMode", 10010);
   resolve(stream_create, "cuStreamCreateWithPriority", 5050);
   resolve(stream_destroy, "cuStreamDestroy", 4000);

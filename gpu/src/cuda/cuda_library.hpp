@@ -34,6 +34,7 @@ class CudaLibrary {
   cuda_abi::PrimaryContextRelease primary_context_release = nullptr;
   cuda_abi::ContextPush context_push = nullptr;
   cuda_abi::ContextPop context_pop = nullptr;
+  cuda_abi::ContextGetStreamPriorities context_get_stream_priorities = nullptr;
   cuda_abi::ExchangeCaptureMode exchange_capture_mode = nullptr;
   cuda_abi::StreamCreate stream_create = nullptr;
   cuda_abi::StreamCall stream_destroy = nullptr;

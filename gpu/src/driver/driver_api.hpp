@@ -46,7 +46,17 @@ struct DriverTraits {
   int num_multiprocessors = 0;
   /// Most descriptors of one batch call; 0: the driver has none.
   std::size_t max_batch_runs = 0;
+  /// DeviceTraits::batches_by_default.
+  bool batches_by_default = true;
 };
+
+/// The priorities that streams of a device can have; a lower number is more urgent.
+struct StreamPriorities {
+  int least = 0;
+  int greatest = 0;
+};
+/// The priority of a stream that asked for none; both vendors' number.
+inline constexpr int kNormalPriority = 0;
 
 struct LaunchShape {
   std::array<std::uint32_t, 3> grid{1, 1, 1};
@@ -73,8 +83,11 @@ class DriverApi {
   /// Gives the thread back what it had.
   virtual void leave(const ThreadState& before) = 0;
 
-  /// Never waits for the legacy default stream, nor the other way round.
-  virtual DriverValue<StreamHandle> create_stream() = 0;
+  /// Both numbers are the normal one if the device has no other.
+  virtual DriverValue<StreamPriorities> stream_priorities() = 0;
+  /// Never waits for the legacy default stream, nor the other way round. A `priority` outside of
+  /// stream_priorities() becomes the nearest one.
+  virtual DriverValue<StreamHandle> create_stream(int priority) = 0;
   virtual DriverResult destroy_stream(StreamHandle stream) = 0;
   virtual DriverResult query_stream(StreamHandle stream) = 0;
   /// Whether what is submitted now is captured instead of run.

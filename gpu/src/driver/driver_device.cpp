@@ -42,7 +42,7 @@ std::string DriverDevice::description() const {
 DeviceTraits DriverDevice::traits() const {
   const DriverTraits& driver = context_->api().traits();
   return {family(context_->api()), std::min(driver.max_batch_runs, kMaxBatchRuns),
-          context_->pack().available()};
+          context_->pack().available(), driver.batches_by_default};
 }
 
 MemoryInfo DriverDevice::memory_info() const {
@@ -52,10 +52,16 @@ MemoryInfo DriverDevice::memory_info() const {
   return info.value;
 }
 
-std::unique_ptr<Stream> DriverDevice::create_stream() {
+std::unique_ptr<Stream> DriverDevice::create_stream(StreamPriority priority) {
   const DriverScope scope(*context_);
   context_->throw_if_lost();
-  const auto stream = context_->api().create_stream();
+  int number = kNormalPriority;
+  if (priority == StreamPriority::kHigh) {
+    const auto priorities = context_->api().stream_priorities();
+    context_->check(priorities.result, "ask for the priorities of streams");
+    number = priorities.value.greatest;
+  }
+  const auto stream = context_->api().create_stream(number);
   context_->check(stream.result, "create a stream");
   return std::make_unique<DriverStream>(*context_, stream.value, DriverStream::Ownership::kOwned);
 }

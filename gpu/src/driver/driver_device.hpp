@@ -31,7 +31,7 @@ class DriverDevice final : public Device {
   [[nodiscard]] DeviceTraits traits() const override;
   [[nodiscard]] MemoryInfo memory_info() const override;
   [[nodiscard]] std::optional<DeviceLoss> lost() const override { return context_->loss().loss(); }
-  [[nodiscard]] std::unique_ptr<Stream> create_stream() override;
+  [[nodiscard]] std::unique_ptr<Stream> create_stream(StreamPriority priority) override;
   [[nodiscard]] std::unique_ptr<Stream> view_stream(std::uintptr_t native_handle) override;
   [[nodiscard]] std::unique_ptr<Event> create_event() override;
   void prepare(const BlockGeometry& geometry) override;

@@ -105,7 +105,7 @@ std::uintptr_t DriverPack::upload(const BlockGeometry& geometry) {
   DriverApi& api = context_.api();
   const std::vector<FragmentEntry> entries = fragment_table(geometry);
   const std::uint64_t bytes = entries.size() * sizeof(FragmentEntry);
-  const auto stream = api.create_stream();
+  const auto stream = api.create_stream(kNormalPriority);
   context_.check(stream.result, "create a stream to upload a geometry");
   const auto memory = api.allocate(bytes);
   DriverResult result = memory.result;

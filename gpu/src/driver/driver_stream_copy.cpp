@@ -7,13 +7,13 @@
 namespace kvferry::gpu {
 
 bool DriverStream::batches(CopyCall call, std::size_t num_runs) const {
+  const DriverTraits& traits = context_.api().traits();
   if (call == CopyCall::kPerRun) return false;
-  if (call == CopyCall::kDeviceDefault) {
-    // hipMemcpyBatchAsync corrupts device memory while graphs are replayed (rocm-systems#11662).
-    if (num_runs < 2 || context_.api().kind() == BackendKind::kHip) return false;
+  if (call == CopyCall::kDeviceDefault && (num_runs < 2 || !traits.batches_by_default)) {
+    return false;
   }
   MutexLock lock(mutex_);
-  return !batch_refused_ && context_.api().traits().max_batch_runs > 0;
+  return !batch_refused_ && traits.max_batch_runs > 0;
 }
 
 // A batch that failed may have begun, so it is an operation that failed; but "not supported" is

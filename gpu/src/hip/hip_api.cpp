@@ -60,9 +60,15 @@ void HipApi::leave(const ThreadState& before) {
   if (before.device_changed) static_cast<void>(hip_.set_device(before.device));
 }
 
-DriverValue<StreamHandle> HipApi::create_stream() {
+DriverValue<StreamPriorities> HipApi::stream_priorities() {
+  StreamPriorities range;
+  const auto code = hip_.device_get_stream_priorities(&range.least, &range.greatest);
+  return {hip_result(code), range};
+}
+
+DriverValue<StreamHandle> HipApi::create_stream(int priority) {
   hip_abi::Handle stream = nullptr;
-  const auto code = hip_.stream_create(&stream, hip_abi::kStreamNonBlocking);
+  const auto code = hip_.stream_create(&stream, hip_abi::kStreamNonBlocking, priority);
   return made<StreamHandle>(code, stream);
 }
 
@@ -166,6 +172,7 @@ void HipApi::read_traits() {
   traits_.num_multiprocessors = attribute(hip_abi::kAttributeMultiprocessorCount);
   traits_.driver = "HIP " + HipLibrary::version_text(hip_.version());
   traits_.max_batch_runs = hip_.copy_batch == nullptr ? 0 : kMaxBatchRuns;
+  traits_.batches_by_default = false;
 }
 
 int HipApi::attribute(int which) const {

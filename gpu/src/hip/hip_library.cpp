@@ -76,7 +76,8 @@ void HipLibrary::resolve_all() {
   resolve(get_device, "hipGetDevice");
   resolve(set_device, "hipSetDevice");
   resolve(exchange_capture_mode, "hipThreadExchangeStreamCaptureMode");
-  resolve(stream_create, "hipStreamCreateWithFlags");
+  resolve(device_get_stream_priorities, "hipDeviceGetStreamPriorityRange");
+  resolve(stream_create, "hipStreamCreateWithPriority");
   resolve(stream_destroy, "hipStreamDestroy");
   resolve(stream_query, "hipStreamQuery");
   resolve(stream_is_capturing, "hipStreamIsCapturing");

@@ -36,6 +36,7 @@ class HipLibrary {
   hip_abi::GetDevice get_device = nullptr;
   hip_abi::SetDevice set_device = nullptr;
   hip_abi::ExchangeCaptureMode exchange_capture_mode = nullptr;
+  hip_abi::DeviceGetStreamPriorities device_get_stream_priorities = nullptr;
   hip_abi::StreamCreate stream_create = nullptr;
   hip_abi::StreamCall stream_destroy = nullptr;
   hip_abi::StreamCall stream_query = nullptr;

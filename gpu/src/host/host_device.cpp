@@ -60,7 +60,7 @@ class HostDevice final : public Device {
   [[nodiscard]] MemoryInfo memory_info() const override { return host_memory_info(); }
   [[nodiscard]] std::optional<DeviceLoss> lost() const override { return context_->loss->loss(); }
 
-  [[nodiscard]] std::unique_ptr<Stream> create_stream() override {
+  [[nodiscard]] std::unique_ptr<Stream> create_stream(StreamPriority /*priority*/) override {
     context_->loss->throw_if_lost();
     KVFERRY_PAUSE_POINT("gpu.host.stream");
     if (KVFERRY_FAULT_POINT("gpu.host.stream")) {

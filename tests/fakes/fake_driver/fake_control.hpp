@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace kvferry::fakes {
 
@@ -61,6 +62,8 @@ class FakeControl {
   [[nodiscard]] virtual int last_source_order() const = 0;
   /// What is alive: device allocations, events, streams, registrations, modules.
   [[nodiscard]] virtual std::uint64_t num_alive() const = 0;
+  /// The priorities at which a driver would run the streams that are alive; the oldest one first.
+  [[nodiscard]] virtual std::vector<int> stream_priorities() const = 0;
   /// Of the calling thread: contexts on the stack (CUDA) or the current device (HIP).
   [[nodiscard]] virtual int thread_context() const = 0;
   /// Of the calling thread; 0 is global, 2 relaxed.

@@ -130,6 +130,13 @@ std::uint64_t FakeCore::num_alive() const {
          modules_.size();
 }
 
+std::vector<int> FakeCore::stream_priorities() const {
+  std::vector<int> priorities;
+  MutexLock lock(mutex_);
+  for (const auto& [handle, stream] : streams_) priorities.push_back(stream->priority());
+  return priorities;
+}
+
 int FakeCore::thread_context() const { return context(); }
 int FakeCore::thread_capture_mode() const { return capture_mode(); }
 
@@ -184,8 +191,8 @@ int& FakeCore::capture_mode() {
   return mode;
 }
 
-std::uintptr_t FakeCore::create_stream(int device) {
-  auto created = std::make_shared<FakeStream>(device);
+std::uintptr_t FakeCore::create_stream(int device, int priority) {
+  auto created = std::make_shared<FakeStream>(device, priority);
   MutexLock lock(mutex_);
   const std::uintptr_t handle = next_handle();
   streams_.emplace(handle, std::move(created));
@@ -303,7 +310,7 @@ int FakeCore::elapsed(float* milliseconds, std::uintptr_t from, std::uintptr_t t
 std::shared_ptr<FakeStream> FakeCore::stream(std::uintptr_t handle) {
   MutexLock lock(mutex_);
   if (is_legacy(handle)) {
-    if (legacy_ == nullptr) legacy_ = std::make_shared<FakeStream>(0);
+    if (legacy_ == nullptr) legacy_ = std::make_shared<FakeStream>(0, 0);
     return legacy_;
   }
   const auto found = streams_.find(handle);

@@ -18,6 +18,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <vector>
 
 namespace kvferry::fakes {
 
@@ -61,12 +62,13 @@ class FakePoint {
 /// Runs what is submitted, in order, on a thread of its own. Its destructor waits.
 class FakeStream {
  public:
-  explicit FakeStream(int device);
+  FakeStream(int device, int priority);
   FakeStream(const FakeStream&) = delete;
   FakeStream& operator=(const FakeStream&) = delete;
   ~FakeStream();
   void submit(std::function<void()> work);
   [[nodiscard]] int device() const { return device_; }
+  [[nodiscard]] int priority() const { return priority_; }
   [[nodiscard]] bool idle() const;
   /// Waits until what was submitted before this call has ended or was dropped.
   void drain() const;
@@ -78,6 +80,7 @@ class FakeStream {
   [[nodiscard]] std::function<void()> take();
 
   const int device_;
+  const int priority_;
   mutable Mutex mutex_;
   CondVar submitted_;
   mutable CondVar ended_;
@@ -110,6 +113,7 @@ class FakeCore final : public FakeControl {
   [[nodiscard]] std::uint64_t last_batch_runs() const override { return last_batch_runs_; }
   [[nodiscard]] int last_source_order() const override { return last_source_order_; }
   [[nodiscard]] std::uint64_t num_alive() const override;
+  [[nodiscard]] std::vector<int> stream_priorities() const override;
   [[nodiscard]] int thread_context() const override;
   [[nodiscard]] int thread_capture_mode() const override;
 
@@ -124,7 +128,7 @@ class FakeCore final : public FakeControl {
   static int& context();
   static int& capture_mode();
 
-  [[nodiscard]] std::uintptr_t create_stream(int device = 0);
+  [[nodiscard]] std::uintptr_t create_stream(int device, int priority);
   /// The device that the stream was made on; `otherwise` for the default stream and unknown ones.
   [[nodiscard]] int stream_device(std::uintptr_t stream, int otherwise);
   /// Waits for all work that was submitted before, as drivers do when a kernel is loaded, memory is

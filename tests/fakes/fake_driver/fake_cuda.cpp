@@ -3,6 +3,7 @@
 #include "cuda/cuda_abi.hpp"
 #include "fake_core.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <string_view>
 
@@ -12,6 +13,8 @@ using namespace kvferry::fakes;          // NOLINT(google-build-using-namespace)
 using namespace kvferry::gpu::cuda_abi;  // NOLINT(google-build-using-namespace)
 
 constexpr std::size_t kMostBatchRuns = 4096;
+constexpr int kLeastPriority = 0;
+constexpr int kGreatestPriority = -5;
 Handle const kContext = reinterpret_cast<Handle>(0x10);
 
 // Never destroyed: work may still run when the process ends.
@@ -86,10 +89,17 @@ Result exchange_capture_mode(int* mode) {
   std::swap(*mode, FakeCore::capture_mode());
   return kSuccess;
 }
-Result stream_create(Handle* stream, unsigned flags, int) {
+Result context_get_stream_priorities(int* least, int* greatest) {
+  KVFERRY_FAKE_ENTER("cuCtxGetStreamPriorityRange");
+  if (least != nullptr) *least = kLeastPriority;
+  if (greatest != nullptr) *greatest = kGreatestPriority;
+  return kSuccess;
+}
+Result stream_create(Handle* stream, unsigned flags, int priority) {
   KVFERRY_FAKE_ENTER("cuStreamCreateWithPriority");
-  if (flags != kStreamNonBlocking) return kInvalidValue;
-  *stream = handle(core().create_stream());
+  if (stream == nullptr || flags != kStreamNonBlocking) return kInvalidValue;
+  *stream =
+      handle(core().create_stream(0, std::clamp(priority, kGreatestPriority, kLeastPriority)));
   return kSuccess;
 }
 Result stream_destroy(Handle stream) {
@@ -257,6 +267,7 @@ const EntryPoint kEntryPoints[] = {
     {"cuDevicePrimaryCtxRelease", 11000, as_void(&primary_context_release)},
     {"cuCtxPushCurrent", 4000, as_void(&context_push)},
     {"cuCtxPopCurrent", 4000, as_void(&context_pop)},
+    {"cuCtxGetStreamPriorityRange", 5050, as_void(&context_get_stream_priorities)},
     {"cuThreadExchangeStreamCaptureMode", 10010, as_void(&exchange_capture_mode)},
     {"cuStreamCreateWithPriority", 5050, as_void(&stream_create)},
     {"cuStreamDestroy", 4000, as_void(&stream_destroy)},

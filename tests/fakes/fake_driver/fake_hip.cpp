@@ -3,6 +3,7 @@
 #include "fake_core.hpp"
 #include "hip/hip_abi.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <string>
@@ -17,6 +18,8 @@ constexpr int kFirstVersion = 70'151'831;
 constexpr int kFirstWithAttributes = 71'300'000;
 constexpr std::size_t kMostBatchRuns = 4096;
 constexpr int kNumDevices = 2;
+constexpr int kLeastPriority = 1;
+constexpr int kGreatestPriority = -1;
 /// Added to the host's address of registered memory: on HIP the two may differ.
 constexpr std::uintptr_t kAlias = std::uintptr_t{1} << 60U;
 
@@ -98,10 +101,17 @@ Result hipThreadExchangeStreamCaptureMode(int* mode) {
   std::swap(*mode, FakeCore::capture_mode());
   return kSuccess;
 }
-Result hipStreamCreateWithFlags(Handle* stream, unsigned flags) {
-  KVFERRY_FAKE_ENTER("hipStreamCreateWithFlags");
-  if (flags != kStreamNonBlocking) return kInvalidValue;
-  *stream = handle(core().create_stream(FakeCore::context()));
+Result hipDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  KVFERRY_FAKE_ENTER("hipDeviceGetStreamPriorityRange");
+  if (least != nullptr) *least = kLeastPriority;
+  if (greatest != nullptr) *greatest = kGreatestPriority;
+  return kSuccess;
+}
+Result hipStreamCreateWithPriority(Handle* stream, unsigned flags, int priority) {
+  KVFERRY_FAKE_ENTER("hipStreamCreateWithPriority");
+  if (stream == nullptr || flags != kStreamNonBlocking) return kInvalidValue;
+  const int clamped = std::clamp(priority, kGreatestPriority, kLeastPriority);
+  *stream = handle(core().create_stream(FakeCore::context(), clamped));
   return kSuccess;
 }
 Result hipStreamGetDevice(Handle stream, Device* device) {

@@ -32,7 +32,8 @@ std::chrono::steady_clock::time_point FakePoint::when() const {
   return when_;
 }
 
-FakeStream::FakeStream(int device) : device_(device), thread_([this] { serve(); }) {}
+FakeStream::FakeStream(int device, int priority)
+    : device_(device), priority_(priority), thread_([this] { serve(); }) {}
 
 FakeStream::~FakeStream() {
   {

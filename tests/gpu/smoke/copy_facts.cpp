@@ -112,6 +112,12 @@ void settle_device(FactLog& log, SmokeDevice& device, Effort /*effort*/) {
                                    [](char letter) { return letter >= 'A' && letter <= 'F'; });
     return Fact{!upper && !address.empty(), address, 0, ""};
   });
+  log.check("F7 priorities of streams", [&] {
+    const auto range = device.require(device.api().stream_priorities(), "ask for them");
+    return Fact{true,
+                "from " + std::to_string(range.least) + " to " + std::to_string(range.greatest), 0,
+                "", true};
+  });
   log.check("two neighbouring registrations", [&] {
     device.make_memory();
     const bool same = device.alias() == reinterpret_cast<std::uintptr_t>(device.host().data());

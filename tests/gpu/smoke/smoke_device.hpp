@@ -39,7 +39,7 @@ class SmokeDevice {
   /// Memory for copies; the second call does nothing.
   void make_memory();
   [[nodiscard]] gpu::StreamHandle make_stream() {
-    return require(api_->create_stream(), "create a stream");
+    return require(api_->create_stream(gpu::kNormalPriority), "create a stream");
   }
   void settle(gpu::StreamHandle stream);
   [[nodiscard]] std::span<std::uint8_t> host() { return {host_, 2 * kPiece}; }

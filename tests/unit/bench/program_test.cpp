@@ -140,16 +140,16 @@ TEST(Program, AStandInIsFoundByTheEnvironmentOrBesideTheProgram) {
 }
 
 TEST(Program, APieceSweepIsARowForEachPiece) {
-  const auto [run, report] =
-      run_for_report(joined(tiny("pipeline"), {"--piece", "1KiB,2KiB", "--direction", "load,both",
-                                               "--co-run", "none,gemm", "--iterations", "4"}));
+  const auto [run, report] = run_for_report(
+      joined(tiny("pipeline"), {"--piece", "1KiB,2KiB,auto", "--direction", "load,both", "--co-run",
+                                "none,gemm", "--iterations", "4"}));
   ASSERT_EQ(run.exit_code, 0) << run.err;
   std::vector<std::uint64_t> pieces;
   for (const auto& row : report.at("rows")) pieces.push_back(row.at("piece_bytes"));
   // load; both; beside: load, both, both with a limit.
-  const std::vector<std::uint64_t> pair = {1024, 2048};
+  const std::vector<std::uint64_t> sweep = {1024, 2048, std::uint64_t{8} << 20U};
   std::vector<std::uint64_t> wanted;
-  for (int i = 0; i < 5; ++i) wanted.insert(wanted.end(), pair.begin(), pair.end());
+  for (int i = 0; i < 5; ++i) wanted.insert(wanted.end(), sweep.begin(), sweep.end());
   EXPECT_EQ(pieces, wanted);
 }
 

@@ -99,8 +99,9 @@ TEST_F(WorkerProgressTest, TheErrorNamesTheDirectionThatMovesNothing) {
     }
   });
   EXPECT_NE(message.find("rank 1: store 5 is under way"), std::string::npos) << message;
-  EXPECT_NE(message.find("no copy to host memory has ended for 0 s (transfer_timeout_s)"),
-            std::string::npos)
+  EXPECT_NE(
+      message.find("its oldest copy to host memory has not ended for 0 s (transfer_timeout_s)"),
+      std::string::npos)
       << message;
 }
 

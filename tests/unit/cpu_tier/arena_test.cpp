@@ -42,7 +42,9 @@ class RegistrationRecorder : public gpu::Device {
   gpu::DeviceTraits traits() const override { return {}; }
   std::optional<gpu::DeviceLoss> lost() const override { return std::nullopt; }
   gpu::MemoryInfo memory_info() const override { return {}; }
-  std::unique_ptr<gpu::Stream> create_stream() override { throw DeviceError("no streams here"); }
+  std::unique_ptr<gpu::Stream> create_stream(gpu::StreamPriority /*priority*/) override {
+    throw DeviceError("no streams here");
+  }
   std::unique_ptr<gpu::Stream> view_stream(std::uintptr_t) override {
     throw DeviceError("no streams here");
   }

@@ -8,11 +8,11 @@
 #ifdef KVFERRY_HAS_CUDA_H
 
 #include "cuda/cuda_error.hpp"
+#include "same_shape.hpp"
 
 #include <cuda.h>
 
 #include <cudaTypedefs.h>
-#include <type_traits>
 
 namespace kvferry::gpu {
 namespace {
@@ -33,25 +33,6 @@ static_assert(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES ==
 static_assert(CU_STREAM_CAPTURE_MODE_RELAXED == kCaptureModeRelaxed);
 static_assert(CU_STREAM_CAPTURE_STATUS_NONE == kCaptureStatusNone);
 
-// A pointer to one of ours goes where the driver expects one of its own: same number of parameters,
-// each of the same size and kind.
-template <class Ours, class Theirs>
-struct SameParameter
-    : std::bool_constant<sizeof(Ours) == sizeof(Theirs) &&
-                         std::is_pointer_v<Ours> == std::is_pointer_v<Theirs> &&
-                         std::is_floating_point_v<Ours> == std::is_floating_point_v<Theirs>> {};
-
-template <class Ours, class Theirs>
-struct SameShape : std::false_type {};
-template <class... Ours, class... Theirs>
-requires(sizeof...(Ours) ==
-         sizeof...(Theirs)) struct SameShape<Result (*)(Ours...), CUresult (*)(Theirs...)>
-    : std::bool_constant<(SameParameter<Ours, Theirs>::value && ...)> {
-};
-
-template <class Ours, class Theirs>
-inline constexpr bool kSame = SameShape<Ours, Theirs>::value;
-
 // By the versions that CudaLibrary asks for.
 static_assert(kSame<GetProcAddress, PFN_cuGetProcAddress_v12000>);
 static_assert(kSame<Init, PFN_cuInit_v2000>);
@@ -67,6 +48,7 @@ static_assert(kSame<PrimaryContextRetain, PFN_cuDevicePrimaryCtxRetain_v7000>);
 static_assert(kSame<PrimaryContextRelease, PFN_cuDevicePrimaryCtxRelease_v11000>);
 static_assert(kSame<ContextPush, PFN_cuCtxPushCurrent_v4000>);
 static_assert(kSame<ContextPop, PFN_cuCtxPopCurrent_v4000>);
+static_assert(kSame<ContextGetStreamPriorities, PFN_cuCtxGetStreamPriorityRange_v5050>);
 static_assert(kSame<ExchangeCaptureMode, PFN_cuThreadExchangeStreamCaptureMode_v10010>);
 static_assert(kSame<StreamCreate, PFN_cuStreamCreateWithPriority_v5050>);
 static_assert(kSame<StreamCall, PFN_cuStreamDestroy_v4000>);

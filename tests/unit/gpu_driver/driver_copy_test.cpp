@@ -70,6 +70,7 @@ TEST_P(DriverCopy, TraitsSayWhatTheDriverAndTheBuildHave) {
   EXPECT_EQ(device().traits().family,
             vendor().name == "cuda" ? DeviceFamily::kCuda90 : DeviceFamily::kHip);
   EXPECT_EQ(device().traits().max_batch_runs, kMaxBatchRuns);
+  EXPECT_EQ(device().traits().batches_by_default, vendor().name == "cuda");
   EXPECT_TRUE(device().traits().has_pack_kernels);
 }
 
@@ -175,6 +176,22 @@ TEST_P(DriverCopy, BulkKernelsTouchDeviceMemoryOnly) {
 
 TEST_P(DriverCopy, PciAddressIsAsSysfsWritesIt) {
   EXPECT_EQ(device().pci_address(), "0000:c1:00.0");
+}
+
+// LMCache#5067
+TEST_P(DriverCopy, AStreamHasTheGreatestPriorityOnlyIfItAsksForIt) {
+  const auto normal = device().create_stream();
+  const auto high = device().create_stream(StreamPriority::kHigh);
+  const int greatest = vendor().name == "cuda" ? -5 : -1;
+  EXPECT_EQ(control().stream_priorities(), (std::vector<int>{0, greatest}));
+}
+
+TEST_P(DriverCopy, AStreamWhosePriorityCannotBeHadIsRefused) {
+  control().fail_nth(
+      vendor().name == "cuda" ? "cuCtxGetStreamPriorityRange" : "hipDeviceGetStreamPriorityRange",
+      1, kInvalid);
+  EXPECT_THROW(std::ignore = device().create_stream(StreamPriority::kHigh), DeviceError);
+  EXPECT_TRUE(control().stream_priorities().empty());
 }
 
 TEST_P(DriverCopy, KernelIsAllowedTheSharedMemoryOfALargerRequest) {

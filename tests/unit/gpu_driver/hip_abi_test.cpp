@@ -9,6 +9,7 @@
 
 #define __HIP_PLATFORM_AMD__ 1  // NOLINT: the header asks for it
 #include "hip/hip_error.hpp"
+#include "same_shape.hpp"
 
 #include <hip/hip_runtime_api.h>
 
@@ -29,6 +30,9 @@ static_assert(hipHostRegisterMapped == kHostRegisterMapped);
 static_assert(hipStreamCaptureModeRelaxed == kCaptureModeRelaxed);
 static_assert(hipStreamCaptureStatusNone == kCaptureStatusNone);
 static_assert(hipMemcpyHostToDevice == kCopyToDevice && hipMemcpyDeviceToHost == kCopyToHost);
+
+static_assert(kSame<DeviceGetStreamPriorities, decltype(&hipDeviceGetStreamPriorityRange)>);
+static_assert(kSame<StreamCreate, decltype(&hipStreamCreateWithPriority)>);
 
 #if HIP_VERSION_MAJOR >= 6
 static_assert(offsetof(hipDeviceProp_tR0600, gcnArchName) == kPropertiesArchitecture);

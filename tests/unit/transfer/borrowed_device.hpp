@@ -20,8 +20,8 @@ class BorrowedDevice : public gpu::Device {
   [[nodiscard]] gpu::DeviceTraits traits() const override { return device_.traits(); }
   [[nodiscard]] std::optional<gpu::DeviceLoss> lost() const override { return device_.lost(); }
   [[nodiscard]] gpu::MemoryInfo memory_info() const override { return device_.memory_info(); }
-  [[nodiscard]] std::unique_ptr<gpu::Stream> create_stream() override {
-    return device_.create_stream();
+  [[nodiscard]] std::unique_ptr<gpu::Stream> create_stream(gpu::StreamPriority priority) override {
+    return device_.create_stream(priority);
   }
   [[nodiscard]] std::unique_ptr<gpu::Stream> view_stream(std::uintptr_t native_handle) override {
     return device_.view_stream(native_handle);

@@ -8,10 +8,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <dlfcn.h>
 #include <memory>
 #include <optional>
 #include <string>
 #include <tuple>
+#include <vector>
 
 namespace kvferry::transfer {
 namespace {
@@ -25,6 +28,12 @@ std::unique_ptr<gpu::Device> cuda_stand_in() {
 // Its registered memory has another address on the device than on the host.
 std::unique_ptr<gpu::Device> hip_stand_in() {
   return gpu::make_hip_device(0, {.library = KVFERRY_FAKE_HIP, .kernel_image = fakes::kFakeImage});
+}
+
+fakes::FakeControl& control_of(const char* library) {
+  using Get = fakes::FakeControl* (*)();
+  void* const opened = ::dlopen(library, RTLD_NOW | RTLD_LOCAL);
+  return *reinterpret_cast<Get>(::dlsym(opened, fakes::kFakeControlSymbol))();
 }
 
 class DriverPathTest
@@ -67,6 +76,19 @@ TEST_P(DriverPathTest, WhatWasStoredIsLoadedIntoOtherBlocks) {
   }
   EXPECT_FALSE(rig.engine->copy_path_table().empty()) << "real times are learned from";
   EXPECT_EQ(rig.engine->stats().load_staging_size_bytes != 0, !path || *path == CopyPath::kStaged);
+}
+
+// LMCache#5067: beside an engine that computes, a scatter of normal priority waits for its kernels.
+TEST_P(DriverPathTest, TheStreamsOfTheEngineAreUrgentAndThoseOfOthersAreNot) {
+  const auto& [hip, path] = GetParam();
+  Rig rig({.transfer = {.copy_path = path}, .make_device = hip ? &hip_stand_in : &cuda_stand_in});
+  std::vector<int> priorities =
+      control_of(hip ? KVFERRY_FAKE_HIP : KVFERRY_FAKE_CUDA).stream_priorities();
+  const auto urgent = std::count(priorities.begin(), priorities.end(), hip ? -1 : -5);
+  // Copies in and out; and two for scatters.
+  EXPECT_EQ(urgent, !path || *path == CopyPath::kStaged ? 4 : 2);
+  // The test's and the compute stream.
+  EXPECT_EQ(std::count(priorities.begin(), priorities.end(), 0), 2);
 }
 
 }  // namespace

@@ -21,8 +21,8 @@ class FailingDevice final : public BorrowedDevice {
         bound_(static_cast<std::uint64_t>(probability * 1e6)),
         seed_(seed) {}
 
-  [[nodiscard]] std::unique_ptr<gpu::Stream> create_stream() override {
-    return std::make_unique<FailingStream>(*this, device_.create_stream());
+  [[nodiscard]] std::unique_ptr<gpu::Stream> create_stream(gpu::StreamPriority priority) override {
+    return std::make_unique<FailingStream>(*this, device_.create_stream(priority));
   }
 
  private:

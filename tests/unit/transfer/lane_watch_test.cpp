@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cstdint>
 
 namespace kvferry::transfer {
 namespace {
@@ -26,13 +27,18 @@ class LaneWatchTest : public ::testing::Test {
     }
   }
 
+  /// A piece that this test does not end.
+  void begin(TransferKind kind, std::uint64_t transfer) {
+    static_cast<void>(watch_.begin(kind, TransferId(transfer)));
+  }
+
   LaneWatch::Clock::time_point now_{std::chrono::hours(1)};
   LaneWatch watch_;
 };
 
 TEST_F(LaneWatchTest, ADirectionThatMovesNothingIsStalled) {
-  watch_.begin(kLoad, TransferId(3));
-  watch_.begin(kLoad, TransferId(4));
+  begin(kLoad, 3);
+  begin(kLoad, 4);
   pass(seconds(10));
   EXPECT_FALSE(watch_.stalled(seconds(10)));
   pass(milliseconds(1));
@@ -47,50 +53,67 @@ TEST_F(LaneWatchTest, ADirectionThatMovesNothingIsStalled) {
 TEST_F(LaneWatchTest, OneWithNothingSubmittedIsNot) {
   pass(seconds(10));
   EXPECT_FALSE(watch_.stalled(nanoseconds(0)));
-  watch_.begin(kStore, TransferId(1));
+  const std::uint64_t piece = watch_.begin(kStore, TransferId(1));
   EXPECT_FALSE(watch_.stalled(nanoseconds(0))) << "its time begins with the first copy";
   pass(seconds(1));
-  watch_.end(kStore, TransferId(1));
+  watch_.end(kStore, piece);
   pass(seconds(10));
   EXPECT_FALSE(watch_.stalled(nanoseconds(0)));
 }
 
 // A load that took longer than transfer_timeout_s ended the server, however well it went.
-TEST_F(LaneWatchTest, EveryPieceThatEndsBeginsTheTimeAnew) {
-  watch_.begin(kLoad, TransferId(1));
+TEST_F(LaneWatchTest, TheEndOfTheOldestPieceBeginsTheTimeAnew) {
+  std::uint64_t oldest = watch_.begin(kLoad, TransferId(1));
   for (int i = 0; i < 100; ++i) {
-    watch_.begin(kLoad, TransferId(2));
+    const std::uint64_t next = watch_.begin(kLoad, TransferId(1));
     pass(seconds(9));
     ASSERT_FALSE(watch_.stalled(seconds(10)));
-    watch_.end(kLoad, TransferId(2));
+    watch_.end(kLoad, oldest);
+    oldest = next;
   }
   pass(seconds(11));
   EXPECT_EQ(watch_.stalled(seconds(10))->transfer, TransferId(1));
 }
 
-TEST_F(LaneWatchTest, DirectionsStallApart) {
-  watch_.begin(kStore, TransferId(1));
-  watch_.begin(kLoad, TransferId(2));
-  for (int i = 0; i < 20; ++i) {
+TEST_F(LaneWatchTest, YoungerPiecesThatEndDoNotHideAnOlderOneThatHangs) {
+  const std::uint64_t hangs = watch_.begin(kLoad, TransferId(1));
+  for (int i = 0; i < 11; ++i) {
+    const std::uint64_t sibling = watch_.begin(kLoad, TransferId(1));
+    const std::uint64_t other = watch_.begin(kLoad, TransferId(2));
     pass(seconds(1));
-    watch_.begin(kLoad, TransferId(3));
-    watch_.end(kLoad, TransferId(3));
+    watch_.end(kLoad, sibling);
+    watch_.end(kLoad, other);
+  }
+  begin(kLoad, 3);
+  EXPECT_EQ(watch_.stalled(seconds(10))->transfer, TransferId(1));
+  watch_.end(kLoad, hangs);
+  EXPECT_FALSE(watch_.stalled(seconds(10)));
+  pass(seconds(11));
+  EXPECT_EQ(watch_.stalled(seconds(10))->transfer, TransferId(3));
+}
+
+TEST_F(LaneWatchTest, DirectionsStallApart) {
+  const std::uint64_t store = watch_.begin(kStore, TransferId(1));
+  for (int i = 0; i < 20; ++i) {
+    const std::uint64_t load = watch_.begin(kLoad, TransferId(3));
+    pass(seconds(1));
+    watch_.end(kLoad, load);
   }
   EXPECT_EQ(watch_.stalled(seconds(10))->transfer, TransferId(1));
-  watch_.end(kStore, TransferId(1));
+  watch_.end(kStore, store);
   EXPECT_FALSE(watch_.stalled(seconds(10)));
 }
 
 TEST_F(LaneWatchTest, TheLongerStallIsTold) {
-  watch_.begin(kLoad, TransferId(1));
+  begin(kLoad, 1);
   pass(seconds(1));
-  watch_.begin(kStore, TransferId(2));
+  begin(kStore, 2);
   pass(seconds(10));
   EXPECT_EQ(watch_.stalled(seconds(5))->kind, kLoad);
 }
 
 TEST_F(LaneWatchTest, AWaitForTheComputeStreamIsNoStall) {
-  watch_.begin(kStore, TransferId(1));
+  begin(kStore, 1);
   for (int i = 0; i < 20; ++i) {
     pass(seconds(1));
     watch_.hold(kStore);
@@ -102,7 +125,7 @@ TEST_F(LaneWatchTest, AWaitForTheComputeStreamIsNoStall) {
 
 // docker pause, the cgroup freezer, a debugger: the worker died when it went on.
 TEST_F(LaneWatchTest, AStopOfTheProcessCountsATenthOfASecond) {
-  watch_.begin(kLoad, TransferId(1));
+  begin(kLoad, 1);
   watch_.enter_driver();
   for (int stop = 0; stop < 9; ++stop) {
     now_ += std::chrono::hours(1);
@@ -114,7 +137,7 @@ TEST_F(LaneWatchTest, AStopOfTheProcessCountsATenthOfASecond) {
 
 TEST_F(LaneWatchTest, TimeBeforeTheFirstLookIsNone) {
   LaneWatch fresh;
-  fresh.begin(kLoad, TransferId(1));
+  static_cast<void>(fresh.begin(kLoad, TransferId(1)));
   fresh.look(now_ + std::chrono::hours(1));
   EXPECT_FALSE(fresh.stalled(nanoseconds(0)));
 }

@@ -18,6 +18,11 @@ namespace {
 using gpu::CopyPath;
 using gpu::DeviceFamily;
 
+const gpu::DeviceTraits kHost{.family = DeviceFamily::kHost};
+const gpu::DeviceTraits kCudaOlder{.family = DeviceFamily::kCudaOlder};
+const gpu::DeviceTraits kCuda90{.family = DeviceFamily::kCuda90};
+const gpu::DeviceTraits kHip{.family = DeviceFamily::kHip, .batches_by_default = false};
+
 constexpr auto kStore = gpu::CopyDirection::kDeviceToHost;
 constexpr auto kLoad = gpu::CopyDirection::kHostToDevice;
 constexpr std::uint64_t kKiB = 1024;
@@ -35,16 +40,15 @@ std::chrono::nanoseconds at_rate(const CopyShape& of, double bytes_per_second) {
 }
 
 TEST(PathChooser, OneRunIsOneCall) {
-  for (const auto family :
-       {DeviceFamily::kHost, DeviceFamily::kCudaOlder, DeviceFamily::kCuda90, DeviceFamily::kHip}) {
-    PathChooser chooser(family, std::nullopt);
+  for (const gpu::DeviceTraits& traits : {kHost, kCudaOlder, kCuda90, kHip}) {
+    PathChooser chooser(traits, std::nullopt);
     EXPECT_EQ(chooser.choose(shape(kStore, 1, 1024 * kKiB), kCalls), CopyPath::kPerRun);
   }
 }
 
 // vllm#42212: the batch call to a device is slow below 28 KiB a run, and one call per run slower.
 TEST(PathChooser, SmallFragmentsAreStagedAndLargeOnesAreNot) {
-  PathChooser chooser(DeviceFamily::kCuda90, std::nullopt);
+  PathChooser chooser(kCuda90, std::nullopt);
   for (const std::uint64_t bytes : {kKiB, 4 * kKiB, 16 * kKiB, 32 * kKiB}) {
     const CopyShape small = shape(kLoad, 500, bytes);
     EXPECT_EQ(chooser.choose(small, kAll), CopyPath::kStaged) << bytes;
@@ -60,7 +64,7 @@ TEST(PathChooser, SmallFragmentsAreStagedAndLargeOnesAreNot) {
 
 // sglang#31741: the batch call of HIP is no gain.
 TEST(PathChooser, HipTakesSingleCallsWhereNoKernelCanBeHad) {
-  PathChooser chooser(DeviceFamily::kHip, std::nullopt);
+  PathChooser chooser(kHip, std::nullopt);
   EXPECT_EQ(chooser.choose(shape(kStore, 100, 32 * kKiB), kCalls), CopyPath::kPerRun);
   EXPECT_EQ(chooser.choose(shape(kLoad, 100, 16 * kKiB),
                            {CopyPath::kPerRun, CopyPath::kBatch, CopyPath::kKernel}),
@@ -68,12 +72,12 @@ TEST(PathChooser, HipTakesSingleCallsWhereNoKernelCanBeHad) {
 }
 
 TEST(PathChooser, FewBytesAreNotWorthTwoSubmissions) {
-  PathChooser chooser(DeviceFamily::kCuda90, std::nullopt);
+  PathChooser chooser(kCuda90, std::nullopt);
   EXPECT_EQ(chooser.choose(shape(kLoad, 16, 8 * kKiB), kAll), CopyPath::kKernel);
 }
 
 TEST(PathChooser, ForcedPathIsTakenWhereverThePieceCanGoIt) {
-  PathChooser chooser(DeviceFamily::kCuda90, CopyPath::kKernel);
+  PathChooser chooser(kCuda90, CopyPath::kKernel);
   const CopyShape large = shape(kLoad, 100, 1024 * kKiB);
   for (std::uint64_t i = 0; i < 2 * PathChooser::kExploreEvery; ++i) {
     ASSERT_EQ(chooser.choose(large, kAll), CopyPath::kKernel) << "not even to explore";
@@ -82,7 +86,7 @@ TEST(PathChooser, ForcedPathIsTakenWhereverThePieceCanGoIt) {
 }
 
 TEST(PathChooser, MeasuredTimesCorrectTheDefaults) {
-  PathChooser chooser(DeviceFamily::kCuda90, std::nullopt);
+  PathChooser chooser(kCuda90, std::nullopt);
   const CopyShape small = shape(kLoad, 500, 8 * kKiB);
   ASSERT_EQ(chooser.choose(small, kAll), CopyPath::kStaged);
   chooser.learn(small, CopyPath::kStaged, at_rate(small, 20e9));
@@ -98,7 +102,7 @@ TEST(PathChooser, MeasuredTimesCorrectTheDefaults) {
 
 // A link that is slower than the defaults think makes no untried path look good.
 TEST(PathChooser, ASlowLinkIsNoReasonToTryEverything) {
-  PathChooser chooser(DeviceFamily::kCuda90, std::nullopt);
+  PathChooser chooser(kCuda90, std::nullopt);
   const CopyShape small = shape(kLoad, 500, 8 * kKiB);
   for (std::uint64_t i = 1; i < PathChooser::kExploreEvery; ++i) {
     ASSERT_EQ(chooser.choose(small, kAll), CopyPath::kStaged) << i;
@@ -107,7 +111,7 @@ TEST(PathChooser, ASlowLinkIsNoReasonToTryEverything) {
 }
 
 TEST(PathChooser, OneStrangeTimeDoesNotTurnTheChoice) {
-  PathChooser chooser(DeviceFamily::kCuda90, std::nullopt);
+  PathChooser chooser(kCuda90, std::nullopt);
   const CopyShape small = shape(kLoad, 500, 8 * kKiB);
   chooser.learn(small, CopyPath::kStaged, at_rate(small, 50e9));
   chooser.learn(small, CopyPath::kKernel, at_rate(small, 40e9));
@@ -118,7 +122,7 @@ TEST(PathChooser, OneStrangeTimeDoesNotTurnTheChoice) {
 }
 
 TEST(PathChooser, ExploresRarelyAndNothingHopeless) {
-  PathChooser chooser(DeviceFamily::kCuda90, std::nullopt);
+  PathChooser chooser(kCuda90, std::nullopt);
   const CopyShape medium = shape(kLoad, 500, 64 * kKiB);
   std::vector<CopyPath> explored;
   std::uint64_t num_best = 0;
@@ -140,7 +144,7 @@ TEST(PathChooser, ExploresRarelyAndNothingHopeless) {
 }
 
 TEST(PathChooser, ExplorationFindsAPathThatTheDefaultsUnderrate) {
-  PathChooser chooser(DeviceFamily::kCuda90, std::nullopt);
+  PathChooser chooser(kCuda90, std::nullopt);
   const CopyShape medium = shape(kLoad, 500, 64 * kKiB);
   for (std::uint64_t i = 0; i < 4 * PathChooser::kExploreEvery; ++i) {
     const CopyPath path = chooser.choose(medium, kAll);
@@ -150,7 +154,7 @@ TEST(PathChooser, ExplorationFindsAPathThatTheDefaultsUnderrate) {
 }
 
 TEST(PathChooser, TheHostBackEndLearnsNothing) {
-  PathChooser chooser(DeviceFamily::kHost, std::nullopt);
+  PathChooser chooser(kHost, std::nullopt);
   const CopyShape pieces = shape(kLoad, 10, 64);
   for (std::uint64_t i = 0; i < 2 * PathChooser::kExploreEvery; ++i) {
     ASSERT_EQ(chooser.choose(pieces, kAll), CopyPath::kBatch);
@@ -163,7 +167,7 @@ TEST(PathChooser, ATableIsTakenUpAndGivenBack) {
   const CopyPathTable table = {{kLoad, CopyPath::kBatch, 8 * kKiB, 256, 3e9},
                                {kLoad, CopyPath::kKernel, 8 * kKiB, 256, 48e9},
                                {kStore, CopyPath::kBatch, 1024 * kKiB, 2, 51e9}};
-  PathChooser chooser(DeviceFamily::kCuda90, std::nullopt, table);
+  PathChooser chooser(kCuda90, std::nullopt, table);
   CopyPathTable given = chooser.table();
   ASSERT_EQ(given.size(), table.size());
   for (const CopyPathRate& rate : table) {
@@ -177,17 +181,16 @@ TEST(PathChooser, ATableIsTakenUpAndGivenBack) {
 TEST(PathChooser, ATableWithAnImpossibleRateIsRefused) {
   for (const double rate : {0.0, -1.0, std::numeric_limits<double>::infinity(),
                             std::numeric_limits<double>::quiet_NaN()}) {
-    EXPECT_THROW(PathChooser(DeviceFamily::kCuda90, std::nullopt,
-                             {{kLoad, CopyPath::kBatch, 8 * kKiB, 256, rate}}),
-                 ConfigError);
+    EXPECT_THROW(
+        PathChooser(kCuda90, std::nullopt, {{kLoad, CopyPath::kBatch, 8 * kKiB, 256, rate}}),
+        ConfigError);
   }
-  EXPECT_THROW(PathChooser(DeviceFamily::kCuda90, std::nullopt,
-                           {{kLoad, CopyPath::kBatch, 8 * kKiB, 0, 1e9}}),
+  EXPECT_THROW(PathChooser(kCuda90, std::nullopt, {{kLoad, CopyPath::kBatch, 8 * kKiB, 0, 1e9}}),
                ConfigError);
 }
 
 TEST(PathChooser, IsPrinted) {
-  PathChooser chooser(DeviceFamily::kCuda90, std::nullopt);
+  PathChooser chooser(kCuda90, std::nullopt);
   EXPECT_EQ(chooser.text(kCalls, kAll),
             "copy paths of cuda from sm_90\n"
             "  device to host, many runs: batch\n"
@@ -198,9 +201,7 @@ TEST(PathChooser, IsPrinted) {
                 .find("\n  measured host to device, 256+ runs of 8 KiB: staged 51.2 GB/s (1)"),
             std::string::npos)
       << chooser.text(kCalls, kAll);
-  EXPECT_NE(PathChooser(DeviceFamily::kHip, CopyPath::kKernel)
-                .text(kCalls, kAll)
-                .find("forced to kernel"),
+  EXPECT_NE(PathChooser(kHip, CopyPath::kKernel).text(kCalls, kAll).find("forced to kernel"),
             std::string::npos);
 }
 
@@ -210,11 +211,10 @@ TEST(PathChooser, BatchCallOfHipIsTakenOnlyIfForced) {
   paths.add(CopyPath::kBatch);
   const CopyShape shape{gpu::CopyDirection::kHostToDevice, 64, 64 << 10};
   const CopyPathTable table{{gpu::CopyDirection::kHostToDevice, CopyPath::kBatch, 1024, 16, 1e12}};
-  PathChooser chooser(DeviceFamily::kHip, std::nullopt, table);
+  PathChooser chooser(kHip, std::nullopt, table);
   for (int i = 0; i < 200; ++i) {
     ASSERT_EQ(chooser.choose(shape, paths), CopyPath::kPerRun);
-    ASSERT_EQ(PathChooser(DeviceFamily::kHip, CopyPath::kBatch).choose(shape, paths),
-              CopyPath::kBatch);
+    ASSERT_EQ(PathChooser(kHip, CopyPath::kBatch).choose(shape, paths), CopyPath::kBatch);
   }
 }
 

@@ -182,6 +182,8 @@ TEST_F(StagedLoadTest, WaitingPiecesEndWhenTheDeviceIsLost) {
                                                    .piece_bytes = 2 * Rig::kSlotBytes,
                                                    .load_staging_bytes = 4 * Rig::kSlotBytes}}));
   rig.valve.hold(Kind::kScatter);
+  // The second piece stays on the link, or its scatter might end before the loss is known.
+  rig.valve.hold(Kind::kCopyH2D, 1);
   rig.valve.lose_nth(Kind::kScatter, 1, gpu::LostMemory::kInDoubt);
   for (std::uint32_t i = 0; i < 4; ++i) {
     rig.load(i + 1, Rig::kDense, blocks_to_slots(2 * i, 2 * i, 2));
@@ -215,6 +217,122 @@ TEST_F(StagedLoadTest, MemoryIsTakenOnlyWhereSomethingMayBeStaged) {
   EXPECT_EQ(Rig().engine->stats().load_staging_size_bytes, 0U) << "the host back end by itself";
   EXPECT_EQ(Rig(on_path(CopyPath::kBatch)).engine->stats().load_staging_size_bytes, 0U);
   EXPECT_EQ(Rig(on_path(CopyPath::kStaged)).engine->stats().load_staging_size_bytes, 1U << 16U);
+}
+
+/// Loads on one lane behind two compute streams, the first of which does not go on.
+class OvertakingTest : public TransferTest {
+ protected:
+  explicit OvertakingTest(TransferOptions transfer = {})
+      : rig_(on_path(CopyPath::kStaged,
+                     {.transfer = transfer, .compute = RigOptions::Compute::kThread})),
+        free_stream_(rig_.device->create_stream()) {
+    for (std::uint32_t i = 0; i < 8; ++i) {
+      rig_.write_slot(Rig::kDense, SlotId(i), 10 + i);
+      rig_.write_block(Rig::kDense, BlockId(i), i);
+    }
+    rig_.valve.hold(Kind::kFill);
+    rig_.fill_on_compute(Rig::kDense, BlockId(60), 0);
+  }
+  /// Slot `number` into block `number`.
+  void load_held(std::uint32_t number) {
+    rig_.load(number, Rig::kDense, blocks_to_slots(number, number, 1));
+  }
+  void load_free(std::uint32_t number, std::uint32_t num_blocks = 1) {
+    rig_.engine->load(TransferId(number), Rig::kDense, blocks_to_slots(number, number, num_blocks),
+                      rig_.engine->fence(*free_stream_));
+  }
+  void expect_next_end(std::uint64_t transfer) {
+    std::vector<Completion> ends;
+    await([&] { return !(ends = rig_.engine->poll()).empty(); }, "an end");
+    ASSERT_EQ(ends.size(), 1U);
+    EXPECT_EQ(ends[0].transfer, TransferId(transfer));
+    EXPECT_EQ(ends[0].outcome, TransferOutcome::kDone) << ends[0].reason;
+  }
+  void expect_loaded(std::uint32_t number) {
+    EXPECT_EQ(rig_.block(Rig::kDense, BlockId(number)), pattern_bytes(10 + number, Rig::kSlotBytes))
+        << number;
+  }
+
+  Rig rig_;
+  std::unique_ptr<gpu::Stream> free_stream_;
+};
+
+// LMCache#5067: with a single stream, what waits for a kernel or a fence holds up all that follows.
+TEST_F(OvertakingTest, TheNextScatterIsNotHeldUpAndTheOneAfterItWaitsInItsTurn) {
+  load_held(1);
+  load_free(2);
+  load_free(3);
+  expect_next_end(2);
+  expect_loaded(2);
+  std::this_thread::sleep_for(kMoment);
+  EXPECT_TRUE(rig_.engine->poll().empty()) << "two streams take turns";
+  EXPECT_EQ(rig_.block(Rig::kDense, BlockId(1)), pattern_bytes(1, Rig::kSlotBytes));
+  EXPECT_GE(rig_.engine->stats().load_staging_used_bytes, 2 * Rig::kSlotBytes);
+  rig_.valve.open(Kind::kFill);
+  EXPECT_EQ(rig_.finish().size(), 2U);
+  for (const std::uint32_t i : {1U, 2U, 3U}) expect_loaded(i);
+  EXPECT_EQ(rig_.engine->stats().load_staging_used_bytes, 0U);
+}
+
+TEST_F(OvertakingTest, CloseWaitsForTheOneThatWasOvertaken) {
+  load_held(1);
+  load_free(2);
+  expect_next_end(2);
+  EXPECT_FALSE(rig_.engine->close(kMoment));
+  EXPECT_TRUE(rig_.engine->poll().empty());
+  rig_.valve.open(Kind::kFill);
+  EXPECT_TRUE(rig_.engine->close(kForever));
+  expect_next_end(1);
+  expect_loaded(1);
+}
+
+// G7: only streams that run empty say when it ends, and they do if nothing more is let in.
+TEST_F(OvertakingTest, NothingOvertakesWorkThatNoEventMarks) {
+  test_hooks::fail_nth_of("transfer.record", 1);
+  load_held(1);
+  load_free(2);
+  await([&] { return rig_.valve.num_arrived(Kind::kScatter) == 1; }, "the second scatter");
+  std::this_thread::sleep_for(kMoment);
+  EXPECT_TRUE(rig_.engine->poll().empty());
+  rig_.valve.open(Kind::kFill);
+  const std::vector<Completion> ends = rig_.finish();
+  ASSERT_EQ(ends.size(), 2U);
+  EXPECT_EQ(ends[0].transfer, TransferId(1));
+  EXPECT_EQ(ends[0].outcome, TransferOutcome::kFailed);
+  EXPECT_EQ(ends[1].outcome, TransferOutcome::kDone);
+  EXPECT_EQ(rig_.engine->stats().load_staging_used_bytes, 0U);
+}
+
+TEST_F(OvertakingTest, OfADeviceThatIsLostOnlyWhatHasNotEndedIsInDoubt) {
+  load_held(1);
+  load_free(2);
+  expect_next_end(2);
+  rig_.valve.lose_nth(Kind::kGather, 1, gpu::LostMemory::kInDoubt);
+  const auto packed = rig_.device->allocate(Rig::kSlotBytes);
+  free_stream_->gather(rig_.geometries[Rig::kDense.value()], std::vector{BlockId(2)},
+                       packed->address());
+  await([&] { return rig_.engine->stats().quarantined_blocks == 1; }, "the quarantine");
+  EXPECT_FALSE(rig_.engine->wait_idle(kForever));
+  EXPECT_TRUE(rig_.engine->poll().empty());
+}
+
+class MixedOvertakingTest : public OvertakingTest {
+ protected:
+  // Too little for a dense block.
+  MixedOvertakingTest() : OvertakingTest({.load_staging_bytes = 300}) {}
+};
+
+TEST_F(MixedOvertakingTest, AStagedLoadIsOvertakenByOneThatIsNotStaged) {
+  rig_.load(1, Rig::kStrided, blocks_to_slots(0, 40, 1));
+  await([&] { return rig_.valve.num_arrived(Kind::kCopyH2D) == 1; }, "the copy to stage");
+  load_free(2, 2);
+  expect_next_end(2);
+  load_free(4);
+  expect_next_end(4);
+  EXPECT_EQ(rig_.valve.num_arrived(Kind::kScatter), 0U);
+  rig_.valve.open(Kind::kFill);
+  EXPECT_EQ(rig_.finish_one().transfer, TransferId(1));
+  for (const std::uint32_t i : {2U, 3U, 4U}) expect_loaded(i);
 }
 
 class KernelLoadTest : public TransferTest {};

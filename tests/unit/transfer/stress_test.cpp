@@ -69,6 +69,10 @@ class Stress {
           overwrite(random_() % kNumClasses, any_block());
           break;
         default:
+          // Or the transfers are given out before the first of them ends.
+          if (random_() % 2 == 0) {
+            static_cast<void>(rig_.engine->wait_idle(std::chrono::milliseconds(1)));
+          }
           take_ends();
       }
     }
@@ -86,10 +90,15 @@ class Stress {
     EXPECT_EQ(rig_.engine->stats().load_staging_used_bytes, 0U);
     EXPECT_EQ(rig_.engine->stats().queued_bytes, 0U);
     EXPECT_EQ(rig_.engine->stats().in_flight_bytes, 0U);
+    num_loaded_blocks += rig_.engine->stats().loaded_blocks;
     check_all();
   }
 
+  /// Scatters take more or less time from now on.
+  void dawdle() { rig_.valve.dawdle(Valve::Kind::kScatter, std::chrono::microseconds(200)); }
+
   std::map<TransferOutcome, int> outcomes;
+  std::uint64_t num_loaded_blocks = 0;
 
  private:
   static constexpr std::uint32_t kNumClasses = 3;
@@ -278,9 +287,12 @@ TEST_P(StressTest, EveryTransferEndsOnceAndNoByteIsWrong) {
     options.compute =
         random() % 4 == 0 ? RigOptions::Compute::kInline : RigOptions::Compute::kThread;
     Stress stress(seed ^ random(), options);
+    // So that the scatters of two streams end in any order.
+    if (random() % 2 == 0) stress.dawdle();
     stress.run(250);
     if (HasFatalFailure()) return;
     EXPECT_GT(stress.outcomes[TransferOutcome::kDone], 0);
+    EXPECT_GT(stress.num_loaded_blocks, 0U);
     if (round % 2 == 1) {
       EXPECT_EQ(stress.outcomes[TransferOutcome::kFailed], 0);
     }
@@ -293,28 +305,31 @@ TEST_P(StressTest, CloseAtAnyMomentEndsEveryAcceptedTransferOnce) {
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937_64 random(seed);
   for (int round = 0; round < 30; ++round) {
+    constexpr std::uint32_t kNumTransfers = 60;
+    constexpr std::uint32_t kNumBlocks = 6;
     Rig rig({.backend = gpu::test_backend(),
              .link = {.jitter = std::chrono::microseconds(30), .seed = random()},
+             .num_blocks = (kNumTransfers + 1) * kNumBlocks,
              .transfer = {.staging_bytes = 3000,
                           .max_in_flight_bytes = 600,
                           .piece_bytes = 400,
                           .copy_path = GetParam(),
                           .load_staging_bytes = 1000}});
-    const std::uint64_t close_after = random() % 60;
+    const std::uint64_t close_after = random() % kNumTransfers;
     std::atomic<std::uint64_t> step{0};
     std::thread closer([&] {
       while (step < close_after) std::this_thread::yield();
       EXPECT_TRUE(rig.engine->close(kForever));
     });
     std::set<std::uint64_t> accepted;
-    for (std::uint64_t id = 1; id <= 60; ++id) {
+    for (std::uint32_t id = 1; id <= kNumTransfers; ++id) {
       const auto first = static_cast<std::uint32_t>(random() % 50);
       if (random() % 2 == 0) {
-        if (rig.store(id, Rig::kStrided, blocks_to_slots(first, first, 6)) != 0) {
+        if (rig.store(id, Rig::kStrided, blocks_to_slots(first, first, kNumBlocks)) != 0) {
           accepted.insert(id);
         }
       } else {
-        rig.load(id, Rig::kDense, blocks_to_slots(first, 80 + first, 6));
+        rig.load(id, Rig::kDense, blocks_to_slots(id * kNumBlocks, 80 + first, kNumBlocks));
         accepted.insert(id);
       }
       ++step;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "valve.hpp"
 
+#include "kvferry/base/mixed_bits.hpp"
+
 #include <chrono>
 
 namespace kvferry::transfer {
@@ -29,6 +31,11 @@ void Valve::fail_nth(Kind kind, std::uint64_t nth) {
   gate(kind).fail_in = nth;
 }
 
+void Valve::dawdle(Kind kind, std::chrono::microseconds most) {
+  MutexLock lock(mutex_);
+  gate(kind).most_delay = most;
+}
+
 void Valve::lose_nth(Kind kind, std::uint64_t nth, gpu::LostMemory memory) {
   MutexLock lock(mutex_);
   gate(kind).lose_in = nth;
@@ -43,13 +50,17 @@ std::uint64_t Valve::num_arrived(Kind kind) const {
 gpu::OperationVerdict Valve::pass(const gpu::OperationInfo& info) {
   MutexLock lock(mutex_);
   Gate& entered = gate(info.kind);
-  ++entered.num_arrived;
+  const std::uint64_t number = ++entered.num_arrived;
   const bool fail = entered.fail_in != 0 && --entered.fail_in == 0;
   const bool lose = entered.lose_in != 0 && --entered.lose_in == 0;
   while (entered.held && entered.let_through == 0)
     opened_.wait_for(mutex_, std::chrono::seconds(1));
   if (entered.held) --entered.let_through;
   gpu::OperationVerdict verdict{.fail = fail};
+  if (entered.most_delay.count() != 0) {
+    verdict.delay = std::chrono::nanoseconds(mixed_bits(number) %
+                                             std::chrono::nanoseconds(entered.most_delay).count());
+  }
   if (lose) verdict.loses = entered.loses;
   return verdict;
 }

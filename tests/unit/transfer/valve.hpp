@@ -5,6 +5,7 @@
 #include "kvferry/gpu/host_link.hpp"
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 
@@ -23,6 +24,9 @@ class Valve {
   /// The `nth` operation of this kind from now on (from 1) fails.
   void fail_nth(Kind kind, std::uint64_t nth);
 
+  /// Operations of this kind take up to so much longer, each by another time, from now on.
+  void dawdle(Kind kind, std::chrono::microseconds most);
+
   /// The device is lost with the `nth` operation of this kind from now on (from 1), which is held
   /// back first like every other.
   void lose_nth(Kind kind, std::uint64_t nth, gpu::LostMemory memory);
@@ -40,6 +44,7 @@ class Valve {
     std::uint64_t fail_in = 0;
     std::uint64_t num_arrived = 0;
     std::uint64_t lose_in = 0;
+    std::chrono::microseconds most_delay{0};
     gpu::LostMemory loses = gpu::LostMemory::kInDoubt;
   };
   [[nodiscard]] Gate& gate(Kind kind) KVFERRY_REQUIRES(mutex_) {

@@ -46,8 +46,8 @@ inline constexpr std::size_t kMaxBatchRuns = 4096;
 
 /// Which calls of the driver Stream::copy() makes of its runs.
 enum class CopyCall : std::uint8_t {
-  /// The batch call for more than one run wherever the stream takes it, else one call per run. On
-  /// HIP one call per run: its batch call corrupts memory under graph replay (rocm-systems#11662).
+  /// The batch call for more than one run if DeviceTraits::batches_by_default and the stream takes
+  /// it, else one call per run.
   kDeviceDefault,
   /// One asynchronous call per run.
   kPerRun,
@@ -56,6 +56,14 @@ enum class CopyCall : std::uint8_t {
   kBatch
 };
 [[nodiscard]] const char* to_string(CopyCall call);
+
+/// How urgent the kernels of a stream are. A driver gives a multiprocessor that becomes free to the
+/// most urgent kernel that waits, and takes it from none that runs. Copies have no priority
+/// (cuStreamCreateWithPriority).
+enum class StreamPriority : std::uint8_t {
+  kNormal,  ///< As a stream that asked for nothing.
+  kHigh     ///< The greatest that the device has, which may be the normal one.
+};
 
 /// Devices whose links and drivers behave alike. kCudaOlder: below sm_90.
 enum class DeviceFamily : std::uint8_t { kHost, kCudaOlder, kCuda90, kHip };
@@ -69,6 +77,9 @@ struct DeviceTraits {
   std::size_t max_batch_runs = 0;
   /// Whether gather() and scatter() can be had.
   bool has_pack_kernels = false;
+  /// Whether the batch call is trusted where nobody asks for it (CopyCall::kBatch). Not on HIP: its
+  /// batch call corrupts device memory while graphs are replayed (rocm-systems#11662).
+  bool batches_by_default = true;
 };
 
 /// unrecorded -> pending -> done | failed. `kFailed`: an operation of the stream between the
@@ -170,8 +181,9 @@ class Device {
   /// that reach the device, queries of pending events among them; this one asks no driver.
   [[nodiscard]] virtual std::optional<DeviceLoss> lost() const = 0;
 
-  /// A stream of our own. Throws DeviceError.
-  [[nodiscard]] virtual std::unique_ptr<Stream> create_stream() = 0;
+  /// A stream of our own. The host back end has one priority. Throws DeviceError.
+  [[nodiscard]] virtual std::unique_ptr<Stream> create_stream(
+      StreamPriority priority = StreamPriority::kNormal) = 0;
   /// A view of a stream of the engine's (cudaStream_t, hipStream_t as an integer). On the host back
   /// end the engine computes on the calling thread: the view runs each operation before the call
   /// returns, and the handle is ignored. Throws DeviceError.

@@ -25,9 +25,9 @@
 /// on no block of the pool is involved; the store stream waits for the gather's event and copies
 /// ring entries to slots. Load: the load stream waits for a fence on the compute stream and copies
 /// slots to blocks, or has a kernel read them; or it copies whole slots to staging memory, and a
-/// scatter on a stream of its own waits for that copy and the fence. All streams are fed by one
-/// transfer thread from one queue, loads ahead of stores, with a bound on the bytes in flight per
-/// direction, because copy engines serve first-in first-out and ignore priorities.
+/// scatter on one of two other streams waits for that copy and the fence. All streams are fed by
+/// one transfer thread from one queue, loads ahead of stores, with a bound on the bytes in flight
+/// per direction, because copy engines serve first-in first-out and ignore priorities.
 namespace kvferry::transfer {
 
 struct TransferOptions {
@@ -37,8 +37,11 @@ struct TransferOptions {
   /// piece is always let through.
   std::uint64_t max_in_flight_bytes = std::uint64_t{32} << 20;
   /// Most bytes of one submission; a transfer is cut into pieces of at most this (at least one
-  /// block each).
-  std::uint64_t piece_bytes = std::uint64_t{8} << 20;
+  /// block each). 0: by the device's link, so that the fixed cost of a piece is at most 1 % of its
+  /// time: 8 to 64 MiB, but beyond 8 MiB at most half of `max_in_flight_bytes` and half of
+  /// `staging_bytes`; 8 MiB on the host back end. The default window holds it at 16 MiB; PCIe 5 x16
+  /// takes 32 MiB if that is 64 MiB.
+  std::uint64_t piece_bytes = 0;
   /// The way that every piece which can go it takes; nothing: chosen for each piece by the rates of
   /// its size, number of runs and direction. Stores leave the ring by kPerRun or kBatch: for them
   /// the others mean nothing.
@@ -101,7 +104,7 @@ struct TransferStats {
 
 /// What does not go on.
 enum class Stall : std::uint8_t {
-  kLink,   ///< A direction of the link: none of what was submitted to it ends.
+  kLink,   ///< A direction of the link: the oldest copy that was submitted to it does not end.
   kDriver  ///< The transfer thread: a call of the device's driver does not return.
 };
 
@@ -169,7 +172,8 @@ class TransferEngine {
   /// kFailed.
   [[nodiscard]] Fence fence(gpu::Stream& compute);
   /// Queues a load behind `fence`, ahead of all queued stores. One without blocks completes at
-  /// once. A fence that fails (the compute stream is broken) fails the load.
+  /// once. A fence that fails (the compute stream is broken) fails the load. No block is in two
+  /// loads under way, nor twice in one: they have no order among them, and may end in any.
   void load(TransferId transfer, std::span<const LoadPart> parts, Fence fence);
   /// For blocks of one class.
   void load(TransferId transfer, SlabClassId slab_class, std::span<const BlockSlot> blocks,
@@ -190,14 +194,17 @@ class TransferEngine {
   [[nodiscard]] TransferStats stats() const;
   /// Which way pieces go and what was measured, in a few lines for a log.
   [[nodiscard]] std::string copy_paths_text() const;
+  /// TransferOptions::piece_bytes, or what was chosen by the link.
+  [[nodiscard]] std::uint64_t piece_bytes() const;
   /// The rates measured so far, for TransferOptions of a later start on the same machine.
   [[nodiscard]] CopyPathTable copy_path_table() const;
-  /// The oldest transfer of a direction that has had copies submitted for longer than `bound` and
-  /// has seen none of them end; or, if a driver's call has not returned for so long, the oldest of
-  /// all. What waits in the queue (for the link, or for its turn at `store_bytes_per_second`) is
-  /// never overdue, nor is a copy that waits for the compute stream: that stream is the engine's,
-  /// which awaits it in every step. Time counts only while this process runs: of a stop
-  /// (SIGSTOP, a frozen cgroup, a debugger) a tenth of a second at most.
+  /// The transfer of a direction's oldest copy, if that has been the oldest one submitted for
+  /// longer than `bound` and has not ended, whatever became of younger ones; or, if a driver's call
+  /// has not returned for so long, the oldest transfer of all. What waits in the queue (for the
+  /// link, or for its turn at `store_bytes_per_second`) is never overdue, nor is a copy that waits
+  /// for the compute stream: that stream is the engine's, which awaits it in every step. Time
+  /// counts only while this process runs: of a stop (SIGSTOP, a frozen cgroup, a debugger) a tenth
+  /// of a second at most.
   [[nodiscard]] std::optional<OverdueTransfer> overdue(std::chrono::nanoseconds bound) const;
   /// What the device's loss left in doubt; nothing while it is well or lost and quiet. The numbers
   /// are those of now: right after the loss they may still change.
