@@ -3,7 +3,7 @@
 # languages CUDA and HIP are not enabled: g++ compiles all host code, and nothing of a vendor's is linked.
 
 set(KVFERRY_CUDA AUTO CACHE STRING "Compile the kernels with nvcc: AUTO (if there is one), ON or OFF")
-set(KVFERRY_CUDA_ARCHITECTURES 80 89 90 100 CACHE STRING "sm numbers; PTX of the last that nvcc knows is added")
+set(KVFERRY_CUDA_ARCHITECTURES 75 80 89 90 100 CACHE STRING "sm numbers; PTX of the last that nvcc knows is added")
 set(KVFERRY_HIP AUTO CACHE STRING "Compile the kernels with hipcc: AUTO (if there is one), ON or OFF")
 set(KVFERRY_HIP_ARCHITECTURES gfx90a gfx940 gfx941 gfx942 gfx950 CACHE STRING "AMD processors")
 
