@@ -296,7 +296,7 @@ TESTS = (
     Stage("e2e", "tests with the real engine", e2e, ("venv", "wheel", "stand-ins", "lmcache-venv")),
     Stage("host-asan", "C++ tests, ASan and UBSan", lambda: cpp("host-asan")),
     Stage("host-tsan", "C++ tests, TSan", lambda: cpp("host-tsan")),
-    Stage("fuzz", "fuzzers of plans, reports and the tier's file", fuzz),
+    Stage("fuzz", "fuzzers of plans, reports, the tier's file and objects' records", fuzz),
     Stage("clang", "clang build with -Wthread-safety", clang),
     Stage("gcc", "build with GCC 13 or newer", gcc, ("gcc14",)),
 )
