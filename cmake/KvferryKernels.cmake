@@ -3,7 +3,7 @@
 # languages CUDA and HIP are not enabled: g++ compiles all host code, and nothing of a vendor's is linked.
 
 set(KVFERRY_CUDA AUTO CACHE STRING "Compile the kernels with nvcc: AUTO (if there is one), ON or OFF")
-set(KVFERRY_CUDA_ARCHITECTURES 80 89 90 100 CACHE STRING "sm numbers; PTX of the last that nvcc knows is added")
+set(KVFERRY_CUDA_ARCHITECTURES 75 80 89 90 100 CACHE STRING "sm numbers; PTX of the last that nvcc knows is added")
 set(KVFERRY_HIP AUTO CACHE STRING "Compile the kernels with hipcc: AUTO (if there is one), ON or OFF")
 set(KVFERRY_HIP_ARCHITECTURES gfx90a gfx940 gfx941 gfx942 gfx950 CACHE STRING "AMD processors")
 
@@ -35,11 +35,10 @@ macro(kvferry_add_kernel_ptx kernel headers)
   endforeach()
 endmacro()
 
-# Sets cuda_fatbin_file, cuda_toolkit_version, cuda_architectures and cuda_newest_architecture.
+# Sets cuda_fatbin_file, cuda_toolkit_version and cuda_architectures (ascending), cuda_numbers and num_cuda_architectures.
 macro(kvferry_compile_cuda kernel headers)
   set(cuda_fatbin_file ${CMAKE_CURRENT_BINARY_DIR}/no_kernels)
   set(cuda_toolkit_version 0)
-  set(cuda_newest_architecture 0)
   set(cuda_architectures "")
   if(KVFERRY_CUDA STREQUAL "OFF")
     kvferry_without(KVFERRY_CUDA AUTO "switched off")
@@ -74,9 +73,8 @@ macro(kvferry_compile_cuda kernel headers)
       list(APPEND targets -gencode arch=compute_${arch},code=sm_${arch})
     endforeach()
     list(SORT cuda_architectures COMPARE NATURAL)
-    list(GET cuda_architectures -1 cuda_newest_architecture)
-    list(APPEND targets
-      -gencode arch=compute_${cuda_newest_architecture},code=compute_${cuda_newest_architecture})
+    list(GET cuda_architectures -1 newest)
+    list(APPEND targets -gencode arch=compute_${newest},code=compute_${newest})
     set(cuda_fatbin_file ${CMAKE_CURRENT_BINARY_DIR}/pack_kernels.fatbin)
     set(cuda_flags -std=c++17 -O3 -allow-unsupported-compiler -I ${CMAKE_CURRENT_SOURCE_DIR}/src)
     # Not compressed, so that the test code_objects_test.cpp can read it; a wheel is compressed anyway.
@@ -89,6 +87,8 @@ macro(kvferry_compile_cuda kernel headers)
     message(STATUS "kvferry: nvcc ${release} compiles the kernels for sm_${cuda_architectures} and PTX of the last")
     kvferry_add_kernel_ptx(${kernel} "${headers}")
   endif()
+  list(LENGTH cuda_architectures num_cuda_architectures)
+  list(JOIN cuda_architectures ", " cuda_numbers)
 endmacro()
 
 # Whether hipcc compiles a program for `arch`; asked once per compiler and architecture.

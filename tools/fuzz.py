@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CORPUS = ROOT / "tests/fuzz/corpus"
 BUILD = ROOT / "build/fuzz"
 # Longest inputs: what is longer is slower and finds nothing else.
-MOST_BYTES = {"plan": 1024, "report": 1024, "tier": 512}
+MOST_BYTES = {"plan": 1024, "report": 1024, "tier": 512, "record": 512}
 # The tested clang is 14; others as a distribution has them.
 COMPILERS = ("clang++-14", *(f"clang++-{number}" for number in range(20, 14, -1)), "clang++")
 EMPTY_FUZZER = 'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }'

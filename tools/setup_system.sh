@@ -122,18 +122,19 @@ if [ $((${#missing[@]} + ${#granted[@]})) -gt 0 ]; then
     as_root=(sudo)
     sudo -v
   fi
-  as_root+=(env DEBIAN_FRONTEND=noninteractive)
-  step apt-update "apt-get update" "${as_root[@]}" apt-get update
+  # Another process may have dpkg's lock: it is waited for.
+  apt=(${as_root[@]+"${as_root[@]}"} env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300)
+  step apt-update "apt-get update" "${apt[@]}" update
   packages=()
   for package in ${missing[@]+"${missing[@]}"}; do packages+=("$(versioned "$package")"); done
   if [ ${#packages[@]} -gt 0 ]; then
     step apt-install "apt-get install ${packages[*]}" \
-      "${as_root[@]}" apt-get install -y --no-install-recommends "${packages[@]}"
+      "${apt[@]}" install -y --no-install-recommends "${packages[@]}"
   fi
   for package in ${wished[@]+"${wished[@]}"}; do
     if apt-cache show "$package" >/dev/null 2>&1; then
       step "apt-$package" "apt-get install $package" \
-        "${as_root[@]}" apt-get install -y --no-install-recommends "$package" || true
+        "${apt[@]}" install -y --no-install-recommends "$package" || true
     fi
   done
   find_missing

@@ -60,6 +60,12 @@ expect() {
 }
 
 model=build/host-tsan/tests/model/engine_pair_test
+# As ctest runs it, which would show its lines at its end.
+tsan_options=$(python3 -c '
+import json
+for preset in json.load(open("CMakePresets.json"))["testPresets"]:
+    if preset["name"] == "host-tsan":
+        print(preset["environment"]["TSAN_OPTIONS"])')
 mkdir -p build/logs
 rounds >build/logs/soak-rounds.log 2>&1 &
 beside=$!
@@ -69,7 +75,7 @@ lives >build/logs/soak-lives.log 2>&1 &
 lives=$!
 trap 'kill "$beside" "$fuzzers" "$lives" 2>/dev/null || true' EXIT
 say "the model under TSan, rounds of all tests under ASan, the fuzzers and lives under vLLM, for $minutes minutes"
-KVFERRY_SOAK_SECONDS=$((minutes * 60)) TSAN_OPTIONS="halt_on_error=1:second_deadlock_stack=1:suppressions=$KVFERRY_ROOT/tests/tsan.supp" \
+KVFERRY_SOAK_SECONDS=$((minutes * 60)) TSAN_OPTIONS=${tsan_options//'${sourceDir}'/$KVFERRY_ROOT} \
   "${fixed[@]}" "$model" 2>&1 | tee build/logs/soak-model.log
 expect "$beside" "a round of all tests" rounds
 expect "$fuzzers" "a fuzzer" fuzz

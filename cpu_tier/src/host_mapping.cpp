@@ -10,10 +10,12 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <limits>
 #include <string>
 #include <sys/mman.h>
 #include <system_error>
+#include <thread>
 #include <unistd.h>
 #include <vector>
 
@@ -40,6 +42,19 @@ ResourceError failed(const char* step, std::uint64_t bytes, int error) {
   return ResourceError(std::string(step) + " " + std::to_string(bytes) +
                        " bytes of host memory failed: " + std::generic_category().message(error) +
                        "; make the CPU tier smaller or free memory");
+}
+
+// A thousand times a millisecond apart.
+constexpr int kMostTries = 1000;
+
+/// The error; 0 if there was none. What is populated stays so when it is tried again.
+int populated(std::span<std::byte> part) {
+  for (int num_tries = 0;;) {
+    if (::madvise(part.data(), part.size(), MADV_POPULATE_WRITE) == 0) return 0;
+    if (errno == EINTR) continue;
+    if (errno != EAGAIN || ++num_tries == kMostTries) return errno;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
 }
 
 }  // namespace
@@ -114,12 +129,12 @@ HostMapping::~HostMapping() { ::munmap(mapped_.data(), mapped_.size()); }
 
 void HostMapping::populate(std::span<std::byte> part) const {
   if (KVFERRY_FAULT_POINT("arena.populate")) throw failed("populating", part.size(), ENOMEM);
-  int error = 0;
-  do {
-    const int result = ::madvise(part.data(), part.size(), MADV_POPULATE_WRITE);
-    error = result == 0 ? 0 : errno;
-  } while (error == EINTR || error == EAGAIN);
+  const int error = populated(part);
   if (error == 0) return;
+  if (error == EAGAIN) {
+    throw failed("populating, with the kernel short of a resource for a second,", part.size(),
+                 error);
+  }
   if (error != EINVAL) throw failed("populating", part.size(), error);
 
   auto* bytes = static_cast<volatile std::byte*>(part.data());

@@ -21,8 +21,10 @@ __all__: list[str] = [
     "WorkerEngine",
     "ask_for_tier",
     "backends",
+    "built_kernels",
     "check_numa_node",
     "check_shared_tier",
+    "find_devices",
     "find_tiers",
     "huge_page_pool",
     "inspect_tier",
@@ -374,6 +376,11 @@ def backends() -> dict[str, str]:
     For each back end why it cannot be had in this process, in one line; empty if it can.
     """
 
+def built_kernels() -> tuple[str, list[str], list[str]]:
+    """
+    What the GPU kernels of this build were compiled with and for: (CUDA toolkit, '13.0' or empty; NVIDIA architectures, 'sm_80'; AMD's, 'gfx90a').
+    """
+
 def check_numa_node(node: typing.SupportsInt | typing.SupportsIndex) -> None:
     """
     Raises ConfigError that lists the nodes, unless `node` is one of them.
@@ -387,6 +394,11 @@ def check_shared_tier(
 ) -> tuple[int, int]:
     """
     Whether an engine would take that path as its shared tier's, as far as it can be told without making anything. Returns the bytes that its file lacks as yet, of all ranks, and those of a page of it. Raises ConfigError or ResourceError, as the engine would.
+    """
+
+def find_devices(backend: str, driver_library: str = "") -> list[dict[str, str]]:
+    """
+    The devices of 'cuda' or 'hip' in the order of their ordinals, as their driver describes them: name, architecture, driver, pci_address ('' if it does not tell) and kernels: what this build has for it ('sm_90', 'PTX of sm_100', 'hipRTC', '' if nothing). Makes no context; starts the driver, which can hang. Raises DeviceError or ConfigError.
     """
 
 def find_tiers(directory: bytes) -> list[bytes]:

@@ -7,6 +7,9 @@
 #include "kvferry/cpu_tier/memory_budget.hpp"
 #include "kvferry/cpu_tier/memory_claim.hpp"
 #include "kvferry/cpu_tier/pool_budget.hpp"
+#include "kvferry/gpu/built_kernels.hpp"
+#include "kvferry/gpu/cuda_device.hpp"
+#include "kvferry/gpu/hip_device.hpp"
 
 #include <pybind11/stl.h>
 
@@ -49,6 +52,33 @@ std::vector<std::tuple<std::uint32_t, std::uint64_t, std::uint32_t>> numa_nodes(
   return out;
 }
 
+std::tuple<std::string, std::vector<std::string>, std::vector<std::string>> built_kernels() {
+  const gpu::BuiltKernels built = gpu::built_kernels();
+  return {built.cuda_toolkit, built.cuda, built.hip};
+}
+
+std::vector<std::map<std::string, std::string>> find_devices(const std::string& backend,
+                                                             const std::string& driver_library) {
+  const gpu::DriverOptions options{.library = driver_library};
+  std::vector<gpu::FoundDevice> found;
+  if (backend == "cuda") {
+    found = gpu::find_cuda_devices(options);
+  } else if (backend == "hip") {
+    found = gpu::find_hip_devices(options);
+  } else {
+    throw ConfigError("back end '" + backend + "'; allowed: cuda, hip");
+  }
+  std::vector<std::map<std::string, std::string>> out;
+  for (const gpu::FoundDevice& one : found) {
+    out.push_back({{"name", one.name},
+                   {"architecture", one.architecture},
+                   {"driver", one.driver},
+                   {"pci_address", one.pci_address.value_or("")},
+                   {"kernels", one.kernels}});
+  }
+  return out;
+}
+
 /// As the first rank's arena asks, without claiming anything.
 std::tuple<std::string, std::uint64_t, std::string> ask_for_tier(std::uint64_t rank_bytes,
                                                                  std::uint32_t num_ranks,
@@ -64,6 +94,16 @@ std::tuple<std::string, std::uint64_t, std::string> ask_for_tier(std::uint64_t r
 }  // namespace
 
 void bind_machine(py::module_& module) {
+  module.def("built_kernels", &built_kernels,
+             "What the GPU kernels of this build were compiled with and for: (CUDA toolkit, '13.0' "
+             "or empty; NVIDIA architectures, 'sm_80'; AMD's, 'gfx90a').");
+  module.def("find_devices", &find_devices, py::arg("backend"), py::arg("driver_library") = "",
+             py::call_guard<py::gil_scoped_release>(),
+             "The devices of 'cuda' or 'hip' in the order of their ordinals, as their driver "
+             "describes them: name, architecture, driver, pci_address ('' if it does not tell) and "
+             "kernels: what this build has for it ('sm_90', 'PTX of sm_100', 'hipRTC', '' if "
+             "nothing). Makes no context; starts the driver, which can hang. Raises DeviceError or "
+             "ConfigError.");
   module.def("memory_limits", &memory_limits,
              "The limits on more host memory that apply to this process: (name, bytes of room, "
              "what lifts it).");

@@ -5,6 +5,7 @@ import ctypes
 import json
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,9 @@ from typing import Any
 
 import pytest
 from kvferry import _core
-from kvferry.doctor.verdict import judge
+from kvferry.doctor.fact import Fact
+from kvferry.doctor.pinning import Limit, examine_pinning
+from kvferry.doctor.verdict import Verdict, judge
 from kvferry.errors import Error, ResourceError
 from kvferry.sizes import format_size
 
@@ -55,6 +58,40 @@ def test_machine_is_described() -> None:
     assert 0 < sum(node["memory_bytes"] for node in nodes) <= 1.1 * total
     assert sum(node["num_cpus"] for node in nodes) > 0
     assert [node["number"] for node in nodes] == sorted({node["number"] for node in nodes})
+
+
+LIMITS = [Limit("MemAvailable", 8 << 30, "free some"), Limit("cgroup memory.max of /a", 4 << 30, "raise it")]
+
+
+@pytest.mark.parametrize(
+    ("machine_bytes", "expected"), [(0, ["ok", "ok"]), (4 << 30, ["ok", "ok"]), (5 << 30, ["ok", "problem"])]
+)
+def test_limits_are_held_against_the_tier(machine_bytes: int, expected: list[str]) -> None:
+    facts = examine_pinning(LIMITS, None, Verdict("", machine_bytes=machine_bytes), has_gpu=True)
+    assert [fact.verdict for fact in facts[:2]] == expected
+    assert "raise it" in facts[1].detail or expected[1] == "ok"
+    assert facts[2] == Fact("RLIMIT_MEMLOCK", "ok", "unlimited")
+
+
+def test_locked_memory_of_a_rank_is_held_against_what_it_pins() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    limit = 65536 if hard == resource.RLIM_INFINITY else min(65536, hard)
+    resource.setrlimit(resource.RLIMIT_MEMLOCK, (limit, hard))
+    try:
+        for rank_bytes, has_gpu, verdict in [(limit, True, "ok"), (limit + 1, True, "note"), (limit + 1, False, "ok")]:
+            [fact] = examine_pinning([], limit, Verdict("", bytes_per_rank=rank_bytes), has_gpu)
+            assert fact.verdict == verdict
+            assert verdict == "ok" or "ulimit -l unlimited" in fact.detail
+    finally:
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (soft, hard))
+
+
+def test_tier_too_large_is_a_problem_of_the_limit_that_refuses_it() -> None:
+    found = told("--config", json.dumps(TOO_LARGE))
+    [available] = [fact for fact in found["pinned_memory"] if fact["name"] == "MemAvailable"]
+    assert available["verdict"] == "problem"
+    [available] = [fact for fact in told()["pinned_memory"] if fact["name"] == "MemAvailable"]
+    assert available["verdict"] == "ok"
 
 
 def test_everything_is_shown_to_a_person() -> None:

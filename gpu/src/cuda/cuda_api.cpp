@@ -4,9 +4,8 @@
 #include "kvferry/base/error.hpp"
 
 #include "cuda/cuda_error.hpp"
-#include "driver/pci_address.hpp"
+#include "cuda/cuda_traits.hpp"
 
-#include <array>
 #include <cmath>
 #include <utility>
 
@@ -24,28 +23,21 @@ void* host_pointer(std::uintptr_t address) { return reinterpret_cast<void*>(addr
 
 CudaApi::CudaApi(CudaLibrary library, int ordinal) : cuda_(std::move(library)) {
   int num_devices = 0;
-  require(cuda_.device_get_count(&num_devices), "count the CUDA devices");
+  cuda_.require(cuda_.device_get_count(&num_devices), "count the CUDA devices");
   if (ordinal < 0 || ordinal >= num_devices) {
     throw ConfigError("there is no CUDA device " + std::to_string(ordinal) +
                       ": this process sees " + std::to_string(num_devices) +
                       "; pass a lower number or change CUDA_VISIBLE_DEVICES");
   }
-  require(cuda_.device_get(&device_, ordinal), "open CUDA device " + std::to_string(ordinal));
-  read_traits();
-  require(cuda_.primary_context_retain(&context_, device_),
-          "retain the primary context of CUDA device " + std::to_string(ordinal));
+  cuda_.require(cuda_.device_get(&device_, ordinal), "open CUDA device " + std::to_string(ordinal));
+  traits_ = cuda_traits(cuda_, device_);
+  cuda_.require(cuda_.primary_context_retain(&context_, device_),
+                "retain the primary context of CUDA device " + std::to_string(ordinal));
 }
 
 CudaApi::~CudaApi() { static_cast<void>(cuda_.primary_context_release(device_)); }
 
-std::string CudaApi::describe(int code) const {
-  const char* name = nullptr;
-  const char* text = nullptr;
-  static_cast<void>(cuda_.get_error_name(code, &name));
-  static_cast<void>(cuda_.get_error_string(code, &text));
-  return std::string(name == nullptr ? "unknown CUDA error" : name) + " (" + std::to_string(code) +
-         (text == nullptr ? ")" : std::string("): ") + text);
-}
+std::string CudaApi::describe(int code) const { return cuda_.describe(code); }
 
 DriverValue<ThreadState> CudaApi::enter() {
   ThreadState before;
@@ -155,35 +147,6 @@ DriverValue<MemoryInfo> CudaApi::memory_info() {
   std::size_t total_bytes = 0;
   const auto code = cuda_.memory_get_info(&free_bytes, &total_bytes);
   return {cuda_result(code), {free_bytes, total_bytes}};
-}
-
-void CudaApi::read_traits() {
-  std::array<char, 256> name{};
-  require(cuda_.device_get_name(name.data(), static_cast<int>(name.size()) - 1, device_),
-          "ask for the name of a CUDA device");
-  traits_.device_name = name.data();
-  if (cuda_.device_get_pci_bus_id(name.data(), static_cast<int>(name.size()), device_) ==
-      cuda_abi::kSuccess) {
-    traits_.pci_address = pci_address_of(name.data());
-  }
-  traits_.compute_capability = attribute(cuda_abi::kAttributeComputeCapabilityMajor) * 10 +
-                               attribute(cuda_abi::kAttributeComputeCapabilityMinor);
-  traits_.architecture = "sm_" + std::to_string(traits_.compute_capability);
-  traits_.num_multiprocessors = attribute(cuda_abi::kAttributeMultiprocessorCount);
-  traits_.driver = "CUDA driver " + CudaLibrary::version_text(cuda_.version());
-  const bool has_batch = cuda_.copy_batch_12080 != nullptr || cuda_.copy_batch_13000 != nullptr;
-  traits_.max_batch_runs = has_batch ? kMaxBatchRuns : 0;
-}
-
-int CudaApi::attribute(int which) const {
-  int value = 0;
-  require(cuda_.device_get_attribute(&value, which, device_),
-          "ask for attribute " + std::to_string(which) + " of a CUDA device");
-  return value;
-}
-
-void CudaApi::require(cuda_abi::Result code, const std::string& what) const {
-  if (code != cuda_abi::kSuccess) throw DeviceError("cannot " + what + ": " + describe(code));
 }
 
 }  // namespace kvferry::gpu

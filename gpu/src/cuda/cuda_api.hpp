@@ -60,10 +60,6 @@ class CudaApi final : public DriverApi {
   static cuda_abi::Handle raw(T handle) {
     return reinterpret_cast<cuda_abi::Handle>(handle);  // NOLINT(performance-no-int-to-ptr)
   }
-  void read_traits();
-  [[nodiscard]] int attribute(int which) const;
-  /// Throws DeviceError unless the call succeeded.
-  void require(cuda_abi::Result code, const std::string& what) const;
 
   const CudaLibrary cuda_;
   cuda_abi::Device device_ = 0;

@@ -52,6 +52,19 @@ int CudaLibrary::build_floor() {
   return std::max(kOldestVersion, cuda_toolkit_version() / 1000 * 1000);
 }
 
+std::string CudaLibrary::describe(cuda_abi::Result code) const {
+  const char* name = nullptr;
+  const char* text = nullptr;
+  static_cast<void>(get_error_name(code, &name));
+  static_cast<void>(get_error_string(code, &text));
+  return std::string(name == nullptr ? "unknown CUDA error" : name) + " (" + std::to_string(code) +
+         (text == nullptr ? ")" : std::string("): ") + text);
+}
+
+void CudaLibrary::require(cuda_abi::Result code, const std::string& what) const {
+  if (code != cuda_abi::kSuccess) throw DeviceError("cannot " + what + ": " + describe(code));
+}
+
 void CudaLibrary::read_version(int floor) {
   const auto get_version =
       reinterpret_cast<cuda_abi::DriverGetVersion>(library_.symbol("cuDriverGetVersion"));

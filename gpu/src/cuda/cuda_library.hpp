@@ -23,6 +23,11 @@ class CudaLibrary {
   /// The oldest driver that this build takes.
   [[nodiscard]] static int build_floor();
 
+  /// Name, number and text of a code.
+  [[nodiscard]] std::string describe(cuda_abi::Result code) const;
+  /// Throws DeviceError unless the call succeeded.
+  void require(cuda_abi::Result code, const std::string& what) const;
+
   cuda_abi::GetErrorText get_error_name = nullptr;
   cuda_abi::GetErrorText get_error_string = nullptr;
   cuda_abi::DeviceGetCount device_get_count = nullptr;

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <span>
+#include <string>
 #include <string_view>
 
 /// The kernels as they were compiled and embedded by cmake/KvferryKernels.cmake. Everything lives
@@ -18,9 +19,20 @@ namespace kvferry::gpu {
 /// (NVIDIA, "CUDA Compatibility").
 [[nodiscard]] int cuda_toolkit_version();
 
-/// Compute capability of the newest code in cuda_fatbin(), its PTX: 100 for 10.0; 0 if built
-/// without nvcc. The bulk-copy kernels are there if this and the device's are 90 or more.
-[[nodiscard]] int cuda_newest_architecture();
+/// Compute capabilities of the machine code in cuda_fatbin(), ascending: 100 for 10.0; empty if
+/// built without nvcc. There is PTX of the last.
+[[nodiscard]] std::span<const int> cuda_architectures();
+
+/// The last of them, or 0. The bulk-copy kernels are there if this and the device's are 90 or more.
+[[nodiscard]] inline int cuda_newest_architecture() {
+  return cuda_architectures().empty() ? 0 : cuda_architectures().back();
+}
+
+/// What a driver takes from cuda_fatbin() for a device: "sm_80" for 86, "PTX of sm_100" for 120;
+/// empty if nothing in there runs on it. Machine code runs on later devices of its major number,
+/// PTX on all later devices (CUDA C++ Programming Guide, "Compute Capability").
+[[nodiscard]] std::string cuda_code_for(int compute_capability,
+                                        std::span<const int> architectures = cuda_architectures());
 
 /// An image for hipModuleLoadData. `arch` is a bare processor name, "gfx90a": it fits every
 /// xnack and sramecc setting.

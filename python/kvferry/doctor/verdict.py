@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from kvferry import _core
 from kvferry.config import KvFerryConfig
+from kvferry.doctor import drivers
 from kvferry.errors import ConfigError, ResourceError
 from kvferry.settings import shown
 from kvferry.sizes import format_size
@@ -26,6 +27,8 @@ class Verdict:
         That it would lie in.
     room_bytes
         What the machine has for all ranks.
+    machine_bytes
+        What the engine would take of the machine's memory now, on all ranks; huge pages of a pool do not count.
     notes
         What a user is to know though nothing is refused.
 
@@ -35,6 +38,7 @@ class Verdict:
     bytes_per_rank: int = 0
     pages: str = ""
     room_bytes: int = 0
+    machine_bytes: int = 0
     notes: list[str] = field(default_factory=list)
 
 
@@ -53,7 +57,7 @@ def judge(text: str, num_ranks: int) -> Verdict:
         config = KvFerryConfig.from_extra_config(_read(text))
         if config.numa_node is not None:
             _core.check_numa_node(config.numa_node)
-        if config.backend != "auto" and (why_not := _core.backends()[config.backend]):
+        if config.backend != "auto" and (why_not := drivers.backends()[config.backend]):
             raise ConfigError(f"the back end {config.backend!r} cannot be had: {why_not}")
         # How large a block is, the model says; none is smaller than this.
         rank_bytes = config.tier_bytes(1, num_ranks)
@@ -62,12 +66,13 @@ def judge(text: str, num_ranks: int) -> Verdict:
         pages, room_bytes, shortage = _core.ask_for_tier(rank_bytes, num_ranks, config.pages)
     except (ConfigError, ResourceError) as error:
         return Verdict(str(error))
-    notes = []
-    if shortage:
-        if not config.allow_smaller_tier or room_bytes == 0:
-            return Verdict(shortage, rank_bytes, pages, room_bytes)
-        notes.append(f"allow_smaller_tier: about {format_size(room_bytes // num_ranks)} on each rank; {shortage}")
-    return Verdict("", rank_bytes, pages, room_bytes, [*notes, *_memlock_notes(config, rank_bytes)])
+    machine_bytes = 0 if pages == "huge" else rank_bytes * num_ranks
+    if not shortage:
+        return Verdict("", rank_bytes, pages, room_bytes, machine_bytes)
+    if not config.allow_smaller_tier or room_bytes == 0:
+        return Verdict(shortage, rank_bytes, pages, room_bytes, machine_bytes)
+    smaller = f"allow_smaller_tier: about {format_size(room_bytes // num_ranks)} on each rank; {shortage}"
+    return Verdict("", rank_bytes, pages, room_bytes, min(machine_bytes, room_bytes), [smaller])
 
 
 def _judge_shared(config: KvFerryConfig, path: str, rank_bytes: int, num_ranks: int) -> Verdict:
@@ -81,20 +86,13 @@ def _judge_shared(config: KvFerryConfig, path: str, rank_bytes: int, num_ranks: 
     """
     capacity_bytes = config.shared_capacity(num_ranks)
     missing_bytes, page_bytes = _core.check_shared_tier(path, capacity_bytes, num_ranks, config.shared_chunk_bytes or 0)
-    notes = _memlock_notes(config, rank_bytes)
     if page_bytes > mmap.PAGESIZE:
         # The file system's own pool, which has been asked.
-        return Verdict("", rank_bytes, "huge", missing_bytes, notes)
+        return Verdict("", rank_bytes, "huge", missing_bytes)
     if missing_bytes < num_ranks:
-        return Verdict("", rank_bytes, "normal", 0, notes)
+        return Verdict("", rank_bytes, "normal")
     pages, room_bytes, shortage = _core.ask_for_tier(missing_bytes // num_ranks, num_ranks, "normal")
-    return Verdict(shortage, rank_bytes, pages, room_bytes, notes)
-
-
-def _memlock_notes(config: KvFerryConfig, rank_bytes: int) -> list[str]:
-    has_gpu = any(not why_not for name, why_not in _core.backends().items() if name != "host")
-    warning = _core.memlock_warning(rank_bytes) if config.backend != "host" and has_gpu else ""
-    return [warning] if warning else []
+    return Verdict(shortage, rank_bytes, pages, room_bytes, missing_bytes)
 
 
 def _read(text: str) -> dict[str, object]:

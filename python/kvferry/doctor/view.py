@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """How ``kvferry doctor`` shows what was found."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from kvferry.doctor.fact import Fact
 from kvferry.doctor.findings import Findings
 from kvferry.doctor.verdict import Verdict
 from kvferry.sizes import format_size
@@ -14,13 +15,13 @@ from kvferry.sizes import format_size
 _GOOD, _BAD, _FAINT = "green", "bold red", "dim"
 
 
-def show(console: Console, findings: Findings, verdict: Verdict | None) -> None:
+def show(console: Console, findings: Findings, pinned: Sequence[Fact], verdict: Verdict | None) -> None:
     """Print everything."""
     console.print(_table("Versions", _versions(findings)))
     console.print(_table("Back ends", _backends(findings)))
-    console.print(_table("Host memory", _memory(findings)))
+    console.print(_table("Host memory", [*_facts(pinned), *_memory(findings)]))
     console.print(_table("NUMA nodes", _nodes(findings)))
-    console.print(_table("GPUs", _gpus(findings)))
+    console.print(_table("GPUs", _facts(findings.gpus)))
     if verdict is not None:
         console.print(_verdict(verdict))
 
@@ -46,10 +47,6 @@ def _backends(findings: Findings) -> Iterable[tuple[str, RenderableType]]:
 
 
 def _memory(findings: Findings) -> Iterable[tuple[str, RenderableType]]:
-    for limit in findings.limits:
-        yield limit.name, f"{format_size(limit.room_bytes)} of room"
-    locked = findings.memlock_bytes
-    yield "RLIMIT_MEMLOCK", "unlimited" if locked is None else f"{format_size(locked)} (GPU drivers pin past it)"
     shared = findings.shared_memory
     if shared is None:
         yield "/dev/shm", Text("none: engines that start together cannot see what the other was granted", _BAD)
@@ -72,9 +69,9 @@ def _nodes(findings: Findings) -> Iterable[tuple[str, RenderableType]]:
         yield str(node.number), f"{format_size(node.memory_bytes)}, {node.num_cpus} processors"
 
 
-def _gpus(findings: Findings) -> Iterable[tuple[str, RenderableType]]:
+def _facts(facts: Iterable[Fact]) -> Iterable[tuple[str, RenderableType]]:
     styles = {"ok": _GOOD, "problem": _BAD, "unknown": _FAINT}
-    for fact in findings.gpus:
+    for fact in facts:
         yield fact.name, Text.assemble((fact.verdict, styles.get(fact.verdict, "")), f": {fact.detail}")
 
 

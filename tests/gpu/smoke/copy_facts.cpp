@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "facts.hpp"
 
-#include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <filesystem>
+#include <regex>
 
 namespace kvferry::smoke {
 namespace {
@@ -92,6 +93,12 @@ Fact many_batches(SmokeDevice& device, int count) {
   return {true, "batches of 64 scattered copies", static_cast<double>(count), "batches"};
 }
 
+/// "0000:c1:00.0".
+bool is_sysfs_address(const std::string& text) {
+  static const std::regex kForm("[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\\.[0-7]");
+  return std::regex_match(text, kForm);
+}
+
 /// What our rules forbid: a driver that takes it is no fault.
 Fact refusal(SmokeDevice& device, const gpu::DriverResult& result) {
   return {true, result.ok() ? "is taken" : "is refused: " + device.api().describe(result.code), 0,
@@ -108,9 +115,11 @@ void settle_device(FactLog& log, SmokeDevice& device, Effort /*effort*/) {
   });
   log.check("F5 bus id as sysfs writes it", [&] {
     const std::string address = device.api().traits().pci_address.value_or("");
-    const bool upper = std::any_of(address.begin(), address.end(),
-                                   [](char letter) { return letter >= 'A' && letter <= 'F'; });
-    return Fact{!upper && !address.empty(), address, 0, ""};
+    const bool in_sysfs = std::filesystem::exists("/sys/bus/pci/devices/" + address);
+    return Fact{is_sysfs_address(address),
+                "the driver says " + device.raw_bus_id() + ", we say " + address +
+                    (in_sysfs ? ", and sysfs has it" : ", and sysfs here does not show it"),
+                0, ""};
   });
   log.check("F7 priorities of streams", [&] {
     const auto range = device.require(device.api().stream_priorities(), "ask for them");

@@ -8,6 +8,7 @@
 #include "hip/hip_api.hpp"
 #include "kernels/code_objects.hpp"
 
+#include <array>
 #include <chrono>
 #include <stdexcept>
 #include <sys/mman.h>
@@ -62,6 +63,23 @@ gpu::ModuleHandle SmokeDevice::load_kernels() {
   }
   if (image.empty()) throw std::runtime_error("this build has no kernels for the device");
   return require(api_->load_module(image), "load the kernels");
+}
+
+std::string SmokeDevice::raw_bus_id() const {
+  std::array<char, 64> text{};
+  const auto length = static_cast<int>(text.size());
+  bool answered = false;
+  if (backend_.is_cuda()) {
+    const gpu::CudaLibrary cuda(backend_.library());
+    gpu::cuda_abi::Device device = 0;
+    answered = cuda.device_get(&device, 0) == gpu::cuda_abi::kSuccess &&
+               cuda.device_get_pci_bus_id(text.data(), length, device) == gpu::cuda_abi::kSuccess;
+  } else {
+    const gpu::HipLibrary hip(backend_.library());
+    answered = hip.device_get_pci_bus_id(text.data(), length, 0) == gpu::hip_abi::kSuccess;
+  }
+  if (!answered) throw std::runtime_error("the driver tells no bus id");
+  return text.data();
 }
 
 void* SmokeDevice::symbol(const char* name) const {

@@ -48,6 +48,8 @@ class SmokeDevice {
   [[nodiscard]] std::uintptr_t memory() const { return memory_; }
   /// The kernels of this device; loaded at each call.
   [[nodiscard]] gpu::ModuleHandle load_kernels();
+  /// What the driver itself says, as it says it.
+  [[nodiscard]] std::string raw_bus_id() const;
   /// The vendor's function of the loaded driver.
   [[nodiscard]] void* symbol(const char* name) const;
 

@@ -6,10 +6,34 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <cerrno>
+#include <cstddef>
 #include <cstdio>
 #include <fstream>
 #include <limits>
 #include <string>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace {
+
+// How often the kernel is to be short of something.
+std::atomic<int> num_refusals_left{0};  // NOLINT(readability-identifier-naming)
+constexpr int kPopulateWrite = 23;
+
+}  // namespace
+
+/// In the place of the C library's in this program.
+extern "C" int madvise(void* begin, std::size_t bytes, int advice) noexcept {
+  if (advice == kPopulateWrite && num_refusals_left > 0) {
+    --num_refusals_left;
+    errno = EAGAIN;
+    return -1;
+  }
+  return static_cast<int>(::syscall(SYS_madvise, begin, bytes, advice));
+}
 
 namespace kvferry::cpu_tier {
 namespace {
@@ -93,6 +117,27 @@ TEST(HostMapping, IsUnmappedByItsDestructor) {
 TEST(HostMapping, SizeThatCannotBeMappedIsAResourceError) {
   EXPECT_THROW(HostMapping{std::numeric_limits<std::uint64_t>::max()}, ResourceError);
   EXPECT_THROW(HostMapping{std::uint64_t{1} << 62}, ResourceError);
+}
+
+TEST(HostMapping, ShortageThatPassesIsWaitedFor) {
+  const HostMapping mapping(1 << 20, PageKind::kNormal);
+  num_refusals_left = 3;
+  mapping.populate();
+  EXPECT_EQ(num_refusals_left, 0);
+  EXPECT_EQ(smaps_field(mapping.address(), "Rss:"), "Rss:                1024 kB");
+}
+
+TEST(HostMapping, ShortageThatDoesNotPassIsAResourceError) {
+  const HostMapping mapping(1 << 20);
+  num_refusals_left = 1'000'000;
+  try {
+    mapping.populate();
+    ADD_FAILURE() << "it was populated";
+  } catch (const ResourceError& error) {
+    EXPECT_NE(std::string(error.what()).find("short of a resource for a second"), std::string::npos)
+        << error.what();
+  }
+  num_refusals_left = 0;
 }
 
 #ifdef KVFERRY_TEST_HOOKS

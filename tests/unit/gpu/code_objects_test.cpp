@@ -2,11 +2,14 @@
 // What was embedded is what was asked for, and fit to be launched. No device is needed.
 #include "kernels/code_objects.hpp"
 
+#include "kvferry/gpu/built_kernels.hpp"
+
 #include "kernel_image.hpp"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <set>
 #include <sstream>
 #include <string>
@@ -73,6 +76,22 @@ TEST(CodeObjects, EveryCudaArchitectureHasItsKernelsWithoutSpills) {
   }
   EXPECT_EQ(cuda_newest_architecture(), newest);
   EXPECT_EQ(embedded, expected);
+  const std::vector<std::string> told = built_kernels().cuda;
+  EXPECT_EQ(std::set(told.begin(), told.end()), expected);
+}
+
+TEST(CodeObjects, DriverTakesCodeOfTheSameMajorOrThePtx) {
+  constexpr std::array kBuilt{75, 80, 89, 90, 100};
+  EXPECT_EQ(cuda_code_for(70, kBuilt), "");
+  EXPECT_EQ(cuda_code_for(75, kBuilt), "sm_75");
+  EXPECT_EQ(cuda_code_for(86, kBuilt), "sm_80");
+  EXPECT_EQ(cuda_code_for(89, kBuilt), "sm_89");
+  EXPECT_EQ(cuda_code_for(103, kBuilt), "sm_100");
+  EXPECT_EQ(cuda_code_for(120, kBuilt), "PTX of sm_100");
+  constexpr std::array kGap{89, 100};
+  EXPECT_EQ(cuda_code_for(86, kGap), "");
+  EXPECT_EQ(cuda_code_for(90, kGap), "");
+  EXPECT_EQ(cuda_code_for(90, std::span<const int>{}), "");
 }
 
 TEST(CodeObjects, EveryHipArchitectureHasItsKernelsWithoutSpills) {
@@ -86,6 +105,8 @@ TEST(CodeObjects, EveryHipArchitectureHasItsKernelsWithoutSpills) {
     expect_launchable(image);
   }
   EXPECT_EQ(embedded, expected);
+  const std::vector<std::string> told = built_kernels().hip;
+  EXPECT_EQ(std::set(told.begin(), told.end()), expected);
   if (expected.empty()) GTEST_SKIP() << "built without hipcc";
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "driver_test.hpp"
+#include "kernels/code_objects.hpp"
 
 namespace kvferry::gpu {
 namespace {
@@ -14,6 +15,12 @@ class DriverStartup : public DriverTest {
     const BackendAvailability probed = vendor().availability({.library = library});
     EXPECT_FALSE(probed.available());
     EXPECT_EQ(probed.why_not, why);
+    try {
+      std::ignore = vendor().find({.library = library});
+      ADD_FAILURE() << "found devices";
+    } catch (const DeviceError& error) {
+      EXPECT_EQ(error.what(), why);
+    }
   }
 };
 KVFERRY_INSTANTIATE_VENDORS(DriverStartup);
@@ -22,6 +29,21 @@ TEST_P(DriverStartup, ProbeCountsDevices) {
   const BackendAvailability probed = vendor().availability({.library = vendor().library});
   EXPECT_TRUE(probed.available()) << probed.why_not;
   EXPECT_GE(probed.num_devices, 1U);
+}
+
+TEST_P(DriverStartup, DevicesAreFoundWithoutAContext) {
+  if (vendor().name == "cuda") control().fail_nth("cuDevicePrimaryCtxRetain", 1, 100);
+  const std::vector<FoundDevice> found = vendor().find({.library = vendor().library});
+  ASSERT_FALSE(found.empty());
+  EXPECT_NE(found[0].name.find("stand-in"), std::string::npos) << found[0].name;
+  EXPECT_EQ(found[0].architecture, vendor().name == "cuda" ? "sm_90" : "gfx90a");
+  EXPECT_EQ(found[0].driver, vendor().name == "cuda" ? "CUDA driver 13.0" : "HIP 7.1");
+  EXPECT_EQ(found[0].pci_address, "0000:c1:00.0");
+  if (vendor().name == "cuda") {
+    EXPECT_EQ(found[0].kernels, cuda_code_for(90));
+  } else {
+    EXPECT_EQ(found[0].kernels, hip_code_object("gfx90a").empty() ? "hipRTC" : "gfx90a");
+  }
 }
 
 TEST_P(DriverStartup, MissingLibraryIsNamedWithWhatToDo) {

@@ -33,6 +33,7 @@ struct Vendor {
   std::string library;
   std::unique_ptr<Device> (*make)(std::uint32_t, const DriverOptions&);
   BackendAvailability (*availability)(const DriverOptions&);
+  std::vector<FoundDevice> (*find)(const DriverOptions&);
   int first_too_old;
   std::string load;
   std::string store;
@@ -49,12 +50,12 @@ struct Vendor {
 };
 
 [[nodiscard]] inline std::vector<Vendor> vendors() {
-  return {{"cuda", KVFERRY_FAKE_CUDA, &make_cuda_device, &cuda_availability, 12030,
-           "cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync", "cuMemcpyBatchAsync", "cuEventRecord",
+  return {{"cuda", KVFERRY_FAKE_CUDA, &make_cuda_device, &cuda_availability, &find_cuda_devices,
+           12030, "cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync", "cuMemcpyBatchAsync", "cuEventRecord",
            "cuEventQuery", "cuEventCreate", "cuMemHostRegister", "cuMemHostGetDevicePointer",
            "cuLaunchKernel", "cuMemAlloc", "cuModuleGetFunction", "cuInit"},
-          {"hip", KVFERRY_FAKE_HIP, &make_hip_device, &hip_availability, 50'700'000,
-           "hipMemcpyAsync", "hipMemcpyAsync", "hipMemcpyBatchAsync", "hipEventRecord",
+          {"hip", KVFERRY_FAKE_HIP, &make_hip_device, &hip_availability, &find_hip_devices,
+           50'700'000, "hipMemcpyAsync", "hipMemcpyAsync", "hipMemcpyBatchAsync", "hipEventRecord",
            "hipEventQuery", "hipEventCreateWithFlags", "hipHostRegister", "hipHostGetDevicePointer",
            "hipModuleLaunchKernel", "hipMalloc", "hipModuleGetFunction", "hipInit"}};
 }

@@ -31,8 +31,9 @@ class HostMapping {
   HostMapping& operator=(const HostMapping&) = delete;
 
   /// Makes every page, or those of a part of bytes(), resident and, if anonymous, zero. Where the
-  /// kernel knows MADV_POPULATE_WRITE (Linux 5.14) a shortage is a ResourceError; before, each page
-  /// is written to and a shortage is the kernel's OOM killer's.
+  /// kernel knows MADV_POPULATE_WRITE (Linux 5.14) a shortage is a ResourceError, one that the
+  /// kernel calls passing after a second of tries; before, each page is written to and a shortage
+  /// is the kernel's OOM killer's.
   void populate() const { populate(bytes()); }
   void populate(std::span<std::byte> part) const;
   /// Puts what bytes() hold into huge pages, resident ones, as far as there are whole ones in it:

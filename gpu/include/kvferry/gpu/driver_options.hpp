@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -23,6 +24,19 @@ struct BackendAvailability {
   /// One line: what was found, what is needed, what to do. Empty if it can be had.
   std::string why_not;
   [[nodiscard]] bool available() const { return why_not.empty(); }
+};
+
+/// A device as its driver describes it to anybody who asks.
+struct FoundDevice {
+  std::string name;
+  /// "sm_90", "gfx942".
+  std::string architecture;
+  /// "CUDA driver 13.0".
+  std::string driver;
+  /// As Device::pci_address().
+  std::optional<std::string> pci_address;
+  /// What this build has for it: "sm_90", "PTX of sm_100", "hipRTC"; empty: nothing.
+  std::string kernels;
 };
 
 }  // namespace kvferry::gpu

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What this build's kernels are of, and whether this machine's GPUs run them."""
+
+from collections.abc import Iterator, Mapping
+
+from kvferry import _core
+from kvferry.doctor.drivers import Answer, Device
+from kvferry.doctor.fact import Fact
+
+_VENDORS = {"cuda": "NVIDIA", "hip": "AMD"}
+
+
+def examine_kernels(answers: Mapping[str, Answer]) -> list[Fact]:
+    """Hold the build against the devices in the drivers' `answers` (by back end)."""
+    facts = [*_built()]
+    for backend, answer in answers.items():
+        vendor = _VENDORS[backend]
+        if not answer.is_sane:
+            facts.append(Fact(f"{vendor} driver", "problem", answer.why_not))
+        for ordinal, device in enumerate(answer.devices):
+            name = f"{vendor} {device.pci_address or f'device {ordinal}'}: kernels"
+            facts.append(_fitting(name, backend, device))
+    if not any(answer.devices for answer in answers.values()):
+        facts.append(Fact("kernels for the GPUs", "unknown", "no driver shows one: see the back ends above"))
+    return facts
+
+
+def _built() -> Iterator[Fact]:
+    toolkit, cuda, hip = _core.built_kernels()
+    if cuda:
+        yield Fact("NVIDIA kernels", "ok", f"by CUDA {toolkit} for {', '.join(cuda)}, and PTX for newer ones")
+    else:
+        yield Fact("NVIDIA kernels", "note", "none: this build had no nvcc (tools/setup_nvcc.sh brings it)")
+    if hip:
+        yield Fact("AMD kernels", "ok", f"for {', '.join(hip)}; hipRTC compiles them for others")
+    else:
+        yield Fact("AMD kernels", "note", "none: this build had no hipcc; hipRTC compiles them at each start")
+
+
+def _fitting(name: str, backend: str, device: Device) -> Fact:
+    has, of = device.kernels, f"{device.architecture} ({device.name}, {device.driver})"
+    number = device.architecture.removeprefix("sm_")
+    remedy = f"build the wheel with -C cmake.define.KVFERRY_{backend.upper()}_ARCHITECTURES={number}"
+    if not has:
+        return Fact(name, "problem", f"none for {of}: {remedy} and a toolkit that knows it")
+    if has == "hipRTC":
+        return Fact(name, "note", f"none for {of}: hipRTC compiles them at each start; or {remedy}")
+    if has.startswith("PTX"):
+        return Fact(name, "note", f"{has} for {of}: the driver compiles it at the first start; or {remedy}")
+    return Fact(name, "ok", f"{has} for {of}")
