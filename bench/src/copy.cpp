@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "expect/expected_rows.hpp"
 #include "measure/calibration.hpp"
 #include "measure/copy_row.hpp"
 #include "measure/host_reference.hpp"
@@ -83,6 +84,9 @@ std::vector<TransferRow> Copy::measure(Bench& bench, std::span<const CopyRowOpti
     // Copy engines are none of the multiprocessors; how many a kernel takes, the device chooses.
     const bool by_calls = path == gpu::CopyPath::kPerRun || path == gpu::CopyPath::kBatch;
     if (by_calls && bench.device.kind() != gpu::BackendKind::kHost) rows[i].multiprocessors = 0;
+    if (bench.is_modelled()) {
+      set_expected(rows[i], expected_copy(measured_profile(bench.device, peaks), paths[i]));
+    }
   }
   set_percent_of_host_copy(std::span(rows).first(paths.size()),
                            std::span(rows).subspan(paths.size()));

@@ -42,7 +42,7 @@ std::string DriverDevice::description() const {
 DeviceTraits DriverDevice::traits() const {
   const DriverTraits& driver = context_->api().traits();
   return {family(context_->api()), std::min(driver.max_batch_runs, kMaxBatchRuns),
-          context_->pack().available()};
+          context_->pack().available(), static_cast<std::uint32_t>(driver.num_multiprocessors)};
 }
 
 MemoryInfo DriverDevice::memory_info() const {

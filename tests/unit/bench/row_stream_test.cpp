@@ -193,7 +193,8 @@ TEST_F(GrowingReport, EverySubcommandIsGoneOnWithWithoutMeasuringAgain) {
       {"pipeline", "--quick", "--link-size", "64KiB", "--shape", "2x512", "--blocks", "4"},
       {"meta", "--quick", "--op", "lookup", "--resident", "64", "--batch", "8", "--sweep", "0"},
       {"pin", "--quick", "--size", "4MiB", "--pages", "normal", "--threads", "1"},
-      {"trace", trace, "--capacity", "1,2"}};
+      {"trace", trace, "--capacity", "1,2"},
+      {"expect", "copy", "--fragment", "8KiB"}};
   for (const Words& command : commands) {
     std::filesystem::remove(json_);
     const Words arguments = joined(command, {"--json", json_});

@@ -69,6 +69,8 @@ struct DeviceTraits {
   std::size_t max_batch_runs = 0;
   /// Whether gather() and scatter() can be had.
   bool has_pack_kernels = false;
+  /// 0 on the host back end.
+  std::uint32_t num_multiprocessors = 0;
 };
 
 /// unrecorded -> pending -> done | failed. `kFailed`: an operation of the stream between the
