@@ -46,10 +46,17 @@ LaneWork copy_lane(const CopyRowOptions& row, CopyDirection direction) {
   return lane;
 }
 
-/// Iterations between the submission of a step and the end of what its gathers and loads stand
-/// behind.
-double iterations_ahead(const PipelineSettings& settings) {
-  return settings.place == CoRunPlace::kCompute ? kStepsAhead + 1 : 0;
+BesideWork beside_work(const PipelineSettings& settings, gpu::CoRunKind kind) {
+  BesideWork work;
+  work.kind = kind;
+  work.iteration_us = us(settings.work.iteration);
+  work.launch_us = us(settings.work.launch);
+  // On the compute stream what a step submits stands behind the iterations that are ahead and its
+  // own. Its end is seen when a later step is submitted.
+  const bool on_compute = settings.place == CoRunPlace::kCompute;
+  work.gathers = on_compute ? BesideWork::Gathers::kBetween : BesideWork::Gathers::kBeside;
+  work.held_us = (on_compute ? kStepsAhead + 2 : 1) * work.iteration_us;
+  return work;
 }
 
 /// What lanes of `pipeline` have in common.
@@ -80,9 +87,7 @@ LaneWork store_lane(const PipelineSettings& settings, const transfer::TransferOp
                 .piece_bytes = plans.piece_blocks * plans.block_bytes,
                 .fill_bytes = std::min(plans.plan_bytes, options.staging_bytes)};
   if (limit) lane.limit_gb_per_s = *limit / kBytesPerGb;
-  // Ring memory is taken when a step is submitted and seen to be free when a later one is.
   lane.window_bytes = static_cast<double>(options.staging_bytes);
-  lane.held_us = (iterations_ahead(settings) + 1) * us(settings.work.iteration);
   return lane;
 }
 
@@ -102,10 +107,8 @@ LaneWork load_lane(const PipelineSettings& settings, const transfer::TransferOpt
     lane.run_bytes = plans.slots * plans.block_bytes;
     lane.fill_bytes = lane.piece_bytes;
   }
-  // The end of a load is seen when the next step is submitted, half an iteration later on average.
   lane.unit_bytes = static_cast<double>(plans.plan_bytes);
   lane.window_bytes = kLoadsUnderWay * lane.unit_bytes;
-  lane.held_us = (iterations_ahead(settings) + 0.5) * us(settings.work.iteration);
   return lane;
 }
 
@@ -136,11 +139,7 @@ Expected expected_pipeline(const DeviceProfile& device, const PipelineSettings& 
                            const PipelineSubject& subject, std::optional<gpu::CoRunKind> beside) {
   const transfer::TransferOptions options = transfer_options(settings, subject);
   TransferWork work;
-  if (beside) {
-    const auto gathers = settings.place == CoRunPlace::kCompute ? BesideWork::Gathers::kBetween
-                                                                : BesideWork::Gathers::kBeside;
-    work.beside = {*beside, gathers, us(settings.work.iteration), us(settings.work.launch)};
-  }
+  if (beside) work.beside = beside_work(settings, *beside);
   if (subject.traffic != Traffic::kHostToDevice) {
     work.lanes.push_back(store_lane(settings, options, subject.limit));
   }

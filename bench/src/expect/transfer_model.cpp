@@ -230,15 +230,16 @@ struct Rate {
   Bound bound = Bound::kLink;
 };
 
-Rate steady_rate(const DeviceProfile& device, const LaneWork& lane, double kernel_wait_us) {
-  const Stages stages = stages_of(device, lane, peak(device, lane.direction), kernel_wait_us);
+Rate steady_rate(const DeviceProfile& device, const LaneWork& lane, const BesideWork& beside) {
+  const Stages stages = stages_of(device, lane, peak(device, lane.direction), beside.launch_us / 2);
   Slowest slowest;
   slowest.add(stages);
   slowest.add(stages.submit_us, Bound::kCalls);
   slowest.add(stages.memory_us, Bound::kMemory);
   const double gb_per_s = static_cast<double>(lane.bytes) / slowest.us / 1e3;
-  const double window_us = lane.held_us + us(lane.unit_bytes, gb_per_s);
   // Little's law: what is under way, over how long it is.
+  const double window_us =
+      beside.held_us + std::max(us(lane.unit_bytes, gb_per_s) - beside.iteration_us / 2, 0.0);
   const double by_window = window_us > 0 ? lane.window_bytes / window_us / 1e3 : gb_per_s;
   if (by_window < gb_per_s) return {by_window, Bound::kWaits};
   return {gb_per_s, slowest.bound};
@@ -257,7 +258,7 @@ Expected expect_beside(const DeviceProfile& device, const TransferWork& work,
                        const BesideWork& beside) {
   std::vector<Rate> rates;
   for (const LaneWork& lane : work.lanes) {
-    rates.push_back(steady_rate(device, lane, beside.launch_us / 2));
+    rates.push_back(steady_rate(device, lane, beside));
   }
   if (rates.size() > 1) share_link(rates[0], rates[1], device.both_gb_per_s);
   Taken taken;

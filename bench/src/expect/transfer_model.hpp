@@ -27,11 +27,10 @@ struct LaneWork {
   /// kStaged: what is packed before the first copy begins, or unpacked after the last one.
   std::uint64_t fill_bytes = 0;
   double limit_gb_per_s = std::numeric_limits<double>::infinity();
-  /// Beside other work: no more bytes than `window_bytes` are under way at once. They leave in
-  /// units, and each is under way for `held_us` besides the time that its unit takes.
+  /// Beside other work: no more bytes than `window_bytes` are under way at once, in units that
+  /// leave whole.
   double window_bytes = std::numeric_limits<double>::infinity();
   double unit_bytes = 0;
-  double held_us = 0;
 };
 
 /// An engine's kind of work on the same device.
@@ -40,6 +39,9 @@ struct BesideWork {
   /// Whether gathers run between its iterations, on its stream, or beside them.
   enum class Gathers : std::uint8_t { kBetween, kBeside } gathers = Gathers::kBetween;
   double iteration_us = 0;  ///< Alone; each is followed by the gather of what a step stores.
+  /// From a step's submission until the next one after its transfers ended, if those take no longer
+  /// than half an iteration.
+  double held_us = 0;
   double launch_us =
       0;  ///< Of one of its kernels: a scatter waits half of it for a multiprocessor.
 };

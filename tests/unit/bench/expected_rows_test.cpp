@@ -70,8 +70,8 @@ TEST(ExpectedRows, OfThePipelineTakeTheFastestPathAndTheLimit) {
   EXPECT_NEAR(*beside.slow_down_percent, 0.265 + 0.05, 0.002);
 }
 
-// What is submitted ahead bounds them: 512 MiB of ring for four iterations of 4 ms.
-TEST(ExpectedRows, OfStoresBesideWorkAreBoundByTheRing) {
+// What is submitted ahead bounds them: 512 MiB of ring, or of plans, for four iterations of 4 ms.
+TEST(ExpectedRows, BesideWorkAreBoundByWhatIsUnderWay) {
   const DeviceProfile h100 = profile_from("h100-sxm");
   const PipelineSettings settings = pipeline_settings({}, {});
   const PipelineSubject store{Traffic::kDeviceToHost, std::nullopt, std::nullopt};
@@ -80,6 +80,11 @@ TEST(ExpectedRows, OfStoresBesideWorkAreBoundByTheRing) {
   EXPECT_NEAR(beside.gb_per_s, 512 * 1048576 / 16e-3 / 1e9, 1e-9);
   EXPECT_NEAR(expected_pipeline(h100, settings, store, std::nullopt).gb_per_s, h100.d2h_gb_per_s,
               2);
+  // A plan of 256 MiB takes longer than half an iteration, which holds it for longer.
+  const PipelineSubject load{Traffic::kHostToDevice, std::nullopt, std::nullopt};
+  const Expected loads = expected_pipeline(h100, settings, load, gpu::CoRunKind::kStream);
+  EXPECT_EQ(loads.bound, Bound::kWaits);
+  EXPECT_NEAR(loads.gb_per_s, 512 * 1048576 / (16e-3 + 5.15e-3 - 2e-3) / 1e9, 0.5);
   // On a stream of its own no gather stands behind it.
   PipelineOptions own;
   own.place = "own";

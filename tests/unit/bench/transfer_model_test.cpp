@@ -139,7 +139,8 @@ TEST(TransferModel, KernelsGetAPartOfTheLinkByTheirFragments) {
   // Beside work a launch waits for a multiprocessor.
   load.piece_bytes = 8 * kMiB;
   const double alone = rate(load);
-  const TransferWork beside{{load}, BesideWork{.iteration_us = 4000, .launch_us = 100}};
+  const TransferWork beside{{load},
+                            BesideWork{.iteration_us = 4000, .held_us = 0, .launch_us = 100}};
   const double time_us = 8 * 1048576 / alone / 1e3;
   EXPECT_NEAR(expect(device(), beside).gb_per_s, alone * time_us / (time_us + 50), 0.1);
 }
@@ -159,10 +160,14 @@ TEST(TransferModel, AWindowOfBytesUnderWayBoundsTheRateBesideWork) {
   LaneWork store = lane(kStore, CopyPath::kStaged, 1024 * kMiB, 8 * kMiB);
   store.piece_bytes = 8 * kMiB;
   store.window_bytes = 100e6;
-  store.held_us = 10'000;
-  const Expected expected = expect(device(), {{store}, BesideWork{.iteration_us = kIterationUs}});
+  const BesideWork work{.iteration_us = 4'000, .held_us = 10'000};
+  const Expected expected = expect(device(), {{store}, work});
   EXPECT_NEAR(expected.gb_per_s, 10, 1e-6);
   EXPECT_EQ(expected.bound, Bound::kWaits);
+  // A unit that takes longer than half an iteration is held for longer: 100 MB at about 40 GB/s.
+  store.unit_bytes = 100e6;
+  EXPECT_NEAR(expect(device(), {{store}, work}).gb_per_s, 100e6 / (10'000 + 2'580 - 2'000) / 1e3,
+              0.1);
 }
 
 /// The slow-down by 10 GB/s.
@@ -170,7 +175,7 @@ double slow_down(const LaneWork& work, gpu::CoRunKind kind,
                  BesideWork::Gathers gathers = BesideWork::Gathers::kBetween) {
   LaneWork slow = work;
   slow.limit_gb_per_s = 10;
-  return *expect(device(), {{slow}, BesideWork{kind, gathers, kIterationUs, 100}})
+  return *expect(device(), {{slow}, BesideWork{kind, gathers, kIterationUs, 0, 100}})
               .slow_down_percent;
 }
 
@@ -225,7 +230,7 @@ class RandomWork : public testing::Test {
     lane.fill_bytes = random_() % 2 == 0 ? 0 : lane.piece_bytes;
     if (random_() % 2 == 0) lane.limit_gb_per_s = between(0.1, 100);
     if (random_() % 2 == 0) lane.window_bytes = between(1e3, 1e10);
-    lane.held_us = between(1, 1e5);
+    if (random_() % 2 == 0) lane.unit_bytes = between(1e3, 1e10);
     return lane;
   }
   TransferWork any_work() {
@@ -239,7 +244,7 @@ class RandomWork : public testing::Test {
       work.beside = BesideWork{
           random_() % 2 == 0 ? gpu::CoRunKind::kGemm : gpu::CoRunKind::kStream,
           random_() % 2 == 0 ? BesideWork::Gathers::kBetween : BesideWork::Gathers::kBeside,
-          between(100, 1e5), between(1, 1000)};
+          between(100, 1e5), between(1, 1e5), between(1, 1000)};
     }
     return work;
   }
