@@ -136,6 +136,8 @@ void Link::measure_others(Bench& bench, std::span<const Node> nodes, std::vector
 }
 
 void Link::run(Bench& bench, Report& report) {
+  // Percentages are of the best row.
+  bench.rows.show_at_end();
   const std::vector<Node> nodes = usable_nodes(bench.device, report);
   std::vector<TransferRow> rows;
   const auto device_rate = report.peaks ? report.peaks->device_gb_per_s : std::nullopt;

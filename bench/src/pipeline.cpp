@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "expect/expected_rows.hpp"
 #include "measure/burst.hpp"
 #include "measure/co_run_phase.hpp"
 #include "measure/link_peak.hpp"
@@ -61,19 +62,25 @@ void Pipeline::run(Bench& bench, Report& report) {
   bench.progress.expect(kNumPeakRows + settings_.alone.size() +
                         settings_.beside.size() * settings_.co_run.size());
   const LinkPeaks& peaks = bench.rows.peaks([&] { return measure_link_peaks(bench, link_bytes_); });
-  const auto step = [&](const char* beside, const PipelineSubject& subject, const auto& measure) {
+  const auto step = [&](std::optional<gpu::CoRunKind> beside, const PipelineSubject& subject,
+                        const auto& measure) {
     const std::string name =
-        fmt::format("{} beside {}, limit {}, piece {}", to_string(subject.traffic), beside,
-                    subject.limit.value_or(0), subject.piece_bytes.value_or(0));
+        fmt::format("{} beside {}, limit {}, piece {}", to_string(subject.traffic),
+                    beside ? gpu::to_string(*beside) : "nothing", subject.limit.value_or(0),
+                    subject.piece_bytes.value_or(0));
     static_cast<void>(bench.rows.step<TransferRow>(name, [&] {
       TransferRow row = measure();
       row.percent_of_peak = 100 * *row.gb_per_s / peak_of(peaks, subject.traffic);
+      if (bench.is_modelled()) {
+        set_expected(row, expected_pipeline(measured_profile(bench.device, peaks), settings_,
+                                            subject, beside));
+      }
       return std::vector<TransferRow>{row};
     }));
   };
   if (!settings_.model_text.empty()) report.notes.push_back(settings_.model_text);
   for (const PipelineSubject& subject : settings_.alone) {
-    step("nothing", subject, [&] { return measure_bursts(bench, subject, report); });
+    step(std::nullopt, subject, [&] { return measure_bursts(bench, subject, report); });
   }
   if (!settings_.alone.empty()) {
     report.notes.emplace_back(
@@ -86,7 +93,7 @@ void Pipeline::run(Bench& bench, Report& report) {
                                                       ? "; on the compute stream"
                                                       : "; on a stream of its own"));
     for (const PipelineSubject& subject : settings_.beside) {
-      step(gpu::to_string(kind), subject, [&] { return measure_beside(bench, subject, *work); });
+      step(kind, subject, [&] { return measure_beside(bench, subject, *work); });
     }
     if (!work->verify()) throw DeviceError("the co-run work came to wrong results");
   }
@@ -176,7 +183,7 @@ TransferRow Pipeline::row_of(const PipelineSubject& subject, const transfer::Tra
                              const PlanTimes& times) const {
   TransferRow row;
   row.direction = to_string(subject.traffic);
-  row.path = settings_.path.empty() ? "pipeline" : "pipeline:" + settings_.path;
+  row.path = pipeline_path(settings_);
   row.placement = to_string(settings_.shape.slots);
   row.fragment_bytes = settings_.shape.block.fragment_bytes;
   row.count = settings_.shape.blocks_per_plan;

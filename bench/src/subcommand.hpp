@@ -26,6 +26,16 @@ struct Bench {
   Verifier& verifier;
   Progress& progress;
   RowStream& rows;
+
+  /// Whether this is a GPU: neither the host back end nor a stand-in of a driver.
+  [[nodiscard]] bool on_gpu() const {
+    return device.kind() != gpu::BackendKind::kHost &&
+           options.device_choice().driver == DeviceChoice::Driver::kReal;
+  }
+  /// Whether rows are held against the performance model, which describes GPUs.
+  [[nodiscard]] bool is_modelled() const {
+    return on_gpu() || (options.model_stand_in && device.kind() != gpu::BackendKind::kHost);
+  }
 };
 
 /// One subcommand. Another one is another file, named after it, and a line in subcommands.cpp.
@@ -51,6 +61,7 @@ class Subcommand {
 [[nodiscard]] std::unique_ptr<Subcommand> make_link();
 [[nodiscard]] std::unique_ptr<Subcommand> make_copy();
 [[nodiscard]] std::unique_ptr<Subcommand> make_pipeline();
+[[nodiscard]] std::unique_ptr<Subcommand> make_expect();
 [[nodiscard]] std::unique_ptr<Subcommand> make_meta();
 [[nodiscard]] std::unique_ptr<Subcommand> make_pin();
 [[nodiscard]] std::unique_ptr<Subcommand> make_share();

@@ -8,6 +8,7 @@ std::vector<std::unique_ptr<Subcommand>> subcommands() {
   all.push_back(make_link());
   all.push_back(make_copy());
   all.push_back(make_pipeline());
+  all.push_back(make_expect());
   all.push_back(make_meta());
   all.push_back(make_share());
   all.push_back(make_pin());

@@ -14,9 +14,6 @@ namespace {
 
 using transfer::TransferKind;
 
-// As engines with asynchronous scheduling: the next step is submitted while one runs.
-constexpr std::uint32_t kStepsAhead = 2;
-constexpr std::uint32_t kLoadsUnderWay = 2;
 constexpr SlabClassId kClass{0};
 
 double seconds(std::chrono::nanoseconds time) {

@@ -15,6 +15,12 @@
 
 namespace kvferry::bench {
 
+/// Iterations that are submitted before the device begins them. As engines with asynchronous
+/// scheduling: the next step is submitted while one runs.
+inline constexpr std::uint32_t kStepsAhead = 2;
+/// Plans of loads.
+inline constexpr std::uint32_t kLoadsUnderWay = 2;
+
 /// Where the work beside the copies runs.
 enum class CoRunPlace : std::uint8_t {
   /// On the compute stream, as an engine's forward pass: gathers run between iterations, and an
@@ -24,7 +30,7 @@ enum class CoRunPlace : std::uint8_t {
   kOwn
 };
 
-/// Iterations of co-run work, one after the other; the host is at most two ahead of the device.
+/// Iterations of co-run work, one after the other; the host is at most kStepsAhead of the device.
 class CoRunLoop {
  public:
   /// Throws DeviceError.
@@ -33,8 +39,8 @@ class CoRunLoop {
   /// Adds the times of `count` iterations with nothing beside them. Throws DeviceError.
   void run_alone(std::uint32_t count, Samples& iterations);
   /// Adds those of `count` iterations with a step's plans after each: as many stores as the ring
-  /// takes, and two plans of loads kept under way. Then waits until all transfers ended. Throws
-  /// DeviceError or TimeoutError.
+  /// takes, and kLoadsUnderWay plans of loads under way. Then waits until all transfers ended.
+  /// Throws DeviceError or TimeoutError.
   void run_beside(std::uint32_t count, transfer::TransferEngine& engine, Samples& iterations,
                   PlanTimes& plans);
 

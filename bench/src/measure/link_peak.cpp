@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "measure/link_peak.hpp"
 
+#include "measure/device_rate.hpp"
 #include "options/sizes.hpp"
 #include "progress.hpp"
 
@@ -56,6 +57,7 @@ LinkPeaks measure_link_peaks(Bench& bench, std::uint64_t copy_bytes) {
   peaks.h2d_gb_per_s = rate(Traffic::kHostToDevice);
   peaks.d2h_gb_per_s = rate(Traffic::kDeviceToHost);
   peaks.both_gb_per_s = rate(Traffic::kBoth);
+  if (bench.on_gpu()) peaks.device_gb_per_s = measure_device_rate(bench);
   return peaks;
 }
 

@@ -36,7 +36,8 @@ void add_link_options(CLI::App& app, LinkOptions& options);
     std::optional<std::uint32_t> numa_node = std::nullopt, const HostReference& reference = {});
 /// Rows that measure_link_peaks() takes.
 inline constexpr std::size_t kNumPeakRows = 3;
-/// The three peaks, by measure_link() with pinned memory.
+/// The three peaks, by measure_link() with pinned memory, and that of the device's memory on a GPU:
+/// what rows are held against.
 [[nodiscard]] LinkPeaks measure_link_peaks(Bench& bench, std::uint64_t copy_bytes);
 
 }  // namespace kvferry::bench

@@ -53,6 +53,7 @@ void add_common_options(CLI::App& app, CommonOptions& options) {
   app.add_flag("--resume", options.resume,
                "take the rows that the --json file has, and measure the others only");
   app.add_option("--corrupt-round", options.corrupt_round)->group("");
+  app.add_flag("--model-stand-in", options.model_stand_in)->group("");
 }
 
 }  // namespace kvferry::bench

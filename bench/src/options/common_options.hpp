@@ -34,6 +34,8 @@ struct CommonOptions {
   std::optional<std::uint32_t> num_warm_up_rounds = std::nullopt;
   /// For tests: spoil one byte of what is verified in this round, from 1.
   std::optional<std::uint64_t> corrupt_round = std::nullopt;
+  /// For tests: hold the rows of a stand-in against the performance model, too.
+  bool model_stand_in = false;
 
   /// Throws ConfigError.
   [[nodiscard]] DeviceChoice device_choice() const;

@@ -153,6 +153,10 @@ void add_pipeline_options(CLI::App& app, PipelineOptions& options) {
       ->check(CLI::Range(4, 1000000));
 }
 
+std::string pipeline_path(const PipelineSettings& settings) {
+  return settings.path.empty() ? "pipeline" : "pipeline:" + settings.path;
+}
+
 transfer::TransferOptions transfer_options(const PipelineSettings& settings,
                                            const PipelineSubject& subject) {
   transfer::TransferOptions options = settings.transfer;

@@ -76,6 +76,9 @@ struct PipelineSettings {
   std::string model_text;
 };
 
+/// "pipeline", or "pipeline:batch" where the path of loads is forced.
+[[nodiscard]] std::string pipeline_path(const PipelineSettings& settings);
+
 /// What a row of this subject gives the transfer component. Two pieces fit in flight and into the
 /// staging of loads unless the command line says otherwise: with one the link would wait for each.
 [[nodiscard]] transfer::TransferOptions transfer_options(const PipelineSettings& settings,

@@ -19,7 +19,8 @@ struct LinkPeaks {
   double h2d_gb_per_s = 0;
   double d2h_gb_per_s = 0;
   double both_gb_per_s = 0;  ///< Both directions together, in the time of the slower one.
-  /// The device's own memory, reads and writes together; only `link` measures it.
+  /// The device's own memory, reads and writes together. `copy` and `pipeline` measure it where
+  /// the performance model applies.
   std::optional<double> device_gb_per_s = std::nullopt;
 };
 

@@ -147,7 +147,7 @@ void RowStream::add(const std::string& name, Table table) {
   report_.steps.push_back({name, table.rows.size()});
   report_.table.columns = std::move(table.columns);
   std::move(table.rows.begin(), table.rows.end(), std::back_inserter(report_.table.rows));
-  show(first);
+  if (!shows_at_end_) show(first);
   write_files();
 }
 
@@ -168,12 +168,6 @@ void RowStream::show(std::size_t first_row) {
   out_.flush();
 }
 
-void RowStream::replace(Table table) {
-  report_.table = std::move(table);
-  shown_columns_.clear();
-  show(0);
-}
-
 void RowStream::write_files() const {
   const CommonOptions& files = options_;
   if (!files.json_file.empty()) write_file(report_, files.json_file, &write_json);
@@ -182,6 +176,7 @@ void RowStream::write_files() const {
 }
 
 void RowStream::finish() {
+  if (shows_at_end_) show(0);
   out_ << '\n';
   write_heading(report_, out_);
   write_verdict(report_, out_);

@@ -64,8 +64,11 @@ class RowStream {
     }
     return *report_.peaks;
   }
-  /// The rows again, with what could only be said at the end.
-  void replace(Table table);
+  /// From now on rows appear on `out` at the end only, because replace() completes them. Files get
+  /// them step by step all the same.
+  void show_at_end() { shows_at_end_ = true; }
+  /// The rows with what could only be said at the end. Only after show_at_end().
+  void replace(Table table) { report_.table = std::move(table); }
   /// Writes the end: notes, the verdict, and files that are complete or not.
   void finish();
 
@@ -85,6 +88,7 @@ class RowStream {
   const CommonOptions& options_;
   std::ostream& out_;
   bool begun_ = false;
+  bool shows_at_end_ = false;
   std::map<std::string, nlohmann::json> taken_;
   std::map<std::string, std::size_t> names_;
   std::vector<std::size_t> shown_columns_;

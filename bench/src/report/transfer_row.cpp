@@ -6,7 +6,7 @@
 namespace kvferry::bench {
 namespace {
 
-constexpr std::array<ColumnOf<TransferRow>, 36> kColumns = {{
+constexpr std::array<ColumnOf<TransferRow>, 40> kColumns = {{
     {{"direction", "direction", ""}, member<&TransferRow::direction>},
     {{"path", "path", ""}, member<&TransferRow::path>},
     {{"memory", "memory", ""}, member<&TransferRow::memory>},
@@ -42,6 +42,11 @@ constexpr std::array<ColumnOf<TransferRow>, 36> kColumns = {{
     {{"iteration_us_p99", "beside p99", "us"}, member<&TransferRow::iteration_us_p99>},
     {{"slow_down_percent", "slow-down", "%"}, member<&TransferRow::slow_down_percent>},
     {{"slow_down_percent_p99", "slow-down p99", "%"}, member<&TransferRow::slow_down_percent_p99>},
+    {{"expected_gb_per_s", "expected", "GB/s"}, member<&TransferRow::expected_gb_per_s>},
+    {{"expected_slow_down_percent", "expected", "%"},
+     member<&TransferRow::expected_slow_down_percent>},
+    {{"bound_by", "bound by", ""}, member<&TransferRow::bound_by>},
+    {{"off_model", "off model", ""}, member<&TransferRow::off_model>},
     {{"verified", "verified", ""}, member<&TransferRow::verified>},
 }};
 

@@ -48,6 +48,12 @@ struct TransferRow {
   std::optional<double> iteration_us_p99;
   std::optional<double> slow_down_percent;
   std::optional<double> slow_down_percent_p99;
+  /// By the performance model (expect/); empty: it says nothing about this device.
+  std::optional<double> expected_gb_per_s;
+  std::optional<double> expected_slow_down_percent;  ///< Of slow_down_percent.
+  std::string bound_by;                              ///< What sets the expected rate.
+  /// "slower", "faster", "costs more", "costs less", joined by "and"; empty: as expected.
+  std::string off_model;
   bool verified = false;
 };
 

@@ -42,7 +42,8 @@ std::string DriverDevice::description() const {
 DeviceTraits DriverDevice::traits() const {
   const DriverTraits& driver = context_->api().traits();
   return {family(context_->api()), std::min(driver.max_batch_runs, kMaxBatchRuns),
-          context_->pack().available(), driver.batches_by_default};
+          context_->pack().available(), driver.batches_by_default,
+          static_cast<std::uint32_t>(driver.num_multiprocessors)};
 }
 
 MemoryInfo DriverDevice::memory_info() const {

@@ -169,6 +169,19 @@ TEST_F(GrowingReport, ATerminationEndsItAfterTheRowWithAWholeReport) {
   EXPECT_NE(found.at("notes").dump().find("--resume measures the rest"), std::string::npos);
 }
 
+// Its percentages are of the best row, so that the table comes at the end.
+TEST_F(GrowingReport, TheTableOfTheLinkIsPrintedOnce) {
+  const ProgramRun run = run_program(with_files({"link", "--quick", "--link-size", "64KiB"}));
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  std::size_t num_lines = 0;
+  std::istringstream lines(run.out);
+  for (std::string line; std::getline(lines, line);) {
+    num_lines += line.find(" yes ") != std::string::npos ? 1U : 0U;
+  }
+  EXPECT_EQ(num_lines, report().at("rows").size());
+  for (const json& row : report().at("rows")) EXPECT_FALSE(row.at("percent_of_peak").is_null());
+}
+
 TEST_F(GrowingReport, EverySubcommandIsGoneOnWithWithoutMeasuringAgain) {
   const std::string trace = folder_
                                 .write("t.jsonl",
@@ -180,7 +193,8 @@ TEST_F(GrowingReport, EverySubcommandIsGoneOnWithWithoutMeasuringAgain) {
       {"pipeline", "--quick", "--link-size", "64KiB", "--shape", "2x512", "--blocks", "4"},
       {"meta", "--quick", "--op", "lookup", "--resident", "64", "--batch", "8", "--sweep", "0"},
       {"pin", "--quick", "--size", "4MiB", "--pages", "normal", "--threads", "1"},
-      {"trace", trace, "--capacity", "1,2"}};
+      {"trace", trace, "--capacity", "1,2"},
+      {"expect", "copy", "--fragment", "8KiB"}};
   for (const Words& command : commands) {
     std::filesystem::remove(json_);
     const Words arguments = joined(command, {"--json", json_});

@@ -80,6 +80,8 @@ struct DeviceTraits {
   /// Whether the batch call is trusted where nobody asks for it (CopyCall::kBatch). Not on HIP: its
   /// batch call corrupts device memory while graphs are replayed (rocm-systems#11662).
   bool batches_by_default = true;
+  /// 0 on the host back end.
+  std::uint32_t num_multiprocessors = 0;
 };
 
 /// unrecorded -> pending -> done | failed. `kFailed`: an operation of the stream between the

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "report/expect_row.hpp"
+
+#include <array>
+
+namespace kvferry::bench {
+namespace {
+
+constexpr std::array<ColumnOf<ExpectRow>, 13> kColumns = {{
+    {{"direction", "direction", ""}, member<&ExpectRow::direction>},
+    {{"path", "path", ""}, member<&ExpectRow::path>},
+    {{"placement", "placement", ""}, member<&ExpectRow::placement>},
+    {{"fragment_bytes", "fragment", "bytes"}, member<&ExpectRow::fragment_bytes>},
+    {{"count", "count", ""}, member<&ExpectRow::count>},
+    {{"bytes", "transfer", "bytes"}, member<&ExpectRow::bytes>},
+    {{"piece_bytes", "piece", "bytes"}, member<&ExpectRow::piece_bytes>},
+    {{"limit_gb_per_s", "store limit", "GB/s"}, member<&ExpectRow::limit_gb_per_s>},
+    {{"co_run", "beside", ""}, member<&ExpectRow::co_run>},
+    {{"expected_gb_per_s", "expected", "GB/s"}, member<&ExpectRow::expected_gb_per_s>},
+    {{"percent_of_peak", "of peak", "%"}, member<&ExpectRow::percent_of_peak>},
+    {{"expected_slow_down_percent", "slow-down", "%"},
+     member<&ExpectRow::expected_slow_down_percent>},
+    {{"bound_by", "bound by", ""}, member<&ExpectRow::bound_by>},
+}};
+
+}  // namespace
+
+Table table_of(std::span<const ExpectRow> rows) {
+  return table_of(std::span<const ColumnOf<ExpectRow>>(kColumns), rows);
+}
+
+void read_row(ExpectRow& row, const CellAt& cell_at) {
+  set_cells(std::span<const ColumnOf<ExpectRow>>(kColumns), row, cell_at);
+}
+
+}  // namespace kvferry::bench
