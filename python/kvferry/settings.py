@@ -111,4 +111,5 @@ def _is_path_of_file(text: str) -> bool:
         size = len(text.encode())
     except UnicodeEncodeError:  # JSON may write half of a character
         return False
-    return text.startswith("/") and not text.endswith("/") and "\0" not in text and size <= _MOST_PATH_BYTES
+    # Messages, logs and `kvferry tier` show the path in a line: a control character would tear it.
+    return text.startswith("/") and not text.endswith("/") and text.isprintable() and size <= _MOST_PATH_BYTES

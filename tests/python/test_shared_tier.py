@@ -322,6 +322,8 @@ def test_engine_that_cannot_share_is_refused(
         ({"shared_path": "/dev/shm/tier", "shared_weight": 0}, "from 1 to 1000"),
         ({"shared_path": "/dev/shm/" + "x" * 5000}, "absolute path of a file in shared memory"),
         ({"shared_path": "/dev/shm/\udcff"}, "absolute path of a file in shared memory"),
+        # It was taken, and torn apart by the core's message that there is no such directory (make soak).
+        ({"shared_path": "/dev/shm/\red/tier"}, "absolute path of a file in shared memory"),
         ({"shared_path": "/dev/shm/tier", "shared_multimodal": "yes"}, "true or false"),
         ({"shared_multimodal": True}, "shared_multimodal is set and shared_path is not"),
         ({"shared_path": "/dev/shm/tier", "pages": "huge"}, "leave pages out"),
