@@ -25,7 +25,7 @@ MOST_LOG_BYTES = 1 << 20
 #: Columns of the rows that the table of figures off the model shows.
 ROW_COLUMNS = (
     "direction", "path", "fragment_bytes", "piece_bytes", "co_run", "limit_gb_per_s", "gb_per_s", "expected_gb_per_s",
-    "slow_down_percent", "expected_slow_down_percent", "off_model",
+    "bound_by", "slow_down_percent", "expected_slow_down_percent", "off_model",
 )  # fmt: skip
 
 
