@@ -26,6 +26,8 @@ constexpr double kCtaBytes = 32.0 * 1024;
 // For a load and a store of one CTA. Assumed: 1 us each, which is above the latency of an idle
 // memory (0.5 to 0.8 us). sglang#40278 has 190 GB/s from 4 CTAs of bulk copies on a GB300.
 constexpr double kCtaRoundUs = 2;
+// transfer/src/copy_lane.hpp: streams on which scatters take turns, so that as many wait at once.
+constexpr double kNumScatterStreams = 2;
 // A pack reads and writes the device's memory, a copy engine reads or writes it.
 constexpr double kPackTouches = 2;
 constexpr double kCopyTouches = 1;
@@ -110,11 +112,13 @@ void add_staged(Stages& stages, const DeviceProfile& device, const LaneWork& lan
   // Events before and after the copy, one of which is the other stream's.
   stages.start_us += pieces * costs.wait_us;
   stages.submit_us += pieces * (costs.launch_call_us + 2 * costs.wait_us);
-  const double launches_us = pieces * (costs.launch_start_us + kernel_wait_us);
+  const bool load = lane.direction == CopyDirection::kHostToDevice;
+  const double launches_us =
+      pieces * (costs.launch_start_us + kernel_wait_us) / (load ? kNumScatterStreams : 1);
   const auto touched = kPackTouches * static_cast<double>(lane.bytes);
   stages.memory_us = us(touched, device.memory_gb_per_s) + launches_us;
   double fill_gb_per_s = device.memory_gb_per_s / kPackTouches;
-  if (lane.direction == CopyDirection::kHostToDevice) {
+  if (load) {
     stages.ctas_us = us(static_cast<double>(lane.bytes), scatter_gb_per_s()) + launches_us;
     fill_gb_per_s = std::min(fill_gb_per_s, scatter_gb_per_s());
   }

@@ -42,8 +42,9 @@ struct BesideWork {
   /// From a step's submission until the next one after its transfers ended, if those take no longer
   /// than half an iteration.
   double held_us = 0;
-  double launch_us =
-      0;  ///< Of one of its kernels: a scatter waits half of it for a multiprocessor.
+  /// Of one of its kernels: a scatter waits half of it for a multiprocessor, at most, because its
+  /// stream has a high priority.
+  double launch_us = 0;
 };
 
 struct TransferWork {

@@ -156,6 +156,16 @@ TEST(TransferModel, AFastLinkIsBoundByTheFewCtasOfAScatter) {
   EXPECT_EQ(expected.bound, Bound::kMultiprocessors);
 }
 
+// Two scatters wait at once, so that each piece pays for half a wait.
+TEST(TransferModel, AStagedLoadBesideWorkWaitsForMultiprocessorsOnTwoStreams) {
+  LaneWork load = lane(kLoad, CopyPath::kStaged, 1024 * kMiB, 8 * kMiB);
+  load.piece_bytes = 8 * kMiB;
+  const BesideWork work{.iteration_us = 4'000, .held_us = 0, .launch_us = 4'000};
+  const Expected expected = expect(device(), {{load}, work});
+  EXPECT_NEAR(expected.gb_per_s, 8 * 1048576 / 1e3 / (1'000 + 32), 0.1);
+  EXPECT_EQ(expected.bound, Bound::kMultiprocessors);
+}
+
 TEST(TransferModel, AWindowOfBytesUnderWayBoundsTheRateBesideWork) {
   LaneWork store = lane(kStore, CopyPath::kStaged, 1024 * kMiB, 8 * kMiB);
   store.piece_bytes = 8 * kMiB;
