@@ -11,7 +11,6 @@ cd "$KVFERRY_ROOT"
 . tools/compiler_cache.sh
 
 minutes=${SOAK_MINUTES:-60}
-deadline=$(($(date +%s) + minutes * 60))
 fixed=()
 if setarch -R true 2>/dev/null; then fixed=(setarch -R); fi
 
@@ -61,6 +60,8 @@ expect() {
 
 model=build/host-tsan/tests/model/engine_pair_test
 mkdir -p build/logs
+# Counted from here: the builds may take as long as a soak.
+deadline=$(($(date +%s) + minutes * 60))
 rounds >build/logs/soak-rounds.log 2>&1 &
 beside=$!
 python3 tools/fuzz.py --seconds $((minutes * 60 / 3)) >build/logs/soak-fuzz.log 2>&1 &
