@@ -11,7 +11,6 @@ cd "$KVFERRY_ROOT"
 . tools/compiler_cache.sh
 
 minutes=${SOAK_MINUTES:-60}
-deadline=$(($(date +%s) + minutes * 60))
 fixed=()
 if setarch -R true 2>/dev/null; then fixed=(setarch -R); fi
 
@@ -67,6 +66,8 @@ for preset in json.load(open("CMakePresets.json"))["testPresets"]:
     if preset["name"] == "host-tsan":
         print(preset["environment"]["TSAN_OPTIONS"])')
 mkdir -p build/logs
+# Counted from here: the builds may take as long as a soak.
+deadline=$(($(date +%s) + minutes * 60))
 rounds >build/logs/soak-rounds.log 2>&1 &
 beside=$!
 python3 tools/fuzz.py --seconds $((minutes * 60 / 3)) >build/logs/soak-fuzz.log 2>&1 &
