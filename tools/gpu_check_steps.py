@@ -321,6 +321,8 @@ def bench(subcommand: str, *options: str, quick: bool = False) -> Callable[[Sett
         command += ["--json", str(result), *(["--resume"] if result.exists() else [])]
         if quick or setting.tiny or not setting.is_real:
             command.append("--quick")
+        if setting.tiny:
+            command += ["--rounds", "1", "--warm-up", "0"]
 
         def read() -> None:
             found = read_json(result)

@@ -106,7 +106,7 @@ ExpectRow Expect::transfer(const PipelineSubject& subject,
   row.fragment_bytes = settings_.shape.block.fragment_bytes;
   row.count = settings_.shape.blocks_per_plan;
   row.bytes = settings_.shape.plan_bytes();
-  row.piece_bytes = subject.piece_bytes;
+  row.piece_bytes = expected_piece_bytes(device_, settings_, subject);
   if (subject.limit) row.limit_gb_per_s = *subject.limit / kBytesPerGb;
   if (beside) row.co_run = gpu::to_string(*beside);
   return row;

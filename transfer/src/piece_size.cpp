@@ -59,9 +59,13 @@ std::uint64_t choose_piece_bytes(const gpu::Device& device, const TransferOption
   if (family == gpu::DeviceFamily::kHost) return kLeastPieceBytes;
   const auto address = device.pci_address();
   const auto link = address ? read_pcie_link(*address, sysfs) : std::nullopt;
-  const std::uint64_t by_link = piece_bytes_at(link ? copy_rate_of(*link) : link_rate(family));
+  return piece_bytes_of(options, link ? copy_rate_of(*link) : link_rate(family));
+}
+
+std::uint64_t piece_bytes_of(const TransferOptions& options, double bytes_per_second) {
+  if (options.piece_bytes != 0) return options.piece_bytes;
   const std::uint64_t room = std::min(options.max_in_flight_bytes, options.staging_bytes) / 2;
-  return std::max(kLeastPieceBytes, std::min(by_link, room));
+  return std::max(kLeastPieceBytes, std::min(piece_bytes_at(bytes_per_second), room));
 }
 
 }  // namespace kvferry::transfer

@@ -135,9 +135,16 @@ Expected expected_copy(const DeviceProfile& device, const CopyRowOptions& row) {
   return expect(device, work);
 }
 
+std::uint64_t expected_piece_bytes(const DeviceProfile& device, const PipelineSettings& settings,
+                                   const PipelineSubject& subject) {
+  const double gb_per_s = std::max(device.h2d_gb_per_s, device.d2h_gb_per_s);
+  return transfer::piece_bytes_of(transfer_options(settings, subject), gb_per_s * kBytesPerGb);
+}
+
 Expected expected_pipeline(const DeviceProfile& device, const PipelineSettings& settings,
                            const PipelineSubject& subject, std::optional<gpu::CoRunKind> beside) {
-  const transfer::TransferOptions options = transfer_options(settings, subject);
+  transfer::TransferOptions options = transfer_options(settings, subject);
+  options.piece_bytes = expected_piece_bytes(device, settings, subject);
   TransferWork work;
   if (beside) work.beside = beside_work(settings, *beside);
   if (subject.traffic != Traffic::kHostToDevice) {

@@ -14,6 +14,11 @@ namespace kvferry::bench {
 /// A row of `copy`.
 [[nodiscard]] Expected expected_copy(const DeviceProfile& device, const CopyRowOptions& row);
 
+/// The pieces that `pipeline` would use on that device.
+[[nodiscard]] std::uint64_t expected_piece_bytes(const DeviceProfile& device,
+                                                 const PipelineSettings& settings,
+                                                 const PipelineSubject& subject);
+
 /// A row of `pipeline`, alone or beside work. Loads for which no path is forced go the way that the
 /// model finds the fastest: the product looks for it by measured times.
 [[nodiscard]] Expected expected_pipeline(const DeviceProfile& device,

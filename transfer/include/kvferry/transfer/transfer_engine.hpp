@@ -61,6 +61,10 @@ struct TransferOptions {
   std::chrono::nanoseconds end_timeout = std::chrono::seconds(300);
 };
 
+/// The pieces of an engine whose link copies so many bytes per second
+/// (TransferOptions::piece_bytes).
+[[nodiscard]] std::uint64_t piece_bytes_of(const TransferOptions& options, double bytes_per_second);
+
 enum class TransferKind : std::uint8_t { kStore, kLoad };
 
 /// How a transfer ended. In all three no device touches its blocks, ring entries and slots any
