@@ -32,6 +32,7 @@ from gpu_check_plan import CALLS, STEPS
 from gpu_check_process import GRACE, ROOT, VANISH, Watch, run_command
 from gpu_check_report import CLEAN, Report, load
 from gpu_check_steps import NotApplicableError, Outcome, Setting, UnusableError, worst
+from gpu_check_steps import run as run_step
 
 BACKENDS = ("cuda", "hip", "cuda_stand_in", "hip_stand_in", "host")
 #: What `--append` adds to: a copy of the last report.
@@ -39,6 +40,11 @@ STATE = ROOT / "build/gpu-check/report.json"
 #: Seconds kept for the last report and the archive, and for a command that does not want to end.
 RESERVE = 4 + GRACE + VANISH
 EXIT_FAILED, EXIT_NO_DEVICE, EXIT_STOPPED = 1, 3, 5
+
+
+def absolute(text: str) -> Path:
+    """Return a path that other programs understand, too: they run in the repository's root."""
+    return Path(text).resolve()
 
 
 def arguments() -> argparse.Namespace:
@@ -55,12 +61,16 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--append", nargs="?", type=Path, const=STATE, metavar="JSON", help="add to the last report, or to this one"
     )
-    parser.add_argument("--carry", type=Path, metavar="DIR", help="collect what a bare machine lacks, and end")
+    parser.add_argument("--carry", type=absolute, metavar="DIR", help="collect what a bare machine lacks, and end")
     parser.add_argument(
         "--prepare", action="store_true", help="first collect it into --carried; not counted by the deadline"
     )
-    parser.add_argument("--carried", type=Path, default=ROOT / "build/carried", metavar="DIR", help="(build/carried)")
-    parser.add_argument("--programs", type=Path, metavar="DIR", help="take the programs of this build tree or folder")
+    parser.add_argument(
+        "--carried", type=absolute, default=ROOT / "build/carried", metavar="DIR", help="(build/carried)"
+    )
+    parser.add_argument(
+        "--programs", type=absolute, metavar="DIR", help="take the programs of this build tree or folder"
+    )
     parser.add_argument("--tiny", action="store_true", help="as little as shows that the steps run")
     options = parser.parse_args()
     unknown = set((options.steps or "").split(",")) - {"", *STEPS}
@@ -95,8 +105,8 @@ class Check:
             "deadline_s": options.deadline,
             "command": shlex.join(sys.argv),
         }
-        planned = ["machine", "programs", *self._steps]
-        self._report = Report(options.out, options.backend, self._call, planned, earlier)
+        self._planned = ["machine", "programs", *self._steps]
+        self._report = Report(options.out, options.backend, self._call, self._planned, earlier)
         self._save()
 
     def _save(self) -> None:
@@ -117,7 +127,7 @@ class Check:
             self._report.steps["programs"].result = "passed"
             self._report.steps["programs"].detail = f"of {programs}"
         setting = Setting(
-            self._options.backend, programs.resolve(), self._logs, self._watch, self._save, self._options.tiny,
+            self._options.backend, programs, self._logs, self._watch, self._save, self._options.tiny,
             resume=self._options.append is not None,
         )  # fmt: skip
         for name in self._steps:
@@ -211,18 +221,15 @@ class Check:
         prefix = self._options.carried if (self._options.carried / "share").is_dir() else None
         architecture = self._report.machine.get("architecture", ("", ""))[0]
         folder = gpu_check_build.BUILD_DIR
+        setting = Setting(self._options.backend, folder, self._logs, self._watch)
         for what, command in (
             ("configure", gpu_check_build.configure_command(folder, prefix, self._options.backend, architecture)),
             ("build", gpu_check_build.build_command(folder)),
         ):
-            log = self._logs / f"{what}.log"
-            ended = run_command(command, log, self._watch.left(), self._watch)
-            outcome.command = f"{outcome.command} && {shlex.join(command)}" if outcome.command else shlex.join(command)
-            worst(outcome, "passed" if ended.how == "exit" and ended.status == 0 else
-                  "failed" if ended.how == "exit" else ended.how, f"{what}: {ended.detail or 'done'}")  # fmt: skip
-            if outcome.result != "passed":
-                outcome.tail = log.read_text(errors="replace").splitlines()[-25:]
+            ended = run_step(setting, outcome, what, command, self._watch.left())
+            if ended.detail:
                 break
+            worst(outcome, "passed", f"{what}: done")
         return folder
 
     def _end(self) -> int:
@@ -234,21 +241,20 @@ class Check:
         say(f"report: {self._report.name}.json, .md and {archive.name} in {self._options.out}")
         if self._watch.signal is not None:
             return EXIT_STOPPED
-        names = ["machine", "programs", *self._steps]
-        return 0 if all(self._report.steps[name].result in CLEAN for name in names) else EXIT_FAILED
+        return 0 if all(self._report.steps[name].result in CLEAN for name in self._planned) else EXIT_FAILED
 
 
 def main() -> int:
     """Check what is here, then run the steps."""
     options = arguments()
     if options.carry is not None:
-        return carry.main(options.carry.resolve(), say)
+        return carry.main(options.carry, say)
     try:
         open_library(options.backend)
     except MissingDeviceError as reason:
         print(f"gpu-check: {reason}; --stand-in runs the same steps without one", file=sys.stderr)
         return EXIT_NO_DEVICE
-    if options.prepare and options.programs is None and carry.main(options.carried.resolve(), say) != 0:
+    if options.prepare and options.programs is None and carry.main(options.carried, say) != 0:
         say("gpu-check: the programs will be built against the system's libraries, which the deadline counts")
     earlier = None
     if options.append is not None:

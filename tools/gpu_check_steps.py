@@ -326,8 +326,8 @@ def bench(subcommand: str, *options: str, quick: bool = False) -> Callable[[Sett
 
         def read() -> None:
             found = read_json(result)
-            rows = [{key: value for key, value in row.items() if value not in (None, "")} for row in found["rows"]] \
-                if "rows" in found else []  # fmt: skip
+            whole = found.get("rows", [])
+            rows = [{key: value for key, value in row.items() if value not in (None, "")} for row in whole]
             if found and rows != outcome.data.get("rows"):
                 outcome.data |= {"peaks": found.get("peaks"), "notes": found.get("notes", []), "rows": rows}
                 outcome.data["mismatch"] = found.get("mismatch") or ""

@@ -16,10 +16,6 @@ namespace {
 using nlohmann::json;
 using Words = std::vector<std::string>;
 
-bool says(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 TEST(Expect, NeedsNoDeviceAndHasRowsOfCopyAndPipeline) {
   const auto [run, report] = run_for_report({"expect", "--gpu", "h200"});
   ASSERT_EQ(run.exit_code, 0) << run.err;

@@ -32,4 +32,9 @@ struct ReportRun {
 [[nodiscard]] std::vector<std::string> joined(std::vector<std::string> first,
                                               const std::vector<std::string>& second);
 
+/// Whether `part` is somewhere in `text`.
+[[nodiscard]] inline bool says(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
 }  // namespace kvferry::bench

@@ -31,10 +31,6 @@ std::vector<std::string> tiny(const std::string& subcommand) {
   return arguments;
 }
 
-bool says(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 TEST(Program, HelpTeachesAndSaysUnits) {
   const ProgramRun all = run_program({"--help"});
   EXPECT_EQ(all.exit_code, 0);

@@ -16,10 +16,6 @@ namespace {
 using nlohmann::json;
 using Words = std::vector<std::string>;
 
-bool says(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 class TraceProgram : public testing::Test {
  protected:
   /// Two documents of two blocks, asked for in turn, the second one less; a block of 512 tokens.
