@@ -63,8 +63,11 @@ function(kvferry_add_component name)
     set(scope INTERFACE)
   endif()
   target_compile_features(kvferry_${name} ${scope} cxx_std_20)
-  target_include_directories(kvferry_${name} ${scope}
-    $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+  if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/include)
+    target_include_directories(kvferry_${name} ${scope}
+      $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+    install(DIRECTORY include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT development)
+  endif()
   target_link_libraries(kvferry_${name} ${scope} Threads::Threads)
   foreach(dep IN LISTS ARG_DEPENDS)
     target_link_libraries(kvferry_${name} ${scope} kvferry_${dep})
@@ -72,7 +75,6 @@ function(kvferry_add_component name)
   add_library(kvferry::${name} ALIAS kvferry_${name})
   set_target_properties(kvferry_${name} PROPERTIES EXPORT_NAME ${name})
   install(TARGETS kvferry_${name} EXPORT kvferry ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT development)
-  install(DIRECTORY include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT development)
 endfunction()
 
 # kvferry_test_headers: what tests include, compiled once for all of them; most of their compile time. A program without

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvferry/base/error.hpp"
-#include "kvferry/cpu_tier/memory_budget.hpp"
+#include "kvferry/cpu_tier/memory/memory_budget.hpp"
 
 #include "measure/pin_measurement.hpp"
 #include "options/sizes.hpp"

@@ -4,8 +4,8 @@
 // Ends with 0 if every byte came back.
 
 #include "kvferry/base/error.hpp"
-#include "kvferry/connector/scheduler_engine.hpp"
-#include "kvferry/connector/worker_engine.hpp"
+#include "kvferry/connector/scheduler/scheduler_engine.hpp"
+#include "kvferry/connector/worker/worker_engine.hpp"
 #include "kvferry/gpu/host_link.hpp"
 
 #include "toy_engine.hpp"

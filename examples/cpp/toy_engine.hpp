@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kvferry/base/ids.hpp"
-#include "kvferry/connector/engine_view.hpp"
+#include "kvferry/connector/scheduler/engine_view.hpp"
 #include "kvferry/gpu/block_geometry.hpp"
 
 #include <array>

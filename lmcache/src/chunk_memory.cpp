@@ -3,10 +3,10 @@
 
 #include "kvferry/base/rounded_up.hpp"
 #include "kvferry/base/stable_hash.hpp"
-#include "kvferry/cpu_tier/arena.hpp"
-#include "kvferry/cpu_tier/arena_growth.hpp"
-#include "kvferry/cpu_tier/joined_tier.hpp"
-#include "kvferry/cpu_tier/machine_topology.hpp"
+#include "kvferry/cpu_tier/memory/arena.hpp"
+#include "kvferry/cpu_tier/memory/arena_growth.hpp"
+#include "kvferry/cpu_tier/memory/machine_topology.hpp"
+#include "kvferry/cpu_tier/peers/joined_tier.hpp"
 #include "kvferry/gpu/host_link.hpp"
 
 #include <algorithm>

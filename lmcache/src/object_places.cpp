@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // ObjectStore: classes, slots and their records, and what is found in a class.
 #include "kvferry/base/check.hpp"
-#include "kvferry/cpu_tier/slab_geometry.hpp"
+#include "kvferry/cpu_tier/memory/slab_geometry.hpp"
 #include "kvferry/lmcache/object_store.hpp"
 
 #include "object_search.hpp"

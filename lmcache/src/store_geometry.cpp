@@ -2,7 +2,7 @@
 #include "kvferry/lmcache/store_geometry.hpp"
 
 #include "kvferry/base/error.hpp"
-#include "kvferry/cpu_tier/slab_geometry.hpp"
+#include "kvferry/cpu_tier/memory/slab_geometry.hpp"
 #include "kvferry/lmcache/slot_record.hpp"
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvferry/base/error.hpp"
-#include "kvferry/cpu_tier/slab_geometry.hpp"
+#include "kvferry/cpu_tier/memory/slab_geometry.hpp"
 
 #include "py_durations.hpp"
 #include "py_machine.hpp"

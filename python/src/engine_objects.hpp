@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "kvferry/connector/engine_view.hpp"
+#include "kvferry/connector/scheduler/engine_view.hpp"
 
 #include <pybind11/pybind11.h>
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "py_machine.hpp"
 
-#include "kvferry/cpu_tier/huge_pages.hpp"
-#include "kvferry/cpu_tier/machine_topology.hpp"
-#include "kvferry/cpu_tier/memlock_limit.hpp"
-#include "kvferry/cpu_tier/memory_budget.hpp"
-#include "kvferry/cpu_tier/memory_claim.hpp"
-#include "kvferry/cpu_tier/pool_budget.hpp"
+#include "kvferry/cpu_tier/memory/huge_pages.hpp"
+#include "kvferry/cpu_tier/memory/machine_topology.hpp"
+#include "kvferry/cpu_tier/memory/memlock_limit.hpp"
+#include "kvferry/cpu_tier/memory/memory_budget.hpp"
+#include "kvferry/cpu_tier/memory/memory_claim.hpp"
+#include "kvferry/cpu_tier/memory/pool_budget.hpp"
 #include "kvferry/gpu/built_kernels.hpp"
 #include "kvferry/gpu/cuda_device.hpp"
 #include "kvferry/gpu/hip_device.hpp"

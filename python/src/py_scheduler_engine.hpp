@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "kvferry/connector/scheduler_engine.hpp"
-#include "kvferry/cpu_tier/joined_tier.hpp"
+#include "kvferry/connector/scheduler/scheduler_engine.hpp"
+#include "kvferry/cpu_tier/peers/joined_tier.hpp"
 
 #include "engine_objects.hpp"
 

@@ -2,8 +2,8 @@
 #include "py_tier.hpp"
 
 #include "kvferry/base/error.hpp"
-#include "kvferry/cpu_tier/shared_tier.hpp"
-#include "kvferry/cpu_tier/tier_report.hpp"
+#include "kvferry/cpu_tier/peers/shared_tier.hpp"
+#include "kvferry/cpu_tier/peers/tier_report.hpp"
 
 #include "py_text.hpp"
 

@@ -4,10 +4,10 @@
 #include "allocation_fault.hpp"
 
 #include "kvferry/base/error.hpp"
-#include "kvferry/connector/scheduler_engine.hpp"
-#include "kvferry/connector/worker_engine.hpp"
-#include "kvferry/cpu_tier/arena.hpp"
-#include "kvferry/cpu_tier/cpu_tier.hpp"
+#include "kvferry/connector/scheduler/scheduler_engine.hpp"
+#include "kvferry/connector/worker/worker_engine.hpp"
+#include "kvferry/cpu_tier/memory/arena.hpp"
+#include "kvferry/cpu_tier/slots/cpu_tier.hpp"
 #include "kvferry/gpu/host_link.hpp"
 #include "kvferry/transfer/transfer_engine.hpp"
 

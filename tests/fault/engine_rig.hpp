@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "kvferry/connector/scheduler_engine.hpp"
-#include "kvferry/connector/worker_engine.hpp"
+#include "kvferry/connector/scheduler/scheduler_engine.hpp"
+#include "kvferry/connector/worker/worker_engine.hpp"
 #include "kvferry/gpu/host_link.hpp"
 
 #include "fake_engine.hpp"

@@ -3,10 +3,10 @@
 // cannot be read, or contradicts itself, is refused and changes nothing; the right message is taken
 // afterwards.
 #include "kvferry/base/error.hpp"
-#include "kvferry/connector/scheduler_engine.hpp"
-#include "kvferry/connector/step_plan.hpp"
-#include "kvferry/connector/step_report.hpp"
-#include "kvferry/connector/worker_engine.hpp"
+#include "kvferry/connector/scheduler/scheduler_engine.hpp"
+#include "kvferry/connector/wire/step_plan.hpp"
+#include "kvferry/connector/wire/step_report.hpp"
+#include "kvferry/connector/worker/worker_engine.hpp"
 #include "kvferry/gpu/host_link.hpp"
 
 #include "fake_engine.hpp"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "kvferry/cpu_tier/member_lock.hpp"
+#include "kvferry/cpu_tier/peers/member_lock.hpp"
 
 #include "shared_tier_rig.hpp"
 

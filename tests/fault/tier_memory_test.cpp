@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a tier's metadata takes of the heap, as the heap counts it.
 #include "kvferry/base/mixed_bits.hpp"
-#include "kvferry/cpu_tier/cpu_tier.hpp"
+#include "kvferry/cpu_tier/slots/cpu_tier.hpp"
 
 #include "allocation_fault.hpp"
 

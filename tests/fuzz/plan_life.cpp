@@ -3,7 +3,7 @@
 
 #include "kvferry/base/check.hpp"
 #include "kvferry/base/error.hpp"
-#include "kvferry/cpu_tier/slab_geometry.hpp"
+#include "kvferry/cpu_tier/memory/slab_geometry.hpp"
 #include "kvferry/gpu/host_link.hpp"
 
 #include <array>

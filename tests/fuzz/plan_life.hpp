@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "kvferry/connector/step_plan.hpp"
-#include "kvferry/connector/step_report.hpp"
-#include "kvferry/connector/worker_engine.hpp"
+#include "kvferry/connector/wire/step_plan.hpp"
+#include "kvferry/connector/wire/step_report.hpp"
+#include "kvferry/connector/worker/worker_engine.hpp"
 
 #include <cstddef>
 #include <cstdint>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "kvferry/connector/step_report.hpp"
+#include "kvferry/connector/wire/step_report.hpp"
 
 #include <random>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tier_damage.hpp"
 
-#include "kvferry/cpu_tier/tier_layout.hpp"
+#include "kvferry/cpu_tier/peers/tier_layout.hpp"
 
 #include <algorithm>
 #include <array>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "kvferry/cpu_tier/shared_tier.hpp"
+#include "kvferry/cpu_tier/peers/shared_tier.hpp"
 
 #include <cstddef>
 #include <cstdint>

@@ -3,7 +3,7 @@
 // it open. An input is a list of steps, each a byte and what it takes.
 #include "kvferry/base/check.hpp"
 #include "kvferry/base/error.hpp"
-#include "kvferry/cpu_tier/tier_header.hpp"
+#include "kvferry/cpu_tier/peers/tier_header.hpp"
 
 #include "tier_damage.hpp"
 #include "tier_file.hpp"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "kvferry/connector/step_plan.hpp"
-#include "kvferry/connector/step_report.hpp"
+#include "kvferry/connector/wire/step_plan.hpp"
+#include "kvferry/connector/wire/step_report.hpp"
 
 #include "toy_pool.hpp"
 

@@ -2,7 +2,7 @@
 // Random operations on CpuTier and on ReferenceTier, compared after every step: with plain LRU to
 // the last block, with the other policies all but which blocks are evicted and admitted. One seed
 // makes one run: KVFERRY_SEED replays it, KVFERRY_SOAK_SECONDS runs new seeds for that long.
-#include "kvferry/cpu_tier/cpu_tier.hpp"
+#include "kvferry/cpu_tier/slots/cpu_tier.hpp"
 
 #include "reference_tier.hpp"
 

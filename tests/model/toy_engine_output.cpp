@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kvferry/connector/step_report.hpp"
+#include "kvferry/connector/wire/step_report.hpp"
 
 #include "toy_engine.hpp"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "kvferry/connector/engine_view.hpp"
+#include "kvferry/connector/scheduler/engine_view.hpp"
 
 #include "fake_engine.hpp"
 

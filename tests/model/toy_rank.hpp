@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "kvferry/connector/worker_engine.hpp"
+#include "kvferry/connector/worker/worker_engine.hpp"
 #include "kvferry/gpu/host_link.hpp"
 
 #include "device_access.hpp"

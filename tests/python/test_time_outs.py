@@ -98,7 +98,7 @@ def test_rank_that_has_forgotten_a_transfer_stops_the_engine_however_much_it_say
 
 
 def forget_stores(report: bytes) -> bytes:
-    """Take what a report says of stores out of it: see connector/src/step_report.cpp."""
+    """Take what a report says of stores out of it: see connector/wire/src/step_report.cpp."""
     if not report:
         return report
     head = 4 + 2 + 4 + 4 + 1  # magic, version, domain, rank, no topology

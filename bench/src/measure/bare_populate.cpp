@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "measure/bare_populate.hpp"
 
-#include "kvferry/cpu_tier/host_mapping.hpp"
+#include "kvferry/cpu_tier/memory/host_mapping.hpp"
 
 #include <algorithm>
 #include <sys/mman.h>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "kvferry/cpu_tier/block_key.hpp"
-#include "kvferry/cpu_tier/huge_page_allocator.hpp"
+#include "kvferry/cpu_tier/memory/huge_page_allocator.hpp"
+#include "kvferry/cpu_tier/slots/block_key.hpp"
 
 #include <cstddef>
 #include <cstdint>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "measure/host_memory.hpp"
 
-#include "kvferry/cpu_tier/memory_budget.hpp"
+#include "kvferry/cpu_tier/memory/memory_budget.hpp"
 
 #include "measure/numa.hpp"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "kvferry/cpu_tier/host_mapping.hpp"
+#include "kvferry/cpu_tier/memory/host_mapping.hpp"
 #include "kvferry/gpu/device.hpp"
 
 #include <cstddef>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "kvferry/cpu_tier/cpu_tier.hpp"
-#include "kvferry/cpu_tier/joined_tier.hpp"
+#include "kvferry/cpu_tier/peers/joined_tier.hpp"
+#include "kvferry/cpu_tier/slots/cpu_tier.hpp"
 
 #include "measure/bare_table.hpp"
 

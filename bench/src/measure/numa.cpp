@@ -2,7 +2,7 @@
 #include "measure/numa.hpp"
 
 #include "kvferry/base/error.hpp"
-#include "kvferry/cpu_tier/machine_topology.hpp"
+#include "kvferry/cpu_tier/memory/machine_topology.hpp"
 
 #include <fmt/format.h>
 

@@ -2,7 +2,7 @@
 #include "measure/pin_measurement.hpp"
 
 #include "kvferry/base/check.hpp"
-#include "kvferry/cpu_tier/arena.hpp"
+#include "kvferry/cpu_tier/memory/arena.hpp"
 
 #include "measure/bare_populate.hpp"
 

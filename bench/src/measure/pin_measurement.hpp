@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "kvferry/cpu_tier/huge_pages.hpp"
+#include "kvferry/cpu_tier/memory/huge_pages.hpp"
 #include "kvferry/gpu/device.hpp"
 
 #include "measure/row_measurement.hpp"

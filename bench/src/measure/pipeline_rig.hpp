@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kvferry/base/ids.hpp"
-#include "kvferry/cpu_tier/arena.hpp"
+#include "kvferry/cpu_tier/memory/arena.hpp"
 #include "kvferry/gpu/block_geometry.hpp"
 #include "kvferry/gpu/device.hpp"
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "kvferry/cpu_tier/host_mapping.hpp"
-#include "kvferry/cpu_tier/joined_tier.hpp"
-#include "kvferry/cpu_tier/slab_tier.hpp"
-#include "kvferry/cpu_tier/tier_keeper.hpp"
+#include "kvferry/cpu_tier/memory/host_mapping.hpp"
+#include "kvferry/cpu_tier/peers/joined_tier.hpp"
+#include "kvferry/cpu_tier/peers/tier_keeper.hpp"
+#include "kvferry/cpu_tier/slots/slab_tier.hpp"
 
 #include <cstddef>
 #include <cstdint>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "kvferry/cpu_tier/tier_options.hpp"
+#include "kvferry/cpu_tier/policy/tier_options.hpp"
 
 #include "trace/trace.hpp"
 

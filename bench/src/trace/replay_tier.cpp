@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvferry/base/mixed_bits.hpp"
-#include "kvferry/cpu_tier/cpu_tier.hpp"
+#include "kvferry/cpu_tier/slots/cpu_tier.hpp"
 
 #include "measure/stopwatch.hpp"
 #include "trace/replay.hpp"

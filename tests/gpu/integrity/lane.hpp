@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kvferry/base/error.hpp"
-#include "kvferry/cpu_tier/arena.hpp"
+#include "kvferry/cpu_tier/memory/arena.hpp"
 #include "kvferry/gpu/device.hpp"
 #include "kvferry/transfer/transfer_engine.hpp"
 

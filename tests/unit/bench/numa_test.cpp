@@ -2,7 +2,7 @@
 #include "measure/numa.hpp"
 
 #include "kvferry/base/error.hpp"
-#include "kvferry/cpu_tier/host_mapping.hpp"
+#include "kvferry/cpu_tier/memory/host_mapping.hpp"
 
 #include <gtest/gtest.h>
 

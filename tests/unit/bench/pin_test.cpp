@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What `pin` says fits itself, on every device of this machine; no time is asserted.
-#include "kvferry/cpu_tier/host_mapping.hpp"
-#include "kvferry/cpu_tier/memory_budget.hpp"
+#include "kvferry/cpu_tier/memory/host_mapping.hpp"
+#include "kvferry/cpu_tier/memory/memory_budget.hpp"
 
 #include "measure/bare_populate.hpp"
 #include "program.hpp"

@@ -2,7 +2,7 @@
 #include "kvferry/lmcache/store_geometry.hpp"
 
 #include "kvferry/base/error.hpp"
-#include "kvferry/cpu_tier/slab_tier.hpp"
+#include "kvferry/cpu_tier/slots/slab_tier.hpp"
 #include "kvferry/lmcache/slot_record.hpp"
 
 #include <gtest/gtest.h>

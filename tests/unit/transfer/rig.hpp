@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "kvferry/cpu_tier/arena.hpp"
+#include "kvferry/cpu_tier/memory/arena.hpp"
 #include "kvferry/gpu/host_link.hpp"
 #include "kvferry/transfer/transfer_engine.hpp"
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "kvferry/cpu_tier/huge_pages.hpp"
-#include "kvferry/cpu_tier/shared_tier.hpp"
-#include "kvferry/cpu_tier/tier_directory.hpp"
+#include "kvferry/cpu_tier/memory/huge_pages.hpp"
+#include "kvferry/cpu_tier/peers/shared_tier.hpp"
+#include "kvferry/cpu_tier/peers/tier_directory.hpp"
 #include "kvferry/lmcache/slot_record.hpp"
 #include "kvferry/lmcache/store_geometry.hpp"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "kvferry/cpu_tier/block_key.hpp"
+#include "kvferry/cpu_tier/slots/block_key.hpp"
 
 #include <string_view>
 

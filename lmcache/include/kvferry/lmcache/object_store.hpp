@@ -3,9 +3,9 @@
 
 #include "kvferry/base/mutex.hpp"
 #include "kvferry/base/result.hpp"
-#include "kvferry/cpu_tier/slab_tier.hpp"
-#include "kvferry/cpu_tier/tier_keeper.hpp"
-#include "kvferry/cpu_tier/tier_options.hpp"
+#include "kvferry/cpu_tier/peers/tier_keeper.hpp"
+#include "kvferry/cpu_tier/policy/tier_options.hpp"
+#include "kvferry/cpu_tier/slots/slab_tier.hpp"
 #include "kvferry/lmcache/chunk_memory.hpp"
 #include "kvferry/lmcache/object_key.hpp"
 #include "kvferry/lmcache/value_set.hpp"

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kvferry/base/ids.hpp"
-#include "kvferry/cpu_tier/slot_set.hpp"
+#include "kvferry/cpu_tier/slots/slot_set.hpp"
 
 #include <cstddef>
 #include <span>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ends a process while stores and loads are in flight on a stand-in driver, which goes down in exit
 // handlers of its own as the vendors' do. Arguments: cuda or hip; how to end.
-#include "kvferry/cpu_tier/arena.hpp"
+#include "kvferry/cpu_tier/memory/arena.hpp"
 #include "kvferry/gpu/cuda_device.hpp"
 #include "kvferry/gpu/hip_device.hpp"
 #include "kvferry/transfer/transfer_engine.hpp"

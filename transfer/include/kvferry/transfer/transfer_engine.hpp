@@ -2,8 +2,8 @@
 #pragma once
 
 #include "kvferry/base/ids.hpp"
-#include "kvferry/cpu_tier/arena.hpp"
-#include "kvferry/cpu_tier/arena_slots.hpp"
+#include "kvferry/cpu_tier/memory/arena.hpp"
+#include "kvferry/cpu_tier/memory/arena_slots.hpp"
 #include "kvferry/gpu/block_geometry.hpp"
 #include "kvferry/gpu/copy_path.hpp"
 #include "kvferry/gpu/device.hpp"

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kvferry/base/ids.hpp"
+#include "kvferry/cpu_tier/slots/block_key.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+/// What the scheduler side reads of the engine's own objects, behind two small interfaces: the
+/// Python binding implements them over vLLM's, tests over plain vectors. Called on the scheduler's
+/// thread only.
+namespace kvferry::connector {
+
+/// The content hashes of one request's complete blocks, as the engine extends (and sometimes
+/// truncates) them.
+class BlockHashes {
+ public:
+  virtual ~BlockHashes() = default;
+  [[nodiscard]] virtual std::size_t size() const = 0;
+  /// Hash of the `index`-th block; valid until the engine changes the list.
+  [[nodiscard]] virtual std::span<const std::byte> hash(std::size_t index) const = 0;
+};
+
+/// Stands in block tables for a block that slid out of a window (vLLM: the pool's null block).
+inline constexpr BlockId kNullBlock{0};
+
+/// The engine's GPU block pool with its prefix cache.
+class BlockPool {
+ public:
+  virtual ~BlockPool() = default;
+  /// Whether `block` is cached under `key` now: the engine believes that it holds that, or will
+  /// behind the step that it schedules (`ProvenBlocks` knows).
+  [[nodiscard]] virtual bool holds(BlockId block, const cpu_tier::BlockKey& key) const = 0;
+  /// What `block` is cached under, if it is.
+  [[nodiscard]] virtual std::optional<cpu_tier::BlockKey> key(BlockId block) const = 0;
+};
+
+}  // namespace kvferry::connector

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kvferry/base/ids.hpp"
+#include "kvferry/cpu_tier/slots/block_key.hpp"
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <vector>
+
+namespace kvferry::connector {
+
+/// One block that waits for its turn to be stored.
+struct BacklogEntry {
+  BlockId block;
+  cpu_tier::BlockKey key;
+};
+
+/// Complete blocks that could not be stored in their step, first in first out, one entry per GPU
+/// block. Nothing is held: the entry says which key the block carried, and whoever takes it checks
+/// that it still does. A block that was reallocated and offered anew replaces its old entry in
+/// place. One thread at a time.
+class Backlog {
+ public:
+  explicit Backlog(std::uint32_t num_blocks)
+      : keys_(num_blocks), places_(num_blocks, Place::kNone) {}
+
+  void push(BlockId block, const cpu_tier::BlockKey& key);
+  /// Puts an entry that was taken and could not be served back at the head.
+  void push_front(const BacklogEntry& entry);
+  /// The block is being written anew: what was known of it is void. Returns whether it had an
+  /// entry.
+  bool drop(BlockId block);
+  [[nodiscard]] std::size_t size() const { return num_entries_; }
+  /// Takes the oldest entry, if there is one.
+  [[nodiscard]] std::optional<BacklogEntry> pop();
+  void clear();
+
+ private:
+  enum class Place : std::uint8_t {
+    kNone,
+    kQueued,
+    kDropped
+  };  // kDropped: still in queue_, to be passed over
+
+  std::deque<BlockId> queue_;
+  std::vector<cpu_tier::BlockKey> keys_;
+  std::vector<Place> places_;
+  std::size_t num_entries_ = 0;
+};
+
+}  // namespace kvferry::connector

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kvferry/base/ids.hpp"
+#include "kvferry/connector/scheduler/scheduler_engine.hpp"
+#include "kvferry/connector/wire/owner.hpp"
+#include "kvferry/connector/wire/step_plan.hpp"
+#include "kvferry/connector/wire/step_report.hpp"
+#include "kvferry/cpu_tier/slots/cpu_tier.hpp"
+
+#include "class_tiers.hpp"
+#include "load_patience.hpp"
+#include "overdue.hpp"
+#include "ownership_table.hpp"
+#include "prefix_search.hpp"
+#include "rank_patience.hpp"
+#include "rank_roll.hpp"
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+namespace kvferry::connector {
+
+/// Where a load stands.
+///
+/// kBegun -> kSent (planned) -> told to the engine when every rank has ended it: at once if it
+/// succeeded or its owner was aborted; else kFailed -> kAnnounced (its notice was planned) -> told
+/// when every rank has announced it. What must not be copied goes from kBegun to kFailed. If its
+/// owner's id was given to another incarnation nobody is told. A kSent load that has waited for too
+/// long expires: ranks that have not begun it drop it, and then it has failed like any other.
+enum class LoadState : std::uint8_t { kBegun, kSent, kFailed, kAnnounced };
+
+/// The loads under way: each owns its lease until every rank has ended it, or until it is cancelled
+/// before its plan was sent.
+class LoadBook {
+ public:
+  LoadBook(ClassTiers& tiers, OwnershipTable& owners, std::uint32_t world_size)
+      : tiers_(tiers), owners_(owners), world_size_(world_size) {}
+  ~LoadBook();
+  LoadBook(const LoadBook&) = delete;
+  LoadBook& operator=(const LoadBook&) = delete;
+
+  /// Starts the request's load; its order enters the next plan. Without leases there is nothing to
+  /// copy from: the load fails.
+  void begin(Request& request, TransferId transfer, std::optional<LeasedPrefix> leased);
+  /// Moves the orders of loads begun since the last plan, cancellations and notices into `plan`.
+  /// Those that have waited for too long expire: once each, whatever the ranks make of it.
+  void plan(StepPlan& plan, const RankPatience& patience, const LoadPatience& load_patience);
+  /// Its owner is gone. What no rank has seen yet is not copied; the rest ends with its copies.
+  void cancel(TransferId transfer);
+  /// Tells the ranks to drop a store.
+  void cancel_store(TransferId transfer) { cancels_.push_back(transfer); }
+  /// Every load under way ends as a failure, those included that ranks have ended already.
+  void doom_all();
+
+  /// False for a load or a word that nobody waits for.
+  [[nodiscard]] bool mark_ended(RankId rank, const TransferEnded& ended);
+  [[nodiscard]] bool mark_announced(RankId rank, TransferId transfer);
+  /// Of the loads that ended on all ranks: forgets the keys of the failed.
+  void settle_failures();
+  /// Gives their leases back and tells their owners.
+  void settle_ends(FoldResult& result);
+  /// Engine ids whose load has ended well since the last call, for an owner that waits.
+  [[nodiscard]] std::vector<std::string> take_succeeded() { return std::exchange(succeeded_, {}); }
+
+  /// Adds the loads that ranks have been silent about for too long, and these ranks.
+  void add_overdue(const RankPatience& patience, std::optional<Overdue>& found) const;
+
+  /// Whether a failure of that id is on its way to the engine. The engine takes it for a failure of
+  /// whatever loads under the id then, so that nothing may.
+  [[nodiscard]] bool announces(const std::string& engine_id) const {
+    return announcing_.contains(engine_id);
+  }
+  /// Whether the load is under way still, whatever becomes of it.
+  [[nodiscard]] bool knows(TransferId transfer) const { return loads_.contains(transfer); }
+  /// The request that waits for the load, unless this is known to fail.
+  [[nodiscard]] const Request* waiting_request(TransferId transfer) const;
+  [[nodiscard]] std::size_t num_in_flight() const { return loads_.size(); }
+  /// Leases held, in slots; a slot counts once per lease.
+  [[nodiscard]] std::size_t num_leases() const;
+  [[nodiscard]] std::uint64_t num_loaded() const { return num_loaded_; }
+  [[nodiscard]] std::uint64_t num_failed() const { return num_failed_; }
+  /// Of the failed: those that some rank had not begun when their time was over.
+  [[nodiscard]] std::uint64_t num_expired() const { return num_expired_; }
+  [[nodiscard]] std::uint64_t num_stale() const { return num_stale_; }
+
+ private:
+  struct Load {
+    Owner owner;
+    std::string engine_id;
+    std::vector<LeasedPrefix::Part> parts;  ///< Their blocks move into the plan.
+    RankRoll roll;                          ///< Of the ends; from kFailed on, of the announcements.
+    LoadState state = LoadState::kBegun;
+    bool doomed = false;
+    RankPatience::Stamp sent{};
+    std::chrono::nanoseconds waits_since{0};  ///< By LoadPatience, from kSent on.
+    bool expired = false;
+  };
+
+  [[nodiscard]] static bool succeeded(const Load& load) {
+    return load.roll.all_done() && !load.doomed;
+  }
+  [[nodiscard]] static std::size_t num_leases(const Load& load);
+  void release(Load& load);
+  /// No device touches anything for it any more.
+  void fail(TransferId transfer, Load& load);
+  void settle_end(TransferId transfer, FoldResult& result);
+  void settle_announced(TransferId transfer, FoldResult& result);
+  void plan_expiries(StepPlan& plan, const LoadPatience& load_patience);
+  void plan_notices(StepPlan& plan, const RankPatience& patience);
+
+  ClassTiers& tiers_;
+  OwnershipTable& owners_;
+  std::uint32_t world_size_;
+  std::map<TransferId, Load> loads_;
+  std::vector<TransferId> begun_;
+  std::vector<TransferId> cancels_;
+  std::vector<TransferId> failed_;     ///< kFailed, in order.
+  std::vector<TransferId> ended_;      ///< Since the last settling.
+  std::vector<TransferId> announced_;  ///< By all ranks, since the last settling.
+  std::vector<std::string> succeeded_;
+  /// Ids whose notices are on their way. The engine counts the ranks' announcements by id alone, so
+  /// that two of one id must not meet.
+  std::unordered_set<std::string> announcing_;
+  std::uint64_t num_loaded_ = 0;
+  std::uint64_t num_failed_ = 0;
+  std::uint64_t num_expired_ = 0;
+  std::uint64_t num_stale_ = 0;
+};
+
+}  // namespace kvferry::connector

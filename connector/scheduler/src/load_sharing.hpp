@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kvferry/base/ids.hpp"
+#include "kvferry/cpu_tier/slots/block_key.hpp"
+
+#include "load_book.hpp"
+#include "ownership_table.hpp"
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <unordered_map>
+#include <utility>
+
+namespace kvferry::connector {
+
+/// Lets a request wait for another one's load of the same prefix, which the engine's own cache has
+/// for everybody when it has ended. One wait for each turn of a request, bounded in time, and ended
+/// by the loader's abort or failure: nobody waits for somebody who waits.
+class LoadSharing {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  /// `max_wait` 0: nobody waits.
+  LoadSharing(const LoadBook& loads, std::chrono::nanoseconds max_wait,
+              std::function<Clock::time_point()> now)
+      : loads_(loads), max_wait_(max_wait), now_(std::move(now)) {}
+
+  /// The request's load of `num_blocks` blocks from `first_block` on has begun.
+  void on_begun(const Request& request, std::uint32_t first_block, std::uint32_t num_blocks);
+  /// Whether the request, with its answer of now, is to be asked again later.
+  [[nodiscard]] bool must_wait(Request& request);
+  [[nodiscard]] std::uint64_t num_waits() const { return num_waits_; }
+
+ private:
+  struct Load {
+    TransferId transfer;
+    std::uint32_t num_blocks = 0;
+  };
+  struct KeyHash {
+    std::size_t operator()(const cpu_tier::BlockKey& key) const { return key.mixed(); }
+  };
+
+  /// A load that brings half or more of what the request would load.
+  [[nodiscard]] std::optional<TransferId> worth_waiting_for(const Request& request) const;
+  [[nodiscard]] Clock::time_point now() const { return now_ ? now_() : Clock::now(); }
+
+  const LoadBook& loads_;
+  std::chrono::nanoseconds max_wait_;
+  std::function<Clock::time_point()> now_;
+  /// By the first block that is loaded, in the first group; those that have ended leave when the
+  /// map grows.
+  std::unordered_map<cpu_tier::BlockKey, Load, KeyHash> begun_;
+  std::uint64_t num_waits_ = 0;
+};
+
+}  // namespace kvferry::connector

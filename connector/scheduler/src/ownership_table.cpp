@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ownership_table.hpp"
+
+#include "kvferry/base/check.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace kvferry::connector {
+
+void Request::sync_keys() {
+  const std::size_t available = hashes->size();
+  const auto same = [this](std::size_t index) {
+    const std::span<const std::byte> hash = hashes->hash(index);
+    const cpu_tier::BlockKey& key = keys.front()[index];
+    return hash.size() == key.hash_bytes && std::equal(hash.begin(), hash.end(), key.hash.begin());
+  };
+  std::size_t known = std::min(num_keys(), available);
+  while (known > 0 && !same(known - 1)) --known;
+  if (known < num_keys()) {
+    for (auto& of_group : keys) of_group.resize(known);
+    num_offered = std::min(num_offered, static_cast<std::uint32_t>(known));
+    num_proven = std::min(num_proven, static_cast<std::uint32_t>(known));
+    std::erase_if(states_in_doubt, [known](const StateInDoubt& one) { return one.at >= known; });
+    num_awaited = std::min(num_awaited, static_cast<std::uint32_t>(known));
+    answer.valid = false;
+  }
+  for (std::size_t group = 0; group < keys.size(); ++group) {
+    keys[group].reserve(available);
+    for (std::size_t i = known; i < available; ++i) {
+      keys[group].push_back(
+          cpu_tier::BlockKey::make(hashes->hash(i), GroupId(static_cast<std::uint16_t>(group))));
+    }
+  }
+}
+
+Request& OwnershipTable::arrive(std::string_view engine_id,
+                                std::shared_ptr<const BlockHashes> hashes) {
+  if (const auto old = newest_.find(engine_id); old != newest_.end()) erase(*old->second);
+  auto request = std::make_unique<Request>();
+  request->id = last_id_ = last_id_.next();
+  request->generation = next_generation();
+  request->engine_id = engine_id;
+  request->hashes = std::move(hashes);
+  request->keys.resize(num_groups_);
+  request->tables.resize(num_groups_);
+  Request& made = *request;
+  by_id_.emplace(made.id, std::move(request));
+  newest_.emplace(made.engine_id, &made);
+  return made;
+}
+
+Request* OwnershipTable::find(std::string_view engine_id) {
+  const auto found = newest_.find(engine_id);
+  if (found == newest_.end() || found->second->state == RequestState::kAbortedLoading)
+    return nullptr;
+  return found->second;
+}
+
+void OwnershipTable::preempt(Request& request) {
+  request.generation = next_generation();
+  for (auto& table : request.tables) table.clear();
+  request.num_offered = 0;
+  request.num_proven = 0;
+  request.states_in_doubt.clear();
+  // The engine may have looked it up since: it comes back within the pass that preempted it.
+  TokenProof& proof = request.proof;
+  const bool ran = proof.admission == Admission::kRan;
+  TokenProof next;
+  next.admission = ran ? Admission::kUnknown : proof.admission;
+  next.num_local_tokens = proof.num_local_tokens;
+  next.looked_up_behind = proof.looked_up_behind;
+  proof = next;
+  request.storable = true;
+  request.answer.valid = false;
+  request.load_wait = {};
+}
+
+TransferId OwnershipTable::finish(std::string_view engine_id) {
+  Request* request = find(engine_id);
+  if (request == nullptr) return TransferId();
+  if (request->state == RequestState::kLoading) {
+    request->state = RequestState::kAbortedLoading;
+    request->hashes.reset();
+    ++num_tombstones_;
+    return request->load;
+  }
+  erase(*request);
+  return TransferId();
+}
+
+void OwnershipTable::begin_load(Request& request, TransferId load) {
+  KVFERRY_CHECK(request.state == RequestState::kIdle,
+                "request " + request.engine_id + " starts a load while one is under way");
+  request.state = RequestState::kLoading;
+  request.load = load;
+}
+
+LoadEnd OwnershipTable::whose(const Owner& owner, TransferId load) const {
+  const auto found = by_id_.find(owner.request);
+  if (owner.domain != domain_ || found == by_id_.end()) return LoadEnd::kStale;
+  const Request& request = *found->second;
+  if (request.generation != owner.generation || request.load != load) return LoadEnd::kStale;
+  switch (request.state) {
+    case RequestState::kLoading:
+      return LoadEnd::kWaitedFor;
+    case RequestState::kAbortedLoading:
+      return LoadEnd::kAborted;
+    case RequestState::kIdle:
+      break;
+  }
+  return LoadEnd::kStale;
+}
+
+LoadEnd OwnershipTable::end_load(const Owner& owner, TransferId load) {
+  const LoadEnd end = whose(owner, load);
+  if (end == LoadEnd::kStale) return end;
+  Request& request = *by_id_.at(owner.request);
+  if (end == LoadEnd::kAborted) {
+    erase(request);
+    return end;
+  }
+  request.state = RequestState::kIdle;
+  request.load = TransferId();
+  request.generation = next_generation();
+  request.answer.valid = false;
+  return end;
+}
+
+void OwnershipTable::erase(Request& request) {
+  if (request.state == RequestState::kAbortedLoading) --num_tombstones_;
+  newest_.erase(request.engine_id);
+  by_id_.erase(request.id);
+}
+
+}  // namespace kvferry::connector

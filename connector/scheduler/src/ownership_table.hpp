@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kvferry/base/ids.hpp"
+#include "kvferry/connector/scheduler/engine_view.hpp"
+#include "kvferry/connector/wire/owner.hpp"
+#include "kvferry/cpu_tier/slots/block_key.hpp"
+#include "kvferry/cpu_tier/slots/cpu_tier.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace kvferry::connector {
+
+/// Where one incarnation of a request stands.
+enum class RequestState : std::uint8_t {
+  kIdle,           ///< Waiting or running; no transfer belongs to it.
+  kLoading,        ///< A load is planned or under way and the engine waits for its report.
+  kAbortedLoading  ///< Finished by the engine while loading: a tombstone until the load ended on
+                   ///< every rank.
+};
+
+/// The answer of the last lookup: soft, it holds nothing. Good for as long as its inputs are the
+/// same.
+struct LookupAnswer {
+  bool valid = false;
+  std::uint64_t eviction_epoch = 0;  ///< Of the tier, when it was given.
+  std::uint32_t num_local_blocks = 0;
+  std::uint32_t num_limit_blocks = 0;
+  /// Blocks behind the local ones that every KV cache group can have loaded.
+  std::uint32_t num_blocks = 0;
+  /// By group. Full attention: from the first block behind the local ones on, num_blocks or more.
+  /// Other groups: the last ones before local + num_blocks, as many as the next token sees.
+  std::vector<cpu_tier::PrefixHit> hits;
+};
+
+/// A wait for another request's load of the same prefix: one for each turn.
+struct LoadWait {
+  enum class State : std::uint8_t { kNone, kWaiting, kOver };
+  State state = State::kNone;
+  TransferId load;
+  std::uint32_t num_local_blocks = 0;
+  std::chrono::steady_clock::time_point since{};
+};
+
+/// How a request came by the tokens that it has when a plan names it with a whole table.
+enum class Admission : std::uint8_t {
+  kUnknown,   ///< What it has, it found in the engine's cache, as far as is known.
+  kLookedUp,  ///< The same up to `num_local_tokens`; behind them another connector loads.
+  kOwnLoad,   ///< Our load brought them.
+  kRan        ///< A plan has named it: a session that goes on has what it computed.
+};
+
+/// Of the tokens that a request has, those that are known to be right: `ProvenBlocks` says what
+/// that is worth.
+struct TokenProof {
+  static constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
+
+  Admission admission = Admission::kUnknown;
+  std::uint32_t num_local_tokens = 0;  ///< As of the last lookup.
+  PlanSeq looked_up_behind;            ///< The last plan before that lookup.
+  /// [from, to): computed by plans of this incarnation without a gap, or brought by a load of
+  /// another connector that has been shown to be good.
+  std::uint32_t from = 0;
+  std::uint32_t to = 0;
+  /// As far as these tokens are the request's own: behind them are drafts, which may be taken back.
+  std::uint32_t sure_to = 0;
+  /// What a failed load took back is computed again up to here, in one step or several.
+  std::uint32_t rewritten_to = 0;
+  bool has_drafts = false;  ///< A plan of this incarnation had.
+  /// Tokens from here up to `from` are loaded by another connector within the step that computes;
+  /// kNone: none are. They count when a witness has shown that they came.
+  std::uint32_t awaited_from = kNone;
+  TransferId witness;
+  /// Blocks with which the recurrent state begins that it found; 0: none.
+  std::uint32_t num_state_blocks = 0;
+  /// Blocks from the first that can be proven at all: none where the engine goes on from a wrong
+  /// state, and of a request whose synchronous load failed, those whose keys were known then.
+  std::uint32_t num_trusted = kNone;
+};
+
+/// A state that waits for the proof of the tokens before it.
+struct StateInDoubt {
+  std::uint32_t group;
+  std::uint32_t at;
+  BlockId block;
+};
+
+/// One incarnation of a request. Owned by the table; its address is stable until it is erased.
+struct Request {
+  RequestId id;
+  Generation generation;
+  RequestState state = RequestState::kIdle;
+  std::string engine_id;
+  std::shared_ptr<const BlockHashes> hashes;
+  /// Of its complete blocks, by KV cache group and position; see sync_keys().
+  std::vector<std::vector<cpu_tier::BlockKey>> keys;
+  /// GPU blocks by KV cache group and position, as of its last plan or load.
+  std::vector<std::vector<BlockId>> tables;
+  std::uint32_t num_offered = 0;  ///< Positions from the first that were offered for a store.
+  /// Positions from the first whose blocks are proven, in every group that has them.
+  std::uint32_t num_proven = 0;
+  TokenProof proof;
+  PlanSeq scheduled_in;            ///< The last plan that names it.
+  std::uint32_t num_computed = 0;  ///< Tokens before that plan.
+  bool is_in_doubt = false;
+  std::vector<StateInDoubt> states_in_doubt;
+  /// Of the load under way: the first position, and how many.
+  std::uint32_t load_first = 0;
+  std::uint32_t num_loading = 0;
+  /// Of the block that the tier declined: nothing from here on is stored, because no load would
+  /// reach it.
+  std::uint32_t store_end = kNoStoreEnd;
+  static constexpr std::uint32_t kNoStoreEnd = std::numeric_limits<std::uint32_t>::max();
+  /// Positions from the first whose blocks the tier keeps for this request's turn.
+  std::uint32_t num_awaited = 0;
+  bool storable = true;  ///< False after a reset, until its blocks are computed anew.
+  LookupAnswer answer;
+  LoadWait load_wait;
+  TransferId load;  ///< The load under way while kLoading or kAbortedLoading.
+
+  [[nodiscard]] Owner owner(DomainId domain) const { return {domain, id, generation}; }
+  /// Complete blocks whose keys are known, in each group.
+  [[nodiscard]] std::size_t num_keys() const { return keys.front().size(); }
+  [[nodiscard]] bool has_blocks() const {
+    return std::any_of(tables.begin(), tables.end(),
+                       [](const auto& table) { return !table.empty(); });
+  }
+
+  /// Takes over hashes that the engine added, and drops those it truncated or replaced (streaming
+  /// sessions): hashes are chained, so an equal last one proves all before it.
+  void sync_keys();
+};
+
+/// What the end of a load on every rank means for its owner.
+enum class LoadEnd : std::uint8_t {
+  kWaitedFor,  ///< This very incarnation waits: it runs now (computed or rolled back).
+  kAborted,    ///< This very incarnation was aborted: its blocks are freed now and the tombstone is
+               ///< gone.
+  kStale       ///< No such incarnation waits: the report must not reach the engine.
+};
+
+/// All requests the engine knows of, and the tombstones of those that ended while loading. One
+/// thread at a time.
+class OwnershipTable {
+ public:
+  explicit OwnershipTable(DomainId domain, std::size_t num_groups = 1)
+      : domain_(domain), num_groups_(num_groups) {}
+
+  /// A request arrives. An id that is in use, a tombstone's too, starts a new incarnation: the
+  /// engine has one record per id, so the old one is nobody's now and a report of its load is
+  /// stale.
+  Request& arrive(std::string_view engine_id, std::shared_ptr<const BlockHashes> hashes);
+  /// The living (not finished) request of that id, or null.
+  [[nodiscard]] Request* find(std::string_view engine_id);
+  /// A new generation in place: its blocks were freed and all that was known of its table is void.
+  void preempt(Request& request);
+  /// The engine finished it. Idempotent; unknown ids are ignored. Returns the load that is still
+  /// under way and is to be cancelled, or 0.
+  [[nodiscard]] TransferId finish(std::string_view engine_id);
+
+  /// kIdle -> kLoading.
+  void begin_load(Request& request, TransferId load);
+  /// Whom the end of a load would reach now.
+  [[nodiscard]] LoadEnd whose(const Owner& owner, TransferId load) const;
+  /// The load ended on every rank: kLoading -> kIdle with a new generation, or the tombstone goes.
+  [[nodiscard]] LoadEnd end_load(const Owner& owner, TransferId load);
+
+  /// Living requests only.
+  template <class Visit>
+  void for_each(Visit visit) {
+    for (auto& [id, request] : by_id_) {
+      if (request->state != RequestState::kAbortedLoading) visit(*request);
+    }
+  }
+  [[nodiscard]] std::size_t num_living() const { return by_id_.size() - num_tombstones_; }
+  [[nodiscard]] std::size_t num_tombstones() const { return num_tombstones_; }
+  [[nodiscard]] DomainId domain() const { return domain_; }
+
+ private:
+  struct IdHash {
+    using is_transparent = void;
+    std::size_t operator()(std::string_view text) const {
+      return std::hash<std::string_view>{}(text);
+    }
+  };
+
+  void erase(Request& request);
+  [[nodiscard]] Generation next_generation() { return last_generation_ = last_generation_.next(); }
+
+  DomainId domain_;
+  std::size_t num_groups_;
+  RequestId last_id_;
+  Generation last_generation_;
+  std::unordered_map<RequestId, std::unique_ptr<Request>> by_id_;
+  /// The newest incarnation of each engine id, tombstones included.
+  std::unordered_map<std::string, Request*, IdHash, std::equal_to<>> newest_;
+  std::size_t num_tombstones_ = 0;
+};
+
+}  // namespace kvferry::connector

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kvferry/base/ids.hpp"
+#include "kvferry/connector/wire/step_report.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace kvferry::connector {
+
+/// What every rank has said of one transfer. Success needs every rank, one failure is a failure.
+/// The second word of a rank on the same matter is refused.
+class RankRoll {
+ public:
+  explicit RankRoll(std::uint32_t world_size) : ranks_(world_size) {}
+
+  /// False if this rank has said so before. A store of which a rank gathered nothing ends on it by
+  /// that.
+  [[nodiscard]] bool gathered(RankId rank, std::uint32_t num_gathered) {
+    Rank& of = ranks_.at(rank.value());
+    if (of.gathered) return false;
+    of.gathered = num_gathered;
+    ++num_gathered_;
+    if (num_gathered == 0) static_cast<void>(ended(rank, EndedAs::kDone));
+    return true;
+  }
+  /// False if this rank has said so before.
+  [[nodiscard]] bool ended(RankId rank, EndedAs outcome) {
+    Rank& of = ranks_.at(rank.value());
+    if (of.ended) return false;
+    of.ended = true;
+    ++num_ended_;
+    if (outcome != EndedAs::kDone) all_done_ = false;
+    if (outcome == EndedAs::kFailed) any_failed_ = true;
+    return true;
+  }
+
+  /// Calls `visit` for each rank that has not ended it.
+  template <class Visit>
+  void for_each_silent(Visit visit) const {
+    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+      if (!ranks_[rank].ended) visit(RankId(static_cast<std::uint32_t>(rank)));
+    }
+  }
+  [[nodiscard]] bool is_silent(RankId rank) const { return !ranks_.at(rank.value()).ended; }
+  [[nodiscard]] bool has_gathered(RankId rank) const {
+    return ranks_.at(rank.value()).gathered.has_value();
+  }
+  [[nodiscard]] bool all_gathered() const { return num_gathered_ == ranks_.size(); }
+  [[nodiscard]] bool all_ended() const { return num_ended_ == ranks_.size(); }
+  [[nodiscard]] bool all_done() const { return all_ended() && all_done_; }
+  [[nodiscard]] bool any_failed() const { return any_failed_; }
+  /// Blocks that every rank, and that any rank, gathered; once all_gathered().
+  [[nodiscard]] std::uint32_t least_gathered() const {
+    return extreme([](auto a, auto b) { return a < b; });
+  }
+  [[nodiscard]] std::uint32_t most_gathered() const {
+    return extreme([](auto a, auto b) { return a > b; });
+  }
+
+ private:
+  struct Rank {
+    std::optional<std::uint32_t> gathered;
+    bool ended = false;
+  };
+
+  template <class Before>
+  [[nodiscard]] std::uint32_t extreme(Before before) const {
+    std::uint32_t best = *ranks_.front().gathered;
+    for (const Rank& rank : ranks_) {
+      if (before(*rank.gathered, best)) best = *rank.gathered;
+    }
+    return best;
+  }
+
+  std::vector<Rank> ranks_;
+  std::uint32_t num_gathered_ = 0;
+  std::uint32_t num_ended_ = 0;
+  bool all_done_ = true;
+  bool any_failed_ = false;
+};
+
+}  // namespace kvferry::connector

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kvferry/base/ids.hpp"
+#include "kvferry/connector/wire/owner.hpp"
+#include "kvferry/connector/wire/step_plan.hpp"
+#include "kvferry/connector/wire/step_report.hpp"
+#include "kvferry/cpu_tier/slots/cpu_tier.hpp"
+
+#include "backlog.hpp"
+#include "class_tiers.hpp"
+#include "overdue.hpp"
+#include "rank_patience.hpp"
+#include "rank_roll.hpp"
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace kvferry::connector {
+
+/// The key of the block before a block, if there is one.
+using Predecessor = std::optional<cpu_tier::BlockKey>;
+
+/// The stores under way: each owns its slots from the plan until every rank has ended it (G1: it
+/// owns no block). How many blocks may still be planned follows from what the rings hold and took
+/// lately.
+class StoreBook {
+ public:
+  StoreBook(ClassTiers& tiers, Backlog& backlog, std::uint32_t world_size)
+      : tiers_(tiers), backlog_(backlog), world_size_(world_size) {}
+  ~StoreBook();
+  StoreBook(const StoreBook&) = delete;
+  StoreBook& operator=(const StoreBook&) = delete;
+
+  /// The smallest ring of all ranks, in blocks.
+  void set_ring_blocks(std::uint32_t ring_blocks) { ring_blocks_ = ring_blocks; }
+  [[nodiscard]] std::uint32_t ring_blocks() const { return ring_blocks_; }
+
+  /// Blocks worth planning now: the room that the ring is known to have, what it took in the last
+  /// step (it drains while the step runs), and some more, so that the ranks and not the plan are
+  /// the limit.
+  [[nodiscard]] std::uint32_t plan_limit() const;
+
+  /// Plans a store of `blocks` into `slots` (one each, in order), sent at `stamp`. `predecessors`:
+  /// the keys before them in their prefixes; none, one for a piece of one prefix, or one for each
+  /// block of different prefixes.
+  [[nodiscard]] StoreOrder plan(TransferId transfer, Owner owner, SlabClassId slab_class,
+                                StoreReadiness readiness, std::span<const BlockId> blocks,
+                                cpu_tier::WritableSlots slots,
+                                std::span<const Predecessor> predecessors,
+                                RankPatience::Stamp stamp);
+
+  /// A store of no block: every rank answers that a step is behind it, and that is all.
+  [[nodiscard]] StoreOrder plan_witness(TransferId transfer, Owner owner,
+                                        RankPatience::Stamp stamp) {
+    return plan(transfer, owner, SlabClassId(0), StoreReadiness::kAfterForward, {}, {}, {}, stamp);
+  }
+  /// Witnesses that every rank has answered since the last call.
+  [[nodiscard]] std::vector<TransferId> take_witnesses() { return std::exchange(witnesses_, {}); }
+
+  /// Throws ProtocolError for more blocks than a store has, and for the end of a store of which the
+  /// rank has not said how much it gathered: it would be waited for, and no rank would owe a word.
+  /// Anything fits a transfer that is not under way.
+  void expect_fits(const StepReport& report) const;
+  /// Marks what ranks reported, and what fits; false for a transfer or a word that nobody waits
+  /// for.
+  [[nodiscard]] bool mark_gathered(RankId rank, const StoreGathered& gathered);
+  [[nodiscard]] bool mark_ended(RankId rank, const TransferEnded& ended);
+  /// Settles everything that the marks decided since the last call.
+  void settle();
+
+  /// Aborts all stores in flight: their keys are forgotten now, their slots return when the ranks
+  /// are done. Returns them.
+  [[nodiscard]] std::vector<TransferId> abort_all();
+
+  /// Aborts the stores in flight that name one of the blocks, as abort_all() does with all.
+  [[nodiscard]] std::vector<TransferId> abort_stores_of(std::span<const BlockId> blocks);
+
+  /// Adds the stores that ranks have been silent about for too long, and these ranks.
+  void add_overdue(const RankPatience& patience, std::optional<Overdue>& found) const;
+  /// The rank is lost: the slots of every store that it has not ended are in doubt. They are
+  /// nobody's until it ends them after all.
+  void quarantine(RankId rank);
+
+  [[nodiscard]] std::size_t num_in_flight() const { return stores_.size(); }
+  /// Slots held, by state.
+  struct Held {
+    std::size_t num_writable = 0;
+    std::size_t num_aborted = 0;
+    std::size_t num_quarantined = 0;
+  };
+  [[nodiscard]] Held held() const;
+  [[nodiscard]] std::uint64_t num_stored() const { return num_stored_; }
+  [[nodiscard]] std::uint64_t num_skipped() const { return num_skipped_; }
+  [[nodiscard]] std::uint64_t num_failed() const { return num_failed_; }
+
+ private:
+  struct Store {
+    Owner owner;
+    cpu_tier::CpuTier* tier;  ///< Of the blocks' slab class.
+    std::vector<BlockId> blocks;
+    std::vector<Predecessor> predecessors;
+    cpu_tier::WritableSlots writable;  ///< Of the first blocks.
+    cpu_tier::AbortedSlots
+        aborted;  ///< Of the blocks behind them, as far as a rank may still write them.
+    cpu_tier::QuarantinedSlots quarantined;  ///< All of them, once a silent rank was lost.
+    RankRoll roll;
+    RankPatience::Stamp sent{};
+    std::uint32_t ring_claim = 0;  ///< Blocks that a ring holds or may come to hold of it.
+    bool was_aborted = false;
+    bool gathers_settled = false;
+  };
+  using Stores = std::map<TransferId, Store>;
+
+  /// Returns how many blocks of it the fullest ring took.
+  [[nodiscard]] std::uint32_t settle_gathers(Store& store);
+  void settle_end(Store& store);
+  void commit(Store& store);
+  void abort(Store& store);
+
+  ClassTiers& tiers_;
+  Backlog& backlog_;
+  std::uint32_t world_size_;
+  std::uint32_t ring_blocks_ = 0;
+  std::uint32_t ring_claims_ = 0;
+  std::uint32_t recently_taken_ = 0;
+  Stores stores_;
+  std::vector<TransferId> marked_;
+  std::vector<TransferId> witnesses_;
+  std::uint64_t num_stored_ = 0;
+  std::uint64_t num_skipped_ = 0;
+  std::uint64_t num_failed_ = 0;
+};
+
+}  // namespace kvferry::connector

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kvferry/connector/wire/step_plan.hpp"
+#include "kvferry/connector/wire/step_report.hpp"
+#include "kvferry/connector/worker/worker_engine.hpp"
+#include "kvferry/cpu_tier/memory/arena_growth.hpp"
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace kvferry::connector {
+
+/// A rank's arena, whose slots are the chunks. With its first piece ready.
+[[nodiscard]] std::unique_ptr<cpu_tier::Arena> make_arena(gpu::Device& device,
+                                                          std::uint64_t chunk_bytes,
+                                                          const WorkerOptions& options);
+
+class WorkerEngine::Impl {
+ public:
+  Impl(std::unique_ptr<gpu::Device> device, std::vector<gpu::BlockGeometry> geometries,
+       const WorkerOptions& options);
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+  /// Keeps the arena and the device for ever if the device may still touch them.
+  ~Impl();
+
+  /// Decodes the plan and checks that it is the next one, fits this rank and does not contradict
+  /// itself or what is under way. Throws ProtocolError; nothing has changed then.
+  [[nodiscard]] StepPlan accept(std::span<const std::byte> bytes);
+  void start_loads(StepPlan& plan, gpu::Stream& compute);
+  void cancel(std::span<const TransferId> transfers) {
+    for (const TransferId transfer : transfers) engine_->cancel(transfer);
+  }
+  void expire(std::span<const TransferId> loads) {
+    for (const TransferId load : loads) engine_->cancel_unbegun(load);
+  }
+  void take_notices(std::vector<FailureNotice> notices) {
+    for (FailureNotice& notice : notices) notices_.push_back(std::move(notice));
+  }
+  [[nodiscard]] std::vector<std::string> collect();
+  [[nodiscard]] std::string take_report();
+  [[nodiscard]] std::vector<TransferTiming> take_timings() { return std::exchange(timings_, {}); }
+
+  /// The engine's compute stream; the engine names the same one in almost every step.
+  gpu::Stream& compute(std::uintptr_t native_handle) {
+    if (!compute_ || compute_handle_ != native_handle) {
+      compute_ = device_->view_stream(native_handle);
+      compute_handle_ = native_handle;
+    }
+    return *compute_;
+  }
+
+  /// Takes the blocks of an order that this rank stores.
+  [[nodiscard]] WaitingStore take(StoreOrder& order) const;
+  void finish_store(const WaitingStore& store);
+
+  [[nodiscard]] std::string rank_text() const {
+    return "rank " + std::to_string(options_.rank.value());
+  }
+
+  transfer::TransferEngine& engine() { return *engine_; }
+  const cpu_tier::Arena& arena() const { return *arena_; }
+  /// Of the first class.
+  [[nodiscard]] const cpu_tier::ArenaSlots& slots() const { return classes_.front().slots; }
+  [[nodiscard]] std::uint32_t num_ready() const {
+    return static_cast<std::uint32_t>(slots().num_ready());
+  }
+  [[nodiscard]] std::uint32_t max_slots() const {
+    return arena_->num_slots() * options_.slots_per_chunk.front();
+  }
+  [[nodiscard]] std::string arena_text() const;
+  [[nodiscard]] const cpu_tier::ArenaReport& arena_report() const { return arena_report_; }
+  void stop_growing() {
+    if (growth_) growth_->close();
+  }
+  void leave_tier() { arena_->leave_tier(); }
+  const gpu::Device& device() const { return *device_; }
+  const WorkerOptions& options() const { return options_; }
+
+ private:
+  /// Throws DeviceError if the device is lost.
+  void check_device();
+  /// Notes what has become ready. Throws ResourceError if no more will and more has to.
+  void check_growth();
+  void check(TransferId transfer, SlabClassId slab_class, std::span<const BlockSlot> blocks) const;
+  /// Against those that wait to be announced.
+  void check_notices(std::span<const FailureNotice> notices) const;
+  /// Throws TimeoutError if the device or its link hangs.
+  void check_progress();
+
+  WorkerOptions options_;
+  std::unique_ptr<gpu::Device> device_;
+  std::uint32_t num_blocks_;
+  std::unique_ptr<cpu_tier::Arena> arena_;
+  std::vector<transfer::BlockClass> classes_;
+  std::unique_ptr<transfer::TransferEngine> engine_;
+  std::uint32_t reported_chunks_;
+  /// As of the start, and from the end of the growth on as of then.
+  cpu_tier::ArenaReport arena_report_;
+  std::optional<cpu_tier::ArenaGrowth> growth_;
+  std::unique_ptr<gpu::Stream> compute_;
+  std::uintptr_t compute_handle_ = 0;
+  std::optional<DomainId> domain_;
+  PlanSeq last_seq_;
+  /// Transfers of accepted plans whose end was not reported yet: gathered or not.
+  std::set<TransferId> under_way_;
+  /// Those of them whose end is in the next report.
+  std::vector<TransferId> over_;
+  std::vector<FailureNotice> notices_;
+  std::vector<TransferTiming> timings_;
+  StepReport report_;
+};
+
+}  // namespace kvferry::connector

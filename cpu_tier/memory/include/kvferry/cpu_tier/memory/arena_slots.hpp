@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kvferry/base/ids.hpp"
+#include "kvferry/cpu_tier/memory/arena.hpp"
+#include "kvferry/cpu_tier/memory/slab_geometry.hpp"
+
+#include <cstdint>
+
+namespace kvferry::cpu_tier {
+
+/// The slots of one slab class in an arena whose own slots are the chunks: slot s lies
+/// where place_of() says. A view; the arena outlives it. Thread-safe as the arena is.
+class ArenaSlots {
+ public:
+  /// Throws ConfigError if so many do not fit into a chunk.
+  ArenaSlots(const Arena& arena, std::uint32_t slots_per_chunk, std::uint64_t slot_bytes);
+
+  [[nodiscard]] std::uint64_t slot_bytes() const { return slot_bytes_; }
+  /// In the chunks that are ready.
+  [[nodiscard]] std::uint64_t num_ready() const {
+    return std::uint64_t{arena_->num_ready()} * slots_per_chunk_;
+  }
+  /// Host address of a slot.
+  [[nodiscard]] std::uintptr_t address(SlotId slot) const {
+    const SlotPlace place = place_of(slot, slots_per_chunk_);
+    return arena_->slot_address(SlotId(place.chunk)) + place.index * slot_bytes_;
+  }
+  /// The address by which the device knows a slot of a ready chunk.
+  [[nodiscard]] std::uintptr_t device_address(SlotId slot) const {
+    const SlotPlace place = place_of(slot, slots_per_chunk_);
+    return arena_->slot_device_address(SlotId(place.chunk)) + place.index * slot_bytes_;
+  }
+  /// The registered piece it lies in, which no copy may reach over.
+  [[nodiscard]] std::uint32_t piece_of(SlotId slot) const {
+    return place_of(slot, slots_per_chunk_).chunk / arena_->slots_per_piece();
+  }
+
+ private:
+  const Arena* arena_;
+  std::uint32_t slots_per_chunk_;
+  std::uint64_t slot_bytes_;
+};
+
+}  // namespace kvferry::cpu_tier

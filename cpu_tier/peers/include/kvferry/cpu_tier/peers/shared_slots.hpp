@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kvferry/base/divisor.hpp"
+#include "kvferry/base/ids.hpp"
+#include "kvferry/cpu_tier/peers/slot_word.hpp"
+#include "kvferry/cpu_tier/peers/tier_directory.hpp"
+#include "kvferry/cpu_tier/slots/block_key.hpp"
+
+#include <optional>
+
+namespace kvferry::cpu_tier {
+
+/// The slots of one slab class of a shared tier, numbered as CpuTier numbers them: slot s is in
+/// chunk s / num_slots of a chunk, whoever owns that. A view; threads as TierDirectory.
+class SharedSlots {
+ public:
+  SharedSlots(TierDirectory& directory, const ChunkShape& shape)
+      : directory_(&directory), shape_(shape), chunk_slots_(shape.num_slots) {}
+
+  // ---- own slots ----
+
+  /// free -> filling. False if it is not free.
+  [[nodiscard]] bool begin_fill(SlotId slot) const {
+    return directory_->begin_fill(place_of(slot));
+  }
+  /// filling -> readable by all, in two steps: the first fetches what the second changes.
+  [[nodiscard]] TierDirectory::HintChange prepare_publish(SlotId slot, const BlockKey& key) const {
+    return directory_->prepare_publish(place_of(slot), key);
+  }
+  void publish(SlotId slot, const BlockKey& key, const TierDirectory::HintChange& change) const {
+    directory_->publish(place_of(slot), key, change);
+  }
+  /// filling -> free: no device can write it any more.
+  void abandon(SlotId slot) const;
+  /// readable -> filling. False if another instance reads it, or has since the last time this was
+  /// asked: then it is as good as used just now.
+  [[nodiscard]] bool refill_unused(SlotId slot) const;
+  /// readable -> free. False if another instance reads it.
+  [[nodiscard]] bool evict(SlotId slot) const { return directory_->evict(place_of(slot)); }
+  /// readable -> free, or dying where another instance reads it.
+  [[nodiscard]] SharedState forget(SlotId slot) const {
+    return directory_->slot(place_of(slot)).forget();
+  }
+  /// Whether a slot of no use to this instance is free by now: nobody reads what is dying, the
+  /// grace of what is quarantined is over. As TierDirectory::make_free().
+  [[nodiscard]] bool try_free(SlotId slot) const { return directory_->make_free(place_of(slot)); }
+  [[nodiscard]] SlotWord word(SlotId slot) const { return directory_->slot(place_of(slot)).load(); }
+  /// Of a readable slot, if it is whole and of this name space.
+  [[nodiscard]] std::optional<BlockKey> key_of(SlotId slot) const {
+    return directory_->key_of(place_of(slot));
+  }
+
+  // ---- slots of others ----
+
+  /// A lease on the slot of another instance, or of nobody, that holds the key.
+  [[nodiscard]] std::optional<SlotId> lease(const BlockKey& key) const;
+  void end_lease(SlotId slot) const { directory_->end_lease(place_of(slot)); }
+  /// A rank may still read it when the tier is gone.
+  void leave_lease(SlotId slot) const { directory_->leave_lease(place_of(slot)); }
+  /// Its bytes are doubted: this instance leases that content no more.
+  void shun(SlotId slot) const { directory_->shun(place_of(slot)); }
+  /// What refill_unused(), begin_fill() and publish() change of the slot, to be used soon.
+  void prefetch(SlotId slot) const { directory_->prefetch(place_of(slot)); }
+  /// What publish() changes of the hints, of a key that may have no slot yet.
+  void prefetch_to_change(const BlockKey& key) const { directory_->prefetch_to_change(key); }
+  /// What lease() and has() need first, to be used soon.
+  void prefetch(const BlockKey& key) const { directory_->prefetch(key); }
+  /// What lease() and has() need next.
+  void prefetch_slots(const BlockKey& key) const { directory_->prefetch_slots(key); }
+  /// Whether lease() finds nothing now.
+  [[nodiscard]] bool is_alone() const { return directory_->is_alone(); }
+  /// Whether lease() would probably succeed.
+  [[nodiscard]] bool has(const BlockKey& key) const { return directory_->has(key); }
+
+ private:
+  [[nodiscard]] SharedPlace place_of(SlotId slot) const {
+    return {chunk_slots_.quotient(slot.value()), chunk_slots_.remainder(slot.value())};
+  }
+
+  TierDirectory* directory_;
+  ChunkShape shape_;
+  Divisor chunk_slots_;
+};
+
+}  // namespace kvferry::cpu_tier

@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kvferry/base/divisor.hpp"
+#include "kvferry/base/mutex.hpp"
+#include "kvferry/cpu_tier/peers/hint_index.hpp"
+#include "kvferry/cpu_tier/peers/member_lock.hpp"
+#include "kvferry/cpu_tier/peers/slot_word.hpp"
+#include "kvferry/cpu_tier/peers/tier_layout.hpp"
+#include "kvferry/cpu_tier/slots/block_key.hpp"
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace kvferry::cpu_tier {
+
+/// One slot of a shared tier: its chunk and its number there.
+struct SharedPlace {
+  std::uint32_t chunk = 0;
+  std::uint32_t index = 0;
+  bool operator==(const SharedPlace&) const = default;
+};
+
+/// How an instance divides its chunks.
+struct ChunkShape {
+  std::uint32_t num_slots = 0;
+  /// Of those with as many slots.
+  std::uint32_t slab_class = 0;
+  bool operator==(const ChunkShape&) const = default;
+};
+
+/// What has been cleaned up behind instances that are gone.
+struct SweepReport {
+  std::uint32_t num_instances = 0;
+  std::uint32_t num_orphaned_chunks = 0;
+  std::uint64_t num_quarantined_slots = 0;
+  std::uint64_t num_ended_leases = 0;
+};
+
+/// The metadata of a shared tier as one engine instance works with them: who has which chunk, what
+/// the slots hold, where a key may be. There is no lock in it but the instances' proofs of life: a
+/// process that is stopped or killed anywhere blocks nobody.
+///
+/// The memory, the metadata of `file`, outlives it. Leases and looks may come from any
+/// thread; all else, which the owner of a chunk does, from one at a time.
+class TierDirectory {
+ public:
+  struct Identity {
+    /// Unique on the node for every start of an engine.
+    std::string name;
+    /// Of model, layout and all else that the bytes of a block depend on, as far as it is known
+    /// when the instance joins; see narrow_name_space().
+    std::uint64_t name_space = 0;
+    /// Of the memory in use, in proportion to the others'.
+    std::uint32_t weight = 1;
+    /// 0: all.
+    std::uint32_t most_chunks = 0;
+    /// How long copies of a process that is gone may still go on at most: what it was filling stays
+    /// in quarantine for as long. A driver ends them as it ends the process's contexts: in
+    /// milliseconds; this is for one that is slow.
+    /// Counted from when this instance first saw the quarantine, by its own clock.
+    std::chrono::nanoseconds grace = std::chrono::seconds(30);
+    /// For tests; empty: std::chrono::steady_clock::now.
+    std::function<std::chrono::steady_clock::time_point()> clock = {};
+  };
+
+  /// Sweeps, and joins as member 0 of the name. Throws ResourceError if kMaxInstances live already,
+  /// naming them, or if ranks of an earlier instance of that name live on; and as MemberLock.
+  TierDirectory(std::span<std::byte> metadata, const TierPlaces& places, const TierShape& shape,
+                LockFile file, const Identity& identity);
+  /// Leaves: what it has committed stays for others and for later. If none of its ranks lives, what
+  /// sweep() does: its chunks become nobody's. Else its ranks may still write and read what they
+  /// were told to, so that its chunks, filling slots and leases stay what they are until a sweep
+  /// finds the last rank gone.
+  ~TierDirectory();
+  TierDirectory(const TierDirectory&) = delete;
+  TierDirectory& operator=(const TierDirectory&) = delete;
+
+  [[nodiscard]] InstanceId self() const { return self_; }
+  [[nodiscard]] const TierShape& shape() const { return shape_; }
+  [[nodiscard]] std::uint64_t name_space() const {
+    return name_space_.load(std::memory_order_relaxed);
+  }
+  /// Chunks [0, num_chunks) are ready on all ranks of this instance: no others are leased or taken.
+  void set_reach(std::uint32_t num_chunks) {
+    num_reached_.store(num_chunks, std::memory_order_relaxed);
+  }
+  /// The bytes of a block depend on `by`, too: from now on the name space is that of the instances
+  /// that said the same. Before anything is stored, leased or looked for.
+  void narrow_name_space(std::uint64_t by);
+  /// What others store is of no use to this instance any more, nor what it stores to them: from now
+  /// on its name space is its alone. None of its slots is readable, nor will be by what fills it.
+  void leave_name_space();
+
+  // ---- chunks ----
+
+  /// Takes a chunk of nobody: one that was never divided or holds nothing of worth first, else one
+  /// that holds what somebody left. Looks at a bounded number; nothing if none of those can be had,
+  /// or this instance has as many as it may. What is in it is said by its words.
+  [[nodiscard]] std::optional<std::uint32_t> take_chunk();
+  /// Divides an own chunk, all of whose slots are free. Words beyond them that are not are damage:
+  /// evicted, or quarantined.
+  void divide(std::uint32_t chunk, const ChunkShape& shape);
+  /// Makes an own chunk nobody's. What is readable in it stays so; if nothing is, it is as if it
+  /// had never been divided. False, and it stays own, if a slot of it is filling: a device may
+  /// write it for longer than anybody else would wait.
+  [[nodiscard]] bool give_up(std::uint32_t chunk);
+  /// Evicts what an own chunk holds, of whatever name space. Whether all of its slots are free now.
+  [[nodiscard]] bool clear(std::uint32_t chunk);
+  /// Of a slot in an own chunk that this instance has no use of: evicted, if nobody reads it;
+  /// freed, if its quarantine is over. A word that cannot be, or that is filling though nobody
+  /// fills it, is damage: quarantined, and counted. Whether the slot is free now.
+  [[nodiscard]] bool make_free(SharedPlace place);
+  [[nodiscard]] bool owns(std::uint32_t chunk) const;
+  [[nodiscard]] ChunkShape shape_of(std::uint32_t chunk) const;
+  /// Whether what an own chunk holds is of this instance's name space.
+  [[nodiscard]] bool is_of_name_space(std::uint32_t chunk) const;
+  /// How the chunks of this name space are divided, whoever has them: each shape once. O(chunks).
+  [[nodiscard]] std::vector<ChunkShape> shapes() const;
+  /// Slots of this name space that are readable and another's, or nobody's. O(slots).
+  [[nodiscard]] std::uint64_t num_readable_of_others() const;
+
+  // ---- slots of own chunks ----
+
+  [[nodiscard]] SharedSlot slot(SharedPlace place) const {
+    return SharedSlot(slots_[number_of(place)].word);
+  }
+  /// free -> filling. False if it is not free yet.
+  [[nodiscard]] bool begin_fill(SharedPlace place);
+  /// readable -> filling. False if somebody reads it.
+  [[nodiscard]] bool refill(SharedPlace place);
+  /// filling -> readable, and found by others from now on under that key. The hint to what the slot
+  /// held before goes: hints that are wrong come to take the places of those that are right.
+  void publish(SharedPlace place, const BlockKey& key) {
+    publish(place, key, prepare_publish(place, key));
+  }
+  /// The same in two steps: what the second changes is fetched by the first, on a slot that is
+  /// filling.
+  struct HintChange {
+    std::optional<std::uint64_t> before;  ///< Hash of what the slot held, if anything.
+    std::uint64_t now = 0;
+  };
+  [[nodiscard]] HintChange prepare_publish(SharedPlace place, const BlockKey& key) const;
+  void publish(SharedPlace place, const BlockKey& key, const HintChange& change);
+  /// readable -> free. False if somebody reads it.
+  [[nodiscard]] bool evict(SharedPlace place);
+  /// The key of a readable slot of this name space, if it is whole.
+  [[nodiscard]] std::optional<BlockKey> key_of(SharedPlace place) const;
+
+  // ---- slots of any chunk ----
+
+  /// A lease on the slot of another instance, or of nobody, that holds the key: nothing if none
+  /// can be found, or this instance has it leased. Ended by end_lease().
+  [[nodiscard]] std::optional<SharedPlace> lease(const BlockKey& key);
+  /// Whether lease() would probably succeed. Takes nothing.
+  [[nodiscard]] bool has(const BlockKey& key) const;
+  void end_lease(SharedPlace place);
+  /// The lease outlasts this object, because a rank may still read the slot: it ends with the
+  /// instance's last process.
+  void leave_lease(SharedPlace place);
+  /// What the slot, one that is leased, holds now is found by this instance no more: its bytes are
+  /// doubted, and only its owner can forget it for all.
+  void shun(SharedPlace place);
+  /// Looks whether there is anything that lease() could find: until the next time it finds nothing
+  /// if there was not. Called now and then, from one thread at a time; O(chunks). Returns the
+  /// number of chunks of nobody that this instance could take.
+  std::uint32_t look_around();
+  [[nodiscard]] bool is_alone() const { return is_alone_.load(std::memory_order_relaxed); }
+  /// The line that lease() and has() need first, to be used soon.
+  void prefetch(const BlockKey& key) const { hints_.prefetch(hash_of(key)); }
+  /// The line of hints that publish() of the key changes, to be used soon.
+  void prefetch_to_change(const BlockKey& key) const { hints_.prefetch_to_change(hash_of(key)); }
+  /// Those that lease() and has() need next, once that one has come.
+  void prefetch_slots(const BlockKey& key) const;
+  /// What evict(), begin_fill(), refill() and publish() change.
+  void prefetch(SharedPlace place) const { __builtin_prefetch(&slots_[number_of(place)], 1); }
+
+  // ---- instances that are gone ----
+
+  /// Ends the leases of instances none of whose processes lives, puts what they were filling in
+  /// quarantine, and makes their chunks nobody's. Bounded in time by the tier's size; may end
+  /// anywhere and is begun anew by the next.
+  SweepReport sweep();
+  /// Frees what has been in quarantine for longer than the grace in own chunks, as far as this
+  /// instance has seen it: copies of a process that is gone end within it. Returns how many slots.
+  std::uint64_t free_quarantined();
+  /// The same of one slot: whether it was freed.
+  [[nodiscard]] bool free_quarantined(SharedPlace place);
+
+  /// Words, chunk records and instance records that this instance found damaged and put in order.
+  [[nodiscard]] std::uint64_t num_damaged() const {
+    return num_damaged_.load(std::memory_order_relaxed);
+  }
+
+  // ---- fairness ----
+
+  /// Says what this instance would like to have, and for how long what it would evict next has not
+  /// been used.
+  void tell(std::uint32_t num_wanted_chunks, std::chrono::seconds coldest_age);
+  /// Chunks that this instance should give up now, for others (chunk_fairness.hpp).
+  [[nodiscard]] std::uint32_t num_chunks_to_give();
+  [[nodiscard]] std::uint32_t num_own_chunks() const {
+    return own_record().num_chunks.load(std::memory_order_relaxed);
+  }
+
+ private:
+  using Time = std::chrono::steady_clock::time_point;
+
+  [[nodiscard]] ChunkRecord& record_of(std::uint32_t chunk) const;
+  [[nodiscard]] SlotKey& slot_key(SharedPlace place) const { return slots_[number_of(place)].key; }
+  [[nodiscard]] std::uint64_t number_of(SharedPlace place) const {
+    return std::uint64_t{place.chunk} * shape_.max_chunk_slots + place.index;
+  }
+  [[nodiscard]] SharedPlace place_of(std::uint32_t number) const {
+    return {chunk_slots_.quotient(number), chunk_slots_.remainder(number)};
+  }
+  [[nodiscard]] std::uint64_t hash_of(const BlockKey& key) const {
+    return hash_of({key, name_space()});
+  }
+  [[nodiscard]] static std::uint64_t hash_of(const SlotKey::Content& content);
+  [[nodiscard]] InstanceRecord& own_record() const { return instances_[self_.value()]; }
+  [[nodiscard]] std::uint32_t reach() const { return num_reached_.load(std::memory_order_relaxed); }
+  /// Notes by the own clock when this instance first saw what is in quarantine there now.
+  void note_quarantine(std::uint32_t chunk);
+  /// Whether the grace of what an own chunk has in quarantine is over.
+  [[nodiscard]] bool is_over(std::uint32_t chunk) const;
+  [[nodiscard]] Time now() const { return clock_ ? clock_() : std::chrono::steady_clock::now(); }
+  [[nodiscard]] bool is_shunned(SharedPlace place) const;
+  [[nodiscard]] std::uint32_t stamp_of(SlotWord word, std::uint32_t chunk) const;
+  /// The key that was written for what this word says is in the slot, if it is whole and of this
+  /// name space.
+  [[nodiscard]] std::optional<BlockKey> key_under(SlotWord word, SharedPlace place) const;
+  /// Whether the slot holds the key, in this name space, as far as its words say.
+  [[nodiscard]] bool holds(SharedPlace place, const BlockKey& key) const;
+  /// Holds the name's lock, with no record of an earlier instance of that name.
+  void take_name(const Identity& identity);
+  [[nodiscard]] bool claim_record(const Identity& identity);
+  // Of metadata that were damaged while nobody used them (tier_repair.cpp):
+  /// Makes records that no instance can hold such of a dead one, for sweep().
+  void mend_instances();
+  /// Makes chunks nobody's whose owner is no instance, and clears this instance's bit everywhere.
+  void mend_chunks();
+  /// Of an own chunk, slots that nobody could lease so far: all are free, or else damaged.
+  void mend_slots(std::uint32_t chunk, std::uint32_t first, std::uint32_t end);
+  [[nodiscard]] bool is_stale(ChunkOwner owner) const;
+  /// Ends what leases the words say that these instances have, of those that are none.
+  void end_leases_of_nobody(std::uint32_t lessees);
+  /// Makes the record, whose lock word is `base`, one that sweep() cleans up behind. False if it
+  /// has changed.
+  [[nodiscard]] bool declare_dead(InstanceId instance, std::uint64_t base);
+  /// Slots of a chunk, an own one, are about to be quarantined: the grace begins anew.
+  void begin_quarantine(std::uint32_t chunk);
+  void note_damage() { num_damaged_.fetch_add(1, std::memory_order_relaxed); }
+
+  /// Behind the instance, whose death is proven, or which leaves.
+  void clean_up_behind(InstanceId gone, SweepReport& report) const;
+
+  /// Since when this process has known of a chunk's quarantine.
+  struct SeenQuarantine {
+    std::optional<std::uint64_t> number;  ///< ChunkRecord::num_quarantines.
+    Time since;
+    bool is_freed = false;
+  };
+  /// When this process last saw another instance say something new.
+  struct SeenWord {
+    std::uint32_t number = 0;  ///< InstanceRecord::num_told.
+    Time since;
+  };
+
+  const TierShape shape_;
+  const Divisor chunk_slots_;  ///< Of the longest chunk.
+  const LockFile file_;
+  /// Before the record is claimed, and until it is free. Always there once this is made.
+  std::optional<MemberLock> lock_;
+  std::span<InstanceRecord> instances_;
+  std::span<ChunkRecord> chunks_;
+  std::span<SlotLine> slots_;
+  mutable HintIndex hints_;
+  std::atomic<std::uint64_t> name_space_;
+  std::atomic<std::uint32_t> num_reached_;
+  std::atomic<bool> is_alone_{false};
+  const std::chrono::nanoseconds grace_;
+  const std::function<Time()> clock_;
+  std::vector<SeenQuarantine> seen_quarantines_;  ///< By chunk.
+  std::array<SeenWord, kMaxInstances> seen_words_{};
+  InstanceId self_;
+  ChunkOwner me_;
+  /// Of this instance, by now.
+  std::atomic<std::uint64_t> num_leases_{0};
+  std::atomic<std::uint64_t> num_damaged_{0};
+  mutable Mutex mutex_;
+  /// By slot, the generation that is shunned.
+  mutable std::unordered_map<std::uint64_t, std::uint32_t> shunned_ KVFERRY_GUARDED_BY(mutex_);
+  /// Whether there may be any: hardly ever.
+  mutable std::atomic<bool> any_shunned_{false};
+  std::uint32_t next_chunk_ = 0;
+};
+
+}  // namespace kvferry::cpu_tier

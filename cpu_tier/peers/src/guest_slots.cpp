@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvferry/cpu_tier/peers/guest_slots.hpp"
+
+#include "kvferry/base/check.hpp"
+
+#include <string>
+
+namespace kvferry::cpu_tier {
+
+GuestSlots::GuestSlots(const SharedSlots& slots, BlockIndex& index, std::uint32_t max_slots)
+    : slots_(slots), index_(index), by_slot_(max_slots) {}
+
+GuestSlots::~GuestSlots() {
+  KVFERRY_CHECK(num_leased_ == num_left_behind_,
+                std::to_string(num_leased_ - num_left_behind_) + " guests are leased still");
+  hide_all();
+  for (const SlotId slot : guests_) slots_.leave_lease(slot);
+}
+
+std::optional<SlotId> GuestSlots::find(const BlockKey& key) {
+  SlotId known = BlockIndex::kNoSlot;
+  index_.find({&key, 1}, {&known, 1});
+  if (known != BlockIndex::kNoSlot) return known;
+  // Before the lease, which nothing may come between and its being noted.
+  if (guests_.size() == guests_.capacity()) guests_.reserve(2 * guests_.size() + 1);
+  const std::optional<SlotId> slot = slots_.lease(key);
+  if (!slot) return std::nullopt;
+  guests_.push_back(*slot);
+  guest(*slot) = {.place = static_cast<std::uint32_t>(guests_.size()), .asked_for = 1};
+  index_.insert({&key, 1}, {&*slot, 1});
+  ++num_found_total_;
+  return slot;
+}
+
+void GuestSlots::prefetch(std::span<const BlockKey> keys, std::span<const SlotId> slots) const {
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    if (slots[i] == BlockIndex::kNoSlot) slots_.prefetch(keys[i]);
+  }
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    if (slots[i] == BlockIndex::kNoSlot) slots_.prefetch_slots(keys[i]);
+  }
+}
+
+bool GuestSlots::ask_for(SlotId slot) {
+  Guest& asked = guest(slot);
+  if (asked.place == 0 || asked.hidden == 1) return false;
+  asked.asked_for = 1;
+  return true;
+}
+
+void GuestSlots::lease(SlotId slot) {
+  Guest& leased = guest(slot);
+  if (leased.num_leases++ == 0) ++num_leased_;
+  leased.asked_for = 0;
+}
+
+bool GuestSlots::end_lease(SlotId slot) {
+  Guest& ended = guest(slot);
+  KVFERRY_CHECK(ended.num_leases > 0, "guest " + std::to_string(slot.value()) + " is not leased");
+  if (--ended.num_leases > 0) return false;
+  --num_leased_;
+  if (ended.asked_for == 1 && ended.hidden == 0) return false;
+  let_go(slot);
+  return true;
+}
+
+void GuestSlots::leave_behind(SlotId slot) {
+  Guest& left = guest(slot);
+  KVFERRY_CHECK(left.num_leases > 0, "guest " + std::to_string(slot.value()) + " is not leased");
+  num_left_behind_ += left.left_behind == 0 ? 1 : 0;
+  left.left_behind = 1;
+}
+
+bool GuestSlots::hide(SlotId slot) {
+  Guest& hidden = guest(slot);
+  if (hidden.hidden == 1) return false;
+  hidden.hidden = 1;
+  ++num_hidden_;
+  index_.erase({&slot, 1});
+  if (hidden.num_leases == 0) let_go(slot);
+  return true;
+}
+
+bool GuestSlots::forget(SlotId slot) {
+  slots_.shun(slot);
+  return hide(slot);
+}
+
+void GuestSlots::let_go(SlotId slot) {
+  const Guest gone = guest(slot);
+  if (gone.hidden == 1) {
+    --num_hidden_;
+  } else {
+    index_.erase({&slot, 1});
+  }
+  const SlotId last = guests_.back();
+  guests_[gone.place - 1] = last;
+  guest(last).place = gone.place;
+  guests_.pop_back();
+  guest(slot) = {};
+  slots_.end_lease(slot);
+}
+
+bool GuestSlots::may_become_own(SlotId slot) {
+  if (!knows(slot)) return true;
+  if (guest(slot).num_leases > 0) return false;
+  let_go(slot);
+  return true;
+}
+
+bool GuestSlots::hide_all() {
+  const std::size_t num_found = num_in_index();
+  // From the last: where one goes, the last takes its place.
+  for (std::size_t i = guests_.size(); i-- > 0;) hide(guests_[i]);
+  return num_found > 0;
+}
+
+bool GuestSlots::drop_idle() {
+  const std::size_t num_before = guests_.size();
+  for (std::size_t i = num_before; i-- > 0;) {
+    Guest& idle = guest(guests_[i]);
+    if (idle.num_leases == 0 && idle.asked_for == 0) {
+      let_go(guests_[i]);
+    } else {
+      idle.asked_for = 0;
+    }
+  }
+  return guests_.size() != num_before;
+}
+
+}  // namespace kvferry::cpu_tier

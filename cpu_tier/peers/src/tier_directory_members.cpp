@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// TierDirectory: who is there and who is gone, what they leave, and what they tell each other.
+#include "kvferry/base/check.hpp"
+#include "kvferry/base/error.hpp"
+#include "kvferry/base/test_hooks.hpp"
+#include "kvferry/cpu_tier/peers/tier_directory.hpp"
+
+#include "chunk_fairness.hpp"
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <utility>
+
+namespace kvferry::cpu_tier {
+namespace {
+
+/// What an instance that is stopped has said holds for so long.
+constexpr std::chrono::seconds kMostDemandTime{5};
+
+}  // namespace
+
+TierDirectory::~TierDirectory() {
+  const std::uint64_t num_leases = num_leases_.load(std::memory_order_relaxed);
+  KVFERRY_CHECK(num_leases == 0, std::to_string(num_leases) + " leases were not ended");
+  KVFERRY_PAUSE_POINT("tier_directory.leaving");
+  // A rank that lives has copies under way, perhaps, and may begin more of what it was told. Nobody
+  // is told that it must hurry: whoever sweeps when it is gone does the rest.
+  if (!lock_->try_take_all()) return;
+  SweepReport report;
+  clean_up_behind(self_, report);
+}
+
+void TierDirectory::take_name(const Identity& identity) {
+  const LockBase base = lock_base_of(identity.name);
+  // The second time for one that has died since the first.
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    lock_.reset();
+    static_cast<void>(sweep());
+    lock_.emplace(file_, base, 0);
+    const auto is_of_name = [base](const InstanceRecord& record) {
+      return record.lock.load(std::memory_order_acquire) == base;
+    };
+    if (std::none_of(instances_.begin(), instances_.end(), is_of_name)) return;
+  }
+  throw ResourceError("the shared tier " + file_.path().string() +
+                      " has ranks of an earlier engine " + identity.name +
+                      ", whose scheduler is gone; end these processes, or give this engine an "
+                      "engine_id of its own");
+}
+
+// ---- instances that are gone ----
+
+SweepReport TierDirectory::sweep() {
+  SweepReport report;
+  for (std::uint32_t i = 0; i < kMaxInstances; ++i) {
+    const std::uint64_t base = instances_[i].lock.load(std::memory_order_acquire);
+    if (base == 0 || base % kMaxMembers != 0) continue;
+    const auto dead = DeathLock::try_take(file_, base);
+    // Another sweeper may have been there, and another instance have come, meanwhile.
+    if (!dead || instances_[i].lock.load(std::memory_order_acquire) != base) continue;
+    clean_up_behind(InstanceId(i), report);
+    ++report.num_instances;
+  }
+  return report;
+}
+
+void TierDirectory::clean_up_behind(InstanceId gone, SweepReport& report) const {
+  InstanceRecord& record = instances_[gone.value()];
+  const ChunkOwner owner = ChunkOwner::of(gone, record.epoch.load(std::memory_order_relaxed));
+  for (std::uint32_t chunk = 0; chunk < shape_.num_chunks; ++chunk) {
+    ChunkRecord& of_chunk = record_of(chunk);
+    const bool is_its = of_chunk.owner.load(std::memory_order_acquire) == owner.bits;
+    const std::uint32_t num_slots = shape_of(chunk).num_slots;
+    bool is_noted = false;
+    for (std::uint32_t i = 0; i < num_slots; ++i) {
+      SharedSlot each = slot({chunk, i});
+      const SlotWord word = each.load();
+      if (word.is_leased_by(gone)) {
+        each.release(gone);
+        ++report.num_ended_leases;
+      }
+      if (!is_its) continue;
+      if (word.state() == SharedState::kFilling) {
+        if (!std::exchange(is_noted, true)) {
+          of_chunk.num_quarantines.fetch_add(1, std::memory_order_relaxed);
+        }
+        KVFERRY_PAUSE_POINT("tier_directory.in_a_sweep");
+        report.num_quarantined_slots += each.quarantine() ? 1 : 0;
+      } else if (word.state() == SharedState::kDying) {
+        static_cast<void>(each.bury());
+      }
+    }
+    if (!is_its) continue;
+    of_chunk.owner.store(0, std::memory_order_release);
+    ++report.num_orphaned_chunks;
+  }
+  KVFERRY_PAUSE_POINT("tier_directory.swept_and_not_free");
+  record.epoch.fetch_add(1, std::memory_order_relaxed);
+  record.lock.store(0, std::memory_order_release);
+}
+
+// What it sees here was put there by somebody who had proof that the writer is dead, so that the
+// grace, counted from now on, is never too short. A number that is seen again means the same slots
+// or fewer.
+void TierDirectory::note_quarantine(std::uint32_t chunk) {
+  const std::uint64_t number = record_of(chunk).num_quarantines.load(std::memory_order_relaxed);
+  SeenQuarantine& seen = seen_quarantines_[chunk];
+  if (seen.number != number) seen = {.number = number, .since = now()};
+}
+
+void TierDirectory::begin_quarantine(std::uint32_t chunk) {
+  record_of(chunk).num_quarantines.fetch_add(1, std::memory_order_relaxed);
+  note_quarantine(chunk);
+}
+
+bool TierDirectory::is_over(std::uint32_t chunk) const {
+  const SeenQuarantine& seen = seen_quarantines_[chunk];
+  return seen.number && now() - seen.since >= grace_;
+}
+
+std::uint64_t TierDirectory::free_quarantined() {
+  std::uint64_t num_freed = 0;
+  for (std::uint32_t chunk = 0; chunk < shape_.num_chunks; ++chunk) {
+    SeenQuarantine& seen = seen_quarantines_[chunk];
+    if (seen.is_freed || !owns(chunk) || !is_over(chunk)) continue;
+    const std::uint32_t num_slots = shape_of(chunk).num_slots;
+    for (std::uint32_t i = 0; i < num_slots; ++i) {
+      num_freed += slot({chunk, i}).release_quarantined() ? 1 : 0;
+    }
+    seen.is_freed = true;
+  }
+  return num_freed;
+}
+
+bool TierDirectory::free_quarantined(SharedPlace place) {
+  return owns(place.chunk) && is_over(place.chunk) && slot(place).release_quarantined();
+}
+
+// ---- fairness ----
+
+void TierDirectory::tell(std::uint32_t num_wanted_chunks, std::chrono::seconds coldest_age) {
+  InstanceRecord& record = own_record();
+  record.num_wanted_chunks.store(num_wanted_chunks, std::memory_order_relaxed);
+  record.coldest_seconds.store(static_cast<std::uint32_t>(coldest_age.count()),
+                               std::memory_order_relaxed);
+  record.num_told.fetch_add(1, std::memory_order_relaxed);
+}
+
+std::uint32_t TierDirectory::num_chunks_to_give() {
+  const Time looked_at = now();
+  std::array<ChunkDemand, kMaxInstances> demands;
+  for (std::uint32_t i = 0; i < kMaxInstances; ++i) {
+    const InstanceRecord& record = instances_[i];
+    if (record.lock.load(std::memory_order_relaxed) == 0) continue;
+    const std::uint32_t number = record.num_told.load(std::memory_order_relaxed);
+    SeenWord& seen = seen_words_[i];
+    if (seen.number != number) seen = {number, looked_at};
+    const bool is_fresh = number != 0 && looked_at - seen.since < kMostDemandTime;
+    demands[i] = {record.weight.load(std::memory_order_relaxed),
+                  record.num_chunks.load(std::memory_order_relaxed),
+                  is_fresh ? record.num_wanted_chunks.load(std::memory_order_relaxed) : 0,
+                  record.coldest_seconds.load(std::memory_order_relaxed)};
+  }
+  return cpu_tier::num_chunks_to_give(demands, self_.value(), shape_.num_chunks);
+}
+
+}  // namespace kvferry::cpu_tier

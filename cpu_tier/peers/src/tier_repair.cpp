@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// TierDirectory: what is done about metadata that were damaged while nobody used the tier, as those
+// of a kept file can be. Nothing here stops the process, and nothing is believed that the protocol
+// cannot lead to: a slot, a chunk or a record whose words say so is put in order, and counted.
+#include "kvferry/cpu_tier/peers/member_lock.hpp"
+#include "kvferry/cpu_tier/peers/tier_directory.hpp"
+
+#include <string>
+
+namespace kvferry::cpu_tier {
+
+bool TierDirectory::make_free(SharedPlace place) {
+  SharedSlot each = slot(place);
+  const SlotWord word = each.load();
+  if (word.is_sound()) {
+    switch (word.state()) {
+      case SharedState::kFree:
+        return true;
+      case SharedState::kReadable:
+        return each.evict();
+      case SharedState::kDying:
+        return each.bury();
+      case SharedState::kQuarantined:
+        return free_quarantined(place);
+      case SharedState::kFilling:
+        break;
+    }
+  }
+  begin_quarantine(place.chunk);
+  if (each.doubt()) note_damage();
+  return false;
+}
+
+void TierDirectory::mend_slots(std::uint32_t chunk, std::uint32_t first, std::uint32_t end) {
+  for (std::uint32_t i = first; i < end; ++i) {
+    SharedSlot each = slot({chunk, i});
+    const SlotWord word = each.load();
+    if (word.state() == SharedState::kFree && word.is_sound()) continue;
+    // What nobody reads nobody writes either.
+    if (each.evict()) continue;
+    begin_quarantine(chunk);
+    if (each.doubt()) note_damage();
+  }
+}
+
+// A record in use whose lock is none is nobody's: no process can hold it. Under a lock of its own,
+// which nobody has either, it is what any dead instance's is, and one sweeper at a time cleans up
+// behind it.
+void TierDirectory::mend_instances() {
+  for (std::uint32_t i = 0; i < kMaxInstances; ++i) {
+    const std::uint64_t base = instances_[i].lock.load(std::memory_order_acquire);
+    if (base != 0 && !is_lock_base(base) && declare_dead(InstanceId(i), base)) note_damage();
+  }
+}
+
+bool TierDirectory::declare_dead(InstanceId instance, std::uint64_t base) {
+  const LockBase nobody = lock_base_of("damaged record " + std::to_string(instance.value()));
+  return instances_[instance.value()].lock.compare_exchange_strong(base, nobody,
+                                                                   std::memory_order_acq_rel);
+}
+
+// An instance has claimed its record before it owns a chunk, and owns none when it frees it.
+bool TierDirectory::is_stale(ChunkOwner owner) const {
+  if (owner == me_) return true;
+  for (std::uint32_t i = 0; i < kMaxInstances; ++i) {
+    const InstanceRecord& record = instances_[i];
+    if (record.lock.load(std::memory_order_acquire) == 0) continue;
+    const std::uint64_t epoch = record.epoch.load(std::memory_order_relaxed);
+    if (owner == ChunkOwner::of(InstanceId(i), epoch)) return false;
+  }
+  return true;
+}
+
+// Called before this instance owns anything or leases anything: what says that it does is damage,
+// or was left by an instance whose record was damaged.
+void TierDirectory::mend_chunks() {
+  std::uint32_t lessees = 0;
+  for (std::uint32_t chunk = 0; chunk < shape_.num_chunks; ++chunk) {
+    ChunkRecord& record = record_of(chunk);
+    std::uint64_t owner = record.owner.load(std::memory_order_acquire);
+    const bool is_mine_to_mend =
+        owner != 0 && is_stale({owner}) &&
+        record.owner.compare_exchange_strong(owner, me_.bits, std::memory_order_acq_rel);
+    const std::uint32_t num_slots = shape_of(chunk).num_slots;
+    for (std::uint32_t i = 0; i < num_slots; ++i) {
+      SharedSlot each = slot({chunk, i});
+      const SlotWord word = each.load();
+      if (word.is_leased_by(self_)) each.release(self_);
+      lessees |= word.lessees();
+      if (is_mine_to_mend && word.state() == SharedState::kFilling) {
+        begin_quarantine(chunk);
+        static_cast<void>(each.quarantine());
+      }
+    }
+    if (!is_mine_to_mend) continue;
+    note_damage();
+    record.owner.store(0, std::memory_order_release);
+  }
+  end_leases_of_nobody(lessees);
+}
+
+// An instance has claimed its record before it leases anything, and has no lease when it frees it:
+// one whose record is free now, and was when its bit was seen, or has been since, has none.
+void TierDirectory::end_leases_of_nobody(std::uint32_t lessees) {
+  bool any = false;
+  for (std::uint32_t i = 0; i < kMaxInstances; ++i) {
+    if ((lessees >> i & 1U) == 0 || !declare_dead(InstanceId(i), 0)) continue;
+    note_damage();
+    any = true;
+  }
+  if (any) static_cast<void>(sweep());
+}
+
+}  // namespace kvferry::cpu_tier

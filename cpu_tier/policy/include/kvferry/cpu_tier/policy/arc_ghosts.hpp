@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kvferry/cpu_tier/policy/hashed_lists.hpp"
+#include "kvferry/cpu_tier/policy/policy_rule.hpp"
+
+#include <cstdint>
+
+namespace kvferry::cpu_tier {
+
+/// What ARC (Megiddo, Modha, FAST 2003) remembers of evicted blocks, and the share that it gives to
+/// probation (their T1) by it. 28 to 32 bytes per slot.
+///
+/// One thread at a time. Nothing throws but construction.
+class ArcGhosts {
+ public:
+  explicit ArcGhosts(std::uint32_t max_slots) : ghosts_(max_slots) {}
+
+  void resize(std::uint32_t num_slots) { num_slots_ = num_slots; }
+  /// A block is stored: whether it was evicted lately, which also moves the share.
+  [[nodiscard]] Segment take(std::uint64_t hash);
+  /// A block was evicted; `num_probation` are still on probation.
+  void evicted(std::uint64_t hash, Segment from, std::uint32_t num_probation);
+  [[nodiscard]] float probation_share() const {
+    return num_slots_ == 0 ? 0 : static_cast<float>(target_ / num_slots_);
+  }
+
+ private:
+  HashedLists ghosts_;  ///< Lists by segment: their B1 and B2.
+  std::uint32_t num_slots_ = 0;
+  double target_ = 0;  ///< Their p.
+};
+
+}  // namespace kvferry::cpu_tier

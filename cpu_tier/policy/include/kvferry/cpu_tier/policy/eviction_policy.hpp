@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kvferry/cpu_tier/policy/arc_ghosts.hpp"
+#include "kvferry/cpu_tier/policy/offer_history.hpp"
+#include "kvferry/cpu_tier/policy/policy_race.hpp"
+#include "kvferry/cpu_tier/policy/policy_rule.hpp"
+#include "kvferry/cpu_tier/policy/tier_options.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+namespace kvferry::cpu_tier {
+
+/// Where a block that is stored begins.
+struct Placement {
+  Segment segment = Segment::kProbation;
+  std::uint8_t heat = 1;
+};
+
+/// What is decided about blocks, apart from the slots: which offers a full tier stores, where
+/// stored blocks begin, and where victims are taken from. It knows keys by their 64 mixed bits only
+/// and holds nothing of the tier, so that no decision of it can break an invariant.
+///
+/// Memory: nothing for plain LRU; else 16 bytes per slot for the history of offers, 28 to 32 more
+/// for ARC's ghosts, and less than 1 MiB in all for the simulated tiers.
+///
+/// One thread at a time. Nothing throws but construction.
+class EvictionPolicy {
+ public:
+  EvictionPolicy(const TierOptions& options, std::uint32_t max_slots);
+
+  void resize(std::uint32_t num_slots);
+
+  /// One segment is enough: the rule is LRU for ever.
+  [[nodiscard]] bool is_plain_lru() const { return !history_ && !arc_; }
+
+  /// The blocks of a request or a piece of it, hashed; last to first. Whether the tier holds them
+  /// is not asked.
+  void access(std::span<const std::uint64_t> hashes) { race_.access(hashes); }
+  /// An absent block is offered for a store: how often it was, this time included, as far as that
+  /// is known and wanted.
+  [[nodiscard]] std::uint32_t count_offer(std::uint64_t hash) {
+    return history_ ? history_->count_offer(hash) : 1;
+  }
+  /// count_offer() comes soon.
+  void prefetch(std::uint64_t hash) const {
+    if (history_) history_->prefetch(hash);
+  }
+  [[nodiscard]] AdmissionRule admission() const { return rule().admission; }
+  /// Absent blocks are stored now.
+  void place(std::span<const std::uint64_t> hashes, std::span<Placement> placements);
+
+  [[nodiscard]] VictimRule victims() const {
+    if (arc_) return {VictimRule::From::kProbationAbove, arc_->probation_share()};
+    return rule().victims;
+  }
+  [[nodiscard]] bool wants_evicted() const { return arc_.has_value(); }
+  void evicted(std::uint64_t hash, Segment from, std::uint32_t num_probation) {
+    if (arc_) arc_->evicted(hash, from, num_probation);
+  }
+
+  /// The rule in force.
+  [[nodiscard]] const PolicyRule& rule() const { return race_.current(); }
+  [[nodiscard]] std::uint64_t num_switches() const { return race_.num_switches(); }
+
+ private:
+  PolicyRace race_;
+  std::optional<OfferHistory> history_;
+  /// Then the rule decides on admission only.
+  std::optional<ArcGhosts> arc_;
+};
+
+}  // namespace kvferry::cpu_tier

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kvferry/cpu_tier/memory/huge_page_allocator.hpp"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace kvferry::cpu_tier {
+
+/// Hashes on two lists in order of recency, found by hash: what a simulated tier and ARC's ghosts
+/// are made of. 28 to 32 bytes per entry. Known by 32 bits; two hashes that agree in them are one.
+///
+/// One thread at a time. Nothing throws but construction.
+class HashedLists {
+ public:
+  static constexpr std::size_t kNumLists = 2;
+  static constexpr std::uint32_t kNone = 0xffffffff;
+
+  struct Entry {
+    std::uint32_t hash = 0;
+    std::uint32_t colder = 0;
+    std::uint32_t hotter = 0;
+    std::uint32_t next = kNone;  ///< In its hash chain, or the free list.
+    std::uint32_t stamp = 0;     ///< The owner's.
+    std::uint8_t heat = 0;       ///< The owner's.
+    std::uint8_t list = 0;
+  };
+  static_assert(sizeof(Entry) == 24);
+
+  explicit HashedLists(std::uint32_t max_entries);
+
+  /// The entry of `hash`, or kNone.
+  [[nodiscard]] std::uint32_t find(std::uint32_t hash) const;
+  /// `hash` is absent and there is room. It becomes the hottest of `list`.
+  std::uint32_t insert(std::uint32_t hash, std::size_t list);
+  void make_hottest(std::uint32_t entry, std::size_t list);
+  void erase(std::uint32_t entry);
+  void clear();
+
+  /// The coldest of a list that is not empty.
+  [[nodiscard]] std::uint32_t coldest(std::size_t list) const {
+    return entries_[max_entries_ + list].hotter;
+  }
+  [[nodiscard]] std::uint32_t size(std::size_t list) const { return sizes_[list]; }
+  [[nodiscard]] std::uint32_t size() const { return sizes_[0] + sizes_[1]; }
+  [[nodiscard]] Entry& operator[](std::uint32_t entry) { return entries_[entry]; }
+
+ private:
+  [[nodiscard]] std::uint32_t chain(std::uint32_t hash) const {
+    return (hash * 0x9e3779b1U) >> chain_shift_;  // Knuth's multiplicative hashing.
+  }
+  void link(std::uint32_t entry, std::size_t list);
+  void unlink(std::uint32_t entry);
+
+  std::uint32_t max_entries_;
+  /// Behind the entries the heads of the two rings: `hotter` of one is the coldest of its list.
+  std::vector<Entry, HugePageAllocator<Entry>> entries_;
+  std::vector<std::uint32_t, HugePageAllocator<std::uint32_t>> chains_;
+  std::uint32_t chain_shift_ = 0;
+  std::uint32_t free_ = kNone;
+  std::uint32_t num_used_ = 0;  ///< Entries from here on were never used.
+  std::array<std::uint32_t, kNumLists> sizes_{};
+};
+
+}  // namespace kvferry::cpu_tier

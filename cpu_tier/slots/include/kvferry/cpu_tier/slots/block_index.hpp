@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kvferry/base/ids.hpp"
+#include "kvferry/cpu_tier/memory/huge_page_allocator.hpp"
+#include "kvferry/cpu_tier/slots/block_key.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace kvferry::cpu_tier {
+
+/// Exact map from key to slot: a hit has compared the full key. Flat hash table of 8-byte entries,
+/// linear probing, at most half full, backward-shift deletion (no tombstones, so it never
+/// degrades), sized once. The keys lie in an array by slot. All calls take batches, so that the
+/// cache misses of 32 keys overlap.
+///
+/// One thread at a time. Nothing throws but construction.
+class BlockIndex {
+ public:
+  /// What find() answers for an absent key.
+  static constexpr SlotId kNoSlot{0xffffffff};
+  /// Home and tag of an entry share 32 bits and the table is at most half full.
+  static constexpr std::uint32_t kMaxSlots = std::uint32_t{1} << 31;
+
+  /// For slots [0, max_slots). Throws ConfigError above kMaxSlots, std::bad_alloc.
+  explicit BlockIndex(std::uint32_t max_slots);
+
+  /// `slots[i]` is the slot of `keys[i]` or kNoSlot; spans of one length.
+  void find(std::span<const BlockKey> keys, std::span<SlotId> slots) const;
+  /// Maps `keys[i]` to `slots[i]`; spans of one length. The keys are absent and distinct, the slots
+  /// unmapped.
+  void insert(std::span<const BlockKey> keys, std::span<const SlotId> slots);
+  /// Unmaps the keys of `slots`, each mapped.
+  void erase(std::span<const SlotId> slots);
+
+  /// The key that was last mapped to `slot`.
+  [[nodiscard]] const BlockKey& key(SlotId slot) const { return keys_[slot.value()]; }
+  /// Number of mapped keys.
+  [[nodiscard]] std::uint32_t size() const { return size_; }
+  [[nodiscard]] std::size_t capacity() const { return entries_.size(); }
+
+  /// Walks the whole table: no entry lies behind a gap from its home, each fits its key. For tests.
+  void check_invariants() const;
+
+ private:
+  struct Entry {
+    std::uint32_t tag = 0;
+    std::uint32_t slot = kNoSlot.value();
+  };
+
+  static std::uint32_t tag_of(const BlockKey& key) {
+    return static_cast<std::uint32_t>(key.mixed() >> 32);
+  }
+  [[nodiscard]] std::uint32_t home(std::uint32_t tag) const { return tag >> home_shift_; }
+  [[nodiscard]] bool empty(std::uint32_t position) const {
+    return entries_[position].slot == kNoSlot.value();
+  }
+  [[nodiscard]] std::uint32_t after(std::uint32_t position) const { return (position + 1) & mask_; }
+  /// The first position from `position` on that is empty or holds `tag`.
+  [[nodiscard]] std::uint32_t probe(std::uint32_t position, std::uint32_t tag) const;
+  /// The first position from `position` on that is empty or holds `key`.
+  [[nodiscard]] std::uint32_t probe(std::uint32_t position, std::uint32_t tag,
+                                    const BlockKey& key) const;
+  void erase_at(std::uint32_t position);
+
+  std::vector<Entry, HugePageAllocator<Entry>> entries_;
+  std::vector<BlockKey, HugePageAllocator<BlockKey>> keys_;
+  std::uint32_t mask_ = 0;
+  std::uint32_t home_shift_ = 0;
+  std::uint32_t size_ = 0;
+};
+
+}  // namespace kvferry::cpu_tier

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kvferry/cpu_tier/peers/tier_keeper.hpp"
+
+#include "shared_instance.hpp"
+
+#include <chrono>
+#include <cstdint>
+#include <random>
+#include <string>
+#include <utility>
+
+namespace kvferry::cpu_tier {
+
+/// An engine instance that does anything at any time, with a thread beside it that tends its tier;
+/// it checks all that it reads.
+class SharedWorker {
+ public:
+  static constexpr std::uint64_t kNumKeys = 64;
+
+  SharedWorker(const SharedTierRig& rig, int number)
+      : rig_(rig),
+        instance_(rig, {.name = "engine-" + std::to_string(number),
+                        .name_space = 1,
+                        .grace = std::chrono::milliseconds(1)}),
+        keeper_(instance_.slabs(), instance_.directory()),
+        random_(static_cast<unsigned>(number)) {}
+
+  void step() {
+    const std::uint64_t what = draw(100);
+    if (what < 40) {
+      store();
+    } else if (what < 80) {
+      load();
+    } else if (what < 90) {
+      instance_.slabs().end_step();
+      instance_.tier().drop_idle_guests();
+    } else if (what < 98) {
+      instance_.tend();
+    } else if (what == 98) {
+      static_cast<void>(instance_.directory().sweep());
+    } else {
+      instance_.tier().forget_all();
+    }
+  }
+  [[nodiscard]] std::uint64_t num_stored() const { return num_stored_; }
+  [[nodiscard]] std::uint64_t num_read() const { return num_read_; }
+  [[nodiscard]] std::uint64_t num_foreign() { return instance_.snapshot().num_guests_total; }
+  [[nodiscard]] bool all_right() const { return all_right_; }
+
+ private:
+  std::uint64_t draw(std::uint64_t below) { return random_() % below; }
+  [[nodiscard]] SharedTierRig::Slot& bytes_of(SlotId slot) const {
+    return rig_.slot({slot.value() / Instance::kChunkSlots, slot.value() % Instance::kChunkSlots});
+  }
+
+  void store() {
+    const std::uint64_t first = draw(kNumKeys);
+    auto reserved = instance_.slabs().reserve(Instance::kOnly, keys(first, 1 + draw(4)));
+    if (!reserved.ok()) return;
+    WritableSlots slots = std::move(reserved).value().hand_over();
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      SharedTierRig::write(bytes_of(slots.slots()[i]), first + i);
+    }
+    if (draw(8) > 0) {
+      num_stored_ += slots.size();
+      instance_.tier().commit(std::move(slots));
+    } else {
+      instance_.tier().release(instance_.tier().abort(std::move(slots)));
+    }
+  }
+  void load() {
+    const std::uint64_t first = draw(kNumKeys);
+    instance_.slabs().hold_still();
+    const PrefixHit hit = instance_.tier().lookup_prefix(keys(first, 1 + draw(6)));
+    auto leased = instance_.tier().lease(hit, hit.size());
+    all_right_ = all_right_ && leased.ok();
+    if (!leased.ok()) return;
+    Lease lease = std::move(leased).value();
+    for (std::size_t i = 0; i < lease.size(); ++i) {
+      all_right_ = all_right_ && SharedTierRig::is_right(bytes_of(lease.slots()[i]), first + i);
+      ++num_read_;
+    }
+    if (draw(20) == 0) instance_.tier().forget(lease);
+    instance_.tier().release(std::move(lease));
+  }
+
+  const SharedTierRig& rig_;
+  Instance instance_;
+  TierKeeper keeper_;
+  std::minstd_rand random_;
+  std::uint64_t num_stored_ = 0;
+  std::uint64_t num_read_ = 0;
+  bool all_right_ = true;
+};
+
+/// With nobody alive: whoever comes can have every slot.
+inline void expect_no_slot_is_lost(const SharedTierRig& rig) {
+  Instance last(rig, {.name = "last", .name_space = 1, .grace = std::chrono::nanoseconds(0)});
+  for (int i = 0; i < 2; ++i) {
+    // What was aside when it was adopted is free behind it.
+    static_cast<void>(last.slabs().reserve(Instance::kOnly, keys(1000, 16)));
+    last.tend();
+  }
+  EXPECT_EQ(last.store(1000, 16).size(), 16U);
+}
+
+}  // namespace kvferry::cpu_tier

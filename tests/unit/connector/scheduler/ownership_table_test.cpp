@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ownership_table.hpp"
+
+#include "fake_engine.hpp"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <vector>
+
+namespace kvferry::connector {
+namespace {
+
+constexpr DomainId kDomain{3};
+
+class OwnershipTableTest : public ::testing::Test {
+ protected:
+  Request& arrive(const char* id) {
+    return table_.arrive(id, std::make_shared<FakeHashes>(std::vector<std::uint64_t>{1, 2}));
+  }
+
+  OwnershipTable table_{kDomain};
+};
+
+TEST_F(OwnershipTableTest, FindsWhatArrivedUntilItIsFinished) {
+  EXPECT_EQ(table_.find("r"), nullptr);
+  Request& request = arrive("r");
+  EXPECT_EQ(table_.find("r"), &request);
+  EXPECT_EQ(table_.num_living(), 1U);
+  EXPECT_EQ(table_.finish("r"), TransferId());
+  EXPECT_EQ(table_.find("r"), nullptr);
+  EXPECT_EQ(table_.num_living(), 0U);
+}
+
+TEST_F(OwnershipTableTest, EveryIncarnationOfAnIdHasAnOwnerOfItsOwn) {
+  const Owner first = arrive("r").owner(kDomain);
+  EXPECT_EQ(table_.finish("r"), TransferId());
+  const Owner second = arrive("r").owner(kDomain);
+  EXPECT_NE(first.request, second.request);
+  EXPECT_NE(first.generation, second.generation);
+}
+
+// dynamo#6681: abort and stop reach the connector in one step.
+TEST_F(OwnershipTableTest, FinishIsIdempotentAndAnswersForTheLoadOnce) {
+  table_.begin_load(arrive("r"), TransferId(5));
+  EXPECT_EQ(table_.finish("r"), TransferId(5));
+  EXPECT_EQ(table_.finish("r"), TransferId());
+  EXPECT_EQ(table_.finish("r"), TransferId());
+  EXPECT_EQ(table_.finish("never seen"), TransferId());
+  EXPECT_EQ(table_.num_tombstones(), 1U);
+  EXPECT_EQ(table_.num_living(), 0U);
+}
+
+TEST_F(OwnershipTableTest, ATombstoneIsNotLivingAndGoesWithItsLoad) {
+  Request& request = arrive("r");
+  const Owner owner = request.owner(kDomain);
+  table_.begin_load(request, TransferId(5));
+  EXPECT_EQ(table_.finish("r"), TransferId(5));
+  EXPECT_EQ(table_.find("r"), nullptr);
+  int num_visited = 0;
+  table_.for_each([&num_visited](Request&) { ++num_visited; });
+  EXPECT_EQ(num_visited, 0);
+  EXPECT_EQ(table_.end_load(owner, TransferId(5)), LoadEnd::kAborted);
+  EXPECT_EQ(table_.num_tombstones(), 0U);
+  EXPECT_EQ(table_.end_load(owner, TransferId(5)), LoadEnd::kStale);
+}
+
+TEST_F(OwnershipTableTest, TheEndOfALoadStartsANewGenerationAndIsTakenOnce) {
+  Request& request = arrive("r");
+  const Owner owner = request.owner(kDomain);
+  table_.begin_load(request, TransferId(5));
+  EXPECT_EQ(table_.end_load(owner, TransferId(5)), LoadEnd::kWaitedFor);
+  EXPECT_EQ(request.state, RequestState::kIdle);
+  EXPECT_NE(request.generation, owner.generation);
+  EXPECT_EQ(table_.end_load(owner, TransferId(5)), LoadEnd::kStale);
+}
+
+// vllm#51637: the old completion of a reused id must not match.
+TEST_F(OwnershipTableTest, TheEndOfAnEarlierIncarnationsLoadIsStale) {
+  Request& old = arrive("r");
+  const Owner old_owner = old.owner(kDomain);
+  table_.begin_load(old, TransferId(5));
+  EXPECT_EQ(table_.finish("r"), TransferId(5));
+  Request& fresh = arrive("r");
+  EXPECT_EQ(table_.num_tombstones(), 0U) << "the engine has one record per id";
+  table_.begin_load(fresh, TransferId(6));
+  EXPECT_EQ(table_.end_load(old_owner, TransferId(5)), LoadEnd::kStale);
+  EXPECT_EQ(fresh.state, RequestState::kLoading);
+  EXPECT_EQ(table_.end_load(fresh.owner(kDomain), TransferId(6)), LoadEnd::kWaitedFor);
+}
+
+// vllm#51637, within one incarnation: a load, a roll-back, a second load.
+TEST_F(OwnershipTableTest, TheEndOfAnEarlierGenerationsLoadIsStale) {
+  Request& request = arrive("r");
+  const Owner first = request.owner(kDomain);
+  table_.begin_load(request, TransferId(5));
+  EXPECT_EQ(table_.end_load(first, TransferId(5)), LoadEnd::kWaitedFor);
+  table_.preempt(request);
+  table_.begin_load(request, TransferId(6));
+  EXPECT_EQ(table_.end_load(first, TransferId(5)), LoadEnd::kStale);
+  // Neither of the two alone is proof.
+  EXPECT_EQ(table_.end_load(first, TransferId(6)), LoadEnd::kStale);
+  EXPECT_EQ(table_.end_load(request.owner(kDomain), TransferId(5)), LoadEnd::kStale);
+  EXPECT_EQ(table_.end_load(request.owner(DomainId(4)), TransferId(6)), LoadEnd::kStale);
+  EXPECT_EQ(request.state, RequestState::kLoading);
+  EXPECT_EQ(table_.end_load(request.owner(kDomain), TransferId(6)), LoadEnd::kWaitedFor);
+}
+
+TEST_F(OwnershipTableTest, PreemptionVoidsWhatWasKnownOfTheTable) {
+  Request& request = arrive("r");
+  const Owner before = request.owner(kDomain);
+  request.tables.front() = blocks_of({1, 2});
+  request.num_offered = 2;
+  request.storable = false;
+  request.answer.valid = true;
+  table_.preempt(request);
+  EXPECT_EQ(request.id, before.request);
+  EXPECT_NE(request.generation, before.generation);
+  EXPECT_FALSE(request.has_blocks());
+  EXPECT_EQ(request.num_offered, 0U);
+  EXPECT_TRUE(request.storable);
+  EXPECT_FALSE(request.answer.valid);
+}
+
+using OwnershipTableDeathTest = OwnershipTableTest;
+
+TEST_F(OwnershipTableDeathTest, ASecondLoadOfALoadingRequestIsABrokenInvariant) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  Request& request = arrive("r");
+  table_.begin_load(request, TransferId(5));
+  EXPECT_DEATH(table_.begin_load(request, TransferId(6)), "starts a load while one is under way");
+}
+
+class SyncKeysTest : public ::testing::Test {
+ protected:
+  SyncKeysTest() {
+    request_.hashes = hashes_;
+    request_.keys.resize(2);
+    request_.sync_keys();
+    request_.num_offered = 4;
+    request_.answer.valid = true;
+  }
+
+  void expect_keys(const std::vector<std::uint64_t>& numbers) {
+    ASSERT_EQ(request_.num_keys(), numbers.size());
+    for (std::uint16_t group = 0; group < 2; ++group) {
+      ASSERT_EQ(request_.keys[group].size(), numbers.size());
+      for (std::size_t i = 0; i < numbers.size(); ++i) {
+        EXPECT_EQ(request_.keys[group][i], key_of(numbers[i], GroupId(group)));
+      }
+    }
+  }
+
+  std::shared_ptr<FakeHashes> hashes_ =
+      std::make_shared<FakeHashes>(std::vector<std::uint64_t>{1, 2, 3, 4});
+  Request request_;
+};
+
+TEST_F(SyncKeysTest, TakesOverWhatTheEngineAdded) {
+  hashes_->append(5);
+  request_.sync_keys();
+  expect_keys({1, 2, 3, 4, 5});
+  EXPECT_EQ(request_.num_offered, 4U);
+  EXPECT_TRUE(request_.answer.valid) << "a longer list does not make an answer wrong";
+}
+
+TEST_F(SyncKeysTest, DropsWhatAStreamingSessionTruncated) {
+  hashes_->assign({1, 2});
+  request_.sync_keys();
+  expect_keys({1, 2});
+  EXPECT_EQ(request_.num_offered, 2U);
+  EXPECT_FALSE(request_.answer.valid);
+}
+
+TEST_F(SyncKeysTest, NoticesAReplacementOfTheSameLength) {
+  hashes_->assign({1, 2, 7, 8});
+  request_.sync_keys();
+  expect_keys({1, 2, 7, 8});
+  EXPECT_EQ(request_.num_offered, 2U);
+  EXPECT_FALSE(request_.answer.valid);
+}
+
+TEST_F(SyncKeysTest, NoticesAReplacementByALongerList) {
+  hashes_->assign({1, 6, 7, 8, 9, 10});
+  request_.sync_keys();
+  expect_keys({1, 6, 7, 8, 9, 10});
+  EXPECT_EQ(request_.num_offered, 1U);
+}
+
+TEST_F(SyncKeysTest, SurvivesALossOfAllHashes) {
+  hashes_->assign({});
+  request_.sync_keys();
+  expect_keys({});
+  EXPECT_EQ(request_.num_offered, 0U);
+}
+
+}  // namespace
+}  // namespace kvferry::connector

@@ -1,0 +1,434 @@
+// SPDX-License-Identifier: Apache-2.0
+// Arenas of one replica group, in one process and in several.
+#include "kvferry/base/error.hpp"
+#include "kvferry/base/test_hooks.hpp"
+#include "kvferry/cpu_tier/memory/arena.hpp"
+#include "kvferry/cpu_tier/memory/arena_growth.hpp"
+#include "kvferry/gpu/host_link.hpp"
+
+#include "complaint.hpp"
+#include "made_up_machine.hpp"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <fcntl.h>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <thread>
+#include <unistd.h>
+#include <vector>
+
+namespace kvferry::cpu_tier {
+namespace {
+
+namespace fs = std::filesystem;
+using std::chrono::milliseconds;
+
+constexpr std::uint64_t kPage = 4096;
+constexpr std::uint64_t kSlotBytes = 2 * kPage;
+constexpr std::uint32_t kNumSlots = 30;
+
+ArenaOptions options_of(std::uint32_t index, std::uint32_t size, const MachineRoot& machine) {
+  return {.max_piece_bytes = 2 * size * kSlotBytes,
+          .max_registration_bytes = 4 * size * kSlotBytes,
+          .start = ArenaStart::kEmpty,
+          .pages = PageKind::kNormal,
+          .num_threads = 2,
+          .replicas = {.name = "engine 1", .size = size, .index = index},
+          .machine = machine};
+}
+
+std::span<std::uint8_t> bytes_of(const Arena& arena, std::uint32_t slot) {
+  return {reinterpret_cast<std::uint8_t*>(arena.slot_address(SlotId(slot))), kSlotBytes};
+}
+void fill(const Arena& arena, std::uint32_t slot, std::uint8_t value) {
+  std::memset(bytes_of(arena, slot).data(), value, kSlotBytes);
+}
+bool holds(const Arena& arena, std::uint32_t slot, std::uint8_t value) {
+  for (const std::uint8_t byte : bytes_of(arena, slot)) {
+    if (byte != value) return false;
+  }
+  return true;
+}
+
+void await(const std::function<bool()>& condition) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  while (!condition()) {
+    ASSERT_LT(std::chrono::steady_clock::now(), end) << "hangs";
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+}
+
+/// A member in a process of its own, executed anew: a forked one has none of oneTBB's threads.
+class OtherMember {
+ public:
+  /// Returns when the process has done what DISABLED_Member does for that role.
+  OtherMember(const std::string& role, const MachineRoot& machine) {
+    std::array<int, 2> ends{};
+    EXPECT_EQ(::pipe2(ends.data(), O_CLOEXEC), 0);
+    const std::string proc = machine.proc.string();
+    const std::string out = std::to_string(ends[1]);
+    process_ = ::fork();
+    if (process_ == 0) {
+      ::fcntl(ends[1], F_SETFD, 0);
+      ::setenv("KVFERRY_TEST_ROLE", role.c_str(), 1);
+      ::setenv("KVFERRY_TEST_MACHINE", machine.proc.parent_path().c_str(), 1);
+      ::setenv("KVFERRY_TEST_OUT", out.c_str(), 1);
+      ::execl("/proc/self/exe", "member", "--gtest_filter=ArenaReplica.DISABLED_Member",
+              "--gtest_also_run_disabled_tests", nullptr);
+      ::_exit(99);
+    }
+    ::close(ends[1]);
+    char done = 0;
+    EXPECT_EQ(::read(ends[0], &done, 1), 1) << "the other member failed";
+    ::close(ends[0]);
+  }
+  ~OtherMember() { kill(); }
+  OtherMember(const OtherMember&) = delete;
+  OtherMember& operator=(const OtherMember&) = delete;
+
+  void kill() {
+    if (process_ <= 0) return;
+    ::kill(process_, SIGKILL);
+    EXPECT_EQ(::waitpid(process_, nullptr, 0), process_);
+    process_ = -1;
+  }
+  [[nodiscard]] pid_t process() const { return process_; }
+
+ private:
+  pid_t process_ = -1;
+};
+
+TEST(ArenaReplica, DISABLED_Member) {
+  const std::string role = ::getenv("KVFERRY_TEST_ROLE");
+  const fs::path directory = ::getenv("KVFERRY_TEST_MACHINE");
+  const int out = std::atoi(::getenv("KVFERRY_TEST_OUT"));
+  const MachineRoot machine{directory / "proc", directory / "cgroup", directory / "claims"};
+  const auto device = gpu::make_host_device();
+  Arena arena(*device, kSlotBytes, kNumSlots, options_of(role == "second" ? 1 : 0, 2, machine));
+  arena.grow(1);
+  fill(arena, 0, 7);
+  std::optional<ArenaGrowth> growth;
+  if (role == "second") {
+    growth.emplace(arena);
+    await([&] { return arena.num_ready() == kNumSlots; });
+    for (std::uint32_t slot = 0; slot < kNumSlots; ++slot) {
+      if (arena.is_home_of(slot / arena.slots_per_piece())) {
+        fill(arena, slot, static_cast<std::uint8_t>(100 + slot));
+      }
+    }
+  }
+  ASSERT_EQ(::write(out, "x", 1), 1);
+  for (;;) ::pause();
+}
+
+class ArenaReplicaTest : public ::testing::Test {
+ protected:
+  ArenaReplicaTest() { machine_.write_available(std::uint64_t{1} << 20U); }
+#ifdef KVFERRY_TEST_HOOKS
+  ~ArenaReplicaTest() override { test_hooks::reset(); }
+#endif
+
+  [[nodiscard]] ArenaOptions options(std::uint32_t index, std::uint32_t size = 2) const {
+    return options_of(index, size, machine_.root);
+  }
+  [[nodiscard]] std::unique_ptr<Arena> arena(const ArenaOptions& of,
+                                             std::uint32_t num_slots = kNumSlots) {
+    return std::make_unique<Arena>(*device_, kSlotBytes, num_slots, of);
+  }
+  [[nodiscard]] fs::path board() const {
+    for (const auto& entry : fs::directory_iterator(machine_.root.claims)) {
+      if (entry.path().filename().string().starts_with("kvferry-replicas-")) return entry.path();
+    }
+    return {};
+  }
+  /// Overwrites a word of the published board.
+  void patch(off_t offset, std::int32_t value) const {
+    const int file = ::open(board().c_str(), O_RDWR | O_CLOEXEC);
+    ASSERT_GE(file, 0);
+    EXPECT_EQ(::pwrite(file, &value, sizeof value, offset), ssize_t{sizeof value});
+    ::close(file);
+  }
+
+  MadeUpMachine machine_;
+  std::unique_ptr<gpu::Device> device_ = gpu::make_host_device();
+};
+
+TEST_F(ArenaReplicaTest, MembersReadWhatTheOthersWrote) {
+  std::vector<std::unique_ptr<Arena>> arenas;
+  std::vector<std::unique_ptr<ArenaGrowth>> growths;
+  for (std::uint32_t index = 0; index < 3; ++index) {
+    arenas.push_back(arena(options(index, 3)));
+    EXPECT_EQ(arenas.back()->slots_per_piece(), 2U);
+    EXPECT_EQ(arenas.back()->num_sharing(), 3U);
+    // One after the other in one thread: the first piece waits for nobody but its home.
+    EXPECT_EQ(arenas.back()->grow(1), 2U);
+  }
+  for (const auto& of : arenas) growths.push_back(std::make_unique<ArenaGrowth>(*of));
+  for (const auto& growth : growths) {
+    await([&] { return growth->ended(); });
+    EXPECT_EQ(growth->failure(), "");
+  }
+  for (std::uint32_t slot = 0; slot < kNumSlots; ++slot) {
+    std::uint32_t num_homes = 0;
+    for (std::uint32_t index = 0; index < 3; ++index) {
+      if (!arenas[index]->is_home_of(slot / 2)) continue;
+      ++num_homes;
+      EXPECT_EQ(slot / 2 % 3, index);
+      fill(*arenas[index], slot, static_cast<std::uint8_t>(slot + 1));
+    }
+    EXPECT_EQ(num_homes, 1U);
+  }
+  for (const auto& of : arenas) {
+    EXPECT_EQ(of->num_ready(), kNumSlots);
+    for (std::uint32_t slot = 0; slot < kNumSlots; ++slot) {
+      EXPECT_TRUE(holds(*of, slot, static_cast<std::uint8_t>(slot + 1))) << slot;
+      EXPECT_NE(of->slot_device_address(SlotId(slot)), 0U);
+    }
+  }
+}
+
+TEST_F(ArenaReplicaTest, MembersOfSeveralProcessesReadWhatTheOthersWrote) {
+  const auto first = arena(options(0));
+  first->grow(1);
+  ArenaGrowth growth(*first);
+  OtherMember second("second", machine_.root);
+  await([&] { return growth.ended(); });
+  EXPECT_EQ(growth.failure(), "");
+  ASSERT_EQ(first->num_ready(), kNumSlots);
+  EXPECT_TRUE(holds(*first, 0, 7));
+  for (std::uint32_t slot = 0; slot < kNumSlots; ++slot) {
+    if (slot / 2 % 2 == 0) continue;
+    EXPECT_TRUE(holds(*first, slot, static_cast<std::uint8_t>(100 + slot))) << slot;
+  }
+  // Its death takes nothing away.
+  second.kill();
+  EXPECT_TRUE(holds(*first, 2, 102));
+}
+
+TEST_F(ArenaReplicaTest, TheMachineIsAskedForTheMemoryOnce) {
+  machine_.write_available(kNumSlots * kSlotBytes / 1024);
+  const auto first = arena(options(0));
+  EXPECT_NO_THROW(static_cast<void>(arena(options(1))));
+  ArenaOptions stranger = options(0);
+  stranger.replicas = {};
+  EXPECT_THROW(static_cast<void>(arena(stranger)), ResourceError);
+}
+
+TEST_F(ArenaReplicaTest, WhatTheFirstMemberWasGrantedHoldsForAll) {
+  machine_.write_available(20 * kSlotBytes / 1024);
+  ArenaOptions first_options = options(0);
+  first_options.shortage = Shortage::kTakeLess;
+  const auto first = arena(first_options);
+  EXPECT_EQ(first->num_slots(), 20U);
+  EXPECT_EQ(arena(options(1))->num_slots(), 20U);
+}
+
+TEST_F(ArenaReplicaTest, ASmallOneHasAPieceForEachMember) {
+  ArenaOptions large = options(0, 3);
+  large.max_piece_bytes = std::uint64_t{64} << 20U;
+  const auto first = arena(large);
+  EXPECT_EQ(first->slots_per_piece(), kNumSlots / 3);
+}
+
+TEST_F(ArenaReplicaTest, NothingIsLeftWhenAllHaveJoinedAndTheClaimIsWithdrawn) {
+  const auto first = arena(options(0));
+  const auto second = arena(options(1));
+  EXPECT_FALSE(fs::is_empty(machine_.root.claims));
+  first->withdraw_claim();
+  EXPECT_TRUE(fs::is_empty(machine_.root.claims));
+}
+
+TEST_F(ArenaReplicaTest, AFirstMemberThatNeverComesEndsTheWaitWithAName) {
+  ArenaOptions of = options(1);
+  of.replicas.patience = milliseconds(30);
+  expect_named(complaint_of<TimeoutError>([&] { static_cast<void>(arena(of)); }),
+               {"member 1 of 2 found no memory of the first one", "kvferry-replicas-",
+                "share_replicated_kv: false"});
+}
+
+TEST_F(ArenaReplicaTest, AMemberThatNeverComesEndsTheGrowthOfTheOthersWithAName) {
+  ArenaOptions of = options(0);
+  of.replicas.patience = milliseconds(30);
+  const auto first = arena(of);
+  EXPECT_EQ(first->grow(1), 2U);
+  const ArenaGrowth growth(*first);
+  await([&] { return growth.ended(); });
+  expect_named(growth.failure(), {"piece 1 ", "member 1 of 2", "has not joined"});
+  EXPECT_EQ(first->num_ready(), 2U);
+}
+
+TEST_F(ArenaReplicaTest, AFirstPieceThatNeverComesEndsTheStartWithAName) {
+  const auto first = arena(options(0));
+  ArenaOptions of = options(1);
+  of.replicas.patience = milliseconds(30);
+  const auto second = arena(of);
+  expect_named(complaint_of<TimeoutError>([&] { second->grow(1); }),
+               {"piece 0 ", "member 0 of 2", "has not made it resident"});
+}
+
+TEST_F(ArenaReplicaTest, MembersOfAnotherGeometryAreRefusedAndBothAreNamed) {
+  const auto first = arena(options(0));
+  expect_named(complaint_of<TopologyError>([&] { static_cast<void>(arena(options(1), 31)); }),
+               {"chunks 31", "first member 30"});
+  expect_named(complaint_of<TopologyError>(
+                   [&] { static_cast<void>(Arena(*device_, kPage, kNumSlots, options(1))); }),
+               {"bytes per chunk 4096", "first member 8192"});
+  expect_named(complaint_of<TopologyError>([&] { static_cast<void>(arena(options(1, 3))); }),
+               {"group size 3", "first member 2"});
+  ArenaOptions pieces = options(1);
+  pieces.max_piece_bytes *= 2;
+  expect_named(complaint_of<TopologyError>([&] { static_cast<void>(arena(pieces)); }),
+               {"bytes per piece 65536", "first member 32768"});
+  patch(8, 99);
+  expect_named(complaint_of<TopologyError>([&] { static_cast<void>(arena(options(1))); }),
+               {"ABI version 1", "first member 99"});
+}
+
+TEST_F(ArenaReplicaTest, TwoUnderOneNumberAreRefused) {
+  const auto first = arena(options(0));
+  EXPECT_THROW(static_cast<void>(arena(options(0))), TopologyError);
+  const auto second = arena(options(1));
+  expect_named(complaint_of<TopologyError>([&] { static_cast<void>(arena(options(1))); }),
+               {"has joined already", "engine_id"});
+}
+
+// Ranks of several containers: the process number is another process's there, or nobody's.
+TEST_F(ArenaReplicaTest, MemoryOfAProcessThatCannotBeSeenIsRefusedWithTheRemedy) {
+  const auto first = arena(options(0));
+  const int stranger = SharedFile::make_unnamed(kPage, PageKind::kNormal).descriptor();
+  const std::vector<std::string> parts{"member 0 of 2", "shareProcessNamespace",
+                                       "share_replicated_kv: false"};
+  patch(52, 999'999'999);
+  expect_named(complaint_of<ConfigError>([&] { static_cast<void>(arena(options(1))); }), parts);
+  const SharedFile another = SharedFile::make_unnamed(kPage, PageKind::kNormal);
+  EXPECT_EQ(another.descriptor(), stranger);
+  patch(52, ::getpid());
+  patch(56, another.descriptor());
+  expect_named(complaint_of<ConfigError>([&] { static_cast<void>(arena(options(1))); }),
+               {"is another one's", parts[1]});
+}
+
+TEST_F(ArenaReplicaTest, AKilledFirstMemberEndsTheGrowthAndLeavesNothingBehind) {
+  std::optional<OtherMember> first;
+  first.emplace("first", machine_.root);
+  const std::string process = std::to_string(first->process());
+  const auto second = arena(options(1));
+  EXPECT_EQ(second->grow(1), 2U);
+  first->kill();
+  expect_named(complaint_of<ResourceError>([&] { second->grow(1); }),
+               {"piece 2 ", "member 0 of 2 (process " + process + ")", "is gone"});
+  EXPECT_EQ(second->num_ready(), 2U);
+  EXPECT_TRUE(holds(*second, 0, 7));
+  // What it left has a name still, which is nobody's: a new engine takes it over.
+  EXPECT_FALSE(board().empty());
+  ArenaOptions of = options(1);
+  of.replicas.patience = milliseconds(30);
+  EXPECT_THROW(static_cast<void>(arena(of)), TimeoutError);
+  {
+    const auto next = arena(options(0));
+    const auto other = arena(options(1));
+    EXPECT_EQ(next->grow(1), 2U);
+    EXPECT_FALSE(holds(*next, 0, 7));
+  }
+  EXPECT_TRUE(board().empty());
+}
+
+TEST_F(ArenaReplicaTest, AMemberThatClosesEndsTheGrowthOfTheOthers) {
+  const auto first = arena(options(0));
+  EXPECT_EQ(first->grow(1), 2U);
+  static_cast<void>(arena(options(1)));
+  expect_named(complaint_of<ResourceError>([&] { first->grow(1); }),
+               {"member 1 of 2", "has ended its growth: it closes its memory"});
+}
+
+#ifdef KVFERRY_TEST_HOOKS
+// On its own node, and by nobody else: the first touch decides where a page lies.
+TEST_F(ArenaReplicaTest, EachPieceIsPopulatedOnceByItsHome) {
+  const auto first = arena(options(0));
+  const auto second = arena(options(1));
+  std::atomic<std::uint32_t> num_by_first = 0;
+  std::atomic<std::uint32_t> num_by_second = 0;
+  std::atomic<std::thread::id> second_thread;
+  test_hooks::on_pause("arena.populate_own_piece", [&] {
+    ++(std::this_thread::get_id() == second_thread.load() ? num_by_second : num_by_first);
+  });
+  std::jthread other([&] {
+    second_thread = std::this_thread::get_id();
+    while (second->grow(std::uint64_t{1} << 30U) > 0) {
+    }
+  });
+  while (first->grow(std::uint64_t{1} << 30U) > 0) {
+  }
+  other.join();
+  EXPECT_EQ(first->num_ready(), kNumSlots);
+  EXPECT_EQ(second->num_ready(), kNumSlots);
+  EXPECT_EQ(num_by_first, 8U);  // Of 15 pieces.
+  EXPECT_EQ(num_by_second, 7U);
+}
+
+TEST_F(ArenaReplicaTest, WhatAHomeCannotHaveEndsTheGrowthOfAll) {
+  const auto first = arena(options(0));
+  const auto second = arena(options(1));
+  EXPECT_EQ(first->grow(1), 2U);
+  EXPECT_EQ(second->grow(1), 2U);
+  test_hooks::fail_nth_of("arena.populate", 1);
+  const std::string own = complaint_of<ResourceError>([&] { second->grow(1); });
+  expect_named(own, {"populating"});
+  expect_named(complaint_of<ResourceError>([&] { first->grow(1); }),
+               {"member 1 of 2", "has ended its growth: populating"});
+  for (const Arena* of : {first.get(), second.get()}) {
+    EXPECT_EQ(of->num_ready(), 2U);
+    fill(*of, 1, 9);
+  }
+}
+
+TEST_F(ArenaReplicaTest, NobodyMapsAPieceBeforeItsHomeHasIt) {
+  const auto first = arena(options(0));
+  const auto second = arena(options(1));
+  EXPECT_EQ(first->grow(1), 2U);
+  EXPECT_EQ(second->grow(1), 2U);
+  std::atomic<bool> may_go = false;
+  std::atomic<std::uint32_t> num_held = 0;
+  std::jthread other;
+  test_hooks::on_pause("arena.populate_own_piece", [&] {
+    if (std::this_thread::get_id() != other.get_id()) return;
+    ++num_held;
+    while (!may_go) std::this_thread::sleep_for(milliseconds(1));
+  });
+  std::atomic<bool> go = false;
+  other = std::jthread([&] {
+    while (!go) std::this_thread::sleep_for(milliseconds(1));
+    second->grow(1);
+  });
+  go = true;
+  await([&] { return num_held > 0; });
+  std::stop_source stop;
+  std::jthread stopper([&] {
+    std::this_thread::sleep_for(milliseconds(50));
+    stop.request_stop();
+  });
+  EXPECT_EQ(first->grow(1, stop.get_token()), 0U);
+  EXPECT_EQ(first->num_ready(), 2U);
+  may_go = true;
+  std::stop_source never;
+  EXPECT_EQ(first->grow(1, never.get_token()), 4U);
+  other.join();
+  EXPECT_EQ(second->num_ready(), 6U);
+}
+#endif
+
+}  // namespace
+}  // namespace kvferry::cpu_tier

@@ -1,0 +1,450 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvferry/cpu_tier/memory/shared_file.hpp"
+
+#include "kvferry/base/error.hpp"
+#include "kvferry/base/test_hooks.hpp"
+#include "kvferry/cpu_tier/memory/host_mapping.hpp"
+
+#include "complaint.hpp"
+#include "made_up_machine.hpp"
+#include "other_process.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <fstream>
+#include <functional>
+#include <optional>
+#include <sched.h>
+#include <string>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <vector>
+
+namespace kvferry::cpu_tier {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::uint64_t kMiB = std::uint64_t{1} << 20U;
+
+/// A path in /dev/shm whose file goes with it.
+class SharedFileTest : public ::testing::Test {
+ protected:
+  ~SharedFileTest() override { ::unlink(path_.c_str()); }
+
+  static std::uint64_t free_bytes() {
+    struct statvfs status {};
+    EXPECT_EQ(::statvfs("/dev/shm", &status), 0);
+    return status.f_bavail * status.f_frsize;
+  }
+
+  const fs::path path_ = "/dev/shm/kvferry_test_" + std::to_string(::getpid());
+};
+
+TEST_F(SharedFileTest, HasNoNameUntilItIsPublishedWhole) {
+  SharedFile made = SharedFile::make(path_, 3 * kMiB + 1);
+  EXPECT_EQ(made.size_bytes(), 3 * kMiB + made.page_bytes());
+  EXPECT_FALSE(fs::exists(path_));
+  EXPECT_THROW(static_cast<void>(SharedFile::open(path_)), ResourceError);
+  const HostMapping mine(made);
+  std::memset(mine.bytes().data(), 7, mine.size_bytes());
+  EXPECT_EQ(made.publish(), Published::kYes);
+  const SharedFile opened = SharedFile::open(path_);
+  EXPECT_EQ(opened.size_bytes(), made.size_bytes());
+  const HostMapping yours(opened);
+  EXPECT_EQ(yours.bytes().back(), std::byte{7});
+}
+
+TEST_F(SharedFileTest, IsReservedWholeAndForItsUserAlone) {
+  const mode_t before = ::umask(0777);
+  SharedFile made = SharedFile::make(path_, 8 * kMiB);
+  ::umask(before);
+  EXPECT_EQ(made.publish(), Published::kYes);
+  struct stat status {};
+  ASSERT_EQ(::stat(path_.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 07777U, 0600U);
+  EXPECT_EQ(status.st_blocks * 512, 8 * static_cast<std::int64_t>(kMiB));
+}
+
+TEST_F(SharedFileTest, TheFirstToPublishHasTheName) {
+  SharedFile first = SharedFile::make(path_, kMiB);
+  SharedFile second = SharedFile::make(path_, 2 * kMiB);
+  EXPECT_EQ(first.publish(), Published::kYes);
+  EXPECT_EQ(second.publish(), Published::kNameIsTaken);
+  EXPECT_EQ(SharedFile::open(path_).size_bytes(), kMiB);
+}
+
+TEST_F(SharedFileTest, WhatOneProcessWritesAnotherReads) {
+  SharedFile made = SharedFile::make(path_, kMiB);
+  ASSERT_EQ(made.publish(), Published::kYes);
+  const HostMapping mapping(made);
+  EXPECT_EQ(in_a_process([this] {
+              const HostMapping own(SharedFile::open(path_));
+              own.bytes()[12345] = std::byte{42};
+              return 0;
+            }),
+            0);
+  EXPECT_EQ(mapping.bytes()[12345], std::byte{42});
+}
+
+TEST_F(SharedFileTest, OutlivesItsDescriptorAsAMappingAndKeepsItsBytes) {
+  std::optional<SharedFile> made = SharedFile::make(path_, 4 * kMiB);
+  const HostMapping mapping(*made);
+  made.reset();
+  EXPECT_EQ(mapping.address() % huge_page_bytes(), 0U);
+  mapping.bytes()[kMiB] = std::byte{9};
+  mapping.populate();
+  mapping.release(mapping.bytes());
+  EXPECT_EQ(mapping.bytes()[kMiB], std::byte{9});
+}
+
+// Whether it gets huge pages is up to the kernel.
+TEST_F(SharedFileTest, WhatIsMadeHugeKeepsItsBytesAndItsSize) {
+  const std::uint64_t size = 2 * huge_page_bytes() + 3 * HostMapping::page_bytes();
+  SharedFile made = SharedFile::make(path_, size);
+  ASSERT_EQ(made.publish(), Published::kYes);
+  const HostMapping mapping(made);
+  const HostMapping other(made);
+  for (std::uint64_t at = 0; at < size; at += 997) mapping.bytes()[at] = std::byte(at % 251);
+  mapping.make_huge();
+  for (std::uint64_t at = 0; at < size; at += 997) {
+    ASSERT_EQ(mapping.bytes()[at], std::byte(at % 251)) << at;
+    ASSERT_EQ(other.bytes()[at], std::byte(at % 251)) << at;
+  }
+  other.bytes()[5] = std::byte{42};
+  EXPECT_EQ(mapping.bytes()[5], std::byte{42});
+  EXPECT_EQ(fs::file_size(path_), size);
+}
+
+TEST_F(SharedFileTest, MoreThanTheFileSystemHasIsRefusedUntouched) {
+  const std::uint64_t before = free_bytes();
+  const std::uint64_t bytes = before + (std::uint64_t{1} << 40U);
+  const MadeUpMachine machine;
+  expect_named(complaint_of<ResourceError>(
+                   [&] { static_cast<void>(SharedFile::make(path_, bytes, machine.root)); }),
+               {"file system at /dev/shm", std::to_string(bytes),
+                "mount -o remount,size=", "--shm-size", "emptyDir"});
+  EXPECT_LT(before - std::min(before, free_bytes()), 64 * kMiB);
+}
+
+TEST_F(SharedFileTest, MoreThanTheMemoryBudgetIsRefused) {
+  const MadeUpMachine machine;
+  machine.write_available(1023);
+  expect_named(complaint_of<ResourceError>(
+                   [&] { static_cast<void>(SharedFile::make(path_, kMiB, machine.root)); }),
+               {"MemAvailable"});
+  EXPECT_EQ(SharedFile::make(path_, kMiB - 4096, machine.root).size_bytes(), kMiB - 4096);
+}
+
+TEST_F(SharedFileTest, APathThatIsNotInSharedMemoryIsAConfigError) {
+  expect_named(
+      complaint_of<ConfigError>([] { static_cast<void>(SharedFile::make("/proc/kvferry", kMiB)); }),
+      {"/proc", "/dev/shm"});
+  expect_named(complaint_of<ConfigError>(
+                   [] { static_cast<void>(SharedFile::make("/dev/shm/no/such/file", kMiB)); }),
+               {"/dev/shm/no/such", "/dev/shm/kvferry"});
+  expect_named(
+      complaint_of<ConfigError>([] { static_cast<void>(SharedFile::open("/proc/version")); }),
+      {"/proc", "neither a tmpfs nor a hugetlbfs"});
+}
+
+TEST_F(SharedFileTest, ItsDirectoryIsMadeIfThatAloneIsMissing) {
+  const fs::path directory = path_.string() + ".d";
+  const fs::path inside = directory / "tier";
+  const mode_t before = ::umask(0777);
+  SharedFile made = SharedFile::make(inside, kMiB);
+  ::umask(before);
+  EXPECT_EQ(made.publish(), Published::kYes);
+  struct stat status {};
+  ASSERT_EQ(::stat(directory.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 07777U, 0700U);
+  EXPECT_EQ(SharedFile::open(inside).size_bytes(), kMiB);
+  EXPECT_EQ(SharedFile::make(directory / "other", kMiB).size_bytes(), kMiB) << "it is there";
+  fs::remove_all(directory);
+
+  const fs::path deep = directory / "below" / "tier";
+  expect_named(complaint_of<ConfigError>([&] { static_cast<void>(SharedFile::make(deep, kMiB)); }),
+               {deep.string(), "mkdir -p " + directory.string() + ","});
+  EXPECT_FALSE(fs::exists(directory));
+  const fs::path on_disk = fs::current_path() / ("no-tier-" + std::to_string(::getpid())) / "tier";
+  expect_named(
+      complaint_of<ConfigError>([&] { static_cast<void>(SharedFile::make(on_disk, kMiB)); }),
+      {on_disk.string(), "neither a tmpfs nor a hugetlbfs"});
+  EXPECT_FALSE(fs::exists(on_disk.parent_path()));
+}
+
+/// Of a whole machine that has just started: /dev/shm is a mount of its own, and empty.
+TEST_F(SharedFileTest, ThePathOfTheReadmeWorksOnAnEmptyMount) {
+  const int status = in_a_process([] {
+    if (::unshare(CLONE_NEWNS) != 0) return 77;
+    if (::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return 77;
+    if (::mount("tmpfs", "/dev/shm", "tmpfs", 0, "size=16m,mode=1777") != 0) return 77;
+    SharedFile::check_place("/dev/shm/kvferry/tier", kMiB);
+    if (fs::exists("/dev/shm/kvferry")) return 1;
+    SharedFile made = SharedFile::make("/dev/shm/kvferry/tier", kMiB);
+    if (made.publish() != Published::kYes) return 2;
+    return SharedFile::open("/dev/shm/kvferry/tier").size_bytes() == kMiB ? 0 : 3;
+  });
+  if (WEXITSTATUS(status) == 77) GTEST_SKIP() << "no mount can be made here";
+  EXPECT_EQ(status, 0);
+}
+
+TEST_F(SharedFileTest, APlaceIsCheckedAsItIsTakenAndNothingIsMade) {
+  const fs::path directory = path_.string() + ".d";
+  EXPECT_NO_THROW(SharedFile::check_place(path_, kMiB));
+  EXPECT_NO_THROW(SharedFile::check_place(directory / "tier", kMiB));
+  EXPECT_FALSE(fs::exists(directory));
+  expect_named(complaint_of<ConfigError>(
+                   [&] { SharedFile::check_place(directory / "below" / "tier", kMiB); }),
+               {"mkdir -p " + directory.string()});
+  expect_named(complaint_of<ConfigError>(
+                   [&] { SharedFile::check_place(fs::current_path() / "tier", kMiB); }),
+               {"neither a tmpfs nor a hugetlbfs"});
+  expect_named(complaint_of<ResourceError>(
+                   [&] { SharedFile::check_place(path_, free_bytes() + (kMiB << 20U)); }),
+               {"file system at /dev/shm"});
+}
+
+TEST_F(SharedFileTest, NothingIsAResourceError) {
+  EXPECT_THROW(static_cast<void>(SharedFile::make(path_, 0)), ResourceError);
+  EXPECT_THROW(static_cast<void>(SharedFile::make(path_, UINT64_MAX)), ResourceError);
+}
+
+TEST_F(SharedFileTest, AFileThatSomebodyElseMadeIsRefused) {
+  std::ofstream(path_) << "not a tier";
+  ASSERT_EQ(::chmod(path_.c_str(), 0644), 0);
+  expect_named(complaint_of<ConfigError>([&] { static_cast<void>(SharedFile::open(path_)); }),
+               {path_.string(), "mode 0600"});
+  ASSERT_EQ(::chmod(path_.c_str(), 0600), 0);
+  ASSERT_EQ(::truncate(path_.c_str(), static_cast<off_t>(kMiB)), 0);
+  // Its holes would be a signal where memory runs out.
+  expect_named(complaint_of<ConfigError>([&] { static_cast<void>(SharedFile::open(path_)); }),
+               {"1048576 bytes, of which 4096 are reserved"});
+  ::unlink(path_.c_str());
+  ASSERT_EQ(::symlink("/dev/shm", path_.c_str()), 0);
+  EXPECT_THROW(static_cast<void>(SharedFile::open(path_)), ResourceError);
+}
+
+TEST_F(SharedFileTest, OnePartlyReservedIsOpenedByWhoSaysSo) {
+  const MadeUpMachine machine;
+  machine.write_available(1024);
+  // Only what is reserved is asked of the machine.
+  SharedFile made = SharedFile::make_partly(path_, 64 * kMiB, kMiB, machine.root);
+  EXPECT_EQ(made.size_bytes(), 64 * kMiB);
+  EXPECT_EQ(made.reserved_bytes(), kMiB);
+  ASSERT_EQ(made.publish(), Published::kYes);
+  EXPECT_FALSE(SharedFile::open_if_there(path_.string() + "-", Reserved::kPartly));
+  EXPECT_EQ(SharedFile::open(path_, Reserved::kPartly).reserved_bytes(), kMiB);
+  expect_named(complaint_of<ConfigError>([&] { static_cast<void>(SharedFile::open(path_)); }),
+               {"67108864 bytes, of which 1048576 are reserved"});
+}
+
+TEST_F(SharedFileTest, APartIsReservedOnceAndKeepsWhatItHolds) {
+  SharedFile made = SharedFile::make_partly(path_, 8 * kMiB, kMiB);
+  ASSERT_EQ(made.publish(), Published::kYes);
+  made.reserve_part(4 * kMiB, kMiB);
+  const HostMapping part(made, 4 * kMiB, kMiB);
+  std::memset(part.bytes().data(), 7, part.size_bytes());
+  const SharedFile other = SharedFile::open(path_, Reserved::kPartly);
+  other.reserve_part(4 * kMiB, 2 * kMiB);
+  EXPECT_EQ(made.reserved_bytes(), 3 * kMiB);
+  const HostMapping same(other, 4 * kMiB, 2 * kMiB);
+  EXPECT_EQ(same.missing_bytes(same.bytes()), kMiB);
+  EXPECT_EQ(same.bytes()[kMiB - 1], std::byte{7});
+  EXPECT_EQ(same.bytes()[kMiB], std::byte{0});
+}
+
+TEST(UnnamedSharedFile, IsOneMemoryForWhoOpensItByItsProcess) {
+  const SharedFile made = SharedFile::make_unnamed(3 * kMiB + 1, PageKind::kNormal);
+  EXPECT_EQ(made.size_bytes(), 3 * kMiB + 4096);
+  // Its size is what others rely on.
+  EXPECT_NE(::ftruncate(made.descriptor(), static_cast<off_t>(kMiB)), 0);
+  EXPECT_NE(::ftruncate(made.descriptor(), static_cast<off_t>(4 * kMiB)), 0);
+  const SharedFile opened =
+      SharedFile::of_process(::getpid(), made.descriptor(), PageKind::kNormal);
+  EXPECT_EQ(opened.size_bytes(), made.size_bytes());
+  EXPECT_EQ(opened.inode(), made.inode());
+  EXPECT_NE(SharedFile::make_unnamed(kMiB, PageKind::kNormal).inode(), made.inode());
+  const HostMapping own(made);
+  const HostMapping other(opened);
+  own.bytes()[2 * kMiB] = std::byte{42};
+  EXPECT_EQ(other.bytes()[2 * kMiB], std::byte{42});
+}
+
+TEST(UnnamedSharedFile, TakesMemoryAsItIsPopulatedAndGivesItBack) {
+  const SharedFile made = SharedFile::make_unnamed(4 * kMiB, PageKind::kNormal);
+  const auto resident_bytes = [&made] {
+    struct stat status {};
+    EXPECT_EQ(::fstat(made.descriptor(), &status), 0);
+    return static_cast<std::uint64_t>(status.st_blocks) * 512;
+  };
+  const HostMapping mapping(made);
+  EXPECT_EQ(resident_bytes(), 0U);
+  mapping.populate(mapping.bytes().first(2 * kMiB));
+  EXPECT_EQ(resident_bytes(), 2 * kMiB);
+  mapping.bytes()[0] = mapping.bytes()[kMiB] = std::byte{9};
+  made.give_back(0, kMiB);
+  EXPECT_EQ(resident_bytes(), kMiB);
+  EXPECT_EQ(mapping.bytes()[0], std::byte{0});
+  EXPECT_EQ(mapping.bytes()[kMiB], std::byte{9});
+}
+
+TEST(UnnamedSharedFile, WhatIsNoneIsRefused) {
+  EXPECT_THROW(static_cast<void>(SharedFile::make_unnamed(0, PageKind::kNormal)), ResourceError);
+  const SharedFile made = SharedFile::make_unnamed(kMiB, PageKind::kNormal);
+  const int gone = SharedFile::make_unnamed(kMiB, PageKind::kNormal).descriptor();
+  EXPECT_THROW(static_cast<void>(SharedFile::of_process(::getpid(), gone, PageKind::kNormal)),
+               ResourceError);
+  const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+  EXPECT_THROW(static_cast<void>(SharedFile::of_process(::getpid(), null, PageKind::kNormal)),
+               ConfigError);
+  ::close(null);
+}
+
+#ifdef KVFERRY_TEST_HOOKS
+TEST_F(SharedFileTest, RunningOutOnTheWayLeavesNothingBehind) {
+  const std::uint64_t before = free_bytes();
+  test_hooks::fail_nth_of("shared_file.reserve", 3);
+  expect_named(
+      complaint_of<ResourceError>([&] { static_cast<void>(SharedFile::make(path_, 256 * kMiB)); }),
+      {"failed behind 134217728 bytes", "/dev/shm", "mount -o remount,size="});
+  test_hooks::reset();
+  EXPECT_FALSE(fs::exists(path_));
+  EXPECT_LT(before - std::min(before, free_bytes()), 64 * kMiB);
+}
+#endif
+
+/// Runs `work` in a child with a file system of its own, mounted at the given directory; its exit
+/// status, or nothing if the machine allows no such mount.
+std::optional<int> with_mount(const char* kind, const char* options,
+                              const std::function<int(const fs::path&)>& work) {
+  constexpr int kNotMounted = 77;
+  std::string directory = ::testing::TempDir() + "kvferry_mount_XXXXXX";
+  if (::mkdtemp(directory.data()) == nullptr) return std::nullopt;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const bool mounted = ::unshare(CLONE_NEWNS) == 0 &&
+                         ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+                         ::mount("kvferry", directory.c_str(), kind, 0, options) == 0;
+    ::_exit(mounted ? work(directory) : kNotMounted);
+  }
+  int status = 0;
+  const bool ended = child > 0 && ::waitpid(child, &status, 0) == child && WIFEXITED(status);
+  ::rmdir(directory.c_str());
+  if (!ended) return -1;
+  if (WEXITSTATUS(status) == kNotMounted) return std::nullopt;
+  return WEXITSTATUS(status);
+}
+
+/// 0 if `work` throws a ResourceError that names all parts.
+int refused(const std::function<void()>& work, const std::vector<std::string>& parts) {
+  try {
+    work();
+  } catch (const ResourceError& error) {
+    for (const std::string& part : parts) {
+      if (std::string(error.what()).find(part) == std::string::npos) {
+        std::fprintf(stderr, "%s is not in: %s\n", part.c_str(), error.what());
+        return 2;
+      }
+    }
+    return 0;
+  }
+  return 1;
+}
+
+constexpr const char* kNoMount =
+    "no file system can be mounted here: it takes root and CAP_SYS_ADMIN";
+
+// A container's /dev/shm of 64 MB, and a tier of gigabytes: a signal at the first touch beyond.
+TEST(SharedFileOnATmpfs, ThatIsTooSmallIsRefusedWithItsMountAndTheRemedy) {
+  const auto status = with_mount("tmpfs", "size=4m", [](const fs::path& mount) {
+    const fs::path path = mount / "tier";
+    const int whole = refused([&] { static_cast<void>(SharedFile::make(path, 4 * kMiB + 1)); },
+                              {"file system at " + mount.string(), "4194304 bytes",
+                               "mount -o remount,size=4198400 " + mount.string()});
+    if (whole != 0 || fs::exists(path)) return 10 + whole;
+    SharedFile first = SharedFile::make(path, 3 * kMiB);
+    const int rest =
+        refused([&] { static_cast<void>(SharedFile::make(mount / "other", 2 * kMiB)); },
+                {"1048576 bytes", "remount,size=5242880"});
+    if (rest != 0) return 20 + rest;
+    // What was reserved can be written to its last byte, though nothing is left for anybody.
+    std::ofstream(mount / "filler") << std::string(2 * kMiB, 'x');
+    const HostMapping mapping(first);
+    std::memset(mapping.bytes().data(), 1, mapping.size_bytes());
+    return 0;
+  });
+  if (!status) GTEST_SKIP() << kNoMount;
+  EXPECT_EQ(*status, 0);
+}
+
+// The room may go between the question and the reservation.
+TEST(SharedFileOnATmpfs, ThatFillsMeanwhileIsAnErrorAndNotASignal) {
+#ifdef KVFERRY_TEST_HOOKS
+  const auto status = with_mount("tmpfs", "size=4m", [](const fs::path& mount) {
+    struct statvfs before {};
+    struct statvfs after {};
+    ::statvfs(mount.c_str(), &before);
+    test_hooks::on_pause("shared_file.room_was_checked",
+                         [&] { std::ofstream(mount / "filler") << std::string(2 * kMiB, 'x'); });
+    const int outcome =
+        refused([&] { static_cast<void>(SharedFile::make(mount / "tier", 3 * kMiB)); },
+                {"No space left on device", mount.string(), "remount,size=5242880"});
+    fs::remove(mount / "filler");
+    ::statvfs(mount.c_str(), &after);
+    return after.f_bfree == before.f_bfree ? outcome : 5;
+  });
+  if (!status) GTEST_SKIP() << kNoMount;
+  EXPECT_EQ(*status, 0);
+#else
+  GTEST_SKIP() << "without test hooks";
+#endif
+}
+
+TEST(SharedFileOnATmpfs, WithoutRoomForAPartIsAnErrorAndNotASignal) {
+  const auto status = with_mount("tmpfs", "size=4m", [](const fs::path& mount) {
+    const SharedFile made = SharedFile::make_partly(mount / "tier", 64 * kMiB, kMiB);
+    const int outcome = refused([&] { made.reserve_part(2 * kMiB, 8 * kMiB); },
+                                {"No space left on device", mount.string(), "mount -o remount"});
+    if (outcome != 0) return outcome;
+    made.reserve_part(2 * kMiB, kMiB);
+    return made.reserved_bytes() == 2 * kMiB ? 0 : 3;
+  });
+  if (!status) GTEST_SKIP() << kNoMount;
+  EXPECT_EQ(*status, 0);
+}
+
+TEST(SharedFileOnATmpfs, WithoutALimitHasRoom) {
+  const auto status = with_mount("tmpfs", "size=0", [](const fs::path& mount) {
+    return SharedFile::make(mount / "tier", kMiB).size_bytes() == kMiB ? 0 : 1;
+  });
+  if (!status) GTEST_SKIP() << kNoMount;
+  EXPECT_EQ(*status, 0);
+}
+
+TEST(SharedFileOnAHugetlbfs, IsHeldToThePool) {
+  const HugePagePool pool = huge_page_pool();
+  const auto status = with_mount("hugetlbfs", nullptr, [&](const fs::path& mount) {
+    const std::uint64_t more = pool.free_bytes() + pool.num_more * pool.page_bytes + 1;
+    const int short_pool = refused(
+        [&] { static_cast<void>(SharedFile::make(mount / "tier", more)); }, {"vm.nr_hugepages="});
+    if (short_pool != 0 || pool.num_free == 0) return short_pool;
+    SharedFile made = SharedFile::make(mount / "tier", 1);
+    if (made.pages() != PageKind::kPool || made.size_bytes() != pool.page_bytes) return 3;
+    if (made.publish() != Published::kYes) return 4;
+    const HostMapping mapping(SharedFile::open(mount / "tier"));
+    std::memset(mapping.bytes().data(), 1, mapping.size_bytes());
+    return huge_page_share(mapping.bytes()) == 1.0 ? 0 : 5;
+  });
+  if (!status) GTEST_SKIP() << kNoMount;
+  EXPECT_EQ(*status, 0);
+}
+
+}  // namespace
+}  // namespace kvferry::cpu_tier

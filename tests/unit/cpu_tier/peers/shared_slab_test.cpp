@@ -1,0 +1,448 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tiers of several engine instances over one shared memory, each with its own metadata.
+#include "kvferry/cpu_tier/slots/slab_tier.hpp"
+
+#include "other_process.hpp"
+#include "shared_instance.hpp"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <csignal>
+#include <memory>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace kvferry::cpu_tier {
+namespace {
+
+class SharedSlabTest : public ::testing::Test {
+ protected:
+  [[nodiscard]] SharedState state(std::uint32_t slot) const {
+    return rig_.word({slot / Instance::kChunkSlots, slot % Instance::kChunkSlots}).state();
+  }
+
+  SharedTierRig rig_{Instance::kShape};
+};
+
+TEST_F(SharedSlabTest, WhatOneStoresAnotherFindsAndLeases) {
+  Instance a(rig_, "a");
+  Instance b(rig_, "b");
+  const auto stored = a.store(0, 3);
+  EXPECT_EQ(b.held(0, 4), 3U);
+  EXPECT_EQ(b.snapshot().num_guests, 3U);
+  EXPECT_EQ(b.snapshot().num_slots, 0U) << "none of its own";
+  Lease lease = b.lease(0, 3);
+  EXPECT_EQ(ids(lease.slots()), stored);
+  EXPECT_EQ(b.snapshot().num_leased_guests, 3U);
+  b.tier().release(std::move(lease));
+  EXPECT_EQ(b.snapshot().num_leased_guests, 0U);
+}
+
+// Hints of what was evicted would come to take the places of others.
+TEST_F(SharedSlabTest, WhatATierHoldsIsFoundHoweverOftenItWasTurnedOver) {
+  Instance a(rig_, "a");
+  Instance b(rig_, "b");
+  for (std::uint64_t round = 0; round < 50; ++round) {
+    a.store(16 * round, 16);
+    EXPECT_EQ(b.num_readable(16 * round, 16), 16U) << "in round " << round;
+    b.tier().forget_all();
+  }
+}
+
+TEST_F(SharedSlabTest, ASlotIsFillingFromItsReservationToTheCommit) {
+  Instance a(rig_, "a");
+  const auto reserve = [&] {
+    return std::move(a.slabs().reserve(Instance::kOnly, keys(0, 1))).value();
+  };
+  std::uint32_t slot = 0;
+  {
+    const auto given_back = reserve();
+    slot = given_back.slots()[0].value();
+    EXPECT_EQ(state(slot), SharedState::kFilling);
+  }
+  EXPECT_EQ(state(slot), SharedState::kFree);
+  WritableSlots slots = reserve().hand_over();
+  AbortedSlots aborted = a.tier().abort(std::move(slots));
+  EXPECT_EQ(state(slot), SharedState::kFilling) << "a device may still write it";
+  a.tier().release(std::move(aborted));
+  EXPECT_EQ(state(slot), SharedState::kFree);
+}
+
+TEST_F(SharedSlabTest, WhatIsFoundStaysUntilNobodyAsksForIt) {
+  Instance a(rig_, "a");
+  Instance b(rig_, "b");
+  a.store(0, 16);
+  ASSERT_EQ(b.held(0, 16), 16U);
+  auto refused = a.slabs().reserve(Instance::kOnly, keys(100, 1));
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.otherwise().num_available, 0U);
+  b.tier().drop_idle_guests();
+  ASSERT_EQ(b.held(0, 8), 8U);
+  b.tier().drop_idle_guests();
+  EXPECT_EQ(b.snapshot().num_guests, 8U);
+  a.store(100, 8);
+  EXPECT_EQ(a.held(0, 16), 8U) << "the rest of them was evicted";
+}
+
+TEST_F(SharedSlabTest, AGuestGoesWithItsLastLease) {
+  Instance a(rig_, "a");
+  Instance b(rig_, "b");
+  a.store(0, 4);
+  Lease one = b.lease(0, 4);
+  Lease other = b.lease(0, 2);
+  const PrefixHit hit = b.tier().lookup_prefix(keys(0, 1));
+  const std::uint64_t epoch = b.tier().eviction_epoch();
+  b.tier().release(std::move(one));
+  EXPECT_EQ(b.snapshot().num_guests, 2U);
+  EXPECT_GT(b.tier().eviction_epoch(), epoch);
+  b.tier().release(std::move(other));
+  EXPECT_EQ(b.snapshot().num_guests, 1U) << "asked for since it was leased";
+  EXPECT_FALSE(b.tier().lease(hit, 1).ok()) << "an answer may be of a guest that is gone";
+  a.store(100, 15);
+  EXPECT_EQ(a.held(0, 1), 1U);
+}
+
+TEST_F(SharedSlabTest, AKeyMayBeAskedForTwiceAtOnce) {
+  Instance a(rig_, "a");
+  Instance b(rig_, "b");
+  WritableSlots other = b.take(0, 1);
+  a.store(0, 1);
+  b.tier().commit(std::move(other));
+  Instance c(rig_, "c");
+  std::vector<BlockKey> twice = keys(0, 1);
+  twice.push_back(twice[0]);
+  const PrefixHit hit = c.tier().lookup_prefix(twice);
+  ASSERT_EQ(hit.size(), 2U);
+  EXPECT_EQ(hit.slots[0], hit.slots[1]);
+  EXPECT_EQ(c.snapshot().num_guests, 1U);
+  c.tier().release(std::move(c.tier().lease(twice)).value());
+  EXPECT_EQ(c.snapshot().num_guests, 0U);
+}
+
+TEST_F(SharedSlabTest, WhatAGuestHoldsMayBeStoredAllTheSame) {
+  Instance a(rig_, "a");
+  Instance b(rig_, "b");
+  a.store(0, 2);
+  Lease lease = b.lease(0, 1);
+  ASSERT_EQ(b.held(0, 2), 2U);
+  const std::uint64_t epoch = b.tier().eviction_epoch();
+  const auto stored = b.store(0, 2);
+  EXPECT_GT(b.tier().eviction_epoch(), epoch);
+  EXPECT_EQ(b.snapshot().num_guests, 1U) << "what is leased stays";
+  EXPECT_EQ(ids(b.tier().lookup_prefix(keys(0, 2)).slots), stored);
+  b.tier().release(std::move(lease));
+  EXPECT_EQ(b.snapshot().num_guests, 0U);
+  b.tier().forget_all();
+  EXPECT_EQ(b.held(0, 2), 2U) << "the other's";
+}
+
+TEST_F(SharedSlabTest, ALeasedGuestStaysAndAnAnswerEndsWithItsGuests) {
+  Instance a(rig_, "a");
+  Instance b(rig_, "b");
+  a.store(0, 4);
+  const PrefixHit hit = b.tier().lookup_prefix(keys(0, 4));
+  ASSERT_EQ(hit.size(), 4U);
+  Lease lease = std::move(b.tier().lease(hit, 2)).value();
+  b.drop_guests();
+  EXPECT_EQ(b.snapshot().num_guests, 2U);
+  EXPECT_FALSE(b.tier().lease(hit, 4).ok()) << "two of them are not held any more";
+  b.tier().release(std::move(lease));
+}
+
+TEST_F(SharedSlabTest, WhatNobodyAsksForIsLetGoWithoutAStep) {
+  Instance a(rig_, "a");
+  Instance b(rig_, "b");
+  a.store(0, 4);
+  ASSERT_EQ(b.held(0, 4), 4U);
+  const auto now = std::chrono::steady_clock::now();
+  b.slabs().hold_still();
+  for (int i = 0; i < 3; ++i) b.slabs().tend(now + i * std::chrono::seconds(1));
+  EXPECT_EQ(b.snapshot().num_guests, 4U) << "its step is not over";
+  b.slabs().end_step();
+  EXPECT_EQ(b.snapshot().num_guests, 4U) << "asked for since the last time";
+  b.slabs().tend(now + std::chrono::seconds(2));
+  EXPECT_EQ(b.snapshot().num_guests, 4U) << "a moment ago";
+  b.slabs().tend(now + std::chrono::seconds(3));
+  EXPECT_EQ(b.snapshot().num_guests, 0U);
+}
+
+TEST_F(SharedSlabTest, WhoIsAlwaysInAStepLetsGoOfWhatNobodyAsksForToo) {
+  Instance a(rig_, "a");
+  Instance b(rig_, "b");
+  a.store(0, 4);
+  ASSERT_EQ(b.held(0, 4), 4U);
+  const auto now = std::chrono::steady_clock::now();
+  for (int i = 0; i < 2; ++i) {
+    b.slabs().hold_still();
+    b.slabs().tend(now + i * std::chrono::seconds(1));
+    EXPECT_EQ(b.snapshot().num_guests, 4U);
+    b.slabs().end_step();
+  }
+  EXPECT_EQ(b.snapshot().num_guests, 0U);
+}
+
+TEST_F(SharedSlabTest, AClassIsTheSameOneWhereverItWasMadeAtAnotherTime) {
+  const auto directory_a = rig_.join("a");
+  const auto directory_b = rig_.join("b");
+  auto a = std::make_unique<SlabTier>(Instance::kNumChunks, Instance::kPlainLru, directory_a.get());
+  SlabTier b(Instance::kNumChunks, Instance::kPlainLru, directory_b.get());
+  const SlabClassId few_of_a = a->add_class(2);
+  const SlabClassId many_of_a = a->add_class(4);
+  const SlabClassId many_of_b = b.add_class(4);
+  a->grow_to(Instance::kNumChunks);
+  b.grow_to(Instance::kNumChunks);
+  for (const auto& [slab_class, first] : {std::pair(few_of_a, 0U), std::pair(many_of_a, 10U)}) {
+    a->tier(slab_class)
+        .commit(std::move(a->reserve(slab_class, keys(first, 2))).value().hand_over());
+  }
+  EXPECT_EQ(b.tier(many_of_b).lookup_prefix(keys(10, 2)).size(), 2U);
+  const SlabClassId few_of_b = b.add_class(2);
+  EXPECT_EQ(b.tier(few_of_b).lookup_prefix(keys(0, 2)).size(), 2U);
+  a.reset();
+  for (std::uint32_t i = 0; i < Instance::kNumChunks; ++i) {
+    EXPECT_TRUE(!directory_a->owns(i) || directory_a->give_up(i));
+  }
+  // It takes all chunks, those that were left with what is in them.
+  ASSERT_TRUE(b.reserve(many_of_b, keys(20, 10)).ok());
+  EXPECT_EQ(b.snapshot().num_chunks, Instance::kNumChunks);
+  EXPECT_EQ(b.tier(few_of_b).snapshot().num_evictable, 2U);
+  EXPECT_EQ(b.tier(many_of_b).snapshot().num_evictable, 2U);
+  b.check_invariants();
+}
+
+TEST_F(SharedSlabTest, WhatOthersUseIsEvictedLater) {
+  Instance a(rig_, "a");
+  Instance b(rig_, "b");
+  a.store(0, 8);
+  a.store(8, 8);
+  b.tier().release(b.lease(0, 4));
+  b.drop_guests();
+  a.store(100, 8);
+  EXPECT_EQ(a.held(0, 8), 4U);
+  EXPECT_EQ(a.held(8, 8), 4U) << "evicted instead of what the other used";
+}
+
+TEST_F(SharedSlabTest, WhatWasEvictedForAReservationThatFailedIsFree) {
+  Instance a(rig_, "a");
+  Instance b(rig_, "b");
+  a.store(0, 16);
+  Lease read = b.lease(0, 2);
+  auto refused = a.slabs().reserve(Instance::kOnly, keys(100, 16));
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.otherwise().num_available, 14U);
+  a.slabs().check_invariants();
+  a.store(100, 10);
+  b.tier().release(std::move(read));
+  a.store(200, 12);  // Some slots are free, some are evicted for it.
+  EXPECT_EQ(a.snapshot().num_evicted_total, 22U);
+}
+
+TEST_F(SharedSlabTest, WhatAnotherHasIsNotStoredAgain) {
+  Instance a(rig_, "a");
+  Instance b(rig_, "b");
+  a.store(0, 2);
+  std::vector<OfferAnswer> answers(3);
+  b.slabs().offer(Instance::kOnly, keys(0, 3), answers);
+  EXPECT_EQ(answers, (std::vector{OfferAnswer::kHeld, OfferAnswer::kHeld, OfferAnswer::kStore}));
+}
+
+TEST_F(SharedSlabTest, WhatIsForgottenWhileAnotherReadsItStaysAside) {
+  Instance a(rig_, "a");
+  Instance b(rig_, "b");
+  const auto slots = a.store(0, 1);
+  Lease lease = b.lease(0, 1);
+  a.tier().forget_all();
+  EXPECT_EQ(state(slots[0]), SharedState::kDying);
+  EXPECT_EQ(a.snapshot().num_set_aside, 1U);
+  a.tend();
+  EXPECT_EQ(a.snapshot().num_set_aside, 1U);
+  b.tier().release(std::move(lease));
+  b.drop_guests();
+  a.tend();
+  EXPECT_EQ(a.snapshot().num_set_aside, 0U);
+  EXPECT_EQ(state(slots[0]), SharedState::kFree);
+}
+
+TEST_F(SharedSlabTest, WhatIsForgottenUnderALeaseOfItsOwnerStaysAsideBehindIt) {
+  Instance a(rig_, "a");
+  Instance b(rig_, "b");
+  const auto slots = a.store(0, 1);
+  Lease own = a.lease(0, 1);
+  Lease foreign = b.lease(0, 1);
+  a.tier().forget(own);
+  EXPECT_EQ(state(slots[0]), SharedState::kDying);
+  EXPECT_EQ(a.snapshot().num_dying, 1U);
+  a.tier().release(std::move(own));
+  EXPECT_EQ(a.snapshot().num_set_aside, 1U);
+  b.tier().release(std::move(foreign));
+  b.drop_guests();
+  a.tend();
+  EXPECT_EQ(a.snapshot().num_free, 4U);
+}
+
+TEST_F(SharedSlabTest, AGuestThatIsDoubtedIsFoundNoMore) {
+  Instance a(rig_, "a");
+  Instance b(rig_, "b");
+  a.store(0, 1);
+  Lease lease = b.lease(0, 1);
+  const std::uint64_t epoch = b.tier().eviction_epoch();
+  b.tier().forget(lease);
+  EXPECT_GT(b.tier().eviction_epoch(), epoch);
+  EXPECT_EQ(b.held(0, 1), 0U);
+  b.tier().release(std::move(lease));
+  EXPECT_EQ(b.snapshot().num_guests, 0U);
+  EXPECT_EQ(b.held(0, 1), 0U);
+  EXPECT_EQ(a.held(0, 1), 1U) << "its owner may serve it: maybe the way was bad, not the slot";
+  std::vector<OfferAnswer> answers(1);
+  b.slabs().offer(Instance::kOnly, keys(0, 1), answers);
+  EXPECT_EQ(answers[0], OfferAnswer::kStore) << "one of its own";
+}
+
+TEST_F(SharedSlabTest, AfterAResetNeitherFindsTheOther) {
+  Instance a(rig_, "a");
+  Instance b(rig_, "b");
+  a.store(0, 1);
+  b.store(10, 1);
+  ASSERT_EQ(a.held(10, 1), 1U);
+  a.tier().forget_all();
+  a.directory().leave_name_space();
+  EXPECT_EQ(a.held(10, 1), 0U);
+  a.store(20, 1);
+  EXPECT_EQ(a.held(20, 1), 1U);
+  EXPECT_EQ(b.held(20, 1), 0U);
+  EXPECT_EQ(b.held(0, 1), 0U);
+}
+
+TEST_F(SharedSlabTest, WhatAnInstanceLeftIsServedAndAdopted) {
+  {
+    Instance a(rig_, "a");
+    a.store(0, 16);
+  }
+  Instance b(rig_, "b");
+  EXPECT_EQ(b.held(0, 16), 16U) << "nobody's";
+  EXPECT_EQ(b.num_chunks(), 0U);
+  b.drop_guests();
+  b.store(100, 1);
+  EXPECT_GT(b.num_chunks(), 0U);
+  const TierSnapshot now = b.snapshot();
+  EXPECT_EQ(now.num_evictable, now.num_slots) << "what it took over stays until there is no room";
+  EXPECT_EQ(b.num_readable(0, 16), 15U);
+  EXPECT_EQ(b.held(100, 1), 1U);
+}
+
+TEST_F(SharedSlabTest, AChunkIsNotAdoptedWhileItsGuestsAreLeased) {
+  {
+    Instance a(rig_, "a");
+    a.store(0, 16);
+  }
+  Instance b(rig_, "b");
+  Lease lease = b.lease(0, 16);
+  EXPECT_FALSE(b.slabs().reserve(Instance::kOnly, keys(100, 1)).ok());
+  EXPECT_EQ(b.num_chunks(), 0U);
+  b.tier().release(std::move(lease));
+  EXPECT_EQ(b.store(100, 1).size(), 1U);
+}
+
+TEST_F(SharedSlabTest, ChunksOfAnotherNameSpaceAreClearedUnlessTheyAreRead) {
+  {
+    Instance a(rig_, "a", 1);
+    a.store(0, 16);
+  }
+  Instance reader(rig_, "reader", 1);
+  Lease lease = reader.lease(0, 1);
+  Instance b(rig_, "b", 2);
+  EXPECT_EQ(b.held(0, 1), 0U);
+  EXPECT_EQ(b.store(100, 12).size(), 12U);
+  EXPECT_FALSE(b.slabs().reserve(Instance::kOnly, keys(200, 16)).ok());
+  EXPECT_EQ(reader.held(0, 1), 1U);
+  reader.tier().release(std::move(lease));
+}
+
+TEST_F(SharedSlabTest, ADuplicateInAChunkThatIsAdoptedIsForgotten) {
+  auto a = std::make_unique<Instance>(rig_, "a");
+  Instance b(rig_, "b");
+  WritableSlots twice = b.take(0, 1);
+  a->store(0, 12);
+  b.tier().commit(std::move(twice));
+  a.reset();
+  b.store(100, 15);
+  EXPECT_EQ(b.num_chunks(), 4U);
+  EXPECT_EQ(b.snapshot().num_slots, 16U);
+}
+
+TEST_F(SharedSlabTest, WhatADeadInstanceWasFillingIsSetAsideForItsGrace) {
+  in_a_process_that_is_killed([this] {
+    Instance a(rig_, "a");
+    a.store(0, 14);
+    const WritableSlots filling = a.take(14, 2);
+    ::raise(SIGKILL);
+  });
+  Instance b(rig_, {.name = "b", .name_space = 1, .grace = std::chrono::milliseconds(50)});
+  EXPECT_FALSE(b.slabs().reserve(Instance::kOnly, keys(100, 15)).ok());
+  EXPECT_EQ(b.snapshot().num_set_aside, 2U);
+  for (int i = 0; i < 1000 && b.snapshot().num_set_aside > 0; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    b.tend();
+  }
+  EXPECT_EQ(b.store(100, 16).size(), 16U);
+}
+
+TEST_F(SharedSlabTest, WhoHasAllGivesUpWhatAnotherWants) {
+  Instance a(rig_, "a");
+  Instance b(rig_, "b");
+  a.store(0, 16);
+  EXPECT_FALSE(b.slabs().reserve(Instance::kOnly, keys(100, 4)).ok());
+  a.tend();
+  EXPECT_EQ(a.num_chunks(), 4U) << "nobody has said that he wants one";
+  b.tend();
+  a.slabs().hold_still();
+  a.tend();
+  EXPECT_EQ(a.num_chunks(), 4U) << "what a lookup has found may be evicted by its own step alone";
+  a.slabs().end_step();
+  EXPECT_EQ(a.num_chunks(), 3U) << "who is always found in a step starves nobody";
+  a.slabs().hold_still();
+  a.slabs().end_step();
+  EXPECT_EQ(a.num_chunks(), 3U) << "given up once";
+  a.tend();
+  EXPECT_EQ(a.num_chunks(), 3U) << "there is one that the other can take";
+  EXPECT_EQ(b.store(100, 4).size(), 4U);
+  EXPECT_EQ(a.held(0, 16), 12U) << "the tail of the prefix went";
+}
+
+TEST_F(SharedSlabTest, NobodyGivesUpWhatOthersRead) {
+  Instance a(rig_, "a");
+  Instance b(rig_, "b");
+  a.store(0, 16);
+  Lease lease = b.lease(0, 16);
+  EXPECT_FALSE(b.slabs().reserve(Instance::kOnly, keys(100, 4)).ok());
+  b.tend();
+  a.tend();
+  EXPECT_EQ(a.num_chunks(), 4U);
+  EXPECT_EQ(a.held(0, 16), 16U);
+  b.tier().release(std::move(lease));
+}
+
+TEST_F(SharedSlabTest, EventsAreOfTheBlocksThatAnInstanceHasItself) {
+  TierOptions options = Instance::kPlainLru;
+  options.key_events = true;
+  auto a = std::make_unique<Instance>(rig_, TierDirectory::Identity{.name = "a", .name_space = 1},
+                                      options);
+  Instance b(rig_, TierDirectory::Identity{.name = "b", .name_space = 1}, options);
+  a->store(0, 16);
+  ASSERT_EQ(b.held(0, 16), 16U);
+  EXPECT_TRUE(b.tier().take_key_events().empty()) << "a guest is another one's";
+  b.drop_guests();
+  a.reset();
+  b.store(100, 1);
+  std::size_t num_gained = 0;
+  std::size_t num_lost = 0;
+  for (const KeyEvent& event : b.tier().take_key_events())
+    ++(event.readable ? num_gained : num_lost);
+  EXPECT_EQ(num_gained - num_lost, b.snapshot().num_evictable);
+  EXPECT_EQ(num_lost, 1U);
+}
+
+}  // namespace
+}  // namespace kvferry::cpu_tier

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvferry/cpu_tier/slots/block_key.hpp"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace kvferry::cpu_tier {
+namespace {
+
+std::vector<std::byte> bytes(std::size_t count, std::uint8_t value = 0) {
+  return std::vector<std::byte>(count, std::byte{value});
+}
+
+TEST(BlockKey, TakesHashesOfOneTo32Bytes) {
+  EXPECT_EQ(BlockKey::make(bytes(1), GroupId(0)).hash_bytes, 1U);
+  EXPECT_EQ(BlockKey::make(bytes(32), GroupId(0)).hash_bytes, 32U);
+  EXPECT_THROW(static_cast<void>(BlockKey::make({}, GroupId(0))), ConfigError);
+  EXPECT_THROW(static_cast<void>(BlockKey::make(bytes(33), GroupId(0))), ConfigError);
+}
+
+TEST(BlockKey, HashesThatDifferOnlyInLengthDiffer) {
+  const BlockKey shorter = BlockKey::make(bytes(16), GroupId(0));
+  const BlockKey longer = BlockKey::make(bytes(32), GroupId(0));
+  EXPECT_EQ(shorter.hash, longer.hash);
+  EXPECT_FALSE(shorter == longer);
+  EXPECT_NE(shorter.mixed(), longer.mixed());
+}
+
+TEST(BlockKey, OneHashInTwoGroupsIsTwoKeys) {
+  const BlockKey first = BlockKey::make(bytes(32, 7), GroupId(0));
+  const BlockKey second = BlockKey::make(bytes(32, 7), GroupId(1));
+  EXPECT_FALSE(first == second);
+  EXPECT_NE(first.mixed(), second.mixed());
+}
+
+TEST(BlockKey, EveryByteCounts) {
+  const BlockKey base = BlockKey::make(bytes(32), GroupId(0));
+  for (std::size_t i = 0; i < 32; ++i) {
+    auto hash = bytes(32);
+    hash[i] = std::byte{1};
+    const BlockKey changed = BlockKey::make(hash, GroupId(0));
+    EXPECT_FALSE(changed == base) << "byte " << i;
+    EXPECT_NE(changed.mixed(), base.mixed()) << "byte " << i;
+  }
+}
+
+}  // namespace
+}  // namespace kvferry::cpu_tier
