@@ -19,7 +19,7 @@ const ObjectStore::SizeClass* ObjectStore::find_class(std::uint32_t size) const 
 const ObjectStore::SizeClass& ObjectStore::make_class(std::uint32_t size) {
   if (const SizeClass* const known = find_class(size)) return *known;
   const SlotSize& slots = geometry_.sizes[size];
-  classes_.push_back({slabs_.add_class(slots.num_slots), slots});
+  classes_.push_back({tier_.add_class(slots.num_slots), slots});
   class_of_size_[size] = classes_.back().id;
   return classes_.back();
 }
@@ -38,7 +38,7 @@ bool ObjectStore::learn_classes() {
 void ObjectStore::take_ready_chunks() {
   const std::uint32_t num_ready = memory_->num_ready();
   if (num_ready == num_ready_) return;
-  slabs_.grow_to(num_ready);
+  tier_.grow_to(num_ready);
   num_ready_ = num_ready;
 }
 
@@ -47,15 +47,14 @@ void ObjectStore::find(const SizeClass& in, Search& search) {
   search.slots.clear();
   search.writable.clear();
   if (search.open.empty()) return;
-  const cpu_tier::CpuTier& tier = slabs_.tier(in.id);
   std::vector<cpu_tier::KeyState> states(search.open.size());
-  tier.lookup(search.digests_in(in, search.open), states);
+  tier_.lookup(in.id, search.digests_in(in, search.open), states);
   for (std::size_t i = 0; i < states.size(); ++i) {
     if (states[i] == cpu_tier::KeyState::kReadable) search.readable.push_back(search.open[i]);
     if (states[i] == cpu_tier::KeyState::kWritable) search.writable.push_back(search.open[i]);
   }
   if (search.readable.empty()) return;
-  search.slots = tier.lookup_prefix(search.digests_in(in, search.readable)).slots;
+  search.slots = tier_.lookup_prefix(in.id, search.digests_in(in, search.readable)).slots;
   KVFERRY_CHECK(search.slots.size() == search.readable.size(),
                 "a readable key is gone under the store's lock");
   prefetch(in, search.slots);

@@ -14,13 +14,13 @@ namespace kvferry::lmcache {
 /// One call: what it finds stays until it ends.
 class ObjectStore::Step {
  public:
-  explicit Step(cpu_tier::SlabTier& slabs) : slabs_(slabs) { slabs_.hold_still(); }
-  ~Step() { slabs_.end_step(); }
+  explicit Step(cpu_tier::Tier& tier) : tier_(tier) { tier_.hold_still(); }
+  ~Step() { tier_.end_step(); }
   Step(const Step&) = delete;
   Step& operator=(const Step&) = delete;
 
  private:
-  cpu_tier::SlabTier& slabs_;
+  cpu_tier::Tier& tier_;
 };
 
 /// The keys of one call, and which of them are still looked for.

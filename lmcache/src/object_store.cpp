@@ -25,15 +25,15 @@ ObjectStore::ObjectStore(std::unique_ptr<ChunkMemory> memory, cpu_tier::Eviction
     : memory_(std::move(memory)),
       geometry_(memory_->geometry()),
       digest_(digest),
-      slabs_(geometry_.num_chunks, {eviction, cpu_tier::Admission::kAlways, 0},
-             memory_->directory()) {
+      tier_(geometry_.num_chunks, {}, {eviction, cpu_tier::Admission::kAlways, 0},
+            cpu_tier::peers_in(memory_->directory())) {
   MutexLock lock(mutex_);
   // They stay where they are.
   classes_.reserve(geometry_.sizes.size());
   class_of_size_.resize(geometry_.sizes.size());
   take_ready_chunks();
   learn_classes();
-  if (memory_->directory() != nullptr) keeper_.emplace(slabs_, *memory_->directory());
+  if (memory_->directory() != nullptr) keeper_.emplace(tier_, *memory_->directory());
 }
 
 ObjectStore::~ObjectStore() = default;
@@ -56,7 +56,7 @@ Result<WritableValues, NotStored> ObjectStore::reserve(std::span<const std::stri
   WritableValues values;
   values.places_.resize(keys.size());
   MutexLock lock(mutex_);
-  const Step step(slabs_);
+  const Step step(tier_);
   take_ready_chunks();
   // Chunks that come here bring what is in them.
   learn_classes();
@@ -114,7 +114,7 @@ void ObjectStore::settle_present(Batch& batch) {
       }
     }
     if (!replaced.empty()) forget_found(one, search.digests_in(one, replaced));
-    if (!held.empty()) slabs_.tier(one.id).touch(search.digests_in(one, held));
+    if (!held.empty()) tier_.touch(one.id, search.digests_in(one, held));
     settled.insert(settled.end(), held.begin(), held.end());
     std::sort(settled.begin(), settled.end());
     search.close(settled);
@@ -130,19 +130,19 @@ bool ObjectStore::reserve_class(const Batch& batch, std::uint32_t size, Writable
   std::vector<Digest> digests = batch.search.digests_in(of, which);
   // All are stored, and the policy learns of them.
   std::vector<cpu_tier::OfferAnswer> ignored(digests.size());
-  slabs_.tier(of.id).offer(digests, ignored);
+  tier_.offer(of.id, digests, ignored);
   if (KVFERRY_FAULT_POINT("lmcache.reserve")) throw std::bad_alloc();
-  auto reserved = slabs_.reserve(of.id, digests);
+  auto reserved = tier_.reserve(of.id, digests);
   while (!reserved.ok()) {
     const std::optional<std::size_t> present = reserved.otherwise().present;
     if (!present) return false;
     settle_adopted(batch, of, which, *present);
     if (which.empty()) return true;
     digests = batch.search.digests_in(of, which);
-    reserved = slabs_.reserve(of.id, digests);
+    reserved = tier_.reserve(of.id, digests);
   }
-  values.parts_.push_back({of.id, std::move(reserved).value().hand_over()});
-  const std::span<const SlotId> slots = values.parts_.back().slots.slots();
+  values.parts_.push_back(std::move(reserved).value().hand_over());
+  const std::span<const SlotId> slots = values.parts_.back().slots();
   for (std::size_t i = 0; i < which.size(); ++i) {
     write_record(of, slots[i], batch.search.keys[which[i]], batch.value_bytes[which[i]]);
     values.places_[which[i]] = place(of, slots[i]);
@@ -154,7 +154,7 @@ void ObjectStore::settle_adopted(const Batch& batch, const SizeClass& of,
                                  std::vector<std::size_t>& which, std::size_t present) {
   const std::size_t key = which[present];
   const std::vector<Digest> digest = batch.search.digests_in(of, {&key, 1});
-  const std::vector<SlotId> slots = slabs_.tier(of.id).lookup_prefix(digest).slots;
+  const std::vector<SlotId> slots = tier_.lookup_prefix(of.id, digest).slots;
   KVFERRY_CHECK(slots.size() == 1, "a key is present and not readable under the store's lock");
   if (has_value(of, slots[0], batch.search.keys[key], batch.value_bytes[key])) {
     which.erase(which.begin() + static_cast<std::ptrdiff_t>(present));
@@ -165,8 +165,8 @@ void ObjectStore::settle_adopted(const Batch& batch, const SizeClass& of,
 
 void ObjectStore::commit(WritableValues&& values) noexcept {
   MutexLock lock(mutex_);
-  for (auto& [id, slots] : values.parts_) {
-    slabs_.tier(id).commit(std::move(slots));
+  for (cpu_tier::WritableSlots& slots : values.parts_) {
+    tier_.commit(std::move(slots));
     KVFERRY_PAUSE_POINT("lmcache.committed_class");
   }
 }
@@ -177,9 +177,8 @@ void ObjectStore::abort(WritableValues&& values) noexcept {
 }
 
 void ObjectStore::give_back(WritableValues&& values) {
-  for (auto& [id, slots] : values.parts_) {
-    cpu_tier::CpuTier& tier = slabs_.tier(id);
-    tier.release(tier.abort(std::move(slots)));
+  for (cpu_tier::WritableSlots& slots : values.parts_) {
+    tier_.release(tier_.abort(std::move(slots)));
   }
 }
 
@@ -195,7 +194,7 @@ ReadableValues ObjectStore::lease(std::span<const std::string_view> keys,
   ReadableValues values;
   values.places_.resize(keys.size());
   MutexLock lock(mutex_);
-  const Step step(slabs_);
+  const Step step(tier_);
   take_ready_chunks();
   const auto is_unknown = [this](const auto& size) KVFERRY_REQUIRES(mutex_) {
     return size && find_class(*size) == nullptr;
@@ -217,22 +216,22 @@ ReadableValues ObjectStore::lease(std::span<const std::string_view> keys,
       values.places_[key] = place(one, search.slots[i]);
     }
     if (hits.empty()) continue;
-    auto lease = slabs_.tier(one.id).lease(search.digests_in(one, hits));
+    auto lease = tier_.lease(one.id, search.digests_in(one, hits));
     KVFERRY_CHECK(lease.ok(), "a readable key is gone under the store's lock");
-    values.parts_.push_back({one.id, std::move(lease).value()});
+    values.parts_.push_back(std::move(lease).value());
   }
   return values;
 }
 
 void ObjectStore::release(ReadableValues&& values) noexcept {
-  for (auto& [id, lease] : values.parts_) slabs_.tier(id).release(std::move(lease));
+  for (cpu_tier::Lease& lease : values.parts_) tier_.release(std::move(lease));
 }
 
 std::vector<bool> ObjectStore::lookup(std::span<const std::string_view> keys) {
   Search search(keys, digest_);
   std::vector<bool> found(keys.size());
   MutexLock lock(mutex_);
-  const Step step(slabs_);
+  const Step step(tier_);
   take_ready_chunks();
   std::size_t num_asked = 0;
   do {
@@ -252,7 +251,7 @@ void ObjectStore::look_up_in(const SizeClass& in, Search& search, std::vector<bo
     found[search.readable[i]] = true;
   }
   if (hits.empty()) return;
-  slabs_.tier(in.id).touch(search.digests_in(in, hits));
+  tier_.touch(in.id, search.digests_in(in, hits));
   search.close(hits);
 }
 
@@ -260,7 +259,7 @@ std::vector<bool> ObjectStore::forget(std::span<const std::string_view> keys) {
   Search search(keys, digest_);
   std::vector<bool> forgotten(keys.size());
   MutexLock lock(mutex_);
-  const Step step(slabs_);
+  const Step step(tier_);
   for (const SizeClass& one : classes_) {
     find(one, search);
     std::vector<std::size_t> hits;
@@ -280,11 +279,10 @@ std::vector<bool> ObjectStore::forget(std::span<const std::string_view> keys) {
 }
 
 void ObjectStore::forget_found(const SizeClass& in, std::span<const Digest> digests) {
-  cpu_tier::CpuTier& tier = slabs_.tier(in.id);
-  auto lease = tier.lease(digests);
+  auto lease = tier_.lease(in.id, digests);
   KVFERRY_CHECK(lease.ok(), "a readable key is gone under the store's lock");
-  tier.forget(lease.value());
-  tier.release(std::move(lease).value());
+  tier_.forget(lease.value());
+  tier_.release(std::move(lease).value());
 }
 
 StoreSnapshot ObjectStore::snapshot() const {
@@ -293,7 +291,7 @@ StoreSnapshot ObjectStore::snapshot() const {
     now.num_objects_of_others = directory->num_readable_of_others();
   }
   MutexLock lock(mutex_);
-  const cpu_tier::SlabSnapshot slabs = slabs_.snapshot();
+  const cpu_tier::SlabSnapshot slabs = tier_.slab_snapshot();
   now.chunk_bytes = slabs.num_chunks * geometry_.chunk_bytes;
   now.ready_bytes = num_ready_ * geometry_.chunk_bytes;
   now.num_refused_total = num_refused_;
@@ -310,7 +308,7 @@ StoreSnapshot ObjectStore::snapshot() const {
 
 void ObjectStore::check_invariants() const {
   MutexLock lock(mutex_);
-  slabs_.check_invariants();
+  tier_.check_invariants();
 }
 
 }  // namespace kvferry::lmcache

@@ -24,7 +24,7 @@ constexpr std::uint64_t kMostChunkBytes = 1024 * kMiB;
 /// Of a chunk, for records: then slots of powers of two from 256 KiB on fill the rest exactly.
 constexpr std::uint64_t kRecordShare = 1024;
 /// Doublings from the smallest slot to a chunk: with eight sizes in each there are fewer than
-/// SlabTier::kMaxClasses.
+/// Tier::kMaxClasses.
 constexpr unsigned kMostDoublings = 14;
 /// That every size of slot_bytes_for() is a multiple of.
 constexpr std::uint64_t kLeastUnit = 512;

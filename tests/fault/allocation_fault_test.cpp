@@ -7,11 +7,12 @@
 #include "kvferry/connector/scheduler/scheduler_engine.hpp"
 #include "kvferry/connector/worker/worker_engine.hpp"
 #include "kvferry/cpu_tier/memory/arena.hpp"
-#include "kvferry/cpu_tier/slots/cpu_tier.hpp"
+#include "kvferry/cpu_tier/slots/tier.hpp"
 #include "kvferry/gpu/host_link.hpp"
 #include "kvferry/transfer/transfer_engine.hpp"
 
 #include "borrowed_device.hpp"
+#include "one_class.hpp"
 
 #include <gtest/gtest.h>
 
@@ -108,11 +109,11 @@ TEST_F(AllocationFaults, TheFaultFailsTheNthAllocationOfThisThreadOnce) {
 
 TEST_F(AllocationFaults, ATierThatCannotBeBuiltLeavesNothing) {
   // Index entries, keys and slot records.
-  expect_strong(3, [] { cpu_tier::CpuTier tier(kNumSlots); });
+  expect_strong(3, [] { cpu_tier::PlainTier tier(kNumSlots); });
 }
 
 TEST_F(AllocationFaults, AReservationThatCannotBeMadeChangesNothing) {
-  cpu_tier::CpuTier tier(kNumSlots);
+  cpu_tier::PlainTier tier(kNumSlots);
   tier.grow_to(kNumSlots);
   const cpu_tier::BlockKey key =
       cpu_tier::BlockKey::make(std::as_bytes(std::span("key")), GroupId(0));

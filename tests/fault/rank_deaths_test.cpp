@@ -54,7 +54,7 @@ class Scheduler {
       : mail_(mail),
         random_(static_cast<unsigned>(seed)),
         instance_(rig, {.name = name, .name_space = 1, .grace = 1ms}),
-        keeper_(std::make_unique<TierKeeper>(instance_.slabs(), instance_.directory())) {}
+        keeper_(std::make_unique<TierKeeper>(instance_.all(), instance_.directory())) {}
 
   /// As a shutdown does it: with what is under way on the rank.
   ~Scheduler() {
@@ -77,7 +77,7 @@ class Scheduler {
     } else if (what < 85) {
       load();
     } else if (what < 95) {
-      instance_.slabs().end_step();
+      instance_.all().end_step();
     } else if (what < 98) {
       doubt();
     } else {
@@ -115,19 +115,19 @@ class Scheduler {
 
   void store() {
     const std::uint64_t first = draw(kNumKeys);
-    auto reserved = instance_.slabs().reserve(Instance::kOnly, keys(first, 1 + draw(3)));
+    auto reserved = instance_.all().reserve(Instance::kOnly, keys(first, 1 + draw(3)));
     if (!reserved.ok()) return;
     Transfer transfer;
     transfer.writable = std::move(reserved).value().hand_over();
     const std::size_t num_untold = tell(transfer, Kind::kWrite, transfer.writable.slots(), first);
-    CpuTier& tier = instance_.tier();
+    const OneClass tier = instance_.tier();
     tier.release(tier.abort(transfer.writable.split_off(transfer.writable.size() - num_untold)));
     if (!transfer.orders.empty()) under_way_.push_back(std::move(transfer));
   }
 
   void load() {
     const std::uint64_t first = draw(kNumKeys);
-    instance_.slabs().hold_still();
+    instance_.all().hold_still();
     const PrefixHit hit = instance_.tier().lookup_prefix(keys(first, 1 + draw(4)));
     auto leased = instance_.tier().lease(hit, hit.size());
     if (!leased.ok() || hit.size() == 0) return;
@@ -140,7 +140,7 @@ class Scheduler {
 
   /// A reset, or a rank that is taken for lost.
   void doubt() {
-    CpuTier& tier = instance_.tier();
+    const OneClass tier = instance_.tier();
     for (Transfer& one : under_way_) {
       one.aborted.merge(tier.abort(std::move(one.writable)));
       if (draw(2) == 0) one.quarantined.merge(tier.quarantine(std::move(one.aborted)));
@@ -149,7 +149,7 @@ class Scheduler {
   }
 
   void settle() {
-    CpuTier& tier = instance_.tier();
+    const OneClass tier = instance_.tier();
     std::erase_if(under_way_, [&](Transfer& one) {
       std::erase_if(one.orders, [this](std::uint32_t number) { return mail_.take_end(number); });
       if (!one.orders.empty()) return false;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a tier's metadata takes of the heap, as the heap counts it.
 #include "kvferry/base/mixed_bits.hpp"
-#include "kvferry/cpu_tier/slots/cpu_tier.hpp"
+#include "kvferry/cpu_tier/slots/tier.hpp"
 
 #include "allocation_fault.hpp"
+#include "one_class.hpp"
 
 #include <gtest/gtest.h>
 
@@ -33,7 +34,7 @@ class TierMemory : public testing::TestWithParam<std::uint32_t> {};
 
 TEST_P(TierMemory, ASlotOfTheDefaultTierTakesAtMost80BytesBesideItsKey) {
   const std::int64_t before = fault::num_live_bytes();
-  CpuTier tier(GetParam());
+  PlainTier tier(GetParam());
   tier.grow_to(GetParam());
   const double bytes_per_slot =
       static_cast<double>(fault::num_live_bytes() - before) / GetParam() - sizeof(BlockKey);
@@ -49,7 +50,7 @@ INSTANTIATE_TEST_SUITE_P(Slots, TierMemory, testing::Values(10'000'000U, (1U << 
 TEST(TierMemoryInUse, IsThatOfTheEmptyTierHoweverMuchIsStoredAndEvicted) {
   constexpr std::uint32_t kNumSlots = 20000;
   constexpr std::size_t kBatch = 500;
-  CpuTier tier(kNumSlots);
+  PlainTier tier(kNumSlots);
   tier.grow_to(kNumSlots);
   const std::int64_t empty = fault::num_live_bytes();
   for (std::uint64_t first = 0; first < 3 * kNumSlots; first += kBatch) {

@@ -2,6 +2,7 @@
 #include "tier_life.hpp"
 
 #include "kvferry/base/check.hpp"
+#include "kvferry/cpu_tier/peers/tier_peers.hpp"
 
 #include "tier_damage.hpp"
 
@@ -28,20 +29,19 @@ TierLife::TierLife(const TierFile& file, const Options& options)
       .name_space = options.name_space,
       .grace = options.is_patient ? std::chrono::hours(1) : std::chrono::nanoseconds(0)};
   joined_ = cpu_tier::JoinedTier::join(file.options(), identity);
-  slabs_ = std::make_unique<cpu_tier::SlabTier>(
-      TierFile::kNumChunks,
+  all_ = std::make_unique<cpu_tier::Tier>(
+      TierFile::kNumChunks, kSlotsPerChunk,
       cpu_tier::TierOptions{cpu_tier::Eviction::kLru, cpu_tier::Admission::kAlways},
-      &joined_->directory());
-  for (const std::uint32_t count : kSlotsPerChunk) static_cast<void>(slabs_->add_class(count));
-  slabs_->grow_to(TierFile::kNumChunks);
+      cpu_tier::peers_in(&joined_->directory()));
+  all_->grow_to(TierFile::kNumChunks);
   joined_->directory().look_around();
 }
 
 TierLife::~TierLife() {
   while (!filling_.empty()) end_store(false);
   while (!leased_.empty()) end_lease();
-  slabs_->check_invariants();
-  slabs_.reset();
+  all_->check_invariants();
+  all_.reset();
 }
 
 std::span<std::byte> TierLife::bytes_of(std::uint32_t slab_class, SlotId slot) const {
@@ -67,7 +67,7 @@ std::vector<cpu_tier::BlockKey> TierLife::keys_of(std::span<const std::uint64_t>
 void TierLife::begin_store(std::uint32_t slab_class, std::uint64_t first_key, std::size_t count) {
   if (filling_.size() == kMostHeld) return;
   const std::vector<std::uint64_t> wanted = numbers(slab_class, first_key, count);
-  auto reserved = slabs_->reserve(SlabClassId(slab_class), keys_of(wanted));
+  auto reserved = all_->reserve(SlabClassId(slab_class), keys_of(wanted));
   if (!reserved.ok()) return;
   Filling store{slab_class, wanted, std::move(reserved).value().hand_over(), name_space_};
   for (std::size_t i = 0; i < wanted.size(); ++i) {
@@ -113,14 +113,14 @@ void TierLife::forget() {
 
 void TierLife::reset() {
   while (!filling_.empty()) end_store(false);
-  for (std::uint32_t i = 0; i < kNumClasses; ++i) tier(i).forget_all();
-  joined_->directory().leave_name_space();
+  all_->forget_all();
+  all_->leave_name_space();
   // One that no other instance has, and this one never had.
   name_space_ = 1000 * ++num_resets_ + number_;
 }
 
 void TierLife::tend() {
-  slabs_->tend(std::chrono::steady_clock::now());
+  all_->tend(now_ += std::chrono::seconds(1));
   joined_->directory().free_quarantined();
 }
 
@@ -187,12 +187,11 @@ void TierLife::expect_all_of_it() {
   // Quarantine is over at the second look, guests are let go at the second, and a chunk comes after
   // it was given up.
   for (int round = 0; round < 40; ++round) {
-    auto reserved = slabs_->reserve(SlabClassId(1), keys_of(wanted));
+    auto reserved = all_->reserve(SlabClassId(1), keys_of(wanted));
     if (reserved.ok()) return;
-    for (std::uint32_t i = 0; i < kNumClasses; ++i) tier(i).drop_idle_guests();
     tend();
   }
-  const cpu_tier::SlabSnapshot now = slabs_->snapshot();
+  const cpu_tier::SlabSnapshot now = all_->slab_snapshot();
   KVFERRY_CHECK(
       false, "of " + std::to_string(all) +
                  " slots some are lost: " + std::to_string(now.num_chunks) + " chunks are owned, " +

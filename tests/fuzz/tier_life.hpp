@@ -2,11 +2,13 @@
 #pragma once
 
 #include "kvferry/cpu_tier/peers/joined_tier.hpp"
-#include "kvferry/cpu_tier/slots/slab_tier.hpp"
+#include "kvferry/cpu_tier/slots/tier.hpp"
 
+#include "one_class.hpp"
 #include "tier_file.hpp"
 
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -72,8 +74,8 @@ class TierLife {
                                                           std::uint64_t first, std::size_t count);
   [[nodiscard]] static std::vector<cpu_tier::BlockKey> keys_of(
       std::span<const std::uint64_t> numbers);
-  [[nodiscard]] cpu_tier::CpuTier& tier(std::uint32_t slab_class) {
-    return slabs_->tier(SlabClassId(slab_class));
+  [[nodiscard]] cpu_tier::OneClass tier(std::uint32_t slab_class) {
+    return {*all_, SlabClassId(slab_class)};
   }
 
   const TierFile& file_;
@@ -81,7 +83,9 @@ class TierLife {
   std::uint64_t name_space_;
   std::uint64_t num_resets_ = 0;
   std::unique_ptr<cpu_tier::JoinedTier> joined_;
-  std::unique_ptr<cpu_tier::SlabTier> slabs_;
+  std::unique_ptr<cpu_tier::Tier> all_;
+  /// So much later at each tend() that all is due which is done now and then.
+  std::chrono::steady_clock::time_point now_ = std::chrono::steady_clock::now();
   std::vector<Filling> filling_;
   std::vector<Leased> leased_;
 };

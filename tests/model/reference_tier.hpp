@@ -11,10 +11,10 @@
 
 namespace kvferry::cpu_tier {
 
-/// What CpuTier promises, in the plainest containers: blocks named by number, no slots, an LRU that
-/// is a std::list. A set that is out is held by its user as the list of its incarnations. Where
-/// another policy than LRU decides, it is told which blocks were evicted, and says whether they
-/// could be.
+/// What PlainTier promises, in the plainest containers: blocks named by number, no slots, an LRU
+/// that is a std::list. A set that is out is held by its user as the list of its incarnations.
+/// Where another policy than LRU decides, it is told which blocks were evicted, and says whether
+/// they could be.
 class ReferenceTier {
  public:
   using Number = std::uint32_t;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random operations on CpuTier and on ReferenceTier, compared after every step: with plain LRU to
+// Random operations on PlainTier and on ReferenceTier, compared after every step: with plain LRU to
 // the last block, with the other policies all but which blocks are evicted and admitted. One seed
 // makes one run: KVFERRY_SEED replays it, KVFERRY_SOAK_SECONDS runs new seeds for that long.
-#include "kvferry/cpu_tier/slots/cpu_tier.hpp"
+#include "kvferry/cpu_tier/slots/tier.hpp"
 
+#include "one_class.hpp"
 #include "reference_tier.hpp"
 
 #include <gtest/gtest.h>
@@ -376,7 +377,7 @@ class Run {
   std::uint64_t num_declined_ = 0;
   std::vector<BlockKey> universe_;
   std::set<Number> told_readable_;
-  CpuTier tier_;
+  PlainTier tier_;
   ReferenceTier model_;
   std::vector<Held<WritableSlots>> writable_;
   std::vector<Held<AbortedSlots>> aborted_;

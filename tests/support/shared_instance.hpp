@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "kvferry/cpu_tier/slots/slab_tier.hpp"
+#include "kvferry/cpu_tier/peers/tier_peers.hpp"
+#include "kvferry/cpu_tier/slots/tier.hpp"
 
 #include "shared_tier_rig.hpp"
 #include "tier_fixture.hpp"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -31,25 +33,25 @@ class Instance {
   Instance(const SharedTierRig& rig, const TierDirectory::Identity& identity,
            TierOptions options = kPlainLru)
       : directory_(rig.join(identity)),
-        slabs_(std::make_unique<SlabTier>(kNumChunks, options, directory_.get())) {
-    static_cast<void>(slabs_->add_class(kChunkSlots));
-    slabs_->grow_to(kNumChunks);
+        all_(std::make_unique<Tier>(kNumChunks, std::array{kChunkSlots}, options,
+                                    peers_in(directory_.get()))) {
+    all_->grow_to(kNumChunks);
   }
   Instance(const SharedTierRig& rig, const std::string& name, std::uint64_t name_space = 1)
       : Instance(rig, {.name = name, .name_space = name_space, .grace = std::chrono::hours(1)}) {}
   ~Instance() {
-    slabs_->check_invariants();
-    slabs_.reset();
+    all_->check_invariants();
+    all_.reset();
   }
   Instance(const Instance&) = delete;
   Instance& operator=(const Instance&) = delete;
 
-  [[nodiscard]] SlabTier& slabs() { return *slabs_; }
-  [[nodiscard]] CpuTier& tier() { return slabs_->tier(kOnly); }
+  [[nodiscard]] Tier& all() { return *all_; }
+  [[nodiscard]] OneClass tier() { return {*all_, kOnly}; }
   [[nodiscard]] TierDirectory& directory() { return *directory_; }
 
   [[nodiscard]] WritableSlots take(std::uint64_t first, std::size_t count) {
-    return std::move(slabs_->reserve(kOnly, keys(first, count))).value().hand_over();
+    return std::move(all_->reserve(kOnly, keys(first, count))).value().hand_over();
   }
   std::vector<std::uint32_t> store(std::uint64_t first, std::size_t count) {
     WritableSlots slots = take(first, count);
@@ -70,17 +72,19 @@ class Instance {
     return std::move(tier().lease(keys(first, count))).value();
   }
   [[nodiscard]] TierSnapshot snapshot() { return tier().snapshot(); }
-  [[nodiscard]] std::uint32_t num_chunks() { return slabs_->snapshot().num_chunks; }
+  [[nodiscard]] std::uint32_t num_chunks() { return all_->slab_snapshot().num_chunks; }
   /// Twice: what was asked for since the last time stays the first time.
   void drop_guests() {
-    tier().drop_idle_guests();
-    tier().drop_idle_guests();
+    tend();
+    tend();
   }
-  void tend() { slabs_->tend(std::chrono::steady_clock::now()); }
+  /// So much later each time that all is due which is done now and then.
+  void tend() { all_->tend(now_ += std::chrono::seconds(1)); }
 
  private:
   std::unique_ptr<TierDirectory> directory_;
-  std::unique_ptr<SlabTier> slabs_;
+  std::unique_ptr<Tier> all_;
+  std::chrono::steady_clock::time_point now_ = std::chrono::steady_clock::now();
 };
 
 }  // namespace kvferry::cpu_tier

@@ -24,7 +24,7 @@ class SharedWorker {
         instance_(rig, {.name = "engine-" + std::to_string(number),
                         .name_space = 1,
                         .grace = std::chrono::milliseconds(1)}),
-        keeper_(instance_.slabs(), instance_.directory()),
+        keeper_(instance_.all(), instance_.directory()),
         random_(static_cast<unsigned>(number)) {}
 
   void step() {
@@ -34,8 +34,8 @@ class SharedWorker {
     } else if (what < 80) {
       load();
     } else if (what < 90) {
-      instance_.slabs().end_step();
-      instance_.tier().drop_idle_guests();
+      instance_.all().end_step();
+      instance_.drop_guests();
     } else if (what < 98) {
       instance_.tend();
     } else if (what == 98) {
@@ -57,7 +57,7 @@ class SharedWorker {
 
   void store() {
     const std::uint64_t first = draw(kNumKeys);
-    auto reserved = instance_.slabs().reserve(Instance::kOnly, keys(first, 1 + draw(4)));
+    auto reserved = instance_.all().reserve(Instance::kOnly, keys(first, 1 + draw(4)));
     if (!reserved.ok()) return;
     WritableSlots slots = std::move(reserved).value().hand_over();
     for (std::size_t i = 0; i < slots.size(); ++i) {
@@ -72,7 +72,7 @@ class SharedWorker {
   }
   void load() {
     const std::uint64_t first = draw(kNumKeys);
-    instance_.slabs().hold_still();
+    instance_.all().hold_still();
     const PrefixHit hit = instance_.tier().lookup_prefix(keys(first, 1 + draw(6)));
     auto leased = instance_.tier().lease(hit, hit.size());
     all_right_ = all_right_ && leased.ok();
@@ -100,7 +100,7 @@ inline void expect_no_slot_is_lost(const SharedTierRig& rig) {
   Instance last(rig, {.name = "last", .name_space = 1, .grace = std::chrono::nanoseconds(0)});
   for (int i = 0; i < 2; ++i) {
     // What was aside when it was adopted is free behind it.
-    static_cast<void>(last.slabs().reserve(Instance::kOnly, keys(1000, 16)));
+    static_cast<void>(last.all().reserve(Instance::kOnly, keys(1000, 16)));
     last.tend();
   }
   EXPECT_EQ(last.store(1000, 16).size(), 16U);

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "kvferry/cpu_tier/slots/cpu_tier.hpp"
+#include "kvferry/cpu_tier/slots/tier.hpp"
+
+#include "one_class.hpp"
 
 #include <gtest/gtest.h>
 
@@ -70,7 +72,7 @@ class TierFixture : public ::testing::Test {
     return result;
   }
 
-  CpuTier tier;
+  PlainTier tier;
 };
 
 }  // namespace kvferry::cpu_tier

@@ -31,7 +31,7 @@ class Lookup final : public MetaOperation {
   [[nodiscard]] std::vector<Nanoseconds> run() override {
     states_.assign(num_keys(), KeyState::kWritable);
     return {time_calls([this](std::size_t first, std::span<const BlockKey> keys) {
-      rig_.tier().lookup(keys, std::span(states_).subspan(first, keys.size()));
+      rig_.tier().lookup(MetaRig::kOnly, keys, std::span(states_).subspan(first, keys.size()));
     })};
   }
 
@@ -64,7 +64,7 @@ class Prefix final : public MetaOperation {
     hits_.clear();
     hits_.reserve(num_keys() / batch_);
     return {time_calls([this](std::size_t, std::span<const BlockKey> keys) {
-      hits_.push_back(rig_.tier().lookup_prefix(keys));
+      hits_.push_back(rig_.tier().lookup_prefix(MetaRig::kOnly, keys));
     })};
   }
 

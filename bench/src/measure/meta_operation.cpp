@@ -14,8 +14,8 @@ void MetaOperation::prepare() {
 
 void MetaOperation::warm_tier() {
   std::vector<KeyState> states(num_keys());
-  rig_.tier().lookup(blocks_.keys, states);
-  rig_.tier().lookup(leaving_.keys, std::span(states).first(leaving_.keys.size()));
+  rig_.tier().lookup(MetaRig::kOnly, blocks_.keys, states);
+  rig_.tier().lookup(MetaRig::kOnly, leaving_.keys, std::span(states).first(leaving_.keys.size()));
 }
 
 void MetaOperation::warm_bare() {
@@ -44,7 +44,7 @@ void MetaOperation::expect_values(AnswerSheet& sheet, Holds holds) const {
 void MetaOperation::expect_states(AnswerSheet& sheet, std::span<const BlockKey> keys,
                                   KeyState state) {
   std::vector<KeyState> states(keys.size());
-  rig_.tier().lookup(keys, states);
+  rig_.tier().lookup(MetaRig::kOnly, keys, states);
   for (const KeyState found : states) {
     sheet.expect(static_cast<std::uint64_t>(found), static_cast<std::uint64_t>(state));
   }

@@ -3,11 +3,12 @@
 
 #include "kvferry/base/check.hpp"
 #include "kvferry/base/mixed_bits.hpp"
+#include "kvferry/cpu_tier/peers/tier_peers.hpp"
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <numeric>
-#include <optional>
 #include <span>
 #include <string>
 #include <unistd.h>
@@ -44,21 +45,15 @@ std::unique_ptr<cpu_tier::JoinedTier> join_all(const MetaShape& shape, std::uint
                                   .capacity_bytes = num_chunks * kChunkBytes,
                                   .chunk_bytes = kChunkBytes},
                                  {.name = "bench", .name_space = shape.seed});
-  while (const auto chunk = joined->directory().take_chunk()) {
-    joined->directory().divide(*chunk, {kChunkSlots, 0});
-  }
-  // As its keeper does, ten times a second.
-  static_cast<void>(joined->directory().look_around());
   return joined;
 }
 
-std::uint32_t whole_chunks(std::uint32_t num_slots) {
-  return (num_slots + kChunkSlots - 1) / kChunkSlots * kChunkSlots;
+std::uint32_t slots_per_chunk(const MetaShape& shape) {
+  return shape.tenancy == Tenancy::kPrivate ? 1 : kChunkSlots;
 }
 
-std::optional<cpu_tier::SharedSlots> slots_of(cpu_tier::JoinedTier* joined) {
-  if (joined == nullptr) return std::nullopt;
-  return cpu_tier::SharedSlots(joined->directory(), {kChunkSlots, 0});
+std::uint32_t num_chunks(const MetaShape& shape, std::uint32_t num_slots) {
+  return (num_slots + slots_per_chunk(shape) - 1) / slots_per_chunk(shape);
 }
 
 }  // namespace
@@ -76,11 +71,12 @@ std::uint32_t MetaShape::num_calls() const {
 MetaRig::MetaRig(const MetaShape& shape, std::uint32_t num_free)
     : shape_(shape),
       joined_(join_all(shape, shape.num_resident + num_free)),
-      tier_(whole_chunks(shape.num_resident + num_free), shape.policy, slots_of(joined_.get())),
+      tier_(num_chunks(shape, shape.num_resident + num_free), std::array{slots_per_chunk(shape)},
+            shape.policy, cpu_tier::peers_in(joined_ ? &joined_->directory() : nullptr)),
       bare_(shape.num_resident + shape.keys_per_round()),
       random_(shape.seed),
       places_(shape.num_resident) {
-  tier_.grow_to(shape.num_resident + num_free);
+  tier_.grow_to(num_chunks(shape, shape.num_resident + num_free));
   std::iota(places_.begin(), places_.end(), 0U);
   std::shuffle(places_.begin(), places_.end(), random_);
   fill();
@@ -93,7 +89,7 @@ void MetaRig::fill() {
         std::min<std::uint64_t>(shape_.prefix, shape_.num_resident - next_number_));
     std::iota(numbers.begin(), numbers.end(), next_number_);
     const MetaKeys blocks = with_keys(std::move(numbers));
-    auto reserved = tier_.reserve(blocks.keys);
+    auto reserved = tier_.reserve(kOnly, blocks.keys);
     KVFERRY_CHECK(reserved.ok(), "a fresh tier has no room");
     prefixes.emplace_back(next_number_, std::move(reserved).value().hand_over());
     bare_.insert(blocks.keys, values_of(blocks.numbers));
@@ -104,6 +100,8 @@ void MetaRig::fill() {
     for (std::uint64_t i = slots.size(); i-- > 0;) order_.push_back(first + i);
     tier_.commit(std::move(slots));
   }
+  // As a keeper does, ten times a second: there is nobody else.
+  tier_.tend(std::chrono::steady_clock::now());
 }
 
 MetaKeys MetaRig::with_keys(std::vector<std::uint64_t> numbers) const {

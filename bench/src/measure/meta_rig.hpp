@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kvferry/cpu_tier/peers/joined_tier.hpp"
-#include "kvferry/cpu_tier/slots/cpu_tier.hpp"
+#include "kvferry/cpu_tier/slots/tier.hpp"
 
 #include "measure/bare_table.hpp"
 
@@ -49,11 +49,14 @@ struct MetaKeys {
 /// order than their slots have. One thread.
 class MetaRig {
  public:
+  /// The slab class of all blocks.
+  static constexpr SlabClassId kOnly{0};
+
   /// `num_free` slots more than resident blocks. Throws ConfigError, std::bad_alloc.
   MetaRig(const MetaShape& shape, std::uint32_t num_free);
 
   [[nodiscard]] const MetaShape& shape() const { return shape_; }
-  [[nodiscard]] cpu_tier::CpuTier& tier() { return tier_; }
+  [[nodiscard]] cpu_tier::Tier& tier() { return tier_; }
   [[nodiscard]] BareTable& bare() { return bare_; }
 
   /// Distinct resident blocks for one round, at random.
@@ -71,7 +74,7 @@ class MetaRig {
 
   const MetaShape shape_;
   std::unique_ptr<cpu_tier::JoinedTier> joined_;  ///< Of a shared one.
-  cpu_tier::CpuTier tier_;
+  cpu_tier::Tier tier_;
   BareTable bare_;
   std::mt19937_64 random_;
   /// Residents, the first to leave first.

@@ -34,7 +34,7 @@ class Store final : public MetaOperation {
     taken_.clear();
     taken_.reserve(num_keys() / batch_);
     const Nanoseconds reserved = time_calls([this](std::size_t, std::span<const BlockKey> keys) {
-      taken_.push_back(std::move(rig_.tier().reserve(keys)).value().hand_over());
+      taken_.push_back(std::move(rig_.tier().reserve(MetaRig::kOnly, keys)).value().hand_over());
     });
     num_writable_ = rig_.tier().snapshot().num_writable;
     const Nanoseconds committed = time_calls([this](std::size_t first, std::span<const BlockKey>) {
@@ -94,7 +94,7 @@ class Free final : public MetaOperation {
     taken_.clear();
     taken_.reserve(num_keys() / batch_);
     const Nanoseconds reserved = time_calls([this](std::size_t, std::span<const BlockKey> keys) {
-      taken_.push_back(std::move(rig_.tier().reserve(keys)).value());
+      taken_.push_back(std::move(rig_.tier().reserve(MetaRig::kOnly, keys)).value());
     });
     num_writable_ = rig_.tier().snapshot().num_writable;
     return {reserved, time_once([this] { taken_.clear(); })};

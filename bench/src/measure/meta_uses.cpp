@@ -25,12 +25,12 @@ class LeaseAndRelease final : public MetaOperation {
     leases_.clear();
     leases_.reserve(num_keys() / batch_);
     const Nanoseconds leased = time_calls([this](std::size_t, std::span<const BlockKey> keys) {
-      leases_.push_back(std::move(rig_.tier().lease(keys)).value());
+      leases_.push_back(std::move(rig_.tier().lease(MetaRig::kOnly, keys)).value());
     });
     num_leased_ = rig_.tier().snapshot().num_leased;
     num_right_keys_ = 0;
     for (std::size_t i = 0; i < leases_.size(); ++i) {
-      const BlockKey held = rig_.tier().key(leases_[i].slots().front());
+      const BlockKey held = rig_.tier().key(MetaRig::kOnly, leases_[i].slots().front());
       num_right_keys_ += held == blocks_.keys[i * batch_] ? 1 : 0;
     }
     return {leased, time_calls([this](std::size_t first, std::span<const BlockKey>) {
@@ -61,8 +61,9 @@ class Touch final : public MetaOperation {
     return kParts;
   }
   [[nodiscard]] std::vector<Nanoseconds> run() override {
-    return {time_calls(
-        [this](std::size_t, std::span<const BlockKey> keys) { rig_.tier().touch(keys); })};
+    return {time_calls([this](std::size_t, std::span<const BlockKey> keys) {
+      rig_.tier().touch(MetaRig::kOnly, keys);
+    })};
   }
 
  private:
@@ -85,7 +86,7 @@ class Offer final : public MetaOperation {
   [[nodiscard]] std::vector<Nanoseconds> run() override {
     answers_.assign(num_keys(), OfferAnswer::kDeclined);
     return {time_calls([this](std::size_t first, std::span<const BlockKey> keys) {
-      rig_.tier().offer(keys, std::span(answers_).subspan(first, keys.size()));
+      rig_.tier().offer(MetaRig::kOnly, keys, std::span(answers_).subspan(first, keys.size()));
     })};
   }
 

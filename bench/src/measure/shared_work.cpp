@@ -2,10 +2,12 @@
 #include "measure/shared_work.hpp"
 
 #include "kvferry/base/check.hpp"
+#include "kvferry/cpu_tier/peers/tier_peers.hpp"
 
 #include "measure/meta_rig.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <span>
 #include <utility>
@@ -33,13 +35,13 @@ std::unique_ptr<cpu_tier::JoinedTier> SharedEngine::join(const cpu_tier::SharedT
   return cpu_tier::JoinedTier::join(tier, {.name = std::move(name), .name_space = 1});
 }
 
-SharedEngine::SharedEngine(std::unique_ptr<cpu_tier::JoinedTier> tier, std::uint32_t chunk_slots,
+SharedEngine::SharedEngine(std::unique_ptr<cpu_tier::JoinedTier> member, std::uint32_t chunk_slots,
                            const cpu_tier::TierOptions& options)
-    : joined(std::move(tier)),
-      slabs(joined->tier().shape().num_chunks, options, &joined->directory()) {
-  slabs.add_class(chunk_slots);
-  slabs.grow_to(joined->tier().shape().num_chunks);
-  keeper.emplace(slabs, joined->directory());
+    : joined(std::move(member)),
+      tier(joined->tier().shape().num_chunks, std::array{chunk_slots}, options,
+           cpu_tier::peers_in(&joined->directory())) {
+  tier.grow_to(joined->tier().shape().num_chunks);
+  keeper.emplace(tier, joined->directory());
 }
 
 SharedWork::SharedWork(const SharedWorkShape& shape, const std::filesystem::path& path,
@@ -66,7 +68,7 @@ SharedWork::SharedWork(const SharedWorkShape& shape, const std::filesystem::path
 
 std::vector<BlockKey> SharedWork::wanted(std::span<const BlockKey> keys) {
   std::vector<cpu_tier::OfferAnswer> answers(keys.size());
-  engine_.slabs.offer(SharedEngine::kOnly, keys, answers);
+  engine_.tier.offer(SharedEngine::kOnly, keys, answers);
   std::vector<BlockKey> wanted;
   wanted.reserve(keys.size());
   for (std::size_t i = 0; i < keys.size(); ++i) {
@@ -102,16 +104,16 @@ void SharedWork::store(SlotId slot, const BlockKey& key) {
 
 SharedWork::Step SharedWork::step() {
   const std::vector<BlockKey>& prompt = prompts_[random_() % prompts_.size()];
-  cpu_tier::CpuTier& tier = engine_.slabs.tier(SharedEngine::kOnly);
-  engine_.slabs.hold_still();
-  const cpu_tier::PrefixHit hit = tier.lookup_prefix(prompt);
+  cpu_tier::Tier& tier = engine_.tier;
+  tier.hold_still();
+  const cpu_tier::PrefixHit hit = tier.lookup_prefix(SharedEngine::kOnly, prompt);
   auto leased = tier.lease(hit, hit.size());
   KVFERRY_CHECK(leased.ok(), "what was found in this step is gone");
   cpu_tier::Lease lease = std::move(leased).value();
   Step done{static_cast<std::uint32_t>(hit.size()), 0};
   for (std::size_t i = 0; arena_ && i < lease.size(); ++i) load(lease.slots()[i], prompt[i]);
   const std::vector<BlockKey> keys = wanted(std::span(prompt).subspan(hit.size()));
-  auto reserved = engine_.slabs.reserve(SharedEngine::kOnly, keys);
+  auto reserved = tier.reserve(SharedEngine::kOnly, keys);
   if (reserved.ok()) {
     cpu_tier::WritableSlots slots = std::move(reserved).value().hand_over();
     for (std::size_t i = 0; arena_ && i < keys.size(); ++i) store(slots.slots()[i], keys[i]);
@@ -119,7 +121,7 @@ SharedWork::Step SharedWork::step() {
     tier.commit(std::move(slots));
   }
   tier.release(std::move(lease));
-  engine_.slabs.end_step();
+  tier.end_step();
   return done;
 }
 

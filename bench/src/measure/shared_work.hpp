@@ -4,7 +4,7 @@
 #include "kvferry/cpu_tier/memory/host_mapping.hpp"
 #include "kvferry/cpu_tier/peers/joined_tier.hpp"
 #include "kvferry/cpu_tier/peers/tier_keeper.hpp"
-#include "kvferry/cpu_tier/slots/slab_tier.hpp"
+#include "kvferry/cpu_tier/slots/tier.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -45,11 +45,11 @@ struct SharedEngine {
   [[nodiscard]] static std::unique_ptr<cpu_tier::JoinedTier> join(
       const cpu_tier::SharedTierOptions& tier, std::string name);
   /// Its own tables, of everything that the tier can hold.
-  SharedEngine(std::unique_ptr<cpu_tier::JoinedTier> tier, std::uint32_t chunk_slots,
+  SharedEngine(std::unique_ptr<cpu_tier::JoinedTier> member, std::uint32_t chunk_slots,
                const cpu_tier::TierOptions& options);
 
   std::unique_ptr<cpu_tier::JoinedTier> joined;
-  cpu_tier::SlabTier slabs;
+  cpu_tier::Tier tier;
   std::optional<cpu_tier::TierKeeper> keeper;
 };
 

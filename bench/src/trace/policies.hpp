@@ -12,7 +12,7 @@
 
 namespace kvferry::bench::trace {
 
-/// One way to choose what a tier keeps: of CpuTier, as "eviction" or "eviction/admission" of
+/// One way to choose what a tier keeps: of Tier, as "eviction" or "eviction/admission" of
 /// TierOptions ("lru" and "arc" store always, "adaptive" is both), or a reference.
 struct Policy {
   std::string name;

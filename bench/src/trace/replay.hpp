@@ -38,9 +38,9 @@ struct ReplayResult {
   }
 };
 
-/// The real tier (CpuTier), as a connector uses it: for each request in turn its prefix is leased
+/// The real tier (Tier), as a connector uses it: for each request in turn its prefix is leased
 /// and released, then all of its blocks are offered, and those admitted are reserved and committed.
-/// `num_queued` requests are known before their turn (CpuTier::await()).
+/// `num_queued` requests are known before their turn (Tier::await()).
 [[nodiscard]] ReplayResult replay_tier(const Trace& trace, std::uint32_t capacity,
                                        const cpu_tier::TierOptions& options,
                                        std::uint32_t num_queued = 0);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvferry/base/mixed_bits.hpp"
-#include "kvferry/cpu_tier/slots/cpu_tier.hpp"
+#include "kvferry/cpu_tier/slots/tier.hpp"
 
 #include "measure/stopwatch.hpp"
 #include "trace/replay.hpp"
@@ -16,8 +16,10 @@ namespace kvferry::bench::trace {
 namespace {
 
 using cpu_tier::BlockKey;
-using cpu_tier::CpuTier;
 using cpu_tier::OfferAnswer;
+using cpu_tier::Tier;
+
+constexpr SlabClassId kOnly{0};
 
 BlockKey key_of(std::uint32_t block) {
   // As uniform as a content hash.
@@ -33,7 +35,7 @@ BlockKey key_of(std::uint32_t block) {
 class TierReplay {
  public:
   TierReplay(const Trace& trace, std::uint32_t capacity, const cpu_tier::TierOptions& options)
-      : trace_(trace), tier_(capacity, options) {
+      : trace_(trace), tier_(capacity, std::array{1U}, options) {
     tier_.grow_to(capacity);
     keys_.reserve(trace.num_distinct());
     for (std::uint32_t block = 0; block < trace.num_distinct(); ++block) {
@@ -43,17 +45,17 @@ class TierReplay {
 
   void await(std::size_t index) {
     take_keys(index);
-    tier_.await(request_);
+    tier_.await(kOnly, request_);
   }
 
   void request(std::size_t index) {
     take_keys(index);
-    cpu_tier::PrefixHit hit = tier_.lookup_prefix(request_);
+    cpu_tier::PrefixHit hit = tier_.lookup_prefix(kOnly, request_);
     result_.num_loads += hit.size();
     result_.num_loaded_tokens += trace_.prefix_tokens(index, hit.size());
     if (hit.size() > 0) tier_.release(std::move(tier_.lease(hit, hit.size())).value());
     answers_.resize(request_.size());
-    tier_.offer(request_, answers_);
+    tier_.offer(kOnly, request_, answers_);
     wanted_.clear();
     std::optional<BlockKey> predecessor;
     for (std::size_t i = 0; i < request_.size(); ++i) {
@@ -83,15 +85,15 @@ class TierReplay {
   }
 
   void store(const std::optional<BlockKey>& predecessor) {
-    auto reserved = tier_.reserve(wanted_);
+    auto reserved = tier_.reserve(kOnly, wanted_);
     if (!reserved.ok()) {  // A request larger than the tier.
-      reserved = tier_.reserve(std::span(wanted_).first(reserved.otherwise().num_available));
+      reserved = tier_.reserve(kOnly, std::span(wanted_).first(reserved.otherwise().num_available));
     }
     if (reserved.ok()) tier_.commit(std::move(reserved).value().hand_over(), predecessor);
   }
 
   const Trace& trace_;
-  CpuTier tier_;
+  Tier tier_;
   std::vector<BlockKey> keys_;
   std::vector<BlockKey> request_;
   std::vector<BlockKey> wanted_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kvferry/cpu_tier/peers/guest_slots.hpp"
+#include "guest_slots.hpp"
 
 #include "kvferry/base/check.hpp"
 

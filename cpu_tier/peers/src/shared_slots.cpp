@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kvferry/cpu_tier/peers/shared_slots.hpp"
+#include "shared_slots.hpp"
 
 #include "kvferry/base/check.hpp"
 

@@ -17,7 +17,7 @@ constexpr int kSweepPeriods = 10;
 
 }  // namespace
 
-TierKeeper::TierKeeper(SlabTier& tier, TierDirectory& directory)
+TierKeeper::TierKeeper(Tier& tier, TierDirectory& directory)
     : tier_(tier),
       directory_(directory),
       thread_([this](const std::stop_token& stop) { keep(stop); }) {}

@@ -2,7 +2,7 @@
 #include "kvferry/lmcache/store_geometry.hpp"
 
 #include "kvferry/base/error.hpp"
-#include "kvferry/cpu_tier/slots/slab_tier.hpp"
+#include "kvferry/cpu_tier/slots/tier.hpp"
 #include "kvferry/lmcache/slot_record.hpp"
 
 #include <gtest/gtest.h>
@@ -63,7 +63,7 @@ TEST(StoreGeometry, LosesLessThanAnEighthOfAnObjectOfAnySize) {
 /// All that a store and others that share its memory rely on.
 void expect_sound(const StoreGeometry& geometry, std::uint32_t max_chunk_slots) {
   SCOPED_TRACE(geometry.chunk_bytes);
-  ASSERT_LE(geometry.sizes.size(), cpu_tier::SlabTier::kMaxClasses);
+  ASSERT_LE(geometry.sizes.size(), cpu_tier::Tier::kMaxClasses);
   EXPECT_EQ(geometry.sizes.back().num_slots, 1U);
   for (std::uint32_t i = 0; i < geometry.sizes.size(); ++i) {
     const auto& [bytes, num_slots] = geometry.sizes[i];

@@ -4,8 +4,9 @@
 #include "kvferry/base/mutex.hpp"
 #include "kvferry/base/result.hpp"
 #include "kvferry/cpu_tier/peers/tier_keeper.hpp"
+#include "kvferry/cpu_tier/peers/tier_peers.hpp"
 #include "kvferry/cpu_tier/policy/tier_options.hpp"
-#include "kvferry/cpu_tier/slots/slab_tier.hpp"
+#include "kvferry/cpu_tier/slots/tier.hpp"
 #include "kvferry/lmcache/chunk_memory.hpp"
 #include "kvferry/lmcache/object_key.hpp"
 #include "kvferry/lmcache/value_set.hpp"
@@ -42,7 +43,7 @@ struct StoreSnapshot {
   std::uint32_t num_size_classes = 0;
 };
 
-/// Values of any size by keys that are any text, in the memory of one SlabTier: a slab class for
+/// Values of any size by keys that are any text, in the memory of one Tier: a slab class for
 /// each size of slots. It hands out places and copies nothing.
 ///
 /// Exact: a value is found by the whole key and its size, never by a hash alone. Bounded: a value
@@ -147,7 +148,7 @@ class ObjectStore {
   const StoreGeometry& geometry_;
   const DigestFunction digest_;
   /// Under the mutex but for the sets that are given back.
-  cpu_tier::SlabTier slabs_;
+  cpu_tier::Tier tier_;
   mutable Mutex mutex_;
   std::vector<SizeClass> classes_ KVFERRY_GUARDED_BY(mutex_);  ///< By id.
   /// By number of size.

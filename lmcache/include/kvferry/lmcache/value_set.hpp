@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "kvferry/base/ids.hpp"
 #include "kvferry/cpu_tier/slots/slot_set.hpp"
 
 #include <cstddef>
@@ -25,11 +24,7 @@ class [[nodiscard]] ValueSet {
 
  private:
   friend class ObjectStore;
-  struct Part {
-    SlabClassId of;
-    Slots slots;
-  };
-  std::vector<Part> parts_;
+  std::vector<Slots> parts_;  ///< By slab class.
   std::vector<Byte*> places_;
 };
 

@@ -35,7 +35,7 @@ class TierDamageTest : public ::testing::Test {
     Instance last(rig_, impatient("last"));
     bool all = false;
     for (int i = 0; i < 1000 && !all; ++i) {
-      auto reserved = last.slabs().reserve(Instance::kOnly, keys(1000, kNumSlots));
+      auto reserved = last.all().reserve(Instance::kOnly, keys(1000, kNumSlots));
       all = reserved.ok();
       if (!all) {
         last.tend();
@@ -87,7 +87,7 @@ TEST_F(TierDamageTest, AStateThatThereIsNotIsSetAsideAndComesBack) {
     Instance next(rig_, "next");
     next.store(100, 13);
     EXPECT_EQ(next.snapshot().num_set_aside, 3U);
-    EXPECT_FALSE(next.slabs().reserve(Instance::kOnly, keys(200, 14)).ok());
+    EXPECT_FALSE(next.all().reserve(Instance::kOnly, keys(200, 14)).ok());
   }
   expect_all_slots_come_back();
 }

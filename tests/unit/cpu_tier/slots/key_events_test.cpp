@@ -67,7 +67,7 @@ TEST_F(KeyEvents, ATierThatIsEmptiedTellsOfEachKey) {
 }
 
 TEST(KeyEventsOff, NothingIsNoted) {
-  CpuTier tier(4);
+  PlainTier tier(4);
   tier.grow_to(4);
   tier.commit(std::move(tier.reserve(keys(1, 2))).value().hand_over());
   EXPECT_TRUE(tier.take_key_events().empty());

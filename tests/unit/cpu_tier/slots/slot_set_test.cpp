@@ -13,13 +13,13 @@ using Ids = std::vector<std::uint32_t>;
 
 // What does not fit the state does not compile.
 template <class Set>
-concept Committable = requires(CpuTier& tier, Set set) {
+concept Committable = requires(Tier& tier, Set set) {
   tier.commit(std::move(set));
 };
 static_assert(Committable<WritableSlots>);
 static_assert(!Committable<AbortedSlots> && !Committable<QuarantinedSlots> && !Committable<Lease>);
 template <class Set>
-concept Releasable = requires(CpuTier& tier, Set set) {
+concept Releasable = requires(Tier& tier, Set set) {
   tier.release(std::move(set));
 };
 static_assert(!Releasable<WritableSlots>);

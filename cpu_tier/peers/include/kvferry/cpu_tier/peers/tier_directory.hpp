@@ -8,6 +8,7 @@
 #include "kvferry/cpu_tier/peers/slot_word.hpp"
 #include "kvferry/cpu_tier/peers/tier_layout.hpp"
 #include "kvferry/cpu_tier/slots/block_key.hpp"
+#include "kvferry/cpu_tier/slots/peers.hpp"
 
 #include <array>
 #include <atomic>
@@ -28,14 +29,6 @@ struct SharedPlace {
   std::uint32_t chunk = 0;
   std::uint32_t index = 0;
   bool operator==(const SharedPlace&) const = default;
-};
-
-/// How an instance divides its chunks.
-struct ChunkShape {
-  std::uint32_t num_slots = 0;
-  /// Of those with as many slots.
-  std::uint32_t slab_class = 0;
-  bool operator==(const ChunkShape&) const = default;
 };
 
 /// What has been cleaned up behind instances that are gone.

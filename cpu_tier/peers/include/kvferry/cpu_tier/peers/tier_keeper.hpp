@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kvferry/cpu_tier/peers/tier_directory.hpp"
-#include "kvferry/cpu_tier/slots/slab_tier.hpp"
+#include "kvferry/cpu_tier/slots/tier.hpp"
 
 #include <chrono>
 #include <thread>
@@ -14,12 +14,12 @@ namespace kvferry::cpu_tier {
 /// have. Ends with its destructor. Both outlive it.
 class TierKeeper {
  public:
-  TierKeeper(SlabTier& tier, TierDirectory& directory);
+  TierKeeper(Tier& tier, TierDirectory& directory);
 
  private:
   void keep(const std::stop_token& stop);
 
-  SlabTier& tier_;
+  Tier& tier_;
   TierDirectory& directory_;
   std::jthread thread_;
 };

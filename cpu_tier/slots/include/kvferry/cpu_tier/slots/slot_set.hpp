@@ -12,20 +12,22 @@
 
 namespace kvferry::cpu_tier {
 
-class CpuTier;
+class Tier;
 
-/// Slots in one known state, in the order of the keys they were taken for. What may be done with a
-/// slot is in the type: a call that does not fit the state does not compile. Move-only; made by
-/// CpuTier alone and given back to it alone: dying with slots inside is a broken invariant, because
-/// they would never be free again.
+/// Slots of one slab class in one known state, in the order of the keys they were taken for. What
+/// may be done with a slot is in the type: a call that does not fit the state does not compile.
+/// Move-only; made by Tier alone and given back to it alone: dying with slots inside is a broken
+/// invariant, because they would never be free again.
 template <class State>
 class [[nodiscard]] SlotSet {
  public:
   SlotSet() = default;
-  SlotSet(SlotSet&& other) noexcept : slots_(std::exchange(other.slots_, {})) {}
+  SlotSet(SlotSet&& other) noexcept
+      : slots_(std::exchange(other.slots_, {})), slab_class_(other.slab_class_) {}
   SlotSet& operator=(SlotSet&& other) noexcept {
     KVFERRY_CHECK(slots_.empty(), "a non-empty SlotSet was overwritten");
     slots_ = std::exchange(other.slots_, {});
+    slab_class_ = other.slab_class_;
     return *this;
   }
   SlotSet(const SlotSet&) = delete;
@@ -36,30 +38,36 @@ class [[nodiscard]] SlotSet {
   }
 
   [[nodiscard]] std::span<const SlotId> slots() const { return slots_; }
+  [[nodiscard]] SlabClassId slab_class() const { return slab_class_; }
   [[nodiscard]] std::size_t size() const { return slots_.size(); }
   [[nodiscard]] bool empty() const { return slots_.empty(); }
 
   /// Keeps the first `num_kept` (at most size()) and returns the others.
   [[nodiscard]] SlotSet split_off(std::size_t num_kept) {
     KVFERRY_CHECK(num_kept <= slots_.size(), "split_off beyond the end");
-    SlotSet tail;
+    SlotSet tail({}, slab_class_);
     tail.slots_.assign(slots_.begin() + static_cast<std::ptrdiff_t>(num_kept), slots_.end());
     slots_.resize(num_kept);
     return tail;
   }
-  /// Appends the slots of `other`.
+  /// Appends the slots of `other`, which are of the same class.
   void merge(SlotSet&& other) {
+    KVFERRY_CHECK(slots_.empty() || other.slots_.empty() || slab_class_ == other.slab_class_,
+                  "slots of different slab classes were merged");
+    if (slots_.empty()) slab_class_ = other.slab_class_;
     slots_.insert(slots_.end(), other.slots_.begin(), other.slots_.end());
     other.slots_.clear();
   }
 
  private:
-  friend class CpuTier;
-  explicit SlotSet(std::vector<SlotId> slots) : slots_(std::move(slots)) {}
+  friend class Tier;
+  SlotSet(std::vector<SlotId> slots, SlabClassId slab_class)
+      : slots_(std::move(slots)), slab_class_(slab_class) {}
   /// The slots, leaving the set empty.
   [[nodiscard]] std::vector<SlotId> take() { return std::exchange(slots_, {}); }
 
   std::vector<SlotId> slots_;
+  SlabClassId slab_class_ = SlabClassId(0);
 };
 
 /// Reserved for one store; a device may write into them.

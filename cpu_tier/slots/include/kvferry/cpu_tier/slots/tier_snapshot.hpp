@@ -2,11 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 namespace kvferry::cpu_tier {
 
-/// One consistent view of the tier. The first seven counts sum to `num_slots` (G10). Counters are
-/// since construction.
+/// One consistent view of a tier or of one of its slab classes. The first seven counts sum to
+/// `num_slots` (G10). Counters are since construction.
 struct TierSnapshot {
   std::uint32_t num_free = 0;
   std::uint32_t num_writable = 0;
@@ -61,6 +62,23 @@ struct TierSnapshot {
                num_dying + num_quarantined ==
            num_slots;
   }
+};
+
+/// The chunks of one slab class.
+struct SlabClassSnapshot {
+  std::uint32_t slots_per_chunk = 0;
+  std::uint32_t num_chunks = 0;
+  std::uint64_t num_gained_total = 0;  ///< Chunks that were another class's.
+  TierSnapshot tier;
+  bool operator==(const SlabClassSnapshot&) const = default;
+};
+
+/// One consistent view of who has which chunk.
+struct SlabSnapshot {
+  std::uint32_t num_chunks = 0;
+  std::uint32_t num_free_chunks = 0;  ///< Of no class.
+  std::vector<SlabClassSnapshot> classes;
+  bool operator==(const SlabSnapshot&) const = default;
 };
 
 }  // namespace kvferry::cpu_tier

@@ -11,7 +11,7 @@
 
 namespace kvferry::cpu_tier {
 
-/// The slots of one slab class of a shared tier, numbered as CpuTier numbers them: slot s is in
+/// The slots of one slab class of a shared tier, numbered as SlotClass numbers them: slot s is in
 /// chunk s / num_slots of a chunk, whoever owns that. A view; threads as TierDirectory.
 class SharedSlots {
  public:

@@ -3,9 +3,10 @@
 
 #include "kvferry/base/ids.hpp"
 #include "kvferry/cpu_tier/memory/huge_page_allocator.hpp"
-#include "kvferry/cpu_tier/peers/shared_slots.hpp"
 #include "kvferry/cpu_tier/slots/block_index.hpp"
 #include "kvferry/cpu_tier/slots/block_key.hpp"
+
+#include "shared_slots.hpp"
 
 #include <cstddef>
 #include <cstdint>

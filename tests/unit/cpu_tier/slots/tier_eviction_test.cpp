@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which keys leave first, and the eviction epoch.
-#include "kvferry/cpu_tier/slots/cpu_tier.hpp"
+#include "kvferry/cpu_tier/slots/tier.hpp"
 
 #include "tier_fixture.hpp"
 

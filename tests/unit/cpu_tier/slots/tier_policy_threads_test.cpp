@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kvferry/cpu_tier/slots/cpu_tier.hpp"
+#include "kvferry/cpu_tier/slots/tier.hpp"
 
 #include "tier_fixture.hpp"
 
@@ -11,7 +11,7 @@ namespace kvferry::cpu_tier {
 namespace {
 
 /// Offers, awaits, stores and leases runs of keys that other threads use too.
-void serve(CpuTier& tier, std::uint64_t seed) {
+void serve(PlainTier& tier, std::uint64_t seed) {
   std::vector<OfferAnswer> answers(6);
   for (std::uint64_t i = 0; i < 2'000; ++i) {
     const std::vector<BlockKey> wanted = keys((i * seed) % 200, answers.size());
@@ -38,7 +38,7 @@ void serve(CpuTier& tier, std::uint64_t seed) {
 TEST(CpuTierPolicyThreads, OffersOfManyThreadsLeaveTheTierWhole) {
   for (const TierOptions& options :
        {TierOptions{}, TierOptions{Eviction::kArc, Admission::kAdaptive}}) {
-    CpuTier tier(64, options);
+    PlainTier tier(64, options);
     tier.grow_to(64);
     std::vector<std::thread> threads;
     for (const std::uint64_t seed : {1U, 7U, 13U}) {

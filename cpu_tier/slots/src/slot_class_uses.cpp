@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is offered, waited for and used again: the tier's calls that move no block.
+// What is offered, waited for and used again: calls that move no block.
 #include "kvferry/base/check.hpp"
-#include "kvferry/cpu_tier/slots/cpu_tier.hpp"
 
 #include "batches.hpp"
+#include "slot_class.hpp"
 
 #include <algorithm>
 #include <array>
@@ -11,7 +11,7 @@
 namespace kvferry::cpu_tier {
 
 /// What the offers of one call have in common, from its last key to its first.
-struct CpuTier::OfferRun {
+struct SlotClass::OfferRun {
   AdmissionRule admission;
   /// The most often that a key from here on was offered. Keys are chained hashes: whoever offered a
   /// later one offered all before it as often, whatever is remembered of them.
@@ -19,18 +19,17 @@ struct CpuTier::OfferRun {
   std::size_t num_absent = 0;
   std::size_t num_admitted = 0;
   /// What would leave for the next one that is admitted.
-  SlotId victim = SlotLedger::kNoVictim;
+  SlotId victim = SlotTable::kNoVictim;
 };
 
-void CpuTier::offer(std::span<const BlockKey> keys, std::span<OfferAnswer> answers,
-                    std::size_t num_to_come) {
+void SlotClass::offer(std::span<const BlockKey> keys, std::span<OfferAnswer> answers,
+                      std::size_t num_to_come) {
   KVFERRY_CHECK(keys.size() == answers.size(), "offer() with spans of different lengths");
-  MutexLock lock(mutex_);
-  const std::size_t num_free = ledger_.count(SlotState::kFree) + num_to_come;
+  const std::size_t num_free = table_.count(SlotState::kFree) + num_to_come;
   // One that has not grown yet will have room when its first blocks are due.
-  const bool may_decline = num_free < keys.size() && ledger_.num_slots() > 0;
+  const bool may_decline = num_free < keys.size() && table_.num_slots() > 0;
   OfferRun run{may_decline ? policy_.admission() : AdmissionRule::kAll};
-  if (run.admission == AdmissionRule::kHotterThanVictim) run.victim = ledger_.first_victim();
+  if (run.admission == AdmissionRule::kHotterThanVictim) run.victim = table_.first_victim();
   for (std::size_t end = keys.size(); end > 0;) {
     const std::size_t count = std::min(kStep, end);
     offer_batch(keys.subspan(end - count, count), answers.subspan(end - count, count), run);
@@ -50,18 +49,13 @@ void CpuTier::offer(std::span<const BlockKey> keys, std::span<OfferAnswer> answe
   dcheck_conserved();
 }
 
-void CpuTier::offer_batch(std::span<const BlockKey> keys, std::span<OfferAnswer> answers,
-                          OfferRun& run) {
+void SlotClass::offer_batch(std::span<const BlockKey> keys, std::span<OfferAnswer> answers,
+                            OfferRun& run) {
   std::array<SlotId, kStep> slots;
   std::array<std::uint64_t, kStep> hashes;  // Last to first.
   const std::size_t count = keys.size();
   index_.find(keys, std::span(slots).first(count));
-  if (sees_others()) {
-    // Those that nobody has are about to be stored: then their hints change.
-    for (std::size_t i = 0; i < count; ++i) {
-      if (slots[i] == BlockIndex::kNoSlot) shared_->prefetch_to_change(keys[i]);
-    }
-  }
+  peers_->mark_held(keys, std::span(slots).first(count));
   if (!policy_.is_plain_lru()) {
     for (std::size_t i = 0; i < count; ++i) {
       hashes[i] = keys[count - 1 - i].mixed();
@@ -72,11 +66,7 @@ void CpuTier::offer_batch(std::span<const BlockKey> keys, std::span<OfferAnswer>
   for (std::size_t i = count; i-- > 0;) {
     if (slots[i] != BlockIndex::kNoSlot) {
       answers[i] = OfferAnswer::kHeld;
-      if (ledger_.readable(slots[i])) ledger_.touch(slots[i]);
-      continue;
-    }
-    if (guests_ && guests_->has(keys[i])) {
-      answers[i] = OfferAnswer::kHeld;
+      if (slots[i] != PeerSlots::kHeldByPeer && table_.readable(slots[i])) table_.touch(slots[i]);
       continue;
     }
     answers[i] = OfferAnswer::kStore;
@@ -89,10 +79,10 @@ void CpuTier::offer_batch(std::span<const BlockKey> keys, std::span<OfferAnswer>
     if (run.admission != AdmissionRule::kAll && run.num_offers < 2) continue;
     if (run.admission == AdmissionRule::kHotterThanVictim) {
       const SlotId victim = run.victim;
-      if (victim != SlotLedger::kNoVictim) {
-        run.victim = ledger_.next_victim(victim);
-        if (ledger_.heat(victim) >= run.num_offers) {
-          ledger_.spare(victim);
+      if (victim != SlotTable::kNoVictim) {
+        run.victim = table_.next_victim(victim);
+        if (table_.heat(victim) >= run.num_offers) {
+          table_.spare(victim);
           continue;
         }
       }
@@ -101,9 +91,8 @@ void CpuTier::offer_batch(std::span<const BlockKey> keys, std::span<OfferAnswer>
   }
 }
 
-void CpuTier::await(std::span<const BlockKey> keys) {
+void SlotClass::await(std::span<const BlockKey> keys) {
   SlotBatch batch;
-  MutexLock lock(mutex_);
   for (std::size_t end = keys.size(); end > 0;) {
     const std::size_t count = std::min(kBatch, end);
     index_.find(keys.subspan(end - count, count), std::span(batch).first(count));
@@ -113,31 +102,29 @@ void CpuTier::await(std::span<const BlockKey> keys) {
   dcheck_conserved();
 }
 
-void CpuTier::await(const PrefixHit& hit) {
-  MutexLock lock(mutex_);
+void SlotClass::await(const PrefixHit& hit) {
   if (hit.eviction_epoch == eviction_epoch_) await_slots(hit.slots);
   dcheck_conserved();
 }
 
-void CpuTier::await_slots(std::span<const SlotId> slots) {
+void SlotClass::await_slots(std::span<const SlotId> slots) {
   const auto max_awaited =
-      static_cast<std::uint32_t>(max_awaited_share_ * static_cast<float>(ledger_.num_slots()));
+      static_cast<std::uint32_t>(max_awaited_share_ * static_cast<float>(table_.num_slots()));
   for (std::size_t i = slots.size(); i-- > 0;) {
-    if (slots[i] != BlockIndex::kNoSlot && ledger_.state(slots[i]) == SlotState::kEvictable) {
-      ledger_.await(slots[i], max_awaited);
+    if (slots[i] != BlockIndex::kNoSlot && table_.state(slots[i]) == SlotState::kEvictable) {
+      table_.await(slots[i], max_awaited);
     }
   }
 }
 
-void CpuTier::end_await(std::span<const BlockKey> keys) {
+void SlotClass::end_await(std::span<const BlockKey> keys) {
   SlotBatch batch;
-  MutexLock lock(mutex_);
-  for (std::size_t end = keys.size(); end > 0 && ledger_.num_awaited() > 0;) {
+  for (std::size_t end = keys.size(); end > 0 && table_.num_awaited() > 0;) {
     const std::size_t count = std::min(kBatch, end);
     index_.find(keys.subspan(end - count, count), std::span(batch).first(count));
     for (std::size_t i = count; i-- > 0;) {
-      if (batch[i] != BlockIndex::kNoSlot && ledger_.state(batch[i]) == SlotState::kEvictable) {
-        ledger_.end_await(batch[i]);
+      if (batch[i] != BlockIndex::kNoSlot && table_.state(batch[i]) == SlotState::kEvictable) {
+        table_.end_await(batch[i]);
       }
     }
     end -= count;
@@ -145,14 +132,13 @@ void CpuTier::end_await(std::span<const BlockKey> keys) {
   dcheck_conserved();
 }
 
-void CpuTier::touch(std::span<const BlockKey> keys) {
+void SlotClass::touch(std::span<const BlockKey> keys) {
   SlotBatch batch;
-  MutexLock lock(mutex_);
   for (std::size_t end = keys.size(); end > 0;) {
     const std::size_t count = std::min(kBatch, end);
     index_.find(keys.subspan(end - count, count), std::span(batch).first(count));
     for (std::size_t i = count; i-- > 0;) {
-      if (batch[i] != BlockIndex::kNoSlot && ledger_.readable(batch[i])) ledger_.touch(batch[i]);
+      if (batch[i] != BlockIndex::kNoSlot && table_.readable(batch[i])) table_.touch(batch[i]);
     }
     end -= count;
   }

@@ -2,7 +2,7 @@
 // Random lives of blocks of several sizes in one real memory: no byte is ever another block's, and
 // no more of it is wasted than slab_tier.hpp says.
 #include "kvferry/cpu_tier/memory/slab_geometry.hpp"
-#include "kvferry/cpu_tier/slots/slab_tier.hpp"
+#include "kvferry/cpu_tier/slots/tier.hpp"
 
 #include "tier_fixture.hpp"
 
@@ -22,16 +22,17 @@ constexpr std::uint64_t kChunkBytes = 4096;
 constexpr std::uint32_t kNumChunks = 24;
 constexpr std::uint64_t kKeysPerClass = 400;
 
-class SlabTierProperty : public ::testing::TestWithParam<std::uint32_t> {
+class TierClassesProperty : public ::testing::TestWithParam<std::uint32_t> {
  protected:
-  SlabTierProperty() : random_(GetParam()), memory_(kNumChunks * kChunkBytes), tier_(kNumChunks) {
+  TierClassesProperty()
+      : random_(GetParam()), memory_(kNumChunks * kChunkBytes), tier_(kNumChunks, {}) {
     for (std::uint64_t bytes : {pick(40, 200), pick(200, 1'000), pick(1'000, kChunkBytes)}) {
       slot_bytes_.push_back(bytes);
       tier_.add_class(slots_per_chunk(kChunkBytes, bytes));
     }
     tier_.grow_to(kNumChunks / 3);
   }
-  ~SlabTierProperty() override {
+  ~TierClassesProperty() override {
     while (!writable_.empty()) commit(0);
     while (!leases_.empty()) release(0);
     tier_.check_invariants();
@@ -40,7 +41,7 @@ class SlabTierProperty : public ::testing::TestWithParam<std::uint32_t> {
   std::uint64_t pick(std::uint64_t least, std::uint64_t most) {
     return std::uniform_int_distribution(least, most)(random_);
   }
-  CpuTier& tier_of(std::uint32_t of) { return tier_.tier(SlabClassId(of)); }
+  OneClass tier_of(std::uint32_t of) { return {tier_, SlabClassId(of)}; }
   std::uint32_t per_chunk(std::uint32_t of) {
     return slots_per_chunk(kChunkBytes, slot_bytes_[of]);
   }
@@ -70,7 +71,7 @@ class SlabTierProperty : public ::testing::TestWithParam<std::uint32_t> {
   std::mt19937 random_;
   std::vector<std::byte> memory_;
   std::vector<std::uint64_t> slot_bytes_;
-  SlabTier tier_;
+  Tier tier_;
   std::vector<Writable> writable_;
   std::vector<Leased> leases_;
   std::uint32_t num_starved_ = 0;
@@ -81,7 +82,7 @@ std::byte content(std::uint32_t of, std::uint64_t number) {
   return static_cast<std::byte>(of * 85 + number * 7 + 1);
 }
 
-void SlabTierProperty::reserve() {
+void TierClassesProperty::reserve() {
   const auto of = static_cast<std::uint32_t>(pick(0, 2));
   const std::uint64_t count = pick(1, 3 * per_chunk(of));
   const std::uint64_t first = pick(0, kKeysPerClass);
@@ -95,8 +96,8 @@ void SlabTierProperty::reserve() {
   }
 }
 
-void SlabTierProperty::check_waste(std::uint32_t starved) {
-  const SlabSnapshot now = tier_.snapshot();
+void TierClassesProperty::check_waste(std::uint32_t starved) {
+  const SlabSnapshot now = tier_.slab_snapshot();
   EXPECT_EQ(now.num_free_chunks, 0U);
   std::vector<bool> named(now.num_chunks);
   const auto name = [&](std::uint32_t of, std::span<const SlotId> slots) {
@@ -110,8 +111,7 @@ void SlabTierProperty::check_waste(std::uint32_t starved) {
     used_or_free += now.classes[of].tier.num_slots * slot_bytes_[of];
     EXPECT_LT(kChunkBytes - per_chunk(of) * slot_bytes_[of], slot_bytes_[of]);
     for (std::uint32_t chunk = 0; chunk < now.num_chunks; ++chunk) {
-      const std::uint32_t first = chunk * per_chunk(of);
-      if (of == starved || tier_of(of).num_slots_in({first, first + per_chunk(of)}) == 0) continue;
+      if (of == starved || tier_.class_of_chunk(chunk) != SlabClassId(of)) continue;
       ++num_others;
       EXPECT_TRUE(named[chunk]) << "class " << starved << " starves beside chunk " << chunk;
     }
@@ -120,7 +120,7 @@ void SlabTierProperty::check_waste(std::uint32_t starved) {
   EXPECT_LE(used_or_free, now.num_chunks * kChunkBytes);
 }
 
-void SlabTierProperty::commit(std::size_t which) {
+void TierClassesProperty::commit(std::size_t which) {
   Writable one = std::move(writable_[which]);
   writable_.erase(writable_.begin() + static_cast<std::ptrdiff_t>(which));
   for (std::size_t i = 0; i < one.slots.slots().size(); ++i) {
@@ -129,13 +129,13 @@ void SlabTierProperty::commit(std::size_t which) {
   tier_of(one.of).commit(std::move(one.slots));
 }
 
-void SlabTierProperty::abort(std::size_t which) {
+void TierClassesProperty::abort(std::size_t which) {
   Writable one = std::move(writable_[which]);
   writable_.erase(writable_.begin() + static_cast<std::ptrdiff_t>(which));
   tier_of(one.of).release(tier_of(one.of).abort(std::move(one.slots)));
 }
 
-void SlabTierProperty::lease() {
+void TierClassesProperty::lease() {
   const auto of = static_cast<std::uint32_t>(pick(0, 2));
   const std::uint64_t first = pick(0, kKeysPerClass);
   const std::vector<BlockKey> wanted = keys(first, pick(1, 2 * per_chunk(of)));
@@ -150,12 +150,12 @@ void SlabTierProperty::lease() {
   leases_.push_back({of, std::move(leased).value()});
 }
 
-void SlabTierProperty::release(std::size_t which) {
+void TierClassesProperty::release(std::size_t which) {
   tier_of(leases_[which].of).release(std::move(leases_[which].lease));
   leases_.erase(leases_.begin() + static_cast<std::ptrdiff_t>(which));
 }
 
-TEST_P(SlabTierProperty, NoByteIsAnotherBlocksAndTheWasteIsBounded) {
+TEST_P(TierClassesProperty, NoByteIsAnotherBlocksAndTheWasteIsBounded) {
   std::uint32_t num_chunks = kNumChunks / 3;
   for (std::uint32_t step = 0; step < 3'000 && !HasFatalFailure(); ++step) {
     // Now few, now many blocks are held at a time.
@@ -171,12 +171,13 @@ TEST_P(SlabTierProperty, NoByteIsAnotherBlocksAndTheWasteIsBounded) {
     if (step % 50 == 0) tier_.check_invariants();
   }
   std::uint64_t num_gained = 0;
-  for (const SlabClassSnapshot& one : tier_.snapshot().classes) num_gained += one.num_gained_total;
+  for (const SlabClassSnapshot& one : tier_.slab_snapshot().classes)
+    num_gained += one.num_gained_total;
   EXPECT_GT(num_gained, 10U);
   EXPECT_GT(num_starved_, 10U);
 }
 
-INSTANTIATE_TEST_SUITE_P(Seeds, SlabTierProperty, ::testing::Range(1U, 9U));
+INSTANTIATE_TEST_SUITE_P(Seeds, TierClassesProperty, ::testing::Range(1U, 9U));
 
 }  // namespace
 }  // namespace kvferry::cpu_tier

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kvferry/cpu_tier/slots/slab_tier.hpp"
+#include "kvferry/cpu_tier/slots/tier.hpp"
 
 #include "tier_fixture.hpp"
 
@@ -13,21 +13,21 @@ namespace kvferry::cpu_tier {
 namespace {
 
 /// Stores, leases and forgets blocks of a class, now few, now many.
-void serve(SlabTier& tier, SlabClassId of, std::uint64_t seed) {
+void serve(Tier& tier, SlabClassId of, std::uint64_t seed) {
   for (std::uint64_t i = 0; i < 3'000; ++i) {
     const std::vector<BlockKey> wanted = keys((i * seed) % 97, 1 + i / 100 % 7 * 3);
-    const PrefixHit hit = tier.tier(of).lookup_prefix(wanted);
-    auto held = tier.tier(of).lease(std::span(wanted).first(hit.size()));
+    const PrefixHit hit = tier.lookup_prefix(of, wanted);
+    auto held = tier.lease(of, std::span(wanted).first(hit.size()));
     if (auto reserved = tier.reserve(of, std::span(wanted).subspan(hit.size())); reserved.ok()) {
-      tier.tier(of).commit(std::move(reserved).value().hand_over());
+      tier.commit(std::move(reserved).value().hand_over());
     }
-    if (held.ok()) tier.tier(of).release(std::move(held).value());
-    if (i % 100 == 0) static_cast<void>(tier.snapshot());
+    if (held.ok()) tier.release(std::move(held).value());
+    if (i % 100 == 0) static_cast<void>(tier.slab_snapshot());
   }
 }
 
 TEST(SlabTierThreads, ManyThreadsOfThreeClassesLeaveItWhole) {
-  SlabTier tier(16);
+  Tier tier(16, {});
   std::vector<SlabClassId> classes;
   for (const std::uint32_t slots : {1U, 5U, 16U}) classes.push_back(tier.add_class(slots));
   tier.grow_to(8);
@@ -40,8 +40,8 @@ TEST(SlabTierThreads, ManyThreadsOfThreeClassesLeaveItWhole) {
   });
   for (std::thread& thread : threads) thread.join();
   tier.check_invariants();
-  std::uint32_t num_chunks = tier.snapshot().num_free_chunks;
-  for (const SlabClassSnapshot& one : tier.snapshot().classes) {
+  std::uint32_t num_chunks = tier.slab_snapshot().num_free_chunks;
+  for (const SlabClassSnapshot& one : tier.slab_snapshot().classes) {
     EXPECT_TRUE(one.tier.conserved());
     num_chunks += one.num_chunks;
   }

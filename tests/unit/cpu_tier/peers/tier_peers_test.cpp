@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tiers of several engine instances over one shared memory, each with its own metadata.
-#include "kvferry/cpu_tier/slots/slab_tier.hpp"
+#include "kvferry/cpu_tier/slots/tier.hpp"
 
 #include "other_process.hpp"
 #include "shared_instance.hpp"
@@ -17,7 +17,7 @@
 namespace kvferry::cpu_tier {
 namespace {
 
-class SharedSlabTest : public ::testing::Test {
+class TierPeersTest : public ::testing::Test {
  protected:
   [[nodiscard]] SharedState state(std::uint32_t slot) const {
     return rig_.word({slot / Instance::kChunkSlots, slot % Instance::kChunkSlots}).state();
@@ -26,7 +26,7 @@ class SharedSlabTest : public ::testing::Test {
   SharedTierRig rig_{Instance::kShape};
 };
 
-TEST_F(SharedSlabTest, WhatOneStoresAnotherFindsAndLeases) {
+TEST_F(TierPeersTest, WhatOneStoresAnotherFindsAndLeases) {
   Instance a(rig_, "a");
   Instance b(rig_, "b");
   const auto stored = a.store(0, 3);
@@ -41,7 +41,7 @@ TEST_F(SharedSlabTest, WhatOneStoresAnotherFindsAndLeases) {
 }
 
 // Hints of what was evicted would come to take the places of others.
-TEST_F(SharedSlabTest, WhatATierHoldsIsFoundHoweverOftenItWasTurnedOver) {
+TEST_F(TierPeersTest, WhatATierHoldsIsFoundHoweverOftenItWasTurnedOver) {
   Instance a(rig_, "a");
   Instance b(rig_, "b");
   for (std::uint64_t round = 0; round < 50; ++round) {
@@ -51,10 +51,10 @@ TEST_F(SharedSlabTest, WhatATierHoldsIsFoundHoweverOftenItWasTurnedOver) {
   }
 }
 
-TEST_F(SharedSlabTest, ASlotIsFillingFromItsReservationToTheCommit) {
+TEST_F(TierPeersTest, ASlotIsFillingFromItsReservationToTheCommit) {
   Instance a(rig_, "a");
   const auto reserve = [&] {
-    return std::move(a.slabs().reserve(Instance::kOnly, keys(0, 1))).value();
+    return std::move(a.all().reserve(Instance::kOnly, keys(0, 1))).value();
   };
   std::uint32_t slot = 0;
   {
@@ -70,23 +70,23 @@ TEST_F(SharedSlabTest, ASlotIsFillingFromItsReservationToTheCommit) {
   EXPECT_EQ(state(slot), SharedState::kFree);
 }
 
-TEST_F(SharedSlabTest, WhatIsFoundStaysUntilNobodyAsksForIt) {
+TEST_F(TierPeersTest, WhatIsFoundStaysUntilNobodyAsksForIt) {
   Instance a(rig_, "a");
   Instance b(rig_, "b");
   a.store(0, 16);
   ASSERT_EQ(b.held(0, 16), 16U);
-  auto refused = a.slabs().reserve(Instance::kOnly, keys(100, 1));
+  auto refused = a.all().reserve(Instance::kOnly, keys(100, 1));
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.otherwise().num_available, 0U);
-  b.tier().drop_idle_guests();
+  b.tend();
   ASSERT_EQ(b.held(0, 8), 8U);
-  b.tier().drop_idle_guests();
+  b.tend();
   EXPECT_EQ(b.snapshot().num_guests, 8U);
   a.store(100, 8);
   EXPECT_EQ(a.held(0, 16), 8U) << "the rest of them was evicted";
 }
 
-TEST_F(SharedSlabTest, AGuestGoesWithItsLastLease) {
+TEST_F(TierPeersTest, AGuestGoesWithItsLastLease) {
   Instance a(rig_, "a");
   Instance b(rig_, "b");
   a.store(0, 4);
@@ -104,7 +104,7 @@ TEST_F(SharedSlabTest, AGuestGoesWithItsLastLease) {
   EXPECT_EQ(a.held(0, 1), 1U);
 }
 
-TEST_F(SharedSlabTest, AKeyMayBeAskedForTwiceAtOnce) {
+TEST_F(TierPeersTest, AKeyMayBeAskedForTwiceAtOnce) {
   Instance a(rig_, "a");
   Instance b(rig_, "b");
   WritableSlots other = b.take(0, 1);
@@ -121,7 +121,7 @@ TEST_F(SharedSlabTest, AKeyMayBeAskedForTwiceAtOnce) {
   EXPECT_EQ(c.snapshot().num_guests, 0U);
 }
 
-TEST_F(SharedSlabTest, WhatAGuestHoldsMayBeStoredAllTheSame) {
+TEST_F(TierPeersTest, WhatAGuestHoldsMayBeStoredAllTheSame) {
   Instance a(rig_, "a");
   Instance b(rig_, "b");
   a.store(0, 2);
@@ -138,7 +138,7 @@ TEST_F(SharedSlabTest, WhatAGuestHoldsMayBeStoredAllTheSame) {
   EXPECT_EQ(b.held(0, 2), 2U) << "the other's";
 }
 
-TEST_F(SharedSlabTest, ALeasedGuestStaysAndAnAnswerEndsWithItsGuests) {
+TEST_F(TierPeersTest, ALeasedGuestStaysAndAnAnswerEndsWithItsGuests) {
   Instance a(rig_, "a");
   Instance b(rig_, "b");
   a.store(0, 4);
@@ -151,68 +151,69 @@ TEST_F(SharedSlabTest, ALeasedGuestStaysAndAnAnswerEndsWithItsGuests) {
   b.tier().release(std::move(lease));
 }
 
-TEST_F(SharedSlabTest, WhatNobodyAsksForIsLetGoWithoutAStep) {
+TEST_F(TierPeersTest, WhatNobodyAsksForIsLetGoWithoutAStep) {
   Instance a(rig_, "a");
   Instance b(rig_, "b");
   a.store(0, 4);
   ASSERT_EQ(b.held(0, 4), 4U);
   const auto now = std::chrono::steady_clock::now();
-  b.slabs().hold_still();
-  for (int i = 0; i < 3; ++i) b.slabs().tend(now + i * std::chrono::seconds(1));
+  b.all().hold_still();
+  for (int i = 0; i < 3; ++i) b.all().tend(now + i * std::chrono::seconds(1));
   EXPECT_EQ(b.snapshot().num_guests, 4U) << "its step is not over";
-  b.slabs().end_step();
+  b.all().end_step();
   EXPECT_EQ(b.snapshot().num_guests, 4U) << "asked for since the last time";
-  b.slabs().tend(now + std::chrono::seconds(2));
+  b.all().tend(now + std::chrono::seconds(2));
   EXPECT_EQ(b.snapshot().num_guests, 4U) << "a moment ago";
-  b.slabs().tend(now + std::chrono::seconds(3));
+  b.all().tend(now + std::chrono::seconds(3));
   EXPECT_EQ(b.snapshot().num_guests, 0U);
 }
 
-TEST_F(SharedSlabTest, WhoIsAlwaysInAStepLetsGoOfWhatNobodyAsksForToo) {
+TEST_F(TierPeersTest, WhoIsAlwaysInAStepLetsGoOfWhatNobodyAsksForToo) {
   Instance a(rig_, "a");
   Instance b(rig_, "b");
   a.store(0, 4);
   ASSERT_EQ(b.held(0, 4), 4U);
   const auto now = std::chrono::steady_clock::now();
   for (int i = 0; i < 2; ++i) {
-    b.slabs().hold_still();
-    b.slabs().tend(now + i * std::chrono::seconds(1));
+    b.all().hold_still();
+    b.all().tend(now + i * std::chrono::seconds(1));
     EXPECT_EQ(b.snapshot().num_guests, 4U);
-    b.slabs().end_step();
+    b.all().end_step();
   }
   EXPECT_EQ(b.snapshot().num_guests, 0U);
 }
 
-TEST_F(SharedSlabTest, AClassIsTheSameOneWhereverItWasMadeAtAnotherTime) {
+TEST_F(TierPeersTest, AClassIsTheSameOneWhereverItWasMadeAtAnotherTime) {
   const auto directory_a = rig_.join("a");
   const auto directory_b = rig_.join("b");
-  auto a = std::make_unique<SlabTier>(Instance::kNumChunks, Instance::kPlainLru, directory_a.get());
-  SlabTier b(Instance::kNumChunks, Instance::kPlainLru, directory_b.get());
+  auto a = std::make_unique<Tier>(Instance::kNumChunks, std::span<const std::uint32_t>{},
+                                  Instance::kPlainLru, peers_in(directory_a.get()));
+  Tier b(Instance::kNumChunks, {}, Instance::kPlainLru, peers_in(directory_b.get()));
   const SlabClassId few_of_a = a->add_class(2);
   const SlabClassId many_of_a = a->add_class(4);
   const SlabClassId many_of_b = b.add_class(4);
   a->grow_to(Instance::kNumChunks);
   b.grow_to(Instance::kNumChunks);
   for (const auto& [slab_class, first] : {std::pair(few_of_a, 0U), std::pair(many_of_a, 10U)}) {
-    a->tier(slab_class)
-        .commit(std::move(a->reserve(slab_class, keys(first, 2))).value().hand_over());
+    a->commit(std::move(a->reserve(slab_class, keys(first, 2))).value().hand_over());
   }
-  EXPECT_EQ(b.tier(many_of_b).lookup_prefix(keys(10, 2)).size(), 2U);
+  EXPECT_EQ(b.lookup_prefix(many_of_b, keys(10, 2)).size(), 2U);
   const SlabClassId few_of_b = b.add_class(2);
-  EXPECT_EQ(b.tier(few_of_b).lookup_prefix(keys(0, 2)).size(), 2U);
+  EXPECT_EQ(b.lookup_prefix(few_of_b, keys(0, 2)).size(), 2U);
   a.reset();
   for (std::uint32_t i = 0; i < Instance::kNumChunks; ++i) {
     EXPECT_TRUE(!directory_a->owns(i) || directory_a->give_up(i));
   }
   // It takes all chunks, those that were left with what is in them.
   ASSERT_TRUE(b.reserve(many_of_b, keys(20, 10)).ok());
-  EXPECT_EQ(b.snapshot().num_chunks, Instance::kNumChunks);
-  EXPECT_EQ(b.tier(few_of_b).snapshot().num_evictable, 2U);
-  EXPECT_EQ(b.tier(many_of_b).snapshot().num_evictable, 2U);
+  const SlabSnapshot now = b.slab_snapshot();
+  EXPECT_EQ(now.num_chunks, Instance::kNumChunks);
+  EXPECT_EQ(now.classes[few_of_b.value()].tier.num_evictable, 2U);
+  EXPECT_EQ(now.classes[many_of_b.value()].tier.num_evictable, 2U);
   b.check_invariants();
 }
 
-TEST_F(SharedSlabTest, WhatOthersUseIsEvictedLater) {
+TEST_F(TierPeersTest, WhatOthersUseIsEvictedLater) {
   Instance a(rig_, "a");
   Instance b(rig_, "b");
   a.store(0, 8);
@@ -224,31 +225,31 @@ TEST_F(SharedSlabTest, WhatOthersUseIsEvictedLater) {
   EXPECT_EQ(a.held(8, 8), 4U) << "evicted instead of what the other used";
 }
 
-TEST_F(SharedSlabTest, WhatWasEvictedForAReservationThatFailedIsFree) {
+TEST_F(TierPeersTest, WhatWasEvictedForAReservationThatFailedIsFree) {
   Instance a(rig_, "a");
   Instance b(rig_, "b");
   a.store(0, 16);
   Lease read = b.lease(0, 2);
-  auto refused = a.slabs().reserve(Instance::kOnly, keys(100, 16));
+  auto refused = a.all().reserve(Instance::kOnly, keys(100, 16));
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.otherwise().num_available, 14U);
-  a.slabs().check_invariants();
+  a.all().check_invariants();
   a.store(100, 10);
   b.tier().release(std::move(read));
   a.store(200, 12);  // Some slots are free, some are evicted for it.
   EXPECT_EQ(a.snapshot().num_evicted_total, 22U);
 }
 
-TEST_F(SharedSlabTest, WhatAnotherHasIsNotStoredAgain) {
+TEST_F(TierPeersTest, WhatAnotherHasIsNotStoredAgain) {
   Instance a(rig_, "a");
   Instance b(rig_, "b");
   a.store(0, 2);
   std::vector<OfferAnswer> answers(3);
-  b.slabs().offer(Instance::kOnly, keys(0, 3), answers);
+  b.all().offer(Instance::kOnly, keys(0, 3), answers);
   EXPECT_EQ(answers, (std::vector{OfferAnswer::kHeld, OfferAnswer::kHeld, OfferAnswer::kStore}));
 }
 
-TEST_F(SharedSlabTest, WhatIsForgottenWhileAnotherReadsItStaysAside) {
+TEST_F(TierPeersTest, WhatIsForgottenWhileAnotherReadsItStaysAside) {
   Instance a(rig_, "a");
   Instance b(rig_, "b");
   const auto slots = a.store(0, 1);
@@ -265,7 +266,7 @@ TEST_F(SharedSlabTest, WhatIsForgottenWhileAnotherReadsItStaysAside) {
   EXPECT_EQ(state(slots[0]), SharedState::kFree);
 }
 
-TEST_F(SharedSlabTest, WhatIsForgottenUnderALeaseOfItsOwnerStaysAsideBehindIt) {
+TEST_F(TierPeersTest, WhatIsForgottenUnderALeaseOfItsOwnerStaysAsideBehindIt) {
   Instance a(rig_, "a");
   Instance b(rig_, "b");
   const auto slots = a.store(0, 1);
@@ -282,7 +283,7 @@ TEST_F(SharedSlabTest, WhatIsForgottenUnderALeaseOfItsOwnerStaysAsideBehindIt) {
   EXPECT_EQ(a.snapshot().num_free, 4U);
 }
 
-TEST_F(SharedSlabTest, AGuestThatIsDoubtedIsFoundNoMore) {
+TEST_F(TierPeersTest, AGuestThatIsDoubtedIsFoundNoMore) {
   Instance a(rig_, "a");
   Instance b(rig_, "b");
   a.store(0, 1);
@@ -296,11 +297,11 @@ TEST_F(SharedSlabTest, AGuestThatIsDoubtedIsFoundNoMore) {
   EXPECT_EQ(b.held(0, 1), 0U);
   EXPECT_EQ(a.held(0, 1), 1U) << "its owner may serve it: maybe the way was bad, not the slot";
   std::vector<OfferAnswer> answers(1);
-  b.slabs().offer(Instance::kOnly, keys(0, 1), answers);
+  b.all().offer(Instance::kOnly, keys(0, 1), answers);
   EXPECT_EQ(answers[0], OfferAnswer::kStore) << "one of its own";
 }
 
-TEST_F(SharedSlabTest, AfterAResetNeitherFindsTheOther) {
+TEST_F(TierPeersTest, AfterAResetNeitherFindsTheOther) {
   Instance a(rig_, "a");
   Instance b(rig_, "b");
   a.store(0, 1);
@@ -315,7 +316,7 @@ TEST_F(SharedSlabTest, AfterAResetNeitherFindsTheOther) {
   EXPECT_EQ(b.held(0, 1), 0U);
 }
 
-TEST_F(SharedSlabTest, WhatAnInstanceLeftIsServedAndAdopted) {
+TEST_F(TierPeersTest, WhatAnInstanceLeftIsServedAndAdopted) {
   {
     Instance a(rig_, "a");
     a.store(0, 16);
@@ -332,20 +333,20 @@ TEST_F(SharedSlabTest, WhatAnInstanceLeftIsServedAndAdopted) {
   EXPECT_EQ(b.held(100, 1), 1U);
 }
 
-TEST_F(SharedSlabTest, AChunkIsNotAdoptedWhileItsGuestsAreLeased) {
+TEST_F(TierPeersTest, AChunkIsNotAdoptedWhileItsGuestsAreLeased) {
   {
     Instance a(rig_, "a");
     a.store(0, 16);
   }
   Instance b(rig_, "b");
   Lease lease = b.lease(0, 16);
-  EXPECT_FALSE(b.slabs().reserve(Instance::kOnly, keys(100, 1)).ok());
+  EXPECT_FALSE(b.all().reserve(Instance::kOnly, keys(100, 1)).ok());
   EXPECT_EQ(b.num_chunks(), 0U);
   b.tier().release(std::move(lease));
   EXPECT_EQ(b.store(100, 1).size(), 1U);
 }
 
-TEST_F(SharedSlabTest, ChunksOfAnotherNameSpaceAreClearedUnlessTheyAreRead) {
+TEST_F(TierPeersTest, ChunksOfAnotherNameSpaceAreClearedUnlessTheyAreRead) {
   {
     Instance a(rig_, "a", 1);
     a.store(0, 16);
@@ -355,12 +356,12 @@ TEST_F(SharedSlabTest, ChunksOfAnotherNameSpaceAreClearedUnlessTheyAreRead) {
   Instance b(rig_, "b", 2);
   EXPECT_EQ(b.held(0, 1), 0U);
   EXPECT_EQ(b.store(100, 12).size(), 12U);
-  EXPECT_FALSE(b.slabs().reserve(Instance::kOnly, keys(200, 16)).ok());
+  EXPECT_FALSE(b.all().reserve(Instance::kOnly, keys(200, 16)).ok());
   EXPECT_EQ(reader.held(0, 1), 1U);
   reader.tier().release(std::move(lease));
 }
 
-TEST_F(SharedSlabTest, ADuplicateInAChunkThatIsAdoptedIsForgotten) {
+TEST_F(TierPeersTest, ADuplicateInAChunkThatIsAdoptedIsForgotten) {
   auto a = std::make_unique<Instance>(rig_, "a");
   Instance b(rig_, "b");
   WritableSlots twice = b.take(0, 1);
@@ -372,7 +373,7 @@ TEST_F(SharedSlabTest, ADuplicateInAChunkThatIsAdoptedIsForgotten) {
   EXPECT_EQ(b.snapshot().num_slots, 16U);
 }
 
-TEST_F(SharedSlabTest, WhatADeadInstanceWasFillingIsSetAsideForItsGrace) {
+TEST_F(TierPeersTest, WhatADeadInstanceWasFillingIsSetAsideForItsGrace) {
   in_a_process_that_is_killed([this] {
     Instance a(rig_, "a");
     a.store(0, 14);
@@ -380,7 +381,7 @@ TEST_F(SharedSlabTest, WhatADeadInstanceWasFillingIsSetAsideForItsGrace) {
     ::raise(SIGKILL);
   });
   Instance b(rig_, {.name = "b", .name_space = 1, .grace = std::chrono::milliseconds(50)});
-  EXPECT_FALSE(b.slabs().reserve(Instance::kOnly, keys(100, 15)).ok());
+  EXPECT_FALSE(b.all().reserve(Instance::kOnly, keys(100, 15)).ok());
   EXPECT_EQ(b.snapshot().num_set_aside, 2U);
   for (int i = 0; i < 1000 && b.snapshot().num_set_aside > 0; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -389,21 +390,21 @@ TEST_F(SharedSlabTest, WhatADeadInstanceWasFillingIsSetAsideForItsGrace) {
   EXPECT_EQ(b.store(100, 16).size(), 16U);
 }
 
-TEST_F(SharedSlabTest, WhoHasAllGivesUpWhatAnotherWants) {
+TEST_F(TierPeersTest, WhoHasAllGivesUpWhatAnotherWants) {
   Instance a(rig_, "a");
   Instance b(rig_, "b");
   a.store(0, 16);
-  EXPECT_FALSE(b.slabs().reserve(Instance::kOnly, keys(100, 4)).ok());
+  EXPECT_FALSE(b.all().reserve(Instance::kOnly, keys(100, 4)).ok());
   a.tend();
   EXPECT_EQ(a.num_chunks(), 4U) << "nobody has said that he wants one";
   b.tend();
-  a.slabs().hold_still();
+  a.all().hold_still();
   a.tend();
   EXPECT_EQ(a.num_chunks(), 4U) << "what a lookup has found may be evicted by its own step alone";
-  a.slabs().end_step();
+  a.all().end_step();
   EXPECT_EQ(a.num_chunks(), 3U) << "who is always found in a step starves nobody";
-  a.slabs().hold_still();
-  a.slabs().end_step();
+  a.all().hold_still();
+  a.all().end_step();
   EXPECT_EQ(a.num_chunks(), 3U) << "given up once";
   a.tend();
   EXPECT_EQ(a.num_chunks(), 3U) << "there is one that the other can take";
@@ -411,12 +412,12 @@ TEST_F(SharedSlabTest, WhoHasAllGivesUpWhatAnotherWants) {
   EXPECT_EQ(a.held(0, 16), 12U) << "the tail of the prefix went";
 }
 
-TEST_F(SharedSlabTest, NobodyGivesUpWhatOthersRead) {
+TEST_F(TierPeersTest, NobodyGivesUpWhatOthersRead) {
   Instance a(rig_, "a");
   Instance b(rig_, "b");
   a.store(0, 16);
   Lease lease = b.lease(0, 16);
-  EXPECT_FALSE(b.slabs().reserve(Instance::kOnly, keys(100, 4)).ok());
+  EXPECT_FALSE(b.all().reserve(Instance::kOnly, keys(100, 4)).ok());
   b.tend();
   a.tend();
   EXPECT_EQ(a.num_chunks(), 4U);
@@ -424,7 +425,7 @@ TEST_F(SharedSlabTest, NobodyGivesUpWhatOthersRead) {
   b.tier().release(std::move(lease));
 }
 
-TEST_F(SharedSlabTest, EventsAreOfTheBlocksThatAnInstanceHasItself) {
+TEST_F(TierPeersTest, EventsAreOfTheBlocksThatAnInstanceHasItself) {
   TierOptions options = Instance::kPlainLru;
   options.key_events = true;
   auto a = std::make_unique<Instance>(rig_, TierDirectory::Identity{.name = "a", .name_space = 1},

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kvferry/cpu_tier/slots/slot_ledger.hpp"
+#include "kvferry/cpu_tier/slots/slot_table.hpp"
 
 #include "kvferry/base/check.hpp"
 
@@ -30,7 +30,7 @@ const char* to_string(SlotState state) {
   return "unknown";
 }
 
-SlotLedger::SlotLedger(std::uint32_t max_slots, Segments segments)
+SlotTable::SlotTable(std::uint32_t max_slots, Segments segments)
     : records_(std::size_t{max_slots} + kNumRings),
       readable_((std::size_t{max_slots} + kBitsPerWord - 1) / kBitsPerWord),
       segments_(segments),
@@ -42,25 +42,25 @@ SlotLedger::SlotLedger(std::uint32_t max_slots, Segments segments)
   }
 }
 
-SlotLedger::Record& SlotLedger::at(SlotId slot) {
+SlotTable::Record& SlotTable::at(SlotId slot) {
   KVFERRY_CHECK(slot.value() < max_slots_,
                 "slot " + std::to_string(slot.value()) + " of " + std::to_string(max_slots_));
   return records_[slot.value()];
 }
 
-SlotLedger::Record& SlotLedger::expect(SlotId slot, SlotState state) {
+SlotTable::Record& SlotTable::expect(SlotId slot, SlotState state) {
   Record& record = at(slot);
   KVFERRY_CHECK(record.state == state, "slot " + std::to_string(slot.value()) + " is " +
                                            to_string(record.state) + ", not " + to_string(state));
   return record;
 }
 
-void SlotLedger::recount(SlotState from, SlotState to, std::size_t num_moved) {
+void SlotTable::recount(SlotState from, SlotState to, std::size_t num_moved) {
   counts_[static_cast<std::size_t>(from)] -= static_cast<std::uint32_t>(num_moved);
   counts_[static_cast<std::size_t>(to)] += static_cast<std::uint32_t>(num_moved);
 }
 
-void SlotLedger::push_free(SlotId slot) {
+void SlotTable::push_free(SlotId slot) {
   Record& record = records_[slot.value()];
   record.state = SlotState::kFree;
   record.hotter = free_top();
@@ -69,19 +69,19 @@ void SlotLedger::push_free(SlotId slot) {
   records_[record.colder].hotter = slot.value();
 }
 
-void SlotLedger::unlink_free(std::uint32_t slot) {
+void SlotTable::unlink_free(std::uint32_t slot) {
   const Record& record = records_[slot];
   records_[record.colder].hotter = record.hotter;
   records_[record.hotter].colder = record.colder;
 }
 
-void SlotLedger::link_hottest(SlotId slot) {
+void SlotTable::link_hottest(SlotId slot) {
   Record& record = records_[slot.value()];
   record.stamp = record.awaited ? num_evictions_ : ++clock_;
   link_colder_than(sentinel(list_of(record)), slot);
 }
 
-void SlotLedger::link_colder_than(std::uint32_t warmer, SlotId slot) {
+void SlotTable::link_colder_than(std::uint32_t warmer, SlotId slot) {
   Record& record = records_[slot.value()];
   record.colder = records_[warmer].colder;
   record.hotter = warmer;
@@ -90,7 +90,7 @@ void SlotLedger::link_colder_than(std::uint32_t warmer, SlotId slot) {
   ++num_linked_[list_of(record)];
 }
 
-void SlotLedger::unlink(Record& record) {
+void SlotTable::unlink(Record& record) {
   records_[record.colder].hotter = record.hotter;
   records_[record.hotter].colder = record.colder;
   --num_linked_[list_of(record)];
@@ -98,20 +98,12 @@ void SlotLedger::unlink(Record& record) {
   record.num_users = 0;
 }
 
-void SlotLedger::heat_up(Record& record) {
+void SlotTable::heat_up(Record& record) {
   if (record.heat < kMaxHeat) ++record.heat;
   if (segments_ == Segments::kTwo) record.segment = Segment::kProtected;
 }
 
-void SlotLedger::grow_to(std::uint32_t num_slots) {
-  KVFERRY_CHECK(num_slots >= num_slots_ && num_slots <= max_slots_,
-                "grow_to(" + std::to_string(num_slots) + ") of a tier of " +
-                    std::to_string(num_slots_) + " slots, at most " + std::to_string(max_slots_));
-  KVFERRY_CHECK(num_slots_ == end_, "grow_to() of a tier whose slots come and go");
-  add({num_slots_, num_slots});
-}
-
-void SlotLedger::add(SlotRange range) {
+void SlotTable::add(SlotRange range) {
   KVFERRY_CHECK(range.first <= range.end && range.end <= max_slots_, "slots behind the last one");
   for (std::uint32_t slot = range.end; slot > range.first; --slot) {
     expect(SlotId(slot - 1), SlotState::kAbsent);
@@ -123,7 +115,7 @@ void SlotLedger::add(SlotRange range) {
   end_ = std::max(end_, range.end);
 }
 
-void SlotLedger::remove(SlotRange range) {
+void SlotTable::remove(SlotRange range) {
   for (std::uint32_t slot = range.first; slot < range.end; ++slot) {
     expect(SlotId(slot), SlotState::kFree).state = SlotState::kAbsent;
     unlink_free(slot);
@@ -133,7 +125,7 @@ void SlotLedger::remove(SlotRange range) {
   num_slots_ -= num_removed;
 }
 
-bool SlotLedger::any_named(SlotRange range) const {
+bool SlotTable::any_named(SlotRange range) const {
   for (std::uint32_t slot = range.first; slot < range.end; ++slot) {
     const SlotState state = records_[slot].state;
     if (state > SlotState::kFree && state != SlotState::kEvictable) return true;
@@ -141,24 +133,24 @@ bool SlotLedger::any_named(SlotRange range) const {
   return false;
 }
 
-SlotId SlotLedger::longest_free() const {
+SlotId SlotTable::longest_free() const {
   return victim_or_none(records_[sentinel(kFreeRing)].colder);
 }
 
-SlotId SlotLedger::coldest_of(Segment segment) const {
+SlotId SlotTable::coldest_of(Segment segment) const {
   return victim_or_none(coldest(static_cast<std::uint32_t>(segment)));
 }
 
-SlotId SlotLedger::hotter_than(SlotId slot) const {
+SlotId SlotTable::hotter_than(SlotId slot) const {
   return victim_or_none(records_[slot.value()].hotter);
 }
 
-std::uint32_t SlotLedger::age(SlotId slot) const {
+std::uint32_t SlotTable::age(SlotId slot) const {
   const Record& record = records_[slot.value()];
   return record.awaited ? 0 : clock_ - record.stamp;
 }
 
-void SlotLedger::take(std::span<SlotId> slots, std::span<const Placement> placements) {
+void SlotTable::take(std::span<SlotId> slots, std::span<const Placement> placements) {
   KVFERRY_CHECK(slots.size() <= count(SlotState::kFree),
                 "taking " + std::to_string(slots.size()) + " slots of " +
                     std::to_string(count(SlotState::kFree)));
@@ -174,7 +166,7 @@ void SlotLedger::take(std::span<SlotId> slots, std::span<const Placement> placem
   recount(SlotState::kFree, SlotState::kWritable, slots.size());
 }
 
-std::uint32_t SlotLedger::victim_list(const VictimRule& rule) const {
+std::uint32_t SlotTable::victim_list(const VictimRule& rule) const {
   constexpr auto kProbation = static_cast<std::uint32_t>(Segment::kProbation);
   constexpr auto kProtected = static_cast<std::uint32_t>(Segment::kProtected);
   if (num_linked_[kProbation] == 0 && num_linked_[kProtected] == 0) return kAwaitedList;
@@ -190,7 +182,7 @@ std::uint32_t SlotLedger::victim_list(const VictimRule& rule) const {
   return static_cast<float>(num_linked_[kProbation]) > allowed ? kProbation : kProtected;
 }
 
-void SlotLedger::evict(std::span<SlotId> slots, const VictimRule& rule) {
+void SlotTable::evict(std::span<SlotId> slots, const VictimRule& rule) {
   KVFERRY_CHECK(slots.size() <= count(SlotState::kEvictable),
                 "evicting " + std::to_string(slots.size()) + " slots of " +
                     std::to_string(count(SlotState::kEvictable)));
@@ -209,7 +201,7 @@ void SlotLedger::evict(std::span<SlotId> slots, const VictimRule& rule) {
   recount(SlotState::kEvictable, SlotState::kFree, slots.size());
 }
 
-void SlotLedger::free(std::span<const SlotId> slots, SlotState from) {
+void SlotTable::free(std::span<const SlotId> slots, SlotState from) {
   for (std::size_t i = slots.size(); i-- > 0;) {
     expect(slots[i], from);
     push_free(slots[i]);
@@ -217,7 +209,7 @@ void SlotLedger::free(std::span<const SlotId> slots, SlotState from) {
   recount(from, SlotState::kFree, slots.size());
 }
 
-void SlotLedger::commit(std::span<const SlotId> slots, std::optional<SlotId> predecessor) {
+void SlotTable::commit(std::span<const SlotId> slots, std::optional<SlotId> predecessor) {
   // By segment: the record that the next slot is linked behind.
   std::array<std::uint32_t, kNumSegments> warmer{sentinel(0), sentinel(1)};
   std::uint32_t stamp = ++clock_;
@@ -240,21 +232,24 @@ void SlotLedger::commit(std::span<const SlotId> slots, std::optional<SlotId> pre
   recount(SlotState::kWritable, SlotState::kEvictable, slots.size());
 }
 
-void SlotLedger::abort(std::span<const SlotId> slots) {
+void SlotTable::abort(std::span<const SlotId> slots) {
   for (const SlotId slot : slots) expect(slot, SlotState::kWritable).state = SlotState::kAborted;
   recount(SlotState::kWritable, SlotState::kAborted, slots.size());
 }
 
-void SlotLedger::quarantine(std::span<const SlotId> slots) {
+void SlotTable::quarantine(std::span<const SlotId> slots) {
   for (const SlotId slot : slots) expect(slot, SlotState::kAborted).state = SlotState::kQuarantined;
   recount(SlotState::kAborted, SlotState::kQuarantined, slots.size());
 }
 
-void SlotLedger::lease(std::span<const SlotId> slots) {
+std::size_t SlotTable::lease(std::span<const SlotId> slots) {
   std::size_t num_first_leases = 0;
-  for (const SlotId slot : slots) {
+  std::size_t num_done = 0;
+  for (; num_done < slots.size(); ++num_done) {
+    const SlotId slot = slots[num_done];
     Record& record = at(slot);
     if (record.state != SlotState::kLeased) {
+      if (record.state == SlotState::kAbsent) break;
       unlink(expect(slot, SlotState::kEvictable));
       record.state = SlotState::kLeased;
       ++num_first_leases;
@@ -263,31 +258,38 @@ void SlotLedger::lease(std::span<const SlotId> slots) {
     ++record.num_users;
   }
   recount(SlotState::kEvictable, SlotState::kLeased, num_first_leases);
+  return num_done;
 }
 
-void SlotLedger::end_leases(std::span<const SlotId> slots) {
+std::size_t SlotTable::end_leases(std::span<const SlotId> slots) {
   std::size_t num_evictable = 0;
   std::size_t num_freed = 0;
-  for (std::size_t i = slots.size(); i-- > 0;) {
-    Record& record = at(slots[i]);
+  std::size_t left = slots.size();
+  for (; left > 0; --left) {
+    const SlotId slot = slots[left - 1];
+    Record& record = at(slot);
     const bool dying = record.state == SlotState::kDying;
-    if (!dying) expect(slots[i], SlotState::kLeased);
+    if (!dying) {
+      if (record.state == SlotState::kAbsent) break;
+      expect(slot, SlotState::kLeased);
+    }
     if (--record.num_users != 0) continue;
     if (dying) {
-      push_free(slots[i]);
+      push_free(slot);
       ++num_freed;
     } else {
       record.state = SlotState::kEvictable;
       if (segments_ == Segments::kTwo) record.segment = Segment::kProtected;
-      link_hottest(slots[i]);
+      link_hottest(slot);
       ++num_evictable;
     }
   }
   recount(SlotState::kLeased, SlotState::kEvictable, num_evictable);
   recount(SlotState::kDying, SlotState::kFree, num_freed);
+  return slots.size() - left;
 }
 
-void SlotLedger::touch(SlotId slot) {
+void SlotTable::touch(SlotId slot) {
   Record& record = at(slot);
   if (record.state == SlotState::kLeased) {
     heat_up(record);
@@ -298,7 +300,7 @@ void SlotLedger::touch(SlotId slot) {
   link_hottest(slot);
 }
 
-void SlotLedger::await(SlotId slot, std::uint32_t max_awaited) {
+void SlotTable::await(SlotId slot, std::uint32_t max_awaited) {
   if (max_awaited == 0) return;
   Record& record = expect(slot, SlotState::kEvictable);
   const std::uint32_t num_waiting = record.num_users;
@@ -309,29 +311,29 @@ void SlotLedger::await(SlotId slot, std::uint32_t max_awaited) {
   if (num_awaited() > max_awaited) end_waiting(coldest(kAwaitedList));
 }
 
-void SlotLedger::end_await(SlotId slot) {
+void SlotTable::end_await(SlotId slot) {
   Record& record = expect(slot, SlotState::kEvictable);
   if (record.awaited && --record.num_users == 0) end_waiting(slot.value());
 }
 
-void SlotLedger::end_waiting(std::uint32_t slot) {
+void SlotTable::end_waiting(std::uint32_t slot) {
   unlink(records_[slot]);
   link_hottest(SlotId(slot));
 }
 
-SlotId SlotLedger::first_victim() const {
+SlotId SlotTable::first_victim() const {
   const VictimRule probation_first{VictimRule::From::kProbationAbove, 0};
   const std::uint32_t list = victim_list(probation_first);
   return list == kAwaitedList ? kNoVictim : SlotId(coldest(list));
 }
 
-SlotId SlotLedger::next_victim(SlotId victim) const {
+SlotId SlotTable::next_victim(SlotId victim) const {
   std::uint32_t next = records_[victim.value()].hotter;
   if (next == sentinel(0)) next = coldest(1);
   return victim_or_none(next);
 }
 
-void SlotLedger::spare(SlotId slot) {
+void SlotTable::spare(SlotId slot) {
   Record& record = expect(slot, SlotState::kEvictable);
   KVFERRY_CHECK(record.heat > 0 && !record.awaited, "a slot was spared that is not hot");
   --record.heat;
@@ -339,7 +341,7 @@ void SlotLedger::spare(SlotId slot) {
   link_hottest(slot);
 }
 
-void SlotLedger::forget(SlotId slot) {
+void SlotTable::forget(SlotId slot) {
   Record& record = at(slot);
   if (record.state == SlotState::kLeased) {
     record.state = SlotState::kDying;
@@ -353,7 +355,7 @@ void SlotLedger::forget(SlotId slot) {
   recount(SlotState::kEvictable, SlotState::kFree, 1);
 }
 
-void SlotLedger::take_back(SlotId slot) {
+void SlotTable::take_back(SlotId slot) {
   expect(slot, SlotState::kFree).state = SlotState::kEvictable;
   unlink_free(slot.value());
   set_readable(slot);
@@ -361,66 +363,10 @@ void SlotLedger::take_back(SlotId slot) {
   recount(SlotState::kFree, SlotState::kEvictable, 1);
 }
 
-void SlotLedger::set_aside(SlotId slot) {
+void SlotTable::set_aside(SlotId slot) {
   expect(slot, SlotState::kFree).state = SlotState::kQuarantined;
   unlink_free(slot.value());
   recount(SlotState::kFree, SlotState::kQuarantined, 1);
-}
-
-void SlotLedger::check_list(std::uint32_t list) const {
-  // A list with a foreign slot, a cycle or a gap has another length than its slots.
-  std::uint32_t num_linked = 0;
-  for (std::uint32_t slot = coldest(list); slot != sentinel(list); slot = records_[slot].hotter) {
-    KVFERRY_CHECK(slot < max_slots_ && records_[slot].state == SlotState::kEvictable &&
-                      list_of(records_[slot]) == list &&
-                      records_[records_[slot].hotter].colder == slot &&
-                      ++num_linked <= num_linked_[list],
-                  "list " + std::to_string(list) + " of evictable slots is broken at slot " +
-                      std::to_string(slot));
-  }
-  KVFERRY_CHECK(num_linked == num_linked_[list],
-                "list " + std::to_string(list) + " of evictable slots is too short");
-}
-
-void SlotLedger::check_invariants() const {
-  std::array<std::uint32_t, kNumSlotStates> counted{};
-  for (std::uint32_t slot = 0; slot < max_slots_; ++slot) {
-    const Record& record = records_[slot];
-    ++counted[static_cast<std::size_t>(record.state)];
-    const bool is_readable =
-        record.state == SlotState::kEvictable || record.state == SlotState::kLeased;
-    KVFERRY_CHECK(readable(SlotId(slot)) == is_readable, "slot " + std::to_string(slot) + " is " +
-                                                             to_string(record.state) +
-                                                             " and its bit says otherwise");
-    const bool has_users =
-        record.state == SlotState::kLeased || record.state == SlotState::kDying || record.awaited;
-    KVFERRY_CHECK(has_users == (record.num_users != 0),
-                  "slot " + std::to_string(slot) + " is " + to_string(record.state) + " with " +
-                      std::to_string(record.num_users) + " leases or waiting requests");
-    KVFERRY_CHECK(!record.awaited || record.state == SlotState::kEvictable,
-                  "slot " + std::to_string(slot) + " is waited for and " + to_string(record.state));
-  }
-  KVFERRY_CHECK(counted == counts_, "the counts differ from the slots' states");
-  KVFERRY_CHECK(num_slots_ == max_slots_ - count(SlotState::kAbsent),
-                "the number of slots differs from what is not absent");
-
-  std::uint32_t num_evictable = 0;
-  for (std::uint32_t list = 0; list < kNumLists; ++list) {
-    check_list(list);
-    num_evictable += num_linked_[list];
-  }
-  KVFERRY_CHECK(num_evictable == count(SlotState::kEvictable), "an evictable slot is not listed");
-  KVFERRY_CHECK(segments_ == Segments::kTwo || num_linked(Segment::kProtected) == 0,
-                "a protected slot in a ledger of one segment");
-
-  std::uint32_t num_stacked = 0;
-  for (std::uint32_t slot = free_top(); slot != sentinel(kFreeRing); slot = records_[slot].hotter) {
-    KVFERRY_CHECK(slot < max_slots_ && records_[slot].state == SlotState::kFree &&
-                      records_[records_[slot].hotter].colder == slot &&
-                      ++num_stacked <= count(SlotState::kFree),
-                  "the free stack is broken at slot " + std::to_string(slot));
-  }
-  KVFERRY_CHECK(num_stacked == count(SlotState::kFree), "a free slot is not on the stack");
 }
 
 }  // namespace kvferry::cpu_tier

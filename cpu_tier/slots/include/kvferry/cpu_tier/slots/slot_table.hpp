@@ -5,6 +5,7 @@
 #include "kvferry/cpu_tier/memory/huge_page_allocator.hpp"
 #include "kvferry/cpu_tier/policy/eviction_policy.hpp"
 #include "kvferry/cpu_tier/policy/policy_rule.hpp"
+#include "kvferry/cpu_tier/slots/slot_range.hpp"
 
 #include <array>
 #include <cstddef>
@@ -15,7 +16,7 @@
 
 namespace kvferry::cpu_tier {
 
-/// The states of cpu_tier.hpp; readable is kEvictable (no lease) or kLeased. An absent slot has no
+/// The states of tier.hpp; readable is kEvictable (no lease) or kLeased. An absent slot has no
 /// memory: the tier has not grown so far, or the memory is another slab class's.
 enum class SlotState : std::uint8_t {
   kAbsent,
@@ -29,12 +30,6 @@ enum class SlotState : std::uint8_t {
 };
 inline constexpr std::size_t kNumSlotStates = 8;
 [[nodiscard]] const char* to_string(SlotState state);
-
-/// Slots [first, end).
-struct SlotRange {
-  std::uint32_t first = 0;
-  std::uint32_t end = 0;
-};
 
 /// How many lists recency is kept in.
 enum class Segments : std::uint8_t {
@@ -52,13 +47,11 @@ enum class Segments : std::uint8_t {
 /// Whatever the policy says, victims are evictable slots, and while there is one there is a victim.
 ///
 /// One thread at a time. Nothing throws but construction.
-class SlotLedger {
+class SlotTable {
  public:
   /// Room for `max_slots`; none usable yet.
-  explicit SlotLedger(std::uint32_t max_slots, Segments segments = Segments::kOne);
+  explicit SlotTable(std::uint32_t max_slots, Segments segments = Segments::kOne);
 
-  /// Makes slots [0, num_slots) usable; the new ones are taken next, in ascending order.
-  void grow_to(std::uint32_t num_slots);
   /// absent -> free, to be taken next, in ascending order.
   void add(SlotRange range);
   /// free -> absent.
@@ -82,10 +75,12 @@ class SlotLedger {
   void abort(std::span<const SlotId> slots);
   /// aborted -> quarantined.
   void quarantine(std::span<const SlotId> slots);
-  /// One more lease on each; each readable.
-  void lease(std::span<const SlotId> slots);
-  /// One lease less on each. The last one: leased -> evictable, most recent; dying -> free.
-  void end_leases(std::span<const SlotId> slots);
+  /// One more lease on each, from the first on, up to one that is absent; each readable. Returns
+  /// how many.
+  [[nodiscard]] std::size_t lease(std::span<const SlotId> slots);
+  /// One lease less on each, from the last on, down to one that is absent. The last lease of a
+  /// slot: leased -> evictable, most recent; dying -> free. Returns how many.
+  [[nodiscard]] std::size_t end_leases(std::span<const SlotId> slots);
   /// Makes a readable slot the most recent, hotter, and protected; a leased one just hotter: it is
   /// the most recent when its lease ends.
   void touch(SlotId slot);

@@ -45,7 +45,7 @@ TEST_F(CpuTierOffer, EverythingIsStoredWhileThereAreFreeSlots) {
 }
 
 TEST(CpuTierOfferEarly, TierThatHasNotGrownYetAdmitsAll) {
-  CpuTier tier(8, kSecondOffer);
+  PlainTier tier(8, kSecondOffer);
   Answers answers(3);
   tier.offer(keys(0, 3), answers);
   EXPECT_EQ(answers, Answers(3, kStore));
@@ -230,7 +230,7 @@ TEST_F(CpuTierOfferAdaptive, KeepsAPartOfALoopThatIsLargerThanTheTier) {
 }
 
 TEST(CpuTierOfferGrowing, TierThatGrowsInSmallPiecesLearnsMeanwhile) {
-  CpuTier tier(400, {});
+  PlainTier tier(400, {});
   tier.grow_to(100);
   for (std::uint32_t i = 0; i < 200; ++i) {  // No block ever comes back.
     Answers answers(8);
@@ -243,9 +243,9 @@ TEST(CpuTierOfferGrowing, TierThatGrowsInSmallPiecesLearnsMeanwhile) {
 TEST(TierOptions, ShareOutOfRangeIsRefused) {
   TierOptions options;
   options.max_awaited_share = 1.5F;
-  EXPECT_THROW(CpuTier(8, options), ConfigError);
+  EXPECT_THROW(PlainTier(8, options), ConfigError);
   options.max_awaited_share = std::numeric_limits<float>::quiet_NaN();
-  EXPECT_THROW(CpuTier(8, options), ConfigError);
+  EXPECT_THROW(PlainTier(8, options), ConfigError);
 }
 
 TEST(TierOptions, HaveANameEach) {

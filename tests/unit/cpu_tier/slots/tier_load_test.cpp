@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Lookup, lease, release, forget.
-#include "kvferry/cpu_tier/slots/cpu_tier.hpp"
+#include "kvferry/cpu_tier/slots/tier.hpp"
 
 #include "tier_fixture.hpp"
 
@@ -13,7 +13,7 @@ class CpuTierLoad : public TierFixture {
  protected:
   CpuTierLoad() : TierFixture(8) {}
 };
-using CpuTierLoadDeathTest = CpuTierLoad;
+using PlainTierLoadDeathTest = CpuTierLoad;
 
 TEST_F(CpuTierLoad, LookupPrefixEndsAtTheFirstKeyThatIsNotReadable) {
   store(keys(0, 2));
@@ -174,7 +174,7 @@ TEST_F(CpuTierLoad, TierForgottenWholeHandsOutAscendingSlotsAgain) {
             (std::vector<std::uint32_t>{0, 1, 2, 3, 4, 5, 6, 7}));
 }
 
-TEST_F(CpuTierLoadDeathTest, LookupWithSpansOfDifferentLengthsStops) {
+TEST_F(PlainTierLoadDeathTest, LookupWithSpansOfDifferentLengthsStops) {
   std::array<KeyState, 2> states{};
   EXPECT_DEATH(tier.lookup(keys(0, 3), states), "spans of different lengths");
 }

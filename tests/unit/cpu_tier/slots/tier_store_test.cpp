@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reserve, commit, abort, quarantine.
-#include "kvferry/cpu_tier/slots/cpu_tier.hpp"
+#include "kvferry/cpu_tier/slots/tier.hpp"
 
 #include "tier_fixture.hpp"
 
@@ -18,7 +18,7 @@ class CpuTierStore : public TierFixture {
  protected:
   CpuTierStore() : TierFixture(8) {}
 };
-using CpuTierStoreDeathTest = CpuTierStore;
+using PlainTierStoreDeathTest = CpuTierStore;
 
 TEST_F(CpuTierStore, FreshTierHandsOutAscendingSlots) {
   WritableSlots first = take(keys(0, 3));
@@ -104,7 +104,7 @@ TEST_F(CpuTierStore, AKeyThatIsPresentIsRefusedAndNothingChanges) {
 }
 
 TEST(CpuTierReservation, AnEmptyOneMayOutliveItsTier) {
-  std::optional<CpuTier> tier(std::in_place, 2);
+  std::optional<PlainTier> tier(std::in_place, 2);
   tier->grow_to(2);
   Reservation reservation = std::move(tier->reserve(keys(0, 1))).value();
   tier->commit(std::move(reservation).hand_over());
@@ -226,7 +226,7 @@ TEST_F(CpuTierStore, CountsEveryReservationAndCommit) {
 }
 
 TEST(CpuTierGrow, SlotsBecomeUsableOnlyByGrowing) {
-  CpuTier tier(4);
+  PlainTier tier(4);
   EXPECT_EQ(tier.reserve(keys(0, 1)).otherwise().num_available, 0U);
   tier.grow_to(2);
   tier.grow_to(2);
@@ -238,30 +238,30 @@ TEST(CpuTierGrow, SlotsBecomeUsableOnlyByGrowing) {
 }
 
 TEST(CpuTierGrow, RefusesMoreSlotsThanTheIndexCanName) {
-  EXPECT_THROW(CpuTier(BlockIndex::kMaxSlots + 1), ConfigError);
+  EXPECT_THROW(PlainTier(BlockIndex::kMaxSlots + 1), ConfigError);
 }
 
-TEST_F(CpuTierStoreDeathTest, ReservingAKeyTwiceInOneCallStops) {
+TEST_F(PlainTierStoreDeathTest, ReservingAKeyTwiceInOneCallStops) {
   const std::vector<BlockKey> twice{key(1), key(1)};
   EXPECT_DEATH({ auto result = tier.reserve(twice); }, "a key was inserted that slot 0 holds");
 }
 
-TEST_F(CpuTierStoreDeathTest, SlotsOfAnotherTierStop) {
-  CpuTier other(8);
+TEST_F(PlainTierStoreDeathTest, SlotsOfAnotherTierStop) {
+  PlainTier other(8);
   other.grow_to(8);
   WritableSlots slots = take(keys(0, 1));
   EXPECT_DEATH(other.commit(std::move(slots)), "slot 0 is free, not writable");
   tier.commit(std::move(slots));
 }
 
-TEST_F(CpuTierStoreDeathTest, ShrinkingStops) { EXPECT_DEATH(tier.grow_to(7), "grow_to\\(7\\)"); }
+TEST_F(PlainTierStoreDeathTest, ShrinkingStops) { EXPECT_DEATH(tier.grow_to(7), "grow_to\\(7\\)"); }
 
-TEST_F(CpuTierStoreDeathTest, GrowingPastTheMaximumStops) {
+TEST_F(PlainTierStoreDeathTest, GrowingPastTheMaximumStops) {
   EXPECT_DEATH(tier.grow_to(9), "grow_to\\(9\\)");
 }
 
-TEST(CpuTierDeathTest, DyingWithASetOutStops) {
-  std::optional<CpuTier> tier(std::in_place, 2);
+TEST(PlainTierDeathTest, DyingWithASetOutStops) {
+  std::optional<PlainTier> tier(std::in_place, 2);
   tier->grow_to(2);
   WritableSlots slots = std::move(tier->reserve(keys(0, 1))).value().hand_over();
   EXPECT_DEATH(tier.reset(), "a tier died with 1 writable");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One tier, many threads. A seed makes each thread's choices, not their order; KVFERRY_SEED sets
 // it, KVFERRY_SOAK_SECONDS runs longer.
-#include "kvferry/cpu_tier/slots/cpu_tier.hpp"
+#include "kvferry/cpu_tier/slots/tier.hpp"
 
 #include "tier_fixture.hpp"
 
@@ -85,7 +85,7 @@ class Threads : public ::testing::Test {
     for (std::thread& thread : threads) thread.join();
   }
 
-  CpuTier tier_;
+  PlainTier tier_;
   SlotWatch watch_;
   Tally tally_;
 };
@@ -93,7 +93,7 @@ class Threads : public ::testing::Test {
 /// One thread's share of the storm: a few sets of each kind, handled in random order.
 class Worker {
  public:
-  Worker(CpuTier& tier, SlotWatch& watch, Tally& tally, std::uint64_t seed, std::uint32_t number)
+  Worker(PlainTier& tier, SlotWatch& watch, Tally& tally, std::uint64_t seed, std::uint32_t number)
       : tier_(tier), watch_(watch), tally_(tally), number_(number), random_(seed) {}
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
@@ -220,7 +220,7 @@ class Worker {
 
   [[nodiscard]] std::uint32_t writer() const { return number_ + 1; }
 
-  CpuTier& tier_;
+  PlainTier& tier_;
   SlotWatch& watch_;
   Tally& tally_;
   std::uint32_t number_;

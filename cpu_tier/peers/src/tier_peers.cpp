@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvferry/cpu_tier/peers/tier_peers.hpp"
+
+#include "tier_peer_slots.hpp"
+
+#include <algorithm>
+
+namespace kvferry::cpu_tier {
+
+std::unique_ptr<PeerSlots> TierPeers::slots_of(const ChunkShape& shape, BlockIndex& index,
+                                               std::uint32_t max_slots) {
+  return std::make_unique<TierPeerSlots>(SharedSlots(directory_, shape), index, max_slots);
+}
+
+TakenChunks TierPeers::take_chunks(std::uint32_t most) {
+  if (most == 0) return {};
+  const std::optional<std::uint32_t> chunk = directory_.take_chunk();
+  if (!chunk) {
+    num_unowned_ = 0;
+    return {};
+  }
+  num_unowned_ -= std::min(num_unowned_, 1U);
+  TakenChunks taken{*chunk, 1};
+  if (directory_.is_of_name_space(*chunk)) taken.holds = directory_.shape_of(*chunk);
+  return taken;
+}
+
+bool TierPeers::divide(const TakenChunks& chunks, const ChunkShape& shape) {
+  bool all = true;
+  for (std::uint32_t chunk = chunks.first; chunk < chunks.first + chunks.count; ++chunk) {
+    if (directory_.clear(chunk)) {
+      directory_.divide(chunk, shape);
+    } else {
+      static_cast<void>(directory_.give_up(chunk));
+      all = false;
+    }
+  }
+  return all;
+}
+
+bool TierPeers::give_up(std::uint32_t chunk) {
+  if (!directory_.give_up(chunk)) return false;
+  ++num_unowned_;
+  return true;
+}
+
+std::uint32_t TierPeers::tend(std::uint32_t num_wanted, std::chrono::seconds coldest_age) {
+  directory_.tell(num_wanted, coldest_age);
+  num_unowned_ = directory_.look_around();
+  const std::uint32_t num_to_give = directory_.num_chunks_to_give();
+  return num_to_give - std::min(num_to_give, num_unowned_);
+}
+
+std::unique_ptr<Peers> peers_in(TierDirectory* directory) {
+  if (directory == nullptr) return no_peers();
+  return std::make_unique<TierPeers>(*directory);
+}
+
+}  // namespace kvferry::cpu_tier

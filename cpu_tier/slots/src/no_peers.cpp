@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvferry/base/check.hpp"
+#include "kvferry/cpu_tier/slots/peers.hpp"
+
+#include <algorithm>
+
+namespace kvferry::cpu_tier {
+namespace {
+
+/// Every slot is as the table says, and there are no others.
+class OwnSlots final : public PeerSlots {
+ public:
+  void begin_fill(std::span<const SlotId>, std::uint32_t) override {}
+  void publish(std::span<const SlotId>, const BlockIndex&) override {}
+  void abandon(std::span<const SlotId>) override {}
+  std::size_t refill_unused(std::span<SlotId> slots) override { return slots.size(); }
+  std::size_t evict(std::span<SlotId> slots) override { return slots.size(); }
+  std::size_t forget(std::span<SlotId> slots) override { return slots.size(); }
+  std::size_t make_free(std::span<SlotId> slots) override { return slots.size(); }
+  [[nodiscard]] bool any_read(SlotRange) const override { return false; }
+  void read_keys(SlotId, std::span<std::optional<BlockKey>> keys) const override {
+    std::fill(keys.begin(), keys.end(), std::nullopt);
+  }
+
+  void find(std::span<const BlockKey>, std::span<SlotId>) override {}
+  void find_prefix(std::span<const BlockKey>, std::span<SlotId>) override {}
+  void mark_held(std::span<const BlockKey>, std::span<SlotId>) const override {}
+  [[nodiscard]] std::size_t ask_for(std::span<const SlotId>) override { return 0; }
+  bool hide(std::span<SlotId>) override { return false; }
+  void lease(std::span<const SlotId> slots) override { expect_none(slots); }
+  bool end_leases(std::span<const SlotId> slots) override {
+    expect_none(slots);
+    return false;
+  }
+  void leave_behind(std::span<const SlotId> slots) override { expect_none(slots); }
+  bool doubt(std::span<const SlotId>) override { return false; }
+  bool hide_all() override { return false; }
+  [[nodiscard]] bool let_go(SlotRange) override { return true; }
+  bool drop_idle() override { return false; }
+  [[nodiscard]] GuestCounts guests() const override { return {}; }
+  void check_invariants(const SlotTable&) const override {}
+
+ private:
+  static void expect_none(std::span<const SlotId> slots) {
+    KVFERRY_CHECK(slots.empty(), "slot " + std::to_string(slots.front().value()) + " is absent");
+  }
+};
+
+class NoPeers final : public Peers {
+ public:
+  [[nodiscard]] std::unique_ptr<PeerSlots> slots_of(const ChunkShape&, BlockIndex&,
+                                                    std::uint32_t) override {
+    return std::make_unique<OwnSlots>();
+  }
+  void grow_to(std::uint32_t num_chunks) override { end_ = num_chunks; }
+  [[nodiscard]] std::uint32_t num_free_chunks() const override { return end_ - next_; }
+  [[nodiscard]] std::uint32_t num_obtainable_chunks() const override { return end_ - next_; }
+  [[nodiscard]] TakenChunks take_chunks(std::uint32_t most) override {
+    const TakenChunks taken{next_, std::min(most, end_ - next_)};
+    next_ += taken.count;
+    return taken;
+  }
+  [[nodiscard]] bool divide(const TakenChunks&, const ChunkShape&) override { return true; }
+  bool give_up(std::uint32_t) override { return false; }
+  [[nodiscard]] std::uint32_t tend(std::uint32_t, std::chrono::seconds) override { return 0; }
+  void narrow_name_space(std::uint64_t) override {}
+  void leave_name_space() override {}
+  [[nodiscard]] bool outlives_tier() const override { return false; }
+
+ private:
+  std::uint32_t next_ = 0;  ///< The lowest that no class has had.
+  std::uint32_t end_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Peers> no_peers() { return std::make_unique<NoPeers>(); }
+
+}  // namespace kvferry::cpu_tier

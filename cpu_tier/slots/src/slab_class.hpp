@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kvferry/cpu_tier/slots/tier.hpp"
+
+#include "slot_class.hpp"
+#include "turnover_clock.hpp"
+
+#include <cstdint>
+
+namespace kvferry::cpu_tier {
+
+/// The slots of one size, and how many chunks they are in.
+struct Tier::SlabClass {
+  SlabClass(std::uint32_t max_chunks, const ChunkShape& of, const TierOptions& options,
+            Peers& peers)
+      : shape(of),
+        slots_per_chunk(of.num_slots),
+        slots(max_chunks * of.num_slots, options, peers, of),
+        ages(slots.clock()),
+        marks(slots.clock()) {}
+
+  [[nodiscard]] SlotRange range_of(const TakenChunks& chunks) const {
+    return {chunks.first * slots_per_chunk, (chunks.first + chunks.count) * slots_per_chunk};
+  }
+  [[nodiscard]] SlotRange range_of(std::uint32_t chunk) const {
+    return range_of(TakenChunks{chunk, 1});
+  }
+
+  const ChunkShape shape;
+  const std::uint32_t slots_per_chunk;
+  SlotClass slots;
+  TurnoverClock ages;
+  /// The same by the clock on the wall (tend()).
+  TurnoverClock marks;
+  std::uint32_t num_chunks = 0;
+  std::uint64_t num_gained_total = 0;
+  std::uint64_t num_evicted_at_gain = 0;
+};
+
+}  // namespace kvferry::cpu_tier

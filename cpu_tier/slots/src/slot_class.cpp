@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a store does with slots: reserve, commit, abort.
+#include "slot_class.hpp"
+
+#include "kvferry/base/check.hpp"
+#include "kvferry/base/error.hpp"
+
+#include "batches.hpp"
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <utility>
+
+namespace kvferry::cpu_tier {
+namespace {
+
+float checked_share(float share) {
+  if (share >= 0 && share <= 1) return share;
+  throw ConfigError("max_awaited_share is " + std::to_string(share) +
+                    "; it is a share of the tier, between 0 and 1");
+}
+
+}  // namespace
+
+SlotClass::SlotClass(std::uint32_t max_slots, const TierOptions& options, Peers& peers,
+                     const ChunkShape& shape)
+    : index_(max_slots),
+      policy_(options, max_slots),
+      table_(max_slots, policy_.is_plain_lru() ? Segments::kOne : Segments::kTwo),
+      peers_(peers.slots_of(shape, index_, max_slots)),
+      notes_key_events_(options.key_events),
+      max_awaited_share_(checked_share(options.max_awaited_share)) {}
+
+SlotClass::~SlotClass() {
+  const TierSnapshot now = snapshot();
+  const std::uint32_t num_left =
+      num_left_behind_ + (any_lease_left_ ? now.num_leased + now.num_dying : 0);
+  KVFERRY_CHECK(now.num_free + now.num_evictable + now.num_set_aside + num_left == now.num_slots,
+                "a tier died with " + std::to_string(now.num_writable) + " writable, " +
+                    std::to_string(now.num_aborted) + " aborted, " +
+                    std::to_string(now.num_leased) + " leased, " + std::to_string(now.num_dying) +
+                    " dying, " + std::to_string(now.num_quarantined) + " quarantined slots out");
+}
+
+std::optional<NotReserved> SlotClass::reserve(std::span<const BlockKey> keys,
+                                              std::span<SlotId> slots) {
+  const std::uint32_t num_free = table_.count(SlotState::kFree);
+  const std::uint32_t num_available = num_free + table_.count(SlotState::kEvictable);
+  if (keys.size() > num_available) {
+    ++num_exhausted_total_;
+    return NotReserved{num_available};
+  }
+  // Before evicting: a key that is readable must not be evicted to make room for itself.
+  index_.find(keys, slots);
+  if (peers_->hide(slots)) ++eviction_epoch_;
+  const auto present = std::find_if(slots.begin(), slots.end(),
+                                    [](SlotId slot) { return slot != BlockIndex::kNoSlot; });
+  if (present != slots.end()) {
+    return NotReserved{static_cast<std::uint32_t>(keys.size()),
+                       static_cast<std::size_t>(present - slots.begin())};
+  }
+  if (keys.size() > num_free) {
+    ++eviction_epoch_;
+    const std::span<SlotId> victims = slots.first(keys.size() - num_free);
+    const std::size_t num_evicted = evict(victims);
+    if (num_evicted < victims.size()) {
+      peers_->abandon(victims.first(num_evicted));
+      ++num_exhausted_total_;
+      return NotReserved{table_.count(SlotState::kFree)};
+    }
+  }
+  take(keys, slots);
+  peers_->begin_fill(slots, std::min(num_free, static_cast<std::uint32_t>(slots.size())));
+  num_reserved_total_ += slots.size();
+  dcheck_conserved();
+  return std::nullopt;
+}
+
+std::size_t SlotClass::evict(std::span<SlotId> victims) {
+  // Every slot is looked at twice at most: one that a peer has used since it was looked at last is
+  // as good as used just now, once.
+  std::size_t num_left = 2 * std::size_t{table_.count(SlotState::kEvictable)};
+  // Ghosts are counted against what is left on probation when all of them are out.
+  const std::size_t step = policy_.wants_evicted() ? victims.size() : kStep;
+  std::size_t num_evicted = 0;
+  while (num_evicted < victims.size()) {
+    const std::size_t size = std::min({victims.size() - num_evicted, step, num_left,
+                                       std::size_t{table_.count(SlotState::kEvictable)}});
+    if (size == 0) break;
+    num_left -= size;
+    const std::span<SlotId> coldest = victims.subspan(num_evicted, size);
+    table_.evict(coldest, policy_.victims());
+    const std::size_t num_unused = peers_->refill_unused(coldest);
+    for (const SlotId used : coldest.subspan(num_unused)) table_.take_back(used);
+    const std::span<const SlotId> evicted = coldest.first(num_unused);
+    if (policy_.wants_evicted()) {
+      for (const SlotId slot : evicted) {
+        policy_.evicted(index_.key(slot).mixed(), table_.segment(slot),
+                        table_.num_linked(Segment::kProbation));
+      }
+    }
+    note(evicted, false);
+    index_.erase(evicted);
+    num_evicted += num_unused;
+  }
+  num_evicted_total_ += num_evicted;
+  return num_evicted;
+}
+
+void SlotClass::take(std::span<const BlockKey> keys, std::span<SlotId> slots) {
+  std::array<std::uint64_t, kStep> hashes;
+  for (std::size_t first = 0; first < keys.size(); first += kStep) {
+    const std::size_t count = std::min(kStep, keys.size() - first);
+    const std::span<SlotId> step = slots.subspan(first, count);
+    if (policy_.is_plain_lru()) {
+      table_.take(step);
+    } else {
+      std::array<Placement, kStep> placements;
+      for (std::size_t i = 0; i < count; ++i) hashes[i] = keys[first + i].mixed();
+      policy_.place(std::span(hashes).first(count), std::span(placements).first(count));
+      table_.take(step, std::span(placements).first(count));
+    }
+    index_.insert(keys.subspan(first, count), step);
+  }
+}
+
+void SlotClass::give_back(std::span<const SlotId> slots) {
+  peers_->abandon(slots);
+  table_.free(slots, SlotState::kWritable);
+  index_.erase(slots);
+  dcheck_conserved();
+}
+
+void SlotClass::commit(std::span<const SlotId> slots, const std::optional<BlockKey>& predecessor) {
+  SlotId before = BlockIndex::kNoSlot;
+  if (predecessor) index_.find({&*predecessor, 1}, {&before, 1});
+  if (before == BlockIndex::kNoSlot) {
+    table_.commit(slots);
+  } else {
+    table_.commit(slots, before);
+  }
+  peers_->publish(slots, index_);
+  note(slots, true);
+  num_committed_total_ += slots.size();
+  dcheck_conserved();
+}
+
+void SlotClass::abort(std::span<const SlotId> slots) {
+  table_.abort(slots);
+  index_.erase(slots);
+  dcheck_conserved();
+}
+
+void SlotClass::quarantine(std::span<const SlotId> slots) {
+  table_.quarantine(slots);
+  dcheck_conserved();
+}
+
+void SlotClass::release(std::span<const SlotId> slots, SlotState from) {
+  peers_->abandon(slots);
+  table_.free(slots, from);
+  dcheck_conserved();
+}
+
+void SlotClass::leave_behind_quarantined(std::span<const SlotId> slots) {
+  // What peers see of them stays: they are being filled, and their chunks stay this tier's.
+  num_left_behind_ += static_cast<std::uint32_t>(slots.size());
+}
+
+void SlotClass::note(std::span<const SlotId> slots, bool readable) {
+  if (!notes_key_events_) return;
+  for (const SlotId slot : slots) key_events_.push_back({index_.key(slot), readable});
+}
+
+std::vector<KeyEvent> SlotClass::take_key_events() { return std::exchange(key_events_, {}); }
+
+void SlotClass::end_forgetting(std::uint32_t num_keys_before) {
+  if (index_.size() != num_keys_before) ++eviction_epoch_;
+  dcheck_conserved();
+}
+
+}  // namespace kvferry::cpu_tier

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kvferry/base/ids.hpp"
+#include "kvferry/cpu_tier/policy/eviction_policy.hpp"
+#include "kvferry/cpu_tier/policy/tier_options.hpp"
+#include "kvferry/cpu_tier/slots/block_index.hpp"
+#include "kvferry/cpu_tier/slots/block_key.hpp"
+#include "kvferry/cpu_tier/slots/peers.hpp"
+#include "kvferry/cpu_tier/slots/slot_range.hpp"
+#include "kvferry/cpu_tier/slots/slot_table.hpp"
+#include "kvferry/cpu_tier/slots/tier.hpp"
+#include "kvferry/cpu_tier/slots/tier_snapshot.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace kvferry::cpu_tier {
+
+/// A range of slots whose memory another slab class could have.
+struct ColdRange {
+  SlotRange slots;
+  /// How much the class's clock() has gone on since its slots were used, in the mean over its
+  /// slots; nothing if all of them are free.
+  std::optional<std::uint32_t> age = std::nullopt;
+};
+
+/// The slots of one size: table, exact-key index and eviction policy as one object, because every
+/// transition touches all three. Tier's calls say what each of these is for; here slots are given
+/// as they are, without the type that says what may be done with them.
+///
+/// Called under the tier's lock. A slot found in another state than a call expects is a broken
+/// invariant. Nothing throws but construction and what finds guests (std::bad_alloc; nothing
+/// changed then). In debug builds conservation (G10) is checked in every transition.
+class SlotClass {
+ public:
+  /// For slots [0, max_slots), all absent yet. `peers` outlives this. Throws ConfigError above
+  /// BlockIndex::kMaxSlots, and for options out of range.
+  SlotClass(std::uint32_t max_slots, const TierOptions& options, Peers& peers,
+            const ChunkShape& shape);
+  /// Every slot and lease has been given back or left behind.
+  ~SlotClass();
+  SlotClass(const SlotClass&) = delete;
+  SlotClass& operator=(const SlotClass&) = delete;
+
+  // ---- memory that comes and goes (slot_class_chunks.cpp) ----
+
+  /// Makes absent slots usable.
+  void add(SlotRange range);
+  /// Makes the slots absent again, and evicts the readable ones. False, and they stay, if one is
+  /// named (neither free nor evictable) or a peer reads one; some may have been evicted even so.
+  [[nodiscard]] bool remove(SlotRange range);
+  /// Makes the slots of a chunk usable that was just taken with what is in it. False, and nothing
+  /// has changed, if one of them is a guest that is leased.
+  [[nodiscard]] bool adopt(SlotRange range);
+  /// Of the ranges [k * `num_slots`, (k + 1) * `num_slots`) that hold the longest free slot or one
+  /// of the coldest: the one whose slots were used longest ago, none of them named.
+  [[nodiscard]] std::optional<ColdRange> coldest_range(std::uint32_t num_slots) const;
+  /// Age of the coldest slot, as in ColdRange; nothing if none is evictable.
+  [[nodiscard]] std::optional<std::uint32_t> coldest_age() const;
+  /// Moves on with every use of a slot. Wraps.
+  [[nodiscard]] std::uint32_t clock() const { return table_.clock(); }
+  /// Of the range, those that are usable.
+  [[nodiscard]] std::uint32_t num_slots_in(SlotRange range) const;
+
+  // ---- uses that move no block (slot_class_uses.cpp) ----
+
+  void offer(std::span<const BlockKey> keys, std::span<OfferAnswer> answers,
+             std::size_t num_to_come);
+  void await(std::span<const BlockKey> keys);
+  void await(const PrefixHit& hit);
+  void end_await(std::span<const BlockKey> keys);
+  void touch(std::span<const BlockKey> keys);
+
+  // ---- stores (slot_class.cpp) ----
+
+  /// Fills `slots`, one for each key; or says why not, and nothing is taken.
+  [[nodiscard]] std::optional<NotReserved> reserve(std::span<const BlockKey> keys,
+                                                   std::span<SlotId> slots);
+  /// writable -> free: no device has seen the slots.
+  void give_back(std::span<const SlotId> slots);
+  void commit(std::span<const SlotId> slots, const std::optional<BlockKey>& predecessor);
+  void abort(std::span<const SlotId> slots);
+  void quarantine(std::span<const SlotId> slots);
+  /// `from` (aborted or quarantined) -> free.
+  void release(std::span<const SlotId> slots, SlotState from);
+
+  // ---- loads (slot_class_loads.cpp) ----
+
+  [[nodiscard]] PrefixHit lookup_prefix(std::span<const BlockKey> keys, PrefixHit known);
+  void lookup(std::span<const BlockKey> keys, std::span<KeyState> states);
+  /// Fills `slots`, one for each key, each leased; or says which key cannot be read.
+  [[nodiscard]] std::optional<NotReadable> lease(std::span<const BlockKey> keys,
+                                                 std::span<SlotId> slots);
+  /// Leases the slots of a hit of that epoch.
+  [[nodiscard]] std::optional<NotReadable> lease(std::uint64_t eviction_epoch,
+                                                 std::span<const SlotId> slots);
+  void end_leases(std::span<const SlotId> slots);
+  /// The leased slots cease to be readable.
+  void forget(std::span<const SlotId> slots);
+  void forget_all();
+
+  // ---- the end, and what is done between steps ----
+
+  /// A device may write these quarantined slots, or read these leased ones, after the tier has
+  /// ended.
+  void leave_behind_quarantined(std::span<const SlotId> slots);
+  void leave_behind_leased(std::span<const SlotId> slots);
+  void drop_idle_guests();
+  void settle_set_aside();
+
+  [[nodiscard]] const BlockKey& key(SlotId slot) const { return index_.key(slot); }
+  [[nodiscard]] std::uint64_t eviction_epoch() const { return eviction_epoch_; }
+  [[nodiscard]] std::uint32_t count(SlotState state) const { return table_.count(state); }
+  [[nodiscard]] std::uint64_t num_evicted_total() const { return num_evicted_total_; }
+  [[nodiscard]] std::vector<KeyEvent> take_key_events();
+  [[nodiscard]] TierSnapshot snapshot() const;
+  [[nodiscard]] const char* rule_name() const { return policy_.rule().name; }
+  void check_invariants() const;
+
+ private:
+  /// Frees as many slots as `victims` has, none that a peer uses, and fills it with them. Returns
+  /// how many there were.
+  [[nodiscard]] std::size_t evict(std::span<SlotId> victims);
+  /// Takes free slots for absent keys and maps these to them.
+  void take(std::span<const BlockKey> keys, std::span<SlotId> slots);
+  /// A part of what is offered, last to first; see offer().
+  struct OfferRun;
+  void offer_batch(std::span<const BlockKey> keys, std::span<OfferAnswer> answers, OfferRun& run);
+  void await_slots(std::span<const SlotId> slots);
+  /// How many of the slots, from the first on, can be read.
+  [[nodiscard]] std::size_t num_readable(std::span<const SlotId> slots);
+  void lease_slots(std::span<const SlotId> slots);
+  /// Forgets the readable ones among `slots`, at most kBatch, from the last to the first.
+  void forget_readable(std::span<const SlotId> slots);
+  /// Slots that are free here, at most kStep, are put aside unless peers say that they are.
+  void set_aside_unless_free(std::span<SlotId> slots);
+  /// Tells the policy how many slots there are, if that has changed much.
+  void resize_policy();
+  [[nodiscard]] std::optional<ColdRange> cold_range(SlotRange range) const;
+  /// For take_key_events(): the slots' keys have become readable, or are about to be forgotten.
+  void note(std::span<const SlotId> slots, bool readable);
+  /// Moves the epoch on if keys were forgotten since the index had `num_keys_before`.
+  void end_forgetting(std::uint32_t num_keys_before);
+  void dcheck_conserved() const;
+
+  BlockIndex index_;
+  EvictionPolicy policy_;
+  SlotTable table_;
+  const std::unique_ptr<PeerSlots> peers_;
+  std::uint64_t eviction_epoch_ = 0;
+  std::uint64_t num_reserved_total_ = 0;
+  std::uint64_t num_committed_total_ = 0;
+  std::uint64_t num_evicted_total_ = 0;
+  std::uint64_t num_exhausted_total_ = 0;
+  std::uint64_t num_offered_total_ = 0;
+  std::uint64_t num_declined_total_ = 0;
+  std::uint32_t num_policy_slots_ = 0;
+  std::vector<KeyEvent> key_events_;
+  /// Free here, and not by what peers see: out of use until they are.
+  std::vector<SlotId> set_aside_;
+  /// Slots that a device may still write when the tier is gone, and whether it may read some.
+  std::uint32_t num_left_behind_ = 0;
+  bool any_lease_left_ = false;
+  const bool notes_key_events_;
+  const float max_awaited_share_;
+};
+
+}  // namespace kvferry::cpu_tier

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a load does with slots: lookup, lease, forget. A slot that the index leads to and that is
+// absent by the table is a guest.
+#include "kvferry/base/check.hpp"
+
+#include "batches.hpp"
+#include "slot_class.hpp"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+namespace kvferry::cpu_tier {
+
+std::size_t SlotClass::num_readable(std::span<const SlotId> slots) {
+  std::size_t i = 0;
+  while (true) {
+    while (i < slots.size() && slots[i] != BlockIndex::kNoSlot && table_.readable(slots[i])) ++i;
+    std::size_t end = i;
+    while (end < slots.size() && slots[end] != BlockIndex::kNoSlot &&
+           table_.state(slots[end]) == SlotState::kAbsent) {
+      ++end;
+    }
+    if (end == i) return i;
+    i += peers_->ask_for(slots.subspan(i, end - i));
+    if (i < end) return i;
+  }
+}
+
+PrefixHit SlotClass::lookup_prefix(std::span<const BlockKey> keys, PrefixHit known) {
+  PrefixHit hit{eviction_epoch_, std::move(known.slots)};
+  // What is known still holds where the slot holds the key still, and can be read.
+  std::size_t num_held = 0;
+  const std::size_t num_known = std::min(hit.slots.size(), keys.size());
+  while (num_held < num_known && index_.key(hit.slots[num_held]) == keys[num_held]) ++num_held;
+  hit.slots.resize(num_readable(std::span(hit.slots).first(num_held)));
+  SlotBatch batch;
+  std::size_t count = 0;
+  std::size_t limit = kFirstBatch;
+  for (std::size_t first = hit.slots.size(); first < keys.size(); first += count) {
+    count = std::min(limit, keys.size() - first);
+    limit = std::min(2 * limit, kBatch);
+    const std::span<SlotId> slots = std::span(batch).first(count);
+    index_.find(keys.subspan(first, count), slots);
+    std::size_t num_found = num_readable(slots);
+    if (num_found < count && slots[num_found] == BlockIndex::kNoSlot) {
+      // As far as the prefix can reach: what peers find is leased from them.
+      const auto is_writable = [this](SlotId slot) {
+        return slot != BlockIndex::kNoSlot && table_.state(slot) == SlotState::kWritable;
+      };
+      const std::span<SlotId> rest = slots.subspan(num_found);
+      const auto num_open = static_cast<std::size_t>(
+          std::find_if(rest.begin(), rest.end(), is_writable) - rest.begin());
+      peers_->find_prefix(keys.subspan(first + num_found, num_open), rest.first(num_open));
+      num_found += num_readable(rest);
+    }
+    hit.slots.insert(hit.slots.end(), slots.begin(),
+                     slots.begin() + static_cast<std::ptrdiff_t>(num_found));
+    if (num_found < count) break;
+  }
+  return hit;
+}
+
+void SlotClass::lookup(std::span<const BlockKey> keys, std::span<KeyState> states) {
+  SlotBatch batch;
+  for (std::size_t first = 0; first < keys.size(); first += kBatch) {
+    const std::size_t count = std::min(kBatch, keys.size() - first);
+    const std::span<SlotId> slots = std::span(batch).first(count);
+    index_.find(keys.subspan(first, count), slots);
+    peers_->find(keys.subspan(first, count), slots);
+    std::size_t num_guests = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      const SlotId slot = slots[i];
+      if (slot == BlockIndex::kNoSlot) {
+        states[first + i] = KeyState::kAbsent;
+      } else if (table_.readable(slot)) {
+        states[first + i] = KeyState::kReadable;
+      } else if (table_.state(slot) == SlotState::kAbsent) {
+        states[first + i] = KeyState::kReadable;
+        slots[num_guests++] = slot;
+      } else {
+        states[first + i] = KeyState::kWritable;
+      }
+    }
+    if (num_guests > 0) static_cast<void>(peers_->ask_for(slots.first(num_guests)));
+  }
+}
+
+std::optional<NotReadable> SlotClass::lease(std::span<const BlockKey> keys,
+                                            std::span<SlotId> slots) {
+  index_.find(keys, slots);
+  std::size_t num_found = num_readable(slots);
+  if (num_found < slots.size()) {
+    peers_->find_prefix(keys.subspan(num_found), slots.subspan(num_found));
+    num_found += num_readable(slots.subspan(num_found));
+    if (num_found < slots.size()) return NotReadable{num_found};
+  }
+  lease_slots(slots);
+  dcheck_conserved();
+  return std::nullopt;
+}
+
+std::optional<NotReadable> SlotClass::lease(std::uint64_t eviction_epoch,
+                                            std::span<const SlotId> slots) {
+  if (eviction_epoch != eviction_epoch_) return NotReadable{};
+  lease_slots(slots);
+  dcheck_conserved();
+  return std::nullopt;
+}
+
+void SlotClass::lease_slots(std::span<const SlotId> slots) {
+  while (!slots.empty()) {
+    slots = slots.subspan(table_.lease(slots));
+    std::size_t num_guests = 0;
+    while (num_guests < slots.size() && table_.state(slots[num_guests]) == SlotState::kAbsent) {
+      ++num_guests;
+    }
+    if (num_guests > 0) peers_->lease(slots.first(num_guests));
+    slots = slots.subspan(num_guests);
+  }
+}
+
+void SlotClass::end_leases(std::span<const SlotId> slots) {
+  const bool any_dying = table_.count(SlotState::kDying) > 0;
+  while (!slots.empty()) {
+    std::span<const SlotId> own = slots.last(table_.end_leases(slots));
+    slots = slots.first(slots.size() - own.size());
+    // Those that were dying: peers may read them still.
+    while (any_dying && !own.empty()) {
+      std::array<SlotId, kStep> freed;
+      std::size_t num_freed = 0;
+      const std::size_t count = std::min(own.size(), kStep);
+      for (const SlotId slot : own.last(count)) {
+        if (table_.state(slot) == SlotState::kFree) freed[num_freed++] = slot;
+      }
+      set_aside_unless_free(std::span(freed).first(num_freed));
+      own = own.first(own.size() - count);
+    }
+    std::size_t num_guests = 0;
+    while (num_guests < slots.size() &&
+           table_.state(slots[slots.size() - 1 - num_guests]) == SlotState::kAbsent) {
+      ++num_guests;
+    }
+    if (num_guests > 0 && peers_->end_leases(slots.last(num_guests))) ++eviction_epoch_;
+    slots = slots.first(slots.size() - num_guests);
+  }
+  dcheck_conserved();
+}
+
+void SlotClass::forget(std::span<const SlotId> slots) {
+  const std::uint32_t num_keys_before = index_.size();
+  while (!slots.empty()) {
+    const std::size_t count = std::min(slots.size(), kBatch);
+    forget_readable(slots.last(count));
+    slots = slots.first(slots.size() - count);
+  }
+  end_forgetting(num_keys_before);
+}
+
+void SlotClass::forget_all() {
+  const std::uint32_t num_keys_before = index_.size();
+  // From the last slot to the first, so that a tier forgotten whole hands slots out in ascending
+  // order again.
+  SlotBatch batch;
+  for (std::uint32_t end = table_.end(); end > 0;) {
+    const auto count = static_cast<std::uint32_t>(std::min<std::size_t>(kBatch, end));
+    for (std::uint32_t i = 0; i < count; ++i) batch[i] = SlotId(end - count + i);
+    forget_readable(std::span(batch).first(count));
+    end -= count;
+  }
+  if (peers_->hide_all()) ++eviction_epoch_;
+  end_forgetting(num_keys_before);
+}
+
+void SlotClass::forget_readable(std::span<const SlotId> slots) {
+  SlotBatch own;
+  SlotBatch guests;
+  std::size_t num_own = 0;
+  std::size_t num_guests = 0;
+  for (std::size_t i = slots.size(); i-- > 0;) {
+    if (table_.readable(slots[i])) {
+      table_.forget(slots[i]);
+      own[num_own++] = slots[i];
+    } else if (table_.state(slots[i]) == SlotState::kAbsent) {
+      guests[num_guests++] = slots[i];
+    }
+  }
+  const std::span<SlotId> forgotten = std::span(own).first(num_own);
+  note(forgotten, false);
+  index_.erase(forgotten);
+  for (const SlotId slot : forgotten.subspan(peers_->forget(forgotten))) {
+    if (table_.state(slot) != SlotState::kFree) continue;
+    table_.set_aside(slot);
+    set_aside_.push_back(slot);
+  }
+  if (num_guests > 0 && peers_->doubt(std::span(guests).first(num_guests))) ++eviction_epoch_;
+}
+
+void SlotClass::set_aside_unless_free(std::span<SlotId> slots) {
+  for (const SlotId slot : slots.subspan(peers_->make_free(slots))) {
+    table_.set_aside(slot);
+    set_aside_.push_back(slot);
+  }
+}
+
+void SlotClass::settle_set_aside() {
+  const std::size_t num_free = peers_->make_free(set_aside_);
+  table_.free(std::span(set_aside_).first(num_free), SlotState::kQuarantined);
+  set_aside_.erase(set_aside_.begin(), set_aside_.begin() + static_cast<std::ptrdiff_t>(num_free));
+  dcheck_conserved();
+}
+
+void SlotClass::drop_idle_guests() {
+  if (peers_->drop_idle()) ++eviction_epoch_;
+}
+
+void SlotClass::leave_behind_leased(std::span<const SlotId> slots) {
+  any_lease_left_ = any_lease_left_ || !slots.empty();
+  for (const SlotId slot : slots) {
+    if (table_.state(slot) == SlotState::kAbsent) peers_->leave_behind({&slot, 1});
+  }
+}
+
+}  // namespace kvferry::cpu_tier

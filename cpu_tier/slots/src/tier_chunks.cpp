@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which class has which chunk.
+#include "kvferry/base/check.hpp"
+#include "kvferry/cpu_tier/slots/tier.hpp"
+
+#include "slab_class.hpp"
+
+#include <algorithm>
+#include <string>
+
+namespace kvferry::cpu_tier {
+namespace {
+
+/// A chunk changes its class when it has lain unused for so many times as long as the other's
+/// blocks live, and so many marks more: so that none goes to and fro between two that are alike.
+constexpr std::uint32_t kTimesOlder = 2;
+constexpr std::uint32_t kMarksOlder = 2;
+
+/// Chunks that one reservation looks at without knowing that they are cold. A look ends at the
+/// first named slot.
+constexpr std::uint32_t kMostLooked = 256;
+
+/// Chunks that are taken for one reservation and turn out to bring no free slot: what others left
+/// in them is still in use, or of worth.
+constexpr int kMostVain = 8;
+
+}  // namespace
+
+void Tier::grow_to(std::uint32_t num_chunks) {
+  MutexLock lock(mutex_);
+  KVFERRY_CHECK(num_chunks >= owners_.size() && num_chunks <= max_chunks_,
+                "grow_to(" + std::to_string(num_chunks) + ") of a tier of " +
+                    std::to_string(owners_.size()) + " chunks, at most " +
+                    std::to_string(max_chunks_));
+  owners_.resize(num_chunks, kNobody);
+  peers_->grow_to(num_chunks);
+  if (!first_gets_all_ || peers_->num_free_chunks() == 0) return;
+  const bool given = give(0, peers_->take_chunks(peers_->num_free_chunks()));
+  KVFERRY_CHECK(given, "chunks that only this tier has cannot be divided");
+}
+
+void Tier::make_room(std::uint32_t of, std::uint32_t count) {
+  SlabClass& mine = *classes_[of];
+  std::uint32_t num_free = mine.slots.count(SlotState::kFree);
+  while (num_free < count) {
+    const std::optional<std::uint32_t> num_added = add_chunk(of);
+    if (!num_added) break;
+    num_free += *num_added;
+  }
+  if (num_free >= count || num_classes_ == 1) return;
+
+  const auto gain = [&](std::uint32_t chunk) KVFERRY_REQUIRES(mutex_) {
+    if (!give(of, {chunk, 1})) return;
+    ++mine.num_gained_total;
+    num_free += mine.slots_per_chunk;
+  };
+  const std::uint32_t num_evictable = mine.slots.count(SlotState::kEvictable);
+  while (num_free + num_evictable < count) {
+    std::optional<std::uint32_t> chunk = take_coldest(of, 0);
+    if (!chunk) chunk = take_any(of);
+    if (!chunk) return;
+    gain(*chunk);
+  }
+  const std::uint64_t num_evicted = mine.slots.num_evicted_total();
+  if (num_free >= count || num_evicted - mine.num_evicted_at_gain < mine.slots_per_chunk) return;
+  const std::uint32_t age =
+      mine.ages.marks_since(mine.slots.clock(), mine.slots.coldest_age().value_or(0));
+  if (const auto chunk = take_coldest(of, kTimesOlder * age + kMarksOlder)) gain(*chunk);
+  mine.num_evicted_at_gain = num_evicted;
+}
+
+std::optional<std::uint32_t> Tier::add_chunk(std::uint32_t of) {
+  for (int attempt = 0; attempt < kMostVain; ++attempt) {
+    const TakenChunks taken = peers_->take_chunks(1);
+    if (taken.count == 0) break;
+    const std::uint8_t its = class_in(taken);
+    SlabClass& getting = *classes_[its == kNobody ? of : its];
+    const std::uint32_t num_free = getting.slots.count(SlotState::kFree);
+    if (its == kNobody) {
+      if (!give(of, taken)) continue;
+    } else if (getting.slots.adopt(getting.range_of(taken))) {
+      owners_[taken.first] = its;
+      ++getting.num_chunks;
+    } else {
+      peers_->give_up(taken.first);
+      continue;
+    }
+    // None if what others left in it is in use, or all of its words are damaged.
+    const std::uint32_t num_added = getting.slots.count(SlotState::kFree) - num_free;
+    if (&getting == classes_[of].get() && num_added > 0) return num_added;
+  }
+  ++num_wanted_;
+  return std::nullopt;
+}
+
+std::uint8_t Tier::class_in(const TakenChunks& taken) const {
+  if (!taken.holds) return kNobody;
+  for (std::uint32_t i = 0; i < num_classes_; ++i) {
+    if (classes_[i]->shape == *taken.holds) return static_cast<std::uint8_t>(i);
+  }
+  return kNobody;
+}
+
+bool Tier::give(std::uint32_t of, const TakenChunks& chunks) {
+  SlabClass& mine = *classes_[of];
+  if (!peers_->divide(chunks, mine.shape)) return false;
+  std::fill_n(owners_.begin() + chunks.first, chunks.count, static_cast<std::uint8_t>(of));
+  mine.num_chunks += chunks.count;
+  mine.slots.add(mine.range_of(chunks));
+  return true;
+}
+
+bool Tier::take(std::uint32_t chunk) {
+  SlabClass& from = *classes_[owners_[chunk]];
+  if (!from.slots.remove(from.range_of(chunk))) return false;
+  owners_[chunk] = kNobody;
+  --from.num_chunks;
+  return true;
+}
+
+std::optional<std::uint32_t> Tier::take_coldest(std::uint32_t for_class, std::uint32_t least_age) {
+  std::optional<std::uint32_t> coldest;
+  for (std::uint32_t i = 0; i < num_classes_; ++i) {
+    const SlabClass& from = *classes_[i];
+    if (i == for_class || from.num_chunks == 0) continue;
+    const std::optional<ColdRange> range = from.slots.coldest_range(from.slots_per_chunk);
+    if (!range) continue;
+    const std::uint32_t age = range->age ? from.ages.marks_since(from.slots.clock(), *range->age)
+                                         : TurnoverClock::kMostAge + 1;
+    if (age < least_age || (coldest && age == least_age)) continue;
+    least_age = age;
+    coldest = range->slots.first / from.slots_per_chunk;
+  }
+  // By now somebody may have leased of it.
+  if (!coldest || !take(*coldest)) return std::nullopt;
+  return coldest;
+}
+
+std::optional<std::uint32_t> Tier::take_any(std::uint32_t for_class) {
+  const auto num_chunks = static_cast<std::uint32_t>(owners_.size());
+  for (std::uint32_t i = 0; i < std::min(kMostLooked, num_chunks); ++i) {
+    const std::uint32_t chunk = next_looked_ % num_chunks;
+    next_looked_ = chunk + 1;
+    if (owners_[chunk] != for_class && owners_[chunk] != kNobody && take(chunk)) return chunk;
+  }
+  return std::nullopt;
+}
+
+void Tier::count_turnover(std::uint32_t of, std::size_t num_slots) {
+  if (first_gets_all_ && num_classes_ == 1) return;  // There is no class to compare with.
+  num_turned_over_ += static_cast<double>(num_slots) / classes_[of]->slots_per_chunk;
+  const double mark = static_cast<double>(num_owned()) / TurnoverClock::kMarksPerTurnover;
+  for (; num_turned_over_ >= mark && mark > 0; num_turned_over_ -= mark) {
+    for (std::uint32_t i = 0; i < num_classes_; ++i) {
+      classes_[i]->ages.mark(classes_[i]->slots.clock());
+    }
+  }
+}
+
+std::uint32_t Tier::num_owned() const {
+  std::uint32_t sum = 0;
+  for (std::uint32_t i = 0; i < num_classes_; ++i) sum += classes_[i]->num_chunks;
+  return sum;
+}
+
+TierSnapshot Tier::snapshot() const {
+  MutexLock lock(mutex_);
+  TierSnapshot sum;
+  for (std::uint32_t i = 0; i < num_classes_; ++i) sum += classes_[i]->slots.snapshot();
+  const std::uint32_t num_unused =
+      num_classes_ == 0 ? 0 : peers_->num_free_chunks() * classes_[0]->slots_per_chunk;
+  sum.num_free += num_unused;
+  sum.num_slots += num_unused;
+  return sum;
+}
+
+SlabSnapshot Tier::slab_snapshot() const {
+  MutexLock lock(mutex_);
+  const std::uint32_t num_free = peers_->num_free_chunks();
+  SlabSnapshot now{num_owned() + num_free, num_free, {}};
+  for (std::uint32_t i = 0; i < num_classes_; ++i) {
+    const SlabClass& one = *classes_[i];
+    now.classes.push_back(
+        {one.slots_per_chunk, one.num_chunks, one.num_gained_total, one.slots.snapshot()});
+  }
+  return now;
+}
+
+std::optional<SlabClassId> Tier::class_of_chunk(std::uint32_t chunk) const {
+  MutexLock lock(mutex_);
+  if (chunk >= owners_.size() || owners_[chunk] == kNobody) return std::nullopt;
+  return SlabClassId(owners_[chunk]);
+}
+
+void Tier::check_invariants() const {
+  MutexLock lock(mutex_);
+  std::vector<std::uint32_t> num_owned(num_classes_);
+  std::size_t num_free = 0;
+  for (const std::uint8_t owner : owners_) {
+    if (owner == kNobody) {
+      ++num_free;
+    } else {
+      ++num_owned.at(owner);
+    }
+  }
+  KVFERRY_CHECK(peers_->outlives_tier() || num_free == peers_->num_free_chunks(),
+                "a chunk of no class is lost");
+  for (std::uint32_t i = 0; i < num_classes_; ++i) {
+    const SlabClass& one = *classes_[i];
+    one.slots.check_invariants();
+    KVFERRY_CHECK(one.num_chunks == num_owned[i] &&
+                      one.slots.snapshot().num_slots == num_owned[i] * one.slots_per_chunk,
+                  "class " + std::to_string(i) + " has other slots than its chunks have");
+    for (std::uint32_t chunk = 0; chunk < owners_.size(); ++chunk) {
+      KVFERRY_CHECK(one.slots.num_slots_in(one.range_of(chunk)) ==
+                        (owners_[chunk] == i ? one.slots_per_chunk : 0),
+                    "the slots of chunk " + std::to_string(chunk) + " are not all of one class");
+    }
+  }
+}
+
+}  // namespace kvferry::cpu_tier
