@@ -74,7 +74,8 @@ python3 tools/fuzz.py --seconds $((minutes * 60 / 3)) >build/logs/soak-fuzz.log 
 fuzzers=$!
 lives >build/logs/soak-lives.log 2>&1 &
 lives=$!
-trap 'kill "$beside" "$fuzzers" "$lives" 2>/dev/null || true' EXIT
+# A shell's own children would outlive it.
+trap 'for one in "$beside" "$fuzzers" "$lives"; do pkill -P "$one"; kill "$one"; done 2>/dev/null || true' EXIT
 say "the model under TSan, rounds of all tests under ASan, the fuzzers and lives under vLLM, for $minutes minutes"
 KVFERRY_SOAK_SECONDS=$((minutes * 60)) TSAN_OPTIONS=${tsan_options//'${sourceDir}'/$KVFERRY_ROOT} \
   "${fixed[@]}" "$model" 2>&1 | tee build/logs/soak-model.log
