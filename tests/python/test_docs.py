@@ -249,35 +249,68 @@ def strings_in(path: str) -> set[str]:
     return set(re.findall(r"[\"']([\w-]+)[\"']", text_of(path)))
 
 
-def test_table_of_policies_has_all_of_them() -> None:
-    item, (folder, table) = adding("an eviction policy")
+def product_files(*excluded: str) -> list[str]:
+    """Sources of the product, without measurements, the doctor, generated stubs and what is excluded."""
+    apart = ("tests/", "tools/", "bench/", "examples/", "docs/", "python/kvferry/doctor/", "third_party/", *excluded)
+    return [path for path in tracked() if path.endswith((".hpp", ".cpp", ".py")) and not path.startswith(apart)]
+
+
+def lists(path: str, *entries: str) -> bool:
+    """Whether a source has each of the entries: as a text, or as an enumerator or constant."""
+    # In C++ single quotes are part of a text for people.
+    quote = "[\"']" if path.endswith(".py") else '"'
+    text = text_of(path)
+    return all(re.search(rf"{quote}{entry}{quote}|\bk{camel(entry)}(?:Rule)?\b", text) for entry in entries)
+
+
+def camel(name: str) -> str:
+    return "".join(part.capitalize() for part in name.split("_"))
+
+
+def with_sources(paths: list[str]) -> set[str]:
+    """Return headers with the sources that belong to them."""
+    stems = {short_name(path).rsplit(".", 1)[0] for path in paths}
+    return {path for path in tracked() if short_name(path).rsplit(".", 1)[0] in stems}
+
+
+def test_files_of_eviction_policies_are_those_that_the_architecture_names() -> None:
+    item, (folder, *places) = adding("an eviction policy")
     assert "one new file" in item
-    assert "one table" in item
     assert folder == "cpu_tier/policy/"
-    assert table.startswith(folder)
-    assert config_names("EVICTIONS") | config_names("ADMISSIONS") <= strings_in(table)
+    choices = config_names("EVICTIONS") | config_names("ADMISSIONS")
+    named = {name for path in places for name in strings_in(path)}
+    assert choices <= named
+    rules = re.findall(r"constexpr PolicyRule k\w+Rule\{\s*\"(\w+)\"", text_of(places[0]))
+    assert len(rules) >= 4, "the table of rules is elsewhere"
+    found = [path for path in product_files() if lists(path, "second_offer") and lists(path, "adaptive")]
+    found += [path for path in product_files() if lists(path, *rules)]
+    assert set(found) <= set(places)
 
 
 def test_both_files_of_kv_cache_kinds_have_all_of_them() -> None:
     _, (core, skin) = adding("a KV cache kind")
     assert core.startswith("connector/scheduler/")
     assert skin.startswith("python/kvferry/vllm/")
-    source = core.replace("include/kvferry/connector/scheduler/", "src/").replace(".hpp", ".cpp")
-    kinds = set(re.findall(r'kind == "(\w+)"', text_of(source)))
+    kinds = {kind for path in with_sources([core]) for kind in re.findall(r'kind == "(\w+)"', text_of(path))}
     assert kinds >= {"all", "window", "chunk", "state"}
     assert kinds <= strings_in(skin)
+    found = {path for path in product_files() if lists(path, "window", "chunk", "state")}
+    assert found <= with_sources([core, skin])
 
 
-def test_three_places_have_all_back_ends() -> None:
+def test_places_of_back_ends_are_those_that_the_architecture_names() -> None:
     item, (folder, *places) = adding("a back end")
-    assert "three places" in item
-    assert len(places) == 3
+    numbers = ("no", "one", "two", "three", "four", "five", "six")
+    assert f"{numbers[len(places)]} places" in item
     names = config_names("BACKENDS") - {"auto"}
     assert all(any(path.startswith(f"{folder}{name}/") for path in tracked()) for name in names)
+    drivers = names - {"host"}
     for place in places:
         # The host is no driver: it has an entry of its own there.
-        expected = names - {"host"} if place.startswith("tests/") else names
-        assert expected <= strings_in(place), place
+        assert lists(place, *(drivers if place.startswith("tests/") else names)), place
+    own = tuple(f"{folder}{part}/" for part in (*names, "driver"))
+    found = {path for path in product_files(*own) if lists(path, *names)}
+    assert found <= with_sources(places)
 
 
 # Of the worker, by the user's name.
@@ -299,8 +332,9 @@ WORKER_KEYS = (
 def test_key_of_a_worker_has_one_name_in_four_files(key: str) -> None:
     item, (validates, reads, *holds, explains) = adding("a worker's configuration key")
     assert "four files" in item
-    for path in (validates, reads, explains):
-        assert re.search(rf"\b{key}\b", text_of(path)), path
+    assert re.search(rf"^    {key}: ", text_of(validates), re.MULTILINE), "no field of the configuration"
+    assert f'"{key}"' in text_of(reads), "no row of the table"
+    assert re.search(rf"^\| `{key}` \|", text_of(explains), re.MULTILINE), "no row for users"
     # The core's durations have a unit in their type.
     assert any(re.search(rf"\b{key.removesuffix('_s')}\b", text_of(path)) for path in holds), holds
 
