@@ -33,6 +33,8 @@ FLOWS = (
     "An abort while loading",
     "An engine that dies while its peers live",
 )
+# These speak of rejected alternatives, of the past, or to users of other programs' classes.
+SPEAK_OF_OTHERS = ("docs/decisions/", "CHANGELOG.md", "tests/FAILURES.md")
 # What the documents name by design though it is not in the tree.
 ELSEWHERE = {
     "src/": "of each component",
@@ -141,6 +143,19 @@ def test_each_type_that_a_flow_names_has_a_file_beside_it(heading: str) -> None:
     assert set(TYPE.findall(text)) <= known
     assert len(IN_FILE.findall(text)) >= 5
     assert "Shown by" in text or "Tests to read" in text or "To watch it" in text
+
+
+@cache
+def words_of_sources() -> set[str]:
+    sources = [path for path in tracked() if path.endswith((".hpp", ".cpp", ".cu", ".cuh", ".py", ".pml"))]
+    return {word for path in sources for word in re.findall(r"\w+", text_of(path))}
+
+
+@pytest.mark.parametrize("document", [path for path in documents() if not path.startswith(SPEAK_OF_OTHERS)])
+def test_types_that_a_document_names_exist(document: str) -> None:
+    named = re.findall(r"`([A-Z][a-z]+[A-Z]\w*)(?:::(\w+))?(?:\(\))?`", text_of(document))
+    unknown = {word for pair in named for word in pair if word and word not in words_of_sources()}
+    assert not unknown
 
 
 def slug(heading: str) -> str:
