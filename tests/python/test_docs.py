@@ -152,8 +152,9 @@ def words_of_sources() -> set[str]:
 
 
 @pytest.mark.parametrize("document", [path for path in documents() if not path.startswith(SPEAK_OF_OTHERS)])
-def test_types_that_a_document_names_exist(document: str) -> None:
+def test_types_and_functions_that_a_document_names_exist(document: str) -> None:
     named = re.findall(r"`([A-Z][a-z]+[A-Z]\w*)(?:::(\w+))?(?:\(\))?`", text_of(document))
+    named += [(function, "") for function in re.findall(r"`([a-z]\w+)\(\)`", text_of(document))]
     unknown = {word for pair in named for word in pair if word and word not in words_of_sources()}
     assert not unknown
 
