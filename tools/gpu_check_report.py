@@ -233,7 +233,7 @@ def bench_rows(steps: list[Json], prefix: str = "bench-") -> list[tuple[str, Jso
 
 
 def off_model_table(steps: list[Json]) -> list[str]:
-    """Return the rows that differ from what the performance model expects (bench/README.md)."""
+    """Return the rows that differ from what the performance model expects (docs/bench/model.md)."""
     rows = [(name, row) for name, row in bench_rows(steps) if row.get("off_model")]
     return table("Rows off the model", ("step", *ROW_COLUMNS), [
         (name, *(number(row.get(column)) for column in ROW_COLUMNS)) for name, row in rows

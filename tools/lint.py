@@ -37,7 +37,9 @@ REGISTRY_HOST = re.compile(
     r"pypi\.org|pythonhosted\.org|download\.pytorch\.org|pypi\.nvidia|anaconda\.org"
     r"|huggingface\.co\b|\bhf\.co\b|crates\.io|npmjs\.|ghcr\.io|docker\.io|\bquay\.io"
 )
-# The names of tests, as tests/README.md gives them.
+# The names of tests, as these documents give them.
+NAME_TESTS = ("tests/README.md", "tests/FAILURES.md", "docs/ARCHITECTURE.md")
+TEST_NAME = re.compile(r"`([A-Z]\w+\.\w+|test_\w+(?:\.py)?|\w+\.pml)`")
 CPP_TEST = re.compile(r"^TEST(?:_F|_P)?\((\w+),\s*(\w+)\)", re.MULTILINE)
 PYTHON_TEST = re.compile(r"^def (test_\w+)\(", re.MULTILINE)
 
@@ -163,13 +165,17 @@ def registry_hosts(_: bool) -> list[str]:
 
 
 def named_tests(_: bool) -> list[str]:
-    """Check that tests/README.md names only tests that exist."""
+    """Check that the documents that name tests name only tests that exist."""
     tests = [path for path in files() if path.relative_to(ROOT).parts[0] == "tests"]
     text = "".join(path.read_text() for path in tests if path.suffix in (".cpp", ".hpp", ".py"))
     known = {f"{suite}.{name}" for suite, name in CPP_TEST.findall(text)} | set(PYTHON_TEST.findall(text))
     known |= {path.name for path in tests}
-    named = re.findall(r"`([A-Z]\w+\.\w+|test_\w+(?:\.py)?|\w+\.pml)`", (ROOT / "tests/README.md").read_text())
-    return [f"tests/README.md: there is no test {name!r}" for name in named if name not in known]
+    return [
+        f"{document}: there is no test {name!r}"
+        for document in NAME_TESTS
+        for name in TEST_NAME.findall((ROOT / document).read_text())
+        if name not in known
+    ]
 
 
 def core_pyi(fix: bool) -> list[str]:

@@ -162,7 +162,8 @@ TEST_P(OrderConformance, RandomWorkOrderedByEventsLeavesWhatItLeavesInSequence) 
   }
 }
 
-// design.md, load 4: a block that was gathered and zeroed a moment ago can be loaded into at once.
+// docs/ARCHITECTURE.md, load, the fence: a block that was gathered and zeroed a moment ago can be
+// loaded into at once.
 TEST_P(OrderConformance, ABlockIsGatheredZeroedAndLoadedIntoInTurn) {
   const auto geometry = cells();
   const std::vector<BlockId> block = {BlockId(2)};

@@ -11,7 +11,8 @@ using gpu::CopyPath;
 using gpu::DeviceFamily;
 
 // Seconds, and bytes per second. vLLM blog 2026-01-08 for H100: 52-55 GB/s on PCIe 5 x16, kernels
-// 22 to 45 GB/s from 8 to 128 KiB; design.md: 4-7 us per call, 0.6-1.1 us per batch descriptor.
+// 22 to 45 GB/s from 8 to 128 KiB; 4-7 us per call, 0.6-1.1 us per batch descriptor
+// (docs/decisions/transfer.md).
 constexpr double kCallSeconds = 5e-6;
 constexpr double kDescriptorSeconds = 0.8e-6;
 constexpr double kGapSeconds = 0.2e-6;  ///< Between two descriptors of a batch, on the link.

@@ -25,7 +25,7 @@ struct PcieLink {
                                                      const std::filesystem::path& sysfs = "/sys");
 
 /// Bytes per second of large copies: 86 % of the raw rate, because PCIe 5 x16 gives 55 of 64 GB/s
-/// (design.md).
+/// (vLLM blog 2026-01-08).
 [[nodiscard]] double copy_rate_of(const PcieLink& link);
 
 /// Before pieces followed the link every piece had this; nothing smaller is chosen.

@@ -23,7 +23,7 @@ constexpr CallCosts kCudaCosts = {
     // Assumed: as one copy; 2 to 7.
     .batch_call_us = 2,
     .batch_start_us = 4,
-    // vllm#42212, H100: 6.8 GB/s with 4 KiB. 0.6 to 1.1 in design.md.
+    // vllm#42212, H100: 6.8 GB/s with 4 KiB. 0.6 to 1.1: docs/bench/model.md.
     .entry_call_us = 0.6,
     // vllm#42212, H100: 44.1 and 51.8 GB/s with 28 and 64 KiB beside 53. 0.03 to 0.2.
     .entry_start_us = 0.1,

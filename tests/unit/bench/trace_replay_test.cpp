@@ -165,7 +165,7 @@ TEST(ReplayReference, NobodyBeatsTheOptimumWhoMustStoreWhatIsMissed) {
 }
 
 // Popularity, a loop, and conversations among one-shot prompts; all kinds are in
-// cpu_tier/README.md.
+// docs/decisions/policies.md.
 TEST(ReplayFamilies, DefaultIsNotBelowFixedPoliciesOnAnyKindOfTraffic) {
   for (const std::size_t which : {1U, 5U, 12U}) {
     const Family& family = families()[which];

@@ -33,8 +33,8 @@ namespace kvferry::transfer {
 struct TransferOptions {
   /// Device memory of the staging ring; 0 disables stores.
   std::uint64_t staging_bytes = 0;
-  /// Most bytes submitted and not yet complete, per direction (design.md: 32-64 MiB). At least one
-  /// piece is always let through.
+  /// Most bytes submitted and not yet complete, per direction (docs/decisions/transfer.md). At
+  /// least one piece is always let through.
   std::uint64_t max_in_flight_bytes = std::uint64_t{32} << 20;
   /// Most bytes of one submission; a transfer is cut into pieces of at most this (at least one
   /// block each). 0: by the device's link, so that the fixed cost of a piece is at most 1 % of its
@@ -54,8 +54,8 @@ struct TransferOptions {
   /// that is not positive is a ConfigError.
   CopyPathTable copy_path_table = {};
   /// Most bytes of stores that are started per second, with a burst of one piece; 0: unlimited.
-  /// Continuous stores at link speed raise inter-token latency, 4 GB/s do not (design.md). Loads
-  /// are never paced.
+  /// Continuous stores at link speed raise inter-token latency, 4 GB/s do not
+  /// (docs/decisions/transfer.md). Loads are never paced.
   std::uint64_t store_bytes_per_second = 0;
   /// How long the end of an engine waits for copies that do not end, from its first close() on.
   std::chrono::nanoseconds end_timeout = std::chrono::seconds(300);

@@ -77,7 +77,7 @@ struct TransferTiming {
 };
 
 /// Transfers whose timings are kept until they are taken; of more in between, the first. A second's
-/// worth at 4 KiB per copy call of 4 us (design.md) is far below.
+/// worth at 4 KiB per copy call of 4 us is far below.
 inline constexpr std::size_t kMaxTimings = 4096;
 
 /// The worker side of one rank: executes the plans in order and reports. One thread at a time (the

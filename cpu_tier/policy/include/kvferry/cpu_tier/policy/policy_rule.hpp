@@ -37,7 +37,7 @@ struct PolicyRule {
 };
 
 /// What an adaptive tier chooses from. Each is the best, by a margin, of some kind of traffic
-/// (README.md has the table); each of the shares is an end or the middle of its range.
+/// (docs/decisions/policies.md); each of the shares is an end or the middle of its range.
 inline constexpr PolicyRule kLruRule{"lru", AdmissionRule::kAll, {}};
 inline constexpr PolicyRule kHalfRule{
     "half", AdmissionRule::kAll, {VictimRule::From::kProbationAbove, 0.5F}};

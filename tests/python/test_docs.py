@@ -1,0 +1,409 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The documents say what the tree says: files, types, links, tables, versions and the picture."""
+
+import ast
+import importlib.util
+import re
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+ARCHITECTURE = "docs/ARCHITECTURE.md"
+COMPONENTS = ("base", "gpu", "cpu_tier", "transfer", "connector", "lmcache", "python", "bench", "tests")
+ROOMS = (
+    *(f"cpu_tier/{room}" for room in ("memory", "policy", "slots", "peers")),
+    *(f"connector/{room}" for room in ("wire", "scheduler", "worker")),
+)
+TWO_SCREENS, ONE_SCREEN = 112, 80  # Lines.
+PROSE_WIDTH = 110
+# The user manuals of a connector are as long as they need to be.
+READMES = [f"{folder}/README.md" for folder in (*COMPONENTS, *ROOMS)]
+
+SOURCES = "cpp|hpp|cuh|cu|in|py|pyi|pml|sh|md|svg|cmake|toml"
+NAMED = re.compile(rf"`((?:[\w.-]+/)*[\w.-]+\.(?:{SOURCES})|(?:[\w.-]+/)+)(?:::(\w+))?`")
+IN_FILE = re.compile(r"`([A-Z]\w+)(?:::(\w+))?`\s+\(`([^`]+)`\)")
+TYPE = re.compile(r"`([A-Z][a-z]+(?:[A-Z]\w*)?)(?:::\w+)?`")
+FLOWS = (
+    "The life of a block: store",
+    "The life of a block: load",
+    "An abort while loading",
+    "An engine that dies while its peers live",
+)
+# These speak of rejected alternatives, of the past, or to users of other programs' classes.
+SPEAK_OF_OTHERS = ("docs/decisions/", "CHANGELOG.md", "tests/FAILURES.md")
+# What the documents name by design though it is not in the tree.
+ELSEWHERE = {
+    "src/": "of each component",
+    "include/": "of each component",
+    ".venv/": "made",
+    "build/": "made",
+    "reports/": "made",
+    "bench/results/": "made",
+}
+
+
+@cache
+def tracked() -> tuple[str, ...]:
+    """The repository's files, new ones included."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return tuple(name for name in sorted(set(listed.split("\0"))) if name and (ROOT / name).is_file())
+
+
+def short_name(path: str) -> str:
+    """As the documents name a file: by its room, without `src/` and `include/…/`."""
+    return re.sub(r"(?:/src(?=/)|/include/kvferry(?:/[\w-]+)*(?=/[^/]+$))", "", path)
+
+
+@cache
+def short_names() -> dict[str, str]:
+    return {short_name(path): path for path in tracked()}
+
+
+@cache
+def base_names() -> dict[str, list[str]]:
+    names: dict[str, list[str]] = {}
+    for path in tracked():
+        names.setdefault(path.rsplit("/", 1)[-1], []).append(path)
+    return names
+
+
+def resolve(name: str, document: str) -> str | None:
+    """Return the tracked file (or folder) that a document means."""
+    folder = str(Path(document).parent)
+    for candidate in (name, name if folder == "." else f"{folder}/{name}", f"{folder}/src/{name}"):
+        if candidate.endswith("/"):
+            if any(path.startswith(candidate) for path in tracked()):
+                return candidate
+        elif candidate in tracked():
+            return candidate
+        elif candidate in short_names():
+            return short_names()[candidate]
+    if name.startswith("kvferry/"):
+        return next((path for path in tracked() if path.endswith(f"/include/{name}")), None)
+    if "/" in name:
+        return None
+    # A bare name: of this component, or of a test, whose names are unique.
+    found = sorted(base_names().get(name, []), key=lambda path: not path.startswith("tests/python/"))
+    near = [path for path in found if path.startswith(f"{folder}/")] or found
+    is_test = any(path.startswith("tests/") for path in near)
+    return near[0] if len(near) == 1 or (near and (is_test or near[0].startswith(f"{folder}/"))) else None
+
+
+def documents() -> list[str]:
+    """Those of this repository; reports to other projects name the files of those."""
+    return [
+        path for path in tracked() if path.endswith(".md") and not path.startswith(("docs/upstream/", "third_party/"))
+    ]
+
+
+def text_of(path: str) -> str:
+    return (ROOT / path).read_text()
+
+
+def section(document: str, heading: str) -> str:
+    found = re.search(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text_of(document), re.MULTILINE | re.DOTALL)
+    assert found, f"{document} has no section {heading!r}"
+    return found[1]
+
+
+@pytest.mark.parametrize("document", documents())
+def test_files_that_a_document_names_exist(document: str) -> None:
+    missing = []
+    for name, test in NAMED.findall(text_of(document)):
+        path = resolve(name, document)
+        if path is None and name not in ELSEWHERE:
+            missing.append(name)
+        elif path and test and not re.search(rf"\b{test}\b", text_of(path)):
+            missing.append(f"{name}::{test}")
+    assert not missing
+
+
+def test_types_are_declared_in_the_files_that_the_architecture_names_beside_them() -> None:
+    pairs = IN_FILE.findall(text_of(ARCHITECTURE))
+    wrong = []
+    for type_name, method, name in pairs:
+        path = resolve(name, ARCHITECTURE)
+        text = text_of(path) if path else ""
+        declared = re.search(rf"\b(?:class|struct|enum class|using)\s+(?:\[\[nodiscard\]\]\s+)?{type_name}\b", text)
+        if not declared or (method and not re.search(rf"\b{method}\(", text)):
+            wrong.append(f"{type_name}{'::' * bool(method)}{method} in {name}")
+    assert len(pairs) > 40, "the flows name too little to follow them"
+    assert not wrong
+
+
+@pytest.mark.parametrize("heading", FLOWS)
+def test_each_type_that_a_flow_names_has_a_file_beside_it(heading: str) -> None:
+    text = section(ARCHITECTURE, heading)
+    known = {type_name for type_name, _, _ in IN_FILE.findall(text_of(ARCHITECTURE))}
+    assert set(TYPE.findall(text)) <= known
+    assert len(IN_FILE.findall(text)) >= 5
+    assert "Shown by" in text or "Tests to read" in text or "To watch it" in text
+
+
+@cache
+def words_of_sources() -> set[str]:
+    sources = [path for path in tracked() if path.endswith((".hpp", ".cpp", ".cu", ".cuh", ".py", ".pml"))]
+    return {word for path in sources for word in re.findall(r"\w+", text_of(path))}
+
+
+@pytest.mark.parametrize("document", [path for path in documents() if not path.startswith(SPEAK_OF_OTHERS)])
+def test_types_and_functions_that_a_document_names_exist(document: str) -> None:
+    named = re.findall(r"`([A-Z][a-z]+[A-Z]\w*)(?:::(\w+))?(?:\(\))?`", text_of(document))
+    named += [(function, "") for function in re.findall(r"`([a-z]\w+)\(\)`", text_of(document))]
+    unknown = {word for pair in named for word in pair if word and word not in words_of_sources()}
+    assert not unknown
+
+
+def slug(heading: str) -> str:
+    """As GitHub makes the anchor of a heading."""
+    plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "").replace("*", "")
+    return re.sub(r"[^\w\- ]", "", plain.lower()).replace(" ", "-")
+
+
+def anchors_of(document: Path) -> set[str]:
+    return set(map(slug, re.findall(r"^#+ (.*)$", document.read_text(), re.MULTILINE)))
+
+
+@pytest.mark.parametrize("document", documents())
+def test_links_and_anchors_lead_somewhere(document: str) -> None:
+    dead = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", text_of(document)):
+        if "://" in link:
+            continue
+        path, _, anchor = link.partition("#")
+        target = (ROOT / document).parent / path if path else ROOT / document
+        if not target.exists() or (anchor and anchor not in anchors_of(target)):
+            dead.append(link)
+    assert not dead
+
+
+@pytest.mark.parametrize("readme", READMES)
+def test_readme_of_a_component_is_short_and_says_what_it_has_to(readme: str) -> None:
+    text = text_of(readme)
+    is_room = readme.removesuffix("/README.md") in ROOMS
+    assert text.count("\n") <= (ONE_SCREEN if is_room else TWO_SCREENS)
+    assert "## Decisions" not in text, "decisions are in docs/decisions"
+    if readme != "tests/README.md":
+        assert "docs/decisions/" in text
+        assert "## Invariants" in text
+    if is_room:
+        assert "## How it flows" in text
+        assert "## Threads" in text
+
+
+def is_prose(line: str) -> bool:
+    return not line.startswith(("|", "    ", "![")) and "](" not in line
+
+
+@pytest.mark.parametrize("document", [path for path in documents() if path.startswith("docs/") or path in READMES])
+def test_prose_is_wrapped(document: str) -> None:
+    assert not [line for line in text_of(document).splitlines() if is_prose(line) and len(line) > PROSE_WIDTH]
+
+
+def test_every_decision_has_a_date_and_a_rejected_alternative() -> None:
+    folder = ROOT / "docs/decisions"
+    index = (folder / "README.md").read_text()
+    files = sorted(path for path in folder.glob("*.md") if path.name != "README.md")
+    assert files
+    for path in files:
+        assert f"]({path.name})" in index, f"{path.name} is not in the index"
+        entries = re.findall(r"^- (.*?)(?=^- |^#|^\n(?=[^ ])|\Z)", path.read_text(), re.MULTILINE | re.DOTALL)
+        assert entries, path.name
+        for entry in entries:
+            assert re.match(r"2\d{3}-\d\d-\d\d( \(version \d+\))?\. \*\*", entry), f"{path.name}: {entry[:60]}"
+            assert "Rejected" in entry, f"{path.name}: {entry[:60]}"
+
+
+def test_guarantees_that_are_cited_are_defined() -> None:
+    defined = set(re.findall(r"^\*\*(G\d+)\. ", text_of(ARCHITECTURE), re.MULTILINE))
+    assert defined == {f"G{number}" for number in range(1, 13)}
+    assert {f"| {name} " in text_of("tests/README.md") for name in defined} == {True}
+    sources = [path for path in tracked() if path.endswith((".hpp", ".cpp", ".md", ".pml", ".py"))]
+    cited = {
+        name for path in sources for name in re.findall(r"(?<![\w.])(G\d{1,2})(?![\w.%])(?=[,;:)\s])", text_of(path))
+    }
+    assert cited <= defined
+
+
+def test_nothing_is_cited_that_only_its_authors_have() -> None:
+    outside = re.compile(r"\bdesign\.md|house-(?:plan|style)|(?<![\w/.])reference/[\w-]+\.md")
+    sources = [path for path in tracked() if not path.startswith(("third_party/", "tests/fuzz/corpus/"))]
+    citing = []
+    for path in sources:
+        if path == "tests/python/test_docs.py":
+            continue
+        try:
+            text = text_of(path)
+        except UnicodeDecodeError:
+            continue
+        if outside.search(text):
+            citing.append(path)
+    assert not citing
+
+
+def adding(what: str) -> tuple[str, list[str]]:
+    """The sentence that says what adding something touches, and the files and folders that it names."""
+    items = re.findall(r"^- (.*?)(?=^- |\Z)", section(ARCHITECTURE, "How to add something"), re.MULTILINE | re.DOTALL)
+    item = next(item for item in items if item.startswith(f"Adding {what} touches"))
+    paths = [resolve(name, ARCHITECTURE) for name, _ in NAMED.findall(item)]
+    assert None not in paths, item
+    return item, [path for path in paths if path]
+
+
+def config_names(constant: str) -> set[str]:
+    found = re.search(rf"^{constant} = (\(.*?\))$", text_of("python/kvferry/config.py"), re.MULTILINE | re.DOTALL)
+    assert found, constant
+    return set(ast.literal_eval(found[1]))
+
+
+def strings_in(path: str) -> set[str]:
+    return set(re.findall(r"[\"']([\w-]+)[\"']", text_of(path)))
+
+
+def product_files(*excluded: str) -> list[str]:
+    """Sources of the product, without measurements, the doctor, generated stubs and what is excluded."""
+    apart = ("tests/", "tools/", "bench/", "examples/", "docs/", "python/kvferry/doctor/", "third_party/", *excluded)
+    return [path for path in tracked() if path.endswith((".hpp", ".cpp", ".py")) and not path.startswith(apart)]
+
+
+def lists(path: str, *entries: str) -> bool:
+    """Whether a source has each of the entries: as a text, or as an enumerator or constant."""
+    # In C++ single quotes are part of a text for people.
+    quote = "[\"']" if path.endswith(".py") else '"'
+    text = text_of(path)
+    return all(re.search(rf"{quote}{entry}{quote}|\bk{camel(entry)}(?:Rule)?\b", text) for entry in entries)
+
+
+def camel(name: str) -> str:
+    return "".join(part.capitalize() for part in name.split("_"))
+
+
+def with_sources(paths: list[str]) -> set[str]:
+    """Return headers with the sources that belong to them."""
+    stems = {short_name(path).rsplit(".", 1)[0] for path in paths}
+    return {path for path in tracked() if short_name(path).rsplit(".", 1)[0] in stems}
+
+
+def test_files_of_eviction_policies_are_those_that_the_architecture_names() -> None:
+    item, (folder, *places) = adding("an eviction policy")
+    assert "one new file" in item
+    assert folder == "cpu_tier/policy/"
+    choices = config_names("EVICTIONS") | config_names("ADMISSIONS")
+    assert choices <= {name for path in places if path.endswith(".cpp") for name in strings_in(path)}
+    rules = re.findall(r"constexpr PolicyRule k\w+Rule\{\s*\"(\w+)\"", text_of(places[0]))
+    assert len(rules) >= 4, "the table of rules is elsewhere"
+    found = [path for path in product_files() if lists(path, "second_offer") and lists(path, "adaptive")]
+    found += [path for path in product_files() if lists(path, *rules)]
+    assert set(found) <= set(places)
+
+
+def test_both_files_of_kv_cache_kinds_have_all_of_them() -> None:
+    _, (core, skin) = adding("a KV cache kind")
+    assert core.startswith("connector/scheduler/")
+    assert skin.startswith("python/kvferry/vllm/")
+    kinds = {kind for path in with_sources([core]) for kind in re.findall(r'kind == "(\w+)"', text_of(path))}
+    assert kinds >= {"all", "window", "chunk", "state"}
+    assert kinds <= strings_in(skin)
+    found = {path for path in product_files() if lists(path, "window", "chunk", "state")}
+    assert found <= with_sources([core, skin])
+
+
+def test_places_of_back_ends_are_those_that_the_architecture_names() -> None:
+    item, (folder, *places) = adding("a back end")
+    numbers = ("no", "one", "two", "three", "four", "five", "six")
+    assert f"{numbers[len(places)]} places" in item
+    names = config_names("BACKENDS") - {"auto"}
+    assert all(any(path.startswith(f"{folder}{name}/") for path in tracked()) for name in names)
+    drivers = names - {"host"}
+    for place in places:
+        # The host is no driver: it has an entry of its own there.
+        assert lists(place, *(drivers if place.startswith("tests/") else names)), place
+    own = tuple(f"{folder}{part}/" for part in (*names, "driver"))
+    found = {path for path in product_files(*own) if lists(path, *names)}
+    assert found <= with_sources(places)
+
+
+# Of the worker, by the user's name.
+WORKER_KEYS = (
+    "numa_node",
+    "pages",
+    "pinned_piece_bytes",
+    "pinning_bandwidth_limit",
+    "staging_bytes",
+    "load_staging_bytes",
+    "max_in_flight_bytes",
+    "store_bandwidth_limit",
+    "copy_path",
+    "transfer_timeout_s",
+)
+
+
+@pytest.mark.parametrize("key", WORKER_KEYS)
+def test_key_of_a_worker_has_one_name_in_four_files(key: str) -> None:
+    item, (validates, reads, *holds, explains) = adding("a worker's configuration key")
+    assert "four files" in item
+    assert re.search(rf"^    {key}: ", text_of(validates), re.MULTILINE), "no field of the configuration"
+    assert f'"{key}"' in text_of(reads), "no row of the table"
+    assert re.search(rf"^\| `{key}` \|", text_of(explains), re.MULTILINE), "no row for users"
+    # The core's durations have a unit in their type.
+    assert any(re.search(rf"\b{key.removesuffix('_s')}\b", text_of(path)) for path in holds), holds
+
+
+class Version(NamedTuple):
+    """A row of the changelog's table."""
+
+    what: str
+    value: str
+    path: str
+    names: list[str]
+
+
+def versions() -> list[Version]:
+    rows = re.findall(
+        r"^\| ([^|]+) \| ([^|]+) \| `([^`]+)` ([^|]+) \|", section("CHANGELOG.md", "Versions"), re.MULTILINE
+    )
+    return [Version(what, value, path, re.findall(r"`([^`]+)`", names)) for what, value, path, names in rows]
+
+
+@pytest.mark.parametrize("version", versions(), ids=lambda version: version.what)
+def test_version_in_the_changelog_is_that_of_the_code(version: Version) -> None:
+    path = resolve(version.path, "CHANGELOG.md")
+    assert path, version.path
+    found = []
+    for name in version.names:
+        lines = re.findall(rf"^.*?{re.escape(name)}(.*)$", text_of(path), re.MULTILINE)
+        assert lines, f"{path} has no {name}"
+        found += re.findall(r"\d+", next(line for line in lines if re.search(r"\d", line)))
+    assert found == re.findall(r"\d+", version.value)
+
+
+def test_changelog_has_every_version_of_a_format() -> None:
+    listed = {name for version in versions() for name in version.names}
+    assert len(versions()) >= 7
+    constants = re.compile(r"constexpr [\w:]+ (k\w*(?:Version|Schema))\b")
+    # Those in gpu are the vendors'.
+    sources = [
+        path for path in tracked() if path.endswith((".hpp", ".cpp")) and not path.startswith(("tests/", "gpu/"))
+    ]
+    assert {name for path in sources for name in constants.findall(text_of(path))} <= listed
+
+
+def test_picture_is_what_its_program_draws() -> None:
+    program = ROOT / "docs/draw_architecture.py"
+    spec = importlib.util.spec_from_file_location("draw_architecture", program)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.PICTURE.read_text() == module.draw(), "run: python docs/draw_architecture.py"
+    assert f"]({module.PICTURE.name})" in text_of(ARCHITECTURE)
+    # Each type that is drawn is told of in the text.
+    titles = {
+        word for box in module.BOXES for word in re.findall(r"\b[A-Z][a-z]+[A-Z]\w+", " ".join((box.title, *box.lines)))
+    }
+    assert {word for word in titles if f"`{word}" not in text_of(ARCHITECTURE)} <= {"KV"}
