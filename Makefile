@@ -4,7 +4,7 @@
 #   KVFERRY_PYTHON     the Python to make .venv from (default: python3)
 #   BENCH_ARGS         for make bench-engine, bench-lmcache: arguments of bench/engine.py, bench/lmcache_l2.py
 #   GPU_CHECK_ARGS     for make gpu-check: arguments of tools/gpu_check.py
-#   STAGES             for make test: only these (host-debug lint protocol python python-033 python-030 lmcache e2e host-asan host-tsan fuzz clang gcc)
+#   STAGES             for make test: only these (host-release clang lint protocol python python-033 python-030 lmcache e2e host-asan host-tsan fuzz gcc)
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
@@ -36,6 +36,10 @@ ready: # what runs the engine: no test tools
 
 .PHONY: build
 build: ready ## Build the wheel and install it into .venv
+
+.PHONY: check
+check: ## The inner loop: build what changed, quick tests and lint, in minutes
+	@tools/run_tests.sh check
 
 .PHONY: test
 test: ## Run every test; ends with "N passed, N failed"

@@ -1,331 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every test of the project, stage by stage, summed in one last line ``N passed, N failed``.
 
-``run_tests.py [STAGE...]`` runs all stages, or those named. A failed stage stops only the stages
-that need it. Logs are in ``build/logs``, JUnit files in ``build/test-results``.
+``run_tests.py [STAGE...]`` runs all stages of test_stages.py, or those named; ``check`` names those of the inner loop.
+A failed stage stops only the stages that need it. Logs are in ``build/logs``, JUnit files in ``build/test-results``.
 """
 
 import os
 import resource
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 
-import fuzz as fuzzers
-from sum_tests import Tally, outputs_of_failed, tally_file
-
-ROOT = Path(__file__).resolve().parent.parent
-LOGS = ROOT / "build/logs"
-RESULTS = ROOT / "build/test-results"
-VENV = ROOT / ".venv/bin"
-LMCACHE_CONFORMANCE = "tests/v1/distributed/test_native_connector_l2_adapter.py"
-# What vLLM 0.30 and 0.31 are tested with, in files and, of the random lives, seeds: the hooks, what differs between
-# releases, and lives of all kinds.
-OLDER_RELEASES_MEET = (
-    "aborts", "client_lives", "connector_scheduler", "failed_loads", "features_scheduling", "kv_events", "preflight",
-    "random_lives", "runner_exits", "stale_reports", "start_up", "stats", "versions",
-)  # fmt: skip
-OLDER_RELEASES_SEEDS = "not random_lives or sync-0 or with_priorities and (plain-0 or hybrid-0)"
-# vLLM 0.32: random lives and the orders of events are played in full under 0.33, with most others.
-FEWER_LIVES_AND_ORDERS = (
-    "not random_lives and not every_order or stand_in or with_priorities or sync-0 or every_order and async and plain"
-)
-STARTED = int(os.environ.get("KVFERRY_STARTED", time.time()))
-# Of what failed, shown: lines of each, and tests of a stage.
-MOST_LINES = 60
-MOST_FAILURES = 5
-# Of new inputs, for each fuzzer.
-FUZZ_SECONDS = 15
-NUM_JOBS = str(os.cpu_count() or 2)
-# What is newer than the compiler of Debian 12, with which everything else is built.
-OLDEST_NEW_GCC = 13
-
-
-def say(text: str) -> None:
-    """Print one line of progress with the elapsed time."""
-    print(f"[{time.time() - STARTED:4.0f}s] {text}", flush=True)
-
-
-def run(log: str, *command: str, env: dict[str, str] | None = None, say_tail: bool = True) -> int:
-    """Run a command with its output in a log; show the log's end when it fails."""
-    path = LOGS / f"{log}.log"
-    with path.open("w") as out:
-        status = subprocess.run(
-            command, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-            env=os.environ | (env or {}), check=False,
-        ).returncode  # fmt: skip
-    if status != 0 and say_tail:
-        say(f"{log}: FAILED (exit {status}). Last lines of {path.relative_to(ROOT)}:")
-        for line in path.read_text(errors="replace").splitlines()[-MOST_LINES:]:
-            print(f"    {line}", flush=True)
-    return status
-
-
-def script(name: str, *arguments: str) -> Tally:
-    """Run one of the set-up scripts, which show their own progress."""
-    ok = subprocess.run([str(ROOT / "tools" / name), *arguments], cwd=ROOT, check=False).returncode == 0
-    return Tally() if ok else Tally(failed=[" ".join((name, *arguments))])
-
-
-def judge(stage: str, status: int, junit: Path) -> Tally:
-    """Sum a stage's JUnit file; a bad exit status counts even when every test in it passed."""
-    total = tally_file(junit)
-    for name, text in list(outputs_of_failed(junit).items())[:MOST_FAILURES]:
-        say(f"{stage}: {name} FAILED. The end of what it said:")
-        for line in text.splitlines()[-MOST_LINES:]:
-            print(f"    {line}", flush=True)
-    if status != 0 and not total.failed:
-        total.failed.append(f"{stage}: exit status {status}")
-    return total
-
-
-def fixed_addresses() -> list[str]:
-    """Return the prefix under which ThreadSanitizer finds its memory map.
-
-    Kernels that randomise more address bits than gcc 12 and 13 expect make it stop at the start;
-    where the call is forbidden (some containers) we try without.
-    """
-    prefix = ["setarch", "-R"]
-    try:
-        return prefix if subprocess.run([*prefix, "true"], check=False).returncode == 0 else []
-    except OSError:
-        return []
-
-
-def cpp(preset: str) -> Tally:
-    """Configure, build and run the C++ tests of one preset."""
-    prefix = fixed_addresses() if preset == "host-tsan" else []
-    if failed := build(preset, prefix):
-        return failed
-    junit = RESULTS / f"{preset}.xml"
-    status = run(
-        f"{preset}-ctest", *prefix, "ctest", "--preset", preset, "-j", NUM_JOBS,
-        "--output-junit", str(junit),
-    )  # fmt: skip
-    return judge(preset, status, junit)
-
-
-def build(preset: str, prefix: list[str], *target: str, options: Sequence[str] = ()) -> Tally | None:
-    """Configure one preset and build it, or a target of it; return what failed."""
-    for what, command in (
-        ("configure", [*prefix, "cmake", "--preset", preset, *compiler(preset), *options]),
-        ("build", [*prefix, "cmake", "--build", "--preset", preset, *target, "-j", NUM_JOBS]),
-    ):
-        if run(f"{preset}-{what}", *command) != 0:
-            return Tally(failed=[f"{preset}: {what}"])
-    return None
-
-
-def compiler(preset: str) -> list[str]:
-    """Return the compiler for a clang preset where clang 14 has no name of its own."""
-    versioned = any((Path(d) / "clang++-14").exists() for d in os.get_exec_path())
-    return ["-DCMAKE_CXX_COMPILER=clang++"] if preset == "clang" and not versioned else []
-
-
-def stand_ins() -> Tally:
-    """Build what the Python tests load and run: the stand-in drivers and the benchmark."""
-    return build("host-debug", [], "--target", "fake_cuda", "fake_hip", "kvferry-bench") or Tally()
-
-
-def clang() -> Tally:
-    """Build the libraries with clang: its warnings and the lock annotations, nothing run.
-
-    Where the fuzzers can be built this is their first half.
-    """
-    compiler = fuzzers.find_compiler()
-    if compiler is None:
-        return build("clang", []) or Tally(passed=1)
-    libraries = ("--target", "kvferry_connector", "kvferry_lmcache")
-    return build("fuzz", [], *libraries, options=[f"-DCMAKE_CXX_COMPILER={compiler}"]) or Tally(passed=1)
-
-
-def gcc() -> Tally:
-    """Build libraries and benchmark with GCC 13 or newer, and run a little of it; skipped where there is none."""
-    toolchain = ROOT / "build/gcc14/toolchain.cmake"
-    version = subprocess.run(["g++", "-dumpversion"], capture_output=True, text=True, check=False).stdout
-    native = version.split(".")[0].strip()
-    if not toolchain.exists() and not (native.isdigit() and int(native) >= OLDEST_NEW_GCC):
-        say(f"gcc: skipped, because there is no GCC {OLDEST_NEW_GCC} or newer here and none could be fetched")
-        return Tally(skipped=1)
-    chosen = [f"-DCMAKE_TOOLCHAIN_FILE={toolchain}"] if toolchain.exists() else []
-    targets = ("kvferry_connector", "kvferry_lmcache", "kvferry-bench", "base_test")
-    if failed := build("gcc", [], "--target", *targets, options=chosen):
-        return failed
-    total = Tally(passed=1)
-    for name, command in (
-        ("gcc-base_test", ("build/gcc/tests/unit/base/base_test",)),
-        ("gcc-bench", ("build/gcc/bench/kvferry-bench", "--version")),
-    ):
-        ok = run(name, *command) == 0
-        total.add(Tally(passed=1) if ok else Tally(failed=[name]))
-    return total
-
-
-def pytest(stage: str, *options: str, **extra_env: str) -> Tally:
-    """Run Python tests against the installed wheel; `options` name them."""
-    junit = RESULTS / f"{stage}.xml"
-    junit.unlink(missing_ok=True)
-    env = {
-        "PATH": f"{VENV}{os.pathsep}{os.environ['PATH']}",
-        "VLLM_NO_USAGE_STATS": "1",
-        "HF_HUB_OFFLINE": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-    } | extra_env
-    # The program, not `python -m pytest`: that would put the repository's folders on the path.
-    status = run(
-        f"pytest-{stage}", str(VENV / "pytest"), f"--junitxml={junit}", *options, env=env
-    )  # fmt: skip
-    return judge(stage, status, junit)
-
-
-def python(stage: str, *options: str, **extra_env: str) -> Tally:
-    """Run Python tests without an engine, one process per core: each keeps about one busy."""
-    return pytest(stage, "-n", NUM_JOBS, *options, **extra_env)
-
-
-def site(release: str) -> str:
-    """Return what to put before .venv on the path to meet another vLLM."""
-    return str(ROOT / f"build/vllm{release.replace('.', '')}/site")
-
-
-def python033() -> Tally:
-    """Run those that meet the scheduler and connector interfaces of vLLM once more with vLLM 0.33."""
-    # What does not, and the other back ends, which lie below them.
-    others = (
-        f"--ignore=tests/python/test_{name}.py"
-        for name in ("doctor", "doctor_drivers", "doctor_gpu", "lmcache_client", "plot", "stand_in", "wheel")
-    )
-    return python("python-033", "tests/python", *others, PYTHONPATH=site("0.33"))
-
-
-def python030() -> Tally:
-    """Run a part of them with vLLM 0.30 and 0.31, and the real engine of the older one."""
-    chosen = [f"tests/python/test_{name}.py" for name in OLDER_RELEASES_MEET]
-    total = Tally()
-    for release in ("0.30", "0.31"):
-        stage = f"python-{release.replace('.', '')}"
-        total.add(python(stage, *chosen, "-k", OLDER_RELEASES_SEEDS, PYTHONPATH=site(release)))
-    engine = ("tests/e2e/test_roundtrip.py", "-k", "in_process")
-    total.add(pytest("e2e-030", *engine, PYTHONPATH=site("0.30")))
-    return total
-
-
-def e2e() -> Tally:
-    """Run the tests with the real engine, one per core; those of a file share engines, so that they stay together."""
-    return pytest("e2e", "tests/e2e", "-n", NUM_JOBS, "--dist", "loadfile")
-
-
-def lmcache() -> Tally:
-    """Run LMCache's own conformance tests against our client, and our tests with LMCache, in its environment."""
-    home = ROOT / "build/lmcache"
-    total = Tally()
-    for name, tests in (
-        ("lmcache-conformance", ("-p", "conformance", str(home / "sdist" / LMCACHE_CONFORMANCE))),
-        ("lmcache-tests", ("tests/lmcache",)),
-    ):
-        junit = RESULTS / f"{name}.xml"
-        junit.unlink(missing_ok=True)
-        # By paths, so that neither the repository's nor LMCache's own sources come before what is installed.
-        status = run(
-            f"pytest-{name}", str(home / "venv/bin/pytest"), "-c", os.devnull, "--rootdir", str(ROOT),
-            "--import-mode=importlib", "--noconftest", "-p", "no:cacheprovider", "--timeout=600",
-            "-W", "ignore::pytest.PytestDeprecationWarning", f"--junitxml={junit}", *tests,
-            env={"PYTHONPATH": str(ROOT / "tests/lmcache"), "LMCACHE_TRACK_USAGE": "false"},
-        )  # fmt: skip
-        total.add(judge(name, status, junit))
-    return total
-
-
-def lint() -> Tally:
-    """Run the lint checks, each of which counts as one test."""
-    junit = RESULTS / "lint.xml"
-    junit.unlink(missing_ok=True)
-    status = run("lint", str(VENV / "python"), "tools/lint.py", f"--junit={junit}")
-    return judge("lint", status, junit)
-
-
-def protocol() -> Tally:
-    """Check the models of the ownership protocol; each property and each mutant counts as one test."""
-    junit = RESULTS / "protocol.xml"
-    junit.unlink(missing_ok=True)
-    status = run("protocol", sys.executable, "tests/model/protocol/check_models.py", f"--junit={junit}")
-    return judge("protocol", status, junit)
-
-
-def fuzz() -> Tally:
-    """Replay the fuzzers' corpora and try new inputs for a while; each fuzzer counts as one test."""
-    junit = RESULTS / "fuzz.xml"
-    junit.unlink(missing_ok=True)
-    status = run("fuzz", sys.executable, "tools/fuzz.py", f"--seconds={FUZZ_SECONDS}", f"--junit={junit}")
-    total = judge("fuzz", status, junit)
-    if total.skipped:
-        say("fuzz: skipped, because no clang here has libFuzzer (Debian: libclang-rt-14-dev)")
-    return total
-
-
-@dataclass(frozen=True)
-class Stage:
-    """One row of the summary.
-
-    Attributes
-    ----------
-    needs
-        The set-up stages that it cannot do without.
-    is_download
-        It mostly waits for the network: it begins at once, beside the compilers.
-
-    """
-
-    name: str
-    what: str
-    action: Callable[[], Tally]
-    needs: tuple[str, ...] = ()
-    is_download: bool = False
-
-
-SET_UP = (
-    Stage("nvcc", "CUDA's compiler", lambda: script("setup_nvcc.sh")),
-    Stage("venv", "virtual environment", lambda: script("setup_venv.sh"), is_download=True),
-    Stage("wheel", "kvferry's wheel", lambda: script("build_wheel.sh"), ("venv", "nvcc")),
-    Stage("stand-ins", "stand-in drivers and benchmark", stand_ins, ("nvcc",)),
-    Stage("lmcache-venv", "environment of LMCache", lambda: script("setup_lmcache.sh"), ("venv", "wheel")),
-    *(
-        Stage(
-            f"vllm{name}",
-            f"vLLM {release}",
-            partial(script, "setup_vllm_site.sh", release),
-            ("venv",),
-            is_download=True,
-        )
-        for name, release in (("033", "0.33"), ("030", "0.30"), ("031", "0.31"))
-    ),
-    Stage("gcc14", "a newer GCC", lambda: script("setup_gcc.sh"), is_download=True),
-)
-TESTS = (
-    Stage("host-debug", "C++ tests", lambda: cpp("host-debug"), ("nvcc",)),
-    Stage("lint", "format, types, house rules", lint, ("venv", "wheel")),
-    Stage("protocol", "models of the ownership protocol", protocol),
-    Stage(
-        "python",
-        "Python tests",
-        lambda: python("python", "tests/python", "-k", FEWER_LIVES_AND_ORDERS),
-        ("venv", "wheel", "stand-ins"),
-    ),
-    Stage("python-033", "Python tests with vLLM 0.33", python033, ("venv", "wheel", "vllm033", "stand-ins")),
-    Stage("python-030", "some with vLLM 0.30 and 0.31", python030, ("venv", "wheel", "vllm030", "vllm031")),
-    Stage("lmcache", "LMCache's conformance tests and ours with it", lmcache, ("lmcache-venv",)),
-    Stage("e2e", "tests with the real engine", e2e, ("venv", "wheel", "stand-ins", "lmcache-venv")),
-    Stage("host-asan", "C++ tests, ASan and UBSan", lambda: cpp("host-asan")),
-    Stage("host-tsan", "C++ tests, TSan", lambda: cpp("host-tsan")),
-    Stage("clang", "clang build with -Wthread-safety", clang),
-    Stage("fuzz", "fuzzers of plans, reports, the tier's file and objects' records", fuzz),
-    Stage("gcc", "build with GCC 13 or newer", gcc, ("gcc14",)),
-)
+from sum_tests import Tally
+from test_stages import CHECK, LOGS, RESULTS, SET_UP, TESTS, Stage, say
 
 
 class Run:
@@ -378,7 +66,7 @@ class Run:
             result = stage.action()
             say(f"{stage.name}: {result}")
         self._ended[stage.name] = result
-        if stage in TESTS or result.failed:
+        if stage not in SET_UP or result.failed:
             seconds = time.time() - began
             self.rows.append((stage.name, result, seconds, processor_seconds() - busy))
         return result
@@ -392,15 +80,18 @@ def processor_seconds() -> float:
 
 def main(names: list[str]) -> int:
     """Run the stages and print the summary."""
-    unknown = set(names) - {stage.name for stage in TESTS}
+    named = {stage.name: stage for stage in (*TESTS, *CHECK)}
+    if names == ["check"]:
+        names = [stage.name for stage in CHECK]
+    unknown = set(names) - named.keys()
     if unknown:
-        known = " ".join(stage.name for stage in TESTS)
+        known = " ".join(stage.name for stage in (*TESTS, *CHECK))
         print(f"unknown stage: {' '.join(sorted(unknown))}; there are: {known}", file=sys.stderr)
         return 2
     LOGS.mkdir(parents=True, exist_ok=True)
     RESULTS.mkdir(parents=True, exist_ok=True)
 
-    chosen = Run([stage for stage in TESTS if not names or stage.name in names])
+    chosen = Run([stage for stage in named.values() if stage.name in names] if names else TESTS)
     chosen.perform_all()
 
     total = Tally()
