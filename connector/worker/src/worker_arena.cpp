@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // WorkerEngine: its host memory.
 #include "kvferry/base/error.hpp"
+#include "kvferry/cpu_tier/peers/arena_in_tier.hpp"
 #include "kvferry/cpu_tier/peers/joined_tier.hpp"
 
 #include "worker_impl.hpp"
 
 #include <cstdio>
+#include <utility>
 
 namespace kvferry::connector {
 namespace {
@@ -38,24 +40,35 @@ std::shared_ptr<const cpu_tier::JoinedRank> join_tier(std::uint64_t chunk_bytes,
   return rank;
 }
 
+std::unique_ptr<cpu_tier::ArenaSource> source_of(
+    const ArenaWishes& wishes, std::shared_ptr<const cpu_tier::JoinedRank> joined) {
+  if (!joined) return cpu_tier::make_group_source(wishes.replicas);
+  if (wishes.replicas.has_others()) {
+    throw ConfigError("the shared tier " + joined->tier().path().string() +
+                      " cannot hold one memory for ranks with the same KV cache; set "
+                      "share_replicated_kv: false, or leave shared_path out");
+  }
+  return cpu_tier::make_tier_source(std::move(joined));
+}
+
 }  // namespace
 
 std::unique_ptr<cpu_tier::Arena> make_arena(gpu::Device& device, std::uint64_t chunk_bytes,
                                             const WorkerOptions& options) {
   const ArenaWishes& wishes = options.arena;
-  const auto shared = join_tier(chunk_bytes, options);
-  auto arena = std::make_unique<cpu_tier::Arena>(
-      device, shared ? shared->tier().shape().chunk_bytes : chunk_bytes, options.num_chunks,
-      cpu_tier::ArenaOptions{.max_piece_bytes = wishes.piece_bytes,
-                             .start = cpu_tier::ArenaStart::kEmpty,
-                             .pages = wishes.pages,
-                             .placement = placement_of(device, wishes),
-                             .group = wishes.group,
-                             .shortage = wishes.allow_smaller ? cpu_tier::Shortage::kTakeLess
-                                                              : cpu_tier::Shortage::kRefuse,
-                             .replicas = wishes.replicas,
-                             .shared = shared,
-                             .machine = wishes.machine});
+  auto joined = join_tier(chunk_bytes, options);
+  // Blocks may fill less than a tier's chunk.
+  if (joined) chunk_bytes = joined->tier().shape().chunk_bytes;
+  const cpu_tier::ArenaOptions how{.max_piece_bytes = wishes.piece_bytes,
+                                   .start = cpu_tier::ArenaStart::kEmpty,
+                                   .pages = wishes.pages,
+                                   .placement = placement_of(device, wishes),
+                                   .group = wishes.group,
+                                   .shortage = wishes.allow_smaller ? cpu_tier::Shortage::kTakeLess
+                                                                    : cpu_tier::Shortage::kRefuse,
+                                   .machine = wishes.machine};
+  auto arena = std::make_unique<cpu_tier::Arena>(device, source_of(wishes, std::move(joined)),
+                                                 chunk_bytes, options.num_chunks, how);
   arena->grow(1);
   return arena;
 }
@@ -77,7 +90,7 @@ void WorkerEngine::Impl::check_growth() {
   }
   if (!growth_->ended()) return;
   if (const auto report = growth_->last_report()) arena_report_ = *report;
-  if (num_chunks == arena_->num_slots()) growth_.reset();
+  if (num_chunks == arena_->num_chunks()) growth_.reset();
 }
 
 std::string WorkerEngine::Impl::arena_text() const {
@@ -97,9 +110,9 @@ std::string WorkerEngine::Impl::arena_text() const {
                                           : " (the kernel does not tell what is there)")
               : ", no NUMA node preferred";
   text += ": " + arena_->placement_reason();
-  if (arena_->num_sharing() > 1) {
-    text += "; shared with " + std::to_string(arena_->num_sharing() - 1) +
-            (arena_->num_sharing() == 2 ? " other rank of " : " other ranks of ") +
+  if (const cpu_tier::ReplicaGroup& replicas = options_.arena.replicas; replicas.has_others()) {
+    text += "; shared with " + std::to_string(replicas.size - 1) +
+            (replicas.size == 2 ? " other rank of " : " other ranks of ") +
             "this node, for all hold the same KV cache";
   }
   if (options_.arena.shared) text += "; in " + options_.arena.shared->tier.path.string();

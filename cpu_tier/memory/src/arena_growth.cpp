@@ -68,7 +68,7 @@ void ArenaGrowth::grow(const std::stop_token& stop) {
       const Clock::time_point began = Clock::now();
       const std::uint64_t bytes =
           arena_.grow(gentle() || options_.bytes_per_second > 0 ? 1 : step_bytes, stop) *
-          arena_.slot_bytes();
+          arena_.chunk_bytes();
       if (bytes == 0) break;
       step_bytes = 2 * std::max(bytes, step_bytes);
       // What it waited for others was no work: members that paused for each other's pauses would

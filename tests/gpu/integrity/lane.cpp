@@ -267,8 +267,8 @@ void Lane::end_store(const Transfer& ended, transfer::TransferOutcome outcome) {
   ++counts_.stores;
   // Again and again: a slot may be stored anew before anybody loads it.
   if (options_.sabotage == Sabotage::kByte) {
-    auto* const bytes =
-        reinterpret_cast<std::uint8_t*>(arena_->slot_address(ended.blocks.front().slot));
+    auto* const bytes = reinterpret_cast<std::uint8_t*>(
+        arena_->chunk_address(ChunkId(ended.blocks.front().slot.value())));
     bytes[below(groups_[ended.group].pool->packed_bytes())] ^= 0x10U;
   }
 }
@@ -313,7 +313,8 @@ void Lane::drain() {
 
 void Lane::check_slot(SlotId slot, const char* when) {
   const Slot& checked = slots_[slot.value()];
-  const auto* const bytes = reinterpret_cast<const std::uint8_t*>(arena_->slot_address(slot));
+  const auto* const bytes =
+      reinterpret_cast<const std::uint8_t*>(arena_->chunk_address(ChunkId(slot.value())));
   check(checked.content, {bytes, groups_[checked.group].pool->packed_bytes()},
         "slot " + std::to_string(slot.value()) + " (" + groups_[checked.group].pool->shape().name +
             ") " + when);

@@ -85,9 +85,10 @@ Rig::Rig(const RigOptions& options) {
   access_->wait();
   for (std::size_t i = 0; i < geometries.size(); ++i) {
     const bool own = options.slots_per_chunk.empty();
-    classes.push_back({geometries[i], cpu_tier::ArenaSlots(
-                                          *arena, own ? 1 : options.slots_per_chunk[i],
-                                          own ? arena->slot_bytes() : geometries[i].packed_bytes)});
+    classes.push_back(
+        {geometries[i],
+         cpu_tier::ArenaSlots(*arena, own ? 1 : options.slots_per_chunk[i],
+                              own ? arena->chunk_bytes() : geometries[i].packed_bytes)});
   }
   engine = std::make_unique<TransferEngine>(*lent, classes, options.transfer);
 }

@@ -25,19 +25,19 @@ TEST_F(ArenaSlotsTest, ASlotLiesInItsChunkBehindThoseBefore) {
   EXPECT_EQ(slots.slot_bytes(), 700U);
   EXPECT_EQ(slots.num_ready(), 4 * 1024U);
   for (const std::uint32_t number : {0U, 3U, 4U, 4095U}) {
-    const SlotId chunk(number / 4);
+    const ChunkId chunk(number / 4);
     const std::uint64_t offset = number % 4 * 700;
-    EXPECT_EQ(slots.address(SlotId(number)), arena_.slot_address(chunk) + offset);
-    EXPECT_EQ(slots.device_address(SlotId(number)), arena_.slot_device_address(chunk) + offset);
+    EXPECT_EQ(slots.address(SlotId(number)), arena_.chunk_address(chunk) + offset);
+    EXPECT_EQ(slots.device_address(SlotId(number)), arena_.chunk_device_address(chunk) + offset);
   }
 }
 
 TEST_F(ArenaSlotsTest, ASlotIsInThePieceOfItsChunk) {
-  ASSERT_EQ(arena_.slots_per_piece(), 512U);
+  ASSERT_EQ(arena_.chunks_per_piece(), 512U);
   const ArenaSlots slots(arena_, 4, 700);
-  EXPECT_EQ(slots.piece_of(SlotId(0)), 0U);
-  EXPECT_EQ(slots.piece_of(SlotId(4 * 512 - 1)), 0U);
-  EXPECT_EQ(slots.piece_of(SlotId(4 * 512)), 1U);
+  EXPECT_EQ(slots.piece_of(SlotId(0)), PieceId(0));
+  EXPECT_EQ(slots.piece_of(SlotId(4 * 512 - 1)), PieceId(0));
+  EXPECT_EQ(slots.piece_of(SlotId(4 * 512)), PieceId(1));
 }
 
 TEST_F(ArenaSlotsTest, SlotsThatDoNotFitIntoAChunkAreRefused) {

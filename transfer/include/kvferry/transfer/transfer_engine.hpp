@@ -151,7 +151,7 @@ class TransferEngine {
   /// thread, and prepares the device for the geometries. `device` and the slots' arena outlive it.
   TransferEngine(gpu::Device& device, std::vector<BlockClass> classes,
                  const TransferOptions& options);
-  /// For an arena whose slots are the blocks' own, whatever their geometry.
+  /// For an arena each of whose chunks is a slot, whatever the blocks' geometry.
   TransferEngine(gpu::Device& device, std::vector<gpu::BlockGeometry> geometries,
                  const cpu_tier::Arena& arena, const TransferOptions& options);
   /// end(). If that says no, what a device may still touch is left behind until the process ends;

@@ -3,6 +3,7 @@
 
 #include "kvferry/base/ids.hpp"
 #include "kvferry/cpu_tier/memory/arena.hpp"
+#include "kvferry/cpu_tier/memory/replica_group.hpp"
 #include "kvferry/cpu_tier/peers/shared_tier.hpp"
 #include "kvferry/gpu/block_geometry.hpp"
 #include "kvferry/gpu/device.hpp"
