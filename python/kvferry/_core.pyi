@@ -193,9 +193,9 @@ class WorkerEngine:
         slots_per_chunk: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex],
         numa_node: typing.SupportsInt | typing.SupportsIndex | None = None,
         pages: str = "auto",
-        piece_bytes: typing.SupportsInt | typing.SupportsIndex = 67108864,
-        growth_bytes_per_second: typing.SupportsInt | typing.SupportsIndex = 0,
-        allow_smaller: bool = False,
+        pinned_piece_bytes: typing.SupportsInt | typing.SupportsIndex = 67108864,
+        pinning_bandwidth_limit: typing.SupportsInt | typing.SupportsIndex = 0,
+        allow_smaller_tier: bool = False,
         budget_group: str = "",
         num_local_arenas: typing.SupportsInt | typing.SupportsIndex = 1,
         replica_group: str = "",
@@ -206,13 +206,13 @@ class WorkerEngine:
         staging_bytes: typing.SupportsInt | typing.SupportsIndex,
         load_staging_bytes: typing.SupportsInt | typing.SupportsIndex = 0,
         max_in_flight_bytes: typing.SupportsInt | typing.SupportsIndex,
-        store_bytes_per_second: typing.SupportsInt | typing.SupportsIndex = 0,
+        store_bandwidth_limit: typing.SupportsInt | typing.SupportsIndex = 0,
         copy_path: str = "auto",
         transfer_timeout_s: typing.SupportsFloat | typing.SupportsIndex,
         host_link: typing.Any = None,
     ) -> None:
         """
-        `backend`: a key of backends(). `device_ordinal`: as the process numbers the vendor's devices. `driver_library`: of the vendor's driver; empty for the system's. `fragments`: (address, block stride in bytes, bytes) in layer order, by slab class; their memory outlives this. `num_chunks`: of this rank's arena, of which a piece is pinned here and the rest by a thread. `slots_per_chunk`: by slab class. `numa_node`: None for the one next to the device. `pages`: 'auto', 'normal', 'transparent' or 'huge'. `growth_bytes_per_second`: 0 for no limit. `allow_smaller`: go on with what can be had. `budget_group`: the same for all ranks whose `num_local_arenas` arenas share this node's memory, of which the first checks the budget for all. `replica_group`: the same for the `num_replicas` ranks of this node that hold the same bytes and share one arena, of which this is number `replica_index`; the first makes it, and the others wait for that, for a minute at most. `shared_tier`: None, or a dict of path, capacity_bytes (of all ranks), num_ranks, instance (unique for every start of an engine) and, if wished, chunk_bytes and keep: the file that has the arena; `num_chunks` is as shared_tier_shape() says then. `probe`: digest of how the bytes of a block lie on this rank and of all else that only the rank sees of them: only engines whose ranks all have the same ones find each other's blocks. `staging_bytes`, `load_staging_bytes`: device memory of the rings of stores and loads. `store_bytes_per_second`: 0 for no limit. `copy_path`: 'auto', or the path of every load. `host_link`: of the host back end. Raises ConfigError, ResourceError, DeviceError, TopologyError or TimeoutError.
+        `backend`: a key of backends(). `device_ordinal`: as the process numbers the vendor's devices. `driver_library`: of the vendor's driver; empty for the system's. `fragments`: (address, block stride in bytes, bytes) in layer order, by slab class; their memory outlives this. `num_chunks`: of this rank's arena, of which a piece is pinned here and the rest by a thread. `slots_per_chunk`: by slab class. `numa_node`: None for the one next to the device. `pages`: 'auto', 'normal', 'transparent' or 'huge'. `pinning_bandwidth_limit`: 0 for no limit. `allow_smaller_tier`: go on with what can be had. `budget_group`: the same for all ranks whose `num_local_arenas` arenas share this node's memory, of which the first checks the budget for all. `replica_group`: the same for the `num_replicas` ranks of this node that hold the same bytes and share one arena, of which this is number `replica_index`; the first makes it, and the others wait for that, for a minute at most. `shared_tier`: None, or a dict of path, capacity_bytes (of all ranks), num_ranks, instance (unique for every start of an engine) and, if wished, chunk_bytes and keep: the file that has the arena; `num_chunks` is as shared_tier_shape() says then. `probe`: digest of how the bytes of a block lie on this rank and of all else that only the rank sees of them: only engines whose ranks all have the same ones find each other's blocks. `staging_bytes`, `load_staging_bytes`: device memory of the rings of stores and loads. `store_bandwidth_limit`: 0 for no limit. `copy_path`: 'auto', or the path of every load. `host_link`: of the host back end. Raises ConfigError, ResourceError, DeviceError, TopologyError or TimeoutError.
         """
     def arena(self) -> str:
         """

@@ -231,13 +231,14 @@ void bind_worker_engine(py::module_& module) {
                       std::vector<std::vector<PyFragment>> fragments, std::uint32_t num_chunks,
                       std::vector<std::uint32_t> slots_per_chunk,
                       std::optional<std::uint32_t> numa_node, std::string pages,
-                      std::uint64_t piece_bytes, std::uint64_t growth_bytes_per_second,
-                      bool allow_smaller, std::string budget_group, std::uint32_t num_local_arenas,
-                      std::string replica_group, std::uint32_t num_replicas,
-                      std::uint32_t replica_index, py::object shared_tier, std::uint64_t probe,
-                      std::uint64_t staging_bytes, std::uint64_t load_staging_bytes,
-                      std::uint64_t max_in_flight_bytes, std::uint64_t store_bytes_per_second,
-                      std::string copy_path, double transfer_timeout_s, py::object host_link) {
+                      std::uint64_t pinned_piece_bytes, std::uint64_t pinning_bandwidth_limit,
+                      bool allow_smaller_tier, std::string budget_group,
+                      std::uint32_t num_local_arenas, std::string replica_group,
+                      std::uint32_t num_replicas, std::uint32_t replica_index,
+                      py::object shared_tier, std::uint64_t probe, std::uint64_t staging_bytes,
+                      std::uint64_t load_staging_bytes, std::uint64_t max_in_flight_bytes,
+                      std::uint64_t store_bandwidth_limit, std::string copy_path,
+                      double transfer_timeout_s, py::object host_link) {
             return make_worker_engine({.backend = std::move(backend),
                                        .device_ordinal = device_ordinal,
                                        .driver_library = std::move(driver_library),
@@ -249,9 +250,9 @@ void bind_worker_engine(py::module_& module) {
                                        .slots_per_chunk = std::move(slots_per_chunk),
                                        .numa_node = numa_node,
                                        .pages = std::move(pages),
-                                       .piece_bytes = piece_bytes,
-                                       .growth_bytes_per_second = growth_bytes_per_second,
-                                       .allow_smaller = allow_smaller,
+                                       .pinned_piece_bytes = pinned_piece_bytes,
+                                       .pinning_bandwidth_limit = pinning_bandwidth_limit,
+                                       .allow_smaller_tier = allow_smaller_tier,
                                        .budget_group = std::move(budget_group),
                                        .num_local_arenas = num_local_arenas,
                                        .replica_group = std::move(replica_group),
@@ -262,7 +263,7 @@ void bind_worker_engine(py::module_& module) {
                                        .staging_bytes = staging_bytes,
                                        .load_staging_bytes = load_staging_bytes,
                                        .max_in_flight_bytes = max_in_flight_bytes,
-                                       .store_bytes_per_second = store_bytes_per_second,
+                                       .store_bandwidth_limit = store_bandwidth_limit,
                                        .copy_path = std::move(copy_path),
                                        .transfer_timeout_s = transfer_timeout_s,
                                        .host_link = std::move(host_link)});
@@ -271,13 +272,13 @@ void bind_worker_engine(py::module_& module) {
           py::arg("driver_library") = "", py::arg("rank"), py::arg("world_size"),
           py::arg("num_blocks"), py::arg("fragments"), py::arg("num_chunks"),
           py::arg("slots_per_chunk"), py::arg("numa_node") = py::none(), py::arg("pages") = "auto",
-          py::arg("piece_bytes") = cpu_tier::ArenaOptions().max_piece_bytes,
-          py::arg("growth_bytes_per_second") = 0, py::arg("allow_smaller") = false,
+          py::arg("pinned_piece_bytes") = cpu_tier::ArenaOptions().pinned_piece_bytes,
+          py::arg("pinning_bandwidth_limit") = 0, py::arg("allow_smaller_tier") = false,
           py::arg("budget_group") = "", py::arg("num_local_arenas") = 1,
           py::arg("replica_group") = "", py::arg("num_replicas") = 1, py::arg("replica_index") = 0,
           py::arg("shared_tier") = py::none(), py::arg("probe") = 0, py::arg("staging_bytes"),
           py::arg("load_staging_bytes") = 0, py::arg("max_in_flight_bytes"),
-          py::arg("store_bytes_per_second") = 0, py::arg("copy_path") = "auto",
+          py::arg("store_bandwidth_limit") = 0, py::arg("copy_path") = "auto",
           py::arg("transfer_timeout_s"), py::arg("host_link") = py::none(),
           "`backend`: a key of backends(). `device_ordinal`: as the process numbers the vendor's "
           "devices. `driver_library`: of the vendor's driver; empty for the system's. `fragments`: "
@@ -286,7 +287,8 @@ void bind_worker_engine(py::module_& module) {
           "the rest by a thread. `slots_per_chunk`: by slab class. `numa_node`: None for the one "
           "next to the device. `pages`: 'auto', 'normal', "
           "'transparent' or 'huge'. "
-          "`growth_bytes_per_second`: 0 for no limit. `allow_smaller`: go on with what can be had. "
+          "`pinning_bandwidth_limit`: 0 for no limit. `allow_smaller_tier`: go on with what can be "
+          "had. "
           "`budget_group`: the same for all ranks whose `num_local_arenas` arenas share this "
           "node's memory, of which the first checks the budget for all. `replica_group`: the same "
           "for the `num_replicas` ranks of this node that hold the same bytes and share one arena, "
@@ -301,7 +303,7 @@ void bind_worker_engine(py::module_& module) {
           "blocks. "
           "`staging_bytes`, "
           "`load_staging_bytes`: device memory of the rings of stores and loads. "
-          "`store_bytes_per_second`: 0 for no limit. `copy_path`: 'auto', or the path of every "
+          "`store_bandwidth_limit`: 0 for no limit. `copy_path`: 'auto', or the path of every "
           "load. `host_link`: of the host back end. Raises ConfigError, ResourceError, "
           "DeviceError, TopologyError or TimeoutError.")
       .def_property_readonly("device", &WorkerEngine::device_description,

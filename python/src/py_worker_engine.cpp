@@ -100,9 +100,9 @@ std::unique_ptr<connector::WorkerEngine> make_worker_engine(const PyWorkerArgume
   options.slots_per_chunk = arguments.slots_per_chunk;
   options.arena = {.numa_node = arguments.numa_node,
                    .pages = page_kind(arguments.pages),
-                   .piece_bytes = arguments.piece_bytes,
-                   .bytes_per_second = arguments.growth_bytes_per_second,
-                   .allow_smaller = arguments.allow_smaller,
+                   .pinned_piece_bytes = arguments.pinned_piece_bytes,
+                   .pinning_bandwidth_limit = arguments.pinning_bandwidth_limit,
+                   .allow_smaller_tier = arguments.allow_smaller_tier,
                    .group = {arguments.budget_group, arguments.num_local_arenas},
                    .replicas = {.name = arguments.replica_group,
                                 .size = arguments.num_replicas,
@@ -112,7 +112,7 @@ std::unique_ptr<connector::WorkerEngine> make_worker_engine(const PyWorkerArgume
   options.transfer.staging_bytes = arguments.staging_bytes;
   options.transfer.load_staging_bytes = arguments.load_staging_bytes;
   options.transfer.max_in_flight_bytes = arguments.max_in_flight_bytes;
-  options.transfer.store_bytes_per_second = arguments.store_bytes_per_second;
+  options.transfer.store_bandwidth_limit = arguments.store_bandwidth_limit;
   options.transfer.copy_path = copy_path(arguments.copy_path);
   options.transfer_timeout = seconds_of("transfer_timeout_s", arguments.transfer_timeout_s);
   auto device = make_device(arguments);

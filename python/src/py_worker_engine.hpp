@@ -36,9 +36,9 @@ struct PyWorkerArguments {
   std::optional<std::uint32_t> numa_node;
   /// "auto", or the name of a kind of pages.
   std::string pages;
-  std::uint64_t piece_bytes = 0;
-  std::uint64_t growth_bytes_per_second = 0;
-  bool allow_smaller = false;
+  std::uint64_t pinned_piece_bytes = 0;
+  std::uint64_t pinning_bandwidth_limit = 0;
+  bool allow_smaller_tier = false;
   /// The same for the engine's ranks on one node; empty: alone.
   std::string budget_group;
   std::uint32_t num_local_arenas = 1;
@@ -53,7 +53,7 @@ struct PyWorkerArguments {
   std::uint64_t staging_bytes = 0;
   std::uint64_t load_staging_bytes = 0;
   std::uint64_t max_in_flight_bytes = 0;
-  std::uint64_t store_bytes_per_second = 0;
+  std::uint64_t store_bandwidth_limit = 0;
   /// "auto", or the name of a copy path.
   std::string copy_path;
   double transfer_timeout_s = 0;

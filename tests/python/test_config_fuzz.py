@@ -166,9 +166,9 @@ class Room:
         worker = _core.WorkerEngine(
             backend="host", rank=0, world_size=1, num_blocks=2, num_chunks=4, slots_per_chunk=[1],
             fragments=[[(ctypes.addressof(self._memory), BLOCK_BYTES, BLOCK_BYTES)]],
-            piece_bytes=config.pinned_piece_bytes, growth_bytes_per_second=config.pinning_bandwidth_limit or 0,
+            pinned_piece_bytes=config.pinned_piece_bytes, pinning_bandwidth_limit=config.pinning_bandwidth_limit or 0,
             staging_bytes=4 * BLOCK_BYTES, load_staging_bytes=2 * BLOCK_BYTES,
-            max_in_flight_bytes=config.max_in_flight_bytes, store_bytes_per_second=config.store_bandwidth_limit or 0,
+            max_in_flight_bytes=config.max_in_flight_bytes, store_bandwidth_limit=config.store_bandwidth_limit or 0,
             copy_path=config.copy_path, transfer_timeout_s=config.transfer_timeout_s, host_link=config.host_link,
         )  # fmt: skip
         assert worker.collect() == [], "no transfer is overdue before one has begun"

@@ -46,13 +46,13 @@ std::unique_ptr<cpu_tier::Arena> make_arena(gpu::Device& device, std::uint64_t c
   const auto shared = join_tier(chunk_bytes, options);
   auto arena = std::make_unique<cpu_tier::Arena>(
       device, shared ? shared->tier().shape().chunk_bytes : chunk_bytes, options.num_chunks,
-      cpu_tier::ArenaOptions{.max_piece_bytes = wishes.piece_bytes,
+      cpu_tier::ArenaOptions{.pinned_piece_bytes = wishes.pinned_piece_bytes,
                              .start = cpu_tier::ArenaStart::kEmpty,
                              .pages = wishes.pages,
                              .placement = placement_of(device, wishes),
                              .group = wishes.group,
-                             .shortage = wishes.allow_smaller ? cpu_tier::Shortage::kTakeLess
-                                                              : cpu_tier::Shortage::kRefuse,
+                             .shortage = wishes.allow_smaller_tier ? cpu_tier::Shortage::kTakeLess
+                                                                   : cpu_tier::Shortage::kRefuse,
                              .replicas = wishes.replicas,
                              .shared = shared,
                              .machine = wishes.machine});
@@ -69,7 +69,7 @@ void WorkerEngine::Impl::check_growth() {
   const std::uint32_t num_chunks = arena_->num_ready();
   if (num_chunks > reported_chunks_) report_.num_ready_chunks = reported_chunks_ = num_chunks;
   const std::string failure = growth_->failure();
-  if (!failure.empty() && !options_.arena.allow_smaller) {
+  if (!failure.empty() && !options_.arena.allow_smaller_tier) {
     throw ResourceError(rank_text() + " has " + std::to_string(num_ready()) + " of " +
                         std::to_string(max_slots()) +
                         " slots of its share of the CPU tier and cannot have more: " + failure +

@@ -91,8 +91,8 @@ WorkerEngine::Impl::Impl(std::unique_ptr<gpu::Device> device,
   topology.replicas = {options_.arena.replicas.size, options_.arena.replicas.index};
   topology.probe = options_.probe;
   if (reported_chunks_ < arena_->num_slots()) {
-    growth_.emplace(*arena_,
-                    cpu_tier::GrowthOptions{.bytes_per_second = options_.arena.bytes_per_second});
+    growth_.emplace(*arena_, cpu_tier::GrowthOptions{.pinning_bandwidth_limit =
+                                                         options_.arena.pinning_bandwidth_limit});
   }
 }
 

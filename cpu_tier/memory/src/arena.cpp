@@ -44,24 +44,25 @@ std::uint64_t checked_bytes(std::uint64_t slot_bytes, std::uint32_t num_slots) {
 std::uint32_t piece_slots(std::uint64_t slot_bytes, std::uint32_t num_slots,
                           const ArenaOptions& options) {
   const std::uint32_t size = options.replicas.size;
-  const std::uint64_t most = options.replicas.is_shared()
-                                 ? std::min(options.max_piece_bytes, slot_bytes * num_slots) / size
-                                 : options.max_piece_bytes;
+  const std::uint64_t most =
+      options.replicas.is_shared()
+          ? std::min(options.pinned_piece_bytes, slot_bytes * num_slots) / size
+          : options.pinned_piece_bytes;
   return static_cast<std::uint32_t>(std::min<std::uint64_t>(
       slots_per_piece(slot_bytes, HostMapping::page_bytes(), most), num_slots));
 }
 
 ReplicaGeometry geometry_of(std::uint64_t slot_bytes, std::uint32_t num_slots,
                             const ArenaOptions& options) {
-  return {slot_bytes, num_slots, options.max_piece_bytes};
+  return {slot_bytes, num_slots, options.pinned_piece_bytes};
 }
 
 }  // namespace
 
 std::uint64_t slots_per_piece(std::uint64_t slot_bytes, std::uint64_t page_bytes,
-                              std::uint64_t max_piece_bytes) {
+                              std::uint64_t pinned_piece_bytes) {
   const std::uint64_t quantum = page_bytes / std::gcd(page_bytes, slot_bytes);
-  return std::max(max_piece_bytes / slot_bytes / quantum, std::uint64_t{1}) * quantum;
+  return std::max(pinned_piece_bytes / slot_bytes / quantum, std::uint64_t{1}) * quantum;
 }
 
 Arena::Grant Arena::ask(std::uint64_t slot_bytes, std::uint32_t num_slots,

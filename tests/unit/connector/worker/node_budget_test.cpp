@@ -47,7 +47,7 @@ class NodeBudgetTest : public ::testing::Test {
 
   /// What a rank wishes that shares the node's budget with the other one.
   [[nodiscard]] ArenaWishes wishes() const {
-    return {.piece_bytes = kPage,
+    return {.pinned_piece_bytes = kPage,
             .group = {.name = "engine", .num_ranks = kNumRanks},
             .machine = machine_.root};
   }
@@ -134,7 +134,7 @@ TEST_F(NodeBudgetTest, RanksThatKnowNothingOfEachOtherAreNotGrantedTheSameMemory
   ArenaWishes alone = wishes();
   alone.group = {};
   // Of which nothing but a piece is touched when the other one asks.
-  alone.bytes_per_second = 1;
+  alone.pinning_bandwidth_limit = 1;
   start(0, 60, alone);
   EXPECT_NE(refusal(1, 60, alone).find("bytes that other ranks or engines were granted"),
             std::string::npos);
@@ -154,7 +154,7 @@ TEST_F(NodeBudgetTest, WhatTheNodeHasIsEnoughForAllItsRanksOneAfterTheOther) {
 TEST_F(NodeBudgetTest, TheTierGrowsWithTheSlowerRank) {
   start(0, 40, wishes());
   ArenaWishes slow = wishes();
-  slow.bytes_per_second = 40 * kPage;
+  slow.pinning_bandwidth_limit = 40 * kPage;
   start(1, 20, slow);
   std::uint32_t last = 0;
   bool in_between = false;
@@ -172,7 +172,7 @@ TEST_F(NodeBudgetTest, TheTierGrowsWithTheSlowerRank) {
 
 TEST_F(NodeBudgetTest, WhereLessWillDoAllUseWhatThePoorestHas) {
   ArenaWishes less = wishes();
-  less.allow_smaller = true;
+  less.allow_smaller_tier = true;
   start(0, 40, less);
   // The other one's cgroup has less than its share.
   const cpu_tier::MadeUpMachine poor;
@@ -199,8 +199,8 @@ TEST_F(NodeBudgetTest, WhereLessWillDoAllUseWhatThePoorestHas) {
 
 TEST_F(NodeBudgetTest, WhereLessWillDoTheFirstRankLeavesTheOthersTheirPart) {
   ArenaWishes less = wishes();
-  less.allow_smaller = true;
-  less.bytes_per_second = 1;
+  less.allow_smaller_tier = true;
+  less.pinning_bandwidth_limit = 1;
   start(0, 200, less);
   start(1, 200, less);
   EXPECT_EQ(workers_[0]->max_slots(), 50 * kSlotsPerPage);
@@ -213,7 +213,7 @@ TEST_F(NodeBudgetTest, WhereLessWillDoTheFirstRankLeavesTheOthersTheirPart) {
 TEST_F(NodeBudgetTest, ARankThatRunsOutOnTheWayEndsTheEngineWithItsName) {
   start(0, 20, wishes());
   ArenaWishes slow = wishes();
-  slow.bytes_per_second = 40 * kPage;
+  slow.pinning_bandwidth_limit = 40 * kPage;
   start(1, 20, slow);
   await([&] { return workers_[0]->num_slots() == 20 * kSlotsPerPage; });
   machine_.write_available(0);

@@ -53,7 +53,7 @@ struct Rank {
     options.world_size = kNumRanks;
     options.num_chunks = kNumSlots;
     options.arena = {.pages = cpu_tier::PageKind::kNormal,
-                     .piece_bytes = kNumRanks * kSlotsPerPiece * kBlockBytes,
+                     .pinned_piece_bytes = kNumRanks * kSlotsPerPiece * kBlockBytes,
                      .replicas = {.name = "engine", .size = kNumRanks, .index = number},
                      .machine = machine};
     options.transfer.staging_bytes = ring_blocks * kBlockBytes;

@@ -41,7 +41,7 @@ constexpr std::uint64_t kSlotBytes = 2 * kPage;
 constexpr std::uint32_t kNumSlots = 30;
 
 ArenaOptions options_of(std::uint32_t index, std::uint32_t size, const MachineRoot& machine) {
-  return {.max_piece_bytes = 2 * size * kSlotBytes,
+  return {.pinned_piece_bytes = 2 * size * kSlotBytes,
           .max_registration_bytes = 4 * size * kSlotBytes,
           .start = ArenaStart::kEmpty,
           .pages = PageKind::kNormal,
@@ -238,7 +238,7 @@ TEST_F(ArenaReplicaTest, WhatTheFirstMemberWasGrantedHoldsForAll) {
 
 TEST_F(ArenaReplicaTest, ASmallOneHasAPieceForEachMember) {
   ArenaOptions large = options(0, 3);
-  large.max_piece_bytes = std::uint64_t{64} << 20U;
+  large.pinned_piece_bytes = std::uint64_t{64} << 20U;
   const auto first = arena(large);
   EXPECT_EQ(first->slots_per_piece(), kNumSlots / 3);
 }
@@ -289,7 +289,7 @@ TEST_F(ArenaReplicaTest, MembersOfAnotherGeometryAreRefusedAndBothAreNamed) {
   expect_named(complaint_of<TopologyError>([&] { static_cast<void>(arena(options(1, 3))); }),
                {"group size 3", "first member 2"});
   ArenaOptions pieces = options(1);
-  pieces.max_piece_bytes *= 2;
+  pieces.pinned_piece_bytes *= 2;
   expect_named(complaint_of<TopologyError>([&] { static_cast<void>(arena(pieces)); }),
                {"bytes per piece 65536", "first member 32768"});
   patch(8, 99);

@@ -31,7 +31,7 @@ class ArenaInTierTest : public ::testing::Test {
 #endif
 
   [[nodiscard]] ArenaOptions options(const std::string& instance, std::uint32_t rank = 0) const {
-    return {.max_piece_bytes = 2 * kChunkBytes,
+    return {.pinned_piece_bytes = 2 * kChunkBytes,
             .max_registration_bytes = 4 * kChunkBytes,
             .num_threads = 2,
             .shared = std::make_shared<const JoinedRank>(file_.options(2), instance, rank),

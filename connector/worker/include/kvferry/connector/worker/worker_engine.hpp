@@ -34,11 +34,11 @@ struct ArenaWishes {
   /// Of what pages; unset: the best there are.
   std::optional<cpu_tier::PageKind> pages = std::nullopt;
   /// Bytes that become ready, and are registered, at a time while the engine serves.
-  std::uint64_t piece_bytes = cpu_tier::ArenaOptions().max_piece_bytes;
+  std::uint64_t pinned_piece_bytes = cpu_tier::ArenaOptions().pinned_piece_bytes;
   /// Most bytes that become ready per second; 0: as they come.
-  std::uint64_t bytes_per_second = 0;
+  std::uint64_t pinning_bandwidth_limit = 0;
   /// Go on with what can be had, if not all can.
-  bool allow_smaller = false;
+  bool allow_smaller_tier = false;
   /// The engine's ranks on this node: the first of them checks the budget for all.
   cpu_tier::ClaimGroup group = {};
   /// The ranks of this node that hold the same bytes: they have one arena, of which each stores the

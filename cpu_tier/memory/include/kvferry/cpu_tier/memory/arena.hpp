@@ -38,7 +38,7 @@ struct ArenaOptions {
   /// Copies do not reach over the end of a piece, and registrations are of whole pieces. 64 MiB is
   /// the least that is worth a registration of its own while an engine serves: a registration may
   /// block launches.
-  std::uint64_t max_piece_bytes = std::uint64_t{64} << 20;
+  std::uint64_t pinned_piece_bytes = std::uint64_t{64} << 20;
   /// Most bytes of one registration. 2 GiB: one call over hundreds of GiB blocks CUDA in every
   /// process of the node for minutes (TensorRT-LLM#17773), and from 512 GiB on it fails
   /// (vllm#51081).
@@ -60,8 +60,8 @@ struct ArenaOptions {
   /// The ranks whose arenas are made on this node, this one's included.
   ClaimGroup group = {};
   Shortage shortage = Shortage::kRefuse;
-  /// Whom one memory is shared with. Its pieces are a `size`th of `max_piece_bytes`, so that what
-  /// becomes ready at a time is of all members alike.
+  /// Whom one memory is shared with. Its pieces are a `size`th of `pinned_piece_bytes`, so that
+  /// what becomes ready at a time is of all members alike.
   ReplicaGroup replicas = {};
   /// The rank's part of a tier that engine instances share; unset: the memory is this process's.
   /// Slots are the tier's chunks then. Not together with `replicas`.
@@ -79,12 +79,12 @@ struct ArenaReport {
   std::optional<double> share_on_node;  ///< Unset: no node preferred, or the kernel does not tell.
 };
 
-/// Slots per piece: as many as fit into `max_piece_bytes` such that a piece ends where a page and a
-/// slot end, because no copy may straddle two registrations and no page be in two. At least one
-/// such multiple: pieces are larger than asked for where lcm(slot_bytes, page_bytes) is. All
+/// Slots per piece: as many as fit into `pinned_piece_bytes` such that a piece ends where a page
+/// and a slot end, because no copy may straddle two registrations and no page be in two. At least
+/// one such multiple: pieces are larger than asked for where lcm(slot_bytes, page_bytes) is. All
 /// arguments > 0.
 [[nodiscard]] std::uint64_t slots_per_piece(std::uint64_t slot_bytes, std::uint64_t page_bytes,
-                                            std::uint64_t max_piece_bytes);
+                                            std::uint64_t pinned_piece_bytes);
 
 /// One rank's pinned host memory: `num_slots` slots of `slot_bytes` each, contiguous. The first
 /// num_ready() of them are populated and registered; slots become ready in order and stay so.

@@ -32,7 +32,7 @@ struct ReplicaGroup {
 struct ReplicaGeometry {
   std::uint64_t slot_bytes = 0;
   std::uint64_t num_slots = 0;  ///< That were asked for.
-  std::uint64_t max_piece_bytes = 0;
+  std::uint64_t pinned_piece_bytes = 0;
 };
 
 /// What the first member obtained, for all.
