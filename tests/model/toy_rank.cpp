@@ -52,8 +52,9 @@ ToyRank::ToyRank(const ToyRankOptions& options)
   worker.world_size = 2;
   worker.num_chunks = options.num_chunks;
   worker.slots_per_chunk = options.slots_per_chunk;
-  worker.arena.replicas = options.replicas;
-  if (options.replicas.has_others()) worker.arena.piece_bytes = 1;  // The least that pages allow.
+  worker.replicas = options.replicas;
+  if (options.replicas.has_others())
+    worker.arena.pinned_piece_bytes = 1;  // The least that pages allow.
   worker.transfer.staging_bytes = options.ring_blocks * kSlotBytes[0];
   worker.transfer.piece_bytes = 2 * kSlotBytes[0];
   worker.transfer.max_in_flight_bytes = 4 * kSlotBytes[0];

@@ -88,11 +88,11 @@ WorkerEngine::Impl::Impl(std::unique_ptr<gpu::Device> device,
   topology.num_chunks = reported_chunks_;
   topology.ring_blocks =
       static_cast<std::uint32_t>(options_.transfer.staging_bytes / slots().slot_bytes());
-  topology.replicas = {options_.arena.replicas.size, options_.arena.replicas.index};
+  topology.replicas = {options_.replicas.size, options_.replicas.index};
   topology.probe = options_.probe;
   if (reported_chunks_ < arena_->num_chunks()) {
-    growth_.emplace(*arena_,
-                    cpu_tier::GrowthOptions{.bytes_per_second = options_.arena.bytes_per_second});
+    growth_.emplace(*arena_, cpu_tier::GrowthOptions{.pinning_bandwidth_limit =
+                                                         options_.pinning_bandwidth_limit});
   }
 }
 
@@ -223,7 +223,7 @@ WorkerEngine::WaitingStore WorkerEngine::Impl::take(StoreOrder& order) const {
                      .num_ordered = static_cast<std::uint32_t>(order.blocks.size()),
                      .blocks = {},
                      .positions = {}};
-  const cpu_tier::ReplicaGroup& replicas = options_.arena.replicas;
+  const cpu_tier::ReplicaGroup& replicas = options_.replicas;
   if (!replicas.has_others()) {
     store.blocks = std::move(order.blocks);
     return store;

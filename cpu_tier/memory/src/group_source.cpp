@@ -21,7 +21,7 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kLongestPoll = std::chrono::milliseconds(10);
 
 ReplicaGeometry geometry_of(const ArenaShape& asked, const ArenaOptions& options) {
-  return {asked.chunk_bytes, asked.num_chunks, options.max_piece_bytes};
+  return {asked.chunk_bytes, asked.num_chunks, options.pinned_piece_bytes};
 }
 
 /// The file that the first member offers.
@@ -62,8 +62,8 @@ ArenaGrant GroupSource::make(const ArenaShape& asked, const ArenaOptions& option
   ArenaGrant grant = claimed_grant(turn, asked, pages, options);
   const ArenaShape granted{asked.chunk_bytes, grant.num_chunks};
   // A small arena has a piece for each member at least, if pages allow.
-  grant.chunks_per_piece =
-      chunks_per_piece(granted, std::min(options.max_piece_bytes, granted.bytes()) / group_.size);
+  grant.chunks_per_piece = chunks_per_piece(
+      granted, std::min(options.pinned_piece_bytes, granted.bytes()) / group_.size);
   file_.emplace(SharedFile::make_unnamed(granted.bytes(), pages));
   board_ = std::make_unique<ReplicaBoard>(group_, geometry_of(asked, options),
                                           ReplicaOffer{.num_chunks = grant.num_chunks,

@@ -16,7 +16,7 @@ class OwnSource final : public ArenaSource {
     const ClaimTurn turn(options.machine);
     ArenaGrant grant = claimed_grant(turn, asked, pages_, options);
     const ArenaShape granted{asked.chunk_bytes, grant.num_chunks};
-    grant.chunks_per_piece = chunks_per_piece(granted, options.max_piece_bytes);
+    grant.chunks_per_piece = chunks_per_piece(granted, options.pinned_piece_bytes);
     bytes_ = granted.bytes();
     return grant;
   }

@@ -163,7 +163,7 @@ void ReplicaBoard::take_offer(const ReplicaGeometry& geometry) {
   expect_equal("group size", group_.size, page.num_members);
   expect_equal("bytes per chunk", geometry.chunk_bytes, page.geometry.chunk_bytes);
   expect_equal("chunks", geometry.num_chunks, page.geometry.num_chunks);
-  expect_equal("bytes per piece", geometry.max_piece_bytes, page.geometry.max_piece_bytes);
+  expect_equal("bytes per piece", geometry.pinned_piece_bytes, page.geometry.pinned_piece_bytes);
   expect_equal("bytes of the board", (group_.size + 1) * sizeof(Member), mapping_.bytes);
   offer_ = page.offer;
 }

@@ -18,7 +18,7 @@ namespace kvferry::cpu_tier {
 struct ReplicaGeometry {
   std::uint64_t chunk_bytes = 0;
   std::uint64_t num_chunks = 0;  ///< That were asked for.
-  std::uint64_t max_piece_bytes = 0;
+  std::uint64_t pinned_piece_bytes = 0;
 };
 
 /// What the first member obtained, for all.

@@ -74,7 +74,7 @@ ArenaGrant TierSource::grant(const ArenaShape& asked, const ArenaOptions& option
   check_fit(rank_->tier(), asked, options);
   ArenaGrant grant = ask(asked, options);
   granted_ = {asked.chunk_bytes, grant.num_chunks};
-  grant.chunks_per_piece = chunks_per_piece(granted_, options.max_piece_bytes);
+  grant.chunks_per_piece = chunks_per_piece(granted_, options.pinned_piece_bytes);
   return grant;
 }
 

@@ -63,7 +63,7 @@ Lane::Lane(gpu::Device& device, const LaneOptions& options)
   slots_.resize(num_slots);
   arena_ = std::make_unique<cpu_tier::Arena>(
       device, slot_bytes, static_cast<std::uint32_t>(num_slots),
-      cpu_tier::ArenaOptions{.max_piece_bytes = options.pool_bytes / (1 + below(8)),
+      cpu_tier::ArenaOptions{.pinned_piece_bytes = options.pool_bytes / (1 + below(8)),
                              .max_registration_bytes = 1});
   noise_memory_ = device.allocate(kNoiseBytes);
   for (WriteBuffer& buffer : write_buffers_) {

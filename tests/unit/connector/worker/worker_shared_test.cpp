@@ -33,7 +33,7 @@ class WorkerSharedTest : public WorkerTest {
     Setup setup;
     setup.num_slots = num_chunks;
     setup.slots_per_chunk = {slots_per_chunk};
-    setup.arena.shared = SharedTierWish{tier(), instance};
+    setup.shared = SharedTierWish{tier(), instance};
     start(setup);
   }
 
@@ -88,8 +88,8 @@ TEST_F(WorkerSharedTest, OneMemoryForRanksWithTheSameKvCacheIsRefused) {
   Setup setup;
   setup.num_slots = kNumChunks;
   setup.slots_per_chunk = {500};
-  setup.arena.shared = SharedTierWish{tier(), "a"};
-  setup.arena.replicas = {.name = "engine", .size = 2, .index = 0};
+  setup.shared = SharedTierWish{tier(), "a"};
+  setup.replicas = {.name = "engine", .size = 2, .index = 0};
   expect_named(complaint_of<ConfigError>([&] { start(setup); }),
                {path_, "share_replicated_kv: false"});
 }

@@ -47,7 +47,7 @@ struct Member : ArenaOptions {
 };
 
 Member options_of(std::uint32_t index, std::uint32_t size, const MachineRoot& machine) {
-  return {{.max_piece_bytes = 2 * size * kChunkBytes,
+  return {{.pinned_piece_bytes = 2 * size * kChunkBytes,
            .max_registration_bytes = 4 * size * kChunkBytes,
            .start = ArenaStart::kEmpty,
            .pages = PageKind::kNormal,
@@ -245,7 +245,7 @@ TEST_F(ArenaReplicaTest, WhatTheFirstMemberWasGrantedHoldsForAll) {
 
 TEST_F(ArenaReplicaTest, ASmallOneHasAPieceForEachMember) {
   Member large = options(0, 3);
-  large.max_piece_bytes = std::uint64_t{64} << 20U;
+  large.pinned_piece_bytes = std::uint64_t{64} << 20U;
   const auto first = arena(large);
   EXPECT_EQ(first->chunks_per_piece(), kNumChunks / 3);
 }
@@ -298,7 +298,7 @@ TEST_F(ArenaReplicaTest, MembersOfAnotherGeometryAreRefusedAndBothAreNamed) {
   expect_named(complaint_of<TopologyError>([&] { static_cast<void>(arena(options(1, 3))); }),
                {"group size 3", "first member 2"});
   Member pieces = options(1);
-  pieces.max_piece_bytes *= 2;
+  pieces.pinned_piece_bytes *= 2;
   expect_named(complaint_of<TopologyError>([&] { static_cast<void>(arena(pieces)); }),
                {"bytes per piece 65536", "first member 32768"});
   patch(8, 99);

@@ -17,7 +17,7 @@ class ArenaSlotsTest : public ::testing::Test {
   static constexpr std::uint64_t kChunkBytes = 3000;
   std::unique_ptr<gpu::Device> device_ = gpu::make_host_device();
   /// Chunks of one registration each would be lcm(3000, 4096) bytes: 512 chunks.
-  Arena arena_{*device_, kChunkBytes, 1024, {.max_piece_bytes = 1, .max_registration_bytes = 1}};
+  Arena arena_{*device_, kChunkBytes, 1024, {.pinned_piece_bytes = 1, .max_registration_bytes = 1}};
 };
 
 TEST_F(ArenaSlotsTest, ASlotLiesInItsChunkBehindThoseBefore) {

@@ -107,7 +107,7 @@ std::uint64_t num_resident_pages(const Arena& arena, ChunkId first, ChunkId end)
 }
 
 constexpr std::uint64_t kPage = 4096;
-const ArenaOptions kPieces{.max_piece_bytes = 8 << 20, .max_registration_bytes = 8 << 20};
+const ArenaOptions kPieces{.pinned_piece_bytes = 8 << 20, .max_registration_bytes = 8 << 20};
 
 TEST(ChunksPerPiece, PiecesEndWhereAPageAndAChunkEnd) {
   EXPECT_EQ(chunks_per_piece(kPage, kPage, 10 * kPage), 10U);
@@ -141,7 +141,7 @@ TEST(Arena, PiecesCoverTheChunksWithoutOverlap) {
     RegistrationRecorder device;
     constexpr std::uint32_t kNumChunks = 10'001;
     const Arena arena(device, chunk_bytes, kNumChunks,
-                      {.max_piece_bytes = 64 * page, .max_registration_bytes = 64 * page});
+                      {.pinned_piece_bytes = 64 * page, .max_registration_bytes = 64 * page});
     ASSERT_GT(device.ranges.size(), 1U);
     std::uintptr_t end = arena.chunk_address(ChunkId(0));
     for (std::size_t piece = 0; piece < device.ranges.size(); ++piece) {
@@ -195,7 +195,7 @@ TEST(Arena, RefusesMoreThanTheBudgetBeforeMapping) {
   const MadeUpMachine machine;
   machine.write_available(1023);
   RegistrationRecorder device;
-  const ArenaOptions options{.max_piece_bytes = 1 << 20, .machine = machine.root};
+  const ArenaOptions options{.pinned_piece_bytes = 1 << 20, .machine = machine.root};
   EXPECT_THROW(Arena(device, 4096, 256, options), ResourceError);
   EXPECT_TRUE(device.ranges.empty());
   EXPECT_NO_THROW(Arena(device, 4096, 255, options));
@@ -204,7 +204,7 @@ TEST(Arena, RefusesMoreThanTheBudgetBeforeMapping) {
 TEST(Arena, ARegistrationIsOfWholePieces) {
   RegistrationRecorder device;
   const Arena arena(device, kPage, 100,
-                    {.max_piece_bytes = 8 * kPage, .max_registration_bytes = 30 * kPage});
+                    {.pinned_piece_bytes = 8 * kPage, .max_registration_bytes = 30 * kPage});
   ASSERT_EQ(device.ranges.size(), 5U);
   for (std::size_t i = 0; i < 5; ++i) {
     EXPECT_EQ(device.ranges[i].end - device.ranges[i].begin, (i < 4 ? 24 : 4) * kPage);
@@ -216,7 +216,7 @@ TEST(Arena, ARegistrationIsOfWholePieces) {
 
 TEST(Arena, AnEmptyOneBecomesReadyPieceByPiece) {
   RegistrationRecorder device;
-  Arena arena(device, 1 << 20, 60, {.max_piece_bytes = 8 << 20, .start = ArenaStart::kEmpty});
+  Arena arena(device, 1 << 20, 60, {.pinned_piece_bytes = 8 << 20, .start = ArenaStart::kEmpty});
   EXPECT_EQ(arena.num_ready(), 0U);
   EXPECT_TRUE(device.ranges.empty());
   EXPECT_EQ(arena.grow(1), 8U);
@@ -231,7 +231,7 @@ TEST(Arena, AnEmptyOneBecomesReadyPieceByPiece) {
 
 TEST(Arena, AStoppedGrowthLeavesWhatWasReady) {
   RegistrationRecorder device;
-  Arena arena(device, 1 << 20, 64, {.max_piece_bytes = 8 << 20, .start = ArenaStart::kEmpty});
+  Arena arena(device, 1 << 20, 64, {.pinned_piece_bytes = 8 << 20, .start = ArenaStart::kEmpty});
   EXPECT_EQ(arena.grow(1), 8U);
   std::stop_source stop;
   stop.request_stop();
@@ -242,7 +242,7 @@ TEST(Arena, AStoppedGrowthLeavesWhatWasReady) {
 
 TEST(Arena, AFailedGrowthIsRolledBackAndCanBeTriedAgain) {
   RegistrationRecorder device(2);
-  Arena arena(device, 1 << 20, 64, {.max_piece_bytes = 8 << 20, .start = ArenaStart::kEmpty});
+  Arena arena(device, 1 << 20, 64, {.pinned_piece_bytes = 8 << 20, .start = ArenaStart::kEmpty});
   EXPECT_EQ(arena.grow(1), 8U);
   EXPECT_THROW(arena.grow(std::uint64_t{32} << 20), DeviceError);
   EXPECT_EQ(arena.num_ready(), 8U);
@@ -256,8 +256,9 @@ TEST(Arena, TheBudgetIsCheckedAgainForEachPiece) {
   const MadeUpMachine machine;
   machine.write_available(65'536);
   RegistrationRecorder device;
-  Arena arena(device, 1 << 20, 64,
-              {.max_piece_bytes = 8 << 20, .start = ArenaStart::kEmpty, .machine = machine.root});
+  Arena arena(
+      device, 1 << 20, 64,
+      {.pinned_piece_bytes = 8 << 20, .start = ArenaStart::kEmpty, .machine = machine.root});
   EXPECT_EQ(arena.grow(1), 8U);
   machine.write_available(8191);
   EXPECT_THROW(arena.grow(1), ResourceError);
@@ -274,7 +275,7 @@ TEST(Arena, WhatAnotherOneWasGrantedIsNotGrantedAgainUntilItIsTouched) {
   machine.write_available(100 << 10);
   RegistrationRecorder device;
   const ArenaOptions options{
-      .max_piece_bytes = 20 << 20, .start = ArenaStart::kEmpty, .machine = machine.root};
+      .pinned_piece_bytes = 20 << 20, .start = ArenaStart::kEmpty, .machine = machine.root};
   Arena first(device, 1 << 20, 60, options);
   EXPECT_THROW(Arena(device, 1 << 20, 60, options), ResourceError);
   EXPECT_NO_THROW(Arena(device, 1 << 20, 40, options));
@@ -322,7 +323,7 @@ TEST(Arena, SlowHugePagesAreGivenUp) {
   RegistrationRecorder device;
   for (const double slow : {0.0, 1e18}) {
     const Arena arena(device, 1 << 20, 64,
-                      {.max_piece_bytes = 16 << 20,
+                      {.pinned_piece_bytes = 16 << 20,
                        .max_registration_bytes = 16 << 20,
                        .pages = PageKind::kTransparent,
                        .slow_bytes_per_second = slow});
@@ -347,7 +348,7 @@ TEST(Arena, SaysOnceThatItsFirstMemoryCameSlowly) {
   for (const Case& one :
        {Case{nanoseconds{0}, 1e18, 1}, Case{hours{1}, 1e18, 0}, Case{nanoseconds{0}, 0.0, 0}}) {
     Arena arena(device, 1 << 20, 8,
-                {.max_piece_bytes = 2 << 20,
+                {.pinned_piece_bytes = 2 << 20,
                  .max_registration_bytes = 2 << 20,
                  .start = ArenaStart::kEmpty,
                  .slow_bytes_per_second = one.slow_bytes_per_second,
@@ -439,7 +440,7 @@ TEST(Arena, EveryFailureOnTheWayLeavesNothingBehind) {
     test_hooks::fail_nth(num_failures + 1);
     try {
       const Arena arena(device, 1 << 20, 64,
-                        {.max_piece_bytes = 16 << 20, .max_registration_bytes = 16 << 20});
+                        {.pinned_piece_bytes = 16 << 20, .max_registration_bytes = 16 << 20});
       built = true;
     } catch (const Error&) {
     }

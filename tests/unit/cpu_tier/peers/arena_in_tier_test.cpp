@@ -37,7 +37,7 @@ class ArenaInTierTest : public ::testing::Test {
     std::shared_ptr<const JoinedRank> joined;
   };
   [[nodiscard]] Rank options(const std::string& instance, std::uint32_t rank = 0) const {
-    return {{.max_piece_bytes = 2 * kChunkBytes,
+    return {{.pinned_piece_bytes = 2 * kChunkBytes,
              .max_registration_bytes = 4 * kChunkBytes,
              .num_threads = 2,
              .machine = file_.machine.root},

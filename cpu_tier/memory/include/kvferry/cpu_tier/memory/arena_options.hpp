@@ -28,7 +28,7 @@ struct ArenaOptions {
   /// Copies do not reach over the end of a piece, and registrations are of whole pieces. 64 MiB is
   /// the least that is worth a registration of its own while an engine serves: a registration may
   /// block launches.
-  std::uint64_t max_piece_bytes = std::uint64_t{64} << 20;
+  std::uint64_t pinned_piece_bytes = std::uint64_t{64} << 20;
   /// Most bytes of one registration. 2 GiB: one call over hundreds of GiB blocks CUDA in every
   /// process of the node for minutes (TensorRT-LLM#17773), and from 512 GiB on it fails
   /// (vllm#51081).
@@ -68,14 +68,14 @@ struct ChunkRange {
   ChunkId end;  ///< The one after the last.
 };
 
-/// Chunks in a piece: as many as fit into `max_piece_bytes` such that a piece ends where a page and
-/// a chunk end, because no copy may straddle two registrations and no page be in two. At least one
-/// such multiple: pieces are larger than asked for where lcm(chunk_bytes, page_bytes) is. All
+/// Chunks in a piece: as many as fit into `pinned_piece_bytes` such that a piece ends where a page
+/// and a chunk end, because no copy may straddle two registrations and no page be in two. At least
+/// one such multiple: pieces are larger than asked for where lcm(chunk_bytes, page_bytes) is. All
 /// arguments > 0.
 [[nodiscard]] std::uint64_t chunks_per_piece(std::uint64_t chunk_bytes, std::uint64_t page_bytes,
-                                             std::uint64_t max_piece_bytes);
+                                             std::uint64_t pinned_piece_bytes);
 /// The same for the machine's pages. An arena that is smaller than a piece is one short piece.
 [[nodiscard]] std::uint32_t chunks_per_piece(const ArenaShape& shape,
-                                             std::uint64_t max_piece_bytes);
+                                             std::uint64_t pinned_piece_bytes);
 
 }  // namespace kvferry::cpu_tier
