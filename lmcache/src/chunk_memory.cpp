@@ -6,6 +6,7 @@
 #include "kvferry/cpu_tier/memory/arena.hpp"
 #include "kvferry/cpu_tier/memory/arena_growth.hpp"
 #include "kvferry/cpu_tier/memory/machine_topology.hpp"
+#include "kvferry/cpu_tier/peers/arena_in_tier.hpp"
 #include "kvferry/cpu_tier/peers/joined_tier.hpp"
 #include "kvferry/gpu/host_link.hpp"
 
@@ -13,6 +14,7 @@
 #include <cmath>
 #include <random>
 #include <unistd.h>
+#include <utility>
 
 namespace kvferry::lmcache {
 namespace {
@@ -32,50 +34,6 @@ void append_sentence(std::string& text, const std::string& sentence) {
   if (!text.empty()) text += "; ";
   text += sentence;
 }
-
-/// The arena's slots are the chunks. LMCache's own memory is what devices touch, so that this is
-/// registered with none.
-class ArenaMemory final : public ChunkMemory {
- public:
-  ArenaMemory(StoreGeometry geometry, const cpu_tier::ArenaOptions& options,
-              std::unique_ptr<JoinedTier> tier)
-      : ChunkMemory(std::move(geometry)),
-        tier_(std::move(tier)),
-        device_(gpu::make_host_device()),
-        arena_(*device_, this->geometry().chunk_bytes, this->geometry().num_chunks, options) {
-    arena_.grow(kBytesBeforeServing);
-    set_begin(reinterpret_cast<std::byte*>(  // NOLINT(performance-no-int-to-ptr)
-        arena_.slot_address(SlotId(0))));
-    growth_ = std::make_unique<cpu_tier::ArenaGrowth>(arena_);
-  }
-
-  [[nodiscard]] TierDirectory* directory() const override {
-    return tier_ ? &tier_->directory() : nullptr;
-  }
-  [[nodiscard]] std::uint32_t num_ready() const override { return arena_.num_ready(); }
-  [[nodiscard]] std::string warning() const override {
-    std::string text = growth_->failure();
-    for (const std::string& warning : arena_.warnings()) append_sentence(text, warning);
-    return text;
-  }
-  [[nodiscard]] std::string description() const override {
-    const cpu_tier::ArenaReport report = arena_.report();
-    std::string text = std::string(to_string(report.pages)) + " pages, " +
-                       std::to_string(std::lround(100 * report.huge_page_share)) +
-                       " % of them huge";
-    append_sentence(text, "NUMA node: " + arena_.placement_reason());
-    if (tier_) append_sentence(text, "shared in " + tier_->tier().path().string());
-    return text;
-  }
-
- private:
-  /// Left last.
-  const std::unique_ptr<JoinedTier> tier_;
-  const std::unique_ptr<gpu::Device> device_;
-  cpu_tier::Arena arena_;
-  /// Last: it ends before what it grows.
-  std::unique_ptr<cpu_tier::ArenaGrowth> growth_;
-};
 
 cpu_tier::SharedTierOptions tier_options(const MemoryOptions& options) {
   const SharedMemoryOptions& shared = *options.shared;
@@ -101,26 +59,75 @@ TierDirectory::Identity identity_of(const SharedMemoryOptions& shared, std::uint
           .grace = shared.grace};
 }
 
-}  // namespace
-
-std::unique_ptr<ChunkMemory> make_memory(const MemoryOptions& options) {
-  cpu_tier::ArenaOptions arena;
-  arena.start = cpu_tier::ArenaStart::kEmpty;
-  arena.pages = options.pages;
-  arena.placement = cpu_tier::choose_memory_placement(
-      std::make_shared<const cpu_tier::MachineTopology>(), options.numa_node, std::nullopt);
-  if (!options.shared) {
-    return std::make_unique<ArenaMemory>(store_geometry(options.capacity_bytes), arena, nullptr);
-  }
+std::unique_ptr<ChunkMemory> shared_memory(const MemoryOptions& options,
+                                           const cpu_tier::ArenaOptions& arena) {
   const cpu_tier::SharedTierOptions of = tier_options(options);
   // Held, so that what is joined is divided as this is.
   const auto file = cpu_tier::SharedTier::make_or_open(of);
   const cpu_tier::TierShape& shape = file->shape();
   const TierDirectory::Identity identity = identity_of(*options.shared, shape.chunk_bytes);
   auto tier = JoinedTier::join(of, identity);
-  arena.shared = std::make_shared<const cpu_tier::JoinedRank>(of, identity.name, 0);
-  return std::make_unique<ArenaMemory>(
-      divided(shape.chunk_bytes, shape.num_chunks, shape.max_chunk_slots), arena, std::move(tier));
+  auto rank = std::make_shared<const cpu_tier::JoinedRank>(of, identity.name, 0);
+  return std::make_unique<ChunkMemory>(
+      divided(shape.chunk_bytes, shape.num_chunks, shape.max_chunk_slots),
+      cpu_tier::make_tier_source(std::move(rank)), arena, std::move(tier));
+}
+
+cpu_tier::ArenaOptions empty(cpu_tier::ArenaOptions options) {
+  options.start = cpu_tier::ArenaStart::kEmpty;
+  return options;
+}
+
+}  // namespace
+
+ChunkMemory::ChunkMemory(StoreGeometry geometry, std::unique_ptr<cpu_tier::ArenaSource> source,
+                         cpu_tier::ArenaOptions options, std::unique_ptr<JoinedTier> tier)
+    : geometry_(std::move(geometry)),
+      tier_(std::move(tier)),
+      directory_(tier_ ? &tier_->directory() : nullptr),
+      device_(gpu::make_host_device()),
+      arena_(std::make_unique<cpu_tier::Arena>(*device_, std::move(source), geometry_.chunk_bytes,
+                                               geometry_.num_chunks, empty(std::move(options)))),
+      begin_(reinterpret_cast<std::byte*>(  // NOLINT(performance-no-int-to-ptr)
+          arena_->chunk_address(ChunkId(0)))) {}
+
+ChunkMemory::~ChunkMemory() = default;
+
+void ChunkMemory::grow(std::uint64_t most_bytes) { arena_->grow(most_bytes); }
+
+void ChunkMemory::grow_in_background() {
+  growth_ = std::make_unique<cpu_tier::ArenaGrowth>(*arena_);
+}
+
+std::uint32_t ChunkMemory::num_ready() const { return arena_->num_ready(); }
+
+std::string ChunkMemory::warning() const {
+  std::string text = growth_ ? growth_->failure() : std::string();
+  for (const std::string& warning : arena_->warnings()) append_sentence(text, warning);
+  return text;
+}
+
+std::string ChunkMemory::description() const {
+  const cpu_tier::ArenaReport report = arena_->report();
+  std::string text = std::string(to_string(report.pages)) + " pages, " +
+                     std::to_string(std::lround(100 * report.huge_page_share)) + " % of them huge";
+  append_sentence(text, "NUMA node: " + arena_->placement_reason());
+  if (tier_) append_sentence(text, "shared in " + tier_->tier().path().string());
+  return text;
+}
+
+std::unique_ptr<ChunkMemory> make_memory(const MemoryOptions& options) {
+  cpu_tier::ArenaOptions arena;
+  arena.pages = options.pages;
+  arena.placement = cpu_tier::choose_memory_placement(
+      std::make_shared<const cpu_tier::MachineTopology>(), options.numa_node, std::nullopt);
+  std::unique_ptr<ChunkMemory> memory =
+      options.shared ? shared_memory(options, arena)
+                     : std::make_unique<ChunkMemory>(store_geometry(options.capacity_bytes),
+                                                     cpu_tier::make_own_source(), arena);
+  memory->grow(kBytesBeforeServing);
+  memory->grow_in_background();
+  return memory;
 }
 
 }  // namespace kvferry::lmcache

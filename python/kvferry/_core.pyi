@@ -62,36 +62,9 @@ class SchedulerEngine:
     """
     The scheduler side: decides what is stored, loaded, evicted and reported. One per engine, called by its scheduler's thread.
     """
-    def __init__(
-        self,
-        *,
-        world_size: typing.SupportsInt | typing.SupportsIndex,
-        block_tokens: typing.SupportsInt | typing.SupportsIndex,
-        num_blocks: typing.SupportsInt | typing.SupportsIndex,
-        slot_bytes: collections.abc.Sequence[collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]],
-        slots_per_chunk: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex],
-        max_chunks: typing.SupportsInt | typing.SupportsIndex,
-        replicas: collections.abc.Sequence[
-            tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]
-        ],
-        shared_tier: typing.Any = None,
-        name_space: typing.SupportsInt | typing.SupportsIndex = 0,
-        weight: typing.SupportsInt | typing.SupportsIndex = 1,
-        most_chunks: typing.SupportsInt | typing.SupportsIndex = 0,
-        grace_s: typing.SupportsFloat | typing.SupportsIndex = 30,
-        eviction: str,
-        admission: str,
-        max_awaited_share: typing.SupportsFloat | typing.SupportsIndex,
-        key_events: bool,
-        group_reaches: collections.abc.Sequence[tuple[str, typing.SupportsInt | typing.SupportsIndex]],
-        group_classes: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex],
-        max_load_wait_s: typing.SupportsFloat | typing.SupportsIndex,
-        rank_timeout_s: typing.SupportsFloat | typing.SupportsIndex,
-        load_timeout_s: typing.SupportsFloat | typing.SupportsIndex,
-        store_later_turns: bool,
-    ) -> None:
+    def __init__(self, **kwargs: typing.Any) -> None:
         """
-        `block_tokens`: tokens of a block and of a hash. `num_blocks`: of the GPU pool. `slot_bytes`: packed bytes of a block, by slab class (the largest first) and rank. `slots_per_chunk`: by slab class. `max_chunks`: of the tier. `replicas`: of each rank, how many ranks share one arena with it, and which of them it is. `shared_tier`: None, or as a WorkerEngine's, divided as shared_tier_shape() says; `name_space`: of all that the bytes of a block depend on, as far as this side knows it (the ranks add their `probe`): only engines of one find each other's blocks; `weight`: of the memory that is this engine's part; `most_chunks`: 0 for all; `grace_s`: how long a copy may go on whose process is gone. `eviction`: 'lru', 'arc' or 'adaptive'; `admission`: 'always', 'second_offer' or 'adaptive': what the tier keeps and stores. `max_awaited_share`: of its slots, kept for queued requests. `key_events`: whether take_key_events() tells anything. `group_reaches`: of each KV cache group, which tokens a token sees: ('all', 0), ('window', tokens), ('chunk', tokens), or ('state', drafts), where the last `drafts` tokens of a step may be taken back. `group_classes`: of each KV cache group, the slab class of its blocks. `max_load_wait_s`: how long a request waits for another one's load of the same prefix at most; 0: not at all. `rank_timeout_s`: a rank that is silent for longer, while the engine steps, is lost. `load_timeout_s`: a load that some rank has not begun by then fails. `store_later_turns`: whether what a streaming session computes behind its first turn is stored. Raises ConfigError.
+        The keywords are the keys of the table in python/src/py_scheduler_options.cpp: the user's, and what the connector works out. One that is None has its default. Raises ConfigError naming a key that is unknown, missing or of another type, and ResourceError.
         """
     def bind_pool(self, blocks: list[typing.Any]) -> None:
         """
@@ -171,48 +144,9 @@ class WorkerEngine:
     """
     The worker side of one rank: executes plans and reports. Called by the engine's worker thread.
     """
-    def __init__(
-        self,
-        *,
-        backend: str,
-        device_ordinal: typing.SupportsInt | typing.SupportsIndex = 0,
-        driver_library: str = "",
-        rank: typing.SupportsInt | typing.SupportsIndex,
-        world_size: typing.SupportsInt | typing.SupportsIndex,
-        num_blocks: typing.SupportsInt | typing.SupportsIndex,
-        fragments: collections.abc.Sequence[
-            collections.abc.Sequence[
-                tuple[
-                    typing.SupportsInt | typing.SupportsIndex,
-                    typing.SupportsInt | typing.SupportsIndex,
-                    typing.SupportsInt | typing.SupportsIndex,
-                ]
-            ]
-        ],
-        num_chunks: typing.SupportsInt | typing.SupportsIndex,
-        slots_per_chunk: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex],
-        numa_node: typing.SupportsInt | typing.SupportsIndex | None = None,
-        pages: str = "auto",
-        piece_bytes: typing.SupportsInt | typing.SupportsIndex = 67108864,
-        growth_bytes_per_second: typing.SupportsInt | typing.SupportsIndex = 0,
-        allow_smaller: bool = False,
-        budget_group: str = "",
-        num_local_arenas: typing.SupportsInt | typing.SupportsIndex = 1,
-        replica_group: str = "",
-        num_replicas: typing.SupportsInt | typing.SupportsIndex = 1,
-        replica_index: typing.SupportsInt | typing.SupportsIndex = 0,
-        shared_tier: typing.Any = None,
-        probe: typing.SupportsInt | typing.SupportsIndex = 0,
-        staging_bytes: typing.SupportsInt | typing.SupportsIndex,
-        load_staging_bytes: typing.SupportsInt | typing.SupportsIndex = 0,
-        max_in_flight_bytes: typing.SupportsInt | typing.SupportsIndex,
-        store_bytes_per_second: typing.SupportsInt | typing.SupportsIndex = 0,
-        copy_path: str = "auto",
-        transfer_timeout_s: typing.SupportsFloat | typing.SupportsIndex,
-        host_link: typing.Any = None,
-    ) -> None:
+    def __init__(self, **kwargs: typing.Any) -> None:
         """
-        `backend`: a key of backends(). `device_ordinal`: as the process numbers the vendor's devices. `driver_library`: of the vendor's driver; empty for the system's. `fragments`: (address, block stride in bytes, bytes) in layer order, by slab class; their memory outlives this. `num_chunks`: of this rank's arena, of which a piece is pinned here and the rest by a thread. `slots_per_chunk`: by slab class. `numa_node`: None for the one next to the device. `pages`: 'auto', 'normal', 'transparent' or 'huge'. `growth_bytes_per_second`: 0 for no limit. `allow_smaller`: go on with what can be had. `budget_group`: the same for all ranks whose `num_local_arenas` arenas share this node's memory, of which the first checks the budget for all. `replica_group`: the same for the `num_replicas` ranks of this node that hold the same bytes and share one arena, of which this is number `replica_index`; the first makes it, and the others wait for that, for a minute at most. `shared_tier`: None, or a dict of path, capacity_bytes (of all ranks), num_ranks, instance (unique for every start of an engine) and, if wished, chunk_bytes and keep: the file that has the arena; `num_chunks` is as shared_tier_shape() says then. `probe`: digest of how the bytes of a block lie on this rank and of all else that only the rank sees of them: only engines whose ranks all have the same ones find each other's blocks. `staging_bytes`, `load_staging_bytes`: device memory of the rings of stores and loads. `store_bytes_per_second`: 0 for no limit. `copy_path`: 'auto', or the path of every load. `host_link`: of the host back end. Raises ConfigError, ResourceError, DeviceError, TopologyError or TimeoutError.
+        The keywords are the keys of the table in python/src/py_worker_options.cpp: the user's, and what the connector works out. One that is None has its default. Raises ConfigError naming a key that is unknown, missing or of another type, ResourceError, DeviceError, TopologyError or TimeoutError.
         """
     def arena(self) -> str:
         """
@@ -301,23 +235,9 @@ class ObjectClient:
     """
     An object store in host memory as LMCache drives a native client. Each batch that was accepted has exactly one completion. Thread-safe.
     """
-    def __init__(
-        self,
-        *,
-        capacity_bytes: typing.SupportsInt | typing.SupportsIndex,
-        numa_node: typing.SupportsInt | typing.SupportsIndex | None = None,
-        pages: str = "auto",
-        eviction: str = "adaptive",
-        num_workers: typing.SupportsInt | typing.SupportsIndex = 0,
-        shared_path: str | None = None,
-        shared_keep: bool = True,
-        shared_weight: typing.SupportsInt | typing.SupportsIndex = 1,
-        shared_bytes_limit: typing.SupportsInt | typing.SupportsIndex = 0,
-        shared_chunk_bytes: typing.SupportsInt | typing.SupportsIndex = 0,
-        grace_s: typing.SupportsFloat | typing.SupportsIndex = 30,
-    ) -> None:
+    def __init__(self, **kwargs: typing.Any) -> None:
         """
-        `capacity_bytes`: of host memory, at most. `numa_node`: None for wherever the kernel puts it. `pages`: 'auto', 'normal', 'transparent' or 'huge'. `eviction`: 'lru', 'arc' or 'adaptive'. `num_workers`: threads that copy; 0 for all that pay. `shared_path`: a file of shared memory, of `capacity_bytes` for all that name it; None for memory that goes with the process. `shared_keep`: whether it stays behind the last of them; `shared_weight`: of the memory that is this one's part; `shared_bytes_limit`: of it, at most, 0 for all; `shared_chunk_bytes`: that change hands at a time, 0 for those of a file that is there; `grace_s`: how long a copy may go on whose process is gone. Raises ConfigError or ResourceError.
+        The keywords are the keys of the table in python/src/py_object_client.cpp: the user's and `grace_s`, for which a copy may go on whose process is gone. One that is None has its default. Raises ConfigError naming a key that is unknown, missing or of another type, or ResourceError.
         """
     def close(self) -> None:
         """

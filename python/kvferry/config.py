@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a user can set: the keys of vLLM's ``kv_connector_extra_config``."""
 
-from collections.abc import Callable, Mapping, Sequence
+import enum
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
+from kvferry import settings
 from kvferry.config_readers import (
     WHERE,
     HostLink,
@@ -18,12 +20,12 @@ from kvferry.config_readers import (
 )
 from kvferry.settings import (
     absolute_path,
-    flag,
-    numa_node,
+    key,
+    known_keys,
     one_of,
+    read_values,
     refuse_shared_contradictions,
     refuse_unknown_keys,
-    weight,
 )
 from kvferry.sizes import format_size
 
@@ -43,6 +45,18 @@ MAX_RANKS = 64
 
 # For a rank to give up a transfer, and for its error to arrive, before the scheduler gives up the rank.
 _RANK_GRACE_S = 60.0
+
+_read_flag = settings.flag(WHERE, "leave it out for the default")
+
+
+class Side(enum.Enum):
+    """A side of the connector, whose engine in the core has options."""
+
+    WORKER = enum.auto()
+    SCHEDULER = enum.auto()
+
+
+WORKER, SCHEDULER = Side
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,35 +138,46 @@ class KvFerryConfig:
 
     """
 
-    cpu_bytes_to_use: int = 8 * GIB
-    cpu_bytes_to_use_per_rank: int | None = None
-    allow_smaller_tier: bool = False
-    numa_node: int | None = None
-    pages: str = "auto"
-    pinned_piece_bytes: int = 64 * MIB
-    pinning_bandwidth_limit: int | None = None
-    staging_bytes: int | None = None
-    max_in_flight_bytes: int = 32 * MIB
-    load_staging_bytes: int | None = None
-    store_bandwidth_limit: int | None = None
-    copy_path: str = "auto"
-    transfer_timeout_s: float = 300.0
-    load_timeout_s: float = 30.0
-    backend: str = "auto"
-    kv_cache_layout: str = "engine"
-    eviction: str = "adaptive"
-    admission: str = "adaptive"
-    max_awaited_share: float = 0.25
-    min_load_tokens: int | None = None
-    share_loads: bool = True
-    share_replicated_kv: bool = True
-    shared_path: str | None = None
-    shared_keep: bool = False
-    shared_weight: int = 1
-    shared_bytes_limit: int | None = None
-    shared_multimodal: bool = False
-    shared_chunk_bytes: int | None = None
-    host_link: HostLink | None = None
+    cpu_bytes_to_use: int = key(read_size, default=8 * GIB)
+    cpu_bytes_to_use_per_rank: int | None = key(read_size, default=None)
+    allow_smaller_tier: bool = key(_read_flag, WORKER, default=False)
+    numa_node: int | None = key(
+        settings.numa_node(WHERE, "leave it out for the node next to the device; numactl -H lists them"),
+        WORKER,
+        default=None,
+    )
+    pages: str = key(one_of(WHERE, PAGES, "leave the key out for the best there are"), WORKER, default="auto")
+    pinned_piece_bytes: int = key(read_size, WORKER, default=64 * MIB)
+    pinning_bandwidth_limit: int | None = key(read_rate, WORKER, default=None)
+    staging_bytes: int | None = key(read_size, default=None)
+    max_in_flight_bytes: int = key(read_size, WORKER, default=32 * MIB)
+    load_staging_bytes: int | None = key(read_size_or_zero, default=None)
+    store_bandwidth_limit: int | None = key(read_rate, WORKER, default=None)
+    copy_path: str = key(one_of(WHERE, COPY_PATHS, "leave the key out"), WORKER, default="auto")
+    transfer_timeout_s: float = key(read_seconds, WORKER, default=300.0)
+    load_timeout_s: float = key(read_seconds, SCHEDULER, default=30.0)
+    backend: str = key(one_of(WHERE, BACKENDS, "leave the key out: the device of the KV cache decides"), default="auto")
+    kv_cache_layout: str = key(
+        one_of(WHERE, KV_CACHE_LAYOUTS, "leave the key out: the engine chooses"), default="engine"
+    )
+    eviction: str = key(one_of(WHERE, EVICTIONS, "leave the key out for 'adaptive'"), SCHEDULER, default="adaptive")
+    admission: str = key(one_of(WHERE, ADMISSIONS, "leave the key out for 'adaptive'"), SCHEDULER, default="adaptive")
+    max_awaited_share: float = key(read_share, SCHEDULER, default=0.25)
+    min_load_tokens: int | None = key(read_tokens, default=None)
+    share_loads: bool = key(_read_flag, default=True)
+    share_replicated_kv: bool = key(_read_flag, default=True)
+    shared_path: str | None = key(
+        absolute_path(WHERE, "the absolute path of a file in shared memory", "'/dev/shm/kvferry/tier'"),
+        WORKER,
+        SCHEDULER,
+        default=None,
+    )
+    shared_keep: bool = key(_read_flag, WORKER, SCHEDULER, default=False)
+    shared_weight: int = key(settings.weight(WHERE), SCHEDULER, default=1)
+    shared_bytes_limit: int | None = key(read_size, default=None)
+    shared_multimodal: bool = key(_read_flag, default=False)
+    shared_chunk_bytes: int | None = key(read_size, WORKER, SCHEDULER, default=None)
+    host_link: HostLink | None = key(read_host_link, WORKER, default=None)
 
     @classmethod
     def from_extra_config(cls, extra_config: Mapping[str, object]) -> "KvFerryConfig":
@@ -165,44 +190,13 @@ class KvFerryConfig:
             what to do.
 
         """
-        known = tuple(field.name for field in fields(cls))
-        refuse_unknown_keys(WHERE, extra_config, known)
+        refuse_unknown_keys(WHERE, extra_config, known_keys(cls))
         refuse_shared_contradictions(WHERE, extra_config, "pages")
-        read_flag = flag(WHERE, "leave it out for the default")
-        readers: dict[str, Callable[[str, object], object]] = {
-            "cpu_bytes_to_use": read_size,
-            "cpu_bytes_to_use_per_rank": read_size,
-            "allow_smaller_tier": read_flag,
-            "numa_node": numa_node(WHERE, "leave it out for the node next to the device; numactl -H lists them"),
-            "pages": one_of(WHERE, PAGES, "leave the key out for the best there are"),
-            "pinned_piece_bytes": read_size,
-            "pinning_bandwidth_limit": read_rate,
-            "staging_bytes": read_size,
-            "max_in_flight_bytes": read_size,
-            "load_staging_bytes": read_size_or_zero,
-            "store_bandwidth_limit": read_rate,
-            "copy_path": one_of(WHERE, COPY_PATHS, "leave the key out"),
-            "transfer_timeout_s": read_seconds,
-            "load_timeout_s": read_seconds,
-            "backend": one_of(WHERE, BACKENDS, "leave the key out: the device of the KV cache decides"),
-            "kv_cache_layout": one_of(WHERE, KV_CACHE_LAYOUTS, "leave the key out: the engine chooses"),
-            "eviction": one_of(WHERE, EVICTIONS, "leave the key out for 'adaptive'"),
-            "admission": one_of(WHERE, ADMISSIONS, "leave the key out for 'adaptive'"),
-            "max_awaited_share": read_share,
-            "min_load_tokens": read_tokens,
-            "share_loads": read_flag,
-            "share_replicated_kv": read_flag,
-            "shared_path": absolute_path(
-                WHERE, "the absolute path of a file in shared memory", "'/dev/shm/kvferry/tier'"
-            ),
-            "shared_keep": read_flag,
-            "shared_weight": weight(WHERE),
-            "shared_bytes_limit": read_size,
-            "shared_multimodal": read_flag,
-            "shared_chunk_bytes": read_size,
-            "host_link": read_host_link,
-        }
-        return cls(**{key: readers[key](key, value) for key, value in extra_config.items()})  # type: ignore[arg-type]
+        return cls(**read_values(cls, extra_config))
+
+    def told_to(self, side: Side) -> dict[str, object]:
+        """Return what a side's engine of the core is told as it is here; the rest of its options is worked out."""
+        return {each.name: getattr(self, each.name) for each in fields(self) if side in each.metadata["sides"]}
 
     @property
     def rank_timeout_s(self) -> float:

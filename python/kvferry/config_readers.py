@@ -17,7 +17,7 @@ _LINK_KEYS = (*_LINK_FIGURES, *_LINK_COUNTS, "order", "fail_probability")
 _MAX_COUNT = 2**64 - 1
 # So that those of all ranks together can be counted.
 _MAX_BYTES = 2**56
-# As much as the core takes (python/src/py_durations.hpp): 31 years.
+# As much as the core takes (python/src/py_options.hpp): 31 years.
 MAX_SECONDS = 1_000_000_000
 _MAX_LINK_FIGURE = 1e9
 

@@ -3,8 +3,12 @@
 
 import difflib
 from collections.abc import Callable, Mapping
+from dataclasses import MISSING, field, fields
+from typing import Any, TypeVar
 
 from kvferry.errors import ConfigError
+
+T = TypeVar("T")
 
 # Of the largest kernels: 2^CONFIG_NODES_SHIFT.
 _MAX_NODES = 1024
@@ -37,6 +41,42 @@ def refuse_unknown_keys(where: str, given: Mapping[str, object], known: tuple[st
             nearest = difflib.get_close_matches(shown(key), known, n=1, cutoff=0.5)
             remedy = f"did you mean {nearest[0]!r}?" if nearest else "remove it"
             raise ConfigError(f"{where}: unknown key {shown(key)}; valid keys are {', '.join(known)}; {remedy}")
+
+
+def key(read: Callable[[str, object], T], *sides: object, default: T = MISSING) -> T:  # type: ignore[assignment]
+    """Return the field of a key in a dataclass of settings.
+
+    Parameters
+    ----------
+    read
+        Takes the key and what the user wrote, and raises ConfigError for what is not allowed.
+    sides
+        Of the core, which are told the value under the key's name as it was read; of other keys something is worked
+        out.
+    default
+        If the user leaves the key out. Without one the key is required.
+
+    """
+    found: Any = field(default=default, metadata={"read": read, "sides": sides})
+    return found  # type: ignore[no-any-return]
+
+
+def known_keys(settings: type) -> tuple[str, ...]:
+    """Return the names of the `key` fields of a dataclass."""
+    return tuple(each.name for each in fields(settings))
+
+
+def read_values(settings: type, given: Mapping[str, object]) -> dict[str, Any]:
+    """Read what a user wrote for a dataclass of `key` fields, all of whose keys are known.
+
+    Raises
+    ------
+    ConfigError
+        A value that is not allowed.
+
+    """
+    readers = {each.name: each.metadata["read"] for each in fields(settings)}
+    return {name: readers[name](name, value) for name, value in given.items()}
 
 
 def one_of(where: str, allowed: tuple[str, ...], remedy: str) -> Callable[[str, object], str]:

@@ -4,12 +4,12 @@
 #include "kvferry/lmcache/object_client.hpp"
 
 #include "py_buffers.hpp"
-#include "py_durations.hpp"
+#include "py_options.hpp"
+#include "py_tier_options.hpp"
 
 #include <pybind11/stl.h>
 #include <pybind11/typing.h>
 
-#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -22,33 +22,54 @@
 namespace kvferry::python {
 namespace {
 
+using lmcache::MemoryOptions;
 using lmcache::ObjectClient;
+using lmcache::SharedMemoryOptions;
 using Strings = py::typing::List<py::str>;
 using Buffers = py::typing::List<py::object>;
 using PyCompletion = std::tuple<std::uint64_t, bool, std::string, std::optional<std::vector<bool>>>;
 
-std::unique_ptr<ObjectClient> make_client(
-    std::uint64_t capacity_bytes, std::optional<std::uint32_t> numa_node, const std::string& pages,
-    const std::string& eviction, std::uint32_t num_workers,
-    const std::optional<std::string>& shared_path, bool shared_keep, std::uint32_t shared_weight,
-    std::uint64_t shared_bytes_limit, std::uint64_t shared_chunk_bytes, double grace_s) {
-  lmcache::MemoryOptions options;
-  options.capacity_bytes = capacity_bytes;
-  options.numa_node = numa_node;
-  if (pages != "auto") options.pages = cpu_tier::page_kind_from(pages);
-  if (shared_path) {
-    options.shared = {.path = *shared_path,
-                      .chunk_bytes = shared_chunk_bytes,
-                      .at_exit = shared_keep ? cpu_tier::AtExit::kKeep : cpu_tier::AtExit::kRemove,
-                      .weight = shared_weight,
-                      .bytes_limit = shared_bytes_limit,
-                      .grace = seconds_of("grace_s", grace_s)};
-  }
-  const cpu_tier::Eviction policy = cpu_tier::eviction_from(eviction);
+/// All that an ObjectClient of Python's is made of.
+struct PyClientOptions {
+  lmcache::MemoryOptions memory;
+  /// With an empty path the memory is this client's alone.
+  lmcache::SharedMemoryOptions shared;
+  cpu_tier::Eviction eviction = cpu_tier::Eviction::kAdaptive;
+  /// Threads that copy; 0: all that pay.
+  std::uint32_t num_workers = 0;
+};
+
+cpu_tier::Eviction eviction(const OptionValue& value) {
+  return cpu_tier::eviction_from(value.text());
+}
+
+template <auto Member>
+constexpr auto memory_field = field<&PyClientOptions::memory, Member>;
+template <auto Member>
+constexpr auto shared_field = field<&PyClientOptions::shared, Member>;
+
+constexpr OptionKey<PyClientOptions> kKeys[] = {
+    {"capacity", memory_field<&MemoryOptions::capacity_bytes>, Presence::kRequired},
+    {"numa_node", memory_field<&MemoryOptions::numa_node>},
+    {"huge_pages", field_by<page_kind, &PyClientOptions::memory, &MemoryOptions::pages>},
+    {"num_workers", field<&PyClientOptions::num_workers>},
+    {"eviction", field_by<eviction, &PyClientOptions::eviction>},
+    {"shared_path", shared_field<&SharedMemoryOptions::path>},
+    {"shared_keep", field_by<at_exit, &PyClientOptions::shared, &SharedMemoryOptions::at_exit>},
+    {"shared_weight", shared_field<&SharedMemoryOptions::weight>},
+    {"shared_bytes_limit", shared_field<&SharedMemoryOptions::bytes_limit>},
+    {"shared_chunk_bytes", shared_field<&SharedMemoryOptions::chunk_bytes>},
+    {"grace_s", shared_field<&SharedMemoryOptions::grace>},
+};
+
+std::unique_ptr<ObjectClient> make_client(const py::KWArgs<py::object>& given) {
+  auto options = read_options<PyClientOptions>("ObjectClient", kKeys, given);
+  if (!options.shared.path.empty()) options.memory.shared = std::move(options.shared);
   // The first chunk is populated, and processes are asked what they claim.
   const py::gil_scoped_release unlocked;
-  return std::make_unique<ObjectClient>(
-      std::make_unique<lmcache::ObjectStore>(lmcache::make_memory(options), policy), num_workers);
+  return std::make_unique<ObjectClient>(std::make_unique<lmcache::ObjectStore>(
+                                            lmcache::make_memory(options.memory), options.eviction),
+                                        options.num_workers);
 }
 
 void check_counts(const py::list& keys, const py::list& buffers) {
@@ -136,22 +157,11 @@ void bind_object_client(py::module_& module) {
   py::class_<ObjectClient>(module, "ObjectClient",
                            "An object store in host memory as LMCache drives a native client. Each "
                            "batch that was accepted has exactly one completion. Thread-safe.")
-      .def(py::init(&make_client), py::kw_only(), py::arg("capacity_bytes"),
-           py::arg("numa_node") = py::none(), py::arg("pages") = "auto",
-           py::arg("eviction") = "adaptive", py::arg("num_workers") = 0,
-           py::arg("shared_path") = py::none(), py::arg("shared_keep") = true,
-           py::arg("shared_weight") = 1, py::arg("shared_bytes_limit") = 0,
-           py::arg("shared_chunk_bytes") = 0, py::arg("grace_s") = 30,
-           "`capacity_bytes`: of host memory, at most. `numa_node`: None for wherever the kernel "
-           "puts it. `pages`: 'auto', 'normal', 'transparent' or 'huge'. `eviction`: 'lru', 'arc' "
-           "or "
-           "'adaptive'. `num_workers`: threads that copy; 0 for all that pay. `shared_path`: a "
-           "file of shared memory, of `capacity_bytes` for all that name it; None for memory that "
-           "goes with the process. `shared_keep`: whether it stays behind the last of them; "
-           "`shared_weight`: of the memory that is this one's part; `shared_bytes_limit`: of it, "
-           "at most, 0 for all; `shared_chunk_bytes`: that change hands at a time, 0 for those of "
-           "a file that is there; `grace_s`: how long a copy may go on whose process is gone. "
-           "Raises ConfigError or ResourceError.")
+      .def(py::init(&make_client),
+           "The keywords are the keys of the table in python/src/py_object_client.cpp: the user's "
+           "and `grace_s`, for which a copy may go on whose process is gone. One that is None has "
+           "its default. Raises ConfigError naming a key that is unknown, missing or of another "
+           "type, or ResourceError.")
       .def("event_fd", &ObjectClient::event_fd,
            "A file descriptor that is readable while there are completions.")
       .def("submit_batch_set", &submit_set, py::arg("keys"), py::arg("buffers"),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "py_tier.hpp"
 
-#include "kvferry/base/error.hpp"
+#include "kvferry/cpu_tier/memory/slab_geometry.hpp"
 #include "kvferry/cpu_tier/peers/shared_tier.hpp"
 #include "kvferry/cpu_tier/peers/tier_report.hpp"
 
@@ -89,36 +89,18 @@ std::pair<std::uint64_t, std::uint64_t> check(const std::string& path, std::uint
 
 }  // namespace
 
-std::optional<connector::SharedTierWish> shared_tier_wish(const py::object& given) {
-  if (given.is_none()) return std::nullopt;
-  connector::SharedTierWish wish;
-  for (const auto& [name, value] : py::cast<py::dict>(given)) {
-    const auto key = py::cast<std::string>(name);
-    if (key == "path") {
-      wish.tier.path = py::cast<std::string>(value);
-    } else if (key == "capacity_bytes") {
-      wish.tier.capacity_bytes = py::cast<std::uint64_t>(value);
-    } else if (key == "num_ranks") {
-      wish.tier.num_ranks = py::cast<std::uint32_t>(value);
-    } else if (key == "chunk_bytes") {
-      wish.tier.chunk_bytes = py::cast<std::uint64_t>(value);
-    } else if (key == "keep") {
-      wish.tier.at_exit =
-          py::cast<bool>(value) ? cpu_tier::AtExit::kKeep : cpu_tier::AtExit::kRemove;
-    } else if (key == "instance") {
-      wish.instance = py::cast<std::string>(value);
-    } else {
-      throw ConfigError("shared_tier has no key '" + key +
-                        "'; allowed: path, capacity_bytes, num_ranks, chunk_bytes, keep, instance");
-    }
-  }
-  if (wish.tier.path.empty() || wish.instance.empty()) {
-    throw ConfigError("shared_tier needs a path and an instance");
-  }
-  return wish;
-}
-
 void bind_tier(py::module_& module) {
+  module.def(
+      "slab_geometry",
+      [](std::uint64_t tier_bytes, const std::vector<std::vector<std::uint64_t>>& slot_bytes) {
+        const cpu_tier::SlabGeometry geometry = cpu_tier::geometry_of_ranks(tier_bytes, slot_bytes);
+        return std::pair(geometry.num_chunks, geometry.slots_per_chunk);
+      },
+      py::arg("tier_bytes"), py::arg("slot_bytes"),
+      "How a tier of `tier_bytes` on each rank is divided for blocks of `slot_bytes`, by slab "
+      "class "
+      "and rank: (chunks, slots of each class in a chunk), the same on all ranks. Raises "
+      "ConfigError.");
   module.def(
       "shared_tier_shape", &shape, py::arg("path"), py::arg("capacity_bytes"), py::arg("num_ranks"),
       py::arg("chunk_bytes") = 0,

@@ -2,81 +2,34 @@
 #include "py_worker_engine.hpp"
 
 #include "kvferry/base/error.hpp"
-#include "kvferry/gpu/copy_path.hpp"
+#include "kvferry/connector/worker/worker_engine.hpp"
 #include "kvferry/gpu/cuda_device.hpp"
 #include "kvferry/gpu/hip_device.hpp"
 #include "kvferry/gpu/host_link.hpp"
 
-#include "py_durations.hpp"
-#include "py_tier.hpp"
+#include "py_worker_options.hpp"
 
-#include <optional>
+#include <pybind11/stl.h>
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 namespace kvferry::python {
 namespace {
 
-constexpr double kGigabyte = 1e9;
+namespace py = pybind11;
 
-gpu::LinkOrder link_order(const std::string& name) {
-  if (name == "fifo") return gpu::LinkOrder::kFifo;
-  if (name == "shuffled") return gpu::LinkOrder::kShuffled;
-  throw ConfigError("host_link order '" + name + "'; allowed: fifo, shuffled");
-}
-
-gpu::HostLinkOptions link_options(const py::object& given) {
-  gpu::HostLinkOptions link;
-  if (given.is_none()) return link;
-  for (const auto& [name, value] : py::cast<py::dict>(given)) {
-    const auto key = py::cast<std::string>(name);
-    if (key == "bandwidth_gb_s") {
-      link.h2d_bytes_per_second = link.d2h_bytes_per_second = py::cast<double>(value) * kGigabyte;
-    } else if (key == "h2d_gb_s") {
-      link.h2d_bytes_per_second = py::cast<double>(value) * kGigabyte;
-    } else if (key == "d2h_gb_s") {
-      link.d2h_bytes_per_second = py::cast<double>(value) * kGigabyte;
-    } else if (key == "latency_us") {
-      link.latency = microseconds_of("host_link latency_us", py::cast<double>(value));
-    } else if (key == "jitter_us") {
-      link.jitter = microseconds_of("host_link jitter_us", py::cast<double>(value));
-    } else if (key == "stall_us") {
-      link.stall = microseconds_of("host_link stall_us", py::cast<double>(value));
-    } else if (key == "order") {
-      link.order = link_order(py::cast<std::string>(value));
-    } else if (key == "fail_nth") {
-      link.fail_nth = py::cast<std::uint64_t>(value);
-    } else if (key == "fail_probability") {
-      link.fail_probability = py::cast<double>(value);
-    } else if (key == "seed") {
-      link.seed = py::cast<std::uint64_t>(value);
-    } else {
-      throw ConfigError("host_link has no key '" + key +
-                        "'; allowed: bandwidth_gb_s, h2d_gb_s, d2h_gb_s, latency_us, jitter_us,"
-                        " stall_us, order, fail_nth, fail_probability, seed");
-    }
-  }
-  return link;
-}
-
-std::unique_ptr<gpu::Device> make_device(const PyWorkerArguments& arguments) {
-  const gpu::DriverOptions driver{.library = arguments.driver_library};
-  if (arguments.backend == "host") return gpu::make_host_device(link_options(arguments.host_link));
-  if (arguments.backend == "cuda") return gpu::make_cuda_device(arguments.device_ordinal, driver);
-  if (arguments.backend == "hip") return gpu::make_hip_device(arguments.device_ordinal, driver);
-  throw ConfigError("back end '" + arguments.backend + "'; allowed: host, cuda, hip");
-}
-
-std::optional<gpu::CopyPath> copy_path(const std::string& name) {
-  if (name == "auto") return std::nullopt;
-  return gpu::copy_path_from(name);
-}
-
-std::optional<cpu_tier::PageKind> page_kind(const std::string& name) {
-  if (name == "auto") return std::nullopt;
-  return cpu_tier::page_kind_from(name);
-}
-
-}  // namespace
+using connector::WorkerEngine;
+using Figures = std::map<std::string, double>;
+using Counts = std::map<std::string, std::uint64_t>;
+using Timings = std::map<std::string, std::vector<double>>;
 
 std::map<std::string, std::string> backends() {
   return {{"host", ""},
@@ -84,42 +37,149 @@ std::map<std::string, std::string> backends() {
           {"hip", gpu::hip_availability().why_not}};
 }
 
-std::unique_ptr<connector::WorkerEngine> make_worker_engine(const PyWorkerArguments& arguments) {
+std::unique_ptr<gpu::Device> make_device(const PyWorkerOptions& options) {
+  const gpu::DriverOptions driver{.library = options.driver_library};
+  if (options.backend == "host") return gpu::make_host_device(options.host_link);
+  if (options.backend == "cuda") return gpu::make_cuda_device(options.device_ordinal, driver);
+  if (options.backend == "hip") return gpu::make_hip_device(options.device_ordinal, driver);
+  throw ConfigError("back end '" + options.backend + "'; allowed: host, cuda, hip");
+}
+
+std::vector<gpu::BlockGeometry> geometries_of(const PyWorkerOptions& options) {
   std::vector<gpu::BlockGeometry> geometries;
-  for (const std::vector<PyFragment>& of_class : arguments.fragments) {
+  for (const std::vector<PyFragment>& of_class : options.fragments) {
     std::vector<gpu::Fragment> fragments;
     for (const auto& [address, stride_bytes, bytes] : of_class) {
       fragments.push_back({address, stride_bytes, bytes});
     }
-    geometries.push_back(gpu::make_block_geometry(std::move(fragments), arguments.num_blocks));
+    geometries.push_back(gpu::make_block_geometry(std::move(fragments), options.num_blocks));
   }
-  connector::WorkerOptions options;
-  options.rank = RankId(arguments.rank);
-  options.world_size = arguments.world_size;
-  options.num_chunks = arguments.num_chunks;
-  options.slots_per_chunk = arguments.slots_per_chunk;
-  options.arena = {.numa_node = arguments.numa_node,
-                   .pages = page_kind(arguments.pages),
-                   .piece_bytes = arguments.piece_bytes,
-                   .bytes_per_second = arguments.growth_bytes_per_second,
-                   .allow_smaller = arguments.allow_smaller,
-                   .group = {arguments.budget_group, arguments.num_local_arenas},
-                   .replicas = {.name = arguments.replica_group,
-                                .size = arguments.num_replicas,
-                                .index = arguments.replica_index},
-                   .shared = shared_tier_wish(arguments.shared_tier)};
-  options.probe = arguments.probe;
-  options.transfer.staging_bytes = arguments.staging_bytes;
-  options.transfer.load_staging_bytes = arguments.load_staging_bytes;
-  options.transfer.max_in_flight_bytes = arguments.max_in_flight_bytes;
-  options.transfer.store_bytes_per_second = arguments.store_bytes_per_second;
-  options.transfer.copy_path = copy_path(arguments.copy_path);
-  options.transfer_timeout = seconds_of("transfer_timeout_s", arguments.transfer_timeout_s);
-  auto device = make_device(arguments);
+  return geometries;
+}
+
+std::unique_ptr<WorkerEngine> make_worker_engine(const py::KWArgs<py::object>& given) {
+  const PyWorkerOptions options = read_worker_options(given);
+  std::vector<gpu::BlockGeometry> geometries = geometries_of(options);
+  std::unique_ptr<gpu::Device> device = make_device(options);
   // Populating the arena takes seconds; the engine's other threads go on meanwhile.
-  py::gil_scoped_release unlocked;
-  return std::make_unique<connector::WorkerEngine>(std::move(device), std::move(geometries),
-                                                   options);
+  const py::gil_scoped_release unlocked;
+  return std::make_unique<WorkerEngine>(std::move(device), std::move(geometries), options.engine);
+}
+
+Figures arena_figures(const WorkerEngine& engine) {
+  const cpu_tier::ArenaReport& report = engine.arena_report();
+  Figures out;
+  out["huge_page_ratio"] = report.huge_page_share;
+  if (report.node) out["numa_node"] = *report.node;
+  if (report.share_on_node) out["on_node_ratio"] = *report.share_on_node;
+  return out;
+}
+
+void bind_plan(WorkerEngine& engine, const py::bytes& plan, std::uintptr_t stream) {
+  const std::string_view bytes = plan;
+  const py::gil_scoped_release unlocked;
+  engine.bind(std::as_bytes(std::span(bytes)), stream);
+}
+
+bool is_busy(const WorkerEngine& engine) {
+  const transfer::TransferStats now = engine.stats();
+  return now.queued_bytes + now.in_flight_bytes > 0;
+}
+
+Counts stats_of(const WorkerEngine& engine) {
+  const transfer::TransferStats stats = engine.stats();
+  return {{"stored_bytes", stats.stored_bytes},
+          {"loaded_bytes", stats.loaded_bytes},
+          {"stored_blocks", stats.stored_blocks},
+          {"loaded_blocks", stats.loaded_blocks},
+          {"failed_transfers", stats.failed_transfers},
+          {"cancelled_transfers", stats.cancelled_transfers},
+          {"ring_used_bytes", stats.ring_used_bytes},
+          {"ring_size_bytes", stats.ring_size_bytes},
+          {"load_staging_used_bytes", stats.load_staging_used_bytes},
+          {"load_staging_size_bytes", stats.load_staging_size_bytes},
+          {"quarantined_blocks", stats.quarantined_blocks},
+          {"queued_bytes", stats.queued_bytes},
+          {"in_flight_bytes", stats.in_flight_bytes},
+          {"num_slots", engine.num_slots()},
+          {"max_slots", engine.max_slots()}};
+}
+
+Timings take_timings(WorkerEngine& engine) {
+  using Seconds = std::chrono::duration<double>;
+  Timings out;
+  for (const connector::TransferTiming& timing : engine.take_timings()) {
+    const std::string kind = timing.kind == transfer::TransferKind::kStore ? "store" : "load";
+    out["queue_seconds/" + kind].push_back(Seconds(timing.queue_time).count());
+    out["device_seconds/" + kind].push_back(Seconds(timing.device_time).count());
+  }
+  return out;
+}
+
+void copy_slot(WorkerEngine& engine, std::uint32_t source, std::uint32_t to) {
+  if (source >= engine.num_slots() || to >= engine.num_slots()) {
+    throw py::index_error("a slot beyond the arena's " + std::to_string(engine.num_slots()));
+  }
+  engine.unsafe_copy_slot(SlotId(source), SlotId(to));
+}
+
+}  // namespace
+
+void bind_worker_engine(py::module_& module) {
+  module.def("backends", &backends,
+             "For each back end why it cannot be had in this process, in one line; empty if it "
+             "can.");
+  py::class_<WorkerEngine>(module, "WorkerEngine",
+                           "The worker side of one rank: executes plans and reports. Called by the "
+                           "engine's worker thread.")
+      .def(py::init(&make_worker_engine),
+           "The keywords are the keys of the table in python/src/py_worker_options.cpp: the "
+           "user's, and what the connector works out. One that is None has its default. Raises "
+           "ConfigError naming a key that is unknown, missing or of another type, ResourceError, "
+           "DeviceError, TopologyError or TimeoutError.")
+      .def_property_readonly("device", &WorkerEngine::device_description,
+                             "Back end, name, architecture and driver of the device.")
+      .def("copy_paths", &WorkerEngine::copy_paths_text,
+           "How copies cross the link by their shape, as far as it is known now, in a few lines.")
+      .def_property_readonly("slot_bytes", &WorkerEngine::slot_bytes,
+                             "Of the first slab class, as the slots that the next two count.")
+      .def_property_readonly("num_slots", &WorkerEngine::num_slots, "Slots that are ready now.")
+      .def_property_readonly("max_slots", &WorkerEngine::max_slots, "Slots that will be ready.")
+      .def("arena", &WorkerEngine::arena_text,
+           "What was obtained of the host memory so far, in one line.")
+      .def("arena_warnings", &WorkerEngine::arena_warnings,
+           "What the user is to be warned of about the host memory, a line each.")
+      .def("arena_figures", &arena_figures,
+           "The same as numbers, as of the start or the end of the arena's growth; unknown ones "
+           "are left out.")
+      .def("bind", &bind_plan, py::arg("plan"), py::arg("stream"),
+           "Takes the step's plan over, before the forward. `stream`: the compute stream's native "
+           "handle. Raises "
+           "ProtocolError.")
+      .def("pump", &WorkerEngine::pump, py::call_guard<py::gil_scoped_release>(), py::arg("stream"),
+           "Gathers what is ready and did not fit before.")
+      .def("is_busy", &is_busy, "Whether bytes are on the link or wait for it. Cheap.")
+      .def("waiting", &WorkerEngine::waiting, "Whether pump() has anything to try.")
+      .def("save", &WorkerEngine::save, py::arg("stream"), py::call_guard<py::gil_scoped_release>(),
+           "Gathers what the step completed, behind the forward.")
+      .def("collect", &WorkerEngine::collect,
+           "Takes note of what ended. Returns the request ids whose load this rank has to announce "
+           "as ended and failed, each once. Raises TimeoutError.")
+      .def(
+          "take_report", [](WorkerEngine& engine) { return py::bytes(engine.take_report()); },
+          "The encoded report of everything since the last call; empty when there is nothing to "
+          "say.")
+      .def("stats", &stats_of, "Counters since the start and levels of now.")
+      .def(
+          "take_timings", &take_timings,
+          "How long the transfers took that were seen to succeed since the last call, by "
+          "'queue_seconds' (until the first copy) or 'device_seconds', '/', and 'store' or 'load'; "
+          "a figure each.")
+      .def("close", &WorkerEngine::close, py::call_guard<py::gil_scoped_release>(),
+           "Refuses new work and waits for what runs. Idempotent. Raises TimeoutError.")
+      .def("unsafe_copy_slot", &copy_slot, py::arg("source"), py::arg("to"),
+           "For tests: overwrites the bytes of slot `to`, so that a wrong byte can be shown to be "
+           "noticed.");
 }
 
 }  // namespace kvferry::python

@@ -41,7 +41,7 @@ class AllocationFaults : public ::testing::Test {
     // Several registrations.
     return std::make_unique<cpu_tier::Arena>(
         *device_, kBlockBytes, kNumSlots,
-        cpu_tier::ArenaOptions{.max_piece_bytes = 1, .max_registration_bytes = 1});
+        cpu_tier::ArenaOptions{.pinned_piece_bytes = 1, .max_registration_bytes = 1});
   }
   gpu::BlockGeometry geometry() {
     return gpu::make_block_geometry({{.base = reinterpret_cast<std::uintptr_t>(pool_.data()),

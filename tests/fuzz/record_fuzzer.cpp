@@ -19,9 +19,9 @@
 namespace kvferry::fuzz {
 namespace {
 
+using lmcache::ChunkMemory;
 using lmcache::Item;
 using lmcache::ObjectStore;
-using lmcache::PlainMemory;
 using lmcache::SlotRecord;
 
 constexpr int kMostSteps = 64;
@@ -49,7 +49,7 @@ constexpr std::array<std::uint64_t, 12> kFigures{0,
 class Story {
  public:
   explicit Story(std::span<const std::uint8_t> input) : input_(input) {
-    auto memory = std::make_unique<PlainMemory>(lmcache::kLeastCapacityBytes);
+    auto memory = lmcache::plain_memory(lmcache::kLeastCapacityBytes);
     memory_ = memory.get();
     store_ = std::make_unique<ObjectStore>(std::move(memory), cpu_tier::Eviction::kLru);
   }
@@ -132,12 +132,12 @@ class Story {
     const auto& geometry = memory_->geometry();
     const auto size = geometry.size_for(of.bytes, of.key.size());
     KVFERRY_CHECK(size.has_value(), "a value has a place that fits nowhere");
-    const auto offset = static_cast<std::uint64_t>(place - memory_->chunk(0));
+    const auto offset = static_cast<std::uint64_t>(place - memory_->chunk(ChunkId(0)));
     const lmcache::SlotSize& slots = geometry.sizes[*size];
     const std::uint64_t index = offset % geometry.chunk_bytes / slots.bytes;
     KVFERRY_CHECK(offset / geometry.chunk_bytes < geometry.num_chunks && index < slots.num_slots,
                   "a value lies outside of its chunk's slots");
-    return &memory_->record(static_cast<std::uint32_t>(offset / geometry.chunk_bytes),
+    return &memory_->record(ChunkId(static_cast<std::uint32_t>(offset / geometry.chunk_bytes)),
                             static_cast<std::uint32_t>(index));
   }
 
@@ -163,7 +163,7 @@ class Story {
   }
 
   std::span<const std::uint8_t> input_;
-  PlainMemory* memory_ = nullptr;
+  ChunkMemory* memory_ = nullptr;
   std::unique_ptr<ObjectStore> store_;
   /// That ever were.
   std::vector<SlotRecord*> written_;

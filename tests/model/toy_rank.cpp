@@ -41,7 +41,7 @@ std::unique_ptr<gpu::Device> make_device(const ToyRankOptions& options) {
 }  // namespace
 
 ToyRank::ToyRank(const ToyRankOptions& options)
-    : rank_(options.replicas.is_shared() ? 0 : options.rank),
+    : rank_(options.replicas.has_others() ? 0 : options.rank),
       num_blocks_(options.num_blocks),
       device_(make_device(options)),
       memory_(device_->allocate(std::size_t{num_blocks_} * (2 * kBlockTokens + 1) * 8)),
@@ -52,8 +52,9 @@ ToyRank::ToyRank(const ToyRankOptions& options)
   worker.world_size = 2;
   worker.num_chunks = options.num_chunks;
   worker.slots_per_chunk = options.slots_per_chunk;
-  worker.arena.replicas = options.replicas;
-  if (options.replicas.is_shared()) worker.arena.piece_bytes = 1;  // The least that pages allow.
+  worker.replicas = options.replicas;
+  if (options.replicas.has_others())
+    worker.arena.pinned_piece_bytes = 1;  // The least that pages allow.
   worker.transfer.staging_bytes = options.ring_blocks * kSlotBytes[0];
   worker.transfer.piece_bytes = 2 * kSlotBytes[0];
   worker.transfer.max_in_flight_bytes = 4 * kSlotBytes[0];

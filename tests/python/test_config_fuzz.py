@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 from kvferry import _core
-from kvferry.config import KvFerryConfig
+from kvferry.config import SCHEDULER, WORKER, KvFerryConfig
 from kvferry.doctor.verdict import judge
 from kvferry.errors import ConfigError, Error
 from kvferry.sizes import parse_size
@@ -157,19 +157,16 @@ class Room:
         """Make both sides with all that the configuration gives them but memory; an `Error` is an answer, too."""
         scheduler = _core.SchedulerEngine(
             world_size=1, block_tokens=16, num_blocks=2, slot_bytes=[[BLOCK_BYTES]], slots_per_chunk=[1], max_chunks=4,
-            replicas=[(1, 0)], weight=config.shared_weight, eviction=config.eviction, admission=config.admission,
-            max_awaited_share=config.max_awaited_share, key_events=False, group_reaches=[("all", 0)], group_classes=[0],
-            max_load_wait_s=1, rank_timeout_s=config.rank_timeout_s, load_timeout_s=config.load_timeout_s,
-            store_later_turns=True,
+            replicas=[(1, 0)], key_events=False, group_reaches=[("all", 0)], group_classes=[0],
+            max_load_wait_s=1, rank_timeout_s=config.rank_timeout_s, store_later_turns=True,
+            **config.told_to(SCHEDULER) | {"shared_path": None},
         )  # fmt: skip
         scheduler.close()
         worker = _core.WorkerEngine(
             backend="host", rank=0, world_size=1, num_blocks=2, num_chunks=4, slots_per_chunk=[1],
             fragments=[[(ctypes.addressof(self._memory), BLOCK_BYTES, BLOCK_BYTES)]],
-            piece_bytes=config.pinned_piece_bytes, growth_bytes_per_second=config.pinning_bandwidth_limit or 0,
             staging_bytes=4 * BLOCK_BYTES, load_staging_bytes=2 * BLOCK_BYTES,
-            max_in_flight_bytes=config.max_in_flight_bytes, store_bytes_per_second=config.store_bandwidth_limit or 0,
-            copy_path=config.copy_path, transfer_timeout_s=config.transfer_timeout_s, host_link=config.host_link,
+            **config.told_to(WORKER) | {"shared_path": None, "numa_node": None, "pages": "auto"},
         )  # fmt: skip
         assert worker.collect() == [], "no transfer is overdue before one has begun"
         worker.close()

@@ -186,7 +186,8 @@ def join(path: Path, capacity_bytes: int = 4 << 20) -> object:
     return _core.WorkerEngine(
         backend="host", rank=0, world_size=1, num_blocks=1, fragments=[[(ctypes.addressof(memory), 4096, 4096)]],
         num_chunks=num_chunks, slots_per_chunk=[chunk_bytes // 4096], staging_bytes=4096, max_in_flight_bytes=1 << 20,
-        transfer_timeout_s=60.0, shared_tier={**shape, "instance": "engine", "keep": True},
+        transfer_timeout_s=60.0, shared_path=str(path), shared_capacity_bytes=capacity_bytes,
+        shared_instance="engine", shared_keep=True,
     )  # fmt: skip
 
 

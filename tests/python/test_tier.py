@@ -50,12 +50,12 @@ class Rank:
             staging_bytes=1 << 20,
             max_in_flight_bytes=1 << 20,
             transfer_timeout_s=60,
-            shared_tier={**shape, "instance": "engine-1", **more},
+            **{"shared_path": str(path), "shared_capacity_bytes": CAPACITY, "shared_instance": "engine-1", **more},
         )
 
 
 def test_a_tier_is_listed_and_shown_and_not_removed_while_it_is_used(path: Path) -> None:
-    rank = Rank(path, keep=True)
+    rank = Rank(path, shared_keep=True)
     listed = tier("ls", "/dev/shm")
     assert listed.returncode == 0, listed.stderr
     assert str(path) in listed.stdout
@@ -106,7 +106,7 @@ def test_names_are_shown_as_they_are_whatever_they_are(name: bytes) -> None:
     folder = Path(f"/dev/shm/kvferry-names-{os.getpid()}")
     made, path = folder / "tier", os.path.join(os.fsencode(folder), name)
     try:
-        rank = Rank(made, keep=True)
+        rank = Rank(made, shared_keep=True)
         os.rename(made, path)
         shown = os.fsencode(path).decode("utf-8", "backslashreplace")
         listed = tier("ls", str(folder))
@@ -144,7 +144,9 @@ def test_two_connectors_of_one_engine_are_told_what_they_can_do(path: Path) -> N
 
 
 def test_a_wrong_wish_is_refused(path: Path) -> None:
-    with pytest.raises(ConfigError, match="shared_tier has no key 'size'; allowed: path, "):
-        Rank(path, size=3)
+    with pytest.raises(ConfigError, match=r"WorkerEngine: unknown key 'shared_size'; expected .*shared_path, "):
+        Rank(path, shared_size=3)
+    with pytest.raises(ConfigError, match="shared_path is set and shared_instance is not; expected both"):
+        Rank(path, shared_instance=None)
     with pytest.raises(ConfigError, match="ask for chunks like these"):
-        Rank(path, capacity_bytes=2 << 20)
+        Rank(path, shared_capacity_bytes=2 << 20)

@@ -2,15 +2,18 @@
 #pragma once
 
 #include "kvferry/base/mixed_bits.hpp"
+#include "kvferry/cpu_tier/memory/arena_source.hpp"
 #include "kvferry/lmcache/object_store.hpp"
 
 #include <algorithm>
 #include <array>
-#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -42,29 +45,45 @@ inline bool is_value_of(const std::vector<std::byte>& bytes, std::string_view ke
   return bytes.empty() || std::memcmp(bytes.data(), value.data(), bytes.size()) == 0;
 }
 
-/// Plain memory of this process, without an arena's checks and threads.
-class PlainMemory final : public ChunkMemory {
+/// Memory of this process, without a look at the machine and threads that populate it. A piece is a
+/// chunk.
+class PlainSource final : public cpu_tier::ArenaSource {
  public:
-  explicit PlainMemory(std::uint64_t capacity_bytes)
-      : ChunkMemory(store_geometry(capacity_bytes)),
-        bytes_(geometry().chunk_bytes * geometry().num_chunks / sizeof(SlotRecord)) {
-    set_begin(reinterpret_cast<std::byte*>(bytes_.data()));
+  [[nodiscard]] cpu_tier::ArenaGrant grant(const cpu_tier::ArenaShape& asked,
+                                           const cpu_tier::ArenaOptions& /*options*/) override {
+    bytes_ = asked.bytes();
+    return {.num_chunks = asked.num_chunks, .chunks_per_piece = 1};
   }
-  [[nodiscard]] std::uint32_t num_ready() const override { return num_ready_; }
-  [[nodiscard]] std::string warning() const override { return {}; }
-  [[nodiscard]] std::string description() const override { return "plain"; }
-  void set_ready(std::uint32_t num_chunks) { num_ready_ = num_chunks; }
+  [[nodiscard]] std::unique_ptr<cpu_tier::HostMapping> map() override {
+    return std::make_unique<cpu_tier::HostMapping>(bytes_, cpu_tier::PageKind::kNormal);
+  }
+  [[nodiscard]] std::optional<std::chrono::nanoseconds> make_resident(
+      cpu_tier::ArenaPages& /*pages*/, cpu_tier::ChunkRange /*chunks*/,
+      const std::stop_token& /*stop*/) override {
+    return std::chrono::nanoseconds(0);
+  }
 
  private:
-  std::vector<std::array<char, sizeof(SlotRecord)>> bytes_;
-  std::atomic<std::uint32_t> num_ready_ = geometry().num_chunks;
+  std::uint64_t bytes_ = 0;
 };
+
+/// Of which nothing is ready.
+inline std::unique_ptr<ChunkMemory> empty_memory(std::uint64_t capacity_bytes) {
+  return std::make_unique<ChunkMemory>(store_geometry(capacity_bytes),
+                                       std::make_unique<PlainSource>(), cpu_tier::ArenaOptions{});
+}
+
+/// All of which is ready.
+inline std::unique_ptr<ChunkMemory> plain_memory(std::uint64_t capacity_bytes) {
+  auto memory = empty_memory(capacity_bytes);
+  while (memory->num_ready() < memory->geometry().num_chunks) memory->grow(capacity_bytes);
+  return memory;
+}
 
 inline std::unique_ptr<ObjectStore> make_store(
     std::uint64_t capacity_bytes, cpu_tier::Eviction eviction = cpu_tier::Eviction::kLru,
     DigestFunction digest = &digest_of) {
-  return std::make_unique<ObjectStore>(std::make_unique<PlainMemory>(capacity_bytes), eviction,
-                                       digest);
+  return std::make_unique<ObjectStore>(plain_memory(capacity_bytes), eviction, digest);
 }
 
 struct Item {

@@ -3,7 +3,7 @@
 
 namespace kvferry::transfer {
 
-void RunList::add(const gpu::CopyRun& run, std::uint32_t arena_piece) {
+void RunList::add(const gpu::CopyRun& run, PieceId arena_piece) {
   if (last_arena_piece_ == arena_piece) {
     gpu::CopyRun& last = runs_.back();
     if (last.destination + last.bytes == run.destination &&
@@ -22,7 +22,7 @@ std::vector<gpu::CopyRun> coalesce_runs(const Piece& piece) {
   for (std::size_t i = 0; i < piece.blocks.size(); ++i) {
     const auto [block, slot] = piece.blocks[i];
     const std::uintptr_t host = piece.of->slots.device_address(slot);
-    const std::uint32_t arena_piece = piece.of->slots.piece_of(slot);
+    const PieceId arena_piece = piece.of->slots.piece_of(slot);
     if (piece.kind == TransferKind::kStore) {
       const std::uintptr_t entry = piece.region.address + i * piece.region.entry_bytes;
       runs.add({.destination = host, .source = entry, .bytes = geometry.packed_bytes}, arena_piece);
@@ -57,10 +57,10 @@ std::vector<PackedStretch> slot_stretches(const Piece& load) {
   const std::uint64_t bytes = load.of->geometry.packed_bytes;
   std::vector<PackedStretch> stretches;
   std::uintptr_t end = 0;
-  std::uint32_t last_arena_piece = 0;
+  PieceId last_arena_piece;
   for (const auto& [block, slot] : load.blocks) {
     const std::uintptr_t address = load.of->slots.device_address(slot);
-    const std::uint32_t arena_piece = load.of->slots.piece_of(slot);
+    const PieceId arena_piece = load.of->slots.piece_of(slot);
     if (stretches.empty() || address != end || arena_piece != last_arena_piece) {
       stretches.push_back({address, {}});
     }

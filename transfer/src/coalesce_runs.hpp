@@ -17,13 +17,13 @@ namespace kvferry::transfer {
 class RunList {
  public:
   /// Appends a copy whose host side lies in registered piece `arena_piece`.
-  void add(const gpu::CopyRun& run, std::uint32_t arena_piece);
+  void add(const gpu::CopyRun& run, PieceId arena_piece);
   [[nodiscard]] std::vector<gpu::CopyRun> take() && { return std::move(runs_); }
 
  private:
   std::vector<gpu::CopyRun> runs_;
   /// Where the host side of the last run lies.
-  std::optional<std::uint32_t> last_arena_piece_;
+  std::optional<PieceId> last_arena_piece_;
 };
 
 /// The copies of a piece, coalesced: ring entries to slots of a store, slots to the blocks'

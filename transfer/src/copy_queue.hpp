@@ -19,8 +19,8 @@ namespace kvferry::transfer {
 /// in flight, and for stores their rate. Not thread-safe: TransferTable guards it.
 class CopyQueue {
  public:
-  CopyQueue(std::uint64_t max_in_flight_bytes, std::uint64_t store_bytes_per_second)
-      : max_in_flight_bytes_(max_in_flight_bytes), pacer_(store_bytes_per_second) {}
+  CopyQueue(std::uint64_t max_in_flight_bytes, std::uint64_t store_bandwidth_limit)
+      : max_in_flight_bytes_(max_in_flight_bytes), pacer_(store_bandwidth_limit) {}
 
   void push(Piece piece);
   /// The next piece whose direction has room, or has nothing in flight, and whose turn has come at

@@ -44,7 +44,7 @@ std::vector<BlockClass> on_slots_of(const cpu_tier::Arena& arena,
                                     std::vector<gpu::BlockGeometry> geometries) {
   std::vector<BlockClass> classes;
   for (gpu::BlockGeometry& geometry : geometries) {
-    classes.push_back({std::move(geometry), cpu_tier::ArenaSlots(arena, 1, arena.slot_bytes())});
+    classes.push_back({std::move(geometry), cpu_tier::ArenaSlots(arena, 1, arena.chunk_bytes())});
   }
   return classes;
 }

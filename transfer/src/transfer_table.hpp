@@ -45,7 +45,7 @@ class TransferTable {
   };
 
   explicit TransferTable(const TransferOptions& options)
-      : queue_(options.max_in_flight_bytes, options.store_bytes_per_second) {}
+      : queue_(options.max_in_flight_bytes, options.store_bandwidth_limit) {}
   ~TransferTable();
   TransferTable(const TransferTable&) = delete;
   TransferTable& operator=(const TransferTable&) = delete;

@@ -85,7 +85,7 @@ PinRow pin_arena(gpu::Device& device, const PinShape& shape, Verifier& verifier)
   row.ready_s = seconds_of(
       [&] { arena = std::make_unique<cpu_tier::Arena>(device, slot, num_slots, options); });
   row.bytes = slot * num_slots;
-  const std::span<std::byte> bytes(reinterpret_cast<std::byte*>(arena->slot_address(SlotId(0))),
+  const std::span<std::byte> bytes(reinterpret_cast<std::byte*>(arena->chunk_address(ChunkId(0))),
                                    row.bytes);
   row.huge_percent = 100 * cpu_tier::huge_page_share(bytes);
   verify(bytes, verifier);

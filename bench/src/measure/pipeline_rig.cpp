@@ -117,15 +117,15 @@ std::span<const BlockSlot> PipelineRig::plan(gpu::CopyDirection direction,
 
 PatternPieces PipelineRig::pieces_of(std::span<const BlockSlot> entries) const {
   const std::size_t per_block = geometry_.fragments.size();
-  return {entries.size() * per_block, [this, entries, per_block](std::size_t i) {
-            const BlockSlot& entry = entries[i / per_block];
-            const std::size_t fragment = i % per_block;
-            const std::uintptr_t at =
-                arena_.slot_address(entry.slot) + geometry_.packed_offsets[fragment];
-            return PatternPiece{
-                {reinterpret_cast<std::byte*>(at), geometry_.fragments[fragment].bytes},
-                geometry_.fragment_address(fragment, entry.block) - pool_.address()};
-          }};
+  return {
+      entries.size() * per_block, [this, entries, per_block](std::size_t i) {
+        const BlockSlot& entry = entries[i / per_block];
+        const std::size_t fragment = i % per_block;
+        const std::uintptr_t at =
+            arena_.chunk_address(ChunkId(entry.slot.value())) + geometry_.packed_offsets[fragment];
+        return PatternPiece{{reinterpret_cast<std::byte*>(at), geometry_.fragments[fragment].bytes},
+                            geometry_.fragment_address(fragment, entry.block) - pool_.address()};
+      }};
 }
 
 }  // namespace kvferry::bench

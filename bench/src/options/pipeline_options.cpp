@@ -160,7 +160,7 @@ std::string pipeline_path(const PipelineSettings& settings) {
 transfer::TransferOptions transfer_options(const PipelineSettings& settings,
                                            const PipelineSubject& subject) {
   transfer::TransferOptions options = settings.transfer;
-  if (subject.limit) options.store_bytes_per_second = static_cast<std::uint64_t>(*subject.limit);
+  if (subject.limit) options.store_bandwidth_limit = static_cast<std::uint64_t>(*subject.limit);
   if (!subject.piece_bytes) return options;
   options.piece_bytes = *subject.piece_bytes;
   const std::uint64_t two = 2 * *subject.piece_bytes;

@@ -1,21 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // WorkerEngine: its host memory.
 #include "kvferry/base/error.hpp"
+#include "kvferry/cpu_tier/peers/arena_in_tier.hpp"
 #include "kvferry/cpu_tier/peers/joined_tier.hpp"
 
 #include "worker_impl.hpp"
 
 #include <cstdio>
+#include <utility>
 
 namespace kvferry::connector {
 namespace {
 
-cpu_tier::MemoryPlacement placement_of(const gpu::Device& device, const ArenaWishes& wishes) {
+cpu_tier::MemoryPlacement placement_of(const gpu::Device& device,
+                                       std::optional<std::uint32_t> numa_node) {
   try {
     return cpu_tier::choose_memory_placement(std::make_shared<cpu_tier::MachineTopology>(),
-                                             wishes.numa_node, device.pci_address());
+                                             numa_node, device.pci_address());
   } catch (const ResourceError& error) {
-    if (wishes.numa_node) throw;
+    if (numa_node) throw;
     return {.topology = nullptr, .node = std::nullopt, .reason = error.what()};
   }
 }
@@ -23,8 +26,8 @@ cpu_tier::MemoryPlacement placement_of(const gpu::Device& device, const ArenaWis
 /// Nothing if the arena is not to be in a shared tier.
 std::shared_ptr<const cpu_tier::JoinedRank> join_tier(std::uint64_t chunk_bytes,
                                                       const WorkerOptions& options) {
-  if (!options.arena.shared) return nullptr;
-  const SharedTierWish& wish = *options.arena.shared;
+  if (!options.shared) return nullptr;
+  const SharedTierWish& wish = *options.shared;
   auto rank =
       std::make_shared<const cpu_tier::JoinedRank>(wish.tier, wish.instance, options.rank.value());
   const cpu_tier::TierShape& shape = rank->tier().shape();
@@ -38,24 +41,29 @@ std::shared_ptr<const cpu_tier::JoinedRank> join_tier(std::uint64_t chunk_bytes,
   return rank;
 }
 
+std::unique_ptr<cpu_tier::ArenaSource> source_of(
+    const WorkerOptions& options, std::shared_ptr<const cpu_tier::JoinedRank> joined) {
+  if (!joined) return cpu_tier::make_group_source(options.replicas);
+  if (options.replicas.has_others()) {
+    throw ConfigError("the shared tier " + joined->tier().path().string() +
+                      " cannot hold one memory for ranks with the same KV cache; set "
+                      "share_replicated_kv: false, or leave shared_path out");
+  }
+  return cpu_tier::make_tier_source(std::move(joined));
+}
+
 }  // namespace
 
 std::unique_ptr<cpu_tier::Arena> make_arena(gpu::Device& device, std::uint64_t chunk_bytes,
                                             const WorkerOptions& options) {
-  const ArenaWishes& wishes = options.arena;
-  const auto shared = join_tier(chunk_bytes, options);
-  auto arena = std::make_unique<cpu_tier::Arena>(
-      device, shared ? shared->tier().shape().chunk_bytes : chunk_bytes, options.num_chunks,
-      cpu_tier::ArenaOptions{.max_piece_bytes = wishes.piece_bytes,
-                             .start = cpu_tier::ArenaStart::kEmpty,
-                             .pages = wishes.pages,
-                             .placement = placement_of(device, wishes),
-                             .group = wishes.group,
-                             .shortage = wishes.allow_smaller ? cpu_tier::Shortage::kTakeLess
-                                                              : cpu_tier::Shortage::kRefuse,
-                             .replicas = wishes.replicas,
-                             .shared = shared,
-                             .machine = wishes.machine});
+  auto joined = join_tier(chunk_bytes, options);
+  // Blocks may fill less than a tier's chunk.
+  if (joined) chunk_bytes = joined->tier().shape().chunk_bytes;
+  cpu_tier::ArenaOptions how = options.arena;
+  how.start = cpu_tier::ArenaStart::kEmpty;
+  how.placement = placement_of(device, options.numa_node);
+  auto arena = std::make_unique<cpu_tier::Arena>(device, source_of(options, std::move(joined)),
+                                                 chunk_bytes, options.num_chunks, how);
   arena->grow(1);
   return arena;
 }
@@ -69,7 +77,7 @@ void WorkerEngine::Impl::check_growth() {
   const std::uint32_t num_chunks = arena_->num_ready();
   if (num_chunks > reported_chunks_) report_.num_ready_chunks = reported_chunks_ = num_chunks;
   const std::string failure = growth_->failure();
-  if (!failure.empty() && !options_.arena.allow_smaller) {
+  if (!failure.empty() && options_.arena.shortage == cpu_tier::Shortage::kRefuse) {
     throw ResourceError(rank_text() + " has " + std::to_string(num_ready()) + " of " +
                         std::to_string(max_slots()) +
                         " slots of its share of the CPU tier and cannot have more: " + failure +
@@ -77,7 +85,7 @@ void WorkerEngine::Impl::check_growth() {
   }
   if (!growth_->ended()) return;
   if (const auto report = growth_->last_report()) arena_report_ = *report;
-  if (num_chunks == arena_->num_slots()) growth_.reset();
+  if (num_chunks == arena_->num_chunks()) growth_.reset();
 }
 
 std::string WorkerEngine::Impl::arena_text() const {
@@ -97,12 +105,12 @@ std::string WorkerEngine::Impl::arena_text() const {
                                           : " (the kernel does not tell what is there)")
               : ", no NUMA node preferred";
   text += ": " + arena_->placement_reason();
-  if (arena_->num_sharing() > 1) {
-    text += "; shared with " + std::to_string(arena_->num_sharing() - 1) +
-            (arena_->num_sharing() == 2 ? " other rank of " : " other ranks of ") +
+  if (const cpu_tier::ReplicaGroup& replicas = options_.replicas; replicas.has_others()) {
+    text += "; shared with " + std::to_string(replicas.size - 1) +
+            (replicas.size == 2 ? " other rank of " : " other ranks of ") +
             "this node, for all hold the same KV cache";
   }
-  if (options_.arena.shared) text += "; in " + options_.arena.shared->tier.path.string();
+  if (options_.shared) text += "; in " + options_.shared->tier.path.string();
   if (growth_ && !growth_->failure().empty()) text += "; no more: " + growth_->failure();
   return text;
 }

@@ -88,11 +88,11 @@ WorkerEngine::Impl::Impl(std::unique_ptr<gpu::Device> device,
   topology.num_chunks = reported_chunks_;
   topology.ring_blocks =
       static_cast<std::uint32_t>(options_.transfer.staging_bytes / slots().slot_bytes());
-  topology.replicas = {options_.arena.replicas.size, options_.arena.replicas.index};
+  topology.replicas = {options_.replicas.size, options_.replicas.index};
   topology.probe = options_.probe;
-  if (reported_chunks_ < arena_->num_slots()) {
-    growth_.emplace(*arena_,
-                    cpu_tier::GrowthOptions{.bytes_per_second = options_.arena.bytes_per_second});
+  if (reported_chunks_ < arena_->num_chunks()) {
+    growth_.emplace(*arena_, cpu_tier::GrowthOptions{.pinning_bandwidth_limit =
+                                                         options_.pinning_bandwidth_limit});
   }
 }
 
@@ -211,7 +211,7 @@ void WorkerEngine::Impl::start_loads(StepPlan& plan, gpu::Stream& compute) {
   }
 }
 
-// Each slot of a shared arena has one home, which alone writes it. That the other ranks' loads see
+// Each slot of a replica group has one home, which alone writes it. That the other ranks' loads see
 // its bytes: the home reports the store when the host has seen the copy's event complete, behind
 // which a device's writes are in memory, and the host's streaming ones fenced (sfence). The report
 // goes to the scheduler side, and only a plan made behind it names the slot in a load: each passage
@@ -223,13 +223,14 @@ WorkerEngine::WaitingStore WorkerEngine::Impl::take(StoreOrder& order) const {
                      .num_ordered = static_cast<std::uint32_t>(order.blocks.size()),
                      .blocks = {},
                      .positions = {}};
-  if (arena_->num_sharing() == 1) {
+  const cpu_tier::ReplicaGroup& replicas = options_.replicas;
+  if (!replicas.has_others()) {
     store.blocks = std::move(order.blocks);
     return store;
   }
   const cpu_tier::ArenaSlots& slots = classes_[order.slab_class.value()].slots;
   for (std::uint32_t i = 0; i < store.num_ordered; ++i) {
-    if (!arena_->is_home_of(slots.piece_of(order.blocks[i].slot))) continue;
+    if (!replicas.is_home_of(slots.piece_of(order.blocks[i].slot))) continue;
     store.blocks.push_back(order.blocks[i]);
     store.positions.push_back(i);
   }
@@ -355,7 +356,7 @@ std::string WorkerEngine::take_report() { return impl_->take_report(); }
 void WorkerEngine::close() {
   impl_->stop_growing();
   if (impl_->engine().close(impl_->options().transfer_timeout)) {
-    impl_->leave_tier();
+    impl_->leave_arena();
     return;
   }
   if (const auto quarantine = impl_->engine().quarantine()) {

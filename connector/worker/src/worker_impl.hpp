@@ -17,7 +17,7 @@
 
 namespace kvferry::connector {
 
-/// A rank's arena, whose slots are the chunks. With its first piece ready.
+/// A rank's arena, with its first piece ready.
 [[nodiscard]] std::unique_ptr<cpu_tier::Arena> make_arena(gpu::Device& device,
                                                           std::uint64_t chunk_bytes,
                                                           const WorkerOptions& options);
@@ -73,14 +73,14 @@ class WorkerEngine::Impl {
     return static_cast<std::uint32_t>(slots().num_ready());
   }
   [[nodiscard]] std::uint32_t max_slots() const {
-    return arena_->num_slots() * options_.slots_per_chunk.front();
+    return arena_->num_chunks() * options_.slots_per_chunk.front();
   }
   [[nodiscard]] std::string arena_text() const;
   [[nodiscard]] const cpu_tier::ArenaReport& arena_report() const { return arena_report_; }
   void stop_growing() {
     if (growth_) growth_->close();
   }
-  void leave_tier() { arena_->leave_tier(); }
+  void leave_arena() { arena_->leave(); }
   const gpu::Device& device() const { return *device_; }
   const WorkerOptions& options() const { return options_; }
 

@@ -67,8 +67,8 @@ void ArenaGrowth::grow(const std::stop_token& stop) {
       KVFERRY_PAUSE_POINT("arena.growth");
       const Clock::time_point began = Clock::now();
       const std::uint64_t bytes =
-          arena_.grow(gentle() || options_.bytes_per_second > 0 ? 1 : step_bytes, stop) *
-          arena_.slot_bytes();
+          arena_.grow(gentle() || options_.pinning_bandwidth_limit > 0 ? 1 : step_bytes, stop) *
+          arena_.chunk_bytes();
       if (bytes == 0) break;
       step_bytes = 2 * std::max(bytes, step_bytes);
       // What it waited for others was no work: members that paused for each other's pauses would
@@ -92,9 +92,9 @@ void ArenaGrowth::pause(const std::stop_token& stop, std::uint64_t bytes,
                         std::chrono::nanoseconds took) {
   std::chrono::nanoseconds rest{0};
   if (gentle()) rest = kPausesPerStep * took;
-  if (options_.bytes_per_second > 0) {
+  if (options_.pinning_bandwidth_limit > 0) {
     const std::chrono::duration<double> due(static_cast<double>(bytes) /
-                                            static_cast<double>(options_.bytes_per_second));
+                                            static_cast<double>(options_.pinning_bandwidth_limit));
     rest = std::max(rest, std::chrono::duration_cast<std::chrono::nanoseconds>(due) - took);
   }
   const Clock::time_point end = Clock::now() + rest;

@@ -10,9 +10,9 @@ namespace kvferry::cpu_tier {
 ArenaSlots::ArenaSlots(const Arena& arena, std::uint32_t slots_per_chunk, std::uint64_t slot_bytes)
     : arena_(&arena), slots_per_chunk_(slots_per_chunk), slot_bytes_(slot_bytes) {
   if (slots_per_chunk == 0 || slot_bytes == 0 ||
-      slot_bytes > arena.slot_bytes() / slots_per_chunk) {
+      slot_bytes > arena.chunk_bytes() / slots_per_chunk) {
     throw ConfigError(std::to_string(slots_per_chunk) + " slots of " + std::to_string(slot_bytes) +
-                      " bytes in a chunk of " + std::to_string(arena.slot_bytes()) +
+                      " bytes in a chunk of " + std::to_string(arena.chunk_bytes()) +
                       "; expected one slot at least, and as many as fit");
   }
 }

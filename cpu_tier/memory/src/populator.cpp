@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kvferry/cpu_tier/memory/populator.hpp"
+#include "populator.hpp"
 
 #include <algorithm>
 #include <atomic>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kvferry/cpu_tier/memory/replica_board.hpp"
+#include "replica_board.hpp"
 
 #include "kvferry/base/error.hpp"
 #include "kvferry/base/stable_hash.hpp"
@@ -161,9 +161,9 @@ void ReplicaBoard::take_offer(const ReplicaGeometry& geometry) {
   expect_equal("magic number", kMagic, page.magic);
   expect_equal("ABI version", kVersion, page.version);
   expect_equal("group size", group_.size, page.num_members);
-  expect_equal("bytes per chunk", geometry.slot_bytes, page.geometry.slot_bytes);
-  expect_equal("chunks", geometry.num_slots, page.geometry.num_slots);
-  expect_equal("bytes per piece", geometry.max_piece_bytes, page.geometry.max_piece_bytes);
+  expect_equal("bytes per chunk", geometry.chunk_bytes, page.geometry.chunk_bytes);
+  expect_equal("chunks", geometry.num_chunks, page.geometry.num_chunks);
+  expect_equal("bytes per piece", geometry.pinned_piece_bytes, page.geometry.pinned_piece_bytes);
   expect_equal("bytes of the board", (group_.size + 1) * sizeof(Member), mapping_.bytes);
   offer_ = page.offer;
 }

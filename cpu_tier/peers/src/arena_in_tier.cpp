@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Arena: in a tier that engine instances share.
+#include "kvferry/cpu_tier/peers/arena_in_tier.hpp"
+
 #include "kvferry/base/error.hpp"
-#include "kvferry/cpu_tier/memory/arena.hpp"
 #include "kvferry/cpu_tier/memory/claim_turn.hpp"
 #include "kvferry/cpu_tier/peers/joined_tier.hpp"
 #include "kvferry/cpu_tier/peers/tier_header.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <optional>
 #include <string>
 #include <utility>
@@ -15,13 +16,7 @@
 namespace kvferry::cpu_tier {
 namespace {
 
-void check_fit(const SharedTier& tier, std::uint64_t slot_bytes, std::uint32_t num_slots,
-               const ArenaOptions& options) {
-  if (options.replicas.is_shared()) {
-    throw ConfigError("the shared tier " + tier.path().string() +
-                      " cannot hold one memory for ranks with the same KV cache; set "
-                      "share_replicated_kv: false, or leave shared_path out");
-  }
+void check_fit(const SharedTier& tier, const ArenaShape& asked, const ArenaOptions& options) {
   if (options.pages && *options.pages != tier.file().pages()) {
     throw ConfigError(std::string("pages of kind ") + to_string(*options.pages) +
                       " were asked for and the shared tier " + tier.path().string() + " has " +
@@ -29,11 +24,12 @@ void check_fit(const SharedTier& tier, std::uint64_t slot_bytes, std::uint32_t n
                       " ones: they are those of its file system; name a shared_path on a "
                       "hugetlbfs, or leave pages out");
   }
-  if (slot_bytes != tier.shape().chunk_bytes || num_slots != tier.shape().num_chunks) {
-    throw ConfigError("an arena of " + std::to_string(num_slots) + " chunks of " +
-                      std::to_string(slot_bytes) + " bytes was asked for and the shared tier " +
-                      tier.path().string() + " has " + to_string(tier.shape()) +
-                      "; ask for chunks like these");
+  if (asked.chunk_bytes != tier.shape().chunk_bytes ||
+      asked.num_chunks != tier.shape().num_chunks) {
+    throw ConfigError("an arena of " + std::to_string(asked.num_chunks) + " chunks of " +
+                      std::to_string(asked.chunk_bytes) +
+                      " bytes was asked for and the shared tier " + tier.path().string() + " has " +
+                      to_string(tier.shape()) + "; ask for chunks like these");
   }
 }
 
@@ -50,17 +46,45 @@ std::vector<MemoryLimit> limits_of(const SharedTier& tier, const MemoryClaim& cl
   return limits;
 }
 
-}  // namespace
+class TierSource final : public ArenaSource {
+ public:
+  explicit TierSource(std::shared_ptr<const JoinedRank> rank) : rank_(std::move(rank)) {}
 
-Arena::Grant Arena::ask_of_tier(std::uint64_t slot_bytes, std::uint32_t num_slots,
-                                const ArenaOptions& options) {
-  const SharedTier& tier = options.shared->tier();
-  check_fit(tier, slot_bytes, num_slots, options);
+  [[nodiscard]] ArenaGrant grant(const ArenaShape& asked, const ArenaOptions& options) override;
+  [[nodiscard]] std::unique_ptr<HostMapping> map() override {
+    return std::make_unique<HostMapping>(rank_->tier().file(), rank_->arena_offset(),
+                                         granted_.bytes());
+  }
+  [[nodiscard]] std::optional<std::chrono::nanoseconds> make_resident(
+      ArenaPages& pages, ChunkRange chunks, const std::stop_token& stop) override;
+  [[nodiscard]] std::uint64_t bytes_to_claim(std::uint64_t bytes) const override {
+    return std::min(bytes, rank_->tier().missing_arena_bytes());
+  }
+  void leave() noexcept override { rank_.reset(); }
+
+ private:
+  /// All but how many chunks a piece has.
+  [[nodiscard]] ArenaGrant ask(const ArenaShape& asked, const ArenaOptions& options) const;
+
+  std::shared_ptr<const JoinedRank> rank_;
+  ArenaShape granted_;
+};
+
+ArenaGrant TierSource::grant(const ArenaShape& asked, const ArenaOptions& options) {
+  check_fit(rank_->tier(), asked, options);
+  ArenaGrant grant = ask(asked, options);
+  granted_ = {asked.chunk_bytes, grant.num_chunks};
+  grant.chunks_per_piece = chunks_per_piece(granted_, options.pinned_piece_bytes);
+  return grant;
+}
+
+ArenaGrant TierSource::ask(const ArenaShape& asked, const ArenaOptions& options) const {
+  const SharedTier& tier = rank_->tier();
   const PageKind pages = tier.file().pages();
-  Grant grant{pages, num_slots, 0, nullptr, nullptr, {}};
+  ArenaGrant grant{.num_chunks = asked.num_chunks};
   // One for all that map this part: if each claimed what the file lacks, it would count as often.
   const std::uint64_t missing =
-      options.shared->claims_arena() ? tier.missing_arena_bytes() : std::uint64_t{0};
+      rank_->claims_arena() ? tier.missing_arena_bytes() : std::uint64_t{0};
   if (missing == 0) return grant;
   const ClaimTurn turn(options.machine);
   auto claim = std::make_unique<MemoryClaim>(missing, pages, options.group, options.machine);
@@ -71,30 +95,37 @@ Arena::Grant Arena::ask_of_tier(std::uint64_t slot_bytes, std::uint32_t num_slot
                                       "the shared tier " + tier.path().string() + " still lacks");
   if (shortage && options.shortage == Shortage::kRefuse) throw ResourceError(*shortage);
   if (shortage) {
-    const std::uint64_t held = slot_bytes * num_slots - missing;
+    const std::uint64_t held = asked.bytes() - missing;
     const std::uint64_t room = room_bytes(limits) / num_ranks;
-    grant.num_slots = static_cast<std::uint32_t>((held + room) / slot_bytes);
-    if (grant.num_slots == 0) throw ResourceError(*shortage);
+    grant.num_chunks = static_cast<std::uint32_t>((held + room) / asked.chunk_bytes);
+    if (grant.num_chunks == 0) throw ResourceError(*shortage);
     claim->set_bytes(std::min(room, missing));
-    grant.warnings.push_back("this rank takes " + std::to_string(grant.num_slots) + " of " +
-                             std::to_string(num_slots) + " chunks: " + *shortage);
+    grant.warnings.push_back("this rank takes " + std::to_string(grant.num_chunks) + " of " +
+                             std::to_string(asked.num_chunks) + " chunks: " + *shortage);
   }
   grant.claim = std::move(claim);
   return grant;
 }
 
-bool Arena::populate_in_tier(std::uint32_t first_slot, std::uint32_t end_slot,
-                             const std::stop_token& stop) {
-  const std::span<std::byte> part = bytes_of(first_slot, end_slot);
-  if (const std::uint64_t missing = mapping_.missing_bytes(part); missing > 0) {
-    check_part(missing);
+std::optional<std::chrono::nanoseconds> TierSource::make_resident(ArenaPages& pages,
+                                                                  ChunkRange chunks,
+                                                                  const std::stop_token& stop) {
+  const std::span<std::byte> part = pages.bytes_of(chunks);
+  if (const std::uint64_t missing = pages.mapping().missing_bytes(part); missing > 0) {
+    pages.check_budget(missing);
     // The file keeps the preference: who makes a page resident says where.
-    const MemoryPlacement& placement = options_.placement;
-    if (placement.node) static_cast<void>(placement.topology->prefer(part, *placement.node));
-    options_.shared->tier().file().reserve_part(
-        options_.shared->arena_offset() + first_slot * slot_bytes_, part.size());
+    pages.prefer_node(part);
+    rank_->tier().file().reserve_part(
+        rank_->arena_offset() + chunks.begin.value() * granted_.chunk_bytes, part.size());
   }
-  return populate(part, stop);
+  if (!pages.populate(part, stop)) return std::nullopt;
+  return std::chrono::nanoseconds(0);
+}
+
+}  // namespace
+
+std::unique_ptr<ArenaSource> make_tier_source(std::shared_ptr<const JoinedRank> rank) {
+  return std::make_unique<TierSource>(std::move(rank));
 }
 
 }  // namespace kvferry::cpu_tier

@@ -35,19 +35,7 @@ class KvFerryClient(ObjectClient):
         if args:
             raise ConfigError(IN_PROCESS)
         chosen = AdapterParams.from_params(params)
-        super().__init__(
-            capacity_bytes=chosen.capacity,
-            numa_node=chosen.numa_node,
-            pages=chosen.huge_pages,
-            eviction=chosen.eviction,
-            num_workers=chosen.num_workers or 0,
-            shared_path=chosen.shared_path,
-            shared_keep=chosen.shared_keep,
-            shared_weight=chosen.shared_weight,
-            shared_bytes_limit=chosen.shared_bytes_limit or 0,
-            shared_chunk_bytes=chosen.shared_chunk_bytes or 0,
-            grace_s=tiers.grace_s(),
-        )
+        super().__init__(**vars(chosen), grace_s=tiers.grace_s())
         logger = _logger()
         logger.info(
             "kvferry: %s for LMCache, %s; %d threads copy; eviction %s",

@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a user can set: LMCache's ``adapter_params``."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass
 
-from kvferry import sizes
+from kvferry import settings, sizes
 from kvferry.config import EVICTIONS, PAGES
 from kvferry.errors import ConfigError
 from kvferry.settings import (
     absolute_path,
     bad_value,
-    flag,
-    numa_node,
+    key,
+    known_keys,
     one_of,
+    read_values,
     refuse_shared_contradictions,
     refuse_unknown_keys,
-    weight,
     whole_number,
 )
 
@@ -31,6 +31,13 @@ IN_PROCESS = (
     '"kvferry.lmcache", "class_name": "KvFerryClient", "adapter_params": {"capacity": "8GiB"}}\'` and vLLM with '
     "LMCacheMPConnector"
 )
+
+
+def _read_bytes(key: str, value: object) -> int:
+    num_bytes = sizes.parse_size(value)
+    if num_bytes is None or not 2**20 <= num_bytes <= _MAX_BYTES:
+        raise bad_value(_WHERE, key, value, f"{sizes.ALLOWED}, from 1MiB on", f"write for example {key!r}: '8GiB'")
+    return num_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,16 +72,28 @@ class AdapterParams:
 
     """
 
-    capacity: int
-    numa_node: int | None = None
-    huge_pages: str = "auto"
-    num_workers: int | None = None
-    eviction: str = "adaptive"
-    shared_path: str | None = None
-    shared_keep: bool = True
-    shared_weight: int = 1
-    shared_bytes_limit: int | None = None
-    shared_chunk_bytes: int | None = None
+    capacity: int = key(_read_bytes)
+    numa_node: int | None = key(settings.numa_node(_WHERE, "leave it out for any; numactl -H lists them"), default=None)
+    huge_pages: str = key(one_of(_WHERE, PAGES, "leave it out for the best there are"), default="auto")
+    num_workers: int | None = key(
+        whole_number(
+            _WHERE, f"a number of threads from 1 to {_MAX_WORKERS}", 1, _MAX_WORKERS, "leave it out for all that pay"
+        ),
+        default=None,
+    )
+    eviction: str = key(one_of(_WHERE, EVICTIONS, "leave it out for 'adaptive'"), default="adaptive")
+    shared_path: str | None = key(
+        absolute_path(
+            _WHERE,
+            "the absolute path of a file on a tmpfs or hugetlbfs",
+            "'/dev/shm/kvferry/lmcache', or leave it out to keep nothing",
+        ),
+        default=None,
+    )
+    shared_keep: bool = key(settings.flag(_WHERE, "leave it out for true"), default=True)
+    shared_weight: int = key(settings.weight(_WHERE), default=1)
+    shared_bytes_limit: int | None = key(_read_bytes, default=None)
+    shared_chunk_bytes: int | None = key(_read_bytes, default=None)
 
     @classmethod
     def from_params(cls, params: Mapping[str, object]) -> "AdapterParams":
@@ -89,42 +108,8 @@ class AdapterParams:
         """
         if _IN_PROCESS_KEYS & params.keys():
             raise ConfigError(IN_PROCESS)
-        known = tuple(field.name for field in fields(cls))
-        refuse_unknown_keys(_WHERE, params, known)
+        refuse_unknown_keys(_WHERE, params, known_keys(cls))
         refuse_shared_contradictions(_WHERE, params, "huge_pages")
         if "capacity" not in params:
             raise ConfigError(f"{_WHERE}: capacity is missing; write for example {{'capacity': '8GiB'}}")
-        readers: dict[str, Callable[[str, object], object]] = {
-            "capacity": _read_bytes,
-            "numa_node": numa_node(_WHERE, "leave it out for any; numactl -H lists them"),
-            "huge_pages": one_of(_WHERE, PAGES, "leave it out for the best there are"),
-            "num_workers": whole_number(
-                _WHERE,
-                f"a number of threads from 1 to {_MAX_WORKERS}",
-                1,
-                _MAX_WORKERS,
-                "leave it out for all that pay",
-            ),
-            "eviction": one_of(_WHERE, EVICTIONS, "leave it out for 'adaptive'"),
-            "shared_path": absolute_path(
-                _WHERE,
-                "the absolute path of a file on a tmpfs or hugetlbfs",
-                "'/dev/shm/kvferry/lmcache', or leave it out to keep nothing",
-            ),
-            "shared_keep": flag(_WHERE, "leave it out for true"),
-            "shared_weight": weight(_WHERE),
-            "shared_bytes_limit": _read_bytes,
-            "shared_chunk_bytes": _read_bytes,
-        }
-        return cls(**{key: readers[key](key, value) for key, value in params.items()})  # type: ignore[arg-type]
-
-
-def _bad_value(key: str, value: object, allowed: str, remedy: str) -> ConfigError:
-    return bad_value(_WHERE, key, value, allowed, remedy)
-
-
-def _read_bytes(key: str, value: object) -> int:
-    num_bytes = sizes.parse_size(value)
-    if num_bytes is None or not 2**20 <= num_bytes <= _MAX_BYTES:
-        raise _bad_value(key, value, f"{sizes.ALLOWED}, from 1MiB on", f"write for example {key!r}: '8GiB'")
-    return num_bytes
+        return cls(**read_values(cls, params))

@@ -9,7 +9,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import MultiCo
 from vllm.logger import init_logger
 
 from kvferry import _core, tiers
-from kvferry.config import KvFerryConfig
+from kvferry.config import SCHEDULER, KvFerryConfig
 from kvferry.config_readers import MAX_SECONDS
 from kvferry.sizes import format_size
 from kvferry.vllm import fingerprint, kv_events, preflight, replicas, shared_tier, topology
@@ -97,6 +97,8 @@ class SchedulerSide:
         max_slots = max_chunks * slots_per_chunk[0]
         preflight.warn_of_small_tier(max_slots, block_tokens, vllm_config.model_config.max_model_len)
         self.engine = _core.SchedulerEngine(
+            **config.told_to(SCHEDULER),
+            **(shared.options if shared else {}),
             world_size=parallel.world_size,
             block_tokens=block_tokens,
             num_blocks=kv_cache_config.num_blocks,
@@ -104,21 +106,15 @@ class SchedulerSide:
             slots_per_chunk=slots_per_chunk,
             max_chunks=max_chunks,
             replicas=sharing.places,
-            shared_tier=shared.options if shared else None,
             name_space=name_space.number,
-            weight=config.shared_weight,
             most_chunks=shared.most_chunks(config) if shared else 0,
             grace_s=tiers.grace_s() if shared else 0,
-            eviction=config.eviction,
-            admission=config.admission,
-            max_awaited_share=config.max_awaited_share,
             key_events=kv_events.are_on(vllm_config),
             group_reaches=[preflight.reach_of_group(group, vllm_config.num_speculative_tokens) for group in groups],
             group_classes=classes.of_groups,
             max_load_wait_s=_MAX_LOAD_WAIT_S if config.share_loads and not is_multi_connector_being_made() else 0,
             # The core takes no longer one; the sum may be.
             rank_timeout_s=min(config.rank_timeout_s, MAX_SECONDS),
-            load_timeout_s=config.load_timeout_s,
             store_later_turns=preflight.can_store_later_turns(vllm_config, groups),
         )
         logger.info(

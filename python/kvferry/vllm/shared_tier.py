@@ -80,7 +80,7 @@ class SharedTier:
     Attributes
     ----------
     options
-        What the core opens the file by.
+        What the core opens the file by, beside what the configuration says as it is.
     num_chunks, slots_per_chunk
         How it is divided; slots by slab class.
 
@@ -97,13 +97,9 @@ class SharedTier:
         self._num_ranks: int = vllm_config.parallel_config.world_size
         capacity_bytes = config.shared_capacity(self._num_ranks)
         self.options: dict[str, object] = {
-            "path": config.shared_path,
-            "capacity_bytes": capacity_bytes,
-            "num_ranks": self._num_ranks,
-            "chunk_bytes": config.shared_chunk_bytes or 0,
-            "keep": config.shared_keep,
+            "shared_capacity_bytes": capacity_bytes,
             # Another one for every start.
-            "instance": f"{vllm_config.kv_transfer_config.engine_id}/{vllm_config.instance_id}",
+            "shared_instance": f"{vllm_config.kv_transfer_config.engine_id}/{vllm_config.instance_id}",
         }
         self.num_chunks, self._chunk_bytes, max_chunk_slots = _core.shared_tier_shape(
             config.shared_path, capacity_bytes, self._num_ranks, config.shared_chunk_bytes or 0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from vllm.logger import init_logger
 
 from kvferry import _core
-from kvferry.config import KvFerryConfig
+from kvferry.config import WORKER, KvFerryConfig
 from kvferry.errors import ConfigError, Error, ProtocolError, ResourceError, TopologyError
 from kvferry.sizes import format_size
 from kvferry.vllm import fingerprint, kv_device, preflight, replicas, shared_tier, topology
@@ -63,7 +63,7 @@ class WorkerSide:
             self._num_chunks, self._slots_per_chunk = _core.slab_geometry(tier_bytes, self._classes.slot_bytes)
         else:
             self._num_chunks, self._slots_per_chunk = shared.num_chunks, shared.slots_per_chunk
-        self._shared_tier = shared.options if shared else None
+        self._shared = shared
         # Of a shared tier, whose blocks are told apart by it.
         self._probe_of = partial(fingerprint.probe_of_rank, vllm_config, kv_cache_config) if shared else None
         # Every rank of one engine has the same id, and no two engines of data parallel share one.
@@ -113,6 +113,8 @@ class WorkerSide:
         ring_bytes = self._ring_that_fits(device)
         try:
             self.engine = engine = _core.WorkerEngine(
+                **self._config.told_to(WORKER),
+                **(self._shared.options if self._shared else {}),
                 backend=device.backend,
                 device_ordinal=device.ordinal,
                 driver_library=device.driver_library,
@@ -122,25 +124,14 @@ class WorkerSide:
                 fragments=fragments,
                 num_chunks=self._num_chunks,
                 slots_per_chunk=self._slots_per_chunk,
-                numa_node=self._config.numa_node,
-                pages=self._config.pages,
-                piece_bytes=self._config.pinned_piece_bytes,
-                growth_bytes_per_second=self._config.pinning_bandwidth_limit or 0,
-                allow_smaller=self._config.allow_smaller_tier,
                 budget_group=self._engine_id,
                 num_local_arenas=self._num_arenas_in_budget,
                 replica_group=self._replicas.group_of(self._engine_id, self._rank),
                 num_replicas=num_replicas,
                 replica_index=replica_index,
-                shared_tier=self._shared_tier,
                 probe=self._probe_of(kv_caches, of_groups) if self._probe_of else 0,
                 staging_bytes=ring_bytes,
                 load_staging_bytes=self._load_ring_bytes,
-                max_in_flight_bytes=self._config.max_in_flight_bytes,
-                store_bytes_per_second=self._config.store_bandwidth_limit or 0,
-                copy_path=self._config.copy_path,
-                transfer_timeout_s=self._config.transfer_timeout_s,
-                host_link=self._config.host_link,
             )
         except ResourceError as error:
             raise ResourceError(

@@ -63,7 +63,7 @@ Lane::Lane(gpu::Device& device, const LaneOptions& options)
   slots_.resize(num_slots);
   arena_ = std::make_unique<cpu_tier::Arena>(
       device, slot_bytes, static_cast<std::uint32_t>(num_slots),
-      cpu_tier::ArenaOptions{.max_piece_bytes = options.pool_bytes / (1 + below(8)),
+      cpu_tier::ArenaOptions{.pinned_piece_bytes = options.pool_bytes / (1 + below(8)),
                              .max_registration_bytes = 1});
   noise_memory_ = device.allocate(kNoiseBytes);
   for (WriteBuffer& buffer : write_buffers_) {
@@ -267,8 +267,8 @@ void Lane::end_store(const Transfer& ended, transfer::TransferOutcome outcome) {
   ++counts_.stores;
   // Again and again: a slot may be stored anew before anybody loads it.
   if (options_.sabotage == Sabotage::kByte) {
-    auto* const bytes =
-        reinterpret_cast<std::uint8_t*>(arena_->slot_address(ended.blocks.front().slot));
+    auto* const bytes = reinterpret_cast<std::uint8_t*>(
+        arena_->chunk_address(ChunkId(ended.blocks.front().slot.value())));
     bytes[below(groups_[ended.group].pool->packed_bytes())] ^= 0x10U;
   }
 }
@@ -313,7 +313,8 @@ void Lane::drain() {
 
 void Lane::check_slot(SlotId slot, const char* when) {
   const Slot& checked = slots_[slot.value()];
-  const auto* const bytes = reinterpret_cast<const std::uint8_t*>(arena_->slot_address(slot));
+  const auto* const bytes =
+      reinterpret_cast<const std::uint8_t*>(arena_->chunk_address(ChunkId(slot.value())));
   check(checked.content, {bytes, groups_[checked.group].pool->packed_bytes()},
         "slot " + std::to_string(slot.value()) + " (" + groups_[checked.group].pool->shape().name +
             ") " + when);

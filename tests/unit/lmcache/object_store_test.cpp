@@ -206,19 +206,19 @@ TEST(ObjectStore, TakesEverySizeThatThereIs) {
 }
 
 TEST(ObjectStore, UsesChunksAsTheyBecomeReady) {
-  auto memory = std::make_unique<PlainMemory>(16 * kMiB);
-  PlainMemory& chunks = *memory;
-  chunks.set_ready(0);
+  auto memory = empty_memory(16 * kMiB);
+  ChunkMemory& chunks = *memory;
+  const std::uint64_t chunk_bytes = chunks.geometry().chunk_bytes;
   ObjectStore store(std::move(memory), cpu_tier::Eviction::kAdaptive);
   EXPECT_EQ(put(store, {{"a", kMiB}}), -1);
-  chunks.set_ready(1);
+  chunks.grow(chunk_bytes);
   EXPECT_EQ(put(store, {{"a", kMiB}}), 1);
   EXPECT_EQ(put(store, {{"b", 10}}), 1);
   EXPECT_FALSE(has(store, "a"));
-  chunks.set_ready(3);
+  chunks.grow(2 * chunk_bytes);
   EXPECT_EQ(put(store, {{"a", kMiB}}), 1);
   EXPECT_TRUE(has(store, "b"));
-  EXPECT_EQ(store.snapshot().ready_bytes, 3 * chunks.geometry().chunk_bytes);
+  EXPECT_EQ(store.snapshot().ready_bytes, 3 * chunk_bytes);
   store.check_invariants();
 }
 

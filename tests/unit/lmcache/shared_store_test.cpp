@@ -229,7 +229,7 @@ TEST_F(SharedStore, ServesNoRecordThatAnotherProgramChanged) {
   for (const std::uint64_t nonsense : {UINT64_MAX, UINT64_MAX - 500, std::uint64_t{1} << 40U}) {
     for (std::uint32_t chunk = 0; chunk < geometry.num_chunks; ++chunk) {
       for (std::uint32_t i = 0; i < num_slots; ++i) {
-        store->memory().record(chunk, i).value_bytes = nonsense;
+        store->memory().record(ChunkId(chunk), i).value_bytes = nonsense;
       }
     }
     for (const Item& item : all) EXPECT_EQ(get(*store, item), Got::kMiss);

@@ -13,11 +13,11 @@ namespace {
 
 TEST(RunListTest, MergesOnlyWhatIsAdjacentOnBothSides) {
   RunList list;
-  list.add({.destination = 100, .source = 500, .bytes = 10}, 0);
-  list.add({.destination = 110, .source = 510, .bytes = 5}, 0);  // Both: merged.
-  list.add({.destination = 115, .source = 600, .bytes = 5}, 0);  // Destination only.
-  list.add({.destination = 200, .source = 605, .bytes = 5}, 0);  // Source only.
-  list.add({.destination = 195, .source = 600, .bytes = 5}, 0);  // Backwards.
+  list.add({.destination = 100, .source = 500, .bytes = 10}, PieceId(0));
+  list.add({.destination = 110, .source = 510, .bytes = 5}, PieceId(0));  // Both: merged.
+  list.add({.destination = 115, .source = 600, .bytes = 5}, PieceId(0));  // Destination only.
+  list.add({.destination = 200, .source = 605, .bytes = 5}, PieceId(0));  // Source only.
+  list.add({.destination = 195, .source = 600, .bytes = 5}, PieceId(0));  // Backwards.
   const std::vector<gpu::CopyRun> runs = std::move(list).take();
   ASSERT_EQ(runs.size(), 4U);
   EXPECT_EQ(runs[0].destination, 100U);
@@ -27,9 +27,9 @@ TEST(RunListTest, MergesOnlyWhatIsAdjacentOnBothSides) {
 
 TEST(RunListTest, NeverMergesAcrossRegisteredPieces) {
   RunList list;
-  list.add({.destination = 100, .source = 500, .bytes = 10}, 0);
-  list.add({.destination = 110, .source = 510, .bytes = 10}, 1);
-  list.add({.destination = 120, .source = 520, .bytes = 10}, 1);
+  list.add({.destination = 100, .source = 500, .bytes = 10}, PieceId(0));
+  list.add({.destination = 110, .source = 510, .bytes = 10}, PieceId(1));
+  list.add({.destination = 120, .source = 520, .bytes = 10}, PieceId(1));
   const std::vector<gpu::CopyRun> runs = std::move(list).take();
   ASSERT_EQ(runs.size(), 2U);
   EXPECT_EQ(runs[0].bytes, 10U);
@@ -61,7 +61,7 @@ TEST_F(CoalesceRunsTest, StoresNeighbouringSlotsAsOneRun) {
   const auto runs = runs_of(TransferKind::kStore, Rig::kDense, blocks_to_slots(7, 3, 5));
   ASSERT_EQ(runs.size(), 1U);
   EXPECT_EQ(runs[0].source, kRing);
-  EXPECT_EQ(runs[0].destination, rig_.arena->slot_address(SlotId(3)));
+  EXPECT_EQ(runs[0].destination, rig_.arena->chunk_address(ChunkId(3)));
   EXPECT_EQ(runs[0].bytes, 5 * Rig::kSlotBytes);
 }
 
@@ -69,25 +69,25 @@ TEST_F(CoalesceRunsTest, StoresBlocksSmallerThanASlotOneByOne) {
   const auto runs = runs_of(TransferKind::kStore, Rig::kStrided, blocks_to_slots(7, 3, 5));
   ASSERT_EQ(runs.size(), 5U);
   EXPECT_EQ(runs[4].source, kRing + 4 * 128);
-  EXPECT_EQ(runs[4].destination, rig_.arena->slot_address(SlotId(7)));
+  EXPECT_EQ(runs[4].destination, rig_.arena->chunk_address(ChunkId(7)));
   EXPECT_EQ(runs[4].bytes, 128U);
 }
 
 TEST_F(CoalesceRunsTest, SplitsWhereTheArenaIsRegisteredInTwoPieces) {
-  ASSERT_EQ(rig_.arena->slots_per_piece(), 64U);
+  ASSERT_EQ(rig_.arena->chunks_per_piece(), 64U);
   const auto runs = runs_of(TransferKind::kStore, Rig::kDense, blocks_to_slots(0, 60, 8));
   ASSERT_EQ(runs.size(), 2U);
   EXPECT_EQ(runs[0].bytes, 4 * Rig::kSlotBytes);
-  EXPECT_EQ(runs[1].destination, rig_.arena->slot_address(SlotId(64)));
+  EXPECT_EQ(runs[1].destination, rig_.arena->chunk_address(ChunkId(64)));
   const auto loads = runs_of(TransferKind::kLoad, Rig::kDense, blocks_to_slots(0, 60, 8));
   ASSERT_EQ(loads.size(), 2U);
-  EXPECT_EQ(loads[1].source, rig_.arena->slot_address(SlotId(64)));
+  EXPECT_EQ(loads[1].source, rig_.arena->chunk_address(ChunkId(64)));
 }
 
 TEST_F(CoalesceRunsTest, LoadsDenseNeighboursAsOneRun) {
   const auto runs = runs_of(TransferKind::kLoad, Rig::kDense, blocks_to_slots(7, 3, 5));
   ASSERT_EQ(runs.size(), 1U);
-  EXPECT_EQ(runs[0].source, rig_.arena->slot_address(SlotId(3)));
+  EXPECT_EQ(runs[0].source, rig_.arena->chunk_address(ChunkId(3)));
   EXPECT_EQ(runs[0].destination, rig_.geometries[1].fragment_address(0, BlockId(7)));
   EXPECT_EQ(runs[0].bytes, 5 * Rig::kSlotBytes);
 }
@@ -100,7 +100,7 @@ TEST_F(CoalesceRunsTest, LoadsEachFragmentToItsPlace) {
     const auto n = static_cast<std::uint32_t>(i / 3);
     EXPECT_EQ(runs[i].destination, rig_.geometries[0].fragment_address(f, BlockId(7 + n)));
     EXPECT_EQ(runs[i].source,
-              rig_.arena->slot_address(SlotId(3 + n)) + rig_.geometries[0].packed_offsets[f]);
+              rig_.arena->chunk_address(ChunkId(3 + n)) + rig_.geometries[0].packed_offsets[f]);
     EXPECT_EQ(runs[i].bytes, rig_.geometries[0].fragments[f].bytes);
   }
 }

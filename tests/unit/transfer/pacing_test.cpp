@@ -71,7 +71,7 @@ class PacingTest : public TransferTest {
   static RigOptions slow() {
     return {.transfer = {.staging_bytes = 1 << 16,
                          .piece_bytes = Rig::kSlotBytes,
-                         .store_bytes_per_second = 1}};
+                         .store_bandwidth_limit = 1}};
   }
   static void await_first_piece(const Rig& rig) {
     await([&] { return rig.engine->stats().stored_bytes == Rig::kSlotBytes; }, "the first piece");
@@ -120,7 +120,7 @@ TEST_F(PacingTest, AFailedStoreEndsWithoutItsTurn) {
 TEST_F(PacingTest, StoresGoOnWhenTheirTurnComes) {
   Rig rig({.transfer = {.staging_bytes = 1 << 16,
                         .piece_bytes = Rig::kSlotBytes,
-                        .store_bytes_per_second = 1'000'000}});
+                        .store_bandwidth_limit = 1'000'000}});
   for (std::uint32_t i = 0; i < 20; ++i) rig.write_block(Rig::kDense, BlockId(i), i);
   const auto start = std::chrono::steady_clock::now();
   ASSERT_EQ(rig.store(1, Rig::kDense, blocks_to_slots(0, 0, 20)), 20U);

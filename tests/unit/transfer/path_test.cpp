@@ -339,7 +339,7 @@ class KernelLoadTest : public TransferTest {};
 
 TEST_F(KernelLoadTest, OneLaunchPerStretchOfConsecutiveSlotsInARegistration) {
   Rig rig(on_path(CopyPath::kKernel));
-  ASSERT_EQ(rig.arena->slots_per_piece(), 64U);
+  ASSERT_EQ(rig.arena->chunks_per_piece(), 64U);
   std::vector<BlockSlot> blocks = blocks_to_slots(0, 0, 10);                        // One,
   for (const BlockSlot& more : blocks_to_slots(10, 20, 5)) blocks.push_back(more);  // two,
   for (const BlockSlot& more : blocks_to_slots(20, 60, 8)) blocks.push_back(more);  // three, four,

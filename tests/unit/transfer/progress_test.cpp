@@ -20,11 +20,11 @@ using std::chrono::nanoseconds;
 /// What is overdue, and what only waits.
 class ProgressTest : public TransferTest {
  protected:
-  static RigOptions one_by_one(std::uint64_t store_bytes_per_second = 0) {
+  static RigOptions one_by_one(std::uint64_t store_bandwidth_limit = 0) {
     return {.transfer = {.staging_bytes = std::uint64_t{1} << 16,
                          .max_in_flight_bytes = 0,
                          .piece_bytes = Rig::kSlotBytes,
-                         .store_bytes_per_second = store_bytes_per_second}};
+                         .store_bandwidth_limit = store_bandwidth_limit}};
   }
   /// What one look of a caller counts at most.
   static constexpr nanoseconds kLook = LaneWatch::kMostPerLook;

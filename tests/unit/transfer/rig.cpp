@@ -78,16 +78,17 @@ Rig::Rig(const RigOptions& options) {
   // The smallest registrations there are: with 192-byte slots, one per 64 slots.
   arena = std::make_unique<cpu_tier::Arena>(
       *device, slot_bytes, options.num_slots,
-      cpu_tier::ArenaOptions{.max_piece_bytes = 1, .max_registration_bytes = 1});
+      cpu_tier::ArenaOptions{.pinned_piece_bytes = 1, .max_registration_bytes = 1});
   const bool own_stream =
       options.make_device != nullptr || options.compute == RigOptions::Compute::kThread;
   compute = own_stream ? device->create_stream() : device->view_stream(0);
   access_->wait();
   for (std::size_t i = 0; i < geometries.size(); ++i) {
     const bool own = options.slots_per_chunk.empty();
-    classes.push_back({geometries[i], cpu_tier::ArenaSlots(
-                                          *arena, own ? 1 : options.slots_per_chunk[i],
-                                          own ? arena->slot_bytes() : geometries[i].packed_bytes)});
+    classes.push_back(
+        {geometries[i],
+         cpu_tier::ArenaSlots(*arena, own ? 1 : options.slots_per_chunk[i],
+                              own ? arena->chunk_bytes() : geometries[i].packed_bytes)});
   }
   engine = std::make_unique<TransferEngine>(*lent, classes, options.transfer);
 }

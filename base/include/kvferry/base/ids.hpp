@@ -11,6 +11,10 @@ namespace kvferry {
 using BlockId = StrongId<struct BlockIdTag, std::uint32_t>;
 /// The place of one block in the CPU tier; the same id means the same block on every rank.
 using SlotId = StrongId<struct SlotIdTag, std::uint32_t>;
+/// A part of a tier's memory, as large as every other one; one slab class has it at a time.
+using ChunkId = StrongId<struct ChunkIdTag, std::uint32_t>;
+/// Consecutive chunks of an arena that become ready together. No copy reaches over a piece's end.
+using PieceId = StrongId<struct PieceIdTag, std::uint32_t>;
 /// One store or load of one plan; unique for the life of a scheduler side, never 0.
 using TransferId = StrongId<struct TransferIdTag, std::uint64_t>;
 /// Incarnation counter of an owner: bumped at arrival, preemption and resume, never used twice.

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "kvferry/base/ids.hpp"
+#include "kvferry/cpu_tier/memory/arena_options.hpp"
+#include "kvferry/cpu_tier/memory/arena_source.hpp"
 #include "kvferry/cpu_tier/memory/huge_pages.hpp"
+#include "kvferry/cpu_tier/peers/joined_tier.hpp"
 #include "kvferry/cpu_tier/peers/shared_tier.hpp"
 #include "kvferry/cpu_tier/peers/tier_directory.hpp"
 #include "kvferry/lmcache/slot_record.hpp"
@@ -14,7 +18,14 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
+
+namespace kvferry::gpu {
+class Device;
+}
+namespace kvferry::cpu_tier {
+class Arena;
+class ArenaGrowth;
+}  // namespace kvferry::cpu_tier
 
 namespace kvferry::lmcache {
 
@@ -44,39 +55,53 @@ struct MemoryOptions {
   std::optional<SharedMemoryOptions> shared = std::nullopt;
 };
 
-/// The memory of an object store: chunks, which become ready in order and stay so. Move-less;
-/// thread-safe: what is in the chunks is the store's.
+/// The memory of an object store: the chunks of an arena, which become ready in order and stay so.
+/// Thread-safe but for its growth: what is in the chunks is the store's.
 class ChunkMemory {
  public:
-  virtual ~ChunkMemory() = default;
+  /// No chunk is ready yet. The arena has the geometry's chunks of `source`; `tier` is what the
+  /// source is a part of, null if this process has all chunks. Throws as cpu_tier::Arena.
+  ChunkMemory(StoreGeometry geometry, std::unique_ptr<cpu_tier::ArenaSource> source,
+              cpu_tier::ArenaOptions options, std::unique_ptr<cpu_tier::JoinedTier> tier = nullptr);
+  ~ChunkMemory();
   ChunkMemory(const ChunkMemory&) = delete;
   ChunkMemory& operator=(const ChunkMemory&) = delete;
 
+  /// Makes the next chunks ready: at most `most_bytes`, one piece at least. Throws as
+  /// cpu_tier::Arena.
+  void grow(std::uint64_t most_bytes);
+  /// A thread makes the rest ready; grow() is not called any more.
+  void grow_in_background();
+
   [[nodiscard]] const StoreGeometry& geometry() const { return geometry_; }
-  [[nodiscard]] std::byte* chunk(std::uint32_t number) const {
-    return begin_ + number * geometry_.chunk_bytes;
+  [[nodiscard]] std::byte* chunk(ChunkId chunk) const {
+    return begin_ + chunk.value() * geometry_.chunk_bytes;
   }
   /// Of slot `index`, whatever the size of the chunk's slots.
-  [[nodiscard]] SlotRecord& record(std::uint32_t chunk_number, std::uint32_t index) const {
-    return *reinterpret_cast<SlotRecord*>(chunk(chunk_number + 1) - (index + 1) * kRecordBytes);
+  [[nodiscard]] SlotRecord& record(ChunkId chunk, std::uint32_t index) const {
+    return *reinterpret_cast<SlotRecord*>(this->chunk(chunk.next()) - (index + 1) * kRecordBytes);
   }
   /// Who has which chunk, and what is in them; null: this process has all.
-  [[nodiscard]] virtual cpu_tier::TierDirectory* directory() const { return nullptr; }
+  [[nodiscard]] cpu_tier::TierDirectory* directory() const { return directory_; }
 
   /// Chunks that can be used.
-  [[nodiscard]] virtual std::uint32_t num_ready() const = 0;
+  [[nodiscard]] std::uint32_t num_ready() const;
   /// Why the others will not become ready, or what else its user is to be told; usually nothing.
-  [[nodiscard]] virtual std::string warning() const = 0;
+  [[nodiscard]] std::string warning() const;
   /// Of what kind of pages, where: for a log.
-  [[nodiscard]] virtual std::string description() const = 0;
-
- protected:
-  explicit ChunkMemory(StoreGeometry geometry) : geometry_(std::move(geometry)) {}
-  void set_begin(std::byte* begin) { begin_ = begin; }
+  [[nodiscard]] std::string description() const;
 
  private:
   const StoreGeometry geometry_;
-  std::byte* begin_ = nullptr;
+  /// Left last.
+  const std::unique_ptr<cpu_tier::JoinedTier> tier_;
+  cpu_tier::TierDirectory* const directory_;
+  /// LMCache's own memory is what devices touch: this is registered with none.
+  const std::unique_ptr<gpu::Device> device_;
+  const std::unique_ptr<cpu_tier::Arena> arena_;
+  std::byte* const begin_;
+  /// Last: it ends before what it grows.
+  std::unique_ptr<cpu_tier::ArenaGrowth> growth_;
 };
 
 /// The first 2 GiB are ready; a thread makes the rest ready. Shared memory is joined as an engine

@@ -46,17 +46,17 @@ class NodeBudgetTest : public ::testing::Test {
   }
 
   /// What a rank wishes that shares the node's budget with the other one.
-  [[nodiscard]] ArenaWishes wishes() const {
-    return {.piece_bytes = kPage,
-            .group = {.name = "engine", .num_ranks = kNumRanks},
-            .machine = machine_.root};
-  }
-  void start(std::uint32_t rank, std::uint32_t num_pages, const ArenaWishes& wishes) {
+  [[nodiscard]] WorkerOptions wishes() const {
     WorkerOptions options;
+    options.arena = {.pinned_piece_bytes = kPage,
+                     .group = {.name = "engine", .num_ranks = kNumRanks},
+                     .machine = machine_.root};
+    return options;
+  }
+  void start(std::uint32_t rank, std::uint32_t num_pages, WorkerOptions options) {
     options.rank = RankId(rank);
     options.world_size = kNumRanks;
     options.num_chunks = num_pages * kSlotsPerPage;
-    options.arena = wishes;
     options.transfer.staging_bytes = 4 * kSlotBytes;
     const auto base = reinterpret_cast<std::uintptr_t>(memory_.at(rank).data());
     workers_.at(rank) = std::make_unique<WorkerEngine>(
@@ -67,7 +67,7 @@ class NodeBudgetTest : public ::testing::Test {
   }
   /// The message of the ResourceError with which a rank does not start.
   [[nodiscard]] std::string refusal(std::uint32_t rank, std::uint32_t num_pages,
-                                    const ArenaWishes& wishes) {
+                                    const WorkerOptions& wishes) {
     try {
       start(rank, num_pages, wishes);
     } catch (const ResourceError& error) {
@@ -131,10 +131,10 @@ TEST_F(NodeBudgetTest, NothingIsClaimedAnyMoreOnceTheEngineServesAndTheArenaIsRe
 }
 
 TEST_F(NodeBudgetTest, RanksThatKnowNothingOfEachOtherAreNotGrantedTheSameMemory) {
-  ArenaWishes alone = wishes();
-  alone.group = {};
+  WorkerOptions alone = wishes();
+  alone.arena.group = {};
   // Of which nothing but a piece is touched when the other one asks.
-  alone.bytes_per_second = 1;
+  alone.pinning_bandwidth_limit = 1;
   start(0, 60, alone);
   EXPECT_NE(refusal(1, 60, alone).find("bytes that other ranks or engines were granted"),
             std::string::npos);
@@ -153,8 +153,8 @@ TEST_F(NodeBudgetTest, WhatTheNodeHasIsEnoughForAllItsRanksOneAfterTheOther) {
 
 TEST_F(NodeBudgetTest, TheTierGrowsWithTheSlowerRank) {
   start(0, 40, wishes());
-  ArenaWishes slow = wishes();
-  slow.bytes_per_second = 40 * kPage;
+  WorkerOptions slow = wishes();
+  slow.pinning_bandwidth_limit = 40 * kPage;
   start(1, 20, slow);
   std::uint32_t last = 0;
   bool in_between = false;
@@ -171,8 +171,8 @@ TEST_F(NodeBudgetTest, TheTierGrowsWithTheSlowerRank) {
 }
 
 TEST_F(NodeBudgetTest, WhereLessWillDoAllUseWhatThePoorestHas) {
-  ArenaWishes less = wishes();
-  less.allow_smaller = true;
+  WorkerOptions less = wishes();
+  less.arena.shortage = cpu_tier::Shortage::kTakeLess;
   start(0, 40, less);
   // The other one's cgroup has less than its share.
   const cpu_tier::MadeUpMachine poor;
@@ -180,7 +180,7 @@ TEST_F(NodeBudgetTest, WhereLessWillDoAllUseWhatThePoorestHas) {
   poor.write_proc("self/cgroup", "0::/poor\n");
   poor.write_cgroup("cgroup.controllers", "memory\n");
   poor.write_cgroup("poor/memory.max", std::to_string(10 * kPage));
-  less.machine = {poor.root.proc, poor.root.cgroup, machine_.root.claims};
+  less.arena.machine = {poor.root.proc, poor.root.cgroup, machine_.root.claims};
   start(1, 40, less);
   EXPECT_EQ(workers_[0]->max_slots(), 40 * kSlotsPerPage);
   EXPECT_EQ(workers_[1]->max_slots(), 10 * kSlotsPerPage);
@@ -198,9 +198,9 @@ TEST_F(NodeBudgetTest, WhereLessWillDoAllUseWhatThePoorestHas) {
 }
 
 TEST_F(NodeBudgetTest, WhereLessWillDoTheFirstRankLeavesTheOthersTheirPart) {
-  ArenaWishes less = wishes();
-  less.allow_smaller = true;
-  less.bytes_per_second = 1;
+  WorkerOptions less = wishes();
+  less.arena.shortage = cpu_tier::Shortage::kTakeLess;
+  less.pinning_bandwidth_limit = 1;
   start(0, 200, less);
   start(1, 200, less);
   EXPECT_EQ(workers_[0]->max_slots(), 50 * kSlotsPerPage);
@@ -212,8 +212,8 @@ TEST_F(NodeBudgetTest, WhereLessWillDoTheFirstRankLeavesTheOthersTheirPart) {
 // Others took the memory since.
 TEST_F(NodeBudgetTest, ARankThatRunsOutOnTheWayEndsTheEngineWithItsName) {
   start(0, 20, wishes());
-  ArenaWishes slow = wishes();
-  slow.bytes_per_second = 40 * kPage;
+  WorkerOptions slow = wishes();
+  slow.pinning_bandwidth_limit = 40 * kPage;
   start(1, 20, slow);
   await([&] { return workers_[0]->num_slots() == 20 * kSlotsPerPage; });
   machine_.write_available(0);

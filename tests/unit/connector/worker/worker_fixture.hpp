@@ -17,6 +17,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -40,7 +41,11 @@ class WorkerTest : public ::testing::Test {
     std::uint32_t num_slots = kNumSlots;  ///< Chunks.
     /// With a second one: of blocks that have the first fragment only.
     std::vector<std::uint32_t> slots_per_chunk{1};
-    ArenaWishes arena = {};
+    cpu_tier::ArenaOptions arena = {};
+    std::optional<std::uint32_t> numa_node = std::nullopt;
+    std::uint64_t pinning_bandwidth_limit = 0;
+    cpu_tier::ReplicaGroup replicas = {};
+    std::optional<SharedTierWish> shared = std::nullopt;
     std::uint32_t ring_blocks = 16;
     std::uint64_t piece_blocks = 1;
     std::uint64_t in_flight_blocks = 64;
@@ -63,6 +68,10 @@ class WorkerTest : public ::testing::Test {
     options.num_chunks = setup.num_slots;
     options.slots_per_chunk = setup.slots_per_chunk;
     options.arena = setup.arena;
+    options.numa_node = setup.numa_node;
+    options.pinning_bandwidth_limit = setup.pinning_bandwidth_limit;
+    options.replicas = setup.replicas;
+    options.shared = setup.shared;
     options.transfer.staging_bytes = setup.ring_blocks * kBlockBytes;
     options.transfer.piece_bytes = setup.piece_blocks * kBlockBytes;
     options.transfer.max_in_flight_bytes = setup.in_flight_blocks * kBlockBytes;

@@ -22,11 +22,9 @@ class WorkerGrowthTest : public WorkerTest {
   static constexpr std::uint32_t kSlotsPerPiece = kPage / 128;
   static constexpr std::uint32_t kManySlots = 8 * kSlotsPerPiece;
 
-  void start_growing(const ArenaWishes& wishes) {
-    Setup setup;
+  void start_growing(Setup setup) {
     setup.num_slots = kManySlots;
-    setup.arena = wishes;
-    setup.arena.piece_bytes = kPage;
+    setup.arena.pinned_piece_bytes = kPage;
     start(setup);
   }
   /// Steps until the rank says so many slots.
@@ -57,7 +55,7 @@ TEST_F(WorkerGrowthTest, APieceIsReadyAtOnceAndTheRestIsReportedAsItComes) {
 }
 
 TEST_F(WorkerGrowthTest, ASlotThatWasNotReportedCannotBeInAPlan) {
-  start_growing({.bytes_per_second = 1});
+  start_growing({.pinning_bandwidth_limit = 1});
   ASSERT_LT(engine_->num_slots(), kManySlots);
   StepPlan plan = next_plan();
   plan.stores.push_back(store(1, pairs(0, kManySlots - 2, 2)));
@@ -65,14 +63,14 @@ TEST_F(WorkerGrowthTest, ASlotThatWasNotReportedCannotBeInAPlan) {
 }
 
 TEST_F(WorkerGrowthTest, ClosesInTheMiddle) {
-  start_growing({.bytes_per_second = 1});
+  start_growing({.pinning_bandwidth_limit = 1});
   bind_and_save(next_plan());
   engine_->close();
   EXPECT_LT(engine_->num_slots(), kManySlots);
 }
 
 TEST_F(WorkerGrowthTest, TheFirstPieceServesWhileTheRestIsToCome) {
-  start_growing({.bytes_per_second = 1});
+  start_growing({.pinning_bandwidth_limit = 1});
   write(3, 7);
   StepPlan plan = next_plan();
   plan.stores.push_back(store(1, pairs(3, 5, 1)));
@@ -105,7 +103,7 @@ TEST_F(WorkerGrowthTest, AShortageIsAnErrorOfTheNextStepThatNamesTheRank) {
 
 TEST_F(WorkerGrowthTest, AShortageIsASmallerArenaWhereThatIsAllowed) {
   test_hooks::fail_nth_of("arena.populate", 3);
-  start_growing({.allow_smaller = true});
+  start_growing({.arena = {.shortage = cpu_tier::Shortage::kTakeLess}});
   await([&] { return engine_->arena_text().find("no more: ") != std::string::npos; });
   bind_and_save(next_plan());
   EXPECT_NO_THROW(static_cast<void>(engine_->collect()));
@@ -114,7 +112,7 @@ TEST_F(WorkerGrowthTest, AShortageIsASmallerArenaWhereThatIsAllowed) {
 
 TEST_F(WorkerGrowthTest, WhenNotEvenTheFirstPieceCanBeHadNothingStarts) {
   test_hooks::fail_nth_of("arena.register", 1);
-  EXPECT_THROW(start_growing({.allow_smaller = true}), Error);
+  EXPECT_THROW(start_growing({.arena = {.shortage = cpu_tier::Shortage::kTakeLess}}), Error);
 }
 #endif
 

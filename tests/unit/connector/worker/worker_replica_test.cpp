@@ -52,10 +52,10 @@ struct Rank {
     options.rank = RankId(number);
     options.world_size = kNumRanks;
     options.num_chunks = kNumSlots;
-    options.arena = {.pages = cpu_tier::PageKind::kNormal,
-                     .piece_bytes = kNumRanks * kSlotsPerPiece * kBlockBytes,
-                     .replicas = {.name = "engine", .size = kNumRanks, .index = number},
+    options.arena = {.pinned_piece_bytes = kNumRanks * kSlotsPerPiece * kBlockBytes,
+                     .pages = cpu_tier::PageKind::kNormal,
                      .machine = machine};
+    options.replicas = {.name = "engine", .size = kNumRanks, .index = number};
     options.transfer.staging_bytes = ring_blocks * kBlockBytes;
     options.transfer.piece_bytes = kBlockBytes;
     engine = std::make_unique<WorkerEngine>(

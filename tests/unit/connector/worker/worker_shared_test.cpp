@@ -3,6 +3,7 @@
 #include "kvferry/connector/worker/worker_engine.hpp"
 #include "kvferry/cpu_tier/peers/tier_report.hpp"
 
+#include "complaint.hpp"
 #include "worker_fixture.hpp"
 
 #include <gtest/gtest.h>
@@ -32,7 +33,7 @@ class WorkerSharedTest : public WorkerTest {
     Setup setup;
     setup.num_slots = num_chunks;
     setup.slots_per_chunk = {slots_per_chunk};
-    setup.arena.shared = SharedTierWish{tier(), instance};
+    setup.shared = SharedTierWish{tier(), instance};
     start(setup);
   }
 
@@ -81,6 +82,16 @@ TEST_F(WorkerSharedTest, BlocksThatDoNotFitIntoAChunkAreRefused) {
         << error.what();
   }
   EXPECT_THROW(start_engine("a", 500, 15), ConfigError);
+}
+
+TEST_F(WorkerSharedTest, OneMemoryForRanksWithTheSameKvCacheIsRefused) {
+  Setup setup;
+  setup.num_slots = kNumChunks;
+  setup.slots_per_chunk = {500};
+  setup.shared = SharedTierWish{tier(), "a"};
+  setup.replicas = {.name = "engine", .size = 2, .index = 0};
+  expect_named(complaint_of<ConfigError>([&] { start(setup); }),
+               {path_, "share_replicated_kv: false"});
 }
 
 }  // namespace

@@ -41,7 +41,7 @@ class ArenaGrowthTest : public ::testing::Test {
   Arena arena_{*device_,
                kMiB,
                kNumSlots,
-               {.max_piece_bytes = 4 * kMiB,
+               {.pinned_piece_bytes = 4 * kMiB,
                 .max_registration_bytes = 16 * kMiB,
                 .start = ArenaStart::kEmpty}};
 };
@@ -65,7 +65,7 @@ TEST_F(ArenaGrowthTest, GoesOnFromWhatIsReadyAndGently) {
 
 TEST_F(ArenaGrowthTest, ClosesPromptlyInAPause) {
   // A piece in a thousand seconds.
-  ArenaGrowth growth(arena_, {.bytes_per_second = 4 * kMiB / 1000});
+  ArenaGrowth growth(arena_, {.pinning_bandwidth_limit = 4 * kMiB / 1000});
   while (arena_.num_ready() == 0) std::this_thread::yield();
   growth.close();
   growth.close();

@@ -4,6 +4,7 @@
 #include "kvferry/base/test_hooks.hpp"
 #include "kvferry/cpu_tier/memory/arena.hpp"
 #include "kvferry/cpu_tier/memory/arena_growth.hpp"
+#include "kvferry/cpu_tier/memory/shared_file.hpp"
 #include "kvferry/gpu/host_link.hpp"
 
 #include "complaint.hpp"
@@ -37,27 +38,32 @@ namespace fs = std::filesystem;
 using std::chrono::milliseconds;
 
 constexpr std::uint64_t kPage = 4096;
-constexpr std::uint64_t kSlotBytes = 2 * kPage;
-constexpr std::uint32_t kNumSlots = 30;
+constexpr std::uint64_t kChunkBytes = 2 * kPage;
+constexpr std::uint32_t kNumChunks = 30;
 
-ArenaOptions options_of(std::uint32_t index, std::uint32_t size, const MachineRoot& machine) {
-  return {.max_piece_bytes = 2 * size * kSlotBytes,
-          .max_registration_bytes = 4 * size * kSlotBytes,
-          .start = ArenaStart::kEmpty,
-          .pages = PageKind::kNormal,
-          .num_threads = 2,
-          .replicas = {.name = "engine 1", .size = size, .index = index},
-          .machine = machine};
+/// How a member makes its arena.
+struct Member : ArenaOptions {
+  ReplicaGroup replicas;
+};
+
+Member options_of(std::uint32_t index, std::uint32_t size, const MachineRoot& machine) {
+  return {{.pinned_piece_bytes = 2 * size * kChunkBytes,
+           .max_registration_bytes = 4 * size * kChunkBytes,
+           .start = ArenaStart::kEmpty,
+           .pages = PageKind::kNormal,
+           .num_threads = 2,
+           .machine = machine},
+          {.name = "engine 1", .size = size, .index = index}};
 }
 
-std::span<std::uint8_t> bytes_of(const Arena& arena, std::uint32_t slot) {
-  return {reinterpret_cast<std::uint8_t*>(arena.slot_address(SlotId(slot))), kSlotBytes};
+std::span<std::uint8_t> bytes_of(const Arena& arena, std::uint32_t chunk) {
+  return {reinterpret_cast<std::uint8_t*>(arena.chunk_address(ChunkId(chunk))), kChunkBytes};
 }
-void fill(const Arena& arena, std::uint32_t slot, std::uint8_t value) {
-  std::memset(bytes_of(arena, slot).data(), value, kSlotBytes);
+void fill(const Arena& arena, std::uint32_t chunk, std::uint8_t value) {
+  std::memset(bytes_of(arena, chunk).data(), value, kChunkBytes);
 }
-bool holds(const Arena& arena, std::uint32_t slot, std::uint8_t value) {
-  for (const std::uint8_t byte : bytes_of(arena, slot)) {
+bool holds(const Arena& arena, std::uint32_t chunk, std::uint8_t value) {
+  for (const std::uint8_t byte : bytes_of(arena, chunk)) {
     if (byte != value) return false;
   }
   return true;
@@ -117,16 +123,17 @@ TEST(ArenaReplica, DISABLED_Member) {
   const int out = std::atoi(::getenv("KVFERRY_TEST_OUT"));
   const MachineRoot machine{directory / "proc", directory / "cgroup", directory / "claims"};
   const auto device = gpu::make_host_device();
-  Arena arena(*device, kSlotBytes, kNumSlots, options_of(role == "second" ? 1 : 0, 2, machine));
+  const Member member = options_of(role == "second" ? 1 : 0, 2, machine);
+  Arena arena(*device, make_group_source(member.replicas), kChunkBytes, kNumChunks, member);
   arena.grow(1);
   fill(arena, 0, 7);
   std::optional<ArenaGrowth> growth;
   if (role == "second") {
     growth.emplace(arena);
-    await([&] { return arena.num_ready() == kNumSlots; });
-    for (std::uint32_t slot = 0; slot < kNumSlots; ++slot) {
-      if (arena.is_home_of(slot / arena.slots_per_piece())) {
-        fill(arena, slot, static_cast<std::uint8_t>(100 + slot));
+    await([&] { return arena.num_ready() == kNumChunks; });
+    for (std::uint32_t chunk = 0; chunk < kNumChunks; ++chunk) {
+      if (member.replicas.is_home_of(arena.piece_of(ChunkId(chunk)))) {
+        fill(arena, chunk, static_cast<std::uint8_t>(100 + chunk));
       }
     }
   }
@@ -141,12 +148,13 @@ class ArenaReplicaTest : public ::testing::Test {
   ~ArenaReplicaTest() override { test_hooks::reset(); }
 #endif
 
-  [[nodiscard]] ArenaOptions options(std::uint32_t index, std::uint32_t size = 2) const {
+  [[nodiscard]] Member options(std::uint32_t index, std::uint32_t size = 2) const {
     return options_of(index, size, machine_.root);
   }
-  [[nodiscard]] std::unique_ptr<Arena> arena(const ArenaOptions& of,
-                                             std::uint32_t num_slots = kNumSlots) {
-    return std::make_unique<Arena>(*device_, kSlotBytes, num_slots, of);
+  [[nodiscard]] std::unique_ptr<Arena> arena(const Member& of,
+                                             std::uint32_t num_chunks = kNumChunks) {
+    return std::make_unique<Arena>(*device_, make_group_source(of.replicas), kChunkBytes,
+                                   num_chunks, of);
   }
   [[nodiscard]] fs::path board() const {
     for (const auto& entry : fs::directory_iterator(machine_.root.claims)) {
@@ -171,8 +179,7 @@ TEST_F(ArenaReplicaTest, MembersReadWhatTheOthersWrote) {
   std::vector<std::unique_ptr<ArenaGrowth>> growths;
   for (std::uint32_t index = 0; index < 3; ++index) {
     arenas.push_back(arena(options(index, 3)));
-    EXPECT_EQ(arenas.back()->slots_per_piece(), 2U);
-    EXPECT_EQ(arenas.back()->num_sharing(), 3U);
+    EXPECT_EQ(arenas.back()->chunks_per_piece(), 2U);
     // One after the other in one thread: the first piece waits for nobody but its home.
     EXPECT_EQ(arenas.back()->grow(1), 2U);
   }
@@ -181,21 +188,21 @@ TEST_F(ArenaReplicaTest, MembersReadWhatTheOthersWrote) {
     await([&] { return growth->ended(); });
     EXPECT_EQ(growth->failure(), "");
   }
-  for (std::uint32_t slot = 0; slot < kNumSlots; ++slot) {
+  for (std::uint32_t chunk = 0; chunk < kNumChunks; ++chunk) {
     std::uint32_t num_homes = 0;
     for (std::uint32_t index = 0; index < 3; ++index) {
-      if (!arenas[index]->is_home_of(slot / 2)) continue;
+      if (!options(index, 3).replicas.is_home_of(arenas[index]->piece_of(ChunkId(chunk)))) continue;
       ++num_homes;
-      EXPECT_EQ(slot / 2 % 3, index);
-      fill(*arenas[index], slot, static_cast<std::uint8_t>(slot + 1));
+      EXPECT_EQ(chunk / 2 % 3, index);
+      fill(*arenas[index], chunk, static_cast<std::uint8_t>(chunk + 1));
     }
     EXPECT_EQ(num_homes, 1U);
   }
   for (const auto& of : arenas) {
-    EXPECT_EQ(of->num_ready(), kNumSlots);
-    for (std::uint32_t slot = 0; slot < kNumSlots; ++slot) {
-      EXPECT_TRUE(holds(*of, slot, static_cast<std::uint8_t>(slot + 1))) << slot;
-      EXPECT_NE(of->slot_device_address(SlotId(slot)), 0U);
+    EXPECT_EQ(of->num_ready(), kNumChunks);
+    for (std::uint32_t chunk = 0; chunk < kNumChunks; ++chunk) {
+      EXPECT_TRUE(holds(*of, chunk, static_cast<std::uint8_t>(chunk + 1))) << chunk;
+      EXPECT_NE(of->chunk_device_address(ChunkId(chunk)), 0U);
     }
   }
 }
@@ -207,11 +214,11 @@ TEST_F(ArenaReplicaTest, MembersOfSeveralProcessesReadWhatTheOthersWrote) {
   OtherMember second("second", machine_.root);
   await([&] { return growth.ended(); });
   EXPECT_EQ(growth.failure(), "");
-  ASSERT_EQ(first->num_ready(), kNumSlots);
+  ASSERT_EQ(first->num_ready(), kNumChunks);
   EXPECT_TRUE(holds(*first, 0, 7));
-  for (std::uint32_t slot = 0; slot < kNumSlots; ++slot) {
-    if (slot / 2 % 2 == 0) continue;
-    EXPECT_TRUE(holds(*first, slot, static_cast<std::uint8_t>(100 + slot))) << slot;
+  for (std::uint32_t chunk = 0; chunk < kNumChunks; ++chunk) {
+    if (chunk / 2 % 2 == 0) continue;
+    EXPECT_TRUE(holds(*first, chunk, static_cast<std::uint8_t>(100 + chunk))) << chunk;
   }
   // Its death takes nothing away.
   second.kill();
@@ -219,28 +226,28 @@ TEST_F(ArenaReplicaTest, MembersOfSeveralProcessesReadWhatTheOthersWrote) {
 }
 
 TEST_F(ArenaReplicaTest, TheMachineIsAskedForTheMemoryOnce) {
-  machine_.write_available(kNumSlots * kSlotBytes / 1024);
+  machine_.write_available(kNumChunks * kChunkBytes / 1024);
   const auto first = arena(options(0));
   EXPECT_NO_THROW(static_cast<void>(arena(options(1))));
-  ArenaOptions stranger = options(0);
+  Member stranger = options(0);
   stranger.replicas = {};
   EXPECT_THROW(static_cast<void>(arena(stranger)), ResourceError);
 }
 
 TEST_F(ArenaReplicaTest, WhatTheFirstMemberWasGrantedHoldsForAll) {
-  machine_.write_available(20 * kSlotBytes / 1024);
-  ArenaOptions first_options = options(0);
+  machine_.write_available(20 * kChunkBytes / 1024);
+  Member first_options = options(0);
   first_options.shortage = Shortage::kTakeLess;
   const auto first = arena(first_options);
-  EXPECT_EQ(first->num_slots(), 20U);
-  EXPECT_EQ(arena(options(1))->num_slots(), 20U);
+  EXPECT_EQ(first->num_chunks(), 20U);
+  EXPECT_EQ(arena(options(1))->num_chunks(), 20U);
 }
 
 TEST_F(ArenaReplicaTest, ASmallOneHasAPieceForEachMember) {
-  ArenaOptions large = options(0, 3);
-  large.max_piece_bytes = std::uint64_t{64} << 20U;
+  Member large = options(0, 3);
+  large.pinned_piece_bytes = std::uint64_t{64} << 20U;
   const auto first = arena(large);
-  EXPECT_EQ(first->slots_per_piece(), kNumSlots / 3);
+  EXPECT_EQ(first->chunks_per_piece(), kNumChunks / 3);
 }
 
 TEST_F(ArenaReplicaTest, NothingIsLeftWhenAllHaveJoinedAndTheClaimIsWithdrawn) {
@@ -252,7 +259,7 @@ TEST_F(ArenaReplicaTest, NothingIsLeftWhenAllHaveJoinedAndTheClaimIsWithdrawn) {
 }
 
 TEST_F(ArenaReplicaTest, AFirstMemberThatNeverComesEndsTheWaitWithAName) {
-  ArenaOptions of = options(1);
+  Member of = options(1);
   of.replicas.patience = milliseconds(30);
   expect_named(complaint_of<TimeoutError>([&] { static_cast<void>(arena(of)); }),
                {"member 1 of 2 found no memory of the first one", "kvferry-replicas-",
@@ -260,7 +267,7 @@ TEST_F(ArenaReplicaTest, AFirstMemberThatNeverComesEndsTheWaitWithAName) {
 }
 
 TEST_F(ArenaReplicaTest, AMemberThatNeverComesEndsTheGrowthOfTheOthersWithAName) {
-  ArenaOptions of = options(0);
+  Member of = options(0);
   of.replicas.patience = milliseconds(30);
   const auto first = arena(of);
   EXPECT_EQ(first->grow(1), 2U);
@@ -272,7 +279,7 @@ TEST_F(ArenaReplicaTest, AMemberThatNeverComesEndsTheGrowthOfTheOthersWithAName)
 
 TEST_F(ArenaReplicaTest, AFirstPieceThatNeverComesEndsTheStartWithAName) {
   const auto first = arena(options(0));
-  ArenaOptions of = options(1);
+  Member of = options(1);
   of.replicas.patience = milliseconds(30);
   const auto second = arena(of);
   expect_named(complaint_of<TimeoutError>([&] { second->grow(1); }),
@@ -283,13 +290,15 @@ TEST_F(ArenaReplicaTest, MembersOfAnotherGeometryAreRefusedAndBothAreNamed) {
   const auto first = arena(options(0));
   expect_named(complaint_of<TopologyError>([&] { static_cast<void>(arena(options(1), 31)); }),
                {"chunks 31", "first member 30"});
-  expect_named(complaint_of<TopologyError>(
-                   [&] { static_cast<void>(Arena(*device_, kPage, kNumSlots, options(1))); }),
+  expect_named(complaint_of<TopologyError>([&] {
+                 static_cast<void>(Arena(*device_, make_group_source(options(1).replicas), kPage,
+                                         kNumChunks, options(1)));
+               }),
                {"bytes per chunk 4096", "first member 8192"});
   expect_named(complaint_of<TopologyError>([&] { static_cast<void>(arena(options(1, 3))); }),
                {"group size 3", "first member 2"});
-  ArenaOptions pieces = options(1);
-  pieces.max_piece_bytes *= 2;
+  Member pieces = options(1);
+  pieces.pinned_piece_bytes *= 2;
   expect_named(complaint_of<TopologyError>([&] { static_cast<void>(arena(pieces)); }),
                {"bytes per piece 65536", "first member 32768"});
   patch(8, 99);
@@ -334,7 +343,7 @@ TEST_F(ArenaReplicaTest, AKilledFirstMemberEndsTheGrowthAndLeavesNothingBehind) 
   EXPECT_TRUE(holds(*second, 0, 7));
   // What it left has a name still, which is nobody's: a new engine takes it over.
   EXPECT_FALSE(board().empty());
-  ArenaOptions of = options(1);
+  Member of = options(1);
   of.replicas.patience = milliseconds(30);
   EXPECT_THROW(static_cast<void>(arena(of)), TimeoutError);
   {
@@ -373,8 +382,8 @@ TEST_F(ArenaReplicaTest, EachPieceIsPopulatedOnceByItsHome) {
   while (first->grow(std::uint64_t{1} << 30U) > 0) {
   }
   other.join();
-  EXPECT_EQ(first->num_ready(), kNumSlots);
-  EXPECT_EQ(second->num_ready(), kNumSlots);
+  EXPECT_EQ(first->num_ready(), kNumChunks);
+  EXPECT_EQ(second->num_ready(), kNumChunks);
   EXPECT_EQ(num_by_first, 8U);  // Of 15 pieces.
   EXPECT_EQ(num_by_second, 7U);
 }

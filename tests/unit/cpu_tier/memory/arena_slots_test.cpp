@@ -17,7 +17,7 @@ class ArenaSlotsTest : public ::testing::Test {
   static constexpr std::uint64_t kChunkBytes = 3000;
   std::unique_ptr<gpu::Device> device_ = gpu::make_host_device();
   /// Chunks of one registration each would be lcm(3000, 4096) bytes: 512 chunks.
-  Arena arena_{*device_, kChunkBytes, 1024, {.max_piece_bytes = 1, .max_registration_bytes = 1}};
+  Arena arena_{*device_, kChunkBytes, 1024, {.pinned_piece_bytes = 1, .max_registration_bytes = 1}};
 };
 
 TEST_F(ArenaSlotsTest, ASlotLiesInItsChunkBehindThoseBefore) {
@@ -25,19 +25,19 @@ TEST_F(ArenaSlotsTest, ASlotLiesInItsChunkBehindThoseBefore) {
   EXPECT_EQ(slots.slot_bytes(), 700U);
   EXPECT_EQ(slots.num_ready(), 4 * 1024U);
   for (const std::uint32_t number : {0U, 3U, 4U, 4095U}) {
-    const SlotId chunk(number / 4);
+    const ChunkId chunk(number / 4);
     const std::uint64_t offset = number % 4 * 700;
-    EXPECT_EQ(slots.address(SlotId(number)), arena_.slot_address(chunk) + offset);
-    EXPECT_EQ(slots.device_address(SlotId(number)), arena_.slot_device_address(chunk) + offset);
+    EXPECT_EQ(slots.address(SlotId(number)), arena_.chunk_address(chunk) + offset);
+    EXPECT_EQ(slots.device_address(SlotId(number)), arena_.chunk_device_address(chunk) + offset);
   }
 }
 
 TEST_F(ArenaSlotsTest, ASlotIsInThePieceOfItsChunk) {
-  ASSERT_EQ(arena_.slots_per_piece(), 512U);
+  ASSERT_EQ(arena_.chunks_per_piece(), 512U);
   const ArenaSlots slots(arena_, 4, 700);
-  EXPECT_EQ(slots.piece_of(SlotId(0)), 0U);
-  EXPECT_EQ(slots.piece_of(SlotId(4 * 512 - 1)), 0U);
-  EXPECT_EQ(slots.piece_of(SlotId(4 * 512)), 1U);
+  EXPECT_EQ(slots.piece_of(SlotId(0)), PieceId(0));
+  EXPECT_EQ(slots.piece_of(SlotId(4 * 512 - 1)), PieceId(0));
+  EXPECT_EQ(slots.piece_of(SlotId(4 * 512)), PieceId(1));
 }
 
 TEST_F(ArenaSlotsTest, SlotsThatDoNotFitIntoAChunkAreRefused) {

@@ -97,64 +97,64 @@ std::uint64_t mapped_kib() {
   return 0;
 }
 
-/// Resident pages of the slots in [first, end), which begin and end where pages do.
-std::uint64_t num_resident_pages(const Arena& arena, SlotId first, SlotId end) {
-  const std::uintptr_t begin = arena.slot_address(first);
-  const std::uint64_t bytes = arena.slot_address(end) - begin;
+/// Resident pages of the chunks in [first, end), which begin and end where pages do.
+std::uint64_t num_resident_pages(const Arena& arena, ChunkId first, ChunkId end) {
+  const std::uintptr_t begin = arena.chunk_address(first);
+  const std::uint64_t bytes = arena.chunk_address(end) - begin;
   std::vector<unsigned char> resident(bytes / HostMapping::page_bytes());
   EXPECT_EQ(::mincore(reinterpret_cast<void*>(begin), bytes, resident.data()), 0);
   return static_cast<std::uint64_t>(std::count(resident.begin(), resident.end(), 1));
 }
 
 constexpr std::uint64_t kPage = 4096;
-const ArenaOptions kPieces{.max_piece_bytes = 8 << 20, .max_registration_bytes = 8 << 20};
+const ArenaOptions kPieces{.pinned_piece_bytes = 8 << 20, .max_registration_bytes = 8 << 20};
 
-TEST(SlotsPerPiece, PiecesEndWhereAPageAndASlotEnd) {
-  EXPECT_EQ(slots_per_piece(kPage, kPage, 10 * kPage), 10U);
-  EXPECT_EQ(slots_per_piece(3 * kPage, kPage, 10 * kPage), 3U);
-  EXPECT_EQ(slots_per_piece(512, kPage, 10 * kPage), 80U);
-  EXPECT_EQ(slots_per_piece(1536, kPage, 10 * kPage), 24U);  // 8 slots are 3 pages.
-  EXPECT_EQ(slots_per_piece(std::uint64_t{1} << 20, kPage, std::uint64_t{2} << 30), 2048U);
+TEST(ChunksPerPiece, PiecesEndWhereAPageAndAChunkEnd) {
+  EXPECT_EQ(chunks_per_piece(kPage, kPage, 10 * kPage), 10U);
+  EXPECT_EQ(chunks_per_piece(3 * kPage, kPage, 10 * kPage), 3U);
+  EXPECT_EQ(chunks_per_piece(512, kPage, 10 * kPage), 80U);
+  EXPECT_EQ(chunks_per_piece(1536, kPage, 10 * kPage), 24U);  // 8 chunks are 3 pages.
+  EXPECT_EQ(chunks_per_piece(std::uint64_t{1} << 20, kPage, std::uint64_t{2} << 30), 2048U);
 }
 
-TEST(SlotsPerPiece, PieceIsLargerThanAskedForWhereNoMultipleFits) {
-  EXPECT_EQ(slots_per_piece(4 * kPage, kPage, kPage), 1U);
-  EXPECT_EQ(slots_per_piece(4097, kPage, kPage), 4096U);
+TEST(ChunksPerPiece, PieceIsLargerThanAskedForWhereNoMultipleFits) {
+  EXPECT_EQ(chunks_per_piece(4 * kPage, kPage, kPage), 1U);
+  EXPECT_EQ(chunks_per_piece(4097, kPage, kPage), 4096U);
 }
 
-TEST(Arena, SlotsAreContiguousAndWritable) {
+TEST(Arena, ChunksAreContiguousAndWritable) {
   const auto device = gpu::make_host_device();
   const Arena arena(*device, 1000, 10);
-  EXPECT_EQ(arena.num_slots(), 10U);
-  EXPECT_EQ(arena.slot_bytes(), 1000U);
-  EXPECT_EQ(arena.slots_per_piece(), 10U);
-  for (std::uint32_t slot = 0; slot < 10; ++slot) {
-    EXPECT_EQ(arena.slot_address(SlotId(slot)), arena.slot_address(SlotId(0)) + slot * 1000);
-    std::memset(reinterpret_cast<void*>(arena.slot_address(SlotId(slot))), 1, 1000);
+  EXPECT_EQ(arena.num_chunks(), 10U);
+  EXPECT_EQ(arena.chunk_bytes(), 1000U);
+  EXPECT_EQ(arena.chunks_per_piece(), 10U);
+  for (std::uint32_t chunk = 0; chunk < 10; ++chunk) {
+    EXPECT_EQ(arena.chunk_address(ChunkId(chunk)), arena.chunk_address(ChunkId(0)) + chunk * 1000);
+    std::memset(reinterpret_cast<void*>(arena.chunk_address(ChunkId(chunk))), 1, 1000);
   }
 }
 
 // lightllm#1527, vllm#51081: registration in pieces; no copy straddles two of them.
-TEST(Arena, PiecesCoverTheSlotsWithoutOverlap) {
+TEST(Arena, PiecesCoverTheChunksWithoutOverlap) {
   const std::uint64_t page = HostMapping::page_bytes();
-  for (const std::uint64_t slot_bytes : {page, 3 * page, page / 4, page + page / 2, page - 1}) {
+  for (const std::uint64_t chunk_bytes : {page, 3 * page, page / 4, page + page / 2, page - 1}) {
     RegistrationRecorder device;
-    constexpr std::uint32_t kNumSlots = 10'001;
-    const Arena arena(device, slot_bytes, kNumSlots,
-                      {.max_piece_bytes = 64 * page, .max_registration_bytes = 64 * page});
+    constexpr std::uint32_t kNumChunks = 10'001;
+    const Arena arena(device, chunk_bytes, kNumChunks,
+                      {.pinned_piece_bytes = 64 * page, .max_registration_bytes = 64 * page});
     ASSERT_GT(device.ranges.size(), 1U);
-    std::uintptr_t end = arena.slot_address(SlotId(0));
+    std::uintptr_t end = arena.chunk_address(ChunkId(0));
     for (std::size_t piece = 0; piece < device.ranges.size(); ++piece) {
       const Range range = device.ranges[piece];
       EXPECT_EQ(range.begin, end);
-      EXPECT_EQ(range.begin, arena.slot_address(SlotId(static_cast<std::uint32_t>(piece) *
-                                                       arena.slots_per_piece())));
+      EXPECT_EQ(range.begin, arena.chunk_address(ChunkId(static_cast<std::uint32_t>(piece) *
+                                                         arena.chunks_per_piece())));
       EXPECT_EQ(range.begin % page, 0U);
       EXPECT_EQ(range.end % page, 0U);
       end = range.end;
     }
-    EXPECT_GE(end, arena.slot_address(SlotId(kNumSlots)));
-    EXPECT_LT(end, arena.slot_address(SlotId(kNumSlots)) + page);
+    EXPECT_GE(end, arena.chunk_address(ChunkId(kNumChunks)));
+    EXPECT_LT(end, arena.chunk_address(ChunkId(kNumChunks)) + page);
   }
 }
 
@@ -195,7 +195,7 @@ TEST(Arena, RefusesMoreThanTheBudgetBeforeMapping) {
   const MadeUpMachine machine;
   machine.write_available(1023);
   RegistrationRecorder device;
-  const ArenaOptions options{.max_piece_bytes = 1 << 20, .machine = machine.root};
+  const ArenaOptions options{.pinned_piece_bytes = 1 << 20, .machine = machine.root};
   EXPECT_THROW(Arena(device, 4096, 256, options), ResourceError);
   EXPECT_TRUE(device.ranges.empty());
   EXPECT_NO_THROW(Arena(device, 4096, 255, options));
@@ -204,19 +204,19 @@ TEST(Arena, RefusesMoreThanTheBudgetBeforeMapping) {
 TEST(Arena, ARegistrationIsOfWholePieces) {
   RegistrationRecorder device;
   const Arena arena(device, kPage, 100,
-                    {.max_piece_bytes = 8 * kPage, .max_registration_bytes = 30 * kPage});
+                    {.pinned_piece_bytes = 8 * kPage, .max_registration_bytes = 30 * kPage});
   ASSERT_EQ(device.ranges.size(), 5U);
   for (std::size_t i = 0; i < 5; ++i) {
     EXPECT_EQ(device.ranges[i].end - device.ranges[i].begin, (i < 4 ? 24 : 4) * kPage);
   }
-  for (std::uint32_t slot = 0; slot < 100; ++slot) {
-    EXPECT_EQ(arena.slot_device_address(SlotId(slot)), arena.slot_address(SlotId(slot)));
+  for (std::uint32_t chunk = 0; chunk < 100; ++chunk) {
+    EXPECT_EQ(arena.chunk_device_address(ChunkId(chunk)), arena.chunk_address(ChunkId(chunk)));
   }
 }
 
 TEST(Arena, AnEmptyOneBecomesReadyPieceByPiece) {
   RegistrationRecorder device;
-  Arena arena(device, 1 << 20, 60, {.max_piece_bytes = 8 << 20, .start = ArenaStart::kEmpty});
+  Arena arena(device, 1 << 20, 60, {.pinned_piece_bytes = 8 << 20, .start = ArenaStart::kEmpty});
   EXPECT_EQ(arena.num_ready(), 0U);
   EXPECT_TRUE(device.ranges.empty());
   EXPECT_EQ(arena.grow(1), 8U);
@@ -226,12 +226,12 @@ TEST(Arena, AnEmptyOneBecomesReadyPieceByPiece) {
   EXPECT_EQ(device.num_registered, 2U);
   EXPECT_EQ(arena.grow(std::uint64_t{1} << 30), 36U);
   EXPECT_EQ(arena.grow(1), 0U);
-  std::memset(reinterpret_cast<void*>(arena.slot_address(SlotId(0))), 0, 60 << 20);
+  std::memset(reinterpret_cast<void*>(arena.chunk_address(ChunkId(0))), 0, 60 << 20);
 }
 
 TEST(Arena, AStoppedGrowthLeavesWhatWasReady) {
   RegistrationRecorder device;
-  Arena arena(device, 1 << 20, 64, {.max_piece_bytes = 8 << 20, .start = ArenaStart::kEmpty});
+  Arena arena(device, 1 << 20, 64, {.pinned_piece_bytes = 8 << 20, .start = ArenaStart::kEmpty});
   EXPECT_EQ(arena.grow(1), 8U);
   std::stop_source stop;
   stop.request_stop();
@@ -242,11 +242,11 @@ TEST(Arena, AStoppedGrowthLeavesWhatWasReady) {
 
 TEST(Arena, AFailedGrowthIsRolledBackAndCanBeTriedAgain) {
   RegistrationRecorder device(2);
-  Arena arena(device, 1 << 20, 64, {.max_piece_bytes = 8 << 20, .start = ArenaStart::kEmpty});
+  Arena arena(device, 1 << 20, 64, {.pinned_piece_bytes = 8 << 20, .start = ArenaStart::kEmpty});
   EXPECT_EQ(arena.grow(1), 8U);
   EXPECT_THROW(arena.grow(std::uint64_t{32} << 20), DeviceError);
   EXPECT_EQ(arena.num_ready(), 8U);
-  EXPECT_EQ(num_resident_pages(arena, SlotId(8), SlotId(40)), 0U);
+  EXPECT_EQ(num_resident_pages(arena, ChunkId(8), ChunkId(40)), 0U);
   device.fail_nth = 0;
   EXPECT_EQ(arena.grow(1), 8U);
 }
@@ -256,8 +256,9 @@ TEST(Arena, TheBudgetIsCheckedAgainForEachPiece) {
   const MadeUpMachine machine;
   machine.write_available(65'536);
   RegistrationRecorder device;
-  Arena arena(device, 1 << 20, 64,
-              {.max_piece_bytes = 8 << 20, .start = ArenaStart::kEmpty, .machine = machine.root});
+  Arena arena(
+      device, 1 << 20, 64,
+      {.pinned_piece_bytes = 8 << 20, .start = ArenaStart::kEmpty, .machine = machine.root});
   EXPECT_EQ(arena.grow(1), 8U);
   machine.write_available(8191);
   EXPECT_THROW(arena.grow(1), ResourceError);
@@ -274,7 +275,7 @@ TEST(Arena, WhatAnotherOneWasGrantedIsNotGrantedAgainUntilItIsTouched) {
   machine.write_available(100 << 10);
   RegistrationRecorder device;
   const ArenaOptions options{
-      .max_piece_bytes = 20 << 20, .start = ArenaStart::kEmpty, .machine = machine.root};
+      .pinned_piece_bytes = 20 << 20, .start = ArenaStart::kEmpty, .machine = machine.root};
   Arena first(device, 1 << 20, 60, options);
   EXPECT_THROW(Arena(device, 1 << 20, 60, options), ResourceError);
   EXPECT_NO_THROW(Arena(device, 1 << 20, 40, options));
@@ -310,11 +311,11 @@ TEST(Arena, TakesItsPartOfWhatThereIsWhereLessWillDo) {
                              .shortage = Shortage::kTakeLess,
                              .machine = machine.root};
   const Arena first(device, 1 << 20, 120, options);
-  EXPECT_EQ(first.num_slots(), 50U);
+  EXPECT_EQ(first.num_chunks(), 50U);
   ASSERT_FALSE(first.warnings().empty());
   EXPECT_NE(first.warnings().front().find("takes 50 of 120 slots: "), std::string::npos);
   const Arena second(device, 1 << 20, 120, options);
-  EXPECT_EQ(second.num_slots(), 50U);
+  EXPECT_EQ(second.num_chunks(), 50U);
   EXPECT_THROW(Arena(device, 1 << 20, 120, options), ResourceError);
 }
 
@@ -322,7 +323,7 @@ TEST(Arena, SlowHugePagesAreGivenUp) {
   RegistrationRecorder device;
   for (const double slow : {0.0, 1e18}) {
     const Arena arena(device, 1 << 20, 64,
-                      {.max_piece_bytes = 16 << 20,
+                      {.pinned_piece_bytes = 16 << 20,
                        .max_registration_bytes = 16 << 20,
                        .pages = PageKind::kTransparent,
                        .slow_bytes_per_second = slow});
@@ -347,7 +348,7 @@ TEST(Arena, SaysOnceThatItsFirstMemoryCameSlowly) {
   for (const Case& one :
        {Case{nanoseconds{0}, 1e18, 1}, Case{hours{1}, 1e18, 0}, Case{nanoseconds{0}, 0.0, 0}}) {
     Arena arena(device, 1 << 20, 8,
-                {.max_piece_bytes = 2 << 20,
+                {.pinned_piece_bytes = 2 << 20,
                  .max_registration_bytes = 2 << 20,
                  .start = ArenaStart::kEmpty,
                  .slow_bytes_per_second = one.slow_bytes_per_second,
@@ -419,8 +420,8 @@ TEST(Arena, WarnsOfALowMemlockLimitWhereADevicePins) {
 TEST(Arena, OfThePoolIfItHasEnough) {
   const HugePagePool pool = huge_page_pool();
   RegistrationRecorder device;
-  const auto num_slots = static_cast<std::uint32_t>(pool.num_free + 1);
-  EXPECT_THROW(Arena(device, pool.page_bytes, num_slots,
+  const auto num_chunks = static_cast<std::uint32_t>(pool.num_free + 1);
+  EXPECT_THROW(Arena(device, pool.page_bytes, num_chunks,
                      {.start = ArenaStart::kEmpty, .pages = PageKind::kPool}),
                ResourceError);
   if (pool.num_free == 0) GTEST_SKIP() << "the pool of huge pages is empty";
@@ -439,7 +440,7 @@ TEST(Arena, EveryFailureOnTheWayLeavesNothingBehind) {
     test_hooks::fail_nth(num_failures + 1);
     try {
       const Arena arena(device, 1 << 20, 64,
-                        {.max_piece_bytes = 16 << 20, .max_registration_bytes = 16 << 20});
+                        {.pinned_piece_bytes = 16 << 20, .max_registration_bytes = 16 << 20});
       built = true;
     } catch (const Error&) {
     }

@@ -96,7 +96,7 @@ TEST(SlabGeometry, ATierThatHoldsNothingOrAClassThatARankLacksIsAnError) {
 
 TEST(SlabGeometry, ASlotIsAtItsIndexOfItsChunk) {
   const SlotPlace place = place_of(SlotId(50), 16);
-  EXPECT_EQ(place.chunk, 3U);
+  EXPECT_EQ(place.chunk, ChunkId(3));
   EXPECT_EQ(place.index, 2U);
 }
 

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Arenas in a tier that engine instances share.
+#include "kvferry/cpu_tier/peers/arena_in_tier.hpp"
+
 #include "kvferry/base/error.hpp"
 #include "kvferry/base/test_hooks.hpp"
 #include "kvferry/cpu_tier/memory/arena.hpp"
@@ -30,22 +32,30 @@ class ArenaInTierTest : public ::testing::Test {
   ~ArenaInTierTest() override { test_hooks::reset(); }
 #endif
 
-  [[nodiscard]] ArenaOptions options(const std::string& instance, std::uint32_t rank = 0) const {
-    return {.max_piece_bytes = 2 * kChunkBytes,
-            .max_registration_bytes = 4 * kChunkBytes,
-            .num_threads = 2,
-            .shared = std::make_shared<const JoinedRank>(file_.options(2), instance, rank),
-            .machine = file_.machine.root};
+  /// How a rank makes its arena.
+  struct Rank : ArenaOptions {
+    std::shared_ptr<const JoinedRank> joined;
+  };
+  [[nodiscard]] Rank options(const std::string& instance, std::uint32_t rank = 0) const {
+    return {{.pinned_piece_bytes = 2 * kChunkBytes,
+             .max_registration_bytes = 4 * kChunkBytes,
+             .num_threads = 2,
+             .machine = file_.machine.root},
+            std::make_shared<const JoinedRank>(file_.options(2), instance, rank)};
   }
-  [[nodiscard]] std::unique_ptr<Arena> arena(const ArenaOptions& of) const {
-    return std::make_unique<Arena>(*device_, kChunkBytes, kNumChunks, of);
+  [[nodiscard]] std::unique_ptr<Arena> arena(const Rank& of,
+                                             std::uint64_t chunk_bytes = kChunkBytes,
+                                             std::uint32_t num_chunks = kNumChunks) const {
+    return std::make_unique<Arena>(*device_, make_tier_source(of.joined), chunk_bytes, num_chunks,
+                                   of);
   }
   static void fill(const Arena& of, std::uint32_t chunk, int value) {
-    std::memset(reinterpret_cast<void*>(of.slot_address(SlotId(chunk))), value, kChunkBytes);
+    std::memset(reinterpret_cast<void*>(of.chunk_address(ChunkId(chunk))), value, kChunkBytes);
   }
   /// The value of all its bytes, or -1.
   static int content(const Arena& of, std::uint32_t chunk) {
-    const auto* const bytes = reinterpret_cast<const std::uint8_t*>(of.slot_address(SlotId(chunk)));
+    const auto* const bytes =
+        reinterpret_cast<const std::uint8_t*>(of.chunk_address(ChunkId(chunk)));
     for (std::uint64_t i = 1; i < kChunkBytes; ++i) {
       if (bytes[i] != bytes[0]) return -1;
     }
@@ -59,8 +69,7 @@ class ArenaInTierTest : public ::testing::Test {
 TEST_F(ArenaInTierTest, IsOneMemoryForTheSameRankOfAllEngines) {
   auto first = arena(options("a"));
   EXPECT_EQ(first->num_ready(), kNumChunks);
-  EXPECT_EQ(first->slots_per_piece(), 2U);
-  EXPECT_TRUE(first->is_home_of(3));
+  EXPECT_EQ(first->chunks_per_piece(), 2U);
   const auto other_rank = arena(options("a", 1));
   for (std::uint32_t chunk = 0; chunk < kNumChunks; ++chunk) {
     fill(*first, chunk, static_cast<int>(chunk + 1));
@@ -72,7 +81,7 @@ TEST_F(ArenaInTierTest, IsOneMemoryForTheSameRankOfAllEngines) {
   for (std::uint32_t chunk = 0; chunk < kNumChunks; ++chunk) {
     EXPECT_EQ(content(*second, chunk), static_cast<int>(chunk + 1));
     EXPECT_EQ(content(*other_rank, chunk), static_cast<int>(chunk + 101));
-    EXPECT_NE(second->slot_device_address(SlotId(chunk)), 0U);
+    EXPECT_NE(second->chunk_device_address(ChunkId(chunk)), 0U);
   }
 }
 
@@ -82,16 +91,16 @@ TEST_F(ArenaInTierTest, LeavesNothingBehindTheLast) {
 }
 
 TEST_F(ArenaInTierTest, GrowsPieceByPieceAndTakesNoMoreOfTheMachine) {
-  ArenaOptions of = options("a");
+  Rank of = options("a");
   of.start = ArenaStart::kEmpty;
   const auto own = arena(of);
-  const SharedTier& tier = of.shared->tier();
+  const SharedTier& tier = of.joined->tier();
   EXPECT_EQ(tier.file().reserved_bytes(), tier.places().arenas);
   EXPECT_EQ(own->grow(1), 2U);
   EXPECT_EQ(tier.file().reserved_bytes(), tier.places().arenas + 2 * kChunkBytes);
   fill(*own, 1, 7);
   // What is there already costs a second engine nothing, and what it adds is there for the first.
-  ArenaOptions other = options("b");
+  Rank other = options("b");
   other.start = ArenaStart::kEmpty;
   const auto second = arena(other);
   EXPECT_EQ(second->grow(4 * kChunkBytes), 4U);
@@ -102,51 +111,49 @@ TEST_F(ArenaInTierTest, GrowsPieceByPieceAndTakesNoMoreOfTheMachine) {
 }
 
 TEST_F(ArenaInTierTest, TheMachineIsAskedOnceForWhatAllMap) {
-  const ArenaOptions a = options("a");
-  const ArenaOptions b = options("b");
-  ArenaOptions empty_a = a;
-  ArenaOptions empty_b = b;
+  const Rank a = options("a");
+  const Rank b = options("b");
+  Rank empty_a = a;
+  Rank empty_b = b;
   empty_a.start = empty_b.start = ArenaStart::kEmpty;
   file_.machine.write_available(kNumChunks * kChunkBytes / kKiB);
   auto first = arena(empty_a);
   const auto second = arena(empty_b);
   // A stranger sees that it is taken.
-  ArenaOptions stranger = empty_a;
-  stranger.shared = nullptr;
-  EXPECT_THROW(static_cast<void>(arena(stranger)), ResourceError);
+  EXPECT_THROW(Arena(*device_, kChunkBytes, kNumChunks, empty_a), ResourceError);
   while (second->grow(1) > 0) {
   }
   EXPECT_EQ(second->num_ready(), kNumChunks);
 }
 
 TEST_F(ArenaInTierTest, AShortageNamesTheTierAndWhatItLacks) {
-  const ArenaOptions a = options("a");
+  const Rank a = options("a");
   file_.machine.write_available(10 * kChunkBytes / kKiB);
   expect_named(complaint_of<ResourceError>([&] { static_cast<void>(arena(a)); }),
                {"the shared tier " + file_.path.string() + " still lacks 1048576", "MemAvailable"});
 }
 
 TEST_F(ArenaInTierTest, TakesLessIfItMay) {
-  ArenaOptions a = options("a");
+  Rank a = options("a");
   file_.machine.write_available(10 * kChunkBytes / kKiB);
   a.shortage = Shortage::kTakeLess;
   const auto less = arena(a);
-  EXPECT_EQ(less->num_slots(), 10U);
+  EXPECT_EQ(less->num_chunks(), 10U);
   EXPECT_EQ(less->num_ready(), 10U);
   ASSERT_EQ(less->warnings().size(), 1U);
   expect_named(less->warnings()[0], {"takes 10 of 16 chunks", file_.path.string()});
 }
 
 TEST_F(ArenaInTierTest, WhatIsThereIsHadWhereTheMachineHasNothingLeft) {
-  const ArenaOptions other_rank = options("a", 1);
-  ArenaOptions a = options("a");
-  const ArenaOptions b = options("b");
+  const Rank other_rank = options("a", 1);
+  Rank a = options("a");
+  const Rank b = options("b");
   a.start = ArenaStart::kEmpty;
   const auto first = arena(a);
   EXPECT_EQ(first->grow(4 * kChunkBytes), 4U);
   const auto first_of_other_rank = arena(other_rank);
   file_.machine.write_available(0);
-  ArenaOptions second_options = b;
+  Rank second_options = b;
   second_options.start = ArenaStart::kEmpty;
   const auto second = arena(second_options);
   EXPECT_EQ(second->grow(4 * kChunkBytes), 4U);
@@ -155,21 +162,17 @@ TEST_F(ArenaInTierTest, WhatIsThereIsHadWhereTheMachineHasNothingLeft) {
 }
 
 TEST_F(ArenaInTierTest, WhatDoesNotFitIsAConfigErrorThatNamesBoth) {
-  ArenaOptions replicated = options("a");
-  replicated.replicas = {.name = "engine", .size = 2, .index = 0};
-  expect_named(complaint_of<ConfigError>([&] { static_cast<void>(arena(replicated)); }),
-               {file_.path.string(), "share_replicated_kv: false"});
-  ArenaOptions huge = options("b");
+  Rank huge = options("b");
   huge.pages = PageKind::kPool;
   expect_named(complaint_of<ConfigError>([&] { static_cast<void>(arena(huge)); }),
                {"huge", "normal", "hugetlbfs"});
-  const ArenaOptions c = options("c");
-  expect_named(complaint_of<ConfigError>(
-                   [&] { static_cast<void>(Arena(*device_, kChunkBytes, kNumChunks - 1, c)); }),
-               {"15 chunks of 65536 bytes", "16 chunks of 65536 bytes"});
-  expect_named(complaint_of<ConfigError>(
-                   [&] { static_cast<void>(Arena(*device_, kChunkBytes / 2, kNumChunks, c)); }),
-               {"16 chunks of 32768 bytes", "16 chunks of 65536 bytes"});
+  const Rank c = options("c");
+  expect_named(
+      complaint_of<ConfigError>([&] { static_cast<void>(arena(c, kChunkBytes, kNumChunks - 1)); }),
+      {"15 chunks of 65536 bytes", "16 chunks of 65536 bytes"});
+  expect_named(
+      complaint_of<ConfigError>([&] { static_cast<void>(arena(c, kChunkBytes / 2, kNumChunks)); }),
+      {"16 chunks of 32768 bytes", "16 chunks of 65536 bytes"});
 }
 
 #ifdef KVFERRY_TEST_HOOKS

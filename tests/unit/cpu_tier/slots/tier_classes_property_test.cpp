@@ -47,8 +47,8 @@ class TierClassesProperty : public ::testing::TestWithParam<std::uint32_t> {
   }
   std::span<std::byte> bytes_of(std::uint32_t of, SlotId slot) {
     const SlotPlace place = place_of(slot, per_chunk(of));
-    return std::span(memory_).subspan(place.chunk * kChunkBytes + place.index * slot_bytes_[of],
-                                      slot_bytes_[of]);
+    return std::span(memory_).subspan(
+        place.chunk.value() * kChunkBytes + place.index * slot_bytes_[of], slot_bytes_[of]);
   }
 
   void reserve();
@@ -101,7 +101,7 @@ void TierClassesProperty::check_waste(std::uint32_t starved) {
   EXPECT_EQ(now.num_free_chunks, 0U);
   std::vector<bool> named(now.num_chunks);
   const auto name = [&](std::uint32_t of, std::span<const SlotId> slots) {
-    for (const SlotId slot : slots) named[place_of(slot, per_chunk(of)).chunk] = true;
+    for (const SlotId slot : slots) named[place_of(slot, per_chunk(of)).chunk.value()] = true;
   };
   for (const Writable& one : writable_) name(one.of, one.slots.slots());
   for (const Leased& one : leases_) name(one.of, one.lease.slots());

@@ -56,7 +56,7 @@ struct TransferOptions {
   /// Most bytes of stores that are started per second, with a burst of one piece; 0: unlimited.
   /// Continuous stores at link speed raise inter-token latency, 4 GB/s do not
   /// (docs/decisions/transfer.md). Loads are never paced.
-  std::uint64_t store_bytes_per_second = 0;
+  std::uint64_t store_bandwidth_limit = 0;
   /// How long the end of an engine waits for copies that do not end, from its first close() on.
   std::chrono::nanoseconds end_timeout = std::chrono::seconds(300);
 };
@@ -151,7 +151,7 @@ class TransferEngine {
   /// thread, and prepares the device for the geometries. `device` and the slots' arena outlive it.
   TransferEngine(gpu::Device& device, std::vector<BlockClass> classes,
                  const TransferOptions& options);
-  /// For an arena whose slots are the blocks' own, whatever their geometry.
+  /// For an arena each of whose chunks is a slot, whatever the blocks' geometry.
   TransferEngine(gpu::Device& device, std::vector<gpu::BlockGeometry> geometries,
                  const cpu_tier::Arena& arena, const TransferOptions& options);
   /// end(). If that says no, what a device may still touch is left behind until the process ends;
@@ -205,7 +205,7 @@ class TransferEngine {
   /// The transfer of a direction's oldest copy, if that has been the oldest one submitted for
   /// longer than `bound` and has not ended, whatever became of younger ones; or, if a driver's call
   /// has not returned for so long, the oldest transfer of all. What waits in the queue (for the
-  /// link, or for its turn at `store_bytes_per_second`) is never overdue, nor is a copy that waits
+  /// link, or for its turn at `store_bandwidth_limit`) is never overdue, nor is a copy that waits
   /// for the compute stream: that stream is the engine's, which awaits it in every step. Time
   /// counts only while this process runs: of a stop (SIGSTOP, a frozen cgroup, a debugger) a tenth
   /// of a second at most.

@@ -3,6 +3,7 @@
 
 #include "kvferry/base/ids.hpp"
 #include "kvferry/cpu_tier/memory/arena.hpp"
+#include "kvferry/cpu_tier/memory/replica_group.hpp"
 #include "kvferry/cpu_tier/peers/shared_tier.hpp"
 #include "kvferry/gpu/block_geometry.hpp"
 #include "kvferry/gpu/device.hpp"
@@ -27,29 +28,6 @@ struct SharedTierWish {
   std::string instance;
 };
 
-/// How a rank gets its host memory.
-struct ArenaWishes {
-  /// Where it is to lie; unset: next to the device.
-  std::optional<std::uint32_t> numa_node = std::nullopt;
-  /// Of what pages; unset: the best there are.
-  std::optional<cpu_tier::PageKind> pages = std::nullopt;
-  /// Bytes that become ready, and are registered, at a time while the engine serves.
-  std::uint64_t piece_bytes = cpu_tier::ArenaOptions().max_piece_bytes;
-  /// Most bytes that become ready per second; 0: as they come.
-  std::uint64_t bytes_per_second = 0;
-  /// Go on with what can be had, if not all can.
-  bool allow_smaller = false;
-  /// The engine's ranks on this node: the first of them checks the budget for all.
-  cpu_tier::ClaimGroup group = {};
-  /// The ranks of this node that hold the same bytes: they have one arena, of which each stores the
-  /// blocks in the pieces that it is home of, and loads all.
-  cpu_tier::ReplicaGroup replicas = {};
-  /// The file that has the arena; unset: it is this engine's alone. Not together with `replicas`.
-  std::optional<SharedTierWish> shared = std::nullopt;
-  /// Where the memory budget is read from.
-  cpu_tier::MachineRoot machine = {};
-};
-
 /// What one rank is told.
 struct WorkerOptions {
   RankId rank;
@@ -59,7 +37,17 @@ struct WorkerOptions {
   std::uint32_t num_chunks = 0;
   /// Slots in a chunk, by slab class.
   std::vector<std::uint32_t> slots_per_chunk{1};
-  ArenaWishes arena = {};
+  /// How it gets its memory. The worker itself says `start` and `placement`.
+  cpu_tier::ArenaOptions arena = {};
+  /// Where it is to lie; unset: next to the device.
+  std::optional<std::uint32_t> numa_node = std::nullopt;
+  /// Most bytes of it that become ready per second; 0: as they come.
+  std::uint64_t pinning_bandwidth_limit = 0;
+  /// The ranks of this node that hold the same bytes: they have one arena, of which each stores the
+  /// blocks in the pieces that it is home of, and loads all.
+  cpu_tier::ReplicaGroup replicas = {};
+  /// The file that has the arena; unset: it is this engine's alone. Not together with `replicas`.
+  std::optional<SharedTierWish> shared = std::nullopt;
   /// RankTopology::probe.
   std::uint64_t probe = 0;
   transfer::TransferOptions transfer;

@@ -15,7 +15,7 @@ namespace kvferry::cpu_tier {
 
 struct GrowthOptions {
   /// Most bytes per second; 0: as they come.
-  std::uint64_t bytes_per_second = 0;
+  std::uint64_t pinning_bandwidth_limit = 0;
 };
 
 /// Makes the rest of an arena ready on a thread of its own (G9): in doubling steps up to the

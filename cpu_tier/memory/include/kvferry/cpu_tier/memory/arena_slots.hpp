@@ -9,8 +9,8 @@
 
 namespace kvferry::cpu_tier {
 
-/// The slots of one slab class in an arena whose own slots are the chunks: slot s lies
-/// where place_of() says. A view; the arena outlives it. Thread-safe as the arena is.
+/// The slots of one slab class in the chunks of an arena: slot s lies where place_of() says. A
+/// view; the arena outlives it. Thread-safe as the arena is.
 class ArenaSlots {
  public:
   /// Throws ConfigError if so many do not fit into a chunk.
@@ -24,16 +24,16 @@ class ArenaSlots {
   /// Host address of a slot.
   [[nodiscard]] std::uintptr_t address(SlotId slot) const {
     const SlotPlace place = place_of(slot, slots_per_chunk_);
-    return arena_->slot_address(SlotId(place.chunk)) + place.index * slot_bytes_;
+    return arena_->chunk_address(place.chunk) + place.index * slot_bytes_;
   }
   /// The address by which the device knows a slot of a ready chunk.
   [[nodiscard]] std::uintptr_t device_address(SlotId slot) const {
     const SlotPlace place = place_of(slot, slots_per_chunk_);
-    return arena_->slot_device_address(SlotId(place.chunk)) + place.index * slot_bytes_;
+    return arena_->chunk_device_address(place.chunk) + place.index * slot_bytes_;
   }
   /// The registered piece it lies in, which no copy may reach over.
-  [[nodiscard]] std::uint32_t piece_of(SlotId slot) const {
-    return place_of(slot, slots_per_chunk_).chunk / arena_->slots_per_piece();
+  [[nodiscard]] PieceId piece_of(SlotId slot) const {
+    return arena_->piece_of(place_of(slot, slots_per_chunk_).chunk);
   }
 
  private:

@@ -44,11 +44,11 @@ struct SlabGeometry {
 
 /// Where a slot is.
 struct SlotPlace {
-  std::uint32_t chunk = 0;
+  ChunkId chunk;
   std::uint32_t index = 0;  ///< In the chunk, whose slots follow each other without a gap.
 };
 [[nodiscard]] constexpr SlotPlace place_of(SlotId slot, std::uint32_t slots_per_chunk) {
-  return {slot.value() / slots_per_chunk, slot.value() % slots_per_chunk};
+  return {ChunkId(slot.value() / slots_per_chunk), slot.value() % slots_per_chunk};
 }
 
 /// The bytes of a slot for objects of `object_bytes` where objects have any size: the next of

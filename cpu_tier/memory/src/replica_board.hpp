@@ -4,8 +4,8 @@
 #include "kvferry/base/own_descriptor.hpp"
 #include "kvferry/cpu_tier/memory/huge_pages.hpp"
 #include "kvferry/cpu_tier/memory/memory_budget.hpp"
+#include "kvferry/cpu_tier/memory/replica_group.hpp"
 
-#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <string>
@@ -14,31 +14,17 @@
 
 namespace kvferry::cpu_tier {
 
-/// Processes of one machine that hold the same bytes and keep one copy of them: a replica group.
-struct ReplicaGroup {
-  /// The same in all members, and in no other group of the machine.
-  std::string name;
-  /// Members; 1: nobody else, and nothing is shared.
-  std::uint32_t size = 1;
-  /// Of this member. The first one makes the memory.
-  std::uint32_t index = 0;
-  /// How long a member waits for the first one, and for a member that has not joined yet.
-  std::chrono::nanoseconds patience = std::chrono::seconds(60);
-
-  [[nodiscard]] bool is_shared() const { return size > 1; }
-};
-
 /// What every member works out for itself; they must agree.
 struct ReplicaGeometry {
-  std::uint64_t slot_bytes = 0;
-  std::uint64_t num_slots = 0;  ///< That were asked for.
-  std::uint64_t max_piece_bytes = 0;
+  std::uint64_t chunk_bytes = 0;
+  std::uint64_t num_chunks = 0;  ///< That were asked for.
+  std::uint64_t pinned_piece_bytes = 0;
 };
 
 /// What the first member obtained, for all.
 struct ReplicaOffer {
-  std::uint32_t num_slots = 0;
-  std::uint32_t slots_per_piece = 0;
+  std::uint32_t num_chunks = 0;
+  std::uint32_t chunks_per_piece = 0;
   PageKind pages = PageKind::kNormal;
   /// Where the memory is: that process has it open as that descriptor.
   pid_t process = 0;

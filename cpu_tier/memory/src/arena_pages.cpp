@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvferry/cpu_tier/memory/arena_pages.hpp"
+
+#include "kvferry/cpu_tier/memory/pool_budget.hpp"
+
+#include "populator.hpp"
+
+#include <chrono>
+#include <utility>
+
+namespace kvferry::cpu_tier {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// Less says nothing about a rate.
+constexpr std::uint64_t kTellingBytes = std::uint64_t{16} << 20U;
+
+}  // namespace
+
+ArenaPages::ArenaPages(std::unique_ptr<HostMapping> mapping, const ArenaShape& shape,
+                       const ArenaOptions& options)
+    : shape_(shape),
+      placement_(options.placement),
+      slow_bytes_per_second_(options.slow_bytes_per_second),
+      machine_(options.machine),
+      mapping_(std::move(mapping)),
+      populator_(std::make_unique<Populator>(options.placement, options.num_threads)) {}
+
+ArenaPages::~ArenaPages() = default;
+
+std::span<std::byte> ArenaPages::bytes_of(ChunkRange chunks) const {
+  const std::uint64_t begin = chunks.begin.value() * shape_.chunk_bytes;
+  const std::uint64_t end = chunks.end.value() == shape_.num_chunks
+                                ? mapping_->size_bytes()
+                                : chunks.end.value() * shape_.chunk_bytes;
+  return mapping_->bytes().subspan(begin, end - begin);
+}
+
+void ArenaPages::check_budget(std::uint64_t bytes) const {
+  if (mapping_->pages() == PageKind::kPool) {
+    check_pool_budget(bytes, PoolStep::kPopulate, machine_);
+  } else {
+    check_memory_budget(bytes, machine_);
+  }
+}
+
+void ArenaPages::prefer_node(std::span<std::byte> part) const {
+  if (placement_.node) static_cast<void>(placement_.topology->prefer(part, *placement_.node));
+}
+
+bool ArenaPages::populate(std::span<std::byte> part, const std::stop_token& stop) {
+  const Clock::time_point began = Clock::now();
+  if (!populator_->populate(*mapping_, part, stop)) return false;
+  if (mapping_->pages() != PageKind::kTransparent || gave_up_huge_pages_) return true;
+  const double seconds = std::chrono::duration<double>(Clock::now() - began).count();
+  if (part.size() >= kTellingBytes &&
+      static_cast<double>(part.size()) < seconds * slow_bytes_per_second_) {
+    gave_up_huge_pages_ = true;
+    mapping_->stop_huge_pages();
+  }
+  return true;
+}
+
+bool ArenaPages::map_resident(std::span<std::byte> part, const std::stop_token& stop) const {
+  return populator_->populate(*mapping_, part, stop);
+}
+
+}  // namespace kvferry::cpu_tier

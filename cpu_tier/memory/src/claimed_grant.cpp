@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "claimed_grant.hpp"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+namespace kvferry::cpu_tier {
+
+ArenaGrant claimed_grant(const ClaimTurn& /*turn*/, const ArenaShape& asked, PageKind pages,
+                         const ArenaOptions& options) {
+  auto claim = std::make_unique<MemoryClaim>(asked.bytes(), pages, options.group, options.machine);
+  ArenaGrant grant{.num_chunks = asked.num_chunks};
+  if (!claim->why_unseen().empty()) grant.warnings.push_back(claim->why_unseen());
+  if (const auto shortage = claim->shortage();
+      shortage && options.shortage == Shortage::kTakeLess) {
+    const std::uint64_t room = room_bytes(claim->limits()) / claim->num_ranks_to_come();
+    // Of no room at all the check says which limit leaves none.
+    grant.num_chunks = static_cast<std::uint32_t>(
+        std::clamp<std::uint64_t>(room / asked.chunk_bytes, 1, asked.num_chunks));
+    claim->set_bytes(grant.num_chunks * asked.chunk_bytes);
+    grant.warnings.push_back("this rank takes " + std::to_string(grant.num_chunks) + " of " +
+                             std::to_string(asked.num_chunks) + " slots: " + *shortage);
+  }
+  claim->check();
+  grant.claim = std::move(claim);
+  return grant;
+}
+
+}  // namespace kvferry::cpu_tier

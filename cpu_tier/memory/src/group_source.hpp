@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kvferry/cpu_tier/memory/arena_source.hpp"
+#include "kvferry/cpu_tier/memory/shared_file.hpp"
+
+#include "replica_board.hpp"
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <stop_token>
+#include <string_view>
+
+namespace kvferry::cpu_tier {
+
+/// The one memory of a replica group: the first member makes it, the others join, and all map its
+/// file. Pieces of one home become resident in order.
+class GroupSource final : public ArenaSource {
+ public:
+  /// Of a group with other members.
+  explicit GroupSource(const ReplicaGroup& group) : group_(group) {}
+
+  [[nodiscard]] ArenaGrant grant(const ArenaShape& asked, const ArenaOptions& options) override;
+  [[nodiscard]] std::unique_ptr<HostMapping> map() override;
+  /// Populates this member's pieces, waits for the others', and maps all.
+  [[nodiscard]] std::optional<std::chrono::nanoseconds> make_resident(
+      ArenaPages& pages, ChunkRange chunks, const std::stop_token& stop) override;
+  void end(std::string_view why) noexcept override { board_->end(why); }
+  void withdraw() noexcept override { board_->withdraw(); }
+
+ private:
+  /// The first member's, which nobody finds before it is mapped.
+  [[nodiscard]] ArenaGrant make(const ArenaShape& asked, const ArenaOptions& options);
+  [[nodiscard]] ArenaGrant join(const ArenaShape& asked, const ArenaOptions& options);
+
+  [[nodiscard]] bool is_resident(PieceId piece) const {
+    return board_->num_resident(group_.home_of(piece)) > number_at_home(piece);
+  }
+  /// How many pieces of its home precede it.
+  [[nodiscard]] std::uint32_t number_at_home(PieceId piece) const {
+    return piece.value() / group_.size;
+  }
+  /// Of this member, which has made all its earlier ones resident. False if it was stopped.
+  [[nodiscard]] bool populate_own_piece(ArenaPages& pages, PieceId piece,
+                                        const std::stop_token& stop);
+  /// Waits for another home's piece; false if it was stopped. Bounded by the group's patience
+  /// where the home has not joined yet or nobody can stop it. Throws ResourceError if the home has
+  /// ended or its process is gone, and TimeoutError.
+  [[nodiscard]] bool wait_for(PieceId piece, const std::stop_token& stop) const;
+
+  const ReplicaGroup group_;
+  std::uint64_t chunk_bytes_ = 0;
+  std::optional<SharedFile> file_;
+  std::unique_ptr<ReplicaBoard> board_;
+};
+
+}  // namespace kvferry::cpu_tier

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// ArenaSource: memory of this process alone.
+#include "kvferry/cpu_tier/memory/arena_source.hpp"
+#include "kvferry/cpu_tier/memory/pool_budget.hpp"
+
+#include "claimed_grant.hpp"
+
+namespace kvferry::cpu_tier {
+namespace {
+
+class OwnSource final : public ArenaSource {
+ public:
+  [[nodiscard]] ArenaGrant grant(const ArenaShape& asked, const ArenaOptions& options) override {
+    pages_ = choose_pages(asked.bytes(), options.pages, options.machine);
+    placement_ = options.placement;
+    const ClaimTurn turn(options.machine);
+    ArenaGrant grant = claimed_grant(turn, asked, pages_, options);
+    const ArenaShape granted{asked.chunk_bytes, grant.num_chunks};
+    grant.chunks_per_piece = chunks_per_piece(granted, options.pinned_piece_bytes);
+    bytes_ = granted.bytes();
+    return grant;
+  }
+
+  [[nodiscard]] std::unique_ptr<HostMapping> map() override {
+    auto mapping = std::make_unique<HostMapping>(bytes_, pages_);
+    // With a thread bound there, first touch brings most of it to the node even if this is refused.
+    if (placement_.node) {
+      static_cast<void>(placement_.topology->prefer(mapping->bytes(), *placement_.node));
+    }
+    return mapping;
+  }
+
+  [[nodiscard]] std::optional<std::chrono::nanoseconds> make_resident(
+      ArenaPages& pages, ChunkRange chunks, const std::stop_token& stop) override {
+    const std::span<std::byte> part = pages.bytes_of(chunks);
+    pages.check_budget(part.size());
+    if (!pages.populate(part, stop)) return std::nullopt;
+    return std::chrono::nanoseconds(0);
+  }
+
+ private:
+  std::uint64_t bytes_ = 0;
+  PageKind pages_ = PageKind::kNormal;
+  MemoryPlacement placement_;
+};
+
+}  // namespace
+
+std::unique_ptr<ArenaSource> make_own_source() { return std::make_unique<OwnSource>(); }
+
+}  // namespace kvferry::cpu_tier

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "py_errors.hpp"
+
+#include "kvferry/base/error.hpp"
+
+#include "py_text.hpp"
+
+#include <exception>
+#include <string>
+
+namespace kvferry::python {
+namespace {
+
+namespace py = pybind11;
+
+/// A path that an error names may be no UTF-8, of which a Python text is made.
+template <class AnError>
+void make_readable() {
+  py::register_exception_translator([](std::exception_ptr thrown) {
+    try {
+      if (thrown) std::rethrow_exception(thrown);
+    } catch (const AnError& error) {
+      // What a translator throws is left to the next one.
+      throw AnError(std::string(readable(error.what())));
+    }
+  });
+}
+
+}  // namespace
+
+void bind_errors(py::module_& module) {
+  // Translators are tried last registered first: the root comes first here.
+  const auto root = py::register_exception<Error>(module, "Error", PyExc_RuntimeError);
+  py::register_exception<ConfigError>(module, "ConfigError", root);
+  py::register_exception<ResourceError>(module, "ResourceError", root);
+  py::register_exception<TopologyError>(module, "TopologyError", root);
+  py::register_exception<ProtocolError>(module, "ProtocolError", root);
+  py::register_exception<DeviceError>(module, "DeviceError", root);
+  py::register_exception<kvferry::TimeoutError>(module, "TimeoutError", root);
+  make_readable<ConfigError>();
+  make_readable<ResourceError>();
+}
+
+}  // namespace kvferry::python

@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace kvferry::python {
+
+/// The core's exceptions as Python's, with their tree.
+void bind_errors(pybind11::module_& module);
+
+}  // namespace kvferry::python
