@@ -44,22 +44,26 @@ cpu_tier::Eviction eviction(const OptionValue& value) {
 }
 
 template <auto Member>
-constexpr auto memory_field = field<&PyClientOptions::memory, Member>;
+void set_memory(PyClientOptions& options, const OptionValue& value) {
+  set_field<&PyClientOptions::memory, Member>(options, value);
+}
 template <auto Member>
-constexpr auto shared_field = field<&PyClientOptions::shared, Member>;
+void set_shared(PyClientOptions& options, const OptionValue& value) {
+  set_field<&PyClientOptions::shared, Member>(options, value);
+}
 
 constexpr OptionKey<PyClientOptions> kKeys[] = {
-    {"capacity", memory_field<&MemoryOptions::capacity_bytes>, Presence::kRequired},
-    {"numa_node", memory_field<&MemoryOptions::numa_node>},
-    {"huge_pages", field_by<page_kind, &PyClientOptions::memory, &MemoryOptions::pages>},
-    {"num_workers", field<&PyClientOptions::num_workers>},
-    {"eviction", field_by<eviction, &PyClientOptions::eviction>},
-    {"shared_path", shared_field<&SharedMemoryOptions::path>},
-    {"shared_keep", field_by<at_exit, &PyClientOptions::shared, &SharedMemoryOptions::at_exit>},
-    {"shared_weight", shared_field<&SharedMemoryOptions::weight>},
-    {"shared_bytes_limit", shared_field<&SharedMemoryOptions::bytes_limit>},
-    {"shared_chunk_bytes", shared_field<&SharedMemoryOptions::chunk_bytes>},
-    {"grace_s", shared_field<&SharedMemoryOptions::grace>},
+    {"capacity", set_memory<&MemoryOptions::capacity_bytes>, Presence::kRequired},
+    {"numa_node", set_memory<&MemoryOptions::numa_node>},
+    {"huge_pages", set_field_by<page_kind, &PyClientOptions::memory, &MemoryOptions::pages>},
+    {"num_workers", set_field<&PyClientOptions::num_workers>},
+    {"eviction", set_field_by<eviction, &PyClientOptions::eviction>},
+    {"shared_path", set_shared<&SharedMemoryOptions::path>},
+    {"shared_keep", set_field_by<at_exit, &PyClientOptions::shared, &SharedMemoryOptions::at_exit>},
+    {"shared_weight", set_shared<&SharedMemoryOptions::weight>},
+    {"shared_bytes_limit", set_shared<&SharedMemoryOptions::bytes_limit>},
+    {"shared_chunk_bytes", set_shared<&SharedMemoryOptions::chunk_bytes>},
+    {"grace_s", set_shared<&SharedMemoryOptions::grace>},
 };
 
 std::unique_ptr<ObjectClient> make_client(const py::KWArgs<py::object>& given) {

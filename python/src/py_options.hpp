@@ -112,7 +112,9 @@ enum class Presence : std::uint8_t {
   kRequired
 };
 
-/// A key, and what its value does to the options.
+/// A key, and what its value does to the options. The name is the user's where the user has one.
+/// Its field has the same name, but for what the field's type says (a unit) or its struct
+/// (`shared_`).
 template <class Options>
 struct OptionKey {
   const char* name;
@@ -121,16 +123,17 @@ struct OptionKey {
 };
 
 /// Sets the field that `Members` lead to, each a member of the one before; read as its type says.
-template <auto... Members>
-inline constexpr auto field = [](auto& options, const OptionValue& value) {
-  auto& place = (options.*....*Members);
-  place = read<std::remove_reference_t<decltype(place)>>(value);
-};
+template <auto... Members, class Options>
+void set_field(Options& options, const OptionValue& value) {
+  auto& field = (options.*....*Members);
+  field = read<std::remove_reference_t<decltype(field)>>(value);
+}
 
 /// The same, read by `Read`.
-template <auto Read, auto... Members>
-inline constexpr auto field_by =
-    [](auto& options, const OptionValue& value) { (options.*....*Members) = Read(value); };
+template <auto Read, auto... Members, class Options>
+void set_field_by(Options& options, const OptionValue& value) {
+  (options.*....*Members) = Read(value);
+}
 
 /// What was given for `key`; nothing if that is nothing, or None.
 [[nodiscard]] std::optional<OptionValue> find_option(const std::string& consumer, const char* key,

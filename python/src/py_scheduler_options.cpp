@@ -37,47 +37,55 @@ connector::LaterTurns later_turns(const OptionValue& value) {
 }
 
 template <auto... Members>
-constexpr auto engine_field = field<&PySchedulerOptions::engine, Members...>;
+void set_engine(PySchedulerOptions& options, const OptionValue& value) {
+  set_field<&PySchedulerOptions::engine, Members...>(options, value);
+}
 template <auto Read, auto... Members>
-constexpr auto engine_field_by = field_by<Read, &PySchedulerOptions::engine, Members...>;
+void set_engine_by(PySchedulerOptions& options, const OptionValue& value) {
+  set_field_by<Read, &PySchedulerOptions::engine, Members...>(options, value);
+}
 template <auto Member>
-constexpr auto file_field = field<&PySchedulerOptions::shared, &SharedTierWish::tier, Member>;
+void set_file(PySchedulerOptions& options, const OptionValue& value) {
+  set_field<&PySchedulerOptions::shared, &SharedTierWish::tier, Member>(options, value);
+}
 template <auto Member>
-constexpr auto identity_field = field<&PySchedulerOptions::identity, Member>;
+void set_identity(PySchedulerOptions& options, const OptionValue& value) {
+  set_field<&PySchedulerOptions::identity, Member>(options, value);
+}
 
 constexpr OptionKey<PySchedulerOptions> kKeys[] = {
-    {"world_size", engine_field<&SchedulerOptions::world_size>, Presence::kRequired},
-    {"block_tokens", engine_field<&SchedulerOptions::block_tokens>, Presence::kRequired},
-    {"num_blocks", engine_field<&SchedulerOptions::num_blocks>, Presence::kRequired},
-    {"max_chunks", engine_field<&SchedulerOptions::max_chunks>, Presence::kRequired},
-    {"slot_bytes", field<&PySchedulerOptions::slot_bytes>, Presence::kRequired},
-    {"slots_per_chunk", field<&PySchedulerOptions::slots_per_chunk>, Presence::kRequired},
-    {"replicas", field<&PySchedulerOptions::replicas>, Presence::kRequired},
-    {"group_reaches", field<&PySchedulerOptions::group_reaches>, Presence::kRequired},
-    {"group_classes", field<&PySchedulerOptions::group_classes>, Presence::kRequired},
-    {"eviction", engine_field_by<eviction, &SchedulerOptions::tier, &TierOptions::eviction>,
+    {"world_size", set_engine<&SchedulerOptions::world_size>, Presence::kRequired},
+    {"block_tokens", set_engine<&SchedulerOptions::block_tokens>, Presence::kRequired},
+    {"num_blocks", set_engine<&SchedulerOptions::num_blocks>, Presence::kRequired},
+    {"max_chunks", set_engine<&SchedulerOptions::max_chunks>, Presence::kRequired},
+    {"slot_bytes", set_field<&PySchedulerOptions::slot_bytes>, Presence::kRequired},
+    {"slots_per_chunk", set_field<&PySchedulerOptions::slots_per_chunk>, Presence::kRequired},
+    {"replicas", set_field<&PySchedulerOptions::replicas>, Presence::kRequired},
+    {"group_reaches", set_field<&PySchedulerOptions::group_reaches>, Presence::kRequired},
+    {"group_classes", set_field<&PySchedulerOptions::group_classes>, Presence::kRequired},
+    {"eviction", set_engine_by<eviction, &SchedulerOptions::tier, &TierOptions::eviction>,
      Presence::kRequired},
-    {"admission", engine_field_by<admission, &SchedulerOptions::tier, &TierOptions::admission>,
+    {"admission", set_engine_by<admission, &SchedulerOptions::tier, &TierOptions::admission>,
      Presence::kRequired},
-    {"max_awaited_share", engine_field<&SchedulerOptions::tier, &TierOptions::max_awaited_share>,
+    {"max_awaited_share", set_engine<&SchedulerOptions::tier, &TierOptions::max_awaited_share>,
      Presence::kRequired},
-    {"key_events", engine_field<&SchedulerOptions::tier, &TierOptions::key_events>,
+    {"key_events", set_engine<&SchedulerOptions::tier, &TierOptions::key_events>,
      Presence::kRequired},
-    {"store_later_turns", engine_field_by<later_turns, &SchedulerOptions::later_turns>,
+    {"store_later_turns", set_engine_by<later_turns, &SchedulerOptions::later_turns>,
      Presence::kRequired},
-    {"max_load_wait_s", engine_field<&SchedulerOptions::max_load_wait>, Presence::kRequired},
-    {"rank_timeout_s", engine_field<&SchedulerOptions::rank_timeout>, Presence::kRequired},
-    {"load_timeout_s", engine_field<&SchedulerOptions::load_timeout>, Presence::kRequired},
-    {"shared_path", file_field<&SharedTierOptions::path>},
-    {"shared_capacity_bytes", file_field<&SharedTierOptions::capacity_bytes>},
-    {"shared_chunk_bytes", file_field<&SharedTierOptions::chunk_bytes>},
-    {"shared_keep", field_by<at_exit, &PySchedulerOptions::shared, &SharedTierWish::tier,
-                             &SharedTierOptions::at_exit>},
-    {"shared_instance", field<&PySchedulerOptions::shared, &SharedTierWish::instance>},
-    {"shared_weight", identity_field<&Identity::weight>},
-    {"name_space", identity_field<&Identity::name_space>},
-    {"most_chunks", identity_field<&Identity::most_chunks>},
-    {"grace_s", identity_field<&Identity::grace>},
+    {"max_load_wait_s", set_engine<&SchedulerOptions::max_load_wait>, Presence::kRequired},
+    {"rank_timeout_s", set_engine<&SchedulerOptions::rank_timeout>, Presence::kRequired},
+    {"load_timeout_s", set_engine<&SchedulerOptions::load_timeout>, Presence::kRequired},
+    {"shared_path", set_file<&SharedTierOptions::path>},
+    {"shared_capacity_bytes", set_file<&SharedTierOptions::capacity_bytes>},
+    {"shared_chunk_bytes", set_file<&SharedTierOptions::chunk_bytes>},
+    {"shared_keep", set_field_by<at_exit, &PySchedulerOptions::shared, &SharedTierWish::tier,
+                                 &SharedTierOptions::at_exit>},
+    {"shared_instance", set_field<&PySchedulerOptions::shared, &SharedTierWish::instance>},
+    {"shared_weight", set_identity<&Identity::weight>},
+    {"name_space", set_identity<&Identity::name_space>},
+    {"most_chunks", set_identity<&Identity::most_chunks>},
+    {"grace_s", set_identity<&Identity::grace>},
 };
 
 void expect_pairs(const char* what, std::size_t size, const char* other, std::size_t other_size) {

@@ -47,8 +47,10 @@ std::unique_ptr<gpu::Device> make_device(const PyWorkerOptions& options) {
 
 std::vector<gpu::BlockGeometry> geometries_of(const PyWorkerOptions& options) {
   std::vector<gpu::BlockGeometry> geometries;
+  geometries.reserve(options.fragments.size());
   for (const std::vector<PyFragment>& of_class : options.fragments) {
     std::vector<gpu::Fragment> fragments;
+    fragments.reserve(of_class.size());
     for (const auto& [address, stride_bytes, bytes] : of_class) {
       fragments.push_back({address, stride_bytes, bytes});
     }

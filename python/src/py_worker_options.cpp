@@ -38,15 +38,15 @@ gpu::LinkOrder link_order(const OptionValue& value) {
 }
 
 constexpr OptionKey<HostLinkOptions> kLinkKeys[] = {
-    {"h2d_gb_s", field_by<gigabytes_per_second, &HostLinkOptions::h2d_bytes_per_second>},
-    {"d2h_gb_s", field_by<gigabytes_per_second, &HostLinkOptions::d2h_bytes_per_second>},
-    {"latency_us", field_by<microseconds, &HostLinkOptions::latency>},
-    {"jitter_us", field_by<microseconds, &HostLinkOptions::jitter>},
-    {"stall_us", field_by<microseconds, &HostLinkOptions::stall>},
-    {"order", field_by<link_order, &HostLinkOptions::order>},
-    {"fail_nth", field<&HostLinkOptions::fail_nth>},
-    {"fail_probability", field<&HostLinkOptions::fail_probability>},
-    {"seed", field<&HostLinkOptions::seed>},
+    {"h2d_gb_s", set_field_by<gigabytes_per_second, &HostLinkOptions::h2d_bytes_per_second>},
+    {"d2h_gb_s", set_field_by<gigabytes_per_second, &HostLinkOptions::d2h_bytes_per_second>},
+    {"latency_us", set_field_by<microseconds, &HostLinkOptions::latency>},
+    {"jitter_us", set_field_by<microseconds, &HostLinkOptions::jitter>},
+    {"stall_us", set_field_by<microseconds, &HostLinkOptions::stall>},
+    {"order", set_field_by<link_order, &HostLinkOptions::order>},
+    {"fail_nth", set_field<&HostLinkOptions::fail_nth>},
+    {"fail_probability", set_field<&HostLinkOptions::fail_probability>},
+    {"seed", set_field<&HostLinkOptions::seed>},
 };
 
 HostLinkOptions host_link(const OptionValue& value) {
@@ -64,52 +64,60 @@ cpu_tier::Shortage shortage(const OptionValue& value) {
 }
 
 template <auto... Members>
-constexpr auto engine_field = field<&PyWorkerOptions::engine, Members...>;
+void set_engine(PyWorkerOptions& options, const OptionValue& value) {
+  set_field<&PyWorkerOptions::engine, Members...>(options, value);
+}
 template <auto... Members>
-constexpr auto arena_field = field<&PyWorkerOptions::engine, &WorkerOptions::arena, Members...>;
+void set_arena(PyWorkerOptions& options, const OptionValue& value) {
+  set_field<&PyWorkerOptions::engine, &WorkerOptions::arena, Members...>(options, value);
+}
 template <auto Member>
-constexpr auto transfer_field = field<&PyWorkerOptions::engine, &WorkerOptions::transfer, Member>;
+void set_transfer(PyWorkerOptions& options, const OptionValue& value) {
+  set_field<&PyWorkerOptions::engine, &WorkerOptions::transfer, Member>(options, value);
+}
 template <auto Member>
-constexpr auto file_field = field<&PyWorkerOptions::shared, &SharedTierWish::tier, Member>;
+void set_file(PyWorkerOptions& options, const OptionValue& value) {
+  set_field<&PyWorkerOptions::shared, &SharedTierWish::tier, Member>(options, value);
+}
 
 constexpr OptionKey<PyWorkerOptions> kKeys[] = {
-    {"backend", field<&PyWorkerOptions::backend>, Presence::kRequired},
-    {"device_ordinal", field<&PyWorkerOptions::device_ordinal>},
-    {"driver_library", field<&PyWorkerOptions::driver_library>},
-    {"host_link", field_by<host_link, &PyWorkerOptions::host_link>},
-    {"num_blocks", field<&PyWorkerOptions::num_blocks>, Presence::kRequired},
-    {"fragments", field<&PyWorkerOptions::fragments>, Presence::kRequired},
-    {"rank", engine_field<&WorkerOptions::rank>, Presence::kRequired},
-    {"world_size", engine_field<&WorkerOptions::world_size>, Presence::kRequired},
-    {"num_chunks", engine_field<&WorkerOptions::num_chunks>, Presence::kRequired},
-    {"slots_per_chunk", engine_field<&WorkerOptions::slots_per_chunk>, Presence::kRequired},
-    {"probe", engine_field<&WorkerOptions::probe>},
-    {"transfer_timeout_s", engine_field<&WorkerOptions::transfer_timeout>, Presence::kRequired},
-    {"numa_node", engine_field<&WorkerOptions::numa_node>},
-    {"pages",
-     field_by<page_kind, &PyWorkerOptions::engine, &WorkerOptions::arena, &ArenaOptions::pages>},
-    {"pinned_piece_bytes", arena_field<&ArenaOptions::pinned_piece_bytes>},
-    {"pinning_bandwidth_limit", engine_field<&WorkerOptions::pinning_bandwidth_limit>},
-    {"allow_smaller_tier",
-     field_by<shortage, &PyWorkerOptions::engine, &WorkerOptions::arena, &ArenaOptions::shortage>},
-    {"budget_group", arena_field<&ArenaOptions::group, &ClaimGroup::name>},
-    {"num_local_arenas", arena_field<&ArenaOptions::group, &ClaimGroup::num_ranks>},
-    {"replica_group", engine_field<&WorkerOptions::replicas, &ReplicaGroup::name>},
-    {"num_replicas", engine_field<&WorkerOptions::replicas, &ReplicaGroup::size>},
-    {"replica_index", engine_field<&WorkerOptions::replicas, &ReplicaGroup::index>},
-    {"staging_bytes", transfer_field<&TransferOptions::staging_bytes>, Presence::kRequired},
-    {"load_staging_bytes", transfer_field<&TransferOptions::load_staging_bytes>},
-    {"max_in_flight_bytes", transfer_field<&TransferOptions::max_in_flight_bytes>,
+    {"backend", set_field<&PyWorkerOptions::backend>, Presence::kRequired},
+    {"device_ordinal", set_field<&PyWorkerOptions::device_ordinal>},
+    {"driver_library", set_field<&PyWorkerOptions::driver_library>},
+    {"host_link", set_field_by<host_link, &PyWorkerOptions::host_link>},
+    {"num_blocks", set_field<&PyWorkerOptions::num_blocks>, Presence::kRequired},
+    {"fragments", set_field<&PyWorkerOptions::fragments>, Presence::kRequired},
+    {"rank", set_engine<&WorkerOptions::rank>, Presence::kRequired},
+    {"world_size", set_engine<&WorkerOptions::world_size>, Presence::kRequired},
+    {"num_chunks", set_engine<&WorkerOptions::num_chunks>, Presence::kRequired},
+    {"slots_per_chunk", set_engine<&WorkerOptions::slots_per_chunk>, Presence::kRequired},
+    {"probe", set_engine<&WorkerOptions::probe>},
+    {"transfer_timeout_s", set_engine<&WorkerOptions::transfer_timeout>, Presence::kRequired},
+    {"numa_node", set_engine<&WorkerOptions::numa_node>},
+    {"pages", set_field_by<page_kind, &PyWorkerOptions::engine, &WorkerOptions::arena,
+                           &ArenaOptions::pages>},
+    {"pinned_piece_bytes", set_arena<&ArenaOptions::pinned_piece_bytes>},
+    {"pinning_bandwidth_limit", set_engine<&WorkerOptions::pinning_bandwidth_limit>},
+    {"allow_smaller_tier", set_field_by<shortage, &PyWorkerOptions::engine, &WorkerOptions::arena,
+                                        &ArenaOptions::shortage>},
+    {"budget_group", set_arena<&ArenaOptions::group, &ClaimGroup::name>},
+    {"num_local_arenas", set_arena<&ArenaOptions::group, &ClaimGroup::num_ranks>},
+    {"replica_group", set_engine<&WorkerOptions::replicas, &ReplicaGroup::name>},
+    {"num_replicas", set_engine<&WorkerOptions::replicas, &ReplicaGroup::size>},
+    {"replica_index", set_engine<&WorkerOptions::replicas, &ReplicaGroup::index>},
+    {"staging_bytes", set_transfer<&TransferOptions::staging_bytes>, Presence::kRequired},
+    {"load_staging_bytes", set_transfer<&TransferOptions::load_staging_bytes>},
+    {"max_in_flight_bytes", set_transfer<&TransferOptions::max_in_flight_bytes>,
      Presence::kRequired},
-    {"store_bandwidth_limit", transfer_field<&TransferOptions::store_bandwidth_limit>},
-    {"copy_path", field_by<copy_path, &PyWorkerOptions::engine, &WorkerOptions::transfer,
-                           &TransferOptions::copy_path>},
-    {"shared_path", file_field<&SharedTierOptions::path>},
-    {"shared_capacity_bytes", file_field<&SharedTierOptions::capacity_bytes>},
-    {"shared_chunk_bytes", file_field<&SharedTierOptions::chunk_bytes>},
-    {"shared_keep", field_by<at_exit, &PyWorkerOptions::shared, &SharedTierWish::tier,
-                             &SharedTierOptions::at_exit>},
-    {"shared_instance", field<&PyWorkerOptions::shared, &SharedTierWish::instance>},
+    {"store_bandwidth_limit", set_transfer<&TransferOptions::store_bandwidth_limit>},
+    {"copy_path", set_field_by<copy_path, &PyWorkerOptions::engine, &WorkerOptions::transfer,
+                               &TransferOptions::copy_path>},
+    {"shared_path", set_file<&SharedTierOptions::path>},
+    {"shared_capacity_bytes", set_file<&SharedTierOptions::capacity_bytes>},
+    {"shared_chunk_bytes", set_file<&SharedTierOptions::chunk_bytes>},
+    {"shared_keep", set_field_by<at_exit, &PyWorkerOptions::shared, &SharedTierWish::tier,
+                                 &SharedTierOptions::at_exit>},
+    {"shared_instance", set_field<&PyWorkerOptions::shared, &SharedTierWish::instance>},
 };
 
 }  // namespace
