@@ -20,8 +20,8 @@ LoadBook::~LoadBook() {
 }
 
 void LoadBook::begin(Request& request, TransferId transfer, std::optional<LeasedPrefix> leased) {
-  const Owner owner = request.owner(owners_.domain());
-  owners_.begin_load(request, transfer);
+  const Owner owner = request.owner(requests_.domain());
+  requests_.begin_load(request, transfer);
   Load load{owner, request.engine_id, {}, RankRoll(world_size_)};
   if (leased) load.parts = std::move(leased->parts);
   Load& begun = loads_.emplace(transfer, std::move(load)).first->second;
@@ -82,7 +82,7 @@ void LoadBook::plan_notices(StepPlan& plan, const RankPatience& patience) {
   for (const TransferId transfer : failed_) {
     const auto found = loads_.find(transfer);
     Load& load = found->second;
-    if (owners_.whose(load.owner, transfer) == LoadEnd::kStale) {
+    if (requests_.whose(load.owner, transfer) == LoadEnd::kStale) {
       ++num_stale_;
       loads_.erase(found);
     } else if (announcing_.insert(load.engine_id).second) {
@@ -154,7 +154,7 @@ void LoadBook::settle_ends(FoldResult& result) {
 void LoadBook::settle_end(TransferId transfer, FoldResult& result) {
   Load& load = loads_.at(transfer);
   if (succeeded(load)) num_loaded_ += num_leases(load);
-  const LoadEnd end = owners_.whose(load.owner, transfer);
+  const LoadEnd end = requests_.whose(load.owner, transfer);
   if (!succeeded(load) && (end == LoadEnd::kWaitedFor || load.roll.any_failed())) ++num_failed_;
   if (!succeeded(load) && end == LoadEnd::kWaitedFor && load.expired && !load.doomed &&
       !load.roll.any_failed()) {
@@ -162,7 +162,7 @@ void LoadBook::settle_end(TransferId transfer, FoldResult& result) {
   }
   release(load);
   if (end == LoadEnd::kWaitedFor && !succeeded(load)) return fail(transfer, load);
-  static_cast<void>(owners_.end_load(load.owner, transfer));
+  static_cast<void>(requests_.end_load(load.owner, transfer));
   if (end == LoadEnd::kWaitedFor) succeeded_.push_back(load.engine_id);
   if (end == LoadEnd::kStale) {
     ++num_stale_;
@@ -175,7 +175,7 @@ void LoadBook::settle_end(TransferId transfer, FoldResult& result) {
 void LoadBook::settle_announced(TransferId transfer, FoldResult& result) {
   Load& load = loads_.at(transfer);
   announcing_.erase(load.engine_id);
-  if (owners_.end_load(load.owner, transfer) == LoadEnd::kStale) {
+  if (requests_.end_load(load.owner, transfer) == LoadEnd::kStale) {
     ++num_stale_;
     result.stale.push_back(std::move(load.engine_id));
   } else {
@@ -202,8 +202,8 @@ const Request* LoadBook::waiting_request(TransferId transfer) const {
   const Load& load = found->second;
   const bool may_succeed = (load.state == LoadState::kBegun || load.state == LoadState::kSent) &&
                            !load.doomed && !load.roll.any_failed();
-  if (!may_succeed || owners_.whose(load.owner, transfer) != LoadEnd::kWaitedFor) return nullptr;
-  return owners_.find(load.engine_id);
+  if (!may_succeed || requests_.whose(load.owner, transfer) != LoadEnd::kWaitedFor) return nullptr;
+  return requests_.find(load.engine_id);
 }
 
 std::size_t LoadBook::num_leases() const {

@@ -11,10 +11,10 @@
 #include "class_tiers.hpp"
 #include "load_patience.hpp"
 #include "overdue.hpp"
-#include "ownership_table.hpp"
 #include "prefix_search.hpp"
 #include "rank_patience.hpp"
 #include "rank_roll.hpp"
+#include "request_table.hpp"
 
 #include <chrono>
 #include <cstdint>
@@ -40,8 +40,8 @@ enum class LoadState : std::uint8_t { kBegun, kSent, kFailed, kAnnounced };
 /// before its plan was sent.
 class LoadBook {
  public:
-  LoadBook(ClassTiers& tiers, OwnershipTable& owners, std::uint32_t world_size)
-      : tiers_(tiers), owners_(owners), world_size_(world_size) {}
+  LoadBook(ClassTiers& tiers, RequestTable& requests, std::uint32_t world_size)
+      : tiers_(tiers), requests_(requests), world_size_(world_size) {}
   ~LoadBook();
   LoadBook(const LoadBook&) = delete;
   LoadBook& operator=(const LoadBook&) = delete;
@@ -116,7 +116,7 @@ class LoadBook {
   void plan_notices(StepPlan& plan, const RankPatience& patience);
 
   ClassTiers& tiers_;
-  OwnershipTable& owners_;
+  RequestTable& requests_;
   std::uint32_t world_size_;
   std::map<TransferId, Load> loads_;
   std::vector<TransferId> begun_;

@@ -5,7 +5,7 @@
 #include "kvferry/cpu_tier/slots/block_key.hpp"
 
 #include "load_book.hpp"
-#include "ownership_table.hpp"
+#include "request_table.hpp"
 
 #include <chrono>
 #include <cstddef>

@@ -6,7 +6,7 @@
 #include "kvferry/cpu_tier/slots/cpu_tier.hpp"
 
 #include "class_tiers.hpp"
-#include "ownership_table.hpp"
+#include "request_table.hpp"
 
 #include <cstdint>
 #include <optional>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ownership_table.hpp"
+#include "request_table.hpp"
 
 #include "kvferry/base/check.hpp"
 
@@ -34,8 +34,8 @@ void Request::sync_keys() {
   }
 }
 
-Request& OwnershipTable::arrive(std::string_view engine_id,
-                                std::shared_ptr<const BlockHashes> hashes) {
+Request& RequestTable::arrive(std::string_view engine_id,
+                              std::shared_ptr<const BlockHashes> hashes) {
   if (const auto old = newest_.find(engine_id); old != newest_.end()) erase(*old->second);
   auto request = std::make_unique<Request>();
   request->id = last_id_ = last_id_.next();
@@ -50,14 +50,14 @@ Request& OwnershipTable::arrive(std::string_view engine_id,
   return made;
 }
 
-Request* OwnershipTable::find(std::string_view engine_id) {
+Request* RequestTable::find(std::string_view engine_id) {
   const auto found = newest_.find(engine_id);
   if (found == newest_.end() || found->second->state == RequestState::kAbortedLoading)
     return nullptr;
   return found->second;
 }
 
-void OwnershipTable::preempt(Request& request) {
+void RequestTable::preempt(Request& request) {
   request.generation = next_generation();
   for (auto& table : request.tables) table.clear();
   request.num_offered = 0;
@@ -76,7 +76,7 @@ void OwnershipTable::preempt(Request& request) {
   request.load_wait = {};
 }
 
-TransferId OwnershipTable::finish(std::string_view engine_id) {
+TransferId RequestTable::finish(std::string_view engine_id) {
   Request* request = find(engine_id);
   if (request == nullptr) return TransferId();
   if (request->state == RequestState::kLoading) {
@@ -89,14 +89,14 @@ TransferId OwnershipTable::finish(std::string_view engine_id) {
   return TransferId();
 }
 
-void OwnershipTable::begin_load(Request& request, TransferId load) {
+void RequestTable::begin_load(Request& request, TransferId load) {
   KVFERRY_CHECK(request.state == RequestState::kIdle,
                 "request " + request.engine_id + " starts a load while one is under way");
   request.state = RequestState::kLoading;
   request.load = load;
 }
 
-LoadEnd OwnershipTable::whose(const Owner& owner, TransferId load) const {
+LoadEnd RequestTable::whose(const Owner& owner, TransferId load) const {
   const auto found = by_id_.find(owner.request);
   if (owner.domain != domain_ || found == by_id_.end()) return LoadEnd::kStale;
   const Request& request = *found->second;
@@ -112,7 +112,7 @@ LoadEnd OwnershipTable::whose(const Owner& owner, TransferId load) const {
   return LoadEnd::kStale;
 }
 
-LoadEnd OwnershipTable::end_load(const Owner& owner, TransferId load) {
+LoadEnd RequestTable::end_load(const Owner& owner, TransferId load) {
   const LoadEnd end = whose(owner, load);
   if (end == LoadEnd::kStale) return end;
   Request& request = *by_id_.at(owner.request);
@@ -127,7 +127,7 @@ LoadEnd OwnershipTable::end_load(const Owner& owner, TransferId load) {
   return end;
 }
 
-void OwnershipTable::erase(Request& request) {
+void RequestTable::erase(Request& request) {
   if (request.state == RequestState::kAbortedLoading) --num_tombstones_;
   newest_.erase(request.engine_id);
   by_id_.erase(request.id);

@@ -150,9 +150,9 @@ enum class LoadEnd : std::uint8_t {
 
 /// All requests the engine knows of, and the tombstones of those that ended while loading. One
 /// thread at a time.
-class OwnershipTable {
+class RequestTable {
  public:
-  explicit OwnershipTable(DomainId domain, std::size_t num_groups = 1)
+  explicit RequestTable(DomainId domain, std::size_t num_groups = 1)
       : domain_(domain), num_groups_(num_groups) {}
 
   /// A request arrives. An id that is in use, a tombstone's too, starts a new incarnation: the

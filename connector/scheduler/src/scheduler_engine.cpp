@@ -61,7 +61,7 @@ void validate(const SchedulerOptions& options) {
 std::optional<std::uint32_t> SchedulerEngine::Impl::lookup(std::string_view engine_id,
                                                            std::uint32_t num_local_tokens,
                                                            std::uint32_t num_tokens) {
-  Request* request = owners_.find(engine_id);
+  Request* request = requests_.find(engine_id);
   if (request == nullptr || request->state != RequestState::kIdle || num_tokens == 0) return 0;
   note_local(engine_id, num_local_tokens);
   if (loads_.announces(request->engine_id)) return 0;
@@ -94,7 +94,7 @@ bool SchedulerEngine::Impl::may_wait_for_ranks() {
 
 void SchedulerEngine::Impl::on_allocated(std::string_view engine_id, GroupBlocks tables,
                                          std::uint32_t num_external_tokens) {
-  Request* request = owners_.find(engine_id);
+  Request* request = requests_.find(engine_id);
   if (request == nullptr || request->state != RequestState::kIdle) {
     throw ProtocolError(
         "the engine allocated a load for request " + std::string(engine_id) +
@@ -182,7 +182,7 @@ void SchedulerEngine::Impl::expect_known_plan(const StepReport& report) const {
 void SchedulerEngine::Impl::on_request(std::string_view engine_id,
                                        std::shared_ptr<const BlockHashes> hashes) {
   on_finished(engine_id);  // An id in use: nothing of its earlier life may go on.
-  Request& request = owners_.arrive(engine_id, std::move(hashes));
+  Request& request = requests_.arrive(engine_id, std::move(hashes));
   request.sync_keys();
   await_turn(request);
 }
@@ -195,14 +195,14 @@ void SchedulerEngine::Impl::grow_tier() {
     if (stores_off()) backlog_.clear();
     tiers_.narrow_name_space(ranks_.joint_probe());
     // What was found as they arrived, by another name space or beyond what is ready.
-    owners_.for_each([](Request& request) { request.answer.valid = false; });
+    requests_.for_each([](Request& request) { request.answer.valid = false; });
   }
   tiers_.grow_to(num_chunks);
   num_chunks_ = num_chunks;
 }
 
 void SchedulerEngine::Impl::on_finished(std::string_view engine_id, std::uint32_t num_tokens) {
-  if (Request* request = owners_.find(engine_id)) {
+  if (Request* request = requests_.find(engine_id)) {
     TokenProof& proof = request->proof;
     // What the engine knows was taken from what a plan computed: all of it but the last token.
     if (num_tokens > 0) proof.sure_to = std::max(proof.sure_to, std::min(proof.to, num_tokens - 1));
@@ -213,7 +213,7 @@ void SchedulerEngine::Impl::on_finished(std::string_view engine_id, std::uint32_
     std::erase_if(states_, is_its);
     leave_doubt(*request);
   }
-  const TransferId load = owners_.finish(engine_id);
+  const TransferId load = requests_.finish(engine_id);
   if (load != TransferId()) loads_.cancel(load);
 }
 
@@ -226,7 +226,7 @@ void SchedulerEngine::Impl::reset_cache() {
   candidates_.clear();
   states_.clear();
   forget_proofs();
-  owners_.for_each([](Request& request) {
+  requests_.for_each([](Request& request) {
     request.answer.valid = false;
     // What it has in the pool was computed before the reset and must not come back.
     if (request.has_blocks()) request.storable = false;
@@ -238,8 +238,8 @@ SchedulerSnapshot SchedulerEngine::Impl::snapshot() const {
   view.tier = tiers_.snapshot();
   view.slabs = tiers_.slab_snapshot();
   view.wasted_bytes = wasted_bytes(view.slabs);
-  view.num_requests = owners_.num_living();
-  view.num_tombstones = owners_.num_tombstones();
+  view.num_requests = requests_.num_living();
+  view.num_tombstones = requests_.num_tombstones();
   view.num_stores_in_flight = stores_.num_in_flight();
   view.num_loads_in_flight = loads_.num_in_flight();
   view.num_backlog = backlog_.size();
@@ -292,7 +292,7 @@ void SchedulerEngine::Impl::dcheck_consistent() const {
                 "loads hold " + std::to_string(num_leases) + " leases, the tier counts " +
                     std::to_string(tier.num_leased) + " leased, " + std::to_string(tier.num_dying) +
                     " dying and " + std::to_string(tier.num_leased_guests) + " foreign slots");
-  KVFERRY_CHECK(owners_.num_tombstones() <= loads_.num_in_flight(),
+  KVFERRY_CHECK(requests_.num_tombstones() <= loads_.num_in_flight(),
                 "a tombstone without a load under way");
 #endif
 }
@@ -311,7 +311,7 @@ void SchedulerEngine::on_request(std::string_view engine_id,
 }
 
 bool SchedulerEngine::knows(std::string_view engine_id) const {
-  return impl_->owners().find(engine_id) != nullptr;
+  return impl_->requests().find(engine_id) != nullptr;
 }
 
 std::optional<std::uint32_t> SchedulerEngine::lookup(std::string_view engine_id,

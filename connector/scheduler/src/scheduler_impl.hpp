@@ -12,11 +12,11 @@
 #include "load_book.hpp"
 #include "load_patience.hpp"
 #include "load_sharing.hpp"
-#include "ownership_table.hpp"
 #include "prefix_search.hpp"
 #include "proven_blocks.hpp"
 #include "rank_patience.hpp"
 #include "rank_register.hpp"
+#include "request_table.hpp"
 #include "store_book.hpp"
 
 #include <cstddef>
@@ -42,18 +42,18 @@ class SchedulerEngine::Impl {
         tiers_(options_),
         backlog_(options_.num_blocks),
         proven_(options_.num_blocks),
-        owners_(options_.domain, options_.groups.size()),
+        requests_(options_.domain, options_.groups.size()),
         prefixes_(tiers_, options_.groups, options_.block_tokens),
         ranks_(options_),
         patience_(options_.rank_timeout, options_.clock, options_.world_size),
         load_patience_(options_.load_timeout, options_.clock),
         stores_(tiers_, backlog_, options_.world_size),
-        loads_(tiers_, owners_, options_.world_size),
+        loads_(tiers_, requests_, options_.world_size),
         sharing_(loads_, options_.max_load_wait, options_.clock) {}
 
   void set_pool(const BlockPool* pool) { pool_ = pool; }
   void on_request(std::string_view engine_id, std::shared_ptr<const BlockHashes> hashes);
-  OwnershipTable& owners() { return owners_; }
+  RequestTable& requests() { return requests_; }
 
   std::optional<std::uint32_t> lookup(std::string_view engine_id, std::uint32_t num_local_tokens,
                                       std::uint32_t num_tokens);
@@ -229,7 +229,7 @@ class SchedulerEngine::Impl {
   ClassTiers tiers_;
   Backlog backlog_;
   ProvenBlocks proven_;
-  OwnershipTable owners_;
+  RequestTable requests_;
   PrefixSearch prefixes_;
   RankRegister ranks_;
   RankPatience patience_;

@@ -72,7 +72,7 @@ void SchedulerEngine::Impl::on_state(std::string_view engine_id, GroupId group, 
   }
   in_step_ = true;
   drop_rewritten(block);
-  Request* request = owners_.find(engine_id);
+  Request* request = requests_.find(engine_id);
   proven_.begin_write(block, request == nullptr ? Generation() : request->generation);
   if (request == nullptr || request->state != RequestState::kIdle || !request->storable) return;
   if (!is_in_step(*request)) return;  // Preempted within the pass that left it.

@@ -11,7 +11,7 @@
 namespace kvferry::connector {
 
 void SchedulerEngine::Impl::note_local(std::string_view engine_id, std::uint32_t num_local_tokens) {
-  Request* request = owners_.find(engine_id);
+  Request* request = requests_.find(engine_id);
   if (request == nullptr || request->state != RequestState::kIdle) return;
   request->proof.admission = Admission::kLookedUp;
   request->proof.num_local_tokens = num_local_tokens;
@@ -128,7 +128,7 @@ void SchedulerEngine::Impl::void_behind(const Request& writer, std::uint32_t fir
       if (!prefixes_.is_null(group, table[i])) written.insert(table[i]);
     }
   }
-  owners_.for_each([&](Request& request) {
+  requests_.for_each([&](Request& request) {
     if (&request == &writer) return;
     const auto is_written = [&](BlockId block) { return written.contains(block); };
     const auto has_one = [&](const std::vector<BlockId>& table) {
@@ -244,7 +244,7 @@ void SchedulerEngine::Impl::begin_load(Request& request, std::uint32_t first, st
 }
 
 void SchedulerEngine::Impl::prove_loaded(std::string_view engine_id) {
-  const Request* request = owners_.find(engine_id);
+  const Request* request = requests_.find(engine_id);
   if (request == nullptr) return;
   const std::size_t end =
       std::min<std::size_t>(request->num_keys(), request->load_first + request->num_loading);
@@ -289,7 +289,7 @@ void SchedulerEngine::Impl::on_blocks_invalid(std::span<const BlockId> blocks) {
   if (blocks.empty()) return;
   const std::unordered_set<BlockId> invalid(blocks.begin(), blocks.end());
   std::vector<BlockId> lost(blocks.begin(), blocks.end());
-  owners_.for_each([&](Request& request) {
+  requests_.for_each([&](Request& request) {
     std::size_t first = request.proof.to / options_.block_tokens + 1;
     const std::size_t end = first;
     for (const auto& table : request.tables) {
@@ -332,7 +332,7 @@ void SchedulerEngine::Impl::forget_proofs() {
     const auto key = pool_ == nullptr ? std::nullopt : pool_->key(block);
     return key && ProvenBlocks::mark_of(*key) == mark;
   });
-  owners_.for_each([](Request& request) {
+  requests_.for_each([](Request& request) {
     request.num_proven = 0;
     request.states_in_doubt.clear();
     request.proof.from = request.proof.to;

@@ -19,7 +19,7 @@ void SchedulerEngine::Impl::on_scheduled(std::string_view engine_id, TableUpdate
                         std::to_string(num_groups));
   }
   in_step_ = true;
-  Request* request = owners_.find(engine_id);
+  Request* request = requests_.find(engine_id);
   const std::uint32_t first_written = num_computed_tokens / options_.block_tokens;
   if (request == nullptr) {
     // It is not followed, but it writes them all the same, in this step or a later one.
@@ -71,14 +71,14 @@ void SchedulerEngine::Impl::drop_added(TableUpdate update, GroupBlocks blocks,
 }
 
 void SchedulerEngine::Impl::on_preempted(std::string_view engine_id) {
-  Request* request = owners_.find(engine_id);
+  Request* request = requests_.find(engine_id);
   // A request that already loads again was preempted before that load, by a reset of the engine's
   // cache.
   if (request == nullptr || request->state != RequestState::kIdle) return;
   offer_rest(*request);
   forget_uncomputed(*request);
   leave_doubt(*request);
-  owners_.preempt(*request);
+  requests_.preempt(*request);
   await_turn(*request);
 }
 

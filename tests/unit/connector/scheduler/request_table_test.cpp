@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ownership_table.hpp"
+#include "request_table.hpp"
 
 #include "fake_engine.hpp"
 
@@ -13,16 +13,16 @@ namespace {
 
 constexpr DomainId kDomain{3};
 
-class OwnershipTableTest : public ::testing::Test {
+class RequestTableTest : public ::testing::Test {
  protected:
   Request& arrive(const char* id) {
     return table_.arrive(id, std::make_shared<FakeHashes>(std::vector<std::uint64_t>{1, 2}));
   }
 
-  OwnershipTable table_{kDomain};
+  RequestTable table_{kDomain};
 };
 
-TEST_F(OwnershipTableTest, FindsWhatArrivedUntilItIsFinished) {
+TEST_F(RequestTableTest, FindsWhatArrivedUntilItIsFinished) {
   EXPECT_EQ(table_.find("r"), nullptr);
   Request& request = arrive("r");
   EXPECT_EQ(table_.find("r"), &request);
@@ -32,7 +32,7 @@ TEST_F(OwnershipTableTest, FindsWhatArrivedUntilItIsFinished) {
   EXPECT_EQ(table_.num_living(), 0U);
 }
 
-TEST_F(OwnershipTableTest, EveryIncarnationOfAnIdHasAnOwnerOfItsOwn) {
+TEST_F(RequestTableTest, EveryIncarnationOfAnIdHasAnOwnerOfItsOwn) {
   const Owner first = arrive("r").owner(kDomain);
   EXPECT_EQ(table_.finish("r"), TransferId());
   const Owner second = arrive("r").owner(kDomain);
@@ -41,7 +41,7 @@ TEST_F(OwnershipTableTest, EveryIncarnationOfAnIdHasAnOwnerOfItsOwn) {
 }
 
 // dynamo#6681: abort and stop reach the connector in one step.
-TEST_F(OwnershipTableTest, FinishIsIdempotentAndAnswersForTheLoadOnce) {
+TEST_F(RequestTableTest, FinishIsIdempotentAndAnswersForTheLoadOnce) {
   table_.begin_load(arrive("r"), TransferId(5));
   EXPECT_EQ(table_.finish("r"), TransferId(5));
   EXPECT_EQ(table_.finish("r"), TransferId());
@@ -51,7 +51,7 @@ TEST_F(OwnershipTableTest, FinishIsIdempotentAndAnswersForTheLoadOnce) {
   EXPECT_EQ(table_.num_living(), 0U);
 }
 
-TEST_F(OwnershipTableTest, ATombstoneIsNotLivingAndGoesWithItsLoad) {
+TEST_F(RequestTableTest, ATombstoneIsNotLivingAndGoesWithItsLoad) {
   Request& request = arrive("r");
   const Owner owner = request.owner(kDomain);
   table_.begin_load(request, TransferId(5));
@@ -65,7 +65,7 @@ TEST_F(OwnershipTableTest, ATombstoneIsNotLivingAndGoesWithItsLoad) {
   EXPECT_EQ(table_.end_load(owner, TransferId(5)), LoadEnd::kStale);
 }
 
-TEST_F(OwnershipTableTest, TheEndOfALoadStartsANewGenerationAndIsTakenOnce) {
+TEST_F(RequestTableTest, TheEndOfALoadStartsANewGenerationAndIsTakenOnce) {
   Request& request = arrive("r");
   const Owner owner = request.owner(kDomain);
   table_.begin_load(request, TransferId(5));
@@ -76,7 +76,7 @@ TEST_F(OwnershipTableTest, TheEndOfALoadStartsANewGenerationAndIsTakenOnce) {
 }
 
 // vllm#51637: the old completion of a reused id must not match.
-TEST_F(OwnershipTableTest, TheEndOfAnEarlierIncarnationsLoadIsStale) {
+TEST_F(RequestTableTest, TheEndOfAnEarlierIncarnationsLoadIsStale) {
   Request& old = arrive("r");
   const Owner old_owner = old.owner(kDomain);
   table_.begin_load(old, TransferId(5));
@@ -90,7 +90,7 @@ TEST_F(OwnershipTableTest, TheEndOfAnEarlierIncarnationsLoadIsStale) {
 }
 
 // vllm#51637, within one incarnation: a load, a roll-back, a second load.
-TEST_F(OwnershipTableTest, TheEndOfAnEarlierGenerationsLoadIsStale) {
+TEST_F(RequestTableTest, TheEndOfAnEarlierGenerationsLoadIsStale) {
   Request& request = arrive("r");
   const Owner first = request.owner(kDomain);
   table_.begin_load(request, TransferId(5));
@@ -106,7 +106,7 @@ TEST_F(OwnershipTableTest, TheEndOfAnEarlierGenerationsLoadIsStale) {
   EXPECT_EQ(table_.end_load(request.owner(kDomain), TransferId(6)), LoadEnd::kWaitedFor);
 }
 
-TEST_F(OwnershipTableTest, PreemptionVoidsWhatWasKnownOfTheTable) {
+TEST_F(RequestTableTest, PreemptionVoidsWhatWasKnownOfTheTable) {
   Request& request = arrive("r");
   const Owner before = request.owner(kDomain);
   request.tables.front() = blocks_of({1, 2});
@@ -122,9 +122,9 @@ TEST_F(OwnershipTableTest, PreemptionVoidsWhatWasKnownOfTheTable) {
   EXPECT_FALSE(request.answer.valid);
 }
 
-using OwnershipTableDeathTest = OwnershipTableTest;
+using RequestTableDeathTest = RequestTableTest;
 
-TEST_F(OwnershipTableDeathTest, ASecondLoadOfALoadingRequestIsABrokenInvariant) {
+TEST_F(RequestTableDeathTest, ASecondLoadOfALoadingRequestIsABrokenInvariant) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   Request& request = arrive("r");
   table_.begin_load(request, TransferId(5));
