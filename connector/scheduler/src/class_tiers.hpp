@@ -25,14 +25,10 @@ class ClassTiers {
   [[nodiscard]] std::uint32_t num_classes() const {
     return static_cast<std::uint32_t>(tiers_.size());
   }
-  [[nodiscard]] SlabClassId class_of(GroupId group) const {
-    return classes_of_groups_[group.value()];
-  }
   /// For everything but growth, offers and reservations, which concern all classes.
   [[nodiscard]] cpu_tier::CpuTier& of(SlabClassId slab_class) {
     return *tiers_[slab_class.value()];
   }
-  [[nodiscard]] cpu_tier::CpuTier& of(GroupId group) { return of(class_of(group)); }
 
   void grow_to(std::uint32_t num_chunks);
   void offer(SlabClassId slab_class, std::span<const cpu_tier::BlockKey> keys,
@@ -64,7 +60,6 @@ class ClassTiers {
   [[nodiscard]] cpu_tier::SlabSnapshot slab_snapshot() const;
 
  private:
-  std::vector<SlabClassId> classes_of_groups_;
   std::vector<std::uint32_t> slots_per_chunk_;
   std::unique_ptr<cpu_tier::CpuTier> alone_;
   std::unique_ptr<cpu_tier::SlabTier> slabs_;

@@ -8,7 +8,7 @@
 
 namespace kvferry::connector {
 
-void Request::sync_keys() {
+std::optional<std::size_t> Request::sync_keys() {
   const std::size_t available = hashes->size();
   const auto same = [this](std::size_t index) {
     const std::span<const std::byte> hash = hashes->hash(index);
@@ -17,13 +17,12 @@ void Request::sync_keys() {
   };
   std::size_t known = std::min(num_keys(), available);
   while (known > 0 && !same(known - 1)) --known;
-  if (known < num_keys()) {
+  const bool drops = known < num_keys();
+  if (drops) {
     for (auto& of_group : keys) of_group.resize(known);
     num_offered = std::min(num_offered, static_cast<std::uint32_t>(known));
     num_proven = std::min(num_proven, static_cast<std::uint32_t>(known));
     std::erase_if(states_in_doubt, [known](const StateInDoubt& one) { return one.at >= known; });
-    num_awaited = std::min(num_awaited, static_cast<std::uint32_t>(known));
-    answer.valid = false;
   }
   for (std::size_t group = 0; group < keys.size(); ++group) {
     keys[group].reserve(available);
@@ -32,6 +31,7 @@ void Request::sync_keys() {
           cpu_tier::BlockKey::make(hashes->hash(i), GroupId(static_cast<std::uint16_t>(group))));
     }
   }
+  return drops ? std::optional(known) : std::nullopt;
 }
 
 Request& RequestTable::arrive(std::string_view engine_id,
@@ -40,6 +40,7 @@ Request& RequestTable::arrive(std::string_view engine_id,
   auto request = std::make_unique<Request>();
   request->id = last_id_ = last_id_.next();
   request->generation = next_generation();
+  request->place = take_place();
   request->engine_id = engine_id;
   request->hashes = std::move(hashes);
   request->keys.resize(num_groups_);
@@ -72,8 +73,6 @@ void RequestTable::preempt(Request& request) {
   next.looked_up_behind = proof.looked_up_behind;
   proof = next;
   request.storable = true;
-  request.answer.valid = false;
-  request.load_wait = {};
 }
 
 TransferId RequestTable::finish(std::string_view engine_id) {
@@ -123,13 +122,20 @@ LoadEnd RequestTable::end_load(const Owner& owner, TransferId load) {
   request.state = RequestState::kIdle;
   request.load = TransferId();
   request.generation = next_generation();
-  request.answer.valid = false;
   return end;
+}
+
+std::uint32_t RequestTable::take_place() {
+  if (free_places_.empty()) return num_places_++;
+  const std::uint32_t place = free_places_.back();
+  free_places_.pop_back();
+  return place;
 }
 
 void RequestTable::erase(Request& request) {
   if (request.state == RequestState::kAbortedLoading) --num_tombstones_;
   newest_.erase(request.engine_id);
+  free_places_.push_back(request.place);
   by_id_.erase(request.id);
 }
 

@@ -5,14 +5,13 @@
 #include "kvferry/connector/scheduler/engine_view.hpp"
 #include "kvferry/connector/wire/owner.hpp"
 #include "kvferry/cpu_tier/slots/block_key.hpp"
-#include "kvferry/cpu_tier/slots/cpu_tier.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -26,29 +25,6 @@ enum class RequestState : std::uint8_t {
   kLoading,        ///< A load is planned or under way and the engine waits for its report.
   kAbortedLoading  ///< Finished by the engine while loading: a tombstone until the load ended on
                    ///< every rank.
-};
-
-/// The answer of the last lookup: soft, it holds nothing. Good for as long as its inputs are the
-/// same.
-struct LookupAnswer {
-  bool valid = false;
-  std::uint64_t eviction_epoch = 0;  ///< Of the tier, when it was given.
-  std::uint32_t num_local_blocks = 0;
-  std::uint32_t num_limit_blocks = 0;
-  /// Blocks behind the local ones that every KV cache group can have loaded.
-  std::uint32_t num_blocks = 0;
-  /// By group. Full attention: from the first block behind the local ones on, num_blocks or more.
-  /// Other groups: the last ones before local + num_blocks, as many as the next token sees.
-  std::vector<cpu_tier::PrefixHit> hits;
-};
-
-/// A wait for another request's load of the same prefix: one for each turn.
-struct LoadWait {
-  enum class State : std::uint8_t { kNone, kWaiting, kOver };
-  State state = State::kNone;
-  TransferId load;
-  std::uint32_t num_local_blocks = 0;
-  std::chrono::steady_clock::time_point since{};
 };
 
 /// How a request came by the tokens that it has when a plan names it with a whole table.
@@ -94,15 +70,19 @@ struct StateInDoubt {
   BlockId block;
 };
 
+/// Keys of a request's complete blocks, by KV cache group and position; as many in each group.
+using GroupKeys = std::vector<std::vector<cpu_tier::BlockKey>>;
+
 /// One incarnation of a request. Owned by the table; its address is stable until it is erased.
 struct Request {
   RequestId id;
   Generation generation;
+  /// No other request of the table has it, as long as this one is in there.
+  std::uint32_t place = 0;
   RequestState state = RequestState::kIdle;
   std::string engine_id;
   std::shared_ptr<const BlockHashes> hashes;
-  /// Of its complete blocks, by KV cache group and position; see sync_keys().
-  std::vector<std::vector<cpu_tier::BlockKey>> keys;
+  GroupKeys keys;  ///< As of the last sync_keys().
   /// GPU blocks by KV cache group and position, as of its last plan or load.
   std::vector<std::vector<BlockId>> tables;
   std::uint32_t num_offered = 0;  ///< Positions from the first that were offered for a store.
@@ -120,12 +100,8 @@ struct Request {
   /// reach it.
   std::uint32_t store_end = kNoStoreEnd;
   static constexpr std::uint32_t kNoStoreEnd = std::numeric_limits<std::uint32_t>::max();
-  /// Positions from the first whose blocks the tier keeps for this request's turn.
-  std::uint32_t num_awaited = 0;
   bool storable = true;  ///< False after a reset, until its blocks are computed anew.
-  LookupAnswer answer;
-  LoadWait load_wait;
-  TransferId load;  ///< The load under way while kLoading or kAbortedLoading.
+  TransferId load;       ///< The load under way while kLoading or kAbortedLoading.
 
   [[nodiscard]] Owner owner(DomainId domain) const { return {domain, id, generation}; }
   /// Complete blocks whose keys are known, in each group.
@@ -136,8 +112,9 @@ struct Request {
   }
 
   /// Takes over hashes that the engine added, and drops those it truncated or replaced (streaming
-  /// sessions): hashes are chained, so an equal last one proves all before it.
-  void sync_keys();
+  /// sessions): hashes are chained, so an equal last one proves all before it. Returns how many
+  /// keys it has kept, if it has dropped some.
+  [[nodiscard]] std::optional<std::size_t> sync_keys();
 };
 
 /// What the end of a load on every rank means for its owner.
@@ -194,6 +171,7 @@ class RequestTable {
   };
 
   void erase(Request& request);
+  [[nodiscard]] std::uint32_t take_place();
   [[nodiscard]] Generation next_generation() { return last_generation_ = last_generation_.next(); }
 
   DomainId domain_;
@@ -204,6 +182,8 @@ class RequestTable {
   /// The newest incarnation of each engine id, tombstones included.
   std::unordered_map<std::string, Request*, IdHash, std::equal_to<>> newest_;
   std::size_t num_tombstones_ = 0;
+  std::uint32_t num_places_ = 0;
+  std::vector<std::uint32_t> free_places_;
 };
 
 }  // namespace kvferry::connector

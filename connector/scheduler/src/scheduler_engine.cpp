@@ -65,7 +65,7 @@ std::optional<std::uint32_t> SchedulerEngine::Impl::lookup(std::string_view engi
   if (request == nullptr || request->state != RequestState::kIdle || num_tokens == 0) return 0;
   note_local(engine_id, num_local_tokens);
   if (loads_.announces(request->engine_id)) return 0;
-  request->sync_keys();
+  sync_keys(*request);
   tiers_.hold_still();
   const std::uint32_t num_local = num_local_tokens / options_.block_tokens;
   // The last token is computed in any case: the engine needs its logits.
@@ -74,15 +74,8 @@ std::optional<std::uint32_t> SchedulerEngine::Impl::lookup(std::string_view engi
   if (options_.shared_tier != nullptr && num_chunks_ == 0) {
     return limit > num_local && may_wait_for_ranks() ? std::nullopt : std::optional(0U);
   }
-  LookupAnswer& answer = request->answer;
-  if (!answer.valid || answer.eviction_epoch != tiers_.eviction_epoch() ||
-      answer.num_local_blocks != num_local || answer.num_limit_blocks != limit) {
-    // A request that waits for blocks asks in every step: most of its last answer still holds.
-    const bool same_start = answer.valid && answer.num_local_blocks == num_local;
-    LookupAnswer known = same_start ? std::move(answer) : LookupAnswer{};
-    answer = prefixes_.find(*request, num_local, limit, std::move(known));
-  }
-  if (sharing_.must_wait(*request)) return std::nullopt;
+  const LookupAnswer& answer = lookups_.find(*request, num_local, limit);
+  if (sharing_.must_wait(*request, answer)) return std::nullopt;
   return answer.num_blocks * options_.block_tokens;
 }
 
@@ -102,8 +95,8 @@ void SchedulerEngine::Impl::on_allocated(std::string_view engine_id, GroupBlocks
   }
   const std::uint32_t count =
       (num_external_tokens + options_.block_tokens - 1) / options_.block_tokens;
-  std::optional<LeasedPrefix> leased = prefixes_.lease(*request, count, tables);
-  prefixes_.end_await(*request);
+  Lookups::Taken taken = lookups_.take(*request, count, tables);
+  lookups_.end_await(*request);
   // The whole prefix is offered once it runs, what is loaded too: the tier learns from it what is
   // used, touches what it holds, and gets again what it has lost.
   request->num_offered = 0;
@@ -112,15 +105,13 @@ void SchedulerEngine::Impl::on_allocated(std::string_view engine_id, GroupBlocks
     request->tables[group].assign(tables[group].begin(), tables[group].end());
   }
   // A reset came between lookup and allocation: the local blocks may be from before it.
-  if (!request->answer.valid) request->storable = false;
-  const std::uint32_t first_block = request->answer.num_local_blocks;
-  begin_load(*request, first_block, count);
-  request->answer = {};
-  const bool has_lease = leased.has_value();
-  loads_.begin(*request, next_transfer(), std::move(leased));
+  if (!taken.was_valid) request->storable = false;
+  begin_load(*request, taken.first_block, count);
+  const bool has_lease = taken.leased.has_value();
+  loads_.begin(*request, next_transfer(), std::move(taken.leased));
   if (!has_lease) return;
   hit_tokens_ += num_external_tokens;
-  sharing_.on_begun(*request, first_block, count);
+  sharing_.on_begun(*request, taken.first_block, count);
 }
 
 std::vector<StepReport> SchedulerEngine::Impl::readable(
@@ -183,8 +174,13 @@ void SchedulerEngine::Impl::on_request(std::string_view engine_id,
                                        std::shared_ptr<const BlockHashes> hashes) {
   on_finished(engine_id);  // An id in use: nothing of its earlier life may go on.
   Request& request = requests_.arrive(engine_id, std::move(hashes));
-  request.sync_keys();
+  sync_keys(request);
   await_turn(request);
+}
+
+void SchedulerEngine::Impl::sync_keys(Request& request) {
+  const std::optional<std::size_t> num_left = request.sync_keys();
+  if (num_left) lookups_.on_keys_dropped(request, *num_left);
 }
 
 void SchedulerEngine::Impl::grow_tier() {
@@ -195,7 +191,7 @@ void SchedulerEngine::Impl::grow_tier() {
     if (stores_off()) backlog_.clear();
     tiers_.narrow_name_space(ranks_.joint_probe());
     // What was found as they arrived, by another name space or beyond what is ready.
-    requests_.for_each([](Request& request) { request.answer.valid = false; });
+    lookups_.forget_answers();
   }
   tiers_.grow_to(num_chunks);
   num_chunks_ = num_chunks;
@@ -207,7 +203,9 @@ void SchedulerEngine::Impl::on_finished(std::string_view engine_id, std::uint32_
     // What the engine knows was taken from what a plan computed: all of it but the last token.
     if (num_tokens > 0) proof.sure_to = std::max(proof.sure_to, std::min(proof.to, num_tokens - 1));
     offer_rest(*request);
-    prefixes_.end_await(*request);
+    lookups_.end_await(*request);
+    lookups_.drop(*request);
+    sharing_.end_turn(*request);
     const auto is_its = [request](const Candidate& one) { return one.request == request; };
     std::erase_if(candidates_, is_its);
     std::erase_if(states_, is_its);
@@ -226,8 +224,8 @@ void SchedulerEngine::Impl::reset_cache() {
   candidates_.clear();
   states_.clear();
   forget_proofs();
+  lookups_.forget_answers();
   requests_.for_each([](Request& request) {
-    request.answer.valid = false;
     // What it has in the pool was computed before the reset and must not come back.
     if (request.has_blocks()) request.storable = false;
   });

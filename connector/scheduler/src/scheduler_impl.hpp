@@ -8,11 +8,12 @@
 #include "kvferry/cpu_tier/slots/cpu_tier.hpp"
 
 #include "backlog.hpp"
+#include "block_groups.hpp"
 #include "class_tiers.hpp"
 #include "load_book.hpp"
 #include "load_patience.hpp"
 #include "load_sharing.hpp"
-#include "prefix_search.hpp"
+#include "lookups.hpp"
 #include "proven_blocks.hpp"
 #include "rank_patience.hpp"
 #include "rank_register.hpp"
@@ -40,10 +41,11 @@ class SchedulerEngine::Impl {
   explicit Impl(SchedulerOptions options)
       : options_(std::move(options)),
         tiers_(options_),
+        groups_(options_.groups, options_.block_tokens),
         backlog_(options_.num_blocks),
         proven_(options_.num_blocks),
         requests_(options_.domain, options_.groups.size()),
-        prefixes_(tiers_, options_.groups, options_.block_tokens),
+        lookups_(tiers_, groups_),
         ranks_(options_),
         patience_(options_.rank_timeout, options_.clock, options_.world_size),
         load_patience_(options_.load_timeout, options_.clock),
@@ -110,7 +112,7 @@ class SchedulerEngine::Impl {
     return answer == cpu_tier::OfferAnswer::kStore;
   }
   [[nodiscard]] SlabClassId class_of(const Candidate& candidate) const {
-    return tiers_.class_of(GroupId(static_cast<std::uint32_t>(candidate.group)));
+    return groups_.class_of(candidate.group);
   }
   [[nodiscard]] static std::span<const cpu_tier::BlockKey> keys_of(const Candidate& candidate) {
     return std::span(candidate.request->keys[candidate.group])
@@ -142,7 +144,7 @@ class SchedulerEngine::Impl {
   /// whole table.
   void drop_added(TableUpdate update, GroupBlocks blocks, std::uint32_t first_written);
   void begin_write(std::size_t group, BlockId block, Generation writer) {
-    if (!prefixes_.is_null(group, block)) proven_.begin_write(block, writer);
+    if (!groups_.is_null(group, block)) proven_.begin_write(block, writer);
   }
 
   // Proof.
@@ -185,9 +187,11 @@ class SchedulerEngine::Impl {
   void offer_rest(Request& request);
   /// The tier has the slots that are ready on every rank.
   void grow_tier();
+  /// Request::sync_keys(), for all that keeps something of its keys.
+  void sync_keys(Request& request);
   /// The request waits for its turn from now on.
   void await_turn(Request& request) {
-    if (options_.tier.max_awaited_share > 0) prefixes_.await(request);
+    if (options_.tier.max_awaited_share > 0) lookups_.await(request);
   }
   /// A rank has no staging ring.
   [[nodiscard]] bool stores_off() const { return ranks_.all_ready() && stores_.ring_blocks() == 0; }
@@ -227,10 +231,11 @@ class SchedulerEngine::Impl {
   SchedulerOptions options_;
   const BlockPool* pool_ = nullptr;
   ClassTiers tiers_;
+  BlockGroups groups_;
   Backlog backlog_;
   ProvenBlocks proven_;
   RequestTable requests_;
-  PrefixSearch prefixes_;
+  Lookups lookups_;
   RankRegister ranks_;
   RankPatience patience_;
   LoadPatience load_patience_;

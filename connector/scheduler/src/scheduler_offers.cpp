@@ -15,7 +15,7 @@ SchedulerEngine::Impl::Candidate SchedulerEngine::Impl::candidate_of(Request& re
                                                                      std::size_t group,
                                                                      std::uint32_t first,
                                                                      std::uint32_t last) const {
-  while (first < last && prefixes_.is_null(group, request.tables[group][first])) ++first;
+  while (first < last && groups_.is_null(group, request.tables[group][first])) ++first;
   return {&request, group, first, last};
 }
 
@@ -27,12 +27,12 @@ void SchedulerEngine::Impl::offer(const Candidate& candidate) {
   for (std::uint32_t at = candidate.first; at < candidate.last; ++at) {
     OfferAnswer& answer = answers_[at - candidate.first];
     if (answer == OfferAnswer::kHeld) continue;
-    if (prefixes_.is_null(candidate.group, table[at])) {
+    if (groups_.is_null(candidate.group, table[at])) {
       answer = OfferAnswer::kHeld;  // There is nothing to store.
       continue;
     }
     // A window's or chunk's block is needed by loads that end near it only.
-    const bool ends = !is_admitted(answer) && prefixes_.needs_all(candidate.group);
+    const bool ends = !is_admitted(answer) && groups_.needs_all(candidate.group);
     if (ends) request.store_end = std::min(request.store_end, at);
     if (is_admitted(answer) && at < request.store_end) continue;
     answer = OfferAnswer::kDeclined;
@@ -58,7 +58,7 @@ void SchedulerEngine::Impl::defer(const Candidate& candidate) {
 void SchedulerEngine::Impl::defer_states(Request& request, std::size_t group, std::uint32_t first,
                                          std::uint32_t last) {
   for (std::uint32_t at = first; at < last; ++at) {
-    if (!prefixes_.is_null(group, request.tables[group][at])) {
+    if (!groups_.is_null(group, request.tables[group][at])) {
       defer({&request, group, at, at + 1});
     }
   }
@@ -66,7 +66,7 @@ void SchedulerEngine::Impl::defer_states(Request& request, std::size_t group, st
 
 void SchedulerEngine::Impl::on_state(std::string_view engine_id, GroupId group, BlockId block,
                                      std::uint32_t num_tokens) {
-  if (group.value() >= prefixes_.num_groups() || !prefixes_.reach(group.value()).is_state()) {
+  if (group.value() >= groups_.size() || !groups_.has_states(group.value())) {
     throw ProtocolError("the engine left a state of request " + std::string(engine_id) +
                         " in KV cache group " + std::to_string(group.value()) + ", which has none");
   }
@@ -76,7 +76,7 @@ void SchedulerEngine::Impl::on_state(std::string_view engine_id, GroupId group, 
   proven_.begin_write(block, request == nullptr ? Generation() : request->generation);
   if (request == nullptr || request->state != RequestState::kIdle || !request->storable) return;
   if (!is_in_step(*request)) return;  // Preempted within the pass that left it.
-  request->sync_keys();
+  sync_keys(*request);
   // A state amid a block has no key: the engine keeps it for itself.
   const std::uint32_t num_blocks = num_tokens / options_.block_tokens;
   if (num_tokens % options_.block_tokens != 0 || num_blocks > request->num_keys()) return;
@@ -90,7 +90,7 @@ void SchedulerEngine::Impl::on_state(std::string_view engine_id, GroupId group, 
 
 void SchedulerEngine::Impl::offer_rest(Request& request) {
   if (!request.storable || request.state != RequestState::kIdle) return;
-  request.sync_keys();
+  sync_keys(request);
   offer_proven(request, OfferTo::kBacklog);
 }
 
@@ -102,10 +102,10 @@ void SchedulerEngine::Impl::offer_proven(Request& request, OfferTo where) {
   if (first >= end) return;
   request.num_offered = end;
   for (std::size_t group = 0; group < request.tables.size(); ++group) {
-    if (prefixes_.reach(group).is_state()) continue;  // The engine has said where they are.
+    if (groups_.has_states(group)) continue;  // The engine has said where they are.
     std::uint32_t kept = end;
     if (where == OfferTo::kStep) {
-      kept = std::clamp(prefixes_.first_kept(group, request.num_computed), first, end);
+      kept = std::clamp(groups_.first_kept(group, request.num_computed), first, end);
     }
     defer(candidate_of(request, group, first, kept));
     const Candidate completed = candidate_of(request, group, kept, end);
@@ -120,7 +120,7 @@ void SchedulerEngine::Impl::offer_states(Request& request, OfferTo where) {
     if (!proven_.is_written_by(state.block, request.generation)) return true;
     proven_.prove(state.block, key);
     const Candidate candidate{&request, state.group, state.at, state.at + 1};
-    if (where == OfferTo::kStep && prefixes_.reach(state.group).settles_in_step()) {
+    if (where == OfferTo::kStep && groups_.settles_in_step(state.group)) {
       states_.push_back(candidate);
     } else {
       defer(candidate);

@@ -93,7 +93,7 @@ void SchedulerEngine::Impl::take_backlog(std::uint32_t limit) {
       continue;
     }
     cpu_tier::KeyState state{};
-    tiers_.of(GroupId(entry->key.group)).lookup({&entry->key, 1}, {&state, 1});
+    tiers_.of(groups_.class_of(GroupId(entry->key.group))).lookup({&entry->key, 1}, {&state, 1});
     if (!is_absent(state)) continue;
     // Two blocks of the pool can carry one key; the first stands for both.
     if (!seen_.insert(entry->key.mixed()).second) continue;
@@ -111,7 +111,7 @@ void SchedulerEngine::Impl::plan_backlog(StepPlan& plan, std::uint32_t& limit) {
     keys_.clear();
     blocks_.clear();
     for (const BacklogEntry& entry : entries_) {
-      if (tiers_.class_of(GroupId(entry.key.group)) != slab_class) continue;
+      if (groups_.class_of(GroupId(entry.key.group)) != slab_class) continue;
       keys_.push_back(entry.key);
       blocks_.push_back(entry.block);
     }

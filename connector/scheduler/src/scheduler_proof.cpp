@@ -28,7 +28,7 @@ std::uint32_t SchedulerEngine::Impl::admit(Request& request, std::uint32_t num_c
     bool is_its = proof.from <= num_computed && num_computed <= proof.to;
     const std::uint32_t at = num_computed / block_tokens;
     for (std::size_t group = 0; group < request.tables.size() && is_its; ++group) {
-      if (num_computed % block_tokens == 0 || prefixes_.reach(group).is_state()) continue;
+      if (num_computed % block_tokens == 0 || groups_.has_states(group)) continue;
       const auto& table = request.tables[group];
       is_its = at < table.size() && proven_.is_written_by(table[at], request.generation);
     }
@@ -89,7 +89,7 @@ void SchedulerEngine::Impl::cover(Request& request, TableUpdate update, GroupBlo
       request.num_proven = std::min(request.num_proven, first);
       const std::uint32_t end = (proof.to + block_tokens - 1) / block_tokens;
       for (std::size_t group = 0; group < request.tables.size(); ++group) {
-        if (prefixes_.reach(group).is_state()) continue;
+        if (groups_.has_states(group)) continue;
         const auto& table = request.tables[group];
         for (std::uint32_t i = first; i < std::min<std::size_t>(end, table.size()); ++i) {
           begin_write(group, table[i], request.generation);
@@ -125,7 +125,7 @@ void SchedulerEngine::Impl::void_behind(const Request& writer, std::uint32_t fir
   for (std::size_t group = 0; group < writer.tables.size(); ++group) {
     const auto& table = writer.tables[group];
     for (std::size_t i = first; i < std::min<std::size_t>(end, table.size()); ++i) {
-      if (!prefixes_.is_null(group, table[i])) written.insert(table[i]);
+      if (!groups_.is_null(group, table[i])) written.insert(table[i]);
     }
   }
   requests_.for_each([&](Request& request) {
@@ -157,8 +157,8 @@ void SchedulerEngine::Impl::prove(Request& request) {
 bool SchedulerEngine::Impl::is_idle_at(const Request& request, std::size_t group,
                                        std::uint32_t at) const {
   // Of states, what is found is the last one; what is left is told by on_state().
-  if (prefixes_.reach(group).is_state()) return at + 1 != request.proof.num_state_blocks;
-  return prefixes_.is_null(group, request.tables[group][at]);
+  if (groups_.has_states(group)) return at + 1 != request.proof.num_state_blocks;
+  return groups_.is_null(group, request.tables[group][at]);
 }
 
 bool SchedulerEngine::Impl::prove_at(Request& request, std::uint32_t at) {
@@ -174,7 +174,7 @@ bool SchedulerEngine::Impl::prove_at(Request& request, std::uint32_t at) {
     if (proven_.holds(request.tables[group][at], request.keys[group][at])) continue;
     // It was right when those behind it were computed, and slid out of the window since.
     const bool slid =
-        is_covered && !prefixes_.needs_all(group) && at < prefixes_.first_kept(group, proof.to);
+        is_covered && !groups_.needs_all(group) && at < groups_.first_kept(group, proof.to);
     if (!slid) return false;
   }
   for (std::size_t group = 0; group < num_groups; ++group) {
@@ -251,7 +251,7 @@ void SchedulerEngine::Impl::prove_loaded(std::string_view engine_id) {
   for (std::size_t group = 0; group < request->tables.size(); ++group) {
     const auto& table = request->tables[group];
     for (std::size_t i = request->load_first; i < std::min(end, table.size()); ++i) {
-      if (!prefixes_.is_null(group, table[i])) proven_.prove(table[i], request->keys[group][i]);
+      if (!groups_.is_null(group, table[i])) proven_.prove(table[i], request->keys[group][i]);
     }
   }
 }
@@ -312,7 +312,7 @@ void SchedulerEngine::Impl::on_blocks_invalid(std::span<const BlockId> blocks) {
     // With asynchronous scheduling vLLM takes the next step's token for that of the step that
     // failed, and the ranks do not: they disagree about what comes behind the tokens known now.
     if (request.state != RequestState::kIdle) return;
-    request.sync_keys();
+    sync_keys(request);
     request.proof.num_trusted =
         std::min(request.proof.num_trusted, static_cast<std::uint32_t>(request.num_keys()));
   });

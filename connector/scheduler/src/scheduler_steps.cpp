@@ -12,7 +12,7 @@ namespace kvferry::connector {
 void SchedulerEngine::Impl::on_scheduled(std::string_view engine_id, TableUpdate update,
                                          GroupBlocks blocks, const StepTokens& tokens) {
   const std::uint32_t num_computed_tokens = tokens.num_computed;
-  const std::size_t num_groups = prefixes_.num_groups();
+  const std::size_t num_groups = groups_.size();
   if (!blocks.empty() && blocks.size() != num_groups) {
     throw ProtocolError("request " + std::string(engine_id) + " has blocks of " +
                         std::to_string(blocks.size()) + " KV cache groups; expected " +
@@ -26,7 +26,7 @@ void SchedulerEngine::Impl::on_scheduled(std::string_view engine_id, TableUpdate
     drop_added(update, blocks, first_written);
     return;
   }
-  prefixes_.end_await(*request);
+  lookups_.end_await(*request);
   // All of it is computed anew: nothing is left from before a reset.
   if (update == TableUpdate::kReplace && num_computed_tokens == 0) request->storable = true;
   cover(*request, update, blocks, tokens);
@@ -34,7 +34,7 @@ void SchedulerEngine::Impl::on_scheduled(std::string_view engine_id, TableUpdate
   const std::uint32_t complete =
       (num_computed_tokens + tokens.num_scheduled) / options_.block_tokens;
   if (complete == first_written && request->num_offered == complete) return;
-  request->sync_keys();
+  sync_keys(*request);
   // What is computed again (a failed load, a roll-back) is offered again.
   const std::uint32_t first = std::min(request->num_offered, first_written);
   std::uint32_t end = std::min(complete, static_cast<std::uint32_t>(request->num_keys()));
@@ -51,7 +51,7 @@ void SchedulerEngine::Impl::on_scheduled(std::string_view engine_id, TableUpdate
   if (!request->storable || first >= end) return;
   for (std::size_t group = 0; group < num_groups; ++group) {
     // Later the engine moves blocks within a table.
-    if (update == TableUpdate::kReplace && prefixes_.reach(group).is_state()) {
+    if (update == TableUpdate::kReplace && groups_.has_states(group)) {
       defer_states(*request, group, first, std::min(first_written, end));
     }
   }
@@ -79,6 +79,7 @@ void SchedulerEngine::Impl::on_preempted(std::string_view engine_id) {
   forget_uncomputed(*request);
   leave_doubt(*request);
   requests_.preempt(*request);
+  sharing_.end_turn(*request);
   await_turn(*request);
 }
 
