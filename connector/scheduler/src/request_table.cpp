@@ -20,9 +20,6 @@ std::optional<std::size_t> Request::sync_keys() {
   const bool drops = known < num_keys();
   if (drops) {
     for (auto& of_group : keys) of_group.resize(known);
-    num_offered = std::min(num_offered, static_cast<std::uint32_t>(known));
-    num_proven = std::min(num_proven, static_cast<std::uint32_t>(known));
-    std::erase_if(states_in_doubt, [known](const StateInDoubt& one) { return one.at >= known; });
   }
   for (std::size_t group = 0; group < keys.size(); ++group) {
     keys[group].reserve(available);
@@ -32,6 +29,15 @@ std::optional<std::size_t> Request::sync_keys() {
     }
   }
   return drops ? std::optional(known) : std::nullopt;
+}
+
+void Request::update_tables(TableUpdate update, GroupBlocks blocks) {
+  if (update == TableUpdate::kReplace) {
+    for (auto& table : tables) table.clear();
+  }
+  for (std::size_t group = 0; group < blocks.size(); ++group) {
+    tables[group].insert(tables[group].end(), blocks[group].begin(), blocks[group].end());
+  }
 }
 
 Request& RequestTable::arrive(std::string_view engine_id,
@@ -61,18 +67,6 @@ Request* RequestTable::find(std::string_view engine_id) {
 void RequestTable::preempt(Request& request) {
   request.generation = next_generation();
   for (auto& table : request.tables) table.clear();
-  request.num_offered = 0;
-  request.num_proven = 0;
-  request.states_in_doubt.clear();
-  // The engine may have looked it up since: it comes back within the pass that preempted it.
-  TokenProof& proof = request.proof;
-  const bool ran = proof.admission == Admission::kRan;
-  TokenProof next;
-  next.admission = ran ? Admission::kUnknown : proof.admission;
-  next.num_local_tokens = proof.num_local_tokens;
-  next.looked_up_behind = proof.looked_up_behind;
-  proof = next;
-  request.storable = true;
 }
 
 TransferId RequestTable::finish(std::string_view engine_id) {

@@ -3,15 +3,16 @@
 
 #include "kvferry/base/ids.hpp"
 #include "kvferry/connector/scheduler/engine_view.hpp"
+#include "kvferry/connector/scheduler/scheduler_engine.hpp"
 #include "kvferry/connector/wire/owner.hpp"
 #include "kvferry/cpu_tier/slots/block_key.hpp"
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -27,53 +28,15 @@ enum class RequestState : std::uint8_t {
                    ///< every rank.
 };
 
-/// How a request came by the tokens that it has when a plan names it with a whole table.
-enum class Admission : std::uint8_t {
-  kUnknown,   ///< What it has, it found in the engine's cache, as far as is known.
-  kLookedUp,  ///< The same up to `num_local_tokens`; behind them another connector loads.
-  kOwnLoad,   ///< Our load brought them.
-  kRan        ///< A plan has named it: a session that goes on has what it computed.
-};
-
-/// Of the tokens that a request has, those that are known to be right: `ProvenBlocks` says what
-/// that is worth.
-struct TokenProof {
-  static constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
-
-  Admission admission = Admission::kUnknown;
-  std::uint32_t num_local_tokens = 0;  ///< As of the last lookup.
-  PlanSeq looked_up_behind;            ///< The last plan before that lookup.
-  /// [from, to): computed by plans of this incarnation without a gap, or brought by a load of
-  /// another connector that has been shown to be good.
-  std::uint32_t from = 0;
-  std::uint32_t to = 0;
-  /// As far as these tokens are the request's own: behind them are drafts, which may be taken back.
-  std::uint32_t sure_to = 0;
-  /// What a failed load took back is computed again up to here, in one step or several.
-  std::uint32_t rewritten_to = 0;
-  bool has_drafts = false;  ///< A plan of this incarnation had.
-  /// Tokens from here up to `from` are loaded by another connector within the step that computes;
-  /// kNone: none are. They count when a witness has shown that they came.
-  std::uint32_t awaited_from = kNone;
-  TransferId witness;
-  /// Blocks with which the recurrent state begins that it found; 0: none.
-  std::uint32_t num_state_blocks = 0;
-  /// Blocks from the first that can be proven at all: none where the engine goes on from a wrong
-  /// state, and of a request whose synchronous load failed, those whose keys were known then.
-  std::uint32_t num_trusted = kNone;
-};
-
-/// A state that waits for the proof of the tokens before it.
-struct StateInDoubt {
-  std::uint32_t group;
-  std::uint32_t at;
-  BlockId block;
-};
+/// Blocks by KV cache group.
+using GroupBlocks = std::span<const std::span<const BlockId>>;
 
 /// Keys of a request's complete blocks, by KV cache group and position; as many in each group.
 using GroupKeys = std::vector<std::vector<cpu_tier::BlockKey>>;
 
-/// One incarnation of a request. Owned by the table; its address is stable until it is erased.
+/// One incarnation of a request: who it is, where it stands, and what it has. Owned by the table;
+/// its address is stable until it is erased. What the other parts decide by they keep themselves
+/// (PerRequest).
 struct Request {
   RequestId id;
   Generation generation;
@@ -85,23 +48,7 @@ struct Request {
   GroupKeys keys;  ///< As of the last sync_keys().
   /// GPU blocks by KV cache group and position, as of its last plan or load.
   std::vector<std::vector<BlockId>> tables;
-  std::uint32_t num_offered = 0;  ///< Positions from the first that were offered for a store.
-  /// Positions from the first whose blocks are proven, in every group that has them.
-  std::uint32_t num_proven = 0;
-  TokenProof proof;
-  PlanSeq scheduled_in;            ///< The last plan that names it.
-  std::uint32_t num_computed = 0;  ///< Tokens before that plan.
-  bool is_in_doubt = false;
-  std::vector<StateInDoubt> states_in_doubt;
-  /// Of the load under way: the first position, and how many.
-  std::uint32_t load_first = 0;
-  std::uint32_t num_loading = 0;
-  /// Of the block that the tier declined: nothing from here on is stored, because no load would
-  /// reach it.
-  std::uint32_t store_end = kNoStoreEnd;
-  static constexpr std::uint32_t kNoStoreEnd = std::numeric_limits<std::uint32_t>::max();
-  bool storable = true;  ///< False after a reset, until its blocks are computed anew.
-  TransferId load;       ///< The load under way while kLoading or kAbortedLoading.
+  TransferId load;  ///< The load under way while kLoading or kAbortedLoading.
 
   [[nodiscard]] Owner owner(DomainId domain) const { return {domain, id, generation}; }
   /// Complete blocks whose keys are known, in each group.
@@ -115,6 +62,8 @@ struct Request {
   /// sessions): hashes are chained, so an equal last one proves all before it. Returns how many
   /// keys it has kept, if it has dropped some.
   [[nodiscard]] std::optional<std::size_t> sync_keys();
+  /// Takes over the blocks of a step, by group; empty: none in any.
+  void update_tables(TableUpdate update, GroupBlocks blocks);
 };
 
 /// What the end of a load on every rank means for its owner.
@@ -138,7 +87,7 @@ class RequestTable {
   Request& arrive(std::string_view engine_id, std::shared_ptr<const BlockHashes> hashes);
   /// The living (not finished) request of that id, or null.
   [[nodiscard]] Request* find(std::string_view engine_id);
-  /// A new generation in place: its blocks were freed and all that was known of its table is void.
+  /// A new generation in place: its blocks were freed.
   void preempt(Request& request);
   /// The engine finished it. Idempotent; unknown ids are ignored. Returns the load that is still
   /// under way and is to be cancelled, or 0.

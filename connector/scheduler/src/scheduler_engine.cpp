@@ -9,6 +9,7 @@
 #include "scheduler_impl.hpp"
 
 #include <algorithm>
+#include <unordered_set>
 #include <utility>
 
 namespace kvferry::connector {
@@ -99,16 +100,16 @@ void SchedulerEngine::Impl::on_allocated(std::string_view engine_id, GroupBlocks
   lookups_.end_await(*request);
   // The whole prefix is offered once it runs, what is loaded too: the tier learns from it what is
   // used, touches what it holds, and gets again what it has lost.
-  request->num_offered = 0;
+  planner_.offer_again(*request, 0);
   // From here on, so that a reset sees that it has blocks from before.
   for (std::size_t group = 0; group < request->tables.size() && group < tables.size(); ++group) {
     request->tables[group].assign(tables[group].begin(), tables[group].end());
   }
   // A reset came between lookup and allocation: the local blocks may be from before it.
-  if (!taken.was_valid) request->storable = false;
-  begin_load(*request, taken.first_block, count);
+  if (!taken.was_valid) planner_.hold_back(*request);
+  prover_.begin_load(*request, taken.first_block, count);
   const bool has_lease = taken.leased.has_value();
-  loads_.begin(*request, next_transfer(), std::move(taken.leased));
+  loads_.begin(*request, transfers_.next(), std::move(taken.leased));
   if (!has_lease) return;
   hit_tokens_ += num_external_tokens;
   sharing_.on_begun(*request, taken.first_block, count);
@@ -157,8 +158,13 @@ FoldResult SchedulerEngine::Impl::fold(std::span<const std::span<const std::byte
   loads_.settle_failures();
   stores_.settle();
   loads_.settle_ends(result);
-  for (const std::string& engine_id : loads_.take_succeeded()) prove_loaded(engine_id);
-  hear_witnesses();
+  for (const std::string& engine_id : loads_.take_succeeded()) {
+    if (const Request* request = requests_.find(engine_id)) prover_.end_load(*request);
+  }
+  if (const std::vector<TransferId> heard = stores_.take_witnesses(); !heard.empty()) {
+    prover_.hear(heard);
+    planner_.offer_newly_proven();
+  }
   return result;
 }
 
@@ -180,7 +186,10 @@ void SchedulerEngine::Impl::on_request(std::string_view engine_id,
 
 void SchedulerEngine::Impl::sync_keys(Request& request) {
   const std::optional<std::size_t> num_left = request.sync_keys();
-  if (num_left) lookups_.on_keys_dropped(request, *num_left);
+  if (!num_left) return;
+  lookups_.on_keys_dropped(request, *num_left);
+  prover_.on_keys_dropped(request, *num_left);
+  planner_.on_keys_dropped(request, *num_left);
 }
 
 void SchedulerEngine::Impl::grow_tier() {
@@ -188,7 +197,7 @@ void SchedulerEngine::Impl::grow_tier() {
   if (num_chunks == num_chunks_) return;
   if (num_chunks_ == 0) {
     stores_.set_ring_blocks(ranks_.least_ring_blocks());
-    if (stores_off()) backlog_.clear();
+    if (stores_.is_off()) backlog_.clear();
     tiers_.narrow_name_space(ranks_.joint_probe());
     // What was found as they arrived, by another name space or beyond what is ready.
     lookups_.forget_answers();
@@ -199,17 +208,13 @@ void SchedulerEngine::Impl::grow_tier() {
 
 void SchedulerEngine::Impl::on_finished(std::string_view engine_id, std::uint32_t num_tokens) {
   if (Request* request = requests_.find(engine_id)) {
-    TokenProof& proof = request->proof;
-    // What the engine knows was taken from what a plan computed: all of it but the last token.
-    if (num_tokens > 0) proof.sure_to = std::max(proof.sure_to, std::min(proof.to, num_tokens - 1));
+    prover_.note_known(*request, num_tokens);
     offer_rest(*request);
     lookups_.end_await(*request);
     lookups_.drop(*request);
     sharing_.end_turn(*request);
-    const auto is_its = [request](const Candidate& one) { return one.request == request; };
-    std::erase_if(candidates_, is_its);
-    std::erase_if(states_, is_its);
-    leave_doubt(*request);
+    planner_.drop(*request);
+    prover_.drop(*request);
   }
   const TransferId load = requests_.finish(engine_id);
   if (load != TransferId()) loads_.cancel(load);
@@ -219,16 +224,31 @@ void SchedulerEngine::Impl::reset_cache() {
   for (const TransferId transfer : stores_.abort_all()) loads_.cancel_store(transfer);
   loads_.doom_all();
   tiers_.forget_all();
-  backlog_.clear();
-  deferred_.clear();
-  candidates_.clear();
-  states_.clear();
-  forget_proofs();
+  planner_.forget_all(requests_);
+  prover_.forget_all(pool_);
   lookups_.forget_answers();
-  requests_.for_each([](Request& request) {
-    // What it has in the pool was computed before the reset and must not come back.
-    if (request.has_blocks()) request.storable = false;
+}
+
+void SchedulerEngine::Impl::on_blocks_invalid(std::span<const BlockId> blocks) {
+  if (blocks.empty()) return;
+  const std::unordered_set<BlockId> invalid(blocks.begin(), blocks.end());
+  std::vector<BlockId> lost(blocks.begin(), blocks.end());
+  requests_.for_each([&](Request& request) {
+    const std::optional<std::uint32_t> first = prover_.find_first(request, invalid);
+    if (!first) return;
+    // What it computed after them it computed from them.
+    const std::vector<BlockId> its = prover_.take_back(request, *first);
+    lost.insert(lost.end(), its.begin(), its.end());
+    planner_.offer_again(request, *first);
+    // With asynchronous scheduling vLLM takes the next step's token for that of the step that
+    // failed, and the ranks do not: they disagree about what comes after the tokens known now.
+    if (request.state != RequestState::kIdle) return;
+    sync_keys(request);
+    prover_.distrust_new_keys(request);
   });
+  for (const BlockId block : lost) prover_.forget(block);
+  planner_.forget(lost);
+  for (const TransferId transfer : stores_.abort_stores_of(lost)) loads_.cancel_store(transfer);
 }
 
 SchedulerSnapshot SchedulerEngine::Impl::snapshot() const {
@@ -247,9 +267,10 @@ SchedulerSnapshot SchedulerEngine::Impl::snapshot() const {
   view.loaded = loads_.num_loaded();
   view.load_waits = sharing_.num_waits();
   view.skipped_ring = stores_.num_skipped();
-  view.skipped_exhausted = skipped_exhausted_;
-  view.skipped_declined = skipped_declined_;
-  view.skipped_reallocated = skipped_reallocated_;
+  const StorePlanner::Skipped skipped = planner_.skipped();
+  view.skipped_exhausted = skipped.exhausted;
+  view.skipped_declined = skipped.declined;
+  view.skipped_reallocated = skipped.reallocated;
   view.failed_stores = stores_.num_failed();
   view.failed_loads = loads_.num_failed();
   view.expired_loads = loads_.num_expired();

@@ -36,9 +36,12 @@ class StoreBook {
   StoreBook(const StoreBook&) = delete;
   StoreBook& operator=(const StoreBook&) = delete;
 
-  /// The smallest ring of all ranks, in blocks.
+  /// Every rank has registered. The smallest ring of all, in blocks.
   void set_ring_blocks(std::uint32_t ring_blocks) { ring_blocks_ = ring_blocks; }
-  [[nodiscard]] std::uint32_t ring_blocks() const { return ring_blocks_; }
+  /// Every rank has registered, with a staging ring: stores can be planned.
+  [[nodiscard]] bool is_on() const { return ring_blocks_.value_or(0) > 0; }
+  /// A rank has no staging ring: there will be no store.
+  [[nodiscard]] bool is_off() const { return ring_blocks_ == 0; }
 
   /// Blocks worth planning now: the room that the ring is known to have, what it took in the last
   /// step (it drains while the step runs), and some more, so that the ranks and not the plan are
@@ -125,7 +128,7 @@ class StoreBook {
   ClassTiers& tiers_;
   Backlog& backlog_;
   std::uint32_t world_size_;
-  std::uint32_t ring_blocks_ = 0;
+  std::optional<std::uint32_t> ring_blocks_;
   std::uint32_t ring_claims_ = 0;
   std::uint32_t recently_taken_ = 0;
   Stores stores_;

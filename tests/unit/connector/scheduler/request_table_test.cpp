@@ -5,7 +5,10 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <memory>
+#include <optional>
+#include <span>
 #include <vector>
 
 namespace kvferry::connector {
@@ -106,18 +109,44 @@ TEST_F(RequestTableTest, TheEndOfAnEarlierGenerationsLoadIsStale) {
   EXPECT_EQ(table_.end_load(request.owner(kDomain), TransferId(6)), LoadEnd::kWaitedFor);
 }
 
-TEST_F(RequestTableTest, PreemptionVoidsWhatWasKnownOfTheTable) {
+TEST_F(RequestTableTest, PreemptionFreesTheBlocksOfTheSameRequest) {
   Request& request = arrive("r");
   const Owner before = request.owner(kDomain);
   request.tables.front() = blocks_of({1, 2});
-  request.num_offered = 2;
-  request.storable = false;
   table_.preempt(request);
   EXPECT_EQ(request.id, before.request);
   EXPECT_NE(request.generation, before.generation);
   EXPECT_FALSE(request.has_blocks());
-  EXPECT_EQ(request.num_offered, 0U);
-  EXPECT_TRUE(request.storable);
+}
+
+TEST_F(RequestTableTest, TheLivingHaveDifferentPlacesAndTheFinishedLeaveTheirs) {
+  Request& first = arrive("a");
+  Request& second = arrive("b");
+  table_.begin_load(first, TransferId(5));
+  EXPECT_NE(first.place, second.place);
+  const std::uint32_t of_first = first.place;
+  const Owner owner = first.owner(kDomain);
+  EXPECT_EQ(table_.finish("a"), TransferId(5));
+  EXPECT_NE(arrive("c").place, of_first) << "a tombstone keeps its place";
+  EXPECT_EQ(table_.end_load(owner, TransferId(5)), LoadEnd::kAborted);
+  EXPECT_EQ(arrive("d").place, of_first);
+}
+
+TEST_F(RequestTableTest, AStepAddsToTheTablesOrReplacesThem) {
+  Request& request = arrive("r");
+  const std::vector<BlockId> first = blocks_of({1, 2});
+  const std::vector<BlockId> more = blocks_of({3});
+  const std::array<std::span<const BlockId>, 1> by_group{first};
+  const std::array<std::span<const BlockId>, 1> added{more};
+  request.update_tables(TableUpdate::kReplace, by_group);
+  request.update_tables(TableUpdate::kAppend, {});
+  EXPECT_EQ(request.tables.front(), first);
+  request.update_tables(TableUpdate::kAppend, added);
+  EXPECT_EQ(request.tables.front(), blocks_of({1, 2, 3}));
+  request.update_tables(TableUpdate::kReplace, added);
+  EXPECT_EQ(request.tables.front(), more);
+  request.update_tables(TableUpdate::kReplace, {});
+  EXPECT_FALSE(request.has_blocks());
 }
 
 using RequestTableDeathTest = RequestTableTest;
@@ -135,7 +164,6 @@ class SyncKeysTest : public ::testing::Test {
     request_.hashes = hashes_;
     request_.keys.resize(2);
     EXPECT_EQ(request_.sync_keys(), std::nullopt);
-    request_.num_offered = 4;
   }
 
   void expect_keys(const std::vector<std::uint64_t>& numbers) {
@@ -157,35 +185,30 @@ TEST_F(SyncKeysTest, TakesOverWhatTheEngineAdded) {
   hashes_->append(5);
   EXPECT_EQ(request_.sync_keys(), std::nullopt);
   expect_keys({1, 2, 3, 4, 5});
-  EXPECT_EQ(request_.num_offered, 4U);
 }
 
 TEST_F(SyncKeysTest, DropsWhatAStreamingSessionTruncated) {
   hashes_->assign({1, 2});
   EXPECT_EQ(request_.sync_keys(), 2U);
   expect_keys({1, 2});
-  EXPECT_EQ(request_.num_offered, 2U);
 }
 
 TEST_F(SyncKeysTest, NoticesAReplacementOfTheSameLength) {
   hashes_->assign({1, 2, 7, 8});
   EXPECT_EQ(request_.sync_keys(), 2U);
   expect_keys({1, 2, 7, 8});
-  EXPECT_EQ(request_.num_offered, 2U);
 }
 
 TEST_F(SyncKeysTest, NoticesAReplacementByALongerList) {
   hashes_->assign({1, 6, 7, 8, 9, 10});
   EXPECT_EQ(request_.sync_keys(), 1U);
   expect_keys({1, 6, 7, 8, 9, 10});
-  EXPECT_EQ(request_.num_offered, 1U);
 }
 
 TEST_F(SyncKeysTest, SurvivesALossOfAllHashes) {
   hashes_->assign({});
   EXPECT_EQ(request_.sync_keys(), 0U);
   expect_keys({});
-  EXPECT_EQ(request_.num_offered, 0U);
 }
 
 }  // namespace
