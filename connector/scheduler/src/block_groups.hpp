@@ -2,7 +2,8 @@
 #pragma once
 
 #include "kvferry/base/ids.hpp"
-#include "kvferry/connector/scheduler/scheduler_engine.hpp"
+#include "kvferry/connector/scheduler/engine_view.hpp"
+#include "kvferry/connector/scheduler/scheduler_options.hpp"
 
 #include <cstddef>
 #include <cstdint>

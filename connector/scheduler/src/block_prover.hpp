@@ -2,8 +2,9 @@
 #pragma once
 
 #include "kvferry/base/ids.hpp"
+#include "kvferry/connector/scheduler/engine_step.hpp"
 #include "kvferry/connector/scheduler/engine_view.hpp"
-#include "kvferry/connector/scheduler/scheduler_engine.hpp"
+#include "kvferry/connector/scheduler/scheduler_options.hpp"
 #include "kvferry/cpu_tier/slots/block_key.hpp"
 
 #include "block_groups.hpp"

@@ -3,7 +3,8 @@
 
 #include "kvferry/base/ids.hpp"
 #include "kvferry/base/result.hpp"
-#include "kvferry/connector/scheduler/scheduler_engine.hpp"
+#include "kvferry/connector/scheduler/scheduler_options.hpp"
+#include "kvferry/cpu_tier/peers/tier_directory.hpp"
 #include "kvferry/cpu_tier/peers/tier_keeper.hpp"
 #include "kvferry/cpu_tier/slots/cpu_tier.hpp"
 #include "kvferry/cpu_tier/slots/slab_tier.hpp"

@@ -142,13 +142,13 @@ void LoadBook::settle_failures() {
   }
 }
 
-void LoadBook::settle_ends(FoldResult& result) {
-  for (const TransferId transfer : std::exchange(ended_, {})) {
-    settle_end(transfer, result);
-  }
+FoldResult LoadBook::settle_ends() {
+  FoldResult result;
+  for (const TransferId transfer : std::exchange(ended_, {})) settle_end(transfer, result);
   for (const TransferId transfer : std::exchange(announced_, {})) {
     settle_announced(transfer, result);
   }
+  return result;
 }
 
 void LoadBook::settle_end(TransferId transfer, FoldResult& result) {

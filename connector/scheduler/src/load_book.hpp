@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kvferry/base/ids.hpp"
-#include "kvferry/connector/scheduler/scheduler_engine.hpp"
+#include "kvferry/connector/scheduler/engine_step.hpp"
 #include "kvferry/connector/wire/owner.hpp"
 #include "kvferry/connector/wire/step_plan.hpp"
 #include "kvferry/connector/wire/step_report.hpp"
@@ -64,8 +64,8 @@ class LoadBook {
   [[nodiscard]] bool mark_announced(RankId rank, TransferId transfer);
   /// Of the loads that ended on all ranks: forgets the keys of the failed.
   void settle_failures();
-  /// Gives their leases back and tells their owners.
-  void settle_ends(FoldResult& result);
+  /// Gives their leases back. Returns what their owners are to be told.
+  [[nodiscard]] FoldResult settle_ends();
   /// Engine ids whose load has ended well since the last call, for an owner that waits.
   [[nodiscard]] std::vector<std::string> take_succeeded() { return std::exchange(succeeded_, {}); }
 

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "kvferry/base/ids.hpp"
+#include "kvferry/connector/scheduler/engine_step.hpp"
 #include "kvferry/connector/scheduler/engine_view.hpp"
-#include "kvferry/connector/scheduler/scheduler_engine.hpp"
 #include "kvferry/connector/wire/owner.hpp"
 #include "kvferry/cpu_tier/slots/block_key.hpp"
 
@@ -27,9 +27,6 @@ enum class RequestState : std::uint8_t {
   kAbortedLoading  ///< Finished by the engine while loading: a tombstone until the load ended on
                    ///< every rank.
 };
-
-/// Blocks by KV cache group.
-using GroupBlocks = std::span<const std::span<const BlockId>>;
 
 /// Keys of a request's complete blocks, by KV cache group and position; as many in each group.
 using GroupKeys = std::vector<std::vector<cpu_tier::BlockKey>>;

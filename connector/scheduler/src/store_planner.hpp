@@ -2,8 +2,8 @@
 #pragma once
 
 #include "kvferry/base/ids.hpp"
+#include "kvferry/connector/scheduler/engine_step.hpp"
 #include "kvferry/connector/scheduler/engine_view.hpp"
-#include "kvferry/connector/scheduler/scheduler_engine.hpp"
 #include "kvferry/connector/wire/owner.hpp"
 #include "kvferry/connector/wire/step_plan.hpp"
 #include "kvferry/cpu_tier/slots/cpu_tier.hpp"
