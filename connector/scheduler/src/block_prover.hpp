@@ -129,7 +129,7 @@ class BlockProver {
   /// How a request came by the tokens that it has when a plan names it with a whole table.
   enum class Admission : std::uint8_t {
     kUnknown,   ///< What it has, it found in the engine's cache, as far as is known.
-    kLookedUp,  ///< The same up to `num_local_tokens`; behind them another connector loads.
+    kLookedUp,  ///< The same up to `num_local_tokens`; what follows another connector loads.
     kOwnLoad,   ///< Our load brought them.
     kRan        ///< A plan has named it: a session that goes on has what it computed.
   };

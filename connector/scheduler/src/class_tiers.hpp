@@ -57,7 +57,7 @@ class ClassTiers {
   [[nodiscard]] std::uint64_t eviction_epoch() const;
   /// Of all classes together. What no class has counts as free slots of the first.
   [[nodiscard]] cpu_tier::TierSnapshot snapshot() const;
-  /// Who has what; one class has all of its chunks.
+  /// Which class has which chunks; one class has all of its chunks.
   [[nodiscard]] cpu_tier::SlabSnapshot slab_snapshot() const;
 
  private:

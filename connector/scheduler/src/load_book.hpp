@@ -32,8 +32,9 @@ namespace kvferry::connector {
 /// kBegun -> kSent (planned) -> told to the engine when every rank has ended it: at once if it
 /// succeeded or its owner was aborted; else kFailed -> kAnnounced (its notice was planned) -> told
 /// when every rank has announced it. What must not be copied goes from kBegun to kFailed. If its
-/// owner's id was given to another incarnation nobody is told. A kSent load that has waited for too
-/// long expires: ranks that have not begun it drop it, and then it has failed like any other.
+/// owner's id was given to another incarnation the engine is not told. A kSent load that has waited
+/// for too long expires: ranks that have not begun it drop it, and then it has failed like any
+/// other.
 enum class LoadState : std::uint8_t { kBegun, kSent, kFailed, kAnnounced };
 
 /// The loads under way: each owns its lease until every rank has ended it, or until it is cancelled
@@ -59,7 +60,7 @@ class LoadBook {
   /// Every load under way ends as a failure, those included that ranks have ended already.
   void doom_all();
 
-  /// False for a load or a word that nobody waits for.
+  /// False for a load that is not under way, and for a word that the rank has said before.
   [[nodiscard]] bool mark_ended(RankId rank, const TransferEnded& ended);
   [[nodiscard]] bool mark_announced(RankId rank, TransferId transfer);
   /// Of the loads that ended on all ranks: forgets the keys of the failed.
@@ -94,8 +95,8 @@ class LoadBook {
   struct Load {
     Owner owner;
     std::string engine_id;
-    std::vector<LeasedPrefix::Part> parts;  ///< Their blocks move into the plan.
-    RankRoll roll;                          ///< Of the ends; from kFailed on, of the announcements.
+    LeasedPrefix parts;  ///< Their blocks move into the plan.
+    RankRoll roll;       ///< Of the ends; from kFailed on, of the announcements.
     LoadState state = LoadState::kBegun;
     bool doomed = false;
     RankPatience::Stamp sent{};

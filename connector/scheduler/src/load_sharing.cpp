@@ -28,8 +28,8 @@ bool LoadSharing::must_wait(const Request& request, const LookupAnswer& answer) 
       answer.num_local_blocks == wait.num_local_blocks && now() - wait.since < max_wait_;
   if (is_patient && loads_.waiting_request(wait.load) != nullptr) return true;
   wait.state = Wait::State::kOver;
-  // The engine enters loaded blocks into its cache in the pass behind the report, when it comes to
-  // the loader: maybe behind this lookup.
+  // The engine enters loaded blocks into its cache in the pass after the report, when it comes to
+  // the loader: maybe after this lookup.
   return is_patient && !loads_.knows(wait.load);
 }
 

@@ -21,12 +21,12 @@ namespace kvferry::connector {
 
 /// Lets a request wait for another one's load of the same prefix, which the engine's own cache has
 /// for everybody when it has ended. One wait for each turn of a request, bounded in time, and ended
-/// by the loader's abort or failure: nobody waits for somebody who waits.
+/// by the loader's abort or failure: no request waits for one that waits.
 class LoadSharing {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// `max_wait` 0: nobody waits.
+  /// `max_wait` 0: no request waits.
   LoadSharing(const LoadBook& loads, std::chrono::nanoseconds max_wait,
               std::function<Clock::time_point()> now)
       : loads_(loads), max_wait_(max_wait), now_(std::move(now)) {}

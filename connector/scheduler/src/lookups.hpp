@@ -49,7 +49,7 @@ class Lookups {
  private:
   struct Entry {
     LookupAnswer answer;
-    /// For whom it is good: of the era and the generation that it was given in. 0: for nobody.
+    /// The answer is good in this era and generation of the request. 0: in none.
     std::uint64_t era = 0;
     Generation generation;
     /// Positions from the first whose blocks the tier keeps for the request's turn.

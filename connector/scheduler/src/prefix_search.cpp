@@ -69,8 +69,8 @@ std::optional<LeasedPrefix> PrefixSearch::lease(
   LeasedPrefix leased;
   for (std::size_t group = 0; group < groups_.size(); ++group) {
     if (lease_group(keys, answer, group, count, tables[group], leased)) continue;
-    for (LeasedPrefix::Part& part : leased.parts) {
-      tiers_.of(part.slab_class).release(std::move(part.lease));
+    for (LeasedBlocks& part : leased) {
+      tiers_.of(part.to.slab_class).release(std::move(part.lease));
     }
     return std::nullopt;
   }
@@ -96,12 +96,11 @@ bool PrefixSearch::lease_group(const GroupKeys& keys, const LookupAnswer& answer
   if (!leased.ok()) return false;
   cpu_tier::Lease lease = std::move(leased).value();
   const SlabClassId slab_class = groups_.class_of(group);
-  const auto same = std::find_if(to.parts.begin(), to.parts.end(), [slab_class](const auto& part) {
-    return part.slab_class == slab_class;
+  const auto same = std::find_if(to.begin(), to.end(), [slab_class](const LeasedBlocks& part) {
+    return part.to.slab_class == slab_class;
   });
-  LeasedPrefix::Part& part = same != to.parts.end()
-                                 ? *same
-                                 : to.parts.emplace_back(LeasedPrefix::Part{slab_class, {}, {}});
+  LeasedBlocks& part =
+      same != to.end() ? *same : to.emplace_back(LeasedBlocks{{slab_class, {}}, {}});
   bool fits = true;
   for (std::uint32_t i = 0; i < count; ++i) {
     if (groups_.is_null(group, blocks[i])) {
@@ -110,7 +109,7 @@ bool PrefixSearch::lease_group(const GroupKeys& keys, const LookupAnswer& answer
     }
     // A block that the engine expects to be filled and that nothing fills.
     if (i < skipped) fits = false;
-    if (i >= skipped) part.blocks.push_back({blocks[i], lease.slots()[i - skipped]});
+    if (i >= skipped) part.to.blocks.push_back({blocks[i], lease.slots()[i - skipped]});
   }
   part.lease.merge(std::move(lease));
   return fits;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kvferry/base/ids.hpp"
+#include "kvferry/connector/wire/step_plan.hpp"
 #include "kvferry/cpu_tier/slots/cpu_tier.hpp"
 
 #include "block_groups.hpp"
@@ -28,16 +29,13 @@ struct LookupAnswer {
   std::vector<cpu_tier::PrefixHit> hits;
 };
 
-/// What is loaded for a request: by slab class, a lease for all groups of it and where its bytes
-/// go.
-struct LeasedPrefix {
-  struct Part {
-    SlabClassId slab_class;
-    cpu_tier::Lease lease;
-    std::vector<BlockSlot> blocks;
-  };
-  std::vector<Part> parts;
+/// What a load fills of one slab class, and the lease on the slots that it reads.
+struct LeasedBlocks {
+  ClassBlocks to;
+  cpu_tier::Lease lease;
 };
+/// What is loaded for a request, of all groups: one entry for each slab class.
+using LeasedPrefix = std::vector<LeasedBlocks>;
 
 /// Finds the prefix that every KV cache group can serve: full attention needs all of its blocks, a
 /// sliding window or a chunk those that it reaches back to from the end, recurrent state the last

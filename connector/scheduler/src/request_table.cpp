@@ -4,6 +4,7 @@
 #include "kvferry/base/check.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 namespace kvferry::connector {
@@ -89,7 +90,7 @@ void RequestTable::begin_load(Request& request, TransferId load) {
   request.load = load;
 }
 
-LoadEnd RequestTable::whose(const Owner& owner, TransferId load) const {
+LoadEnd RequestTable::meaning_of_end(const Owner& owner, TransferId load) const {
   const auto found = by_id_.find(owner.request);
   if (owner.domain != domain_ || found == by_id_.end()) return LoadEnd::kStale;
   const Request& request = *found->second;
@@ -106,7 +107,7 @@ LoadEnd RequestTable::whose(const Owner& owner, TransferId load) const {
 }
 
 LoadEnd RequestTable::end_load(const Owner& owner, TransferId load) {
-  const LoadEnd end = whose(owner, load);
+  const LoadEnd end = meaning_of_end(owner, load);
   if (end == LoadEnd::kStale) return end;
   Request& request = *by_id_.at(owner.request);
   if (end == LoadEnd::kAborted) {
@@ -120,7 +121,10 @@ LoadEnd RequestTable::end_load(const Owner& owner, TransferId load) {
 }
 
 std::uint32_t RequestTable::take_place() {
-  if (free_places_.empty()) return num_places_++;
+  if (free_places_.empty()) {
+    free_places_.reserve(std::bit_ceil(num_places_ + 1));  // So that erase() allocates nothing.
+    return num_places_++;
+  }
   const std::uint32_t place = free_places_.back();
   free_places_.pop_back();
   return place;

@@ -79,8 +79,8 @@ class RequestTable {
       : domain_(domain), num_groups_(num_groups) {}
 
   /// A request arrives. An id that is in use, a tombstone's too, starts a new incarnation: the
-  /// engine has one record per id, so the old one is nobody's now and a report of its load is
-  /// stale.
+  /// engine has one record per id, so the engine has forgotten the old one and a report of its load
+  /// is stale.
   Request& arrive(std::string_view engine_id, std::shared_ptr<const BlockHashes> hashes);
   /// The living (not finished) request of that id, or null.
   [[nodiscard]] Request* find(std::string_view engine_id);
@@ -92,8 +92,8 @@ class RequestTable {
 
   /// kIdle -> kLoading.
   void begin_load(Request& request, TransferId load);
-  /// Whom the end of a load would reach now.
-  [[nodiscard]] LoadEnd whose(const Owner& owner, TransferId load) const;
+  /// What the end of a load would mean now.
+  [[nodiscard]] LoadEnd meaning_of_end(const Owner& owner, TransferId load) const;
   /// The load ended on every rank: kLoading -> kIdle with a new generation, or the tombstone goes.
   [[nodiscard]] LoadEnd end_load(const Owner& owner, TransferId load);
 

@@ -13,7 +13,7 @@ namespace kvferry::connector {
 
 StoreBook::~StoreBook() {
   // Every rank that has not ended a store may write its slots for as long as the rank lives. A tier
-  // of this engine's own goes with it, so that nobody reuses them; in a shared one others would.
+  // of this engine's own goes with it, so that nothing reuses them; in a shared tier a peer would.
   for (auto& [transfer, store] : stores_) {
     store.tier->leave_behind(store.tier->abort(std::move(store.writable)));
     store.tier->leave_behind(std::move(store.aborted));

@@ -173,7 +173,7 @@ std::uint32_t StorePlanner::plan_store(Draft& draft, const Wish& wish) {
     if (room == 0) return 0;
     blocks = blocks.first(room);
     reserved = tiers_.reserve(wish.slab_class, wish.keys.first(room));
-    if (!reserved.ok()) return 0;  // Of a shared tier others may have taken it by now.
+    if (!reserved.ok()) return 0;  // Peers may have taken it by now.
   }
   const TransferId transfer = transfers_.next();
   const Owner owner =

@@ -35,8 +35,8 @@ class LookupsTest : public ::testing::Test {
     const std::array<std::span<const BlockId>, 1> tables{table};
     Lookups::Taken taken = lookups_.take(*request_, count, tables);
     if (taken.leased) {
-      for (LeasedPrefix::Part& part : taken.leased->parts) {
-        tiers_.of(part.slab_class).release(std::move(part.lease));
+      for (LeasedBlocks& part : *taken.leased) {
+        tiers_.of(part.to.slab_class).release(std::move(part.lease));
       }
     }
     return taken;

@@ -94,11 +94,11 @@ class PrefixSearchTest : public ::testing::Test {
       EXPECT_EQ(tier().snapshot().num_leased, 0U);
       return std::nullopt;
     }
-    if (leased->parts.empty()) return std::vector<BlockSlot>{};
-    LeasedPrefix::Part& part = leased->parts.front();
+    if (leased->empty()) return std::vector<BlockSlot>{};
+    LeasedBlocks& part = leased->front();
     EXPECT_EQ(tier().snapshot().num_leased, part.lease.size());
     tier().release(std::move(part.lease));
-    return std::move(part.blocks);
+    return std::move(part.to.blocks);
   }
   /// Blocks of a lease, as numbers; none if it was refused.
   Numbers leased_blocks(std::uint32_t count, const std::vector<Numbers>& tables) {

@@ -29,8 +29,8 @@ struct FoldResult {
   /// Engine ids whose load has ended for an owner that waits for it, or that was aborted while it
   /// loaded: to be told now. Those that failed have been announced by the ranks in this step.
   std::vector<std::string> ended;
-  /// Engine ids that the ranks have announced in this step and that nobody waits for any more: not
-  /// to be told, unless they are in `ended` too.
+  /// Engine ids that the ranks have announced in this step and that no request waits for any more:
+  /// not to be told, unless they are in `ended` too.
   std::vector<std::string> stale;
 };
 

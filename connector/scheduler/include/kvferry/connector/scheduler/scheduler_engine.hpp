@@ -52,7 +52,7 @@ class SchedulerEngine {
                                                     std::uint32_t num_local_tokens,
                                                     std::uint32_t num_tokens);
   /// The engine allocated blocks (`tables`: all of the request's, by group and position) and waits
-  /// for a load of `num_external_tokens` (not 0) behind the local tokens of the last lookup(). If
+  /// for a load of `num_external_tokens` (not 0) after the local tokens of the last lookup(). If
   /// the answer does not hold any more the load fails, it is never skipped. Throws ProtocolError
   /// for a request that is unknown or loads already.
   void on_allocated(std::string_view engine_id, GroupBlocks tables,
@@ -67,7 +67,7 @@ class SchedulerEngine {
   /// it has beyond them when it runs, and we have not loaded, another connector loads.
   void note_local(std::string_view engine_id, std::uint32_t num_local_tokens);
   /// Another connector failed to load these blocks: to be called before the fold() of the reports
-  /// that came with them. What lies in them and behind them in a table is not stored, until it is
+  /// that came with them. What lies in them and after them in a table is not stored, until it is
   /// computed anew.
   void on_blocks_invalid(std::span<const BlockId> blocks);
 
@@ -88,7 +88,7 @@ class SchedulerEngine {
     on_scheduled(engine_id, update, {&blocks, 1}, num_computed_tokens, num_scheduled_tokens);
   }
   /// The engine says in which block of a group of recurrent state it leaves what the request's
-  /// first `num_tokens` tokens give: behind this step's forward, or behind the step
+  /// first `num_tokens` tokens give: after this step's forward, or after the step
   /// (TokenReach::settles_in_step()). Once for each state; nothing else of such a group is stored,
   /// because where a state lies cannot be told from the tables. Throws ProtocolError for a group
   /// that does not exist or has no state.

@@ -14,7 +14,7 @@ struct SchedulerSnapshot {
   /// Of all slab classes together; what no class has counts as free slots of the first.
   cpu_tier::TierSnapshot tier;
   cpu_tier::SlabSnapshot slabs;
-  /// Of the first rank's memory, behind the slots of the chunks.
+  /// Of the first rank's memory, at the ends of chunks: no slot has them.
   std::uint64_t wasted_bytes = 0;
   std::uint64_t num_requests = 0;
   std::uint64_t num_tombstones = 0;
@@ -27,8 +27,8 @@ struct SchedulerSnapshot {
   std::uint64_t loaded = 0;        ///< Loaded on every rank.
   std::uint64_t load_waits = 0;    ///< Requests that waited for another one's load.
   std::uint64_t skipped_ring = 0;  ///< Planned, but a rank's ring was full; back in the backlog.
-  std::uint64_t skipped_exhausted = 0;    ///< The tier had no room; back in the backlog.
-  std::uint64_t skipped_declined = 0;     ///< The tier's policy, or behind one that it declined.
+  std::uint64_t skipped_exhausted = 0;  ///< The tier had no room; back in the backlog.
+  std::uint64_t skipped_declined = 0;  ///< By the tier's policy, or after a block that it declined.
   std::uint64_t skipped_reallocated = 0;  ///< Left the engine's pool before their turn.
   std::uint64_t failed_stores = 0;
   std::uint64_t failed_loads = 0;   ///< Transfers.
