@@ -18,9 +18,9 @@ struct BacklogEntry {
 };
 
 /// Complete blocks that could not be stored in their step, first in first out, one entry per GPU
-/// block. Nothing is held: the entry says which key the block carried, and whoever takes it checks
-/// that it still does. A block that was reallocated and offered anew replaces its old entry in
-/// place. One thread at a time.
+/// block. Nothing is held: the entry says which key the block carried, and the planner that takes
+/// it checks that it still does. A block that was reallocated and offered anew replaces its old
+/// entry in place. One thread at a time.
 class Backlog {
  public:
   explicit Backlog(std::uint32_t num_blocks)

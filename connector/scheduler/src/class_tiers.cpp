@@ -9,7 +9,6 @@ using cpu_tier::SlabTier;
 using cpu_tier::TierSnapshot;
 
 ClassTiers::ClassTiers(const SchedulerOptions& options) : directory_(options.shared_tier) {
-  for (const KvGroup& group : options.groups) classes_of_groups_.push_back(group.slab_class);
   for (const SlabClass& of : options.classes) slots_per_chunk_.push_back(of.slots_per_chunk);
   if (options.classes.size() == 1 && directory_ == nullptr) {
     alone_ = std::make_unique<CpuTier>(options.max_chunks * slots_per_chunk_[0], options.tier);

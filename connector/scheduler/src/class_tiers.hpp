@@ -3,7 +3,8 @@
 
 #include "kvferry/base/ids.hpp"
 #include "kvferry/base/result.hpp"
-#include "kvferry/connector/scheduler/scheduler_engine.hpp"
+#include "kvferry/connector/scheduler/scheduler_options.hpp"
+#include "kvferry/cpu_tier/peers/tier_directory.hpp"
 #include "kvferry/cpu_tier/peers/tier_keeper.hpp"
 #include "kvferry/cpu_tier/slots/cpu_tier.hpp"
 #include "kvferry/cpu_tier/slots/slab_tier.hpp"
@@ -25,14 +26,10 @@ class ClassTiers {
   [[nodiscard]] std::uint32_t num_classes() const {
     return static_cast<std::uint32_t>(tiers_.size());
   }
-  [[nodiscard]] SlabClassId class_of(GroupId group) const {
-    return classes_of_groups_[group.value()];
-  }
   /// For everything but growth, offers and reservations, which concern all classes.
   [[nodiscard]] cpu_tier::CpuTier& of(SlabClassId slab_class) {
     return *tiers_[slab_class.value()];
   }
-  [[nodiscard]] cpu_tier::CpuTier& of(GroupId group) { return of(class_of(group)); }
 
   void grow_to(std::uint32_t num_chunks);
   void offer(SlabClassId slab_class, std::span<const cpu_tier::BlockKey> keys,
@@ -60,11 +57,10 @@ class ClassTiers {
   [[nodiscard]] std::uint64_t eviction_epoch() const;
   /// Of all classes together. What no class has counts as free slots of the first.
   [[nodiscard]] cpu_tier::TierSnapshot snapshot() const;
-  /// Who has what; one class has all of its chunks.
+  /// Which class has which chunks; one class has all of its chunks.
   [[nodiscard]] cpu_tier::SlabSnapshot slab_snapshot() const;
 
  private:
-  std::vector<SlabClassId> classes_of_groups_;
   std::vector<std::uint32_t> slots_per_chunk_;
   std::unique_ptr<cpu_tier::CpuTier> alone_;
   std::unique_ptr<cpu_tier::SlabTier> slabs_;

@@ -13,17 +13,17 @@ LoadBook::~LoadBook() {
       release(load);
       continue;
     }
-    for (LeasedPrefix::Part& part : load.parts) {
-      tiers_.of(part.slab_class).leave_behind(std::move(part.lease));
+    for (LeasedBlocks& part : load.parts) {
+      tiers_.of(part.to.slab_class).leave_behind(std::move(part.lease));
     }
   }
 }
 
 void LoadBook::begin(Request& request, TransferId transfer, std::optional<LeasedPrefix> leased) {
-  const Owner owner = request.owner(owners_.domain());
-  owners_.begin_load(request, transfer);
+  const Owner owner = request.owner(requests_.domain());
+  requests_.begin_load(request, transfer);
   Load load{owner, request.engine_id, {}, RankRoll(world_size_)};
-  if (leased) load.parts = std::move(leased->parts);
+  if (leased) load.parts = std::move(*leased);
   Load& begun = loads_.emplace(transfer, std::move(load)).first->second;
   if (leased) {
     begun_.push_back(transfer);
@@ -34,8 +34,8 @@ void LoadBook::begin(Request& request, TransferId transfer, std::optional<Leased
 }
 
 void LoadBook::release(Load& load) {
-  for (LeasedPrefix::Part& part : load.parts) {
-    tiers_.of(part.slab_class).release(std::move(part.lease));
+  for (LeasedBlocks& part : load.parts) {
+    tiers_.of(part.to.slab_class).release(std::move(part.lease));
   }
   load.parts.clear();
 }
@@ -57,9 +57,9 @@ void LoadBook::plan(StepPlan& plan, const RankPatience& patience,
     load.sent = patience.stamp();
     load.waits_since = load_patience.stamp();
     LoadOrder& order = plan.loads.emplace_back(LoadOrder{transfer, load.owner, {}});
-    for (LeasedPrefix::Part& part : load.parts) {
-      if (part.blocks.empty()) continue;
-      order.parts.push_back({part.slab_class, std::exchange(part.blocks, {})});
+    for (LeasedBlocks& part : load.parts) {
+      if (part.to.blocks.empty()) continue;
+      order.parts.push_back({part.to.slab_class, std::exchange(part.to.blocks, {})});
     }
   }
   begun_.clear();
@@ -82,7 +82,7 @@ void LoadBook::plan_notices(StepPlan& plan, const RankPatience& patience) {
   for (const TransferId transfer : failed_) {
     const auto found = loads_.find(transfer);
     Load& load = found->second;
-    if (owners_.whose(load.owner, transfer) == LoadEnd::kStale) {
+    if (requests_.meaning_of_end(load.owner, transfer) == LoadEnd::kStale) {
       ++num_stale_;
       loads_.erase(found);
     } else if (announcing_.insert(load.engine_id).second) {
@@ -136,25 +136,25 @@ void LoadBook::settle_failures() {
     // Whether the slot or the way is bad is unknown: offering it again could fail for ever (policy
     // `recompute`).
     if (!load.roll.any_failed()) continue;
-    for (const LeasedPrefix::Part& part : load.parts) {
-      tiers_.of(part.slab_class).forget(part.lease);
+    for (const LeasedBlocks& part : load.parts) {
+      tiers_.of(part.to.slab_class).forget(part.lease);
     }
   }
 }
 
-void LoadBook::settle_ends(FoldResult& result) {
-  for (const TransferId transfer : std::exchange(ended_, {})) {
-    settle_end(transfer, result);
-  }
+FoldResult LoadBook::settle_ends() {
+  FoldResult result;
+  for (const TransferId transfer : std::exchange(ended_, {})) settle_end(transfer, result);
   for (const TransferId transfer : std::exchange(announced_, {})) {
     settle_announced(transfer, result);
   }
+  return result;
 }
 
 void LoadBook::settle_end(TransferId transfer, FoldResult& result) {
   Load& load = loads_.at(transfer);
   if (succeeded(load)) num_loaded_ += num_leases(load);
-  const LoadEnd end = owners_.whose(load.owner, transfer);
+  const LoadEnd end = requests_.meaning_of_end(load.owner, transfer);
   if (!succeeded(load) && (end == LoadEnd::kWaitedFor || load.roll.any_failed())) ++num_failed_;
   if (!succeeded(load) && end == LoadEnd::kWaitedFor && load.expired && !load.doomed &&
       !load.roll.any_failed()) {
@@ -162,7 +162,7 @@ void LoadBook::settle_end(TransferId transfer, FoldResult& result) {
   }
   release(load);
   if (end == LoadEnd::kWaitedFor && !succeeded(load)) return fail(transfer, load);
-  static_cast<void>(owners_.end_load(load.owner, transfer));
+  static_cast<void>(requests_.end_load(load.owner, transfer));
   if (end == LoadEnd::kWaitedFor) succeeded_.push_back(load.engine_id);
   if (end == LoadEnd::kStale) {
     ++num_stale_;
@@ -175,7 +175,7 @@ void LoadBook::settle_end(TransferId transfer, FoldResult& result) {
 void LoadBook::settle_announced(TransferId transfer, FoldResult& result) {
   Load& load = loads_.at(transfer);
   announcing_.erase(load.engine_id);
-  if (owners_.end_load(load.owner, transfer) == LoadEnd::kStale) {
+  if (requests_.end_load(load.owner, transfer) == LoadEnd::kStale) {
     ++num_stale_;
     result.stale.push_back(std::move(load.engine_id));
   } else {
@@ -202,8 +202,9 @@ const Request* LoadBook::waiting_request(TransferId transfer) const {
   const Load& load = found->second;
   const bool may_succeed = (load.state == LoadState::kBegun || load.state == LoadState::kSent) &&
                            !load.doomed && !load.roll.any_failed();
-  if (!may_succeed || owners_.whose(load.owner, transfer) != LoadEnd::kWaitedFor) return nullptr;
-  return owners_.find(load.engine_id);
+  if (!may_succeed) return nullptr;
+  const LoadEnd end = requests_.meaning_of_end(load.owner, transfer);
+  return end == LoadEnd::kWaitedFor ? requests_.find(load.engine_id) : nullptr;
 }
 
 std::size_t LoadBook::num_leases() const {
@@ -214,7 +215,7 @@ std::size_t LoadBook::num_leases() const {
 
 std::size_t LoadBook::num_leases(const Load& load) {
   std::size_t sum = 0;
-  for (const LeasedPrefix::Part& part : load.parts) sum += part.lease.size();
+  for (const LeasedBlocks& part : load.parts) sum += part.lease.size();
   return sum;
 }
 

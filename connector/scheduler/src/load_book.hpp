@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kvferry/base/ids.hpp"
-#include "kvferry/connector/scheduler/scheduler_engine.hpp"
+#include "kvferry/connector/scheduler/engine_step.hpp"
 #include "kvferry/connector/wire/owner.hpp"
 #include "kvferry/connector/wire/step_plan.hpp"
 #include "kvferry/connector/wire/step_report.hpp"
@@ -11,10 +11,10 @@
 #include "class_tiers.hpp"
 #include "load_patience.hpp"
 #include "overdue.hpp"
-#include "ownership_table.hpp"
 #include "prefix_search.hpp"
 #include "rank_patience.hpp"
 #include "rank_roll.hpp"
+#include "request_table.hpp"
 
 #include <chrono>
 #include <cstdint>
@@ -32,16 +32,17 @@ namespace kvferry::connector {
 /// kBegun -> kSent (planned) -> told to the engine when every rank has ended it: at once if it
 /// succeeded or its owner was aborted; else kFailed -> kAnnounced (its notice was planned) -> told
 /// when every rank has announced it. What must not be copied goes from kBegun to kFailed. If its
-/// owner's id was given to another incarnation nobody is told. A kSent load that has waited for too
-/// long expires: ranks that have not begun it drop it, and then it has failed like any other.
+/// owner's id was given to another incarnation the engine is not told. A kSent load that has waited
+/// for too long expires: ranks that have not begun it drop it, and then it has failed like any
+/// other.
 enum class LoadState : std::uint8_t { kBegun, kSent, kFailed, kAnnounced };
 
 /// The loads under way: each owns its lease until every rank has ended it, or until it is cancelled
 /// before its plan was sent.
 class LoadBook {
  public:
-  LoadBook(ClassTiers& tiers, OwnershipTable& owners, std::uint32_t world_size)
-      : tiers_(tiers), owners_(owners), world_size_(world_size) {}
+  LoadBook(ClassTiers& tiers, RequestTable& requests, std::uint32_t world_size)
+      : tiers_(tiers), requests_(requests), world_size_(world_size) {}
   ~LoadBook();
   LoadBook(const LoadBook&) = delete;
   LoadBook& operator=(const LoadBook&) = delete;
@@ -59,13 +60,13 @@ class LoadBook {
   /// Every load under way ends as a failure, those included that ranks have ended already.
   void doom_all();
 
-  /// False for a load or a word that nobody waits for.
+  /// False for a load that is not under way, and for a word that the rank has said before.
   [[nodiscard]] bool mark_ended(RankId rank, const TransferEnded& ended);
   [[nodiscard]] bool mark_announced(RankId rank, TransferId transfer);
   /// Of the loads that ended on all ranks: forgets the keys of the failed.
   void settle_failures();
-  /// Gives their leases back and tells their owners.
-  void settle_ends(FoldResult& result);
+  /// Gives their leases back. Returns what their owners are to be told.
+  [[nodiscard]] FoldResult settle_ends();
   /// Engine ids whose load has ended well since the last call, for an owner that waits.
   [[nodiscard]] std::vector<std::string> take_succeeded() { return std::exchange(succeeded_, {}); }
 
@@ -94,8 +95,8 @@ class LoadBook {
   struct Load {
     Owner owner;
     std::string engine_id;
-    std::vector<LeasedPrefix::Part> parts;  ///< Their blocks move into the plan.
-    RankRoll roll;                          ///< Of the ends; from kFailed on, of the announcements.
+    LeasedPrefix parts;  ///< Their blocks move into the plan.
+    RankRoll roll;       ///< Of the ends; from kFailed on, of the announcements.
     LoadState state = LoadState::kBegun;
     bool doomed = false;
     RankPatience::Stamp sent{};
@@ -116,7 +117,7 @@ class LoadBook {
   void plan_notices(StepPlan& plan, const RankPatience& patience);
 
   ClassTiers& tiers_;
-  OwnershipTable& owners_;
+  RequestTable& requests_;
   std::uint32_t world_size_;
   std::map<TransferId, Load> loads_;
   std::vector<TransferId> begun_;

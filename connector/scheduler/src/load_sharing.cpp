@@ -13,35 +13,36 @@ void LoadSharing::on_begun(const Request& request, std::uint32_t first_block,
   begun_[request.keys.front()[first_block]] = {request.load, num_blocks};
 }
 
-bool LoadSharing::must_wait(Request& request) {
-  if (max_wait_.count() <= 0 || request.answer.num_blocks == 0) return false;
-  LoadWait& wait = request.load_wait;
-  if (wait.state == LoadWait::State::kOver) return false;
-  if (wait.state == LoadWait::State::kNone) {
-    const std::optional<TransferId> load = worth_waiting_for(request);
+bool LoadSharing::must_wait(const Request& request, const LookupAnswer& answer) {
+  if (max_wait_.count() <= 0 || answer.num_blocks == 0) return false;
+  Wait& wait = waits_.of(request);
+  if (wait.state == Wait::State::kOver) return false;
+  if (wait.state == Wait::State::kNone) {
+    const std::optional<TransferId> load = worth_waiting_for(request, answer);
     if (!load) return false;
-    wait = {LoadWait::State::kWaiting, *load, request.answer.num_local_blocks, now()};
+    wait = {Wait::State::kWaiting, *load, answer.num_local_blocks, now()};
     ++num_waits_;
     return true;
   }
   const bool is_patient =
-      request.answer.num_local_blocks == wait.num_local_blocks && now() - wait.since < max_wait_;
+      answer.num_local_blocks == wait.num_local_blocks && now() - wait.since < max_wait_;
   if (is_patient && loads_.waiting_request(wait.load) != nullptr) return true;
-  wait.state = LoadWait::State::kOver;
-  // The engine enters loaded blocks into its cache in the pass behind the report, when it comes to
-  // the loader: maybe behind this lookup.
+  wait.state = Wait::State::kOver;
+  // The engine enters loaded blocks into its cache in the pass after the report, when it comes to
+  // the loader: maybe after this lookup.
   return is_patient && !loads_.knows(wait.load);
 }
 
-std::optional<TransferId> LoadSharing::worth_waiting_for(const Request& request) const {
-  const std::uint32_t first = request.answer.num_local_blocks;
+std::optional<TransferId> LoadSharing::worth_waiting_for(const Request& request,
+                                                         const LookupAnswer& answer) const {
+  const std::uint32_t first = answer.num_local_blocks;
   const auto found = begun_.find(request.keys.front()[first]);
   if (found == begun_.end()) return std::nullopt;
   const Load& load = found->second;
   const Request* loader = loads_.waiting_request(load.transfer);
   if (loader == nullptr) return std::nullopt;
   // Half of it, rounded up. Hashes are chained: an equal last one proves all before it.
-  const std::uint32_t least = (request.answer.num_blocks + 1) / 2;
+  const std::uint32_t least = (answer.num_blocks + 1) / 2;
   if (load.num_blocks < least) return std::nullopt;
   const std::uint32_t last = first + least - 1;
   if (request.keys.front()[last] != loader->keys.front()[last]) return std::nullopt;

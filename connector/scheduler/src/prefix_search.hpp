@@ -2,90 +2,82 @@
 #pragma once
 
 #include "kvferry/base/ids.hpp"
-#include "kvferry/connector/scheduler/scheduler_engine.hpp"
+#include "kvferry/connector/wire/step_plan.hpp"
 #include "kvferry/cpu_tier/slots/cpu_tier.hpp"
 
+#include "block_groups.hpp"
 #include "class_tiers.hpp"
-#include "ownership_table.hpp"
+#include "request_table.hpp"
 
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <utility>
 #include <vector>
 
 namespace kvferry::connector {
 
-/// What is loaded for a request: by slab class, a lease for all groups of it and where its bytes
-/// go.
-struct LeasedPrefix {
-  struct Part {
-    SlabClassId slab_class;
-    cpu_tier::Lease lease;
-    std::vector<BlockSlot> blocks;
-  };
-  std::vector<Part> parts;
+/// What the tier holds of a request's prefix. It is soft: it holds nothing, and says so when it is
+/// leased from and does not hold any more.
+struct LookupAnswer {
+  std::uint64_t eviction_epoch = 0;  ///< Of the tier, when it was given.
+  std::uint32_t num_local_blocks = 0;
+  std::uint32_t num_limit_blocks = 0;
+  /// Blocks after the local ones that every KV cache group can have loaded.
+  std::uint32_t num_blocks = 0;
+  /// By group. Full attention: from the first block after the local ones on, num_blocks or more.
+  /// Other groups: the last ones before local + num_blocks, as many as the next token sees.
+  std::vector<cpu_tier::PrefixHit> hits;
 };
+
+/// What a load fills of one slab class, and the lease on the slots that it reads.
+struct LeasedBlocks {
+  ClassBlocks to;
+  cpu_tier::Lease lease;
+};
+/// What is loaded for a request, of all groups: one entry for each slab class.
+using LeasedPrefix = std::vector<LeasedBlocks>;
 
 /// Finds the prefix that every KV cache group can serve: full attention needs all of its blocks, a
 /// sliding window or a chunk those that it reaches back to from the end, recurrent state the last
-/// one. The part that the engine has itself is there for every group.
+/// one. The part that the engine has itself is there for every group. It keeps nothing: Lookups
+/// keeps the answers.
 class PrefixSearch {
  public:
-  PrefixSearch(ClassTiers& tiers, std::span<const KvGroup> groups, std::uint32_t block_tokens);
+  PrefixSearch(ClassTiers& tiers, const BlockGroups& groups) : tiers_(tiers), groups_(groups) {}
 
-  /// Behind the first `num_local` blocks and below `limit` (both at most request.num_keys()).
-  /// `known`: an earlier answer for the same request and num_local, or an empty one.
-  [[nodiscard]] LookupAnswer find(const Request& request, std::uint32_t num_local,
-                                  std::uint32_t limit, LookupAnswer known) const;
-  /// Leases the first `count` blocks of the request's answer, for the blocks of `tables`. Nothing,
-  /// and nothing leased, if the answer does not hold any more or the tables do not fit it.
+  /// After the first `num_local` blocks and below `limit` (both at most the number of keys).
+  /// `known`: an earlier answer for the same keys and num_local, or an empty one.
+  [[nodiscard]] LookupAnswer find(const GroupKeys& keys, std::uint32_t num_local,
+                                  std::uint32_t limit, LookupAnswer known = {}) const;
+  /// Leases the first `count` blocks of the answer, for the blocks of `tables`. Nothing, and
+  /// nothing leased, if the answer does not hold any more or the tables do not fit it.
   [[nodiscard]] std::optional<LeasedPrefix> lease(
-      const Request& request, std::uint32_t count,
+      const GroupKeys& keys, const LookupAnswer& answer, std::uint32_t count,
       std::span<const std::span<const BlockId>> tables) const;
 
-  /// The request waits for its turn: what a load of its whole prefix would take is evicted last
-  /// until end_await(), or until somebody uses it.
-  void await(Request& request) const;
-  void end_await(Request& request) const;
-
-  /// The engine keeps the blocks of that group from there on, when the first `num_computed_tokens`
-  /// are computed: older ones that nobody sees any more are another's by now.
-  [[nodiscard]] std::uint32_t first_kept(std::size_t group,
-                                         std::uint32_t num_computed_tokens) const {
-    return groups_[group].reach.first_seen(num_computed_tokens) / block_tokens_;
-  }
-  /// Whether the block only stands for one that nobody sees any more.
-  [[nodiscard]] bool is_null(std::size_t group, BlockId block) const {
-    return !needs_all(group) && block == kNullBlock;
-  }
-  [[nodiscard]] std::size_t num_groups() const { return groups_.size(); }
-  [[nodiscard]] bool needs_all(std::size_t group) const { return groups_[group].reach.is_all(); }
-  [[nodiscard]] const TokenReach& reach(std::size_t group) const { return groups_[group].reach; }
+  /// A request with these keys waits for its turn: what a load of its whole prefix would take, the
+  /// blocks of the returned answer, is evicted last until end_await(), or until it is used.
+  [[nodiscard]] LookupAnswer await(const GroupKeys& keys) const;
+  /// Ends an await() that found `num_blocks`.
+  void end_await(const GroupKeys& keys, std::uint32_t num_blocks) const;
 
  private:
-  /// Of `length` blocks behind `num_local`, the first that the group needs.
-  [[nodiscard]] std::uint32_t first_needed(std::size_t group, std::uint32_t num_local,
-                                           std::uint32_t length) const {
-    const std::uint32_t first = first_kept(group, (num_local + length) * block_tokens_);
-    return first > num_local ? first - num_local : 0;
-  }
-  /// The longest of at most `length` behind `num_local` that the group can serve.
-  [[nodiscard]] std::uint32_t shorten(const Request& request, std::size_t group,
+  /// The longest prefix of at most `length` after `num_local` that the group can serve.
+  [[nodiscard]] std::uint32_t shorten(const GroupKeys& keys, std::size_t group,
                                       std::uint32_t num_local, std::uint32_t length) const;
-  /// What the group needs of `length` blocks behind `num_local`.
-  [[nodiscard]] cpu_tier::PrefixHit needed(const Request& request, std::size_t group,
+  /// What the group needs of `length` blocks after `num_local`.
+  [[nodiscard]] cpu_tier::PrefixHit needed(const GroupKeys& keys, std::size_t group,
                                            std::uint32_t num_local, std::uint32_t length) const;
   [[nodiscard]] cpu_tier::CpuTier& tier_of(std::size_t group) const {
-    return tiers_.of(GroupId(static_cast<std::uint32_t>(group)));
+    return tiers_.of(groups_.class_of(group));
   }
   /// Adds what the group needs to `to`; false if that cannot be had.
-  [[nodiscard]] bool lease_group(const Request& request, std::size_t group, std::uint32_t count,
+  [[nodiscard]] bool lease_group(const GroupKeys& keys, const LookupAnswer& answer,
+                                 std::size_t group, std::uint32_t count,
                                  std::span<const BlockId> table, LeasedPrefix& to) const;
 
   ClassTiers& tiers_;
-  std::span<const KvGroup> groups_;
-  std::uint32_t block_tokens_;
+  const BlockGroups& groups_;
 };
 
 }  // namespace kvferry::connector

@@ -15,7 +15,7 @@ namespace kvferry::connector {
 /// gives a block its key when it schedules the computation, which may then not take place, and
 /// before another connector's load has shown that it came. Only proven blocks are stored.
 ///
-/// A block that gets a holder who will write it is not proven any more, until that very holder
+/// A block that gets a new writer is not proven any more, until that very writer
 /// has. One thread at a time.
 class ProvenBlocks {
  public:

@@ -20,7 +20,7 @@ namespace kvferry::connector {
 /// silence of a rank and not the age of a transfer: a rank that is slow is never lost, and one that
 /// has forgotten a transfer is. Silence is counted by the time in which the engine stepped
 /// (ServedTime) and by outputs of steps, because a rank speaks in those only: a rest counts
-/// nothing, whatever its length, and the first report behind it is heard before any rank is judged.
+/// nothing, whatever its length, and the first report after it is heard before any rank is judged.
 class RankPatience {
  public:
   using Clock = ServedTime::Clock;

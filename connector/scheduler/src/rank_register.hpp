@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "kvferry/connector/scheduler/scheduler_engine.hpp"
+#include "kvferry/connector/scheduler/scheduler_options.hpp"
 #include "kvferry/connector/wire/step_report.hpp"
 
 #include <cstdint>

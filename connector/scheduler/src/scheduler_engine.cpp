@@ -1,382 +1,198 @@
 // SPDX-License-Identifier: Apache-2.0
+// The life of requests, and what there is to see.
 #include "kvferry/connector/scheduler/scheduler_engine.hpp"
 
-#include "kvferry/base/check.hpp"
 #include "kvferry/base/error.hpp"
-#include "kvferry/connector/wire/step_report.hpp"
-#include "kvferry/cpu_tier/memory/slab_geometry.hpp"
 
-#include "scheduler_impl.hpp"
+#include "scheduler_parts.hpp"
 
 #include <algorithm>
+#include <string>
+#include <unordered_set>
 #include <utility>
 
 namespace kvferry::connector {
-namespace {
 
-void validate_classes(const SchedulerOptions& options) {
-  if (options.classes.empty()) throw ConfigError("classes is empty; expected one size of slots");
-  for (std::size_t i = 0; i < options.classes.size(); ++i) {
-    const SlabClass& of = options.classes[i];
-    if (of.slot_bytes.size() != options.world_size) {
-      throw ConfigError("slot_bytes has " + std::to_string(of.slot_bytes.size()) +
-                        " entries; expected one per rank, " + std::to_string(options.world_size));
-    }
-    if (of.slots_per_chunk == 0) {
-      throw ConfigError("slots_per_chunk of slab class " + std::to_string(i) +
-                        " is 0; expected one slot at least");
-    }
-    if (i > 0 && of.slot_bytes.front() > options.classes[i - 1].slot_bytes.front()) {
-      throw ConfigError("the slots of class " + std::to_string(i) +
-                        " are larger than those of the class before; expected the largest first");
-    }
-  }
-  for (const KvGroup& group : options.groups) {
-    group.reach.check_block(options.block_tokens);
-    if (group.slab_class.value() < options.classes.size()) continue;
-    throw ConfigError("a KV cache group is of slab class " +
-                      std::to_string(group.slab_class.value()) + "; there are " +
-                      std::to_string(options.classes.size()));
-  }
+SchedulerEngine::SchedulerEngine(SchedulerOptions options) {
+  validate(options);
+  parts_ = std::make_unique<Parts>(std::move(options));
+}
+SchedulerEngine::~SchedulerEngine() = default;
+
+void SchedulerEngine::set_pool(const BlockPool* pool) {
+  parts_->pool = pool;
+  parts_->planner.set_pool(pool);
 }
 
-void validate(const SchedulerOptions& options) {
-  if (options.world_size == 0) throw ConfigError("world_size is 0; expected at least one rank");
-  if (options.block_tokens == 0) throw ConfigError("block_tokens is 0; expected the block size");
-  if (options.num_blocks == 0)
-    throw ConfigError("num_blocks is 0; expected the engine's pool size");
-  if (options.max_chunks == 0) {
-    throw ConfigError("the CPU tier has room for 0 blocks; raise cpu_bytes_to_use");
-  }
-  if (!options.replicas.empty() && options.replicas.size() != options.world_size) {
-    throw ConfigError("replicas has " + std::to_string(options.replicas.size()) +
-                      " entries; expected one per rank, " + std::to_string(options.world_size));
-  }
-  if (options.groups.empty()) throw ConfigError("groups is empty; expected one KV cache group");
-  validate_classes(options);
+void SchedulerEngine::on_request(std::string_view engine_id,
+                                 std::shared_ptr<const BlockHashes> hashes) {
+  on_finished(engine_id);  // An id in use: nothing of its earlier life may go on.
+  Request& request = parts_->requests.arrive(engine_id, std::move(hashes));
+  parts_->sync_keys(request);
+  parts_->await_turn(request);
 }
 
-}  // namespace
+bool SchedulerEngine::knows(std::string_view engine_id) const {
+  return parts_->requests.find(engine_id) != nullptr;
+}
 
-std::optional<std::uint32_t> SchedulerEngine::Impl::lookup(std::string_view engine_id,
-                                                           std::uint32_t num_local_tokens,
-                                                           std::uint32_t num_tokens) {
-  Request* request = owners_.find(engine_id);
+std::optional<std::uint32_t> SchedulerEngine::lookup(std::string_view engine_id,
+                                                     std::uint32_t num_local_tokens,
+                                                     std::uint32_t num_tokens) {
+  Request* request = parts_->requests.find(engine_id);
   if (request == nullptr || request->state != RequestState::kIdle || num_tokens == 0) return 0;
   note_local(engine_id, num_local_tokens);
-  if (loads_.announces(request->engine_id)) return 0;
-  request->sync_keys();
-  tiers_.hold_still();
-  const std::uint32_t num_local = num_local_tokens / options_.block_tokens;
+  if (parts_->loads.announces(request->engine_id)) return 0;
+  parts_->sync_keys(*request);
+  parts_->tiers.hold_still();
+  const std::uint32_t num_local = num_local_tokens / parts_->options.block_tokens;
   // The last token is computed in any case: the engine needs its logits.
   const std::uint32_t limit = std::min(static_cast<std::uint32_t>(request->num_keys()),
-                                       (num_tokens - 1) / options_.block_tokens);
-  if (options_.shared_tier != nullptr && num_chunks_ == 0) {
-    return limit > num_local && may_wait_for_ranks() ? std::nullopt : std::optional(0U);
+                                       (num_tokens - 1) / parts_->options.block_tokens);
+  if (parts_->options.shared_tier != nullptr && parts_->num_chunks == 0) {
+    return limit > num_local && parts_->may_wait_for_ranks() ? std::nullopt : std::optional(0U);
   }
-  LookupAnswer& answer = request->answer;
-  if (!answer.valid || answer.eviction_epoch != tiers_.eviction_epoch() ||
-      answer.num_local_blocks != num_local || answer.num_limit_blocks != limit) {
-    // A request that waits for blocks asks in every step: most of its last answer still holds.
-    const bool same_start = answer.valid && answer.num_local_blocks == num_local;
-    LookupAnswer known = same_start ? std::move(answer) : LookupAnswer{};
-    answer = prefixes_.find(*request, num_local, limit, std::move(known));
-  }
-  if (sharing_.must_wait(*request)) return std::nullopt;
-  return answer.num_blocks * options_.block_tokens;
+  const LookupAnswer& answer = parts_->lookups.find(*request, num_local, limit);
+  if (parts_->sharing.must_wait(*request, answer)) return std::nullopt;
+  return answer.num_blocks * parts_->options.block_tokens;
 }
 
-bool SchedulerEngine::Impl::may_wait_for_ranks() {
-  const auto now = options_.clock ? options_.clock() : std::chrono::steady_clock::now();
-  if (!first_asked_) first_asked_ = now;
-  return now - *first_asked_ < options_.max_load_wait;
+void SchedulerEngine::note_local(std::string_view engine_id, std::uint32_t num_local_tokens) {
+  const Request* request = parts_->requests.find(engine_id);
+  if (request == nullptr || request->state != RequestState::kIdle) return;
+  parts_->prover.note_local(*request, num_local_tokens, parts_->last_seq);
 }
 
-void SchedulerEngine::Impl::on_allocated(std::string_view engine_id, GroupBlocks tables,
-                                         std::uint32_t num_external_tokens) {
-  Request* request = owners_.find(engine_id);
+void SchedulerEngine::on_allocated(std::string_view engine_id, GroupBlocks tables,
+                                   std::uint32_t num_external_tokens) {
+  Request* request = parts_->requests.find(engine_id);
   if (request == nullptr || request->state != RequestState::kIdle) {
     throw ProtocolError(
         "the engine allocated a load for request " + std::string(engine_id) +
         (request == nullptr ? ", which it never announced" : " while another one is under way"));
   }
   const std::uint32_t count =
-      (num_external_tokens + options_.block_tokens - 1) / options_.block_tokens;
-  std::optional<LeasedPrefix> leased = prefixes_.lease(*request, count, tables);
-  prefixes_.end_await(*request);
+      (num_external_tokens + parts_->options.block_tokens - 1) / parts_->options.block_tokens;
+  Lookups::Taken taken = parts_->lookups.take(*request, count, tables);
+  parts_->lookups.end_await(*request);
   // The whole prefix is offered once it runs, what is loaded too: the tier learns from it what is
   // used, touches what it holds, and gets again what it has lost.
-  request->num_offered = 0;
+  parts_->planner.offer_again(*request, 0);
   // From here on, so that a reset sees that it has blocks from before.
   for (std::size_t group = 0; group < request->tables.size() && group < tables.size(); ++group) {
     request->tables[group].assign(tables[group].begin(), tables[group].end());
   }
   // A reset came between lookup and allocation: the local blocks may be from before it.
-  if (!request->answer.valid) request->storable = false;
-  const std::uint32_t first_block = request->answer.num_local_blocks;
-  begin_load(*request, first_block, count);
-  request->answer = {};
-  const bool has_lease = leased.has_value();
-  loads_.begin(*request, next_transfer(), std::move(leased));
-  if (!has_lease) return;
-  hit_tokens_ += num_external_tokens;
-  sharing_.on_begun(*request, first_block, count);
-}
-
-std::vector<StepReport> SchedulerEngine::Impl::readable(
-    std::span<const std::span<const std::byte>> encoded) const {
-  std::vector<StepReport> reports;
-  reports.reserve(encoded.size());
-  for (const std::span<const std::byte> bytes : encoded) reports.push_back(decode_report(bytes));
-  const auto is_foreign = [this](const StepReport& report) {
-    return report.domain != options_.domain;
-  };
-  std::erase_if(reports, is_foreign);
-  // What one report says of its rank depends on what those before it said.
-  std::optional<RankRegister> trial;
-  for (const StepReport& report : reports) {
-    if (!trial && (report.topology || report.num_ready_chunks)) trial.emplace(ranks_);
-    trial ? trial->take(report) : ranks_.expect_rank(report.rank);
-    stores_.expect_fits(report);
-    expect_known_plan(report);
+  if (!taken.was_valid) parts_->planner.hold_back(*request);
+  parts_->prover.begin_load(*request, taken.first_block, count);
+  const bool has_lease = taken.leased.has_value();
+  parts_->loads.begin(*request, parts_->transfers.next(), std::move(taken.leased));
+  if (has_lease) {
+    parts_->hit_tokens += num_external_tokens;
+    parts_->sharing.on_begun(*request, taken.first_block, count);
   }
-  return reports;
-}
-
-FoldResult SchedulerEngine::Impl::fold(std::span<const std::span<const std::byte>> encoded) {
-  const std::vector<StepReport> reports = readable(encoded);
-  stale_reports_ += encoded.size() - reports.size();
-  patience_.on_output();
-  load_patience_.on_output();
-  for (const StepReport& report : reports) {
-    ranks_.take(report);
-    patience_.hear(report.rank, report.executed, report.oldest_under_way);
-    const auto count = [this](bool known) { stale_reports_ += known ? 0 : 1; };
-    for (const StoreGathered& gathered : report.gathered) {
-      count(stores_.mark_gathered(report.rank, gathered));
-    }
-    for (const TransferEnded& ended : report.stores) count(stores_.mark_ended(report.rank, ended));
-    for (const TransferEnded& ended : report.loads) count(loads_.mark_ended(report.rank, ended));
-    for (const TransferId transfer : report.announced) {
-      count(loads_.mark_announced(report.rank, transfer));
-    }
-  }
-  if (ranks_.all_ready()) grow_tier();
-  FoldResult result;
-  loads_.settle_failures();
-  stores_.settle();
-  loads_.settle_ends(result);
-  for (const std::string& engine_id : loads_.take_succeeded()) prove_loaded(engine_id);
-  hear_witnesses();
-  return result;
-}
-
-void SchedulerEngine::Impl::expect_known_plan(const StepReport& report) const {
-  if (report.executed <= last_seq_) return;
-  throw ProtocolError("rank " + std::to_string(report.rank.value()) +
-                      " says that it executed plan " + std::to_string(report.executed.value()) +
-                      "; the last one made is " + std::to_string(last_seq_.value()) +
-                      "; scheduler and workers must run the same kvferry version");
-}
-
-void SchedulerEngine::Impl::on_request(std::string_view engine_id,
-                                       std::shared_ptr<const BlockHashes> hashes) {
-  on_finished(engine_id);  // An id in use: nothing of its earlier life may go on.
-  Request& request = owners_.arrive(engine_id, std::move(hashes));
-  request.sync_keys();
-  await_turn(request);
-}
-
-void SchedulerEngine::Impl::grow_tier() {
-  const std::uint32_t num_chunks = std::min(ranks_.least_chunks(), options_.max_chunks);
-  if (num_chunks == num_chunks_) return;
-  if (num_chunks_ == 0) {
-    stores_.set_ring_blocks(ranks_.least_ring_blocks());
-    if (stores_off()) backlog_.clear();
-    tiers_.narrow_name_space(ranks_.joint_probe());
-    // What was found as they arrived, by another name space or beyond what is ready.
-    owners_.for_each([](Request& request) { request.answer.valid = false; });
-  }
-  tiers_.grow_to(num_chunks);
-  num_chunks_ = num_chunks;
-}
-
-void SchedulerEngine::Impl::on_finished(std::string_view engine_id, std::uint32_t num_tokens) {
-  if (Request* request = owners_.find(engine_id)) {
-    TokenProof& proof = request->proof;
-    // What the engine knows was taken from what a plan computed: all of it but the last token.
-    if (num_tokens > 0) proof.sure_to = std::max(proof.sure_to, std::min(proof.to, num_tokens - 1));
-    offer_rest(*request);
-    prefixes_.end_await(*request);
-    const auto is_its = [request](const Candidate& one) { return one.request == request; };
-    std::erase_if(candidates_, is_its);
-    std::erase_if(states_, is_its);
-    leave_doubt(*request);
-  }
-  const TransferId load = owners_.finish(engine_id);
-  if (load != TransferId()) loads_.cancel(load);
-}
-
-void SchedulerEngine::Impl::reset_cache() {
-  for (const TransferId transfer : stores_.abort_all()) loads_.cancel_store(transfer);
-  loads_.doom_all();
-  tiers_.forget_all();
-  backlog_.clear();
-  deferred_.clear();
-  candidates_.clear();
-  states_.clear();
-  forget_proofs();
-  owners_.for_each([](Request& request) {
-    request.answer.valid = false;
-    // What it has in the pool was computed before the reset and must not come back.
-    if (request.has_blocks()) request.storable = false;
-  });
-}
-
-SchedulerSnapshot SchedulerEngine::Impl::snapshot() const {
-  SchedulerSnapshot view;
-  view.tier = tiers_.snapshot();
-  view.slabs = tiers_.slab_snapshot();
-  view.wasted_bytes = wasted_bytes(view.slabs);
-  view.num_requests = owners_.num_living();
-  view.num_tombstones = owners_.num_tombstones();
-  view.num_stores_in_flight = stores_.num_in_flight();
-  view.num_loads_in_flight = loads_.num_in_flight();
-  view.num_backlog = backlog_.size();
-  view.ready_ranks = ranks_.num_ready();
-  view.hit_tokens = hit_tokens_;
-  view.stored = stores_.num_stored();
-  view.loaded = loads_.num_loaded();
-  view.load_waits = sharing_.num_waits();
-  view.skipped_ring = stores_.num_skipped();
-  view.skipped_exhausted = skipped_exhausted_;
-  view.skipped_declined = skipped_declined_;
-  view.skipped_reallocated = skipped_reallocated_;
-  view.failed_stores = stores_.num_failed();
-  view.failed_loads = loads_.num_failed();
-  view.expired_loads = loads_.num_expired();
-  view.stale_reports = stale_reports_ + loads_.num_stale();
-  return view;
-}
-
-std::uint64_t SchedulerEngine::Impl::wasted_bytes(const cpu_tier::SlabSnapshot& slabs) const {
-  std::vector<std::uint32_t> slots_per_chunk;
-  std::vector<std::uint64_t> slot_bytes;
-  for (const SlabClass& of : options_.classes) {
-    slots_per_chunk.push_back(of.slots_per_chunk);
-    slot_bytes.push_back(of.slot_bytes.front());
-  }
-  const std::uint64_t chunk_bytes = cpu_tier::chunk_bytes(slots_per_chunk, slot_bytes);
-  std::uint64_t sum = 0;
-  for (std::size_t i = 0; i < slabs.classes.size(); ++i) {
-    sum += slabs.classes[i].num_chunks * (chunk_bytes - slots_per_chunk[i] * slot_bytes[i]);
-  }
-  return sum;
-}
-
-void SchedulerEngine::Impl::dcheck_consistent() const {
-#ifndef NDEBUG
-  const cpu_tier::TierSnapshot tier = tiers_.snapshot();
-  const StoreBook::Held held = stores_.held();
-  const std::size_t num_leases = loads_.num_leases();
-  KVFERRY_CHECK(tier.conserved(), "the tier's slots do not add up");
-  KVFERRY_CHECK(tier.num_writable == held.num_writable && tier.num_aborted == held.num_aborted &&
-                    tier.num_quarantined == held.num_quarantined + tier.num_set_aside,
-                "stores hold " + std::to_string(held.num_writable) + " writable, " +
-                    std::to_string(held.num_aborted) + " aborted and " +
-                    std::to_string(held.num_quarantined) + " quarantined slots, the tier counts " +
-                    std::to_string(tier.num_writable) + ", " + std::to_string(tier.num_aborted) +
-                    " and " + std::to_string(tier.num_quarantined));
-  const std::uint32_t num_leased = tier.num_leased + tier.num_dying + tier.num_leased_guests;
-  KVFERRY_CHECK(num_leases >= num_leased && (num_leases == 0) == (num_leased == 0),
-                "loads hold " + std::to_string(num_leases) + " leases, the tier counts " +
-                    std::to_string(tier.num_leased) + " leased, " + std::to_string(tier.num_dying) +
-                    " dying and " + std::to_string(tier.num_leased_guests) + " foreign slots");
-  KVFERRY_CHECK(owners_.num_tombstones() <= loads_.num_in_flight(),
-                "a tombstone without a load under way");
-#endif
-}
-
-SchedulerEngine::SchedulerEngine(SchedulerOptions options) {
-  validate(options);
-  impl_ = std::make_unique<Impl>(std::move(options));
-}
-SchedulerEngine::~SchedulerEngine() = default;
-
-void SchedulerEngine::set_pool(const BlockPool* pool) { impl_->set_pool(pool); }
-
-void SchedulerEngine::on_request(std::string_view engine_id,
-                                 std::shared_ptr<const BlockHashes> hashes) {
-  impl_->on_request(engine_id, std::move(hashes));
-}
-
-bool SchedulerEngine::knows(std::string_view engine_id) const {
-  return impl_->owners().find(engine_id) != nullptr;
-}
-
-std::optional<std::uint32_t> SchedulerEngine::lookup(std::string_view engine_id,
-                                                     std::uint32_t num_local_tokens,
-                                                     std::uint32_t num_tokens) {
-  return impl_->lookup(engine_id, num_local_tokens, num_tokens);
-}
-
-void SchedulerEngine::on_allocated(std::string_view engine_id,
-                                   std::span<const std::span<const BlockId>> tables,
-                                   std::uint32_t num_external_tokens) {
-  impl_->on_allocated(engine_id, tables, num_external_tokens);
-  impl_->dcheck_consistent();
-}
-
-void SchedulerEngine::note_local(std::string_view engine_id, std::uint32_t num_local_tokens) {
-  impl_->note_local(engine_id, num_local_tokens);
+  parts_->dcheck_consistent();
 }
 
 void SchedulerEngine::on_blocks_invalid(std::span<const BlockId> blocks) {
-  impl_->on_blocks_invalid(blocks);
-  impl_->dcheck_consistent();
+  if (blocks.empty()) return;
+  const std::unordered_set<BlockId> invalid(blocks.begin(), blocks.end());
+  std::vector<BlockId> lost(blocks.begin(), blocks.end());
+  parts_->requests.for_each([&](Request& request) {
+    const std::optional<std::uint32_t> first = parts_->prover.find_first(request, invalid);
+    if (!first) return;
+    // What it computed after them it computed from them.
+    const std::vector<BlockId> its = parts_->prover.take_back(request, *first);
+    lost.insert(lost.end(), its.begin(), its.end());
+    parts_->planner.offer_again(request, *first);
+    // With asynchronous scheduling vLLM takes the next step's token for that of the step that
+    // failed, and the ranks do not: they disagree about what comes after the tokens known now.
+    if (request.state != RequestState::kIdle) return;
+    parts_->sync_keys(request);
+    parts_->prover.distrust_new_keys(request);
+  });
+  for (const BlockId block : lost) parts_->prover.forget(block);
+  parts_->planner.forget(lost);
+  const std::vector<TransferId> aborted = parts_->stores.abort_stores_of(lost);
+  for (const TransferId transfer : aborted) parts_->loads.cancel_store(transfer);
+  parts_->dcheck_consistent();
 }
 
-void SchedulerEngine::on_preempted(std::string_view engine_id) { impl_->on_preempted(engine_id); }
-
-void SchedulerEngine::on_scheduled(std::string_view engine_id, TableUpdate update,
-                                   std::span<const std::span<const BlockId>> blocks,
-                                   const StepTokens& tokens) {
-  impl_->on_scheduled(engine_id, update, blocks, tokens);
-}
-
-void SchedulerEngine::on_state(std::string_view engine_id, GroupId group, BlockId block,
-                               std::uint32_t num_tokens) {
-  impl_->on_state(engine_id, group, block, num_tokens);
-}
-
-std::string SchedulerEngine::finish_plan() {
-  std::string plan = impl_->finish_plan();
-  impl_->dcheck_consistent();
-  return plan;
-}
-
-FoldResult SchedulerEngine::fold(std::span<const std::span<const std::byte>> reports) {
-  FoldResult result = impl_->fold(reports);
-  impl_->dcheck_consistent();
-  return result;
+void SchedulerEngine::on_preempted(std::string_view engine_id) {
+  Request* request = parts_->requests.find(engine_id);
+  // A request that already loads again was preempted before that load, by a reset of the engine's
+  // cache.
+  if (request == nullptr || request->state != RequestState::kIdle) return;
+  parts_->offer_rest(*request);
+  parts_->prover.on_preempted(*request);
+  parts_->planner.on_preempted(*request);
+  parts_->requests.preempt(*request);
+  parts_->sharing.end_turn(*request);
+  parts_->await_turn(*request);
 }
 
 void SchedulerEngine::on_finished(std::string_view engine_id, std::uint32_t num_tokens) {
-  impl_->on_finished(engine_id, num_tokens);
-  impl_->dcheck_consistent();
+  if (Request* request = parts_->requests.find(engine_id)) {
+    parts_->prover.note_known(*request, num_tokens);
+    parts_->offer_rest(*request);
+    parts_->lookups.end_await(*request);
+    parts_->lookups.drop(*request);
+    parts_->sharing.end_turn(*request);
+    parts_->planner.drop(*request);
+    parts_->prover.drop(*request);
+  }
+  const TransferId load = parts_->requests.finish(engine_id);
+  if (load != TransferId()) parts_->loads.cancel(load);
+  parts_->dcheck_consistent();
 }
 
 void SchedulerEngine::reset_cache() {
-  impl_->reset_cache();
-  impl_->dcheck_consistent();
+  for (const TransferId transfer : parts_->stores.abort_all()) parts_->loads.cancel_store(transfer);
+  parts_->loads.doom_all();
+  parts_->tiers.forget_all();
+  parts_->planner.forget_all(parts_->requests);
+  parts_->prover.forget_all(parts_->pool);
+  parts_->lookups.forget_answers();
+  parts_->dcheck_consistent();
 }
 
 std::vector<cpu_tier::KeyEvent> SchedulerEngine::take_key_events() {
-  return impl_->take_key_events();
+  return parts_->tiers.take_key_events();
 }
 
-SchedulerSnapshot SchedulerEngine::snapshot() const { return impl_->snapshot(); }
-std::uint32_t SchedulerEngine::num_slots() const { return impl_->num_slots(); }
-bool SchedulerEngine::is_busy() const { return impl_->is_busy(); }
+SchedulerSnapshot SchedulerEngine::snapshot() const {
+  SchedulerSnapshot view;
+  view.tier = parts_->tiers.snapshot();
+  view.slabs = parts_->tiers.slab_snapshot();
+  view.wasted_bytes = parts_->wasted_bytes(view.slabs);
+  view.num_requests = parts_->requests.num_living();
+  view.num_tombstones = parts_->requests.num_tombstones();
+  view.num_stores_in_flight = parts_->stores.num_in_flight();
+  view.num_loads_in_flight = parts_->loads.num_in_flight();
+  view.num_backlog = parts_->backlog.size();
+  view.ready_ranks = parts_->ranks.num_ready();
+  view.hit_tokens = parts_->hit_tokens;
+  view.stored = parts_->stores.num_stored();
+  view.loaded = parts_->loads.num_loaded();
+  view.load_waits = parts_->sharing.num_waits();
+  view.skipped_ring = parts_->stores.num_skipped();
+  const StorePlanner::Skipped skipped = parts_->planner.skipped();
+  view.skipped_exhausted = skipped.exhausted;
+  view.skipped_declined = skipped.declined;
+  view.skipped_reallocated = skipped.reallocated;
+  view.failed_stores = parts_->stores.num_failed();
+  view.failed_loads = parts_->loads.num_failed();
+  view.expired_loads = parts_->loads.num_expired();
+  view.stale_reports = parts_->stale_reports + parts_->loads.num_stale();
+  return view;
+}
+
+std::uint32_t SchedulerEngine::num_slots() const {
+  return parts_->num_chunks * parts_->options.classes.front().slots_per_chunk;
+}
+
+bool SchedulerEngine::is_busy() const {
+  return parts_->stores.num_in_flight() + parts_->loads.num_in_flight() > 0;
+}
 
 }  // namespace kvferry::connector

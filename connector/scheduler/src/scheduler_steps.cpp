@@ -1,85 +1,98 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a step computes.
+// What the engine does in a step, the plan of it, and what ranks report of it.
 #include "kvferry/base/error.hpp"
+#include "kvferry/connector/scheduler/scheduler_engine.hpp"
+#include "kvferry/connector/wire/step_plan.hpp"
+#include "kvferry/connector/wire/step_report.hpp"
 
-#include "scheduler_impl.hpp"
+#include "scheduler_parts.hpp"
 
-#include <algorithm>
 #include <string>
 
 namespace kvferry::connector {
 
-void SchedulerEngine::Impl::on_scheduled(std::string_view engine_id, TableUpdate update,
-                                         GroupBlocks blocks, const StepTokens& tokens) {
-  const std::uint32_t num_computed_tokens = tokens.num_computed;
-  const std::size_t num_groups = prefixes_.num_groups();
-  if (!blocks.empty() && blocks.size() != num_groups) {
+void SchedulerEngine::on_scheduled(std::string_view engine_id, TableUpdate update,
+                                   GroupBlocks blocks, const StepTokens& tokens) {
+  if (!blocks.empty() && blocks.size() != parts_->groups.size()) {
     throw ProtocolError("request " + std::string(engine_id) + " has blocks of " +
                         std::to_string(blocks.size()) + " KV cache groups; expected " +
-                        std::to_string(num_groups));
+                        std::to_string(parts_->groups.size()));
   }
-  in_step_ = true;
-  Request* request = owners_.find(engine_id);
-  const std::uint32_t first_written = num_computed_tokens / options_.block_tokens;
+  parts_->planner.enter_step(parts_->last_seq.next());
+  Request* request = parts_->requests.find(engine_id);
   if (request == nullptr) {
-    // It is not followed, but it writes them all the same, in this step or a later one.
-    drop_added(update, blocks, first_written);
+    parts_->drop_added(update, blocks, tokens.num_computed / parts_->options.block_tokens);
     return;
   }
-  prefixes_.end_await(*request);
-  // All of it is computed anew: nothing is left from before a reset.
-  if (update == TableUpdate::kReplace && num_computed_tokens == 0) request->storable = true;
-  cover(*request, update, blocks, tokens);
+  parts_->lookups.end_await(*request);
+  request->update_tables(update, blocks);
+  parts_->prover.cover(*request, update, blocks, tokens, parts_->last_seq);
   // Most steps of a decoding request complete no block; its hashes need not be looked at then.
-  const std::uint32_t complete =
-      (num_computed_tokens + tokens.num_scheduled) / options_.block_tokens;
-  if (complete == first_written && request->num_offered == complete) return;
-  request->sync_keys();
-  // What is computed again (a failed load, a roll-back) is offered again.
-  const std::uint32_t first = std::min(request->num_offered, first_written);
-  std::uint32_t end = std::min(complete, static_cast<std::uint32_t>(request->num_keys()));
-  for (const auto& table : request->tables) {
-    end = std::min(end, static_cast<std::uint32_t>(table.size()));
-  }
-  // This step writes these blocks, maybe under a key that the backlog knows them by: what was read
-  // at the bind would be the old content.
-  for (const auto& table : request->tables) {
-    for (std::uint32_t i = first_written; i < end; ++i) drop_rewritten(table[i]);
-  }
-  request->num_offered = first;
-  if (first <= request->store_end) request->store_end = Request::kNoStoreEnd;
-  if (!request->storable || first >= end) return;
-  for (std::size_t group = 0; group < num_groups; ++group) {
-    // Later the engine moves blocks within a table.
-    if (update == TableUpdate::kReplace && prefixes_.reach(group).is_state()) {
-      defer_states(*request, group, first, std::min(first_written, end));
-    }
-  }
-  offer_proven(*request, OfferTo::kStep);
-  if (request->num_proven < end) doubt(*request);
+  if (!parts_->planner.note_step(*request, update, tokens)) return;
+  parts_->sync_keys(*request);
+  parts_->planner.offer_step(*request, update, tokens);
 }
 
-void SchedulerEngine::Impl::drop_added(TableUpdate update, GroupBlocks blocks,
-                                       std::uint32_t first_written) {
-  const std::size_t kept = update == TableUpdate::kReplace ? first_written : 0;
-  for (std::size_t group = 0; group < blocks.size(); ++group) {
-    for (std::size_t i = kept; i < blocks[group].size(); ++i) {
-      drop_rewritten(blocks[group][i]);
-      begin_write(group, blocks[group][i], Generation());
-    }
+void SchedulerEngine::on_state(std::string_view engine_id, GroupId group, BlockId block,
+                               std::uint32_t num_tokens) {
+  if (!parts_->groups.has(group) || !parts_->groups.has_states(group.value())) {
+    throw ProtocolError("the engine left a state of request " + std::string(engine_id) +
+                        " in KV cache group " + std::to_string(group.value()) + ", which has none");
   }
-}
-
-void SchedulerEngine::Impl::on_preempted(std::string_view engine_id) {
-  Request* request = owners_.find(engine_id);
-  // A request that already loads again was preempted before that load, by a reset of the engine's
-  // cache.
+  parts_->planner.enter_step(parts_->last_seq.next());
+  parts_->planner.drop_rewritten(block);
+  Request* request = parts_->requests.find(engine_id);
+  parts_->prover.begin_write(group.value(), block,
+                             request == nullptr ? Generation() : request->generation);
   if (request == nullptr || request->state != RequestState::kIdle) return;
-  offer_rest(*request);
-  forget_uncomputed(*request);
-  leave_doubt(*request);
-  owners_.preempt(*request);
-  await_turn(*request);
+  if (!parts_->planner.takes_states(*request)) return;
+  parts_->sync_keys(*request);
+  // A state amid a block has no key: the engine keeps it for itself.
+  const std::uint32_t num_blocks = num_tokens / parts_->options.block_tokens;
+  if (num_tokens % parts_->options.block_tokens != 0 || num_blocks > request->num_keys()) return;
+  auto& table = request->tables[group.value()];
+  if (num_blocks == 0 || num_blocks > table.size()) return;
+  // With drafts the engine moves blocks within a table, and does not say so.
+  table[num_blocks - 1] = block;
+  parts_->prover.note_state(*request, {group.value(), num_blocks - 1, block});
+}
+
+std::string SchedulerEngine::finish_plan() {
+  parts_->expect_ranks();
+  parts_->planner.offer_newly_proven();
+  StepPlan plan;
+  plan.domain = parts_->options.domain;
+  plan.seq = parts_->last_seq = parts_->last_seq.next();
+  parts_->patience.on_plan(plan.seq);
+  parts_->load_patience.on_plan();
+  if (!parts_->first_plan) parts_->first_plan = parts_->patience.stamp();
+  parts_->loads.plan(plan, parts_->patience, parts_->load_patience);
+  plan.stores = parts_->planner.plan(parts_->patience.stamp());
+  parts_->end_step();
+  parts_->dcheck_consistent();
+  return encode(plan);
+}
+
+FoldResult SchedulerEngine::fold(std::span<const std::span<const std::byte>> encoded) {
+  const std::vector<StepReport> reports = parts_->readable(encoded);
+  parts_->stale_reports += encoded.size() - reports.size();
+  parts_->patience.on_output();
+  parts_->load_patience.on_output();
+  for (const StepReport& report : reports) parts_->mark(report);
+  if (parts_->ranks.all_ready()) parts_->grow_tier();
+  parts_->loads.settle_failures();
+  parts_->stores.settle();
+  FoldResult result = parts_->loads.settle_ends();
+  for (const std::string& engine_id : parts_->loads.take_succeeded()) {
+    const Request* request = parts_->requests.find(engine_id);
+    if (request != nullptr) parts_->prover.end_load(*request);
+  }
+  if (const std::vector<TransferId> heard = parts_->stores.take_witnesses(); !heard.empty()) {
+    parts_->prover.hear(heard);
+    parts_->planner.offer_newly_proven();
+  }
+  parts_->dcheck_consistent();
+  return result;
 }
 
 }  // namespace kvferry::connector

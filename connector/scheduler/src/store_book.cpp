@@ -13,7 +13,7 @@ namespace kvferry::connector {
 
 StoreBook::~StoreBook() {
   // Every rank that has not ended a store may write its slots for as long as the rank lives. A tier
-  // of this engine's own goes with it, so that nobody reuses them; in a shared one others would.
+  // of this engine's own goes with it, so that nothing reuses them; in a shared tier a peer would.
   for (auto& [transfer, store] : stores_) {
     store.tier->leave_behind(store.tier->abort(std::move(store.writable)));
     store.tier->leave_behind(std::move(store.aborted));
@@ -22,11 +22,11 @@ StoreBook::~StoreBook() {
 }
 
 std::uint32_t StoreBook::plan_limit() const {
-  if (ring_blocks_ == 0) return 0;
-  const std::uint64_t room = ring_blocks_ > ring_claims_ ? ring_blocks_ - ring_claims_ : 0;
+  if (!is_on()) return 0;
+  const std::uint64_t room = *ring_blocks_ > ring_claims_ ? *ring_blocks_ - ring_claims_ : 0;
   // An eighth of the ring more in each step: a ring that turns out to drain faster is found within
   // a few steps, one that is stuck costs little.
-  const std::uint32_t more = ring_blocks_ / 8 + 8;
+  const std::uint32_t more = *ring_blocks_ / 8 + 8;
   return static_cast<std::uint32_t>(std::min<std::uint64_t>(
       room + recently_taken_ + more, std::numeric_limits<std::uint32_t>::max()));
 }

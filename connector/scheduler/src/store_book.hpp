@@ -36,9 +36,12 @@ class StoreBook {
   StoreBook(const StoreBook&) = delete;
   StoreBook& operator=(const StoreBook&) = delete;
 
-  /// The smallest ring of all ranks, in blocks.
+  /// Every rank has registered. The smallest ring of all, in blocks.
   void set_ring_blocks(std::uint32_t ring_blocks) { ring_blocks_ = ring_blocks; }
-  [[nodiscard]] std::uint32_t ring_blocks() const { return ring_blocks_; }
+  /// Every rank has registered, with a staging ring: stores can be planned.
+  [[nodiscard]] bool is_on() const { return ring_blocks_.value_or(0) > 0; }
+  /// A rank has no staging ring: there will be no store.
+  [[nodiscard]] bool is_off() const { return ring_blocks_ == 0; }
 
   /// Blocks worth planning now: the room that the ring is known to have, what it took in the last
   /// step (it drains while the step runs), and some more, so that the ranks and not the plan are
@@ -54,7 +57,7 @@ class StoreBook {
                                 std::span<const Predecessor> predecessors,
                                 RankPatience::Stamp stamp);
 
-  /// A store of no block: every rank answers that a step is behind it, and that is all.
+  /// A store of no block: every rank answers that it has executed a step, and that is all.
   [[nodiscard]] StoreOrder plan_witness(TransferId transfer, Owner owner,
                                         RankPatience::Stamp stamp) {
     return plan(transfer, owner, SlabClassId(0), StoreReadiness::kAfterForward, {}, {}, {}, stamp);
@@ -66,8 +69,8 @@ class StoreBook {
   /// rank has not said how much it gathered: it would be waited for, and no rank would owe a word.
   /// Anything fits a transfer that is not under way.
   void expect_fits(const StepReport& report) const;
-  /// Marks what ranks reported, and what fits; false for a transfer or a word that nobody waits
-  /// for.
+  /// Marks what ranks reported, and what fits; false for a transfer that is not under way, and
+  /// for a word that the rank has said before.
   [[nodiscard]] bool mark_gathered(RankId rank, const StoreGathered& gathered);
   [[nodiscard]] bool mark_ended(RankId rank, const TransferEnded& ended);
   /// Settles everything that the marks decided since the last call.
@@ -83,7 +86,7 @@ class StoreBook {
   /// Adds the stores that ranks have been silent about for too long, and these ranks.
   void add_overdue(const RankPatience& patience, std::optional<Overdue>& found) const;
   /// The rank is lost: the slots of every store that it has not ended are in doubt. They are
-  /// nobody's until it ends them after all.
+  /// of no use until the rank ends them after all.
   void quarantine(RankId rank);
 
   [[nodiscard]] std::size_t num_in_flight() const { return stores_.size(); }
@@ -106,7 +109,7 @@ class StoreBook {
     std::vector<Predecessor> predecessors;
     cpu_tier::WritableSlots writable;  ///< Of the first blocks.
     cpu_tier::AbortedSlots
-        aborted;  ///< Of the blocks behind them, as far as a rank may still write them.
+        aborted;  ///< Of the blocks after them, as far as a rank may still write them.
     cpu_tier::QuarantinedSlots quarantined;  ///< All of them, once a silent rank was lost.
     RankRoll roll;
     RankPatience::Stamp sent{};
@@ -125,7 +128,7 @@ class StoreBook {
   ClassTiers& tiers_;
   Backlog& backlog_;
   std::uint32_t world_size_;
-  std::uint32_t ring_blocks_ = 0;
+  std::optional<std::uint32_t> ring_blocks_;
   std::uint32_t ring_claims_ = 0;
   std::uint32_t recently_taken_ = 0;
   Stores stores_;

@@ -7,7 +7,7 @@
  *   blocks handed out anew.
  * Abstracts: slots, ranks and ends (store.pml), streams (fence.pml), a load's end (the engine caches the block then, when
  *   it holds what it is cached as).
- * Mirrors: connector/scheduler/src/backlog.cpp, scheduler_engine.cpp (on_scheduled: drop_rewritten), scheduler_plan.cpp
+ * Mirrors: connector/scheduler/src/backlog.cpp, store_offers.cpp (offer_step: drop_rewritten), store_planner.cpp
  *   (plan_backlog), worker_engine.cpp (bind gathers what is ready, before the forward).
  */
 #include "properties.pml"

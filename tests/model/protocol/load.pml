@@ -11,7 +11,7 @@
  *   free is written by somebody else).
  *   When a load's time is over is left open: at any moment behind its plan; one of the two loads, and with one step out
  *   (WITH_EXPIRY).
- * Mirrors: LoadBook (expire: plan_expiries), OwnershipTable (finish, whose, end_load), WorkerEngine (bind, collect), and of vLLM's scheduler
+ * Mirrors: LoadBook (expire: plan_expiries), RequestTable (finish, meaning_of_end, end_load), WorkerEngine (bind, collect), and of vLLM's scheduler
  *   _handle_failed_recving and _update_from_kv_xfer_finished.
  */
 #include "properties.pml"

@@ -11,7 +11,7 @@
  * Abstracts: ranks (an output holds what all of them say: a block is right if it is right on each), the ring, and the
  *   backlog's order (store.pml, backlog.pml), streams (fence.pml), our own loads (load.pml), blocks that are computed in
  *   part (they have no key), drafts, groups. A slot holds one key; the tier evicts the second key once.
- * Mirrors: connector/scheduler/src/scheduler_proof.cpp, scheduler_offers.cpp (offer_proven), scheduler_plan.cpp (take_backlog),
+ * Mirrors: connector/scheduler/src/{block_prover,block_cover}.cpp, store_offers.cpp (offer_proven), store_planner.cpp (take_backlog),
  *   SchedulerSide.on_worker_output, and of vLLM's scheduler _update_requests_with_invalid_blocks.
  */
 #include "properties.pml"

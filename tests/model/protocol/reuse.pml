@@ -8,7 +8,7 @@
  *   asked; an allocation that no valid answer covers while the id's old failure is being announced.
  * Abstracts: slots and leases (load.pml), plans (an order reaches each rank some time, not all in one step), one load per
  *   incarnation. A request that is preempted and loads again is a second incarnation here: the owner's generation is new.
- * Mirrors: OwnershipTable (arrive, whose, end_load), LoadBook (plan_notices, settle_end, settle_announced),
+ * Mirrors: RequestTable (arrive, meaning_of_end, end_load), LoadBook (plan_notices, settle_end, settle_announced),
  *   SchedulerEngine::lookup, SchedulerSide.on_worker_output, and of vLLM KVOutputAggregator and _handle_failed_recving.
  */
 #include "properties.pml"

@@ -30,6 +30,17 @@ std::unique_ptr<ClassTiers> tiers_of(const std::vector<KvGroup>& groups, std::ui
   return tiers;
 }
 
+/// Keys of these numbers in each group.
+GroupKeys keys_of(const std::vector<std::uint64_t>& numbers, std::size_t num_groups) {
+  GroupKeys keys(num_groups);
+  for (std::uint32_t group = 0; group < num_groups; ++group) {
+    for (const std::uint64_t number : numbers) {
+      keys[group].push_back(key_of(number, GroupId(group)));
+    }
+  }
+  return keys;
+}
+
 /// A request whose block at position i has the key i in every group, and a tier in which each group
 /// holds some of them.
 class PrefixSearchTest : public ::testing::Test {
@@ -46,32 +57,30 @@ class PrefixSearchTest : public ::testing::Test {
   /// With groups_.
   void start_with_groups(std::uint32_t num_keys = 10) {
     tiers_ = tiers_of(groups_, 200);
-    search_ = std::make_unique<PrefixSearch>(*tiers_, groups_, kBlockTokens);
+    block_groups_ = std::make_unique<BlockGroups>(groups_, kBlockTokens);
+    search_ = std::make_unique<PrefixSearch>(*tiers_, *block_groups_);
     std::vector<std::uint64_t> numbers;
     for (std::uint64_t i = 0; i < num_keys; ++i) numbers.push_back(i);
-    request_.hashes = std::make_shared<FakeHashes>(numbers);
-    request_.keys.resize(groups_.size());
-    request_.tables.resize(groups_.size());
-    request_.sync_keys();
+    keys_ = keys_of(numbers, groups_.size());
   }
   void hold(std::uint32_t group, const Numbers& positions) {
     for (const std::uint32_t at : positions) {
-      auto reserved = tier().reserve({&request_.keys.at(group).at(at), 1});
+      auto reserved = tier().reserve({&keys_.at(group).at(at), 1});
       ASSERT_TRUE(reserved.ok());
       tier().commit(std::move(reserved).value().hand_over());
     }
   }
   void forget(std::uint32_t group, std::uint32_t position) {
-    auto lease = tier().lease({&request_.keys.at(group).at(position), 1});
+    auto lease = tier().lease({&keys_.at(group).at(position), 1});
     ASSERT_TRUE(lease.ok());
     cpu_tier::Lease held = std::move(lease).value();
     tier().forget(held);
     tier().release(std::move(held));
   }
-  /// Blocks behind the local ones, and the answer is the request's.
+  /// Blocks after the local ones; the answer is kept.
   std::uint32_t find(std::uint32_t num_local = 0, std::uint32_t limit = 10) {
-    request_.answer = search_->find(request_, num_local, limit, {});
-    return request_.answer.num_blocks;
+    answer_ = search_->find(keys_, num_local, limit);
+    return answer_.num_blocks;
   }
   /// Leases with these tables; the positions that were leased, by group, as far as they have a
   /// block. Then gives the lease back.
@@ -80,16 +89,16 @@ class PrefixSearchTest : public ::testing::Test {
     std::vector<std::vector<BlockId>> blocks;
     for (const Numbers& table : tables) blocks.push_back(blocks_of(table));
     const std::vector<std::span<const BlockId>> spans(blocks.begin(), blocks.end());
-    std::optional<LeasedPrefix> leased = search_->lease(request_, count, spans);
+    std::optional<LeasedPrefix> leased = search_->lease(keys_, answer_, count, spans);
     if (!leased) {
       EXPECT_EQ(tier().snapshot().num_leased, 0U);
       return std::nullopt;
     }
-    if (leased->parts.empty()) return std::vector<BlockSlot>{};
-    LeasedPrefix::Part& part = leased->parts.front();
+    if (leased->empty()) return std::vector<BlockSlot>{};
+    LeasedBlocks& part = leased->front();
     EXPECT_EQ(tier().snapshot().num_leased, part.lease.size());
     tier().release(std::move(part.lease));
-    return std::move(part.blocks);
+    return std::move(part.to.blocks);
   }
   /// Blocks of a lease, as numbers; none if it was refused.
   Numbers leased_blocks(std::uint32_t count, const std::vector<Numbers>& tables) {
@@ -105,8 +114,10 @@ class PrefixSearchTest : public ::testing::Test {
 
   std::unique_ptr<ClassTiers> tiers_;
   std::vector<KvGroup> groups_;
+  std::unique_ptr<BlockGroups> block_groups_;
   std::unique_ptr<PrefixSearch> search_;
-  Request request_;
+  GroupKeys keys_;
+  LookupAnswer answer_;
 };
 
 TEST_F(PrefixSearchTest, AFullGroupServesItsPrefix) {
@@ -133,8 +144,8 @@ TEST_F(PrefixSearchTest, AWindowNeedsOnlyTheBlocksThatItReachesBackTo) {
   hold(0, {0, 1, 2, 3, 4, 5});
   hold(1, {4, 5});
   EXPECT_EQ(find(), 6U);
-  EXPECT_EQ(request_.answer.hits[0].size(), 6U);
-  EXPECT_EQ(request_.answer.hits[1].size(), 2U);
+  EXPECT_EQ(answer_.hits[0].size(), 6U);
+  EXPECT_EQ(answer_.hits[1].size(), 2U);
 }
 
 TEST(PrefixSearch, HowManyBlocksAWindowReachesBackTo) {
@@ -144,17 +155,15 @@ TEST(PrefixSearch, HowManyBlocksAWindowReachesBackTo) {
       const std::vector<KvGroup> groups = {KvGroup{}, {TokenReach::window(window_tokens)}};
       const std::unique_ptr<ClassTiers> tiers = tiers_of(groups, 100);
       cpu_tier::CpuTier& tier = tiers->of(SlabClassId(0));
-      const PrefixSearch search(*tiers, groups, kBlockTokens);
-      Request request;
-      request.hashes = std::make_shared<FakeHashes>(std::vector<std::uint64_t>{0, 1, 2, 3, 4, 5});
-      request.keys.resize(2);
-      request.sync_keys();
-      const auto commit = [&tier](std::span<const cpu_tier::BlockKey> keys) {
-        tier.commit(std::move(tier.reserve(keys)).value().hand_over());
+      const BlockGroups block_groups(groups, kBlockTokens);
+      const PrefixSearch search(*tiers, block_groups);
+      const GroupKeys keys = keys_of({0, 1, 2, 3, 4, 5}, 2);
+      const auto commit = [&tier](std::span<const cpu_tier::BlockKey> held_keys) {
+        tier.commit(std::move(tier.reserve(held_keys)).value().hand_over());
       };
-      commit(request.keys[0]);
-      if (held > 0) commit(std::span(request.keys[1]).last(held));
-      if (search.find(request, 0, 6, {}).num_blocks == 6) return held;
+      commit(keys[0]);
+      if (held > 0) commit(std::span(keys[1]).last(held));
+      if (search.find(keys, 0, 6).num_blocks == 6) return held;
     }
   };
   EXPECT_EQ(least_held(1), 0U) << "a token that sees itself only";
@@ -176,7 +185,7 @@ TEST_F(PrefixSearchTest, AHoleInTheWindowMakesTheHitShorter) {
   hold(0, {0, 1, 2, 3, 4, 5});
   hold(1, {1, 2, 3, 5});
   EXPECT_EQ(find(), 4U) << "blocks 2 and 3";
-  EXPECT_EQ(request_.answer.hits[1].size(), 2U);
+  EXPECT_EQ(answer_.hits[1].size(), 2U);
 }
 
 TEST_F(PrefixSearchTest, AWindowMayReachBackIntoWhatTheEngineHasItself) {
@@ -206,8 +215,8 @@ TEST_F(PrefixSearchTest, OneWindowsHoleMovesTheOther) {
   hold(2, {1, 2, 3, 4, 5, 6, 7});
   // 9: the third misses block 8. 8: the second misses block 6. 5 suits both.
   EXPECT_EQ(find(), 5U);
-  EXPECT_EQ(request_.answer.hits[1].size(), 2U);
-  EXPECT_EQ(request_.answer.hits[2].size(), 4U);
+  EXPECT_EQ(answer_.hits[1].size(), 2U);
+  EXPECT_EQ(answer_.hits[2].size(), 4U);
 }
 
 TEST_F(PrefixSearchTest, AChunkNeedsTheBlocksFromItsBeginningOn) {
@@ -215,14 +224,14 @@ TEST_F(PrefixSearchTest, AChunkNeedsTheBlocksFromItsBeginningOn) {
   start_with_groups();
   hold(0, {0, 1, 2, 3, 4, 5, 6, 7});
   EXPECT_EQ(find(0, 8), 6U) << "the next token begins a chunk, and sees nothing before it";
-  EXPECT_EQ(request_.answer.hits[1].size(), 0U);
+  EXPECT_EQ(answer_.hits[1].size(), 0U);
   hold(1, {7});
   EXPECT_EQ(find(0, 8), 6U) << "block 6 is missing";
   hold(1, {6});
   EXPECT_EQ(find(0, 8), 8U);
-  EXPECT_EQ(request_.answer.hits[1].size(), 2U);
+  EXPECT_EQ(answer_.hits[1].size(), 2U);
   EXPECT_EQ(find(7, 8), 1U) << "the engine has block 6 itself";
-  EXPECT_EQ(request_.answer.hits[1].size(), 1U);
+  EXPECT_EQ(answer_.hits[1].size(), 1U);
   EXPECT_EQ(find(0, 5), 3U);
 }
 
@@ -268,17 +277,15 @@ TEST(PrefixSearch, FindsTheLongestPrefixThatEveryGroupServesWhateverIsHeld) {
     }
     const std::unique_ptr<ClassTiers> tiers = tiers_of(groups, 64);
     cpu_tier::CpuTier& tier = tiers->of(SlabClassId(0));
-    const PrefixSearch search(*tiers, groups, kBlockTokens);
-    Request request;
-    request.hashes = std::make_shared<FakeHashes>(std::vector<std::uint64_t>{0, 1, 2, 3, 4, 5, 6});
-    request.keys.resize(num_groups);
-    request.sync_keys();
+    const BlockGroups block_groups(groups, kBlockTokens);
+    const PrefixSearch search(*tiers, block_groups);
+    const GroupKeys keys = keys_of({0, 1, 2, 3, 4, 5, 6}, num_groups);
     std::set<std::pair<std::uint32_t, std::uint32_t>> held;
     for (std::uint32_t group = 0; group < num_groups; ++group) {
       for (std::uint32_t at = 0; at < 7; ++at) {
         if (below(4) == 0) continue;
         held.emplace(group, at);
-        tier.commit(std::move(tier.reserve({&request.keys[group][at], 1})).value().hand_over());
+        tier.commit(std::move(tier.reserve({&keys[group][at], 1})).value().hand_over());
       }
     }
     const std::uint32_t local = below(4);
@@ -296,7 +303,7 @@ TEST(PrefixSearch, FindsTheLongestPrefixThatEveryGroupServesWhateverIsHeld) {
     };
     std::uint32_t longest = std::max(local, limit);
     while (longest > local && !serves(longest)) --longest;
-    const LookupAnswer answer = search.find(request, local, limit, {});
+    const LookupAnswer answer = search.find(keys, local, limit);
     ASSERT_EQ(answer.num_blocks, longest - local) << "round " << round;
     if (answer.num_blocks > 0) ++num_hits;
   }
@@ -339,7 +346,7 @@ TEST_F(PrefixSearchTest, EverySlotGoesToTheBlockOfItsKey) {
   ASSERT_TRUE(blocks);
   ASSERT_EQ(blocks->size(), 5U);
   const auto slot_of = [this](std::uint32_t group, std::uint32_t position) {
-    return tier().lookup_prefix({&request_.keys[group][position], 1}).slots.at(0);
+    return tier().lookup_prefix({&keys_[group][position], 1}).slots.at(0);
   };
   EXPECT_EQ((*blocks)[0], (BlockSlot{BlockId(21), slot_of(0, 1)}));
   EXPECT_EQ((*blocks)[2], (BlockSlot{BlockId(23), slot_of(0, 3)}));
@@ -408,21 +415,12 @@ TEST_F(PrefixSearchTest, WhatOfAnEarlierAnswerStillHoldsIsKept) {
   hold(1, {1, 2, 3});
   ASSERT_EQ(find(), 3U);
   hold(0, {3});
-  LookupAnswer longer = search_->find(request_, 0, 10, std::move(request_.answer));
+  LookupAnswer longer = search_->find(keys_, 0, 10, std::move(answer_));
   EXPECT_EQ(longer.num_blocks, 4U);
-  request_.answer = std::move(longer);
+  answer_ = std::move(longer);
   forget(0, 2);
-  EXPECT_EQ(search_->find(request_, 0, 10, std::move(request_.answer)).num_blocks, 0U)
+  EXPECT_EQ(search_->find(keys_, 0, 10, std::move(answer_)).num_blocks, 0U)
       << "the window now needs blocks 0 and 1";
-}
-
-TEST_F(PrefixSearchTest, AWindowKeepsTheBlocksThatTheNextTokenSees) {
-  start({0, 7});
-  for (std::uint32_t num_computed = 0; num_computed < 40; ++num_computed) {
-    EXPECT_EQ(search_->first_kept(0, num_computed), 0U);
-    const std::uint32_t first_seen = num_computed < 7 ? 0 : num_computed - 6;
-    EXPECT_EQ(search_->first_kept(1, num_computed), first_seen / kBlockTokens) << num_computed;
-  }
 }
 
 }  // namespace

@@ -9,7 +9,7 @@
 #include <optional>
 #include <span>
 
-/// What the scheduler side reads of the engine's own objects, behind two small interfaces: the
+/// What the scheduler side reads of the engine's own objects, by two small interfaces: the
 /// Python binding implements them over vLLM's, tests over plain vectors. Called on the scheduler's
 /// thread only.
 namespace kvferry::connector {
@@ -32,7 +32,7 @@ class BlockPool {
  public:
   virtual ~BlockPool() = default;
   /// Whether `block` is cached under `key` now: the engine believes that it holds that, or will
-  /// behind the step that it schedules (`ProvenBlocks` knows).
+  /// after the step that it schedules (`ProvenBlocks` knows).
   [[nodiscard]] virtual bool holds(BlockId block, const cpu_tier::BlockKey& key) const = 0;
   /// What `block` is cached under, if it is.
   [[nodiscard]] virtual std::optional<cpu_tier::BlockKey> key(BlockId block) const = 0;

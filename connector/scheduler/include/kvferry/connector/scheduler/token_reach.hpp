@@ -19,7 +19,7 @@ class TokenReach {
   static TokenReach chunk(std::uint32_t tokens);
   /// Recurrent state: a block holds what all tokens up to its end left, and nothing else is seen.
   /// The last `drafts` tokens of a step may be taken back (speculative decoding): the state of a
-  /// boundary is in its block only behind the step then.
+  /// boundary is in its block only after the step then.
   static TokenReach state(std::uint32_t drafts);
   /// "all" (`tokens` is 0), "window", "chunk" or "state" (`tokens` are its drafts). Throws
   /// ConfigError.
@@ -28,7 +28,7 @@ class TokenReach {
   /// Full attention: the blocks that the next token needs are a prefix.
   [[nodiscard]] bool is_all() const { return kind_ == Kind::kAll; }
   [[nodiscard]] bool is_state() const { return kind_ == Kind::kState; }
-  /// Whether a block has its content behind the forward of the step that completes it.
+  /// Whether a block has its content after the forward of the step that completes it.
   [[nodiscard]] bool settles_in_step() const { return !is_state() || tokens_ == 0; }
   /// The first token that the next one sees when `num_computed` are computed; `num_computed` if it
   /// sees none of them. Never less than for fewer tokens.

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ownership_table.hpp"
+#include "request_table.hpp"
 
 #include "kvferry/base/check.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 namespace kvferry::connector {
 
-void Request::sync_keys() {
+std::optional<std::size_t> Request::sync_keys() {
   const std::size_t available = hashes->size();
   const auto same = [this](std::size_t index) {
     const std::span<const std::byte> hash = hashes->hash(index);
@@ -17,13 +18,9 @@ void Request::sync_keys() {
   };
   std::size_t known = std::min(num_keys(), available);
   while (known > 0 && !same(known - 1)) --known;
-  if (known < num_keys()) {
+  const bool drops = known < num_keys();
+  if (drops) {
     for (auto& of_group : keys) of_group.resize(known);
-    num_offered = std::min(num_offered, static_cast<std::uint32_t>(known));
-    num_proven = std::min(num_proven, static_cast<std::uint32_t>(known));
-    std::erase_if(states_in_doubt, [known](const StateInDoubt& one) { return one.at >= known; });
-    num_awaited = std::min(num_awaited, static_cast<std::uint32_t>(known));
-    answer.valid = false;
   }
   for (std::size_t group = 0; group < keys.size(); ++group) {
     keys[group].reserve(available);
@@ -32,14 +29,25 @@ void Request::sync_keys() {
           cpu_tier::BlockKey::make(hashes->hash(i), GroupId(static_cast<std::uint16_t>(group))));
     }
   }
+  return drops ? std::optional(known) : std::nullopt;
 }
 
-Request& OwnershipTable::arrive(std::string_view engine_id,
-                                std::shared_ptr<const BlockHashes> hashes) {
+void Request::update_tables(TableUpdate update, GroupBlocks blocks) {
+  if (update == TableUpdate::kReplace) {
+    for (auto& table : tables) table.clear();
+  }
+  for (std::size_t group = 0; group < blocks.size(); ++group) {
+    tables[group].insert(tables[group].end(), blocks[group].begin(), blocks[group].end());
+  }
+}
+
+Request& RequestTable::arrive(std::string_view engine_id,
+                              std::shared_ptr<const BlockHashes> hashes) {
   if (const auto old = newest_.find(engine_id); old != newest_.end()) erase(*old->second);
   auto request = std::make_unique<Request>();
   request->id = last_id_ = last_id_.next();
   request->generation = next_generation();
+  request->place = take_place();
   request->engine_id = engine_id;
   request->hashes = std::move(hashes);
   request->keys.resize(num_groups_);
@@ -50,33 +58,19 @@ Request& OwnershipTable::arrive(std::string_view engine_id,
   return made;
 }
 
-Request* OwnershipTable::find(std::string_view engine_id) {
+Request* RequestTable::find(std::string_view engine_id) {
   const auto found = newest_.find(engine_id);
   if (found == newest_.end() || found->second->state == RequestState::kAbortedLoading)
     return nullptr;
   return found->second;
 }
 
-void OwnershipTable::preempt(Request& request) {
+void RequestTable::preempt(Request& request) {
   request.generation = next_generation();
   for (auto& table : request.tables) table.clear();
-  request.num_offered = 0;
-  request.num_proven = 0;
-  request.states_in_doubt.clear();
-  // The engine may have looked it up since: it comes back within the pass that preempted it.
-  TokenProof& proof = request.proof;
-  const bool ran = proof.admission == Admission::kRan;
-  TokenProof next;
-  next.admission = ran ? Admission::kUnknown : proof.admission;
-  next.num_local_tokens = proof.num_local_tokens;
-  next.looked_up_behind = proof.looked_up_behind;
-  proof = next;
-  request.storable = true;
-  request.answer.valid = false;
-  request.load_wait = {};
 }
 
-TransferId OwnershipTable::finish(std::string_view engine_id) {
+TransferId RequestTable::finish(std::string_view engine_id) {
   Request* request = find(engine_id);
   if (request == nullptr) return TransferId();
   if (request->state == RequestState::kLoading) {
@@ -89,14 +83,14 @@ TransferId OwnershipTable::finish(std::string_view engine_id) {
   return TransferId();
 }
 
-void OwnershipTable::begin_load(Request& request, TransferId load) {
+void RequestTable::begin_load(Request& request, TransferId load) {
   KVFERRY_CHECK(request.state == RequestState::kIdle,
                 "request " + request.engine_id + " starts a load while one is under way");
   request.state = RequestState::kLoading;
   request.load = load;
 }
 
-LoadEnd OwnershipTable::whose(const Owner& owner, TransferId load) const {
+LoadEnd RequestTable::meaning_of_end(const Owner& owner, TransferId load) const {
   const auto found = by_id_.find(owner.request);
   if (owner.domain != domain_ || found == by_id_.end()) return LoadEnd::kStale;
   const Request& request = *found->second;
@@ -112,8 +106,8 @@ LoadEnd OwnershipTable::whose(const Owner& owner, TransferId load) const {
   return LoadEnd::kStale;
 }
 
-LoadEnd OwnershipTable::end_load(const Owner& owner, TransferId load) {
-  const LoadEnd end = whose(owner, load);
+LoadEnd RequestTable::end_load(const Owner& owner, TransferId load) {
+  const LoadEnd end = meaning_of_end(owner, load);
   if (end == LoadEnd::kStale) return end;
   Request& request = *by_id_.at(owner.request);
   if (end == LoadEnd::kAborted) {
@@ -123,13 +117,23 @@ LoadEnd OwnershipTable::end_load(const Owner& owner, TransferId load) {
   request.state = RequestState::kIdle;
   request.load = TransferId();
   request.generation = next_generation();
-  request.answer.valid = false;
   return end;
 }
 
-void OwnershipTable::erase(Request& request) {
+std::uint32_t RequestTable::take_place() {
+  if (free_places_.empty()) {
+    free_places_.reserve(std::bit_ceil(num_places_ + 1));  // So that erase() allocates nothing.
+    return num_places_++;
+  }
+  const std::uint32_t place = free_places_.back();
+  free_places_.pop_back();
+  return place;
+}
+
+void RequestTable::erase(Request& request) {
   if (request.state == RequestState::kAbortedLoading) --num_tombstones_;
   newest_.erase(request.engine_id);
+  free_places_.push_back(request.place);
   by_id_.erase(request.id);
 }
 

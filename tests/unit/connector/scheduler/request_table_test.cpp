@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ownership_table.hpp"
+#include "request_table.hpp"
 
 #include "fake_engine.hpp"
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <memory>
+#include <optional>
+#include <span>
 #include <vector>
 
 namespace kvferry::connector {
@@ -13,16 +16,16 @@ namespace {
 
 constexpr DomainId kDomain{3};
 
-class OwnershipTableTest : public ::testing::Test {
+class RequestTableTest : public ::testing::Test {
  protected:
   Request& arrive(const char* id) {
     return table_.arrive(id, std::make_shared<FakeHashes>(std::vector<std::uint64_t>{1, 2}));
   }
 
-  OwnershipTable table_{kDomain};
+  RequestTable table_{kDomain};
 };
 
-TEST_F(OwnershipTableTest, FindsWhatArrivedUntilItIsFinished) {
+TEST_F(RequestTableTest, FindsWhatArrivedUntilItIsFinished) {
   EXPECT_EQ(table_.find("r"), nullptr);
   Request& request = arrive("r");
   EXPECT_EQ(table_.find("r"), &request);
@@ -32,7 +35,7 @@ TEST_F(OwnershipTableTest, FindsWhatArrivedUntilItIsFinished) {
   EXPECT_EQ(table_.num_living(), 0U);
 }
 
-TEST_F(OwnershipTableTest, EveryIncarnationOfAnIdHasAnOwnerOfItsOwn) {
+TEST_F(RequestTableTest, EveryIncarnationOfAnIdHasAnOwnerOfItsOwn) {
   const Owner first = arrive("r").owner(kDomain);
   EXPECT_EQ(table_.finish("r"), TransferId());
   const Owner second = arrive("r").owner(kDomain);
@@ -41,7 +44,7 @@ TEST_F(OwnershipTableTest, EveryIncarnationOfAnIdHasAnOwnerOfItsOwn) {
 }
 
 // dynamo#6681: abort and stop reach the connector in one step.
-TEST_F(OwnershipTableTest, FinishIsIdempotentAndAnswersForTheLoadOnce) {
+TEST_F(RequestTableTest, FinishIsIdempotentAndAnswersForTheLoadOnce) {
   table_.begin_load(arrive("r"), TransferId(5));
   EXPECT_EQ(table_.finish("r"), TransferId(5));
   EXPECT_EQ(table_.finish("r"), TransferId());
@@ -51,7 +54,7 @@ TEST_F(OwnershipTableTest, FinishIsIdempotentAndAnswersForTheLoadOnce) {
   EXPECT_EQ(table_.num_living(), 0U);
 }
 
-TEST_F(OwnershipTableTest, ATombstoneIsNotLivingAndGoesWithItsLoad) {
+TEST_F(RequestTableTest, ATombstoneIsNotLivingAndGoesWithItsLoad) {
   Request& request = arrive("r");
   const Owner owner = request.owner(kDomain);
   table_.begin_load(request, TransferId(5));
@@ -65,7 +68,7 @@ TEST_F(OwnershipTableTest, ATombstoneIsNotLivingAndGoesWithItsLoad) {
   EXPECT_EQ(table_.end_load(owner, TransferId(5)), LoadEnd::kStale);
 }
 
-TEST_F(OwnershipTableTest, TheEndOfALoadStartsANewGenerationAndIsTakenOnce) {
+TEST_F(RequestTableTest, TheEndOfALoadStartsANewGenerationAndIsTakenOnce) {
   Request& request = arrive("r");
   const Owner owner = request.owner(kDomain);
   table_.begin_load(request, TransferId(5));
@@ -76,7 +79,7 @@ TEST_F(OwnershipTableTest, TheEndOfALoadStartsANewGenerationAndIsTakenOnce) {
 }
 
 // vllm#51637: the old completion of a reused id must not match.
-TEST_F(OwnershipTableTest, TheEndOfAnEarlierIncarnationsLoadIsStale) {
+TEST_F(RequestTableTest, TheEndOfAnEarlierIncarnationsLoadIsStale) {
   Request& old = arrive("r");
   const Owner old_owner = old.owner(kDomain);
   table_.begin_load(old, TransferId(5));
@@ -90,7 +93,7 @@ TEST_F(OwnershipTableTest, TheEndOfAnEarlierIncarnationsLoadIsStale) {
 }
 
 // vllm#51637, within one incarnation: a load, a roll-back, a second load.
-TEST_F(OwnershipTableTest, TheEndOfAnEarlierGenerationsLoadIsStale) {
+TEST_F(RequestTableTest, TheEndOfAnEarlierGenerationsLoadIsStale) {
   Request& request = arrive("r");
   const Owner first = request.owner(kDomain);
   table_.begin_load(request, TransferId(5));
@@ -106,25 +109,49 @@ TEST_F(OwnershipTableTest, TheEndOfAnEarlierGenerationsLoadIsStale) {
   EXPECT_EQ(table_.end_load(request.owner(kDomain), TransferId(6)), LoadEnd::kWaitedFor);
 }
 
-TEST_F(OwnershipTableTest, PreemptionVoidsWhatWasKnownOfTheTable) {
+TEST_F(RequestTableTest, PreemptionFreesTheBlocksOfTheSameRequest) {
   Request& request = arrive("r");
   const Owner before = request.owner(kDomain);
   request.tables.front() = blocks_of({1, 2});
-  request.num_offered = 2;
-  request.storable = false;
-  request.answer.valid = true;
   table_.preempt(request);
   EXPECT_EQ(request.id, before.request);
   EXPECT_NE(request.generation, before.generation);
   EXPECT_FALSE(request.has_blocks());
-  EXPECT_EQ(request.num_offered, 0U);
-  EXPECT_TRUE(request.storable);
-  EXPECT_FALSE(request.answer.valid);
 }
 
-using OwnershipTableDeathTest = OwnershipTableTest;
+TEST_F(RequestTableTest, TheLivingHaveDifferentPlacesAndTheFinishedLeaveTheirs) {
+  Request& first = arrive("a");
+  Request& second = arrive("b");
+  table_.begin_load(first, TransferId(5));
+  EXPECT_NE(first.place, second.place);
+  const std::uint32_t of_first = first.place;
+  const Owner owner = first.owner(kDomain);
+  EXPECT_EQ(table_.finish("a"), TransferId(5));
+  EXPECT_NE(arrive("c").place, of_first) << "a tombstone keeps its place";
+  EXPECT_EQ(table_.end_load(owner, TransferId(5)), LoadEnd::kAborted);
+  EXPECT_EQ(arrive("d").place, of_first);
+}
 
-TEST_F(OwnershipTableDeathTest, ASecondLoadOfALoadingRequestIsABrokenInvariant) {
+TEST_F(RequestTableTest, AStepAddsToTheTablesOrReplacesThem) {
+  Request& request = arrive("r");
+  const std::vector<BlockId> first = blocks_of({1, 2});
+  const std::vector<BlockId> more = blocks_of({3});
+  const std::array<std::span<const BlockId>, 1> by_group{first};
+  const std::array<std::span<const BlockId>, 1> added{more};
+  request.update_tables(TableUpdate::kReplace, by_group);
+  request.update_tables(TableUpdate::kAppend, {});
+  EXPECT_EQ(request.tables.front(), first);
+  request.update_tables(TableUpdate::kAppend, added);
+  EXPECT_EQ(request.tables.front(), blocks_of({1, 2, 3}));
+  request.update_tables(TableUpdate::kReplace, added);
+  EXPECT_EQ(request.tables.front(), more);
+  request.update_tables(TableUpdate::kReplace, {});
+  EXPECT_FALSE(request.has_blocks());
+}
+
+using RequestTableDeathTest = RequestTableTest;
+
+TEST_F(RequestTableDeathTest, ASecondLoadOfALoadingRequestIsABrokenInvariant) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   Request& request = arrive("r");
   table_.begin_load(request, TransferId(5));
@@ -136,9 +163,7 @@ class SyncKeysTest : public ::testing::Test {
   SyncKeysTest() {
     request_.hashes = hashes_;
     request_.keys.resize(2);
-    request_.sync_keys();
-    request_.num_offered = 4;
-    request_.answer.valid = true;
+    EXPECT_EQ(request_.sync_keys(), std::nullopt);
   }
 
   void expect_keys(const std::vector<std::uint64_t>& numbers) {
@@ -158,40 +183,32 @@ class SyncKeysTest : public ::testing::Test {
 
 TEST_F(SyncKeysTest, TakesOverWhatTheEngineAdded) {
   hashes_->append(5);
-  request_.sync_keys();
+  EXPECT_EQ(request_.sync_keys(), std::nullopt);
   expect_keys({1, 2, 3, 4, 5});
-  EXPECT_EQ(request_.num_offered, 4U);
-  EXPECT_TRUE(request_.answer.valid) << "a longer list does not make an answer wrong";
 }
 
 TEST_F(SyncKeysTest, DropsWhatAStreamingSessionTruncated) {
   hashes_->assign({1, 2});
-  request_.sync_keys();
+  EXPECT_EQ(request_.sync_keys(), 2U);
   expect_keys({1, 2});
-  EXPECT_EQ(request_.num_offered, 2U);
-  EXPECT_FALSE(request_.answer.valid);
 }
 
 TEST_F(SyncKeysTest, NoticesAReplacementOfTheSameLength) {
   hashes_->assign({1, 2, 7, 8});
-  request_.sync_keys();
+  EXPECT_EQ(request_.sync_keys(), 2U);
   expect_keys({1, 2, 7, 8});
-  EXPECT_EQ(request_.num_offered, 2U);
-  EXPECT_FALSE(request_.answer.valid);
 }
 
 TEST_F(SyncKeysTest, NoticesAReplacementByALongerList) {
   hashes_->assign({1, 6, 7, 8, 9, 10});
-  request_.sync_keys();
+  EXPECT_EQ(request_.sync_keys(), 1U);
   expect_keys({1, 6, 7, 8, 9, 10});
-  EXPECT_EQ(request_.num_offered, 1U);
 }
 
 TEST_F(SyncKeysTest, SurvivesALossOfAllHashes) {
   hashes_->assign({});
-  request_.sync_keys();
+  EXPECT_EQ(request_.sync_keys(), 0U);
   expect_keys({});
-  EXPECT_EQ(request_.num_offered, 0U);
 }
 
 }  // namespace

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kvferry/base/ids.hpp"
+#include "kvferry/connector/scheduler/token_reach.hpp"
+#include "kvferry/connector/wire/owner.hpp"
+#include "kvferry/connector/wire/step_report.hpp"
+#include "kvferry/cpu_tier/policy/tier_options.hpp"
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+namespace kvferry::cpu_tier {
+class TierDirectory;
+}
+
+namespace kvferry::connector {
+
+/// One KV cache group of the engine. All groups share the pool's pages and the block size.
+struct KvGroup {
+  TokenReach reach;
+  /// Of its blocks' slots: groups of fewer layers have smaller blocks.
+  SlabClassId slab_class{0};
+};
+
+/// Slots of one size.
+struct SlabClass {
+  std::uint32_t slots_per_chunk = 1;
+  /// Packed bytes of one block, by rank.
+  std::vector<std::uint64_t> slot_bytes;
+};
+
+/// Whether blocks that a streaming session computes in its later turns are stored. They are not
+/// where the engine gets a later turn wrong: it goes on from a wrong recurrent state, or keeps a
+/// block under a hash whose tokens the session has taken back.
+enum class LaterTurns : std::uint8_t { kStored, kNotStored };
+
+/// What the scheduler side is told; every rank's first report is compared with it (G8).
+struct SchedulerOptions {
+  DomainId domain;
+  std::uint32_t world_size = 1;
+  /// Tokens of one block, which is also the engine's hash granularity.
+  std::uint32_t block_tokens = 0;
+  /// Blocks of the engine's GPU pool.
+  std::uint32_t num_blocks = 0;
+  /// The largest first. One class alone has a slot in each chunk.
+  std::vector<SlabClass> classes;
+  /// By rank; empty: every rank keeps a copy of its own.
+  std::vector<ReplicaPlace> replicas;
+  /// Most chunks that the tier may come to have; the ranks' reports set how many are usable.
+  std::uint32_t max_chunks = 0;
+  /// The tier that engine instances share, of as many chunks; outlives the engine. None: the tier
+  /// is this engine's own.
+  cpu_tier::TierDirectory* shared_tier = nullptr;
+  /// Which blocks the tier stores and evicts.
+  cpu_tier::TierOptions tier;
+  std::vector<KvGroup> groups{KvGroup{}};
+  LaterTurns later_turns = LaterTurns::kStored;
+  /// A rank that keeps silent for longer, about itself or about what it was sent, is lost. Silence
+  /// counts while the engine steps, a sixteenth of this for one step at most, and 16 steps have to
+  /// pass; a rest counts nothing. Longer than the ranks' own transfer_timeout (300 s by default),
+  /// so that a rank that can speak names the transfer itself.
+  std::chrono::nanoseconds rank_timeout = std::chrono::seconds(360);
+  /// A load that some rank has not begun after so long fails; one that has begun goes on. Counted
+  /// as the rank_timeout is.
+  std::chrono::nanoseconds load_timeout = std::chrono::seconds(30);
+  /// How long a request waits for another one's load of the same prefix at most; 0: not at all.
+  std::chrono::nanoseconds max_load_wait = std::chrono::seconds(1);
+  /// For tests; empty: std::chrono::steady_clock::now.
+  std::function<std::chrono::steady_clock::time_point()> clock;
+};
+
+/// Throws ConfigError for options with which no scheduler side can work.
+void validate(const SchedulerOptions& options);
+
+}  // namespace kvferry::connector

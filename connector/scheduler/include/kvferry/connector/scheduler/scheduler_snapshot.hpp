@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kvferry/cpu_tier/slots/slab_tier.hpp"
+#include "kvferry/cpu_tier/slots/tier_snapshot.hpp"
+
+#include <cstdint>
+
+namespace kvferry::connector {
+
+/// Everything there is to see, in one consistent view. Counters are since construction, in blocks
+/// unless named otherwise.
+struct SchedulerSnapshot {
+  /// Of all slab classes together; what no class has counts as free slots of the first.
+  cpu_tier::TierSnapshot tier;
+  cpu_tier::SlabSnapshot slabs;
+  /// Of the first rank's memory, at the ends of chunks: no slot has them.
+  std::uint64_t wasted_bytes = 0;
+  std::uint64_t num_requests = 0;
+  std::uint64_t num_tombstones = 0;
+  std::uint64_t num_stores_in_flight = 0;  ///< Transfers.
+  std::uint64_t num_loads_in_flight = 0;   ///< Transfers.
+  std::uint64_t num_backlog = 0;
+  std::uint64_t ready_ranks = 0;
+  std::uint64_t hit_tokens = 0;    ///< Tokens whose load was planned.
+  std::uint64_t stored = 0;        ///< Committed.
+  std::uint64_t loaded = 0;        ///< Loaded on every rank.
+  std::uint64_t load_waits = 0;    ///< Requests that waited for another one's load.
+  std::uint64_t skipped_ring = 0;  ///< Planned, but a rank's ring was full; back in the backlog.
+  std::uint64_t skipped_exhausted = 0;  ///< The tier had no room; back in the backlog.
+  std::uint64_t skipped_declined = 0;  ///< By the tier's policy, or after a block that it declined.
+  std::uint64_t skipped_reallocated = 0;  ///< Left the engine's pool before their turn.
+  std::uint64_t failed_stores = 0;
+  std::uint64_t failed_loads = 0;   ///< Transfers.
+  std::uint64_t expired_loads = 0;  ///< Of these, those that had not begun within load_timeout.
+  std::uint64_t stale_reports = 0;  ///< Words of ranks that matched no waiting owner; dropped.
+
+  bool operator==(const SchedulerSnapshot&) const = default;
+};
+
+}  // namespace kvferry::connector

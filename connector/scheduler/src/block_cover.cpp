@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the engine says of a request's turns, as BlockProver takes it down.
+#include "block_prover.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace kvferry::connector {
+
+void BlockProver::note_local(const Request& request, std::uint32_t num_local_tokens, PlanSeq last) {
+  Proof& proof = proofs_.of(request);
+  proof.admission = Admission::kLookedUp;
+  proof.num_local_tokens = num_local_tokens;
+  proof.looked_up_after = last;
+}
+
+void BlockProver::note_state(const Request& request, const LeftState& state) {
+  proofs_.of(request).states.push_back(state);
+  doubt(request);
+}
+
+void BlockProver::note_known(const Request& request, std::uint32_t num_tokens) {
+  if (num_tokens == 0) return;
+  Proof& proof = proofs_.of(request);
+  // What the engine knows was taken from what a plan computed: all of it but the last token.
+  proof.sure_to = std::max(proof.sure_to, std::min(proof.to, num_tokens - 1));
+}
+
+void BlockProver::cover(const Request& request, TableUpdate update, GroupBlocks added,
+                        const StepTokens& tokens, PlanSeq last) {
+  Proof& proof = proofs_.of(request);
+  const std::uint32_t num_computed = tokens.num_computed;
+  if (update == TableUpdate::kReplace) {
+    cover_table(request, proof, num_computed, last);
+  } else {
+    cover_added(request, proof, added, tokens);
+  }
+  proof.to = num_computed + tokens.num_scheduled;
+  proof.has_drafts |= tokens.num_drafts > 0;
+  if (proof.has_drafts) {
+    // Drafts may have been taken back that the engine still counts as computed. But what it knows
+    // when it makes the plan is computed with it, or before.
+    const auto num_known =
+        static_cast<std::uint32_t>(request.hashes->size()) * groups_.block_tokens();
+    proof.sure_to = std::max(std::min(proof.sure_to, num_computed), std::min(proof.to, num_known));
+  } else {
+    proof.sure_to = proof.to;
+  }
+  if (proof.awaited_from != kNone) doubt(request);
+}
+
+void BlockProver::cover_table(const Request& request, Proof& proof, std::uint32_t num_computed,
+                              PlanSeq last) {
+  const std::uint32_t first = admit(request, proof, num_computed, last) / groups_.block_tokens();
+  for (std::size_t group = 0; group < groups_.size(); ++group) {
+    const auto& table = request.tables[group];
+    for (std::size_t i = first; i < table.size(); ++i) {
+      begin_write(group, table[i], request.generation);
+    }
+  }
+}
+
+std::uint32_t BlockProver::admit(const Request& request, Proof& proof, std::uint32_t num_computed,
+                                 PlanSeq last) {
+  proof.rewritten_to = 0;
+  const Admission admission = std::exchange(proof.admission, Admission::kRan);
+  if (admission == Admission::kRan) {
+    admit_again(request, proof, num_computed);
+    return num_computed;
+  }
+  proof.num_proven = 0;
+  proof.states.clear();
+  proof.awaited_from = kNone;
+  proof.num_trusted = kNone;
+  proof.sure_to = 0;
+  proof.has_drafts = false;
+  proof.num_state_blocks = num_computed / groups_.block_tokens();
+  proof.from = num_computed;
+  if (admission != Admission::kLookedUp || num_computed <= proof.num_local_tokens) {
+    return num_computed;
+  }
+  // Another connector's load. The engine looks up and runs a request in one pass only if that load
+  // takes place within the step; else the load has ended, and the engine has seen how.
+  if (proof.looked_up_after == last) {
+    proof.awaited_from = proof.num_local_tokens;
+    proof.witness = TransferId();
+  } else {
+    proof.from = proof.num_local_tokens;
+  }
+  return proof.num_local_tokens;
+}
+
+void BlockProver::admit_again(const Request& request, Proof& proof, std::uint32_t num_computed) {
+  // A session goes on. Its last block is its own still, or nothing is known of the block's head.
+  bool is_its = proof.from <= num_computed && num_computed <= proof.to;
+  const std::uint32_t at = num_computed / groups_.block_tokens();
+  for (std::size_t group = 0; group < groups_.size() && is_its; ++group) {
+    if (num_computed % groups_.block_tokens() == 0 || groups_.has_states(group)) continue;
+    const auto& table = request.tables[group];
+    is_its = at < table.size() && proven_.is_written_by(table[at], request.generation);
+  }
+  if (!is_its) proof.from = num_computed;
+  if (later_turns_ == LaterTurns::kNotStored) proof.num_trusted = 0;
+  proof.num_proven = std::min(proof.num_proven, at);
+}
+
+namespace {
+
+/// Of a group's table, the number of blocks that were there before a step added some.
+std::size_t num_old(const Request& request, GroupBlocks added, std::size_t group) {
+  return request.tables[group].size() - (added.empty() ? 0 : added[group].size());
+}
+
+}  // namespace
+
+void BlockProver::cover_added(const Request& request, Proof& proof, GroupBlocks added,
+                              const StepTokens& tokens) {
+  const std::uint32_t block_tokens = groups_.block_tokens();
+  const std::uint32_t num_computed = tokens.num_computed;
+  const std::uint32_t first = num_computed / block_tokens;
+  // Others may have blocks of which the tokens are known. A draft's are its request's alone.
+  if (num_computed < proof.sure_to) proof.rewritten_to = proof.to;
+  if (num_computed < proof.rewritten_to) {
+    const std::uint32_t end = num_computed + tokens.num_scheduled + block_tokens - 1;
+    void_shared(request, added, first, end / block_tokens);
+  }
+  if (num_computed < proof.to) {  // Taken back.
+    proof.num_proven = std::min(proof.num_proven, first);
+    const std::size_t end = (proof.to + block_tokens - 1) / block_tokens;
+    for (std::size_t group = 0; group < groups_.size(); ++group) {
+      if (groups_.has_states(group)) continue;
+      for (std::size_t i = first; i < std::min(end, num_old(request, added, group)); ++i) {
+        begin_write(group, request.tables[group][i], request.generation);
+      }
+    }
+  }
+  for (std::size_t group = 0; group < added.size(); ++group) {
+    for (const BlockId block : added[group]) begin_write(group, block, request.generation);
+  }
+  if (num_computed < proof.from || num_computed > proof.to) {
+    proof.from = num_computed;
+    proof.awaited_from = kNone;
+  }
+}
+
+void BlockProver::void_shared(const Request& writer, GroupBlocks added, std::uint32_t first,
+                              std::uint32_t end) {
+  std::unordered_set<BlockId> written;
+  for (std::size_t group = 0; group < groups_.size(); ++group) {
+    const auto& table = writer.tables[group];
+    for (std::size_t i = first; i < std::min<std::size_t>(end, num_old(writer, added, group));
+         ++i) {
+      if (!groups_.is_null(group, table[i])) written.insert(table[i]);
+    }
+  }
+  requests_.for_each([&](const Request& request) {
+    if (&request == &writer) return;
+    const auto is_written = [&](BlockId block) { return written.contains(block); };
+    const auto has_one = [&](const std::vector<BlockId>& table) {
+      return std::any_of(table.begin(), table.end(), is_written);
+    };
+    if (std::none_of(request.tables.begin(), request.tables.end(), has_one)) return;
+    proofs_.of(request).begin_anew();
+  });
+}
+
+void BlockProver::begin_load(const Request& request, std::uint32_t first, std::uint32_t count) {
+  Proof& proof = proofs_.of(request);
+  leave_doubt(request, proof);
+  proof = {};
+  proof.admission = Admission::kOwnLoad;
+  proof.load_first = first;
+  proof.num_loading = count;
+  for (std::size_t group = 0; group < groups_.size(); ++group) {
+    const auto& table = request.tables[group];
+    for (std::size_t i = first; i < table.size(); ++i) begin_write(group, table[i], Generation());
+  }
+}
+
+void BlockProver::end_load(const Request& request) {
+  const Proof& proof = proofs_.of(request);
+  const std::size_t end =
+      std::min<std::size_t>(request.num_keys(), proof.load_first + proof.num_loading);
+  for (std::size_t group = 0; group < groups_.size(); ++group) {
+    const auto& table = request.tables[group];
+    for (std::size_t i = proof.load_first; i < std::min(end, table.size()); ++i) {
+      if (!groups_.is_null(group, table[i])) proven_.prove(table[i], request.keys[group][i]);
+    }
+  }
+}
+
+void BlockProver::on_preempted(const Request& request) {
+  Proof& proof = proofs_.of(request);
+  forget_uncomputed(request, proof);
+  leave_doubt(request, proof);
+  // The engine may have looked it up since: it comes back within the pass that preempted it.
+  Proof next;
+  next.admission = proof.admission == Admission::kRan ? Admission::kUnknown : proof.admission;
+  next.num_local_tokens = proof.num_local_tokens;
+  next.looked_up_after = proof.looked_up_after;
+  proof = std::move(next);
+}
+
+void BlockProver::on_keys_dropped(const Request& request, std::size_t num_left) {
+  Proof& proof = proofs_.of(request);
+  proof.num_proven = std::min(proof.num_proven, static_cast<std::uint32_t>(num_left));
+  std::erase_if(proof.states, [num_left](const LeftState& one) { return one.at >= num_left; });
+}
+
+void BlockProver::drop(const Request& request) {
+  leave_doubt(request, proofs_.of(request));
+  proofs_.drop(request);
+}
+
+}  // namespace kvferry::connector

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kvferry/base/ids.hpp"
+#include "kvferry/connector/scheduler/engine_step.hpp"
+#include "kvferry/connector/scheduler/engine_view.hpp"
+#include "kvferry/connector/wire/owner.hpp"
+#include "kvferry/cpu_tier/slots/block_key.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace kvferry::connector {
+
+/// Where one incarnation of a request stands.
+enum class RequestState : std::uint8_t {
+  kIdle,           ///< Waiting or running; no transfer belongs to it.
+  kLoading,        ///< A load is planned or under way and the engine waits for its report.
+  kAbortedLoading  ///< Finished by the engine while loading: a tombstone until the load ended on
+                   ///< every rank.
+};
+
+/// Keys of a request's complete blocks, by KV cache group and position; as many in each group.
+using GroupKeys = std::vector<std::vector<cpu_tier::BlockKey>>;
+
+/// One incarnation of a request: who it is, where it stands, and what it has. Owned by the table;
+/// its address is stable until it is erased. What the other parts decide by they keep themselves
+/// (PerRequest).
+struct Request {
+  RequestId id;
+  Generation generation;
+  /// No other request of the table has it, as long as this one is in there.
+  std::uint32_t place = 0;
+  RequestState state = RequestState::kIdle;
+  std::string engine_id;
+  std::shared_ptr<const BlockHashes> hashes;
+  GroupKeys keys;  ///< As of the last sync_keys().
+  /// GPU blocks by KV cache group and position, as of its last plan or load.
+  std::vector<std::vector<BlockId>> tables;
+  TransferId load;  ///< The load under way while kLoading or kAbortedLoading.
+
+  [[nodiscard]] Owner owner(DomainId domain) const { return {domain, id, generation}; }
+  /// Complete blocks whose keys are known, in each group.
+  [[nodiscard]] std::size_t num_keys() const { return keys.front().size(); }
+  [[nodiscard]] bool has_blocks() const {
+    return std::any_of(tables.begin(), tables.end(),
+                       [](const auto& table) { return !table.empty(); });
+  }
+
+  /// Takes over hashes that the engine added, and drops those it truncated or replaced (streaming
+  /// sessions): hashes are chained, so an equal last one proves all before it. Returns how many
+  /// keys it has kept, if it has dropped some.
+  [[nodiscard]] std::optional<std::size_t> sync_keys();
+  /// Takes over the blocks of a step, by group; empty: none in any.
+  void update_tables(TableUpdate update, GroupBlocks blocks);
+};
+
+/// What the end of a load on every rank means for its owner.
+enum class LoadEnd : std::uint8_t {
+  kWaitedFor,  ///< This very incarnation waits: it runs now (computed or rolled back).
+  kAborted,    ///< This very incarnation was aborted: its blocks are freed now and the tombstone is
+               ///< gone.
+  kStale       ///< No such incarnation waits: the report must not reach the engine.
+};
+
+/// All requests the engine knows of, and the tombstones of those that ended while loading. One
+/// thread at a time.
+class RequestTable {
+ public:
+  explicit RequestTable(DomainId domain, std::size_t num_groups = 1)
+      : domain_(domain), num_groups_(num_groups) {}
+
+  /// A request arrives. An id that is in use, a tombstone's too, starts a new incarnation: the
+  /// engine has one record per id, so the engine has forgotten the old one and a report of its load
+  /// is stale.
+  Request& arrive(std::string_view engine_id, std::shared_ptr<const BlockHashes> hashes);
+  /// The living (not finished) request of that id, or null.
+  [[nodiscard]] Request* find(std::string_view engine_id);
+  /// A new generation in place: its blocks were freed.
+  void preempt(Request& request);
+  /// The engine finished it. Idempotent; unknown ids are ignored. Returns the load that is still
+  /// under way and is to be cancelled, or 0.
+  [[nodiscard]] TransferId finish(std::string_view engine_id);
+
+  /// kIdle -> kLoading.
+  void begin_load(Request& request, TransferId load);
+  /// What the end of a load would mean now.
+  [[nodiscard]] LoadEnd meaning_of_end(const Owner& owner, TransferId load) const;
+  /// The load ended on every rank: kLoading -> kIdle with a new generation, or the tombstone goes.
+  [[nodiscard]] LoadEnd end_load(const Owner& owner, TransferId load);
+
+  /// Living requests only.
+  template <class Visit>
+  void for_each(Visit visit) {
+    for (auto& [id, request] : by_id_) {
+      if (request->state != RequestState::kAbortedLoading) visit(*request);
+    }
+  }
+  [[nodiscard]] std::size_t num_living() const { return by_id_.size() - num_tombstones_; }
+  [[nodiscard]] std::size_t num_tombstones() const { return num_tombstones_; }
+  [[nodiscard]] DomainId domain() const { return domain_; }
+
+ private:
+  struct IdHash {
+    using is_transparent = void;
+    std::size_t operator()(std::string_view text) const {
+      return std::hash<std::string_view>{}(text);
+    }
+  };
+
+  void erase(Request& request);
+  [[nodiscard]] std::uint32_t take_place();
+  [[nodiscard]] Generation next_generation() { return last_generation_ = last_generation_.next(); }
+
+  DomainId domain_;
+  std::size_t num_groups_;
+  RequestId last_id_;
+  Generation last_generation_;
+  std::unordered_map<RequestId, std::unique_ptr<Request>> by_id_;
+  /// The newest incarnation of each engine id, tombstones included.
+  std::unordered_map<std::string, Request*, IdHash, std::equal_to<>> newest_;
+  std::size_t num_tombstones_ = 0;
+  std::uint32_t num_places_ = 0;
+  std::vector<std::uint32_t> free_places_;
+};
+
+}  // namespace kvferry::connector

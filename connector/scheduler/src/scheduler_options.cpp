@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvferry/connector/scheduler/scheduler_options.hpp"
+
+#include "kvferry/base/error.hpp"
+
+#include <string>
+
+namespace kvferry::connector {
+namespace {
+
+void validate_classes(const SchedulerOptions& options) {
+  if (options.classes.empty()) throw ConfigError("classes is empty; expected one size of slots");
+  for (std::size_t i = 0; i < options.classes.size(); ++i) {
+    const SlabClass& of = options.classes[i];
+    if (of.slot_bytes.size() != options.world_size) {
+      throw ConfigError("slot_bytes has " + std::to_string(of.slot_bytes.size()) +
+                        " entries; expected one per rank, " + std::to_string(options.world_size));
+    }
+    if (of.slots_per_chunk == 0) {
+      throw ConfigError("slots_per_chunk of slab class " + std::to_string(i) +
+                        " is 0; expected one slot at least");
+    }
+    if (i > 0 && of.slot_bytes.front() > options.classes[i - 1].slot_bytes.front()) {
+      throw ConfigError("the slots of class " + std::to_string(i) +
+                        " are larger than those of the class before; expected the largest first");
+    }
+  }
+  for (const KvGroup& group : options.groups) {
+    group.reach.check_block(options.block_tokens);
+    if (group.slab_class.value() < options.classes.size()) continue;
+    throw ConfigError("a KV cache group is of slab class " +
+                      std::to_string(group.slab_class.value()) + "; there are " +
+                      std::to_string(options.classes.size()));
+  }
+}
+
+}  // namespace
+
+void validate(const SchedulerOptions& options) {
+  if (options.world_size == 0) throw ConfigError("world_size is 0; expected at least one rank");
+  if (options.block_tokens == 0) throw ConfigError("block_tokens is 0; expected the block size");
+  if (options.num_blocks == 0)
+    throw ConfigError("num_blocks is 0; expected the engine's pool size");
+  if (options.max_chunks == 0) {
+    throw ConfigError("the CPU tier has room for 0 blocks; raise cpu_bytes_to_use");
+  }
+  if (!options.replicas.empty() && options.replicas.size() != options.world_size) {
+    throw ConfigError("replicas has " + std::to_string(options.replicas.size()) +
+                      " entries; expected one per rank, " + std::to_string(options.world_size));
+  }
+  if (options.groups.empty()) throw ConfigError("groups is empty; expected one KV cache group");
+  validate_classes(options);
+}
+
+}  // namespace kvferry::connector

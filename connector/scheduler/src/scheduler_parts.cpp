@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "scheduler_parts.hpp"
+
+#include "kvferry/base/check.hpp"
+#include "kvferry/base/error.hpp"
+#include "kvferry/cpu_tier/memory/slab_geometry.hpp"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+
+namespace kvferry::connector {
+
+SchedulerEngine::Parts::Parts(SchedulerOptions given)
+    : options(std::move(given)),
+      tiers(options),
+      groups(options.groups, options.block_tokens),
+      backlog(options.num_blocks),
+      requests(options.domain, options.groups.size()),
+      prover(requests, groups, options.num_blocks, options.later_turns),
+      lookups(tiers, groups),
+      ranks(options),
+      patience(options.rank_timeout, options.clock, options.world_size),
+      load_patience(options.load_timeout, options.clock),
+      stores(tiers, backlog, options.world_size),
+      planner(options.domain, tiers, groups, prover, backlog, stores, transfers),
+      loads(tiers, requests, options.world_size),
+      sharing(loads, options.max_load_wait, options.clock) {}
+
+void SchedulerEngine::Parts::sync_keys(Request& request) {
+  const std::optional<std::size_t> num_left = request.sync_keys();
+  if (!num_left) return;
+  lookups.on_keys_dropped(request, *num_left);
+  prover.on_keys_dropped(request, *num_left);
+  planner.on_keys_dropped(request, *num_left);
+}
+
+void SchedulerEngine::Parts::offer_rest(Request& request) {
+  if (request.state != RequestState::kIdle || !planner.is_storable(request)) return;
+  sync_keys(request);
+  planner.offer_rest(request);
+}
+
+void SchedulerEngine::Parts::drop_added(TableUpdate update, GroupBlocks blocks,
+                                        std::uint32_t first_written) {
+  const std::size_t kept = update == TableUpdate::kReplace ? first_written : 0;
+  for (std::size_t group = 0; group < blocks.size(); ++group) {
+    for (std::size_t i = kept; i < blocks[group].size(); ++i) {
+      planner.drop_rewritten(blocks[group][i]);
+      prover.begin_write(group, blocks[group][i], Generation());
+    }
+  }
+}
+
+bool SchedulerEngine::Parts::may_wait_for_ranks() {
+  const auto now = options.clock ? options.clock() : std::chrono::steady_clock::now();
+  if (!first_asked) first_asked = now;
+  return now - *first_asked < options.max_load_wait;
+}
+
+void SchedulerEngine::Parts::grow_tier() {
+  const std::uint32_t now_ready = std::min(ranks.least_chunks(), options.max_chunks);
+  if (now_ready == num_chunks) return;
+  if (num_chunks == 0) {
+    stores.set_ring_blocks(ranks.least_ring_blocks());
+    if (stores.is_off()) backlog.clear();
+    tiers.narrow_name_space(ranks.joint_probe());
+    // What was found as they arrived, by another name space or beyond what is ready.
+    lookups.forget_answers();
+  }
+  tiers.grow_to(now_ready);
+  num_chunks = now_ready;
+}
+
+std::vector<StepReport> SchedulerEngine::Parts::readable(
+    std::span<const std::span<const std::byte>> encoded) const {
+  std::vector<StepReport> reports;
+  reports.reserve(encoded.size());
+  for (const std::span<const std::byte> bytes : encoded) reports.push_back(decode_report(bytes));
+  const auto is_foreign = [this](const StepReport& report) {
+    return report.domain != options.domain;
+  };
+  std::erase_if(reports, is_foreign);
+  // What one report says of its rank depends on what those before it said.
+  std::optional<RankRegister> trial;
+  for (const StepReport& report : reports) {
+    if (!trial && (report.topology || report.num_ready_chunks)) trial.emplace(ranks);
+    trial ? trial->take(report) : ranks.expect_rank(report.rank);
+    stores.expect_fits(report);
+    expect_known_plan(report);
+  }
+  return reports;
+}
+
+void SchedulerEngine::Parts::mark(const StepReport& report) {
+  ranks.take(report);
+  patience.hear(report.rank, report.executed, report.oldest_under_way);
+  const auto count = [this](bool known) { stale_reports += known ? 0 : 1; };
+  for (const StoreGathered& one : report.gathered) count(stores.mark_gathered(report.rank, one));
+  for (const TransferEnded& one : report.stores) count(stores.mark_ended(report.rank, one));
+  for (const TransferEnded& one : report.loads) count(loads.mark_ended(report.rank, one));
+  for (const TransferId one : report.announced) count(loads.mark_announced(report.rank, one));
+}
+
+void SchedulerEngine::Parts::expect_known_plan(const StepReport& report) const {
+  if (report.executed <= last_seq) return;
+  throw ProtocolError("rank " + std::to_string(report.rank.value()) +
+                      " says that it executed plan " + std::to_string(report.executed.value()) +
+                      "; the last one made is " + std::to_string(last_seq.value()) +
+                      "; scheduler and workers must run the same kvferry version");
+}
+
+void SchedulerEngine::Parts::expect_ranks() {
+  if (!first_plan) return;
+  if (!ranks.all_ready()) {
+    const auto age = patience.overdue(*first_plan);
+    if (!age) return;
+    end_step();
+    throw TimeoutError(ranks.describe_missing() + ", " + std::to_string(age->count()) +
+                       " s of steps after the first plan (rank_timeout): look for that worker's own"
+                       " error; every process of the engine must start with the same"
+                       " configuration");
+  }
+  std::optional<Overdue> late;
+  stores.add_overdue(patience, late);
+  loads.add_overdue(patience, late);
+  if (!late) return;
+  end_step();
+  std::string names;
+  for (const RankId rank : late->silent) {
+    stores.quarantine(rank);
+    names += (names.empty() ? "" : ", ") + std::to_string(rank.value());
+  }
+  dcheck_consistent();
+  throw TimeoutError(
+      "rank " + names + " of " + std::to_string(options.world_size) + " has not ended " +
+      late->what + " and has said nothing of it for " + std::to_string(late->age.count()) +
+      " s of steps (rank_timeout): it is lost. The memory that it may still write is in"
+      " quarantine (" +
+      std::to_string(tiers.snapshot().num_quarantined) +
+      " slots). Look for that worker's own error; restart the engine");
+}
+
+void SchedulerEngine::Parts::end_step() {
+  planner.end_step();
+  tiers.end_step();
+}
+
+std::uint64_t SchedulerEngine::Parts::wasted_bytes(const cpu_tier::SlabSnapshot& slabs) const {
+  std::vector<std::uint32_t> slots_per_chunk;
+  std::vector<std::uint64_t> slot_bytes;
+  for (const SlabClass& of : options.classes) {
+    slots_per_chunk.push_back(of.slots_per_chunk);
+    slot_bytes.push_back(of.slot_bytes.front());
+  }
+  const std::uint64_t chunk_bytes = cpu_tier::chunk_bytes(slots_per_chunk, slot_bytes);
+  std::uint64_t sum = 0;
+  for (std::size_t i = 0; i < slabs.classes.size(); ++i) {
+    sum += slabs.classes[i].num_chunks * (chunk_bytes - slots_per_chunk[i] * slot_bytes[i]);
+  }
+  return sum;
+}
+
+void SchedulerEngine::Parts::dcheck_consistent() const {
+#ifndef NDEBUG
+  const cpu_tier::TierSnapshot tier = tiers.snapshot();
+  const StoreBook::Held held = stores.held();
+  const std::size_t num_leases = loads.num_leases();
+  KVFERRY_CHECK(tier.conserved(), "the tier's slots do not add up");
+  KVFERRY_CHECK(tier.num_writable == held.num_writable && tier.num_aborted == held.num_aborted &&
+                    tier.num_quarantined == held.num_quarantined + tier.num_set_aside,
+                "stores hold " + std::to_string(held.num_writable) + " writable, " +
+                    std::to_string(held.num_aborted) + " aborted and " +
+                    std::to_string(held.num_quarantined) + " quarantined slots, the tier counts " +
+                    std::to_string(tier.num_writable) + ", " + std::to_string(tier.num_aborted) +
+                    " and " + std::to_string(tier.num_quarantined));
+  const std::uint32_t num_leased = tier.num_leased + tier.num_dying + tier.num_leased_guests;
+  KVFERRY_CHECK(num_leases >= num_leased && (num_leases == 0) == (num_leased == 0),
+                "loads hold " + std::to_string(num_leases) + " leases, the tier counts " +
+                    std::to_string(tier.num_leased) + " leased, " + std::to_string(tier.num_dying) +
+                    " dying and " + std::to_string(tier.num_leased_guests) + " foreign slots");
+  KVFERRY_CHECK(requests.num_tombstones() <= loads.num_in_flight(),
+                "a tombstone without a load under way");
+#endif
+}
+
+}  // namespace kvferry::connector

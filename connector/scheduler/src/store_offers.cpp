@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the tier's policy hears of requests, and what becomes of its answers.
+#include "store_planner.hpp"
+
+#include <algorithm>
+
+namespace kvferry::connector {
+
+using cpu_tier::OfferAnswer;
+
+bool StorePlanner::note_step(const Request& request, TableUpdate update, const StepTokens& tokens) {
+  Offers& offers = offers_.of(request);
+  // All of it is computed anew: nothing is left from before a reset.
+  if (update == TableUpdate::kReplace && tokens.num_computed == 0) offers.storable = true;
+  offers.scheduled_in = *step_;
+  offers.num_computed = tokens.num_computed;
+  const std::uint32_t block_tokens = groups_.block_tokens();
+  const std::uint32_t complete = (tokens.num_computed + tokens.num_scheduled) / block_tokens;
+  return complete != tokens.num_computed / block_tokens || offers.num_offered != complete;
+}
+
+void StorePlanner::offer_step(const Request& request, TableUpdate update,
+                              const StepTokens& tokens) {
+  Offers& offers = offers_.of(request);
+  const std::uint32_t first_written = tokens.num_computed / groups_.block_tokens();
+  const std::uint32_t complete =
+      (tokens.num_computed + tokens.num_scheduled) / groups_.block_tokens();
+  // What is computed again (a failed load, a roll-back) is offered again.
+  const std::uint32_t first = std::min(offers.num_offered, first_written);
+  std::uint32_t end = std::min(complete, static_cast<std::uint32_t>(request.num_keys()));
+  for (const auto& table : request.tables) {
+    end = std::min(end, static_cast<std::uint32_t>(table.size()));
+  }
+  // This step writes these blocks, maybe under a key that the backlog knows them by: what was read
+  // at the bind would be the old content.
+  for (const auto& table : request.tables) {
+    for (std::uint32_t i = first_written; i < end; ++i) drop_rewritten(table[i]);
+  }
+  offers.num_offered = first;
+  if (first <= offers.store_end) offers.store_end = kNoEnd;
+  if (!offers.storable || first >= end) return;
+  for (std::size_t group = 0; group < groups_.size(); ++group) {
+    // Later the engine moves blocks within a table.
+    if (update == TableUpdate::kReplace && groups_.has_states(group)) {
+      defer_found_states(request, group, first, std::min(first_written, end));
+    }
+  }
+  offer_proven(request, OfferTo::kStep);
+  if (prover_.num_proven(request) < end) prover_.doubt(request);
+}
+
+StorePlanner::Candidate StorePlanner::candidate_of(const Request& request, std::size_t group,
+                                                   std::uint32_t first, std::uint32_t last) const {
+  while (first < last && groups_.is_null(group, request.tables[group][first])) ++first;
+  return {&request, group, first, last};
+}
+
+std::span<const OfferAnswer> StorePlanner::offer(const Candidate& candidate, Buffer& buffer) {
+  Offers& offers = offers_.of(*candidate.request);
+  const std::span<const BlockId> blocks = candidate.blocks();
+  buffer.answers.resize(blocks.size());
+  tiers_.offer(groups_.class_of(candidate.group), candidate.keys(), buffer.answers);
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    OfferAnswer& answer = buffer.answers[i];
+    if (answer == OfferAnswer::kHeld) continue;
+    if (groups_.is_null(candidate.group, blocks[i])) {
+      answer = OfferAnswer::kHeld;  // There is nothing to store.
+      continue;
+    }
+    const std::uint32_t at = candidate.first + static_cast<std::uint32_t>(i);
+    // A window's or chunk's block is needed by loads that end near it only.
+    const bool ends = answer != OfferAnswer::kStore && groups_.needs_all(candidate.group);
+    if (ends) offers.store_end = std::min(offers.store_end, at);
+    if (answer == OfferAnswer::kStore && at < offers.store_end) continue;
+    answer = OfferAnswer::kDeclined;
+    ++num_declined_;
+  }
+  return buffer.answers;
+}
+
+void StorePlanner::defer(const Candidate& candidate, Buffer& buffer) {
+  if (stores_.is_off() || candidate.first >= candidate.last) return;
+  const std::span<const OfferAnswer> answers = offer(candidate, buffer);
+  const std::span<const BlockId> blocks = candidate.blocks();
+  const std::span<const cpu_tier::BlockKey> keys = candidate.keys();
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    if (answers[i] != OfferAnswer::kStore || !prover_.holds(blocks[i], keys[i])) continue;
+    if (step_) {
+      deferred_.push_back({blocks[i], keys[i]});
+    } else {
+      backlog_.push(blocks[i], keys[i]);
+    }
+  }
+}
+
+void StorePlanner::defer_found_states(const Request& request, std::size_t group,
+                                      std::uint32_t first, std::uint32_t last) {
+  for (std::uint32_t at = first; at < last; ++at) {
+    if (!groups_.is_null(group, request.tables[group][at])) {
+      defer({&request, group, at, at + 1}, buffer_);
+    }
+  }
+}
+
+void StorePlanner::offer_rest(const Request& request) { offer_proven(request, OfferTo::kBacklog); }
+
+void StorePlanner::offer_proven(const Request& request, OfferTo where) {
+  const std::uint32_t end = prover_.prove(request);
+  offer_states(request, where);
+  Offers& offers = offers_.of(request);
+  const std::uint32_t first = offers.num_offered;
+  if (first >= end) return;
+  offers.num_offered = end;
+  for (std::size_t group = 0; group < groups_.size(); ++group) {
+    if (groups_.has_states(group)) continue;  // The engine has said where they are.
+    std::uint32_t kept = end;
+    if (where == OfferTo::kStep) {
+      kept = std::clamp(groups_.first_kept(group, offers.num_computed), first, end);
+    }
+    defer(candidate_of(request, group, first, kept), buffer_);
+    const Candidate completed = candidate_of(request, group, kept, end);
+    if (completed.first < end) candidates_.push_back(completed);
+  }
+}
+
+void StorePlanner::offer_states(const Request& request, OfferTo where) {
+  for (const LeftState& state : prover_.take_proven_states(request)) {
+    const Candidate candidate{&request, state.group, state.at, state.at + 1};
+    if (where == OfferTo::kStep && groups_.settles_in_step(state.group)) {
+      states_.push_back(candidate);
+    } else {
+      defer(candidate, buffer_);
+    }
+  }
+}
+
+void StorePlanner::offer_newly_proven() {
+  // A request that found another one's blocks may stand before that one.
+  for (bool again = !prover_.in_doubt().empty(); again;) {
+    again = false;
+    for (const Request* request : prover_.in_doubt()) {
+      const std::uint32_t before = prover_.num_proven(*request);
+      const auto where = is_in_step(*request) ? OfferTo::kStep : OfferTo::kBacklog;
+      if (is_storable(*request)) offer_proven(*request, where);
+      again |= prover_.num_proven(*request) > before;
+    }
+  }
+  prover_.settle_doubt([this](const Request& request) { return is_storable(request); });
+}
+
+void StorePlanner::offer_again(const Request& request, std::uint32_t first) {
+  Offers& offers = offers_.of(request);
+  offers.num_offered = std::min(offers.num_offered, first);
+}
+
+void StorePlanner::on_preempted(const Request& request) {
+  Offers& offers = offers_.of(request);
+  offers.num_offered = 0;
+  offers.storable = true;
+}
+
+void StorePlanner::drop(const Request& request) {
+  const auto is_its = [&request](const Candidate& one) { return one.request == &request; };
+  std::erase_if(candidates_, is_its);
+  std::erase_if(states_, is_its);
+  offers_.drop(request);
+}
+
+void StorePlanner::forget(std::span<const BlockId> blocks) {
+  for (const BlockId block : blocks) {
+    drop_rewritten(block);
+    std::erase_if(deferred_, [block](const BacklogEntry& entry) { return entry.block == block; });
+  }
+}
+
+void StorePlanner::forget_all(RequestTable& requests) {
+  backlog_.clear();
+  deferred_.clear();
+  candidates_.clear();
+  states_.clear();
+  requests.for_each([this](const Request& request) {
+    // What it has in the pool was computed before the reset and must not come back.
+    if (request.has_blocks()) offers_.of(request).storable = false;
+  });
+}
+
+}  // namespace kvferry::connector

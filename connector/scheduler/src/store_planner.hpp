@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kvferry/base/ids.hpp"
+#include "kvferry/connector/scheduler/engine_step.hpp"
+#include "kvferry/connector/scheduler/engine_view.hpp"
+#include "kvferry/connector/wire/owner.hpp"
+#include "kvferry/connector/wire/step_plan.hpp"
+#include "kvferry/cpu_tier/slots/cpu_tier.hpp"
+
+#include "backlog.hpp"
+#include "block_groups.hpp"
+#include "block_prover.hpp"
+#include "class_tiers.hpp"
+#include "per_request.hpp"
+#include "rank_patience.hpp"
+#include "request_table.hpp"
+#include "store_book.hpp"
+#include "transfer_ids.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <span>
+#include <unordered_set>
+#include <vector>
+
+namespace kvferry::connector {
+
+/// Decides what is stored, and when. A block goes from proven to offered (the tier's policy hears
+/// of it, once for each turn of its request) and, if the tier admits it, to reserved and ordered:
+/// in the plan of the step that completes it, or through the backlog in a later one.
+///
+/// A plan has room for as many blocks as the ranks' rings take (StoreBook::plan_limit()), in this
+/// order: what the backlog has, then states, long pieces of one request, and single blocks. The
+/// rest enters the backlog.
+///
+/// A request's blocks are offered only while it is *storable*: after a reset of the cache, or with
+/// local blocks from before one, it is not, until it is computed anew from its first token. One
+/// thread at a time.
+class StorePlanner {
+ public:
+  /// The parts outlive it.
+  StorePlanner(DomainId domain, ClassTiers& tiers, const BlockGroups& groups, BlockProver& prover,
+               Backlog& backlog, StoreBook& stores, TransferIds& transfers)
+      : domain_(domain),
+        tiers_(tiers),
+        groups_(groups),
+        prover_(prover),
+        backlog_(backlog),
+        stores_(stores),
+        transfers_(transfers) {}
+
+  /// By which backlog entries are checked; outlives this. None: nothing of the backlog is stored.
+  void set_pool(const BlockPool* pool) { pool_ = pool; }
+
+  // ---- the step that is being planned ----
+
+  /// Until end_step() the step of plan `seq` is described.
+  void enter_step(PlanSeq seq) { step_ = seq; }
+  /// The block is written in this step: what the backlog knows of it is void.
+  void drop_rewritten(BlockId block) { num_reallocated_ += backlog_.drop(block) ? 1 : 0; }
+  /// The request is in the step, and the prover covers it. Returns whether the step may complete
+  /// blocks of it: then offer_step() is to be called, with the request's keys up to date.
+  [[nodiscard]] bool note_step(const Request& request, TableUpdate update,
+                               const StepTokens& tokens);
+  void offer_step(const Request& request, TableUpdate update, const StepTokens& tokens);
+  /// Whether a state that the request leaves now can be stored.
+  [[nodiscard]] bool takes_states(const Request& request) const {
+    return is_storable(request) && is_in_step(request);
+  }
+  /// Offers what has come to be proven since, of the requests that wait for other blocks' proof.
+  void offer_newly_proven();
+  /// The orders of the step's stores, and of a witness if the prover needs one, sent at `stamp`.
+  [[nodiscard]] std::vector<StoreOrder> plan(RankPatience::Stamp stamp);
+  /// After plan(), or without a plan: what the step left for later is in the backlog.
+  void end_step();
+
+  // ---- the life of requests ----
+
+  /// A request that is not waits for a computation of all its tokens; nothing of it is offered.
+  [[nodiscard]] bool is_storable(const Request& request) const {
+    return offers_.of(request).storable;
+  }
+  /// Offers what is proven of the request and has not been offered, at the end of its turn. It is
+  /// storable, and its keys are up to date.
+  void offer_rest(const Request& request);
+  /// The positions from `first` on are offered again once they are proven.
+  void offer_again(const Request& request, std::uint32_t first);
+  /// Its blocks may be from before a reset.
+  void hold_back(const Request& request) { offers_.of(request).storable = false; }
+  void on_preempted(const Request& request);
+  void on_keys_dropped(const Request& request, std::size_t num_left) {
+    offer_again(request, static_cast<std::uint32_t>(num_left));
+  }
+  void drop(const Request& request);
+
+  // ---- what is taken back ----
+
+  /// What waits for its turn in these blocks is not stored.
+  void forget(std::span<const BlockId> blocks);
+  /// Nothing that waits is stored, and of the requests nothing that they have now.
+  void forget_all(RequestTable& requests);
+
+  /// Blocks; SchedulerSnapshot says of what.
+  struct Skipped {
+    std::uint64_t exhausted = 0;
+    std::uint64_t declined = 0;
+    std::uint64_t reallocated = 0;
+  };
+  [[nodiscard]] Skipped skipped() const {
+    return {num_exhausted_, num_declined_, num_reallocated_};
+  }
+
+ private:
+  static constexpr std::uint32_t kNoEnd = std::numeric_limits<std::uint32_t>::max();
+  struct Offers {
+    std::uint32_t num_offered = 0;  ///< Positions from the first that were offered for a store.
+    /// Of the block that the tier declined: nothing from here on is stored, because no load would
+    /// reach it.
+    std::uint32_t store_end = kNoEnd;
+    std::uint32_t num_computed = 0;  ///< Tokens before the last plan that names the request.
+    PlanSeq scheduled_in;            ///< That plan.
+    bool storable = true;
+  };
+  /// Blocks of a scheduled request that this step completes, or that it found in the engine's
+  /// cache.
+  struct Candidate {
+    const Request* request;
+    std::size_t group;
+    std::uint32_t first;
+    std::uint32_t last;
+
+    /// As a request that decodes completes it: a transfer of its own would cost more than it holds.
+    [[nodiscard]] bool is_single() const { return last - first == 1; }
+    [[nodiscard]] std::span<const cpu_tier::BlockKey> keys() const {
+      return std::span(request->keys[group]).subspan(first, last - first);
+    }
+    [[nodiscard]] std::span<const BlockId> blocks() const {
+      return std::span(request->tables[group]).subspan(first, last - first);
+    }
+    [[nodiscard]] Predecessor predecessor() const {
+      if (first == 0) return std::nullopt;
+      return request->keys[group][first - 1];
+    }
+  };
+  /// What one transfer is to store, one key for each block.
+  struct Wish {
+    SlabClassId slab_class;
+    StoreReadiness readiness;
+    /// None: blocks of several requests, or blocks that may outlive theirs. The transfer owns
+    /// itself.
+    std::optional<Owner> owner;
+    std::span<const BlockId> blocks;
+    std::span<const cpu_tier::BlockKey> keys;
+    std::span<const Predecessor> predecessors;
+  };
+  /// The stores of one plan, while they are made.
+  struct Draft {
+    std::vector<StoreOrder> orders;
+    std::uint32_t room;  ///< Blocks.
+    RankPatience::Stamp stamp;
+  };
+  /// Memory for one plan or offer, so that none is allocated for each. It carries nothing from one
+  /// call to the next.
+  struct Buffer {
+    std::vector<cpu_tier::OfferAnswer> answers;
+    std::vector<cpu_tier::BlockKey> keys;
+    std::vector<BlockId> blocks;
+    std::vector<Predecessor> predecessors;
+    std::unordered_set<std::uint64_t> seen;
+  };
+  /// The step, as far as the request is in it; else the backlog.
+  enum class OfferTo : std::uint8_t { kStep, kBacklog };
+
+  [[nodiscard]] bool is_in_step(const Request& request) const {
+    return step_ && offers_.of(request).scheduled_in == *step_;
+  }
+  /// The positions [first, last), less the first ones that only stand for blocks which slid out of
+  /// a window: those are used by no request.
+  [[nodiscard]] Candidate candidate_of(const Request& request, std::size_t group,
+                                       std::uint32_t first, std::uint32_t last) const;
+  /// Offers the blocks to the tier's policy: which of them are to be stored. In `buffer.answers`.
+  [[nodiscard]] std::span<const cpu_tier::OfferAnswer> offer(const Candidate& candidate,
+                                                             Buffer& buffer);
+  void offer_proven(const Request& request, OfferTo where);
+  void offer_states(const Request& request, OfferTo where);
+  /// What the tier admits of them waits for its turn.
+  void defer(const Candidate& candidate, Buffer& buffer);
+  /// Of [first, last), the states that the request has found in the engine's cache: the pool says
+  /// whether a block is still what the table says.
+  void defer_found_states(const Request& request, std::size_t group, std::uint32_t first,
+                          std::uint32_t last);
+
+  void plan_witness(Draft& draft);
+  /// A transfer for each slab class.
+  void plan_backlog(Draft& draft, Buffer& buffer);
+  /// Takes as many from the backlog as are still what they were, at most `limit`.
+  [[nodiscard]] std::vector<BacklogEntry> take_backlog(std::uint32_t limit, Buffer& buffer);
+  /// A transfer of its own for a request that completes many blocks.
+  void plan_candidate(Draft& draft, const Candidate& candidate, Buffer& buffer);
+  /// One transfer for all of the candidates that are a single block of that class.
+  void plan_single_blocks(Draft& draft, SlabClassId slab_class,
+                          std::span<const Candidate> candidates, Buffer& buffer);
+  /// Plans as many of the first blocks as the draft and the tier have room for; the others enter
+  /// the backlog.
+  void plan_or_defer(Draft& draft, const Wish& wish);
+  /// Reserves for as many of the first blocks as the tier has room for, and orders them. Returns
+  /// how many.
+  std::uint32_t plan_store(Draft& draft, const Wish& wish);
+  /// Debug builds: nothing else is ever stored.
+  void dcheck_proven(const Wish& wish) const;
+
+  DomainId domain_;
+  ClassTiers& tiers_;
+  const BlockGroups& groups_;
+  BlockProver& prover_;
+  Backlog& backlog_;
+  StoreBook& stores_;
+  TransferIds& transfers_;
+  const BlockPool* pool_ = nullptr;
+  PerRequest<Offers> offers_;
+  std::optional<PlanSeq> step_;  ///< The plan in the making.
+  std::vector<Candidate> candidates_;
+  std::vector<Candidate> states_;  ///< A single block each, offered once.
+  /// What entered the backlog within a step: of use from the next one on, because a request of this
+  /// one may write the block, under the very key.
+  std::vector<BacklogEntry> deferred_;
+  Buffer buffer_;
+  std::uint64_t num_exhausted_ = 0;
+  std::uint64_t num_declined_ = 0;
+  std::uint64_t num_reallocated_ = 0;
+};
+
+}  // namespace kvferry::connector

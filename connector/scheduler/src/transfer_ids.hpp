@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kvferry/base/ids.hpp"
+
+namespace kvferry::connector {
+
+/// Numbers the stores and loads of one scheduler side, in the order in which they are planned.
+class TransferIds {
+ public:
+  [[nodiscard]] TransferId next() { return last_ = last_.next(); }
+
+ private:
+  TransferId last_;
+};
+
+}  // namespace kvferry::connector

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "block_prover.hpp"
+
+#include "fake_engine.hpp"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace kvferry::connector {
+namespace {
+
+constexpr std::uint32_t kBlockTokens = 4;
+constexpr std::uint32_t kNumBlocks = 32;
+
+/// One group of full attention. Requests compute what they are told, plan by plan.
+class BlockProverTest : public ::testing::Test {
+ protected:
+  Request& arrive(const std::string& id, const std::vector<std::uint64_t>& numbers) {
+    Request& request = requests_.arrive(id, std::make_shared<FakeHashes>(numbers));
+    EXPECT_EQ(request.sync_keys(), std::nullopt);
+    return request;
+  }
+  /// A plan in which the request computes tokens [computed, computed + scheduled).
+  void compute(Request& request, TableUpdate update, const std::vector<std::uint32_t>& numbers,
+               std::uint32_t num_computed, std::uint32_t num_scheduled) {
+    const std::vector<BlockId> blocks = blocks_of(numbers);
+    const std::array<std::span<const BlockId>, 1> by_group{blocks};
+    request.update_tables(update, by_group);
+    prover_.cover(request, update, by_group, {num_computed, num_scheduled, 0}, last_);
+    last_ = last_.next();
+  }
+  [[nodiscard]] bool holds(std::uint32_t block, std::uint64_t number) const {
+    return prover_.holds(BlockId(block), key_of(number));
+  }
+
+  const std::vector<KvGroup> kinds_{KvGroup{}};
+  BlockGroups groups_{kinds_, kBlockTokens};
+  RequestTable requests_{DomainId(1)};
+  BlockProver prover_{requests_, groups_, kNumBlocks, LaterTurns::kStored};
+  PlanSeq last_;
+};
+
+TEST_F(BlockProverTest, ProvesWhatIsComputedWhole) {
+  Request& request = arrive("r", {1, 2, 3});
+  compute(request, TableUpdate::kReplace, {10, 11, 12}, 0, 10);
+  EXPECT_EQ(prover_.prove(request), 2U);
+  EXPECT_TRUE(holds(10, 1));
+  EXPECT_TRUE(holds(11, 2));
+  EXPECT_FALSE(holds(12, 3)) << "half of it is to come";
+  compute(request, TableUpdate::kAppend, {}, 10, 2);
+  EXPECT_EQ(prover_.prove(request), 3U);
+  EXPECT_TRUE(holds(12, 3));
+}
+
+TEST_F(BlockProverTest, WhatIsFoundCountsIfItIsProven) {
+  Request& first = arrive("first", {1, 2});
+  compute(first, TableUpdate::kReplace, {10, 11}, 0, 8);
+  EXPECT_EQ(prover_.prove(first), 2U);
+  Request& second = arrive("second", {1, 2, 3});
+  compute(second, TableUpdate::kReplace, {10, 11, 12}, 8, 4);
+  EXPECT_EQ(prover_.prove(second), 3U);
+  Request& third = arrive("third", {1, 7, 8});
+  compute(third, TableUpdate::kReplace, {10, 20, 21}, 8, 4);
+  EXPECT_EQ(prover_.prove(third), 1U) << "no plan has computed block 20";
+  EXPECT_FALSE(holds(21, 8));
+}
+
+TEST_F(BlockProverTest, ABlockThatGetsAnotherWriterIsNotProven) {
+  Request& request = arrive("r", {1});
+  compute(request, TableUpdate::kReplace, {10}, 0, 4);
+  EXPECT_EQ(prover_.prove(request), 1U);
+  prover_.begin_write(0, BlockId(10), Generation());
+  EXPECT_FALSE(holds(10, 1));
+}
+
+TEST_F(BlockProverTest, AGapInTheTokensProvesNothingAfterIt) {
+  Request& request = arrive("r", {1, 2, 3, 4});
+  compute(request, TableUpdate::kReplace, {10, 11, 12, 13}, 0, 4);
+  compute(request, TableUpdate::kAppend, {}, 8, 8);
+  EXPECT_EQ(prover_.prove(request), 0U);
+  EXPECT_FALSE(holds(12, 3));
+}
+
+// The engine gives a block its key when it schedules it, which may not be computed then.
+TEST_F(BlockProverTest, ALoadOfAnotherConnectorCountsAfterItsWitness) {
+  Request& request = arrive("r", {1, 2, 3});
+  prover_.note_local(request, 0, last_);
+  compute(request, TableUpdate::kReplace, {10, 11, 12}, 8, 4);
+  EXPECT_EQ(prover_.prove(request), 0U);
+  EXPECT_EQ(prover_.in_doubt().size(), 1U);
+  EXPECT_TRUE(prover_.needs_witness());
+  prover_.set_witness(TransferId(5));
+  EXPECT_FALSE(prover_.needs_witness());
+  prover_.hear(std::array{TransferId(4)});
+  EXPECT_EQ(prover_.prove(request), 0U);
+  prover_.hear(std::array{TransferId(5)});
+  EXPECT_EQ(prover_.prove(request), 3U);
+  prover_.settle_doubt([](const Request&) { return true; });
+  EXPECT_TRUE(prover_.in_doubt().empty());
+}
+
+TEST_F(BlockProverTest, OurLoadProvesItsOwnBlocksWhenItHasEndedWell) {
+  Request& request = arrive("r", {1, 2, 3});
+  request.tables.front() = blocks_of({10, 11, 12});
+  prover_.begin_load(request, 1, 2);
+  EXPECT_FALSE(holds(11, 2));
+  prover_.end_load(request);
+  EXPECT_FALSE(holds(10, 1)) << "it was local";
+  EXPECT_TRUE(holds(11, 2));
+  EXPECT_TRUE(holds(12, 3));
+}
+
+TEST_F(BlockProverTest, PreemptionForgetsWhatWasScheduledAndNotComputed) {
+  Request& request = arrive("r", {1, 2});
+  compute(request, TableUpdate::kReplace, {10, 11}, 0, 4);
+  EXPECT_EQ(prover_.prove(request), 1U);
+  Request& other = arrive("other", {1, 2});
+  compute(other, TableUpdate::kReplace, {20, 21}, 0, 8);
+  EXPECT_EQ(prover_.prove(other), 2U);
+  prover_.on_preempted(request);
+  EXPECT_TRUE(holds(10, 1));
+  EXPECT_FALSE(holds(21, 2)) << "its key is one that the request did not come to compute";
+}
+
+TEST_F(BlockProverTest, WhatIsTakenBackIsProvenByAnotherComputationOnly) {
+  Request& request = arrive("r", {1, 2, 3});
+  compute(request, TableUpdate::kReplace, {10, 11, 12}, 0, 12);
+  EXPECT_EQ(prover_.prove(request), 3U);
+  EXPECT_EQ(prover_.find_first(request, {BlockId(11)}), 1U);
+  EXPECT_EQ(prover_.find_first(request, {BlockId(20)}), std::nullopt);
+  const std::vector<BlockId> lost = prover_.take_back(request, 1);
+  EXPECT_EQ(lost, blocks_of({11, 12}));
+  for (const BlockId block : lost) prover_.forget(block);
+  EXPECT_EQ(prover_.prove(request), 1U);
+  compute(request, TableUpdate::kAppend, {}, 4, 8);
+  EXPECT_EQ(prover_.prove(request), 3U);
+}
+
+TEST_F(BlockProverTest, AnotherRequestsRecomputationVoidsWhatStandsOnIt) {
+  Request& writer = arrive("writer", {1, 2});
+  compute(writer, TableUpdate::kReplace, {10, 11}, 0, 8);
+  EXPECT_EQ(prover_.prove(writer), 2U);
+  Request& reader = arrive("reader", {1, 2, 3});
+  compute(reader, TableUpdate::kReplace, {10, 11, 12}, 8, 2);
+  compute(writer, TableUpdate::kAppend, {}, 4, 4);
+  compute(reader, TableUpdate::kAppend, {}, 10, 2);
+  EXPECT_EQ(prover_.prove(writer), 2U);
+  EXPECT_EQ(prover_.prove(reader), 2U) << "half of its block stands on what was there before";
+}
+
+TEST_F(BlockProverTest, AStateIsProvenWithTheTokensBeforeItUnlessItWasOverwritten) {
+  const std::vector<KvGroup> kinds{KvGroup{}, {TokenReach::state(0)}};
+  const BlockGroups groups(kinds, kBlockTokens);
+  RequestTable requests(DomainId(1), 2);
+  BlockProver prover(requests, groups, kNumBlocks, LaterTurns::kStored);
+  Request& request =
+      requests.arrive("r", std::make_shared<FakeHashes>(std::vector<std::uint64_t>{1, 2}));
+  EXPECT_EQ(request.sync_keys(), std::nullopt);
+  const std::vector<BlockId> attention = blocks_of({10, 11});
+  const std::vector<BlockId> states = blocks_of({20, 21});
+  const std::array<std::span<const BlockId>, 2> tables{attention, states};
+  request.update_tables(TableUpdate::kReplace, tables);
+  prover.cover(request, TableUpdate::kReplace, tables, {0, 8, 0}, PlanSeq());
+  prover.note_state(request, {1, 0, BlockId(20)});
+  prover.note_state(request, {1, 1, BlockId(21)});
+  EXPECT_TRUE(prover.take_proven_states(request).empty()) << "nothing is proven before them";
+  EXPECT_EQ(prover.prove(request), 2U);
+  prover.begin_write(1, BlockId(20), Generation());
+  const std::vector<LeftState> proven = prover.take_proven_states(request);
+  ASSERT_EQ(proven.size(), 1U);
+  EXPECT_EQ(proven[0].block, BlockId(21));
+  EXPECT_TRUE(prover.holds(BlockId(21), key_of(2, GroupId(1))));
+  EXPECT_TRUE(prover.take_proven_states(request).empty());
+}
+
+TEST_F(BlockProverTest, AResetKeepsTheProofsOfWhatThePoolHasStill) {
+  Request& request = arrive("r", {1, 2});
+  compute(request, TableUpdate::kReplace, {10, 11}, 0, 8);
+  EXPECT_EQ(prover_.prove(request), 2U);
+  FakePool pool(kNumBlocks);
+  pool.cache(11, 2);
+  prover_.forget_all(&pool);
+  EXPECT_FALSE(holds(10, 1));
+  EXPECT_TRUE(holds(11, 2));
+  EXPECT_EQ(prover_.num_proven(request), 0U);
+}
+
+}  // namespace
+}  // namespace kvferry::connector
