@@ -14,7 +14,7 @@ LoadBook::~LoadBook() {
       continue;
     }
     for (LeasedBlocks& part : load.parts) {
-      tiers_.of(part.to.slab_class).leave_behind(std::move(part.lease));
+      tier_.leave_behind(std::move(part.lease));
     }
   }
 }
@@ -35,7 +35,7 @@ void LoadBook::begin(Request& request, TransferId transfer, std::optional<Leased
 
 void LoadBook::release(Load& load) {
   for (LeasedBlocks& part : load.parts) {
-    tiers_.of(part.to.slab_class).release(std::move(part.lease));
+    tier_.release(std::move(part.lease));
   }
   load.parts.clear();
 }
@@ -137,7 +137,7 @@ void LoadBook::settle_failures() {
     // `recompute`).
     if (!load.roll.any_failed()) continue;
     for (const LeasedBlocks& part : load.parts) {
-      tiers_.of(part.to.slab_class).forget(part.lease);
+      tier_.forget(part.lease);
     }
   }
 }

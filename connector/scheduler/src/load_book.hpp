@@ -6,9 +6,8 @@
 #include "kvferry/connector/wire/owner.hpp"
 #include "kvferry/connector/wire/step_plan.hpp"
 #include "kvferry/connector/wire/step_report.hpp"
-#include "kvferry/cpu_tier/slots/cpu_tier.hpp"
+#include "kvferry/cpu_tier/slots/tier.hpp"
 
-#include "class_tiers.hpp"
 #include "load_patience.hpp"
 #include "overdue.hpp"
 #include "prefix_search.hpp"
@@ -41,8 +40,8 @@ enum class LoadState : std::uint8_t { kBegun, kSent, kFailed, kAnnounced };
 /// before its plan was sent.
 class LoadBook {
  public:
-  LoadBook(ClassTiers& tiers, RequestTable& requests, std::uint32_t world_size)
-      : tiers_(tiers), requests_(requests), world_size_(world_size) {}
+  LoadBook(cpu_tier::Tier& tier, RequestTable& requests, std::uint32_t world_size)
+      : tier_(tier), requests_(requests), world_size_(world_size) {}
   ~LoadBook();
   LoadBook(const LoadBook&) = delete;
   LoadBook& operator=(const LoadBook&) = delete;
@@ -116,7 +115,7 @@ class LoadBook {
   void plan_expiries(StepPlan& plan, const LoadPatience& load_patience);
   void plan_notices(StepPlan& plan, const RankPatience& patience);
 
-  ClassTiers& tiers_;
+  cpu_tier::Tier& tier_;
   RequestTable& requests_;
   std::uint32_t world_size_;
   std::map<TransferId, Load> loads_;

@@ -17,7 +17,7 @@ const LookupAnswer& Lookups::find(const Request& request, std::uint32_t num_loca
   Entry& entry = entries_.of(request);
   LookupAnswer& answer = entry.answer;
   const bool same_start = is_valid(entry, request) && answer.num_local_blocks == num_local;
-  if (same_start && answer.eviction_epoch == tiers_.eviction_epoch() &&
+  if (same_start && answer.eviction_epoch == tier_.eviction_epoch() &&
       answer.num_limit_blocks == limit) {
     return answer;
   }

@@ -18,7 +18,7 @@ namespace kvferry::connector {
 /// for once, and is good until the request's keys, its generation or the tier have changed.
 class Lookups {
  public:
-  Lookups(ClassTiers& tiers, const BlockGroups& groups) : tiers_(tiers), search_(tiers, groups) {}
+  Lookups(cpu_tier::Tier& tier, const BlockGroups& groups) : tier_(tier), search_(tier, groups) {}
 
   /// As PrefixSearch::find(). O(1) while nothing was evicted and the question is the same. Valid
   /// until the next call for the request.
@@ -60,7 +60,7 @@ class Lookups {
   }
   void keep(Entry& entry, const Request& request, LookupAnswer answer) const;
 
-  ClassTiers& tiers_;
+  cpu_tier::Tier& tier_;
   PrefixSearch search_;
   PerRequest<Entry> entries_;
   std::uint64_t era_ = 1;

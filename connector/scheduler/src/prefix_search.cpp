@@ -13,7 +13,7 @@ using cpu_tier::PrefixHit;
 LookupAnswer PrefixSearch::find(const GroupKeys& keys, std::uint32_t num_local, std::uint32_t limit,
                                 LookupAnswer known) const {
   LookupAnswer answer;
-  answer.eviction_epoch = tiers_.eviction_epoch();
+  answer.eviction_epoch = tier_.eviction_epoch();
   answer.num_local_blocks = num_local;
   answer.num_limit_blocks = limit;
   answer.hits.resize(groups_.size());
@@ -21,8 +21,9 @@ LookupAnswer PrefixSearch::find(const GroupKeys& keys, std::uint32_t num_local, 
   std::uint32_t length = limit > num_local ? limit - num_local : 0;
   for (std::size_t group = 0; group < groups_.size() && length > 0; ++group) {
     if (!groups_.needs_all(group)) continue;
-    answer.hits[group] = tier_of(group).lookup_prefix(
-        std::span(keys[group]).subspan(num_local, length), std::move(known.hits[group]));
+    answer.hits[group] = tier_.lookup_prefix(groups_.class_of(group),
+                                             std::span(keys[group]).subspan(num_local, length),
+                                             std::move(known.hits[group]));
     length = static_cast<std::uint32_t>(answer.hits[group].size());
   }
   // A shorter prefix can move what another group needs onto blocks that are missing.
@@ -44,7 +45,7 @@ std::uint32_t PrefixSearch::shorten(const GroupKeys& keys, std::size_t group,
   const std::uint32_t first = groups_.first_needed(group, num_local, length);
   if (needed(keys, group, num_local, length).size() == length - first) return length;
   std::vector<KeyState> states(length);
-  tier_of(group).lookup(std::span(keys[group]).subspan(num_local, length), states);
+  tier_.lookup(groups_.class_of(group), std::span(keys[group]).subspan(num_local, length), states);
   std::uint32_t end = length;
   for (std::uint32_t at = length; at > groups_.first_needed(group, num_local, end);) {
     --at;
@@ -56,8 +57,8 @@ std::uint32_t PrefixSearch::shorten(const GroupKeys& keys, std::size_t group,
 PrefixHit PrefixSearch::needed(const GroupKeys& keys, std::size_t group, std::uint32_t num_local,
                                std::uint32_t length) const {
   const std::uint32_t first = groups_.first_needed(group, num_local, length);
-  return tier_of(group).lookup_prefix(
-      std::span(keys[group]).subspan(num_local + first, length - first));
+  return tier_.lookup_prefix(groups_.class_of(group),
+                             std::span(keys[group]).subspan(num_local + first, length - first));
 }
 
 std::optional<LeasedPrefix> PrefixSearch::lease(
@@ -70,7 +71,7 @@ std::optional<LeasedPrefix> PrefixSearch::lease(
   for (std::size_t group = 0; group < groups_.size(); ++group) {
     if (lease_group(keys, answer, group, count, tables[group], leased)) continue;
     for (LeasedBlocks& part : leased) {
-      tiers_.of(part.to.slab_class).release(std::move(part.lease));
+      tier_.release(std::move(part.lease));
     }
     return std::nullopt;
   }
@@ -92,7 +93,7 @@ bool PrefixSearch::lease_group(const GroupKeys& keys, const LookupAnswer& answer
     hit = &moved;
   }
   if (hit->size() < count - skipped) return false;
-  auto leased = tier_of(group).lease(*hit, count - skipped);
+  auto leased = tier_.lease(*hit, count - skipped);
   if (!leased.ok()) return false;
   cpu_tier::Lease lease = std::move(leased).value();
   const SlabClassId slab_class = groups_.class_of(group);
@@ -121,7 +122,7 @@ LookupAnswer PrefixSearch::await(const GroupKeys& keys) const {
     PrefixHit& hit = answer.hits[group];
     // Another group may have made the hit shorter than what this one found.
     hit.slots.resize(answer.num_blocks - groups_.first_needed(group, 0, answer.num_blocks));
-    tier_of(group).await(hit);
+    tier_.await(hit);
   }
   return answer;
 }
@@ -130,7 +131,8 @@ void PrefixSearch::end_await(const GroupKeys& keys, std::uint32_t num_blocks) co
   if (num_blocks == 0) return;
   for (std::size_t group = 0; group < groups_.size(); ++group) {
     const std::uint32_t first = groups_.first_needed(group, 0, num_blocks);
-    tier_of(group).end_await(std::span(keys[group]).subspan(first, num_blocks - first));
+    tier_.end_await(groups_.class_of(group),
+                    std::span(keys[group]).subspan(first, num_blocks - first));
   }
 }
 

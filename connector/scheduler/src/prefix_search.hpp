@@ -3,10 +3,9 @@
 
 #include "kvferry/base/ids.hpp"
 #include "kvferry/connector/wire/step_plan.hpp"
-#include "kvferry/cpu_tier/slots/cpu_tier.hpp"
+#include "kvferry/cpu_tier/slots/tier.hpp"
 
 #include "block_groups.hpp"
-#include "class_tiers.hpp"
 #include "request_table.hpp"
 
 #include <cstdint>
@@ -43,7 +42,7 @@ using LeasedPrefix = std::vector<LeasedBlocks>;
 /// keeps the answers.
 class PrefixSearch {
  public:
-  PrefixSearch(ClassTiers& tiers, const BlockGroups& groups) : tiers_(tiers), groups_(groups) {}
+  PrefixSearch(cpu_tier::Tier& tier, const BlockGroups& groups) : tier_(tier), groups_(groups) {}
 
   /// After the first `num_local` blocks and below `limit` (both at most the number of keys).
   /// `known`: an earlier answer for the same keys and num_local, or an empty one.
@@ -68,15 +67,12 @@ class PrefixSearch {
   /// What the group needs of `length` blocks after `num_local`.
   [[nodiscard]] cpu_tier::PrefixHit needed(const GroupKeys& keys, std::size_t group,
                                            std::uint32_t num_local, std::uint32_t length) const;
-  [[nodiscard]] cpu_tier::CpuTier& tier_of(std::size_t group) const {
-    return tiers_.of(groups_.class_of(group));
-  }
   /// Adds what the group needs to `to`; false if that cannot be had.
   [[nodiscard]] bool lease_group(const GroupKeys& keys, const LookupAnswer& answer,
                                  std::size_t group, std::uint32_t count,
                                  std::span<const BlockId> table, LeasedPrefix& to) const;
 
-  ClassTiers& tiers_;
+  cpu_tier::Tier& tier_;
   const BlockGroups& groups_;
 };
 

@@ -44,7 +44,7 @@ std::optional<std::uint32_t> SchedulerEngine::lookup(std::string_view engine_id,
   note_local(engine_id, num_local_tokens);
   if (parts_->loads.announces(request->engine_id)) return 0;
   parts_->sync_keys(*request);
-  parts_->tiers.hold_still();
+  parts_->tier->hold_still();
   const std::uint32_t num_local = num_local_tokens / parts_->options.block_tokens;
   // The last token is computed in any case: the engine needs its logits.
   const std::uint32_t limit = std::min(static_cast<std::uint32_t>(request->num_keys()),
@@ -149,7 +149,8 @@ void SchedulerEngine::on_finished(std::string_view engine_id, std::uint32_t num_
 void SchedulerEngine::reset_cache() {
   for (const TransferId transfer : parts_->stores.abort_all()) parts_->loads.cancel_store(transfer);
   parts_->loads.doom_all();
-  parts_->tiers.forget_all();
+  parts_->tier->forget_all();
+  parts_->tier->leave_name_space();
   parts_->planner.forget_all(parts_->requests);
   parts_->prover.forget_all(parts_->pool);
   parts_->lookups.forget_answers();
@@ -157,13 +158,13 @@ void SchedulerEngine::reset_cache() {
 }
 
 std::vector<cpu_tier::KeyEvent> SchedulerEngine::take_key_events() {
-  return parts_->tiers.take_key_events();
+  return parts_->tier->take_key_events();
 }
 
 SchedulerSnapshot SchedulerEngine::snapshot() const {
   SchedulerSnapshot view;
-  view.tier = parts_->tiers.snapshot();
-  view.slabs = parts_->tiers.slab_snapshot();
+  view.tier = parts_->tier->snapshot();
+  view.slabs = parts_->tier->slab_snapshot();
   view.wasted_bytes = parts_->wasted_bytes(view.slabs);
   view.num_requests = parts_->requests.num_living();
   view.num_tombstones = parts_->requests.num_tombstones();

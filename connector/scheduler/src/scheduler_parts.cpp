@@ -14,19 +14,21 @@ namespace kvferry::connector {
 
 SchedulerEngine::Parts::Parts(SchedulerOptions given)
     : options(std::move(given)),
-      tiers(options),
+      tier(make_tier(options)),
       groups(options.groups, options.block_tokens),
       backlog(options.num_blocks),
       requests(options.domain, options.groups.size()),
       prover(requests, groups, options.num_blocks, options.later_turns),
-      lookups(tiers, groups),
+      lookups(*tier, groups),
       ranks(options),
       patience(options.rank_timeout, options.clock, options.world_size),
       load_patience(options.load_timeout, options.clock),
-      stores(tiers, backlog, options.world_size),
-      planner(options.domain, tiers, groups, prover, backlog, stores, transfers),
-      loads(tiers, requests, options.world_size),
-      sharing(loads, options.max_load_wait, options.clock) {}
+      stores(*tier, backlog, options.world_size),
+      planner(options.domain, *tier, groups, prover, backlog, stores, transfers),
+      loads(*tier, requests, options.world_size),
+      sharing(loads, options.max_load_wait, options.clock) {
+  if (options.shared_tier != nullptr) keeper.emplace(*tier, *options.shared_tier);
+}
 
 void SchedulerEngine::Parts::sync_keys(Request& request) {
   const std::optional<std::size_t> num_left = request.sync_keys();
@@ -65,11 +67,11 @@ void SchedulerEngine::Parts::grow_tier() {
   if (num_chunks == 0) {
     stores.set_ring_blocks(ranks.least_ring_blocks());
     if (stores.is_off()) backlog.clear();
-    tiers.narrow_name_space(ranks.joint_probe());
+    tier->narrow_name_space(ranks.joint_probe());
     // What was found as they arrived, by another name space or beyond what is ready.
     lookups.forget_answers();
   }
-  tiers.grow_to(now_ready);
+  tier->grow_to(now_ready);
   num_chunks = now_ready;
 }
 
@@ -138,13 +140,13 @@ void SchedulerEngine::Parts::expect_ranks() {
       late->what + " and has said nothing of it for " + std::to_string(late->age.count()) +
       " s of steps (rank_timeout): it is lost. The memory that it may still write is in"
       " quarantine (" +
-      std::to_string(tiers.snapshot().num_quarantined) +
+      std::to_string(tier->snapshot().num_quarantined) +
       " slots). Look for that worker's own error; restart the engine");
 }
 
 void SchedulerEngine::Parts::end_step() {
   planner.end_step();
-  tiers.end_step();
+  tier->end_step();
 }
 
 std::uint64_t SchedulerEngine::Parts::wasted_bytes(const cpu_tier::SlabSnapshot& slabs) const {
@@ -164,22 +166,22 @@ std::uint64_t SchedulerEngine::Parts::wasted_bytes(const cpu_tier::SlabSnapshot&
 
 void SchedulerEngine::Parts::dcheck_consistent() const {
 #ifndef NDEBUG
-  const cpu_tier::TierSnapshot tier = tiers.snapshot();
+  const cpu_tier::TierSnapshot now = tier->snapshot();
   const StoreBook::Held held = stores.held();
   const std::size_t num_leases = loads.num_leases();
-  KVFERRY_CHECK(tier.conserved(), "the tier's slots do not add up");
-  KVFERRY_CHECK(tier.num_writable == held.num_writable && tier.num_aborted == held.num_aborted &&
-                    tier.num_quarantined == held.num_quarantined + tier.num_set_aside,
+  KVFERRY_CHECK(now.conserved(), "the tier's slots do not add up");
+  KVFERRY_CHECK(now.num_writable == held.num_writable && now.num_aborted == held.num_aborted &&
+                    now.num_quarantined == held.num_quarantined + now.num_set_aside,
                 "stores hold " + std::to_string(held.num_writable) + " writable, " +
                     std::to_string(held.num_aborted) + " aborted and " +
                     std::to_string(held.num_quarantined) + " quarantined slots, the tier counts " +
-                    std::to_string(tier.num_writable) + ", " + std::to_string(tier.num_aborted) +
-                    " and " + std::to_string(tier.num_quarantined));
-  const std::uint32_t num_leased = tier.num_leased + tier.num_dying + tier.num_leased_guests;
+                    std::to_string(now.num_writable) + ", " + std::to_string(now.num_aborted) +
+                    " and " + std::to_string(now.num_quarantined));
+  const std::uint32_t num_leased = now.num_leased + now.num_dying + now.num_leased_guests;
   KVFERRY_CHECK(num_leases >= num_leased && (num_leases == 0) == (num_leased == 0),
                 "loads hold " + std::to_string(num_leases) + " leases, the tier counts " +
-                    std::to_string(tier.num_leased) + " leased, " + std::to_string(tier.num_dying) +
-                    " dying and " + std::to_string(tier.num_leased_guests) + " foreign slots");
+                    std::to_string(now.num_leased) + " leased, " + std::to_string(now.num_dying) +
+                    " dying and " + std::to_string(now.num_leased_guests) + " foreign slots");
   KVFERRY_CHECK(requests.num_tombstones() <= loads.num_in_flight(),
                 "a tombstone without a load under way");
 #endif

@@ -5,12 +5,13 @@
 #include "kvferry/connector/scheduler/scheduler_engine.hpp"
 #include "kvferry/connector/wire/step_plan.hpp"
 #include "kvferry/connector/wire/step_report.hpp"
-#include "kvferry/cpu_tier/slots/cpu_tier.hpp"
+#include "kvferry/cpu_tier/peers/tier_keeper.hpp"
+#include "kvferry/cpu_tier/slots/tier.hpp"
 
 #include "backlog.hpp"
 #include "block_groups.hpp"
 #include "block_prover.hpp"
-#include "class_tiers.hpp"
+#include "engine_tier.hpp"
 #include "load_book.hpp"
 #include "load_patience.hpp"
 #include "load_sharing.hpp"
@@ -78,7 +79,7 @@ struct SchedulerEngine::Parts {
 
   const SchedulerOptions options;
   const BlockPool* pool = nullptr;  ///< None before set_pool().
-  ClassTiers tiers;
+  const std::unique_ptr<cpu_tier::Tier> tier;
   BlockGroups groups;
   Backlog backlog;
   RequestTable requests;
@@ -98,6 +99,8 @@ struct SchedulerEngine::Parts {
   std::uint64_t stale_reports = 0;
   std::uint32_t num_chunks = 0;                                      ///< Of the tier, usable now.
   std::optional<std::chrono::steady_clock::time_point> first_asked;  ///< Before that.
+  /// Of a tier that engines share. Last: it ends before what it tends.
+  std::optional<cpu_tier::TierKeeper> keeper;
 };
 
 }  // namespace kvferry::connector

@@ -15,9 +15,9 @@ StoreBook::~StoreBook() {
   // Every rank that has not ended a store may write its slots for as long as the rank lives. A tier
   // of this engine's own goes with it, so that nothing reuses them; in a shared tier a peer would.
   for (auto& [transfer, store] : stores_) {
-    store.tier->leave_behind(store.tier->abort(std::move(store.writable)));
-    store.tier->leave_behind(std::move(store.aborted));
-    store.tier->leave_behind(std::move(store.quarantined));
+    tier_.leave_behind(tier_.abort(std::move(store.writable)));
+    tier_.leave_behind(std::move(store.aborted));
+    tier_.leave_behind(std::move(store.quarantined));
   }
 }
 
@@ -43,7 +43,6 @@ StoreOrder StoreBook::plan(TransferId transfer, Owner owner, SlabClassId slab_cl
   }
   const auto num_blocks = static_cast<std::uint32_t>(blocks.size());
   Store store{owner,
-              &tiers_.of(slab_class),
               {blocks.begin(), blocks.end()},
               {predecessors.begin(), predecessors.end()},
               std::move(slots),
@@ -128,11 +127,12 @@ std::uint32_t StoreBook::settle_gathers(Store& store) {
   // What a rank skipped is stored on no rank: forgotten here, offered again, and its slot is free
   // as soon as no rank writes it.
   for (std::size_t i = store.blocks.size(); i > least; --i) {
-    backlog_.push_front({store.blocks[i - 1], store.tier->key(store.writable.slots()[i - 1])});
+    backlog_.push_front({store.blocks[i - 1],
+                         tier_.key(store.writable.slab_class(), store.writable.slots()[i - 1])});
     ++num_skipped_;
   }
-  store.aborted = store.tier->abort(store.writable.split_off(least));
-  store.tier->release(store.aborted.split_off(most - least));
+  store.aborted = tier_.abort(store.writable.split_off(least));
+  tier_.release(store.aborted.split_off(most - least));
   return most;
 }
 
@@ -143,22 +143,21 @@ void StoreBook::settle_end(Store& store) {
     commit(store);
   } else {
     if (store.roll.any_failed()) num_failed_ += store.writable.size();
-    store.tier->release(store.tier->abort(std::move(store.writable)));
+    tier_.release(tier_.abort(std::move(store.writable)));
   }
-  store.tier->release(std::move(store.aborted));
-  store.tier->release(std::move(store.quarantined));
+  tier_.release(std::move(store.aborted));
+  tier_.release(std::move(store.quarantined));
 }
 
 void StoreBook::commit(Store& store) {
   const std::vector<Predecessor>& predecessors = store.predecessors;
   if (predecessors.size() < store.blocks.size() || predecessors.size() == 1) {
-    store.tier->commit(std::move(store.writable),
-                       predecessors.empty() ? std::nullopt : predecessors[0]);
+    tier_.commit(std::move(store.writable), predecessors.empty() ? std::nullopt : predecessors[0]);
     return;
   }
   while (!store.writable.empty()) {
     const std::size_t last = store.writable.size() - 1;
-    store.tier->commit(store.writable.split_off(last), predecessors[last]);
+    tier_.commit(store.writable.split_off(last), predecessors[last]);
   }
 }
 
@@ -185,7 +184,7 @@ std::vector<TransferId> StoreBook::abort_stores_of(std::span<const BlockId> bloc
 
 void StoreBook::abort(Store& store) {
   store.was_aborted = true;
-  store.aborted.merge(store.tier->abort(std::move(store.writable)));
+  store.aborted.merge(tier_.abort(std::move(store.writable)));
 }
 
 void StoreBook::add_overdue(const RankPatience& patience, std::optional<Overdue>& found) const {
@@ -203,8 +202,8 @@ void StoreBook::quarantine(RankId rank) {
   for (auto& [transfer, store] : stores_) {
     if (!store.roll.is_silent(rank)) continue;
     store.was_aborted = true;
-    store.aborted.merge(store.tier->abort(std::move(store.writable)));
-    store.quarantined.merge(store.tier->quarantine(std::move(store.aborted)));
+    store.aborted.merge(tier_.abort(std::move(store.writable)));
+    store.quarantined.merge(tier_.quarantine(std::move(store.aborted)));
   }
 }
 

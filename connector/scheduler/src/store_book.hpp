@@ -5,10 +5,9 @@
 #include "kvferry/connector/wire/owner.hpp"
 #include "kvferry/connector/wire/step_plan.hpp"
 #include "kvferry/connector/wire/step_report.hpp"
-#include "kvferry/cpu_tier/slots/cpu_tier.hpp"
+#include "kvferry/cpu_tier/slots/tier.hpp"
 
 #include "backlog.hpp"
-#include "class_tiers.hpp"
 #include "overdue.hpp"
 #include "rank_patience.hpp"
 #include "rank_roll.hpp"
@@ -30,8 +29,8 @@ using Predecessor = std::optional<cpu_tier::BlockKey>;
 /// lately.
 class StoreBook {
  public:
-  StoreBook(ClassTiers& tiers, Backlog& backlog, std::uint32_t world_size)
-      : tiers_(tiers), backlog_(backlog), world_size_(world_size) {}
+  StoreBook(cpu_tier::Tier& tier, Backlog& backlog, std::uint32_t world_size)
+      : tier_(tier), backlog_(backlog), world_size_(world_size) {}
   ~StoreBook();
   StoreBook(const StoreBook&) = delete;
   StoreBook& operator=(const StoreBook&) = delete;
@@ -104,7 +103,6 @@ class StoreBook {
  private:
   struct Store {
     Owner owner;
-    cpu_tier::CpuTier* tier;  ///< Of the blocks' slab class.
     std::vector<BlockId> blocks;
     std::vector<Predecessor> predecessors;
     cpu_tier::WritableSlots writable;  ///< Of the first blocks.
@@ -125,7 +123,7 @@ class StoreBook {
   void commit(Store& store);
   void abort(Store& store);
 
-  ClassTiers& tiers_;
+  cpu_tier::Tier& tier_;
   Backlog& backlog_;
   std::uint32_t world_size_;
   std::optional<std::uint32_t> ring_blocks_;

@@ -59,7 +59,7 @@ std::span<const OfferAnswer> StorePlanner::offer(const Candidate& candidate, Buf
   Offers& offers = offers_.of(*candidate.request);
   const std::span<const BlockId> blocks = candidate.blocks();
   buffer.answers.resize(blocks.size());
-  tiers_.offer(groups_.class_of(candidate.group), candidate.keys(), buffer.answers);
+  tier_.offer(groups_.class_of(candidate.group), candidate.keys(), buffer.answers);
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     OfferAnswer& answer = buffer.answers[i];
     if (answer == OfferAnswer::kHeld) continue;

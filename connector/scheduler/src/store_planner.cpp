@@ -21,13 +21,13 @@ std::vector<StoreOrder> StorePlanner::plan(RankPatience::Stamp stamp) {
   draft.room -= num_states;
   plan_backlog(draft, buffer_);
   draft.room += num_states;
-  for (std::uint32_t i = 0; i < tiers_.num_classes(); ++i) {
+  for (std::uint32_t i = 0; i < tier_.num_classes(); ++i) {
     plan_single_blocks(draft, SlabClassId(i), states_, buffer_);
   }
   for (const Candidate& candidate : candidates_) {
     if (!candidate.is_single()) plan_candidate(draft, candidate, buffer_);
   }
-  for (std::uint32_t i = 0; i < tiers_.num_classes(); ++i) {
+  for (std::uint32_t i = 0; i < tier_.num_classes(); ++i) {
     plan_single_blocks(draft, SlabClassId(i), candidates_, buffer_);
   }
   return std::move(draft.orders);
@@ -60,7 +60,7 @@ std::vector<BacklogEntry> StorePlanner::take_backlog(std::uint32_t limit, Buffer
       continue;
     }
     KeyState state{};
-    tiers_.of(groups_.class_of(GroupId(entry->key.group))).lookup({&entry->key, 1}, {&state, 1});
+    tier_.lookup(groups_.class_of(GroupId(entry->key.group)), {&entry->key, 1}, {&state, 1});
     if (state != KeyState::kAbsent) continue;
     // Two blocks of the pool can carry one key; the first stands for both.
     if (!buffer.seen.insert(entry->key.mixed()).second) continue;
@@ -74,7 +74,7 @@ void StorePlanner::plan_backlog(Draft& draft, Buffer& buffer) {
   const std::vector<BacklogEntry> entries = take_backlog(draft.room, buffer);
   std::size_t num_left = entries.size();
   bool exhausted = false;
-  for (std::uint32_t i = 0; i < tiers_.num_classes() && num_left > 0; ++i) {
+  for (std::uint32_t i = 0; i < tier_.num_classes() && num_left > 0; ++i) {
     const SlabClassId slab_class(i);
     std::vector<BlockKey>& keys = buffer.keys;
     std::vector<BlockId>& blocks = buffer.blocks;
@@ -167,12 +167,12 @@ std::uint32_t StorePlanner::plan_store(Draft& draft, const Wish& wish) {
   if (wish.keys.empty()) return 0;
   dcheck_proven(wish);
   std::span<const BlockId> blocks = wish.blocks;
-  auto reserved = tiers_.reserve(wish.slab_class, wish.keys);
+  auto reserved = tier_.reserve(wish.slab_class, wish.keys);
   if (!reserved.ok()) {
     const std::size_t room = reserved.otherwise().num_available;
     if (room == 0) return 0;
     blocks = blocks.first(room);
-    reserved = tiers_.reserve(wish.slab_class, wish.keys.first(room));
+    reserved = tier_.reserve(wish.slab_class, wish.keys.first(room));
     if (!reserved.ok()) return 0;  // Peers may have taken it by now.
   }
   const TransferId transfer = transfers_.next();

@@ -6,12 +6,11 @@
 #include "kvferry/connector/scheduler/engine_view.hpp"
 #include "kvferry/connector/wire/owner.hpp"
 #include "kvferry/connector/wire/step_plan.hpp"
-#include "kvferry/cpu_tier/slots/cpu_tier.hpp"
+#include "kvferry/cpu_tier/slots/tier.hpp"
 
 #include "backlog.hpp"
 #include "block_groups.hpp"
 #include "block_prover.hpp"
-#include "class_tiers.hpp"
 #include "per_request.hpp"
 #include "rank_patience.hpp"
 #include "request_table.hpp"
@@ -42,10 +41,10 @@ namespace kvferry::connector {
 class StorePlanner {
  public:
   /// The parts outlive it.
-  StorePlanner(DomainId domain, ClassTiers& tiers, const BlockGroups& groups, BlockProver& prover,
-               Backlog& backlog, StoreBook& stores, TransferIds& transfers)
+  StorePlanner(DomainId domain, cpu_tier::Tier& tier, const BlockGroups& groups,
+               BlockProver& prover, Backlog& backlog, StoreBook& stores, TransferIds& transfers)
       : domain_(domain),
-        tiers_(tiers),
+        tier_(tier),
         groups_(groups),
         prover_(prover),
         backlog_(backlog),
@@ -213,7 +212,7 @@ class StorePlanner {
   void dcheck_proven(const Wish& wish) const;
 
   DomainId domain_;
-  ClassTiers& tiers_;
+  cpu_tier::Tier& tier_;
   const BlockGroups& groups_;
   BlockProver& prover_;
   Backlog& backlog_;

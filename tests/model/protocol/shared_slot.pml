@@ -10,7 +10,7 @@
  *   locks are what the kernel promises (they end with the process).
  *   A rank's clean end is a death after its last copy. The grace passes when no copy of the device goes on.
  * Mirrors: SharedSlot (slot_word.cpp), TierDirectory (begin_fill, refill, publish, lease, sweep, take_chunk, free_quarantined, its
- *   destructor), CpuTier::leave_behind, StoreBook's and LoadBook's ends.
+ *   destructor), Tier::leave_behind, StoreBook's and LoadBook's ends.
  */
 #include "properties.pml"
 

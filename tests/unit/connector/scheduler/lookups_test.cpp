@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lookups.hpp"
 
+#include "engine_tier.hpp"
 #include "fake_engine.hpp"
 
 #include <gtest/gtest.h>
@@ -16,12 +17,11 @@ namespace {
 class LookupsTest : public ::testing::Test {
  protected:
   LookupsTest() {
-    tiers_.grow_to(16);
+    tier_->grow_to(16);
     hashes_ = std::make_shared<FakeHashes>(std::vector<std::uint64_t>{1, 2, 3, 4});
     request_ = &requests_.arrive("r", hashes_);
     EXPECT_EQ(request_->sync_keys(), std::nullopt);
-    cpu_tier::CpuTier& tier = tiers_.of(SlabClassId(0));
-    tier.commit(std::move(tier.reserve(request_->keys[0])).value().hand_over());
+    tier_->commit(std::move(tier_->reserve(SlabClassId(0), request_->keys[0])).value().hand_over());
   }
   [[nodiscard]] static SchedulerOptions options() {
     SchedulerOptions options;
@@ -36,19 +36,19 @@ class LookupsTest : public ::testing::Test {
     Lookups::Taken taken = lookups_.take(*request_, count, tables);
     if (taken.leased) {
       for (LeasedBlocks& part : *taken.leased) {
-        tiers_.of(part.to.slab_class).release(std::move(part.lease));
+        tier_->release(std::move(part.lease));
       }
     }
     return taken;
   }
 
   SchedulerOptions options_ = options();
-  ClassTiers tiers_{options_};
+  std::unique_ptr<cpu_tier::Tier> tier_ = make_tier(options_);
   BlockGroups groups_{options_.groups, options_.block_tokens};
   RequestTable requests_{DomainId(1)};
   std::shared_ptr<FakeHashes> hashes_;
   Request* request_ = nullptr;
-  Lookups lookups_{tiers_, groups_};
+  Lookups lookups_{*tier_, groups_};
 };
 
 TEST_F(LookupsTest, AnAnswerIsTakenOnce) {
@@ -101,9 +101,9 @@ TEST_F(LookupsTest, AnotherRequestInThePlaceHasNoAnswer) {
 // The answer of the wait is the first lookup's, too.
 TEST_F(LookupsTest, ARequestThatWaitsHasItsAnswer) {
   lookups_.await(*request_);
-  EXPECT_EQ(tiers_.snapshot().num_awaited, 4U);
+  EXPECT_EQ(tier_->snapshot().num_awaited, 4U);
   lookups_.end_await(*request_);
-  EXPECT_EQ(tiers_.snapshot().num_awaited, 0U);
+  EXPECT_EQ(tier_->snapshot().num_awaited, 0U);
   EXPECT_TRUE(take(4).leased.has_value());
 }
 

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "prefix_search.hpp"
 
+#include "engine_tier.hpp"
 #include "fake_engine.hpp"
+#include "one_class.hpp"
 
 #include <gtest/gtest.h>
 
@@ -20,14 +22,15 @@ namespace {
 constexpr std::uint32_t kBlockTokens = 4;
 
 /// Of one class, ready.
-std::unique_ptr<ClassTiers> tiers_of(const std::vector<KvGroup>& groups, std::uint32_t num_slots) {
+std::unique_ptr<cpu_tier::Tier> tier_of(const std::vector<KvGroup>& groups,
+                                        std::uint32_t num_slots) {
   SchedulerOptions options;
   options.groups = groups;
   options.classes = {{1, {1}}};
   options.max_chunks = num_slots;
-  auto tiers = std::make_unique<ClassTiers>(options);
-  tiers->grow_to(num_slots);
-  return tiers;
+  auto tier = make_tier(options);
+  tier->grow_to(num_slots);
+  return tier;
 }
 
 /// Keys of these numbers in each group.
@@ -56,9 +59,9 @@ class PrefixSearchTest : public ::testing::Test {
   }
   /// With groups_.
   void start_with_groups(std::uint32_t num_keys = 10) {
-    tiers_ = tiers_of(groups_, 200);
+    tier_ = tier_of(groups_, 200);
     block_groups_ = std::make_unique<BlockGroups>(groups_, kBlockTokens);
-    search_ = std::make_unique<PrefixSearch>(*tiers_, *block_groups_);
+    search_ = std::make_unique<PrefixSearch>(*tier_, *block_groups_);
     std::vector<std::uint64_t> numbers;
     for (std::uint64_t i = 0; i < num_keys; ++i) numbers.push_back(i);
     keys_ = keys_of(numbers, groups_.size());
@@ -110,9 +113,9 @@ class PrefixSearchTest : public ::testing::Test {
     return numbers;
   }
 
-  [[nodiscard]] cpu_tier::CpuTier& tier() { return tiers_->of(SlabClassId(0)); }
+  [[nodiscard]] cpu_tier::OneClass tier() { return {*tier_, SlabClassId(0)}; }
 
-  std::unique_ptr<ClassTiers> tiers_;
+  std::unique_ptr<cpu_tier::Tier> tier_;
   std::vector<KvGroup> groups_;
   std::unique_ptr<BlockGroups> block_groups_;
   std::unique_ptr<PrefixSearch> search_;
@@ -153,10 +156,10 @@ TEST(PrefixSearch, HowManyBlocksAWindowReachesBackTo) {
     std::uint32_t held = 0;
     for (;; ++held) {
       const std::vector<KvGroup> groups = {KvGroup{}, {TokenReach::window(window_tokens)}};
-      const std::unique_ptr<ClassTiers> tiers = tiers_of(groups, 100);
-      cpu_tier::CpuTier& tier = tiers->of(SlabClassId(0));
+      const std::unique_ptr<cpu_tier::Tier> whole = tier_of(groups, 100);
+      const cpu_tier::OneClass tier(*whole, SlabClassId(0));
       const BlockGroups block_groups(groups, kBlockTokens);
-      const PrefixSearch search(*tiers, block_groups);
+      const PrefixSearch search(*whole, block_groups);
       const GroupKeys keys = keys_of({0, 1, 2, 3, 4, 5}, 2);
       const auto commit = [&tier](std::span<const cpu_tier::BlockKey> held_keys) {
         tier.commit(std::move(tier.reserve(held_keys)).value().hand_over());
@@ -275,10 +278,10 @@ TEST(PrefixSearch, FindsTheLongestPrefixThatEveryGroupServesWhateverIsHeld) {
           first_seen.emplace_back([](std::uint32_t) { return 0U; });
       }
     }
-    const std::unique_ptr<ClassTiers> tiers = tiers_of(groups, 64);
-    cpu_tier::CpuTier& tier = tiers->of(SlabClassId(0));
+    const std::unique_ptr<cpu_tier::Tier> whole = tier_of(groups, 64);
+    const cpu_tier::OneClass tier(*whole, SlabClassId(0));
     const BlockGroups block_groups(groups, kBlockTokens);
-    const PrefixSearch search(*tiers, block_groups);
+    const PrefixSearch search(*whole, block_groups);
     const GroupKeys keys = keys_of({0, 1, 2, 3, 4, 5, 6}, num_groups);
     std::set<std::pair<std::uint32_t, std::uint32_t>> held;
     for (std::uint32_t group = 0; group < num_groups; ++group) {

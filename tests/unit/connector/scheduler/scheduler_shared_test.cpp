@@ -2,6 +2,7 @@
 // The scheduler of an engine that shares its tier with another one.
 #include "kvferry/cpu_tier/peers/member_lock.hpp"
 
+#include "one_class.hpp"
 #include "scheduler_fixture.hpp"
 #include "shared_instance.hpp"
 
@@ -45,7 +46,7 @@ class SchedulerSharedTest : public SchedulerTest {
   std::vector<std::uint32_t> store_elsewhere(const std::vector<std::uint64_t>& numbers) {
     std::vector<cpu_tier::BlockKey> keys;
     for (const std::uint64_t number : numbers) keys.push_back(key_of(number));
-    auto slots = std::move(other_.slabs().reserve(Other::kOnly, keys)).value().hand_over();
+    auto slots = std::move(other_.all().reserve(Other::kOnly, keys)).value().hand_over();
     std::vector<std::uint32_t> taken = cpu_tier::ids(slots.slots());
     other_.tier().commit(std::move(slots));
     return taken;
@@ -111,7 +112,7 @@ TEST_F(SchedulerSharedTest, NothingOfAnotherEngineIsFoundBeforeEveryRankHasSaidH
   Other twin(rig_, "twin", directory_->name_space());
   std::vector<cpu_tier::BlockKey> keys;
   for (const std::uint64_t number : {1, 2, 3, 4}) keys.push_back(key_of(number));
-  twin.tier().commit(std::move(twin.slabs().reserve(Other::kOnly, keys)).value().hand_over());
+  twin.tier().commit(std::move(twin.all().reserve(Other::kOnly, keys)).value().hand_over());
 
   restart_shared();
   arrive("r", {1, 2, 3, 4});
@@ -205,7 +206,7 @@ TEST_F(SchedulerSharedTest, AResetDuringAForeignLoadFailsItOnce) {
 TEST_F(SchedulerSharedTest, ATierThatIsFullOfWhatOthersReadSkipsTheStore) {
   fill({1, 2, 3, 4, 5, 6, 7, 8}, 0);
   store_elsewhere({11, 12, 13, 14, 15, 16, 17, 18});
-  cpu_tier::CpuTier& other = other_.tier();
+  const cpu_tier::OneClass other = other_.tier();
   std::vector<cpu_tier::BlockKey> keys;
   for (std::uint64_t number = 1; number <= 8; ++number) keys.push_back(key_of(number));
   cpu_tier::Lease lease = std::move(other.lease(keys)).value();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store_planner.hpp"
 
+#include "engine_tier.hpp"
 #include "fake_engine.hpp"
 
 #include <gtest/gtest.h>
@@ -21,7 +22,7 @@ constexpr std::uint32_t kNumBlocks = 32;
 class StorePlannerTest : public ::testing::Test {
  protected:
   StorePlannerTest() {
-    tiers_.grow_to(4);
+    tier_->grow_to(4);
     planner_.set_pool(&pool_);
   }
   ~StorePlannerTest() override { end_stores(); }
@@ -84,15 +85,15 @@ class StorePlannerTest : public ::testing::Test {
   }
 
   SchedulerOptions options_ = options();
-  ClassTiers tiers_{options_};
+  std::unique_ptr<cpu_tier::Tier> tier_ = make_tier(options_);
   BlockGroups groups_{options_.groups, kBlockTokens};
   RequestTable requests_{kDomain};
   BlockProver prover_{requests_, groups_, kNumBlocks, LaterTurns::kStored};
   Backlog backlog_{kNumBlocks};
-  StoreBook stores_{tiers_, backlog_, 1};
+  StoreBook stores_{*tier_, backlog_, 1};
   TransferIds transfers_;
   FakePool pool_{kNumBlocks};
-  StorePlanner planner_{kDomain, tiers_, groups_, prover_, backlog_, stores_, transfers_};
+  StorePlanner planner_{kDomain, *tier_, groups_, prover_, backlog_, stores_, transfers_};
   PlanSeq last_;
   std::vector<StoreOrder> sent_;
 };

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kNumInstances = 3;
 constexpr int kNumSteps = 4000;
-TEST(SharedSlabThreads, EverybodyReadsWhatWasStoredAndNoSlotIsLost) {
+TEST(TierPeersThreads, EverybodyReadsWhatWasStoredAndNoSlotIsLost) {
   const SharedTierRig rig(Instance::kShape);
   std::atomic<std::uint64_t> num_read{0};
   std::atomic<std::uint64_t> num_foreign{0};

@@ -26,7 +26,7 @@ void serve(Tier& tier, SlabClassId of, std::uint64_t seed) {
   }
 }
 
-TEST(SlabTierThreads, ManyThreadsOfThreeClassesLeaveItWhole) {
+TEST(TierClassesThreads, ManyThreadsOfThreeClassesLeaveItWhole) {
   Tier tier(16, {});
   std::vector<SlabClassId> classes;
   for (const std::uint32_t slots : {1U, 5U, 16U}) classes.push_back(tier.add_class(slots));

@@ -9,18 +9,18 @@ namespace {
 
 using Numbers = std::vector<std::uint64_t>;
 
-class CpuTierEviction : public TierFixture {
+class TierEviction : public TierFixture {
  protected:
-  CpuTierEviction() : TierFixture(8) {}
+  TierEviction() : TierFixture(8) {}
 };
 
-TEST_F(CpuTierEviction, TailOfAPrefixLeavesFirst) {
+TEST_F(TierEviction, TailOfAPrefixLeavesFirst) {
   store(keys(0, 8));
   store(keys(100, 3));
   EXPECT_EQ(readable(0, 8), (Numbers{0, 1, 2, 3, 4}));
 }
 
-TEST_F(CpuTierEviction, APrefixStoredInPiecesLeavesFromItsTail) {
+TEST_F(TierEviction, APrefixStoredInPiecesLeavesFromItsTail) {
   tier.commit(take(keys(0, 3)));
   tier.commit(take(keys(3, 3)), key(2));
   tier.commit(take(keys(6, 2)), key(5));
@@ -28,7 +28,7 @@ TEST_F(CpuTierEviction, APrefixStoredInPiecesLeavesFromItsTail) {
   EXPECT_EQ(readable(0, 8), (Numbers{0, 1, 2, 3}));
 }
 
-TEST_F(CpuTierEviction, WithoutAnEvictablePredecessorASetIsTheMostRecent) {
+TEST_F(TierEviction, WithoutAnEvictablePredecessorASetIsTheMostRecent) {
   store(keys(0, 3));
   Lease leased = lease(keys(0, 1));
   tier.commit(take(keys(10, 2)), key(0));    // Leased.
@@ -40,7 +40,7 @@ TEST_F(CpuTierEviction, WithoutAnEvictablePredecessorASetIsTheMostRecent) {
   EXPECT_EQ(readable(20, 2), (Numbers{20, 21}));
 }
 
-TEST_F(CpuTierEviction, OlderPrefixLeavesWholeBeforeANewerOne) {
+TEST_F(TierEviction, OlderPrefixLeavesWholeBeforeANewerOne) {
   store(keys(0, 4));
   store(keys(10, 4));
   store(keys(100, 5));
@@ -48,7 +48,7 @@ TEST_F(CpuTierEviction, OlderPrefixLeavesWholeBeforeANewerOne) {
   EXPECT_EQ(readable(10, 4), (Numbers{10, 11, 12}));
 }
 
-TEST_F(CpuTierEviction, TouchedPrefixOutlivesANewerOne) {
+TEST_F(TierEviction, TouchedPrefixOutlivesANewerOne) {
   store(keys(0, 4));
   store(keys(10, 4));
   tier.touch(keys(0, 4));
@@ -57,7 +57,7 @@ TEST_F(CpuTierEviction, TouchedPrefixOutlivesANewerOne) {
   EXPECT_TRUE(readable(10, 4).empty());
 }
 
-TEST_F(CpuTierEviction, ReleasedLeaseMakesItsPrefixTheMostRecent) {
+TEST_F(TierEviction, ReleasedLeaseMakesItsPrefixTheMostRecent) {
   store(keys(0, 4));
   store(keys(10, 4));
   tier.release(lease(keys(0, 4)));
@@ -66,7 +66,7 @@ TEST_F(CpuTierEviction, ReleasedLeaseMakesItsPrefixTheMostRecent) {
   EXPECT_TRUE(readable(10, 4).empty());
 }
 
-TEST_F(CpuTierEviction, SlotsLeasedTwiceBecomeRecentWithTheLastRelease) {
+TEST_F(TierEviction, SlotsLeasedTwiceBecomeRecentWithTheLastRelease) {
   store(keys(0, 4));
   Lease first = lease(keys(0, 4));
   Lease second = lease(keys(0, 4));
@@ -77,7 +77,7 @@ TEST_F(CpuTierEviction, SlotsLeasedTwiceBecomeRecentWithTheLastRelease) {
   EXPECT_EQ(readable(0, 4).size(), 4U);
 }
 
-TEST_F(CpuTierEviction, TouchIgnoresAbsentWritableAndLeasedKeys) {
+TEST_F(TierEviction, TouchIgnoresAbsentWritableAndLeasedKeys) {
   store(keys(0, 4));
   Lease held = lease(keys(0, 1));
   WritableSlots in_flight = take(keys(4, 1));
@@ -90,7 +90,7 @@ TEST_F(CpuTierEviction, TouchIgnoresAbsentWritableAndLeasedKeys) {
   tier.release(std::move(held));
 }
 
-TEST_F(CpuTierEviction, LookupTouchesNothing) {
+TEST_F(TierEviction, LookupTouchesNothing) {
   store(keys(0, 4));
   store(keys(10, 4));
   EXPECT_EQ(tier.lookup_prefix(keys(0, 4)).size(), 4U);
@@ -98,20 +98,20 @@ TEST_F(CpuTierEviction, LookupTouchesNothing) {
   EXPECT_TRUE(readable(0, 4).empty());
 }
 
-TEST_F(CpuTierEviction, EvictedPrefixGivesItsSlotsInAscendingOrder) {
+TEST_F(TierEviction, EvictedPrefixGivesItsSlotsInAscendingOrder) {
   store(keys(0, 8));
   EXPECT_EQ(ids(tier.reserve(keys(100, 4)).value().slots()),
             (std::vector<std::uint32_t>{4, 5, 6, 7}));
 }
 
-TEST_F(CpuTierEviction, EpochMovesOncePerCallThatEvicts) {
+TEST_F(TierEviction, EpochMovesOncePerCallThatEvicts) {
   store(keys(0, 8));
   const std::uint64_t before = tier.eviction_epoch();
   store(keys(100, 5));
   EXPECT_EQ(tier.eviction_epoch(), before + 1);
 }
 
-TEST_F(CpuTierEviction, EpochMovesOncePerCallThatForgets) {
+TEST_F(TierEviction, EpochMovesOncePerCallThatForgets) {
   store(keys(0, 8));
   Lease held = lease(keys(0, 2));
   const std::uint64_t before = tier.eviction_epoch();
@@ -122,7 +122,7 @@ TEST_F(CpuTierEviction, EpochMovesOncePerCallThatForgets) {
   tier.release(std::move(held));
 }
 
-TEST_F(CpuTierEviction, EpochStaysWhileEveryReadableKeyStaysReadable) {
+TEST_F(TierEviction, EpochStaysWhileEveryReadableKeyStaysReadable) {
   store(keys(0, 4));
   const std::uint64_t before = tier.eviction_epoch();
   tier.release(tier.abort(take(keys(10, 4))));
@@ -133,7 +133,7 @@ TEST_F(CpuTierEviction, EpochStaysWhileEveryReadableKeyStaysReadable) {
   EXPECT_EQ(tier.eviction_epoch(), before);
 }
 
-TEST_F(CpuTierEviction, EvictedKeyCanBeStoredAgain) {
+TEST_F(TierEviction, EvictedKeyCanBeStoredAgain) {
   store(keys(0, 8));
   store(keys(10, 8));
   EXPECT_EQ(state(key(0)), KeyState::kAbsent);

@@ -9,13 +9,13 @@
 namespace kvferry::cpu_tier {
 namespace {
 
-class CpuTierLoad : public TierFixture {
+class TierLoad : public TierFixture {
  protected:
-  CpuTierLoad() : TierFixture(8) {}
+  TierLoad() : TierFixture(8) {}
 };
-using PlainTierLoadDeathTest = CpuTierLoad;
+using TierLoadDeathTest = TierLoad;
 
-TEST_F(CpuTierLoad, LookupPrefixEndsAtTheFirstKeyThatIsNotReadable) {
+TEST_F(TierLoad, LookupPrefixEndsAtTheFirstKeyThatIsNotReadable) {
   store(keys(0, 2));
   store(keys(3, 2));
   EXPECT_EQ(tier.lookup_prefix(keys(0, 5)).size(), 2U);
@@ -24,7 +24,7 @@ TEST_F(CpuTierLoad, LookupPrefixEndsAtTheFirstKeyThatIsNotReadable) {
   EXPECT_EQ(tier.lookup_prefix({}).size(), 0U);
 }
 
-TEST_F(CpuTierLoad, LookupTellsAbsentWritableAndReadable) {
+TEST_F(TierLoad, LookupTellsAbsentWritableAndReadable) {
   store(keys(0, 1));
   Lease held = lease(keys(0, 1));
   WritableSlots in_flight = take(keys(1, 1));
@@ -35,7 +35,7 @@ TEST_F(CpuTierLoad, LookupTellsAbsentWritableAndReadable) {
   tier.release(std::move(held));
 }
 
-TEST_F(CpuTierLoad, LeaseIsAllOrNothing) {
+TEST_F(TierLoad, LeaseIsAllOrNothing) {
   store(keys(0, 3));
   const auto result = tier.lease(keys(1, 4));
   ASSERT_FALSE(result.ok());
@@ -43,7 +43,7 @@ TEST_F(CpuTierLoad, LeaseIsAllOrNothing) {
   EXPECT_EQ(tier.snapshot().num_leased, 0U);
 }
 
-TEST_F(CpuTierLoad, LeaseNamesTheSlotsThatWereWritten) {
+TEST_F(TierLoad, LeaseNamesTheSlotsThatWereWritten) {
   WritableSlots written = take(keys(0, 3));
   const auto slots = ids(written.slots());
   tier.commit(std::move(written));
@@ -53,7 +53,7 @@ TEST_F(CpuTierLoad, LeaseNamesTheSlotsThatWereWritten) {
 }
 
 // LMCache#3130, sglang#31427: evicted under a reader.
-TEST_F(CpuTierLoad, LeasedSlotIsNeverEvicted) {
+TEST_F(TierLoad, LeasedSlotIsNeverEvicted) {
   store(keys(0, 8));
   Lease held = lease(keys(0, 3));
   EXPECT_EQ(tier.reserve(keys(10, 6)).otherwise().num_available, 5U);
@@ -64,7 +64,7 @@ TEST_F(CpuTierLoad, LeasedSlotIsNeverEvicted) {
   EXPECT_EQ(tier.lookup_prefix(keys(0, 3)).size(), 0U);
 }
 
-TEST_F(CpuTierLoad, SlotStaysLeasedUntilItsLastLeaseEnds) {
+TEST_F(TierLoad, SlotStaysLeasedUntilItsLastLeaseEnds) {
   store(keys(0, 8));
   Lease first = lease(keys(0, 4));
   Lease second = lease(keys(2, 4));
@@ -76,7 +76,7 @@ TEST_F(CpuTierLoad, SlotStaysLeasedUntilItsLastLeaseEnds) {
   EXPECT_EQ(tier.snapshot().num_evictable, 8U);
 }
 
-TEST_F(CpuTierLoad, KeyNamedTwiceInOneLeaseIsLeasedTwice) {
+TEST_F(TierLoad, KeyNamedTwiceInOneLeaseIsLeasedTwice) {
   store(keys(0, 1));
   Lease both = lease(std::vector<BlockKey>{key(0), key(0)});
   Lease one = both.split_off(1);
@@ -86,21 +86,21 @@ TEST_F(CpuTierLoad, KeyNamedTwiceInOneLeaseIsLeasedTwice) {
   EXPECT_EQ(tier.snapshot().num_leased, 0U);
 }
 
-TEST_F(CpuTierLoad, ForgottenKeyIsGoneAndItsSlotFree) {
+TEST_F(TierLoad, ForgottenKeyIsGoneAndItsSlotFree) {
   store(keys(0, 4));
   forget(keys(2, 2));
   EXPECT_EQ(readable(0, 4), (std::vector<std::uint64_t>{0, 1}));
   EXPECT_EQ(tier.snapshot().num_free, 6U);
 }
 
-TEST_F(CpuTierLoad, KeyLeasedTwiceIsForgottenOnce) {
+TEST_F(TierLoad, KeyLeasedTwiceIsForgottenOnce) {
   store(keys(0, 1));
   forget(std::vector<BlockKey>{key(0), key(0)});
   EXPECT_EQ(tier.snapshot().num_free, 8U);
 }
 
 // LMCache#2004: memory freed while it is in use.
-TEST_F(CpuTierLoad, SlotForgottenWhileLeasedIsFreedByItsLastLease) {
+TEST_F(TierLoad, SlotForgottenWhileLeasedIsFreedByItsLastLease) {
   store(keys(0, 2));
   Lease first = lease(keys(0, 2));
   Lease second = lease(keys(0, 1));
@@ -116,7 +116,7 @@ TEST_F(CpuTierLoad, SlotForgottenWhileLeasedIsFreedByItsLastLease) {
   EXPECT_EQ(tier.snapshot().num_free, 8U);
 }
 
-TEST_F(CpuTierLoad, KeyForgottenWhileLeasedCanBeStoredAnew) {
+TEST_F(TierLoad, KeyForgottenWhileLeasedCanBeStoredAnew) {
   store(keys(0, 1));
   Lease old_bytes = lease(keys(0, 1));
   forget(keys(0, 1));
@@ -129,7 +129,7 @@ TEST_F(CpuTierLoad, KeyForgottenWhileLeasedCanBeStoredAnew) {
 }
 
 // A failed load doubts the slots it read, not what its keys mean by then.
-TEST_F(CpuTierLoad, ForgettingALeaseForgetsItsSlotsAndNotItsKeys) {
+TEST_F(TierLoad, ForgettingALeaseForgetsItsSlotsAndNotItsKeys) {
   store(keys(0, 3));
   Lease failed = lease(keys(0, 3));
   forget(keys(0, 1));
@@ -146,7 +146,7 @@ TEST_F(CpuTierLoad, ForgettingALeaseForgetsItsSlotsAndNotItsKeys) {
   EXPECT_EQ(tier.snapshot().num_free, 7U);
 }
 
-TEST_F(CpuTierLoad, ForgetAllLeavesWritableKeysToTheirOwners) {
+TEST_F(TierLoad, ForgetAllLeavesWritableKeysToTheirOwners) {
   WritableSlots in_flight = take(keys(0, 2));
   tier.forget_all();
   EXPECT_EQ(state(key(0)), KeyState::kWritable);
@@ -154,7 +154,7 @@ TEST_F(CpuTierLoad, ForgetAllLeavesWritableKeysToTheirOwners) {
   EXPECT_EQ(tier.lookup_prefix(keys(0, 2)).size(), 2U);
 }
 
-TEST_F(CpuTierLoad, ForgetAllForgetsEveryReadableKey) {
+TEST_F(TierLoad, ForgetAllForgetsEveryReadableKey) {
   store(keys(0, 6));
   Lease held = lease(keys(4, 2));
   tier.forget_all();
@@ -165,7 +165,7 @@ TEST_F(CpuTierLoad, ForgetAllForgetsEveryReadableKey) {
   EXPECT_EQ(ids(tier.reserve(keys(10, 4)).value().slots()).size(), 4U);
 }
 
-TEST_F(CpuTierLoad, TierForgottenWholeHandsOutAscendingSlotsAgain) {
+TEST_F(TierLoad, TierForgottenWholeHandsOutAscendingSlotsAgain) {
   store(keys(0, 3));
   store(keys(10, 5));
   tier.touch(keys(0, 3));
@@ -174,18 +174,18 @@ TEST_F(CpuTierLoad, TierForgottenWholeHandsOutAscendingSlotsAgain) {
             (std::vector<std::uint32_t>{0, 1, 2, 3, 4, 5, 6, 7}));
 }
 
-TEST_F(PlainTierLoadDeathTest, LookupWithSpansOfDifferentLengthsStops) {
+TEST_F(TierLoadDeathTest, LookupWithSpansOfDifferentLengthsStops) {
   std::array<KeyState, 2> states{};
   EXPECT_DEATH(tier.lookup(keys(0, 3), states), "spans of different lengths");
 }
 
 /// More keys than any internal chunk holds.
-class CpuTierLarge : public TierFixture {
+class TierLarge : public TierFixture {
  protected:
-  CpuTierLarge() : TierFixture(1000) {}
+  TierLarge() : TierFixture(1000) {}
 };
 
-TEST_F(CpuTierLarge, CallsAcrossChunkBordersAgreeWithTheKeys) {
+TEST_F(TierLarge, CallsAcrossChunkBordersAgreeWithTheKeys) {
   store(keys(0, 777));
   for (const std::size_t hole : {776U, 640U, 500U, 129U, 128U, 127U, 65U, 64U, 63U, 1U, 0U}) {
     forget(keys(hole, 1));

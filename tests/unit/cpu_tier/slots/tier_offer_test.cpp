@@ -18,9 +18,9 @@ constexpr TierOptions kLru{Eviction::kLru, Admission::kAlways};
 constexpr TierOptions kSecondOffer{Eviction::kLru, Admission::kSecondOffer};
 
 /// A tier of eight slots.
-class CpuTierOffer : public TierFixture {
+class TierOffer : public TierFixture {
  protected:
-  explicit CpuTierOffer(const TierOptions& options = kSecondOffer) : TierFixture(8, options) {}
+  explicit TierOffer(const TierOptions& options = kSecondOffer) : TierFixture(8, options) {}
 
   Answers offer(std::span<const BlockKey> wanted) {
     Answers answers(wanted.size());
@@ -38,20 +38,20 @@ class CpuTierOffer : public TierFixture {
   }
 };
 
-TEST_F(CpuTierOffer, EverythingIsStoredWhileThereAreFreeSlots) {
+TEST_F(TierOffer, EverythingIsStoredWhileThereAreFreeSlots) {
   EXPECT_EQ(offer(keys(0, 6)), Answers(6, kStore));
   store(keys(0, 6));
   EXPECT_EQ(offer(keys(10, 4)), (Answers{kStore, kStore, kDeclined, kDeclined}));
 }
 
-TEST(CpuTierOfferEarly, TierThatHasNotGrownYetAdmitsAll) {
+TEST(TierOfferEarly, TierThatHasNotGrownYetAdmitsAll) {
   PlainTier tier(8, kSecondOffer);
   Answers answers(3);
   tier.offer(keys(0, 3), answers);
   EXPECT_EQ(answers, Answers(3, kStore));
 }
 
-TEST_F(CpuTierOffer, FullTierStoresOnTheSecondOffer) {
+TEST_F(TierOffer, FullTierStoresOnTheSecondOffer) {
   store(keys(0, 8));
   EXPECT_EQ(offer(keys(10, 3)), Answers(3, kDeclined));
   EXPECT_EQ(offer(keys(10, 3)), Answers(3, kStore));
@@ -61,13 +61,13 @@ TEST_F(CpuTierOffer, FullTierStoresOnTheSecondOffer) {
   EXPECT_EQ(now.num_evicted_total, 0U);  // An offer takes nothing.
 }
 
-TEST_F(CpuTierOffer, BlockOfferedBeforeProvesThoseInFrontOfIt) {
+TEST_F(TierOffer, BlockOfferedBeforeProvesThoseInFrontOfIt) {
   store(keys(0, 8));
   offer(keys(11, 2));  // Of a prefix 10, 11, 12, 13 whose head has been forgotten.
   EXPECT_EQ(offer(keys(10, 4)), (Answers{kStore, kStore, kStore, kDeclined}));
 }
 
-TEST_F(CpuTierOffer, HeldBlocksAreSaidToBeAndTouched) {
+TEST_F(TierOffer, HeldBlocksAreSaidToBeAndTouched) {
   store(keys(0, 4));
   store(keys(10, 4));
   EXPECT_EQ(offer(keys(0, 4)), Answers(4, kHeld));
@@ -77,19 +77,19 @@ TEST_F(CpuTierOffer, HeldBlocksAreSaidToBeAndTouched) {
   EXPECT_TRUE(readable(10, 4).empty());
 }
 
-TEST_F(CpuTierOffer, BlockThatIsBeingStoredIsHeld) {
+TEST_F(TierOffer, BlockThatIsBeingStoredIsHeld) {
   WritableSlots writable = take(keys(0, 2));
   EXPECT_EQ(offer(keys(0, 3)), (Answers{kHeld, kHeld, kStore}));
   tier.commit(std::move(writable));
 }
 
-TEST_F(CpuTierOffer, LookupsAreNotOffers) {  // vllm#52227
+TEST_F(TierOffer, LookupsAreNotOffers) {  // vllm#52227
   store(keys(0, 8));
   for (int i = 0; i < 5; ++i) static_cast<void>(tier.lookup_prefix(keys(10, 3)));
   EXPECT_EQ(offer(keys(10, 3)), Answers(3, kDeclined));
 }
 
-TEST_F(CpuTierOffer, SecondOfferIsProtectedFromOneTimers) {
+TEST_F(TierOffer, SecondOfferIsProtectedFromOneTimers) {
   store(keys(0, 8));
   offer(keys(10, 2));
   serve(keys(10, 2));
@@ -99,18 +99,18 @@ TEST_F(CpuTierOffer, SecondOfferIsProtectedFromOneTimers) {
   EXPECT_EQ(readable(30, 6).size(), 6U);
 }
 
-class CpuTierOfferLru : public CpuTierOffer {
+class TierOfferLru : public TierOffer {
  protected:
-  CpuTierOfferLru() : CpuTierOffer(kLru) {}
+  TierOfferLru() : TierOffer(kLru) {}
 };
 
-TEST_F(CpuTierOfferLru, EverythingIsStored) {
+TEST_F(TierOfferLru, EverythingIsStored) {
   store(keys(0, 8));
   EXPECT_EQ(offer(keys(10, 3)), Answers(3, kStore));
   EXPECT_STREQ(tier.rule_name(), "lru");
 }
 
-TEST_F(CpuTierOfferLru, AwaitedBlocksLeaveLast) {
+TEST_F(TierOfferLru, AwaitedBlocksLeaveLast) {
   store(keys(0, 2));
   store(keys(10, 6));
   tier.await(keys(0, 2));
@@ -120,7 +120,7 @@ TEST_F(CpuTierOfferLru, AwaitedBlocksLeaveLast) {
   EXPECT_TRUE(readable(10, 6).empty());
 }
 
-TEST_F(CpuTierOfferLru, BlocksOfAHitAreAwaitedAsLongAsItHolds) {
+TEST_F(TierOfferLru, BlocksOfAHitAreAwaitedAsLongAsItHolds) {
   store(keys(0, 2));
   const PrefixHit hit = tier.lookup_prefix(keys(0, 4));
   tier.await(hit);
@@ -131,14 +131,14 @@ TEST_F(CpuTierOfferLru, BlocksOfAHitAreAwaitedAsLongAsItHolds) {
   EXPECT_EQ(tier.snapshot().num_awaited, 0U);
 }
 
-TEST_F(CpuTierOfferLru, AwaitedBlocksNeverMakeAReservationFail) {
+TEST_F(TierOfferLru, AwaitedBlocksNeverMakeAReservationFail) {
   store(keys(0, 8));
   tier.await(keys(0, 8));
   store(keys(10, 8));
   EXPECT_TRUE(readable(0, 8).empty());
 }
 
-TEST_F(CpuTierOfferLru, NoMoreThanTheirShareIsKeptAndItIsTheHead) {
+TEST_F(TierOfferLru, NoMoreThanTheirShareIsKeptAndItIsTheHead) {
   store(keys(0, 8));
   tier.await(keys(0, 4));  // A quarter of eight slots.
   EXPECT_EQ(tier.snapshot().num_awaited, 2U);
@@ -146,7 +146,7 @@ TEST_F(CpuTierOfferLru, NoMoreThanTheirShareIsKeptAndItIsTheHead) {
   EXPECT_EQ(readable(0, 8), (std::vector<std::uint64_t>{0, 1}));
 }
 
-TEST_F(CpuTierOfferLru, WaitingEndsWithTheLeaseAndWithTheTouch) {
+TEST_F(TierOfferLru, WaitingEndsWithTheLeaseAndWithTheTouch) {
   store(keys(0, 2));
   tier.await(keys(0, 2));
   Lease held = lease(keys(0, 1));
@@ -157,7 +157,7 @@ TEST_F(CpuTierOfferLru, WaitingEndsWithTheLeaseAndWithTheTouch) {
   tier.release(std::move(held));
 }
 
-TEST_F(CpuTierOfferLru, WaitingEndsWithTheRequestThatWaits) {
+TEST_F(TierOfferLru, WaitingEndsWithTheRequestThatWaits) {
   store(keys(0, 2));
   tier.await(keys(0, 2));
   tier.end_await(keys(0, 2));
@@ -168,7 +168,7 @@ TEST_F(CpuTierOfferLru, WaitingEndsWithTheRequestThatWaits) {
   EXPECT_TRUE(readable(0, 2).empty());
 }
 
-TEST_F(CpuTierOfferLru, BlocksThatAnotherRequestWaitsForStay) {
+TEST_F(TierOfferLru, BlocksThatAnotherRequestWaitsForStay) {
   store(keys(0, 2));
   tier.await(keys(0, 2));
   tier.await(keys(0, 1));
@@ -178,7 +178,7 @@ TEST_F(CpuTierOfferLru, BlocksThatAnotherRequestWaitsForStay) {
   EXPECT_EQ(tier.snapshot().num_awaited, 0U);
 }
 
-TEST_F(CpuTierOfferLru, RequestThatNeverComesIsForgottenAfterATurnover) {
+TEST_F(TierOfferLru, RequestThatNeverComesIsForgottenAfterATurnover) {
   store(keys(0, 2));
   store(keys(10, 6));
   tier.await(keys(0, 2));
@@ -190,7 +190,7 @@ TEST_F(CpuTierOfferLru, RequestThatNeverComesIsForgottenAfterATurnover) {
   EXPECT_TRUE(readable(0, 2).empty());
 }
 
-TEST_F(CpuTierOfferLru, AwaitedBlockCanBeForgotten) {
+TEST_F(TierOfferLru, AwaitedBlockCanBeForgotten) {
   store(keys(0, 2));
   tier.await(keys(0, 2));
   tier.forget_all();
@@ -198,12 +198,12 @@ TEST_F(CpuTierOfferLru, AwaitedBlockCanBeForgotten) {
   EXPECT_EQ(tier.snapshot().num_free, 8U);
 }
 
-class CpuTierOfferAdaptive : public CpuTierOffer {
+class TierOfferAdaptive : public TierOffer {
  protected:
-  CpuTierOfferAdaptive() : CpuTierOffer(TierOptions{}) {}
+  TierOfferAdaptive() : TierOffer(TierOptions{}) {}
 };
 
-TEST_F(CpuTierOfferAdaptive, StopsStoringOneTimersAndStoresAgainWhenItWouldHit) {
+TEST_F(TierOfferAdaptive, StopsStoringOneTimersAndStoresAgainWhenItWouldHit) {
   for (std::uint64_t i = 0; i < 100; ++i) serve(keys(1'000 + 2 * i, 2));
   const TierSnapshot before = tier.snapshot();
   for (std::uint64_t i = 100; i < 200; ++i) serve(keys(1'000 + 2 * i, 2));
@@ -218,7 +218,7 @@ TEST_F(CpuTierOfferAdaptive, StopsStoringOneTimersAndStoresAgainWhenItWouldHit) 
   EXPECT_GE(tier.snapshot().num_rule_switches_total, 2U);
 }
 
-TEST_F(CpuTierOfferAdaptive, KeepsAPartOfALoopThatIsLargerThanTheTier) {
+TEST_F(TierOfferAdaptive, KeepsAPartOfALoopThatIsLargerThanTheTier) {
   std::uint64_t hits = 0;
   for (int round = 0; round < 60; ++round) {
     for (std::uint64_t i = 0; i < 10; ++i) {
@@ -229,7 +229,7 @@ TEST_F(CpuTierOfferAdaptive, KeepsAPartOfALoopThatIsLargerThanTheTier) {
   EXPECT_GT(hits, 300U);  // LRU: none.
 }
 
-TEST(CpuTierOfferGrowing, TierThatGrowsInSmallPiecesLearnsMeanwhile) {
+TEST(TierOfferGrowing, TierThatGrowsInSmallPiecesLearnsMeanwhile) {
   PlainTier tier(400, {});
   tier.grow_to(100);
   for (std::uint32_t i = 0; i < 200; ++i) {  // No block ever comes back.

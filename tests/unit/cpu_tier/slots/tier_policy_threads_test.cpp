@@ -35,7 +35,7 @@ void serve(PlainTier& tier, std::uint64_t seed) {
   }
 }
 
-TEST(CpuTierPolicyThreads, OffersOfManyThreadsLeaveTheTierWhole) {
+TEST(TierPolicyThreads, OffersOfManyThreadsLeaveTheTierWhole) {
   for (const TierOptions& options :
        {TierOptions{}, TierOptions{Eviction::kArc, Admission::kAdaptive}}) {
     PlainTier tier(64, options);

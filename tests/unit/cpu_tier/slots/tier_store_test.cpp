@@ -14,13 +14,13 @@ namespace {
 
 using Ids = std::vector<std::uint32_t>;
 
-class CpuTierStore : public TierFixture {
+class TierStore : public TierFixture {
  protected:
-  CpuTierStore() : TierFixture(8) {}
+  TierStore() : TierFixture(8) {}
 };
-using PlainTierStoreDeathTest = CpuTierStore;
+using TierStoreDeathTest = TierStore;
 
-TEST_F(CpuTierStore, FreshTierHandsOutAscendingSlots) {
+TEST_F(TierStore, FreshTierHandsOutAscendingSlots) {
   WritableSlots first = take(keys(0, 3));
   WritableSlots second = take(keys(10, 5));
   EXPECT_EQ(ids(first.slots()), (Ids{0, 1, 2}));
@@ -29,7 +29,7 @@ TEST_F(CpuTierStore, FreshTierHandsOutAscendingSlots) {
   tier.commit(std::move(second));
 }
 
-TEST_F(CpuTierStore, KeyIsWritableUntilCommitted) {
+TEST_F(TierStore, KeyIsWritableUntilCommitted) {
   WritableSlots slots = take(keys(0, 2));
   EXPECT_EQ(state(key(0)), KeyState::kWritable);
   EXPECT_EQ(tier.lookup_prefix(keys(0, 2)).size(), 0U);
@@ -40,7 +40,7 @@ TEST_F(CpuTierStore, KeyIsWritableUntilCommitted) {
 }
 
 // kvcached#364: a partial allocation rolls back exactly; kvcached#262: 76 needed, 71 there.
-TEST_F(CpuTierStore, ExhaustedLeavesEverythingAsItWas) {
+TEST_F(TierStore, ExhaustedLeavesEverythingAsItWas) {
   store(keys(0, 3));
   WritableSlots in_flight = take(keys(10, 4));
   const TierSnapshot before = tier.snapshot();
@@ -62,7 +62,7 @@ TEST_F(CpuTierStore, ExhaustedLeavesEverythingAsItWas) {
   tier.commit(std::move(in_flight));
 }
 
-TEST_F(CpuTierStore, TakesFreeAndEvictableSlotsToTheLastOne) {
+TEST_F(TierStore, TakesFreeAndEvictableSlotsToTheLastOne) {
   store(keys(0, 3));
   WritableSlots in_flight = take(keys(10, 4));
   WritableSlots all = take(keys(20, 4));
@@ -74,7 +74,7 @@ TEST_F(CpuTierStore, TakesFreeAndEvictableSlotsToTheLastOne) {
   tier.commit(std::move(in_flight));
 }
 
-TEST_F(CpuTierStore, EmptyReserveSucceedsInAFullTier) {
+TEST_F(TierStore, EmptyReserveSucceedsInAFullTier) {
   WritableSlots all = take(keys(0, 8));
   EXPECT_TRUE(take({}).empty());
   tier.commit(std::move(all));
@@ -82,7 +82,7 @@ TEST_F(CpuTierStore, EmptyReserveSucceedsInAFullTier) {
 
 // Another thread may have been faster. Even where making room would evict the key itself, the tier
 // stays as it was.
-TEST_F(CpuTierStore, AKeyThatIsPresentIsRefusedAndNothingChanges) {
+TEST_F(TierStore, AKeyThatIsPresentIsRefusedAndNothingChanges) {
   store(keys(0, 6));
   WritableSlots in_flight = take(keys(10, 2));
   const std::uint64_t epoch = tier.eviction_epoch();
@@ -103,7 +103,7 @@ TEST_F(CpuTierStore, AKeyThatIsPresentIsRefusedAndNothingChanges) {
   tier.commit(std::move(in_flight));
 }
 
-TEST(CpuTierReservation, AnEmptyOneMayOutliveItsTier) {
+TEST(TierReservation, AnEmptyOneMayOutliveItsTier) {
   std::optional<PlainTier> tier(std::in_place, 2);
   tier->grow_to(2);
   Reservation reservation = std::move(tier->reserve(keys(0, 1))).value();
@@ -112,7 +112,7 @@ TEST(CpuTierReservation, AnEmptyOneMayOutliveItsTier) {
 }
 
 // FlexKV#236: cancelled, never-started work keeps its reservation and the pool becomes unreachable.
-TEST_F(CpuTierStore, DroppedReservationGivesEverythingBack) {
+TEST_F(TierStore, DroppedReservationGivesEverythingBack) {
   for (int cancelled = 0; cancelled < 32; ++cancelled) {
     auto result = tier.reserve(keys(0, 8));
     ASSERT_TRUE(result.ok());
@@ -122,7 +122,7 @@ TEST_F(CpuTierStore, DroppedReservationGivesEverythingBack) {
   EXPECT_EQ(state(key(0)), KeyState::kAbsent);
 }
 
-TEST_F(CpuTierStore, ReservationOverwrittenByAnotherGivesItsSlotsBack) {
+TEST_F(TierStore, ReservationOverwrittenByAnotherGivesItsSlotsBack) {
   Reservation kept = std::move(tier.reserve(keys(0, 3))).value();
   kept = std::move(tier.reserve(keys(10, 2))).value();
   EXPECT_EQ(tier.snapshot().num_writable, 2U);
@@ -130,7 +130,7 @@ TEST_F(CpuTierStore, ReservationOverwrittenByAnotherGivesItsSlotsBack) {
   EXPECT_EQ(state(key(10)), KeyState::kWritable);
 }
 
-TEST_F(CpuTierStore, MovedReservationGivesBackOnce) {
+TEST_F(TierStore, MovedReservationGivesBackOnce) {
   {
     Reservation first = std::move(tier.reserve(keys(0, 3))).value();
     const Reservation second = std::move(first);
@@ -140,7 +140,7 @@ TEST_F(CpuTierStore, MovedReservationGivesBackOnce) {
 }
 
 // LMCache#4991, #5032: what a failed store leaves behind is found and served.
-TEST_F(CpuTierStore, FailedStoreIsNeverFound) {
+TEST_F(TierStore, FailedStoreIsNeverFound) {
   const auto expect_hidden = [&] {
     EXPECT_EQ(state(key(0)), KeyState::kAbsent);
     EXPECT_EQ(tier.lookup_prefix(keys(0, 2)).size(), 0U);
@@ -159,7 +159,7 @@ TEST_F(CpuTierStore, FailedStoreIsNeverFound) {
 }
 
 // TensorRT-LLM#9056: two blocks are stored into one host slot.
-TEST_F(CpuTierStore, ASlotThatIsOutIsNotHandedOutAgain) {
+TEST_F(TierStore, ASlotThatIsOutIsNotHandedOutAgain) {
   std::array<bool, 8> out{};
   std::vector<WritableSlots> sets;
   for (std::uint64_t first = 0; first < 8; first += 2) {
@@ -172,7 +172,7 @@ TEST_F(CpuTierStore, ASlotThatIsOutIsNotHandedOutAgain) {
   for (WritableSlots& set : sets) tier.commit(std::move(set));
 }
 
-TEST_F(CpuTierStore, AbortedKeyCanBeReservedWhileItsOldSlotIsInDoubt) {
+TEST_F(TierStore, AbortedKeyCanBeReservedWhileItsOldSlotIsInDoubt) {
   WritableSlots first = take(keys(0, 2));
   AbortedSlots aborted = tier.abort(std::move(first));
   EXPECT_EQ(state(key(0)), KeyState::kAbsent);
@@ -186,7 +186,7 @@ TEST_F(CpuTierStore, AbortedKeyCanBeReservedWhileItsOldSlotIsInDoubt) {
 }
 
 // TensorRT-LLM#15546: memory reused under a live copy.
-TEST_F(CpuTierStore, AbortedSlotIsNotReusedBeforeItsRelease) {
+TEST_F(TierStore, AbortedSlotIsNotReusedBeforeItsRelease) {
   AbortedSlots aborted = tier.abort(take(keys(0, 1)));
   store(keys(10, 7));
   store(keys(20, 7));  // The other seven once more.
@@ -195,12 +195,12 @@ TEST_F(CpuTierStore, AbortedSlotIsNotReusedBeforeItsRelease) {
   EXPECT_EQ(ids(tier.reserve(keys(30, 8)).value().slots()).size(), 8U);
 }
 
-TEST_F(CpuTierStore, ReleasedSlotsAreTakenAgainInOrder) {
+TEST_F(TierStore, ReleasedSlotsAreTakenAgainInOrder) {
   tier.release(tier.abort(take(keys(0, 4))));
   EXPECT_EQ(ids(tier.reserve(keys(10, 4)).value().slots()), (Ids{0, 1, 2, 3}));
 }
 
-TEST_F(CpuTierStore, PartOfASetCanBeCommittedAndTheRestAborted) {
+TEST_F(TierStore, PartOfASetCanBeCommittedAndTheRestAborted) {
   WritableSlots stored = take(keys(0, 4));
   WritableSlots failed = stored.split_off(3);
   tier.commit(std::move(stored));
@@ -209,7 +209,7 @@ TEST_F(CpuTierStore, PartOfASetCanBeCommittedAndTheRestAborted) {
   EXPECT_EQ(state(key(3)), KeyState::kAbsent);
 }
 
-TEST_F(CpuTierStore, QuarantinedSlotIsUnusableUntilReleased) {
+TEST_F(TierStore, QuarantinedSlotIsUnusableUntilReleased) {
   QuarantinedSlots quarantined = tier.quarantine(tier.abort(take(keys(0, 3))));
   EXPECT_EQ(tier.snapshot().num_quarantined, 3U);
   EXPECT_EQ(tier.reserve(keys(10, 6)).otherwise().num_available, 5U);
@@ -218,14 +218,14 @@ TEST_F(CpuTierStore, QuarantinedSlotIsUnusableUntilReleased) {
   EXPECT_EQ(tier.snapshot().num_free, 8U);
 }
 
-TEST_F(CpuTierStore, CountsEveryReservationAndCommit) {
+TEST_F(TierStore, CountsEveryReservationAndCommit) {
   store(keys(0, 3));
   tier.release(tier.abort(take(keys(10, 2))));
   EXPECT_EQ(tier.snapshot().num_reserved_total, 5U);
   EXPECT_EQ(tier.snapshot().num_committed_total, 3U);
 }
 
-TEST(CpuTierGrow, SlotsBecomeUsableOnlyByGrowing) {
+TEST(TierGrow, SlotsBecomeUsableOnlyByGrowing) {
   PlainTier tier(4);
   EXPECT_EQ(tier.reserve(keys(0, 1)).otherwise().num_available, 0U);
   tier.grow_to(2);
@@ -237,16 +237,16 @@ TEST(CpuTierGrow, SlotsBecomeUsableOnlyByGrowing) {
   tier.check_invariants();
 }
 
-TEST(CpuTierGrow, RefusesMoreSlotsThanTheIndexCanName) {
+TEST(TierGrow, RefusesMoreSlotsThanTheIndexCanName) {
   EXPECT_THROW(PlainTier(BlockIndex::kMaxSlots + 1), ConfigError);
 }
 
-TEST_F(PlainTierStoreDeathTest, ReservingAKeyTwiceInOneCallStops) {
+TEST_F(TierStoreDeathTest, ReservingAKeyTwiceInOneCallStops) {
   const std::vector<BlockKey> twice{key(1), key(1)};
   EXPECT_DEATH({ auto result = tier.reserve(twice); }, "a key was inserted that slot 0 holds");
 }
 
-TEST_F(PlainTierStoreDeathTest, SlotsOfAnotherTierStop) {
+TEST_F(TierStoreDeathTest, SlotsOfAnotherTierStop) {
   PlainTier other(8);
   other.grow_to(8);
   WritableSlots slots = take(keys(0, 1));
@@ -254,13 +254,13 @@ TEST_F(PlainTierStoreDeathTest, SlotsOfAnotherTierStop) {
   tier.commit(std::move(slots));
 }
 
-TEST_F(PlainTierStoreDeathTest, ShrinkingStops) { EXPECT_DEATH(tier.grow_to(7), "grow_to\\(7\\)"); }
+TEST_F(TierStoreDeathTest, ShrinkingStops) { EXPECT_DEATH(tier.grow_to(7), "grow_to\\(7\\)"); }
 
-TEST_F(PlainTierStoreDeathTest, GrowingPastTheMaximumStops) {
+TEST_F(TierStoreDeathTest, GrowingPastTheMaximumStops) {
   EXPECT_DEATH(tier.grow_to(9), "grow_to\\(9\\)");
 }
 
-TEST(PlainTierDeathTest, DyingWithASetOutStops) {
+TEST(TierDeathTest, DyingWithASetOutStops) {
   std::optional<PlainTier> tier(std::in_place, 2);
   tier->grow_to(2);
   WritableSlots slots = std::move(tier->reserve(keys(0, 1))).value().hand_over();

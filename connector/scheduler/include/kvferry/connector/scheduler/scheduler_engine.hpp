@@ -6,7 +6,7 @@
 #include "kvferry/connector/scheduler/engine_view.hpp"
 #include "kvferry/connector/scheduler/scheduler_options.hpp"
 #include "kvferry/connector/scheduler/scheduler_snapshot.hpp"
-#include "kvferry/cpu_tier/slots/cpu_tier.hpp"
+#include "kvferry/cpu_tier/slots/tier.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -40,7 +40,7 @@ class SchedulerEngine {
   void set_pool(const BlockPool* pool);
 
   /// A request arrives, or its id is used again: a new incarnation. What the tier holds of its
-  /// prefix is evicted last (CpuTier::await()) until the request has run or is finished.
+  /// prefix is evicted last (Tier::await()) until the request has run or is finished.
   void on_request(std::string_view engine_id, std::shared_ptr<const BlockHashes> hashes);
   [[nodiscard]] bool knows(std::string_view engine_id) const;
   /// Tokens that every group can have loaded beyond the first `num_local_tokens`: a multiple of the
@@ -111,7 +111,7 @@ class SchedulerEngine {
   /// Empties the tier: stores in flight are aborted, loads in flight fail, running requests are not
   /// stored until they are computed anew.
   void reset_cache();
-  /// CpuTier::take_key_events(): what can be loaded since the last call, and what cannot any more.
+  /// Tier::take_key_events(): what can be loaded since the last call, and what cannot any more.
   [[nodiscard]] std::vector<cpu_tier::KeyEvent> take_key_events();
 
   [[nodiscard]] SchedulerSnapshot snapshot() const;

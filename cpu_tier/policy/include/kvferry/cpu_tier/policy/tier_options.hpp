@@ -23,10 +23,10 @@ enum class Admission : std::uint8_t {
 struct TierOptions {
   Eviction eviction = Eviction::kAdaptive;
   Admission admission = Admission::kAdaptive;
-  /// Most of the tier's slots that are kept for queued requests (CpuTier::await()), as a share in
+  /// Most of the tier's slots that are kept for queued requests (Tier::await()), as a share in
   /// [0, 1]; 0 switches the look-ahead off.
   float max_awaited_share = 0.25F;
-  /// Whether CpuTier::take_key_events() tells anything; somebody has to take them then.
+  /// Whether Tier::take_key_events() tells anything; somebody has to take them then.
   bool key_events = false;
 };
 
