@@ -137,11 +137,7 @@ class BlockProver {
 
   /// Of the tokens that a request has, those that are known to be right.
   struct Proof {
-    /// Positions from the first whose blocks are proven, in every group that has them.
-    std::uint32_t num_proven = 0;
-    Admission admission = Admission::kUnknown;
-    std::uint32_t num_local_tokens = 0;  ///< As of the last lookup.
-    PlanSeq looked_up_after;             ///< The last plan before that lookup.
+    // What every step reads comes first.
     /// [from, to): computed by plans of this incarnation without a gap, or brought by a load of
     /// another connector that has been shown to be good.
     std::uint32_t from = 0;
@@ -151,11 +147,16 @@ class BlockProver {
     std::uint32_t sure_to = 0;
     /// What a failed load took back is computed again up to here, in one step or several.
     std::uint32_t rewritten_to = 0;
-    bool has_drafts = false;  ///< A plan of this incarnation had.
-    bool is_in_doubt = false;
     /// Tokens from here up to `from` are loaded by another connector within the step that computes;
     /// kNone: none are. They count when a witness has shown that they came.
     std::uint32_t awaited_from = kNone;
+    /// Positions from the first whose blocks are proven, in every group that has them.
+    std::uint32_t num_proven = 0;
+    bool has_drafts = false;  ///< A plan of this incarnation had.
+    bool is_in_doubt = false;
+    Admission admission = Admission::kUnknown;
+    std::uint32_t num_local_tokens = 0;  ///< As of the last lookup.
+    PlanSeq looked_up_after;             ///< The last plan before that lookup.
     TransferId witness;
     /// Blocks with which the recurrent state begins that it found; 0: none.
     std::uint32_t num_state_blocks = 0;

@@ -41,18 +41,13 @@ void Lookups::await(const Request& request) {
   Entry& entry = entries_.of(request);
   // The answer is the first lookup's, too, if nothing is evicted until then.
   keep(entry, request, search_.await(request.keys));
-  entry.num_awaited = entry.answer.num_blocks;
-}
-
-void Lookups::end_await(const Request& request) {
-  Entry& entry = entries_.of(request);
-  search_.end_await(request.keys, std::exchange(entry.num_awaited, 0));
+  num_awaited_.of(request) = entry.answer.num_blocks;
 }
 
 void Lookups::on_keys_dropped(const Request& request, std::size_t num_left) {
-  Entry& entry = entries_.of(request);
-  entry.era = 0;
-  entry.num_awaited = std::min(entry.num_awaited, static_cast<std::uint32_t>(num_left));
+  entries_.of(request).era = 0;
+  std::uint32_t& num_awaited = num_awaited_.of(request);
+  num_awaited = std::min(num_awaited, static_cast<std::uint32_t>(num_left));
 }
 
 }  // namespace kvferry::connector

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <utility>
 
 namespace kvferry::connector {
 
@@ -37,14 +38,20 @@ class Lookups {
 
   /// The request waits for its turn from now on (PrefixSearch::await()), until end_await().
   void await(const Request& request);
-  void end_await(const Request& request);
+  void end_await(const Request& request) {
+    std::uint32_t& num_blocks = num_awaited_.of(request);
+    if (num_blocks > 0) search_.end_await(request.keys, std::exchange(num_blocks, 0));
+  }
 
   /// The request has only its first `num_left` keys left.
   void on_keys_dropped(const Request& request, std::size_t num_left);
   /// No answer is good any more.
   void forget_answers() { ++era_; }
   /// The request is finished.
-  void drop(const Request& request) { entries_.drop(request); }
+  void drop(const Request& request) {
+    entries_.drop(request);
+    num_awaited_.drop(request);
+  }
 
  private:
   struct Entry {
@@ -52,8 +59,6 @@ class Lookups {
     /// The answer is good in this era and generation of the request. 0: in none.
     std::uint64_t era = 0;
     Generation generation;
-    /// Positions from the first whose blocks the tier keeps for the request's turn.
-    std::uint32_t num_awaited = 0;
   };
   [[nodiscard]] bool is_valid(const Entry& entry, const Request& request) const {
     return entry.era == era_ && entry.generation == request.generation;
@@ -63,6 +68,9 @@ class Lookups {
   cpu_tier::Tier& tier_;
   PrefixSearch search_;
   PerRequest<Entry> entries_;
+  /// Positions from the first whose blocks the tier keeps for the request's turn. Apart, because
+  /// every step of a request that runs asks for it.
+  PerRequest<std::uint32_t> num_awaited_;
   std::uint64_t era_ = 1;
 };
 

@@ -3,8 +3,11 @@
 
 #include "request_table.hpp"
 
+#include <array>
 #include <cstddef>
-#include <deque>
+#include <cstdint>
+#include <memory>
+#include <vector>
 
 namespace kvferry::connector {
 
@@ -18,30 +21,36 @@ class PerRequest {
  public:
   /// T{} when it is asked for the first time. The reference stays valid while the request lives.
   [[nodiscard]] T& of(const Request& request) {
-    if (entries_.size() <= request.place) entries_.resize(request.place + std::size_t{1});
-    Entry& entry = entries_[request.place];
+    while (chunks_.size() <= request.place / kChunk) chunks_.push_back(std::make_unique<Chunk>());
+    Entry& entry = at(request.place);
     if (entry.id != request.id) entry = {request.id, T{}};
     return entry.value;
   }
   /// T{} if nothing is kept.
   [[nodiscard]] const T& of(const Request& request) const {
     static const T kNothing{};
-    if (entries_.size() <= request.place) return kNothing;
-    const Entry& entry = entries_[request.place];
+    if (chunks_.size() <= request.place / kChunk) return kNothing;
+    const Entry& entry = at(request.place);
     return entry.id == request.id ? entry.value : kNothing;
   }
-  /// Back to T{}, with the memory that it has.
+  /// Back to T{}; its memory is freed.
   void drop(const Request& request) {
-    if (entries_.size() > request.place) entries_[request.place] = {};
+    if (chunks_.size() > request.place / kChunk) at(request.place) = {};
   }
-  void clear() { entries_.clear(); }
 
  private:
   struct Entry {
     RequestId id;
     T value{};
   };
-  std::deque<Entry> entries_;  ///< Its elements do not move when it grows.
+  static constexpr std::uint32_t kChunk = 64;
+  using Chunk = std::array<Entry, kChunk>;
+
+  [[nodiscard]] Entry& at(std::uint32_t place) const {
+    return (*chunks_[place / kChunk])[place % kChunk];
+  }
+
+  std::vector<std::unique_ptr<Chunk>> chunks_;  ///< Entries do not move when there are more.
 };
 
 }  // namespace kvferry::connector

@@ -32,15 +32,6 @@ std::optional<std::size_t> Request::sync_keys() {
   return drops ? std::optional(known) : std::nullopt;
 }
 
-void Request::update_tables(TableUpdate update, GroupBlocks blocks) {
-  if (update == TableUpdate::kReplace) {
-    for (auto& table : tables) table.clear();
-  }
-  for (std::size_t group = 0; group < blocks.size(); ++group) {
-    tables[group].insert(tables[group].end(), blocks[group].begin(), blocks[group].end());
-  }
-}
-
 Request& RequestTable::arrive(std::string_view engine_id,
                               std::shared_ptr<const BlockHashes> hashes) {
   if (const auto old = newest_.find(engine_id); old != newest_.end()) erase(*old->second);

@@ -60,7 +60,15 @@ struct Request {
   /// keys it has kept, if it has dropped some.
   [[nodiscard]] std::optional<std::size_t> sync_keys();
   /// Takes over the blocks of a step, by group; empty: none in any.
-  void update_tables(TableUpdate update, GroupBlocks blocks);
+  void update_tables(TableUpdate update, GroupBlocks blocks) {
+    if (update == TableUpdate::kReplace) {
+      for (auto& table : tables) table.clear();
+    }
+    for (std::size_t group = 0; group < blocks.size(); ++group) {
+      if (blocks[group].empty()) continue;
+      tables[group].insert(tables[group].end(), blocks[group].begin(), blocks[group].end());
+    }
+  }
 };
 
 /// What the end of a load on every rank means for its owner.

@@ -41,7 +41,7 @@ std::optional<std::uint32_t> SchedulerEngine::lookup(std::string_view engine_id,
                                                      std::uint32_t num_tokens) {
   Request* request = parts_->requests.find(engine_id);
   if (request == nullptr || request->state != RequestState::kIdle || num_tokens == 0) return 0;
-  note_local(engine_id, num_local_tokens);
+  parts_->prover.note_local(*request, num_local_tokens, parts_->last_seq);
   if (parts_->loads.announces(request->engine_id)) return 0;
   parts_->sync_keys(*request);
   parts_->tier->hold_still();

@@ -8,17 +8,6 @@ namespace kvferry::connector {
 
 using cpu_tier::OfferAnswer;
 
-bool StorePlanner::note_step(const Request& request, TableUpdate update, const StepTokens& tokens) {
-  Offers& offers = offers_.of(request);
-  // All of it is computed anew: nothing is left from before a reset.
-  if (update == TableUpdate::kReplace && tokens.num_computed == 0) offers.storable = true;
-  offers.scheduled_in = *step_;
-  offers.num_computed = tokens.num_computed;
-  const std::uint32_t block_tokens = groups_.block_tokens();
-  const std::uint32_t complete = (tokens.num_computed + tokens.num_scheduled) / block_tokens;
-  return complete != tokens.num_computed / block_tokens || offers.num_offered != complete;
-}
-
 void StorePlanner::offer_step(const Request& request, TableUpdate update,
                               const StepTokens& tokens) {
   Offers& offers = offers_.of(request);

@@ -63,7 +63,17 @@ class StorePlanner {
   /// The request is in the step, and the prover covers it. Returns whether the step may complete
   /// blocks of it: then offer_step() is to be called, with the request's keys up to date.
   [[nodiscard]] bool note_step(const Request& request, TableUpdate update,
-                               const StepTokens& tokens);
+                               const StepTokens& tokens) {
+    Offers& offers = offers_.of(request);
+    // All of it is computed anew: nothing is left from before a reset.
+    if (update == TableUpdate::kReplace && tokens.num_computed == 0) offers.storable = true;
+    offers.scheduled_in = *step_;
+    offers.num_computed = tokens.num_computed;
+    const std::uint32_t complete =
+        (tokens.num_computed + tokens.num_scheduled) / groups_.block_tokens();
+    return complete != tokens.num_computed / groups_.block_tokens() ||
+           offers.num_offered != complete;
+  }
   void offer_step(const Request& request, TableUpdate update, const StepTokens& tokens);
   /// Whether a state that the request leaves now can be stored.
   [[nodiscard]] bool takes_states(const Request& request) const {
