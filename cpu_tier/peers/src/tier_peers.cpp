@@ -6,6 +6,13 @@
 #include <algorithm>
 
 namespace kvferry::cpu_tier {
+namespace {
+
+/// A full tier asks with each reservation, and a look costs as much as some twenty blocks of it.
+/// tend() looks anyway, ten times a second.
+constexpr std::uint32_t kMostSkips = 15;
+
+}  // namespace
 
 std::unique_ptr<PeerSlots> TierPeers::slots_of(const ChunkShape& shape, BlockIndex& index,
                                                std::uint32_t max_slots) {
@@ -14,9 +21,14 @@ std::unique_ptr<PeerSlots> TierPeers::slots_of(const ChunkShape& shape, BlockInd
 
 TakenChunks TierPeers::take_chunks(std::uint32_t most) {
   if (most == 0) return {};
+  if (num_skips_left_ > 0) {
+    --num_skips_left_;
+    return {};
+  }
   const std::optional<std::uint32_t> chunk = directory_.take_chunk();
   if (!chunk) {
     num_unowned_ = 0;
+    num_skips_left_ = kMostSkips;
     return {};
   }
   num_unowned_ -= std::min(num_unowned_, 1U);
@@ -41,12 +53,14 @@ bool TierPeers::divide(const TakenChunks& chunks, const ChunkShape& shape) {
 bool TierPeers::give_up(std::uint32_t chunk) {
   if (!directory_.give_up(chunk)) return false;
   ++num_unowned_;
+  num_skips_left_ = 0;
   return true;
 }
 
 std::uint32_t TierPeers::tend(std::uint32_t num_wanted, std::chrono::seconds coldest_age) {
   directory_.tell(num_wanted, coldest_age);
   num_unowned_ = directory_.look_around();
+  num_skips_left_ = 0;
   const std::uint32_t num_to_give = directory_.num_chunks_to_give();
   return num_to_give - std::min(num_to_give, num_unowned_);
 }

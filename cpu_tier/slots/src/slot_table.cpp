@@ -268,13 +268,12 @@ std::size_t SlotTable::end_leases(std::span<const SlotId> slots) {
   for (; left > 0; --left) {
     const SlotId slot = slots[left - 1];
     Record& record = at(slot);
-    const bool dying = record.state == SlotState::kDying;
-    if (!dying) {
+    if (record.state != SlotState::kLeased && record.state != SlotState::kDying) {
       if (record.state == SlotState::kAbsent) break;
       expect(slot, SlotState::kLeased);
     }
     if (--record.num_users != 0) continue;
-    if (dying) {
+    if (record.state == SlotState::kDying) {
       push_free(slot);
       ++num_freed;
     } else {

@@ -36,6 +36,8 @@ class TierPeers final : public Peers {
   TierDirectory& directory_;
   /// Chunks of nobody, at the last look.
   std::uint32_t num_unowned_ = 0;
+  /// Calls of take_chunks() that do not look, because one that looked has found none lately.
+  std::uint32_t num_skips_left_ = 0;
 };
 
 /// Of the tier that the directory is of, which outlives the result; null: no_peers().
