@@ -3,6 +3,7 @@
 
 #include "kvferry/base/divisor.hpp"
 #include "kvferry/base/ids.hpp"
+#include "kvferry/cpu_tier/memory/slab_geometry.hpp"
 #include "kvferry/cpu_tier/peers/slot_word.hpp"
 #include "kvferry/cpu_tier/peers/tier_directory.hpp"
 #include "kvferry/cpu_tier/slots/block_key.hpp"
@@ -74,8 +75,8 @@ class SharedSlots {
   [[nodiscard]] bool has(const BlockKey& key) const { return directory_->has(key); }
 
  private:
-  [[nodiscard]] SharedPlace place_of(SlotId slot) const {
-    return {chunk_slots_.quotient(slot.value()), chunk_slots_.remainder(slot.value())};
+  [[nodiscard]] SlotPlace place_of(SlotId slot) const {
+    return {ChunkId(chunk_slots_.quotient(slot.value())), chunk_slots_.remainder(slot.value())};
   }
 
   TierDirectory* directory_;

@@ -14,7 +14,7 @@ std::unique_ptr<PeerSlots> TierPeers::slots_of(const ChunkShape& shape, BlockInd
 
 TakenChunks TierPeers::take_chunks(std::uint32_t most) {
   if (most == 0) return {};
-  const std::optional<std::uint32_t> chunk = directory_.take_chunk();
+  const std::optional<ChunkId> chunk = directory_.take_chunk();
   if (!chunk) {
     num_unowned_ = 0;
     return {};
@@ -27,7 +27,8 @@ TakenChunks TierPeers::take_chunks(std::uint32_t most) {
 
 bool TierPeers::divide(const TakenChunks& chunks, const ChunkShape& shape) {
   bool all = true;
-  for (std::uint32_t chunk = chunks.first; chunk < chunks.first + chunks.count; ++chunk) {
+  ChunkId chunk = chunks.first;
+  for (std::uint32_t i = 0; i < chunks.count; ++i, chunk = chunk.next()) {
     if (directory_.clear(chunk)) {
       directory_.divide(chunk, shape);
     } else {
@@ -38,7 +39,7 @@ bool TierPeers::divide(const TakenChunks& chunks, const ChunkShape& shape) {
   return all;
 }
 
-bool TierPeers::give_up(std::uint32_t chunk) {
+bool TierPeers::give_up(ChunkId chunk) {
   if (!directory_.give_up(chunk)) return false;
   ++num_unowned_;
   return true;

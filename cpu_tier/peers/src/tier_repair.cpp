@@ -9,7 +9,7 @@
 
 namespace kvferry::cpu_tier {
 
-bool TierDirectory::make_free(SharedPlace place) {
+bool TierDirectory::make_free(SlotPlace place) {
   SharedSlot each = slot(place);
   const SlotWord word = each.load();
   if (word.is_sound()) {
@@ -31,7 +31,7 @@ bool TierDirectory::make_free(SharedPlace place) {
   return false;
 }
 
-void TierDirectory::mend_slots(std::uint32_t chunk, std::uint32_t first, std::uint32_t end) {
+void TierDirectory::mend_slots(ChunkId chunk, std::uint32_t first, std::uint32_t end) {
   for (std::uint32_t i = first; i < end; ++i) {
     SharedSlot each = slot({chunk, i});
     const SlotWord word = each.load();
@@ -75,7 +75,7 @@ bool TierDirectory::is_stale(ChunkOwner owner) const {
 // or was left by an instance whose record was damaged.
 void TierDirectory::mend_chunks() {
   std::uint32_t lessees = 0;
-  for (std::uint32_t chunk = 0; chunk < shape_.num_chunks; ++chunk) {
+  for (ChunkId chunk; chunk.value() < shape_.num_chunks; chunk = chunk.next()) {
     ChunkRecord& record = record_of(chunk);
     std::uint64_t owner = record.owner.load(std::memory_order_acquire);
     const bool is_mine_to_mend =

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which class has which chunk.
 #include "kvferry/base/check.hpp"
+#include "kvferry/cpu_tier/memory/slab_geometry.hpp"
 #include "kvferry/cpu_tier/slots/tier.hpp"
 
 #include "slab_class.hpp"
@@ -49,14 +50,14 @@ void Tier::make_room(std::uint32_t of, std::uint32_t count) {
   }
   if (num_free >= count || num_classes_ == 1) return;
 
-  const auto gain = [&](std::uint32_t chunk) KVFERRY_REQUIRES(mutex_) {
+  const auto gain = [&](ChunkId chunk) KVFERRY_REQUIRES(mutex_) {
     if (!give(of, {chunk, 1})) return;
     ++mine.num_gained_total;
     num_free += mine.slots_per_chunk;
   };
   const std::uint32_t num_evictable = mine.slots.count(SlotState::kEvictable);
   while (num_free + num_evictable < count) {
-    std::optional<std::uint32_t> chunk = take_coldest(of, 0);
+    std::optional<ChunkId> chunk = take_coldest(of, 0);
     if (!chunk) chunk = take_any(of);
     if (!chunk) return;
     gain(*chunk);
@@ -79,7 +80,7 @@ std::optional<std::uint32_t> Tier::add_chunk(std::uint32_t of) {
     if (its == kNobody) {
       if (!give(of, taken)) continue;
     } else if (getting.slots.adopt(getting.range_of(taken))) {
-      owners_[taken.first] = its;
+      owners_[taken.first.value()] = its;
       ++getting.num_chunks;
     } else {
       peers_->give_up(taken.first);
@@ -104,22 +105,22 @@ std::uint8_t Tier::class_in(const TakenChunks& taken) const {
 bool Tier::give(std::uint32_t of, const TakenChunks& chunks) {
   SlabClass& mine = *classes_[of];
   if (!peers_->divide(chunks, mine.shape)) return false;
-  std::fill_n(owners_.begin() + chunks.first, chunks.count, static_cast<std::uint8_t>(of));
+  std::fill_n(owners_.begin() + chunks.first.value(), chunks.count, static_cast<std::uint8_t>(of));
   mine.num_chunks += chunks.count;
   mine.slots.add(mine.range_of(chunks));
   return true;
 }
 
-bool Tier::take(std::uint32_t chunk) {
-  SlabClass& from = *classes_[owners_[chunk]];
+bool Tier::take(ChunkId chunk) {
+  SlabClass& from = *classes_[owners_[chunk.value()]];
   if (!from.slots.remove(from.range_of(chunk))) return false;
-  owners_[chunk] = kNobody;
+  owners_[chunk.value()] = kNobody;
   --from.num_chunks;
   return true;
 }
 
-std::optional<std::uint32_t> Tier::take_coldest(std::uint32_t for_class, std::uint32_t least_age) {
-  std::optional<std::uint32_t> coldest;
+std::optional<ChunkId> Tier::take_coldest(std::uint32_t for_class, std::uint32_t least_age) {
+  std::optional<ChunkId> coldest;
   for (std::uint32_t i = 0; i < num_classes_; ++i) {
     const SlabClass& from = *classes_[i];
     if (i == for_class || from.num_chunks == 0) continue;
@@ -129,19 +130,20 @@ std::optional<std::uint32_t> Tier::take_coldest(std::uint32_t for_class, std::ui
                                          : TurnoverClock::kMostAge + 1;
     if (age < least_age || (coldest && age == least_age)) continue;
     least_age = age;
-    coldest = range->slots.first / from.slots_per_chunk;
+    coldest = place_of(SlotId(range->slots.first), from.slots_per_chunk).chunk;
   }
   // By now somebody may have leased of it.
   if (!coldest || !take(*coldest)) return std::nullopt;
   return coldest;
 }
 
-std::optional<std::uint32_t> Tier::take_any(std::uint32_t for_class) {
+std::optional<ChunkId> Tier::take_any(std::uint32_t for_class) {
   const auto num_chunks = static_cast<std::uint32_t>(owners_.size());
   for (std::uint32_t i = 0; i < std::min(kMostLooked, num_chunks); ++i) {
-    const std::uint32_t chunk = next_looked_ % num_chunks;
-    next_looked_ = chunk + 1;
-    if (owners_[chunk] != for_class && owners_[chunk] != kNobody && take(chunk)) return chunk;
+    const ChunkId chunk(next_looked_ % num_chunks);
+    next_looked_ = chunk.value() + 1;
+    if (owners_[chunk.value()] != for_class && owners_[chunk.value()] != kNobody && take(chunk))
+      return chunk;
   }
   return std::nullopt;
 }
@@ -186,10 +188,10 @@ SlabSnapshot Tier::slab_snapshot() const {
   return now;
 }
 
-std::optional<SlabClassId> Tier::class_of_chunk(std::uint32_t chunk) const {
+std::optional<SlabClassId> Tier::class_of_chunk(ChunkId chunk) const {
   MutexLock lock(mutex_);
-  if (chunk >= owners_.size() || owners_[chunk] == kNobody) return std::nullopt;
-  return SlabClassId(owners_[chunk]);
+  if (chunk.value() >= owners_.size() || owners_[chunk.value()] == kNobody) return std::nullopt;
+  return SlabClassId(owners_[chunk.value()]);
 }
 
 void Tier::check_invariants() const {
@@ -211,10 +213,11 @@ void Tier::check_invariants() const {
     KVFERRY_CHECK(one.num_chunks == num_owned[i] &&
                       one.slots.snapshot().num_slots == num_owned[i] * one.slots_per_chunk,
                   "class " + std::to_string(i) + " has other slots than its chunks have");
-    for (std::uint32_t chunk = 0; chunk < owners_.size(); ++chunk) {
-      KVFERRY_CHECK(one.slots.num_slots_in(one.range_of(chunk)) ==
-                        (owners_[chunk] == i ? one.slots_per_chunk : 0),
-                    "the slots of chunk " + std::to_string(chunk) + " are not all of one class");
+    for (ChunkId chunk; chunk.value() < owners_.size(); chunk = chunk.next()) {
+      KVFERRY_CHECK(
+          one.slots.num_slots_in(one.range_of(chunk)) ==
+              (owners_[chunk.value()] == i ? one.slots_per_chunk : 0),
+          "the slots of chunk " + std::to_string(chunk.value()) + " are not all of one class");
     }
   }
 }

@@ -69,8 +69,7 @@ class SchedulerSharedTest : public SchedulerTest {
     directory_.reset();
   }
   [[nodiscard]] cpu_tier::SharedState state_of(SlotId slot) const {
-    return rig_.word({slot.value() / Other::kChunkSlots, slot.value() % Other::kChunkSlots})
-        .state();
+    return rig_.word(cpu_tier::place_of(slot, Other::kChunkSlots)).state();
   }
   /// Plans a store of one block; its slot.
   SlotId store_one(std::string_view id) {
@@ -82,7 +81,7 @@ class SchedulerSharedTest : public SchedulerTest {
   }
   /// Whether the other engine can have that slot's chunk, and everything else that there is.
   [[nodiscard]] bool can_be_had(SlotId slot) {
-    const std::uint32_t chunk = slot.value() / Other::kChunkSlots;
+    const ChunkId chunk = cpu_tier::place_of(slot, Other::kChunkSlots).chunk;
     while (!other_.directory().owns(chunk) && other_.directory().take_chunk()) {
     }
     return other_.directory().owns(chunk);
@@ -229,8 +228,7 @@ TEST_F(SchedulerSharedTest, AtTheEndAStoreUnderWayKeepsItsSlotsWhileARankLives) 
   alive.reset();
   EXPECT_EQ(other_.directory().sweep().num_quarantined_slots, 1U);
   EXPECT_TRUE(can_be_had(slot));
-  EXPECT_FALSE(other_.directory().begin_fill(
-      {slot.value() / Other::kChunkSlots, slot.value() % Other::kChunkSlots}));
+  EXPECT_FALSE(other_.directory().begin_fill(cpu_tier::place_of(slot, Other::kChunkSlots)));
 }
 
 TEST_F(SchedulerSharedTest, AtTheEndAStoreUnderWayIsInQuarantineWhereNoRankLives) {

@@ -25,7 +25,7 @@ class TierPeers final : public Peers {
   /// One at most.
   [[nodiscard]] TakenChunks take_chunks(std::uint32_t most) override;
   [[nodiscard]] bool divide(const TakenChunks& chunks, const ChunkShape& shape) override;
-  bool give_up(std::uint32_t chunk) override;
+  bool give_up(ChunkId chunk) override;
   [[nodiscard]] std::uint32_t tend(std::uint32_t num_wanted,
                                    std::chrono::seconds coldest_age) override;
   void narrow_name_space(std::uint64_t by) override { directory_.narrow_name_space(by); }

@@ -30,7 +30,7 @@ struct ChunkShape {
 /// Chunks [first, first + count) that a tier has just taken. What is in them is of use to it if
 /// `holds` is set: a single chunk, divided like that.
 struct TakenChunks {
-  std::uint32_t first = 0;
+  ChunkId first;
   std::uint32_t count = 0;
   std::optional<ChunkShape> holds = std::nullopt;
 };
@@ -143,7 +143,7 @@ class Peers {
   [[nodiscard]] virtual bool divide(const TakenChunks& chunks, const ChunkShape& shape) = 0;
   /// Makes an own chunk nobody's, with what can be read in it. False, and it stays own, if a slot
   /// of it is being filled.
-  virtual bool give_up(std::uint32_t chunk) = 0;
+  virtual bool give_up(ChunkId chunk) = 0;
 
   // ---- the others ----
 

@@ -263,7 +263,7 @@ class Tier {
   /// Who has which chunks.
   [[nodiscard]] SlabSnapshot slab_snapshot() const;
   /// The class that has a chunk, if any has.
-  [[nodiscard]] std::optional<SlabClassId> class_of_chunk(std::uint32_t chunk) const;
+  [[nodiscard]] std::optional<SlabClassId> class_of_chunk(ChunkId chunk) const;
   /// Name of the rule that decides now for a class (policy_rule.hpp); ARC's admission has one too.
   [[nodiscard]] const char* rule_name(SlabClassId of) const;
 
@@ -292,14 +292,13 @@ class Tier {
   /// Own chunks of nobody become the class's. False if they cannot be divided; they are gone then.
   [[nodiscard]] bool give(std::uint32_t of, const TakenChunks& chunks) KVFERRY_REQUIRES(mutex_);
   /// Makes the chunk nobody's. False if a slot of it is named.
-  [[nodiscard]] bool take(std::uint32_t chunk) KVFERRY_REQUIRES(mutex_);
+  [[nodiscard]] bool take(ChunkId chunk) KVFERRY_REQUIRES(mutex_);
   /// Takes the coldest chunk of another class, if it has lain unused for `least_age` at least.
-  [[nodiscard]] std::optional<std::uint32_t> take_coldest(std::uint32_t for_class,
-                                                          std::uint32_t least_age)
+  [[nodiscard]] std::optional<ChunkId> take_coldest(std::uint32_t for_class,
+                                                    std::uint32_t least_age)
       KVFERRY_REQUIRES(mutex_);
   /// Takes any chunk of another class, looking on where the last look ended.
-  [[nodiscard]] std::optional<std::uint32_t> take_any(std::uint32_t for_class)
-      KVFERRY_REQUIRES(mutex_);
+  [[nodiscard]] std::optional<ChunkId> take_any(std::uint32_t for_class) KVFERRY_REQUIRES(mutex_);
   void count_turnover(std::uint32_t of, std::size_t num_slots) KVFERRY_REQUIRES(mutex_);
   /// Chunks that some class has.
   [[nodiscard]] std::uint32_t num_owned() const KVFERRY_REQUIRES(mutex_);
