@@ -135,7 +135,7 @@ class Instance {
     for (auto& [chunk, slots] : own_) {
       for (std::uint32_t i = 0; i < slots.size(); ++i) {
         SharedSlot slot = directory_->slot({chunk, i});
-        if (slots[i].state == State::kDying && slot.bury()) slots[i].state = State::kFree;
+        if (slots[i].state == State::kDying && slot.free_dying()) slots[i].state = State::kFree;
         if (slots[i].state != State::kReadable || draw(8) != 0) continue;
         if (draw(4) == 0) {
           slots[i].state = slot.forget() == SharedState::kFree ? State::kFree : State::kDying;
@@ -226,7 +226,7 @@ class TierDeathsTest : public ::testing::Test {
         const SlotWord word = rig_.word({*chunk, i});
         ASSERT_EQ(word.lessees(), 0U) << "chunk " << chunk->value() << " slot " << i;
         if (word.state() == SharedState::kDying) {
-          ASSERT_TRUE(last->slot({*chunk, i}).bury());
+          ASSERT_TRUE(last->slot({*chunk, i}).free_dying());
           continue;
         }
         if (word.state() == SharedState::kFree) continue;

@@ -43,7 +43,7 @@ class GuestSlots {
   void prefetch(std::span<const BlockKey> keys, std::span<const SlotId> slots) const;
 
   /// Whether the slot is a guest, which can be found or not.
-  [[nodiscard]] bool knows(SlotId slot) const { return guest(slot).place != 0; }
+  [[nodiscard]] bool knows(SlotId slot) const { return guest(slot).position != 0; }
   /// Whether the slot is a guest that can be found. If so, it has been asked for just now.
   bool ask_for(SlotId slot);
 
@@ -55,7 +55,7 @@ class GuestSlots {
   /// A guest is not found any more. Whether it could be until now.
   bool hide(SlotId slot);
   /// A guest's bytes are doubted: it is found no more, nor again. Whether it could be until now.
-  bool forget(SlotId slot);
+  bool shun(SlotId slot);
   /// The slot's chunk is about to become this instance's own: lets the guest go. False if it is
   /// leased.
   [[nodiscard]] bool may_become_own(SlotId slot);
@@ -73,7 +73,7 @@ class GuestSlots {
 
  private:
   struct Guest {
-    std::uint32_t place = 0;  ///< Among guests_, from 1; 0: the slot is none.
+    std::uint32_t position = 0;  ///< In guests_, from 1; 0: the slot is no guest.
     std::uint32_t num_leases : 29 = 0;
     std::uint32_t left_behind : 1 = 0;
     std::uint32_t asked_for : 1 = 0;

@@ -304,13 +304,13 @@ std::optional<SlotPlace> TierDirectory::lease(const BlockKey& key) {
       num_leases_.fetch_add(1, std::memory_order_relaxed);
       return place;
     }
-    slot(place).release(self_);
+    slot(place).end_lease(self_);
   }
   return std::nullopt;
 }
 
 void TierDirectory::end_lease(SlotPlace place) {
-  const bool was_leased = slot(place).release(self_);
+  const bool was_leased = slot(place).end_lease(self_);
   KVFERRY_CHECK(was_leased, "a slot is not leased: " + std::to_string(number_of(place)));
   num_leases_.fetch_sub(1, std::memory_order_relaxed);
 }

@@ -77,7 +77,7 @@ void TierDirectory::clean_up_behind(InstanceId gone, SweepReport& report) const 
       SharedSlot each = slot({chunk, i});
       const SlotWord word = each.load();
       if (word.is_leased_by(gone)) {
-        each.release(gone);
+        each.end_lease(gone);
         ++report.num_ended_leases;
       }
       if (!is_its) continue;
@@ -88,7 +88,7 @@ void TierDirectory::clean_up_behind(InstanceId gone, SweepReport& report) const 
         KVFERRY_PAUSE_POINT("tier_directory.in_a_sweep");
         report.num_quarantined_slots += each.quarantine() ? 1 : 0;
       } else if (word.state() == SharedState::kDying) {
-        static_cast<void>(each.bury());
+        static_cast<void>(each.free_dying());
       }
     }
     if (!is_its) continue;
@@ -126,7 +126,7 @@ std::uint64_t TierDirectory::free_quarantined() {
     if (seen.is_freed || !owns(chunk) || !is_over(chunk)) continue;
     const std::uint32_t num_slots = shape_of(chunk).num_slots;
     for (std::uint32_t i = 0; i < num_slots; ++i) {
-      num_freed += slot({chunk, i}).release_quarantined() ? 1 : 0;
+      num_freed += slot({chunk, i}).free_quarantined() ? 1 : 0;
     }
     seen.is_freed = true;
   }
@@ -134,7 +134,7 @@ std::uint64_t TierDirectory::free_quarantined() {
 }
 
 bool TierDirectory::free_quarantined(SlotPlace place) {
-  return owns(place.chunk) && is_over(place.chunk) && slot(place).release_quarantined();
+  return owns(place.chunk) && is_over(place.chunk) && slot(place).free_quarantined();
 }
 
 // ---- fairness ----

@@ -19,7 +19,7 @@ bool TierDirectory::make_free(SlotPlace place) {
       case SharedState::kReadable:
         return each.evict();
       case SharedState::kDying:
-        return each.bury();
+        return each.free_dying();
       case SharedState::kQuarantined:
         return free_quarantined(place);
       case SharedState::kFilling:
@@ -85,7 +85,7 @@ void TierDirectory::mend_chunks() {
     for (std::uint32_t i = 0; i < num_slots; ++i) {
       SharedSlot each = slot({chunk, i});
       const SlotWord word = each.load();
-      if (word.is_leased_by(self_)) each.release(self_);
+      if (word.is_leased_by(self_)) each.end_lease(self_);
       lessees |= word.lessees();
       if (is_mine_to_mend && word.state() == SharedState::kFilling) {
         begin_quarantine(chunk);

@@ -33,7 +33,7 @@ class OwnSlots final : public PeerSlots {
     return false;
   }
   void leave_behind(std::span<const SlotId> slots) override { expect_none(slots); }
-  bool doubt(std::span<const SlotId>) override { return false; }
+  bool shun(std::span<const SlotId>) override { return false; }
   bool hide_all() override { return false; }
   [[nodiscard]] bool let_go(SlotRange) override { return true; }
   bool drop_idle() override { return false; }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The scheduler of an engine that shares its tier with another one.
+#include "kvferry/cpu_tier/memory/slab_geometry.hpp"
 #include "kvferry/cpu_tier/peers/member_lock.hpp"
 
 #include "one_class.hpp"

@@ -151,9 +151,9 @@ TEST_F(TierDirectoryTest, AnInstanceHasOneLeaseOnASlot) {
   EXPECT_FALSE(a->evict(place));
   EXPECT_EQ(a->slot(place).forget(), SharedState::kDying);
   EXPECT_FALSE(b->lease(rig_.key(7))) << "forgotten";
-  EXPECT_FALSE(a->slot(place).bury()) << "b still reads it";
+  EXPECT_FALSE(a->slot(place).free_dying()) << "b still reads it";
   b->end_lease(place);
-  EXPECT_TRUE(a->slot(place).bury());
+  EXPECT_TRUE(a->slot(place).free_dying());
 }
 
 TEST_F(TierDirectoryTest, AChunkHasOneOwner) {

@@ -123,13 +123,13 @@ class SharedSlot {
   /// more. Which of them.
   [[nodiscard]] SharedState forget();
   /// dying -> free once nobody reads it. False if somebody does, or it is not dying.
-  [[nodiscard]] bool bury();
+  [[nodiscard]] bool free_dying();
   /// Whether somebody has leased it since the last call.
   [[nodiscard]] bool take_touched();
   /// filling -> quarantined: a device may write it until the opposite is proven.
   [[nodiscard]] bool quarantine();
   /// quarantined -> free, on proof that no device can write it.
-  [[nodiscard]] bool release_quarantined();
+  [[nodiscard]] bool free_quarantined();
   /// A word that is not sound, or is filling where nobody fills -> quarantined: what a damaged word
   /// was is unknown, and a device may write the slot. False if the word changes all the time.
   [[nodiscard]] bool doubt();
@@ -141,7 +141,7 @@ class SharedSlot {
   /// own leases itself), or the slot changes all the time.
   [[nodiscard]] bool lease(InstanceId reader);
   /// Clears the reader's bit, whatever the state. Whether it was set.
-  bool release(InstanceId reader);
+  bool end_lease(InstanceId reader);
 
  private:
   /// From one state to another that nobody else can leave it for; whether it was in the first.

@@ -102,7 +102,7 @@ class PeerSlots {
   virtual void leave_behind(std::span<const SlotId> slots) = 0;
   /// The bytes of those that are guests are doubted: they are not found again. Whether any could
   /// be found.
-  virtual bool doubt(std::span<const SlotId> slots) = 0;
+  virtual bool shun(std::span<const SlotId> slots) = 0;
   /// No guest is found any more. Whether any could be.
   virtual bool hide_all() = 0;
   /// The range is about to be the tier's own: its guests are let go. False if one is leased; those

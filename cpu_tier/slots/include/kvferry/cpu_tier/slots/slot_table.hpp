@@ -107,7 +107,7 @@ class SlotTable {
   /// evictable -> free, leased -> dying.
   void forget(SlotId slot);
   /// free -> evictable, the most recent: it holds something after all.
-  void take_back(SlotId slot);
+  void make_evictable(SlotId slot);
   /// free -> quarantined: somebody else has it still.
   void set_aside(SlotId slot);
 

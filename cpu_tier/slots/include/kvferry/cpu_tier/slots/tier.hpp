@@ -274,8 +274,8 @@ class Tier {
  private:
   friend class Reservation;
   struct SlabClass;
-  static constexpr std::uint8_t kNobody = 0xff;
-  static_assert(kMaxClasses < kNobody);
+  static constexpr std::uint8_t kNoClass = 0xff;
+  static_assert(kMaxClasses < kNoClass);
 
   [[nodiscard]] SlabClass& at(SlabClassId of) const KVFERRY_REQUIRES(mutex_);
   SlabClassId make_class(std::uint32_t slots_per_chunk) KVFERRY_REQUIRES(mutex_);
@@ -286,22 +286,23 @@ class Tier {
   /// Gets a chunk of nobody for the class: how many free slots it brought. Nothing if there is
   /// none, or none was found that can be had.
   [[nodiscard]] std::optional<std::uint32_t> add_chunk(std::uint32_t of) KVFERRY_REQUIRES(mutex_);
-  /// The class whose blocks a chunk that was just taken holds; kNobody if it is none of this
+  /// The class whose blocks a chunk that was just taken holds; kNoClass if it is none of this
   /// tier's.
   [[nodiscard]] std::uint8_t class_in(const TakenChunks& taken) const KVFERRY_REQUIRES(mutex_);
-  /// Own chunks of nobody become the class's. False if they cannot be divided; they are gone then.
-  [[nodiscard]] bool give(std::uint32_t of, const TakenChunks& chunks) KVFERRY_REQUIRES(mutex_);
-  /// Makes the chunk nobody's. False if a slot of it is named.
-  [[nodiscard]] bool take(ChunkId chunk) KVFERRY_REQUIRES(mutex_);
-  /// Takes the coldest chunk of another class, if it has lain unused for `least_age` at least.
-  [[nodiscard]] std::optional<ChunkId> take_coldest(std::uint32_t for_class,
-                                                    std::uint32_t least_age)
+  /// Own chunks of no class become the class's. False if they cannot be divided: then the tier has
+  /// given them up.
+  [[nodiscard]] bool attach(std::uint32_t of, const TakenChunks& chunks) KVFERRY_REQUIRES(mutex_);
+  /// Makes a class's chunk one of no class; the tier still owns it. False if a slot of it is named.
+  [[nodiscard]] bool detach(ChunkId chunk) KVFERRY_REQUIRES(mutex_);
+  /// Detaches the coldest chunk of another class, if that has lain unused for `least_age` at least.
+  [[nodiscard]] std::optional<ChunkId> detach_coldest(std::uint32_t for_class,
+                                                      std::uint32_t least_age)
       KVFERRY_REQUIRES(mutex_);
-  /// Takes any chunk of another class, looking on where the last look ended.
-  [[nodiscard]] std::optional<ChunkId> take_any(std::uint32_t for_class) KVFERRY_REQUIRES(mutex_);
+  /// Detaches any chunk of another class, looking on where the last look ended.
+  [[nodiscard]] std::optional<ChunkId> detach_any(std::uint32_t for_class) KVFERRY_REQUIRES(mutex_);
   void count_turnover(std::uint32_t of, std::size_t num_slots) KVFERRY_REQUIRES(mutex_);
   /// Chunks that some class has.
-  [[nodiscard]] std::uint32_t num_owned() const KVFERRY_REQUIRES(mutex_);
+  [[nodiscard]] std::uint32_t num_attached() const KVFERRY_REQUIRES(mutex_);
   void mark_time(std::chrono::steady_clock::time_point now) KVFERRY_REQUIRES(mutex_);
   void drop_idle_guests(std::chrono::steady_clock::time_point now) KVFERRY_REQUIRES(mutex_);
   /// Gives up so many of the chunks that it owes, the coldest first.
@@ -316,7 +317,8 @@ class Tier {
   std::array<std::unique_ptr<SlabClass>, kMaxClasses> classes_ KVFERRY_GUARDED_BY(mutex_);
   std::uint32_t num_classes_ KVFERRY_GUARDED_BY(mutex_) = 0;
   const bool first_gets_all_;
-  std::vector<std::uint8_t> owners_ KVFERRY_GUARDED_BY(mutex_);  ///< Class by chunk.
+  std::vector<std::uint8_t> class_of_chunk_
+      KVFERRY_GUARDED_BY(mutex_);  ///< By chunk; kNoClass: no class has it.
   std::uint32_t next_looked_ KVFERRY_GUARDED_BY(mutex_) = 0;
   /// Reserved since the classes' ages were marked, in chunks.
   double num_turned_over_ KVFERRY_GUARDED_BY(mutex_) = 0;
