@@ -16,10 +16,10 @@
 
 namespace kvferry::cpu_tier {
 
-/// Slots of other instances of a shared tier, or of nobody, that this one found and may read. A
-/// guest is leased there from the moment it was found, so that what a lookup has said stays true,
-/// and is let go when its last lease here ends, unless somebody has asked for it since that began;
-/// or when it is leased by nobody here and nobody has asked for it lately.
+/// Slots of other instances of a shared tier, or without an owner, that this one found and may
+/// read. A guest is leased there from the moment it was found, so that what a lookup has said stays
+/// true, and is let go when its last lease here ends, unless a lookup has asked for it since that
+/// began; or when no lease here is on it and no lookup has asked for it lately.
 ///
 /// While a guest can be found, the tier's own index leads to it, as to own slots. One thread at a
 /// time.
@@ -61,7 +61,7 @@ class GuestSlots {
   [[nodiscard]] bool may_become_own(SlotId slot);
   /// Finds none of them any more. Whether any could be found.
   bool hide_all();
-  /// Lets those go that nobody here has leased, or asked for since the last call. Whether any.
+  /// Lets those go that are not leased here, nor asked for since the last call. Whether any.
   bool drop_idle();
 
   [[nodiscard]] std::size_t size() const { return guests_.size(); }
@@ -81,7 +81,7 @@ class GuestSlots {
   };
   [[nodiscard]] Guest& guest(SlotId slot) { return by_slot_[slot.value()]; }
   [[nodiscard]] const Guest& guest(SlotId slot) const { return by_slot_[slot.value()]; }
-  /// One that nobody here has leased.
+  /// One that is not leased here.
   void let_go(SlotId slot);
 
   SharedSlots slots_;

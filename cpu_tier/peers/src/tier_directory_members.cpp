@@ -28,7 +28,7 @@ TierDirectory::~TierDirectory() {
   // is told that it must hurry: whoever sweeps when it is gone does the rest.
   if (!lock_->try_take_all()) return;
   SweepReport report;
-  clean_up_behind(self_, report);
+  clean_up_after(self_, report);
 }
 
 void TierDirectory::take_name(const Identity& identity) {
@@ -59,13 +59,13 @@ SweepReport TierDirectory::sweep() {
     const auto dead = DeathLock::try_take(file_, base);
     // Another sweeper may have been there, and another instance have come, meanwhile.
     if (!dead || instances_[i].lock.load(std::memory_order_acquire) != base) continue;
-    clean_up_behind(InstanceId(i), report);
+    clean_up_after(InstanceId(i), report);
     ++report.num_instances;
   }
   return report;
 }
 
-void TierDirectory::clean_up_behind(InstanceId gone, SweepReport& report) const {
+void TierDirectory::clean_up_after(InstanceId gone, SweepReport& report) const {
   InstanceRecord& record = instances_[gone.value()];
   const ChunkOwner owner = ChunkOwner::of(gone, record.epoch.load(std::memory_order_relaxed));
   for (ChunkId chunk; chunk.value() < shape_.num_chunks; chunk = chunk.next()) {

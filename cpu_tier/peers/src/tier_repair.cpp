@@ -96,12 +96,12 @@ void TierDirectory::mend_chunks() {
     note_damage();
     record.owner.store(0, std::memory_order_release);
   }
-  end_leases_of_nobody(lessees);
+  end_stray_leases(lessees);
 }
 
 // An instance has claimed its record before it leases anything, and has no lease when it frees it:
 // one whose record is free now, and was when its bit was seen, or has been since, has none.
-void TierDirectory::end_leases_of_nobody(std::uint32_t lessees) {
+void TierDirectory::end_stray_leases(std::uint32_t lessees) {
   bool any = false;
   for (std::uint32_t i = 0; i < kMaxInstances; ++i) {
     if ((lessees >> i & 1U) == 0 || !declare_dead(InstanceId(i), 0)) continue;

@@ -26,7 +26,7 @@
 
 namespace kvferry::cpu_tier {
 
-/// What has been cleaned up behind instances that are gone.
+/// What has been cleaned up after instances that are gone.
 struct SweepReport {
   std::uint32_t num_instances = 0;
   std::uint32_t num_orphaned_chunks = 0;
@@ -34,9 +34,9 @@ struct SweepReport {
   std::uint64_t num_ended_leases = 0;
 };
 
-/// The metadata of a shared tier as one engine instance works with them: who has which chunk, what
-/// the slots hold, where a key may be. There is no lock in it but the instances' proofs of life: a
-/// process that is stopped or killed anywhere blocks nobody.
+/// The metadata of a shared tier as one engine instance works with them: which instance has which
+/// chunk, what the slots hold, where a key may be. There is no lock in it but the instances' proofs
+/// of life: a process that is stopped or killed anywhere blocks no other.
 ///
 /// The memory, the metadata of `file`, outlives it. Leases and looks may come from any
 /// thread; all else, which the owner of a chunk does, from one at a time.
@@ -66,7 +66,7 @@ class TierDirectory {
   TierDirectory(std::span<std::byte> metadata, const TierPlaces& places, const TierShape& shape,
                 LockFile file, const Identity& identity);
   /// Leaves: what it has committed stays for others and for later. If none of its ranks lives, what
-  /// sweep() does: its chunks become nobody's. Else its ranks may still write and read what they
+  /// sweep() does: its chunks have no owner then. Else its ranks may still write and read what they
   /// were told to, so that its chunks, filling slots and leases stay what they are until a sweep
   /// finds the last rank gone.
   ~TierDirectory();
@@ -91,30 +91,31 @@ class TierDirectory {
 
   // ---- chunks ----
 
-  /// Takes a chunk of nobody: one that was never divided or holds nothing of worth first, else one
-  /// that holds what somebody left. Looks at a bounded number; nothing if none of those can be had,
-  /// or this instance has as many as it may. What is in it is said by its words.
+  /// Takes a chunk without an owner: one that was never divided or holds nothing of worth first,
+  /// else one that holds what an instance left. Looks at a bounded number; nothing if none of those
+  /// can be had, or this instance has as many as it may. What is in it is said by its words.
   [[nodiscard]] std::optional<ChunkId> take_chunk();
   /// Divides an own chunk, all of whose slots are free. Words beyond them that are not are damage:
   /// evicted, or quarantined.
   void divide(ChunkId chunk, const ChunkShape& shape);
-  /// Makes an own chunk nobody's. What is readable in it stays so; if nothing is, it is as if it
-  /// had never been divided. False, and it stays own, if a slot of it is filling: a device may
-  /// write it for longer than anybody else would wait.
+  /// Gives up an own chunk: it has no owner any more. What is readable in it stays so; if nothing
+  /// is, it is as if it had never been divided. False, and it stays own, if a slot of it is
+  /// filling: a device may write it for longer than any other instance would wait.
   [[nodiscard]] bool give_up(ChunkId chunk);
   /// Evicts what an own chunk holds, of whatever name space. Whether all of its slots are free now.
   [[nodiscard]] bool clear(ChunkId chunk);
-  /// Of a slot in an own chunk that this instance has no use of: evicted, if nobody reads it;
-  /// freed, if its quarantine is over. A word that cannot be, or that is filling though nobody
+  /// Of a slot in an own chunk that this instance has no use of: evicted, if no instance reads it;
+  /// freed, if its quarantine is over. A word that cannot be, or that is filling though no device
   /// fills it, is damage: quarantined, and counted. Whether the slot is free now.
   [[nodiscard]] bool make_free(SlotPlace place);
   [[nodiscard]] bool owns(ChunkId chunk) const;
   [[nodiscard]] ChunkShape shape_of(ChunkId chunk) const;
   /// Whether what an own chunk holds is of this instance's name space.
   [[nodiscard]] bool is_of_name_space(ChunkId chunk) const;
-  /// How the chunks of this name space are divided, whoever has them: each shape once. O(chunks).
+  /// How the chunks of this name space are divided, whichever instance has them: each shape once.
+  /// O(chunks).
   [[nodiscard]] std::vector<ChunkShape> shapes() const;
-  /// Slots of this name space that are readable and another's, or nobody's. O(slots).
+  /// Slots of this name space that are readable and not this instance's. O(slots).
   [[nodiscard]] std::uint64_t num_readable_of_others() const;
 
   // ---- slots of own chunks ----
@@ -124,7 +125,7 @@ class TierDirectory {
   }
   /// free -> filling. False if it is not free yet.
   [[nodiscard]] bool begin_fill(SlotPlace place);
-  /// readable -> filling. False if somebody reads it.
+  /// readable -> filling. False if an instance reads it.
   [[nodiscard]] bool refill(SlotPlace place);
   /// filling -> readable, and found by others from now on under that key. The hint to what the slot
   /// held before goes: hints that are wrong come to take the places of those that are right.
@@ -139,14 +140,14 @@ class TierDirectory {
   };
   [[nodiscard]] HintChange prepare_publish(SlotPlace place, const BlockKey& key) const;
   void publish(SlotPlace place, const BlockKey& key, const HintChange& change);
-  /// readable -> free. False if somebody reads it.
+  /// readable -> free. False if an instance reads it.
   [[nodiscard]] bool evict(SlotPlace place);
   /// The key of a readable slot of this name space, if it is whole.
   [[nodiscard]] std::optional<BlockKey> key_of(SlotPlace place) const;
 
   // ---- slots of any chunk ----
 
-  /// A lease on the slot of another instance, or of nobody, that holds the key: nothing if none
+  /// A lease on the slot of another instance, or of no owner, that holds the key: nothing if none
   /// can be found, or this instance has it leased. Ended by end_lease().
   [[nodiscard]] std::optional<SlotPlace> lease(const BlockKey& key);
   /// Whether lease() would probably succeed. Takes nothing.
@@ -160,7 +161,7 @@ class TierDirectory {
   void shun(SlotPlace place);
   /// Looks whether there is anything that lease() could find: until the next time it finds nothing
   /// if there was not. Called now and then, from one thread at a time; O(chunks). Returns the
-  /// number of chunks of nobody that this instance could take.
+  /// number of chunks without an owner that this instance could take.
   std::uint32_t look_around();
   [[nodiscard]] bool is_alone() const { return is_alone_.load(std::memory_order_relaxed); }
   /// The line that lease() and has() need first, to be used soon.
@@ -174,8 +175,8 @@ class TierDirectory {
 
   // ---- instances that are gone ----
 
-  /// Ends the leases of instances none of whose processes lives, puts what they were filling in
-  /// quarantine, and makes their chunks nobody's. Bounded in time by the tier's size; may end
+  /// Ends the leases of instances that have no living process, puts what they were filling in
+  /// quarantine, and takes the owner from their chunks. Bounded in time by the tier's size; may end
   /// anywhere and is begun anew by the next.
   SweepReport sweep();
   /// Frees what has been in quarantine for longer than the grace in own chunks, as far as this
@@ -232,25 +233,26 @@ class TierDirectory {
   /// Holds the name's lock, with no record of an earlier instance of that name.
   void take_name(const Identity& identity);
   [[nodiscard]] bool claim_record(const Identity& identity);
-  // Of metadata that were damaged while nobody used them (tier_repair.cpp):
+  // Of metadata that were damaged while no instance used them (tier_repair.cpp):
   /// Makes records that no instance can hold such of a dead one, for sweep().
   void mend_instances();
-  /// Makes chunks nobody's whose owner is no instance, and clears this instance's bit everywhere.
+  /// Takes the owner from chunks whose owner is no instance, and clears this instance's bit
+  /// everywhere.
   void mend_chunks();
-  /// Of an own chunk, slots that nobody could lease so far: all are free, or else damaged.
+  /// Of an own chunk, slots that no instance could lease so far: all are free, or else damaged.
   void mend_slots(ChunkId chunk, std::uint32_t first, std::uint32_t end);
   [[nodiscard]] bool is_stale(ChunkOwner owner) const;
   /// Ends what leases the words say that these instances have, of those that are none.
-  void end_leases_of_nobody(std::uint32_t lessees);
-  /// Makes the record, whose lock word is `base`, one that sweep() cleans up behind. False if it
+  void end_stray_leases(std::uint32_t lessees);
+  /// Makes the record, whose lock word is `base`, one that sweep() cleans up after. False if it
   /// has changed.
   [[nodiscard]] bool declare_dead(InstanceId instance, std::uint64_t base);
   /// Slots of a chunk, an own one, are about to be quarantined: the grace begins anew.
   void begin_quarantine(ChunkId chunk);
   void note_damage() { num_damaged_.fetch_add(1, std::memory_order_relaxed); }
 
-  /// Behind the instance, whose death is proven, or which leaves.
-  void clean_up_behind(InstanceId gone, SweepReport& report) const;
+  /// After the instance, whose death is proven, or which leaves.
+  void clean_up_after(InstanceId gone, SweepReport& report) const;
 
   /// Since when this process has known of a chunk's quarantine.
   struct SeenQuarantine {

@@ -19,7 +19,7 @@ class TierPeers final : public Peers {
   [[nodiscard]] std::unique_ptr<PeerSlots> slots_of(const ChunkShape& shape, BlockIndex& index,
                                                     std::uint32_t max_slots) override;
   void grow_to(std::uint32_t num_chunks) override { directory_.set_reach(num_chunks); }
-  /// None: a peer can take any that nobody has.
+  /// None: a peer can take any that has no owner.
   [[nodiscard]] std::uint32_t num_free_chunks() const override { return 0; }
   [[nodiscard]] std::uint32_t num_obtainable_chunks() const override { return num_unowned_; }
   /// One at most.
@@ -34,7 +34,7 @@ class TierPeers final : public Peers {
 
  private:
   TierDirectory& directory_;
-  /// Chunks of nobody, at the last look.
+  /// Chunks without an owner, at the last look.
   std::uint32_t num_unowned_ = 0;
 };
 
