@@ -179,7 +179,7 @@ TEST_F(SchedulerSharedTest, WhileALoadIsUnderWayItsOwnerKeepsTheBlocks) {
 TEST_F(SchedulerSharedTest, AForeignLoadThatFailsIsNotTriedAgain) {
   store_elsewhere({1, 2, 3, 4});
   const StepPlan step = load_all("r");
-  EXPECT_EQ(fold_ends(step, EndedAs::kFailed), Ids{});
+  EXPECT_EQ(fold_ends(step, Outcome::kFailed), Ids{});
   EXPECT_EQ(num_hit({1, 2, 3, 4}), 0U);
   EXPECT_EQ(view().tier.num_leased_guests, 0U);
   EXPECT_EQ(fold_ends(plan()), Ids{"r"});
