@@ -92,6 +92,15 @@ void check_copy_runs(std::span<const CopyRun> runs) {
   check_disjoint(sorted);
 }
 
+void check_blocks(const BlockGeometry& geometry, std::span<const BlockId> blocks) {
+  for (const BlockId block : blocks) {
+    if (block.value() >= geometry.num_blocks) {
+      throw DeviceError("block " + std::to_string(block.value()) + " is outside a geometry of " +
+                        std::to_string(geometry.num_blocks) + " blocks");
+    }
+  }
+}
+
 std::uint64_t total_bytes(std::span<const CopyRun> runs) {
   std::uint64_t sum = 0;
   for (const CopyRun& run : runs) sum += run.bytes;

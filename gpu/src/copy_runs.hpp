@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "kvferry/base/ids.hpp"
+#include "kvferry/gpu/block_geometry.hpp"
 #include "kvferry/gpu/device.hpp"
 
 #include <cstdint>
@@ -12,6 +14,9 @@ namespace kvferry::gpu {
 /// back end. Throws DeviceError naming the offending run. Linear for ascending destinations, else
 /// one sort.
 void check_copy_runs(std::span<const CopyRun> runs);
+
+/// The same for Stream::gather and scatter: throws DeviceError naming a block outside the geometry.
+void check_blocks(const BlockGeometry& geometry, std::span<const BlockId> blocks);
 
 /// Bytes of all runs together.
 [[nodiscard]] std::uint64_t total_bytes(std::span<const CopyRun> runs);

@@ -73,7 +73,7 @@ std::byte* ObjectStore::place(const SizeClass& of, SlotId slot) const {
 bool ObjectStore::is_own(const SizeClass& of, SlotId slot) const {
   const cpu_tier::TierDirectory* const directory = memory_->directory();
   return directory == nullptr ||
-         directory->owns(cpu_tier::place_of(slot, of.slots.num_slots).chunk.value());
+         directory->owns(cpu_tier::place_of(slot, of.slots.num_slots).chunk);
 }
 
 bool ObjectStore::has_key(const SizeClass& of, SlotId slot, std::string_view key) const {

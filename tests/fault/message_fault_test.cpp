@@ -24,7 +24,6 @@
 namespace kvferry::fault {
 namespace {
 
-using connector::EndedAs;
 using connector::SchedulerSnapshot;
 using connector::StepPlan;
 using connector::StepReport;
@@ -134,8 +133,8 @@ TEST_F(DamagedPlans, ArePutOffAndChangeNothing) {
     report.stores.insert(report.stores.end(), more.stores.begin(), more.stores.end());
     report.loads.insert(report.loads.end(), more.loads.begin(), more.loads.end());
   }
-  EXPECT_EQ(report.stores[0].outcome, EndedAs::kDone);
-  EXPECT_EQ(report.loads[0].outcome, EndedAs::kDone);
+  EXPECT_EQ(report.stores[0].outcome, Outcome::kDone);
+  EXPECT_EQ(report.loads[0].outcome, Outcome::kDone);
 }
 
 // ---- a scheduler side and its reports ----
@@ -183,7 +182,7 @@ class DamagedReports : public ::testing::Test {
     report.domain = kDomain;
     report.rank = rank;
     report.gathered = {{store_, 2}};
-    report.stores = {{store_, EndedAs::kDone, ""}};
+    report.stores = {{store_, Outcome::kDone, ""}};
     return report;
   }
   void fold(const std::vector<std::string>& reports) {

@@ -96,15 +96,12 @@ class Scheduler {
   };
 
   std::uint64_t draw(std::uint64_t below) { return random_() % below; }
-  static SharedPlace place_of(SlotId slot) {
-    return {slot.value() / Instance::kChunkSlots, slot.value() % Instance::kChunkSlots};
-  }
   /// Tells the rank of all slots, waiting for nothing: those for which there is no order are left
   /// out, and are as many as are returned.
   std::size_t tell(Transfer& transfer, Kind kind, std::span<const SlotId> slots,
                    std::uint64_t first_key) {
     for (std::size_t i = 0; i < slots.size(); ++i) {
-      const SharedPlace place = place_of(slots[i]);
+      const SlotPlace place = place_of(slots[i], Instance::kChunkSlots);
       const std::uint32_t generation = instance_.directory().slot(place).load().generation();
       const auto number = mail_.tell(kind, place, first_key + i, generation);
       if (!number) return slots.size() - i;

@@ -26,7 +26,7 @@ struct RankMailbox {
   struct Order {
     std::atomic<State> state{State::kNone};
     Kind kind = Kind::kWrite;
-    SharedPlace place;
+    SlotPlace place;
     std::uint64_t key = 0;
     std::uint32_t generation = 0;  ///< Of the slot when it was told.
   };
@@ -41,7 +41,7 @@ struct RankMailbox {
   std::atomic<std::uint64_t> num_wrong{0};
 
   /// The scheduler's: tells the rank. The order's number, or nothing if it has too many.
-  std::optional<std::uint32_t> tell(Kind kind, SharedPlace place, std::uint64_t key,
+  std::optional<std::uint32_t> tell(Kind kind, SlotPlace place, std::uint64_t key,
                                     std::uint32_t generation) {
     for (std::uint32_t i = 0; i < kNumOrders; ++i) {
       Order& order = orders[i];

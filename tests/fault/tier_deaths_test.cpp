@@ -90,7 +90,7 @@ class Instance {
 
   /// Several slots at a time, as a step of an engine does.
   void store_some() {
-    std::vector<std::pair<SharedPlace, std::uint64_t>> filling;
+    std::vector<std::pair<SlotPlace, std::uint64_t>> filling;
     for (auto& [chunk, slots] : own_) {
       for (std::uint32_t i = 0; i < slots.size() && filling.size() < 1 + draw(6); ++i) {
         if (slots[i].state != State::kFree) continue;
@@ -116,7 +116,7 @@ class Instance {
   }
 
   void read_some() {
-    std::vector<std::pair<SharedPlace, std::uint64_t>> leased;
+    std::vector<std::pair<SlotPlace, std::uint64_t>> leased;
     for (std::uint64_t i = 1 + draw(6); i > 0; --i) {
       const std::uint64_t key = draw(kNumKeys);
       if (const auto place = directory_->lease(rig_.key(key))) leased.push_back({*place, key});
@@ -135,7 +135,7 @@ class Instance {
     for (auto& [chunk, slots] : own_) {
       for (std::uint32_t i = 0; i < slots.size(); ++i) {
         SharedSlot slot = directory_->slot({chunk, i});
-        if (slots[i].state == State::kDying && slot.bury()) slots[i].state = State::kFree;
+        if (slots[i].state == State::kDying && slot.free_dying()) slots[i].state = State::kFree;
         if (slots[i].state != State::kReadable || draw(8) != 0) continue;
         if (draw(4) == 0) {
           slots[i].state = slot.forget() == SharedState::kFree ? State::kFree : State::kDying;
@@ -148,7 +148,7 @@ class Instance {
 
   void take() {
     if (own_.size() >= kMostChunks) return;
-    const std::optional<std::uint32_t> chunk = directory_->take_chunk();
+    const std::optional<ChunkId> chunk = directory_->take_chunk();
     if (!chunk) return;
     if (directory_->shape_of(*chunk).num_slots == 0) {
       directory_->divide(*chunk, {kShape.max_chunk_slots, 0});
@@ -185,7 +185,7 @@ class Instance {
   Tally& tally_;
   std::mt19937_64 random_;
   std::unique_ptr<TierDirectory> directory_;
-  std::map<std::uint32_t, OwnChunk> own_;
+  std::map<ChunkId, OwnChunk> own_;
 };
 
 class TierDeathsTest : public ::testing::Test {
@@ -224,9 +224,9 @@ class TierDeathsTest : public ::testing::Test {
       static_cast<void>(last->free_quarantined());
       for (std::uint32_t i = 0; i < last->shape_of(*chunk).num_slots; ++i) {
         const SlotWord word = rig_.word({*chunk, i});
-        ASSERT_EQ(word.lessees(), 0U) << "chunk " << *chunk << " slot " << i;
+        ASSERT_EQ(word.lessees(), 0U) << "chunk " << chunk->value() << " slot " << i;
         if (word.state() == SharedState::kDying) {
-          ASSERT_TRUE(last->slot({*chunk, i}).bury());
+          ASSERT_TRUE(last->slot({*chunk, i}).free_dying());
           continue;
         }
         if (word.state() == SharedState::kFree) continue;

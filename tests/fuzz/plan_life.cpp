@@ -14,7 +14,6 @@
 
 namespace kvferry::fuzz {
 
-using connector::EndedAs;
 using connector::LoadOrder;
 using connector::StepPlan;
 using connector::StepReport;
@@ -159,14 +158,14 @@ void PlanLife::note(const StepReport& report) {
   for (const auto& end : report.stores) {
     KVFERRY_CHECK(owed_.stores.contains(end.transfer) && !over.contains(end.transfer),
                   "a store's end that nobody waits for");
-    KVFERRY_CHECK(end.outcome == EndedAs::kDone || is_unknown_, "a store failed: " + end.reason);
+    KVFERRY_CHECK(end.outcome == Outcome::kDone || is_unknown_, "a store failed: " + end.reason);
     over.insert(end.transfer);
   }
   for (const TransferId id : over) owed_.stores.erase(id);
   for (const auto& end : report.loads) {
     const auto found = owed_.loads.find(end.transfer);
     KVFERRY_CHECK(found != owed_.loads.end(), "a load's end that nobody waits for");
-    KVFERRY_CHECK(end.outcome == EndedAs::kDone || is_unknown_, "a load failed: " + end.reason);
+    KVFERRY_CHECK(end.outcome == Outcome::kDone || is_unknown_, "a load failed: " + end.reason);
     load_in_model(found->second);
     owed_.loads.erase(found);
   }

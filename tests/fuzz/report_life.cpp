@@ -9,7 +9,6 @@
 
 namespace kvferry::fuzz {
 
-using connector::EndedAs;
 using connector::StepPlan;
 using connector::StepReport;
 
@@ -121,10 +120,10 @@ void ReportLife::report_the_rest() {
       for (const auto& order : plan.stores) {
         const auto count = static_cast<std::uint32_t>(order.blocks.size());
         report.gathered.push_back({order.transfer, count});
-        report.stores.push_back({order.transfer, EndedAs::kDone, ""});
+        report.stores.push_back({order.transfer, Outcome::kDone, ""});
       }
       for (const auto& order : plan.loads) {
-        report.loads.push_back({order.transfer, EndedAs::kDone, ""});
+        report.loads.push_back({order.transfer, Outcome::kDone, ""});
       }
       for (const auto& notice : plan.notices) report.announced.push_back(notice.transfer);
     }

@@ -10,7 +10,6 @@
 namespace kvferry::fuzz {
 namespace {
 
-using connector::EndedAs;
 using connector::RankTopology;
 using connector::StepReport;
 using connector::StoreGathered;
@@ -28,7 +27,7 @@ class Draw {
   TransferId transfer() { return TransferId(number(6)); }
   StoreGathered gathered() { return {transfer(), small(5)}; }
   TransferEnded ended() {
-    return {transfer(), static_cast<EndedAs>(below(3)), std::string(below(2), 'x')};
+    return {transfer(), static_cast<Outcome>(below(3)), std::string(below(2), 'x')};
   }
   RankTopology topology() {
     using Life = ReportLife;

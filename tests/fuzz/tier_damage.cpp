@@ -119,7 +119,7 @@ void excuse(const TierFile& file) {
       if (!content || content->stamp != stamp) continue;
       std::uint64_t key_number = 0;
       std::memcpy(&key_number, content->key.hash.data(), sizeof key_number);
-      write_content(file.slot(chunk, i, num_slots), key_number, content->name_space);
+      write_content(file.slot({ChunkId(chunk), i}, num_slots), key_number, content->name_space);
     }
   }
 }

@@ -82,10 +82,10 @@ SharedTierOptions TierFile::options() const {
           .machine = {directory_ / "proc", directory_ / "cgroup", directory_ / "claims"}};
 }
 
-std::span<std::byte> TierFile::slot(std::uint32_t chunk, std::uint32_t index,
-                                    std::uint32_t num_slots) const {
+std::span<std::byte> TierFile::slot(cpu_tier::SlotPlace place, std::uint32_t num_slots) const {
   const std::uint64_t bytes = kChunkBytes / num_slots;
-  return this->bytes().subspan(places_.arenas + chunk * kChunkBytes + index * bytes, bytes);
+  return this->bytes().subspan(
+      places_.arenas + place.chunk.value() * kChunkBytes + place.index * bytes, bytes);
 }
 
 void TierFile::truncate(std::uint64_t bytes) const {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "kvferry/cpu_tier/memory/slab_geometry.hpp"
 #include "kvferry/cpu_tier/peers/shared_tier.hpp"
 
 #include <cstddef>
@@ -30,8 +31,7 @@ class TierFile {
   /// All of the file.
   [[nodiscard]] std::span<std::byte> bytes() const { return {bytes_, places_.end}; }
   [[nodiscard]] std::span<std::byte> metadata() const { return bytes().first(places_.arenas); }
-  [[nodiscard]] std::span<std::byte> slot(std::uint32_t chunk, std::uint32_t index,
-                                          std::uint32_t num_slots) const;
+  [[nodiscard]] std::span<std::byte> slot(cpu_tier::SlotPlace place, std::uint32_t num_slots) const;
   /// Shorter by so many bytes. The mapping must not be touched there until restore().
   void truncate(std::uint64_t bytes) const;
   /// As a tier that nobody has used.

@@ -46,7 +46,7 @@ TierLife::~TierLife() {
 
 std::span<std::byte> TierLife::bytes_of(std::uint32_t slab_class, SlotId slot) const {
   const std::uint32_t per_chunk = kSlotsPerChunk[slab_class];
-  return file_.slot(slot.value() / per_chunk, slot.value() % per_chunk, per_chunk);
+  return file_.slot(cpu_tier::place_of(slot, per_chunk), per_chunk);
 }
 
 std::vector<std::uint64_t> TierLife::numbers(std::uint32_t slab_class, std::uint64_t first,

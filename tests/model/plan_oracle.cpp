@@ -116,7 +116,7 @@ void PlanOracle::end(std::map<TransferId, Transfer>& transfers, const TransferEn
   Transfer& transfer = found->second;
   EXPECT_TRUE(transfer.ended_on.insert(rank.value()).second) << "ended twice on one rank";
   transfer.num_used[rank.value()] = 0;
-  if (ended.outcome != EndedAs::kDone) transfer.failed = true;
+  if (ended.outcome != Outcome::kDone) transfer.failed = true;
 }
 
 void PlanOracle::take_report(const StepReport& report) {

@@ -52,27 +52,27 @@ class SharedTierRig {
     return std::make_unique<TierDirectory>(std::span(memory_, places_.arenas), places_, shape_,
                                            path_, identity);
   }
-  [[nodiscard]] Slot& slot(SharedPlace place) const {
+  [[nodiscard]] Slot& slot(SlotPlace place) const {
     auto* const slots = reinterpret_cast<Slot*>(memory_ + places_.arenas);
-    return slots[std::uint64_t{place.chunk} * shape_.max_chunk_slots + place.index];
+    return slots[number_of(place)];
   }
   /// As the tier's words are, whoever has them.
-  [[nodiscard]] SlotWord word(SharedPlace place) const {
+  [[nodiscard]] SlotWord word(SlotPlace place) const {
     auto* const lines = reinterpret_cast<const SlotLine*>(memory_ + places_.slots);
-    return {lines[std::uint64_t{place.chunk} * shape_.max_chunk_slots + place.index].word.load()};
+    return {lines[number_of(place)].word.load()};
   }
-  [[nodiscard]] const ChunkRecord& chunk(std::uint32_t number) const {
-    return reinterpret_cast<const ChunkRecord*>(memory_ + places_.chunks)[number];
+  [[nodiscard]] const ChunkRecord& chunk(ChunkId chunk) const {
+    return reinterpret_cast<const ChunkRecord*>(memory_ + places_.chunks)[chunk.value()];
   }
   [[nodiscard]] const InstanceRecord& instance(std::uint32_t number) const {
     return reinterpret_cast<const InstanceRecord*>(memory_ + places_.instances)[number];
   }
   /// The metadata themselves, for tests that damage them.
-  [[nodiscard]] SlotLine& line(SharedPlace place) const {
+  [[nodiscard]] SlotLine& line(SlotPlace place) const {
     return reinterpret_cast<SlotLine*>(memory_ + places_.slots)[number_of(place)];
   }
-  [[nodiscard]] ChunkRecord& unsafe_chunk(std::uint32_t number) const {
-    return reinterpret_cast<ChunkRecord*>(memory_ + places_.chunks)[number];
+  [[nodiscard]] ChunkRecord& unsafe_chunk(ChunkId chunk) const {
+    return reinterpret_cast<ChunkRecord*>(memory_ + places_.chunks)[chunk.value()];
   }
   [[nodiscard]] InstanceRecord& unsafe_instance(std::uint32_t number) const {
     return reinterpret_cast<InstanceRecord*>(memory_ + places_.instances)[number];
@@ -81,8 +81,8 @@ class SharedTierRig {
     return {reinterpret_cast<std::atomic<std::uint64_t>*>(memory_ + places_.hints),
             places_.num_hints};
   }
-  [[nodiscard]] std::uint64_t number_of(SharedPlace place) const {
-    return std::uint64_t{place.chunk} * shape_.max_chunk_slots + place.index;
+  [[nodiscard]] std::uint64_t number_of(SlotPlace place) const {
+    return std::uint64_t{place.chunk.value()} * shape_.max_chunk_slots + place.index;
   }
   [[nodiscard]] const TierShape& shape() const { return shape_; }
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
@@ -103,7 +103,7 @@ class SharedTierRig {
     return true;
   }
   /// Stores a key in a slot of an own chunk.
-  [[nodiscard]] bool store(TierDirectory& directory, SharedPlace place,
+  [[nodiscard]] bool store(TierDirectory& directory, SlotPlace place,
                            std::uint64_t key_number) const {
     if (!directory.begin_fill(place)) return false;
     write(slot(place), key_number);

@@ -52,7 +52,7 @@ class SharedWorker {
  private:
   std::uint64_t draw(std::uint64_t below) { return random_() % below; }
   [[nodiscard]] SharedTierRig::Slot& bytes_of(SlotId slot) const {
-    return rig_.slot({slot.value() / Instance::kChunkSlots, slot.value() % Instance::kChunkSlots});
+    return rig_.slot(place_of(slot, Instance::kChunkSlots));
   }
 
   void store() {

@@ -155,16 +155,16 @@ void TransferTable::end_if_over(TransferId id) {
   if (!transfer.sealed || transfer.gathering || transfer.num_pieces != 0) return;
   Completion end{.transfer = id,
                  .kind = transfer.kind,
-                 .outcome = TransferOutcome::kDone,
+                 .outcome = Outcome::kDone,
                  .reason = std::move(transfer.failure),
                  .bytes = transfer.bytes,
                  .device_time = transfer.device_time};
   if (transfer.first_submitted) end.queue_time = *transfer.first_submitted - transfer.started;
   if (transfer.failed) {
-    end.outcome = TransferOutcome::kFailed;
+    end.outcome = Outcome::kFailed;
     ++counters_.failed_transfers;
   } else if (transfer.incomplete) {
-    end.outcome = TransferOutcome::kCancelled;
+    end.outcome = Outcome::kCancelled;
     ++counters_.cancelled_transfers;
   } else {
     (transfer.kind == TransferKind::kStore ? counters_.stored_blocks : counters_.loaded_blocks) +=

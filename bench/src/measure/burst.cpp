@@ -77,7 +77,7 @@ void load_all(PipelineRig& rig, transfer::TransferEngine& engine, std::uint64_t 
 
 void add_ends(const std::vector<transfer::Completion>& ends, PlanTimes& times) {
   for (const transfer::Completion& end : ends) {
-    if (end.outcome != transfer::TransferOutcome::kDone) {
+    if (end.outcome != Outcome::kDone) {
       throw DeviceError(fmt::format("transfer {} failed: {}", end.transfer.value(), end.reason));
     }
     times.queue.add(end.queue_time);

@@ -125,7 +125,7 @@ bool LoadBook::mark_ended(RankId rank, const TransferEnded& ended) {
 bool LoadBook::mark_announced(RankId rank, TransferId transfer) {
   const auto found = loads_.find(transfer);
   if (found == loads_.end() || found->second.state != LoadState::kAnnounced) return false;
-  if (!found->second.roll.ended(rank, EndedAs::kDone)) return false;
+  if (!found->second.roll.ended(rank, Outcome::kDone)) return false;
   if (found->second.roll.all_ended()) announced_.push_back(transfer);
   return true;
 }

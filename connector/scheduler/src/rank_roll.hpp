@@ -25,17 +25,17 @@ class RankRoll {
     if (of.gathered) return false;
     of.gathered = num_gathered;
     ++num_gathered_;
-    if (num_gathered == 0) static_cast<void>(ended(rank, EndedAs::kDone));
+    if (num_gathered == 0) static_cast<void>(ended(rank, Outcome::kDone));
     return true;
   }
   /// False if this rank has said so before.
-  [[nodiscard]] bool ended(RankId rank, EndedAs outcome) {
+  [[nodiscard]] bool ended(RankId rank, Outcome outcome) {
     Rank& of = ranks_.at(rank.value());
     if (of.ended) return false;
     of.ended = true;
     ++num_ended_;
-    if (outcome != EndedAs::kDone) all_done_ = false;
-    if (outcome == EndedAs::kFailed) any_failed_ = true;
+    if (outcome != Outcome::kDone) all_done_ = false;
+    if (outcome == Outcome::kFailed) any_failed_ = true;
     return true;
   }
 

@@ -27,7 +27,7 @@ void get(WireReader& reader, std::vector<TransferEnded>& ends) {
   ends.resize(reader.get_count(kLeastEndBytes));
   for (TransferEnded& end : ends) {
     reader.get(end.transfer);
-    reader.get(end.outcome, EndedAs::kCancelled);
+    reader.get(end.outcome, Outcome::kCancelled);
     reader.get(end.reason);
   }
 }

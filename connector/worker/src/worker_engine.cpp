@@ -200,7 +200,7 @@ void WorkerEngine::Impl::start_loads(StepPlan& plan, gpu::Stream& compute) {
   for (LoadOrder& order : plan.loads) {
     if (order.parts.empty()) {
       // Nothing to copy here; the scheduler side counts this rank's word all the same.
-      report_.loads.push_back({order.transfer, EndedAs::kDone, ""});
+      report_.loads.push_back({order.transfer, Outcome::kDone, ""});
       over_.push_back(order.transfer);
       continue;
     }
@@ -241,7 +241,7 @@ void WorkerEngine::Impl::finish_store(const WaitingStore& store) {
   const std::uint32_t prefix = store.gathered_prefix();
   if (!engine_->seal(store.transfer)) {
     // Others store what it counts, and nothing here will end it.
-    if (prefix > 0) report_.stores.push_back({store.transfer, EndedAs::kDone, ""});
+    if (prefix > 0) report_.stores.push_back({store.transfer, Outcome::kDone, ""});
     over_.push_back(store.transfer);
   }
   report_.gathered.push_back({store.transfer, prefix});
@@ -259,15 +259,11 @@ std::vector<std::string> WorkerEngine::Impl::collect() {
   if (under_way_.empty()) return failed;
   for (transfer::Completion& completion : engine_->poll()) {
     over_.push_back(completion.transfer);
-    if (completion.outcome == transfer::TransferOutcome::kDone && timings_.size() < kMaxTimings) {
+    if (completion.outcome == Outcome::kDone && timings_.size() < kMaxTimings) {
       timings_.push_back({completion.kind, completion.queue_time, completion.device_time});
     }
-    const EndedAs outcome = completion.outcome == transfer::TransferOutcome::kDone ? EndedAs::kDone
-                            : completion.outcome == transfer::TransferOutcome::kFailed
-                                ? EndedAs::kFailed
-                                : EndedAs::kCancelled;
     auto& ends = completion.kind == transfer::TransferKind::kLoad ? report_.loads : report_.stores;
-    ends.push_back({completion.transfer, outcome, std::move(completion.reason)});
+    ends.push_back({completion.transfer, completion.outcome, std::move(completion.reason)});
   }
   check_progress();
   return failed;

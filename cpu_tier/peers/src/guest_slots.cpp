@@ -26,7 +26,7 @@ std::optional<SlotId> GuestSlots::find(const BlockKey& key) {
   const std::optional<SlotId> slot = slots_.lease(key);
   if (!slot) return std::nullopt;
   guests_.push_back(*slot);
-  guest(*slot) = {.place = static_cast<std::uint32_t>(guests_.size()), .asked_for = 1};
+  guest(*slot) = {.position = static_cast<std::uint32_t>(guests_.size()), .asked_for = 1};
   index_.insert({&key, 1}, {&*slot, 1});
   ++num_found_total_;
   return slot;
@@ -43,7 +43,7 @@ void GuestSlots::prefetch(std::span<const BlockKey> keys, std::span<const SlotId
 
 bool GuestSlots::ask_for(SlotId slot) {
   Guest& asked = guest(slot);
-  if (asked.place == 0 || asked.hidden == 1) return false;
+  if (asked.position == 0 || asked.hidden == 1) return false;
   asked.asked_for = 1;
   return true;
 }
@@ -81,7 +81,7 @@ bool GuestSlots::hide(SlotId slot) {
   return true;
 }
 
-bool GuestSlots::forget(SlotId slot) {
+bool GuestSlots::shun(SlotId slot) {
   slots_.shun(slot);
   return hide(slot);
 }
@@ -94,8 +94,8 @@ void GuestSlots::let_go(SlotId slot) {
     index_.erase({&slot, 1});
   }
   const SlotId last = guests_.back();
-  guests_[gone.place - 1] = last;
-  guest(last).place = gone.place;
+  guests_[gone.position - 1] = last;
+  guest(last).position = gone.position;
   guests_.pop_back();
   guest(slot) = {};
   slots_.end_lease(slot);

@@ -16,10 +16,10 @@
 
 namespace kvferry::cpu_tier {
 
-/// Slots of other instances of a shared tier, or of nobody, that this one found and may read. A
-/// guest is leased there from the moment it was found, so that what a lookup has said stays true,
-/// and is let go when its last lease here ends, unless somebody has asked for it since that began;
-/// or when it is leased by nobody here and nobody has asked for it lately.
+/// Slots of other instances of a shared tier, or without an owner, that this one found and may
+/// read. A guest is leased there from the moment it was found, so that what a lookup has said stays
+/// true, and is let go when its last lease here ends, unless a lookup has asked for it since that
+/// began; or when no lease here is on it and no lookup has asked for it lately.
 ///
 /// While a guest can be found, the tier's own index leads to it, as to own slots. One thread at a
 /// time.
@@ -43,7 +43,7 @@ class GuestSlots {
   void prefetch(std::span<const BlockKey> keys, std::span<const SlotId> slots) const;
 
   /// Whether the slot is a guest, which can be found or not.
-  [[nodiscard]] bool knows(SlotId slot) const { return guest(slot).place != 0; }
+  [[nodiscard]] bool knows(SlotId slot) const { return guest(slot).position != 0; }
   /// Whether the slot is a guest that can be found. If so, it has been asked for just now.
   bool ask_for(SlotId slot);
 
@@ -55,13 +55,13 @@ class GuestSlots {
   /// A guest is not found any more. Whether it could be until now.
   bool hide(SlotId slot);
   /// A guest's bytes are doubted: it is found no more, nor again. Whether it could be until now.
-  bool forget(SlotId slot);
+  bool shun(SlotId slot);
   /// The slot's chunk is about to become this instance's own: lets the guest go. False if it is
   /// leased.
   [[nodiscard]] bool may_become_own(SlotId slot);
   /// Finds none of them any more. Whether any could be found.
   bool hide_all();
-  /// Lets those go that nobody here has leased, or asked for since the last call. Whether any.
+  /// Lets those go that are not leased here, nor asked for since the last call. Whether any.
   bool drop_idle();
 
   [[nodiscard]] std::size_t size() const { return guests_.size(); }
@@ -73,7 +73,7 @@ class GuestSlots {
 
  private:
   struct Guest {
-    std::uint32_t place = 0;  ///< Among guests_, from 1; 0: the slot is none.
+    std::uint32_t position = 0;  ///< In guests_, from 1; 0: the slot is no guest.
     std::uint32_t num_leases : 29 = 0;
     std::uint32_t left_behind : 1 = 0;
     std::uint32_t asked_for : 1 = 0;
@@ -81,7 +81,7 @@ class GuestSlots {
   };
   [[nodiscard]] Guest& guest(SlotId slot) { return by_slot_[slot.value()]; }
   [[nodiscard]] const Guest& guest(SlotId slot) const { return by_slot_[slot.value()]; }
-  /// One that nobody here has leased.
+  /// One that is not leased here.
   void let_go(SlotId slot);
 
   SharedSlots slots_;

@@ -14,15 +14,15 @@ void SharedSlots::abandon(SlotId slot) const {
 }
 
 bool SharedSlots::refill_unused(SlotId slot) const {
-  const SharedPlace place = place_of(slot);
+  const SlotPlace place = place_of(slot);
   return !directory_->slot(place).take_touched() && directory_->refill(place);
 }
 
 std::optional<SlotId> SharedSlots::lease(const BlockKey& key) const {
-  const std::optional<SharedPlace> place = directory_->lease(key);
+  const std::optional<SlotPlace> place = directory_->lease(key);
   if (!place) return std::nullopt;
   if (directory_->shape_of(place->chunk) == shape_) {
-    return SlotId(place->chunk * shape_.num_slots + place->index);
+    return SlotId(place->chunk.value() * shape_.num_slots + place->index);
   }
   // Divided otherwise: what another program wrote.
   directory_->end_lease(*place);

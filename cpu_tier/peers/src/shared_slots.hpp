@@ -3,6 +3,7 @@
 
 #include "kvferry/base/divisor.hpp"
 #include "kvferry/base/ids.hpp"
+#include "kvferry/cpu_tier/memory/slab_geometry.hpp"
 #include "kvferry/cpu_tier/peers/slot_word.hpp"
 #include "kvferry/cpu_tier/peers/tier_directory.hpp"
 #include "kvferry/cpu_tier/slots/block_key.hpp"
@@ -12,7 +13,7 @@
 namespace kvferry::cpu_tier {
 
 /// The slots of one slab class of a shared tier, numbered as SlotClass numbers them: slot s is in
-/// chunk s / num_slots of a chunk, whoever owns that. A view; threads as TierDirectory.
+/// chunk s / num_slots of a chunk, whichever engine owns that. A view; threads as TierDirectory.
 class SharedSlots {
  public:
   SharedSlots(TierDirectory& directory, const ChunkShape& shape)
@@ -42,7 +43,7 @@ class SharedSlots {
   [[nodiscard]] SharedState forget(SlotId slot) const {
     return directory_->slot(place_of(slot)).forget();
   }
-  /// Whether a slot of no use to this instance is free by now: nobody reads what is dying, the
+  /// Whether a slot of no use to this instance is free by now: no engine reads what is dying, the
   /// grace of what is quarantined is over. As TierDirectory::make_free().
   [[nodiscard]] bool try_free(SlotId slot) const { return directory_->make_free(place_of(slot)); }
   [[nodiscard]] SlotWord word(SlotId slot) const { return directory_->slot(place_of(slot)).load(); }
@@ -53,7 +54,7 @@ class SharedSlots {
 
   // ---- slots of others ----
 
-  /// A lease on the slot of another instance, or of nobody, that holds the key.
+  /// A lease on the slot of another instance, or of no owner, that holds the key.
   [[nodiscard]] std::optional<SlotId> lease(const BlockKey& key) const;
   void end_lease(SlotId slot) const { directory_->end_lease(place_of(slot)); }
   /// A rank may still read it when the tier is gone.
@@ -74,8 +75,8 @@ class SharedSlots {
   [[nodiscard]] bool has(const BlockKey& key) const { return directory_->has(key); }
 
  private:
-  [[nodiscard]] SharedPlace place_of(SlotId slot) const {
-    return {chunk_slots_.quotient(slot.value()), chunk_slots_.remainder(slot.value())};
+  [[nodiscard]] SlotPlace place_of(SlotId slot) const {
+    return {ChunkId(chunk_slots_.quotient(slot.value())), chunk_slots_.remainder(slot.value())};
   }
 
   TierDirectory* directory_;

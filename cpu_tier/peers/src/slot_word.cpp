@@ -55,10 +55,10 @@ SharedState SharedSlot::forget() {
   const SlotWord before{word_->fetch_or(kForget, std::memory_order_acq_rel)};
   KVFERRY_CHECK(before.state() == SharedState::kReadable,
                 "a slot that is not readable was forgotten: " + std::to_string(before.bits));
-  return bury() ? SharedState::kFree : SharedState::kDying;
+  return free_dying() ? SharedState::kFree : SharedState::kDying;
 }
 
-bool SharedSlot::bury() { return move_unread(SharedState::kDying, SharedState::kFree); }
+bool SharedSlot::free_dying() { return move_unread(SharedState::kDying, SharedState::kFree); }
 
 bool SharedSlot::take_touched() {
   // Most slots are not: no write to a line that others read.
@@ -69,9 +69,7 @@ bool SharedSlot::take_touched() {
 
 bool SharedSlot::quarantine() { return move(SharedState::kFilling, SharedState::kQuarantined); }
 
-bool SharedSlot::release_quarantined() {
-  return move(SharedState::kQuarantined, SharedState::kFree);
-}
+bool SharedSlot::free_quarantined() { return move(SharedState::kQuarantined, SharedState::kFree); }
 
 bool SharedSlot::doubt() {
   std::uint64_t seen = word_->load(std::memory_order_relaxed);
@@ -97,7 +95,7 @@ bool SharedSlot::lease(InstanceId reader) {
   return false;
 }
 
-bool SharedSlot::release(InstanceId reader) {
+bool SharedSlot::end_lease(InstanceId reader) {
   const SlotWord all{~std::uint64_t{0}};
   const std::uint64_t others = all.without_lessee(reader).bits;
   return SlotWord{word_->fetch_and(others, std::memory_order_acq_rel)}.is_leased_by(reader);

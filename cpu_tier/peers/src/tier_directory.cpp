@@ -80,26 +80,26 @@ bool TierDirectory::claim_record(const Identity& identity) {
 
 // ---- chunks ----
 
-ChunkRecord& TierDirectory::record_of(std::uint32_t chunk) const { return chunks_[chunk]; }
+ChunkRecord& TierDirectory::record_of(ChunkId chunk) const { return chunks_[chunk.value()]; }
 
-bool TierDirectory::owns(std::uint32_t chunk) const {
+bool TierDirectory::owns(ChunkId chunk) const {
   return record_of(chunk).owner.load(std::memory_order_relaxed) == me_.bits;
 }
 
-ChunkShape TierDirectory::shape_of(std::uint32_t chunk) const {
+ChunkShape TierDirectory::shape_of(ChunkId chunk) const {
   const ChunkRecord& record = record_of(chunk);
   // What another program wrote must not lead beyond the chunk.
   return {std::min(record.num_slots.load(std::memory_order_relaxed), shape_.max_chunk_slots),
           record.slab_class.load(std::memory_order_relaxed)};
 }
 
-bool TierDirectory::is_of_name_space(std::uint32_t chunk) const {
+bool TierDirectory::is_of_name_space(ChunkId chunk) const {
   return record_of(chunk).name_space.load(std::memory_order_relaxed) == name_space();
 }
 
 std::vector<ChunkShape> TierDirectory::shapes() const {
   std::vector<ChunkShape> shapes;
-  for (std::uint32_t chunk = 0; chunk < reach(); ++chunk) {
+  for (ChunkId chunk; chunk.value() < reach(); chunk = chunk.next()) {
     const ChunkShape shape = shape_of(chunk);
     if (shape.num_slots == 0 || !is_of_name_space(chunk)) continue;
     if (std::find(shapes.begin(), shapes.end(), shape) == shapes.end()) shapes.push_back(shape);
@@ -109,7 +109,7 @@ std::vector<ChunkShape> TierDirectory::shapes() const {
 
 std::uint64_t TierDirectory::num_readable_of_others() const {
   std::uint64_t num_readable = 0;
-  for (std::uint32_t chunk = 0; chunk < reach(); ++chunk) {
+  for (ChunkId chunk; chunk.value() < reach(); chunk = chunk.next()) {
     if (owns(chunk) || !is_of_name_space(chunk)) continue;
     const std::uint32_t num_slots = shape_of(chunk).num_slots;
     for (std::uint32_t i = 0; i < num_slots; ++i) {
@@ -119,11 +119,11 @@ std::uint64_t TierDirectory::num_readable_of_others() const {
   return num_readable;
 }
 
-std::optional<std::uint32_t> TierDirectory::take_chunk() {
+std::optional<ChunkId> TierDirectory::take_chunk() {
   const std::uint32_t end = reach();
   const std::uint32_t most = own_record().most_chunks.load(std::memory_order_relaxed);
   if (end == 0 || (most != 0 && num_own_chunks() >= most)) return std::nullopt;
-  const auto take = [this](std::uint32_t chunk) {
+  const auto take = [this](ChunkId chunk) {
     std::uint64_t nobody = 0;
     if (!record_of(chunk).owner.compare_exchange_strong(nobody, me_.bits,
                                                         std::memory_order_acq_rel)) {
@@ -133,11 +133,11 @@ std::optional<std::uint32_t> TierDirectory::take_chunk() {
     note_quarantine(chunk);
     return true;
   };
-  std::optional<std::uint32_t> left_by_somebody;
+  std::optional<ChunkId> left_by_somebody;
   const std::uint32_t num_looked = std::min(kMostLooked, end);
   for (std::uint32_t i = 0; i < num_looked; ++i) {
-    const std::uint32_t chunk = next_chunk_ % end;
-    next_chunk_ = chunk + 1;
+    const ChunkId chunk(next_chunk_ % end);
+    next_chunk_ = chunk.value() + 1;
     if (record_of(chunk).owner.load(std::memory_order_relaxed) != 0) continue;
     if (record_of(chunk).num_slots.load(std::memory_order_relaxed) != 0) {
       if (!left_by_somebody) left_by_somebody = chunk;
@@ -149,9 +149,9 @@ std::optional<std::uint32_t> TierDirectory::take_chunk() {
   return std::nullopt;
 }
 
-void TierDirectory::divide(std::uint32_t chunk, const ChunkShape& shape) {
+void TierDirectory::divide(ChunkId chunk, const ChunkShape& shape) {
   KVFERRY_CHECK(owns(chunk) && shape.num_slots <= shape_.max_chunk_slots,
-                "chunk " + std::to_string(chunk) + " cannot be divided into " +
+                "chunk " + std::to_string(chunk.value()) + " cannot be divided into " +
                     std::to_string(shape.num_slots) + " slots");
   mend_slots(chunk, shape_of(chunk).num_slots, shape.num_slots);
   ChunkRecord& record = record_of(chunk);
@@ -160,8 +160,8 @@ void TierDirectory::divide(std::uint32_t chunk, const ChunkShape& shape) {
   record.name_space.store(name_space(), std::memory_order_relaxed);
 }
 
-bool TierDirectory::give_up(std::uint32_t chunk) {
-  KVFERRY_CHECK(owns(chunk), "chunk " + std::to_string(chunk) + " is another's");
+bool TierDirectory::give_up(ChunkId chunk) {
+  KVFERRY_CHECK(owns(chunk), "chunk " + std::to_string(chunk.value()) + " is another's");
   ChunkRecord& record = record_of(chunk);
   const std::uint32_t num_slots = shape_of(chunk).num_slots;
   std::uint32_t num_free = 0;
@@ -176,7 +176,7 @@ bool TierDirectory::give_up(std::uint32_t chunk) {
   return true;
 }
 
-bool TierDirectory::clear(std::uint32_t chunk) {
+bool TierDirectory::clear(ChunkId chunk) {
   const std::uint32_t num_slots = shape_of(chunk).num_slots;
   bool all = true;
   for (std::uint32_t i = 0; i < num_slots; ++i) {
@@ -192,7 +192,7 @@ std::uint32_t TierDirectory::look_around() {
     is_alone = is_alone && (is_free || i == self_.value());
   }
   std::uint32_t num_unowned = 0;
-  for (std::uint32_t chunk = 0; chunk < reach(); ++chunk) {
+  for (ChunkId chunk; chunk.value() < reach(); chunk = chunk.next()) {
     if (record_of(chunk).owner.load(std::memory_order_relaxed) != 0) continue;
     ++num_unowned;
     note_quarantine(chunk);
@@ -208,19 +208,19 @@ std::uint64_t TierDirectory::hash_of(const SlotKey::Content& content) {
   return mixed_bits(content.key.mixed() ^ content.name_space);
 }
 
-bool TierDirectory::begin_fill(SharedPlace place) {
+bool TierDirectory::begin_fill(SlotPlace place) {
   if (!slot(place).begin_fill()) return false;
   KVFERRY_PAUSE_POINT("tier_directory.filling");
   return true;
 }
 
-bool TierDirectory::refill(SharedPlace place) {
+bool TierDirectory::refill(SlotPlace place) {
   if (!slot(place).refill()) return false;
   KVFERRY_PAUSE_POINT("tier_directory.filling");
   return true;
 }
 
-TierDirectory::HintChange TierDirectory::prepare_publish(SharedPlace place,
+TierDirectory::HintChange TierDirectory::prepare_publish(SlotPlace place,
                                                          const BlockKey& key) const {
   HintChange change{std::nullopt, hash_of(key)};
   hints_.prefetch_to_change(change.now);
@@ -231,7 +231,7 @@ TierDirectory::HintChange TierDirectory::prepare_publish(SharedPlace place,
   return change;
 }
 
-void TierDirectory::publish(SharedPlace place, const BlockKey& key, const HintChange& change) {
+void TierDirectory::publish(SlotPlace place, const BlockKey& key, const HintChange& change) {
   const auto number = static_cast<std::uint32_t>(number_of(place));
   // Until now nobody was led there in vain: hints of what is not readable count for nothing.
   if (change.before) hints_.remove(*change.before, number);
@@ -250,18 +250,18 @@ void TierDirectory::publish(SharedPlace place, const BlockKey& key, const HintCh
   });
 }
 
-bool TierDirectory::evict(SharedPlace place) { return slot(place).evict(); }
+bool TierDirectory::evict(SlotPlace place) { return slot(place).evict(); }
 
-std::optional<BlockKey> TierDirectory::key_of(SharedPlace place) const {
+std::optional<BlockKey> TierDirectory::key_of(SlotPlace place) const {
   return key_under(slot(place).load(), place);
 }
 
-std::uint32_t TierDirectory::stamp_of(SlotWord word, std::uint32_t chunk) const {
+std::uint32_t TierDirectory::stamp_of(SlotWord word, ChunkId chunk) const {
   const ChunkShape shape = shape_of(chunk);
   return slot_stamp(word, shape.num_slots, shape.slab_class);
 }
 
-std::optional<BlockKey> TierDirectory::key_under(SlotWord word, SharedPlace place) const {
+std::optional<BlockKey> TierDirectory::key_under(SlotWord word, SlotPlace place) const {
   const auto content = slot_key(place).load(number_of(place));
   if (!content || content->name_space != name_space() ||
       content->stamp != stamp_of(word, place.chunk)) {
@@ -270,8 +270,8 @@ std::optional<BlockKey> TierDirectory::key_under(SlotWord word, SharedPlace plac
   return content->key;
 }
 
-bool TierDirectory::holds(SharedPlace place, const BlockKey& key) const {
-  if (place.chunk >= reach() || place.index >= shape_of(place.chunk).num_slots) {
+bool TierDirectory::holds(SlotPlace place, const BlockKey& key) const {
+  if (place.chunk.value() >= reach() || place.index >= shape_of(place.chunk).num_slots) {
     return false;
   }
   const SlotWord word = slot(place).load();
@@ -292,10 +292,10 @@ void TierDirectory::prefetch_slots(const BlockKey& key) const {
   }
 }
 
-std::optional<SharedPlace> TierDirectory::lease(const BlockKey& key) {
+std::optional<SlotPlace> TierDirectory::lease(const BlockKey& key) {
   if (is_alone()) return std::nullopt;
   for (const std::uint32_t number : hints_.find(hash_of(key))) {
-    const SharedPlace place = place_of(number);
+    const SlotPlace place = place_of(number);
     if (!holds(place, key) || owns(place.chunk) || is_shunned(place)) continue;
     if (!slot(place).lease(self_)) continue;
     KVFERRY_PAUSE_POINT("tier_directory.leased_unchecked");
@@ -304,30 +304,30 @@ std::optional<SharedPlace> TierDirectory::lease(const BlockKey& key) {
       num_leases_.fetch_add(1, std::memory_order_relaxed);
       return place;
     }
-    slot(place).release(self_);
+    slot(place).end_lease(self_);
   }
   return std::nullopt;
 }
 
-void TierDirectory::end_lease(SharedPlace place) {
-  const bool was_leased = slot(place).release(self_);
+void TierDirectory::end_lease(SlotPlace place) {
+  const bool was_leased = slot(place).end_lease(self_);
   KVFERRY_CHECK(was_leased, "a slot is not leased: " + std::to_string(number_of(place)));
   num_leases_.fetch_sub(1, std::memory_order_relaxed);
 }
 
-void TierDirectory::leave_lease(SharedPlace place) {
+void TierDirectory::leave_lease(SlotPlace place) {
   KVFERRY_CHECK(slot(place).load().is_leased_by(self_),
                 "a slot is not leased: " + std::to_string(number_of(place)));
   num_leases_.fetch_sub(1, std::memory_order_relaxed);
 }
 
-void TierDirectory::shun(SharedPlace place) {
+void TierDirectory::shun(SlotPlace place) {
   const MutexLock lock(mutex_);
   shunned_.insert_or_assign(number_of(place), slot(place).load().generation());
   any_shunned_.store(true, std::memory_order_release);
 }
 
-bool TierDirectory::is_shunned(SharedPlace place) const {
+bool TierDirectory::is_shunned(SlotPlace place) const {
   if (!any_shunned_.load(std::memory_order_acquire)) return false;
   const MutexLock lock(mutex_);
   const auto shunned = shunned_.find(number_of(place));

@@ -28,7 +28,7 @@ TierDirectory::~TierDirectory() {
   // is told that it must hurry: whoever sweeps when it is gone does the rest.
   if (!lock_->try_take_all()) return;
   SweepReport report;
-  clean_up_behind(self_, report);
+  clean_up_after(self_, report);
 }
 
 void TierDirectory::take_name(const Identity& identity) {
@@ -59,16 +59,16 @@ SweepReport TierDirectory::sweep() {
     const auto dead = DeathLock::try_take(file_, base);
     // Another sweeper may have been there, and another instance have come, meanwhile.
     if (!dead || instances_[i].lock.load(std::memory_order_acquire) != base) continue;
-    clean_up_behind(InstanceId(i), report);
+    clean_up_after(InstanceId(i), report);
     ++report.num_instances;
   }
   return report;
 }
 
-void TierDirectory::clean_up_behind(InstanceId gone, SweepReport& report) const {
+void TierDirectory::clean_up_after(InstanceId gone, SweepReport& report) const {
   InstanceRecord& record = instances_[gone.value()];
   const ChunkOwner owner = ChunkOwner::of(gone, record.epoch.load(std::memory_order_relaxed));
-  for (std::uint32_t chunk = 0; chunk < shape_.num_chunks; ++chunk) {
+  for (ChunkId chunk; chunk.value() < shape_.num_chunks; chunk = chunk.next()) {
     ChunkRecord& of_chunk = record_of(chunk);
     const bool is_its = of_chunk.owner.load(std::memory_order_acquire) == owner.bits;
     const std::uint32_t num_slots = shape_of(chunk).num_slots;
@@ -77,7 +77,7 @@ void TierDirectory::clean_up_behind(InstanceId gone, SweepReport& report) const 
       SharedSlot each = slot({chunk, i});
       const SlotWord word = each.load();
       if (word.is_leased_by(gone)) {
-        each.release(gone);
+        each.end_lease(gone);
         ++report.num_ended_leases;
       }
       if (!is_its) continue;
@@ -88,7 +88,7 @@ void TierDirectory::clean_up_behind(InstanceId gone, SweepReport& report) const 
         KVFERRY_PAUSE_POINT("tier_directory.in_a_sweep");
         report.num_quarantined_slots += each.quarantine() ? 1 : 0;
       } else if (word.state() == SharedState::kDying) {
-        static_cast<void>(each.bury());
+        static_cast<void>(each.free_dying());
       }
     }
     if (!is_its) continue;
@@ -103,38 +103,38 @@ void TierDirectory::clean_up_behind(InstanceId gone, SweepReport& report) const 
 // What it sees here was put there by somebody who had proof that the writer is dead, so that the
 // grace, counted from now on, is never too short. A number that is seen again means the same slots
 // or fewer.
-void TierDirectory::note_quarantine(std::uint32_t chunk) {
+void TierDirectory::note_quarantine(ChunkId chunk) {
   const std::uint64_t number = record_of(chunk).num_quarantines.load(std::memory_order_relaxed);
-  SeenQuarantine& seen = seen_quarantines_[chunk];
+  SeenQuarantine& seen = seen_quarantines_[chunk.value()];
   if (seen.number != number) seen = {.number = number, .since = now()};
 }
 
-void TierDirectory::begin_quarantine(std::uint32_t chunk) {
+void TierDirectory::begin_quarantine(ChunkId chunk) {
   record_of(chunk).num_quarantines.fetch_add(1, std::memory_order_relaxed);
   note_quarantine(chunk);
 }
 
-bool TierDirectory::is_over(std::uint32_t chunk) const {
-  const SeenQuarantine& seen = seen_quarantines_[chunk];
+bool TierDirectory::is_over(ChunkId chunk) const {
+  const SeenQuarantine& seen = seen_quarantines_[chunk.value()];
   return seen.number && now() - seen.since >= grace_;
 }
 
 std::uint64_t TierDirectory::free_quarantined() {
   std::uint64_t num_freed = 0;
-  for (std::uint32_t chunk = 0; chunk < shape_.num_chunks; ++chunk) {
-    SeenQuarantine& seen = seen_quarantines_[chunk];
+  for (ChunkId chunk; chunk.value() < shape_.num_chunks; chunk = chunk.next()) {
+    SeenQuarantine& seen = seen_quarantines_[chunk.value()];
     if (seen.is_freed || !owns(chunk) || !is_over(chunk)) continue;
     const std::uint32_t num_slots = shape_of(chunk).num_slots;
     for (std::uint32_t i = 0; i < num_slots; ++i) {
-      num_freed += slot({chunk, i}).release_quarantined() ? 1 : 0;
+      num_freed += slot({chunk, i}).free_quarantined() ? 1 : 0;
     }
     seen.is_freed = true;
   }
   return num_freed;
 }
 
-bool TierDirectory::free_quarantined(SharedPlace place) {
-  return owns(place.chunk) && is_over(place.chunk) && slot(place).release_quarantined();
+bool TierDirectory::free_quarantined(SlotPlace place) {
+  return owns(place.chunk) && is_over(place.chunk) && slot(place).free_quarantined();
 }
 
 // ---- fairness ----

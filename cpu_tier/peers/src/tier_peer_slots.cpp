@@ -171,10 +171,10 @@ void TierPeerSlots::leave_behind(std::span<const SlotId> slots) {
   for (const SlotId slot : slots) guests_.leave_behind(slot);
 }
 
-bool TierPeerSlots::doubt(std::span<const SlotId> slots) {
+bool TierPeerSlots::shun(std::span<const SlotId> slots) {
   bool any = false;
   for (const SlotId slot : slots) {
-    if (guests_.knows(slot)) any = guests_.forget(slot) || any;
+    if (guests_.knows(slot)) any = guests_.shun(slot) || any;
   }
   return any;
 }

@@ -38,7 +38,7 @@ class TierPeerSlots final : public PeerSlots {
   void lease(std::span<const SlotId> slots) override;
   bool end_leases(std::span<const SlotId> slots) override;
   void leave_behind(std::span<const SlotId> slots) override;
-  bool doubt(std::span<const SlotId> slots) override;
+  bool shun(std::span<const SlotId> slots) override;
   bool hide_all() override { return guests_.hide_all(); }
   [[nodiscard]] bool let_go(SlotRange range) override;
   bool drop_idle() override { return guests_.drop_idle(); }

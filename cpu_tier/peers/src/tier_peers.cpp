@@ -25,7 +25,7 @@ TakenChunks TierPeers::take_chunks(std::uint32_t most) {
     --num_skips_left_;
     return {};
   }
-  const std::optional<std::uint32_t> chunk = directory_.take_chunk();
+  const std::optional<ChunkId> chunk = directory_.take_chunk();
   if (!chunk) {
     num_unowned_ = 0;
     num_skips_left_ = kMostSkips;
@@ -39,7 +39,8 @@ TakenChunks TierPeers::take_chunks(std::uint32_t most) {
 
 bool TierPeers::divide(const TakenChunks& chunks, const ChunkShape& shape) {
   bool all = true;
-  for (std::uint32_t chunk = chunks.first; chunk < chunks.first + chunks.count; ++chunk) {
+  ChunkId chunk = chunks.first;
+  for (std::uint32_t i = 0; i < chunks.count; ++i, chunk = chunk.next()) {
     if (directory_.clear(chunk)) {
       directory_.divide(chunk, shape);
     } else {
@@ -50,7 +51,7 @@ bool TierPeers::divide(const TakenChunks& chunks, const ChunkShape& shape) {
   return all;
 }
 
-bool TierPeers::give_up(std::uint32_t chunk) {
+bool TierPeers::give_up(ChunkId chunk) {
   if (!directory_.give_up(chunk)) return false;
   ++num_unowned_;
   num_skips_left_ = 0;

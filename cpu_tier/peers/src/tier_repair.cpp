@@ -9,7 +9,7 @@
 
 namespace kvferry::cpu_tier {
 
-bool TierDirectory::make_free(SharedPlace place) {
+bool TierDirectory::make_free(SlotPlace place) {
   SharedSlot each = slot(place);
   const SlotWord word = each.load();
   if (word.is_sound()) {
@@ -19,7 +19,7 @@ bool TierDirectory::make_free(SharedPlace place) {
       case SharedState::kReadable:
         return each.evict();
       case SharedState::kDying:
-        return each.bury();
+        return each.free_dying();
       case SharedState::kQuarantined:
         return free_quarantined(place);
       case SharedState::kFilling:
@@ -31,7 +31,7 @@ bool TierDirectory::make_free(SharedPlace place) {
   return false;
 }
 
-void TierDirectory::mend_slots(std::uint32_t chunk, std::uint32_t first, std::uint32_t end) {
+void TierDirectory::mend_slots(ChunkId chunk, std::uint32_t first, std::uint32_t end) {
   for (std::uint32_t i = first; i < end; ++i) {
     SharedSlot each = slot({chunk, i});
     const SlotWord word = each.load();
@@ -75,7 +75,7 @@ bool TierDirectory::is_stale(ChunkOwner owner) const {
 // or was left by an instance whose record was damaged.
 void TierDirectory::mend_chunks() {
   std::uint32_t lessees = 0;
-  for (std::uint32_t chunk = 0; chunk < shape_.num_chunks; ++chunk) {
+  for (ChunkId chunk; chunk.value() < shape_.num_chunks; chunk = chunk.next()) {
     ChunkRecord& record = record_of(chunk);
     std::uint64_t owner = record.owner.load(std::memory_order_acquire);
     const bool is_mine_to_mend =
@@ -85,7 +85,7 @@ void TierDirectory::mend_chunks() {
     for (std::uint32_t i = 0; i < num_slots; ++i) {
       SharedSlot each = slot({chunk, i});
       const SlotWord word = each.load();
-      if (word.is_leased_by(self_)) each.release(self_);
+      if (word.is_leased_by(self_)) each.end_lease(self_);
       lessees |= word.lessees();
       if (is_mine_to_mend && word.state() == SharedState::kFilling) {
         begin_quarantine(chunk);
@@ -96,12 +96,12 @@ void TierDirectory::mend_chunks() {
     note_damage();
     record.owner.store(0, std::memory_order_release);
   }
-  end_leases_of_nobody(lessees);
+  end_stray_leases(lessees);
 }
 
 // An instance has claimed its record before it leases anything, and has no lease when it frees it:
 // one whose record is free now, and was when its bit was seen, or has been since, has none.
-void TierDirectory::end_leases_of_nobody(std::uint32_t lessees) {
+void TierDirectory::end_stray_leases(std::uint32_t lessees) {
   bool any = false;
   for (std::uint32_t i = 0; i < kMaxInstances; ++i) {
     if ((lessees >> i & 1U) == 0 || !declare_dead(InstanceId(i), 0)) continue;

@@ -33,7 +33,7 @@ class OwnSlots final : public PeerSlots {
     return false;
   }
   void leave_behind(std::span<const SlotId> slots) override { expect_none(slots); }
-  bool doubt(std::span<const SlotId>) override { return false; }
+  bool shun(std::span<const SlotId>) override { return false; }
   bool hide_all() override { return false; }
   [[nodiscard]] bool let_go(SlotRange) override { return true; }
   bool drop_idle() override { return false; }
@@ -56,12 +56,12 @@ class NoPeers final : public Peers {
   [[nodiscard]] std::uint32_t num_free_chunks() const override { return end_ - next_; }
   [[nodiscard]] std::uint32_t num_obtainable_chunks() const override { return end_ - next_; }
   [[nodiscard]] TakenChunks take_chunks(std::uint32_t most) override {
-    const TakenChunks taken{next_, std::min(most, end_ - next_)};
+    const TakenChunks taken{ChunkId(next_), std::min(most, end_ - next_)};
     next_ += taken.count;
     return taken;
   }
   [[nodiscard]] bool divide(const TakenChunks&, const ChunkShape&) override { return true; }
-  bool give_up(std::uint32_t) override { return false; }
+  bool give_up(ChunkId) override { return false; }
   [[nodiscard]] std::uint32_t tend(std::uint32_t, std::chrono::seconds) override { return 0; }
   void narrow_name_space(std::uint64_t) override {}
   void leave_name_space() override {}

@@ -21,11 +21,10 @@ struct Tier::SlabClass {
         marks(slots.clock()) {}
 
   [[nodiscard]] SlotRange range_of(const TakenChunks& chunks) const {
-    return {chunks.first * slots_per_chunk, (chunks.first + chunks.count) * slots_per_chunk};
+    const std::uint32_t first = chunks.first.value();
+    return {first * slots_per_chunk, (first + chunks.count) * slots_per_chunk};
   }
-  [[nodiscard]] SlotRange range_of(std::uint32_t chunk) const {
-    return range_of(TakenChunks{chunk, 1});
-  }
+  [[nodiscard]] SlotRange range_of(ChunkId chunk) const { return range_of(TakenChunks{chunk, 1}); }
 
   const ChunkShape shape;
   const std::uint32_t slots_per_chunk;

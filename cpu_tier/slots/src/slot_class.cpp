@@ -92,7 +92,7 @@ std::size_t SlotClass::evict(std::span<SlotId> victims) {
     const std::span<SlotId> coldest = victims.subspan(num_evicted, size);
     table_.evict(coldest, policy_.victims());
     const std::size_t num_unused = peers_->refill_unused(coldest);
-    for (const SlotId used : coldest.subspan(num_unused)) table_.take_back(used);
+    for (const SlotId used : coldest.subspan(num_unused)) table_.make_evictable(used);
     const std::span<const SlotId> evicted = coldest.first(num_unused);
     if (policy_.wants_evicted()) {
       for (const SlotId slot : evicted) {

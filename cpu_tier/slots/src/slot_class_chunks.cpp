@@ -88,7 +88,7 @@ bool SlotClass::adopt(SlotRange range) {
         unused[num_unused++] = slot;
         continue;
       }
-      table_.take_back(slot);
+      table_.make_evictable(slot);
       index_.insert({&*keys[i], 1}, {&slot, 1});
       note({&slot, 1}, true);
     }

@@ -193,7 +193,7 @@ void SlotClass::forget_readable(std::span<const SlotId> slots) {
     table_.set_aside(slot);
     set_aside_.push_back(slot);
   }
-  if (num_guests > 0 && peers_->doubt(std::span(guests).first(num_guests))) ++eviction_epoch_;
+  if (num_guests > 0 && peers_->shun(std::span(guests).first(num_guests))) ++eviction_epoch_;
 }
 
 void SlotClass::set_aside_unless_free(std::span<SlotId> slots) {

@@ -354,7 +354,7 @@ void SlotTable::forget(SlotId slot) {
   recount(SlotState::kEvictable, SlotState::kFree, 1);
 }
 
-void SlotTable::take_back(SlotId slot) {
+void SlotTable::make_evictable(SlotId slot) {
   expect(slot, SlotState::kFree).state = SlotState::kEvictable;
   unlink_free(slot.value());
   set_readable(slot);

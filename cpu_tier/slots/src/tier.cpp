@@ -124,7 +124,7 @@ Result<Reservation, NotReserved> Tier::reserve(SlabClassId of, std::span<const B
   std::vector<SlotId> slots(keys.size());
   MutexLock lock(mutex_);
   SlabClass& mine = at(of);
-  if (keys.size() <= std::uint64_t{mine.slots_per_chunk} * owners_.size()) {
+  if (keys.size() <= std::uint64_t{mine.slots_per_chunk} * class_of_chunk_.size()) {
     make_room(of.value(), static_cast<std::uint32_t>(keys.size()));
   }
   if (const std::optional<NotReserved> refused = mine.slots.reserve(keys, slots)) return *refused;

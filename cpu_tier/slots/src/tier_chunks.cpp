@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which class has which chunk.
 #include "kvferry/base/check.hpp"
+#include "kvferry/cpu_tier/memory/slab_geometry.hpp"
 #include "kvferry/cpu_tier/slots/tier.hpp"
 
 #include "slab_class.hpp"
@@ -28,15 +29,15 @@ constexpr int kMostVain = 8;
 
 void Tier::grow_to(std::uint32_t num_chunks) {
   MutexLock lock(mutex_);
-  KVFERRY_CHECK(num_chunks >= owners_.size() && num_chunks <= max_chunks_,
+  KVFERRY_CHECK(num_chunks >= class_of_chunk_.size() && num_chunks <= max_chunks_,
                 "grow_to(" + std::to_string(num_chunks) + ") of a tier of " +
-                    std::to_string(owners_.size()) + " chunks, at most " +
+                    std::to_string(class_of_chunk_.size()) + " chunks, at most " +
                     std::to_string(max_chunks_));
-  owners_.resize(num_chunks, kNobody);
+  class_of_chunk_.resize(num_chunks, kNoClass);
   peers_->grow_to(num_chunks);
   if (!first_gets_all_ || peers_->num_free_chunks() == 0) return;
-  const bool given = give(0, peers_->take_chunks(peers_->num_free_chunks()));
-  KVFERRY_CHECK(given, "chunks that only this tier has cannot be divided");
+  const bool attached = attach(0, peers_->take_chunks(peers_->num_free_chunks()));
+  KVFERRY_CHECK(attached, "chunks that only this tier has cannot be divided");
 }
 
 void Tier::make_room(std::uint32_t of, std::uint32_t count) {
@@ -49,15 +50,15 @@ void Tier::make_room(std::uint32_t of, std::uint32_t count) {
   }
   if (num_free >= count || num_classes_ == 1) return;
 
-  const auto gain = [&](std::uint32_t chunk) KVFERRY_REQUIRES(mutex_) {
-    if (!give(of, {chunk, 1})) return;
+  const auto gain = [&](ChunkId chunk) KVFERRY_REQUIRES(mutex_) {
+    if (!attach(of, {chunk, 1})) return;
     ++mine.num_gained_total;
     num_free += mine.slots_per_chunk;
   };
   const std::uint32_t num_evictable = mine.slots.count(SlotState::kEvictable);
   while (num_free + num_evictable < count) {
-    std::optional<std::uint32_t> chunk = take_coldest(of, 0);
-    if (!chunk) chunk = take_any(of);
+    std::optional<ChunkId> chunk = detach_coldest(of, 0);
+    if (!chunk) chunk = detach_any(of);
     if (!chunk) return;
     gain(*chunk);
   }
@@ -65,7 +66,7 @@ void Tier::make_room(std::uint32_t of, std::uint32_t count) {
   if (num_free >= count || num_evicted - mine.num_evicted_at_gain < mine.slots_per_chunk) return;
   const std::uint32_t age =
       mine.ages.marks_since(mine.slots.clock(), mine.slots.coldest_age().value_or(0));
-  if (const auto chunk = take_coldest(of, kTimesOlder * age + kMarksOlder)) gain(*chunk);
+  if (const auto chunk = detach_coldest(of, kTimesOlder * age + kMarksOlder)) gain(*chunk);
   mine.num_evicted_at_gain = num_evicted;
 }
 
@@ -74,12 +75,12 @@ std::optional<std::uint32_t> Tier::add_chunk(std::uint32_t of) {
     const TakenChunks taken = peers_->take_chunks(1);
     if (taken.count == 0) break;
     const std::uint8_t its = class_in(taken);
-    SlabClass& getting = *classes_[its == kNobody ? of : its];
+    SlabClass& getting = *classes_[its == kNoClass ? of : its];
     const std::uint32_t num_free = getting.slots.count(SlotState::kFree);
-    if (its == kNobody) {
-      if (!give(of, taken)) continue;
+    if (its == kNoClass) {
+      if (!attach(of, taken)) continue;
     } else if (getting.slots.adopt(getting.range_of(taken))) {
-      owners_[taken.first] = its;
+      class_of_chunk_[taken.first.value()] = its;
       ++getting.num_chunks;
     } else {
       peers_->give_up(taken.first);
@@ -94,32 +95,33 @@ std::optional<std::uint32_t> Tier::add_chunk(std::uint32_t of) {
 }
 
 std::uint8_t Tier::class_in(const TakenChunks& taken) const {
-  if (!taken.holds) return kNobody;
+  if (!taken.holds) return kNoClass;
   for (std::uint32_t i = 0; i < num_classes_; ++i) {
     if (classes_[i]->shape == *taken.holds) return static_cast<std::uint8_t>(i);
   }
-  return kNobody;
+  return kNoClass;
 }
 
-bool Tier::give(std::uint32_t of, const TakenChunks& chunks) {
+bool Tier::attach(std::uint32_t of, const TakenChunks& chunks) {
   SlabClass& mine = *classes_[of];
   if (!peers_->divide(chunks, mine.shape)) return false;
-  std::fill_n(owners_.begin() + chunks.first, chunks.count, static_cast<std::uint8_t>(of));
+  std::fill_n(class_of_chunk_.begin() + chunks.first.value(), chunks.count,
+              static_cast<std::uint8_t>(of));
   mine.num_chunks += chunks.count;
   mine.slots.add(mine.range_of(chunks));
   return true;
 }
 
-bool Tier::take(std::uint32_t chunk) {
-  SlabClass& from = *classes_[owners_[chunk]];
+bool Tier::detach(ChunkId chunk) {
+  SlabClass& from = *classes_[class_of_chunk_[chunk.value()]];
   if (!from.slots.remove(from.range_of(chunk))) return false;
-  owners_[chunk] = kNobody;
+  class_of_chunk_[chunk.value()] = kNoClass;
   --from.num_chunks;
   return true;
 }
 
-std::optional<std::uint32_t> Tier::take_coldest(std::uint32_t for_class, std::uint32_t least_age) {
-  std::optional<std::uint32_t> coldest;
+std::optional<ChunkId> Tier::detach_coldest(std::uint32_t for_class, std::uint32_t least_age) {
+  std::optional<ChunkId> coldest;
   for (std::uint32_t i = 0; i < num_classes_; ++i) {
     const SlabClass& from = *classes_[i];
     if (i == for_class || from.num_chunks == 0) continue;
@@ -129,19 +131,21 @@ std::optional<std::uint32_t> Tier::take_coldest(std::uint32_t for_class, std::ui
                                          : TurnoverClock::kMostAge + 1;
     if (age < least_age || (coldest && age == least_age)) continue;
     least_age = age;
-    coldest = range->slots.first / from.slots_per_chunk;
+    coldest = place_of(SlotId(range->slots.first), from.slots_per_chunk).chunk;
   }
-  // By now somebody may have leased of it.
-  if (!coldest || !take(*coldest)) return std::nullopt;
+  // A slot of it may have been leased by now.
+  if (!coldest || !detach(*coldest)) return std::nullopt;
   return coldest;
 }
 
-std::optional<std::uint32_t> Tier::take_any(std::uint32_t for_class) {
-  const auto num_chunks = static_cast<std::uint32_t>(owners_.size());
+std::optional<ChunkId> Tier::detach_any(std::uint32_t for_class) {
+  const auto num_chunks = static_cast<std::uint32_t>(class_of_chunk_.size());
   for (std::uint32_t i = 0; i < std::min(kMostLooked, num_chunks); ++i) {
-    const std::uint32_t chunk = next_looked_ % num_chunks;
-    next_looked_ = chunk + 1;
-    if (owners_[chunk] != for_class && owners_[chunk] != kNobody && take(chunk)) return chunk;
+    const ChunkId chunk(next_looked_ % num_chunks);
+    next_looked_ = chunk.value() + 1;
+    if (class_of_chunk_[chunk.value()] != for_class && class_of_chunk_[chunk.value()] != kNoClass &&
+        detach(chunk))
+      return chunk;
   }
   return std::nullopt;
 }
@@ -149,7 +153,7 @@ std::optional<std::uint32_t> Tier::take_any(std::uint32_t for_class) {
 void Tier::count_turnover(std::uint32_t of, std::size_t num_slots) {
   if (first_gets_all_ && num_classes_ == 1) return;  // There is no class to compare with.
   num_turned_over_ += static_cast<double>(num_slots) / classes_[of]->slots_per_chunk;
-  const double mark = static_cast<double>(num_owned()) / TurnoverClock::kMarksPerTurnover;
+  const double mark = static_cast<double>(num_attached()) / TurnoverClock::kMarksPerTurnover;
   for (; num_turned_over_ >= mark && mark > 0; num_turned_over_ -= mark) {
     for (std::uint32_t i = 0; i < num_classes_; ++i) {
       classes_[i]->ages.mark(classes_[i]->slots.clock());
@@ -157,7 +161,7 @@ void Tier::count_turnover(std::uint32_t of, std::size_t num_slots) {
   }
 }
 
-std::uint32_t Tier::num_owned() const {
+std::uint32_t Tier::num_attached() const {
   std::uint32_t sum = 0;
   for (std::uint32_t i = 0; i < num_classes_; ++i) sum += classes_[i]->num_chunks;
   return sum;
@@ -177,7 +181,7 @@ TierSnapshot Tier::snapshot() const {
 SlabSnapshot Tier::slab_snapshot() const {
   MutexLock lock(mutex_);
   const std::uint32_t num_free = peers_->num_free_chunks();
-  SlabSnapshot now{num_owned() + num_free, num_free, {}};
+  SlabSnapshot now{num_attached() + num_free, num_free, {}};
   for (std::uint32_t i = 0; i < num_classes_; ++i) {
     const SlabClass& one = *classes_[i];
     now.classes.push_back(
@@ -186,21 +190,22 @@ SlabSnapshot Tier::slab_snapshot() const {
   return now;
 }
 
-std::optional<SlabClassId> Tier::class_of_chunk(std::uint32_t chunk) const {
+std::optional<SlabClassId> Tier::class_of_chunk(ChunkId chunk) const {
   MutexLock lock(mutex_);
-  if (chunk >= owners_.size() || owners_[chunk] == kNobody) return std::nullopt;
-  return SlabClassId(owners_[chunk]);
+  if (chunk.value() >= class_of_chunk_.size() || class_of_chunk_[chunk.value()] == kNoClass)
+    return std::nullopt;
+  return SlabClassId(class_of_chunk_[chunk.value()]);
 }
 
 void Tier::check_invariants() const {
   MutexLock lock(mutex_);
-  std::vector<std::uint32_t> num_owned(num_classes_);
+  std::vector<std::uint32_t> num_attached(num_classes_);
   std::size_t num_free = 0;
-  for (const std::uint8_t owner : owners_) {
-    if (owner == kNobody) {
+  for (const std::uint8_t its : class_of_chunk_) {
+    if (its == kNoClass) {
       ++num_free;
     } else {
-      ++num_owned.at(owner);
+      ++num_attached.at(its);
     }
   }
   KVFERRY_CHECK(peers_->outlives_tier() || num_free == peers_->num_free_chunks(),
@@ -208,13 +213,14 @@ void Tier::check_invariants() const {
   for (std::uint32_t i = 0; i < num_classes_; ++i) {
     const SlabClass& one = *classes_[i];
     one.slots.check_invariants();
-    KVFERRY_CHECK(one.num_chunks == num_owned[i] &&
-                      one.slots.snapshot().num_slots == num_owned[i] * one.slots_per_chunk,
+    KVFERRY_CHECK(one.num_chunks == num_attached[i] &&
+                      one.slots.snapshot().num_slots == num_attached[i] * one.slots_per_chunk,
                   "class " + std::to_string(i) + " has other slots than its chunks have");
-    for (std::uint32_t chunk = 0; chunk < owners_.size(); ++chunk) {
-      KVFERRY_CHECK(one.slots.num_slots_in(one.range_of(chunk)) ==
-                        (owners_[chunk] == i ? one.slots_per_chunk : 0),
-                    "the slots of chunk " + std::to_string(chunk) + " are not all of one class");
+    for (ChunkId chunk; chunk.value() < class_of_chunk_.size(); chunk = chunk.next()) {
+      KVFERRY_CHECK(
+          one.slots.num_slots_in(one.range_of(chunk)) ==
+              (class_of_chunk_[chunk.value()] == i ? one.slots_per_chunk : 0),
+          "the slots of chunk " + std::to_string(chunk.value()) + " are not all of one class");
     }
   }
 }

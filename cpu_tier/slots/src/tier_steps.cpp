@@ -78,7 +78,7 @@ void Tier::tend(std::chrono::steady_clock::time_point now) {
 
 void Tier::give_up(std::uint32_t most) {
   for (; num_owed_ > 0 && most > 0; --most) {
-    const std::optional<std::uint32_t> chunk = take_coldest(kNobody, 0);
+    const std::optional<ChunkId> chunk = detach_coldest(kNoClass, 0);
     if (!chunk) {
       num_owed_ = 0;
       return;

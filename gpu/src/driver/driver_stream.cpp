@@ -18,15 +18,6 @@ namespace {
 // per-thread default streams.
 bool is_legacy_default(StreamHandle stream) { return stream <= StreamHandle{1}; }
 
-void check_blocks(const BlockGeometry& geometry, std::span<const BlockId> blocks) {
-  for (const BlockId block : blocks) {
-    if (block.value() >= geometry.num_blocks) {
-      throw DeviceError("block " + std::to_string(block.value()) + " is outside a geometry of " +
-                        std::to_string(geometry.num_blocks) + " blocks");
-    }
-  }
-}
-
 }  // namespace
 
 DriverStream::DriverStream(DriverContext& context, StreamHandle stream, Ownership ownership)

@@ -20,15 +20,6 @@ void open_for_submission(const HostContext& context) {
   }
 }
 
-void check_blocks(const BlockGeometry& geometry, std::span<const BlockId> blocks) {
-  for (const BlockId block : blocks) {
-    if (block.value() >= geometry.num_blocks) {
-      throw DeviceError("block " + std::to_string(block.value()) + " is outside a geometry of " +
-                        std::to_string(geometry.num_blocks) + " blocks");
-    }
-  }
-}
-
 }  // namespace
 
 HostStream::HostStream(HostContext& context) : context_(context) { ++context_.num_streams; }

@@ -242,10 +242,10 @@ void Lane::poll() {
     }
     const Transfer ended = std::move(found->second);
     active_.erase(found);
-    if (end.outcome == transfer::TransferOutcome::kFailed) {
+    if (end.outcome == Outcome::kFailed) {
       fail("transfer " + std::to_string(end.transfer.value()) + " failed: " + end.reason);
     }
-    if (end.outcome == transfer::TransferOutcome::kCancelled) ++counts_.cancelled;
+    if (end.outcome == Outcome::kCancelled) ++counts_.cancelled;
     if (ended.kind == transfer::TransferKind::kStore) {
       end_store(ended, end.outcome);
     } else {
@@ -254,8 +254,8 @@ void Lane::poll() {
   }
 }
 
-void Lane::end_store(const Transfer& ended, transfer::TransferOutcome outcome) {
-  const bool done = outcome == transfer::TransferOutcome::kDone;
+void Lane::end_store(const Transfer& ended, Outcome outcome) {
+  const bool done = outcome == Outcome::kDone;
   for (const BlockSlot& pair : ended.blocks) {
     Slot& slot = slots_[pair.slot.value()];
     slot.state = done ? SlotState::kReadable : SlotState::kFree;
@@ -273,9 +273,9 @@ void Lane::end_store(const Transfer& ended, transfer::TransferOutcome outcome) {
   }
 }
 
-void Lane::end_load(const Transfer& ended, transfer::TransferOutcome outcome) {
+void Lane::end_load(const Transfer& ended, Outcome outcome) {
   Group& group = groups_[ended.group];
-  const bool done = outcome == transfer::TransferOutcome::kDone;
+  const bool done = outcome == Outcome::kDone;
   std::vector<BlockId> loaded;
   for (std::size_t i = 0; i < ended.blocks.size(); ++i) {
     Block& block = group.blocks[ended.blocks[i].block.value()];

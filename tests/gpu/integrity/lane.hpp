@@ -123,8 +123,8 @@ class Lane {
 
   /// Takes note of what ended, and checks it.
   void poll();
-  void end_store(const Transfer& ended, transfer::TransferOutcome outcome);
-  void end_load(const Transfer& ended, transfer::TransferOutcome outcome);
+  void end_store(const Transfer& ended, Outcome outcome);
+  void end_load(const Transfer& ended, Outcome outcome);
   void check_slot(SlotId slot, const char* when);
   void check_blocks(std::size_t group, std::span<const BlockId> blocks, const char* when);
   void check(const Content& content, std::span<const std::uint8_t> found, const std::string& where);

@@ -2,7 +2,7 @@
 /*
  * A slot of a tier that instances share: its word, its leases, and the sweep behind those that died.
  *
- * Covers: the owner's life with the slot (fill, publish, evict, refill, forget, bury), a reader that leases first and compares the
+ * Covers: the owner's life with the slot (fill, publish, evict, refill, forget, free_dying), a reader that leases first and compares the
  *   key then; owner and reader as two processes each, a scheduler that says what is to be written and read and a rank that
  *   does it; death of each between any two steps, and a scheduler's clean end there, while its rank lives on or not; copies
  *   of a device that go on behind their rank, a sweeper that dies itself, taking a chunk over, quarantine and its end.

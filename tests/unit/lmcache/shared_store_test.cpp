@@ -227,9 +227,9 @@ TEST_F(SharedStore, ServesNoRecordThatAnotherProgramChanged) {
   const StoreGeometry& geometry = store->memory().geometry();
   const std::uint32_t num_slots = geometry.sizes[*geometry.size_for(100, 5)].num_slots;
   for (const std::uint64_t nonsense : {UINT64_MAX, UINT64_MAX - 500, std::uint64_t{1} << 40U}) {
-    for (std::uint32_t chunk = 0; chunk < geometry.num_chunks; ++chunk) {
+    for (ChunkId chunk; chunk.value() < geometry.num_chunks; chunk = chunk.next()) {
       for (std::uint32_t i = 0; i < num_slots; ++i) {
-        store->memory().record(ChunkId(chunk), i).value_bytes = nonsense;
+        store->memory().record(chunk, i).value_bytes = nonsense;
       }
     }
     for (const Item& item : all) EXPECT_EQ(get(*store, item), Got::kMiss);

@@ -64,10 +64,10 @@ TEST_P(DriverPathTest, WhatWasStoredIsLoadedIntoOtherBlocks) {
     for (std::uint32_t b = 0; b < 64; ++b) rig.write_block(slab_class, BlockId(b), g * 1000 + b);
     // Across the border of two registrations.
     ASSERT_EQ(rig.store(10 * g + 1, slab_class, blocks_to_slots(0, 50, 20)), 20U);
-    ASSERT_EQ(rig.finish_one().outcome, TransferOutcome::kDone);
+    ASSERT_EQ(rig.finish_one().outcome, Outcome::kDone);
     rig.load(10 * g + 2, slab_class, blocks_to_slots(30, 50, 20));
     const Completion end = rig.finish_one();
-    ASSERT_EQ(end.outcome, TransferOutcome::kDone) << end.reason;
+    ASSERT_EQ(end.outcome, Outcome::kDone) << end.reason;
     for (std::uint32_t i = 0; i < 20; ++i) {
       ASSERT_EQ(rig.block(slab_class, BlockId(30 + i)),
                 pattern_bytes(g * 1000 + i, rig.packed_bytes(slab_class)))

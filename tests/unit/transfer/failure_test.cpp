@@ -48,14 +48,14 @@ TEST_F(FailureTest, TheNthCopyFailsExactlyItsTransfer) {
       for (const auto& [id, end] : ends) {
         const auto index = static_cast<std::uint32_t>(id - 1);
         if (id == n) {
-          EXPECT_EQ(end.outcome, TransferOutcome::kFailed);
+          EXPECT_EQ(end.outcome, Outcome::kFailed);
           EXPECT_NE(end.reason.find("copy"), std::string::npos) << end.reason;
           EXPECT_EQ(end.bytes, 0U);
         } else if (kind == TransferKind::kStore) {
-          EXPECT_EQ(end.outcome, TransferOutcome::kDone) << id;
+          EXPECT_EQ(end.outcome, Outcome::kDone) << id;
           EXPECT_EQ(rig.slot(Rig::kStrided, SlotId(index)), pattern_bytes(100 + index, 128));
         } else {
-          EXPECT_EQ(end.outcome, TransferOutcome::kDone) << id;
+          EXPECT_EQ(end.outcome, Outcome::kDone) << id;
           EXPECT_EQ(rig.block(Rig::kStrided, BlockId(index)), pattern_bytes(200 + index, 128));
         }
       }
@@ -72,7 +72,7 @@ TEST_F(FailureTest, ADeviceThatCannotTellTheTimeOfACopyHasCopiedAllTheSame) {
   ASSERT_EQ(rig.store(1, Rig::kDense, blocks_to_slots(0, 0, 1)), 1U);
   const Completion end = rig.finish_one();
   EXPECT_EQ(test_hooks::num_faults(), 1U);
-  EXPECT_EQ(end.outcome, TransferOutcome::kDone);
+  EXPECT_EQ(end.outcome, Outcome::kDone);
   EXPECT_EQ(end.device_time.count(), 0);
   EXPECT_EQ(rig.slot(Rig::kDense, SlotId(0)), pattern_bytes(7, Rig::kSlotBytes));
 }
@@ -84,7 +84,7 @@ TEST_F(FailureTest, DropsTheRestOfAFailedTransfer) {
   rig.valve.fail_nth(Kind::kCopyD2H, 2);
   ASSERT_EQ(rig.store(1, Rig::kDense, blocks_to_slots(0, 0, 8)), 8U);
   const Completion end = rig.finish_one();
-  EXPECT_EQ(end.outcome, TransferOutcome::kFailed);
+  EXPECT_EQ(end.outcome, Outcome::kFailed);
   EXPECT_EQ(end.bytes, Rig::kSlotBytes);
   EXPECT_EQ(rig.valve.num_arrived(Kind::kCopyD2H), 2U);
   EXPECT_EQ(rig.engine->stats().ring_used_bytes, 0U);
@@ -107,7 +107,7 @@ TEST_F(FailureTest, WaitsForThePiecesThatRunBesideAFailedOne) {
         "the piece that runs beside it");
   EXPECT_FALSE(rig.engine->wait_idle(std::chrono::milliseconds(20)));
   rig.valve.open(Kind::kCopyD2H);
-  EXPECT_EQ(rig.finish_one().outcome, TransferOutcome::kFailed);
+  EXPECT_EQ(rig.finish_one().outcome, Outcome::kFailed);
 }
 
 TEST_F(FailureTest, AGatherThatFailsOnTheDeviceFailsItsStore) {
@@ -119,10 +119,10 @@ TEST_F(FailureTest, AGatherThatFailsOnTheDeviceFailsItsStore) {
   }
   const auto ends = by_id(rig.finish());
   ASSERT_EQ(ends.size(), 3U);
-  EXPECT_EQ(ends.at(1).outcome, TransferOutcome::kDone);
-  EXPECT_EQ(ends.at(2).outcome, TransferOutcome::kFailed);
+  EXPECT_EQ(ends.at(1).outcome, Outcome::kDone);
+  EXPECT_EQ(ends.at(2).outcome, Outcome::kFailed);
   EXPECT_NE(ends.at(2).reason.find("gather"), std::string::npos) << ends.at(2).reason;
-  EXPECT_EQ(ends.at(3).outcome, TransferOutcome::kDone);
+  EXPECT_EQ(ends.at(3).outcome, Outcome::kDone);
   EXPECT_EQ(rig.engine->stats().ring_used_bytes, 0U);
 }
 
@@ -137,10 +137,10 @@ TEST_F(FailureTest, ALaunchThatIsRefusedCountsAsGatheredAndFailsItsStore) {
       << "a failed store takes nothing more";
   EXPECT_TRUE(rig.engine->seal(TransferId(1)));
   const Completion end = rig.finish_one();
-  EXPECT_EQ(end.outcome, TransferOutcome::kFailed);
+  EXPECT_EQ(end.outcome, Outcome::kFailed);
   EXPECT_NE(end.reason.find("transfer.gather"), std::string::npos) << end.reason;
   EXPECT_EQ(rig.store(2, Rig::kDense, blocks_to_slots(0, 0, 4)), 4U);
-  EXPECT_EQ(rig.finish_one().outcome, TransferOutcome::kDone);
+  EXPECT_EQ(rig.finish_one().outcome, Outcome::kDone);
 }
 
 TEST_F(FailureTest, ARefusedLaunchDropsWhatWasGatheredBefore) {
@@ -162,9 +162,9 @@ TEST_F(FailureTest, ARefusedLaunchDropsWhatWasGatheredBefore) {
       },
       "the failed store");
   EXPECT_EQ(ends.at(0).transfer, TransferId(2));
-  EXPECT_EQ(ends.at(0).outcome, TransferOutcome::kFailed);
+  EXPECT_EQ(ends.at(0).outcome, Outcome::kFailed);
   rig.valve.open(Kind::kCopyD2H);
-  EXPECT_EQ(rig.finish_one().outcome, TransferOutcome::kDone);
+  EXPECT_EQ(rig.finish_one().outcome, Outcome::kDone);
   EXPECT_EQ(rig.engine->stats().ring_used_bytes, 0U);
 }
 
@@ -175,7 +175,7 @@ TEST_F(FailureTest, AGatherThatNoEventMarksQuarantinesItsRingEntries) {
   test_hooks::fail_nth_of("transfer.record_gather", 1);
   EXPECT_EQ(rig.store(1, Rig::kDense, blocks_to_slots(0, 0, 3)), 3U);
   const Completion end = rig.finish_one();
-  EXPECT_EQ(end.outcome, TransferOutcome::kFailed);
+  EXPECT_EQ(end.outcome, Outcome::kFailed);
   EXPECT_NE(end.reason.find("record_gather"), std::string::npos) << end.reason;
   // The launch may still write them, now or much later.
   EXPECT_EQ(rig.engine->stats().ring_used_bytes, 3 * Rig::kSlotBytes);
@@ -196,8 +196,7 @@ TEST_F(FailureTest, ACopyThatIsRefusedFailsItsTransferOnly) {
       const auto ends = by_id(rig.finish());
       ASSERT_EQ(ends.size(), 3U);
       for (const auto& [id, end] : ends) {
-        EXPECT_EQ(end.outcome, id == n ? TransferOutcome::kFailed : TransferOutcome::kDone)
-            << point << ' ' << id;
+        EXPECT_EQ(end.outcome, id == n ? Outcome::kFailed : Outcome::kDone) << point << ' ' << id;
       }
       EXPECT_NE(ends.at(n).reason.find(point), std::string::npos) << ends.at(n).reason;
       EXPECT_EQ(rig.engine->stats().ring_used_bytes, 0U);
@@ -216,7 +215,7 @@ TEST_F(FailureTest, ACopyWithoutAnEventIsWaitedFor) {
   EXPECT_FALSE(rig.engine->wait_idle(std::chrono::milliseconds(20)));
   EXPECT_EQ(rig.engine->stats().ring_used_bytes, Rig::kSlotBytes);
   rig.valve.open(Kind::kCopyD2H);
-  EXPECT_EQ(rig.finish_one().outcome, TransferOutcome::kFailed);
+  EXPECT_EQ(rig.finish_one().outcome, Outcome::kFailed);
   EXPECT_EQ(rig.engine->stats().ring_used_bytes, 0U);
 }
 
@@ -232,7 +231,7 @@ TEST_F(FailureTest, ACopyRefusedHalfWayIsWaitedFor) {
   await([&] { return rig.valve.num_arrived(Kind::kCopyH2D) == 1; }, "the first copy");
   EXPECT_FALSE(rig.engine->wait_idle(std::chrono::milliseconds(20)));
   rig.valve.open(Kind::kCopyH2D);
-  EXPECT_EQ(rig.finish_one().outcome, TransferOutcome::kFailed);
+  EXPECT_EQ(rig.finish_one().outcome, Outcome::kFailed);
   EXPECT_EQ(rig.valve.num_arrived(Kind::kCopyH2D), 1U);
 }
 
@@ -247,7 +246,7 @@ TEST_F(FailureTest, ARefusedStoreCopyStillWaitsForItsGather) {
   EXPECT_FALSE(rig.engine->wait_idle(std::chrono::milliseconds(20)));
   EXPECT_EQ(rig.engine->stats().ring_used_bytes, Rig::kSlotBytes) << "the gather may still write";
   rig.valve.open(Kind::kGather);
-  EXPECT_EQ(rig.finish_one().outcome, TransferOutcome::kFailed);
+  EXPECT_EQ(rig.finish_one().outcome, Outcome::kFailed);
   EXPECT_EQ(rig.engine->stats().ring_used_bytes, 0U);
 }
 
@@ -256,7 +255,7 @@ TEST_F(FailureTest, LoadsBehindAFenceThatCouldNotBeRecordedFail) {
   test_hooks::fail_nth_of("transfer.fence", 1);
   rig.load(1, Rig::kDense, blocks_to_slots(0, 0, 2));
   const Completion end = rig.finish_one();
-  EXPECT_EQ(end.outcome, TransferOutcome::kFailed);
+  EXPECT_EQ(end.outcome, Outcome::kFailed);
   EXPECT_NE(end.reason.find("transfer.fence"), std::string::npos) << end.reason;
   EXPECT_EQ(rig.valve.num_arrived(Kind::kCopyH2D), 0U);
 }
@@ -267,7 +266,7 @@ TEST_F(FailureTest, LoadsBehindABrokenComputeStreamFail) {
   rig.fill_on_compute(Rig::kDense, BlockId(0), 0);
   rig.load(1, Rig::kDense, blocks_to_slots(0, 0, 1));
   const Completion end = rig.finish_one();
-  EXPECT_EQ(end.outcome, TransferOutcome::kFailed);
+  EXPECT_EQ(end.outcome, Outcome::kFailed);
   EXPECT_NE(end.reason.find("fence"), std::string::npos) << end.reason;
 }
 

@@ -58,14 +58,14 @@ class FaultInjectionTest : public TransferTest,
     std::map<std::uint64_t, Completion> by_id;
     for (const Completion& end : ends) {
       EXPECT_TRUE(by_id.emplace(end.transfer.value(), end).second) << "ended twice";
-      EXPECT_EQ(end.outcome == TransferOutcome::kFailed, !end.reason.empty());
+      EXPECT_EQ(end.outcome == Outcome::kFailed, !end.reason.empty());
     }
     bool doubtful = false;
     for (const auto& [id, num_blocks] : gathered) {
       EXPECT_EQ(by_id.contains(id), num_blocks != 0);
       if (num_blocks == 0) continue;
       doubtful |= by_id.at(id).reason.starts_with("gather");
-      if (by_id.at(id).outcome != TransferOutcome::kDone) continue;
+      if (by_id.at(id).outcome != Outcome::kDone) continue;
       for (std::uint32_t i = 0; i < num_blocks; ++i) {
         const auto at = static_cast<std::uint32_t>(8 * id + i);
         EXPECT_EQ(rig.slot(Rig::kStrided, SlotId(at)), pattern_bytes(1000 + at, 128));
@@ -73,7 +73,7 @@ class FaultInjectionTest : public TransferTest,
     }
     for (const std::uint32_t id : {3, 4}) {
       ASSERT_TRUE(by_id.contains(id));
-      if (by_id.at(id).outcome != TransferOutcome::kDone) continue;
+      if (by_id.at(id).outcome != Outcome::kDone) continue;
       for (std::uint32_t i = 0; i < kBlocks; ++i) {
         EXPECT_EQ(rig.block(Rig::kStrided, BlockId(8 * id + i)),
                   pattern_bytes(2000 + 8 * id + i, 128));

@@ -39,10 +39,10 @@ TEST_F(CancelTest, EndsAQueuedTransferWithoutTouchingTheLink) {
       },
       "the cancelled store");
   EXPECT_EQ(ends.at(0).transfer, TransferId(2));
-  EXPECT_EQ(ends.at(0).outcome, TransferOutcome::kCancelled);
+  EXPECT_EQ(ends.at(0).outcome, Outcome::kCancelled);
   EXPECT_EQ(ends.at(0).bytes, 0U);
   rig.valve.open(Kind::kCopyD2H);
-  EXPECT_EQ(rig.finish_one().outcome, TransferOutcome::kDone);
+  EXPECT_EQ(rig.finish_one().outcome, Outcome::kDone);
   EXPECT_EQ(rig.valve.num_arrived(Kind::kCopyD2H), 1U);
   EXPECT_EQ(rig.engine->stats().ring_used_bytes, 0U);
   EXPECT_EQ(rig.engine->stats().cancelled_transfers, 1U);
@@ -59,7 +59,7 @@ TEST_F(CancelTest, WaitsForTheRunningPieceOfALoad) {
   EXPECT_TRUE(rig.engine->poll().empty());
   rig.valve.open(Kind::kCopyH2D);
   const Completion end = rig.finish_one();
-  EXPECT_EQ(end.outcome, TransferOutcome::kCancelled);
+  EXPECT_EQ(end.outcome, Outcome::kCancelled);
   EXPECT_EQ(end.bytes, Rig::kSlotBytes);
   EXPECT_EQ(rig.valve.num_arrived(Kind::kCopyH2D), 1U);
 }
@@ -94,7 +94,7 @@ TEST_F(CancelTest, OfATransferThatRunsEntirelyChangesNothing) {
   await([&] { return rig.valve.num_arrived(Kind::kCopyH2D) == 1; }, "the copy");
   rig.engine->cancel(TransferId(1));
   rig.valve.open(Kind::kCopyH2D);
-  EXPECT_EQ(rig.finish_one().outcome, TransferOutcome::kDone);
+  EXPECT_EQ(rig.finish_one().outcome, Outcome::kDone);
   EXPECT_EQ(rig.block(Rig::kDense, BlockId(0)), pattern_bytes(9, 192));
 }
 
@@ -102,7 +102,7 @@ TEST_F(CancelTest, OfUnknownAndEndedTransfersIsIgnored) {
   Rig rig;
   rig.engine->cancel(TransferId(77));
   rig.load(1, Rig::kDense, blocks_to_slots(0, 0, 1));
-  EXPECT_EQ(rig.finish_one().outcome, TransferOutcome::kDone);
+  EXPECT_EQ(rig.finish_one().outcome, Outcome::kDone);
   rig.engine->cancel(TransferId(1));
   rig.engine->cancel(TransferId(1));
   EXPECT_TRUE(rig.finish().empty());
@@ -118,7 +118,7 @@ TEST_F(CancelTest, AnUnsealedStoreTakesNothingMoreAndEndsOnceSealed) {
   EXPECT_EQ(rig.engine->gather(*rig.compute, id, Rig::kDense, blocks_to_slots(3, 3, 1)), 0U);
   EXPECT_FALSE(rig.engine->wait_idle(milliseconds(5)));
   EXPECT_TRUE(rig.engine->seal(id));
-  EXPECT_EQ(rig.finish_one().outcome, TransferOutcome::kCancelled);
+  EXPECT_EQ(rig.finish_one().outcome, Outcome::kCancelled);
 }
 
 class CloseTest : public TransferTest {};
@@ -142,9 +142,9 @@ TEST_F(CloseTest, DropsWhatIsQueuedAndWaitsForWhatRuns) {
   ASSERT_EQ(ends.size(), 3U);
   std::sort(ends.begin(), ends.end(),
             [](const Completion& a, const Completion& b) { return a.transfer < b.transfer; });
-  EXPECT_EQ(ends[0].outcome, TransferOutcome::kDone);
-  EXPECT_EQ(ends[1].outcome, TransferOutcome::kCancelled);
-  EXPECT_EQ(ends[2].outcome, TransferOutcome::kCancelled);
+  EXPECT_EQ(ends[0].outcome, Outcome::kDone);
+  EXPECT_EQ(ends[1].outcome, Outcome::kCancelled);
+  EXPECT_EQ(ends[2].outcome, Outcome::kCancelled);
   EXPECT_EQ(rig.valve.num_arrived(Kind::kCopyD2H), 1U);
   EXPECT_EQ(rig.valve.num_arrived(Kind::kCopyH2D), 1U);
   EXPECT_EQ(rig.engine->stats().ring_used_bytes, 0U);
@@ -157,7 +157,7 @@ TEST_F(CloseTest, RefusesNewWorkButAnswersIt) {
   rig.load(2, Rig::kDense, blocks_to_slots(0, 0, 1));
   const std::vector<Completion> ends = rig.engine->poll();
   ASSERT_EQ(ends.size(), 1U);
-  EXPECT_EQ(ends[0].outcome, TransferOutcome::kCancelled);
+  EXPECT_EQ(ends[0].outcome, Outcome::kCancelled);
   EXPECT_EQ(rig.valve.num_arrived(Kind::kCopyH2D), 0U);
 }
 
@@ -174,7 +174,7 @@ TEST_F(CloseTest, SealsAStoreThatIsBeingGathered) {
   EXPECT_EQ(rig.engine->gather(*rig.compute, TransferId(1), Rig::kDense, blocks_to_slots(2, 2, 2)),
             0U);
   EXPECT_TRUE(rig.engine->seal(TransferId(1))) << "there is a Completion";
-  EXPECT_EQ(rig.finish_one().outcome, TransferOutcome::kCancelled);
+  EXPECT_EQ(rig.finish_one().outcome, Outcome::kCancelled);
 }
 
 TEST_F(CloseTest, WaitsForAGatherThatIsBeingLaunched) {
@@ -190,7 +190,7 @@ TEST_F(CloseTest, WaitsForAGatherThatIsBeingLaunched) {
   rig.valve.open_all();
   EXPECT_TRUE(rig.engine->close(kForever));
   engine_thread.join();
-  EXPECT_EQ(rig.finish_one().outcome, TransferOutcome::kCancelled);
+  EXPECT_EQ(rig.finish_one().outcome, Outcome::kCancelled);
   EXPECT_EQ(rig.valve.num_arrived(Kind::kCopyD2H), 0U);
   EXPECT_EQ(rig.engine->stats().ring_used_bytes, 0U);
 }
@@ -249,7 +249,7 @@ TEST_F(StateTest, NoEndIsToldBeforeTheTransferThreadSawIt) {
   EXPECT_TRUE(rig.engine->poll().empty());
   EXPECT_FALSE(rig.engine->wait_idle(nanoseconds(0)));
   hold = false;
-  EXPECT_EQ(rig.finish_one().outcome, TransferOutcome::kDone);
+  EXPECT_EQ(rig.finish_one().outcome, Outcome::kDone);
 }
 
 TEST_F(StateTest, AnIdInUseTwiceIsABrokenInvariant) {

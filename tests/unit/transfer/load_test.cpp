@@ -31,7 +31,7 @@ TEST_F(LoadTest, CarriesEveryByteAndTouchesNothingElse) {
     const Completion end = rig.finish_one();
     EXPECT_EQ(end.transfer, TransferId(g + 1));
     EXPECT_EQ(end.kind, TransferKind::kLoad);
-    EXPECT_EQ(end.outcome, TransferOutcome::kDone);
+    EXPECT_EQ(end.outcome, Outcome::kDone);
     EXPECT_EQ(end.bytes, 30 * rig.packed_bytes(SlabClassId(g)));
     std::vector<std::uint64_t> versions(64, 7777);
     for (const auto& [block, slot] : blocks) versions[block.value()] = g * 1000 + slot.value();
@@ -54,7 +54,7 @@ TEST_F(LoadTest, LoadsOneSlotIntoSeveralBlocks) {
   Rig rig({.backend = gpu::test_backend()});
   rig.write_slot(Rig::kStrided, SlotId(9), 3);
   rig.load(1, Rig::kStrided, {{BlockId(4), SlotId(9)}, {BlockId(1), SlotId(9)}});
-  EXPECT_EQ(rig.finish_one().outcome, TransferOutcome::kDone);
+  EXPECT_EQ(rig.finish_one().outcome, Outcome::kDone);
   EXPECT_EQ(rig.block(Rig::kStrided, BlockId(4)), pattern_bytes(3, 128));
   EXPECT_EQ(rig.block(Rig::kStrided, BlockId(1)), pattern_bytes(3, 128));
 }
@@ -67,7 +67,7 @@ TEST_F(LoadTest, SplitsABlockOfMoreFragmentsThanOneCallTakes) {
   const SlabClassId slab_class(0);
   rig.write_slot(slab_class, SlotId(2), 21);
   rig.load(1, slab_class, {{BlockId(1), SlotId(2)}});
-  EXPECT_EQ(rig.finish_one().outcome, TransferOutcome::kDone);
+  EXPECT_EQ(rig.finish_one().outcome, Outcome::kDone);
   EXPECT_EQ(rig.valve.num_arrived(Kind::kCopyH2D), 2U);
   EXPECT_EQ(rig.block(slab_class, BlockId(1)), pattern_bytes(21, 3 * num_fragments));
 }
@@ -78,7 +78,7 @@ TEST_F(LoadTest, KeepsEachCallWithinTheLimitOfRuns) {
       {.fragment_bytes = {std::vector<std::uint64_t>(1500, 5)}, .num_blocks = 8, .num_slots = 8});
   for (std::uint32_t s = 0; s < 5; ++s) rig.write_slot(SlabClassId(0), SlotId(s), s);
   rig.load(1, SlabClassId(0), blocks_to_slots(3, 0, 5));
-  EXPECT_EQ(rig.finish_one().outcome, TransferOutcome::kDone);
+  EXPECT_EQ(rig.finish_one().outcome, Outcome::kDone);
   EXPECT_EQ(rig.valve.num_arrived(Kind::kCopyH2D), 3U);
   for (std::uint32_t s = 0; s < 5; ++s) {
     EXPECT_EQ(rig.block(SlabClassId(0), BlockId(3 + s)), pattern_bytes(s, 7500));
@@ -90,7 +90,7 @@ TEST_F(LoadTest, AnEmptyLoadCompletesAtOnce) {
   rig.load(1, Rig::kDense, {});
   const std::vector<Completion> ends = rig.engine->poll();
   ASSERT_EQ(ends.size(), 1U);
-  EXPECT_EQ(ends[0].outcome, TransferOutcome::kDone);
+  EXPECT_EQ(ends[0].outcome, Outcome::kDone);
   EXPECT_EQ(ends[0].bytes, 0U);
 }
 
@@ -132,7 +132,7 @@ TEST_F(LoadTest, WaitsForAZeroingThatWasSubmittedBeforeItsFence) {
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   EXPECT_EQ(rig.valve.num_arrived(Kind::kCopyH2D), 0U);
   rig.valve.open(Kind::kFill);
-  EXPECT_EQ(rig.finish_one().outcome, TransferOutcome::kDone);
+  EXPECT_EQ(rig.finish_one().outcome, Outcome::kDone);
   EXPECT_EQ(rig.block(Rig::kStrided, BlockId(2)), pattern_bytes(55, 128));
 }
 

@@ -104,7 +104,7 @@ TEST_F(LossTest, WhatWasNotSubmittedEndsAsFailed) {
   ASSERT_EQ(ends.size(), 2U);
   for (const std::uint64_t id : {3, 4}) {
     ASSERT_TRUE(ends.contains(id));
-    EXPECT_EQ(ends.at(id).outcome, TransferOutcome::kFailed);
+    EXPECT_EQ(ends.at(id).outcome, Outcome::kFailed);
     EXPECT_NE(ends.at(id).reason.find("lost"), std::string::npos) << ends.at(id).reason;
   }
   EXPECT_EQ(rig.engine->stats().ring_used_bytes, 4 * Rig::kSlotBytes)
@@ -119,7 +119,7 @@ TEST_F(LossTest, WhatWasSeenDoneBeforeStaysDone) {
   lose_beside(rig, LostMemory::kInDoubt);
   const auto ends = ends_of(rig);
   ASSERT_EQ(ends.size(), 1U);
-  EXPECT_EQ(ends.at(1).outcome, TransferOutcome::kDone);
+  EXPECT_EQ(ends.at(1).outcome, Outcome::kDone);
   EXPECT_EQ(rig.slot(Rig::kDense, SlotId(0)), pattern_bytes(5, Rig::kSlotBytes));
   EXPECT_EQ(rig.engine->quarantine()->num_blocks, 0U);
   EXPECT_TRUE(rig.engine->close(kForever)) << "nothing of ours is in doubt";
@@ -135,7 +135,7 @@ TEST_F(LossTest, ALostDeviceIsGivenNothingMore) {
     EXPECT_TRUE(rig.engine->wait_idle(kForever));
     const auto ends = ends_of(rig);
     ASSERT_EQ(ends.size(), 2U);
-    EXPECT_EQ(ends.at(2).outcome, TransferOutcome::kFailed);
+    EXPECT_EQ(ends.at(2).outcome, Outcome::kFailed);
     EXPECT_NE(ends.at(2).reason.find("lost"), std::string::npos) << ends.at(2).reason;
     EXPECT_EQ(rig.engine->stats().ring_used_bytes, 0U);
   }
@@ -165,7 +165,7 @@ TEST_F(LossTest, AQuietLossEndsEverythingAsFailedAndLeavesNothing) {
   EXPECT_TRUE(rig.engine->wait_idle(kForever));
   const auto ends = ends_of(rig);
   ASSERT_EQ(ends.size(), 2U);
-  for (const auto& [id, end] : ends) EXPECT_EQ(end.outcome, TransferOutcome::kFailed) << id;
+  for (const auto& [id, end] : ends) EXPECT_EQ(end.outcome, Outcome::kFailed) << id;
   EXPECT_FALSE(rig.engine->quarantine().has_value());
   EXPECT_EQ(rig.engine->stats().ring_used_bytes, 0U);
   EXPECT_EQ(rig.engine->stats().quarantined_blocks, 0U);
@@ -189,7 +189,7 @@ TEST_F(LossTest, MemoryInDoubtThatBecomesQuietEnds) {
   rig.valve.open(Kind::kScatter);
   await([&] { return rig.device->lost()->memory == LostMemory::kQuiet; }, "the driver's end");
   EXPECT_TRUE(rig.engine->wait_idle(kForever));
-  EXPECT_EQ(rig.finish_one().outcome, TransferOutcome::kFailed);
+  EXPECT_EQ(rig.finish_one().outcome, Outcome::kFailed);
 }
 
 // The device goes on writing when everything that it writes was given up: ASan watches.

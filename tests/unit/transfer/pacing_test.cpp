@@ -103,7 +103,7 @@ TEST_F(PacingTest, CancelAndCloseDoNotWaitForTheirTurn) {
       rig.engine->cancel(TransferId(1));
     }
     const Completion end = rig.finish_one();
-    EXPECT_EQ(end.outcome, TransferOutcome::kCancelled);
+    EXPECT_EQ(end.outcome, Outcome::kCancelled);
     EXPECT_EQ(end.bytes, Rig::kSlotBytes);
     EXPECT_EQ(rig.engine->stats().ring_used_bytes, 0U);
   }
@@ -113,7 +113,7 @@ TEST_F(PacingTest, AFailedStoreEndsWithoutItsTurn) {
   Rig rig(slow());
   rig.valve.fail_nth(Valve::Kind::kCopyD2H, 1);
   ASSERT_EQ(rig.store(1, Rig::kDense, blocks_to_slots(0, 0, 3)), 3U);
-  EXPECT_EQ(rig.finish_one().outcome, TransferOutcome::kFailed);
+  EXPECT_EQ(rig.finish_one().outcome, Outcome::kFailed);
   EXPECT_EQ(rig.engine->stats().queued_bytes, 0U);
 }
 
@@ -124,7 +124,7 @@ TEST_F(PacingTest, StoresGoOnWhenTheirTurnComes) {
   for (std::uint32_t i = 0; i < 20; ++i) rig.write_block(Rig::kDense, BlockId(i), i);
   const auto start = std::chrono::steady_clock::now();
   ASSERT_EQ(rig.store(1, Rig::kDense, blocks_to_slots(0, 0, 20)), 20U);
-  EXPECT_EQ(rig.finish_one().outcome, TransferOutcome::kDone);
+  EXPECT_EQ(rig.finish_one().outcome, Outcome::kDone);
   // Certain whatever the machine does: 19 pieces took their time before the last one began.
   EXPECT_GE(std::chrono::steady_clock::now() - start,
             std::chrono::microseconds(19 * Rig::kSlotBytes));

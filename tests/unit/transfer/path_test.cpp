@@ -53,7 +53,7 @@ TEST_P(PathTest, CarriesEveryByteAndTouchesNothingElse) {
         rig.write_block(SlabClassId(g), BlockId(b), before + b);
       rig.load(g + 1, SlabClassId(g), blocks);
       const Completion end = rig.finish_one();
-      EXPECT_EQ(end.outcome, TransferOutcome::kDone) << end.reason;
+      EXPECT_EQ(end.outcome, Outcome::kDone) << end.reason;
       EXPECT_EQ(end.bytes, 40 * rig.packed_bytes(SlabClassId(g)));
       std::vector<std::uint64_t> expected;
       for (std::uint32_t b = 0; b < 64; ++b) expected.push_back(before + b);
@@ -82,7 +82,7 @@ TEST_P(PathTest, TouchesNoBlockBeforeItsFence) {
   EXPECT_EQ(rig.valve.num_arrived(Kind::kScatter), 0U);
   EXPECT_EQ(rig.block(Rig::kStrided, BlockId(0)), pattern_bytes(1, 128));
   rig.valve.open(Kind::kFill);
-  EXPECT_EQ(rig.finish_one().outcome, TransferOutcome::kDone);
+  EXPECT_EQ(rig.finish_one().outcome, Outcome::kDone);
   EXPECT_EQ(rig.block(Rig::kStrided, BlockId(0)), pattern_bytes(7, 128));
 }
 
@@ -95,12 +95,12 @@ TEST_P(PathTest, WhicheverOperationFailsTheTransferFailsAndTheNextDoesNot) {
     const bool copies = GetParam() != CopyPath::kKernel;
     const bool scatters = GetParam() == CopyPath::kKernel || GetParam() == CopyPath::kStaged;
     const bool fails = kind == Kind::kCopyH2D ? copies : scatters;
-    EXPECT_EQ(end.outcome, fails ? TransferOutcome::kFailed : TransferOutcome::kDone);
+    EXPECT_EQ(end.outcome, fails ? Outcome::kFailed : Outcome::kDone);
     EXPECT_EQ(end.reason.starts_with(kind == Kind::kCopyH2D ? "copy: " : "scatter: "), fails)
         << end.reason;
     rig.write_slot(Rig::kDense, SlotId(0), 3);
     rig.load(2, Rig::kDense, blocks_to_slots(0, 0, 2));
-    EXPECT_EQ(rig.finish_one().outcome, TransferOutcome::kDone);
+    EXPECT_EQ(rig.finish_one().outcome, Outcome::kDone);
     EXPECT_EQ(rig.block(Rig::kDense, BlockId(0)), pattern_bytes(3, Rig::kSlotBytes));
     EXPECT_EQ(rig.engine->stats().load_staging_used_bytes, 0U);
   }
@@ -117,7 +117,7 @@ TEST_P(PathTest, WorkThatNoEventMarksIsWaitedFor) {
   await([&] { return rig.valve.num_arrived(last) == 1; }, "the operation");
   EXPECT_FALSE(rig.engine->wait_idle(kMoment));
   rig.valve.open(last);
-  EXPECT_EQ(rig.finish_one().outcome, TransferOutcome::kFailed);
+  EXPECT_EQ(rig.finish_one().outcome, Outcome::kFailed);
   EXPECT_EQ(rig.engine->stats().load_staging_used_bytes, 0U);
 }
 
@@ -152,7 +152,7 @@ TEST_F(StagedLoadTest, StagingMemoryIsGivenBackOnlyWhenTheScatterEnded) {
   EXPECT_EQ(rig.engine->stats().load_staging_used_bytes, 2 * Rig::kSlotBytes);
   EXPECT_FALSE(rig.engine->wait_idle(std::chrono::nanoseconds(0)));
   rig.valve.open(Kind::kScatter);
-  EXPECT_EQ(rig.finish_one().outcome, TransferOutcome::kDone);
+  EXPECT_EQ(rig.finish_one().outcome, Outcome::kDone);
   EXPECT_EQ(rig.engine->stats().load_staging_used_bytes, 0U);
 }
 
@@ -200,7 +200,7 @@ TEST_F(StagedLoadTest, ABlockThatIsTooLargeForItsMemoryGoesAnotherWay) {
   Rig rig(on_path(CopyPath::kStaged, {.transfer = {.load_staging_bytes = Rig::kSlotBytes}}));
   rig.write_slot(Rig::kDense, SlotId(0), 4);
   rig.load(1, Rig::kDense, blocks_to_slots(0, 0, 1));
-  EXPECT_EQ(rig.finish_one().outcome, TransferOutcome::kDone);
+  EXPECT_EQ(rig.finish_one().outcome, Outcome::kDone);
   EXPECT_EQ(rig.block(Rig::kDense, BlockId(0)), pattern_bytes(4, Rig::kSlotBytes));
   EXPECT_EQ(rig.valve.num_arrived(Kind::kScatter), 0U);
 }
@@ -208,7 +208,7 @@ TEST_F(StagedLoadTest, ABlockThatIsTooLargeForItsMemoryGoesAnotherWay) {
 TEST_F(StagedLoadTest, CrossesTheLinkInLargePieces) {
   Rig rig(on_path(CopyPath::kStaged, {.fragment_bytes = {std::vector<std::uint64_t>(16, 12)}}));
   rig.load(1, SlabClassId(0), blocks_to_slots(0, 0, 32));
-  EXPECT_EQ(rig.finish_one().outcome, TransferOutcome::kDone);
+  EXPECT_EQ(rig.finish_one().outcome, Outcome::kDone);
   EXPECT_EQ(rig.valve.num_arrived(Kind::kCopyH2D), 1U) << "one copy for 512 fragments";
   EXPECT_EQ(rig.valve.num_arrived(Kind::kScatter), 1U);
 }
@@ -246,7 +246,7 @@ class OvertakingTest : public TransferTest {
     await([&] { return !(ends = rig_.engine->poll()).empty(); }, "an end");
     ASSERT_EQ(ends.size(), 1U);
     EXPECT_EQ(ends[0].transfer, TransferId(transfer));
-    EXPECT_EQ(ends[0].outcome, TransferOutcome::kDone) << ends[0].reason;
+    EXPECT_EQ(ends[0].outcome, Outcome::kDone) << ends[0].reason;
   }
   void expect_loaded(std::uint32_t number) {
     EXPECT_EQ(rig_.block(Rig::kDense, BlockId(number)), pattern_bytes(10 + number, Rig::kSlotBytes))
@@ -298,8 +298,8 @@ TEST_F(OvertakingTest, NothingOvertakesWorkThatNoEventMarks) {
   const std::vector<Completion> ends = rig_.finish();
   ASSERT_EQ(ends.size(), 2U);
   EXPECT_EQ(ends[0].transfer, TransferId(1));
-  EXPECT_EQ(ends[0].outcome, TransferOutcome::kFailed);
-  EXPECT_EQ(ends[1].outcome, TransferOutcome::kDone);
+  EXPECT_EQ(ends[0].outcome, Outcome::kFailed);
+  EXPECT_EQ(ends[1].outcome, Outcome::kDone);
   EXPECT_EQ(rig_.engine->stats().load_staging_used_bytes, 0U);
 }
 
@@ -347,7 +347,7 @@ TEST_F(KernelLoadTest, OneLaunchPerStretchOfConsecutiveSlotsInARegistration) {
   blocks.push_back({BlockId(41), SlotId(100)});                                     // six.
   for (std::uint32_t s = 0; s < 160; ++s) rig.write_slot(Rig::kDense, SlotId(s), s);
   rig.load(1, Rig::kDense, blocks);
-  EXPECT_EQ(rig.finish_one().outcome, TransferOutcome::kDone);
+  EXPECT_EQ(rig.finish_one().outcome, Outcome::kDone);
   EXPECT_EQ(rig.valve.num_arrived(Kind::kScatter), 6U);
   EXPECT_EQ(rig.valve.num_arrived(Kind::kCopyH2D), 0U);
   for (const auto& [block, slot] : blocks) {

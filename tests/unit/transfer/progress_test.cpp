@@ -63,7 +63,7 @@ TEST_F(ProgressTest, ACopyThatWaitsForItsGatherIsNotOverdue) {
   std::this_thread::sleep_for(2 * kLook);
   EXPECT_FALSE(rig.engine->overdue(kLook)) << "only this look can have counted";
   rig.valve.open(Kind::kGather);
-  EXPECT_EQ(rig.finish_one().outcome, TransferOutcome::kDone);
+  EXPECT_EQ(rig.finish_one().outcome, Outcome::kDone);
 }
 
 TEST_F(ProgressTest, ACopyThatTheLinkHoldsIsOverdue) {
@@ -75,7 +75,7 @@ TEST_F(ProgressTest, ACopyThatTheLinkHoldsIsOverdue) {
   EXPECT_EQ(overdue->kind, TransferKind::kStore);
   EXPECT_EQ(overdue->stall, Stall::kLink);
   rig.valve.open_all();
-  EXPECT_EQ(rig.finish_one().outcome, TransferOutcome::kDone);
+  EXPECT_EQ(rig.finish_one().outcome, Outcome::kDone);
 }
 
 #ifdef KVFERRY_TEST_HOOKS
@@ -93,7 +93,7 @@ TEST_F(ProgressTest, ADriverThatDoesNotReturnIsToldApart) {
       },
       "the hang");
   open = true;
-  EXPECT_EQ(rig.finish_one().outcome, TransferOutcome::kDone);
+  EXPECT_EQ(rig.finish_one().outcome, Outcome::kDone);
 }
 #endif
 
@@ -112,10 +112,10 @@ TEST_F(ProgressTest, CancelUnbegunDropsALoadThatWaits) {
       },
       "the end of the one that waits");
   EXPECT_EQ(ends.at(0).transfer, TransferId(2));
-  EXPECT_EQ(ends.at(0).outcome, TransferOutcome::kCancelled);
+  EXPECT_EQ(ends.at(0).outcome, Outcome::kCancelled);
   EXPECT_EQ(ends.at(0).bytes, 0U);
   rig.valve.open_all();
-  EXPECT_EQ(rig.finish_one().outcome, TransferOutcome::kDone);
+  EXPECT_EQ(rig.finish_one().outcome, Outcome::kDone);
   EXPECT_EQ(rig.valve.num_arrived(Kind::kCopyH2D), 1U);
 }
 
@@ -127,7 +127,7 @@ TEST_F(ProgressTest, CancelUnbegunLetsALoadGoOnOfWhichAnyPieceWasSubmitted) {
   await([&] { return rig.valve.num_arrived(Kind::kCopyH2D) == 1; }, "the first piece");
   rig.engine->cancel_unbegun(TransferId(1));
   rig.valve.open_all();
-  EXPECT_EQ(rig.finish_one().outcome, TransferOutcome::kDone);
+  EXPECT_EQ(rig.finish_one().outcome, Outcome::kDone);
   for (std::uint32_t i = 0; i < 4; ++i) {
     EXPECT_EQ(rig.block(Rig::kDense, BlockId(i)), pattern_bytes(10 + i, Rig::kSlotBytes));
   }
@@ -143,7 +143,7 @@ TEST_F(ProgressTest, CancelUnbegunLeavesStoresAndWhatItDoesNotKnowAlone) {
   rig.valve.open_all();
   const std::vector<Completion> ends = rig.finish();
   ASSERT_EQ(ends.size(), 2U);
-  for (const Completion& end : ends) EXPECT_EQ(end.outcome, TransferOutcome::kDone);
+  for (const Completion& end : ends) EXPECT_EQ(end.outcome, Outcome::kDone);
 }
 
 }  // namespace

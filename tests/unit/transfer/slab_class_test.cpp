@@ -43,7 +43,7 @@ TEST_P(SlabClassTest, StoresEachClassIntoSlotsOfItsSizeAndTouchesNoOther) {
     // From the second slot on: over the ends of chunks.
     ASSERT_EQ(rig.store(c + 1, SlabClassId(c), blocks_to_slots(0, first_slot(c) + 1, 20)), 20U);
   }
-  for (const Completion& end : rig.finish()) EXPECT_EQ(end.outcome, TransferOutcome::kDone);
+  for (const Completion& end : rig.finish()) EXPECT_EQ(end.outcome, Outcome::kDone);
   for (std::uint32_t c = 0; c < 3; ++c) {
     for (std::uint32_t i = 0; i < num_slots(c); ++i) {
       const std::uint64_t version = i >= 1 && i < 21 ? 100 * c + i - 1 : 9000 + i;
@@ -72,7 +72,7 @@ TEST_P(SlabClassTest, ALoadOfSeveralClassesEndsOnceWithTheBytesOfAll) {
   }
   rig.engine->load(TransferId(1), parts, rig.engine->fence(*rig.compute));
   const Completion end = rig.finish_one();
-  EXPECT_EQ(end.outcome, TransferOutcome::kDone);
+  EXPECT_EQ(end.outcome, Outcome::kDone);
   EXPECT_EQ(end.bytes, bytes);
   for (std::uint32_t c = 0; c < 3; ++c) {
     for (std::uint32_t b = 0; b < 64; ++b) {
@@ -94,7 +94,7 @@ TEST_P(SlabClassTest, OnePartThatDoesNotExistRefusesTheWholeLoad) {
     EXPECT_THROW(rig.engine->load(TransferId(1), parts, fence), ProtocolError);
     const std::vector<BlockSlot> last = blocks_to_slots(0, kNumChunks * kSlotsPerChunk[c] - 1, 1);
     rig.load(2 + c, SlabClassId(c), last);
-    EXPECT_EQ(rig.finish_one().outcome, TransferOutcome::kDone);
+    EXPECT_EQ(rig.finish_one().outcome, Outcome::kDone);
   }
 }
 

@@ -37,7 +37,7 @@ TEST_F(StoreTest, CarriesEveryByteOfEveryGroup) {
     const Completion end = rig.finish_one();
     EXPECT_EQ(end.transfer, TransferId(g + 1));
     EXPECT_EQ(end.kind, TransferKind::kStore);
-    EXPECT_EQ(end.outcome, TransferOutcome::kDone);
+    EXPECT_EQ(end.outcome, Outcome::kDone);
     EXPECT_EQ(end.reason, "");
     EXPECT_EQ(end.bytes, 40 * rig.packed_bytes(SlabClassId(g)));
     for (const auto& [block, slot] : plans[g]) {
@@ -97,7 +97,7 @@ TEST_F(StoreTest, StoresWhatTheBlocksHeldWhenTheyWereGathered) {
     ASSERT_TRUE(rig.compute->synchronize(kForever));
     EXPECT_EQ(rig.block(Rig::kStrided, BlockId(3)), Bytes(128, 0));
     rig.valve.open(Kind::kCopyD2H);
-    EXPECT_EQ(rig.finish_one().outcome, TransferOutcome::kDone);
+    EXPECT_EQ(rig.finish_one().outcome, Outcome::kDone);
     for (std::uint32_t b = 0; b < 8; ++b) {
       EXPECT_EQ(rig.slot(Rig::kStrided, SlotId(b)), pattern_bytes(b, 128));
     }
@@ -117,7 +117,7 @@ TEST_F(StoreTest, CopiesNothingBeforeTheGatherEnded) {
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   EXPECT_EQ(rig.valve.num_arrived(Kind::kCopyD2H), 0U);
   rig.valve.open(Kind::kGather);
-  EXPECT_EQ(rig.finish_one().outcome, TransferOutcome::kDone);
+  EXPECT_EQ(rig.finish_one().outcome, Outcome::kDone);
   EXPECT_EQ(rig.slot(Rig::kDense, SlotId(0)), pattern_bytes(5, 192));
 }
 
@@ -135,7 +135,7 @@ TEST_F(StoreTest, TakesNothingWhileTheRingIsFullAndGoesOnAfterwards) {
   EXPECT_EQ(rig.finish_one().transfer, TransferId(1));
   EXPECT_EQ(rig.engine->stats().ring_used_bytes, 0U);
   EXPECT_EQ(rig.store(3, Rig::kDense, blocks_to_slots(16, 16, 8)), 8U);
-  EXPECT_EQ(rig.finish_one().outcome, TransferOutcome::kDone);
+  EXPECT_EQ(rig.finish_one().outcome, Outcome::kDone);
   for (std::uint32_t b : {0, 7, 16, 23}) {
     EXPECT_EQ(rig.slot(Rig::kDense, SlotId(b)), pattern_bytes(b, 192)) << b;
   }
@@ -153,7 +153,7 @@ TEST_F(StoreTest, GivesRingMemoryBackPieceByPiece) {
     }
   });
   EXPECT_EQ(rig.store(1, Rig::kDense, blocks_to_slots(0, 0, 4)), 4U);
-  EXPECT_EQ(rig.finish_one().outcome, TransferOutcome::kDone);
+  EXPECT_EQ(rig.finish_one().outcome, Outcome::kDone);
   EXPECT_EQ(completed, 4);
 }
 
@@ -182,7 +182,7 @@ TEST_F(StoreTest, LaunchesOncePerContiguousRegionWhateverThePieces) {
   Rig rig({.transfer = {.staging_bytes = 64 * Rig::kSlotBytes, .piece_bytes = Rig::kSlotBytes}});
   EXPECT_EQ(rig.store(1, Rig::kDense, blocks_to_slots(0, 0, 20)), 20U);
   EXPECT_EQ(rig.valve.num_arrived(Kind::kGather), 1U);
-  EXPECT_EQ(rig.finish_one().outcome, TransferOutcome::kDone);
+  EXPECT_EQ(rig.finish_one().outcome, Outcome::kDone);
   EXPECT_EQ(rig.valve.num_arrived(Kind::kCopyD2H), 20U);
 }
 

@@ -97,7 +97,7 @@ class Stress {
   /// Scatters take more or less time from now on.
   void dawdle() { rig_.valve.dawdle(Valve::Kind::kScatter, std::chrono::microseconds(200)); }
 
-  std::map<TransferOutcome, int> outcomes;
+  std::map<Outcome, int> outcomes;
   std::uint64_t num_loaded_blocks = 0;
 
  private:
@@ -194,7 +194,7 @@ class Stress {
       ASSERT_NE(at, active_.end()) << "transfer " << end.transfer.value() << " ended twice";
       const Active& active = at->second;
       EXPECT_EQ(end.kind, active.kind);
-      EXPECT_EQ(end.outcome == TransferOutcome::kFailed, !end.reason.empty());
+      EXPECT_EQ(end.outcome == Outcome::kFailed, !end.reason.empty());
       ++outcomes[end.outcome];
       for (std::size_t i = 0; i < active.blocks.size(); ++i) take_end(end, active, i);
       active_.erase(at);
@@ -203,7 +203,7 @@ class Stress {
 
   void take_end(const Completion& end, const Active& active, std::size_t i) {
     const auto [block, slot] = active.blocks[i];
-    const bool done = end.outcome == TransferOutcome::kDone;
+    const bool done = end.outcome == Outcome::kDone;
     if (active.kind == TransferKind::kStore) {
       busy_slots_.erase(slot.value());
       if (!done) return;
@@ -291,10 +291,10 @@ TEST_P(StressTest, EveryTransferEndsOnceAndNoByteIsWrong) {
     if (random() % 2 == 0) stress.dawdle();
     stress.run(250);
     if (HasFatalFailure()) return;
-    EXPECT_GT(stress.outcomes[TransferOutcome::kDone], 0);
+    EXPECT_GT(stress.outcomes[Outcome::kDone], 0);
     EXPECT_GT(stress.num_loaded_blocks, 0U);
     if (round % 2 == 1) {
-      EXPECT_EQ(stress.outcomes[TransferOutcome::kFailed], 0);
+      EXPECT_EQ(stress.outcomes[Outcome::kFailed], 0);
     }
   }
 }

@@ -33,14 +33,14 @@ namespace kvferry::lmcache {
 struct SharedMemoryOptions {
   std::filesystem::path path;
   /// Bytes that change hands at a time. 0: as a file that is there is divided; of a new one, as a
-  /// memory of one's own.
+  /// memory of this process alone.
   std::uint64_t chunk_bytes = 0;
   cpu_tier::AtExit at_exit = cpu_tier::AtExit::kKeep;
   /// Of the memory in use, in proportion to the others'.
   std::uint32_t weight = 1;
   /// Of it, at most; 0: all.
   std::uint64_t bytes_limit = 0;
-  /// How long somebody else's device may go on writing behind his end.
+  /// How long the device of another process may go on writing after that process has ended.
   std::chrono::nanoseconds grace = cpu_tier::TierDirectory::Identity().grace;
 };
 
@@ -81,7 +81,7 @@ class ChunkMemory {
   [[nodiscard]] SlotRecord& record(ChunkId chunk, std::uint32_t index) const {
     return *reinterpret_cast<SlotRecord*>(this->chunk(chunk.next()) - (index + 1) * kRecordBytes);
   }
-  /// Who has which chunk, and what is in them; null: this process has all.
+  /// Which store has which chunk, and what is in them; null: this process has all.
   [[nodiscard]] cpu_tier::TierDirectory* directory() const { return directory_; }
 
   /// Chunks that can be used.

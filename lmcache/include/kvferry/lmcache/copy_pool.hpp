@@ -16,12 +16,12 @@
 namespace kvferry::lmcache {
 
 enum class CopyEnd : std::uint8_t {
-  kDone,  ///< Every byte was copied, and is there for whoever learns of it.
+  kDone,  ///< Every byte was copied, and every thread that learns of it sees them.
   kGivenUp
 };
 
 /// One batch of copies. Whatever becomes of it, end() is called once, by the thread that is through
-/// with it last, and nobody touches its memory from then on.
+/// with it last, and no thread touches its memory from then on.
 class CopyJob {
  public:
   /// From `streaming_bytes` on it passes the caches by. `num_threads` share in it. Small batches
@@ -46,7 +46,7 @@ class CopyJob {
   }
   /// Copies the next part, if there is one.
   bool copy_next() noexcept;
-  /// Nobody begins another part.
+  /// No thread begins another part.
   void give_up() noexcept;
   void ended(std::uint32_t num_parts) noexcept;
 
@@ -59,7 +59,7 @@ class CopyJob {
   std::atomic<bool> given_up_ = false;
 };
 
-/// Of two jobs that wait, a load goes first: somebody's first token waits for it.
+/// Of two jobs that wait, a load goes first: a request's first token waits for it.
 enum class CopyUrgency : std::uint8_t { kLoad, kStore };
 
 /// Threads that copy. All of them work on one job, load before store, in the order of submission.

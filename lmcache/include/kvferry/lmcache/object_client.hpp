@@ -30,7 +30,7 @@ struct Completion {
   std::string error;  ///< One line, if not ok.
   /// By key, but for a set: it was loaded, is there, was there.
   std::optional<std::vector<bool>> found;
-  /// What was submitted along with the buffers; goes with the completion, on the thread of whoever
+  /// What was submitted along with the buffers; goes with the completion, on the thread that
   /// drained it.
   std::shared_ptr<void> keeper;
 };
@@ -51,7 +51,7 @@ struct ClientSnapshot {
 ///
 /// Each batch that was accepted (its submission returned) has exactly one completion, whatever
 /// happens: a full store, a missing key, close(). Buffers are the client's from the submission
-/// until the completion, and nobody touches one after that, nor after close() has returned.
+/// until the completion, and it touches none after that, nor after close() has returned.
 ///
 /// Thread-safe: submissions, drain() and close() on any threads at once.
 class ObjectClient {
@@ -81,7 +81,7 @@ class ObjectClient {
   BatchId submit_exists(std::span<const std::string_view> keys);
   BatchId submit_delete(std::span<const std::string_view> keys);
 
-  /// Takes what keeps the buffers of the completions that nobody has drained yet: nobody touches
+  /// Takes what keeps the buffers of the completions that were not drained yet: no copy touches
   /// them any more.
   [[nodiscard]] std::vector<std::shared_ptr<void>> take_keepers();
   /// Takes the completions that there are, and makes the eventfd unreadable. After close() too.

@@ -32,11 +32,11 @@ using DigestFunction = cpu_tier::BlockKey (*)(std::string_view key);
 /// One consistent view of what is held. Counters are since construction.
 struct StoreSnapshot {
   std::uint64_t num_objects = 0;  ///< Readable ones in chunks of this store.
-  /// The same in chunks of others, or of nobody: they are served, too. O(their slots).
+  /// The same in chunks of others, or without an owner: they are served, too. O(their slots).
   std::uint64_t num_objects_of_others = 0;
   std::uint64_t slot_bytes = 0;   ///< Of this store's slots that are not free.
   std::uint64_t chunk_bytes = 0;  ///< Of this store's chunks; of memory of its own, all.
-  std::uint64_t ready_bytes = 0;  ///< Of chunks that are ready, whoever has them.
+  std::uint64_t ready_bytes = 0;  ///< Of chunks that are ready, whichever store has them.
   std::uint64_t num_stored_total = 0;
   std::uint64_t num_evicted_total = 0;
   std::uint64_t num_refused_total = 0;  ///< Reservations that found no room.
@@ -48,10 +48,10 @@ struct StoreSnapshot {
 ///
 /// Exact: a value is found by the whole key and its size, never by a hash alone. Bounded: a value
 /// has its place before it is copied, or is refused. A key is readable only after commit(), and
-/// its bytes stay as they are while anybody has a lease on them. A value is never overwritten.
+/// its bytes stay as they are while a lease is on them. A value is never overwritten.
 ///
 /// Stores of several processes may share their memory. What others hold, or left, is found and
-/// leased as what this one holds; only who has a value can forget it.
+/// leased as what this one holds; only the store that has a value can forget it.
 ///
 /// Thread-safe; each call is one atomic step, O(keys times classes). Throws only std::bad_alloc,
 /// and what was reserved has been given back then.
@@ -74,7 +74,7 @@ class ObjectStore {
       std::span<const std::string_view> keys, std::span<const std::uint64_t> value_bytes);
   /// The values have been copied, and copies that passed the caches by are finished.
   void commit(WritableValues&& values) noexcept;
-  /// Nobody will write into them any more.
+  /// No thread will write into them any more.
   void abort(WritableValues&& values) noexcept;
 
   // ---- load ----
@@ -87,12 +87,12 @@ class ObjectStore {
   /// Whether each key is readable, whatever its size; touches those that are.
   [[nodiscard]] std::vector<bool> lookup(std::span<const std::string_view> keys);
   /// Forgets the keys; whether each was readable. Leases on them go on. What another holds stays as
-  /// it is, and is said to have been there: who deletes for room has no more of it.
+  /// it is, and is said to have been there: deleting it for room gains none.
   std::vector<bool> forget(std::span<const std::string_view> keys);
 
   [[nodiscard]] StoreSnapshot snapshot() const;
   [[nodiscard]] const ChunkMemory& memory() const { return *memory_; }
-  /// Walks all; anything inconsistent is a broken invariant. Nobody writes meanwhile. For tests.
+  /// Walks all; anything inconsistent is a broken invariant. No thread writes meanwhile. For tests.
   void check_invariants() const;
 
  private:
@@ -113,7 +113,7 @@ class ObjectStore {
   bool learn_classes() KVFERRY_REQUIRES(mutex_);
   void take_ready_chunks() KVFERRY_REQUIRES(mutex_);
 
-  /// What the class holds of what is looked for; slots of others are leased until nobody has asked
+  /// What the class holds of what is looked for; slots of others are leased until no call has asked
   /// for them for a while.
   void find(const SizeClass& in, Search& search) KVFERRY_REQUIRES(mutex_);
   [[nodiscard]] SlotRecord& record(const SizeClass& of, SlotId slot) const;
@@ -135,7 +135,7 @@ class ObjectStore {
   [[nodiscard]] bool reserve_class(const Batch& batch, std::uint32_t size, WritableValues& values)
       KVFERRY_REQUIRES(mutex_);
   /// The same for a key, `which[present]`, that came here while there was room made: with a chunk
-  /// that somebody left.
+  /// that another store left.
   void settle_adopted(const Batch& batch, const SizeClass& of, std::vector<std::size_t>& which,
                       std::size_t present);
   void give_back(WritableValues&& values);

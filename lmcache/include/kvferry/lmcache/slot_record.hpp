@@ -10,14 +10,14 @@
 namespace kvferry::lmcache {
 
 /// What is in a slot, beside the value: in the chunk itself, so that memory that is shared or kept
-/// says what it holds. Written before the slot becomes readable, and read while it is, by whoever
-/// has it or has leased it; whether it is, the tier says alone.
+/// says what it holds. Written before the slot becomes readable, and read while it is, by any store
+/// that has it or has leased it; whether it is, the tier says alone.
 struct SlotRecord {
   static constexpr std::size_t kInlineKeyBytes = kRecordBytes - 16;
 
   std::uint64_t value_bytes;
   std::uint64_t key_bytes;
-  /// The key, if it fits; else that lies behind the value in the slot.
+  /// The key, if it fits; else that lies after the value in the slot.
   std::array<char, kInlineKeyBytes> key;
 };
 static_assert(sizeof(SlotRecord) == kRecordBytes);

@@ -28,8 +28,8 @@ class [[nodiscard]] ValueSet {
   std::vector<Byte*> places_;
 };
 
-/// Reserved; somebody writes into them. Null: the store holds that key with a value of that size,
-/// or somebody else is writing it.
+/// Reserved; the caller writes into them. Null: the store holds that key with a value of that size,
+/// or another caller is writing it.
 using WritableValues = ValueSet<cpu_tier::WritableSlots, std::byte>;
 /// Leased: whole, and neither evicted nor rewritten while the lease lasts. Null: a miss.
 using ReadableValues = ValueSet<cpu_tier::Lease, const std::byte>;

@@ -11,18 +11,18 @@ constexpr RankId kRankB{1};
 
 TEST(RankRoll, SucceedsOnlyWhenEveryRankHas) {
   RankRoll roll(2);
-  EXPECT_TRUE(roll.ended(kRankA, EndedAs::kDone));
+  EXPECT_TRUE(roll.ended(kRankA, Outcome::kDone));
   EXPECT_FALSE(roll.all_ended());
   EXPECT_FALSE(roll.all_done());
-  EXPECT_TRUE(roll.ended(kRankB, EndedAs::kDone));
+  EXPECT_TRUE(roll.ended(kRankB, Outcome::kDone));
   EXPECT_TRUE(roll.all_done());
   EXPECT_FALSE(roll.any_failed());
 }
 
 TEST(RankRoll, OneFailureIsAFailureWhoeverSpeaksLast) {
   RankRoll roll(2);
-  EXPECT_TRUE(roll.ended(kRankB, EndedAs::kFailed));
-  EXPECT_TRUE(roll.ended(kRankA, EndedAs::kDone));
+  EXPECT_TRUE(roll.ended(kRankB, Outcome::kFailed));
+  EXPECT_TRUE(roll.ended(kRankA, Outcome::kDone));
   EXPECT_TRUE(roll.all_ended());
   EXPECT_FALSE(roll.all_done());
   EXPECT_TRUE(roll.any_failed());
@@ -30,8 +30,8 @@ TEST(RankRoll, OneFailureIsAFailureWhoeverSpeaksLast) {
 
 TEST(RankRoll, ACancelledRankIsNeitherSuccessNorFailure) {
   RankRoll roll(2);
-  EXPECT_TRUE(roll.ended(kRankA, EndedAs::kCancelled));
-  EXPECT_TRUE(roll.ended(kRankB, EndedAs::kDone));
+  EXPECT_TRUE(roll.ended(kRankA, Outcome::kCancelled));
+  EXPECT_TRUE(roll.ended(kRankB, Outcome::kDone));
   EXPECT_FALSE(roll.all_done());
   EXPECT_FALSE(roll.any_failed());
 }
@@ -41,8 +41,8 @@ TEST(RankRoll, RefusesTheSecondWordOfARank) {
   RankRoll roll(2);
   EXPECT_TRUE(roll.gathered(kRankA, 3));
   EXPECT_FALSE(roll.gathered(kRankA, 1));
-  EXPECT_TRUE(roll.ended(kRankA, EndedAs::kDone));
-  EXPECT_FALSE(roll.ended(kRankA, EndedAs::kFailed));
+  EXPECT_TRUE(roll.ended(kRankA, Outcome::kDone));
+  EXPECT_FALSE(roll.ended(kRankA, Outcome::kFailed));
   EXPECT_FALSE(roll.any_failed());
   EXPECT_FALSE(roll.all_ended());
 }
@@ -63,8 +63,8 @@ TEST(RankRoll, AStoreOfWhichARankGatheredNothingHasEndedThere) {
   EXPECT_TRUE(roll.gathered(kRankA, 0));
   EXPECT_TRUE(roll.gathered(kRankB, 4));
   EXPECT_FALSE(roll.all_ended());
-  EXPECT_FALSE(roll.ended(kRankA, EndedAs::kDone));
-  EXPECT_TRUE(roll.ended(kRankB, EndedAs::kDone));
+  EXPECT_FALSE(roll.ended(kRankA, Outcome::kDone));
+  EXPECT_TRUE(roll.ended(kRankB, Outcome::kDone));
   EXPECT_TRUE(roll.all_done());
 }
 

@@ -121,7 +121,7 @@ TEST_F(SchedulerClassesTest, AFailedLoadForgetsItsKeysInEveryClass) {
   ASSERT_EQ(ask("r", {1, 2, 3}), 3U);
   allocate("r", {{40, 41, 42}, {0, 51, 52}}, 12);
   const StepPlan step = plan();
-  fold({ends(kRankA, step), ends(kRankB, step, EndedAs::kFailed)});
+  fold({ends(kRankA, step), ends(kRankB, step, Outcome::kFailed)});
   EXPECT_EQ(view().tier.num_evictable, 1U) << "the window's first block was not loaded";
   EXPECT_EQ(view().tier.num_leased + view().tier.num_dying, 0U);
 }

@@ -44,7 +44,7 @@ class SchedulerExpiryTest : public SchedulerTest {
     report.oldest_under_way = under_way;
     return report;
   }
-  [[nodiscard]] static StepReport end(RankId rank, TransferId transfer, EndedAs outcome) {
+  [[nodiscard]] static StepReport end(RankId rank, TransferId transfer, Outcome outcome) {
     StepReport report = report_of(rank);
     report.loads.push_back({transfer, outcome, ""});
     return report;
@@ -65,7 +65,7 @@ TEST_F(SchedulerExpiryTest, DroppedByEveryRankItIsAFailedLoadThatIsCountedApart)
   const TransferId transfer = load("r").loads[0].transfer;
   steps(31, transfer);
   EXPECT_TRUE(
-      fold({end(kRankA, transfer, EndedAs::kCancelled), end(kRankB, transfer, EndedAs::kCancelled)})
+      fold({end(kRankA, transfer, Outcome::kCancelled), end(kRankB, transfer, Outcome::kCancelled)})
           .empty());
   EXPECT_EQ(view().tier.num_leased, 0U);
   const StepPlan notice = plan();
@@ -80,9 +80,9 @@ TEST_F(SchedulerExpiryTest, DroppedByEveryRankItIsAFailedLoadThatIsCountedApart)
 TEST_F(SchedulerExpiryTest, DroppedByOneRankItHasFailedOnAll) {
   const TransferId transfer = load("r").loads[0].transfer;
   steps(31, transfer);
-  EXPECT_TRUE(fold({end(kRankA, transfer, EndedAs::kDone)}).empty());
+  EXPECT_TRUE(fold({end(kRankA, transfer, Outcome::kDone)}).empty());
   EXPECT_EQ(view().tier.num_leased, 2U) << "the other rank may read them still";
-  EXPECT_TRUE(fold({end(kRankB, transfer, EndedAs::kCancelled)}).empty());
+  EXPECT_TRUE(fold({end(kRankB, transfer, Outcome::kCancelled)}).empty());
   EXPECT_EQ(notified(plan()), Ids{"r"});
   EXPECT_EQ(view().expired_loads, 1U);
 }
@@ -90,7 +90,7 @@ TEST_F(SchedulerExpiryTest, DroppedByOneRankItHasFailedOnAll) {
 TEST_F(SchedulerExpiryTest, DroppedByNoRankItHasSucceeded) {
   const TransferId transfer = load("r").loads[0].transfer;
   steps(31, transfer);
-  EXPECT_EQ(fold({end(kRankA, transfer, EndedAs::kDone), end(kRankB, transfer, EndedAs::kDone)}),
+  EXPECT_EQ(fold({end(kRankA, transfer, Outcome::kDone), end(kRankB, transfer, Outcome::kDone)}),
             Ids{"r"});
   EXPECT_EQ(view().expired_loads, 0U);
   EXPECT_EQ(view().failed_loads, 0U);
@@ -100,14 +100,14 @@ TEST_F(SchedulerExpiryTest, DroppedByNoRankItHasSucceeded) {
 TEST_F(SchedulerExpiryTest, ItsBlocksAreOfferedAgain) {
   const TransferId transfer = load("r").loads[0].transfer;
   steps(31, transfer);
-  fold({end(kRankA, transfer, EndedAs::kCancelled), end(kRankB, transfer, EndedAs::kCancelled)});
+  fold({end(kRankA, transfer, Outcome::kCancelled), end(kRankB, transfer, Outcome::kCancelled)});
   EXPECT_EQ(num_hit({1, 2}), 2U) << "nothing says that they are bad";
 }
 
 TEST_F(SchedulerExpiryTest, OneThatFailsOnARankIsNoExpiry) {
   const TransferId transfer = load("r").loads[0].transfer;
   steps(31, transfer);
-  fold({end(kRankA, transfer, EndedAs::kFailed), end(kRankB, transfer, EndedAs::kCancelled)});
+  fold({end(kRankA, transfer, Outcome::kFailed), end(kRankB, transfer, Outcome::kCancelled)});
   EXPECT_EQ(num_hit({1, 2}), 0U);
   EXPECT_EQ(view().failed_loads, 1U);
   EXPECT_EQ(view().expired_loads, 0U);
@@ -118,8 +118,8 @@ TEST_F(SchedulerExpiryTest, OneWhoseRequestWasAbortedIsToldOnceAndNotCounted) {
   steps(31, transfer);
   engine_->on_finished("r");
   EXPECT_EQ(plan().cancels, std::vector{transfer});
-  EXPECT_EQ(fold({end(kRankA, transfer, EndedAs::kCancelled),
-                  end(kRankB, transfer, EndedAs::kCancelled)}),
+  EXPECT_EQ(fold({end(kRankA, transfer, Outcome::kCancelled),
+                  end(kRankB, transfer, Outcome::kCancelled)}),
             Ids{"r"});
   EXPECT_EQ(view().expired_loads + view().failed_loads, 0U);
 }

@@ -105,7 +105,7 @@ class SchedulerTest : public ::testing::Test {
   }
   /// All of the plan's transfers, ended in one way on one rank, and its notices announced.
   [[nodiscard]] static StepReport ends(RankId rank, const StepPlan& plan,
-                                       EndedAs outcome = EndedAs::kDone) {
+                                       Outcome outcome = Outcome::kDone) {
     StepReport report = report_of(rank);
     for (const StoreOrder& order : plan.stores) {
       report.gathered.push_back({order.transfer, static_cast<std::uint32_t>(order.blocks.size())});
@@ -117,7 +117,7 @@ class SchedulerTest : public ::testing::Test {
     for (const FailureNotice& notice : plan.notices) report.announced.push_back(notice.transfer);
     return report;
   }
-  std::vector<std::string> fold_ends(const StepPlan& plan, EndedAs outcome = EndedAs::kDone) {
+  std::vector<std::string> fold_ends(const StepPlan& plan, Outcome outcome = Outcome::kDone) {
     return fold({ends(kRankA, plan, outcome), ends(kRankB, plan, outcome)});
   }
 

@@ -31,7 +31,7 @@ TEST_F(SchedulerGroupsTest, WithTheStoresOfOneGroupAloneNothingIsOffered) {
   EXPECT_EQ(ask("asker", {1, 2}), 0U);
   StepPlan second = step;
   second.stores.erase(second.stores.begin());
-  fold_ends(second, EndedAs::kFailed);
+  fold_ends(second, Outcome::kFailed);
   EXPECT_EQ(ask("later", {1, 2}), 0U);
 }
 
@@ -239,7 +239,7 @@ TEST_F(SchedulerGroupsTest, APreemptedRequestIsOfferedAnewInEveryGroup) {
   schedule("r", {{10, 11}, {20, 21}}, 0, 8);
   const StepPlan before = plan();
   engine_->on_preempted("r");
-  fold_ends(before, EndedAs::kFailed);
+  fold_ends(before, Outcome::kFailed);
   schedule("r", {{30, 31}, {40, 41}}, 0, 8);
   EXPECT_EQ(planned_blocks(plan()), (Blocks{30, 31, 40, 41}));
 }
@@ -273,7 +273,7 @@ TEST_F(SchedulerGroupsTest, AFailedLoadForgetsTheKeysOfEveryGroup) {
   EXPECT_EQ(ask("r", {1, 2, 3, 4}), 4U);
   allocate("r", {{40, 41, 42, 43}, {0, 0, 52, 53}}, 16);
   const StepPlan step = plan();
-  fold({ends(kRankA, step), ends(kRankB, step, EndedAs::kFailed)});
+  fold({ends(kRankA, step), ends(kRankB, step, Outcome::kFailed)});
   EXPECT_EQ(view().tier.num_free, 30U) << "the two blocks before the window were not doubted";
   EXPECT_EQ(ask("other", {1, 2, 3, 4}), 0U);
 }

@@ -45,7 +45,7 @@ TEST_F(SchedulerLifecycleTest, FinishMayComeAnyNumberOfTimesInAnyState) {
   EXPECT_EQ(view().num_tombstones, 1U);
   const StepPlan next = plan();
   ASSERT_EQ(next.cancels.size(), 1U) << "one load, cancelled once";
-  EXPECT_EQ(fold_ends(step, EndedAs::kCancelled), Ids{"loading"});
+  EXPECT_EQ(fold_ends(step, Outcome::kCancelled), Ids{"loading"});
   EXPECT_EQ(fold_ends(store), Ids{});
   for (int i = 0; i < 3; ++i) engine_->on_finished("loading");
   EXPECT_TRUE(plan().empty());
@@ -82,7 +82,7 @@ TEST_F(SchedulerLifecycleTest, AbortOfALoadThatWasSentCancelsItAndKeepsItsSlotsU
   const StepPlan next = plan();
   ASSERT_EQ(next.cancels.size(), 1U);
   EXPECT_EQ(next.cancels[0], step.loads[0].transfer);
-  EXPECT_EQ(fold({ends(kRankA, step, EndedAs::kCancelled)}), Ids{});
+  EXPECT_EQ(fold({ends(kRankA, step, Outcome::kCancelled)}), Ids{});
   EXPECT_EQ(view().tier.num_leased, 4U);
   EXPECT_EQ(fold({ends(kRankB, step)}), Ids{"r"}) << "the engine waits for it to free the blocks";
   EXPECT_EQ(view().tier.num_leased, 0U);
@@ -152,7 +152,7 @@ TEST_F(SchedulerLifecycleTest, AReportOfALoadThatNoRankHasSeenIsCountedAndDroppe
   begin("r");
   StepReport report = report_of(kRankA);
   for (std::uint64_t id = 1; id < 10; ++id) {
-    report.loads.push_back({TransferId(id), EndedAs::kDone, ""});
+    report.loads.push_back({TransferId(id), Outcome::kDone, ""});
   }
   EXPECT_EQ(fold({report}), Ids{});
   EXPECT_EQ(view().stale_reports, 9U);
@@ -275,7 +275,7 @@ TEST_F(SchedulerLifecycleTest, ResetAbortsStoresInFlightAndFreesTheirSlotsWhenTh
   EXPECT_EQ(next.cancels[0], step.stores[0].transfer);
   fold({ends(kRankA, step)});
   EXPECT_EQ(view().tier.num_aborted, 2U);
-  fold({ends(kRankB, step, EndedAs::kCancelled)});
+  fold({ends(kRankB, step, Outcome::kCancelled)});
   EXPECT_EQ(view().tier.num_free, 32U);
   EXPECT_EQ(num_hit({7, 8}), 0U);
   EXPECT_EQ(view().failed_stores, 0U);
@@ -319,9 +319,9 @@ TEST_F(SchedulerLifecycleTest, ResetFailsLoadsInFlightAndKeepsTheirSlotsUntilThe
   ASSERT_EQ(next.cancels.size(), 1U);
   EXPECT_EQ(next.cancels[0], step.loads[0].transfer);
   EXPECT_TRUE(next.notices.empty()) << "its blocks may still be written";
-  EXPECT_EQ(fold({ends(kRankA, step, EndedAs::kCancelled)}), Ids{});
+  EXPECT_EQ(fold({ends(kRankA, step, Outcome::kCancelled)}), Ids{});
   EXPECT_EQ(view().tier.num_dying, 4U);
-  EXPECT_EQ(fold({ends(kRankB, step, EndedAs::kCancelled)}), Ids{}) << "no rank has announced it";
+  EXPECT_EQ(fold({ends(kRankB, step, Outcome::kCancelled)}), Ids{}) << "no rank has announced it";
   EXPECT_EQ(view().tier.num_free, 32U);
   EXPECT_EQ(fold_ends(plan()), Ids{"r"});
   EXPECT_EQ(view().failed_loads, 1U);
@@ -367,7 +367,7 @@ TEST_F(SchedulerLifecycleTest,
        ARequestWhoseLoadTheResetFailedIsStoredOnceItIsComputedFromItsStart) {
   const StepPlan step = send("r");
   engine_->reset_cache();
-  fold_ends(step, EndedAs::kCancelled);
+  fold_ends(step, Outcome::kCancelled);
   fold_ends(plan());
   schedule("r", {40, 41, 42, 43, 44, 45}, 0, 24);
   EXPECT_EQ(plan().stores.at(0).blocks.size(), 6U);

@@ -179,7 +179,7 @@ TEST_F(SchedulerLoadTest, ASecondAllocationWhileOneLoadsIsAProtocolErrorAndTouch
   ASSERT_EQ(step.loads.size(), 1U);
   EXPECT_EQ(block_numbers(step.loads[0]), (Blocks{40, 41, 42, 43}));
   refused();
-  EXPECT_EQ(fold_ends(step, EndedAs::kFailed), Ids{});
+  EXPECT_EQ(fold_ends(step, Outcome::kFailed), Ids{});
   refused();  // It failed, which the engine does not know yet.
   const StepPlan notice = plan();
   refused();
@@ -192,7 +192,7 @@ TEST_F(SchedulerLoadTest, ASecondAllocationWhileOneLoadsIsAProtocolErrorAndTouch
 // LMCache#5032; policy `recompute` would ask for it for ever.
 TEST_F(SchedulerLoadTest, WhatFailedToLoadOnOneRankIsNotOfferedAgain) {
   const StepPlan step = send("r");
-  EXPECT_EQ(fold({ends(kRankA, step), ends(kRankB, step, EndedAs::kFailed)}), Ids{});
+  EXPECT_EQ(fold({ends(kRankA, step), ends(kRankB, step, Outcome::kFailed)}), Ids{});
   EXPECT_EQ(view().failed_loads, 1U);
   EXPECT_EQ(view().loaded, 0U);
   EXPECT_EQ(num_hit({1, 2, 3, 4}), 0U);
@@ -202,7 +202,7 @@ TEST_F(SchedulerLoadTest, WhatFailedToLoadOnOneRankIsNotOfferedAgain) {
 
 TEST_F(SchedulerLoadTest, WhatFailedToLoadIsStoredAgainOnceItIsRecomputed) {
   const StepPlan step = send("r");
-  fold_ends(step, EndedAs::kFailed);
+  fold_ends(step, Outcome::kFailed);
   EXPECT_EQ(fold_ends(plan()), Ids{"r"});
   schedule("r", {40, 41, 42, 43}, 0, 16);
   const StepPlan next = plan();

@@ -25,7 +25,7 @@ class SchedulerNoticeTest : public SchedulerTest {
     return plan();
   }
   /// A load that has failed on every rank and was not announced yet.
-  void fail(std::string_view id) { EXPECT_EQ(fold_ends(send(id), EndedAs::kFailed), Ids{}); }
+  void fail(std::string_view id) { EXPECT_EQ(fold_ends(send(id), Outcome::kFailed), Ids{}); }
   /// A failed load whose notice is on its way.
   StepPlan notify(std::string_view id) {
     fail(id);
@@ -43,7 +43,7 @@ class SchedulerNoticeTest : public SchedulerTest {
 
 TEST_F(SchedulerNoticeTest, AFailureIsToldOnceWhenEveryRankHasAnnouncedIt) {
   const StepPlan step = send("r");
-  EXPECT_EQ(fold({ends(kRankA, step, EndedAs::kFailed)}), Ids{});
+  EXPECT_EQ(fold({ends(kRankA, step, Outcome::kFailed)}), Ids{});
   EXPECT_TRUE(plan().notices.empty()) << "rank B may still write its blocks";
   EXPECT_EQ(fold({ends(kRankB, step)}), Ids{});
   const StepPlan notice = plan();
@@ -77,7 +77,7 @@ TEST_F(SchedulerNoticeTest, AnAnnouncementOfWhatWasNotNotifiedIsCountedAndDroppe
   announced.announced = {step.loads[0].transfer, TransferId(1), TransferId(4711)};
   EXPECT_EQ(fold({announced}), Ids{});
   EXPECT_EQ(view().stale_reports, 3U);
-  EXPECT_EQ(fold_ends(step, EndedAs::kFailed), Ids{});
+  EXPECT_EQ(fold_ends(step, Outcome::kFailed), Ids{});
   EXPECT_EQ(fold({announced}), Ids{}) << "it failed, and no plan has said so";
   EXPECT_EQ(view().stale_reports, 6U);
   EXPECT_EQ(fold_ends(plan()), Ids{"r"});
@@ -85,7 +85,7 @@ TEST_F(SchedulerNoticeTest, AnAnnouncementOfWhatWasNotNotifiedIsCountedAndDroppe
 
 TEST_F(SchedulerNoticeTest, AnEndReportedAgainIsNoAnnouncement) {
   const StepPlan step = send("r");
-  fold_ends(step, EndedAs::kFailed);
+  fold_ends(step, Outcome::kFailed);
   const StepPlan notice = plan();
   EXPECT_EQ(fold_ends(step), Ids{});
   EXPECT_EQ(view().stale_reports, 2U);
@@ -95,7 +95,7 @@ TEST_F(SchedulerNoticeTest, AnEndReportedAgainIsNoAnnouncement) {
 TEST_F(SchedulerNoticeTest, FailuresOfDifferentRequestsTravelTogether) {
   const StepPlan a = send("a");
   const StepPlan b = send("b");
-  fold({ends(kRankA, a, EndedAs::kFailed), ends(kRankA, b, EndedAs::kFailed), ends(kRankB, a),
+  fold({ends(kRankA, a, Outcome::kFailed), ends(kRankA, b, Outcome::kFailed), ends(kRankB, a),
         ends(kRankB, b)});
   const StepPlan notice = plan();
   EXPECT_EQ(notified(notice), (Ids{"a", "b"}));
@@ -147,7 +147,7 @@ TEST_F(SchedulerNoticeTest, AbortWhileTheNoticeIsOnItsWayIsToldOnce) {
 TEST_F(SchedulerNoticeTest, AFailureOfAnAbortedLoadIsToldWithItsEnd) {
   const StepPlan step = send("r");
   engine_->on_finished("r");
-  EXPECT_EQ(fold_ends(step, EndedAs::kFailed), Ids{"r"});
+  EXPECT_EQ(fold_ends(step, Outcome::kFailed), Ids{"r"});
   EXPECT_EQ(num_hit({1, 2, 3, 4}), 0U) << "its bytes are in doubt all the same";
   EXPECT_EQ(notified(plan()), Ids{});
   expect_rest();
@@ -205,7 +205,7 @@ TEST_F(SchedulerNoticeTest, AReusedIdDoesNotLoadWhileTheNoticeOfItsEarlierLifeIs
 TEST_F(SchedulerNoticeTest, ALoadThatEveryRankEndedBeforeItHeardOfTheResetFails) {
   const StepPlan step = send("r");
   engine_->reset_cache();
-  EXPECT_EQ(fold_ends(step, EndedAs::kDone), Ids{});
+  EXPECT_EQ(fold_ends(step, Outcome::kDone), Ids{});
   EXPECT_EQ(view().loaded, 0U);
   EXPECT_EQ(view().failed_loads, 1U);
   EXPECT_EQ(view().tier.num_free, 32U);
@@ -274,7 +274,7 @@ TEST_F(SchedulerNoticeTest, ItsOldLoadMayEndBehindTheNewOneOfTheSameId) {
   const StepPlan fresh = send("r");
   EXPECT_EQ(fold_ends(fresh), Ids{"r"});
   EXPECT_EQ(view().tier.num_leased, 4U) << "the old load's lease";
-  EXPECT_EQ(fold_ends(old, EndedAs::kFailed), Ids{});
+  EXPECT_EQ(fold_ends(old, Outcome::kFailed), Ids{});
   EXPECT_EQ(stale_, Ids{});
   EXPECT_TRUE(engine_->knows("r"));
   EXPECT_EQ(view().tier.num_free, 32U) << "the bytes that failed for nobody are in doubt too";

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The scheduler of an engine that shares its tier with another one.
+#include "kvferry/cpu_tier/memory/slab_geometry.hpp"
 #include "kvferry/cpu_tier/peers/member_lock.hpp"
 
 #include "one_class.hpp"
@@ -69,8 +70,7 @@ class SchedulerSharedTest : public SchedulerTest {
     directory_.reset();
   }
   [[nodiscard]] cpu_tier::SharedState state_of(SlotId slot) const {
-    return rig_.word({slot.value() / Other::kChunkSlots, slot.value() % Other::kChunkSlots})
-        .state();
+    return rig_.word(cpu_tier::place_of(slot, Other::kChunkSlots)).state();
   }
   /// Plans a store of one block; its slot.
   SlotId store_one(std::string_view id) {
@@ -82,7 +82,7 @@ class SchedulerSharedTest : public SchedulerTest {
   }
   /// Whether the other engine can have that slot's chunk, and everything else that there is.
   [[nodiscard]] bool can_be_had(SlotId slot) {
-    const std::uint32_t chunk = slot.value() / Other::kChunkSlots;
+    const ChunkId chunk = cpu_tier::place_of(slot, Other::kChunkSlots).chunk;
     while (!other_.directory().owns(chunk) && other_.directory().take_chunk()) {
     }
     return other_.directory().owns(chunk);
@@ -179,7 +179,7 @@ TEST_F(SchedulerSharedTest, WhileALoadIsUnderWayItsOwnerKeepsTheBlocks) {
 TEST_F(SchedulerSharedTest, AForeignLoadThatFailsIsNotTriedAgain) {
   store_elsewhere({1, 2, 3, 4});
   const StepPlan step = load_all("r");
-  EXPECT_EQ(fold_ends(step, EndedAs::kFailed), Ids{});
+  EXPECT_EQ(fold_ends(step, Outcome::kFailed), Ids{});
   EXPECT_EQ(num_hit({1, 2, 3, 4}), 0U);
   EXPECT_EQ(view().tier.num_leased_guests, 0U);
   EXPECT_EQ(fold_ends(plan()), Ids{"r"});
@@ -229,8 +229,7 @@ TEST_F(SchedulerSharedTest, AtTheEndAStoreUnderWayKeepsItsSlotsWhileARankLives) 
   alive.reset();
   EXPECT_EQ(other_.directory().sweep().num_quarantined_slots, 1U);
   EXPECT_TRUE(can_be_had(slot));
-  EXPECT_FALSE(other_.directory().begin_fill(
-      {slot.value() / Other::kChunkSlots, slot.value() % Other::kChunkSlots}));
+  EXPECT_FALSE(other_.directory().begin_fill(cpu_tier::place_of(slot, Other::kChunkSlots)));
 }
 
 TEST_F(SchedulerSharedTest, AtTheEndAStoreUnderWayIsInQuarantineWhereNoRankLives) {

@@ -18,7 +18,7 @@ class SchedulerStoreTest : public SchedulerTest {
     return report;
   }
   static StepReport stores_end(RankId rank, const StepPlan& plan,
-                               EndedAs outcome = EndedAs::kDone) {
+                               Outcome outcome = Outcome::kDone) {
     StepReport report = report_of(rank);
     for (const StoreOrder& order : plan.stores) {
       report.stores.push_back({order.transfer, outcome, ""});
@@ -99,7 +99,7 @@ TEST_F(SchedulerStoreTest, IsNeverReadableIfOneRankFailed) {
   arrive("r", {1, 2});
   schedule("r", {10, 11}, 0, 8);
   const StepPlan step = plan();
-  fold({ends(kRankB, step, EndedAs::kFailed)});
+  fold({ends(kRankB, step, Outcome::kFailed)});
   EXPECT_EQ(view().tier.num_free, 30U) << "rank A may still write the slots";
   fold({ends(kRankA, step)});
   EXPECT_EQ(num_hit({1, 2}), 0U);
@@ -239,7 +239,7 @@ TEST_F(SchedulerStoreTest, APreemptedRequestIsOfferedAnewFromItsNewTable) {
   const StepPlan before = plan();
   engine_->on_preempted("r");
   EXPECT_TRUE(plan().stores.empty());
-  fold_ends(before, EndedAs::kFailed);
+  fold_ends(before, Outcome::kFailed);
   schedule("r", {20, 21, 22, 23, 24, 25}, 0, 24);
   const StepPlan after = plan();
   ASSERT_EQ(after.stores.size(), 1U);
@@ -252,7 +252,7 @@ TEST_F(SchedulerStoreTest, ARolledBackRequestIsOfferedAgainFromWhereItComputes) 
   register_ranks({});
   arrive("r", {1, 2, 3});
   schedule("r", {10, 11, 12}, 0, 12);
-  fold_ends(plan(), EndedAs::kFailed);
+  fold_ends(plan(), Outcome::kFailed);
   // The engine takes it back to its first block, without preemption.
   engine_->on_scheduled("r", TableUpdate::kAppend, blocks_of({}), 4, 8);
   const StepPlan step = plan();
@@ -303,7 +303,7 @@ TEST_F(SchedulerStoreTest, ASecondWordOnAStoreIsCountedAndIgnored) {
   schedule("r", {10}, 0, 4);
   const StepPlan step = plan();
   fold({ends(kRankA, step)});
-  fold({ends(kRankA, step, EndedAs::kFailed)});
+  fold({ends(kRankA, step, Outcome::kFailed)});
   EXPECT_EQ(view().stale_reports, 2U);
   fold({ends(kRankB, step)});
   EXPECT_EQ(view().stored, 1U);

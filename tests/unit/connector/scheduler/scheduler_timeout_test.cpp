@@ -149,7 +149,7 @@ TEST_F(SchedulerTimeoutTest, AFailureIsTimedFromItsNoticeNotFromItsLoad) {
   engine_->on_allocated("asker", blocks_of({40, 41}), 8);
   const StepPlan step = plan();
   pass(seconds(59));
-  fold_ends(step, EndedAs::kFailed);
+  fold_ends(step, Outcome::kFailed);
   const StepPlan notice = plan();
   ASSERT_EQ(notified(notice), Ids{"asker"});
   pass(seconds(59));
@@ -196,7 +196,7 @@ TEST_F(SchedulerTimeoutTest, WhatTheLostRankMayWriteIsInQuarantineUntilItEndsItA
   fold({ends(kRankB, first)});
   EXPECT_EQ(view().tier.num_quarantined, 4U);
   EXPECT_EQ(view().tier.num_free, 25U);
-  fold({ends(kRankB, other, EndedAs::kFailed), ends(kRankA, second)});
+  fold({ends(kRankB, other, Outcome::kFailed), ends(kRankA, second)});
   EXPECT_EQ(view().tier.num_quarantined, 0U);
   EXPECT_EQ(view().tier.num_free, 29U);
   EXPECT_EQ(view().num_stores_in_flight, 0U);
@@ -209,7 +209,7 @@ TEST_F(SchedulerTimeoutTest, QuarantineHoldsWhatTheRanksTookAndNoMore) {
   const StepPlan step = store(10, 5);
   StepReport of_a = report_of(kRankA);
   of_a.gathered.push_back({step.stores[0].transfer, 3});
-  of_a.stores.push_back({step.stores[0].transfer, EndedAs::kDone, ""});
+  of_a.stores.push_back({step.stores[0].transfer, Outcome::kDone, ""});
   StepReport of_b = report_of(kRankB);
   of_b.gathered.push_back({step.stores[0].transfer, 2});
   fold({of_a, of_b});
@@ -217,7 +217,7 @@ TEST_F(SchedulerTimeoutTest, QuarantineHoldsWhatTheRanksTookAndNoMore) {
   expect_complaint({"rank 1 of 2 ", "3 slots"});
   EXPECT_EQ(view().tier.num_quarantined, 3U);
   StepReport late = report_of(kRankB);
-  late.stores.push_back({step.stores[0].transfer, EndedAs::kCancelled, ""});
+  late.stores.push_back({step.stores[0].transfer, Outcome::kCancelled, ""});
   fold({late});
   EXPECT_EQ(view().tier.num_free, 32U);
 }
@@ -225,12 +225,12 @@ TEST_F(SchedulerTimeoutTest, QuarantineHoldsWhatTheRanksTookAndNoMore) {
 TEST_F(SchedulerTimeoutTest, AStoreThatAResetAbortedIsQuarantinedToo) {
   const StepPlan step = store(10, 2);
   engine_->reset_cache();
-  fold({ends(kRankA, step, EndedAs::kCancelled)});
+  fold({ends(kRankA, step, Outcome::kCancelled)});
   pass(seconds(61));
   expect_complaint({"rank 1 of 2 ", "2 slots"});
   engine_->reset_cache();
   EXPECT_EQ(view().tier.num_quarantined, 2U);
-  fold({ends(kRankB, step, EndedAs::kCancelled)});
+  fold({ends(kRankB, step, Outcome::kCancelled)});
   EXPECT_EQ(view().tier.num_free, 32U);
 }
 

@@ -72,7 +72,7 @@ class StorePlannerTest : public ::testing::Test {
       EXPECT_TRUE(stores_.mark_gathered(
           RankId(0), {order.transfer, static_cast<std::uint32_t>(order.blocks.size())}));
       if (!order.blocks.empty()) {
-        EXPECT_TRUE(stores_.mark_ended(RankId(0), {order.transfer, EndedAs::kDone, ""}));
+        EXPECT_TRUE(stores_.mark_ended(RankId(0), {order.transfer, Outcome::kDone, ""}));
       }
     }
     sent_.clear();

@@ -45,9 +45,9 @@ StepReport some_report() {
   report.topology = RankTopology{
       4, 5, {{0x1122334455667788U, 19}, {20, 21}}, 6, 7, {22, 23}, 0x99aabbccddeeff00U};
   report.gathered = {{TransferId(8), 9}, {TransferId(10), 0}};
-  report.stores = {{TransferId(11), EndedAs::kDone, ""}};
-  report.loads = {{TransferId(12), EndedAs::kFailed, "copy: no link"},
-                  {TransferId(13), EndedAs::kCancelled, ""}};
+  report.stores = {{TransferId(11), Outcome::kDone, ""}};
+  report.loads = {{TransferId(12), Outcome::kFailed, "copy: no link"},
+                  {TransferId(13), Outcome::kCancelled, ""}};
   report.announced = {TransferId(16), TransferId(17)};
   report.num_ready_chunks = 18;
   report.executed = PlanSeq(0x2122334455667788U);
@@ -232,10 +232,10 @@ TEST(StepReport, EveryFieldArrives) {
   ASSERT_EQ(report.stores.size(), 1U);
   EXPECT_EQ(report.stores[0].transfer, TransferId(11));
   ASSERT_EQ(report.loads.size(), 2U);
-  EXPECT_EQ(report.loads[0].outcome, EndedAs::kFailed);
+  EXPECT_EQ(report.loads[0].outcome, Outcome::kFailed);
   EXPECT_EQ(report.loads[0].reason, "copy: no link");
   EXPECT_EQ(report.num_ready_chunks, 18U);
-  EXPECT_EQ(report.loads[1].outcome, EndedAs::kCancelled);
+  EXPECT_EQ(report.loads[1].outcome, Outcome::kCancelled);
   EXPECT_EQ(report.announced, (std::vector<TransferId>{TransferId(16), TransferId(17)}));
   EXPECT_EQ(report.executed, PlanSeq(0x2122334455667788U));
   EXPECT_EQ(report.oldest_under_way, TransferId(24));

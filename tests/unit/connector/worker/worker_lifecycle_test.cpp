@@ -116,8 +116,8 @@ TEST_F(WorkerLifecycleTest, CloseWaitsForWhatRunsAndEverythingEndsOnce) {
   await([this] { return closes(); });
   engine_->close();
   collect_ends(1, 2);
-  for (const TransferEnded& ended : report_.loads) EXPECT_EQ(ended.outcome, EndedAs::kCancelled);
-  EXPECT_EQ(report_.stores[0].outcome, EndedAs::kCancelled);
+  for (const TransferEnded& ended : report_.loads) EXPECT_EQ(ended.outcome, Outcome::kCancelled);
+  EXPECT_EQ(report_.stores[0].outcome, Outcome::kCancelled);
 }
 
 TEST_F(WorkerLifecycleTest, ClosedBetweenBindAndSaveItStillEndsEverythingOnce) {
@@ -141,7 +141,7 @@ TEST_F(WorkerLifecycleTest, TakesNoNewWorkOnceClosed) {
   plan.loads.push_back(load(2, pairs(10, 10, 1)));
   bind_and_save(plan);
   collect_ends(0, 1);
-  EXPECT_NE(report_.loads[0].outcome, EndedAs::kDone);
+  EXPECT_NE(report_.loads[0].outcome, Outcome::kDone);
   EXPECT_EQ(report_.gathered[0].num_gathered, 0U);
   EXPECT_EQ(engine_->stats().loaded_bytes + engine_->stats().stored_bytes, 0U);
 }

@@ -36,7 +36,7 @@ TEST_F(WorkerLoadTest, EndsOnceWithItsBytesInPlace) {
   begin_load(1, {{BlockId(20), SlotId(5)}, {BlockId(11), SlotId(2)}});
   collect_ends(0, 1);
   EXPECT_EQ(report_.loads[0].transfer, TransferId(1));
-  EXPECT_EQ(report_.loads[0].outcome, EndedAs::kDone);
+  EXPECT_EQ(report_.loads[0].outcome, Outcome::kDone);
   EXPECT_EQ(announced_, Ids{}) << "the scheduler side tells of what succeeded";
   expect_content(20, 6);
   expect_content(11, 3);
@@ -112,7 +112,7 @@ TEST_F(WorkerLoadTest, AnEmptyLoadIsReportedAtOnce) {
   begin_load(1, {});
   collect();
   ASSERT_EQ(report_.loads.size(), 1U);
-  EXPECT_EQ(report_.loads[0].outcome, EndedAs::kDone);
+  EXPECT_EQ(report_.loads[0].outcome, Outcome::kDone);
   EXPECT_EQ(engine_->stats().loaded_bytes, 0U);
 }
 
@@ -125,9 +125,9 @@ TEST_F(WorkerLoadTest, AFailedCopyFailsItsLoadAndNoOther) {
   begin_load(2, pairs(21, 1, 1));
   collect_ends(0, 2);
   EXPECT_EQ(report_.loads[0].transfer, TransferId(1));
-  EXPECT_EQ(report_.loads[0].outcome, EndedAs::kFailed);
+  EXPECT_EQ(report_.loads[0].outcome, Outcome::kFailed);
   EXPECT_FALSE(report_.loads[0].reason.empty());
-  EXPECT_EQ(report_.loads[1].outcome, EndedAs::kDone);
+  EXPECT_EQ(report_.loads[1].outcome, Outcome::kDone);
   EXPECT_EQ(announced_, Ids{}) << "only the scheduler side knows whether anybody waits";
   expect_content(21, 2);
 }
@@ -144,7 +144,7 @@ TEST_F(WorkerLoadTest, CancelDropsWhatIsQueuedAndWaitsForWhatRuns) {
   EXPECT_TRUE(report_.loads.empty()) << "a copy still writes into the request's blocks";
   valve_.open_all();
   collect_ends(0, 1);
-  EXPECT_EQ(report_.loads[0].outcome, EndedAs::kCancelled);
+  EXPECT_EQ(report_.loads[0].outcome, Outcome::kCancelled);
   EXPECT_EQ(valve_.num_arrived(Kind::kCopyH2D), 1U);
 }
 
@@ -155,7 +155,7 @@ TEST_F(WorkerLoadTest, ACancelThatComesTooLateOrForNothingIsIgnored) {
   cancel(1);
   cancel(77);
   collect_ends(0, 1);
-  EXPECT_EQ(report_.loads[0].outcome, EndedAs::kDone);
+  EXPECT_EQ(report_.loads[0].outcome, Outcome::kDone);
 }
 
 TEST_F(WorkerLoadTest, ANoticeIsAnnouncedOnceAndConfirmedInTheSameReport) {

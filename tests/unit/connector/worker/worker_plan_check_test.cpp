@@ -30,8 +30,8 @@ class WorkerPlanCheckTest : public WorkerTest {
     plan.loads.push_back(load(1002, pairs(5, 5, 2)));
     bind_and_save(plan);
     collect_ends(num_stores + 1, num_loads + 1);
-    EXPECT_EQ(report_.stores.back().outcome, EndedAs::kDone);
-    EXPECT_EQ(report_.loads.back().outcome, EndedAs::kDone);
+    EXPECT_EQ(report_.stores.back().outcome, Outcome::kDone);
+    EXPECT_EQ(report_.loads.back().outcome, Outcome::kDone);
   }
 };
 

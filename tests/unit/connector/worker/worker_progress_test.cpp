@@ -71,11 +71,11 @@ TEST_F(WorkerProgressTest, AnExpiredLoadIsDroppedIfItHasNotBegunAndGoesOnIfItHas
   bind_and_save(expiry);
   collect_ends(2, 1);
   EXPECT_EQ(report_.loads[0].transfer, TransferId(4));
-  EXPECT_EQ(report_.loads[0].outcome, EndedAs::kCancelled);
+  EXPECT_EQ(report_.loads[0].outcome, Outcome::kCancelled);
   valve_.open_all();
   collect_ends(2, 2);
   EXPECT_EQ(report_.loads[1].transfer, TransferId(3));
-  EXPECT_EQ(report_.loads[1].outcome, EndedAs::kDone);
+  EXPECT_EQ(report_.loads[1].outcome, Outcome::kDone);
   expect_content(20, 3);
   expect_content(21, 3);
 }

@@ -88,8 +88,8 @@ struct Rank {
   std::unique_ptr<gpu::Device> device;
   std::unique_ptr<WorkerEngine> engine;
   std::map<TransferId, std::uint32_t> gathered;
-  std::map<TransferId, EndedAs> stores;
-  std::map<TransferId, EndedAs> loads;
+  std::map<TransferId, Outcome> stores;
+  std::map<TransferId, Outcome> loads;
 };
 
 class WorkerReplicaTest : public ::testing::Test {
@@ -190,7 +190,7 @@ TEST_F(WorkerReplicaTest, EachRankStoresItsPartAndAllLoadTheWhole) {
   await_stores(TransferId(1));
   for (std::uint32_t rank = 0; rank < kNumRanks; ++rank) {
     EXPECT_EQ(ranks_[rank]->gathered[TransferId(1)], 14U);
-    EXPECT_EQ(ranks_[rank]->stores[TransferId(1)], EndedAs::kDone);
+    EXPECT_EQ(ranks_[rank]->stores[TransferId(1)], Outcome::kDone);
   }
   EXPECT_EQ(stored_blocks(0), 6U);  // Slots 3, 8 to 11 and 16.
   EXPECT_EQ(stored_blocks(1), 8U);
@@ -202,7 +202,7 @@ TEST_F(WorkerReplicaTest, EachRankStoresItsPartAndAllLoadTheWhole) {
     return ranks_[0]->loads.contains(TransferId(2)) && ranks_[1]->loads.contains(TransferId(2));
   });
   for (const auto& rank : ranks_) {
-    EXPECT_EQ(rank->loads[TransferId(2)], EndedAs::kDone);
+    EXPECT_EQ(rank->loads[TransferId(2)], Outcome::kDone);
     for (std::uint32_t i = 0; i < 14; ++i) EXPECT_TRUE(holds(*rank, 16 + i, i, 1)) << i;
   }
 }
@@ -217,7 +217,7 @@ TEST_F(WorkerReplicaTest, ARankWithoutABlockOfAStoreReportsItDoneAtOnce) {
   collect();
   EXPECT_EQ(ranks_[0]->gathered[TransferId(1)], 3U);
   ASSERT_TRUE(ranks_[0]->stores.contains(TransferId(1)));
-  EXPECT_EQ(ranks_[0]->stores[TransferId(1)], EndedAs::kDone);
+  EXPECT_EQ(ranks_[0]->stores[TransferId(1)], Outcome::kDone);
   EXPECT_EQ(ranks_[1]->gathered[TransferId(1)], 3U);
   EXPECT_FALSE(ranks_[1]->stores.contains(TransferId(1)));
   ranks_[1]->valve.open_all();
@@ -265,7 +265,7 @@ TEST_P(WorkerReplicaPrefixTest, ARankCountsUpToItsFirstBlockThatItsRingHadNoRoom
   });
   for (const auto& rank : ranks_) {
     if (rank->stores.contains(TransferId(1))) {
-      EXPECT_EQ(rank->stores[TransferId(1)], EndedAs::kDone);
+      EXPECT_EQ(rank->stores[TransferId(1)], Outcome::kDone);
     }
   }
   // What all count is in the arena, whoever stored it.
@@ -328,10 +328,10 @@ TEST_F(WorkerReplicaTest, AStoreCancelledWhileOneRankIsStoppedEndsOnEveryRank) {
   bind_and_save(plan);
   collect();
   EXPECT_FALSE(ranks_[1]->stores.contains(TransferId(1)));
-  EXPECT_EQ(ranks_[1]->stores[TransferId(2)], EndedAs::kDone);
+  EXPECT_EQ(ranks_[1]->stores[TransferId(2)], Outcome::kDone);
   ranks_[1]->valve.open_all();
   await_stores(TransferId(1));
-  EXPECT_EQ(ranks_[0]->stores[TransferId(1)], EndedAs::kDone);
+  EXPECT_EQ(ranks_[0]->stores[TransferId(1)], Outcome::kDone);
 }
 
 TEST_F(WorkerReplicaTest, AStepThatIsNotSavedStoresNothingOnTheHomesAndOthersAddNothing) {

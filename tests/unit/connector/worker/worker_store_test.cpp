@@ -35,7 +35,7 @@ TEST_F(WorkerStoreTest, BytesComeBackAsTheyWereStored) {
   for (std::uint8_t i = 0; i < 6; ++i) write(i, 99);  // The blocks are the engine's again (G1).
   collect_ends(2, 0);
   expect_gathered({{1, 2}, {2, 3}});
-  for (const TransferEnded& ended : report_.stores) EXPECT_EQ(ended.outcome, EndedAs::kDone);
+  for (const TransferEnded& ended : report_.stores) EXPECT_EQ(ended.outcome, Outcome::kDone);
   expect_slots(20, {2, 3, 4});
   expect_slots(9, {5});
   expect_slots(3, {1});
@@ -176,7 +176,7 @@ TEST_F(WorkerStoreTest, AFailedCopyIsReportedAsFailedWithItsReason) {
   plan.stores.push_back(store(1, pairs(0, 0, 1)));
   bind_and_save(plan);
   collect_ends(1, 0);
-  EXPECT_EQ(report_.stores[0].outcome, EndedAs::kFailed);
+  EXPECT_EQ(report_.stores[0].outcome, Outcome::kFailed);
   EXPECT_FALSE(report_.stores[0].reason.empty());
 }
 
@@ -186,7 +186,7 @@ TEST_F(WorkerStoreTest, AFailedGatherIsReportedAsFailed) {
   plan.stores.push_back(store(1, pairs(0, 0, 1)));
   bind_and_save(plan);
   collect_ends(1, 0);
-  EXPECT_EQ(report_.stores[0].outcome, EndedAs::kFailed);
+  EXPECT_EQ(report_.stores[0].outcome, Outcome::kFailed);
 }
 
 TEST_F(WorkerStoreTest, ACancelledStoreIsReportedOnce) {
@@ -203,7 +203,7 @@ TEST_F(WorkerStoreTest, ACancelledStoreIsReportedOnce) {
   EXPECT_TRUE(report_.stores.empty()) << "a copy of it still runs";
   valve_.open_all();
   collect_ends(1, 0);
-  EXPECT_EQ(report_.stores[0].outcome, EndedAs::kCancelled);
+  EXPECT_EQ(report_.stores[0].outcome, Outcome::kCancelled);
 }
 
 }  // namespace

@@ -30,12 +30,12 @@ class JoinedTierTest : public ::testing::Test {
     return BlockKey::make(std::as_bytes(std::span(&number, 1)), GroupId(0));
   }
   /// Stores a block in a chunk of its own.
-  static SharedPlace store(JoinedTier& tier, std::uint64_t number) {
+  static SlotPlace store(JoinedTier& tier, std::uint64_t number) {
     TierDirectory& directory = tier.directory();
     const auto chunk = directory.take_chunk();
     EXPECT_TRUE(chunk);
     directory.divide(*chunk, {.num_slots = 4, .slab_class = 0});
-    const SharedPlace place{*chunk, 2};
+    const SlotPlace place{*chunk, 2};
     EXPECT_TRUE(directory.begin_fill(place));
     directory.publish(place, key(number));
     return place;
@@ -47,7 +47,7 @@ class JoinedTierTest : public ::testing::Test {
 TEST_F(JoinedTierTest, WhatOneEngineCommitsAnotherLeases) {
   const auto a = join("a");
   const auto b = join("b");
-  const SharedPlace place = store(*a, 7);
+  const SlotPlace place = store(*a, 7);
   EXPECT_EQ(b->directory().lease(key(7)), place);
   b->directory().end_lease(place);
 }
@@ -66,7 +66,7 @@ TEST_F(JoinedTierTest, NothingIsLeftBehindTheLast) {
 TEST_F(JoinedTierTest, WhoHasTheOldFileOfAPathTakesNobodyThereForDead) {
   const auto a = join("a");
   const auto b = join("b");
-  const SharedPlace place = store(*b, 7);
+  const SlotPlace place = store(*b, 7);
   // By hand; and somebody makes another one.
   std::filesystem::remove(file_.options(2).path);
   const auto c = join("c");
@@ -76,7 +76,7 @@ TEST_F(JoinedTierTest, WhoHasTheOldFileOfAPathTakesNobodyThereForDead) {
 }
 
 TEST_F(JoinedTierTest, WhatWasCommittedIsServedAfterAllHaveGone) {
-  const SharedPlace place = [&] {
+  const SlotPlace place = [&] {
     const auto a = JoinedTier::join(file_.kept(2), {.name = "a", .name_space = 1});
     return store(*a, 7);
   }();

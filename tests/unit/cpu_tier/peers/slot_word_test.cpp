@@ -39,11 +39,11 @@ TEST_F(SlotWordTest, GoesThroughItsLife) {
   ASSERT_TRUE(slot_.lease(kFirst));
   ASSERT_TRUE(slot_.lease(kLast));
   EXPECT_FALSE(slot_.evict()) << "it is read";
-  slot_.release(kFirst);
+  slot_.end_lease(kFirst);
   EXPECT_FALSE(slot_.evict());
   EXPECT_TRUE(word().is_leased_by(kLast));
   EXPECT_FALSE(word().is_leased_by(kFirst));
-  slot_.release(kLast);
+  slot_.end_lease(kLast);
   EXPECT_EQ(word().generation(), 1U);
   ASSERT_TRUE(slot_.evict());
   ASSERT_TRUE(slot_.begin_fill());
@@ -53,7 +53,7 @@ TEST_F(SlotWordTest, GoesThroughItsLife) {
   ASSERT_TRUE(slot_.publish());
   ASSERT_TRUE(slot_.lease(kLast));
   EXPECT_FALSE(slot_.refill()) << "it is read";
-  slot_.release(kLast);
+  slot_.end_lease(kLast);
   ASSERT_TRUE(slot_.refill());
   EXPECT_EQ(word().generation(), 3U);
   EXPECT_FALSE(word().touched());
@@ -73,9 +73,9 @@ TEST_F(SlotWordTest, EveryTransitionStartsFromItsOwnStateOnly) {
       Transition{&SharedSlot::publish, SharedState::kFilling, SharedState::kReadable, false},
       Transition{&SharedSlot::abandon, SharedState::kFilling, SharedState::kFree, false},
       Transition{&SharedSlot::evict, SharedState::kReadable, SharedState::kFree, true},
-      Transition{&SharedSlot::bury, SharedState::kDying, SharedState::kFree, true},
+      Transition{&SharedSlot::free_dying, SharedState::kDying, SharedState::kFree, true},
       Transition{&SharedSlot::quarantine, SharedState::kFilling, SharedState::kQuarantined, false},
-      Transition{&SharedSlot::release_quarantined, SharedState::kQuarantined, SharedState::kFree,
+      Transition{&SharedSlot::free_quarantined, SharedState::kQuarantined, SharedState::kFree,
                  false}};
   for (const Transition& transition : kTransitions) {
     for (const SharedState state : kStates) {
@@ -107,10 +107,10 @@ TEST_F(SlotWordTest, WhatIsForgottenIsFreeOnceNobodyReadsIt) {
   become(SharedState::kReadable, {kFirst, kLast});
   EXPECT_EQ(slot_.forget(), SharedState::kDying);
   EXPECT_FALSE(slot_.lease(kFirst)) << "nobody else gets it";
-  slot_.release(kFirst);
-  EXPECT_FALSE(slot_.bury());
-  slot_.release(kLast);
-  EXPECT_TRUE(slot_.bury());
+  slot_.end_lease(kFirst);
+  EXPECT_FALSE(slot_.free_dying());
+  slot_.end_lease(kLast);
+  EXPECT_TRUE(slot_.free_dying());
   EXPECT_EQ(word().state(), SharedState::kFree);
 }
 
@@ -118,7 +118,7 @@ TEST_F(SlotWordTest, ALeaseIsSeenAsATouchOnce) {
   become(SharedState::kReadable);
   EXPECT_FALSE(slot_.take_touched());
   ASSERT_TRUE(slot_.lease(kFirst));
-  slot_.release(kFirst);
+  slot_.end_lease(kFirst);
   EXPECT_TRUE(slot_.take_touched());
   EXPECT_FALSE(slot_.take_touched());
   EXPECT_EQ(word().state(), SharedState::kReadable);
@@ -128,7 +128,7 @@ TEST_F(SlotWordTest, AReaderHasOneLease) {
   become(SharedState::kReadable);
   ASSERT_TRUE(slot_.lease(kFirst));
   EXPECT_FALSE(slot_.lease(kFirst));
-  slot_.release(kFirst);
+  slot_.end_lease(kFirst);
   EXPECT_EQ(word().lessees(), 0U);
   EXPECT_TRUE(slot_.lease(kFirst));
 }
@@ -161,7 +161,7 @@ TEST_F(SlotWordTest, WhatALesseeReadsIsWhatWasPublished) {
                     std::uint64_t{generation} << 32U | generation);
         }
         num_read.fetch_add(1, std::memory_order_relaxed);
-        slot.release(reader);
+        slot.end_lease(reader);
       }
     });
   }
@@ -181,7 +181,7 @@ TEST_F(SlotWordTest, WhatALesseeReadsIsWhatWasPublished) {
     if (life % 2 == 0) {
       while (!slot_.evict()) std::this_thread::yield();
     } else if (slot_.forget() == SharedState::kDying) {
-      while (!slot_.bury()) std::this_thread::yield();
+      while (!slot_.free_dying()) std::this_thread::yield();
     }
   }
   ended.store(true);

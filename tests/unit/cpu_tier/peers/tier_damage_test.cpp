@@ -45,17 +45,15 @@ class TierDamageTest : public ::testing::Test {
     EXPECT_TRUE(all) << last.snapshot().num_set_aside << " of " << last.snapshot().num_slots
                      << " slots are aside for good, in " << last.num_chunks() << " chunks";
   }
-  void spoil_word(SharedPlace place, SlotWord word) const {
-    rig_.line(place).word.store(word.bits);
-  }
+  void spoil_word(SlotPlace place, SlotWord word) const { rig_.line(place).word.store(word.bits); }
   /// Copies a slot's line of metadata to another slot's.
-  void copy_line(SharedPlace from, SharedPlace to) const {
+  void copy_line(SlotPlace from, SlotPlace to) const {
     std::memcpy(static_cast<void*>(&rig_.line(to)), static_cast<const void*>(&rig_.line(from)),
                 sizeof(SlotLine));
   }
 
   const SharedTierRig rig_{Instance::kShape};
-  std::vector<SharedPlace> refilled_;
+  std::vector<SlotPlace> refilled_;
 };
 
 TEST_F(TierDamageTest, AFreeSlotThatSomebodyReadsIsSetAsideAndComesBack) {
@@ -64,9 +62,9 @@ TEST_F(TierDamageTest, AFreeSlotThatSomebodyReadsIsSetAsideAndComesBack) {
     // Bits of instances that there are not are cleared by who joins.
     Instance other(rig_, "other");
     for (std::uint32_t i = 0; i < Instance::kChunkSlots; ++i) {
-      const SlotWord word = rig_.word({0, i});
+      const SlotWord word = rig_.word({ChunkId(0), i});
       if (word.state() == SharedState::kFree) {
-        spoil_word({0, i}, word.with_lessee(other.directory().self()));
+        spoil_word({ChunkId(0), i}, word.with_lessee(other.directory().self()));
       }
     }
     Instance next(rig_, "next");
@@ -80,7 +78,7 @@ TEST_F(TierDamageTest, AFreeSlotThatSomebodyReadsIsSetAsideAndComesBack) {
 TEST_F(TierDamageTest, AStateThatThereIsNotIsSetAsideAndComesBack) {
   store_and_leave(kNumSlots);
   for (std::uint64_t state = 5; state < 8; ++state) {
-    const SharedPlace place{static_cast<std::uint32_t>(state) - 4, 2};
+    const SlotPlace place{ChunkId(static_cast<std::uint32_t>(state) - 4), 2};
     spoil_word(place, {(rig_.word(place).bits & ~std::uint64_t{7}) | state});
   }
   {
@@ -94,7 +92,7 @@ TEST_F(TierDamageTest, AStateThatThereIsNotIsSetAsideAndComesBack) {
 
 TEST_F(TierDamageTest, ASlotThatNobodyFillsWaitsForTheGrace) {
   store_and_leave(kNumSlots);
-  spoil_word({1, 1}, rig_.word({1, 1}).with(SharedState::kFilling));
+  spoil_word({ChunkId(1), 1}, rig_.word({ChunkId(1), 1}).with(SharedState::kFilling));
   {
     Instance next(rig_, "next");
     next.store(100, 15);
@@ -106,8 +104,8 @@ TEST_F(TierDamageTest, ASlotThatNobodyFillsWaitsForTheGrace) {
 // Its chunk was divided into fewer slots, as far as its record says.
 TEST_F(TierDamageTest, WordsBeyondWhatAChunkIsDividedIntoAreLookedAtBeforeTheyAreUsed) {
   store_and_leave(kNumSlots);
-  for (std::uint32_t chunk = 0; chunk < Instance::kNumChunks; ++chunk) {
-    rig_.unsafe_chunk(chunk).num_slots.store(chunk % 3);
+  for (ChunkId chunk; chunk.value() < Instance::kNumChunks; chunk = chunk.next()) {
+    rig_.unsafe_chunk(chunk).num_slots.store(chunk.value() % 3);
   }
   {
     Instance next(rig_, "next");
@@ -118,21 +116,21 @@ TEST_F(TierDamageTest, WordsBeyondWhatAChunkIsDividedIntoAreLookedAtBeforeTheyAr
 
 TEST_F(TierDamageTest, AChunkOfNonsenseIsTakenAndDividedAnew) {
   store_and_leave(kNumSlots);
-  rig_.unsafe_chunk(0).num_slots.store(0xffffffff);
-  rig_.unsafe_chunk(1).slab_class.store(0xffffffff);
-  rig_.unsafe_chunk(2).name_space.store(77);
-  rig_.unsafe_chunk(3).num_quarantines.store(~std::uint64_t{0});
+  rig_.unsafe_chunk(ChunkId(0)).num_slots.store(0xffffffff);
+  rig_.unsafe_chunk(ChunkId(1)).slab_class.store(0xffffffff);
+  rig_.unsafe_chunk(ChunkId(2)).name_space.store(77);
+  rig_.unsafe_chunk(ChunkId(3)).num_quarantines.store(~std::uint64_t{0});
   expect_all_slots_come_back();
 }
 
 TEST_F(TierDamageTest, AChunkOfAnOwnerThatThereIsNotIsNobodys) {
   store_and_leave(kNumSlots);
   const std::uint64_t epoch = rig_.instance(0).epoch.load();
-  rig_.unsafe_chunk(0).owner.store(0xff);
-  rig_.unsafe_chunk(1).owner.store(ChunkOwner::of(InstanceId(0), epoch).bits);
-  rig_.unsafe_chunk(2).owner.store(ChunkOwner::of(InstanceId(5), 0).bits);
-  spoil_word({2, 3}, rig_.word({2, 3}).with(SharedState::kFilling));
-  rig_.unsafe_chunk(3).owner.store(~std::uint64_t{0});
+  rig_.unsafe_chunk(ChunkId(0)).owner.store(0xff);
+  rig_.unsafe_chunk(ChunkId(1)).owner.store(ChunkOwner::of(InstanceId(0), epoch).bits);
+  rig_.unsafe_chunk(ChunkId(2)).owner.store(ChunkOwner::of(InstanceId(5), 0).bits);
+  spoil_word({ChunkId(2), 3}, rig_.word({ChunkId(2), 3}).with(SharedState::kFilling));
+  rig_.unsafe_chunk(ChunkId(3)).owner.store(~std::uint64_t{0});
   expect_all_slots_come_back();
 }
 
@@ -142,7 +140,7 @@ TEST_F(TierDamageTest, WhatALivingInstanceOwnsIsNotTakenForDamage) {
   a.store(10, 12);
   const Instance b(rig_, "b");
   EXPECT_EQ(a.num_chunks(), 4U);
-  EXPECT_EQ(rig_.word({0, 0}).state(), SharedState::kFilling);
+  EXPECT_EQ(rig_.word({ChunkId(0), 0}).state(), SharedState::kFilling);
   a.tier().commit(std::move(filling));
   EXPECT_EQ(a.held(0, 2), 2U);
 }
@@ -164,9 +162,9 @@ TEST_F(TierDamageTest, ARecordOfALockThatThereIsNotIsFreed) {
 
 TEST_F(TierDamageTest, TheBitOfAnInstanceThatHasJustJoinedMeansNothing) {
   store_and_leave(4);
-  spoil_word({0, 1}, rig_.word({0, 1}).with_lessee(InstanceId(0)));
+  spoil_word({ChunkId(0), 1}, rig_.word({ChunkId(0), 1}).with_lessee(InstanceId(0)));
   Instance next(rig_, "next");
-  EXPECT_EQ(rig_.word({0, 1}).lessees(), 0U);
+  EXPECT_EQ(rig_.word({ChunkId(0), 1}).lessees(), 0U);
   next.directory().look_around();
   EXPECT_EQ(next.num_readable(0, 4), 4U);
 }
@@ -174,7 +172,7 @@ TEST_F(TierDamageTest, TheBitOfAnInstanceThatHasJustJoinedMeansNothing) {
 TEST_F(TierDamageTest, TheBitsOfInstancesThatThereAreNotKeepNoSlot) {
   store_and_leave(kNumSlots);
   for (std::uint32_t i = 0; i < Instance::kChunkSlots; ++i) {
-    spoil_word({1, i}, rig_.word({1, i}).with_lessee(InstanceId(3 + 7 * i)));
+    spoil_word({ChunkId(1), i}, rig_.word({ChunkId(1), i}).with_lessee(InstanceId(3 + 7 * i)));
   }
   expect_all_slots_come_back();
 }
@@ -184,10 +182,10 @@ TEST_F(TierDamageTest, TheBitsOfLivingInstancesAreLeftToThem) {
   Instance reader(rig_, "reader");
   reader.directory().look_around();
   Lease lease = reader.lease(0, 4);
-  spoil_word({0, 1}, rig_.word({0, 1}).with_lessee(InstanceId(9)));
+  spoil_word({ChunkId(0), 1}, rig_.word({ChunkId(0), 1}).with_lessee(InstanceId(9)));
   Instance next(rig_, "next");
-  EXPECT_EQ(rig_.word({0, 0}).lessees(), 1U);
-  EXPECT_EQ(rig_.word({0, 1}).lessees(), 1U);
+  EXPECT_EQ(rig_.word({ChunkId(0), 0}).lessees(), 1U);
+  EXPECT_EQ(rig_.word({ChunkId(0), 1}).lessees(), 1U);
   reader.tier().release(std::move(lease));
 }
 
@@ -195,13 +193,13 @@ TEST_F(TierDamageTest, TheBitsOfLivingInstancesAreLeftToThem) {
 // serve that one's key with these bytes.
 TEST_F(TierDamageTest, ALineOfAnotherSlotIsServedNeitherAsAGuestNorWhenItIsAdopted) {
   store_and_leave(4);
-  copy_line({0, 0}, {0, 1});
-  copy_line({0, 2}, {0, 3});
-  spoil_word({0, 2}, rig_.word({0, 2}).with(SharedState::kFree));
+  copy_line({ChunkId(0), 0}, {ChunkId(0), 1});
+  copy_line({ChunkId(0), 2}, {ChunkId(0), 3});
+  spoil_word({ChunkId(0), 2}, rig_.word({ChunkId(0), 2}).with(SharedState::kFree));
   Instance next(rig_, "next");
   next.directory().look_around();
   for (std::uint32_t i = 0; i < 4; ++i) {
-    const auto key_there = next.directory().key_of({0, i});
+    const auto key_there = next.directory().key_of({ChunkId(0), i});
     EXPECT_EQ(key_there.has_value(), i == 0 || i == 2) << "slot " << i;
   }
   EXPECT_LE(next.num_readable(0, 4), 1U);
@@ -217,19 +215,16 @@ TEST_F(TierDamageTest, AKeyThatIsOlderThanItsWordIsServedNeitherAsAGuestNorWhenI
     // Filled anew, and given back: the keys beside the words are those of before.
     WritableSlots filling = gone.take(100, 3);
     for (std::uint32_t i = 0; i < 3; ++i) {
-      const SlotId slot = filling.slots()[i];
-      const SharedPlace place{slot.value() / Instance::kChunkSlots,
-                              slot.value() % Instance::kChunkSlots};
-      refilled_.push_back(place);
+      refilled_.push_back(place_of(filling.slots()[i], Instance::kChunkSlots));
     }
     gone.tier().release(gone.tier().abort(std::move(filling)));
   }
-  for (const SharedPlace place : refilled_) {
+  for (const SlotPlace place : refilled_) {
     spoil_word(place, rig_.word(place).with(SharedState::kReadable));
   }
   Instance next(rig_, "next");
   next.directory().look_around();
-  for (const SharedPlace place : refilled_) {
+  for (const SlotPlace place : refilled_) {
     EXPECT_EQ(next.directory().key_of(place), std::nullopt);
   }
   EXPECT_EQ(next.num_readable(0, kNumSlots), kNumSlots - 3U) << "and no other is lost";
@@ -238,13 +233,13 @@ TEST_F(TierDamageTest, AKeyThatIsOlderThanItsWordIsServedNeitherAsAGuestNorWhenI
 // Its slots would begin elsewhere, or be of another class.
 TEST_F(TierDamageTest, AKeyWhoseChunkIsDividedOtherwiseIsNotServed) {
   store_and_leave(kNumSlots);
-  rig_.unsafe_chunk(0).num_slots.store(2);
-  rig_.unsafe_chunk(1).slab_class.store(1);
+  rig_.unsafe_chunk(ChunkId(0)).num_slots.store(2);
+  rig_.unsafe_chunk(ChunkId(1)).slab_class.store(1);
   const auto looking = rig_.join("a");
   for (std::uint32_t i = 0; i < 2; ++i) {
-    EXPECT_EQ(looking->key_of({0, i}), std::nullopt);
-    EXPECT_EQ(looking->key_of({1, i}), std::nullopt);
-    EXPECT_NE(looking->key_of({2, i}), std::nullopt);
+    EXPECT_EQ(looking->key_of({ChunkId(0), i}), std::nullopt);
+    EXPECT_EQ(looking->key_of({ChunkId(1), i}), std::nullopt);
+    EXPECT_NE(looking->key_of({ChunkId(2), i}), std::nullopt);
   }
 }
 

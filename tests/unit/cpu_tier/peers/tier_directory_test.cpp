@@ -25,8 +25,8 @@ constexpr ChunkShape kWhole{.num_slots = kChunkSlots, .slab_class = 0};
 
 class TierDirectoryTest : public ::testing::Test {
  protected:
-  static std::uint32_t take(TierDirectory& directory, const ChunkShape& shape = kWhole) {
-    const std::optional<std::uint32_t> chunk = directory.take_chunk();
+  static ChunkId take(TierDirectory& directory, const ChunkShape& shape = kWhole) {
+    const std::optional<ChunkId> chunk = directory.take_chunk();
     EXPECT_TRUE(chunk);
     directory.divide(chunk.value(), shape);
     return chunk.value();
@@ -48,7 +48,7 @@ TEST_F(TierDirectoryTest, TellsHowTheChunksOfItsNameSpaceAreDividedAndWhatOthers
   const auto other = rig_.join("other", 2);
   EXPECT_TRUE(b->shapes().empty());
   const ChunkShape half{.num_slots = kChunkSlots / 2, .slab_class = 1};
-  const std::uint32_t first = take(*a);
+  const ChunkId first = take(*a);
   take(*a, half);
   take(*b, half);
   take(*other, {.num_slots = 1, .slab_class = 0});
@@ -67,7 +67,7 @@ TEST_F(TierDirectoryTest, WhatOneStoresAnotherLeases) {
   const auto a = rig_.join("a");
   const auto b = rig_.join("b");
   EXPECT_NE(a->self(), b->self());
-  const SharedPlace place{take(*a), 3};
+  const SlotPlace place{take(*a), 3};
   EXPECT_FALSE(b->has(rig_.key(7)));
   ASSERT_TRUE(rig_.store(*a, place, 7));
   EXPECT_TRUE(b->has(rig_.key(7)));
@@ -85,7 +85,7 @@ TEST_F(TierDirectoryTest, WhatOneStoresAnotherLeases) {
 TEST_F(TierDirectoryTest, NothingIsFoundBeforeItIsPublished) {
   const auto a = rig_.join("a");
   const auto b = rig_.join("b");
-  const SharedPlace place{take(*a), 0};
+  const SlotPlace place{take(*a), 0};
   ASSERT_TRUE(a->begin_fill(place));
   EXPECT_FALSE(b->lease(rig_.key(7)));
   EXPECT_TRUE(a->slot(place).abandon());
@@ -99,7 +99,7 @@ TEST_F(TierDirectoryTest, NothingIsFoundBeforeItIsPublished) {
 TEST_F(TierDirectoryTest, AHintOfWhatTheSlotHeldBeforeLeadsNowhere) {
   const auto a = rig_.join("a");
   const auto b = rig_.join("b");
-  const SharedPlace place{take(*a), 0};
+  const SlotPlace place{take(*a), 0};
   ASSERT_TRUE(rig_.store(*a, place, 7));
   ASSERT_TRUE(a->evict(place));
   ASSERT_TRUE(rig_.store(*a, place, 8));
@@ -113,11 +113,11 @@ TEST_F(TierDirectoryTest, WhatIsHeldIsFoundHoweverOftenSlotsWereUsedAnew) {
   const SharedTierRig rig({1, 64 * kTierPageBytes, kManySlots, 1});
   const auto a = rig.join("a");
   const auto b = rig.join("b");
-  const std::uint32_t chunk = take(*a, {.num_slots = kManySlots, .slab_class = 0});
+  const ChunkId chunk = take(*a, {.num_slots = kManySlots, .slab_class = 0});
   std::uint64_t next_key = 0;
   for (int round = 0; round < 20; ++round) {
     for (std::uint32_t i = 0; i < kManySlots; ++i) {
-      const SharedPlace place{chunk, i};
+      const SlotPlace place{chunk, i};
       ASSERT_TRUE(round == 0 || a->evict(place));
       ASSERT_TRUE(rig.store(*a, place, next_key++));
     }
@@ -130,7 +130,7 @@ TEST_F(TierDirectoryTest, WhatIsHeldIsFoundHoweverOftenSlotsWereUsedAnew) {
 TEST_F(TierDirectoryTest, NameSpacesDoNotSeeEachOther) {
   const auto a = rig_.join("a", 1);
   const auto b = rig_.join("b", 2);
-  const SharedPlace place{take(*a), 0};
+  const SlotPlace place{take(*a), 0};
   ASSERT_TRUE(rig_.store(*a, place, 7));
   EXPECT_FALSE(b->has(rig_.key(7)));
   EXPECT_FALSE(b->lease(rig_.key(7)));
@@ -144,16 +144,16 @@ TEST_F(TierDirectoryTest, NameSpacesDoNotSeeEachOther) {
 TEST_F(TierDirectoryTest, AnInstanceHasOneLeaseOnASlot) {
   const auto a = rig_.join("a");
   const auto b = rig_.join("b");
-  const SharedPlace place{take(*a), 0};
+  const SlotPlace place{take(*a), 0};
   ASSERT_TRUE(rig_.store(*a, place, 7));
   ASSERT_TRUE(b->lease(rig_.key(7)));
   EXPECT_FALSE(b->lease(rig_.key(7)));
   EXPECT_FALSE(a->evict(place));
   EXPECT_EQ(a->slot(place).forget(), SharedState::kDying);
   EXPECT_FALSE(b->lease(rig_.key(7))) << "forgotten";
-  EXPECT_FALSE(a->slot(place).bury()) << "b still reads it";
+  EXPECT_FALSE(a->slot(place).free_dying()) << "b still reads it";
   b->end_lease(place);
-  EXPECT_TRUE(a->slot(place).bury());
+  EXPECT_TRUE(a->slot(place).free_dying());
 }
 
 TEST_F(TierDirectoryTest, AChunkHasOneOwner) {
@@ -177,25 +177,25 @@ TEST_F(TierDirectoryTest, ChunksBeyondWhatIsReadyAreNotTaken) {
   EXPECT_FALSE(a->take_chunk());
   a->set_reach(1);
   EXPECT_EQ(a->look_around(), 1U);
-  EXPECT_EQ(a->take_chunk(), 0U);
+  EXPECT_EQ(a->take_chunk(), ChunkId(0));
   EXPECT_FALSE(a->take_chunk());
 }
 
 TEST_F(TierDirectoryTest, WhatIsBeyondTheReachIsNotLeased) {
   const auto a = rig_.join("a");
   const auto b = rig_.join("b");
-  const SharedPlace place{take(*a), 0};
+  const SlotPlace place{take(*a), 0};
   ASSERT_TRUE(rig_.store(*a, place, 7));
-  b->set_reach(place.chunk);
+  b->set_reach(place.chunk.value());
   EXPECT_FALSE(b->lease(rig_.key(7)));
-  b->set_reach(place.chunk + 1);
+  b->set_reach(place.chunk.value() + 1);
   EXPECT_EQ(b->lease(rig_.key(7)), place);
   b->end_lease(place);
 }
 
 TEST_F(TierDirectoryTest, NobodyTakesMoreThanHeMay) {
   const auto a = rig_.join(TierDirectory::Identity{.name = "a", .name_space = 1, .most_chunks = 2});
-  const std::uint32_t one = take(*a);
+  const ChunkId one = take(*a);
   take(*a);
   EXPECT_FALSE(a->take_chunk());
   EXPECT_TRUE(a->give_up(one));
@@ -205,7 +205,7 @@ TEST_F(TierDirectoryTest, NobodyTakesMoreThanHeMay) {
 TEST_F(TierDirectoryTest, WhatIsDoubtedIsNotFoundAgainUntilItIsStoredAnew) {
   const auto a = rig_.join("a");
   const auto b = rig_.join("b");
-  const SharedPlace place{take(*a), 0};
+  const SlotPlace place{take(*a), 0};
   ASSERT_TRUE(rig_.store(*a, place, 7));
   ASSERT_TRUE(b->lease(rig_.key(7)));
   b->shun(place);
@@ -220,8 +220,8 @@ TEST_F(TierDirectoryTest, WhatIsDoubtedIsNotFoundAgainUntilItIsStoredAnew) {
 TEST_F(TierDirectoryTest, WhoLeavesTheNameSpaceFindsAndIsFoundNoMore) {
   const auto a = rig_.join("a");
   const auto b = rig_.join("b");
-  const std::uint32_t chunk = take(*a);
-  const std::uint32_t of_b = take(*b);
+  const ChunkId chunk = take(*a);
+  const ChunkId of_b = take(*b);
   ASSERT_TRUE(rig_.store(*b, {of_b, 0}, 7));
   a->leave_name_space();
   EXPECT_FALSE(a->has(rig_.key(7)));
@@ -247,7 +247,7 @@ TEST_F(TierDirectoryTest, ANarrowedNameSpaceIsThatOfInstancesThatSaidTheSame) {
 
 TEST_F(TierDirectoryTest, AChunkOfWhateverIsClearedUnlessSomebodyReadsIt) {
   auto a = rig_.join("a", 1);
-  const std::uint32_t chunk = take(*a);
+  const ChunkId chunk = take(*a);
   ASSERT_TRUE(rig_.store(*a, {chunk, 0}, 7));
   ASSERT_TRUE(rig_.store(*a, {chunk, 1}, 8));
   const auto reader = rig_.join("reader", 1);
@@ -264,8 +264,8 @@ TEST_F(TierDirectoryTest, AChunkOfWhateverIsClearedUnlessSomebodyReadsIt) {
 TEST_F(TierDirectoryTest, EmptyChunksAreTakenBeforeThoseThatHoldSomething) {
   const auto a = rig_.join("a");
   const auto b = rig_.join("b");
-  const std::uint32_t full = take(*a);
-  const std::uint32_t emptied = take(*a);
+  const ChunkId full = take(*a);
+  const ChunkId emptied = take(*a);
   ASSERT_TRUE(rig_.store(*a, {full, 0}, 7));
   ASSERT_TRUE(rig_.store(*a, {emptied, 0}, 8));
   ASSERT_TRUE(a->evict({emptied, 0}));
@@ -281,11 +281,11 @@ TEST_F(TierDirectoryTest, EmptyChunksAreTakenBeforeThoseThatHoldSomething) {
 TEST_F(TierDirectoryTest, WhoHasLookedAroundKnowsWhetherThereIsAnythingToFind) {
   auto a = rig_.join("a");
   EXPECT_FALSE(a->is_alone()) << "it has not looked";
-  const std::uint32_t chunk = take(*a);
+  const ChunkId chunk = take(*a);
   EXPECT_EQ(a->look_around(), kNumChunks - 1);
   EXPECT_TRUE(a->is_alone());
   const auto b = rig_.join("b");
-  const SharedPlace place{take(*b), 0};
+  const SlotPlace place{take(*b), 0};
   ASSERT_TRUE(rig_.store(*b, place, 7));
   EXPECT_FALSE(a->has(rig_.key(7))) << "nor lease(): it finds it when it has looked again";
   a->look_around();
@@ -301,7 +301,7 @@ TEST_F(TierDirectoryTest, WhoHasLookedAroundKnowsWhetherThereIsAnythingToFind) {
 
 TEST_F(TierDirectoryTest, WhoLeavesLeavesWhatItStored) {
   auto a = rig_.join("a");
-  const SharedPlace place{take(*a), 0};
+  const SlotPlace place{take(*a), 0};
   ASSERT_TRUE(rig_.store(*a, place, 7));
   a.reset();
   EXPECT_EQ(num_records(), 0U);
@@ -313,11 +313,11 @@ TEST_F(TierDirectoryTest, WhoLeavesLeavesWhatItStored) {
 TEST_F(TierDirectoryTest, BehindAKilledInstanceLeasesEndAndFillingSlotsAreQuarantined) {
   auto a = rig_.join(
       TierDirectory::Identity{.name = "a", .name_space = 1, .grace = std::chrono::hours(1)});
-  const SharedPlace read_by_b{take(*a), 0};
+  const SlotPlace read_by_b{take(*a), 0};
   ASSERT_TRUE(rig_.store(*a, read_by_b, 7));
   in_a_process_that_is_killed([this] {
     TierDirectory& b = *rig_.join("b").release();
-    const std::uint32_t chunk = b.take_chunk().value();
+    const ChunkId chunk = b.take_chunk().value();
     b.divide(chunk, kWhole);
     const bool done =
         rig_.store(b, {chunk, 0}, 20) && b.begin_fill({chunk, 1}) && b.lease(rig_.key(7));
@@ -338,7 +338,7 @@ TEST_F(TierDirectoryTest, BehindAKilledInstanceLeasesEndAndFillingSlotsAreQuaran
   EXPECT_TRUE(rig_.is_right(rig_.slot(*leased), 20));
   a->end_lease(*leased);
   while (!a->owns(leased->chunk)) ASSERT_TRUE(a->take_chunk());
-  const SharedPlace doubted{leased->chunk, 1};
+  const SlotPlace doubted{leased->chunk, 1};
   EXPECT_FALSE(a->begin_fill(doubted)) << "a device may still write it";
   EXPECT_EQ(a->free_quarantined(), 0U);
   a.reset();
@@ -352,7 +352,7 @@ TEST_F(TierDirectoryTest, BehindAKilledInstanceLeasesEndAndFillingSlotsAreQuaran
 TEST_F(TierDirectoryTest, LivingInstancesAreNotSwept) {
   const auto a = rig_.join("a");
   const auto b = rig_.join("b");
-  const SharedPlace place{take(*b), 0};
+  const SlotPlace place{take(*b), 0};
   ASSERT_TRUE(b->begin_fill(place));
   EXPECT_EQ(a->sweep().num_instances, 0U);
   EXPECT_EQ(rig_.word(place).state(), SharedState::kFilling);

@@ -29,14 +29,14 @@ constexpr ChunkShape kWhole{.num_slots = kChunkSlots, .slab_class = 0};
 
 class TierEndTest : public ::testing::Test {
  protected:
-  static std::uint32_t take(TierDirectory& directory) {
-    const std::optional<std::uint32_t> chunk = directory.take_chunk();
+  static ChunkId take(TierDirectory& directory) {
+    const std::optional<ChunkId> chunk = directory.take_chunk();
     EXPECT_TRUE(chunk);
     directory.divide(chunk.value(), kWhole);
     return chunk.value();
   }
   /// Takes all that can be had; whether that chunk was among it.
-  static bool can_take(TierDirectory& directory, std::uint32_t wanted) {
+  static bool can_take(TierDirectory& directory, ChunkId wanted) {
     while (!directory.owns(wanted) && directory.take_chunk()) {
     }
     return directory.owns(wanted);
@@ -50,13 +50,13 @@ class TierEndTest : public ::testing::Test {
         .name = name, .name_space = 1, .grace = 30s, .clock = [&now] { return now; }});
   }
   /// An instance that is killed while it fills slot 0 of the chunk that is returned.
-  [[nodiscard]] std::uint32_t die_while_filling() const {
-    std::uint32_t chunk = 0;
+  [[nodiscard]] ChunkId die_while_filling() const {
+    ChunkId chunk;
     in_a_process_that_is_killed([&] {
       TierDirectory& dying = *rig_.join("dying").release();
       if (!dying.begin_fill({take(dying), 0})) ::_exit(1);
     });
-    while (rig_.word({chunk, 0}).state() != SharedState::kFilling) ++chunk;
+    while (rig_.word({chunk, 0}).state() != SharedState::kFilling) chunk = chunk.next();
     return chunk;
   }
 
@@ -68,7 +68,7 @@ TEST_F(TierEndTest, WhatARankMayStillWriteGoesToNobodyWhileItLives) {
   const auto b = rig_.join(
       TierDirectory::Identity{.name = "b", .name_space = 1, .grace = std::chrono::hours(1)});
   std::optional<MemberLock> rank(rank_of("a"));
-  const std::uint32_t chunk = take(*a);
+  const ChunkId chunk = take(*a);
   ASSERT_TRUE(a->begin_fill({chunk, 0}));
   ASSERT_TRUE(rig_.store(*a, {chunk, 1}, 7));
   a.reset();
@@ -92,7 +92,7 @@ TEST_F(TierEndTest, WhatARankMayStillReadIsNotEvictedWhileItLives) {
   auto a = rig_.join("a");
   const auto b = rig_.join("b");
   std::optional<MemberLock> rank(rank_of("a"));
-  const SharedPlace place{take(*b), 0};
+  const SlotPlace place{take(*b), 0};
   ASSERT_TRUE(rig_.store(*b, place, 7));
   ASSERT_EQ(a->lease(rig_.key(7)), place);
   a->leave_lease(place);
@@ -107,9 +107,9 @@ TEST_F(TierEndTest, WhatARankMayStillReadIsNotEvictedWhileItLives) {
 TEST_F(TierEndTest, WithoutARankTheSchedulerCleansUpBehindItself) {
   auto a = rig_.join("a");
   const auto b = rig_.join("b");
-  const SharedPlace place{take(*b), 0};
+  const SlotPlace place{take(*b), 0};
   ASSERT_TRUE(rig_.store(*b, place, 7));
-  const std::uint32_t chunk = take(*a);
+  const ChunkId chunk = take(*a);
   ASSERT_TRUE(a->begin_fill({chunk, 0}));
   ASSERT_TRUE(a->lease(rig_.key(7)));
   a->leave_lease(place);
@@ -122,7 +122,7 @@ TEST_F(TierEndTest, WithoutARankTheSchedulerCleansUpBehindItself) {
 TEST_F(TierEndTest, ALeaseThatIsLeftIsNotEndedByTheOneThatLeavesIt) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto a = rig_.join("a");
-  EXPECT_DEATH(a->leave_lease({0, 0}), "not leased");
+  EXPECT_DEATH(a->leave_lease({ChunkId(0), 0}), "not leased");
 }
 
 TEST_F(TierEndTest, WhicheverOfSchedulerAndRankGoesLastTheNextSweepCleansUp) {
@@ -156,7 +156,7 @@ TEST_F(TierEndTest, ANameWhoseRanksLiveOnCannotBeTakenAgain) {
 
 TEST_F(TierEndTest, ASchedulersForkedChildThatLeavesTakesNothingFromIt) {
   const auto a = rig_.join("a");
-  const std::uint32_t chunk = take(*a);
+  const ChunkId chunk = take(*a);
   EXPECT_EQ(in_a_process([&] {
               a->~TierDirectory();
               return 0;
@@ -169,7 +169,7 @@ TEST_F(TierEndTest, ASchedulersForkedChildThatLeavesTakesNothingFromIt) {
 TEST_F(TierEndTest, AChunkWithASlotThatIsFilledIsNotGivenUp) {
   const auto a = rig_.join("a");
   const auto b = rig_.join("b");
-  const SharedPlace place{take(*a), 0};
+  const SlotPlace place{take(*a), 0};
   ASSERT_TRUE(a->begin_fill(place));
   EXPECT_FALSE(a->give_up(place.chunk));
   EXPECT_FALSE(can_take(*b, place.chunk));
@@ -180,7 +180,7 @@ TEST_F(TierEndTest, AChunkWithASlotThatIsFilledIsNotGivenUp) {
 TEST_F(TierEndTest, TheGraceIsCountedByItsOwnersClockFromWhenItSawTheQuarantine) {
   Time now{};
   Time another_now{1000h};
-  const std::uint32_t chunk = die_while_filling();
+  const ChunkId chunk = die_while_filling();
   const auto swept = join_with_clock("sweeper", another_now);
   const auto a = join_with_clock("a", now);
   ASSERT_TRUE(can_take(*a, chunk));
@@ -196,7 +196,7 @@ TEST_F(TierEndTest, TheGraceIsCountedByItsOwnersClockFromWhenItSawTheQuarantine)
 TEST_F(TierEndTest, AQuarantineThatWasSeenBeforeItsChunkWasTakenIsNotWaitedForAgain) {
   Time now{};
   const auto a = join_with_clock("a", now);
-  const std::uint32_t chunk = die_while_filling();
+  const ChunkId chunk = die_while_filling();
   ASSERT_EQ(a->sweep().num_quarantined_slots, 1U);
   a->look_around();
   now += 30s;
@@ -208,7 +208,7 @@ TEST_F(TierEndTest, AQuarantineThatWasSeenBeforeItsChunkWasTakenIsNotWaitedForAg
 TEST_F(TierEndTest, ASecondQuarantineIsWaitedForLikeTheFirst) {
   Time now{};
   const auto a = join_with_clock("a", now);
-  const std::uint32_t chunk = die_while_filling();
+  const ChunkId chunk = die_while_filling();
   static_cast<void>(a->sweep());
   a->look_around();
   now += 20s;
@@ -251,7 +251,7 @@ class TierClocksTest : public TierEndTest, public ::testing::WithParamInterface<
 
 TEST_P(TierClocksTest, ASweeperOfAnotherTimeNameSpaceEndsNoGrace) {
   const auto a = rig_.join(TierDirectory::Identity{.name = "a", .name_space = 1, .grace = 30s});
-  const std::uint32_t chunk = die_while_filling();
+  const ChunkId chunk = die_while_filling();
   const auto status = in_another_time(GetParam(), [&] {
     static_cast<void>(rig_.join("sweeper"));
     return 0;

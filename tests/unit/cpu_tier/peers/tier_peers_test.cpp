@@ -20,7 +20,7 @@ namespace {
 class TierPeersTest : public ::testing::Test {
  protected:
   [[nodiscard]] SharedState state(std::uint32_t slot) const {
-    return rig_.word({slot / Instance::kChunkSlots, slot % Instance::kChunkSlots}).state();
+    return rig_.word(place_of(SlotId(slot), Instance::kChunkSlots)).state();
   }
 
   SharedTierRig rig_{Instance::kShape};
@@ -201,8 +201,8 @@ TEST_F(TierPeersTest, AClassIsTheSameOneWhereverItWasMadeAtAnotherTime) {
   const SlabClassId few_of_b = b.add_class(2);
   EXPECT_EQ(b.lookup_prefix(few_of_b, keys(0, 2)).size(), 2U);
   a.reset();
-  for (std::uint32_t i = 0; i < Instance::kNumChunks; ++i) {
-    EXPECT_TRUE(!directory_a->owns(i) || directory_a->give_up(i));
+  for (ChunkId chunk; chunk.value() < Instance::kNumChunks; chunk = chunk.next()) {
+    EXPECT_TRUE(!directory_a->owns(chunk) || directory_a->give_up(chunk));
   }
   // It takes all chunks, those that were left with what is in them.
   ASSERT_TRUE(b.reserve(many_of_b, keys(20, 10)).ok());

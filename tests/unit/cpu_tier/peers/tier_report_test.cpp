@@ -32,7 +32,7 @@ class TierReportTest : public ::testing::Test {
   [[nodiscard]] static BlockKey key(std::uint64_t number) {
     return BlockKey::make(std::as_bytes(std::span(&number, 1)), GroupId(0));
   }
-  static std::uint32_t take(JoinedTier& tier, std::uint32_t num_slots) {
+  static ChunkId take(JoinedTier& tier, std::uint32_t num_slots) {
     const auto chunk = tier.directory().take_chunk().value();
     tier.directory().divide(chunk, {.num_slots = num_slots, .slab_class = 0});
     return chunk;
@@ -44,7 +44,7 @@ class TierReportTest : public ::testing::Test {
 TEST_F(TierReportTest, SaysWhatIsThere) {
   const auto a = join("engine a");
   const auto b = join("engine b");
-  const std::uint32_t chunk = take(*a, 8);
+  const ChunkId chunk = take(*a, 8);
   static_cast<void>(take(*a, 2));
   TierDirectory& directory = a->directory();
   for (std::uint32_t i = 0; i < 4; ++i) ASSERT_TRUE(directory.begin_fill({chunk, i}));

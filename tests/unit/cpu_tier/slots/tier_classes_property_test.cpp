@@ -110,10 +110,11 @@ void TierClassesProperty::check_waste(std::uint32_t starved) {
   for (std::uint32_t of = 0; of < now.classes.size(); ++of) {
     used_or_free += now.classes[of].tier.num_slots * slot_bytes_[of];
     EXPECT_LT(kChunkBytes - per_chunk(of) * slot_bytes_[of], slot_bytes_[of]);
-    for (std::uint32_t chunk = 0; chunk < now.num_chunks; ++chunk) {
+    for (ChunkId chunk; chunk.value() < now.num_chunks; chunk = chunk.next()) {
       if (of == starved || tier_.class_of_chunk(chunk) != SlabClassId(of)) continue;
       ++num_others;
-      EXPECT_TRUE(named[chunk]) << "class " << starved << " starves beside chunk " << chunk;
+      EXPECT_TRUE(named[chunk.value()])
+          << "class " << starved << " starves beside chunk " << chunk.value();
     }
   }
   EXPECT_EQ(num_others + now.classes[starved].num_chunks, now.num_chunks);

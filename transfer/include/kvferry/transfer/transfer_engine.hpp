@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kvferry/base/ids.hpp"
+#include "kvferry/base/outcome.hpp"
 #include "kvferry/cpu_tier/memory/arena.hpp"
 #include "kvferry/cpu_tier/memory/arena_slots.hpp"
 #include "kvferry/gpu/block_geometry.hpp"
@@ -67,19 +68,11 @@ struct TransferOptions {
 
 enum class TransferKind : std::uint8_t { kStore, kLoad };
 
-/// How a transfer ended. In all three no device touches its blocks, ring entries and slots any
-/// more.
-enum class TransferOutcome : std::uint8_t {
-  kDone,       ///< Every byte arrived.
-  kFailed,     ///< A device operation failed; the destination's bytes are worthless.
-  kCancelled,  ///< cancel() or close() dropped a part that had not started; likewise worthless.
-};
-
 /// One transfer's end. Each transfer ends exactly once.
 struct Completion {
   TransferId transfer;
   TransferKind kind = TransferKind::kStore;
-  TransferOutcome outcome = TransferOutcome::kDone;
+  Outcome outcome = Outcome::kDone;
   std::string reason;       ///< Why it failed; empty otherwise.
   std::uint64_t bytes = 0;  ///< Bytes that arrived over the link.
   /// From gather or load() to the first submission; 0 without one.

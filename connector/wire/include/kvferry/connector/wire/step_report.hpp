@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kvferry/base/ids.hpp"
+#include "kvferry/base/outcome.hpp"
 #include "kvferry/connector/wire/owner.hpp"
 
 #include <cstddef>
@@ -48,12 +49,10 @@ struct StoreGathered {
   std::uint32_t num_gathered = 0;
 };
 
-enum class EndedAs : std::uint8_t { kDone, kFailed, kCancelled };
-
 /// The end of a transfer on this rank: no device of the rank touches its memory any more.
 struct TransferEnded {
   TransferId transfer;
-  EndedAs outcome = EndedAs::kDone;
+  Outcome outcome = Outcome::kDone;
   std::string reason;
 };
 

@@ -46,6 +46,7 @@ struct SlabGeometry {
 struct SlotPlace {
   ChunkId chunk;
   std::uint32_t index = 0;  ///< In the chunk, whose slots follow each other without a gap.
+  bool operator==(const SlotPlace&) const = default;
 };
 [[nodiscard]] constexpr SlotPlace place_of(SlotId slot, std::uint32_t slots_per_chunk) {
   return {ChunkId(slot.value() / slots_per_chunk), slot.value() % slots_per_chunk};

@@ -10,9 +10,9 @@
 namespace kvferry::cpu_tier {
 
 /// Where a key may be in a tier that engine instances share: buckets of hints in shared memory. A
-/// hint is a slot and a tag of its key; it may be wrong, or missing: whoever follows it leases the
-/// slot first and compares the whole key then. So nobody locks anything, a process may die between
-/// any two steps, and what is lost is a hit.
+/// hint is a slot and a tag of its key; it may be wrong, or missing: a reader that follows it
+/// leases the slot first and compares the whole key then. So no process locks anything, a process
+/// may die between any two steps, and what is lost is a hit.
 ///
 /// A view; the memory, zeros at first, outlives it. Thread-safe between processes; every call ends
 /// after one bucket.
@@ -85,7 +85,7 @@ void HintIndex::insert(std::uint64_t hash, std::uint32_t slot, IsStale&& is_stal
     seen[i] = bucket[i].load(std::memory_order_relaxed);
     if (seen[i] == hint) return;
   }
-  // Released: who follows the hint may see what was written before it; who does not is a miss.
+  // Released: a reader that follows the hint may see what was written before it.
   const auto replace = [&](std::size_t i) {
     return bucket[i].compare_exchange_strong(seen[i], hint, std::memory_order_release,
                                              std::memory_order_relaxed);

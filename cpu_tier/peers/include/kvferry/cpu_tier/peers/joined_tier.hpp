@@ -36,8 +36,9 @@ class JoinedTier {
 /// the proof that it lives. As long as it does, what the instance has is not swept.
 class JoinedRank {
  public:
-  /// `instance` is the name in its scheduler's identity; who comes first does not matter. Throws
-  /// ConfigError if the tier has no such rank, and as SharedTier::make_or_open() and MemberLock.
+  /// `instance` is the name in its scheduler's identity; which of them comes first does not matter.
+  /// Throws ConfigError if the tier has no such rank, and as SharedTier::make_or_open() and
+  /// MemberLock.
   JoinedRank(const SharedTierOptions& options, std::string_view instance, std::uint32_t rank);
 
   [[nodiscard]] const SharedTier& tier() const { return *tier_; }

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <utility>
 
-/// Who lives, of the processes that share a tier: each holds an open-file-description lock on a
+/// Which of the processes that share a tier live: each holds an open-file-description lock on a
 /// byte of the tier's file, which the kernel ends with the process, whatever killed it and in
 /// whatever pid namespace it was. Zombies hold none, and a recycled pid means nothing.
 namespace kvferry::cpu_tier {
@@ -34,7 +34,7 @@ inline constexpr std::uint32_t kMaxMembers = 64;
 class LockFile {
  public:
   /// `descriptor`: the file as its user has it open for longer than this; the path may lead to
-  /// another one by now, where everybody would seem to be dead. None: what the path leads to.
+  /// another one by now, where every member would seem to be dead. None: what the path leads to.
   LockFile(std::filesystem::path path, int descriptor = -1)
       : path_(std::move(path)), descriptor_(descriptor) {}
 

@@ -20,7 +20,7 @@ namespace kvferry::cpu_tier {
 /// What the last process that has a tier open does with its file when it closes it.
 enum class AtExit : std::uint8_t {
   kRemove,  ///< The memory is given back.
-  kKeep     ///< What is in it is served to whoever comes.
+  kKeep     ///< What is in it is served to the engines that come.
 };
 
 /// Of a file that is there, with the capacity and the ranks that were asked for.
@@ -51,17 +51,17 @@ struct SharedTierOptions {
 [[nodiscard]] TierShape shape_for(const SharedTierOptions& options);
 
 /// The file of a tier that engine instances share, open in one process: its scheduler's, or one of
-/// a rank. The metadata are reserved and mapped; the ranks' arenas are holes until who maps one
-/// reserves parts of it.
+/// a rank. The metadata are reserved and mapped; the ranks' arenas are holes until a process
+/// that maps one reserves parts of it.
 ///
-/// Who has it open *holds* the file, by a lock that the kernel ends with the process: nobody
-/// removes the file meanwhile, so that all who open the same path have the same file. Whoever
-/// closes it last removes it, if that was said. Thread-safe but for the making.
+/// A process that has it open *holds* the file, by a lock that the kernel ends with the process: no
+/// process removes the file meanwhile, so that all that open the same path have the same file. The
+/// last that closes it removes it, if that was said. Thread-safe but for the making.
 class SharedTier {
  public:
   /// Opens the file, or makes it where there is none or one of another run of the machine. Any
   /// number of processes may do so at once: all have the same one then. Throws ConfigError for a
-  /// file that was made for something else, naming both sides and the remedy, TimeoutError behind
+  /// file that was made for something else, naming both sides and the remedy, TimeoutError after
   /// the patience, and as SharedFile.
   [[nodiscard]] static std::unique_ptr<SharedTier> make_or_open(const SharedTierOptions& options);
   /// Throws as make_or_open() would, as far as that can be told without making, locking or removing

@@ -6,13 +6,13 @@
 #include <atomic>
 #include <cstdint>
 
-/// The word of one slot in a tier that engine instances share: what is in the slot, and who reads
-/// it. It lives in shared memory, and each transition is one compare-and-swap, so that a process
-/// that is stopped or killed leaves a whole state, whenever that happens.
+/// The word of one slot in a tier that engine instances share: what is in the slot, and which
+/// instances read it. It lives in shared memory, and each transition is one compare-and-swap, so
+/// that a process that is stopped or killed leaves a whole state, whenever that happens.
 ///
 ///     free -> filling -> readable -> filling           evicted for what is stored there next
 ///                                 -> free              given away, or forgotten unread
-///                                 -> dying -> free     forgotten while somebody read
+///                                 -> dying -> free     forgotten while an instance read
 ///             filling -> free                          its device has ended without success
 ///             filling -> quarantined -> free           its writer died, or is in doubt
 ///             damaged -> quarantined -> free           what it was is unknown
@@ -48,7 +48,7 @@ struct SlotWord {
   [[nodiscard]] constexpr SharedState state() const {
     return static_cast<SharedState>(bits & kStateMask);
   }
-  /// Somebody has leased it since the owner last asked.
+  /// An instance has leased it since the owner last asked.
   [[nodiscard]] constexpr bool touched() const { return (bits & kTouched) != 0; }
   [[nodiscard]] constexpr std::uint32_t lessees() const {
     return static_cast<std::uint32_t>(bits >> kLesseeShift);
@@ -58,7 +58,7 @@ struct SlotWord {
     return static_cast<std::uint32_t>(bits >> kGenerationShift);
   }
   /// Whether the protocol can lead here. What cannot be is damage: a state that there is not, or a
-  /// reader of what nobody may read.
+  /// reader of what no instance may read.
   [[nodiscard]] constexpr bool is_sound() const {
     return state() == SharedState::kReadable || state() == SharedState::kDying ||
            (state() <= SharedState::kQuarantined && lessees() == 0);
@@ -80,7 +80,7 @@ struct SlotWord {
   [[nodiscard]] constexpr SlotWord of_next_generation() const {
     return {bits + (std::uint64_t{1} << kGenerationShift)};
   }
-  /// Quarantined, and read by nobody.
+  /// Quarantined, without a reader.
   [[nodiscard]] constexpr SlotWord doubted() const {
     constexpr std::uint64_t kLessees = std::uint64_t{0xffffffff} << kLesseeShift;
     return SlotWord{bits & ~kLessees}.with(SharedState::kQuarantined);
@@ -109,44 +109,45 @@ class SharedSlot {
 
   /// free -> filling: a device may write the slot from now on. False if it is not free.
   [[nodiscard]] bool begin_fill();
-  /// readable -> filling, in one step, if nobody reads it. False as evict().
+  /// readable -> filling, in one step, if no instance reads it. False as evict().
   [[nodiscard]] bool refill();
-  /// filling -> readable: every rank has stored it. What was written before is seen by whoever
-  /// leases it. False if it is not filling.
+  /// filling -> readable: every rank has stored it. What was written before is seen by an
+  /// instance that leases it. False if it is not filling.
   [[nodiscard]] bool publish();
   /// filling -> free: no device can write it any more. False if it is not filling.
   [[nodiscard]] bool abandon();
-  /// readable -> free, if nobody reads it. False if somebody does, is about to, or it is not
+  /// readable -> free, if no instance reads it. False if one does, is about to, or it is not
   /// readable.
   [[nodiscard]] bool evict();
-  /// readable, which it has to be -> free, or dying where somebody reads it: nobody leases it any
+  /// readable, which it has to be -> free, or dying if an instance reads it: none leases it any
   /// more. Which of them.
   [[nodiscard]] SharedState forget();
-  /// dying -> free once nobody reads it. False if somebody does, or it is not dying.
-  [[nodiscard]] bool bury();
-  /// Whether somebody has leased it since the last call.
+  /// dying -> free when no instance reads it. False if one does, or it is not dying.
+  [[nodiscard]] bool free_dying();
+  /// Whether an instance has leased it since the last call.
   [[nodiscard]] bool take_touched();
   /// filling -> quarantined: a device may write it until the opposite is proven.
   [[nodiscard]] bool quarantine();
   /// quarantined -> free, on proof that no device can write it.
-  [[nodiscard]] bool release_quarantined();
-  /// A word that is not sound, or is filling where nobody fills -> quarantined: what a damaged word
-  /// was is unknown, and a device may write the slot. False if the word changes all the time.
+  [[nodiscard]] bool free_quarantined();
+  /// A word that is not sound, or is filling though no device fills -> quarantined: what a damaged
+  /// word was is unknown, and a device may write the slot. False if the word changes all the time.
   [[nodiscard]] bool doubt();
 
-  // ---- anybody ----
+  // ---- any instance ----
 
   /// Sets the reader's bit on a readable slot: it is neither evicted nor rewritten until it is
   /// cleared. False if the slot is not readable, or the bit is set already (an instance counts its
   /// own leases itself), or the slot changes all the time.
   [[nodiscard]] bool lease(InstanceId reader);
   /// Clears the reader's bit, whatever the state. Whether it was set.
-  bool release(InstanceId reader);
+  bool end_lease(InstanceId reader);
 
  private:
-  /// From one state to another that nobody else can leave it for; whether it was in the first.
+  /// From one state to another that no other instance can leave it for; whether it was in the
+  /// first.
   bool move(SharedState from, SharedState to);
-  /// The same, but only if nobody reads. What is filled begins its next generation.
+  /// The same, but only if no instance reads. What is filled begins its next generation.
   bool move_unread(SharedState from, SharedState to);
 
   std::atomic<std::uint64_t>* word_;

@@ -2,7 +2,9 @@
 #pragma once
 
 #include "kvferry/base/divisor.hpp"
+#include "kvferry/base/ids.hpp"
 #include "kvferry/base/mutex.hpp"
+#include "kvferry/cpu_tier/memory/slab_geometry.hpp"
 #include "kvferry/cpu_tier/peers/hint_index.hpp"
 #include "kvferry/cpu_tier/peers/member_lock.hpp"
 #include "kvferry/cpu_tier/peers/slot_word.hpp"
@@ -24,14 +26,7 @@
 
 namespace kvferry::cpu_tier {
 
-/// One slot of a shared tier: its chunk and its number there.
-struct SharedPlace {
-  std::uint32_t chunk = 0;
-  std::uint32_t index = 0;
-  bool operator==(const SharedPlace&) const = default;
-};
-
-/// What has been cleaned up behind instances that are gone.
+/// What has been cleaned up after instances that are gone.
 struct SweepReport {
   std::uint32_t num_instances = 0;
   std::uint32_t num_orphaned_chunks = 0;
@@ -39,9 +34,9 @@ struct SweepReport {
   std::uint64_t num_ended_leases = 0;
 };
 
-/// The metadata of a shared tier as one engine instance works with them: who has which chunk, what
-/// the slots hold, where a key may be. There is no lock in it but the instances' proofs of life: a
-/// process that is stopped or killed anywhere blocks nobody.
+/// The metadata of a shared tier as one engine instance works with them: which instance has which
+/// chunk, what the slots hold, where a key may be. There is no lock in it but the instances' proofs
+/// of life: a process that is stopped or killed anywhere blocks no other.
 ///
 /// The memory, the metadata of `file`, outlives it. Leases and looks may come from any
 /// thread; all else, which the owner of a chunk does, from one at a time.
@@ -71,7 +66,7 @@ class TierDirectory {
   TierDirectory(std::span<std::byte> metadata, const TierPlaces& places, const TierShape& shape,
                 LockFile file, const Identity& identity);
   /// Leaves: what it has committed stays for others and for later. If none of its ranks lives, what
-  /// sweep() does: its chunks become nobody's. Else its ranks may still write and read what they
+  /// sweep() does: its chunks have no owner then. Else its ranks may still write and read what they
   /// were told to, so that its chunks, filling slots and leases stay what they are until a sweep
   /// finds the last rank gone.
   ~TierDirectory();
@@ -96,44 +91,45 @@ class TierDirectory {
 
   // ---- chunks ----
 
-  /// Takes a chunk of nobody: one that was never divided or holds nothing of worth first, else one
-  /// that holds what somebody left. Looks at a bounded number; nothing if none of those can be had,
-  /// or this instance has as many as it may. What is in it is said by its words.
-  [[nodiscard]] std::optional<std::uint32_t> take_chunk();
+  /// Takes a chunk without an owner: one that was never divided or holds nothing of worth first,
+  /// else one that holds what an instance left. Looks at a bounded number; nothing if none of those
+  /// can be had, or this instance has as many as it may. What is in it is said by its words.
+  [[nodiscard]] std::optional<ChunkId> take_chunk();
   /// Divides an own chunk, all of whose slots are free. Words beyond them that are not are damage:
   /// evicted, or quarantined.
-  void divide(std::uint32_t chunk, const ChunkShape& shape);
-  /// Makes an own chunk nobody's. What is readable in it stays so; if nothing is, it is as if it
-  /// had never been divided. False, and it stays own, if a slot of it is filling: a device may
-  /// write it for longer than anybody else would wait.
-  [[nodiscard]] bool give_up(std::uint32_t chunk);
+  void divide(ChunkId chunk, const ChunkShape& shape);
+  /// Gives up an own chunk: it has no owner any more. What is readable in it stays so; if nothing
+  /// is, it is as if it had never been divided. False, and it stays own, if a slot of it is
+  /// filling: a device may write it for longer than any other instance would wait.
+  [[nodiscard]] bool give_up(ChunkId chunk);
   /// Evicts what an own chunk holds, of whatever name space. Whether all of its slots are free now.
-  [[nodiscard]] bool clear(std::uint32_t chunk);
-  /// Of a slot in an own chunk that this instance has no use of: evicted, if nobody reads it;
-  /// freed, if its quarantine is over. A word that cannot be, or that is filling though nobody
+  [[nodiscard]] bool clear(ChunkId chunk);
+  /// Of a slot in an own chunk that this instance has no use of: evicted, if no instance reads it;
+  /// freed, if its quarantine is over. A word that cannot be, or that is filling though no device
   /// fills it, is damage: quarantined, and counted. Whether the slot is free now.
-  [[nodiscard]] bool make_free(SharedPlace place);
-  [[nodiscard]] bool owns(std::uint32_t chunk) const;
-  [[nodiscard]] ChunkShape shape_of(std::uint32_t chunk) const;
+  [[nodiscard]] bool make_free(SlotPlace place);
+  [[nodiscard]] bool owns(ChunkId chunk) const;
+  [[nodiscard]] ChunkShape shape_of(ChunkId chunk) const;
   /// Whether what an own chunk holds is of this instance's name space.
-  [[nodiscard]] bool is_of_name_space(std::uint32_t chunk) const;
-  /// How the chunks of this name space are divided, whoever has them: each shape once. O(chunks).
+  [[nodiscard]] bool is_of_name_space(ChunkId chunk) const;
+  /// How the chunks of this name space are divided, whichever instance has them: each shape once.
+  /// O(chunks).
   [[nodiscard]] std::vector<ChunkShape> shapes() const;
-  /// Slots of this name space that are readable and another's, or nobody's. O(slots).
+  /// Slots of this name space that are readable and not this instance's. O(slots).
   [[nodiscard]] std::uint64_t num_readable_of_others() const;
 
   // ---- slots of own chunks ----
 
-  [[nodiscard]] SharedSlot slot(SharedPlace place) const {
+  [[nodiscard]] SharedSlot slot(SlotPlace place) const {
     return SharedSlot(slots_[number_of(place)].word);
   }
   /// free -> filling. False if it is not free yet.
-  [[nodiscard]] bool begin_fill(SharedPlace place);
-  /// readable -> filling. False if somebody reads it.
-  [[nodiscard]] bool refill(SharedPlace place);
+  [[nodiscard]] bool begin_fill(SlotPlace place);
+  /// readable -> filling. False if an instance reads it.
+  [[nodiscard]] bool refill(SlotPlace place);
   /// filling -> readable, and found by others from now on under that key. The hint to what the slot
   /// held before goes: hints that are wrong come to take the places of those that are right.
-  void publish(SharedPlace place, const BlockKey& key) {
+  void publish(SlotPlace place, const BlockKey& key) {
     publish(place, key, prepare_publish(place, key));
   }
   /// The same in two steps: what the second changes is fetched by the first, on a slot that is
@@ -142,30 +138,30 @@ class TierDirectory {
     std::optional<std::uint64_t> before;  ///< Hash of what the slot held, if anything.
     std::uint64_t now = 0;
   };
-  [[nodiscard]] HintChange prepare_publish(SharedPlace place, const BlockKey& key) const;
-  void publish(SharedPlace place, const BlockKey& key, const HintChange& change);
-  /// readable -> free. False if somebody reads it.
-  [[nodiscard]] bool evict(SharedPlace place);
+  [[nodiscard]] HintChange prepare_publish(SlotPlace place, const BlockKey& key) const;
+  void publish(SlotPlace place, const BlockKey& key, const HintChange& change);
+  /// readable -> free. False if an instance reads it.
+  [[nodiscard]] bool evict(SlotPlace place);
   /// The key of a readable slot of this name space, if it is whole.
-  [[nodiscard]] std::optional<BlockKey> key_of(SharedPlace place) const;
+  [[nodiscard]] std::optional<BlockKey> key_of(SlotPlace place) const;
 
   // ---- slots of any chunk ----
 
-  /// A lease on the slot of another instance, or of nobody, that holds the key: nothing if none
+  /// A lease on the slot of another instance, or of no owner, that holds the key: nothing if none
   /// can be found, or this instance has it leased. Ended by end_lease().
-  [[nodiscard]] std::optional<SharedPlace> lease(const BlockKey& key);
+  [[nodiscard]] std::optional<SlotPlace> lease(const BlockKey& key);
   /// Whether lease() would probably succeed. Takes nothing.
   [[nodiscard]] bool has(const BlockKey& key) const;
-  void end_lease(SharedPlace place);
+  void end_lease(SlotPlace place);
   /// The lease outlasts this object, because a rank may still read the slot: it ends with the
   /// instance's last process.
-  void leave_lease(SharedPlace place);
+  void leave_lease(SlotPlace place);
   /// What the slot, one that is leased, holds now is found by this instance no more: its bytes are
   /// doubted, and only its owner can forget it for all.
-  void shun(SharedPlace place);
+  void shun(SlotPlace place);
   /// Looks whether there is anything that lease() could find: until the next time it finds nothing
   /// if there was not. Called now and then, from one thread at a time; O(chunks). Returns the
-  /// number of chunks of nobody that this instance could take.
+  /// number of chunks without an owner that this instance could take.
   std::uint32_t look_around();
   [[nodiscard]] bool is_alone() const { return is_alone_.load(std::memory_order_relaxed); }
   /// The line that lease() and has() need first, to be used soon.
@@ -175,19 +171,19 @@ class TierDirectory {
   /// Those that lease() and has() need next, once that one has come.
   void prefetch_slots(const BlockKey& key) const;
   /// What evict(), begin_fill(), refill() and publish() change.
-  void prefetch(SharedPlace place) const { __builtin_prefetch(&slots_[number_of(place)], 1); }
+  void prefetch(SlotPlace place) const { __builtin_prefetch(&slots_[number_of(place)], 1); }
 
   // ---- instances that are gone ----
 
-  /// Ends the leases of instances none of whose processes lives, puts what they were filling in
-  /// quarantine, and makes their chunks nobody's. Bounded in time by the tier's size; may end
+  /// Ends the leases of instances that have no living process, puts what they were filling in
+  /// quarantine, and takes the owner from their chunks. Bounded in time by the tier's size; may end
   /// anywhere and is begun anew by the next.
   SweepReport sweep();
   /// Frees what has been in quarantine for longer than the grace in own chunks, as far as this
   /// instance has seen it: copies of a process that is gone end within it. Returns how many slots.
   std::uint64_t free_quarantined();
   /// The same of one slot: whether it was freed.
-  [[nodiscard]] bool free_quarantined(SharedPlace place);
+  [[nodiscard]] bool free_quarantined(SlotPlace place);
 
   /// Words, chunk records and instance records that this instance found damaged and put in order.
   [[nodiscard]] std::uint64_t num_damaged() const {
@@ -208,13 +204,13 @@ class TierDirectory {
  private:
   using Time = std::chrono::steady_clock::time_point;
 
-  [[nodiscard]] ChunkRecord& record_of(std::uint32_t chunk) const;
-  [[nodiscard]] SlotKey& slot_key(SharedPlace place) const { return slots_[number_of(place)].key; }
-  [[nodiscard]] std::uint64_t number_of(SharedPlace place) const {
-    return std::uint64_t{place.chunk} * shape_.max_chunk_slots + place.index;
+  [[nodiscard]] ChunkRecord& record_of(ChunkId chunk) const;
+  [[nodiscard]] SlotKey& slot_key(SlotPlace place) const { return slots_[number_of(place)].key; }
+  [[nodiscard]] std::uint64_t number_of(SlotPlace place) const {
+    return std::uint64_t{place.chunk.value()} * shape_.max_chunk_slots + place.index;
   }
-  [[nodiscard]] SharedPlace place_of(std::uint32_t number) const {
-    return {chunk_slots_.quotient(number), chunk_slots_.remainder(number)};
+  [[nodiscard]] SlotPlace place_of(std::uint32_t number) const {
+    return {ChunkId(chunk_slots_.quotient(number)), chunk_slots_.remainder(number)};
   }
   [[nodiscard]] std::uint64_t hash_of(const BlockKey& key) const {
     return hash_of({key, name_space()});
@@ -223,39 +219,40 @@ class TierDirectory {
   [[nodiscard]] InstanceRecord& own_record() const { return instances_[self_.value()]; }
   [[nodiscard]] std::uint32_t reach() const { return num_reached_.load(std::memory_order_relaxed); }
   /// Notes by the own clock when this instance first saw what is in quarantine there now.
-  void note_quarantine(std::uint32_t chunk);
+  void note_quarantine(ChunkId chunk);
   /// Whether the grace of what an own chunk has in quarantine is over.
-  [[nodiscard]] bool is_over(std::uint32_t chunk) const;
+  [[nodiscard]] bool is_over(ChunkId chunk) const;
   [[nodiscard]] Time now() const { return clock_ ? clock_() : std::chrono::steady_clock::now(); }
-  [[nodiscard]] bool is_shunned(SharedPlace place) const;
-  [[nodiscard]] std::uint32_t stamp_of(SlotWord word, std::uint32_t chunk) const;
+  [[nodiscard]] bool is_shunned(SlotPlace place) const;
+  [[nodiscard]] std::uint32_t stamp_of(SlotWord word, ChunkId chunk) const;
   /// The key that was written for what this word says is in the slot, if it is whole and of this
   /// name space.
-  [[nodiscard]] std::optional<BlockKey> key_under(SlotWord word, SharedPlace place) const;
+  [[nodiscard]] std::optional<BlockKey> key_under(SlotWord word, SlotPlace place) const;
   /// Whether the slot holds the key, in this name space, as far as its words say.
-  [[nodiscard]] bool holds(SharedPlace place, const BlockKey& key) const;
+  [[nodiscard]] bool holds(SlotPlace place, const BlockKey& key) const;
   /// Holds the name's lock, with no record of an earlier instance of that name.
   void take_name(const Identity& identity);
   [[nodiscard]] bool claim_record(const Identity& identity);
-  // Of metadata that were damaged while nobody used them (tier_repair.cpp):
+  // Of metadata that were damaged while no instance used them (tier_repair.cpp):
   /// Makes records that no instance can hold such of a dead one, for sweep().
   void mend_instances();
-  /// Makes chunks nobody's whose owner is no instance, and clears this instance's bit everywhere.
+  /// Takes the owner from chunks whose owner is no instance, and clears this instance's bit
+  /// everywhere.
   void mend_chunks();
-  /// Of an own chunk, slots that nobody could lease so far: all are free, or else damaged.
-  void mend_slots(std::uint32_t chunk, std::uint32_t first, std::uint32_t end);
+  /// Of an own chunk, slots that no instance could lease so far: all are free, or else damaged.
+  void mend_slots(ChunkId chunk, std::uint32_t first, std::uint32_t end);
   [[nodiscard]] bool is_stale(ChunkOwner owner) const;
   /// Ends what leases the words say that these instances have, of those that are none.
-  void end_leases_of_nobody(std::uint32_t lessees);
-  /// Makes the record, whose lock word is `base`, one that sweep() cleans up behind. False if it
+  void end_stray_leases(std::uint32_t lessees);
+  /// Makes the record, whose lock word is `base`, one that sweep() cleans up after. False if it
   /// has changed.
   [[nodiscard]] bool declare_dead(InstanceId instance, std::uint64_t base);
   /// Slots of a chunk, an own one, are about to be quarantined: the grace begins anew.
-  void begin_quarantine(std::uint32_t chunk);
+  void begin_quarantine(ChunkId chunk);
   void note_damage() { num_damaged_.fetch_add(1, std::memory_order_relaxed); }
 
-  /// Behind the instance, whose death is proven, or which leaves.
-  void clean_up_behind(InstanceId gone, SweepReport& report) const;
+  /// After the instance, whose death is proven, or which leaves.
+  void clean_up_after(InstanceId gone, SweepReport& report) const;
 
   /// Since when this process has known of a chunk's quarantine.
   struct SeenQuarantine {

@@ -10,8 +10,8 @@
 namespace kvferry::cpu_tier {
 
 /// The thread that does for a shared tier what cannot wait for this instance's next step, which may
-/// never come: it cleans up behind instances that are gone, and gives up chunks that others are to
-/// have. Ends with its destructor. Both outlive it.
+/// never come: it cleans up after instances that are gone, and gives up chunks that other
+/// instances are to have. Ends with its destructor. Both outlive it.
 class TierKeeper {
  public:
   TierKeeper(Tier& tier, TierDirectory& directory);

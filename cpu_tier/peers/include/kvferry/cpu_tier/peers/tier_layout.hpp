@@ -13,7 +13,8 @@
 #include <string_view>
 
 /// What the file of a shared tier holds. Offsets only: every process maps it where it likes. All of
-/// it is zeros at first, and zeros mean: no instance, nobody's chunk, a free slot, no hint.
+/// it is zeros at first, and zeros mean: no instance, a chunk without an owner, a free slot, no
+/// hint.
 ///
 ///     | a page for its header | instances | chunks | hints | slot words | slot keys | arena of
 ///     rank 0
@@ -40,7 +41,7 @@ struct TierShape {
 };
 
 /// An engine instance. It is claimed by one compare-and-swap of `lock` from 0, by a process that
-/// holds the member lock of that base; whoever holds the death lock of that base makes it 0 again.
+/// holds the member lock of that base; the holder of the death lock of that base makes it 0 again.
 struct alignas(64) InstanceRecord {
   std::atomic<std::uint64_t> lock;   ///< LockBase; 0: free.
   std::atomic<std::uint64_t> epoch;  ///< Goes up whenever the record becomes free.
@@ -70,7 +71,7 @@ static_assert(sizeof(InstanceRecord) == 192);
 void store_name(InstanceRecord& record, std::string_view name);
 [[nodiscard]] std::string load_name(const InstanceRecord& record);
 
-/// Who has a chunk: nobody, or {instance, epoch of its record}.
+/// The owner of a chunk: none (0), or {instance, epoch of its record}.
 struct ChunkOwner {
   std::uint64_t bits = 0;
 
@@ -82,7 +83,7 @@ struct ChunkOwner {
 static_assert(kMaxInstances < 0xff);
 
 /// A chunk. `owner` changes by compare-and-swap; the rest is the owner's to write, and stays when
-/// the chunk becomes nobody's, so that what is in it can be served and taken over.
+/// the chunk loses its owner, so that what is in it can be served and taken over.
 struct alignas(64) ChunkRecord {
   std::atomic<std::uint64_t> owner;  ///< ChunkOwner.
   /// Slots in use, from the first; 0: it was never divided.
@@ -98,7 +99,7 @@ struct alignas(64) ChunkRecord {
 /// What a slot holds: written while it is filling, and read under a lease, or without one for a
 /// first look. Half of one fails its check, as does what another program has written. The check
 /// says of which slot the key is, too, of which generation of it, and how its chunk is divided: a
-/// key that lies beside another slot's word, that is older than its word, or whose bytes would be
+/// key that lies next to another slot's word, that is older than its word, or whose bytes would be
 /// elsewhere now, is none.
 struct SlotKey {
   static constexpr std::size_t kKeyWords = sizeof(BlockKey) / sizeof(std::uint64_t);
@@ -118,8 +119,8 @@ struct SlotKey {
   [[nodiscard]] std::optional<Content> load(std::uint64_t slot_number) const;
 };
 
-/// A slot: of one cache line, as who leases a slot of another instance reads its key, and who fills
-/// one writes both.
+/// A slot. It is one cache line: an instance that leases another's slot reads its key too, and an
+/// instance that fills a slot writes both.
 struct alignas(64) SlotLine {
   std::atomic<std::uint64_t> word;  ///< SlotWord.
   SlotKey key;

@@ -19,13 +19,13 @@ class TierPeers final : public Peers {
   [[nodiscard]] std::unique_ptr<PeerSlots> slots_of(const ChunkShape& shape, BlockIndex& index,
                                                     std::uint32_t max_slots) override;
   void grow_to(std::uint32_t num_chunks) override { directory_.set_reach(num_chunks); }
-  /// None: a peer can take any that nobody has.
+  /// None: a peer can take any that has no owner.
   [[nodiscard]] std::uint32_t num_free_chunks() const override { return 0; }
   [[nodiscard]] std::uint32_t num_obtainable_chunks() const override { return num_unowned_; }
   /// One at most.
   [[nodiscard]] TakenChunks take_chunks(std::uint32_t most) override;
   [[nodiscard]] bool divide(const TakenChunks& chunks, const ChunkShape& shape) override;
-  bool give_up(std::uint32_t chunk) override;
+  bool give_up(ChunkId chunk) override;
   [[nodiscard]] std::uint32_t tend(std::uint32_t num_wanted,
                                    std::chrono::seconds coldest_age) override;
   void narrow_name_space(std::uint64_t by) override { directory_.narrow_name_space(by); }
@@ -34,7 +34,7 @@ class TierPeers final : public Peers {
 
  private:
   TierDirectory& directory_;
-  /// Chunks of nobody, at the last look.
+  /// Chunks without an owner, at the last look.
   std::uint32_t num_unowned_ = 0;
   /// Calls of take_chunks() that do not look, because one that looked has found none lately.
   std::uint32_t num_skips_left_ = 0;

@@ -20,14 +20,14 @@ struct SharedSlotCounts {
   std::uint64_t num_quarantined = 0;
   /// By one instance or more, of the readable and dying ones.
   std::uint64_t num_leased = 0;
-  /// Words that cannot be: put in order by who takes their chunk.
+  /// Words that cannot be: put in order by the instance that takes their chunk.
   std::uint64_t num_damaged = 0;
 };
 
 struct InstanceReport {
   std::string name;
   std::uint64_t name_space = 0;
-  bool is_alive = false;  ///< A process of it is. One that is not is swept by the next who joins.
+  bool is_alive = false;  ///< A process of it is. A dead one is swept when the next joins.
   std::uint32_t num_chunks = 0;
   std::uint32_t weight = 0;
 };
@@ -38,11 +38,11 @@ struct TierReport {
   std::uint64_t capacity_bytes = 0;
   std::uint64_t reserved_bytes = 0;  ///< What it takes of the machine's memory now.
   std::string made_by;
-  /// Whether it is of the machine's present run; if not, it is replaced by the next who comes.
+  /// Whether it is of the machine's present run; if not, the next instance replaces it.
   bool is_of_this_boot = true;
   std::vector<InstanceReport> instances;
-  std::uint32_t num_empty_chunks = 0;   ///< Nobody's, and nothing is in them.
-  std::uint32_t num_orphan_chunks = 0;  ///< Nobody's, and what somebody left is in them.
+  std::uint32_t num_empty_chunks = 0;   ///< Without an owner, and nothing is in them.
+  std::uint32_t num_orphan_chunks = 0;  ///< Without an owner, and what an instance left is in them.
   SharedSlotCounts slots;
 };
 

@@ -42,7 +42,8 @@ class BlockIndex {
   [[nodiscard]] std::uint32_t size() const { return size_; }
   [[nodiscard]] std::size_t capacity() const { return entries_.size(); }
 
-  /// Walks the whole table: no entry lies behind a gap from its home, each fits its key. For tests.
+  /// Walks the whole table: no gap lies between an entry and its home, each fits its key. For
+  /// tests.
   void check_invariants() const;
 
  private:

@@ -30,7 +30,7 @@ struct ChunkShape {
 /// Chunks [first, first + count) that a tier has just taken. What is in them is of use to it if
 /// `holds` is set: a single chunk, divided like that.
 struct TakenChunks {
-  std::uint32_t first = 0;
+  ChunkId first;
   std::uint32_t count = 0;
   std::optional<ChunkShape> holds = std::nullopt;
 };
@@ -102,7 +102,7 @@ class PeerSlots {
   virtual void leave_behind(std::span<const SlotId> slots) = 0;
   /// The bytes of those that are guests are doubted: they are not found again. Whether any could
   /// be found.
-  virtual bool doubt(std::span<const SlotId> slots) = 0;
+  virtual bool shun(std::span<const SlotId> slots) = 0;
   /// No guest is found any more. Whether any could be.
   virtual bool hide_all() = 0;
   /// The range is about to be the tier's own: its guests are let go. False if one is leased; those
@@ -117,8 +117,8 @@ class PeerSlots {
   virtual void check_invariants(const SlotTable& table) const = 0;
 };
 
-/// The memory of a tier: where its chunks come from and go, and who else uses them. Outlives the
-/// PeerSlots that it makes. Called under the tier's lock.
+/// The memory of a tier: where its chunks come from and go, and which peers use them too. Outlives
+/// the PeerSlots that it makes. Called under the tier's lock.
 class Peers {
  public:
   virtual ~Peers() = default;
@@ -132,18 +132,18 @@ class Peers {
 
   /// Chunks [0, num_chunks) can be used from now on; never fewer than before.
   virtual void grow_to(std::uint32_t num_chunks) = 0;
-  /// Chunks that no other process can take, and nobody has taken.
+  /// Chunks that no other process can take, and that no class has had.
   [[nodiscard]] virtual std::uint32_t num_free_chunks() const = 0;
   /// About how many chunks take_chunks() could bring at once.
   [[nodiscard]] virtual std::uint32_t num_obtainable_chunks() const = 0;
-  /// Takes at most `most` chunks that nobody has; none if there are none.
+  /// Takes at most `most` chunks that have no owner; none if there are none.
   [[nodiscard]] virtual TakenChunks take_chunks(std::uint32_t most) = 0;
   /// Divides own chunks anew, and forgets what they hold. False, and they are given up, if a word
   /// of one is damaged.
   [[nodiscard]] virtual bool divide(const TakenChunks& chunks, const ChunkShape& shape) = 0;
-  /// Makes an own chunk nobody's, with what can be read in it. False, and it stays own, if a slot
-  /// of it is being filled.
-  virtual bool give_up(std::uint32_t chunk) = 0;
+  /// Gives up an own chunk: it has no owner any more; what can be read in it stays. False, and it
+  /// stays own, if a slot of it is being filled.
+  virtual bool give_up(ChunkId chunk) = 0;
 
   // ---- the others ----
 

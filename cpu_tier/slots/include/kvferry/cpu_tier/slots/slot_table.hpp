@@ -40,9 +40,9 @@ enum class Segments : std::uint8_t {
 /// State, leases, recency and heat of every slot. Evictable slots are on an intrusive list: that of
 /// the slots that queued requests wait for, or that of their segment, by recency; free ones on an
 /// intrusive stack; all others on none. A slot is *named* if it is neither absent nor free nor
-/// evictable: somebody has it. Every transition checks the state it starts from; another
-/// one is a broken invariant. Sets are prefixes in order: their tails become colder than their
-/// heads, and freed they are taken again in order.
+/// evictable: a transfer, a lease or a quarantine has it. Every transition checks the state it
+/// starts from; another one is a broken invariant. Sets are prefixes in order: their tails become
+/// colder than their heads, and freed they are taken again in order.
 ///
 /// Whatever the policy says, victims are evictable slots, and while there is one there is a victim.
 ///
@@ -84,13 +84,13 @@ class SlotTable {
   /// Makes a readable slot the most recent, hotter, and protected; a leased one just hotter: it is
   /// the most recent when its lease ends.
   void touch(SlotId slot);
-  /// Keeps an evictable slot, until it is leased or touched, behind all others in the order of
+  /// Keeps an evictable slot, until it is leased or touched, after all others in the order of
   /// eviction, but at most `max_awaited` slots, and none for longer than `num_slots()` evictions:
   /// the one that has been waited for longest becomes the most recent of its segment instead.
-  /// Whoever waits is counted.
+  /// Requests that wait are counted.
   void await(SlotId slot, std::uint32_t max_awaited);
-  /// One who waits for an evictable slot does so no more; after the last it is the most recent of
-  /// its segment. Nothing if nobody does.
+  /// One request less waits for an evictable slot; after the last one the slot is the most recent
+  /// of its segment. Nothing if no request waits.
   void end_await(SlotId slot);
 
   // ---- a look at the victims to come, by a rule of VictimRule::From::kProbationAbove 0 ----
@@ -98,7 +98,7 @@ class SlotTable {
   /// The slot to be evicted next, not looking at those that are waited for; kNoVictim if there is
   /// none.
   [[nodiscard]] SlotId first_victim() const;
-  /// The one behind it.
+  /// The one after it.
   [[nodiscard]] SlotId next_victim(SlotId victim) const;
   static constexpr SlotId kNoVictim{0xffffffff};
   [[nodiscard]] std::uint32_t heat(SlotId slot) const { return records_[slot.value()].heat; }
@@ -107,8 +107,8 @@ class SlotTable {
   /// evictable -> free, leased -> dying.
   void forget(SlotId slot);
   /// free -> evictable, the most recent: it holds something after all.
-  void take_back(SlotId slot);
-  /// free -> quarantined: somebody else has it still.
+  void make_evictable(SlotId slot);
+  /// free -> quarantined: a peer or a device has it still.
   void set_aside(SlotId slot);
 
   [[nodiscard]] SlotState state(SlotId slot) const { return records_[slot.value()].state; }
@@ -121,7 +121,7 @@ class SlotTable {
   }
   [[nodiscard]] std::uint32_t num_slots() const { return num_slots_; }
   [[nodiscard]] Segment segment(SlotId slot) const { return records_[slot.value()].segment; }
-  /// Evictable slots of the segment that nobody waits for.
+  /// Evictable slots of the segment that no request waits for.
   [[nodiscard]] std::uint32_t num_linked(Segment segment) const {
     return num_linked_[static_cast<std::size_t>(segment)];
   }
@@ -129,12 +129,12 @@ class SlotTable {
 
   // ---- where a tier of several slab classes takes memory back ----
 
-  /// All slots below it that are not absent have been added at some time; those behind it never.
+  /// All slots below it that are not absent have been added at some time; those from it on never.
   [[nodiscard]] std::uint32_t end() const { return end_; }
   [[nodiscard]] bool any_named(SlotRange range) const;
   /// The slot that is free for longest; kNoVictim if none is.
   [[nodiscard]] SlotId longest_free() const;
-  /// The coldest evictable slot of the segment that nobody waits for, and the one that is next
+  /// The coldest evictable slot of the segment that no request waits for, and the one that is next
   /// hotter than such a slot; kNoVictim if there is none.
   [[nodiscard]] SlotId coldest_of(Segment segment) const;
   [[nodiscard]] SlotId hotter_than(SlotId slot) const;

@@ -21,8 +21,8 @@
 #include <utility>
 #include <vector>
 
-/// The metadata of the CPU tier: which slot holds which block and who may touch it. The bytes are
-/// in the ranks' arenas (cpu_tier/memory).
+/// The metadata of the CPU tier: which slot holds which block, and what may be done with it. The
+/// bytes are in the ranks' arenas (cpu_tier/memory).
 ///
 /// Slot states. free -> writable (reserved by one transfer) -> readable (committed) -> free
 /// (evicted). writable -> aborted (key forgotten, a device may still write) -> free. aborted ->
@@ -99,20 +99,20 @@ class [[nodiscard]] Reservation {
 /// it into slots of its own size, or to none. A model whose blocks are all of one size has one
 /// class. Slot `s` of a class lies in chunk s / slots_per_chunk.
 ///
-/// A class that has no free slots for what it wants to store gets a chunk that nobody has; else, if
-/// its blocks are evicted much younger than another class's lie unused, the coldest chunk of that
-/// one, a chunk for each chunk that it evicts at most; else, if it could not have its slots even by
-/// evicting all of its own, as many cold chunks as that takes. A chunk with a slot that is neither
-/// free nor evictable stays where it is. So a chunk wastes less than one slot at its end; and while
-/// a class cannot have its slots, the free and evictable slots in such chunks of other classes are
-/// of no use to it. (A look for a chunk is bounded; the next attempt goes on there.)
+/// A class that has no free slots for what it wants to store gets a chunk that has no owner; else,
+/// if its blocks are evicted much younger than another class's lie unused, the coldest chunk of
+/// that one, a chunk for each chunk that it evicts at most; else, if it could not have its slots
+/// even by evicting all of its own, as many cold chunks as that takes. A chunk with a slot that is
+/// neither free nor evictable stays where it is. So a chunk wastes less than one slot at its end;
+/// and while a class cannot have its slots, the free and evictable slots in such chunks of other
+/// classes are of no use to it. (A look for a chunk is bounded; the next attempt goes on there.)
 ///
 /// What other processes do with the same memory is said by Peers. Chunks of a tier that engines
-/// share are those that this one has taken: it takes what nobody has when it needs some, with what
-/// is in it if that is of its own name space, and gives up its coldest ones when others are to have
-/// them (tend()). What a peer reads is not evicted, and what it has read lately only later, so that
-/// reserve() may find less room than there seemed to be. Blocks of peers can be looked up and
-/// leased like its own, and count nowhere among its slots.
+/// share are those that this one has taken: it takes chunks without an owner when it needs some,
+/// with what is in it if that is of its own name space, and gives up its coldest ones when others
+/// are to have them (tend()). What a peer reads is not evicted, and what it has read lately only
+/// later, so that reserve() may find less room than there seemed to be. Blocks of peers can be
+/// looked up and leased like its own, and count nowhere among its slots.
 ///
 /// Thread-safe: every call is one atomic step under one mutex (G5), and no thread sees half of one;
 /// arrays are allocated before it is taken and freed after it is let go. A set or a lease is used
@@ -156,13 +156,13 @@ class Tier {
   /// loaded or found: what the tier holds of them is touched; for the others it says whether they
   /// are to be stored. This stream of offers is what an adaptive policy learns from (not lookups,
   /// which a waiting request repeats: vllm#52227). Takes nothing, evicts nothing. A block that is
-  /// admitted is reserved for when there is room for its copy; nobody offers it again for that. A
+  /// admitted is reserved for when there is room for its copy; it is not offered again for that. A
   /// tier with free slots, or none at all yet, admits what they will hold.
   /// `answers[i]` is for `keys[i]`; spans of one length. Those answered kStore are the first ones
   /// of the absent.
   void offer(SlabClassId of, std::span<const BlockKey> keys, std::span<OfferAnswer> answers);
-  /// A request with these blocks waits for its turn: what the tier holds of them, and nobody
-  /// leases, is evicted after everything else until it is leased or touched: as far as
+  /// A request with these blocks waits for its turn: what the tier holds of them, and no
+  /// lease is on, is evicted after everything else until it is leased or touched: as far as
   /// max_awaited_share allows, the latest requests and their heads first, and for the time of one
   /// turnover of the tier, in which a request that never came is forgotten. It never makes a
   /// reservation fail.
@@ -170,9 +170,9 @@ class Tier {
   /// The same for a hit, without another lookup; nothing if any key of the class has ceased to be
   /// readable since.
   void await(const PrefixHit& hit);
-  /// A request that was announced by await() will not come: what nobody else waits for is from now
-  /// on as any other block that was used just now. Of keys that were not readable when they were
-  /// announced, or were leased or touched since, another request's wait may end too.
+  /// A request that was announced by await() will not come: what no other request waits for is from
+  /// now on as any other block that was used just now. Of keys that were not readable when they
+  /// were announced, or were leased or touched since, another request's wait may end too.
   void end_await(SlabClassId of, std::span<const BlockKey> keys);
 
   // ---- store ----
@@ -232,7 +232,7 @@ class Tier {
 
   /// From now on to end_step() nothing is evicted but by reserve(): what lookups find can be
   /// leased. end_step() does what tend() had to leave, a few chunks at a time: an engine that is
-  /// always found in a step starves nobody.
+  /// always found in a step starves no peer.
   void hold_still();
   void end_step();
   /// To be called a few times per second if there are peers, from any thread but one at a time:
@@ -244,7 +244,7 @@ class Tier {
   // ---- the end ----
 
   /// The tier's owner ends, and devices may go on to write or read these slots. Of a memory that
-  /// outlives the tier they are nobody's until no process of its owner lives: what may be written
+  /// outlives the tier they have no owner until no process of this one lives: what may be written
   /// stays filling, what may be read stays leased. Else they are released, as the memory goes too.
   void leave_behind(AbortedSlots&& slots);
   void leave_behind(QuarantinedSlots&& slots);
@@ -260,10 +260,10 @@ class Tier {
   [[nodiscard]] std::vector<KeyEvent> take_key_events();
   /// Of all classes together; chunks of no class count as free slots of the first.
   [[nodiscard]] TierSnapshot snapshot() const;
-  /// Who has which chunks.
+  /// Which class has which chunks.
   [[nodiscard]] SlabSnapshot slab_snapshot() const;
   /// The class that has a chunk, if any has.
-  [[nodiscard]] std::optional<SlabClassId> class_of_chunk(std::uint32_t chunk) const;
+  [[nodiscard]] std::optional<SlabClassId> class_of_chunk(ChunkId chunk) const;
   /// Name of the rule that decides now for a class (policy_rule.hpp); ARC's admission has one too.
   [[nodiscard]] const char* rule_name(SlabClassId of) const;
 
@@ -274,8 +274,8 @@ class Tier {
  private:
   friend class Reservation;
   struct SlabClass;
-  static constexpr std::uint8_t kNobody = 0xff;
-  static_assert(kMaxClasses < kNobody);
+  static constexpr std::uint8_t kNoClass = 0xff;
+  static_assert(kMaxClasses < kNoClass);
 
   [[nodiscard]] SlabClass& at(SlabClassId of) const KVFERRY_REQUIRES(mutex_);
   SlabClassId make_class(std::uint32_t slots_per_chunk) KVFERRY_REQUIRES(mutex_);
@@ -283,26 +283,26 @@ class Tier {
   void give_back(WritableSlots&& slots);
   /// Gets chunks for `count` slots, as far as that is to be.
   void make_room(std::uint32_t of, std::uint32_t count) KVFERRY_REQUIRES(mutex_);
-  /// Gets a chunk of nobody for the class: how many free slots it brought. Nothing if there is
-  /// none, or none was found that can be had.
+  /// Gets a chunk without an owner for the class: how many free slots it brought. Nothing if there
+  /// is none, or none was found that can be had.
   [[nodiscard]] std::optional<std::uint32_t> add_chunk(std::uint32_t of) KVFERRY_REQUIRES(mutex_);
-  /// The class whose blocks a chunk that was just taken holds; kNobody if it is none of this
+  /// The class whose blocks a chunk that was just taken holds; kNoClass if it is none of this
   /// tier's.
   [[nodiscard]] std::uint8_t class_in(const TakenChunks& taken) const KVFERRY_REQUIRES(mutex_);
-  /// Own chunks of nobody become the class's. False if they cannot be divided; they are gone then.
-  [[nodiscard]] bool give(std::uint32_t of, const TakenChunks& chunks) KVFERRY_REQUIRES(mutex_);
-  /// Makes the chunk nobody's. False if a slot of it is named.
-  [[nodiscard]] bool take(std::uint32_t chunk) KVFERRY_REQUIRES(mutex_);
-  /// Takes the coldest chunk of another class, if it has lain unused for `least_age` at least.
-  [[nodiscard]] std::optional<std::uint32_t> take_coldest(std::uint32_t for_class,
-                                                          std::uint32_t least_age)
+  /// Own chunks of no class become the class's. False if they cannot be divided: then the tier has
+  /// given them up.
+  [[nodiscard]] bool attach(std::uint32_t of, const TakenChunks& chunks) KVFERRY_REQUIRES(mutex_);
+  /// Makes a class's chunk one of no class; the tier still owns it. False if a slot of it is named.
+  [[nodiscard]] bool detach(ChunkId chunk) KVFERRY_REQUIRES(mutex_);
+  /// Detaches the coldest chunk of another class, if that has lain unused for `least_age` at least.
+  [[nodiscard]] std::optional<ChunkId> detach_coldest(std::uint32_t for_class,
+                                                      std::uint32_t least_age)
       KVFERRY_REQUIRES(mutex_);
-  /// Takes any chunk of another class, looking on where the last look ended.
-  [[nodiscard]] std::optional<std::uint32_t> take_any(std::uint32_t for_class)
-      KVFERRY_REQUIRES(mutex_);
+  /// Detaches any chunk of another class, looking on where the last look ended.
+  [[nodiscard]] std::optional<ChunkId> detach_any(std::uint32_t for_class) KVFERRY_REQUIRES(mutex_);
   void count_turnover(std::uint32_t of, std::size_t num_slots) KVFERRY_REQUIRES(mutex_);
   /// Chunks that some class has.
-  [[nodiscard]] std::uint32_t num_owned() const KVFERRY_REQUIRES(mutex_);
+  [[nodiscard]] std::uint32_t num_attached() const KVFERRY_REQUIRES(mutex_);
   void mark_time(std::chrono::steady_clock::time_point now) KVFERRY_REQUIRES(mutex_);
   void drop_idle_guests(std::chrono::steady_clock::time_point now) KVFERRY_REQUIRES(mutex_);
   /// Gives up so many of the chunks that it owes, the coldest first.
@@ -317,7 +317,8 @@ class Tier {
   std::array<std::unique_ptr<SlabClass>, kMaxClasses> classes_ KVFERRY_GUARDED_BY(mutex_);
   std::uint32_t num_classes_ KVFERRY_GUARDED_BY(mutex_) = 0;
   const bool first_gets_all_;
-  std::vector<std::uint8_t> owners_ KVFERRY_GUARDED_BY(mutex_);  ///< Class by chunk.
+  std::vector<std::uint8_t> class_of_chunk_
+      KVFERRY_GUARDED_BY(mutex_);  ///< By chunk; kNoClass: no class has it.
   std::uint32_t next_looked_ KVFERRY_GUARDED_BY(mutex_) = 0;
   /// Reserved since the classes' ages were marked, in chunks.
   double num_turned_over_ KVFERRY_GUARDED_BY(mutex_) = 0;

@@ -73,7 +73,7 @@ struct SlabClassSnapshot {
   bool operator==(const SlabClassSnapshot&) const = default;
 };
 
-/// One consistent view of who has which chunk.
+/// One consistent view of which class has which chunk.
 struct SlabSnapshot {
   std::uint32_t num_chunks = 0;
   std::uint32_t num_free_chunks = 0;  ///< Of no class.
