@@ -12,7 +12,7 @@ device=${KVFERRY_BENCH_DEVICE:-host}
 read -ra arguments <<<"${KVFERRY_BENCH_ARGS---quick}"
 results=bench/results
 program=build/bench/bench/kvferry-bench
-mkdir -p "$results/calibration"
+mkdir -p "$results"
 
 tools/build_bench.sh
 
@@ -28,7 +28,7 @@ run() { # run NAME SUBCOMMAND ARGUMENT...
 }
 
 run link link --device "$device"
-run copy copy --device "$device" --calibrate --calibration-file "$results/calibration/copy_paths.json"
+run copy copy --device "$device"
 run pipeline pipeline --device "$device"
 run pipeline_co_run pipeline --device "$device" --co-run gemm,stream --direction store,load
 run pin pin --device "$device"

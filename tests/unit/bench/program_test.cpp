@@ -63,7 +63,6 @@ TEST(Program, BadUsageIsTwoWithAHint) {
       {"copy", "--path", "teleport"},
       {"copy", "--direction", "up"},
       {"copy", "--placement", "random"},
-      {"copy", "--calibrate", "--placement", "contiguous"},
       {"copy", "--model", "gpt-4"},
       {"copy", "--model", "qwen3-8b", "--fragment", "4KiB"},
       {"copy", "--model", "qwen3-8b", "--count", "8"},
