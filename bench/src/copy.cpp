@@ -7,7 +7,7 @@
 #include "options/link_command_options.hpp"
 #include "options/sizes.hpp"
 #include "progress.hpp"
-#include "subcommand.hpp"
+#include "subcommands.hpp"
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>

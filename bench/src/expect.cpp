@@ -3,7 +3,7 @@
 #include "options/copy_options.hpp"
 #include "options/pipeline_options.hpp"
 #include "report/expect_row.hpp"
-#include "subcommand.hpp"
+#include "subcommands.hpp"
 
 #include <CLI/CLI.hpp>
 

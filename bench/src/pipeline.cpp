@@ -6,7 +6,7 @@
 #include "measure/pipeline_rig.hpp"
 #include "options/pipeline_options.hpp"
 #include "progress.hpp"
-#include "subcommand.hpp"
+#include "subcommands.hpp"
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>

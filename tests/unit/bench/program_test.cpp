@@ -52,6 +52,8 @@ TEST(Program, BadUsageIsTwoWithAHint) {
       {"speed"},
       {"link", "--fast"},
       {"link", "--link-size", "much"},
+      {"meta"},
+      {"trace", "--traffic", "all"},
       {"link", "--device", "tpu"},
       {"link", "--device", "cuda:x"},
       {"link", "--numa-node", "1000"},
