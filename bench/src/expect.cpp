@@ -108,7 +108,7 @@ ExpectRow Expect::transfer(const PipelineSubject& subject,
   row.bytes = settings_.shape.plan_bytes();
   row.piece_bytes = expected_piece_bytes(device_, settings_, subject);
   if (subject.limit) row.limit_gb_per_s = *subject.limit / kBytesPerGb;
-  if (beside) row.co_run = gpu::to_string(*beside);
+  if (beside) row.co_run = to_string(*beside);
   return row;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "kvferry/gpu/co_run_launcher.hpp"
 #include "kvferry/gpu/device.hpp"
 
 #include <chrono>
@@ -10,21 +11,12 @@
 #include <string_view>
 
 /// Work of the kind that an engine gives a device, to measure what copies beside it cost.
-namespace kvferry::gpu {
+namespace kvferry::bench {
 
-enum class CoRunKind : std::uint8_t {
-  /// Bound by arithmetic, as a prefill's matrix products are: chains of fused multiply-adds in
-  /// registers, on every multiprocessor, next to no memory traffic. It is not a matrix product: no
-  /// tensor core, no shared memory, no L2.
-  kGemm,
-  /// Bound by device memory, as decoding is: a[i] = b[i] + s * c[i] over buffers that are meant to
-  /// be larger than the last cache.
-  kStream
-};
 /// "gemm", "stream".
-[[nodiscard]] const char* to_string(CoRunKind kind);
+[[nodiscard]] const char* to_string(gpu::CoRunKind kind);
 /// The inverse. Throws ConfigError that lists the names.
-[[nodiscard]] CoRunKind co_run_kind_from(std::string_view name);
+[[nodiscard]] gpu::CoRunKind co_run_kind_from(std::string_view name);
 
 struct CoRunOptions {
   /// What an iteration is to take on the device when nothing else runs. The result can miss it by
@@ -43,9 +35,9 @@ struct CoRunOptions {
 class CoRunner {
  public:
   virtual ~CoRunner() = default;
-  [[nodiscard]] virtual CoRunKind kind() const = 0;
+  [[nodiscard]] virtual gpu::CoRunKind kind() const = 0;
   /// Submits one iteration. `stream` is one of the device's. Throws DeviceError.
-  virtual void submit(Stream& stream) = 0;
+  virtual void submit(gpu::Stream& stream) = 0;
   /// Of device memory that an iteration reads and writes; 0: kGemm.
   [[nodiscard]] virtual std::uint64_t bytes_per_iteration() const = 0;
   /// Whether what all iterations computed so far is right, as far as a sample shows. Waits for
@@ -58,7 +50,7 @@ class CoRunner {
 /// Makes the work and measures how much of it an iteration is; the device should be idle. Throws
 /// ResourceError, or DeviceError (also if the build has no kernels for the device). `device`
 /// outlives it.
-[[nodiscard]] std::unique_ptr<CoRunner> make_co_runner(Device& device, CoRunKind kind,
+[[nodiscard]] std::unique_ptr<CoRunner> make_co_runner(gpu::Device& device, gpu::CoRunKind kind,
                                                        const CoRunOptions& options = {});
 
-}  // namespace kvferry::gpu
+}  // namespace kvferry::bench

@@ -8,13 +8,13 @@
 #include <cstdint>
 #include <memory>
 
-namespace kvferry::gpu {
+namespace kvferry::bench {
 
 /// Looks at a few pages of a buffer of floats on the device.
 class CoRunSample {
  public:
   /// `device` outlives it. Throws DeviceError.
-  explicit CoRunSample(Device& device);
+  explicit CoRunSample(gpu::Device& device);
   /// Whether the first, the middle and the last floats are `expected`, but for the rounding of one
   /// fused operation. The device is idle. Throws DeviceError.
   [[nodiscard]] bool all_are(std::uintptr_t address, std::uint64_t num_floats, float expected);
@@ -28,9 +28,9 @@ class CoRunSample {
   };
 
   const std::unique_ptr<Page> page_;
-  const std::unique_ptr<HostRegistration> registration_;
-  const std::unique_ptr<Stream> stream_;
-  const std::unique_ptr<Event> copied_;
+  const std::unique_ptr<gpu::HostRegistration> registration_;
+  const std::unique_ptr<gpu::Stream> stream_;
+  const std::unique_ptr<gpu::Event> copied_;
 };
 
-}  // namespace kvferry::gpu
+}  // namespace kvferry::bench

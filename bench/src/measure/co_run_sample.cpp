@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "co_run_sample.hpp"
+#include "measure/co_run_sample.hpp"
+
+#include "kvferry/base/error.hpp"
 
 #include <algorithm>
 #include <bit>
 #include <chrono>
 #include <cmath>
 
-namespace kvferry::gpu {
+namespace kvferry::bench {
 namespace {
 
 constexpr std::chrono::minutes kHangs{1};
@@ -14,7 +16,7 @@ constexpr float kTolerance = 1e-6F;
 
 }  // namespace
 
-CoRunSample::CoRunSample(Device& device)
+CoRunSample::CoRunSample(gpu::Device& device)
     : page_(std::make_unique<Page>()),
       registration_(device.register_host(page_.get(), sizeof(Page))),
       stream_(device.create_stream()),
@@ -24,11 +26,11 @@ bool CoRunSample::all_are(std::uintptr_t address, std::uint64_t num_floats, floa
   const std::uint64_t count = std::min<std::uint64_t>(num_floats, page_->floats.size());
   for (const std::uint64_t first :
        {std::uint64_t{0}, (num_floats - count) / 2, num_floats - count}) {
-    const CopyRun run{registration_->device_address(), address + first * sizeof(float),
-                      count * sizeof(float)};
-    stream_->copy(CopyDirection::kDeviceToHost, {&run, 1});
+    const gpu::CopyRun run{registration_->device_address(), address + first * sizeof(float),
+                           count * sizeof(float)};
+    stream_->copy(gpu::CopyDirection::kDeviceToHost, {&run, 1});
     stream_->record(*copied_);
-    if (copied_->wait(kHangs) != EventState::kDone) {
+    if (copied_->wait(kHangs) != gpu::EventState::kDone) {
       throw DeviceError("the co-run work's results cannot be read: " + copied_->failure());
     }
     const float* const begin = page_->floats.data();
@@ -45,4 +47,4 @@ float CoRunSample::of_byte(std::uint8_t byte) {
   return std::bit_cast<float>(std::uint32_t{0x01010101} * byte);
 }
 
-}  // namespace kvferry::gpu
+}  // namespace kvferry::bench
