@@ -2,7 +2,7 @@
 # Every command of the project. Each one installs what it needs, and costs little when nothing changed.
 #   KVFERRY_PIP_ARGS   extra arguments for pip (an index with PyTorch's CPU wheels)
 #   KVFERRY_PYTHON     the Python to make .venv from (default: python3)
-#   BENCH_ARGS         for make bench-engine, bench-lmcache: arguments of bench/engine.py, bench/lmcache_l2.py
+#   BENCH_ARGS         for make bench-engine, bench-lmcache: arguments of bench/lab/engine.py, bench/lab/lmcache_l2.py
 #   GPU_CHECK_ARGS     for make gpu-check: arguments of tools/gpu_check.py
 #   STAGES             for make test: only these (host-release clang lint protocol python python-033 python-030 lmcache e2e host-asan host-tsan fuzz gcc)
 
@@ -77,28 +77,28 @@ stubs: ready ## Write python/kvferry/_core.pyi anew from the built extension
 	@$(PY) tools/stubs.py
 
 .PHONY: bench
-bench: ## Run a short form of every subcommand of kvferry-bench, into bench/results/
+bench: ## Run a short form of all of kvferry-bench and kvferry-lab, into bench/results/
 	@tools/setup_system.sh bench
 	@tools/bench.sh
 
 .PHONY: bench-meta
 bench-meta: ready ## Measure the scheduler side against vLLM's stock connectors
-	@PATH="$(CURDIR)/.venv/bin:$$PATH" $(PY) bench/meta.py
+	@PATH="$(CURDIR)/.venv/bin:$$PATH" $(PY) bench/lab/meta.py
 
 .PHONY: bench-engine
 bench-engine: ready ## Measure whole engines: alone, with kvferry, with the stock connectors, with a large pool
-	@PATH="$(CURDIR)/.venv/bin:$$PATH" $(PY) bench/engine.py $(BENCH_ARGS)
+	@PATH="$(CURDIR)/.venv/bin:$$PATH" $(PY) bench/lab/engine.py $(BENCH_ARGS)
 
 .PHONY: bench-shared
 bench-shared: ready ## Measure what engines that share a tier win by it, and what they cost each other
-	@PATH="$(CURDIR)/.venv/bin:$$PATH" $(PY) bench/shared_engines.py $(BENCH_ARGS)
+	@PATH="$(CURDIR)/.venv/bin:$$PATH" $(PY) bench/lab/shared_engines.py $(BENCH_ARGS)
 
 .PHONY: bench-lmcache
 bench-lmcache: ready ## Measure kvferry as an L2 of LMCache beside LMCache's own local ones
 	@tools/setup_lmcache.sh
 	@tools/setup_system.sh bench
 	@tools/build_bench.sh
-	@$(PY) bench/lmcache_l2.py $(BENCH_ARGS)
+	@$(PY) bench/lab/lmcache_l2.py $(BENCH_ARGS)
 
 .PHONY: gpu-check
 gpu-check: ## Run the checks that want a GPU, ten minutes a call; GPU_CHECK_ARGS="--help" says how

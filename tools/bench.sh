@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# A short form of every subcommand of kvferry-bench; reports go to bench/results/.
+# A short form of every subcommand of kvferry-bench and kvferry-lab; reports go to bench/results/.
 #   KVFERRY_BENCH_DEVICE   host (default), cuda, hip, cuda:1
 #   KVFERRY_BENCH_ARGS     arguments for every subcommand (default: --quick; empty: the full form)
 #   KVFERRY_MOONCAKE_TRACE requests for trace (default: ../shared/traces; without any, made-up ones)
@@ -11,8 +11,8 @@ cd "$KVFERRY_ROOT"
 device=${KVFERRY_BENCH_DEVICE:-host}
 read -ra arguments <<<"${KVFERRY_BENCH_ARGS---quick}"
 results=bench/results
-program=build/bench/bench/kvferry-bench
-mkdir -p "$results/calibration"
+programs=build/bench/bench
+mkdir -p "$results"
 
 tools/build_bench.sh
 
@@ -20,19 +20,19 @@ trace=${KVFERRY_MOONCAKE_TRACE:-../shared/traces/mooncake_conversation_trace.jso
 requests=("$trace")
 [ -e "$trace" ] || requests=(--traffic all)
 
-run() { # run NAME SUBCOMMAND ARGUMENT...
-  local name=$1
-  shift
-  "$program" "$@" "${arguments[@]}" \
+run() { # run NAME PROGRAM SUBCOMMAND ARGUMENT...
+  local name=$1 program=$2
+  shift 2
+  "$programs/$program" "$@" "${arguments[@]}" \
     --json "$results/$name.json" --csv "$results/$name.csv" --markdown "$results/$name.md"
 }
 
-run link link --device "$device"
-run copy copy --device "$device" --calibrate --calibration-file "$results/calibration/copy_paths.json"
-run pipeline pipeline --device "$device"
-run pipeline_co_run pipeline --device "$device" --co-run gemm,stream --direction store,load
-run pin pin --device "$device"
-run meta meta
-run share share
-run trace trace "${requests[@]}"
+run link kvferry-bench link --device "$device"
+run copy kvferry-bench copy --device "$device"
+run pipeline kvferry-bench pipeline --device "$device"
+run pipeline_co_run kvferry-bench pipeline --device "$device" --co-run gemm,stream --direction store,load
+run pin kvferry-lab pin --device "$device"
+run meta kvferry-lab meta
+run share kvferry-lab share
+run trace kvferry-lab trace "${requests[@]}"
 say "reports are in $results; kvferry plot $results/*.json draws them"

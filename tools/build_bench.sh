@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# build/bench/bench/kvferry-bench, as a release.
+# build/bench/bench/kvferry-bench and kvferry-lab next to it, as releases.
 set -euo pipefail
 . "$(dirname "$0")/step.sh"
 cd "$KVFERRY_ROOT"
@@ -8,4 +8,4 @@ cd "$KVFERRY_ROOT"
 
 step bench-configure "configure kvferry-bench" \
   cmake -S . -B build/bench -G Ninja -DCMAKE_BUILD_TYPE=Release -DKVFERRY_BUILD_BENCH=ON
-step bench-build "build kvferry-bench" cmake --build build/bench --target kvferry-bench -j "$(nproc)"
+step bench-build "build kvferry-bench and kvferry-lab" cmake --build build/bench --target kvferry-bench kvferry-lab -j "$(nproc)"

@@ -56,7 +56,7 @@ STEPS: dict[str, Step] = {
         "blocks of Llama 3.1 70B, a fragment per layer", 120, 15,
         bench("pipeline", "--model", "llama-3.1-70b", "--tp", "4", "--layout", "per-layer", "--blocks", "128"),
     ),
-    "bench-pin": Step("how long pinned memory takes", 90, 15, bench("pin")),
+    "bench-pin": Step("how long pinned memory takes", 90, 15, bench("pin", of="kvferry-lab")),
     "sanitizer-memcheck": Step("the kernels under memcheck", 70, 15, sanitizer("memcheck")),
     "sanitizer-racecheck": Step("the kernels under racecheck", 110, 15, sanitizer("racecheck")),
     "sanitizer-synccheck": Step("the kernels under synccheck", 50, 15, sanitizer("synccheck")),

@@ -88,6 +88,7 @@ PROGRAMS = {
     "conformance_test": "tests/conformance/conformance_test",
     "kvferry-integrity": "tests/gpu/kvferry-integrity",
     "kvferry-bench": "bench/kvferry-bench",
+    "kvferry-lab": "bench/kvferry-lab",
     "transfer_test": "tests/unit/transfer/transfer_test",
     "engine_pair_test": "tests/model/engine_pair_test",
 }
@@ -310,14 +311,16 @@ def integrity_proof(setting: Setting, outcome: Outcome, limit: float) -> None:
 # ---- figures ----
 
 
-def bench(subcommand: str, *options: str, quick: bool = False) -> Callable[[Setting, Outcome, float], None]:
-    """Return the step that runs one subcommand of kvferry-bench; its rows are in the report as they are measured."""
+def bench(
+    subcommand: str, *options: str, quick: bool = False, of: str = "kvferry-bench"
+) -> Callable[[Setting, Outcome, float], None]:
+    """Return the step that runs one subcommand of `of`; its rows are in the report as they are measured."""
 
     def step(setting: Setting, outcome: Outcome, limit: float) -> None:
         result = setting.logs / f"{outcome.name}.json"
         if not setting.resume:
             result.unlink(missing_ok=True)
-        command = [program(setting, "kvferry-bench"), subcommand, "--device", setting.backend, *options]
+        command = [program(setting, of), subcommand, "--device", setting.backend, *options]
         command += ["--json", str(result), *(["--resume"] if result.exists() else [])]
         if quick or setting.tiny or not setting.is_real:
             command.append("--quick")

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # setup_system.sh [build|bench|test]: the system packages that are missing, by apt.
 #   build  what `make demo` needs: compiler, CMake, Ninja, hwloc, oneTBB, Python headers
-#   bench  also the libraries of kvferry-bench
+#   bench  also the libraries of kvferry-bench and kvferry-lab
 #   test   all of that, GoogleTest, clang and spin, for `make test`, and hipcc where apt has it: without it
 #          the HIP kernels are left out, and libFuzzer likewise, for the fuzzers
 # A tool that is there by other means than apt is taken as it is.

@@ -19,7 +19,7 @@ tools/build_wheel.sh
 tools/setup_vllm_site.sh 0.33
 
 for preset in host-tsan host-asan; do
-  # With kvferry-bench and its tests, which `make test` has without a sanitizer only.
+  # With kvferry-bench, kvferry-lab and their tests, which `make test` has without a sanitizer only.
   step "$preset-configure" "configure $preset" "${fixed[@]}" cmake --preset "$preset" -DKVFERRY_BUILD_BENCH=ON
   step "$preset-build" "build $preset" "${fixed[@]}" cmake --build --preset "$preset" -j "$(nproc)"
 done

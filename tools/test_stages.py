@@ -127,8 +127,8 @@ def compiler(preset: str) -> list[str]:
 def stand_ins(preset: str) -> Tally:
     """Build what the Python tests load and run, and tell them where it is: stand-in drivers and benchmark."""
     os.environ["KVFERRY_FAKE_CUDA"] = str(ROOT / f"build/{preset}/tests/fakes/libfake_cuda.so")
-    os.environ["KVFERRY_BENCH_PROGRAM"] = str(ROOT / f"build/{preset}/bench/kvferry-bench")
-    return build(preset, [], "--target", "fake_cuda", "fake_hip", "kvferry-bench") or Tally()
+    os.environ["KVFERRY_BENCH_PROGRAMS"] = str(ROOT / f"build/{preset}/bench")
+    return build(preset, [], "--target", "fake_cuda", "fake_hip", "kvferry-bench", "kvferry-lab") or Tally()
 
 
 def clang() -> Tally:

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "expect/expected_rows.hpp"
-#include "measure/calibration.hpp"
 #include "measure/copy_row.hpp"
 #include "measure/host_reference.hpp"
 #include "measure/link_peak.hpp"
@@ -8,12 +7,10 @@
 #include "options/link_command_options.hpp"
 #include "options/sizes.hpp"
 #include "progress.hpp"
-#include "subcommand.hpp"
+#include "subcommands.hpp"
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
-
-#include <algorithm>
 
 namespace kvferry::bench {
 namespace {
@@ -29,10 +26,6 @@ class Copy final : public Subcommand {
 
   void add_options(CLI::App& app) override {
     add_copy_options(app, options_);
-    app.add_flag("--calibrate", calibrate_,
-                 "say which path is the fastest for each shape, as the config takes it");
-    app.add_option("--calibration-file", calibration_file_,
-                   "write what --calibrate says to this file");
     add_host_threads_option(app, host_threads_);
     add_link_options(app, link_);
   }
@@ -52,18 +45,11 @@ class Copy final : public Subcommand {
   CopyOptions options_;
   LinkOptions link_;
   std::uint64_t link_bytes_ = 0;
-  bool calibrate_ = false;
-  std::string calibration_file_;
   std::vector<std::uint32_t> host_threads_ = default_host_threads();
 };
 
 void Copy::check_options(const CommonOptions& options) {
   options.require_one_device();
-  if (calibrate_ && std::find(options_.placements.begin(), options_.placements.end(), "shuffled") ==
-                        options_.placements.end()) {
-    throw ConfigError("--calibrate looks at --placement shuffled, which is not among those given");
-  }
-  if (!calibration_file_.empty()) calibrate_ = true;
   link_bytes_ = link_.copy_bytes(options);
   shapes_ = copy_rows(options_, options);
 }
@@ -100,23 +86,19 @@ void Copy::run(Bench& bench, Report& report) {
   const std::size_t num_groups = shapes_.size() / num_paths;
   bench.progress.expect(kNumPeakRows + num_groups * (num_paths + reference.num_rows()));
   const LinkPeaks& peaks = bench.rows.peaks([&] { return measure_link_peaks(bench, link_bytes_); });
-  std::vector<TransferRow> rows;
   for (std::size_t group = 0; group < num_groups; ++group) {
     const auto paths = std::span(shapes_).subspan(group * num_paths, num_paths);
     const CopyRowOptions& shape = paths.front();
-    const auto measured = bench.rows.step<TransferRow>(
+    static_cast<void>(bench.rows.step<TransferRow>(
         fmt::format("{} {} x {} B {}", to_string(shape.traffic), shape.count, shape.fragment_bytes,
                     to_string(shape.placement)),
-        [&] { return measure(bench, paths, reference, peaks); });
-    rows.insert(rows.end(), measured.begin(),
-                measured.begin() + static_cast<std::ptrdiff_t>(num_paths));
+        [&] { return measure(bench, paths, reference, peaks); }));
   }
   if (const std::string model = model_text(options_.model); !model.empty()) {
     report.notes.push_back(model);
   }
   report.notes.emplace_back(
       "Times are those of one transfer; transfers of a round run back to back.");
-  if (calibrate_) add_calibration(bench.device, rows, report, calibration_file_);
 }
 
 }  // namespace

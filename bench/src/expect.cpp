@@ -3,7 +3,7 @@
 #include "options/copy_options.hpp"
 #include "options/pipeline_options.hpp"
 #include "report/expect_row.hpp"
-#include "subcommand.hpp"
+#include "subcommands.hpp"
 
 #include <CLI/CLI.hpp>
 
@@ -108,7 +108,7 @@ ExpectRow Expect::transfer(const PipelineSubject& subject,
   row.bytes = settings_.shape.plan_bytes();
   row.piece_bytes = expected_piece_bytes(device_, settings_, subject);
   if (subject.limit) row.limit_gb_per_s = *subject.limit / kBytesPerGb;
-  if (beside) row.co_run = gpu::to_string(*beside);
+  if (beside) row.co_run = to_string(*beside);
   return row;
 }
 

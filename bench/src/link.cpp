@@ -5,7 +5,7 @@
 #include "measure/numa.hpp"
 #include "options/link_command_options.hpp"
 #include "progress.hpp"
-#include "subcommand.hpp"
+#include "subcommands.hpp"
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>

@@ -6,7 +6,7 @@
 #include "measure/pipeline_rig.hpp"
 #include "options/pipeline_options.hpp"
 #include "progress.hpp"
-#include "subcommand.hpp"
+#include "subcommands.hpp"
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -41,7 +41,7 @@ class Pipeline final : public Subcommand {
   [[nodiscard]] TransferRow measure_bursts(Bench& bench, const PipelineSubject& subject,
                                            Report& report) const;
   [[nodiscard]] TransferRow measure_beside(Bench& bench, const PipelineSubject& subject,
-                                           gpu::CoRunner& work) const;
+                                           CoRunner& work) const;
   [[nodiscard]] TransferRow row_of(const PipelineSubject& subject,
                                    const transfer::TransferEngine& engine,
                                    const PlanTimes& times) const;
@@ -66,7 +66,7 @@ void Pipeline::run(Bench& bench, Report& report) {
                         const auto& measure) {
     const std::string name =
         fmt::format("{} beside {}, limit {}, piece {}", to_string(subject.traffic),
-                    beside ? gpu::to_string(*beside) : "nothing", subject.limit.value_or(0),
+                    beside ? to_string(*beside) : "nothing", subject.limit.value_or(0),
                     subject.piece_bytes.value_or(0));
     static_cast<void>(bench.rows.step<TransferRow>(name, [&] {
       TransferRow row = measure();
@@ -88,7 +88,7 @@ void Pipeline::run(Bench& bench, Report& report) {
         "by the host. Transfer times are the device's, of one plan, without gaps between copies.");
   }
   for (const gpu::CoRunKind kind : settings_.co_run) {
-    const auto work = gpu::make_co_runner(bench.device, kind, settings_.work);
+    const auto work = make_co_runner(bench.device, kind, settings_.work);
     report.notes.push_back(work->description() + (settings_.place == CoRunPlace::kCompute
                                                       ? "; on the compute stream"
                                                       : "; on a stream of its own"));
@@ -140,7 +140,7 @@ TransferRow Pipeline::measure_bursts(Bench& bench, const PipelineSubject& subjec
 
 // Alone before and after, so that a device that slows down with time is not taken for the copies.
 TransferRow Pipeline::measure_beside(Bench& bench, const PipelineSubject& subject,
-                                     gpu::CoRunner& work) const {
+                                     CoRunner& work) const {
   bench.progress.begin_row(
       fmt::format("{} beside {}", to_string(subject.traffic), work.description()));
   PipelineRig rig(bench.device, shape_of(subject));
@@ -167,7 +167,7 @@ TransferRow Pipeline::measure_beside(Bench& bench, const PipelineSubject& subjec
   }
   TransferRow row = row_of(subject, engine, times);
   row.rounds = settings_.num_iterations;
-  row.co_run = gpu::to_string(work.kind());
+  row.co_run = to_string(work.kind());
   row.gb_per_s = loop.bytes_per_second() / kBytesPerGb;
   row.iteration_us_alone_p50 = alone.percentile_us(0.5);
   row.iteration_us_alone_p99 = alone.percentile_us(0.99);

@@ -3,7 +3,6 @@
 
 #include "progress.hpp"
 #include "report/row_stream.hpp"
-#include "subcommand.hpp"
 
 #include <CLI/CLI.hpp>
 #include <fmt/chrono.h>
@@ -17,10 +16,6 @@
 namespace kvferry::bench {
 namespace {
 
-constexpr const char* kAbout =
-    "kvferry-bench: what a machine's link between device and host memory can do, and how much of\n"
-    "it an offload path gets. Every figure is measured on data that is verified. GB = 1e9 bytes,\n"
-    "KiB = 1024 bytes, us = microseconds.";
 constexpr const char* kExitCodes =
     "Ends with 0: measured and verified; 1: data mismatch; 2: bad usage; 3: no such device;\n"
     "4: the device, the memory or a file gave out; 5: stopped by a signal, the report has what is "
@@ -98,7 +93,7 @@ ExitCode measure(Subcommand& subcommand, const CommonOptions& options, Report re
   if (report.mismatch.empty()) report.mismatch = verifier.first_mismatch();
   rows.finish();
   if (!stopped.empty()) {
-    err << "kvferry-bench: " << stopped << '\n';
+    err << report.program << ": " << stopped << '\n';
     return ExitCode::kStopped;
   }
   return report.mismatch.empty() ? ExitCode::kMeasured : ExitCode::kDataMismatch;
@@ -106,27 +101,28 @@ ExitCode measure(Subcommand& subcommand, const CommonOptions& options, Report re
 
 }  // namespace
 
-int run_bench(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
+int run_bench(const Program& program, const std::vector<std::string>& arguments, std::ostream& out,
+              std::ostream& err) {
   CommonOptions options;
-  CLI::App app(kAbout, "kvferry-bench");
+  CLI::App app(program.about, program.name);
   app.footer(kExitCodes);
   app.require_subcommand(1);
   app.set_version_flag("--version", KVFERRY_VERSION);
-  const auto all = subcommands();
-  for (const auto& subcommand : all) {
+  for (const auto& subcommand : program.subcommands) {
     CLI::App* const sub = app.add_subcommand(subcommand->name(), subcommand->summary());
     sub->footer(kExitCodes);
     subcommand->add_options(*sub);
     add_common_options(*sub, options);
   }
-  std::string hint = "try kvferry-bench --help";
+  std::string hint = fmt::format("try {} --help", program.name);
   try {
     // Taken from the back.
     app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
-    for (const auto& subcommand : all) {
+    for (const auto& subcommand : program.subcommands) {
       if (!app.got_subcommand(subcommand->name())) continue;
-      hint = fmt::format("try kvferry-bench {} --help", subcommand->name());
+      hint = fmt::format("try {} {} --help", program.name, subcommand->name());
       Report report;
+      report.program = program.name;
       report.arguments = arguments;
       return code(measure(*subcommand, options, std::move(report), out, err));
     }
@@ -134,13 +130,13 @@ int run_bench(const std::vector<std::string>& arguments, std::ostream& out, std:
     if (app.exit(error, out, err) == code(ExitCode::kMeasured)) return code(ExitCode::kMeasured);
     return code(ExitCode::kBadUsage);
   } catch (const ConfigError& error) {
-    err << "kvferry-bench: " << error.what() << " (" << hint << ")\n";
+    err << program.name << ": " << error.what() << " (" << hint << ")\n";
     return code(ExitCode::kBadUsage);
   } catch (const NoSuchDevice& error) {
-    err << "kvferry-bench: " << error.what() << '\n';
+    err << program.name << ": " << error.what() << '\n';
     return code(ExitCode::kNoDevice);
   } catch (const std::exception& error) {
-    err << "kvferry-bench: the measurement failed: " << error.what() << '\n';
+    err << program.name << ": the measurement failed: " << error.what() << '\n';
     return code(ExitCode::kFailed);
   }
   return code(ExitCode::kBadUsage);

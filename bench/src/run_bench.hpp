@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "subcommand.hpp"
+
 #include <iosfwd>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -17,9 +20,18 @@ enum class ExitCode : int {
   kStopped = 5        ///< SIGINT or SIGTERM: the reports have the rows that were measured.
 };
 
-/// The whole program: `arguments` without the program's name, tables to `out`, progress and errors
-/// to `err`. Returns an ExitCode. Does not throw.
-[[nodiscard]] int run_bench(const std::vector<std::string>& arguments, std::ostream& out,
-                            std::ostream& err);
+/// What a program is called and can measure.
+struct Program {
+  const char* name;
+  /// What the help begins with.
+  const char* about;
+  /// In the order of the help.
+  std::vector<std::unique_ptr<Subcommand>> subcommands;
+};
+
+/// Runs `program`: `arguments` without the program's name, tables to `out`, progress and errors to
+/// `err`. Returns an ExitCode. Does not throw.
+[[nodiscard]] int run_bench(const Program& program, const std::vector<std::string>& arguments,
+                            std::ostream& out, std::ostream& err);
 
 }  // namespace kvferry::bench

@@ -8,9 +8,6 @@
 #include "report/report.hpp"
 #include "report/row_stream.hpp"
 
-#include <memory>
-#include <vector>
-
 namespace CLI {
 class App;
 }
@@ -38,7 +35,8 @@ struct Bench {
   }
 };
 
-/// One subcommand. Another one is another file, named after it, and a line in subcommands.cpp.
+/// One subcommand. Another one is another file, named after it, and a line in subcommands.cpp, or
+/// in the laboratory's lab_subcommands.cpp.
 class Subcommand {
  public:
   virtual ~Subcommand() = default;
@@ -57,17 +55,5 @@ class Subcommand {
   /// not arrive goes to `bench.verifier` and the row. Throws kvferry::Error.
   virtual void run(Bench& bench, Report& report) = 0;
 };
-
-[[nodiscard]] std::unique_ptr<Subcommand> make_link();
-[[nodiscard]] std::unique_ptr<Subcommand> make_copy();
-[[nodiscard]] std::unique_ptr<Subcommand> make_pipeline();
-[[nodiscard]] std::unique_ptr<Subcommand> make_expect();
-[[nodiscard]] std::unique_ptr<Subcommand> make_meta();
-[[nodiscard]] std::unique_ptr<Subcommand> make_pin();
-[[nodiscard]] std::unique_ptr<Subcommand> make_share();
-[[nodiscard]] std::unique_ptr<Subcommand> make_trace();
-
-/// All of them, in the order of the help.
-[[nodiscard]] std::vector<std::unique_ptr<Subcommand>> subcommands();
 
 }  // namespace kvferry::bench

@@ -1,19 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "subcommand.hpp"
+#include "subcommands.hpp"
 
 namespace kvferry::bench {
 
-std::vector<std::unique_ptr<Subcommand>> subcommands() {
-  std::vector<std::unique_ptr<Subcommand>> all;
-  all.push_back(make_link());
-  all.push_back(make_copy());
-  all.push_back(make_pipeline());
-  all.push_back(make_expect());
-  all.push_back(make_meta());
-  all.push_back(make_share());
-  all.push_back(make_pin());
-  all.push_back(make_trace());
-  return all;
+Program bench_program() {
+  Program program{.name = "kvferry-bench",
+                  .about =
+                      "kvferry-bench: what a machine's link between device and host memory can do, "
+                      "and how much of\n"
+                      "it an offload path gets. Every figure is measured on data that is verified. "
+                      "GB = 1e9 bytes,\n"
+                      "KiB = 1024 bytes, us = microseconds.",
+                  .subcommands = {}};
+  program.subcommands.push_back(make_link());
+  program.subcommands.push_back(make_copy());
+  program.subcommands.push_back(make_pipeline());
+  program.subcommands.push_back(make_expect());
+  return program;
 }
 
 }  // namespace kvferry::bench

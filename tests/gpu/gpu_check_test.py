@@ -105,6 +105,7 @@ if os.environ.get("STUB_FAILS") == me:
 STUBS = {
     "conformance_test": GTEST, "engine_pair_test": GTEST, "transfer_test": GTEST, "kvferry-gpu-smoke": SMOKE,
     "kvferry-integrity": INTEGRITY, "kvferry-bench": BENCH,
+    "kvferry-lab": BENCH,
 }  # fmt: skip
 
 

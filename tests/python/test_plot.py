@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``kvferry plot`` on reports that the real kvferry-bench wrote, and on files that are none."""
+"""``kvferry plot`` on reports that the real kvferry-bench and kvferry-lab wrote, and on files that are none."""
 
 import json
 import os
@@ -12,10 +12,10 @@ from kvferry.bench.figures import FIGURES, figure_of
 from kvferry.bench.report import read_report
 from kvferry.errors import ConfigError
 
-BENCH = Path(
-    os.environ.get("KVFERRY_BENCH_PROGRAM")
-    or Path(__file__).resolve().parents[2] / "build/host-debug/bench/kvferry-bench"
+PROGRAMS = Path(
+    os.environ.get("KVFERRY_BENCH_PROGRAMS") or Path(__file__).resolve().parents[2] / "build/host-debug/bench"
 )
+LABORATORY = ("meta", "pin", "trace")
 TINY = ["--quick", "--rounds", "1", "--warm-up", "0"]
 RUNS = {
     "link": ["link", "--link-size", "64KiB"],
@@ -30,8 +30,9 @@ RUNS = {
 @pytest.fixture(scope="module", params=RUNS)
 def report(request, tmp_path_factory):
     path = tmp_path_factory.mktemp("results") / f"{request.param}.json"
+    program = PROGRAMS / ("kvferry-lab" if request.param in LABORATORY else "kvferry-bench")
     run = subprocess.run(
-        [BENCH, *RUNS[request.param], *TINY, "--json", path], capture_output=True, text=True, check=False
+        [program, *RUNS[request.param], *TINY, "--json", path], capture_output=True, text=True, check=False
     )
     assert run.returncode == 0, run.stderr
     return path
@@ -76,8 +77,8 @@ def test_report_with_wrong_bytes_says_so_in_its_picture(report, tmp_path):
     ("text", "complaint"),
     [
         (None, "cannot be read"),
-        ("{", "is no report of kvferry-bench"),
-        ("[]", '"program": "kvferry-bench"'),
+        ("{", "is no report of kvferry-bench or kvferry-lab"),
+        ("[]", '"program" is neither'),
         ('{"program": "kvferry-bench", "schema": 99}', "has schema 99, and this kvferry reads 1"),
         ('{"program": "kvferry-bench", "schema": 1, "rows": []}', "nothing was measured"),
     ],

@@ -2,7 +2,6 @@
 #include "path_chooser.hpp"
 
 #include "kvferry/base/check.hpp"
-#include "kvferry/base/error.hpp"
 
 #include "path_model.hpp"
 
@@ -37,22 +36,8 @@ std::string rate_text(double bytes_per_second) {
 
 }  // namespace
 
-PathChooser::PathChooser(const gpu::DeviceTraits& traits, std::optional<CopyPath> forced,
-                         const CopyPathTable& table)
-    : family_(traits.family), batches_by_default_(traits.batches_by_default), forced_(forced) {
-  MutexLock lock(mutex_);
-  for (const CopyPathRate& rate : table) {
-    if (!std::isfinite(rate.bytes_per_second) || rate.bytes_per_second <= 0 || rate.num_runs == 0) {
-      throw ConfigError(std::string("the table of copy paths has a rate of ") +
-                        std::to_string(rate.bytes_per_second) + " bytes/s for " +
-                        std::to_string(rate.num_runs) + " runs on " + gpu::to_string(rate.path) +
-                        "; both must be positive: calibrate again");
-    }
-    const CopyShape shape{rate.direction, static_cast<std::size_t>(rate.num_runs),
-                          rate.num_runs * rate.run_bytes};
-    measure(state_of(class_of(shape)), rate.path, rate.bytes_per_second);
-  }
-}
+PathChooser::PathChooser(const gpu::DeviceTraits& traits, std::optional<CopyPath> forced)
+    : family_(traits.family), batches_by_default_(traits.batches_by_default), forced_(forced) {}
 
 CopyPaths PathChooser::trusted(CopyPaths paths) const {
   if (!batches_by_default_) paths.remove(CopyPath::kBatch);
@@ -145,20 +130,6 @@ void PathChooser::measure(State& state, CopyPath path, double bytes_per_second) 
                               ? bytes_per_second
                               : (1 - kWeight) * mine.bytes_per_second + kWeight * bytes_per_second;
   ++mine.num_measured;
-}
-
-CopyPathTable PathChooser::table() const {
-  CopyPathTable table;
-  MutexLock lock(mutex_);
-  for (const auto& [pieces, state] : classes_) {
-    for (const CopyPath path : kPaths) {
-      const Rate& rate = state.rates[index_of(path)];
-      if (rate.num_measured == 0) continue;
-      table.push_back({pieces.direction, path, std::uint64_t{1} << pieces.log2_run_bytes,
-                       kRunClasses[pieces.runs], rate.bytes_per_second});
-    }
-  }
-  return table;
 }
 
 std::string PathChooser::text(const CopyPaths& store_paths, const CopyPaths& load_paths) const {

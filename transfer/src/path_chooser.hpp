@@ -2,7 +2,8 @@
 #pragma once
 
 #include "kvferry/base/mutex.hpp"
-#include "kvferry/transfer/copy_path_rate.hpp"
+#include "kvferry/gpu/copy_path.hpp"
+#include "kvferry/gpu/device.hpp"
 
 #include "copy_shape.hpp"
 
@@ -17,10 +18,10 @@ namespace kvferry::transfer {
 
 /// The one place where the way across the link is chosen. Pieces are put into classes by direction,
 /// mean bytes of a run and number of runs; per class and path it keeps a rate: the default
-/// (path_model.hpp), a table's, or a moving average of the device times of real pieces. The highest
-/// rate wins. Every kExploreEvery-th choice of a class goes to the path that was measured least,
-/// unless its rate is hopeless beside the best: a measured rate can go out of date, and a default
-/// can be wrong. Deterministic. Thread-safe; chosen and learned by the transfer thread.
+/// (path_model.hpp) or a moving average of the device times of real pieces. The highest rate wins.
+/// Every kExploreEvery-th choice of a class goes to the path that was measured least, unless its
+/// rate is hopeless beside the best: a measured rate can go out of date, and a default can be
+/// wrong. Deterministic. Thread-safe; chosen and learned by the transfer thread.
 class PathChooser {
  public:
   /// One choice in so many explores: with kHopeless, that costs at most 1/64 of the throughput.
@@ -33,8 +34,7 @@ class PathChooser {
   /// For a device with these traits. `forced` is taken for every piece that can go it. On the host
   /// back end nothing is learned: there is no link, and a run of the program shall copy as the last
   /// one did.
-  PathChooser(const gpu::DeviceTraits& traits, std::optional<gpu::CopyPath> forced,
-              const CopyPathTable& table = {});
+  PathChooser(const gpu::DeviceTraits& traits, std::optional<gpu::CopyPath> forced);
 
   /// The best of `offered` for `shape`, which has at least one run; kPerRun always is. The
   /// batch call is taken only if it is forced or DeviceTraits::batches_by_default.
@@ -42,8 +42,6 @@ class PathChooser {
   /// A piece that went `path` took `time`; 0 is not a measurement.
   void learn(const CopyShape& shape, gpu::CopyPath path, std::chrono::nanoseconds time);
 
-  /// The measured rates, for a later start.
-  [[nodiscard]] CopyPathTable table() const;
   /// The choice among those paths for runs of 1 KiB to 2 MiB by direction, and every measured
   /// class, one a line.
   [[nodiscard]] std::string text(const CopyPaths& store_paths, const CopyPaths& load_paths) const;

@@ -69,7 +69,7 @@ class TransferEngine::Impl {
         end_timeout_(options.end_timeout),
         ring_(device, options.staging_bytes),
         gather_stage_(device, ring_, piece_bytes_),
-        chooser_(device.traits(), options.copy_path, options.copy_path_table),
+        chooser_(device.traits(), options.copy_path),
         table_(options),
         load_staging_(make_load_staging(device, options)),
         pump_(device, ring_, load_staging_.get(), chooser_, table_) {}
@@ -150,7 +150,6 @@ class TransferEngine::Impl {
 
   std::uint64_t piece_bytes() const { return piece_bytes_; }
   TransferTable& table() { return table_; }
-  const PathChooser& chooser() const { return chooser_; }
   std::string copy_paths_text() const {
     return chooser_.text(pump_.store_paths(), pump_.load_paths());
   }
@@ -262,8 +261,6 @@ TransferStats TransferEngine::stats() const { return impl_->stats(); }
 std::string TransferEngine::copy_paths_text() const { return impl_->copy_paths_text(); }
 
 std::uint64_t TransferEngine::piece_bytes() const { return impl_->piece_bytes(); }
-
-CopyPathTable TransferEngine::copy_path_table() const { return impl_->chooser().table(); }
 
 std::optional<Quarantine> TransferEngine::quarantine() const { return impl_->quarantine(); }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "kvferry/gpu/co_run.hpp"
+#include "kvferry/gpu/co_run_launcher.hpp"
 #include "kvferry/gpu/copy_path.hpp"
 
 #include "expect/device_profile.hpp"

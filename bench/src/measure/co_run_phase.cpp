@@ -109,7 +109,7 @@ class CoRunLoop::Steps {
   std::map<TransferId, std::uint32_t> under_way_;
 };
 
-CoRunLoop::CoRunLoop(PipelineRig& rig, gpu::CoRunner& work, CoRunPlace place)
+CoRunLoop::CoRunLoop(PipelineRig& rig, CoRunner& work, CoRunPlace place)
     : rig_(rig),
       work_(work),
       own_(place == CoRunPlace::kOwn ? rig.device().create_stream() : nullptr),

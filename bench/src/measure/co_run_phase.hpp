@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "kvferry/gpu/co_run.hpp"
 #include "kvferry/transfer/transfer_engine.hpp"
 
 #include "measure/burst.hpp"
+#include "measure/co_run.hpp"
 #include "measure/pipeline_rig.hpp"
 #include "measure/samples.hpp"
 
@@ -34,7 +34,7 @@ enum class CoRunPlace : std::uint8_t {
 class CoRunLoop {
  public:
   /// Throws DeviceError.
-  CoRunLoop(PipelineRig& rig, gpu::CoRunner& work, CoRunPlace place);
+  CoRunLoop(PipelineRig& rig, CoRunner& work, CoRunPlace place);
 
   /// Adds the times of `count` iterations with nothing beside them. Throws DeviceError.
   void run_alone(std::uint32_t count, Samples& iterations);
@@ -58,7 +58,7 @@ class CoRunLoop {
   void iterate(std::uint32_t count, Samples& iterations, Steps* steps);
 
   PipelineRig& rig_;
-  gpu::CoRunner& work_;
+  CoRunner& work_;
   const std::unique_ptr<gpu::Stream> own_;
   gpu::Stream& stream_;
   /// Ends of iterations, in a ring.

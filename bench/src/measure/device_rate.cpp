@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "measure/device_rate.hpp"
 
-#include "kvferry/gpu/co_run.hpp"
-
+#include "measure/co_run.hpp"
 #include "measure/samples.hpp"
 #include "measure/wait_for.hpp"
 
@@ -16,7 +15,7 @@ constexpr double kBytesPerUsOfOneGbPerS = 1e3;
 }  // namespace
 
 double measure_device_rate(Bench& bench) {
-  const auto work = gpu::make_co_runner(bench.device, gpu::CoRunKind::kStream);
+  const auto work = make_co_runner(bench.device, gpu::CoRunKind::kStream);
   const auto stream = bench.device.create_stream();
   const auto begin = bench.device.create_event();
   const auto end = bench.device.create_event();

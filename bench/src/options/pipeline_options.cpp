@@ -96,9 +96,9 @@ CoRunPlace place_of(const PipelineOptions& options) {
   throw ConfigError("--co-run-place is compute or own, not '" + options.place + "'");
 }
 
-gpu::CoRunOptions work_of(const PipelineOptions& options, bool quick) {
+CoRunOptions work_of(const PipelineOptions& options, bool quick) {
   const double iteration_ms = options.iteration_ms == 0 ? (quick ? 1 : 4) : options.iteration_ms;
-  gpu::CoRunOptions work;
+  CoRunOptions work;
   work.iteration = std::chrono::duration_cast<std::chrono::nanoseconds>(
       std::chrono::duration<double, std::milli>(iteration_ms));
   if (quick) {
@@ -188,7 +188,7 @@ PipelineSettings pipeline_settings(const PipelineOptions& options, const CommonO
     if (kind == kNothingBeside) {
       settings.alone = subjects_of(options, Beside::kNothing);
     } else {
-      settings.co_run.push_back(gpu::co_run_kind_from(kind));
+      settings.co_run.push_back(co_run_kind_from(kind));
     }
   }
   settings.place = place_of(options);

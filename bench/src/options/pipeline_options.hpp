@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "kvferry/gpu/co_run.hpp"
 #include "kvferry/gpu/copy_path.hpp"
 #include "kvferry/transfer/transfer_engine.hpp"
 
+#include "measure/co_run.hpp"
 #include "measure/co_run_phase.hpp"
 #include "measure/pipeline_rig.hpp"
 #include "measure/row_measurement.hpp"
@@ -67,7 +67,7 @@ struct PipelineSettings {
   /// Rows beside each kind of `co_run`.
   std::vector<PipelineSubject> beside;
   std::vector<gpu::CoRunKind> co_run;
-  gpu::CoRunOptions work;
+  CoRunOptions work;
   CoRunPlace place = CoRunPlace::kCompute;
   std::uint32_t num_iterations = 0;
   /// Of loads, forced; empty: as the device's table says.

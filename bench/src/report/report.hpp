@@ -26,6 +26,7 @@ struct LinkPeaks {
 
 /// All that one run of a subcommand found.
 struct Report {
+  std::string program;
   std::string subcommand;
   std::vector<std::string> arguments;
   std::string backend;

@@ -80,7 +80,7 @@ void write_csv(const Report& report, std::ostream& out) {
 
 void write_json(const Report& report, std::ostream& out) {
   Json json = {{"schema", kReportSchema},
-               {"program", "kvferry-bench"},
+               {"program", report.program},
                {"version", KVFERRY_VERSION},
                {"subcommand", report.subcommand},
                {"arguments", report.arguments},

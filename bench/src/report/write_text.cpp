@@ -45,7 +45,7 @@ std::size_t width_of(const Column& column) {
 }  // namespace
 
 void write_heading(const Report& report, std::ostream& out) {
-  out << "kvferry-bench " << report.subcommand << '\n';
+  out << report.program << ' ' << report.subcommand << '\n';
   for (const std::string& line : heading(report)) out << line << '\n';
 }
 
@@ -76,7 +76,7 @@ void write_verdict(const Report& report, std::ostream& out) {
 }
 
 void write_markdown(const Report& report, std::ostream& out) {
-  out << "## kvferry-bench " << report.subcommand << "\n\n    kvferry-bench";
+  out << "## " << report.program << ' ' << report.subcommand << "\n\n    " << report.program;
   for (const std::string& argument : report.arguments) out << ' ' << argument;
   out << "\n\n";
   for (const std::string& line : heading(report)) out << "- " << line << '\n';

@@ -6,7 +6,7 @@
 #include <array>
 #include <cstddef>
 
-/// How many keys the tier's calls work on at a time. Figures: `kvferry-bench meta`.
+/// How many keys the tier's calls work on at a time. Figures: `kvferry-lab meta`.
 namespace kvferry::cpu_tier {
 
 /// Keys looked up at a time where the answer needs no array of its own. The index has 32 keys under

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvferry/base/check.hpp"
 
-#include "co_run_launcher.hpp"
+#include "co_run_launchers.hpp"
 #include "driver/driver_device.hpp"
 #include "driver/driver_scope.hpp"
 #include "driver/driver_stream.hpp"
+#include "kernels/co_run_work.hpp"
 
 #include <algorithm>
 
@@ -31,7 +32,7 @@ class DriverCoRunLauncher final : public CoRunLauncher {
 
   [[nodiscard]] std::uint32_t num_threads() const override { return num_ctas_ * kThreadsPerCta; }
 
-  void launch(Stream& stream, CoRunKind kind, const CoRunArguments& arguments) override {
+  void launch(Stream& stream, CoRunKind kind, const CoRunLaunch& launch) override {
     auto* const driver_stream = dynamic_cast<DriverStream*>(&stream);
     KVFERRY_CHECK(driver_stream != nullptr, "co-run work for the stream of another device");
     const char* const name = kernel_of(kind);
@@ -39,9 +40,10 @@ class DriverCoRunLauncher final : public CoRunLauncher {
     context_.throw_if_lost();
     const FunctionHandle function = context_.pack().kernels().function(name, 0);
     const LaunchShape shape{{num_ctas_, 1, 1}, {kThreadsPerCta, 1, 1}, 0};
-    CoRunArguments copied = arguments;
-    context_.check(context_.api().launch(function, shape, &copied, driver_stream->native_handle()),
-                   name);
+    CoRunArguments arguments{launch.to, launch.from, launch.scaled, launch.num_floats,
+                             launch.num_passes};
+    context_.check(
+        context_.api().launch(function, shape, &arguments, driver_stream->native_handle()), name);
     driver_stream->note_foreign_work();
   }
 

@@ -29,7 +29,7 @@ class DriverPack {
   /// Frees the tables.
   ~DriverPack();
 
-  /// The device's kernels, those of co_run.hpp too.
+  /// The device's kernels, those of co_run_launcher.hpp too.
   [[nodiscard]] DriverKernels& kernels() { return kernels_; }
 
   /// Whether there are kernels for the device, or a compiler that may make them.

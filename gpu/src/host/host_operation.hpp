@@ -37,7 +37,7 @@ struct FillOperation {
   std::uint64_t bytes = 0;
 };
 
-/// Work of the device that is none of the above: co_run.hpp, pageable_copy.hpp.
+/// Work of the device that is none of the above: co_run_launcher.hpp, pageable_copy.hpp.
 struct CallOperation {
   std::function<void()> call;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels of co_run.hpp, part of pack_kernels.cu.
+// The kernels of co_run_launcher.hpp, part of pack_kernels.cu.
 
 #if defined(__HIP__)
 #define KVFERRY_CO_RUN_PARAMETER const kvferry::gpu::CoRunArguments

@@ -3,8 +3,8 @@
 
 #include "kernels/pack_addressing.hpp"
 
-/// What one thread of co_run.hpp's kernels does, written once for the kernels, the host back end
-/// and the stand-in drivers.
+/// What one thread of co_run_launcher.hpp's kernels does, written once for the kernels, the host
+/// back end and the stand-in drivers.
 namespace kvferry::gpu {
 
 /// The only parameter of both kernels, by value. Addresses are the device's.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the report of each subcommand of kvferry-bench looks like. Needs matplotlib."""
+"""What the report of each subcommand of kvferry-bench and kvferry-lab looks like. Needs matplotlib."""
 
 from collections.abc import Callable, Sequence
 
@@ -20,7 +20,7 @@ def figure_of(report: BenchReport) -> Figure:
     if report.subcommand not in FIGURES:
         raise ConfigError(f"{report.path}: there is no plot of {report.subcommand}; there are: {', '.join(FIGURES)}")
     figure = FIGURES[report.subcommand](report)
-    title = f"kvferry-bench {report.subcommand}\n{report.device}"
+    title = f"{report.program} {report.subcommand}\n{report.device}"
     if report.mismatch:
         title += f"\nDATA MISMATCH: {report.mismatch}"
     figure.suptitle(title, color="red" if report.mismatch else "black")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The JSON reports of kvferry-bench, checked where they are read."""
+"""The JSON reports of kvferry-bench and kvferry-lab, checked where they are read."""
 
 import json
 from dataclasses import dataclass
@@ -10,6 +10,7 @@ from kvferry.errors import ConfigError
 
 # kReportSchema of the bench's report/write_report.hpp.
 SCHEMA = 1
+PROGRAMS = ("kvferry-bench", "kvferry-lab")
 
 Row = dict[str, Any]
 
@@ -19,6 +20,7 @@ class BenchReport:
     """One run of a subcommand. Keys of ``rows`` and ``peaks`` carry their units; GB is 1e9 bytes."""
 
     path: Path
+    program: str
     subcommand: str
     device: str
     rows: list[Row]
@@ -35,18 +37,19 @@ def read_report(path: Path) -> BenchReport:
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise ConfigError(f"{path} is no report of kvferry-bench (--json): {error}") from error
-    if not isinstance(content, dict) or content.get("program") != "kvferry-bench":
-        raise ConfigError(f'{path} is no report of kvferry-bench: there is no "program": "kvferry-bench" in it')
+        raise ConfigError(f"{path} is no report of {' or '.join(PROGRAMS)} (--json): {error}") from error
+    if not isinstance(content, dict) or content.get("program") not in PROGRAMS:
+        raise ConfigError(f'{path} is no report of {" or ".join(PROGRAMS)}: its "program" is neither')
     if content.get("schema") != SCHEMA:
         raise ConfigError(
             f"{path} has schema {content.get('schema')}, and this kvferry reads {SCHEMA}: "
-            "use the kvferry that belongs to the kvferry-bench which wrote it"
+            f"use the kvferry that belongs to the {content['program']} which wrote it"
         )
     if not content["rows"]:
         raise ConfigError(f"{path} has no rows: nothing was measured")
     return BenchReport(
         path=path,
+        program=content["program"],
         subcommand=content["subcommand"],
         device=content["device"],
         rows=content["rows"],

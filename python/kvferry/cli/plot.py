@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``kvferry plot``: the curves of kvferry-bench's JSON reports."""
+"""``kvferry plot``: the curves of kvferry-bench's and kvferry-lab's JSON reports."""
 
 import enum
 from pathlib import Path
@@ -20,7 +20,7 @@ class PictureFormat(enum.StrEnum):
 
 
 def plot(
-    results: Annotated[list[Path], typer.Argument(help="Reports that kvferry-bench wrote with --json.")],
+    results: Annotated[list[Path], typer.Argument(help="Reports that kvferry-bench or kvferry-lab wrote with --json.")],
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="File of the picture (one report) [the report's name, beside it]."),
@@ -29,7 +29,7 @@ def plot(
         PictureFormat | None, typer.Option("--format", help="Form of the pictures [by --output's suffix, or svg].")
     ] = None,
 ) -> None:
-    """Draw the curves of kvferry-bench's JSON reports, one picture per report."""
+    """Draw the curves of kvferry-bench's and kvferry-lab's JSON reports, one picture per report."""
     if output is not None and len(results) != 1:
         raise ConfigError(f"--output names one picture, and there are {len(results)} reports: leave it out")
     # All are read before one is drawn, so that a wrong one leaves nothing half done.

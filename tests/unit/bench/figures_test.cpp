@@ -173,23 +173,6 @@ TEST_P(Figures, OfCopiesAreThoseOfOneTransferByEveryPath) {
   EXPECT_EQ(paths, (std::set<std::string>{"per_run", "batch", "kernel", "staged"}));
 }
 
-TEST_P(Figures, OfACalibrationAreTheRowsOfOneDirection) {
-  const json found = report({"copy", "--quick", "--link-size", "64KiB", "--fragment", "512",
-                             "--count", "16", "--round-size", "16KiB", "--calibrate"});
-  const json& table = found.at("calibration").at("copy_path_table");
-  std::map<std::pair<std::string, std::string>, double> rates;
-  for (const json& row : found.at("rows")) {
-    rates[{row.at("direction"), row.at("path")}] = row.at("gb_per_s");
-  }
-  EXPECT_EQ(table.size(), 8U);
-  for (const json& rate : table) {
-    EXPECT_EQ(rate.at("run_bytes"), 512);
-    EXPECT_EQ(rate.at("num_runs"), 16);
-    const double expected = rates.at({rate.at("direction"), rate.at("path")});
-    EXPECT_NEAR(rate.at("bytes_per_second").get<double>(), expected * 1e9, expected);
-  }
-}
-
 TEST_P(Figures, OfThePipelineAreThoseOfARound) {
   const json found = report({"pipeline", "--quick", "--link-size", "64KiB", "--shape", "4x512",
                              "--blocks", "8", "--plans", "3", "--slots", "shuffled"});

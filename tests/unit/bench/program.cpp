@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "program.hpp"
 
-#include "run_bench.hpp"
-
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -25,7 +23,7 @@ ProgramRun run_program(const std::vector<std::string>& arguments) {
   std::ostringstream out;
   std::ostringstream err;
   ProgramRun run;
-  run.exit_code = run_bench(arguments, out, err);
+  run.exit_code = run_bench(tested_program(), arguments, out, err);
   run.out = out.str();
   run.err = err.str();
   return run;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "run_bench.hpp"
+
 #include <nlohmann/json.hpp>
 
 #include <string>
@@ -15,7 +17,10 @@ struct ProgramRun {
   std::string err;
 };
 
-/// Runs the program in this process.
+/// The program that these tests are of.
+[[nodiscard]] Program tested_program();
+
+/// Runs it in this process.
 [[nodiscard]] ProgramRun run_program(const std::vector<std::string>& arguments);
 
 /// The same with --json; the report, or null if none was written.

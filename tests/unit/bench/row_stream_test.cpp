@@ -184,17 +184,9 @@ TEST_F(GrowingReport, TheTableOfTheLinkIsPrintedOnce) {
 }
 
 TEST_F(GrowingReport, EverySubcommandIsGoneOnWithWithoutMeasuringAgain) {
-  const std::string trace = folder_
-                                .write("t.jsonl",
-                                       "{\"input_length\": 1000, \"hash_ids\": [1, 2]}\n"
-                                       "{\"input_length\": 1000, \"hash_ids\": [1, 2]}\n")
-                                .string();
   const std::vector<Words> commands = {
       {"link", "--quick", "--link-size", "64KiB"},
       {"pipeline", "--quick", "--link-size", "64KiB", "--shape", "2x512", "--blocks", "4"},
-      {"meta", "--quick", "--op", "lookup", "--resident", "64", "--batch", "8", "--sweep", "0"},
-      {"pin", "--quick", "--size", "4MiB", "--pages", "normal", "--threads", "1"},
-      {"trace", trace, "--capacity", "1,2"},
       {"expect", "copy", "--fragment", "8KiB"}};
   for (const Words& command : commands) {
     std::filesystem::remove(json_);

@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "path_chooser.hpp"
 
-#include "kvferry/base/error.hpp"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <limits>
 #include <string>
 #include <vector>
 
@@ -92,6 +89,8 @@ TEST(PathChooser, MeasuredTimesCorrectTheDefaults) {
   chooser.learn(small, CopyPath::kStaged, at_rate(small, 20e9));
   chooser.learn(small, CopyPath::kKernel, at_rate(small, 30e9));
   EXPECT_EQ(chooser.choose(small, kAll), CopyPath::kKernel);
+  EXPECT_EQ(chooser.choose(shape(kLoad, 300, 9 * kKiB), kAll), CopyPath::kKernel)
+      << "of the same class";
   // Another size, count or direction is another matter.
   EXPECT_EQ(chooser.choose(shape(kLoad, 500, 16 * kKiB), kAll), CopyPath::kStaged);
   EXPECT_EQ(chooser.choose(shape(kLoad, 2000, 4 * kKiB), kAll), CopyPath::kStaged);
@@ -160,33 +159,8 @@ TEST(PathChooser, TheHostBackEndLearnsNothing) {
     ASSERT_EQ(chooser.choose(pieces, kAll), CopyPath::kBatch);
     chooser.learn(pieces, CopyPath::kBatch, std::chrono::seconds(1));
   }
-  EXPECT_TRUE(chooser.table().empty());
-}
-
-TEST(PathChooser, ATableIsTakenUpAndGivenBack) {
-  const CopyPathTable table = {{kLoad, CopyPath::kBatch, 8 * kKiB, 256, 3e9},
-                               {kLoad, CopyPath::kKernel, 8 * kKiB, 256, 48e9},
-                               {kStore, CopyPath::kBatch, 1024 * kKiB, 2, 51e9}};
-  PathChooser chooser(kCuda90, std::nullopt, table);
-  CopyPathTable given = chooser.table();
-  ASSERT_EQ(given.size(), table.size());
-  for (const CopyPathRate& rate : table) {
-    EXPECT_EQ(std::count(given.begin(), given.end(), rate), 1) << gpu::to_string(rate.path);
-  }
-  EXPECT_EQ(chooser.choose(shape(kLoad, 300, 9 * kKiB),
-                           {CopyPath::kPerRun, CopyPath::kBatch, CopyPath::kKernel}),
-            CopyPath::kKernel);
-}
-
-TEST(PathChooser, ATableWithAnImpossibleRateIsRefused) {
-  for (const double rate : {0.0, -1.0, std::numeric_limits<double>::infinity(),
-                            std::numeric_limits<double>::quiet_NaN()}) {
-    EXPECT_THROW(
-        PathChooser(kCuda90, std::nullopt, {{kLoad, CopyPath::kBatch, 8 * kKiB, 256, rate}}),
-        ConfigError);
-  }
-  EXPECT_THROW(PathChooser(kCuda90, std::nullopt, {{kLoad, CopyPath::kBatch, 8 * kKiB, 0, 1e9}}),
-               ConfigError);
+  const std::string text = chooser.text(kAll, kAll);
+  EXPECT_EQ(text.find("measured"), std::string::npos) << text;
 }
 
 TEST(PathChooser, IsPrinted) {
@@ -210,8 +184,8 @@ TEST(PathChooser, BatchCallOfHipIsTakenOnlyIfForced) {
   CopyPaths paths{CopyPath::kPerRun};
   paths.add(CopyPath::kBatch);
   const CopyShape shape{gpu::CopyDirection::kHostToDevice, 64, 64 << 10};
-  const CopyPathTable table{{gpu::CopyDirection::kHostToDevice, CopyPath::kBatch, 1024, 16, 1e12}};
-  PathChooser chooser(kHip, std::nullopt, table);
+  PathChooser chooser(kHip, std::nullopt);
+  chooser.learn(shape, CopyPath::kBatch, at_rate(shape, 1e12));
   for (int i = 0; i < 200; ++i) {
     ASSERT_EQ(chooser.choose(shape, paths), CopyPath::kPerRun);
     ASSERT_EQ(PathChooser(kHip, CopyPath::kBatch).choose(shape, paths), CopyPath::kBatch);

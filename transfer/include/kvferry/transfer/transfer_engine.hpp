@@ -8,7 +8,6 @@
 #include "kvferry/gpu/block_geometry.hpp"
 #include "kvferry/gpu/copy_path.hpp"
 #include "kvferry/gpu/device.hpp"
-#include "kvferry/transfer/copy_path_rate.hpp"
 #include "kvferry/transfer/quarantine.hpp"
 
 #include <chrono>
@@ -51,9 +50,6 @@ struct TransferOptions {
   /// Allocated where some load may take it: not on the host back end nor with another path forced,
   /// unless kStaged is. A load's piece takes at most half of it. 32 MiB: the bytes in flight.
   std::uint64_t load_staging_bytes = std::uint64_t{32} << 20;
-  /// Measured rates to begin with, of `kvferry-bench copy --calibrate` or copy_path_table(). A rate
-  /// that is not positive is a ConfigError.
-  CopyPathTable copy_path_table = {};
   /// Most bytes of stores that are started per second, with a burst of one piece; 0: unlimited.
   /// Continuous stores at link speed raise inter-token latency, 4 GB/s do not
   /// (docs/decisions/transfer.md). Loads are never paced.
@@ -193,8 +189,6 @@ class TransferEngine {
   [[nodiscard]] std::string copy_paths_text() const;
   /// TransferOptions::piece_bytes, or what was chosen by the link.
   [[nodiscard]] std::uint64_t piece_bytes() const;
-  /// The rates measured so far, for TransferOptions of a later start on the same machine.
-  [[nodiscard]] CopyPathTable copy_path_table() const;
   /// The transfer of a direction's oldest copy, if that has been the oldest one submitted for
   /// longer than `bound` and has not ended, whatever became of younger ones; or, if a driver's call
   /// has not returned for so long, the oldest transfer of all. What waits in the queue (for the

@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An engine for each connector: vLLM's real scheduler, the connector's scheduler side, and stand-in workers."""
+
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "python"))
+
+from harness import ToySpec, make_kv_cache_configs, make_vllm_config
+from hook_clock import Cost, HookClock
+from vllm.config import set_current_vllm_config
+from vllm.sampling_params import SamplingParams
+from vllm.utils.hashing import get_hash_fn_by_name
+from vllm.v1.core.kv_cache_utils import (
+    generate_scheduler_kv_cache_config,
+    get_request_block_hasher,
+    init_none_hash,
+    resolve_kv_cache_block_sizes,
+)
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.request import Request, RequestStatus
+from vllm.v1.structured_output import StructuredOutputManager
+from worker_doubles import KvFerryWorker, OffloadingWorker, SimpleWorker, WorkerDouble
+
+BLOCK_TOKENS = 16
+MAX_BATCHED_TOKENS = 8192
+MAX_SEQS = 64
+LONG_TOKENS = 131_072
+_ALIGNMENT = 4096  # OffloadingConnector rounds a block up to this.
+_MAX_STEPS = 1000
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A connector.
+
+    Attributes
+    ----------
+    name
+        For tables.
+    connector, module
+        As vLLM takes them.
+    extra
+        Further keys of its configuration.
+
+    """
+
+    name: str
+    connector: str
+    module: str | None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+KINDS = (
+    # Every life is to store its blocks, as with the others; the rest is the default.
+    Kind("kvferry", "KvFerryConnector", "kvferry.vllm", {"admission": "always", "min_load_tokens": 0}),
+    Kind("SimpleCPUOffload", "SimpleCPUOffloadConnector", None),
+    Kind("Offloading", "OffloadingConnector", None),
+)
+
+
+class Rig:
+    """One engine.
+
+    Parameters
+    ----------
+    kind
+        Its connector.
+    num_blocks
+        Of the GPU pool.
+    num_slots
+        Blocks that the tier holds.
+
+    Attributes
+    ----------
+    scheduler
+        vLLM's.
+    worker
+        The stand-in for its ranks.
+    hit_tokens
+        Tokens that the engine has taken from the tier.
+    request_ns
+        Nanoseconds that each 128k-token request took vLLM to make and hash.
+
+    """
+
+    def __init__(self, kind: Kind, num_blocks: int, num_slots: int) -> None:
+        self.kind = kind
+        spec = self._spec(kind, num_blocks, tier_bytes=2**30)
+        with TemporaryDirectory(prefix="kvferry-lab-") as folder:
+            config = make_vllm_config(Path(folder), spec)
+            with set_current_vllm_config(config):
+                (worker_config,) = make_kv_cache_configs(config, spec)
+                block_bytes = worker_config.kv_cache_tensors[0].size // worker_config.num_blocks
+                self.block_bytes = block_bytes
+                slot_bytes = -(-block_bytes // _ALIGNMENT) * _ALIGNMENT if kind.name == "Offloading" else block_bytes
+                assert config.kv_transfer_config is not None
+                config.kv_transfer_config.kv_connector_extra_config["cpu_bytes_to_use"] = num_slots * slot_bytes
+                kv_cache_config = generate_scheduler_kv_cache_config([worker_config])
+                block_size, hash_block_size = resolve_kv_cache_block_sizes(kv_cache_config, config)
+                self.worker: WorkerDouble
+                if kind.name == "kvferry":
+                    self.worker = KvFerryWorker(config, worker_config, spec.layout)
+                elif kind.name == "Offloading":
+                    self.worker = OffloadingWorker(block_bytes)
+                else:
+                    self.worker = SimpleWorker()
+                self.scheduler = config.scheduler_config.get_scheduler_cls()(
+                    vllm_config=config,
+                    kv_cache_config=kv_cache_config,
+                    structured_output_manager=StructuredOutputManager(config),
+                    block_size=block_size,
+                    hash_block_size=hash_block_size,
+                    log_stats=True,
+                )
+        hash_fn = get_hash_fn_by_name(config.cache_config.prefix_caching_hash_algo)
+        init_none_hash(hash_fn)
+        self._hasher = get_request_block_hasher(hash_block_size, hash_fn)
+        self._ids: Iterator[int] = count()
+        self.hit_tokens = 0
+        self.request_ns: list[int] = []
+        self.clock = HookClock(self.scheduler.connector)
+
+    @staticmethod
+    def _spec(kind: Kind, num_blocks: int, tier_bytes: int) -> ToySpec:
+        return ToySpec(
+            num_blocks=num_blocks,
+            block_size=BLOCK_TOKENS,
+            num_layers=1,
+            max_num_batched_tokens=MAX_BATCHED_TOKENS,
+            max_num_seqs=MAX_SEQS,
+            max_model_len=LONG_TOKENS + 4096,
+            extra_config={"cpu_bytes_to_use": tier_bytes, **kind.extra},
+            connector=kind.connector,
+            connector_module=kind.module,
+        )
+
+    def close(self) -> None:
+        """Shut both sides down."""
+        self.scheduler.shutdown()
+        self.worker.close()
+
+    def add(self, prompt: Sequence[int], max_tokens: int = 1) -> str:
+        """Add a request; return its id."""
+        request_id = f"request-{next(self._ids)}"
+        params = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
+        tokens = list(prompt)
+        began = time.thread_time_ns()
+        request = Request(
+            request_id=request_id,
+            prompt_token_ids=tokens,
+            sampling_params=params,
+            pooling_params=None,
+            block_hasher=self._hasher,
+        )
+        if len(tokens) >= LONG_TOKENS:
+            self.request_ns.append(time.thread_time_ns() - began)
+        self.scheduler.add_request(request)
+        return request_id
+
+    def abort(self, request_ids: list[str]) -> None:
+        """Abort requests."""
+        self.scheduler.finish_requests(request_ids, RequestStatus.FINISHED_ABORTED)
+
+    def step(self) -> SchedulerOutput:
+        """One step of the engine, in the order of vLLM's engine core."""
+        self.scheduler.has_requests()
+        output = self.scheduler.schedule()
+        report = self.worker.execute(output)
+        ids = list(output.num_scheduled_tokens)
+        requests = self.scheduler.requests
+        sampled = [
+            [7] if requests[request_id].num_computed_tokens >= requests[request_id].num_tokens else []
+            for request_id in ids
+        ]
+        result = ModelRunnerOutput(
+            req_ids=ids,
+            req_id_to_index={request_id: i for i, request_id in enumerate(ids)},
+            sampled_token_ids=sampled,
+            kv_connector_output=report,
+        )
+        for outputs in self.scheduler.update_from_output(output, result).values():
+            for one in outputs.outputs:
+                if one.prefill_stats is not None:
+                    self.hit_tokens += one.prefill_stats.num_external_cached_tokens
+        return output
+
+    def timed_step(self) -> Cost:
+        """One step, and what its hooks cost."""
+        self.clock.take()
+        self.step()
+        return self.clock.take()
+
+    def run(self) -> None:
+        """Step until there are no requests, and all transfers have ended and were reported."""
+        for _ in range(_MAX_STEPS):
+            if not self.scheduler.has_requests() and not self.worker.is_busy:
+                return
+            self.step()
+        raise TimeoutError(f"{self.kind.name}: not idle after {_MAX_STEPS} steps: {list(self.scheduler.requests)}")
+
+    def life(self, prompt: Sequence[int]) -> Cost:
+        """Run one request from its arrival until its last transfer is reported; return what all its hooks cost."""
+        self.clock.take()
+        self.add(prompt)
+        self.run()
+        return self.clock.take()
+
+    def drop_gpu_cache(self) -> None:
+        """Empty the engine's own prefix cache; the tier stays."""
+        if not self.scheduler.reset_prefix_cache():
+            raise RuntimeError(f"{self.kind.name}: blocks are in use")
+
+    @property
+    def num_stored(self) -> int:
+        """Blocks that the tier holds now."""
+        connector = self.scheduler.connector
+        if self.kind.name == "kvferry":
+            view = connector.scheduler_side.engine.snapshot()
+            return int(view["num_evictable"] + view["num_leased"])
+        if self.kind.name == "Offloading":
+            manager = connector.connector_scheduler.manager
+            return int(manager._num_chunks - manager._get_num_free_chunks())
+        return len(connector.scheduler_manager.cpu_block_pool.cached_block_hash_to_block)
+
+    @property
+    def num_evicted(self) -> int:
+        """Blocks that kvferry's tier has evicted since the start."""
+        return int(self.scheduler.connector.scheduler_side.engine.snapshot()["num_evicted_total"])

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "run_bench.hpp"
+#include "subcommand.hpp"
+
+#include <memory>
+
+namespace kvferry::bench {
+
+[[nodiscard]] std::unique_ptr<Subcommand> make_meta();
+[[nodiscard]] std::unique_ptr<Subcommand> make_share();
+[[nodiscard]] std::unique_ptr<Subcommand> make_pin();
+[[nodiscard]] std::unique_ptr<Subcommand> make_trace();
+
+/// kvferry-lab: what measures parts of kvferry itself, for a change of them.
+[[nodiscard]] Program lab_program();
+
+}  // namespace kvferry::bench

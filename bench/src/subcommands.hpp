@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "run_bench.hpp"
+#include "subcommand.hpp"
+
+#include <memory>
+
+namespace kvferry::bench {
+
+[[nodiscard]] std::unique_ptr<Subcommand> make_link();
+[[nodiscard]] std::unique_ptr<Subcommand> make_copy();
+[[nodiscard]] std::unique_ptr<Subcommand> make_pipeline();
+[[nodiscard]] std::unique_ptr<Subcommand> make_expect();
+
+/// kvferry-bench: what measures a machine.
+[[nodiscard]] Program bench_program();
+
+}  // namespace kvferry::bench

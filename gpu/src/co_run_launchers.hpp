@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kvferry/gpu/co_run_launcher.hpp"
+
+#include <memory>
+
+namespace kvferry::gpu {
+
+class DriverDevice;
+
+/// What make_co_run_launcher() chooses from.
+[[nodiscard]] std::unique_ptr<CoRunLauncher> make_host_co_run_launcher();
+[[nodiscard]] std::unique_ptr<CoRunLauncher> make_driver_co_run_launcher(DriverDevice& device);
+
+}  // namespace kvferry::gpu
