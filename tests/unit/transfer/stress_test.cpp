@@ -269,6 +269,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST_P(StressTest, EveryTransferEndsOnceAndNoByteIsWrong) {
   const std::uint64_t seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
+  std::size_t num_loaded_blocks = 0;
   for (int round = 0; round < 4; ++round) {
     std::mt19937_64 random(seed + static_cast<std::uint64_t>(round));
     RigOptions options;
@@ -292,11 +293,13 @@ TEST_P(StressTest, EveryTransferEndsOnceAndNoByteIsWrong) {
     stress.run(250);
     if (HasFatalFailure()) return;
     EXPECT_GT(stress.outcomes[Outcome::kDone], 0);
-    EXPECT_GT(stress.num_loaded_blocks, 0U);
+    num_loaded_blocks += stress.num_loaded_blocks;
     if (round % 2 == 1) {
       EXPECT_EQ(stress.outcomes[Outcome::kFailed], 0);
     }
   }
+  // In one round of a slow machine all loads may be cancelled or fail.
+  EXPECT_GT(num_loaded_blocks, 0U);
 }
 
 // close() from another thread at any moment of the engine thread's work; LMCache#4342, #5263.
