@@ -90,9 +90,16 @@ function(kvferry_add_test_headers)
     <memory> <optional> <random> <span> <string> <thread> <unordered_map> <vector>)
 endfunction()
 
-# kvferry_add_test(NAME SOURCES ... DEPENDS component ...): one GoogleTest program, known to CTest by its cases.
+# kvferry_add_test(NAME SOURCES ... DEPENDS component ... [NEED_HOOKS file ...])
+#   One GoogleTest program, known to CTest by its cases. NEED_HOOKS: sources, without .cpp, that hold threads at pause
+#   points or make operations fail; they are left out where KVFERRY_TEST_HOOKS is off.
 function(kvferry_add_test name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS;NEED_HOOKS" ${ARGN})
+  if(NOT KVFERRY_TEST_HOOKS)
+    foreach(source IN LISTS ARG_NEED_HOOKS)
+      list(FILTER ARG_SOURCES EXCLUDE REGEX "(^|/)${source}\\.cpp$")
+    endforeach()
+  endif()
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE kvferry_flags GTest::gtest GTest::gtest_main)
   foreach(dep IN LISTS ARG_DEPENDS)

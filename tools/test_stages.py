@@ -39,6 +39,8 @@ MOST_FAILURES = 5
 # Of new inputs, for each fuzzer.
 FUZZ_SECONDS = 15
 NUM_JOBS = str(os.cpu_count() or 2)
+# With all that they stand on.
+LIBRARIES = ("kvferry_connector_scheduler", "kvferry_connector_worker", "kvferry_lmcache")
 # What is newer than the compiler of Debian 12, with which everything else is built.
 OLDEST_NEW_GCC = 13
 
@@ -139,7 +141,7 @@ def clang() -> Tally:
     compiler = fuzzers.find_compiler()
     if compiler is None:
         return build("clang", []) or Tally(passed=1)
-    libraries = ("--target", "kvferry_connector", "kvferry_lmcache")
+    libraries = ("--target", *LIBRARIES)
     return build("fuzz", [], *libraries, options=[f"-DCMAKE_CXX_COMPILER={compiler}"]) or Tally(passed=1)
 
 
@@ -152,7 +154,7 @@ def gcc() -> Tally:
         say(f"gcc: skipped, because there is no GCC {OLDEST_NEW_GCC} or newer here and none could be fetched")
         return Tally(skipped=1)
     chosen = [f"-DCMAKE_TOOLCHAIN_FILE={toolchain}"] if toolchain.exists() else []
-    if failed := build("gcc", [], "--target", "kvferry_connector", "kvferry_lmcache", "base_test", options=chosen):
+    if failed := build("gcc", [], "--target", *LIBRARIES, "base_test", options=chosen):
         return failed
     ok = run("gcc-base_test", "build/gcc/tests/unit/base/base_test") == 0
     return Tally(passed=2) if ok else Tally(passed=1, failed=["gcc-base_test"])
