@@ -96,14 +96,14 @@ def fixed_addresses() -> list[str]:
         return []
 
 
-def cpp(preset: str, *which: str) -> Tally:
-    """Configure, build and run the C++ tests of one preset; `which` chooses for ctest."""
+def cpp(preset: str) -> Tally:
+    """Configure, build and run the C++ tests of one preset."""
     prefix = fixed_addresses() if preset == "host-tsan" else []
     if failed := build(preset, prefix):
         return failed
     junit = RESULTS / f"{preset}.xml"
     status = run(
-        f"{preset}-ctest", *prefix, "ctest", "--preset", preset, "-j", NUM_JOBS, *which,
+        f"{preset}-ctest", *prefix, "ctest", "--preset", preset, "-j", NUM_JOBS,
         "--output-junit", str(junit),
     )  # fmt: skip
     return judge(preset, status, junit)
@@ -126,11 +126,9 @@ def compiler(preset: str) -> list[str]:
     return ["-DCMAKE_CXX_COMPILER=clang++"] if preset == "clang" and not versioned else []
 
 
-def stand_ins(preset: str) -> Tally:
-    """Build what the Python tests load and run, and tell them where it is: stand-in drivers and benchmark."""
-    os.environ["KVFERRY_FAKE_CUDA"] = str(ROOT / f"build/{preset}/tests/fakes/libfake_cuda.so")
-    os.environ["KVFERRY_BENCH_PROGRAMS"] = str(ROOT / f"build/{preset}/bench")
-    return build(preset, [], "--target", "fake_cuda", "fake_hip", "kvferry-bench", "kvferry-lab") or Tally()
+def stand_ins() -> Tally:
+    """Build what the Python tests load and run: the stand-in drivers and the benchmark."""
+    return build("host-debug", [], "--target", "fake_cuda", "fake_hip", "kvferry-bench", "kvferry-lab") or Tally()
 
 
 def clang() -> Tally:
@@ -296,8 +294,7 @@ SET_UP = (
     Stage("nvcc", "CUDA's compiler", lambda: script("setup_nvcc.sh")),
     Stage("venv", "virtual environment", lambda: script("setup_venv.sh"), is_download=True),
     Stage("wheel", "kvferry's wheel", lambda: script("build_wheel.sh"), ("venv", "nvcc")),
-    Stage("stand-ins", "stand-in drivers and benchmark", partial(stand_ins, "host-release"), ("nvcc",)),
-    Stage("debug-stand-ins", "the same, of the inner loop", partial(stand_ins, "host-debug"), ("nvcc",)),
+    Stage("stand-ins", "stand-in drivers and benchmark", stand_ins, ("nvcc",)),
     Stage("lmcache-venv", "environment of LMCache", lambda: script("setup_lmcache.sh"), ("venv", "wheel")),
     *(
         Stage(
@@ -312,7 +309,7 @@ SET_UP = (
     Stage("gcc14", "a newer GCC", lambda: script("setup_gcc.sh"), is_download=True),
 )
 TESTS = (
-    Stage("host-release", "C++ tests of what the wheel holds", lambda: cpp("host-release"), ("nvcc",)),
+    Stage("host-debug", "C++ tests with pause and fault points", lambda: cpp("host-debug"), ("nvcc",)),
     # clang-tidy needs what the stage clang configures.
     Stage("clang", "clang build with -Wthread-safety", clang),
     Stage(
@@ -334,7 +331,9 @@ TESTS = (
 )
 # The inner loop: what changed is built, and the quick tests run.
 CHECK = (
-    Stage("host-debug", "C++ tests with pause and fault points", partial(cpp, "host-debug", "-LE", "slow"), ("nvcc",)),
+    TESTS[0],
     Stage("check-lint", "format, types, house rules", lint, ("venv", "wheel")),
-    Stage("check-python", "Python tests without lives and orders", check_python, ("venv", "wheel", "debug-stand-ins")),
+    Stage("check-python", "Python tests without lives and orders", check_python, ("venv", "wheel", "stand-ins")),
 )
+# Run by name only.
+BY_NAME = (Stage("host-release", "C++ tests of what the wheel holds", lambda: cpp("host-release"), ("nvcc",)),)
