@@ -185,8 +185,8 @@ def core_pyi(fix: bool) -> list[str]:
     return stubs.write() if fix else stubs.compare()
 
 
-def clang_tidy(_: bool) -> list[str]:
-    """Build with clang, -Wthread-safety and clang-tidy; only what changed is looked at again."""
+def configure_tidy() -> list[str]:
+    """Configure the preset tidy, with the Python extension."""
     options = []
     if not shutil.which("clang++-14"):
         options.append("-DCMAKE_CXX_COMPILER=clang++")
@@ -200,7 +200,12 @@ def clang_tidy(_: bool) -> list[str]:
             f"-DPython_EXECUTABLE={sys.executable}",
             f"-Dpybind11_DIR={pybind11.get_cmake_dir()}",
         ]
-    return command("cmake", "--preset", "tidy", *options) or command(
+    return command("cmake", "--preset", "tidy", *options)
+
+
+def clang_tidy(_: bool) -> list[str]:
+    """Build with clang, -Wthread-safety and clang-tidy; only what changed is looked at again."""
+    return configure_tidy() or command(
         "cmake", "--build", "--preset", "tidy", "-j", str(os.cpu_count() or 2), "--", "-k", "0"
     )
 
@@ -223,15 +228,17 @@ def changed_sources() -> list[str]:
 
 
 def clang_tidy_changed(_: bool) -> list[str]:
-    """Look at changed sources with clang-tidy, by how a clang preset compiles them; at few, as it takes long."""
-    databases = [ROOT / f"build/{preset}/compile_commands.json" for preset in ("fuzz", "clang")]
-    database = next((path for path in databases if path.exists()), None)
-    if database is None:
-        return ["no compile_commands.json of a clang preset: run `make test STAGES=clang` first"]
-    compiled = {Path(entry["file"]).resolve() for entry in json.loads(database.read_text())}
-    chosen = [name for name in changed_sources() if ROOT / name in compiled][:MOST_TIDIED]
+    """Look at changed sources with clang-tidy, without a build; at few, as it takes long."""
+    sources = changed_sources()
+    if not sources:
+        return []
+    if failed := configure_tidy():
+        return failed
+    folder = ROOT / "build/tidy"
+    compiled = {Path(entry["file"]).resolve() for entry in json.loads((folder / "compile_commands.json").read_text())}
+    chosen = [name for name in sources if ROOT / name in compiled][:MOST_TIDIED]
     tidy = shutil.which("clang-tidy-14") or "clang-tidy"
-    return command(tidy, "--quiet", "-p", str(database.parent), *chosen) if chosen else []
+    return command(tidy, "--quiet", "-p", str(folder), *chosen) if chosen else []
 
 
 Check = Callable[[bool], list[str]]

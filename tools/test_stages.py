@@ -310,7 +310,6 @@ SET_UP = (
 )
 TESTS = (
     Stage("host-debug", "C++ tests with pause and fault points", lambda: cpp("host-debug"), ("nvcc",)),
-    # clang-tidy needs what the stage clang configures.
     Stage("clang", "clang build with -Wthread-safety", clang),
     Stage(
         "lint",
