@@ -13,7 +13,7 @@
 namespace kvferry::transfer {
 
 /// What is queued, submitted and waited for as one. Move-only by intent: it stands for its ring
-/// region.
+/// region, which CopyPump gives back to the ring when the piece has ended or was dropped.
 struct Piece {
   Piece() = default;
   Piece(Piece&&) = default;

@@ -18,7 +18,7 @@ namespace kvferry::connector {
 /// here.
 ///
 /// A group is an index here, as in the tables of a request. Positions count blocks from a request's
-/// first.
+/// first. Immutable: any thread may ask.
 class BlockGroups {
  public:
   BlockGroups(std::span<const KvGroup> groups, std::uint32_t block_tokens)

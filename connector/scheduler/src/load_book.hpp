@@ -37,7 +37,7 @@ namespace kvferry::connector {
 enum class LoadState : std::uint8_t { kBegun, kSent, kFailed, kAnnounced };
 
 /// The loads under way: each owns its lease until every rank has ended it, or until it is cancelled
-/// before its plan was sent.
+/// before its plan was sent. Called by the scheduler's thread alone.
 class LoadBook {
  public:
   LoadBook(cpu_tier::Tier& tier, RequestTable& requests, std::uint32_t world_size)

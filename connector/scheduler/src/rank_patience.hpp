@@ -21,6 +21,7 @@ namespace kvferry::connector {
 /// has forgotten a transfer is. Silence is counted by the time in which the engine stepped
 /// (ServedTime) and by outputs of steps, because a rank speaks in those only: a rest counts
 /// nothing, whatever its length, and the first report after it is heard before any rank is judged.
+/// Called by the scheduler's thread alone.
 class RankPatience {
  public:
   using Clock = ServedTime::Clock;

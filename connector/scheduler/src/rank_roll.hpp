@@ -13,7 +13,7 @@
 namespace kvferry::connector {
 
 /// What every rank has said of one transfer. Success needs every rank, one failure is a failure.
-/// The second word of a rank on the same matter is refused.
+/// The second word of a rank on the same matter is refused. Called by the scheduler's thread alone.
 class RankRoll {
  public:
   explicit RankRoll(std::uint32_t world_size) : ranks_(world_size) {}

@@ -26,7 +26,7 @@ using Predecessor = std::optional<cpu_tier::BlockKey>;
 
 /// The stores under way: each owns its slots from the plan until every rank has ended it (G1: it
 /// owns no block). How many blocks may still be planned follows from what the rings hold and took
-/// lately.
+/// lately. Called by the scheduler's thread alone.
 class StoreBook {
  public:
   StoreBook(cpu_tier::Tier& tier, Backlog& backlog, std::uint32_t world_size)
