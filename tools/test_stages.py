@@ -144,7 +144,7 @@ def clang() -> Tally:
 
 
 def gcc() -> Tally:
-    """Build the libraries with GCC 13 or newer, for its warnings, and run a little; skipped where there is none."""
+    """Build libraries and benchmarks with GCC 13 or newer, and run a little of it; skipped where there is none."""
     toolchain = ROOT / "build/gcc14/toolchain.cmake"
     version = subprocess.run(["g++", "-dumpversion"], capture_output=True, text=True, check=False).stdout
     native = version.split(".")[0].strip()
@@ -152,10 +152,17 @@ def gcc() -> Tally:
         say(f"gcc: skipped, because there is no GCC {OLDEST_NEW_GCC} or newer here and none could be fetched")
         return Tally(skipped=1)
     chosen = [f"-DCMAKE_TOOLCHAIN_FILE={toolchain}"] if toolchain.exists() else []
-    if failed := build("gcc", [], "--target", *LIBRARIES, "base_test", options=chosen):
+    targets = (*LIBRARIES, "kvferry-bench", "kvferry-lab", "base_test")
+    if failed := build("gcc", [], "--target", *targets, options=chosen):
         return failed
-    ok = run("gcc-base_test", "build/gcc/tests/unit/base/base_test") == 0
-    return Tally(passed=2) if ok else Tally(passed=1, failed=["gcc-base_test"])
+    total = Tally(passed=1)
+    for name, command in (
+        ("gcc-base_test", ("build/gcc/tests/unit/base/base_test",)),
+        ("gcc-bench", ("build/gcc/bench/kvferry-bench", "--version")),
+    ):
+        ok = run(name, *command) == 0
+        total.add(Tally(passed=1) if ok else Tally(failed=[name]))
+    return total
 
 
 def pytest(stage: str, *options: str, **extra_env: str) -> Tally:
