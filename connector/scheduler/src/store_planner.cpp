@@ -21,13 +21,14 @@ std::vector<StoreOrder> StorePlanner::plan(RankPatience::Stamp stamp) {
   draft.room -= num_states;
   plan_backlog(draft, buffer_);
   draft.room += num_states;
-  for (std::uint32_t i = 0; i < tier_.num_classes(); ++i) {
+  const std::uint32_t num_classes = tier_.num_classes();
+  for (std::uint32_t i = 0; i < num_classes; ++i) {
     plan_single_blocks(draft, SlabClassId(i), states_, buffer_);
   }
   for (const Candidate& candidate : candidates_) {
     if (!candidate.is_single()) plan_candidate(draft, candidate, buffer_);
   }
-  for (std::uint32_t i = 0; i < tier_.num_classes(); ++i) {
+  for (std::uint32_t i = 0; i < num_classes; ++i) {
     plan_single_blocks(draft, SlabClassId(i), candidates_, buffer_);
   }
   return std::move(draft.orders);
@@ -74,7 +75,8 @@ void StorePlanner::plan_backlog(Draft& draft, Buffer& buffer) {
   const std::vector<BacklogEntry> entries = take_backlog(draft.room, buffer);
   std::size_t num_left = entries.size();
   bool exhausted = false;
-  for (std::uint32_t i = 0; i < tier_.num_classes() && num_left > 0; ++i) {
+  const std::uint32_t num_classes = tier_.num_classes();
+  for (std::uint32_t i = 0; i < num_classes && num_left > 0; ++i) {
     const SlabClassId slab_class(i);
     std::vector<BlockKey>& keys = buffer.keys;
     std::vector<BlockId>& blocks = buffer.blocks;

@@ -137,6 +137,8 @@ class SlotClass {
   void lease_slots(std::span<const SlotId> slots);
   /// Forgets the readable ones among `slots`, at most kBatch, from the last to the first.
   void forget_readable(std::span<const SlotId> slots);
+  /// Free here, and not by what peers see: it stays out of use until it is.
+  void set_aside(SlotId slot);
   /// Slots that are free here, at most kStep, are put aside unless peers say that they are.
   void set_aside_unless_free(std::span<SlotId> slots);
   /// Tells the policy how many slots there are, if that has changed much.

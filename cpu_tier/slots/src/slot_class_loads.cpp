@@ -189,18 +189,18 @@ void SlotClass::forget_readable(std::span<const SlotId> slots) {
   note(forgotten, false);
   index_.erase(forgotten);
   for (const SlotId slot : forgotten.subspan(peers_->forget(forgotten))) {
-    if (table_.state(slot) != SlotState::kFree) continue;
-    table_.set_aside(slot);
-    set_aside_.push_back(slot);
+    if (table_.state(slot) == SlotState::kFree) set_aside(slot);
   }
   if (num_guests > 0 && peers_->shun(std::span(guests).first(num_guests))) ++eviction_epoch_;
 }
 
 void SlotClass::set_aside_unless_free(std::span<SlotId> slots) {
-  for (const SlotId slot : slots.subspan(peers_->make_free(slots))) {
-    table_.set_aside(slot);
-    set_aside_.push_back(slot);
-  }
+  for (const SlotId slot : slots.subspan(peers_->make_free(slots))) set_aside(slot);
+}
+
+void SlotClass::set_aside(SlotId slot) {
+  table_.set_aside(slot);
+  set_aside_.push_back(slot);
 }
 
 void SlotClass::settle_set_aside() {

@@ -47,9 +47,9 @@ struct GuestCounts {
 /// slot of a peer that the tier has found: the tier's index leads to it, its table says that it is
 /// absent.
 ///
-/// A call that takes a span of slots by value of `SlotId&` may change their order: those of which
-/// its sentence is true come first, and it returns their number. Called under the tier's lock.
-/// Nothing throws but find() (std::bad_alloc).
+/// refill_unused(), evict(), forget() and make_free() change the order of the slots: those that the
+/// call's sentence is true of come first, and the call returns their number. Called under the
+/// tier's lock. Nothing throws but find() and find_prefix() (std::bad_alloc).
 class PeerSlots {
  public:
   virtual ~PeerSlots() = default;
