@@ -39,6 +39,24 @@ ReportRun run_for_report(std::vector<std::string> arguments) {
   return result;
 }
 
+void expect_gone_on_with(const std::vector<std::string>& arguments) {
+  SCOPED_TRACE(arguments.front());
+  const std::filesystem::path file = scratch_file("gone_on_with.json");
+  std::filesystem::remove(file);
+  const std::vector<std::string> with_file = joined(arguments, {"--json", file.string()});
+  const auto report = [&file] {
+    std::ifstream in(file);
+    return nlohmann::json::parse(in);
+  };
+  ASSERT_EQ(run_program(with_file).exit_code, 0);
+  const nlohmann::json first = report();
+  EXPECT_GT(first.at("rows").size(), 1U);
+  ASSERT_EQ(run_program(joined(with_file, {"--resume"})).exit_code, 0);
+  EXPECT_EQ(report().at("rows"), first.at("rows"));
+  EXPECT_EQ(report().at("peaks"), first.at("peaks"));
+  std::filesystem::remove(file);
+}
+
 std::vector<std::string> device_arguments(const std::string& device) {
   if (device == "host") return {"--device", "host"};
   const bool cuda = device == "cuda_stand_in";

@@ -30,6 +30,9 @@ struct ReportRun {
 };
 [[nodiscard]] ReportRun run_for_report(std::vector<std::string> arguments);
 
+/// Runs it with --json, and once more with --resume: that measures nothing again.
+void expect_gone_on_with(const std::vector<std::string>& arguments);
+
 /// Arguments that name a device of every machine: "host", "cuda_stand_in" or "hip_stand_in".
 [[nodiscard]] std::vector<std::string> device_arguments(const std::string& device);
 

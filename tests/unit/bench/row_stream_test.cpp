@@ -188,16 +188,7 @@ TEST_F(GrowingReport, EverySubcommandIsGoneOnWithWithoutMeasuringAgain) {
       {"link", "--quick", "--link-size", "64KiB"},
       {"pipeline", "--quick", "--link-size", "64KiB", "--shape", "2x512", "--blocks", "4"},
       {"expect", "copy", "--fragment", "8KiB"}};
-  for (const Words& command : commands) {
-    std::filesystem::remove(json_);
-    const Words arguments = joined(command, {"--json", json_});
-    ASSERT_EQ(run_program(arguments).exit_code, 0) << command.front();
-    const json first = report();
-    EXPECT_GT(first.at("rows").size(), 1U);
-    ASSERT_EQ(run_program(joined(arguments, {"--resume"})).exit_code, 0) << command.front();
-    EXPECT_EQ(report().at("rows"), first.at("rows")) << command.front();
-    EXPECT_EQ(report().at("peaks"), first.at("peaks")) << command.front();
-  }
+  for (const Words& command : commands) expect_gone_on_with(command);
 }
 
 }  // namespace

@@ -5,15 +5,12 @@
 
 #include <gtest/gtest.h>
 
-#include <filesystem>
-#include <fstream>
 #include <string>
 #include <vector>
 
 namespace kvferry::bench {
 namespace {
 
-using json = nlohmann::json;
 using Words = std::vector<std::string>;
 
 TEST(LabProgram, HelpAndReportsNameTheProgram) {
@@ -37,25 +34,11 @@ TEST(LabProgram, EverySubcommandIsGoneOnWithWithoutMeasuringAgain) {
                                        "{\"input_length\": 1000, \"hash_ids\": [1, 2]}\n"
                                        "{\"input_length\": 1000, \"hash_ids\": [1, 2]}\n")
                                 .string();
-  const std::string file = (folder.path() / "report.json").string();
-  const auto report = [&file] {
-    std::ifstream in(file);
-    return json::parse(in);
-  };
   const std::vector<Words> commands = {
       {"meta", "--quick", "--op", "lookup", "--resident", "64", "--batch", "8", "--sweep", "0"},
       {"pin", "--quick", "--size", "4MiB", "--pages", "normal", "--threads", "1"},
       {"trace", trace, "--capacity", "1,2"}};
-  for (const Words& command : commands) {
-    std::filesystem::remove(file);
-    const Words arguments = joined(command, {"--json", file});
-    ASSERT_EQ(run_program(arguments).exit_code, 0) << command.front();
-    const json first = report();
-    EXPECT_GT(first.at("rows").size(), 1U);
-    ASSERT_EQ(run_program(joined(arguments, {"--resume"})).exit_code, 0) << command.front();
-    EXPECT_EQ(report().at("rows"), first.at("rows")) << command.front();
-    EXPECT_EQ(report().at("peaks"), first.at("peaks")) << command.front();
-  }
+  for (const Words& command : commands) expect_gone_on_with(command);
 }
 
 }  // namespace
