@@ -39,10 +39,6 @@ struct PyClientOptions {
   std::uint32_t num_workers = 0;
 };
 
-cpu_tier::Eviction eviction(const OptionValue& value) {
-  return cpu_tier::eviction_from(value.text());
-}
-
 template <auto Member>
 void set_memory(PyClientOptions& options, const OptionValue& value) {
   set_field<&PyClientOptions::memory, Member>(options, value);

@@ -24,10 +24,6 @@ connector::DomainId random_domain() {
   return connector::DomainId(static_cast<std::uint32_t>(source()));
 }
 
-cpu_tier::Eviction eviction(const OptionValue& value) {
-  return cpu_tier::eviction_from(value.text());
-}
-
 cpu_tier::Admission admission(const OptionValue& value) {
   return cpu_tier::admission_from(value.text());
 }

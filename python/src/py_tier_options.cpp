@@ -13,6 +13,10 @@ std::optional<cpu_tier::PageKind> page_kind(const OptionValue& value) {
   return cpu_tier::page_kind_from(name);
 }
 
+cpu_tier::Eviction eviction(const OptionValue& value) {
+  return cpu_tier::eviction_from(value.text());
+}
+
 cpu_tier::AtExit at_exit(const OptionValue& value) {
   return value.flag() ? cpu_tier::AtExit::kKeep : cpu_tier::AtExit::kRemove;
 }

@@ -4,17 +4,21 @@
 #include "kvferry/connector/worker/worker_engine.hpp"
 #include "kvferry/cpu_tier/memory/huge_pages.hpp"
 #include "kvferry/cpu_tier/peers/shared_tier.hpp"
+#include "kvferry/cpu_tier/policy/tier_options.hpp"
 
 #include "py_options.hpp"
 
 #include <cstdint>
 #include <optional>
 
-/// Options of a tier's memory that several consumers have.
+/// Options of a tier that several consumers have.
 namespace kvferry::python {
 
 /// The kind of a name; nothing for "auto". Throws ConfigError.
 [[nodiscard]] std::optional<cpu_tier::PageKind> page_kind(const OptionValue& value);
+
+/// The eviction of a name. Throws ConfigError.
+[[nodiscard]] cpu_tier::Eviction eviction(const OptionValue& value);
 
 /// Whether the file of a shared tier stays when its last user ends.
 [[nodiscard]] cpu_tier::AtExit at_exit(const OptionValue& value);
