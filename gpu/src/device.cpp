@@ -3,18 +3,6 @@
 
 namespace kvferry::gpu {
 
-const char* to_string(BackendKind kind) {
-  switch (kind) {
-    case BackendKind::kHost:
-      return "host";
-    case BackendKind::kCuda:
-      return "cuda";
-    case BackendKind::kHip:
-      return "hip";
-  }
-  return "unknown back end";
-}
-
 const char* to_string(CopyDirection direction) {
   switch (direction) {
     case CopyDirection::kDeviceToHost:

@@ -19,11 +19,14 @@ __all__: list[str] = [
     "TimeoutError",
     "TopologyError",
     "WorkerEngine",
+    "admission_names",
     "ask_for_tier",
+    "backend_names",
     "backends",
     "built_kernels",
     "check_numa_node",
     "check_shared_tier",
+    "eviction_names",
     "find_devices",
     "find_tiers",
     "huge_page_pool",
@@ -282,6 +285,11 @@ class ObjectClient:
     @property
     def num_workers(self) -> int: ...
 
+def admission_names() -> list[str]:
+    """
+    The admission policies by the names that users know, the default first.
+    """
+
 def ask_for_tier(
     rank_bytes: typing.SupportsInt | typing.SupportsIndex,
     num_ranks: typing.SupportsInt | typing.SupportsIndex,
@@ -291,9 +299,14 @@ def ask_for_tier(
     What the first of `num_ranks` ranks that start now would hear, each with a tier of `rank_bytes` > 0 in `pages` ('auto' for the best): (pages it would be, bytes of room for all, why it is refused or empty). Takes nothing. Raises ConfigError.
     """
 
+def backend_names() -> list[str]:
+    """
+    The back ends by the names that users know, the host first.
+    """
+
 def backends() -> dict[str, str]:
     """
-    For each back end why it cannot be had in this process, in one line; empty if it can.
+    For each back end why it cannot be had in this process, in one line; empty if it can. Starts the vendors' drivers, which can hang.
     """
 
 def built_kernels() -> tuple[str, list[str], list[str]]:
@@ -316,9 +329,14 @@ def check_shared_tier(
     Whether an engine would take that path as its shared tier's, as far as it can be told without making anything. Returns the bytes that its file lacks as yet, of all ranks, and those of a page of it. Raises ConfigError or ResourceError, as the engine would.
     """
 
+def eviction_names() -> list[str]:
+    """
+    The eviction policies by the names that users know, the default first.
+    """
+
 def find_devices(backend: str, driver_library: str = "") -> list[dict[str, str]]:
     """
-    The devices of 'cuda' or 'hip' in the order of their ordinals, as their driver describes them: name, architecture, driver, pci_address ('' if it does not tell) and kernels: what this build has for it ('sm_90', 'PTX of sm_100', 'hipRTC', '' if nothing). Makes no context; starts the driver, which can hang. Raises DeviceError or ConfigError.
+    The devices of a GPU's back end in the order of their ordinals, as their driver describes them: name, architecture, driver, pci_address ('' if it does not tell) and kernels: what this build has for it ('sm_90', 'PTX of sm_100', 'hipRTC', '' if nothing). Makes no context; starts the driver, which can hang. Raises DeviceError or ConfigError.
     """
 
 def find_tiers(directory: bytes) -> list[bytes]:

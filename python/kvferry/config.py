@@ -5,7 +5,7 @@ import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
-from kvferry import settings
+from kvferry import _core, settings
 from kvferry.config_readers import (
     WHERE,
     HostLink,
@@ -33,11 +33,11 @@ KIB = 1024
 MIB = 1024 * KIB
 GIB = 1024 * MIB
 
-BACKENDS = ("auto", "host", "cuda", "hip")
+BACKENDS = ("auto", *_core.backend_names())
 COPY_PATHS = ("auto", "per_run", "batch", "kernel", "staged")
 PAGES = ("auto", "normal", "transparent", "huge")
-EVICTIONS = ("adaptive", "lru", "arc")
-ADMISSIONS = ("adaptive", "always", "second_offer")
+EVICTIONS = tuple(_core.eviction_names())
+ADMISSIONS = tuple(_core.admission_names())
 # "engine", or as vLLM names its layouts (VLLM_KV_CACHE_LAYOUT).
 KV_CACHE_LAYOUTS = ("engine", "LBNHC", "LBHNC", "BLNHC", "BLHNC", "LHBNC", "BHLNC")
 MAX_RANKS = 64
@@ -101,10 +101,11 @@ class KvFerryConfig:
     kv_cache_layout
         How the engine lays its KV cache out, by vLLM's name; ``"engine"``: as the engine chooses.
     eviction
-        Which blocks leave a full tier: ``"lru"``, ``"arc"``, or ``"adaptive"``: by the rule that would have hit most.
+        The policy by which blocks leave a full tier, one of `EVICTIONS`; ``"adaptive"``: the rule that would have hit
+        most.
     admission
-        Which blocks a full tier stores: ``"always"`` all, ``"second_offer"`` those that came before, or ``"adaptive"``:
-        as the rule that would have hit most says. One with free slots stores all.
+        The policy by which a full tier stores blocks, one of `ADMISSIONS`; ``"adaptive"``: as the rule says that would
+        have hit most. A tier with free slots stores all.
     max_awaited_share
         Share of the tier, from 0 to 1, that is kept for queued requests at most; 0: nothing is.
     min_load_tokens

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "py_machine.hpp"
 
+#include "kvferry/base/error.hpp"
 #include "kvferry/cpu_tier/memory/huge_pages.hpp"
 #include "kvferry/cpu_tier/memory/machine_topology.hpp"
 #include "kvferry/cpu_tier/memory/memlock_limit.hpp"
 #include "kvferry/cpu_tier/memory/memory_budget.hpp"
 #include "kvferry/cpu_tier/memory/memory_claim.hpp"
 #include "kvferry/cpu_tier/memory/pool_budget.hpp"
+#include "kvferry/gpu/backend_table.hpp"
 #include "kvferry/gpu/built_kernels.hpp"
-#include "kvferry/gpu/cuda_device.hpp"
-#include "kvferry/gpu/hip_device.hpp"
 
 #include <pybind11/stl.h>
 
@@ -57,19 +57,28 @@ std::tuple<std::string, std::vector<std::string>, std::vector<std::string>> buil
   return {built.cuda_toolkit, built.cuda, built.hip};
 }
 
+std::vector<std::string> backend_names() {
+  std::vector<std::string> names;
+  for (const gpu::BackendRow& row : gpu::backend_table()) names.emplace_back(row.name);
+  return names;
+}
+
+std::map<std::string, std::string> backends() {
+  std::map<std::string, std::string> out;
+  for (const gpu::BackendRow& row : gpu::backend_table()) {
+    out.emplace(row.name, row.availability({}).why_not);
+  }
+  return out;
+}
+
 std::vector<std::map<std::string, std::string>> find_devices(const std::string& backend,
                                                              const std::string& driver_library) {
-  const gpu::DriverOptions options{.library = driver_library};
-  std::vector<gpu::FoundDevice> found;
-  if (backend == "cuda") {
-    found = gpu::find_cuda_devices(options);
-  } else if (backend == "hip") {
-    found = gpu::find_hip_devices(options);
-  } else {
-    throw ConfigError("back end '" + backend + "'; allowed: cuda, hip");
+  const gpu::BackendRow& row = gpu::backend_from(backend);
+  if (row.find_devices == nullptr) {
+    throw ConfigError("back end '" + backend + "' has no driver to ask; expected one of a GPU");
   }
   std::vector<std::map<std::string, std::string>> out;
-  for (const gpu::FoundDevice& one : found) {
+  for (const gpu::FoundDevice& one : row.find_devices({.library = driver_library})) {
     out.push_back({{"name", one.name},
                    {"architecture", one.architecture},
                    {"driver", one.driver},
@@ -97,9 +106,14 @@ void bind_machine(py::module_& module) {
   module.def("built_kernels", &built_kernels,
              "What the GPU kernels of this build were compiled with and for: (CUDA toolkit, '13.0' "
              "or empty; NVIDIA architectures, 'sm_80'; AMD's, 'gfx90a').");
+  module.def("backend_names", &backend_names,
+             "The back ends by the names that users know, the host first.");
+  module.def("backends", &backends,
+             "For each back end why it cannot be had in this process, in one line; empty if it "
+             "can. Starts the vendors' drivers, which can hang.");
   module.def("find_devices", &find_devices, py::arg("backend"), py::arg("driver_library") = "",
              py::call_guard<py::gil_scoped_release>(),
-             "The devices of 'cuda' or 'hip' in the order of their ordinals, as their driver "
+             "The devices of a GPU's back end in the order of their ordinals, as their driver "
              "describes them: name, architecture, driver, pci_address ('' if it does not tell) and "
              "kernels: what this build has for it ('sm_90', 'PTX of sm_100', 'hipRTC', '' if "
              "nothing). Makes no context; starts the driver, which can hang. Raises DeviceError or "

@@ -4,6 +4,7 @@
 #include "kvferry/cpu_tier/memory/slab_geometry.hpp"
 #include "kvferry/cpu_tier/peers/shared_tier.hpp"
 #include "kvferry/cpu_tier/peers/tier_report.hpp"
+#include "kvferry/cpu_tier/policy/eviction_table.hpp"
 
 #include "py_text.hpp"
 
@@ -87,9 +88,23 @@ std::pair<std::uint64_t, std::uint64_t> check(const std::string& path, std::uint
   return {missing, cpu_tier::SharedFile::page_bytes_at(path)};
 }
 
+std::vector<std::string> eviction_names() {
+  std::vector<std::string> names;
+  for (const cpu_tier::EvictionRow& row : cpu_tier::kEvictions) names.emplace_back(row.name);
+  return names;
+}
+
+std::vector<std::string> admission_names() {
+  return {cpu_tier::kAdmissionNames.begin(), cpu_tier::kAdmissionNames.end()};
+}
+
 }  // namespace
 
 void bind_tier(py::module_& module) {
+  module.def("eviction_names", &eviction_names,
+             "The eviction policies by the names that users know, the default first.");
+  module.def("admission_names", &admission_names,
+             "The admission policies by the names that users know, the default first.");
   module.def(
       "slab_geometry",
       [](std::uint64_t tier_bytes, const std::vector<std::vector<std::uint64_t>>& slot_bytes) {

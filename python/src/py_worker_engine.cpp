@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "py_worker_engine.hpp"
 
-#include "kvferry/base/error.hpp"
 #include "kvferry/connector/worker/worker_engine.hpp"
-#include "kvferry/gpu/cuda_device.hpp"
-#include "kvferry/gpu/hip_device.hpp"
+#include "kvferry/gpu/backend_table.hpp"
 #include "kvferry/gpu/host_link.hpp"
 
 #include "py_worker_options.hpp"
@@ -31,18 +29,10 @@ using Figures = std::map<std::string, double>;
 using Counts = std::map<std::string, std::uint64_t>;
 using Timings = std::map<std::string, std::vector<double>>;
 
-std::map<std::string, std::string> backends() {
-  return {{"host", ""},
-          {"cuda", gpu::cuda_availability().why_not},
-          {"hip", gpu::hip_availability().why_not}};
-}
-
 std::unique_ptr<gpu::Device> make_device(const PyWorkerOptions& options) {
-  const gpu::DriverOptions driver{.library = options.driver_library};
-  if (options.backend == "host") return gpu::make_host_device(options.host_link);
-  if (options.backend == "cuda") return gpu::make_cuda_device(options.device_ordinal, driver);
-  if (options.backend == "hip") return gpu::make_hip_device(options.device_ordinal, driver);
-  throw ConfigError("back end '" + options.backend + "'; allowed: host, cuda, hip");
+  const gpu::BackendRow& backend = gpu::backend_from(options.backend);
+  if (backend.kind == gpu::BackendKind::kHost) return gpu::make_host_device(options.host_link);
+  return backend.make_device(options.device_ordinal, {.library = options.driver_library});
 }
 
 std::vector<gpu::BlockGeometry> geometries_of(const PyWorkerOptions& options) {
@@ -128,9 +118,6 @@ void copy_slot(WorkerEngine& engine, std::uint32_t source, std::uint32_t to) {
 }  // namespace
 
 void bind_worker_engine(py::module_& module) {
-  module.def("backends", &backends,
-             "For each back end why it cannot be had in this process, in one line; empty if it "
-             "can.");
   py::class_<WorkerEngine>(module, "WorkerEngine",
                            "The worker side of one rank: executes plans and reports. Called by the "
                            "engine's worker thread.")

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The documents say what the tree says: files, types, links, tables, versions and the picture."""
 
-import ast
 import importlib.util
 import re
 import subprocess
@@ -255,12 +254,6 @@ def adding(what: str) -> tuple[str, list[str]]:
     return item, [path for path in paths if path]
 
 
-def config_names(constant: str) -> set[str]:
-    found = re.search(rf"^{constant} = (\(.*?\))$", text_of("python/kvferry/config.py"), re.MULTILINE | re.DOTALL)
-    assert found, constant
-    return set(ast.literal_eval(found[1]))
-
-
 def strings_in(path: str) -> set[str]:
     return set(re.findall(r"[\"']([\w-]+)[\"']", text_of(path)))
 
@@ -289,17 +282,21 @@ def with_sources(paths: list[str]) -> set[str]:
     return {path for path in tracked() if short_name(path).rsplit(".", 1)[0] in stems}
 
 
-def test_files_of_eviction_policies_are_those_that_the_architecture_names() -> None:
-    item, (folder, *places) = adding("an eviction policy")
+def test_eviction_policies_have_one_table_and_a_file_each_for_what_they_remember() -> None:
+    item, (folder, table, interface, *files) = adding("an eviction policy")
     assert "one new file" in item
-    assert folder == "cpu_tier/policy/"
-    choices = config_names("EVICTIONS") | config_names("ADMISSIONS")
-    assert choices <= {name for path in places if path.endswith(".cpp") for name in strings_in(path)}
-    rules = re.findall(r"constexpr PolicyRule k\w+Rule\{\s*\"(\w+)\"", text_of(places[0]))
-    assert len(rules) >= 4, "the table of rules is elsewhere"
-    found = [path for path in product_files() if lists(path, "second_offer") and lists(path, "adaptive")]
-    found += [path for path in product_files() if lists(path, *rules)]
-    assert set(found) <= set(places)
+    assert "one table" in item
+    rules = re.findall(r"PolicyRule\{\s*\"(\w+)\"", text_of(table))
+    names = re.findall(r"EvictionRow\{[\w:]+, \"(\w+)\"", text_of(table))
+    assert len(rules) >= 4
+    assert {"adaptive", "lru", "arc"} <= set(names)
+    found = [path for path in product_files() if lists(path, *names) or lists(path, *rules)]
+    assert found == [table]
+    makers = set(re.findall(r"&(make_\w+)", text_of(table)))
+    sources = [path for path in product_files() if path.endswith(".cpp")]
+    made = {path for path in sources if any(f" {make}(std::uint32_t max_slots) {{" in text_of(path) for make in makers)}
+    assert made == set(files)
+    assert all(path.startswith(folder) for path in (table, interface, *files))
 
 
 def test_both_files_of_kv_cache_kinds_have_all_of_them() -> None:
@@ -314,18 +311,20 @@ def test_both_files_of_kv_cache_kinds_have_all_of_them() -> None:
 
 
 def test_places_of_back_ends_are_those_that_the_architecture_names() -> None:
-    item, (folder, *places) = adding("a back end")
+    item, (folder, table, *places) = adding("a back end")
     numbers = ("no", "one", "two", "three", "four", "five", "six")
-    assert f"{numbers[len(places)]} places" in item
-    names = config_names("BACKENDS") - {"auto"}
+    assert f"{numbers[1 + len(places)]} places" in item
+    source = next(path for path in with_sources([table]) if path.endswith(".cpp"))
+    names = re.findall(r"BackendRow\{[\w:]+, \"(\w+)\"", text_of(source))
+    assert {"host", "cuda", "hip"} <= set(names)
     assert all(any(path.startswith(f"{folder}{name}/") for path in tracked()) for name in names)
-    drivers = names - {"host"}
+    assert lists(table, *names)
     for place in places:
         # The host is no driver: it has an entry of its own there.
-        assert lists(place, *(drivers if place.startswith("tests/") else names)), place
+        assert lists(place, *(set(names) - ({"host"} if place.startswith("tests/") else set()))), place
     own = tuple(f"{folder}{part}/" for part in (*names, "driver"))
     found = {path for path in product_files(*own) if lists(path, *names)}
-    assert found <= with_sources(places)
+    assert found <= with_sources([table, *places])
 
 
 # Of the worker, by the user's name.

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "options/device_choice.hpp"
 
-#include "kvferry/gpu/cuda_device.hpp"
-#include "kvferry/gpu/hip_device.hpp"
-#include "kvferry/gpu/host_link.hpp"
+#include "kvferry/gpu/backend_table.hpp"
 
 #include <fmt/format.h>
 
@@ -33,20 +31,6 @@ std::vector<std::byte> read_image(const DeviceChoice& choice) {
   std::transform(text.begin(), text.end(), image.begin(),
                  [](char c) { return static_cast<std::byte>(c); });
   return image;
-}
-
-std::unique_ptr<gpu::Device> make_device(const DeviceChoice& choice,
-                                         const gpu::DriverOptions& options) {
-  switch (choice.kind) {
-    case gpu::BackendKind::kCuda:
-      return gpu::make_cuda_device(choice.ordinal, options);
-    case gpu::BackendKind::kHip:
-      return gpu::make_hip_device(choice.ordinal, options);
-    case gpu::BackendKind::kHost:
-      break;
-  }
-  if (choice.ordinal != 0) throw ConfigError("the host is one device");
-  return gpu::make_host_device();
 }
 
 std::string one_line(std::string text) {
@@ -80,10 +64,9 @@ DeviceChoice device_choice_from(std::string_view text) {
     name.remove_suffix(kStandInSuffix.size());
   }
   bool known = false;
-  for (const auto kind :
-       {gpu::BackendKind::kHost, gpu::BackendKind::kCuda, gpu::BackendKind::kHip}) {
-    if (name != gpu::to_string(kind)) continue;
-    choice.kind = kind;
+  for (const gpu::BackendRow& row : gpu::backend_table()) {
+    if (name != row.name) continue;
+    choice.kind = row.kind;
     known = true;
   }
   if (known && colon != std::string_view::npos) {
@@ -113,7 +96,7 @@ OpenDevice::OpenDevice(const DeviceChoice& choice) : kernel_image_(read_image(ch
       options.library = stand_in_library(choice.kind, std::filesystem::read_symlink(kThisProgram));
     }
     options.kernel_image = kernel_image_;
-    device_ = make_device(choice, options);
+    device_ = gpu::row_of(choice.kind).make_device(choice.ordinal, options);
   } catch (const Error& error) {
     throw NoSuchDevice(fmt::format("{}:{} cannot be had: {}", choice.name(), choice.ordinal,
                                    one_line(error.what())));

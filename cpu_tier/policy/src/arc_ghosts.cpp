@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvferry/cpu_tier/policy/arc_ghosts.hpp"
 
+#include "kvferry/cpu_tier/policy/eviction_table.hpp"
+
 #include <algorithm>
+#include <memory>
 
 namespace kvferry::cpu_tier {
 namespace {
@@ -43,6 +46,10 @@ void ArcGhosts::evicted(std::uint64_t hash, Segment from, std::uint32_t num_prob
     ghosts_.erase(ghosts_.coldest(ghosts_.size(kProtected) > 0 ? kProtected : kProbation));
   }
   ghosts_.insert(id, list);
+}
+
+std::unique_ptr<EvictionMemory> make_arc_ghosts(std::uint32_t max_slots) {
+  return std::make_unique<ArcGhosts>(max_slots);
 }
 
 }  // namespace kvferry::cpu_tier

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from kvferry import _core
 from kvferry.errors import Error
 
-BACKENDS = ("cuda", "hip")
+BACKENDS = tuple(name for name in _core.backend_names() if name != "host")
 # A driver that nobody else uses wakes every GPU up, some seconds each.
 PATIENCE_S = 60.0
 _COMMAND = (sys.executable, "-P", "-m", "kvferry.doctor.drivers")

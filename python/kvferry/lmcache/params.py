@@ -55,7 +55,8 @@ class AdapterParams:
     num_workers
         Threads that copy. None: as many as the process may run at once, at most 16.
     eviction
-        What leaves when it is full: ``"lru"``, ``"arc"``, or ``"adaptive"``: whatever would have hit most lately.
+        The policy by which objects leave a full store, one of `EVICTIONS`; ``"adaptive"``: the rule that would have hit
+        most.
     shared_path
         File in shared memory, such as ``/dev/shm/kvferry/lmcache``, of a tier that all servers (and engines) of this
         node share that name it; the first one makes it. `capacity` is the size of it then, for all together, and the

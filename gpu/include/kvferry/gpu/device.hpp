@@ -4,6 +4,7 @@
 #include "kvferry/base/batch_copy.hpp"
 #include "kvferry/base/error.hpp"
 #include "kvferry/base/ids.hpp"
+#include "kvferry/gpu/backend_table.hpp"
 #include "kvferry/gpu/block_geometry.hpp"
 #include "kvferry/gpu/device_loss.hpp"
 
@@ -31,9 +32,6 @@
 /// destroyed registrations not unregistered, and the memory below a registration has to be kept by
 /// its owner.
 namespace kvferry::gpu {
-
-enum class BackendKind : std::uint8_t { kHost, kCuda, kHip };
-[[nodiscard]] const char* to_string(BackendKind kind);
 
 enum class CopyDirection : std::uint8_t { kDeviceToHost, kHostToDevice };
 [[nodiscard]] const char* to_string(CopyDirection direction);

@@ -5,13 +5,16 @@
 
 #include <gtest/gtest.h>
 
+#include <span>
 #include <string>
 #include <vector>
 
 namespace kvferry::cpu_tier {
 namespace {
 
-constexpr PolicyRule kAll[] = {kFrequentRule, kSecondOfferRule, kHalfRule, kLruRule};
+constexpr std::span<const PolicyRule> kAll = kRacingRules;
+constexpr PolicyRule kFrequentRule = kRacingRules[0];
+constexpr PolicyRule kLruRule = kRacingRules[3];
 
 std::uint64_t hash(std::uint64_t number) { return key(number).mixed(); }
 

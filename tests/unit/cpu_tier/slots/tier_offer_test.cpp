@@ -249,8 +249,9 @@ TEST(TierOptions, ShareOutOfRangeIsRefused) {
 }
 
 TEST(TierOptions, HaveANameEach) {
-  for (const Eviction one : {Eviction::kLru, Eviction::kArc, Eviction::kAdaptive}) {
-    EXPECT_EQ(eviction_from(to_string(one)), one);
+  for (const EvictionRow& row : kEvictions) {
+    EXPECT_EQ(eviction_from(row.name), row.eviction);
+    EXPECT_STREQ(to_string(row.eviction), row.name);
   }
   for (const Admission one : {Admission::kAlways, Admission::kSecondOffer, Admission::kAdaptive}) {
     EXPECT_EQ(admission_from(to_string(one)), one);
@@ -262,7 +263,7 @@ TEST(TierOptions, UnknownNameIsRefusedWithTheKnownOnes) {
     static_cast<void>(admission_from("second-offer"));
     FAIL() << "accepted";
   } catch (const ConfigError& error) {
-    EXPECT_NE(std::string(error.what()).find("always, second_offer, adaptive"), std::string::npos);
+    EXPECT_NE(std::string(error.what()).find("adaptive, always, second_offer"), std::string::npos);
   }
   EXPECT_THROW(static_cast<void>(eviction_from("fifo")), ConfigError);
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "kvferry/cpu_tier/policy/eviction_memory.hpp"
 #include "kvferry/cpu_tier/policy/hashed_lists.hpp"
-#include "kvferry/cpu_tier/policy/policy_rule.hpp"
 
 #include <cstdint>
 
@@ -12,16 +12,15 @@ namespace kvferry::cpu_tier {
 /// probation (their T1) by it. 28 to 32 bytes per slot.
 ///
 /// One thread at a time. Nothing throws but construction.
-class ArcGhosts {
+class ArcGhosts final : public EvictionMemory {
  public:
   explicit ArcGhosts(std::uint32_t max_slots) : ghosts_(max_slots) {}
 
-  void resize(std::uint32_t num_slots) { num_slots_ = num_slots; }
-  /// A block is stored: whether it was evicted lately, which also moves the share.
-  [[nodiscard]] Segment take(std::uint64_t hash);
-  /// A block was evicted; `num_probation` are still on probation.
-  void evicted(std::uint64_t hash, Segment from, std::uint32_t num_probation);
-  [[nodiscard]] float probation_share() const {
+  void resize(std::uint32_t num_slots) override { num_slots_ = num_slots; }
+  /// Protected if it was evicted lately, which also moves the share.
+  [[nodiscard]] Segment take(std::uint64_t hash) override;
+  void evicted(std::uint64_t hash, Segment from, std::uint32_t num_probation) override;
+  [[nodiscard]] float probation_share() const override {
     return num_slots_ == 0 ? 0 : static_cast<float>(target_ / num_slots_);
   }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "kvferry/cpu_tier/policy/arc_ghosts.hpp"
+#include "kvferry/cpu_tier/policy/eviction_memory.hpp"
 #include "kvferry/cpu_tier/policy/offer_history.hpp"
 #include "kvferry/cpu_tier/policy/policy_race.hpp"
 #include "kvferry/cpu_tier/policy/policy_rule.hpp"
@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 
@@ -25,7 +26,8 @@ struct Placement {
 /// and holds nothing of the tier, so that no decision of it can break an invariant.
 ///
 /// Memory: nothing for plain LRU; else 16 bytes per slot for the history of offers, 28 to 32 more
-/// for ARC's ghosts, and less than 1 MiB in all for the simulated tiers.
+/// for what an eviction remembers (ARC's ghosts), and less than 1 MiB in all for the simulated
+/// tiers.
 ///
 /// One thread at a time. Nothing throws but construction.
 class EvictionPolicy {
@@ -35,7 +37,7 @@ class EvictionPolicy {
   void resize(std::uint32_t num_slots);
 
   /// One segment is enough: the rule is LRU for ever.
-  [[nodiscard]] bool is_plain_lru() const { return !history_ && !arc_; }
+  [[nodiscard]] bool is_plain_lru() const { return !history_ && !memory_; }
 
   /// The blocks of a request or a piece of it, hashed; last to first. Whether the tier holds them
   /// is not asked.
@@ -54,12 +56,12 @@ class EvictionPolicy {
   void place(std::span<const std::uint64_t> hashes, std::span<Placement> placements);
 
   [[nodiscard]] VictimRule victims() const {
-    if (arc_) return {VictimRule::From::kProbationAbove, arc_->probation_share()};
+    if (memory_) return {VictimRule::From::kProbationAbove, memory_->probation_share()};
     return rule().victims;
   }
-  [[nodiscard]] bool wants_evicted() const { return arc_.has_value(); }
+  [[nodiscard]] bool wants_evicted() const { return memory_ != nullptr; }
   void evicted(std::uint64_t hash, Segment from, std::uint32_t num_probation) {
-    if (arc_) arc_->evicted(hash, from, num_probation);
+    if (memory_) memory_->evicted(hash, from, num_probation);
   }
 
   /// The rule in force.
@@ -69,8 +71,8 @@ class EvictionPolicy {
  private:
   PolicyRace race_;
   std::optional<OfferHistory> history_;
-  /// Then the rule decides on admission only.
-  std::optional<ArcGhosts> arc_;
+  /// If there is one, the rule decides on admission only.
+  std::unique_ptr<EvictionMemory> memory_;
 };
 
 }  // namespace kvferry::cpu_tier

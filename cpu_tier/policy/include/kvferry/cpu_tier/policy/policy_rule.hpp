@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace kvferry::cpu_tier {
@@ -29,22 +30,12 @@ enum class AdmissionRule : std::uint8_t {
                      ///< recent.
 };
 
-/// One way of deciding both.
+/// One way of deciding both (eviction_table.hpp has those that there are).
 struct PolicyRule {
   const char* name;
   AdmissionRule admission;
   VictimRule victims;
 };
-
-/// What an adaptive tier chooses from. Each is the best, by a margin, of some kind of traffic
-/// (docs/decisions/policies.md); each of the shares is an end or the middle of its range.
-inline constexpr PolicyRule kLruRule{"lru", AdmissionRule::kAll, {}};
-inline constexpr PolicyRule kHalfRule{
-    "half", AdmissionRule::kAll, {VictimRule::From::kProbationAbove, 0.5F}};
-inline constexpr PolicyRule kSecondOfferRule{
-    "second_offer", AdmissionRule::kOfferedBefore, {VictimRule::From::kProbationAbove, 0}};
-inline constexpr PolicyRule kFrequentRule{
-    "frequent", AdmissionRule::kHotterThanVictim, {VictimRule::From::kProbationAbove, 0}};
 
 /// How often a block was used or offered is counted up to here: three bits.
 inline constexpr std::uint32_t kMaxHeat = 7;
