@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from sum_tests import Tally
-from test_stages import BY_NAME, CHECK, LOGS, RESULTS, SET_UP, TESTS, Stage, say
+from test_stages import CHECK, LOGS, RESULTS, SET_UP, TESTS, Stage, say
 
 
 class Run:
@@ -80,7 +80,7 @@ def processor_seconds() -> float:
 
 def main(names: list[str]) -> int:
     """Run the stages and print the summary."""
-    named = {stage.name: stage for stage in (*TESTS, *CHECK, *BY_NAME)}
+    named = {stage.name: stage for stage in (*TESTS, *CHECK)}
     if names == ["check"]:
         names = [stage.name for stage in CHECK]
     unknown = set(names) - named.keys()

@@ -20,6 +20,8 @@ ROOT = Path(__file__).resolve().parent.parent
 LOGS = ROOT / "build/logs"
 RESULTS = ROOT / "build/test-results"
 VENV = ROOT / ".venv/bin"
+# As pyproject.toml names it.
+WHEEL_BUILD = "build/wheel"
 LMCACHE_CONFORMANCE = "tests/v1/distributed/test_native_connector_l2_adapter.py"
 # What vLLM 0.30 and 0.31 are tested with, in files and, of the random lives, seeds: the hooks, what differs between
 # releases, and lives of all kinds.
@@ -126,9 +128,33 @@ def compiler(preset: str) -> list[str]:
     return ["-DCMAKE_CXX_COMPILER=clang++"] if preset == "clang" and not versioned else []
 
 
+def build_beside_wheel(*target: str) -> Tally | None:
+    """Build the C++ tests or the targets on the wheel's own objects, in its build folder; return what failed."""
+    switches = ("-DKVFERRY_BUILD_TESTS=ON", "-DKVFERRY_BUILD_BENCH=ON")
+    for what, command in (
+        ("configure", ["cmake", "-S", ".", "-B", WHEEL_BUILD, *switches]),
+        ("build", ["cmake", "--build", WHEEL_BUILD, *target, "-j", NUM_JOBS]),
+    ):
+        if run(f"release-{what}", *command) != 0:
+            return Tally(failed=[f"release: {what}"])
+    return None
+
+
+def release() -> Tally:
+    """Run the C++ tests without pause and fault points on the wheel's own objects."""
+    if failed := build_beside_wheel():
+        return failed
+    junit = RESULTS / "release.xml"
+    status = run(
+        "release-ctest", "ctest", "--test-dir", WHEEL_BUILD, "-j", NUM_JOBS, "--output-on-failure",
+        "--no-tests=error", "--output-junit", str(junit),
+    )  # fmt: skip
+    return judge("release", status, junit)
+
+
 def stand_ins() -> Tally:
     """Build what the Python tests load and run: the stand-in drivers and the benchmark."""
-    return build("host-debug", [], "--target", "fake_cuda", "fake_hip", "kvferry-bench", "kvferry-lab") or Tally()
+    return build_beside_wheel("--target", "fake_cuda", "fake_hip", "kvferry-bench", "kvferry-lab") or Tally()
 
 
 def clang() -> Tally:
@@ -301,7 +327,7 @@ SET_UP = (
     Stage("nvcc", "CUDA's compiler", lambda: script("setup_nvcc.sh")),
     Stage("venv", "virtual environment", lambda: script("setup_venv.sh"), is_download=True),
     Stage("wheel", "kvferry's wheel", lambda: script("build_wheel.sh"), ("venv", "nvcc")),
-    Stage("stand-ins", "stand-in drivers and benchmark", stand_ins, ("nvcc",)),
+    Stage("stand-ins", "stand-in drivers and benchmark", stand_ins, ("wheel",)),
     Stage("lmcache-venv", "environment of LMCache", lambda: script("setup_lmcache.sh"), ("venv", "wheel")),
     *(
         Stage(
@@ -316,7 +342,7 @@ SET_UP = (
     Stage("gcc14", "a newer GCC", lambda: script("setup_gcc.sh"), is_download=True),
 )
 TESTS = (
-    Stage("host-debug", "C++ tests with pause and fault points", lambda: cpp("host-debug"), ("nvcc",)),
+    Stage("release", "C++ tests of what the wheel holds", release, ("wheel",)),
     Stage("clang", "clang build with -Wthread-safety", clang),
     Stage(
         "lint",
@@ -337,9 +363,7 @@ TESTS = (
 )
 # The inner loop: what changed is built, and the quick tests run.
 CHECK = (
-    TESTS[0],
+    Stage("host-debug", "C++ tests with pause and fault points", lambda: cpp("host-debug"), ("nvcc",)),
     Stage("check-lint", "format, types, house rules", lint, ("venv", "wheel")),
     Stage("check-python", "Python tests without lives and orders", check_python, ("venv", "wheel", "stand-ins")),
 )
-# Run by name only.
-BY_NAME = (Stage("host-release", "C++ tests of what the wheel holds", lambda: cpp("host-release"), ("nvcc",)),)

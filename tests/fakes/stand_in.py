@@ -14,7 +14,7 @@ from typing import Any
 
 LIBRARY = Path(
     os.environ.get("KVFERRY_FAKE_CUDA")
-    or Path(__file__).resolve().parents[2] / "build/host-debug/tests/fakes/libfake_cuda.so"
+    or Path(__file__).resolve().parents[2] / "build/wheel/tests/fakes/libfake_cuda.so"
 )
 HOOKS = ("bind", "pump", "save")
 
@@ -25,7 +25,7 @@ class StandIn:
     Raises
     ------
     OSError
-        It was not built: ``cmake --build --preset host-debug --target fake_cuda``.
+        It was not built: the stages of tools/test_stages.py that need it build it.
 
     """
 
