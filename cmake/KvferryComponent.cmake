@@ -37,26 +37,30 @@ if(KVFERRY_SANITIZE)
   target_link_options(kvferry_flags INTERFACE -fsanitize=${KVFERRY_SANITIZE})
 endif()
 
-# kvferry_add_component(NAME [SOURCES ...] [DEPENDS component ...])
+# What most sources include.
+set(KVFERRY_STANDARD_HEADERS <algorithm> <array> <atomic> <chrono> <cstdint> <functional> <map> <memory> <mutex> <optional>
+    <span> <string> <string_view> <thread> <unordered_map> <utility> <vector>)
+
+# kvferry_add_component(NAME [SOURCES ...] [DEPENDS component ...] [OPTIONS option ...])
 #   A static library kvferry_NAME with the include root NAME/include. Only DEPENDS (and what they depend
 #   on) are on its include path, so that an include of a higher layer does not compile. Installed as
 #   kvferry::NAME by the install component "development" (KvferryInstall.cmake).
-#   Where KVFERRY_BUNDLE is on, sources are compiled several at a time, which takes half the time; those that are
-#   APART have a name in common with another in their unnamed namespaces, and are compiled alone.
+#   OPTIONS are of the compiler, for these sources only.
+#   With KVFERRY_PCH=all the standard headers are compiled once, which halves the time without optimisation. Components share
+#   those of base; one with options of its own has its own.
 function(kvferry_add_component name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS;APART" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS;OPTIONS" ${ARGN})
   if(ARG_SOURCES)
     add_library(kvferry_${name} STATIC ${ARG_SOURCES})
     set(scope PUBLIC)
     target_link_libraries(kvferry_${name} PRIVATE $<BUILD_INTERFACE:kvferry_flags>)
-    if(KVFERRY_BUNDLE)
-      set_target_properties(kvferry_${name} PROPERTIES UNITY_BUILD ON)
-      list(TRANSFORM ARG_APART PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/src/)
-      set_source_files_properties(${ARG_APART} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
-      # Of a class whose members' types are in the unnamed namespace of its source.
-      target_compile_options(kvferry_${name} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>
-                             # An alias that two files declare alike, in one unnamed namespace and in a function.
-                             $<$<CXX_COMPILER_ID:Clang>:-Wno-error=shadow>)
+    target_compile_options(kvferry_${name} PRIVATE ${ARG_OPTIONS})
+    if(KVFERRY_PCH STREQUAL "all")
+      if(name STREQUAL "base" OR ARG_OPTIONS)
+        target_precompile_headers(kvferry_${name} PRIVATE ${KVFERRY_STANDARD_HEADERS})
+      else()
+        target_precompile_headers(kvferry_${name} REUSE_FROM kvferry_base)
+      endif()
     endif()
   else()
     add_library(kvferry_${name} INTERFACE)
@@ -84,8 +88,7 @@ function(kvferry_add_test_headers)
   add_executable(kvferry_test_headers EXCLUDE_FROM_ALL ${CMAKE_BINARY_DIR}/test_headers.cpp)
   target_link_libraries(kvferry_test_headers PRIVATE kvferry_flags GTest::gtest GTest::gtest_main)
   target_compile_options(kvferry_test_headers PRIVATE -O0)
-  target_precompile_headers(kvferry_test_headers PRIVATE <gtest/gtest.h> <algorithm> <chrono> <functional> <map>
-    <memory> <optional> <random> <span> <string> <thread> <unordered_map> <vector>)
+  target_precompile_headers(kvferry_test_headers PRIVATE <gtest/gtest.h> ${KVFERRY_STANDARD_HEADERS} <random>)
 endfunction()
 
 # kvferry_add_test(NAME SOURCES ... DEPENDS component ... [NEED_HOOKS file ...])
@@ -105,7 +108,7 @@ function(kvferry_add_test name)
   endforeach()
   # What is to be fast is the code under test.
   target_compile_options(${name} PRIVATE -O0)
-  if(KVFERRY_TEST_PCH)
+  if(NOT KVFERRY_PCH STREQUAL "nothing")
     if(NOT TARGET kvferry_test_headers)
       kvferry_add_test_headers()
     endif()
