@@ -91,6 +91,7 @@ constexpr OptionKey<PyWorkerOptions> kKeys[] = {
     {"world_size", set_engine<&WorkerOptions::world_size>, Presence::kRequired},
     {"num_chunks", set_engine<&WorkerOptions::num_chunks>, Presence::kRequired},
     {"slots_per_chunk", set_engine<&WorkerOptions::slots_per_chunk>, Presence::kRequired},
+    {"slot_bytes", set_engine<&WorkerOptions::slot_bytes>},
     {"probe", set_engine<&WorkerOptions::probe>},
     {"transfer_timeout_s", set_engine<&WorkerOptions::transfer_timeout>, Presence::kRequired},
     {"numa_node", set_engine<&WorkerOptions::numa_node>},

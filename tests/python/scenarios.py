@@ -48,6 +48,13 @@ RECURRENT: dict[str, Any] = {
 # For `pytest.mark.parametrize`: what to give to `ToySpec`.
 MODELS = [pytest.param({}, id="plain"), pytest.param(HYBRID, id="hybrid")]
 UNEVEN_MODEL = pytest.param(UNEVEN, id="uneven")
+# Layers of one group whose parts of a block differ in bytes: as a drafter of another shape, one behind padding, and an
+# indexer beside MLA. The largest block has as many bytes as the other toys' five layers.
+WIDE_MODELS = [
+    pytest.param({"layer_pattern": "fF"}, id="wide"),
+    pytest.param({"layer_pattern": "Ff", "page_bytes": 2560}, id="wide-padded"),
+    pytest.param({"layer_pattern": "mM"}, id="indexer"),
+]
 CHUNKED_MODEL = pytest.param(CHUNKED, id="chunked")
 LATENT_MODEL = pytest.param(LATENT, id="latent")
 RECURRENT_MODELS = [

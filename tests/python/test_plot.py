@@ -12,9 +12,7 @@ from kvferry.bench.figures import FIGURES, figure_of
 from kvferry.bench.report import read_report
 from kvferry.errors import ConfigError
 
-PROGRAMS = Path(
-    os.environ.get("KVFERRY_BENCH_PROGRAMS") or Path(__file__).resolve().parents[2] / "build/wheel/bench"
-)
+PROGRAMS = Path(os.environ.get("KVFERRY_BENCH_PROGRAMS") or Path(__file__).resolve().parents[2] / "build/wheel/bench")
 LABORATORY = ("meta", "pin", "trace")
 TINY = ["--quick", "--rounds", "1", "--warm-up", "0"]
 RUNS = {

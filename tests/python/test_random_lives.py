@@ -14,13 +14,14 @@ from scenarios import (
     RECURRENT_MODELS,
     REPLICATED,
     UNEVEN_MODEL,
+    WIDE_MODELS,
     Make,
     assert_at_rest,
 )
 from seeds import seed_range
 
 
-@pytest.mark.parametrize("model", [*MODELS, UNEVEN_MODEL, CHUNKED_MODEL, LATENT_MODEL, *RECURRENT_MODELS])
+@pytest.mark.parametrize("model", [*MODELS, UNEVEN_MODEL, *WIDE_MODELS, CHUNKED_MODEL, LATENT_MODEL, *RECURRENT_MODELS])
 @pytest.mark.parametrize("seed", seed_range(5))
 def test_random_lives_get_their_tokens(
     make: Make, folder: Path, is_async: bool, seed: int, model: dict[str, object]

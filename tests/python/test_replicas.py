@@ -29,9 +29,17 @@ def parallel_of(**changes: Any) -> Any:
     return SimpleNamespace(**values)
 
 
-def groups_of_kind(folder: Path, pattern: str) -> Any:
+def engine_of(*, use_mla: bool = False, drafts: bool = False, **changes: Any) -> Any:
+    return SimpleNamespace(
+        parallel_config=parallel_of(**changes),
+        model_config=SimpleNamespace(use_mla=use_mla),
+        speculative_config=SimpleNamespace() if drafts else None,
+    )
+
+
+def kv_cache_of_kind(folder: Path, pattern: str) -> Any:
     spec = ToySpec(layer_pattern=pattern, num_layers=4, max_model_len=200)
-    return make_kv_cache_configs(make_vllm_config(folder, spec), spec)[0].kv_cache_groups
+    return make_kv_cache_configs(make_vllm_config(folder, spec), spec)[0]
 
 
 def test_groups_are_the_ranks_of_a_stage_on_a_node() -> None:
@@ -70,15 +78,25 @@ def test_groups_are_the_ranks_of_a_stage_on_a_node() -> None:
     ],
 )
 def test_ranks_share_by_stage_and_node(folder: Path, changes: dict[str, Any], expected: Replicas) -> None:
-    groups = groups_of_kind(folder, "m")
-    assert replicas_of(KvFerryConfig(), parallel_of(**changes), groups) == expected
+    kv_cache = kv_cache_of_kind(folder, "m")
+    assert replicas_of(KvFerryConfig(), engine_of(**changes), kv_cache) == expected
     alone = Replicas([(1, 0)] * changes["world_size"], parallel_of(**changes).local_world_size, 1)
-    assert replicas_of(KvFerryConfig(share_replicated_kv=False), parallel_of(**changes), groups) == alone
+    assert replicas_of(KvFerryConfig(share_replicated_kv=False), engine_of(**changes), kv_cache) == alone
+
+
+@pytest.mark.parametrize(
+    ("options", "num_sharing"), [({"use_mla": True}, 2), ({}, 1), ({"use_mla": True, "drafts": True}, 1)]
+)
+def test_indexers_are_shared_where_the_model_has_nothing_but_mla(
+    folder: Path, options: dict[str, bool], num_sharing: int
+) -> None:
+    found = replicas_of(KvFerryConfig(), engine_of(world_size=2, **options), kv_cache_of_kind(folder, "mM"))
+    assert found.least_sharing == num_sharing
 
 
 @pytest.mark.parametrize("pattern", ["f", "w", "mw", "mf"])
 def test_ranks_with_a_layer_of_another_kind_share_nothing(folder: Path, pattern: str) -> None:
-    found = replicas_of(KvFerryConfig(), parallel_of(world_size=2), groups_of_kind(folder, pattern))
+    found = replicas_of(KvFerryConfig(), engine_of(world_size=2), kv_cache_of_kind(folder, pattern))
     assert found == Replicas([(1, 0), (1, 0)], 2, 1)
 
 

@@ -21,7 +21,7 @@ from vllm.v1.kv_cache_interface import (
     SlidingWindowSpec,
 )
 
-_HEAD_SALTS = np.arange(NUM_KV_HEADS) * 7
+_HEAD_SALTS = np.arange(2 * NUM_KV_HEADS) * 7
 _NULL_BLOCK = 0
 # What no right cell holds.
 BAD_CELL = -7

@@ -38,21 +38,27 @@ void validate(const WorkerOptions& options, std::span<const gpu::BlockGeometry> 
                       std::to_string(geometries.front().packed_bytes) +
                       " bytes; raise cpu_bytes_to_use");
   }
+  if (!options.slot_bytes.empty() && options.slot_bytes.size() != geometries.size()) {
+    throw ConfigError(std::to_string(options.slot_bytes.size()) + " sizes of slots in bytes and " +
+                      std::to_string(geometries.size()) + " sizes of blocks; expected as many");
+  }
 }
 
-std::uint64_t chunk_bytes_of(std::span<const gpu::BlockGeometry> geometries,
-                             std::span<const std::uint32_t> slots_per_chunk) {
-  std::vector<std::uint64_t> slot_bytes;
-  for (const gpu::BlockGeometry& of : geometries) slot_bytes.push_back(of.packed_bytes);
-  return cpu_tier::chunk_bytes(slots_per_chunk, slot_bytes);
+/// The options with a size for each class's slots.
+WorkerOptions with_slot_bytes(WorkerOptions options,
+                              std::span<const gpu::BlockGeometry> geometries) {
+  if (options.slot_bytes.empty()) {
+    for (const gpu::BlockGeometry& of : geometries) options.slot_bytes.push_back(of.packed_bytes);
+  }
+  return options;
 }
 
 std::vector<transfer::BlockClass> classes_in(const cpu_tier::Arena& arena,
-                                             std::span<const std::uint32_t> slots_per_chunk,
+                                             const WorkerOptions& options,
                                              std::vector<gpu::BlockGeometry> geometries) {
   std::vector<transfer::BlockClass> classes;
   for (std::size_t i = 0; i < geometries.size(); ++i) {
-    const cpu_tier::ArenaSlots slots(arena, slots_per_chunk[i], geometries[i].packed_bytes);
+    const cpu_tier::ArenaSlots slots(arena, options.slots_per_chunk[i], options.slot_bytes[i]);
     classes.push_back({std::move(geometries[i]), slots});
   }
   return classes;
@@ -69,11 +75,13 @@ transfer::TransferOptions transfer_options(const WorkerOptions& options) {
 
 WorkerEngine::Impl::Impl(std::unique_ptr<gpu::Device> device,
                          std::vector<gpu::BlockGeometry> geometries, const WorkerOptions& options)
-    : options_(options),
+    : options_(with_slot_bytes(options, geometries)),
       device_(std::move(device)),
       num_blocks_(geometries.front().num_blocks),
-      arena_(make_arena(*device_, chunk_bytes_of(geometries, options_.slots_per_chunk), options_)),
-      classes_(classes_in(*arena_, options_.slots_per_chunk, std::move(geometries))),
+      arena_(make_arena(*device_,
+                        cpu_tier::chunk_bytes(options_.slots_per_chunk, options_.slot_bytes),
+                        options_)),
+      classes_(classes_in(*arena_, options_, std::move(geometries))),
       engine_(std::make_unique<transfer::TransferEngine>(*device_, classes_,
                                                          transfer_options(options_))),
       reported_chunks_(arena_->num_ready()),

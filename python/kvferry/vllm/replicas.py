@@ -5,17 +5,20 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from vllm.v1.kv_cache_interface import MLAAttentionSpec, iter_layer_specs
+from vllm.v1.kv_cache_interface import MLAAttentionSpec, SlidingWindowMLASpec, iter_layer_specs
 
 from kvferry.config import KvFerryConfig
+from kvferry.errors import ConfigError
+from kvferry.vllm import topology
 
 if TYPE_CHECKING:
-    from vllm.config import ParallelConfig
-    from vllm.v1.kv_cache_interface import KVCacheGroupSpec
+    from vllm.config import VllmConfig
+    from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec
 
 # Executors that place ranks as the configuration says: `local_world_size` of them on each node, in order. Under Ray
 # vLLM counts all ranks as local, wherever they are.
 _EXECUTORS = (None, "uni", "mp")
+_LATENT = (MLAAttentionSpec, SlidingWindowMLASpec)
 
 
 class Replicas(NamedTuple):
@@ -48,17 +51,16 @@ def groups_of_ranks(world_size: int, ranks_per_stage: int, ranks_per_node: int) 
     return [range(first, end) for first, end in pairwise(ordered)]
 
 
-def replicas_of(config: KvFerryConfig, parallel: "ParallelConfig", groups: Sequence["KVCacheGroupSpec"]) -> Replicas:
+def replicas_of(config: KvFerryConfig, vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> Replicas:
     """Find out which ranks share an arena: those of a stage on a node, if all of the KV cache is latent (MLA).
 
     The scheduler and every rank find the same, and compare it when the engine starts.
     """
+    parallel = vllm_config.parallel_config
     num_ranks, per_node = parallel.world_size, parallel.local_world_size
     # Context parallelism divides the tokens among ranks (it is refused elsewhere as well).
     is_divided = parallel.decode_context_parallel_size > 1 or parallel.prefill_context_parallel_size > 1
-    is_latent = all(
-        isinstance(spec, MLAAttentionSpec) for group in groups for spec in iter_layer_specs(group.kv_cache_spec)
-    )
+    is_latent = _is_latent(vllm_config, kv_cache_config)
     is_placed = parallel.distributed_executor_backend in _EXECUTORS
     # In a tier that engines share, each rank's shard is shared with the same rank of the others.
     is_shared = config.share_replicated_kv and config.shared_path is None
@@ -66,6 +68,35 @@ def replicas_of(config: KvFerryConfig, parallel: "ParallelConfig", groups: Seque
         per_stage = num_ranks // parallel.pipeline_parallel_size
         return _made_of(groups_of_ranks(num_ranks, per_stage, per_node), per_node)
     return _made_of([range(rank, rank + 1) for rank in range(num_ranks)], per_node)
+
+
+def _is_latent(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> bool:
+    """Whether every rank of a stage has the same bytes in all layers, as far as the scheduler can know."""
+    # An MLA model has no other layers than its drafter's.
+    is_only_latent = vllm_config.model_config.use_mla and vllm_config.speculative_config is None
+    return all(
+        isinstance(topology.first_spec(group.kv_cache_spec), _LATENT)
+        and (is_only_latent or topology.are_alike(topology.pages_of_group(group, kv_cache_config)))
+        for group in kv_cache_config.kv_cache_groups
+    )
+
+
+def refuse_own_layers(groups: Sequence["KVCacheGroupSpec"]) -> None:
+    """Check that ranks which share an arena have no layers of their own, which the scheduler cannot know.
+
+    Raises
+    ------
+    ConfigError
+        One is no MLA layer.
+
+    """
+    for group in groups:
+        for spec in iter_layer_specs(group.kv_cache_spec):
+            if not isinstance(spec, _LATENT):
+                raise ConfigError(
+                    f"share_replicated_kv is true, and the model has a layer of {type(spec).__name__} beside MLA, of "
+                    "which each rank has its own part; set share_replicated_kv to false"
+                )
 
 
 def _made_of(arenas: Iterable[range], ranks_per_node: int) -> Replicas:

@@ -73,10 +73,10 @@ class SchedulerSide:
     def __init__(self, config: KvFerryConfig, vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> None:
         groups = preflight.check_kv_cache(kv_cache_config)
         block_tokens = preflight.check_block_sizes(vllm_config, kv_cache_config)
-        classes = topology.slab_classes(vllm_config, groups)
+        classes = topology.slab_classes(vllm_config, kv_cache_config)
         parallel = vllm_config.parallel_config
         slot_bytes = max(classes.slot_bytes[0])
-        sharing = replicas.replicas_of(config, parallel, groups)
+        sharing = replicas.replicas_of(config, vllm_config, kv_cache_config)
         tier_bytes = config.tier_bytes(slot_bytes, sharing.num_local_arenas, sharing.least_sharing)
         shared = shared_tier.shared_tier_of(config, vllm_config, [max(sizes) for sizes in classes.slot_bytes])
         if shared is None:

@@ -52,9 +52,11 @@ class WorkerSide:
         parallel = vllm_config.parallel_config
         self._rank = parallel.rank
         self._world_size = parallel.world_size
-        self._classes = topology.slab_classes_of_rank(self._groups)
+        self._classes = topology.slab_classes_of_rank(kv_cache_config)
         self._slot_bytes = self._classes.slot_bytes[0][0]
-        self._replicas = replicas.replicas_of(config, parallel, self._groups)
+        self._replicas = replicas.replicas_of(config, vllm_config, kv_cache_config)
+        if self._replicas.places[self._rank][0] > 1:
+            replicas.refuse_own_layers(self._groups)
         num_arenas = self._replicas.num_local_arenas
         tier_bytes = config.tier_bytes(self._slot_bytes, num_arenas, self._replicas.least_sharing)
         # As the scheduler works it out: ranks with several classes have the same layers.
@@ -70,7 +72,7 @@ class WorkerSide:
         self._engine_id = vllm_config.kv_transfer_config.engine_id
         self._num_arenas_in_budget = config.num_arenas_in_budget(num_arenas)
         self._ring_bytes = config.ring_bytes(
-            topology.group_bytes(self._groups),
+            topology.group_bytes(kv_cache_config),
             self._groups[0].kv_cache_spec.block_size,
             vllm_config.scheduler_config.max_num_batched_tokens,
         )
@@ -124,6 +126,7 @@ class WorkerSide:
                 fragments=fragments,
                 num_chunks=self._num_chunks,
                 slots_per_chunk=self._slots_per_chunk,
+                slot_bytes=[sizes[0] for sizes in self._classes.slot_bytes],
                 budget_group=self._engine_id,
                 num_local_arenas=self._num_arenas_in_budget,
                 replica_group=self._replicas.group_of(self._engine_id, self._rank),
@@ -172,11 +175,11 @@ class WorkerSide:
 
     def _fragments_of_classes(self, of_groups: Sequence[list[Fragment]]) -> list[list[Fragment]]:
         """Find the fragments of a block of each slab class, checked against the engine's specification."""
-        groups = [group.layer_names for group in self._groups]
         of_classes: dict[int, list[Fragment]] = {}
-        for layers, slab_class, fragments in zip(groups, self._classes.of_groups, of_groups, strict=True):
+        for group, slab_class, fragments in zip(self._groups, self._classes.of_groups, of_groups, strict=True):
+            layers = group.layer_names
             found = sum(fragment.num_bytes for fragment in fragments)
-            expected = self._classes.slot_bytes[slab_class][0]
+            expected = topology.content_bytes_of_group(group)
             if found != expected:
                 raise TopologyError(
                     f"rank {self._rank}: a block of the registered KV cache has {found} bytes in {len(layers)} layers, "

@@ -37,6 +37,9 @@ struct WorkerOptions {
   std::uint32_t num_chunks = 0;
   /// Slots in a chunk, by slab class.
   std::vector<std::uint32_t> slots_per_chunk{1};
+  /// Bytes of a slot by slab class, no fewer than a packed block has: the scheduler side counts a
+  /// layer's padded page where it does not know the content. Empty: as many as a block has.
+  std::vector<std::uint64_t> slot_bytes = {};
   /// How it gets its memory. The worker itself says `start` and `placement`.
   cpu_tier::ArenaOptions arena = {};
   /// Where it is to lie; unset: next to the device.
