@@ -10,7 +10,6 @@ the report as ``{"error": {"type", "message"}}``.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import sys
@@ -21,6 +20,13 @@ from typing import Any
 
 from fakes.stand_in import StandIn
 
+from .engine_changes import (
+    give_ranks_failures_of_their_own,
+    keep_async_scheduling_on,
+    look_for_kernels_past_llvmlite,
+    run_every_stage_once,
+    support_layouts,
+)
 from .feature_operations import ask, await_figure, follow_up, pause_while_loading
 from .lmcache_server import await_metric, empty_l1
 from .numeric_facts import numerics
@@ -37,46 +43,6 @@ STAND_IN_VARIABLE = "KVFERRY_E2E_STAND_IN"
 SITE_PACKAGES_VARIABLE = "KVFERRY_E2E_SITE_PACKAGES"
 
 
-def look_for_kernels_past_llvmlite() -> None:
-    """Let vLLM's search of all modules for Triton kernels pass an object of llvmlite, which LMCache imports.
-
-    The object has any attribute that it is asked for, a ``__dict__`` that is none among them, and stops vLLM 0.32.
-    """
-    from vllm.triton_utils import dispatcher
-
-    def vars_of(value: Any) -> dict[str, Any]:
-        found = vars(value)
-        return found if hasattr(found, "get") else {}
-
-    dispatcher.vars = vars_of
-
-
-def keep_async_scheduling_on() -> None:
-    """Undo what ``platforms/cpu.py`` forces: two batches in flight, block frees deferred, as on a GPU."""
-    import torch
-    from vllm.platforms.cpu import CpuPlatform
-
-    force_off = CpuPlatform.check_and_update_config.__func__
-
-    def check_and_update_config(cls: type, vllm_config: Any) -> None:
-        force_off(cls, vllm_config)
-        vllm_config.scheduler_config.async_scheduling = True
-
-    class Nothing:
-        """Stands for a CUDA event where the runner copies a CPU tensor to the CPU."""
-
-        def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-
-        def record(self, *args: Any) -> None: ...
-
-        def synchronize(self) -> None: ...
-
-    CpuPlatform.check_and_update_config = classmethod(check_and_update_config)
-    torch.cuda.Event = Nothing
-    torch.cuda.current_stream = lambda *args: Nothing()
-    torch.cuda.stream = lambda stream: contextlib.nullcontext()
-
-
 def kvferry_of(connector: Any) -> Any:
     """The engine's connector, or the one of a ``MultiConnector``'s that is kvferry's."""
     children = getattr(connector, "sub_connectors", [connector])
@@ -88,42 +54,6 @@ def worker_stats(worker: Any) -> dict[str, int]:
     from vllm.distributed.kv_transfer import get_kv_transfer_group
 
     return dict(kvferry_of(get_kv_transfer_group()).worker_side.engine.stats())
-
-
-def support_layouts(names: list[str]) -> None:
-    """Let the CPU attention back end say that it supports these layouts: it reads any whose pages are head-major."""
-    from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
-    from vllm.v1.kv_cache_layout import KVCacheLayout
-
-    layouts = tuple(KVCacheLayout[name] for name in names)
-    CPUAttentionBackend.supported_kv_cache_layouts = classmethod(lambda cls: layouts)
-
-
-def run_every_stage_once() -> None:
-    """Do at start-up what the CPU worker leaves out in eager mode: stages behind the first make their inputs then."""
-    from vllm.v1.worker.cpu_worker import CPUWorker
-
-    determine_available_memory = CPUWorker.determine_available_memory
-
-    def with_a_run(worker: Any) -> int:
-        worker.model_runner.profile_run()
-        return int(determine_available_memory(worker))
-
-    CPUWorker.determine_available_memory = with_a_run
-
-
-def give_ranks_failures_of_their_own() -> None:
-    """Let every rank draw from another seed, so that copies fail on one and succeed on the other."""
-    from kvferry import _core
-
-    make = _core.WorkerEngine
-
-    def make_worker_engine(*, rank: int, host_link: dict[str, Any] | None, **arguments: Any) -> Any:
-        if host_link is not None:
-            host_link = {**host_link, "seed": host_link.get("seed", 0) + rank}
-        return make(rank=rank, host_link=host_link, **arguments)
-
-    _core.WorkerEngine = make_worker_engine  # type: ignore[assignment,misc]
 
 
 class Engine:

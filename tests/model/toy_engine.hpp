@@ -32,9 +32,9 @@ namespace kvferry::connector {
 /// the order of calls matters. Every token's KV is checked in every step that reads it. In a third
 /// of the seeds both ranks have the same KV and keep one copy of it.
 ///
-/// toy_engine.cpp: events and steps; _schedule: what a step computes; _output: what comes back, and
-/// the end; _session: sessions and resets of running requests; _lost: a rank that is lost and
-/// found.
+/// toy_engine.cpp: its making, and steps; _events: what happens before a step; _schedule: what a
+/// step computes; _output: what comes back, and the end; _session: sessions and resets of running
+/// requests; _lost: a rank that is lost and found.
 class ToyEngine {
  public:
   explicit ToyEngine(std::uint64_t seed);

@@ -14,6 +14,10 @@
 
 namespace kvferry::connector {
 
+/// Tokens at most of a request's prompt, and of its answer.
+inline constexpr std::uint32_t kMaxPrompt = 22;
+inline constexpr std::uint32_t kMaxOutput = 10;
+
 enum class ToyState : std::uint8_t {
   kWaiting,
   kLoading,

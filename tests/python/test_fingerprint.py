@@ -17,58 +17,22 @@ from typing import Any
 import pytest
 import torch
 import vllm.config
-from harness import ToySpec, make_kv_cache_configs, make_vllm_config
+from fingerprint_engine import Engine
 from kvferry.vllm import fingerprint
-from kvferry.vllm.fingerprint import NameSpace, canonical, environment, name_space_of, probe_of_rank
+from kvferry.vllm.fingerprint import canonical, environment
 from kvferry.vllm.fingerprint_fields import BY_CLASS
-from kvferry.vllm.layout import fragments_of_groups
 from scenarios import HYBRID
 from vllm import envs
-from vllm.config import MultiModalConfig
 from vllm.v1.core import kv_cache_utils
-from vllm.v1.kv_cache_layout import KVCacheLayout
-from vllm.v1.worker.utils import allocate_kv_cache
 
 SCRIPT_OF_ANOTHER_PROCESS = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
-from test_fingerprint import Engine
+from fingerprint_engine import Engine
 engine = Engine(Path(sys.argv[2]))
 print(engine.name_space().number, engine.probe())
 """
-
-
-class Engine:
-    """An engine's configuration, its KV cache, and what kvferry makes of both."""
-
-    def __init__(self, folder: Path, **spec: Any) -> None:
-        self.spec = ToySpec(extra_config={}, **spec)
-        self.config = make_vllm_config(folder, self.spec)
-        self.config.model_config.multimodal_config = MultiModalConfig()
-        self.kv = make_kv_cache_configs(self.config, self.spec)[0]
-        self.slot_bytes = [[6144] * self.spec.world_size]
-
-    def name_space(self) -> NameSpace:
-        return name_space_of(self.config, self.kv, self.slot_bytes)
-
-    def probe(self, caches: dict[str, torch.Tensor] | None = None) -> int:
-        caches = caches or allocate_kv_cache(self.kv, torch.device("cpu"), self.spec.layout)
-        groups = [group.layer_names for group in self.kv.kv_cache_groups]
-        return probe_of_rank(self.config, self.kv, caches, fragments_of_groups(groups, caches, self.kv.num_blocks))
-
-    def configuration(self, of: str) -> Any:
-        """The object of one of vLLM's configuration classes."""
-        config = self.config
-        return {
-            "ModelConfig": config.model_config,
-            "MultiModalConfig": config.model_config.multimodal_config,
-            "CacheConfig": config.cache_config,
-            "ParallelConfig": config.parallel_config,
-            "LoadConfig": config.load_config,
-            "SpeculativeConfig": config.speculative_config,
-            "VllmConfig": config,
-        }[of]
 
 
 @pytest.fixture(autouse=True)
@@ -336,76 +300,6 @@ def test_code_of_another_repository_is_not_known(folder: Path) -> None:
     assert engine.name_space().why_alone == ""
     engine.config.model_config.trust_remote_code = True
     assert "other/repository--modeling.Model" in engine.name_space().why_alone
-
-
-# What only a rank sees.
-
-
-class Attention:
-    """A layer as vLLM's ``static_forward_context`` has it, as far as kvferry looks at it."""
-
-    def __init__(self, backend: type, scale: float = 1.0) -> None:
-        self._backend = backend
-        self._k_scale_float = scale
-        self.impl = object()
-
-    def get_attn_backend(self) -> type:
-        return self._backend
-
-
-class OneBackend:
-    """A back end."""
-
-
-class OtherBackend:
-    """A back end that orders bytes differently under the same specification and layout."""
-
-
-@pytest.fixture
-def engine(folder: Path) -> Engine:
-    engine = Engine(folder)
-    engine.config.compilation_config.static_forward_context = {
-        name: Attention(OneBackend) for name in engine.spec.layer_specs()
-    }
-    return engine
-
-
-def test_another_back_end_of_one_layer_is_another_probe(engine: Engine) -> None:
-    before = engine.probe()
-    layers = engine.config.compilation_config.static_forward_context
-    name = list(layers)[1]
-    layers[name] = Attention(OtherBackend)
-    assert engine.probe() != before
-    layers[name] = Attention(OneBackend)
-    assert engine.probe() == before
-
-
-def test_another_scale_of_one_layer_is_another_probe(engine: Engine) -> None:
-    before = engine.probe()
-    layers = engine.config.compilation_config.static_forward_context
-    layers[list(layers)[2]]._k_scale_float = 0.5
-    assert engine.probe() != before
-
-
-@pytest.mark.parametrize("model", [{}, HYBRID, {"layer_pattern": "m"}], ids=["plain", "hybrid", "latent"])
-def test_every_layout_has_a_probe_of_its_own(folder: Path, model: dict[str, Any]) -> None:
-    engines = [Engine(folder, layout=layout, **model) for layout in KVCacheLayout]
-    assert len({engine.probe() for engine in engines}) == len(KVCacheLayout)
-    again = [Engine(folder, layout=layout, **model) for layout in KVCacheLayout]
-    assert [engine.probe() for engine in again] == [engine.probe() for engine in engines]
-
-
-def test_the_order_of_the_bytes_alone_is_another_probe(folder: Path) -> None:
-    # Whatever the layout is called: one specification, one name, tokens and heads the other way round.
-    engine = Engine(folder)
-    caches = allocate_kv_cache(engine.kv, torch.device("cpu"), KVCacheLayout.LBHNC)
-    other = allocate_kv_cache(engine.kv, torch.device("cpu"), KVCacheLayout.LBNHC)
-    assert engine.probe(caches) != engine.probe(other)
-    # And kernel blocks: two of eight tokens in the place of one of sixteen.
-    split = {
-        name: cache.reshape(cache.shape[0] * 2, cache.shape[1], -1, cache.shape[3]) for name, cache in caches.items()
-    }
-    assert engine.probe(split) != engine.probe(caches)
 
 
 def test_values_are_written_alike_in_every_process() -> None:

@@ -15,8 +15,10 @@
 
 namespace kvferry::transfer {
 
-/// The transfer thread: feeds both lanes from the table, loads first, and takes ends from events
-/// only.
+/// The transfer thread. It takes pieces from the table, loads first, and submits each to the lane
+/// of its direction. A piece has ended when the events of its work say so, or was dropped before it
+/// was submitted. Then the thread gives a store's region back to the ring, and only after that
+/// tells the table of the end: a caller that sees a completion finds its part of the ring free.
 class CopyPump {
  public:
   CopyPump(gpu::Device& device, StagingRing& ring, StagingRing* load_staging, PathChooser& chooser,
@@ -41,7 +43,10 @@ class CopyPump {
   void note_loss();
   /// How long the thread may sleep.
   [[nodiscard]] std::chrono::nanoseconds patience() const;
+  /// Gives back the regions of the lane's pieces that have ended, and tells the table of their
+  /// ends.
   void reap(CopyLane& lane);
+  /// The same for dropped pieces: a store's gather may still write its region until it has ended.
   void drain();
 
   gpu::Device& device_;

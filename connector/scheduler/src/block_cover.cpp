@@ -52,8 +52,8 @@ void BlockProver::cover(const Request& request, TableUpdate update, GroupBlocks 
 void BlockProver::cover_table(const Request& request, Proof& proof, std::uint32_t num_computed,
                               PlanSeq last) {
   const std::uint32_t first = admit(request, proof, num_computed, last) / groups_.block_tokens();
-  for (std::size_t group = 0; group < groups_.size(); ++group) {
-    const auto& table = request.tables[group];
+  for (const GroupId group : groups_.ids()) {
+    const std::span<const BlockId> table = request.table(group);
     for (std::size_t i = first; i < table.size(); ++i) {
       begin_write(group, table[i], request.generation);
     }
@@ -94,9 +94,10 @@ void BlockProver::admit_again(const Request& request, Proof& proof, std::uint32_
   // A session goes on. Its last block is its own still, or nothing is known of the block's head.
   bool is_its = proof.from <= num_computed && num_computed <= proof.to;
   const std::uint32_t at = num_computed / groups_.block_tokens();
-  for (std::size_t group = 0; group < groups_.size() && is_its; ++group) {
+  for (const GroupId group : groups_.ids()) {
+    if (!is_its) break;
     if (num_computed % groups_.block_tokens() == 0 || groups_.has_states(group)) continue;
-    const auto& table = request.tables[group];
+    const std::span<const BlockId> table = request.table(group);
     is_its = at < table.size() && proven_.is_written_by(table[at], request.generation);
   }
   if (!is_its) proof.from = num_computed;
@@ -106,9 +107,14 @@ void BlockProver::admit_again(const Request& request, Proof& proof, std::uint32_
 
 namespace {
 
-/// Of a group's table, the number of blocks that were there before a step added some.
-std::size_t num_old(const Request& request, GroupBlocks added, std::size_t group) {
-  return request.tables[group].size() - (added.empty() ? 0 : added[group].size());
+/// What a step adds to a group's table.
+std::span<const BlockId> added_to(GroupId group, GroupBlocks added) {
+  return added.empty() ? std::span<const BlockId>() : added[group.value()];
+}
+
+/// The number of blocks that were in a group's table before a step added some.
+std::size_t num_old(const Request& request, GroupBlocks added, GroupId group) {
+  return request.table(group).size() - added_to(group, added).size();
 }
 
 }  // namespace
@@ -127,15 +133,17 @@ void BlockProver::cover_added(const Request& request, Proof& proof, GroupBlocks 
   if (num_computed < proof.to) {  // Taken back.
     proof.num_proven = std::min(proof.num_proven, first);
     const std::size_t end = (proof.to + block_tokens - 1) / block_tokens;
-    for (std::size_t group = 0; group < groups_.size(); ++group) {
+    for (const GroupId group : groups_.ids()) {
       if (groups_.has_states(group)) continue;
       for (std::size_t i = first; i < std::min(end, num_old(request, added, group)); ++i) {
-        begin_write(group, request.tables[group][i], request.generation);
+        begin_write(group, request.table(group)[i], request.generation);
       }
     }
   }
-  for (std::size_t group = 0; group < added.size(); ++group) {
-    for (const BlockId block : added[group]) begin_write(group, block, request.generation);
+  for (const GroupId group : groups_.ids()) {
+    for (const BlockId block : added_to(group, added)) {
+      begin_write(group, block, request.generation);
+    }
   }
   if (num_computed < proof.from || num_computed > proof.to) {
     proof.from = num_computed;
@@ -146,8 +154,8 @@ void BlockProver::cover_added(const Request& request, Proof& proof, GroupBlocks 
 void BlockProver::void_shared(const Request& writer, GroupBlocks added, std::uint32_t first,
                               std::uint32_t end) {
   std::unordered_set<BlockId> written;
-  for (std::size_t group = 0; group < groups_.size(); ++group) {
-    const auto& table = writer.tables[group];
+  for (const GroupId group : groups_.ids()) {
+    const std::span<const BlockId> table = writer.table(group);
     for (std::size_t i = first; i < std::min<std::size_t>(end, num_old(writer, added, group));
          ++i) {
       if (!groups_.is_null(group, table[i])) written.insert(table[i]);
@@ -171,8 +179,8 @@ void BlockProver::begin_load(const Request& request, std::uint32_t first, std::u
   proof.admission = Admission::kOwnLoad;
   proof.load_first = first;
   proof.num_loading = count;
-  for (std::size_t group = 0; group < groups_.size(); ++group) {
-    const auto& table = request.tables[group];
+  for (const GroupId group : groups_.ids()) {
+    const std::span<const BlockId> table = request.table(group);
     for (std::size_t i = first; i < table.size(); ++i) begin_write(group, table[i], Generation());
   }
 }
@@ -181,10 +189,10 @@ void BlockProver::end_load(const Request& request) {
   const Proof& proof = proofs_.of(request);
   const std::size_t end =
       std::min<std::size_t>(request.num_keys(), proof.load_first + proof.num_loading);
-  for (std::size_t group = 0; group < groups_.size(); ++group) {
-    const auto& table = request.tables[group];
+  for (const GroupId group : groups_.ids()) {
+    const std::span<const BlockId> table = request.table(group);
     for (std::size_t i = proof.load_first; i < std::min(end, table.size()); ++i) {
-      if (!groups_.is_null(group, table[i])) proven_.prove(table[i], request.keys[group][i]);
+      if (!groups_.is_null(group, table[i])) proven_.prove(table[i], request.keys_of(group)[i]);
     }
   }
 }

@@ -20,30 +20,30 @@ std::uint32_t BlockProver::prove(const Request& request) {
   return proof.num_proven;
 }
 
-bool BlockProver::is_idle_at(const Request& request, const Proof& proof, std::size_t group,
+bool BlockProver::is_idle_at(const Request& request, const Proof& proof, GroupId group,
                              std::uint32_t at) const {
   // Of states, what is found is the last one; what is left is told by note_state().
   if (groups_.has_states(group)) return at + 1 != proof.num_state_blocks;
-  return groups_.is_null(group, request.tables[group][at]);
+  return groups_.is_null(group, request.table(group)[at]);
 }
 
 bool BlockProver::prove_at(const Request& request, const Proof& proof, std::uint32_t at) {
   const bool is_covered = std::uint64_t{at} * groups_.block_tokens() >= proof.from;
-  const auto is_its = [&](std::size_t group) {
-    return is_covered && proven_.is_written_by(request.tables[group][at], request.generation);
+  const auto is_its = [&](GroupId group) {
+    return is_covered && proven_.is_written_by(request.table(group)[at], request.generation);
   };
-  for (std::size_t group = 0; group < groups_.size(); ++group) {
+  for (const GroupId group : groups_.ids()) {
     if (is_idle_at(request, proof, group, at)) continue;
     if (is_its(group)) continue;
-    if (proven_.holds(request.tables[group][at], request.keys[group][at])) continue;
+    if (proven_.holds(request.table(group)[at], request.keys_of(group)[at])) continue;
     // It was right when those after it were computed, and slid out of the window since.
     const bool slid =
         is_covered && !groups_.needs_all(group) && at < groups_.first_kept(group, proof.to);
     if (!slid) return false;
   }
-  for (std::size_t group = 0; group < groups_.size(); ++group) {
+  for (const GroupId group : groups_.ids()) {
     if (is_idle_at(request, proof, group, at) || !is_its(group)) continue;
-    proven_.prove(request.tables[group][at], request.keys[group][at]);
+    proven_.prove(request.table(group)[at], request.keys_of(group)[at]);
   }
   return true;
 }
@@ -54,7 +54,7 @@ std::vector<LeftState> BlockProver::take_proven_states(const Request& request) {
   std::erase_if(proof.states, [&](const LeftState& state) {
     if (state.at >= proof.num_proven) return false;
     if (proven_.is_written_by(state.block, request.generation)) {
-      proven_.prove(state.block, request.keys[state.group][state.at]);
+      proven_.prove(state.block, request.keys_of(state.group)[state.at]);
       taken.push_back(state);
     }
     return true;

@@ -24,7 +24,7 @@ namespace kvferry::connector {
 
 /// A recurrent state that the engine left in a block: the one at the end of position `at`.
 struct LeftState {
-  std::size_t group = 0;
+  GroupId group;
   std::uint32_t at = 0;
   BlockId block;
 };
@@ -51,7 +51,7 @@ class BlockProver {
   void note_local(const Request& request, std::uint32_t num_local_tokens, PlanSeq last);
   /// A request of that generation writes the block from now on; 0: a load, or a request that is not
   /// followed. Null blocks are ignored.
-  void begin_write(std::size_t group, BlockId block, Generation writer) {
+  void begin_write(GroupId group, BlockId block, Generation writer) {
     if (!groups_.is_null(group, block)) proven_.begin_write(block, writer);
   }
   /// The request is in a step after plan `last`: which tokens are covered, which blocks written.
@@ -192,7 +192,7 @@ class BlockProver {
                    std::uint32_t end);
   [[nodiscard]] bool prove_at(const Request& request, const Proof& proof, std::uint32_t at);
   /// Whether the group's block at a position stands for nothing that the proof of the prefix needs.
-  [[nodiscard]] bool is_idle_at(const Request& request, const Proof& proof, std::size_t group,
+  [[nodiscard]] bool is_idle_at(const Request& request, const Proof& proof, GroupId group,
                                 std::uint32_t at) const;
   [[nodiscard]] std::uint32_t num_provable(const Request& request, const Proof& proof) const;
   [[nodiscard]] bool waits(const Request& request, const Proof& proof) const;

@@ -19,33 +19,37 @@ LookupAnswer PrefixSearch::find(const GroupKeys& keys, std::uint32_t num_local, 
   answer.hits.resize(groups_.size());
   known.hits.resize(groups_.size());
   std::uint32_t length = limit > num_local ? limit - num_local : 0;
-  for (std::size_t group = 0; group < groups_.size() && length > 0; ++group) {
+  for (const GroupId group : groups_.ids()) {
+    if (length == 0) break;
     if (!groups_.needs_all(group)) continue;
-    answer.hits[group] = tier_.lookup_prefix(groups_.class_of(group),
-                                             std::span(keys[group]).subspan(num_local, length),
-                                             std::move(known.hits[group]));
-    length = static_cast<std::uint32_t>(answer.hits[group].size());
+    answer.hits[group.value()] = tier_.lookup_prefix(
+        groups_.class_of(group), std::span(keys[group.value()]).subspan(num_local, length),
+        std::move(known.hits[group.value()]));
+    length = static_cast<std::uint32_t>(answer.hits[group.value()].size());
   }
   // A shorter prefix can move what another group needs onto blocks that are missing.
   for (std::uint32_t before = length + 1; length > 0 && length < before;) {
     before = length;
-    for (std::size_t group = 0; group < groups_.size(); ++group) {
+    for (const GroupId group : groups_.ids()) {
       if (!groups_.needs_all(group)) length = shorten(keys, group, num_local, length);
     }
   }
   answer.num_blocks = length;
-  for (std::size_t group = 0; group < groups_.size() && length > 0; ++group) {
-    if (!groups_.needs_all(group)) answer.hits[group] = needed(keys, group, num_local, length);
+  for (const GroupId group : groups_.ids()) {
+    if (length == 0) break;
+    if (!groups_.needs_all(group))
+      answer.hits[group.value()] = needed(keys, group, num_local, length);
   }
   return answer;
 }
 
-std::uint32_t PrefixSearch::shorten(const GroupKeys& keys, std::size_t group,
-                                    std::uint32_t num_local, std::uint32_t length) const {
+std::uint32_t PrefixSearch::shorten(const GroupKeys& keys, GroupId group, std::uint32_t num_local,
+                                    std::uint32_t length) const {
   const std::uint32_t first = groups_.first_needed(group, num_local, length);
   if (needed(keys, group, num_local, length).size() == length - first) return length;
   std::vector<KeyState> states(length);
-  tier_.lookup(groups_.class_of(group), std::span(keys[group]).subspan(num_local, length), states);
+  tier_.lookup(groups_.class_of(group), std::span(keys[group.value()]).subspan(num_local, length),
+               states);
   std::uint32_t end = length;
   for (std::uint32_t at = length; at > groups_.first_needed(group, num_local, end);) {
     --at;
@@ -54,11 +58,12 @@ std::uint32_t PrefixSearch::shorten(const GroupKeys& keys, std::size_t group,
   return end;
 }
 
-PrefixHit PrefixSearch::needed(const GroupKeys& keys, std::size_t group, std::uint32_t num_local,
+PrefixHit PrefixSearch::needed(const GroupKeys& keys, GroupId group, std::uint32_t num_local,
                                std::uint32_t length) const {
   const std::uint32_t first = groups_.first_needed(group, num_local, length);
-  return tier_.lookup_prefix(groups_.class_of(group),
-                             std::span(keys[group]).subspan(num_local + first, length - first));
+  return tier_.lookup_prefix(
+      groups_.class_of(group),
+      std::span(keys[group.value()]).subspan(num_local + first, length - first));
 }
 
 std::optional<LeasedPrefix> PrefixSearch::lease(
@@ -68,8 +73,8 @@ std::optional<LeasedPrefix> PrefixSearch::lease(
     return std::nullopt;
   }
   LeasedPrefix leased;
-  for (std::size_t group = 0; group < groups_.size(); ++group) {
-    if (lease_group(keys, answer, group, count, tables[group], leased)) continue;
+  for (const GroupId group : groups_.ids()) {
+    if (lease_group(keys, answer, group, count, tables[group.value()], leased)) continue;
     for (LeasedBlocks& part : leased) {
       tier_.release(std::move(part.lease));
     }
@@ -78,14 +83,14 @@ std::optional<LeasedPrefix> PrefixSearch::lease(
   return leased;
 }
 
-bool PrefixSearch::lease_group(const GroupKeys& keys, const LookupAnswer& answer, std::size_t group,
+bool PrefixSearch::lease_group(const GroupKeys& keys, const LookupAnswer& answer, GroupId group,
                                std::uint32_t count, std::span<const BlockId> table,
                                LeasedPrefix& to) const {
   const std::uint32_t first = answer.num_local_blocks;
   if (first + count > table.size()) return false;
   const std::span<const BlockId> blocks = table.subspan(first, count);
   const std::uint32_t skipped = groups_.first_needed(group, first, count);
-  const PrefixHit* hit = &answer.hits[group];
+  const PrefixHit* hit = &answer.hits[group.value()];
   PrefixHit moved;
   if (!groups_.needs_all(group) && count < answer.num_blocks) {
     // The engine takes less than it was offered: the window ends elsewhere.
@@ -118,8 +123,9 @@ bool PrefixSearch::lease_group(const GroupKeys& keys, const LookupAnswer& answer
 
 LookupAnswer PrefixSearch::await(const GroupKeys& keys) const {
   LookupAnswer answer = find(keys, 0, static_cast<std::uint32_t>(keys.front().size()));
-  for (std::size_t group = 0; group < groups_.size() && answer.num_blocks > 0; ++group) {
-    PrefixHit& hit = answer.hits[group];
+  for (const GroupId group : groups_.ids()) {
+    if (answer.num_blocks == 0) break;
+    PrefixHit& hit = answer.hits[group.value()];
     // Another group may have made the hit shorter than what this one found.
     hit.slots.resize(answer.num_blocks - groups_.first_needed(group, 0, answer.num_blocks));
     tier_.await(hit);
@@ -129,10 +135,10 @@ LookupAnswer PrefixSearch::await(const GroupKeys& keys) const {
 
 void PrefixSearch::end_await(const GroupKeys& keys, std::uint32_t num_blocks) const {
   if (num_blocks == 0) return;
-  for (std::size_t group = 0; group < groups_.size(); ++group) {
+  for (const GroupId group : groups_.ids()) {
     const std::uint32_t first = groups_.first_needed(group, 0, num_blocks);
     tier_.end_await(groups_.class_of(group),
-                    std::span(keys[group]).subspan(first, num_blocks - first));
+                    std::span(keys[group.value()]).subspan(first, num_blocks - first));
   }
 }
 

@@ -62,15 +62,15 @@ class PrefixSearch {
 
  private:
   /// The longest prefix of at most `length` after `num_local` that the group can serve.
-  [[nodiscard]] std::uint32_t shorten(const GroupKeys& keys, std::size_t group,
-                                      std::uint32_t num_local, std::uint32_t length) const;
+  [[nodiscard]] std::uint32_t shorten(const GroupKeys& keys, GroupId group, std::uint32_t num_local,
+                                      std::uint32_t length) const;
   /// What the group needs of `length` blocks after `num_local`.
-  [[nodiscard]] cpu_tier::PrefixHit needed(const GroupKeys& keys, std::size_t group,
+  [[nodiscard]] cpu_tier::PrefixHit needed(const GroupKeys& keys, GroupId group,
                                            std::uint32_t num_local, std::uint32_t length) const;
   /// Adds what the group needs to `to`; false if that cannot be had.
-  [[nodiscard]] bool lease_group(const GroupKeys& keys, const LookupAnswer& answer,
-                                 std::size_t group, std::uint32_t count,
-                                 std::span<const BlockId> table, LeasedPrefix& to) const;
+  [[nodiscard]] bool lease_group(const GroupKeys& keys, const LookupAnswer& answer, GroupId group,
+                                 std::uint32_t count, std::span<const BlockId> table,
+                                 LeasedPrefix& to) const;
 
   cpu_tier::Tier& tier_;
   const BlockGroups& groups_;

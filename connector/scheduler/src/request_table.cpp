@@ -22,11 +22,11 @@ std::optional<std::size_t> Request::sync_keys() {
   if (drops) {
     for (auto& of_group : keys) of_group.resize(known);
   }
-  for (std::size_t group = 0; group < keys.size(); ++group) {
-    keys[group].reserve(available);
+  for (GroupId group; group.value() < keys.size(); group = group.next()) {
+    std::vector<cpu_tier::BlockKey>& of_group = keys[group.value()];
+    of_group.reserve(available);
     for (std::size_t i = known; i < available; ++i) {
-      keys[group].push_back(
-          cpu_tier::BlockKey::make(hashes->hash(i), GroupId(static_cast<std::uint16_t>(group))));
+      of_group.push_back(cpu_tier::BlockKey::make(hashes->hash(i), group));
     }
   }
   return drops ? std::optional(known) : std::nullopt;

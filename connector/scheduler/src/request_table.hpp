@@ -47,6 +47,12 @@ struct Request {
   std::vector<std::vector<BlockId>> tables;
   TransferId load;  ///< The load under way while kLoading or kAbortedLoading.
 
+  [[nodiscard]] std::span<const cpu_tier::BlockKey> keys_of(GroupId group) const {
+    return keys[group.value()];
+  }
+  [[nodiscard]] std::span<const BlockId> table(GroupId group) const {
+    return tables[group.value()];
+  }
   [[nodiscard]] Owner owner(DomainId domain) const { return {domain, id, generation}; }
   /// Complete blocks whose keys are known, in each group.
   [[nodiscard]] std::size_t num_keys() const { return keys.front().size(); }

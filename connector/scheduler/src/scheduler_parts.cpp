@@ -47,10 +47,11 @@ void SchedulerEngine::Parts::offer_rest(Request& request) {
 void SchedulerEngine::Parts::drop_added(TableUpdate update, GroupBlocks blocks,
                                         std::uint32_t first_written) {
   const std::size_t kept = update == TableUpdate::kReplace ? first_written : 0;
-  for (std::size_t group = 0; group < blocks.size(); ++group) {
-    for (std::size_t i = kept; i < blocks[group].size(); ++i) {
-      planner.drop_rewritten(blocks[group][i]);
-      prover.begin_write(group, blocks[group][i], Generation());
+  for (GroupId group; group.value() < blocks.size(); group = group.next()) {
+    const std::span<const BlockId> added = blocks[group.value()];
+    for (std::size_t i = kept; i < added.size(); ++i) {
+      planner.drop_rewritten(added[i]);
+      prover.begin_write(group, added[i], Generation());
     }
   }
 }

@@ -35,15 +35,14 @@ void SchedulerEngine::on_scheduled(std::string_view engine_id, TableUpdate updat
 
 void SchedulerEngine::on_state(std::string_view engine_id, GroupId group, BlockId block,
                                std::uint32_t num_tokens) {
-  if (!parts_->groups.has(group) || !parts_->groups.has_states(group.value())) {
+  if (!parts_->groups.has(group) || !parts_->groups.has_states(group)) {
     throw ProtocolError("the engine left a state of request " + std::string(engine_id) +
                         " in KV cache group " + std::to_string(group.value()) + ", which has none");
   }
   parts_->planner.enter_step(parts_->last_seq.next());
   parts_->planner.drop_rewritten(block);
   Request* request = parts_->requests.find(engine_id);
-  parts_->prover.begin_write(group.value(), block,
-                             request == nullptr ? Generation() : request->generation);
+  parts_->prover.begin_write(group, block, request == nullptr ? Generation() : request->generation);
   if (request == nullptr || request->state != RequestState::kIdle) return;
   if (!parts_->planner.takes_states(*request)) return;
   parts_->sync_keys(*request);
@@ -54,7 +53,7 @@ void SchedulerEngine::on_state(std::string_view engine_id, GroupId group, BlockI
   if (num_blocks == 0 || num_blocks > table.size()) return;
   // With drafts the engine moves blocks within a table, and does not say so.
   table[num_blocks - 1] = block;
-  parts_->prover.note_state(*request, {group.value(), num_blocks - 1, block});
+  parts_->prover.note_state(*request, {group, num_blocks - 1, block});
 }
 
 std::string SchedulerEngine::finish_plan() {

@@ -28,7 +28,7 @@ void StorePlanner::offer_step(const Request& request, TableUpdate update,
   offers.num_offered = first;
   if (first <= offers.store_end) offers.store_end = kNoEnd;
   if (!offers.storable || first >= end) return;
-  for (std::size_t group = 0; group < groups_.size(); ++group) {
+  for (const GroupId group : groups_.ids()) {
     // Later the engine moves blocks within a table.
     if (update == TableUpdate::kReplace && groups_.has_states(group)) {
       defer_found_states(request, group, first, std::min(first_written, end));
@@ -38,9 +38,9 @@ void StorePlanner::offer_step(const Request& request, TableUpdate update,
   if (prover_.num_proven(request) < end) prover_.doubt(request);
 }
 
-StorePlanner::Candidate StorePlanner::candidate_of(const Request& request, std::size_t group,
+StorePlanner::Candidate StorePlanner::candidate_of(const Request& request, GroupId group,
                                                    std::uint32_t first, std::uint32_t last) const {
-  while (first < last && groups_.is_null(group, request.tables[group][first])) ++first;
+  while (first < last && groups_.is_null(group, request.table(group)[first])) ++first;
   return {&request, group, first, last};
 }
 
@@ -82,10 +82,10 @@ void StorePlanner::defer(const Candidate& candidate, Buffer& buffer) {
   }
 }
 
-void StorePlanner::defer_found_states(const Request& request, std::size_t group,
-                                      std::uint32_t first, std::uint32_t last) {
+void StorePlanner::defer_found_states(const Request& request, GroupId group, std::uint32_t first,
+                                      std::uint32_t last) {
   for (std::uint32_t at = first; at < last; ++at) {
-    if (!groups_.is_null(group, request.tables[group][at])) {
+    if (!groups_.is_null(group, request.table(group)[at])) {
       defer({&request, group, at, at + 1}, buffer_);
     }
   }
@@ -100,7 +100,7 @@ void StorePlanner::offer_proven(const Request& request, OfferTo where) {
   const std::uint32_t first = offers.num_offered;
   if (first >= end) return;
   offers.num_offered = end;
-  for (std::size_t group = 0; group < groups_.size(); ++group) {
+  for (const GroupId group : groups_.ids()) {
     if (groups_.has_states(group)) continue;  // The engine has said where they are.
     std::uint32_t kept = end;
     if (where == OfferTo::kStep) {

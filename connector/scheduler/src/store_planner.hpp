@@ -137,21 +137,21 @@ class StorePlanner {
   /// cache.
   struct Candidate {
     const Request* request;
-    std::size_t group;
+    GroupId group;
     std::uint32_t first;
     std::uint32_t last;
 
     /// As a request that decodes completes it: a transfer of its own would cost more than it holds.
     [[nodiscard]] bool is_single() const { return last - first == 1; }
     [[nodiscard]] std::span<const cpu_tier::BlockKey> keys() const {
-      return std::span(request->keys[group]).subspan(first, last - first);
+      return request->keys_of(group).subspan(first, last - first);
     }
     [[nodiscard]] std::span<const BlockId> blocks() const {
-      return std::span(request->tables[group]).subspan(first, last - first);
+      return request->table(group).subspan(first, last - first);
     }
     [[nodiscard]] Predecessor predecessor() const {
       if (first == 0) return std::nullopt;
-      return request->keys[group][first - 1];
+      return request->keys_of(group)[first - 1];
     }
   };
   /// What one transfer is to store, one key for each block.
@@ -188,8 +188,8 @@ class StorePlanner {
   }
   /// The positions [first, last), less the first ones that only stand for blocks which slid out of
   /// a window: those are used by no request.
-  [[nodiscard]] Candidate candidate_of(const Request& request, std::size_t group,
-                                       std::uint32_t first, std::uint32_t last) const;
+  [[nodiscard]] Candidate candidate_of(const Request& request, GroupId group, std::uint32_t first,
+                                       std::uint32_t last) const;
   /// Offers the blocks to the tier's policy: which of them are to be stored. In `buffer.answers`.
   [[nodiscard]] std::span<const cpu_tier::OfferAnswer> offer(const Candidate& candidate,
                                                              Buffer& buffer);
@@ -199,7 +199,7 @@ class StorePlanner {
   void defer(const Candidate& candidate, Buffer& buffer);
   /// Of [first, last), the states that the request has found in the engine's cache: the pool says
   /// whether a block is still what the table says.
-  void defer_found_states(const Request& request, std::size_t group, std::uint32_t first,
+  void defer_found_states(const Request& request, GroupId group, std::uint32_t first,
                           std::uint32_t last);
 
   void plan_witness(Draft& draft);

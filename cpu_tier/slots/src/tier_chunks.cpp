@@ -190,13 +190,6 @@ SlabSnapshot Tier::slab_snapshot() const {
   return now;
 }
 
-std::optional<SlabClassId> Tier::class_of_chunk(ChunkId chunk) const {
-  MutexLock lock(mutex_);
-  if (chunk.value() >= class_of_chunk_.size() || class_of_chunk_[chunk.value()] == kNoClass)
-    return std::nullopt;
-  return SlabClassId(class_of_chunk_[chunk.value()]);
-}
-
 void Tier::check_invariants() const {
   MutexLock lock(mutex_);
   std::vector<std::uint32_t> num_attached(num_classes_);

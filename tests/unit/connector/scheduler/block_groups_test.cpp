@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <vector>
 
 namespace kvferry::connector {
@@ -13,10 +14,10 @@ constexpr std::uint32_t kBlockTokens = 4;
 /// Full attention, a window of 7 tokens, chunks of two blocks, and a state without drafts.
 class BlockGroupsTest : public ::testing::Test {
  protected:
-  static constexpr std::size_t kFull = 0;
-  static constexpr std::size_t kWindow = 1;
-  static constexpr std::size_t kChunk = 2;
-  static constexpr std::size_t kState = 3;
+  static constexpr GroupId kFull{0};
+  static constexpr GroupId kWindow{1};
+  static constexpr GroupId kChunk{2};
+  static constexpr GroupId kState{3};
 
   BlockGroups groups_{std::vector<KvGroup>{{TokenReach(), SlabClassId(0)},
                                            {TokenReach::window(7), SlabClassId(1)},
@@ -30,6 +31,7 @@ TEST_F(BlockGroupsTest, AGroupIsOfItsSlabClass) {
   EXPECT_EQ(groups_.class_of(GroupId(3)), SlabClassId(2));
   EXPECT_TRUE(groups_.has(GroupId(3)));
   EXPECT_FALSE(groups_.has(GroupId(4)));
+  EXPECT_TRUE(std::ranges::equal(groups_.ids(), std::vector{kFull, kWindow, kChunk, kState}));
 }
 
 TEST_F(BlockGroupsTest, AWindowKeepsTheBlocksThatTheNextTokenSees) {
@@ -53,7 +55,7 @@ TEST_F(BlockGroupsTest, WhatIsNeededIsCountedFromTheLocalBlocksOn) {
 
 TEST_F(BlockGroupsTest, OnlyAGroupThatDropsBlocksHasNullBlocks) {
   EXPECT_FALSE(groups_.is_null(kFull, kNullBlock));
-  for (const std::size_t group : {kWindow, kChunk, kState}) {
+  for (const GroupId group : {kWindow, kChunk, kState}) {
     EXPECT_TRUE(groups_.is_null(group, kNullBlock));
     EXPECT_FALSE(groups_.is_null(group, BlockId(1)));
   }
@@ -64,7 +66,7 @@ TEST_F(BlockGroupsTest, AStateIsLoadedWholeAndSettlesInItsStepWithoutDrafts) {
   EXPECT_FALSE(groups_.may_leave_out(kState));
   EXPECT_TRUE(groups_.settles_in_step(kState));
   const BlockGroups drafts(std::vector<KvGroup>{{TokenReach::state(2)}}, kBlockTokens);
-  EXPECT_FALSE(drafts.settles_in_step(0));
+  EXPECT_FALSE(drafts.settles_in_step(GroupId(0)));
 }
 
 }  // namespace

@@ -73,7 +73,7 @@ TEST_F(BlockProverTest, ABlockThatGetsAnotherWriterIsNotProven) {
   Request& request = arrive("r", {1});
   compute(request, TableUpdate::kReplace, {10}, 0, 4);
   EXPECT_EQ(prover_.prove(request), 1U);
-  prover_.begin_write(0, BlockId(10), Generation());
+  prover_.begin_write(GroupId(0), BlockId(10), Generation());
   EXPECT_FALSE(holds(10, 1));
 }
 
@@ -165,11 +165,11 @@ TEST_F(BlockProverTest, AStateIsProvenWithTheTokensBeforeItUnlessItWasOverwritte
   const std::array<std::span<const BlockId>, 2> tables{attention, states};
   request.update_tables(TableUpdate::kReplace, tables);
   prover.cover(request, TableUpdate::kReplace, tables, {0, 8, 0}, PlanSeq());
-  prover.note_state(request, {1, 0, BlockId(20)});
-  prover.note_state(request, {1, 1, BlockId(21)});
+  prover.note_state(request, {GroupId(1), 0, BlockId(20)});
+  prover.note_state(request, {GroupId(1), 1, BlockId(21)});
   EXPECT_TRUE(prover.take_proven_states(request).empty()) << "nothing is proven before them";
   EXPECT_EQ(prover.prove(request), 2U);
-  prover.begin_write(1, BlockId(20), Generation());
+  prover.begin_write(GroupId(1), BlockId(20), Generation());
   const std::vector<LeftState> proven = prover.take_proven_states(request);
   ASSERT_EQ(proven.size(), 1U);
   EXPECT_EQ(proven[0].block, BlockId(21));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Random lives of blocks of several sizes in one real memory: no byte is ever another block's, and
-// no more of it is wasted than slab_tier.hpp says.
+// no more of it is wasted than tier.hpp says.
 #include "kvferry/cpu_tier/memory/slab_geometry.hpp"
 #include "kvferry/cpu_tier/slots/tier.hpp"
 
@@ -12,6 +12,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <random>
+#include <set>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -99,25 +101,29 @@ void TierClassesProperty::reserve() {
 void TierClassesProperty::check_waste(std::uint32_t starved) {
   const SlabSnapshot now = tier_.slab_snapshot();
   EXPECT_EQ(now.num_free_chunks, 0U);
-  std::vector<bool> named(now.num_chunks);
-  const auto name = [&](std::uint32_t of, std::span<const SlotId> slots) {
-    for (const SlotId slot : slots) named[place_of(slot, per_chunk(of)).chunk.value()] = true;
+  // Chunks that cannot move, by the class of the slots that are out.
+  std::vector<std::set<ChunkId>> held(now.classes.size());
+  const auto hold = [&](std::uint32_t of, std::span<const SlotId> slots) {
+    for (const SlotId slot : slots) held[of].insert(place_of(slot, per_chunk(of)).chunk);
   };
-  for (const Writable& one : writable_) name(one.of, one.slots.slots());
-  for (const Leased& one : leases_) name(one.of, one.lease.slots());
+  for (const Writable& one : writable_) hold(one.of, one.slots.slots());
+  for (const Leased& one : leases_) hold(one.of, one.lease.slots());
   std::uint64_t used_or_free = 0;
-  std::uint64_t num_others = 0;
+  std::uint64_t num_chunks = 0;
+  std::set<ChunkId> seen;
   for (std::uint32_t of = 0; of < now.classes.size(); ++of) {
+    num_chunks += now.classes[of].num_chunks;
     used_or_free += now.classes[of].tier.num_slots * slot_bytes_[of];
     EXPECT_LT(kChunkBytes - per_chunk(of) * slot_bytes_[of], slot_bytes_[of]);
-    for (ChunkId chunk; chunk.value() < now.num_chunks; chunk = chunk.next()) {
-      if (of == starved || tier_.class_of_chunk(chunk) != SlabClassId(of)) continue;
-      ++num_others;
-      EXPECT_TRUE(named[chunk.value()])
-          << "class " << starved << " starves beside chunk " << chunk.value();
+    for (const ChunkId chunk : held[of]) {
+      EXPECT_LT(chunk.value(), now.num_chunks);
+      EXPECT_TRUE(seen.insert(chunk).second) << "two classes have chunk " << chunk.value();
     }
+    if (of == starved) continue;
+    EXPECT_EQ(held[of].size(), now.classes[of].num_chunks)
+        << "class " << starved << " starves beside a chunk of class " << of << " that could move";
   }
-  EXPECT_EQ(num_others + now.classes[starved].num_chunks, now.num_chunks);
+  EXPECT_EQ(num_chunks, now.num_chunks);
   EXPECT_LE(used_or_free, now.num_chunks * kChunkBytes);
 }
 

@@ -124,12 +124,14 @@ struct LoadPart {
 /// A point of the compute stream that loads wait for; shared by the loads of one step.
 using Fence = std::shared_ptr<gpu::Event>;
 
-/// See the top of the file. One engine thread calls gather(), fence(), load(), seal(), cancel(),
-/// cancel_unbegun();
-/// poll(), stats(), the texts and tables, overdue(), wait_idle() and close() may come from any
-/// thread. Device errors of a transfer end up in its Completion and never in an exception; a class,
-/// block or slot that does not exist is a ProtocolError, and then nothing of that call is queued; a
-/// transfer id in use twice is a broken invariant.
+/// Moves blocks as the top of the file says.
+///
+/// Threads: gather(), seal(), fence(), load(), cancel() and cancel_unbegun() are called by one
+/// thread, the engine's. Every other function may be called by any thread at any time.
+///
+/// Errors: a device error of a transfer is told by its Completion and is never thrown. A class,
+/// block or slot that does not exist is a ProtocolError, and then that call has queued nothing. Two
+/// transfers under way with one id are a broken invariant.
 ///
 /// On a lost device gather() takes nothing and load() ends as kFailed at once; what had not been
 /// submitted ends as kFailed. What had been submitted and was not seen to end: with memory quiet it

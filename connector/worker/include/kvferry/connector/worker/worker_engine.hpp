@@ -155,24 +155,30 @@ class WorkerEngine {
   class Impl;
   void gather_waiting(std::uintptr_t compute_stream);
 
-  /// Transfers with blocks still to be gathered in this step, in plan order; here so that pump() is
-  /// free.
+  /// A store of the plan that is bound, as far as this rank has gathered it.
   struct WaitingStore {
     TransferId transfer;
     SlabClassId slab_class;
+    /// The blocks hold their content: from bind() on if the order says so, else from save() on.
     bool ready = false;
-    std::uint32_t num_ordered = 0;
-    std::vector<BlockSlot> blocks;  ///< Those that this rank stores.
-    /// Where they stand in the order; empty if they are all of it.
+    std::uint32_t num_ordered = 0;  ///< Blocks of the order, other ranks' too.
+    /// Those that this rank stores, in the order's order: all, or in a replica group the ones whose
+    /// slots it is home of.
+    std::vector<BlockSlot> blocks;
+    /// `blocks[i]` is number positions[i] of the order; empty if `blocks` is all of the order.
     std::vector<std::uint32_t> positions;
-    std::uint32_t num_gathered = 0;  ///< Of `blocks`.
+    std::uint32_t num_gathered = 0;  ///< The first ones of `blocks`.
 
-    /// How far in the order all that this rank stores is gathered.
+    /// Of the order's blocks, how many stand before the first one that this rank was to store and
+    /// has not gathered.
     [[nodiscard]] std::uint32_t gathered_prefix() const {
       if (num_gathered == blocks.size()) return num_ordered;
       return positions.empty() ? num_gathered : positions[num_gathered];
     }
   };
+  /// All stores of the plan that is bound, in the plan's order. save() ends the list, or else the
+  /// next bind(): blocks that are not gathered by then are skipped. It is here and not in Impl, so
+  /// that pump() costs its caller one comparison when there is no store.
   std::vector<WaitingStore> waiting_;
   std::unique_ptr<Impl> impl_;
 };

@@ -260,10 +260,8 @@ class Tier {
   [[nodiscard]] std::vector<KeyEvent> take_key_events();
   /// Of all classes together; chunks of no class count as free slots of the first.
   [[nodiscard]] TierSnapshot snapshot() const;
-  /// Which class has which chunks.
+  /// How many chunks and slots each class has.
   [[nodiscard]] SlabSnapshot slab_snapshot() const;
-  /// The class that has a chunk, if any has.
-  [[nodiscard]] std::optional<SlabClassId> class_of_chunk(ChunkId chunk) const;
   /// Name of the rule that decides now for a class (policy_rule.hpp); ARC's admission has one too.
   [[nodiscard]] const char* rule_name(SlabClassId of) const;
 

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Arenas of one replica group, in one process and in several.
+// Members of one replica group, in one process and in several, make their memory resident together.
 #include "kvferry/base/error.hpp"
 #include "kvferry/base/test_hooks.hpp"
 #include "kvferry/cpu_tier/memory/arena.hpp"
 #include "kvferry/cpu_tier/memory/arena_growth.hpp"
-#include "kvferry/cpu_tier/memory/shared_file.hpp"
 #include "kvferry/gpu/host_link.hpp"
 
+#include "arena_replica_fixture.hpp"
 #include "complaint.hpp"
-#include "made_up_machine.hpp"
 
 #include <gtest/gtest.h>
 
@@ -16,16 +15,14 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
+#include <cstdint>
 #include <cstdlib>
-#include <cstring>
 #include <fcntl.h>
 #include <filesystem>
-#include <functional>
 #include <memory>
 #include <optional>
-#include <span>
+#include <stop_token>
 #include <string>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <thread>
 #include <unistd.h>
@@ -36,46 +33,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using std::chrono::milliseconds;
-
-constexpr std::uint64_t kPage = 4096;
-constexpr std::uint64_t kChunkBytes = 2 * kPage;
-constexpr std::uint32_t kNumChunks = 30;
-
-/// How a member makes its arena.
-struct Member : ArenaOptions {
-  ReplicaGroup replicas;
-};
-
-Member options_of(std::uint32_t index, std::uint32_t size, const MachineRoot& machine) {
-  return {{.pinned_piece_bytes = 2 * size * kChunkBytes,
-           .max_registration_bytes = 4 * size * kChunkBytes,
-           .start = ArenaStart::kEmpty,
-           .pages = PageKind::kNormal,
-           .num_threads = 2,
-           .machine = machine},
-          {.name = "engine 1", .size = size, .index = index}};
-}
-
-std::span<std::uint8_t> bytes_of(const Arena& arena, std::uint32_t chunk) {
-  return {reinterpret_cast<std::uint8_t*>(arena.chunk_address(ChunkId(chunk))), kChunkBytes};
-}
-void fill(const Arena& arena, std::uint32_t chunk, std::uint8_t value) {
-  std::memset(bytes_of(arena, chunk).data(), value, kChunkBytes);
-}
-bool holds(const Arena& arena, std::uint32_t chunk, std::uint8_t value) {
-  for (const std::uint8_t byte : bytes_of(arena, chunk)) {
-    if (byte != value) return false;
-  }
-  return true;
-}
-
-void await(const std::function<bool()>& condition) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
-  while (!condition()) {
-    ASSERT_LT(std::chrono::steady_clock::now(), end) << "hangs";
-    std::this_thread::sleep_for(milliseconds(1));
-  }
-}
 
 /// A member in a process of its own, executed anew: a forked one has none of oneTBB's threads.
 class OtherMember {
@@ -141,39 +98,6 @@ TEST(ArenaReplica, DISABLED_Member) {
   for (;;) ::pause();
 }
 
-class ArenaReplicaTest : public ::testing::Test {
- protected:
-  ArenaReplicaTest() { machine_.write_available(std::uint64_t{1} << 20U); }
-#ifdef KVFERRY_TEST_HOOKS
-  ~ArenaReplicaTest() override { test_hooks::reset(); }
-#endif
-
-  [[nodiscard]] Member options(std::uint32_t index, std::uint32_t size = 2) const {
-    return options_of(index, size, machine_.root);
-  }
-  [[nodiscard]] std::unique_ptr<Arena> arena(const Member& of,
-                                             std::uint32_t num_chunks = kNumChunks) {
-    return std::make_unique<Arena>(*device_, make_group_source(of.replicas), kChunkBytes,
-                                   num_chunks, of);
-  }
-  [[nodiscard]] fs::path board() const {
-    for (const auto& entry : fs::directory_iterator(machine_.root.claims)) {
-      if (entry.path().filename().string().starts_with("kvferry-replicas-")) return entry.path();
-    }
-    return {};
-  }
-  /// Overwrites a word of the published board.
-  void patch(off_t offset, std::int32_t value) const {
-    const int file = ::open(board().c_str(), O_RDWR | O_CLOEXEC);
-    ASSERT_GE(file, 0);
-    EXPECT_EQ(::pwrite(file, &value, sizeof value, offset), ssize_t{sizeof value});
-    ::close(file);
-  }
-
-  MadeUpMachine machine_;
-  std::unique_ptr<gpu::Device> device_ = gpu::make_host_device();
-};
-
 TEST_F(ArenaReplicaTest, MembersReadWhatTheOthersWrote) {
   std::vector<std::unique_ptr<Arena>> arenas;
   std::vector<std::unique_ptr<ArenaGrowth>> growths;
@@ -225,47 +149,6 @@ TEST_F(ArenaReplicaTest, MembersOfSeveralProcessesReadWhatTheOthersWrote) {
   EXPECT_TRUE(holds(*first, 2, 102));
 }
 
-TEST_F(ArenaReplicaTest, TheMachineIsAskedForTheMemoryOnce) {
-  machine_.write_available(kNumChunks * kChunkBytes / 1024);
-  const auto first = arena(options(0));
-  EXPECT_NO_THROW(static_cast<void>(arena(options(1))));
-  Member stranger = options(0);
-  stranger.replicas = {};
-  EXPECT_THROW(static_cast<void>(arena(stranger)), ResourceError);
-}
-
-TEST_F(ArenaReplicaTest, WhatTheFirstMemberWasGrantedHoldsForAll) {
-  machine_.write_available(20 * kChunkBytes / 1024);
-  Member first_options = options(0);
-  first_options.shortage = Shortage::kTakeLess;
-  const auto first = arena(first_options);
-  EXPECT_EQ(first->num_chunks(), 20U);
-  EXPECT_EQ(arena(options(1))->num_chunks(), 20U);
-}
-
-TEST_F(ArenaReplicaTest, ASmallOneHasAPieceForEachMember) {
-  Member large = options(0, 3);
-  large.pinned_piece_bytes = std::uint64_t{64} << 20U;
-  const auto first = arena(large);
-  EXPECT_EQ(first->chunks_per_piece(), kNumChunks / 3);
-}
-
-TEST_F(ArenaReplicaTest, NothingIsLeftWhenAllHaveJoinedAndTheClaimIsWithdrawn) {
-  const auto first = arena(options(0));
-  const auto second = arena(options(1));
-  EXPECT_FALSE(fs::is_empty(machine_.root.claims));
-  first->withdraw_claim();
-  EXPECT_TRUE(fs::is_empty(machine_.root.claims));
-}
-
-TEST_F(ArenaReplicaTest, AFirstMemberThatNeverComesEndsTheWaitWithAName) {
-  Member of = options(1);
-  of.replicas.patience = milliseconds(30);
-  expect_named(complaint_of<TimeoutError>([&] { static_cast<void>(arena(of)); }),
-               {"member 1 of 2 found no memory of the first one", "kvferry-replicas-",
-                "share_replicated_kv: false"});
-}
-
 TEST_F(ArenaReplicaTest, AMemberThatNeverComesEndsTheGrowthOfTheOthersWithAName) {
   Member of = options(0);
   of.replicas.patience = milliseconds(30);
@@ -284,50 +167,6 @@ TEST_F(ArenaReplicaTest, AFirstPieceThatNeverComesEndsTheStartWithAName) {
   const auto second = arena(of);
   expect_named(complaint_of<TimeoutError>([&] { second->grow(1); }),
                {"piece 0 ", "member 0 of 2", "has not made it resident"});
-}
-
-TEST_F(ArenaReplicaTest, MembersOfAnotherGeometryAreRefusedAndBothAreNamed) {
-  const auto first = arena(options(0));
-  expect_named(complaint_of<TopologyError>([&] { static_cast<void>(arena(options(1), 31)); }),
-               {"chunks 31", "first member 30"});
-  expect_named(complaint_of<TopologyError>([&] {
-                 static_cast<void>(Arena(*device_, make_group_source(options(1).replicas), kPage,
-                                         kNumChunks, options(1)));
-               }),
-               {"bytes per chunk 4096", "first member 8192"});
-  expect_named(complaint_of<TopologyError>([&] { static_cast<void>(arena(options(1, 3))); }),
-               {"group size 3", "first member 2"});
-  Member pieces = options(1);
-  pieces.pinned_piece_bytes *= 2;
-  expect_named(complaint_of<TopologyError>([&] { static_cast<void>(arena(pieces)); }),
-               {"bytes per piece 65536", "first member 32768"});
-  patch(8, 99);
-  expect_named(complaint_of<TopologyError>([&] { static_cast<void>(arena(options(1))); }),
-               {"ABI version 1", "first member 99"});
-}
-
-TEST_F(ArenaReplicaTest, TwoUnderOneNumberAreRefused) {
-  const auto first = arena(options(0));
-  EXPECT_THROW(static_cast<void>(arena(options(0))), TopologyError);
-  const auto second = arena(options(1));
-  expect_named(complaint_of<TopologyError>([&] { static_cast<void>(arena(options(1))); }),
-               {"has joined already", "engine_id"});
-}
-
-// Ranks of several containers: the process number is another process's there, or nobody's.
-TEST_F(ArenaReplicaTest, MemoryOfAProcessThatCannotBeSeenIsRefusedWithTheRemedy) {
-  const auto first = arena(options(0));
-  const int stranger = SharedFile::make_unnamed(kPage, PageKind::kNormal).descriptor();
-  const std::vector<std::string> parts{"member 0 of 2", "shareProcessNamespace",
-                                       "share_replicated_kv: false"};
-  patch(52, 999'999'999);
-  expect_named(complaint_of<ConfigError>([&] { static_cast<void>(arena(options(1))); }), parts);
-  const SharedFile another = SharedFile::make_unnamed(kPage, PageKind::kNormal);
-  EXPECT_EQ(another.descriptor(), stranger);
-  patch(52, ::getpid());
-  patch(56, another.descriptor());
-  expect_named(complaint_of<ConfigError>([&] { static_cast<void>(arena(options(1))); }),
-               {"is another one's", parts[1]});
 }
 
 TEST_F(ArenaReplicaTest, AKilledFirstMemberEndsTheGrowthAndLeavesNothingBehind) {
