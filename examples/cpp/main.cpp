@@ -39,7 +39,7 @@ std::unique_ptr<SchedulerEngine> make_scheduler() {
   SchedulerOptions options;
   options.domain = kvferry::connector::DomainId(1);
   options.world_size = 1;
-  options.block_tokens = kBlockTokens;
+  options.hash_tokens = kBlockTokens;
   options.num_blocks = kPoolBlocks;
   options.classes = {{.slots_per_chunk = 1, .slot_bytes = {kBlockBytes}}};
   options.max_chunks = kTierBlocks;

@@ -262,7 +262,7 @@ class KvFerryConfig:
             f"set it to {slot_bytes * num_local_arenas} or more",
         )
 
-    def ring_bytes(self, group_bytes: Sequence[int], block_tokens: int, max_num_batched_tokens: int) -> int:
+    def ring_bytes(self, group_bytes: Sequence[int], block_tokens: Sequence[int], max_num_batched_tokens: int) -> int:
         """Bytes of one rank's staging ring.
 
         Parameters
@@ -271,7 +271,7 @@ class KvFerryConfig:
             Bytes of one block on this rank, all layers packed, of each KV cache group: each has blocks of its own for
             the same tokens.
         block_tokens
-            Tokens of a block.
+            Tokens of a block of each group.
         max_num_batched_tokens
             Tokens that one step of the engine computes at most.
 
@@ -283,8 +283,11 @@ class KvFerryConfig:
         """
         slot_bytes = max(group_bytes)
         if self.staging_bytes is None:
-            step_blocks = -(-max_num_batched_tokens // block_tokens)
-            return max(slot_bytes, min(step_blocks * sum(group_bytes), GIB))
+            step_bytes = sum(
+                -(-max_num_batched_tokens // tokens) * num_bytes
+                for tokens, num_bytes in zip(block_tokens, group_bytes, strict=True)
+            )
+            return max(slot_bytes, min(step_bytes, GIB))
         if self.staging_bytes < slot_bytes:
             raise complaint(
                 "staging_bytes",

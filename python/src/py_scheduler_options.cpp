@@ -51,7 +51,7 @@ void set_identity(PySchedulerOptions& options, const OptionValue& value) {
 
 constexpr OptionKey<PySchedulerOptions> kKeys[] = {
     {"world_size", set_engine<&SchedulerOptions::world_size>, Presence::kRequired},
-    {"block_tokens", set_engine<&SchedulerOptions::block_tokens>, Presence::kRequired},
+    {"hash_tokens", set_engine<&SchedulerOptions::hash_tokens>, Presence::kRequired},
     {"num_blocks", set_engine<&SchedulerOptions::num_blocks>, Presence::kRequired},
     {"max_chunks", set_engine<&SchedulerOptions::max_chunks>, Presence::kRequired},
     {"slot_bytes", set_field<&PySchedulerOptions::slot_bytes>, Presence::kRequired},
@@ -59,6 +59,8 @@ constexpr OptionKey<PySchedulerOptions> kKeys[] = {
     {"replicas", set_field<&PySchedulerOptions::replicas>, Presence::kRequired},
     {"group_reaches", set_field<&PySchedulerOptions::group_reaches>, Presence::kRequired},
     {"group_classes", set_field<&PySchedulerOptions::group_classes>, Presence::kRequired},
+    {"group_hashes_per_block", set_field<&PySchedulerOptions::group_hashes_per_block>,
+     Presence::kRequired},
     {"eviction", set_engine_by<eviction, &SchedulerOptions::tier, &TierOptions::eviction>,
      Presence::kRequired},
     {"admission", set_engine_by<admission, &SchedulerOptions::tier, &TierOptions::admission>,
@@ -104,11 +106,14 @@ PySchedulerOptions read_scheduler_options(const py::dict& given) {
   for (const auto& [size, index] : options.replicas) engine.replicas.push_back({size, index});
   expect_pairs("group_reaches", options.group_reaches.size(), "group_classes",
                options.group_classes.size());
+  expect_pairs("group_reaches", options.group_reaches.size(), "group_hashes_per_block",
+               options.group_hashes_per_block.size());
   engine.groups.clear();
   for (std::size_t i = 0; i < options.group_reaches.size(); ++i) {
     const auto& [kind, tokens] = options.group_reaches[i];
-    engine.groups.push_back(
-        {connector::TokenReach::named(kind, tokens), SlabClassId(options.group_classes[i])});
+    engine.groups.push_back({connector::TokenReach::named(kind, tokens),
+                             SlabClassId(options.group_classes[i]),
+                             options.group_hashes_per_block[i]});
   }
   return options;
 }

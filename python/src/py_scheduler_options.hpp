@@ -27,6 +27,8 @@ struct PySchedulerOptions {
   std::vector<std::tuple<std::string, std::uint32_t>> group_reaches;
   /// Of each KV cache group: the slab class of its blocks.
   std::vector<std::uint32_t> group_classes;
+  /// Of each KV cache group: hashes of the engine that one of its blocks covers.
+  std::vector<std::uint32_t> group_hashes_per_block;
   /// With an empty path the tier is this engine's alone.
   connector::SharedTierWish shared;
   /// Of this engine in the shared tier, but for the name.

@@ -149,7 +149,7 @@ TEST_F(AllocationFaults, ARankThatCannotBeBuiltLeavesNothing) {
 TEST_F(AllocationFaults, ASchedulerSideThatCannotBeBuiltLeavesNothing) {
   expect_strong(4, [] {
     connector::SchedulerOptions options;
-    options.block_tokens = 4;
+    options.hash_tokens = 4;
     options.num_blocks = kNumBlocks;
     options.classes = {{1, {kBlockBytes}}};
     options.max_chunks = kNumSlots;

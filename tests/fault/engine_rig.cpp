@@ -53,7 +53,7 @@ EngineRig::EngineRig() {
   connector::SchedulerOptions options;
   options.domain = kDomain;
   options.world_size = kWorldSize;
-  options.block_tokens = kBlockTokens;
+  options.hash_tokens = kBlockTokens;
   options.num_blocks = kNumBlocks;
   options.classes = {{1, {kBlockBytes, kBlockBytes}}};
   options.max_chunks = kNumSlots;

@@ -148,7 +148,7 @@ class DamagedReports : public ::testing::Test {
     connector::SchedulerOptions options;
     options.domain = kDomain;
     options.world_size = 2;
-    options.block_tokens = 4;
+    options.hash_tokens = 4;
     options.num_blocks = kNumBlocks;
     options.classes = {{1, {kBlockBytes, kBlockBytes}}};
     options.max_chunks = kNumSlots;

@@ -27,7 +27,7 @@ ReportLife::ReportLife(Stage stage) {
   connector::SchedulerOptions options;
   options.domain = kDomain;
   options.world_size = kNumRanks;
-  options.block_tokens = kBlockTokens;
+  options.hash_tokens = kBlockTokens;
   options.num_blocks = kNumBlocks;
   options.classes = {{1, {kSlotBytes, kSlotBytes}}};
   options.max_chunks = kNumChunks;

@@ -99,7 +99,7 @@ ToyEngine::ToyEngine(std::uint64_t seed)
   SchedulerOptions options;
   options.domain = DomainId(static_cast<std::uint32_t>(seed));
   options.world_size = 2;
-  options.block_tokens = kBlockTokens;
+  options.hash_tokens = kBlockTokens;
   options.num_blocks = num_blocks_;
   const std::vector<std::uint32_t> slots_per_chunk = random_slots_per_chunk(random_, groups_);
   std::vector<PlanOracle::ClassUnits> units;

@@ -55,6 +55,8 @@ WIDE_MODELS = [
     pytest.param({"layer_pattern": "Ff", "page_bytes": 2560}, id="wide-padded"),
     pytest.param({"layer_pattern": "mM"}, id="indexer"),
 ]
+# Full attention with half of the bytes for each token, to which vLLM gives blocks of twice the tokens.
+COARSE_MODEL = pytest.param({**HYBRID, "layer_pattern": "hww", "num_layers": 6, "num_blocks": 49}, id="coarse")
 CHUNKED_MODEL = pytest.param(CHUNKED, id="chunked")
 LATENT_MODEL = pytest.param(LATENT, id="latent")
 RECURRENT_MODELS = [

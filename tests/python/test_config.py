@@ -251,14 +251,16 @@ def test_budget_below_one_block_is_refused_with_the_least_that_is_enough() -> No
 
 
 def test_ring_is_a_step_long_unless_told() -> None:
-    assert read().ring_bytes(group_bytes=[1000], block_tokens=16, max_num_batched_tokens=100) == 7000
-    assert read().ring_bytes(group_bytes=[1000, 1000, 500], block_tokens=16, max_num_batched_tokens=100) == 17500
+    assert read().ring_bytes(group_bytes=[1000], block_tokens=[16], max_num_batched_tokens=100) == 7000
+    assert (
+        read().ring_bytes(group_bytes=[1000, 1000, 500], block_tokens=[16, 16, 32], max_num_batched_tokens=100) == 16000
+    )
     assert read(staging_bytes=2500).ring_bytes([1000], 16, 100) == 2500
 
 
 def test_ring_is_at_most_one_gib_and_at_least_one_block() -> None:
-    assert read().ring_bytes(group_bytes=[GIB // 4], block_tokens=16, max_num_batched_tokens=8192) == GIB
-    assert read().ring_bytes(group_bytes=[2 * GIB], block_tokens=16, max_num_batched_tokens=8192) == 2 * GIB
+    assert read().ring_bytes(group_bytes=[GIB // 4], block_tokens=[16], max_num_batched_tokens=8192) == GIB
+    assert read().ring_bytes(group_bytes=[2 * GIB], block_tokens=[16], max_num_batched_tokens=8192) == 2 * GIB
 
 
 def test_ring_below_one_block_is_refused() -> None:

@@ -20,9 +20,9 @@ WORKER_OPTIONS: dict[str, Any] = {
     "staging_bytes": 4 * BLOCK_BYTES, "max_in_flight_bytes": 1 << 20, "transfer_timeout_s": 60.0,
 }  # fmt: skip
 SCHEDULER_OPTIONS: dict[str, Any] = {
-    "world_size": 1, "block_tokens": 16, "num_blocks": 2, "slot_bytes": [[BLOCK_BYTES]], "slots_per_chunk": [1],
+    "world_size": 1, "hash_tokens": 16, "num_blocks": 2, "slot_bytes": [[BLOCK_BYTES]], "slots_per_chunk": [1],
     "max_chunks": 4, "replicas": [(1, 0)], "key_events": False, "group_reaches": [("all", 0)], "group_classes": [0],
-    "max_load_wait_s": 1, "rank_timeout_s": 60.0, "store_later_turns": True,
+    "group_hashes_per_block": [1], "max_load_wait_s": 1, "rank_timeout_s": 60.0, "store_later_turns": True,
     **KvFerryConfig().told_to(SCHEDULER),
 }  # fmt: skip
 CLIENT_OPTIONS: dict[str, Any] = {"capacity": 64 << 20}

@@ -15,8 +15,8 @@ from vllm.v1.core.block_pool import BlockHashToBlockMap
 from vllm.v1.core.kv_cache_utils import KVCacheBlock, make_block_hash_with_group_id
 from vllm.v1.request import Request
 
-# By kinds of layers: every one that kvferry keeps, alone and together.
-PATTERNS = ["f", "w", "c", "m", "s", "fw", "fc", "mw", "fs", "ws", "ms", "fwc", "fws", "fcs"]
+# By kinds of layers: every one that kvferry keeps, alone and together; those of "h" have blocks of twice the tokens.
+PATTERNS = ["f", "w", "c", "m", "s", "fw", "fc", "mw", "fs", "ws", "ms", "fwc", "fws", "fcs", "hw", "hww"]
 
 
 @pytest.fixture(autouse=True)
@@ -37,17 +37,17 @@ def pool_with(engine: ToyEngine, held: dict[int, set[bytes]]) -> Iterator[None]:
     pool.cached_block_hash_to_block = own
 
 
-def expected_length(engine: ToyEngine, request: Request, held: dict[int, set[bytes]], num_local_blocks: int) -> int:
-    """Tokens behind the local blocks, by vLLM's coordinator."""
+def expected_length(engine: ToyEngine, request: Request, held: dict[int, set[bytes]], num_local: int) -> int:
+    """Tokens behind the local ones, by vLLM's coordinator."""
     num_groups = len(engine.kv_cache_config.kv_cache_groups)
-    local = set(request.block_hashes[:num_local_blocks])
+    local = set(request.block_hashes[: num_local // engine.hash_tokens])
     both = {group: held.get(group, set()) | local for group in range(num_groups)}
     with pool_with(engine, both):
         # The last token is computed in any case.
         found = engine.scheduler.kv_cache_manager.coordinator.find_longest_cache_hit(
             request.block_hashes, request.num_tokens - 1
         )
-    return max(0, int(found[1]) - num_local_blocks * engine.spec.block_size)
+    return max(0, int(found[1]) - num_local)
 
 
 def assert_same_lengths(engine: ToyEngine, mirror: EventMirror, requests: list[Request]) -> int:
@@ -56,10 +56,9 @@ def assert_same_lengths(engine: ToyEngine, mirror: EventMirror, requests: list[R
     num_hits = 0
     for request in requests:
         side.on_new_request(request)
-        for num_local_blocks in range(len(request.block_hashes) + 1):
-            num_local = num_local_blocks * engine.spec.block_size
+        for num_local in range(0, len(request.block_hashes) * engine.hash_tokens + 1, engine.hit_tokens):
             found = side.engine.lookup(request.request_id, request.block_hashes, num_local, request.num_tokens)
-            expected = expected_length(engine, request, mirror.held, num_local_blocks)
+            expected = expected_length(engine, request, mirror.held, num_local)
             assert found == expected, f"{request.request_id} behind {num_local} tokens"
             num_hits += found > 0
         side.on_finished(request)

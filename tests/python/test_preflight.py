@@ -224,12 +224,13 @@ def test_engine_without_kv_cache_is_refused() -> None:
     assert "the model has no KV cache" in refusal(lambda: preflight.check_kv_cache(kv_cache()))
 
 
-def test_groups_whose_blocks_differ_in_tokens_are_refused_with_both() -> None:
-    text = refusal(lambda: preflight.check_kv_cache(kv_cache(FULL, dataclasses.replace(WINDOW, block_size=32))))
-    assert "the blocks of the KV cache's 2 groups differ in tokens" in text
-    assert "full_attention (2 layers, 16 tokens per block)" in text
-    assert "sliding_window (2 layers, 32 tokens per block)" in text
-    assert "--disable-hybrid-kv-cache-manager" in text
+def test_groups_whose_blocks_differ_in_tokens_are_accepted(config: Any) -> None:
+    found = kv_cache(FULL, dataclasses.replace(WINDOW, block_size=48))
+    assert len(preflight.check_kv_cache(found)) == 2
+    assert preflight.block_sizes(config, found) == (16, [1, 3])
+    config.cache_config.prefix_match_unit = 8
+    assert preflight.block_sizes(config, found) == (8, [2, 6])
+    assert preflight.block_sizes(config, found).block_tokens(1) == 48
 
 
 def test_groups_whose_blocks_differ_in_bytes_have_slots_of_their_own() -> None:
@@ -290,12 +291,12 @@ def test_host_resident_blocks_are_refused() -> None:
 
 def test_hash_of_another_length_than_a_block_is_refused(config: Any) -> None:
     config.cache_config.block_size = 32
-    text = refusal(lambda: preflight.check_block_sizes(config, kv_cache(FULL)))
+    text = refusal(lambda: preflight.block_sizes(config, kv_cache(FULL)))
     assert "a block has 16 tokens and a block hash covers 32" in text
 
 
 def test_block_size_is_that_of_the_group(config: Any) -> None:
-    assert preflight.check_block_sizes(config, kv_cache(FULL)) == 16
+    assert preflight.block_sizes(config, kv_cache(FULL)) == (16, [1])
 
 
 def test_slot_bytes_leave_padding_out() -> None:

@@ -9,6 +9,7 @@ from harness import expected_tokens
 from random_lives import NUM_TOKENS, live, random_link, random_prompts
 from scenarios import (
     CHUNKED_MODEL,
+    COARSE_MODEL,
     LATENT_MODEL,
     MODELS,
     RECURRENT_MODELS,
@@ -21,7 +22,9 @@ from scenarios import (
 from seeds import seed_range
 
 
-@pytest.mark.parametrize("model", [*MODELS, UNEVEN_MODEL, *WIDE_MODELS, CHUNKED_MODEL, LATENT_MODEL, *RECURRENT_MODELS])
+@pytest.mark.parametrize(
+    "model", [*MODELS, UNEVEN_MODEL, *WIDE_MODELS, COARSE_MODEL, CHUNKED_MODEL, LATENT_MODEL, *RECURRENT_MODELS]
+)
 @pytest.mark.parametrize("seed", seed_range(5))
 def test_random_lives_get_their_tokens(
     make: Make, folder: Path, is_async: bool, seed: int, model: dict[str, object]

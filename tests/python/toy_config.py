@@ -60,7 +60,8 @@ class ToySpec:
         Kinds of layers, repeated over the model: ``"f"`` attends to the whole prefix, ``"w"`` to the last
         `sliding_window` tokens, ``"c"`` to those since the last multiple of `chunk_size`; ``"m"`` to the whole prefix,
         with one latent vector per token in place of keys and values; ``"s"`` keeps recurrent state. ``"F"`` has twice
-        the heads of ``"f"``, and ``"M"`` a latent vector of half the length, as an indexer beside MLA. With several
+        the heads of ``"f"``, ``"h"`` half of them (beside another reach vLLM gives it blocks of twice the tokens), and
+        ``"M"`` a latent vector of half the length, as an indexer beside MLA. With several
         reaches vLLM makes several KV cache groups.
     world_size
         Tensor-parallel ranks, all in this process.
@@ -132,6 +133,7 @@ class ToySpec:
             "m": MLAAttentionSpec(**(shape | {"num_kv_heads": 1, "head_size": 2 * NUM_KV_HEADS * HEAD_SIZE})),
             "M": MLAAttentionSpec(**(shape | {"num_kv_heads": 1, "head_size": NUM_KV_HEADS * HEAD_SIZE})),
             "f": FullAttentionSpec(**shape, page_size_padded=self.page_bytes),
+            "h": FullAttentionSpec(**(shape | {"num_kv_heads": 1})),
             "F": FullAttentionSpec(**(shape | {"num_kv_heads": 2 * NUM_KV_HEADS})),
             "w": SlidingWindowSpec(**shape, sliding_window=self.sliding_window),
             "c": ChunkedLocalAttentionSpec(**shape, attention_chunk_size=self.chunk_size),

@@ -83,6 +83,7 @@ class ToyEngine:
                 ToyWorker(config, kv_cache_config, rank, spec) for rank, kv_cache_config in enumerate(kv_cache_configs)
             ]
             block_size, hash_block_size = resolve_kv_cache_block_sizes(self.kv_cache_config, config)
+            self.hash_tokens, self.hit_tokens = hash_block_size, block_size
             self.scheduler = config.scheduler_config.get_scheduler_cls()(
                 vllm_config=config,
                 kv_cache_config=self.kv_cache_config,

@@ -91,8 +91,10 @@ class HashCheck:
             if found is None:
                 continue  # A session took the hash back, or the tokens do not tell what the KV is of.
             request, index = found
-            tokens = list(request.all_token_ids)[: (index + 1) * self._engine.spec.block_size]
-            one = (block.block_id, group, tokens, index, request)
+            tokens = list(request.all_token_ids)[: (index + 1) * self._engine.hash_tokens]
+            groups = self._engine.kv_cache_config.kv_cache_groups
+            number = len(tokens) // int(groups[group].kv_cache_spec.block_size) - 1
+            one = (block.block_id, group, tokens, number, request)
             if self._settles_late(group):
                 self._late.append(one)
             else:
@@ -140,7 +142,7 @@ class HashCheck:
         return None
 
     def _owner(self, block_hash: bytes) -> tuple[Request, int] | None:
-        """Find a request that has the hash, and the number of its block."""
+        """Find a request that has the hash, and the hash's number there."""
         for request in (*self._engine.scheduler.requests.values(), *self._engine.requests.values()):
             if block_hash in request.block_hashes and request.lora_request is None and not request.mm_features:
                 return request, request.block_hashes.index(block_hash)

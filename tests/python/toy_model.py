@@ -37,6 +37,11 @@ class ToyLayer:
     group: int
     spec: KVCacheSpec
 
+    @property
+    def block_size(self) -> int:
+        """Tokens of a block."""
+        return int(self.spec.block_size)
+
     def first_read(self, position: int) -> int:
         """First position that a token at `position` attends to."""
         if isinstance(self.spec, SlidingWindowSpec):
@@ -104,6 +109,7 @@ class ToyModel:
         self.drafts: Callable[[str, int, int], list[int]] = lambda request_id, position, num_drafts: [0] * num_drafts
         self.num_accepted = self.num_rejected = 0
         layers = _layers(kv_cache_config, spec)
+        self._sizes = [int(group.kv_cache_spec.block_size) for group in kv_cache_config.kv_cache_groups]
         # As what the cells are, whatever the cache's own type is.
         self._bits: dict[str, Array] = {name: kv_caches[name].view(torch.int32).numpy() for name in layers}
         states = {name: layer for name, layer in layers.items() if isinstance(layer.spec, MambaSpec)}
@@ -111,10 +117,9 @@ class ToyModel:
         self._states = ToyStates(
             {name: (layer.index, layer.group) for name, layer in states.items()},
             {name: self._bits[name][:, 0, 0] for name in states},
-            spec.block_size,
+            next((layer.block_size for layer in states.values()), spec.block_size),
             rank,
         )
-        self._block_size = spec.block_size
         self._rank = rank
         self._requests: dict[str, ToyRequest] = {}
 
@@ -234,14 +239,16 @@ class ToyModel:
         """Whether tokens from `start` on attend to a block that is known to be bad, or go on from a state that is."""
         if not self.bad_blocks or not self.check_kv:
             return False
-        request, size = self._requests[request_id], self._block_size
+        request = self._requests[request_id]
         if self._states.groups:
-            found = [request.tables[group][(start - 1) // size] for group in self._states.groups if start > 0]
+            groups = self._states.groups if start > 0 else ()
+            found = [request.tables[group][(start - 1) // self._sizes[group]] for group in groups]
             if request.running.column is not None:
                 return request_id in self.misled  # its state goes on
             if not self.bad_blocks.isdisjoint(found):
                 return True
         for layer in self._layers.values():
+            size = layer.block_size
             read = request.tables[layer.group][layer.first_read(start) // size : -(-start // size)]
             if not self.bad_blocks.isdisjoint(read):
                 return True
@@ -260,9 +267,9 @@ class ToyModel:
         """
         request = ToyRequest(tables, list(tokens))
         request.compute_hidden(end)
-        size = self._block_size
         positions = np.arange(start, end)
         for name, layer in self._layers.items():
+            size = layer.block_size
             table = np.array(tables[layer.group], dtype=np.int64)
             blocks, offsets = table[positions // size], positions % size
             kept = blocks != _NULL_BLOCK
@@ -279,7 +286,7 @@ class ToyModel:
         For groups of recurrent state: the state behind it.
         """
         request = ToyRequest([], list(tokens))
-        size = self._block_size
+        size = self._sizes[group]
         end = (index + 1) * size
         request.compute_hidden(end)
         for name, layer in self._layers.items():
@@ -307,7 +314,7 @@ class ToyModel:
 
     def _cells(self, request_id: str, layer: ToyLayer, first: int, end: int) -> tuple[Array, Array]:
         """Blocks and offsets of the positions ``[first, end)`` in a layer."""
-        size = self._block_size
+        size = layer.block_size
         table = self._requests[request_id].tables[layer.group]
         base = first // size
         blocks = np.array(table[base : -(-end // size)], dtype=np.int64)
@@ -330,10 +337,11 @@ def _told_apart(new: NewRequestData, tokens: list[int]) -> list[int]:
 
 
 def _layers(kv_cache_config: KVCacheConfig, spec: ToySpec) -> dict[str, ToyLayer]:
-    group_of = {
-        name: number for number, group in enumerate(kv_cache_config.kv_cache_groups) for name in group.layer_names
-    }
-    return {
-        name: ToyLayer(index, group_of[name], layer_spec)
-        for index, (name, layer_spec) in enumerate(spec.layer_specs().items())
-    }
+    index_of = {name: index for index, name in enumerate(spec.layer_specs())}
+    layers = {}
+    for number, group in enumerate(kv_cache_config.kv_cache_groups):
+        # vLLM may have given the group larger blocks.
+        of_each = getattr(group.kv_cache_spec, "kv_cache_specs", {})
+        for name in group.layer_names:
+            layers[name] = ToyLayer(index_of[name], number, of_each.get(name, group.kv_cache_spec))
+    return {name: layers[name] for name in index_of}

@@ -41,7 +41,7 @@ void BlockProver::cover(const Request& request, TableUpdate update, GroupBlocks 
     // Drafts may have been taken back that the engine still counts as computed. But what it knows
     // when it makes the plan is computed with it, or before.
     const auto num_known =
-        static_cast<std::uint32_t>(request.hashes->size()) * groups_.block_tokens();
+        static_cast<std::uint32_t>(request.hashes->size()) * groups_.hash_tokens();
     proof.sure_to = std::max(std::min(proof.sure_to, num_computed), std::min(proof.to, num_known));
   } else {
     proof.sure_to = proof.to;
@@ -51,10 +51,10 @@ void BlockProver::cover(const Request& request, TableUpdate update, GroupBlocks 
 
 void BlockProver::cover_table(const Request& request, Proof& proof, std::uint32_t num_computed,
                               PlanSeq last) {
-  const std::uint32_t first = admit(request, proof, num_computed, last) / groups_.block_tokens();
+  const std::uint32_t first = admit(request, proof, num_computed, last);
   for (const GroupId group : groups_.ids()) {
     const std::span<const BlockId> table = request.table(group);
-    for (std::size_t i = first; i < table.size(); ++i) {
+    for (std::size_t i = first / groups_.block_tokens(group); i < table.size(); ++i) {
       begin_write(group, table[i], request.generation);
     }
   }
@@ -74,7 +74,7 @@ std::uint32_t BlockProver::admit(const Request& request, Proof& proof, std::uint
   proof.num_trusted = kNone;
   proof.sure_to = 0;
   proof.has_drafts = false;
-  proof.num_state_blocks = num_computed / groups_.block_tokens();
+  proof.state_end = num_computed / groups_.hash_tokens();
   proof.from = num_computed;
   if (admission != Admission::kLookedUp || num_computed <= proof.num_local_tokens) {
     return num_computed;
@@ -93,16 +93,16 @@ std::uint32_t BlockProver::admit(const Request& request, Proof& proof, std::uint
 void BlockProver::admit_again(const Request& request, Proof& proof, std::uint32_t num_computed) {
   // A session goes on. Its last block is its own still, or nothing is known of the block's head.
   bool is_its = proof.from <= num_computed && num_computed <= proof.to;
-  const std::uint32_t at = num_computed / groups_.block_tokens();
   for (const GroupId group : groups_.ids()) {
     if (!is_its) break;
-    if (num_computed % groups_.block_tokens() == 0 || groups_.has_states(group)) continue;
+    if (num_computed % groups_.block_tokens(group) == 0 || groups_.has_states(group)) continue;
     const std::span<const BlockId> table = request.table(group);
+    const std::uint32_t at = num_computed / groups_.block_tokens(group);
     is_its = at < table.size() && proven_.is_written_by(table[at], request.generation);
   }
   if (!is_its) proof.from = num_computed;
   if (later_turns_ == LaterTurns::kNotStored) proof.num_trusted = 0;
-  proof.num_proven = std::min(proof.num_proven, at);
+  proof.num_proven = std::min(proof.num_proven, num_computed / groups_.hash_tokens());
 }
 
 namespace {
@@ -121,21 +121,18 @@ std::size_t num_old(const Request& request, GroupBlocks added, GroupId group) {
 
 void BlockProver::cover_added(const Request& request, Proof& proof, GroupBlocks added,
                               const StepTokens& tokens) {
-  const std::uint32_t block_tokens = groups_.block_tokens();
   const std::uint32_t num_computed = tokens.num_computed;
-  const std::uint32_t first = num_computed / block_tokens;
   // Others may have blocks of which the tokens are known. A draft's are its request's alone.
   if (num_computed < proof.sure_to) proof.rewritten_to = proof.to;
   if (num_computed < proof.rewritten_to) {
-    const std::uint32_t end = num_computed + tokens.num_scheduled + block_tokens - 1;
-    void_shared(request, added, first, end / block_tokens);
+    void_shared(request, added, num_computed, num_computed + tokens.num_scheduled);
   }
   if (num_computed < proof.to) {  // Taken back.
-    proof.num_proven = std::min(proof.num_proven, first);
-    const std::size_t end = (proof.to + block_tokens - 1) / block_tokens;
+    proof.num_proven = std::min(proof.num_proven, num_computed / groups_.hash_tokens());
     for (const GroupId group : groups_.ids()) {
       if (groups_.has_states(group)) continue;
-      for (std::size_t i = first; i < std::min(end, num_old(request, added, group)); ++i) {
+      const std::size_t end = std::min(blocks_to(group, proof.to), num_old(request, added, group));
+      for (std::size_t i = num_computed / groups_.block_tokens(group); i < end; ++i) {
         begin_write(group, request.table(group)[i], request.generation);
       }
     }
@@ -156,8 +153,8 @@ void BlockProver::void_shared(const Request& writer, GroupBlocks added, std::uin
   std::unordered_set<BlockId> written;
   for (const GroupId group : groups_.ids()) {
     const std::span<const BlockId> table = writer.table(group);
-    for (std::size_t i = first; i < std::min<std::size_t>(end, num_old(writer, added, group));
-         ++i) {
+    const std::size_t last = std::min(blocks_to(group, end), num_old(writer, added, group));
+    for (std::size_t i = first / groups_.block_tokens(group); i < last; ++i) {
       if (!groups_.is_null(group, table[i])) written.insert(table[i]);
     }
   }
@@ -172,26 +169,29 @@ void BlockProver::void_shared(const Request& writer, GroupBlocks added, std::uin
   });
 }
 
-void BlockProver::begin_load(const Request& request, std::uint32_t first, std::uint32_t count) {
+void BlockProver::begin_load(const Request& request, std::uint32_t first, std::uint32_t end) {
   Proof& proof = proofs_.of(request);
   leave_doubt(request, proof);
   proof = {};
   proof.admission = Admission::kOwnLoad;
   proof.load_first = first;
-  proof.num_loading = count;
+  proof.load_end = end;
   for (const GroupId group : groups_.ids()) {
     const std::span<const BlockId> table = request.table(group);
-    for (std::size_t i = first; i < table.size(); ++i) begin_write(group, table[i], Generation());
+    for (std::size_t i = groups_.num_complete(group, first); i < table.size(); ++i) {
+      begin_write(group, table[i], Generation());
+    }
   }
 }
 
 void BlockProver::end_load(const Request& request) {
   const Proof& proof = proofs_.of(request);
-  const std::size_t end =
-      std::min<std::size_t>(request.num_keys(), proof.load_first + proof.num_loading);
+  const std::uint32_t loaded_to = std::min(request.num_hashes, proof.load_end);
   for (const GroupId group : groups_.ids()) {
     const std::span<const BlockId> table = request.table(group);
-    for (std::size_t i = proof.load_first; i < std::min(end, table.size()); ++i) {
+    const std::size_t end =
+        std::min<std::size_t>(groups_.num_complete(group, loaded_to), table.size());
+    for (std::size_t i = groups_.num_complete(group, proof.load_first); i < end; ++i) {
       if (!groups_.is_null(group, table[i])) proven_.prove(table[i], request.keys_of(group)[i]);
     }
   }
@@ -209,10 +209,12 @@ void BlockProver::on_preempted(const Request& request) {
   proof = std::move(next);
 }
 
-void BlockProver::on_keys_dropped(const Request& request, std::size_t num_left) {
+void BlockProver::on_keys_dropped(const Request& request, std::uint32_t left) {
   Proof& proof = proofs_.of(request);
-  proof.num_proven = std::min(proof.num_proven, static_cast<std::uint32_t>(num_left));
-  std::erase_if(proof.states, [num_left](const LeftState& one) { return one.at >= num_left; });
+  proof.num_proven = std::min(proof.num_proven, left);
+  std::erase_if(proof.states, [&](const LeftState& one) {
+    return one.at >= groups_.num_complete(one.group, left);
+  });
 }
 
 void BlockProver::drop(const Request& request) {

@@ -5,8 +5,10 @@
 #include "kvferry/connector/scheduler/engine_view.hpp"
 #include "kvferry/connector/scheduler/scheduler_options.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <span>
 #include <vector>
 
@@ -17,18 +19,48 @@ namespace kvferry::connector {
 /// questions and never for a kind of group, so that a new kind is a TokenReach and its answers
 /// here.
 ///
-/// Positions count blocks from a request's first. Immutable: any thread may ask.
+/// A *position* counts the engine's hashes from a request's first, and so the same tokens in every
+/// group. A *block* of a group covers one or several positions. Immutable: any thread may ask.
 class BlockGroups {
  public:
-  BlockGroups(std::span<const KvGroup> groups, std::uint32_t block_tokens)
-      : groups_(groups.begin(), groups.end()), block_tokens_(block_tokens) {
-    for (GroupId group; has(group); group = group.next()) ids_.push_back(group);
+  BlockGroups(std::span<const KvGroup> groups, std::uint32_t hash_tokens)
+      : groups_(groups.begin(), groups.end()), hash_tokens_(hash_tokens) {
+    for (GroupId group; has(group); group = group.next()) {
+      ids_.push_back(group);
+      hit_length_ = std::lcm(hit_length_, at(group).hashes_per_block);
+    }
   }
 
   [[nodiscard]] std::size_t size() const { return groups_.size(); }
   /// All groups, in the engine's order.
   [[nodiscard]] std::span<const GroupId> ids() const { return ids_; }
-  [[nodiscard]] std::uint32_t block_tokens() const { return block_tokens_; }
+  /// Tokens of one position.
+  [[nodiscard]] std::uint32_t hash_tokens() const { return hash_tokens_; }
+  /// Positions of one block.
+  [[nodiscard]] std::uint32_t block_length(GroupId group) const {
+    return at(group).hashes_per_block;
+  }
+  [[nodiscard]] std::uint32_t block_tokens(GroupId group) const {
+    return hash_tokens_ * block_length(group);
+  }
+  /// Blocks of the group that end at that position or before it.
+  [[nodiscard]] std::uint32_t num_complete(GroupId group, std::uint32_t position) const {
+    const std::uint32_t length = block_length(group);
+    return length == 1 ? position : position / length;  // In most models it is one.
+  }
+  /// Blocks of the group that begin before that position.
+  [[nodiscard]] std::uint32_t num_begun(GroupId group, std::uint32_t position) const {
+    return num_complete(group, position + block_length(group) - 1);
+  }
+  /// Whether a block of the group ends with that position.
+  [[nodiscard]] bool ends_with(GroupId group, std::uint32_t position) const {
+    const std::uint32_t length = block_length(group);
+    return length == 1 || (position + 1) % length == 0;
+  }
+  /// The last position up to that one at which a block ends in every group: loads end there.
+  [[nodiscard]] std::uint32_t align(std::uint32_t position) const {
+    return position / hit_length_ * hit_length_;
+  }
   [[nodiscard]] SlabClassId class_of(GroupId group) const { return at(group).slab_class; }
   [[nodiscard]] bool has(GroupId group) const { return group.value() < groups_.size(); }
 
@@ -48,14 +80,19 @@ class BlockGroups {
   /// The first block that the engine keeps when the first `num_computed_tokens` are computed. No
   /// token sees an older one any more, and the engine may have given it to another request.
   [[nodiscard]] std::uint32_t first_kept(GroupId group, std::uint32_t num_computed_tokens) const {
-    return at(group).reach.first_seen(num_computed_tokens) / block_tokens_;
+    return at(group).reach.first_seen(num_computed_tokens) / block_tokens(group);
   }
-  /// The first block that the next token needs of `length` blocks after the first `num_local`;
-  /// counted from `num_local` on.
-  [[nodiscard]] std::uint32_t first_needed(GroupId group, std::uint32_t num_local,
-                                           std::uint32_t length) const {
-    const std::uint32_t first = first_kept(group, (num_local + length) * block_tokens_);
-    return first > num_local ? first - num_local : 0;
+  /// Blocks [first, last) of a group.
+  struct Range {
+    std::uint32_t first = 0;
+    std::uint32_t last = 0;
+    [[nodiscard]] std::uint32_t size() const { return last - first; }
+  };
+  /// The blocks that the token at position `end` needs, and that do not end before position
+  /// `first`: a load of [first, end) brings them.
+  [[nodiscard]] Range needed(GroupId group, std::uint32_t first, std::uint32_t end) const {
+    return {std::max(num_complete(group, first), first_kept(group, end * hash_tokens_)),
+            num_begun(group, end)};
   }
   /// Whether the block only stands for one that no token sees any more.
   [[nodiscard]] bool is_null(GroupId group, BlockId block) const {
@@ -70,7 +107,8 @@ class BlockGroups {
 
   std::vector<KvGroup> groups_;
   std::vector<GroupId> ids_;
-  std::uint32_t block_tokens_;
+  std::uint32_t hash_tokens_;
+  std::uint32_t hit_length_ = 1;  ///< Positions.
 };
 
 }  // namespace kvferry::connector

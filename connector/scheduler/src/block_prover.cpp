@@ -7,10 +7,13 @@
 namespace kvferry::connector {
 
 std::uint32_t BlockProver::num_provable(const Request& request, const Proof& proof) const {
-  std::size_t end = std::min<std::size_t>(
-      {request.num_keys(), proof.sure_to / groups_.block_tokens(), proof.num_trusted});
-  for (const auto& table : request.tables) end = std::min(end, table.size());
-  return static_cast<std::uint32_t>(end);
+  std::uint32_t end =
+      std::min({request.num_hashes, proof.sure_to / groups_.hash_tokens(), proof.num_trusted});
+  for (const GroupId group : groups_.ids()) {
+    const auto num_blocks = static_cast<std::uint32_t>(request.table(group).size());
+    end = std::min(end, num_blocks * groups_.block_length(group));
+  }
+  return end;
 }
 
 std::uint32_t BlockProver::prove(const Request& request) {
@@ -23,26 +26,43 @@ std::uint32_t BlockProver::prove(const Request& request) {
 bool BlockProver::is_idle_at(const Request& request, const Proof& proof, GroupId group,
                              std::uint32_t at) const {
   // Of states, what is found is the last one; what is left is told by note_state().
-  if (groups_.has_states(group)) return at + 1 != proof.num_state_blocks;
+  if (groups_.has_states(group)) return (at + 1) * groups_.block_length(group) != proof.state_end;
   return groups_.is_null(group, request.table(group)[at]);
 }
 
-bool BlockProver::prove_at(const Request& request, const Proof& proof, std::uint32_t at) {
-  const bool is_covered = std::uint64_t{at} * groups_.block_tokens() >= proof.from;
-  const auto is_its = [&](GroupId group) {
-    return is_covered && proven_.is_written_by(request.table(group)[at], request.generation);
+bool BlockProver::is_half_found(const Proof& proof, GroupId group, std::uint32_t position) const {
+  if (groups_.has_states(group)) return position + 1 == proof.state_end;
+  const std::uint64_t begin =
+      std::uint64_t{groups_.num_complete(group, position)} * groups_.block_tokens(group);
+  return begin < proof.from && std::uint64_t{position} * groups_.hash_tokens() >= proof.from;
+}
+
+bool BlockProver::prove_at(const Request& request, const Proof& proof, std::uint32_t position) {
+  const auto is_covered = [&](GroupId group, std::uint32_t at) {
+    return std::uint64_t{at} * groups_.block_tokens(group) >= proof.from;
+  };
+  const auto is_its = [&](GroupId group, std::uint32_t at) {
+    return is_covered(group, at) &&
+           proven_.is_written_by(request.table(group)[at], request.generation);
   };
   for (const GroupId group : groups_.ids()) {
+    const std::uint32_t at = groups_.num_complete(group, position);
+    if (!groups_.ends_with(group, position)) {
+      if (is_half_found(proof, group, position)) return false;
+      continue;
+    }
     if (is_idle_at(request, proof, group, at)) continue;
-    if (is_its(group)) continue;
+    if (is_its(group, at)) continue;
     if (proven_.holds(request.table(group)[at], request.keys_of(group)[at])) continue;
     // It was right when those after it were computed, and slid out of the window since.
-    const bool slid =
-        is_covered && !groups_.needs_all(group) && at < groups_.first_kept(group, proof.to);
+    const bool slid = is_covered(group, at) && !groups_.needs_all(group) &&
+                      at < groups_.first_kept(group, proof.to);
     if (!slid) return false;
   }
   for (const GroupId group : groups_.ids()) {
-    if (is_idle_at(request, proof, group, at) || !is_its(group)) continue;
+    const std::uint32_t at = groups_.num_complete(group, position);
+    if (!groups_.ends_with(group, position) || is_idle_at(request, proof, group, at)) continue;
+    if (!is_its(group, at)) continue;
     proven_.prove(request.table(group)[at], request.keys_of(group)[at]);
   }
   return true;
@@ -52,7 +72,7 @@ std::vector<LeftState> BlockProver::take_proven_states(const Request& request) {
   Proof& proof = proofs_.of(request);
   std::vector<LeftState> taken;
   std::erase_if(proof.states, [&](const LeftState& state) {
-    if (state.at >= proof.num_proven) return false;
+    if ((state.at + 1) * groups_.block_length(state.group) > proof.num_proven) return false;
     if (proven_.is_written_by(state.block, request.generation)) {
       proven_.prove(state.block, request.keys_of(state.group)[state.at]);
       taken.push_back(state);
@@ -103,22 +123,27 @@ void BlockProver::hear(std::span<const TransferId> witnesses) {
 
 std::optional<std::uint32_t> BlockProver::find_first(
     const Request& request, const std::unordered_set<BlockId>& blocks) const {
-  const std::size_t end = proofs_.of(request).to / groups_.block_tokens() + 1;
-  std::size_t first = end;
-  for (const auto& table : request.tables) {
-    for (std::size_t i = 0; i < std::min(first, table.size()); ++i) {
-      if (blocks.contains(table[i])) first = i;
-    }
+  std::optional<std::uint32_t> first;
+  for (const GroupId group : groups_.ids()) {
+    const std::span<const BlockId> table = request.table(group);
+    const std::size_t end = std::min<std::size_t>(
+        table.size(), proofs_.of(request).to / groups_.block_tokens(group) + 1);
+    const auto found = std::find_if(table.begin(), table.begin() + static_cast<std::ptrdiff_t>(end),
+                                    [&](BlockId block) { return blocks.contains(block); });
+    const auto at = static_cast<std::uint32_t>(found - table.begin());
+    if (at >= end) continue;
+    const std::uint32_t position = at * groups_.block_length(group);
+    first = std::min(first.value_or(position), position);
   }
-  if (first == end) return std::nullopt;
-  return static_cast<std::uint32_t>(first);
+  return first;
 }
 
 std::vector<BlockId> BlockProver::take_back(const Request& request, std::uint32_t first) {
   Proof& proof = proofs_.of(request);
   std::vector<BlockId> its;
-  for (const auto& table : request.tables) {
-    for (std::size_t i = first; i < table.size(); ++i) {
+  for (const GroupId group : groups_.ids()) {
+    const std::span<const BlockId> table = request.table(group);
+    for (std::size_t i = groups_.num_complete(group, first); i < table.size(); ++i) {
       if (proven_.is_written_by(table[i], request.generation)) its.push_back(table[i]);
     }
   }
@@ -129,7 +154,7 @@ std::vector<BlockId> BlockProver::take_back(const Request& request, std::uint32_
 
 void BlockProver::distrust_new_keys(const Request& request) {
   Proof& proof = proofs_.of(request);
-  proof.num_trusted = std::min(proof.num_trusted, static_cast<std::uint32_t>(request.num_keys()));
+  proof.num_trusted = std::min(proof.num_trusted, request.num_hashes);
 }
 
 void BlockProver::forget_all(const BlockPool* pool) {
@@ -149,10 +174,10 @@ void BlockProver::forget_all(const BlockPool* pool) {
 
 void BlockProver::forget_uncomputed(const Request& request, const Proof& proof) {
   std::unordered_set<std::uint64_t> marks;
-  const std::uint32_t first = proof.sure_to / groups_.block_tokens();
-  for (const auto& of_group : request.keys) {
-    for (std::size_t i = first; i < of_group.size(); ++i) {
-      marks.insert(ProvenBlocks::mark_of(of_group[i]));
+  for (const GroupId group : groups_.ids()) {
+    const std::span<const cpu_tier::BlockKey> keys = request.keys_of(group);
+    for (std::size_t i = proof.sure_to / groups_.block_tokens(group); i < keys.size(); ++i) {
+      marks.insert(ProvenBlocks::mark_of(keys[i]));
     }
   }
   if (marks.empty()) return;

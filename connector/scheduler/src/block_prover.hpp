@@ -22,7 +22,7 @@
 
 namespace kvferry::connector {
 
-/// A recurrent state that the engine left in a block: the one at the end of position `at`.
+/// A recurrent state that the engine left in a block: the one at the end of the group's block `at`.
 struct LeftState {
   GroupId group;
   std::uint32_t at = 0;
@@ -63,14 +63,15 @@ class BlockProver {
   /// The engine knows so many tokens of the request, and goes on to end it.
   void note_known(const Request& request, std::uint32_t num_tokens);
   /// A load of ours writes all blocks of the request's tables from position `first` on, and brings
-  /// `count` of them.
-  void begin_load(const Request& request, std::uint32_t first, std::uint32_t count);
+  /// those up to position `end`.
+  void begin_load(const Request& request, std::uint32_t first, std::uint32_t end);
   /// That load has ended well.
   void end_load(const Request& request);
   /// To be called before the request's tables are cleared. The engine may have given blocks their
   /// keys in the pass in which it preempted the request: what was not computed is not proven.
   void on_preempted(const Request& request);
-  void on_keys_dropped(const Request& request, std::size_t num_left);
+  /// It has keys up to position `left` only.
+  void on_keys_dropped(const Request& request, std::uint32_t left);
   void drop(const Request& request);
 
   // ---- what is proven ----
@@ -158,14 +159,15 @@ class BlockProver {
     std::uint32_t num_local_tokens = 0;  ///< As of the last lookup.
     PlanSeq looked_up_after;             ///< The last plan before that lookup.
     TransferId witness;
-    /// Blocks with which the recurrent state begins that it found; 0: none.
-    std::uint32_t num_state_blocks = 0;
-    /// Blocks from the first that can be proven at all: none where the engine goes on from a wrong
-    /// state, and of a request whose synchronous load failed, those whose keys were known then.
+    /// The position at whose end the recurrent state is that it found; 0: it found none.
+    std::uint32_t state_end = 0;
+    /// Positions from the first that can be proven at all: none where the engine goes on from a
+    /// wrong state, and of a request whose synchronous load failed, those whose keys were known
+    /// then.
     std::uint32_t num_trusted = kNone;
     /// Positions of the load under way.
     std::uint32_t load_first = 0;
-    std::uint32_t num_loading = 0;
+    std::uint32_t load_end = 0;
     std::vector<LeftState> states;  ///< They wait for the proof of the tokens before them.
 
     /// What was computed proves nothing any more, from here on.
@@ -187,13 +189,22 @@ class BlockProver {
   void admit_again(const Request& request, Proof& proof, std::uint32_t num_computed);
   /// A step computes blocks of the writer again, which other requests may share: what these
   /// computed on them in earlier steps they computed from what was there before. The blocks are
-  /// those of positions [first, end), as far as `added` has not just brought them.
+  /// those of the tokens [first, end), as far as `added` has not just brought them.
   void void_shared(const Request& writer, GroupBlocks added, std::uint32_t first,
                    std::uint32_t end);
-  [[nodiscard]] bool prove_at(const Request& request, const Proof& proof, std::uint32_t at);
-  /// Whether the group's block at a position stands for nothing that the proof of the prefix needs.
+  /// Proves the blocks that end with a position, whose earlier ones are proven.
+  [[nodiscard]] bool prove_at(const Request& request, const Proof& proof, std::uint32_t position);
+  /// Whether the position lies amid a block of the group of which the request has found the first
+  /// tokens and computed the others: what it found is proven with the whole block only.
+  [[nodiscard]] bool is_half_found(const Proof& proof, GroupId group, std::uint32_t position) const;
+  /// Whether the group's block stands for nothing that the proof of the prefix needs.
   [[nodiscard]] bool is_idle_at(const Request& request, const Proof& proof, GroupId group,
                                 std::uint32_t at) const;
+  /// Blocks of the group that hold the first `num_tokens` tokens.
+  [[nodiscard]] std::size_t blocks_to(GroupId group, std::uint32_t num_tokens) const {
+    return (std::size_t{num_tokens} + groups_.block_tokens(group) - 1) /
+           groups_.block_tokens(group);
+  }
   [[nodiscard]] std::uint32_t num_provable(const Request& request, const Proof& proof) const;
   [[nodiscard]] bool waits(const Request& request, const Proof& proof) const;
   void leave_doubt(const Request& request, Proof& proof);

@@ -3,29 +3,27 @@
 
 namespace kvferry::connector {
 
-void LoadSharing::on_begun(const Request& request, std::uint32_t first_block,
-                           std::uint32_t num_blocks) {
+void LoadSharing::on_begun(const Request& request, std::uint32_t first, std::uint32_t end) {
   if (max_wait_.count() <= 0) return;
   if (begun_.size() > 2 * loads_.num_in_flight()) {
     std::erase_if(begun_,
                   [this](const auto& entry) { return !loads_.knows(entry.second.transfer); });
   }
-  begun_[request.keys.front()[first_block]] = {request.load, num_blocks};
+  begun_[key_at(request, first)] = {request.load, end};
 }
 
 bool LoadSharing::must_wait(const Request& request, const LookupAnswer& answer) {
-  if (max_wait_.count() <= 0 || answer.num_blocks == 0) return false;
+  if (max_wait_.count() <= 0 || !answer.is_hit()) return false;
   Wait& wait = waits_.of(request);
   if (wait.state == Wait::State::kOver) return false;
   if (wait.state == Wait::State::kNone) {
     const std::optional<TransferId> load = worth_waiting_for(request, answer);
     if (!load) return false;
-    wait = {Wait::State::kWaiting, *load, answer.num_local_blocks, now()};
+    wait = {Wait::State::kWaiting, *load, answer.first, now()};
     ++num_waits_;
     return true;
   }
-  const bool is_patient =
-      answer.num_local_blocks == wait.num_local_blocks && now() - wait.since < max_wait_;
+  const bool is_patient = answer.first == wait.first && now() - wait.since < max_wait_;
   if (is_patient && loads_.waiting_request(wait.load) != nullptr) return true;
   wait.state = Wait::State::kOver;
   // The engine enters loaded blocks into its cache in the pass after the report, when it comes to
@@ -35,17 +33,15 @@ bool LoadSharing::must_wait(const Request& request, const LookupAnswer& answer) 
 
 std::optional<TransferId> LoadSharing::worth_waiting_for(const Request& request,
                                                          const LookupAnswer& answer) const {
-  const std::uint32_t first = answer.num_local_blocks;
-  const auto found = begun_.find(request.keys.front()[first]);
+  const auto found = begun_.find(key_at(request, answer.first));
   if (found == begun_.end()) return std::nullopt;
   const Load& load = found->second;
   const Request* loader = loads_.waiting_request(load.transfer);
   if (loader == nullptr) return std::nullopt;
   // Half of it, rounded up. Hashes are chained: an equal last one proves all before it.
-  const std::uint32_t least = (answer.num_blocks + 1) / 2;
-  if (load.num_blocks < least) return std::nullopt;
-  const std::uint32_t last = first + least - 1;
-  if (request.keys.front()[last] != loader->keys.front()[last]) return std::nullopt;
+  const std::uint32_t half = answer.first + (answer.end - answer.first + 1) / 2;
+  if (load.end < half) return std::nullopt;
+  if (key_at(request, half - 1) != key_at(*loader, half - 1)) return std::nullopt;
   return load.transfer;
 }
 

@@ -27,12 +27,12 @@ class LoadSharing {
   using Clock = std::chrono::steady_clock;
 
   /// `max_wait` 0: no request waits.
-  LoadSharing(const LoadBook& loads, std::chrono::nanoseconds max_wait,
+  LoadSharing(const LoadBook& loads, const BlockGroups& groups, std::chrono::nanoseconds max_wait,
               std::function<Clock::time_point()> now)
-      : loads_(loads), max_wait_(max_wait), now_(std::move(now)) {}
+      : loads_(loads), groups_(groups), max_wait_(max_wait), now_(std::move(now)) {}
 
-  /// The request's load of `num_blocks` blocks from `first_block` on has begun.
-  void on_begun(const Request& request, std::uint32_t first_block, std::uint32_t num_blocks);
+  /// The request's load of the positions [first, end) has begun.
+  void on_begun(const Request& request, std::uint32_t first, std::uint32_t end);
   /// Whether the request, with its answer of now, is to be asked again later.
   [[nodiscard]] bool must_wait(const Request& request, const LookupAnswer& answer);
   /// Its turn is over, or it is finished: it may wait once more.
@@ -42,14 +42,14 @@ class LoadSharing {
  private:
   struct Load {
     TransferId transfer;
-    std::uint32_t num_blocks = 0;
+    std::uint32_t end = 0;
   };
   /// A request's wait for another one's load: one for each turn.
   struct Wait {
     enum class State : std::uint8_t { kNone, kWaiting, kOver };
     State state = State::kNone;
     TransferId load;
-    std::uint32_t num_local_blocks = 0;
+    std::uint32_t first = 0;
     Clock::time_point since{};
   };
   struct KeyHash {
@@ -59,9 +59,15 @@ class LoadSharing {
   /// A load that brings half or more of what the request would load.
   [[nodiscard]] std::optional<TransferId> worth_waiting_for(const Request& request,
                                                             const LookupAnswer& answer) const;
+  /// The key of the first group's block at a position.
+  [[nodiscard]] const cpu_tier::BlockKey& key_at(const Request& request,
+                                                 std::uint32_t position) const {
+    return request.keys.front()[groups_.num_complete(GroupId(0), position)];
+  }
   [[nodiscard]] Clock::time_point now() const { return now_ ? now_() : Clock::now(); }
 
   const LoadBook& loads_;
+  const BlockGroups& groups_;
   std::chrono::nanoseconds max_wait_;
   std::function<Clock::time_point()> now_;
   /// By the first block that is loaded, in the first group; those that have ended leave when the

@@ -12,42 +12,41 @@ void Lookups::keep(Entry& entry, const Request& request, LookupAnswer answer) co
   entry.generation = request.generation;
 }
 
-const LookupAnswer& Lookups::find(const Request& request, std::uint32_t num_local,
+const LookupAnswer& Lookups::find(const Request& request, std::uint32_t first,
                                   std::uint32_t limit) {
   Entry& entry = entries_.of(request);
   LookupAnswer& answer = entry.answer;
-  const bool same_start = is_valid(entry, request) && answer.num_local_blocks == num_local;
-  if (same_start && answer.eviction_epoch == tier_.eviction_epoch() &&
-      answer.num_limit_blocks == limit) {
+  const bool same_start = is_valid(entry, request) && answer.first == first;
+  if (same_start && answer.eviction_epoch == tier_.eviction_epoch() && answer.limit == limit) {
     return answer;
   }
   // A request that waits for blocks asks in every step: most of its last answer still holds.
   LookupAnswer known = same_start ? std::move(answer) : LookupAnswer{};
-  keep(entry, request, search_.find(request.keys, num_local, limit, std::move(known)));
+  keep(entry, request, search_.find(request.keys, first, limit, std::move(known)));
   return answer;
 }
 
-Lookups::Taken Lookups::take(const Request& request, std::uint32_t count,
+Lookups::Taken Lookups::take(const Request& request, std::uint32_t num_hashes,
                              std::span<const std::span<const BlockId>> tables) {
   Entry& entry = entries_.of(request);
   const LookupAnswer answer = std::exchange(entry.answer, {});
-  Taken taken{answer.num_local_blocks, is_valid(entry, request), std::nullopt};
+  Taken taken{answer.first, answer.first + num_hashes, is_valid(entry, request), std::nullopt};
   entry.era = 0;
-  if (taken.was_valid) taken.leased = search_.lease(request.keys, answer, count, tables);
+  if (taken.was_valid) taken.leased = search_.lease(request.keys, answer, taken.end, tables);
   return taken;
 }
 
 void Lookups::await(const Request& request) {
   Entry& entry = entries_.of(request);
   // The answer is the first lookup's, too, if nothing is evicted until then.
-  keep(entry, request, search_.await(request.keys));
-  num_awaited_.of(request) = entry.answer.num_blocks;
+  keep(entry, request, search_.await(request.keys, request.num_hashes));
+  awaited_to_.of(request) = entry.answer.end;
 }
 
-void Lookups::on_keys_dropped(const Request& request, std::size_t num_left) {
+void Lookups::on_keys_dropped(const Request& request, std::uint32_t left) {
   entries_.of(request).era = 0;
-  std::uint32_t& num_awaited = num_awaited_.of(request);
-  num_awaited = std::min(num_awaited, static_cast<std::uint32_t>(num_left));
+  std::uint32_t& end = awaited_to_.of(request);
+  end = std::min(end, left);
 }
 
 }  // namespace kvferry::connector

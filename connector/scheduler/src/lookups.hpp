@@ -23,34 +23,35 @@ class Lookups {
 
   /// As PrefixSearch::find(). O(1) while nothing was evicted and the question is the same. Valid
   /// until the next call for the request.
-  [[nodiscard]] const LookupAnswer& find(const Request& request, std::uint32_t num_local,
+  [[nodiscard]] const LookupAnswer& find(const Request& request, std::uint32_t first,
                                          std::uint32_t limit);
 
   /// What an allocation makes of the last answer, which is used up by it.
   struct Taken {
-    std::uint32_t first_block = 0;  ///< After the local ones of the last lookup.
-    bool was_valid = false;         ///< The answer still was the request's.
+    std::uint32_t first = 0;  ///< The position of the last lookup after which it loads.
+    std::uint32_t end = 0;    ///< And up to which one.
+    bool was_valid = false;   ///< The answer still was the request's.
     std::optional<LeasedPrefix> leased;
   };
-  /// As PrefixSearch::lease().
-  [[nodiscard]] Taken take(const Request& request, std::uint32_t count,
+  /// As PrefixSearch::lease(), of `num_hashes` positions.
+  [[nodiscard]] Taken take(const Request& request, std::uint32_t num_hashes,
                            std::span<const std::span<const BlockId>> tables);
 
   /// The request waits for its turn from now on (PrefixSearch::await()), until end_await().
   void await(const Request& request);
   void end_await(const Request& request) {
-    std::uint32_t& num_blocks = num_awaited_.of(request);
-    if (num_blocks > 0) search_.end_await(request.keys, std::exchange(num_blocks, 0));
+    std::uint32_t& end = awaited_to_.of(request);
+    if (end > 0) search_.end_await(request.keys, std::exchange(end, 0));
   }
 
-  /// The request has only its first `num_left` keys left.
-  void on_keys_dropped(const Request& request, std::size_t num_left);
+  /// The request has keys up to position `left` only.
+  void on_keys_dropped(const Request& request, std::uint32_t left);
   /// No answer is good any more.
   void forget_answers() { ++era_; }
   /// The request is finished.
   void drop(const Request& request) {
     entries_.drop(request);
-    num_awaited_.drop(request);
+    awaited_to_.drop(request);
   }
 
  private:
@@ -68,9 +69,9 @@ class Lookups {
   cpu_tier::Tier& tier_;
   PrefixSearch search_;
   PerRequest<Entry> entries_;
-  /// Positions from the first whose blocks the tier keeps for the request's turn. Apart, because
+  /// The position up to which the tier keeps the prefix for the request's turn. Apart, because
   /// every step of a request that runs asks for it.
-  PerRequest<std::uint32_t> num_awaited_;
+  PerRequest<std::uint32_t> awaited_to_;
   std::uint64_t era_ = 1;
 };
 

@@ -10,71 +10,76 @@ using cpu_tier::BlockKey;
 using cpu_tier::KeyState;
 using cpu_tier::PrefixHit;
 
-LookupAnswer PrefixSearch::find(const GroupKeys& keys, std::uint32_t num_local, std::uint32_t limit,
+LookupAnswer PrefixSearch::find(const GroupKeys& keys, std::uint32_t first, std::uint32_t limit,
                                 LookupAnswer known) const {
   LookupAnswer answer;
   answer.eviction_epoch = tier_.eviction_epoch();
-  answer.num_local_blocks = num_local;
-  answer.num_limit_blocks = limit;
+  answer.first = first;
+  answer.limit = limit;
   answer.hits.resize(groups_.size());
   known.hits.resize(groups_.size());
-  std::uint32_t length = limit > num_local ? limit - num_local : 0;
+  std::uint32_t end = groups_.align(limit);
   for (const GroupId group : groups_.ids()) {
-    if (length == 0) break;
+    if (end <= first) break;
     if (!groups_.needs_all(group)) continue;
-    answer.hits[group.value()] = tier_.lookup_prefix(
-        groups_.class_of(group), std::span(keys[group.value()]).subspan(num_local, length),
-        std::move(known.hits[group.value()]));
-    length = static_cast<std::uint32_t>(answer.hits[group.value()].size());
+    PrefixHit& hit = answer.hits[group.value()];
+    const BlockGroups::Range blocks = groups_.needed(group, first, end);
+    hit = tier_.lookup_prefix(groups_.class_of(group),
+                              std::span(keys[group.value()]).subspan(blocks.first, blocks.size()),
+                              std::move(known.hits[group.value()]));
+    const auto num_found = static_cast<std::uint32_t>(hit.size());
+    if (num_found >= blocks.size()) continue;
+    end = groups_.align((blocks.first + num_found) * groups_.block_length(group));
   }
   // A shorter prefix can move what another group needs onto blocks that are missing.
-  for (std::uint32_t before = length + 1; length > 0 && length < before;) {
-    before = length;
+  for (std::uint32_t before = end + 1; end > first && end < before;) {
+    before = end;
     for (const GroupId group : groups_.ids()) {
-      if (!groups_.needs_all(group)) length = shorten(keys, group, num_local, length);
+      if (!groups_.needs_all(group) && end > first) end = shorten(keys, group, first, end);
     }
   }
-  answer.num_blocks = length;
+  answer.end = std::max(first, end);
   for (const GroupId group : groups_.ids()) {
-    if (length == 0) break;
-    if (!groups_.needs_all(group))
-      answer.hits[group.value()] = needed(keys, group, num_local, length);
+    if (!answer.is_hit()) break;
+    if (groups_.needs_all(group)) continue;
+    answer.hits[group.value()] = look_up(keys, group, groups_.needed(group, first, end));
   }
   return answer;
 }
 
-std::uint32_t PrefixSearch::shorten(const GroupKeys& keys, GroupId group, std::uint32_t num_local,
-                                    std::uint32_t length) const {
-  const std::uint32_t first = groups_.first_needed(group, num_local, length);
-  if (needed(keys, group, num_local, length).size() == length - first) return length;
-  std::vector<KeyState> states(length);
-  tier_.lookup(groups_.class_of(group), std::span(keys[group.value()]).subspan(num_local, length),
-               states);
-  std::uint32_t end = length;
-  for (std::uint32_t at = length; at > groups_.first_needed(group, num_local, end);) {
-    --at;
-    if (states[at] != KeyState::kReadable) end = at;
+std::uint32_t PrefixSearch::shorten(const GroupKeys& keys, GroupId group, std::uint32_t first,
+                                    std::uint32_t end) const {
+  const BlockGroups::Range needed = groups_.needed(group, first, end);
+  if (look_up(keys, group, needed).size() == needed.size()) return end;
+  const std::uint32_t begin = groups_.num_complete(group, first);
+  std::vector<KeyState> states(needed.last - begin);
+  tier_.lookup(groups_.class_of(group),
+               std::span(keys[group.value()]).subspan(begin, states.size()), states);
+  for (std::uint32_t block = needed.last;
+       end > first && block > groups_.needed(group, first, end).first;) {
+    --block;
+    if (states[block - begin] == KeyState::kReadable) continue;
+    end = groups_.align(block * groups_.block_length(group));
+    block = std::min(block, groups_.num_begun(group, end));
   }
   return end;
 }
 
-PrefixHit PrefixSearch::needed(const GroupKeys& keys, GroupId group, std::uint32_t num_local,
-                               std::uint32_t length) const {
-  const std::uint32_t first = groups_.first_needed(group, num_local, length);
-  return tier_.lookup_prefix(
-      groups_.class_of(group),
-      std::span(keys[group.value()]).subspan(num_local + first, length - first));
+PrefixHit PrefixSearch::look_up(const GroupKeys& keys, GroupId group,
+                                BlockGroups::Range blocks) const {
+  return tier_.lookup_prefix(groups_.class_of(group),
+                             std::span(keys[group.value()]).subspan(blocks.first, blocks.size()));
 }
 
 std::optional<LeasedPrefix> PrefixSearch::lease(
-    const GroupKeys& keys, const LookupAnswer& answer, std::uint32_t count,
+    const GroupKeys& keys, const LookupAnswer& answer, std::uint32_t end,
     std::span<const std::span<const BlockId>> tables) const {
-  if (count > answer.num_blocks || tables.size() != groups_.size()) {
+  if (end > answer.end || tables.size() != groups_.size()) {
     return std::nullopt;
   }
   LeasedPrefix leased;
   for (const GroupId group : groups_.ids()) {
-    if (lease_group(keys, answer, group, count, tables[group.value()], leased)) continue;
+    if (lease_group(keys, answer, group, end, tables[group.value()], leased)) continue;
     for (LeasedBlocks& part : leased) {
       tier_.release(std::move(part.lease));
     }
@@ -84,21 +89,19 @@ std::optional<LeasedPrefix> PrefixSearch::lease(
 }
 
 bool PrefixSearch::lease_group(const GroupKeys& keys, const LookupAnswer& answer, GroupId group,
-                               std::uint32_t count, std::span<const BlockId> table,
+                               std::uint32_t end, std::span<const BlockId> table,
                                LeasedPrefix& to) const {
-  const std::uint32_t first = answer.num_local_blocks;
-  if (first + count > table.size()) return false;
-  const std::span<const BlockId> blocks = table.subspan(first, count);
-  const std::uint32_t skipped = groups_.first_needed(group, first, count);
+  const BlockGroups::Range needed = groups_.needed(group, answer.first, end);
+  if (needed.last > table.size()) return false;
   const PrefixHit* hit = &answer.hits[group.value()];
   PrefixHit moved;
-  if (!groups_.needs_all(group) && count < answer.num_blocks) {
+  if (!groups_.needs_all(group) && end < answer.end) {
     // The engine takes less than it was offered: the window ends elsewhere.
-    moved = needed(keys, group, first, count);
+    moved = look_up(keys, group, needed);
     hit = &moved;
   }
-  if (hit->size() < count - skipped) return false;
-  auto leased = tier_.lease(*hit, count - skipped);
+  if (hit->size() < needed.size()) return false;
+  auto leased = tier_.lease(*hit, needed.size());
   if (!leased.ok()) return false;
   cpu_tier::Lease lease = std::move(leased).value();
   const SlabClassId slab_class = groups_.class_of(group);
@@ -108,37 +111,40 @@ bool PrefixSearch::lease_group(const GroupKeys& keys, const LookupAnswer& answer
   LeasedBlocks& part =
       same != to.end() ? *same : to.emplace_back(LeasedBlocks{{slab_class, {}}, {}});
   bool fits = true;
-  for (std::uint32_t i = 0; i < count; ++i) {
-    if (groups_.is_null(group, blocks[i])) {
-      if (i >= skipped && !groups_.may_leave_out(group)) fits = false;
+  for (std::uint32_t i = groups_.num_complete(group, answer.first); i < needed.last; ++i) {
+    const bool is_needed = i >= needed.first;
+    if (groups_.is_null(group, table[i])) {
+      if (is_needed && !groups_.may_leave_out(group)) fits = false;
       continue;
     }
     // A block that the engine expects to be filled and that nothing fills.
-    if (i < skipped) fits = false;
-    if (i >= skipped) part.to.blocks.push_back({blocks[i], lease.slots()[i - skipped]});
+    if (!is_needed) fits = false;
+    if (is_needed) part.to.blocks.push_back({table[i], lease.slots()[i - needed.first]});
   }
   part.lease.merge(std::move(lease));
   return fits;
 }
 
-LookupAnswer PrefixSearch::await(const GroupKeys& keys) const {
-  LookupAnswer answer = find(keys, 0, static_cast<std::uint32_t>(keys.front().size()));
+LookupAnswer PrefixSearch::await(const GroupKeys& keys, std::uint32_t num_hashes) const {
+  LookupAnswer answer = find(keys, 0, num_hashes);
   for (const GroupId group : groups_.ids()) {
-    if (answer.num_blocks == 0) break;
+    if (!answer.is_hit()) break;
     PrefixHit& hit = answer.hits[group.value()];
     // Another group may have made the hit shorter than what this one found.
-    hit.slots.resize(answer.num_blocks - groups_.first_needed(group, 0, answer.num_blocks));
+    hit.slots.resize(groups_.needed(group, 0, answer.end).size());
     tier_.await(hit);
   }
   return answer;
 }
 
-void PrefixSearch::end_await(const GroupKeys& keys, std::uint32_t num_blocks) const {
-  if (num_blocks == 0) return;
+void PrefixSearch::end_await(const GroupKeys& keys, std::uint32_t end) const {
+  // Its keys may have become fewer since.
+  end = groups_.align(end);
+  if (end == 0) return;
   for (const GroupId group : groups_.ids()) {
-    const std::uint32_t first = groups_.first_needed(group, 0, num_blocks);
+    const BlockGroups::Range blocks = groups_.needed(group, 0, end);
     tier_.end_await(groups_.class_of(group),
-                    std::span(keys[group.value()]).subspan(first, num_blocks - first));
+                    std::span(keys[group.value()]).subspan(blocks.first, blocks.size()));
   }
 }
 

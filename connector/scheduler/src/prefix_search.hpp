@@ -19,13 +19,14 @@ namespace kvferry::connector {
 /// leased from and does not hold any more.
 struct LookupAnswer {
   std::uint64_t eviction_epoch = 0;  ///< Of the tier, when it was given.
-  std::uint32_t num_local_blocks = 0;
-  std::uint32_t num_limit_blocks = 0;
-  /// Blocks after the local ones that every KV cache group can have loaded.
-  std::uint32_t num_blocks = 0;
-  /// By group. Full attention: from the first block after the local ones on, num_blocks or more.
-  /// Other groups: the last ones before local + num_blocks, as many as the next token sees.
+  std::uint32_t first = 0;           ///< The position up to which the engine has all itself.
+  std::uint32_t limit = 0;           ///< The position that was asked for.
+  /// The position up to which every KV cache group can have the rest loaded; `first`: nothing is.
+  std::uint32_t end = 0;
+  /// By group: what a load of [first, end) needs (BlockGroups::needed()), and after it maybe more.
   std::vector<cpu_tier::PrefixHit> hits;
+
+  [[nodiscard]] bool is_hit() const { return end > first; }
 };
 
 /// What a load fills of one slab class, and the lease on the slots that it reads.
@@ -44,32 +45,33 @@ class PrefixSearch {
  public:
   PrefixSearch(cpu_tier::Tier& tier, const BlockGroups& groups) : tier_(tier), groups_(groups) {}
 
-  /// After the first `num_local` blocks and below `limit` (both at most the number of keys).
-  /// `known`: an earlier answer for the same keys and num_local, or an empty one.
-  [[nodiscard]] LookupAnswer find(const GroupKeys& keys, std::uint32_t num_local,
-                                  std::uint32_t limit, LookupAnswer known = {}) const;
-  /// Leases the first `count` blocks of the answer, for the blocks of `tables`. Nothing, and
+  /// Between the positions `first` and `limit` (both at most as many as the keys cover). `known`:
+  /// an earlier answer for the same keys and `first`, or an empty one.
+  [[nodiscard]] LookupAnswer find(const GroupKeys& keys, std::uint32_t first, std::uint32_t limit,
+                                  LookupAnswer known = {}) const;
+  /// Leases what the answer has up to position `end`, for the blocks of `tables`. Nothing, and
   /// nothing leased, if the answer does not hold any more or the tables do not fit it.
   [[nodiscard]] std::optional<LeasedPrefix> lease(
-      const GroupKeys& keys, const LookupAnswer& answer, std::uint32_t count,
+      const GroupKeys& keys, const LookupAnswer& answer, std::uint32_t end,
       std::span<const std::span<const BlockId>> tables) const;
 
-  /// A request with these keys waits for its turn: what a load of its whole prefix would take, the
-  /// blocks of the returned answer, is evicted last until end_await(), or until it is used.
-  [[nodiscard]] LookupAnswer await(const GroupKeys& keys) const;
-  /// Ends an await() that found `num_blocks`.
-  void end_await(const GroupKeys& keys, std::uint32_t num_blocks) const;
+  /// A request with these keys, which cover `num_hashes` positions, waits for its turn: what a load
+  /// of its whole prefix would take, the blocks of the returned answer, is evicted last until
+  /// end_await(), or until it is used.
+  [[nodiscard]] LookupAnswer await(const GroupKeys& keys, std::uint32_t num_hashes) const;
+  /// Ends an await() that found a prefix up to position `end`.
+  void end_await(const GroupKeys& keys, std::uint32_t end) const;
 
  private:
-  /// The longest prefix of at most `length` after `num_local` that the group can serve.
-  [[nodiscard]] std::uint32_t shorten(const GroupKeys& keys, GroupId group, std::uint32_t num_local,
-                                      std::uint32_t length) const;
-  /// What the group needs of `length` blocks after `num_local`.
-  [[nodiscard]] cpu_tier::PrefixHit needed(const GroupKeys& keys, GroupId group,
-                                           std::uint32_t num_local, std::uint32_t length) const;
+  /// The last position up to `end` at which a prefix that begins at `first` can end for the group.
+  [[nodiscard]] std::uint32_t shorten(const GroupKeys& keys, GroupId group, std::uint32_t first,
+                                      std::uint32_t end) const;
+  /// What the tier has of a group's blocks, up to the first that is missing.
+  [[nodiscard]] cpu_tier::PrefixHit look_up(const GroupKeys& keys, GroupId group,
+                                            BlockGroups::Range blocks) const;
   /// Adds what the group needs to `to`; false if that cannot be had.
   [[nodiscard]] bool lease_group(const GroupKeys& keys, const LookupAnswer& answer, GroupId group,
-                                 std::uint32_t count, std::span<const BlockId> table,
+                                 std::uint32_t end, std::span<const BlockId> table,
                                  LeasedPrefix& to) const;
 
   cpu_tier::Tier& tier_;

@@ -9,27 +9,32 @@
 
 namespace kvferry::connector {
 
-std::optional<std::size_t> Request::sync_keys() {
-  const std::size_t available = hashes->size();
-  const auto same = [this](std::size_t index) {
-    const std::span<const std::byte> hash = hashes->hash(index);
-    const cpu_tier::BlockKey& key = keys.front()[index];
-    return hash.size() == key.hash_bytes && std::equal(hash.begin(), hash.end(), key.hash.begin());
-  };
-  std::size_t known = std::min(num_keys(), available);
-  while (known > 0 && !same(known - 1)) --known;
-  const bool drops = known < num_keys();
-  if (drops) {
-    for (auto& of_group : keys) of_group.resize(known);
-  }
-  for (GroupId group; group.value() < keys.size(); group = group.next()) {
+std::optional<std::uint32_t> Request::sync_keys(const BlockGroups& groups) {
+  const auto available = static_cast<std::uint32_t>(hashes->size());
+  bool drops = false;
+  std::uint32_t left = 0;
+  for (const GroupId group : groups.ids()) {
     std::vector<cpu_tier::BlockKey>& of_group = keys[group.value()];
-    of_group.reserve(available);
-    for (std::size_t i = known; i < available; ++i) {
-      of_group.push_back(cpu_tier::BlockKey::make(hashes->hash(i), group));
+    const std::uint32_t length = groups.block_length(group);
+    const auto same = [&](std::size_t block) {
+      const std::span<const std::byte> hash = hashes->hash((block + 1) * length - 1);
+      const cpu_tier::BlockKey& key = of_group[block];
+      return hash.size() == key.hash_bytes &&
+             std::equal(hash.begin(), hash.end(), key.hash.begin());
+    };
+    const std::uint32_t complete = groups.num_complete(group, available);
+    std::size_t known = std::min<std::size_t>(of_group.size(), complete);
+    while (known > 0 && !same(known - 1)) --known;
+    drops |= known < of_group.size();
+    of_group.resize(known);
+    left = std::max(left, static_cast<std::uint32_t>(known) * length);
+    of_group.reserve(complete);
+    for (std::size_t block = known; block < complete; ++block) {
+      of_group.push_back(cpu_tier::BlockKey::make(hashes->hash((block + 1) * length - 1), group));
     }
   }
-  return drops ? std::optional(known) : std::nullopt;
+  num_hashes = available;
+  return drops ? std::optional(left) : std::nullopt;
 }
 
 Request& RequestTable::arrive(std::string_view engine_id,

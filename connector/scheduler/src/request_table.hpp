@@ -7,6 +7,8 @@
 #include "kvferry/connector/wire/owner.hpp"
 #include "kvferry/cpu_tier/slots/block_key.hpp"
 
+#include "block_groups.hpp"
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -28,7 +30,7 @@ enum class RequestState : std::uint8_t {
                    ///< every rank.
 };
 
-/// Keys of a request's complete blocks, by KV cache group and position; as many in each group.
+/// Keys of a request's complete blocks, by KV cache group and block.
 using GroupKeys = std::vector<std::vector<cpu_tier::BlockKey>>;
 
 /// One incarnation of a request: who it is, where it stands, and what it has. Owned by the table;
@@ -42,8 +44,9 @@ struct Request {
   RequestState state = RequestState::kIdle;
   std::string engine_id;
   std::shared_ptr<const BlockHashes> hashes;
-  GroupKeys keys;  ///< As of the last sync_keys().
-  /// GPU blocks by KV cache group and position, as of its last plan or load.
+  GroupKeys keys;                ///< As of the last sync_keys().
+  std::uint32_t num_hashes = 0;  ///< Positions whose hashes are known, as of then.
+  /// GPU blocks by KV cache group and block, as of its last plan or load.
   std::vector<std::vector<BlockId>> tables;
   TransferId load;  ///< The load under way while kLoading or kAbortedLoading.
 
@@ -54,17 +57,15 @@ struct Request {
     return tables[group.value()];
   }
   [[nodiscard]] Owner owner(DomainId domain) const { return {domain, id, generation}; }
-  /// Complete blocks whose keys are known, in each group.
-  [[nodiscard]] std::size_t num_keys() const { return keys.front().size(); }
   [[nodiscard]] bool has_blocks() const {
     return std::any_of(tables.begin(), tables.end(),
                        [](const auto& table) { return !table.empty(); });
   }
 
   /// Takes over hashes that the engine added, and drops those it truncated or replaced (streaming
-  /// sessions): hashes are chained, so an equal last one proves all before it. Returns how many
-  /// keys it has kept, if it has dropped some.
-  [[nodiscard]] std::optional<std::size_t> sync_keys();
+  /// sessions): hashes are chained, so an equal last one proves all before it. Returns up to which
+  /// position keys are left, if it has dropped some.
+  [[nodiscard]] std::optional<std::uint32_t> sync_keys(const BlockGroups& groups);
   /// Takes over the blocks of a step, by group; empty: none in any.
   void update_tables(TableUpdate update, GroupBlocks blocks) {
     if (update == TableUpdate::kReplace) {

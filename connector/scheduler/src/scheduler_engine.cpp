@@ -45,16 +45,16 @@ std::optional<std::uint32_t> SchedulerEngine::lookup(std::string_view engine_id,
   if (parts_->loads.announces(request->engine_id)) return 0;
   parts_->sync_keys(*request);
   parts_->tier->hold_still();
-  const std::uint32_t num_local = num_local_tokens / parts_->options.block_tokens;
+  const std::uint32_t hash_tokens = parts_->options.hash_tokens;
+  const std::uint32_t first = num_local_tokens / hash_tokens;
   // The last token is computed in any case: the engine needs its logits.
-  const std::uint32_t limit = std::min(static_cast<std::uint32_t>(request->num_keys()),
-                                       (num_tokens - 1) / parts_->options.block_tokens);
+  const std::uint32_t limit = std::min(request->num_hashes, (num_tokens - 1) / hash_tokens);
   if (parts_->options.shared_tier != nullptr && parts_->num_chunks == 0) {
-    return limit > num_local && parts_->may_wait_for_ranks() ? std::nullopt : std::optional(0U);
+    return limit > first && parts_->may_wait_for_ranks() ? std::nullopt : std::optional(0U);
   }
-  const LookupAnswer& answer = parts_->lookups.find(*request, num_local, limit);
+  const LookupAnswer& answer = parts_->lookups.find(*request, first, limit);
   if (parts_->sharing.must_wait(*request, answer)) return std::nullopt;
-  return answer.num_blocks * parts_->options.block_tokens;
+  return (answer.end - answer.first) * hash_tokens;
 }
 
 void SchedulerEngine::note_local(std::string_view engine_id, std::uint32_t num_local_tokens) {
@@ -71,9 +71,9 @@ void SchedulerEngine::on_allocated(std::string_view engine_id, GroupBlocks table
         "the engine allocated a load for request " + std::string(engine_id) +
         (request == nullptr ? ", which it never announced" : " while another one is under way"));
   }
-  const std::uint32_t count =
-      (num_external_tokens + parts_->options.block_tokens - 1) / parts_->options.block_tokens;
-  Lookups::Taken taken = parts_->lookups.take(*request, count, tables);
+  const std::uint32_t hash_tokens = parts_->options.hash_tokens;
+  const std::uint32_t num_hashes = (num_external_tokens + hash_tokens - 1) / hash_tokens;
+  Lookups::Taken taken = parts_->lookups.take(*request, num_hashes, tables);
   parts_->lookups.end_await(*request);
   // The whole prefix is offered once it runs, what is loaded too: the tier learns from it what is
   // used, touches what it holds, and gets again what it has lost.
@@ -84,12 +84,12 @@ void SchedulerEngine::on_allocated(std::string_view engine_id, GroupBlocks table
   }
   // A reset came between lookup and allocation: the local blocks may be from before it.
   if (!taken.was_valid) parts_->planner.hold_back(*request);
-  parts_->prover.begin_load(*request, taken.first_block, count);
+  parts_->prover.begin_load(*request, taken.first, taken.end);
   const bool has_lease = taken.leased.has_value();
   parts_->loads.begin(*request, parts_->transfers.next(), std::move(taken.leased));
   if (has_lease) {
     parts_->hit_tokens += num_external_tokens;
-    parts_->sharing.on_begun(*request, taken.first_block, count);
+    parts_->sharing.on_begun(*request, taken.first, taken.end);
   }
   parts_->dcheck_consistent();
 }

@@ -26,7 +26,10 @@ void validate_classes(const SchedulerOptions& options) {
     }
   }
   for (const KvGroup& group : options.groups) {
-    group.reach.check_block(options.block_tokens);
+    if (group.hashes_per_block == 0) {
+      throw ConfigError("a KV cache group has 0 hashes for each block; expected one at least");
+    }
+    group.reach.check_block(options.hash_tokens * group.hashes_per_block);
     if (group.slab_class.value() < options.classes.size()) continue;
     throw ConfigError("a KV cache group is of slab class " +
                       std::to_string(group.slab_class.value()) + "; there are " +
@@ -38,7 +41,9 @@ void validate_classes(const SchedulerOptions& options) {
 
 void validate(const SchedulerOptions& options) {
   if (options.world_size == 0) throw ConfigError("world_size is 0; expected at least one rank");
-  if (options.block_tokens == 0) throw ConfigError("block_tokens is 0; expected the block size");
+  if (options.hash_tokens == 0) {
+    throw ConfigError("hash_tokens is 0; expected the tokens that one hash of the engine covers");
+  }
   if (options.num_blocks == 0)
     throw ConfigError("num_blocks is 0; expected the engine's pool size");
   if (options.max_chunks == 0) {

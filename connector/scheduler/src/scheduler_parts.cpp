@@ -15,7 +15,7 @@ namespace kvferry::connector {
 SchedulerEngine::Parts::Parts(SchedulerOptions given)
     : options(std::move(given)),
       tier(make_tier(options)),
-      groups(options.groups, options.block_tokens),
+      groups(options.groups, options.hash_tokens),
       backlog(options.num_blocks),
       requests(options.domain, options.groups.size()),
       prover(requests, groups, options.num_blocks, options.later_turns),
@@ -26,16 +26,16 @@ SchedulerEngine::Parts::Parts(SchedulerOptions given)
       stores(*tier, backlog, options.world_size),
       planner(options.domain, *tier, groups, prover, backlog, stores, transfers),
       loads(*tier, requests, options.world_size),
-      sharing(loads, options.max_load_wait, options.clock) {
+      sharing(loads, groups, options.max_load_wait, options.clock) {
   if (options.shared_tier != nullptr) keeper.emplace(*tier, *options.shared_tier);
 }
 
 void SchedulerEngine::Parts::sync_keys(Request& request) {
-  const std::optional<std::size_t> num_left = request.sync_keys();
-  if (!num_left) return;
-  lookups.on_keys_dropped(request, *num_left);
-  prover.on_keys_dropped(request, *num_left);
-  planner.on_keys_dropped(request, *num_left);
+  const std::optional<std::uint32_t> left = request.sync_keys(groups);
+  if (!left) return;
+  lookups.on_keys_dropped(request, *left);
+  prover.on_keys_dropped(request, *left);
+  planner.on_keys_dropped(request, *left);
 }
 
 void SchedulerEngine::Parts::offer_rest(Request& request) {
@@ -45,10 +45,11 @@ void SchedulerEngine::Parts::offer_rest(Request& request) {
 }
 
 void SchedulerEngine::Parts::drop_added(TableUpdate update, GroupBlocks blocks,
-                                        std::uint32_t first_written) {
-  const std::size_t kept = update == TableUpdate::kReplace ? first_written : 0;
+                                        std::uint32_t num_computed) {
   for (GroupId group; group.value() < blocks.size(); group = group.next()) {
     const std::span<const BlockId> added = blocks[group.value()];
+    const std::size_t kept =
+        update == TableUpdate::kReplace ? num_computed / groups.block_tokens(group) : 0;
     for (std::size_t i = kept; i < added.size(); ++i) {
       planner.drop_rewritten(added[i]);
       prover.begin_write(group, added[i], Generation());

@@ -52,8 +52,8 @@ struct SchedulerEngine::Parts {
   /// (asynchronous scheduling).
   void offer_rest(Request& request);
   /// What a step adds to a table of a request that is not followed: it writes these blocks, now or
-  /// later, after the first `first_written` of a whole table.
-  void drop_added(TableUpdate update, GroupBlocks blocks, std::uint32_t first_written);
+  /// later, but those of a whole table that hold the first `num_computed` tokens.
+  void drop_added(TableUpdate update, GroupBlocks blocks, std::uint32_t num_computed);
 
   // ---- ranks ----
 

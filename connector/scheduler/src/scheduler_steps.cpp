@@ -21,7 +21,7 @@ void SchedulerEngine::on_scheduled(std::string_view engine_id, TableUpdate updat
   parts_->planner.enter_step(parts_->last_seq.next());
   Request* request = parts_->requests.find(engine_id);
   if (request == nullptr) {
-    parts_->drop_added(update, blocks, tokens.num_computed / parts_->options.block_tokens);
+    parts_->drop_added(update, blocks, tokens.num_computed);
     return;
   }
   parts_->lookups.end_await(*request);
@@ -47,8 +47,9 @@ void SchedulerEngine::on_state(std::string_view engine_id, GroupId group, BlockI
   if (!parts_->planner.takes_states(*request)) return;
   parts_->sync_keys(*request);
   // A state amid a block has no key: the engine keeps it for itself.
-  const std::uint32_t num_blocks = num_tokens / parts_->options.block_tokens;
-  if (num_tokens % parts_->options.block_tokens != 0 || num_blocks > request->num_keys()) return;
+  const std::uint32_t block_tokens = parts_->groups.block_tokens(group);
+  const std::uint32_t num_blocks = num_tokens / block_tokens;
+  if (num_tokens % block_tokens != 0 || num_blocks > request->keys_of(group).size()) return;
   auto& table = request->tables[group.value()];
   if (num_blocks == 0 || num_blocks > table.size()) return;
   // With drafts the engine moves blocks within a table, and does not say so.

@@ -11,19 +11,23 @@ using cpu_tier::OfferAnswer;
 void StorePlanner::offer_step(const Request& request, TableUpdate update,
                               const StepTokens& tokens) {
   Offers& offers = offers_.of(request);
-  const std::uint32_t first_written = tokens.num_computed / groups_.block_tokens();
+  const std::uint32_t first_written = tokens.num_computed / groups_.hash_tokens();
   const std::uint32_t complete =
-      (tokens.num_computed + tokens.num_scheduled) / groups_.block_tokens();
+      (tokens.num_computed + tokens.num_scheduled) / groups_.hash_tokens();
   // What is computed again (a failed load, a roll-back) is offered again.
   const std::uint32_t first = std::min(offers.num_offered, first_written);
-  std::uint32_t end = std::min(complete, static_cast<std::uint32_t>(request.num_keys()));
-  for (const auto& table : request.tables) {
-    end = std::min(end, static_cast<std::uint32_t>(table.size()));
+  std::uint32_t end = std::min(complete, request.num_hashes);
+  for (const GroupId group : groups_.ids()) {
+    const auto num_blocks = static_cast<std::uint32_t>(request.table(group).size());
+    end = std::min(end, num_blocks * groups_.block_length(group));
   }
   // This step writes these blocks, maybe under a key that the backlog knows them by: what was read
   // at the bind would be the old content.
-  for (const auto& table : request.tables) {
-    for (std::uint32_t i = first_written; i < end; ++i) drop_rewritten(table[i]);
+  for (const GroupId group : groups_.ids()) {
+    const std::uint32_t last = groups_.num_complete(group, end);
+    for (std::uint32_t i = groups_.num_complete(group, first_written); i < last; ++i) {
+      drop_rewritten(request.table(group)[i]);
+    }
   }
   offers.num_offered = first;
   if (first <= offers.store_end) offers.store_end = kNoEnd;
@@ -31,7 +35,8 @@ void StorePlanner::offer_step(const Request& request, TableUpdate update,
   for (const GroupId group : groups_.ids()) {
     // Later the engine moves blocks within a table.
     if (update == TableUpdate::kReplace && groups_.has_states(group)) {
-      defer_found_states(request, group, first, std::min(first_written, end));
+      defer_found_states(request, group, groups_.num_complete(group, first),
+                         groups_.num_complete(group, std::min(first_written, end)));
     }
   }
   offer_proven(request, OfferTo::kStep);
@@ -56,7 +61,8 @@ std::span<const OfferAnswer> StorePlanner::offer(const Candidate& candidate, Buf
       answer = OfferAnswer::kHeld;  // There is nothing to store.
       continue;
     }
-    const std::uint32_t at = candidate.first + static_cast<std::uint32_t>(i);
+    const std::uint32_t at =
+        (candidate.first + static_cast<std::uint32_t>(i)) * groups_.block_length(candidate.group);
     // A window's or chunk's block is needed by loads that end near it only.
     const bool ends = answer != OfferAnswer::kStore && groups_.needs_all(candidate.group);
     if (ends) offers.store_end = std::min(offers.store_end, at);
@@ -102,13 +108,15 @@ void StorePlanner::offer_proven(const Request& request, OfferTo where) {
   offers.num_offered = end;
   for (const GroupId group : groups_.ids()) {
     if (groups_.has_states(group)) continue;  // The engine has said where they are.
-    std::uint32_t kept = end;
+    const std::uint32_t begin = groups_.num_complete(group, first);
+    const std::uint32_t last = groups_.num_complete(group, end);
+    std::uint32_t kept = last;
     if (where == OfferTo::kStep) {
-      kept = std::clamp(groups_.first_kept(group, offers.num_computed), first, end);
+      kept = std::clamp(groups_.first_kept(group, offers.num_computed), begin, last);
     }
-    defer(candidate_of(request, group, first, kept), buffer_);
-    const Candidate completed = candidate_of(request, group, kept, end);
-    if (completed.first < end) candidates_.push_back(completed);
+    defer(candidate_of(request, group, begin, kept), buffer_);
+    const Candidate completed = candidate_of(request, group, kept, last);
+    if (completed.first < last) candidates_.push_back(completed);
   }
 }
 

@@ -70,8 +70,8 @@ class StorePlanner {
     offers.scheduled_in = *step_;
     offers.num_computed = tokens.num_computed;
     const std::uint32_t complete =
-        (tokens.num_computed + tokens.num_scheduled) / groups_.block_tokens();
-    return complete != tokens.num_computed / groups_.block_tokens() ||
+        (tokens.num_computed + tokens.num_scheduled) / groups_.hash_tokens();
+    return complete != tokens.num_computed / groups_.hash_tokens() ||
            offers.num_offered != complete;
   }
   void offer_step(const Request& request, TableUpdate update, const StepTokens& tokens);
@@ -100,9 +100,8 @@ class StorePlanner {
   /// Its blocks may be from before a reset.
   void hold_back(const Request& request) { offers_.of(request).storable = false; }
   void on_preempted(const Request& request);
-  void on_keys_dropped(const Request& request, std::size_t num_left) {
-    offer_again(request, static_cast<std::uint32_t>(num_left));
-  }
+  /// It has keys up to position `left` only.
+  void on_keys_dropped(const Request& request, std::uint32_t left) { offer_again(request, left); }
   void drop(const Request& request);
 
   // ---- what is taken back ----
@@ -126,15 +125,15 @@ class StorePlanner {
   static constexpr std::uint32_t kNoEnd = std::numeric_limits<std::uint32_t>::max();
   struct Offers {
     std::uint32_t num_offered = 0;  ///< Positions from the first that were offered for a store.
-    /// Of the block that the tier declined: nothing from here on is stored, because no load would
-    /// reach it.
+    /// The position of the block that the tier declined: nothing from here on is stored, because no
+    /// load would reach it.
     std::uint32_t store_end = kNoEnd;
     std::uint32_t num_computed = 0;  ///< Tokens before the last plan that names the request.
     PlanSeq scheduled_in;            ///< That plan.
     bool storable = true;
   };
-  /// Blocks of a scheduled request that this step completes, or that it found in the engine's
-  /// cache.
+  /// Blocks [first, last) of a group of a scheduled request that this step completes, or that it
+  /// found in the engine's cache.
   struct Candidate {
     const Request* request;
     GroupId group;
@@ -186,8 +185,8 @@ class StorePlanner {
   [[nodiscard]] bool is_in_step(const Request& request) const {
     return step_ && offers_.of(request).scheduled_in == *step_;
   }
-  /// The positions [first, last), less the first ones that only stand for blocks which slid out of
-  /// a window: those are used by no request.
+  /// The blocks [first, last), less the first ones that only stand for blocks which slid out of a
+  /// window: those are used by no request.
   [[nodiscard]] Candidate candidate_of(const Request& request, GroupId group, std::uint32_t first,
                                        std::uint32_t last) const;
   /// Offers the blocks to the tier's policy: which of them are to be stored. In `buffer.answers`.

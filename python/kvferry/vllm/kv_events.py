@@ -12,6 +12,7 @@ from vllm.v1.core.kv_cache_utils import generate_block_hash_extra_keys, maybe_co
 from vllm.v1.kv_cache_interface import get_kv_cache_spec_kind, get_kv_cache_spec_sliding_window
 
 from kvferry.vllm import versions
+from kvferry.vllm.preflight import BlockSizes
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -65,19 +66,19 @@ class KvEvents:
         Made with ``key_events``.
     groups
         KV cache groups of the engine.
-    block_tokens
-        Tokens of a block.
+    sizes
+        Tokens of the engine's hashes and blocks.
     num_blocks
         Of the engine's pool.
 
     """
 
     def __init__(
-        self, engine: "_core.SchedulerEngine", groups: Sequence["KVCacheGroupSpec"], block_tokens: int, num_blocks: int
+        self, engine: "_core.SchedulerEngine", groups: Sequence["KVCacheGroupSpec"], sizes: BlockSizes, num_blocks: int
     ) -> None:
         self._take = engine.take_key_events
         self._specs = [group.kv_cache_spec for group in groups]
-        self._block_tokens = block_tokens
+        self._sizes = sizes
         self._num_blocks = num_blocks
         self._living: dict[str, _Followed] = {}
         self._ended: deque[_Followed] = deque()
@@ -120,7 +121,8 @@ class KvEvents:
         events: list[KVCacheEvent] = []
         for (is_stored, group), run in groupby(placed, key=lambda change: (change.is_stored, change.group)):
             if is_stored:
-                events.extend(self._stored(group, piece) for piece in _pieces(run))
+                pieces = _pieces(run, self._sizes.hashes_per_block[group])
+                events.extend(self._stored(group, piece) for piece in pieces)
             else:
                 hashes = [maybe_convert_block_hash(change.block_hash) for change in run]
                 events.append(BlockRemoved(block_hashes=hashes, medium=MEDIUM_CPU, group_idx=group))
@@ -163,19 +165,23 @@ class KvEvents:
                 kv_cache_spec_kind=kind,
                 kv_cache_spec_sliding_window=window,
             )
-        request, first = piece[0].place
-        tokens = range(first * self._block_tokens, (first + len(piece)) * self._block_tokens, self._block_tokens)
+        block_tokens = self._sizes.block_tokens(group)
+        # A block has the place of its last hash.
+        request, last = piece[0].place
+        first = last + 1 - self._sizes.hashes_per_block[group]
+        begin = first * self._sizes.hash_tokens
+        tokens = range(begin, begin + len(piece) * block_tokens, block_tokens)
         lora = request.lora_request
         return BlockStored(
             block_hashes=hashes,
             parent_block_hash=maybe_convert_block_hash(request.block_hashes[first - 1]) if first else None,
             token_ids=request.all_token_ids[tokens.start : tokens.stop],
-            block_size=self._block_tokens,
+            block_size=block_tokens,
             lora_id=lora.adapter_id if lora else None,
             medium=MEDIUM_CPU,
             lora_name=lora.name if lora else None,
             extra_keys=versions.event_extra_keys(
-                generate_block_hash_extra_keys(request, start, start + self._block_tokens, 0)[0] for start in tokens
+                generate_block_hash_extra_keys(request, start, start + block_tokens, 0)[0] for start in tokens
             ),
             group_idx=group,
             kv_cache_spec_kind=kind,
@@ -183,11 +189,11 @@ class KvEvents:
         )
 
 
-def _pieces(changes: Iterator[_Change]) -> Iterator[list[_Change]]:
-    """Split what was stored where blocks are not neighbours in one request."""
+def _pieces(changes: Iterator[_Change], distance: int) -> Iterator[list[_Change]]:
+    """Split what was stored where blocks are not neighbours, `distance` hashes apart, in one request."""
     piece: list[_Change] = []
     for change in changes:
-        if piece and not _are_neighbours(piece[-1].place, change.place):
+        if piece and not _are_neighbours(piece[-1].place, change.place, distance):
             yield piece
             piece = []
         piece.append(change)
@@ -195,5 +201,7 @@ def _pieces(changes: Iterator[_Change]) -> Iterator[list[_Change]]:
         yield piece
 
 
-def _are_neighbours(one: _Place | None, other: _Place | None) -> bool:
-    return one is not None and other is not None and one.request is other.request and one.number + 1 == other.number
+def _are_neighbours(one: _Place | None, other: _Place | None, distance: int) -> bool:
+    if one is None or other is None or one.request is not other.request:
+        return False
+    return one.number + distance == other.number

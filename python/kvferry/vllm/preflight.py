@@ -4,7 +4,7 @@
 import importlib.util
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import vllm
 from vllm.logger import init_logger
@@ -15,7 +15,6 @@ from vllm.v1.kv_cache_interface import (
     MambaSpec,
     MLAAttentionSpec,
     SlidingWindowSpec,
-    get_kv_cache_spec_kind,
     iter_layer_specs,
 )
 
@@ -153,7 +152,7 @@ def check_kv_cache(kv_cache_config: "KVCacheConfig") -> list["KVCacheGroupSpec"]
     Raises
     ------
     ConfigError
-        There is no group, one is of a kind whose blocks kvferry cannot keep, or their blocks differ in tokens.
+        There is no group, or one is of a kind whose blocks kvferry cannot keep.
 
     """
     groups = list(kv_cache_config.kv_cache_groups)
@@ -164,17 +163,6 @@ def check_kv_cache(kv_cache_config: "KVCacheConfig") -> list["KVCacheGroupSpec"]
     for group in groups:
         for spec in iter_layer_specs(group.kv_cache_spec):
             _check_spec(spec)
-    if len({int(group.kv_cache_spec.block_size) for group in groups}) != 1:
-        found = ", ".join(
-            f"{get_kv_cache_spec_kind(group.kv_cache_spec).value} ({len(group.layer_names)} layers, "
-            f"{group.kv_cache_spec.block_size} tokens per block)"
-            for group in groups
-        )
-        raise _refusal(
-            f"the blocks of the KV cache's {len(groups)} groups differ in tokens: [{found}]",
-            "groups whose blocks have the same number of tokens",
-            f"{_WITHOUT}, or with --disable-hybrid-kv-cache-manager if the model only mixes attention windows",
-        )
     return groups
 
 
@@ -260,29 +248,47 @@ def _check_spec(spec: "KVCacheSpec") -> None:
         )
 
 
-def check_block_sizes(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> int:
-    """Check that one hash of the engine covers one block.
+class BlockSizes(NamedTuple):
+    """How many tokens the engine's hashes and blocks have.
 
-    Returns
-    -------
-    int
-        Tokens of a block, and of a hash.
+    Attributes
+    ----------
+    hash_tokens
+        Tokens that one of its hashes covers.
+    hashes_per_block
+        Hashes that a block covers, by KV cache group. The last of them names the block.
+
+    """
+
+    hash_tokens: int
+    hashes_per_block: list[int]
+
+    def block_tokens(self, group: int) -> int:
+        """Tokens of a block of a group."""
+        return self.hash_tokens * self.hashes_per_block[group]
+
+
+def block_sizes(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> BlockSizes:
+    """Find out which hashes name the blocks of each group.
 
     Raises
     ------
     ConfigError
-        They differ.
+        The blocks of a group do not end where hashes do.
 
     """
-    block_tokens = int(kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size)  # one for all groups
     _, hash_tokens = resolve_kv_cache_block_sizes(kv_cache_config, vllm_config)
-    if hash_tokens != block_tokens:
-        raise _refusal(
-            f"a block has {block_tokens} tokens and a block hash covers {hash_tokens}",
-            "one hash per block",
-            "unset --prefix-match-unit and set --block-size to the size of a block",
-        )
-    return block_tokens
+    hashes_per_block = []
+    for group in kv_cache_config.kv_cache_groups:
+        block_tokens = int(group.kv_cache_spec.block_size)
+        if block_tokens % hash_tokens:
+            raise _refusal(
+                f"a block has {block_tokens} tokens and a block hash covers {hash_tokens}",
+                "hashes that end where blocks do",
+                "unset --prefix-match-unit and set --block-size to the size of a block",
+            )
+        hashes_per_block.append(block_tokens // hash_tokens)
+    return BlockSizes(hash_tokens, hashes_per_block)
 
 
 def warn_of_small_tier(num_slots: int, block_tokens: int, max_model_len: int) -> None:

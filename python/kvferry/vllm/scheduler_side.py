@@ -72,7 +72,7 @@ class SchedulerSide:
 
     def __init__(self, config: KvFerryConfig, vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> None:
         groups = preflight.check_kv_cache(kv_cache_config)
-        block_tokens = preflight.check_block_sizes(vllm_config, kv_cache_config)
+        sizes = preflight.block_sizes(vllm_config, kv_cache_config)
         classes = topology.slab_classes(vllm_config, kv_cache_config)
         parallel = vllm_config.parallel_config
         slot_bytes = max(classes.slot_bytes[0])
@@ -95,12 +95,15 @@ class SchedulerSide:
                 )
         self._stays_out = shared_tier.stays_out(config, vllm_config)
         max_slots = max_chunks * slots_per_chunk[0]
+        # Slots are counted of the first class, so that the blocks are those of its groups.
+        block_tokens = sizes.block_tokens(classes.of_groups.index(0))
         preflight.warn_of_small_tier(max_slots, block_tokens, vllm_config.model_config.max_model_len)
         self.engine = _core.SchedulerEngine(
             **config.told_to(SCHEDULER),
             **(shared.options if shared else {}),
             world_size=parallel.world_size,
-            block_tokens=block_tokens,
+            hash_tokens=sizes.hash_tokens,
+            group_hashes_per_block=sizes.hashes_per_block,
             num_blocks=kv_cache_config.num_blocks,
             slot_bytes=classes.slot_bytes,
             slots_per_chunk=slots_per_chunk,
@@ -127,7 +130,7 @@ class SchedulerSide:
         )
         self._events: kv_events.KvEvents | None = None
         if kv_events.are_on(vllm_config):
-            self._events = kv_events.KvEvents(self.engine, groups, block_tokens, kv_cache_config.num_blocks)
+            self._events = kv_events.KvEvents(self.engine, groups, sizes, kv_cache_config.num_blocks)
         self._max_slots = max_slots
         self._num_slots = 0  # that are ready on every rank
         # Of requests whose load has begun; see `num_new_matched_tokens`.

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 namespace kvferry::connector {
@@ -42,15 +43,39 @@ TEST_F(BlockGroupsTest, AWindowKeepsTheBlocksThatTheNextTokenSees) {
   }
 }
 
-TEST_F(BlockGroupsTest, WhatIsNeededIsCountedFromTheLocalBlocksOn) {
-  EXPECT_EQ(groups_.first_needed(kFull, 2, 3), 0U);
+TEST_F(BlockGroupsTest, WhatALoadNeedsEndsWithItAndReachesBackAsFarAsTheNextTokenSees) {
+  const auto needed = [this](GroupId group, std::uint32_t first, std::uint32_t end) {
+    const BlockGroups::Range blocks = groups_.needed(group, first, end);
+    return std::pair(blocks.first, blocks.last);
+  };
+  EXPECT_EQ(needed(kFull, 2, 5), std::pair(2U, 5U));
   // Of five blocks a window of 7 tokens needs the last two, a chunk of two blocks the last one.
-  EXPECT_EQ(groups_.first_needed(kWindow, 0, 5), 3U);
-  EXPECT_EQ(groups_.first_needed(kWindow, 2, 3), 1U);
-  EXPECT_EQ(groups_.first_needed(kWindow, 4, 1), 0U) << "the engine has the other one";
-  EXPECT_EQ(groups_.first_needed(kChunk, 0, 5), 4U);
-  EXPECT_EQ(groups_.first_needed(kChunk, 0, 4), 4U) << "the next token begins a chunk";
-  EXPECT_EQ(groups_.first_needed(kState, 1, 4), 3U);
+  EXPECT_EQ(needed(kWindow, 0, 5), std::pair(3U, 5U));
+  EXPECT_EQ(needed(kWindow, 2, 5), std::pair(3U, 5U));
+  EXPECT_EQ(needed(kWindow, 4, 5), std::pair(4U, 5U)) << "the engine has the other one";
+  EXPECT_EQ(needed(kChunk, 0, 5), std::pair(4U, 5U));
+  EXPECT_EQ(needed(kChunk, 0, 4), std::pair(4U, 4U)) << "the next token begins a chunk";
+  EXPECT_EQ(needed(kState, 1, 5), std::pair(4U, 5U));
+}
+
+TEST(BlockGroups, BlocksOfSeveralPositionsEndWhereTheirLastOneDoes) {
+  constexpr GroupId kFine{0};
+  constexpr GroupId kCoarse{1};
+  const BlockGroups groups(std::vector<KvGroup>{{TokenReach::window(6), SlabClassId(0), 2},
+                                                {TokenReach(), SlabClassId(0), 3}},
+                           kBlockTokens);
+  EXPECT_EQ(groups.block_tokens(kCoarse), 3 * kBlockTokens);
+  EXPECT_EQ(groups.num_complete(kCoarse, 5), 1U);
+  EXPECT_EQ(groups.num_begun(kCoarse, 5), 2U);
+  EXPECT_FALSE(groups.ends_with(kCoarse, 4));
+  EXPECT_TRUE(groups.ends_with(kCoarse, 5));
+  EXPECT_TRUE(groups.ends_with(kFine, 5));
+  EXPECT_EQ(groups.align(11), 6U) << "at which a block ends in both";
+  // A load from position 7 on brings the blocks that have it, whole.
+  EXPECT_EQ(groups.needed(kCoarse, 7, 12).first, 2U);
+  EXPECT_EQ(groups.needed(kCoarse, 7, 12).last, 4U);
+  EXPECT_EQ(groups.needed(kFine, 7, 12).first, 5U) << "the window is shorter than a block";
+  EXPECT_EQ(groups.first_kept(kFine, 12 * kBlockTokens), 5U);
 }
 
 TEST_F(BlockGroupsTest, OnlyAGroupThatDropsBlocksHasNullBlocks) {

@@ -21,7 +21,7 @@ class BlockProverTest : public ::testing::Test {
  protected:
   Request& arrive(const std::string& id, const std::vector<std::uint64_t>& numbers) {
     Request& request = requests_.arrive(id, std::make_shared<FakeHashes>(numbers));
-    EXPECT_EQ(request.sync_keys(), std::nullopt);
+    EXPECT_EQ(request.sync_keys(groups_), std::nullopt);
     return request;
   }
   /// A plan in which the request computes tokens [computed, computed + scheduled).
@@ -106,7 +106,7 @@ TEST_F(BlockProverTest, ALoadOfAnotherConnectorCountsAfterItsWitness) {
 TEST_F(BlockProverTest, OurLoadProvesItsOwnBlocksWhenItHasEndedWell) {
   Request& request = arrive("r", {1, 2, 3});
   request.tables.front() = blocks_of({10, 11, 12});
-  prover_.begin_load(request, 1, 2);
+  prover_.begin_load(request, 1, 3);
   EXPECT_FALSE(holds(11, 2));
   prover_.end_load(request);
   EXPECT_FALSE(holds(10, 1)) << "it was local";
@@ -159,7 +159,7 @@ TEST_F(BlockProverTest, AStateIsProvenWithTheTokensBeforeItUnlessItWasOverwritte
   BlockProver prover(requests, groups, kNumBlocks, LaterTurns::kStored);
   Request& request =
       requests.arrive("r", std::make_shared<FakeHashes>(std::vector<std::uint64_t>{1, 2}));
-  EXPECT_EQ(request.sync_keys(), std::nullopt);
+  EXPECT_EQ(request.sync_keys(groups), std::nullopt);
   const std::vector<BlockId> attention = blocks_of({10, 11});
   const std::vector<BlockId> states = blocks_of({20, 21});
   const std::array<std::span<const BlockId>, 2> tables{attention, states};

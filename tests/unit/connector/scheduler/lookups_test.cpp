@@ -20,12 +20,12 @@ class LookupsTest : public ::testing::Test {
     tier_->grow_to(16);
     hashes_ = std::make_shared<FakeHashes>(std::vector<std::uint64_t>{1, 2, 3, 4});
     request_ = &requests_.arrive("r", hashes_);
-    EXPECT_EQ(request_->sync_keys(), std::nullopt);
+    EXPECT_EQ(request_->sync_keys(groups_), std::nullopt);
     tier_->commit(std::move(tier_->reserve(SlabClassId(0), request_->keys[0])).value().hand_over());
   }
   [[nodiscard]] static SchedulerOptions options() {
     SchedulerOptions options;
-    options.block_tokens = 4;
+    options.hash_tokens = 4;
     options.classes = {{1, {1}}};
     options.max_chunks = 16;
     return options;
@@ -44,7 +44,7 @@ class LookupsTest : public ::testing::Test {
 
   SchedulerOptions options_ = options();
   std::unique_ptr<cpu_tier::Tier> tier_ = make_tier(options_);
-  BlockGroups groups_{options_.groups, options_.block_tokens};
+  BlockGroups groups_{options_.groups, options_.hash_tokens};
   RequestTable requests_{DomainId(1)};
   std::shared_ptr<FakeHashes> hashes_;
   Request* request_ = nullptr;
@@ -52,10 +52,10 @@ class LookupsTest : public ::testing::Test {
 };
 
 TEST_F(LookupsTest, AnAnswerIsTakenOnce) {
-  EXPECT_EQ(lookups_.find(*request_, 1, 4).num_blocks, 3U);
+  EXPECT_EQ(lookups_.find(*request_, 1, 4).end, 4U);
   const Lookups::Taken taken = take(3);
   EXPECT_TRUE(taken.was_valid);
-  EXPECT_EQ(taken.first_block, 1U);
+  EXPECT_EQ(taken.first, 1U);
   EXPECT_TRUE(taken.leased.has_value());
   const Lookups::Taken again = take(3);
   EXPECT_FALSE(again.was_valid);
@@ -63,37 +63,37 @@ TEST_F(LookupsTest, AnAnswerIsTakenOnce) {
 }
 
 TEST_F(LookupsTest, AnAnswerOfAnEarlierGenerationIsNotLeased) {
-  EXPECT_EQ(lookups_.find(*request_, 0, 4).num_blocks, 4U);
+  EXPECT_EQ(lookups_.find(*request_, 0, 4).end, 4U);
   requests_.preempt(*request_);
   EXPECT_FALSE(take(4).was_valid);
-  EXPECT_EQ(lookups_.find(*request_, 0, 4).num_blocks, 4U);
+  EXPECT_EQ(lookups_.find(*request_, 0, 4).end, 4U);
   EXPECT_TRUE(take(4).leased.has_value());
 }
 
 TEST_F(LookupsTest, AForgottenAnswerStillSaysWhereItBegan) {
-  EXPECT_EQ(lookups_.find(*request_, 1, 4).num_blocks, 3U);
+  EXPECT_EQ(lookups_.find(*request_, 1, 4).end, 4U);
   lookups_.forget_answers();
   const Lookups::Taken taken = take(3);
   EXPECT_FALSE(taken.was_valid);
   EXPECT_FALSE(taken.leased.has_value());
-  EXPECT_EQ(taken.first_block, 1U) << "the blocks before it are not the load's";
+  EXPECT_EQ(taken.first, 1U) << "the blocks before it are not the load's";
 }
 
 TEST_F(LookupsTest, DroppedKeysMakeAnAnswerVoid) {
-  EXPECT_EQ(lookups_.find(*request_, 0, 4).num_blocks, 4U);
+  EXPECT_EQ(lookups_.find(*request_, 0, 4).end, 4U);
   hashes_->truncate(2);
-  EXPECT_EQ(request_->sync_keys(), 2U);
+  EXPECT_EQ(request_->sync_keys(groups_), 2U);
   lookups_.on_keys_dropped(*request_, 2);
   EXPECT_FALSE(take(2).was_valid);
-  EXPECT_EQ(lookups_.find(*request_, 0, 2).num_blocks, 2U);
+  EXPECT_EQ(lookups_.find(*request_, 0, 2).end, 2U);
 }
 
 TEST_F(LookupsTest, AnotherRequestInThePlaceHasNoAnswer) {
-  EXPECT_EQ(lookups_.find(*request_, 0, 4).num_blocks, 4U);
+  EXPECT_EQ(lookups_.find(*request_, 0, 4).end, 4U);
   const std::uint32_t place = request_->place;
   EXPECT_EQ(requests_.finish("r"), TransferId());
   request_ = &requests_.arrive("s", hashes_);
-  EXPECT_EQ(request_->sync_keys(), std::nullopt);
+  EXPECT_EQ(request_->sync_keys(groups_), std::nullopt);
   EXPECT_EQ(request_->place, place);
   EXPECT_FALSE(take(4).was_valid);
 }

@@ -81,7 +81,7 @@ class PrefixSearchTest : public ::testing::Test {
   /// Blocks after the local ones; the answer is kept.
   std::uint32_t find(std::uint32_t num_local = 0, std::uint32_t limit = 10) {
     answer_ = search_->find(keys_, num_local, limit);
-    return answer_.num_blocks;
+    return answer_.end - answer_.first;
   }
   /// Leases with these tables; the positions that were leased, by group, as far as they have a
   /// block. Then gives the lease back.
@@ -90,7 +90,7 @@ class PrefixSearchTest : public ::testing::Test {
     std::vector<std::vector<BlockId>> blocks;
     for (const Numbers& table : tables) blocks.push_back(blocks_of(table));
     const std::vector<std::span<const BlockId>> spans(blocks.begin(), blocks.end());
-    std::optional<LeasedPrefix> leased = search_->lease(keys_, answer_, count, spans);
+    std::optional<LeasedPrefix> leased = search_->lease(keys_, answer_, answer_.first + count, spans);
     if (!leased) {
       EXPECT_EQ(tier().snapshot().num_leased, 0U);
       return std::nullopt;

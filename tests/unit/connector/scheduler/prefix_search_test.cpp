@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <set>
 #include <span>
@@ -62,7 +63,7 @@ TEST(PrefixSearch, HowManyBlocksAWindowReachesBackTo) {
       };
       commit(keys[0]);
       if (held > 0) commit(std::span(keys[1]).last(held));
-      if (search.find(keys, 0, 6).num_blocks == 6) return held;
+      if (search.find(keys, 0, 6).end == 6) return held;
     }
   };
   EXPECT_EQ(least_held(1), 0U) << "a token that sees itself only";
@@ -134,21 +135,26 @@ TEST_F(PrefixSearchTest, AChunkNeedsTheBlocksFromItsBeginningOn) {
   EXPECT_EQ(find(0, 5), 3U);
 }
 
-/// The same by trying every length.
+/// The same by trying every length, with blocks of one, two or three positions in a group.
 TEST(PrefixSearch, FindsTheLongestPrefixThatEveryGroupServesWhateverIsHeld) {
+  constexpr std::uint32_t kMostHashes = 13;
   std::mt19937 random(5);
   const auto below = [&random](std::uint32_t bound) {
     return static_cast<std::uint32_t>(random() % bound);
   };
   std::uint32_t num_hits = 0;
-  for (int round = 0; round < 2000; ++round) {
+  for (int round = 0; round < 4000; ++round) {
     std::vector<KvGroup> groups;
     const std::uint32_t num_groups = 1 + below(4);
     // Of each group, what the token behind `end` sees: from here on.
     std::vector<std::function<std::uint32_t(std::uint32_t end)>> first_seen;
+    std::uint32_t hit_length = 1;
     for (std::uint32_t i = 0; i < num_groups; ++i) {
-      const std::uint32_t window = 1 + below(20);
-      const std::uint32_t chunk = kBlockTokens * (1 + below(4));
+      // In half of the rounds all of them are of one position.
+      const std::uint32_t length = round % 2 == 0 ? 1 : 1 + below(3);
+      hit_length = std::lcm(hit_length, length);
+      const std::uint32_t window = 1 + below(40);
+      const std::uint32_t chunk = length * kBlockTokens * (1 + below(4));
       switch (below(4)) {
         case 0:
           groups.push_back({TokenReach::window(window)});
@@ -163,29 +169,33 @@ TEST(PrefixSearch, FindsTheLongestPrefixThatEveryGroupServesWhateverIsHeld) {
           groups.push_back({});
           first_seen.emplace_back([](std::uint32_t) { return 0U; });
       }
+      groups.back().hashes_per_block = length;
     }
     const std::unique_ptr<cpu_tier::Tier> whole = tier_of(groups, 64);
     const cpu_tier::OneClass tier(*whole, SlabClassId(0));
     const BlockGroups block_groups(groups, kBlockTokens);
     const PrefixSearch search(*whole, block_groups);
-    const GroupKeys keys = keys_of({0, 1, 2, 3, 4, 5, 6}, num_groups);
+    GroupKeys keys(num_groups);
     std::set<std::pair<std::uint32_t, std::uint32_t>> held;
     for (std::uint32_t group = 0; group < num_groups; ++group) {
-      for (std::uint32_t at = 0; at < 7; ++at) {
-        if (below(4) == 0) continue;
+      for (std::uint32_t at = 0; at < kMostHashes / groups[group].hashes_per_block; ++at) {
+        keys[group].push_back(key_of(at, GroupId(group)));
+        if (below(5) == 0) continue;
         held.emplace(group, at);
         tier.commit(std::move(tier.reserve({&keys[group][at], 1})).value().hand_over());
       }
     }
-    const std::uint32_t local = below(4);
-    const std::uint32_t limit = below(8);
+    const std::uint32_t local = below(4) / hit_length * hit_length;
+    const std::uint32_t limit = below(kMostHashes + 1);
     // Local ones are there.
     const auto serves = [&](std::uint32_t end) {
+      if (end % hit_length != 0) return false;
       for (std::uint32_t group = 0; group < num_groups; ++group) {
         const std::uint32_t seen = first_seen[group](end * kBlockTokens);
         for (std::uint32_t token = std::max(seen, local * kBlockTokens); token < end * kBlockTokens;
              ++token) {
-          if (!held.contains({group, token / kBlockTokens})) return false;
+          const std::uint32_t block = token / (kBlockTokens * groups[group].hashes_per_block);
+          if (!held.contains({group, block})) return false;
         }
       }
       return true;
@@ -193,10 +203,10 @@ TEST(PrefixSearch, FindsTheLongestPrefixThatEveryGroupServesWhateverIsHeld) {
     std::uint32_t longest = std::max(local, limit);
     while (longest > local && !serves(longest)) --longest;
     const LookupAnswer answer = search.find(keys, local, limit);
-    ASSERT_EQ(answer.num_blocks, longest - local) << "round " << round;
-    if (answer.num_blocks > 0) ++num_hits;
+    ASSERT_EQ(answer.end, longest) << "round " << round;
+    if (answer.is_hit()) ++num_hits;
   }
-  EXPECT_GT(num_hits, 200U);
+  EXPECT_GT(num_hits, 400U);
 }
 
 TEST_F(PrefixSearchTest, WhatOfAnEarlierAnswerStillHoldsIsKept) {
@@ -206,10 +216,10 @@ TEST_F(PrefixSearchTest, WhatOfAnEarlierAnswerStillHoldsIsKept) {
   ASSERT_EQ(find(), 3U);
   hold(0, {3});
   LookupAnswer longer = search_->find(keys_, 0, 10, std::move(answer_));
-  EXPECT_EQ(longer.num_blocks, 4U);
+  EXPECT_EQ(longer.end, 4U);
   answer_ = std::move(longer);
   forget(0, 2);
-  EXPECT_EQ(search_->find(keys_, 0, 10, std::move(answer_)).num_blocks, 0U)
+  EXPECT_FALSE(search_->find(keys_, 0, 10, std::move(answer_)).is_hit())
       << "the window now needs blocks 0 and 1";
 }
 

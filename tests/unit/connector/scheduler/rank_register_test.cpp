@@ -16,7 +16,7 @@ namespace {
 SchedulerOptions told() {
   SchedulerOptions options;
   options.world_size = 2;
-  options.block_tokens = 16;
+  options.hash_tokens = 16;
   options.num_blocks = 1000;
   options.classes = {{1, {4096, 2048}}};
   options.max_chunks = 500;

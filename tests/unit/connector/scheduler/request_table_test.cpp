@@ -163,11 +163,11 @@ class SyncKeysTest : public ::testing::Test {
   SyncKeysTest() {
     request_.hashes = hashes_;
     request_.keys.resize(2);
-    EXPECT_EQ(request_.sync_keys(), std::nullopt);
+    EXPECT_EQ(request_.sync_keys(groups_), std::nullopt);
   }
 
   void expect_keys(const std::vector<std::uint64_t>& numbers) {
-    ASSERT_EQ(request_.num_keys(), numbers.size());
+    ASSERT_EQ(request_.num_hashes, numbers.size());
     for (std::uint16_t group = 0; group < 2; ++group) {
       ASSERT_EQ(request_.keys[group].size(), numbers.size());
       for (std::size_t i = 0; i < numbers.size(); ++i) {
@@ -176,38 +176,74 @@ class SyncKeysTest : public ::testing::Test {
     }
   }
 
+  const BlockGroups groups_{std::vector<KvGroup>(2), 4};
   std::shared_ptr<FakeHashes> hashes_ =
       std::make_shared<FakeHashes>(std::vector<std::uint64_t>{1, 2, 3, 4});
   Request request_;
 };
 
+/// Blocks of two and of three hashes.
+TEST(SyncKeys, ABlocksKeyIsItsLastHash) {
+  const BlockGroups groups(
+      std::vector<KvGroup>{{TokenReach(), SlabClassId(0), 2}, {TokenReach(), SlabClassId(0), 3}},
+      4);
+  const auto hashes = std::make_shared<FakeHashes>(std::vector<std::uint64_t>{1, 2, 3, 4, 5, 6, 7});
+  Request request;
+  request.hashes = hashes;
+  request.keys.resize(2);
+  EXPECT_EQ(request.sync_keys(groups), std::nullopt);
+  EXPECT_EQ(request.num_hashes, 7U);
+  const auto numbers_of = [&request](std::uint32_t group) {
+    std::vector<std::uint64_t> numbers;
+    for (const cpu_tier::BlockKey& key : request.keys[group]) {
+      for (std::uint64_t number = 1; number < 20; ++number) {
+        if (key == key_of(number, GroupId(group))) numbers.push_back(number);
+      }
+    }
+    return numbers;
+  };
+  EXPECT_EQ(numbers_of(0), (std::vector<std::uint64_t>{2, 4, 6}));
+  EXPECT_EQ(numbers_of(1), (std::vector<std::uint64_t>{3, 6}));
+  // No key ends with the hash that goes.
+  hashes->truncate(6);
+  EXPECT_EQ(request.sync_keys(groups), std::nullopt);
+  hashes->truncate(5);
+  EXPECT_EQ(request.sync_keys(groups), 4U);
+  EXPECT_EQ(numbers_of(0), (std::vector<std::uint64_t>{2, 4}));
+  EXPECT_EQ(numbers_of(1), (std::vector<std::uint64_t>{3}));
+  hashes->assign({1, 2, 13, 14, 15, 16});
+  EXPECT_EQ(request.sync_keys(groups), 2U);
+  EXPECT_EQ(numbers_of(0), (std::vector<std::uint64_t>{2, 14, 16}));
+  EXPECT_EQ(numbers_of(1), (std::vector<std::uint64_t>{13, 16}));
+}
+
 TEST_F(SyncKeysTest, TakesOverWhatTheEngineAdded) {
   hashes_->append(5);
-  EXPECT_EQ(request_.sync_keys(), std::nullopt);
+  EXPECT_EQ(request_.sync_keys(groups_), std::nullopt);
   expect_keys({1, 2, 3, 4, 5});
 }
 
 TEST_F(SyncKeysTest, DropsWhatAStreamingSessionTruncated) {
   hashes_->assign({1, 2});
-  EXPECT_EQ(request_.sync_keys(), 2U);
+  EXPECT_EQ(request_.sync_keys(groups_), 2U);
   expect_keys({1, 2});
 }
 
 TEST_F(SyncKeysTest, NoticesAReplacementOfTheSameLength) {
   hashes_->assign({1, 2, 7, 8});
-  EXPECT_EQ(request_.sync_keys(), 2U);
+  EXPECT_EQ(request_.sync_keys(groups_), 2U);
   expect_keys({1, 2, 7, 8});
 }
 
 TEST_F(SyncKeysTest, NoticesAReplacementByALongerList) {
   hashes_->assign({1, 6, 7, 8, 9, 10});
-  EXPECT_EQ(request_.sync_keys(), 1U);
+  EXPECT_EQ(request_.sync_keys(groups_), 1U);
   expect_keys({1, 6, 7, 8, 9, 10});
 }
 
 TEST_F(SyncKeysTest, SurvivesALossOfAllHashes) {
   hashes_->assign({});
-  EXPECT_EQ(request_.sync_keys(), 0U);
+  EXPECT_EQ(request_.sync_keys(groups_), 0U);
   expect_keys({});
 }
 

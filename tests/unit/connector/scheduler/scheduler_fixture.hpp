@@ -42,7 +42,7 @@ class SchedulerTest : public ::testing::Test {
     SchedulerOptions options;
     options.domain = kDomain;
     options.world_size = 2;
-    options.block_tokens = kBlockTokens;
+    options.hash_tokens = kBlockTokens;
     options.num_blocks = kNumBlocks;
     options.classes = classes_;
     options.max_chunks = max_slots;

@@ -240,7 +240,7 @@ TEST_F(SchedulerLifecycleTest, OptionsThatCannotWorkAreRefused) {
   SchedulerOptions good;
   good.domain = kDomain;
   good.world_size = 2;
-  good.block_tokens = 4;
+  good.hash_tokens = 4;
   good.num_blocks = 8;
   good.classes = {{1, {1, 1}}};
   good.max_chunks = 4;
@@ -252,7 +252,7 @@ TEST_F(SchedulerLifecycleTest, OptionsThatCannotWorkAreRefused) {
   };
   spoilt([](SchedulerOptions& options) { options.world_size = 0; });
   spoilt([](SchedulerOptions& options) { options.world_size = 3; });
-  spoilt([](SchedulerOptions& options) { options.block_tokens = 0; });
+  spoilt([](SchedulerOptions& options) { options.hash_tokens = 0; });
   spoilt([](SchedulerOptions& options) { options.num_blocks = 0; });
   spoilt([](SchedulerOptions& options) { options.max_chunks = 0; });
   spoilt([](SchedulerOptions& options) { options.classes.clear(); });

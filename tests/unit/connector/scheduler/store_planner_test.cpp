@@ -28,7 +28,7 @@ class StorePlannerTest : public ::testing::Test {
   ~StorePlannerTest() override { end_stores(); }
   [[nodiscard]] static SchedulerOptions options() {
     SchedulerOptions options;
-    options.block_tokens = kBlockTokens;
+    options.hash_tokens = kBlockTokens;
     options.classes = {{1, {1}}};
     options.max_chunks = 16;
     options.tier = {cpu_tier::Eviction::kLru, cpu_tier::Admission::kAlways, 0};
@@ -39,7 +39,7 @@ class StorePlannerTest : public ::testing::Test {
   Request& compute(const std::string& id, const std::vector<std::uint64_t>& numbers,
                    std::uint32_t first_block) {
     Request& request = requests_.arrive(id, std::make_shared<FakeHashes>(numbers));
-    EXPECT_EQ(request.sync_keys(), std::nullopt);
+    EXPECT_EQ(request.sync_keys(groups_), std::nullopt);
     std::vector<BlockId> blocks;
     for (std::uint32_t i = 0; i < numbers.size(); ++i) {
       blocks.push_back(BlockId(first_block + i));

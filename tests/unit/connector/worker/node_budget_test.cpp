@@ -37,7 +37,7 @@ class NodeBudgetTest : public ::testing::Test {
     machine_.write_available(100 * 4);
     SchedulerOptions options;
     options.world_size = kNumRanks;
-    options.block_tokens = 4;
+    options.hash_tokens = 4;
     options.num_blocks = kNumBlocks;
     options.classes = {{1, std::vector<std::uint64_t>(kNumRanks, kSlotBytes)}};
     options.max_chunks = 100 * kSlotsPerPage;

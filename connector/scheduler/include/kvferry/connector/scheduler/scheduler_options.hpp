@@ -18,11 +18,13 @@ class TierDirectory;
 
 namespace kvferry::connector {
 
-/// One KV cache group of the engine. All groups share the pool's pages and the block size.
+/// One KV cache group of the engine. All groups share the pool's pages.
 struct KvGroup {
   TokenReach reach;
   /// Of its blocks' slots: groups of fewer layers have smaller blocks.
   SlabClassId slab_class{0};
+  /// Hashes of the engine that cover one of its blocks. The last of them is the block's key.
+  std::uint32_t hashes_per_block = 1;
 };
 
 /// Slots of one size.
@@ -41,8 +43,8 @@ enum class LaterTurns : std::uint8_t { kStored, kNotStored };
 struct SchedulerOptions {
   DomainId domain;
   std::uint32_t world_size = 1;
-  /// Tokens of one block, which is also the engine's hash granularity.
-  std::uint32_t block_tokens = 0;
+  /// Tokens that one of the engine's hashes covers.
+  std::uint32_t hash_tokens = 0;
   /// Blocks of the engine's GPU pool.
   std::uint32_t num_blocks = 0;
   /// The largest first. One class alone has a slot in each chunk.
