@@ -58,7 +58,7 @@ TEST(ReadMooncake, BlocksThatDoNotFitTheTokensAreCounted) {
   const std::string text = "{\"input_length\": 64, \"hash_ids\": [1, 2, 3, 4]}\n";
   EXPECT_EQ(read(text).num_misfits(), 1U);
   ReadOptions options;
-  options.hash_tokens = 16;
+  options.block_tokens = 16;
   EXPECT_EQ(read(text, options).num_misfits(), 0U);
 }
 
@@ -197,7 +197,7 @@ TEST(ReadTrace, SaysWhatIsWrongWithASession) {
   expect_error(session("local", entry("0", "1")) + session("global", entry("0", "1")),
                {".jsonl:2: ", "in the sessions before"});
   ReadOptions options;
-  options.hash_tokens = 16;
+  options.block_tokens = 16;
   expect_error(session("local", entry("0", "1")), {"have 64 tokens, not 16"}, options);
 }
 
