@@ -20,12 +20,15 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import sizes
 import stubs
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
 
 CPP = (".cpp", ".hpp")
+HEADERS = (".hpp", ".cuh")
+SOURCES = (*CPP, ".cu", ".cuh", ".py")
 PRODUCT = (
     "base", "gpu", "cpu_tier", "lmcache", "transfer", "connector", "python", "bench", "examples", "tools",
 )  # fmt: skip
@@ -180,6 +183,19 @@ def named_tests(_: bool) -> list[str]:
     ]
 
 
+def sizes_of_product(_: bool) -> list[str]:
+    """Check that no class of the product has too many public functions, and no source too many lines."""
+    found: list[str] = []
+    for path in files():
+        name = path.relative_to(ROOT)
+        if name.parts[0] not in PRODUCT or path.suffix not in SOURCES:
+            continue
+        found += sizes.large_file(str(name), path.read_text())
+        if path.suffix in HEADERS:
+            found += sizes.large_classes(str(name), path.read_text())
+    return found
+
+
 def core_pyi(fix: bool) -> list[str]:
     """Check that the committed stubs are those of the installed extension."""
     return stubs.write() if fix else stubs.compare()
@@ -253,6 +269,7 @@ CHECKS: dict[str, Check] = {
     "unfinished": unfinished,
     "machine-paths": machine_paths,
     "registry-hosts": registry_hosts,
+    "sizes": sizes_of_product,
     "core-pyi": core_pyi,
     "test-map": named_tests,
 }

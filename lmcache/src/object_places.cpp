@@ -26,9 +26,9 @@ const ObjectStore::SizeClass& ObjectStore::make_class(std::uint32_t size) {
 
 bool ObjectStore::learn_classes() {
   const cpu_tier::TierDirectory* const directory = memory_->directory();
-  if (directory == nullptr || directory->is_alone()) return false;
+  if (directory == nullptr || directory->leases().is_alone()) return false;
   const std::size_t num_known = classes_.size();
-  for (const cpu_tier::ChunkShape& shape : directory->shapes()) {
+  for (const cpu_tier::ChunkShape& shape : directory->records().shapes()) {
     // Another one is what another program wrote.
     if (const auto size = geometry_.size_with(shape.num_slots)) make_class(*size);
   }

@@ -288,7 +288,7 @@ void ObjectStore::forget_found(const SizeClass& in, std::span<const Digest> dige
 StoreSnapshot ObjectStore::snapshot() const {
   StoreSnapshot now;
   if (const auto* const directory = memory_->directory()) {
-    now.num_objects_of_others = directory->num_readable_of_others();
+    now.num_objects_of_others = directory->records().num_readable_of_others();
   }
   MutexLock lock(mutex_);
   const cpu_tier::SlabSnapshot slabs = tier_.slab_snapshot();

@@ -119,7 +119,8 @@ class Instance {
     std::vector<std::pair<SlotPlace, std::uint64_t>> leased;
     for (std::uint64_t i = 1 + draw(6); i > 0; --i) {
       const std::uint64_t key = draw(kNumKeys);
-      if (const auto place = directory_->lease(rig_.key(key))) leased.push_back({*place, key});
+      if (const auto place = directory_->leases().lease(rig_.key(key)))
+        leased.push_back({*place, key});
     }
     for (int look = 0; look < 2; ++look) {
       for (const auto& [place, key] : leased) {
@@ -128,7 +129,7 @@ class Instance {
       }
       if (draw(4) == 0) std::this_thread::yield();
     }
-    for (const auto& [place, key] : leased) directory_->end_lease(place);
+    for (const auto& [place, key] : leased) directory_->leases().end_lease(place);
   }
 
   void evict_or_forget() {
@@ -150,7 +151,7 @@ class Instance {
     if (own_.size() >= kMostChunks) return;
     const std::optional<ChunkId> chunk = directory_->take_chunk();
     if (!chunk) return;
-    if (directory_->shape_of(*chunk).num_slots == 0) {
+    if (directory_->records().shape_of(*chunk).num_slots == 0) {
       directory_->divide(*chunk, {kShape.max_chunk_slots, 0});
     } else {
       ++tally_.num_adopted;
@@ -222,7 +223,7 @@ class TierDeathsTest : public ::testing::Test {
     while (const auto chunk = last->take_chunk()) {
       ++num_chunks;
       static_cast<void>(last->free_quarantined());
-      for (std::uint32_t i = 0; i < last->shape_of(*chunk).num_slots; ++i) {
+      for (std::uint32_t i = 0; i < last->records().shape_of(*chunk).num_slots; ++i) {
         const SlotWord word = rig_.word({*chunk, i});
         ASSERT_EQ(word.lessees(), 0U) << "chunk " << chunk->value() << " slot " << i;
         if (word.state() == SharedState::kDying) {
@@ -231,7 +232,7 @@ class TierDeathsTest : public ::testing::Test {
         }
         if (word.state() == SharedState::kFree) continue;
         ASSERT_EQ(word.state(), SharedState::kReadable);
-        const std::optional<BlockKey> key = last->key_of({*chunk, i});
+        const std::optional<BlockKey> key = last->records().key_of({*chunk, i});
         ASSERT_TRUE(key);
         std::uint64_t number = 0;
         std::memcpy(&number, key->hash.data(), sizeof number);

@@ -19,13 +19,13 @@ bool SharedSlots::refill_unused(SlotId slot) const {
 }
 
 std::optional<SlotId> SharedSlots::lease(const BlockKey& key) const {
-  const std::optional<SlotPlace> place = directory_->lease(key);
+  const std::optional<SlotPlace> place = directory_->leases().lease(key);
   if (!place) return std::nullopt;
-  if (directory_->shape_of(place->chunk) == shape_) {
+  if (directory_->records().shape_of(place->chunk) == shape_) {
     return SlotId(place->chunk.value() * shape_.num_slots + place->index);
   }
   // Divided otherwise: what another program wrote.
-  directory_->end_lease(*place);
+  directory_->leases().end_lease(*place);
   return std::nullopt;
 }
 

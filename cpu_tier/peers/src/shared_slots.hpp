@@ -49,30 +49,30 @@ class SharedSlots {
   [[nodiscard]] SlotWord word(SlotId slot) const { return directory_->slot(place_of(slot)).load(); }
   /// Of a readable slot, if it is whole and of this name space.
   [[nodiscard]] std::optional<BlockKey> key_of(SlotId slot) const {
-    return directory_->key_of(place_of(slot));
+    return directory_->records().key_of(place_of(slot));
   }
 
   // ---- slots of others ----
 
   /// A lease on the slot of another instance, or of no owner, that holds the key.
   [[nodiscard]] std::optional<SlotId> lease(const BlockKey& key) const;
-  void end_lease(SlotId slot) const { directory_->end_lease(place_of(slot)); }
+  void end_lease(SlotId slot) const { directory_->leases().end_lease(place_of(slot)); }
   /// A rank may still read it when the tier is gone.
-  void leave_lease(SlotId slot) const { directory_->leave_lease(place_of(slot)); }
+  void leave_lease(SlotId slot) const { directory_->leases().leave_lease(place_of(slot)); }
   /// Its bytes are doubted: this instance leases that content no more.
-  void shun(SlotId slot) const { directory_->shun(place_of(slot)); }
+  void shun(SlotId slot) const { directory_->leases().shun(place_of(slot)); }
   /// What refill_unused(), begin_fill() and publish() change of the slot, to be used soon.
   void prefetch(SlotId slot) const { directory_->prefetch(place_of(slot)); }
   /// What publish() changes of the hints, of a key that may have no slot yet.
   void prefetch_to_change(const BlockKey& key) const { directory_->prefetch_to_change(key); }
   /// What lease() and has() need first, to be used soon.
-  void prefetch(const BlockKey& key) const { directory_->prefetch(key); }
+  void prefetch(const BlockKey& key) const { directory_->leases().prefetch(key); }
   /// What lease() and has() need next.
-  void prefetch_slots(const BlockKey& key) const { directory_->prefetch_slots(key); }
+  void prefetch_slots(const BlockKey& key) const { directory_->leases().prefetch_slots(key); }
   /// Whether lease() finds nothing now.
-  [[nodiscard]] bool is_alone() const { return directory_->is_alone(); }
+  [[nodiscard]] bool is_alone() const { return directory_->leases().is_alone(); }
   /// Whether lease() would probably succeed.
-  [[nodiscard]] bool has(const BlockKey& key) const { return directory_->has(key); }
+  [[nodiscard]] bool has(const BlockKey& key) const { return directory_->leases().has(key); }
 
  private:
   [[nodiscard]] SlotPlace place_of(SlotId slot) const {

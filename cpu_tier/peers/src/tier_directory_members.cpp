@@ -21,14 +21,14 @@ constexpr std::chrono::seconds kMostDemandTime{5};
 }  // namespace
 
 TierDirectory::~TierDirectory() {
-  const std::uint64_t num_leases = num_leases_.load(std::memory_order_relaxed);
+  const std::uint64_t num_leases = leases_.num_leases();
   KVFERRY_CHECK(num_leases == 0, std::to_string(num_leases) + " leases were not ended");
   KVFERRY_PAUSE_POINT("tier_directory.leaving");
   // A rank that lives has copies under way, perhaps, and may begin more of what it was told. Nobody
   // is told that it must hurry: whoever sweeps when it is gone does the rest.
   if (!lock_->try_take_all()) return;
   SweepReport report;
-  clean_up_after(self_, report);
+  clean_up_after(self(), report);
 }
 
 void TierDirectory::take_name(const Identity& identity) {
@@ -41,7 +41,7 @@ void TierDirectory::take_name(const Identity& identity) {
     const auto is_of_name = [base](const InstanceRecord& record) {
       return record.lock.load(std::memory_order_acquire) == base;
     };
-    if (std::none_of(instances_.begin(), instances_.end(), is_of_name)) return;
+    if (std::none_of(records_.instances().begin(), records_.instances().end(), is_of_name)) return;
   }
   throw ResourceError("the shared tier " + file_.path().string() +
                       " has ranks of an earlier engine " + identity.name +
@@ -54,24 +54,24 @@ void TierDirectory::take_name(const Identity& identity) {
 SweepReport TierDirectory::sweep() {
   SweepReport report;
   for (std::uint32_t i = 0; i < kMaxInstances; ++i) {
-    const std::uint64_t base = instances_[i].lock.load(std::memory_order_acquire);
+    const std::uint64_t base = records_.instances()[i].lock.load(std::memory_order_acquire);
     if (base == 0 || base % kMaxMembers != 0) continue;
     const auto dead = DeathLock::try_take(file_, base);
     // Another sweeper may have been there, and another instance have come, meanwhile.
-    if (!dead || instances_[i].lock.load(std::memory_order_acquire) != base) continue;
+    if (!dead || records_.instances()[i].lock.load(std::memory_order_acquire) != base) continue;
     clean_up_after(InstanceId(i), report);
     ++report.num_instances;
   }
   return report;
 }
 
-void TierDirectory::clean_up_after(InstanceId gone, SweepReport& report) const {
-  InstanceRecord& record = instances_[gone.value()];
+void TierDirectory::clean_up_after(InstanceId gone, SweepReport& report) {
+  InstanceRecord& record = records_.instances()[gone.value()];
   const ChunkOwner owner = ChunkOwner::of(gone, record.epoch.load(std::memory_order_relaxed));
-  for (ChunkId chunk; chunk.value() < shape_.num_chunks; chunk = chunk.next()) {
-    ChunkRecord& of_chunk = record_of(chunk);
+  for (ChunkId chunk; chunk.value() < records_.shape().num_chunks; chunk = chunk.next()) {
+    ChunkRecord& of_chunk = records_.chunk(chunk);
     const bool is_its = of_chunk.owner.load(std::memory_order_acquire) == owner.bits;
-    const std::uint32_t num_slots = shape_of(chunk).num_slots;
+    const std::uint32_t num_slots = records_.shape_of(chunk).num_slots;
     bool is_noted = false;
     for (std::uint32_t i = 0; i < num_slots; ++i) {
       SharedSlot each = slot({chunk, i});
@@ -104,13 +104,14 @@ void TierDirectory::clean_up_after(InstanceId gone, SweepReport& report) const {
 // grace, counted from now on, is never too short. A number that is seen again means the same slots
 // or fewer.
 void TierDirectory::note_quarantine(ChunkId chunk) {
-  const std::uint64_t number = record_of(chunk).num_quarantines.load(std::memory_order_relaxed);
+  const std::uint64_t number =
+      records_.chunk(chunk).num_quarantines.load(std::memory_order_relaxed);
   SeenQuarantine& seen = seen_quarantines_[chunk.value()];
   if (seen.number != number) seen = {.number = number, .since = now()};
 }
 
 void TierDirectory::begin_quarantine(ChunkId chunk) {
-  record_of(chunk).num_quarantines.fetch_add(1, std::memory_order_relaxed);
+  records_.chunk(chunk).num_quarantines.fetch_add(1, std::memory_order_relaxed);
   note_quarantine(chunk);
 }
 
@@ -121,10 +122,10 @@ bool TierDirectory::is_over(ChunkId chunk) const {
 
 std::uint64_t TierDirectory::free_quarantined() {
   std::uint64_t num_freed = 0;
-  for (ChunkId chunk; chunk.value() < shape_.num_chunks; chunk = chunk.next()) {
+  for (ChunkId chunk; chunk.value() < records_.shape().num_chunks; chunk = chunk.next()) {
     SeenQuarantine& seen = seen_quarantines_[chunk.value()];
     if (seen.is_freed || !owns(chunk) || !is_over(chunk)) continue;
-    const std::uint32_t num_slots = shape_of(chunk).num_slots;
+    const std::uint32_t num_slots = records_.shape_of(chunk).num_slots;
     for (std::uint32_t i = 0; i < num_slots; ++i) {
       num_freed += slot({chunk, i}).free_quarantined() ? 1 : 0;
     }
@@ -140,7 +141,7 @@ bool TierDirectory::free_quarantined(SlotPlace place) {
 // ---- fairness ----
 
 void TierDirectory::tell(std::uint32_t num_wanted_chunks, std::chrono::seconds coldest_age) {
-  InstanceRecord& record = own_record();
+  InstanceRecord& record = records_.own_record();
   record.num_wanted_chunks.store(num_wanted_chunks, std::memory_order_relaxed);
   record.coldest_seconds.store(static_cast<std::uint32_t>(coldest_age.count()),
                                std::memory_order_relaxed);
@@ -151,7 +152,7 @@ std::uint32_t TierDirectory::num_chunks_to_give() {
   const Time looked_at = now();
   std::array<ChunkDemand, kMaxInstances> demands;
   for (std::uint32_t i = 0; i < kMaxInstances; ++i) {
-    const InstanceRecord& record = instances_[i];
+    const InstanceRecord& record = records_.instances()[i];
     if (record.lock.load(std::memory_order_relaxed) == 0) continue;
     const std::uint32_t number = record.num_told.load(std::memory_order_relaxed);
     SeenWord& seen = seen_words_[i];
@@ -162,7 +163,7 @@ std::uint32_t TierDirectory::num_chunks_to_give() {
                   is_fresh ? record.num_wanted_chunks.load(std::memory_order_relaxed) : 0,
                   record.coldest_seconds.load(std::memory_order_relaxed)};
   }
-  return cpu_tier::num_chunks_to_give(demands, self_.value(), shape_.num_chunks);
+  return cpu_tier::num_chunks_to_give(demands, self().value(), records_.shape().num_chunks);
 }
 
 }  // namespace kvferry::cpu_tier

@@ -33,7 +33,8 @@ TakenChunks TierPeers::take_chunks(std::uint32_t most) {
   }
   num_unowned_ -= std::min(num_unowned_, 1U);
   TakenChunks taken{*chunk, 1};
-  if (directory_.is_of_name_space(*chunk)) taken.holds = directory_.shape_of(*chunk);
+  if (directory_.records().is_of_name_space(*chunk))
+    taken.holds = directory_.records().shape_of(*chunk);
   return taken;
 }
 

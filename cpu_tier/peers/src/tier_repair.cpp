@@ -48,22 +48,22 @@ void TierDirectory::mend_slots(ChunkId chunk, std::uint32_t first, std::uint32_t
 // behind it.
 void TierDirectory::mend_instances() {
   for (std::uint32_t i = 0; i < kMaxInstances; ++i) {
-    const std::uint64_t base = instances_[i].lock.load(std::memory_order_acquire);
+    const std::uint64_t base = records_.instances()[i].lock.load(std::memory_order_acquire);
     if (base != 0 && !is_lock_base(base) && declare_dead(InstanceId(i), base)) note_damage();
   }
 }
 
 bool TierDirectory::declare_dead(InstanceId instance, std::uint64_t base) {
   const LockBase nobody = lock_base_of("damaged record " + std::to_string(instance.value()));
-  return instances_[instance.value()].lock.compare_exchange_strong(base, nobody,
-                                                                   std::memory_order_acq_rel);
+  return records_.instances()[instance.value()].lock.compare_exchange_strong(
+      base, nobody, std::memory_order_acq_rel);
 }
 
 // An instance has claimed its record before it owns a chunk, and owns none when it frees it.
 bool TierDirectory::is_stale(ChunkOwner owner) const {
-  if (owner == me_) return true;
+  if (owner == records_.own()) return true;
   for (std::uint32_t i = 0; i < kMaxInstances; ++i) {
-    const InstanceRecord& record = instances_[i];
+    const InstanceRecord& record = records_.instances()[i];
     if (record.lock.load(std::memory_order_acquire) == 0) continue;
     const std::uint64_t epoch = record.epoch.load(std::memory_order_relaxed);
     if (owner == ChunkOwner::of(InstanceId(i), epoch)) return false;
@@ -75,17 +75,17 @@ bool TierDirectory::is_stale(ChunkOwner owner) const {
 // or was left by an instance whose record was damaged.
 void TierDirectory::mend_chunks() {
   std::uint32_t lessees = 0;
-  for (ChunkId chunk; chunk.value() < shape_.num_chunks; chunk = chunk.next()) {
-    ChunkRecord& record = record_of(chunk);
+  for (ChunkId chunk; chunk.value() < records_.shape().num_chunks; chunk = chunk.next()) {
+    ChunkRecord& record = records_.chunk(chunk);
     std::uint64_t owner = record.owner.load(std::memory_order_acquire);
     const bool is_mine_to_mend =
         owner != 0 && is_stale({owner}) &&
-        record.owner.compare_exchange_strong(owner, me_.bits, std::memory_order_acq_rel);
-    const std::uint32_t num_slots = shape_of(chunk).num_slots;
+        record.owner.compare_exchange_strong(owner, records_.own().bits, std::memory_order_acq_rel);
+    const std::uint32_t num_slots = records_.shape_of(chunk).num_slots;
     for (std::uint32_t i = 0; i < num_slots; ++i) {
       SharedSlot each = slot({chunk, i});
       const SlotWord word = each.load();
-      if (word.is_leased_by(self_)) each.end_lease(self_);
+      if (word.is_leased_by(self())) each.end_lease(self());
       lessees |= word.lessees();
       if (is_mine_to_mend && word.state() == SharedState::kFilling) {
         begin_quarantine(chunk);

@@ -17,14 +17,18 @@ struct Tier::SlabClass {
       : shape(of),
         slots_per_chunk(of.num_slots),
         slots(max_chunks * of.num_slots, options, peers, of),
-        ages(slots.clock()),
-        marks(slots.clock()) {}
+        ages(clock()),
+        marks(clock()) {}
 
   [[nodiscard]] SlotRange range_of(const TakenChunks& chunks) const {
     const std::uint32_t first = chunks.first.value();
     return {first * slots_per_chunk, (first + chunks.count) * slots_per_chunk};
   }
   [[nodiscard]] SlotRange range_of(ChunkId chunk) const { return range_of(TakenChunks{chunk, 1}); }
+
+  /// Moves on with every use of a slot. Wraps.
+  [[nodiscard]] std::uint32_t clock() const { return slots.table().lists().clock(); }
+  [[nodiscard]] std::uint32_t count(SlotState state) const { return slots.table().count(state); }
 
   const ChunkShape shape;
   const std::uint32_t slots_per_chunk;

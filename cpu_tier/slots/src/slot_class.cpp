@@ -97,7 +97,7 @@ std::size_t SlotClass::evict(std::span<SlotId> victims) {
     if (policy_.wants_evicted()) {
       for (const SlotId slot : evicted) {
         policy_.evicted(index_.key(slot).mixed(), table_.segment(slot),
-                        table_.num_linked(Segment::kProbation));
+                        table_.lists().num_linked(Segment::kProbation));
       }
     }
     note(evicted, false);
@@ -163,9 +163,16 @@ void SlotClass::release(std::span<const SlotId> slots, SlotState from) {
   dcheck_conserved();
 }
 
-void SlotClass::leave_behind_quarantined(std::span<const SlotId> slots) {
-  // What peers see of them stays: they are being filled, and their chunks stay this tier's.
-  num_left_behind_ += static_cast<std::uint32_t>(slots.size());
+void SlotClass::leave_behind(std::span<const SlotId> slots, SlotState state) {
+  if (state == SlotState::kQuarantined) {
+    // What peers see of them stays: they are being filled, and their chunks stay this tier's.
+    num_left_behind_ += static_cast<std::uint32_t>(slots.size());
+    return;
+  }
+  any_lease_left_ = any_lease_left_ || !slots.empty();
+  for (const SlotId slot : slots) {
+    if (table_.state(slot) == SlotState::kAbsent) peers_->leave_behind({&slot, 1});
+  }
 }
 
 void SlotClass::note(std::span<const SlotId> slots, bool readable) {

@@ -21,14 +21,6 @@
 
 namespace kvferry::cpu_tier {
 
-/// A range of slots whose memory another slab class could have.
-struct ColdRange {
-  SlotRange slots;
-  /// How much the class's clock() has gone on since its slots were used, in the mean over its
-  /// slots; nothing if all of them are free.
-  std::optional<std::uint32_t> age = std::nullopt;
-};
-
 /// The slots of one size: table, exact-key index and eviction policy as one object, because every
 /// transition touches all three. Tier's calls say what each of these is for; here slots are given
 /// as they are, without the type that says what may be done with them.
@@ -57,15 +49,6 @@ class SlotClass {
   /// Makes the slots of a chunk usable that was just taken with what is in it. False, and nothing
   /// has changed, if one of them is a guest that is leased.
   [[nodiscard]] bool adopt(SlotRange range);
-  /// Of the ranges [k * `num_slots`, (k + 1) * `num_slots`) that hold the longest free slot or one
-  /// of the coldest: the one whose slots were used longest ago, none of them named.
-  [[nodiscard]] std::optional<ColdRange> coldest_range(std::uint32_t num_slots) const;
-  /// Age of the coldest slot, as in ColdRange; nothing if none is evictable.
-  [[nodiscard]] std::optional<std::uint32_t> coldest_age() const;
-  /// Moves on with every use of a slot. Wraps.
-  [[nodiscard]] std::uint32_t clock() const { return table_.clock(); }
-  /// Of the range, those that are usable.
-  [[nodiscard]] std::uint32_t num_slots_in(SlotRange range) const;
 
   // ---- uses that move no block (slot_class_uses.cpp) ----
 
@@ -106,16 +89,15 @@ class SlotClass {
 
   // ---- the end, and what is done between steps ----
 
-  /// A device may write these quarantined slots, or read these leased ones, after the tier has
-  /// ended.
-  void leave_behind_quarantined(std::span<const SlotId> slots);
-  void leave_behind_leased(std::span<const SlotId> slots);
+  /// A device may write the slots (`state` is quarantined), or read them (it is leased), after the
+  /// tier has ended.
+  void leave_behind(std::span<const SlotId> slots, SlotState state);
   void drop_idle_guests();
   void settle_set_aside();
 
   [[nodiscard]] const BlockKey& key(SlotId slot) const { return index_.key(slot); }
   [[nodiscard]] std::uint64_t eviction_epoch() const { return eviction_epoch_; }
-  [[nodiscard]] std::uint32_t count(SlotState state) const { return table_.count(state); }
+  [[nodiscard]] const SlotTable& table() const { return table_; }
   [[nodiscard]] std::uint64_t num_evicted_total() const { return num_evicted_total_; }
   [[nodiscard]] std::vector<KeyEvent> take_key_events();
   [[nodiscard]] TierSnapshot snapshot() const;
@@ -143,7 +125,6 @@ class SlotClass {
   void set_aside_unless_free(std::span<SlotId> slots);
   /// Tells the policy how many slots there are, if that has changed much.
   void resize_policy();
-  [[nodiscard]] std::optional<ColdRange> cold_range(SlotRange range) const;
   /// For take_key_events(): the slots' keys have become readable, or are about to be forgotten.
   void note(std::span<const SlotId> slots, bool readable);
   /// Moves the epoch on if keys were forgotten since the index had `num_keys_before`.

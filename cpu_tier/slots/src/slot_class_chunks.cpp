@@ -11,12 +11,6 @@
 namespace kvferry::cpu_tier {
 namespace {
 
-/// Ranges that are looked at for the coldest one, by segment: sets are stored and left in runs, so
-/// that the slots of a range are mostly of one age, and the first is good enough.
-constexpr std::size_t kCandidates = 4;
-/// Slots that are looked at to find them.
-constexpr std::size_t kMostSteps = 64;
-
 /// A simulation of the tier starts anew when its size changes: not with each piece or chunk.
 constexpr std::uint32_t kPolicyTolerance = 8;
 
@@ -105,73 +99,6 @@ void SlotClass::resize_policy() {
   if (now == 0 || change * kPolicyTolerance < num_policy_slots_) return;
   policy_.resize(now);
   num_policy_slots_ = now;
-}
-
-std::optional<ColdRange> SlotClass::coldest_range(std::uint32_t num_slots) const {
-  const auto range_of = [num_slots](SlotId slot) {
-    const std::uint32_t first = slot.value() / num_slots * num_slots;
-    return SlotRange{first, first + num_slots};
-  };
-  std::optional<ColdRange> coldest;
-  const auto consider = [&](SlotId slot) {
-    const std::optional<ColdRange> range = cold_range(range_of(slot));
-    if (!range) return;
-    if (!coldest || !range->age || (coldest->age && *range->age > *coldest->age)) coldest = range;
-  };
-  const SlotId free = table_.longest_free();
-  if (free != SlotTable::kNoVictim) consider(free);
-  for (const Segment segment : {Segment::kProbation, Segment::kProtected}) {
-    std::uint32_t last = SlotTable::kNoVictim.value();
-    std::size_t num_candidates = 0;
-    SlotId slot = table_.coldest_of(segment);
-    for (std::size_t step = 0; step < kMostSteps && num_candidates < kCandidates; ++step) {
-      if (slot == SlotTable::kNoVictim || (coldest && !coldest->age)) break;
-      if (const std::uint32_t first = range_of(slot).first; first != last) {
-        consider(slot);
-        last = first;
-        ++num_candidates;
-      }
-      slot = table_.hotter_than(slot);
-    }
-  }
-  return coldest;
-}
-
-std::optional<ColdRange> SlotClass::cold_range(SlotRange range) const {
-  if (table_.any_named(range)) return std::nullopt;
-  std::uint64_t sum = 0;
-  std::uint64_t num_evictable = 0;
-  std::uint32_t oldest = 0;
-  for (std::uint32_t i = range.first; i < range.end; ++i) {
-    if (table_.state(SlotId(i)) != SlotState::kEvictable) continue;
-    const std::uint32_t age = table_.age(SlotId(i));
-    oldest = std::max(oldest, age);
-    sum += age;
-    ++num_evictable;
-  }
-  if (num_evictable == 0) return ColdRange{range};
-  // Free ones are as old as the oldest.
-  const std::uint64_t num_free = range.end - range.first - num_evictable;
-  sum += num_free * oldest;
-  return ColdRange{range, static_cast<std::uint32_t>(sum / (range.end - range.first))};
-}
-
-std::optional<std::uint32_t> SlotClass::coldest_age() const {
-  std::optional<std::uint32_t> age;
-  for (const Segment segment : {Segment::kProbation, Segment::kProtected}) {
-    const SlotId slot = table_.coldest_of(segment);
-    if (slot == SlotTable::kNoVictim) continue;
-    age = std::max(age.value_or(0), table_.age(slot));
-  }
-  return age;
-}
-
-std::uint32_t SlotClass::num_slots_in(SlotRange range) const {
-  std::uint32_t count = 0;
-  for (std::uint32_t slot = range.first; slot < range.end; ++slot) {
-    if (table_.state(SlotId(slot)) != SlotState::kAbsent) ++count;
-  }
-  return count;
 }
 
 }  // namespace kvferry::cpu_tier

@@ -214,11 +214,4 @@ void SlotClass::drop_idle_guests() {
   if (peers_->drop_idle()) ++eviction_epoch_;
 }
 
-void SlotClass::leave_behind_leased(std::span<const SlotId> slots) {
-  any_lease_left_ = any_lease_left_ || !slots.empty();
-  for (const SlotId slot : slots) {
-    if (table_.state(slot) == SlotState::kAbsent) peers_->leave_behind({&slot, 1});
-  }
-}
-
 }  // namespace kvferry::cpu_tier

@@ -19,7 +19,7 @@ struct SlotClass::OfferRun {
   std::size_t num_absent = 0;
   std::size_t num_admitted = 0;
   /// What would leave for the next one that is admitted.
-  SlotId victim = SlotTable::kNoVictim;
+  SlotId victim = SlotLists::kNoSlot;
 };
 
 void SlotClass::offer(std::span<const BlockKey> keys, std::span<OfferAnswer> answers,
@@ -29,7 +29,7 @@ void SlotClass::offer(std::span<const BlockKey> keys, std::span<OfferAnswer> ans
   // One that has not grown yet will have room when its first blocks are due.
   const bool may_decline = num_free < keys.size() && table_.num_slots() > 0;
   OfferRun run{may_decline ? policy_.admission() : AdmissionRule::kAll};
-  if (run.admission == AdmissionRule::kHotterThanVictim) run.victim = table_.first_victim();
+  if (run.admission == AdmissionRule::kHotterThanVictim) run.victim = table_.lists().first_victim();
   for (std::size_t end = keys.size(); end > 0;) {
     const std::size_t count = std::min(kStep, end);
     offer_batch(keys.subspan(end - count, count), answers.subspan(end - count, count), run);
@@ -79,8 +79,8 @@ void SlotClass::offer_batch(std::span<const BlockKey> keys, std::span<OfferAnswe
     if (run.admission != AdmissionRule::kAll && run.num_offers < 2) continue;
     if (run.admission == AdmissionRule::kHotterThanVictim) {
       const SlotId victim = run.victim;
-      if (victim != SlotTable::kNoVictim) {
-        run.victim = table_.next_victim(victim);
+      if (victim != SlotLists::kNoSlot) {
+        run.victim = table_.lists().next_victim(victim);
         if (table_.heat(victim) >= run.num_offers) {
           table_.spare(victim);
           continue;

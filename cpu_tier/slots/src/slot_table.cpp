@@ -8,48 +8,21 @@
 
 namespace kvferry::cpu_tier {
 
-const char* to_string(SlotState state) {
-  switch (state) {
-    case SlotState::kAbsent:
-      return "absent";
-    case SlotState::kFree:
-      return "free";
-    case SlotState::kWritable:
-      return "writable";
-    case SlotState::kAborted:
-      return "aborted";
-    case SlotState::kEvictable:
-      return "evictable";
-    case SlotState::kLeased:
-      return "leased";
-    case SlotState::kDying:
-      return "dying";
-    case SlotState::kQuarantined:
-      return "quarantined";
-  }
-  return "unknown";
-}
-
 SlotTable::SlotTable(std::uint32_t max_slots, Segments segments)
-    : records_(std::size_t{max_slots} + kNumRings),
+    : lists_(max_slots),
       readable_((std::size_t{max_slots} + kBitsPerWord - 1) / kBitsPerWord),
-      segments_(segments),
-      max_slots_(max_slots) {
+      segments_(segments) {
   counts_[static_cast<std::size_t>(SlotState::kAbsent)] = max_slots;
-  for (std::uint32_t ring = 0; ring < kNumRings; ++ring) {
-    records_[sentinel(ring)].colder = sentinel(ring);
-    records_[sentinel(ring)].hotter = sentinel(ring);
-  }
 }
 
-SlotTable::Record& SlotTable::at(SlotId slot) {
-  KVFERRY_CHECK(slot.value() < max_slots_,
-                "slot " + std::to_string(slot.value()) + " of " + std::to_string(max_slots_));
-  return records_[slot.value()];
+SlotRecord& SlotTable::at(SlotId slot) {
+  KVFERRY_CHECK(slot.value() < lists_.max_slots(), "slot " + std::to_string(slot.value()) + " of " +
+                                                       std::to_string(lists_.max_slots()));
+  return lists_[slot];
 }
 
-SlotTable::Record& SlotTable::expect(SlotId slot, SlotState state) {
-  Record& record = at(slot);
+SlotRecord& SlotTable::expect(SlotId slot, SlotState state) {
+  SlotRecord& record = at(slot);
   KVFERRY_CHECK(record.state == state, "slot " + std::to_string(slot.value()) + " is " +
                                            to_string(record.state) + ", not " + to_string(state));
   return record;
@@ -60,54 +33,22 @@ void SlotTable::recount(SlotState from, SlotState to, std::size_t num_moved) {
   counts_[static_cast<std::size_t>(to)] += static_cast<std::uint32_t>(num_moved);
 }
 
-void SlotTable::push_free(SlotId slot) {
-  Record& record = records_[slot.value()];
-  record.state = SlotState::kFree;
-  record.hotter = free_top();
-  record.colder = sentinel(kFreeRing);
-  records_[record.hotter].colder = slot.value();
-  records_[record.colder].hotter = slot.value();
+void SlotTable::set_free(SlotId slot) {
+  lists_[slot].state = SlotState::kFree;
+  lists_.push_free(slot);
 }
 
-void SlotTable::unlink_free(std::uint32_t slot) {
-  const Record& record = records_[slot];
-  records_[record.colder].hotter = record.hotter;
-  records_[record.hotter].colder = record.colder;
-}
-
-void SlotTable::link_hottest(SlotId slot) {
-  Record& record = records_[slot.value()];
-  record.stamp = record.awaited ? num_evictions_ : ++clock_;
-  link_colder_than(sentinel(list_of(record)), slot);
-}
-
-void SlotTable::link_colder_than(std::uint32_t warmer, SlotId slot) {
-  Record& record = records_[slot.value()];
-  record.colder = records_[warmer].colder;
-  record.hotter = warmer;
-  records_[record.colder].hotter = slot.value();
-  records_[warmer].colder = slot.value();
-  ++num_linked_[list_of(record)];
-}
-
-void SlotTable::unlink(Record& record) {
-  records_[record.colder].hotter = record.hotter;
-  records_[record.hotter].colder = record.colder;
-  --num_linked_[list_of(record)];
-  record.awaited = false;
-  record.num_users = 0;
-}
-
-void SlotTable::heat_up(Record& record) {
+void SlotTable::heat_up(SlotRecord& record) {
   if (record.heat < kMaxHeat) ++record.heat;
   if (segments_ == Segments::kTwo) record.segment = Segment::kProtected;
 }
 
 void SlotTable::add(SlotRange range) {
-  KVFERRY_CHECK(range.first <= range.end && range.end <= max_slots_, "slots behind the last one");
+  KVFERRY_CHECK(range.first <= range.end && range.end <= lists_.max_slots(),
+                "slots behind the last one");
   for (std::uint32_t slot = range.end; slot > range.first; --slot) {
     expect(SlotId(slot - 1), SlotState::kAbsent);
-    push_free(SlotId(slot - 1));
+    set_free(SlotId(slot - 1));
   }
   const std::uint32_t num_added = range.end - range.first;
   recount(SlotState::kAbsent, SlotState::kFree, num_added);
@@ -118,7 +59,7 @@ void SlotTable::add(SlotRange range) {
 void SlotTable::remove(SlotRange range) {
   for (std::uint32_t slot = range.first; slot < range.end; ++slot) {
     expect(SlotId(slot), SlotState::kFree).state = SlotState::kAbsent;
-    unlink_free(slot);
+    lists_.unlink_free(SlotId(slot));
   }
   const std::uint32_t num_removed = range.end - range.first;
   recount(SlotState::kFree, SlotState::kAbsent, num_removed);
@@ -127,27 +68,10 @@ void SlotTable::remove(SlotRange range) {
 
 bool SlotTable::any_named(SlotRange range) const {
   for (std::uint32_t slot = range.first; slot < range.end; ++slot) {
-    const SlotState state = records_[slot].state;
-    if (state > SlotState::kFree && state != SlotState::kEvictable) return true;
+    const SlotState now = state(SlotId(slot));
+    if (now > SlotState::kFree && now != SlotState::kEvictable) return true;
   }
   return false;
-}
-
-SlotId SlotTable::longest_free() const {
-  return victim_or_none(records_[sentinel(kFreeRing)].colder);
-}
-
-SlotId SlotTable::coldest_of(Segment segment) const {
-  return victim_or_none(coldest(static_cast<std::uint32_t>(segment)));
-}
-
-SlotId SlotTable::hotter_than(SlotId slot) const {
-  return victim_or_none(records_[slot.value()].hotter);
-}
-
-std::uint32_t SlotTable::age(SlotId slot) const {
-  const Record& record = records_[slot.value()];
-  return record.awaited ? 0 : clock_ - record.stamp;
 }
 
 void SlotTable::take(std::span<SlotId> slots, std::span<const Placement> placements) {
@@ -155,9 +79,9 @@ void SlotTable::take(std::span<SlotId> slots, std::span<const Placement> placeme
                 "taking " + std::to_string(slots.size()) + " slots of " +
                     std::to_string(count(SlotState::kFree)));
   for (std::size_t i = 0; i < slots.size(); ++i) {
-    slots[i] = SlotId(free_top());
-    Record& record = expect(slots[i], SlotState::kFree);
-    unlink_free(slots[i].value());
+    slots[i] = lists_.top_free();
+    SlotRecord& record = expect(slots[i], SlotState::kFree);
+    lists_.unlink_free(slots[i]);
     record.state = SlotState::kWritable;
     const Placement placement = placements.empty() ? Placement{} : placements[i];
     record.heat = placement.heat;
@@ -166,20 +90,21 @@ void SlotTable::take(std::span<SlotId> slots, std::span<const Placement> placeme
   recount(SlotState::kFree, SlotState::kWritable, slots.size());
 }
 
-std::uint32_t SlotTable::victim_list(const VictimRule& rule) const {
-  constexpr auto kProbation = static_cast<std::uint32_t>(Segment::kProbation);
-  constexpr auto kProtected = static_cast<std::uint32_t>(Segment::kProtected);
-  if (num_linked_[kProbation] == 0 && num_linked_[kProtected] == 0) return kAwaitedList;
-  if (num_linked_[kProtected] == 0) return kProbation;
-  if (num_linked_[kProbation] == 0) return kProtected;
+SlotId SlotTable::victim(const VictimRule& rule) const {
+  const SlotId on_probation = lists_.coldest_of(Segment::kProbation);
+  const SlotId protected_one = lists_.coldest_of(Segment::kProtected);
+  if (protected_one == SlotLists::kNoSlot) {
+    return on_probation != SlotLists::kNoSlot ? on_probation : lists_.longest_awaited();
+  }
+  if (on_probation == SlotLists::kNoSlot) return protected_one;
   if (rule.from == VictimRule::From::kOldest) {
     // Of two that are equally old, one was stored behind the other, which is protected.
-    const std::uint32_t age_difference =
-        records_[coldest(kProtected)].stamp - records_[coldest(kProbation)].stamp;
-    return static_cast<std::int32_t>(age_difference) < 0 ? kProtected : kProbation;
+    const std::uint32_t age_difference = lists_[protected_one].stamp - lists_[on_probation].stamp;
+    return static_cast<std::int32_t>(age_difference) < 0 ? protected_one : on_probation;
   }
   const float allowed = rule.probation_share * static_cast<float>(num_slots_);
-  return static_cast<float>(num_linked_[kProbation]) > allowed ? kProbation : kProtected;
+  const auto num_on_probation = static_cast<float>(lists_.num_linked(Segment::kProbation));
+  return num_on_probation > allowed ? on_probation : protected_one;
 }
 
 void SlotTable::evict(std::span<SlotId> slots, const VictimRule& rule) {
@@ -189,14 +114,14 @@ void SlotTable::evict(std::span<SlotId> slots, const VictimRule& rule) {
   for (SlotId& slot : slots) {
     // Before any victim: a request that never came must not keep its blocks for ever.
     if (num_awaited() > 0) {
-      const std::uint32_t oldest = coldest(kAwaitedList);
-      if (num_evictions_ - records_[oldest].stamp >= num_slots_) end_waiting(oldest);
+      const SlotId oldest = lists_.longest_awaited();
+      if (lists_.evictions_awaited(oldest) >= num_slots_) end_waiting(oldest);
     }
-    slot = SlotId(coldest(victim_list(rule)));
-    unlink(expect(slot, SlotState::kEvictable));
+    slot = victim(rule);
+    lists_.unlink(expect(slot, SlotState::kEvictable));
     clear_readable(slot);
-    push_free(slot);
-    ++num_evictions_;
+    set_free(slot);
+    lists_.count_eviction();
   }
   recount(SlotState::kEvictable, SlotState::kFree, slots.size());
 }
@@ -204,30 +129,31 @@ void SlotTable::evict(std::span<SlotId> slots, const VictimRule& rule) {
 void SlotTable::free(std::span<const SlotId> slots, SlotState from) {
   for (std::size_t i = slots.size(); i-- > 0;) {
     expect(slots[i], from);
-    push_free(slots[i]);
+    set_free(slots[i]);
   }
   recount(from, SlotState::kFree, slots.size());
 }
 
 void SlotTable::commit(std::span<const SlotId> slots, std::optional<SlotId> predecessor) {
-  // By segment: the record that the next slot is linked behind.
-  std::array<std::uint32_t, kNumSegments> warmer{sentinel(0), sentinel(1)};
-  std::uint32_t stamp = ++clock_;
+  // By segment: what the next slot is linked behind.
+  std::array<SlotId, kNumSegments> warmer{lists_.above_hottest(Segment::kProbation),
+                                          lists_.above_hottest(Segment::kProtected)};
+  std::uint32_t stamp = lists_.next_stamp();
   if (predecessor && state(*predecessor) == SlotState::kEvictable) {
-    const Record& before = at(*predecessor);
+    const SlotRecord& before = at(*predecessor);
     if (!before.awaited) {
-      warmer[static_cast<std::size_t>(before.segment)] = predecessor->value();
+      warmer[static_cast<std::size_t>(before.segment)] = *predecessor;
       stamp = before.stamp;
     }
   }
   for (const SlotId slot : slots) {
-    Record& record = expect(slot, SlotState::kWritable);
+    SlotRecord& record = expect(slot, SlotState::kWritable);
     record.state = SlotState::kEvictable;
     set_readable(slot);
     record.stamp = stamp;
-    std::uint32_t& place = warmer[static_cast<std::size_t>(record.segment)];
-    link_colder_than(place, slot);
-    place = slot.value();
+    SlotId& place = warmer[static_cast<std::size_t>(record.segment)];
+    lists_.link_colder_than(place, slot);
+    place = slot;
   }
   recount(SlotState::kWritable, SlotState::kEvictable, slots.size());
 }
@@ -247,14 +173,14 @@ std::size_t SlotTable::lease(std::span<const SlotId> slots) {
   std::size_t num_done = 0;
   for (; num_done < slots.size(); ++num_done) {
     const SlotId slot = slots[num_done];
-    Record& record = at(slot);
+    SlotRecord& record = at(slot);
     if (record.state != SlotState::kLeased) {
       if (record.state == SlotState::kAbsent) break;
-      unlink(expect(slot, SlotState::kEvictable));
+      lists_.unlink(expect(slot, SlotState::kEvictable));
       record.state = SlotState::kLeased;
       ++num_first_leases;
     }
-    KVFERRY_CHECK(record.num_users < kMaxUsers, "a slot has too many leases");
+    KVFERRY_CHECK(record.num_users < SlotRecord::kMaxUsers, "a slot has too many leases");
     ++record.num_users;
   }
   recount(SlotState::kEvictable, SlotState::kLeased, num_first_leases);
@@ -267,19 +193,19 @@ std::size_t SlotTable::end_leases(std::span<const SlotId> slots) {
   std::size_t left = slots.size();
   for (; left > 0; --left) {
     const SlotId slot = slots[left - 1];
-    Record& record = at(slot);
+    SlotRecord& record = at(slot);
     if (record.state != SlotState::kLeased && record.state != SlotState::kDying) {
       if (record.state == SlotState::kAbsent) break;
       expect(slot, SlotState::kLeased);
     }
     if (--record.num_users != 0) continue;
     if (record.state == SlotState::kDying) {
-      push_free(slot);
+      set_free(slot);
       ++num_freed;
     } else {
       record.state = SlotState::kEvictable;
       if (segments_ == Segments::kTwo) record.segment = Segment::kProtected;
-      link_hottest(slot);
+      lists_.link_hottest(slot);
       ++num_evictable;
     }
   }
@@ -289,82 +215,70 @@ std::size_t SlotTable::end_leases(std::span<const SlotId> slots) {
 }
 
 void SlotTable::touch(SlotId slot) {
-  Record& record = at(slot);
+  SlotRecord& record = at(slot);
   if (record.state == SlotState::kLeased) {
     heat_up(record);
     return;
   }
-  unlink(expect(slot, SlotState::kEvictable));
+  lists_.unlink(expect(slot, SlotState::kEvictable));
   heat_up(record);
-  link_hottest(slot);
+  lists_.link_hottest(slot);
 }
 
 void SlotTable::await(SlotId slot, std::uint32_t max_awaited) {
   if (max_awaited == 0) return;
-  Record& record = expect(slot, SlotState::kEvictable);
+  SlotRecord& record = expect(slot, SlotState::kEvictable);
   const std::uint32_t num_waiting = record.num_users;
-  unlink(record);
+  lists_.unlink(record);
   record.awaited = true;
-  record.num_users = std::min(num_waiting + 1, kMaxUsers);
-  link_hottest(slot);
-  if (num_awaited() > max_awaited) end_waiting(coldest(kAwaitedList));
+  record.num_users = std::min(num_waiting + 1, SlotRecord::kMaxUsers);
+  lists_.link_hottest(slot);
+  if (num_awaited() > max_awaited) end_waiting(lists_.longest_awaited());
 }
 
 void SlotTable::end_await(SlotId slot) {
-  Record& record = expect(slot, SlotState::kEvictable);
-  if (record.awaited && --record.num_users == 0) end_waiting(slot.value());
+  SlotRecord& record = expect(slot, SlotState::kEvictable);
+  if (record.awaited && --record.num_users == 0) end_waiting(slot);
 }
 
-void SlotTable::end_waiting(std::uint32_t slot) {
-  unlink(records_[slot]);
-  link_hottest(SlotId(slot));
-}
-
-SlotId SlotTable::first_victim() const {
-  const VictimRule probation_first{VictimRule::From::kProbationAbove, 0};
-  const std::uint32_t list = victim_list(probation_first);
-  return list == kAwaitedList ? kNoVictim : SlotId(coldest(list));
-}
-
-SlotId SlotTable::next_victim(SlotId victim) const {
-  std::uint32_t next = records_[victim.value()].hotter;
-  if (next == sentinel(0)) next = coldest(1);
-  return victim_or_none(next);
+void SlotTable::end_waiting(SlotId slot) {
+  lists_.unlink(lists_[slot]);
+  lists_.link_hottest(slot);
 }
 
 void SlotTable::spare(SlotId slot) {
-  Record& record = expect(slot, SlotState::kEvictable);
+  SlotRecord& record = expect(slot, SlotState::kEvictable);
   KVFERRY_CHECK(record.heat > 0 && !record.awaited, "a slot was spared that is not hot");
   --record.heat;
-  unlink(record);
-  link_hottest(slot);
+  lists_.unlink(record);
+  lists_.link_hottest(slot);
 }
 
 void SlotTable::forget(SlotId slot) {
-  Record& record = at(slot);
+  SlotRecord& record = at(slot);
   if (record.state == SlotState::kLeased) {
     record.state = SlotState::kDying;
     clear_readable(slot);
     recount(SlotState::kLeased, SlotState::kDying, 1);
     return;
   }
-  unlink(expect(slot, SlotState::kEvictable));
+  lists_.unlink(expect(slot, SlotState::kEvictable));
   clear_readable(slot);
-  push_free(slot);
+  set_free(slot);
   recount(SlotState::kEvictable, SlotState::kFree, 1);
 }
 
 void SlotTable::make_evictable(SlotId slot) {
   expect(slot, SlotState::kFree).state = SlotState::kEvictable;
-  unlink_free(slot.value());
+  lists_.unlink_free(slot);
   set_readable(slot);
-  link_hottest(slot);
+  lists_.link_hottest(slot);
   recount(SlotState::kFree, SlotState::kEvictable, 1);
 }
 
 void SlotTable::set_aside(SlotId slot) {
   expect(slot, SlotState::kFree).state = SlotState::kQuarantined;
-  unlink_free(slot.value());
+  lists_.unlink_free(slot);
   recount(SlotState::kFree, SlotState::kQuarantined, 1);
 }
 

@@ -8,25 +8,10 @@
 
 namespace kvferry::cpu_tier {
 
-void SlotTable::check_list(std::uint32_t list) const {
-  // A list with a foreign slot, a cycle or a gap has another length than its slots.
-  std::uint32_t num_linked = 0;
-  for (std::uint32_t slot = coldest(list); slot != sentinel(list); slot = records_[slot].hotter) {
-    KVFERRY_CHECK(slot < max_slots_ && records_[slot].state == SlotState::kEvictable &&
-                      list_of(records_[slot]) == list &&
-                      records_[records_[slot].hotter].colder == slot &&
-                      ++num_linked <= num_linked_[list],
-                  "list " + std::to_string(list) + " of evictable slots is broken at slot " +
-                      std::to_string(slot));
-  }
-  KVFERRY_CHECK(num_linked == num_linked_[list],
-                "list " + std::to_string(list) + " of evictable slots is too short");
-}
-
 void SlotTable::check_invariants() const {
   std::array<std::uint32_t, kNumSlotStates> counted{};
-  for (std::uint32_t slot = 0; slot < max_slots_; ++slot) {
-    const Record& record = records_[slot];
+  for (std::uint32_t slot = 0; slot < lists_.max_slots(); ++slot) {
+    const SlotRecord& record = lists_[SlotId(slot)];
     ++counted[static_cast<std::size_t>(record.state)];
     const bool is_readable =
         record.state == SlotState::kEvictable || record.state == SlotState::kLeased;
@@ -42,26 +27,16 @@ void SlotTable::check_invariants() const {
                   "slot " + std::to_string(slot) + " is waited for and " + to_string(record.state));
   }
   KVFERRY_CHECK(counted == counts_, "the counts differ from the slots' states");
-  KVFERRY_CHECK(num_slots_ == max_slots_ - count(SlotState::kAbsent),
+  KVFERRY_CHECK(num_slots_ == lists_.max_slots() - count(SlotState::kAbsent),
                 "the number of slots differs from what is not absent");
 
-  std::uint32_t num_evictable = 0;
-  for (std::uint32_t list = 0; list < kNumLists; ++list) {
-    check_list(list);
-    num_evictable += num_linked_[list];
-  }
-  KVFERRY_CHECK(num_evictable == count(SlotState::kEvictable), "an evictable slot is not listed");
-  KVFERRY_CHECK(segments_ == Segments::kTwo || num_linked(Segment::kProtected) == 0,
+  lists_.check_invariants(count(SlotState::kFree));
+  const std::uint32_t num_protected = lists_.num_linked(Segment::kProtected);
+  KVFERRY_CHECK(lists_.num_linked(Segment::kProbation) + num_protected + num_awaited() ==
+                    count(SlotState::kEvictable),
+                "an evictable slot is not listed");
+  KVFERRY_CHECK(segments_ == Segments::kTwo || num_protected == 0,
                 "a protected slot in a table of one segment");
-
-  std::uint32_t num_stacked = 0;
-  for (std::uint32_t slot = free_top(); slot != sentinel(kFreeRing); slot = records_[slot].hotter) {
-    KVFERRY_CHECK(slot < max_slots_ && records_[slot].state == SlotState::kFree &&
-                      records_[records_[slot].hotter].colder == slot &&
-                      ++num_stacked <= count(SlotState::kFree),
-                  "the free stack is broken at slot " + std::to_string(slot));
-  }
-  KVFERRY_CHECK(num_stacked == count(SlotState::kFree), "a free slot is not on the stack");
 }
 
 }  // namespace kvferry::cpu_tier

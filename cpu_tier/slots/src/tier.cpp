@@ -234,7 +234,7 @@ void Tier::leave_behind(QuarantinedSlots&& slots) {
   const std::vector<SlotId> left = slots.take();
   MutexLock lock(mutex_);
   if (peers_->outlives_tier()) {
-    at(of).slots.leave_behind_quarantined(left);
+    at(of).slots.leave_behind(left, SlotState::kQuarantined);
   } else {
     at(of).slots.release(left, SlotState::kQuarantined);
   }
@@ -245,7 +245,7 @@ void Tier::leave_behind(Lease&& lease) {
   const std::vector<SlotId> left = lease.take();
   MutexLock lock(mutex_);
   if (peers_->outlives_tier()) {
-    at(of).slots.leave_behind_leased(left);
+    at(of).slots.leave_behind(left, SlotState::kLeased);
   } else {
     at(of).slots.end_leases(left);
   }

@@ -4,6 +4,7 @@
 #include "kvferry/cpu_tier/memory/slab_geometry.hpp"
 #include "kvferry/cpu_tier/slots/tier.hpp"
 
+#include "cold_ranges.hpp"
 #include "slab_class.hpp"
 
 #include <algorithm>
@@ -25,6 +26,15 @@ constexpr std::uint32_t kMostLooked = 256;
 /// in them is still in use, or of worth.
 constexpr int kMostVain = 8;
 
+/// Slots of the range that are not absent.
+std::uint32_t num_present(const SlotTable& table, SlotRange range) {
+  std::uint32_t count = 0;
+  for (std::uint32_t slot = range.first; slot < range.end; ++slot) {
+    if (table.state(SlotId(slot)) != SlotState::kAbsent) ++count;
+  }
+  return count;
+}
+
 }  // namespace
 
 void Tier::grow_to(std::uint32_t num_chunks) {
@@ -42,7 +52,7 @@ void Tier::grow_to(std::uint32_t num_chunks) {
 
 void Tier::make_room(std::uint32_t of, std::uint32_t count) {
   SlabClass& mine = *classes_[of];
-  std::uint32_t num_free = mine.slots.count(SlotState::kFree);
+  std::uint32_t num_free = mine.count(SlotState::kFree);
   while (num_free < count) {
     const std::optional<std::uint32_t> num_added = add_chunk(of);
     if (!num_added) break;
@@ -55,7 +65,7 @@ void Tier::make_room(std::uint32_t of, std::uint32_t count) {
     ++mine.num_gained_total;
     num_free += mine.slots_per_chunk;
   };
-  const std::uint32_t num_evictable = mine.slots.count(SlotState::kEvictable);
+  const std::uint32_t num_evictable = mine.count(SlotState::kEvictable);
   while (num_free + num_evictable < count) {
     std::optional<ChunkId> chunk = detach_coldest(of, 0);
     if (!chunk) chunk = detach_any(of);
@@ -65,7 +75,7 @@ void Tier::make_room(std::uint32_t of, std::uint32_t count) {
   const std::uint64_t num_evicted = mine.slots.num_evicted_total();
   if (num_free >= count || num_evicted - mine.num_evicted_at_gain < mine.slots_per_chunk) return;
   const std::uint32_t age =
-      mine.ages.marks_since(mine.slots.clock(), mine.slots.coldest_age().value_or(0));
+      mine.ages.marks_since(mine.clock(), age_of_coldest(mine.slots.table().lists()).value_or(0));
   if (const auto chunk = detach_coldest(of, kTimesOlder * age + kMarksOlder)) gain(*chunk);
   mine.num_evicted_at_gain = num_evicted;
 }
@@ -76,7 +86,7 @@ std::optional<std::uint32_t> Tier::add_chunk(std::uint32_t of) {
     if (taken.count == 0) break;
     const std::uint8_t its = class_in(taken);
     SlabClass& getting = *classes_[its == kNoClass ? of : its];
-    const std::uint32_t num_free = getting.slots.count(SlotState::kFree);
+    const std::uint32_t num_free = getting.count(SlotState::kFree);
     if (its == kNoClass) {
       if (!attach(of, taken)) continue;
     } else if (getting.slots.adopt(getting.range_of(taken))) {
@@ -87,7 +97,7 @@ std::optional<std::uint32_t> Tier::add_chunk(std::uint32_t of) {
       continue;
     }
     // None if what others left in it is in use, or all of its words are damaged.
-    const std::uint32_t num_added = getting.slots.count(SlotState::kFree) - num_free;
+    const std::uint32_t num_added = getting.count(SlotState::kFree) - num_free;
     if (&getting == classes_[of].get() && num_added > 0) return num_added;
   }
   ++num_wanted_;
@@ -125,10 +135,10 @@ std::optional<ChunkId> Tier::detach_coldest(std::uint32_t for_class, std::uint32
   for (std::uint32_t i = 0; i < num_classes_; ++i) {
     const SlabClass& from = *classes_[i];
     if (i == for_class || from.num_chunks == 0) continue;
-    const std::optional<ColdRange> range = from.slots.coldest_range(from.slots_per_chunk);
+    const std::optional<ColdRange> range = coldest_range(from.slots.table(), from.slots_per_chunk);
     if (!range) continue;
-    const std::uint32_t age = range->age ? from.ages.marks_since(from.slots.clock(), *range->age)
-                                         : TurnoverClock::kMostAge + 1;
+    const std::uint32_t age =
+        range->age ? from.ages.marks_since(from.clock(), *range->age) : TurnoverClock::kMostAge + 1;
     if (age < least_age || (coldest && age == least_age)) continue;
     least_age = age;
     coldest = place_of(SlotId(range->slots.first), from.slots_per_chunk).chunk;
@@ -156,7 +166,7 @@ void Tier::count_turnover(std::uint32_t of, std::size_t num_slots) {
   const double mark = static_cast<double>(num_attached()) / TurnoverClock::kMarksPerTurnover;
   for (; num_turned_over_ >= mark && mark > 0; num_turned_over_ -= mark) {
     for (std::uint32_t i = 0; i < num_classes_; ++i) {
-      classes_[i]->ages.mark(classes_[i]->slots.clock());
+      classes_[i]->ages.mark(classes_[i]->clock());
     }
   }
 }
@@ -211,7 +221,7 @@ void Tier::check_invariants() const {
                   "class " + std::to_string(i) + " has other slots than its chunks have");
     for (ChunkId chunk; chunk.value() < class_of_chunk_.size(); chunk = chunk.next()) {
       KVFERRY_CHECK(
-          one.slots.num_slots_in(one.range_of(chunk)) ==
+          num_present(one.slots.table(), one.range_of(chunk)) ==
               (class_of_chunk_[chunk.value()] == i ? one.slots_per_chunk : 0),
           "the slots of chunk " + std::to_string(chunk.value()) + " are not all of one class");
     }

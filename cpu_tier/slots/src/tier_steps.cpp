@@ -2,6 +2,7 @@
 // What is done between steps for those who use the same memory.
 #include "kvferry/cpu_tier/slots/tier.hpp"
 
+#include "cold_ranges.hpp"
 #include "slab_class.hpp"
 
 #include <algorithm>
@@ -39,7 +40,7 @@ void Tier::mark_time(std::chrono::steady_clock::time_point now) {
   if (marked_at_ && now - *marked_at_ < kMark) return;
   marked_at_ = now;
   for (std::uint32_t i = 0; i < num_classes_; ++i) {
-    classes_[i]->marks.mark(classes_[i]->slots.clock());
+    classes_[i]->marks.mark(classes_[i]->clock());
   }
 }
 
@@ -54,11 +55,11 @@ std::chrono::seconds Tier::coldest_age() const {
   for (std::uint32_t i = 0; i < num_classes_; ++i) {
     const SlabClass& one = *classes_[i];
     // What is free is of no use to this instance at all.
-    if (one.slots.count(SlotState::kFree) >= one.slots_per_chunk) {
+    if (one.count(SlotState::kFree) >= one.slots_per_chunk) {
       return TurnoverClock::kMostAge * kMark;
     }
-    const std::uint32_t age = one.slots.coldest_age().value_or(0);
-    most = std::max(most, one.marks.marks_since(one.slots.clock(), age));
+    const std::uint32_t age = age_of_coldest(one.slots.table().lists()).value_or(0);
+    most = std::max(most, one.marks.marks_since(one.clock(), age));
   }
   return most * kMark;
 }

@@ -7,7 +7,7 @@
 
 namespace kvferry::cpu_tier {
 
-/// Translates ages by one class's own clock (SlotClass::clock()) into the time that all classes
+/// Translates ages by one class's own clock (SlotLists::clock()) into the time that all classes
 /// share: how much has been stored in the whole memory since. Times are told in sixteenths of a
 /// turnover, at most four of them. One thread at a time.
 class TurnoverClock {

@@ -18,7 +18,6 @@ class CudaApi final : public DriverApi {
   CudaApi& operator=(const CudaApi&) = delete;
   ~CudaApi() override;
 
-  [[nodiscard]] BackendKind kind() const override { return BackendKind::kCuda; }
   [[nodiscard]] const DriverTraits& traits() const override { return traits_; }
   [[nodiscard]] std::string describe(int code) const override;
   DriverValue<ThreadState> enter() override;
@@ -49,8 +48,8 @@ class CudaApi final : public DriverApi {
   [[nodiscard]] std::vector<std::byte> compile(std::string_view source) override;
   DriverValue<ModuleHandle> load_module(std::span<const std::byte> image) override;
   DriverResult unload_module(ModuleHandle module) override;
-  DriverValue<FunctionHandle> function(ModuleHandle module, const char* name) override;
-  DriverResult allow_shared_bytes(FunctionHandle function, std::uint32_t bytes) override;
+  DriverValue<FunctionHandle> function(ModuleHandle module, const char* name,
+                                       std::uint32_t shared_bytes) override;
   DriverResult launch(FunctionHandle function, const LaunchShape& shape, void* argument,
                       StreamHandle stream) override;
 

@@ -63,15 +63,15 @@ DriverResult CudaApi::unload_module(ModuleHandle module) {
   return cuda_result(cuda_.module_unload(raw(module)));
 }
 
-DriverValue<FunctionHandle> CudaApi::function(ModuleHandle module, const char* name) {
+DriverValue<FunctionHandle> CudaApi::function(ModuleHandle module, const char* name,
+                                              std::uint32_t shared_bytes) {
   cuda_abi::Handle function = nullptr;
-  const auto code = cuda_.module_get_function(&function, raw(module), name);
+  auto code = cuda_.module_get_function(&function, raw(module), name);
+  if (code == cuda_abi::kSuccess && shared_bytes > kDefaultSharedBytes) {
+    code = cuda_.function_set_attribute(function, cuda_abi::kFunctionAttributeMaxDynamicSharedBytes,
+                                        static_cast<int>(shared_bytes));
+  }
   return {cuda_result(code), FunctionHandle{reinterpret_cast<std::uintptr_t>(function)}};
-}
-
-DriverResult CudaApi::allow_shared_bytes(FunctionHandle function, std::uint32_t bytes) {
-  return cuda_result(cuda_.function_set_attribute(
-      raw(function), cuda_abi::kFunctionAttributeMaxDynamicSharedBytes, static_cast<int>(bytes)));
 }
 
 DriverResult CudaApi::launch(FunctionHandle function, const LaunchShape& shape, void* argument,

@@ -19,6 +19,7 @@ int attribute(const CudaLibrary& cuda, cuda_abi::Device device, int which) {
 
 DriverTraits cuda_traits(const CudaLibrary& cuda, cuda_abi::Device device) {
   DriverTraits traits;
+  traits.kind = BackendKind::kCuda;
   std::array<char, 256> name{};
   cuda.require(cuda.device_get_name(name.data(), static_cast<int>(name.size()) - 1, device),
                "ask for the name of a CUDA device");

@@ -33,6 +33,7 @@ struct ThreadState {
 
 /// What does not change while the device lives.
 struct DriverTraits {
+  BackendKind kind = BackendKind::kHost;
   /// As users know it.
   std::string device_name;
   /// As sysfs writes it, in lower case.
@@ -64,6 +65,9 @@ struct LaunchShape {
   std::uint32_t shared_bytes = 0;
 };
 
+/// The dynamic shared memory that a launch may use without a permission, of either vendor.
+inline constexpr std::uint32_t kDefaultSharedBytes = 48U << 10U;
+
 /// The calls of one vendor's driver that the back end needs, on one device. No rule of ours is in
 /// here: each method is one vendor call (or the few that a vendor needs for it) and converts its
 /// result. Thread-safe, as the drivers are. Everything but enter(), leave() and describe() is
@@ -72,7 +76,6 @@ class DriverApi {
  public:
   virtual ~DriverApi() = default;
 
-  [[nodiscard]] virtual BackendKind kind() const = 0;
   [[nodiscard]] virtual const DriverTraits& traits() const = 0;
   /// Name, number and text of a vendor code.
   [[nodiscard]] virtual std::string describe(int code) const = 0;
@@ -123,9 +126,9 @@ class DriverApi {
   [[nodiscard]] virtual std::vector<std::byte> compile(std::string_view source) = 0;
   virtual DriverValue<ModuleHandle> load_module(std::span<const std::byte> image) = 0;
   virtual DriverResult unload_module(ModuleHandle module) = 0;
-  virtual DriverValue<FunctionHandle> function(ModuleHandle module, const char* name) = 0;
-  /// Lets `function` use more than the default dynamic shared memory.
-  virtual DriverResult allow_shared_bytes(FunctionHandle function, std::uint32_t bytes) = 0;
+  /// The kernel `name`. Launches of it may use `shared_bytes` of dynamic shared memory.
+  virtual DriverValue<FunctionHandle> function(ModuleHandle module, const char* name,
+                                               std::uint32_t shared_bytes) = 0;
   /// `argument` points to the kernel's one argument, which is copied before the call returns.
   virtual DriverResult launch(FunctionHandle function, const LaunchShape& shape, void* argument,
                               StreamHandle stream) = 0;

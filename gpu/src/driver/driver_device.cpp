@@ -18,10 +18,10 @@ namespace {
 constexpr std::uintptr_t kLastDefaultStream = 2;
 constexpr int kFirstOfCuda90 = 90;
 
-DeviceFamily family(const DriverApi& api) {
-  if (api.kind() == BackendKind::kHip) return DeviceFamily::kHip;
-  return api.traits().compute_capability < kFirstOfCuda90 ? DeviceFamily::kCudaOlder
-                                                          : DeviceFamily::kCuda90;
+DeviceFamily family(const DriverTraits& driver) {
+  if (driver.kind == BackendKind::kHip) return DeviceFamily::kHip;
+  return driver.compute_capability < kFirstOfCuda90 ? DeviceFamily::kCudaOlder
+                                                    : DeviceFamily::kCuda90;
 }
 
 }  // namespace
@@ -30,7 +30,7 @@ DriverDevice::~DriverDevice() {
   if (context_->loss().in_doubt()) bury(std::move(context_));
 }
 
-BackendKind DriverDevice::kind() const { return context_->api().kind(); }
+BackendKind DriverDevice::kind() const { return context_->api().traits().kind; }
 
 std::string DriverDevice::description() const {
   const DriverTraits& traits = context_->api().traits();
@@ -41,7 +41,7 @@ std::string DriverDevice::description() const {
 
 DeviceTraits DriverDevice::traits() const {
   const DriverTraits& driver = context_->api().traits();
-  return {family(context_->api()), std::min(driver.max_batch_runs, kMaxBatchRuns),
+  return {family(driver), std::min(driver.max_batch_runs, kMaxBatchRuns),
           context_->pack().available(), driver.batches_by_default,
           static_cast<std::uint32_t>(driver.num_multiprocessors)};
 }

@@ -12,8 +12,6 @@
 namespace kvferry::gpu {
 namespace {
 
-// What a launch may take without asking.
-constexpr std::uint32_t kDefaultSharedBytes = 48U << 10U;
 constexpr int kFirstWithBulkCopy = 90;
 
 }  // namespace
@@ -37,12 +35,9 @@ FunctionHandle DriverKernels::function(const std::string& name, std::uint32_t sh
       return known->second.handle;
     }
   }
-  const auto found = context_.api().function(module(), name.c_str());
-  context_.check(found.result, ("find the kernel " + name).c_str());
-  if (shared_bytes > kDefaultSharedBytes) {
-    context_.check(context_.api().allow_shared_bytes(found.value, shared_bytes),
-                   ("give shared memory to the kernel " + name).c_str());
-  }
+  const auto found = context_.api().function(module(), name.c_str(), shared_bytes);
+  const std::string memory = " with " + std::to_string(shared_bytes) + " bytes of shared memory";
+  context_.check(found.result, ("find the kernel " + name + memory).c_str());
   MutexLock lock(mutex_);
   functions_[name] = {found.value, std::max(shared_bytes, kDefaultSharedBytes)};
   return found.value;
@@ -50,14 +45,13 @@ FunctionHandle DriverKernels::function(const std::string& name, std::uint32_t sh
 
 bool DriverKernels::available() const {
   if (!image().empty()) return true;
-  return context_.api().kind() == BackendKind::kHip && !pack_kernel_source().empty();
+  return context_.api().traits().kind == BackendKind::kHip && !pack_kernel_source().empty();
 }
 
 std::span<const std::byte> DriverKernels::image() const {
   if (!image_.empty()) return image_;
-  const DriverApi& api = context_.api();
-  return api.kind() == BackendKind::kCuda ? cuda_fatbin()
-                                          : hip_code_object(api.traits().architecture);
+  const DriverTraits& traits = context_.api().traits();
+  return traits.kind == BackendKind::kCuda ? cuda_fatbin() : hip_code_object(traits.architecture);
 }
 
 BulkCopy DriverKernels::bulk_copy() const {

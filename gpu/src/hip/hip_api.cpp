@@ -154,6 +154,7 @@ DriverValue<MemoryInfo> HipApi::memory_info() {
 }
 
 void HipApi::read_traits() {
+  traits_.kind = BackendKind::kHip;
   std::array<char, 256> name{};
   require(hip_.device_get_name(name.data(), static_cast<int>(name.size()) - 1, device_),
           "ask for the name of a HIP device");

@@ -10,7 +10,7 @@
 namespace kvferry::gpu {
 
 /// One HIP device on its primary context, the only one there is. Its kernels use no more dynamic
-/// shared memory than the default, so allow_shared_bytes() has nothing to do.
+/// shared memory than the default, so that function() asks for no permission.
 class HipApi final : public DriverApi {
  public:
   /// Throws ConfigError or DeviceError, as make_hip_device() says.
@@ -18,7 +18,6 @@ class HipApi final : public DriverApi {
   HipApi(const HipApi&) = delete;
   HipApi& operator=(const HipApi&) = delete;
 
-  [[nodiscard]] BackendKind kind() const override { return BackendKind::kHip; }
   [[nodiscard]] const DriverTraits& traits() const override { return traits_; }
   [[nodiscard]] std::string describe(int code) const override;
   DriverValue<ThreadState> enter() override;
@@ -49,8 +48,8 @@ class HipApi final : public DriverApi {
   [[nodiscard]] std::vector<std::byte> compile(std::string_view source) override;
   DriverValue<ModuleHandle> load_module(std::span<const std::byte> image) override;
   DriverResult unload_module(ModuleHandle module) override;
-  DriverValue<FunctionHandle> function(ModuleHandle module, const char* name) override;
-  DriverResult allow_shared_bytes(FunctionHandle function, std::uint32_t bytes) override;
+  DriverValue<FunctionHandle> function(ModuleHandle module, const char* name,
+                                       std::uint32_t shared_bytes) override;
   DriverResult launch(FunctionHandle function, const LaunchShape& shape, void* argument,
                       StreamHandle stream) override;
 

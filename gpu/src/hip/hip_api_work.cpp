@@ -65,14 +65,11 @@ DriverResult HipApi::unload_module(ModuleHandle module) {
   return hip_result(hip_.module_unload(raw(module)));
 }
 
-DriverValue<FunctionHandle> HipApi::function(ModuleHandle module, const char* name) {
+DriverValue<FunctionHandle> HipApi::function(ModuleHandle module, const char* name,
+                                             std::uint32_t /*shared_bytes*/) {
   hip_abi::Handle function = nullptr;
   const auto code = hip_.module_get_function(&function, raw(module), name);
   return {hip_result(code), FunctionHandle{reinterpret_cast<std::uintptr_t>(function)}};
-}
-
-DriverResult HipApi::allow_shared_bytes(FunctionHandle /*function*/, std::uint32_t /*bytes*/) {
-  return {};
 }
 
 DriverResult HipApi::launch(FunctionHandle function, const LaunchShape& shape, void* argument,

@@ -45,7 +45,8 @@ Fact scatter_and_gather(SmokeDevice& device, gpu::PackKernel kernel, bool from_h
     const std::uintptr_t packed = scatters && from_host ? device.alias() : device.memory();
     const auto plan =
         gpu::plan_pack(geometry, kNumBlocks, packed, way, pack_device, {.kernel = kernel});
-    const auto function = device.require(api.function(module, plan.kernel), "find the kernel");
+    const auto function =
+        device.require(api.function(module, plan.kernel, plan.shared_bytes), "find the kernel");
     auto arguments = gpu::pack_arguments(geometry, table, blocks, packed);
     if (!scatters) device.require(api.fill(packed, 0, kPacked, stream), "fill");
     device.require(
@@ -134,7 +135,7 @@ void settle_bulk(FactLog& log, SmokeDevice& device, Effort /*effort*/) {
 
 void settle_held(FactLog& log, SmokeDevice& device, Effort /*effort*/) {
   device.make_memory();
-  const bool cuda = device.api().kind() == gpu::BackendKind::kCuda;
+  const bool cuda = device.api().traits().kind == gpu::BackendKind::kCuda;
   const auto launch = reinterpret_cast<LaunchHostFunction>(
       device.symbol(cuda ? "cuLaunchHostFunc" : "hipLaunchHostFunc"));
   log.check("F3 a host function without a current context", [&] {
@@ -167,7 +168,7 @@ void settle_held(FactLog& log, SmokeDevice& device, Effort /*effort*/) {
     return while_held(device, launch, [&] {
       const auto module = device.load_kernels();
       static_cast<void>(
-          device.require(device.api().function(module, "kvferry_gather"), "find the kernel"));
+          device.require(device.api().function(module, "kvferry_gather", 0), "find the kernel"));
     });
   });
 }

@@ -109,7 +109,7 @@ TEST_F(SchedulerSharedTest, WhatAnotherEngineStoredIsLoadedFromWhereItLies) {
 TEST_F(SchedulerSharedTest, NothingOfAnotherEngineIsFoundBeforeEveryRankHasSaidHowItsBlocksLie) {
   restart_shared();
   fold({probed(kRankA, 7), probed(kRankB, 8)});
-  Other twin(rig_, "twin", directory_->name_space());
+  Other twin(rig_, "twin", directory_->records().name_space());
   std::vector<cpu_tier::BlockKey> keys;
   for (const std::uint64_t number : {1, 2, 3, 4}) keys.push_back(key_of(number));
   twin.tier().commit(std::move(twin.all().reserve(Other::kOnly, keys)).value().hand_over());
@@ -139,7 +139,7 @@ TEST_F(SchedulerSharedTest, EnginesFindEachOthersBlocksIfAllOfTheirRanksSayTheSa
   const auto joint_of = [this](std::uint64_t of_a, std::uint64_t of_b) {
     restart_shared();
     fold({probed(kRankA, of_a), probed(kRankB, of_b)});
-    return directory_->name_space();
+    return directory_->records().name_space();
   };
   const std::uint64_t found = joint_of(7, 8);
   EXPECT_EQ(joint_of(7, 8), found);

@@ -48,8 +48,8 @@ TEST_F(JoinedTierTest, WhatOneEngineCommitsAnotherLeases) {
   const auto a = join("a");
   const auto b = join("b");
   const SlotPlace place = store(*a, 7);
-  EXPECT_EQ(b->directory().lease(key(7)), place);
-  b->directory().end_lease(place);
+  EXPECT_EQ(b->directory().leases().lease(key(7)), place);
+  b->directory().leases().end_lease(place);
 }
 
 TEST_F(JoinedTierTest, NothingIsLeftBehindTheLast) {
@@ -58,7 +58,7 @@ TEST_F(JoinedTierTest, NothingIsLeftBehindTheLast) {
   static_cast<void>(store(*a, 7));
   a.reset();
   // What it left is served for as long as somebody is there.
-  EXPECT_TRUE(b->directory().has(key(7)));
+  EXPECT_TRUE(b->directory().leases().has(key(7)));
   b.reset();
   EXPECT_FALSE(file_.exists());
 }
@@ -72,7 +72,7 @@ TEST_F(JoinedTierTest, WhoHasTheOldFileOfAPathTakesNobodyThereForDead) {
   const auto c = join("c");
   EXPECT_EQ(a->directory().sweep().num_instances, 0U) << "on the new file nobody has their locks";
   EXPECT_TRUE(b->directory().owns(place.chunk));
-  EXPECT_FALSE(c->directory().has(key(7)));
+  EXPECT_FALSE(c->directory().leases().has(key(7)));
 }
 
 TEST_F(JoinedTierTest, WhatWasCommittedIsServedAfterAllHaveGone) {
@@ -82,8 +82,8 @@ TEST_F(JoinedTierTest, WhatWasCommittedIsServedAfterAllHaveGone) {
   }();
   ASSERT_TRUE(file_.exists());
   const auto b = join("b");
-  EXPECT_EQ(b->directory().lease(key(7)), place);
-  b->directory().end_lease(place);
+  EXPECT_EQ(b->directory().leases().lease(key(7)), place);
+  b->directory().leases().end_lease(place);
 }
 
 TEST_F(JoinedTierTest, WhatAKilledEngineCommittedIsServedAndItsChunksAreNobodys) {
@@ -94,7 +94,7 @@ TEST_F(JoinedTierTest, WhatAKilledEngineCommittedIsServedAndItsChunksAreNobodys)
     return 0;
   })));
   const auto b = join("b");
-  EXPECT_TRUE(b->directory().has(key(7)));
+  EXPECT_TRUE(b->directory().leases().has(key(7)));
   const TierReport report = inspect_tier(file_.path, file_.machine.root.proc);
   ASSERT_EQ(report.instances.size(), 1U);
   EXPECT_EQ(report.num_orphan_chunks, 1U);
@@ -139,7 +139,7 @@ TEST_F(JoinedTierTest, ALivingRankKeepsItsEngineFromBeingSwept) {
   })));
   const auto b = join("b");
   EXPECT_EQ(b->directory().sweep().num_instances, 0U);
-  EXPECT_TRUE(b->directory().has(key(7)));
+  EXPECT_TRUE(b->directory().leases().has(key(7)));
   rank.reset();
   const SweepReport swept = b->directory().sweep();
   EXPECT_EQ(swept.num_instances, 1U);

@@ -199,7 +199,7 @@ TEST_F(TierDamageTest, ALineOfAnotherSlotIsServedNeitherAsAGuestNorWhenItIsAdopt
   Instance next(rig_, "next");
   next.directory().look_around();
   for (std::uint32_t i = 0; i < 4; ++i) {
-    const auto key_there = next.directory().key_of({ChunkId(0), i});
+    const auto key_there = next.directory().records().key_of({ChunkId(0), i});
     EXPECT_EQ(key_there.has_value(), i == 0 || i == 2) << "slot " << i;
   }
   EXPECT_LE(next.num_readable(0, 4), 1U);
@@ -225,7 +225,7 @@ TEST_F(TierDamageTest, AKeyThatIsOlderThanItsWordIsServedNeitherAsAGuestNorWhenI
   Instance next(rig_, "next");
   next.directory().look_around();
   for (const SlotPlace place : refilled_) {
-    EXPECT_EQ(next.directory().key_of(place), std::nullopt);
+    EXPECT_EQ(next.directory().records().key_of(place), std::nullopt);
   }
   EXPECT_EQ(next.num_readable(0, kNumSlots), kNumSlots - 3U) << "and no other is lost";
 }
@@ -237,9 +237,9 @@ TEST_F(TierDamageTest, AKeyWhoseChunkIsDividedOtherwiseIsNotServed) {
   rig_.unsafe_chunk(ChunkId(1)).slab_class.store(1);
   const auto looking = rig_.join("a");
   for (std::uint32_t i = 0; i < 2; ++i) {
-    EXPECT_EQ(looking->key_of({ChunkId(0), i}), std::nullopt);
-    EXPECT_EQ(looking->key_of({ChunkId(1), i}), std::nullopt);
-    EXPECT_NE(looking->key_of({ChunkId(2), i}), std::nullopt);
+    EXPECT_EQ(looking->records().key_of({ChunkId(0), i}), std::nullopt);
+    EXPECT_EQ(looking->records().key_of({ChunkId(1), i}), std::nullopt);
+    EXPECT_NE(looking->records().key_of({ChunkId(2), i}), std::nullopt);
   }
 }
 

@@ -46,21 +46,21 @@ TEST_F(TierDirectoryTest, TellsHowTheChunksOfItsNameSpaceAreDividedAndWhatOthers
   const auto a = rig_.join("a");
   const auto b = rig_.join("b");
   const auto other = rig_.join("other", 2);
-  EXPECT_TRUE(b->shapes().empty());
+  EXPECT_TRUE(b->records().shapes().empty());
   const ChunkShape half{.num_slots = kChunkSlots / 2, .slab_class = 1};
   const ChunkId first = take(*a);
   take(*a, half);
   take(*b, half);
   take(*other, {.num_slots = 1, .slab_class = 0});
   for (std::uint32_t i = 0; i < 3; ++i) ASSERT_TRUE(rig_.store(*a, {first, i}, i));
-  std::vector<ChunkShape> shapes = b->shapes();
+  std::vector<ChunkShape> shapes = b->records().shapes();
   std::sort(shapes.begin(), shapes.end(), [](const ChunkShape& one, const ChunkShape& another) {
     return one.num_slots < another.num_slots;
   });
   EXPECT_EQ(shapes, (std::vector{half, kWhole}));
-  EXPECT_EQ(a->num_readable_of_others(), 0U);
-  EXPECT_EQ(b->num_readable_of_others(), 3U);
-  EXPECT_EQ(other->num_readable_of_others(), 0U);
+  EXPECT_EQ(a->records().num_readable_of_others(), 0U);
+  EXPECT_EQ(b->records().num_readable_of_others(), 3U);
+  EXPECT_EQ(other->records().num_readable_of_others(), 0U);
 }
 
 TEST_F(TierDirectoryTest, WhatOneStoresAnotherLeases) {
@@ -68,18 +68,18 @@ TEST_F(TierDirectoryTest, WhatOneStoresAnotherLeases) {
   const auto b = rig_.join("b");
   EXPECT_NE(a->self(), b->self());
   const SlotPlace place{take(*a), 3};
-  EXPECT_FALSE(b->has(rig_.key(7)));
+  EXPECT_FALSE(b->leases().has(rig_.key(7)));
   ASSERT_TRUE(rig_.store(*a, place, 7));
-  EXPECT_TRUE(b->has(rig_.key(7)));
-  EXPECT_FALSE(b->has(rig_.key(8)));
-  const auto leased = b->lease(rig_.key(7));
+  EXPECT_TRUE(b->leases().has(rig_.key(7)));
+  EXPECT_FALSE(b->leases().has(rig_.key(8)));
+  const auto leased = b->leases().lease(rig_.key(7));
   ASSERT_EQ(leased, place);
   EXPECT_TRUE(rig_.is_right(rig_.slot(*leased), 7));
   EXPECT_FALSE(a->evict(place)) << "b reads it";
-  b->end_lease(place);
+  b->leases().end_lease(place);
   EXPECT_TRUE(a->evict(place));
-  EXPECT_FALSE(b->has(rig_.key(7)));
-  EXPECT_FALSE(b->lease(rig_.key(7)));
+  EXPECT_FALSE(b->leases().has(rig_.key(7)));
+  EXPECT_FALSE(b->leases().lease(rig_.key(7)));
 }
 
 TEST_F(TierDirectoryTest, NothingIsFoundBeforeItIsPublished) {
@@ -87,13 +87,13 @@ TEST_F(TierDirectoryTest, NothingIsFoundBeforeItIsPublished) {
   const auto b = rig_.join("b");
   const SlotPlace place{take(*a), 0};
   ASSERT_TRUE(a->begin_fill(place));
-  EXPECT_FALSE(b->lease(rig_.key(7)));
+  EXPECT_FALSE(b->leases().lease(rig_.key(7)));
   EXPECT_TRUE(a->slot(place).abandon());
-  EXPECT_FALSE(b->lease(rig_.key(7)));
+  EXPECT_FALSE(b->leases().lease(rig_.key(7)));
   EXPECT_TRUE(a->begin_fill(place));
   a->publish(place, rig_.key(8));
-  EXPECT_FALSE(b->has(rig_.key(7)));
-  EXPECT_TRUE(b->has(rig_.key(8)));
+  EXPECT_FALSE(b->leases().has(rig_.key(7)));
+  EXPECT_TRUE(b->leases().has(rig_.key(8)));
 }
 
 TEST_F(TierDirectoryTest, AHintOfWhatTheSlotHeldBeforeLeadsNowhere) {
@@ -103,7 +103,7 @@ TEST_F(TierDirectoryTest, AHintOfWhatTheSlotHeldBeforeLeadsNowhere) {
   ASSERT_TRUE(rig_.store(*a, place, 7));
   ASSERT_TRUE(a->evict(place));
   ASSERT_TRUE(rig_.store(*a, place, 8));
-  EXPECT_FALSE(b->lease(rig_.key(7)));
+  EXPECT_FALSE(b->leases().lease(rig_.key(7)));
   EXPECT_EQ(rig_.word(place).lessees(), 0U);
 }
 
@@ -123,7 +123,8 @@ TEST_F(TierDirectoryTest, WhatIsHeldIsFoundHoweverOftenSlotsWereUsedAnew) {
     }
   }
   std::size_t num_found = 0;
-  for (std::uint32_t i = 1; i <= kManySlots; ++i) num_found += b->has(rig.key(next_key - i));
+  for (std::uint32_t i = 1; i <= kManySlots; ++i)
+    num_found += b->leases().has(rig.key(next_key - i));
   EXPECT_EQ(num_found, kManySlots);
 }
 
@@ -132,12 +133,12 @@ TEST_F(TierDirectoryTest, NameSpacesDoNotSeeEachOther) {
   const auto b = rig_.join("b", 2);
   const SlotPlace place{take(*a), 0};
   ASSERT_TRUE(rig_.store(*a, place, 7));
-  EXPECT_FALSE(b->has(rig_.key(7)));
-  EXPECT_FALSE(b->lease(rig_.key(7)));
+  EXPECT_FALSE(b->leases().has(rig_.key(7)));
+  EXPECT_FALSE(b->leases().lease(rig_.key(7)));
   EXPECT_TRUE(a->give_up(place.chunk));
   while (!b->owns(place.chunk)) ASSERT_TRUE(b->take_chunk());
-  EXPECT_FALSE(b->is_of_name_space(place.chunk));
-  EXPECT_FALSE(b->key_of(place)) << "another model's";
+  EXPECT_FALSE(b->records().is_of_name_space(place.chunk));
+  EXPECT_FALSE(b->records().key_of(place)) << "another model's";
   EXPECT_TRUE(b->evict(place)) << "its memory can be had";
 }
 
@@ -146,13 +147,13 @@ TEST_F(TierDirectoryTest, AnInstanceHasOneLeaseOnASlot) {
   const auto b = rig_.join("b");
   const SlotPlace place{take(*a), 0};
   ASSERT_TRUE(rig_.store(*a, place, 7));
-  ASSERT_TRUE(b->lease(rig_.key(7)));
-  EXPECT_FALSE(b->lease(rig_.key(7)));
+  ASSERT_TRUE(b->leases().lease(rig_.key(7)));
+  EXPECT_FALSE(b->leases().lease(rig_.key(7)));
   EXPECT_FALSE(a->evict(place));
   EXPECT_EQ(a->slot(place).forget(), SharedState::kDying);
-  EXPECT_FALSE(b->lease(rig_.key(7))) << "forgotten";
+  EXPECT_FALSE(b->leases().lease(rig_.key(7))) << "forgotten";
   EXPECT_FALSE(a->slot(place).free_dying()) << "b still reads it";
-  b->end_lease(place);
+  b->leases().end_lease(place);
   EXPECT_TRUE(a->slot(place).free_dying());
 }
 
@@ -187,10 +188,10 @@ TEST_F(TierDirectoryTest, WhatIsBeyondTheReachIsNotLeased) {
   const SlotPlace place{take(*a), 0};
   ASSERT_TRUE(rig_.store(*a, place, 7));
   b->set_reach(place.chunk.value());
-  EXPECT_FALSE(b->lease(rig_.key(7)));
+  EXPECT_FALSE(b->leases().lease(rig_.key(7)));
   b->set_reach(place.chunk.value() + 1);
-  EXPECT_EQ(b->lease(rig_.key(7)), place);
-  b->end_lease(place);
+  EXPECT_EQ(b->leases().lease(rig_.key(7)), place);
+  b->leases().end_lease(place);
 }
 
 TEST_F(TierDirectoryTest, NobodyTakesMoreThanHeMay) {
@@ -207,14 +208,14 @@ TEST_F(TierDirectoryTest, WhatIsDoubtedIsNotFoundAgainUntilItIsStoredAnew) {
   const auto b = rig_.join("b");
   const SlotPlace place{take(*a), 0};
   ASSERT_TRUE(rig_.store(*a, place, 7));
-  ASSERT_TRUE(b->lease(rig_.key(7)));
-  b->shun(place);
-  b->end_lease(place);
-  EXPECT_FALSE(b->lease(rig_.key(7)));
+  ASSERT_TRUE(b->leases().lease(rig_.key(7)));
+  b->leases().shun(place);
+  b->leases().end_lease(place);
+  EXPECT_FALSE(b->leases().lease(rig_.key(7)));
   ASSERT_TRUE(a->evict(place));
   ASSERT_TRUE(rig_.store(*a, place, 7));
-  EXPECT_EQ(b->lease(rig_.key(7)), place);
-  b->end_lease(place);
+  EXPECT_EQ(b->leases().lease(rig_.key(7)), place);
+  b->leases().end_lease(place);
 }
 
 TEST_F(TierDirectoryTest, WhoLeavesTheNameSpaceFindsAndIsFoundNoMore) {
@@ -224,11 +225,11 @@ TEST_F(TierDirectoryTest, WhoLeavesTheNameSpaceFindsAndIsFoundNoMore) {
   const ChunkId of_b = take(*b);
   ASSERT_TRUE(rig_.store(*b, {of_b, 0}, 7));
   a->leave_name_space();
-  EXPECT_FALSE(a->has(rig_.key(7)));
+  EXPECT_FALSE(a->leases().has(rig_.key(7)));
   ASSERT_TRUE(rig_.store(*a, {chunk, 0}, 8));
-  EXPECT_FALSE(b->has(rig_.key(8)));
+  EXPECT_FALSE(b->leases().has(rig_.key(8)));
   b->leave_name_space();
-  EXPECT_FALSE(b->has(rig_.key(8))) << "each has one of its own";
+  EXPECT_FALSE(b->leases().has(rig_.key(8))) << "each has one of its own";
 }
 
 TEST_F(TierDirectoryTest, ANarrowedNameSpaceIsThatOfInstancesThatSaidTheSame) {
@@ -238,11 +239,11 @@ TEST_F(TierDirectoryTest, ANarrowedNameSpaceIsThatOfInstancesThatSaidTheSame) {
   a->narrow_name_space(5);
   b->narrow_name_space(5);
   c->narrow_name_space(6);
-  EXPECT_EQ(a->name_space(), b->name_space());
+  EXPECT_EQ(a->records().name_space(), b->records().name_space());
   ASSERT_TRUE(rig_.store(*a, {take(*a), 0}, 7));
-  EXPECT_TRUE(b->has(rig_.key(7)));
-  EXPECT_FALSE(c->has(rig_.key(7)));
-  EXPECT_FALSE(rig_.join("d")->has(rig_.key(7))) << "it has yet to say";
+  EXPECT_TRUE(b->leases().has(rig_.key(7)));
+  EXPECT_FALSE(c->leases().has(rig_.key(7)));
+  EXPECT_FALSE(rig_.join("d")->leases().has(rig_.key(7))) << "it has yet to say";
 }
 
 TEST_F(TierDirectoryTest, AChunkOfWhateverIsClearedUnlessSomebodyReadsIt) {
@@ -251,13 +252,13 @@ TEST_F(TierDirectoryTest, AChunkOfWhateverIsClearedUnlessSomebodyReadsIt) {
   ASSERT_TRUE(rig_.store(*a, {chunk, 0}, 7));
   ASSERT_TRUE(rig_.store(*a, {chunk, 1}, 8));
   const auto reader = rig_.join("reader", 1);
-  ASSERT_TRUE(reader->lease(rig_.key(8)));
+  ASSERT_TRUE(reader->leases().lease(rig_.key(8)));
   a.reset();
   const auto b = rig_.join("b", 2);
   while (!b->owns(chunk)) ASSERT_TRUE(b->take_chunk());
-  EXPECT_FALSE(b->is_of_name_space(chunk));
+  EXPECT_FALSE(b->records().is_of_name_space(chunk));
   EXPECT_FALSE(b->clear(chunk));
-  reader->end_lease({chunk, 1});
+  reader->leases().end_lease({chunk, 1});
   EXPECT_TRUE(b->clear(chunk));
 }
 
@@ -272,31 +273,31 @@ TEST_F(TierDirectoryTest, EmptyChunksAreTakenBeforeThoseThatHoldSomething) {
   EXPECT_TRUE(a->give_up(full));
   EXPECT_TRUE(a->give_up(emptied));
   for (std::uint32_t i = 0; i < kNumChunks - 1; ++i) EXPECT_NE(b->take_chunk(), full);
-  ASSERT_TRUE(b->has(rig_.key(7))) << "nobody's, and served all the same";
+  ASSERT_TRUE(b->leases().has(rig_.key(7))) << "nobody's, and served all the same";
   ASSERT_EQ(b->take_chunk(), full);
-  EXPECT_EQ(b->shape_of(full).num_slots, kChunkSlots);
-  EXPECT_EQ(b->key_of({full, 0}), rig_.key(7)) << "what is in it can be taken over";
+  EXPECT_EQ(b->records().shape_of(full).num_slots, kChunkSlots);
+  EXPECT_EQ(b->records().key_of({full, 0}), rig_.key(7)) << "what is in it can be taken over";
 }
 
 TEST_F(TierDirectoryTest, WhoHasLookedAroundKnowsWhetherThereIsAnythingToFind) {
   auto a = rig_.join("a");
-  EXPECT_FALSE(a->is_alone()) << "it has not looked";
+  EXPECT_FALSE(a->leases().is_alone()) << "it has not looked";
   const ChunkId chunk = take(*a);
   EXPECT_EQ(a->look_around(), kNumChunks - 1);
-  EXPECT_TRUE(a->is_alone());
+  EXPECT_TRUE(a->leases().is_alone());
   const auto b = rig_.join("b");
   const SlotPlace place{take(*b), 0};
   ASSERT_TRUE(rig_.store(*b, place, 7));
-  EXPECT_FALSE(a->has(rig_.key(7))) << "nor lease(): it finds it when it has looked again";
+  EXPECT_FALSE(a->leases().has(rig_.key(7))) << "nor lease(): it finds it when it has looked again";
   a->look_around();
-  EXPECT_FALSE(a->is_alone());
-  EXPECT_EQ(a->lease(rig_.key(7)), place);
-  a->end_lease(place);
+  EXPECT_FALSE(a->leases().is_alone());
+  EXPECT_EQ(a->leases().lease(rig_.key(7)), place);
+  a->leases().end_lease(place);
   ASSERT_TRUE(rig_.store(*a, {chunk, 0}, 8));
   a.reset();
   b->look_around();
-  EXPECT_FALSE(b->is_alone()) << "what somebody left can be found";
-  EXPECT_TRUE(b->has(rig_.key(8)));
+  EXPECT_FALSE(b->leases().is_alone()) << "what somebody left can be found";
+  EXPECT_TRUE(b->leases().has(rig_.key(8)));
 }
 
 TEST_F(TierDirectoryTest, WhoLeavesLeavesWhatItStored) {
@@ -306,8 +307,8 @@ TEST_F(TierDirectoryTest, WhoLeavesLeavesWhatItStored) {
   a.reset();
   EXPECT_EQ(num_records(), 0U);
   const auto b = rig_.join("a");
-  EXPECT_EQ(b->lease(rig_.key(7)), place);
-  b->end_lease(place);
+  EXPECT_EQ(b->leases().lease(rig_.key(7)), place);
+  b->leases().end_lease(place);
 }
 
 TEST_F(TierDirectoryTest, BehindAKilledInstanceLeasesEndAndFillingSlotsAreQuarantined) {
@@ -320,11 +321,11 @@ TEST_F(TierDirectoryTest, BehindAKilledInstanceLeasesEndAndFillingSlotsAreQuaran
     const ChunkId chunk = b.take_chunk().value();
     b.divide(chunk, kWhole);
     const bool done =
-        rig_.store(b, {chunk, 0}, 20) && b.begin_fill({chunk, 1}) && b.lease(rig_.key(7));
+        rig_.store(b, {chunk, 0}, 20) && b.begin_fill({chunk, 1}) && b.leases().lease(rig_.key(7));
     if (!done) ::_exit(1);
   });
   EXPECT_FALSE(a->evict(read_by_b));
-  EXPECT_TRUE(a->has(rig_.key(20))) << "before anybody has swept";
+  EXPECT_TRUE(a->leases().has(rig_.key(20))) << "before anybody has swept";
   const SweepReport report = a->sweep();
   EXPECT_EQ(report.num_instances, 1U);
   EXPECT_EQ(report.num_orphaned_chunks, 1U);
@@ -333,10 +334,10 @@ TEST_F(TierDirectoryTest, BehindAKilledInstanceLeasesEndAndFillingSlotsAreQuaran
   EXPECT_TRUE(a->evict(read_by_b));
   EXPECT_EQ(num_records(), 1U);
 
-  const auto leased = a->lease(rig_.key(20));
+  const auto leased = a->leases().lease(rig_.key(20));
   ASSERT_TRUE(leased);
   EXPECT_TRUE(rig_.is_right(rig_.slot(*leased), 20));
-  a->end_lease(*leased);
+  a->leases().end_lease(*leased);
   while (!a->owns(leased->chunk)) ASSERT_TRUE(a->take_chunk());
   const SlotPlace doubted{leased->chunk, 1};
   EXPECT_FALSE(a->begin_fill(doubted)) << "a device may still write it";

@@ -75,9 +75,9 @@ TEST_F(TierEndTest, WhatARankMayStillWriteGoesToNobodyWhileItLives) {
   EXPECT_EQ(rig_.word({chunk, 0}).state(), SharedState::kFilling);
   EXPECT_EQ(b->sweep().num_instances, 0U);
   EXPECT_FALSE(can_take(*b, chunk)) << "its rank may still write there";
-  const auto leased = b->lease(rig_.key(7));
+  const auto leased = b->leases().lease(rig_.key(7));
   ASSERT_TRUE(leased) << "what it stored is served meanwhile";
-  b->end_lease(*leased);
+  b->leases().end_lease(*leased);
 
   rank.reset();
   const SweepReport swept = b->sweep();
@@ -94,8 +94,8 @@ TEST_F(TierEndTest, WhatARankMayStillReadIsNotEvictedWhileItLives) {
   std::optional<MemberLock> rank(rank_of("a"));
   const SlotPlace place{take(*b), 0};
   ASSERT_TRUE(rig_.store(*b, place, 7));
-  ASSERT_EQ(a->lease(rig_.key(7)), place);
-  a->leave_lease(place);
+  ASSERT_EQ(a->leases().lease(rig_.key(7)), place);
+  a->leases().leave_lease(place);
   a.reset();
   EXPECT_FALSE(b->evict(place));
   EXPECT_FALSE(b->refill(place));
@@ -111,8 +111,8 @@ TEST_F(TierEndTest, WithoutARankTheSchedulerCleansUpBehindItself) {
   ASSERT_TRUE(rig_.store(*b, place, 7));
   const ChunkId chunk = take(*a);
   ASSERT_TRUE(a->begin_fill({chunk, 0}));
-  ASSERT_TRUE(a->lease(rig_.key(7)));
-  a->leave_lease(place);
+  ASSERT_TRUE(a->leases().lease(rig_.key(7)));
+  a->leases().leave_lease(place);
   a.reset();
   EXPECT_EQ(rig_.word({chunk, 0}).state(), SharedState::kQuarantined);
   EXPECT_TRUE(b->evict(place));
@@ -122,7 +122,7 @@ TEST_F(TierEndTest, WithoutARankTheSchedulerCleansUpBehindItself) {
 TEST_F(TierEndTest, ALeaseThatIsLeftIsNotEndedByTheOneThatLeavesIt) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto a = rig_.join("a");
-  EXPECT_DEATH(a->leave_lease({ChunkId(0), 0}), "not leased");
+  EXPECT_DEATH(a->leases().leave_lease({ChunkId(0), 0}), "not leased");
 }
 
 TEST_F(TierEndTest, WhicheverOfSchedulerAndRankGoesLastTheNextSweepCleansUp) {

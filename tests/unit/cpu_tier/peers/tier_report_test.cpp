@@ -50,7 +50,7 @@ TEST_F(TierReportTest, SaysWhatIsThere) {
   for (std::uint32_t i = 0; i < 4; ++i) ASSERT_TRUE(directory.begin_fill({chunk, i}));
   for (std::uint32_t i = 0; i < 2; ++i) directory.publish({chunk, i}, key(i));
   ASSERT_TRUE(directory.slot({chunk, 2}).quarantine());
-  const auto leased = b->directory().lease(key(1));
+  const auto leased = b->directory().leases().lease(key(1));
   ASSERT_TRUE(leased);
 
   const TierReport report = inspect();
@@ -75,7 +75,7 @@ TEST_F(TierReportTest, SaysWhatIsThere) {
   EXPECT_EQ(report.instances[0].weight, 3U);
   EXPECT_TRUE(report.instances[0].is_alive);
   EXPECT_EQ(report.instances[1].num_chunks, 0U);
-  b->directory().end_lease(*leased);
+  b->directory().leases().end_lease(*leased);
 }
 
 TEST_F(TierReportTest, SaysWhoIsGoneAndChangesNothing) {

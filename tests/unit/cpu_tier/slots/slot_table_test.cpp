@@ -140,7 +140,7 @@ TEST(SlotTable, SlotsComeAndGo) {
   table.add({0, 4});
   table.add({8, 12});
   table.check_invariants();
-  EXPECT_EQ(table.longest_free(), SlotId(7));
+  EXPECT_EQ(table.lists().longest_free(), SlotId(7));
   EXPECT_TRUE(table.any_named({4, 8}));
   EXPECT_FALSE(table.any_named({0, 4}));
 
@@ -162,18 +162,18 @@ TEST(SlotTable, AgeCountsUsesSince) {
   Slots slots(3);
   table.take(slots);
   table.commit(slots);
-  EXPECT_EQ(table.age(slots[2]), 0U);
+  EXPECT_EQ(table.lists().age(slots[2]), 0U);
   table.touch(slots[0]);
   table.touch(slots[0]);
-  EXPECT_EQ(table.age(slots[2]), 2U);
-  EXPECT_EQ(table.age(slots[0]), 0U);
-  EXPECT_EQ(table.coldest_of(Segment::kProbation), slots[2]);
-  EXPECT_EQ(table.hotter_than(slots[2]), slots[1]);
-  EXPECT_EQ(table.hotter_than(slots[1]), SlotTable::kNoVictim);
-  EXPECT_EQ(table.coldest_of(Segment::kProtected), slots[0]);
+  EXPECT_EQ(table.lists().age(slots[2]), 2U);
+  EXPECT_EQ(table.lists().age(slots[0]), 0U);
+  EXPECT_EQ(table.lists().coldest_of(Segment::kProbation), slots[2]);
+  EXPECT_EQ(table.lists().hotter_than(slots[2]), slots[1]);
+  EXPECT_EQ(table.lists().hotter_than(slots[1]), SlotLists::kNoSlot);
+  EXPECT_EQ(table.lists().coldest_of(Segment::kProtected), slots[0]);
   table.await(slots[2], 1);
-  EXPECT_EQ(table.age(slots[2]), 0U);
-  EXPECT_EQ(table.coldest_of(Segment::kProbation), slots[1]);
+  EXPECT_EQ(table.lists().age(slots[2]), 0U);
+  EXPECT_EQ(table.lists().coldest_of(Segment::kProbation), slots[1]);
 }
 
 TEST_F(SlotTableDeathTest, OnlyFreeSlotsGoAndOnlyAbsentOnesCome) {

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "kvferry/base/divisor.hpp"
 #include "kvferry/base/ids.hpp"
-#include "kvferry/base/mutex.hpp"
 #include "kvferry/cpu_tier/memory/slab_geometry.hpp"
-#include "kvferry/cpu_tier/peers/hint_index.hpp"
 #include "kvferry/cpu_tier/peers/member_lock.hpp"
+#include "kvferry/cpu_tier/peers/peer_leases.hpp"
 #include "kvferry/cpu_tier/peers/slot_word.hpp"
 #include "kvferry/cpu_tier/peers/tier_layout.hpp"
+#include "kvferry/cpu_tier/peers/tier_records.hpp"
 #include "kvferry/cpu_tier/slots/block_key.hpp"
 #include "kvferry/cpu_tier/slots/peers.hpp"
 
@@ -21,7 +20,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 namespace kvferry::cpu_tier {
@@ -34,12 +32,12 @@ struct SweepReport {
   std::uint64_t num_ended_leases = 0;
 };
 
-/// The metadata of a shared tier as one engine instance works with them: which instance has which
-/// chunk, what the slots hold, where a key may be. There is no lock in it but the instances' proofs
-/// of life: a process that is stopped or killed anywhere blocks no other.
+/// What one engine instance does with the metadata of a shared tier: it owns chunks, fills and
+/// evicts their slots, and cleans up after instances that are gone. There is no lock in it but the
+/// instances' proofs of life: a process that is stopped or killed anywhere blocks no other.
 ///
-/// The memory, the metadata of `file`, outlives it. Leases and looks may come from any
-/// thread; all else, which the owner of a chunk does, from one at a time.
+/// The memory, the metadata of `file`, outlives it. leases() and records() are for any thread; all
+/// else, which the owner of a chunk does, is for one at a time.
 class TierDirectory {
  public:
   struct Identity {
@@ -73,15 +71,14 @@ class TierDirectory {
   TierDirectory(const TierDirectory&) = delete;
   TierDirectory& operator=(const TierDirectory&) = delete;
 
-  [[nodiscard]] InstanceId self() const { return self_; }
-  [[nodiscard]] const TierShape& shape() const { return shape_; }
-  [[nodiscard]] std::uint64_t name_space() const {
-    return name_space_.load(std::memory_order_relaxed);
-  }
+  [[nodiscard]] InstanceId self() const { return records_.self(); }
+  /// What is in the metadata.
+  [[nodiscard]] const TierRecords& records() const { return records_; }
+  /// Leases on slots of other instances, or of no owner.
+  [[nodiscard]] PeerLeases& leases() { return leases_; }
+  [[nodiscard]] const PeerLeases& leases() const { return leases_; }
   /// Chunks [0, num_chunks) are ready on all ranks of this instance: no others are leased or taken.
-  void set_reach(std::uint32_t num_chunks) {
-    num_reached_.store(num_chunks, std::memory_order_relaxed);
-  }
+  void set_reach(std::uint32_t num_chunks) { records_.set_reach(num_chunks); }
   /// The bytes of a block depend on `by`, too: from now on the name space is that of the instances
   /// that said the same. Before anything is stored, leased or looked for.
   void narrow_name_space(std::uint64_t by);
@@ -108,21 +105,11 @@ class TierDirectory {
   /// freed, if its quarantine is over. A word that cannot be, or that is filling though no device
   /// fills it, is damage: quarantined, and counted. Whether the slot is free now.
   [[nodiscard]] bool make_free(SlotPlace place);
-  [[nodiscard]] bool owns(ChunkId chunk) const;
-  [[nodiscard]] ChunkShape shape_of(ChunkId chunk) const;
-  /// Whether what an own chunk holds is of this instance's name space.
-  [[nodiscard]] bool is_of_name_space(ChunkId chunk) const;
-  /// How the chunks of this name space are divided, whichever instance has them: each shape once.
-  /// O(chunks).
-  [[nodiscard]] std::vector<ChunkShape> shapes() const;
-  /// Slots of this name space that are readable and not this instance's. O(slots).
-  [[nodiscard]] std::uint64_t num_readable_of_others() const;
+  [[nodiscard]] bool owns(ChunkId chunk) const { return records_.owns(chunk); }
 
   // ---- slots of own chunks ----
 
-  [[nodiscard]] SharedSlot slot(SlotPlace place) const {
-    return SharedSlot(slots_[number_of(place)].word);
-  }
+  [[nodiscard]] SharedSlot slot(SlotPlace place) const { return records_.slot(place); }
   /// free -> filling. False if it is not free yet.
   [[nodiscard]] bool begin_fill(SlotPlace place);
   /// readable -> filling. False if an instance reads it.
@@ -142,38 +129,19 @@ class TierDirectory {
   void publish(SlotPlace place, const BlockKey& key, const HintChange& change);
   /// readable -> free. False if an instance reads it.
   [[nodiscard]] bool evict(SlotPlace place);
-  /// The key of a readable slot of this name space, if it is whole.
-  [[nodiscard]] std::optional<BlockKey> key_of(SlotPlace place) const;
-
-  // ---- slots of any chunk ----
-
-  /// A lease on the slot of another instance, or of no owner, that holds the key: nothing if none
-  /// can be found, or this instance has it leased. Ended by end_lease().
-  [[nodiscard]] std::optional<SlotPlace> lease(const BlockKey& key);
-  /// Whether lease() would probably succeed. Takes nothing.
-  [[nodiscard]] bool has(const BlockKey& key) const;
-  void end_lease(SlotPlace place);
-  /// The lease outlasts this object, because a rank may still read the slot: it ends with the
-  /// instance's last process.
-  void leave_lease(SlotPlace place);
-  /// What the slot, one that is leased, holds now is found by this instance no more: its bytes are
-  /// doubted, and only its owner can forget it for all.
-  void shun(SlotPlace place);
-  /// Looks whether there is anything that lease() could find: until the next time it finds nothing
-  /// if there was not. Called now and then, from one thread at a time; O(chunks). Returns the
-  /// number of chunks without an owner that this instance could take.
-  std::uint32_t look_around();
-  [[nodiscard]] bool is_alone() const { return is_alone_.load(std::memory_order_relaxed); }
-  /// The line that lease() and has() need first, to be used soon.
-  void prefetch(const BlockKey& key) const { hints_.prefetch(hash_of(key)); }
+  /// What evict(), begin_fill(), refill() and publish() change, to be used soon.
+  void prefetch(SlotPlace place) const { records_.prefetch(place); }
   /// The line of hints that publish() of the key changes, to be used soon.
-  void prefetch_to_change(const BlockKey& key) const { hints_.prefetch_to_change(hash_of(key)); }
-  /// Those that lease() and has() need next, once that one has come.
-  void prefetch_slots(const BlockKey& key) const;
-  /// What evict(), begin_fill(), refill() and publish() change.
-  void prefetch(SlotPlace place) const { __builtin_prefetch(&slots_[number_of(place)], 1); }
+  void prefetch_to_change(const BlockKey& key) const {
+    records_.hints().prefetch_to_change(records_.hash_of(key));
+  }
 
-  // ---- instances that are gone ----
+  // ---- other instances ----
+
+  /// Looks whether there is anything that leases() could find: until the next time they find
+  /// nothing if there was not. Called now and then, from one thread at a time; O(chunks). Returns
+  /// the number of chunks without an owner that this instance could take.
+  std::uint32_t look_around();
 
   /// Ends the leases of instances that have no living process, puts what they were filling in
   /// quarantine, and takes the owner from their chunks. Bounded in time by the tier's size; may end
@@ -198,38 +166,17 @@ class TierDirectory {
   /// Chunks that this instance should give up now, for others (chunk_fairness.hpp).
   [[nodiscard]] std::uint32_t num_chunks_to_give();
   [[nodiscard]] std::uint32_t num_own_chunks() const {
-    return own_record().num_chunks.load(std::memory_order_relaxed);
+    return records_.own_record().num_chunks.load(std::memory_order_relaxed);
   }
 
  private:
   using Time = std::chrono::steady_clock::time_point;
 
-  [[nodiscard]] ChunkRecord& record_of(ChunkId chunk) const;
-  [[nodiscard]] SlotKey& slot_key(SlotPlace place) const { return slots_[number_of(place)].key; }
-  [[nodiscard]] std::uint64_t number_of(SlotPlace place) const {
-    return std::uint64_t{place.chunk.value()} * shape_.max_chunk_slots + place.index;
-  }
-  [[nodiscard]] SlotPlace place_of(std::uint32_t number) const {
-    return {ChunkId(chunk_slots_.quotient(number)), chunk_slots_.remainder(number)};
-  }
-  [[nodiscard]] std::uint64_t hash_of(const BlockKey& key) const {
-    return hash_of({key, name_space()});
-  }
-  [[nodiscard]] static std::uint64_t hash_of(const SlotKey::Content& content);
-  [[nodiscard]] InstanceRecord& own_record() const { return instances_[self_.value()]; }
-  [[nodiscard]] std::uint32_t reach() const { return num_reached_.load(std::memory_order_relaxed); }
   /// Notes by the own clock when this instance first saw what is in quarantine there now.
   void note_quarantine(ChunkId chunk);
   /// Whether the grace of what an own chunk has in quarantine is over.
   [[nodiscard]] bool is_over(ChunkId chunk) const;
   [[nodiscard]] Time now() const { return clock_ ? clock_() : std::chrono::steady_clock::now(); }
-  [[nodiscard]] bool is_shunned(SlotPlace place) const;
-  [[nodiscard]] std::uint32_t stamp_of(SlotWord word, ChunkId chunk) const;
-  /// The key that was written for what this word says is in the slot, if it is whole and of this
-  /// name space.
-  [[nodiscard]] std::optional<BlockKey> key_under(SlotWord word, SlotPlace place) const;
-  /// Whether the slot holds the key, in this name space, as far as its words say.
-  [[nodiscard]] bool holds(SlotPlace place, const BlockKey& key) const;
   /// Holds the name's lock, with no record of an earlier instance of that name.
   void take_name(const Identity& identity);
   [[nodiscard]] bool claim_record(const Identity& identity);
@@ -252,7 +199,7 @@ class TierDirectory {
   void note_damage() { num_damaged_.fetch_add(1, std::memory_order_relaxed); }
 
   /// After the instance, whose death is proven, or which leaves.
-  void clean_up_after(InstanceId gone, SweepReport& report) const;
+  void clean_up_after(InstanceId gone, SweepReport& report);
 
   /// Since when this process has known of a chunk's quarantine.
   struct SeenQuarantine {
@@ -266,32 +213,16 @@ class TierDirectory {
     Time since;
   };
 
-  const TierShape shape_;
-  const Divisor chunk_slots_;  ///< Of the longest chunk.
   const LockFile file_;
   /// Before the record is claimed, and until it is free. Always there once this is made.
   std::optional<MemberLock> lock_;
-  std::span<InstanceRecord> instances_;
-  std::span<ChunkRecord> chunks_;
-  std::span<SlotLine> slots_;
-  mutable HintIndex hints_;
-  std::atomic<std::uint64_t> name_space_;
-  std::atomic<std::uint32_t> num_reached_;
-  std::atomic<bool> is_alone_{false};
+  TierRecords records_;
+  PeerLeases leases_;
   const std::chrono::nanoseconds grace_;
   const std::function<Time()> clock_;
   std::vector<SeenQuarantine> seen_quarantines_;  ///< By chunk.
   std::array<SeenWord, kMaxInstances> seen_words_{};
-  InstanceId self_;
-  ChunkOwner me_;
-  /// Of this instance, by now.
-  std::atomic<std::uint64_t> num_leases_{0};
   std::atomic<std::uint64_t> num_damaged_{0};
-  mutable Mutex mutex_;
-  /// By slot, the generation that is shunned.
-  mutable std::unordered_map<std::uint64_t, std::uint32_t> shunned_ KVFERRY_GUARDED_BY(mutex_);
-  /// Whether there may be any: hardly ever.
-  mutable std::atomic<bool> any_shunned_{false};
   std::uint32_t next_chunk_ = 0;
 };
 

@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+// WorkerEngine::Impl: what is checked, begun and reported.
+#include "worker_impl.hpp"
+
+#include "kvferry/base/error.hpp"
+#include "kvferry/base/graveyard.hpp"
+#include "kvferry/cpu_tier/memory/slab_geometry.hpp"
+
+#include "plan_check.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <utility>
+
+namespace kvferry::connector {
+namespace {
+
+constexpr std::chrono::nanoseconds kNoTime{0};
+
+/// The options with a size for each class's slots.
+WorkerOptions with_slot_bytes(WorkerOptions options,
+                              std::span<const gpu::BlockGeometry> geometries) {
+  if (options.slot_bytes.empty()) {
+    for (const gpu::BlockGeometry& of : geometries) options.slot_bytes.push_back(of.packed_bytes);
+  }
+  return options;
+}
+
+std::vector<transfer::BlockClass> classes_in(const cpu_tier::Arena& arena,
+                                             const WorkerOptions& options,
+                                             std::vector<gpu::BlockGeometry> geometries) {
+  std::vector<transfer::BlockClass> classes;
+  for (std::size_t i = 0; i < geometries.size(); ++i) {
+    const cpu_tier::ArenaSlots slots(arena, options.slots_per_chunk[i], options.slot_bytes[i]);
+    classes.push_back({std::move(geometries[i]), slots});
+  }
+  return classes;
+}
+
+/// A worker's end waits for its copies as long as a step does.
+transfer::TransferOptions transfer_options(const WorkerOptions& options) {
+  transfer::TransferOptions transfer = options.transfer;
+  transfer.end_timeout = options.transfer_timeout;
+  return transfer;
+}
+
+}  // namespace
+
+WorkerEngine::Impl::Impl(std::unique_ptr<gpu::Device> device,
+                         std::vector<gpu::BlockGeometry> geometries, const WorkerOptions& options)
+    : options_(with_slot_bytes(options, geometries)),
+      device_(std::move(device)),
+      num_blocks_(geometries.front().num_blocks),
+      arena_(make_arena(*device_,
+                        cpu_tier::chunk_bytes(options_.slots_per_chunk, options_.slot_bytes),
+                        options_)),
+      classes_(classes_in(*arena_, options_, std::move(geometries))),
+      engine_(std::make_unique<transfer::TransferEngine>(*device_, classes_,
+                                                         transfer_options(options_))),
+      reported_chunks_(arena_->num_ready()),
+      arena_report_(arena_->report()) {
+  report_.rank = options_.rank;
+  RankTopology& topology = report_.topology.emplace();
+  topology.world_size = options_.world_size;
+  topology.num_blocks = num_blocks_;
+  for (std::size_t i = 0; i < classes_.size(); ++i) {
+    topology.classes.push_back({classes_[i].slots.slot_bytes(), options_.slots_per_chunk[i]});
+  }
+  topology.num_chunks = reported_chunks_;
+  topology.ring_blocks =
+      static_cast<std::uint32_t>(options_.transfer.staging_bytes / slots().slot_bytes());
+  topology.replicas = {options_.replicas.size, options_.replicas.index};
+  topology.probe = options_.probe;
+  if (reported_chunks_ < arena_->num_chunks()) {
+    growth_.emplace(*arena_, cpu_tier::GrowthOptions{.pinning_bandwidth_limit =
+                                                         options_.pinning_bandwidth_limit});
+  }
+}
+
+WorkerEngine::Impl::~Impl() {
+  growth_.reset();
+  bool is_quiet = engine_->end();
+  // Its destructor would wait for the engine's stream without a bound.
+  if (compute_ && !compute_->synchronize(is_quiet ? options_.transfer_timeout : kNoTime)) {
+    if (is_quiet && !device_->lost()) {
+      std::fprintf(stderr,
+                   "kvferry: %s: what was submitted to the engine's stream has not ended within "
+                   "transfer_timeout_s of the worker's end; its memory is kept until the process "
+                   "ends. A hung device is the usual cause: restart the process\n",
+                   rank_text().c_str());
+    }
+    is_quiet = false;
+    bury(std::move(compute_));
+  }
+  compute_.reset();
+  engine_.reset();
+  const auto loss = device_->lost();
+  if (is_quiet && (!loss || loss->memory == gpu::LostMemory::kQuiet)) return;
+  bury(std::move(arena_));
+  bury(std::move(device_));
+}
+
+void WorkerEngine::Impl::check_device() {
+  if (const auto quarantine = engine_->quarantine()) {
+    throw DeviceError(rank_text() + ": " + to_string(*quarantine) +
+                      "; the worker stops. Restart the process");
+  }
+  if (const auto loss = device_->lost()) {
+    throw DeviceError(rank_text() + ": the device is gone since " + gpu::utc_text(loss->since) +
+                      " (" + loss->why + "); nothing touches memory any more, and nothing can be" +
+                      " stored or loaded. Restart the process");
+  }
+}
+
+StepPlan WorkerEngine::Impl::accept(std::span<const std::byte> bytes) {
+  StepPlan plan = decode_plan(bytes);
+  if (domain_ && plan.domain != *domain_) {
+    throw ProtocolError(rank_text() + " got a plan of engine " +
+                        std::to_string(plan.domain.value()) + " while it serves engine " +
+                        std::to_string(domain_->value()));
+  }
+  if (plan.seq != last_seq_.next()) {
+    throw ProtocolError(rank_text() + " got plan " + std::to_string(plan.seq.value()) +
+                        " after plan " + std::to_string(last_seq_.value()) +
+                        ": every rank must bind every step's metadata once, in order");
+  }
+  for (const StoreOrder& order : plan.stores) {
+    check(order.transfer, order.slab_class, order.blocks);
+  }
+  for (const LoadOrder& order : plan.loads) {
+    for (const ClassBlocks& part : order.parts) {
+      check(order.transfer, part.slab_class, part.blocks);
+    }
+  }
+  check_consistent(plan, options_.slots_per_chunk, under_way_);
+  check_notices(plan.notices);
+  if (growth_) growth_->go_gently();
+  for (const StoreOrder& order : plan.stores) under_way_.insert(order.transfer);
+  for (const LoadOrder& order : plan.loads) under_way_.insert(order.transfer);
+  domain_ = report_.domain = plan.domain;
+  last_seq_ = plan.seq;
+  return plan;
+}
+
+void WorkerEngine::Impl::check_notices(std::span<const FailureNotice> notices) const {
+  for (const FailureNotice& notice : notices) {
+    const auto is_same = [&notice](const FailureNotice& earlier) {
+      return earlier.transfer == notice.transfer ||
+             earlier.engine_request_id == notice.engine_request_id;
+    };
+    if (std::none_of(notices_.begin(), notices_.end(), is_same)) continue;
+    throw ProtocolError(rank_text() + " is to announce request " + notice.engine_request_id +
+                        " or transfer " + std::to_string(notice.transfer.value()) +
+                        " already; expected is one notice until it was announced: scheduler and "
+                        "workers must run the same kvferry version");
+  }
+}
+
+void WorkerEngine::Impl::check(TransferId transfer, SlabClassId slab_class,
+                               std::span<const BlockSlot> blocks) const {
+  if (slab_class.value() >= classes_.size()) {
+    throw ProtocolError("transfer " + std::to_string(transfer.value()) + " names slab class " +
+                        std::to_string(slab_class.value()) + "; this rank has " +
+                        std::to_string(classes_.size()));
+  }
+  const std::uint64_t num_slots =
+      std::uint64_t{reported_chunks_} * options_.slots_per_chunk[slab_class.value()];
+  const std::uint32_t num_blocks = classes_[slab_class.value()].geometry.num_blocks;
+  for (const BlockSlot& pair : blocks) {
+    if (pair.block.value() < num_blocks && pair.slot.value() < num_slots) continue;
+    throw ProtocolError("transfer " + std::to_string(transfer.value()) + " names block " +
+                        std::to_string(pair.block.value()) + " and slot " +
+                        std::to_string(pair.slot.value()) + "; this rank has " +
+                        std::to_string(num_blocks) + " blocks and " + std::to_string(num_slots) +
+                        " slots");
+  }
+}
+
+void WorkerEngine::Impl::start_loads(StepPlan& plan, gpu::Stream& compute) {
+  transfer::Fence fence;
+  for (LoadOrder& order : plan.loads) {
+    if (order.parts.empty()) {
+      // Nothing to copy here; the scheduler side counts this rank's word all the same.
+      report_.loads.push_back({order.transfer, Outcome::kDone, ""});
+      over_.push_back(order.transfer);
+      continue;
+    }
+    if (!fence) fence = engine_->fence(compute);
+    std::vector<transfer::LoadPart> parts;
+    for (const ClassBlocks& part : order.parts) parts.push_back({part.slab_class, part.blocks});
+    engine_->load(order.transfer, parts, fence);
+  }
+}
+
+// Each slot of a replica group has one home, which alone writes it. That the other ranks' loads see
+// its bytes: the home reports the store when the host has seen the copy's event complete, behind
+// which a device's writes are in memory, and the host's streaming ones fenced (sfence). The report
+// goes to the scheduler side, and only a plan made behind it names the slot in a load: each passage
+// between the processes is a system call or a lock, which orders what is written before it.
+WorkerEngine::WaitingStore WorkerEngine::Impl::take(StoreOrder& order) const {
+  WaitingStore store{.transfer = order.transfer,
+                     .slab_class = order.slab_class,
+                     .ready = order.readiness == StoreReadiness::kNow,
+                     .num_ordered = static_cast<std::uint32_t>(order.blocks.size()),
+                     .blocks = {},
+                     .positions = {}};
+  const cpu_tier::ReplicaGroup& replicas = options_.replicas;
+  if (!replicas.has_others()) {
+    store.blocks = std::move(order.blocks);
+    return store;
+  }
+  const cpu_tier::ArenaSlots& slots = classes_[order.slab_class.value()].slots;
+  for (std::uint32_t i = 0; i < store.num_ordered; ++i) {
+    if (!replicas.is_home_of(slots.piece_of(order.blocks[i].slot))) continue;
+    store.blocks.push_back(order.blocks[i]);
+    store.positions.push_back(i);
+  }
+  return store;
+}
+
+void WorkerEngine::Impl::finish_store(const WaitingStore& store) {
+  const std::uint32_t prefix = store.gathered_prefix();
+  if (!engine_->seal(store.transfer)) {
+    // Others store what it counts, and nothing here will end it.
+    if (prefix > 0) report_.stores.push_back({store.transfer, Outcome::kDone, ""});
+    over_.push_back(store.transfer);
+  }
+  report_.gathered.push_back({store.transfer, prefix});
+}
+
+std::vector<std::string> WorkerEngine::Impl::collect() {
+  check_device();
+  check_growth();
+  std::vector<std::string> failed;
+  for (FailureNotice& notice : notices_) {
+    report_.announced.push_back(notice.transfer);
+    failed.push_back(std::move(notice.engine_request_id));
+  }
+  notices_.clear();
+  if (under_way_.empty()) return failed;
+  for (transfer::Completion& completion : engine_->poll()) {
+    over_.push_back(completion.transfer);
+    if (completion.outcome == Outcome::kDone && timings_.size() < kMaxTimings) {
+      timings_.push_back({completion.kind, completion.queue_time, completion.device_time});
+    }
+    auto& ends = completion.kind == transfer::TransferKind::kLoad ? report_.loads : report_.stores;
+    ends.push_back({completion.transfer, completion.outcome, std::move(completion.reason)});
+  }
+  check_progress();
+  return failed;
+}
+
+void WorkerEngine::Impl::check_progress() {
+  const auto late = engine_->overdue(options_.transfer_timeout);
+  if (!late) return;
+  const bool is_load = late->kind == transfer::TransferKind::kLoad;
+  const auto age = std::chrono::duration_cast<std::chrono::seconds>(late->age);
+  const std::string what = late->stall == transfer::Stall::kDriver
+                               ? "no call of the device's driver has returned"
+                           : is_load ? "its oldest copy to the device has not ended"
+                                     : "its oldest copy to host memory has not ended";
+  throw TimeoutError(rank_text() + ": " + (is_load ? "load " : "store ") +
+                     std::to_string(late->transfer.value()) + " is under way, and " + what +
+                     " for " + std::to_string(age.count()) +
+                     " s (transfer_timeout_s); its memory may still be written, so the worker"
+                     " stops. A hung device or link is the usual cause: look for the driver's own"
+                     " messages (dmesg); restart the engine");
+}
+
+std::string WorkerEngine::Impl::take_report() {
+  if (!domain_) return {};
+  for (const TransferId transfer : over_) under_way_.erase(transfer);
+  over_.clear();
+  TransferId oldest = under_way_.empty() ? TransferId() : *under_way_.begin();
+  for (const FailureNotice& notice : notices_) {
+    if (oldest == TransferId() || notice.transfer < oldest) oldest = notice.transfer;
+  }
+  report_.executed = last_seq_;
+  report_.oldest_under_way = oldest;
+  if (report_.empty()) return {};
+  const std::string bytes = encode(report_);
+  StepReport next;
+  next.domain = report_.domain;
+  next.rank = report_.rank;
+  report_ = std::move(next);
+  return bytes;
+}
+
+}  // namespace kvferry::connector

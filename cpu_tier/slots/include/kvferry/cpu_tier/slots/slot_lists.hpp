@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kvferry/base/ids.hpp"
+#include "kvferry/cpu_tier/memory/huge_page_allocator.hpp"
+#include "kvferry/cpu_tier/policy/policy_rule.hpp"
+#include "kvferry/cpu_tier/slots/slot_record.hpp"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace kvferry::cpu_tier {
+
+/// In which order slots are evicted and taken: the records of all slots, linked into intrusive
+/// lists. Evictable slots are on the list of the slots that queued requests wait for, or on that of
+/// their segment, each by recency; free slots are on a stack. SlotTable decides which slot belongs
+/// on a list, and gives others only the const functions: a look at the order.
+///
+/// One thread at a time. Nothing throws but construction.
+class SlotLists {
+ public:
+  /// What a look answers if there is no such slot.
+  static constexpr SlotId kNoSlot{0xffffffff};
+
+  /// Records for `max_slots`, on no list.
+  explicit SlotLists(std::uint32_t max_slots);
+
+  [[nodiscard]] std::uint32_t max_slots() const { return max_slots_; }
+  [[nodiscard]] SlotRecord& operator[](SlotId slot) { return records_[slot.value()]; }
+  [[nodiscard]] const SlotRecord& operator[](SlotId slot) const { return records_[slot.value()]; }
+
+  // ---- free slots ----
+
+  void push_free(SlotId slot);
+  void unlink_free(SlotId slot);
+  /// The slot that is taken next, and the one that is free for longest.
+  [[nodiscard]] SlotId top_free() const { return slot_or_none(records_[sentinel(kFree)].hotter); }
+  [[nodiscard]] SlotId longest_free() const {
+    return slot_or_none(records_[sentinel(kFree)].colder);
+  }
+
+  // ---- evictable slots ----
+
+  /// Makes the slot the hottest of the list that its record says.
+  void link_hottest(SlotId slot);
+  /// Makes the slot the next colder neighbour of `warmer`, which is on its list, or is
+  /// above_hottest() of it. The stamp is the caller's.
+  void link_colder_than(SlotId warmer, SlotId slot);
+  /// The slot is no longer awaited.
+  void unlink(SlotRecord& record);
+  [[nodiscard]] SlotId above_hottest(Segment segment) const {
+    return SlotId(sentinel(static_cast<std::uint32_t>(segment)));
+  }
+  /// A new stamp, for slots that become the most recent together.
+  [[nodiscard]] std::uint32_t next_stamp() { return ++clock_; }
+  void count_eviction() { ++num_evictions_; }
+
+  /// Evictable slots of the segment that no request waits for.
+  [[nodiscard]] std::uint32_t num_linked(Segment segment) const {
+    return num_linked_[static_cast<std::size_t>(segment)];
+  }
+  [[nodiscard]] std::uint32_t num_awaited() const { return num_linked_[kAwaited]; }
+  /// The coldest evictable slot of the segment that no request waits for.
+  [[nodiscard]] SlotId coldest_of(Segment segment) const {
+    return slot_or_none(coldest(static_cast<std::uint32_t>(segment)));
+  }
+  /// The one that is next hotter than such a slot.
+  [[nodiscard]] SlotId hotter_than(SlotId slot) const {
+    return slot_or_none(records_[slot.value()].hotter);
+  }
+  /// The slot that has been awaited for longest.
+  [[nodiscard]] SlotId longest_awaited() const { return slot_or_none(coldest(kAwaited)); }
+  /// How many slots were evicted since the request came that waits for an awaited slot.
+  [[nodiscard]] std::uint32_t evictions_awaited(SlotId slot) const {
+    return num_evictions_ - records_[slot.value()].stamp;
+  }
+  /// How many slots have become the most recent since `slot`, an evictable one, did (sets that are
+  /// committed count as one); 0 for one that is awaited.
+  [[nodiscard]] std::uint32_t age(SlotId slot) const;
+  /// What age() counts with. Wraps.
+  [[nodiscard]] std::uint32_t clock() const { return clock_; }
+
+  /// The slot to be evicted next by a rule of VictimRule::From::kProbationAbove 0, not looking at
+  /// those that are awaited; and the one after it.
+  [[nodiscard]] SlotId first_victim() const;
+  [[nodiscard]] SlotId next_victim(SlotId victim) const;
+
+  /// Walks all lists: each is whole, and has slots of the right state only; `num_free` slots are on
+  /// the stack. For tests.
+  void check_invariants(std::uint32_t num_free) const;
+
+ private:
+  // The lists of evictable slots, by Segment, then that of the awaited; then the free stack.
+  static constexpr std::uint32_t kAwaited = kNumSegments;
+  static constexpr std::uint32_t kNumLists = kAwaited + 1;
+  static constexpr std::uint32_t kFree = kNumLists;
+  static constexpr std::uint32_t kNumRings = kFree + 1;
+
+  [[nodiscard]] static std::uint32_t list_of(const SlotRecord& record) {
+    return record.awaited ? kAwaited : static_cast<std::uint32_t>(record.segment);
+  }
+  [[nodiscard]] std::uint32_t sentinel(std::uint32_t ring) const { return max_slots_ + ring; }
+  [[nodiscard]] std::uint32_t coldest(std::uint32_t list) const {
+    return records_[sentinel(list)].hotter;
+  }
+  [[nodiscard]] SlotId slot_or_none(std::uint32_t record) const {
+    return record >= max_slots_ ? kNoSlot : SlotId(record);
+  }
+  void check_list(std::uint32_t list) const;
+
+  /// From [max_slots] on the sentinels of the rings: hotter of one is the coldest slot of its list,
+  /// colder of it the hottest. Of the free stack hotter is the top.
+  std::vector<SlotRecord, HugePageAllocator<SlotRecord>> records_;
+  std::array<std::uint32_t, kNumLists> num_linked_{};
+  std::uint32_t max_slots_;
+  /// Both wrap: times are compared by their difference, and one that has lain for 2 billion of them
+  /// is worth another slot's place, no more. The awaited are stamped with num_evictions_.
+  std::uint32_t clock_ = 0;
+  std::uint32_t num_evictions_ = 0;
+};
+
+// Here, because every transition of a slot calls some of them.
+
+inline void SlotLists::push_free(SlotId slot) {
+  SlotRecord& record = records_[slot.value()];
+  record.hotter = records_[sentinel(kFree)].hotter;
+  record.colder = sentinel(kFree);
+  records_[record.hotter].colder = slot.value();
+  records_[record.colder].hotter = slot.value();
+}
+
+inline void SlotLists::unlink_free(SlotId slot) {
+  const SlotRecord& record = records_[slot.value()];
+  records_[record.colder].hotter = record.hotter;
+  records_[record.hotter].colder = record.colder;
+}
+
+inline void SlotLists::link_hottest(SlotId slot) {
+  SlotRecord& record = records_[slot.value()];
+  record.stamp = record.awaited ? num_evictions_ : ++clock_;
+  link_colder_than(SlotId(sentinel(list_of(record))), slot);
+}
+
+inline void SlotLists::link_colder_than(SlotId warmer, SlotId slot) {
+  SlotRecord& record = records_[slot.value()];
+  record.colder = records_[warmer.value()].colder;
+  record.hotter = warmer.value();
+  records_[record.colder].hotter = slot.value();
+  records_[warmer.value()].colder = slot.value();
+  ++num_linked_[list_of(record)];
+}
+
+inline void SlotLists::unlink(SlotRecord& record) {
+  records_[record.colder].hotter = record.hotter;
+  records_[record.hotter].colder = record.colder;
+  --num_linked_[list_of(record)];
+  record.awaited = false;
+  record.num_users = 0;
+}
+
+inline std::uint32_t SlotLists::age(SlotId slot) const {
+  const SlotRecord& record = records_[slot.value()];
+  return record.awaited ? 0 : clock_ - record.stamp;
+}
+
+}  // namespace kvferry::cpu_tier

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kvferry/cpu_tier/policy/policy_rule.hpp"
+
+#include <cstddef>
+#include <cstdint>
+
+namespace kvferry::cpu_tier {
+
+/// The states of tier.hpp; readable is kEvictable (no lease) or kLeased. An absent slot has no
+/// memory: the tier has not grown so far, or the memory is another slab class's.
+enum class SlotState : std::uint8_t {
+  kAbsent,
+  kFree,
+  kWritable,
+  kAborted,
+  kEvictable,
+  kLeased,
+  kDying,
+  kQuarantined
+};
+inline constexpr std::size_t kNumSlotStates = 8;
+[[nodiscard]] const char* to_string(SlotState state);
+
+/// What a SlotTable knows of one slot, but for its key.
+struct SlotRecord {
+  /// Neighbours in the list of evictable slots or in the stack of free ones (slot_lists.hpp).
+  std::uint32_t colder = 0;
+  std::uint32_t hotter = 0;
+  /// When it became the most recent of its list, by the clock of that list.
+  std::uint32_t stamp = 0;
+  /// Leases. If the slot is awaited: the requests that wait.
+  std::uint32_t num_users : 24 = 0;
+  SlotState state : 3 = SlotState::kAbsent;
+  Segment segment : 1 = Segment::kProbation;
+  bool awaited : 1 = false;
+  std::uint8_t heat : 3 = 0;
+
+  static constexpr std::uint32_t kMaxUsers = (1U << 24) - 1;
+};
+static_assert(sizeof(SlotRecord) == 16);
+
+}  // namespace kvferry::cpu_tier

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvferry/cpu_tier/slots/slot_lists.hpp"
+
+#include "kvferry/base/check.hpp"
+
+#include <string>
+
+namespace kvferry::cpu_tier {
+
+SlotLists::SlotLists(std::uint32_t max_slots)
+    : records_(std::size_t{max_slots} + kNumRings), max_slots_(max_slots) {
+  for (std::uint32_t ring = 0; ring < kNumRings; ++ring) {
+    records_[sentinel(ring)].colder = sentinel(ring);
+    records_[sentinel(ring)].hotter = sentinel(ring);
+  }
+}
+
+SlotId SlotLists::first_victim() const {
+  const SlotId on_probation = coldest_of(Segment::kProbation);
+  return on_probation != kNoSlot ? on_probation : coldest_of(Segment::kProtected);
+}
+
+SlotId SlotLists::next_victim(SlotId victim) const {
+  const std::uint32_t next = records_[victim.value()].hotter;
+  const bool was_last = next == above_hottest(Segment::kProbation).value();
+  return was_last ? coldest_of(Segment::kProtected) : slot_or_none(next);
+}
+
+void SlotLists::check_list(std::uint32_t list) const {
+  // A list with a foreign slot, a cycle or a gap has another length than its slots.
+  std::uint32_t num_linked = 0;
+  for (std::uint32_t slot = coldest(list); slot != sentinel(list); slot = records_[slot].hotter) {
+    KVFERRY_CHECK(slot < max_slots_ && records_[slot].state == SlotState::kEvictable &&
+                      list_of(records_[slot]) == list &&
+                      records_[records_[slot].hotter].colder == slot &&
+                      ++num_linked <= num_linked_[list],
+                  "list " + std::to_string(list) + " of evictable slots is broken at slot " +
+                      std::to_string(slot));
+  }
+  KVFERRY_CHECK(num_linked == num_linked_[list],
+                "list " + std::to_string(list) + " of evictable slots is too short");
+}
+
+void SlotLists::check_invariants(std::uint32_t num_free) const {
+  for (std::uint32_t list = 0; list < kNumLists; ++list) check_list(list);
+  std::uint32_t num_stacked = 0;
+  for (std::uint32_t slot = records_[sentinel(kFree)].hotter; slot != sentinel(kFree);
+       slot = records_[slot].hotter) {
+    KVFERRY_CHECK(slot < max_slots_ && records_[slot].state == SlotState::kFree &&
+                      records_[records_[slot].hotter].colder == slot && ++num_stacked <= num_free,
+                  "the free stack is broken at slot " + std::to_string(slot));
+  }
+  KVFERRY_CHECK(num_stacked == num_free, "a free slot is not on the stack");
+}
+
+}  // namespace kvferry::cpu_tier
