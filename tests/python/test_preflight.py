@@ -18,6 +18,7 @@ from vllm.v1.core.kv_cache_utils import generate_scheduler_kv_cache_config
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.kv_cache_interface import (
     ChunkedLocalAttentionSpec,
+    CircularBufferSpec,
     FullAttentionSpec,
     KVCacheConfig,
     KVCacheGroupSpec,
@@ -209,9 +210,36 @@ def test_recurrent_state_that_is_of_no_boundary_is_refused() -> None:
     assert "set --mamba-cache-mode align" in text
 
 
-def test_window_blocks_that_are_kept_for_longer_are_refused() -> None:
+def test_what_a_window_retains_for_a_drafter_is_needed_too() -> None:
     (group,) = preflight.check_kv_cache(kv_cache(dataclasses.replace(WINDOW, extra_retained_tokens=3)))
-    assert "kept for 3 tokens more than the window" in refusal(lambda: preflight.reach_of_group(group, num_drafts=0))
+    assert preflight.reach_of_group(group, num_drafts=0) == ("window", WINDOW.sliding_window + 3)
+
+
+def test_group_that_the_engine_does_not_cache_is_left_out(config: Any) -> None:
+    ring = CircularBufferSpec(block_size=8, num_kv_heads=1, head_size=16, dtype=torch.float32)
+    found = kv_cache(FULL, ring, WINDOW)
+    groups = preflight.check_kv_cache(found)
+    assert [preflight.reach_of_group(group, num_drafts=0)[0] for group in groups] == ["all", "none", "window"]
+    assert preflight.kept_part(found).kv_cache_groups == [groups[0], groups[2]]
+    assert preflight.block_sizes(config, found) == (16, [1, 1, 1])
+    assert "prefix-cacheable" in refusal(lambda: preflight.check_kv_cache(kv_cache(ring)))
+
+
+def test_hits_that_end_elsewhere_than_blocks_are_refused(config: Any) -> None:
+    ring = CircularBufferSpec(block_size=24, num_kv_heads=1, head_size=16, dtype=torch.float32)
+    text = refusal(lambda: preflight.block_sizes(config, kv_cache(FULL, ring)))
+    assert "hits end at multiples of 48 tokens, and blocks that it caches of 16" in text
+
+
+def test_kind_that_was_never_tried_is_taken_for_its_base_class_with_a_warning(log_lines: list[str]) -> None:
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class NewWindowSpec(SlidingWindowSpec):
+        pass
+
+    spec = NewWindowSpec(block_size=16, num_kv_heads=2, head_size=8, dtype=torch.float32, sliding_window=32)
+    (group,) = preflight.check_kv_cache(kv_cache(spec))
+    assert preflight.reach_of_group(group, num_drafts=0) == ("window", 32)
+    assert any("has not been tried with KV cache specs of NewWindowSpec" in line for line in log_lines)
 
 
 def test_layers_of_one_group_with_different_windows_are_refused() -> None:
@@ -269,10 +297,7 @@ def test_blocks_of_one_size_have_slots_of_their_own_if_they_lie_elsewhere() -> N
 def test_other_kinds_of_state_are_refused_by_name(spec: KVCacheSpec) -> None:
     text = refusal(lambda: preflight.check_kv_cache(kv_cache(spec)))
     inner = spec.first_spec if isinstance(spec, UniformTypeKVCacheSpecs) else spec
-    assert (
-        f"the KV cache spec is {type(inner).__name__}; allowed: FullAttentionSpec or MLAAttentionSpec or "
-        "SlidingWindowSpec" in text
-    )
+    assert f"the KV cache spec is {type(inner).__name__}: its attention sinks lie outside the blocks" in text
 
 
 @pytest.mark.parametrize("mode", [KVQuantMode.INT8_PER_TOKEN_HEAD, KVQuantMode.NVFP4, KVQuantMode.TURBOQUANT_4BIT_NC])

@@ -26,13 +26,15 @@ class BlockGroups {
   BlockGroups(std::span<const KvGroup> groups, std::uint32_t hash_tokens)
       : groups_(groups.begin(), groups.end()), hash_tokens_(hash_tokens) {
     for (GroupId group; has(group); group = group.next()) {
+      if (at(group).reach.is_none()) continue;
       ids_.push_back(group);
       hit_length_ = std::lcm(hit_length_, at(group).hashes_per_block);
     }
   }
 
+  /// All groups of the engine, each of which has a table.
   [[nodiscard]] std::size_t size() const { return groups_.size(); }
-  /// All groups, in the engine's order.
+  /// Those whose blocks are kept, in the engine's order; one at least.
   [[nodiscard]] std::span<const GroupId> ids() const { return ids_; }
   /// Tokens of one position.
   [[nodiscard]] std::uint32_t hash_tokens() const { return hash_tokens_; }

@@ -59,10 +59,11 @@ class LoadSharing {
   /// A load that brings half or more of what the request would load.
   [[nodiscard]] std::optional<TransferId> worth_waiting_for(const Request& request,
                                                             const LookupAnswer& answer) const;
-  /// The key of the first group's block at a position.
+  /// The key of the first kept group's block at a position.
   [[nodiscard]] const cpu_tier::BlockKey& key_at(const Request& request,
                                                  std::uint32_t position) const {
-    return request.keys.front()[groups_.num_complete(GroupId(0), position)];
+    const GroupId first = groups_.ids().front();
+    return request.keys_of(first)[groups_.num_complete(first, position)];
   }
   [[nodiscard]] Clock::time_point now() const { return now_ ? now_() : Clock::now(); }
 

@@ -3,6 +3,7 @@
 
 #include "kvferry/base/error.hpp"
 
+#include <algorithm>
 #include <string>
 
 namespace kvferry::connector {
@@ -24,6 +25,10 @@ void validate_classes(const SchedulerOptions& options) {
       throw ConfigError("the slots of class " + std::to_string(i) +
                         " are larger than those of the class before; expected the largest first");
     }
+  }
+  const auto is_left_out = [](const KvGroup& group) { return group.reach.is_none(); };
+  if (std::all_of(options.groups.begin(), options.groups.end(), is_left_out)) {
+    throw ConfigError("every KV cache group has the reach 'none'; expected one that is kept");
   }
   for (const KvGroup& group : options.groups) {
     if (group.hashes_per_block == 0) {

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What kvferry refuses before the engine serves: one line that names the value, what is allowed, and the remedy."""
 
+import dataclasses
 import importlib.util
+import math
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -13,7 +15,6 @@ from vllm.v1.kv_cache_interface import (
     ChunkedLocalAttentionSpec,
     FullAttentionSpec,
     MambaSpec,
-    MLAAttentionSpec,
     SlidingWindowSpec,
     iter_layer_specs,
 )
@@ -29,8 +30,24 @@ logger = init_logger("vllm.kvferry")
 
 _WITHOUT = "start vLLM without KvFerryConnector"
 
-# Subclasses keep state of their own kind in or beside the cache (sinks, recycled blocks, hidden states).
-_SPECS = (FullAttentionSpec, MLAAttentionSpec, SlidingWindowSpec, ChunkedLocalAttentionSpec, MambaSpec)
+# Of what a block of these holds, in the order in which they are asked for.
+_SPECS = (MambaSpec, SlidingWindowSpec, ChunkedLocalAttentionSpec, FullAttentionSpec)
+# Tried with lives of random requests; subclasses of them as their vLLM releases have them.
+_TRIED = (
+    "FullAttentionSpec", "MLAAttentionSpec", "SlidingWindowSpec", "SlidingWindowMLASpec", "ChunkedLocalAttentionSpec",
+    "MambaSpec",
+)  # fmt: skip
+# Why bytes of their blocks alone do not restore them. vLLM's releases have different ones of them.
+_WRONG = {
+    "SinkFullAttentionSpec": "its attention sinks lie outside the blocks",
+    "HiddenStateCacheSpec": "it keeps hidden states, which are of the request and not of its tokens",
+    "RSWASpec": "its blocks are used again for later tokens of the same request",
+    "KpoolTailSpec": "its blocks are used again for later tokens of the same request",
+    "CrossAttentionSpec": "it keeps what an encoder made, which the block hashes do not name",
+    "EncoderOnlyAttentionSpec": "it has no KV cache",
+    "HiSparseHotSpec": "its blocks are copies of blocks in host memory",
+    "HiSparseResidentSpec": "its blocks are copies of blocks in host memory",
+}
 
 # Modes whose blocks hold everything that is needed to read them, or whose scales belong to the model.
 _QUANT_MODES = ("NONE", "FP8_PER_TENSOR")
@@ -161,9 +178,25 @@ def check_kv_cache(kv_cache_config: "KVCacheConfig") -> list["KVCacheGroupSpec"]
     if not groups:
         raise _refusal("the model has no KV cache", "a model with attention layers", _WITHOUT)
     for group in groups:
-        for spec in iter_layer_specs(group.kv_cache_spec):
+        for spec in iter_layer_specs(group.kv_cache_spec) if is_kept(group) else ():
             _check_spec(spec)
+    if not any(map(is_kept, groups)):
+        raise _refusal("no KV cache group of the model is prefix-cacheable", "one at least", _WITHOUT)
     return groups
+
+
+def is_kept(group: "KVCacheGroupSpec") -> bool:
+    """Whether the engine itself caches the group's blocks; what it does not is neither stored nor waited for.
+
+    Circular buffers and the windows of a bounded replay are scratch of one request, which is computed again.
+    """
+    return getattr(group, "enable_kv_transfer", True) and getattr(group.kv_cache_spec, "prefix_cacheable", True)
+
+
+def kept_part(kv_cache_config: "KVCacheConfig") -> "KVCacheConfig":
+    """Return the configuration with those groups only that are kept."""
+    kept = [group for group in kv_cache_config.kv_cache_groups if is_kept(group)]
+    return dataclasses.replace(kv_cache_config, kv_cache_groups=kept)
 
 
 def can_store_later_turns(vllm_config: "VllmConfig", groups: Sequence["KVCacheGroupSpec"]) -> bool:
@@ -198,18 +231,14 @@ def reach_of_group(group: "KVCacheGroupSpec", num_drafts: int) -> tuple[str, int
     Raises
     ------
     ConfigError
-        Its layers differ, or keep more than they see.
+        Its layers differ.
 
     """
+    if not is_kept(group):
+        return "none", 0
     reaches = set()
     for spec in iter_layer_specs(group.kv_cache_spec):
         reaches.add(_reach(spec, num_drafts))
-        if isinstance(spec, SlidingWindowSpec) and spec.extra_retained_tokens:
-            raise _refusal(
-                f"sliding-window blocks are kept for {spec.extra_retained_tokens} tokens more than the window",
-                "0 (no multi-module speculative decoding)",
-                _WITHOUT,
-            )
     if len(reaches) != 1:
         raise _refusal(f"the layers of one KV cache group see {sorted(reaches)} tokens", "the same", _WITHOUT)
     return reaches.pop()
@@ -219,16 +248,25 @@ def _reach(spec: "KVCacheSpec", num_drafts: int) -> tuple[str, int]:
     if isinstance(spec, MambaSpec):
         return "state", num_drafts
     if isinstance(spec, SlidingWindowSpec):
-        return "window", int(spec.sliding_window)
+        # What the engine retains behind the window a drafter of several modules may read.
+        return "window", int(spec.sliding_window) + int(spec.extra_retained_tokens)
     if isinstance(spec, ChunkedLocalAttentionSpec):
         return "chunk", int(spec.attention_chunk_size)
     return "all", 0
 
 
 def _check_spec(spec: "KVCacheSpec") -> None:
-    if type(spec) not in _SPECS:
-        raise _refusal(
-            f"the KV cache spec is {type(spec).__name__}", " or ".join(spec.__name__ for spec in _SPECS), _WITHOUT
+    name = type(spec).__name__
+    if name in _WRONG:
+        raise _refusal(f"the KV cache spec is {name}: {_WRONG[name]}", "specs whose blocks hold all of it", _WITHOUT)
+    if not isinstance(spec, _SPECS):
+        kinds = " or ".join(kind.__name__ for kind in _SPECS)
+        raise _refusal(f"the KV cache spec is {name}, of no kind that is known", kinds, _WITHOUT)
+    if name not in _TRIED:
+        logger.warning_once(
+            "kvferry has not been tried with KV cache specs of %s; it takes them for what their base class is. Compare "
+            "outputs with and without it before you rely on it",
+            name,
         )
     if isinstance(spec, MambaSpec):
         if spec.mamba_cache_mode != "align":
@@ -274,13 +312,19 @@ def block_sizes(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> 
     Raises
     ------
     ConfigError
-        The blocks of a group do not end where hashes do.
+        The blocks of a group do not end where hashes do, or hits do not end where blocks do.
 
     """
-    _, hash_tokens = resolve_kv_cache_block_sizes(kv_cache_config, vllm_config)
+    hit_tokens, hash_tokens = resolve_kv_cache_block_sizes(kv_cache_config, vllm_config)
     hashes_per_block = []
+    kept_tokens = math.lcm(
+        *(int(group.kv_cache_spec.block_size) for group in kept_part(kv_cache_config).kv_cache_groups)
+    )
     for group in kv_cache_config.kv_cache_groups:
         block_tokens = int(group.kv_cache_spec.block_size)
+        if not is_kept(group):
+            hashes_per_block.append(1)
+            continue
         if block_tokens % hash_tokens:
             raise _refusal(
                 f"a block has {block_tokens} tokens and a block hash covers {hash_tokens}",
@@ -288,6 +332,12 @@ def block_sizes(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> 
                 "unset --prefix-match-unit and set --block-size to the size of a block",
             )
         hashes_per_block.append(block_tokens // hash_tokens)
+    if hit_tokens != kept_tokens:
+        raise _refusal(
+            f"the engine's hits end at multiples of {hit_tokens} tokens, and blocks that it caches of {kept_tokens}",
+            "one number for both",
+            _WITHOUT,
+        )
     return BlockSizes(hash_tokens, hashes_per_block)
 
 

@@ -73,10 +73,14 @@ class SchedulerSide:
     def __init__(self, config: KvFerryConfig, vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> None:
         groups = preflight.check_kv_cache(kv_cache_config)
         sizes = preflight.block_sizes(vllm_config, kv_cache_config)
-        classes = topology.slab_classes(vllm_config, kv_cache_config)
+        kept = preflight.kept_part(kv_cache_config)
+        classes = topology.slab_classes(vllm_config, kept)
+        classes_of_kept = iter(classes.of_groups)
+        # A group that is left out has no slots, and any class.
+        classes_of_groups = [next(classes_of_kept) if preflight.is_kept(group) else 0 for group in groups]
         parallel = vllm_config.parallel_config
         slot_bytes = max(classes.slot_bytes[0])
-        sharing = replicas.replicas_of(config, vllm_config, kv_cache_config)
+        sharing = replicas.replicas_of(config, vllm_config, kept)
         tier_bytes = config.tier_bytes(slot_bytes, sharing.num_local_arenas, sharing.least_sharing)
         shared = shared_tier.shared_tier_of(config, vllm_config, [max(sizes) for sizes in classes.slot_bytes])
         if shared is None:
@@ -96,7 +100,11 @@ class SchedulerSide:
         self._stays_out = shared_tier.stays_out(config, vllm_config)
         max_slots = max_chunks * slots_per_chunk[0]
         # Slots are counted of the first class, so that the blocks are those of its groups.
-        block_tokens = sizes.block_tokens(classes.of_groups.index(0))
+        block_tokens = max(
+            sizes.block_tokens(number)
+            for number, group in enumerate(groups)
+            if preflight.is_kept(group) and classes_of_groups[number] == 0
+        )
         preflight.warn_of_small_tier(max_slots, block_tokens, vllm_config.model_config.max_model_len)
         self.engine = _core.SchedulerEngine(
             **config.told_to(SCHEDULER),
@@ -114,7 +122,7 @@ class SchedulerSide:
             grace_s=tiers.grace_s() if shared else 0,
             key_events=kv_events.are_on(vllm_config),
             group_reaches=[preflight.reach_of_group(group, vllm_config.num_speculative_tokens) for group in groups],
-            group_classes=classes.of_groups,
+            group_classes=classes_of_groups,
             max_load_wait_s=_MAX_LOAD_WAIT_S if config.share_loads and not is_multi_connector_being_made() else 0,
             # The core takes no longer one; the sum may be.
             rank_timeout_s=min(config.rank_timeout_s, MAX_SECONDS),

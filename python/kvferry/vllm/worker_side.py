@@ -47,7 +47,11 @@ class WorkerSide:
 
     def __init__(self, config: KvFerryConfig, vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> None:
         self._config = config
-        self._groups = preflight.check_kv_cache(kv_cache_config)
+        groups = preflight.check_kv_cache(kv_cache_config)
+        left_out = (group for group in groups if not preflight.is_kept(group))
+        self._left_out = frozenset(name for group in left_out for name in group.layer_names)
+        kv_cache_config = preflight.kept_part(kv_cache_config)
+        self._groups = list(kv_cache_config.kv_cache_groups)
         self._num_blocks = kv_cache_config.num_blocks
         parallel = vllm_config.parallel_config
         self._rank = parallel.rank
@@ -108,6 +112,7 @@ class WorkerSide:
         if self.engine is not None:
             raise ProtocolError("register_kv_caches was called twice; the tier belongs to the first KV cache")
         groups = [group.layer_names for group in self._groups]
+        kv_caches = {name: tensor for name, tensor in kv_caches.items() if name not in self._left_out}
         of_groups = fragments_of_groups(groups, kv_caches, self._num_blocks)
         fragments = self._fragments_of_classes(of_groups)
         num_replicas, replica_index = self._replicas.places[self._rank]

@@ -31,7 +31,9 @@ class SharedStoreFixture : public testing::Test {
  protected:
   SharedStoreFixture() { std::filesystem::remove(path_); }
   ~SharedStoreFixture() override {
+#ifdef KVFERRY_TEST_HOOKS
     test_hooks::reset();
+#endif
     std::filesystem::remove(path_);
   }
 

@@ -90,7 +90,8 @@ class PrefixSearchTest : public ::testing::Test {
     std::vector<std::vector<BlockId>> blocks;
     for (const Numbers& table : tables) blocks.push_back(blocks_of(table));
     const std::vector<std::span<const BlockId>> spans(blocks.begin(), blocks.end());
-    std::optional<LeasedPrefix> leased = search_->lease(keys_, answer_, answer_.first + count, spans);
+    std::optional<LeasedPrefix> leased =
+        search_->lease(keys_, answer_, answer_.first + count, spans);
     if (!leased) {
       EXPECT_EQ(tier().snapshot().num_leased, 0U);
       return std::nullopt;
