@@ -12,57 +12,18 @@ import pytest
 import torch
 import vllm
 from harness import ToyEngine, ToySpec, make_kv_cache_configs, make_vllm_config
+from kv_cache_plans import CHUNK, FULL, MLA, STATE, WINDOW, kv_cache
 from kvferry.errors import ConfigError, ProtocolError, TopologyError
 from kvferry.vllm import preflight, topology
-from vllm.v1.core.kv_cache_utils import generate_scheduler_kv_cache_config
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.kv_cache_interface import (
-    ChunkedLocalAttentionSpec,
     CircularBufferSpec,
-    FullAttentionSpec,
-    KVCacheConfig,
-    KVCacheGroupSpec,
     KVCacheSpec,
-    KVCacheTensor,
     KVQuantMode,
-    MambaSpec,
-    MLAAttentionSpec,
     SinkFullAttentionSpec,
     SlidingWindowSpec,
     UniformTypeKVCacheSpecs,
 )
-
-FULL = FullAttentionSpec(block_size=16, num_kv_heads=2, head_size=8, dtype=torch.float32)
-WINDOW = SlidingWindowSpec(block_size=16, num_kv_heads=2, head_size=8, dtype=torch.float32, sliding_window=32)
-CHUNK = ChunkedLocalAttentionSpec(
-    block_size=16, num_kv_heads=2, head_size=8, dtype=torch.float32, attention_chunk_size=64
-)
-STATE = MambaSpec(
-    block_size=16,
-    shapes=((2, 8), (3,)),
-    dtypes=(torch.float32, torch.bfloat16),
-    page_size_padded=2048,
-    mamba_cache_mode="align",
-)
-MLA = MLAAttentionSpec(block_size=16, num_kv_heads=1, head_size=576, dtype=torch.bfloat16)
-
-
-def kv_cache(*specs: KVCacheSpec, layers: int | list[int] = 2) -> KVCacheConfig:
-    """Groups of so many layers, which lie over each other in the pool, the layers outermost."""
-    num_blocks = 8
-    counts = [layers] * len(specs) if isinstance(layers, int) else layers
-    groups, tensors = [], []
-    for number, (spec, count) in enumerate(zip(specs, counts, strict=True)):
-        of_layers = spec.kv_cache_specs if isinstance(spec, UniformTypeKVCacheSpecs) else {}
-        of_layers = of_layers or {f"g{number}.l{i}": spec for i in range(count)}
-        groups.append(KVCacheGroupSpec(list(of_layers), spec))
-        offset = 0
-        for shape in dict.fromkeys(of_layers.values()):
-            names = [name for name, its in of_layers.items() if its == shape]
-            stride = shape.page_size_bytes * num_blocks
-            tensors.append(KVCacheTensor(0, names, stride, shape.page_size_bytes, offset))
-            offset += stride * len(names)
-    return KVCacheConfig(num_blocks=num_blocks, kv_cache_tensors=tensors, kv_cache_groups=groups)
 
 
 @pytest.fixture
@@ -261,25 +222,6 @@ def test_groups_whose_blocks_differ_in_tokens_are_accepted(config: Any) -> None:
     assert preflight.block_sizes(config, found).block_tokens(1) == 48
 
 
-def test_groups_whose_blocks_differ_in_bytes_have_slots_of_their_own() -> None:
-    wide = dataclasses.replace(WINDOW, num_kv_heads=4)
-    assert topology.slab_classes_of_rank(kv_cache(FULL, wide, STATE)) == ([1, 0, 2], [[2 * 4096], [2 * 2048], [2 * 70]])
-
-
-def test_blocks_of_one_size_have_slots_of_their_own_if_their_layers_differ() -> None:
-    # One layer of four heads beside two of two, and state as large as a layer of two.
-    wide = dataclasses.replace(WINDOW, num_kv_heads=4)
-    state = dataclasses.replace(STATE, shapes=((16, 32),), dtypes=(torch.float32,))
-    found = topology.slab_classes_of_rank(kv_cache(wide, FULL, state, WINDOW, layers=[1, 2, 2, 2]))
-    assert found == ([0, 2, 1, 2], [[4096], [4096], [4096]])
-
-
-def test_blocks_of_one_size_have_slots_of_their_own_if_they_lie_elsewhere() -> None:
-    config = kv_cache(FULL, WINDOW)
-    config.kv_cache_tensors[1].offset += 4096
-    assert topology.slab_classes_of_rank(config) == ([0, 1], [[2 * 2048], [2 * 2048]])
-
-
 @pytest.mark.parametrize(
     "spec",
     [
@@ -322,57 +264,6 @@ def test_hash_of_another_length_than_a_block_is_refused(config: Any) -> None:
 
 def test_block_size_is_that_of_the_group(config: Any) -> None:
     assert preflight.block_sizes(config, kv_cache(FULL)) == (16, [1])
-
-
-def test_slot_bytes_leave_padding_out() -> None:
-    config = kv_cache(dataclasses.replace(FULL, page_size_padded=4096), layers=3)
-    assert topology.slab_classes_of_rank(config) == ([0], [[3 * 16 * 2 * 16 * 4]])
-
-
-def test_groups_with_fewer_layers_have_smaller_slots_on_every_rank(config: Any) -> None:
-    found = kv_cache(WINDOW, FULL, WINDOW, layers=[1, 3, 3])
-    config.parallel_config.world_size = 2
-    assert topology.slab_classes(config, found) == ([1, 0, 0], [[3 * 2048] * 2, [2048] * 2])
-    assert topology.group_bytes(found) == [2048, 3 * 2048, 3 * 2048]
-
-
-def test_layers_of_different_size_count_with_their_pages_on_both_sides() -> None:
-    wide = dataclasses.replace(FULL, head_size=16, page_size_padded=4096)
-    spec = UniformTypeKVCacheSpecs(block_size=16, kv_cache_specs={"a": FULL, "b": wide, "c": FULL})
-    of_worker = kv_cache(spec)
-    assert topology.group_bytes(of_worker) == [2048 + 4096 + 2048]
-    assert topology.content_bytes_of_group(of_worker.kv_cache_groups[0]) == 2048 + 3072 + 2048
-    of_scheduler = generate_scheduler_kv_cache_config([of_worker])
-    assert of_scheduler.kv_cache_groups[0].kv_cache_spec == FULL
-    assert topology.slab_classes_of_rank(of_scheduler) == topology.slab_classes_of_rank(of_worker)
-
-
-def test_pages_are_found_where_blocks_are_outermost() -> None:
-    config = kv_cache(FULL, layers=3)
-    config.kv_cache_tensors = [KVCacheTensor(0, ["g0.l0", "g0.l1", "g0.l2"], 2048, 8192, 64)]
-    pages = topology.pages_of_group(config.kv_cache_groups[0], config)
-    assert [page[:3] for page in pages] == [(64, 8192, 2048), (64 + 2048, 8192, 2048), (64 + 4096, 8192, 2048)]
-
-
-def test_layer_without_memory_is_refused() -> None:
-    config = kv_cache(FULL)
-    config.kv_cache_tensors[0].layers.pop()
-    with pytest.raises(ConfigError, match=r"layer 'g0\.l1' has no place"):
-        topology.group_bytes(config)
-
-
-def test_every_rank_of_a_pipeline_stage_holds_the_layers_of_its_stage(
-    config: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("VLLM_PP_LAYER_PARTITION", raising=False)
-    config.parallel_config.pipeline_parallel_size = 2
-    config.parallel_config.world_size = 4
-    monkeypatch.setattr(type(config.model_config), "get_total_num_hidden_layers", lambda self: 5)
-    monkeypatch.setenv("VLLM_PP_LAYER_PARTITION", "2,3")
-    found = topology.slab_classes(config, kv_cache(FULL, layers=2))
-    assert found == ([0], [[2 * 2048, 2 * 2048, 3 * 2048, 3 * 2048]])
-    with pytest.raises(ConfigError, match="first stage has 3 KV cache layers where the model's division gives it 2"):
-        topology.slab_classes(config, kv_cache(FULL, layers=3))
 
 
 def test_tier_below_one_request_of_the_maximum_length_gets_a_warning_with_both_figures(log_lines: list[str]) -> None:
