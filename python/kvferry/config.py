@@ -12,6 +12,7 @@ from kvferry.config_readers import (
     complaint,
     read_host_link,
     read_rate,
+    read_retention,
     read_seconds,
     read_share,
     read_size,
@@ -106,6 +107,9 @@ class KvFerryConfig:
     admission
         The policy by which a full tier stores blocks, one of `ADMISSIONS`; ``"adaptive"``: as the rule says that would
         have hit most. A tier with free slots stores all.
+    retention
+        Which blocks of sliding windows and chunks are stored: ``"dense"``: all; ``"engine"``: those that the engine's
+        own cache retains; a number of tokens: also what a prefix needs that ends at a multiple of so many.
     max_awaited_share
         Share of the tier, from 0 to 1, that is kept for queued requests at most; 0: nothing is.
     min_load_tokens
@@ -163,6 +167,7 @@ class KvFerryConfig:
     )
     eviction: str = key(one_of(WHERE, EVICTIONS, "leave the key out for 'adaptive'"), SCHEDULER, default="adaptive")
     admission: str = key(one_of(WHERE, ADMISSIONS, "leave the key out for 'adaptive'"), SCHEDULER, default="adaptive")
+    retention: str | int = key(read_retention, SCHEDULER, default="dense")
     max_awaited_share: float = key(read_share, SCHEDULER, default=0.25)
     min_load_tokens: int | None = key(read_tokens, default=None)
     share_loads: bool = key(_read_flag, default=True)

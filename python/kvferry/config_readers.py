@@ -68,6 +68,15 @@ def read_tokens(key: str, value: object) -> int:
     return value
 
 
+def read_retention(key: str, value: object) -> str | int:
+    """Read which blocks of windows are stored."""
+    if value in ("engine", "dense"):
+        return str(value)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 2**31:
+        raise complaint(key, value, "'engine', 'dense' or a number of tokens, 1 or more", "leave it out for 'dense'")
+    return value
+
+
 def read_rate(key: str, value: object) -> int:
     """Read bytes per second, more than zero."""
     num_bytes = sizes.parse_size(value.removesuffix("/s") if isinstance(value, str) else value)

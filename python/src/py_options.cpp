@@ -58,8 +58,10 @@ double OptionValue::number() const {
   return number;
 }
 
+bool OptionValue::is_text() const { return PyUnicode_Check(value_.ptr()) != 0; }
+
 std::string OptionValue::text() const {
-  if (!PyUnicode_Check(value_.ptr())) refuse("a text");
+  if (!is_text()) refuse("a text");
   Py_ssize_t size = 0;
   const char* const chars = PyUnicode_AsUTF8AndSize(value_.ptr(), &size);
   if (chars == nullptr) {

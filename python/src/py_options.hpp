@@ -37,6 +37,7 @@ class OptionValue {
   [[nodiscard]] bool flag() const;
   [[nodiscard]] std::uint64_t whole_number(std::uint64_t most) const;
   [[nodiscard]] double number() const;
+  [[nodiscard]] bool is_text() const;
   [[nodiscard]] std::string text() const;
   /// From 0 to kMaxSeconds, as the next one.
   [[nodiscard]] std::chrono::nanoseconds seconds() const;

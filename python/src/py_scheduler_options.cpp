@@ -32,6 +32,15 @@ connector::LaterTurns later_turns(const OptionValue& value) {
   return value.flag() ? connector::LaterTurns::kStored : connector::LaterTurns::kNotStored;
 }
 
+connector::Retention retention(const OptionValue& value) {
+  using Rule = connector::Retention::Rule;
+  if (!value.is_text()) return {Rule::kEngine, read<std::uint32_t>(value)};
+  const std::string name = value.text();
+  if (name == "dense") return {Rule::kDense, 0};
+  if (name != "engine") value.refuse("'engine', 'dense' or a number of tokens");
+  return {Rule::kEngine, 0};
+}
+
 template <auto... Members>
 void set_engine(PySchedulerOptions& options, const OptionValue& value) {
   set_field<&PySchedulerOptions::engine, Members...>(options, value);
@@ -69,6 +78,7 @@ constexpr OptionKey<PySchedulerOptions> kKeys[] = {
      Presence::kRequired},
     {"key_events", set_engine<&SchedulerOptions::tier, &TierOptions::key_events>,
      Presence::kRequired},
+    {"retention", set_engine_by<retention, &SchedulerOptions::retention>, Presence::kRequired},
     {"store_later_turns", set_engine_by<later_turns, &SchedulerOptions::later_turns>,
      Presence::kRequired},
     {"max_load_wait_s", set_engine<&SchedulerOptions::max_load_wait>, Presence::kRequired},

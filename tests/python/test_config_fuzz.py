@@ -177,7 +177,7 @@ def check_accepted(config: KvFerryConfig, rng: random.Random) -> None:
     slot_bytes = rng.choice([1, 4096, 2**20, 2**40])
     questions: list[Callable[[], int]] = [
         lambda: config.tier_bytes(slot_bytes, rng.choice([1, 8, 63])),
-        lambda: config.ring_bytes([slot_bytes, 3 * slot_bytes], 16, 8192),
+        lambda: config.ring_bytes([slot_bytes, 3 * slot_bytes], [16, 32], 8192),
         lambda: config.load_ring_bytes(slot_bytes),
         lambda: config.shared_capacity(rng.choice([1, 63])),
     ]

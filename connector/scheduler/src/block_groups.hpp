@@ -96,6 +96,15 @@ class BlockGroups {
     return {std::max(num_complete(group, first), first_kept(group, end * hash_tokens_)),
             num_begun(group, end)};
   }
+  /// Whether a load needs the block that ends at a multiple of `interval` positions: at the first
+  /// one after the block, or with it, at which a block ends in every group.
+  [[nodiscard]] bool is_needed_at_interval(GroupId group, std::uint32_t block,
+                                           std::uint32_t interval) const {
+    const std::uint32_t step = std::max(align(interval), hit_length_);
+    const std::uint32_t block_end = (block + 1) * block_length(group);
+    const std::uint32_t end = (block_end + step - 1) / step * step;
+    return block >= needed(group, 0, end).first;
+  }
   /// Whether the block only stands for one that no token sees any more.
   [[nodiscard]] bool is_null(GroupId group, BlockId block) const {
     return !needs_all(group) && block == kNullBlock;

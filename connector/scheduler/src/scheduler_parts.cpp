@@ -24,7 +24,7 @@ SchedulerEngine::Parts::Parts(SchedulerOptions given)
       patience(options.rank_timeout, options.clock, options.world_size),
       load_patience(options.load_timeout, options.clock),
       stores(*tier, backlog, options.world_size),
-      planner(options.domain, *tier, groups, prover, backlog, stores, transfers),
+      planner(options.domain, options.retention, *tier, groups, prover, backlog, stores, transfers),
       loads(*tier, requests, options.world_size),
       sharing(loads, groups, options.max_load_wait, options.clock) {
   if (options.shared_tier != nullptr) keeper.emplace(*tier, *options.shared_tier);

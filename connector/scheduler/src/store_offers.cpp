@@ -43,10 +43,27 @@ void StorePlanner::offer_step(const Request& request, TableUpdate update,
   if (prover_.num_proven(request) < end) prover_.doubt(request);
 }
 
-StorePlanner::Candidate StorePlanner::candidate_of(const Request& request, GroupId group,
-                                                   std::uint32_t first, std::uint32_t last) const {
-  while (first < last && groups_.is_null(group, request.table(group)[first])) ++first;
-  return {&request, group, first, last};
+bool StorePlanner::is_retained(const Request& request, GroupId group, std::uint32_t at) const {
+  if (groups_.needs_all(group) || retention_.rule == Retention::Rule::kDense) return true;
+  if (pool_ != nullptr && pool_->holds(request.table(group)[at], request.keys_of(group)[at])) {
+    return true;
+  }
+  const std::uint32_t interval = retention_.interval_tokens / groups_.hash_tokens();
+  return interval != 0 && groups_.is_needed_at_interval(group, at, interval);
+}
+
+std::optional<StorePlanner::Candidate> StorePlanner::take_run(const Request& request, GroupId group,
+                                                              std::uint32_t& first,
+                                                              std::uint32_t last) const {
+  const std::span<const BlockId> table = request.table(group);
+  const auto is_wanted = [&](std::uint32_t at) {
+    return !groups_.is_null(group, table[at]) && is_retained(request, group, at);
+  };
+  while (first < last && !is_wanted(first)) ++first;
+  if (first == last) return std::nullopt;
+  const std::uint32_t begin = first;
+  while (first < last && (groups_.needs_all(group) || is_wanted(first))) ++first;
+  return Candidate{&request, group, begin, first};
 }
 
 std::span<const OfferAnswer> StorePlanner::offer(const Candidate& candidate, Buffer& buffer) {
@@ -114,9 +131,12 @@ void StorePlanner::offer_proven(const Request& request, OfferTo where) {
     if (where == OfferTo::kStep) {
       kept = std::clamp(groups_.first_kept(group, offers.num_computed), begin, last);
     }
-    defer(candidate_of(request, group, begin, kept), buffer_);
-    const Candidate completed = candidate_of(request, group, kept, last);
-    if (completed.first < last) candidates_.push_back(completed);
+    for (std::uint32_t at = begin; at < kept;) {
+      if (const auto run = take_run(request, group, at, kept)) defer(*run, buffer_);
+    }
+    for (std::uint32_t at = kept; at < last;) {
+      if (const auto run = take_run(request, group, at, last)) candidates_.push_back(*run);
+    }
   }
 }
 

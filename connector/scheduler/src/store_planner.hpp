@@ -41,9 +41,11 @@ namespace kvferry::connector {
 class StorePlanner {
  public:
   /// The parts outlive it.
-  StorePlanner(DomainId domain, cpu_tier::Tier& tier, const BlockGroups& groups,
-               BlockProver& prover, Backlog& backlog, StoreBook& stores, TransferIds& transfers)
+  StorePlanner(DomainId domain, Retention retention, cpu_tier::Tier& tier,
+               const BlockGroups& groups, BlockProver& prover, Backlog& backlog, StoreBook& stores,
+               TransferIds& transfers)
       : domain_(domain),
+        retention_(retention),
         tier_(tier),
         groups_(groups),
         prover_(prover),
@@ -185,10 +187,12 @@ class StorePlanner {
   [[nodiscard]] bool is_in_step(const Request& request) const {
     return step_ && offers_.of(request).scheduled_in == *step_;
   }
-  /// The blocks [first, last), less the first ones that only stand for blocks which slid out of a
-  /// window: those are used by no request.
-  [[nodiscard]] Candidate candidate_of(const Request& request, GroupId group, std::uint32_t first,
-                                       std::uint32_t last) const;
+  /// Whether the block is worth a store, by the Retention.
+  [[nodiscard]] bool is_retained(const Request& request, GroupId group, std::uint32_t at) const;
+  /// Takes the first run of blocks from [first, last) that are retained, and moves `first` after
+  /// it. Blocks that only stand for ones which slid out of a window are used by no request.
+  [[nodiscard]] std::optional<Candidate> take_run(const Request& request, GroupId group,
+                                                  std::uint32_t& first, std::uint32_t last) const;
   /// Offers the blocks to the tier's policy: which of them are to be stored. In `buffer.answers`.
   [[nodiscard]] std::span<const cpu_tier::OfferAnswer> offer(const Candidate& candidate,
                                                              Buffer& buffer);
@@ -221,6 +225,7 @@ class StorePlanner {
   void dcheck_proven(const Wish& wish) const;
 
   DomainId domain_;
+  Retention retention_;
   cpu_tier::Tier& tier_;
   const BlockGroups& groups_;
   BlockProver& prover_;

@@ -39,6 +39,20 @@ struct SlabClass {
 /// block under a hash whose tokens the session has taken back.
 enum class LaterTurns : std::uint8_t { kStored, kNotStored };
 
+/// Which blocks of windows and chunks are stored: a load needs those before its end only, and most
+/// loads end where the engine's own cache expects them to. (Of recurrent state the engine says what
+/// it leaves, and full attention needs every block.)
+struct Retention {
+  enum class Rule : std::uint8_t {
+    kEngine,  ///< Those that the engine's own cache has under their key.
+    kDense    ///< All: for prompts that are forked anywhere.
+  };
+  Rule rule = Rule::kDense;
+  /// With kEngine also what a load needs that ends at a multiple of so many tokens; 0: nothing
+  /// more.
+  std::uint32_t interval_tokens = 0;
+};
+
 /// What the scheduler side is told; every rank's first report is compared with it (G8).
 struct SchedulerOptions {
   DomainId domain;
@@ -59,6 +73,7 @@ struct SchedulerOptions {
   /// Which blocks the tier stores and evicts.
   cpu_tier::TierOptions tier;
   std::vector<KvGroup> groups{KvGroup{}};
+  Retention retention;
   LaterTurns later_turns = LaterTurns::kStored;
   /// A rank that keeps silent for longer, about itself or about what it was sent, is lost. Silence
   /// counts while the engine steps, a sixteenth of this for one step at most, and 16 steps have to
