@@ -125,8 +125,11 @@ void StorePlanner::offer_proven(const Request& request, OfferTo where) {
   offers.num_offered = end;
   for (const GroupId group : groups_.ids()) {
     if (groups_.has_states(group)) continue;  // The engine has said where they are.
-    const std::uint32_t begin = groups_.num_complete(group, first);
-    const std::uint32_t last = groups_.num_complete(group, end);
+    // A window's blocks serve loads that end with them or soon after, and loads end where a block
+    // of every group does. The engine caches them then, too.
+    const bool waits = !groups_.needs_all(group);
+    const std::uint32_t begin = groups_.num_complete(group, waits ? groups_.align(first) : first);
+    const std::uint32_t last = groups_.num_complete(group, waits ? groups_.align(end) : end);
     std::uint32_t kept = last;
     if (where == OfferTo::kStep) {
       kept = std::clamp(groups_.first_kept(group, offers.num_computed), begin, last);
