@@ -47,6 +47,7 @@ MAX_RANKS = 64
 # For a rank to give up a transfer, and for its error to arrive, before the scheduler gives up the rank.
 _RANK_GRACE_S = 60.0
 
+_DENSE: str | int = "dense"
 _read_flag = settings.flag(WHERE, "leave it out for the default")
 
 
@@ -167,7 +168,7 @@ class KvFerryConfig:
     )
     eviction: str = key(one_of(WHERE, EVICTIONS, "leave the key out for 'adaptive'"), SCHEDULER, default="adaptive")
     admission: str = key(one_of(WHERE, ADMISSIONS, "leave the key out for 'adaptive'"), SCHEDULER, default="adaptive")
-    retention: str | int = key(read_retention, SCHEDULER, default="dense")
+    retention: str | int = key(read_retention, SCHEDULER, default=_DENSE)
     max_awaited_share: float = key(read_share, SCHEDULER, default=0.25)
     min_load_tokens: int | None = key(read_tokens, default=None)
     share_loads: bool = key(_read_flag, default=True)

@@ -280,7 +280,7 @@ std::string WorkerEngine::Impl::take_report() {
   report_.executed = last_seq_;
   report_.oldest_under_way = oldest;
   if (report_.empty()) return {};
-  const std::string bytes = encode(report_);
+  std::string bytes = encode(report_);
   StepReport next;
   next.domain = report_.domain;
   next.rank = report_.rank;

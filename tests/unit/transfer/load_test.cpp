@@ -16,49 +16,6 @@ namespace {
 
 using Kind = Valve::Kind;
 
-class LoadTest : public TransferTest {};
-
-TEST_F(LoadTest, CarriesEveryByteAndTouchesNothingElse) {
-  Rig rig({.backend = gpu::test_backend(), .transfer = {.piece_bytes = 1000}});
-  for (std::uint32_t g = 0; g < 3; ++g) {
-    for (std::uint32_t s = 0; s < 160; ++s) rig.write_slot(SlabClassId(g), SlotId(s), g * 1000 + s);
-    for (std::uint32_t b = 0; b < 64; ++b) rig.write_block(SlabClassId(g), BlockId(b), 7777);
-    std::vector<BlockSlot> blocks;
-    for (std::uint32_t i = 0; i < 30; ++i) {
-      blocks.push_back({.block = BlockId(i * 11 % 64), .slot = SlotId((i * 37 + g) % 160)});
-    }
-    rig.load(g + 1, SlabClassId(g), blocks);
-    const Completion end = rig.finish_one();
-    EXPECT_EQ(end.transfer, TransferId(g + 1));
-    EXPECT_EQ(end.kind, TransferKind::kLoad);
-    EXPECT_EQ(end.outcome, Outcome::kDone);
-    EXPECT_EQ(end.bytes, 30 * rig.packed_bytes(SlabClassId(g)));
-    std::vector<std::uint64_t> versions(64, 7777);
-    for (const auto& [block, slot] : blocks) versions[block.value()] = g * 1000 + slot.value();
-    for (std::uint32_t b = 0; b < 64; ++b) {
-      ASSERT_EQ(rig.block(SlabClassId(g), BlockId(b)),
-                pattern_bytes(versions[b], rig.packed_bytes(SlabClassId(g))))
-          << "class " << g << " block " << b;
-    }
-  }
-  // The gaps between the fragments as well.
-  for (std::size_t f = 0; f < 3; ++f) {
-    const gpu::Fragment& fragment = rig.geometries[0].fragments[f];
-    EXPECT_EQ(rig.device_byte(fragment.base + fragment.bytes), 0xee);
-  }
-  EXPECT_EQ(rig.engine->stats().loaded_blocks, 90U);
-  EXPECT_EQ(rig.engine->stats().loaded_bytes, 30U * (128 + 192 + 47));
-}
-
-TEST_F(LoadTest, LoadsOneSlotIntoSeveralBlocks) {
-  Rig rig({.backend = gpu::test_backend()});
-  rig.write_slot(Rig::kStrided, SlotId(9), 3);
-  rig.load(1, Rig::kStrided, {{BlockId(4), SlotId(9)}, {BlockId(1), SlotId(9)}});
-  EXPECT_EQ(rig.finish_one().outcome, Outcome::kDone);
-  EXPECT_EQ(rig.block(Rig::kStrided, BlockId(4)), pattern_bytes(3, 128));
-  EXPECT_EQ(rig.block(Rig::kStrided, BlockId(1)), pattern_bytes(3, 128));
-}
-
 TEST_F(LoadTest, SplitsABlockOfMoreFragmentsThanOneCallTakes) {
   const std::size_t num_fragments = gpu::kMaxBatchRuns + 500;
   Rig rig({.fragment_bytes = {std::vector<std::uint64_t>(num_fragments, 3)},

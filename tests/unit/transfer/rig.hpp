@@ -118,5 +118,7 @@ class TransferTest : public ::testing::Test {
   TransferTest();
   ~TransferTest() override;
 };
+class StoreTest : public TransferTest {};
+class LoadTest : public TransferTest {};
 
 }  // namespace kvferry::transfer

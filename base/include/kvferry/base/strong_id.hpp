@@ -19,7 +19,8 @@ class StrongId {
 
   [[nodiscard]] constexpr Rep value() const { return value_; }
   [[nodiscard]] constexpr StrongId next() const { return StrongId(static_cast<Rep>(value_ + 1)); }
-  constexpr auto operator<=>(const StrongId&) const = default;
+  // clang-tidy 14 takes the 0 that a comparison is compared with for a pointer.
+  constexpr auto operator<=>(const StrongId&) const = default;  // NOLINT(modernize-use-nullptr)
 
  private:
   Rep value_ = 0;

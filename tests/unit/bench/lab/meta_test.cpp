@@ -98,7 +98,7 @@ TEST(Meta, BadUsageIsTwoWithAHint) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> bad = {
       {{"--op", "guess"}, "lookup-absent"},
       {{"--caches", "tepid"}, "warm or cold"},
-      {{"--eviction", "fifo"}, "lru, arc, adaptive"},
+      {{"--eviction", "fifo"}, "adaptive, lru, arc"},
       {{"--admission", "never"}, "second_offer"},
       {{"--resident", "10", "--batch", "11"}, "--resident 10"},
       {{"--sweep", "all"}, "not a size"},

@@ -93,7 +93,8 @@ class StorePlannerTest : public ::testing::Test {
   StoreBook stores_{*tier_, backlog_, 1};
   TransferIds transfers_;
   FakePool pool_{kNumBlocks};
-  StorePlanner planner_{kDomain, Retention{}, *tier_, groups_, prover_, backlog_, stores_, transfers_};
+  StorePlanner planner_{kDomain, Retention{}, *tier_,  groups_,
+                        prover_, backlog_,    stores_, transfers_};
   PlanSeq last_;
   std::vector<StoreOrder> sent_;
 };
