@@ -73,7 +73,8 @@ def test_hits_are_as_long_as_vllm_would_find_them(make: Make, pattern: str) -> N
         # Evictions and copies that fail leave holes anywhere.
         link = {"order": "shuffled", "jitter_us": 300, "fail_probability": 0.2, "seed": seed}
         spec = {**(CHUNKED if "c" in pattern else HYBRID), "num_blocks": 49}
-        tier_bytes = 30 * 6144
+        # Layers of "h" have half the bytes of others.
+        tier_bytes = (20 if "h" in pattern else 30) * 6144
         if "s" in pattern:
             # States are few and small: four layers of 64 bytes.
             spec |= RECURRENT | {"retention_interval": None}
