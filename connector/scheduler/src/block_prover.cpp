@@ -7,13 +7,8 @@
 namespace kvferry::connector {
 
 std::uint32_t BlockProver::num_provable(const Request& request, const Proof& proof) const {
-  std::uint32_t end =
-      std::min({request.num_hashes, proof.sure_to / groups_.hash_tokens(), proof.num_trusted});
-  for (const GroupId group : groups_.ids()) {
-    const auto num_blocks = static_cast<std::uint32_t>(request.table(group).size());
-    end = std::min(end, num_blocks * groups_.block_length(group));
-  }
-  return end;
+  return std::min({request.num_hashes, proof.sure_to / groups_.hash_tokens(), proof.num_trusted,
+                   request.table_end(groups_)});
 }
 
 std::uint32_t BlockProver::prove(const Request& request) {

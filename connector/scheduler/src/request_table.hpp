@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -57,6 +58,15 @@ struct Request {
     return tables[group.value()];
   }
   [[nodiscard]] Owner owner(DomainId domain) const { return {domain, id, generation}; }
+  /// The position up to which every group's table has blocks.
+  [[nodiscard]] std::uint32_t table_end(const BlockGroups& groups) const {
+    auto end = std::numeric_limits<std::uint32_t>::max();
+    for (const GroupId group : groups.ids()) {
+      const auto num_blocks = static_cast<std::uint32_t>(table(group).size());
+      end = std::min(end, num_blocks * groups.block_length(group));
+    }
+    return end;
+  }
   [[nodiscard]] bool has_blocks() const {
     return std::any_of(tables.begin(), tables.end(),
                        [](const auto& table) { return !table.empty(); });

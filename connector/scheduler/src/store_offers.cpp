@@ -16,11 +16,7 @@ void StorePlanner::offer_step(const Request& request, TableUpdate update,
       (tokens.num_computed + tokens.num_scheduled) / groups_.hash_tokens();
   // What is computed again (a failed load, a roll-back) is offered again.
   const std::uint32_t first = std::min(offers.num_offered, first_written);
-  std::uint32_t end = std::min(complete, request.num_hashes);
-  for (const GroupId group : groups_.ids()) {
-    const auto num_blocks = static_cast<std::uint32_t>(request.table(group).size());
-    end = std::min(end, num_blocks * groups_.block_length(group));
-  }
+  const std::uint32_t end = std::min({complete, request.num_hashes, request.table_end(groups_)});
   // This step writes these blocks, maybe under a key that the backlog knows them by: what was read
   // at the bind would be the old content.
   for (const GroupId group : groups_.ids()) {
@@ -62,7 +58,8 @@ std::optional<StorePlanner::Candidate> StorePlanner::take_run(const Request& req
   while (first < last && !is_wanted(first)) ++first;
   if (first == last) return std::nullopt;
   const std::uint32_t begin = first;
-  while (first < last && (groups_.needs_all(group) || is_wanted(first))) ++first;
+  do ++first;
+  while (first < last && is_wanted(first));
   return Candidate{&request, group, begin, first};
 }
 
