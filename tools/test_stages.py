@@ -101,25 +101,31 @@ def fixed_addresses() -> list[str]:
 def cpp(preset: str) -> Tally:
     """Configure, build and run the C++ tests of one preset."""
     prefix = fixed_addresses() if preset == "host-tsan" else []
-    if failed := build(preset, prefix):
-        return failed
-    junit = RESULTS / f"{preset}.xml"
-    status = run(
-        f"{preset}-ctest", *prefix, "ctest", "--preset", preset, "-j", NUM_JOBS,
-        "--output-junit", str(junit),
-    )  # fmt: skip
-    return judge(preset, status, junit)
+    return build(preset, prefix) or run_ctest(preset, *prefix, "ctest", "--preset", preset)
 
 
 def build(preset: str, prefix: list[str], *target: str, options: Sequence[str] = ()) -> Tally | None:
     """Configure one preset and build it, or a target of it; return what failed."""
-    for what, command in (
-        ("configure", [*prefix, "cmake", "--preset", preset, *compiler(preset), *options]),
-        ("build", [*prefix, "cmake", "--build", "--preset", preset, *target, "-j", NUM_JOBS]),
-    ):
-        if run(f"{preset}-{what}", *command) != 0:
-            return Tally(failed=[f"{preset}: {what}"])
+    return run_cmake(
+        preset,
+        [*prefix, "cmake", "--preset", preset, *compiler(preset), *options],
+        [*prefix, "cmake", "--build", "--preset", preset, *target],
+    )
+
+
+def run_cmake(name: str, configure: list[str], build: list[str]) -> Tally | None:
+    """Run the two commands, the second with all processors; return what failed."""
+    for what, command in (("configure", configure), ("build", [*build, "-j", NUM_JOBS])):
+        if run(f"{name}-{what}", *command) != 0:
+            return Tally(failed=[f"{name}: {what}"])
     return None
+
+
+def run_ctest(name: str, *command: str) -> Tally:
+    """Run ctest with all processors."""
+    junit = RESULTS / f"{name}.xml"
+    status = run(f"{name}-ctest", *command, "-j", NUM_JOBS, "--output-junit", str(junit))
+    return judge(name, status, junit)
 
 
 def compiler(preset: str) -> list[str]:
@@ -131,25 +137,17 @@ def compiler(preset: str) -> list[str]:
 def build_beside_wheel(*target: str) -> Tally | None:
     """Build the C++ tests or the targets on the wheel's own objects, in its build folder; return what failed."""
     switches = ("-DKVFERRY_BUILD_TESTS=ON", "-DKVFERRY_BUILD_BENCH=ON")
-    for what, command in (
-        ("configure", ["cmake", "-S", ".", "-B", WHEEL_BUILD, *switches]),
-        ("build", ["cmake", "--build", WHEEL_BUILD, *target, "-j", NUM_JOBS]),
-    ):
-        if run(f"release-{what}", *command) != 0:
-            return Tally(failed=[f"release: {what}"])
-    return None
+    return run_cmake(
+        "release",
+        ["cmake", "-S", ".", "-B", WHEEL_BUILD, *switches],
+        ["cmake", "--build", WHEEL_BUILD, *target],
+    )
 
 
 def release() -> Tally:
     """Run the C++ tests without pause and fault points on the wheel's own objects."""
-    if failed := build_beside_wheel():
-        return failed
-    junit = RESULTS / "release.xml"
-    status = run(
-        "release-ctest", "ctest", "--test-dir", WHEEL_BUILD, "-j", NUM_JOBS, "--output-on-failure",
-        "--no-tests=error", "--output-junit", str(junit),
-    )  # fmt: skip
-    return judge("release", status, junit)
+    command = ("ctest", "--test-dir", WHEEL_BUILD, "--output-on-failure", "--no-tests=error")
+    return build_beside_wheel() or run_ctest("release", *command)
 
 
 def stand_ins() -> Tally:
