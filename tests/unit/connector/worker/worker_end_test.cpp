@@ -18,10 +18,12 @@ using namespace std::chrono_literals;
 
 class WorkerEndTest : public WorkerTest {
  protected:
+  /// Of block 0 alone, which is one piece: of a load of more, the end of the worker may come before the
+  /// later pieces do, and they are never copied then.
   void begin_a_load_that_is_held() {
     valve_.hold(Kind::kCopyH2D);
     StepPlan plan = next_plan();
-    plan.loads.push_back(load(1, pairs(0, 0, 2)));
+    plan.loads.push_back(load(1, pairs(0, 0, 1)));
     bind_and_save(plan);
     await([&] { return valve_.num_arrived(Kind::kCopyH2D) > 0; });
   }
@@ -38,7 +40,7 @@ class WorkerEndTest : public WorkerTest {
 // ASan watches: the copy that was held reads the arena after the engine is gone.
 TEST_F(WorkerEndTest, ACopyThatDoesNotEndIsLeftBehindWithItsMemory) {
   start({.transfer_timeout = 50ms});
-  write(1, 9);
+  write(0, 9);
   begin_a_load_that_is_held();
   ::testing::internal::CaptureStderr();
   EXPECT_TRUE(ends()) << "the end of a worker waits for a copy that does not end";
@@ -47,7 +49,7 @@ TEST_F(WorkerEndTest, ACopyThatDoesNotEndIsLeftBehindWithItsMemory) {
   const auto usage = gpu::host_device_usage(*device_);
   EXPECT_GE(usage.num_registrations, 1U);
   valve_.open_all();
-  const auto first = reinterpret_cast<std::uintptr_t>(at(1, 0));
+  const auto first = reinterpret_cast<std::uintptr_t>(at(0, 0));
   await([first] { return gpu::unordered_byte(first) == 0; });
   keep_for_the_copy();
 }
