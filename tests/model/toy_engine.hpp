@@ -151,6 +151,8 @@ class ToyEngine {
             const std::vector<PlanOracle::Told>& announced);
   void finish_load(const std::string& id);
   void check_loaded(ToyRequest& request);
+  /// All that is known of the request was loaded: its last token is computed again, for its logits.
+  void step_back(ToyRequest& request);
   void finish(ToyRequest& request);
   void forget(ToyRequest& request);
   [[nodiscard]] bool has_session() const;

@@ -139,6 +139,17 @@ void ToyEngine::check_loaded(ToyRequest& request) {
   }
 }
 
+void ToyEngine::step_back(ToyRequest& request) {
+  ++totals_.whole_loads;
+  --request.num_computed;
+  request.kv.pop_back();
+  for (std::size_t group = 0; group < groups_.size(); ++group) {
+    const std::uint32_t seen = groups_[group].reach.first_seen(request.num_computed) / kBlockTokens;
+    EXPECT_FALSE(is_window(group) && request.tables[group].at(seen) == kToyNull)
+        << "group " << group << " lacks what the last token of " << request.id << " sees";
+  }
+}
+
 void ToyEngine::finish_load(const std::string& id) {
   ToyRequest* request = find(id);
   // vllm#43226, vllm#46240: the engine asserts exactly this.
@@ -150,6 +161,7 @@ void ToyEngine::finish_load(const std::string& id) {
   if (!request->load_failed) {
     EXPECT_EQ(request->load_epoch, epoch_) << "a load from before a reset";
     check_loaded(*request);
+    if (request->num_computed == request->num_known) step_back(*request);
     request->state = ToyState::kReady;
     return;
   }

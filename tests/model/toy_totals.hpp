@@ -28,6 +28,7 @@ struct ToyTotals {
   std::uint64_t unsent_aborts = 0;   ///< Of these: before their plan.
   std::uint64_t expiries = 0;        ///< Loads whose time was over.
   std::uint64_t expired_loads = 0;   ///< Of these: that some rank had not begun.
+  std::uint64_t whole_loads = 0;     ///< Of a request's last token, too.
   std::uint64_t orphaned_loads = 0;  ///< Whose id was reused.
   std::uint64_t stale_notices = 0;   ///< Of these: while the failure was on its way.
   std::uint64_t together_loads = 0;  ///< Steps in which two loads of one id were under way.
@@ -78,6 +79,7 @@ struct ToyTotals {
     visit("skipped_reallocated", &T::skipped_reallocated);
     visit("failed_stores", &T::failed_stores);
     visit("failed_loads", &T::failed_loads);
+    visit("whole_loads", &T::whole_loads);
     visit("undone_loads", &T::undone_loads);
     visit("refused_loads", &T::refused_loads);
     visit("aborted_loads", &T::aborted_loads);

@@ -10,9 +10,13 @@ NUM_TOKENS = 8
 
 
 def random_prompts(rng: random.Random) -> dict[str, list[int]]:
-    """Prompts that share beginnings of some blocks."""
+    """Prompts that share beginnings of some blocks; half of them end with a block."""
     shared = prompt_of(7, 64)
-    return {f"x{i}": shared[: 16 * rng.randrange(5)] + prompt_of(60 + i, rng.randrange(20, 120)) for i in range(8)}
+    prompts = {}
+    for i in range(8):
+        length = rng.choice([rng.randrange(20, 120), 16 * rng.randrange(2, 8)])
+        prompts[f"x{i}"] = shared[: 16 * rng.randrange(5)] + prompt_of(60 + i, length)
+    return prompts
 
 
 def random_link(rng: random.Random, seed: int) -> dict[str, object]:

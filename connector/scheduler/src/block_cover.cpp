@@ -75,7 +75,7 @@ std::uint32_t BlockProver::admit(const Request& request, Proof& proof, std::uint
   proof.sure_to = 0;
   proof.has_drafts = false;
   proof.state_end = num_computed / groups_.hash_tokens();
-  proof.from = num_computed;
+  proof.from = first_continued(request, num_computed);
   if (admission != Admission::kLookedUp || num_computed <= proof.num_local_tokens) {
     return num_computed;
   }
@@ -88,6 +88,19 @@ std::uint32_t BlockProver::admit(const Request& request, Proof& proof, std::uint
     proof.from = proof.num_local_tokens;
   }
   return proof.num_local_tokens;
+}
+
+std::uint32_t BlockProver::first_continued(const Request& request,
+                                           std::uint32_t num_computed) const {
+  for (const GroupId group : groups_.ids()) {
+    if (num_computed % groups_.block_tokens(group) == 0 || groups_.has_states(group)) continue;
+    const std::uint32_t at = num_computed / groups_.block_tokens(group);
+    const std::span<const BlockId> table = request.table(group);
+    const std::span<const cpu_tier::BlockKey> keys = request.keys_of(group);
+    if (at >= std::min(table.size(), keys.size())) return num_computed;
+    if (!proven_.holds(table[at], keys[at])) return num_computed;
+  }
+  return groups_.align(num_computed / groups_.hash_tokens()) * groups_.hash_tokens();
 }
 
 void BlockProver::admit_again(const Request& request, Proof& proof, std::uint32_t num_computed) {

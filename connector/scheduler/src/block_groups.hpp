@@ -96,6 +96,19 @@ class BlockGroups {
     return {std::max(num_complete(group, first), first_kept(group, end * hash_tokens_)),
             num_begun(group, end)};
   }
+  /// The most positions that a load may bring of a request of so many tokens. The engine computes
+  /// the last token in any case, because it needs its logits: after a load of all of them it steps
+  /// back by that one. A load may bring them all if the last token needs no block besides those of
+  /// the load: it sees no block that the engine has dropped by then, and no state from before it.
+  [[nodiscard]] std::uint32_t num_loadable(std::uint32_t num_tokens) const {
+    const std::uint32_t num_positions = num_tokens / hash_tokens_;
+    if (num_positions == 0 || num_tokens % hash_tokens_ != 0) return num_positions;
+    const bool may_step_back = std::all_of(ids_.begin(), ids_.end(), [&](GroupId group) {
+      return !has_states(group) &&
+             first_kept(group, num_tokens - 1) == first_kept(group, num_tokens);
+    });
+    return may_step_back ? num_positions : num_positions - 1;
+  }
   /// Whether a load needs the block that ends at a multiple of `interval` positions: at the first
   /// one after the block, or with it, at which a block ends in every group.
   [[nodiscard]] bool is_needed_at_interval(GroupId group, std::uint32_t block,

@@ -187,6 +187,12 @@ class BlockProver {
                                     std::uint32_t num_computed, PlanSeq last);
   /// The same of a request that a plan has named.
   void admit_again(const Request& request, Proof& proof, std::uint32_t num_computed);
+  /// The first token from which on the request's blocks come to hold what it computes and what they
+  /// held before, which was right. It is less than `num_computed` if the engine steps back into
+  /// what was found whole: by the last token of a prompt that was loaded to its end, or by the
+  /// tokens whose windows are not cached.
+  [[nodiscard]] std::uint32_t first_continued(const Request& request,
+                                              std::uint32_t num_computed) const;
   /// A step computes blocks of the writer again, which other requests may share: what these
   /// computed on them in earlier steps they computed from what was there before. The blocks are
   /// those of the tokens [first, end), as far as `added` has not just brought them.

@@ -47,8 +47,8 @@ std::optional<std::uint32_t> SchedulerEngine::lookup(std::string_view engine_id,
   parts_->tier->hold_still();
   const std::uint32_t hash_tokens = parts_->options.hash_tokens;
   const std::uint32_t first = num_local_tokens / hash_tokens;
-  // The last token is computed in any case: the engine needs its logits.
-  const std::uint32_t limit = std::min(request->num_hashes, (num_tokens - 1) / hash_tokens);
+  const std::uint32_t limit =
+      std::min(request->num_hashes, parts_->groups.num_loadable(num_tokens));
   if (parts_->options.shared_tier != nullptr && parts_->num_chunks == 0) {
     return limit > first && parts_->may_wait_for_ranks() ? std::nullopt : std::optional(0U);
   }

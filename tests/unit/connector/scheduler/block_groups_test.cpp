@@ -58,6 +58,27 @@ TEST_F(BlockGroupsTest, WhatALoadNeedsEndsWithItAndReachesBackAsFarAsTheNextToke
   EXPECT_EQ(needed(kState, 1, 5), std::pair(4U, 5U));
 }
 
+TEST(BlockGroups, ALoadMayBringTheLastTokenIfTheStepBackNeedsNoOtherBlock) {
+  const auto num_loadable = [](TokenReach reach, std::uint32_t num_tokens) {
+    return BlockGroups(
+               std::vector<KvGroup>{{TokenReach(), SlabClassId(0)}, {reach, SlabClassId(0)}},
+               kBlockTokens)
+        .num_loadable(num_tokens);
+  };
+  EXPECT_EQ(num_loadable(TokenReach(), 0), 0U);
+  EXPECT_EQ(num_loadable(TokenReach(), 3), 0U);
+  EXPECT_EQ(num_loadable(TokenReach(), 15), 3U);
+  EXPECT_EQ(num_loadable(TokenReach(), 16), 4U);
+  EXPECT_EQ(num_loadable(TokenReach(), 17), 4U);
+  EXPECT_EQ(num_loadable(TokenReach::window(7), 16), 4U)
+      << "token 15 sees 9 to 15, the next 10 to 16";
+  EXPECT_EQ(num_loadable(TokenReach::window(9), 16), 3U) << "token 15 sees 7, the next one 8";
+  EXPECT_EQ(num_loadable(TokenReach::window(40), 16), 4U);
+  EXPECT_EQ(num_loadable(TokenReach::chunk(8), 16), 3U) << "the next token begins a chunk";
+  EXPECT_EQ(num_loadable(TokenReach::chunk(8), 12), 3U);
+  EXPECT_EQ(num_loadable(TokenReach::state(0), 16), 3U) << "a state is of one boundary";
+}
+
 TEST(BlockGroups, BlocksOfSeveralPositionsEndWhereTheirLastOneDoes) {
   constexpr GroupId kFine{0};
   constexpr GroupId kCoarse{1};

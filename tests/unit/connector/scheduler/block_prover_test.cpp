@@ -114,6 +114,35 @@ TEST_F(BlockProverTest, OurLoadProvesItsOwnBlocksWhenItHasEndedWell) {
   EXPECT_TRUE(holds(12, 3));
 }
 
+TEST_F(BlockProverTest, AStepBackIntoWhatWasLoadedGoesOnFromWhatIsRight) {
+  Request& request = arrive("r", {1, 2, 3});
+  request.tables.front() = blocks_of({10, 11});
+  prover_.begin_load(request, 0, 2);
+  prover_.end_load(request);
+  compute(request, TableUpdate::kReplace, {10, 11, 12}, 7, 1);
+  EXPECT_EQ(prover_.prove(request), 2U);
+  compute(request, TableUpdate::kAppend, {}, 8, 4);
+  EXPECT_EQ(prover_.prove(request), 3U);
+  EXPECT_TRUE(holds(11, 2));
+  EXPECT_TRUE(holds(12, 3));
+}
+
+TEST_F(BlockProverTest, AStepBackOfSeveralBlocksGoesOnFromWhatIsRight) {
+  Request& first = arrive("first", {1, 2, 3});
+  compute(first, TableUpdate::kReplace, {10, 11, 12}, 0, 12);
+  EXPECT_EQ(prover_.prove(first), 3U);
+  Request& second = arrive("second", {1, 2, 3, 4});
+  compute(second, TableUpdate::kReplace, {10, 11, 12, 13}, 6, 10);
+  EXPECT_EQ(prover_.prove(second), 4U);
+}
+
+TEST_F(BlockProverTest, AStepBackIntoABlockOfWhichNothingIsKnownProvesNothing) {
+  Request& request = arrive("r", {1, 2});
+  compute(request, TableUpdate::kReplace, {10, 11}, 3, 5);
+  EXPECT_EQ(prover_.prove(request), 0U);
+  EXPECT_FALSE(holds(10, 1));
+}
+
 TEST_F(BlockProverTest, PreemptionForgetsWhatWasScheduledAndNotComputed) {
   Request& request = arrive("r", {1, 2});
   compute(request, TableUpdate::kReplace, {10, 11}, 0, 4);

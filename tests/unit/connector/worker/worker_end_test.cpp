@@ -18,8 +18,8 @@ using namespace std::chrono_literals;
 
 class WorkerEndTest : public WorkerTest {
  protected:
-  /// Of block 0 alone, which is one piece: of a load of more, the end of the worker may come before the
-  /// later pieces do, and they are never copied then.
+  /// Of block 0 alone, which is one piece: of a load of more, the end of the worker may come before
+  /// the later pieces do, and they are never copied then.
   void begin_a_load_that_is_held() {
     valve_.hold(Kind::kCopyH2D);
     StepPlan plan = next_plan();
