@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from harness import ToyEngine, WrongKvError, expected_tokens, prompt_of
 from scenarios import PROMPTS, RECURRENT, STORE_ALL, Make, again, assert_at_rest
+from vllm.v1.core.kv_cache_utils import get_group_id
 
 BLOCK = 16
 DENSE = {**RECURRENT, "retention_interval": None}
@@ -137,3 +138,32 @@ def test_another_state_gives_other_tokens(make: Make, folder: Path) -> None:
     found = engine.generate(again("2"))
     expected = expected_tokens(folder, PROMPTS, **model)
     assert sum(found[f"{name}2"] != tokens for name, tokens in expected.items()) == len(PROMPTS) - 1
+
+
+@pytest.mark.parametrize("pattern", ["fss", "ms", "fws"])
+def test_blocks_that_the_engine_has_are_not_loaded_with_a_state_that_it_lacks(
+    make: Make, folder: Path, is_async: bool, pattern: str
+) -> None:
+    model = {**DENSE, "layer_pattern": pattern, "num_blocks": 81}
+    text = prompt_of(3, 130)
+    expected = expected_tokens(folder, {"r": text}, **model)["r"]
+    engine = make({**STORE_ALL, "retention": "dense"}, async_scheduling=is_async, **model)
+    engine.generate({"first": prompt_of(9, 40)})  # Its ranks say how their blocks lie; nothing is stored before.
+    engine.generate({"long": text})
+    leave_to_the_tier(engine)
+    engine.generate({"short": text[:100]})
+    # The engine holds 96 tokens; then it loses all of their states.
+    pool = engine.scheduler.kv_cache_manager.block_pool
+    states = engine.state_groups
+    pool.evict_blocks(
+        {
+            block.block_id
+            for block in pool.blocks
+            if block.block_hash is not None and get_group_id(block.block_hash) in states
+        }
+    )
+    assert engine.generate({"r": text})["r"] == expected
+    # vLLM asks so only of a model without windows.
+    has_windows = "w" in pattern
+    assert engine.external_hit_tokens["r"] == (128 if has_windows else 32)
+    assert_at_rest(engine)

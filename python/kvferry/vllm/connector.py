@@ -88,6 +88,15 @@ class KvFerryConnector(KVConnectorBase_V1, SupportsHMA):
         """False: a store that is dropped is a later miss, nothing else."""
         return False
 
+    @property
+    def supports_divergent_local_hybrid_hits(self) -> bool:
+        """Whether the engine may ask for what follows its own attention blocks, although it lacks the state there.
+
+        A load brings the states of its own end. If vLLM's cache has lost the states of a prefix and not its blocks of
+        full attention, these need not be loaded again.
+        """
+        return self.scheduler_side is not None and self.scheduler_side.completes_divergent_hits
+
     @classmethod
     def supports_sleep_mode(cls, kv_transfer_config: "KVTransferConfig") -> bool:
         """False: the KV cache must stay where it was registered."""
