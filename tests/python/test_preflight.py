@@ -139,6 +139,10 @@ def test_speculative_decoding_with_pipeline_stages_on_runner_v1_is_refused(
         dataclasses.replace(FULL, page_size_padded=4096),
         dataclasses.replace(FULL, kv_quant_mode=KVQuantMode.FP8_PER_TENSOR),
         dataclasses.replace(FULL, kv_quant_mode=KVQuantMode.INT8_PER_TOKEN_HEAD, state_content_bytes=24),
+        # As FlashInfer has it: K and V in head slots of their own, scales after the data.
+        dataclasses.replace(FULL, kv_quant_mode=KVQuantMode.NVFP4, num_head_slots=4, state_content_bytes=6),
+        dataclasses.replace(FULL, kv_quant_mode=KVQuantMode.TURBOQUANT_4BIT_NC, state_content_bytes=20),
+        dataclasses.replace(MLA, kv_quant_mode=KVQuantMode.NVFP4_DS_MLA),
         UniformTypeKVCacheSpecs(block_size=16, kv_cache_specs={"g0.l0": FULL, "g0.l1": FULL}),
     ],
 )

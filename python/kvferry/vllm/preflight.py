@@ -49,9 +49,8 @@ _WRONG = {
     "HiSparseResidentSpec": "its blocks are copies of blocks in host memory",
 }
 
-# Modes whose blocks hold everything that is needed to read them, or whose scales belong to the model.
-_QUANT_MODES = ("NONE", "FP8_PER_TENSOR")
-_INLINE_SCALE_QUANT_MODES = ("INT8_PER_TOKEN_HEAD", "FP8_PER_TOKEN_HEAD", "INT4_PER_TOKEN_HEAD")
+# Modes without scales, with scales that belong to the model, or of opaque cells that hold their own (MLA's).
+_QUANT_MODES = ("NONE", "FP8_PER_TENSOR", "NVFP4_DS_MLA")
 
 
 def has_prefix_caching(vllm_config: "VllmConfig") -> bool:
@@ -277,12 +276,13 @@ def _check_spec(spec: "KVCacheSpec") -> None:
             )
         return
     mode = spec.kv_quant_mode.name
-    scales_inline = mode in _INLINE_SCALE_QUANT_MODES and spec.state_content_bytes is not None
-    if mode not in _QUANT_MODES and not scales_inline:
+    # An attention back end that keeps scales in the page says how many bytes a token's cell has with them.
+    if mode not in _QUANT_MODES and spec.state_content_bytes is None:
         raise _refusal(
-            f"the KV cache quantization is {mode}, whose scales may lie outside the blocks",
-            f"{', '.join(_QUANT_MODES)}, and {', '.join(_INLINE_SCALE_QUANT_MODES)} with scales inside the blocks",
-            "choose another --kv-cache-dtype",
+            f"the KV cache quantization is {mode}, and its attention back end keeps the scales outside the blocks or does "
+            "not say where",
+            f"{', '.join(_QUANT_MODES)}, and others with scales inside the blocks (state_content_bytes)",
+            "choose another --kv-cache-dtype or --attention-backend",
         )
 
 
