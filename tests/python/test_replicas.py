@@ -37,8 +37,9 @@ def engine_of(*, use_mla: bool = False, drafts: bool = False, **changes: Any) ->
     )
 
 
-def kv_cache_of_kind(folder: Path, pattern: str) -> Any:
-    spec = ToySpec(layer_pattern=pattern, num_layers=4, max_model_len=200)
+def kv_cache_of_kind(folder: Path, pattern: str, num_ranks: int = 2) -> Any:
+    """As vLLM plans it for so many tensor-parallel ranks."""
+    spec = ToySpec(layer_pattern=pattern, num_layers=4, max_model_len=200, world_size=num_ranks)
     return make_kv_cache_configs(make_vllm_config(folder, spec), spec)[0]
 
 
@@ -78,7 +79,7 @@ def test_groups_are_the_ranks_of_a_stage_on_a_node() -> None:
     ],
 )
 def test_ranks_share_by_stage_and_node(folder: Path, changes: dict[str, Any], expected: Replicas) -> None:
-    kv_cache = kv_cache_of_kind(folder, "m")
+    kv_cache = kv_cache_of_kind(folder, "m", changes["world_size"] // changes.get("pipeline_parallel_size", 1))
     assert replicas_of(KvFerryConfig(), engine_of(**changes), kv_cache) == expected
     alone = Replicas([(1, 0)] * changes["world_size"], parallel_of(**changes).local_world_size, 1)
     assert replicas_of(KvFerryConfig(share_replicated_kv=False), engine_of(**changes), kv_cache) == alone
@@ -90,8 +91,23 @@ def test_ranks_share_by_stage_and_node(folder: Path, changes: dict[str, Any], ex
 def test_indexers_are_shared_where_the_model_has_nothing_but_mla(
     folder: Path, options: dict[str, bool], num_sharing: int
 ) -> None:
-    found = replicas_of(KvFerryConfig(), engine_of(world_size=2, **options), kv_cache_of_kind(folder, "mM"))
+    kv_cache = kv_cache_of_kind(folder, "mM")
+    if hasattr(kv_cache, "kv_tp_replicas"):
+        pytest.skip("this vLLM counts the ranks itself")
+    found = replicas_of(KvFerryConfig(), engine_of(world_size=2, **options), kv_cache)
     assert found.least_sharing == num_sharing
+
+
+@pytest.mark.parametrize("pattern", ["m", "mM"])
+@pytest.mark.parametrize("num_alike", [1, 2, 4])
+def test_ranks_share_as_vllm_counts_them(folder: Path, pattern: str, num_alike: int) -> None:
+    kv_cache = kv_cache_of_kind(folder, pattern, num_ranks=4)
+    if not hasattr(kv_cache, "kv_tp_replicas"):
+        pytest.skip("this vLLM does not count them")
+    assert kv_cache.kv_tp_replicas == 4
+    kv_cache.kv_tp_replicas = num_alike
+    found = replicas_of(KvFerryConfig(), engine_of(world_size=4), kv_cache)
+    assert found.places == [(num_alike, rank % num_alike) for rank in range(4)]
 
 
 @pytest.mark.parametrize("pattern", ["f", "w", "mw", "mf"])

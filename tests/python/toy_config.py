@@ -129,9 +129,12 @@ class ToySpec:
             "head_size": HEAD_SIZE,
             "dtype": torch.float32,
         }
+        latent = shape | {"num_kv_heads": 1}
+        if "max_tp_shards" in MLAAttentionSpec.__dataclass_fields__:  # vLLM 0.31 and newer
+            latent["max_tp_shards"] = 1
         kinds: dict[str, KVCacheSpec] = {
-            "m": MLAAttentionSpec(**(shape | {"num_kv_heads": 1, "head_size": 2 * NUM_KV_HEADS * HEAD_SIZE})),
-            "M": MLAAttentionSpec(**(shape | {"num_kv_heads": 1, "head_size": NUM_KV_HEADS * HEAD_SIZE})),
+            "m": MLAAttentionSpec(**(latent | {"head_size": 2 * NUM_KV_HEADS * HEAD_SIZE})),
+            "M": MLAAttentionSpec(**(latent | {"head_size": NUM_KV_HEADS * HEAD_SIZE})),
             "f": FullAttentionSpec(**shape, page_size_padded=self.page_bytes),
             "h": FullAttentionSpec(**(shape | {"num_kv_heads": 1})),
             "F": FullAttentionSpec(**(shape | {"num_kv_heads": 2 * NUM_KV_HEADS})),

@@ -279,8 +279,8 @@ def _check_spec(spec: "KVCacheSpec") -> None:
     # An attention back end that keeps scales in the page says how many bytes a token's cell has with them.
     if mode not in _QUANT_MODES and spec.state_content_bytes is None:
         raise _refusal(
-            f"the KV cache quantization is {mode}, and its attention back end keeps the scales outside the blocks or does "
-            "not say where",
+            f"the KV cache quantization is {mode}, and its attention back end keeps the scales outside the blocks, or "
+            "does not say where",
             f"{', '.join(_QUANT_MODES)}, and others with scales inside the blocks (state_content_bytes)",
             "choose another --kv-cache-dtype or --attention-backend",
         )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which ranks hold the same KV cache and keep one copy of it, as the engine's configuration tells it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -13,7 +13,7 @@ from kvferry.vllm import topology
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
-    from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec
+    from vllm.v1.kv_cache_interface import KVCacheConfig
 
 # Executors that place ranks as the configuration says: `local_world_size` of them on each node, in order. Under Ray
 # vLLM counts all ranks as local, wherever they are.
@@ -44,15 +44,15 @@ class Replicas(NamedTuple):
         return f"{engine_id}/{rank - self.places[rank][1]}"
 
 
-def groups_of_ranks(world_size: int, ranks_per_stage: int, ranks_per_node: int) -> list[range]:
-    """Ranks of one pipeline stage on one node, in order of rank."""
-    borders = {*range(0, world_size, ranks_per_stage), *range(0, world_size, ranks_per_node), world_size}
+def groups_of_ranks(world_size: int, num_alike: int, ranks_per_node: int) -> list[range]:
+    """Ranks of one node that hold the same, in order of rank; `num_alike` consecutive ones do."""
+    borders = {*range(0, world_size, num_alike), *range(0, world_size, ranks_per_node), world_size}
     ordered = sorted(borders)
     return [range(first, end) for first, end in pairwise(ordered)]
 
 
 def replicas_of(config: KvFerryConfig, vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> Replicas:
-    """Find out which ranks share an arena: those of a stage on a node, if all of the KV cache is latent (MLA).
+    """Find out which ranks share an arena: those of a node that hold the same KV cache.
 
     The scheduler and every rank find the same, and compare it when the engine starts.
     """
@@ -60,29 +60,33 @@ def replicas_of(config: KvFerryConfig, vllm_config: "VllmConfig", kv_cache_confi
     num_ranks, per_node = parallel.world_size, parallel.local_world_size
     # Context parallelism divides the tokens among ranks (it is refused elsewhere as well).
     is_divided = parallel.decode_context_parallel_size > 1 or parallel.prefill_context_parallel_size > 1
-    is_latent = _is_latent(vllm_config, kv_cache_config)
     is_placed = parallel.distributed_executor_backend in _EXECUTORS
     # In a tier that engines share, each rank's shard is shared with the same rank of the others.
     is_shared = config.share_replicated_kv and config.shared_path is None
-    if is_shared and is_placed and is_latent and not is_divided:
-        per_stage = num_ranks // parallel.pipeline_parallel_size
-        return _made_of(groups_of_ranks(num_ranks, per_stage, per_node), per_node)
+    if is_shared and is_placed and not is_divided:
+        num_alike = _num_alike(vllm_config, kv_cache_config)
+        return _made_of(groups_of_ranks(num_ranks, num_alike, per_node), per_node)
     return _made_of([range(rank, rank + 1) for rank in range(num_ranks)], per_node)
 
 
-def _is_latent(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> bool:
-    """Whether every rank of a stage has the same bytes in all layers, as far as the scheduler can know."""
+def _num_alike(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> int:
+    """Consecutive tensor-parallel ranks that hold the same bytes in all layers, as far as the scheduler can know."""
+    parallel = vllm_config.parallel_config
+    # vLLM 0.31 and newer count them.
+    if (told := getattr(kv_cache_config, "kv_tp_replicas", None)) is not None:
+        return int(told)
     # An MLA model has no other layers than its drafter's.
     is_only_latent = vllm_config.model_config.use_mla and vllm_config.speculative_config is None
-    return all(
+    is_latent = all(
         isinstance(topology.first_spec(group.kv_cache_spec), _LATENT)
         and (is_only_latent or topology.are_alike(topology.pages_of_group(group, kv_cache_config)))
         for group in kv_cache_config.kv_cache_groups
     )
+    return parallel.world_size // parallel.pipeline_parallel_size if is_latent else 1
 
 
-def refuse_own_layers(groups: Sequence["KVCacheGroupSpec"]) -> None:
-    """Check that ranks which share an arena have no layers of their own, which the scheduler cannot know.
+def refuse_own_layers(kv_cache_config: "KVCacheConfig") -> None:
+    """Check that ranks which share an arena have no layers of their own, if the scheduler could not know.
 
     Raises
     ------
@@ -90,7 +94,9 @@ def refuse_own_layers(groups: Sequence["KVCacheGroupSpec"]) -> None:
         One is no MLA layer.
 
     """
-    for group in groups:
+    if hasattr(kv_cache_config, "kv_tp_replicas"):
+        return
+    for group in kv_cache_config.kv_cache_groups:
         for spec in iter_layer_specs(group.kv_cache_spec):
             if not isinstance(spec, _LATENT):
                 raise ConfigError(

@@ -60,7 +60,7 @@ class WorkerSide:
         self._slot_bytes = self._classes.slot_bytes[0][0]
         self._replicas = replicas.replicas_of(config, vllm_config, kv_cache_config)
         if self._replicas.places[self._rank][0] > 1:
-            replicas.refuse_own_layers(self._groups)
+            replicas.refuse_own_layers(kv_cache_config)
         num_arenas = self._replicas.num_local_arenas
         tier_bytes = config.tier_bytes(self._slot_bytes, num_arenas, self._replicas.least_sharing)
         # As the scheduler works it out: ranks with several classes have the same layers.
