@@ -4,7 +4,7 @@
 #   KVFERRY_PYTHON     the Python to make .venv from (default: python3)
 #   BENCH_ARGS         for make bench-engine, bench-lmcache: arguments of bench/lab/engine.py, bench/lab/lmcache_l2.py
 #   GPU_CHECK_ARGS     for make gpu-check: arguments of tools/gpu_check.py
-#   STAGES             for make test: only these (release clang lint protocol python python-033 python-030 lmcache e2e host-asan host-tsan fuzz gcc)
+#   STAGES             for make test: only these (release clang lint protocol python python-older lmcache e2e host-asan host-tsan fuzz gcc)
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
