@@ -84,14 +84,14 @@ class HashCheck:
             if block_hash is self._seen[block.block_id]:
                 continue
             self._seen[block.block_id] = block_hash
-            if block_hash is None:
+            if block_hash is None or not self._engine.workers[0].model.check_kv:
                 continue
             group = int.from_bytes(block_hash[-4:], "big")
             found = self._owner(block_hash[:-4])
             if found is None:
                 continue  # A session took the hash back, or the tokens do not tell what the KV is of.
             request, index = found
-            tokens = list(request.all_token_ids)[: (index + 1) * self._engine.hash_tokens]
+            tokens = request.all_token_ids[: (index + 1) * self._engine.hash_tokens]
             groups = self._engine.kv_cache_config.kv_cache_groups
             number = len(tokens) // int(groups[group].kv_cache_spec.block_size) - 1
             one = (block.block_id, group, tokens, number, request)
@@ -114,8 +114,6 @@ class HashCheck:
         output: SchedulerOutput | None,
     ) -> None:
         models = [worker.model for worker in self._engine.workers]
-        if not models[0].check_kv:
-            return
         if block in models[0].bad_blocks or all(model.has(group, block, tokens, index) for model in models):
             return
         fault = self._known_fault(tokens, output)
@@ -137,7 +135,7 @@ class HashCheck:
             request = self._engine.scheduler.requests.get(request_id)
             if request is None or request_id in output.num_scheduled_tokens:
                 continue
-            if list(request.all_token_ids)[: len(tokens)] == tokens:
+            if request.all_token_ids[: len(tokens)] == tokens:
                 return PREEMPTED_WHILE_SCHEDULED
         return None
 
