@@ -44,7 +44,7 @@ lives() {
     seed=$RANDOM
     echo "lives from seed $seed on"
     KVFERRY_SEED=$seed KVFERRY_NUM_SEEDS=5 .venv/bin/pytest -q -k random_lives \
-      tests/python/test_{random_lives,random_siblings,shared_tier,features_scheduling}.py
+      tests/python/test_{random_lives,family_lives,random_siblings,shared_tier,features_scheduling}.py
     KVFERRY_SOAK_SECONDS=5 .venv/bin/pytest -q --timeout=0 tests/python/test_client_lives.py
     KVFERRY_FUZZ_SECONDS=60 KVFERRY_SEED=$seed .venv/bin/pytest -q --timeout=0 tests/python/test_config_fuzz.py
   done

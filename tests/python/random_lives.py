@@ -9,13 +9,14 @@ from vllm.v1.request import RequestStatus
 NUM_TOKENS = 8
 
 
-def random_prompts(rng: random.Random) -> dict[str, list[int]]:
-    """Prompts that share beginnings of some blocks; half of them end with a block."""
-    shared = prompt_of(7, 64)
+def random_prompts(rng: random.Random, unit: int = 16) -> dict[str, list[int]]:
+    """Prompts that share beginnings of some units, of a block's tokens or more; half of them end with a unit."""
+    shared = prompt_of(7, 4 * unit)
+    lengths = (unit + unit // 4, 7 * unit + unit // 2)
     prompts = {}
     for i in range(8):
-        length = rng.choice([rng.randrange(20, 120), 16 * rng.randrange(2, 8)])
-        prompts[f"x{i}"] = shared[: 16 * rng.randrange(5)] + prompt_of(60 + i, length)
+        length = rng.choice([rng.randrange(*lengths), unit * rng.randrange(2, 8)])
+        prompts[f"x{i}"] = shared[: unit * rng.randrange(5)] + prompt_of(60 + i, length)
     return prompts
 
 
@@ -31,10 +32,16 @@ def random_link(rng: random.Random, seed: int) -> dict[str, object]:
 
 
 def live(
-    engine: ToyEngine, rng: random.Random, prompts: dict[str, list[int]], expected: dict[str, list[int]], what: str
+    engine: ToyEngine,
+    rng: random.Random,
+    prompts: dict[str, list[int]],
+    expected: dict[str, list[int]],
+    what: str,
+    num_steps: int = 400,
+    num_tokens: int = NUM_TOKENS,
 ) -> None:
-    """Take 400 random steps and run to the end; every request that ends by itself has its `expected` tokens."""
-    live_together([engine], rng, prompts, expected, what)
+    """Take so many random steps and run to the end; every request that ends by itself has its `expected` tokens."""
+    live_together([engine], rng, prompts, expected, what, num_steps=num_steps, num_tokens=num_tokens)
 
 
 def live_together(
@@ -44,8 +51,10 @@ def live_together(
     expected: dict[str, list[int]],
     what: str,
     reset_share: float = 0.005,
+    num_steps: int = 400,
+    num_tokens: int = NUM_TOKENS,
 ) -> None:
-    """Take 400 random steps with each engine, in any order, that share of them resets of the tier; else as `live`."""
+    """Take random steps with each engine, in any order, that share of them resets of the tier; else as `live`."""
     ids: list[dict[str, str]] = [{} for _ in engines]
 
     def check_finished() -> None:
@@ -55,9 +64,9 @@ def live_together(
                 if end.status == RequestStatus.FINISHED_LENGTH_CAPPED and request_id not in engine.misled:
                     assert end.tokens == expected[ids_of_engine[request_id]], f"{request_id} with {what}"
 
-    for _ in range(400 * len(engines)):
+    for _ in range(num_steps * len(engines)):
         index = rng.randrange(len(engines)) if len(engines) > 1 else 0
-        _step(engines[index], rng, prompts, ids[index], reset_share)
+        _step(engines[index], rng, prompts, ids[index], reset_share, num_tokens)
         check_finished()
     for engine in engines:
         engine.run()
@@ -65,7 +74,12 @@ def live_together(
 
 
 def _step(
-    engine: ToyEngine, rng: random.Random, prompts: dict[str, list[int]], ids: dict[str, str], reset_share: float
+    engine: ToyEngine,
+    rng: random.Random,
+    prompts: dict[str, list[int]],
+    ids: dict[str, str],
+    reset_share: float,
+    num_tokens: int,
 ) -> None:
     """Do one thing that clients or the engine may do; `ids` maps the ids in use to the prompts they have."""
     choice = rng.random()
@@ -78,7 +92,7 @@ def _step(
             ids[request_id] = rng.choice(list(prompts))
             engine.finished.pop(request_id, None)
             options = {"priority": rng.randrange(3)} if engine.spec.policy == "priority" else {}
-            engine.add(request_id, prompts[ids[request_id]], max_tokens=NUM_TOKENS, options=options)
+            engine.add(request_id, prompts[ids[request_id]], max_tokens=num_tokens, options=options)
     elif choice < 0.30 and live_ids:
         engine.abort(rng.choice(live_ids))
     elif reset_share and choice < 0.30 + reset_share:

@@ -1,20 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The KV caches of model families as vLLM's own code plans them: both sides find the same slots for their blocks.
-
-``shared/tools/model_specs`` beside the repository makes them, with vLLM 0.33 and for most families with 0.32.
-"""
-
-import importlib.util
-import logging
-from functools import cache
-from pathlib import Path
-from typing import Any
+"""The KV caches of model families as vLLM's own code plans them: both sides find the same slots for their blocks."""
 
 import pytest
 from kvferry.vllm import preflight, topology
-from vllm.v1.attention.backends import utils as backend_utils
+from model_families import NEEDS_FAMILIES, plan, scaled_plan
+from vllm.v1.kv_cache_interface import iter_layer_specs
 
-FAMILIES = Path(__file__).resolve().parents[3] / "shared/tools/model_specs/families.py"
 # With the slab classes of the groups that are kept.
 ACCEPTED = {
     "llama70b": [0],
@@ -33,32 +24,7 @@ ACCEPTED = {
     "fp8_skip_layers": [0],
     "qwen35_mtp": [1, 1, 1, 0],
 }
-pytestmark = pytest.mark.skipif(not FAMILIES.exists(), reason=f"{FAMILIES.name} is not beside the repository")
-
-
-@cache
-def families() -> Any:
-    """Load the module, and take back what it changes for the whole process."""
-    spec = importlib.util.spec_from_file_location("families", FAMILIES)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(backend_utils, "get_kv_connector_cache_layout", backend_utils.get_kv_connector_cache_layout)
-        spec.loader.exec_module(module)
-    logging.disable(logging.NOTSET)
-    return module
-
-
-def plan(name: str) -> tuple[Any, Any]:
-    """The worker's and the scheduler's KV cache configuration of a family, or skip one that this vLLM lacks."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(backend_utils, "get_kv_connector_cache_layout", lambda vllm_config: None)
-        try:
-            worker, scheduler, _ = families().plan(name)
-        except (ImportError, AttributeError) as error:
-            pytest.skip(f"this vLLM does not know {name}: {error}")
-    return worker, scheduler
+pytestmark = NEEDS_FAMILIES
 
 
 @pytest.mark.parametrize("name", ACCEPTED)
@@ -76,3 +42,18 @@ def test_both_sides_find_the_same_slots(name: str) -> None:
         content = topology.content_bytes_of_group(group)
         assert content <= num_bytes < 1.06 * content
         assert preflight.reach_of_group(group, num_drafts=3)
+
+
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_a_family_made_small_has_the_groups_of_the_real_one(name: str) -> None:
+    real, small = preflight.kept_part(plan(name)[0]), preflight.kept_part(scaled_plan(name)[0])
+    assert [group.layer_names for group in small.kv_cache_groups] == [g.layer_names for g in real.kv_cache_groups]
+    assert topology.slab_classes_of_rank(small).of_groups == topology.slab_classes_of_rank(real).of_groups
+    ratios = set()
+    for group, real_group in zip(small.kv_cache_groups, real.kv_cache_groups, strict=True):
+        ratios.add(real_group.kv_cache_spec.block_size / group.kv_cache_spec.block_size)
+        for ours, theirs in zip(*(iter_layer_specs(g.kv_cache_spec) for g in (group, real_group)), strict=True):
+            assert type(ours) is type(theirs)
+            has_padding = [topology.content_bytes(spec) < spec.page_size_bytes for spec in (ours, theirs)]
+            assert has_padding[0] == has_padding[1]
+    assert len(ratios) == 1

@@ -190,10 +190,15 @@ def test_group_that_the_engine_does_not_cache_is_left_out(config: Any) -> None:
     assert "prefix-cacheable" in refusal(lambda: preflight.check_kv_cache(kv_cache(ring)))
 
 
-def test_hits_that_end_elsewhere_than_blocks_are_refused(config: Any) -> None:
+def test_hits_end_where_blocks_of_groups_that_are_left_out_end_too(config: Any) -> None:
     ring = CircularBufferSpec(block_size=24, num_kv_heads=1, head_size=16, dtype=torch.float32)
-    text = refusal(lambda: preflight.block_sizes(config, kv_cache(FULL, ring)))
-    assert "hits end at multiples of 48 tokens, and blocks that it caches of 16" in text
+    assert preflight.block_sizes(config, kv_cache(FULL, ring)) == (16, [1, 3])
+
+
+def test_hits_that_end_elsewhere_than_blocks_are_refused(config: Any) -> None:
+    config.cache_config.block_size = 8
+    text = refusal(lambda: preflight.block_sizes(config, kv_cache(FULL)))
+    assert "hits end at multiples of 8 tokens, and its blocks of 16" in text
 
 
 def test_kind_that_was_never_tried_is_taken_for_its_base_class_with_a_warning(log_lines: list[str]) -> None:

@@ -12,7 +12,6 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
 
 import torch
-from toy_states import NUM_CELLS
 from vllm.config import (
     CacheConfig,
     DeviceConfig,
@@ -44,6 +43,8 @@ except ImportError:
 VOCABULARY = 1000
 HEAD_SIZE = 8
 NUM_KV_HEADS = 2
+# Of a recurrent state.
+NUM_CELLS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +64,8 @@ class ToySpec:
         the heads of ``"f"``, ``"h"`` half of them (beside another reach vLLM gives it blocks of twice the tokens), and
         ``"M"`` a latent vector of half the length, as an indexer beside MLA. With several
         reaches vLLM makes several KV cache groups.
+    layers
+        Layer name to vLLM's specification of its KV cache, in layer order, in place of all that.
     world_size
         Tensor-parallel ranks, all in this process.
     max_num_batched_tokens, max_num_seqs, max_model_len
@@ -83,6 +86,9 @@ class ToySpec:
         ``"fcfs"`` or ``"priority"``.
     num_drafts
         Tokens that the toy proposes beyond each token of a decode; some are rejected.
+    draft_method
+        What vLLM is told of them. With ``"mtp"`` or ``"eagle3"`` it takes a drafter's layers into account, which it
+        recognises, and loses a block more of a hit.
     kv_events
         Whether the engine publishes KV events; to nobody, unless a test replaces the publisher's ``publish``.
     retention_interval
@@ -103,6 +109,7 @@ class ToySpec:
     layer_pattern: str = "f"
     sliding_window: int = 40
     chunk_size: int = 64
+    layers: Mapping[str, KVCacheSpec] | None = None
     world_size: int = 1
     max_num_batched_tokens: int = 256
     max_num_seqs: int = 16
@@ -116,6 +123,7 @@ class ToySpec:
     prefix_caching: bool = True
     policy: Literal["fcfs", "priority"] = "fcfs"
     num_drafts: int = 0
+    draft_method: Literal["ngram", "eagle3", "mtp"] = "ngram"
     kv_events: bool = False
     retention_interval: int | None = 0
     hybrid_manager: bool = True
@@ -123,6 +131,8 @@ class ToySpec:
 
     def layer_specs(self) -> dict[str, KVCacheSpec]:
         """Layer name to what vLLM calls its KV cache specification, in layer order."""
+        if self.layers is not None:
+            return dict(self.layers)
         shape = {
             "block_size": self.block_size,
             "num_kv_heads": NUM_KV_HEADS,
@@ -236,11 +246,14 @@ def make_vllm_config(folder: Path, spec: ToySpec) -> VllmConfig:
         speculative_config=drafts,
         kv_events_config=KVEventsConfig(enable_kv_cache_events=True, publisher="null") if spec.kv_events else None,
     )
+    if config.speculative_config is not None:
+        # Made with another method it would ask for the drafter's own model.
+        config.speculative_config.method = spec.draft_method
     # vLLM's CPU platform forces these; nothing here runs on its executor.
     config.scheduler_config.async_scheduling = spec.async_scheduling
     config.parallel_config.tensor_parallel_size = config.parallel_config.world_size = spec.world_size
     config.cache_config.block_size = spec.block_size
-    if "s" in spec.layer_pattern:
+    if any(isinstance(layer, MambaSpec) for layer in spec.layer_specs().values()):
         config.cache_config.mamba_cache_mode = "align"
         config.cache_config.mamba_block_size = spec.block_size
     return config

@@ -268,6 +268,11 @@ class ToyEngine:
             for tensor in worker.kv_caches.values():
                 tensor.view(torch.int32).fill_(-1)
 
+    def own_hit_tokens(self, prompt: Sequence[int]) -> int:
+        """Tokens at the beginning of a prompt that a new request would find in the engine's own prefix cache."""
+        request = self.make_request("probe", prompt)
+        return int(self.scheduler.kv_cache_manager.get_computed_blocks(request)[1])
+
     def settle_stores(self, timeout_s: float = 60.0) -> None:
         """Step, empty steps mostly, until no store is on its way and no block waits for its turn."""
         self.run_until(

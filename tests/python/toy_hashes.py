@@ -36,7 +36,8 @@ class HashCheck:
         self._engine = engine
         self._seen: list[Any] = [None] * engine.spec.num_blocks
         self._loading: set[str] = set()
-        self._late: list[tuple[int, int, list[int], int, Request]] = []
+        # With the hash that each had when it was found.
+        self._late: list[tuple[Any, tuple[int, int, list[int], int, Request]]] = []
         self.lost_track: set[str] = set()
         self.faults: list[tuple[str, int]] = []
 
@@ -75,11 +76,14 @@ class HashCheck:
 
         """
         late, self._late = self._late, []
-        for late_one in late if output is not None else ():
-            self._compare(*late_one, None)
+        blocks = self._engine.scheduler.kv_cache_manager.block_pool.blocks
+        for block_hash, late_one in late if output is not None else ():
+            # A request that was preempted meanwhile may have lost the block to another one.
+            if blocks[late_one[0]].block_hash is block_hash:
+                self._compare(*late_one, None)
         if output is None:
             self._late = late
-        for block in self._engine.scheduler.kv_cache_manager.block_pool.blocks:
+        for block in blocks:
             block_hash = block.block_hash
             if block_hash is self._seen[block.block_id]:
                 continue
@@ -96,7 +100,7 @@ class HashCheck:
             number = len(tokens) // int(groups[group].kv_cache_spec.block_size) - 1
             one = (block.block_id, group, tokens, number, request)
             if self._settles_late(group):
-                self._late.append(one)
+                self._late.append((block_hash, one))
             else:
                 self._compare(*one, output)
 

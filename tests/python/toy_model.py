@@ -9,50 +9,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from toy_config import NUM_KV_HEADS, VOCABULARY, ToySpec
+from toy_config import VOCABULARY
+from toy_layers import BAD_CELL, NULL_BLOCK, ToyLayers, toy_layers
 from toy_states import FACTOR, INITIAL, MODULUS, RunningState, ToyStates, WrongKvError
 from vllm.v1.core.sched.output import NewRequestData, SchedulerOutput
-from vllm.v1.kv_cache_interface import (
-    ChunkedLocalAttentionSpec,
-    KVCacheConfig,
-    KVCacheSpec,
-    MambaSpec,
-    MLAAttentionSpec,
-    SlidingWindowSpec,
-)
-
-_HEAD_SALTS = np.arange(2 * NUM_KV_HEADS) * 7
-_NULL_BLOCK = 0
-# What no right cell holds.
-BAD_CELL = -7
+from vllm.v1.kv_cache_interface import KVCacheConfig
 
 Array = npt.NDArray[Any]
-
-
-@dataclass(frozen=True)
-class ToyLayer:
-    """A layer: its number in the model, its KV cache group, and vLLM's specification of its cache."""
-
-    index: int
-    group: int
-    spec: KVCacheSpec
-
-    @property
-    def block_size(self) -> int:
-        """Tokens of a block."""
-        return int(self.spec.block_size)
-
-    def first_read(self, position: int) -> int:
-        """First position that a token at `position` attends to."""
-        if isinstance(self.spec, SlidingWindowSpec):
-            return max(0, position - int(self.spec.sliding_window) + 1)
-        if isinstance(self.spec, ChunkedLocalAttentionSpec):
-            return position - position % int(self.spec.attention_chunk_size)
-        return 0
-
-    def salt(self, rank: int) -> int:
-        """What tells a rank's cells from another one's: nothing where every rank holds all heads' latent vector."""
-        return 0 if isinstance(self.spec, MLAAttentionSpec) else 5 * rank
 
 
 @dataclass
@@ -64,6 +27,8 @@ class ToyRequest:
     hidden: Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     running: RunningState = field(default_factory=RunningState)
     num_prompt: int = 0
+    # Where the engine has it compute a window of a hit again; what hits have is left alone there.
+    replay_start: int = 0
 
     def take_back(self, num_output: int) -> None:
         """Forget output tokens that the engine did not take: it computes again what they came from."""
@@ -101,26 +66,18 @@ class ToyModel:
     """
 
     def __init__(
-        self, kv_caches: dict[str, torch.Tensor], kv_cache_config: KVCacheConfig, spec: ToySpec, rank: int
+        self, kv_caches: dict[str, torch.Tensor], kv_cache_config: KVCacheConfig, rank: int, num_ranks: int
     ) -> None:
         self.check_kv = True
         self.bad_blocks: set[int] = set()
         self.misled: set[str] = set()
         self.drafts: Callable[[str, int, int], list[int]] = lambda request_id, position, num_drafts: [0] * num_drafts
         self.num_accepted = self.num_rejected = 0
-        layers = _layers(kv_cache_config, spec)
         self._sizes = [int(group.kv_cache_spec.block_size) for group in kv_cache_config.kv_cache_groups]
-        # As what the cells are, whatever the cache's own type is.
-        self._bits: dict[str, Array] = {name: kv_caches[name].view(torch.int32).numpy() for name in layers}
-        states = {name: layer for name, layer in layers.items() if isinstance(layer.spec, MambaSpec)}
-        self._layers = {name: layer for name, layer in layers.items() if name not in states}
-        self._states = ToyStates(
-            {name: (layer.index, layer.group) for name, layer in states.items()},
-            {name: self._bits[name][:, 0, 0] for name in states},
-            next((layer.block_size for layer in states.values()), spec.block_size),
-            rank,
-        )
-        self._rank = rank
+        self._layers, states = toy_layers(kv_caches, kv_cache_config, rank, num_ranks)
+        state_size = next((self._sizes[layers.group] for layers in states), 1)
+        self._states = ToyStates(states, state_size)
+        self._replay_tokens = max((layers.replay_tokens for layers in self._layers), default=0)
         self._requests: dict[str, ToyRequest] = {}
 
     def update(self, output: SchedulerOutput) -> dict[str, int]:
@@ -135,6 +92,7 @@ class ToyModel:
             tokens = new.prompt_token_ids if new.prefill_token_ids is None else new.prefill_token_ids
             request = ToyRequest([list(blocks) for blocks in new.block_ids], _told_apart(new, list(tokens)))
             request.num_prompt = len(new.prompt_token_ids)
+            request.replay_start = getattr(new, "replay_start", 0)  # vLLM 0.32 and newer
             self._requests[new.req_id] = request
             self.misled.discard(new.req_id)
             computed[new.req_id] = new.num_computed_tokens
@@ -200,40 +158,52 @@ class ToyModel:
         is_misled = self._is_misled(request_id, start)
         if is_misled:
             self.misled.add(request_id)
-        hidden = request.hidden if self.check_kv and not is_misled else None
         self._states.compute(
-            request_id, request.running, request.tables, request.tokens, start, end, num_drafts, hidden
+            request_id,
+            request.running,
+            request.tables,
+            request.hidden,
+            start,
+            end,
+            num_drafts,
+            check=self.check_kv and not is_misled,
         )
-        places: dict[int, tuple[Array, Array]] = {}
-        for name, layer in self._layers.items():
-            first = layer.first_read(start) if self.check_kv else start
-            num_read = start - first
-            if layer.group not in places:
-                places[layer.group] = self._cells(request_id, layer, first, end)
-            blocks, offsets = places[layer.group]
-            cells = self._cells_of(name, layer, request.hidden[first:end])
-            bits = self._bits[name]
-            if num_read and not is_misled:
-                is_wrong = (bits[blocks[:num_read], :, offsets[:num_read]] != cells[:num_read]).any(axis=2)
-                if is_wrong.any():
-                    position, head = np.argwhere(is_wrong)[0].tolist()
-                    raise WrongKvError(
-                        f"{request_id}: layer {layer.index}, head {head}: wrong KV at {is_wrong.sum()} of "
-                        f"{is_wrong.size} cells, first at position {first + position} (block {blocks[position]})"
-                    )
-            bits[blocks[num_read:], :, offsets[num_read:]] = BAD_CELL if is_misled else cells[num_read:]
-        for blocks, offsets in places.values():
-            num_read = len(blocks) - (end - start)
-            self._note_written(blocks[num_read:], offsets[num_read:], is_misled)
+        for layers in self._layers:
+            self._compute_layers(request_id, layers, start, end, is_misled=is_misled)
         if self.bad_blocks:
             for left in self._states.written(request.running, request.tables):
                 self._note_written(np.array(left), np.zeros(len(left)), is_misled)
 
-    def _cells_of(self, name: str, layer: ToyLayer, hidden: Array) -> Array:
-        """What a layer's cells have to be behind tokens of that running hash."""
-        salts = _HEAD_SALTS[: self._bits[name].shape[1]] + (31 * layer.index + layer.salt(self._rank))
-        cells: Array = ((hidden[:, None] + salts) % MODULUS).astype(np.int32)[:, :, None]
-        return cells
+    def _compute_layers(self, request_id: str, layers: ToyLayers, start: int, end: int, *, is_misled: bool) -> None:
+        request = self._requests[request_id]
+        first_read = layers.first_read(start)
+        if layers.replay_tokens:
+            # What is before was not computed again, and is not read.
+            first_read = max(first_read, min(request.replay_start, start))
+        elif layers.is_cached and 0 < request.replay_start <= start < request.replay_start + self._replay_tokens:
+            # The engine does not write again what it took from its cache, or from the tier.
+            start = min(end, request.replay_start + self._replay_tokens)
+        if self.check_kv and not is_misled:
+            self._check(request_id, layers, *layers.states_between(first_read, start))
+        first, last = layers.states_before(start), layers.states_before(end)
+        if layers.is_ring:
+            first = max(first, last - layers.num_states)
+        blocks, offsets = self._places(request_id, layers, first, last)
+        layers.cells[:, blocks, :, offsets] = BAD_CELL if is_misled else layers.cells_of(request.hidden, first, last)
+        self._note_written(blocks, offsets, is_misled)
+
+    def _check(self, request_id: str, layers: ToyLayers, first: int, end: int) -> None:
+        """Compare the states ``[first, end)`` with what they have to be."""
+        if first >= end:
+            return
+        blocks, offsets = self._places(request_id, layers, first, end)
+        cells = layers.cells_of(self._requests[request_id].hidden, first, end)
+        if (is_wrong := layers.cells[:, blocks, :, offsets] != cells).any():
+            state, layer, head, _ = np.argwhere(is_wrong)[0].tolist()
+            raise WrongKvError(
+                f"{request_id}: layer {layers.numbers[layer]}, head {head}: wrong KV at {is_wrong.sum()} of "
+                f"{is_wrong.size} cells, first at state {first + state} (block {blocks[state]})"
+            )
 
     def _is_misled(self, request_id: str, start: int) -> bool:
         """Whether tokens from `start` on attend to a block that is known to be bad, or go on from a state that is."""
@@ -247,10 +217,8 @@ class ToyModel:
                 return request_id in self.misled  # its state goes on
             if not self.bad_blocks.isdisjoint(found):
                 return True
-        for layer in self._layers.values():
-            size = layer.block_size
-            read = request.tables[layer.group][layer.first_read(start) // size : -(-start // size)]
-            if not self.bad_blocks.isdisjoint(read):
+        for layers in self._layers:
+            if not self.bad_blocks.isdisjoint(layers.blocks_read(request.tables[layers.group], start)):
                 return True
         return False
 
@@ -267,14 +235,12 @@ class ToyModel:
         """
         request = ToyRequest(tables, list(tokens))
         request.compute_hidden(end)
-        positions = np.arange(start, end)
-        for name, layer in self._layers.items():
-            size = layer.block_size
-            table = np.array(tables[layer.group], dtype=np.int64)
-            blocks, offsets = table[positions // size], positions % size
-            kept = blocks != _NULL_BLOCK
-            cells = self._cells_of(name, layer, request.hidden[start:end])
-            self._bits[name][blocks[kept], :, offsets[kept]] = cells[kept] if is_right else BAD_CELL
+        for layers in self._layers:
+            first, last = layers.states_before(start), layers.states_before(end)
+            blocks, offsets = layers.places(tables[layers.group], first, last)
+            kept = blocks != NULL_BLOCK
+            cells = layers.cells_of(request.hidden, first, last)
+            layers.cells[:, blocks[kept], :, offsets[kept]] = cells[kept] if is_right else BAD_CELL
             if is_right:
                 self.bad_blocks.difference_update(blocks[kept].tolist())
             else:
@@ -286,43 +252,41 @@ class ToyModel:
         For groups of recurrent state: the state behind it.
         """
         request = ToyRequest([], list(tokens))
-        size = self._sizes[group]
-        end = (index + 1) * size
+        end = (index + 1) * self._sizes[group]
         request.compute_hidden(end)
-        for name, layer in self._layers.items():
-            if layer.group != group:
+        for layers in self._layers:
+            if layers.group != group:
                 continue
-            cells = self._cells_of(name, layer, request.hidden[index * size : end])
-            if (self._bits[name][block, :, :size] != cells.transpose(1, 0, 2)).any():
+            first = index * layers.num_states
+            cells = layers.cells_of(request.hidden, first, first + layers.num_states)
+            if (layers.cells[:, block] != cells.transpose(1, 2, 0, 3)).any():
                 return False
         return self._states.has(group, block, end, int(request.hidden[end - 1]))
+
+    def memory_of(self, group: int) -> list[Array]:
+        """The memory of a group's layers, of those together that are alike: ``(layers, blocks, ...)``."""
+        found = [layers.cells for layers in self._layers if layers.group == group]
+        return found + self._states.memory_of(group)
 
     def _sample(self, request_id: str, end: int) -> int:
         """Next token, from all cells that the last token attends to in the first layer of each group."""
         total, groups = self._states.sum_of(self._requests[request_id].running, end), set()
-        for name, layer in self._layers.items():
-            if layer.group in groups:
+        for layers in self._layers:
+            if layers.group in groups:
                 continue
-            groups.add(layer.group)
-            first = layer.first_read(end - 1)
-            blocks, offsets = self._cells(request_id, layer, first, end)
-            cells = self._bits[name][blocks, 0, offsets, 0].astype(np.int64)
-            cells[cells == BAD_CELL] += layer.salt(self._rank)
-            # Every rank finds the same token, though it holds other cells.
-            total += int(((cells - layer.salt(self._rank)) * np.arange(first + 1, end + 1)).sum())
+            groups.add(layers.group)
+            first, last = layers.states_between(layers.first_read(end - 1), end)
+            hashes = layers.hashes_at(*self._places(request_id, layers, first, last))
+            total += int((hashes * np.arange(first + 1, last + 1)).sum())
         return total % VOCABULARY
 
-    def _cells(self, request_id: str, layer: ToyLayer, first: int, end: int) -> tuple[Array, Array]:
-        """Blocks and offsets of the positions ``[first, end)`` in a layer."""
-        size = layer.block_size
-        table = self._requests[request_id].tables[layer.group]
-        base = first // size
-        blocks = np.array(table[base : -(-end // size)], dtype=np.int64)
-        if _NULL_BLOCK in blocks:
-            missing = int(np.argmax(blocks == _NULL_BLOCK))
-            raise WrongKvError(f"{request_id}: layer {layer.index}: no block at position {(base + missing) * size}")
-        positions = np.arange(first, end)
-        return blocks[positions // size - base], positions % size
+    def _places(self, request_id: str, layers: ToyLayers, first: int, end: int) -> tuple[Array, Array]:
+        """Blocks and offsets of the states ``[first, end)`` of some layers."""
+        blocks, offsets = layers.places(self._requests[request_id].tables[layers.group], first, end)
+        if NULL_BLOCK in blocks:
+            missing = first + int(np.argmax(blocks == NULL_BLOCK))
+            raise WrongKvError(f"{request_id}: {layers.name}: no block for state {missing}")
+        return blocks, offsets
 
 
 def _told_apart(new: NewRequestData, tokens: list[int]) -> list[int]:
@@ -334,14 +298,3 @@ def _told_apart(new: NewRequestData, tokens: list[int]) -> list[int]:
         for position in range(start, start + feature.mm_position.length):
             tokens[position] += zlib.crc32(feature.identifier.encode())
     return tokens
-
-
-def _layers(kv_cache_config: KVCacheConfig, spec: ToySpec) -> dict[str, ToyLayer]:
-    index_of = {name: index for index, name in enumerate(spec.layer_specs())}
-    layers = {}
-    for number, group in enumerate(kv_cache_config.kv_cache_groups):
-        # vLLM may have given the group larger blocks.
-        of_each = getattr(group.kv_cache_spec, "kv_cache_specs", {})
-        for name in group.layer_names:
-            layers[name] = ToyLayer(index_of[name], number, of_each.get(name, group.kv_cache_spec))
-    return {name: layers[name] for name in index_of}

@@ -7,7 +7,7 @@ behind each of a step's last tokens are in as many columns, and where the next s
 accepted or not: behind the step. If a block ended in between, its state is copied to its block then.
 """
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,6 @@ Array = npt.NDArray[Any]
 
 MODULUS = 2**31 - 1
 FACTOR = 1_000_003
-NUM_CELLS = 16
 # What the first token finds; every cell of a state has a salt of its own beside it.
 INITIAL = 1
 
@@ -40,14 +39,48 @@ class RunningState:
     num_running
         Tokens behind which the state of `column` is, if the drafts of the last step have yet to be settled.
     cells
-        First cell of the state by layer and number of tokens, of the last step.
+        First cell of the state by group and number of tokens, of the last step.
 
     """
 
     column: int | None = None
     num_accepted: int = 1
     num_running: int | None = None
-    cells: dict[tuple[str, int], int] = field(default_factory=dict)
+    cells: dict[tuple[int, int], int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class StateLayers:
+    """Recurrent layers of one KV cache group that are alike.
+
+    Attributes
+    ----------
+    name
+        For messages.
+    group
+        Their KV cache group.
+    bits
+        Their states, shape ``(layers, blocks, cells)``, int32, in the engine's memory.
+    salts
+        What the cells differ by, shape ``(layers, cells)``.
+
+    """
+
+    name: str
+    group: int
+    bits: Array
+    salts: Array
+
+    @classmethod
+    def of(cls, numbers: Sequence[int], group: int, bits: Array, rank: int) -> "StateLayers":
+        """Make them of layers with those numbers in the model: every cell but the first is another one on each rank."""
+        salts = 1009 * np.array(numbers)[:, None] + np.arange(bits.shape[2]) * (7 + 5 * rank)
+        return cls(f"recurrent layers {numbers[0]} to {numbers[-1]} of group {group}", group, bits, salts)
+
+    def expected(self, num_tokens: int, hidden: int) -> Array:
+        """The states after so many tokens, whose plain running hash `hidden` is."""
+        states: Array = (hidden + self.salts * pow(FACTOR, num_tokens, MODULUS)) % MODULUS
+        return states
 
 
 class ToyStates:
@@ -56,60 +89,61 @@ class ToyStates:
     Parameters
     ----------
     layers
-        Layer name to its number in the model and its KV cache group.
-    bits
-        Layer name to its states, shape ``(blocks, NUM_CELLS)``, int32.
+        All of them.
     block_size
         Tokens.
-    rank
-        Every cell but the first is another one on another rank.
 
     """
 
-    def __init__(
-        self, layers: Mapping[str, tuple[int, int]], bits: Mapping[str, Array], block_size: int, rank: int
-    ) -> None:
-        self._groups = {name: group for name, (_, group) in layers.items()}
-        self._bits = bits
+    def __init__(self, layers: Sequence[StateLayers], block_size: int) -> None:
+        self._layers = layers
         self._block_size = block_size
-        numbers = np.arange(NUM_CELLS)
-        self._salts = {name: 31 * index + numbers * (7 + 5 * rank) for name, (index, _) in layers.items()}
 
     def compute(
         self,
         request_id: str,
         running: RunningState,
         tables: list[list[int]],
-        tokens: list[int],
+        hidden: Array,
         start: int,
         end: int,
         num_drafts: int,
-        hidden: Array | None,
+        *,
+        check: bool,
     ) -> None:
-        """Compute the states of ``tokens[start:end]``, of which the last `num_drafts` may be taken back.
+        """Compute the states of the tokens ``[start, end)``, of which the last `num_drafts` may be taken back.
 
-        `hidden`: the plain running hash behind each token, to check what is read with; None: do not.
+        Parameters
+        ----------
+        hidden
+            The plain running hash after each token.
+        check
+            Whether to compare what is read with it.
+
         """
         column = -(-end // self._block_size) - 1
         previous = (start - 1) // self._block_size if running.column is None else running.column
         offset = running.num_accepted - 1
         running.cells.clear()
-        for name, group in self._groups.items():
-            table, bits = tables[group], self._bits[name]
+        for layers in self._layers:
+            table, bits = tables[layers.group], layers.bits
             at = column + offset
             if previous not in (-1, column):
-                bits[table[column]] = bits[table[previous + offset]]
+                bits[:, table[column]] = bits[:, table[previous + offset]]
                 at = column
-            state = INITIAL + self._salts[name]
+            state, before = INITIAL + layers.salts, INITIAL
             if start > 0:
-                state = bits[table[at]].astype(np.int64)
-                if hidden is not None:
-                    self._check(request_id, name, start, state, int(hidden[start - 1]), table[at])
-            for position in range(start, end):
-                state = (state * FACTOR + tokens[position] + 1) % MODULUS
-                if (ahead := position + 1 - (end - num_drafts)) >= 0:
-                    bits[table[column + ahead]] = state
-                    running.cells[name, position + 1] = int(state[0])
+                state, before = bits[:, table[at]].astype(np.int64), int(hidden[start - 1])
+                if check:
+                    self._check(request_id, layers, start, state, before, table[at])
+            for ahead in range(num_drafts + 1):
+                position = end - num_drafts + ahead
+                # What the tokens in between add to a state is the same for all cells.
+                factor = pow(FACTOR, position - start, MODULUS)
+                added = (int(hidden[position - 1]) - before * factor) % MODULUS
+                after = (state * factor + added) % MODULUS
+                bits[:, table[column + ahead]] = after
+                running.cells.setdefault((layers.group, position), int(after[0, 0]))
         running.column = column
         running.num_accepted = 1
         running.num_running = end - num_drafts if num_drafts else None
@@ -117,43 +151,45 @@ class ToyStates:
     @property
     def groups(self) -> set[int]:
         """KV cache groups of recurrent state."""
-        return set(self._groups.values())
+        return {layers.group for layers in self._layers}
+
+    def memory_of(self, group: int) -> list[Array]:
+        """The states of a group's layers, those that are alike together."""
+        return [layers.bits for layers in self._layers if layers.group == group]
 
     def written(self, running: RunningState, tables: list[list[int]]) -> list[list[int]]:
         """Blocks that the last step may have left a state in, by group."""
         return [tables[group][running.column or 0 :] for group in self.groups]
 
     def settle(self, running: RunningState, tables: list[list[int]]) -> None:
-        """Behind a step with drafts: put the state of the block that it ended in its place."""
+        """Put the state of the block that a step with drafts ended in its place, after that step."""
         if running.num_running is None or running.column is None:
             return
         num_ended = (running.num_running + running.num_accepted - 1) // self._block_size * self._block_size
         if num_ended >= running.num_running:
             column = num_ended // self._block_size - 1
-            for name, group in self._groups.items():
-                table, bits = tables[group], self._bits[name]
-                bits[table[column]] = bits[table[running.column + num_ended - running.num_running]]
+            for layers in self._layers:
+                table = tables[layers.group]
+                source = table[running.column + num_ended - running.num_running]
+                layers.bits[:, table[column]] = layers.bits[:, source]
             if column == running.column:
                 running.num_accepted = 1
         running.num_running = None
 
     def sum_of(self, running: RunningState, num_tokens: int) -> int:
-        """What the next token is drawn from: the first cell behind `num_tokens` in the first layer of each group."""
-        first_layers = {group: name for name, group in reversed(self._groups.items())}
-        return sum(running.cells[name, num_tokens] for name in first_layers.values())
+        """What the next token is drawn from: the first cell after `num_tokens` in the first layer of each group."""
+        return sum(running.cells[group, num_tokens] for group in self.groups)
 
     def has(self, group: int, block: int, num_tokens: int, hidden: int) -> bool:
-        """Whether a block holds the states behind `num_tokens` tokens in all layers of that group, if it has any."""
+        """Whether a block holds the states after `num_tokens` tokens in all layers of that group, if it has any."""
         return all(
-            bool((self._bits[name][block].astype(np.int64) == self._expected(name, num_tokens, hidden)).all())
-            for name, its_group in self._groups.items()
-            if its_group == group
+            bool((layers.bits[:, block].astype(np.int64) == layers.expected(num_tokens, hidden)).all())
+            for layers in self._layers
+            if layers.group == group
         )
 
-    def _expected(self, name: str, num_tokens: int, hidden: int) -> Array:
-        expected: Array = (hidden + self._salts[name] * pow(FACTOR, num_tokens, MODULUS)) % MODULUS
-        return expected
-
-    def _check(self, request_id: str, name: str, num_tokens: int, state: Array, hidden: int, block: int) -> None:
-        if (state != self._expected(name, num_tokens, hidden)).any():
-            raise WrongKvError(f"{request_id}: layer {name}: wrong state behind {num_tokens} tokens (block {block})")
+    def _check(
+        self, request_id: str, layers: StateLayers, num_tokens: int, state: Array, hidden: int, block: int
+    ) -> None:
+        if (state != layers.expected(num_tokens, hidden)).any():
+            raise WrongKvError(f"{request_id}: {layers.name}: wrong state behind {num_tokens} tokens (block {block})")

@@ -50,7 +50,7 @@ class ToyWorker:
         self._config.parallel_config.rank = rank
         tensors = allocate_kv_cache(kv_cache_config, torch.device("cpu"), spec.layout)
         self.kv_caches = {name: tensors[name] for name in spec.layer_specs()}
-        self.model = ToyModel(self.kv_caches, kv_cache_config, spec, rank)
+        self.model = ToyModel(self.kv_caches, kv_cache_config, rank, spec.world_size)
         # Any: what vLLM's class has is not all that tests look at.
         self.connector: Any = None
         self._runner: ToyRunner | None = None

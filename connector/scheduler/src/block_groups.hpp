@@ -26,9 +26,8 @@ class BlockGroups {
   BlockGroups(std::span<const KvGroup> groups, std::uint32_t hash_tokens)
       : groups_(groups.begin(), groups.end()), hash_tokens_(hash_tokens) {
     for (GroupId group; has(group); group = group.next()) {
-      if (at(group).reach.is_none()) continue;
-      ids_.push_back(group);
       hit_length_ = std::lcm(hit_length_, at(group).hashes_per_block);
+      if (!at(group).reach.is_none()) ids_.push_back(group);
     }
   }
 
@@ -59,7 +58,8 @@ class BlockGroups {
     const std::uint32_t length = block_length(group);
     return length == 1 || (position + 1) % length == 0;
   }
-  /// The last position up to that one at which a block ends in every group: loads end there.
+  /// The last position up to that one at which a block ends in every group, those that are left out
+  /// included, because the engine's hits do: loads end there.
   [[nodiscard]] std::uint32_t align(std::uint32_t position) const {
     return position / hit_length_ * hit_length_;
   }
@@ -99,14 +99,16 @@ class BlockGroups {
   /// The most positions that a load may bring of a request of so many tokens. The engine computes
   /// the last token in any case, because it needs its logits: after a load of all of them it steps
   /// back by that one. A load may bring them all if the last token needs no block besides those of
-  /// the load: it sees no block that the engine has dropped by then, and no state from before it.
+  /// the load: it sees no block that the engine has dropped by then, no state from before it, and
+  /// nothing of a group that is left out, of which a load brings nothing.
   [[nodiscard]] std::uint32_t num_loadable(std::uint32_t num_tokens) const {
     const std::uint32_t num_positions = num_tokens / hash_tokens_;
     if (num_positions == 0 || num_tokens % hash_tokens_ != 0) return num_positions;
-    const bool may_step_back = std::all_of(ids_.begin(), ids_.end(), [&](GroupId group) {
-      return !has_states(group) &&
-             first_kept(group, num_tokens - 1) == first_kept(group, num_tokens);
-    });
+    const bool has_all = ids_.size() == size();
+    const bool may_step_back = has_all && std::all_of(ids_.begin(), ids_.end(), [&](GroupId group) {
+                                 return !has_states(group) && first_kept(group, num_tokens - 1) ==
+                                                                  first_kept(group, num_tokens);
+                               });
     return may_step_back ? num_positions : num_positions - 1;
   }
   /// Whether a load needs the block that ends at a multiple of `interval` positions: at the first

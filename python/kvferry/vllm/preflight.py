@@ -294,7 +294,8 @@ class BlockSizes(NamedTuple):
     hash_tokens
         Tokens that one of its hashes covers.
     hashes_per_block
-        Hashes that a block covers, by KV cache group. The last of them names the block.
+        Hashes that a block covers, by KV cache group. The last of them names the block. Of a group that is left out,
+        how many there are between two ends of its blocks that are ends of hashes too: the engine's hits end there.
 
     """
 
@@ -317,13 +318,10 @@ def block_sizes(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> 
     """
     hit_tokens, hash_tokens = resolve_kv_cache_block_sizes(kv_cache_config, vllm_config)
     hashes_per_block = []
-    kept_tokens = math.lcm(
-        *(int(group.kv_cache_spec.block_size) for group in kept_part(kv_cache_config).kv_cache_groups)
-    )
     for group in kv_cache_config.kv_cache_groups:
         block_tokens = int(group.kv_cache_spec.block_size)
         if not is_kept(group):
-            hashes_per_block.append(1)
+            hashes_per_block.append(math.lcm(block_tokens, hash_tokens) // hash_tokens)
             continue
         if block_tokens % hash_tokens:
             raise _refusal(
@@ -332,9 +330,10 @@ def block_sizes(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> 
                 "unset --prefix-match-unit and set --block-size to the size of a block",
             )
         hashes_per_block.append(block_tokens // hash_tokens)
-    if hit_tokens != kept_tokens:
+    block_tokens = hash_tokens * math.lcm(*hashes_per_block)
+    if hit_tokens != block_tokens:
         raise _refusal(
-            f"the engine's hits end at multiples of {hit_tokens} tokens, and blocks that it caches of {kept_tokens}",
+            f"the engine's hits end at multiples of {hit_tokens} tokens, and its blocks of {block_tokens}",
             "one number for both",
             _WITHOUT,
         )

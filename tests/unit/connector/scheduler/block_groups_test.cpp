@@ -77,6 +77,15 @@ TEST(BlockGroups, ALoadMayBringTheLastTokenIfTheStepBackNeedsNoOtherBlock) {
   EXPECT_EQ(num_loadable(TokenReach::chunk(8), 16), 3U) << "the next token begins a chunk";
   EXPECT_EQ(num_loadable(TokenReach::chunk(8), 12), 3U);
   EXPECT_EQ(num_loadable(TokenReach::state(0), 16), 3U) << "a state is of one boundary";
+  EXPECT_EQ(num_loadable(TokenReach::none(), 16), 3U) << "a circular buffer is empty after a load";
+}
+
+TEST(BlockGroups, LoadsEndWhereBlocksOfGroupsThatAreLeftOutEndToo) {
+  const BlockGroups groups(std::vector<KvGroup>{{TokenReach(), SlabClassId(0), 2},
+                                                {TokenReach::none(), SlabClassId(0), 3}},
+                           kBlockTokens);
+  EXPECT_EQ(groups.align(11), 6U);
+  EXPECT_EQ(groups.ids().size(), 1U);
 }
 
 TEST(BlockGroups, BlocksOfSeveralPositionsEndWhereTheirLastOneDoes) {
