@@ -4,6 +4,7 @@
 vLLM gives the hash when it schedules the computation. `HashCheck` looks, behind each step, whether it was computed.
 """
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from toy_states import WrongKvError
@@ -146,6 +147,8 @@ class HashCheck:
     def _owner(self, block_hash: bytes) -> tuple[Request, int] | None:
         """Find a request that has the hash, and the hash's number there."""
         for request in (*self._engine.scheduler.requests.values(), *self._engine.requests.values()):
-            if block_hash in request.block_hashes and request.lora_request is None and not request.mm_features:
+            if request.lora_request is not None or request.mm_features:
+                continue
+            with suppress(ValueError):
                 return request, request.block_hashes.index(block_hash)
         return None

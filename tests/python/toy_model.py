@@ -79,6 +79,7 @@ class ToyModel:
         self._states = ToyStates(states, state_size)
         self._replay_tokens = max((layers.replay_tokens for layers in self._layers), default=0)
         self._requests: dict[str, ToyRequest] = {}
+        self._asked = ToyRequest([], [])
 
     def update(self, output: SchedulerOutput) -> dict[str, int]:
         """Take the step's requests and block tables over; return how many tokens of each are computed."""
@@ -251,17 +252,27 @@ class ToyModel:
 
         For groups of recurrent state: the state behind it.
         """
-        request = ToyRequest([], list(tokens))
         end = (index + 1) * self._sizes[group]
-        request.compute_hidden(end)
+        hidden = self._hidden_of(tokens)
         for layers in self._layers:
             if layers.group != group:
                 continue
             first = index * layers.num_states
-            cells = layers.cells_of(request.hidden, first, first + layers.num_states)
+            cells = layers.cells_of(hidden, first, first + layers.num_states)
             if (layers.cells[:, block] != cells.transpose(1, 2, 0, 3)).any():
                 return False
-        return self._states.has(group, block, end, int(request.hidden[end - 1]))
+        return self._states.has(group, block, end, int(hidden[end - 1]))
+
+    def _hidden_of(self, tokens: list[int]) -> Array:
+        """The running hash after each of these tokens, or of more: the next question is often of a longer text."""
+        known = self._asked.tokens
+        num_common = min(len(known), len(tokens))
+        if known[:num_common] != tokens[:num_common]:
+            self._asked = ToyRequest([], list(tokens))
+        else:
+            known.extend(tokens[num_common:])
+        self._asked.compute_hidden(len(self._asked.tokens))
+        return self._asked.hidden
 
     def memory_of(self, group: int) -> list[Array]:
         """The memory of a group's layers, of those together that are alike: ``(layers, blocks, ...)``."""
