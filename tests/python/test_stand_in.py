@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cuda back end under the real scheduler, on the stand-in driver: every copy path, every end of a process."""
 
+import json
 import random
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -65,30 +67,61 @@ ENDS = {
     "lets the engine go": "del engine; import gc; gc.collect()",
     "closes twice": "engine.close(); engine.close()",
 }
+# One process imports vLLM, which takes most of the time, and a child of it ends in each way.
 SCRIPT = """
-import os, sys, pathlib
+import json, os, pathlib, sys
 sys.path[:0] = {paths!r}
 from harness import ToyEngine, ToySpec
 from scenarios import PROMPTS
 from stand_in import StandIn
+folder = pathlib.Path({folder!r})
+codes = []
+for number, end in enumerate({ends!r}):
+    child = os.fork()
+    if child == 0:
+        break
+    codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+else:
+    (folder / "codes").write_text(json.dumps(codes))
+    os._exit(0)
+for descriptor, name in ((1, "out"), (2, "err")):
+    os.dup2(os.open(folder / f"{{number}}.{{name}}", os.O_CREAT | os.O_WRONLY), descriptor)
 StandIn().install(setattr)
 extra = {{"cpu_bytes_to_use": "16MiB", "store_bandwidth_limit": 50_000}}
-engine = ToyEngine(pathlib.Path({folder!r}), ToySpec(extra_config=extra))
+engine = ToyEngine(folder / f"model{{number}}", ToySpec(extra_config=extra))
 engine.generate(PROMPTS)
 stats = engine.workers[0].copy_stats()
 assert stats["queued_bytes"] + stats["in_flight_bytes"] > 0, stats
 print("under way", flush=True)
-{end}
+exec(end)
 """
 
 
-@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
-def test_process_ends_at_once_and_in_peace_with_stores_under_way(tmp_path: Path, end: str) -> None:
-    here = Path(__file__).resolve().parent
-    script = SCRIPT.format(paths=[str(here), str(here.parent / "fakes")], folder=str(tmp_path / "model"), end=end)
+@dataclass(frozen=True)
+class Ended:
+    """How a process ended, and what it said."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
+    here, folder = Path(__file__).resolve().parent, tmp_path_factory.mktemp("ends")
+    paths = [str(here), str(here.parent / "fakes")]
+    script = SCRIPT.format(paths=paths, folder=str(folder), ends=list(ENDS.values()))
     # Less than the transfer time-out, and than what the stores would take.
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=200, check=False)
-    assert ended.stdout.endswith("under way\n"), ended.stderr
-    assert ended.returncode == 0, ended.stderr
+    subprocess.run([sys.executable, "-c", script], timeout=200, check=True)
+    codes = json.loads((folder / "codes").read_text())
+    said = [[(folder / f"{number}.{name}").read_text() for name in ("out", "err")] for number in range(len(ENDS))]
+    return {name: Ended(code, *texts) for name, code, texts in zip(ENDS, codes, said, strict=True)}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_process_ends_at_once_and_in_peace_with_stores_under_way(ended: dict[str, Ended], end: str) -> None:
+    one = ended[end]
+    assert one.out.endswith("under way\n"), one.err
+    assert one.code == 0, one.err
     for word in ("Traceback", "Error", "terminate", "core dumped"):
-        assert word not in ended.stderr, ended.stderr
+        assert word not in one.err, one.err
