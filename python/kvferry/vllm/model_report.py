@@ -137,7 +137,8 @@ class _Parser(FlexibleArgumentParser):
 
 def _read_options(options: Sequence[str]) -> argparse.Namespace:
     parser = EngineArgs.add_cli_args(_Parser(add_help=False))
-    return parser.parse_args(list(options))
+    read: argparse.Namespace = parser.parse_args(list(options))
+    return read
 
 
 def _engine_config(arguments: argparse.Namespace, transfer: Mapping[str, Any]) -> "VllmConfig":
