@@ -8,10 +8,11 @@ import os
 import re
 import subprocess
 import sys
+from typing import Any
 
 from .engine_runs import BLOCK_TOKENS, USUAL_VARIABLES, EngineRunner, Prompts, generate
 
-TIER = {"cpu_bytes_to_use": 128 << 20, "retention": "engine"}
+TIER: dict[str, Any] = {"cpu_bytes_to_use": 128 << 20, "retention": "engine"}
 OPTIONS = {
     "block-size": BLOCK_TOKENS,
     "max-model-len": 1024,
