@@ -163,8 +163,7 @@ class _BlockCounts:
         self.reaches = [preflight.reach_of_group(group, vllm_config.num_speculative_tokens) for group in plan.groups]
         self._groups = plan.groups
         self._block_tokens = [plan.sizes.block_tokens(number) for number in range(len(plan.groups))]
-        kept = [number for number, group in enumerate(plan.groups) if preflight.is_kept(group)]
-        self._hit_tokens = math.lcm(*(self._block_tokens[number] for number in kept))
+        self._hit_tokens = plan.sizes.hash_tokens * math.lcm(*plan.sizes.hashes_per_block)
         self._step_tokens = int(vllm_config.scheduler_config.max_num_batched_tokens)
         self._engine_interval = vllm_config.cache_config.prefix_cache_retention_interval
 
