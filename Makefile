@@ -2,7 +2,8 @@
 # Every command of the project. Each one installs what it needs, and costs little when nothing changed.
 #   KVFERRY_PIP_ARGS   extra arguments for pip (an index with PyTorch's CPU wheels)
 #   KVFERRY_PYTHON     the Python to make .venv from (default: python3)
-#   BENCH_ARGS         for make bench-engine, bench-lmcache: arguments of bench/lab/engine.py, bench/lab/lmcache_l2.py
+#   BENCH_ARGS         for make bench-capacity, bench-engine, bench-lmcache: arguments of bench/lab/capacity.py,
+#                      bench/lab/engine.py, bench/lab/lmcache_l2.py
 #   GPU_CHECK_ARGS     for make gpu-check: arguments of tools/gpu_check.py
 #   STAGES             for make test: only these (release clang lint protocol python python-older lmcache e2e host-asan host-tsan fuzz gcc)
 
@@ -84,6 +85,11 @@ bench: ## Run a short form of all of kvferry-bench and kvferry-lab, into bench/r
 .PHONY: bench-meta
 bench-meta: ready ## Measure the scheduler side against vLLM's stock connectors
 	@PATH="$(CURDIR)/.venv/bin:$$PATH" $(PY) bench/lab/meta.py
+
+.PHONY: bench-capacity
+bench-capacity: ready ## Count the tokens that a tier holds, by model family, beside vLLM's OffloadingConnector
+	@tools/setup_vllm_site.sh 0.33
+	@PYTHONPATH="$(CURDIR)/build/vllm033/site" VLLM_NO_USAGE_STATS=1 $(PY) bench/lab/capacity.py $(BENCH_ARGS)
 
 .PHONY: bench-engine
 bench-engine: ready ## Measure whole engines: alone, with kvferry, with the stock connectors, with a large pool

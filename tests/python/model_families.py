@@ -132,10 +132,10 @@ def _made_by_families(name: str) -> Iterator[None]:
             pytest.skip(f"this vLLM does not know {name}: {error}")
 
 
-def plan(name: str) -> tuple[KVCacheConfig, KVCacheConfig]:
+def plan(name: str, num_blocks: int = 8) -> tuple[KVCacheConfig, KVCacheConfig]:
     """The worker's and the scheduler's KV cache configuration of a family, as it is."""
     with _made_by_families(name):
-        worker, scheduler, _ = families().plan(name)
+        worker, scheduler, _ = families().plan(name, num_blocks)
     return worker, scheduler
 
 

@@ -61,15 +61,16 @@ def test_eviction_policies_have_one_table_and_a_file_each_for_what_they_remember
     assert all(path.startswith(folder) for path in (table, interface, *files))
 
 
-def test_both_files_of_kv_cache_kinds_have_all_of_them() -> None:
-    _, (core, skin) = adding("a KV cache kind")
+def test_files_of_kv_cache_kinds_have_all_of_them() -> None:
+    _, (core, skin, costs) = adding("a KV cache kind")
     assert core.startswith("connector/scheduler/")
     assert skin.startswith("python/kvferry/vllm/")
     kinds = {kind for path in with_sources([core]) for kind in re.findall(r'kind == "(\w+)"', text_of(path))}
     assert kinds >= {"all", "window", "chunk", "state"}
     assert kinds <= strings_in(skin)
+    assert kinds <= strings_in(costs)
     found = {path for path in product_files() if lists(path, "window", "chunk", "state")}
-    assert found <= with_sources([core, skin])
+    assert found <= with_sources([core, skin, costs])
 
 
 def test_places_of_back_ends_are_those_that_the_architecture_names() -> None:

@@ -18,7 +18,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command()(doctor)
+# What it does not know is vLLM's.
+app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(doctor)
 app.command()(plot)
 app.add_typer(tier, name="tier")
 

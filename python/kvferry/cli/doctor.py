@@ -3,29 +3,50 @@
 
 import dataclasses
 import json
-from typing import Annotated
+import os
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kvferry.config import MAX_RANKS
 from kvferry.doctor.findings import examine
 from kvferry.doctor.pinning import examine_pinning
-from kvferry.doctor.verdict import judge
+from kvferry.doctor.verdict import judge, read_json
+from kvferry.errors import ConfigError
+
+if TYPE_CHECKING:
+    from kvferry.vllm.model_report import ModelReport
 
 _REFUSED = 1
 
 
 def doctor(
+    context: typer.Context,
     config: Annotated[
         str | None,
         typer.Option(help="kv_connector_extra_config (or all of --kv-transfer-config) as JSON: would it be accepted?"),
     ] = None,
-    world_size: Annotated[int, typer.Option(min=1, max=MAX_RANKS, help="Ranks of the engine on this node.")] = 1,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="A model as `vllm serve` takes it: is it refused, and what do its blocks cost? Options of `vllm "
+            "serve` may follow, such as --tensor-parallel-size 2. Needs vLLM; loads no weights and uses no GPU."
+        ),
+    ] = None,
+    world_size: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=MAX_RANKS, help="Ranks of the engine on this node. Default: 1, or as --model has them."
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show what this machine has for kvferry. Ends with 1 if the configuration would be refused."""
+    """Show what this machine has for kvferry. Ends with 1 if the configuration or the model would be refused."""
+    report = _examine_model(model, context.args, config)
     findings = examine()
-    verdict = None if config is None else judge(config, world_size)
+    num_ranks = world_size or (report.num_local_ranks if report else 1)
+    verdict = None if config is None else judge(config, num_ranks)
     has_gpu = any(not why_not for name, why_not in findings.backends.items() if name != "host")
     pinned = examine_pinning(findings.limits, findings.memlock_bytes, verdict, has_gpu)
     if as_json:
@@ -33,6 +54,7 @@ def doctor(
             **dataclasses.asdict(findings),
             "pinned_memory": [*map(dataclasses.asdict, pinned)],
             "verdict": verdict and dataclasses.asdict(verdict),
+            "model": report and dataclasses.asdict(report),
         }
         print(json.dumps(told, indent=2))
     else:
@@ -40,6 +62,23 @@ def doctor(
 
         from kvferry.doctor.view import show
 
-        show(Console(highlight=False), findings, pinned, verdict)
-    if verdict is not None and verdict.refusal:
+        show(Console(highlight=False), findings, pinned, verdict, report)
+    if (verdict is not None and verdict.refusal) or (report is not None and report.refusal):
         raise typer.Exit(_REFUSED)
+
+
+def _examine_model(model: str | None, options: list[str], config: str | None) -> "ModelReport | None":
+    if model is None:
+        if options:
+            raise ConfigError(f"{' '.join(options)} is of vLLM and goes with --model; name the model too, or remove it")
+        return None
+    # Before vLLM is imported: what it logs is not the answer.
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
+    if find_spec("vllm") is None:
+        raise ConfigError(
+            "--model needs vLLM, and it is not installed for this Python; install it, or leave --model out"
+        )
+    from kvferry.vllm.model_report import report_on
+
+    return report_on(model, options, read_json(config or "{}"))

@@ -4,6 +4,7 @@
 import json
 import mmap
 from dataclasses import dataclass, field
+from typing import Any
 
 from kvferry import _core
 from kvferry.config import KvFerryConfig
@@ -54,7 +55,10 @@ def judge(text: str, num_ranks: int) -> Verdict:
 
     """
     try:
-        config = KvFerryConfig.from_extra_config(_read(text))
+        given = read_json(text)
+        if "kv_connector" in given:
+            given = given.get("kv_connector_extra_config", {})
+        config = KvFerryConfig.from_extra_config(given)
         if config.numa_node is not None:
             _core.check_numa_node(config.numa_node)
         if config.backend != "auto" and (why_not := drivers.backends()[config.backend]):
@@ -95,13 +99,20 @@ def _judge_shared(config: KvFerryConfig, path: str, rank_bytes: int, num_ranks: 
     return Verdict(shortage, rank_bytes, pages, room_bytes, missing_bytes)
 
 
-def _read(text: str) -> dict[str, object]:
+def read_json(text: str) -> dict[str, Any]:
+    """Read ``kv_connector_extra_config``, or all of ``--kv-transfer-config``.
+
+    Raises
+    ------
+    ConfigError
+        It is neither.
+
+    """
     try:
         given = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"the configuration is no JSON: {error}") from None
-    if isinstance(given, dict) and "kv_connector" in given:
-        given = given.get("kv_connector_extra_config", {})
-    if not isinstance(given, dict):
+    of_kvferry = given.get("kv_connector_extra_config", {}) if isinstance(given, dict) else None
+    if not isinstance(given, dict) or not isinstance(of_kvferry, dict):
         raise ConfigError(f"the configuration is {shown(text)}; allowed is a JSON object of keys and values")
     return given

@@ -2,6 +2,7 @@
 """How ``kvferry doctor`` shows what was found."""
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
@@ -12,10 +13,19 @@ from kvferry.doctor.findings import Findings
 from kvferry.doctor.verdict import Verdict
 from kvferry.sizes import format_size
 
+if TYPE_CHECKING:
+    from kvferry.vllm.model_report import ModelReport
+
 _GOOD, _BAD, _FAINT = "green", "bold red", "dim"
 
 
-def show(console: Console, findings: Findings, pinned: Sequence[Fact], verdict: Verdict | None) -> None:
+def show(
+    console: Console,
+    findings: Findings,
+    pinned: Sequence[Fact],
+    verdict: Verdict | None,
+    model: "ModelReport | None" = None,
+) -> None:
     """Print everything."""
     console.print(_table("Versions", _versions(findings)))
     console.print(_table("Back ends", _backends(findings)))
@@ -24,6 +34,8 @@ def show(console: Console, findings: Findings, pinned: Sequence[Fact], verdict: 
     console.print(_table("GPUs", _facts(findings.gpus)))
     if verdict is not None:
         console.print(_verdict(verdict))
+    if model is not None:
+        console.print(_model(model))
 
 
 def _table(title: str, rows: Iterable[tuple[str, RenderableType]]) -> Table:
@@ -73,6 +85,16 @@ def _facts(facts: Iterable[Fact]) -> Iterable[tuple[str, RenderableType]]:
     styles = {"ok": _GOOD, "problem": _BAD, "unknown": _FAINT}
     for fact in facts:
         yield fact.name, Text.assemble((fact.verdict, styles.get(fact.verdict, "")), f": {fact.detail}")
+
+
+def _model(model: "ModelReport") -> RenderableType:
+    name = Text.assemble(("Model ", "bold"), f"{model.model}, {model.num_ranks} ranks of {model.engine}")
+    if model.costs is None:
+        return Group(name, Text.assemble(("REFUSED ", _BAD), model.refusal))
+    from kvferry.vllm.block_costs import lines_of
+
+    first, *others = (*lines_of(model.costs), *(f"note: {note}" for note in model.notes))
+    return Group(name, Text.assemble(("OK ", _GOOD), first), *map(Text, others))
 
 
 def _verdict(verdict: Verdict) -> RenderableType:

@@ -12,7 +12,7 @@ from kvferry import _core, tiers
 from kvferry.config import SCHEDULER, KvFerryConfig
 from kvferry.config_readers import MAX_SECONDS
 from kvferry.sizes import format_size
-from kvferry.vllm import fingerprint, kv_events, preflight, replicas, shared_tier, topology
+from kvferry.vllm import block_costs, fingerprint, kv_events, preflight, shared_tier, tier_plan
 from kvferry.vllm.load_choice import LoadChoice
 from kvferry.vllm.metadata import KvFerryMetadata
 from kvferry.vllm.stats import SCHEDULER_KEYS, KvFerryStats, StatsSource
@@ -71,23 +71,9 @@ class SchedulerSide:
     """
 
     def __init__(self, config: KvFerryConfig, vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> None:
-        groups = preflight.check_kv_cache(kv_cache_config)
-        sizes = preflight.block_sizes(vllm_config, kv_cache_config)
-        kept = preflight.kept_part(kv_cache_config)
-        classes = topology.slab_classes(vllm_config, kept)
-        classes_of_kept = iter(classes.of_groups)
-        # A group that is left out has no slots, and any class.
-        classes_of_groups = [next(classes_of_kept) if preflight.is_kept(group) else 0 for group in groups]
+        plan = tier_plan.plan_tier(config, vllm_config, kv_cache_config)
+        groups, sizes, classes, shared = plan.groups, plan.sizes, plan.classes, plan.shared
         parallel = vllm_config.parallel_config
-        slot_bytes = max(classes.slot_bytes[0])
-        sharing = replicas.replicas_of(config, vllm_config, kept)
-        tier_bytes = config.tier_bytes(slot_bytes, sharing.num_local_arenas, sharing.least_sharing)
-        shared = shared_tier.shared_tier_of(config, vllm_config, [max(sizes) for sizes in classes.slot_bytes])
-        if shared is None:
-            # A slot id means the same block on every rank, so the rank with the fewest slots bounds them all.
-            max_chunks, slots_per_chunk = _core.slab_geometry(tier_bytes, classes.slot_bytes)
-        else:
-            max_chunks, slots_per_chunk = shared.num_chunks, shared.slots_per_chunk
         name_space = fingerprint.NameSpace(0)
         if shared is not None:
             name_space = fingerprint.name_space_of(vllm_config, kv_cache_config, classes.slot_bytes)
@@ -98,12 +84,12 @@ class SchedulerSide:
                     name_space.why_alone,
                 )
         self._stays_out = shared_tier.stays_out(config, vllm_config)
-        max_slots = max_chunks * slots_per_chunk[0]
+        max_slots = plan.max_chunks * plan.slots_per_chunk[0]
         # Slots are counted of the first class, so that the blocks are those of its groups.
         block_tokens = max(
             sizes.block_tokens(number)
             for number, group in enumerate(groups)
-            if preflight.is_kept(group) and classes_of_groups[number] == 0
+            if preflight.is_kept(group) and classes.of_groups[number] == 0
         )
         preflight.warn_of_small_tier(max_slots, block_tokens, vllm_config.model_config.max_model_len)
         reaches = [preflight.reach_of_group(group, vllm_config.num_speculative_tokens) for group in groups]
@@ -117,15 +103,15 @@ class SchedulerSide:
             group_hashes_per_block=sizes.hashes_per_block,
             num_blocks=kv_cache_config.num_blocks,
             slot_bytes=classes.slot_bytes,
-            slots_per_chunk=slots_per_chunk,
-            max_chunks=max_chunks,
-            replicas=sharing.places,
+            slots_per_chunk=plan.slots_per_chunk,
+            max_chunks=plan.max_chunks,
+            replicas=plan.sharing.places,
             name_space=name_space.number,
             most_chunks=shared.most_chunks(config) if shared else 0,
             grace_s=tiers.grace_s() if shared else 0,
             key_events=kv_events.are_on(vllm_config),
             group_reaches=reaches,
-            group_classes=classes_of_groups,
+            group_classes=classes.of_groups,
             max_load_wait_s=_MAX_LOAD_WAIT_S if config.share_loads and not is_multi_connector_being_made() else 0,
             # The core takes no longer one; the sum may be.
             rank_timeout_s=min(config.rank_timeout_s, MAX_SECONDS),
@@ -135,10 +121,12 @@ class SchedulerSide:
             "kvferry: the tier holds %d blocks of %d tokens, %s in each of %d arenas for %d ranks",
             max_slots,
             block_tokens,
-            format_size(max_slots * slot_bytes),
-            sum(index == 0 for _, index in sharing.places),
+            format_size(max_slots * plan.slot_bytes),
+            plan.num_arenas,
             parallel.world_size,
         )
+        for line in block_costs.lines_of(block_costs.costs_of(config, vllm_config, kv_cache_config, plan)):
+            logger.info("kvferry: %s", line)
         self._events: kv_events.KvEvents | None = None
         if kv_events.are_on(vllm_config):
             self._events = kv_events.KvEvents(self.engine, groups, sizes, kv_cache_config.num_blocks)

@@ -16,6 +16,7 @@ sleep mode                    0.32      0.33 asks ``supports_sleep_mode`` when t
                                         before, the connector cannot object and is not told: `preflight` refuses
 zeroing and copy-on-write,    0.32      0.33 does both before ``handle_preemptions``, earlier ones after it; before
 model runner v2                         the bind, which is where kvferry's fence is, all of them
+planning of KV caches         0.32      0.33 has a module of its own for it, and finds the groups first
 a request whose load failed   0.32      0.33 looks for its blocks before requests that hold some, which wait for
                                         ever if there is no room for it; a lookup that is put off once lets them
                                         pass (`scheduler_side`); before, it does where it stands in the queue
@@ -31,6 +32,8 @@ from vllm.logger import init_logger
 from kvferry.errors import ConfigError
 
 if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheSpec
     from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 logger = init_logger("vllm.kvferry")
@@ -114,6 +117,31 @@ def sessions_take_hashes_back() -> bool:
 
     release = _release(vllm.__version__)
     return release is None or release >= (0, 32)
+
+
+def plan_kv_caches(
+    vllm_config: "VllmConfig", specs: "list[dict[str, KVCacheSpec]]", memory_bytes: list[int]
+) -> "list[KVCacheConfig]":
+    """Plan the KV cache of each worker, as the engine core does.
+
+    Parameters
+    ----------
+    vllm_config
+        Of the engine.
+    specs
+        Of each worker: layer name to KV cache specification.
+    memory_bytes
+        Of each worker: what it has for the KV cache.
+
+    """
+    try:
+        from vllm.v1.core import kv_cache_planning
+    except ImportError:
+        from vllm.v1.core.kv_cache_utils import get_kv_cache_configs
+
+        return list(get_kv_cache_configs(vllm_config, specs, memory_bytes))
+    groups = kv_cache_planning.get_global_kv_cache_groups(vllm_config, specs)
+    return list(kv_cache_planning.get_kv_cache_configs(vllm_config, specs, memory_bytes, groups))
 
 
 def _release(version: str) -> tuple[int, int] | None:

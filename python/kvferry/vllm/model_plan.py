@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The KV cache that vLLM would plan for a model: its layers are made without memory, on no device."""
+
+import copy
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from vllm.config import set_current_vllm_config
+from vllm.distributed import parallel_state
+from vllm.model_executor.model_loader.utils import initialize_model
+from vllm.platforms import current_platform
+from vllm.utils.torch_utils import set_default_torch_dtype
+from vllm.v1.attention.backends.utils import resolve_kv_cache_layout
+from vllm.v1.core.kv_cache_utils import generate_scheduler_kv_cache_config
+from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
+from vllm.v1.spec_decode.dflash import DFlashProposer
+from vllm.v1.spec_decode.draft_model import DraftModelProposer
+from vllm.v1.spec_decode.eagle import EagleProposer
+from vllm.v1.worker.gpu.attn_utils import get_kv_cache_spec
+from vllm.v1.worker.worker_base import WorkerBase
+
+from kvferry.vllm import versions
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheSpec
+
+_PROPOSERS = {"draft_model": DraftModelProposer, "dflash": DFlashProposer}
+# More than any device has: how many blocks there are changes nothing of what one takes.
+_MEMORY_BYTES = 1 << 50
+
+
+def kv_cache_of(vllm_config: "VllmConfig") -> "KVCacheConfig":
+    """Plan the KV cache as the engine core does when its workers have made the model.
+
+    Parameters
+    ----------
+    vllm_config
+        Of the engine. What the workers of an engine find out about block size and layout is written into it.
+
+    Returns
+    -------
+    KVCacheConfig
+        The scheduler's. The number of its blocks says nothing.
+
+    Raises
+    ------
+    Exception
+        Whatever vLLM raises: the model or its attention cannot be had with this build of vLLM, on this machine.
+
+    """
+    register_all_kvcache_specs(vllm_config)
+    stages = [_Stage(vllm_config, number) for number in range(vllm_config.parallel_config.pipeline_parallel_size)]
+    # The workers set it, each in its own copy.
+    vllm_config.cache_config.block_size = stages[0].config.cache_config.block_size
+    vllm_config.cache_config.mamba_block_size = stages[0].config.cache_config.mamba_block_size
+    specs = [stage.specs for stage in stages]
+    every_spec = [spec for of_stage in specs for spec in of_stage.values()]
+    resolve_kv_cache_layout(vllm_config, [stage.layouts for stage in stages], every_spec)
+    configs = versions.plan_kv_caches(vllm_config, specs, [_MEMORY_BYTES] * len(specs))
+    return generate_scheduler_kv_cache_config(configs)
+
+
+class _Stage:
+    """The layers of a pipeline stage, as its first rank has them.
+
+    Attributes
+    ----------
+    config
+        The stage's copy of the engine's configuration.
+    specs
+        Layer name to what vLLM calls its KV cache specification.
+    layouts
+        That its attention back ends support, the most preferred first.
+
+    """
+
+    def __init__(self, vllm_config: "VllmConfig", number: int) -> None:
+        self.config = copy.deepcopy(vllm_config)
+        self.config.parallel_config.rank = number * self.config.parallel_config.tensor_parallel_size
+        with _alone_in(self.config), set_current_vllm_config(self.config):
+            with torch.device("meta"), set_default_torch_dtype(self.config.model_config.dtype):
+                initialize_model(self.config)
+                _make_drafter(self.config)
+            current_platform.update_block_size_for_backend(self.config)
+            self.specs: dict[str, KVCacheSpec] = get_kv_cache_spec(self.config)
+            of_worker: Any = SimpleNamespace(vllm_config=self.config)
+            self.layouts: list[str] = WorkerBase.get_supported_kv_cache_layouts(of_worker)
+
+
+def _make_drafter(vllm_config: "VllmConfig") -> None:
+    """Make the model of speculative decoding, if it has one; its layers join those of `vllm_config`."""
+    speculative = vllm_config.speculative_config
+    if speculative is None or speculative.draft_model_config is None:
+        return
+    context = vllm_config.compilation_config.static_forward_context
+    before = set(context)
+    proposer = _PROPOSERS.get(speculative.method, EagleProposer)
+    # One that is made whole wants a device; it is asked for its configuration only.
+    asked: Any = proposer.__new__(proposer)
+    asked.vllm_config, asked.speculative_config = vllm_config, speculative
+    prefix = "draft_model" if speculative.method == "draft_model" else ""
+    initialize_model(asked._create_draft_vllm_config(), model_config=speculative.draft_model_config, prefix=prefix)
+    for name in set(context) - before:
+        context[name].is_draft_layer = True
+
+
+class _Ranks(parallel_state.GroupCoordinator):
+    """A group of ranks of which this process is one, and no other exists; layers ask how many they are."""
+
+    def __init__(self, ranks: Sequence[int], rank: int) -> None:
+        self.ranks = list(ranks)
+        self.rank = self.local_rank = self.device_index = rank
+        self.world_size = len(self.ranks)
+        self.rank_in_group = self.ranks.index(rank)
+        self.group_ranks = [self.ranks]
+        self.device = torch.device("meta")
+        self.cpu_group = self.device_group = self
+        self.device_communicator = self.mq_broadcaster = None
+        self.use_device_communicator = False
+
+    # As torch's process groups have them.
+    def size(self) -> int:
+        return self.world_size
+
+
+@contextmanager
+def _alone_in(vllm_config: "VllmConfig") -> Iterator[None]:
+    """Let vLLM's layers find themselves in the groups of one rank of the engine."""
+    parallel = vllm_config.parallel_config
+    rank, num_tensor = parallel.rank, parallel.tensor_parallel_size
+    stage = range(rank - rank % num_tensor, rank - rank % num_tensor + num_tensor)
+    num_experts = num_tensor * parallel.data_parallel_size * parallel.prefill_context_parallel_size
+    groups = {
+        "_WORLD": range(parallel.world_size),
+        "_INNER_DP_WORLD": range(parallel.world_size),
+        "_TP": stage,
+        "_ETP": stage,
+        "_DCP": range(rank, rank + parallel.decode_context_parallel_size),
+        "_PCP": range(rank, rank + parallel.prefill_context_parallel_size),
+        "_PP": range(rank % num_tensor, parallel.world_size, num_tensor),
+        "_DP": range(rank, rank + parallel.data_parallel_size),
+        "_EP": range(stage.start, stage.start + num_experts),
+        "_EPLB": range(stage.start, stage.start + num_experts),
+    }
+    found = {name: getattr(parallel_state, name) for name in groups if hasattr(parallel_state, name)}
+    try:
+        for name in found:
+            setattr(parallel_state, name, _Ranks(groups[name], rank))
+        yield
+    finally:
+        for name, group in found.items():
+            setattr(parallel_state, name, group)

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What kvferry would do for a model: whether it is refused, and what its blocks cost."""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import vllm
+from vllm.config import KVTransferConfig
+from vllm.engine.arg_utils import EngineArgs
+from vllm.platforms import current_platform
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+from kvferry.config import KvFerryConfig
+from kvferry.errors import ConfigError, ResourceError
+from kvferry.vllm import block_costs, preflight, shared_tier, tier_plan, versions
+from kvferry.vllm.block_costs import BlockCosts
+from kvferry.vllm.model_plan import kv_cache_of
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+_NO_CACHE = (
+    "prefix caching is disabled, and kvferry does nothing without it: set --enable-prefix-caching (a model with "
+    "recurrent state: and --mamba-cache-mode align); vLLM for CPUs disables it for latent attention. The figures are "
+    "those with it"
+)
+
+
+@dataclass(frozen=True)
+class ModelReport:
+    """On one model.
+
+    Attributes
+    ----------
+    model
+        As it was named.
+    engine
+        vLLM's release and the kind of device, both of which the answer depends on.
+    num_ranks
+        Of the engine; `num_local_ranks` of them on one node.
+    refusal
+        Why the engine would not start with kvferry, in its words; empty if it would.
+    costs
+        Of its blocks; None if it is refused.
+    notes
+        What a user is to know though nothing is refused.
+
+    """
+
+    model: str
+    engine: str
+    num_ranks: int
+    num_local_ranks: int
+    refusal: str
+    costs: BlockCosts | None
+    notes: list[str]
+
+
+def report_on(model: str, options: Sequence[str], transfer: Mapping[str, Any]) -> ModelReport:
+    """Examine a model without loading it.
+
+    Parameters
+    ----------
+    model
+        A directory or a name, as ``vllm serve`` takes it.
+    options
+        Further ones of ``vllm serve``.
+    transfer
+        ``--kv-transfer-config``, or ``kv_connector_extra_config`` alone.
+
+    Raises
+    ------
+    ConfigError
+        vLLM cannot make an engine of it here; what was wrong, and what to do.
+
+    """
+    versions.check(vllm.__version__)
+    engine = f"vLLM {vllm.__version__} for {current_platform.device_type or 'no device'}"
+    arguments = _read_options(["--model", model, *options])
+    try:
+        vllm_config = _engine_config(arguments, transfer)
+    except Exception as error:
+        raise ConfigError(
+            f"{engine} makes no engine of the model {model!r}: {_text(error)}; allowed is what `vllm serve` would "
+            "start here: a directory with config.json, or a name that Hugging Face's cache has or that can be "
+            "fetched, and options that fit; correct them, or ask on the machine that is to serve it"
+        ) from error
+    parallel, cache = vllm_config.parallel_config, vllm_config.cache_config
+    notes = [] if cache.enable_prefix_caching else [_NO_CACHE]
+    cache.enable_prefix_caching = True
+    try:
+        refusal, costs = "", _costs(vllm_config, engine)
+    except _RefusedError as error:
+        refusal, costs = str(error), None
+    return ModelReport(model, engine, parallel.world_size, parallel.local_world_size, refusal, costs, notes)
+
+
+class _RefusedError(Exception):
+    """The engine would say this when it starts."""
+
+
+def _costs(vllm_config: "VllmConfig", engine: str) -> BlockCosts:
+    assert vllm_config.kv_transfer_config is not None
+    try:
+        config = KvFerryConfig.from_extra_config(vllm_config.kv_transfer_config.kv_connector_extra_config)
+    except ConfigError as error:
+        raise _RefusedError(str(error)) from None
+    try:
+        kv_cache_config = kv_cache_of(vllm_config)
+    except Exception as error:
+        raise ConfigError(
+            f"{engine} cannot make the layers of the model {vllm_config.model_config.model!r} here: {_text(error)}; "
+            "allowed is a model whose layers and attention this build of vLLM has for this machine; ask on a machine "
+            "with the engine's device, or choose another --attention-backend, --kv-cache-dtype or --quantization"
+        ) from error
+    try:
+        preflight.check_engine(vllm_config)
+        preflight.check_layout(config.kv_cache_layout, vllm_config)
+        shared_tier.check_engine(config, vllm_config)
+        plan = tier_plan.plan_tier(config, vllm_config, kv_cache_config)
+        return block_costs.costs_of(config, vllm_config, kv_cache_config, plan)
+    except (ConfigError, ResourceError) as error:
+        raise _RefusedError(str(error)) from None
+
+
+class _Parser(FlexibleArgumentParser):
+    """vLLM's parser, which does not end the process."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(
+            f"vLLM {vllm.__version__} does not take the options beside --model: {message}; allowed are those of "
+            "`vllm serve` that are about the engine, such as --tensor-parallel-size 2; leave out the server's own"
+        )
+
+
+def _read_options(options: Sequence[str]) -> argparse.Namespace:
+    parser = EngineArgs.add_cli_args(_Parser(add_help=False))
+    read: argparse.Namespace = parser.parse_args(list(options))
+    return read
+
+
+def _engine_config(arguments: argparse.Namespace, transfer: Mapping[str, Any]) -> "VllmConfig":
+    engine = EngineArgs.from_cli_args(arguments)
+    if engine.kv_transfer_config is not None:
+        raise ConfigError("--kv-transfer-config is given beside --model; give it as --config")
+    of_kvferry = {"kv_connector": "KvFerryConnector", "kv_connector_module_path": "kvferry.vllm", "kv_role": "kv_both"}
+    is_whole = "kv_connector" in transfer
+    given = transfer if is_whole else {**of_kvferry, "kv_connector_extra_config": dict(transfer)}
+    engine.kv_transfer_config = KVTransferConfig(**given)
+    # Nothing is run: neither a tokenizer nor a compiler is needed, and no device for each rank.
+    engine.skip_tokenizer_init = engine.enforce_eager = True
+    if engine.distributed_executor_backend is None and engine.tensor_parallel_size * engine.pipeline_parallel_size > 1:
+        engine.distributed_executor_backend = "mp"
+    return engine.create_engine_config()
+
+
+def _text(error: Exception) -> str:
+    """Write an error in one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())
