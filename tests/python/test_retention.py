@@ -91,3 +91,36 @@ def test_hit_at_an_interval_is_found(make: Make) -> None:
         hits[retention] = engine.external_hit_tokens.get("b", 0)
         assert_at_rest(engine)
     assert hits == {"dense": 400, 128: 384, "engine": 0}
+
+
+@pytest.mark.parametrize(
+    "spec", [HYBRID, CHUNKED, {**HYBRID, "layer_pattern": "hw"}], ids=["window", "chunk", "coarse"]
+)
+def test_a_prefix_that_only_the_tier_knows_to_be_shared_is_found_the_third_time(
+    make: Make, is_async: bool, spec: dict[str, Any]
+) -> None:
+    engine = make(ROOMY, async_scheduling=is_async, **{**spec, **LONG})
+    shared = prompt_of(3, 288)
+    for name in "abc":
+        engine.generate({name: shared + prompt_of(ord(name), 70)}, max_tokens=2)
+        engine.settle_stores()
+        engine.drop_gpu_cache()
+    hits = [engine.external_hit_tokens.get(name, 0) for name in "abc"]
+    assert hits == [0, 0, 288]
+    assert_at_rest(engine)
+
+
+def test_a_conversation_goes_on_where_its_last_prompt_ended(make: Make, is_async: bool) -> None:
+    engine = make(ROOMY, async_scheduling=is_async, **{**HYBRID, **LONG})
+    history: list[int] = []
+    for turn in range(4):
+        ends = len(history)
+        history += prompt_of(turn, 90)
+        answer = engine.generate({f"turn {turn}": history}, max_tokens=30)[f"turn {turn}"]
+        # All of the last prompt but what its last block lacked; its answer is computed again.
+        last_prompt = (ends - 30 - 1) // 16 * 16 if turn else 0
+        assert engine.external_hit_tokens.get(f"turn {turn}", 0) == last_prompt
+        history += answer
+        engine.settle_stores()
+        engine.drop_gpu_cache()
+    assert_at_rest(engine)
