@@ -4,7 +4,7 @@
 from typing import Any
 
 import pytest
-from event_mirror import EventMirror
+from event_mirror import CachedHashes, EventMirror
 from harness import ToyEngine, prompt_of
 from scenarios import CHUNKED, HYBRID, STORE_ALL, Make, assert_at_rest
 from vllm.v1.kv_cache_interface import FullAttentionSpec
@@ -18,21 +18,6 @@ LONG: dict[str, Any] = {"num_blocks": 400, "max_model_len": 600, "max_num_batche
 def whole_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Events name blocks by what the pool finds them by."""
     monkeypatch.setenv("VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES", "0")
-
-
-class CachedHashes:
-    """What the engine's own cache has had, by KV cache group."""
-
-    def __init__(self, engine: ToyEngine) -> None:
-        self.by_group: dict[int, set[bytes]] = {}
-        self._engine = engine
-        engine.on_step = self.look
-
-    def look(self, engine: ToyEngine) -> None:
-        for block in engine.scheduler.kv_cache_manager.block_pool.blocks:
-            if block.block_hash is not None:
-                group = int.from_bytes(block.block_hash[-4:], "big")
-                self.by_group.setdefault(group, set()).add(bytes(block.block_hash[:-4]))
 
 
 def window_groups(engine: ToyEngine) -> list[int]:
