@@ -2,7 +2,9 @@
 """Tiny models of the families whose KV cache has groups: their prefixes come back from the tier, and with them the
 tokens of an engine without it.
 
-vLLM's CPU build runs these. DeepSeek-V3.2 and GLM-5 it does not ("Sparse Attention is not supported on CPU.").
+vLLM's CPU build runs these. It stops others: DeepSeek-V3.2 and GLM-5 ("Sparse Attention is not supported on CPU."),
+DeepSeek-V4 and MiMo-V2 whose values are shorter than its keys (Triton kernels, in the first step), Qwen3.5 and
+MiniMax-M3 (they import torchvision). DeepSeek-V3 and Kimi-K2 run, and without AMX vLLM turns prefix caching off.
 """
 
 from __future__ import annotations
