@@ -84,8 +84,8 @@ class Rig:
         vLLM's.
     worker
         The stand-in for its ranks.
-    hit_tokens
-        Tokens that the engine has taken from the tier.
+    hit_tokens, local_tokens
+        Tokens that the engine has taken from the tier, and from its own cache.
     request_ns
         Nanoseconds that each 128k-token request took vLLM to make and hash.
 
@@ -125,6 +125,7 @@ class Rig:
         self._hasher = get_request_block_hasher(hash_block_size, hash_fn)
         self._ids: Iterator[int] = count()
         self.hit_tokens = 0
+        self.local_tokens = 0
         self.request_ns: list[int] = []
         self.clock = HookClock(self.scheduler.connector)
 
@@ -177,7 +178,9 @@ class Rig:
         ids = list(output.num_scheduled_tokens)
         requests = self.scheduler.requests
         sampled = [
-            [7] if requests[request_id].num_computed_tokens >= requests[request_id].num_tokens else []
+            [self._sample(request_id)]
+            if requests[request_id].num_computed_tokens >= requests[request_id].num_tokens
+            else []
             for request_id in ids
         ]
         result = ModelRunnerOutput(
@@ -190,7 +193,12 @@ class Rig:
             for one in outputs.outputs:
                 if one.prefill_stats is not None:
                     self.hit_tokens += one.prefill_stats.num_external_cached_tokens
+                    self.local_tokens += one.prefill_stats.num_local_cached_tokens
         return output
+
+    def _sample(self, request_id: str) -> int:
+        """Return the next token of a request."""
+        return 7
 
     def timed_step(self) -> Cost:
         """One step, and what its hooks cost."""

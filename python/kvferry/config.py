@@ -47,7 +47,7 @@ MAX_RANKS = 64
 # For a rank to give up a transfer, and for its error to arrive, before the scheduler gives up the rank.
 _RANK_GRACE_S = 60.0
 
-_DENSE: str | int = "dense"
+_ENGINE: str | int = "engine"
 _read_flag = settings.flag(WHERE, "leave it out for the default")
 
 
@@ -109,8 +109,9 @@ class KvFerryConfig:
         The policy by which a full tier stores blocks, one of `ADMISSIONS`; ``"adaptive"``: as the rule says that would
         have hit most. A tier with free slots stores all.
     retention
-        Which blocks of sliding windows and chunks are stored: ``"dense"``: all; ``"engine"``: those that the engine's
-        own cache retains; a number of tokens: also what a prefix needs that ends at a multiple of so many.
+        Which blocks of sliding windows and chunks are stored: ``"engine"``: those that the engine's own cache retains,
+        and those before the end of a prefix that requests share in the tier; a number of tokens: also what a prefix
+        needs that ends at a multiple of so many; ``"dense"``: all.
     max_awaited_share
         Share of the tier, from 0 to 1, that is kept for queued requests at most; 0: nothing is.
     min_load_tokens
@@ -168,7 +169,7 @@ class KvFerryConfig:
     )
     eviction: str = key(one_of(WHERE, EVICTIONS, "leave the key out for 'adaptive'"), SCHEDULER, default="adaptive")
     admission: str = key(one_of(WHERE, ADMISSIONS, "leave the key out for 'adaptive'"), SCHEDULER, default="adaptive")
-    retention: str | int = key(read_retention, SCHEDULER, default=_DENSE)
+    retention: str | int = key(read_retention, SCHEDULER, default=_ENGINE)
     max_awaited_share: float = key(read_share, SCHEDULER, default=0.25)
     min_load_tokens: int | None = key(read_tokens, default=None)
     share_loads: bool = key(_read_flag, default=True)

@@ -73,7 +73,7 @@ def read_retention(key: str, value: object) -> str | int:
     if value in ("engine", "dense"):
         return str(value)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 2**31:
-        raise complaint(key, value, "'engine', 'dense' or a number of tokens, 1 or more", "leave it out for 'dense'")
+        raise complaint(key, value, "'engine', 'dense' or a number of tokens, 1 or more", "leave it out for 'engine'")
     return value
 
 

@@ -21,6 +21,13 @@ def look_for_kernels_past_llvmlite() -> None:
     dispatcher.vars = vars_of
 
 
+def inspect_models_here() -> None:
+    """Let vLLM ask a model's class what it can do without a process that imports all of vLLM for that."""
+    from vllm.model_executor.models import registry
+
+    registry._run_in_subprocess = lambda function: function()
+
+
 def keep_async_scheduling_on() -> None:
     """Undo what ``platforms/cpu.py`` forces: two batches in flight, block frees deferred, as on a GPU."""
     import torch

@@ -22,6 +22,7 @@ from fakes.stand_in import StandIn
 
 from .engine_changes import (
     give_ranks_failures_of_their_own,
+    inspect_models_here,
     keep_async_scheduling_on,
     look_for_kernels_past_llvmlite,
     run_every_stage_once,
@@ -62,6 +63,9 @@ class Engine:
     def __init__(self, script: dict[str, Any]) -> None:
         from vllm import LLM
 
+        from . import random_weights  # noqa: F401 (a load format)
+
+        inspect_models_here()
         options = {
             "skip_tokenizer_init": True,
             "enable_prefix_caching": True,
@@ -176,6 +180,14 @@ class Engine:
                 return {"done": done}
             time.sleep(0.05)
 
+    def drop_gpu_cache(self) -> dict[str, Any]:
+        """Empty the engine's own cache, and write ones over the memory behind it: the tier stays."""
+        assert self.reset_prefix_cache()["done"], "requests are running"
+        for tensors in self.core.model_executor.driver_worker.worker.model_runner.kv_caches:
+            for tensor in tensors if isinstance(tensors, list) else [tensors]:
+                tensor.fill_(1)
+        return {}
+
     def inspect(self) -> dict[str, Any]:
         """Blocks of the engine's pool, and the connector's own account of the tier and its transfers."""
         pool = self.scheduler.kv_cache_manager.block_pool
@@ -253,6 +265,12 @@ class Engine:
         self.worker_engine().unsafe_copy_slot(source, to)
         return {}
 
+    def spoil_tier(self) -> dict[str, Any]:
+        """Put the bytes of the first slot into all the others: whatever is loaded now is wrong."""
+        for slot in range(1, self.tier()["num_slots"]):
+            self.overwrite_slot(0, slot)
+        return {}
+
     def abort_during_load(self, prompts: list[list[int]], max_tokens: int, num_aborts: int) -> dict[str, Any]:
         """Submit `prompts`, abort the first `num_aborts` seen loading, run the others to their end."""
         from vllm import SamplingParams
@@ -292,11 +310,13 @@ OPERATIONS: dict[str, Callable[..., dict[str, Any]]] = {
     "chat": Engine.chat,
     "drain": Engine.drain,
     "reset_prefix_cache": Engine.reset_prefix_cache,
+    "drop_gpu_cache": Engine.drop_gpu_cache,
     "inspect": Engine.inspect,
     "metrics": Engine.metrics,
     "settle": Engine.settle,
     "wait_until_ready": Engine.wait_until_ready,
     "overwrite_slot": Engine.overwrite_slot,
+    "spoil_tier": Engine.spoil_tier,
     "abort_during_load": Engine.abort_during_load,
     "storm": storm,
     "ask": ask,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a listener to the engine's KV events knows of the tier."""
+"""What a listener to the engine's KV events knows of the tier, and what the engine's own cache has had."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -41,6 +41,22 @@ class EventMirror:
     def num_held(self) -> int:
         """Blocks of all groups."""
         return sum(map(len, self.held.values()))
+
+
+class CachedHashes:
+    """What the engine's own cache has had, by KV cache group: looked at before each step."""
+
+    def __init__(self, engine: ToyEngine) -> None:
+        self.by_group: dict[int, set[bytes]] = {}
+        self._engine = engine
+        engine.on_step = self.look
+
+    def look(self, engine: ToyEngine) -> None:
+        """Note what it has now."""
+        for block in engine.scheduler.kv_cache_manager.block_pool.blocks:
+            if block.block_hash is not None:
+                group = int.from_bytes(block.block_hash[-4:], "big")
+                self.by_group.setdefault(group, set()).add(bytes(block.block_hash[:-4]))
 
 
 def chunks_of(tokens: Iterable[int], size: int) -> list[list[int]]:

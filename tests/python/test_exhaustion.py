@@ -126,6 +126,7 @@ def test_two_long_requests_take_their_steps_however_late_their_stores_end(
     config = {
         "cpu_bytes_to_use": 2 * model.num_groups * REQUEST_BLOCKS * LAYER_BYTES,
         "staging_bytes": ring_blocks * LAYER_BYTES,
+        "retention": "dense",
         "host_link": {"d2h_gb_s": ring_blocks * LAYER_BYTES / drain_s / 1e9},
     }
     engine = make_engine(folder, model, is_async, config)
@@ -156,7 +157,7 @@ def test_two_long_requests_take_their_steps_however_late_their_stores_end(
 
 @pytest.mark.parametrize("model", LONG_MODELS)
 def test_default_ring_takes_every_block_of_a_long_prefill(folder: Path, is_async: bool, model: Model) -> None:
-    config = {"cpu_bytes_to_use": 2 * model.num_groups * REQUEST_BLOCKS * LAYER_BYTES}
+    config = {"cpu_bytes_to_use": 2 * model.num_groups * REQUEST_BLOCKS * LAYER_BYTES, "retention": "dense"}
     engine = make_engine(folder, model, is_async, config)
     engine.on_step = lambda engine: engine.workers[0].wait_for_copies()
     for request_id in LONG_PROMPTS:

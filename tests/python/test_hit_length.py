@@ -91,7 +91,8 @@ def test_hits_are_as_long_as_vllm_would_find_them(make: Make, pattern: str) -> N
             spec |= RECURRENT | {"retention_interval": None}
             tier_bytes = 10 * 4 * 64 if pattern == "s" else 12 * 6144
         spec["layer_pattern"] = pattern
-        engine = make({"cpu_bytes_to_use": tier_bytes, "host_link": link, **STORE_ALL}, kv_events=True, **spec)
+        extra = {"cpu_bytes_to_use": tier_bytes, "host_link": link, "retention": "dense" if seed % 2 else "engine"}
+        engine = make({**extra, **STORE_ALL}, kv_events=True, **spec)
         mirror = EventMirror(engine)
         prompts = random_prompts(rng)
         ids = itertools.count()

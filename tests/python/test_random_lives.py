@@ -33,8 +33,9 @@ def test_random_lives_get_their_tokens(
     prompts = random_prompts(rng)
     expected = expected_tokens(folder, prompts, max_tokens=NUM_TOKENS, **model)
     link = random_link(rng, seed)
+    retention = ("engine", "dense")[seed % 2]
     engine = make(
-        {"cpu_bytes_to_use": 2 * 30 * 6144, "staging_bytes": 8 * 6144, "host_link": link},
+        {"cpu_bytes_to_use": 2 * 30 * 6144, "staging_bytes": 8 * 6144, "host_link": link, "retention": retention},
         async_scheduling=is_async,
         world_size=rng.choice([1, 2]),
         **{"num_blocks": 36, **model},

@@ -4,7 +4,7 @@
 from typing import Any
 
 import pytest
-from event_mirror import EventMirror
+from event_mirror import CachedHashes, EventMirror
 from harness import ToyEngine, prompt_of
 from scenarios import CHUNKED, HYBRID, STORE_ALL, Make, assert_at_rest
 from vllm.v1.kv_cache_interface import FullAttentionSpec
@@ -18,21 +18,6 @@ LONG: dict[str, Any] = {"num_blocks": 400, "max_model_len": 600, "max_num_batche
 def whole_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Events name blocks by what the pool finds them by."""
     monkeypatch.setenv("VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES", "0")
-
-
-class CachedHashes:
-    """What the engine's own cache has had, by KV cache group."""
-
-    def __init__(self, engine: ToyEngine) -> None:
-        self.by_group: dict[int, set[bytes]] = {}
-        self._engine = engine
-        engine.on_step = self.look
-
-    def look(self, engine: ToyEngine) -> None:
-        for block in engine.scheduler.kv_cache_manager.block_pool.blocks:
-            if block.block_hash is not None:
-                group = int.from_bytes(block.block_hash[-4:], "big")
-                self.by_group.setdefault(group, set()).add(bytes(block.block_hash[:-4]))
 
 
 def window_groups(engine: ToyEngine) -> list[int]:
@@ -91,3 +76,36 @@ def test_hit_at_an_interval_is_found(make: Make) -> None:
         hits[retention] = engine.external_hit_tokens.get("b", 0)
         assert_at_rest(engine)
     assert hits == {"dense": 400, 128: 384, "engine": 0}
+
+
+@pytest.mark.parametrize(
+    "spec", [HYBRID, CHUNKED, {**HYBRID, "layer_pattern": "hw"}], ids=["window", "chunk", "coarse"]
+)
+def test_a_prefix_that_only_the_tier_knows_to_be_shared_is_found_the_third_time(
+    make: Make, is_async: bool, spec: dict[str, Any]
+) -> None:
+    engine = make(ROOMY, async_scheduling=is_async, **{**spec, **LONG})
+    shared = prompt_of(3, 288)
+    for name in "abc":
+        engine.generate({name: shared + prompt_of(ord(name), 70)}, max_tokens=2)
+        engine.settle_stores()
+        engine.drop_gpu_cache()
+    hits = [engine.external_hit_tokens.get(name, 0) for name in "abc"]
+    assert hits == [0, 0, 288]
+    assert_at_rest(engine)
+
+
+def test_a_conversation_goes_on_where_its_last_prompt_ended(make: Make, is_async: bool) -> None:
+    engine = make(ROOMY, async_scheduling=is_async, **{**HYBRID, **LONG})
+    history: list[int] = []
+    for turn in range(4):
+        ends = len(history)
+        history += prompt_of(turn, 90)
+        answer = engine.generate({f"turn {turn}": history}, max_tokens=30)[f"turn {turn}"]
+        # All of the last prompt but what its last block lacked; its answer is computed again.
+        last_prompt = (ends - 30 - 1) // 16 * 16 if turn else 0
+        assert engine.external_hit_tokens.get(f"turn {turn}", 0) == last_prompt
+        history += answer
+        engine.settle_stores()
+        engine.drop_gpu_cache()
+    assert_at_rest(engine)

@@ -27,7 +27,7 @@ def test_block_that_several_requests_compute_is_stored_once(
     make: Make, is_async: bool, model: dict[str, object]
 ) -> None:
     # vllm#41289: at once, one after the other while the first store is under way, and once more when it is stored.
-    engine = make(async_scheduling=is_async, **model)
+    engine = make({"retention": "dense"}, async_scheduling=is_async, **model)
     engine.generate({"warm up": prompt_of(9, 15)}, max_tokens=1)
     engine.workers[0].hold_reports()
     for i in range(3):
@@ -94,7 +94,7 @@ def test_load_writes_into_no_block_that_another_request_shares(
 
 def test_blocks_of_fewer_layers_take_less_of_the_tier(make: Make, is_async: bool) -> None:
     # Of each of the prompt's six whole blocks: two layers in two of the groups, one in the third.
-    config = {**STORE_ALL, "cpu_bytes_to_use": 6 * 5 * LAYER_BYTES}
+    config = {**STORE_ALL, "cpu_bytes_to_use": 6 * 5 * LAYER_BYTES, "retention": "dense"}
     engine = make(config, async_scheduling=is_async, **UNEVEN)
     engine.generate({"warm up": prompt_of(9, 15)}, max_tokens=1)
     tokens = engine.generate({"first": PROMPTS["a"]})

@@ -111,6 +111,11 @@ class BlockGroups {
                                });
     return may_step_back ? num_positions : num_positions - 1;
   }
+  /// Whether a load up to that position needs the block.
+  [[nodiscard]] bool is_needed_at(GroupId group, std::uint32_t block, std::uint32_t end) const {
+    const Range blocks = needed(group, 0, end);
+    return block >= blocks.first && block < blocks.last;
+  }
   /// Whether a load needs the block that ends at a multiple of `interval` positions: at the first
   /// one after the block, or with it, at which a block ends in every group.
   [[nodiscard]] bool is_needed_at_interval(GroupId group, std::uint32_t block,

@@ -28,8 +28,10 @@ LookupAnswer PrefixSearch::find(const GroupKeys& keys, std::uint32_t first, std:
                               std::span(keys[group.value()]).subspan(blocks.first, blocks.size()),
                               std::move(known.hits[group.value()]));
     const auto num_found = static_cast<std::uint32_t>(hit.size());
-    if (num_found >= blocks.size()) continue;
-    end = groups_.align((blocks.first + num_found) * groups_.block_length(group));
+    if (num_found < blocks.size()) {
+      end = groups_.align((blocks.first + num_found) * groups_.block_length(group));
+    }
+    answer.full_end = end;
   }
   // A shorter prefix can move what another group needs onto blocks that are missing.
   for (std::uint32_t before = end + 1; end > first && end < before;) {

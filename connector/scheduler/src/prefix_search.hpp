@@ -23,10 +23,15 @@ struct LookupAnswer {
   std::uint32_t limit = 0;           ///< The position that was asked for.
   /// The position up to which every KV cache group can have the rest loaded; `first`: nothing is.
   std::uint32_t end = 0;
+  /// The same for the groups that need all blocks: others may lack what a prefix up to there needs.
+  std::uint32_t full_end = 0;
   /// By group: what a load of [first, end) needs (BlockGroups::needed()), and after it maybe more.
   std::vector<cpu_tier::PrefixHit> hits;
 
   [[nodiscard]] bool is_hit() const { return end > first; }
+  /// Where a prefix ends that requests share and that could be loaded, if the blocks before its end
+  /// were kept of every group; 0: nowhere.
+  [[nodiscard]] std::uint32_t junction() const { return full_end > end ? full_end : 0; }
 };
 
 /// What a load fills of one slab class, and the lease on the slots that it reads.

@@ -53,6 +53,7 @@ std::optional<std::uint32_t> SchedulerEngine::lookup(std::string_view engine_id,
     return limit > first && parts_->may_wait_for_ranks() ? std::nullopt : std::optional(0U);
   }
   const LookupAnswer& answer = parts_->lookups.find(*request, first, limit);
+  parts_->planner.note_junction(*request, answer.junction());
   if (parts_->sharing.must_wait(*request, answer)) return std::nullopt;
   return (answer.end - answer.first) * hash_tokens;
 }

@@ -44,6 +44,8 @@ bool StorePlanner::is_retained(const Request& request, GroupId group, std::uint3
   if (pool_ != nullptr && pool_->holds(request.table(group)[at], request.keys_of(group)[at])) {
     return true;
   }
+  // The engine knows of shared prefixes that it has itself; most of them only the tier has.
+  if (groups_.is_needed_at(group, at, offers_.of(request).junction)) return true;
   const std::uint32_t interval = retention_.interval_tokens / groups_.hash_tokens();
   return interval != 0 && groups_.is_needed_at_interval(group, at, interval);
 }

@@ -94,6 +94,11 @@ class StorePlanner {
   [[nodiscard]] bool is_storable(const Request& request) const {
     return offers_.of(request).storable;
   }
+  /// Position up to which the tier has every block of full attention, and not what the other groups
+  /// need there; 0: none. The request is computed from before it, and the tier gets that then.
+  void note_junction(const Request& request, std::uint32_t position) {
+    offers_.of(request).junction = position;
+  }
   /// Offers what is proven of the request and has not been offered, at the end of its turn. It is
   /// storable, and its keys are up to date.
   void offer_rest(const Request& request);
@@ -131,6 +136,7 @@ class StorePlanner {
     /// load would reach it.
     std::uint32_t store_end = kNoEnd;
     std::uint32_t num_computed = 0;  ///< Tokens before the last plan that names the request.
+    std::uint32_t junction = 0;      ///< As of its last lookup.
     PlanSeq scheduled_in;            ///< That plan.
     bool storable = true;
   };

@@ -119,6 +119,30 @@ TEST_F(PrefixSearchTest, OneWindowsHoleMovesTheOther) {
   EXPECT_EQ(answer_.hits[2].size(), 4U);
 }
 
+TEST_F(PrefixSearchTest, AJunctionIsWhereFullAttentionGoesOnWithoutTheOtherGroups) {
+  start({0, 8});
+  hold(0, {0, 1, 2, 3, 4});
+  EXPECT_EQ(find(), 0U);
+  EXPECT_EQ(answer_.junction(), 5U);
+  EXPECT_EQ(find(2), 0U);
+  EXPECT_EQ(answer_.junction(), 5U) << "the engine has the first blocks itself";
+  EXPECT_EQ(find(5), 0U);
+  EXPECT_EQ(answer_.junction(), 0U) << "it has all of them";
+  hold(1, {1, 2});
+  EXPECT_EQ(find(), 3U);
+  EXPECT_EQ(answer_.junction(), 5U);
+  hold(1, {3, 4});
+  EXPECT_EQ(find(), 5U);
+  EXPECT_EQ(answer_.junction(), 0U);
+}
+
+TEST_F(PrefixSearchTest, WindowsAloneHaveNoJunction) {
+  start({8, 8});
+  hold(0, {0, 1, 2});
+  EXPECT_EQ(find(), 0U);
+  EXPECT_EQ(answer_.junction(), 0U);
+}
+
 TEST_F(PrefixSearchTest, AChunkNeedsTheBlocksFromItsBeginningOn) {
   groups_ = {KvGroup{}, {TokenReach::chunk(3 * kBlockTokens)}};
   start_with_groups();

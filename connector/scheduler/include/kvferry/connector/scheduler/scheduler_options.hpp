@@ -44,8 +44,10 @@ enum class LaterTurns : std::uint8_t { kStored, kNotStored };
 /// it leaves, and full attention needs every block.)
 struct Retention {
   enum class Rule : std::uint8_t {
-    kEngine,  ///< Those that the engine's own cache has under their key.
-    kDense    ///< All: for prompts that are forked anywhere.
+    kEngine,  ///< Those that the engine's own cache has under their key, and those before a
+              ///< junction: the end of a prefix that the tier has of full attention, and a request
+              ///< shares.
+    kDense  ///< All: for prompts that are forked anywhere.
   };
   Rule rule = Rule::kDense;
   /// With kEngine also what a load needs that ends at a multiple of so many tokens; 0: nothing
