@@ -47,7 +47,7 @@ struct Retention {
     kEngine,  ///< Those that the engine's own cache has under their key, and those before a
               ///< junction: the end of a prefix that the tier has of full attention, and a request
               ///< shares.
-    kDense  ///< All: for prompts that are forked anywhere.
+    kDense    ///< All: for prompts that are forked anywhere.
   };
   Rule rule = Rule::kDense;
   /// With kEngine also what a load needs that ends at a multiple of so many tokens; 0: nothing
