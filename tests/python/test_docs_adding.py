@@ -80,7 +80,7 @@ def test_files_of_kv_cache_kinds_have_all_of_them() -> None:
 
 # What those places ask that treat groups with states apart.
 ASKS_FOR_STATES = re.compile(
-    r"\b(?:has_states|is_state|settles_in_step|may_leave_out|on_state|takes_states|MambaSpec)\b|\"state\", "
+    r"\b(?:has_states|is_state|settles_in_step|may_leave_out|on_state|takes_states|MambaSpec)\b|\"state\"(?!\))"
 )
 
 
