@@ -99,6 +99,34 @@ def anchors_of(document: Path) -> set[str]:
     return set(map(slug, re.findall(r"^#+ (.*)$", document.read_text(), re.MULTILINE)))
 
 
+@pytest.mark.parametrize("room", ROOMS)
+def test_each_file_of_a_room_is_in_its_readme_or_the_architecture(room: str) -> None:
+    named = {
+        path
+        for document in (f"{room}/README.md", ARCHITECTURE)
+        for name, _ in NAMED.findall(text_of(document))
+        if (path := resolve(name, document))
+    }
+    # A source stands with the header of its name.
+    stems = {Path(path).stem for path in named if path.startswith(f"{room}/")}
+    files = [path for path in tracked() if path.startswith(f"{room}/") and path.endswith((".hpp", ".cpp"))]
+    assert files
+    assert {path for path in files if Path(path).stem not in stems} == set()
+
+
+@pytest.mark.parametrize("component", ["cpu_tier", "connector"])
+def test_rooms_include_what_their_build_targets_depend_on(component: str) -> None:
+    rooms = [room.removeprefix(f"{component}/") for room in ROOMS if room.startswith(f"{component}/")]
+    row = re.compile(r"^\| \[(\w+)\]\(\1/README\.md\) \|.*\| ([^|]+) \|$", re.MULTILINE)
+    rows = row.findall(text_of(f"{component}/README.md"))
+    assert [room for room, _ in rows] == rooms
+    for room, listed in rows:
+        includes = {f"{component}_{name}" if name in rooms else name for name in re.findall(r"\w+", listed)}
+        depends = re.search(r"\bSOURCES \S+ DEPENDS ([\w ]+)", text_of(f"{component}/{room}/CMakeLists.txt"))
+        assert depends
+        assert includes == set(depends[1].split()), room
+
+
 @pytest.mark.parametrize("document", documents())
 def test_links_and_anchors_lead_somewhere(document: str) -> None:
     dead = []

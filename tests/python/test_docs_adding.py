@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What adding something touches, as the architecture says it, is what the tree says."""
 
+import ast
 import re
+from functools import cache
 
 import pytest
 from documents import ARCHITECTURE, NAMED, resolve, section, short_name, text_of, tracked
@@ -9,7 +11,9 @@ from documents import ARCHITECTURE, NAMED, resolve, section, short_name, text_of
 
 def adding(what: str) -> tuple[str, list[str]]:
     """The sentence that says what adding something touches, and the files and folders that it names."""
-    items = re.findall(r"^- (.*?)(?=^- |\Z)", section(ARCHITECTURE, "How to add something"), re.MULTILINE | re.DOTALL)
+    items = re.findall(
+        r"^- (.*?)(?=^- |^\n|\Z)", section(ARCHITECTURE, "How to add something"), re.MULTILINE | re.DOTALL
+    )
     item = next(item for item in items if item.startswith(f"Adding {what} touches"))
     paths = [resolve(name, ARCHITECTURE) for name, _ in NAMED.findall(item)]
     assert None not in paths, item
@@ -45,9 +49,10 @@ def with_sources(paths: list[str]) -> set[str]:
 
 
 def test_eviction_policies_have_one_table_and_a_file_each_for_what_they_remember() -> None:
-    item, (folder, table, interface, *files) = adding("an eviction policy")
+    item, (folder, table, interface, *files) = adding("an eviction policy with memory")
     assert "one new file" in item
     assert "one table" in item
+    assert adding("an eviction policy without memory")[1] == [table]
     rules = re.findall(r"PolicyRule\{\s*\"(\w+)\"", text_of(table))
     names = re.findall(r"EvictionRow\{[\w:]+, \"(\w+)\"", text_of(table))
     assert len(rules) >= 4
@@ -62,7 +67,7 @@ def test_eviction_policies_have_one_table_and_a_file_each_for_what_they_remember
 
 
 def test_files_of_kv_cache_kinds_have_all_of_them() -> None:
-    _, (core, skin, costs) = adding("a KV cache kind")
+    _, (core, skin, costs) = adding("a KV cache kind that is told by its reach")
     assert core.startswith("connector/scheduler/")
     assert skin.startswith("python/kvferry/vllm/")
     kinds = {kind for path in with_sources([core]) for kind in re.findall(r'kind == "(\w+)"', text_of(path))}
@@ -71,6 +76,20 @@ def test_files_of_kv_cache_kinds_have_all_of_them() -> None:
     assert kinds <= strings_in(costs)
     found = {path for path in product_files() if lists(path, "window", "chunk", "state")}
     assert found <= with_sources([core, skin, costs])
+
+
+# What those places ask that treat groups with states apart.
+ASKS_FOR_STATES = re.compile(
+    r"\b(?:has_states|is_state|settles_in_step|may_leave_out|on_state|takes_states|MambaSpec)\b|\"state\"(?!\))"
+)
+
+
+def test_files_that_know_of_states_are_those_that_the_architecture_names() -> None:
+    _, named = adding("a KV cache kind that needs word from the engine")
+    assert with_sources(adding("a KV cache kind that is told by its reach")[1]) <= with_sources(named)
+    found = [path for path in product_files() if ASKS_FOR_STATES.search(text_of(path))]
+    assert {path for path in named if not with_sources([path]) & set(found)} == set()
+    assert set(found) <= with_sources(named)
 
 
 def test_places_of_back_ends_are_those_that_the_architecture_names() -> None:
@@ -90,27 +109,82 @@ def test_places_of_back_ends_are_those_that_the_architecture_names() -> None:
     assert found <= with_sources([table, *places])
 
 
-# Of the worker, by the user's name.
-WORKER_KEYS = (
-    "numa_node",
-    "pages",
-    "pinned_piece_bytes",
-    "pinning_bandwidth_limit",
-    "staging_bytes",
-    "load_staging_bytes",
-    "max_in_flight_bytes",
-    "store_bandwidth_limit",
-    "copy_path",
-    "transfer_timeout_s",
-)
+@cache
+def sides_of_keys() -> dict[str, set[str]]:
+    """Return the user's keys, each with the sides that are told its value as it is."""
+    tree = ast.parse(text_of("python/kvferry/config.py"))
+    (config,) = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "KvFerryConfig"]
+    return {
+        field.target.id: {arg.id for arg in field.value.args if isinstance(arg, ast.Name)} & {"WORKER", "SCHEDULER"}
+        for field in config.body
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(field.value, ast.Call)
+    }
 
 
-@pytest.mark.parametrize("key", WORKER_KEYS)
-def test_key_of_a_worker_has_one_name_in_four_files(key: str) -> None:
-    item, (validates, reads, *holds, explains) = adding("a worker's configuration key")
-    assert "four files" in item
+def keys_told_to(side: str) -> list[str]:
+    return [key for key, sides in sides_of_keys().items() if side in sides]
+
+
+def row_of(key: str, table: str) -> str | None:
+    """The row of a binding's table that reads a key."""
+    found = re.search(rf"^    \{{\"{key}\", (.*?)\}},$", text_of(table), re.MULTILINE | re.DOTALL)
+    return found[1] if found else None
+
+
+KEYS_WORKED_OUT = [
+    key
+    for key, sides in sides_of_keys().items()
+    if not sides and row_of(key, "python/src/py_worker_options.cpp") is not None
+]
+KEYS_OF_PYTHON = [key for key, sides in sides_of_keys().items() if not sides and key not in KEYS_WORKED_OUT]
+
+
+def check_key(key: str, files: list[str]) -> None:
+    """Hold a key of the core against the files of its kind."""
+    validates, reads, *holds, explains = files
     assert re.search(rf"^    {key}: ", text_of(validates), re.MULTILINE), "no field of the configuration"
-    assert f'"{key}"' in text_of(reads), "no row of the table"
+    row = row_of(key, reads)
+    assert row, "no row of the table"
+    structure, field = re.findall(r"&(\w+)::(\w+)", row)[-1] if "&" in row else ("", key)
+    declared = [path for path in holds if re.search(rf"\bstruct {structure} ", text_of(path))]
+    assert any(re.search(rf"\b{field}\b", text_of(path)) for path in declared), holds
     assert re.search(rf"^\| `{key}` \|", text_of(explains), re.MULTILINE), "no row for users"
-    # The core's durations have a unit in their type.
-    assert any(re.search(rf"\b{key.removesuffix('_s')}\b", text_of(path)) for path in holds), holds
+
+
+@pytest.mark.parametrize("key", keys_told_to("WORKER"))
+def test_key_of_a_worker_is_in_four_files(key: str) -> None:
+    item, files = adding("a worker's configuration key")
+    assert "four files" in item
+    check_key(key, files)
+
+
+@pytest.mark.parametrize("key", keys_told_to("SCHEDULER"))
+def test_key_of_a_scheduler_is_in_four_files(key: str) -> None:
+    item, files = adding("a scheduler's configuration key")
+    assert "four files" in item
+    check_key(key, files)
+
+
+@pytest.mark.parametrize("key", KEYS_WORKED_OUT)
+def test_key_of_a_worker_that_python_works_out_is_passed_by_the_worker_side(key: str) -> None:
+    item, (passes,) = adding("a worker's key that Python works out")
+    assert "five files" in item
+    check_key(key, adding("a worker's configuration key")[1])
+    assert re.search(rf"^                {key}=", text_of(passes), re.MULTILINE)
+
+
+@pytest.mark.parametrize("key", KEYS_OF_PYTHON)
+def test_key_that_python_alone_reads_is_in_two_files_and_where_it_acts(key: str) -> None:
+    item, (validates, explains, folder) = adding("a key that Python alone reads")
+    assert "two files" in item
+    assert not any(row_of(key, f"python/src/py_{side}_options.cpp") for side in ("worker", "scheduler"))
+    assert re.search(rf"^\| `{key}` \|", text_of(explains), re.MULTILINE), "no row for users"
+    acting = [path for path in product_files() if path.startswith(folder)]
+    assert any(re.search(rf"\b{key}\b", text_of(path)) for path in acting) or f"self.{key}" in text_of(validates)
+
+
+def test_every_kind_of_key_has_some() -> None:
+    assert {"copy_path", "pages"} <= set(keys_told_to("WORKER"))
+    assert {"eviction", "retention"} <= set(keys_told_to("SCHEDULER"))
+    assert {"staging_bytes", "load_staging_bytes"} <= set(KEYS_WORKED_OUT)
+    assert {"cpu_bytes_to_use", "share_loads"} <= set(KEYS_OF_PYTHON)

@@ -20,8 +20,8 @@ struct GatherResult {
   std::string failure;             ///< Why a launch failed; empty otherwise.
 };
 
-/// The first half of a store, on the engine's thread: from the pool into the ring. Nothing here
-/// waits or locks.
+/// The first half of a store, on the engine's thread: from the pool into the ring. It waits
+/// for no copy. Of this component's locks it takes the ring's alone, and never over a device call.
 class GatherStage {
  public:
   GatherStage(gpu::Device& device, StagingRing& ring, std::uint64_t piece_bytes)

@@ -187,10 +187,12 @@ class BlockProver {
                                     std::uint32_t num_computed, PlanSeq last);
   /// The same of a request that a plan has named.
   void admit_again(const Request& request, Proof& proof, std::uint32_t num_computed);
-  /// The first token from which on the request's blocks come to hold what it computes and what they
-  /// held before, which was right. It is less than `num_computed` if the engine steps back into
-  /// what was found whole: by the last token of a prompt that was loaded to its end, or by the
-  /// tokens whose windows are not cached.
+  /// The token from which on the request counts as having computed its blocks itself
+  /// (Proof::from), when a plan names it with a whole table. That is `num_computed`, except if this
+  /// token lies amid blocks that the request has found, and what was found of each is proven. Then
+  /// it is the last token before that at which a block ends in every group: the heads of these
+  /// blocks keep what they held. The engine steps back into blocks that it has found by the last
+  /// token of a prompt that was loaded to its end, or by the tokens whose windows are not cached.
   [[nodiscard]] std::uint32_t first_continued(const Request& request,
                                               std::uint32_t num_computed) const;
   /// A step computes blocks of the writer again, which other requests may share: what these

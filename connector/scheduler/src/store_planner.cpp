@@ -16,7 +16,8 @@ using cpu_tier::OfferAnswer;
 std::vector<StoreOrder> StorePlanner::plan(RankPatience::Stamp stamp) {
   Draft draft{{}, stores_.plan_limit(), stamp};
   plan_witness(draft);
-  // States come first, but ready stores come before them in a plan: these leave them room.
+  // A plan lists ready stores first (StepPlan::stores), and so the backlog is planned before the
+  // states. But states have the first claim on the room: the backlog gets what they leave.
   const std::uint32_t num_states = std::min(static_cast<std::uint32_t>(states_.size()), draft.room);
   draft.room -= num_states;
   plan_backlog(draft, buffer_);

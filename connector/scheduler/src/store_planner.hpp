@@ -31,9 +31,11 @@ namespace kvferry::connector {
 /// of it, once for each turn of its request) and, if the tier admits it, to reserved and ordered:
 /// in the plan of the step that completes it, or through the backlog in a later one.
 ///
-/// A plan has room for as many blocks as the ranks' rings take (StoreBook::plan_limit()), in this
-/// order: what the backlog has, then states, long pieces of one request, and single blocks. The
-/// rest enters the backlog.
+/// A plan has room for as many blocks as the ranks' rings take (StoreBook::plan_limit()). States
+/// have the first claim on it, then what the backlog has, long pieces of one request, and single
+/// blocks. The rest enters the backlog.
+///
+/// store_planner.cpp makes the plan; store_offers.cpp offers, and fills the backlog.
 ///
 /// A request's blocks are offered only while it is *storable*: after a reset of the cache, or with
 /// local blocks from before one, it is not, until it is computed anew from its first token. One
@@ -132,8 +134,8 @@ class StorePlanner {
   static constexpr std::uint32_t kNoEnd = std::numeric_limits<std::uint32_t>::max();
   struct Offers {
     std::uint32_t num_offered = 0;  ///< Positions from the first that were offered for a store.
-    /// The position of the block that the tier declined: nothing from here on is stored, because no
-    /// load would reach it.
+    /// The position of a block of full attention that the tier declined: nothing from here on is
+    /// stored, of any group, because no load would reach it.
     std::uint32_t store_end = kNoEnd;
     std::uint32_t num_computed = 0;  ///< Tokens before the last plan that names the request.
     std::uint32_t junction = 0;      ///< As of its last lookup.

@@ -10,7 +10,8 @@
 
 namespace kvferry::cpu_tier {
 
-/// The slots of one size, and how many chunks they are in.
+/// A SlotClass as the tier has it: with the chunks that its slots are in, and the clocks by which
+/// classes compare their ages. (connector::SlabClass is what the scheduler side is told of it.)
 struct Tier::SlabClass {
   SlabClass(std::uint32_t max_chunks, const ChunkShape& of, const TierOptions& options,
             Peers& peers)

@@ -22,8 +22,9 @@
 namespace kvferry::cpu_tier {
 
 /// The slots of one size: table, exact-key index and eviction policy as one object, because every
-/// transition touches all three. Tier's calls say what each of these is for; here slots are given
-/// as they are, without the type that says what may be done with them.
+/// transition touches all three. Tier::SlabClass adds the chunks that the slots are in. Tier's
+/// calls say what each of these is for; here slots are given as they are, without the type that
+/// says what may be done with them.
 ///
 /// Called under the tier's lock. A slot found in another state than a call expects is a broken
 /// invariant. Nothing throws but construction and what finds guests (std::bad_alloc; nothing
@@ -61,7 +62,8 @@ class SlotClass {
 
   // ---- stores (slot_class.cpp) ----
 
-  /// Fills `slots`, one for each key; or says why not, and nothing is taken.
+  /// Fills `slots`, one for each key; or says why not, and nothing is taken. Slots may have been
+  /// evicted even so: whether a peer uses one is known only when it is to leave.
   [[nodiscard]] std::optional<NotReserved> reserve(std::span<const BlockKey> keys,
                                                    std::span<SlotId> slots);
   /// writable -> free: no device has seen the slots.

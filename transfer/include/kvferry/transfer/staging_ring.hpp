@@ -12,7 +12,7 @@ namespace kvferry::transfer {
 
 /// Packed blocks, one after the other, in the staging ring's device memory.
 struct RingRegion {
-  std::uint64_t ticket = 0;  ///< Names the region when it is released; never 0.
+  std::uint64_t ticket = 0;  ///< Names the region when it is released; 0: nothing was taken.
   std::uintptr_t address = 0;
   std::uint64_t entry_bytes = 0;
   std::uint32_t num_entries = 0;

@@ -25,8 +25,9 @@ namespace kvferry::connector {
 /// One step: on_preempted() and on_scheduled() for the requests of the step, on_state() for the
 /// states that they leave, then finish_plan().
 /// Between two plans the engine calls lookup(), on_allocated(), on_finished() and fold() in any
-/// order. Slots are reserved, and so evicted, only in finish_plan(): an answer of lookup() is firm
-/// until then.
+/// order. Slots are reserved only in finish_plan(). The keeper of a shared tier gives up chunks on
+/// its own thread, but not between a lookup() and the end of its step (Tier::hold_still()): until
+/// finish_plan() nothing that a lookup() found is evicted.
 class SchedulerEngine {
  public:
   /// Throws ConfigError.

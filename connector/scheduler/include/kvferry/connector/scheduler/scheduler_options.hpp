@@ -27,7 +27,8 @@ struct KvGroup {
   std::uint32_t hashes_per_block = 1;
 };
 
-/// Slots of one size.
+/// Slots of one size, as options: from each of these the tier makes a class of its own
+/// (Tier::SlabClass).
 struct SlabClass {
   std::uint32_t slots_per_chunk = 1;
   /// Packed bytes of one block, by rank.

@@ -15,7 +15,7 @@ namespace kvferry::connector {
 /// When the blocks of a store may be gathered.
 enum class StoreReadiness : std::uint8_t {
   kNow,          ///< Computed by an earlier step and not written in this one: from the bind on.
-  kAfterForward  ///< Completed by this step: in wait_for_save.
+  kAfterForward  ///< Completed by this step: from the save on, which follows the forward.
 };
 
 struct StoreOrder {

@@ -75,8 +75,11 @@ inline constexpr std::size_t kMaxTimings = 4096;
 /// engine's worker thread); copies run on threads of its own.
 ///
 /// One step: bind(), any number of pump() while the forward runs, save(), collect(), take_report().
-/// A step may leave out everything behind the bind (model runners return early); the next bind then
+/// A step may leave out everything after the bind (model runners return early); the next bind then
 /// reports the stores it never saved as skipped.
+///
+/// Only the constructor, close() and the destructor wait. bind(), pump() and save() submit work to
+/// the device: a driver queues it, and the host back end gathers within the call.
 class WorkerEngine {
  public:
   /// Makes arena, ring, streams and threads. The arena's first piece is ready then; the rest
@@ -169,8 +172,8 @@ class WorkerEngine {
     std::vector<std::uint32_t> positions;
     std::uint32_t num_gathered = 0;  ///< The first ones of `blocks`.
 
-    /// Of the order's blocks, how many stand before the first one that this rank was to store and
-    /// has not gathered.
+    /// How many of the order's first blocks need nothing more of this rank: it has gathered them,
+    /// or other ranks store them. The next block is one that it was to gather and has not.
     [[nodiscard]] std::uint32_t gathered_prefix() const {
       if (num_gathered == blocks.size()) return num_ordered;
       return positions.empty() ? num_gathered : positions[num_gathered];

@@ -30,8 +30,9 @@
 /// readable slot without a lease is evictable.
 namespace kvferry::cpu_tier {
 
-/// The tier took nothing, and evicted nothing: not a failure. Without `present` it is exhausted:
-/// offer the blocks again later.
+/// The tier took no slot for the keys: not a failure. Without `present` it is exhausted: offer the
+/// blocks again later. What it did in the attempt stays: chunks may have come from other classes,
+/// and blocks may have been evicted before it was found that peers use the others.
 struct NotReserved {
   /// Slots that these keys could have got at that moment: free plus evictable ones, one per key at
   /// most.
@@ -180,8 +181,8 @@ class Tier {
   /// Takes one slot per key, evicting the coldest evictable slots where none is free: all of them,
   /// or none and NotReserved because there is no room, or because a key is not absent. The keys are
   /// distinct. Afterwards each is kWritable. Chunks may come from other classes, whose blocks in
-  /// them are evicted; with NotReserved they may have come, too, and stay: the next attempt has
-  /// them.
+  /// them are evicted. With NotReserved the keys stand as before, and chunks that came and slots
+  /// that were evicted stay free: the next attempt has them.
   [[nodiscard]] Result<Reservation, NotReserved> reserve(SlabClassId of,
                                                          std::span<const BlockKey> keys);
   /// writable -> readable and evictable. The set is a prefix in order, its head the last to leave,
@@ -271,6 +272,7 @@ class Tier {
 
  private:
   friend class Reservation;
+  /// A SlotClass with the chunks that it is in, and their ages.
   struct SlabClass;
   static constexpr std::uint8_t kNoClass = 0xff;
   static_assert(kMaxClasses < kNoClass);
