@@ -82,7 +82,8 @@ def test_only_a_request_with_the_same_one_gets_the_blocks(
     make: Make, is_async: bool, kind: str, model: dict[str, Any]
 ) -> None:
     mine, others = KINDS[kind]
-    engine = accept_items(make(async_scheduling=is_async, **model))
+    # Two prompts part where no request has ended.
+    engine = accept_items(make({"retention": "dense"}, async_scheduling=is_async, **model))
     alone = accept_items(make(num_blocks=512, async_scheduling=is_async, **model))
     first, num_hit = run(engine, "first", mine)
     assert num_hit == 0

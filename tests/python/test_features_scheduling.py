@@ -106,7 +106,7 @@ def test_only_accepted_drafts_are_stored(
     longer = {f"{request_id}+": [*text[:-1], 7] for request_id, text in texts.items()}
     expected_longer = expected_tokens(folder, longer, max_tokens=8, **model)
     # A ring that is never full: what has no room in it may have left its window before its next turn.
-    ring = {"staging_bytes": 128 * 6144}
+    ring = {"staging_bytes": 128 * 6144, "retention": "dense"}
     engine = make(ring, num_drafts=3, async_scheduling=is_async, world_size=world_size, **model)
     propose_from(engine, lambda request_id: texts[request_id[0]])
     assert engine.generate(PROMPTS, max_tokens=num_tokens) == expected

@@ -27,7 +27,7 @@ def make_queue(make: Make, is_async: bool, model: dict[str, Any], **extra: float
     What "queued" needs is a quarter of the tier, and its oldest blocks.
     """
     slot_bytes = 2 * HYBRID_BLOCK_BYTES if model else BLOCK_BYTES  # Of both groups.
-    config = {**STORE_ALL, "cpu_bytes_to_use": 4 * PROMPT_BLOCKS * slot_bytes, **extra}
+    config = {**STORE_ALL, "retention": "dense", "cpu_bytes_to_use": 4 * PROMPT_BLOCKS * slot_bytes, **extra}
     engine = make(config, max_num_seqs=1, num_blocks=64, async_scheduling=is_async, **model)
     engine.on_step = lambda engine: engine.workers[0].wait_for_copies()
     serve(engine, "first", PROMPTS["a"])
@@ -92,7 +92,7 @@ def test_tier_that_is_larger_than_its_traffic_stores_everything(
     make: Make, is_async: bool, extra: dict[str, str], model: dict[str, Any]
 ) -> None:
     # The first requests come before any rank has registered.
-    engine = make(extra, async_scheduling=is_async, **model)
+    engine = make({"retention": "dense", **extra}, async_scheduling=is_async, **model)
     engine.generate(PROMPTS)
     engine.settle_stores()
     view = engine.snapshot()

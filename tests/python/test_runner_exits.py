@@ -56,7 +56,7 @@ def expected(folder: Path, model: dict[str, object]) -> dict[str, list[int]]:
 @pytest.fixture
 def engine(make: Make, is_async: bool, model: dict[str, object]) -> ToyEngine:
     """Two ranks, which have registered."""
-    engine = make(world_size=2, async_scheduling=is_async, **model)
+    engine = make({"retention": "dense"}, world_size=2, async_scheduling=is_async, **model)
     engine.generate({"warm up": prompt_of(9, 15)}, max_tokens=1)
     return engine
 
