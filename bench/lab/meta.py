@@ -10,6 +10,11 @@ import sys
 import time
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from family_lives import FamilyLives
+    from lives import Progress
 
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
@@ -17,6 +22,7 @@ DEFAULT_ROUNDS = 15
 NUM_RESIDENTS = 13  # 106,496 blocks
 QUICK_ROUNDS = 3
 QUICK_RESIDENTS = 3
+FAMILY_RESIDENTS = 3
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -44,6 +50,28 @@ def hardware() -> str:
     return f"{model}, {cores} cores, load {load:.1f}, Python {platform.python_version()}"
 
 
+def measure_families(options: argparse.Namespace, progress: "Progress") -> "dict[str, FamilyLives]":
+    """Measure each model family that is known here; half the rounds, because a life is long."""
+    import pytest
+    from family_lives import FAMILY_NAMES, FamilyLives
+    from model_families import FAMILIES
+
+    found: dict[str, FamilyLives] = {}
+    if not FAMILIES.exists():
+        progress(f"no model families: {FAMILIES.name} is not beside the repository")
+        return found
+    for name in FAMILY_NAMES:
+        num_residents = 1 if options.quick else FAMILY_RESIDENTS
+        try:
+            lives = FamilyLives(name, (options.rounds + 1) // 2, num_residents, progress)
+        except pytest.skip.Exception as unknown:
+            progress(f"not measured: {unknown}")
+            continue
+        lives.run()
+        found[name] = lives
+    return found
+
+
 def main() -> int:
     options = parse_arguments()
     for module, remedy in (
@@ -63,7 +91,7 @@ def main() -> int:
     console.print(f"{escape(hardware())}; {options.rounds} rounds; importing vLLM", highlight=False)
     with console.status("importing vLLM") as status:
         logging.getLogger("vllm").setLevel(logging.ERROR)
-        from report import as_json, render
+        from report import as_json, render, render_families
         from scenarios import Bench
 
         last_stage = ""
@@ -78,10 +106,16 @@ def main() -> int:
 
         bench = Bench(options.rounds, QUICK_RESIDENTS if options.quick else NUM_RESIDENTS, progress)
         bench.run()
+        families = measure_families(options, progress)
     console.print(render(bench.results, bench.request_ns))
+    if families:
+        console.print(render_families(families))
+    for name, lives in families.items():
+        for connector, reason in lives.refused.items():
+            console.print(escape(f"{connector} refuses {name}: {reason}"), highlight=False)
     console.print(f"{escape(hardware())}; {time.monotonic() - began:.0f} s", highlight=False)
     if options.json:
-        options.json.write_text(json.dumps(as_json(bench.results, bench.request_ns, hardware()), indent=1))
+        options.json.write_text(json.dumps(as_json(bench.results, bench.request_ns, families, hardware()), indent=1))
         console.print(f"wrote {options.json}")
     return 0
 

@@ -8,10 +8,14 @@ from rich.table import Table
 from scenarios import NUM_IDLE
 
 if TYPE_CHECKING:
-    from scenarios import Results, Samples
+    from family_lives import FamilyLives
+    from lives import Results, Samples
 
 OURS = "kvferry"
+DENSE = "kvferry, dense"
 STOCK = ("SimpleCPUOffload", "Offloading")
+# A life costs with a model family at most one in so many of what it costs with a stock connector.
+FAMILY_GOAL = 10
 
 
 class Row(NamedTuple):
@@ -108,6 +112,35 @@ def render(results: "Results", request_ns: list[int]) -> Table:
     return table
 
 
+def render_families(families: "dict[str, FamilyLives]") -> Table:
+    """Make the table of model families."""
+    table = Table(
+        title="The same lives with the KV cache groups of model families",
+        caption=f"goal: at most 1/{FAMILY_GOAL} of each stock connector's cost.",
+    )
+    table.add_column("family")
+    table.add_column("what")
+    table.add_column(OURS, justify="right", style="bold")
+    table.add_column(DENSE, justify="right")
+    for name in STOCK:
+        table.add_column(name, justify="right")
+        table.add_column("ratio", justify="right")
+    table.add_column("met", justify="right")
+    for family, lives in families.items():
+        for scenario, title in (("miss", "miss"), ("hit", "full hit")):
+            found = lives.results[scenario]
+            cells = [family, title, cell(found[OURS]), cell(found[DENSE])]
+            for name in STOCK:
+                if name in found:
+                    cells += [cell(found[name]), ratio(found[name].median_ns, found[OURS].median_ns)]
+                else:
+                    cells += ["refused", ""]
+            stock_ns = [found[name].median_ns for name in STOCK if name in found]
+            is_met = all(found[OURS].median_ns * FAMILY_GOAL <= ns for ns in stock_ns)
+            table.add_row(*cells, "[green]yes[/]" if is_met else "[red]no[/]")
+    return table
+
+
 def verdict(row: Row, found: "dict[str, Samples]") -> tuple[str, str, str]:
     """The goal, our cost as it were at the speed of the goals' machine, and whether the goal is met."""
     if row.goal_us is None:
@@ -135,23 +168,32 @@ def worst_call(results: "Results", name: str) -> tuple[float, str]:
     return max(results[scenario][name].worst for scenario in _LIVES)
 
 
-def as_json(results: "Results", request_ns: list[int], hardware: str) -> dict[str, Any]:
+def as_json(
+    results: "Results", request_ns: list[int], families: "dict[str, FamilyLives]", hardware: str
+) -> dict[str, Any]:
     """Everything measured, in nanoseconds."""
     return {
         "hardware": hardware,
         "request_ns": request_ns,
-        "scenarios": {
-            scenario: {
-                name: {
-                    "median_ns": samples.median_ns,
-                    "ns": samples.ns,
-                    "wall_ns": [cost.wall_ns for cost in samples.costs],
-                    "num_calls": [cost.num_calls for cost in samples.costs],
-                    "worst_ns": [cost.worst_ns for cost in samples.costs],
-                    "by_hook_ns": samples.by_hook(),
-                }
-                for name, samples in by_name.items()
-            }
-            for scenario, by_name in results.items()
+        "scenarios": _scenarios(results),
+        "families": {
+            name: {"scenarios": _scenarios(lives.results), "refused": lives.refused} for name, lives in families.items()
         },
+    }
+
+
+def _scenarios(results: "Results") -> dict[str, Any]:
+    return {
+        scenario: {
+            name: {
+                "median_ns": samples.median_ns,
+                "ns": samples.ns,
+                "wall_ns": [cost.wall_ns for cost in samples.costs],
+                "num_calls": [cost.num_calls for cost in samples.costs],
+                "worst_ns": [cost.worst_ns for cost in samples.costs],
+                "by_hook_ns": samples.by_hook(),
+            }
+            for name, samples in by_name.items()
+        }
+        for scenario, by_name in results.items()
     }

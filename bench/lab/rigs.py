@@ -4,7 +4,7 @@
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -77,6 +77,8 @@ class Rig:
         Of the GPU pool.
     num_slots
         Blocks that the tier holds.
+    model
+        What to give to ``ToySpec`` in place of one layer of full attention.
 
     Attributes
     ----------
@@ -91,24 +93,28 @@ class Rig:
 
     """
 
-    def __init__(self, kind: Kind, num_blocks: int, num_slots: int) -> None:
+    def __init__(self, kind: Kind, num_blocks: int, num_slots: int, model: Mapping[str, Any] | None = None) -> None:
         self.kind = kind
-        spec = self._spec(kind, num_blocks, tier_bytes=2**30)
+        spec = replace(self._spec(kind, num_blocks, tier_bytes=2**30), **(model or {}))
         with TemporaryDirectory(prefix="kvferry-lab-") as folder:
             config = make_vllm_config(Path(folder), spec)
             with set_current_vllm_config(config):
                 (worker_config,) = make_kv_cache_configs(config, spec)
                 block_bytes = worker_config.kv_cache_tensors[0].size // worker_config.num_blocks
                 self.block_bytes = block_bytes
-                slot_bytes = -(-block_bytes // _ALIGNMENT) * _ALIGNMENT if kind.name == "Offloading" else block_bytes
+                slot_bytes = (
+                    -(-block_bytes // _ALIGNMENT) * _ALIGNMENT
+                    if kind.connector == "OffloadingConnector"
+                    else block_bytes
+                )
                 assert config.kv_transfer_config is not None
                 config.kv_transfer_config.kv_connector_extra_config["cpu_bytes_to_use"] = num_slots * slot_bytes
                 kv_cache_config = generate_scheduler_kv_cache_config([worker_config])
                 block_size, hash_block_size = resolve_kv_cache_block_sizes(kv_cache_config, config)
                 self.worker: WorkerDouble
-                if kind.name == "kvferry":
+                if kind.connector == "KvFerryConnector":
                     self.worker = KvFerryWorker(config, worker_config, spec.layout)
-                elif kind.name == "Offloading":
+                elif kind.connector == "OffloadingConnector":
                     self.worker = OffloadingWorker(block_bytes)
                 else:
                     self.worker = SimpleWorker()
@@ -230,10 +236,10 @@ class Rig:
     def num_stored(self) -> int:
         """Blocks that the tier holds now."""
         connector = self.scheduler.connector
-        if self.kind.name == "kvferry":
+        if self.kind.connector == "KvFerryConnector":
             view = connector.scheduler_side.engine.snapshot()
             return int(view["num_evictable"] + view["num_leased"])
-        if self.kind.name == "Offloading":
+        if self.kind.connector == "OffloadingConnector":
             manager = connector.connector_scheduler.manager
             return int(manager._num_chunks - manager._get_num_free_chunks())
         return len(connector.scheduler_manager.cpu_block_pool.cached_block_hash_to_block)

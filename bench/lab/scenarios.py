@@ -1,87 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is measured: lives of requests and steps of the engine, the same for every connector, turn by turn."""
+"""What is measured with one full-attention group: lives of requests and steps of the engine."""
 
-import gc
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from statistics import median
+from collections.abc import Sequence
 
-import numpy as np
 from hook_clock import Cost
+from lives import BrokenRunError, Lives, Progress
 from rigs import BLOCK_TOKENS, KINDS, LONG_TOKENS, MAX_SEQS, Rig
 
 LONG_BLOCKS = LONG_TOKENS // BLOCK_TOKENS
 NUM_IDLE = 500
 _SHORT_TOKENS = 2048
-_VOCABULARY = 1000
 _WARM_STEPS = 20
 _WARM_DECODES = 8
 
-Progress = Callable[[str], None]
 
-
-class BrokenRunError(Exception):
-    """A connector did not do what the scenario is about, so that its figures mean nothing."""
-
-
-@dataclass
-class Samples:
-    """What one connector cost in one scenario: a cost for each sample."""
-
-    costs: list[Cost] = field(default_factory=list)
-
-    @property
-    def ns(self) -> list[float]:
-        """Nanoseconds of each sample."""
-        return [cost.ns for cost in self.costs]
-
-    @property
-    def median_ns(self) -> float:
-        """Median nanoseconds."""
-        return median(self.ns)
-
-    @property
-    def worst(self) -> tuple[float, str]:
-        """The median over samples of the dearest call of a sample, and the hook that most often was it."""
-        hooks = [cost.worst_hook for cost in self.costs]
-        return median(cost.worst_ns for cost in self.costs), max(set(hooks), key=hooks.count)
-
-    def by_hook(self) -> dict[str, float]:
-        """Hook to its median nanoseconds."""
-        hooks = {hook for cost in self.costs for hook in cost.by_hook}
-        return {hook: median(cost.by_hook.get(hook, 0.0) for cost in self.costs) for hook in sorted(hooks)}
-
-
-Results = dict[str, dict[str, Samples]]
-"""Scenario to connector to samples."""
-
-
-class Bench:
+class Bench(Lives):
     """Runs the scenarios.
-
-    Parameters
-    ----------
-    num_rounds
-        Samples of each scenario.
-    num_residents
-        128k-token requests that the tier holds before anything is measured.
-    progress
-        Called with what is being done.
 
     Attributes
     ----------
-    results
-        What was measured.
     request_ns
         Nanoseconds that vLLM took to make and hash a 128k-token request, one per request.
 
     """
 
     def __init__(self, num_rounds: int, num_residents: int, progress: Progress) -> None:
-        self._num_rounds = num_rounds
-        self._progress = progress
-        self._rng = np.random.default_rng(0)
-        self.results: Results = {}
+        super().__init__(num_rounds, num_residents, progress)
         self.request_ns: list[int] = []
         # Room for 64 requests of 2k tokens and what they decode here; more than a 128k-token request needs.
         decoded = 2 * (BLOCK_TOKENS + _WARM_DECODES) * num_rounds // BLOCK_TOKENS + 2
@@ -89,76 +33,23 @@ class Bench:
         # Residents, warm-up, a miss per round, and what the short requests leave.
         short_blocks = 2 * self._num_blocks  # Running requests of two scenarios.
         self._num_slots = (num_residents + 1 + num_rounds) * LONG_BLOCKS + short_blocks
-        self._residents = [self._prompt(LONG_TOKENS) for _ in range(num_residents)]
 
-    def run(self) -> None:
-        """Run everything. Python's garbage collector works between samples only."""
-        gc.disable()
-        rigs: list[Rig] = []
-        try:
-            self._progress("starting the engines")
-            rigs.extend(Rig(kind, self._num_blocks, self._num_slots) for kind in KINDS)
-            self._fill(rigs)
-            self._lives(rigs)
-            self._decode(rigs)
-            self._empty(rigs)
-            self._waiting(rigs, "wait")
-            self._fill_up(rigs)
-            self._evicting_lives(rigs)
-            self._waiting(rigs, "wait_evicting")
-            self.request_ns = [ns for rig in rigs for ns in rig.request_ns]
-        finally:
-            for rig in rigs:
-                rig.close()
-            gc.unfreeze()
-            gc.enable()
+    def _start(self, rigs: list[Rig]) -> None:
+        rigs.extend(Rig(kind, self._num_blocks, self._num_slots) for kind in KINDS)
 
-    def _prompt(self, num_tokens: int) -> list[int]:
-        return [int(token) for token in self._rng.integers(0, _VOCABULARY, num_tokens)]
-
-    def _note(self, scenario: str, rig: Rig, cost: Cost) -> None:
-        self.results.setdefault(scenario, {}).setdefault(rig.kind.name, Samples()).costs.append(cost)
-
-    def _turns(self, rigs: Sequence[Rig], what: str) -> Iterable[list[Rig]]:
-        """Yield the rigs once a round, another one first each time."""
-        for turn in range(self._num_rounds):
-            self._progress(f"{what}, round {turn + 1} of {self._num_rounds}")
-            for rig in rigs:
-                rig.clock.take()
-                rig.clock.calibrate()
-            first = turn % len(rigs)
-            yield [*rigs[first:], *rigs[:first]]
-            gc.collect()
-
-    def _fill(self, rigs: Sequence[Rig]) -> None:
-        """Store the residents, and warm up."""
-        for i, prompt in enumerate([*self._residents, self._prompt(LONG_TOKENS)]):
-            self._progress(f"filling the tiers, request {i + 1} of {len(self._residents) + 1}")
-            for rig in rigs:
-                rig.life(prompt)
+    def _measure(self, rigs: Sequence[Rig]) -> None:
         for rig in rigs:
             stored, expected = rig.num_stored, (len(self._residents) + 1) * LONG_BLOCKS
             if stored < expected:
                 raise BrokenRunError(f"{rig.kind.name} stored {stored} of {expected} blocks")
-            self._hit(rig, self._residents[0])
-        gc.collect()
-        gc.freeze()
-
-    def _hit(self, rig: Rig, prompt: Sequence[int]) -> Cost:
-        rig.drop_gpu_cache()
-        before = rig.hit_tokens
-        cost = rig.life([*prompt, 0])  # The last token is always computed: so the hit is the whole prompt.
-        if rig.hit_tokens - before != LONG_TOKENS:
-            raise BrokenRunError(f"{rig.kind.name} hit {rig.hit_tokens - before} of {LONG_TOKENS} tokens")
-        return cost
-
-    def _lives(self, rigs: Sequence[Rig]) -> None:
-        for turn, order in enumerate(self._turns(rigs, "lives of 128k-token requests")):
-            prompt = self._prompt(LONG_TOKENS)
-            resident = self._residents[turn % len(self._residents)]
-            for rig in order:
-                self._note("miss", rig, rig.life(prompt))
-                self._note("hit", rig, self._hit(rig, resident))
+        self._lives(rigs)
+        self._decode(rigs)
+        self._empty(rigs)
+        self._waiting(rigs, "wait")
+        self._fill_up(rigs)
+        self._evicting_lives(rigs)
+        self._waiting(rigs, "wait_evicting")
+        self.request_ns = [ns for rig in rigs for ns in rig.request_ns]
 
     def _fill_up(self, rigs: Sequence[Rig]) -> None:
         """Fill the tiers until they evict."""

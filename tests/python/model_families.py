@@ -44,7 +44,7 @@ def families() -> Any:
     spec = importlib.util.spec_from_file_location("families", FAMILIES)
     assert spec is not None
     assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+    module: Any = importlib.util.module_from_spec(spec)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(backend_utils, "get_kv_connector_cache_layout", backend_utils.get_kv_connector_cache_layout)
         spec.loader.exec_module(module)
@@ -183,10 +183,28 @@ class ScaledFamily:
 def scaled(name: str) -> ScaledFamily:
     """Make a family small: all tokens by one factor, and all bytes by another."""
     with _made_by_families(name):
-        config, specs, layouts = families().FAMILIES[name]()
-        scale = _Scale.of(specs)
-        layers = {layer: scale.spec(spec) for layer, spec in specs.items()}
-        layout = backend_utils.resolve_kv_cache_layout(config, [layouts], list(layers.values()))
+        _, specs, _ = families().FAMILIES[name]()
+        return _scaled(name, specs, _Scale.of(specs))
+
+
+def light(name: str) -> ScaledFamily:
+    """Make a family's blocks light, and leave its tokens as they are: a layer of each kind in each of its groups."""
+    with _made_by_families(name):
+        _, specs, _ = families().FAMILIES[name]()
+        worker, _, _ = families().plan(name)
+        layers = [
+            layer
+            for group in worker.kv_cache_groups
+            for layer in {specs[layer]: layer for layer in reversed(group.layer_names)}.values()
+        ]
+        chosen = {layer: spec for layer, spec in specs.items() if layer in layers}
+        return _scaled(name, chosen, replace(_Scale.of(chosen), tokens=1, most_window_blocks=None))
+
+
+def _scaled(name: str, specs: dict[str, KVCacheSpec], scale: "_Scale") -> ScaledFamily:
+    config, _, layouts = families().FAMILIES[name]()
+    layers = {layer: scale.spec(spec) for layer, spec in specs.items()}
+    layout = backend_utils.resolve_kv_cache_layout(config, [layouts], list(layers.values()))
     return ScaledFamily(
         layers=layers,
         layout=layout,
@@ -198,10 +216,10 @@ def scaled(name: str) -> ScaledFamily:
     )
 
 
-def scaled_plan(name: str) -> tuple[KVCacheConfig, KVCacheConfig]:
-    """As `plan`, of the family as `scaled` makes it."""
+def scaled_plan(name: str, small: ScaledFamily | None = None) -> tuple[KVCacheConfig, KVCacheConfig]:
+    """As `plan`, of the family made small; None: as `scaled` makes it."""
     config, _, layouts = families().FAMILIES[name]()
-    small = scaled(name)
+    small = small or scaled(name)
     config.cache_config.block_size = small.block_size
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(families().FAMILIES, name, lambda: (config, dict(small.layers), layouts))
@@ -210,10 +228,11 @@ def scaled_plan(name: str) -> tuple[KVCacheConfig, KVCacheConfig]:
 
 @dataclass(frozen=True)
 class _Scale:
-    """By what tokens and bytes are divided."""
+    """By what tokens and bytes are divided, and blocks of the longest window; None: as it is."""
 
     tokens: int
     num_bytes: Fraction
+    most_window_blocks: int | None = _MOST_WINDOW_BLOCKS
 
     @classmethod
     def of(cls, specs: dict[str, KVCacheSpec]) -> "_Scale":
@@ -266,7 +285,7 @@ class _Scale:
         for name in ("sliding_window", "attention_chunk_size"):
             if (found := getattr(spec, name, None)) is not None:
                 num_tokens = -(-found // self.tokens)
-                longest = _MOST_WINDOW_BLOCKS * block
+                longest = num_tokens if self.most_window_blocks is None else self.most_window_blocks * block
                 reach[name] = num_tokens if num_tokens <= longest else longest + num_tokens % block
         return reach
 
@@ -282,7 +301,7 @@ class _Scale:
 
 def _unit(spec: AttentionSpec) -> int:
     """The fewest bytes for a head and a token that are whole cells, with an item of keys and one of values if any."""
-    return max(_CELL, spec.dtype.itemsize * (2 if spec.head_size_v else 1))
+    return max(_CELL, int(spec.dtype.itemsize) * (2 if spec.head_size_v else 1))
 
 
 @dataclass(frozen=True)
@@ -334,7 +353,7 @@ class Setting:
     @property
     def replay_tokens(self) -> int:
         """Tokens of a hit that the engine computes again."""
-        return max(spec.prefix_replay_tokens for spec in self.family.layers.values())
+        return max(int(spec.prefix_replay_tokens) for spec in self.family.layers.values())
 
     @property
     def has_scratch(self) -> bool:

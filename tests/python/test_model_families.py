@@ -3,8 +3,8 @@
 
 import pytest
 from kvferry.vllm import preflight, topology
-from model_families import NEEDS_FAMILIES, plan, scaled_plan
-from vllm.v1.kv_cache_interface import iter_layer_specs
+from model_families import NEEDS_FAMILIES, light, plan, scaled_plan
+from vllm.v1.kv_cache_interface import KVCacheConfig, iter_layer_specs
 
 # With the slab classes of the groups that are kept.
 ACCEPTED = {
@@ -57,3 +57,19 @@ def test_a_family_made_small_has_the_groups_of_the_real_one(name: str) -> None:
             has_padding = [topology.content_bytes(spec) < spec.page_size_bytes for spec in (ours, theirs)]
             assert has_padding[0] == has_padding[1]
     assert len(ratios) == 1
+
+
+@pytest.mark.parametrize("name", ["gpt_oss", "gemma3_27b", "mimo_v2_flash", "deepseek_v4_flash", "qwen35_mtp"])
+def test_light_family_has_the_groups_of_the_family(name: str) -> None:
+    def kinds(config: KVCacheConfig) -> list[list[tuple[str, int, int | None]]]:
+        groups = [iter_layer_specs(group.kv_cache_spec) for group in config.kv_cache_groups]
+        return sorted(
+            sorted({(type(one).__name__, one.block_size, getattr(one, "sliding_window", None)) for one in group})
+            for group in groups
+        )
+
+    worker, _ = plan(name)
+    small, _ = scaled_plan(name, light(name))
+    assert kinds(small) == kinds(worker)
+    assert sum(len(group.layer_names) for group in small.kv_cache_groups) < 2 * len(worker.kv_cache_groups)
+    assert small.kv_cache_tensors[0].size < worker.kv_cache_tensors[0].size / 100
