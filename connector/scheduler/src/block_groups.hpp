@@ -123,7 +123,7 @@ class BlockGroups {
     const std::uint32_t step = std::max(align(interval), hit_length_);
     const std::uint32_t block_end = (block + 1) * block_length(group);
     const std::uint32_t end = (block_end + step - 1) / step * step;
-    return block >= needed(group, 0, end).first;
+    return is_needed_at(group, block, end);
   }
   /// Whether the block only stands for one that no token sees any more.
   [[nodiscard]] bool is_null(GroupId group, BlockId block) const {

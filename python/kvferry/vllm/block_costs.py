@@ -115,7 +115,7 @@ def costs_of(
         of_class = plan.classes.of_groups[number]
         prompt_blocks = counts.of_prompt(number, prompt_tokens, config.retention) if is_kept else 0
         num_chunks += prompt_blocks / plan.slots_per_chunk[of_class]
-        reach, reach_tokens = counts.reaches[number]
+        reach, reach_tokens = plan.reaches[number]
         stock_tokens = stock.chunk_tokens[number] if stock else 0
         # It stores what the engine's own cache retains.
         num_stock_chunks += counts.of_prompt(number, prompt_tokens, "engine") if stock_tokens else 0
@@ -160,17 +160,17 @@ class _BlockCounts:
     """How many blocks are stored of a prompt that has nothing in common with others."""
 
     def __init__(self, vllm_config: "VllmConfig", plan: TierPlan) -> None:
-        self.reaches = [preflight.reach_of_group(group, vllm_config.num_speculative_tokens) for group in plan.groups]
+        self._reaches = plan.reaches
         self._groups = plan.groups
         self._block_tokens = [plan.sizes.block_tokens(number) for number in range(len(plan.groups))]
-        self._hit_tokens = plan.sizes.hash_tokens * math.lcm(*plan.sizes.hashes_per_block)
+        self._hit_tokens = plan.sizes.hit_tokens
         self._step_tokens = int(vllm_config.scheduler_config.max_num_batched_tokens)
         self._engine_interval = vllm_config.cache_config.prefix_cache_retention_interval
 
     def of_prompt(self, number: int, num_tokens: int, retention: str | int) -> int:
         """Count the blocks of a group: what loads need that end where the engine expects them to, or all."""
         block_tokens = self._block_tokens[number]
-        reach, reach_tokens = self.reaches[number]
+        reach, reach_tokens = self._reaches[number]
         # Whatever the key says, of states the engine's own cache has what there is, and of chunks it has all.
         if reach not in ("window", "state") or (reach == "window" and retention == "dense"):
             return num_tokens // block_tokens

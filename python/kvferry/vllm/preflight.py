@@ -302,6 +302,11 @@ class BlockSizes(NamedTuple):
     hash_tokens: int
     hashes_per_block: list[int]
 
+    @property
+    def hit_tokens(self) -> int:
+        """Tokens at multiples of which blocks end in every group: hits do."""
+        return self.hash_tokens * math.lcm(*self.hashes_per_block)
+
     def block_tokens(self, group: int) -> int:
         """Tokens of a block of a group."""
         return self.hash_tokens * self.hashes_per_block[group]
@@ -330,14 +335,14 @@ def block_sizes(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> 
                 "unset --prefix-match-unit and set --block-size to the size of a block",
             )
         hashes_per_block.append(block_tokens // hash_tokens)
-    block_tokens = hash_tokens * math.lcm(*hashes_per_block)
-    if hit_tokens != block_tokens:
+    sizes = BlockSizes(hash_tokens, hashes_per_block)
+    if hit_tokens != sizes.hit_tokens:
         raise _refusal(
-            f"the engine's hits end at multiples of {hit_tokens} tokens, and its blocks of {block_tokens}",
+            f"the engine's hits end at multiples of {hit_tokens} tokens, and its blocks of {sizes.hit_tokens}",
             "one number for both",
             _WITHOUT,
         )
-    return BlockSizes(hash_tokens, hashes_per_block)
+    return sizes
 
 
 def warn_of_small_tier(num_slots: int, block_tokens: int, max_model_len: int) -> None:

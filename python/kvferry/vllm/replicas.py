@@ -9,7 +9,7 @@ from vllm.v1.kv_cache_interface import MLAAttentionSpec, SlidingWindowMLASpec, i
 
 from kvferry.config import KvFerryConfig
 from kvferry.errors import ConfigError
-from kvferry.vllm import topology
+from kvferry.vllm import topology, versions
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -72,9 +72,8 @@ def replicas_of(config: KvFerryConfig, vllm_config: "VllmConfig", kv_cache_confi
 def _num_alike(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> int:
     """Consecutive tensor-parallel ranks that hold the same bytes in all layers, as far as the scheduler can know."""
     parallel = vllm_config.parallel_config
-    # vLLM 0.31 and newer count them.
-    if (told := getattr(kv_cache_config, "kv_tp_replicas", None)) is not None:
-        return int(told)
+    if (told := versions.kv_tp_replicas(kv_cache_config)) is not None:
+        return told
     # An MLA model has no other layers than its drafter's.
     is_only_latent = vllm_config.model_config.use_mla and vllm_config.speculative_config is None
     is_latent = all(
@@ -94,7 +93,7 @@ def refuse_own_layers(kv_cache_config: "KVCacheConfig") -> None:
         One is no MLA layer.
 
     """
-    if hasattr(kv_cache_config, "kv_tp_replicas"):
+    if versions.kv_tp_replicas(kv_cache_config) is not None:
         return
     for group in kv_cache_config.kv_cache_groups:
         for spec in iter_layer_specs(group.kv_cache_spec):

@@ -92,9 +92,8 @@ class SchedulerSide:
             if preflight.is_kept(group) and classes.of_groups[number] == 0
         )
         preflight.warn_of_small_tier(max_slots, block_tokens, vllm_config.model_config.max_model_len)
-        reaches = [preflight.reach_of_group(group, vllm_config.num_speculative_tokens) for group in groups]
         # Of a window a load brings what follows the engine's own hit, and not the part of it before that hit.
-        self.completes_divergent_hits = all(kind in {"all", "state", "none"} for kind, _ in reaches)
+        self.completes_divergent_hits = all(kind in {"all", "state", "none"} for kind, _ in plan.reaches)
         self.engine = _core.SchedulerEngine(
             **config.told_to(SCHEDULER),
             **(shared.options if shared else {}),
@@ -110,7 +109,7 @@ class SchedulerSide:
             most_chunks=shared.most_chunks(config) if shared else 0,
             grace_s=tiers.grace_s() if shared else 0,
             key_events=kv_events.are_on(vllm_config),
-            group_reaches=reaches,
+            group_reaches=plan.reaches,
             group_classes=classes.of_groups,
             max_load_wait_s=_MAX_LOAD_WAIT_S if config.share_loads and not is_multi_connector_being_made() else 0,
             # The core takes no longer one; the sum may be.

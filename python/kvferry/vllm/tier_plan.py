@@ -21,6 +21,8 @@ class TierPlan(NamedTuple):
         The engine's KV cache groups.
     sizes
         Tokens of their blocks.
+    reaches
+        How far back their tokens see, as `preflight.reach_of_group` says it.
     classes
         The slab class of every group, one that is left out included, and the bytes of a class's slots by rank.
     sharing
@@ -36,6 +38,7 @@ class TierPlan(NamedTuple):
 
     groups: list["KVCacheGroupSpec"]
     sizes: preflight.BlockSizes
+    reaches: list[tuple[str, int]]
     classes: topology.SlabClasses
     sharing: replicas.Replicas
     shared: shared_tier.SharedTier | None
@@ -86,4 +89,5 @@ def plan_tier(config: KvFerryConfig, vllm_config: "VllmConfig", kv_cache_config:
         max_chunks, slots_per_chunk = _core.slab_geometry(tier_bytes, classes.slot_bytes)
     else:
         max_chunks, slots_per_chunk = shared.num_chunks, shared.slots_per_chunk
-    return TierPlan(groups, sizes, classes, sharing, shared, tier_bytes, max_chunks, slots_per_chunk)
+    reaches = [preflight.reach_of_group(group, vllm_config.num_speculative_tokens) for group in groups]
+    return TierPlan(groups, sizes, reaches, classes, sharing, shared, tier_bytes, max_chunks, slots_per_chunk)

@@ -119,6 +119,11 @@ def sessions_take_hashes_back() -> bool:
     return release is None or release >= (0, 32)
 
 
+def kv_tp_replicas(kv_cache_config: "KVCacheConfig") -> int | None:
+    """Return how many consecutive ranks hold the same in all layers, or None: vLLM before 0.31 does not count them."""
+    return getattr(kv_cache_config, "kv_tp_replicas", None)
+
+
 def plan_kv_caches(
     vllm_config: "VllmConfig", specs: "list[dict[str, KVCacheSpec]]", memory_bytes: list[int]
 ) -> "list[KVCacheConfig]":
