@@ -3,7 +3,6 @@
 
 import argparse
 import dataclasses
-import importlib.util
 import json
 import os
 import sys
@@ -28,16 +27,6 @@ def parse_arguments() -> argparse.Namespace:
     return options
 
 
-def load_families(path: Path) -> Any:
-    """Load the module that plans KV caches of families by vLLM's code; for this process it changes vLLM a little."""
-    spec = importlib.util.spec_from_file_location("families", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def plan(families: Any, name: str, num_tokens: int) -> tuple[Any, bool]:
     """Plan a family's KV cache with blocks for one prompt; also whether groups of several kinds are kept apart."""
     _, small, _ = families.plan(name)
@@ -56,8 +45,9 @@ def main() -> int:
         print(f"--tier is {options.tier!r}; allowed is a size such as 64GiB", file=sys.stderr)
         return 2
     from capacity_run import measure
+    from model_families import load
 
-    families = load_families(options.families)
+    families = load(options.families)
     unknown = [name for name in options.names if name not in families.FAMILIES]
     if unknown:
         print(f"{unknown[0]!r} is no family; they are {', '.join(families.FAMILIES)}", file=sys.stderr)

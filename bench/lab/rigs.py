@@ -3,7 +3,7 @@
 
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
@@ -14,16 +14,19 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "python")
 
 from harness import ToySpec, make_kv_cache_configs, make_vllm_config
 from hook_clock import Cost, HookClock
-from vllm.config import set_current_vllm_config
+from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import get_hash_fn_by_name
 from vllm.v1.core.kv_cache_utils import (
+    BlockHash,
     generate_scheduler_kv_cache_config,
     get_request_block_hasher,
     init_none_hash,
     resolve_kv_cache_block_sizes,
 )
 from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.engine import EngineCoreOutputs
+from vllm.v1.kv_cache_interface import KVCacheConfig
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
@@ -64,6 +67,74 @@ KINDS = (
     Kind("SimpleCPUOffload", "SimpleCPUOffloadConnector", None),
     Kind("Offloading", "OffloadingConnector", None),
 )
+
+
+Hasher = Callable[[Request], list[BlockHash]]
+
+
+def make_scheduler(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> tuple[Any, Hasher]:
+    """Make vLLM's scheduler, and what hashes the blocks of its requests."""
+    block_size, hash_block_size = resolve_kv_cache_block_sizes(kv_cache_config, vllm_config)
+    with set_current_vllm_config(vllm_config):
+        scheduler = vllm_config.scheduler_config.get_scheduler_cls()(
+            vllm_config=vllm_config,
+            kv_cache_config=kv_cache_config,
+            structured_output_manager=StructuredOutputManager(vllm_config),
+            block_size=block_size,
+            hash_block_size=hash_block_size,
+            log_stats=True,
+        )
+    hash_fn = get_hash_fn_by_name(vllm_config.cache_config.prefix_caching_hash_algo)
+    init_none_hash(hash_fn)
+    return scheduler, get_request_block_hasher(hash_block_size, hash_fn)
+
+
+def make_request(request_id: str, tokens: list[int], max_tokens: int, hasher: Hasher) -> Request:
+    """Make a request of so many tokens more."""
+    return Request(
+        request_id=request_id,
+        prompt_token_ids=tokens,
+        sampling_params=SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True),
+        pooling_params=None,
+        block_hasher=hasher,
+    )
+
+
+def step(
+    scheduler: Any, worker: WorkerDouble, sample: Callable[[str], int]
+) -> tuple[SchedulerOutput, dict[int, EngineCoreOutputs]]:
+    """Take one step, in the order of vLLM's engine core; `sample` gives a request's next token."""
+    scheduler.has_requests()
+    output = scheduler.schedule()
+    report = worker.execute(output)
+    ids = list(output.num_scheduled_tokens)
+    requests = scheduler.requests
+    sampled = [
+        [sample(request_id)] if requests[request_id].num_computed_tokens >= requests[request_id].num_tokens else []
+        for request_id in ids
+    ]
+    result = ModelRunnerOutput(
+        req_ids=ids,
+        req_id_to_index={request_id: i for i, request_id in enumerate(ids)},
+        sampled_token_ids=sampled,
+        kv_connector_output=report,
+    )
+    return output, scheduler.update_from_output(output, result)
+
+
+def run_until_idle(scheduler: Any, worker: WorkerDouble, take_step: Callable[[], object], name: str) -> None:
+    """Step until there are no requests, and all transfers have ended and were reported."""
+    for _ in range(_MAX_STEPS):
+        if not scheduler.has_requests() and not worker.is_busy:
+            return
+        take_step()
+    raise TimeoutError(f"{name}: not idle after {_MAX_STEPS} steps: {list(scheduler.requests)}")
+
+
+def num_stock_chunks(scheduler: Any) -> int:
+    """Chunks that the tier of an OffloadingConnector holds now."""
+    manager = scheduler.connector.connector_scheduler.manager
+    return int(manager._num_chunks - manager._get_num_free_chunks())
 
 
 class Rig:
@@ -110,7 +181,6 @@ class Rig:
                 assert config.kv_transfer_config is not None
                 config.kv_transfer_config.kv_connector_extra_config["cpu_bytes_to_use"] = num_slots * slot_bytes
                 kv_cache_config = generate_scheduler_kv_cache_config([worker_config])
-                block_size, hash_block_size = resolve_kv_cache_block_sizes(kv_cache_config, config)
                 self.worker: WorkerDouble
                 if kind.connector == "KvFerryConnector":
                     self.worker = KvFerryWorker(config, worker_config, spec.layout)
@@ -118,17 +188,7 @@ class Rig:
                     self.worker = OffloadingWorker(block_bytes)
                 else:
                     self.worker = SimpleWorker()
-                self.scheduler = config.scheduler_config.get_scheduler_cls()(
-                    vllm_config=config,
-                    kv_cache_config=kv_cache_config,
-                    structured_output_manager=StructuredOutputManager(config),
-                    block_size=block_size,
-                    hash_block_size=hash_block_size,
-                    log_stats=True,
-                )
-        hash_fn = get_hash_fn_by_name(config.cache_config.prefix_caching_hash_algo)
-        init_none_hash(hash_fn)
-        self._hasher = get_request_block_hasher(hash_block_size, hash_fn)
+                self.scheduler, self._hasher = make_scheduler(config, kv_cache_config)
         self._ids: Iterator[int] = count()
         self.hit_tokens = 0
         self.local_tokens = 0
@@ -157,16 +217,9 @@ class Rig:
     def add(self, prompt: Sequence[int], max_tokens: int = 1) -> str:
         """Add a request; return its id."""
         request_id = f"request-{next(self._ids)}"
-        params = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
         tokens = list(prompt)
         began = time.thread_time_ns()
-        request = Request(
-            request_id=request_id,
-            prompt_token_ids=tokens,
-            sampling_params=params,
-            pooling_params=None,
-            block_hasher=self._hasher,
-        )
+        request = make_request(request_id, tokens, max_tokens, self._hasher)
         if len(tokens) >= LONG_TOKENS:
             self.request_ns.append(time.thread_time_ns() - began)
         self.scheduler.add_request(request)
@@ -178,24 +231,8 @@ class Rig:
 
     def step(self) -> SchedulerOutput:
         """One step of the engine, in the order of vLLM's engine core."""
-        self.scheduler.has_requests()
-        output = self.scheduler.schedule()
-        report = self.worker.execute(output)
-        ids = list(output.num_scheduled_tokens)
-        requests = self.scheduler.requests
-        sampled = [
-            [self._sample(request_id)]
-            if requests[request_id].num_computed_tokens >= requests[request_id].num_tokens
-            else []
-            for request_id in ids
-        ]
-        result = ModelRunnerOutput(
-            req_ids=ids,
-            req_id_to_index={request_id: i for i, request_id in enumerate(ids)},
-            sampled_token_ids=sampled,
-            kv_connector_output=report,
-        )
-        for outputs in self.scheduler.update_from_output(output, result).values():
+        output, all_outputs = step(self.scheduler, self.worker, self._sample)
+        for outputs in all_outputs.values():
             for one in outputs.outputs:
                 if one.prefill_stats is not None:
                     self.hit_tokens += one.prefill_stats.num_external_cached_tokens
@@ -214,11 +251,7 @@ class Rig:
 
     def run(self) -> None:
         """Step until there are no requests, and all transfers have ended and were reported."""
-        for _ in range(_MAX_STEPS):
-            if not self.scheduler.has_requests() and not self.worker.is_busy:
-                return
-            self.step()
-        raise TimeoutError(f"{self.kind.name}: not idle after {_MAX_STEPS} steps: {list(self.scheduler.requests)}")
+        run_until_idle(self.scheduler, self.worker, self.step, self.kind.name)
 
     def life(self, prompt: Sequence[int]) -> Cost:
         """Run one request from its arrival until its last transfer is reported; return what all its hooks cost."""
@@ -240,8 +273,7 @@ class Rig:
             view = connector.scheduler_side.engine.snapshot()
             return int(view["num_evictable"] + view["num_leased"])
         if self.kind.connector == "OffloadingConnector":
-            manager = connector.connector_scheduler.manager
-            return int(manager._num_chunks - manager._get_num_free_chunks())
+            return num_stock_chunks(self.scheduler)
         return len(connector.scheduler_manager.cpu_block_pool.cached_block_hash_to_block)
 
     @property

@@ -48,8 +48,17 @@ class CachedHashes:
 
     def __init__(self, engine: ToyEngine) -> None:
         self.by_group: dict[int, set[bytes]] = {}
-        self._engine = engine
-        engine.on_step = self.look
+        self._before = engine.on_step
+        engine.on_step = self._on_step
+
+    def num_blocks(self) -> int:
+        """Blocks of all groups."""
+        return sum(map(len, self.by_group.values()))
+
+    def _on_step(self, engine: ToyEngine) -> None:
+        if self._before is not None:
+            self._before(engine)
+        self.look(engine)
 
     def look(self, engine: ToyEngine) -> None:
         """Note what it has now."""

@@ -38,16 +38,22 @@ NEEDS_FAMILIES = pytest.mark.skipif(not FAMILIES.exists(), reason=f"{FAMILIES.na
 _BLOCK, _MOST_WINDOW_BLOCKS, _CELL = 16, 16, 4
 
 
+def load(path: Path) -> Any:
+    """Load a module that makes families; it changes vLLM a little for the whole process."""
+    spec = importlib.util.spec_from_file_location("families", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 @cache
 def families() -> Any:
     """Load the module, and take back what it changes for the whole process."""
-    spec = importlib.util.spec_from_file_location("families", FAMILIES)
-    assert spec is not None
-    assert spec.loader is not None
-    module: Any = importlib.util.module_from_spec(spec)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(backend_utils, "get_kv_connector_cache_layout", backend_utils.get_kv_connector_cache_layout)
-        spec.loader.exec_module(module)
+        module = load(FAMILIES)
     logging.disable(logging.NOTSET)
     module.FAMILIES |= {make.__name__: partial(make, module) for make in _MORE}
     return module
@@ -122,7 +128,7 @@ def family_names() -> list[str]:
 
 
 @contextmanager
-def _made_by_families(name: str) -> Iterator[None]:
+def made_by_families(name: str) -> Iterator[None]:
     """Make something of a family as its module does, or skip one that this vLLM does not know."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(backend_utils, "get_kv_connector_cache_layout", lambda vllm_config: None)
@@ -132,10 +138,10 @@ def _made_by_families(name: str) -> Iterator[None]:
             pytest.skip(f"this vLLM does not know {name}: {error}")
 
 
-def plan(name: str, num_blocks: int = 8) -> tuple[KVCacheConfig, KVCacheConfig]:
+def plan(name: str) -> tuple[KVCacheConfig, KVCacheConfig]:
     """The worker's and the scheduler's KV cache configuration of a family, as it is."""
-    with _made_by_families(name):
-        worker, scheduler, _ = families().plan(name, num_blocks)
+    with made_by_families(name):
+        worker, scheduler, _ = families().plan(name)
     return worker, scheduler
 
 
@@ -182,14 +188,14 @@ class ScaledFamily:
 
 def scaled(name: str) -> ScaledFamily:
     """Make a family small: all tokens by one factor, and all bytes by another."""
-    with _made_by_families(name):
+    with made_by_families(name):
         _, specs, _ = families().FAMILIES[name]()
         return _scaled(name, specs, _Scale.of(specs))
 
 
 def light(name: str) -> ScaledFamily:
     """Make a family's blocks light, and leave its tokens as they are: a layer of each kind in each of its groups."""
-    with _made_by_families(name):
+    with made_by_families(name):
         _, specs, _ = families().FAMILIES[name]()
         worker, _, _ = families().plan(name)
         layers = [

@@ -80,8 +80,27 @@ def start_loading(engine: ToyEngine, request_id: str, prompt: list[int]) -> None
 def store_all(engine: ToyEngine) -> None:
     """Run the prompts, wait for their stores, and leave their blocks in the tier only."""
     engine.generate(PROMPTS)
+    leave_to_the_tier(engine)
+
+
+def leave_to_the_tier(engine: ToyEngine) -> None:
+    """Wait for all stores, and leave what was stored in the tier only."""
     engine.settle_stores()
     engine.drop_gpu_cache()
+
+
+def steps_of(engine: ToyEngine, request_id: str, prompt: list[int], max_tokens: int) -> int:
+    """Run a request alone, which is never preempted and leaves nothing held; return the steps that it took."""
+    engine.add(request_id, prompt, max_tokens)
+    before = engine.num_steps
+    engine.run_until(lambda: request_id in engine.finished)
+    num_steps = engine.num_steps - before
+    assert engine.finished[request_id].status == RequestStatus.FINISHED_LENGTH_CAPPED
+    assert engine.requests[request_id].num_preemptions == 0
+    # With async scheduling vLLM frees what a step in flight may still write when that step has ended.
+    engine.drain_outputs()
+    assert_pool_is_whole(engine)
+    return num_steps
 
 
 def assert_pool_is_whole(engine: ToyEngine) -> None:

@@ -5,10 +5,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from model_families import NEEDS_FAMILIES, families, plan
+from model_families import NEEDS_FAMILIES, families, made_by_families
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench" / "lab"))
 
+from capacity import plan
 from capacity_run import Capacity, measure
 
 PROMPT_TOKENS = 6 * 1056 + 17
@@ -17,10 +18,8 @@ pytestmark = NEEDS_FAMILIES
 
 
 def measured(name: str, num_tokens: int = PROMPT_TOKENS) -> Capacity:
-    _, small = plan(name)
-    num_blocks = sum(-(-num_tokens // group.kv_cache_spec.block_size) + 8 for group in small.kv_cache_groups)
-    _, scheduler = plan(name, num_blocks)
-    is_hybrid = not families().FAMILIES[name]()[0].scheduler_config.disable_hybrid_kv_cache_manager
+    with made_by_families(name):
+        scheduler, is_hybrid = plan(families(), name, num_tokens)
     return measure(scheduler, is_hybrid=is_hybrid, num_tokens=num_tokens, tier_bytes=TIER_BYTES)
 
 

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 from harness import Finished, ToyEngine, ToySpec, prompt_of
-from scenarios import assert_at_rest, assert_pool_is_whole
-from vllm.v1.request import RequestStatus
+from scenarios import assert_at_rest, steps_of
 
 # Eleven steps of prefill, the last of which gives the first token, and three of decoding.
 NUM_TOKENS, STEP_TOKENS, MAX_TOKENS = 90_000, 8192, 4
@@ -73,18 +72,9 @@ def make_engine(folder: Path, model: Model, is_async: bool, config: Mapping[str,
     return engine
 
 
-def steps_of(engine: ToyEngine, request_id: str) -> int:
-    """Run one of the long requests alone; return the steps that it took to finish."""
-    engine.add(request_id, LONG_PROMPTS[request_id], MAX_TOKENS)
-    before = engine.num_steps
-    engine.run_until(lambda: request_id in engine.finished)
-    num_steps = engine.num_steps - before
-    assert engine.finished[request_id].status == RequestStatus.FINISHED_LENGTH_CAPPED
-    assert engine.requests[request_id].num_preemptions == 0
-    # With async scheduling vLLM frees what a step in flight may still write when that step has ended.
-    engine.drain_outputs()
-    assert_pool_is_whole(engine)
-    return num_steps
+def steps_of_both(engine: ToyEngine) -> list[int]:
+    """Run the long requests one after the other; return the steps that each took."""
+    return [steps_of(engine, request_id, prompt, MAX_TOKENS) for request_id, prompt in LONG_PROMPTS.items()]
 
 
 @dataclass(frozen=True)
@@ -105,7 +95,7 @@ def references(tmp_path_factory: pytest.TempPathFactory) -> Callable[[bool, Mode
         folder = tmp_path_factory.mktemp("reference") / "model"
         engine = make_engine(folder, model, is_async, None)
         began = time.monotonic()
-        num_steps = [steps_of(engine, request_id) for request_id in LONG_PROMPTS]
+        num_steps = steps_of_both(engine)
         return Reference(num_steps, engine.finished, (time.monotonic() - began) / engine.num_steps)
 
     return run
@@ -134,7 +124,7 @@ def test_two_long_requests_take_their_steps_however_late_their_stores_end(
     rank.report_delay = lag - 1
     if lag == 1:
         engine.on_step = lambda engine: rank.wait_for_copies()
-    assert [steps_of(engine, request_id) for request_id in LONG_PROMPTS] == reference.num_steps
+    assert steps_of_both(engine) == reference.num_steps
     for request_id in LONG_PROMPTS:
         assert engine.finished[request_id] == reference.finished[request_id]
     if lag > sum(reference.num_steps):
@@ -160,8 +150,7 @@ def test_default_ring_takes_every_block_of_a_long_prefill(folder: Path, is_async
     config = {"cpu_bytes_to_use": 2 * model.num_groups * REQUEST_BLOCKS * LAYER_BYTES, "retention": "dense"}
     engine = make_engine(folder, model, is_async, config)
     engine.on_step = lambda engine: engine.workers[0].wait_for_copies()
-    for request_id in LONG_PROMPTS:
-        steps_of(engine, request_id)
+    steps_of_both(engine)
     engine.settle_stores()
     if is_async and model.num_groups > 1:
         # Plans know the ring a step late, and what waits for its turn may slide out of the window meanwhile.

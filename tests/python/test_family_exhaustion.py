@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from event_mirror import CachedHashes
 from harness import Finished, ToyEngine, ToySpec, prompt_of
 from model_families import NEEDS_FAMILIES, Setting, family_names
-from scenarios import assert_at_rest, assert_pool_is_whole
+from scenarios import assert_at_rest, steps_of
 from vllm.v1.core.kv_cache_utils import get_max_concurrency_for_kv_cache_config
-from vllm.v1.request import RequestStatus
 
 pytestmark = NEEDS_FAMILIES
 
@@ -57,38 +57,10 @@ class LongRequests:
             engine.generate({"warm up": prompt_of(3, self.setting.hit_tokens - 1)}, 1)
         return engine
 
-    def steps_of(self, engine: ToyEngine, name: str) -> int:
-        """Run one of them; nothing is held when it has ended. Return the steps that it took."""
-        engine.add(name, self.prompts[name], MAX_TOKENS)
-        before = engine.num_steps
-        engine.run_until(lambda: name in engine.finished)
-        num_steps = engine.num_steps - before
-        assert engine.finished[name].status == RequestStatus.FINISHED_LENGTH_CAPPED
-        assert engine.requests[name].num_preemptions == 0
-        # With async scheduling vLLM frees what a step in flight may still write when that step has ended.
-        engine.drain_outputs()
-        assert_pool_is_whole(engine)
-        return num_steps
-
     def run_both(self, engine: ToyEngine) -> tuple[list[int], dict[str, Finished]]:
         """Run both; return the steps that each takes, and how it ends."""
-        num_steps = [self.steps_of(engine, name) for name in NAMES]
+        num_steps = [steps_of(engine, name, self.prompts[name], MAX_TOKENS) for name in NAMES]
         return num_steps, {name: engine.finished[name] for name in NAMES}
-
-
-def watch_cache(engine: ToyEngine) -> set[bytes]:
-    """Collect the hashes, with their groups, of all blocks that the engine's own cache ever has."""
-    cached: set[bytes] = set()
-    before = engine.on_step
-
-    def look(engine: ToyEngine) -> None:
-        if before is not None:
-            before(engine)
-        blocks = engine.scheduler.kv_cache_manager.block_pool.blocks
-        cached.update(bytes(block.block_hash) for block in blocks if block.block_hash is not None)
-
-    engine.on_step = look
-    return cached
 
 
 CASES = [(REPORTED, lag, is_async) for lag in LAGS for is_async in (False, True)]
@@ -111,14 +83,14 @@ def test_two_long_requests_take_their_steps_however_late_their_stores_end(
     rank.report_delay = lag - 1
     if lag == 1:
         engine.on_step = lambda engine: rank.wait_for_copies()
-    cached = watch_cache(engine)
+    cached = CachedHashes(engine)
     assert requests.run_both(engine) == (num_steps, expected)
     if lag > sum(num_steps):
         assert engine.snapshot()["stored"] == 0, "the engine heard of a store in time: nothing was shown"
     if lag == 1:
         engine.settle_stores()
         # With asynchronous scheduling the last block of a text is cached after its request has ended.
-        assert 0 <= len(cached) - engine.snapshot()["stored"] <= (3 * len(NAMES) if is_async else 0)
+        assert 0 <= cached.num_blocks() - engine.snapshot()["stored"] <= (3 * len(NAMES) if is_async else 0)
         engine.drop_gpu_cache()
         rank.model.check_kv = True
         engine.add("again", requests.prompts["first"], MAX_TOKENS)

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import ToyEngine, WrongKvError, expected_tokens, prompt_of
-from scenarios import PROMPTS, RECURRENT, STORE_ALL, Make, again, assert_at_rest
+from harness import WrongKvError, expected_tokens, prompt_of
+from scenarios import PROMPTS, RECURRENT, STORE_ALL, Make, again, assert_at_rest, leave_to_the_tier
 from vllm.v1.core.kv_cache_utils import get_group_id
 
 BLOCK = 16
@@ -16,11 +16,6 @@ DENSE = {**RECURRENT, "retention_interval": None}
 def whole_blocks(num_tokens: int) -> int:
     """Tokens of a prompt that can be loaded: its last one is computed in any case."""
     return (num_tokens - 1) // BLOCK * BLOCK
-
-
-def leave_to_the_tier(engine: ToyEngine) -> None:
-    engine.settle_stores()
-    engine.drop_gpu_cache()
 
 
 @pytest.mark.parametrize("pattern", ["s", "fss", "ws", "ms", "fcs"])

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import ToyEngine, expected_tokens, prompt_of
-from scenarios import CHUNKED, HYBRID, LATENT, RECURRENT, STORE_ALL, Make, assert_at_rest
+from harness import expected_tokens, prompt_of
+from scenarios import CHUNKED, HYBRID, LATENT, RECURRENT, STORE_ALL, Make, assert_at_rest, leave_to_the_tier
 
 NUM_TOKENS = 96
 PROMPT = prompt_of(5, NUM_TOKENS)
@@ -22,11 +22,6 @@ MODELS = [
     pytest.param({**CHUNKED, **DENSE}, NUM_TOKENS - 16, id="chunked"),
     pytest.param({**RECURRENT, **DENSE, "max_num_batched_tokens": 80}, NUM_TOKENS - 16, id="recurrent"),
 ]
-
-
-def leave_to_the_tier(engine: ToyEngine) -> None:
-    engine.settle_stores()
-    engine.drop_gpu_cache()
 
 
 @pytest.mark.parametrize(("model", "num_loaded"), MODELS)

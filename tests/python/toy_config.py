@@ -12,6 +12,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
 
 import torch
+from kvferry.vllm import versions
 from vllm.config import (
     CacheConfig,
     DeviceConfig,
@@ -33,12 +34,6 @@ from vllm.v1.kv_cache_interface import (
     SlidingWindowSpec,
 )
 from vllm.v1.kv_cache_layout import KVCacheLayout
-
-try:
-    from vllm.v1.core import kv_cache_planning  # 0.33
-except ImportError:
-    kv_cache_planning = None
-    from vllm.v1.core.kv_cache_utils import get_kv_cache_configs as get_kv_cache_configs_to_032
 
 VOCABULARY = 1000
 HEAD_SIZE = 8
@@ -263,11 +258,6 @@ def make_kv_cache_configs(config: VllmConfig, spec: ToySpec) -> list[KVCacheConf
     """Make each rank's KV cache configuration, as the engine core does."""
     config.cache_config.kv_cache_layout = spec.layout.name
     specs = [spec.layer_specs() for _ in range(spec.world_size)]
-    memory = [2**30] * spec.world_size
-    if kv_cache_planning is None:
-        configs = get_kv_cache_configs_to_032(config, specs, memory)
-    else:
-        groups = kv_cache_planning.get_global_kv_cache_groups(config, specs)
-        configs = kv_cache_planning.get_kv_cache_configs(config, specs, memory, groups)
+    configs = versions.plan_kv_caches(config, specs, [2**30] * spec.world_size)
     config.cache_config.num_gpu_blocks = configs[0].num_blocks
-    return list(configs)
+    return configs
