@@ -204,8 +204,6 @@ def core_pyi(fix: bool) -> list[str]:
 def configure_tidy() -> list[str]:
     """Configure the preset tidy, with the Python extension."""
     options = []
-    if not shutil.which("clang++-14"):
-        options.append("-DCMAKE_CXX_COMPILER=clang++")
     if not shutil.which("clang-tidy-14"):
         options.append("-DCMAKE_CXX_CLANG_TIDY=clang-tidy;--quiet")
     if list((ROOT / "python/src").glob("*.cpp")):

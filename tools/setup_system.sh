@@ -3,8 +3,8 @@
 # setup_system.sh [build|bench|test]: the system packages that are missing, by apt.
 #   build  what `make demo` needs: compiler, CMake, Ninja, hwloc, oneTBB, Python headers
 #   bench  also the libraries of kvferry-bench and kvferry-lab
-#   test   all of that, GoogleTest, clang and spin, for `make test`, and hipcc where apt has it: without it
-#          the HIP kernels are left out, and libFuzzer likewise, for the fuzzers
+#   test   all of that, GoogleTest, clang with its sanitizers and spin, for `make test`, and hipcc where apt has
+#          it: without it the HIP kernels are left out
 # A tool that is there by other means than apt is taken as it is.
 set -euo pipefail
 . "$(dirname "$0")/step.sh"
@@ -65,16 +65,22 @@ find_missing() {
     want clang eval 'has clang++-14 || has clang++'
     want clang-tidy eval 'has clang-tidy-14 || has clang-tidy'
     want spin has spin
+    want libclang-rt has_fuzzer
     wish hipcc has hipcc
-    wish libclang-rt-14-dev has_fuzzer
   fi
 }
 
 # The tested clang is 14; a distribution without it gives its own.
 versioned() {
+  local number=14
   case $1 in
     clang | clang-tidy)
       if apt-cache show "$1-14" >/dev/null 2>&1; then echo "$1-14"; else echo "$1"; fi
+      ;;
+    libclang-rt)
+      apt-cache show clang-14 >/dev/null 2>&1 ||
+        number=$(apt-cache depends clang | sed -n 's/.*Depends: clang-\([0-9]*\)$/\1/p')
+      echo "libclang-rt-$number-dev"
       ;;
     *) echo "$1" ;;
   esac
@@ -144,7 +150,6 @@ if [ $((${#missing[@]} + ${#granted[@]})) -gt 0 ]; then
   fi
 fi
 if [ ${#wished[@]} -gt 0 ]; then
-  say "not to be had from apt: ${wished[*]}. Without hipcc the HIP kernels are NOT compiled, without" \
-    "libclang-rt the fuzzers are NOT run; their tests are skipped."
+  say "not to be had from apt: ${wished[*]}. Without hipcc the HIP kernels are NOT compiled; their tests are skipped."
 fi
 check_versions

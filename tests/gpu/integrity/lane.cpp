@@ -41,7 +41,7 @@ transfer::TransferOptions random_options(std::mt19937_64& random, const LaneOpti
 }  // namespace
 
 Lane::Lane(gpu::Device& device, const LaneOptions& options)
-    : options_(options), random_(options.seed), device_(device) {
+    : options_(options), random_(options.seed) {
   const std::vector<Shape> chosen = shapes(options.max_block_bytes);
   std::uint64_t slot_bytes = 0;
   std::vector<gpu::BlockGeometry> geometries;

@@ -133,7 +133,6 @@ class Lane {
   const LaneOptions options_;
   std::mt19937_64 random_;
   LaneCounts counts_;
-  gpu::Device& device_;
   std::vector<Group> groups_;
   std::vector<Slot> slots_;
   std::unique_ptr<cpu_tier::Arena> arena_;
