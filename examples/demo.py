@@ -91,12 +91,12 @@ def engine_spec(options: Options, with_tier: bool) -> dict[str, Any]:
     """Everything `demo_engine.py` needs to know."""
     kv_transfer_config = None
     if with_tier:
-        name, module_path = options.connector.split(":")
+        name, _, module_path = options.connector.partition(":")
         size = options.tier_size
         tier_size = int(size) if size.isdigit() else size
         kv_transfer_config = {
             "kv_connector": name,
-            "kv_connector_module_path": module_path,
+            **({"kv_connector_module_path": module_path} if module_path else {}),
             "kv_role": "kv_both",
             "kv_load_failure_policy": "recompute",
             "kv_connector_extra_config": {"cpu_bytes_to_use": tier_size},
@@ -263,8 +263,8 @@ def parse_options() -> Options:
     )
     parser.add_argument(
         "--connector",
-        default="KvFerryConnector:kvferry.vllm",
-        metavar="NAME:MODULE",
+        default="KvFerryConnector",
+        metavar="NAME[:MODULE]",
         help="the KV connector to show (default: %(default)s)",
     )
     parser.add_argument("--verbose", action="store_true", help="show what vLLM prints")

@@ -47,7 +47,6 @@ def make_llm(model: str | None, tier_size: str) -> Any:
         disable_log_stats=False,  # for tokens_by_source()
         kv_transfer_config={
             "kv_connector": "KvFerryConnector",
-            "kv_connector_module_path": "kvferry.vllm",
             "kv_role": "kv_both",
             "kv_load_failure_policy": "recompute",
             "kv_connector_extra_config": {"cpu_bytes_to_use": tier_size},

@@ -27,7 +27,6 @@ exec vllm serve "$model" --served-model-name tiny \
   --block-size 32 --num-gpu-blocks-override 100 --enable-prefix-caching \
   --kv-transfer-config '{
     "kv_connector": "KvFerryConnector",
-    "kv_connector_module_path": "kvferry.vllm",
     "kv_role": "kv_both",
     "kv_load_failure_policy": "recompute",
     "kv_connector_extra_config": '"$tier"'}' \

@@ -25,8 +25,9 @@ LMCACHE_CONFORMANCE = "tests/v1/distributed/test_native_connector_l2_adapter.py"
 # What the two oldest releases of vLLM are tested with, in files and, of the random lives, seeds: the hooks, what differs
 # between releases, and lives of all kinds. The newest one meets everything, and 0.32 the tests with the real engine.
 OLDER_RELEASES_MEET = (
-    "aborts", "client_lives", "connector_scheduler", "failed_loads", "features_scheduling", "kv_events", "preflight",
-    "random_lives", "replicas", "runner_exits", "stale_reports", "start_up", "stats", "versions", "whole_loads",
+    "aborts", "client_lives", "connector_scheduler", "failed_loads", "features_scheduling", "kv_events", "plugin",
+    "preflight", "random_lives", "replicas", "runner_exits", "stale_reports", "start_up", "stats", "versions",
+    "whole_loads",
 )  # fmt: skip
 OLDER_RELEASES_SEEDS = "not random_lives or sync-0 or with_priorities and (plain-0 or hybrid-0)"
 STARTED = int(os.environ.get("KVFERRY_STARTED", time.time()))
@@ -203,7 +204,7 @@ def python_older() -> Tally:
     for release in ("0.30", "0.31"):
         stage = f"python-{release.replace('.', '')}"
         total.add(python(stage, *chosen, "-k", OLDER_RELEASES_SEEDS, PYTHONPATH=site(release)))
-    engine = ("tests/e2e/test_roundtrip.py", "-k", "in_process")
+    engine = ("tests/e2e/test_roundtrip.py", "tests/e2e/test_one_flag.py", "-k", "in_process or told_a_name")
     total.add(pytest("e2e-030", *engine, PYTHONPATH=site("0.30")))
     return total
 

@@ -53,7 +53,7 @@ class Selection(NamedTuple):
 # Dynamo calls it an error when a client goes away while it is answered, or before it has said all that it asks, and
 # when the last worker goes and with it those who watch for workers.
 NO_ERROR = re.compile(
-    r"Failed to publish response for stream|http response sent status=400 latency_ms=0 "
+    r"Failed to publish (response|complete final) for stream|http response sent status=400 latency_ms=0 "
     r"|ERROR dynamo_runtime::(storage|component)::.*\bchannel closed\b"
 )
 SELECTED = re.compile(r"Selected worker .*\bworker_id=(\d+) .*\bhost_pinned_blocks=(\d+)")
@@ -123,7 +123,6 @@ class Worker(ServerProcess):
         port, [events_port] = free_low_port(), free_ports(1)
         kv_transfer = {
             "kv_connector": "KvFerryConnector",
-            "kv_connector_module_path": "kvferry.vllm",
             "kv_role": "kv_both",
             "kv_load_failure_policy": "recompute",
             "kv_connector_extra_config": tier,

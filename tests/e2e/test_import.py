@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from .engine_runs import REPOSITORY
 
 
@@ -23,12 +25,14 @@ def test_package_and_connector_module_import_outside_the_tree(tmp_path: Path) ->
     assert not Path(found).is_relative_to(REPOSITORY / "python"), found
 
 
-def test_vllm_finds_the_connector_by_its_module_path(tmp_path: Path) -> None:
+@pytest.mark.parametrize("found_by", [{}, {"kv_connector_module_path": "kvferry.vllm"}], ids=["name", "module path"])
+def test_vllm_finds_the_connector_by(tmp_path: Path, found_by: dict[str, str]) -> None:
     found = run_isolated(
         "from vllm.config import KVTransferConfig\n"
         "from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory\n"
-        "config = KVTransferConfig(kv_connector='KvFerryConnector', kv_role='kv_both',\n"
-        "                          kv_connector_module_path='kvferry.vllm')\n"
+        "from vllm.plugins import load_general_plugins\n"
+        "load_general_plugins()\n"
+        f"config = KVTransferConfig(kv_connector='KvFerryConnector', kv_role='kv_both', **{found_by})\n"
         "found = KVConnectorFactory.get_connector_class(config)\n"
         "print(found.__module__, found.__name__)",
         tmp_path,

@@ -97,7 +97,8 @@ def test_tier_too_large_is_a_problem_of_the_limit_that_refuses_it() -> None:
 def test_everything_is_shown_to_a_person() -> None:
     run = doctor("--config", json.dumps(FITS))
     assert run.returncode == 0, run.stderr
-    for name in ("kvferry", "vllm", "cuda", "hip", "host", "MemAvailable", "RLIMIT_MEMLOCK", "/dev/shm", "huge pages"):
+    named = ("kvferry", "vllm", "vLLM plugin", "cuda", "hip", "host", "MemAvailable", "RLIMIT_MEMLOCK", "/dev/shm")
+    for name in (*named, "huge pages"):
         assert name in run.stdout
     assert run.stdout.splitlines()[-1].startswith(f"OK {format_size(2 << 20)} on each rank")
 

@@ -2,6 +2,7 @@
 """``kvferry doctor --model``: vLLM's own planning of a model that is not loaded, and what kvferry says to it."""
 
 import json
+import logging
 import re
 import subprocess
 import sys
@@ -121,6 +122,18 @@ def test_engine_without_prefix_caching_gets_a_note(tmp_path: Path) -> None:
     with_it = report_on(model, [], TIER)
     assert with_it.notes == []
     assert with_it.costs == report.costs
+
+
+def test_what_the_engine_would_warn_of_is_a_note_however_little_vllm_logs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logger = logging.getLogger("vllm.kvferry")
+    before = (logger.level, logger.propagate, list(logger.handlers))
+    monkeypatch.setattr(logging.getLogger("vllm"), "level", logging.ERROR)
+    report = report_on(write_model(tmp_path, LLAMA), ["--max-model-len", "2048"], {"cpu_bytes_to_use": "2MiB"})
+    [note] = report.notes
+    assert "less than one request of max_model_len 2048 tokens" in note
+    assert (logger.level, logger.propagate, list(logger.handlers)) == before
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,10 @@ import pytest
 import yaml
 from kvferry.config import GIB, KvFerryConfig
 from kvferry.sizes import parse_size
+from kvferry.vllm import KvFerryConnector
 from vllm.config import KVTransferConfig
+from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+from vllm.plugins import load_general_plugins
 
 MANIFEST = Path(__file__).parents[2] / "examples/kubernetes/vllm-kvferry.yaml"
 # For vLLM's processes beside tier and shared memory.
@@ -52,8 +55,8 @@ def in_bytes(quantity: str) -> int:
 
 
 def test_connector_is_ours(transfer_config: KVTransferConfig) -> None:
-    assert transfer_config.kv_connector == "KvFerryConnector"
-    assert transfer_config.kv_connector_module_path == "kvferry.vllm"
+    load_general_plugins()
+    assert KVConnectorFactory.get_connector_class(transfer_config) is KvFerryConnector
     assert transfer_config.kv_role == "kv_both"
 
 

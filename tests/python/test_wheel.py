@@ -5,10 +5,12 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import kvferry._core
 import pytest
+from kvferry.vllm.plugin import register_connector
 
 EXTENSION = kvferry._core.__file__
 WHEELS = Path(__file__).resolve().parents[2] / "dist"
@@ -48,6 +50,11 @@ def test_extension_holds_the_kernels_of_both_vendors():
     assert b".nv.info.kvferry_gather_bulk" in content, "no CUDA kernels: was nvcc found when the wheel was built?"
     if shutil.which("hipcc"):
         assert b"amdgcn-amd-amdhsa--gfx90a" in content
+
+
+def test_wheel_tells_vllm_of_the_connector():
+    entries = metadata.distribution("kvferry").entry_points.select(group="vllm.general_plugins")
+    assert [(entry.name, entry.load()) for entry in entries] == [("kvferry", register_connector)]
 
 
 def test_auditwheel_finds_the_wheel_portable():

@@ -9,6 +9,7 @@ import typer
 from kvferry.cli.doctor import doctor
 from kvferry.cli.plot import plot
 from kvferry.cli.tier import tier
+from kvferry.cli.vllm_config import vllm_config
 from kvferry.errors import ConfigError, ResourceError
 
 app = typer.Typer(
@@ -18,8 +19,10 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-# What it does not know is vLLM's.
-app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(doctor)
+# What they do not know is vLLM's.
+_VLLM_OPTIONS = {"allow_extra_args": True, "ignore_unknown_options": True}
+app.command(context_settings=_VLLM_OPTIONS)(doctor)
+app.command("vllm-config", context_settings=_VLLM_OPTIONS)(vllm_config)
 app.command()(plot)
 app.add_typer(tier, name="tier")
 

@@ -18,7 +18,20 @@ from kvferry.errors import ConfigError
 if TYPE_CHECKING:
     from kvferry.vllm.model_report import ModelReport
 
-_REFUSED = 1
+REFUSED = 1
+"""How a command ends if an engine would refuse what it was asked about."""
+
+Model = Annotated[
+    str | None,
+    typer.Option(
+        help="A model as `vllm serve` takes it: is it refused, and what do its blocks cost? Options of `vllm "
+        "serve` may follow, such as --tensor-parallel-size 2. Needs vLLM; loads no weights and uses no GPU."
+    ),
+]
+WorldSize = Annotated[
+    int | None,
+    typer.Option(min=1, max=MAX_RANKS, help="Ranks of the engine on this node. Default: 1, or as --model has them."),
+]
 
 
 def doctor(
@@ -27,23 +40,12 @@ def doctor(
         str | None,
         typer.Option(help="kv_connector_extra_config (or all of --kv-transfer-config) as JSON: would it be accepted?"),
     ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="A model as `vllm serve` takes it: is it refused, and what do its blocks cost? Options of `vllm "
-            "serve` may follow, such as --tensor-parallel-size 2. Needs vLLM; loads no weights and uses no GPU."
-        ),
-    ] = None,
-    world_size: Annotated[
-        int | None,
-        typer.Option(
-            min=1, max=MAX_RANKS, help="Ranks of the engine on this node. Default: 1, or as --model has them."
-        ),
-    ] = None,
+    model: Model = None,
+    world_size: WorldSize = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show what this machine has for kvferry. Ends with 1 if the configuration or the model would be refused."""
-    report = _examine_model(model, context.args, config)
+    report = examine_model(model, context.args, config)
     findings = examine()
     num_ranks = world_size or (report.num_local_ranks if report else 1)
     verdict = None if config is None else judge(config, num_ranks)
@@ -64,10 +66,27 @@ def doctor(
 
         show(Console(highlight=False), findings, pinned, verdict, report)
     if (verdict is not None and verdict.refusal) or (report is not None and report.refusal):
-        raise typer.Exit(_REFUSED)
+        raise typer.Exit(REFUSED)
 
 
-def _examine_model(model: str | None, options: list[str], config: str | None) -> "ModelReport | None":
+def examine_model(model: str | None, options: list[str], config: str | None) -> "ModelReport | None":
+    """Examine the model of a command line, if it names one.
+
+    Parameters
+    ----------
+    model
+        As ``vllm serve`` takes it.
+    options
+        Of ``vllm serve``, which go with it.
+    config
+        JSON, as `kvferry.doctor.verdict.judge` takes it.
+
+    Raises
+    ------
+    ConfigError
+        There are options and no model, there is no vLLM, or vLLM makes no engine of them.
+
+    """
     if model is None:
         if options:
             raise ConfigError(f"{' '.join(options)} is of vLLM and goes with --model; name the model too, or remove it")

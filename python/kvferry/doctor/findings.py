@@ -13,6 +13,7 @@ from kvferry.doctor.fact import Fact
 from kvferry.doctor.gpu import examine_gpus
 from kvferry.doctor.kernels import examine_kernels
 from kvferry.doctor.pinning import Limit
+from kvferry.doctor.plugin import examine_plugin
 from kvferry.errors import Error
 
 # A build of vLLM may have another name; the first that is installed counts.
@@ -56,6 +57,8 @@ class Findings:
     ----------
     versions
         By name; None for what is not installed.
+    plugin
+        Whether vLLM would know the connector by its name.
     backends
         For each back end why it cannot be had; empty if it can.
     limits
@@ -74,6 +77,7 @@ class Findings:
     """
 
     versions: dict[str, str | None]
+    plugin: Fact
     backends: dict[str, str]
     limits: list[Limit]
     memlock_bytes: int | None
@@ -91,6 +95,7 @@ def examine() -> Findings:
             "python": platform.python_version(),
             **{name: _version_of(*packages) for name, packages in _PACKAGES.items()},
         },
+        plugin=examine_plugin(os.environ),
         backends=drivers.backends(),
         limits=[Limit(*limit) for limit in _core.memory_limits()],
         memlock_bytes=_core.memlock_limit_bytes(),

@@ -51,6 +51,7 @@ def _table(title: str, rows: Iterable[tuple[str, RenderableType]]) -> Table:
 def _versions(findings: Findings) -> Iterable[tuple[str, RenderableType]]:
     for name, version in findings.versions.items():
         yield name, version or Text("not installed", _FAINT)
+    yield from _facts([findings.plugin])
 
 
 def _backends(findings: Findings) -> Iterable[tuple[str, RenderableType]]:

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The connector that vLLM makes: once in the scheduler, once in each worker."""
 
-import contextlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
     KVConnectorMetadata,
@@ -17,7 +15,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 
 from kvferry.config import KvFerryConfig
 from kvferry.errors import ProtocolError
-from kvferry.vllm import preflight, shared_tier, versions
+from kvferry.vllm import plugin, preflight, shared_tier, versions
 from kvferry.vllm.metadata import KvFerryMetadata
 from kvferry.vllm.scheduler_side import SchedulerSide
 from kvferry.vllm.stats import KvFerryPromMetrics, KvFerryStats
@@ -38,9 +36,9 @@ if TYPE_CHECKING:
     from vllm.v1.outputs import KVConnectorOutput
     from vllm.v1.request import Request
 
-# ``MultiConnector`` looks its connectors up by name alone when their figures are to be logged.
-with contextlib.suppress(ValueError):  # registered already
-    KVConnectorFactory.register_connector("KvFerryConnector", "kvferry.vllm", "KvFerryConnector")
+# vLLM may have found this module by its path, without the plugin. ``MultiConnector`` looks its connectors up by name
+# alone when their figures are to be logged.
+plugin.register_connector()
 
 
 class KvFerryConnector(KVConnectorBase_V1, SupportsHMA):

@@ -2,8 +2,10 @@
 """What kvferry would do for a model: whether it is refused, and what its blocks cost."""
 
 import argparse
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import vllm
@@ -76,6 +78,12 @@ def report_on(model: str, options: Sequence[str], transfer: Mapping[str, Any]) -
         vLLM cannot make an engine of it here; what was wrong, and what to do.
 
     """
+    with _warnings_kept() as warned:
+        report = _report_on(model, options, transfer)
+    return replace(report, notes=[*report.notes, *warned])
+
+
+def _report_on(model: str, options: Sequence[str], transfer: Mapping[str, Any]) -> ModelReport:
     versions.check(vllm.__version__)
     engine = f"vLLM {vllm.__version__} for {current_platform.device_type or 'no device'}"
     arguments = _read_options(["--model", model, *options])
@@ -120,6 +128,7 @@ def _costs(vllm_config: "VllmConfig", engine: str) -> BlockCosts:
         preflight.check_layout(config.kv_cache_layout, vllm_config)
         shared_tier.check_engine(config, vllm_config)
         plan = tier_plan.plan_tier(config, vllm_config, kv_cache_config)
+        preflight.warn_of_small_tier(plan.max_slots, plan.block_tokens, vllm_config.model_config.max_model_len)
         return block_costs.costs_of(config, vllm_config, kv_cache_config, plan)
     except (ConfigError, ResourceError) as error:
         raise _RefusedError(str(error)) from None
@@ -144,7 +153,10 @@ def _read_options(options: Sequence[str]) -> argparse.Namespace:
 def _engine_config(arguments: argparse.Namespace, transfer: Mapping[str, Any]) -> "VllmConfig":
     engine = EngineArgs.from_cli_args(arguments)
     if engine.kv_transfer_config is not None:
-        raise ConfigError("--kv-transfer-config is given beside --model; give it as --config")
+        raise ConfigError(
+            "--kv-transfer-config is given beside --model; leave it out: `kvferry vllm-config` makes it, and to "
+            "`kvferry doctor` give it as --config"
+        )
     of_kvferry = {"kv_connector": "KvFerryConnector", "kv_connector_module_path": "kvferry.vllm", "kv_role": "kv_both"}
     is_whole = "kv_connector" in transfer
     given = transfer if is_whole else {**of_kvferry, "kv_connector_extra_config": dict(transfer)}
@@ -154,6 +166,28 @@ def _engine_config(arguments: argparse.Namespace, transfer: Mapping[str, Any]) -
     if engine.distributed_executor_backend is None and engine.tensor_parallel_size * engine.pipeline_parallel_size > 1:
         engine.distributed_executor_backend = "mp"
     return engine.create_engine_config()
+
+
+@contextmanager
+def _warnings_kept() -> Iterator[list[str]]:
+    """Keep what kvferry warns of, as its engine would, however much vLLM logs."""
+    kept: list[str] = []
+
+    class Keeper(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            kept.append(record.getMessage())
+
+    logger, keeper = logging.getLogger("vllm.kvferry"), Keeper(logging.WARNING)
+    level, propagate = logger.level, logger.propagate
+    logger.addHandler(keeper)
+    logger.setLevel(logging.WARNING)
+    logger.propagate = False
+    try:
+        yield kept
+    finally:
+        logger.propagate = propagate
+        logger.setLevel(level)
+        logger.removeHandler(keeper)
 
 
 def _text(error: Exception) -> str:

@@ -84,13 +84,7 @@ class SchedulerSide:
                     name_space.why_alone,
                 )
         self._stays_out = shared_tier.stays_out(config, vllm_config)
-        max_slots = plan.max_chunks * plan.slots_per_chunk[0]
-        # Slots are counted of the first class, so that the blocks are those of its groups.
-        block_tokens = max(
-            sizes.block_tokens(number)
-            for number, group in enumerate(groups)
-            if preflight.is_kept(group) and classes.of_groups[number] == 0
-        )
+        max_slots, block_tokens = plan.max_slots, plan.block_tokens
         preflight.warn_of_small_tier(max_slots, block_tokens, vllm_config.model_config.max_model_len)
         # Of a window a load brings what follows the engine's own hit, and not the part of it before that hit.
         self.completes_divergent_hits = all(kind in {"all", "state", "none"} for kind, _ in plan.reaches)

@@ -52,6 +52,18 @@ class TierPlan(NamedTuple):
         return max(self.classes.slot_bytes[0])
 
     @property
+    def max_slots(self) -> int:
+        """Slots of the largest blocks, if they had all of the tier."""
+        return self.max_chunks * self.slots_per_chunk[0]
+
+    @property
+    def block_tokens(self) -> int:
+        """Tokens of a block of those groups whose slots `max_slots` counts."""
+        of_groups = self.classes.of_groups
+        kept = [number for number, group in enumerate(self.groups) if preflight.is_kept(group)]
+        return max(self.sizes.block_tokens(number) for number in kept if of_groups[number] == 0)
+
+    @property
     def num_arenas(self) -> int:
         """Arenas of all ranks."""
         return sum(index == 0 for _, index in self.sharing.places)
