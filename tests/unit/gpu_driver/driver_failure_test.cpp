@@ -202,7 +202,8 @@ TEST_P(DriverFailure, EverythingMayBeDestroyedAfterTheDriverWentDown) {
 
 TEST_P(DriverFailure, FailedRegistrationLeavesTheRangeFree) {
   std::vector<std::uint8_t> memory(64);
-  const std::uint64_t num_before = (static_cast<void>(device().memory_info()), control().num_alive());
+  const std::uint64_t num_before =
+      (static_cast<void>(device().memory_info()), control().num_alive());
   control().fail_nth(vendor().register_host, 1, kInvalid);
   EXPECT_THROW(std::ignore = device().register_host(memory.data(), 64), DeviceError);
   control().fail_nth(vendor().host_pointer, 1, kInvalid);
