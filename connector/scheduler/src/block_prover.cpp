@@ -13,54 +13,77 @@ std::uint32_t BlockProver::num_provable(const Request& request, const Proof& pro
 
 std::uint32_t BlockProver::prove(const Request& request) {
   Proof& proof = proofs_.of(request);
-  const std::uint32_t end = num_provable(request, proof);
-  while (proof.num_proven < end && prove_at(request, proof, proof.num_proven)) ++proof.num_proven;
-  return proof.num_proven;
+  std::uint32_t end = num_provable(request, proof);
+  if (proof.num_proven >= end) return proof.num_proven;
+  for (const GroupId group : groups_.ids()) {
+    end = groups_.has_states(group) ? end_by_state(request, proof, group, end)
+                                    : end_by_blocks(request, proof, group, end);
+  }
+  for (const GroupId group : groups_.ids()) prove_computed(request, proof, group, end);
+  return proof.num_proven = end;
 }
 
-bool BlockProver::is_idle_at(const Request& request, const Proof& proof, GroupId group,
-                             std::uint32_t at) const {
-  // Of states, what is found is the last one; what is left is told by note_state().
-  if (groups_.has_states(group)) return (at + 1) * groups_.block_length(group) != proof.state_end;
-  return groups_.is_null(group, request.table(group)[at]);
+std::uint32_t BlockProver::end_by_state(const Request& request, const Proof& proof, GroupId group,
+                                        std::uint32_t end) const {
+  // What is found of states is the last one; what is left is told by note_state().
+  if (proof.state_end <= proof.num_proven || proof.state_end > end) return end;
+  const std::uint32_t position = proof.state_end - 1;
+  const bool is_right = groups_.ends_with(group, position) &&
+                        is_right_at(request, proof, group, groups_.num_complete(group, position));
+  return is_right ? end : position;
 }
 
-bool BlockProver::is_half_found(const Proof& proof, GroupId group, std::uint32_t position) const {
-  if (groups_.has_states(group)) return position + 1 == proof.state_end;
+std::uint32_t BlockProver::end_by_blocks(const Request& request, const Proof& proof, GroupId group,
+                                         std::uint32_t end) const {
+  end = std::min(end, half_found_from(proof, group));
+  const std::span<const BlockId> table = request.table(group);
+  const std::uint32_t first_covered = first_covered_of(proof, group);
+  const std::uint32_t last = groups_.num_complete(group, end);
+  for (std::uint32_t at = groups_.num_complete(group, proof.num_proven); at < last; ++at) {
+    // Most are what a step has just computed.
+    if (at >= first_covered) {
+      at += proven_.num_written_by(table.subspan(at, last - at), request.generation);
+      if (at == last) break;
+    }
+    if (groups_.is_null(group, table[at]) || is_right_at(request, proof, group, at)) continue;
+    return (at + 1) * groups_.block_length(group) - 1;
+  }
+  return end;
+}
+
+std::uint32_t BlockProver::half_found_from(const Proof& proof, GroupId group) const {
+  const std::uint32_t hash_tokens = groups_.hash_tokens();
+  const std::uint32_t position =
+      std::max(proof.num_proven, (proof.from + hash_tokens - 1) / hash_tokens);
   const std::uint64_t begin =
       std::uint64_t{groups_.num_complete(group, position)} * groups_.block_tokens(group);
-  return begin < proof.from && std::uint64_t{position} * groups_.hash_tokens() >= proof.from;
+  return begin < proof.from && !groups_.ends_with(group, position) ? position : kNone;
 }
 
-bool BlockProver::prove_at(const Request& request, const Proof& proof, std::uint32_t position) {
-  const auto is_covered = [&](GroupId group, std::uint32_t at) {
-    return std::uint64_t{at} * groups_.block_tokens(group) >= proof.from;
-  };
-  const auto is_its = [&](GroupId group, std::uint32_t at) {
-    return is_covered(group, at) &&
-           proven_.is_written_by(request.table(group)[at], request.generation);
-  };
-  for (const GroupId group : groups_.ids()) {
-    const std::uint32_t at = groups_.num_complete(group, position);
-    if (!groups_.ends_with(group, position)) {
-      if (is_half_found(proof, group, position)) return false;
-      continue;
-    }
-    if (is_idle_at(request, proof, group, at)) continue;
-    if (is_its(group, at)) continue;
-    if (proven_.holds(request.table(group)[at], request.keys_of(group)[at])) continue;
-    // It was right when those after it were computed, and slid out of the window since.
-    const bool slid = is_covered(group, at) && !groups_.needs_all(group) &&
-                      at < groups_.first_kept(group, proof.to);
-    if (!slid) return false;
+bool BlockProver::is_right_at(const Request& request, const Proof& proof, GroupId group,
+                              std::uint32_t at) const {
+  const BlockId block = request.table(group)[at];
+  if (proven_.holds(block, request.keys_of(group)[at])) return true;
+  if (at < first_covered_of(proof, group)) return false;
+  if (proven_.is_written_by(block, request.generation)) return true;
+  // It was right when those after it were computed, and slid out of the window since.
+  return !groups_.needs_all(group) && at < groups_.first_kept(group, proof.to);
+}
+
+void BlockProver::prove_computed(const Request& request, const Proof& proof, GroupId group,
+                                 std::uint32_t end) {
+  std::uint32_t first = groups_.num_complete(group, proof.num_proven);
+  std::uint32_t last = groups_.num_complete(group, end);
+  if (groups_.has_states(group)) {
+    if (proof.state_end == 0 || !groups_.ends_with(group, proof.state_end - 1)) return;
+    const std::uint32_t state = groups_.num_complete(group, proof.state_end);
+    first = std::max(first, state - 1);
+    last = std::min(last, state);
   }
-  for (const GroupId group : groups_.ids()) {
-    const std::uint32_t at = groups_.num_complete(group, position);
-    if (!groups_.ends_with(group, position) || is_idle_at(request, proof, group, at)) continue;
-    if (!is_its(group, at)) continue;
-    proven_.prove(request.table(group)[at], request.keys_of(group)[at]);
-  }
-  return true;
+  first = std::max(first, first_covered_of(proof, group));
+  if (first >= last) return;
+  proven_.prove_written_by(request.table(group).subspan(first, last - first),
+                           request.keys_of(group).subspan(first, last - first), request.generation);
 }
 
 std::vector<LeftState> BlockProver::take_proven_states(const Request& request) {

@@ -200,14 +200,26 @@ class BlockProver {
   /// those of the tokens [first, end), as far as `added` has not just brought them.
   void void_shared(const Request& writer, GroupBlocks added, std::uint32_t first,
                    std::uint32_t end);
-  /// Proves the blocks that end with a position, whose earlier ones are proven.
-  [[nodiscard]] bool prove_at(const Request& request, const Proof& proof, std::uint32_t position);
-  /// Whether the position lies amid a block of the group of which the request has found the first
-  /// tokens and computed the others: what it found is proven with the whole block only.
-  [[nodiscard]] bool is_half_found(const Proof& proof, GroupId group, std::uint32_t position) const;
-  /// Whether the group's block stands for nothing that the proof of the prefix needs.
-  [[nodiscard]] bool is_idle_at(const Request& request, const Proof& proof, GroupId group,
-                                std::uint32_t at) const;
+  /// Of the positions from the last proven one to `end`, up to which the request's prefix can be
+  /// proven as far as the group is concerned.
+  [[nodiscard]] std::uint32_t end_by_blocks(const Request& request, const Proof& proof,
+                                            GroupId group, std::uint32_t end) const;
+  /// The same of a group of states.
+  [[nodiscard]] std::uint32_t end_by_state(const Request& request, const Proof& proof,
+                                           GroupId group, std::uint32_t end) const;
+  /// The first position to be proven that lies amid a block of which the request has found the
+  /// first tokens and computed the others, or kNone: it is proven with the whole block only.
+  [[nodiscard]] std::uint32_t half_found_from(const Proof& proof, GroupId group) const;
+  /// The first block of the group that the request has computed from its first token on.
+  [[nodiscard]] std::uint32_t first_covered_of(const Proof& proof, GroupId group) const {
+    const std::uint32_t block_tokens = groups_.block_tokens(group);
+    return proof.from / block_tokens + (proof.from % block_tokens == 0 ? 0 : 1);
+  }
+  /// Whether the group's block holds what its key says, if the blocks before it do.
+  [[nodiscard]] bool is_right_at(const Request& request, const Proof& proof, GroupId group,
+                                 std::uint32_t at) const;
+  /// Proves the blocks that the request has computed, up to position `end` of its proven prefix.
+  void prove_computed(const Request& request, const Proof& proof, GroupId group, std::uint32_t end);
   /// Blocks of the group that hold the first `num_tokens` tokens.
   [[nodiscard]] std::size_t blocks_to(GroupId group, std::uint32_t num_tokens) const {
     return (std::size_t{num_tokens} + groups_.block_tokens(group) - 1) /

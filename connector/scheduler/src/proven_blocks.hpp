@@ -4,7 +4,9 @@
 #include "kvferry/base/ids.hpp"
 #include "kvferry/cpu_tier/slots/block_key.hpp"
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace kvferry::connector {
@@ -30,9 +32,25 @@ class ProvenBlocks {
   [[nodiscard]] bool is_written_by(BlockId block, Generation writer) const {
     return blocks_.at(block.value()).writer == writer.value();
   }
+  /// How many of the first ones of the blocks it was the last to begin to write.
+  [[nodiscard]] std::uint32_t num_written_by(std::span<const BlockId> blocks,
+                                             Generation writer) const {
+    std::uint32_t num = 0;
+    while (num < blocks.size() && is_written_by(blocks[num], writer)) ++num;
+    return num;
+  }
   /// The block holds what the key says.
   void prove(BlockId block, const cpu_tier::BlockKey& key) {
     blocks_.at(block.value()).key = mark_of(key);
+  }
+  /// Of blocks with a key each, those that `writer` was the last to begin to write hold what the
+  /// key says.
+  void prove_written_by(std::span<const BlockId> blocks, std::span<const cpu_tier::BlockKey> keys,
+                        Generation writer) {
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+      Block& block = blocks_.at(blocks[i].value());
+      if (block.writer == writer.value()) block.key = mark_of(keys[i]);
+    }
   }
   /// Nothing is known of the block any more, and its writer proves nothing more of it.
   void forget(BlockId block) { blocks_.at(block.value()) = {}; }
