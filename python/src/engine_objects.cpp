@@ -3,6 +3,7 @@
 
 #include "kvferry/base/error.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <string>
@@ -14,6 +15,9 @@ namespace {
 /// vLLM: the content hash is followed by the group id, 4 bytes big-endian
 /// (make_block_hash_with_group_id).
 constexpr std::size_t kGroupBytes = 4;
+
+/// Objects fetched ahead of their turn: enough to hide the memory's latency.
+constexpr std::size_t kAhead = 8;
 
 std::uint32_t group_behind(const unsigned char* bytes) {
   return (std::uint32_t{bytes[0]} << 24) | (std::uint32_t{bytes[1]} << 16) |
@@ -37,11 +41,7 @@ AttributeReader::AttributeReader(py::handle sample, const char* slot_name,
 }
 
 py::object AttributeReader::read(py::handle object) const {
-  if (slot_offset_ != 0 && Py_TYPE(object.ptr()) == type_) {
-    PyObject* value =
-        *reinterpret_cast<PyObject**>(reinterpret_cast<char*>(object.ptr()) + slot_offset_);
-    if (value != nullptr) return py::reinterpret_borrow<py::object>(value);
-  }
+  if (PyObject* value = in_slot(object.ptr())) return py::reinterpret_borrow<py::object>(value);
   PyObject* value = PyObject_GetAttr(object.ptr(), attribute_name_.ptr());
   if (value == nullptr) throw py::error_already_set();
   return py::reinterpret_steal<py::object>(value);
@@ -77,6 +77,21 @@ bool PyBlockPool::holds(BlockId block, const cpu_tier::BlockKey& key) const {
          std::memcmp(bytes, key.hash.data(), key.hash_bytes) == 0;
 }
 
+void PyBlockPool::mark_held(std::span<const BlockId> blocks,
+                            std::span<const cpu_tier::BlockKey> keys,
+                            std::span<std::uint8_t> held) const {
+  const auto size = static_cast<std::size_t>(PyList_GET_SIZE(blocks_.ptr()));
+  PyObject* const* objects = PySequence_Fast_ITEMS(blocks_.ptr());
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    const std::size_t ahead = blocks[std::min(i + kAhead, blocks.size() - 1)].value();
+    if (ahead < size) __builtin_prefetch(objects[ahead]);
+    // The engine retains few blocks of a window, and the others carry no hash.
+    const std::size_t block = blocks[i].value();
+    if (block >= size || block_hash_.in_slot(objects[block]) == Py_None) continue;
+    if (holds(blocks[i], keys[i])) held[i] = 1;
+  }
+}
+
 std::optional<cpu_tier::BlockKey> PyBlockPool::key(BlockId block) const {
   const py::object held = hash_of(block);
   if (!PyBytes_Check(held.ptr())) return std::nullopt;
@@ -96,7 +111,7 @@ std::string_view text_of(py::handle text) {
   return {chars, static_cast<std::size_t>(size)};
 }
 
-std::uint32_t uint32_of(py::handle number) {
+std::uint32_t uint32_of_any(py::handle number) {
   const unsigned long value = PyLong_AsUnsignedLong(number.ptr());
   if (value == static_cast<unsigned long>(-1) && PyErr_Occurred() != nullptr) {
     throw py::error_already_set();

@@ -28,6 +28,11 @@ class AttributeReader {
 
   /// The attribute, a new reference; throws py::error_already_set if it is missing.
   [[nodiscard]] py::object read(py::handle object) const;
+  /// The same, borrowed, if it lies in a slot and is there; else null.
+  [[nodiscard]] PyObject* in_slot(PyObject* object) const {
+    if (slot_offset_ == 0 || Py_TYPE(object) != type_) return nullptr;
+    return *reinterpret_cast<PyObject**>(reinterpret_cast<char*>(object) + slot_offset_);
+  }
 
  private:
   PyTypeObject* type_ = nullptr;
@@ -53,6 +58,8 @@ class PyBlockPool : public connector::BlockPool {
  public:
   explicit PyBlockPool(py::list blocks);
   [[nodiscard]] bool holds(BlockId block, const cpu_tier::BlockKey& key) const override;
+  void mark_held(std::span<const BlockId> blocks, std::span<const cpu_tier::BlockKey> keys,
+                 std::span<std::uint8_t> held) const override;
   [[nodiscard]] std::optional<cpu_tier::BlockKey> key(BlockId block) const override;
 
  private:
@@ -66,6 +73,22 @@ class PyBlockPool : public connector::BlockPool {
 /// The characters of a str; valid while the object lives.
 [[nodiscard]] std::string_view text_of(py::handle text);
 /// A Python int that has to be an unsigned 32-bit number.
-[[nodiscard]] std::uint32_t uint32_of(py::handle number);
+[[nodiscard]] std::uint32_t uint32_of_any(py::handle number);
+/// The same; fast for an int of one digit, as block ids are.
+[[nodiscard]] inline std::uint32_t uint32_of(py::handle number) {
+  if (PyLong_CheckExact(number.ptr())) {
+    const auto* digits = reinterpret_cast<const PyLongObject*>(number.ptr());
+#if PY_VERSION_HEX >= 0x030C0000
+    if (PyUnstable_Long_IsCompact(digits) != 0) {
+      const Py_ssize_t value = PyUnstable_Long_CompactValue(digits);
+      if (value >= 0) return static_cast<std::uint32_t>(value);
+    }
+#else
+    if (Py_SIZE(digits) == 1) return digits->ob_digit[0];
+    if (Py_SIZE(digits) == 0) return 0;
+#endif
+  }
+  return uint32_of_any(number);
+}
 
 }  // namespace kvferry::python

@@ -113,7 +113,8 @@ void PySchedulerEngine::take_blocks(const py::tuple& groups) {
     }
     for (Py_ssize_t i = 0; i < size; ++i) {
       if (i + kAhead < size) __builtin_prefetch(items[i + kAhead]);
-      table.emplace_back(uint32_of(block_id_.read(items[i])));
+      PyObject* id = block_id_.in_slot(items[i]);
+      table.emplace_back(id != nullptr ? uint32_of(id) : uint32_of(block_id_.read(items[i])));
     }
   }
 }

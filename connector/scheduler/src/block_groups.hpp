@@ -29,12 +29,18 @@ class BlockGroups {
       hit_length_ = std::lcm(hit_length_, at(group).hashes_per_block);
       if (!at(group).reach.is_none()) ids_.push_back(group);
     }
+    const auto is_finer = [this](GroupId one, GroupId other) {
+      return block_length(one) < block_length(other);
+    };
+    if (!ids_.empty()) finest_ = *std::min_element(ids_.begin(), ids_.end(), is_finer);
   }
 
   /// All groups of the engine, each of which has a table.
   [[nodiscard]] std::size_t size() const { return groups_.size(); }
   /// Those whose blocks are kept, in the engine's order; one at least.
   [[nodiscard]] std::span<const GroupId> ids() const { return ids_; }
+  /// The one of them, the first if there are several, whose blocks cover the fewest positions.
+  [[nodiscard]] GroupId finest() const { return finest_; }
   /// Tokens of one position.
   [[nodiscard]] std::uint32_t hash_tokens() const { return hash_tokens_; }
   /// Positions of one block.
@@ -111,19 +117,18 @@ class BlockGroups {
                                });
     return may_step_back ? num_positions : num_positions - 1;
   }
-  /// Whether a load up to that position needs the block.
-  [[nodiscard]] bool is_needed_at(GroupId group, std::uint32_t block, std::uint32_t end) const {
-    const Range blocks = needed(group, 0, end);
-    return block >= blocks.first && block < blocks.last;
-  }
-  /// Whether a load needs the block that ends at a multiple of `interval` positions: at the first
-  /// one after the block, or with it, at which a block ends in every group.
-  [[nodiscard]] bool is_needed_at_interval(GroupId group, std::uint32_t block,
-                                           std::uint32_t interval) const {
+  /// Calls `visit` with ranges of blocks, which cover those of `blocks` that a load needs which
+  /// ends at a multiple of `interval` positions: the first one after the block, or with it, at
+  /// which a block ends in every group.
+  template <class Visit>
+  void for_each_interval(GroupId group, Range blocks, std::uint32_t interval, Visit visit) const {
     const std::uint32_t step = std::max(align(interval), hit_length_);
-    const std::uint32_t block_end = (block + 1) * block_length(group);
-    const std::uint32_t end = (block_end + step - 1) / step * step;
-    return is_needed_at(group, block, end);
+    const std::uint32_t length = block_length(group);
+    const std::uint32_t first_end = ((blocks.first + 1) * length + step - 1) / step * step;
+    for (std::uint32_t end = first_end; end < blocks.last * length + step; end += step) {
+      const Range at_end = needed(group, 0, end);
+      visit(Range{std::max(at_end.first, num_complete(group, end - step)), at_end.last});
+    }
   }
   /// Whether the block only stands for one that no token sees any more.
   [[nodiscard]] bool is_null(GroupId group, BlockId block) const {
@@ -138,6 +143,7 @@ class BlockGroups {
 
   std::vector<KvGroup> groups_;
   std::vector<GroupId> ids_;
+  GroupId finest_;
   std::uint32_t hash_tokens_;
   std::uint32_t hit_length_ = 1;  ///< Positions.
 };

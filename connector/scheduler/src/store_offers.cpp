@@ -20,6 +20,7 @@ void StorePlanner::offer_step(const Request& request, TableUpdate update,
   // This step writes these blocks, maybe under a key that the backlog knows them by: what was read
   // at the bind would be the old content.
   for (const GroupId group : groups_.ids()) {
+    if (backlog_.size() == 0) break;
     const std::uint32_t last = groups_.num_complete(group, end);
     for (std::uint32_t i = groups_.num_complete(group, first_written); i < last; ++i) {
       drop_rewritten(request.table(group)[i]);
@@ -39,30 +40,51 @@ void StorePlanner::offer_step(const Request& request, TableUpdate update,
   if (prover_.num_proven(request) < end) prover_.doubt(request);
 }
 
-bool StorePlanner::is_retained(const Request& request, GroupId group, std::uint32_t at) const {
-  if (groups_.needs_all(group) || retention_.rule == Retention::Rule::kDense) return true;
-  if (pool_ != nullptr && pool_->holds(request.table(group)[at], request.keys_of(group)[at])) {
-    return true;
+void StorePlanner::mark_retained(const Request& request, GroupId group, BlockGroups::Range blocks,
+                                 std::vector<std::uint8_t>& retained) const {
+  retained.assign(blocks.size(), groups_.needs_all(group) ? 1 : 0);
+  if (groups_.needs_all(group)) return;
+  const std::span<const BlockId> table = request.table(group).subspan(blocks.first, blocks.size());
+  const auto keep = [&](BlockGroups::Range part) {
+    const std::uint32_t last = std::min(part.last, blocks.last);
+    for (std::uint32_t at = std::max(part.first, blocks.first); at < last; ++at) {
+      // A block that only stands for one which slid out of a window is used by no request.
+      if (!groups_.is_null(group, table[at - blocks.first])) retained[at - blocks.first] = 1;
+    }
+  };
+  if (retention_.rule == Retention::Rule::kDense) return keep(blocks);
+  if (pool_ != nullptr) {
+    pool_->mark_held(table, request.keys_of(group).subspan(blocks.first, blocks.size()), retained);
   }
   // The engine knows of shared prefixes that it has itself; most of them only the tier has.
-  if (groups_.is_needed_at(group, at, offers_.of(request).junction)) return true;
+  keep(groups_.needed(group, 0, offers_.of(request).junction));
   const std::uint32_t interval = retention_.interval_tokens / groups_.hash_tokens();
-  return interval != 0 && groups_.is_needed_at_interval(group, at, interval);
+  if (interval != 0) groups_.for_each_interval(group, blocks, interval, keep);
 }
 
-std::optional<StorePlanner::Candidate> StorePlanner::take_run(const Request& request, GroupId group,
-                                                              std::uint32_t& first,
-                                                              std::uint32_t last) const {
+void StorePlanner::offer_group(const Request& request, GroupId group, BlockGroups::Range blocks,
+                               std::uint32_t first_kept) {
+  // A prefix that was found has many that stand for no block any more.
   const std::span<const BlockId> table = request.table(group);
-  const auto is_wanted = [&](std::uint32_t at) {
-    return !groups_.is_null(group, table[at]) && is_retained(request, group, at);
-  };
-  while (first < last && !is_wanted(first)) ++first;
-  if (first == last) return std::nullopt;
-  const std::uint32_t begin = first;
-  do ++first;
-  while (first < last && is_wanted(first));
-  return Candidate{&request, group, begin, first};
+  while (blocks.first < blocks.last && groups_.is_null(group, table[blocks.first])) ++blocks.first;
+  std::vector<std::uint8_t>& retained = buffer_.retained;
+  mark_retained(request, group, blocks, retained);
+  for (std::uint32_t at = blocks.first; at < blocks.last;) {
+    const std::uint32_t end = at < first_kept ? std::min(first_kept, blocks.last) : blocks.last;
+    const auto last = retained.begin() + (end - blocks.first);
+    const auto begin = std::find(retained.begin() + (at - blocks.first), last, 1);
+    const auto after = std::find(begin, last, 0);
+    const Candidate run{&request, group,
+                        blocks.first + static_cast<std::uint32_t>(begin - retained.begin()),
+                        blocks.first + static_cast<std::uint32_t>(after - retained.begin())};
+    at = run.last;
+    if (run.first == run.last) continue;
+    if (run.first < first_kept) {
+      defer(run, buffer_);
+    } else {
+      candidates_.push_back(run);
+    }
+  }
 }
 
 std::span<const OfferAnswer> StorePlanner::offer(const Candidate& candidate, Buffer& buffer) {
@@ -129,16 +151,10 @@ void StorePlanner::offer_proven(const Request& request, OfferTo where) {
     const bool waits = !groups_.needs_all(group);
     const std::uint32_t begin = groups_.num_complete(group, waits ? groups_.align(first) : first);
     const std::uint32_t last = groups_.num_complete(group, waits ? groups_.align(end) : end);
-    std::uint32_t kept = last;
-    if (where == OfferTo::kStep) {
-      kept = std::clamp(groups_.first_kept(group, offers.num_computed), begin, last);
-    }
-    for (std::uint32_t at = begin; at < kept;) {
-      if (const auto run = take_run(request, group, at, kept)) defer(*run, buffer_);
-    }
-    for (std::uint32_t at = kept; at < last;) {
-      if (const auto run = take_run(request, group, at, last)) candidates_.push_back(*run);
-    }
+    if (begin >= last) continue;
+    const bool is_in_step = where == OfferTo::kStep;
+    offer_group(request, group, {begin, last},
+                is_in_step ? groups_.first_kept(group, offers.num_computed) : last);
   }
 }
 

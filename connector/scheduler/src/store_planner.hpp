@@ -187,6 +187,7 @@ class StorePlanner {
     std::vector<cpu_tier::BlockKey> keys;
     std::vector<BlockId> blocks;
     std::vector<Predecessor> predecessors;
+    std::vector<std::uint8_t> retained;
     std::unordered_set<std::uint64_t> seen;
   };
   /// The step, as far as the request is in it; else the backlog.
@@ -195,12 +196,13 @@ class StorePlanner {
   [[nodiscard]] bool is_in_step(const Request& request) const {
     return step_ && offers_.of(request).scheduled_in == *step_;
   }
-  /// Whether the block is worth a store, by the Retention.
-  [[nodiscard]] bool is_retained(const Request& request, GroupId group, std::uint32_t at) const;
-  /// Takes the first run of blocks from [first, last) that are retained, and moves `first` after
-  /// it. Blocks that only stand for ones which slid out of a window are used by no request.
-  [[nodiscard]] std::optional<Candidate> take_run(const Request& request, GroupId group,
-                                                  std::uint32_t& first, std::uint32_t last) const;
+  /// Which of a group's blocks are worth a store, by the Retention: 1 in `retained` for each, or 0.
+  void mark_retained(const Request& request, GroupId group, BlockGroups::Range blocks,
+                     std::vector<std::uint8_t>& retained) const;
+  /// Of a group's blocks that are proven, the runs of those that are worth a store wait for the
+  /// plan, or, before `first_kept`, in the backlog.
+  void offer_group(const Request& request, GroupId group, BlockGroups::Range blocks,
+                   std::uint32_t first_kept);
   /// Offers the blocks to the tier's policy: which of them are to be stored. In `buffer.answers`.
   [[nodiscard]] std::span<const cpu_tier::OfferAnswer> offer(const Candidate& candidate,
                                                              Buffer& buffer);

@@ -34,6 +34,13 @@ class BlockPool {
   /// Whether `block` is cached under `key` now: the engine believes that it holds that, or will
   /// after the step that it schedules (`ProvenBlocks` knows).
   [[nodiscard]] virtual bool holds(BlockId block, const cpu_tier::BlockKey& key) const = 0;
+  /// Sets `held` to 1 for those of the blocks, each with its key, that holds() is true of.
+  virtual void mark_held(std::span<const BlockId> blocks, std::span<const cpu_tier::BlockKey> keys,
+                         std::span<std::uint8_t> held) const {
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+      if (holds(blocks[i], keys[i])) held[i] = 1;
+    }
+  }
   /// What `block` is cached under, if it is.
   [[nodiscard]] virtual std::optional<cpu_tier::BlockKey> key(BlockId block) const = 0;
 };
