@@ -15,26 +15,57 @@ std::optional<std::uint32_t> Request::sync_keys(const BlockGroups& groups) {
   std::uint32_t left = 0;
   for (const GroupId group : groups.ids()) {
     std::vector<cpu_tier::BlockKey>& of_group = keys[group.value()];
-    const std::uint32_t length = groups.block_length(group);
-    const auto same = [&](std::size_t block) {
-      const std::span<const std::byte> hash = hashes->hash((block + 1) * length - 1);
-      const cpu_tier::BlockKey& key = of_group[block];
-      return hash.size() == key.hash_bytes &&
-             std::equal(hash.begin(), hash.end(), key.hash.begin());
-    };
-    const std::uint32_t complete = groups.num_complete(group, available);
-    std::size_t known = std::min<std::size_t>(of_group.size(), complete);
-    while (known > 0 && !same(known - 1)) --known;
+    const std::size_t known = num_known_keys(groups, group, available);
     drops |= known < of_group.size();
     of_group.resize(known);
-    left = std::max(left, static_cast<std::uint32_t>(known) * length);
-    of_group.reserve(complete);
+    left = std::max(left, static_cast<std::uint32_t>(known) * groups.block_length(group));
+  }
+  // The others copy what this one has read of the engine's hashes, which lie all over its heap.
+  add_keys(groups, groups.finest(), available);
+  for (const GroupId group : groups.ids()) add_keys(groups, group, available);
+  num_hashes = available;
+  return drops ? std::optional(left) : std::nullopt;
+}
+
+std::size_t Request::num_known_keys(const BlockGroups& groups, GroupId group,
+                                    std::uint32_t available) const {
+  const std::span<const cpu_tier::BlockKey> of_group = keys_of(group);
+  const auto same = [&](std::size_t block) {
+    const std::span<const std::byte> hash =
+        hashes->hash((block + 1) * groups.block_length(group) - 1);
+    const cpu_tier::BlockKey& key = of_group[block];
+    return hash.size() == key.hash_bytes && std::equal(hash.begin(), hash.end(), key.hash.begin());
+  };
+  std::size_t known = std::min<std::size_t>(of_group.size(), groups.num_complete(group, available));
+  while (known > 0 && !same(known - 1)) --known;
+  return known;
+}
+
+void Request::add_keys(const BlockGroups& groups, GroupId group, std::uint32_t available) {
+  std::vector<cpu_tier::BlockKey>& of_group = keys[group.value()];
+  const std::size_t complete = groups.num_complete(group, available);
+  if (complete > of_group.capacity()) {
+    // As many as a prompt has; while the request decodes they come one after the other.
+    of_group.reserve(std::max(complete, of_group.size() + of_group.size() / 8));
+  }
+  const std::size_t length = groups.block_length(group);
+  const std::size_t finest_length = groups.block_length(groups.finest());
+  const std::size_t known = of_group.size();
+  if (group == groups.finest() || length % finest_length != 0) {
     for (std::size_t block = known; block < complete; ++block) {
       of_group.push_back(cpu_tier::BlockKey::make(hashes->hash((block + 1) * length - 1), group));
     }
+    return;
   }
-  num_hashes = available;
-  return drops ? std::optional(left) : std::nullopt;
+  const std::span<const cpu_tier::BlockKey> finest = keys_of(groups.finest());
+  if (length == finest_length) {
+    of_group.insert(of_group.end(), finest.begin() + static_cast<std::ptrdiff_t>(known),
+                    finest.begin() + static_cast<std::ptrdiff_t>(complete));
+  }
+  for (std::size_t block = of_group.size(); block < complete; ++block) {
+    of_group.push_back(finest[(block + 1) * length / finest_length - 1]);
+  }
+  for (std::size_t block = known; block < complete; ++block) of_group[block].group = group.value();
 }
 
 Request& RequestTable::arrive(std::string_view engine_id,

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -82,10 +83,19 @@ struct Request {
       for (auto& table : tables) table.clear();
     }
     for (std::size_t group = 0; group < blocks.size(); ++group) {
-      if (blocks[group].empty()) continue;
-      tables[group].insert(tables[group].end(), blocks[group].begin(), blocks[group].end());
+      std::vector<BlockId>& table = tables[group];
+      table.resize(table.size() + blocks[group].size());
+      std::copy(blocks[group].begin(), blocks[group].end(),
+                table.end() - std::ssize(blocks[group]));
     }
   }
+
+ private:
+  /// How many of the group's keys the engine's hashes, of which `available` are known, bear out.
+  [[nodiscard]] std::size_t num_known_keys(const BlockGroups& groups, GroupId group,
+                                           std::uint32_t available) const;
+  /// Adds the keys that the group lacks of these hashes.
+  void add_keys(const BlockGroups& groups, GroupId group, std::uint32_t available);
 };
 
 /// What the end of a load on every rank means for its owner.
