@@ -54,9 +54,9 @@ void BlockProver::cover_table(const Request& request, Proof& proof, std::uint32_
   const std::uint32_t first = admit(request, proof, num_computed, last);
   for (const GroupId group : groups_.ids()) {
     const std::span<const BlockId> table = request.table(group);
-    for (std::size_t i = first / groups_.block_tokens(group); i < table.size(); ++i) {
-      begin_write(group, table[i], request.generation);
-    }
+    const std::size_t begin =
+        std::min<std::size_t>(first / groups_.block_tokens(group), table.size());
+    begin_write(group, table.subspan(begin), request.generation);
   }
 }
 
@@ -151,9 +151,7 @@ void BlockProver::cover_added(const Request& request, Proof& proof, GroupBlocks 
     }
   }
   for (const GroupId group : groups_.ids()) {
-    for (const BlockId block : added_to(group, added)) {
-      begin_write(group, block, request.generation);
-    }
+    begin_write(group, added_to(group, added), request.generation);
   }
   if (num_computed < proof.from || num_computed > proof.to) {
     proof.from = num_computed;
@@ -191,9 +189,9 @@ void BlockProver::begin_load(const Request& request, std::uint32_t first, std::u
   proof.load_end = end;
   for (const GroupId group : groups_.ids()) {
     const std::span<const BlockId> table = request.table(group);
-    for (std::size_t i = groups_.num_complete(group, first); i < table.size(); ++i) {
-      begin_write(group, table[i], Generation());
-    }
+    const std::size_t begin =
+        std::min<std::size_t>(groups_.num_complete(group, first), table.size());
+    begin_write(group, table.subspan(begin), Generation());
   }
 }
 

@@ -54,6 +54,9 @@ class BlockProver {
   void begin_write(GroupId group, BlockId block, Generation writer) {
     if (!groups_.is_null(group, block)) proven_.begin_write(block, writer);
   }
+  void begin_write(GroupId group, std::span<const BlockId> blocks, Generation writer) {
+    for (const BlockId block : blocks) begin_write(group, block, writer);
+  }
   /// The request is in a step after plan `last`: which tokens are covered, which blocks written.
   /// Its tables have what the step added, `added` by group (or empty: none in any).
   void cover(const Request& request, TableUpdate update, GroupBlocks added,
