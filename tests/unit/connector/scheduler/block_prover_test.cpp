@@ -206,6 +206,32 @@ TEST_F(BlockProverTest, AStateIsProvenWithTheTokensBeforeItUnlessItWasOverwritte
   EXPECT_TRUE(prover.take_proven_states(request).empty());
 }
 
+TEST_F(BlockProverTest, ABlockThatSlidOutAndCameBackHoldsItsLaterPlace) {
+  const std::vector<KvGroup> kinds{{TokenReach::window(kBlockTokens)}};
+  const BlockGroups groups(kinds, kBlockTokens);
+  RequestTable requests(DomainId(1), 1);
+  BlockProver prover(requests, groups, kNumBlocks, LaterTurns::kStored);
+  Request& request =
+      requests.arrive("r", std::make_shared<FakeHashes>(std::vector<std::uint64_t>{1, 2, 3}));
+  EXPECT_EQ(request.sync_keys(groups), std::nullopt);
+  // Block 10 has slid out of the window when the request gets it again, and nothing was proven yet.
+  PlanSeq last;
+  const auto compute = [&](TableUpdate update, std::uint32_t block, std::uint32_t num_computed) {
+    const std::vector<BlockId> blocks = blocks_of({block});
+    const std::array<std::span<const BlockId>, 1> by_group{blocks};
+    request.update_tables(update, by_group);
+    prover.cover(request, update, by_group, {num_computed, kBlockTokens, 0}, last);
+    last = last.next();
+  };
+  compute(TableUpdate::kReplace, 10, 0);
+  compute(TableUpdate::kAppend, 11, kBlockTokens);
+  compute(TableUpdate::kAppend, 10, 2 * kBlockTokens);
+  EXPECT_EQ(prover.prove(request), 3U);
+  EXPECT_FALSE(prover.holds(BlockId(10), key_of(1)));
+  EXPECT_TRUE(prover.holds(BlockId(11), key_of(2)));
+  EXPECT_TRUE(prover.holds(BlockId(10), key_of(3)));
+}
+
 TEST_F(BlockProverTest, AResetKeepsTheProofsOfWhatThePoolHasStill) {
   Request& request = arrive("r", {1, 2});
   compute(request, TableUpdate::kReplace, {10, 11}, 0, 8);

@@ -217,6 +217,32 @@ TEST(SyncKeys, ABlocksKeyIsItsLastHash) {
   EXPECT_EQ(numbers_of(1), (std::vector<std::uint64_t>{13, 16}));
 }
 
+/// Blocks of two hashes, of four and of one: the last group's keys are read, and the others copied.
+TEST(SyncKeys, GroupsOfLongerBlocksHaveTheKeysOfTheirLastHashes) {
+  const std::vector<KvGroup> kinds{{TokenReach(), SlabClassId(0), 2},
+                                   {TokenReach(), SlabClassId(0), 4},
+                                   {TokenReach(), SlabClassId(0), 1}};
+  const BlockGroups groups(kinds, 4);
+  const auto hashes = std::make_shared<FakeHashes>(std::vector<std::uint64_t>{1, 2, 3, 4, 5});
+  Request request;
+  request.hashes = hashes;
+  request.keys.resize(3);
+  const auto expect_keys = [&](GroupId group, const std::vector<std::uint64_t>& numbers) {
+    std::vector<cpu_tier::BlockKey> expected;
+    for (const std::uint64_t number : numbers) expected.push_back(key_of(number, group));
+    EXPECT_EQ(request.keys[group.value()], expected) << "group " << group.value();
+  };
+  EXPECT_EQ(request.sync_keys(groups), std::nullopt);
+  expect_keys(GroupId(0), {2, 4});
+  expect_keys(GroupId(1), {4});
+  expect_keys(GroupId(2), {1, 2, 3, 4, 5});
+  hashes->assign({1, 2, 13, 14, 15, 16, 17, 18});
+  EXPECT_EQ(request.sync_keys(groups), 2U);
+  expect_keys(GroupId(0), {2, 14, 16, 18});
+  expect_keys(GroupId(1), {14, 18});
+  expect_keys(GroupId(2), {1, 2, 13, 14, 15, 16, 17, 18});
+}
+
 TEST_F(SyncKeysTest, TakesOverWhatTheEngineAdded) {
   hashes_->append(5);
   EXPECT_EQ(request_.sync_keys(groups_), std::nullopt);
