@@ -20,6 +20,7 @@ import torch
 from harness import ToyEngine, Way
 from kvferry.vllm import preflight, topology
 from vllm.v1.attention.backends import utils as backend_utils
+from vllm.v1.core.kv_cache_utils import resolve_dcp_kv_block_size
 from vllm.v1.kv_cache_interface import (
     AttentionSpec,
     ChunkedLocalAttentionSpec,
@@ -155,7 +156,7 @@ class ScaledFamily:
         Layer name to specification, each of vLLM's class.
     layout
         Of the tensors: the first that vLLM can have for all of the layers.
-    block_size, num_drafts, draft_method, hybrid_manager, num_ranks_in_context
+    block_size, num_drafts, draft_method, hybrid_manager, num_context_ranks
         The engine's.
 
     """
@@ -166,7 +167,7 @@ class ScaledFamily:
     num_drafts: int
     draft_method: str
     hybrid_manager: bool
-    num_ranks_in_context: int
+    num_context_ranks: int
 
     @property
     def longest_window(self) -> int:
@@ -183,6 +184,8 @@ class ScaledFamily:
             "hybrid_manager": self.hybrid_manager,
             "num_drafts": self.num_drafts,
             "draft_method": self.draft_method,
+            "num_context_ranks": self.num_context_ranks,
+            "world_size": self.num_context_ranks,
         }
 
 
@@ -218,7 +221,7 @@ def _scaled(name: str, specs: dict[str, KVCacheSpec], scale: "_Scale") -> Scaled
         num_drafts=config.num_speculative_tokens,
         draft_method=config.speculative_config.method if config.speculative_config else "ngram",
         hybrid_manager=not config.scheduler_config.disable_hybrid_kv_cache_manager,
-        num_ranks_in_context=config.parallel_config.decode_context_parallel_size,
+        num_context_ranks=config.parallel_config.decode_context_parallel_size,
     )
 
 
@@ -340,7 +343,8 @@ class Setting:
     def of(cls, name: str, patch: pytest.MonkeyPatch) -> "Setting":
         """Plan a family that vLLM knows and kvferry takes, or skip it."""
         family, (_, scheduler) = scaled(name), scaled_plan(name)
-        hit_tokens = math.lcm(*(group.kv_cache_spec.block_size for group in scheduler.kv_cache_groups))
+        groups, num_ranks = scheduler.kv_cache_groups, family.num_context_ranks
+        hit_tokens = math.lcm(*(resolve_dcp_kv_block_size(group.kv_cache_spec, num_ranks) for group in groups))
         unit = hit_tokens * max(1, family.longest_window // 8 // hit_tokens)
         kept = preflight.kept_part(scheduler)
         sizes = topology.group_bytes(kept)
@@ -352,8 +356,6 @@ class Setting:
             # vLLM has bounded replay with model runner v2 only, which asks for Triton; the toy runs no kernel.
             patch.setenv("VLLM_USE_V2_MODEL_RUNNER", "1")
             patch.setattr("vllm.config.vllm.HAS_TRITON", True)
-        if family.num_ranks_in_context > 1:
-            pytest.skip("kvferry refuses context parallelism")
         return found
 
     @property

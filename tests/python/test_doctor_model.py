@@ -84,6 +84,35 @@ def test_ranks_of_latent_attention_keep_one_copy(tmp_path: Path) -> None:
     assert one.costs.tokens_in_tier == two.costs.tokens_in_tier
 
 
+@pytest.mark.parametrize("model", [LLAMA, DEEPSEEK_V3])
+def test_ranks_that_divide_a_block_keep_more_tokens(tmp_path: Path, model: dict[str, Any]) -> None:
+    options = ["--tensor-parallel-size=4", "--block-size=64"]
+    folder = write_model(tmp_path, model)
+    whole = report_on(folder, options, TIER | {"share_replicated_kv": False})
+    halves = report_on(folder, [*options, "--decode-context-parallel-size=2"], TIER)
+    ((*of_whole, tokens, num_bytes),) = groups_of(whole)
+    assert groups_of(halves) == [(*of_whole, 2 * tokens, num_bytes)]
+    assert whole.costs is not None
+    assert halves.costs is not None
+    assert halves.costs.tokens_in_tier == 2 * whole.costs.tokens_in_tier
+    assert halves.costs.groups[0].stock_tokens == 2 * whole.costs.groups[0].stock_tokens
+
+
+def test_prefill_ranks_are_ranks_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # vLLM has them with model runner v2 only, which asks for Triton; no kernel runs here.
+    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "1")
+    monkeypatch.setattr("vllm.config.vllm.HAS_TRITON", True)
+    folder = write_model(tmp_path, DEEPSEEK_V3)
+    options = ["--tensor-parallel-size=2"]
+    plain = report_on(folder, options, TIER)
+    report = report_on(folder, [*options, "--prefill-context-parallel-size=2"], TIER)
+    assert groups_of(report) == groups_of(plain)
+    assert report.num_ranks == 4
+    assert report.costs is not None
+    assert plain.costs is not None
+    assert report.costs.tokens_in_tier == plain.costs.tokens_in_tier  # one copy for all
+
+
 def test_first_stage_of_a_pipeline_is_shown_and_all_stages_are_planned(tmp_path: Path) -> None:
     report = report_on(write_model(tmp_path, LLAMA, num_hidden_layers=5), ["--pipeline-parallel-size", "2"], TIER)
     ((_, num_layers, _, tokens, block_bytes),) = groups_of(report)

@@ -102,8 +102,7 @@ def test_random_lives_of_families_get_their_tokens(make: Make, folder: Path, set
     }
     engine = make(
         extra,
-        **setting.spec(**more),
-        world_size=rng.choice([1, 2]),
+        **setting.spec(world_size=setting.family.num_context_ranks * rng.choice([1, 2]), **more),
         num_blocks=int(rng.uniform(1.1, 1.8) * most_blocks) + 1,
     )
     setting.prepare(engine)

@@ -82,3 +82,11 @@ def test_the_order_of_the_bytes_alone_is_another_probe(folder: Path) -> None:
         name: cache.reshape(cache.shape[0] * 2, cache.shape[1], -1, cache.shape[3]) for name, cache in caches.items()
     }
     assert engine.probe(split) != engine.probe(caches)
+
+
+def test_the_order_in_which_ranks_divide_tokens_is_another_probe(folder: Path) -> None:
+    engine = Engine(folder, num_context_ranks=2, world_size=2)
+    before = engine.probe()
+    # As vLLM does beside NIXL, before 0.33 in the workers alone.
+    engine.config.parallel_config.cp_kv_cache_interleave_size = 16
+    assert engine.probe() != before

@@ -18,6 +18,8 @@ from vllm.v1.request import Request
 
 # By kinds of layers: every one that kvferry keeps, alone and together; those of "h" have blocks of twice the tokens.
 PATTERNS = ["f", "w", "c", "m", "s", "fw", "fc", "mw", "fs", "ws", "ms", "fwc", "fws", "fcs", "hw", "hww"]
+# Those that vLLM has with decode context parallelism, and how many ranks divide a block.
+DIVIDED = [("f", 2), ("m", 4), ("mM", 2), ("fs", 2), ("fs", 4), ("ms", 2)]
 
 
 @pytest.fixture(autouse=True)
@@ -28,14 +30,19 @@ def whole_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def pool_with(engine: ToyEngine, held: dict[int, set[bytes]]) -> Iterator[None]:
-    """Let vLLM's pool find these blocks, by KV cache group, and no others."""
-    pool = engine.scheduler.kv_cache_manager.block_pool
+    """Let vLLM's pool find these blocks, by KV cache group, and no others.
+
+    vLLM may end its own hits in the middle of a block. A connector is asked for whole ones.
+    """
+    pool, coordinator = engine.scheduler.kv_cache_manager.block_pool, engine.scheduler.kv_cache_manager.coordinator
     blocks = BlockHashToBlockMap()
     for number, (group, block_hash) in enumerate((group, one) for group, hashes in held.items() for one in hashes):
         blocks.insert(make_block_hash_with_group_id(block_hash, group), KVCacheBlock(number + 1))
     own, pool.cached_block_hash_to_block = pool.cached_block_hash_to_block, blocks
+    has_partial, coordinator.enable_partial_hash_hits = coordinator.enable_partial_hash_hits, False
     yield
     pool.cached_block_hash_to_block = own
+    coordinator.enable_partial_hash_hits = has_partial
 
 
 def expected_length(engine: ToyEngine, request: Request, held: dict[int, set[bytes]], num_local: int) -> int:
@@ -76,8 +83,8 @@ def assert_same_lengths(engine: ToyEngine, mirror: EventMirror, requests: list[R
     return num_hits
 
 
-@pytest.mark.parametrize("pattern", PATTERNS)
-def test_hits_are_as_long_as_vllm_would_find_them(make: Make, pattern: str) -> None:
+@pytest.mark.parametrize(("pattern", "num_ranks"), [*((pattern, 1) for pattern in PATTERNS), *DIVIDED])
+def test_hits_are_as_long_as_vllm_would_find_them(make: Make, pattern: str, num_ranks: int) -> None:
     num_hits = num_evicted = 0
     for seed in range(10):
         rng = random.Random(seed)
@@ -91,10 +98,17 @@ def test_hits_are_as_long_as_vllm_would_find_them(make: Make, pattern: str) -> N
             spec |= RECURRENT | {"retention_interval": None}
             tier_bytes = 10 * 4 * 64 if pattern == "s" else 12 * 6144
         spec["layer_pattern"] = pattern
-        extra = {"cpu_bytes_to_use": tier_bytes, "host_link": link, "retention": "dense" if seed % 2 else "engine"}
+        # A block has as many more tokens, and each rank as many bytes of it as without.
+        spec |= {"num_context_ranks": num_ranks, "world_size": num_ranks, "max_model_len": num_ranks * 200}
+        spec["max_num_batched_tokens"] = num_ranks * spec.get("max_num_batched_tokens", 256)
+        extra = {
+            "cpu_bytes_to_use": num_ranks * tier_bytes,
+            "host_link": link,
+            "retention": "dense" if seed % 2 else "engine",
+        }
         engine = make({**extra, **STORE_ALL}, kv_events=True, **spec)
         mirror = EventMirror(engine)
-        prompts = random_prompts(rng)
+        prompts = random_prompts(rng, 16 * num_ranks)
         ids = itertools.count()
         for _ in range(6):
             names = rng.sample(sorted(prompts), 4)

@@ -14,14 +14,15 @@ from vllm.v1.core.kv_cache_utils import maybe_convert_block_hash
 from vllm.v1.request import Request
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", [*MODELS, pytest.param({"num_context_ranks": 2, "world_size": 2}, id="divided")])
 def test_a_stored_block_is_told_with_its_tokens_and_the_block_before(make: Make, model: dict[str, object]) -> None:
     engine = make(kv_events=True, **model)
     mirror = EventMirror(engine)
     engine.generate(PROMPTS)
     engine.settle_stores()
     # By what the requests say, block by block.
-    size = engine.spec.block_size
+    size = engine.hash_tokens
+    assert size == engine.spec.block_size * engine.spec.num_context_ranks
     blocks = {}
     for request in engine.requests.values():
         hashes = [maybe_convert_block_hash(block_hash) for block_hash in request.block_hashes]

@@ -15,6 +15,7 @@ ACCEPTED = {
     "gemma4_31b_no_hma": [0],
     "mimo_v2_flash": [0, 1, 1, 1, 1, 2],
     "deepseek_v3": [0],
+    "deepseek_v3_dcp4": [0],
     "deepseek_v32": [0],
     "deepseek_v4_flash": [2, 3, 0, 1, 4],
     "deepseek_v41": [0, 0, 0, 0, 0, 1],

@@ -25,6 +25,8 @@ from vllm.v1.kv_cache_interface import (
     UniformTypeKVCacheSpecs,
 )
 
+INDEXER = dataclasses.replace(MLA, head_size=132)
+
 
 @pytest.fixture
 def config(folder: Path) -> Any:
@@ -108,11 +110,46 @@ def test_sleep_mode_is_refused(config: Any) -> None:
     assert "remove --enable-sleep-mode" in refusal(lambda: preflight.check_engine(config))
 
 
-@pytest.mark.parametrize("name", ["decode_context_parallel_size", "prefill_context_parallel_size"])
-def test_context_parallel_is_refused(config: Any, name: str) -> None:
-    setattr(config.parallel_config, name, 2)
-    text = refusal(lambda: preflight.check_engine(config))
-    assert f"{name} is 2; allowed: 1; set --{name.replace('_', '-')} 1" in text
+@pytest.mark.parametrize(
+    ("specs", "expected"),
+    [
+        ([FULL], (32, [1])),
+        ([MLA], (32, [1])),
+        ([UniformTypeKVCacheSpecs(block_size=16, kv_cache_specs={"g0.l0": MLA, "g0.l1": INDEXER})], (32, [1])),
+        # Each rank has the whole of a state.
+        ([FULL, STATE], (16, [2, 1])),
+    ],
+)
+def test_block_has_the_tokens_of_all_ranks_that_divide_it(
+    config: Any, specs: list[KVCacheSpec], expected: tuple[int, list[int]]
+) -> None:
+    config.parallel_config.decode_context_parallel_size = 2
+    preflight.check_engine(config)
+    sizes = preflight.block_sizes(config, kv_cache(*specs))
+    assert sizes == expected
+    assert sizes.hit_tokens == 32
+
+
+def test_layers_that_every_rank_has_whole_have_blocks_of_their_own_size(config: Any) -> None:
+    if not hasattr(FULL, "dcp_sharded"):
+        pytest.skip("this vLLM does not know such layers")
+    config.parallel_config.decode_context_parallel_size = 4
+    draft = dataclasses.replace(WINDOW, dcp_sharded=False)
+    assert preflight.block_sizes(config, kv_cache(FULL, draft)) == (16, [4, 1])
+
+
+@pytest.mark.parametrize("spec", [WINDOW, CHUNK])
+def test_layers_whose_tokens_vllm_cannot_divide_are_refused(config: Any, spec: KVCacheSpec) -> None:
+    config.parallel_config.decode_context_parallel_size = 2
+    text = refusal(lambda: preflight.block_sizes(config, kv_cache(FULL, spec)))
+    assert f"decode_context_parallel_size is 2 and a KV cache group has layers of {type(spec).__name__}" in text
+    assert "set --decode-context-parallel-size 1" in text
+
+
+def test_prefill_context_parallel_changes_no_block(config: Any) -> None:
+    config.parallel_config.prefill_context_parallel_size = 2
+    preflight.check_engine(config)
+    assert preflight.block_sizes(config, kv_cache(MLA)) == (16, [1])
 
 
 def test_schedulers_that_see_only_their_own_rank_are_refused(config: Any) -> None:

@@ -169,9 +169,9 @@ CASES = {
             "unset ENABLE_KVCACHED": variable("ENABLE_KVCACHED", None),
         },
     ),
-    "decode or prefill context parallel": Case(
-        put(PARALLEL + "prefill_context_parallel_size", 2),
-        {"set --prefill-context-parallel-size 1": put(PARALLEL + "prefill_context_parallel_size", 1)},
+    "decode context parallel beside layers that it does not divide": Case(
+        all_of(cache_of(FULL, WINDOW), put(PARALLEL + "decode_context_parallel_size", 2)),
+        {"set --decode-context-parallel-size 1": put(PARALLEL + "decode_context_parallel_size", 1)},
     ),
     "`external_launcher` with several ranks": Case(
         all_of(put(PARALLEL + "distributed_executor_backend", "external_launcher"), put(PARALLEL + "world_size", 2)),

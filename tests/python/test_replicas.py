@@ -26,6 +26,8 @@ def parallel_of(**changes: Any) -> Any:
         "distributed_executor_backend": "mp",
     } | changes
     values.setdefault("local_world_size", values["world_size"])
+    per_tensor_rank = values["pipeline_parallel_size"] * values["prefill_context_parallel_size"]
+    values.setdefault("tensor_parallel_size", values["world_size"] // per_tensor_rank)
     return SimpleNamespace(**values)
 
 
@@ -75,11 +77,19 @@ def test_groups_are_the_ranks_of_a_stage_on_a_node() -> None:
         # Where Ray has put the ranks nobody says here.
         ({"world_size": 2, "distributed_executor_backend": "ray"}, Replicas([(1, 0)] * 2, 2, 1)),
         ({"world_size": 2, "decode_context_parallel_size": 2}, Replicas([(1, 0)] * 2, 2, 1)),
-        ({"world_size": 2, "prefill_context_parallel_size": 2}, Replicas([(1, 0)] * 2, 2, 1)),
+        ({"world_size": 2, "prefill_context_parallel_size": 2}, Replicas([(2, 0), (2, 1)], 1, 2)),
+        (
+            {"world_size": 8, "prefill_context_parallel_size": 2, "pipeline_parallel_size": 2},
+            Replicas([(4, 0), (4, 1), (4, 2), (4, 3)] * 2, 2, 4),
+        ),
+        (
+            {"world_size": 4, "prefill_context_parallel_size": 2, "decode_context_parallel_size": 2},
+            Replicas([(1, 0)] * 4, 4, 1),
+        ),
     ],
 )
 def test_ranks_share_by_stage_and_node(folder: Path, changes: dict[str, Any], expected: Replicas) -> None:
-    kv_cache = kv_cache_of_kind(folder, "m", changes["world_size"] // changes.get("pipeline_parallel_size", 1))
+    kv_cache = kv_cache_of_kind(folder, "m", parallel_of(**changes).tensor_parallel_size)
     assert replicas_of(KvFerryConfig(), engine_of(**changes), kv_cache) == expected
     alone = Replicas([(1, 0)] * changes["world_size"], parallel_of(**changes).local_world_size, 1)
     assert replicas_of(KvFerryConfig(share_replicated_kv=False), engine_of(**changes), kv_cache) == alone
@@ -108,6 +118,13 @@ def test_ranks_share_as_vllm_counts_them(folder: Path, pattern: str, num_alike: 
     kv_cache.kv_tp_replicas = num_alike
     found = replicas_of(KvFerryConfig(), engine_of(world_size=4), kv_cache)
     assert found.places == [(num_alike, rank % num_alike) for rank in range(4)]
+
+
+def test_prefill_ranks_share_no_more_than_their_tensor_ranks_do(folder: Path) -> None:
+    found = replicas_of(
+        KvFerryConfig(), engine_of(world_size=4, prefill_context_parallel_size=2), kv_cache_of_kind(folder, "mf")
+    )
+    assert found.least_sharing == 1
 
 
 @pytest.mark.parametrize("pattern", ["f", "w", "mw", "mf"])

@@ -62,7 +62,12 @@ class ToySpec:
     layers
         Layer name to vLLM's specification of its KV cache, in layer order, in place of all that.
     world_size
-        Tensor-parallel ranks, all in this process.
+        Ranks, all in this process: tensor-parallel ones, but for `num_prefill_ranks`.
+    num_context_ranks, interleaving
+        vLLM's decode context parallelism: how many tensor-parallel ranks divide the tokens of a block, and how many
+        tokens in a row one of them has.
+    num_prefill_ranks
+        vLLM's prefill context parallelism: how many ranks keep each part of the KV cache, all of them the whole of it.
     max_num_batched_tokens, max_num_seqs, max_model_len
         As vLLM's.
     async_scheduling
@@ -106,6 +111,9 @@ class ToySpec:
     chunk_size: int = 64
     layers: Mapping[str, KVCacheSpec] | None = None
     world_size: int = 1
+    num_context_ranks: int = 1
+    interleaving: int = 1
+    num_prefill_ranks: int = 1
     max_num_batched_tokens: int = 256
     max_num_seqs: int = 16
     max_model_len: int = 512
@@ -123,6 +131,11 @@ class ToySpec:
     retention_interval: int | None = 0
     hybrid_manager: bool = True
     page_bytes: int | None = None
+
+    @property
+    def num_tensor_ranks(self) -> int:
+        """Tensor-parallel ranks."""
+        return self.world_size // self.num_prefill_ranks
 
     def layer_specs(self) -> dict[str, KVCacheSpec]:
         """Layer name to what vLLM calls its KV cache specification, in layer order."""
@@ -246,7 +259,11 @@ def make_vllm_config(folder: Path, spec: ToySpec) -> VllmConfig:
         config.speculative_config.method = spec.draft_method
     # vLLM's CPU platform forces these; nothing here runs on its executor.
     config.scheduler_config.async_scheduling = spec.async_scheduling
-    config.parallel_config.tensor_parallel_size = config.parallel_config.world_size = spec.world_size
+    config.parallel_config.world_size = spec.world_size
+    config.parallel_config.tensor_parallel_size = spec.num_tensor_ranks
+    config.parallel_config.prefill_context_parallel_size = spec.num_prefill_ranks
+    config.parallel_config.decode_context_parallel_size = spec.num_context_ranks
+    config.parallel_config.cp_kv_cache_interleave_size = spec.interleaving
     config.cache_config.block_size = spec.block_size
     if any(isinstance(layer, MambaSpec) for layer in spec.layer_specs().values()):
         config.cache_config.mamba_cache_mode = "align"

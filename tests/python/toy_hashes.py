@@ -97,8 +97,9 @@ class HashCheck:
                 continue  # A session took the hash back, or the tokens do not tell what the KV is of.
             request, index = found
             tokens = request.all_token_ids[: (index + 1) * self._engine.hash_tokens]
-            groups = self._engine.kv_cache_config.kv_cache_groups
-            number = len(tokens) // int(groups[group].kv_cache_spec.block_size) - 1
+            managers = self._engine.scheduler.kv_cache_manager.coordinator.single_type_managers
+            # With states beside tokens that ranks divide, a block may have the hash of its beginning.
+            number = (len(tokens) - 1) // managers[group].block_size
             one = (block.block_id, group, tokens, number, request)
             if self._settles_late(group):
                 self._late.append((block_hash, one))

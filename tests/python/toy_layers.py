@@ -5,11 +5,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from kvferry.vllm import versions
 from toy_states import StateLayers
 from vllm.v1.kv_cache_interface import (
     AttentionSpec,
@@ -27,6 +28,33 @@ NULL_BLOCK = 0
 BAD_CELL = np.uint32(2**32 - 7)
 
 Array = npt.NDArray[Any]
+
+
+class Share(NamedTuple):
+    """Which tokens of a block a rank has, if several ranks divide them (decode context parallelism).
+
+    Attributes
+    ----------
+    num_ranks, place
+        How many ranks divide a block, and which of them it is.
+    interleaving
+        Tokens in a row that one of them has.
+
+    """
+
+    num_ranks: int = 1
+    place: int = 0
+    interleaving: int = 1
+
+    def own(self, states: Array) -> Array:
+        """Those of some states that the rank has."""
+        is_own = states // self.interleaving % self.num_ranks == self.place
+        return states[is_own] if self.num_ranks > 1 else states
+
+    def offset(self, in_block: Any) -> Any:
+        """Where the rank has what is so many states behind the beginning of a block."""
+        run = self.interleaving
+        return in_block // (run * self.num_ranks) * run + in_block % run
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +78,8 @@ class ToyLayers:
         What each cell adds to the running hash of its token, shape ``(layers, heads, cells)``.
     open_tokens
         Of a circular buffer: a token reads what is there since the last multiple of so many.
+    share
+        Which of a block's tokens are here.
 
     """
 
@@ -59,11 +89,12 @@ class ToyLayers:
     cells: Array
     salts: Array
     open_tokens: int
+    share: Share
 
     @property
     def block_size(self) -> int:
-        """Tokens of a block."""
-        return int(self.spec.block_size)
+        """Tokens of a block, of all ranks that divide it."""
+        return int(self.spec.block_size) * self.share.num_ranks
 
     @property
     def num_states(self) -> int:
@@ -110,20 +141,34 @@ class ToyLayers:
             return table if first < position else []
         return table[first // self.block_size : -(-position // self.block_size)]
 
-    def places(self, table: list[int], first: int, end: int) -> tuple[Array, Array]:
-        """Blocks, and offsets in them, of the states ``[first, end)``."""
-        states = np.arange(first, end)
+    def own_states(self, first: int, end: int) -> Array:
+        """Those of the states ``[first, end)`` that this rank has."""
+        return self.share.own(np.arange(first, end))
+
+    def own_states_of_block(self, index: int) -> Array:
+        """Those that this rank has in the `index`-th block of a request, in the order in which they lie there."""
+        num_states = self.num_states * self.share.num_ranks
+        return self.own_states(index * num_states, (index + 1) * num_states)
+
+    def places(self, table: list[int], states: Array) -> tuple[Array, Array]:
+        """Blocks, and offsets in them, of some of this rank's states."""
         if self.is_ring:
             return np.full(len(states), table[0], dtype=np.int64), states % self.num_states
-        base = first // self.num_states
-        blocks = np.array(table[base : -(-end // self.num_states)], dtype=np.int64)
-        return blocks[states // self.num_states - base], states % self.num_states
+        num_states = self.num_states * self.share.num_ranks
+        base = int(states[0]) // num_states if len(states) else 0
+        end = int(states[-1]) // num_states + 1 if len(states) else 0
+        blocks = np.array(table[base:end], dtype=np.int64)[states // num_states - base]
+        return blocks, self.share.offset(states % num_states)
 
-    def cells_of(self, hidden: Array, first: int, end: int) -> Array:
-        """What the states ``[first, end)`` have to be, shape ``(states, layers, heads, cells)``; `hidden`: by token."""
+    def hidden_of(self, hidden: Array, states: Array) -> Array:
+        """The running hashes of these states, of those after each token."""
         ratio = Fraction(self.spec.tokens_per_state)
-        last_tokens = -(-np.arange(first + 1, end + 1) * ratio.numerator // ratio.denominator) - 1
-        cells: Array = hidden[last_tokens].astype(np.uint32)[:, None, None, None] + self.salts
+        of_states: Array = hidden[-(-(states + 1) * ratio.numerator // ratio.denominator) - 1]
+        return of_states
+
+    def cells_of(self, hidden: Array, states: Array) -> Array:
+        """What these states have to be, shape ``(states, layers, heads, cells)``; `hidden`: by token."""
+        cells: Array = self.hidden_of(hidden, states).astype(np.uint32)[:, None, None, None] + self.salts
         return cells
 
     def hashes_at(self, blocks: Array, offsets: Array) -> Array:
@@ -150,7 +195,7 @@ class _Alike:
 
 
 def toy_layers(
-    kv_caches: Mapping[str, torch.Tensor], kv_cache_config: KVCacheConfig, rank: int, num_ranks: int
+    kv_caches: Mapping[str, torch.Tensor], kv_cache_config: KVCacheConfig, rank: int, num_ranks: int, share: Share
 ) -> tuple[list[ToyLayers], list[StateLayers]]:
     """Find the attention layers and the recurrent ones, those together that are alike, in the order of the model.
 
@@ -162,6 +207,8 @@ def toy_layers(
         Of the rank.
     rank, num_ranks
         Its cells differ from those of ranks that have another part of a layer's heads.
+    share
+        Which tokens it has in layers that are divided.
 
     """
     attention, states = list[ToyLayers](), list[StateLayers]()
@@ -175,7 +222,9 @@ def toy_layers(
         salts = _salts(found.numbers, cells.shape[2], cells.shape[4], _shard(spec, rank, num_ranks))
         # What is still being compressed into a state is what a circular buffer is for.
         open_tokens = max((ratio for ratio in ratios if 0 < ratio < spec.block_size), default=1)
-        attention.append(ToyLayers(found.numbers, found.group, spec, cells, salts, open_tokens))
+        of_layers = share if versions.is_divided(spec) else Share()
+        assert of_layers.num_ranks == 1 or spec.tokens_per_state == 1, spec
+        attention.append(ToyLayers(found.numbers, found.group, spec, cells, salts, open_tokens, of_layers))
     return attention, states
 
 

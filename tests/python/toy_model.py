@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from toy_config import VOCABULARY
-from toy_layers import BAD_CELL, NULL_BLOCK, ToyLayers, toy_layers
+from toy_layers import BAD_CELL, NULL_BLOCK, Share, ToyLayers, toy_layers
 from toy_states import FACTOR, INITIAL, MODULUS, RunningState, ToyStates, WrongKvError
 from vllm.v1.core.sched.output import NewRequestData, SchedulerOutput
 from vllm.v1.kv_cache_interface import KVCacheConfig
@@ -66,7 +66,12 @@ class ToyModel:
     """
 
     def __init__(
-        self, kv_caches: dict[str, torch.Tensor], kv_cache_config: KVCacheConfig, rank: int, num_ranks: int
+        self,
+        kv_caches: dict[str, torch.Tensor],
+        kv_cache_config: KVCacheConfig,
+        rank: int,
+        num_ranks: int,
+        share: Share,
     ) -> None:
         self.check_kv = True
         self.bad_blocks: set[int] = set()
@@ -74,7 +79,9 @@ class ToyModel:
         self.drafts: Callable[[str, int, int], list[int]] = lambda request_id, position, num_drafts: [0] * num_drafts
         self.num_accepted = self.num_rejected = 0
         self._sizes = [int(group.kv_cache_spec.block_size) for group in kv_cache_config.kv_cache_groups]
-        self._layers, states = toy_layers(kv_caches, kv_cache_config, rank, num_ranks)
+        self._layers, states = toy_layers(kv_caches, kv_cache_config, rank, num_ranks, share)
+        for layers in self._layers:
+            self._sizes[layers.group] = layers.block_size
         state_size = next((self._sizes[layers.group] for layers in states), 1)
         self._states = ToyStates(states, state_size)
         self._replay_tokens = max((layers.replay_tokens for layers in self._layers), default=0)
@@ -112,7 +119,15 @@ class ToyModel:
                     table.extend(group)
             computed[request_id] = cached.num_computed_tokens[i]
             request.take_back(cached.num_output_tokens[i])
+        self._copy_blocks(output)
         return computed
+
+    def _copy_blocks(self, output: SchedulerOutput) -> None:
+        """Copy whole blocks, as vLLM's model runner does for requests that go on in the middle of a shared one."""
+        for copy in output.kv_cache_block_copies or ():
+            for layers in self._layers:
+                layers.cells[:, copy.dst_block_id] = layers.cells[:, copy.src_block_id]
+            self._states.copy_block(copy.src_block_id, copy.dst_block_id)
 
     def forward(self, output: SchedulerOutput, computed: dict[str, int]) -> list[list[int]]:
         """Compute the step; return each request's new tokens, in the order of ``num_scheduled_tokens``."""
@@ -185,25 +200,26 @@ class ToyModel:
             # The engine does not write again what it took from its cache, or from the tier.
             start = min(end, request.replay_start + self._replay_tokens)
         if self.check_kv and not is_misled:
-            self._check(request_id, layers, *layers.states_between(first_read, start))
+            self._check(request_id, layers, layers.own_states(*layers.states_between(first_read, start)))
         first, last = layers.states_before(start), layers.states_before(end)
         if layers.is_ring:
             first = max(first, last - layers.num_states)
-        blocks, offsets = self._places(request_id, layers, first, last)
-        layers.cells[:, blocks, :, offsets] = BAD_CELL if is_misled else layers.cells_of(request.hidden, first, last)
+        states = layers.own_states(first, last)
+        blocks, offsets = self._places(request_id, layers, states)
+        layers.cells[:, blocks, :, offsets] = BAD_CELL if is_misled else layers.cells_of(request.hidden, states)
         self._note_written(blocks, offsets, is_misled)
 
-    def _check(self, request_id: str, layers: ToyLayers, first: int, end: int) -> None:
-        """Compare the states ``[first, end)`` with what they have to be."""
-        if first >= end:
+    def _check(self, request_id: str, layers: ToyLayers, states: Array) -> None:
+        """Compare some of this rank's states with what they have to be."""
+        if not len(states):
             return
-        blocks, offsets = self._places(request_id, layers, first, end)
-        cells = layers.cells_of(self._requests[request_id].hidden, first, end)
+        blocks, offsets = self._places(request_id, layers, states)
+        cells = layers.cells_of(self._requests[request_id].hidden, states)
         if (is_wrong := layers.cells[:, blocks, :, offsets] != cells).any():
             state, layer, head, _ = np.argwhere(is_wrong)[0].tolist()
             raise WrongKvError(
                 f"{request_id}: layer {layers.numbers[layer]}, head {head}: wrong KV at {is_wrong.sum()} of "
-                f"{is_wrong.size} cells, first at state {first + state} (block {blocks[state]})"
+                f"{is_wrong.size} cells, first at state {states[state]} (block {blocks[state]})"
             )
 
     def _is_misled(self, request_id: str, start: int) -> bool:
@@ -237,10 +253,10 @@ class ToyModel:
         request = ToyRequest(tables, list(tokens))
         request.compute_hidden(end)
         for layers in self._layers:
-            first, last = layers.states_before(start), layers.states_before(end)
-            blocks, offsets = layers.places(tables[layers.group], first, last)
+            states = layers.own_states(layers.states_before(start), layers.states_before(end))
+            blocks, offsets = layers.places(tables[layers.group], states)
             kept = blocks != NULL_BLOCK
-            cells = layers.cells_of(request.hidden, first, last)
+            cells = layers.cells_of(request.hidden, states)
             layers.cells[:, blocks[kept], :, offsets[kept]] = cells[kept] if is_right else BAD_CELL
             if is_right:
                 self.bad_blocks.difference_update(blocks[kept].tolist())
@@ -250,16 +266,17 @@ class ToyModel:
     def has(self, group: int, block: int, tokens: list[int], index: int) -> bool:
         """Whether a block holds the KV of the `index`-th block of these tokens, in all layers of its group.
 
-        For groups of recurrent state: the state behind it.
+        For groups of recurrent state: the state behind it. If the tokens end in the block, what is after them is not
+        looked at.
         """
-        end = (index + 1) * self._sizes[group]
+        end = min((index + 1) * self._sizes[group], len(tokens))
         hidden = self._hidden_of(tokens)
         for layers in self._layers:
             if layers.group != group:
                 continue
-            first = index * layers.num_states
-            cells = layers.cells_of(hidden, first, first + layers.num_states)
-            if (layers.cells[:, block] != cells.transpose(1, 2, 0, 3)).any():
+            states = layers.own_states_of_block(index)
+            cells = layers.cells_of(hidden, states[states < layers.states_before(end)])
+            if (layers.cells[:, block, :, : len(cells)] != cells.transpose(1, 2, 0, 3)).any():
                 return False
         return self._states.has(group, block, end, int(hidden[end - 1]))
 
@@ -280,22 +297,28 @@ class ToyModel:
         return found + self._states.memory_of(group)
 
     def _sample(self, request_id: str, end: int) -> int:
-        """Next token, from all cells that the last token attends to in the first layer of each group."""
-        total, groups = self._states.sum_of(self._requests[request_id].running, end), set()
+        """Next token, from all cells that the last token attends to in the first layer of each group.
+
+        What other ranks have of them is taken as right: if theirs is not, they sample another token.
+        """
+        request = self._requests[request_id]
+        total, groups = self._states.sum_of(request.running, end), set()
         for layers in self._layers:
             if layers.group in groups:
                 continue
             groups.add(layers.group)
             first, last = layers.states_between(layers.first_read(end - 1), end)
-            hashes = layers.hashes_at(*self._places(request_id, layers, first, last))
-            total += int((hashes * np.arange(first + 1, last + 1)).sum())
+            states, own = np.arange(first, last), layers.own_states(first, last)
+            hashes = layers.hidden_of(request.hidden, states)
+            hashes[own - first] = layers.hashes_at(*self._places(request_id, layers, own))
+            total += int((hashes * (states + 1)).sum())
         return total % VOCABULARY
 
-    def _places(self, request_id: str, layers: ToyLayers, first: int, end: int) -> tuple[Array, Array]:
-        """Blocks and offsets of the states ``[first, end)`` of some layers."""
-        blocks, offsets = layers.places(self._requests[request_id].tables[layers.group], first, end)
+    def _places(self, request_id: str, layers: ToyLayers, states: Array) -> tuple[Array, Array]:
+        """Blocks and offsets of some states of some layers."""
+        blocks, offsets = layers.places(self._requests[request_id].tables[layers.group], states)
         if NULL_BLOCK in blocks:
-            missing = first + int(np.argmax(blocks == NULL_BLOCK))
+            missing = states[int(np.argmax(blocks == NULL_BLOCK))]
             raise WrongKvError(f"{request_id}: {layers.name}: no block for state {missing}")
         return blocks, offsets
 

@@ -176,6 +176,11 @@ class ToyStates:
                 running.num_accepted = 1
         running.num_running = None
 
+    def copy_block(self, source: int, destination: int) -> None:
+        """Copy the states of a block."""
+        for layers in self._layers:
+            layers.bits[:, destination] = layers.bits[:, source]
+
     def sum_of(self, running: RunningState, num_tokens: int) -> int:
         """What the next token is drawn from: the first cell after `num_tokens` in the first layer of each group."""
         return sum(running.cells[group, num_tokens] for group in self.groups)

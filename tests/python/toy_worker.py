@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from toy_config import ToySpec
+from toy_layers import Share
 from toy_model import ToyModel
 from toy_runner import ToyRunner, Way
 from vllm.config import VllmConfig
@@ -50,7 +51,11 @@ class ToyWorker:
         self._config.parallel_config.rank = rank
         tensors = allocate_kv_cache(kv_cache_config, torch.device("cpu"), spec.layout)
         self.kv_caches = {name: tensors[name] for name in spec.layer_specs()}
-        self.model = ToyModel(self.kv_caches, kv_cache_config, rank, spec.world_size)
+        prefill_rank, tensor_rank = divmod(rank, spec.num_tensor_ranks)
+        # vLLM's order: neighbours divide a block, and if there are several prefill ranks those before others.
+        place = (tensor_rank * spec.num_prefill_ranks + prefill_rank) % spec.num_context_ranks
+        share = Share(spec.num_context_ranks, place, spec.interleaving)
+        self.model = ToyModel(self.kv_caches, kv_cache_config, tensor_rank, spec.num_tensor_ranks, share)
         # Any: what vLLM's class has is not all that tests look at.
         self.connector: Any = None
         self._runner: ToyRunner | None = None

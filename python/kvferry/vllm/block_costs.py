@@ -124,7 +124,7 @@ def costs_of(
             num_layers=len(group.layer_names),
             reach=reach,
             reach_tokens=reach_tokens,
-            block_tokens=plan.sizes.block_tokens(number) if is_kept else int(group.kv_cache_spec.block_size),
+            block_tokens=preflight.block_tokens(vllm_config, group),
             block_bytes=slots[of_class] if is_kept else 0,
             prompt_blocks=prompt_blocks,
             stock_bytes=stock.chunk_bytes if stock and stock_tokens else 0,

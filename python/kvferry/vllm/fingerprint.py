@@ -121,6 +121,8 @@ def probe_of_rank(
         "back ends": [[[name, *_writer_of(layers.get(name))] for name in of_group] for of_group in names],
         "specs": [_group_facts(group) for group in kv_cache_config.kv_cache_groups],
         "layout": _layout_name(vllm_config, kv_cache_config),
+        # Beside NIXL vLLM chooses it itself, before 0.33 in the workers only.
+        "interleaving": vllm_config.parallel_config.cp_kv_cache_interleave_size,
         **_facts_of_process(),
     }
     return _digest(facts) or 1

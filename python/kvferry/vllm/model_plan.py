@@ -80,7 +80,8 @@ class _Stage:
 
     def __init__(self, vllm_config: "VllmConfig", number: int) -> None:
         self.config = copy.deepcopy(vllm_config)
-        self.config.parallel_config.rank = number * self.config.parallel_config.tensor_parallel_size
+        parallel = self.config.parallel_config
+        parallel.rank = number * (parallel.world_size // parallel.pipeline_parallel_size)
         with _alone_in(self.config), set_current_vllm_config(self.config):
             with torch.device("meta"), set_default_torch_dtype(self.config.model_config.dtype):
                 initialize_model(self.config)
@@ -132,6 +133,7 @@ def _alone_in(vllm_config: "VllmConfig") -> Iterator[None]:
     """Let vLLM's layers find themselves in the groups of one rank of the engine."""
     parallel = vllm_config.parallel_config
     rank, num_tensor = parallel.rank, parallel.tensor_parallel_size
+    per_stage = parallel.world_size // parallel.pipeline_parallel_size
     stage = range(rank - rank % num_tensor, rank - rank % num_tensor + num_tensor)
     num_experts = num_tensor * parallel.data_parallel_size * parallel.prefill_context_parallel_size
     groups = {
@@ -141,7 +143,7 @@ def _alone_in(vllm_config: "VllmConfig") -> Iterator[None]:
         "_ETP": stage,
         "_DCP": range(rank, rank + parallel.decode_context_parallel_size),
         "_PCP": range(rank, rank + parallel.prefill_context_parallel_size),
-        "_PP": range(rank % num_tensor, parallel.world_size, num_tensor),
+        "_PP": range(rank % per_stage, parallel.world_size, per_stage),
         "_DP": range(rank, rank + parallel.data_parallel_size),
         "_EP": range(stage.start, stage.start + num_experts),
         "_EPLB": range(stage.start, stage.start + num_experts),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import vllm
 from vllm.logger import init_logger
-from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes
+from vllm.v1.core.kv_cache_utils import resolve_dcp_kv_block_size, resolve_kv_cache_block_sizes
 from vllm.v1.kv_cache_interface import (
     ChunkedLocalAttentionSpec,
     FullAttentionSpec,
@@ -90,9 +90,6 @@ def check_engine(vllm_config: "VllmConfig") -> None:
         )
     _check_elastic_pool(vllm_config)
     parallel = vllm_config.parallel_config
-    for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
-        if (size := getattr(parallel, name)) > 1:
-            raise _refusal(f"{name} is {size}", "1", f"set --{name.replace('_', '-')} 1")
     if parallel.distributed_executor_backend == "external_launcher" and parallel.world_size > 1:
         raise _refusal(
             f"distributed_executor_backend is 'external_launcher' with {parallel.world_size} ranks",
@@ -286,6 +283,29 @@ def _check_spec(spec: "KVCacheSpec") -> None:
         )
 
 
+def _check_division(vllm_config: "VllmConfig", groups: Sequence["KVCacheGroupSpec"]) -> None:
+    """Check that vLLM can find the blocks of every group again, if it divides their tokens among ranks.
+
+    Its managers do of full attention only, and of what every rank has whole. Others fail in the middle of their work.
+    """
+    size = vllm_config.parallel_config.decode_context_parallel_size
+    for group in groups if size > 1 else ():
+        for spec in iter_layer_specs(group.kv_cache_spec):
+            if not isinstance(spec, FullAttentionSpec) and versions.is_divided(spec):
+                raise _refusal(
+                    f"decode_context_parallel_size is {size} and a KV cache group has layers of {type(spec).__name__}, "
+                    "whose blocks vLLM does not find again when their tokens are divided among ranks",
+                    "full attention, and layers that every rank has whole",
+                    "set --decode-context-parallel-size 1",
+                )
+
+
+def block_tokens(vllm_config: "VllmConfig", group: "KVCacheGroupSpec") -> int:
+    """Tokens of a block of a group: with decode context parallelism of all ranks that have a part of it."""
+    num_ranks = vllm_config.parallel_config.decode_context_parallel_size
+    return int(resolve_dcp_kv_block_size(group.kv_cache_spec, num_ranks))
+
+
 class BlockSizes(NamedTuple):
     """How many tokens the engine's hashes and blocks have.
 
@@ -318,23 +338,25 @@ def block_sizes(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> 
     Raises
     ------
     ConfigError
-        The blocks of a group do not end where hashes do, or hits do not end where blocks do.
+        The blocks of a group do not end where hashes do, or hits do not end where blocks do, or vLLM does not find
+        them again with context parallelism.
 
     """
+    _check_division(vllm_config, kv_cache_config.kv_cache_groups)
     hit_tokens, hash_tokens = resolve_kv_cache_block_sizes(kv_cache_config, vllm_config)
     hashes_per_block = []
     for group in kv_cache_config.kv_cache_groups:
-        block_tokens = int(group.kv_cache_spec.block_size)
+        tokens = block_tokens(vllm_config, group)
         if not is_kept(group):
-            hashes_per_block.append(math.lcm(block_tokens, hash_tokens) // hash_tokens)
+            hashes_per_block.append(math.lcm(tokens, hash_tokens) // hash_tokens)
             continue
-        if block_tokens % hash_tokens:
+        if tokens % hash_tokens:
             raise _refusal(
-                f"a block has {block_tokens} tokens and a block hash covers {hash_tokens}",
+                f"a block has {tokens} tokens and a block hash covers {hash_tokens}",
                 "hashes that end where blocks do",
                 "unset --prefix-match-unit and set --block-size to the size of a block",
             )
-        hashes_per_block.append(block_tokens // hash_tokens)
+        hashes_per_block.append(tokens // hash_tokens)
     sizes = BlockSizes(hash_tokens, hashes_per_block)
     if hit_tokens != sizes.hit_tokens:
         raise _refusal(

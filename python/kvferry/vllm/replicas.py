@@ -58,8 +58,8 @@ def replicas_of(config: KvFerryConfig, vllm_config: "VllmConfig", kv_cache_confi
     """
     parallel = vllm_config.parallel_config
     num_ranks, per_node = parallel.world_size, parallel.local_world_size
-    # Context parallelism divides the tokens among ranks (it is refused elsewhere as well).
-    is_divided = parallel.decode_context_parallel_size > 1 or parallel.prefill_context_parallel_size > 1
+    # Decode context parallelism divides the tokens of a block among ranks.
+    is_divided = parallel.decode_context_parallel_size > 1
     is_placed = parallel.distributed_executor_backend in _EXECUTORS
     # In a tier that engines share, each rank's shard is shared with the same rank of the others.
     is_shared = config.share_replicated_kv and config.shared_path is None
@@ -70,10 +70,12 @@ def replicas_of(config: KvFerryConfig, vllm_config: "VllmConfig", kv_cache_confi
 
 
 def _num_alike(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> int:
-    """Consecutive tensor-parallel ranks that hold the same bytes in all layers, as far as the scheduler can know."""
+    """Consecutive ranks of a stage that hold the same bytes in all layers, as far as the scheduler can know."""
     parallel = vllm_config.parallel_config
     if (told := versions.kv_tp_replicas(kv_cache_config)) is not None:
-        return told
+        # With prefill context parallelism the tensor-parallel ranks are there so many times, one after the other.
+        is_all = told == parallel.tensor_parallel_size
+        return told * parallel.prefill_context_parallel_size if is_all else told
     # An MLA model has no other layers than its drafter's.
     is_only_latent = vllm_config.model_config.use_mla and vllm_config.speculative_config is None
     is_latent = all(

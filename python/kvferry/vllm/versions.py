@@ -7,6 +7,8 @@ what                          until     then
 keys of KV events             0.30      0.31 tags what else a block hash covers; events have it without the tags
 adapters in block hashes      0.30      0.31 hashes a LoRA adapter's name and path; before, the name alone, so that
                                         another adapter under it would get the blocks: `preflight` refuses LoRA
+decode context parallelism    0.30      0.31 says of each layer whether its tokens are divided among ranks; before,
+                                        those of attention are
 source of a prefix hit        0.31      0.32 asks whether it came from host memory
 hashes of streaming sessions  0.31      0.32 takes the hash of a block back whose last token a next turn replaces;
                                         before, it keeps other tokens under it: later turns are not stored
@@ -122,6 +124,13 @@ def sessions_take_hashes_back() -> bool:
 def kv_tp_replicas(kv_cache_config: "KVCacheConfig") -> int | None:
     """Return how many consecutive ranks hold the same in all layers, or None: vLLM before 0.31 does not count them."""
     return getattr(kv_cache_config, "kv_tp_replicas", None)
+
+
+def is_divided(spec: "KVCacheSpec") -> bool:
+    """Whether decode context parallelism divides the tokens of the layer's blocks among ranks."""
+    from vllm.v1.kv_cache_interface import AttentionSpec
+
+    return bool(getattr(spec, "dcp_sharded", isinstance(spec, AttentionSpec)))
 
 
 def plan_kv_caches(

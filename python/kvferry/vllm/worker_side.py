@@ -77,7 +77,7 @@ class WorkerSide:
         self._num_arenas_in_budget = config.num_arenas_in_budget(num_arenas)
         self._ring_bytes = config.ring_bytes(
             topology.group_bytes(kv_cache_config),
-            [int(group.kv_cache_spec.block_size) for group in self._groups],
+            [preflight.block_tokens(vllm_config, group) for group in self._groups],
             vllm_config.scheduler_config.max_num_batched_tokens,
         )
         self._load_ring_bytes = config.load_ring_bytes(self._slot_bytes)
