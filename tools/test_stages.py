@@ -22,8 +22,8 @@ VENV = ROOT / ".venv/bin"
 # As pyproject.toml names it.
 WHEEL_BUILD = "build/wheel"
 LMCACHE_CONFORMANCE = "tests/v1/distributed/test_native_connector_l2_adapter.py"
-# What the two oldest releases of vLLM are tested with, in files and, of the random lives, seeds: the hooks, what differs
-# between releases, and lives of all kinds. The newest one meets everything, and 0.32 the tests with the real engine.
+# What the two oldest releases of vLLM are tested with, in files and, of the random lives, seeds: the hooks, what
+# differs between releases, and lives of all kinds. The newest one meets everything, and 0.32 the real engine.
 OLDER_RELEASES_MEET = (
     "aborts", "client_lives", "connector_scheduler", "failed_loads", "features_scheduling", "kv_events", "plugin",
     "preflight", "random_lives", "replicas", "runner_exits", "stale_reports", "start_up", "stats", "versions",
