@@ -42,6 +42,16 @@ class TraceRig(Rig):
             max_model_len=160_000 // SCALE,
         )
 
+    def serve(self, requests: list[tuple[list[int], list[int]]]) -> None:
+        """Serve prompts, each with the answer that it is to get, `NUM_RUNNING` at a time."""
+        self.answers = {}
+        for prompt, answer in requests:
+            while len(self.scheduler.requests) >= NUM_RUNNING:
+                self.step()
+            self.answers[self.add(prompt, len(answer))] = list(answer)
+        while self.scheduler.has_requests():
+            self.step()
+
     def _sample(self, request_id: str) -> int:
         return self.answers[request_id].pop(0)
 
@@ -80,13 +90,7 @@ def play(requests: list[tuple[list[int], list[int]]], retention: str | int, num_
     """Play the trace; return a line of what was hit."""
     extra = {"min_load_tokens": 0, "retention": retention, "staging_bytes": "8MiB"}
     rig = TraceRig(Kind("kvferry", "KvFerryConnector", "kvferry.vllm", extra), num_blocks, num_slots)
-    rig.answers = {}
-    for prompt, answer in requests:
-        while len(rig.scheduler.requests) >= NUM_RUNNING:
-            rig.step()
-        rig.answers[rig.add(prompt, len(answer))] = list(answer)
-    while rig.scheduler.has_requests():
-        rig.step()
+    rig.serve(requests)
     stored = int(rig.scheduler.connector.scheduler_side.engine.snapshot()["stored"])
     rig.close()
     num_tokens = sum(len(prompt) for prompt, _ in requests)

@@ -121,9 +121,15 @@ class SchedulerEngine:
         """
         Releases everything of the request. `num_tokens`: those that the engine knows of it; 0 says nothing. Idempotent.
         """
-    def on_request(self, request_id: str, block_hashes: list[bytes]) -> None:
+    def on_request(
+        self,
+        request_id: str,
+        block_hashes: list[bytes],
+        max_load_tokens: typing.SupportsInt | typing.SupportsIndex | None = None,
+        max_store_tokens: typing.SupportsInt | typing.SupportsIndex | None = None,
+    ) -> None:
         """
-        A request arrives, or its id is used again. The list is kept and read as the engine extends it.
+        A request arrives, or its id is used again. The list is kept and read as the engine extends it. A load of it brings `max_load_tokens` at most, and its blocks are stored that end with one of its first `max_store_tokens`; None: no limit.
         """
     def reset_cache(self) -> None:
         """

@@ -112,6 +112,8 @@ class KvFerryConfig:
         Which blocks of sliding windows and chunks are stored: ``"engine"``: those that the engine's own cache retains,
         and those before the end of a prefix that requests share in the tier; a number of tokens: also what a prefix
         needs that ends at a multiple of so many; ``"dense"``: all.
+    store_prompt_only
+        Whether only blocks of prompts are stored, and none that has decoded tokens.
     max_awaited_share
         Share of the tier, from 0 to 1, that is kept for queued requests at most; 0: nothing is.
     min_load_tokens
@@ -170,6 +172,7 @@ class KvFerryConfig:
     eviction: str = key(one_of(WHERE, EVICTIONS, "leave the key out for 'adaptive'"), SCHEDULER, default="adaptive")
     admission: str = key(one_of(WHERE, ADMISSIONS, "leave the key out for 'adaptive'"), SCHEDULER, default="adaptive")
     retention: str | int = key(read_retention, SCHEDULER, default=_ENGINE)
+    store_prompt_only: bool = key(_read_flag, SCHEDULER, default=False)
     max_awaited_share: float = key(read_share, SCHEDULER, default=0.25)
     min_load_tokens: int | None = key(read_tokens, default=None)
     share_loads: bool = key(_read_flag, default=True)

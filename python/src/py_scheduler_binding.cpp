@@ -40,9 +40,11 @@ void bind_scheduler_engine(py::module_& module) {
       .def("bind_pool", &PySchedulerEngine::bind_pool, py::arg("blocks"),
            "The engine's KVCacheBlock objects by block id, by which the backlog is checked.")
       .def("on_request", &PySchedulerEngine::on_request, py::arg("request_id"),
-           py::arg("block_hashes"),
+           py::arg("block_hashes"), py::arg("max_load_tokens") = py::none(),
+           py::arg("max_store_tokens") = py::none(),
            "A request arrives, or its id is used again. The list is kept and read as the engine "
-           "extends it.")
+           "extends it. A load of it brings `max_load_tokens` at most, and its blocks are stored "
+           "that end with one of its first `max_store_tokens`; None: no limit.")
       .def("lookup", &PySchedulerEngine::lookup, py::arg("request_id"), py::arg("block_hashes"),
            py::arg("num_local_tokens"), py::arg("num_tokens"),
            "Tokens that can be loaded beyond the local ones, a multiple of the block. Holds "

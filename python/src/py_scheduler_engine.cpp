@@ -62,9 +62,12 @@ void PySchedulerEngine::bind_pool(ObjectList blocks) {
   pool_ = std::move(pool);
 }
 
-void PySchedulerEngine::on_request(const py::str& request_id, BytesList block_hashes) {
-  engine().on_request(text_of(request_id),
-                      std::make_shared<PyBlockHashes>(std::move(block_hashes)));
+void PySchedulerEngine::on_request(const py::str& request_id, BytesList block_hashes,
+                                   std::optional<std::uint32_t> max_load_tokens,
+                                   std::optional<std::uint32_t> max_store_tokens) {
+  constexpr std::uint32_t kNone = connector::RequestLimits::kNone;
+  engine().on_request(text_of(request_id), std::make_shared<PyBlockHashes>(std::move(block_hashes)),
+                      {max_load_tokens.value_or(kNone), max_store_tokens.value_or(kNone)});
 }
 
 void PySchedulerEngine::announce(std::string_view engine_id, const BytesList& block_hashes) {
@@ -147,7 +150,8 @@ void PySchedulerEngine::on_allocated(const py::str& request_id, BytesList block_
 
 void PySchedulerEngine::take_scheduled(py::handle request_id, connector::TableUpdate update,
                                        py::handle block_ids, py::handle num_computed_tokens,
-                                       py::handle num_scheduled_tokens, py::handle drafts) {
+                                       py::handle num_scheduled_tokens, py::handle drafts,
+                                       std::uint32_t num_prompt_tokens) {
   const std::string_view engine_id = text_of(request_id);
   PyObject* scheduled = PyDict_GetItemWithError(num_scheduled_tokens.ptr(), request_id.ptr());
   if (scheduled == nullptr) {
@@ -162,7 +166,7 @@ void PySchedulerEngine::take_scheduled(py::handle request_id, connector::TableUp
     num_groups = groups.size();
   }
   const connector::StepTokens tokens{uint32_of(num_computed_tokens), uint32_of(scheduled),
-                                     num_drafts(request_id, drafts)};
+                                     num_drafts(request_id, drafts), num_prompt_tokens};
   engine().on_scheduled(engine_id, update, tables(num_groups), tokens);
 }
 
@@ -189,7 +193,7 @@ py::bytes PySchedulerEngine::build_plan(py::handle scheduler_output) {
   for (const py::handle request : attribute(scheduler_output, "scheduled_new_reqs")) {
     take_scheduled(attribute(request, "req_id"), connector::TableUpdate::kReplace,
                    attribute(request, "block_ids"), attribute(request, "num_computed_tokens"),
-                   scheduled, drafts);
+                   scheduled, drafts, uint32_of(attribute(request, "prompt_len")));
   }
   const py::object cached = attribute(scheduler_output, "scheduled_cached_reqs");
   const py::list request_ids = attribute(cached, "req_ids");

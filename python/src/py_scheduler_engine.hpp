@@ -34,7 +34,9 @@ class PySchedulerEngine {
                              std::unique_ptr<cpu_tier::JoinedTier> tier = nullptr);
 
   void bind_pool(ObjectList blocks);
-  void on_request(const py::str& request_id, BytesList block_hashes);
+  void on_request(const py::str& request_id, BytesList block_hashes,
+                  std::optional<std::uint32_t> max_load_tokens,
+                  std::optional<std::uint32_t> max_store_tokens);
   std::optional<std::uint32_t> lookup(const py::str& request_id, BytesList block_hashes,
                                       std::uint32_t num_local_tokens, std::uint32_t num_tokens);
   void note_local(const py::str& request_id, std::uint32_t num_local_tokens);
@@ -59,7 +61,7 @@ class PySchedulerEngine {
   void announce(std::string_view engine_id, const BytesList& block_hashes);
   void take_scheduled(py::handle request_id, connector::TableUpdate update, py::handle block_ids,
                       py::handle num_computed_tokens, py::handle num_scheduled_tokens,
-                      py::handle drafts);
+                      py::handle drafts, std::uint32_t num_prompt_tokens = 0);
   /// Where the step leaves recurrent states.
   void take_states(py::handle scheduler_output);
 

@@ -32,6 +32,10 @@ connector::LaterTurns later_turns(const OptionValue& value) {
   return value.flag() ? connector::LaterTurns::kStored : connector::LaterTurns::kNotStored;
 }
 
+connector::StoredPart stored_part(const OptionValue& value) {
+  return value.flag() ? connector::StoredPart::kPrompt : connector::StoredPart::kAll;
+}
+
 connector::Retention retention(const OptionValue& value) {
   using Rule = connector::Retention::Rule;
   if (!value.is_text()) return {Rule::kEngine, read<std::uint32_t>(value)};
@@ -79,6 +83,8 @@ constexpr OptionKey<PySchedulerOptions> kKeys[] = {
     {"key_events", set_engine<&SchedulerOptions::tier, &TierOptions::key_events>,
      Presence::kRequired},
     {"retention", set_engine_by<retention, &SchedulerOptions::retention>, Presence::kRequired},
+    {"store_prompt_only", set_engine_by<stored_part, &SchedulerOptions::stored_part>,
+     Presence::kRequired},
     {"store_later_turns", set_engine_by<later_turns, &SchedulerOptions::later_turns>,
      Presence::kRequired},
     {"max_load_wait_s", set_engine<&SchedulerOptions::max_load_wait>, Presence::kRequired},

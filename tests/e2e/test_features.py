@@ -26,6 +26,12 @@ STRUCTURED = {"structured_outputs": {"regex": "(ab|cde){20}"}, "max_tokens": 30}
 # The tiny tokenizer has the 256 bytes in the order of their visible stand-ins, which begin with "!".
 STRUCTURED_IDS = [ord(letter) - ord("!") for letter in "abcde"]
 SHORT = {"max_tokens": 8}
+PREFIX_BLOCKS = 5
+
+
+def wanting(**params: Any) -> dict[str, Any]:
+    """Return the sampling of a request with these ``kv_transfer_params``."""
+    return {**SHORT, "extra_args": {"kv_transfer_params": params}}
 
 
 def talk() -> dict[str, Any]:
@@ -44,6 +50,7 @@ def requests_script() -> Results:
     """Named operations; "… again" finds its blocks in the tier only, once they have got there."""
     prompts = Prompts(seed=9)
     sampled, logged, unlogged, structured, salted = prompts.many(5, PROMPT_TOKENS)
+    unwanted, limited, cut = Prompts(seed=11).many(3, PROMPT_TOKENS)
     crowd = prompts.many(7, 6 * BLOCK_TOKENS)  # with one more block each the pool is too small
     return {
         "sampled": ask([sampled], SAMPLED),
@@ -67,6 +74,14 @@ def requests_script() -> Results:
         "lost 5": LOSE,
         "salted otherwise": ask([salted], SHORT, salt="two"),
         "salted again": ask([salted], SHORT, salt="one"),
+        "unwanted": ask([unwanted], {**SAMPLED, **wanting(do_not_store=True)}),
+        "limited": ask([limited], wanting(max_offload_tokens=(PREFIX_BLOCKS + 1) * BLOCK_TOKENS - 1)),
+        "cut first": ask([cut], SHORT),
+        "settled 7": settle(),
+        "lost 7": LOSE,
+        "unwanted again": ask([unwanted], SHORT),
+        "limited again": ask([limited], SHORT),
+        "cut": ask([cut], wanting(max_load_tokens=(PREFIX_BLOCKS + 1) * BLOCK_TOKENS - 1)),
         "by priority": ask(crowd, {"max_tokens": 40}, priorities=[1, 1, 0, 1, 0, 1, 1]),
         "settled 6": settle(),
         "lost 6": LOSE,
@@ -119,6 +134,14 @@ def test_parallel_samples_share_what_the_tier_has(requests_runs: tuple[Results, 
     counters = with_tier["sampled again"]["counters"]
     assert num_tokens_from_tier(with_tier["sampled again"]) >= NUM_HIT_TOKENS
     assert counters["local_compute"] <= 3 * BLOCK_TOKENS
+
+
+def test_requests_store_and_load_no_more_than_they_want(requests_runs: tuple[Results, Results]) -> None:
+    _, with_tier = requests_runs
+    # Each of the parallel samples has the wish.
+    assert num_tokens_from_tier(with_tier["unwanted again"]) == 0
+    for operation in ("limited again", "cut"):
+        assert num_tokens_from_tier(with_tier[operation]) == PREFIX_BLOCKS * BLOCK_TOKENS
 
 
 def test_prompt_logprobs_are_computed_and_their_blocks_stored(requests_runs: tuple[Results, Results]) -> None:

@@ -31,15 +31,18 @@ LONG_BLOCKS = 59
 NUM_LONG = 3
 # A long prompt's load takes more than half a second.
 TIER = {"cpu_bytes_to_use": "256MiB", "min_load_tokens": 0, "host_link": {"h2d_gb_s": 0.02}}
+# Of a request that is not to be stored. The other wish cannot be read.
+WISHES = {"do_not_store": True, "max_load_tokens": -1}
 # How often a client goes away in the middle of a load, until it is seen that it did.
 NUM_TRIES = 10
 
 
 def make_requests(seed: int) -> list[dict[str, Any]]:
-    """Those of the clients, in families with shared prefixes, and the long ones."""
+    """Those of the clients, in families with shared prefixes, the long ones, and one that is not to be stored."""
     rng = random.Random(seed)
     crowd = make_crowd(rng, NUM_CLIENTS, num_families=NUM_FAMILIES, prefix_blocks=PREFIX_BLOCKS)
-    return crowd + make_long(rng, NUM_LONG, LONG_BLOCKS)
+    *long, unwanted = make_long(rng, NUM_LONG + 1, LONG_BLOCKS)
+    return [*crowd, *long, {**unwanted, "kv_transfer_params": WISHES}]
 
 
 def num_never_run(metrics: Metrics) -> float:
@@ -54,6 +57,7 @@ class Visit:
 
     answers: list[Answer]
     metrics: Metrics
+    num_stored_unwanted: float
     num_left_while_loading: int
     bench: subprocess.CompletedProcess[str]
     end: ServerEnd
@@ -90,9 +94,16 @@ def use(server: VllmServer, requests: list[dict[str, Any]], model: Path) -> Visi
         if num_left:
             break
     answers += ask(server.url, requests, [(index, STAYS) for index in long])
+
+    def settled() -> Metrics:
+        return settle(server, lambda: answers.extend(ask(server.url, requests, [(0, STAYS)])))
+
+    answers += ask(server.url, requests, [(0, STAYS)])
+    before = settled()["vllm:kvferry_stored_blocks_total"][""]
+    answers += ask(server.url, requests, [(NUM_CLIENTS + NUM_LONG, STAYS)])
+    num_stored_unwanted = settled()["vllm:kvferry_stored_blocks_total"][""] - before
     bench = run_bench(server, model)
-    metrics = settle(server, lambda: answers.extend(ask(server.url, requests, [(0, STAYS)])))
-    return Visit(answers, metrics, num_left, bench, server.stop())
+    return Visit(answers, settled(), num_stored_unwanted, num_left, bench, server.stop())
 
 
 def run_bench(server: VllmServer, model: Path) -> subprocess.CompletedProcess[str]:
@@ -124,6 +135,12 @@ def test_clients_get_the_tokens_of_an_engine_without_tier(
 
 def test_a_client_went_away_while_its_blocks_were_loaded(visit: Visit) -> None:
     assert visit.num_left_while_loading > 0, visit.metrics
+
+
+def test_a_request_that_is_not_to_be_stored_is_not_and_a_wish_that_cannot_be_read_costs_a_line(visit: Visit) -> None:
+    assert visit.num_stored_unwanted == 0
+    (line,) = [line for line in visit.end.log.splitlines() if "kv_transfer_params" in line and "WARNING" in line]
+    assert "max_load_tokens is -1; allowed is a number of tokens, 0 or more" in line
 
 
 def test_the_tier_served_blocks_and_no_copy_failed(runner: EngineRunner, visit: Visit) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import vllm
 from harness import ToyEngine, prompt_of
+from random_lives import Params, no_params
 from reference import Reference
 from sessions import add_turn, begin_session, close_session
 from vllm.v1.core.sched.interface import PauseState
@@ -85,6 +86,8 @@ class ClientLife:
         Decides everything but the copies' time.
     with_sessions
         Whether clients open streaming sessions.
+    params
+        Says what the ``SamplingParams`` of a request, or of a session, with this prompt are told beside the rest.
 
     Attributes
     ----------
@@ -93,8 +96,17 @@ class ClientLife:
 
     """
 
-    def __init__(self, engine: ToyEngine, folder: Path, rng: random.Random, *, with_sessions: bool = True) -> None:
+    def __init__(
+        self,
+        engine: ToyEngine,
+        folder: Path,
+        rng: random.Random,
+        *,
+        with_sessions: bool = True,
+        params: Params = no_params,
+    ) -> None:
         self._engine = engine
+        self._params = params
         self._rng = rng
         self._reference = Reference(folder, engine.spec)
         self._living: dict[str, Conversation] = {}
@@ -156,7 +168,7 @@ class ClientLife:
         if (request_id := self._new_id()) is None:
             return
         turn = self._new_turn(self._new_prompt())
-        params = {"stop_token_ids": sorted(turn.stops)} if turn.stops else {}
+        params = self._params(turn.tokens) | ({"stop_token_ids": sorted(turn.stops)} if turn.stops else {})
         request = self._engine.add(request_id, turn.tokens, turn.max_tokens, options=self._options(), **params)
         self._living[request_id] = Conversation(request, turn.tokens, self._answer_to(turn.tokens, turn))
         self.happened["requests"] += 1
@@ -167,7 +179,8 @@ class ClientLife:
         turn = self._new_turn(self._new_prompt())
         if not self._has_room(len(turn.tokens) + turn.max_tokens):
             return
-        request = begin_session(self._engine, request_id, turn.tokens, turn.max_tokens, turn.stops, **self._options())
+        options = self._params(turn.tokens) | self._options()
+        request = begin_session(self._engine, request_id, turn.tokens, turn.max_tokens, turn.stops, **options)
         answer = self._answer_to(turn.tokens, turn)
         self._living[request_id] = Conversation(request, list(turn.tokens), answer, is_session=True)
         self.happened["sessions"] += 1

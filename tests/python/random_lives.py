@@ -2,11 +2,20 @@
 """Clients and an engine that do anything at any time."""
 
 import random
+from collections.abc import Callable
+from typing import Any
 
 from harness import ToyEngine, prompt_of
 from vllm.v1.request import RequestStatus
 
 NUM_TOKENS = 8
+
+Params = Callable[[list[int]], dict[str, Any]]
+
+
+def no_params(prompt: list[int]) -> dict[str, Any]:
+    """Return nothing: a request as any other."""
+    return {}
 
 
 def random_prompts(rng: random.Random, unit: int = 16) -> dict[str, list[int]]:
@@ -39,9 +48,13 @@ def live(
     what: str,
     num_steps: int = 400,
     num_tokens: int = NUM_TOKENS,
+    params: Params = no_params,
 ) -> None:
-    """Take so many random steps and run to the end; every request that ends by itself has its `expected` tokens."""
-    live_together([engine], rng, prompts, expected, what, num_steps=num_steps, num_tokens=num_tokens)
+    """Take so many random steps and run to the end; every request that ends by itself has its `expected` tokens.
+
+    `params` says what the ``SamplingParams`` of a prompt's requests are told beside that.
+    """
+    live_together([engine], rng, prompts, expected, what, num_steps=num_steps, num_tokens=num_tokens, params=params)
 
 
 def live_together(
@@ -53,6 +66,7 @@ def live_together(
     reset_share: float = 0.005,
     num_steps: int = 400,
     num_tokens: int = NUM_TOKENS,
+    params: Params = no_params,
 ) -> None:
     """Take random steps with each engine, in any order, that share of them resets of the tier; else as `live`."""
     ids: list[dict[str, str]] = [{} for _ in engines]
@@ -66,7 +80,7 @@ def live_together(
 
     for _ in range(num_steps * len(engines)):
         index = rng.randrange(len(engines)) if len(engines) > 1 else 0
-        _step(engines[index], rng, prompts, ids[index], reset_share, num_tokens)
+        _step(engines[index], rng, prompts, ids[index], reset_share, num_tokens, params)
         check_finished()
     for engine in engines:
         engine.run()
@@ -80,6 +94,7 @@ def _step(
     ids: dict[str, str],
     reset_share: float,
     num_tokens: int,
+    params: Params,
 ) -> None:
     """Do one thing that clients or the engine may do; `ids` maps the ids in use to the prompts they have."""
     choice = rng.random()
@@ -92,7 +107,8 @@ def _step(
             ids[request_id] = rng.choice(list(prompts))
             engine.finished.pop(request_id, None)
             options = {"priority": rng.randrange(3)} if engine.spec.policy == "priority" else {}
-            engine.add(request_id, prompts[ids[request_id]], max_tokens=num_tokens, options=options)
+            prompt = prompts[ids[request_id]]
+            engine.add(request_id, prompt, max_tokens=num_tokens, options=options, **params(prompt))
     elif choice < 0.30 and live_ids:
         engine.abort(rng.choice(live_ids))
     elif reset_share and choice < 0.30 + reset_share:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Streaming sessions: requests whose client sends their input turn by turn, as vLLM's ``AsyncLLM.generate`` does."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import vllm
@@ -19,6 +19,7 @@ def begin_session(
     prompt: Sequence[int],
     max_tokens: int,
     stops: Collection[int] = (),
+    extra_args: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Request:
     """Add a session with its first turn. At the end of a turn it keeps its blocks and waits for the next one.
@@ -26,7 +27,12 @@ def begin_session(
     A turn ends after `max_tokens` tokens, or with the first of `stops`.
     """
     return engine.add(
-        request_id, prompt, max_tokens, options={"resumable": True, **options}, stop_token_ids=sorted(stops)
+        request_id,
+        prompt,
+        max_tokens,
+        options={"resumable": True, **options},
+        stop_token_ids=sorted(stops),
+        extra_args=dict(extra_args or {}),
     )
 
 

@@ -39,7 +39,8 @@ Lookups::Taken Lookups::take(const Request& request, std::uint32_t num_hashes,
 void Lookups::await(const Request& request) {
   Entry& entry = entries_.of(request);
   // The answer is the first lookup's, too, if nothing is evicted until then.
-  keep(entry, request, search_.await(request.keys, request.num_hashes));
+  const std::uint32_t end = std::min(request.num_hashes, request.load_limit);
+  keep(entry, request, search_.await(request.keys, end));
   awaited_to_.of(request) = entry.answer.end;
 }
 

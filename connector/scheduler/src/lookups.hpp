@@ -37,7 +37,8 @@ class Lookups {
   [[nodiscard]] Taken take(const Request& request, std::uint32_t num_hashes,
                            std::span<const std::span<const BlockId>> tables);
 
-  /// The request waits for its turn from now on (PrefixSearch::await()), until end_await().
+  /// The request waits for its turn from now on (PrefixSearch::await()), as far as its load_limit
+  /// goes, until end_await().
   void await(const Request& request);
   void end_await(const Request& request) {
     std::uint32_t& end = awaited_to_.of(request);

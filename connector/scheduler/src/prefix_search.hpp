@@ -60,9 +60,9 @@ class PrefixSearch {
       const GroupKeys& keys, const LookupAnswer& answer, std::uint32_t end,
       std::span<const std::span<const BlockId>> tables) const;
 
-  /// A request with these keys, which cover `num_hashes` positions, waits for its turn: what a load
-  /// of its whole prefix would take, the blocks of the returned answer, is evicted last until
-  /// end_await(), or until it is used.
+  /// A request with these keys, which cover `num_hashes` positions or more, waits for its turn:
+  /// what a load of the first `num_hashes` would take, the blocks of the returned answer, is
+  /// evicted last until end_await(), or until it is used.
   [[nodiscard]] LookupAnswer await(const GroupKeys& keys, std::uint32_t num_hashes) const;
   /// Ends an await() that found a prefix up to position `end`.
   void end_await(const GroupKeys& keys, std::uint32_t end) const;

@@ -51,6 +51,11 @@ struct Request {
   /// GPU blocks by KV cache group and block, as of its last plan or load.
   std::vector<std::vector<BlockId>> tables;
   TransferId load;  ///< The load under way while kLoading or kAbortedLoading.
+  RequestLimits limits;
+  std::uint32_t load_limit = RequestLimits::kNone;  ///< Positions that one load brings.
+  /// Positions from the first whose blocks it may store: by its limits, and by its prompt if the
+  /// engine stores nothing else.
+  std::uint32_t store_limit = RequestLimits::kNone;
 
   [[nodiscard]] std::span<const cpu_tier::BlockKey> keys_of(GroupId group) const {
     return keys[group.value()];

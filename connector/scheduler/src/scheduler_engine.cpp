@@ -25,9 +25,13 @@ void SchedulerEngine::set_pool(const BlockPool* pool) {
 }
 
 void SchedulerEngine::on_request(std::string_view engine_id,
-                                 std::shared_ptr<const BlockHashes> hashes) {
+                                 std::shared_ptr<const BlockHashes> hashes,
+                                 const RequestLimits& limits) {
   on_finished(engine_id);  // An id in use: nothing of its earlier life may go on.
   Request& request = parts_->requests.arrive(engine_id, std::move(hashes));
+  request.limits = limits;
+  request.load_limit = limits.max_load / parts_->options.hash_tokens;
+  request.store_limit = limits.max_store / parts_->options.hash_tokens;
   parts_->sync_keys(request);
   parts_->await_turn(request);
 }
@@ -47,13 +51,17 @@ std::optional<std::uint32_t> SchedulerEngine::lookup(std::string_view engine_id,
   parts_->tier->hold_still();
   const std::uint32_t hash_tokens = parts_->options.hash_tokens;
   const std::uint32_t first = num_local_tokens / hash_tokens;
-  const std::uint32_t limit =
+  const std::uint32_t whole =
       std::min(request->num_hashes, parts_->groups.num_loadable(num_tokens));
+  const std::uint32_t limit =
+      whole > first ? first + std::min(whole - first, request->load_limit) : whole;
   if (parts_->options.shared_tier != nullptr && parts_->num_chunks == 0) {
     return limit > first && parts_->may_wait_for_ranks() ? std::nullopt : std::optional(0U);
   }
   const LookupAnswer& answer = parts_->lookups.find(*request, first, limit);
-  parts_->planner.note_junction(*request, answer.junction());
+  // The end of what a request wants is no end of what requests share.
+  const bool is_cut = limit < whole && answer.full_end == parts_->groups.align(limit);
+  parts_->planner.note_junction(*request, is_cut ? 0 : answer.junction());
   if (parts_->sharing.must_wait(*request, answer)) return std::nullopt;
   return (answer.end - answer.first) * hash_tokens;
 }

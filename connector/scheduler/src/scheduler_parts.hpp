@@ -23,6 +23,7 @@
 #include "store_planner.hpp"
 #include "transfer_ids.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -46,7 +47,12 @@ struct SchedulerEngine::Parts {
   void sync_keys(Request& request);
   /// The request waits for its turn from now on.
   void await_turn(const Request& request) {
-    if (options.tier.max_awaited_share > 0) lookups.await(request);
+    if (options.tier.max_awaited_share > 0 && request.load_limit > 0) lookups.await(request);
+  }
+  /// The request has a prompt of so many tokens.
+  void note_prompt(Request& request, std::uint32_t num_tokens) const {
+    if (options.stored_part != StoredPart::kPrompt) return;
+    request.store_limit = std::min(request.limits.max_store, num_tokens) / options.hash_tokens;
   }
   /// At the end of its turn: what came to be known as complete after the last plan that names it
   /// (asynchronous scheduling).

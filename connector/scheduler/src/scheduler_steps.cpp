@@ -26,6 +26,7 @@ void SchedulerEngine::on_scheduled(std::string_view engine_id, TableUpdate updat
   }
   parts_->lookups.end_await(*request);
   request->update_tables(update, blocks);
+  if (tokens.num_prompt > 0) parts_->note_prompt(*request, tokens.num_prompt);
   parts_->prover.cover(*request, update, blocks, tokens, parts_->last_seq);
   // Most steps of a decoding request complete no block; its hashes need not be looked at then.
   if (!parts_->planner.note_step(*request, update, tokens)) return;

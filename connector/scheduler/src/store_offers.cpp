@@ -32,8 +32,9 @@ void StorePlanner::offer_step(const Request& request, TableUpdate update,
   for (const GroupId group : groups_.ids()) {
     // Later the engine moves blocks within a table.
     if (update == TableUpdate::kReplace && groups_.has_states(group)) {
+      const std::uint32_t found_to = std::min({first_written, end, request.store_limit});
       defer_found_states(request, group, groups_.num_complete(group, first),
-                         groups_.num_complete(group, std::min(first_written, end)));
+                         groups_.num_complete(group, found_to));
     }
   }
   offer_proven(request, OfferTo::kStep);
@@ -58,6 +59,9 @@ void StorePlanner::mark_retained(const Request& request, GroupId group, BlockGro
   }
   // The engine knows of shared prefixes that it has itself; most of them only the tier has.
   keep(groups_.needed(group, 0, offers_.of(request).junction));
+  // Where a request wants its last block stored, loads of it end.
+  const std::uint32_t most = request.limits.max_store / groups_.hash_tokens();
+  if (most == request.store_limit) keep(groups_.needed(group, 0, groups_.align(most)));
   const std::uint32_t interval = retention_.interval_tokens / groups_.hash_tokens();
   if (interval != 0) groups_.for_each_interval(group, blocks, interval, keep);
 }
@@ -138,7 +142,7 @@ void StorePlanner::defer_found_states(const Request& request, GroupId group, std
 void StorePlanner::offer_rest(const Request& request) { offer_proven(request, OfferTo::kBacklog); }
 
 void StorePlanner::offer_proven(const Request& request, OfferTo where) {
-  const std::uint32_t end = prover_.prove(request);
+  const std::uint32_t end = std::min(prover_.prove(request), request.store_limit);
   offer_states(request, where);
   Offers& offers = offers_.of(request);
   const std::uint32_t first = offers.num_offered;
@@ -160,6 +164,7 @@ void StorePlanner::offer_proven(const Request& request, OfferTo where) {
 
 void StorePlanner::offer_states(const Request& request, OfferTo where) {
   for (const LeftState& state : prover_.take_proven_states(request)) {
+    if (state.at >= groups_.num_complete(state.group, request.store_limit)) continue;
     const Candidate candidate{&request, state.group, state.at, state.at + 1};
     if (where == OfferTo::kStep && groups_.settles_in_step(state.group)) {
       states_.push_back(candidate);

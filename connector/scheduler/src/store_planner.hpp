@@ -17,6 +17,7 @@
 #include "store_book.hpp"
 #include "transfer_ids.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -38,8 +39,9 @@ namespace kvferry::connector {
 /// store_planner.cpp makes the plan; store_offers.cpp offers, and fills the backlog.
 ///
 /// A request's blocks are offered only while it is *storable*: after a reset of the cache, or with
-/// local blocks from before one, it is not, until it is computed anew from its first token. One
-/// thread at a time.
+/// local blocks from before one, it is not, until it is computed anew from its first token. And
+/// only up to its Request::store_limit: what comes after it is proven, because other requests may
+/// share it, and is neither offered nor in the backlog for this one. One thread at a time.
 class StorePlanner {
  public:
   /// The parts outlive it.
@@ -76,7 +78,7 @@ class StorePlanner {
     const std::uint32_t complete =
         (tokens.num_computed + tokens.num_scheduled) / groups_.hash_tokens();
     return complete != tokens.num_computed / groups_.hash_tokens() ||
-           offers.num_offered != complete;
+           offers.num_offered != std::min(complete, request.store_limit);
   }
   void offer_step(const Request& request, TableUpdate update, const StepTokens& tokens);
   /// Whether a state that the request leaves now can be stored.

@@ -15,6 +15,7 @@ from kvferry.sizes import format_size
 from kvferry.vllm import block_costs, fingerprint, kv_events, preflight, shared_tier, tier_plan
 from kvferry.vllm.load_choice import LoadChoice
 from kvferry.vllm.metadata import KvFerryMetadata
+from kvferry.vllm.request_wishes import WishReader
 from kvferry.vllm.stats import SCHEDULER_KEYS, KvFerryStats, StatsSource
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ class SchedulerSide:
                     name_space.why_alone,
                 )
         self._stays_out = shared_tier.stays_out(config, vllm_config)
+        self._wishes = WishReader()
         max_slots, block_tokens = plan.max_slots, plan.block_tokens
         preflight.warn_of_small_tier(max_slots, block_tokens, vllm_config.model_config.max_model_len)
         # Of a window a load brings what follows the engine's own hit, and not the part of it before that hit.
@@ -147,7 +149,7 @@ class SchedulerSide:
         if self._stays_out(request):
             self.engine.on_finished(request.request_id)
             return
-        self.engine.on_request(request.request_id, request.block_hashes)
+        self.engine.on_request(request.request_id, request.block_hashes, *self._wishes.read(request))
         if self._events is not None:
             self._events.follow(request)
 

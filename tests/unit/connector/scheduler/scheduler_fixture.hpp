@@ -9,6 +9,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -19,6 +20,15 @@
 #include <vector>
 
 namespace kvferry::connector {
+
+/// Blocks of all stores of a plan, in order.
+inline std::vector<std::uint32_t> planned_blocks(const StepPlan& plan) {
+  std::vector<std::uint32_t> numbers;
+  for (const StoreOrder& order : plan.stores) {
+    for (const BlockSlot& pair : order.blocks) numbers.push_back(pair.block.value());
+  }
+  return numbers;
+}
 
 /// A SchedulerEngine with two ranks that the test speaks for, message by message; no thread.
 class SchedulerTest : public ::testing::Test {
@@ -49,7 +59,9 @@ class SchedulerTest : public ::testing::Test {
     options.shared_tier = shared_tier_;
     options.tier = tier_options_;
     options.groups = groups_;
+    options.retention = retention_;
     options.later_turns = later_turns_;
+    options.stored_part = stored_part_;
     options.rank_timeout = kRankTimeout;
     options.clock = [this] { return now_; };
     options.max_load_wait = max_load_wait_;
@@ -78,9 +90,10 @@ class SchedulerTest : public ::testing::Test {
     return report;
   }
 
-  std::shared_ptr<FakeHashes> arrive(std::string_view id, const std::vector<std::uint64_t>& keys) {
+  std::shared_ptr<FakeHashes> arrive(std::string_view id, const std::vector<std::uint64_t>& keys,
+                                     const RequestLimits& limits = {}) {
     auto hashes = std::make_shared<FakeHashes>(keys);
-    engine_->on_request(id, hashes);
+    engine_->on_request(id, hashes, limits);
     return hashes;
   }
   /// The request computes tokens [computed, computed + scheduled) with this whole table.
@@ -91,6 +104,16 @@ class SchedulerTest : public ::testing::Test {
   [[nodiscard]] StepPlan plan() {
     const std::string bytes = engine_->finish_plan();
     return decode_plan(std::as_bytes(std::span(bytes)));
+  }
+
+  /// Blocks that the step and the next one store, what was found in the engine's cache included, by
+  /// number.
+  [[nodiscard]] std::vector<std::uint32_t> planned_in_two() {
+    std::vector<std::uint32_t> blocks = planned_blocks(plan());
+    const std::vector<std::uint32_t> later = planned_blocks(plan());
+    blocks.insert(blocks.end(), later.begin(), later.end());
+    std::sort(blocks.begin(), blocks.end());
+    return blocks;
   }
 
   /// The ids that the engine is told of; those that it must not be told of are in `stale_` then.
@@ -149,7 +172,9 @@ class SchedulerTest : public ::testing::Test {
   /// These tests are about plans: which blocks are stored and evicted is to be foreseen. Without
   /// look-ahead.
   cpu_tier::TierOptions tier_options_{cpu_tier::Eviction::kLru, cpu_tier::Admission::kAlways, 0};
+  Retention retention_;
   LaterTurns later_turns_ = LaterTurns::kStored;
+  StoredPart stored_part_ = StoredPart::kAll;
   std::vector<KvGroup> groups_{KvGroup{}};  ///< Of the next restart(), as the classes.
   std::vector<SlabClass> classes_{{1, {100, 200}}};
   cpu_tier::TierDirectory* shared_tier_ = nullptr;  ///< Of the next restart(); outlives its engine.
@@ -180,15 +205,6 @@ inline std::vector<std::string> notified(const StepPlan& plan) {
   std::vector<std::string> ids;
   for (const FailureNotice& notice : plan.notices) ids.push_back(notice.engine_request_id);
   return ids;
-}
-
-/// Blocks of all stores of a plan, in order.
-inline std::vector<std::uint32_t> planned_blocks(const StepPlan& plan) {
-  std::vector<std::uint32_t> numbers;
-  for (const StoreOrder& order : plan.stores) {
-    for (const BlockSlot& pair : order.blocks) numbers.push_back(pair.block.value());
-  }
-  return numbers;
 }
 
 }  // namespace kvferry::connector

@@ -4,6 +4,7 @@
 #include "kvferry/base/ids.hpp"
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <string>
 #include <vector>
@@ -17,11 +18,23 @@ enum class TableUpdate : std::uint8_t { kAppend, kReplace };
 /// Blocks by KV cache group.
 using GroupBlocks = std::span<const std::span<const BlockId>>;
 
+/// What a request wants at most, in tokens. It limits what is done for this request alone: what
+/// another request stores of the same prefix is stored.
+struct RequestLimits {
+  static constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
+  /// What one load brings, after the tokens that the engine has itself.
+  std::uint32_t max_load = kNone;
+  /// Its blocks are stored that end with one of the first so many tokens.
+  std::uint32_t max_store = kNone;
+};
+
 /// What a step does for a request, in tokens.
 struct StepTokens {
   std::uint32_t num_computed = 0;   ///< Before it, as the engine counts.
   std::uint32_t num_scheduled = 0;  ///< In it, drafts included.
   std::uint32_t num_drafts = 0;     ///< The last ones of them, which may be taken back.
+  /// Of the prompt, as the engine counts: in a session what the turn begins with. 0: as before.
+  std::uint32_t num_prompt = 0;
 };
 
 /// What a fold decided for the engine.

@@ -41,14 +41,17 @@ class SchedulerEngine {
   void set_pool(const BlockPool* pool);
 
   /// A request arrives, or its id is used again: a new incarnation. What the tier holds of its
-  /// prefix is evicted last (Tier::await()) until the request has run or is finished.
-  void on_request(std::string_view engine_id, std::shared_ptr<const BlockHashes> hashes);
+  /// prefix, and may be loaded, is evicted last (Tier::await()) until the request has run or is
+  /// finished.
+  void on_request(std::string_view engine_id, std::shared_ptr<const BlockHashes> hashes,
+                  const RequestLimits& limits = {});
   [[nodiscard]] bool knows(std::string_view engine_id) const;
   /// Tokens that every group can have loaded beyond the first `num_local_tokens`: they end with a
-  /// block of every group, at the last of `num_tokens` at most (BlockGroups::num_loadable()). Holds
-  /// nothing; O(1) while nothing was evicted and the request is the same. Unknown requests: 0.
-  /// Nothing: another request loads them now, or the tier is shared and the ranks have yet to say
-  /// how their blocks lie; ask again in the next step, for `max_load_wait` at most.
+  /// block of every group, at the last of `num_tokens` at most (BlockGroups::num_loadable()), and
+  /// are no more than the request wants (RequestLimits::max_load). Holds nothing; O(1) while
+  /// nothing was evicted and the request is the same. Unknown requests: 0. Nothing: another request
+  /// loads them now, or the tier is shared and the ranks have yet to say how their blocks lie; ask
+  /// again in the next step, for `max_load_wait` at most.
   [[nodiscard]] std::optional<std::uint32_t> lookup(std::string_view engine_id,
                                                     std::uint32_t num_local_tokens,
                                                     std::uint32_t num_tokens);

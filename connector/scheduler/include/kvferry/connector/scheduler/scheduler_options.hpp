@@ -56,6 +56,13 @@ struct Retention {
   std::uint32_t interval_tokens = 0;
 };
 
+/// Which part of a request the tier stores blocks of. A block that has the last tokens of the
+/// prompt and the first ones of the output is of the output.
+enum class StoredPart : std::uint8_t {
+  kAll,
+  kPrompt  ///< What the client has sent (StepTokens::num_prompt), and nothing that was decoded.
+};
+
 /// What the scheduler side is told; every rank's first report is compared with it (G8).
 struct SchedulerOptions {
   DomainId domain;
@@ -78,6 +85,7 @@ struct SchedulerOptions {
   std::vector<KvGroup> groups{KvGroup{}};
   Retention retention;
   LaterTurns later_turns = LaterTurns::kStored;
+  StoredPart stored_part = StoredPart::kAll;
   /// A rank that keeps silent for longer, about itself or about what it was sent, is lost. Silence
   /// counts while the engine steps, a sixteenth of this for one step at most, and 16 steps have to
   /// pass; a rest counts nothing. Longer than the ranks' own transfer_timeout (300 s by default),

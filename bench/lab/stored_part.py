@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the connector's key `store_prompt_only` costs and brings in hits: a trace and chats under vLLM's own scheduler.
+
+    PYTHONPATH=build/vllm033/site .venv/bin/python bench/lab/stored_part.py conversation.jsonl [--help]
+
+The trace is one of Mooncake's, as in `retention.py`: all tokens are divided by 16, and a request answers what the next
+turn of its conversation goes on with. The chats are made up: each goes on in turns, and clients of many chats take
+turns. A prompt is the system prompt that all chats share, what was said so far, and a new message. `chat` answers
+without thinking. `thinking kept` thinks before it answers, and its next prompt has the thoughts. `thinking stripped`
+thinks too, and its next prompt has the answer alone, as chat templates of reasoning models make it. Their tokens are
+divided by 4. The model has full attention alone.
+"""
+
+import argparse
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+from retention import TraceRig, read_requests
+from rigs import BLOCK_TOKENS, Kind
+
+SCALE = 4
+SYSTEM_TOKENS, MESSAGE_TOKENS, ANSWER_TOKENS, THINKING_TOKENS = (n // SCALE for n in (1024, 128, 320, 1600))
+NUM_TURNS = 6
+
+Requests = list[tuple[list[int], list[int]]]
+
+
+def tokens_of(rng: random.Random, mean: int) -> list[int]:
+    """Draw a text of so many tokens, from half to one and a half times."""
+    return rng.choices(range(1000), k=rng.randint(max(1, mean // 2), mean + mean // 2))
+
+
+def chat(rng: random.Random, system: list[int], thinking: int, keeps: bool) -> Iterator[tuple[list[int], list[int]]]:
+    """Yield the turns of one chat: prompt and output."""
+    said = list(system)
+    for _ in range(NUM_TURNS):
+        said += tokens_of(rng, MESSAGE_TOKENS)
+        thoughts = tokens_of(rng, thinking) if thinking else []
+        answer = tokens_of(rng, ANSWER_TOKENS)
+        yield list(said), thoughts + answer
+        said += (thoughts if keeps else []) + answer
+
+
+def chats(num_chats: int, num_open: int, thinking: int, *, keeps: bool) -> Requests:
+    """Make chats, of which so many are open at a time. The next turn is one of the half that has rested longest."""
+    rng = random.Random(1)
+    system = rng.choices(range(1000), k=SYSTEM_TOKENS)
+    waiting = [chat(random.Random(2 + number), system, thinking, keeps) for number in range(num_chats)]
+    resting = [waiting.pop() for _ in range(num_open)]
+    requests: Requests = []
+    while resting:
+        one = resting.pop(rng.randrange((len(resting) + 1) // 2))
+        turn = next(one, None)
+        if turn is not None:
+            requests.append(turn)
+            resting.append(one)
+        elif waiting:
+            resting.append(waiting.pop())
+    return requests
+
+
+def play(name: str, requests: Requests, num_slots: int, *, prompt_only: bool) -> str:
+    """Play requests; return a line of what was stored and hit. The GPU pool holds the longest one, and half as much."""
+    most_tokens = max(len(prompt) + len(output) for prompt, output in requests) + 1
+    num_blocks = max(300, 3 * most_tokens // BLOCK_TOKENS // 2)
+    model = {"layer_pattern": "f", "num_layers": 1, "max_model_len": most_tokens}
+    extra = {"min_load_tokens": 0, "staging_bytes": "8MiB", "store_prompt_only": prompt_only}
+    kind = Kind("kvferry", "KvFerryConnector", "kvferry.vllm", extra)
+    rig = TraceRig(kind, num_blocks, num_slots, model)
+    rig.serve(requests)
+    stored = int(rig.scheduler.connector.scheduler_side.engine.snapshot()["stored"])
+    rig.close()
+    num_tokens = sum(len(prompt) for prompt, _ in requests)
+    part = "prompts" if prompt_only else "all"
+    return (
+        f"| {name} | {num_slots} | {part} | {stored} | {rig.local_tokens / num_tokens:.1%} "
+        f"| {rig.hit_tokens / num_tokens:.1%} |"
+    )
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("trace", type=Path)
+    parser.add_argument("--requests", type=int, default=1500, help="of the trace")
+    parser.add_argument("--chats", type=int, default=60)
+    parser.add_argument("--open", type=int, default=30, help="chats at a time")
+    parser.add_argument("--trace-slots", type=int, nargs="+", default=[10_000, 100_000], help="of the tier")
+    parser.add_argument("--chat-slots", type=int, nargs="+", default=[500, 2000, 50_000], help="of the tier")
+    arguments = parser.parse_args()
+    of_chats = (arguments.chats, arguments.open)
+    workloads = {
+        "trace": (read_requests(arguments.trace, arguments.requests), arguments.trace_slots),
+        "chat": (chats(*of_chats, 0, keeps=True), arguments.chat_slots),
+        "thinking kept": (chats(*of_chats, THINKING_TOKENS, keeps=True), arguments.chat_slots),
+        "thinking stripped": (chats(*of_chats, THINKING_TOKENS, keeps=False), arguments.chat_slots),
+    }
+    print("| workload | slots | stored | blocks stored | from the engine's cache | from the tier |")
+    print("|---|---|---|---|---|---|")
+    for name, (requests, slots) in workloads.items():
+        for num_slots in slots:
+            for prompt_only in (False, True):
+                print(play(name, requests, num_slots, prompt_only=prompt_only), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a request wants of the tier: the keys of its ``kv_transfer_params``, as a client sends them.
+
+A client's mistake costs its wish and nothing else: the request is served as if it had not said it, and the engine's log
+says why.
+"""
+
+import reprlib
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from vllm.logger import init_logger
+
+if TYPE_CHECKING:
+    from vllm.v1.request import Request
+
+logger = init_logger("vllm.kvferry")
+
+# As OffloadingConnector names them: the first since vLLM 0.31, the second since before 0.30. vLLM has no name for the
+# third.
+MAX_LOAD_TOKENS = "max_load_tokens"
+MAX_OFFLOAD_TOKENS = "max_offload_tokens"
+DO_NOT_STORE = "do_not_store"
+
+
+def _is_count(value: object) -> bool:
+    """Whether it is a whole number that is not negative; True and False are none."""
+    return type(value) is int and value >= 0
+
+
+class _Key(NamedTuple):
+    """What a key allows."""
+
+    allows: Callable[[object], bool]
+    allowed: str
+
+
+_TOKENS = _Key(_is_count, "a number of tokens, 0 or more")
+KEYS = {
+    MAX_LOAD_TOKENS: _TOKENS,
+    MAX_OFFLOAD_TOKENS: _TOKENS,
+    DO_NOT_STORE: _Key(lambda value: isinstance(value, bool), "true or false"),
+}
+
+# The core counts tokens in 32 bits, and the largest number is no limit to it.
+_MOST_TOKENS = 2**32 - 2
+# Unknown keys that are named in the log: a client may send ever new ones.
+_MOST_NAMED = 32
+
+
+class Wishes(NamedTuple):
+    """What one request wants.
+
+    Attributes
+    ----------
+    max_load_tokens
+        Most tokens that one load brings. None: no limit.
+    max_store_tokens
+        Its blocks are stored that end with one of so many first tokens. None: no limit.
+
+    """
+
+    max_load_tokens: int | None = None
+    max_store_tokens: int | None = None
+
+
+NO_WISHES = Wishes()
+
+
+class WishReader:
+    """Reads the wishes of requests, and says in the log what it cannot read.
+
+    A wrong value is named for each request that has one. An unknown key is named once: it may be another connector's,
+    which reads the same ``kv_transfer_params`` as a child of ``MultiConnector``, and comes with every request then.
+    """
+
+    def __init__(self) -> None:
+        self._named: set[str] = set()
+
+    def read(self, request: "Request") -> Wishes:
+        """Return what a request wants; never raises."""
+        params = request.kv_transfer_params
+        if not params:
+            return NO_WISHES
+        if not isinstance(params, Mapping):
+            self._refuse(request, [f"it is {reprlib.repr(params)}; allowed is an object"])
+            return NO_WISHES
+        found = {key: params[key] for key in KEYS if params.get(key) is not None}
+        if faults := [key for key, value in found.items() if not KEYS[key].allows(value)]:
+            self._refuse(
+                request, [f"{key} is {reprlib.repr(found[key])}; allowed is {KEYS[key].allowed}" for key in faults]
+            )
+        wishes = {key: value for key, value in found.items() if key not in faults}
+        max_store = 0 if wishes.get(DO_NOT_STORE) else wishes.get(MAX_OFFLOAD_TOKENS)
+        self._name_unknown(params)
+        return Wishes(_clamped(wishes.get(MAX_LOAD_TOKENS)), _clamped(max_store))
+
+    def _refuse(self, request: "Request", faults: list[str]) -> None:
+        logger.warning(
+            "kvferry: kv_transfer_params of request %s: %s. The request is served without that wish",
+            request.request_id,
+            "; ".join(faults),
+        )
+
+    def _name_unknown(self, params: Mapping[object, object]) -> None:
+        for key in params:
+            if key in KEYS or len(self._named) >= _MOST_NAMED:
+                continue
+            name = reprlib.repr(key)
+            if name in self._named:
+                continue
+            self._named.add(name)
+            logger.warning(
+                "kvferry: kv_transfer_params has the key %s, which kvferry ignores; it reads %s. It may be another "
+                "connector's. Said once for each key%s",
+                name,
+                ", ".join(KEYS),
+                "" if len(self._named) < _MOST_NAMED else ", and for no other key from now on",
+            )
+
+
+def _clamped(num_tokens: int | None) -> int | None:
+    return None if num_tokens is None else min(num_tokens, _MOST_TOKENS)
