@@ -62,7 +62,9 @@ class ToySpec:
     layers
         Layer name to vLLM's specification of its KV cache, in layer order, in place of all that.
     world_size
-        Tensor-parallel ranks, all in this process.
+        Tensor-parallel ranks of a pipeline stage, all in this process.
+    stages
+        Layers of each pipeline stage; empty: there is one.
     max_num_batched_tokens, max_num_seqs, max_model_len
         As vLLM's.
     async_scheduling
@@ -106,6 +108,7 @@ class ToySpec:
     chunk_size: int = 64
     layers: Mapping[str, KVCacheSpec] | None = None
     world_size: int = 1
+    stages: tuple[int, ...] = ()
     max_num_batched_tokens: int = 256
     max_num_seqs: int = 16
     max_model_len: int = 512
@@ -123,6 +126,25 @@ class ToySpec:
     retention_interval: int | None = 0
     hybrid_manager: bool = True
     page_bytes: int | None = None
+
+    @property
+    def num_stages(self) -> int:
+        """Pipeline stages."""
+        return max(1, len(self.stages))
+
+    @property
+    def num_ranks(self) -> int:
+        """Ranks of all stages, those of the first one first."""
+        return self.num_stages * self.world_size
+
+    def layers_of_rank(self, rank: int) -> list[str]:
+        """Names of the layers that a rank has, in layer order."""
+        names = list(self.layer_specs())
+        if not self.stages:
+            return names
+        assert sum(self.stages) == len(names), f"{self.stages} layers in stages, {len(names)} of the model"
+        start = sum(self.stages[: rank // self.world_size])
+        return names[start : start + self.stages[rank // self.world_size]]
 
     def layer_specs(self) -> dict[str, KVCacheSpec]:
         """Layer name to what vLLM calls its KV cache specification, in layer order."""
@@ -246,7 +268,9 @@ def make_vllm_config(folder: Path, spec: ToySpec) -> VllmConfig:
         config.speculative_config.method = spec.draft_method
     # vLLM's CPU platform forces these; nothing here runs on its executor.
     config.scheduler_config.async_scheduling = spec.async_scheduling
-    config.parallel_config.tensor_parallel_size = config.parallel_config.world_size = spec.world_size
+    config.parallel_config.tensor_parallel_size = spec.world_size
+    config.parallel_config.pipeline_parallel_size = spec.num_stages
+    config.parallel_config.world_size = spec.num_ranks
     config.cache_config.block_size = spec.block_size
     if any(isinstance(layer, MambaSpec) for layer in spec.layer_specs().values()):
         config.cache_config.mamba_cache_mode = "align"
@@ -257,7 +281,8 @@ def make_vllm_config(folder: Path, spec: ToySpec) -> VllmConfig:
 def make_kv_cache_configs(config: VllmConfig, spec: ToySpec) -> list[KVCacheConfig]:
     """Make each rank's KV cache configuration, as the engine core does."""
     config.cache_config.kv_cache_layout = spec.layout.name
-    specs = [spec.layer_specs() for _ in range(spec.world_size)]
-    configs = versions.plan_kv_caches(config, specs, [2**30] * spec.world_size)
+    of_model = spec.layer_specs()
+    specs = [{name: of_model[name] for name in spec.layers_of_rank(rank)} for rank in range(spec.num_ranks)]
+    configs = versions.plan_kv_caches(config, specs, [2**30] * spec.num_ranks)
     config.cache_config.num_gpu_blocks = configs[0].num_blocks
     return configs
