@@ -144,6 +144,11 @@ class SchedulerEngine:
         What can be loaded since the last call, and what cannot any more, in order: (whether it can, KV cache group, block hash). Empty without `key_events`.
         """
     @property
+    def max_slots(self) -> int:
+        """
+        The same of those that will be: as told, until every rank has said how many it will have.
+        """
+    @property
     def num_slots(self) -> int:
         """
         Slots of the tier that are ready on every rank, if all were of the first slab class.
@@ -397,10 +402,10 @@ def shared_tier_shape(
 
 def slab_geometry(
     tier_bytes: typing.SupportsInt | typing.SupportsIndex,
-    slot_bytes: collections.abc.Sequence[collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]],
+    slot_bytes: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex],
 ) -> tuple[int, list[int]]:
     """
-    How a tier of `tier_bytes` on each rank is divided for blocks of `slot_bytes`, by slab class and rank: (chunks, slots of each class in a chunk), the same on all ranks. Raises ConfigError.
+    How a tier of `tier_bytes` is divided for blocks of `slot_bytes`, by slab class: (chunks, slots of each class in a chunk). Raises ConfigError.
     """
 
 __version__: str

@@ -235,17 +235,21 @@ class KvFerryConfig:
             return 1
         return num_local_arenas
 
-    def tier_bytes(self, slot_bytes: int, num_local_arenas: int, num_sharing: int = 1) -> int:
+    def tier_bytes(
+        self, slot_bytes: int, num_local_arenas: int, num_sharing: int = 1, least: str = "one block of the KV cache"
+    ) -> int:
         """Bytes of the arena in which one rank's tier is.
 
         Parameters
         ----------
         slot_bytes
-            Bytes of the largest block on this rank, all layers packed.
+            Bytes of the largest block on this rank, all layers packed; or of what is the `least` that it has to hold.
         num_local_arenas
             Among which the node's budget is divided.
         num_sharing
             Ranks of one arena.
+        least
+            What that is.
 
         Raises
         ------
@@ -260,13 +264,13 @@ class KvFerryConfig:
             raise complaint(
                 "cpu_bytes_to_use_per_rank",
                 self.cpu_bytes_to_use_per_rank,
-                f"at least one block of the KV cache, {slot_bytes} bytes ({format_size(slot_bytes)}) on this rank",
+                f"at least {least}, {slot_bytes} bytes ({format_size(slot_bytes)}) on this rank",
                 f"set it to {-(-slot_bytes // num_sharing)} or more, or leave it out and set cpu_bytes_to_use",
             )
         raise complaint(
             "cpu_bytes_to_use",
             self.cpu_bytes_to_use,
-            f"at least one block of the KV cache per rank, {slot_bytes} bytes ({format_size(slot_bytes)}) for each of "
+            f"at least {least} per rank, {slot_bytes} bytes ({format_size(slot_bytes)}) for each of "
             f"{num_local_arenas} local ranks"
             + ("" if num_sharing == 1 else f" or groups of {num_sharing} ranks that share one copy"),
             f"set it to {slot_bytes * num_local_arenas} or more",

@@ -81,6 +81,9 @@ void bind_scheduler_engine(py::module_& module) {
       .def_property_readonly("num_slots", &PySchedulerEngine::num_slots,
                              "Slots of the tier that are ready on every rank, if all were of the "
                              "first slab class.")
+      .def_property_readonly("max_slots", &PySchedulerEngine::max_slots,
+                             "The same of those that will be: as told, until every rank has said "
+                             "how many it will have.")
       .def("snapshot", &PySchedulerEngine::snapshot,
            "All levels and counters, in blocks unless the name says otherwise.")
       .def("close", &PySchedulerEngine::close, "Drops everything. Idempotent.");

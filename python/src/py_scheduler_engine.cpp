@@ -239,6 +239,8 @@ std::vector<std::tuple<bool, std::uint32_t, py::bytes>> PySchedulerEngine::take_
 
 std::uint32_t PySchedulerEngine::num_slots() const { return engine().num_slots(); }
 
+std::uint32_t PySchedulerEngine::max_slots() const { return engine().max_slots(); }
+
 bool PySchedulerEngine::is_busy() const { return engine().is_busy(); }
 
 Figures PySchedulerEngine::snapshot() const {

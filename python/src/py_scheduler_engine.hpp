@@ -51,6 +51,7 @@ class PySchedulerEngine {
   std::vector<std::tuple<bool, std::uint32_t, py::bytes>> take_key_events();
   Figures snapshot() const;
   std::uint32_t num_slots() const;
+  std::uint32_t max_slots() const;
   bool is_busy() const;
   void close();
 

@@ -107,15 +107,13 @@ void bind_tier(py::module_& module) {
              "The admission policies by the names that users know, the default first.");
   module.def(
       "slab_geometry",
-      [](std::uint64_t tier_bytes, const std::vector<std::vector<std::uint64_t>>& slot_bytes) {
-        const cpu_tier::SlabGeometry geometry = cpu_tier::geometry_of_ranks(tier_bytes, slot_bytes);
+      [](std::uint64_t tier_bytes, const std::vector<std::uint64_t>& slot_bytes) {
+        const cpu_tier::SlabGeometry geometry = cpu_tier::slab_geometry(tier_bytes, slot_bytes);
         return std::pair(geometry.num_chunks, geometry.slots_per_chunk);
       },
       py::arg("tier_bytes"), py::arg("slot_bytes"),
-      "How a tier of `tier_bytes` on each rank is divided for blocks of `slot_bytes`, by slab "
-      "class "
-      "and rank: (chunks, slots of each class in a chunk), the same on all ranks. Raises "
-      "ConfigError.");
+      "How a tier of `tier_bytes` is divided for blocks of `slot_bytes`, by slab class: (chunks, "
+      "slots of each class in a chunk). Raises ConfigError.");
   module.def(
       "shared_tier_shape", &shape, py::arg("path"), py::arg("capacity_bytes"), py::arg("num_ranks"),
       py::arg("chunk_bytes") = 0,

@@ -174,6 +174,7 @@ class DamagedReports : public ::testing::Test {
                        .num_blocks = kNumBlocks,
                        .classes = {{kBlockBytes, 1}},
                        .num_chunks = kNumSlots,
+                       .max_chunks = kNumSlots,
                        .ring_blocks = 8};
     return report;
   }

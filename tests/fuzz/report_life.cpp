@@ -66,6 +66,7 @@ StepReport ReportLife::registration(RankId rank) {
                      .num_blocks = kNumBlocks,
                      .classes = {{kSlotBytes, 1}},
                      .num_chunks = kNumChunks,
+                     .max_chunks = 2 * kNumChunks,
                      .ring_blocks = 8};
   return report;
 }

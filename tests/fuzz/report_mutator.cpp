@@ -35,6 +35,7 @@ class Draw {
                           .num_blocks = Life::kNumBlocks,
                           .classes = {{Life::kSlotBytes, 1}},
                           .num_chunks = small(2 * Life::kNumChunks),
+                          .max_chunks = small(4 * Life::kNumChunks),
                           .ring_blocks = small(32)};
     switch (below(6)) {
       case 0:

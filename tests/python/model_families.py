@@ -329,6 +329,8 @@ class Setting:
         Of a token in the slots of all groups on each rank, if all blocks are stored.
     most_bytes
         Of the largest slot.
+    alike
+        Names of the layers of each group that keep as many states for their tokens.
 
     """
 
@@ -338,6 +340,7 @@ class Setting:
     unit: int
     token_bytes: int
     most_bytes: int
+    alike: list[list[str]]
 
     @classmethod
     def of(cls, name: str, patch: pytest.MonkeyPatch) -> "Setting":
@@ -351,7 +354,11 @@ class Setting:
         per_token = sum(
             size // group.kv_cache_spec.block_size for size, group in zip(sizes, kept.kv_cache_groups, strict=True)
         )
-        found = cls(name, family, hit_tokens, unit, per_token, max(sizes))
+        alike: dict[tuple[int, Any], list[str]] = {}
+        for number, group in enumerate(scheduler.kv_cache_groups):
+            for layer in group.layer_names:
+                alike.setdefault((number, family.layers[layer].tokens_per_state), []).append(layer)
+        found = cls(name, family, hit_tokens, unit, per_token, max(sizes), list(alike.values()))
         if found.replay_tokens:
             # vLLM has bounded replay with model runner v2 only, which asks for Triton; the toy runs no kernel.
             patch.setenv("VLLM_USE_V2_MODEL_RUNNER", "1")

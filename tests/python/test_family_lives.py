@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import ToyEngine, ToySpec, WrongKvError, prompt_of
+from harness import ToyEngine, ToySpec, WrongKvError, make_kv_cache_configs, make_vllm_config, prompt_of
 from kvferry.vllm import preflight
 from model_families import NEEDS_FAMILIES, Setting, family_names
 from random_lives import live, random_link, random_prompts
 from scenarios import STORE_ALL, Make, assert_at_rest, assert_pool_is_whole
 from seeds import seed_range
+from stages import random_division
+from vllm.config import set_current_vllm_config
 from vllm.v1.core.kv_cache_utils import get_max_concurrency_for_kv_cache_config
 
 pytestmark = NEEDS_FAMILIES
@@ -25,14 +27,20 @@ def setting(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return Setting.of(request.param, monkeypatch)
 
 
-def expected_of(folder: Path, setting: Setting, prompts: dict[str, list[int]], **more: Any) -> tuple[Any, float]:
-    """Tokens of an engine without connector, and how many blocks the longest request may hold."""
+def expected_of(
+    folder: Path, setting: Setting, prompts: dict[str, list[int]], stages: tuple[int, ...] = (), **more: Any
+) -> tuple[Any, float]:
+    """Tokens of an engine without connector, and how many blocks the longest request may hold with those stages."""
     spec = {**setting.spec(**more), "num_drafts": 0, "num_blocks": 2000, "extra_config": None}
     engine = ToyEngine(folder, ToySpec(**spec))
     tokens = {name: engine.generate({name: prompt}, NUM_TOKENS)[name] for name, prompt in prompts.items()}
-    requests = get_max_concurrency_for_kv_cache_config(engine.config, engine.kv_cache_config)
     engine.close()
-    return tokens, engine.kv_cache_config.num_blocks / requests
+    staged = ToySpec(**spec, stages=stages)
+    config = make_vllm_config(folder, staged)
+    with set_current_vllm_config(config):
+        planned = make_kv_cache_configs(config, staged)[0]
+        requests = get_max_concurrency_for_kv_cache_config(config, planned)
+    return tokens, planned.num_blocks / requests
 
 
 def test_prompts_come_back_up_to_their_last_boundary(make: Make, folder: Path, setting: Setting) -> None:
@@ -90,19 +98,23 @@ def test_random_lives_of_families_get_their_tokens(make: Make, folder: Path, set
         "max_num_batched_tokens": rng.choice([2 * unit, 3 * unit + 7, 6 * unit]),
         "async_scheduling": seed % 2 == 1,
     }
-    expected, most_blocks = expected_of(folder, setting, prompts, **more)
+    # Of draws of its own, so that the rest of a seed is as it was.
+    stages = random_division(random.Random(f"stages of {setting.name} {seed}"), setting)
+    expected, most_blocks = expected_of(folder, setting, prompts, stages, **more)
     link = random_link(rng, seed)
     link["bandwidth_gb_s"] *= setting.token_bytes / 384
     link["fail_probability"] /= 5
     extra = {
         # Few blocks of windows are stored, so that what is small for one family is large for another.
-        "cpu_bytes_to_use": max(8 * setting.most_bytes, rng.choice([5, 20, 60]) * unit * setting.token_bytes),
+        "cpu_bytes_to_use": max(1, len(stages))
+        * max(8 * setting.most_bytes, rng.choice([5, 20, 60]) * unit * setting.token_bytes),
         "staging_bytes": max(2 * setting.most_bytes, 4 * unit * setting.token_bytes),
         "host_link": link,
     }
     engine = make(
         extra,
         **setting.spec(world_size=setting.family.num_context_ranks * rng.choice([1, 2]), **more),
+        stages=stages,
         num_blocks=int(rng.uniform(1.1, 1.8) * most_blocks) + 1,
     )
     setting.prepare(engine)

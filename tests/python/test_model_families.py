@@ -35,9 +35,9 @@ def test_both_sides_find_the_same_slots(name: str) -> None:
     preflight.check_kv_cache(worker)
     worker, scheduler = preflight.kept_part(worker), preflight.kept_part(scheduler)
     groups = worker.kv_cache_groups
-    found = topology.slab_classes_of_rank(worker)
+    found = topology.slab_classes(worker, 1)
     assert found.of_groups == ACCEPTED[name]
-    assert topology.slab_classes_of_rank(scheduler) == found
+    assert topology.slab_classes(scheduler, 1) == found
     assert topology.group_bytes(scheduler) == topology.group_bytes(worker)
     for group, num_bytes in zip(groups, topology.group_bytes(worker), strict=True):
         content = topology.content_bytes_of_group(group)
@@ -49,7 +49,7 @@ def test_both_sides_find_the_same_slots(name: str) -> None:
 def test_a_family_made_small_has_the_groups_of_the_real_one(name: str) -> None:
     real, small = preflight.kept_part(plan(name)[0]), preflight.kept_part(scaled_plan(name)[0])
     assert [group.layer_names for group in small.kv_cache_groups] == [g.layer_names for g in real.kv_cache_groups]
-    assert topology.slab_classes_of_rank(small).of_groups == topology.slab_classes_of_rank(real).of_groups
+    assert topology.slab_classes(small, 1).of_groups == topology.slab_classes(real, 1).of_groups
     ratios = set()
     for group, real_group in zip(small.kv_cache_groups, real.kv_cache_groups, strict=True):
         ratios.add(real_group.kv_cache_spec.block_size / group.kv_cache_spec.block_size)

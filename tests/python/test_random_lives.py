@@ -3,6 +3,7 @@
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 from harness import expected_tokens
@@ -20,6 +21,7 @@ from scenarios import (
     assert_at_rest,
 )
 from seeds import seed_range
+from stages import random_stages
 
 
 @pytest.mark.parametrize(
@@ -27,15 +29,17 @@ from seeds import seed_range
 )
 @pytest.mark.parametrize("seed", seed_range(5))
 def test_random_lives_get_their_tokens(
-    make: Make, folder: Path, is_async: bool, seed: int, model: dict[str, object]
+    make: Make, folder: Path, is_async: bool, seed: int, model: dict[str, Any]
 ) -> None:
     rng = random.Random(seed)
     prompts = random_prompts(rng)
-    expected = expected_tokens(folder, prompts, max_tokens=NUM_TOKENS, **model)
+    model = random_stages(random.Random(f"stages {seed}"), folder, model)
+    expected = expected_tokens(folder, prompts, max_tokens=NUM_TOKENS, **{**model, "stages": ()})
     link = random_link(rng, seed)
     retention = ("engine", "dense")[seed % 2]
+    room = 2 * 30 * 6144 * max(1, len(model.get("stages", ())))
     engine = make(
-        {"cpu_bytes_to_use": 2 * 30 * 6144, "staging_bytes": 8 * 6144, "host_link": link, "retention": retention},
+        {"cpu_bytes_to_use": room, "staging_bytes": 8 * 6144, "host_link": link, "retention": retention},
         async_scheduling=is_async,
         world_size=rng.choice([1, 2]),
         **{"num_blocks": 36, **model},

@@ -51,7 +51,7 @@ def make_sharing(make: Make, path: Path) -> Make:
         engine = make({**TIER, "shared_path": str(path), **(extra or {})}, **spec)
         side = kvferry_of(engine.scheduler.connector).scheduler_side
         engine.generate({"first": prompt_of(99, 10)})
-        engine.run_until(lambda: side.engine.num_slots == side._max_slots)
+        engine.run_until(lambda: side.engine.num_slots == side.engine.max_slots)
         del engine.finished["first"], engine.requests["first"]
         return engine
 

@@ -22,32 +22,34 @@ def config(folder: Path) -> Any:
 
 def test_groups_whose_blocks_differ_in_bytes_have_slots_of_their_own() -> None:
     wide = dataclasses.replace(WINDOW, num_kv_heads=4)
-    assert topology.slab_classes_of_rank(kv_cache(FULL, wide, STATE)) == ([1, 0, 2], [[2 * 4096], [2 * 2048], [2 * 70]])
+    assert topology.slab_classes(kv_cache(FULL, wide, STATE), 1) == ([1, 0, 2], [2 * 4096, 2 * 2048, 2 * 70])
 
 
 def test_blocks_of_one_size_have_slots_of_their_own_if_their_layers_differ() -> None:
     # One layer of four heads beside two of two, and state as large as a layer of two.
     wide = dataclasses.replace(WINDOW, num_kv_heads=4)
     state = dataclasses.replace(STATE, shapes=((16, 32),), dtypes=(torch.float32,))
-    found = topology.slab_classes_of_rank(kv_cache(wide, FULL, state, WINDOW, layers=[1, 2, 2, 2]))
-    assert found == ([0, 2, 1, 2], [[4096], [4096], [4096]])
+    found = topology.slab_classes(kv_cache(wide, FULL, state, WINDOW, layers=[1, 2, 2, 2]), 1)
+    assert found == ([0, 2, 1, 2], [4096, 4096, 4096])
 
 
 def test_blocks_of_one_size_have_slots_of_their_own_if_they_lie_elsewhere() -> None:
     config = kv_cache(FULL, WINDOW)
     config.kv_cache_tensors[1].offset += 4096
-    assert topology.slab_classes_of_rank(config) == ([0, 1], [[2 * 2048], [2 * 2048]])
+    assert topology.slab_classes(config, 1) == ([0, 1], [2 * 2048, 2 * 2048])
 
 
 def test_slot_bytes_leave_padding_out() -> None:
     config = kv_cache(dataclasses.replace(FULL, page_size_padded=4096), layers=3)
-    assert topology.slab_classes_of_rank(config) == ([0], [[3 * 16 * 2 * 16 * 4]])
+    assert topology.slab_classes(config, 1) == ([0], [3 * 16 * 2 * 16 * 4])
 
 
 def test_groups_with_fewer_layers_have_smaller_slots_on_every_rank(config: Any) -> None:
     found = kv_cache(WINDOW, FULL, WINDOW, layers=[1, 3, 3])
     config.parallel_config.world_size = 2
-    assert topology.slab_classes(config, found) == ([1, 0, 0], [[3 * 2048] * 2, [2048] * 2])
+    classes = topology.slab_classes(found, 1)
+    assert classes == ([1, 0, 0], [3 * 2048, 2048])
+    assert topology.bytes_by_rank(classes, config.parallel_config) == [[3 * 2048] * 2, [2048] * 2]
     assert topology.group_bytes(found) == [2048, 3 * 2048, 3 * 2048]
 
 
@@ -59,7 +61,7 @@ def test_layers_of_different_size_count_with_their_pages_on_both_sides() -> None
     assert topology.content_bytes_of_group(of_worker.kv_cache_groups[0]) == 2048 + 3072 + 2048
     of_scheduler = generate_scheduler_kv_cache_config([of_worker])
     assert of_scheduler.kv_cache_groups[0].kv_cache_spec == FULL
-    assert topology.slab_classes_of_rank(of_scheduler) == topology.slab_classes_of_rank(of_worker)
+    assert topology.slab_classes(of_scheduler, 1) == topology.slab_classes(of_worker, 1)
 
 
 def test_pages_are_found_where_blocks_are_outermost() -> None:
@@ -76,15 +78,14 @@ def test_layer_without_memory_is_refused() -> None:
         topology.group_bytes(config)
 
 
-def test_every_rank_of_a_pipeline_stage_holds_the_layers_of_its_stage(
-    config: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("VLLM_PP_LAYER_PARTITION", raising=False)
+def test_with_stages_each_group_has_slots_of_its_own_in_the_order_of_the_first_stage(config: Any) -> None:
+    found = topology.slab_classes(kv_cache(WINDOW, FULL, WINDOW, layers=[1, 3, 3]), 2)
+    assert found == ([2, 0, 1], [3 * 2048, 3 * 2048, 2048])
     config.parallel_config.pipeline_parallel_size = 2
     config.parallel_config.world_size = 4
-    monkeypatch.setattr(type(config.model_config), "get_total_num_hidden_layers", lambda self: 5)
-    monkeypatch.setenv("VLLM_PP_LAYER_PARTITION", "2,3")
-    found = topology.slab_classes(config, kv_cache(FULL, layers=2))
-    assert found == ([0], [[2 * 2048, 2 * 2048, 3 * 2048, 3 * 2048]])
-    with pytest.raises(ConfigError, match="first stage has 3 KV cache layers where the model's division gives it 2"):
-        topology.slab_classes(config, kv_cache(FULL, layers=3))
+    # Of the ranks of the second stage nothing is known.
+    assert topology.bytes_by_rank(found, config.parallel_config) == [
+        [3 * 2048] * 2 + [0, 0],
+        [3 * 2048] * 2 + [0, 0],
+        [2048, 2048, 0, 0],
+    ]

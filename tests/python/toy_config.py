@@ -62,12 +62,14 @@ class ToySpec:
     layers
         Layer name to vLLM's specification of its KV cache, in layer order, in place of all that.
     world_size
-        Ranks, all in this process: tensor-parallel ones, but for `num_prefill_ranks`.
+        Ranks of a pipeline stage, all in this process: tensor-parallel ones, but for `num_prefill_ranks`.
     num_context_ranks, interleaving
         vLLM's decode context parallelism: how many tensor-parallel ranks divide the tokens of a block, and how many
         tokens in a row one of them has.
     num_prefill_ranks
         vLLM's prefill context parallelism: how many ranks keep each part of the KV cache, all of them the whole of it.
+    stages
+        Layers of each pipeline stage; empty: there is one.
     max_num_batched_tokens, max_num_seqs, max_model_len
         As vLLM's.
     async_scheduling
@@ -114,6 +116,7 @@ class ToySpec:
     num_context_ranks: int = 1
     interleaving: int = 1
     num_prefill_ranks: int = 1
+    stages: tuple[int, ...] = ()
     max_num_batched_tokens: int = 256
     max_num_seqs: int = 16
     max_model_len: int = 512
@@ -134,8 +137,27 @@ class ToySpec:
 
     @property
     def num_tensor_ranks(self) -> int:
-        """Tensor-parallel ranks."""
+        """Tensor-parallel ranks of a stage."""
         return self.world_size // self.num_prefill_ranks
+
+    @property
+    def num_stages(self) -> int:
+        """Pipeline stages."""
+        return max(1, len(self.stages))
+
+    @property
+    def num_ranks(self) -> int:
+        """Ranks of all stages, those of the first one first."""
+        return self.num_stages * self.world_size
+
+    def layers_of_rank(self, rank: int) -> list[str]:
+        """Names of the layers that a rank has, in layer order."""
+        names = list(self.layer_specs())
+        if not self.stages:
+            return names
+        assert sum(self.stages) == len(names), f"{self.stages} layers in stages, {len(names)} of the model"
+        start = sum(self.stages[: rank // self.world_size])
+        return names[start : start + self.stages[rank // self.world_size]]
 
     def layer_specs(self) -> dict[str, KVCacheSpec]:
         """Layer name to what vLLM calls its KV cache specification, in layer order."""
@@ -259,8 +281,9 @@ def make_vllm_config(folder: Path, spec: ToySpec) -> VllmConfig:
         config.speculative_config.method = spec.draft_method
     # vLLM's CPU platform forces these; nothing here runs on its executor.
     config.scheduler_config.async_scheduling = spec.async_scheduling
-    config.parallel_config.world_size = spec.world_size
     config.parallel_config.tensor_parallel_size = spec.num_tensor_ranks
+    config.parallel_config.pipeline_parallel_size = spec.num_stages
+    config.parallel_config.world_size = spec.num_ranks
     config.parallel_config.prefill_context_parallel_size = spec.num_prefill_ranks
     config.parallel_config.decode_context_parallel_size = spec.num_context_ranks
     config.parallel_config.cp_kv_cache_interleave_size = spec.interleaving
@@ -274,7 +297,8 @@ def make_vllm_config(folder: Path, spec: ToySpec) -> VllmConfig:
 def make_kv_cache_configs(config: VllmConfig, spec: ToySpec) -> list[KVCacheConfig]:
     """Make each rank's KV cache configuration, as the engine core does."""
     config.cache_config.kv_cache_layout = spec.layout.name
-    specs = [spec.layer_specs() for _ in range(spec.world_size)]
-    configs = versions.plan_kv_caches(config, specs, [2**30] * spec.world_size)
+    of_model = spec.layer_specs()
+    specs = [{name: of_model[name] for name in spec.layers_of_rank(rank)} for rank in range(spec.num_ranks)]
+    configs = versions.plan_kv_caches(config, specs, [2**30] * spec.num_ranks)
     config.cache_config.num_gpu_blocks = configs[0].num_blocks
     return configs

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from toy_config import VOCABULARY, ToySpec, make_kv_cache_configs, make_vllm_config
 from toy_hashes import HashCheck
+from toy_pipeline import ToyPipeline
 from toy_worker import ToyWorker, kvferry_of
 from vllm.config import set_current_vllm_config
 from vllm.distributed.kv_transfer.kv_connector.utils import KVOutputAggregator
@@ -79,8 +80,10 @@ class ToyEngine:
         with set_current_vllm_config(config):
             kv_cache_configs = make_kv_cache_configs(config, spec)
             self.kv_cache_config = generate_scheduler_kv_cache_config(kv_cache_configs)
+            pipeline = ToyPipeline(spec)
             self.workers = [
-                ToyWorker(config, kv_cache_config, rank, spec) for rank, kv_cache_config in enumerate(kv_cache_configs)
+                ToyWorker(config, kv_cache_config, rank, spec, pipeline)
+                for rank, kv_cache_config in enumerate(kv_cache_configs)
             ]
             block_size, hash_block_size = resolve_kv_cache_block_sizes(self.kv_cache_config, config)
             self.hash_tokens, self.hit_tokens = hash_block_size, block_size
@@ -95,7 +98,7 @@ class ToyEngine:
         hash_fn = get_hash_fn_by_name(config.cache_config.prefix_caching_hash_algo)
         init_none_hash(hash_fn)
         self._hasher = get_request_block_hasher(hash_block_size, hash_fn)
-        self._aggregator = KVOutputAggregator(spec.world_size)
+        self._aggregator = KVOutputAggregator(spec.num_ranks)
         self._in_flight: deque[tuple[SchedulerOutput, ModelRunnerOutput]] = deque()
         self.requests: dict[str, Request] = {}
         self.finished: dict[str, Finished] = {}
@@ -155,7 +158,8 @@ class ToyEngine:
     def step(self) -> None:
         """Schedule and execute one step, and take in the output of the oldest one in flight when it is time."""
         output = self.launch()
-        depth = 2 if self.spec.async_scheduling else 1
+        # As vLLM: a batch in each stage of a pipeline. vLLM's model runner v1 does not have both for certain.
+        depth = 2 if self.spec.async_scheduling else self.spec.num_stages
         if len(self._in_flight) >= depth or output.total_num_scheduled_tokens == 0:
             self.take_output()
 
@@ -300,11 +304,16 @@ class ToyEngine:
         return int(self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks())
 
     def _execute(self, output: SchedulerOutput) -> ModelRunnerOutput:
-        results = []
-        for worker in self.workers:
+        results: list[ModelRunnerOutput] = []
+        told: dict[str, list[int]] | None = None
+        # The last pipeline stage samples. It comes first, as stages have nothing else from each other here.
+        num_ranks = len(self.workers) // self.spec.num_stages
+        for start in reversed(range(0, len(self.workers), num_ranks)):
+            ranks = self.workers[start : start + num_ranks]
             # As between processes: no rank shares an object with the scheduler or another rank.
-            result = worker.execute(pickle.loads(pickle.dumps(output)))
-            results.append(pickle.loads(pickle.dumps(result)))
+            of_stage = [worker.execute(pickle.loads(pickle.dumps(output)), told) for worker in ranks]
+            results = pickle.loads(pickle.dumps(of_stage)) + results
+            told = dict(zip(results[0].req_ids, results[0].sampled_token_ids, strict=True))
         if len(results) == 1:
             return results[0]
         for result in results[1:]:

@@ -195,18 +195,24 @@ class _Alike:
 
 
 def toy_layers(
-    kv_caches: Mapping[str, torch.Tensor], kv_cache_config: KVCacheConfig, rank: int, num_ranks: int, share: Share
+    kv_caches: Mapping[str, torch.Tensor],
+    numbers: Mapping[str, int],
+    kv_cache_config: KVCacheConfig,
+    rank: int,
+    num_ranks: int,
+    share: Share,
 ) -> tuple[list[ToyLayers], list[StateLayers]]:
     """Find the attention layers and the recurrent ones, those together that are alike, in the order of the model.
 
     Parameters
     ----------
-    kv_caches
-        Layer name to tensor, in the order of the model.
+    kv_caches, numbers
+        Layer name to tensor and to number in the model.
     kv_cache_config
         Of the rank.
     rank, num_ranks
-        Its cells differ from those of ranks that have another part of a layer's heads.
+        Tensor-parallel, of the pipeline stage. Its cells differ from those of ranks that have another part of a
+        layer's heads.
     share
         Which tokens it has in layers that are divided.
 
@@ -214,7 +220,7 @@ def toy_layers(
     attention, states = list[ToyLayers](), list[StateLayers]()
     specs = [spec for group in kv_cache_config.kv_cache_groups for spec in iter_layer_specs(group.kv_cache_spec)]
     ratios = {int(spec.tokens_per_state) for spec in specs}
-    for found in sorted(_alike(kv_caches, kv_cache_config), key=lambda alike: alike.numbers[0]):
+    for found in sorted(_alike(kv_caches, numbers, kv_cache_config), key=lambda alike: alike.numbers[0]):
         spec, cells = found.spec, found.cells
         if isinstance(spec, MambaSpec):
             states.append(StateLayers.of(found.numbers, found.group, cells[:, :, 0, 0].view(np.int32), rank))
@@ -237,8 +243,9 @@ def _shard(spec: AttentionSpec, rank: int, num_ranks: int) -> int:
     return rank // max(1, num_ranks // num_shards)
 
 
-def _alike(kv_caches: Mapping[str, torch.Tensor], kv_cache_config: KVCacheConfig) -> Iterator[_Alike]:
-    numbers = {name: number for number, name in enumerate(kv_caches)}
+def _alike(
+    kv_caches: Mapping[str, torch.Tensor], numbers: Mapping[str, int], kv_cache_config: KVCacheConfig
+) -> Iterator[_Alike]:
     for group_number, group in enumerate(kv_cache_config.kv_cache_groups):
         # vLLM may have given the group larger blocks than its layers asked for.
         of_each = getattr(group.kv_cache_spec, "kv_cache_specs", {})

@@ -2,14 +2,14 @@
 """The toy model: KV cells and tokens that depend on the whole prefix, on CPU tensors of vLLM's making."""
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from toy_config import VOCABULARY
+from toy_config import VOCABULARY, ToySpec
 from toy_layers import BAD_CELL, NULL_BLOCK, Share, ToyLayers, toy_layers
 from toy_states import FACTOR, INITIAL, MODULUS, RunningState, ToyStates, WrongKvError
 from vllm.v1.core.sched.output import NewRequestData, SchedulerOutput
@@ -58,6 +58,8 @@ class ToyModel:
         too early (`toy_hashes`). A request that reads one computes wrong KV from there on, and writes it.
     misled
         Requests that did so; an id that is used again is taken out.
+    told
+        By request the tokens that the last pipeline stage has sampled in this step, on the others.
     drafts
         Proposes tokens: of a request, from a position on, so many.
     num_accepted, num_rejected
@@ -66,22 +68,24 @@ class ToyModel:
     """
 
     def __init__(
-        self,
-        kv_caches: dict[str, torch.Tensor],
-        kv_cache_config: KVCacheConfig,
-        rank: int,
-        num_ranks: int,
-        share: Share,
+        self, kv_caches: dict[str, torch.Tensor], kv_cache_config: KVCacheConfig, rank: int, spec: ToySpec, share: Share
     ) -> None:
         self.check_kv = True
         self.bad_blocks: set[int] = set()
         self.misled: set[str] = set()
+        self.told: dict[str, Iterator[int]] | None = None
         self.drafts: Callable[[str, int, int], list[int]] = lambda request_id, position, num_drafts: [0] * num_drafts
         self.num_accepted = self.num_rejected = 0
         self._sizes = [int(group.kv_cache_spec.block_size) for group in kv_cache_config.kv_cache_groups]
-        self._layers, states = toy_layers(kv_caches, kv_cache_config, rank, num_ranks, share)
+        numbers = {name: number for number, name in enumerate(spec.layer_specs()) if name in kv_caches}
+        self._layers, states = toy_layers(kv_caches, numbers, kv_cache_config, rank, spec.num_tensor_ranks, share)
         for layers in self._layers:
             self._sizes[layers.group] = layers.block_size
+        # Of each group those that keep most states: every pipeline stage has some.
+        self._sampled = {
+            layers.group: layers
+            for layers in sorted(self._layers, key=lambda of: of.spec.tokens_per_state, reverse=True)
+        }
         state_size = next((self._sizes[layers.group] for layers in states), 1)
         self._states = ToyStates(states, state_size)
         self._replay_tokens = max((layers.replay_tokens for layers in self._layers), default=0)
@@ -297,16 +301,15 @@ class ToyModel:
         return found + self._states.memory_of(group)
 
     def _sample(self, request_id: str, end: int) -> int:
-        """Next token, from all cells that the last token attends to in the first layer of each group.
+        """Next token, from all cells that the last token attends to in one layer of each group.
 
         What other ranks have of them is taken as right: if theirs is not, they sample another token.
         """
+        if self.told is not None:
+            return next(self.told[request_id])
         request = self._requests[request_id]
-        total, groups = self._states.sum_of(request.running, end), set()
-        for layers in self._layers:
-            if layers.group in groups:
-                continue
-            groups.add(layers.group)
+        total = self._states.sum_of(request.running, end)
+        for layers in self._sampled.values():
             first, last = layers.states_between(layers.first_read(end - 1), end)
             states, own = np.arange(first, last), layers.own_states(first, last)
             hashes = layers.hidden_of(request.hidden, states)

@@ -38,15 +38,15 @@ class RunningState:
         Tokens of the last step that hold: its state is so many columns behind `column`, less one.
     num_running
         Tokens behind which the state of `column` is, if the drafts of the last step have yet to be settled.
-    cells
-        First cell of the state by group and number of tokens, of the last step.
+    hashes
+        The plain running hash that the state stands for, by group and number of tokens, of the last step.
 
     """
 
     column: int | None = None
     num_accepted: int = 1
     num_running: int | None = None
-    cells: dict[tuple[int, int], int] = field(default_factory=dict)
+    hashes: dict[tuple[int, int], int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +81,10 @@ class StateLayers:
         """The states after so many tokens, whose plain running hash `hidden` is."""
         states: Array = (hidden + self.salts * pow(FACTOR, num_tokens, MODULUS)) % MODULUS
         return states
+
+    def hash_of(self, num_tokens: int, first_cell: int) -> int:
+        """The plain running hash that the first layer's first cell stands for: the same in every pipeline stage."""
+        return int((first_cell - self.salts[0, 0] * pow(FACTOR, num_tokens, MODULUS)) % MODULUS)
 
 
 class ToyStates:
@@ -124,7 +128,7 @@ class ToyStates:
         column = -(-end // self._block_size) - 1
         previous = (start - 1) // self._block_size if running.column is None else running.column
         offset = running.num_accepted - 1
-        running.cells.clear()
+        running.hashes.clear()
         for layers in self._layers:
             table, bits = tables[layers.group], layers.bits
             at = column + offset
@@ -143,7 +147,7 @@ class ToyStates:
                 added = (int(hidden[position - 1]) - before * factor) % MODULUS
                 after = (state * factor + added) % MODULUS
                 bits[:, table[column + ahead]] = after
-                running.cells.setdefault((layers.group, position), int(after[0, 0]))
+                running.hashes.setdefault((layers.group, position), layers.hash_of(position, int(after[0, 0])))
         running.column = column
         running.num_accepted = 1
         running.num_running = end - num_drafts if num_drafts else None
@@ -182,8 +186,8 @@ class ToyStates:
             layers.bits[:, destination] = layers.bits[:, source]
 
     def sum_of(self, running: RunningState, num_tokens: int) -> int:
-        """What the next token is drawn from: the first cell after `num_tokens` in the first layer of each group."""
-        return sum(running.cells[group, num_tokens] for group in self.groups)
+        """What the next token is drawn from: the state after `num_tokens` in the first layer of each group."""
+        return sum(running.hashes[group, num_tokens] for group in self.groups)
 
     def has(self, group: int, block: int, num_tokens: int, hidden: int) -> bool:
         """Whether a block holds the states after `num_tokens` tokens in all layers of that group, if it has any."""

@@ -4,12 +4,14 @@
 import pickle
 import time
 from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from toy_config import ToySpec
 from toy_layers import Share
 from toy_model import ToyModel
+from toy_pipeline import ToyPipeline
 from toy_runner import ToyRunner, Way
 from vllm.config import VllmConfig
 from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
@@ -41,7 +43,14 @@ class ToyWorker:
 
     """
 
-    def __init__(self, config: VllmConfig, kv_cache_config: KVCacheConfig, rank: int, spec: ToySpec) -> None:
+    def __init__(
+        self,
+        config: VllmConfig,
+        kv_cache_config: KVCacheConfig,
+        rank: int,
+        spec: ToySpec,
+        pipeline: ToyPipeline | None = None,
+    ) -> None:
         self.way = Way.V1
         self.report_delay = 0
         self._delayed: deque[KVConnectorOutput] = deque()
@@ -50,17 +59,20 @@ class ToyWorker:
         self._config = pickle.loads(pickle.dumps(config))
         self._config.parallel_config.rank = rank
         tensors = allocate_kv_cache(kv_cache_config, torch.device("cpu"), spec.layout)
-        self.kv_caches = {name: tensors[name] for name in spec.layer_specs()}
-        prefill_rank, tensor_rank = divmod(rank, spec.num_tensor_ranks)
+        self.kv_caches = {name: tensors[name] for name in spec.layers_of_rank(rank)}
+        prefill_rank, tensor_rank = divmod(rank % spec.world_size, spec.num_tensor_ranks)
         # vLLM's order: neighbours divide a block, and if there are several prefill ranks those before others.
         place = (tensor_rank * spec.num_prefill_ranks + prefill_rank) % spec.num_context_ranks
         share = Share(spec.num_context_ranks, place, spec.interleaving)
-        self.model = ToyModel(self.kv_caches, kv_cache_config, tensor_rank, spec.num_tensor_ranks, share)
+        self.model = ToyModel(self.kv_caches, kv_cache_config, tensor_rank, spec, share)
         # Any: what vLLM's class has is not all that tests look at.
         self.connector: Any = None
         self._runner: ToyRunner | None = None
         if config.kv_transfer_config is not None:
-            self.connector = KVConnectorFactory.create_connector(self._config, KVConnectorRole.WORKER, kv_cache_config)
+            with (pipeline or ToyPipeline(spec)).as_rank(rank):
+                self.connector = KVConnectorFactory.create_connector(
+                    self._config, KVConnectorRole.WORKER, kv_cache_config
+                )
             self._runner = ToyRunner(self.connector, self._config, self.kv_caches)
         self._is_holding = False
 
@@ -90,9 +102,19 @@ class ToyWorker:
         """Levels and counters of the copies of this rank."""
         return dict(kvferry_of(self.connector).worker_side.engine.stats())
 
-    def execute(self, output: SchedulerOutput) -> ModelRunnerOutput:
-        """Run one step as vLLM's model runner does."""
+    def execute(self, output: SchedulerOutput, told: Mapping[str, list[int]] | None = None) -> ModelRunnerOutput:
+        """Run one step as vLLM's model runner does.
+
+        Parameters
+        ----------
+        output
+            Of the scheduler.
+        told
+            The step's tokens, on a pipeline stage that is not the last and so samples none.
+
+        """
         computed = self.model.update(output)
+        self.model.told = None if told is None else {request_id: iter(tokens) for request_id, tokens in told.items()}
         ids = list(output.num_scheduled_tokens)
         sampled: list[list[int]] = []
 

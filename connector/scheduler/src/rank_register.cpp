@@ -48,8 +48,10 @@ void RankRegister::add(RankId rank, const RankTopology& topology) {
       expected_.replicas.empty() ? ReplicaPlace{} : expected_.replicas[rank.value()];
   expect_equal("ranks that share its KV cache", topology.replicas.size, place.size, rank);
   expect_equal("the place among them", topology.replicas.index, place.index, rank);
-  if (topology.num_chunks == 0) {
-    throw TopologyError("rank " + std::to_string(rank.value()) + " has no slot in its arena");
+  if (topology.num_chunks == 0 || topology.max_chunks < topology.num_chunks) {
+    throw TopologyError("rank " + std::to_string(rank.value()) + " has " +
+                        slots_text(topology.num_chunks) + " of " + slots_text(topology.max_chunks) +
+                        " ready in its arena; expected one at least, and no more than all");
   }
   ranks_[rank.value()] = topology;
   ++num_ready_;
@@ -59,7 +61,8 @@ void RankRegister::expect_classes(std::span<const RankSlots> classes, RankId ran
   expect_equal("sizes of blocks", classes.size(), expected_.classes.size(), rank);
   for (std::size_t i = 0; i < classes.size(); ++i) {
     const SlabClass& expected = expected_.classes[i];
-    expect_equal("bytes per block", classes[i].slot_bytes, expected.slot_bytes[rank.value()], rank);
+    const std::uint64_t told = expected.slot_bytes[rank.value()];
+    if (told != 0) expect_equal("bytes per block", classes[i].slot_bytes, told, rank);
     expect_equal("slots per chunk", classes[i].slots_per_chunk, expected.slots_per_chunk, rank);
   }
 }
@@ -74,6 +77,10 @@ void RankRegister::grow(RankId rank, std::uint32_t num_chunks) {
     throw ProtocolError("rank " + std::to_string(rank.value()) + " had " +
                         slots_text(of->num_chunks) + " and now says " + slots_text(num_chunks) +
                         ": slots that are ready stay so");
+  }
+  if (num_chunks > of->max_chunks) {
+    throw ProtocolError("rank " + std::to_string(rank.value()) + " was to have " +
+                        slots_text(of->max_chunks) + " and now says " + slots_text(num_chunks));
   }
   of->num_chunks = num_chunks;
 }
@@ -99,17 +106,15 @@ std::string RankRegister::describe_missing() const {
          (present.empty() ? "none" : "rank " + present);
 }
 
-std::uint32_t RankRegister::least_chunks() const {
-  std::uint32_t least = ranks_.front()->num_chunks;
-  for (const auto& rank : ranks_) least = std::min(least, rank->num_chunks);
+std::uint32_t RankRegister::least(std::uint32_t RankTopology::*figure) const {
+  std::uint32_t least = *ranks_.front().*figure;
+  for (const auto& rank : ranks_) least = std::min(least, *rank.*figure);
   return least;
 }
 
-std::uint32_t RankRegister::least_ring_blocks() const {
-  std::uint32_t least = ranks_.front()->ring_blocks;
-  for (const auto& rank : ranks_) least = std::min(least, rank->ring_blocks);
-  return least;
-}
+std::uint32_t RankRegister::least_chunks() const { return least(&RankTopology::num_chunks); }
+std::uint32_t RankRegister::least_max_chunks() const { return least(&RankTopology::max_chunks); }
+std::uint32_t RankRegister::least_ring_blocks() const { return least(&RankTopology::ring_blocks); }
 
 std::uint64_t RankRegister::joint_probe() const {
   std::uint64_t joint = 0;

@@ -29,8 +29,10 @@ class RankRegister {
   [[nodiscard]] std::string describe_missing() const;
   [[nodiscard]] std::uint32_t num_ready() const { return num_ready_; }
   [[nodiscard]] bool all_ready() const { return num_ready_ == ranks_.size(); }
-  /// The chunks that every rank has ready, and the smallest ring of all; once all_ready().
+  /// The chunks that every rank has ready, those that every rank will have, and the smallest ring
+  /// of all; once all_ready().
   [[nodiscard]] std::uint32_t least_chunks() const;
+  [[nodiscard]] std::uint32_t least_max_chunks() const;
   [[nodiscard]] std::uint32_t least_ring_blocks() const;
   /// Digest of what all ranks said of the bytes of their blocks, in the order of the ranks; 0 if
   /// none said anything. Once all_ready().
@@ -40,6 +42,7 @@ class RankRegister {
   void expect_classes(std::span<const RankSlots> classes, RankId rank) const;
   /// If all were of the first class.
   [[nodiscard]] std::string slots_text(std::uint32_t num_chunks) const;
+  [[nodiscard]] std::uint32_t least(std::uint32_t RankTopology::*figure) const;
   void add(RankId rank, const RankTopology& topology);
   void grow(RankId rank, std::uint32_t num_chunks);
 

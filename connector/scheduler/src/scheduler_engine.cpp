@@ -201,6 +201,13 @@ std::uint32_t SchedulerEngine::num_slots() const {
   return parts_->num_chunks * parts_->options.classes.front().slots_per_chunk;
 }
 
+std::uint32_t SchedulerEngine::max_slots() const {
+  std::uint32_t num_chunks = parts_->options.max_chunks;
+  if (parts_->ranks.all_ready())
+    num_chunks = std::min(num_chunks, parts_->ranks.least_max_chunks());
+  return num_chunks * parts_->options.classes.front().slots_per_chunk;
+}
+
 bool SchedulerEngine::is_busy() const {
   return parts_->stores.num_in_flight() + parts_->loads.num_in_flight() > 0;
 }

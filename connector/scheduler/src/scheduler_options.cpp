@@ -17,6 +17,10 @@ void validate_classes(const SchedulerOptions& options) {
       throw ConfigError("slot_bytes has " + std::to_string(of.slot_bytes.size()) +
                         " entries; expected one per rank, " + std::to_string(options.world_size));
     }
+    if (of.slot_bytes.front() == 0) {
+      throw ConfigError("slot_bytes of slab class " + std::to_string(i) +
+                        " is 0 for rank 0; expected the bytes of its blocks");
+    }
     if (of.slots_per_chunk == 0) {
       throw ConfigError("slots_per_chunk of slab class " + std::to_string(i) +
                         " is 0; expected one slot at least");

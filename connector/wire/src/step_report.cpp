@@ -49,6 +49,7 @@ std::string encode(const StepReport& report) {
       writer.put(of.slots_per_chunk);
     }
     writer.put(report.topology->num_chunks);
+    writer.put(report.topology->max_chunks);
     writer.put(report.topology->ring_blocks);
     writer.put(report.topology->replicas.size);
     writer.put(report.topology->replicas.index);
@@ -89,6 +90,7 @@ StepReport decode_report(std::span<const std::byte> bytes) {
       reader.get(of.slots_per_chunk);
     }
     reader.get(topology.num_chunks);
+    reader.get(topology.max_chunks);
     reader.get(topology.ring_blocks);
     reader.get(topology.replicas.size);
     reader.get(topology.replicas.index);

@@ -69,8 +69,10 @@ WorkerEngine::Impl::Impl(std::unique_ptr<gpu::Device> device,
     topology.classes.push_back({classes_[i].slots.slot_bytes(), options_.slots_per_chunk[i]});
   }
   topology.num_chunks = reported_chunks_;
-  topology.ring_blocks =
-      static_cast<std::uint32_t>(options_.transfer.staging_bytes / slots().slot_bytes());
+  topology.max_chunks = arena_->num_chunks();
+  // Of a later pipeline stage the first class need not be the largest.
+  const auto largest = std::max_element(options_.slot_bytes.begin(), options_.slot_bytes.end());
+  topology.ring_blocks = static_cast<std::uint32_t>(options_.transfer.staging_bytes / *largest);
   topology.replicas = {options_.replicas.size, options_.replicas.index};
   topology.probe = options_.probe;
   if (reported_chunks_ < arena_->num_chunks()) {

@@ -43,65 +43,25 @@ std::uint64_t chunk_bytes(std::span<const std::uint32_t> slots_per_chunk,
   return bytes;
 }
 
-SlabGeometry slab_geometry(std::uint64_t arena_bytes, std::uint64_t chunk_bytes,
-                           std::span<const std::uint64_t> slot_bytes) {
-  SlabGeometry geometry;
-  for (const std::uint64_t bytes : slot_bytes) {
-    geometry.slots_per_chunk.push_back(slots_per_chunk(chunk_bytes, bytes));
-  }
-  if (slot_bytes.empty() || arena_bytes < chunk_bytes) {
-    throw ConfigError("a CPU tier of " + std::to_string(arena_bytes) + " bytes in chunks of " +
-                      std::to_string(chunk_bytes) + " bytes for " +
-                      std::to_string(slot_bytes.size()) +
-                      " sizes of slots holds nothing: make it larger");
-  }
-  geometry.num_chunks = static_cast<std::uint32_t>(std::min(arena_bytes / chunk_bytes, kMost32));
-  return geometry;
-}
-
-SlabGeometry least_of(std::span<const SlabGeometry> ranks) {
-  if (ranks.empty()) throw ConfigError("no rank has told the geometry of its memory");
-  SlabGeometry least = ranks.front();
-  for (const SlabGeometry& rank : ranks) {
-    if (rank.slots_per_chunk.size() != least.slots_per_chunk.size()) {
-      throw ConfigError("ranks have " + std::to_string(least.slots_per_chunk.size()) + " and " +
-                        std::to_string(rank.slots_per_chunk.size()) +
-                        " sizes of slots; all of them need the same KV cache groups");
-    }
-    least.num_chunks = std::min(least.num_chunks, rank.num_chunks);
-    std::transform(rank.slots_per_chunk.begin(), rank.slots_per_chunk.end(),
-                   least.slots_per_chunk.begin(), least.slots_per_chunk.begin(),
-                   [](std::uint32_t a, std::uint32_t b) { return std::min(a, b); });
-  }
-  return least;
-}
-
-SlabGeometry geometry_of_ranks(std::uint64_t share_bytes,
-                               std::span<const std::vector<std::uint64_t>> slot_bytes) {
-  const std::size_t num_ranks = slot_bytes.empty() ? 0 : slot_bytes.front().size();
-  std::vector<std::vector<std::uint64_t>> of_ranks(num_ranks);
-  for (const std::vector<std::uint64_t>& of_class : slot_bytes) {
-    if (of_class.size() != num_ranks) {
-      throw ConfigError("a size of slots is told for " + std::to_string(of_class.size()) +
-                        " ranks and another one for " + std::to_string(num_ranks));
-    }
-    for (std::size_t rank = 0; rank < num_ranks; ++rank) of_ranks[rank].push_back(of_class[rank]);
-  }
-  std::uint64_t largest = 1;
-  for (const std::vector<std::uint64_t>& of_rank : of_ranks) {
-    largest = std::max(largest, *std::max_element(of_rank.begin(), of_rank.end()));
+SlabGeometry slab_geometry(std::uint64_t arena_bytes, std::span<const std::uint64_t> slot_bytes) {
+  const std::uint64_t largest =
+      slot_bytes.empty() ? 0 : *std::max_element(slot_bytes.begin(), slot_bytes.end());
+  if (largest == 0 || arena_bytes < largest) {
+    throw ConfigError("a CPU tier of " + std::to_string(arena_bytes) + " bytes for " +
+                      std::to_string(slot_bytes.size()) + " sizes of slots, the largest of " +
+                      std::to_string(largest) + " bytes, holds nothing: make it larger");
   }
   const std::uint64_t num_largest =
       slot_bytes.size() == 1
           ? 1
-          : std::clamp<std::uint64_t>(share_bytes / largest / kEnoughChunks, 1, kMostSlotsPerChunk);
-  std::vector<SlabGeometry> geometries;
-  for (const std::vector<std::uint64_t>& of_rank : of_ranks) {
-    const std::uint64_t chunk_bytes =
-        num_largest * *std::max_element(of_rank.begin(), of_rank.end());
-    geometries.push_back(slab_geometry(share_bytes, chunk_bytes, of_rank));
+          : std::clamp<std::uint64_t>(arena_bytes / largest / kEnoughChunks, 1, kMostSlotsPerChunk);
+  const std::uint64_t chunk_bytes = num_largest * largest;
+  SlabGeometry geometry;
+  for (const std::uint64_t bytes : slot_bytes) {
+    geometry.slots_per_chunk.push_back(slots_per_chunk(chunk_bytes, bytes));
   }
-  return least_of(geometries);
+  geometry.num_chunks = static_cast<std::uint32_t>(std::min(arena_bytes / chunk_bytes, kMost32));
+  return geometry;
 }
 
 std::uint64_t slot_bytes_for(std::uint64_t object_bytes) {

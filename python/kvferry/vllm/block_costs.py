@@ -106,15 +106,15 @@ def costs_of(
 
     """
     prompt_tokens = int(vllm_config.model_config.max_model_len)
-    stock = _stock_tier(vllm_config, kv_cache_config, plan.tier_bytes * plan.num_arenas)
+    stock = _stock_tier(vllm_config, kv_cache_config, plan.first.tier_bytes * plan.num_arenas)
     counts = _BlockCounts(vllm_config, plan)
-    slots = [max(of_class) for of_class in plan.classes.slot_bytes]
+    slots = plan.slot_bytes
     groups, num_chunks, num_stock_chunks = [], 0.0, 0
     for number, group in enumerate(plan.groups):
         is_kept = preflight.is_kept(group)
-        of_class = plan.classes.of_groups[number]
+        of_class = plan.of_groups[number]
         prompt_blocks = counts.of_prompt(number, prompt_tokens, config.retention) if is_kept else 0
-        num_chunks += prompt_blocks / plan.slots_per_chunk[of_class]
+        num_chunks += prompt_blocks / plan.first.slots_per_chunk[of_class]
         reach, reach_tokens = plan.reaches[number]
         stock_tokens = stock.chunk_tokens[number] if stock else 0
         # It stores what the engine's own cache retains.
@@ -131,14 +131,13 @@ def costs_of(
             stock_tokens=stock_tokens,
         )
         groups.append(cost)
-    chunk_bytes = max(size * number for size, number in zip(slots, plan.slots_per_chunk, strict=True))
     return BlockCosts(
         groups=groups,
         retention=config.retention,
         prompt_tokens=prompt_tokens,
-        prompt_bytes=math.ceil(num_chunks * chunk_bytes),
-        tier_bytes=plan.tier_bytes,
-        tokens_in_tier=_tokens(prompt_tokens, plan.max_chunks, num_chunks),
+        prompt_bytes=math.ceil(num_chunks * plan.chunk_bytes),
+        tier_bytes=plan.first.tier_bytes,
+        tokens_in_tier=_tokens(prompt_tokens, plan.num_chunks, num_chunks),
         stock_prompt_bytes=num_stock_chunks * stock.chunk_bytes if stock else 0,
         stock_tokens_in_tier=_tokens(prompt_tokens, stock.num_chunks, num_stock_chunks) if stock else 0,
     )

@@ -14,7 +14,6 @@ from vllm.model_executor.model_loader.utils import initialize_model
 from vllm.platforms import current_platform
 from vllm.utils.torch_utils import set_default_torch_dtype
 from vllm.v1.attention.backends.utils import resolve_kv_cache_layout
-from vllm.v1.core.kv_cache_utils import generate_scheduler_kv_cache_config
 from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
 from vllm.v1.spec_decode.dflash import DFlashProposer
 from vllm.v1.spec_decode.draft_model import DraftModelProposer
@@ -33,8 +32,8 @@ _PROPOSERS = {"draft_model": DraftModelProposer, "dflash": DFlashProposer}
 _MEMORY_BYTES = 1 << 50
 
 
-def kv_cache_of(vllm_config: "VllmConfig") -> "KVCacheConfig":
-    """Plan the KV cache as the engine core does when its workers have made the model.
+def kv_caches_of(vllm_config: "VllmConfig") -> "list[KVCacheConfig]":
+    """Plan the KV caches as the engine core does when its workers have made the model.
 
     Parameters
     ----------
@@ -43,8 +42,8 @@ def kv_cache_of(vllm_config: "VllmConfig") -> "KVCacheConfig":
 
     Returns
     -------
-    KVCacheConfig
-        The scheduler's. The number of its blocks says nothing.
+    list[KVCacheConfig]
+        Of the first rank of each pipeline stage. The number of their blocks says nothing.
 
     Raises
     ------
@@ -60,8 +59,7 @@ def kv_cache_of(vllm_config: "VllmConfig") -> "KVCacheConfig":
     specs = [stage.specs for stage in stages]
     every_spec = [spec for of_stage in specs for spec in of_stage.values()]
     resolve_kv_cache_layout(vllm_config, [stage.layouts for stage in stages], every_spec)
-    configs = versions.plan_kv_caches(vllm_config, specs, [_MEMORY_BYTES] * len(specs))
-    return generate_scheduler_kv_cache_config(configs)
+    return versions.plan_kv_caches(vllm_config, specs, [_MEMORY_BYTES] * len(specs))
 
 
 class _Stage:

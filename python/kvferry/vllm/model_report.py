@@ -13,12 +13,13 @@ from vllm.config import KVTransferConfig
 from vllm.engine.arg_utils import EngineArgs
 from vllm.platforms import current_platform
 from vllm.utils.argparse_utils import FlexibleArgumentParser
+from vllm.v1.core.kv_cache_utils import generate_scheduler_kv_cache_config
 
 from kvferry.config import KvFerryConfig
 from kvferry.errors import ConfigError, ResourceError
 from kvferry.vllm import block_costs, preflight, shared_tier, tier_plan, versions
 from kvferry.vllm.block_costs import BlockCosts
-from kvferry.vllm.model_plan import kv_cache_of
+from kvferry.vllm.model_plan import kv_caches_of
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -116,7 +117,7 @@ def _costs(vllm_config: "VllmConfig", engine: str) -> BlockCosts:
     except ConfigError as error:
         raise _RefusedError(str(error)) from None
     try:
-        kv_cache_config = kv_cache_of(vllm_config)
+        of_stages = kv_caches_of(vllm_config)
     except Exception as error:
         raise ConfigError(
             f"{engine} cannot make the layers of the model {vllm_config.model_config.model!r} here: {_text(error)}; "
@@ -127,7 +128,8 @@ def _costs(vllm_config: "VllmConfig", engine: str) -> BlockCosts:
         preflight.check_engine(vllm_config)
         preflight.check_layout(config.kv_cache_layout, vllm_config)
         shared_tier.check_engine(config, vllm_config)
-        plan = tier_plan.plan_tier(config, vllm_config, kv_cache_config)
+        kv_cache_config = generate_scheduler_kv_cache_config(of_stages)
+        plan = tier_plan.plan_tier(config, vllm_config, kv_cache_config, of_stages[1:])
         preflight.warn_of_small_tier(plan.max_slots, plan.block_tokens, vllm_config.model_config.max_model_len)
         return block_costs.costs_of(config, vllm_config, kv_cache_config, plan)
     except (ConfigError, ResourceError) as error:

@@ -39,6 +39,11 @@ class Replicas(NamedTuple):
     num_local_arenas: int
     least_sharing: int
 
+    @property
+    def most_sharing(self) -> int:
+        """Ranks of the arena that most share."""
+        return max(size for size, _ in self.places)
+
     def group_of(self, engine_id: str, rank: int) -> str:
         """Name of the ranks that share an arena with `rank`, on this machine."""
         return f"{engine_id}/{rank - self.places[rank][1]}"

@@ -12,7 +12,7 @@ from kvferry import _core, tiers
 from kvferry.config import SCHEDULER, KvFerryConfig
 from kvferry.config_readers import MAX_SECONDS
 from kvferry.sizes import format_size
-from kvferry.vllm import block_costs, fingerprint, kv_events, preflight, shared_tier, tier_plan
+from kvferry.vllm import block_costs, fingerprint, kv_events, preflight, shared_tier, tier_plan, topology
 from kvferry.vllm.load_choice import LoadChoice
 from kvferry.vllm.metadata import KvFerryMetadata
 from kvferry.vllm.request_wishes import WishReader
@@ -73,11 +73,12 @@ class SchedulerSide:
 
     def __init__(self, config: KvFerryConfig, vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> None:
         plan = tier_plan.plan_tier(config, vllm_config, kv_cache_config)
-        groups, sizes, classes, shared = plan.groups, plan.sizes, plan.classes, plan.shared
+        groups, sizes, first, shared = plan.groups, plan.sizes, plan.first, plan.first.shared
         parallel = vllm_config.parallel_config
+        slot_bytes = topology.bytes_by_rank(first.classes, parallel)
         name_space = fingerprint.NameSpace(0)
         if shared is not None:
-            name_space = fingerprint.name_space_of(vllm_config, kv_cache_config, classes.slot_bytes)
+            name_space = fingerprint.name_space_of(vllm_config, kv_cache_config, slot_bytes)
             if name_space.why_alone:
                 logger.warning(
                     "kvferry: this engine shares the memory of %s and no block with other engines: %s",
@@ -97,26 +98,28 @@ class SchedulerSide:
             hash_tokens=sizes.hash_tokens,
             group_hashes_per_block=sizes.hashes_per_block,
             num_blocks=kv_cache_config.num_blocks,
-            slot_bytes=classes.slot_bytes,
-            slots_per_chunk=plan.slots_per_chunk,
-            max_chunks=plan.max_chunks,
-            replicas=plan.sharing.places,
+            slot_bytes=slot_bytes,
+            slots_per_chunk=first.slots_per_chunk,
+            max_chunks=plan.num_chunks,
+            replicas=first.sharing.places,
             name_space=name_space.number,
             most_chunks=shared.most_chunks(config) if shared else 0,
             grace_s=tiers.grace_s() if shared else 0,
             key_events=kv_events.are_on(vllm_config),
             group_reaches=plan.reaches,
-            group_classes=classes.of_groups,
+            group_classes=plan.of_groups,
             max_load_wait_s=_MAX_LOAD_WAIT_S if config.share_loads and not is_multi_connector_being_made() else 0,
             # The core takes no longer one; the sum may be.
             rank_timeout_s=min(config.rank_timeout_s, MAX_SECONDS),
             store_later_turns=preflight.can_store_later_turns(vllm_config, groups),
         )
         logger.info(
-            "kvferry: the tier holds %d blocks of %d tokens, %s in each of %d arenas for %d ranks",
+            "kvferry: the tier holds %s%d blocks of %d tokens, %s in each of %d arenas for %d ranks",
+            # The ranks of later pipeline stages tell how many they have.
+            "at most " if parallel.pipeline_parallel_size > 1 else "",
             max_slots,
             block_tokens,
-            format_size(max_slots * plan.slot_bytes),
+            format_size(plan.num_chunks * plan.chunk_bytes),
             plan.num_arenas,
             parallel.world_size,
         )
@@ -125,13 +128,13 @@ class SchedulerSide:
         self._events: kv_events.KvEvents | None = None
         if kv_events.are_on(vllm_config):
             self._events = kv_events.KvEvents(self.engine, groups, sizes, kv_cache_config.num_blocks)
-        self._max_slots = max_slots
+        self._told_slots = max_slots
         self._num_slots = 0  # that are ready on every rank
         # Of requests whose load has begun; see `num_new_matched_tokens`.
         self._load_ends: dict[str, _LoadEnd] = {}
         self._choice = LoadChoice(config.min_load_tokens, is_async=bool(vllm_config.scheduler_config.async_scheduling))
         self._stats = StatsSource(
-            lambda: self.engine.snapshot() | {"max_slots": max_slots}, SCHEDULER_KEYS, self.engine.is_busy
+            lambda: self.engine.snapshot() | {"max_slots": self.engine.max_slots}, SCHEDULER_KEYS, self.engine.is_busy
         )
         # Whether the output that the engine takes in now had reports.
         self._has_folded = False
@@ -239,8 +242,11 @@ class SchedulerSide:
     def _note_growth(self) -> None:
         """Say in the log when another tenth of the tier is ready on every rank."""
         before, self._num_slots = self._num_slots, self.engine.num_slots
-        tenths = 10 * self._num_slots // self._max_slots
-        if tenths > 10 * before // self._max_slots:
+        max_slots = self.engine.max_slots
+        if before == 0 and max_slots < self._told_slots:
+            logger.info("kvferry: the tier will hold %d blocks: some rank has no memory for more", max_slots)
+        tenths = 10 * self._num_slots // max_slots
+        if tenths > 10 * before // max_slots:
             logger.info("kvferry: %d %% of the tier is ready, %d blocks", 10 * tenths, self._num_slots)
 
     def on_finished(self, request: "Request") -> None:

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """How the tier is divided among the blocks of an engine's KV cache groups."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from kvferry import _core
 from kvferry.config import KvFerryConfig
-from kvferry.vllm import preflight, replicas, shared_tier, topology
+from kvferry.vllm import preflight, rank_tier
+from kvferry.vllm.rank_tier import RankTier
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -23,53 +24,62 @@ class TierPlan(NamedTuple):
         Tokens of their blocks.
     reaches
         How far back their tokens see, as `preflight.reach_of_group` says it.
-    classes
-        The slab class of every group, one that is left out included, and the bytes of a class's slots by rank.
-    sharing
-        Which ranks share an arena.
-    shared
-        The tier that engines share, if the configuration names one.
-    tier_bytes
-        Of one arena.
-    max_chunks, slots_per_chunk
-        Chunks that there will be, the same on every rank, and slots of each class in one of them.
+    of_groups
+        The slab class of every group, one that is left out included.
+    stages
+        How a rank of each pipeline stage divides its memory, as far as that is known: the scheduler knows the first.
 
     """
 
     groups: list["KVCacheGroupSpec"]
     sizes: preflight.BlockSizes
     reaches: list[tuple[str, int]]
-    classes: topology.SlabClasses
-    sharing: replicas.Replicas
-    shared: shared_tier.SharedTier | None
-    tier_bytes: int
-    max_chunks: int
-    slots_per_chunk: list[int]
+    of_groups: list[int]
+    stages: list[RankTier]
 
     @property
-    def slot_bytes(self) -> int:
-        """Bytes of the largest block, on the rank that has most of it."""
-        return max(self.classes.slot_bytes[0])
+    def first(self) -> RankTier:
+        """The first stage's."""
+        return self.stages[0]
+
+    @property
+    def slot_bytes(self) -> list[int]:
+        """Bytes of a block by slab class, on the rank that has most of it."""
+        return [max(sizes) for sizes in zip(*(stage.classes.slot_bytes for stage in self.stages), strict=True)]
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Bytes of a chunk on the rank that has most of it."""
+        return max(stage.chunk_bytes for stage in self.stages)
+
+    @property
+    def num_chunks(self) -> int:
+        """Chunks that every rank has."""
+        return min(stage.num_chunks for stage in self.stages)
 
     @property
     def max_slots(self) -> int:
         """Slots of the largest blocks, if they had all of the tier."""
-        return self.max_chunks * self.slots_per_chunk[0]
+        return self.num_chunks * self.first.slots_per_chunk[0]
 
     @property
     def block_tokens(self) -> int:
         """Tokens of a block of those groups whose slots `max_slots` counts."""
-        of_groups = self.classes.of_groups
         kept = [number for number, group in enumerate(self.groups) if preflight.is_kept(group)]
-        return max(self.sizes.block_tokens(number) for number in kept if of_groups[number] == 0)
+        return max(self.sizes.block_tokens(number) for number in kept if self.of_groups[number] == 0)
 
     @property
     def num_arenas(self) -> int:
         """Arenas of all ranks."""
-        return sum(index == 0 for _, index in self.sharing.places)
+        return sum(index == 0 for _, index in self.first.sharing.places)
 
 
-def plan_tier(config: KvFerryConfig, vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> TierPlan:
+def plan_tier(
+    config: KvFerryConfig,
+    vllm_config: "VllmConfig",
+    kv_cache_config: "KVCacheConfig",
+    later_stages: "Sequence[KVCacheConfig]" = (),
+) -> TierPlan:
     """Divide the tier; makes nothing.
 
     Parameters
@@ -78,6 +88,8 @@ def plan_tier(config: KvFerryConfig, vllm_config: "VllmConfig", kv_cache_config:
         Of the connector.
     vllm_config, kv_cache_config
         Of the engine; the scheduler's copy of the latter.
+    later_stages
+        The KV caches of the other pipeline stages' ranks, if they are known.
 
     Raises
     ------
@@ -87,19 +99,12 @@ def plan_tier(config: KvFerryConfig, vllm_config: "VllmConfig", kv_cache_config:
     """
     groups = preflight.check_kv_cache(kv_cache_config)
     sizes = preflight.block_sizes(vllm_config, kv_cache_config)
-    kept = preflight.kept_part(kv_cache_config)
-    of_kept = topology.slab_classes(vllm_config, kept)
-    classes_of_kept = iter(of_kept.of_groups)
+    first = rank_tier.divide(config, vllm_config, kv_cache_config)
+    stages = [first]
+    for number, of_stage in enumerate(later_stages, 1):
+        stages.append(rank_tier.divide_as(first, number, config, vllm_config, of_stage))
+    classes_of_kept = iter(first.classes.of_groups)
     # A group that is left out has no slots, and any class.
     of_groups = [next(classes_of_kept) if preflight.is_kept(group) else 0 for group in groups]
-    classes = topology.SlabClasses(of_groups, of_kept.slot_bytes)
-    sharing = replicas.replicas_of(config, vllm_config, kept)
-    tier_bytes = config.tier_bytes(max(classes.slot_bytes[0]), sharing.num_local_arenas, sharing.least_sharing)
-    shared = shared_tier.shared_tier_of(config, vllm_config, [max(sizes) for sizes in classes.slot_bytes])
-    if shared is None:
-        # A slot id means the same block on every rank, so the rank with the fewest slots bounds them all.
-        max_chunks, slots_per_chunk = _core.slab_geometry(tier_bytes, classes.slot_bytes)
-    else:
-        max_chunks, slots_per_chunk = shared.num_chunks, shared.slots_per_chunk
     reaches = [preflight.reach_of_group(group, vllm_config.num_speculative_tokens) for group in groups]
-    return TierPlan(groups, sizes, reaches, classes, sharing, shared, tier_bytes, max_chunks, slots_per_chunk)
+    return TierPlan(groups, sizes, reaches, of_groups, stages)

@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many bytes a block has on each rank, as the engine's configuration tells it."""
+"""How many bytes a block has on a rank, as the engine's configuration tells it."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from vllm.distributed.utils import get_pp_indices
 from vllm.v1.kv_cache_interface import MambaSpec, UniformTypeKVCacheSpecs, iter_layer_specs
 
 from kvferry.errors import ConfigError
 
 if TYPE_CHECKING:
-    from vllm.config import VllmConfig
+    from vllm.config import ParallelConfig
     from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, KVCacheSpec
 
 
@@ -110,67 +109,58 @@ def group_bytes(kv_cache_config: "KVCacheConfig") -> list[int]:
 
 
 class SlabClasses(NamedTuple):
-    """Which KV cache groups have blocks, and so slots, of one kind: layers of the same sizes at the same places.
+    """Which KV cache groups have slots of one kind.
 
     Attributes
     ----------
     of_groups
         The class of each group.
     slot_bytes
-        Of each class, the largest first: bytes of a block on each rank, all layers packed.
+        By class: bytes of a block on this rank, all layers packed.
 
     """
 
     of_groups: list[int]
-    slot_bytes: list[list[int]]
+    slot_bytes: list[int]
 
 
-def slab_classes_of_rank(kv_cache_config: "KVCacheConfig") -> SlabClasses:
-    """Find the classes of a worker's own groups; the sizes are its own only."""
-    # Blocks of one size whose layers differ, in place or in shape, have their bytes elsewhere in a page.
-    of_each = []
-    for num_bytes, group in zip(group_bytes(kv_cache_config), kv_cache_config.kv_cache_groups, strict=True):
-        spec = first_spec(group.kv_cache_spec)
-        places = sorted(page[:3] for page in pages_of_group(group, kv_cache_config))
-        of_each.append((num_bytes, content_bytes(spec), has_state(spec), getattr(spec, "num_kv_heads", 0), places))
-    # In the order of the groups where nothing else tells them apart.
-    kinds = sorted({repr(kind): kind for kind in of_each}.values(), key=lambda kind: kind[:4], reverse=True)
-    return SlabClasses([kinds.index(kind) for kind in of_each], [[kind[0]] for kind in kinds])
+def slab_classes(kv_cache_config: "KVCacheConfig", num_stages: int) -> SlabClasses:
+    """Find the classes of a rank's groups, the largest first.
 
-
-def slab_classes(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> SlabClasses:
-    """Find the classes of all ranks.
+    Groups whose layers have the same sizes at the same places share one, unless there are several pipeline stages: no
+    rank can tell whether two groups are alike on the others.
 
     Parameters
     ----------
-    vllm_config
-        Gives ranks (pipeline stages outermost) and vLLM's own division of the layers among pipeline stages.
     kv_cache_config
-        The scheduler's copy, whose groups list the layers of rank 0.
-
-    Raises
-    ------
-    ConfigError
-        Pipeline parallel, and the layers of rank 0 are not what the division gives it: those of the other ranks
-        cannot be told.
+        Of the rank, or the scheduler's, whose groups list the layers of rank 0.
+    num_stages
+        Of the engine's pipeline.
 
     """
-    parallel = vllm_config.parallel_config
-    num_stages = parallel.pipeline_parallel_size
-    of_rank = slab_classes_of_rank(kv_cache_config)
-    if num_stages == 1:
-        return SlabClasses(of_rank.of_groups, [sizes * parallel.world_size for sizes in of_rank.slot_bytes])
-    group = max(kv_cache_config.kv_cache_groups, key=lambda group: len(group.layer_names))
-    num_layers = vllm_config.model_config.get_total_num_hidden_layers()
-    stages = [get_pp_indices(num_layers, stage, num_stages) for stage in range(num_stages)]
-    layers_of_stage = [end - start for start, end in stages]
-    if layers_of_stage[0] != len(group.layer_names):
-        raise ConfigError(
-            f"pipeline_parallel_size is {num_stages} and the first stage has {len(group.layer_names)} KV cache layers "
-            f"where the model's division gives it {layers_of_stage[0]}; allowed is one KV cache layer per model layer; "
-            "set --pipeline-parallel-size 1"
+    # Blocks of one size whose layers differ, in place or in shape, have their bytes elsewhere in a page.
+    of_each = []
+    for number, num_bytes in enumerate(group_bytes(kv_cache_config)):
+        group = kv_cache_config.kv_cache_groups[number]
+        spec = first_spec(group.kv_cache_spec)
+        places = sorted(page[:3] for page in pages_of_group(group, kv_cache_config))
+        of_each.append(
+            (
+                num_bytes,
+                content_bytes(spec),
+                has_state(spec),
+                getattr(spec, "num_kv_heads", 0),
+                places,
+                number if num_stages > 1 else 0,
+            )
         )
-    # One group has all layers of the stage, so there is no other.
-    per_layer = content_bytes(first_spec(group.kv_cache_spec))
-    ranks_per_stage = parallel.world_size // num_stages
-    return SlabClasses([0], [[per_layer * layers for layers in layers_of_stage for _ in range(ranks_per_stage)]])
+    # In the order of the groups where nothing else tells them apart.
+    kinds = sorted({repr(kind): kind for kind in of_each}.values(), key=lambda kind: kind[:4], reverse=True)
+    return SlabClasses([kinds.index(kind) for kind in of_each], [kind[0] for kind in kinds])
+
+
+def bytes_by_rank(classes: SlabClasses, parallel: "ParallelConfig") -> list[list[int]]:
+    """Bytes of a block by class and rank, as the core's SchedulerEngine takes them: 0 for those of later stages."""
+    ranks_per_stage = parallel.world_size // parallel.pipeline_parallel_size
+    others = [0] * (parallel.world_size - ranks_per_stage)
+    return [[size] * ranks_per_stage + others for size in classes.slot_bytes]

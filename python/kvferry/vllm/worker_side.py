@@ -12,7 +12,7 @@ from kvferry import _core
 from kvferry.config import WORKER, KvFerryConfig
 from kvferry.errors import ConfigError, Error, ProtocolError, ResourceError, TopologyError
 from kvferry.sizes import format_size
-from kvferry.vllm import fingerprint, kv_device, preflight, replicas, shared_tier, topology
+from kvferry.vllm import fingerprint, kv_device, preflight, rank_tier, replicas, topology
 from kvferry.vllm.layout import Fragment, fragments_of_groups, num_runs
 from kvferry.vllm.metadata import KvFerryMetadata, KvFerryWorkerMetadata
 from kvferry.vllm.ring_room import choose_ring
@@ -47,8 +47,9 @@ class WorkerSide:
 
     def __init__(self, config: KvFerryConfig, vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> None:
         self._config = config
-        groups = preflight.check_kv_cache(kv_cache_config)
-        left_out = (group for group in groups if not preflight.is_kept(group))
+        # First of all: the ranks of other pipeline stages wait for it.
+        self._tier = rank_tier.tier_of_rank(config, vllm_config, kv_cache_config)
+        left_out = (group for group in kv_cache_config.kv_cache_groups if not preflight.is_kept(group))
         self._left_out = frozenset(name for group in left_out for name in group.layer_names)
         kv_cache_config = preflight.kept_part(kv_cache_config)
         self._groups = list(kv_cache_config.kv_cache_groups)
@@ -56,31 +57,20 @@ class WorkerSide:
         parallel = vllm_config.parallel_config
         self._rank = parallel.rank
         self._world_size = parallel.world_size
-        self._classes = topology.slab_classes_of_rank(kv_cache_config)
-        self._slot_bytes = self._classes.slot_bytes[0][0]
-        self._replicas = replicas.replicas_of(config, vllm_config, kv_cache_config)
-        if self._replicas.places[self._rank][0] > 1:
+        sharing, self._shared = self._tier.sharing, self._tier.shared
+        if sharing.places[self._rank][0] > 1:
             replicas.refuse_own_layers(kv_cache_config)
-        num_arenas = self._replicas.num_local_arenas
-        tier_bytes = config.tier_bytes(self._slot_bytes, num_arenas, self._replicas.least_sharing)
-        # As the scheduler works it out: ranks with several classes have the same layers.
-        shared = shared_tier.shared_tier_of(config, vllm_config, [sizes[0] for sizes in self._classes.slot_bytes])
-        if shared is None:
-            self._num_chunks, self._slots_per_chunk = _core.slab_geometry(tier_bytes, self._classes.slot_bytes)
-        else:
-            self._num_chunks, self._slots_per_chunk = shared.num_chunks, shared.slots_per_chunk
-        self._shared = shared
         # Of a shared tier, whose blocks are told apart by it.
-        self._probe_of = partial(fingerprint.probe_of_rank, vllm_config, kv_cache_config) if shared else None
+        self._probe_of = partial(fingerprint.probe_of_rank, vllm_config, kv_cache_config) if self._shared else None
         # Every rank of one engine has the same id, and no two engines of data parallel share one.
         self._engine_id = vllm_config.kv_transfer_config.engine_id
-        self._num_arenas_in_budget = config.num_arenas_in_budget(num_arenas)
+        self._num_arenas_in_budget = config.num_arenas_in_budget(sharing.num_local_arenas)
         self._ring_bytes = config.ring_bytes(
             topology.group_bytes(kv_cache_config),
             [preflight.block_tokens(vllm_config, group) for group in self._groups],
             vllm_config.scheduler_config.max_num_batched_tokens,
         )
-        self._load_ring_bytes = config.load_ring_bytes(self._slot_bytes)
+        self._load_ring_bytes = config.load_ring_bytes(self._tier.largest_slot)
         cache = vllm_config.cache_config
         self._utilization = None if cache.kv_cache_memory_bytes else float(cache.gpu_memory_utilization)
         # The engine allocates its KV cache after this.
@@ -115,7 +105,8 @@ class WorkerSide:
         kv_caches = {name: tensor for name, tensor in kv_caches.items() if name not in self._left_out}
         of_groups = fragments_of_groups(groups, kv_caches, self._num_blocks)
         fragments = self._fragments_of_classes(of_groups)
-        num_replicas, replica_index = self._replicas.places[self._rank]
+        tier = self._tier
+        num_replicas, replica_index = tier.sharing.places[self._rank]
         device = kv_device.find(kv_caches.values(), self._config.backend)
         ring_bytes = self._ring_that_fits(device)
         try:
@@ -129,12 +120,12 @@ class WorkerSide:
                 world_size=self._world_size,
                 num_blocks=self._num_blocks,
                 fragments=fragments,
-                num_chunks=self._num_chunks,
-                slots_per_chunk=self._slots_per_chunk,
-                slot_bytes=[sizes[0] for sizes in self._classes.slot_bytes],
+                num_chunks=tier.num_chunks,
+                slots_per_chunk=tier.slots_per_chunk,
+                slot_bytes=tier.classes.slot_bytes,
                 budget_group=self._engine_id,
                 num_local_arenas=self._num_arenas_in_budget,
-                replica_group=self._replicas.group_of(self._engine_id, self._rank),
+                replica_group=tier.sharing.group_of(self._engine_id, self._rank),
                 num_replicas=num_replicas,
                 replica_index=replica_index,
                 probe=self._probe_of(kv_caches, of_groups) if self._probe_of else 0,
@@ -144,15 +135,16 @@ class WorkerSide:
         except ResourceError as error:
             raise ResourceError(
                 f"rank {self._rank} cannot have its share of cpu_bytes_to_use, "
-                f"{format_size(self._num_chunks * self._slots_per_chunk[0] * self._slot_bytes)}, or its staging rings: "
-                f"{error}"
+                f"{format_size(tier.num_chunks * tier.chunk_bytes)}, or its staging rings: {error}"
             ) from error
         logger.info(
-            "kvferry: rank %d has %d slots of %s (%s), staging rings of %s for stores and %s for loads, on %s",
+            "kvferry: rank %d has %d slots of %s (%s; by slab class %s), staging rings of %s for stores and %s for "
+            "loads, on %s",
             self._rank,
             engine.max_slots,
-            format_size(self._slot_bytes),
-            format_size(engine.max_slots * self._slot_bytes),
+            format_size(tier.classes.slot_bytes[0]),
+            format_size(engine.max_slots // tier.slots_per_chunk[0] * tier.chunk_bytes),
+            ", ".join(map(format_size, tier.classes.slot_bytes)),
             format_size(ring_bytes),
             format_size(engine.stats()["load_staging_size_bytes"]),
             engine.device,
@@ -181,7 +173,7 @@ class WorkerSide:
     def _fragments_of_classes(self, of_groups: Sequence[list[Fragment]]) -> list[list[Fragment]]:
         """Find the fragments of a block of each slab class, checked against the engine's specification."""
         of_classes: dict[int, list[Fragment]] = {}
-        for group, slab_class, fragments in zip(self._groups, self._classes.of_groups, of_groups, strict=True):
+        for group, slab_class, fragments in zip(self._groups, self._tier.classes.of_groups, of_groups, strict=True):
             layers = group.layer_names
             found = sum(fragment.num_bytes for fragment in fragments)
             expected = topology.content_bytes_of_group(group)
@@ -196,7 +188,7 @@ class WorkerSide:
                     "page than those of another group of that size; allowed are groups that share the pool's pages, "
                     "all laid out alike; start vLLM with --disable-hybrid-kv-cache-manager or without KvFerryConnector"
                 )
-        return [of_classes[slab_class] for slab_class in range(len(self._classes.slot_bytes))]
+        return [of_classes[slab_class] for slab_class in range(len(self._tier.slots_per_chunk))]
 
     def _ring_that_fits(self, device: kv_device.KvDevice) -> int:
         """Bytes of the staging ring: as wanted, or what the engine will leave of the device's memory.
@@ -213,7 +205,7 @@ class WorkerSide:
         if memory is None:
             return self._ring_bytes
         try:
-            choice = choose_ring(memory, self._ring_bytes, self._slot_bytes, self._load_ring_bytes)
+            choice = choose_ring(memory, self._ring_bytes, self._tier.largest_slot, self._load_ring_bytes)
         except ResourceError as error:
             raise ResourceError(f"rank {self._rank}: {error}") from error
         if choice.warning:

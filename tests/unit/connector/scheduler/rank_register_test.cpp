@@ -30,6 +30,7 @@ StepReport first_report(std::uint32_t rank) {
                      .num_blocks = 1000,
                      .classes = {{rank == 0 ? 4096U : 2048U, 1}},
                      .num_chunks = 300 + 100 * rank,
+                     .max_chunks = 500 - 50 * rank,
                      .ring_blocks = 40 - 10 * rank};
   return report;
 }
@@ -65,6 +66,8 @@ TEST(RankRegister, SlotsBecomeMoreOnARegisteredRankOnly) {
   EXPECT_EQ(ranks.least_chunks(), 400U);
   more.num_ready_chunks = 449;
   EXPECT_THROW(ranks.take(more), ProtocolError);
+  more.num_ready_chunks = 501;
+  EXPECT_THROW(ranks.take(more), ProtocolError);
 }
 
 TEST(RankRegister, IsReadyWhenEveryRankHasReportedWithTheLeastOfEach) {
@@ -75,6 +78,7 @@ TEST(RankRegister, IsReadyWhenEveryRankHasReportedWithTheLeastOfEach) {
   ranks.take(first_report(0));
   EXPECT_TRUE(ranks.all_ready());
   EXPECT_EQ(ranks.least_chunks(), 300U);
+  EXPECT_EQ(ranks.least_max_chunks(), 450U);
   EXPECT_EQ(ranks.least_ring_blocks(), 30U);
 }
 
@@ -113,6 +117,37 @@ TEST(RankRegister, AnotherBlockSizeNamesBothSides) {
                {"rank 1", "bytes per block 4096", "told 2048"});
 }
 
+TEST(RankRegister, ARankWhoseBlocksAreNotToldHasTheBytesThatItSays) {
+  SchedulerOptions options = told();
+  options.classes = {{2, {4096, 0}}, {8, {1024, 0}}};
+  RankRegister ranks(options);
+  StepReport report = first_report(1);
+  // A later stage, whose second class has the larger blocks.
+  report.topology->classes = {{512, 2}, {2048, 8}};
+  ranks.take(report);
+  EXPECT_EQ(ranks.num_ready(), 1U);
+  report = first_report(0);
+  report.topology->classes = {{4096, 2}, {512, 8}};
+  EXPECT_THROW(ranks.take(report), TopologyError);
+  report.topology->classes[1].slot_bytes = 1024;
+  ranks.take(report);
+  EXPECT_TRUE(ranks.all_ready());
+}
+
+TEST(RankRegister, EveryRankHasTheSlotsOfAChunkThatAreTold) {
+  SchedulerOptions options = told();
+  options.classes = {{2, {4096, 0}}, {8, {1024, 0}}};
+  RankRegister ranks(options);
+  StepReport report = first_report(1);
+  report.topology->classes = {{512, 2}, {2048, 4}};
+  try {
+    ranks.take(report);
+    FAIL() << "a rank divides its chunks otherwise";
+  } catch (const TopologyError& error) {
+    expect_named(error.what(), {"rank 1", "slots per chunk 4", "told 8"});
+  }
+}
+
 TEST(RankRegister, RanksThatShareAnArenaOtherwiseThanToldNameBothSides) {
   expect_named(complaint([](StepReport& report) {
                  report.topology->replicas = {2, 1};
@@ -141,7 +176,9 @@ TEST(RankRegister, ASecondWorkerUnderOneRankIsRefused) {
 
 TEST(RankRegister, ARankWithoutSlotsIsRefused) {
   expect_named(complaint([](StepReport& report) { report.topology->num_chunks = 0; }),
-               {"rank 1", "no slot"});
+               {"rank 1", "0 slots of 450 slots"});
+  expect_named(complaint([](StepReport& report) { report.topology->max_chunks = 399; }),
+               {"rank 1", "400 slots of 399 slots"});
 }
 
 }  // namespace

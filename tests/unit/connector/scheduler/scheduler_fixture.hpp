@@ -43,6 +43,7 @@ class SchedulerTest : public ::testing::Test {
   struct Sizes {
     std::uint32_t num_slots = 32;  ///< Chunks.
     std::uint32_t ring_blocks = 32;
+    std::uint32_t max_slots = 64;
   };
 
   SchedulerTest() : pool_(kNumBlocks) { restart(); }
@@ -77,6 +78,7 @@ class SchedulerTest : public ::testing::Test {
                        .num_blocks = kNumBlocks,
                        .classes = {},
                        .num_chunks = sizes.num_slots,
+                       .max_chunks = sizes.max_slots,
                        .ring_blocks = sizes.ring_blocks};
     for (const SlabClass& of : classes_) {
       report.topology->classes.push_back({of.slot_bytes[rank.value()], of.slots_per_chunk});

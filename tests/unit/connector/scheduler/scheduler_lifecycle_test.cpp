@@ -203,10 +203,12 @@ TEST_F(SchedulerLifecycleTest, GrowsOnlyWhenEveryRankHasRegisteredAndToTheLeast)
   EXPECT_TRUE(plan().stores.empty());
   fold({topology_report(kRankA, {.num_slots = 20, .ring_blocks = 3})});
   EXPECT_EQ(view().ready_ranks, 1U);
+  EXPECT_EQ(engine_->max_slots(), 64U);
   EXPECT_EQ(view().tier.num_slots, 0U);
   EXPECT_TRUE(plan().stores.empty());
-  fold({topology_report(kRankB, {.num_slots = 10, .ring_blocks = 8})});
+  fold({topology_report(kRankB, {.num_slots = 10, .ring_blocks = 8, .max_slots = 40})});
   EXPECT_EQ(view().tier.num_slots, 10U);
+  EXPECT_EQ(engine_->max_slots(), 40U);
   EXPECT_EQ(block_numbers(plan().stores.at(0).blocks), (Blocks{10, 11}));
 }
 
@@ -234,6 +236,7 @@ TEST_F(SchedulerLifecycleTest, GrowsNoFurtherThanItWasTold) {
   restart(/*max_slots=*/5);
   register_ranks({.num_slots = 20});
   EXPECT_EQ(view().tier.num_slots, 5U);
+  EXPECT_EQ(engine_->max_slots(), 5U);
 }
 
 TEST_F(SchedulerLifecycleTest, OptionsThatCannotWorkAreRefused) {
@@ -257,6 +260,7 @@ TEST_F(SchedulerLifecycleTest, OptionsThatCannotWorkAreRefused) {
   spoilt([](SchedulerOptions& options) { options.max_chunks = 0; });
   spoilt([](SchedulerOptions& options) { options.classes.clear(); });
   spoilt([](SchedulerOptions& options) { options.classes[0].slot_bytes.clear(); });
+  spoilt([](SchedulerOptions& options) { options.classes[0].slot_bytes[0] = 0; });
   spoilt([](SchedulerOptions& options) { options.classes[0].slots_per_chunk = 0; });
   spoilt([](SchedulerOptions& options) { options.classes.push_back({1, {2, 2}}); });
   spoilt([](SchedulerOptions& options) { options.groups[0].slab_class = SlabClassId(1); });

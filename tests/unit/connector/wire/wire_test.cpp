@@ -43,7 +43,7 @@ StepReport some_report() {
   report.domain = DomainId(9);
   report.rank = RankId(3);
   report.topology = RankTopology{
-      4, 5, {{0x1122334455667788U, 19}, {20, 21}}, 6, 7, {22, 23}, 0x99aabbccddeeff00U};
+      4, 5, {{0x1122334455667788U, 19}, {20, 21}}, 6, 25, 7, {22, 23}, 0x99aabbccddeeff00U};
   report.gathered = {{TransferId(8), 9}, {TransferId(10), 0}};
   report.stores = {{TransferId(11), Outcome::kDone, ""}};
   report.loads = {{TransferId(12), Outcome::kFailed, "copy: no link"},
@@ -225,6 +225,7 @@ TEST(StepReport, EveryFieldArrives) {
   EXPECT_EQ(report.topology->classes[1].slot_bytes, 20U);
   EXPECT_EQ(report.topology->classes[1].slots_per_chunk, 21U);
   EXPECT_EQ(report.topology->num_chunks, 6U);
+  EXPECT_EQ(report.topology->max_chunks, 25U);
   EXPECT_EQ(report.topology->ring_blocks, 7U);
   EXPECT_EQ(report.topology->probe, 0x99aabbccddeeff00U);
   ASSERT_EQ(report.gathered.size(), 2U);

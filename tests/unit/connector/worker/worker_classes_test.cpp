@@ -43,9 +43,19 @@ TEST_F(WorkerClassesTest, TellsTheSizesOfItsSlots) {
   EXPECT_EQ(report_.topology->classes[1].slot_bytes, kSmallBytes);
   EXPECT_EQ(report_.topology->classes[1].slots_per_chunk, 5U);
   EXPECT_EQ(report_.topology->num_chunks, kChunks);
+  EXPECT_EQ(report_.topology->max_chunks, kChunks);
   EXPECT_EQ(engine_->num_slots(), 2 * kChunks);
   EXPECT_EQ(engine_->max_slots(), 2 * kChunks);
   EXPECT_EQ(engine_->slot_bytes(), kBlockBytes);
+}
+
+TEST_F(WorkerClassesTest, ItsRingIsCountedInBlocksOfTheLargestClassWhicheverItIs) {
+  setup_.slot_bytes = {kBlockBytes, 2 * kBlockBytes};
+  start(setup_);
+  bind_and_save(next_plan());
+  collect_ends(0, 0);
+  ASSERT_TRUE(report_.topology);
+  EXPECT_EQ(report_.topology->ring_blocks, setup_.ring_blocks / 2);
 }
 
 TEST_F(WorkerClassesTest, BlocksOfBothSizesComeBackFromChunksOfTheirOwn) {

@@ -41,6 +41,7 @@ class WorkerTest : public ::testing::Test {
     std::uint32_t num_slots = kNumSlots;  ///< Chunks.
     /// With a second one: of blocks that have the first fragment only.
     std::vector<std::uint32_t> slots_per_chunk{1};
+    std::vector<std::uint64_t> slot_bytes = {};
     cpu_tier::ArenaOptions arena = {};
     std::optional<std::uint32_t> numa_node = std::nullopt;
     std::uint64_t pinning_bandwidth_limit = 0;
@@ -67,6 +68,7 @@ class WorkerTest : public ::testing::Test {
     options.world_size = 2;
     options.num_chunks = setup.num_slots;
     options.slots_per_chunk = setup.slots_per_chunk;
+    options.slot_bytes = setup.slot_bytes;
     options.arena = setup.arena;
     options.numa_node = setup.numa_node;
     options.pinning_bandwidth_limit = setup.pinning_bandwidth_limit;

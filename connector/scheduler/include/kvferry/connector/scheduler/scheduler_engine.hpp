@@ -121,6 +121,8 @@ class SchedulerEngine {
   [[nodiscard]] SchedulerSnapshot snapshot() const;
   /// Slots of the tier that are ready on every rank, if all were of the first class.
   [[nodiscard]] std::uint32_t num_slots() const;
+  /// The same of those that will be: as told, until every rank has said how many it will have.
+  [[nodiscard]] std::uint32_t max_slots() const;
   /// Whether a store or a load is under way. O(1).
   [[nodiscard]] bool is_busy() const;
 

@@ -31,7 +31,8 @@ struct KvGroup {
 /// (Tier::SlabClass).
 struct SlabClass {
   std::uint32_t slots_per_chunk = 1;
-  /// Packed bytes of one block, by rank.
+  /// Packed bytes of one block, by rank. 0: not told, and so as the rank says; of a later pipeline
+  /// stage, which has other layers than the first. The first rank's are told.
   std::vector<std::uint64_t> slot_bytes;
 };
 
@@ -71,7 +72,7 @@ struct SchedulerOptions {
   std::uint32_t hash_tokens = 0;
   /// Blocks of the engine's GPU pool.
   std::uint32_t num_blocks = 0;
-  /// The largest first. One class alone has a slot in each chunk.
+  /// The largest of the first rank first. One class alone has a slot in each chunk.
   std::vector<SlabClass> classes;
   /// By rank; empty: every rank keeps a copy of its own.
   std::vector<ReplicaPlace> replicas;

@@ -68,7 +68,7 @@ struct StepPlan {
 };
 
 /// Version of plan and report messages; both sides refuse another one.
-inline constexpr std::uint16_t kWireVersion = 5;
+inline constexpr std::uint16_t kWireVersion = 6;
 
 /// Little-endian bytes.
 [[nodiscard]] std::string encode(const StepPlan& plan);

@@ -34,7 +34,8 @@ struct RankTopology {
   std::uint32_t num_blocks = 0;  ///< Blocks of the engine's pool.
   std::vector<RankSlots> classes;
   std::uint32_t num_chunks = 0;   ///< Chunks of this rank's arena that are ready for use.
-  std::uint32_t ring_blocks = 0;  ///< Blocks of the first class that the staging ring holds.
+  std::uint32_t max_chunks = 0;   ///< Chunks that its arena will have.
+  std::uint32_t ring_blocks = 0;  ///< Blocks of its largest class that the staging ring holds.
   ReplicaPlace replicas = {};
   /// Digest of how the bytes of a block lie on this rank, and of all else that only the rank sees
   /// of them. 0: the engine shares its tier with no other.

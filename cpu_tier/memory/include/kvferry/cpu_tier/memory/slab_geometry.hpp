@@ -18,29 +18,19 @@ namespace kvferry::cpu_tier {
 [[nodiscard]] std::uint64_t chunk_bytes(std::span<const std::uint32_t> slots_per_chunk,
                                         std::span<const std::uint64_t> slot_bytes);
 
-/// What ranks that hold different layers have in common: a chunk has so many slots of each class on
-/// every one of them.
+/// How the memory of a rank is divided into chunks, each of so many slots of some class.
 struct SlabGeometry {
   std::uint32_t num_chunks = 0;
   std::vector<std::uint32_t> slots_per_chunk;  ///< By class.
   bool operator==(const SlabGeometry&) const = default;
 };
 
-/// Of one rank, whose memory of `arena_bytes` is in chunks of `chunk_bytes`; `slot_bytes` by class.
-/// Throws ConfigError if there is no chunk or no slot.
-[[nodiscard]] SlabGeometry slab_geometry(std::uint64_t arena_bytes, std::uint64_t chunk_bytes,
+/// Of memory of `arena_bytes` for blocks of `slot_bytes`, by class. One class: a chunk is a slot.
+/// Several: a chunk has up to 64 slots of the largest, as long as there are 64 chunks, so that at
+/// most one part in so many of it is left after the slots of another class. Throws ConfigError if
+/// there is no chunk, no class, or a class without bytes.
+[[nodiscard]] SlabGeometry slab_geometry(std::uint64_t arena_bytes,
                                          std::span<const std::uint64_t> slot_bytes);
-
-/// The least of all ranks in every figure. Throws ConfigError for no rank, and for different
-/// numbers of classes.
-[[nodiscard]] SlabGeometry least_of(std::span<const SlabGeometry> ranks);
-
-/// For ranks that each have `share_bytes` of memory, and blocks of `slot_bytes[class][rank]`. One
-/// class: a chunk is a slot. Several: a chunk has up to 64 slots of the largest, as long as there
-/// are 64 chunks, so that at most one part in so many of it is behind the slots of another class.
-/// Throws as slab_geometry(), and ConfigError for classes that do not name every rank.
-[[nodiscard]] SlabGeometry geometry_of_ranks(
-    std::uint64_t share_bytes, std::span<const std::vector<std::uint64_t>> slot_bytes);
 
 /// Where a slot is.
 struct SlotPlace {
