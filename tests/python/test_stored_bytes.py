@@ -24,8 +24,6 @@ def test_what_is_stored_is_what_vllm_retains(make: Make, name: str) -> None:
     # How many bytes a block has is the family's own; how many tokens is that of its small copy.
     _, scheduler = plan(name)
     family = scaled(name)
-    if family.num_ranks_in_context > 1:
-        pytest.skip("kvferry refuses context parallelism")
     extra: dict[str, Any] = {"cpu_bytes_to_use": "256MiB", "staging_bytes": "64MiB", **STORE_ALL}
     num_tokens = 512 + 4 * family.longest_window
     engine = make(

@@ -46,7 +46,6 @@ void FakeCore::reset() {
 
 void FakeCore::read_faults() {
   const char* const asked = std::getenv(kFakeFaultsVariable);  // NOLINT(concurrency-mt-unsafe)
-  MutexLock lock(mutex_);
   std::istringstream faults(asked == nullptr ? "" : asked);
   for (std::string one; std::getline(faults, one, ';');) {
     std::istringstream words(one);

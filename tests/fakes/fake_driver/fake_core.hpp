@@ -177,7 +177,7 @@ class FakeCore final : public FakeControl {
  private:
   void go_down();
   /// What the environment asks for (fake_control.hpp, kFakeFaultsVariable).
-  void read_faults();
+  void read_faults() KVFERRY_REQUIRES(mutex_);
   [[nodiscard]] std::uintptr_t next_handle() KVFERRY_REQUIRES(mutex_) { return next_ += 16; }
   void free_all();
   [[nodiscard]] std::shared_ptr<FakeStream> stream(std::uintptr_t handle);
