@@ -9,12 +9,12 @@ from tempfile import TemporaryDirectory
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "python"))
 
-from harness import ToySpec, make_vllm_config, prompt_of
+from harness import ToySpec, make_scheduler, make_vllm_config, prompt_of
 from kvferry.config import GIB, KvFerryConfig
 from kvferry.vllm import block_costs, tier_plan
 from kvferry.vllm.block_costs import BlockCosts
 from kvferry.vllm.stock_offloading import stock_tier
-from rigs import make_request, make_scheduler, num_stock_chunks, run_until_idle, step
+from rigs import make_request, num_stock_chunks, run_until_idle, step
 from vllm.config import VllmConfig
 from vllm.v1.core.kv_cache_utils import get_group_id
 from vllm.v1.kv_cache_interface import KVCacheConfig

@@ -86,18 +86,26 @@ def read_requests(trace: Path, num_requests: int) -> list[tuple[list[int], list[
     return found
 
 
-def play(requests: list[tuple[list[int], list[int]]], retention: str | int, num_slots: int, num_blocks: int) -> str:
-    """Play the trace; return a line of what was hit."""
-    extra = {"min_load_tokens": 0, "retention": retention, "staging_bytes": "8MiB"}
-    rig = TraceRig(Kind("kvferry", "KvFerryConnector", "kvferry.vllm", extra), num_blocks, num_slots)
+def serve_on_new(
+    requests: list[tuple[list[int], list[int]]], extra: dict[str, Any], num_blocks: int, num_slots: int, **model: Any
+) -> str:
+    """Serve requests on an engine of their own; return cells of a table.
+
+    They are the blocks stored, and the parts of the prompts' tokens from the engine's cache and from the tier. `extra`
+    are keys of the connector, `model` goes to the rig.
+    """
+    extra = {"min_load_tokens": 0, "staging_bytes": "8MiB", **extra}
+    rig = TraceRig(Kind("kvferry", "KvFerryConnector", "kvferry.vllm", extra), num_blocks, num_slots, model)
     rig.serve(requests)
     stored = int(rig.scheduler.connector.scheduler_side.engine.snapshot()["stored"])
     rig.close()
     num_tokens = sum(len(prompt) for prompt, _ in requests)
-    return (
-        f"| {retention} | {num_slots} | {stored} | {rig.local_tokens / num_tokens:.1%} "
-        f"| {rig.hit_tokens / num_tokens:.1%} |"
-    )
+    return f"{stored} | {rig.local_tokens / num_tokens:.1%} | {rig.hit_tokens / num_tokens:.1%}"
+
+
+def play(requests: list[tuple[list[int], list[int]]], retention: str | int, num_slots: int, num_blocks: int) -> str:
+    """Play the trace; return a line of what was hit."""
+    return f"| {retention} | {num_slots} | {serve_on_new(requests, {'retention': retention}, num_blocks, num_slots)} |"
 
 
 def main() -> None:

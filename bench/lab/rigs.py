@@ -12,24 +12,17 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "python"))
 
-from harness import ToySpec, make_kv_cache_configs, make_vllm_config
+from harness import Hasher, ToySpec, make_kv_cache_configs, make_scheduler, make_vllm_config
 from hook_clock import Cost, HookClock
-from vllm.config import VllmConfig, set_current_vllm_config
+from vllm.config import set_current_vllm_config
 from vllm.sampling_params import SamplingParams
-from vllm.utils.hashing import get_hash_fn_by_name
 from vllm.v1.core.kv_cache_utils import (
-    BlockHash,
     generate_scheduler_kv_cache_config,
-    get_request_block_hasher,
-    init_none_hash,
-    resolve_kv_cache_block_sizes,
 )
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.engine import EngineCoreOutputs
-from vllm.v1.kv_cache_interface import KVCacheConfig
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
-from vllm.v1.structured_output import StructuredOutputManager
 from worker_doubles import KvFerryWorker, OffloadingWorker, SimpleWorker, WorkerDouble
 
 BLOCK_TOKENS = 16
@@ -67,26 +60,6 @@ KINDS = (
     Kind("SimpleCPUOffload", "SimpleCPUOffloadConnector", None),
     Kind("Offloading", "OffloadingConnector", None),
 )
-
-
-Hasher = Callable[[Request], list[BlockHash]]
-
-
-def make_scheduler(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> tuple[Any, Hasher]:
-    """Make vLLM's scheduler, and what hashes the blocks of its requests."""
-    block_size, hash_block_size = resolve_kv_cache_block_sizes(kv_cache_config, vllm_config)
-    with set_current_vllm_config(vllm_config):
-        scheduler = vllm_config.scheduler_config.get_scheduler_cls()(
-            vllm_config=vllm_config,
-            kv_cache_config=kv_cache_config,
-            structured_output_manager=StructuredOutputManager(vllm_config),
-            block_size=block_size,
-            hash_block_size=hash_block_size,
-            log_stats=True,
-        )
-    hash_fn = get_hash_fn_by_name(vllm_config.cache_config.prefix_caching_hash_algo)
-    init_none_hash(hash_fn)
-    return scheduler, get_request_block_hasher(hash_block_size, hash_fn)
 
 
 def make_request(request_id: str, tokens: list[int], max_tokens: int, hasher: Hasher) -> Request:

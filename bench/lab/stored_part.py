@@ -16,8 +16,8 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-from retention import TraceRig, read_requests
-from rigs import BLOCK_TOKENS, Kind
+from retention import read_requests, serve_on_new
+from rigs import BLOCK_TOKENS
 
 SCALE = 4
 SYSTEM_TOKENS, MESSAGE_TOKENS, ANSWER_TOKENS, THINKING_TOKENS = (n // SCALE for n in (1024, 128, 320, 1600))
@@ -65,18 +65,8 @@ def play(name: str, requests: Requests, num_slots: int, *, prompt_only: bool) ->
     most_tokens = max(len(prompt) + len(output) for prompt, output in requests) + 1
     num_blocks = max(300, 3 * most_tokens // BLOCK_TOKENS // 2)
     model = {"layer_pattern": "f", "num_layers": 1, "max_model_len": most_tokens}
-    extra = {"min_load_tokens": 0, "staging_bytes": "8MiB", "store_prompt_only": prompt_only}
-    kind = Kind("kvferry", "KvFerryConnector", "kvferry.vllm", extra)
-    rig = TraceRig(kind, num_blocks, num_slots, model)
-    rig.serve(requests)
-    stored = int(rig.scheduler.connector.scheduler_side.engine.snapshot()["stored"])
-    rig.close()
-    num_tokens = sum(len(prompt) for prompt, _ in requests)
-    part = "prompts" if prompt_only else "all"
-    return (
-        f"| {name} | {num_slots} | {part} | {stored} | {rig.local_tokens / num_tokens:.1%} "
-        f"| {rig.hit_tokens / num_tokens:.1%} |"
-    )
+    cells = serve_on_new(requests, {"store_prompt_only": prompt_only}, num_blocks, num_slots, **model)
+    return f"| {name} | {num_slots} | {'prompts' if prompt_only else 'all'} | {cells} |"
 
 
 def main() -> None:

@@ -16,9 +16,6 @@ namespace {
 /// (make_block_hash_with_group_id).
 constexpr std::size_t kGroupBytes = 4;
 
-/// Objects fetched ahead of their turn: enough to hide the memory's latency.
-constexpr std::size_t kAhead = 8;
-
 std::uint32_t group_behind(const unsigned char* bytes) {
   return (std::uint32_t{bytes[0]} << 24) | (std::uint32_t{bytes[1]} << 16) |
          (std::uint32_t{bytes[2]} << 8) | bytes[3];
@@ -83,7 +80,7 @@ void PyBlockPool::mark_held(std::span<const BlockId> blocks,
   const auto size = static_cast<std::size_t>(PyList_GET_SIZE(blocks_.ptr()));
   PyObject* const* objects = PySequence_Fast_ITEMS(blocks_.ptr());
   for (std::size_t i = 0; i < blocks.size(); ++i) {
-    const std::size_t ahead = blocks[std::min(i + kAhead, blocks.size() - 1)].value();
+    const std::size_t ahead = blocks[std::min(i + std::size_t{kAhead}, blocks.size() - 1)].value();
     if (ahead < size) __builtin_prefetch(objects[ahead]);
     // The engine retains few blocks of a window, and the others carry no hash.
     const std::size_t block = blocks[i].value();

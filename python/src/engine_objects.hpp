@@ -17,6 +17,9 @@ namespace kvferry::python {
 
 namespace py = pybind11;
 
+/// Objects fetched ahead of their turn: enough to hide the memory's latency.
+inline constexpr Py_ssize_t kAhead = 8;
+
 /// Reads one attribute of many objects of one class. For a class with __slots__ (vLLM's
 /// KVCacheBlock) the slot is read through its member descriptor's offset, which takes nanoseconds;
 /// anything else goes through getattr.

@@ -9,9 +9,6 @@
 namespace kvferry::python {
 namespace {
 
-/// Objects fetched ahead of their turn: enough to hide the memory's latency.
-constexpr Py_ssize_t kAhead = 8;
-
 py::object attribute(py::handle object, const char* name) {
   PyObject* value = PyObject_GetAttrString(object.ptr(), name);
   if (value == nullptr) throw py::error_already_set();

@@ -9,13 +9,14 @@ every cell that a step reads is compared with what it has to be.
 """
 
 from toy_config import ToySpec, make_kv_cache_configs, make_vllm_config
-from toy_engine import Finished, PoolError, ToyEngine, expected_tokens, prompt_of
+from toy_engine import Finished, Hasher, PoolError, ToyEngine, expected_tokens, make_scheduler, prompt_of
 from toy_runner import Way
 from toy_states import WrongKvError
 from toy_worker import ToyWorker
 
 __all__ = [
     "Finished",
+    "Hasher",
     "PoolError",
     "ToyEngine",
     "ToySpec",
@@ -24,6 +25,7 @@ __all__ = [
     "WrongKvError",
     "expected_tokens",
     "make_kv_cache_configs",
+    "make_scheduler",
     "make_vllm_config",
     "prompt_of",
 ]

@@ -305,6 +305,16 @@ def test_request_that_wants_less_has_what_another_one_loads(make: Make, folder: 
 # Anything at any time
 
 
+def tight_tier(rng: random.Random, seed: int, prompt_only: bool) -> dict[str, Any]:
+    """Make keys of a tier that is too small, behind a link that may fail."""
+    return {
+        "cpu_bytes_to_use": 2 * 30 * 6144,
+        "staging_bytes": 8 * 6144,
+        "host_link": random_link(rng, seed),
+        "store_prompt_only": prompt_only,
+    }
+
+
 @pytest.mark.parametrize("model", KINDS)
 @pytest.mark.parametrize("seed", seed_range(2))
 def test_random_lives_have_their_wishes(
@@ -314,13 +324,7 @@ def test_random_lives_have_their_wishes(
     prompts = random_prompts(rng)
     expected = expected_tokens(folder, prompts, max_tokens=NUM_TOKENS, **model)
     prompt_only = bool(seed % 2)
-    extra = {
-        "cpu_bytes_to_use": 2 * 30 * 6144,
-        "staging_bytes": 8 * 6144,
-        "host_link": random_link(rng, seed),
-        "store_prompt_only": prompt_only,
-        "retention": rng.choice(["engine", "dense"]),
-    }
+    extra = tight_tier(rng, seed, prompt_only) | {"retention": rng.choice(["engine", "dense"])}
     engine = make(
         extra,
         kv_events=True,
@@ -347,12 +351,7 @@ def test_client_lives_have_their_wishes(
 ) -> None:
     rng = random.Random(seed)
     prompt_only = bool(seed % 2)
-    extra = {
-        "cpu_bytes_to_use": 2 * 30 * 6144,
-        "staging_bytes": 8 * 6144,
-        "host_link": random_link(rng, seed),
-        "store_prompt_only": prompt_only,
-    }
+    extra = tight_tier(rng, seed, prompt_only)
     spec = {**model, "max_model_len": 200, "num_blocks": 1 + 28 * num_groups}
     engine: ToyEngine = make(extra, kv_events=True, async_scheduling=is_async, **spec)
     oracle = WishOracle(engine, prompt_only=prompt_only)

@@ -14,21 +14,41 @@ from toy_config import VOCABULARY, ToySpec, make_kv_cache_configs, make_vllm_con
 from toy_hashes import HashCheck
 from toy_pipeline import ToyPipeline
 from toy_worker import ToyWorker, kvferry_of
-from vllm.config import set_current_vllm_config
+from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.distributed.kv_transfer.kv_connector.utils import KVOutputAggregator
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import get_hash_fn_by_name
 from vllm.v1.core.kv_cache_utils import (
+    BlockHash,
     generate_scheduler_kv_cache_config,
     get_request_block_hasher,
     init_none_hash,
     resolve_kv_cache_block_sizes,
 )
 from vllm.v1.core.sched.output import SchedulerOutput
-from vllm.v1.kv_cache_interface import MambaSpec
+from vllm.v1.kv_cache_interface import KVCacheConfig, MambaSpec
 from vllm.v1.outputs import DraftTokenIds, KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
+
+Hasher = Callable[[Request], list[BlockHash]]
+
+
+def make_scheduler(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> tuple[Any, Hasher]:
+    """Make vLLM's scheduler, and what hashes the blocks of its requests."""
+    block_size, hash_block_size = resolve_kv_cache_block_sizes(kv_cache_config, vllm_config)
+    with set_current_vllm_config(vllm_config):
+        scheduler = vllm_config.scheduler_config.get_scheduler_cls()(
+            vllm_config=vllm_config,
+            kv_cache_config=kv_cache_config,
+            structured_output_manager=StructuredOutputManager(vllm_config),
+            block_size=block_size,
+            hash_block_size=hash_block_size,
+            log_stats=True,
+        )
+    hash_fn = get_hash_fn_by_name(vllm_config.cache_config.prefix_caching_hash_algo)
+    init_none_hash(hash_fn)
+    return scheduler, get_request_block_hasher(hash_block_size, hash_fn)
 
 
 class PoolError(AssertionError):
@@ -85,19 +105,8 @@ class ToyEngine:
                 ToyWorker(config, kv_cache_config, rank, spec, pipeline)
                 for rank, kv_cache_config in enumerate(kv_cache_configs)
             ]
-            block_size, hash_block_size = resolve_kv_cache_block_sizes(self.kv_cache_config, config)
-            self.hash_tokens, self.hit_tokens = hash_block_size, block_size
-            self.scheduler = config.scheduler_config.get_scheduler_cls()(
-                vllm_config=config,
-                kv_cache_config=self.kv_cache_config,
-                structured_output_manager=StructuredOutputManager(config),
-                block_size=block_size,
-                hash_block_size=hash_block_size,
-                log_stats=True,
-            )
-        hash_fn = get_hash_fn_by_name(config.cache_config.prefix_caching_hash_algo)
-        init_none_hash(hash_fn)
-        self._hasher = get_request_block_hasher(hash_block_size, hash_fn)
+            self.hit_tokens, self.hash_tokens = resolve_kv_cache_block_sizes(self.kv_cache_config, config)
+            self.scheduler, self._hasher = make_scheduler(config, self.kv_cache_config)
         self._aggregator = KVOutputAggregator(spec.num_ranks)
         self._in_flight: deque[tuple[SchedulerOutput, ModelRunnerOutput]] = deque()
         self.requests: dict[str, Request] = {}
