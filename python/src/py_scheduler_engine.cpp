@@ -74,7 +74,7 @@ void PySchedulerEngine::announce(std::string_view engine_id, const BytesList& bl
 }
 
 std::optional<std::uint32_t> PySchedulerEngine::lookup(const py::str& request_id,
-                                                       BytesList block_hashes,
+                                                       const BytesList& block_hashes,
                                                        std::uint32_t num_local_tokens,
                                                        std::uint32_t num_tokens) {
   const std::string_view engine_id = text_of(request_id);
@@ -135,7 +135,7 @@ void PySchedulerEngine::take_block_ids(const py::tuple& groups) {
   }
 }
 
-void PySchedulerEngine::on_allocated(const py::str& request_id, BytesList block_hashes,
+void PySchedulerEngine::on_allocated(const py::str& request_id, const BytesList& block_hashes,
                                      const py::typing::Tuple<py::object, py::ellipsis>& blocks,
                                      std::uint32_t num_external_tokens) {
   if (num_external_tokens == 0) return;

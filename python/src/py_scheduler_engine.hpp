@@ -37,11 +37,11 @@ class PySchedulerEngine {
   void on_request(const py::str& request_id, BytesList block_hashes,
                   std::optional<std::uint32_t> max_load_tokens,
                   std::optional<std::uint32_t> max_store_tokens);
-  std::optional<std::uint32_t> lookup(const py::str& request_id, BytesList block_hashes,
+  std::optional<std::uint32_t> lookup(const py::str& request_id, const BytesList& block_hashes,
                                       std::uint32_t num_local_tokens, std::uint32_t num_tokens);
   void note_local(const py::str& request_id, std::uint32_t num_local_tokens);
   void on_blocks_invalid(const py::typing::Iterable<py::int_>& blocks);
-  void on_allocated(const py::str& request_id, BytesList block_hashes,
+  void on_allocated(const py::str& request_id, const BytesList& block_hashes,
                     const py::typing::Tuple<py::object, py::ellipsis>& blocks,
                     std::uint32_t num_external_tokens);
   py::bytes build_plan(py::handle scheduler_output);
@@ -49,15 +49,15 @@ class PySchedulerEngine {
   void on_finished(const py::str& request_id, std::uint32_t num_tokens);
   void reset_cache();
   std::vector<std::tuple<bool, std::uint32_t, py::bytes>> take_key_events();
-  Figures snapshot() const;
-  std::uint32_t num_slots() const;
-  std::uint32_t max_slots() const;
-  bool is_busy() const;
+  [[nodiscard]] Figures snapshot() const;
+  [[nodiscard]] std::uint32_t num_slots() const;
+  [[nodiscard]] std::uint32_t max_slots() const;
+  [[nodiscard]] bool is_busy() const;
   void close();
 
  private:
   connector::SchedulerEngine& engine();
-  const connector::SchedulerEngine& engine() const;
+  [[nodiscard]] const connector::SchedulerEngine& engine() const;
   /// A request id the engine never announced (a hook missing in its version) is announced here.
   void announce(std::string_view engine_id, const BytesList& block_hashes);
   void take_scheduled(py::handle request_id, connector::TableUpdate update, py::handle block_ids,
