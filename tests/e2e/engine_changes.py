@@ -4,7 +4,26 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import multiprocessing
+import os
 from typing import Any
+
+# "1": the engine's processes are forked from one that has imported vLLM.
+FORK_VARIABLE = "KVFERRY_E2E_FORK"
+
+
+def fork_processes() -> None:
+    """Let vLLM fork its workers, as it does on a GPU; ``platforms/cpu.py`` asks for processes that import it anew."""
+    get_context = multiprocessing.get_context
+    multiprocessing.get_context = lambda method=None: get_context("fork" if method == "spawn" else method)
+
+
+def read_logging_level() -> None:
+    """Log what VLLM_LOGGING_LEVEL says now: vLLM has read it in the process that this one was forked from."""
+    logger = logging.getLogger("vllm")
+    for target in (logger, *logger.handlers):
+        target.setLevel(os.environ["VLLM_LOGGING_LEVEL"])
 
 
 def look_for_kernels_past_llvmlite() -> None:

@@ -21,10 +21,13 @@ from typing import Any
 from fakes.stand_in import StandIn
 
 from .engine_changes import (
+    FORK_VARIABLE,
+    fork_processes,
     give_ranks_failures_of_their_own,
     inspect_models_here,
     keep_async_scheduling_on,
     look_for_kernels_past_llvmlite,
+    read_logging_level,
     run_every_stage_once,
     support_layouts,
 )
@@ -350,6 +353,9 @@ def main(script_file: Path, report_file: Path) -> int:
 
 
 # At import, because the processes that the engine starts import this module too.
+if os.environ.get(FORK_VARIABLE) == "1":
+    fork_processes()
+    read_logging_level()
 if os.environ.get(ASYNC_VARIABLE) == "1":
     keep_async_scheduling_on()
 if os.environ.get(OWN_FAILURES_VARIABLE) == "1":

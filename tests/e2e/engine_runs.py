@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from .engine_changes import FORK_VARIABLE
 from .warm_process import ForkedProcess, Order, WarmProcess
 
 BLOCK_TOKENS = 32
@@ -37,14 +38,8 @@ USUAL_VARIABLES = {
     "OMP_WAIT_POLICY": "passive",
     "VLLM_LOGGING_LEVEL": "WARNING",
 }
-# Beginnings of those that are read behind the imports only: a forked engine may be told its own.
-LATE_VARIABLES = (
-    "KVFERRY_",
-    "VLLM_CPU_",
-    "VLLM_ENABLE_V1_MULTIPROCESSING",
-    "VLLM_DISABLE_REQUEST_ID_RANDOMIZATION",
-    "LMCACHE_",
-)
+# How the variables begin that are read after the imports: a forked engine may be given its own values of these.
+LATE_VARIABLES = ("KVFERRY_", "VLLM_", "LMCACHE_")
 # For tests that want to foresee which blocks a full tier stores and evicts; the others have the default, which adapts.
 STORE_ALL = {"eviction": "lru", "admission": "always"}
 # Below half of pytest's limit: a fixture may run two engines.
@@ -171,6 +166,7 @@ class EngineRunner:
                 str(log_file),
             )  # fmt: skip
             is_usual = all(name.startswith(LATE_VARIABLES) for name in environment or {})
+            order.environment[FORK_VARIABLE] = str(int(is_usual))
             process = warm_process().start(order) if is_usual else cold_process(order)
             try:
                 returncode: int | None = process.wait(timeout=TIMEOUT_S)
