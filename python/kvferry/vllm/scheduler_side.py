@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The scheduler side: translates vLLM's hooks, each to one call of the core's SchedulerEngine."""
 
-import enum
 import inspect
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ from kvferry.config import SCHEDULER, KvFerryConfig
 from kvferry.config_readers import MAX_SECONDS
 from kvferry.sizes import format_size
 from kvferry.vllm import block_costs, fingerprint, kv_events, preflight, shared_tier, tier_plan, topology
+from kvferry.vllm.failed_loads import FailedLoads
 from kvferry.vllm.load_choice import LoadChoice
 from kvferry.vllm.metadata import KvFerryMetadata
 from kvferry.vllm.request_wishes import WishReader
@@ -44,14 +44,6 @@ def is_multi_connector_being_made() -> bool:
     while frame is not None and frame.f_code is not MultiConnector.__init__.__code__:
         frame = frame.f_back
     return frame is not None
-
-
-class _LoadEnd(enum.Enum):
-    """How the last load of a request ended."""
-
-    NONE_YET = enum.auto()
-    FAILED = enum.auto()
-    PUT_OFF = enum.auto()  # failed, and a lookup has been put off since
 
 
 class SchedulerSide:
@@ -130,8 +122,7 @@ class SchedulerSide:
             self._events = kv_events.KvEvents(self.engine, groups, sizes, kv_cache_config.num_blocks)
         self._told_slots = max_slots
         self._num_slots = 0  # that are ready on every rank
-        # Of requests whose load has begun; see `num_new_matched_tokens`.
-        self._load_ends: dict[str, _LoadEnd] = {}
+        self._failed_loads = FailedLoads()
         self._choice = LoadChoice(config.min_load_tokens, is_async=bool(vllm_config.scheduler_config.async_scheduling))
         self._stats = StatsSource(
             lambda: self.engine.snapshot() | {"max_slots": self.engine.max_slots}, SCHEDULER_KEYS, self.engine.is_busy
@@ -159,12 +150,6 @@ class SchedulerSide:
     def num_new_matched_tokens(self, request: "Request", num_computed_tokens: int) -> tuple[int | None, bool]:
         """Look a request's prefix up.
 
-        Behind a failed load the first lookup is put off, and then the prefix is computed. vLLM keeps such a request,
-        which has lost its blocks, where it stood and goes on to reserve as many for it. If it stays in front of others
-        that hold blocks (0.33), and there is no room for it, they all wait for ever: "ask again" sends it behind them.
-        If it loads again, it needs room beside its own reservation and those of others like it, which two may wait for
-        for ever.
-
         Parameters
         ----------
         request
@@ -175,31 +160,30 @@ class SchedulerSide:
         Returns
         -------
         tuple[int | None, bool]
-            Tokens behind them that the tier holds, or None: ask again in the next step, because another request loads
-            them now; and whether they will be loaded while the engine steps on: always, if there are any.
+            Tokens after them that the tier holds, or None: ask again in the next step, because another request loads
+            them now or a load of this one has just failed (`FailedLoads`); and whether they will be loaded while the
+            engine steps on: always, if there are any.
 
         """
-        load_end = self._load_ends.get(request.request_id)
-        if load_end is _LoadEnd.FAILED:
-            self._load_ends[request.request_id] = _LoadEnd.PUT_OFF
+        if self._failed_loads.take_put_off(request.request_id):
             return None, False
-        if load_end is _LoadEnd.PUT_OFF or request.skip_reading_prefix_cache or self._stays_out(request):
+        if request.request_id in self._failed_loads or request.skip_reading_prefix_cache or self._stays_out(request):
             # Another connector may load behind them.
             self.engine.note_local(request.request_id, num_computed_tokens)
             return 0, False
         num_tokens = self._lookup(request.request_id, request.block_hashes, num_computed_tokens, request.num_tokens)
-        if num_tokens and not self._choice.is_worth(request.request_id, num_tokens):
+        if num_tokens and not (
+            self._choice.is_worth(request.request_id, num_tokens) and self._failed_loads.may_load(request.request_id)
+        ):
             return 0, False
         return num_tokens, bool(num_tokens)
 
     def on_allocated(self, request: "Request", blocks: "KVCacheBlocks", num_external_tokens: int) -> None:
         """Begin the load of `num_external_tokens` tokens into the request's blocks, if it is any."""
         self._choice.forget(request.request_id)
+        self._failed_loads.on_allocated(request.request_id)
         if num_external_tokens:
             self._choice.on_load_begun(request.request_id, num_external_tokens)
-            self._load_ends[request.request_id] = _LoadEnd.NONE_YET
-        else:
-            self._load_ends.pop(request.request_id, None)
         self._on_allocated(request.request_id, request.block_hashes, blocks.blocks, num_external_tokens)
 
     def build_metadata(self, scheduler_output: "SchedulerOutput") -> KvFerryMetadata:
@@ -214,15 +198,15 @@ class SchedulerSide:
             # Of another connector: kvferry reports requests.
             self.engine.on_blocks_invalid(output.invalid_block_ids)
         metadata = output.kv_connector_worker_meta
-        if metadata is None:
-            return
-        for request_id in output.failed_recving or ():
-            if request_id in self._load_ends:
-                self._load_ends[request_id] = _LoadEnd.FAILED
-        ended, stale = self._fold(metadata.reports)
-        self._has_folded = True
+        ended: list[str] = []
+        stale: list[str] = []
+        if metadata is not None:
+            ended, stale = self._fold(metadata.reports)
+            self._has_folded = True
+        for request_id in (output.failed_recving or set()).difference(stale):
+            self._failed_loads.add(request_id)
         for request_id in ended:
-            self._choice.on_load_ended(request_id, self._load_ends.get(request_id) is _LoadEnd.NONE_YET)
+            self._choice.on_load_ended(request_id, request_id not in self._failed_loads)
         if self.engine.num_slots != self._num_slots:
             self._note_growth()
         if ended or stale:
@@ -251,7 +235,7 @@ class SchedulerSide:
 
     def on_finished(self, request: "Request") -> None:
         """Release what a request holds; any number of times."""
-        self._load_ends.pop(request.request_id, None)
+        self._failed_loads.forget(request.request_id)
         self._choice.forget(request.request_id)
         self._choice.on_load_ended(request.request_id, succeeded=False)
         self.engine.on_finished(request.request_id, request.num_tokens)
