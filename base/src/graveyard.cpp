@@ -19,9 +19,9 @@ struct Graveyard {
 void bury(std::shared_ptr<void> object) {
   if (object == nullptr) return;
   // Never destroyed: static destructors would free what is in it.
-  static auto* const graveyard = new Graveyard;
-  MutexLock lock(graveyard->mutex);
-  graveyard->buried.push_back(std::move(object));
+  static auto* const kGraveyard = new Graveyard;
+  MutexLock lock(kGraveyard->mutex);
+  kGraveyard->buried.push_back(std::move(object));
 }
 
 }  // namespace kvferry

@@ -32,8 +32,8 @@ void close_all_in_child() {
 }
 
 void watch_forks() {
-  static const int once = ::pthread_atfork(nullptr, nullptr, &close_all_in_child);
-  static_cast<void>(once);
+  static const int kOnce = ::pthread_atfork(nullptr, nullptr, &close_all_in_child);
+  static_cast<void>(kOnce);
 }
 
 /// Notes the descriptor; kMost if there is no room.

@@ -53,7 +53,7 @@ void copy_sse2(std::byte* to, const std::byte* from, std::size_t num_steps) {
 }  // namespace
 
 void copy_streaming(void* destination, const void* source, std::size_t bytes) noexcept {
-  static const Copy copy = __builtin_cpu_supports("avx2") != 0 ? &copy_avx2 : &copy_sse2;
+  static const Copy kCopy = __builtin_cpu_supports("avx2") != 0 ? &copy_avx2 : &copy_sse2;
   auto* to = static_cast<std::byte*>(destination);
   const auto* from = static_cast<const std::byte*>(source);
   // Up to a border of cache lines, and what is left at the end, by plain stores.
@@ -62,7 +62,7 @@ void copy_streaming(void* destination, const void* source, std::size_t bytes) no
   const std::size_t head = std::min(bytes, (kLine - past_border) % kLine);
   const std::size_t num_steps = (bytes - head) / kStep;
   std::memcpy(to, from, head);
-  copy(to + head, from + head, num_steps);
+  kCopy(to + head, from + head, num_steps);
   const std::size_t done = head + num_steps * kStep;
   std::memcpy(to + done, from + done, bytes - done);
 }

@@ -24,8 +24,8 @@ struct Hooks {
 
 Hooks& hooks() {
   // Never destroyed: threads may pass points while the process ends.
-  static auto* const instance = new Hooks;
-  return *instance;
+  static auto* const kHooks = new Hooks;
+  return *kHooks;
 }
 
 }  // namespace

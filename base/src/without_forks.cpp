@@ -21,8 +21,8 @@ void after_fork() {
 }
 
 void make_forks_wait() {
-  static const int once = ::pthread_atfork(&before_fork, &after_fork, &after_fork);
-  static_cast<void>(once);
+  static const int kOnce = ::pthread_atfork(&before_fork, &after_fork, &after_fork);
+  static_cast<void>(kOnce);
 }
 
 }  // namespace

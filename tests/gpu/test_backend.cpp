@@ -23,9 +23,9 @@ namespace {
 }  // namespace
 
 const std::vector<std::string>& test_backends() {
-  static const std::vector<std::string> names = {"host", "cuda", "hip", "cuda_stand_in",
-                                                 "hip_stand_in"};
-  return names;
+  static const std::vector<std::string> kNames = {"host", "cuda", "hip", "cuda_stand_in",
+                                                  "hip_stand_in"};
+  return kNames;
 }
 
 std::string test_backend() {

@@ -26,8 +26,8 @@ std::uint32_t number_from(std::string_view text, std::string_view all) {
 }
 
 const cpu_tier::MachineTopology& this_machine() {
-  static const cpu_tier::MachineTopology topology;
-  return topology;
+  static const cpu_tier::MachineTopology kTopology;
+  return kTopology;
 }
 
 ResourceError refused(const char* step, std::uint32_t node) {

@@ -16,8 +16,8 @@ namespace {
 constexpr const char* kDefaultType = "bf16";
 
 const std::string& type_of(const ModelOptions& options) {
-  static const std::string default_type = kDefaultType;
-  return options.kv_type.empty() ? default_type : options.kv_type;
+  static const std::string kDefault = kDefaultType;
+  return options.kv_type.empty() ? kDefault : options.kv_type;
 }
 
 KvServing serving_of(const ModelOptions& options) {

@@ -20,12 +20,12 @@ volatile std::sig_atomic_t stop_signal = 0;
 
 /// What a command line measures: all of it but where reports go.
 std::vector<std::string> measured_arguments(const std::vector<std::string>& arguments) {
-  static const std::set<std::string> files = {"--json", "--csv", "--markdown"};
+  static const std::set<std::string> kFiles = {"--json", "--csv", "--markdown"};
   std::vector<std::string> kept;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const std::string name = arguments[i].substr(0, arguments[i].find('='));
     if (name == "--resume") continue;
-    if (files.count(name) != 0) {
+    if (kFiles.count(name) != 0) {
       if (name == arguments[i]) ++i;
       continue;
     }

@@ -40,8 +40,8 @@ PageKind page_kind_from(std::string_view name) {
 }
 
 std::uint64_t huge_page_bytes() {
-  static const std::uint64_t bytes = huge_page_pool().page_bytes;
-  return bytes;
+  static const std::uint64_t kBytes = huge_page_pool().page_bytes;
+  return kBytes;
 }
 
 HugePagePool huge_page_pool(const std::filesystem::path& proc) {

@@ -19,8 +19,8 @@ Handle const kContext = reinterpret_cast<Handle>(0x10);
 
 // Never destroyed: work may still run when the process ends.
 FakeCore& core() {
-  static auto* const only = new FakeCore(13000, 0);
-  return *only;
+  static auto* const kCore = new FakeCore(13000, 0);
+  return *kCore;
 }
 
 std::uintptr_t number(const void* handle) { return reinterpret_cast<std::uintptr_t>(handle); }

@@ -25,8 +25,8 @@ constexpr std::uintptr_t kAlias = std::uintptr_t{1} << 60U;
 
 // Never destroyed: work may still run when the process ends.
 FakeCore& core() {
-  static auto* const only = new FakeCore(kFirstVersion, kAlias);
-  return *only;
+  static auto* const kCore = new FakeCore(kFirstVersion, kAlias);
+  return *kCore;
 }
 
 std::uintptr_t number(const void* handle) { return reinterpret_cast<std::uintptr_t>(handle); }

@@ -26,10 +26,10 @@ std::uint64_t at_least(std::uint64_t least, const std::string& name, const std::
 }
 
 Sabotage sabotage(const std::string& text) {
-  static const std::map<std::string, Sabotage> known = {
+  static const std::map<std::string, Sabotage> kKnown = {
       {"none", Sabotage::kNone}, {"byte", Sabotage::kByte}, {"fence", Sabotage::kFence}};
-  const auto found = known.find(text);
-  if (found == known.end()) throw ConfigError("--sabotage is none, byte or fence");
+  const auto found = kKnown.find(text);
+  if (found == kKnown.end()) throw ConfigError("--sabotage is none, byte or fence");
   return found->second;
 }
 

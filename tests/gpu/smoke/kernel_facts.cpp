@@ -174,11 +174,11 @@ void settle_held(FactLog& log, SmokeDevice& device, Effort /*effort*/) {
 }
 
 const std::vector<FactGroup>& fact_groups() {
-  static const std::vector<FactGroup> groups = {
+  static const std::vector<FactGroup> kGroups = {
       {"device", &settle_device}, {"copies", &settle_copies}, {"kernels", &settle_kernels},
       {"held", &settle_held},     {"bulk", &settle_bulk},     {"legacy", &settle_legacy},
       {"border", &settle_border}};
-  return groups;
+  return kGroups;
 }
 
 }  // namespace kvferry::smoke
