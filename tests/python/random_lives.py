@@ -102,8 +102,9 @@ def _step(
     if choice < 0.25 and len(live_ids) < 8:
         # Few ids, so that they are used again.
         request_id = f"r{rng.randrange(12)}"
-        # The drafts of an id's earlier life would be counted as those of the later one.
-        if request_id not in engine.scheduler.requests and (not engine.spec.num_drafts or engine.can_reuse(request_id)):
+        # Drafts of an id's earlier life, or a token still in the pipeline, would be counted as those of the later one.
+        is_counted = engine.spec.num_drafts or engine.spec.num_stages > 1
+        if request_id not in engine.scheduler.requests and (not is_counted or engine.can_reuse(request_id)):
             ids[request_id] = rng.choice(list(prompts))
             engine.finished.pop(request_id, None)
             options = {"priority": rng.randrange(3)} if engine.spec.policy == "priority" else {}
