@@ -167,8 +167,8 @@ class ToyEngine:
     def step(self) -> None:
         """Schedule and execute one step, and take in the output of the oldest one in flight when it is time."""
         output = self.launch()
-        # As vLLM: a batch in each stage of a pipeline. vLLM's model runner v1 does not have both for certain.
-        depth = 2 if self.spec.async_scheduling else self.spec.num_stages
+        # As vLLM: a batch in each stage of a pipeline, and two at least with asynchronous scheduling.
+        depth = max(2 if self.spec.async_scheduling else 1, self.spec.num_stages)
         if len(self._in_flight) >= depth or output.total_num_scheduled_tokens == 0:
             self.take_output()
 
