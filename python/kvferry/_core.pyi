@@ -143,6 +143,10 @@ class SchedulerEngine:
         """
         What can be loaded since the last call, and what cannot any more, in order: (whether it can, KV cache group, block hash). Empty without `key_events`.
         """
+    def take_tier_changes(self, most: typing.SupportsInt | typing.SupportsIndex) -> list[tuple[bool, int, bytes, int]]:
+        """
+        What can be loaded of a shared tier since the last call, and what cannot any more, whichever engine stored it: (whether it can, KV cache group, block hash, slot). Two slots may hold one hash. About `most` at most; fewer: every slot was looked at. Empty without a shared tier. Any one thread, but not during or after close().
+        """
     @property
     def max_slots(self) -> int:
         """

@@ -77,6 +77,11 @@ void bind_scheduler_engine(py::module_& module) {
       .def("take_key_events", &PySchedulerEngine::take_key_events,
            "What can be loaded since the last call, and what cannot any more, in order: (whether "
            "it can, KV cache group, block hash). Empty without `key_events`.")
+      .def("take_tier_changes", &PySchedulerEngine::take_tier_changes, py::arg("most"),
+           "What can be loaded of a shared tier since the last call, and what cannot any more, "
+           "whichever engine stored it: (whether it can, KV cache group, block hash, slot). Two "
+           "slots may hold one hash. About `most` at most; fewer: every slot was looked at. Empty "
+           "without a shared tier. Any one thread, but not during or after close().")
       .def("is_busy", &PySchedulerEngine::is_busy, "Whether a store or a load is under way. Cheap.")
       .def_property_readonly("num_slots", &PySchedulerEngine::num_slots,
                              "Slots of the tier that are ready on every rank, if all were of the "

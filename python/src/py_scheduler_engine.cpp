@@ -34,6 +34,10 @@ std::span<const std::byte> bytes_of(py::handle object) {
           static_cast<std::size_t>(PyBytes_GET_SIZE(object.ptr()))};
 }
 
+py::bytes hash_of(const cpu_tier::BlockKey& key) {
+  return {reinterpret_cast<const char*>(key.hash.data()), key.hash_bytes};
+}
+
 }  // namespace
 
 PySchedulerEngine::PySchedulerEngine(connector::SchedulerOptions options,
@@ -227,9 +231,23 @@ void PySchedulerEngine::reset_cache() { engine().reset_cache(); }
 std::vector<std::tuple<bool, std::uint32_t, py::bytes>> PySchedulerEngine::take_key_events() {
   std::vector<std::tuple<bool, std::uint32_t, py::bytes>> out;
   for (const cpu_tier::KeyEvent& event : engine().take_key_events()) {
-    out.emplace_back(
-        event.readable, event.key.group,
-        py::bytes(reinterpret_cast<const char*>(event.key.hash.data()), event.key.hash_bytes));
+    out.emplace_back(event.readable, event.key.group, hash_of(event.key));
+  }
+  return out;
+}
+
+std::vector<std::tuple<bool, std::uint32_t, py::bytes, std::uint64_t>>
+PySchedulerEngine::take_tier_changes(std::size_t most) {
+  std::vector<std::tuple<bool, std::uint32_t, py::bytes, std::uint64_t>> out;
+  if (!tier_) return out;
+  if (!contents_) contents_.emplace(tier_->directory().records());
+  std::vector<cpu_tier::ContentChange> changes;
+  {
+    const py::gil_scoped_release unlocked;
+    changes = contents_->take_changes(most);
+  }
+  for (const cpu_tier::ContentChange& change : changes) {
+    out.emplace_back(change.readable, change.key.group, hash_of(change.key), change.slot);
   }
   return out;
 }
@@ -284,6 +302,7 @@ Figures PySchedulerEngine::snapshot() const {
 }
 
 void PySchedulerEngine::close() {
+  contents_.reset();
   engine_.reset();
   tier_.reset();
   pool_.reset();

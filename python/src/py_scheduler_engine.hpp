@@ -3,12 +3,14 @@
 
 #include "kvferry/connector/scheduler/scheduler_engine.hpp"
 #include "kvferry/cpu_tier/peers/joined_tier.hpp"
+#include "kvferry/cpu_tier/peers/tier_contents.hpp"
 
 #include "engine_objects.hpp"
 
 #include <pybind11/pybind11.h>
 #include <pybind11/typing.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -49,6 +51,8 @@ class PySchedulerEngine {
   void on_finished(const py::str& request_id, std::uint32_t num_tokens);
   void reset_cache();
   std::vector<std::tuple<bool, std::uint32_t, py::bytes>> take_key_events();
+  std::vector<std::tuple<bool, std::uint32_t, py::bytes, std::uint64_t>> take_tier_changes(
+      std::size_t most);
   [[nodiscard]] Figures snapshot() const;
   [[nodiscard]] std::uint32_t num_slots() const;
   [[nodiscard]] std::uint32_t max_slots() const;
@@ -74,6 +78,7 @@ class PySchedulerEngine {
 
   std::unique_ptr<PyBlockPool> pool_;
   std::unique_ptr<cpu_tier::JoinedTier> tier_;
+  std::optional<cpu_tier::TierContents> contents_;  ///< Of `tier_`, once it is asked for.
   std::unique_ptr<connector::SchedulerEngine> engine_;
   AttributeReader block_id_;
   bool has_block_id_ = false;
