@@ -86,8 +86,13 @@ def shown(path: str) -> str:
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
+def event_words_prefix(path: str) -> str:
+    """Return how the names of a tier's files begin in which engines say what routers are told of their blocks."""
+    return f"{path}.events-"
+
+
 def remove(path: str) -> None:
-    """Remove a tier that no engine uses.
+    """Remove a tier that no engine uses, and what its engines have left beside it.
 
     Raises
     ------
@@ -98,3 +103,7 @@ def remove(path: str) -> None:
 
     """
     _core.remove_tier(os.fsencode(path))
+    prefix = os.path.basename(event_words_prefix(path))
+    for beside in list(Path(path).parent.iterdir()):
+        if beside.name.startswith(prefix):
+            beside.unlink(missing_ok=True)

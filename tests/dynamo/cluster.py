@@ -214,11 +214,11 @@ class Cluster:
         self._servers.append(self.frontend)
         Cluster.latest = self
 
-    def start_worker(self) -> Worker:
-        """Start one, which `await_workers` waits for."""
+    def start_worker(self, tier: dict[str, Any] | None = None) -> Worker:
+        """Start one, with a tier of its own if it is given, which `await_workers` waits for."""
         number, self._num_started = self._num_started, self._num_started + 1
         core = cores(2)[number % 2]
-        worker = Worker(self._folder, f"worker{number}", self._model, self._tier, core)
+        worker = Worker(self._folder, f"worker{number}", self._model, self._tier if tier is None else tier, core)
         self._servers.append(worker)
         return worker
 

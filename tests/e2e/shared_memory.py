@@ -18,17 +18,24 @@ VLLMS_OWN = re.compile(r"vllm_dist_.*-cpushm_\d+")
 # Of an engine that was killed: vLLM's queues and semaphores, which stay, and a claim on memory, which the next engine
 # removes.
 LEFT_BY_THE_DEAD = re.compile(r"psm_.*|sem\.mp-.*|kvferry-claim-.*")
-TIER_OF_TEST = re.compile(r"kvferry-.*-of-test-(\d+)")
+# A tier, and what engines write beside it for routers.
+TIER_OF_TEST = re.compile(r"kvferry-.*-of-test-(\d+)(?:\.events-\d+)?")
 
 
 @contextlib.contextmanager
 def tier_file(name: str) -> Iterator[Path]:
-    """Where a tier of this test is to lie, whose file is gone afterwards."""
+    """Where a tier of this test is to lie, whose files are gone afterwards."""
     path = SHARED_MEMORY / f"kvferry-{name}-of-test-{os.getpid()}"
     try:
         yield path
     finally:
-        path.unlink(missing_ok=True)
+        for file in [path, *files_beside(path)]:
+            file.unlink(missing_ok=True)
+
+
+def files_beside(tier: Path) -> list[Path]:
+    """What engines write beside a tier for routers."""
+    return list(tier.parent.glob(f"{tier.name}.events-*"))
 
 
 def shared_memory() -> set[str]:

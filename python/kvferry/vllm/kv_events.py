@@ -2,7 +2,7 @@
 """vLLM's KV events for the tier: which blocks host memory holds (medium ``CPU``), for routers and their like."""
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
@@ -12,10 +12,12 @@ from vllm.v1.core.kv_cache_utils import generate_block_hash_extra_keys, maybe_co
 from vllm.v1.kv_cache_interface import get_kv_cache_spec_kind, get_kv_cache_spec_sliding_window
 
 from kvferry.vllm import versions
+from kvferry.vllm.block_words import BlockWords
 from kvferry.vllm.preflight import BlockSizes
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
+    from vllm.lora.request import LoRARequest
     from vllm.v1.kv_cache_interface import KVCacheGroupSpec
     from vllm.v1.request import Request
 
@@ -109,24 +111,69 @@ class KvEvents:
 
     def take(self) -> list[KVCacheEvent]:
         """Take what has changed since the last call, in order, neighbours of one request in one event."""
-        changes = self._take()
-        if not changes:
-            return []
-        for followed in self._living.values():
-            self._place_hashes(followed)
-        placed = (
-            _Change(is_stored, group, block_hash, self._places.get(block_hash) if is_stored else None)
-            for is_stored, group, block_hash in changes
-        )
         events: list[KVCacheEvent] = []
-        for (is_stored, group), run in groupby(placed, key=lambda change: (change.is_stored, change.group)):
+        for (is_stored, group), run in groupby(
+            self._take_placed(), key=lambda change: (change.is_stored, change.group)
+        ):
             if is_stored:
                 pieces = _pieces(run, self._sizes.hashes_per_block[group])
                 events.extend(self._stored(group, piece) for piece in pieces)
             else:
-                hashes = [maybe_convert_block_hash(change.block_hash) for change in run]
-                events.append(BlockRemoved(block_hashes=hashes, medium=MEDIUM_CPU, group_idx=group))
+                events.append(self.removed_event(group, [change.block_hash for change in run]))
         return events
+
+    def close(self) -> None:
+        """End; idempotent."""
+
+    def take_words(self) -> list[tuple[int, bytes, BlockWords]]:
+        """Take what a router would be told of the blocks that were stored since the last call: group, hash, words."""
+        return [
+            (change.group, change.block_hash, self._words_at(change.group, change.place))
+            for change in self._take_placed()
+            if change.place is not None
+        ]
+
+    def stored_event(
+        self,
+        group: int,
+        hashes: Iterable[bytes],
+        words: Sequence[BlockWords],
+        lora: "LoRARequest | None" = None,
+    ) -> BlockStored:
+        """Say that blocks are there, each of which follows the one before it; without words, by their hashes alone."""
+        spec = self._specs[group]
+        return BlockStored(
+            block_hashes=[maybe_convert_block_hash(block_hash) for block_hash in hashes],
+            parent_block_hash=maybe_convert_block_hash(words[0].parent) if words and words[0].parent else None,
+            token_ids=[token for block in words for token in block.token_ids],
+            block_size=self._sizes.block_tokens(group) if words else 0,
+            lora_id=lora.adapter_id if lora else None,
+            medium=MEDIUM_CPU,
+            lora_name=lora.name if lora else None,
+            extra_keys=versions.event_extra_keys([block.extra_keys for block in words]) if words else None,
+            group_idx=group,
+            kv_cache_spec_kind=get_kv_cache_spec_kind(spec).value,
+            kv_cache_spec_sliding_window=get_kv_cache_spec_sliding_window(spec),
+        )
+
+    def removed_event(self, group: int, hashes: Iterable[bytes]) -> BlockRemoved:
+        """Say that blocks are there no more."""
+        return BlockRemoved(
+            block_hashes=[maybe_convert_block_hash(block_hash) for block_hash in hashes],
+            medium=MEDIUM_CPU,
+            group_idx=group,
+        )
+
+    def _take_placed(self) -> list[_Change]:
+        """Take what has changed, and where the blocks that were stored were seen."""
+        changes = self._take()
+        if changes:
+            for followed in self._living.values():
+                self._place_hashes(followed)
+        return [
+            _Change(is_stored, group, block_hash, self._places.get(block_hash) if is_stored else None)
+            for is_stored, group, block_hash in changes
+        ]
 
     def _place_hashes(self, followed: _Followed) -> None:
         """Give a place to the hashes that a request has got since, and none to those that it has taken back."""
@@ -148,44 +195,20 @@ class KvEvents:
             del self._places[block_hash]
 
     def _stored(self, group: int, piece: list[_Change]) -> BlockStored:
-        hashes = [maybe_convert_block_hash(change.block_hash) for change in piece]
-        spec = self._specs[group]
-        kind = get_kv_cache_spec_kind(spec).value
-        window = get_kv_cache_spec_sliding_window(spec)
-        if piece[0].place is None:
-            return BlockStored(
-                block_hashes=hashes,
-                parent_block_hash=None,
-                token_ids=[],
-                block_size=0,
-                lora_id=None,
-                medium=MEDIUM_CPU,
-                lora_name=None,
-                group_idx=group,
-                kv_cache_spec_kind=kind,
-                kv_cache_spec_sliding_window=window,
-            )
-        block_tokens = self._sizes.block_tokens(group)
+        words = [self._words_at(group, change.place) for change in piece if change.place is not None]
+        lora = piece[0].place.request.lora_request if piece[0].place is not None else None
+        return self.stored_event(group, [change.block_hash for change in piece], words, lora)
+
+    def _words_at(self, group: int, place: _Place) -> BlockWords:
         # A block has the place of its last hash.
-        request, last = piece[0].place
+        request, last = place
         first = last + 1 - self._sizes.hashes_per_block[group]
         begin = first * self._sizes.hash_tokens
-        tokens = range(begin, begin + len(piece) * block_tokens, block_tokens)
-        lora = request.lora_request
-        return BlockStored(
-            block_hashes=hashes,
-            parent_block_hash=maybe_convert_block_hash(request.block_hashes[first - 1]) if first else None,
-            token_ids=request.all_token_ids[tokens.start : tokens.stop],
-            block_size=block_tokens,
-            lora_id=lora.adapter_id if lora else None,
-            medium=MEDIUM_CPU,
-            lora_name=lora.name if lora else None,
-            extra_keys=versions.event_extra_keys(
-                generate_block_hash_extra_keys(request, start, start + block_tokens, 0)[0] for start in tokens
-            ),
-            group_idx=group,
-            kv_cache_spec_kind=kind,
-            kv_cache_spec_sliding_window=window,
+        end = begin + self._sizes.block_tokens(group)
+        return BlockWords(
+            parent=request.block_hashes[first - 1] if first else None,
+            token_ids=request.all_token_ids[begin:end],
+            extra_keys=generate_block_hash_extra_keys(request, begin, end, 0)[0],
         )
 
 

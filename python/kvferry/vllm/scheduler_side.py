@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The scheduler side: translates vLLM's hooks, each to one call of the core's SchedulerEngine."""
 
-import inspect
 from typing import TYPE_CHECKING
 
 from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import MultiConnector
@@ -11,7 +10,17 @@ from kvferry import _core, tiers
 from kvferry.config import SCHEDULER, KvFerryConfig
 from kvferry.config_readers import MAX_SECONDS
 from kvferry.sizes import format_size
-from kvferry.vllm import block_costs, fingerprint, kv_events, preflight, shared_tier, tier_plan, topology
+from kvferry.vllm import (
+    block_costs,
+    fingerprint,
+    kv_events,
+    preflight,
+    shared_events,
+    shared_tier,
+    tier_plan,
+    topology,
+)
+from kvferry.vllm.callers import being_made
 from kvferry.vllm.failed_loads import FailedLoads
 from kvferry.vllm.load_choice import LoadChoice
 from kvferry.vllm.metadata import KvFerryMetadata
@@ -33,17 +42,6 @@ logger = init_logger("vllm.kvferry")
 
 # Three times what a load of 128k tokens of a model of 8B parameters takes (16 GB at 50 GB/s).
 _MAX_LOAD_WAIT_S = 1.0
-
-
-def is_multi_connector_being_made() -> bool:
-    """Whether the caller is made as a child of ``MultiConnector``, which gives its children no other sign of itself.
-
-    Its children had to wait with a request that one of them answers with "ask again".
-    """
-    frame = inspect.currentframe()
-    while frame is not None and frame.f_code is not MultiConnector.__init__.__code__:
-        frame = frame.f_back
-    return frame is not None
 
 
 class SchedulerSide:
@@ -100,7 +98,8 @@ class SchedulerSide:
             key_events=kv_events.are_on(vllm_config),
             group_reaches=plan.reaches,
             group_classes=plan.of_groups,
-            max_load_wait_s=_MAX_LOAD_WAIT_S if config.share_loads and not is_multi_connector_being_made() else 0,
+            # The other children of a MultiConnector would have to wait with a request that is to be asked again.
+            max_load_wait_s=_MAX_LOAD_WAIT_S if config.share_loads and being_made(MultiConnector) is None else 0,
             # The core takes no longer one; the sum may be.
             rank_timeout_s=min(config.rank_timeout_s, MAX_SECONDS),
             store_later_turns=preflight.can_store_later_turns(vllm_config, groups),
@@ -117,9 +116,12 @@ class SchedulerSide:
         )
         for line in block_costs.lines_of(block_costs.costs_of(config, vllm_config, kv_cache_config, plan)):
             logger.info("kvferry: %s", line)
-        self._events: kv_events.KvEvents | None = None
+        self._events: kv_events.KvEvents | shared_events.SharedEvents | None = None
         if kv_events.are_on(vllm_config):
-            self._events = kv_events.KvEvents(self.engine, groups, sizes, kv_cache_config.num_blocks)
+            self._events = own = kv_events.KvEvents(self.engine, groups, sizes, kv_cache_config.num_blocks)
+            if config.shared_path is not None:
+                largest = max(map(sizes.block_tokens, range(len(groups))))
+                self._events = shared_events.of_tier(config.shared_path, config.shared_keep, largest, self.engine, own)
         self._told_slots = max_slots
         self._num_slots = 0  # that are ready on every rank
         self._failed_loads = FailedLoads()
@@ -253,4 +255,6 @@ class SchedulerSide:
 
     def close(self) -> None:
         """End; idempotent."""
+        if self._events is not None:
+            self._events.close()
         self.engine.close()
