@@ -12,11 +12,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from .crowds import STAYS, make_crowd, make_long, make_round
-from .engine_runs import EngineRunner
-from .http_clients import Answer, Patience, ask
+from .engine_runs import BLOCK_TOKENS, EngineRunner
+from .http_clients import TIMEOUT_S, Answer, Patience, ask
 from .served_checks import assert_metrics_of_idle_agree, is_idle, settle
 from .server_process import Metrics, ServerEnd
 from .storm_checks import FLOAT_NOISE, compare, storm
@@ -59,6 +60,7 @@ class Visit:
     metrics: Metrics
     num_stored_unwanted: float
     num_left_while_loading: int
+    cached_of_long: int
     bench: subprocess.CompletedProcess[str]
     end: ServerEnd
 
@@ -70,7 +72,8 @@ def requests() -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def visit(tiny_model: Path, requests: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> Visit:
-    server = VllmServer(tmp_path_factory.mktemp("server"), TIER, "--shutdown-timeout", "30")
+    arguments = ["--shutdown-timeout", "30", "--enable-prompt-tokens-details"]
+    server = VllmServer(tmp_path_factory.mktemp("server"), TIER, *arguments)
     try:
         return use(server, requests, tiny_model)
     finally:
@@ -102,8 +105,15 @@ def use(server: VllmServer, requests: list[dict[str, Any]], model: Path) -> Visi
     before = settled()["vllm:kvferry_stored_blocks_total"][""]
     answers += ask(server.url, requests, [(NUM_CLIENTS + NUM_LONG, STAYS)])
     num_stored_unwanted = settled()["vllm:kvferry_stored_blocks_total"][""] - before
+    cached_of_long = cached_tokens(server, requests[long[0]])
     bench = run_bench(server, model)
-    return Visit(answers, settled(), num_stored_unwanted, num_left, bench, server.stop())
+    return Visit(answers, settled(), num_stored_unwanted, num_left, cached_of_long, bench, server.stop())
+
+
+def cached_tokens(server: VllmServer, request: dict[str, Any]) -> int:
+    """What an answer's usage says of the prompt: tokens that were not computed."""
+    answer = httpx.post(f"{server.url}/v1/completions", json={"model": "tiny", **request}, timeout=TIMEOUT_S).json()
+    return int(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
 
 
 def run_bench(server: VllmServer, model: Path) -> subprocess.CompletedProcess[str]:
@@ -152,6 +162,38 @@ def test_the_tier_served_blocks_and_no_copy_failed(runner: EngineRunner, visit: 
     for name in ("queue_seconds", "device_seconds"):
         assert all(counts[f"{name}_count"][kind] > 0 for kind in ("store", "load"))
         assert counts[f"{name}_bucket"]["load +Inf"] == counts[f"{name}_count"]["load"]
+
+
+def test_an_answers_usage_has_what_came_from_the_tier(visit: Visit) -> None:
+    assert visit.cached_of_long == LONG_BLOCKS * BLOCK_TOKENS
+
+
+def test_hits_are_counted_by_where_they_were_found(visit: Visit) -> None:
+    by_source = visit.metrics["vllm:prompt_tokens_cached_by_source_total"]
+    assert by_source["host"] == visit.metrics["vllm:external_prefix_cache_hits_total"][""] > 0
+    assert by_source["device"] == visit.metrics["vllm:prefix_cache_hits_total"][""] > 0
+    assert by_source["external_unspecified"] == 0
+
+
+def test_the_lines_of_the_log_have_what_vllm_counted(visit: Visit) -> None:
+    lines = re.findall(
+        r"kvferry: (\d+) s: ([\d,]+) prompt tokens: (\d+) % found in the GPU's cache, (\d+) % loaded from the tier"
+        r"(?: \(about ([\d.]+) s of prefill saved\))?.*; tier (\d+) % full",
+        visit.end.log,
+    )
+    asked = [int(line[1].replace(",", "")) for line in lines]
+    assert sum(asked) == visit.metrics["vllm:prefix_cache_queries_total"][""]
+
+    def tokens(column: int) -> float:
+        return sum(num * int(line[column]) / 100 for num, line in zip(asked, lines, strict=True))
+
+    rounding = sum(asked) / 200
+    assert abs(tokens(2) - visit.metrics["vllm:prefix_cache_hits_total"][""]) <= rounding
+    ran = visit.metrics["vllm:prompt_tokens_by_source_total"]["external_kv_transfer"]
+    planned = visit.metrics["vllm:kvferry_hit_tokens_total"][""]
+    assert ran - rounding <= tokens(3) <= planned + rounding
+    assert any(line[4] for line in lines), "by the engine's own rate"
+    assert all(0 < int(line[5]) <= 100 for line in lines)
 
 
 def test_the_metrics_of_the_idle_server_agree(visit: Visit) -> None:

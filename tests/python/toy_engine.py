@@ -27,6 +27,7 @@ from vllm.v1.core.kv_cache_utils import (
 )
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.kv_cache_interface import KVCacheConfig, MambaSpec
+from vllm.v1.metrics.stats import PrefillStats
 from vllm.v1.outputs import DraftTokenIds, KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
@@ -85,6 +86,8 @@ class ToyEngine:
         Request id to how it ended; an id that is used again overwrites.
     external_hit_tokens
         Request id to tokens of its prompt that the engine took from the tier, once its first token is out.
+    prefills
+        Request id to what vLLM counted of its prompt, once its first token is out.
     failed_loads
         Request ids whose load was reported as failed, in order.
     hashes
@@ -112,6 +115,7 @@ class ToyEngine:
         self.requests: dict[str, Request] = {}
         self.finished: dict[str, Finished] = {}
         self.external_hit_tokens: dict[str, int] = {}
+        self.prefills: dict[str, PrefillStats] = {}
         self.failed_loads: list[str] = []
         self.connector_stats: list[dict[str, Any]] = []  # as they reach the process that logs them
         self.num_steps = 0
@@ -196,6 +200,7 @@ class ToyEngine:
             for one in outputs.outputs:
                 if one.prefill_stats is not None:
                     self.external_hit_tokens[one.request_id] = one.prefill_stats.num_external_cached_tokens
+                    self.prefills[one.request_id] = one.prefill_stats
         if self.spec.num_drafts and not self.spec.async_scheduling:
             self._propose(output)
         self._note_finished()

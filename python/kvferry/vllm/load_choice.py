@@ -57,7 +57,7 @@ class LoadChoice:
     Parameters
     ----------
     min_tokens
-        Tokens from which on everything is loaded, and below which nothing is. None: measured.
+        Tokens from which on everything is loaded, and below which nothing is. None: by what is measured.
     is_async
         Whether the engine schedules a step while the one before it runs.
     now
@@ -79,16 +79,22 @@ class LoadChoice:
         self._num_tokens = (0, 0)
 
     @property
+    def token_seconds(self) -> float | None:
+        """Seconds by which a token makes a step longer; None: too little was measured."""
+        fit = self._steps.fit()
+        # Steps that are nearly alike do not tell what a token costs.
+        return fit.slope if fit is not None and fit.slope >= _LEAST_CERTAINTY * fit.error else None
+
+    @property
     def min_tokens(self) -> float:
         """Tokens from which on a load is worth it; infinite if none is."""
         if self._fixed is not None:
             return self._fixed
-        computing, loading = self._steps.fit(), self._loads.fit()
-        # Steps that are nearly alike do not tell what a token costs.
-        if computing is None or loading is None or computing.slope < _LEAST_CERTAINTY * computing.error:
+        computing, loading = self.token_seconds, self._loads.fit()
+        if computing is None or loading is None:
             return 0
         slope, height = max(0.0, loading.slope), max(0.0, loading.height)
-        gain = computing.slope - slope
+        gain = computing - slope
         return height / gain if gain > 0 else math.inf
 
     def is_worth(self, request_id: str, num_tokens: int) -> bool:
@@ -108,8 +114,6 @@ class LoadChoice:
 
     def on_step(self, num_tokens: int, goes_on: bool) -> None:
         """Note that a step is scheduled; `goes_on`: a request of the step before it is in it."""
-        if self._fixed is not None:
-            return
         now = self._now()
         took = now - self._scheduled_at
         # What is scheduled beside a step that runs waits for that one.

@@ -22,6 +22,7 @@ from kvferry.vllm import (
 )
 from kvferry.vllm.callers import being_made
 from kvferry.vllm.failed_loads import FailedLoads
+from kvferry.vllm.hit_report import HitReport
 from kvferry.vllm.load_choice import LoadChoice
 from kvferry.vllm.metadata import KvFerryMetadata
 from kvferry.vllm.request_wishes import WishReader
@@ -126,6 +127,7 @@ class SchedulerSide:
         self._num_slots = 0  # that are ready on every rank
         self._failed_loads = FailedLoads()
         self._choice = LoadChoice(config.min_load_tokens, is_async=bool(vllm_config.scheduler_config.async_scheduling))
+        self._hits = HitReport(lambda: self._choice.token_seconds, self.engine.snapshot)
         self._stats = StatsSource(
             lambda: self.engine.snapshot() | {"max_slots": self.engine.max_slots}, SCHEDULER_KEYS, self.engine.is_busy
         )
@@ -167,6 +169,14 @@ class SchedulerSide:
             engine steps on: always, if there are any.
 
         """
+        num_tokens, is_loaded = self._find(request, num_computed_tokens)
+        if num_tokens is None:
+            return None, False
+        self._hits.on_lookup(request.request_id, num_computed_tokens, num_tokens)
+        return (num_tokens, True) if is_loaded else (0, False)
+
+    def _find(self, request: "Request", num_computed_tokens: int) -> tuple[int | None, bool]:
+        """Answer what the tier holds, or None, and whether it is loaded."""
         if self._failed_loads.take_put_off(request.request_id):
             return None, False
         if request.request_id in self._failed_loads or request.skip_reading_prefix_cache or self._stays_out(request):
@@ -174,14 +184,17 @@ class SchedulerSide:
             self.engine.note_local(request.request_id, num_computed_tokens)
             return 0, False
         num_tokens = self._lookup(request.request_id, request.block_hashes, num_computed_tokens, request.num_tokens)
-        if num_tokens and not (
-            self._choice.is_worth(request.request_id, num_tokens) and self._failed_loads.may_load(request.request_id)
-        ):
-            return 0, False
-        return num_tokens, bool(num_tokens)
+        is_loaded = (
+            num_tokens is not None
+            and num_tokens > 0
+            and self._choice.is_worth(request.request_id, num_tokens)
+            and self._failed_loads.may_load(request.request_id)
+        )
+        return num_tokens, is_loaded
 
     def on_allocated(self, request: "Request", blocks: "KVCacheBlocks", num_external_tokens: int) -> None:
         """Begin the load of `num_external_tokens` tokens into the request's blocks, if it is any."""
+        self._hits.on_allocated(request, num_external_tokens)
         self._choice.forget(request.request_id)
         self._failed_loads.on_allocated(request.request_id)
         if num_external_tokens:
@@ -208,7 +221,9 @@ class SchedulerSide:
         for request_id in (output.failed_recving or set()).difference(stale):
             self._failed_loads.add(request_id)
         for request_id in ended:
-            self._choice.on_load_ended(request_id, request_id not in self._failed_loads)
+            has_succeeded = request_id not in self._failed_loads
+            self._choice.on_load_ended(request_id, has_succeeded)
+            self._hits.on_load_ended(request_id, has_succeeded)
         if self.engine.num_slots != self._num_slots:
             self._note_growth()
         if ended or stale:
@@ -223,7 +238,12 @@ class SchedulerSide:
         if not self._has_folded:
             self._fold([])
         self._has_folded = False
+        self._log_hits()
         return self._stats.take()
+
+    def _log_hits(self, at_once: bool = False) -> None:
+        if line := self._hits.take_line(at_once):
+            logger.info("kvferry: %s", line)
 
     def _note_growth(self) -> None:
         """Say in the log when another tenth of the tier is ready on every rank."""
@@ -240,6 +260,7 @@ class SchedulerSide:
         self._failed_loads.forget(request.request_id)
         self._choice.forget(request.request_id)
         self._choice.on_load_ended(request.request_id, succeeded=False)
+        self._hits.on_finished(request.request_id)
         self.engine.on_finished(request.request_id, request.num_tokens)
         if self._events is not None:
             self._events.unfollow(request)
@@ -255,6 +276,7 @@ class SchedulerSide:
 
     def close(self) -> None:
         """End; idempotent."""
+        self._log_hits(at_once=True)
         if self._events is not None:
             self._events.close()
         self.engine.close()
