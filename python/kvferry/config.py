@@ -124,6 +124,10 @@ class KvFerryConfig:
         ``MultiConnector`` none does.
     share_replicated_kv
         Whether tensor-parallel ranks of one node that all hold the same KV cache (MLA) keep one copy of it.
+    weights_run
+        Name of the training whose versions of the weights vLLM is told (``update_weight_version``): blocks of each
+        version are kept for its return. Engines of one shared tier with one name here have the same weights under the
+        same version. None: versions mean nothing, and a reset of the cache forgets everything.
     shared_path
         File in shared memory, such as ``/dev/shm/kvferry/tier``, of a tier that all engines of this node share that
         name it; the first one makes it. `cpu_bytes_to_use` is the size of it then, for all engines together, and the
@@ -177,6 +181,9 @@ class KvFerryConfig:
     min_load_tokens: int | None = key(read_tokens, default=None)
     share_loads: bool = key(_read_flag, default=True)
     share_replicated_kv: bool = key(_read_flag, default=True)
+    weights_run: str | None = key(
+        settings.name(WHERE, "leave it out if vLLM is told no versions of the weights"), default=None
+    )
     shared_path: str | None = key(
         absolute_path(WHERE, "the absolute path of a file in shared memory", "'/dev/shm/kvferry/tier'"),
         WORKER,

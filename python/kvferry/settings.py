@@ -14,6 +14,7 @@ T = TypeVar("T")
 _MAX_NODES = 1024
 _MOST_SHOWN = 300
 # Of Linux.
+_MOST_NAME_CHARS = 256
 _MOST_PATH_BYTES = 4095
 # So that a tier's parts are a chunk or more in any mix.
 _MAX_WEIGHT = 1000
@@ -133,6 +134,17 @@ def refuse_shared_contradictions(where: str, given: Mapping[str, object], pages_
             f"{where}: {pages_key} is set to {shown(given[pages_key])} and shared_path, too; the pages are those of "
             f"the file system of shared_path: name a path on a hugetlbfs for huge ones, and leave {pages_key} out"
         )
+
+
+def name(where: str, remedy: str) -> Callable[[str, object], str]:
+    """Return a reader of a name, which a log can show in a line, and raises ConfigError for others."""
+
+    def read(key: str, value: object) -> str:
+        if not isinstance(value, str) or not value.strip() or not value.isprintable() or len(value) > _MOST_NAME_CHARS:
+            raise bad_value(where, key, value, f"text of 1 to {_MOST_NAME_CHARS} printable characters", remedy)
+        return value
+
+    return read
 
 
 def absolute_path(where: str, allowed: str, example: str) -> Callable[[str, object], str]:

@@ -65,13 +65,7 @@ py::object PyBlockPool::hash_of(BlockId block) const {
 }
 
 bool PyBlockPool::holds(BlockId block, const cpu_tier::BlockKey& key) const {
-  const py::object held = hash_of(block);
-  if (!PyBytes_Check(held.ptr())) return false;
-  const auto size = static_cast<std::size_t>(PyBytes_GET_SIZE(held.ptr()));
-  const auto* bytes = reinterpret_cast<const unsigned char*>(PyBytes_AS_STRING(held.ptr()));
-  if (size != key.hash_bytes + kGroupBytes) return false;
-  return group_behind(bytes + key.hash_bytes) == key.group &&
-         std::memcmp(bytes, key.hash.data(), key.hash_bytes) == 0;
+  return this->key(block) == key;
 }
 
 void PyBlockPool::mark_held(std::span<const BlockId> blocks,
@@ -98,7 +92,8 @@ std::optional<cpu_tier::BlockKey> PyBlockPool::key(BlockId block) const {
   }
   const auto* bytes = reinterpret_cast<const std::byte*>(PyBytes_AS_STRING(held.ptr()));
   const auto* group = reinterpret_cast<const unsigned char*>(bytes + (size - kGroupBytes));
-  return cpu_tier::BlockKey::make({bytes, size - kGroupBytes}, GroupId(group_behind(group)));
+  return cpu_tier::BlockKey::make({bytes, size - kGroupBytes}, GroupId(group_behind(group)),
+                                  weights());
 }
 
 std::string_view text_of(py::handle text) {

@@ -74,6 +74,13 @@ void bind_scheduler_engine(py::module_& module) {
            "Releases everything of the request. `num_tokens`: those that the engine knows of it; 0 "
            "says nothing. Idempotent.")
       .def("reset_cache", &PySchedulerEngine::reset_cache, "Empties the tier.")
+      .def(
+          "change_weights", &PySchedulerEngine::change_weights, py::arg("weights"),
+          py::arg("forget_old"),
+          "The model has other weights from here on, by a digest of their name; 0: nobody names "
+          "them. Blocks of the old ones are found when these come back, or with `forget_old` leave "
+          "the tier. Loads in flight fail, and what the engine has computed so far is not stored. "
+          "No step is under way.")
       .def("take_key_events", &PySchedulerEngine::take_key_events,
            "What can be loaded since the last call, and what cannot any more, in order: (whether "
            "it can, KV cache group, block hash). Empty without `key_events`.")

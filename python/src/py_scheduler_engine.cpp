@@ -228,6 +228,11 @@ void PySchedulerEngine::on_finished(const py::str& request_id, std::uint32_t num
 
 void PySchedulerEngine::reset_cache() { engine().reset_cache(); }
 
+void PySchedulerEngine::change_weights(std::uint64_t weights, bool forget_old) {
+  engine().change_weights(WeightsId(weights), forget_old ? connector::OldBlocks::kForgotten
+                                                         : connector::OldBlocks::kKept);
+}
+
 std::vector<std::tuple<bool, std::uint32_t, py::bytes>> PySchedulerEngine::take_key_events() {
   std::vector<std::tuple<bool, std::uint32_t, py::bytes>> out;
   for (const cpu_tier::KeyEvent& event : engine().take_key_events()) {

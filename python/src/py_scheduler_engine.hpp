@@ -50,6 +50,7 @@ class PySchedulerEngine {
   std::pair<std::vector<std::string>, std::vector<std::string>> fold(const BytesList& reports);
   void on_finished(const py::str& request_id, std::uint32_t num_tokens);
   void reset_cache();
+  void change_weights(std::uint64_t weights, bool forget_old);
   std::vector<std::tuple<bool, std::uint32_t, py::bytes>> take_key_events();
   std::vector<std::tuple<bool, std::uint32_t, py::bytes, std::uint64_t>> take_tier_changes(
       std::size_t most);

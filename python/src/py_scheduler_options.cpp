@@ -36,6 +36,8 @@ connector::StoredPart stored_part(const OptionValue& value) {
   return value.flag() ? connector::StoredPart::kPrompt : connector::StoredPart::kAll;
 }
 
+WeightsId weights(const OptionValue& value) { return WeightsId(read<std::uint64_t>(value)); }
+
 connector::Retention retention(const OptionValue& value) {
   using Rule = connector::Retention::Rule;
   if (!value.is_text()) return {Rule::kEngine, read<std::uint32_t>(value)};
@@ -85,6 +87,7 @@ constexpr OptionKey<PySchedulerOptions> kKeys[] = {
     {"retention", set_engine_by<retention, &SchedulerOptions::retention>, Presence::kRequired},
     {"store_prompt_only", set_engine_by<stored_part, &SchedulerOptions::stored_part>,
      Presence::kRequired},
+    {"weights", set_engine_by<weights, &SchedulerOptions::weights>},
     {"store_later_turns", set_engine_by<later_turns, &SchedulerOptions::later_turns>,
      Presence::kRequired},
     {"max_load_wait_s", set_engine<&SchedulerOptions::max_load_wait>, Presence::kRequired},

@@ -35,23 +35,26 @@ std::unique_ptr<gpu::Device> make_device(const PyWorkerOptions& options) {
   return backend.make_device(options.device_ordinal, {.library = options.driver_library});
 }
 
-std::vector<gpu::BlockGeometry> geometries_of(const PyWorkerOptions& options) {
+using ClassFragments = std::vector<std::vector<PyFragment>>;
+
+std::vector<gpu::BlockGeometry> geometries_of(const ClassFragments& classes,
+                                              std::uint32_t num_blocks) {
   std::vector<gpu::BlockGeometry> geometries;
-  geometries.reserve(options.fragments.size());
-  for (const std::vector<PyFragment>& of_class : options.fragments) {
+  geometries.reserve(classes.size());
+  for (const std::vector<PyFragment>& of_class : classes) {
     std::vector<gpu::Fragment> fragments;
     fragments.reserve(of_class.size());
     for (const auto& [address, stride_bytes, bytes] : of_class) {
       fragments.push_back({address, stride_bytes, bytes});
     }
-    geometries.push_back(gpu::make_block_geometry(std::move(fragments), options.num_blocks));
+    geometries.push_back(gpu::make_block_geometry(std::move(fragments), num_blocks));
   }
   return geometries;
 }
 
 std::unique_ptr<WorkerEngine> make_worker_engine(const py::KWArgs<py::object>& given) {
   const PyWorkerOptions options = read_worker_options(given);
-  std::vector<gpu::BlockGeometry> geometries = geometries_of(options);
+  std::vector<gpu::BlockGeometry> geometries = geometries_of(options.fragments, options.num_blocks);
   std::unique_ptr<gpu::Device> device = make_device(options);
   // Populating the arena takes seconds; the engine's other threads go on meanwhile.
   const py::gil_scoped_release unlocked;
@@ -106,6 +109,12 @@ Timings take_timings(WorkerEngine& engine) {
     out["device_seconds/" + kind].push_back(Seconds(timing.device_time).count());
   }
   return out;
+}
+
+void wake(WorkerEngine& engine, const ClassFragments& fragments, std::uint32_t num_blocks) {
+  std::vector<gpu::BlockGeometry> geometries = geometries_of(fragments, num_blocks);
+  const py::gil_scoped_release unlocked;
+  engine.wake(std::move(geometries));
 }
 
 void copy_slot(WorkerEngine& engine, std::uint32_t source, std::uint32_t to) {
@@ -164,6 +173,15 @@ void bind_worker_engine(py::module_& module) {
           "How long the transfers took that were seen to succeed since the last call, by "
           "'queue_seconds' (until the first copy) or 'device_seconds', '/', and 'store' or 'load'; "
           "a figure each.")
+      .def(
+          "sleep", &WorkerEngine::sleep, py::call_guard<py::gil_scoped_release>(),
+          "Waits until no copy touches the KV cache, and gives the device memory back. Idempotent. "
+          "Raises TimeoutError or DeviceError: it does not sleep then.")
+      .def_property_readonly("is_asleep", &WorkerEngine::is_asleep,
+                             "Whether it sleeps: from sleep() to wake().")
+      .def("wake", &wake, py::arg("fragments"), py::arg("num_blocks"),
+           "Takes device memory again for the KV cache, which may lie elsewhere; nothing if it "
+           "does not sleep. Raises ConfigError, ResourceError or DeviceError: it sleeps on then.")
       .def("close", &WorkerEngine::close, py::call_guard<py::gil_scoped_release>(),
            "Refuses new work and waits for what runs. Idempotent. Raises TimeoutError.")
       .def("unsafe_copy_slot", &copy_slot, py::arg("source"), py::arg("to"),

@@ -31,6 +31,7 @@ from .engine_changes import (
     run_every_stage_once,
     support_layouts,
 )
+from .engine_weights import name_weights, update_weights
 from .feature_operations import ask, await_figure, follow_up, pause_while_loading
 from .lmcache_server import await_metric, empty_l1
 from .numeric_facts import numerics
@@ -325,6 +326,8 @@ OPERATIONS: dict[str, Callable[..., dict[str, Any]]] = {
     "ask": ask,
     "await_figure": await_figure,
     "follow_up": follow_up,
+    "update_weights": update_weights,
+    "name_weights": name_weights,
     "pause_while_loading": pause_while_loading,
     "empty_lmcache_l1": empty_l1,
     "await_metric": await_metric,

@@ -32,6 +32,9 @@ class StandIn:
     def __init__(self) -> None:
         self._driver = ctypes.CDLL(str(LIBRARY))
         self._driver.kvferry_fake_adopt.argtypes = (ctypes.c_size_t, ctypes.c_size_t)
+        self._driver.kvferry_fake_disown.argtypes = (ctypes.c_size_t, ctypes.c_size_t)
+        self._driver.kvferry_fake_fail_nth.argtypes = (ctypes.c_char_p, ctypes.c_uint64, ctypes.c_int)
+        self._driver.kvferry_fake_allocated_bytes.restype = ctypes.c_size_t
 
     def install(self, patch: Callable[[Any, str, Any], None]) -> None:
         """Let workers that are made from here on use it; `patch` is ``setattr`` or one that is taken back."""
@@ -41,6 +44,19 @@ class StandIn:
         patch(kv_device, "find", self._find)
         for name in HOOKS:
             patch(WorkerSide, name, self._settled(getattr(WorkerSide, name)))
+
+    @property
+    def allocated_bytes(self) -> int:
+        """Device memory that is allocated, without what was adopted."""
+        return int(self._driver.kvferry_fake_allocated_bytes())
+
+    def disown(self, address: int, num_bytes: int) -> None:
+        """Take device memory away that was adopted: work that touches it is refused."""
+        self._driver.kvferry_fake_disown(address, num_bytes)
+
+    def fail_nth(self, function: str, nth: int, code: int) -> None:
+        """Let the `nth` call of a driver's function from now on fail with `code`, once."""
+        self._driver.kvferry_fake_fail_nth(function.encode(), nth, code)
 
     def _find(self, tensors: Iterable[Any], wanted: str) -> Any:
         from kvferry.vllm.kv_device import KvDevice

@@ -319,7 +319,7 @@ def test_connector_asks_the_engine_for_nothing_special(make: Make) -> None:
     assert connector.requires_kv_delivery is False
     assert connector.has_pending_push_work() is False
     assert connector.get_finished_count() is None
-    assert connector.supports_sleep_mode(None) is False
+    assert connector.supports_sleep_mode(None) is True
     if versions.host_cache_hit_source() is not None:
         assert connector.get_external_cache_hit_sources(None, 32) == {"host": 32}
 

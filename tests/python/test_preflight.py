@@ -105,9 +105,18 @@ def test_kvcached_is_refused_where_it_takes_memory_away_unfenced(
         preflight.check_engine(config)
 
 
-def test_sleep_mode_is_refused(config: Any) -> None:
+@pytest.mark.parametrize(("version", "is_refused"), [("0.32.0+cpu", True), ("0.33.0", False), ("0.34.0", False)])
+def test_sleep_mode_is_refused_before_vllm_tells_of_it(
+    config: Any, monkeypatch: pytest.MonkeyPatch, version: str, is_refused: bool
+) -> None:
+    monkeypatch.setattr(vllm, "__version__", version)
     config.model_config.enable_sleep_mode = True
-    assert "remove --enable-sleep-mode" in refusal(lambda: preflight.check_engine(config))
+    if is_refused:
+        text = refusal(lambda: preflight.check_engine(config))
+        assert f"enable_sleep_mode is True and vLLM {version} does not tell a connector" in text
+        assert "allowed: sleep mode with vLLM 0.33 or newer; upgrade vLLM or remove --enable-sleep-mode" in text
+    else:
+        preflight.check_engine(config)
 
 
 @pytest.mark.parametrize(

@@ -154,9 +154,12 @@ CASES = {
     "an encoder-decoder": Case(
         all_of(put("model_config", SimpleNamespace(is_encoder_decoder=True, enable_sleep_mode=False))), {WITHOUT: None}
     ),
-    "sleep mode": Case(
-        put("model_config.enable_sleep_mode", True),
-        {"remove --enable-sleep-mode": put("model_config.enable_sleep_mode", False)},
+    "sleep mode with vLLM before 0.33": Case(
+        all_of(version("0.32.0"), put("model_config.enable_sleep_mode", True)),
+        {
+            "upgrade vLLM": version("0.33.0"),
+            "remove --enable-sleep-mode": put("model_config.enable_sleep_mode", False),
+        },
     ),
     "LoRA with vLLM 0.30": Case(
         all_of(put("lora_config", SimpleNamespace()), version("0.30.1")),

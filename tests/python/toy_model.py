@@ -29,6 +29,8 @@ class ToyRequest:
     num_prompt: int = 0
     # Where the engine has it compute a window of a hit again; what hits have is left alone there.
     replay_start: int = 0
+    # Of the model: what it computes of any token depends on it.
+    weights: int = 0
 
     def take_back(self, num_output: int) -> None:
         """Forget output tokens that the engine did not take: it computes again what they came from."""
@@ -39,7 +41,10 @@ class ToyRequest:
         """Extend `hidden` to `end` tokens: each depends on all tokens before it."""
         states = []
         state = int(self.hidden[-1]) if len(self.hidden) else INITIAL
-        for token in self.tokens[len(self.hidden) : end]:
+        tokens = self.tokens[len(self.hidden) : end]
+        if tokens and not len(self.hidden):
+            tokens[0] += self.weights
+        for token in tokens:
             state = (state * FACTOR + token + 1) % MODULUS
             states.append(state)
         if states:
@@ -64,6 +69,8 @@ class ToyModel:
         Proposes tokens: of a request, from a position on, so many.
     num_accepted, num_rejected
         Drafts, since the start.
+    weights
+        A number for the weights; see `load_weights`.
 
     """
 
@@ -76,9 +83,19 @@ class ToyModel:
         self.told: dict[str, Iterator[int]] | None = None
         self.drafts: Callable[[str, int, int], list[int]] = lambda request_id, position, num_drafts: [0] * num_drafts
         self.num_accepted = self.num_rejected = 0
+        self.weights = 0
         self._sizes = [int(group.kv_cache_spec.block_size) for group in kv_cache_config.kv_cache_groups]
         numbers = {name: number for number, name in enumerate(spec.layer_specs()) if name in kv_caches}
-        self._layers, states = toy_layers(kv_caches, numbers, kv_cache_config, rank, spec.num_tensor_ranks, share)
+        self._layers_in = lambda kv_caches: toy_layers(
+            kv_caches, numbers, kv_cache_config, rank, spec.num_tensor_ranks, share
+        )
+        self._requests: dict[str, ToyRequest] = {}
+        self._asked = ToyRequest([], [])
+        self.take_kv_caches(kv_caches)
+
+    def take_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
+        """Compute in these tensors from here on."""
+        self._layers, states = self._layers_in(kv_caches)
         for layers in self._layers:
             self._sizes[layers.group] = layers.block_size
         # Of each group those that keep most states: every pipeline stage has some.
@@ -89,8 +106,13 @@ class ToyModel:
         state_size = next((self._sizes[layers.group] for layers in states), 1)
         self._states = ToyStates(states, state_size)
         self._replay_tokens = max((layers.replay_tokens for layers in self._layers), default=0)
-        self._requests: dict[str, ToyRequest] = {}
-        self._asked = ToyRequest([], [])
+
+    def load_weights(self, weights: int) -> None:
+        """Compute all tokens by other weights from here on; what is in the KV cache stays what it was."""
+        self.weights = weights
+        for request in self._requests.values():
+            request.weights, request.hidden = weights, request.hidden[:0]
+        self._asked = ToyRequest([], [], weights=weights)
 
     def update(self, output: SchedulerOutput) -> dict[str, int]:
         """Take the step's requests and block tables over; return how many tokens of each are computed."""
@@ -102,7 +124,8 @@ class ToyModel:
         for new in output.scheduled_new_reqs:
             # Model runner v2 gets a resumed request as a new one, with the tokens that it has generated.
             tokens = new.prompt_token_ids if new.prefill_token_ids is None else new.prefill_token_ids
-            request = ToyRequest([list(blocks) for blocks in new.block_ids], _told_apart(new, list(tokens)))
+            tables = [list(blocks) for blocks in new.block_ids]
+            request = ToyRequest(tables, _told_apart(new, list(tokens)), weights=self.weights)
             request.num_prompt = len(new.prompt_token_ids)
             request.replay_start = getattr(new, "replay_start", 0)  # vLLM 0.32 and newer
             self._requests[new.req_id] = request
@@ -254,7 +277,7 @@ class ToyModel:
 
         Recurrent state is not written.
         """
-        request = ToyRequest(tables, list(tokens))
+        request = ToyRequest(tables, list(tokens), weights=self.weights)
         request.compute_hidden(end)
         for layers in self._layers:
             states = layers.own_states(layers.states_before(start), layers.states_before(end))
@@ -289,7 +312,7 @@ class ToyModel:
         known = self._asked.tokens
         num_common = min(len(known), len(tokens))
         if known[:num_common] != tokens[:num_common]:
-            self._asked = ToyRequest([], list(tokens))
+            self._asked = ToyRequest([], list(tokens), weights=self.weights)
         else:
             known.extend(tokens[num_common:])
         self._asked.compute_hidden(len(self._asked.tokens))

@@ -30,6 +30,7 @@ class BorrowedDevice : public gpu::Device {
     return device_.create_event();
   }
   void prepare(const gpu::BlockGeometry& geometry) override { device_.prepare(geometry); }
+  void forget(const gpu::BlockGeometry& geometry) override { device_.forget(geometry); }
   [[nodiscard]] std::unique_ptr<gpu::DeviceBuffer> allocate(std::uint64_t bytes) override {
     return device_.allocate(bytes);
   }

@@ -59,10 +59,11 @@ class FakePool final : public BlockPool {
   }
   void reallocate(std::uint32_t block) { cached_.at(block).reset(); }
   [[nodiscard]] bool holds(BlockId block, const cpu_tier::BlockKey& key) const override {
-    return cached_.at(block.value()) == key;
+    return this->key(block) == key;
   }
   [[nodiscard]] std::optional<cpu_tier::BlockKey> key(BlockId block) const override {
-    return cached_.at(block.value());
+    const auto& cached = cached_.at(block.value());
+    return cached ? std::optional(cached->mixed_with(weights())) : std::nullopt;
   }
 
  private:

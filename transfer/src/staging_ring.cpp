@@ -18,23 +18,47 @@ std::uint64_t aligned_up(std::uint64_t offset) {
 
 }  // namespace
 
-StagingRing::StagingRing(gpu::Device& device, std::uint64_t bytes) : size_bytes_(bytes) {
-  if (bytes != 0) buffer_ = device.allocate(bytes);
+StagingRing::StagingRing(gpu::Device& device, std::uint64_t bytes)
+    : device_(device), size_bytes_(bytes) {
+  take_memory();
 }
 
-StagingRing::~StagingRing() {
+StagingRing::~StagingRing() { give_memory_back(); }
+
+void StagingRing::take_memory() {
+  if (size_bytes_ == 0 || has_memory()) return;
+  std::unique_ptr<gpu::DeviceBuffer> buffer = device_.allocate(size_bytes_);
+  MutexLock lock(mutex_);
+  buffer_ = std::move(buffer);
+}
+
+void StagingRing::give_memory_back() {
+  std::unique_ptr<gpu::DeviceBuffer> buffer;  // Freed without the lock.
   MutexLock lock(mutex_);
   const auto taken = std::count_if(spans_.begin(), spans_.end(),
                                    [](const Span& span) { return span.use == Use::kTaken; });
-  KVFERRY_CHECK(taken == 0, "a staging ring died with " + std::to_string(taken) + " regions taken");
+  KVFERRY_CHECK(taken == 0, "a staging ring gives its memory back with " + std::to_string(taken) +
+                                " regions taken");
+  buffer = std::move(buffer_);
+  if (spans_.empty()) return;
   // A launch may still write it.
-  if (!spans_.empty()) bury(std::move(buffer_));
+  bury(std::move(buffer));
+  first_ticket_ += spans_.size();
+  spans_.clear();
+  used_bytes_ = 0;
+  head_ = 0;
+}
+
+bool StagingRing::has_memory() const {
+  MutexLock lock(mutex_);
+  return buffer_ != nullptr;
 }
 
 RingRegion StagingRing::allocate(std::uint64_t entry_bytes, std::uint32_t max_entries) {
   KVFERRY_CHECK(entry_bytes != 0, "ring entries of 0 bytes");
   if (max_entries == 0) return {};
   MutexLock lock(mutex_);
+  if (buffer_ == nullptr) return {};
   // A region never wraps: it lies either between the head and the ring's end (or the oldest region,
   // once the used part has wrapped), or, if no entry fits there, at the ring's start.
   const bool wrapped = used_bytes_ > head_;

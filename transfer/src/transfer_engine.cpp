@@ -21,8 +21,15 @@ namespace {
 /// The transfer thread ends within microseconds, unless a call of a hung driver holds it.
 constexpr std::chrono::seconds kStopBound{1};
 
-/// Those that fit their slots, ready to be packed: the first gather of a serving engine neither
-/// uploads nor waits. Without kernels nothing is packed, and then only a ring makes no sense.
+/// The first gather of a serving engine neither uploads nor waits. Without kernels nothing is
+/// packed, and then only a ring makes no sense.
+void prepare(gpu::Device& device, std::span<const BlockClass> classes,
+             const TransferOptions& options) {
+  if (options.staging_bytes == 0 && !device.traits().has_pack_kernels) return;
+  for (const BlockClass& of : classes) device.prepare(of.geometry);
+}
+
+/// Those that fit their slots, ready to be packed.
 std::vector<BlockClass> prepared(gpu::Device& device, std::vector<BlockClass> classes,
                                  const TransferOptions& options) {
   for (std::size_t i = 0; i < classes.size(); ++i) {
@@ -34,8 +41,27 @@ std::vector<BlockClass> prepared(gpu::Device& device, std::vector<BlockClass> cl
                         ": make slots as large as the largest block");
     }
   }
-  if (options.staging_bytes != 0 || device.traits().has_pack_kernels) {
-    for (const BlockClass& of : classes) device.prepare(of.geometry);
+  prepare(device, classes, options);
+  return classes;
+}
+
+/// The classes for blocks that lie elsewhere. Throws ConfigError for others.
+std::vector<BlockClass> moved(std::vector<BlockClass> classes,
+                              std::vector<gpu::BlockGeometry> geometries) {
+  if (geometries.size() != classes.size()) {
+    throw ConfigError("the KV cache comes back with " + std::to_string(geometries.size()) +
+                      " sizes of blocks; it went with " + std::to_string(classes.size()));
+  }
+  for (std::size_t i = 0; i < classes.size(); ++i) {
+    gpu::BlockGeometry& now = geometries[i];
+    const gpu::BlockGeometry& before = classes[i].geometry;
+    if (now.packed_bytes != before.packed_bytes || now.num_blocks != before.num_blocks) {
+      throw ConfigError("the KV cache comes back with " + std::to_string(now.num_blocks) +
+                        " blocks of " + std::to_string(now.packed_bytes) + " bytes in class " +
+                        std::to_string(i) + "; it went with " + std::to_string(before.num_blocks) +
+                        " of " + std::to_string(before.packed_bytes));
+    }
+    classes[i].geometry = std::move(now);
   }
   return classes;
 }
@@ -64,6 +90,7 @@ class TransferEngine::Impl {
  public:
   Impl(gpu::Device& device, std::vector<BlockClass> classes, const TransferOptions& options)
       : device_(device),
+        options_(options),
         classes_(prepared(device, std::move(classes), options)),
         piece_bytes_(choose_piece_bytes(device, options)),
         end_timeout_(options.end_timeout),
@@ -78,7 +105,7 @@ class TransferEngine::Impl {
                        std::span<const BlockSlot> blocks) {
     const BlockClass& of = class_of(slab_class, blocks);
     note_loss();
-    if (blocks.empty() || !table_.begin_gather(transfer)) return 0;
+    if (is_asleep_ || blocks.empty() || !table_.begin_gather(transfer)) return 0;
     GatherResult result = gather_stage_.gather(compute, transfer, of, blocks);
     const std::uint32_t num_gathered = result.num_gathered;
     table_.end_gather(transfer, std::move(result));
@@ -103,6 +130,7 @@ class TransferEngine::Impl {
       add_pieces(transfer, class_of(part.slab_class, part.blocks), part.blocks, fence, pieces);
     }
     note_loss();
+    if (is_asleep_ && !pieces.empty()) return table_.add_load(transfer, {}, "the engine sleeps");
     if (pieces.empty() || fence) return table_.add_load(transfer, std::move(pieces), {});
     table_.add_load(transfer, {}, "fence: " + fence_failure_);
   }
@@ -127,6 +155,30 @@ class TransferEngine::Impl {
   TransferTable& told_of_loss() {
     note_loss();
     return table_;
+  }
+
+  bool sleep(std::chrono::nanoseconds bound) {
+    if (is_asleep_) return true;
+    if (!told_of_loss().wait_idle(bound)) return false;
+    is_asleep_ = true;
+    give_memory_back();
+    return true;
+  }
+
+  [[nodiscard]] bool is_asleep() const { return is_asleep_; }
+
+  void wake(std::vector<gpu::BlockGeometry> geometries) {
+    if (!is_asleep_) return;
+    classes_ = moved(classes_, std::move(geometries));
+    try {
+      prepare(device_, classes_, options_);
+      ring_.take_memory();
+      if (load_staging_) load_staging_->take_memory();
+    } catch (...) {
+      give_memory_back();
+      throw;
+    }
+    is_asleep_ = false;
   }
 
   bool end() {
@@ -161,6 +213,12 @@ class TransferEngine::Impl {
   /// Most bytes of a load's piece: as much as can be staged, or one block.
   std::uint64_t load_piece_bytes() const {
     return load_staging_ ? std::min(piece_bytes_, load_staging_->size_bytes() / 2) : piece_bytes_;
+  }
+
+  void give_memory_back() {
+    ring_.give_memory_back();
+    if (load_staging_) load_staging_->give_memory_back();
+    for (const BlockClass& of : classes_) device_.forget(of.geometry);
   }
 
   void note_loss() {
@@ -206,11 +264,14 @@ class TransferEngine::Impl {
   }
 
   gpu::Device& device_;
-  const std::vector<BlockClass> classes_;
+  const TransferOptions options_;
+  /// Pieces point into it; it changes while there are none.
+  std::vector<BlockClass> classes_;
   const std::uint64_t piece_bytes_;
   const std::chrono::nanoseconds end_timeout_;
   /// Why the last fence() gave none. The engine thread's.
   std::string fence_failure_ = "there is none";
+  bool is_asleep_ = false;  ///< The engine thread's.
   StagingRing ring_;
   GatherStage gather_stage_;
   PathChooser chooser_;
@@ -270,6 +331,14 @@ std::optional<OverdueTransfer> TransferEngine::overdue(std::chrono::nanoseconds 
 
 bool TransferEngine::wait_idle(std::chrono::nanoseconds bound) const {
   return impl_->told_of_loss().wait_idle(bound);
+}
+
+bool TransferEngine::sleep(std::chrono::nanoseconds bound) { return impl_->sleep(bound); }
+
+bool TransferEngine::is_asleep() const { return impl_->is_asleep(); }
+
+void TransferEngine::wake(std::vector<gpu::BlockGeometry> geometries) {
+  impl_->wake(std::move(geometries));
 }
 
 bool TransferEngine::close(std::chrono::nanoseconds bound) {

@@ -9,39 +9,38 @@
 
 namespace kvferry::connector {
 
-std::optional<std::uint32_t> Request::sync_keys(const BlockGroups& groups) {
+std::optional<std::uint32_t> Request::sync_keys(const BlockGroups& groups, WeightsId weights) {
   const auto available = static_cast<std::uint32_t>(hashes->size());
   bool drops = false;
   std::uint32_t left = 0;
   for (const GroupId group : groups.ids()) {
     std::vector<cpu_tier::BlockKey>& of_group = keys[group.value()];
-    const std::size_t known = num_known_keys(groups, group, available);
+    const std::size_t known = num_known_keys(groups, group, available, weights);
     drops |= known < of_group.size();
     of_group.resize(known);
     left = std::max(left, static_cast<std::uint32_t>(known) * groups.block_length(group));
   }
   // The others copy what this one has read of the engine's hashes, which lie all over its heap.
-  add_keys(groups, groups.finest(), available);
-  for (const GroupId group : groups.ids()) add_keys(groups, group, available);
+  add_keys(groups, groups.finest(), available, weights);
+  for (const GroupId group : groups.ids()) add_keys(groups, group, available, weights);
   num_hashes = available;
   return drops ? std::optional(left) : std::nullopt;
 }
 
 std::size_t Request::num_known_keys(const BlockGroups& groups, GroupId group,
-                                    std::uint32_t available) const {
+                                    std::uint32_t available, WeightsId weights) const {
   const std::span<const cpu_tier::BlockKey> of_group = keys_of(group);
   const auto same = [&](std::size_t block) {
-    const std::span<const std::byte> hash =
-        hashes->hash((block + 1) * groups.block_length(group) - 1);
-    const cpu_tier::BlockKey& key = of_group[block];
-    return hash.size() == key.hash_bytes && std::equal(hash.begin(), hash.end(), key.hash.begin());
+    const std::size_t position = (block + 1) * groups.block_length(group) - 1;
+    return of_group[block] == cpu_tier::BlockKey::make(hashes->hash(position), group, weights);
   };
   std::size_t known = std::min<std::size_t>(of_group.size(), groups.num_complete(group, available));
   while (known > 0 && !same(known - 1)) --known;
   return known;
 }
 
-void Request::add_keys(const BlockGroups& groups, GroupId group, std::uint32_t available) {
+void Request::add_keys(const BlockGroups& groups, GroupId group, std::uint32_t available,
+                       WeightsId weights) {
   std::vector<cpu_tier::BlockKey>& of_group = keys[group.value()];
   const std::size_t complete = groups.num_complete(group, available);
   if (complete > of_group.capacity()) {
@@ -53,7 +52,8 @@ void Request::add_keys(const BlockGroups& groups, GroupId group, std::uint32_t a
   const std::size_t known = of_group.size();
   if (group == groups.finest() || length % finest_length != 0) {
     for (std::size_t block = known; block < complete; ++block) {
-      of_group.push_back(cpu_tier::BlockKey::make(hashes->hash((block + 1) * length - 1), group));
+      of_group.push_back(
+          cpu_tier::BlockKey::make(hashes->hash((block + 1) * length - 1), group, weights));
     }
     return;
   }
@@ -65,7 +65,9 @@ void Request::add_keys(const BlockGroups& groups, GroupId group, std::uint32_t a
   for (std::size_t block = of_group.size(); block < complete; ++block) {
     of_group.push_back(finest[(block + 1) * length / finest_length - 1]);
   }
-  for (std::size_t block = known; block < complete; ++block) of_group[block].group = group.value();
+  for (std::size_t block = known; block < complete; ++block) {
+    of_group[block].group = static_cast<std::uint16_t>(group.value());
+  }
 }
 
 Request& RequestTable::arrive(std::string_view engine_id,

@@ -79,9 +79,10 @@ struct Request {
   }
 
   /// Takes over hashes that the engine added, and drops those it truncated or replaced (streaming
-  /// sessions): hashes are chained, so an equal last one proves all before it. Returns up to which
-  /// position keys are left, if it has dropped some.
-  [[nodiscard]] std::optional<std::uint32_t> sync_keys(const BlockGroups& groups);
+  /// sessions), and keys of other weights: hashes are chained, so an equal last key proves all
+  /// before it. Returns up to which position keys are left, if it has dropped some.
+  [[nodiscard]] std::optional<std::uint32_t> sync_keys(const BlockGroups& groups,
+                                                       WeightsId weights = WeightsId());
   /// Takes over the blocks of a step, by group; empty: none in any.
   void update_tables(TableUpdate update, GroupBlocks blocks) {
     if (update == TableUpdate::kReplace) {
@@ -98,9 +99,10 @@ struct Request {
  private:
   /// How many of the group's keys the engine's hashes, of which `available` are known, bear out.
   [[nodiscard]] std::size_t num_known_keys(const BlockGroups& groups, GroupId group,
-                                           std::uint32_t available) const;
+                                           std::uint32_t available, WeightsId weights) const;
   /// Adds the keys that the group lacks of these hashes.
-  void add_keys(const BlockGroups& groups, GroupId group, std::uint32_t available);
+  void add_keys(const BlockGroups& groups, GroupId group, std::uint32_t available,
+                WeightsId weights);
 };
 
 /// What the end of a load on every rank means for its owner.

@@ -19,8 +19,9 @@ SchedulerEngine::SchedulerEngine(SchedulerOptions options) {
 }
 SchedulerEngine::~SchedulerEngine() = default;
 
-void SchedulerEngine::set_pool(const BlockPool* pool) {
+void SchedulerEngine::set_pool(BlockPool* pool) {
   parts_->pool = pool;
+  if (pool != nullptr) pool->set_weights(parts_->weights);
   parts_->planner.set_pool(pool);
 }
 
@@ -164,6 +165,25 @@ void SchedulerEngine::reset_cache() {
   parts_->prover.forget_all(parts_->pool);
   parts_->lookups.forget_answers();
   parts_->dcheck_consistent();
+}
+
+void SchedulerEngine::change_weights(WeightsId to, OldBlocks old_blocks) {
+  Parts& parts = *parts_;
+  if (to == parts.weights) return;
+  if (old_blocks == OldBlocks::kForgotten) {
+    const std::vector<TransferId> aborted = parts.stores.abort_stores_of(parts.weights);
+    for (const TransferId transfer : aborted) parts.loads.cancel_store(transfer);
+    parts.tier->forget_of(parts.weights);
+  }
+  parts.loads.doom_all();
+  parts.planner.forget_all(parts.requests);
+  // What the engine's own cache still has is of the old weights.
+  parts.prover.forget_all(nullptr);
+  parts.requests.for_each([&](const Request& request) { parts.lookups.end_await(request); });
+  parts.take_weights(to);
+  parts.requests.for_each([&](Request& request) { parts.sync_keys(request); });
+  parts.lookups.forget_answers();
+  parts.dcheck_consistent();
 }
 
 std::vector<cpu_tier::KeyEvent> SchedulerEngine::take_key_events() {

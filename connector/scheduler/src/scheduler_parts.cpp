@@ -27,11 +27,18 @@ SchedulerEngine::Parts::Parts(SchedulerOptions given)
       planner(options.domain, options.retention, *tier, groups, prover, backlog, stores, transfers),
       loads(*tier, requests, options.world_size),
       sharing(loads, groups, options.max_load_wait, options.clock) {
+  take_weights(options.weights);
   if (options.shared_tier != nullptr) keeper.emplace(*tier, *options.shared_tier);
 }
 
+void SchedulerEngine::Parts::take_weights(WeightsId now) {
+  weights = now;
+  if (pool != nullptr) pool->set_weights(now);
+  tier->tell_of(now);
+}
+
 void SchedulerEngine::Parts::sync_keys(Request& request) {
-  const std::optional<std::uint32_t> left = request.sync_keys(groups);
+  const std::optional<std::uint32_t> left = request.sync_keys(groups, weights);
   if (!left) return;
   lookups.on_keys_dropped(request, *left);
   prover.on_keys_dropped(request, *left);

@@ -45,6 +45,8 @@ struct SchedulerEngine::Parts {
 
   /// Request::sync_keys(), for all parts that keep something of its keys.
   void sync_keys(Request& request);
+  /// Keys are of these weights from now on.
+  void take_weights(WeightsId now);
   /// The request waits for its turn from now on.
   void await_turn(const Request& request) {
     if (options.tier.max_awaited_share > 0 && request.load_limit > 0) lookups.await(request);
@@ -84,7 +86,8 @@ struct SchedulerEngine::Parts {
   void dcheck_consistent() const;
 
   const SchedulerOptions options;
-  const BlockPool* pool = nullptr;  ///< None before set_pool().
+  BlockPool* pool = nullptr;  ///< None before set_pool().
+  WeightsId weights;          ///< That the model has now.
   const std::unique_ptr<cpu_tier::Tier> tier;
   BlockGroups groups;
   Backlog backlog;

@@ -161,25 +161,35 @@ void StoreBook::commit(Store& store) {
   }
 }
 
-std::vector<TransferId> StoreBook::abort_all() {
+template <class IsOne>
+std::vector<TransferId> StoreBook::abort_if(IsOne is_one) {
   std::vector<TransferId> aborted;
   for (auto& [transfer, store] : stores_) {
+    if (!is_one(store)) continue;
     abort(store);
     aborted.push_back(transfer);
   }
   return aborted;
 }
 
+std::vector<TransferId> StoreBook::abort_all() {
+  return abort_if([](const Store&) { return true; });
+}
+
 std::vector<TransferId> StoreBook::abort_stores_of(std::span<const BlockId> blocks) {
-  std::vector<TransferId> aborted;
-  for (auto& [transfer, store] : stores_) {
-    const bool named = std::find_first_of(store.blocks.begin(), store.blocks.end(), blocks.begin(),
-                                          blocks.end()) != store.blocks.end();
-    if (!named || store.was_aborted) continue;
-    abort(store);
-    aborted.push_back(transfer);
-  }
-  return aborted;
+  return abort_if([&](const Store& store) {
+    return !store.was_aborted &&
+           std::find_first_of(store.blocks.begin(), store.blocks.end(), blocks.begin(),
+                              blocks.end()) != store.blocks.end();
+  });
+}
+
+std::vector<TransferId> StoreBook::abort_stores_of(WeightsId weights) {
+  return abort_if([&](const Store& store) {
+    // Those of an aborted one have no keys any more; all of one are of the same weights.
+    if (store.was_aborted || store.writable.empty()) return false;
+    return tier_.key(store.writable.slab_class(), store.writable.slots().front()).is_of(weights);
+  });
 }
 
 void StoreBook::abort(Store& store) {

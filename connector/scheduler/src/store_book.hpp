@@ -82,6 +82,10 @@ class StoreBook {
   /// Aborts the stores in flight that name one of the blocks, as abort_all() does with all.
   [[nodiscard]] std::vector<TransferId> abort_stores_of(std::span<const BlockId> blocks);
 
+  /// Aborts the stores in flight of blocks that these weights computed, as abort_all() does with
+  /// all.
+  [[nodiscard]] std::vector<TransferId> abort_stores_of(WeightsId weights);
+
   /// Adds the stores that ranks have been silent about for too long, and these ranks.
   void add_overdue(const RankPatience& patience, std::optional<Overdue>& found) const;
   /// The rank is lost: the slots of every store that it has not ended are in doubt. They are
@@ -122,6 +126,9 @@ class StoreBook {
   void settle_end(Store& store);
   void commit(Store& store);
   void abort(Store& store);
+  /// Aborts the stores of which `is_one` is true, and returns them.
+  template <class IsOne>
+  std::vector<TransferId> abort_if(IsOne is_one);
 
   cpu_tier::Tier& tier_;
   Backlog& backlog_;

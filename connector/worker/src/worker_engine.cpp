@@ -50,8 +50,7 @@ WorkerEngine::~WorkerEngine() = default;
 void WorkerEngine::bind(std::span<const std::byte> bytes, std::uintptr_t compute_stream) {
   StepPlan plan = impl_->accept(bytes);
   // What the last step did not save is lost: its blocks may be written by now.
-  for (const WaitingStore& store : waiting_) impl_->finish_store(store);
-  waiting_.clear();
+  finish_stores();
   impl_->cancel(plan.cancels);
   impl_->expire(plan.expiries);
   impl_->take_notices(std::move(plan.notices));
@@ -75,8 +74,23 @@ void WorkerEngine::gather_waiting(std::uintptr_t compute_stream) {
 void WorkerEngine::save(std::uintptr_t compute_stream) {
   for (WaitingStore& store : waiting_) store.ready = true;
   pump(compute_stream);
+  finish_stores();
+}
+
+void WorkerEngine::finish_stores() {
   for (const WaitingStore& store : waiting_) impl_->finish_store(store);
   waiting_.clear();
+}
+
+void WorkerEngine::sleep() {
+  finish_stores();
+  impl_->sleep();
+}
+
+bool WorkerEngine::is_asleep() const { return impl_->engine().is_asleep(); }
+
+void WorkerEngine::wake(std::vector<gpu::BlockGeometry> geometries) {
+  impl_->engine().wake(std::move(geometries));
 }
 
 std::vector<std::string> WorkerEngine::collect() { return impl_->collect(); }

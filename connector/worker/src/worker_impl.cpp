@@ -138,6 +138,7 @@ StepPlan WorkerEngine::Impl::accept(std::span<const std::byte> bytes) {
   }
   check_consistent(plan, options_.slots_per_chunk, under_way_);
   check_notices(plan.notices);
+  check_awake(plan);
   if (growth_) growth_->go_gently();
   for (const StoreOrder& order : plan.stores) under_way_.insert(order.transfer);
   for (const LoadOrder& order : plan.loads) under_way_.insert(order.transfer);
@@ -242,16 +243,57 @@ std::vector<std::string> WorkerEngine::Impl::collect() {
   }
   notices_.clear();
   if (under_way_.empty()) return failed;
-  for (transfer::Completion& completion : engine_->poll()) {
-    over_.push_back(completion.transfer);
-    if (completion.outcome == Outcome::kDone && timings_.size() < kMaxTimings) {
-      timings_.push_back({completion.kind, completion.queue_time, completion.device_time});
-    }
-    auto& ends = completion.kind == transfer::TransferKind::kLoad ? report_.loads : report_.stores;
-    ends.push_back({completion.transfer, completion.outcome, std::move(completion.reason)});
-  }
+  for (transfer::Completion& completion : engine_->poll()) note_end(std::move(completion));
   check_progress();
   return failed;
+}
+
+void WorkerEngine::Impl::note_end(transfer::Completion&& completion) {
+  over_.push_back(completion.transfer);
+  if (completion.outcome == Outcome::kDone && timings_.size() < kMaxTimings) {
+    timings_.push_back({completion.kind, completion.queue_time, completion.device_time});
+  }
+  auto& ends = completion.kind == transfer::TransferKind::kLoad ? report_.loads : report_.stores;
+  ends.push_back({completion.transfer, completion.outcome, std::move(completion.reason)});
+}
+
+void WorkerEngine::Impl::sleep() {
+  if (engine_->is_asleep()) return;
+  const auto num_moved = [this] {
+    const transfer::TransferStats now = engine_->stats();
+    return now.stored_bytes + now.loaded_bytes;
+  };
+  // What is paced, or goes over a slow link, may take long. What does not go on hangs.
+  for (std::uint64_t before = num_moved(); !engine_->sleep(options_.transfer_timeout);) {
+    check_device();
+    if (std::exchange(before, num_moved()) != before) continue;
+    throw TimeoutError(
+        rank_text() +
+        ": copies of the KV cache have not gone on for transfer_timeout_s, so that it"
+        " cannot be taken away (sleep mode); nothing was given back. A hung device"
+        " or link is the usual cause: look for the driver's own messages (dmesg);"
+        " restart the engine");
+  }
+  for (transfer::Completion& completion : engine_->poll()) {
+    if (completion.kind == transfer::TransferKind::kLoad && completion.outcome == Outcome::kDone) {
+      completion.outcome = Outcome::kCancelled;
+      completion.reason = "the engine took its KV cache away before it heard of the load's end";
+    }
+    note_end(std::move(completion));
+  }
+}
+
+void WorkerEngine::Impl::check_awake(const StepPlan& plan) const {
+  if (!engine_->is_asleep()) return;
+  const bool stores = std::any_of(plan.stores.begin(), plan.stores.end(),
+                                  [](const StoreOrder& order) { return !order.blocks.empty(); });
+  const bool loads = std::any_of(plan.loads.begin(), plan.loads.end(),
+                                 [](const LoadOrder& order) { return !order.parts.empty(); });
+  if (!stores && !loads) return;
+  throw ProtocolError(rank_text() + " got plan " + std::to_string(plan.seq.value()) +
+                      ", which moves blocks, while it sleeps: the KV cache was unregistered and"
+                      " not restored. If the engine's sleep failed on some rank, put it to sleep"
+                      " again, and wake it up");
 }
 
 void WorkerEngine::Impl::check_progress() {

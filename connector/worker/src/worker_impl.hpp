@@ -45,6 +45,7 @@ class WorkerEngine::Impl {
     for (FailureNotice& notice : notices) notices_.push_back(std::move(notice));
   }
   [[nodiscard]] std::vector<std::string> collect();
+  void sleep();
   [[nodiscard]] std::string take_report();
   [[nodiscard]] std::vector<TransferTiming> take_timings() { return std::exchange(timings_, {}); }
 
@@ -92,6 +93,10 @@ class WorkerEngine::Impl {
   void check(TransferId transfer, SlabClassId slab_class, std::span<const BlockSlot> blocks) const;
   /// Against those that wait to be announced.
   void check_notices(std::span<const FailureNotice> notices) const;
+  /// Of a plan. Throws ProtocolError if it moves a block while the KV cache is away.
+  void check_awake(const StepPlan& plan) const;
+  /// For the next report.
+  void note_end(transfer::Completion&& completion);
   /// Throws TimeoutError if the device or its link hangs.
   void check_progress();
 

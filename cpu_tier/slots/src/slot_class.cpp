@@ -177,7 +177,23 @@ void SlotClass::leave_behind(std::span<const SlotId> slots, SlotState state) {
 
 void SlotClass::note(std::span<const SlotId> slots, bool readable) {
   if (!notes_key_events_) return;
-  for (const SlotId slot : slots) key_events_.push_back({index_.key(slot), readable});
+  for (const SlotId slot : slots) {
+    const BlockKey& key = index_.key(slot);
+    if (key.is_of(told_)) key_events_.push_back({key.mixed_with(told_), readable});
+  }
+}
+
+void SlotClass::tell_of(WeightsId weights) {
+  if (weights == told_) return;
+  const auto note_all = [this](bool readable) {
+    for (std::uint32_t i = 0; notes_key_events_ && i < table_.end(); ++i) {
+      const SlotId slot(i);
+      if (table_.readable(slot)) note({&slot, 1}, readable);
+    }
+  };
+  note_all(false);
+  told_ = weights;
+  note_all(true);
 }
 
 std::vector<KeyEvent> SlotClass::take_key_events() { return std::exchange(key_events_, {}); }

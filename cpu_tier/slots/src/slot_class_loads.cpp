@@ -159,17 +159,32 @@ void SlotClass::forget(std::span<const SlotId> slots) {
 
 void SlotClass::forget_all() {
   const std::uint32_t num_keys_before = index_.size();
-  // From the last slot to the first, so that a tier forgotten whole hands slots out in ascending
-  // order again.
-  SlotBatch batch;
-  for (std::uint32_t end = table_.end(); end > 0;) {
-    const auto count = static_cast<std::uint32_t>(std::min<std::size_t>(kBatch, end));
-    for (std::uint32_t i = 0; i < count; ++i) batch[i] = SlotId(end - count + i);
-    forget_readable(std::span(batch).first(count));
-    end -= count;
-  }
+  forget_if([](SlotId) { return true; });
   if (peers_->hide_all()) ++eviction_epoch_;
   end_forgetting(num_keys_before);
+}
+
+void SlotClass::forget_of(WeightsId weights) {
+  const std::uint32_t num_keys_before = index_.size();
+  forget_if([&](SlotId slot) { return index_.key(slot).is_of(weights); });
+  end_forgetting(num_keys_before);
+}
+
+// From the last slot to the first, so that a tier forgotten whole hands slots out in ascending
+// order again.
+template <class IsOne>
+void SlotClass::forget_if(IsOne is_one) {
+  SlotBatch batch;
+  for (std::uint32_t end = table_.end(); end > 0;) {
+    const std::size_t from = std::min<std::size_t>(kBatch, end);
+    std::size_t count = 0;
+    for (std::size_t i = end - from; i < end; ++i) {
+      const SlotId slot(static_cast<std::uint32_t>(i));
+      if (is_one(slot)) batch[count++] = slot;
+    }
+    forget_readable(std::span(batch).first(count));
+    end -= static_cast<std::uint32_t>(from);
+  }
 }
 
 void SlotClass::forget_readable(std::span<const SlotId> slots) {

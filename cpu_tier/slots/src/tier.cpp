@@ -70,6 +70,7 @@ SlabClassId Tier::make_class(std::uint32_t slots_per_chunk) {
       std::count_if(classes_.begin(), classes_.begin() + num_classes_, has_as_many));
   classes_[num_classes_] = std::make_unique<SlabClass>(
       max_chunks_, ChunkShape{slots_per_chunk, num_alike}, options_, *peers_);
+  classes_[num_classes_]->slots.tell_of(told_);
   return SlabClassId(num_classes_++);
 }
 
@@ -227,6 +228,11 @@ void Tier::forget_all() {
   for (std::uint32_t i = 0; i < num_classes_; ++i) classes_[i]->slots.forget_all();
 }
 
+void Tier::forget_of(WeightsId weights) {
+  MutexLock lock(mutex_);
+  for (std::uint32_t i = 0; i < num_classes_; ++i) classes_[i]->slots.forget_of(weights);
+}
+
 void Tier::leave_behind(AbortedSlots&& slots) { leave_behind(quarantine(std::move(slots))); }
 
 void Tier::leave_behind(QuarantinedSlots&& slots) {
@@ -261,6 +267,12 @@ std::uint64_t Tier::eviction_epoch() const {
   std::uint64_t sum = 0;
   for (std::uint32_t i = 0; i < num_classes_; ++i) sum += classes_[i]->slots.eviction_epoch();
   return sum;
+}
+
+void Tier::tell_of(WeightsId weights) {
+  MutexLock lock(mutex_);
+  told_ = weights;
+  for (std::uint32_t i = 0; i < num_classes_; ++i) classes_[i]->slots.tell_of(weights);
 }
 
 std::vector<KeyEvent> Tier::take_key_events() {

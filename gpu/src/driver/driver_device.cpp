@@ -94,6 +94,8 @@ void DriverDevice::prepare(const BlockGeometry& geometry) {
   context_->pack().prepare(geometry);
 }
 
+void DriverDevice::forget(const BlockGeometry& geometry) { context_->pack().forget(geometry); }
+
 std::unique_ptr<DeviceBuffer> DriverDevice::allocate(std::uint64_t bytes) {
   return std::make_unique<DriverBuffer>(*context_, bytes);
 }

@@ -35,6 +35,7 @@ class DriverDevice final : public Device {
   [[nodiscard]] std::unique_ptr<Stream> view_stream(std::uintptr_t native_handle) override;
   [[nodiscard]] std::unique_ptr<Event> create_event() override;
   void prepare(const BlockGeometry& geometry) override;
+  void forget(const BlockGeometry& geometry) override;
   [[nodiscard]] std::unique_ptr<DeviceBuffer> allocate(std::uint64_t bytes) override;
   [[nodiscard]] std::unique_ptr<HostRegistration> register_host(void* address,
                                                                 std::uint64_t bytes) override;

@@ -7,6 +7,7 @@
 #include "kernels/pack_launch.hpp"
 
 #include <algorithm>
+#include <iterator>
 
 namespace kvferry::gpu {
 namespace {
@@ -30,9 +31,26 @@ DriverPack::~DriverPack() {
     MutexLock lock(mutex_);
     tables.swap(tables_);
   }
+  free(tables);
+}
+
+void DriverPack::free(const std::vector<Table>& tables) {
   if (tables.empty() || context_.lost()) return;
   const DriverScope scope(context_);
   for (const Table& table : tables) static_cast<void>(context_.api().free(table.address));
+}
+
+void DriverPack::forget(const BlockGeometry& geometry) {
+  std::vector<Table> tables;
+  {
+    MutexLock lock(mutex_);
+    const auto its = std::stable_partition(tables_.begin(), tables_.end(), [&](const Table& table) {
+      return !same(table.fragments, geometry.fragments);
+    });
+    tables.assign(std::make_move_iterator(its), std::make_move_iterator(tables_.end()));
+    tables_.erase(its, tables_.end());
+  }
+  free(tables);
 }
 
 PackDevice DriverPack::device() const {

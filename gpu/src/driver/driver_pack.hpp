@@ -17,8 +17,8 @@ namespace kvferry::gpu {
 
 class DriverContext;
 
-/// Gather and scatter of one device: the fragment table of each geometry that was ever used, in
-/// device memory, and the kernels. Thread-safe.
+/// Gather and scatter of one device: the fragment table of each geometry that was used, in device
+/// memory until it is forgotten, and the kernels. Thread-safe.
 class DriverPack {
  public:
   /// `kernel_image`: empty for the build's own.
@@ -38,6 +38,8 @@ class DriverPack {
   /// Uploads the geometry's table, if it is new, and finds every kernel that launch() may take for
   /// it. Within a DriverScope. Throws DeviceError.
   void prepare(const BlockGeometry& geometry);
+  /// Frees the geometry's table, which nothing that was launched still reads.
+  void forget(const BlockGeometry& geometry);
 
   /// Launches what packs or unpacks `blocks`, one launch for each 960 of them. The first use of a
   /// geometry that was not prepared uploads its table and waits for that. Within a DriverScope.
@@ -58,6 +60,9 @@ class DriverPack {
   /// 0 if there is none yet.
   [[nodiscard]] std::uintptr_t find(const BlockGeometry& geometry) const;
   [[nodiscard]] std::uintptr_t upload(const BlockGeometry& geometry);
+
+  /// Unless the device is lost.
+  void free(const std::vector<Table>& tables);
 
   DriverContext& context_;
   DriverKernels kernels_;

@@ -88,6 +88,7 @@ class HostDevice final : public Device {
   }
 
   void prepare(const BlockGeometry& /*geometry*/) override { context_->loss->throw_if_lost(); }
+  void forget(const BlockGeometry& /*geometry*/) override {}
 
   [[nodiscard]] std::unique_ptr<DeviceBuffer> allocate(std::uint64_t bytes) override {
     return std::make_unique<HostDeviceBuffer>(*context_, bytes);

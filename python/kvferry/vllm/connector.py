@@ -97,8 +97,8 @@ class KvFerryConnector(KVConnectorBase_V1, SupportsHMA):
 
     @classmethod
     def supports_sleep_mode(cls, kv_transfer_config: "KVTransferConfig") -> bool:
-        """False: the KV cache must stay where it was registered."""
-        return False
+        """True: see `unregister_kv_caches`. vLLM asks from 0.33 on; earlier ones, which do not tell, are refused."""
+        return True
 
     @classmethod
     def get_required_kvcache_layout(cls, vllm_config: "VllmConfig") -> str | None:
@@ -116,6 +116,16 @@ class KvFerryConnector(KVConnectorBase_V1, SupportsHMA):
         """Take the engine's KV cache; see `WorkerSide.register`."""
         if self.worker_side is not None:
             self.worker_side.register(kv_caches)
+
+    def unregister_kv_caches(self) -> None:
+        """Let go of the engine's KV cache, which is about to lose its memory; see `WorkerSide.unregister`."""
+        if self.worker_side is not None:
+            self.worker_side.unregister()
+
+    def restore_kv_caches(self) -> None:
+        """Take it again: it has memory; see `WorkerSide.restore`."""
+        if self.worker_side is not None:
+            self.worker_side.restore()
 
     def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
         """Begin a step: queue its loads behind what the compute stream holds."""
@@ -233,7 +243,7 @@ class KvFerryConnector(KVConnectorBase_V1, SupportsHMA):
         return self.scheduler_side.take_events() if self.scheduler_side is not None else ()
 
     def reset_cache(self) -> bool:
-        """Forget every block, with transfers in flight or without.
+        """Forget every block, with transfers in flight or without; see `SchedulerSide.reset_cache`.
 
         Returns
         -------

@@ -51,15 +51,33 @@ class NameSpace(NamedTuple):
         The same for engines whose blocks are the same.
     why_alone
         Why no other engine has it, for a message; empty if others may.
+    weights
+        With versions of the weights: a number for those of the start. They are no part of `number` then.
+    why_weights_alone
+        Why no other engine has that one; empty if others may.
 
     """
 
     number: int
     why_alone: str = ""
+    weights: int | None = None
+    why_weights_alone: str = ""
+
+    @property
+    def warnings(self) -> list[str]:
+        """What is not shared, and why."""
+        if self.why_alone:
+            return [f"no block with other engines: {self.why_alone}"]
+        if self.why_weights_alone:
+            return [f"no block with other engines until vLLM is told a weight version: {self.why_weights_alone}"]
+        return []
 
 
 def name_space_of(
-    vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig", slot_bytes: Sequence[Sequence[int]]
+    vllm_config: "VllmConfig",
+    kv_cache_config: "KVCacheConfig",
+    slot_bytes: Sequence[Sequence[int]],
+    weights_run: str | None = None,
 ) -> NameSpace:
     """Digest all that a block's bytes and its hash depend on, as far as the scheduler side knows it.
 
@@ -69,13 +87,24 @@ def name_space_of(
         Of the engine.
     slot_bytes
         Packed bytes of a block, by slab class and rank.
+    weights_run
+        Name of the training, if the weights have versions.
 
     """
-    weights = _marks_of_models(vllm_config)
-    why_alone = next((mark.why_unknown for mark in weights if mark.why_unknown), "") or _why_alone(vllm_config)
+    marks = _marks_of_models(vllm_config)
+    contents: object = [mark.facts for mark in marks]
+    why_weights_alone = next((mark.why_unknown for mark in marks if mark.why_unknown), "")
+    why_weights_alone = why_weights_alone or _why_replaced(vllm_config)
+    why_alone = _why_alone(vllm_config)
+    weights = None
+    if weights_run is None:
+        why_alone, why_weights_alone = why_weights_alone or why_alone, ""
+    else:
+        weights = _digest([contents, _instance_of(vllm_config) if why_weights_alone else None]) or 1
+        contents = ["versions of", weights_run]
     facts = {
         "config": canonical(vllm_config),
-        "weights": [mark.facts for mark in weights],
+        "weights": contents,
         "hash seed": hash_seed(vllm_config),
         "python": platform.python_version(),  # Some hashes are of pickles.
         "groups": [_group_facts(group) for group in kv_cache_config.kv_cache_groups],
@@ -84,7 +113,7 @@ def name_space_of(
         "alone": _instance_of(vllm_config) if why_alone else None,
         **_facts_of_process(),
     }
-    return NameSpace(_digest(facts), why_alone)
+    return NameSpace(_digest(facts), why_alone, weights, why_weights_alone)
 
 
 def probe_of_rank(
@@ -223,10 +252,15 @@ def _marks_of_models(vllm_config: "VllmConfig") -> list[WeightsMark]:
     return marks
 
 
-def _why_alone(vllm_config: "VllmConfig") -> str:
-    """Why two engines of one configuration may have other bytes under one hash; empty if they cannot."""
+def _why_replaced(vllm_config: "VllmConfig") -> str:
+    """Why the weights may be others than those of the files; empty if they are not."""
     if getattr(vllm_config, "weight_transfer_config", None) is not None:
         return "weight_transfer_config is set: its weights are replaced while it serves"
+    return ""
+
+
+def _why_alone(vllm_config: "VllmConfig") -> str:
+    """Why two engines of one configuration may have other bytes under one hash; empty if they cannot."""
     if getattr(vllm_config.cache_config, "calculate_kv_scales", False):
         return "calculate_kv_scales is set: its scales are those of the first prompt that it computed"
     if code := _code_of_others(vllm_config.model_config):

@@ -68,7 +68,7 @@ MODEL = Fields(
         sleep=(
             "enable_sleep_mode sleep_mode_backend enable_nccl_comm_suspend enable_cumem_allocator "
             "sleep_preserve_parameter_names sleep_mode_offload_cudagraph",
-            "sleep mode is refused, and gives the same weights back",
+            "it gives the same weights back, or resets the cache",
         ),
         derived=("hf_text_config", "a part of hf_config"),
         draft=("spec_target_max_model_len", "bounds drafts, which are rejected or right"),

@@ -79,8 +79,13 @@ def check_engine(vllm_config: "VllmConfig") -> None:
     model = vllm_config.model_config
     if model.is_encoder_decoder:
         raise _refusal("the model is an encoder-decoder", "decoder-only models", _WITHOUT)
-    if model.enable_sleep_mode:
-        raise _refusal("enable_sleep_mode is True", "False", "remove --enable-sleep-mode")
+    if model.enable_sleep_mode and not versions.tells_of_sleep(vllm.__version__):
+        raise _refusal(
+            f"enable_sleep_mode is True and vLLM {vllm.__version__} does not tell a connector that the KV cache is "
+            "about to lose its memory",
+            "sleep mode with vLLM 0.33 or newer",
+            "upgrade vLLM or remove --enable-sleep-mode",
+        )
     if vllm_config.lora_config is not None and not versions.hashes_cover_adapter_path(vllm.__version__):
         raise _refusal(
             f"LoRA is enabled and the block hashes of vLLM {vllm.__version__} name an adapter without its path, so "

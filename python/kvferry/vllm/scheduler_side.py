@@ -19,6 +19,7 @@ from kvferry.vllm import (
     shared_tier,
     tier_plan,
     topology,
+    weights_versions,
 )
 from kvferry.vllm.callers import being_made
 from kvferry.vllm.failed_loads import FailedLoads
@@ -69,13 +70,13 @@ class SchedulerSide:
         slot_bytes = topology.bytes_by_rank(first.classes, parallel)
         name_space = fingerprint.NameSpace(0)
         if shared is not None:
-            name_space = fingerprint.name_space_of(vllm_config, kv_cache_config, slot_bytes)
-            if name_space.why_alone:
-                logger.warning(
-                    "kvferry: this engine shares the memory of %s and no block with other engines: %s",
-                    config.shared_path,
-                    name_space.why_alone,
-                )
+            name_space = fingerprint.name_space_of(vllm_config, kv_cache_config, slot_bytes, config.weights_run)
+            for line in name_space.warnings:
+                logger.warning("kvferry: this engine shares the memory of %s and %s", config.shared_path, line)
+        self._versions: weights_versions.WeightsVersions | None = None
+        if config.weights_run is not None:
+            self._versions = weights_versions.WeightsVersions(config.weights_run, name_space.weights)
+            weights_versions.follow_engine(self.on_weights_version)
         self._stays_out = shared_tier.stays_out(config, vllm_config)
         self._wishes = WishReader()
         max_slots, block_tokens = plan.max_slots, plan.block_tokens
@@ -94,6 +95,7 @@ class SchedulerSide:
             max_chunks=plan.num_chunks,
             replicas=first.sharing.places,
             name_space=name_space.number,
+            weights=self._versions.at_start if self._versions else 0,
             most_chunks=shared.most_chunks(config) if shared else 0,
             grace_s=tiers.grace_s() if shared else 0,
             key_events=kv_events.are_on(vllm_config),
@@ -271,8 +273,16 @@ class SchedulerSide:
         return self._events.take() if self._events is not None else []
 
     def reset_cache(self) -> None:
-        """Forget every block, with transfers in flight or without."""
-        self.engine.reset_cache()
+        """Forget every block, with transfers in flight or without: for good, or until their weights are named again."""
+        if self._versions is None:
+            self.engine.reset_cache()
+        else:
+            self.engine.change_weights(*self._versions.unname())
+
+    def on_weights_version(self, version: str) -> None:
+        """Find and store blocks of this version of the weights from here on; vLLM tells it between steps."""
+        if self._versions is not None:
+            self.engine.change_weights(*self._versions.name(version))
 
     def close(self) -> None:
         """End; idempotent."""

@@ -15,7 +15,8 @@ hashes of streaming sessions  0.31      0.32 takes the hash of a block back whos
 model runner v2               0.31      0.32 tells the connector's hooks of a step's batch
 pause that waits              0.31      0.32 lets a request whose load ends meanwhile run
 sleep mode                    0.32      0.33 asks ``supports_sleep_mode`` when the engine's configuration is made;
-                                        before, the connector cannot object and is not told: `preflight` refuses
+                                        before, the connector cannot object and is not told: `preflight` refuses.
+                                        0.33 tells: ``unregister_kv_caches``, ``restore_kv_caches``
 zeroing and copy-on-write,    0.32      0.33 does both before ``handle_preemptions``, earlier ones after it; before
 model runner v2                         the bind, which is where kvferry's fence is, all of them
 planning of KV caches         0.32      0.33 has a module of its own for it, and finds the groups first
@@ -111,6 +112,12 @@ def hashes_cover_adapter_path(version: str) -> bool:
     """Whether block hashes of a vLLM version tell adapters of one name and different paths apart."""
     release = _release(version)
     return release is None or release >= (0, 31)
+
+
+def tells_of_sleep(version: str) -> bool:
+    """Whether a vLLM version tells connectors before the KV cache loses its memory, and when it has it again."""
+    release = _release(version)
+    return release is None or release >= (0, 33)
 
 
 def sessions_take_hashes_back() -> bool:

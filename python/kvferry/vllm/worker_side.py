@@ -76,6 +76,7 @@ class WorkerSide:
         # The engine allocates its KV cache after this.
         self._profiled_bytes = kv_device.profiled_bytes()
         self.engine: _core.WorkerEngine | None = None
+        self._kv_caches: dict[str, torch.Tensor] = {}
         # Whether `pump` has anything to try: asked in every layer of every step.
         self.is_waiting = False
 
@@ -101,10 +102,8 @@ class WorkerSide:
         """
         if self.engine is not None:
             raise ProtocolError("register_kv_caches was called twice; the tier belongs to the first KV cache")
-        groups = [group.layer_names for group in self._groups]
         kv_caches = {name: tensor for name, tensor in kv_caches.items() if name not in self._left_out}
-        of_groups = fragments_of_groups(groups, kv_caches, self._num_blocks)
-        fragments = self._fragments_of_classes(of_groups)
+        of_groups, fragments = self._fragments_of(kv_caches)
         tier = self._tier
         num_replicas, replica_index = tier.sharing.places[self._rank]
         device = kv_device.find(kv_caches.values(), self._config.backend)
@@ -167,8 +166,61 @@ class WorkerSide:
         self._take_report = engine.take_report
         self.collect = engine.collect
         self.hurry_stats = self._stats.hurry
+        self._kv_caches = kv_caches
         # Also when the process ends without `close`: before Python and PyTorch take the device down.
-        self._end = weakref.finalize(self, _end, engine, dict(kv_caches))
+        self._end = weakref.finalize(self, _end, engine, kv_caches)
+
+    def unregister(self) -> None:
+        """Wait until no copy touches the KV cache, and give the device memory of the staging rings back; idempotent.
+
+        The host memory of the tier stays, and with it what is stored. A load that ends here fails: the engine discards
+        the blocks that it filled.
+
+        Raises
+        ------
+        TimeoutError
+            A copy does not end within ``transfer_timeout_s``. Nothing has changed.
+        DeviceError
+            The device is lost.
+
+        """
+        if self.engine is None or self.engine.is_asleep:
+            return
+        self.engine.sleep()
+        self.is_waiting = False
+        logger.info("kvferry: rank %d has let go of the KV cache and of its staging rings", self._rank)
+
+    def restore(self) -> None:
+        """Take the KV cache again, wherever its tensors are now, and device memory for the staging rings; idempotent.
+
+        Raises
+        ------
+        ResourceError
+            The device does not have the memory. Nothing has changed: it may be called again.
+        ConfigError, TopologyError
+            The tensors are not what they were.
+
+        """
+        if self.engine is None or not self.engine.is_asleep:
+            return
+        kv_device.find(self._kv_caches.values(), self._config.backend)
+        _, fragments = self._fragments_of(self._kv_caches)
+        try:
+            self.engine.wake(fragments, self._num_blocks)
+        except ResourceError as error:
+            raise ResourceError(
+                f"rank {self._rank} cannot have the device memory of its staging rings again: {error}; free device "
+                "memory and wake the engine up again, or start it with smaller staging_bytes and load_staging_bytes"
+            ) from error
+        logger.info("kvferry: rank %d has the KV cache and its staging rings again", self._rank)
+
+    def _fragments_of(
+        self, kv_caches: Mapping[str, "torch.Tensor"]
+    ) -> tuple[list[list[Fragment]], list[list[Fragment]]]:
+        """Find the fragments of a block, of each group and of each slab class."""
+        groups = [group.layer_names for group in self._groups]
+        of_groups = fragments_of_groups(groups, kv_caches, self._num_blocks)
+        return of_groups, self._fragments_of_classes(of_groups)
 
     def _fragments_of_classes(self, of_groups: Sequence[list[Fragment]]) -> list[list[Fragment]]:
         """Find the fragments of a block of each slab class, checked against the engine's specification."""

@@ -51,6 +51,8 @@ class FakeControl {
   /// Memory of the process is the device's, as if it had been allocated there, until other memory
   /// that overlaps it is adopted.
   virtual void adopt(std::uintptr_t address, std::size_t bytes) = 0;
+  /// What was adopted there is the device's no more: work that touches it is refused.
+  virtual void disown(std::uintptr_t address, std::size_t bytes) = 0;
   /// Waits until the default stream has nothing to do.
   virtual void settle() = 0;
   /// Streams of the engine's count as being captured.

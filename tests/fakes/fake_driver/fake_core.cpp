@@ -101,11 +101,16 @@ void FakeCore::go_down() {
 
 // Where ranges overlap, the earlier one was freed and its memory given out anew.
 void FakeCore::adopt(std::uintptr_t address, std::size_t bytes) {
+  disown(address, bytes);
+  MutexLock lock(mutex_);
+  adopted_[address] = bytes;
+}
+
+void FakeCore::disown(std::uintptr_t address, std::size_t bytes) {
   MutexLock lock(mutex_);
   auto at = adopted_.lower_bound(address);
   if (at != adopted_.begin() && std::prev(at)->first + std::prev(at)->second > address) --at;
   while (at != adopted_.end() && at->first < address + bytes) at = adopted_.erase(at);
-  adopted_[address] = bytes;
 }
 
 void FakeCore::settle() {

@@ -107,6 +107,7 @@ class FakeCore final : public FakeControl {
   void go_down_at_exit() override;
   void slow_down(std::chrono::nanoseconds delay) override { delay_ = delay; }
   void adopt(std::uintptr_t address, std::size_t bytes) override;
+  void disown(std::uintptr_t address, std::size_t bytes) override;
   void settle() override;
   void set_capturing(std::uintptr_t stream) override;
   [[nodiscard]] std::uint64_t num_calls(const std::string& function) const override;

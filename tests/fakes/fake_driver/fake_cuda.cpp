@@ -307,6 +307,18 @@ FakeControl* kvferry_fake_control() { return &core(); }
 
 // For Python, which cannot call the FakeControl.
 void kvferry_fake_adopt(std::uintptr_t address, std::size_t bytes) { core().adopt(address, bytes); }
+void kvferry_fake_disown(std::uintptr_t address, std::size_t bytes) {
+  core().disown(address, bytes);
+}
+std::size_t kvferry_fake_allocated_bytes() {
+  std::size_t free_bytes = 0;
+  std::size_t total_bytes = 0;
+  core().memory_info(&free_bytes, &total_bytes);
+  return total_bytes - free_bytes;
+}
+void kvferry_fake_fail_nth(const char* function, std::uint64_t nth, int code) {
+  core().fail_nth(function, nth, code);
+}
 void kvferry_fake_settle() { core().settle(); }
 
 Result cuDriverGetVersion(int* version) {

@@ -252,6 +252,24 @@ TEST_P(DriverCopy, FirstPackOfAPreparedGeometryOnlyLaunches) {
   EXPECT_EQ(count(), num_before) << "once is enough";
 }
 
+TEST_P(DriverCopy, AForgottenGeometryTakesNoDeviceMemoryAndMayComeBack) {
+  const auto geometry = make_block_geometry({{4096, 16, 16}}, 64);
+  const auto other = make_block_geometry({{8192, 16, 16}}, 64);
+  const auto free_bytes = [&] { return device().memory_info().free_bytes; };
+  const std::uint64_t before = free_bytes();
+  device().prepare(other);
+  const std::uint64_t with_other = free_bytes();
+  for (int i = 0; i < 3; ++i) {
+    device().prepare(geometry);
+    EXPECT_LT(free_bytes(), with_other);
+    device().forget(geometry);
+    device().forget(geometry);
+    EXPECT_EQ(free_bytes(), with_other) << "the other one stays";
+  }
+  device().forget(other);
+  EXPECT_EQ(free_bytes(), before);
+}
+
 TEST_P(DriverCopy, PrepareThatCannotFindAKernelThrows) {
   control().fail_nth(vendor().function, 1, kInvalid);
   const auto geometry = make_block_geometry({{4096, 16, 16}}, 64);

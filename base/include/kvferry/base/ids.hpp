@@ -23,6 +23,8 @@ using Generation = StrongId<struct GenerationTag, std::uint64_t>;
 using GroupId = StrongId<struct GroupIdTag, std::uint32_t>;
 /// A size of slots in a tier whose memory several sizes share, from 0 on.
 using SlabClassId = StrongId<struct SlabClassIdTag, std::uint32_t>;
+/// The model's weights that computed a block, as a digest of their name; 0: nobody names them.
+using WeightsId = StrongId<struct WeightsIdTag, std::uint64_t>;
 /// A worker process, 0 .. world size - 1.
 using RankId = StrongId<struct RankIdTag, std::uint32_t>;
 /// Sequence number of a StepPlan, counted from 1.

@@ -194,6 +194,10 @@ class Device {
   /// kernels. Waits for that, so that no later call does; without it the first use pays. Throws
   /// DeviceError, in one line if the build has no kernels for the device.
   virtual void prepare(const BlockGeometry& geometry) = 0;
+  /// Gives back the device memory that prepare(), or the first use, took for `geometry`: no work
+  /// that uses it is under way. It may be prepared again. What no geometry owns stays, as kernels
+  /// do. Never throws.
+  virtual void forget(const BlockGeometry& geometry) = 0;
   /// Throws ResourceError naming the bytes asked for and free.
   [[nodiscard]] virtual std::unique_ptr<DeviceBuffer> allocate(std::uint64_t bytes) = 0;
   /// Registers [address, address + bytes), which may not overlap a live registration. Throws

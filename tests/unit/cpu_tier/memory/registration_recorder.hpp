@@ -39,6 +39,7 @@ class RegistrationRecorder : public gpu::Device {
   }
   std::unique_ptr<gpu::Event> create_event() override { throw DeviceError("no events here"); }
   void prepare(const gpu::BlockGeometry&) override {}
+  void forget(const gpu::BlockGeometry&) override {}
   std::unique_ptr<gpu::DeviceBuffer> allocate(std::uint64_t) override {
     throw ResourceError("no memory here");
   }

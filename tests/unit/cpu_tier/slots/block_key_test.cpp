@@ -45,5 +45,31 @@ TEST(BlockKey, EveryByteCounts) {
   }
 }
 
+TEST(BlockKey, OneHashUnderOtherWeightsIsAnotherKey) {
+  constexpr WeightsId kOld{0x0123456789abcdef};
+  // The 32 bits that tell the weights are the same.
+  constexpr WeightsId kAlike{0x0123456789abcdef ^ 0x1111111111111111};
+  for (const std::size_t size : {1, 16, 32}) {
+    const BlockKey none = BlockKey::make(bytes(size, 7), GroupId(2));
+    const BlockKey old = BlockKey::make(bytes(size, 7), GroupId(2), kOld);
+    const BlockKey alike = BlockKey::make(bytes(size, 7), GroupId(2), kAlike);
+    EXPECT_FALSE(none == old);
+    EXPECT_FALSE(old == alike);
+    EXPECT_NE(none.mixed(), old.mixed());
+    EXPECT_NE(old.mixed(), alike.mixed());
+    EXPECT_EQ(old.weights, alike.weights);
+    EXPECT_TRUE(none.is_of(WeightsId()) && old.is_of(kOld));
+    EXPECT_FALSE(none.is_of(kOld) || old.is_of(WeightsId()));
+    EXPECT_TRUE(none.mixed_with(kOld) == old);
+    EXPECT_TRUE(old.mixed_with(kOld) == none);
+    EXPECT_TRUE(BlockKey::make(bytes(size, 7), GroupId(2), WeightsId()) == none);
+  }
+}
+
+TEST(BlockKey, TakesAsManyGroupsAsItHasBitsFor) {
+  EXPECT_EQ(BlockKey::make(bytes(1), GroupId(65535)).group, 65535U);
+  EXPECT_THROW(static_cast<void>(BlockKey::make(bytes(1), GroupId(65536))), ConfigError);
+}
+
 }  // namespace
 }  // namespace kvferry::cpu_tier

@@ -28,12 +28,18 @@ class StagingRing {
   /// want. The padding counts as used.
   static constexpr std::uint64_t kAlignmentBytes = 16;
 
-  /// Allocates `bytes` of device memory, if any. Throws ResourceError.
+  /// take_memory().
   StagingRing(gpu::Device& device, std::uint64_t bytes);
-  /// Frees the memory, unless part of it is quarantined: then it is kept until the process ends.
+  /// give_memory_back().
   ~StagingRing();
   StagingRing(const StagingRing&) = delete;
   StagingRing& operator=(const StagingRing&) = delete;
+
+  /// Allocates the ring's bytes of device memory, if any, unless it has them. Throws ResourceError.
+  void take_memory();
+  /// Frees the memory, unless part of it is quarantined: then it is kept until the process ends.
+  /// Nothing fits until take_memory(). A region that is taken is a broken invariant.
+  void give_memory_back();
 
   /// Up to `max_entries` contiguous entries of `entry_bytes`: as many as fit before the used part
   /// or the ring's end, so that filling the ring can take two calls. `num_entries` is 0 when
@@ -46,6 +52,7 @@ class StagingRing {
   /// older still returns; nothing newer does.
   void quarantine(std::uint64_t ticket);
 
+  /// As it was made.
   [[nodiscard]] std::uint64_t size_bytes() const { return size_bytes_; }
   /// Bytes of all regions that are not back yet, padding included.
   [[nodiscard]] std::uint64_t used_bytes() const;
@@ -58,10 +65,13 @@ class StagingRing {
   };
 
   void leave(std::uint64_t ticket, Use use);
+  [[nodiscard]] bool has_memory() const;
 
+  gpu::Device& device_;
   const std::uint64_t size_bytes_;
-  std::unique_ptr<gpu::DeviceBuffer> buffer_;
   mutable Mutex mutex_;
+  /// Null: nothing fits.
+  std::unique_ptr<gpu::DeviceBuffer> buffer_ KVFERRY_GUARDED_BY(mutex_);
   /// Oldest first; their tickets are consecutive.
   std::deque<Span> spans_ KVFERRY_GUARDED_BY(mutex_);
   std::uint64_t first_ticket_ KVFERRY_GUARDED_BY(mutex_) = 1;

@@ -126,8 +126,9 @@ using Fence = std::shared_ptr<gpu::Event>;
 
 /// Moves blocks as the top of the file says.
 ///
-/// Threads: gather(), seal(), fence(), load(), cancel() and cancel_unbegun() are called by one
-/// thread, the engine's. Every other function may be called by any thread at any time.
+/// Threads: gather(), seal(), fence(), load(), cancel(), cancel_unbegun(), sleep(), is_asleep() and
+/// wake() are called by one thread, the engine's. Every other function may be called by any thread
+/// at any time.
 ///
 /// Errors: a device error of a transfer is told by its Completion and is never thrown. A class,
 /// block or slot that does not exist is a ProtocolError, and then that call has queued nothing. Two
@@ -205,6 +206,17 @@ class TransferEngine {
   /// Waits until no transfer is under way, at most `bound`; returns whether that is so. Returns at
   /// once when those that are left will never end.
   [[nodiscard]] bool wait_idle(std::chrono::nanoseconds bound) const;
+
+  /// Waits until no transfer is under way, at most `bound`, and then gives back the device memory
+  /// that this has: the engine is about to take its KV cache away. From then on to wake() gather()
+  /// takes nothing, and load() ends as kFailed; ends remain to be polled. Returns whether it sleeps
+  /// now; false as wait_idle(), and then nothing has changed. Every store is sealed. Idempotent.
+  [[nodiscard]] bool sleep(std::chrono::nanoseconds bound);
+  [[nodiscard]] bool is_asleep() const;
+  /// Takes the device memory again, for blocks of the same sizes that may lie elsewhere now; by
+  /// slab class. Nothing if this does not sleep. Throws ConfigError for other sizes, ResourceError
+  /// or DeviceError: it sleeps on then, without any device memory.
+  void wake(std::vector<gpu::BlockGeometry> geometries);
 
   /// Refuses new work (gather() then takes nothing, load() completes as kCancelled), drops what is
   /// queued, seals every store, waits for what runs, at most `bound`. Ends remain to be polled.

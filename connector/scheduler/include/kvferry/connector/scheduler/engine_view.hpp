@@ -27,10 +27,13 @@ class BlockHashes {
 /// Stands in block tables for a block that slid out of a window (vLLM: the pool's null block).
 inline constexpr BlockId kNullBlock{0};
 
-/// The engine's GPU block pool with its prefix cache.
+/// The engine's GPU block pool with its prefix cache. Keys are of the weights that the engine has
+/// now: it caches what other weights computed, if it does, under the same hashes.
 class BlockPool {
  public:
   virtual ~BlockPool() = default;
+  /// SchedulerEngine::change_weights().
+  void set_weights(WeightsId weights) { weights_ = weights; }
   /// Whether `block` is cached under `key` now: the engine believes that it holds that, or will
   /// after the step that it schedules (`ProvenBlocks` knows).
   [[nodiscard]] virtual bool holds(BlockId block, const cpu_tier::BlockKey& key) const = 0;
@@ -43,6 +46,12 @@ class BlockPool {
   }
   /// What `block` is cached under, if it is.
   [[nodiscard]] virtual std::optional<cpu_tier::BlockKey> key(BlockId block) const = 0;
+
+ protected:
+  [[nodiscard]] WeightsId weights() const { return weights_; }
+
+ private:
+  WeightsId weights_;
 };
 
 }  // namespace kvferry::connector

@@ -19,6 +19,12 @@
 
 namespace kvferry::connector {
 
+/// What becomes of the blocks of the weights that a model has had.
+enum class OldBlocks : std::uint8_t {
+  kKept,      ///< They are found when the weights come back.
+  kForgotten  ///< They never do: the blocks leave the tier, and stores of them are aborted.
+};
+
 /// The scheduler side: decides what is stored, loaded, evicted and reported. One thread at a time
 /// (the engine's scheduler thread); never blocks; makes no device call.
 ///
@@ -38,7 +44,7 @@ class SchedulerEngine {
 
   /// The engine's pool, by which backlog entries are checked; outlives this. Without one there is
   /// no backlog.
-  void set_pool(const BlockPool* pool);
+  void set_pool(BlockPool* pool);
 
   /// A request arrives, or its id is used again: a new incarnation. What the tier holds of its
   /// prefix, and may be loaded, is evicted last (Tier::await()) until the request has run or is
@@ -115,6 +121,11 @@ class SchedulerEngine {
   /// Empties the tier: stores in flight are aborted, loads in flight fail, running requests are not
   /// stored until they are computed anew.
   void reset_cache();
+  /// The model has other weights from here on, or may have: blocks that were stored so far are not
+  /// found until their weights are named again, and what the engine has computed so far is not
+  /// stored. Loads in flight fail. A store in flight was gathered under its own weights and is
+  /// found under them. No step is under way. Nothing if these are the weights already.
+  void change_weights(WeightsId to, OldBlocks old_blocks);
   /// Tier::take_key_events(): what can be loaded since the last call, and what cannot any more.
   [[nodiscard]] std::vector<cpu_tier::KeyEvent> take_key_events();
 

@@ -87,6 +87,8 @@ struct SchedulerOptions {
   Retention retention;
   LaterTurns later_turns = LaterTurns::kStored;
   StoredPart stored_part = StoredPart::kAll;
+  /// That the model has at first (SchedulerEngine::change_weights()).
+  WeightsId weights;
   /// A rank that keeps silent for longer, about itself or about what it was sent, is lost. Silence
   /// counts while the engine steps, a sixteenth of this for one step at most, and 16 steps have to
   /// pass; a rest counts nothing. Longer than the ranks' own transfer_timeout (300 s by default),

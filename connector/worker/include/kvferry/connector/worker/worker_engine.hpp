@@ -78,8 +78,9 @@ inline constexpr std::size_t kMaxTimings = 4096;
 /// A step may leave out everything after the bind (model runners return early); the next bind then
 /// reports the stores it never saved as skipped.
 ///
-/// Only the constructor, close() and the destructor wait. bind(), pump() and save() submit work to
-/// the device: a driver queues it, and the host back end gathers within the call.
+/// Only the constructor, sleep(), wake(), close() and the destructor wait. bind(), pump() and
+/// save() submit work to the device: a driver queues it, and the host back end gathers within the
+/// call.
 class WorkerEngine {
  public:
   /// Makes arena, ring, streams and threads. The arena's first piece is ready then; the rest
@@ -123,6 +124,20 @@ class WorkerEngine {
   /// and nothing under way.
   [[nodiscard]] std::string take_report();
 
+  /// The engine is about to take its KV cache away, and to give it back by wake(), maybe elsewhere.
+  /// Skips what is bound and not saved, waits until every gather and copy has ended, and gives the
+  /// device memory of the staging rings back; the host memory stays, and is ready on. A store that
+  /// was gathered is done then; a load that ended here is cancelled, as the blocks go away that it
+  /// filled. Until wake() a plan that moves a block is a ProtocolError. Idempotent. Throws
+  /// TimeoutError if no byte has moved for the transfer time-out, and DeviceError: it does not
+  /// sleep then.
+  void sleep();
+  [[nodiscard]] bool is_asleep() const;
+  /// Takes device memory for the KV cache again, of blocks of the same sizes, by slab class.
+  /// Nothing if it does not sleep. Throws ConfigError, ResourceError or DeviceError: it sleeps on
+  /// then.
+  void wake(std::vector<gpu::BlockGeometry> geometries);
+
   /// Refuses new work, drops what is queued, waits for what runs. Idempotent. Throws TimeoutError
   /// after the transfer time-out: the memory is then still in use. Throws DeviceError at once if
   /// what is left is in quarantine.
@@ -157,6 +172,8 @@ class WorkerEngine {
  private:
   class Impl;
   void gather_waiting(std::uintptr_t compute_stream);
+  /// Ends the list of `waiting_`.
+  void finish_stores();
 
   /// A store of the plan that is bound, as far as this rank has gathered it.
   struct WaitingStore {

@@ -19,7 +19,7 @@ struct TierHeader {
   static constexpr FileHeader::Magic kMagic = {'K', 'V', 'F', 'E', 'R', 'R', 'Y', 'T'};
   /// Goes up with every change of what tier_layout.hpp and this file declare, or what they refer
   /// to.
-  static constexpr std::uint32_t kVersion = 4;
+  static constexpr std::uint32_t kVersion = 5;
 
   FileHeader file;
   std::uint64_t capacity_bytes;  ///< Of all ranks' arenas, as it was asked for.

@@ -14,14 +14,20 @@
 
 namespace kvferry::cpu_tier {
 
-/// The engine's content hash of a block plus its KV cache group: what a slot is found by. Hashes of
-/// 1 to 32 bytes (vLLM: sha256 32, xxhash 16), zero-padded; the length is part of the key.
+/// The engine's content hash of a block, its KV cache group and the weights that computed it: what
+/// a slot is found by. Hashes of 1 to 32 bytes (vLLM: sha256 32, xxhash 16), zero-padded; the
+/// length is part of the key. The engine hashes tokens, so that a block has the same hash under all
+/// weights: the weights' id is mixed into the key.
 struct BlockKey {
   static constexpr std::size_t kMaxHashBytes = 32;
+  static constexpr std::uint32_t kMaxGroups = 1U << 16U;
 
+  /// The engine's; its first eight bytes are xor-ed with the weights' id.
   std::array<std::byte, kMaxHashBytes> hash{};
-  std::uint32_t group = 0;
-  std::uint32_t hash_bytes = 0;
+  std::uint16_t group = 0;
+  std::uint16_t hash_bytes = 0;
+  /// The id in 32 bits, by which a key's weights can be told; 0 if it is of none.
+  std::uint32_t weights = 0;
 
   bool operator==(const BlockKey& other) const {
     // Without a branch or a call per word: one answer for all 40 bytes.
@@ -30,18 +36,34 @@ struct BlockKey {
     return difference == 0;
   }
 
-  /// Throws ConfigError unless 1 <= hash.size() <= 32.
-  static BlockKey make(std::span<const std::byte> hash, GroupId group) {
+  /// Throws ConfigError unless 1 <= hash.size() <= 32 and the group is below kMaxGroups.
+  static BlockKey make(std::span<const std::byte> hash, GroupId group, WeightsId of = WeightsId()) {
     if (hash.empty() || hash.size() > kMaxHashBytes) {
       throw ConfigError("a block hash has " + std::to_string(hash.size()) +
                         " bytes; kvferry takes 1 to 32: choose another prefix_caching_hash_algo");
     }
+    if (group.value() >= kMaxGroups) {
+      throw ConfigError("a block is of KV cache group " + std::to_string(group.value()) +
+                        "; kvferry takes 65,536 groups");
+    }
     BlockKey key;
     std::memcpy(key.hash.data(), hash.data(), hash.size());
-    key.group = group.value();
-    key.hash_bytes = static_cast<std::uint32_t>(hash.size());
+    key.group = static_cast<std::uint16_t>(group.value());
+    key.hash_bytes = static_cast<std::uint16_t>(hash.size());
+    return key.mixed_with(of);
+  }
+
+  /// Of a key that is of no weights: the same block's under these. Of one that is of these: the
+  /// engine's own, of none.
+  [[nodiscard]] BlockKey mixed_with(WeightsId of) const {
+    BlockKey key = *this;
+    const std::uint64_t first = key.word(0) ^ of.value();
+    std::memcpy(key.hash.data(), &first, sizeof first);
+    key.weights ^= mark_of(of);
     return key;
   }
+  /// Whether it is of these weights. Of two, 32 bits tell: others pass once in four billion.
+  [[nodiscard]] bool is_of(WeightsId of) const { return weights == mark_of(of); }
 
   /// 64 well-mixed bits. Content hashes are uniform already, but group and weak hashes are mixed
   /// in.
@@ -59,7 +81,12 @@ struct BlockKey {
     std::memcpy(&value, hash.data() + index * sizeof value, sizeof value);
     return value;
   }
-  [[nodiscard]] std::uint64_t tail() const { return (std::uint64_t{group} << 32) | hash_bytes; }
+  [[nodiscard]] std::uint64_t tail() const {
+    return std::uint64_t{weights} << 32 | std::uint64_t{group} << 16 | hash_bytes;
+  }
+  [[nodiscard]] static constexpr std::uint32_t mark_of(WeightsId of) {
+    return static_cast<std::uint32_t>(of.value() ^ of.value() >> 32);
+  }
 };
 static_assert(sizeof(BlockKey) == 40);
 

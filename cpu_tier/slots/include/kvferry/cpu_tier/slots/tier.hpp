@@ -57,7 +57,7 @@ struct PrefixHit {
 /// Where a key stands.
 enum class KeyState : std::uint8_t { kAbsent, kWritable, kReadable };
 
-/// A key became readable, or ceased to be.
+/// A key became readable, or ceased to be: without the weights that it is of.
 struct KeyEvent {
   BlockKey key;
   bool readable = false;
@@ -228,6 +228,8 @@ class Tier {
   /// Forgets every readable key, and what was found of peers. Writable slots are their owners' to
   /// abort. O(slots), during which every other call waits.
   void forget_all();
+  /// The same of the keys of these weights alone.
+  void forget_of(WeightsId weights);
 
   // ---- steps, and what is done between them ----
 
@@ -256,9 +258,12 @@ class Tier {
   /// Moves on whenever a readable key ceases to be readable. While it stays, an answer of
   /// lookup_prefix() can only have become longer.
   [[nodiscard]] std::uint64_t eviction_epoch() const;
-  /// What became readable or ceased to be since the last call; of one key in order. Nothing without
-  /// TierOptions::key_events.
+  /// What became readable or ceased to be since the last call; of one key in order, as the engine
+  /// has it. Nothing without TierOptions::key_events.
   [[nodiscard]] std::vector<KeyEvent> take_key_events();
+  /// Key events are of these weights from now on: those of the earlier ones cease to be readable,
+  /// as far as events tell. At first they are of none.
+  void tell_of(WeightsId weights);
   /// Of all classes together; chunks of no class count as free slots of the first.
   [[nodiscard]] TierSnapshot snapshot() const;
   /// How many chunks and slots each class has.
@@ -317,6 +322,7 @@ class Tier {
   std::array<std::unique_ptr<SlabClass>, kMaxClasses> classes_ KVFERRY_GUARDED_BY(mutex_);
   std::uint32_t num_classes_ KVFERRY_GUARDED_BY(mutex_) = 0;
   const bool first_gets_all_;
+  WeightsId told_ KVFERRY_GUARDED_BY(mutex_);  ///< tell_of().
   std::vector<std::uint8_t> class_of_chunk_
       KVFERRY_GUARDED_BY(mutex_);  ///< By chunk; kNoClass: no class has it.
   std::uint32_t next_looked_ KVFERRY_GUARDED_BY(mutex_) = 0;

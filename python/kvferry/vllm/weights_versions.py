@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which weights the model has now, by the versions that vLLM is told: ``update_weight_version``, or a weight update."""
+
+import hashlib
+import inspect
+import secrets
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from vllm.logger import init_logger
+
+from kvferry.errors import ConfigError
+
+if TYPE_CHECKING:
+    from vllm.v1.engine.core import EngineCore
+
+logger = init_logger("vllm.kvferry")
+
+AT_START = "default"
+"""vLLM's own name of the weights before it is told one."""
+
+
+class Change(NamedTuple):
+    """What becomes of the tier's blocks.
+
+    Attributes
+    ----------
+    weights
+        A number for the weights from here on; not 0.
+    forget_old
+        Whether the weights so far cannot come back, as nobody has named them.
+
+    """
+
+    weights: int
+    forget_old: bool
+
+
+class WeightsVersions:
+    """The versions of one training, and whether the model's weights have a name now.
+
+    They have one until a reset of the cache, which vLLM does before weights may change: then they are nobody's until
+    vLLM is told a version, the same one or another.
+
+    Parameters
+    ----------
+    run
+        Name of the training: the key `weights_run`.
+    at_start
+        A number for the weights of the start; None: by the run alone, in a tier that no other engine shares.
+
+    """
+
+    def __init__(self, run: str, at_start: int | None = None) -> None:
+        self._run = run
+        self.at_start = self._digest(AT_START) if at_start is None else at_start
+        self._is_named = True
+
+    def name(self, version: str) -> Change:
+        """Take note that the weights have a version, and so a name."""
+        weights = self.at_start if version == AT_START else self._digest(version)
+        change = Change(weights, forget_old=not self._is_named)
+        self._is_named = True
+        logger.info(
+            "kvferry: the weights are version %r of %r: blocks of that version are found and stored", version, self._run
+        )
+        return change
+
+    def unname(self) -> Change:
+        """Take note of a reset of the cache."""
+        change = Change(secrets.randbits(64) | 1, forget_old=not self._is_named)
+        self._is_named = False
+        logger.info(
+            "kvferry: the cache was reset: blocks of version are found again when vLLM is told the weights' version "
+            "(update_weight_version)"
+        )
+        return change
+
+    def _digest(self, version: str) -> int:
+        text = repr(("weights", self._run, version))
+        return int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:8], "little") or 1
+
+
+def follow_engine(on_version: Callable[[str], None]) -> None:
+    """Have `on_version` called when the engine that is being made is told a version of its weights.
+
+    vLLM tells its engine core, and no connector. The core makes the scheduler, and that the connector, so that it is
+    among the callers; the method is wrapped on this one core.
+
+    Raises
+    ------
+    ConfigError
+        There is no such caller: versions could not be heard of.
+
+    """
+    core = _engine_core_being_made()
+    if core is None:
+        raise ConfigError(
+            "weights_run is set, and the connector is not made by vLLM's engine core, which is told the versions; "
+            "allowed is an engine of vLLM's own; leave weights_run out"
+        )
+    set_version = core.set_weight_version
+
+    def set_weight_version(weight_version: str) -> None:
+        set_version(weight_version)
+        on_version(weight_version)
+
+    core.set_weight_version = set_weight_version  # type: ignore[method-assign]
+
+
+def _engine_core_being_made() -> "EngineCore | None":
+    from vllm.v1.engine.core import EngineCore
+
+    frame = inspect.currentframe()
+    while frame is not None:
+        if isinstance(maker := frame.f_locals.get("self"), EngineCore):
+            return maker
+        frame = frame.f_back
+    return None
