@@ -12,6 +12,7 @@ from kvferry.config import SCHEDULER, KvFerryConfig
 from kvferry.config_readers import MAX_SECONDS
 from kvferry.sizes import format_size
 from kvferry.vllm import block_costs, fingerprint, kv_events, preflight, shared_tier, tier_plan, topology
+from kvferry.vllm.client_hints import HintReader
 from kvferry.vllm.failed_loads import FailedLoads
 from kvferry.vllm.load_choice import LoadChoice
 from kvferry.vllm.metadata import KvFerryMetadata
@@ -79,6 +80,7 @@ class SchedulerSide:
                 )
         self._stays_out = shared_tier.stays_out(config, vllm_config)
         self._wishes = WishReader()
+        self._hints = HintReader()
         max_slots, block_tokens = plan.max_slots, plan.block_tokens
         preflight.warn_of_small_tier(max_slots, block_tokens, vllm_config.model_config.max_model_len)
         # Of a window a load brings what follows the engine's own hit, and not the part of it before that hit.
@@ -144,6 +146,9 @@ class SchedulerSide:
             self.engine.on_finished(request.request_id)
             return
         self.engine.on_request(request.request_id, request.block_hashes, *self._wishes.read(request))
+        said = self._hints.read(request)
+        if said.hints:
+            self.engine.on_hints(request.request_id, *said)
         if self._events is not None:
             self._events.follow(request)
 
