@@ -121,6 +121,15 @@ class SchedulerEngine:
         """
         Releases everything of the request. `num_tokens`: those that the engine knows of it; 0 says nothing. Idempotent.
         """
+    def on_hints(
+        self,
+        request_id: str,
+        session: str,
+        hints: collections.abc.Sequence[tuple[str, typing.SupportsFloat | typing.SupportsIndex, str]],
+    ) -> None:
+        """
+        What the client of a request that has just arrived says of blocks: for each hint the action (retain, release, demote, prefetch), the seconds that a promise lives, and whose blocks, a session or empty: the request's own. `session`: to which the request belongs, or empty. Raises ConfigError for another action.
+        """
     def on_request(
         self,
         request_id: str,

@@ -116,6 +116,9 @@ class KvFerryConfig:
         Whether only blocks of prompts are stored, and none that has decoded tokens.
     max_awaited_share
         Share of the tier, from 0 to 1, that is kept for queued requests at most; 0: nothing is.
+    max_promised_share
+        Share of the tier, from 0 to 1, that clients' hints may keep from leaving, or make leave early, at most; 0: no
+        hint is followed.
     min_load_tokens
         Tokens below which a request's prefix is computed and not loaded. None: measured, so that no load takes longer
         than the computation.
@@ -178,6 +181,7 @@ class KvFerryConfig:
     retention: str | int = key(read_retention, SCHEDULER, default=_ENGINE)
     store_prompt_only: bool = key(_read_flag, SCHEDULER, default=False)
     max_awaited_share: float = key(read_share, SCHEDULER, default=0.25)
+    max_promised_share: float = key(read_share, SCHEDULER, default=0.25)
     min_load_tokens: int | None = key(read_tokens, default=None)
     share_loads: bool = key(_read_flag, default=True)
     share_replicated_kv: bool = key(_read_flag, default=True)

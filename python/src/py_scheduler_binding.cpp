@@ -45,6 +45,12 @@ void bind_scheduler_engine(py::module_& module) {
            "A request arrives, or its id is used again. The list is kept and read as the engine "
            "extends it. A load of it brings `max_load_tokens` at most, and its blocks are stored "
            "that end with one of its first `max_store_tokens`; None: no limit.")
+      .def("on_hints", &PySchedulerEngine::on_hints, py::arg("request_id"), py::arg("session"),
+           py::arg("hints"),
+           "What the client of a request that has just arrived says of blocks: for each hint the "
+           "action (retain, release, demote, prefetch), the seconds that a promise lives, and "
+           "whose blocks, a session or empty: the request's own. `session`: to which the request "
+           "belongs, or empty. Raises ConfigError for another action.")
       .def("lookup", &PySchedulerEngine::lookup, py::arg("request_id"), py::arg("block_hashes"),
            py::arg("num_local_tokens"), py::arg("num_tokens"),
            "Tokens that can be loaded beyond the local ones, a multiple of the block. Holds "

@@ -71,6 +71,18 @@ void PySchedulerEngine::on_request(const py::str& request_id, BytesList block_ha
                       {max_load_tokens.value_or(kNone), max_store_tokens.value_or(kNone)});
 }
 
+void PySchedulerEngine::on_hints(
+    const py::str& request_id, const std::string& session,
+    const std::vector<std::tuple<std::string, double, std::string>>& hints) {
+  std::vector<connector::ClientHint> said;
+  for (const auto& [action, seconds, whose] : hints) {
+    const std::chrono::duration<double> time_to_live(seconds);
+    said.push_back({connector::hint_action_from(action),
+                    std::chrono::duration_cast<std::chrono::nanoseconds>(time_to_live), whose});
+  }
+  engine().on_hints(text_of(request_id), session, said);
+}
+
 void PySchedulerEngine::announce(std::string_view engine_id, const BytesList& block_hashes) {
   if (!engine().knows(engine_id)) {
     engine().on_request(engine_id, std::make_shared<PyBlockHashes>(block_hashes));
@@ -299,6 +311,20 @@ Figures PySchedulerEngine::snapshot() const {
   out["skipped_exhausted"] = view.skipped_exhausted;
   out["skipped_declined"] = view.skipped_declined;
   out["skipped_reallocated"] = view.skipped_reallocated;
+  out["skipped_unwanted"] = view.skipped_unwanted;
+  for (std::size_t i = 0; i < view.hints.size(); ++i) {
+    out[py::str(std::string("hints_") + connector::kHintNames[i])] = view.hints[i];
+  }
+  out["num_promises"] = view.num_promises;
+  out["hints_refused"] = view.hints_refused;
+  out["hints_without_effect"] = view.hints_without_effect;
+  out["hints_expired"] = view.hints_expired;
+  out["num_promised"] = view.tier.num_promised;
+  out["num_stays"] = view.tier.num_stays;
+  out["num_stays_max"] = view.tier.num_stays_max;
+  out["num_won_total"] = view.tier.num_won_total;
+  out["num_lost_total"] = view.tier.num_lost_total;
+  out["num_early_total"] = view.tier.num_early_total;
   out["failed_stores"] = view.failed_stores;
   out["failed_loads"] = view.failed_loads;
   out["expired_loads"] = view.expired_loads;

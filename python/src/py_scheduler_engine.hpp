@@ -39,6 +39,8 @@ class PySchedulerEngine {
   void on_request(const py::str& request_id, BytesList block_hashes,
                   std::optional<std::uint32_t> max_load_tokens,
                   std::optional<std::uint32_t> max_store_tokens);
+  void on_hints(const py::str& request_id, const std::string& session,
+                const std::vector<std::tuple<std::string, double, std::string>>& hints);
   std::optional<std::uint32_t> lookup(const py::str& request_id, const BytesList& block_hashes,
                                       std::uint32_t num_local_tokens, std::uint32_t num_tokens);
   void note_local(const py::str& request_id, std::uint32_t num_local_tokens);

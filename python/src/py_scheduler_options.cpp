@@ -82,6 +82,8 @@ constexpr OptionKey<PySchedulerOptions> kKeys[] = {
      Presence::kRequired},
     {"max_awaited_share", set_engine<&SchedulerOptions::tier, &TierOptions::max_awaited_share>,
      Presence::kRequired},
+    {"max_promised_share", set_engine<&SchedulerOptions::tier, &TierOptions::max_promised_share>,
+     Presence::kRequired},
     {"key_events", set_engine<&SchedulerOptions::tier, &TierOptions::key_events>,
      Presence::kRequired},
     {"retention", set_engine_by<retention, &SchedulerOptions::retention>, Presence::kRequired},

@@ -35,7 +35,7 @@ TierRun::TierRun(std::uint64_t seed, std::uint32_t max_slots, Number num_keys,
 }
 
 void TierRun::step() {
-  switch (below(19)) {
+  switch (below(options_.max_promised_share > 0 ? 21 : 19)) {
     case 0:
     case 1:
     case 2:
@@ -69,6 +69,10 @@ void TierRun::step() {
       break;
     case 17:
       await();
+      break;
+    case 19:
+    case 20:
+      promise();
       break;
     default:
       rare();
@@ -203,7 +207,8 @@ void TierRun::touch() {
 }
 
 bool TierRun::is_lru() const {
-  return options_.eviction == Eviction::kLru && options_.admission == Admission::kAlways;
+  return options_.eviction == Eviction::kLru && options_.admission == Admission::kAlways &&
+         options_.max_promised_share == 0;
 }
 
 std::set<TierRun::Number> TierRun::vanished(const std::vector<Number>& reserved) {
@@ -253,6 +258,38 @@ void TierRun::await() {
                                                    static_cast<float>(model_.num_slots())));
 }
 
+void TierRun::promise() {
+  if (below(10) == 0) return earn();
+  if (!promises_.empty() && below(2) == 0) {
+    std::swap(promises_[below(static_cast<std::uint32_t>(promises_.size()))], promises_.back());
+    tier_.end_promise(to_keys(promises_.back()));
+    for (const Number number : promises_.back()) {
+      if (--promised_.at(number) == 0) promised_.erase(number);
+    }
+    promises_.pop_back();
+    return;
+  }
+  const std::vector<Number> numbers = some_numbers();
+  if (below(3) == 0) {
+    const std::uint32_t num_early = tier_.leave_early(to_keys(numbers));
+    ASSERT_LE(num_early, model_.num_evictable());
+    return;
+  }
+  tier_.promise(to_keys(numbers));
+  for (const Number number : numbers) ++promised_[number];
+  promises_.push_back(numbers);
+}
+
+void TierRun::earn() {
+  std::vector<Number> numbers(2 * PromiseLedger::kAskedPerCredit);
+  std::iota(numbers.begin(), numbers.end(), num_keys_);
+  std::vector<OfferAnswer> answers(numbers.size());
+  tier_.offer(to_keys(numbers), answers);
+  num_offered_ += numbers.size();
+  num_declined_ += static_cast<std::uint64_t>(
+      std::count(answers.begin(), answers.end(), OfferAnswer::kDeclined));
+}
+
 void TierRun::rare() {
   if (below(3) == 0) {
     const std::uint32_t num_slots =
@@ -292,6 +329,10 @@ void TierRun::compare() {
   ASSERT_EQ(now.num_dying, model_.count(State::kDying));
   ASSERT_EQ(now.num_quarantined, model_.count(State::kQuarantined));
   ASSERT_EQ(now.num_awaited, model_.num_awaited());
+  ASSERT_EQ(now.num_promised, promised_.size());
+  ASSERT_LE(now.num_stays, now.num_evictable);
+  num_stays_seen_ += now.num_stays;
+  num_early_seen_ = now.num_early_total;
   ASSERT_EQ(now.num_evicted_total, model_.num_evicted());
   ASSERT_EQ(now.num_offered_total, num_offered_);
   ASSERT_EQ(now.num_declined_total, num_declined_);

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <random>
 #include <set>
@@ -18,7 +19,8 @@
 namespace kvferry::cpu_tier {
 
 /// Random operations on PlainTier and on ReferenceTier, compared after every step: with plain LRU
-/// to the last block, with the other policies all but which blocks are evicted and admitted.
+/// to the last block, with the other policies, and with promises, all but which blocks are evicted
+/// and admitted.
 class TierRun {
  public:
   using Number = ReferenceTier::Number;
@@ -28,6 +30,9 @@ class TierRun {
   void step();
   /// Gives every set back; both sides must then be empty but for what is readable.
   void finish();
+  /// Slots that stayed, summed over the steps, and slots that left early.
+  [[nodiscard]] std::uint64_t num_stays_seen() const { return num_stays_seen_; }
+  [[nodiscard]] std::uint64_t num_early_seen() const { return num_early_seen_; }
 
  private:
   /// A set that is out, on both sides.
@@ -62,6 +67,9 @@ class TierRun {
   std::set<Number> vanished(const std::vector<Number>& reserved);
   void offer();
   void await();
+  void promise();
+  /// So many blocks are asked for that some may stay.
+  void earn();
   void rare();
   /// Same key states (so the same keys were evicted), same counts, and no slot in two hands.
   void compare();
@@ -77,8 +85,12 @@ class TierRun {
   std::uint64_t num_compared_ = 0;
   std::uint64_t num_offered_ = 0;
   std::uint64_t num_declined_ = 0;
+  std::uint64_t num_stays_seen_ = 0;
+  std::uint64_t num_early_seen_ = 0;
   std::vector<BlockKey> universe_;
   std::set<Number> told_readable_;
+  std::map<Number, std::uint32_t> promised_;
+  std::vector<std::vector<Number>> promises_;
   PlainTier tier_;
   ReferenceTier model_;
   std::vector<Held<WritableSlots>> writable_;

@@ -84,6 +84,7 @@ cpu_tier::TierOptions tier_options(std::uint64_t seed) {
 
 ToyEngine::ToyEngine(std::uint64_t seed)
     : random_(seed),
+      client_random_(seed + 1),
       loses_a_rank_(seed % 4 == 3),
       groups_(random_groups(random_, seed % 4 == 2 || (seed % 4 == 3 && one_in(2)))),
       num_blocks_(static_cast<std::uint32_t>(groups_.size()) * (kLeastBlocks + below(12)) + 1),
@@ -231,6 +232,8 @@ std::optional<std::string> ToyEngine::build(const std::vector<Scheduled>& schedu
     EXPECT_TRUE(waits) << "nobody waits for a load of " << notice.engine_request_id;
     step.notice_uids[notice.transfer] = waits ? request->uid : 0;
   }
+  for (const ToyRequest& request : requests_) note_wanted(request);
+  check_wanted(plan);
   oracle_.take_plan(plan, pool_, step);
   begun_.clear();
   for (const Scheduled& work : scheduled) work.request->num_computed += work.count;

@@ -95,6 +95,12 @@ class ToyEngine {
   // Events.
   void events();
   void arrive();
+  /// What its client wants at most, and says of blocks.
+  void draw_limits(ToyRequest& request);
+  void draw_hints(const ToyRequest& request);
+  /// Which of its blocks it wants stored, as far as they are known.
+  void note_wanted(const ToyRequest& request);
+  void check_wanted(const StepPlan& plan) const;
   void abort(ToyRequest& request);
   void reset();
   void reset_running();
@@ -167,6 +173,8 @@ class ToyEngine {
   void recover(std::uint32_t lost);
 
   std::mt19937_64 random_;
+  /// Apart, so that older seeds draw what they drew.
+  std::mt19937_64 client_random_;
   bool loses_a_rank_;
   std::vector<KvGroup> groups_;
   std::uint32_t num_blocks_;
@@ -194,6 +202,7 @@ class ToyEngine {
   std::vector<std::uint64_t> finished_in_step_;  ///< Their blocks are kept until the step is over.
   bool may_time_out_ = false;
   std::string timeout_;
+  std::set<std::vector<std::byte>> wanted_;  ///< Hashes that some request has wanted stored.
   ToyTotals totals_;
 };
 

@@ -58,8 +58,53 @@ void ToyEngine::arrive() {
   // One at a time: a session keeps its blocks between its turns.
   if (!has_session() && one_in(2)) requests_.back().num_turns_left = 1 + below(4);
   waiting_.push_back(&requests_.back());
-  scheduler_->on_request(requests_.back().id, requests_.back().hashes);
+  draw_limits(requests_.back());
+  scheduler_->on_request(requests_.back().id, requests_.back().hashes, requests_.back().limits);
+  draw_hints(requests_.back());
   if (scheduler_->snapshot().tier.num_awaited > 0) ++totals_.awaiting_arrivals;
+}
+
+void ToyEngine::draw_limits(ToyRequest& request) {
+  // What a session says counts to its prompt later on.
+  if (request.num_turns_left > 0) return;
+  const auto draw = [this] { return static_cast<std::uint32_t>(client_random_() % kMaxPrompt); };
+  if (client_random_() % 8 == 0) request.limits.max_load = draw();
+  if (client_random_() % 8 == 0) request.limits.max_store = draw();
+}
+
+void ToyEngine::draw_hints(const ToyRequest& request) {
+  if (client_random_() % 2 == 0) return;
+  const auto draw_session = [this] {
+    const auto number = client_random_() % 4;
+    return number == 0 ? std::string() : "session-" + std::to_string(number);
+  };
+  std::vector<ClientHint> hints(client_random_() % 3);
+  for (ClientHint& hint : hints) {
+    hint.action = static_cast<HintAction>(client_random_() % kNumHintActions);
+    hint.time_to_live = std::chrono::milliseconds(client_random_() % 50);
+    if (client_random_() % 2 == 0) hint.session = draw_session();
+  }
+  scheduler_->on_hints(request.id, draw_session(), hints);
+}
+
+void ToyEngine::note_wanted(const ToyRequest& request) {
+  const auto most = static_cast<std::size_t>(request.limits.max_store / kBlockTokens);
+  for (std::size_t i = 0; i < std::min(request.hashes->size(), most); ++i) {
+    const std::span<const std::byte> hash = request.hashes->hash(i);
+    wanted_.emplace(hash.begin(), hash.end());
+  }
+}
+
+void ToyEngine::check_wanted(const StepPlan& plan) const {
+  for (const StoreOrder& order : plan.stores) {
+    for (const BlockSlot& pair : order.blocks) {
+      const auto key = pool_.key(pair.block);
+      if (!key) continue;
+      const auto bytes = std::span(key->hash).first(key->hash_bytes);
+      EXPECT_TRUE(wanted_.contains({bytes.begin(), bytes.end()}))
+          << "block " << pair.block.value() << " is stored, and nobody wants it to be";
+    }
+  }
 }
 
 void ToyEngine::orphan(ToyRequest& request) {

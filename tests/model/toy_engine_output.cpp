@@ -35,6 +35,7 @@ ToyRequest* ToyEngine::find(std::uint64_t uid) {
 }
 
 void ToyEngine::forget(ToyRequest& request) {
+  note_wanted(request);
   std::erase(running_, &request);
   std::erase(waiting_, &request);
   preempted_.erase(request.id);
@@ -300,6 +301,8 @@ ToyTotals ToyEngine::totals() const {
   totals.skipped_ring = now.skipped_ring;
   totals.skipped_exhausted = now.skipped_exhausted;
   totals.skipped_declined = now.skipped_declined;
+  totals.skipped_unwanted = now.skipped_unwanted;
+  for (const std::uint64_t count : now.hints) totals.followed_hints += count;
   totals.rule_switches = now.tier.num_rule_switches_total;
   totals.skipped_reallocated = now.skipped_reallocated;
   totals.failed_stores = now.failed_stores;

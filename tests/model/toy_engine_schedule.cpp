@@ -188,6 +188,8 @@ std::optional<std::uint32_t> ToyEngine::choose_load(ToyRequest& request, const L
   const std::uint32_t hit = *answer;
   EXPECT_EQ(hit % kBlockTokens, 0U);
   EXPECT_LE(num_local + hit, request.num_known);
+  EXPECT_LE(hit, request.limits.max_load);
+  totals_.limited_loads += request.limits.max_load != RequestLimits::kNone ? 1 : 0;
   if (one_in(4)) {
     EXPECT_EQ(scheduler_->lookup(request.id, num_local, request.num_known), hit);
   }

@@ -51,6 +51,7 @@ struct ToyRequest {
   std::vector<ToyTable> tables;        ///< By KV cache group and position.
   std::uint32_t num_computed = 0;      ///< Scheduled up to here.
   std::uint32_t num_placeholders = 0;  ///< Samples of steps whose output is not processed yet.
+  RequestLimits limits;                ///< Of a session none.
   std::uint32_t num_turns_left = 0;    ///< Of a session, behind this one.
   std::uint32_t num_restarts = 0;      ///< Samples of steps before the last one are dropped.
   std::uint32_t load_first = 0;        ///< First loaded block.

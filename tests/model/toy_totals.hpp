@@ -19,6 +19,7 @@ struct ToyTotals {
   std::uint64_t skipped_exhausted = 0;
   std::uint64_t skipped_declined = 0;
   std::uint64_t skipped_reallocated = 0;
+  std::uint64_t skipped_unwanted = 0;
   std::uint64_t failed_stores = 0;
   // Loads.
   std::uint64_t failed_loads = 0;   ///< Told to a request that waited.
@@ -35,6 +36,8 @@ struct ToyTotals {
   std::uint64_t rule_switches = 0;   ///< Of an adaptive tier.
   // Requests.
   std::uint64_t awaiting_arrivals = 0;  ///< Blocks were awaited then.
+  std::uint64_t limited_loads = 0;      ///< Lookups of a request that wants to load less than all.
+  std::uint64_t followed_hints = 0;
   std::uint64_t preemptions = 0;
   std::uint64_t resets = 0;
   std::uint64_t late_resets = 0;     ///< Between a step's execution and its output.
@@ -73,6 +76,9 @@ struct ToyTotals {
     visit("early_blocks", &T::early_blocks);
     visit("loaded_blocks", &T::loaded_blocks);
     visit("evicted", &T::evicted);
+    visit("skipped_unwanted", &T::skipped_unwanted);
+    visit("limited_loads", &T::limited_loads);
+    visit("followed_hints", &T::followed_hints);
     visit("skipped_ring", &T::skipped_ring);
     visit("skipped_exhausted", &T::skipped_exhausted);
     visit("skipped_declined", &T::skipped_declined);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kvferry/cpu_tier/slots/tier.hpp"
+#include "kvferry/cpu_tier/slots/tier_promises.hpp"
 
 #include <array>
 #include <cstddef>
@@ -25,6 +26,11 @@ class OneClass {
   void await(std::span<const BlockKey> keys) const { all_->await(of_, keys); }
   void await(const PrefixHit& hit) const { all_->await(hit); }
   void end_await(std::span<const BlockKey> keys) const { all_->end_await(of_, keys); }
+  void promise(std::span<const BlockKey> keys) const { TierPromises(*all_).promise(of_, keys); }
+  void end_promise(std::span<const BlockKey> keys) const { TierPromises(*all_).end(of_, keys); }
+  std::uint32_t leave_early(std::span<const BlockKey> keys) const {
+    return TierPromises(*all_).leave_early(of_, keys);
+  }
   [[nodiscard]] Result<Reservation, NotReserved> reserve(std::span<const BlockKey> keys) const {
     return all_->reserve(of_, keys);
   }
@@ -83,11 +89,12 @@ class PlainTier : private Tier, public OneClass {
       : Tier(max_slots, std::array{1U}, options), OneClass(*this, SlabClassId(0)) {}
 
   using OneClass::abort, OneClass::await, OneClass::check_invariants, OneClass::commit,
-      OneClass::end_await, OneClass::eviction_epoch, OneClass::forget, OneClass::forget_all,
-      OneClass::key, OneClass::lease, OneClass::leave_behind, OneClass::lookup,
-      OneClass::lookup_prefix, OneClass::offer, OneClass::quarantine, OneClass::release,
-      OneClass::reserve, OneClass::rule_name, OneClass::snapshot, OneClass::take_key_events,
-      OneClass::touch, Tier::grow_to;
+      OneClass::end_await, OneClass::end_promise, OneClass::eviction_epoch, OneClass::forget,
+      OneClass::forget_all, OneClass::key, OneClass::lease, OneClass::leave_behind,
+      OneClass::leave_early, OneClass::lookup, OneClass::lookup_prefix, OneClass::offer,
+      OneClass::promise, OneClass::quarantine, OneClass::release, OneClass::reserve,
+      OneClass::rule_name, OneClass::snapshot, OneClass::take_key_events, OneClass::touch,
+      Tier::grow_to;
 };
 
 }  // namespace kvferry::cpu_tier

@@ -42,6 +42,7 @@ struct TraceOptions {
   Words tier_sizes = {};
   Words policies = {};
   std::uint32_t num_queued = 0;
+  Words hints = {};
   double session_gap_s = 60;
   double prefill_tokens_per_second = trace::kDefaultPrefillTokensPerSecond;
   double link_gb_per_s = trace::kDefaultLinkGbPerS;
@@ -90,6 +91,7 @@ class TraceReplay final : public Subcommand {
   std::vector<std::uint64_t> tier_bytes_;
   std::optional<std::uint64_t> block_bytes_;
   trace::ReplayOptions replay_;
+  std::vector<trace::HintStyle> hints_;
   bool quick_ = false;
   std::optional<Trace> trace_;
   double read_s_ = 0;
@@ -124,6 +126,10 @@ void TraceReplay::add_options(CLI::App& app) {
   app.add_option("--queued", options_.num_queued,
                  "requests that the tier knows of before their turn; references do not look")
       ->capture_default_str();
+  list(
+      "--hints", options_.hints,
+      "what clients say of their blocks: none, right, wrong, random, retain, demote; references do "
+      "not listen [none]");
   app.add_option("--session-gap", options_.session_gap_s,
                  "seconds between the beginnings of WEKA's sessions, which do not say them")
       ->check(CLI::NonNegativeNumber)
@@ -150,6 +156,8 @@ void TraceReplay::check_options(const CommonOptions& options) {
   }
   for (const std::string& size : options_.tier_sizes) tier_bytes_.push_back(bytes_from(size));
   replay_.num_queued = options_.num_queued;
+  for (const std::string& text : options_.hints) hints_.push_back(trace::hint_style_from(text));
+  if (hints_.empty()) hints_.push_back(trace::HintStyle::kNone);
   // A replay's counts are the same every time: more rounds are for its time only.
   replay_.num_warm_ups = options.num_warm_up_rounds.value_or(0);
   replay_.num_rounds = options.rounds(1, 1);
@@ -203,18 +211,29 @@ void TraceReplay::replay(Bench& bench, const Trace& requests, std::string_view t
       if (!optimum) optimum = trace::measure_replay(bench, requests, capacity, best, options);
       return *optimum;
     };
-    for (const trace::Policy* const policy : policies_) {
-      const auto name = fmt::format("{} {} blocks {}", traffic, capacity, policy->name);
+    const auto add_row = [&](const trace::Policy& policy) {
+      const bool says_nothing = options.hints == trace::HintStyle::kNone;
+      const auto shown = says_nothing
+                             ? policy.name
+                             : fmt::format("{}, {} hints", policy.name, to_string(options.hints));
+      const auto name = fmt::format("{} {} blocks {}", traffic, capacity, shown);
       static_cast<void>(bench.rows.step<trace::TraceRow>(name, [&] {
         const trace::MeasuredReplay& most = best_of();
         const auto measured =
-            policy == &best ? most
-                            : trace::measure_replay(bench, requests, capacity, *policy, options);
+            &policy == &best ? most
+                             : trace::measure_replay(bench, requests, capacity, policy, options);
         std::vector<trace::TraceRow> rows = {
-            trace::row_of(measured, most, capacity, *policy, options.time)};
+            trace::row_of(measured, most, capacity, policy, options.time)};
         rows.back().traffic = traffic;
+        rows.back().policy = shown;
         return rows;
       }));
+    };
+    for (const trace::Policy* const policy : policies_) {
+      for (const trace::HintStyle hints : hints_) {
+        options.hints = hints;
+        if (hints == hints_.front() || policy->listens) add_row(*policy);
+      }
     }
   }
 }
@@ -253,7 +272,11 @@ void TraceReplay::run(Bench& bench, Report& report) {
              : std::max<std::size_t>(options_.capacities.size() + tier_bytes_.size(), 1);
   const bool optimum_shown = std::find(policies_.begin(), policies_.end(),
                                        &trace::policy_named(trace::kOptimum)) != policies_.end();
-  bench.progress.expect(num_traces * num_capacities * (policies_.size() + (optimum_shown ? 0 : 1)));
+  std::size_t num_rows = optimum_shown ? 0 : 1;
+  for (const trace::Policy* const policy : policies_) {
+    num_rows += policy->listens ? hints_.size() : 1;
+  }
+  bench.progress.expect(num_traces * num_capacities * num_rows);
   report.warm_up_rounds = replay_.num_warm_ups;
   report.verified = "every replay's counts agree with each other and with the trace";
   if (trace_) {

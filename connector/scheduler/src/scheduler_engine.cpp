@@ -37,6 +37,12 @@ void SchedulerEngine::on_request(std::string_view engine_id,
   parts_->await_turn(request);
 }
 
+void SchedulerEngine::on_hints(std::string_view engine_id, std::string_view session,
+                               std::span<const ClientHint> hints) {
+  const Request* request = parts_->requests.find(engine_id);
+  if (request != nullptr) parts_->promises.on_request(*request, session, hints);
+}
+
 bool SchedulerEngine::knows(std::string_view engine_id) const {
   return parts_->requests.find(engine_id) != nullptr;
 }
@@ -145,6 +151,10 @@ void SchedulerEngine::on_finished(std::string_view engine_id, std::uint32_t num_
   if (Request* request = parts_->requests.find(engine_id)) {
     parts_->prover.note_known(*request, num_tokens);
     parts_->offer_rest(*request);
+    if (parts_->promises.waits_for(*request)) {
+      parts_->sync_keys(*request);
+      parts_->promises.on_finished(*request);
+    }
     parts_->lookups.end_await(*request);
     parts_->lookups.drop(*request);
     parts_->sharing.end_turn(*request);
@@ -159,6 +169,7 @@ void SchedulerEngine::on_finished(std::string_view engine_id, std::uint32_t num_
 void SchedulerEngine::reset_cache() {
   for (const TransferId transfer : parts_->stores.abort_all()) parts_->loads.cancel_store(transfer);
   parts_->loads.doom_all();
+  parts_->promises.clear();
   parts_->tier->forget_all();
   parts_->tier->leave_name_space();
   parts_->planner.forget_all(parts_->requests);
@@ -210,6 +221,13 @@ SchedulerSnapshot SchedulerEngine::snapshot() const {
   view.skipped_exhausted = skipped.exhausted;
   view.skipped_declined = skipped.declined;
   view.skipped_reallocated = skipped.reallocated;
+  view.skipped_unwanted = skipped.unwanted;
+  const PromiseBook::Counts& hints = parts_->promises.counts();
+  view.hints = hints.done;
+  view.num_promises = parts_->promises.size();
+  view.hints_refused = hints.refused;
+  view.hints_without_effect = hints.without_effect;
+  view.hints_expired = hints.expired;
   view.failed_stores = parts_->stores.num_failed();
   view.failed_loads = parts_->loads.num_failed();
   view.expired_loads = parts_->loads.num_expired();

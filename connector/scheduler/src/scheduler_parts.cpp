@@ -12,6 +12,19 @@
 
 namespace kvferry::connector {
 
+namespace {
+
+/// As many as the tier can have blocks.
+std::size_t max_promised_keys(const SchedulerOptions& options) {
+  if (options.tier.max_promised_share == 0) return 0;
+  std::size_t most = 0;
+  for (const SlabClass& of : options.classes)
+    most = std::max<std::size_t>(most, of.slots_per_chunk);
+  return most * options.max_chunks;
+}
+
+}  // namespace
+
 SchedulerEngine::Parts::Parts(SchedulerOptions given)
     : options(std::move(given)),
       tier(make_tier(options)),
@@ -26,7 +39,8 @@ SchedulerEngine::Parts::Parts(SchedulerOptions given)
       stores(*tier, backlog, options.world_size),
       planner(options.domain, options.retention, *tier, groups, prover, backlog, stores, transfers),
       loads(*tier, requests, options.world_size),
-      sharing(loads, groups, options.max_load_wait, options.clock) {
+      sharing(loads, groups, options.max_load_wait, options.clock),
+      promises(*tier, groups, options.clock, max_promised_keys(options)) {
   take_weights(options.weights);
   if (options.shared_tier != nullptr) keeper.emplace(*tier, *options.shared_tier);
 }

@@ -16,6 +16,7 @@
 #include "load_patience.hpp"
 #include "load_sharing.hpp"
 #include "lookups.hpp"
+#include "promise_book.hpp"
 #include "rank_patience.hpp"
 #include "rank_register.hpp"
 #include "request_table.hpp"
@@ -102,6 +103,7 @@ struct SchedulerEngine::Parts {
   StorePlanner planner;
   LoadBook loads;
   LoadSharing sharing;
+  PromiseBook promises;
   PlanSeq last_seq;
   std::optional<RankPatience::Stamp> first_plan;
   std::uint64_t hit_tokens = 0;

@@ -60,6 +60,7 @@ void SchedulerEngine::on_state(std::string_view engine_id, GroupId group, BlockI
 
 std::string SchedulerEngine::finish_plan() {
   parts_->expect_ranks();
+  parts_->promises.expire();
   parts_->planner.offer_newly_proven();
   StepPlan plan;
   plan.domain = parts_->options.domain;

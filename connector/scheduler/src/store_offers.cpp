@@ -6,6 +6,8 @@
 
 namespace kvferry::connector {
 
+using cpu_tier::BlockKey;
+using cpu_tier::KeyState;
 using cpu_tier::OfferAnswer;
 
 void StorePlanner::offer_step(const Request& request, TableUpdate update,
@@ -142,7 +144,9 @@ void StorePlanner::defer_found_states(const Request& request, GroupId group, std
 void StorePlanner::offer_rest(const Request& request) { offer_proven(request, OfferTo::kBacklog); }
 
 void StorePlanner::offer_proven(const Request& request, OfferTo where) {
-  const std::uint32_t end = std::min(prover_.prove(request), request.store_limit);
+  const std::uint32_t num_proven = prover_.prove(request);
+  const std::uint32_t end = std::min(num_proven, request.store_limit);
+  if (end < num_proven) count_unwanted(request, num_proven);
   offer_states(request, where);
   Offers& offers = offers_.of(request);
   const std::uint32_t first = offers.num_offered;
@@ -159,6 +163,23 @@ void StorePlanner::offer_proven(const Request& request, OfferTo where) {
     const bool is_in_step = where == OfferTo::kStep;
     offer_group(request, group, {begin, last},
                 is_in_step ? groups_.first_kept(group, offers.num_computed) : last);
+  }
+}
+
+void StorePlanner::count_unwanted(const Request& request, std::uint32_t end) {
+  Offers& offers = offers_.of(request);
+  const std::uint32_t first = std::max(offers.num_counted, request.store_limit);
+  offers.num_counted = std::max(offers.num_counted, end);
+  for (const GroupId group : groups_.ids()) {
+    // Of windows and states only some are stored, and which ones is not asked here.
+    if (!groups_.needs_all(group)) continue;
+    const std::span<const BlockKey> keys = request.keys_of(group);
+    const std::uint32_t last = groups_.num_complete(group, end);
+    for (std::uint32_t at = groups_.num_complete(group, first); at < last; ++at) {
+      KeyState state{};
+      tier_.lookup(groups_.class_of(group), keys.subspan(at, 1), {&state, 1});
+      num_unwanted_ += state == KeyState::kAbsent ? 1 : 0;
+    }
   }
 }
 

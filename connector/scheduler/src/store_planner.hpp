@@ -127,15 +127,17 @@ class StorePlanner {
     std::uint64_t exhausted = 0;
     std::uint64_t declined = 0;
     std::uint64_t reallocated = 0;
+    std::uint64_t unwanted = 0;
   };
   [[nodiscard]] Skipped skipped() const {
-    return {num_exhausted_, num_declined_, num_reallocated_};
+    return {num_exhausted_, num_declined_, num_reallocated_, num_unwanted_};
   }
 
  private:
   static constexpr std::uint32_t kNoEnd = std::numeric_limits<std::uint32_t>::max();
   struct Offers {
     std::uint32_t num_offered = 0;  ///< Positions from the first that were offered for a store.
+    std::uint32_t num_counted = 0;  ///< Positions up to which unwanted blocks were counted.
     /// The position of a block of full attention that the tier declined: nothing from here on is
     /// stored, of any group, because no load would reach it.
     std::uint32_t store_end = kNoEnd;
@@ -209,6 +211,8 @@ class StorePlanner {
   [[nodiscard]] std::span<const cpu_tier::OfferAnswer> offer(const Candidate& candidate,
                                                              Buffer& buffer);
   void offer_proven(const Request& request, OfferTo where);
+  /// Up to position `end` blocks after Request::store_limit are proven.
+  void count_unwanted(const Request& request, std::uint32_t end);
   void offer_states(const Request& request, OfferTo where);
   /// What the tier admits of them waits for its turn.
   void defer(const Candidate& candidate, Buffer& buffer);
@@ -256,6 +260,7 @@ class StorePlanner {
   std::uint64_t num_exhausted_ = 0;
   std::uint64_t num_declined_ = 0;
   std::uint64_t num_reallocated_ = 0;
+  std::uint64_t num_unwanted_ = 0;
 };
 
 }  // namespace kvferry::connector

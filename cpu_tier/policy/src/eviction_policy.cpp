@@ -6,7 +6,8 @@
 namespace kvferry::cpu_tier {
 
 EvictionPolicy::EvictionPolicy(const TierOptions& options, std::uint32_t max_slots)
-    : race_(rules_of(options.eviction, options.admission), max_slots) {
+    : race_(rules_of(options.eviction, options.admission), max_slots),
+      promises_(options.max_promised_share, max_slots) {
   if (race_.runs() || options.admission != Admission::kAlways) {
     history_.emplace(std::uint64_t{max_slots} * OfferHistory::kPerSlot);
   }
@@ -18,6 +19,7 @@ EvictionPolicy::EvictionPolicy(const TierOptions& options, std::uint32_t max_slo
 void EvictionPolicy::resize(std::uint32_t num_slots) {
   race_.resize(num_slots);
   if (memory_) memory_->resize(num_slots);
+  promises_.resize(num_slots);
 }
 
 void EvictionPolicy::place(std::span<const std::uint64_t> hashes, std::span<Placement> placements) {

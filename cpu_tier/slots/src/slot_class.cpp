@@ -90,7 +90,11 @@ std::size_t SlotClass::evict(std::span<SlotId> victims) {
     if (size == 0) break;
     num_left -= size;
     const std::span<SlotId> coldest = victims.subspan(num_evicted, size);
-    table_.evict(coldest, policy_.victims());
+    if (policy_.promises().is_used()) {
+      evict_in_turn(coldest);
+    } else {
+      table_.evict(coldest, policy_.victims());
+    }
     const std::size_t num_unused = peers_->refill_unused(coldest);
     for (const SlotId used : coldest.subspan(num_unused)) table_.make_evictable(used);
     const std::span<const SlotId> evicted = coldest.first(num_unused);
@@ -142,6 +146,7 @@ void SlotClass::commit(std::span<const SlotId> slots, const std::optional<BlockK
   }
   peers_->publish(slots, index_);
   note(slots, true);
+  mark_promised(slots);
   num_committed_total_ += slots.size();
   dcheck_conserved();
 }

@@ -51,7 +51,7 @@ class SlotClass {
   /// has changed, if one of them is a guest that is leased.
   [[nodiscard]] bool adopt(SlotRange range);
 
-  // ---- uses that move no block (slot_class_uses.cpp) ----
+  // ---- uses that move no block (slot_class_uses.cpp; of promises: slot_promises.hpp) ----
 
   void offer(std::span<const BlockKey> keys, std::span<OfferAnswer> answers,
              std::size_t num_to_come);
@@ -109,9 +109,16 @@ class SlotClass {
   void check_invariants() const;
 
  private:
+  friend class SlotPromises;
   /// Frees as many slots as `victims` has, none that a peer uses, and fills it with them. Returns
   /// how many there were.
   [[nodiscard]] std::size_t evict(std::span<SlotId> victims);
+  /// Evicts one slot after the other, and tells the ledger.
+  void evict_in_turn(std::span<SlotId> victims);
+  /// What a load of these slots owes to those that stayed: all from the first of them on.
+  void count_won(std::span<const SlotId> slots);
+  /// The slots hold blocks that may be promised.
+  void mark_promised(std::span<const SlotId> slots);
   /// Takes free slots for absent keys and maps these to them.
   void take(std::span<const BlockKey> keys, std::span<SlotId> slots);
   /// A part of what is offered, last to first; see offer().

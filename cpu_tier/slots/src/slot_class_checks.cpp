@@ -27,6 +27,13 @@ TierSnapshot SlotClass::snapshot() const {
   now.num_offered_total = num_offered_total_;
   now.num_declined_total = num_declined_total_;
   now.num_rule_switches_total = policy_.num_switches();
+  const PromiseLedger& promises = policy_.promises();
+  now.num_promised = promises.num_promised();
+  now.num_stays = table_.lists().num_stays();
+  now.num_stays_max = promises.max_stays();
+  now.num_won_total = promises.num_won();
+  now.num_lost_total = promises.num_lost();
+  now.num_early_total = promises.num_early();
   now.num_set_aside = static_cast<std::uint32_t>(set_aside_.size());
   const GuestCounts guests = peers_->guests();
   now.num_guests = guests.num_guests;
@@ -51,6 +58,10 @@ void SlotClass::check_invariants() const {
   std::uint32_t num_keyed = 0;
   for (std::uint32_t i = 0; i < table_.end(); ++i) {
     const SlotId slot(i);
+    const std::uint8_t promise = table_.lists()[slot].promise;
+    KVFERRY_CHECK(!table_.readable(slot) || promise == SlotRecord::kLeavesEarly ||
+                      promise == policy_.promises().depth(index_.key(slot).mixed()),
+                  "slot " + std::to_string(i) + " is promised, and its key is not, or otherwise");
     if (!table_.readable(slot) && table_.state(slot) != SlotState::kWritable) continue;
     ++num_keyed;
     SlotId found;

@@ -85,6 +85,7 @@ bool SlotClass::adopt(SlotRange range) {
       table_.make_evictable(slot);
       index_.insert({&*keys[i], 1}, {&slot, 1});
       note({&slot, 1}, true);
+      mark_promised({&slot, 1});
     }
     set_aside_unless_free(std::span(unused).first(num_unused));
   }

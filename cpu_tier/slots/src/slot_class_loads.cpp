@@ -109,6 +109,7 @@ std::optional<NotReadable> SlotClass::lease(std::uint64_t eviction_epoch,
 }
 
 void SlotClass::lease_slots(std::span<const SlotId> slots) {
+  count_won(slots);
   while (!slots.empty()) {
     slots = slots.subspan(table_.lease(slots));
     std::size_t num_guests = 0;

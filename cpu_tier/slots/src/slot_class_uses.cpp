@@ -18,6 +18,10 @@ struct SlotClass::OfferRun {
   std::uint32_t num_offers = 0;
   std::size_t num_absent = 0;
   std::size_t num_admitted = 0;
+  /// Blocks that a load could bring if no promise had been believed, and it cannot: those that left
+  /// for others, and what the tier holds after them.
+  std::uint32_t num_lost = 0;
+  std::uint32_t num_held_after = 0;
   /// What would leave for the next one that is admitted.
   SlotId victim = SlotLists::kNoSlot;
 };
@@ -44,6 +48,8 @@ void SlotClass::offer(std::span<const BlockKey> keys, std::span<OfferAnswer> ans
     answer = left > 0 ? OfferAnswer::kStore : OfferAnswer::kDeclined;
     left -= left > 0 ? 1 : 0;
   }
+  policy_.promises().asked(keys.size());
+  policy_.promises().lost(run.num_lost);
   num_offered_total_ += run.num_absent;
   num_declined_total_ += run.num_absent - num_stored;
   dcheck_conserved();
@@ -66,11 +72,18 @@ void SlotClass::offer_batch(std::span<const BlockKey> keys, std::span<OfferAnswe
   for (std::size_t i = count; i-- > 0;) {
     if (slots[i] != BlockIndex::kNoSlot) {
       answers[i] = OfferAnswer::kHeld;
+      ++run.num_held_after;
       if (slots[i] != PeerSlots::kHeldByPeer && table_.readable(slots[i])) table_.touch(slots[i]);
       continue;
     }
     answers[i] = OfferAnswer::kStore;
     ++run.num_absent;
+    if (policy_.promises().missed(keys[i].mixed(), table_.lists().num_turns())) {
+      run.num_lost += 1 + run.num_held_after;
+    } else {
+      run.num_lost = 0;  // No load reaches what comes after it, with promises or without.
+    }
+    run.num_held_after = 0;
     if (policy_.is_plain_lru()) {
       ++run.num_admitted;
       continue;

@@ -26,6 +26,13 @@ SlotId SlotLists::next_victim(SlotId victim) const {
   return was_last ? coldest_of(Segment::kProtected) : slot_or_none(next);
 }
 
+SlotId SlotLists::deepest_stay() const {
+  for (std::uint32_t depth = PromiseLedger::kMaxDepth; depth > 0; --depth) {
+    if (num_linked_[kOverdue + depth] > 0) return SlotId(coldest(kOverdue + depth));
+  }
+  return kNoSlot;
+}
+
 void SlotLists::check_list(std::uint32_t list) const {
   // A list with a foreign slot, a cycle or a gap has another length than its slots.
   std::uint32_t num_linked = 0;
@@ -41,8 +48,26 @@ void SlotLists::check_list(std::uint32_t list) const {
                 "list " + std::to_string(list) + " of evictable slots is too short");
 }
 
-void SlotLists::check_invariants(std::uint32_t num_free) const {
-  for (std::uint32_t list = 0; list < kNumLists; ++list) check_list(list);
+void SlotLists::check_stays() const {
+  std::uint32_t num_staying = 0;
+  for (std::uint32_t list = kOverdue; list < kEarly; ++list) num_staying += num_linked_[list];
+  for (std::uint32_t slot = coldest(kAwaited); slot != sentinel(kAwaited);
+       slot = records_[slot].hotter) {
+    num_staying += records_[slot].stays ? 1 : 0;
+  }
+  KVFERRY_CHECK(num_stays_ == num_staying, std::to_string(num_stays_) + " slots stay, and " +
+                                               std::to_string(num_staying) +
+                                               " are on lists of those that do");
+}
+
+void SlotLists::check_invariants(std::uint32_t num_free, std::uint32_t num_evictable) const {
+  std::uint32_t num_listed = 0;
+  for (std::uint32_t list = 0; list < kNumLists; ++list) {
+    check_list(list);
+    num_listed += num_linked_[list];
+  }
+  KVFERRY_CHECK(num_listed == num_evictable, "an evictable slot is not listed");
+  check_stays();
   std::uint32_t num_stacked = 0;
   for (std::uint32_t slot = records_[sentinel(kFree)].hotter; slot != sentinel(kFree);
        slot = records_[slot].hotter) {

@@ -35,6 +35,7 @@ void SlotTable::recount(SlotState from, SlotState to, std::size_t num_moved) {
 
 void SlotTable::set_free(SlotId slot) {
   lists_[slot].state = SlotState::kFree;
+  lists_[slot].promise = 0;
   lists_.push_free(slot);
 }
 
@@ -90,12 +91,10 @@ void SlotTable::take(std::span<SlotId> slots, std::span<const Placement> placeme
   recount(SlotState::kFree, SlotState::kWritable, slots.size());
 }
 
-SlotId SlotTable::victim(const VictimRule& rule) const {
+SlotId SlotTable::turn(const VictimRule& rule) const {
   const SlotId on_probation = lists_.coldest_of(Segment::kProbation);
   const SlotId protected_one = lists_.coldest_of(Segment::kProtected);
-  if (protected_one == SlotLists::kNoSlot) {
-    return on_probation != SlotLists::kNoSlot ? on_probation : lists_.longest_awaited();
-  }
+  if (protected_one == SlotLists::kNoSlot) return on_probation;
   if (on_probation == SlotLists::kNoSlot) return protected_one;
   if (rule.from == VictimRule::From::kOldest) {
     // Of two that are equally old, one was stored behind the other, which is protected.
@@ -105,6 +104,34 @@ SlotId SlotTable::victim(const VictimRule& rule) const {
   const float allowed = rule.probation_share * static_cast<float>(num_slots_);
   const auto num_on_probation = static_cast<float>(lists_.num_linked(Segment::kProbation));
   return num_on_probation > allowed ? on_probation : protected_one;
+}
+
+SlotId SlotTable::choose_victim(const VictimRule& rule) {
+  if (const SlotId first = lists_.first_to_leave(); first != SlotLists::kNoSlot) return first;
+  while (true) {
+    const SlotId deepest = lists_.deepest_stay();
+    if (deepest != SlotLists::kNoSlot && lists_.num_stays() > rule.max_stays) return deepest;
+    const SlotId its_turn = turn(rule);
+    if (its_turn == SlotLists::kNoSlot) {
+      return deepest != SlotLists::kNoSlot ? deepest : lists_.longest_awaited();
+    }
+    const std::uint8_t depth = lists_[its_turn].promise;
+    if (depth == 0 || rule.max_stays == 0) return its_turn;
+    if (lists_.num_stays() == rule.max_stays) {
+      if (deepest == SlotLists::kNoSlot || lists_[deepest].promise < depth) return its_turn;
+      stay(its_turn);
+      return deepest;
+    }
+    stay(its_turn);
+  }
+}
+
+void SlotTable::stay(SlotId slot) {
+  SlotRecord& record = lists_[slot];
+  lists_.unlink(record);
+  record.stays = true;
+  lists_.count_turn();
+  lists_.link_hottest(slot);
 }
 
 void SlotTable::evict(std::span<SlotId> slots, const VictimRule& rule) {
@@ -117,7 +144,8 @@ void SlotTable::evict(std::span<SlotId> slots, const VictimRule& rule) {
       const SlotId oldest = lists_.longest_awaited();
       if (lists_.evictions_awaited(oldest) >= num_slots_) end_waiting(oldest);
     }
-    slot = victim(rule);
+    slot = choose_victim(rule);
+    if (lists_.is_in_turn(lists_[slot])) lists_.count_turn();
     lists_.unlink(expect(slot, SlotState::kEvictable));
     clear_readable(slot);
     set_free(slot);
@@ -141,7 +169,7 @@ void SlotTable::commit(std::span<const SlotId> slots, std::optional<SlotId> pred
   std::uint32_t stamp = lists_.next_stamp();
   if (predecessor && state(*predecessor) == SlotState::kEvictable) {
     const SlotRecord& before = at(*predecessor);
-    if (!before.awaited) {
+    if (lists_.is_in_turn(before)) {
       warmer[static_cast<std::size_t>(before.segment)] = *predecessor;
       stamp = before.stamp;
     }
@@ -229,8 +257,10 @@ void SlotTable::await(SlotId slot, std::uint32_t max_awaited) {
   if (max_awaited == 0) return;
   SlotRecord& record = expect(slot, SlotState::kEvictable);
   const std::uint32_t num_waiting = record.num_users;
+  const bool stays = lists_.is_owed_to_stay(slot);
   lists_.unlink(record);
   record.awaited = true;
+  record.stays = stays;
   record.num_users = std::min(num_waiting + 1, SlotRecord::kMaxUsers);
   lists_.link_hottest(slot);
   if (num_awaited() > max_awaited) end_waiting(lists_.longest_awaited());
@@ -246,6 +276,26 @@ void SlotTable::end_waiting(SlotId slot) {
   lists_.link_hottest(slot);
 }
 
+void SlotTable::promise(SlotId slot, std::uint8_t promise) {
+  SlotRecord& record = at(slot);
+  const bool is_early = record.promise == SlotRecord::kLeavesEarly;
+  const bool gets_early = promise == SlotRecord::kLeavesEarly;
+  KVFERRY_CHECK(!gets_early || (record.state == SlotState::kEvictable && record.promise == 0 &&
+                                !record.awaited && !record.stays),
+                "a slot is to leave early that is promised, awaited or stays");
+  if (record.awaited || !(record.stays || is_early || gets_early)) {
+    record.promise = promise;
+    return;
+  }
+  const bool stays = record.stays;
+  const std::uint32_t stamp = record.stamp;
+  lists_.unlink(record);
+  record.stays = stays;
+  record.promise = promise;
+  lists_.link_hottest(slot);
+  if (stays) record.stamp = stamp;
+}
+
 void SlotTable::spare(SlotId slot) {
   SlotRecord& record = expect(slot, SlotState::kEvictable);
   KVFERRY_CHECK(record.heat > 0 && !record.awaited, "a slot was spared that is not hot");
@@ -258,6 +308,7 @@ void SlotTable::forget(SlotId slot) {
   SlotRecord& record = at(slot);
   if (record.state == SlotState::kLeased) {
     record.state = SlotState::kDying;
+    record.promise = 0;
     clear_readable(slot);
     recount(SlotState::kLeased, SlotState::kDying, 1);
     return;

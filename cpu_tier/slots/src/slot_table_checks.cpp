@@ -25,17 +25,17 @@ void SlotTable::check_invariants() const {
                       std::to_string(record.num_users) + " leases or waiting requests");
     KVFERRY_CHECK(!record.awaited || record.state == SlotState::kEvictable,
                   "slot " + std::to_string(slot) + " is waited for and " + to_string(record.state));
+    const bool is_readable_one = is_readable || record.promise == 0;
+    KVFERRY_CHECK(is_readable_one && (!record.stays || record.state == SlotState::kEvictable),
+                  "slot " + std::to_string(slot) + " is " + to_string(record.state) +
+                      " and promised, or stays");
   }
   KVFERRY_CHECK(counted == counts_, "the counts differ from the slots' states");
   KVFERRY_CHECK(num_slots_ == lists_.max_slots() - count(SlotState::kAbsent),
                 "the number of slots differs from what is not absent");
 
-  lists_.check_invariants(count(SlotState::kFree));
-  const std::uint32_t num_protected = lists_.num_linked(Segment::kProtected);
-  KVFERRY_CHECK(lists_.num_linked(Segment::kProbation) + num_protected + num_awaited() ==
-                    count(SlotState::kEvictable),
-                "an evictable slot is not listed");
-  KVFERRY_CHECK(segments_ == Segments::kTwo || num_protected == 0,
+  lists_.check_invariants(count(SlotState::kFree), count(SlotState::kEvictable));
+  KVFERRY_CHECK(segments_ == Segments::kTwo || lists_.num_linked(Segment::kProtected) == 0,
                 "a protected slot in a table of one segment");
 }
 

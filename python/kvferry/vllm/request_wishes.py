@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from vllm.logger import init_logger
 
+from kvferry.vllm.client_hints import KV_HINTS, SESSION_ID
+
 if TYPE_CHECKING:
     from vllm.v1.request import Request
 
@@ -104,7 +106,7 @@ class WishReader:
 
     def _name_unknown(self, params: Mapping[object, object]) -> None:
         for key in params:
-            if key in KEYS or len(self._named) >= _MOST_NAMED:
+            if key in KEYS or key in (KV_HINTS, SESSION_ID) or len(self._named) >= _MOST_NAMED:
                 continue
             name = reprlib.repr(key)
             if name in self._named:
@@ -114,7 +116,7 @@ class WishReader:
                 "kvferry: kv_transfer_params has the key %s, which kvferry ignores; it reads %s. It may be another "
                 "connector's. Said once for each key%s",
                 name,
-                ", ".join(KEYS),
+                ", ".join([*KEYS, KV_HINTS, SESSION_ID]),
                 "" if len(self._named) < _MOST_NAMED else ", and for no other key from now on",
             )
 

@@ -22,6 +22,7 @@ from kvferry.vllm import (
     weights_versions,
 )
 from kvferry.vllm.callers import being_made
+from kvferry.vllm.client_hints import HintReader
 from kvferry.vllm.failed_loads import FailedLoads
 from kvferry.vllm.hit_report import HitReport
 from kvferry.vllm.load_choice import LoadChoice
@@ -79,6 +80,7 @@ class SchedulerSide:
             weights_versions.follow_engine(self.on_weights_version)
         self._stays_out = shared_tier.stays_out(config, vllm_config)
         self._wishes = WishReader()
+        self._hints = HintReader()
         max_slots, block_tokens = plan.max_slots, plan.block_tokens
         preflight.warn_of_small_tier(max_slots, block_tokens, vllm_config.model_config.max_model_len)
         # Of a window a load brings what follows the engine's own hit, and not the part of it before that hit.
@@ -150,6 +152,9 @@ class SchedulerSide:
             self.engine.on_finished(request.request_id)
             return
         self.engine.on_request(request.request_id, request.block_hashes, *self._wishes.read(request))
+        said = self._hints.read(request)
+        if said.hints:
+            self.engine.on_hints(request.request_id, *said)
         if self._events is not None:
             self._events.follow(request)
 

@@ -25,7 +25,7 @@ MeasuredReplay measure_replay(Bench& bench, const Trace& trace, std::uint64_t ca
   for (std::uint32_t round = 0; round < num_rounds; ++round) {
     bench.progress.round(round, num_rounds);
     static_cast<void>(bench.verifier.next_round());
-    const ReplayResult result = policy.replay(trace, used, options.num_queued);
+    const ReplayResult result = policy.replay(trace, used, options.num_queued, options.hints);
     check_replay(bench.verifier, trace, used, result, what);
     if (round == 0) measured.result = result;
     bench.verifier.check_count(result.num_hits, measured.result.num_hits,

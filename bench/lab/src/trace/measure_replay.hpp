@@ -17,6 +17,7 @@ namespace kvferry::bench::trace {
 /// How replays are made.
 struct ReplayOptions {
   std::uint32_t num_queued = 0;  ///< Requests that are known before their turn.
+  HintStyle hints = HintStyle::kNone;
   std::uint32_t num_warm_ups = 0;
   std::uint32_t num_rounds = 1;
   TimeModel time;

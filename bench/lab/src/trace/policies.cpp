@@ -17,18 +17,19 @@ using cpu_tier::TierOptions;
 enum class Shown : std::uint8_t { kByDefault, kOnDemand };
 
 Policy tier(const char* name, Eviction eviction, Admission admission, Shown shown) {
-  return {name, shown == Shown::kByDefault,
-          [=](const Trace& trace, std::uint32_t capacity, std::uint32_t num_queued) {
-            TierOptions options;
-            options.eviction = eviction;
-            options.admission = admission;
-            return replay_tier(trace, capacity, options, num_queued);
-          }};
+  return {
+      name, shown == Shown::kByDefault, true,
+      [=](const Trace& trace, std::uint32_t capacity, std::uint32_t num_queued, HintStyle hints) {
+        TierOptions options;
+        options.eviction = eviction;
+        options.admission = admission;
+        return replay_tier(trace, capacity, options, num_queued, hints);
+      }};
 }
 
 Policy reference(const char* name, Reference policy, Shown shown) {
-  return {name, shown == Shown::kByDefault,
-          [=](const Trace& trace, std::uint32_t capacity, std::uint32_t) {
+  return {name, shown == Shown::kByDefault, false,
+          [=](const Trace& trace, std::uint32_t capacity, std::uint32_t, HintStyle) {
             return replay_reference(trace, capacity, policy);
           }};
 }

@@ -17,7 +17,9 @@ namespace kvferry::bench::trace {
 struct Policy {
   std::string name;
   bool by_default = false;  ///< Among the few that are shown unless others are asked for.
-  std::function<ReplayResult(const Trace&, std::uint32_t capacity, std::uint32_t num_queued)>
+  bool listens = false;     ///< To hints: references do not.
+  std::function<ReplayResult(const Trace&, std::uint32_t capacity, std::uint32_t num_queued,
+                             HintStyle hints)>
       replay;
 };
 

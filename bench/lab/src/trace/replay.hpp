@@ -3,6 +3,7 @@
 
 #include "kvferry/cpu_tier/policy/tier_options.hpp"
 
+#include "trace/client_hints.hpp"
 #include "trace/trace.hpp"
 
 #include <cstdint>
@@ -25,7 +26,9 @@ struct ReplayResult {
   /// Blocks that the tier holds at the end, counted there.
   std::uint64_t num_resident = 0;
   std::uint64_t num_rule_switches = 0;
-  double seconds = 0;  ///< Of this thread on a core.
+  std::uint64_t num_won = 0;   ///< Loads of blocks that stayed because their clients said so.
+  std::uint64_t num_lost = 0;  ///< Blocks that had left for them, and were asked for.
+  double seconds = 0;          ///< Of this thread on a core.
 
   [[nodiscard]] double hit_percent() const { return percent_of_accesses(num_hits); }
   [[nodiscard]] double load_percent() const { return percent_of_accesses(num_loads); }
@@ -40,10 +43,12 @@ struct ReplayResult {
 
 /// The real tier (Tier), as a connector uses it: for each request in turn its prefix is leased
 /// and released, then all of its blocks are offered, and those admitted are reserved and committed.
-/// `num_queued` requests are known before their turn (Tier::await()).
+/// `num_queued` requests are known before their turn (Tier::await()). When a request ends, its
+/// client says what will become of it (TierPromises).
 [[nodiscard]] ReplayResult replay_tier(const Trace& trace, std::uint32_t capacity,
                                        const cpu_tier::TierOptions& options,
-                                       std::uint32_t num_queued = 0);
+                                       std::uint32_t num_queued = 0,
+                                       HintStyle hints = HintStyle::kNone);
 
 /// Policies that the tier does not have, for comparison. All count a hit wherever it stands in its
 /// request, take blocks last to first, once per request, and forget nothing of what they know.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvferry/base/mixed_bits.hpp"
 #include "kvferry/cpu_tier/slots/tier.hpp"
+#include "kvferry/cpu_tier/slots/tier_promises.hpp"
 
 #include "measure/stopwatch.hpp"
 #include "trace/replay.hpp"
@@ -9,6 +10,7 @@
 #include <array>
 #include <cstddef>
 #include <cstring>
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -18,6 +20,7 @@ namespace {
 using cpu_tier::BlockKey;
 using cpu_tier::OfferAnswer;
 using cpu_tier::Tier;
+using cpu_tier::TierPromises;
 
 constexpr SlabClassId kOnly{0};
 
@@ -34,8 +37,9 @@ BlockKey key_of(std::uint32_t block) {
 
 class TierReplay {
  public:
-  TierReplay(const Trace& trace, std::uint32_t capacity, const cpu_tier::TierOptions& options)
-      : trace_(trace), tier_(capacity, std::array{1U}, options) {
+  TierReplay(const Trace& trace, std::uint32_t capacity, const cpu_tier::TierOptions& options,
+             HintStyle hints)
+      : trace_(trace), tier_(capacity, std::array{1U}, options), hints_(trace, hints) {
     tier_.grow_to(capacity);
     keys_.reserve(trace.num_distinct());
     for (std::uint32_t block = 0; block < trace.num_distinct(); ++block) {
@@ -68,6 +72,34 @@ class TierReplay {
     if (!wanted_.empty()) store(predecessor);
   }
 
+  /// What the client of the request that has just ended says.
+  void hint(std::size_t index) {
+    const Hint hint = hints_.after(index);
+    const std::span<const std::uint32_t> blocks = trace_.request(index);
+    if (blocks.empty()) return;
+    // A conversation that goes on is promised anew first: what it keeps is promised all along.
+    if (hint == Hint::kRetain) {
+      TierPromises(tier_).promise(kOnly, request_);
+      ends_.emplace(index + hints_.time_to_live(), index);
+    }
+    for (const std::uint32_t block : blocks) {
+      if (const auto promised = promised_.find(block); promised != promised_.end()) {
+        end_promise(promised->second);
+      }
+    }
+    if (hint == Hint::kRetain) promised_[blocks.back()] = index;
+    if (hint == Hint::kDemote) {
+      take_keys(index);
+      TierPromises(tier_).leave_early(kOnly, request_);
+    }
+    while (!ends_.empty() && ends_.begin()->first <= index) {
+      const std::size_t over = ends_.begin()->second;
+      ends_.erase(ends_.begin());
+      const auto promised = promised_.find(trace_.request(over).back());
+      if (promised != promised_.end() && promised->second == over) end_promise(over);
+    }
+  }
+
   ReplayResult result() const {
     ReplayResult result = result_;
     const cpu_tier::TierSnapshot now = tier_.snapshot();
@@ -75,6 +107,8 @@ class TierReplay {
     result.num_evictions = now.num_evicted_total;
     result.num_resident = std::uint64_t{now.num_evictable} + now.num_leased;
     result.num_rule_switches = now.num_rule_switches_total;
+    result.num_won = now.num_won_total;
+    result.num_lost = now.num_lost_total;
     return result;
   }
 
@@ -82,6 +116,12 @@ class TierReplay {
   void take_keys(std::size_t index) {
     request_.clear();
     for (const std::uint32_t block : trace_.request(index)) request_.push_back(keys_[block]);
+  }
+
+  void end_promise(std::size_t index) {
+    take_keys(index);
+    TierPromises(tier_).end(kOnly, request_);
+    promised_.erase(trace_.request(index).back());
   }
 
   void store(const std::optional<BlockKey>& predecessor) {
@@ -99,13 +139,17 @@ class TierReplay {
   std::vector<BlockKey> wanted_;
   std::vector<OfferAnswer> answers_;
   ReplayResult result_;
+  ClientHints hints_;
+  std::map<std::uint32_t, std::size_t> promised_;  ///< Request that is promised, by its last block.
+  std::multimap<std::size_t, std::size_t> ends_;   ///< When promises end, and of which requests.
 };
 
 }  // namespace
 
 ReplayResult replay_tier(const Trace& trace, std::uint32_t capacity,
-                         const cpu_tier::TierOptions& options, std::uint32_t num_queued) {
-  TierReplay replay(trace, capacity, options);
+                         const cpu_tier::TierOptions& options, std::uint32_t num_queued,
+                         HintStyle hints) {
+  TierReplay replay(trace, capacity, options, hints);
   const Stopwatch clock;
   for (std::size_t i = 0; i < std::min<std::size_t>(num_queued, trace.num_requests()); ++i) {
     replay.await(i);
@@ -113,6 +157,7 @@ ReplayResult replay_tier(const Trace& trace, std::uint32_t capacity,
   for (std::size_t i = 0; i < trace.num_requests(); ++i) {
     if (num_queued > 0 && i + num_queued < trace.num_requests()) replay.await(i + num_queued);
     replay.request(i);
+    if (hints != HintStyle::kNone) replay.hint(i);
   }
   const auto cpu = clock.cost().cpu;
   ReplayResult result = replay.result();

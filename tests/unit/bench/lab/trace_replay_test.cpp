@@ -183,7 +183,7 @@ TEST(ReplayFamilies, DefaultIsNotBelowFixedPoliciesOnAnyKindOfTraffic) {
 TEST(ReplayReference, HitsOfATinyLoopAreThoseWorkedOutByHand) {
   const Trace trace = make_trace({{0, 1}, {2}, {0, 1}, {2}, {0, 1}});
   const auto hits = [&](const char* name, std::uint32_t capacity) {
-    return policy_named(name).replay(trace, capacity, 0).num_hits;
+    return policy_named(name).replay(trace, capacity, 0, HintStyle::kNone).num_hits;
   };
   // Three blocks in a tier of three: all but the first of each.
   for (const Policy& policy : policies()) {
@@ -207,7 +207,8 @@ TEST(CheckReplay, CountsOfEveryPolicyAgree) {
     for (const Policy& policy : policies()) {
       Verifier verifier(1);
       static_cast<void>(verifier.next_round());
-      check_replay(verifier, trace, capacity, policy.replay(trace, capacity, 0), policy.name);
+      check_replay(verifier, trace, capacity, policy.replay(trace, capacity, 0, HintStyle::kNone),
+                   policy.name);
       EXPECT_EQ(verifier.first_mismatch(), "");
     }
   }

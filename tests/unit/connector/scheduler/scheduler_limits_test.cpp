@@ -68,8 +68,18 @@ TEST_F(SchedulerLimitsTest, WhatARequestDoesNotWantStoredIsNoOffer) {
   EXPECT_EQ(planned_blocks(plan()), Blocks());
   engine_->on_finished("r", 9);
   EXPECT_EQ(view().skipped_declined, 0U);
+  EXPECT_EQ(view().skipped_unwanted, 2U);
   fill({5, 6}, 30);
   EXPECT_EQ(view().skipped_declined, 2U) << "this was the first offer";
+}
+
+TEST_F(SchedulerLimitsTest, WhatTheTierHasIsNotCountedAsUnwanted) {
+  fill({1, 2}, 0);
+  arrive("r", {1, 2, 3}, kStoreNothing);
+  schedule("r", {20, 21, 22}, {0, 12});
+  static_cast<void>(plan());
+  engine_->on_finished("r", 13);
+  EXPECT_EQ(view().skipped_unwanted, 1U);
 }
 
 TEST_F(SchedulerLimitsTest, WhatARequestDoesNotWantStoredDoesNotWaitForRoom) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kvferry/base/ids.hpp"
+#include "kvferry/connector/scheduler/client_hint.hpp"
 #include "kvferry/connector/scheduler/engine_step.hpp"
 #include "kvferry/connector/scheduler/engine_view.hpp"
 #include "kvferry/connector/scheduler/scheduler_options.hpp"
@@ -51,6 +52,11 @@ class SchedulerEngine {
   /// finished.
   void on_request(std::string_view engine_id, std::shared_ptr<const BlockHashes> hashes,
                   const RequestLimits& limits = {});
+  /// What the client of a request that has just arrived says of blocks. `session`: to which the
+  /// request belongs; empty: to none. What a hint promises ends with its time, when the session
+  /// says so, or with reset_cache(). Unknown requests: nothing.
+  void on_hints(std::string_view engine_id, std::string_view session,
+                std::span<const ClientHint> hints);
   [[nodiscard]] bool knows(std::string_view engine_id) const;
   /// Tokens that every group can have loaded beyond the first `num_local_tokens`: they end with a
   /// block of every group, at the last of `num_tokens` at most (BlockGroups::num_loadable()), and

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "kvferry/connector/scheduler/client_hint.hpp"
 #include "kvferry/cpu_tier/slots/tier.hpp"
 #include "kvferry/cpu_tier/slots/tier_snapshot.hpp"
 
+#include <array>
 #include <cstdint>
 
 namespace kvferry::connector {
@@ -30,6 +32,12 @@ struct SchedulerSnapshot {
   std::uint64_t skipped_exhausted = 0;  ///< The tier had no room; back in the backlog.
   std::uint64_t skipped_declined = 0;  ///< By the tier's policy, or after a block that it declined.
   std::uint64_t skipped_reallocated = 0;  ///< Left the engine's pool before their turn.
+  std::uint64_t skipped_unwanted = 0;  ///< Neither their request nor the engine wants them stored.
+  std::array<std::uint64_t, kNumHintActions> hints{};  ///< That were followed, by HintAction.
+  std::uint64_t num_promises = 0;                      ///< Of sessions and requests.
+  std::uint64_t hints_refused = 0;                     ///< Promises for which there was no room.
+  std::uint64_t hints_without_effect = 0;              ///< Of sessions that have no promise.
+  std::uint64_t hints_expired = 0;                     ///< Promises whose time was over.
   std::uint64_t failed_stores = 0;
   std::uint64_t failed_loads = 0;   ///< Transfers.
   std::uint64_t expired_loads = 0;  ///< Of these, those that had not begun within load_timeout.

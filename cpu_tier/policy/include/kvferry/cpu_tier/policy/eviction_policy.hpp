@@ -5,6 +5,7 @@
 #include "kvferry/cpu_tier/policy/offer_history.hpp"
 #include "kvferry/cpu_tier/policy/policy_race.hpp"
 #include "kvferry/cpu_tier/policy/policy_rule.hpp"
+#include "kvferry/cpu_tier/policy/promise_ledger.hpp"
 #include "kvferry/cpu_tier/policy/tier_options.hpp"
 
 #include <cstddef>
@@ -27,7 +28,7 @@ struct Placement {
 ///
 /// Memory: nothing for plain LRU; else 16 bytes per slot for the history of offers, 28 to 32 more
 /// for what an eviction remembers (ARC's ghosts), and less than 1 MiB in all for the simulated
-/// tiers.
+/// tiers; and what promises take, once there are any (PromiseLedger).
 ///
 /// One thread at a time. Nothing throws but construction.
 class EvictionPolicy {
@@ -56,13 +57,24 @@ class EvictionPolicy {
   void place(std::span<const std::uint64_t> hashes, std::span<Placement> placements);
 
   [[nodiscard]] VictimRule victims() const {
-    if (memory_) return {VictimRule::From::kProbationAbove, memory_->probation_share()};
-    return rule().victims;
+    VictimRule victims = rule().victims;
+    if (memory_) victims = {VictimRule::From::kProbationAbove, memory_->probation_share()};
+    if (believes()) victims.max_stays = promises_.max_stays();
+    return victims;
   }
   [[nodiscard]] bool wants_evicted() const { return memory_ != nullptr; }
   void evicted(std::uint64_t hash, Segment from, std::uint32_t num_probation) {
     if (memory_) memory_->evicted(hash, from, num_probation);
   }
+
+  /// Whether promises are believed now: it is known what they cost.
+  [[nodiscard]] bool believes() const {
+    return !memory_ && rule().admission == AdmissionRule::kAll &&
+           rule().victims.from == VictimRule::From::kOldest;
+  }
+  /// What clients have promised, and what it has won and cost.
+  [[nodiscard]] PromiseLedger& promises() { return promises_; }
+  [[nodiscard]] const PromiseLedger& promises() const { return promises_; }
 
   /// The rule in force.
   [[nodiscard]] const PolicyRule& rule() const { return race_.current(); }
@@ -73,6 +85,7 @@ class EvictionPolicy {
   std::optional<OfferHistory> history_;
   /// If there is one, the rule decides on admission only.
   std::unique_ptr<EvictionMemory> memory_;
+  PromiseLedger promises_;
 };
 
 }  // namespace kvferry::cpu_tier

@@ -19,6 +19,8 @@ struct VictimRule {
   };
   From from = From::kOldest;
   float probation_share = 0;
+  /// Most promised blocks that stay when their turn has come (promise_ledger.hpp).
+  std::uint32_t max_stays = 0;
 };
 
 /// Which offered blocks a full tier stores.

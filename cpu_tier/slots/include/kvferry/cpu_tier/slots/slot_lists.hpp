@@ -4,6 +4,7 @@
 #include "kvferry/base/ids.hpp"
 #include "kvferry/cpu_tier/memory/huge_page_allocator.hpp"
 #include "kvferry/cpu_tier/policy/policy_rule.hpp"
+#include "kvferry/cpu_tier/policy/promise_ledger.hpp"
 #include "kvferry/cpu_tier/slots/slot_record.hpp"
 
 #include <array>
@@ -14,9 +15,10 @@
 namespace kvferry::cpu_tier {
 
 /// In which order slots are evicted and taken: the records of all slots, linked into intrusive
-/// lists. Evictable slots are on the list of the slots that queued requests wait for, or on that of
-/// their segment, each by recency; free slots are on a stack. SlotTable decides which slot belongs
-/// on a list, and gives others only the const functions: a look at the order.
+/// lists. Evictable slots are on the list of the slots that queued requests wait for, on one of
+/// those that stay or leave early by what clients say, or on that of their segment, each by
+/// recency; free slots are on a stack. SlotTable decides which slot belongs on a list, and gives
+/// others only the const functions: a look at the order.
 ///
 /// One thread at a time. Nothing throws but construction.
 class SlotLists {
@@ -48,7 +50,7 @@ class SlotLists {
   /// Makes the slot the next colder neighbour of `warmer`, which is on its list, or is
   /// above_hottest() of it. The stamp is the caller's.
   void link_colder_than(SlotId warmer, SlotId slot);
-  /// The slot is no longer awaited.
+  /// The slot is no longer awaited, and neither stays nor leaves early.
   void unlink(SlotRecord& record);
   [[nodiscard]] SlotId above_hottest(Segment segment) const {
     return SlotId(sentinel(static_cast<std::uint32_t>(segment)));
@@ -56,13 +58,26 @@ class SlotLists {
   /// A new stamp, for slots that become the most recent together.
   [[nodiscard]] std::uint32_t next_stamp() { return ++clock_; }
   void count_eviction() { ++num_evictions_; }
+  void count_turn() { ++num_turns_; }
+  /// How many evictable slots had their turn to leave, whether they left or stayed. Wraps.
+  [[nodiscard]] std::uint32_t num_turns() const { return num_turns_; }
+  /// Whether the slot stays, and would have left by now if none did: while so many stay, the turn
+  /// of each slot comes so many turns earlier.
+  [[nodiscard]] bool is_owed_to_stay(SlotId slot) const {
+    const SlotRecord& record = records_[slot.value()];
+    return record.stays && (record.awaited || num_turns_ - record.stamp > num_stays_);
+  }
 
-  /// Evictable slots of the segment that no request waits for.
+  /// Evictable slots of the segment's list.
   [[nodiscard]] std::uint32_t num_linked(Segment segment) const {
     return num_linked_[static_cast<std::size_t>(segment)];
   }
+  /// Whether the evictable slot is on the list of its segment.
+  [[nodiscard]] bool is_in_turn(const SlotRecord& record) const {
+    return list_of(record) < kAwaited;
+  }
   [[nodiscard]] std::uint32_t num_awaited() const { return num_linked_[kAwaited]; }
-  /// The coldest evictable slot of the segment that no request waits for.
+  /// The coldest evictable slot of the segment's list.
   [[nodiscard]] SlotId coldest_of(Segment segment) const {
     return slot_or_none(coldest(static_cast<std::uint32_t>(segment)));
   }
@@ -76,8 +91,19 @@ class SlotLists {
   [[nodiscard]] std::uint32_t evictions_awaited(SlotId slot) const {
     return num_evictions_ - records_[slot.value()].stamp;
   }
+  /// Slots whose turn to leave had come, and which stayed; awaited ones among them.
+  [[nodiscard]] std::uint32_t num_stays() const { return num_stays_; }
+  [[nodiscard]] std::uint32_t num_leaving_early() const { return num_linked_[kEarly]; }
+  /// The slot that is to leave before all others: early, or because its promise ended while it
+  /// stayed; kNoSlot if there is none.
+  [[nodiscard]] SlotId first_to_leave() const {
+    const SlotId early = slot_or_none(coldest(kEarly));
+    return early != kNoSlot ? early : slot_or_none(coldest(kOverdue));
+  }
+  /// Of those that stay, the one that is given up first; kNoSlot if there is none.
+  [[nodiscard]] SlotId deepest_stay() const;
   /// How many slots have become the most recent since `slot`, an evictable one, did (sets that are
-  /// committed count as one); 0 for one that is awaited.
+  /// committed count as one); 0 for one that is awaited or stays.
   [[nodiscard]] std::uint32_t age(SlotId slot) const;
   /// What age() counts with. Wraps.
   [[nodiscard]] std::uint32_t clock() const { return clock_; }
@@ -88,18 +114,25 @@ class SlotLists {
   [[nodiscard]] SlotId next_victim(SlotId victim) const;
 
   /// Walks all lists: each is whole, and has slots of the right state only; `num_free` slots are on
-  /// the stack. For tests.
-  void check_invariants(std::uint32_t num_free) const;
+  /// the stack and `num_evictable` on the others. For tests.
+  void check_invariants(std::uint32_t num_free, std::uint32_t num_evictable) const;
 
  private:
-  // The lists of evictable slots, by Segment, then that of the awaited; then the free stack.
+  // The lists of evictable slots, by Segment, then that of the awaited, those of the ones that
+  // stay, by depth, and of the ones that leave early; then the free stack.
   static constexpr std::uint32_t kAwaited = kNumSegments;
-  static constexpr std::uint32_t kNumLists = kAwaited + 1;
+  /// Those that stay and are not promised any more. Then by depth, which begins with 1.
+  static constexpr std::uint32_t kOverdue = kAwaited + 1;
+  static constexpr std::uint32_t kEarly = kOverdue + PromiseLedger::kMaxDepth + 1;
+  static constexpr std::uint32_t kNumLists = kEarly + 1;
   static constexpr std::uint32_t kFree = kNumLists;
   static constexpr std::uint32_t kNumRings = kFree + 1;
 
   [[nodiscard]] static std::uint32_t list_of(const SlotRecord& record) {
-    return record.awaited ? kAwaited : static_cast<std::uint32_t>(record.segment);
+    if (record.awaited) return kAwaited;
+    if (record.stays) return kOverdue + record.promise;
+    if (record.promise == SlotRecord::kLeavesEarly) return kEarly;
+    return static_cast<std::uint32_t>(record.segment);
   }
   [[nodiscard]] std::uint32_t sentinel(std::uint32_t ring) const { return max_slots_ + ring; }
   [[nodiscard]] std::uint32_t coldest(std::uint32_t list) const {
@@ -109,6 +142,7 @@ class SlotLists {
     return record >= max_slots_ ? kNoSlot : SlotId(record);
   }
   void check_list(std::uint32_t list) const;
+  void check_stays() const;
 
   /// From [max_slots] on the sentinels of the rings: hotter of one is the coldest slot of its list,
   /// colder of it the hottest. Of the free stack hotter is the top.
@@ -116,9 +150,12 @@ class SlotLists {
   std::array<std::uint32_t, kNumLists> num_linked_{};
   std::uint32_t max_slots_;
   /// Both wrap: times are compared by their difference, and one that has lain for 2 billion of them
-  /// is worth another slot's place, no more. The awaited are stamped with num_evictions_.
+  /// is worth another slot's place, no more. The awaited are stamped with num_evictions_, and
+  /// those that stay with num_turns_.
   std::uint32_t clock_ = 0;
   std::uint32_t num_evictions_ = 0;
+  std::uint32_t num_turns_ = 0;
+  std::uint32_t num_stays_ = 0;
 };
 
 // Here, because every transition of a slot calls some of them.
@@ -139,8 +176,11 @@ inline void SlotLists::unlink_free(SlotId slot) {
 
 inline void SlotLists::link_hottest(SlotId slot) {
   SlotRecord& record = records_[slot.value()];
-  record.stamp = record.awaited ? num_evictions_ : ++clock_;
-  link_colder_than(SlotId(sentinel(list_of(record))), slot);
+  const std::uint32_t list = list_of(record);
+  if (list < kAwaited) record.stamp = ++clock_;
+  if (list == kAwaited) record.stamp = num_evictions_;
+  if (list > kAwaited && record.stays) record.stamp = num_turns_;
+  link_colder_than(SlotId(sentinel(list)), slot);
 }
 
 inline void SlotLists::link_colder_than(SlotId warmer, SlotId slot) {
@@ -150,19 +190,23 @@ inline void SlotLists::link_colder_than(SlotId warmer, SlotId slot) {
   records_[record.colder].hotter = slot.value();
   records_[warmer.value()].colder = slot.value();
   ++num_linked_[list_of(record)];
+  num_stays_ += record.stays ? 1 : 0;
 }
 
 inline void SlotLists::unlink(SlotRecord& record) {
   records_[record.colder].hotter = record.hotter;
   records_[record.hotter].colder = record.colder;
   --num_linked_[list_of(record)];
+  num_stays_ -= record.stays ? 1 : 0;
   record.awaited = false;
+  record.stays = false;
   record.num_users = 0;
+  if (record.promise == SlotRecord::kLeavesEarly) record.promise = 0;
 }
 
 inline std::uint32_t SlotLists::age(SlotId slot) const {
   const SlotRecord& record = records_[slot.value()];
-  return record.awaited ? 0 : clock_ - record.stamp;
+  return record.awaited || record.stays ? 0 : clock_ - record.stamp;
 }
 
 }  // namespace kvferry::cpu_tier

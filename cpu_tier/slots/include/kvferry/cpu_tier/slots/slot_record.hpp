@@ -31,13 +31,19 @@ struct SlotRecord {
   /// When it became the most recent of its list, by the clock of that list.
   std::uint32_t stamp = 0;
   /// Leases. If the slot is awaited: the requests that wait.
-  std::uint32_t num_users : 24 = 0;
+  std::uint32_t num_users : 18 = 0;
+  /// Of a readable slot: 0; or it is promised, and so deep in its prompt
+  /// (PromiseLedger::depth_of()); or kLeavesEarly.
+  std::uint8_t promise : 5 = 0;
+  bool awaited : 1 = false;
   SlotState state : 3 = SlotState::kAbsent;
   Segment segment : 1 = Segment::kProbation;
-  bool awaited : 1 = false;
   std::uint8_t heat : 3 = 0;
+  /// Of an evictable slot: its turn to leave had come, and it stayed.
+  bool stays : 1 = false;
 
-  static constexpr std::uint32_t kMaxUsers = (1U << 24) - 1;
+  static constexpr std::uint32_t kMaxUsers = (1U << 18) - 1;
+  static constexpr std::uint8_t kLeavesEarly = 31;
 };
 static_assert(sizeof(SlotRecord) == 16);
 

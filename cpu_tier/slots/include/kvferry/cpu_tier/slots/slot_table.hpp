@@ -46,8 +46,8 @@ class SlotTable {
   /// free -> writable: fills `slots`; at least as many are free. `placements[i]` is what becomes of
   /// slots[i] when it is committed; none: on probation, heat 1.
   void take(std::span<SlotId> slots, std::span<const Placement> placements = {});
-  /// evictable -> free: the coldest of the segment that the rule names, one after the other; those
-  /// that are waited for only when there are no others; at least as many are evictable. They are
+  /// evictable -> free: choose_victim(), one after the other; of those that stay or are waited for
+  /// the latter last, when there are no others; at least as many are evictable. They are
   /// taken next, the last one first: those of one prefix in ascending order again.
   void evict(std::span<SlotId> slots, const VictimRule& rule = {});
   /// `from` (writable, aborted or quarantined) -> free.
@@ -78,6 +78,15 @@ class SlotTable {
   /// One request less waits for an evictable slot; after the last one the slot is the most recent
   /// of its segment. Nothing if no request waits.
   void end_await(SlotId slot);
+
+  /// A readable slot is promised from now on, so deep (1 to PromiseLedger::kMaxDepth); or not any
+  /// more (0): then one that stays leaves next. Or it is SlotRecord::kLeavesEarly: an evictable one
+  /// that is neither promised nor awaited, which leaves before all others until it is leased or
+  /// touched.
+  void promise(SlotId slot, std::uint8_t promise);
+  /// The slot that leaves next by the rule; at least one is evictable. Promised slots before it
+  /// whose turn has come stay from now on, as many as the rule lets; the deepest leave for others.
+  [[nodiscard]] SlotId choose_victim(const VictimRule& rule);
 
   /// Counts an evictable slot of some heat down, and makes it the most recent of its segment.
   void spare(SlotId slot);
@@ -126,8 +135,9 @@ class SlotTable {
   void heat_up(SlotRecord& record);
   /// No longer waited for: the most recent of its segment.
   void end_waiting(SlotId slot);
-  /// The next one; at least one slot is evictable.
-  [[nodiscard]] SlotId victim(const VictimRule& rule) const;
+  /// The one whose turn it is by the segments; kNoSlot if they are empty.
+  [[nodiscard]] SlotId turn(const VictimRule& rule) const;
+  void stay(SlotId slot);
 
   SlotLists lists_;
   /// A bit per slot, again: lookups ask for nothing else, and the bits of half a million slots stay

@@ -277,6 +277,7 @@ class Tier {
 
  private:
   friend class Reservation;
+  friend class TierPromises;  // What clients say of blocks (tier_promises.hpp).
   /// A SlotClass with the chunks that it is in, and their ages.
   struct SlabClass;
   static constexpr std::uint8_t kNoClass = 0xff;

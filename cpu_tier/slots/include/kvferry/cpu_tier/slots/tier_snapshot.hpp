@@ -25,6 +25,13 @@ struct TierSnapshot {
   std::uint64_t num_offered_total = 0;   ///< Absent blocks that were offered for a store.
   std::uint64_t num_declined_total = 0;  ///< Of them: not admitted.
   std::uint64_t num_rule_switches_total = 0;  ///< How often an adaptive tier changed its rule.
+  // Of what clients promised (PromiseLedger):
+  std::uint64_t num_promised = 0;     ///< Keys.
+  std::uint64_t num_stays = 0;        ///< Of the evictable ones: their turn to leave had come.
+  std::uint64_t num_stays_max = 0;    ///< As many may stay now.
+  std::uint64_t num_won_total = 0;    ///< Blocks that had stayed and were loaded.
+  std::uint64_t num_lost_total = 0;   ///< Blocks that had left for them, and were asked for.
+  std::uint64_t num_early_total = 0;  ///< Blocks that left early.
   // Of a shared tier:
   std::uint32_t num_set_aside = 0;  ///< Of the quarantined ones: no transfer's.
   std::uint32_t num_guests = 0;     ///< Slots of other instances that this one keeps as they are.
@@ -51,6 +58,12 @@ struct TierSnapshot {
     num_offered_total += other.num_offered_total;
     num_declined_total += other.num_declined_total;
     num_rule_switches_total += other.num_rule_switches_total;
+    num_promised += other.num_promised;
+    num_stays += other.num_stays;
+    num_stays_max += other.num_stays_max;
+    num_won_total += other.num_won_total;
+    num_lost_total += other.num_lost_total;
+    num_early_total += other.num_early_total;
     num_set_aside += other.num_set_aside;
     num_guests += other.num_guests;
     num_leased_guests += other.num_leased_guests;

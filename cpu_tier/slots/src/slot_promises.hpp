@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kvferry/cpu_tier/slots/block_key.hpp"
+
+#include <cstdint>
+#include <span>
+
+namespace kvferry::cpu_tier {
+
+class SlotClass;
+
+/// What clients say of one class's blocks: TierPromises under the tier's lock. A view.
+class SlotPromises {
+ public:
+  explicit SlotPromises(SlotClass& of) : of_(of) {}
+
+  void promise(std::span<const BlockKey> keys) const;
+  void end(std::span<const BlockKey> keys) const;
+  std::uint32_t leave_early(std::span<const BlockKey> keys) const;
+
+ private:
+  SlotClass& of_;
+};
+
+}  // namespace kvferry::cpu_tier
