@@ -74,6 +74,12 @@ void bind_scheduler_engine(py::module_& module) {
            "Releases everything of the request. `num_tokens`: those that the engine knows of it; 0 "
            "says nothing. Idempotent.")
       .def("reset_cache", &PySchedulerEngine::reset_cache, "Empties the tier.")
+      .def("resize", &PySchedulerEngine::resize, py::arg("num_chunks"),
+           "From now on the tier is to have so many chunks, as far as the ranks' memory goes: each "
+           "plan takes some out of use or into it.")
+      .def("tier_size", &PySchedulerEngine::tier_size,
+           "How large the tier is and is to be, in chunks, and whether that changes in the next "
+           "steps; the ranks that have not done what they were told; why one could not.")
       .def("take_key_events", &PySchedulerEngine::take_key_events,
            "What can be loaded since the last call, and what cannot any more, in order: (whether "
            "it can, KV cache group, block hash). Empty without `key_events`.")

@@ -50,6 +50,8 @@ class PySchedulerEngine {
   void reset_cache();
   std::vector<std::tuple<bool, std::uint32_t, py::bytes>> take_key_events();
   Figures snapshot() const;
+  void resize(std::uint32_t num_chunks);
+  std::tuple<Figures, std::vector<std::uint32_t>, std::string> tier_size() const;
   std::uint32_t num_slots() const;
   std::uint32_t max_slots() const;
   bool is_busy() const;

@@ -87,7 +87,7 @@ class PlainTier : private Tier, public OneClass {
       OneClass::key, OneClass::lease, OneClass::leave_behind, OneClass::lookup,
       OneClass::lookup_prefix, OneClass::offer, OneClass::quarantine, OneClass::release,
       OneClass::reserve, OneClass::rule_name, OneClass::snapshot, OneClass::take_key_events,
-      OneClass::touch, Tier::grow_to;
+      OneClass::touch, Tier::grow_to, Tier::restore, Tier::retire_coldest;
 };
 
 }  // namespace kvferry::cpu_tier

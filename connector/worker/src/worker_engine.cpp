@@ -55,6 +55,7 @@ void WorkerEngine::bind(std::span<const std::byte> bytes, std::uintptr_t compute
   impl_->cancel(plan.cancels);
   impl_->expire(plan.expiries);
   impl_->take_notices(std::move(plan.notices));
+  impl_->resize(plan.chunks);
   impl_->start_loads(plan, impl_->compute(compute_stream));
   for (StoreOrder& order : plan.stores) waiting_.push_back(impl_->take(order));
   pump(compute_stream);
