@@ -103,7 +103,8 @@ class EngineFile:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX)
             os.pwrite(self._file, _MAGIC.ljust(_SIZE, b"\0"), 0)
-            os.link(f"/proc/self/fd/{self._file}", self._path, follow_symlinks=True)
+            # Python follows the link to the open file only if it is told of a directory, which an absolute path ignores.
+            os.link(f"/proc/self/fd/{self._file}", self._path, src_dir_fd=self._file)
         except OSError:
             self.leave()
             raise
@@ -188,7 +189,7 @@ class Engine:
         if not 0 < num_bytes <= state.limit_bytes:
             raise ConfigError(
                 f"{format_size(num_bytes)} for the tier of engine {state.pid}; allowed is more than zero and "
-                f"{format_size(state.limit_bytes)} at most; to have more, start the engine with a larger cpu_bytes_limit"
+                f"{format_size(state.limit_bytes)} at most; for more, start the engine with a larger cpu_bytes_limit"
             )
         number = secrets.randbits(63) + 1
         with _opened(self.path, os.O_RDWR) as file:

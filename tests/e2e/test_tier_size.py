@@ -94,7 +94,9 @@ def arena_bytes(pid: int) -> int:
     found = []
     # Neighbours of one kind are one mapping; the arena's has room for a huge page more at its ends.
     for area in re.split(r"\n(?=[0-9a-f]+-[0-9a-f]+ )", Path(f"/proc/{pid}/smaps").read_text()):
-        size, resident = (int(re.search(rf"^{name}: +(\d+) kB", area, re.MULTILINE)[1]) << 10 for name in ("Size", "Rss"))
+        size, resident = (
+            int(re.search(rf"^{name}: +(\d+) kB", area, re.MULTILINE)[1]) << 10 for name in ("Size", "Rss")
+        )
         if limit <= size <= limit + 8 * MIB:
             found.append(resident)
     assert len(found) == 1, found
@@ -151,12 +153,12 @@ def use(server: VllmServer, requests: list[dict[str, Any]]) -> Visit:
         full = TIER_MIB * 3 // 2
         server.await_metrics(
             "the tier is ready",
-            lambda found: found.get("vllm:kvferry_tier_ready_blocks", {}).get("", 0)
-            == found.get("vllm:kvferry_tier_size_blocks", {}).get("", 1),
+            lambda found: (
+                found.get("vllm:kvferry_tier_ready_blocks", {}).get("", 0)
+                == found.get("vllm:kvferry_tier_size_blocks", {}).get("", 1)
+            ),
         )
-        (pid,) = [
-            engine.state.pid for engine in engines.living() if os.getsid(engine.state.pid) == server.process.pid
-        ]
+        (pid,) = [engine.state.pid for engine in engines.living() if os.getsid(engine.state.pid) == server.process.pid]
         resident, own_memory, told = {TIER_MIB: arena_bytes(pid)}, {TIER_MIB: rss_anon(pid)}, {}
         for size in (TIER_MIB // 2, full, TIER_MIB // 2 + 1, TIER_MIB):
             told[size] = resize(size, pid)
@@ -171,7 +173,8 @@ def use(server: VllmServer, requests: list[dict[str, Any]]) -> Visit:
 
 def resize(size: int, pid: int) -> subprocess.CompletedProcess[str]:
     command = [
-        sys.executable, "-c", "from kvferry.cli import main; main()", "tier", "resize", f"{size}MiB", "--engine", str(pid)
+        sys.executable, "-c", "from kvferry.cli import main; main()", "tier", "resize", f"{size}MiB",
+        "--engine", str(pid),
     ]  # fmt: skip
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 

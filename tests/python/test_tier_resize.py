@@ -3,6 +3,7 @@
 
 import dataclasses
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -65,7 +66,9 @@ def test_a_request_is_taken_once_and_the_last_one_counts(tmp_path: Path, file: E
 def test_what_cannot_be_is_refused_with_what_can(tmp_path: Path, file: EngineFile) -> None:
     file.say(state())
     (engine,) = engines.living(str(tmp_path))
-    with pytest.raises(ConfigError, match=r"9.00 GiB .* allowed is more than zero and 8.00 GiB at most.*cpu_bytes_limit"):
+    with pytest.raises(
+        ConfigError, match=r"9.00 GiB .* allowed is more than zero and 8.00 GiB at most.*cpu_bytes_limit"
+    ):
         engine.ask(9 * GIB)
     with pytest.raises(ConfigError, match="more than zero"):
         engine.ask(0)
@@ -95,10 +98,10 @@ def test_a_forked_child_does_not_keep_an_engine_alive(tmp_path: Path) -> None:
         "file = EngineFile(sys.argv[1]); file.say(TierState(1, 'm', 1, 1, 1));"
         "child = os.fork() or time.sleep(60); print(child, flush=True); os._exit(0)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True, timeout=30
-    )
-    child = int(done.stdout)
+    with subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        parent.wait(30)
     try:
         assert len(list(tmp_path.iterdir())) == 1
         assert engines.living(str(tmp_path)) == []
@@ -174,7 +177,11 @@ def test_the_command_tells_what_was_done_and_what_is_left(own: EngineFile) -> No
 
     for after, code, said in (
         ({"num_bytes": 2 * GIB}, 0, "the tier has 2.00 GiB"),
-        ({"num_bytes": 3 * GIB, "is_blocked": True}, 1, "1.00 GiB too much hold blocks that are being stored or loaded"),
+        (
+            {"num_bytes": 3 * GIB, "is_blocked": True},
+            1,
+            "1.00 GiB too much hold blocks that are being stored or loaded",
+        ),
         ({"num_bytes": 2 * GIB, "failure": "rank 1: no memory"}, 1, "rank 1: no memory"),
     ):
         serving = threading.Thread(target=serve, kwargs=after)
@@ -197,4 +204,4 @@ def test_the_command_refuses_in_one_line(own: EngineFile) -> None:
         refused = cli(*arguments)
         assert refused.returncode == 2
         assert len(refused.stderr.splitlines()) == 1
-        assert __import__("re").search(said, refused.stderr), refused.stderr
+        assert re.search(said, refused.stderr), refused.stderr

@@ -13,7 +13,17 @@ from kvferry.errors import ConfigError
 from kvferry.vllm import tier_size
 from kvferry.vllm.tier_size import MemoryFollower
 from random_lives import NUM_TOKENS, live, random_link, random_prompts
-from scenarios import HYBRID, MODELS, PROMPTS, RECURRENT_MODELS, REPLICATED, UNEVEN_MODEL, Make, assert_at_rest, store_all
+from scenarios import (
+    HYBRID,
+    MODELS,
+    PROMPTS,
+    RECURRENT_MODELS,
+    REPLICATED,
+    UNEVEN_MODEL,
+    Make,
+    assert_at_rest,
+    store_all,
+)
 from seeds import seed_range
 from stages import random_stages
 
@@ -136,9 +146,7 @@ def test_half_of_the_tier_goes_and_comes_again_and_the_engine_steps_for_it(make:
     assert state.num_bytes == pytest.approx(30 * BLOCK_BYTES, rel=0.15)
     assert state.num_bytes <= 30 * BLOCK_BYTES
     assert (state.leaving_bytes, state.coming_bytes) == (0, 0)
-    assert engine.snapshot()["num_slots"] == sum(
-        engine.snapshot()[name] for name in ("num_free", "num_evictable")
-    )
+    assert engine.snapshot()["num_slots"] == sum(engine.snapshot()[name] for name in ("num_free", "num_evictable"))
     for worker in engine.workers:
         assert worker.copy_stats()["num_slots"] == engine.snapshot()["num_slots"]
     found().ask(90 * BLOCK_BYTES)

@@ -74,7 +74,7 @@ class WorkerEngine::Impl {
   /// Of the first class.
   [[nodiscard]] const cpu_tier::ArenaSlots& slots() const { return classes_.front().slots; }
   [[nodiscard]] std::uint32_t num_ready() const {
-    return arena_->num_usable() * options_.slots_per_chunk.front();
+    return static_cast<std::uint32_t>(slots().num_ready());
   }
   [[nodiscard]] std::uint32_t max_slots() const {
     return arena_->num_first() * options_.slots_per_chunk.front();

@@ -50,15 +50,15 @@ Arena::Arena(gpu::Device& device, std::unique_ptr<ArenaSource> source, std::uint
       grant_(source_->grant(checked(chunk_bytes, num_chunks), options)),
       shape_{chunk_bytes, grant_.num_chunks},
       num_first_(in_whole_pieces(first_chunks(shape_, options), grant_)),
-      pages_(source_->map(), shape_, options) {
+      pages_(source_->map(), shape_, options),
+      piece_device_addresses_((std::uint64_t{shape_.num_chunks} + grant_.chunks_per_piece - 1) /
+                              grant_.chunks_per_piece) {
   // The host back end locks nothing.
   if (device.kind() != gpu::BackendKind::kHost) {
     if (auto warning = memlock_warning(pages_.mapping().size_bytes())) {
       grant_.warnings.push_back(*warning);
     }
   }
-  piece_device_addresses_.resize((std::uint64_t{shape_.num_chunks} + grant_.chunks_per_piece - 1) /
-                                 grant_.chunks_per_piece);
   registrations_.resize(piece_device_addresses_.size());
   if (options.start == ArenaStart::kReady) {
     while (grow(max_registration_bytes_) > 0) {
@@ -149,9 +149,10 @@ void Arena::register_chunks(ChunkRange chunks) {
   }
   for (std::uint32_t chunk = first; chunk < end; chunk += of_piece) {
     const std::uint32_t number = (chunk - first) / of_one;
-    piece_device_addresses_[piece_of(ChunkId(chunk)).value()] =
-        made[number]->device_address() +
+    const std::uint64_t offset =
         (chunk - first - std::uint64_t{number} * of_one) * shape_.chunk_bytes;
+    piece_device_addresses_[piece_of(ChunkId(chunk)).value()].store(
+        made[number]->device_address() + offset, std::memory_order_release);
   }
   for (std::uint32_t i = 0; i < made.size(); ++i) {
     registrations_[piece_of(ChunkId(first + i * of_one)).value()] = std::move(made[i]);

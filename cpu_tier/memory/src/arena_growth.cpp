@@ -159,7 +159,9 @@ void ArenaGrowth::obey(const ArenaOrder& order, const std::stop_token& stop) {
 
 void ArenaGrowth::set_pace(std::uint64_t bytes, std::chrono::nanoseconds took) {
   const Clock::time_point now = Clock::now();
-  retirement_due_ = due_ = now + (gentle() ? kPausesPerStep * took : std::chrono::nanoseconds(0));
+  retirement_due_ = now + (gentle() ? kPausesPerStep * took : std::chrono::nanoseconds(0));
+  // A retirement between two steps does not make the second one come earlier.
+  due_ = std::max(due_, retirement_due_);
   if (options_.pinning_bandwidth_limit == 0) return;
   const std::chrono::duration<double> least(static_cast<double>(bytes) /
                                             static_cast<double>(options_.pinning_bandwidth_limit));

@@ -29,6 +29,7 @@ void Arena::retire(ChunkRange chunks) {
 
 void Arena::retire_piece(PieceId piece) {
   const ChunkRange chunks = chunks_of(piece);
+  piece_device_addresses_[piece.value()].store(0, std::memory_order_release);
   KVFERRY_PAUSE_POINT("arena.before_unregistering");
   registrations_[piece.value()].reset();
   KVFERRY_PAUSE_POINT("arena.before_release");

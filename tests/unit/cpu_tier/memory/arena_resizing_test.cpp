@@ -93,6 +93,11 @@ TEST_F(ArenaResizingTest, WhatIsRetiredIsUnregisteredAndTheMachinesAgain) {
   EXPECT_EQ(num_resident(*arena, piece(0)), kOfPiece);
   EXPECT_EQ(num_resident(*arena, piece(3, 3)), 3 * kOfPiece);
   EXPECT_EQ(arena->num_usable(), (kPieces - 2) * kOfPiece);
+  EXPECT_TRUE(arena->is_ready(ChunkId(3)));
+  EXPECT_FALSE(arena->is_ready(ChunkId(4)));
+  EXPECT_FALSE(arena->is_ready(ChunkId(11)));
+  EXPECT_TRUE(arena->is_ready(ChunkId(12)));
+  EXPECT_FALSE(arena->is_ready(ChunkId(kPieces * kOfPiece)));
   EXPECT_EQ(read(*arena, 3), 7);
   EXPECT_EQ(read(*arena, 13), 7);
   for (std::uint32_t chunk = 0; chunk < kPieces * kOfPiece; ++chunk) write(*arena, chunk, 0);

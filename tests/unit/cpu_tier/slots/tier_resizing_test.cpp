@@ -23,7 +23,7 @@ std::vector<std::uint32_t> numbers(const std::optional<ChunkRange>& chunks) {
   if (!chunks) return {};
   return {chunks->begin.value(), chunks->end.value()};
 }
-using Run = std::vector<std::uint32_t>;
+using Ends = std::vector<std::uint32_t>;
 
 class TierResizingTest : public ::testing::Test {
  protected:
@@ -47,20 +47,20 @@ TEST_F(TierResizingTest, TheRunWithTheColdestBlocksGoesAndTheyAreEvicted) {
   for (std::uint64_t first = 0; first < kSlots; first += kRun) store(first, kRun);
   tier.touch(kOne, keys(0, kRun));
   const std::uint64_t epoch = tier.eviction_epoch();
-  EXPECT_EQ(numbers(retire()), (Run{8, 16}));
+  EXPECT_EQ(numbers(retire()), (Ends{8, 16}));
   EXPECT_EQ(held(8, 8), 0U);
   EXPECT_EQ(held(0, 8), 8U);
   EXPECT_EQ(held(16, 16), 16U);
   EXPECT_GT(tier.eviction_epoch(), epoch);
   EXPECT_EQ(tier.snapshot().num_slots, kSlots - kRun);
   EXPECT_EQ(tier.snapshot().num_evicted_total, kRun);
-  EXPECT_EQ(numbers(retire()), (Run{16, 24}));
+  EXPECT_EQ(numbers(retire()), (Ends{16, 24}));
 }
 
 TEST_F(TierResizingTest, FreeSlotsGoBeforeBlocks) {
   store(0, kSlots / 2);
-  EXPECT_EQ(numbers(retire()), (Run{24, 32}));
-  EXPECT_EQ(numbers(retire()), (Run{16, 24}));
+  EXPECT_EQ(numbers(retire()), (Ends{24, 32}));
+  EXPECT_EQ(numbers(retire()), (Ends{16, 24}));
   EXPECT_EQ(held(0, 16), 16U);
   EXPECT_EQ(tier.snapshot().num_free, 0U);
 }
@@ -80,13 +80,13 @@ TEST_F(TierResizingTest, WhatIsNamedStaysAndGoesWhenItIsNot) {
   WritableSlots filling = take(100, 1);
   EXPECT_EQ(filling.slots().front().value() / kRun, 0U);
   Lease other = std::move(tier.lease(kOne, keys(16, 1))).value();
-  EXPECT_EQ(numbers(retire()), (Run{24, 32}));
+  EXPECT_EQ(numbers(retire()), (Ends{24, 32}));
   EXPECT_FALSE(retire()) << "each other run has a slot that is named";
 
   tier.release(std::move(doubted));
-  EXPECT_EQ(numbers(retire()), (Run{8, 16}));
+  EXPECT_EQ(numbers(retire()), (Ends{8, 16}));
   tier.release(std::move(other));
-  EXPECT_EQ(numbers(retire()), (Run{16, 24}));
+  EXPECT_EQ(numbers(retire()), (Ends{16, 24}));
   tier.release(std::move(read));
   EXPECT_FALSE(retire());
   AbortedSlots aborted = tier.abort(std::move(filling));
@@ -94,16 +94,16 @@ TEST_F(TierResizingTest, WhatIsNamedStaysAndGoesWhenItIsNot) {
   QuarantinedSlots lost = tier.quarantine(std::move(aborted));
   EXPECT_FALSE(retire());
   tier.release(std::move(lost));
-  EXPECT_EQ(numbers(retire()), (Run{0, 8}));
+  EXPECT_EQ(numbers(retire()), (Ends{0, 8}));
 }
 
 TEST_F(TierResizingTest, WhatAQueuedRequestWaitsForGoesLast) {
   for (std::uint64_t first = 0; first < kSlots; first += kRun) store(first, kRun);
   tier.await(kOne, keys(0, kRun));
-  EXPECT_EQ(numbers(retire()), (Run{8, 16}));
-  EXPECT_EQ(numbers(retire()), (Run{16, 24}));
-  EXPECT_EQ(numbers(retire()), (Run{24, 32}));
-  EXPECT_EQ(numbers(retire()), (Run{0, 8}));
+  EXPECT_EQ(numbers(retire()), (Ends{8, 16}));
+  EXPECT_EQ(numbers(retire()), (Ends{16, 24}));
+  EXPECT_EQ(numbers(retire()), (Ends{24, 32}));
+  EXPECT_EQ(numbers(retire()), (Ends{0, 8}));
 }
 
 TEST_F(TierResizingTest, WhatComesBackIsEmptyAndUsed) {
@@ -141,10 +141,10 @@ TEST_F(TierResizingTest, EventsTellWhatWentWithTheChunks) {
 TEST_F(TierResizingTest, ARunThatIsNotReadyAsAWholeStays) {
   Tier growing(kSlots, std::array{1U});
   growing.grow_to(kRun + 3);
-  EXPECT_EQ(numbers(growing.retire_coldest(kRun)), (Run{0, 8}));
+  EXPECT_EQ(numbers(growing.retire_coldest(kRun)), (Ends{0, 8}));
   EXPECT_FALSE(growing.retire_coldest(kRun));
   growing.grow_to(2 * kRun);
-  EXPECT_EQ(numbers(growing.retire_coldest(kRun)), (Run{8, 16}));
+  EXPECT_EQ(numbers(growing.retire_coldest(kRun)), (Ends{8, 16}));
   growing.restore({ChunkId(24), ChunkId(32)});
   growing.restore({ChunkId(0), ChunkId(8)});
   EXPECT_EQ(growing.snapshot().num_slots, 2 * kRun);
@@ -154,8 +154,8 @@ TEST_F(TierResizingTest, ARunThatIsNotReadyAsAWholeStays) {
 TEST_F(TierResizingTest, TheLastRunMayBeShort) {
   Tier odd(kRun + 3, std::array{1U});
   odd.grow_to(kRun + 3);
-  EXPECT_EQ(numbers(odd.retire_coldest(kRun)), (Run{8, 11}));
-  EXPECT_EQ(numbers(odd.retire_coldest(kRun)), (Run{0, 8}));
+  EXPECT_EQ(numbers(odd.retire_coldest(kRun)), (Ends{8, 11}));
+  EXPECT_EQ(numbers(odd.retire_coldest(kRun)), (Ends{0, 8}));
   odd.restore({ChunkId(8), ChunkId(11)});
   EXPECT_EQ(odd.snapshot().num_slots, 3U);
 }
@@ -173,9 +173,9 @@ TEST_F(TierResizingTest, ARunMayHaveChunksOfSeveralClasses) {
     store_in(small, 1000 + 100 * i, 16);
   }
   EXPECT_EQ(mixed.slab_snapshot().num_free_chunks, 2U);
-  EXPECT_EQ(numbers(mixed.retire_coldest(2)), (Run{6, 8})) << "nobody has them";
+  EXPECT_EQ(numbers(mixed.retire_coldest(2)), (Ends{6, 8})) << "nobody has them";
   EXPECT_EQ(mixed.slab_snapshot().num_free_chunks, 0U);
-  EXPECT_EQ(numbers(mixed.retire_coldest(2)), (Run{0, 2}));
+  EXPECT_EQ(numbers(mixed.retire_coldest(2)), (Ends{0, 2}));
   EXPECT_EQ(mixed.lookup_prefix(large, keys(0, 4)).size(), 0U);
   EXPECT_EQ(mixed.lookup_prefix(small, keys(1000, 16)).size(), 0U);
   EXPECT_EQ(mixed.lookup_prefix(large, keys(100, 4)).size(), 4U);

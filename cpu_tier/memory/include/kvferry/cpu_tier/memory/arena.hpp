@@ -97,13 +97,19 @@ class Arena {
   [[nodiscard]] std::uint32_t num_ready() const {
     return num_ready_.load(std::memory_order_acquire);
   }
+  /// Whether it is resident and registered now. False from the moment on in which retire() begins
+  /// with it.
+  [[nodiscard]] bool is_ready(ChunkId chunk) const {
+    return chunk.value() < shape_.num_chunks &&
+           piece_device_addresses_[piece_of(chunk).value()].load(std::memory_order_acquire) != 0;
+  }
   /// Host address of a chunk. Chunks are contiguous.
   [[nodiscard]] std::uintptr_t chunk_address(ChunkId chunk) const {
     return pages_.mapping().address() + std::uint64_t{chunk.value()} * shape_.chunk_bytes;
   }
   /// The address by which the device knows a ready chunk. Contiguous within a piece only.
   [[nodiscard]] std::uintptr_t chunk_device_address(ChunkId chunk) const {
-    return piece_device_addresses_[piece_of(chunk).value()] +
+    return piece_device_addresses_[piece_of(chunk).value()].load(std::memory_order_acquire) +
            std::uint64_t{chunk.value() % grant_.chunks_per_piece} * shape_.chunk_bytes;
   }
   /// A copy must not straddle chunks of different pieces.
@@ -146,7 +152,8 @@ class Arena {
   const ArenaShape shape_;
   const std::uint32_t num_first_;
   ArenaPages pages_;
-  std::vector<std::uintptr_t> piece_device_addresses_;
+  /// 0: not ready.
+  std::vector<std::atomic<std::uintptr_t>> piece_device_addresses_;
   std::atomic<std::uint32_t> num_ready_{0};
   std::atomic<std::uint32_t> num_usable_{0};
   std::chrono::nanoseconds waited_{0};
