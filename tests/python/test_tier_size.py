@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A tier that is made smaller and larger while the engine serves, with vLLM's scheduler and the toy model."""
 
+import os
 import random
+import time
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +48,8 @@ def found() -> engines.Engine:
 
 def settle(engine: ToyEngine) -> engines.TierState:
     """Step until the tier has the size that it is to have; what it says then."""
-    for _ in range(2000):
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
         engine.step()
         state = found().state
         side = engine.scheduler.connector.scheduler_side
@@ -72,7 +75,7 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("model", [*MODELS, UNEVEN_MODEL, *RECURRENT_MODELS[:1]])
-@pytest.mark.parametrize("seed", seed_range(4))
+@pytest.mark.parametrize("seed", seed_range(3))
 def test_random_lives_get_their_tokens_while_the_tier_is_resized(
     make: Make, folder: Path, is_async: bool, seed: int, model: dict[str, Any]
 ) -> None:
@@ -106,7 +109,7 @@ def test_random_lives_get_their_tokens_while_the_tier_is_resized(
     assert_at_rest(engine)
 
 
-@pytest.mark.parametrize("seed", seed_range(4))
+@pytest.mark.parametrize("seed", seed_range(3))
 def test_random_lives_of_ranks_that_keep_one_copy_get_their_tokens_while_it_is_resized(
     make: Make, folder: Path, is_async: bool, seed: int
 ) -> None:
@@ -154,8 +157,8 @@ def test_half_of_the_tier_goes_and_comes_again_and_the_engine_steps_for_it(make:
     engine.generate(PROMPTS)
 
 
-def test_a_tier_that_engines_share_says_that_it_stays(make: Make, tmp_path: Path) -> None:
-    make({"cpu_bytes_to_use": 4 << 20, "shared_path": f"{tmp_path}/tier"})
+def test_a_tier_that_engines_share_is_none_that_can_be_resized(make: Make) -> None:
+    make({"cpu_bytes_to_use": 4 << 20, "shared_path": f"/dev/shm/kvferry-size-of-test-{os.getpid()}"})
     assert engines.living() == []
 
 

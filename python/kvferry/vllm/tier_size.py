@@ -195,7 +195,7 @@ class TierSize:
         why_fixed = self._why_fixed
         if not why_fixed and not figures["target_chunks"]:
             why_fixed = "the engine has not run a step yet"
-        elif not why_fixed and not figures["chunks_per_run"]:
+        elif not why_fixed and not 0 < figures["chunks_per_run"] < figures["max_chunks"]:
             why_fixed = (
                 "the memory of some rank comes from the machine's pool of huge pages, or is too small to be divided; "
                 "set pages to 'transparent', or pinned_piece_bytes to less"
