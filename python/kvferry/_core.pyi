@@ -135,6 +135,10 @@ class SchedulerEngine:
         """
         Empties the tier.
         """
+    def resize(self, num_chunks: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        From now on the tier is to have so many chunks, as far as the ranks' memory goes: each plan takes some out of use or into it.
+        """
     def snapshot(self) -> dict[str, int]:
         """
         All levels and counters, in blocks unless the name says otherwise.
@@ -142,6 +146,10 @@ class SchedulerEngine:
     def take_key_events(self) -> list[tuple[bool, int, bytes]]:
         """
         What can be loaded since the last call, and what cannot any more, in order: (whether it can, KV cache group, block hash). Empty without `key_events`.
+        """
+    def tier_size(self) -> tuple[dict[str, int], list[int], str]:
+        """
+        How large the tier is and is to be, in chunks, and whether that changes in the next steps; the ranks that have not done what they were told; why one could not.
         """
     @property
     def max_slots(self) -> int:

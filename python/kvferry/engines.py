@@ -212,7 +212,7 @@ class Engine:
             self.state = _read_state(file) or self.state
 
     def wait(self, request: int, patience_s: float) -> bool:
-        """Look until the engine has done what was asked, or has done what it can for now.
+        """Look until the engine has done what was asked.
 
         Parameters
         ----------
@@ -224,13 +224,13 @@ class Engine:
         Returns
         -------
         bool
-            Whether it has seen the request and is done with it.
+            Whether it has seen the request, and nothing of it is left to do.
 
         """
         deadline = time.monotonic() + patience_s
         while True:
             self.look()
-            if self.state.request == request and not self.state.is_at_work:
+            if self.state.request == request and not (self.state.is_at_work or self.state.is_blocked):
                 return True
             if time.monotonic() >= deadline:
                 return False

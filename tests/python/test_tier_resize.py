@@ -186,7 +186,7 @@ def test_the_command_tells_what_was_done_and_what_is_left(own: EngineFile) -> No
     ):
         serving = threading.Thread(target=serve, kwargs=after)
         serving.start()
-        done = cli("resize", "2GiB", "--engine", number)
+        done = cli("resize", "2GiB", "--engine", number, "--wait", "5")
         serving.join()
         assert done.returncode == code, done
         assert said in done.stdout

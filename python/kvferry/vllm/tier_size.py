@@ -157,7 +157,7 @@ class TierSize:
     @property
     def wants_steps(self) -> bool:
         """Whether the engine is to step on though it has no request: ranks are told, and heard, in steps only."""
-        if self._said is None or not self._said.is_at_work:
+        if self._said is None or not (self._said.is_at_work or self._said.is_blocked):
             return False
         return time.monotonic() - self._changed_at < _PATIENCE_S
 
