@@ -243,7 +243,7 @@ def living(directory: str | None = None) -> list[Engine]:
     for path in _files(directory or DIRECTORY):
         try:
             with _opened(path, os.O_RDONLY) as file:
-                state = _read_state(file) if _is_alive(file) else None
+                state = _read_whole_state(file) if _is_alive(file) else None
         except (OSError, ResourceError):
             continue
         if state is not None:
@@ -306,6 +306,15 @@ def _read_state(file: int) -> TierState | None:
     except (AttributeError, TypeError):
         return None
     return dataclasses.replace(state, silent_ranks=tuple(state.silent_ranks))
+
+
+def _read_whole_state(file: int) -> TierState | None:
+    """The same, looking again for a moment; None if it has not said anything yet."""
+    for _ in range(10):
+        if (state := _read_state(file)) is not None:
+            return state
+        time.sleep(0.001)
+    return None
 
 
 def texts_of(state: TierState) -> Iterator[str]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import random
@@ -88,8 +89,20 @@ def test_the_engine_ends_idle_and_nothing_is_kept(result: dict[str, dict[str, An
     assert_nothing_is_kept(result["after"])
 
 
-def arena_bytes(pid: int) -> int:
-    """What of the engine's memory is the arena's: of the one mapping as large as the tier can be."""
+def resident_bytes(session: int) -> tuple[int, int]:
+    """What of a server's memory is its arena, and all that the rank's process has of its own."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/status"):
+        pid = int(status.parent.name)
+        with contextlib.suppress(OSError):
+            if os.getsid(pid) == session:
+                found += [(arena, rss_anon(pid)) for arena in arenas_of(pid)]
+    (one,) = found
+    return one
+
+
+def arenas_of(pid: int) -> list[int]:
+    """Bytes that are resident of mappings as large as the tier can be."""
     limit = TIER_MIB * 3 // 2 * MIB
     found = []
     # Neighbours of one kind are one mapping; the arena's has room for a huge page more at its ends.
@@ -99,8 +112,7 @@ def arena_bytes(pid: int) -> int:
         )
         if limit <= size <= limit + 8 * MIB:
             found.append(resident)
-    assert len(found) == 1, found
-    return found[0]
+    return found
 
 
 @dataclasses.dataclass
@@ -159,15 +171,18 @@ def use(server: VllmServer, requests: list[dict[str, Any]]) -> Visit:
             ),
         )
         (pid,) = [engine.state.pid for engine in engines.living() if os.getsid(engine.state.pid) == server.process.pid]
-        resident, own_memory, told = {TIER_MIB: arena_bytes(pid)}, {TIER_MIB: rss_anon(pid)}, {}
+        session = server.process.pid
+        seen = {TIER_MIB: resident_bytes(session)}
+        told = {}
         for size in (TIER_MIB // 2, full, TIER_MIB // 2 + 1, TIER_MIB):
             told[size] = resize(size, pid)
-            resident.setdefault(size, arena_bytes(pid))
-            own_memory.setdefault(size, rss_anon(pid))
+            seen.setdefault(size, resident_bytes(session))
     finally:
         stop.set()
         clients.join()
     hits = server.metrics()["vllm:kvferry_hit_tokens_total"][""]
+    resident = {size: arena for size, (arena, _) in seen.items()}
+    own_memory = {size: own for size, (_, own) in seen.items()}
     return Visit(answers, resident, own_memory, told, hits, server.stop())
 
 
