@@ -103,7 +103,7 @@ class EngineFile:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX)
             os.pwrite(self._file, _MAGIC.ljust(_SIZE, b"\0"), 0)
-            # Python follows the link to the open file only if it is told of a directory, which an absolute path ignores.
+            # Python follows a link to the open file only if it is told of a directory, which an absolute path ignores.
             os.link(f"/proc/self/fd/{self._file}", self._path, src_dir_fd=self._file)
         except OSError:
             self.leave()

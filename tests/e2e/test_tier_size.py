@@ -165,10 +165,7 @@ def use(server: VllmServer, requests: list[dict[str, Any]]) -> Visit:
         full = TIER_MIB * 3 // 2
         server.await_metrics(
             "the tier is ready",
-            lambda found: (
-                found.get("vllm:kvferry_tier_ready_blocks", {}).get("", 0)
-                == found.get("vllm:kvferry_tier_size_blocks", {}).get("", 1)
-            ),
+            lambda found: found["vllm:kvferry_tier_ready_blocks"][""] == found["vllm:kvferry_tier_size_blocks"][""] > 0,
         )
         (pid,) = [engine.state.pid for engine in engines.living() if os.getsid(engine.state.pid) == server.process.pid]
         session = server.process.pid
