@@ -99,6 +99,10 @@ bench-engine: ready ## Measure whole engines: alone, with kvferry, with the stoc
 bench-shared: ready ## Measure what engines that share a tier win by it, and what they cost each other
 	@PATH="$(CURDIR)/.venv/bin:$$PATH" $(PY) bench/lab/shared_engines.py $(BENCH_ARGS)
 
+.PHONY: bench-resizing
+bench-resizing: ready ## Measure what resizing a tier costs the requests beside it
+	@PATH="$(CURDIR)/.venv/bin:$$PATH" $(PY) bench/lab/resizing.py $(BENCH_ARGS)
+
 .PHONY: bench-lmcache
 bench-lmcache: ready ## Measure kvferry as an L2 of LMCache beside LMCache's own local ones
 	@tools/setup_lmcache.sh

@@ -144,6 +144,10 @@ class SchedulerEngine:
         """
         Empties the tier.
         """
+    def resize(self, num_chunks: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        From now on the tier is to have so many chunks, as far as the ranks' memory goes: each plan takes some out of use or into it.
+        """
     def snapshot(self) -> dict[str, int]:
         """
         All levels and counters, in blocks unless the name says otherwise.
@@ -155,6 +159,10 @@ class SchedulerEngine:
     def take_tier_changes(self, most: typing.SupportsInt | typing.SupportsIndex) -> list[tuple[bool, int, bytes, int]]:
         """
         What can be loaded of a shared tier since the last call, and what cannot any more, whichever engine stored it: (whether it can, KV cache group, block hash, slot). Two slots may hold one hash. About `most` at most; fewer: every slot was looked at. Empty without a shared tier. Any one thread, but not during or after close().
+        """
+    def tier_size(self) -> tuple[dict[str, int], list[int], str]:
+        """
+        How large the tier is and is to be, in chunks, and whether that changes in the next steps; the ranks that have not done what they were told; why one could not.
         """
     @property
     def max_slots(self) -> int:

@@ -72,6 +72,11 @@ class KvFerryConfig:
         ranks that share one.
     cpu_bytes_to_use_per_rank
         Bytes of one rank; takes the place of the even split. Ranks that share an arena put theirs together.
+    cpu_bytes_limit
+        Most bytes that the tier may be made while the engine serves, counted as `cpu_bytes_to_use`. None: that.
+    memory_margin
+        Bytes that the machine, and each cgroup of the engine, is to keep free: while less is free the tier is made
+        smaller, and larger again later. None: the tier does not look.
     allow_smaller_tier
         Whether to go on with less than that, if the machine has less; else it is an error.
     numa_node
@@ -156,6 +161,8 @@ class KvFerryConfig:
 
     cpu_bytes_to_use: int = key(read_size, default=8 * GIB)
     cpu_bytes_to_use_per_rank: int | None = key(read_size, default=None)
+    cpu_bytes_limit: int | None = key(read_size, default=None)
+    memory_margin: int | None = key(read_size, default=None)
     allow_smaller_tier: bool = key(_read_flag, WORKER, default=False)
     numa_node: int | None = key(
         settings.numa_node(WHERE, "leave it out for the node next to the device; numactl -H lists them"),
@@ -214,7 +221,45 @@ class KvFerryConfig:
         """
         refuse_unknown_keys(WHERE, extra_config, known_keys(cls))
         refuse_shared_contradictions(WHERE, extra_config, "pages")
-        return cls(**read_values(cls, extra_config))
+        config = cls(**read_values(cls, extra_config))
+        config._check_resizing()
+        return config
+
+    def _check_resizing(self) -> None:
+        """Refuse keys for a tier whose size changes beside those of one that stays."""
+        for name in ("cpu_bytes_limit", "memory_margin"):
+            if getattr(self, name) is None:
+                continue
+            if self.shared_path is not None:
+                raise complaint(
+                    name, getattr(self, name), "a tier of the engine's own", f"leave {name} or shared_path out"
+                )
+            if self.pages == "huge":
+                raise complaint(
+                    name,
+                    getattr(self, name),
+                    "memory that can go back to the machine, and huge pages go back to their pool",
+                    f"leave {name} out, or set pages to 'transparent'",
+                )
+            if self.cpu_bytes_to_use_per_rank is not None:
+                raise complaint(
+                    name,
+                    getattr(self, name),
+                    "a key beside cpu_bytes_to_use, for all ranks of a node together",
+                    "set cpu_bytes_to_use in place of cpu_bytes_to_use_per_rank",
+                )
+        if self.cpu_bytes_limit is not None and self.cpu_bytes_limit < self.cpu_bytes_to_use:
+            raise complaint(
+                "cpu_bytes_limit",
+                self.cpu_bytes_limit,
+                f"cpu_bytes_to_use ({self.cpu_bytes_to_use}) or more",
+                "raise it, or leave it out",
+            )
+
+    @property
+    def is_resizable(self) -> bool:
+        """Whether the configuration allows a tier that goes back to the machine in parts."""
+        return self.shared_path is None and self.pages != "huge"
 
     def told_to(self, side: Side) -> dict[str, object]:
         """Return what a side's engine of the core is told as it is here; the rest of its options is worked out."""
@@ -229,7 +274,18 @@ class KvFerryConfig:
         """Bytes of the tier in each of the `num_local_arenas` arenas of a node, of `num_sharing` ranks each."""
         if self.cpu_bytes_to_use_per_rank is not None:
             return self.cpu_bytes_to_use_per_rank * num_sharing
-        return self.cpu_bytes_to_use // num_local_arenas
+        return self.most_bytes // num_local_arenas
+
+    @property
+    def most_bytes(self) -> int:
+        """What the tier can be made: on one node, or for each rank if that is how it was told."""
+        return self.cpu_bytes_to_use_per_rank or self.cpu_bytes_limit or self.cpu_bytes_to_use
+
+    def start_chunks(self, num_chunks: int) -> int:
+        """Chunks that a tier begins with, which can have `num_chunks`."""
+        if self.cpu_bytes_limit is None:
+            return num_chunks
+        return max(num_chunks * self.cpu_bytes_to_use // self.cpu_bytes_limit, 1)
 
     def shared_capacity(self, num_ranks: int) -> int:
         """Bytes of a shared tier, of all ranks together."""
@@ -269,7 +325,8 @@ class KvFerryConfig:
 
         """
         budget = self.bytes_per_arena(num_local_arenas, num_sharing)
-        if budget >= slot_bytes:
+        start = min(budget, self.cpu_bytes_to_use // num_local_arenas) if self.cpu_bytes_limit else budget
+        if start >= slot_bytes:
             return budget
         if self.cpu_bytes_to_use_per_rank is not None:
             raise complaint(

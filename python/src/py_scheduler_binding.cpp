@@ -87,6 +87,12 @@ void bind_scheduler_engine(py::module_& module) {
           "them. Blocks of the old ones are found when these come back, or with `forget_old` leave "
           "the tier. Loads in flight fail, and what the engine has computed so far is not stored. "
           "No step is under way.")
+      .def("resize", &PySchedulerEngine::resize, py::arg("num_chunks"),
+           "From now on the tier is to have so many chunks, as far as the ranks' memory goes: each "
+           "plan takes some out of use or into it.")
+      .def("tier_size", &PySchedulerEngine::tier_size,
+           "How large the tier is and is to be, in chunks, and whether that changes in the next "
+           "steps; the ranks that have not done what they were told; why one could not.")
       .def("take_key_events", &PySchedulerEngine::take_key_events,
            "What can be loaded since the last call, and what cannot any more, in order: (whether "
            "it can, KV cache group, block hash). Empty without `key_events`.")

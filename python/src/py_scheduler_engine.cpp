@@ -332,6 +332,24 @@ Figures PySchedulerEngine::snapshot() const {
   return out;
 }
 
+void PySchedulerEngine::resize(std::uint32_t num_chunks) { engine().resize(num_chunks); }
+
+std::tuple<Figures, std::vector<std::uint32_t>, std::string> PySchedulerEngine::tier_size() const {
+  const connector::TierSize now = engine().tier_size();
+  Figures out;
+  out["num_chunks"] = now.num_chunks;
+  out["target_chunks"] = now.target_chunks;
+  out["max_chunks"] = now.max_chunks;
+  out["chunks_per_run"] = now.chunks_per_run;
+  out["num_retiring"] = now.num_retiring;
+  out["num_restoring"] = now.num_restoring;
+  out["is_blocked"] = static_cast<int>(now.is_blocked);
+  out["is_at_work"] = static_cast<int>(now.is_at_work);
+  std::vector<std::uint32_t> silent_ranks;
+  for (const RankId rank : now.silent_ranks) silent_ranks.push_back(rank.value());
+  return {std::move(out), std::move(silent_ranks), now.failure};
+}
+
 void PySchedulerEngine::close() {
   contents_.reset();
   engine_.reset();

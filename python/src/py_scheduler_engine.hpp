@@ -57,6 +57,8 @@ class PySchedulerEngine {
   std::vector<std::tuple<bool, std::uint32_t, py::bytes, std::uint64_t>> take_tier_changes(
       std::size_t most);
   [[nodiscard]] Figures snapshot() const;
+  void resize(std::uint32_t num_chunks);
+  [[nodiscard]] std::tuple<Figures, std::vector<std::uint32_t>, std::string> tier_size() const;
   [[nodiscard]] std::uint32_t num_slots() const;
   [[nodiscard]] std::uint32_t max_slots() const;
   [[nodiscard]] bool is_busy() const;

@@ -97,6 +97,7 @@ constexpr OptionKey<PyWorkerOptions> kKeys[] = {
     {"numa_node", set_engine<&WorkerOptions::numa_node>},
     {"pages", set_field_by<page_kind, &PyWorkerOptions::engine, &WorkerOptions::arena,
                            &ArenaOptions::pages>},
+    {"start_chunks", set_arena<&ArenaOptions::start_chunks>},
     {"pinned_piece_bytes", set_arena<&ArenaOptions::pinned_piece_bytes>},
     {"pinning_bandwidth_limit", set_engine<&WorkerOptions::pinning_bandwidth_limit>},
     {"allow_smaller_tier", set_field_by<shortage, &PyWorkerOptions::engine, &WorkerOptions::arena,

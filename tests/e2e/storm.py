@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import random
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
+
+from kvferry import engines
 
 if TYPE_CHECKING:
     from .engine_process import Engine
@@ -76,6 +79,8 @@ class Storm:
     reset_chance
         Of emptying the engine's cache and the tier, at each step; 0 is never, else it happens at every fifth step
         with a load on its way and every fortieth with a store too.
+    resize_chance
+        Of asking for another size of the tier, at each step.
     follow_chance
         Of asking on: an answer that has ended is asked for once more, with its own beginning behind the prompt, so
         that blocks of generated tokens are read again.
@@ -92,6 +97,7 @@ class Storm:
         reset_chance: float,
         follow_chance: float,
         seed: int,
+        resize_chance: float = 0.0,
     ) -> None:
         self.engine = engine
         self.front = engine.llm.llm_engine
@@ -100,6 +106,8 @@ class Storm:
         self.window = window
         self.chances = abort_chances
         self.reset_chance = reset_chance
+        self.resize_chance = resize_chance
+        self.sizes: set[int] = set()
         self.follow_chance = follow_chance
         self.random = random.Random(seed)
         self.living: dict[str, _Life] = {}
@@ -126,12 +134,13 @@ class Storm:
             self.repeat_aborts()
             self.abort_some()
             self.reset_sometimes()
+            self.resize_sometimes()
             self.look_at_the_tier()
         forget()
         after = self.engine.counters(), self.engine.num_preemptions()
         return {
             "lives": [life.report() for life in self.ended],
-            "seen": dict(self.seen),
+            "seen": dict(self.seen) | {"sizes": len(self.sizes)},
             "num_preemptions": after[1] - before[1],
             "counters": {source: after[0][source] - before[0].get(source, 0) for source in after[0]},
         }
@@ -293,6 +302,20 @@ class Storm:
         if tier["num_evictable"] or tier["num_leased"] or tier["num_writable"]:
             raise AssertionError(f"blocks from before a reset can still be served: {tier}")
 
+    def resize_sometimes(self) -> None:
+        """Ask for a tier of half to one and a half times its size, or of any other, as ``kvferry tier resize`` does."""
+        if not self.resize_chance:
+            return
+        self.sizes.add(self.engine.tier()["num_slots"])
+        if self.random.random() >= self.resize_chance:
+            return
+        for found in engines.living():
+            if found.state.pid == os.getpid() and not found.state.why_fixed:
+                share = self.random.choice([1 / 3, 2 / 3, 1.0, self.random.uniform(0.01, 1)])
+                found.ask(int(share * found.state.limit_bytes))
+                self.seen["resizes while loading"] += self.engine.tier()["num_loads_in_flight"] > 0
+                self.seen["resizes while storing"] += self.engine.tier()["num_stores_in_flight"] > 0
+
     def look_at_the_tier(self) -> None:
         """Every slot is in one state; and how full the tier is."""
         if not self.engine.is_kvferry():
@@ -331,6 +354,7 @@ def storm(
     reset_chance: float,
     follow_chance: float,
     seed: int,
+    resize_chance: float = 0.0,
 ) -> dict[str, Any]:
     """The operation; see `Storm`."""
-    return Storm(engine, requests, window, abort_chances, reset_chance, follow_chance, seed).run()
+    return Storm(engine, requests, window, abort_chances, reset_chance, follow_chance, seed, resize_chance).run()

@@ -56,6 +56,7 @@ def storm(
     abort_chances: dict[str, float] | None = None,
     reset_chance: float = 0.0,
     follow_chance: float = 0.0,
+    resize_chance: float = 0.0,
     seed: int = 0,
 ) -> dict[str, Any]:
     """The operation `storm`."""
@@ -66,6 +67,7 @@ def storm(
         "abort_chances": abort_chances or {},
         "reset_chance": reset_chance,
         "follow_chance": follow_chance,
+        "resize_chance": resize_chance,
         "seed": seed,
     }
 

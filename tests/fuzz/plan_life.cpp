@@ -6,6 +6,7 @@
 #include "kvferry/cpu_tier/memory/slab_geometry.hpp"
 #include "kvferry/gpu/host_link.hpp"
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstring>
@@ -70,6 +71,7 @@ void PlanLife::restart() {
       options);
   last_seq_ = PlanSeq();
   is_unknown_ = false;
+  retired_.clear();
   bind_right(next_plan());
   // All chunks are ready, and the rank says so.
   const auto start = std::chrono::steady_clock::now();
@@ -107,6 +109,7 @@ bool PlanLife::bind(const std::string& message) {
     const TransferId id = order.transfer;
     KVFERRY_CHECK(owed_.loads.emplace(id, std::move(order)).second, "a load was taken twice");
   }
+  owed_.chunks.insert(owed_.chunks.end(), plan.chunks.begin(), plan.chunks.end());
   for (auto& notice : plan.notices) owed_.announcements.insert(std::move(notice.engine_request_id));
   return true;
 }
@@ -141,6 +144,7 @@ void PlanLife::take(const Way& way, std::string message) {
   // Ends what was not saved, too.
   bind_right(next_plan());
   settle();
+  restore_all();
   expect_at_rest();
   if (is_unknown_) restart();
   expect_right_plan_works();
@@ -162,6 +166,12 @@ void PlanLife::note(const StepReport& report) {
     over.insert(end.transfer);
   }
   for (const TransferId id : over) owed_.stores.erase(id);
+  for (const auto& [order, failure] : report.chunks) {
+    KVFERRY_CHECK(!owed_.chunks.empty() && owed_.chunks.front() == order && failure.empty(),
+                  "an order for chunks that nobody gave, or that failed: " + failure);
+    end_in_model(order);
+    owed_.chunks.erase(owed_.chunks.begin());
+  }
   for (const auto& end : report.loads) {
     const auto found = owed_.loads.find(end.transfer);
     KVFERRY_CHECK(found != owed_.loads.end(), "a load's end that nobody waits for");
@@ -185,9 +195,32 @@ void PlanLife::settle() {
     KVFERRY_CHECK(std::chrono::steady_clock::now() - start < std::chrono::minutes(1),
                   std::to_string(owed_.stores.size()) + " stores and " +
                       std::to_string(owed_.loads.size()) + " loads do not end");
-    if (!owed_.stores.empty() || !owed_.loads.empty()) std::this_thread::yield();
-  } while (!owed_.stores.empty() || !owed_.loads.empty());
+    if (owes()) std::this_thread::yield();
+  } while (owes());
   KVFERRY_CHECK(owed_.announcements.empty(), "a failure was not announced");
+}
+
+void PlanLife::end_in_model(const connector::ChunkOrder& order) {
+  for (std::uint32_t i = 0; i < order.count; ++i) {
+    const std::uint32_t chunk = order.first.value() + i;
+    if (order.change == connector::ChunkChange::kRetire) {
+      retired_.insert(chunk);
+    } else {
+      retired_.erase(chunk);
+    }
+  }
+  // The arena is one piece, which goes as a whole.
+  if (retired_.size() == kNumChunks) std::fill(model_arena_.begin(), model_arena_.end(), 0);
+}
+
+void PlanLife::restore_all() {
+  if (retired_.empty()) return;
+  StepPlan plan = next_plan();
+  for (const std::uint32_t chunk : retired_) {
+    plan.chunks.push_back({ChunkId(chunk), 1, connector::ChunkChange::kRestore});
+  }
+  bind_right(std::move(plan));
+  settle();
 }
 
 std::size_t PlanLife::offset_of(std::uint32_t fragment, BlockId block) {

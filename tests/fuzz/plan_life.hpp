@@ -44,6 +44,7 @@ class PlanLife {
     std::map<TransferId, connector::StoreOrder> stores;
     std::map<TransferId, connector::LoadOrder> loads;
     std::multiset<std::string> announcements;
+    std::vector<connector::ChunkOrder> chunks;
   };
 
   void restart();
@@ -54,6 +55,12 @@ class PlanLife {
   /// Until all that is owed has come, each once.
   void settle();
   void note(const connector::StepReport& report);
+  [[nodiscard]] bool owes() const {
+    return !owed_.stores.empty() || !owed_.loads.empty() || !owed_.chunks.empty();
+  }
+  void end_in_model(const connector::ChunkOrder& order);
+  /// Chunks that the rank gave back are ready again.
+  void restore_all();
   void store_in_model(const connector::StoreOrder& order, std::uint32_t num_gathered);
   void load_in_model(const connector::LoadOrder& order);
   /// A fragment of a block, in the pool.
@@ -73,6 +80,7 @@ class PlanLife {
   /// Whether copies were cut short, so that the model does not know the bytes.
   bool is_unknown_ = false;
   Owed owed_;
+  std::set<std::uint32_t> retired_;  ///< Chunks.
 };
 
 }  // namespace kvferry::fuzz

@@ -48,6 +48,10 @@ class Draw {
     for (std::uint64_t i = below(3); i > 0; --i) order.parts.push_back({slab_class(), blocks()});
     return order;
   }
+  connector::ChunkOrder chunks() {
+    return {ChunkId(static_cast<std::uint32_t>(number(6))), static_cast<std::uint32_t>(number(7)),
+            static_cast<connector::ChunkChange>(below(2))};
+  }
   connector::FailureNotice notice() { return {transfer(), std::string(1 + below(2), 'r')}; }
 
  private:
@@ -116,7 +120,7 @@ void mutate(StepPlan& plan, std::mt19937_64& random) {
   Draw draw(random);
   const auto store = [&] { return draw.store(); };
   const auto load = [&] { return draw.load(); };
-  switch (draw.below(8)) {
+  switch (draw.below(9)) {
     case 0:
       return change_length(plan.stores, draw, store);
     case 1:
@@ -126,7 +130,9 @@ void mutate(StepPlan& plan, std::mt19937_64& random) {
     case 3:
       return change_length(plan.notices, draw, [&] { return draw.notice(); });
     case 4:
+      return change_length(plan.chunks, draw, [&] { return draw.chunks(); });
     case 5:
+    case 6:
       return change_one(
           plan.stores, draw, [&](StoreOrder& one) { change_store(one, draw); }, store);
     default:

@@ -50,6 +50,7 @@ ReportLife::ReportLife(Stage stage) {
                       std::make_shared<connector::FakeHashes>(std::vector<std::uint64_t>{21, 22}));
   engine_->on_allocated("failing", connector::blocks_of({20, 21}), 8);
   waiting_.insert("failing");
+  if (stage == Stage::kResizing) engine_->resize(kNumChunks / 2);
   plan();
 }
 
@@ -67,7 +68,8 @@ StepReport ReportLife::registration(RankId rank) {
                      .classes = {{kSlotBytes, 1}},
                      .num_chunks = kNumChunks,
                      .max_chunks = 2 * kNumChunks,
-                     .ring_blocks = 8};
+                     .ring_blocks = 8,
+                     .chunks_per_piece = kRun};
   return report;
 }
 
@@ -126,6 +128,7 @@ void ReportLife::report_the_rest() {
       for (const auto& order : plan.loads) {
         report.loads.push_back({order.transfer, Outcome::kDone, ""});
       }
+      for (const auto& order : plan.chunks) report.chunks.push_back({order, ""});
       for (const auto& notice : plan.notices) report.announced.push_back(notice.transfer);
     }
     fold({encode(report)});

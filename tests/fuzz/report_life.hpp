@@ -25,13 +25,22 @@ class ReportLife {
   static constexpr std::uint32_t kNumBlocks = 32;
   static constexpr std::uint32_t kNumChunks = 16;
   static constexpr std::uint32_t kNumRanks = 2;
+  static constexpr std::uint32_t kRun = 4;  ///< Chunks that come and go together.
   static constexpr std::uint64_t kSlotBytes = 64;
   static constexpr std::uint32_t kBlockTokens = 4;
   static constexpr connector::DomainId kDomain{7};
 
   /// How far it is when the messages come.
-  enum class Stage : std::uint8_t { kNew, kOneRegistered, kIdle, kStoring, kLoading, kAnnouncing };
-  static constexpr std::uint8_t kNumStages = 6;
+  enum class Stage : std::uint8_t {
+    kNew,
+    kOneRegistered,
+    kIdle,
+    kStoring,
+    kLoading,
+    kAnnouncing,
+    kResizing
+  };
+  static constexpr std::uint8_t kNumStages = 7;
 
   /// Numbers of transfers are the same in every life of a stage.
   explicit ReportLife(Stage stage);

@@ -10,6 +10,8 @@
 namespace kvferry::fuzz {
 namespace {
 
+using connector::ChunkChange;
+using connector::ChunkEnded;
 using connector::RankTopology;
 using connector::StepReport;
 using connector::StoreGathered;
@@ -29,6 +31,11 @@ class Draw {
   TransferEnded ended() {
     return {transfer(), static_cast<Outcome>(below(3)), std::string(below(2), 'x')};
   }
+  ChunkEnded chunk_ended() {
+    return {{ChunkId(small(4) * ReportLife::kRun), small(2 * ReportLife::kRun),
+             static_cast<ChunkChange>(below(2))},
+            std::string(below(2), 'x')};
+  }
   RankTopology topology() {
     using Life = ReportLife;
     RankTopology topology{.world_size = Life::kNumRanks,
@@ -37,6 +44,10 @@ class Draw {
                           .num_chunks = small(2 * Life::kNumChunks),
                           .max_chunks = small(4 * Life::kNumChunks),
                           .ring_blocks = small(32)};
+    if (below(2) == 0) {
+      topology.chunks_per_piece = below(8) == 0 ? small(4) : ReportLife::kRun;
+      topology.first_chunks = small(4 * Life::kNumChunks);
+    }
     switch (below(6)) {
       case 0:
         topology.world_size = small(4);
@@ -74,7 +85,7 @@ void change(std::vector<T>& list, Draw& draw, Make&& make) {
 void mutate(StepReport& report, std::mt19937_64& random) {
   Draw draw(random);
   report.domain = ReportLife::kDomain;
-  switch (draw.below(8)) {
+  switch (draw.below(9)) {
     case 0:
       report.rank = RankId(draw.small(ReportLife::kNumRanks));
       return;
@@ -100,6 +111,8 @@ void mutate(StepReport& report, std::mt19937_64& random) {
         report.num_ready_chunks = draw.small(2 * ReportLife::kNumChunks);
       }
       return;
+    case 7:
+      return change(report.chunks, draw, [&] { return draw.chunk_ended(); });
     default:
       report.domain = connector::DomainId(draw.small(9));
   }

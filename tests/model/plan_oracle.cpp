@@ -8,8 +8,10 @@
 
 namespace kvferry::connector {
 
-PlanOracle::PlanOracle(std::uint32_t num_chunks, std::vector<ClassUnits> classes)
+PlanOracle::PlanOracle(std::uint32_t num_chunks, std::uint32_t first_chunks,
+                       std::vector<ClassUnits> classes)
     : num_chunks_(num_chunks), classes_(std::move(classes)) {
+  for (std::uint32_t chunk = first_chunks; chunk < num_chunks; ++chunk) retired_.insert(chunk);
   for (const ClassUnits& of : classes_) {
     units_per_chunk_ = std::max(units_per_chunk_, of.slots_per_chunk * of.units_per_slot);
   }
@@ -23,6 +25,8 @@ void PlanOracle::take_slots(Transfer& transfer, SlabClassId slab_class,
   for (const BlockSlot& pair : blocks) {
     const std::uint32_t slot = pair.slot.value();
     EXPECT_LT(slot, num_chunks_ * of.slots_per_chunk);
+    EXPECT_FALSE(retired_.contains(slot / of.slots_per_chunk))
+        << "slot " << slot << " is in a chunk that some rank may not have";
     EXPECT_TRUE(slots.insert(slot).second || !writes) << "one slot twice in a store";
     const std::uint32_t first = slot / of.slots_per_chunk * units_per_chunk_ +
                                 slot % of.slots_per_chunk * of.units_per_slot;
@@ -68,6 +72,54 @@ void PlanOracle::take_plan(const StepPlan& plan, const ToyPool& pool, const Step
   }
   take_stores(plan, pool, step);
   take_notices(plan, step);
+  take_chunks(plan);
+}
+
+void PlanOracle::take_chunks(const StepPlan& plan) {
+  for (const ChunkOrder& order : plan.chunks) {
+    const std::uint32_t end = order.first.value() + order.count;
+    EXPECT_LE(end, num_chunks_);
+    const bool is_new =
+        chunks_under_way_.emplace(order.first.value(), ChunksUnderWay{order, {}}).second;
+    EXPECT_TRUE(is_new) << "another order for them is under way";
+    for (std::uint32_t chunk = order.first.value(); chunk < end; ++chunk) {
+      if (order.change == ChunkChange::kRestore) {
+        EXPECT_TRUE(retired_.contains(chunk));
+      } else {
+        retired_.insert(chunk);
+      }
+    }
+    // Whatever a rank may still touch of what was planned.
+    for (const auto* transfers : {&stores_, &loads_}) {
+      for (const auto& [id, transfer] : *transfers) {
+        const std::uint32_t num_used = std::max(transfer.num_used[0], transfer.num_used[1]);
+        for (std::size_t i = 0; i < transfer.first_units[num_used]; ++i) {
+          const std::uint32_t chunk = transfer.units[i] / units_per_chunk_;
+          EXPECT_FALSE(chunk >= order.first.value() && chunk < end)
+              << "transfer " << id.value() << " has a slot in chunk " << chunk;
+        }
+      }
+    }
+  }
+}
+
+void PlanOracle::end_chunks(const ChunkEnded& ended, RankId rank) {
+  const auto found = chunks_under_way_.find(ended.order.first.value());
+  ASSERT_NE(found, chunks_under_way_.end()) << "an order that nobody gave has ended";
+  ChunksUnderWay& under_way = found->second;
+  EXPECT_EQ(under_way.order, ended.order);
+  EXPECT_TRUE(under_way.ended_on.insert(rank.value()).second) << "ended twice on one rank";
+  under_way.failed = under_way.failed || !ended.failure.empty();
+  if (under_way.ended_on.size() < 2) return;
+  if (ended.order.change == ChunkChange::kRetire) {
+    num_retired += ended.order.count;
+  } else if (!under_way.failed) {
+    num_restored += ended.order.count;
+    for (std::uint32_t i = 0; i < ended.order.count; ++i) {
+      retired_.erase(ended.order.first.value() + i);
+    }
+  }
+  chunks_under_way_.erase(found);
 }
 
 void PlanOracle::take_stores(const StepPlan& plan, const ToyPool& pool, const Step& step) {
@@ -132,6 +184,7 @@ void PlanOracle::take_report(const StepReport& report) {
   }
   for (const TransferEnded& ended : report.stores) end(stores_, ended, report.rank);
   for (const TransferEnded& ended : report.loads) end(loads_, ended, report.rank);
+  for (const ChunkEnded& ended : report.chunks) end_chunks(ended, report.rank);
   for (const TransferId transfer : report.announced) {
     const auto found = notices_.find(transfer);
     ASSERT_NE(found, notices_.end()) << transfer.value() << " was announced without a notice";

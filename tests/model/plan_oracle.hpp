@@ -25,8 +25,8 @@ class PlanOracle {
     std::uint32_t slots_per_chunk = 1;
     std::uint32_t units_per_slot = 1;
   };
-  /// Of a tier of so many chunks.
-  PlanOracle(std::uint32_t num_chunks, std::vector<ClassUnits> classes);
+  /// Of a tier of so many chunks, of which those from `first_chunks` on are not in use at first.
+  PlanOracle(std::uint32_t num_chunks, std::uint32_t first_chunks, std::vector<ClassUnits> classes);
 
   /// What the step does beside the plan.
   struct Step {
@@ -62,6 +62,8 @@ class PlanOracle {
   [[nodiscard]] std::uint32_t num_slots_owed_by(std::uint32_t rank) const;
   [[nodiscard]] std::uint64_t num_transfers() const { return num_transfers_; }
 
+  std::uint64_t num_retired = 0;       ///< Chunks, on every rank.
+  std::uint64_t num_restored = 0;      ///< Chunks, on every rank.
   std::uint64_t num_early_blocks = 0;  ///< Planned to be gathered at the bind.
 
  private:
@@ -89,6 +91,8 @@ class PlanOracle {
   void check_memory(TransferId id, const Transfer& transfer, bool writes) const;
   void take_stores(const StepPlan& plan, const ToyPool& pool, const Step& step);
   void take_notices(const StepPlan& plan, const Step& step);
+  void take_chunks(const StepPlan& plan);
+  void end_chunks(const ChunkEnded& ended, RankId rank);
   void end(std::map<TransferId, Transfer>& transfers, const TransferEnded& ended, RankId rank);
 
   std::uint32_t num_chunks_;
@@ -99,6 +103,15 @@ class PlanOracle {
   std::map<TransferId, Transfer> stores_;
   std::map<TransferId, Transfer> loads_;
   std::map<TransferId, Notice> notices_;
+  /// Not in use on some rank: no transfer may have a slot in it.
+  std::set<std::uint32_t> retired_;
+  /// By the first chunk: what ranks were told and which of them have ended it; whether one failed.
+  struct ChunksUnderWay {
+    ChunkOrder order;
+    std::set<std::uint32_t> ended_on;
+    bool failed = false;
+  };
+  std::map<std::uint32_t, ChunksUnderWay> chunks_under_way_;
   std::set<TransferId> known_;  ///< Loads and notices, ended ones too.
   std::set<TransferId> noticed_;
   std::vector<Told> ended_;

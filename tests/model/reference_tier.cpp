@@ -47,6 +47,22 @@ void ReferenceTier::evict(Id id) {
   ++num_evicted_;
 }
 
+std::string ReferenceTier::retire(std::uint32_t num_slots, const std::set<Number>& victims) {
+  for (const Number number : victims) {
+    const Id id = by_number_.at(number);
+    if (incarnations_.at(id).num_leases != 0) {
+      return "block " + std::to_string(number) + " is leased";
+    }
+    unlist(id);
+    by_number_.erase(number);
+    incarnations_.erase(id);
+    ++num_retired_;
+  }
+  if (!victims.empty()) ++epoch_;
+  num_slots_ -= num_slots;
+  return incarnations_.size() <= num_slots_ ? "" : "a slot in use went with its chunk";
+}
+
 void ReferenceTier::unlist(Id id) {
   lru_.remove(id);
   awaited_.remove(id);

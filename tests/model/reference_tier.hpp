@@ -37,6 +37,8 @@ class ReferenceTier {
   /// As many blocks as must leave for `num_needed`, and those of `victims`, leave; empty if so,
   /// else what is wrong with them.
   [[nodiscard]] std::string evict(std::size_t num_needed, std::set<Number> victims);
+  /// So many slots go out of use, with the blocks of `victims`; empty if they can, else why not.
+  [[nodiscard]] std::string retire(std::uint32_t num_slots, const std::set<Number>& victims);
   /// Readable ones without a lease leave after all others, for a while.
   void await(const std::vector<Number>& numbers, std::uint32_t max_awaited);
   /// One who waits for them does so no more.
@@ -69,7 +71,7 @@ class ReferenceTier {
   }
   [[nodiscard]] std::uint32_t num_leased() const;
   [[nodiscard]] std::uint32_t count(State state) const;
-  [[nodiscard]] std::uint64_t num_evicted() const { return num_evicted_; }
+  [[nodiscard]] std::uint64_t num_evicted() const { return num_evicted_ + num_retired_; }
   [[nodiscard]] std::uint64_t epoch() const { return epoch_; }
 
  private:
@@ -88,6 +90,7 @@ class ReferenceTier {
   std::uint32_t num_slots_ = 0;
   Id next_id_ = 1;
   std::uint64_t num_evicted_ = 0;
+  std::uint64_t num_retired_ = 0;  ///< Left with their slots.
   std::uint64_t epoch_ = 0;
 };
 

@@ -11,6 +11,9 @@
 namespace kvferry::cpu_tier {
 namespace {
 
+/// Slots that go out of use together.
+constexpr std::uint32_t kRun = 4;
+
 BlockKey key(TierRun::Number number) {
   std::array<std::byte, 16> hash{};
   std::memcpy(hash.data(), &number, sizeof number);
@@ -290,12 +293,50 @@ void TierRun::earn() {
       std::count(answers.begin(), answers.end(), OfferAnswer::kDeclined));
 }
 
+bool TierRun::any_named(ChunkRange slots) const {
+  const auto any = [&slots](const auto& held) {
+    return std::any_of(held.begin(), held.end(), [&slots](const auto& one) {
+      return std::any_of(one.slots.slots().begin(), one.slots.slots().end(), [&slots](SlotId slot) {
+        return slot.value() >= slots.begin.value() && slot.value() < slots.end.value();
+      });
+    });
+  };
+  return any(writable_) || any(aborted_) || any(quarantined_) || any(leases_);
+}
+
+void TierRun::resize() {
+  if (!retired_.empty() && below(2) == 0) {
+    std::swap(retired_[below(static_cast<std::uint32_t>(retired_.size()))], retired_.back());
+    const ChunkRange back = retired_.back();
+    retired_.pop_back();
+    tier_.restore(back);
+    model_.grow_to(model_.num_slots() + back.end.value() - back.begin.value());
+    return;
+  }
+  const std::optional<ChunkRange> gone = tier_.retire_coldest(kRun);
+  if (gone) {
+    ASSERT_FALSE(any_named(*gone));
+    ASSERT_LE(gone->end.value(), num_grown_);
+    ASSERT_EQ(model_.retire(gone->end.value() - gone->begin.value(), vanished({})), "");
+    retired_.push_back(*gone);
+    return;
+  }
+  for (std::uint32_t first = 0; first < num_grown_; first += kRun) {
+    const ChunkRange run{ChunkId(first), ChunkId(std::min(first + kRun, max_slots_))};
+    const auto is_same = [&run](ChunkRange other) { return other.begin == run.begin; };
+    ASSERT_TRUE(run.end.value() > num_grown_ || any_named(run) ||
+                std::any_of(retired_.begin(), retired_.end(), is_same))
+        << "slot " << first << " and those after it could have gone";
+  }
+}
+
 void TierRun::rare() {
+  if (below(4) == 0) return resize();
   if (below(3) == 0) {
-    const std::uint32_t num_slots =
-        std::min(max_slots_, model_.num_slots() + below(max_slots_ / 4));
-    tier_.grow_to(num_slots);
-    model_.grow_to(num_slots);
+    const std::uint32_t before = num_grown_;
+    num_grown_ = std::min(max_slots_, num_grown_ + below(max_slots_ / 4));
+    tier_.grow_to(num_grown_);
+    model_.grow_to(model_.num_slots() + num_grown_ - before);
   } else if (below(20) == 0) {
     std::vector<Number> everything(num_keys_);
     std::iota(everything.begin(), everything.end(), 0);

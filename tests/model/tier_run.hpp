@@ -71,6 +71,9 @@ class TierRun {
   /// So many blocks are asked for that some may stay.
   void earn();
   void rare();
+  /// Takes a run of slots out of use, or has one again.
+  void resize();
+  [[nodiscard]] bool any_named(ChunkRange slots) const;
   /// Same key states (so the same keys were evicted), same counts, and no slot in two hands.
   void compare();
   /// Who hears of every change knows what is readable.
@@ -97,6 +100,8 @@ class TierRun {
   std::vector<Held<AbortedSlots>> aborted_;
   std::vector<Held<QuarantinedSlots>> quarantined_;
   std::vector<Held<Lease>> leases_;
+  std::uint32_t num_grown_ = 0;
+  std::vector<ChunkRange> retired_;
 };
 
 }  // namespace kvferry::cpu_tier

@@ -24,6 +24,8 @@ constexpr std::uint32_t kLeastBlocks = (kMaxPrompt + kMaxOutput) / kBlockTokens 
 
 /// Chunks in a piece of a shared arena: a page of the smallest slots.
 constexpr std::uint32_t kSharedPiece = 64;
+/// Of them in a tier that is resized.
+constexpr std::uint32_t kMostRuns = 4;
 
 /// Whether copies of the seed's engine take many steps.
 bool is_slow(std::uint64_t seed) { return seed % 8 == 5; }
@@ -92,8 +94,10 @@ ToyEngine::ToyEngine(std::uint64_t seed)
       chunk_(5 + below(20)),
       recompute_failed_(!one_in(3)),
       is_replicated_(one_in(3)),
+      // From the seed, so that older seeds draw what they drew.
+      is_resized_(seed % 5 == 1),
       pool_(num_blocks_),
-      oracle_(0, {}) {
+      oracle_(0, 0, {}) {
   if (groups_.size() > 1) {
     EXPECT_EQ(pool_.allocate(), kToyNull);
   }
@@ -110,7 +114,8 @@ ToyEngine::ToyEngine(std::uint64_t seed)
     units.push_back(
         {slots_per_chunk[i], static_cast<std::uint32_t>(bytes / ToyRank::kSlotBytes.back())});
   }
-  options.max_chunks = (100 + kSharedPiece) * static_cast<std::uint32_t>(groups_.size());
+  options.max_chunks = (is_resized_ ? kMostRuns * kSharedPiece : 100 + kSharedPiece) *
+                       static_cast<std::uint32_t>(groups_.size());
   if (is_replicated_) options.replicas = {{2, 0}, {2, 1}};
   options.tier = tier_options(seed);
   options.groups = groups_;
@@ -122,7 +127,8 @@ ToyEngine::ToyEngine(std::uint64_t seed)
   for (const auto& rank : ranks_) {
     least_chunks = std::min(least_chunks, rank->engine().max_slots() / slots_per_chunk.front());
   }
-  oracle_ = PlanOracle(least_chunks, std::move(units));
+  // The ranks' pieces are alike.
+  oracle_ = PlanOracle(is_resized_ ? most_chunks_ : least_chunks, least_chunks, std::move(units));
   scheduler_ = std::make_unique<SchedulerEngine>(std::move(options));
   scheduler_->set_pool(&pool_);
 }
@@ -134,11 +140,17 @@ void ToyEngine::make_ranks(const std::vector<std::uint32_t>& slots_per_chunk, st
   };
   // A piece for each rank, the second one's short, so that both store.
   const std::uint32_t num_shared_chunks = is_replicated_ ? kSharedPiece + draw_num_chunks() : 0;
+  if (is_resized_) most_chunks_ = kSharedPiece * (3 + below(kMostRuns - 2));
+  const std::uint32_t num_later_runs = is_resized_ ? below(2) : 0;
   for (std::uint32_t rank = 0; rank < 2; ++rank) {
     ToyRankOptions of_rank;
     of_rank.rank = rank;
     of_rank.num_blocks = num_blocks_;
     of_rank.num_chunks = is_replicated_ ? num_shared_chunks : draw_num_chunks();
+    if (is_resized_) {
+      of_rank.num_chunks = most_chunks_;
+      of_rank.start_chunks = most_chunks_ - num_later_runs * kSharedPiece;
+    }
     of_rank.slots_per_chunk = slots_per_chunk;
     of_rank.ring_blocks = 1 + below(12);
     // From the seed, so that older seeds draw what they drew.

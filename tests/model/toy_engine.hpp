@@ -182,6 +182,7 @@ class ToyEngine {
   std::uint32_t chunk_;
   bool recompute_failed_;
   bool is_replicated_;
+  bool is_resized_;
   std::uint64_t epoch_ = 1;
   std::uint64_t last_uid_ = 0;
   std::chrono::steady_clock::time_point now_;
@@ -190,6 +191,7 @@ class ToyEngine {
   std::vector<std::unique_ptr<ToyRank>> ranks_;
   std::vector<RankState> rank_states_{2};
   PlanOracle oracle_;
+  std::uint32_t most_chunks_ = 0;  ///< Of a tier that is resized.
   std::unique_ptr<SchedulerEngine> scheduler_;
   std::list<ToyRequest> requests_;
   std::vector<ToyRequest*> running_;

@@ -32,6 +32,7 @@ void ToyEngine::events() {
     ++(outputs_.empty() ? totals_.rests : totals_.stops);
   }
   if (one_in(15)) pool_.uncache_all();  // The engine empties its own cache and not ours.
+  if (is_resized_ && one_in(40)) scheduler_->resize(below(most_chunks_ + 100));
   if (one_in(150)) rank_states_[below(2)].silent_until = totals_.steps + 5 + below(40);
 }
 

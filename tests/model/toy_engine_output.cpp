@@ -261,8 +261,12 @@ void ToyEngine::drain() {
   const auto start = std::chrono::steady_clock::now();
   const auto quiet = [this] {
     const SchedulerSnapshot now = scheduler_->snapshot();
+    const TierSize size = scheduler_->tier_size();
+    // What was in use at the last plan goes with the next one.
+    if (size.num_chunks > std::max(size.target_chunks, size.chunks_per_run)) return false;
     return requests_.empty() && orphans_.empty() && outputs_.empty() && oracle_.idle() &&
-           now.num_backlog == 0 && now.num_stores_in_flight == 0 && now.num_loads_in_flight == 0;
+           !size.is_at_work && now.num_backlog == 0 && now.num_stores_in_flight == 0 &&
+           now.num_loads_in_flight == 0;
   };
   while (!quiet()) {
     ASSERT_LT(std::chrono::steady_clock::now() - start, std::chrono::minutes(1))
@@ -280,6 +284,8 @@ void ToyEngine::drain() {
   EXPECT_EQ(now.tier.num_leased, 0U);
   EXPECT_EQ(now.tier.num_dying, 0U);
   EXPECT_EQ(now.tier.num_quarantined, 0U);
+  const TierSize size = scheduler_->tier_size();
+  EXPECT_EQ(size.failure, "");
   EXPECT_EQ(now.tier.num_awaited, 0U) << "for a request that is gone";
   EXPECT_EQ(now.num_requests, 0U);
   EXPECT_EQ(now.num_tombstones, 0U);
@@ -311,6 +317,8 @@ ToyTotals ToyEngine::totals() const {
   for (const auto& slab_class : now.slabs.classes) {
     totals.moved_chunks += slab_class.num_gained_total;
   }
+  totals.retired_chunks = oracle_.num_retired;
+  totals.restored_chunks = oracle_.num_restored;
   if (is_replicated_) {
     totals.stored_by_first = ranks_[0]->engine().stats().stored_blocks;
     totals.stored_by_second = ranks_[1]->engine().stats().stored_blocks;

@@ -53,7 +53,8 @@ ToyRank::ToyRank(const ToyRankOptions& options)
   worker.num_chunks = options.num_chunks;
   worker.slots_per_chunk = options.slots_per_chunk;
   worker.replicas = options.replicas;
-  if (options.replicas.has_others())
+  worker.arena.start_chunks = options.start_chunks;
+  if (options.replicas.has_others() || options.start_chunks != 0)
     worker.arena.pinned_piece_bytes = 1;  // The least that pages allow.
   worker.transfer.staging_bytes = options.ring_blocks * kSlotBytes[0];
   worker.transfer.piece_bytes = 2 * kSlotBytes[0];

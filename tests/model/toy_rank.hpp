@@ -33,6 +33,9 @@ struct ToyRankOptions {
   std::uint32_t num_chunks = 0;
   /// By slab class, at most two: whole blocks, and blocks of keys without values.
   std::vector<std::uint32_t> slots_per_chunk{1};
+  /// What comes and goes together is as little as pages allow, and the tier begins with so many
+  /// chunks; 0: it does not change.
+  std::uint32_t start_chunks = 0;
   std::uint32_t ring_blocks = 0;
   /// 0: loads are not staged. Else all are that fit, and on the host back end their scatters take
   /// more or less time, so that they end in any order.

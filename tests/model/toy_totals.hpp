@@ -63,6 +63,9 @@ struct ToyTotals {
   // Slots of two sizes.
   std::uint64_t two_class_loads = 0;  ///< That take slots of both.
   std::uint64_t moved_chunks = 0;     ///< From one to the other.
+  // A tier that is resized: chunks.
+  std::uint64_t retired_chunks = 0;
+  std::uint64_t restored_chunks = 0;
   // Ranks that keep one copy: blocks, aborted ones too.
   std::uint64_t stored_by_first = 0;
   std::uint64_t stored_by_second = 0;
@@ -118,6 +121,8 @@ struct ToyTotals {
     visit("load_waits", &T::load_waits);
     visit("two_class_loads", &T::two_class_loads);
     visit("moved_chunks", &T::moved_chunks);
+    visit("retired_chunks", &T::retired_chunks);
+    visit("restored_chunks", &T::restored_chunks);
     visit("stored_by_first", &T::stored_by_first);
     visit("stored_by_second", &T::stored_by_second);
   }

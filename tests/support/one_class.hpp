@@ -94,7 +94,7 @@ class PlainTier : private Tier, public OneClass {
       OneClass::leave_early, OneClass::lookup, OneClass::lookup_prefix, OneClass::offer,
       OneClass::promise, OneClass::quarantine, OneClass::release, OneClass::reserve,
       OneClass::rule_name, OneClass::snapshot, OneClass::take_key_events, OneClass::touch,
-      Tier::grow_to;
+      Tier::grow_to, Tier::restore, Tier::retire_coldest;
 };
 
 }  // namespace kvferry::cpu_tier

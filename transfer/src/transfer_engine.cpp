@@ -231,13 +231,13 @@ class TransferEngine::Impl {
                           std::to_string(classes_.size()));
     }
     const BlockClass& of = classes_[slab_class.value()];
-    const std::uint64_t num_slots = of.slots.num_ready();
     for (const auto& [block, slot] : blocks) {
-      if (block.value() >= of.geometry.num_blocks || slot.value() >= num_slots) {
+      if (block.value() >= of.geometry.num_blocks || !of.slots.is_ready(slot)) {
         throw ProtocolError("a transfer of class " + std::to_string(slab_class.value()) +
                             " names block " + std::to_string(block.value()) + " of " +
                             std::to_string(of.geometry.num_blocks) + " and slot " +
-                            std::to_string(slot.value()) + " of " + std::to_string(num_slots));
+                            std::to_string(slot.value()) + "; " +
+                            std::to_string(of.slots.num_ready()) + " slots are ready");
       }
     }
     return of;

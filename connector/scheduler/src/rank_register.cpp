@@ -10,6 +10,9 @@
 namespace kvferry::connector {
 namespace {
 
+/// Where the ranks' pieces have different borders, the pieces at the two ends of a run stay.
+constexpr std::uint32_t kPiecesPerRun = 8;
+
 void expect_equal(const char* what, std::uint64_t of_rank, std::uint64_t of_scheduler,
                   RankId rank) {
   if (of_rank == of_scheduler) return;
@@ -53,7 +56,14 @@ void RankRegister::add(RankId rank, const RankTopology& topology) {
                         slots_text(topology.num_chunks) + " of " + slots_text(topology.max_chunks) +
                         " ready in its arena; expected one at least, and no more than all");
   }
-  ranks_[rank.value()] = topology;
+  RankTopology& added = ranks_[rank.value()].emplace(topology);
+  if (added.first_chunks == 0) added.first_chunks = added.max_chunks;
+  if (added.first_chunks > added.max_chunks || added.num_chunks > added.first_chunks) {
+    throw TopologyError("rank " + std::to_string(rank.value()) + " has " +
+                        slots_text(added.num_chunks) + " ready, begins with " +
+                        slots_text(added.first_chunks) + " and can have " +
+                        slots_text(added.max_chunks) + "; expected no more than begins, or can be");
+  }
   ++num_ready_;
 }
 
@@ -78,9 +88,9 @@ void RankRegister::grow(RankId rank, std::uint32_t num_chunks) {
                         slots_text(of->num_chunks) + " and now says " + slots_text(num_chunks) +
                         ": slots that are ready stay so");
   }
-  if (num_chunks > of->max_chunks) {
+  if (num_chunks > of->first_chunks) {
     throw ProtocolError("rank " + std::to_string(rank.value()) + " was to have " +
-                        slots_text(of->max_chunks) + " and now says " + slots_text(num_chunks));
+                        slots_text(of->first_chunks) + " and now says " + slots_text(num_chunks));
   }
   of->num_chunks = num_chunks;
 }
@@ -114,6 +124,20 @@ std::uint32_t RankRegister::least(std::uint32_t RankTopology::*figure) const {
 
 std::uint32_t RankRegister::least_chunks() const { return least(&RankTopology::num_chunks); }
 std::uint32_t RankRegister::least_max_chunks() const { return least(&RankTopology::max_chunks); }
+std::uint32_t RankRegister::least_first_chunks() const {
+  return least(&RankTopology::first_chunks);
+}
+bool RankRegister::have_grown() const {
+  return std::all_of(ranks_.begin(), ranks_.end(),
+                     [](const auto& rank) { return rank->num_chunks == rank->first_chunks; });
+}
+std::uint32_t RankRegister::chunks_per_run() const {
+  const std::uint32_t fewest = least(&RankTopology::chunks_per_piece);
+  if (fewest == 0) return 0;
+  std::uint32_t most = fewest;
+  for (const auto& rank : ranks_) most = std::max(most, rank->chunks_per_piece);
+  return most == fewest ? most : kPiecesPerRun * most;
+}
 std::uint32_t RankRegister::least_ring_blocks() const { return least(&RankTopology::ring_blocks); }
 
 std::uint64_t RankRegister::joint_probe() const {

@@ -34,6 +34,13 @@ class RankRegister {
   [[nodiscard]] std::uint32_t least_chunks() const;
   [[nodiscard]] std::uint32_t least_max_chunks() const;
   [[nodiscard]] std::uint32_t least_ring_blocks() const;
+  /// The chunks that become ready on every rank without an order, and whether all of them have on
+  /// each rank; once all_ready().
+  [[nodiscard]] std::uint32_t least_first_chunks() const;
+  [[nodiscard]] bool have_grown() const;
+  /// How many chunks are to come and go together, so that every rank's memory does; 0: some rank's
+  /// memory stays as it is. Once all_ready().
+  [[nodiscard]] std::uint32_t chunks_per_run() const;
   /// Digest of what all ranks said of the bytes of their blocks, in the order of the ranks; 0 if
   /// none said anything. Once all_ready().
   [[nodiscard]] std::uint64_t joint_probe() const;

@@ -62,7 +62,7 @@ std::optional<std::uint32_t> SchedulerEngine::lookup(std::string_view engine_id,
       std::min(request->num_hashes, parts_->groups.num_loadable(num_tokens));
   const std::uint32_t limit =
       whole > first ? first + std::min(whole - first, request->load_limit) : whole;
-  if (parts_->options.shared_tier != nullptr && parts_->num_chunks == 0) {
+  if (parts_->options.shared_tier != nullptr && parts_->num_first_chunks == 0) {
     return limit > first && parts_->may_wait_for_ranks() ? std::nullopt : std::optional(0U);
   }
   const LookupAnswer& answer = parts_->lookups.find(*request, first, limit);
@@ -236,15 +236,18 @@ SchedulerSnapshot SchedulerEngine::snapshot() const {
 }
 
 std::uint32_t SchedulerEngine::num_slots() const {
-  return parts_->num_chunks * parts_->options.classes.front().slots_per_chunk;
+  return parts_->resizer.num_in_use() * parts_->options.classes.front().slots_per_chunk;
 }
 
 std::uint32_t SchedulerEngine::max_slots() const {
-  std::uint32_t num_chunks = parts_->options.max_chunks;
-  if (parts_->ranks.all_ready())
-    num_chunks = std::min(num_chunks, parts_->ranks.least_max_chunks());
+  const std::uint32_t num_chunks =
+      parts_->ranks.all_ready() ? parts_->resizer.target() : parts_->options.max_chunks;
   return num_chunks * parts_->options.classes.front().slots_per_chunk;
 }
+
+void SchedulerEngine::resize(std::uint32_t num_chunks) { parts_->resizer.set_target(num_chunks); }
+
+TierSize SchedulerEngine::tier_size() const { return parts_->resizer.size(); }
 
 bool SchedulerEngine::is_busy() const {
   return parts_->stores.num_in_flight() + parts_->loads.num_in_flight() > 0;

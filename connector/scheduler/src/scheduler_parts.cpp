@@ -40,7 +40,8 @@ SchedulerEngine::Parts::Parts(SchedulerOptions given)
       planner(options.domain, options.retention, *tier, groups, prover, backlog, stores, transfers),
       loads(*tier, requests, options.world_size),
       sharing(loads, groups, options.max_load_wait, options.clock),
-      promises(*tier, groups, options.clock, max_promised_keys(options)) {
+      promises(*tier, groups, options.clock, max_promised_keys(options)),
+      resizer(*tier, options.world_size) {
   take_weights(options.weights);
   if (options.shared_tier != nullptr) keeper.emplace(*tier, *options.shared_tier);
 }
@@ -85,9 +86,15 @@ bool SchedulerEngine::Parts::may_wait_for_ranks() {
 }
 
 void SchedulerEngine::Parts::grow_tier() {
-  const std::uint32_t now_ready = std::min(ranks.least_chunks(), options.max_chunks);
-  if (now_ready == num_chunks) return;
-  if (num_chunks == 0) {
+  if (num_first_chunks == 0) {
+    resizer.begin({std::min(ranks.least_first_chunks(), options.max_chunks),
+                   std::min(ranks.least_max_chunks(), options.max_chunks),
+                   options.shared_tier == nullptr ? ranks.chunks_per_run() : 0});
+  }
+  if (ranks.have_grown()) resizer.have_grown();
+  const std::uint32_t now_ready = std::min(ranks.least_chunks(), resizer.first_chunks());
+  if (now_ready == num_first_chunks) return;
+  if (num_first_chunks == 0) {
     stores.set_ring_blocks(ranks.least_ring_blocks());
     if (stores.is_off()) backlog.clear();
     tier->narrow_name_space(ranks.joint_probe());
@@ -95,7 +102,7 @@ void SchedulerEngine::Parts::grow_tier() {
     lookups.forget_answers();
   }
   tier->grow_to(now_ready);
-  num_chunks = now_ready;
+  resizer.set_ready(num_first_chunks = now_ready);
 }
 
 std::vector<StepReport> SchedulerEngine::Parts::readable(
@@ -125,6 +132,7 @@ void SchedulerEngine::Parts::mark(const StepReport& report) {
   for (const StoreGathered& one : report.gathered) count(stores.mark_gathered(report.rank, one));
   for (const TransferEnded& one : report.stores) count(stores.mark_ended(report.rank, one));
   for (const TransferEnded& one : report.loads) count(loads.mark_ended(report.rank, one));
+  for (const ChunkEnded& one : report.chunks) count(resizer.mark(report.rank, one));
   for (const TransferId one : report.announced) count(loads.mark_announced(report.rank, one));
 }
 

@@ -22,6 +22,7 @@
 #include "request_table.hpp"
 #include "store_book.hpp"
 #include "store_planner.hpp"
+#include "tier_resizer.hpp"
 #include "transfer_ids.hpp"
 
 #include <algorithm>
@@ -104,11 +105,12 @@ struct SchedulerEngine::Parts {
   LoadBook loads;
   LoadSharing sharing;
   PromiseBook promises;
+  TierResizer resizer;
   PlanSeq last_seq;
   std::optional<RankPatience::Stamp> first_plan;
   std::uint64_t hit_tokens = 0;
   std::uint64_t stale_reports = 0;
-  std::uint32_t num_chunks = 0;                                      ///< Of the tier, usable now.
+  std::uint32_t num_first_chunks = 0;  ///< Of the tier, ready on every rank without an order.
   std::optional<std::chrono::steady_clock::time_point> first_asked;  ///< Before that.
   /// Of a tier that engines share. Last: it ends before what it tends.
   std::optional<cpu_tier::TierKeeper> keeper;

@@ -70,6 +70,7 @@ std::string SchedulerEngine::finish_plan() {
   if (!parts_->first_plan) parts_->first_plan = parts_->patience.stamp();
   parts_->loads.plan(plan, parts_->patience, parts_->load_patience);
   plan.stores = parts_->planner.plan(parts_->patience.stamp());
+  parts_->resizer.plan(plan);
   parts_->end_step();
   parts_->dcheck_consistent();
   return encode(plan);
@@ -84,6 +85,7 @@ FoldResult SchedulerEngine::fold(std::span<const std::span<const std::byte>> enc
   if (parts_->ranks.all_ready()) parts_->grow_tier();
   parts_->loads.settle_failures();
   parts_->stores.settle();
+  parts_->resizer.settle();
   FoldResult result = parts_->loads.settle_ends();
   for (const std::string& engine_id : parts_->loads.take_succeeded()) {
     const Request* request = parts_->requests.find(engine_id);

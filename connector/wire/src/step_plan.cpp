@@ -62,6 +62,8 @@ std::string encode(const StepPlan& plan) {
     writer.put(notice.transfer);
     writer.put(notice.engine_request_id);
   }
+  writer.put_count(plan.chunks.size());
+  for (const ChunkOrder& order : plan.chunks) put(writer, order);
   return writer.take();
 }
 
@@ -98,6 +100,8 @@ StepPlan decode_plan(std::span<const std::byte> bytes) {
     reader.get(notice.transfer);
     reader.get(notice.engine_request_id);
   }
+  plan.chunks.resize(reader.get_count(kChunkOrderBytes));
+  for (ChunkOrder& order : plan.chunks) get(reader, order);
   reader.expect_end();
   return plan;
 }

@@ -54,6 +54,8 @@ std::string encode(const StepReport& report) {
     writer.put(report.topology->replicas.size);
     writer.put(report.topology->replicas.index);
     writer.put(report.topology->probe);
+    writer.put(report.topology->first_chunks);
+    writer.put(report.topology->chunks_per_piece);
   }
   writer.put_count(report.gathered.size());
   for (const StoreGathered& gathered : report.gathered) {
@@ -64,6 +66,11 @@ std::string encode(const StepReport& report) {
   put(writer, report.loads);
   writer.put_count(report.announced.size());
   for (const TransferId transfer : report.announced) writer.put(transfer);
+  writer.put_count(report.chunks.size());
+  for (const ChunkEnded& ended : report.chunks) {
+    put(writer, ended.order);
+    writer.put(ended.failure);
+  }
   // 0: nothing new; no rank is without a chunk.
   writer.put(report.num_ready_chunks.value_or(0));
   writer.put(report.executed);
@@ -95,6 +102,8 @@ StepReport decode_report(std::span<const std::byte> bytes) {
     reader.get(topology.replicas.size);
     reader.get(topology.replicas.index);
     reader.get(topology.probe);
+    reader.get(topology.first_chunks);
+    reader.get(topology.chunks_per_piece);
   }
   report.gathered.resize(reader.get_count(kLeastGatheredBytes));
   for (StoreGathered& gathered : report.gathered) {
@@ -105,6 +114,11 @@ StepReport decode_report(std::span<const std::byte> bytes) {
   get(reader, report.loads);
   report.announced.resize(reader.get_count(sizeof(TransferId)));
   for (TransferId& transfer : report.announced) reader.get(transfer);
+  report.chunks.resize(reader.get_count(kChunkOrderBytes + 4));
+  for (ChunkEnded& ended : report.chunks) {
+    get(reader, ended.order);
+    reader.get(ended.failure);
+  }
   std::uint32_t num_ready_chunks = 0;
   reader.get(num_ready_chunks);
   if (num_ready_chunks != 0) report.num_ready_chunks = num_ready_chunks;

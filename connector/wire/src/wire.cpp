@@ -5,6 +5,18 @@
 
 namespace kvferry::connector {
 
+void put(WireWriter& writer, const ChunkOrder& order) {
+  writer.put(order.first);
+  writer.put(order.count);
+  writer.put(static_cast<std::uint8_t>(order.change));
+}
+
+void get(WireReader& reader, ChunkOrder& order) {
+  reader.get(order.first);
+  reader.get(order.count);
+  reader.get(order.change, ChunkChange::kRestore);
+}
+
 void put_header(WireWriter& writer, std::uint32_t magic) {
   writer.put(magic);
   writer.put(kWireVersion);

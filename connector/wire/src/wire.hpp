@@ -3,6 +3,7 @@
 
 #include "kvferry/base/error.hpp"
 #include "kvferry/base/ids.hpp"
+#include "kvferry/connector/wire/step_plan.hpp"
 
 #include <bit>
 #include <concepts>
@@ -107,6 +108,11 @@ class WireReader {
   std::span<const std::byte> bytes_;
   std::size_t position_ = 0;
 };
+
+/// Bytes of a ChunkOrder.
+inline constexpr std::size_t kChunkOrderBytes = 4 + 4 + 1;
+void put(WireWriter& writer, const ChunkOrder& order);
+void get(WireReader& reader, ChunkOrder& order);
 
 /// First bytes of a message: what it is and which version.
 void put_header(WireWriter& writer, std::uint32_t magic);

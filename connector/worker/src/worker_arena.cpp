@@ -61,6 +61,8 @@ std::unique_ptr<cpu_tier::Arena> make_arena(gpu::Device& device, std::uint64_t c
   if (joined) chunk_bytes = joined->tier().shape().chunk_bytes;
   cpu_tier::ArenaOptions how = options.arena;
   how.start = cpu_tier::ArenaStart::kEmpty;
+  // Of a shared tier's file other engines have parts.
+  if (!joined) how.resizing = cpu_tier::ArenaResizing::kByPieces;
   how.placement = placement_of(device, options.numa_node);
   auto arena = std::make_unique<cpu_tier::Arena>(device, source_of(options, std::move(joined)),
                                                  chunk_bytes, options.num_chunks, how);
@@ -75,6 +77,7 @@ void WorkerEngine::Impl::check_growth() {
     return;
   }
   const std::uint32_t num_chunks = arena_->num_ready();
+  // The report of the first chunks is complete before anything of them was given back.
   if (num_chunks > reported_chunks_) report_.num_ready_chunks = reported_chunks_ = num_chunks;
   const std::string failure = growth_->failure();
   if (!failure.empty() && options_.arena.shortage == cpu_tier::Shortage::kRefuse) {
@@ -83,9 +86,9 @@ void WorkerEngine::Impl::check_growth() {
                         " slots of its share of the CPU tier and cannot have more: " + failure +
                         "; make cpu_bytes_to_use smaller, or set allow_smaller_tier");
   }
-  if (!growth_->ended()) return;
+  if (!growth_->ended() || !chunk_orders_.empty()) return;
   if (const auto report = growth_->last_report()) arena_report_ = *report;
-  if (num_chunks == arena_->num_chunks()) growth_.reset();
+  if (num_chunks == arena_->num_first()) growth_.reset();
 }
 
 std::string WorkerEngine::Impl::arena_text() const {

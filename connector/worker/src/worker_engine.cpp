@@ -54,6 +54,7 @@ void WorkerEngine::bind(std::span<const std::byte> bytes, std::uintptr_t compute
   impl_->cancel(plan.cancels);
   impl_->expire(plan.expiries);
   impl_->take_notices(std::move(plan.notices));
+  impl_->resize(plan.chunks);
   impl_->start_loads(plan, impl_->compute(compute_stream));
   for (StoreOrder& order : plan.stores) waiting_.push_back(impl_->take(order));
   pump(compute_stream);
@@ -132,8 +133,7 @@ std::string WorkerEngine::device_description() const { return impl_->device().de
 
 void WorkerEngine::unsafe_copy_slot(SlotId source, SlotId to) {
   const cpu_tier::ArenaSlots& slots = impl_->slots();
-  KVFERRY_CHECK(source.value() < slots.num_ready() && to.value() < slots.num_ready(),
-                "unsafe_copy_slot beyond the arena");
+  KVFERRY_CHECK(slots.is_ready(source) && slots.is_ready(to), "unsafe_copy_slot beyond the arena");
   std::memcpy(reinterpret_cast<void*>(slots.address(to)),
               reinterpret_cast<const void*>(slots.address(source)), slots.slot_bytes());
 }

@@ -70,12 +70,18 @@ WorkerEngine::Impl::Impl(std::unique_ptr<gpu::Device> device,
   }
   topology.num_chunks = reported_chunks_;
   topology.max_chunks = arena_->num_chunks();
+  topology.first_chunks = arena_->num_first();
+  if (arena_->can_resize()) {
+    topology.chunks_per_piece = arena_->chunks_per_piece();
+    is_retired_.resize(arena_->num_chunks(), false);
+    std::fill(is_retired_.begin() + arena_->num_first(), is_retired_.end(), true);
+  }
   // Of a later pipeline stage the first class need not be the largest.
   const auto largest = std::max_element(options_.slot_bytes.begin(), options_.slot_bytes.end());
   topology.ring_blocks = static_cast<std::uint32_t>(options_.transfer.staging_bytes / *largest);
   topology.replicas = {options_.replicas.size, options_.replicas.index};
   topology.probe = options_.probe;
-  if (reported_chunks_ < arena_->num_chunks()) {
+  if (reported_chunks_ < arena_->num_first()) {
     growth_.emplace(*arena_, cpu_tier::GrowthOptions{.pinning_bandwidth_limit =
                                                          options_.pinning_bandwidth_limit});
   }
@@ -137,6 +143,7 @@ StepPlan WorkerEngine::Impl::accept(std::span<const std::byte> bytes) {
     }
   }
   check_consistent(plan, options_.slots_per_chunk, under_way_);
+  check_chunk_orders(plan);
   check_notices(plan.notices);
   check_awake(plan);
   if (growth_) growth_->go_gently();
@@ -168,16 +175,16 @@ void WorkerEngine::Impl::check(TransferId transfer, SlabClassId slab_class,
                         std::to_string(slab_class.value()) + "; this rank has " +
                         std::to_string(classes_.size()));
   }
-  const std::uint64_t num_slots =
-      std::uint64_t{reported_chunks_} * options_.slots_per_chunk[slab_class.value()];
+  const std::uint32_t of_chunk = options_.slots_per_chunk[slab_class.value()];
   const std::uint32_t num_blocks = classes_[slab_class.value()].geometry.num_blocks;
   for (const BlockSlot& pair : blocks) {
-    if (pair.block.value() < num_blocks && pair.slot.value() < num_slots) continue;
+    if (pair.block.value() < num_blocks && is_usable(pair.slot.value() / of_chunk)) continue;
     throw ProtocolError("transfer " + std::to_string(transfer.value()) + " names block " +
                         std::to_string(pair.block.value()) + " and slot " +
                         std::to_string(pair.slot.value()) + "; this rank has " +
-                        std::to_string(num_blocks) + " blocks and " + std::to_string(num_slots) +
-                        " slots");
+                        std::to_string(num_blocks) + " blocks and " +
+                        std::to_string(std::uint64_t{reported_chunks_} * of_chunk) +
+                        " slots, less those that it gave back");
   }
 }
 
@@ -236,6 +243,7 @@ void WorkerEngine::Impl::finish_store(const WaitingStore& store) {
 std::vector<std::string> WorkerEngine::Impl::collect() {
   check_device();
   check_growth();
+  check_chunk_orders_ended();
   std::vector<std::string> failed;
   for (FailureNotice& notice : notices_) {
     report_.announced.push_back(notice.transfer);

@@ -7,6 +7,7 @@
 #include "kvferry/cpu_tier/memory/arena_growth.hpp"
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <set>
@@ -58,6 +59,9 @@ class WorkerEngine::Impl {
     return *compute_;
   }
 
+  /// Begins what a plan says of the arena's memory.
+  void resize(std::span<const ChunkOrder> orders);
+
   /// Takes the blocks of an order that this rank stores.
   [[nodiscard]] WaitingStore take(StoreOrder& order) const;
   void finish_store(const WaitingStore& store);
@@ -74,7 +78,7 @@ class WorkerEngine::Impl {
     return static_cast<std::uint32_t>(slots().num_ready());
   }
   [[nodiscard]] std::uint32_t max_slots() const {
-    return arena_->num_chunks() * options_.slots_per_chunk.front();
+    return arena_->num_first() * options_.slots_per_chunk.front();
   }
   [[nodiscard]] std::string arena_text() const;
   [[nodiscard]] const cpu_tier::ArenaReport& arena_report() const { return arena_report_; }
@@ -90,6 +94,15 @@ class WorkerEngine::Impl {
   void check_device();
   /// Notes what has become ready. Throws ResourceError if no more will and more has to.
   void check_growth();
+  void check_chunk_orders(const StepPlan& plan) const;
+  /// Whether a plan may name the slots of a chunk, and whether an order for it is under way.
+  [[nodiscard]] bool is_usable(std::uint32_t chunk) const;
+  [[nodiscard]] bool is_changing(const ChunkOrder& order) const;
+  /// The pieces that an order for these chunks is about: to be retired those that have no usable
+  /// chunk any more, to be restored all that hold some of these.
+  [[nodiscard]] cpu_tier::ChunkRange pieces_of(const ChunkOrder& order) const;
+  /// Notes which orders have ended.
+  void check_chunk_orders_ended();
   void check(TransferId transfer, SlabClassId slab_class, std::span<const BlockSlot> blocks) const;
   /// Against those that wait to be announced.
   void check_notices(std::span<const FailureNotice> notices) const;
@@ -110,6 +123,11 @@ class WorkerEngine::Impl {
   /// As of the start, and from the end of the growth on as of then.
   cpu_tier::ArenaReport arena_report_;
   std::optional<cpu_tier::ArenaGrowth> growth_;
+  /// By chunk, of an arena that can be resized: out of use, from the order to retire it until it
+  /// was restored; at first all beyond the first ones.
+  std::vector<bool> is_retired_;
+  /// Under way, in their order.
+  std::deque<ChunkOrder> chunk_orders_;
   std::unique_ptr<gpu::Stream> compute_;
   std::uintptr_t compute_handle_ = 0;
   std::optional<DomainId> domain_;

@@ -2,6 +2,7 @@
 #include "kvferry/cpu_tier/memory/arena.hpp"
 
 #include "kvferry/base/error.hpp"
+#include "kvferry/base/rounded_up.hpp"
 #include "kvferry/base/test_hooks.hpp"
 #include "kvferry/cpu_tier/memory/huge_pages.hpp"
 #include "kvferry/cpu_tier/memory/memlock_limit.hpp"
@@ -31,26 +32,34 @@ ArenaShape checked(std::uint64_t chunk_bytes, std::uint32_t num_chunks) {
   return {chunk_bytes, num_chunks};
 }
 
+std::uint32_t in_whole_pieces(std::uint32_t num_chunks, const ArenaGrant& grant) {
+  return static_cast<std::uint32_t>(
+      std::min<std::uint64_t>(rounded_up(num_chunks, grant.chunks_per_piece), grant.num_chunks));
+}
+
 }  // namespace
 
 Arena::Arena(gpu::Device& device, std::unique_ptr<ArenaSource> source, std::uint64_t chunk_bytes,
              std::uint32_t num_chunks, const ArenaOptions& options)
     : device_(device),
+      resizing_(options.resizing),
       max_registration_bytes_(options.max_registration_bytes),
       slow_bytes_per_second_(options.slow_bytes_per_second),
       long_wait_(options.long_wait),
       source_(std::move(source)),
       grant_(source_->grant(checked(chunk_bytes, num_chunks), options)),
       shape_{chunk_bytes, grant_.num_chunks},
-      pages_(source_->map(), shape_, options) {
+      num_first_(in_whole_pieces(first_chunks(shape_, options), grant_)),
+      pages_(source_->map(), shape_, options),
+      piece_device_addresses_((std::uint64_t{shape_.num_chunks} + grant_.chunks_per_piece - 1) /
+                              grant_.chunks_per_piece) {
   // The host back end locks nothing.
   if (device.kind() != gpu::BackendKind::kHost) {
     if (auto warning = memlock_warning(pages_.mapping().size_bytes())) {
       grant_.warnings.push_back(*warning);
     }
   }
-  piece_device_addresses_.resize((std::uint64_t{shape_.num_chunks} + grant_.chunks_per_piece - 1) /
-                                 grant_.chunks_per_piece);
+  registrations_.resize(piece_device_addresses_.size());
   if (options.start == ArenaStart::kReady) {
     while (grow(max_registration_bytes_) > 0) {
     }
@@ -65,7 +74,7 @@ Arena::~Arena() = default;
 
 std::uint32_t Arena::grow(std::uint64_t most_bytes, const std::stop_token& stop) {
   const std::uint32_t first = num_ready();
-  if (first == shape_.num_chunks) return 0;
+  if (first == num_first_) return 0;
   const ChunkRange chunks{ChunkId(first), end_of_step(first, most_bytes)};
   const std::span<std::byte> part = pages_.bytes_of(chunks);
   waited_ = {};
@@ -86,8 +95,9 @@ std::uint32_t Arena::grow(std::uint64_t most_bytes, const std::stop_token& stop)
   }
   const std::uint32_t num_ready = chunks.end.value();
   num_ready_.store(num_ready, std::memory_order_release);
+  num_usable_.fetch_add(num_ready - first, std::memory_order_relaxed);
   if (grant_.claim) {
-    const std::uint64_t to_come = (shape_.num_chunks - num_ready) * shape_.chunk_bytes;
+    const std::uint64_t to_come = (num_first_ - num_ready) * shape_.chunk_bytes;
     grant_.claim->set_bytes(source_->bytes_to_claim(to_come));
   }
   return num_ready - first;
@@ -113,28 +123,39 @@ ChunkId Arena::end_of_step(std::uint32_t first, std::uint64_t most_bytes) const 
       grant_.chunks_per_piece * std::uint64_t{first == 0 ? 1 : grant_.pieces_per_step};
   const std::uint64_t num_rounds =
       std::min(most_bytes, max_registration_bytes_) / (round * shape_.chunk_bytes);
-  return ChunkId(static_cast<std::uint32_t>(std::min<std::uint64_t>(
-      first + std::max<std::uint64_t>(num_rounds, 1) * round, shape_.num_chunks)));
+  return ChunkId(static_cast<std::uint32_t>(
+      std::min<std::uint64_t>(first + std::max<std::uint64_t>(num_rounds, 1) * round, num_first_)));
 }
 
 void Arena::end_growth() noexcept {
   if (grant_.claim) grant_.claim->set_bytes(0);
-  if (num_ready() < shape_.num_chunks) source_->end("its growth was stopped");
+  if (num_ready() < num_first_) source_->end("its growth was stopped");
 }
 
 void Arena::register_chunks(ChunkRange chunks) {
   const std::uint32_t first = chunks.begin.value();
   const std::uint32_t end = chunks.end.value();
-  const std::span<std::byte> part = pages_.bytes_of(chunks);
   if (KVFERRY_FAULT_POINT("arena.register")) {
     throw DeviceError("registering slots " + std::to_string(first) + " to " + std::to_string(end) +
                       " failed on request of a test");
   }
-  registrations_.push_back(device_.register_host(part.data(), part.size()));
-  const std::uintptr_t begin = registrations_.back()->device_address();
-  for (std::uint32_t chunk = first; chunk < end; chunk += grant_.chunks_per_piece) {
-    piece_device_addresses_[piece_of(ChunkId(chunk)).value()] =
-        begin + (chunk - first) * shape_.chunk_bytes;
+  const std::uint32_t of_piece = grant_.chunks_per_piece;
+  const std::uint32_t of_one = resizing_ == ArenaResizing::kByPieces ? of_piece : end - first;
+  std::vector<std::unique_ptr<gpu::HostRegistration>> made;
+  for (std::uint32_t begin = first; begin < end; begin += of_one) {
+    const std::span<std::byte> part =
+        pages_.bytes_of({ChunkId(begin), ChunkId(std::min(begin + of_one, end))});
+    made.push_back(device_.register_host(part.data(), part.size()));
+  }
+  for (std::uint32_t chunk = first; chunk < end; chunk += of_piece) {
+    const std::uint32_t number = (chunk - first) / of_one;
+    const std::uint64_t offset =
+        (chunk - first - std::uint64_t{number} * of_one) * shape_.chunk_bytes;
+    piece_device_addresses_[piece_of(ChunkId(chunk)).value()].store(
+        made[number]->device_address() + offset, std::memory_order_release);
+  }
+  for (std::uint32_t i = 0; i < made.size(); ++i) {
+    registrations_[piece_of(ChunkId(first + i * of_one)).value()] = std::move(made[i]);
   }
 }
 

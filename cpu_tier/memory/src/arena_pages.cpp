@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvferry/cpu_tier/memory/arena_pages.hpp"
 
+#include "kvferry/cpu_tier/memory/claim_turn.hpp"
 #include "kvferry/cpu_tier/memory/pool_budget.hpp"
 
 #include "populator.hpp"
@@ -43,6 +44,13 @@ void ArenaPages::check_budget(std::uint64_t bytes) const {
   } else {
     check_memory_budget(bytes, machine_);
   }
+}
+
+std::unique_ptr<MemoryClaim> ArenaPages::claim(std::uint64_t bytes) const {
+  const ClaimTurn turn(machine_);
+  auto claim = std::make_unique<MemoryClaim>(bytes, mapping_->pages(), ClaimGroup{}, machine_);
+  claim->check();
+  return claim;
 }
 
 void ArenaPages::prefer_node(std::span<std::byte> part) const {

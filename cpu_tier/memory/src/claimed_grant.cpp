@@ -1,15 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "claimed_grant.hpp"
 
+#include "kvferry/cpu_tier/memory/pool_budget.hpp"
+
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 
 namespace kvferry::cpu_tier {
 
+PageKind pages_for(const ArenaShape& asked, const ArenaOptions& options) {
+  const bool comes_and_goes = first_chunks(asked, options) < asked.num_chunks;
+  const std::optional<PageKind> wanted =
+      comes_and_goes && !options.pages ? std::optional(PageKind::kTransparent) : options.pages;
+  return choose_pages(asked.bytes(), wanted, options.machine);
+}
+
 ArenaGrant claimed_grant(const ClaimTurn& /*turn*/, const ArenaShape& asked, PageKind pages,
                          const ArenaOptions& options) {
-  auto claim = std::make_unique<MemoryClaim>(asked.bytes(), pages, options.group, options.machine);
+  // What the arena may come to have later is claimed when it comes.
+  const ArenaShape first{asked.chunk_bytes, first_chunks(asked, options)};
+  auto claim = std::make_unique<MemoryClaim>(first.bytes(), pages, options.group, options.machine);
   ArenaGrant grant{.num_chunks = asked.num_chunks};
   if (!claim->why_unseen().empty()) grant.warnings.push_back(claim->why_unseen());
   if (const auto shortage = claim->shortage();
@@ -17,10 +29,10 @@ ArenaGrant claimed_grant(const ClaimTurn& /*turn*/, const ArenaShape& asked, Pag
     const std::uint64_t room = room_bytes(claim->limits()) / claim->num_ranks_to_come();
     // Of no room at all the check says which limit leaves none.
     grant.num_chunks = static_cast<std::uint32_t>(
-        std::clamp<std::uint64_t>(room / asked.chunk_bytes, 1, asked.num_chunks));
+        std::clamp<std::uint64_t>(room / asked.chunk_bytes, 1, first.num_chunks));
     claim->set_bytes(grant.num_chunks * asked.chunk_bytes);
     grant.warnings.push_back("this rank takes " + std::to_string(grant.num_chunks) + " of " +
-                             std::to_string(asked.num_chunks) + " slots: " + *shortage);
+                             std::to_string(first.num_chunks) + " slots: " + *shortage);
   }
   claim->check();
   grant.claim = std::move(claim);

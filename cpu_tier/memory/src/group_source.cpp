@@ -3,7 +3,6 @@
 
 #include "kvferry/base/error.hpp"
 #include "kvferry/base/test_hooks.hpp"
-#include "kvferry/cpu_tier/memory/pool_budget.hpp"
 
 #include "claimed_grant.hpp"
 
@@ -57,7 +56,7 @@ ArenaGrant GroupSource::grant(const ArenaShape& asked, const ArenaOptions& optio
 }
 
 ArenaGrant GroupSource::make(const ArenaShape& asked, const ArenaOptions& options) {
-  const PageKind pages = choose_pages(asked.bytes(), options.pages, options.machine);
+  const PageKind pages = pages_for(asked, options);
   const ClaimTurn turn(options.machine);
   ArenaGrant grant = claimed_grant(turn, asked, pages, options);
   const ArenaShape granted{asked.chunk_bytes, grant.num_chunks};
@@ -108,6 +107,29 @@ std::optional<std::chrono::nanoseconds> GroupSource::make_resident(ArenaPages& p
   const std::chrono::nanoseconds waited = Clock::now() - began;
   if (!pages.map_resident(pages.bytes_of(chunks), stop)) return std::nullopt;
   return waited;
+}
+
+// Each member lets go of its mapping. The home takes the pages out of the file, which are the
+// machine's again as soon as no member's device has them registered.
+void GroupSource::give_back(ArenaPages& pages, ChunkRange chunks) noexcept {
+  const std::uint32_t of_piece = board_->offer().chunks_per_piece;
+  for (std::uint32_t first = chunks.begin.value(); first < chunks.end.value(); first += of_piece) {
+    const ChunkRange piece{ChunkId(first), ChunkId(std::min(first + of_piece, chunks.end.value()))};
+    const std::span<std::byte> part = pages.bytes_of(piece);
+    pages.mapping().release(part);
+    if (group_.is_home_of(PieceId(first / of_piece))) {
+      file_->give_back(first * chunk_bytes_, part.size());
+    }
+  }
+}
+
+// Whichever member touches a page first, it comes from the node of the piece's home: the file has
+// kept that preference.
+bool GroupSource::make_resident_again(ArenaPages& pages, ChunkRange chunks,
+                                      const std::stop_token& stop) {
+  const std::span<std::byte> part = pages.bytes_of(chunks);
+  const auto claim = pages.claim(part.size());
+  return pages.populate(part, stop);
 }
 
 bool GroupSource::populate_own_piece(ArenaPages& pages, PieceId piece,

@@ -27,6 +27,12 @@ class GroupSource final : public ArenaSource {
   /// Populates this member's pieces, waits for the others', and maps all.
   [[nodiscard]] std::optional<std::chrono::nanoseconds> make_resident(
       ArenaPages& pages, ChunkRange chunks, const std::stop_token& stop) override;
+  [[nodiscard]] bool can_give_back() const override {
+    return board_->offer().pages != PageKind::kPool;
+  }
+  void give_back(ArenaPages& pages, ChunkRange chunks) noexcept override;
+  [[nodiscard]] bool make_resident_again(ArenaPages& pages, ChunkRange chunks,
+                                         const std::stop_token& stop) override;
   void end(std::string_view why) noexcept override { board_->end(why); }
   void withdraw() noexcept override { board_->withdraw(); }
 

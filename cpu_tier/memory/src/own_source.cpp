@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // ArenaSource: memory of this process alone.
 #include "kvferry/cpu_tier/memory/arena_source.hpp"
-#include "kvferry/cpu_tier/memory/pool_budget.hpp"
 
 #include "claimed_grant.hpp"
 
@@ -11,7 +10,7 @@ namespace {
 class OwnSource final : public ArenaSource {
  public:
   [[nodiscard]] ArenaGrant grant(const ArenaShape& asked, const ArenaOptions& options) override {
-    pages_ = choose_pages(asked.bytes(), options.pages, options.machine);
+    pages_ = pages_for(asked, options);
     placement_ = options.placement;
     const ClaimTurn turn(options.machine);
     ArenaGrant grant = claimed_grant(turn, asked, pages_, options);
@@ -28,6 +27,20 @@ class OwnSource final : public ArenaSource {
       static_cast<void>(placement_.topology->prefer(mapping->bytes(), *placement_.node));
     }
     return mapping;
+  }
+
+  // Pages of the machine's pool would go back to the pool, and to no other program.
+  [[nodiscard]] bool can_give_back() const override { return pages_ != PageKind::kPool; }
+
+  void give_back(ArenaPages& pages, ChunkRange chunks) noexcept override {
+    pages.mapping().release(pages.bytes_of(chunks));
+  }
+
+  [[nodiscard]] bool make_resident_again(ArenaPages& pages, ChunkRange chunks,
+                                         const std::stop_token& stop) override {
+    const std::span<std::byte> part = pages.bytes_of(chunks);
+    const auto claim = pages.claim(part.size());
+    return pages.populate(part, stop);
   }
 
   [[nodiscard]] std::optional<std::chrono::nanoseconds> make_resident(

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvferry/cpu_tier/peers/tier_peers.hpp"
 
+#include "kvferry/base/check.hpp"
+
 #include "tier_peer_slots.hpp"
 
 #include <algorithm>
@@ -50,6 +52,11 @@ bool TierPeers::divide(const TakenChunks& chunks, const ChunkShape& shape) {
     }
   }
   return all;
+}
+
+void TierPeers::put_back(ChunkId first, std::uint32_t count) {
+  KVFERRY_CHECK(count == 0, "chunk " + std::to_string(first.value()) +
+                                " of a shared tier was never out of use");
 }
 
 bool TierPeers::give_up(ChunkId chunk) {

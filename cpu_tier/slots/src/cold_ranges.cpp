@@ -13,7 +13,8 @@ constexpr std::size_t kCandidates = 4;
 /// Slots that are looked at to find them.
 constexpr std::size_t kMostSteps = 64;
 
-/// Nothing if a slot of the range is named.
+}  // namespace
+
 std::optional<ColdRange> cold_range(const SlotTable& table, SlotRange range) {
   if (table.any_named(range)) return std::nullopt;
   std::uint64_t sum = 0;
@@ -32,8 +33,6 @@ std::optional<ColdRange> cold_range(const SlotTable& table, SlotRange range) {
   sum += num_free * oldest;
   return ColdRange{range, static_cast<std::uint32_t>(sum / (range.end - range.first))};
 }
-
-}  // namespace
 
 std::optional<ColdRange> coldest_range(const SlotTable& table, std::uint32_t num_slots) {
   const auto range_of = [num_slots](SlotId slot) {

@@ -18,6 +18,8 @@ struct ColdRange {
   std::optional<std::uint32_t> age = std::nullopt;
 };
 
+/// Nothing if a slot of the range is named.
+[[nodiscard]] std::optional<ColdRange> cold_range(const SlotTable& table, SlotRange range);
 /// Of the ranges [k * `num_slots`, (k + 1) * `num_slots`) that hold the longest free slot or one of
 /// the coldest: the one whose slots were used longest ago, none of them named.
 [[nodiscard]] std::optional<ColdRange> coldest_range(const SlotTable& table,

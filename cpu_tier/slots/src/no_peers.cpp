@@ -3,6 +3,7 @@
 #include "kvferry/cpu_tier/slots/peers.hpp"
 
 #include <algorithm>
+#include <vector>
 
 namespace kvferry::cpu_tier {
 namespace {
@@ -52,24 +53,46 @@ class NoPeers final : public Peers {
                                                     std::uint32_t) override {
     return std::make_unique<OwnSlots>();
   }
-  void grow_to(std::uint32_t num_chunks) override { end_ = num_chunks; }
-  [[nodiscard]] std::uint32_t num_free_chunks() const override { return end_ - next_; }
-  [[nodiscard]] std::uint32_t num_obtainable_chunks() const override { return end_ - next_; }
+  void grow_to(std::uint32_t num_chunks) override {
+    const auto end = static_cast<std::uint32_t>(is_free_.size());
+    if (num_chunks > end) put_back(ChunkId(end), num_chunks - end);
+  }
+  [[nodiscard]] std::uint32_t num_free_chunks() const override { return num_free_; }
+  [[nodiscard]] std::uint32_t num_obtainable_chunks() const override { return num_free_; }
   [[nodiscard]] TakenChunks take_chunks(std::uint32_t most) override {
-    const TakenChunks taken{ChunkId(next_), std::min(most, end_ - next_)};
-    next_ += taken.count;
+    if (num_free_ == 0) return {};
+    while (!is_free_[lowest_]) ++lowest_;
+    TakenChunks taken{ChunkId(lowest_), 0};
+    while (taken.count < most && lowest_ < is_free_.size() && is_free_[lowest_]) {
+      is_free_[lowest_++] = false;
+      ++taken.count;
+    }
+    num_free_ -= taken.count;
     return taken;
   }
   [[nodiscard]] bool divide(const TakenChunks&, const ChunkShape&) override { return true; }
   bool give_up(ChunkId) override { return false; }
+  bool take_out(ChunkId first, std::uint32_t count) override {
+    for (std::uint32_t i = 0; i < count; ++i) num_free_ -= is_free_[first.value() + i] ? 1 : 0;
+    std::fill_n(is_free_.begin() + first.value(), count, false);
+    return true;
+  }
+  void put_back(ChunkId first, std::uint32_t count) override {
+    const std::size_t end = std::size_t{first.value()} + count;
+    if (is_free_.size() < end) is_free_.resize(end, false);
+    std::fill_n(is_free_.begin() + first.value(), count, true);
+    num_free_ += count;
+    lowest_ = std::min(lowest_, first.value());
+  }
   [[nodiscard]] std::uint32_t tend(std::uint32_t, std::chrono::seconds) override { return 0; }
   void narrow_name_space(std::uint64_t) override {}
   void leave_name_space() override {}
   [[nodiscard]] bool outlives_tier() const override { return false; }
 
  private:
-  std::uint32_t next_ = 0;  ///< The lowest that no class has had.
-  std::uint32_t end_ = 0;
+  std::vector<bool> is_free_;  ///< By chunk.
+  std::uint32_t num_free_ = 0;
+  std::uint32_t lowest_ = 0;  ///< None below it is free.
 };
 
 }  // namespace

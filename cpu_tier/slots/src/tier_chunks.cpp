@@ -45,9 +45,15 @@ void Tier::grow_to(std::uint32_t num_chunks) {
                     std::to_string(max_chunks_));
   class_of_chunk_.resize(num_chunks, kNoClass);
   peers_->grow_to(num_chunks);
-  if (!first_gets_all_ || peers_->num_free_chunks() == 0) return;
-  const bool attached = attach(0, peers_->take_chunks(peers_->num_free_chunks()));
-  KVFERRY_CHECK(attached, "chunks that only this tier has cannot be divided");
+  attach_free();
+}
+
+void Tier::attach_free() {
+  if (!first_gets_all_) return;
+  while (peers_->num_free_chunks() > 0) {
+    const bool attached = attach(0, peers_->take_chunks(peers_->num_free_chunks()));
+    KVFERRY_CHECK(attached, "chunks that only this tier has cannot be divided");
+  }
 }
 
 void Tier::make_room(std::uint32_t of, std::uint32_t count) {
@@ -153,9 +159,8 @@ std::optional<ChunkId> Tier::detach_any(std::uint32_t for_class) {
   for (std::uint32_t i = 0; i < std::min(kMostLooked, num_chunks); ++i) {
     const ChunkId chunk(next_looked_ % num_chunks);
     next_looked_ = chunk.value() + 1;
-    if (class_of_chunk_[chunk.value()] != for_class && class_of_chunk_[chunk.value()] != kNoClass &&
-        detach(chunk))
-      return chunk;
+    const std::uint8_t its = class_of_chunk_[chunk.value()];
+    if (its != for_class && its < num_classes_ && detach(chunk)) return chunk;
   }
   return std::nullopt;
 }
@@ -207,7 +212,7 @@ void Tier::check_invariants() const {
   for (const std::uint8_t its : class_of_chunk_) {
     if (its == kNoClass) {
       ++num_free;
-    } else {
+    } else if (its != kRetired) {
       ++num_attached.at(its);
     }
   }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``kvferry tier``: the tiers that engines of this node share, what is in them, and how to be rid of one."""
+"""``kvferry tier``: the tiers of this node, what is in those that engines share, how large those of one engine are."""
 
 import dataclasses
 import json
@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvferry import tiers
+from kvferry import engines, tiers
 from kvferry.errors import ConfigError, Error
-from kvferry.sizes import format_size
+from kvferry.sizes import ALLOWED, format_size, parse_size
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-tier = typer.Typer(help="Look at the tiers that engines of this node share.", no_args_is_help=True)
+tier = typer.Typer(help="Look at the tiers of this node, and resize one.", no_args_is_help=True)
 
 _Path = Annotated[str, typer.Argument(help="The tier's shared_path.")]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -27,7 +27,7 @@ def list_tiers(
         str | None, typer.Argument(help=f"Where to look. Without: {' and '.join(tiers.USUAL_PLACES)}.")
     ] = None,
 ) -> None:
-    """List the tiers of this user."""
+    """List the tiers of this user: those that engines share, and those that one engine has alone."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -38,7 +38,73 @@ def list_tiers(
     for path in tiers.find(tiers.USUAL_PLACES if directory is None else [directory]):
         # Not as markup, of which brackets in a path would be taken for a part.
         table.add_row(*(Text(cell) for cell in (tiers.shown(path), *_row(path))))
-    Console(highlight=False).print(table if table.rows else "no shared tier")
+    console = Console(highlight=False)
+    console.print(table if table.rows else "no shared tier")
+    if directory is not None:
+        return
+    own = Table("engine", "model", "size", "is to be", "at most", "rest")
+    for engine in engines.living():
+        own.add_row(*(Text(cell) for cell in _row_of_engine(engine.state)))
+    console.print(own if own.rows else "no engine with a tier of its own")
+
+
+def _row_of_engine(state: engines.TierState) -> tuple[str, ...]:
+    each = " per rank" if state.is_per_rank else ""
+    sizes = (state.num_bytes, state.target_bytes, state.limit_bytes)
+    rest = state.why_fixed or "; ".join(engines.texts_of(state))
+    return (str(state.pid), state.model, *(format_size(size) + each for size in sizes), rest)
+
+
+@tier.command("resize")
+def resize_tier(
+    size: Annotated[str, typer.Argument(help="What cpu_bytes_to_use is to be from now on, such as '48GiB'.")],
+    engine: Annotated[
+        int | None, typer.Option("--engine", help="Of which engine, by its number in `kvferry tier ls`.")
+    ] = None,
+    wait: Annotated[float, typer.Option("--wait", help="Seconds to wait for it at most.", min=0)] = 60.0,
+) -> None:
+    """Make the tier that one engine has alone smaller or larger while it serves.
+
+    Ends with 0 when the tier has that size, and with 1 when a part is left to do: the engine goes on with that.
+    """
+    num_bytes = parse_size(size)
+    if not num_bytes:
+        raise ConfigError(f"{size!r} is no size; allowed is {ALLOWED}, more than zero; write for example 48GiB")
+    found = _engine_of(engine)
+    request = found.ask(num_bytes)
+    is_done = found.wait(request, wait)
+    state = found.state
+    each = " per rank" if state.is_per_rank else ""
+    print(f"engine {state.pid}: the tier has {format_size(state.num_bytes)}{each}")
+    for line in engines.texts_of(state):
+        print(f"  {line}")
+    if state.request != request:
+        print(
+            "  the engine has not seen this yet: it looks in its steps, and has none while it rests. It does what was "
+            "asked with its next request"
+        )
+    if not is_done or state.is_blocked or state.failure:
+        raise typer.Exit(1)
+
+
+def _engine_of(pid: int | None) -> engines.Engine:
+    living = engines.living()
+    named = [each for each in living if pid in {None, each.state.pid}]
+    if len(named) == 1:
+        return named[0]
+    shown = ", ".join(f"{each.state.pid} ({each.state.model})" for each in living)
+    if pid is not None:
+        raise ConfigError(
+            f"--engine is {pid}; engines of this user with a tier of their own: {shown or 'none'}; "
+            "kvferry tier ls shows them"
+        )
+    if living:
+        raise ConfigError(f"several engines of this user have a tier of their own: {shown}; name one by --engine")
+    raise ConfigError(
+        "no engine of this user has a tier of its own here; one shows itself when it has run a step, to its own user "
+        "and in its own container; a tier that engines share keeps its size: end them and start them with another "
+        "cpu_bytes_to_use"
+    )
 
 
 @tier.command("inspect")

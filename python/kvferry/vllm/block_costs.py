@@ -137,7 +137,7 @@ def costs_of(
         prompt_tokens=prompt_tokens,
         prompt_bytes=math.ceil(num_chunks * plan.chunk_bytes),
         tier_bytes=plan.first.tier_bytes,
-        tokens_in_tier=_tokens(prompt_tokens, plan.num_chunks, num_chunks),
+        tokens_in_tier=_tokens(prompt_tokens, plan.start_chunks, num_chunks),
         stock_prompt_bytes=num_stock_chunks * stock.chunk_bytes if stock else 0,
         stock_tokens_in_tier=_tokens(prompt_tokens, stock.num_chunks, num_stock_chunks) if stock else 0,
     )

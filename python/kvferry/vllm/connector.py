@@ -238,6 +238,10 @@ class KvFerryConnector(KVConnectorBase_V1, SupportsHMA):
         """Release what a request holds, at once; see `request_finished`."""
         return self.request_finished(request, [])
 
+    def has_pending_push_work(self) -> bool:
+        """Whether the engine is to step on without a request: while the tier is resized, as somebody waits for it."""
+        return self.scheduler_side is not None and self.scheduler_side.wants_steps
+
     def take_events(self) -> Iterable["KVCacheEvent"]:
         """Take what the tier holds since the last call, and what it does not hold any more."""
         return self.scheduler_side.take_events() if self.scheduler_side is not None else ()

@@ -34,7 +34,9 @@ class RankTier(NamedTuple):
     tier_bytes
         Of the rank's arena.
     num_chunks
-        That it will have.
+        That it can have.
+    start_chunks
+        That it begins with.
     slots_per_chunk
         By class, the same on every rank.
 
@@ -45,6 +47,7 @@ class RankTier(NamedTuple):
     shared: shared_tier.SharedTier | None
     tier_bytes: int
     num_chunks: int
+    start_chunks: int
     slots_per_chunk: list[int]
 
     @property
@@ -102,7 +105,8 @@ def divide(config: KvFerryConfig, vllm_config: "VllmConfig", kv_cache_config: "K
         num_chunks, slots_per_chunk = _core.slab_geometry(tier_bytes, classes.slot_bytes)
     else:
         num_chunks, slots_per_chunk = shared.num_chunks, shared.slots_per_chunk
-    return RankTier(classes, sharing, shared, tier_bytes, num_chunks, slots_per_chunk)
+    start = config.start_chunks(num_chunks)
+    return RankTier(classes, sharing, shared, tier_bytes, num_chunks, start, slots_per_chunk)
 
 
 def divide_as(
@@ -136,7 +140,8 @@ def divide_as(
         chunk_bytes, sharing.num_local_arenas, sharing.least_sharing, f"a chunk of blocks of pipeline stage {stage}"
     )
     num_chunks = min(first.num_chunks, tier_bytes // chunk_bytes)
-    return RankTier(classes, sharing, None, tier_bytes, num_chunks, first.slots_per_chunk)
+    start = config.start_chunks(num_chunks)
+    return RankTier(classes, sharing, None, tier_bytes, num_chunks, start, first.slots_per_chunk)
 
 
 def _chunk_bytes(slots_per_chunk: list[int], slot_bytes: list[int]) -> int:

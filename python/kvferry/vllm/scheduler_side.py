@@ -29,6 +29,7 @@ from kvferry.vllm.load_choice import LoadChoice
 from kvferry.vllm.metadata import KvFerryMetadata
 from kvferry.vllm.request_wishes import WishReader
 from kvferry.vllm.stats import SCHEDULER_KEYS, KvFerryStats, StatsSource
+from kvferry.vllm.tier_size import TierSize
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -115,12 +116,13 @@ class SchedulerSide:
             "at most " if parallel.pipeline_parallel_size > 1 else "",
             max_slots,
             block_tokens,
-            format_size(plan.num_chunks * plan.chunk_bytes),
+            format_size(plan.start_chunks * plan.chunk_bytes),
             plan.num_arenas,
             parallel.world_size,
         )
         for line in block_costs.lines_of(block_costs.costs_of(config, vllm_config, kv_cache_config, plan)):
             logger.info("kvferry: %s", line)
+        self._size = TierSize(self.engine, config, vllm_config, plan.num_chunks, plan.start_chunks)
         self._events: kv_events.KvEvents | shared_events.SharedEvents | None = None
         if kv_events.are_on(vllm_config):
             self._events = own = kv_events.KvEvents(self.engine, groups, sizes, kv_cache_config.num_blocks)
@@ -210,6 +212,7 @@ class SchedulerSide:
 
     def build_metadata(self, scheduler_output: "SchedulerOutput") -> KvFerryMetadata:
         """Plan a step."""
+        self._size.step()
         cached = scheduler_output.scheduled_cached_reqs
         self._choice.on_step(scheduler_output.total_num_scheduled_tokens, bool(cached.req_ids))
         return KvFerryMetadata(self._build_plan(scheduler_output))
@@ -289,9 +292,15 @@ class SchedulerSide:
         if self._versions is not None:
             self.engine.change_weights(*self._versions.name(version))
 
+    @property
+    def wants_steps(self) -> bool:
+        """Whether the engine is to step on though it has no request."""
+        return self._size.wants_steps
+
     def close(self) -> None:
         """End; idempotent."""
         self._log_hits(at_once=True)
         if self._events is not None:
             self._events.close()
+        self._size.close()
         self.engine.close()

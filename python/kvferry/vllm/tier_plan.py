@@ -54,13 +54,18 @@ class TierPlan(NamedTuple):
 
     @property
     def num_chunks(self) -> int:
-        """Chunks that every rank has."""
+        """Chunks that every rank can have."""
         return min(stage.num_chunks for stage in self.stages)
 
     @property
+    def start_chunks(self) -> int:
+        """Chunks that every rank begins with."""
+        return min(stage.start_chunks for stage in self.stages)
+
+    @property
     def max_slots(self) -> int:
-        """Slots of the largest blocks, if they had all of the tier."""
-        return self.num_chunks * self.first.slots_per_chunk[0]
+        """Slots of the largest blocks, if they had all that the tier begins with."""
+        return self.start_chunks * self.first.slots_per_chunk[0]
 
     @property
     def block_tokens(self) -> int:

@@ -120,6 +120,7 @@ class WorkerSide:
                 num_blocks=self._num_blocks,
                 fragments=fragments,
                 num_chunks=tier.num_chunks,
+                start_chunks=tier.start_chunks,
                 slots_per_chunk=tier.slots_per_chunk,
                 slot_bytes=tier.classes.slot_bytes,
                 budget_group=self._engine_id,
@@ -134,7 +135,7 @@ class WorkerSide:
         except ResourceError as error:
             raise ResourceError(
                 f"rank {self._rank} cannot have its share of cpu_bytes_to_use, "
-                f"{format_size(tier.num_chunks * tier.chunk_bytes)}, or its staging rings: {error}"
+                f"{format_size(tier.start_chunks * tier.chunk_bytes)}, or its staging rings: {error}"
             ) from error
         logger.info(
             "kvferry: rank %d has %d slots of %s (%s; by slab class %s), staging rings of %s for stores and %s for "

@@ -34,6 +34,7 @@ StepPlan some_plan() {
   plan.loads.push_back({TransferId(13), owner, {}});
   plan.cancels = {TransferId(14), TransferId(15)};
   plan.expiries = {TransferId(18), TransferId(19), TransferId(20)};
+  plan.chunks = {{ChunkId(25), 26, ChunkChange::kRestore}, {ChunkId(27), 28}};
   plan.notices = {{TransferId(16), "request-1"}, {TransferId(17), std::string("\0\xff", 2)}};
   return plan;
 }
@@ -43,12 +44,14 @@ StepReport some_report() {
   report.domain = DomainId(9);
   report.rank = RankId(3);
   report.topology = RankTopology{
-      4, 5, {{0x1122334455667788U, 19}, {20, 21}}, 6, 25, 7, {22, 23}, 0x99aabbccddeeff00U};
+      4, 5, {{0x1122334455667788U, 19}, {20, 21}}, 6, 25, 7, {22, 23}, 0x99aabbccddeeff00U, 24, 3};
   report.gathered = {{TransferId(8), 9}, {TransferId(10), 0}};
   report.stores = {{TransferId(11), Outcome::kDone, ""}};
   report.loads = {{TransferId(12), Outcome::kFailed, "copy: no link"},
                   {TransferId(13), Outcome::kCancelled, ""}};
   report.announced = {TransferId(16), TransferId(17)};
+  report.chunks = {{{ChunkId(25), 26, ChunkChange::kRestore}, "no memory"},
+                   {{ChunkId(27), 28}, ""}};
   report.num_ready_chunks = 18;
   report.executed = PlanSeq(0x2122334455667788U);
   report.oldest_under_way = TransferId(24);

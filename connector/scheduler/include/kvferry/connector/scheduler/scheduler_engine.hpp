@@ -132,13 +132,19 @@ class SchedulerEngine {
   /// stored. Loads in flight fail. A store in flight was gathered under its own weights and is
   /// found under them. No step is under way. Nothing if these are the weights already.
   void change_weights(WeightsId to, OldBlocks old_blocks);
+  /// From now on the tier is to have so many chunks, as far as the ranks' memory goes;
+  /// finish_plan() takes some in or out of use in each step, the coldest first. What a transfer
+  /// touches stays until that has ended. Nothing changes if a rank's memory stays as it is.
+  void resize(std::uint32_t num_chunks);
+  [[nodiscard]] TierSize tier_size() const;
   /// Tier::take_key_events(): what can be loaded since the last call, and what cannot any more.
   [[nodiscard]] std::vector<cpu_tier::KeyEvent> take_key_events();
 
   [[nodiscard]] SchedulerSnapshot snapshot() const;
   /// Slots of the tier that are ready on every rank, if all were of the first class.
   [[nodiscard]] std::uint32_t num_slots() const;
-  /// The same of those that will be: as told, until every rank has said how many it will have.
+  /// The same of those that will be, by resize() or without it: as told, until every rank has said
+  /// how many it will have.
   [[nodiscard]] std::uint32_t max_slots() const;
   /// Whether a store or a load is under way. O(1).
   [[nodiscard]] bool is_busy() const;

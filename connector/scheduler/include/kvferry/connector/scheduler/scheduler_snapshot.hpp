@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "kvferry/base/ids.hpp"
 #include "kvferry/connector/scheduler/client_hint.hpp"
 #include "kvferry/cpu_tier/slots/tier.hpp"
 #include "kvferry/cpu_tier/slots/tier_snapshot.hpp"
 
 #include <array>
 #include <cstdint>
+#include <string>
+#include <vector>
 
 namespace kvferry::connector {
 
@@ -44,6 +47,22 @@ struct SchedulerSnapshot {
   std::uint64_t stale_reports = 0;  ///< Words of ranks that matched no waiting owner; dropped.
 
   bool operator==(const SchedulerSnapshot&) const = default;
+};
+
+/// How large the tier is, and is to be.
+struct TierSize {
+  std::uint32_t num_chunks = 0;  ///< In use.
+  std::uint32_t target_chunks = 0;
+  std::uint32_t max_chunks = 0;      ///< What it can be told to have.
+  std::uint32_t chunks_per_run = 0;  ///< Come and go together. 0: the size stays.
+  std::uint32_t num_retiring = 0;    ///< Out of use, and not the machine's on every rank yet.
+  std::uint32_t num_restoring = 0;   ///< Not ready on every rank yet.
+  /// More chunks are to go, and each run of them has a slot that a transfer or a reservation names.
+  bool is_blocked = false;
+  /// The next steps change something. False if it waits for what is_blocked says.
+  bool is_at_work = false;
+  std::string failure;               ///< Why the last order failed on some rank.
+  std::vector<RankId> silent_ranks;  ///< That have not ended what they were told.
 };
 
 }  // namespace kvferry::connector

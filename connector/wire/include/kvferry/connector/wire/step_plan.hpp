@@ -46,6 +46,23 @@ struct FailureNotice {
   std::string engine_request_id;
 };
 
+/// What becomes of the memory of some chunks.
+enum class ChunkChange : std::uint8_t {
+  kRetire,  ///< No plan names their slots any more, and no device touches them: the rank gives the
+            ///< memory back to the machine.
+  kRestore  ///< The rank makes them ready again, or for the first time.
+};
+
+/// Consecutive chunks, which every rank retires or restores. It answers when it has
+/// (StepReport::chunks), in this step or a later one. Until all ranks have answered no other order
+/// names any of them, and no slot of them is in a plan.
+struct ChunkOrder {
+  ChunkId first;
+  std::uint32_t count = 0;
+  ChunkChange change = ChunkChange::kRetire;
+  bool operator==(const ChunkOrder&) const = default;
+};
+
 /// What every rank does in one step. Travels inside the engine's connector metadata.
 struct StepPlan {
   DomainId domain;
@@ -59,16 +76,17 @@ struct StepPlan {
   /// other goes on with it; they end all the same.
   std::vector<TransferId> expiries;
   std::vector<FailureNotice> notices;
+  std::vector<ChunkOrder> chunks;
 
   /// Nothing but a sequence number.
   [[nodiscard]] bool empty() const {
     return stores.empty() && loads.empty() && cancels.empty() && expiries.empty() &&
-           notices.empty();
+           notices.empty() && chunks.empty();
   }
 };
 
 /// Version of plan and report messages; both sides refuse another one.
-inline constexpr std::uint16_t kWireVersion = 6;
+inline constexpr std::uint16_t kWireVersion = 7;
 
 /// Little-endian bytes.
 [[nodiscard]] std::string encode(const StepPlan& plan);

@@ -4,6 +4,7 @@
 #include "kvferry/base/ids.hpp"
 #include "kvferry/base/outcome.hpp"
 #include "kvferry/connector/wire/owner.hpp"
+#include "kvferry/connector/wire/step_plan.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -34,12 +35,16 @@ struct RankTopology {
   std::uint32_t num_blocks = 0;  ///< Blocks of the engine's pool.
   std::vector<RankSlots> classes;
   std::uint32_t num_chunks = 0;   ///< Chunks of this rank's arena that are ready for use.
-  std::uint32_t max_chunks = 0;   ///< Chunks that its arena will have.
+  std::uint32_t max_chunks = 0;   ///< Chunks that its arena can have.
   std::uint32_t ring_blocks = 0;  ///< Blocks of its largest class that the staging ring holds.
   ReplicaPlace replicas = {};
   /// Digest of how the bytes of a block lie on this rank, and of all else that only the rank sees
   /// of them. 0: the engine shares its tier with no other.
   std::uint64_t probe = 0;
+  /// Those that become ready without an order, from the first on. 0: all.
+  std::uint32_t first_chunks = 0;
+  /// Chunks of this rank's memory that come and go together. 0: it stays as it is.
+  std::uint32_t chunks_per_piece = 0;
 };
 
 /// How many blocks of a store this rank took, counted from the first. The rest it skipped for good.
@@ -57,6 +62,12 @@ struct TransferEnded {
   std::string reason;
 };
 
+/// The end of a ChunkOrder on this rank.
+struct ChunkEnded {
+  ChunkOrder order;
+  std::string failure;  ///< Why nothing has changed; empty: it was done.
+};
+
 /// What one rank saw since its last report. It names only transfers of plans that the rank has
 /// executed. A store with `num_gathered` 0 ends by that; any other store and every load ends by its
 /// TransferEnded.
@@ -69,6 +80,7 @@ struct StepReport {
   std::vector<TransferEnded> loads;
   /// FailureNotices that this rank has announced to the engine.
   std::vector<TransferId> announced;
+  std::vector<ChunkEnded> chunks;
   /// Chunks that are ready now; set when they have become more.
   std::optional<std::uint32_t> num_ready_chunks = std::nullopt;
   /// The last plan that this rank has bound. 0: it says nothing about that.
@@ -80,7 +92,7 @@ struct StepReport {
   /// Nothing to say. Which plan was executed last is worth no report by itself.
   [[nodiscard]] bool empty() const {
     return !topology && gathered.empty() && stores.empty() && loads.empty() && announced.empty() &&
-           !num_ready_chunks && oldest_under_way == TransferId();
+           chunks.empty() && !num_ready_chunks && oldest_under_way == TransferId();
   }
 };
 

@@ -7,6 +7,7 @@
 #include "kvferry/cpu_tier/memory/memory_claim.hpp"
 #include "kvferry/cpu_tier/memory/memory_placement.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <optional>
@@ -23,6 +24,11 @@ enum class Shortage : std::uint8_t {
   kTakeLess  ///< As many chunks as this rank's part of what the machine has left holds.
 };
 
+enum class ArenaResizing : std::uint8_t {
+  kFixed,    ///< What is ready stays so.
+  kByPieces  ///< Pieces can be given back and made ready again: each has a registration of its own.
+};
+
 /// How an arena gets its memory; where that comes from is its source's matter (arena_source.hpp).
 struct ArenaOptions {
   /// Copies do not reach over the end of a piece, and registrations are of whole pieces. 64 MiB is
@@ -34,6 +40,10 @@ struct ArenaOptions {
   /// (vllm#51081).
   std::uint64_t max_registration_bytes = std::uint64_t{2} << 30;
   ArenaStart start = ArenaStart::kReady;
+  ArenaResizing resizing = ArenaResizing::kFixed;
+  /// With kByPieces: chunks that the arena has at first, rounded up to whole pieces. The memory of
+  /// the others is neither claimed nor touched before Arena::restore(). 0: all.
+  std::uint32_t start_chunks = 0;
   /// Unset: of the pool if it has enough, by its cgroups too; else transparent ones for as long as
   /// those come quickly.
   std::optional<PageKind> pages = std::nullopt;
@@ -77,5 +87,12 @@ struct ChunkRange {
 /// The same for the machine's pages. An arena that is smaller than a piece is one short piece.
 [[nodiscard]] std::uint32_t chunks_per_piece(const ArenaShape& shape,
                                              std::uint64_t pinned_piece_bytes);
+
+/// Chunks that an arena of this shape has at first. Known before its pieces are, so not rounded.
+[[nodiscard]] inline std::uint32_t first_chunks(const ArenaShape& shape,
+                                                const ArenaOptions& options) {
+  const bool has_all = options.resizing == ArenaResizing::kFixed || options.start_chunks == 0;
+  return has_all ? shape.num_chunks : std::min(options.start_chunks, shape.num_chunks);
+}
 
 }  // namespace kvferry::cpu_tier

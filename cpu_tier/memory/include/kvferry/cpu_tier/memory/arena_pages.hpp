@@ -3,6 +3,7 @@
 
 #include "kvferry/cpu_tier/memory/arena_options.hpp"
 #include "kvferry/cpu_tier/memory/host_mapping.hpp"
+#include "kvferry/cpu_tier/memory/memory_claim.hpp"
 
 #include <atomic>
 #include <cstddef>
@@ -32,6 +33,9 @@ class ArenaPages {
   /// Checks the machine's budget before so much of the mapping is touched: others take memory too,
   /// and a shortage noticed by the kernel would be a signal. Throws ResourceError.
   void check_budget(std::uint64_t bytes) const;
+  /// The same with a claim, because nothing was claimed of these bytes before: others see it until
+  /// it ends.
+  [[nodiscard]] std::unique_ptr<MemoryClaim> claim(std::uint64_t bytes) const;
   /// Has the untouched pages of a part come from the options' node, if there is one.
   void prefer_node(std::span<std::byte> part) const;
   /// Makes a part resident. Gives transparent huge pages up for what comes later if these came too

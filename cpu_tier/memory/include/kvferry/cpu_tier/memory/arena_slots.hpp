@@ -17,9 +17,12 @@ class ArenaSlots {
   ArenaSlots(const Arena& arena, std::uint32_t slots_per_chunk, std::uint64_t slot_bytes);
 
   [[nodiscard]] std::uint64_t slot_bytes() const { return slot_bytes_; }
-  /// In the chunks that are ready.
+  /// In the chunks that are ready now.
   [[nodiscard]] std::uint64_t num_ready() const {
-    return std::uint64_t{arena_->num_ready()} * slots_per_chunk_;
+    return std::uint64_t{arena_->num_usable()} * slots_per_chunk_;
+  }
+  [[nodiscard]] bool is_ready(SlotId slot) const {
+    return arena_->is_ready(place_of(slot, slots_per_chunk_).chunk);
   }
   /// Host address of a slot.
   [[nodiscard]] std::uintptr_t address(SlotId slot) const {

@@ -53,6 +53,18 @@ class ArenaSource {
   /// Of so many bytes of chunks that are not ready: what this process is to claim until they are.
   [[nodiscard]] virtual std::uint64_t bytes_to_claim(std::uint64_t bytes) const { return bytes; }
 
+  /// Whether pieces can be given back to the machine, once map() was called.
+  [[nodiscard]] virtual bool can_give_back() const { return false; }
+  /// Gives the pages of whole pieces back to the machine. No process uses them any more; of other
+  /// processes that have the memory, each calls this for itself. Only if can_give_back().
+  virtual void give_back(ArenaPages& /*pages*/, ChunkRange /*chunks*/) noexcept {}
+  /// Makes pieces resident that are not, after a claim of their own. Waits for no other process.
+  /// False if it was stopped; then, and when it throws ResourceError, the caller gives them back.
+  [[nodiscard]] virtual bool make_resident_again(ArenaPages& /*pages*/, ChunkRange /*chunks*/,
+                                                 const std::stop_token& /*stop*/) {
+    return false;
+  }
+
   /// This process makes no more chunks resident, because of `why` (not empty). The first reason
   /// stays.
   virtual void end(std::string_view /*why*/) noexcept {}

@@ -26,6 +26,9 @@ class TierPeers final : public Peers {
   [[nodiscard]] TakenChunks take_chunks(std::uint32_t most) override;
   [[nodiscard]] bool divide(const TakenChunks& chunks, const ChunkShape& shape) override;
   bool give_up(ChunkId chunk) override;
+  /// The file's memory is every engine's: no chunk of it goes out of use.
+  bool take_out(ChunkId, std::uint32_t) override { return false; }
+  void put_back(ChunkId first, std::uint32_t count) override;
   [[nodiscard]] std::uint32_t tend(std::uint32_t num_wanted,
                                    std::chrono::seconds coldest_age) override;
   void narrow_name_space(std::uint64_t by) override { directory_.narrow_name_space(by); }

@@ -144,6 +144,12 @@ class Peers {
   /// Gives up an own chunk: it has no owner any more; what can be read in it stays. False, and it
   /// stays own, if a slot of it is being filled.
   virtual bool give_up(ChunkId chunk) = 0;
+  /// Chunks [first, first + count), which are free or own ones of no class, go out of use: the
+  /// memory is the machine's again. False, and nothing changes, where other processes have it too.
+  virtual bool take_out(ChunkId first, std::uint32_t count) = 0;
+  /// The same in reverse, of chunks below `max_chunks` that were taken out or never usable: they
+  /// are free.
+  virtual void put_back(ChunkId first, std::uint32_t count) = 0;
 
   // ---- the others ----
 

@@ -4,6 +4,7 @@
 #include "kvferry/base/ids.hpp"
 #include "kvferry/base/mutex.hpp"
 #include "kvferry/base/result.hpp"
+#include "kvferry/cpu_tier/memory/arena_options.hpp"
 #include "kvferry/cpu_tier/policy/tier_options.hpp"
 #include "kvferry/cpu_tier/slots/block_key.hpp"
 #include "kvferry/cpu_tier/slots/peers.hpp"
@@ -144,6 +145,16 @@ class Tier {
   [[nodiscard]] std::uint32_t num_classes() const;
   /// Makes chunks [0, num_chunks) usable; never fewer than before, at most max_chunks.
   void grow_to(std::uint32_t num_chunks);
+  /// Takes a run of chunks out of use, [k * `run`, (k + 1) * `run`) or what the tier has of that,
+  /// whose slots are all free or evictable: of those that hold the blocks that were used longest
+  /// ago the one that was unused for longest, in the mean over its slots. What it holds is evicted.
+  /// Nothing if every run has a slot that is named (reserved, leased, in a device's hands,
+  /// quarantined) or is not usable, if a look that is bounded found none, or if peers use the
+  /// memory too.
+  [[nodiscard]] std::optional<ChunkRange> retire_coldest(std::uint32_t run);
+  /// Makes chunks usable, and empty, that were retired, or that are beyond those of grow_to(),
+  /// which is not called any more then.
+  void restore(ChunkRange chunks);
   /// The bytes of a block depend on `by`, too (0: on nothing more): peers that say the same find
   /// each other's blocks. Before anything is stored or looked for.
   void narrow_name_space(std::uint64_t by);
@@ -281,7 +292,8 @@ class Tier {
   /// A SlotClass with the chunks that it is in, and their ages.
   struct SlabClass;
   static constexpr std::uint8_t kNoClass = 0xff;
-  static_assert(kMaxClasses < kNoClass);
+  static constexpr std::uint8_t kRetired = 0xfe;
+  static_assert(kMaxClasses < kRetired);
 
   [[nodiscard]] SlabClass& at(SlabClassId of) const KVFERRY_REQUIRES(mutex_);
   SlabClassId make_class(std::uint32_t slots_per_chunk) KVFERRY_REQUIRES(mutex_);
@@ -306,6 +318,23 @@ class Tier {
       KVFERRY_REQUIRES(mutex_);
   /// Detaches any chunk of another class, looking on where the last look ended.
   [[nodiscard]] std::optional<ChunkId> detach_any(std::uint32_t for_class) KVFERRY_REQUIRES(mutex_);
+  /// What retire_coldest() looks for.
+  [[nodiscard]] std::optional<ChunkRange> coldest_run(std::uint32_t run) const
+      KVFERRY_REQUIRES(mutex_);
+  /// Any such run, looking on where the last look ended.
+  [[nodiscard]] std::optional<ChunkRange> any_run(std::uint32_t run) KVFERRY_REQUIRES(mutex_);
+  /// The run that a chunk is in; nothing if not all of its chunks are usable yet.
+  [[nodiscard]] std::optional<ChunkRange> run_of(ChunkId chunk, std::uint32_t run) const
+      KVFERRY_REQUIRES(mutex_);
+  /// For how long chunks were not used, in the mean; nothing if one is retired or has a named slot.
+  [[nodiscard]] std::optional<std::uint64_t> age_of(ChunkRange chunks,
+                                                    std::uint32_t age_of_free) const
+      KVFERRY_REQUIRES(mutex_);
+  /// A slot's age, as all classes count it.
+  [[nodiscard]] std::uint32_t common_age(const SlabClass& of, std::uint32_t age) const
+      KVFERRY_REQUIRES(mutex_);
+  /// Gives class 0 the chunks that nobody has, if it is to have all.
+  void attach_free() KVFERRY_REQUIRES(mutex_);
   void count_turnover(std::uint32_t of, std::size_t num_slots) KVFERRY_REQUIRES(mutex_);
   /// Chunks that some class has.
   [[nodiscard]] std::uint32_t num_attached() const KVFERRY_REQUIRES(mutex_);
@@ -325,8 +354,9 @@ class Tier {
   const bool first_gets_all_;
   WeightsId told_ KVFERRY_GUARDED_BY(mutex_);  ///< tell_of().
   std::vector<std::uint8_t> class_of_chunk_
-      KVFERRY_GUARDED_BY(mutex_);  ///< By chunk; kNoClass: no class has it.
+      KVFERRY_GUARDED_BY(mutex_);  ///< By chunk; kNoClass: no class has it; kRetired: out of use.
   std::uint32_t next_looked_ KVFERRY_GUARDED_BY(mutex_) = 0;
+  std::uint32_t next_run_ KVFERRY_GUARDED_BY(mutex_) = 0;
   /// Reserved since the classes' ages were marked, in chunks.
   double num_turned_over_ KVFERRY_GUARDED_BY(mutex_) = 0;
   /// Read under the mutex: every call after hold_still() sees what tend() did before it.

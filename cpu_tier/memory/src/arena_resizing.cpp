@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// Arena: pieces that are given back to the machine while others serve, and come again.
+#include "kvferry/base/check.hpp"
+#include "kvferry/base/error.hpp"
+#include "kvferry/base/test_hooks.hpp"
+#include "kvferry/cpu_tier/memory/arena.hpp"
+
+#include <algorithm>
+#include <exception>
+#include <vector>
+
+namespace kvferry::cpu_tier {
+
+ChunkRange Arena::chunks_of(PieceId piece) const {
+  const std::uint32_t first = piece.value() * grant_.chunks_per_piece;
+  return {ChunkId(first), ChunkId(std::min(first + grant_.chunks_per_piece, shape_.num_chunks))};
+}
+
+void Arena::retire(ChunkRange chunks) {
+  KVFERRY_CHECK(can_resize(), "an arena that keeps its pieces is to give some back");
+  if (const auto loss = device_.lost()) {
+    throw DeviceError("host memory is kept, because its device is lost: " + loss->why);
+  }
+  for (PieceId piece = piece_of(chunks.begin); piece < end_of_pieces(chunks);
+       piece = piece.next()) {
+    if (registrations_[piece.value()]) retire_piece(piece);
+  }
+}
+
+void Arena::retire_piece(PieceId piece) {
+  const ChunkRange chunks = chunks_of(piece);
+  piece_device_addresses_[piece.value()].store(0, std::memory_order_release);
+  KVFERRY_PAUSE_POINT("arena.before_unregistering");
+  registrations_[piece.value()].reset();
+  KVFERRY_PAUSE_POINT("arena.before_release");
+  source_->give_back(pages_, chunks);
+  num_usable_.fetch_sub(chunks.end.value() - chunks.begin.value(), std::memory_order_relaxed);
+}
+
+bool Arena::restore(ChunkRange chunks, const std::stop_token& stop) {
+  KVFERRY_CHECK(can_resize(), "an arena that keeps its pieces is to take some again");
+  std::vector<PieceId> restored;
+  const auto roll_back = [&] {
+    for (const PieceId piece : restored) retire_piece(piece);
+  };
+  for (PieceId piece = piece_of(chunks.begin); piece < end_of_pieces(chunks);
+       piece = piece.next()) {
+    if (registrations_[piece.value()]) continue;
+    try {
+      if (!restore_piece(piece, stop)) {
+        roll_back();
+        return false;
+      }
+    } catch (const std::exception&) {
+      roll_back();
+      throw;
+    }
+    restored.push_back(piece);
+  }
+  return true;
+}
+
+bool Arena::restore_piece(PieceId piece, const std::stop_token& stop) {
+  const ChunkRange chunks = chunks_of(piece);
+  try {
+    if (!source_->make_resident_again(pages_, chunks, stop)) {
+      source_->give_back(pages_, chunks);
+      return false;
+    }
+    KVFERRY_PAUSE_POINT("arena.before_registering_again");
+    register_chunks(chunks);
+  } catch (const std::exception&) {
+    source_->give_back(pages_, chunks);
+    throw;
+  }
+  num_usable_.fetch_add(chunks.end.value() - chunks.begin.value(), std::memory_order_relaxed);
+  return true;
+}
+
+}  // namespace kvferry::cpu_tier

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+// Chunks that go out of use for the machine's sake, and come back.
+#include "kvferry/base/check.hpp"
+#include "kvferry/cpu_tier/memory/slab_geometry.hpp"
+#include "kvferry/cpu_tier/slots/tier.hpp"
+
+#include "cold_ranges.hpp"
+#include "slab_class.hpp"
+
+#include <algorithm>
+#include <string>
+
+namespace kvferry::cpu_tier {
+namespace {
+
+/// Runs that are looked at for the coldest one, by class and segment, and slots that are looked at
+/// to find them.
+constexpr std::size_t kCandidates = 4;
+constexpr std::size_t kMostSteps = 1024;
+
+/// Runs that are looked at when none of these can go. A look ends at the first named slot.
+constexpr std::uint32_t kMostRuns = 64;
+
+/// Slots of one class in the order in which they are likely to lie in a cold run.
+template <class Visit>
+void visit_coldest(const SlotLists& lists, const Visit& visit) {
+  const SlotId free = lists.longest_free();
+  if (free != SlotLists::kNoSlot) visit(free);
+  for (const Segment segment : {Segment::kProbation, Segment::kProtected}) {
+    std::size_t num_new = 0;
+    SlotId slot = lists.coldest_of(segment);
+    for (std::size_t step = 0;
+         step < kMostSteps && num_new < kCandidates && slot != SlotLists::kNoSlot; ++step) {
+      if (visit(slot)) ++num_new;
+      slot = lists.hotter_than(slot);
+    }
+  }
+}
+
+}  // namespace
+
+std::optional<ChunkRange> Tier::retire_coldest(std::uint32_t run) {
+  KVFERRY_CHECK(run > 0, "a run of no chunks");
+  MutexLock lock(mutex_);
+  if (peers_->outlives_tier()) return std::nullopt;
+  std::optional<ChunkRange> chunks = coldest_run(run);
+  if (!chunks) chunks = any_run(run);
+  if (!chunks) return std::nullopt;
+  const std::uint32_t end = chunks->end.value();
+  for (std::uint32_t first = chunks->begin.value(); first < end;) {
+    const std::uint8_t its = class_of_chunk_[first];
+    TakenChunks alike{ChunkId(first), 1};
+    while (first + alike.count < end && class_of_chunk_[first + alike.count] == its) ++alike.count;
+    first += alike.count;
+    if (its == kNoClass) continue;
+    SlabClass& from = *classes_[its];
+    const bool removed = from.slots.remove(from.range_of(alike));
+    KVFERRY_CHECK(removed, "a slot that nobody names cannot be evicted");
+    from.num_chunks -= alike.count;
+  }
+  const std::uint32_t count = end - chunks->begin.value();
+  std::fill_n(class_of_chunk_.begin() + chunks->begin.value(), count, kRetired);
+  const bool taken = peers_->take_out(chunks->begin, count);
+  KVFERRY_CHECK(taken, "chunks that only this tier has cannot go out of use");
+  return chunks;
+}
+
+void Tier::restore(ChunkRange chunks) {
+  MutexLock lock(mutex_);
+  const std::uint32_t end = chunks.end.value();
+  KVFERRY_CHECK(end <= max_chunks_, "chunk " + std::to_string(end) + " of " +
+                                        std::to_string(max_chunks_) + " is to be usable");
+  if (class_of_chunk_.size() < end) class_of_chunk_.resize(end, kRetired);
+  for (ChunkId chunk = chunks.begin; chunk < chunks.end; chunk = chunk.next()) {
+    KVFERRY_CHECK(class_of_chunk_[chunk.value()] == kRetired,
+                  "chunk " + std::to_string(chunk.value()) + " is in use");
+    class_of_chunk_[chunk.value()] = kNoClass;
+  }
+  peers_->put_back(chunks.begin, end - chunks.begin.value());
+  attach_free();
+}
+
+std::optional<ChunkRange> Tier::run_of(ChunkId chunk, std::uint32_t run) const {
+  const std::uint32_t first = chunk.value() / run * run;
+  const std::uint32_t end = std::min(first + run, max_chunks_);
+  if (end > class_of_chunk_.size()) return std::nullopt;
+  return ChunkRange{ChunkId(first), ChunkId(end)};
+}
+
+std::uint32_t Tier::common_age(const SlabClass& of, std::uint32_t age) const {
+  return num_classes_ == 1 ? age : of.ages.marks_since(of.clock(), age);
+}
+
+std::optional<std::uint64_t> Tier::age_of(ChunkRange chunks, std::uint32_t age_of_free) const {
+  std::uint64_t sum = 0;
+  for (ChunkId chunk = chunks.begin; chunk < chunks.end; chunk = chunk.next()) {
+    const std::uint8_t its = class_of_chunk_[chunk.value()];
+    if (its == kRetired) return std::nullopt;
+    if (its == kNoClass) {
+      sum += age_of_free;
+      continue;
+    }
+    const SlabClass& one = *classes_[its];
+    const auto range = cold_range(one.slots.table(), one.range_of(chunk));
+    if (!range) return std::nullopt;
+    sum += range->age ? common_age(one, *range->age) : age_of_free;
+  }
+  return sum / (chunks.end.value() - chunks.begin.value());
+}
+
+std::optional<ChunkRange> Tier::coldest_run(std::uint32_t run) const {
+  // What is free is as old as the oldest, and what no class has is older.
+  std::uint32_t age_of_free = 0;
+  for (std::uint32_t i = 0; i < num_classes_; ++i) {
+    const SlabClass& one = *classes_[i];
+    const auto age = age_of_coldest(one.slots.table().lists());
+    age_of_free = std::max(age_of_free, age ? common_age(one, *age) : 0);
+  }
+  std::optional<ChunkRange> coldest;
+  std::uint64_t most = 0;
+  ChunkId last(max_chunks_);
+  // Whether the chunk's run is another than that of the last one.
+  const auto consider = [&](ChunkId chunk) KVFERRY_REQUIRES(mutex_) {
+    const std::optional<ChunkRange> chunks = run_of(chunk, run);
+    if (!chunks || chunks->begin == last) return false;
+    last = chunks->begin;
+    const std::optional<std::uint64_t> age = age_of(*chunks, age_of_free);
+    if (age && (!coldest || *age > most)) {
+      coldest = chunks;
+      most = *age;
+    }
+    return true;
+  };
+  if (peers_->num_free_chunks() > 0) {
+    const auto unowned = std::find(class_of_chunk_.rbegin(), class_of_chunk_.rend(), kNoClass);
+    const auto number = static_cast<std::uint32_t>(class_of_chunk_.rend() - unowned - 1);
+    static_cast<void>(consider(ChunkId(number)));
+  }
+  for (std::uint32_t i = 0; i < num_classes_; ++i) {
+    const SlabClass& one = *classes_[i];
+    visit_coldest(one.slots.table().lists(), [&](SlotId slot) KVFERRY_REQUIRES(mutex_) {
+      return consider(place_of(slot, one.slots_per_chunk).chunk);
+    });
+  }
+  return coldest;
+}
+
+std::optional<ChunkRange> Tier::any_run(std::uint32_t run) {
+  const auto num_chunks = static_cast<std::uint32_t>(class_of_chunk_.size());
+  const std::uint32_t num_runs = (num_chunks + run - 1) / run;
+  for (std::uint32_t i = 0; i < std::min(kMostRuns, num_runs); ++i) {
+    const ChunkId first(next_run_ % num_runs * run);
+    ++next_run_;
+    const std::optional<ChunkRange> chunks = run_of(first, run);
+    if (chunks && age_of(*chunks, 0)) return chunks;
+  }
+  return std::nullopt;
+}
+
+}  // namespace kvferry::cpu_tier

@@ -1,0 +1,335 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The engines of this user that have a tier of their own, and how one is told to make its tier smaller or larger.
+
+Each engine has a file in shared memory, which its scheduler makes, writes and removes. Only its user can open it. It
+holds what was asked of the engine (a number for the request, and bytes), which others write, and behind that what the
+engine says of its tier. No process waits for another one in it: the engine looks at it in each of its steps. The
+engine holds a lock on its file, so that the file of one that was killed is known, and removed by whoever looks next.
+"""
+
+import contextlib
+import dataclasses
+import fcntl
+import json
+import os
+import secrets
+import stat
+import struct
+import time
+import weakref
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from kvferry.errors import ConfigError, ResourceError
+from kvferry.sizes import format_size
+
+DIRECTORY = "/dev/shm"
+"""Where the files are."""
+
+_PREFIX = "kvferry-engine-"
+_MAGIC = b"kvferry\x01"
+# The bytes are written before the number of the request, so that whoever sees the number sees its bytes.
+_BYTES_AT = 16
+_REQUEST = struct.Struct("<QQ")  # number, bytes
+_NUMBER_AT = 8
+_WORD = struct.Struct("<Q")
+_SAYS_AT = 64
+_SIZE = 4096
+
+
+@dataclasses.dataclass(frozen=True)
+class TierState:
+    """What an engine says of its tier. Sizes count as ``cpu_bytes_to_use`` does, or as it does for each rank.
+
+    Attributes
+    ----------
+    pid
+        Of the process in which its scheduler runs.
+    model
+        As the engine was told.
+    num_bytes, target_bytes, limit_bytes
+        What the tier has in use, is to have, and can have.
+    leaving_bytes, coming_bytes
+        What is out of use and not the machine's on every rank yet; what some rank has yet to make ready.
+    is_per_rank
+        Whether the sizes are those of one rank.
+    why_fixed
+        Why its size stays as it is; empty if it can be changed.
+    is_at_work, is_blocked
+        Whether the engine's next steps change something; whether what is still to go is in use.
+    silent_ranks
+        That have not done what they were told.
+    failure
+        Why a rank could not have more, if the last request failed in a part.
+    request
+        The last one that it has seen; 0: none.
+
+    """
+
+    pid: int
+    model: str
+    num_bytes: int
+    target_bytes: int
+    limit_bytes: int
+    leaving_bytes: int = 0
+    coming_bytes: int = 0
+    is_per_rank: bool = False
+    why_fixed: str = ""
+    is_at_work: bool = False
+    is_blocked: bool = False
+    silent_ranks: tuple[int, ...] = ()
+    failure: str = ""
+    request: int = 0
+
+
+class EngineFile:
+    """An engine's own end: its file, for as long as it lives. Used by one thread.
+
+    Raises
+    ------
+    OSError
+        The file cannot be made.
+
+    """
+
+    def __init__(self, directory: str | None = None) -> None:
+        directory = directory or DIRECTORY
+        sweep(directory)
+        self._path = Path(directory, f"{_PREFIX}{os.getpid()}-{secrets.token_hex(4)}")
+        self._seen = 0
+        # Locked and written before it has a name: one that is found unlocked is a dead engine's.
+        self._file = os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, stat.S_IRUSR | stat.S_IWUSR)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+            os.pwrite(self._file, _MAGIC.ljust(_SIZE, b"\0"), 0)
+            # Python follows a link to the open file only if it is told of a directory, which an absolute path ignores.
+            os.link(f"/proc/self/fd/{self._file}", self._path, src_dir_fd=self._file)
+        except OSError:
+            self.leave()
+            raise
+        _own_files.add(self)
+
+    def take_request(self) -> int | None:
+        """Return how many bytes the tier is to have, if somebody has asked since the last call."""
+        number, num_bytes = _REQUEST.unpack(os.pread(self._file, _REQUEST.size, _NUMBER_AT))
+        if number == self._seen:
+            return None
+        # What it read of a request that was being written then is the one before.
+        num_bytes = _WORD.unpack(os.pread(self._file, _WORD.size, _BYTES_AT))[0]
+        self._seen = number
+        return int(num_bytes)
+
+    @property
+    def last_request(self) -> int:
+        """The number of the request that was taken last; 0: none."""
+        return self._seen
+
+    def say(self, state: TierState) -> None:
+        """Write down how the tier stands."""
+        text = json.dumps(dataclasses.asdict(state)).encode()
+        os.pwrite(self._file, text.ljust(_SIZE - _SAYS_AT, b"\0")[: _SIZE - _SAYS_AT], _SAYS_AT)
+
+    def close(self) -> None:
+        """Remove the file; idempotent."""
+        if self._file < 0:
+            return
+        self._path.unlink(missing_ok=True)
+        self.leave()
+
+    def leave(self) -> None:
+        """Close the file, of which another process has an end, and leave it where it is."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+_own_files: "weakref.WeakSet[EngineFile]" = weakref.WeakSet()
+
+
+def _leave_all() -> None:
+    for each in list(_own_files):
+        each.leave()
+
+
+# A child would keep the lock, and the engine would seem to live.
+os.register_at_fork(after_in_child=_leave_all)
+
+
+class Engine:
+    """An engine, from outside: `state` is what it said last.
+
+    Attributes
+    ----------
+    path
+        Of its file.
+    state
+        As of the last look.
+
+    """
+
+    def __init__(self, path: Path, state: TierState) -> None:
+        self.path = path
+        self.state = state
+
+    def ask(self, num_bytes: int) -> int:
+        """Ask the engine for a tier of so many bytes; returns the number of the request.
+
+        Raises
+        ------
+        ConfigError
+            It cannot have such a tier.
+        ResourceError
+            It has ended.
+
+        """
+        state = self.state
+        if state.why_fixed:
+            raise ConfigError(f"the tier of engine {state.pid} stays as large as it is: {state.why_fixed}")
+        if not 0 < num_bytes <= state.limit_bytes:
+            raise ConfigError(
+                f"{format_size(num_bytes)} for the tier of engine {state.pid}; allowed is more than zero and "
+                f"{format_size(state.limit_bytes)} at most; for more, start the engine with a larger cpu_bytes_limit"
+            )
+        number = secrets.randbits(63) + 1
+        with _opened(self.path, os.O_RDWR) as file:
+            os.pwrite(file, _WORD.pack(num_bytes), _BYTES_AT)
+            os.pwrite(file, _WORD.pack(number), _NUMBER_AT)
+        return number
+
+    def look(self) -> None:
+        """Look again.
+
+        Raises
+        ------
+        ResourceError
+            It has ended.
+
+        """
+        with _opened(self.path, os.O_RDONLY) as file:
+            if not _is_alive(file):
+                raise ResourceError(f"engine {self.state.pid} has ended")
+            self.state = _read_state(file) or self.state
+
+    def wait(self, request: int, patience_s: float) -> bool:
+        """Look until the engine has done what was asked.
+
+        Parameters
+        ----------
+        request
+            Its number.
+        patience_s
+            Seconds to wait at most.
+
+        Returns
+        -------
+        bool
+            Whether it has seen the request, and nothing of it is left to do.
+
+        """
+        deadline = time.monotonic() + patience_s
+        while True:
+            self.look()
+            if self.state.request == request and not (self.state.is_at_work or self.state.is_blocked):
+                return True
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(0.05)
+
+
+def living(directory: str | None = None) -> list[Engine]:
+    """Find the engines of this user that have a tier of their own."""
+    found = []
+    for path in _files(directory or DIRECTORY):
+        try:
+            with _opened(path, os.O_RDONLY) as file:
+                state = _read_whole_state(file) if _is_alive(file) else None
+        except (OSError, ResourceError):
+            continue
+        if state is not None:
+            found.append(Engine(path, state))
+    return found
+
+
+def sweep(directory: str | None = None) -> None:
+    """Remove the files of engines that were killed."""
+    for path in _files(directory or DIRECTORY):
+        try:
+            with _opened(path, os.O_RDONLY) as file:
+                if not _is_alive(file):
+                    path.unlink(missing_ok=True)
+        except (OSError, ResourceError):
+            continue
+
+
+def _files(directory: str) -> list[Path]:
+    return sorted(Path(directory).glob(f"{_PREFIX}*")) if Path(directory).is_dir() else []
+
+
+@contextlib.contextmanager
+def _opened(path: Path, flags: int) -> Iterator[int]:
+    """Open an engine's file that is this user's, and nobody else's."""
+    try:
+        file = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        raise ResourceError(f"{path} is gone: the engine has ended") from None
+    except OSError as error:
+        raise ResourceError(f"{path} cannot be opened: {error.strerror}") from None
+    try:
+        status = os.fstat(file)
+        is_own = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o077
+        if not is_own or os.pread(file, len(_MAGIC), 0) != _MAGIC:
+            raise ResourceError(f"{path} is not the file of an engine of this user")
+        yield file
+    finally:
+        os.close(file)
+
+
+def _is_alive(file: int) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    return False
+
+
+def _read_state(file: int) -> TierState | None:
+    """What the engine says; None if it is writing it."""
+    text = os.pread(file, _SIZE - _SAYS_AT, _SAYS_AT).rstrip(b"\0")
+    try:
+        said: Mapping[str, Any] = json.loads(text)
+    except ValueError:
+        return None
+    known = {field.name for field in dataclasses.fields(TierState)}
+    try:
+        state = TierState(**{name: value for name, value in said.items() if name in known})
+    except (AttributeError, TypeError):
+        return None
+    return dataclasses.replace(state, silent_ranks=tuple(state.silent_ranks))
+
+
+def _read_whole_state(file: int) -> TierState | None:
+    """The same, looking again for a moment; None if it has not said anything yet."""
+    for _ in range(10):
+        if (state := _read_state(file)) is not None:
+            return state
+        time.sleep(0.001)
+    return None
+
+
+def texts_of(state: TierState) -> Iterator[str]:
+    """Say in lines what keeps a tier from the size that it is to have."""
+    per_rank = " per rank" if state.is_per_rank else ""
+    if state.failure:
+        yield f"{state.failure}"
+    if state.leaving_bytes or state.coming_bytes:
+        ranks = ", ".join(map(str, state.silent_ranks))
+        yield (
+            f"{format_size(state.leaving_bytes + state.coming_bytes)}{per_rank} on the way: rank {ranks} has yet to "
+            "say that it is done"
+        )
+    if state.is_blocked:
+        yield (
+            f"{format_size(max(state.num_bytes - state.target_bytes, 0))}{per_rank} too much hold blocks that are "
+            "being stored or loaded: they go when that has ended"
+        )
