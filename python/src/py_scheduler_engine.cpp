@@ -42,7 +42,7 @@ py::bytes hash_of(const cpu_tier::BlockKey& key) {
 
 PySchedulerEngine::PySchedulerEngine(connector::SchedulerOptions options,
                                      std::unique_ptr<cpu_tier::JoinedTier> tier)
-    : tier_(std::move(tier)) {
+    : tier_(std::move(tier)), weights_(options.weights.value()) {
   if (tier_) options.shared_tier = &tier_->directory();
   engine_ = std::make_unique<connector::SchedulerEngine>(std::move(options));
 }
@@ -243,6 +243,7 @@ void PySchedulerEngine::reset_cache() { engine().reset_cache(); }
 void PySchedulerEngine::change_weights(std::uint64_t weights, bool forget_old) {
   engine().change_weights(WeightsId(weights), forget_old ? connector::OldBlocks::kForgotten
                                                          : connector::OldBlocks::kKept);
+  weights_ = weights;
 }
 
 std::vector<std::tuple<bool, std::uint32_t, py::bytes>> PySchedulerEngine::take_key_events() {
@@ -261,7 +262,7 @@ PySchedulerEngine::take_tier_changes(std::size_t most) {
   std::vector<cpu_tier::ContentChange> changes;
   {
     const py::gil_scoped_release unlocked;
-    changes = contents_->take_changes(most);
+    changes = contents_->take_changes(most, WeightsId(weights_));
   }
   for (const cpu_tier::ContentChange& change : changes) {
     out.emplace_back(change.readable, change.key.group, hash_of(change.key), change.slot);

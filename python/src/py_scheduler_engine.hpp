@@ -10,6 +10,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/typing.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -84,6 +85,7 @@ class PySchedulerEngine {
   std::unique_ptr<PyBlockPool> pool_;
   std::unique_ptr<cpu_tier::JoinedTier> tier_;
   std::optional<cpu_tier::TierContents> contents_;  ///< Of `tier_`, once it is asked for.
+  std::atomic<std::uint64_t> weights_ = 0;          ///< For take_tier_changes(), on any thread.
   std::unique_ptr<connector::SchedulerEngine> engine_;
   AttributeReader block_id_;
   bool has_block_id_ = false;

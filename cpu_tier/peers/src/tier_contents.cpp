@@ -8,10 +8,11 @@ namespace kvferry::cpu_tier {
 TierContents::TierContents(const TierRecords& records)
     : records_(records), seen_(records.shape().num_chunks), name_space_(records.name_space()) {}
 
-std::vector<ContentChange> TierContents::take_changes(std::size_t most) {
+std::vector<ContentChange> TierContents::take_changes(std::size_t most, WeightsId weights) {
   std::vector<ContentChange> changes;
-  if (name_space_ != records_.name_space()) {
+  if (name_space_ != records_.name_space() || weights_ != weights) {
     name_space_ = records_.name_space();
+    weights_ = weights;
     // Every key is read anew.
     for (std::vector<Seen>& chunk : seen_) {
       for (Seen& seen : chunk) seen.stamp = 0;
@@ -42,7 +43,8 @@ void TierContents::look_at(SlotPlace place, Seen& seen, std::vector<ContentChang
   if (stamp == seen.stamp && (is_readable || seen.key.hash_bytes == 0)) return;
   // The slot may hold another key by now. Then its word is another one at the next look.
   const auto key = is_readable ? records_.key_of(place) : std::nullopt;
-  replace(place, seen, key.value_or(BlockKey()), changes);
+  const bool is_there = key && key->is_of(weights_);
+  replace(place, seen, is_there ? key->mixed_with(weights_) : BlockKey(), changes);
   seen.stamp = key ? stamp : 0;
 }
 

@@ -24,8 +24,8 @@ class Known {
   explicit Known(Instance& of) : contents_(of.directory().records()) {}
 
   /// Returns how many changes there were.
-  std::size_t look(std::size_t most = kAll) {
-    const std::vector<ContentChange> changes = contents_.take_changes(most);
+  std::size_t look(std::size_t most = kAll, WeightsId weights = WeightsId()) {
+    const std::vector<ContentChange> changes = contents_.take_changes(most, weights);
     for (const ContentChange& change : changes) {
       if (change.readable) {
         EXPECT_TRUE(keys_.emplace(change.slot, change.key).second) << "it holds another key";
@@ -105,6 +105,23 @@ TEST_F(TierPeersTest, ContentsAreOfOneNameSpace) {
   a.directory().leave_name_space();
   of_a.look();
   EXPECT_EQ(of_a.num_slots(), 0U);
+}
+
+TEST_F(TierPeersTest, ContentsAreOfTheWeightsOfNow) {
+  constexpr WeightsId kOld(0x1234567890abcdef);
+  Instance a(rig_, "a");
+  Known of_a(a);
+  a.store(0, 3);
+  a.tier().commit(std::move(a.all().reserve(Instance::kOnly, {{keys(0, 1)[0].mixed_with(kOld)}}))
+                      .value()
+                      .hand_over());
+  EXPECT_EQ(of_a.look(), 3U);
+  EXPECT_EQ(of_a.look(kAll, kOld), 4U) << "three are of none, one is of these";
+  EXPECT_EQ(of_a.num_slots(), 1U);
+  EXPECT_TRUE(of_a.has(0)) << "by the engine's own hash";
+  EXPECT_EQ(of_a.look(kAll, kOld), 0U);
+  EXPECT_EQ(of_a.look(), 4U);
+  EXPECT_EQ(of_a.num_slots(), 3U);
 }
 
 TEST_F(TierPeersTest, ContentsOutliveTheInstanceThatStoredThem) {

@@ -14,7 +14,7 @@ namespace kvferry::cpu_tier {
 
 /// A slot of a shared tier holds a key since the last look at it, or holds it no more.
 struct ContentChange {
-  BlockKey key;
+  BlockKey key;            ///< The engine's own hash, of no weights.
   std::uint64_t slot = 0;  ///< TierRecords::number_of().
   bool readable = false;
   bool operator==(const ContentChange&) const = default;
@@ -31,8 +31,10 @@ class TierContents {
 
   /// Goes on where the last call ended, through all chunks once at most, and ends early, after a
   /// whole chunk, when `most` changes are found. Fewer than that: every slot was looked at. Of one
-  /// slot, what it held comes before what it holds. O(slots): a cache line for each.
-  [[nodiscard]] std::vector<ContentChange> take_changes(std::size_t most);
+  /// slot, what it held comes before what it holds. Blocks that other weights than `weights`
+  /// computed are not there. O(slots): a cache line for each.
+  [[nodiscard]] std::vector<ContentChange> take_changes(std::size_t most,
+                                                        WeightsId weights = WeightsId());
 
  private:
   struct Seen {
@@ -48,6 +50,7 @@ class TierContents {
   const TierRecords& records_;
   std::vector<std::vector<Seen>> seen_;  ///< By chunk.
   std::uint64_t name_space_ = 0;
+  WeightsId weights_;
   ChunkId next_;
 };
 
