@@ -112,9 +112,8 @@ TEST_F(TierPeersTest, ContentsAreOfTheWeightsOfNow) {
   Instance a(rig_, "a");
   Known of_a(a);
   a.store(0, 3);
-  a.tier().commit(std::move(a.all().reserve(Instance::kOnly, {{keys(0, 1)[0].mixed_with(kOld)}}))
-                      .value()
-                      .hand_over());
+  const std::vector<BlockKey> of_old{keys(0, 1)[0].mixed_with(kOld)};
+  a.tier().commit(std::move(a.all().reserve(Instance::kOnly, of_old)).value().hand_over());
   EXPECT_EQ(of_a.look(), 3U);
   EXPECT_EQ(of_a.look(kAll, kOld), 4U) << "three are of none, one is of these";
   EXPECT_EQ(of_a.num_slots(), 1U);
