@@ -77,6 +77,10 @@ class SchedulerEngine:
         """
         Ends the step: the encoded plan for every rank. Reads the vLLM SchedulerOutput, keeps nothing of it. Raises TimeoutError naming a rank that is lost.
         """
+    def change_weights(self, weights: typing.SupportsInt | typing.SupportsIndex, forget_old: bool) -> None:
+        """
+        The model has other weights from here on, by a digest of their name; 0: nobody names them. Blocks of the old ones are found when these come back, or with `forget_old` leave the tier. Loads in flight fail, and what the engine has computed so far is not stored. No step is under way.
+        """
     def close(self) -> None:
         """
         Drops everything. Idempotent.
@@ -223,6 +227,10 @@ class WorkerEngine:
         """
         Gathers what the step completed, behind the forward.
         """
+    def sleep(self) -> None:
+        """
+        Waits until no copy touches the KV cache, and gives the device memory back. Idempotent. Raises TimeoutError or DeviceError: it does not sleep then.
+        """
     def stats(self) -> dict[str, int]:
         """
         Counters since the start and levels of now.
@@ -245,10 +253,31 @@ class WorkerEngine:
         """
         Whether pump() has anything to try.
         """
+    def wake(
+        self,
+        fragments: collections.abc.Sequence[
+            collections.abc.Sequence[
+                tuple[
+                    typing.SupportsInt | typing.SupportsIndex,
+                    typing.SupportsInt | typing.SupportsIndex,
+                    typing.SupportsInt | typing.SupportsIndex,
+                ]
+            ]
+        ],
+        num_blocks: typing.SupportsInt | typing.SupportsIndex,
+    ) -> None:
+        """
+        Takes device memory again for the KV cache, which may lie elsewhere; nothing if it does not sleep. Raises ConfigError, ResourceError or DeviceError: it sleeps on then.
+        """
     @property
     def device(self) -> str:
         """
         Back end, name, architecture and driver of the device.
+        """
+    @property
+    def is_asleep(self) -> bool:
+        """
+        Whether it sleeps: from sleep() to wake().
         """
     @property
     def max_slots(self) -> int:

@@ -10,19 +10,20 @@ if TYPE_CHECKING:
 
 
 def update_weights(engine: Engine, version: str, factor: float) -> dict[str, Any]:
-    """Do as an RL framework: reset the caches, load weights (those of the start times `factor`), name the version."""
+    """Do as an RL framework: reset the caches, load weights (of the start, up to `factor` times), name the version."""
     import torch
 
     assert engine.llm.reset_prefix_cache(reset_connector=True), "requests are running"
     model = engine.core.model_executor.driver_worker.worker.model_runner.model
     first = getattr(engine, "first_weights", None)
     if first is None:
-        first = {name: value.detach().clone() for name, value in model.named_parameters() if value.dim() > 1}
+        # Those of norms: vLLM's CPU build computes with copies of the matrices.
+        first = {name: value.detach().clone() for name, value in model.named_parameters() if value.dim() == 1}
         engine.first_weights = first  # type: ignore[attr-defined]
     with torch.no_grad():
         for name, value in model.named_parameters():
-            if name in first and ".layers." in name:
-                value.copy_(first[name] * factor)
+            if name in first:
+                value.copy_(first[name] * torch.linspace(1, factor, value.numel()))
     return name_weights(engine, version)
 
 

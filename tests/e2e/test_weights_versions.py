@@ -26,7 +26,7 @@ def turns(names: list[tuple[str, str, float]]) -> dict[str, dict[str, Any]]:
     return script
 
 
-VISITS = [("A", "default", 1.0), ("B", "B", 1.25), ("A again", "default", 1.0), ("B again", "B", 1.25)]
+VISITS = [("A", "default", 1.0), ("B", "B", 3.0), ("A again", "default", 1.0), ("B again", "B", 3.0)]
 
 
 def test_each_version_loads_its_own_blocks_and_gives_its_own_tokens(runner: EngineRunner) -> None:

@@ -4,6 +4,7 @@
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -86,8 +87,13 @@ class ToyModel:
         self.weights = 0
         self._sizes = [int(group.kv_cache_spec.block_size) for group in kv_cache_config.kv_cache_groups]
         numbers = {name: number for number, name in enumerate(spec.layer_specs()) if name in kv_caches}
-        self._layers_in = lambda kv_caches: toy_layers(
-            kv_caches, numbers, kv_cache_config, rank, spec.num_tensor_ranks, share
+        self._layers_in = partial(
+            toy_layers,
+            numbers=numbers,
+            kv_cache_config=kv_cache_config,
+            rank=rank,
+            num_ranks=spec.num_tensor_ranks,
+            share=share,
         )
         self._requests: dict[str, ToyRequest] = {}
         self._asked = ToyRequest([], [])

@@ -184,7 +184,7 @@ void SchedulerEngine::change_weights(WeightsId to, OldBlocks old_blocks) {
   if (old_blocks == OldBlocks::kForgotten) {
     const std::vector<TransferId> aborted = parts.stores.abort_stores_of(parts.weights);
     for (const TransferId transfer : aborted) parts.loads.cancel_store(transfer);
-    parts.tier->forget_of(parts.weights);
+    parts.tier->forget_all(parts.weights);
   }
   parts.loads.doom_all();
   parts.planner.forget_all(parts.requests);
@@ -198,7 +198,7 @@ void SchedulerEngine::change_weights(WeightsId to, OldBlocks old_blocks) {
 }
 
 std::vector<cpu_tier::KeyEvent> SchedulerEngine::take_key_events() {
-  return parts_->tier->take_key_events();
+  return parts_->tier->take_key_events(parts_->weights);
 }
 
 SchedulerSnapshot SchedulerEngine::snapshot() const {

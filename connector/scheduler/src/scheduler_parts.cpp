@@ -49,7 +49,6 @@ SchedulerEngine::Parts::Parts(SchedulerOptions given)
 void SchedulerEngine::Parts::take_weights(WeightsId now) {
   weights = now;
   if (pool != nullptr) pool->set_weights(now);
-  tier->tell_of(now);
 }
 
 void SchedulerEngine::Parts::sync_keys(Request& request) {

@@ -182,26 +182,24 @@ void SlotClass::leave_behind(std::span<const SlotId> slots, SlotState state) {
 
 void SlotClass::note(std::span<const SlotId> slots, bool readable) {
   if (!notes_key_events_) return;
-  for (const SlotId slot : slots) {
-    const BlockKey& key = index_.key(slot);
-    if (key.is_of(told_)) key_events_.push_back({key.mixed_with(told_), readable});
-  }
+  for (const SlotId slot : slots) key_events_.push_back({index_.key(slot), readable});
 }
 
-void SlotClass::tell_of(WeightsId weights) {
-  if (weights == told_) return;
-  const auto note_all = [this](bool readable) {
+std::vector<KeyEvent> SlotClass::take_key_events(WeightsId of) {
+  std::vector<KeyEvent> noted = std::exchange(key_events_, {});
+  std::erase_if(noted, [this](const KeyEvent& event) { return !event.key.is_of(told_); });
+  for (KeyEvent& event : noted) event.key = event.key.mixed_with(told_);
+  if (of == told_) return noted;
+  const auto add_all = [&](WeightsId weights, bool readable) {
     for (std::uint32_t i = 0; notes_key_events_ && i < table_.end(); ++i) {
-      const SlotId slot(i);
-      if (table_.readable(slot)) note({&slot, 1}, readable);
+      if (!table_.readable(SlotId(i)) || !index_.key(SlotId(i)).is_of(weights)) continue;
+      noted.push_back({index_.key(SlotId(i)).mixed_with(weights), readable});
     }
   };
-  note_all(false);
-  told_ = weights;
-  note_all(true);
+  add_all(std::exchange(told_, of), false);
+  add_all(of, true);
+  return noted;
 }
-
-std::vector<KeyEvent> SlotClass::take_key_events() { return std::exchange(key_events_, {}); }
 
 void SlotClass::end_forgetting(std::uint32_t num_keys_before) {
   if (index_.size() != num_keys_before) ++eviction_epoch_;

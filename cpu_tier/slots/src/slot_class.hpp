@@ -87,8 +87,7 @@ class SlotClass {
   void end_leases(std::span<const SlotId> slots);
   /// The leased slots cease to be readable.
   void forget(std::span<const SlotId> slots);
-  void forget_all();
-  void forget_of(WeightsId weights);
+  void forget_all(std::optional<WeightsId> of);
 
   // ---- the end, and what is done between steps ----
 
@@ -102,8 +101,7 @@ class SlotClass {
   [[nodiscard]] std::uint64_t eviction_epoch() const { return eviction_epoch_; }
   [[nodiscard]] const SlotTable& table() const { return table_; }
   [[nodiscard]] std::uint64_t num_evicted_total() const { return num_evicted_total_; }
-  [[nodiscard]] std::vector<KeyEvent> take_key_events();
-  void tell_of(WeightsId weights);
+  [[nodiscard]] std::vector<KeyEvent> take_key_events(WeightsId of);
   [[nodiscard]] TierSnapshot snapshot() const;
   [[nodiscard]] const char* rule_name() const { return policy_.rule().name; }
   void check_invariants() const;
@@ -128,9 +126,6 @@ class SlotClass {
   /// How many of the slots, from the first on, can be read.
   [[nodiscard]] std::size_t num_readable(std::span<const SlotId> slots);
   void lease_slots(std::span<const SlotId> slots);
-  /// Forgets the slots of which `is_one` is true.
-  template <class IsOne>
-  void forget_if(IsOne is_one);
   /// Forgets the readable ones among `slots`, at most kBatch, from the last to the first.
   void forget_readable(std::span<const SlotId> slots);
   /// Free here, and not by what peers see: it stays out of use until it is.
@@ -164,7 +159,7 @@ class SlotClass {
   std::uint32_t num_left_behind_ = 0;
   bool any_lease_left_ = false;
   const bool notes_key_events_;
-  WeightsId told_;  ///< Those of which key events are.
+  WeightsId told_;  ///< Those of the last take_key_events().
   const float max_awaited_share_;
 };
 

@@ -158,34 +158,22 @@ void SlotClass::forget(std::span<const SlotId> slots) {
   end_forgetting(num_keys_before);
 }
 
-void SlotClass::forget_all() {
+void SlotClass::forget_all(std::optional<WeightsId> of) {
   const std::uint32_t num_keys_before = index_.size();
-  forget_if([](SlotId) { return true; });
-  if (peers_->hide_all()) ++eviction_epoch_;
-  end_forgetting(num_keys_before);
-}
-
-void SlotClass::forget_of(WeightsId weights) {
-  const std::uint32_t num_keys_before = index_.size();
-  forget_if([&](SlotId slot) { return index_.key(slot).is_of(weights); });
-  end_forgetting(num_keys_before);
-}
-
-// From the last slot to the first, so that a tier forgotten whole hands slots out in ascending
-// order again.
-template <class IsOne>
-void SlotClass::forget_if(IsOne is_one) {
+  // From the last slot to the first, so that a tier forgotten whole hands slots out in ascending
+  // order again.
   SlotBatch batch;
   for (std::uint32_t end = table_.end(); end > 0;) {
-    const std::size_t from = std::min<std::size_t>(kBatch, end);
+    const auto first = static_cast<std::uint32_t>(end - std::min<std::size_t>(kBatch, end));
     std::size_t count = 0;
-    for (std::size_t i = end - from; i < end; ++i) {
-      const SlotId slot(static_cast<std::uint32_t>(i));
-      if (is_one(slot)) batch[count++] = slot;
+    for (std::uint32_t i = first; i < end; ++i) {
+      if (!of || index_.key(SlotId(i)).is_of(*of)) batch[count++] = SlotId(i);
     }
     forget_readable(std::span(batch).first(count));
-    end -= static_cast<std::uint32_t>(from);
+    end = first;
   }
+  if (!of && peers_->hide_all()) ++eviction_epoch_;
+  end_forgetting(num_keys_before);
 }
 
 void SlotClass::forget_readable(std::span<const SlotId> slots) {

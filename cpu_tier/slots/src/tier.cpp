@@ -70,7 +70,6 @@ SlabClassId Tier::make_class(std::uint32_t slots_per_chunk) {
       std::count_if(classes_.begin(), classes_.begin() + num_classes_, has_as_many));
   classes_[num_classes_] = std::make_unique<SlabClass>(
       max_chunks_, ChunkShape{slots_per_chunk, num_alike}, options_, *peers_);
-  classes_[num_classes_]->slots.tell_of(told_);
   return SlabClassId(num_classes_++);
 }
 
@@ -223,14 +222,9 @@ void Tier::forget(const Lease& lease) {
   at(lease.slab_class()).slots.forget(lease.slots());
 }
 
-void Tier::forget_all() {
+void Tier::forget_all(std::optional<WeightsId> of) {
   MutexLock lock(mutex_);
-  for (std::uint32_t i = 0; i < num_classes_; ++i) classes_[i]->slots.forget_all();
-}
-
-void Tier::forget_of(WeightsId weights) {
-  MutexLock lock(mutex_);
-  for (std::uint32_t i = 0; i < num_classes_; ++i) classes_[i]->slots.forget_of(weights);
+  for (std::uint32_t i = 0; i < num_classes_; ++i) classes_[i]->slots.forget_all(of);
 }
 
 void Tier::leave_behind(AbortedSlots&& slots) { leave_behind(quarantine(std::move(slots))); }
@@ -269,17 +263,11 @@ std::uint64_t Tier::eviction_epoch() const {
   return sum;
 }
 
-void Tier::tell_of(WeightsId weights) {
-  MutexLock lock(mutex_);
-  told_ = weights;
-  for (std::uint32_t i = 0; i < num_classes_; ++i) classes_[i]->slots.tell_of(weights);
-}
-
-std::vector<KeyEvent> Tier::take_key_events() {
+std::vector<KeyEvent> Tier::take_key_events(WeightsId of) {
   MutexLock lock(mutex_);
   std::vector<KeyEvent> events;
   for (std::uint32_t i = 0; i < num_classes_; ++i) {
-    std::vector<KeyEvent> more = classes_[i]->slots.take_key_events();
+    std::vector<KeyEvent> more = classes_[i]->slots.take_key_events(of);
     if (events.empty()) {
       events = std::move(more);
     } else {

@@ -105,7 +105,7 @@ def follow_engine(on_version: Callable[[str], None]) -> None:
         set_version(weight_version)
         on_version(weight_version)
 
-    core.set_weight_version = set_weight_version  # type: ignore[method-assign]
+    core.set_weight_version = set_weight_version
 
 
 def _engine_core_being_made() -> "EngineCore | None":

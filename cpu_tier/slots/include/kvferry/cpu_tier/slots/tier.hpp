@@ -238,9 +238,8 @@ class Tier {
   void forget(const Lease& lease);
   /// Forgets every readable key, and what was found of peers. Writable slots are their owners' to
   /// abort. O(slots), during which every other call waits.
-  void forget_all();
-  /// The same of the keys of these weights alone.
-  void forget_of(WeightsId weights);
+  /// `of`: of the keys of these weights alone, and nothing of peers.
+  void forget_all(std::optional<WeightsId> of = std::nullopt);
 
   // ---- steps, and what is done between them ----
 
@@ -270,11 +269,9 @@ class Tier {
   /// lookup_prefix() can only have become longer.
   [[nodiscard]] std::uint64_t eviction_epoch() const;
   /// What became readable or ceased to be since the last call; of one key in order, as the engine
-  /// has it. Nothing without TierOptions::key_events.
-  [[nodiscard]] std::vector<KeyEvent> take_key_events();
-  /// Key events are of these weights from now on: those of the earlier ones cease to be readable,
-  /// as far as events tell. At first they are of none.
-  void tell_of(WeightsId weights);
+  /// has it. Nothing without TierOptions::key_events. Of the keys of these weights: if the last
+  /// call was for others, theirs cease to be readable, as far as events tell.
+  [[nodiscard]] std::vector<KeyEvent> take_key_events(WeightsId of = WeightsId());
   /// Of all classes together; chunks of no class count as free slots of the first.
   [[nodiscard]] TierSnapshot snapshot() const;
   /// How many chunks and slots each class has.
@@ -352,7 +349,6 @@ class Tier {
   std::array<std::unique_ptr<SlabClass>, kMaxClasses> classes_ KVFERRY_GUARDED_BY(mutex_);
   std::uint32_t num_classes_ KVFERRY_GUARDED_BY(mutex_) = 0;
   const bool first_gets_all_;
-  WeightsId told_ KVFERRY_GUARDED_BY(mutex_);  ///< tell_of().
   std::vector<std::uint8_t> class_of_chunk_
       KVFERRY_GUARDED_BY(mutex_);  ///< By chunk; kNoClass: no class has it; kRetired: out of use.
   std::uint32_t next_looked_ KVFERRY_GUARDED_BY(mutex_) = 0;
