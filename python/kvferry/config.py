@@ -18,6 +18,7 @@ from kvferry.config_readers import (
     read_size,
     read_size_or_zero,
     read_tokens,
+    refuse_fixed_contradictions,
 )
 from kvferry.settings import (
     absolute_path,
@@ -222,39 +223,8 @@ class KvFerryConfig:
         refuse_unknown_keys(WHERE, extra_config, known_keys(cls))
         refuse_shared_contradictions(WHERE, extra_config, "pages")
         config = cls(**read_values(cls, extra_config))
-        config._check_resizing()
+        refuse_fixed_contradictions(config)
         return config
-
-    def _check_resizing(self) -> None:
-        """Refuse keys for a tier whose size changes beside those of one that stays."""
-        for name in ("cpu_bytes_limit", "memory_margin"):
-            if getattr(self, name) is None:
-                continue
-            if self.shared_path is not None:
-                raise complaint(
-                    name, getattr(self, name), "a tier of the engine's own", f"leave {name} or shared_path out"
-                )
-            if self.pages == "huge":
-                raise complaint(
-                    name,
-                    getattr(self, name),
-                    "memory that can go back to the machine, and huge pages go back to their pool",
-                    f"leave {name} out, or set pages to 'transparent'",
-                )
-            if self.cpu_bytes_to_use_per_rank is not None:
-                raise complaint(
-                    name,
-                    getattr(self, name),
-                    "a key beside cpu_bytes_to_use, for all ranks of a node together",
-                    "set cpu_bytes_to_use in place of cpu_bytes_to_use_per_rank",
-                )
-        if self.cpu_bytes_limit is not None and self.cpu_bytes_limit < self.cpu_bytes_to_use:
-            raise complaint(
-                "cpu_bytes_limit",
-                self.cpu_bytes_limit,
-                f"cpu_bytes_to_use ({self.cpu_bytes_to_use}) or more",
-                "raise it, or leave it out",
-            )
 
     @property
     def is_resizable(self) -> bool:

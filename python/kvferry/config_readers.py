@@ -3,10 +3,14 @@
 
 import math
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from kvferry import sizes
 from kvferry.errors import ConfigError
 from kvferry.settings import bad_value, refuse_unknown_keys
+
+if TYPE_CHECKING:
+    from kvferry.config import KvFerryConfig
 
 WHERE = "kv_connector_extra_config"
 
@@ -126,3 +130,34 @@ def _is_figure(value: object) -> bool:
         return math.isfinite(value) and value >= 0  # type: ignore[arg-type, operator]
     except OverflowError:
         return False
+
+
+def refuse_fixed_contradictions(config: "KvFerryConfig") -> None:
+    """Raise ConfigError for keys of a tier whose size changes beside those of one that stays."""
+    for name in ("cpu_bytes_limit", "memory_margin"):
+        value = getattr(config, name)
+        if value is None:
+            continue
+        if config.shared_path is not None:
+            raise complaint(name, value, "a tier of the engine's own", f"leave {name} or shared_path out")
+        if config.pages == "huge":
+            raise complaint(
+                name,
+                value,
+                "memory that can go back to the machine, and huge pages go back to their pool",
+                f"leave {name} out, or set pages to 'transparent'",
+            )
+        if config.cpu_bytes_to_use_per_rank is not None:
+            raise complaint(
+                name,
+                value,
+                "a key beside cpu_bytes_to_use, for all ranks of a node together",
+                "set cpu_bytes_to_use in place of cpu_bytes_to_use_per_rank",
+            )
+    if config.cpu_bytes_limit is not None and config.cpu_bytes_limit < config.cpu_bytes_to_use:
+        raise complaint(
+            "cpu_bytes_limit",
+            config.cpu_bytes_limit,
+            f"cpu_bytes_to_use ({config.cpu_bytes_to_use}) or more",
+            "raise it, or leave it out",
+        )
