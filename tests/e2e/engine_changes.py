@@ -15,15 +15,21 @@ FORK_VARIABLE = "KVFERRY_E2E_FORK"
 
 def fork_processes() -> None:
     """Let vLLM fork its workers, as it does on a GPU; ``platforms/cpu.py`` asks for processes that import it anew."""
-    get_context = multiprocessing.get_context
-    multiprocessing.get_context = lambda method=None: get_context("fork" if method == "spawn" else method)
+    get_context: Any = multiprocessing.get_context
+
+    def forking(method: str | None = None) -> Any:
+        return get_context("fork" if method == "spawn" else method)
+
+    multiprocessing.get_context = forking  # type: ignore[assignment]
 
 
 def read_logging_level() -> None:
     """Log what VLLM_LOGGING_LEVEL says now: vLLM has read it in the process that this one was forked from."""
     logger = logging.getLogger("vllm")
-    for target in (logger, *logger.handlers):
-        target.setLevel(os.environ["VLLM_LOGGING_LEVEL"])
+    level = os.environ["VLLM_LOGGING_LEVEL"]
+    logger.setLevel(level)
+    for handler in logger.handlers:
+        handler.setLevel(level)
 
 
 def look_for_kernels_past_llvmlite() -> None:

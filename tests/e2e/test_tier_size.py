@@ -101,15 +101,20 @@ def resident_bytes(session: int) -> tuple[int, int]:
     return one
 
 
+def kilobytes_of(name: str, text: str) -> int:
+    """What a file of ``/proc`` says of that name."""
+    found = re.search(rf"^{name}:\s+(\d+) kB", text, re.MULTILINE)
+    assert found is not None, f"no {name} in:\n{text}"
+    return int(found[1])
+
+
 def arenas_of(pid: int) -> list[int]:
     """Bytes that are resident of mappings as large as the tier can be."""
     limit = TIER_MIB * 3 // 2 * MIB
     found = []
     # Neighbours of one kind are one mapping; the arena's has room for a huge page more at its ends.
     for area in re.split(r"\n(?=[0-9a-f]+-[0-9a-f]+ )", Path(f"/proc/{pid}/smaps").read_text()):
-        size, resident = (
-            int(re.search(rf"^{name}: +(\d+) kB", area, re.MULTILINE)[1]) << 10 for name in ("Size", "Rss")
-        )
+        size, resident = (kilobytes_of(name, area) << 10 for name in ("Size", "Rss"))
         if limit <= size <= limit + 8 * MIB:
             found.append(resident)
     return found
@@ -129,7 +134,7 @@ class Visit:
 
 def rss_anon(pid: int) -> int:
     status = Path(f"/proc/{pid}/status").read_text()
-    return int(re.search(r"RssAnon:\s+(\d+) kB", status)[1]) << 10
+    return kilobytes_of("RssAnon", status) << 10
 
 
 @pytest.fixture(scope="module")

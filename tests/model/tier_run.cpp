@@ -309,11 +309,11 @@ void TierRun::resize() {
     std::swap(retired_[below(static_cast<std::uint32_t>(retired_.size()))], retired_.back());
     const ChunkRange back = retired_.back();
     retired_.pop_back();
-    tier_.restore(back);
+    tier_.chunks().restore(back);
     model_.grow_to(model_.num_slots() + back.end.value() - back.begin.value());
     return;
   }
-  const std::optional<ChunkRange> gone = tier_.retire_coldest(kRun);
+  const std::optional<ChunkRange> gone = tier_.chunks().retire_coldest(kRun);
   if (gone) {
     ASSERT_FALSE(any_named(*gone));
     ASSERT_LE(gone->end.value(), num_grown_);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "kvferry/cpu_tier/slots/retirable_chunks.hpp"
 #include "kvferry/cpu_tier/slots/tier.hpp"
 #include "kvferry/cpu_tier/slots/tier_promises.hpp"
 
@@ -94,7 +95,9 @@ class PlainTier : private Tier, public OneClass {
       OneClass::leave_early, OneClass::lookup, OneClass::lookup_prefix, OneClass::offer,
       OneClass::promise, OneClass::quarantine, OneClass::release, OneClass::reserve,
       OneClass::rule_name, OneClass::snapshot, OneClass::take_key_events, OneClass::touch,
-      Tier::grow_to, Tier::restore, Tier::retire_coldest;
+      Tier::grow_to;
+
+  [[nodiscard]] RetirableChunks chunks() { return RetirableChunks(*this); }
 };
 
 }  // namespace kvferry::cpu_tier

@@ -69,7 +69,7 @@ void TierResizer::retire(StepPlan& plan) {
   for (std::uint32_t num_gone = 0; num_in_use() > target() && num_gone < kMostOfStep;) {
     // What is left is one run, or the short one at the end.
     if (num_in_use() <= shape_.run || under_way_.size() >= kMostUnderWay) return;
-    const auto chunks = tier_.retire_coldest(shape_.run);
+    const auto chunks = chunks_.retire_coldest(shape_.run);
     if (!chunks) {
       is_blocked_ = true;
       return;
@@ -125,7 +125,7 @@ void TierResizer::settle() {
     if (ended.order.change == ChunkChange::kRetire) {
       retired_.insert(first);
     } else if (ended.failure.empty()) {
-      tier_.restore({ended.order.first, ChunkId(first + ended.order.count)});
+      chunks_.restore({ended.order.first, ChunkId(first + ended.order.count)});
       if (first < shape_.first_chunks) {
         num_first_out_ -= ended.order.count;
       } else {

@@ -5,6 +5,7 @@
 #include "kvferry/connector/scheduler/scheduler_snapshot.hpp"
 #include "kvferry/connector/wire/step_plan.hpp"
 #include "kvferry/connector/wire/step_report.hpp"
+#include "kvferry/cpu_tier/slots/retirable_chunks.hpp"
 #include "kvferry/cpu_tier/slots/tier.hpp"
 
 #include <cstdint>
@@ -32,7 +33,7 @@ class TierResizer {
   };
 
   TierResizer(cpu_tier::Tier& tier, std::uint32_t world_size)
-      : tier_(tier), world_size_(world_size) {}
+      : chunks_(tier), world_size_(world_size) {}
 
   void begin(const Shape& shape);
   /// Of the first chunks as many are ready on every rank, and in the tier.
@@ -73,7 +74,7 @@ class TierResizer {
   [[nodiscard]] bool can_restore() const;
   void count(const ChunkOrder& order);
 
-  cpu_tier::Tier& tier_;
+  cpu_tier::RetirableChunks chunks_;
   const std::uint32_t world_size_;
   Shape shape_;
   bool have_grown_ = false;

@@ -37,7 +37,7 @@ class TierResizingTest : public ::testing::Test {
   std::size_t held(std::uint64_t first, std::size_t count) {
     return tier.lookup_prefix(kOne, keys(first, count)).size();
   }
-  std::optional<ChunkRange> retire() { return tier.retire_coldest(kRun); }
+  std::optional<ChunkRange> retire() { return tier.chunks().retire_coldest(kRun); }
 
   static constexpr SlabClassId kOne{0};
   Tier tier{kSlots, std::array{1U}, TierOptions{Eviction::kLru, Admission::kAlways, 0.5F}};
@@ -112,7 +112,7 @@ TEST_F(TierResizingTest, WhatComesBackIsEmptyAndUsed) {
   ASSERT_TRUE(gone);
   store(100, 4);
   EXPECT_EQ(tier.snapshot().num_slots, kSlots - kRun);
-  tier.restore(*gone);
+  tier.chunks().restore(*gone);
   EXPECT_EQ(tier.snapshot().num_slots, kSlots);
   EXPECT_EQ(tier.snapshot().num_free, kRun);
   WritableSlots filling = take(200, kRun);
@@ -132,7 +132,7 @@ TEST_F(TierResizingTest, EventsTellWhatWentWithTheChunks) {
   const auto some = keys(0, 3);
   telling.commit(std::move(telling.reserve(kOne, some)).value().hand_over());
   EXPECT_EQ(telling.take_key_events().size(), 3U);
-  ASSERT_TRUE(telling.retire_coldest(kRun));
+  ASSERT_TRUE(RetirableChunks(telling).retire_coldest(kRun));
   const std::vector<KeyEvent> events = telling.take_key_events();
   ASSERT_EQ(events.size(), 3U);
   for (const KeyEvent& event : events) EXPECT_FALSE(event.readable);
@@ -141,12 +141,12 @@ TEST_F(TierResizingTest, EventsTellWhatWentWithTheChunks) {
 TEST_F(TierResizingTest, ARunThatIsNotReadyAsAWholeStays) {
   Tier growing(kSlots, std::array{1U});
   growing.grow_to(kRun + 3);
-  EXPECT_EQ(numbers(growing.retire_coldest(kRun)), (Ends{0, 8}));
-  EXPECT_FALSE(growing.retire_coldest(kRun));
+  EXPECT_EQ(numbers(RetirableChunks(growing).retire_coldest(kRun)), (Ends{0, 8}));
+  EXPECT_FALSE(RetirableChunks(growing).retire_coldest(kRun));
   growing.grow_to(2 * kRun);
-  EXPECT_EQ(numbers(growing.retire_coldest(kRun)), (Ends{8, 16}));
-  growing.restore({ChunkId(24), ChunkId(32)});
-  growing.restore({ChunkId(0), ChunkId(8)});
+  EXPECT_EQ(numbers(RetirableChunks(growing).retire_coldest(kRun)), (Ends{8, 16}));
+  RetirableChunks(growing).restore({ChunkId(24), ChunkId(32)});
+  RetirableChunks(growing).restore({ChunkId(0), ChunkId(8)});
   EXPECT_EQ(growing.snapshot().num_slots, 2 * kRun);
   growing.check_invariants();
 }
@@ -154,9 +154,9 @@ TEST_F(TierResizingTest, ARunThatIsNotReadyAsAWholeStays) {
 TEST_F(TierResizingTest, TheLastRunMayBeShort) {
   Tier odd(kRun + 3, std::array{1U});
   odd.grow_to(kRun + 3);
-  EXPECT_EQ(numbers(odd.retire_coldest(kRun)), (Ends{8, 11}));
-  EXPECT_EQ(numbers(odd.retire_coldest(kRun)), (Ends{0, 8}));
-  odd.restore({ChunkId(8), ChunkId(11)});
+  EXPECT_EQ(numbers(RetirableChunks(odd).retire_coldest(kRun)), (Ends{8, 11}));
+  EXPECT_EQ(numbers(RetirableChunks(odd).retire_coldest(kRun)), (Ends{0, 8}));
+  RetirableChunks(odd).restore({ChunkId(8), ChunkId(11)});
   EXPECT_EQ(odd.snapshot().num_slots, 3U);
 }
 
@@ -173,14 +173,14 @@ TEST_F(TierResizingTest, ARunMayHaveChunksOfSeveralClasses) {
     store_in(small, 1000 + 100 * i, 16);
   }
   EXPECT_EQ(mixed.slab_snapshot().num_free_chunks, 2U);
-  EXPECT_EQ(numbers(mixed.retire_coldest(2)), (Ends{6, 8})) << "nobody has them";
+  EXPECT_EQ(numbers(RetirableChunks(mixed).retire_coldest(2)), (Ends{6, 8})) << "nobody has them";
   EXPECT_EQ(mixed.slab_snapshot().num_free_chunks, 0U);
-  EXPECT_EQ(numbers(mixed.retire_coldest(2)), (Ends{0, 2}));
+  EXPECT_EQ(numbers(RetirableChunks(mixed).retire_coldest(2)), (Ends{0, 2}));
   EXPECT_EQ(mixed.lookup_prefix(large, keys(0, 4)).size(), 0U);
   EXPECT_EQ(mixed.lookup_prefix(small, keys(1000, 16)).size(), 0U);
   EXPECT_EQ(mixed.lookup_prefix(large, keys(100, 4)).size(), 4U);
   mixed.check_invariants();
-  mixed.restore({ChunkId(0), ChunkId(2)});
+  RetirableChunks(mixed).restore({ChunkId(0), ChunkId(2)});
   EXPECT_EQ(mixed.slab_snapshot().num_free_chunks, 2U);
   store_in(small, 5000, 32);
   EXPECT_EQ(mixed.lookup_prefix(large, keys(100, 4)).size(), 4U);
@@ -191,7 +191,7 @@ TEST_F(TierResizingTest, ARunMayHaveChunksOfSeveralClasses) {
 TEST_F(TierResizingTest, NoClassTakesWhatIsOutOfUse) {
   Tier mixed(4, std::array{4U, 16U}, TierOptions{Eviction::kLru, Admission::kAlways});
   mixed.grow_to(4);
-  ASSERT_TRUE(mixed.retire_coldest(2));
+  ASSERT_TRUE(RetirableChunks(mixed).retire_coldest(2));
   mixed.commit(std::move(mixed.reserve(SlabClassId(0), keys(0, 8))).value().hand_over());
   EXPECT_FALSE(mixed.reserve(SlabClassId(0), keys(100, 12)).ok());
   mixed.commit(std::move(mixed.reserve(SlabClassId(1), keys(200, 32))).value().hand_over());

@@ -145,16 +145,6 @@ class Tier {
   [[nodiscard]] std::uint32_t num_classes() const;
   /// Makes chunks [0, num_chunks) usable; never fewer than before, at most max_chunks.
   void grow_to(std::uint32_t num_chunks);
-  /// Takes a run of chunks out of use, [k * `run`, (k + 1) * `run`) or what the tier has of that,
-  /// whose slots are all free or evictable: of those that hold the blocks that were used longest
-  /// ago the one that was unused for longest, in the mean over its slots. What it holds is evicted.
-  /// Nothing if every run has a slot that is named (reserved, leased, in a device's hands,
-  /// quarantined) or is not usable, if a look that is bounded found none, or if peers use the
-  /// memory too.
-  [[nodiscard]] std::optional<ChunkRange> retire_coldest(std::uint32_t run);
-  /// Makes chunks usable, and empty, that were retired, or that are beyond those of grow_to(),
-  /// which is not called any more then.
-  void restore(ChunkRange chunks);
   /// The bytes of a block depend on `by`, too (0: on nothing more): peers that say the same find
   /// each other's blocks. Before anything is stored or looked for.
   void narrow_name_space(std::uint64_t by);
@@ -285,7 +275,8 @@ class Tier {
 
  private:
   friend class Reservation;
-  friend class TierPromises;  // What clients say of blocks (tier_promises.hpp).
+  friend class TierPromises;     // What clients say of blocks (tier_promises.hpp).
+  friend class RetirableChunks;  // Chunks that go out of use, and come back (retirable_chunks.hpp).
   /// A SlotClass with the chunks that it is in, and their ages.
   struct SlabClass;
   static constexpr std::uint8_t kNoClass = 0xff;
@@ -315,7 +306,7 @@ class Tier {
       KVFERRY_REQUIRES(mutex_);
   /// Detaches any chunk of another class, looking on where the last look ended.
   [[nodiscard]] std::optional<ChunkId> detach_any(std::uint32_t for_class) KVFERRY_REQUIRES(mutex_);
-  /// What retire_coldest() looks for.
+  /// What RetirableChunks::retire_coldest() looks for.
   [[nodiscard]] std::optional<ChunkRange> coldest_run(std::uint32_t run) const
       KVFERRY_REQUIRES(mutex_);
   /// Any such run, looking on where the last look ended.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chunks that go out of use for the machine's sake, and come back.
+#include "kvferry/cpu_tier/slots/retirable_chunks.hpp"
+
 #include "kvferry/base/check.hpp"
 #include "kvferry/cpu_tier/memory/slab_geometry.hpp"
-#include "kvferry/cpu_tier/slots/tier.hpp"
 
 #include "cold_ranges.hpp"
 #include "slab_class.hpp"
@@ -21,9 +21,10 @@ constexpr std::size_t kMostSteps = 1024;
 /// Runs that are looked at when none of these can go. A look ends at the first named slot.
 constexpr std::uint32_t kMostRuns = 64;
 
-/// Slots of one class in the order in which they are likely to lie in a cold run.
+/// Slots of one class in the order in which they are likely to lie in a cold run. What `visit`
+/// needs is held: the analysis does not see through a parameter.
 template <class Visit>
-void visit_coldest(const SlotLists& lists, const Visit& visit) {
+void visit_coldest(const SlotLists& lists, const Visit& visit) KVFERRY_NO_THREAD_SAFETY_ANALYSIS {
   const SlotId free = lists.longest_free();
   if (free != SlotLists::kNoSlot) visit(free);
   for (const Segment segment : {Segment::kProbation, Segment::kProtected}) {
@@ -39,45 +40,47 @@ void visit_coldest(const SlotLists& lists, const Visit& visit) {
 
 }  // namespace
 
-std::optional<ChunkRange> Tier::retire_coldest(std::uint32_t run) {
+std::optional<ChunkRange> RetirableChunks::retire_coldest(std::uint32_t run) const {
   KVFERRY_CHECK(run > 0, "a run of no chunks");
-  MutexLock lock(mutex_);
-  if (peers_->outlives_tier()) return std::nullopt;
-  std::optional<ChunkRange> chunks = coldest_run(run);
-  if (!chunks) chunks = any_run(run);
+  MutexLock lock(tier_->mutex_);
+  if (tier_->peers_->outlives_tier()) return std::nullopt;
+  std::optional<ChunkRange> chunks = tier_->coldest_run(run);
+  if (!chunks) chunks = tier_->any_run(run);
   if (!chunks) return std::nullopt;
   const std::uint32_t end = chunks->end.value();
   for (std::uint32_t first = chunks->begin.value(); first < end;) {
-    const std::uint8_t its = class_of_chunk_[first];
+    const std::uint8_t its = tier_->class_of_chunk_[first];
     TakenChunks alike{ChunkId(first), 1};
-    while (first + alike.count < end && class_of_chunk_[first + alike.count] == its) ++alike.count;
+    while (first + alike.count < end && tier_->class_of_chunk_[first + alike.count] == its)
+      ++alike.count;
     first += alike.count;
-    if (its == kNoClass) continue;
-    SlabClass& from = *classes_[its];
+    if (its == Tier::kNoClass) continue;
+    Tier::SlabClass& from = *tier_->classes_[its];
     const bool removed = from.slots.remove(from.range_of(alike));
     KVFERRY_CHECK(removed, "a slot that nobody names cannot be evicted");
     from.num_chunks -= alike.count;
   }
   const std::uint32_t count = end - chunks->begin.value();
-  std::fill_n(class_of_chunk_.begin() + chunks->begin.value(), count, kRetired);
-  const bool taken = peers_->take_out(chunks->begin, count);
+  std::fill_n(tier_->class_of_chunk_.begin() + chunks->begin.value(), count, Tier::kRetired);
+  const bool taken = tier_->peers_->take_out(chunks->begin, count);
   KVFERRY_CHECK(taken, "chunks that only this tier has cannot go out of use");
   return chunks;
 }
 
-void Tier::restore(ChunkRange chunks) {
-  MutexLock lock(mutex_);
+void RetirableChunks::restore(ChunkRange chunks) const {
+  MutexLock lock(tier_->mutex_);
   const std::uint32_t end = chunks.end.value();
-  KVFERRY_CHECK(end <= max_chunks_, "chunk " + std::to_string(end) + " of " +
-                                        std::to_string(max_chunks_) + " is to be usable");
-  if (class_of_chunk_.size() < end) class_of_chunk_.resize(end, kRetired);
+  KVFERRY_CHECK(end <= tier_->max_chunks_, "chunk " + std::to_string(end) + " of " +
+                                               std::to_string(tier_->max_chunks_) +
+                                               " is to be usable");
+  if (tier_->class_of_chunk_.size() < end) tier_->class_of_chunk_.resize(end, Tier::kRetired);
   for (ChunkId chunk = chunks.begin; chunk < chunks.end; chunk = chunk.next()) {
-    KVFERRY_CHECK(class_of_chunk_[chunk.value()] == kRetired,
+    KVFERRY_CHECK(tier_->class_of_chunk_[chunk.value()] == Tier::kRetired,
                   "chunk " + std::to_string(chunk.value()) + " is in use");
-    class_of_chunk_[chunk.value()] = kNoClass;
+    tier_->class_of_chunk_[chunk.value()] = Tier::kNoClass;
   }
-  peers_->put_back(chunks.begin, end - chunks.begin.value());
-  attach_free();
+  tier_->peers_->put_back(chunks.begin, end - chunks.begin.value());
+  tier_->attach_free();
 }
 
 std::optional<ChunkRange> Tier::run_of(ChunkId chunk, std::uint32_t run) const {
