@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Chunks that go out of use for the machine's sake, and come back.
+#include "kvferry/cpu_tier/slots/retirable_chunks.hpp"
 #include "kvferry/cpu_tier/slots/tier.hpp"
 
 #include "tier_fixture.hpp"
@@ -37,7 +38,7 @@ class TierResizingTest : public ::testing::Test {
   std::size_t held(std::uint64_t first, std::size_t count) {
     return tier.lookup_prefix(kOne, keys(first, count)).size();
   }
-  std::optional<ChunkRange> retire() { return tier.chunks().retire_coldest(kRun); }
+  std::optional<ChunkRange> retire() { return RetirableChunks(tier).retire_coldest(kRun); }
 
   static constexpr SlabClassId kOne{0};
   Tier tier{kSlots, std::array{1U}, TierOptions{Eviction::kLru, Admission::kAlways, 0.5F}};
@@ -112,7 +113,7 @@ TEST_F(TierResizingTest, WhatComesBackIsEmptyAndUsed) {
   ASSERT_TRUE(gone);
   store(100, 4);
   EXPECT_EQ(tier.snapshot().num_slots, kSlots - kRun);
-  tier.chunks().restore(*gone);
+  RetirableChunks(tier).restore(*gone);
   EXPECT_EQ(tier.snapshot().num_slots, kSlots);
   EXPECT_EQ(tier.snapshot().num_free, kRun);
   WritableSlots filling = take(200, kRun);
