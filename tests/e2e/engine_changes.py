@@ -20,7 +20,7 @@ def fork_processes() -> None:
     def forking(method: str | None = None) -> Any:
         return get_context("fork" if method == "spawn" else method)
 
-    multiprocessing.get_context = forking  # type: ignore[assignment]
+    multiprocessing.get_context = forking
 
 
 def read_logging_level() -> None:
