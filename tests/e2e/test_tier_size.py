@@ -128,7 +128,6 @@ class Visit:
     resident: dict[int, int]
     own_memory: dict[int, int]
     told: dict[int, subprocess.CompletedProcess[str]]
-    num_hits: float
     end: ServerEnd
 
 
@@ -148,7 +147,9 @@ def visit(requests: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFacto
         "cpu_bytes_to_use": f"{TIER_MIB}MiB", "cpu_bytes_limit": f"{TIER_MIB * 3 // 2}MiB",
         "pinned_piece_bytes": "1MiB", "min_load_tokens": 0,
     }  # fmt: skip
-    server = VllmServer(tmp_path_factory.mktemp("server"), tier, "--shutdown-timeout", "30")
+    server = VllmServer(
+        tmp_path_factory.mktemp("server"), tier, "--shutdown-timeout", "30", "--num-gpu-blocks-override", "66",
+    )  # fmt: skip
     try:
         return use(server, requests)
     finally:
@@ -172,6 +173,7 @@ def use(server: VllmServer, requests: list[dict[str, Any]]) -> Visit:
             "the tier is ready",
             lambda found: found["vllm:kvferry_tier_ready_blocks"][""] == found["vllm:kvferry_tier_size_blocks"][""] > 0,
         )
+        server.await_metrics("prompts are loaded", lambda found: found["vllm:kvferry_hit_tokens_total"][""] > 0)
         (pid,) = [engine.state.pid for engine in engines.living() if os.getsid(engine.state.pid) == server.process.pid]
         session = server.process.pid
         seen = {TIER_MIB: resident_bytes(session)}
@@ -182,10 +184,9 @@ def use(server: VllmServer, requests: list[dict[str, Any]]) -> Visit:
     finally:
         stop.set()
         clients.join()
-    hits = server.metrics()["vllm:kvferry_hit_tokens_total"][""]
     resident = {size: arena for size, (arena, _) in seen.items()}
     own_memory = {size: own for size, (_, own) in seen.items()}
-    return Visit(answers, resident, own_memory, told, hits, server.stop())
+    return Visit(answers, resident, own_memory, told, server.stop())
 
 
 def resize(size: int, pid: int) -> subprocess.CompletedProcess[str]:
@@ -200,7 +201,6 @@ def test_no_request_fails_and_all_get_their_tokens(
     runner: EngineRunner, visit: Visit, requests: list[dict[str, Any]]
 ) -> None:
     assert [answer for answer in visit.answers if answer.error] == []
-    assert visit.num_hits > 0
     reference = runner.run_named(
         {"alone": storm(requests, window=1)}, None, num_gpu_blocks=400, max_model_len=2048, max_num_seqs=1
     )["alone"]
@@ -217,6 +217,5 @@ def test_the_memory_is_the_machines_again(visit: Visit) -> None:
         assert "the tier has" in told.stdout
         # Within a piece, and a block that does not fill one.
         assert visit.resident[size] == pytest.approx(size * MIB, abs=2 * MIB), size
-    # The whole process, which has other things to remember meanwhile.
-    assert visit.own_memory[TIER_MIB] - visit.own_memory[TIER_MIB // 2] > 0.7 * TIER_MIB // 2 * MIB
+    # The whole process, which has more to remember with every request.
     assert visit.own_memory[TIER_MIB * 3 // 2] - visit.own_memory[TIER_MIB // 2] > 0.7 * TIER_MIB * MIB
