@@ -36,10 +36,11 @@ def bad_value(where: str, key: str, value: object, allowed: str, remedy: str) ->
 
 
 def refuse_unknown_keys(where: str, given: Mapping[str, object], known: tuple[str, ...]) -> None:
-    """Raise ConfigError for a key that is not `known`, with the nearest that is."""
+    """Raise ConfigError for a key that is not `known`, with the first that begins so, or the nearest."""
     for key in given:
         if key not in known:
-            nearest = difflib.get_close_matches(shown(key), known, n=1, cutoff=0.5)
+            nearest = [name for name in known if key and isinstance(key, str) and name.startswith(key)]
+            nearest = nearest or difflib.get_close_matches(shown(key), known, n=1, cutoff=0.5)
             remedy = f"did you mean {nearest[0]!r}?" if nearest else "remove it"
             raise ConfigError(f"{where}: unknown key {shown(key)}; valid keys are {', '.join(known)}; {remedy}")
 

@@ -96,7 +96,7 @@ def test_random_lives_get_their_tokens_while_the_tier_is_resized(
     def resize(_: ToyEngine) -> None:
         if rng.random() < 0.05 and (living := engines.living()) and not living[0].state.why_fixed:
             limit = living[0].state.limit_bytes
-            living[0].ask(int(limit * rng.choice([1 / 3, 2 / 3, 1, rng.random() + 0.01])))
+            living[0].ask(int(limit * rng.choice([1 / 3, 2 / 3, 1, rng.uniform(0.01, 1)])))
         sizes.extend(living.state.num_bytes for living in engines.living())
 
     engine.on_step = resize
@@ -122,7 +122,7 @@ def test_random_lives_of_ranks_that_keep_one_copy_get_their_tokens_while_it_is_r
 
     def resize(_: ToyEngine) -> None:
         if rng.random() < 0.05 and (living := engines.living()) and not living[0].state.why_fixed:
-            living[0].ask(int(living[0].state.limit_bytes * (rng.random() + 0.01)))
+            living[0].ask(int(living[0].state.limit_bytes * rng.uniform(0.01, 1)))
 
     engine.on_step = resize
     live(engine, rng, prompts, expected, str(extra))
