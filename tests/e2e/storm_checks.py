@@ -8,7 +8,8 @@ import os
 import random
 from typing import Any
 
-from .engine_runs import BLOCK_TOKENS
+from .engine_runs import BLOCK_TOKENS, EngineRunner
+from .http_clients import Answer
 
 # One seed, and one more for every minute that the environment grants.
 SEEDS = range(1 + int(os.environ.get("KVFERRY_SOAK_SECONDS", "0")) // 60)
@@ -119,4 +120,14 @@ def compare(
             comparison.largest_difference = max(comparison.largest_difference, difference)
             comparison.num_tokens += 1
     assert {life["request"] for life in result["lives"]} == set(range(len(requests)))
+    return comparison
+
+
+def compare_with_alone(runner: EngineRunner, answers: list[Answer], requests: list[dict[str, Any]]) -> Comparison:
+    """Compare a server's answers, also those that a client has left, with an engine that has one request at a time."""
+    reference = runner.run_named(
+        {"alone": storm(requests, window=1)}, None, num_gpu_blocks=400, max_model_len=2048, max_num_seqs=1
+    )["alone"]
+    comparison = compare({"lives": [answer.life() for answer in answers]}, reference, requests, FLOAT_NOISE)
+    print(comparison)
     return comparison

@@ -20,7 +20,7 @@ from .engine_runs import BLOCK_TOKENS, EngineRunner
 from .http_clients import TIMEOUT_S, Answer, Patience, ask
 from .served_checks import assert_metrics_of_idle_agree, is_idle, settle
 from .server_process import Metrics, ServerEnd
-from .storm_checks import FLOAT_NOISE, compare, storm
+from .storm_checks import compare_with_alone
 from .vllm_server import VllmServer
 
 NUM_CLIENTS = 24
@@ -132,12 +132,7 @@ def test_clients_get_the_tokens_of_an_engine_without_tier(
     runner: EngineRunner, visit: Visit, requests: list[dict[str, Any]]
 ) -> None:
     assert [answer for answer in visit.answers if answer.error] == []
-    reference = runner.run_named(
-        {"alone": storm(requests, window=1)}, None, num_gpu_blocks=400, max_model_len=2048, max_num_seqs=1
-    )["alone"]
-    result = {"lives": [answer.life() for answer in visit.answers]}
-    comparison = compare(result, reference, requests, FLOAT_NOISE)
-    print(comparison)
+    comparison = compare_with_alone(runner, visit.answers, requests)
     # Those who look at the clock may be too late, and half of those who count tokens if a whole answer comes at once.
     assert comparison.num_aborted >= NUM_ROUNDS * NUM_CLIENTS // 12
     assert comparison.num_finished >= NUM_ROUNDS * NUM_CLIENTS * 2 // 3

@@ -24,7 +24,7 @@ from .engine_runs import STORE_ALL, EngineRunner, settle
 from .http_clients import Answer, ask
 from .idle_checks import assert_nothing_is_kept
 from .server_process import ServerEnd
-from .storm_checks import ABORT_CHANCES, FLOAT_NOISE, MAX_MODEL_LEN, compare, storm
+from .storm_checks import ABORT_CHANCES, FLOAT_NOISE, MAX_MODEL_LEN, compare, compare_with_alone, storm
 from .vllm_server import VllmServer
 
 NUM_SLOTS = 96
@@ -201,11 +201,7 @@ def test_no_request_fails_and_all_get_their_tokens(
     runner: EngineRunner, visit: Visit, requests: list[dict[str, Any]]
 ) -> None:
     assert [answer for answer in visit.answers if answer.error] == []
-    reference = runner.run_named(
-        {"alone": storm(requests, window=1)}, None, num_gpu_blocks=400, max_model_len=2048, max_num_seqs=1
-    )["alone"]
-    comparison = compare({"lives": [answer.life() for answer in visit.answers]}, reference, requests, FLOAT_NOISE)
-    print(comparison)
+    comparison = compare_with_alone(runner, visit.answers, requests)
     assert comparison.num_finished > 0
     visit.end.assert_well()
 

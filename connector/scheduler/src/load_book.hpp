@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <unordered_set>
 #include <utility>
@@ -54,8 +55,10 @@ class LoadBook {
   void plan(StepPlan& plan, const RankPatience& patience, const LoadPatience& load_patience);
   /// Its owner is gone. What no rank has seen yet is not copied; the rest ends with its copies.
   void cancel(TransferId transfer);
-  /// Tells the ranks to drop a store.
-  void cancel_store(TransferId transfer) { cancels_.push_back(transfer); }
+  /// Tells the ranks to drop these stores.
+  void cancel_stores(std::span<const TransferId> stores) {
+    cancels_.insert(cancels_.end(), stores.begin(), stores.end());
+  }
   /// Every load under way ends as a failure, those included that ranks have ended already.
   void doom_all();
 

@@ -129,8 +129,7 @@ void SchedulerEngine::on_blocks_invalid(std::span<const BlockId> blocks) {
   });
   for (const BlockId block : lost) parts_->prover.forget(block);
   parts_->planner.forget(lost);
-  const std::vector<TransferId> aborted = parts_->stores.abort_stores_of(lost);
-  for (const TransferId transfer : aborted) parts_->loads.cancel_store(transfer);
+  parts_->loads.cancel_stores(parts_->stores.abort_stores_of(lost));
   parts_->dcheck_consistent();
 }
 
@@ -167,7 +166,7 @@ void SchedulerEngine::on_finished(std::string_view engine_id, std::uint32_t num_
 }
 
 void SchedulerEngine::reset_cache() {
-  for (const TransferId transfer : parts_->stores.abort_all()) parts_->loads.cancel_store(transfer);
+  parts_->loads.cancel_stores(parts_->stores.abort_all());
   parts_->loads.doom_all();
   parts_->promises.clear();
   parts_->tier->forget_all();
@@ -182,8 +181,7 @@ void SchedulerEngine::change_weights(WeightsId to, OldBlocks old_blocks) {
   Parts& parts = *parts_;
   if (to == parts.weights) return;
   if (old_blocks == OldBlocks::kForgotten) {
-    const std::vector<TransferId> aborted = parts.stores.abort_stores_of(parts.weights);
-    for (const TransferId transfer : aborted) parts.loads.cancel_store(transfer);
+    parts.loads.cancel_stores(parts.stores.abort_stores_of(parts.weights));
     parts.tier->forget_all(parts.weights);
   }
   parts.loads.doom_all();

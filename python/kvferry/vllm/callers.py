@@ -8,12 +8,10 @@ T = TypeVar("T")
 
 
 def being_made(of: type[T]) -> T | None:
-    """Return the object of a class whose constructor is running in this thread; None if there is none."""
-    code = of.__init__.__code__
+    """Return the object of a class, or of one derived from it, that is being made in this thread; None if none is."""
     frame = inspect.currentframe()
     while frame is not None:
-        if frame.f_code is code:
-            found: T = frame.f_locals["self"]
-            return found
+        if frame.f_code.co_name == "__init__" and isinstance(maker := frame.f_locals.get("self"), of):
+            return maker
         frame = frame.f_back
     return None

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from vllm.logger import init_logger
 
+from kvferry.vllm.named_things import NamedThings
+
 if TYPE_CHECKING:
     from vllm.v1.request import Request
 
@@ -32,8 +34,6 @@ MAX_TTL_S = 86400.0
 _MAX_SESSION_CHARS = 256
 # Of one request: more than any client has to say.
 _MAX_ACTIONS = 16
-# Unknown things that are named in the log: a client may send ever new ones.
-_MOST_NAMED = 32
 
 Hint = tuple[str, float, str]
 """Action, seconds that a promise lives, and whose blocks: a session, or empty for the request's own."""
@@ -70,7 +70,7 @@ class HintReader:
     """
 
     def __init__(self) -> None:
-        self._named: set[str] = set()
+        self._named = NamedThings()
 
     def read(self, request: "Request") -> ClientHints:
         """Return what a request's client says; never raises."""
@@ -139,14 +139,13 @@ class HintReader:
         yield kind, _ttl_of(payload.get(TTL_S)), _session_of(payload.get(SESSION_ID))
 
     def _name_once(self, what: str, known: str) -> None:
-        if what in self._named or len(self._named) >= _MOST_NAMED:
+        if not self._named.add(what):
             return
-        self._named.add(what)
         logger.warning(
             "kvferry: kv_hints has %s, which kvferry ignores; %s. It may be meant for another component. Said once%s",
             what,
             known,
-            "" if len(self._named) < _MOST_NAMED else ", and of nothing else from now on",
+            ", and of nothing else from now on" if self._named.is_full else "",
         )
 
 

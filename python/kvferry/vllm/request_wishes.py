@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from vllm.logger import init_logger
 
 from kvferry.vllm.client_hints import KV_HINTS, SESSION_ID
+from kvferry.vllm.named_things import NamedThings
 
 if TYPE_CHECKING:
     from vllm.v1.request import Request
@@ -46,8 +47,6 @@ KEYS = {
 
 # The core counts tokens in 32 bits, and the largest number is no limit to it.
 _MOST_TOKENS = 2**32 - 2
-# Unknown keys that are named in the log: a client may send ever new ones.
-_MOST_NAMED = 32
 
 
 class Wishes(NamedTuple):
@@ -77,7 +76,7 @@ class WishReader:
     """
 
     def __init__(self) -> None:
-        self._named: set[str] = set()
+        self._named = NamedThings()
 
     def read(self, request: "Request") -> Wishes:
         """Return what a request wants; never raises."""
@@ -106,18 +105,17 @@ class WishReader:
 
     def _name_unknown(self, params: Mapping[object, object]) -> None:
         for key in params:
-            if key in KEYS or key in (KV_HINTS, SESSION_ID) or len(self._named) >= _MOST_NAMED:
+            if key in KEYS or key in (KV_HINTS, SESSION_ID) or self._named.is_full:
                 continue
             name = reprlib.repr(key)
-            if name in self._named:
+            if not self._named.add(name):
                 continue
-            self._named.add(name)
             logger.warning(
                 "kvferry: kv_transfer_params has the key %s, which kvferry ignores; it reads %s. It may be another "
                 "connector's. Said once for each key%s",
                 name,
                 ", ".join([*KEYS, KV_HINTS, SESSION_ID]),
-                "" if len(self._named) < _MOST_NAMED else ", and for no other key from now on",
+                ", and for no other key from now on" if self._named.is_full else "",
             )
 
 

@@ -2,17 +2,14 @@
 """Which weights the model has now, by the versions that vLLM is told: ``update_weight_version``, or a weight update."""
 
 import hashlib
-import inspect
 import secrets
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from vllm.logger import init_logger
 
 from kvferry.errors import ConfigError
-
-if TYPE_CHECKING:
-    from vllm.v1.engine.core import EngineCore
+from kvferry.vllm.callers import being_made
 
 logger = init_logger("vllm.kvferry")
 
@@ -93,7 +90,9 @@ def follow_engine(on_version: Callable[[str], None]) -> None:
         There is no such caller: versions could not be heard of.
 
     """
-    core = _engine_core_being_made()
+    from vllm.v1.engine.core import EngineCore
+
+    core = being_made(EngineCore)
     if core is None:
         raise ConfigError(
             "weights_run is set, and the connector is not made by vLLM's engine core, which is told the versions; "
@@ -106,14 +105,3 @@ def follow_engine(on_version: Callable[[str], None]) -> None:
         on_version(weight_version)
 
     core.set_weight_version = set_weight_version
-
-
-def _engine_core_being_made() -> "EngineCore | None":
-    from vllm.v1.engine.core import EngineCore
-
-    frame = inspect.currentframe()
-    while frame is not None:
-        if isinstance(maker := frame.f_locals.get("self"), EngineCore):
-            return maker
-        frame = frame.f_back
-    return None

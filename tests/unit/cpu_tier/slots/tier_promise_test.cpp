@@ -25,6 +25,16 @@ class TierPromise : public TierFixture {
     std::vector<OfferAnswer> answers(wanted.size());
     tier.offer(wanted, answers);
   }
+  /// 10 leaves before 0, which is promised; 11 and 12, which come after 10, stay.
+  void lose_a_head() {
+    earn(2);
+    store(keys(0, 1));
+    store(keys(10, 1));
+    store(keys(11, 2));
+    tier.promise(keys(0, 1));
+    store(keys(20, 4));
+    store(keys(30, 1));
+  }
 };
 
 TEST_F(TierPromise, APromisedPrefixStaysWhenItsTurnComes) {
@@ -129,13 +139,7 @@ TEST_F(TierPromise, ABlockThatLeftForAnotherAndIsAskedForIsLost) {
 }
 
 TEST_F(TierPromise, ALostHeadCostsWhatTheTierHoldsAfterIt) {
-  earn(2);
-  store(keys(0, 1));
-  store(keys(10, 1));
-  store(keys(11, 2));
-  tier.promise(keys(0, 1));
-  store(keys(20, 4));
-  store(keys(30, 1));
+  lose_a_head();
   EXPECT_EQ(readable(0, 1), (Numbers{0}));
   EXPECT_EQ(readable(10, 3), (Numbers{11, 12}));
   ask(keys(10, 3));
@@ -143,13 +147,7 @@ TEST_F(TierPromise, ALostHeadCostsWhatTheTierHoldsAfterIt) {
 }
 
 TEST_F(TierPromise, NothingIsLostAfterABlockThatWouldBeMissingAnyway) {
-  earn(2);
-  store(keys(0, 1));
-  store(keys(10, 1));
-  store(keys(11, 2));
-  tier.promise(keys(0, 1));
-  store(keys(20, 4));
-  store(keys(30, 1));
+  lose_a_head();
   ask(keys(9, 4));
   EXPECT_EQ(tier.snapshot().num_lost_total, 0U);
 }
