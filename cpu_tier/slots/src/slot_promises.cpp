@@ -10,7 +10,7 @@
 
 namespace kvferry::cpu_tier {
 
-void SlotPromises::promise(std::span<const BlockKey> keys) const {
+void SlotPromises::promise(std::span<const BlockKey> keys) {
   PromiseLedger& promises = of_.policy_.promises();
   SlotBatch batch;
   for (std::size_t first = 0; first < keys.size(); first += kBatch) {
@@ -28,7 +28,7 @@ void SlotPromises::promise(std::span<const BlockKey> keys) const {
   of_.dcheck_conserved();
 }
 
-void SlotPromises::end(std::span<const BlockKey> keys) const {
+void SlotPromises::end(std::span<const BlockKey> keys) {
   PromiseLedger& promises = of_.policy_.promises();
   for (const BlockKey& key : keys) {
     if (!promises.end(key.mixed())) continue;
@@ -39,7 +39,7 @@ void SlotPromises::end(std::span<const BlockKey> keys) const {
   of_.dcheck_conserved();
 }
 
-std::uint32_t SlotPromises::leave_early(std::span<const BlockKey> keys) const {
+std::uint32_t SlotPromises::leave_early(std::span<const BlockKey> keys) {
   PromiseLedger& promises = of_.policy_.promises();
   const SlotLists& lists = of_.table_.lists();
   std::uint32_t count = 0;

@@ -15,9 +15,9 @@ class SlotPromises {
  public:
   explicit SlotPromises(SlotClass& of) : of_(of) {}
 
-  void promise(std::span<const BlockKey> keys) const;
-  void end(std::span<const BlockKey> keys) const;
-  std::uint32_t leave_early(std::span<const BlockKey> keys) const;
+  void promise(std::span<const BlockKey> keys);
+  void end(std::span<const BlockKey> keys);
+  std::uint32_t leave_early(std::span<const BlockKey> keys);
 
  private:
   SlotClass& of_;

@@ -6,17 +6,17 @@
 
 namespace kvferry::cpu_tier {
 
-void TierPromises::promise(SlabClassId of, std::span<const BlockKey> keys) const {
+void TierPromises::promise(SlabClassId of, std::span<const BlockKey> keys) {
   MutexLock lock(tier_->mutex_);
   SlotPromises(tier_->at(of).slots).promise(keys);
 }
 
-void TierPromises::end(SlabClassId of, std::span<const BlockKey> keys) const {
+void TierPromises::end(SlabClassId of, std::span<const BlockKey> keys) {
   MutexLock lock(tier_->mutex_);
   SlotPromises(tier_->at(of).slots).end(keys);
 }
 
-std::uint32_t TierPromises::leave_early(SlabClassId of, std::span<const BlockKey> keys) const {
+std::uint32_t TierPromises::leave_early(SlabClassId of, std::span<const BlockKey> keys) {
   MutexLock lock(tier_->mutex_);
   return SlotPromises(tier_->at(of).slots).leave_early(keys);
 }

@@ -21,12 +21,12 @@ class TierPromises {
   /// only then. Within max_promised_share, and no more of them than have paid for themselves
   /// (PromiseLedger). A promise makes no reservation fail. Promises of one key are counted. Throws
   /// std::bad_alloc; the first keys may be promised then.
-  void promise(SlabClassId of, std::span<const BlockKey> keys) const;
-  void end(SlabClassId of, std::span<const BlockKey> keys) const;
+  void promise(SlabClassId of, std::span<const BlockKey> keys);
+  void end(SlabClassId of, std::span<const BlockKey> keys);
   /// A client says that the blocks of this prompt will not be asked for again: those that no
   /// request awaits or leases, and no client promises, leave before all others, its tail first, as
   /// many as the ledger has room for. Returns how many. Throws std::bad_alloc, as promise().
-  std::uint32_t leave_early(SlabClassId of, std::span<const BlockKey> keys) const;
+  std::uint32_t leave_early(SlabClassId of, std::span<const BlockKey> keys);
 
  private:
   Tier* tier_;
