@@ -3,6 +3,7 @@
 # Serve the tiny model with kvferry behind vLLM's OpenAI-compatible server, on a CPU.
 #   examples/serve.sh [arguments of `vllm serve`, e.g. --port 8001]
 #   TIER        keys of kv_connector_extra_config (default {"cpu_bytes_to_use": "256MiB"})
+#   VLLM        the command to run (default vllm)
 #   MODEL_DIR   where the tiny model is, or will be written (default .cache/tiny-llama)
 # Ask it something:
 #   curl -s localhost:8000/v1/completions -H 'content-type: application/json' \
@@ -22,7 +23,7 @@ export VLLM_CPU_KVCACHE_SPACE=1 HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 OMP_WAIT_
 
 tier=${TIER:-'{"cpu_bytes_to_use": "256MiB"}'}
 # A pool of 100 blocks of 32 tokens is soon full, so that the tier has something to do.
-exec vllm serve "$model" --served-model-name tiny \
+exec "${VLLM:-vllm}" serve "$model" --served-model-name tiny \
   --dtype float32 --enforce-eager --max-model-len 2048 \
   --block-size 32 --num-gpu-blocks-override 100 --enable-prefix-caching \
   --kv-transfer-config '{

@@ -18,6 +18,7 @@ import sys
 import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import sizes
@@ -294,10 +295,14 @@ def main() -> int:
 
     suite = ElementTree.Element("testsuite", name="lint")
     num_failed = 0
-    for name in chosen:
+
+    def look(name: str) -> tuple[list[str], float]:
         began = time.time()
-        complaints = every[name](options.fix)
-        took = time.time() - began
+        return every[name](options.fix), time.time() - began
+
+    # Fixers write the same files.
+    workers = ThreadPoolExecutor(1 if options.fix else os.cpu_count())
+    for name, (complaints, took) in zip(chosen, workers.map(look, chosen), strict=True):
         case = ElementTree.SubElement(suite, "testcase", name=name, classname="lint", time=f"{took:.1f}")
         print(f"{'FAIL' if complaints else 'ok':<5}{name} ({took:.1f} s)", flush=True)
         if complaints:

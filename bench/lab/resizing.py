@@ -133,7 +133,7 @@ def main() -> None:
         parser.error(f"--repeats is {options.repeats}; at least 1")
     results: dict[str, list[dict[str, Any]]] = {name: [] for name in PHASES}
     with tempfile.TemporaryDirectory() as folder:
-        server = VllmServer(Path(folder), TIER, "--shutdown-timeout", "30")
+        server = VllmServer(Path(folder), TIER, "--shutdown-timeout", "30", is_cold=True)
         try:
             warming_up = Users(server.url, seed=1000)
             time.sleep(min(options.seconds, 20))

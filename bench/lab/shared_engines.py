@@ -42,7 +42,7 @@ def run_server(tier: dict[str, Any], prompts: list[list[int]]) -> list[dict[str,
     with tempfile.TemporaryDirectory() as folder:
         server = VllmServer(
             Path(folder), tier, "--data-parallel-size", str(NUM_ENGINES), "--api-server-count", "1",
-            "--shutdown-timeout", "30", num_ranks=NUM_ENGINES,
+            "--shutdown-timeout", "30", num_ranks=NUM_ENGINES, is_cold=True,
         )  # fmt: skip
         try:
             rounds = []

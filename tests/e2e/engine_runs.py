@@ -24,7 +24,12 @@ BLOCK_TOKENS = 32
 REPOSITORY = Path(__file__).resolve().parents[2]
 ENGINE_PROCESS = "e2e.engine_process"
 # What a process imports that engines are forked from.
-WARM_MODULES = ["vllm.entrypoints.llm", "vllm.v1.worker.cpu_worker", "vllm.model_executor.models.llama"]
+WARM_MODULES = [
+    "vllm.entrypoints.llm",
+    "vllm.entrypoints.openai.api_server",
+    "vllm.v1.worker.cpu_worker",
+    "vllm.model_executor.models.llama",
+]
 # What every engine is told, and the process that they are forked from.
 USUAL_VARIABLES = {
     # Behind what names another vLLM than that of .venv.

@@ -16,11 +16,24 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from .shared_memory import abandoned, shared_memory
+from .warm_process import ForkedProcess
 
 START_S = 240.0
 WAIT_S = 60.0
 
 Metrics = dict[str, dict[str, float]]
+# Starts a command in this environment, in a session of its own, by which whatever it starts can be told and ended; what
+# it prints goes to the file, beside which it runs.
+Starter = Callable[[list[str], dict[str, str], Path], "subprocess.Popen[bytes] | ForkedProcess"]
+
+
+def start_cold(command: list[str], variables: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
+    """A process that has imported nothing yet (a `Starter`)."""
+    with log.open("wb") as output:
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, cwd=log.parent,
+            env=variables, start_new_session=True,
+        )  # fmt: skip
 
 
 def errors_in(log: str) -> list[str]:
@@ -59,23 +72,22 @@ class ServerProcess:
         File for what it prints.
     command, variables
         What to start, with these beside the environment's.
+    start
+        How to start it; by default as a process of its own.
     """
 
     health = "/health"
     # Of metrics: those that all of one server's have.
     common_labels = frozenset({"engine", "model_name"})
 
-    def __init__(self, url: str, log: Path, command: list[str], variables: dict[str, str]) -> None:
+    def __init__(
+        self, url: str, log: Path, command: list[str], variables: dict[str, str], start: Starter | None = None
+    ) -> None:
         self.url = url
         self.name = log.stem
         self._log = log
         self._shared_memory_before = shared_memory()
-        with log.open("wb") as output:
-            # A session of its own: whatever it starts can be told by it, and ended.
-            self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, cwd=log.parent,
-                env=os.environ | variables, start_new_session=True,
-            )  # fmt: skip
+        self.process = (start or start_cold)(command, os.environ | variables, log)
 
     def log(self) -> str:
         """Everything that it has printed."""

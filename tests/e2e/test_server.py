@@ -73,7 +73,7 @@ def requests() -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def visit(tiny_model: Path, requests: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> Visit:
     arguments = ["--shutdown-timeout", "30", "--enable-prompt-tokens-details"]
-    server = VllmServer(tmp_path_factory.mktemp("server"), TIER, *arguments)
+    server = VllmServer(tmp_path_factory.mktemp("server"), TIER, *arguments, is_cold=True)
     try:
         return use(server, requests, tiny_model)
     finally:

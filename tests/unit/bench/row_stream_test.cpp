@@ -93,7 +93,7 @@ TEST_F(GrowingReport, IsWholeAfterAKillAtAnyMomentAndIsGoneOnWith) {
   EXPECT_EQ(report().at("complete"), true);
   std::mt19937 random(25);
   std::size_t num_partial = 0;
-  for (int life = 0; life < 12; ++life) {
+  for (int life = 0; life < 6; ++life) {
     for (const std::string& file : {json_, csv_, markdown_}) std::filesystem::remove(file);
     std::size_t num_rows = 0;
     for (int kill = 0; kill < 3; ++kill) {

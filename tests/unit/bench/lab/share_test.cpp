@@ -31,8 +31,8 @@ TEST(Share, EveryRowIsVerifiedAndNothingIsLeft) {
     EXPECT_GT(row.at("steps_per_ms").get<double>(), 0) << row;
     EXPECT_EQ(row.at("over_one").is_null(), i % 5 == 0) << row;
     EXPECT_EQ(row.at("block_bytes").is_null(), i < 5) << row;
-    // Half of the prompts fit.
-    EXPECT_GT(row.at("hit_percent").get<double>(), 5) << row;
+    // Half of the prompts fit; how many come again depends on the machine.
+    EXPECT_GT(row.at("hit_percent").get<double>(), 0) << row;
     EXPECT_LT(row.at("hit_percent").get<double>(), 95) << row;
   }
   constexpr std::array kRounds{2, 20,
