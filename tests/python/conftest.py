@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the Python tests share."""
 
+import atexit
+import gc
 import logging
 import sys
 from collections.abc import Iterator
@@ -18,6 +20,11 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "fak
 
 from harness import ToyEngine, ToySpec, expected_tokens  # noqa: E402
 from scenarios import PROMPTS, Make  # noqa: E402
+
+# What is imported is no garbage: vLLM's modules are a million objects, and lives collect often.
+gc.collect()
+gc.freeze()
+atexit.register(gc.unfreeze)
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from stages import random_stages
 @pytest.mark.parametrize(
     "model", [*MODELS, UNEVEN_MODEL, *WIDE_MODELS, COARSE_MODEL, CHUNKED_MODEL, LATENT_MODEL, *RECURRENT_MODELS]
 )
-@pytest.mark.parametrize("seed", seed_range(5))
+@pytest.mark.parametrize("seed", seed_range(3))
 def test_random_lives_get_their_tokens(
     make: Make, folder: Path, is_async: bool, seed: int, model: dict[str, Any]
 ) -> None:
@@ -48,7 +48,7 @@ def test_random_lives_get_their_tokens(
     assert_at_rest(engine)
 
 
-@pytest.mark.parametrize("seed", seed_range(8))
+@pytest.mark.parametrize("seed", seed_range(4))
 def test_random_lives_of_ranks_that_keep_one_copy_get_their_tokens(
     make: Make, folder: Path, is_async: bool, seed: int
 ) -> None:

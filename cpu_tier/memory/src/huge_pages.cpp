@@ -66,7 +66,8 @@ double huge_page_share(std::span<const std::byte> memory) {
     std::uintptr_t first = 0;
     std::uintptr_t last = 0;
     if (std::sscanf(line.c_str(), "%lx-%lx ", &first, &last) == 2) {
-      ours = first < end && last > begin;
+      if (first >= end) break;  // they ascend, and each costs the kernel a walk through its pages
+      ours = last > begin;
       continue;
     }
     if (!ours) continue;
