@@ -3,7 +3,8 @@
 
 Run by ``make bench-engine``. Each run is a process with one computing thread; the engines take turns. Costs are
 processor time, of the engine's thread and of all threads (copies in the background count); ratios are of runs of one
-repetition, with the 95 % interval of their mean. Greedy tokens are compared.
+repetition, with the 95 % interval of their mean. Greedy tokens are compared. Workload D is a server over HTTP, of which
+only the clock tells.
 """
 
 import argparse
@@ -20,11 +21,20 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from served import serve_twice
 from workloads import LARGE_POOL_BLOCKS, SMALL_POOL_BLOCKS, WORKLOADS
 
 ROOT = Path(__file__).resolve().parents[2]
 STOCK_SHIMS = ROOT.parent / "shared/tools/stock_on_cpu"
 ALONE, LARGE, OURS = "alone", "large pool", "kvferry"
+SERVED = "D"
+TITLES = {name: (run.__doc__ or "").strip() for name, run in {**WORKLOADS, SERVED: serve_twice}.items()}
+# What is compared, by the column's name: throughput is the inverse of a time.
+THROUGHPUTS = {
+    "throughput by engine thread": "engine_thread_s",
+    "throughput by all threads": "all_threads_s",
+    "throughput by the clock": "wall_s",
+}
 # Room for all blocks of a workload, some times over.
 TIER_BYTES = 1 << 30
 # Student's t for 95 %, by degrees of freedom.
@@ -62,15 +72,9 @@ def run_engine(model: Path, name: str, config: dict[str, Any] | None, workload: 
         It failed; with the end of what it printed.
 
     """
-    spec = {
-        "model": str(model),
-        "workload": workload,
-        "num_blocks": LARGE_POOL_BLOCKS if name == LARGE else SMALL_POOL_BLOCKS,
-        "kv_transfer_config": config,
-    }
-    environment = os.environ | {
-        "PYTHONPATH": str(STOCK_SHIMS),
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    environment = {
+        # Behind what names another vLLM than that of .venv.
+        "PYTHONPATH": os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(STOCK_SHIMS)])),
         "VLLM_CPU_KVCACHE_SPACE": "2",
         "VLLM_CPU_OMP_THREADS_BIND": str(min(os.sched_getaffinity(0))),
         "VLLM_LOGGING_LEVEL": "ERROR",
@@ -78,11 +82,23 @@ def run_engine(model: Path, name: str, config: dict[str, Any] | None, workload: 
         "HF_HUB_OFFLINE": "1",
         "OMP_WAIT_POLICY": "passive",
     }
+    if workload == SERVED:
+        with tempfile.TemporaryDirectory() as folder:
+            return serve_twice(model, config, name == LARGE, environment, Path(folder))
+    spec = {
+        "model": str(model),
+        "workload": workload,
+        "num_blocks": LARGE_POOL_BLOCKS if name == LARGE else SMALL_POOL_BLOCKS,
+        "kv_transfer_config": config,
+    }
     with tempfile.TemporaryDirectory() as folder:
         spec_file, report_file = Path(folder) / "spec.json", Path(folder) / "report.json"
         spec_file.write_text(json.dumps(spec))
         command = [sys.executable, str(ROOT / "bench/lab/engine_run.py"), str(spec_file), str(report_file)]
-        ended = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+        ended = subprocess.run(
+            command, capture_output=True, text=True, check=False,
+            env=os.environ | environment | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"},
+        )  # fmt: skip
         if ended.returncode != 0:
             sys.exit(f"the engine '{name}' failed with {ended.returncode}:\n{ended.stderr[-3000:]}")
         return dict(json.loads(report_file.read_text()))
@@ -111,11 +127,10 @@ def value(run: dict[str, Any], key: str) -> float:
 
 def render(workload: str, runs: dict[str, list[dict[str, Any]]]) -> Table:
     """Make the table of one workload."""
-    document = (WORKLOADS[workload].__doc__ or "").strip()
-    table = Table(title=f"{workload}: {document} Ratios to the engine alone.", title_justify="left")
+    table = Table(title=f"{workload}: {TITLES[workload]} Ratios to the engine alone.", title_justify="left")
+    measured = {column: key for column, key in THROUGHPUTS.items() if key in runs[ALONE][0]}
     for column in (
-        "engine", "throughput by engine thread", "throughput by all threads", "throughput by the clock",
-        "time to first token", "from the tier", "preemptions", "tokens equal",
+        "engine", *measured, "time to first token", "from the tier", "preemptions", "tokens equal",
     ):  # fmt: skip
         table.add_column(column, justify="left" if column == "engine" else "right")
     expected = runs[ALONE][0]["tokens"]
@@ -124,7 +139,7 @@ def render(workload: str, runs: dict[str, list[dict[str, Any]]]) -> Table:
         num_equal = sum(one == other for run in found for one, other in zip(run["tokens"], expected, strict=True))
         table.add_row(
             name,
-            *(interval(ratios(runs, name, key, True)) for key in ("engine_thread_s", "all_threads_s", "wall_s")),
+            *(interval(ratios(runs, name, key, True)) for key in measured.values()),
             interval(ratios(runs, name, "first_token_s", False)),
             f"{external:.0f}",
             f"{found[-1]['num_preemptions']:.0f}",
@@ -137,7 +152,7 @@ def main() -> None:
     """Measure, and print a table for each workload."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=5, help="runs of each engine (default: 5)")
-    parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
+    parser.add_argument("--workloads", nargs="+", choices=TITLES, default=list(TITLES))
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every run to FILE")
     options = parser.parse_args()
     if options.repeats < 1:

@@ -34,6 +34,9 @@ NUM_LONG = 3
 TIER = {"cpu_bytes_to_use": "256MiB", "min_load_tokens": 0, "host_link": {"h2d_gb_s": 0.02}}
 # Of a request that is not to be stored. The other wish cannot be read.
 WISHES = {"do_not_store": True, "max_load_tokens": -1}
+# Of a session that says that it goes on, and then that it is over.
+SESSION = "agent-7"
+RETAIN, RELEASE = "retain", "release"
 # How often a client goes away in the middle of a load, until it is seen that it did.
 NUM_TRIES = 10
 
@@ -44,6 +47,13 @@ def make_requests(seed: int) -> list[dict[str, Any]]:
     crowd = make_crowd(rng, NUM_CLIENTS, num_families=NUM_FAMILIES, prefix_blocks=PREFIX_BLOCKS)
     *long, unwanted = make_long(rng, NUM_LONG + 1, LONG_BLOCKS)
     return [*crowd, *long, {**unwanted, "kv_transfer_params": WISHES}]
+
+
+def hinting(request: dict[str, Any], action: str) -> dict[str, Any]:
+    """The request as one of the session's, with a hint in vLLM's envelope."""
+    hint = {"action_id": "1", "action_type": action, "action_version": "1", "payload": {}}
+    envelope = {"protocol_version": "1", "message_id": "1", "actions": [hint]}
+    return {**request, "kv_transfer_params": {"session_id": SESSION, "kv_hints": envelope}}
 
 
 def num_never_run(metrics: Metrics) -> float:
@@ -60,6 +70,8 @@ class Visit:
     metrics: Metrics
     num_stored_unwanted: float
     num_left_while_loading: int
+    promised: Metrics
+    released: Metrics
     cached_of_long: int
     bench: subprocess.CompletedProcess[str]
     end: ServerEnd
@@ -106,8 +118,14 @@ def use(server: VllmServer, requests: list[dict[str, Any]], model: Path) -> Visi
     answers += ask(server.url, requests, [(NUM_CLIENTS + NUM_LONG, STAYS)])
     num_stored_unwanted = settled()["vllm:kvferry_stored_blocks_total"][""] - before
     cached_of_long = cached_tokens(server, requests[long[0]])
+    answers += ask(server.url, [hinting(requests[0], RETAIN)], [(0, STAYS)])
+    promised = settled()
+    answers += ask(server.url, [hinting(requests[0], RELEASE)], [(0, STAYS)])
+    released = settled()
     bench = run_bench(server, model)
-    return Visit(answers, settled(), num_stored_unwanted, num_left, cached_of_long, bench, server.stop())
+    return Visit(
+        answers, settled(), num_stored_unwanted, num_left, promised, released, cached_of_long, bench, server.stop()
+    )
 
 
 def cached_tokens(server: VllmServer, request: dict[str, Any]) -> int:
@@ -146,6 +164,15 @@ def test_a_request_that_is_not_to_be_stored_is_not_and_a_wish_that_cannot_be_rea
     assert visit.num_stored_unwanted == 0
     (line,) = [line for line in visit.end.log.splitlines() if "kv_transfer_params" in line and "WARNING" in line]
     assert "max_load_tokens is -1; allowed is a number of tokens, 0 or more" in line
+
+
+def test_what_a_client_says_of_its_blocks_is_followed(visit: Visit) -> None:
+    num_blocks = visit.promised["vllm:kvferry_promised_blocks"][""]
+    assert num_blocks >= PREFIX_BLOCKS
+    assert visit.promised["vllm:kvferry_promises"][""] == 1
+    assert visit.released["vllm:kvferry_promised_blocks"][""] == visit.released["vllm:kvferry_promises"][""] == 0
+    told = visit.released["vllm:kvferry_hints_total"]
+    assert (told[RETAIN], told[RELEASE]) == (1, 1)
 
 
 def test_the_tier_served_blocks_and_no_copy_failed(runner: EngineRunner, visit: Visit) -> None:

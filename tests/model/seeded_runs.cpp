@@ -109,7 +109,7 @@ RunKind run_seeds(const SeededRuns& runs) {
   const auto goes_on = [&] {
     if (soak.count() != 0) return Clock::now() - start < soak;
     if (brief) return done < *brief;
-    return done < runs.num_seeds || (done < 4 * runs.num_seeds && !runs.has_seen_everything());
+    return done < runs.num_seeds || (done < 8 * runs.num_seeds && !runs.has_seen_everything());
   };
   while (!::testing::Test::HasFailure() && goes_on()) {
     run_one(runs, first + done++);

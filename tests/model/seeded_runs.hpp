@@ -14,7 +14,7 @@ struct SeededRuns {
   std::function<void(std::uint64_t seed, int steps, const std::function<bool()>& failed)> run;
   /// For the line of progress.
   std::function<std::uint64_t()> num_steps_done;
-  /// Whether all that must be seen has happened. Until then more seeds follow, up to four times as
+  /// Whether all that must be seen has happened. Until then more seeds follow, up to eight times as
   /// many: what is rare depends on timing, too.
   std::function<bool()> has_seen_everything;
 };
