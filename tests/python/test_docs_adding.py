@@ -67,7 +67,7 @@ def test_eviction_policies_have_one_table_and_a_file_each_for_what_they_remember
 
 
 def test_files_of_kv_cache_kinds_have_all_of_them() -> None:
-    _, (core, skin, costs) = adding("a KV cache kind that is told by its reach")
+    _, (core, skin, costs) = adding("a KV cache kind that is described by its reach")
     assert core.startswith("connector/scheduler/")
     assert skin.startswith("python/kvferry/vllm/")
     kinds = {kind for path in with_sources([core]) for kind in re.findall(r'kind == "(\w+)"', text_of(path))}
@@ -85,8 +85,8 @@ ASKS_FOR_STATES = re.compile(
 
 
 def test_files_that_know_of_states_are_those_that_the_architecture_names() -> None:
-    _, named = adding("a KV cache kind that needs word from the engine")
-    assert with_sources(adding("a KV cache kind that is told by its reach")[1]) <= with_sources(named)
+    _, named = adding("a KV cache kind that needs information from the engine")
+    assert with_sources(adding("a KV cache kind that is described by its reach")[1]) <= with_sources(named)
     found = [path for path in product_files() if ASKS_FOR_STATES.search(text_of(path))]
     assert {path for path in named if not with_sources([path]) & set(found)} == set()
     assert set(found) <= with_sources(named)
