@@ -16,19 +16,19 @@ struct CopyRun {
   std::uint64_t bytes = 0;
 };
 
-/// A batch of runs in host memory as one row of bytes, run after run. The runs outlive it. When a
-/// copy of it returns, its bytes are there for whoever sees that it returned.
+/// A batch of runs in host memory, seen as one row of bytes, run after run. The runs outlive it. A
+/// thread that sees that a copy has returned also sees the copied bytes.
 class BatchCopy {
  public:
-  /// Of a batch of this size a second thread's start pays: at 10 GB/s it takes 100 us, and to wake
-  /// a thread takes 40.
+  /// From this size on a second thread is worth its start: the copy takes 100 us at 10 GB/s, and
+  /// waking a thread takes 40 us.
   static constexpr std::uint64_t kSharedBytes = std::uint64_t{1} << 20U;
 
-  /// Batches from here on pass the caches by, if nothing else is said: nobody reads a slot soon
-  /// after its store, and a load of this size would push out what an engine computes on. It is half
-  /// of the smallest second-level cache of today's servers (AMD Zen 1 to 4: 512 KiB). glibc's
-  /// memcpy does so only from three quarters of the shared cache on, and only within one call (x86
-  /// non_temporal_threshold).
+  /// By default, batches of this size or more bypass the caches: a slot is rarely read soon after
+  /// its store, and a load of this size would evict the engine's working data. The value is half of
+  /// the smallest second-level cache of today's servers (AMD Zen 1 to 4: 512 KiB). glibc's memcpy
+  /// bypasses the caches only from three quarters of the shared cache on, and only within one call
+  /// (x86 non_temporal_threshold).
   static constexpr std::uint64_t kStreamingBytes = std::uint64_t{256} << 10U;
 
   /// A piece of the row, for one thread.
@@ -38,15 +38,16 @@ class BatchCopy {
     std::uint64_t bytes = 0;
   };
 
-  /// `bytes`: of all runs together; from `streaming_bytes` on they pass the caches by.
+  /// `bytes`: the total of all runs. If it is at least `streaming_bytes`, the copies bypass the
+  /// caches.
   BatchCopy(std::span<const CopyRun> runs, std::uint64_t bytes,
             std::uint64_t streaming_bytes = kStreamingBytes)
       : runs_(runs), streams_(bytes >= streaming_bytes) {}
 
   /// Copies the bytes [begin, end) of the row on the calling thread.
   void copy(std::uint64_t begin, std::uint64_t end) const;
-  /// The first `end` bytes in parts for so many threads, each of which takes the next when it has
-  /// done one.
+  /// Divides the first `end` bytes into parts for `num_threads` threads. Each thread takes the next
+  /// part when it has finished one.
   [[nodiscard]] std::vector<Part> parts(std::uint64_t end, std::uint32_t num_threads) const;
   void copy(const Part& part) const;
 

@@ -6,8 +6,8 @@
 
 namespace kvferry {
 
-/// When a bounded wait gives up. Any bound is legal: a negative one has passed at once, and one too
-/// long for the clock (nanoseconds::max()) counts as kLongest instead of overflowing.
+/// The point in time at which a bounded wait gives up. Any bound is legal: a negative bound passes
+/// at once, and a bound too long for the clock (nanoseconds::max()) is cut to kLongest.
 class Deadline {
  public:
   static constexpr std::chrono::nanoseconds kLongest = std::chrono::hours(24 * 365);

@@ -6,9 +6,9 @@
 
 namespace kvferry {
 
-/// Divides by a number that does not change, by a multiplication (Lemire, Kaser, Kurz: "Faster
-/// remainder by direct computation", Software: Practice and Experience 49, 2019): a quarter of a
-/// division's time. Exact for all operands.
+/// Divides by a constant with a multiplication (Lemire, Kaser, Kurz: "Faster remainder by direct
+/// computation", Software: Practice and Experience 49, 2019), in a quarter of a division's time.
+/// Exact for all operands.
 class Divisor {
  public:
   /// `divisor` > 0.
@@ -16,7 +16,7 @@ class Divisor {
       : divisor_(divisor), inverse_(std::numeric_limits<std::uint64_t>::max() / divisor + 1) {}
 
   [[nodiscard]] constexpr std::uint32_t quotient(std::uint32_t number) const {
-    // Of 1 the inverse does not fit.
+    // The inverse of 1 does not fit.
     if (divisor_ == 1) return number;
     return static_cast<std::uint32_t>((static_cast<Wide>(inverse_) * number) >> 64U);
   }

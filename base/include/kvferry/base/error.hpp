@@ -6,9 +6,9 @@
 
 namespace kvferry {
 
-/// Root of all exceptions that kvferry throws: the environment or the caller is at fault. The
-/// message says what was wrong, what was expected and what to do. What is merely expected (pool
-/// full, miss, cancelled) is a value and never an exception.
+/// Root of all exceptions that kvferry throws. An exception means that the environment or the
+/// caller is at fault. The message says what was wrong, what was expected and what to do. Expected
+/// outcomes (pool full, miss, cancelled) are values, never exceptions.
 class Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -20,7 +20,7 @@ class ConfigError : public Error {
   using Error::Error;
 };
 
-/// A resource of the machine (memory, a limit) does not suffice.
+/// The machine has too little of a resource (memory, a limit).
 class ResourceError : public Error {
  public:
   using Error::Error;

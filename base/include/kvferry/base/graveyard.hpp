@@ -5,9 +5,9 @@
 
 namespace kvferry {
 
-/// Keeps `object` until the process has ended: it is never destroyed, because something that nobody
-/// can stop (a device that was lost) may still touch its memory. Reachable, so that a leak checker
-/// knows that it is meant. Null is no burial. Thread-safe.
+/// Keeps `object` until the process has ended. The object is never destroyed, because a lost device
+/// could still touch its memory. It stays reachable, so leak checkers do not report it. A null
+/// pointer is ignored. Thread-safe.
 void bury(std::shared_ptr<void> object);
 
 }  // namespace kvferry

@@ -11,19 +11,21 @@ namespace kvferry {
 using BlockId = StrongId<struct BlockIdTag, std::uint32_t>;
 /// The place of one block in the CPU tier; the same id means the same block on every rank.
 using SlotId = StrongId<struct SlotIdTag, std::uint32_t>;
-/// A part of a tier's memory, as large as every other one; one slab class has it at a time.
+/// A part of a tier's memory. All chunks have the same size; each belongs to one slab class at a
+/// time.
 using ChunkId = StrongId<struct ChunkIdTag, std::uint32_t>;
-/// Consecutive chunks of an arena that become ready together. No copy reaches over a piece's end.
+/// Consecutive chunks of an arena that become ready together. No copy crosses the end of a piece.
 using PieceId = StrongId<struct PieceIdTag, std::uint32_t>;
 /// One store or load of one plan; unique for the life of a scheduler side, never 0.
 using TransferId = StrongId<struct TransferIdTag, std::uint64_t>;
-/// Incarnation counter of an owner: bumped at arrival, preemption and resume, never used twice.
+/// Incarnation counter of an owner: incremented at arrival, preemption and resume; no value is used
+/// twice.
 using Generation = StrongId<struct GenerationTag, std::uint64_t>;
 /// A KV cache group of the engine, in the engine's order.
 using GroupId = StrongId<struct GroupIdTag, std::uint32_t>;
-/// A size of slots in a tier whose memory several sizes share, from 0 on.
+/// A slot size in a tier whose memory several slot sizes share; numbered from 0.
 using SlabClassId = StrongId<struct SlabClassIdTag, std::uint32_t>;
-/// The model's weights that computed a block, as a digest of their name; 0: nobody names them.
+/// The model weights that computed a block, as a digest of their name; 0: the weights have no name.
 using WeightsId = StrongId<struct WeightsIdTag, std::uint64_t>;
 /// A worker process, 0 .. world size - 1.
 using RankId = StrongId<struct RankIdTag, std::uint32_t>;

@@ -9,8 +9,8 @@
 
 namespace kvferry {
 
-/// std::mutex that clang's analysis can follow. No lock is held over a device call, a blocking
-/// system call or a Python call.
+/// A std::mutex that clang's thread-safety analysis can follow. Never hold a lock during a device
+/// call, a blocking system call or a Python call.
 class KVFERRY_CAPABILITY("mutex") Mutex {
  public:
   Mutex() = default;
@@ -36,11 +36,11 @@ class KVFERRY_SCOPED_CAPABILITY MutexLock {
   Mutex& mutex_;
 };
 
-/// Condition variable for Mutex. Every wait has a bound: callers loop over their predicate, so that
-/// the analysis sees the guarded reads under the lock.
+/// Condition variable for Mutex. Every wait has a time limit. Callers loop over their predicate
+/// themselves, so that the analysis sees the guarded reads under the lock.
 class CondVar {
  public:
-  /// Waits until notified or until `bound` passed; may wake for no reason.
+  /// Waits until it is notified or `bound` has passed; can also wake spuriously.
   void wait_for(Mutex& mutex, std::chrono::nanoseconds bound) KVFERRY_REQUIRES(mutex) {
     cv_.wait_for(mutex, bound);
   }

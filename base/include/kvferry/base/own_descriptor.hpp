@@ -8,22 +8,24 @@
 
 namespace kvferry {
 
-/// An open file of this process alone: closed by its destructor, on exec, and in forked children,
-/// where a copy of it would keep the locks of a parent that is gone. A fork at any moment leaves
-/// the child no copy, because none falls between the opening of a file and its being known here
-/// (without_forks.hpp). Its locks (flock, open file descriptions') end with it, also where
-/// something else has a copy of it after all.
+/// A file that is open in this process only. It is closed by its destructor, on exec, and in forked
+/// children, where a copy would keep the locks of a parent that is gone. No child gets a copy,
+/// whenever the process forks: opening a file and registering it here happen in one section without
+/// forks (without_forks.hpp). Its locks (flock and open-file-description locks) end with it, even
+/// if a copy of the descriptor exists elsewhere.
 ///
-/// Move-only. Making and closing are thread-safe; one is used by one thread at a time.
+/// Move-only. Opening and closing are thread-safe; each object is used by one thread at a time.
 class OwnDescriptor {
  public:
   /// None.
   OwnDescriptor() = default;
-  /// open(2); O_CLOEXEC is added. None, with errno, if that fails. Throws as opened_by().
+  /// Calls open(2) with O_CLOEXEC added. If that fails, the result holds no descriptor and errno is
+  /// set. Throws as opened_by().
   [[nodiscard]] static OwnDescriptor open(const char* path, int flags, mode_t mode = 0);
-  /// The same by any call that makes a descriptor which exec closes. `call` returns it, or a
-  /// negative value with errno; it runs in a section without forks, and keeps that section's rules.
-  /// Throws ResourceError, with nothing left open, if kMost are open already.
+  /// The same with any call that makes a close-on-exec descriptor. `call` returns the descriptor,
+  /// or a negative value with errno. It runs in a section without forks and must follow that
+  /// section's rules. Throws ResourceError, with nothing left open, if kMost descriptors are open
+  /// already.
   template <class Call>
   [[nodiscard]] static OwnDescriptor opened_by(Call&& call) {
     using Plain = std::remove_reference_t<Call>;
@@ -34,10 +36,10 @@ class OwnDescriptor {
   OwnDescriptor(OwnDescriptor&& other) noexcept;
   OwnDescriptor& operator=(OwnDescriptor&& other) noexcept;
 
-  /// Open at a time in one process: of tiers and their locks, a few each.
+  /// Most that can be open in one process at a time. Each tier and its locks need a few.
   static constexpr std::uint32_t kMost = 256;
 
-  /// Negative if there is none, and in a forked child.
+  /// Negative if there is no descriptor, and in a forked child.
   [[nodiscard]] int get() const;
   explicit operator bool() const { return get() >= 0; }
 

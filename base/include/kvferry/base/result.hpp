@@ -9,7 +9,8 @@
 namespace kvferry {
 
 /// A value, or the expected other outcome as a value of type `Else` (a small named struct, such as
-/// `Exhausted`). Move-only if `T` is. Looking at the wrong side is a broken invariant and stops.
+/// `Exhausted`). Move-only if `T` is. Reading the side that it does not hold is a broken invariant
+/// and stops the process.
 template <class T, class Else>
 class [[nodiscard]] Result {
  public:

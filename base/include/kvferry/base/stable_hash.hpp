@@ -6,8 +6,8 @@
 
 namespace kvferry {
 
-/// FNV-1a (Fowler, Noll, Vo): the same in every process and build, which std::hash need not be. Not
-/// for secrets.
+/// FNV-1a (Fowler, Noll, Vo). Unlike std::hash, it gives the same value in every process and build.
+/// Not for secrets.
 [[nodiscard]] constexpr std::uint64_t stable_hash(std::string_view text) {
   std::uint64_t hash = 0xcbf29ce484222325U;
   for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3U;

@@ -5,15 +5,15 @@
 
 namespace kvferry {
 
-/// As std::memcpy, but with stores that pass the caches by (non-temporal ones), so that memory that
-/// nobody reads soon is neither read first nor pushes anything out. Where the processor or the
-/// build has no such stores (not x86-64; builds with a sanitizer, which could not see them) it is
-/// std::memcpy. The bytes may be seen by another thread before or after whatever this thread writes
-/// later, until finish_streaming(). Thread-safe; does not throw.
+/// As std::memcpy, but with non-temporal stores, which bypass the caches: the destination is not
+/// read first and evicts nothing from the caches. Use it for memory that is not read soon. Without
+/// such stores (not x86-64; sanitizer builds, which could not see them) it is std::memcpy. Until
+/// finish_streaming(), another thread can see the bytes before or after anything that this thread
+/// writes later. Thread-safe; does not throw.
 void copy_streaming(void* destination, const void* source, std::size_t bytes) noexcept;
 
-/// Orders what this thread has copied before whatever it writes later: to be called on the copying
-/// thread before it says that the bytes are there.
+/// Orders this thread's copies before its later writes. Call it on the copying thread before you
+/// publish that the bytes are there.
 void finish_streaming() noexcept;
 
 }  // namespace kvferry

@@ -7,8 +7,9 @@
 
 namespace kvferry {
 
-/// An integer that names one kind of thing. Ids of different kinds do not convert, compare or add
-/// up. `Tag` is any type used nowhere else; `Rep` an unsigned integer. A default-made id is 0.
+/// An integer that identifies one kind of thing. Ids of different kinds cannot be converted,
+/// compared or added. `Tag` is any type that is used nowhere else; `Rep` is an unsigned integer. A
+/// default-constructed id is 0.
 template <class Tag, class Rep>
 class StrongId {
  public:

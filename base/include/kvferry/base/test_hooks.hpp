@@ -20,18 +20,19 @@ namespace kvferry::test_hooks {
 
 /// Called by KVFERRY_PAUSE_POINT: runs the callback set for `name`, if any, on the calling thread.
 void pause_point(const char* name);
-/// Called by KVFERRY_FAULT_POINT: whether this passage shall fail.
+/// Called by KVFERRY_FAULT_POINT: whether this pass must fail.
 [[nodiscard]] bool fault_point(const char* name);
 
 /// Runs `callback` each time a thread passes the pause point `name`; an empty one removes it.
 void on_pause(const std::string& name, std::function<void()> callback);
-/// Fails the `nth` passage (from 1) of any fault point from now on, once; 0 fails none.
+/// From now on, fails the `nth` pass (from 1) of any fault point, once; 0 fails none.
 void fail_nth(std::uint64_t nth);
-/// Fails the `nth` passage of the fault point `name` from now on, once.
+/// From now on, fails the `nth` pass of the fault point `name`, once.
 void fail_nth_of(const std::string& name, std::uint64_t nth);
-/// Passages that failed since the last reset.
+/// Number of passes that failed since the last reset.
 [[nodiscard]] std::uint64_t num_faults();
-/// Passages of fault points since the last reset, and the names passed, in order of first passage.
+/// Number of passes of fault points since the last reset, and their names in the order of the first
+/// pass.
 [[nodiscard]] std::uint64_t num_fault_passages();
 [[nodiscard]] std::vector<std::string> fault_names();
 /// Removes all callbacks and faults and zeroes the counters.

@@ -5,16 +5,17 @@
 
 namespace kvferry {
 
-/// While one lives, no thread of this process forks: fork() in another thread waits. So a child
-/// never has half of what is done in such a section, for example a file that is open and not yet
-/// known to those that close it in children.
+/// While an object of this class lives, no thread of this process forks: fork() in another thread
+/// waits. So a child never sees the work of such a section half done, for example a file that is
+/// open but not yet registered for closing in children.
 ///
-/// The section is short and makes system calls that do not block. It allocates nothing, because an
-/// allocator may have handlers of its own for fork(), and takes no lock. Signals of its thread wait
-/// until it ends, so that no handler forks in it. Sections of one thread may nest. Any thread.
+/// The section must be short and must only make system calls that do not block. It must not
+/// allocate memory, because an allocator can have its own handlers for fork(), and it must take no
+/// lock. Signals of its thread wait until it ends, so that no handler forks in it. Sections of one
+/// thread can nest. Any thread can open one.
 ///
-/// vfork() and posix_spawn() do not wait: their children call exec at once, on which O_CLOEXEC
-/// closes what they have.
+/// vfork() and posix_spawn() do not wait: their children call exec at once, and O_CLOEXEC closes
+/// their descriptors.
 class WithoutForks {
  public:
   WithoutForks();

@@ -6,17 +6,17 @@
 
 namespace kvferry::gpu {
 
-/// What the kernels in this build were compiled with and for.
+/// The compilers and architectures of the kernels in this build.
 struct BuiltKernels {
   /// "13.0"; empty: built without nvcc.
   std::string cuda_toolkit;
   /// "sm_80", ascending.
   std::vector<std::string> cuda;
-  /// "gfx90a". hipRTC compiles the kernels for others, where ROCm has it.
+  /// "gfx90a". For other architectures hipRTC compiles the kernels, if ROCm has it.
   std::vector<std::string> hip;
 };
 
-/// Asks no driver.
+/// Does not call any driver.
 [[nodiscard]] BuiltKernels built_kernels();
 
 }  // namespace kvferry::gpu

@@ -6,7 +6,7 @@
 
 namespace kvferry::gpu {
 
-/// How a set of fragments crosses the link. Which one is taken is chosen in transfer/.
+/// How a set of fragments crosses the link. The code in transfer/ chooses the path.
 enum class CopyPath : std::uint8_t {
   /// One asynchronous copy call per run.
   kPerRun,
@@ -14,7 +14,8 @@ enum class CopyPath : std::uint8_t {
   kBatch,
   /// A kernel that reads or writes host memory itself.
   kKernel,
-  /// Packed in device memory by gather or scatter, crossing the link in large pieces.
+  /// Fragments are packed in device memory by gather or scatter, and cross the link in large
+  /// pieces.
   kStaged
 };
 [[nodiscard]] const char* to_string(CopyPath path);

@@ -7,19 +7,20 @@
 
 namespace kvferry::gpu {
 
-/// What a device that is lost may still do to memory.
+/// What a lost device can still do to memory.
 enum class LostMemory : std::uint8_t {
-  /// Work that was in flight may still read and write it: nothing that was submitted can be proven
-  /// to have ended, and nothing ever will.
+  /// Work that was in flight could still read and write it. It can never be proven that any
+  /// submitted work has ended.
   kInDoubt,
-  /// The driver or its context is gone: nothing runs any more, and every copy in flight failed.
+  /// The driver or its context is gone: no work runs any more, and every copy in flight has failed.
   kQuiet
 };
 
-/// Why and when a device was lost to this process. For good; only a restart brings it back.
+/// Why and when this process lost a device. The loss is permanent; only a restart of the process
+/// helps.
 struct DeviceLoss {
   LostMemory memory = LostMemory::kInDoubt;
-  /// One line: the call that noticed, and the driver's words.
+  /// One line: the call that detected it, and the driver's message.
   std::string why;
   std::chrono::system_clock::time_point since;
 };

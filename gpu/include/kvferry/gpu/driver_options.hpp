@@ -9,24 +9,24 @@
 
 namespace kvferry::gpu {
 
-/// What can be said about a back end that stands on a vendor's driver.
+/// Options of a back end that uses a vendor's driver.
 struct DriverOptions {
-  /// Path or name of the library to open; empty: as the vendor's factory says.
+  /// Path or name of the library to open; empty: the default of the vendor's factory function.
   std::string library = {};
-  /// Code object with the kernels, for a device that the build has none for; empty: the build's
-  /// own. Outlives the device.
+  /// Code object with the kernels, for a device for which the build has none; empty: the build's
+  /// own kernels. Outlives the device.
   std::span<const std::byte> kernel_image = {};
 };
 
-/// Whether a back end can be had in this process.
+/// Whether a back end is available in this process.
 struct BackendAvailability {
   std::uint32_t num_devices = 0;
-  /// One line: what was found, what is needed, what to do. Empty if it can be had.
+  /// One line: what was found, what is needed, what to do. Empty if it is available.
   std::string why_not;
   [[nodiscard]] bool available() const { return why_not.empty(); }
 };
 
-/// A device as its driver describes it to anybody who asks.
+/// A device as its driver describes it.
 struct FoundDevice {
   std::string name;
   /// "sm_90", "gfx942".
@@ -35,7 +35,7 @@ struct FoundDevice {
   std::string driver;
   /// As Device::pci_address().
   std::optional<std::string> pci_address;
-  /// What this build has for it: "sm_90", "PTX of sm_100", "hipRTC"; empty: nothing.
+  /// This build's kernels for it: "sm_90", "PTX of sm_100", "hipRTC"; empty: none.
   std::string kernels;
 };
 

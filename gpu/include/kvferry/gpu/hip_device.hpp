@@ -10,18 +10,20 @@
 
 namespace kvferry::gpu {
 
-/// Looks for the driver and counts its devices; makes no context. Never throws. Thread-safe.
+/// Looks for the driver and counts its devices. Makes no context. Never throws. Thread-safe.
 [[nodiscard]] BackendAvailability hip_availability(const DriverOptions& options = {});
 
-/// The devices that this process sees, in the order of their ordinals; makes no context. At least
-/// one. Throws DeviceError, as hip_availability() says, or if one does not describe itself.
+/// The devices that this process sees, in the order of their ordinals; at least one. Makes no
+/// context. Throws DeviceError if the back end is not available (with the text of
+/// hip_availability()), or if a device cannot be queried.
 [[nodiscard]] std::vector<FoundDevice> find_hip_devices(const DriverOptions& options = {});
 
 /// Makes the HIP device `ordinal` (as the process numbers its devices) on its primary context.
-/// Opens `options.library`, or the `libamdhip64` that the process already has (torch brings its
-/// own; a second is never opened), else the newest known soname. Throws ConfigError if there is no
-/// such device, or DeviceError if the library is missing, lacks a function, is older than the code
-/// objects of this build, or refuses; one line that says what to do.
+/// Opens `options.library`. If that is empty, it uses the `libamdhip64` that the process has
+/// already loaded (torch brings its own; a second copy is never opened), otherwise the newest known
+/// soname. Throws ConfigError if there is no such device. Throws DeviceError if the library is
+/// missing, lacks a function, is older than this build's code objects need, or returns an error.
+/// The message is one line that says what to do.
 [[nodiscard]] std::unique_ptr<Device> make_hip_device(std::uint32_t ordinal,
                                                       const DriverOptions& options = {});
 

@@ -5,10 +5,10 @@
 
 namespace kvferry::gpu {
 
-/// Copies `run` between device memory and host memory that is *not* registered, to measure what
-/// pinning gains; nothing else should want it. The host side is the host's own address. A driver
-/// takes the bytes through a buffer of its own, and may do so before the call returns. The memory
-/// stays until the stream got there. `stream` is one of `device`. Throws DeviceError.
+/// Copies `run` between device memory and host memory that is *not* registered. Use it only to
+/// measure the gain of pinning. The host side is an ordinary host address. The driver copies
+/// through its own buffer, possibly before the call returns. The memory must stay valid until the
+/// stream has reached the copy. `stream` belongs to `device`. Throws DeviceError.
 void copy_pageable(Device& device, Stream& stream, CopyDirection direction, const CopyRun& run);
 
 }  // namespace kvferry::gpu

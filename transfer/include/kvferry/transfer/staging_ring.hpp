@@ -10,7 +10,7 @@
 
 namespace kvferry::transfer {
 
-/// Packed blocks, one after the other, in the staging ring's device memory.
+/// A region of the staging ring's device memory with packed blocks, one after the other.
 struct RingRegion {
   std::uint64_t ticket = 0;  ///< Names the region when it is released; 0: nothing was taken.
   std::uintptr_t address = 0;
@@ -18,14 +18,14 @@ struct RingRegion {
   std::uint32_t num_entries = 0;
 };
 
-/// Device memory between gather and copy. Regions are taken in ring order and may be released in
-/// any order; space returns when everything older was released too. Thread-safe. The owner quiesces
-/// before destroying it: a region that is neither released nor quarantined then is a broken
-/// invariant.
+/// The device memory that holds blocks between gather and copy. Regions are taken in ring order and
+/// can be released in any order; their space is free again when all older regions were released
+/// too. Thread-safe. The owner quiesces before it destroys the ring: a region that is neither
+/// released nor quarantined at that moment is a broken invariant.
 class StagingRing {
  public:
-  /// Regions start at multiples of this: what vector accesses and bulk copies of a gather kernel
-  /// want. The padding counts as used.
+  /// Regions start at multiples of this, as vector accesses and bulk copies of a gather kernel
+  /// need. The padding counts as used.
   static constexpr std::uint64_t kAlignmentBytes = 16;
 
   /// take_memory().
@@ -35,26 +35,27 @@ class StagingRing {
   StagingRing(const StagingRing&) = delete;
   StagingRing& operator=(const StagingRing&) = delete;
 
-  /// Allocates the ring's bytes of device memory, if any, unless it has them. Throws ResourceError.
+  /// Allocates the ring's device memory, unless it has it already or its size is 0. Throws
+  /// ResourceError.
   void take_memory();
-  /// Frees the memory, unless part of it is quarantined: then it is kept until the process ends.
-  /// Nothing fits until take_memory(). A region that is taken is a broken invariant.
+  /// Frees the memory. If part of it is quarantined, it is kept until the process ends instead.
+  /// Nothing fits until take_memory(). A region that is still taken is a broken invariant.
   void give_memory_back();
 
-  /// Up to `max_entries` contiguous entries of `entry_bytes`: as many as fit before the used part
-  /// or the ring's end, so that filling the ring can take two calls. `num_entries` is 0 when
-  /// nothing fits; then the ticket is 0.
+  /// Takes up to `max_entries` contiguous entries of `entry_bytes`: as many as fit before the used
+  /// part or the ring's end, so filling the ring can take two calls. If nothing fits, `num_entries`
+  /// and the ticket are 0.
   [[nodiscard]] RingRegion allocate(std::uint64_t entry_bytes, std::uint32_t max_entries);
-  /// Gives a region back: its gather and every copy from it ended. An unknown ticket is a broken
+  /// Releases a region whose gather and copies have all ended. An unknown ticket is a broken
   /// invariant.
   void release(std::uint64_t ticket);
-  /// Takes a region out of use for good, because nothing can prove that its gather ended. What is
-  /// older still returns; nothing newer does.
+  /// Takes a region out of use permanently, because nothing can prove that its gather ended. Space
+  /// of older regions becomes free again; space of newer ones does not.
   void quarantine(std::uint64_t ticket);
 
   /// As it was made.
   [[nodiscard]] std::uint64_t size_bytes() const { return size_bytes_; }
-  /// Bytes of all regions that are not back yet, padding included.
+  /// Bytes of all regions whose space is not free yet, padding included.
   [[nodiscard]] std::uint64_t used_bytes() const;
 
  private:

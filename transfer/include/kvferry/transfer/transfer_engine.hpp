@@ -21,63 +21,64 @@
 
 /// Moves blocks between the engine's pool and the arena of one rank.
 ///
-/// Store: gather() packs blocks into the staging ring on the engine's compute stream, and from then
-/// on no block of the pool is involved; the store stream waits for the gather's event and copies
-/// ring entries to slots. Load: the load stream waits for a fence on the compute stream and copies
-/// slots to blocks, or has a kernel read them; or it copies whole slots to staging memory, and a
-/// scatter on one of two other streams waits for that copy and the fence. All streams are fed by
-/// one transfer thread from one queue, loads ahead of stores, with a bound on the bytes in flight
-/// per direction, because copy engines serve first-in first-out and ignore priorities.
+/// Store: gather() packs blocks into the staging ring on the engine's compute stream. From then on
+/// no block of the pool is involved. The store stream waits for the gather's event and copies ring
+/// entries to slots. Load: the load stream waits for a fence on the compute stream and copies slots
+/// to blocks, or a kernel reads the slots. Alternatively it copies whole slots to staging memory,
+/// and a scatter on one of two other streams waits for that copy and the fence. One transfer thread
+/// feeds all streams from one queue, loads before stores. The bytes in flight are limited per
+/// direction, because copy engines work first-in first-out and ignore priorities.
 namespace kvferry::transfer {
 
 struct TransferOptions {
   /// Device memory of the staging ring; 0 disables stores.
   std::uint64_t staging_bytes = 0;
-  /// Most bytes submitted and not yet complete, per direction (docs/decisions/transfer.md). At
-  /// least one piece is always let through.
+  /// Most bytes that are submitted and not yet complete, per direction
+  /// (docs/decisions/transfer.md). One piece is always allowed.
   std::uint64_t max_in_flight_bytes = std::uint64_t{32} << 20;
-  /// Most bytes of one submission; a transfer is cut into pieces of at most this (at least one
-  /// block each). 0: by the device's link, so that the fixed cost of a piece is at most 1 % of its
-  /// time: 8 to 64 MiB, but beyond 8 MiB at most half of `max_in_flight_bytes` and half of
-  /// `staging_bytes`; 8 MiB on the host back end. The default window holds it at 16 MiB; PCIe 5 x16
-  /// takes 32 MiB if that is 64 MiB.
+  /// Most bytes of one submission. A transfer is cut into pieces of at most this size (at least one
+  /// block each). 0: chosen by the device's link, so that the fixed cost of a piece is at most 1 %
+  /// of its time: 8 to 64 MiB, but beyond 8 MiB at most half of `max_in_flight_bytes` and half of
+  /// `staging_bytes`; 8 MiB on the host back end. The default `max_in_flight_bytes` limits it to 16
+  /// MiB; with 64 MiB, PCIe 5 x16 gets 32 MiB.
   std::uint64_t piece_bytes = 0;
-  /// The way that every piece which can go it takes; nothing: chosen for each piece by the rates of
-  /// its size, number of runs and direction. Stores leave the ring by kPerRun or kBatch: for them
-  /// the others mean nothing.
+  /// The path of every piece that can take it. Nothing: chosen for each piece by the measured rates
+  /// for its size, number of runs and direction. Stores leave the ring only by kPerRun or kBatch;
+  /// the other values do not affect them.
   std::optional<gpu::CopyPath> copy_path = std::nullopt;
-  /// Device memory through which loads can go packed, in large pieces (kStaged); 0: none do.
-  /// Allocated where some load may take it: not on the host back end nor with another path forced,
-  /// unless kStaged is. A load's piece takes at most half of it. 32 MiB: the bytes in flight.
+  /// Device memory for loads that are copied packed, in large pieces, and then scattered (kStaged);
+  /// 0: no load uses this path. It is allocated only if some load can use it: on the host back end
+  /// only if kStaged is forced, and not if another path is forced. A load's piece takes at most
+  /// half of it. 32 MiB: the bytes in flight.
   std::uint64_t load_staging_bytes = std::uint64_t{32} << 20;
   /// Most bytes of stores that are started per second, with a burst of one piece; 0: unlimited.
-  /// Continuous stores at link speed raise inter-token latency, 4 GB/s do not
-  /// (docs/decisions/transfer.md). Loads are never paced.
+  /// Continuous stores at link speed raise inter-token latency; stores at 4 GB/s do not
+  /// (docs/decisions/transfer.md). Loads have no such limit.
   std::uint64_t store_bandwidth_limit = 0;
-  /// How long the end of an engine waits for copies that do not end, from its first close() on.
+  /// How long an engine that ends waits for its copies, counted from its first close().
   std::chrono::nanoseconds end_timeout = std::chrono::seconds(300);
 };
 
-/// The pieces of an engine whose link copies so many bytes per second
-/// (TransferOptions::piece_bytes).
+/// The piece size for a link that copies this many bytes per second (TransferOptions::piece_bytes).
 [[nodiscard]] std::uint64_t piece_bytes_of(const TransferOptions& options, double bytes_per_second);
 
 enum class TransferKind : std::uint8_t { kStore, kLoad };
 
-/// One transfer's end. Each transfer ends exactly once.
+/// The end of one transfer. Each transfer ends exactly once.
 struct Completion {
   TransferId transfer;
   TransferKind kind = TransferKind::kStore;
   Outcome outcome = Outcome::kDone;
   std::string reason;       ///< Why it failed; empty otherwise.
   std::uint64_t bytes = 0;  ///< Bytes that arrived over the link.
-  /// From gather or load() to the first submission; 0 without one.
+  /// From gather() or load() to the first submission; 0 if there was none.
   std::chrono::nanoseconds queue_time{0};
   std::chrono::nanoseconds device_time{0};  ///< Sum over pieces of the device's own time.
 };
 
-/// Counters since construction, and levels of now. Bytes count what arrived over the link, whatever
-/// became of the transfer; blocks count those of transfers that ended as kDone.
+/// Counters since construction, and current levels. Byte counts include everything that arrived
+/// over the link, however the transfer ended. Block counts include only transfers that ended as
+/// kDone.
 struct TransferStats {
   std::uint64_t stored_bytes = 0;
   std::uint64_t loaded_bytes = 0;
@@ -91,14 +92,15 @@ struct TransferStats {
   std::uint64_t load_staging_size_bytes = 0;
   std::uint64_t queued_bytes = 0;
   std::uint64_t in_flight_bytes = 0;
-  /// Blocks of transfers that never end, because the device was lost with their memory in doubt.
+  /// Blocks of transfers that will never end, because the device was lost with their memory in
+  /// doubt.
   std::uint64_t quarantined_blocks = 0;
 };
 
-/// What does not go on.
+/// What is stuck.
 enum class Stall : std::uint8_t {
-  kLink,   ///< A direction of the link: the oldest copy that was submitted to it does not end.
-  kDriver  ///< The transfer thread: a call of the device's driver does not return.
+  kLink,   ///< One direction of the link: its oldest submitted copy does not end.
+  kDriver  ///< The transfer thread: a driver call does not return.
 };
 
 /// A transfer that does not end because the device or its link hangs.
@@ -106,10 +108,11 @@ struct OverdueTransfer {
   TransferId transfer;
   TransferKind kind = TransferKind::kStore;
   Stall stall = Stall::kLink;
-  std::chrono::nanoseconds age{0};  ///< Of the stall, as far as it was seen to pass.
+  std::chrono::nanoseconds age{
+      0};  ///< How long it has been stuck, in time that this process observed.
 };
 
-/// Blocks of one size: where they are, and where their slots are.
+/// Blocks of one size: where the blocks are, and where their slots are.
 struct BlockClass {
   gpu::BlockGeometry geometry;
   cpu_tier::ArenaSlots slots;
@@ -121,55 +124,58 @@ struct LoadPart {
   std::span<const BlockSlot> blocks;
 };
 
-/// A point of the compute stream that loads wait for; shared by the loads of one step.
+/// A point of the compute stream that loads wait for. The loads of one step share it.
 using Fence = std::shared_ptr<gpu::Event>;
 
-/// Moves blocks as the top of the file says.
+/// Moves blocks as described at the top of the file.
 ///
 /// Threads: gather(), seal(), fence(), load(), cancel(), cancel_unbegun(), sleep(), is_asleep() and
 /// wake() are called by one thread, the engine's. Every other function may be called by any thread
 /// at any time.
 ///
-/// Errors: a device error of a transfer is told by its Completion and is never thrown. A class,
-/// block or slot that does not exist is a ProtocolError, and then that call has queued nothing. Two
-/// transfers under way with one id are a broken invariant.
+/// Errors: a device error of a transfer is reported in its Completion and is never thrown. A class,
+/// block or slot that does not exist is a ProtocolError, and the call has queued nothing. Two
+/// transfers under way with the same id are a broken invariant.
 ///
-/// On a lost device gather() takes nothing and load() ends as kFailed at once; what had not been
-/// submitted ends as kFailed. What had been submitted and was not seen to end: with memory quiet it
-/// ends as kFailed; with memory in doubt it never ends (quarantine()).
+/// On a lost device gather() takes nothing, load() ends as kFailed at once, and transfers that had
+/// not been submitted end as kFailed. A transfer that had been submitted and was not seen to end
+/// ends as kFailed if the memory is quiet; if the memory is in doubt, it never ends (quarantine()).
 class TransferEngine {
  public:
-  /// By slab class; no block is larger packed than its slots (ConfigError). Makes ring, streams and
-  /// thread, and prepares the device for the geometries. `device` and the slots' arena outlive it.
+  /// `classes` are indexed by slab class. A packed block must fit into its slot (ConfigError).
+  /// Creates ring, streams and thread, and prepares the device for the geometries. `device` and the
+  /// slots' arena outlive the engine.
   TransferEngine(gpu::Device& device, std::vector<BlockClass> classes,
                  const TransferOptions& options);
-  /// For an arena each of whose chunks is a slot, whatever the blocks' geometry.
+  /// For an arena in which each chunk is one slot, whatever the blocks' geometry.
   TransferEngine(gpu::Device& device, std::vector<gpu::BlockGeometry> geometries,
                  const cpu_tier::Arena& arena, const TransferOptions& options);
-  /// end(). If that says no, what a device may still touch is left behind until the process ends;
-  /// stderr has a line about it, unless the device is lost. Then the owner has to keep the arena
-  /// and the device as long: it asks end() before.
+  /// Calls end(). If end() returns false, memory that a device could still touch is kept until the
+  /// process ends, and stderr gets a line about it, unless the device is lost. In that case the
+  /// owner must keep the arena and the device just as long, so it should call end() itself first.
   ~TransferEngine();
   TransferEngine(const TransferEngine&) = delete;
   TransferEngine& operator=(const TransferEngine&) = delete;
 
-  /// Gathers the longest prefix of `blocks` that the ring can take now, in one launch per
-  /// contiguous ring region, on `compute` behind everything submitted there, and queues its copies.
-  /// Returns the number gathered. Never waits. May be called several times for one transfer until
-  /// it is sealed; the slots are distinct. A failing launch counts as gathered and, once sealed,
-  /// ends the transfer as kFailed; a transfer that has failed or was cancelled takes nothing more.
+  /// Gathers the longest prefix of `blocks` that fits into the ring now, and queues its copies. The
+  /// gathers run on `compute`, after everything that was submitted there, with one launch per
+  /// contiguous ring region. Returns the number of gathered blocks. Never waits. Can be called
+  /// several times for one transfer until it is sealed; the slots are distinct. The blocks of a
+  /// failed launch count as gathered, and the transfer ends as kFailed after it is sealed. A
+  /// transfer that has failed or was cancelled takes no more blocks.
   [[nodiscard]] std::uint32_t gather(gpu::Stream& compute, TransferId transfer,
                                      SlabClassId slab_class, std::span<const BlockSlot> blocks);
-  /// No more gathers of this store: it may complete. Returns false if nothing had been gathered,
-  /// and then there is no Completion. Once per transfer.
+  /// Declares that this store gathers no more blocks, so it can complete. Returns false if no block
+  /// had been gathered; then there is no Completion. Call it once per transfer.
   bool seal(TransferId transfer);
 
-  /// Records a fence on `compute`. Null if the device refuses: loads behind a null fence end as
-  /// kFailed.
+  /// Records a fence on `compute`. Returns null if the device refuses; loads with a null fence end
+  /// as kFailed.
   [[nodiscard]] Fence fence(gpu::Stream& compute);
-  /// Queues a load behind `fence`, ahead of all queued stores. One without blocks completes at
-  /// once. A fence that fails (the compute stream is broken) fails the load. No block is in two
-  /// loads under way, nor twice in one: they have no order among them, and may end in any.
+  /// Queues a load that starts after `fence`, before all queued stores. A load without blocks
+  /// completes at once. A fence that fails (the compute stream is broken) fails the load. A block
+  /// must not be in two loads under way, nor twice in one load, because loads run and end in any
+  /// order.
   void load(TransferId transfer, std::span<const LoadPart> parts, Fence fence);
   /// For blocks of one class.
   void load(TransferId transfer, SlabClassId slab_class, std::span<const BlockSlot> blocks,
@@ -178,52 +184,57 @@ class TransferEngine {
     load(transfer, {&part, 1}, std::move(fence));
   }
 
-  /// Drops what is queued of a transfer; what runs is waited for by the transfer thread, then it
-  /// completes (a store that is not sealed: once it is). Unknown or ended transfers are ignored.
+  /// Drops the queued pieces of a transfer. The transfer thread waits for the running pieces, and
+  /// then the transfer completes (a store: not before it is sealed). Unknown or ended transfers are
+  /// ignored.
   void cancel(TransferId transfer);
-  /// cancel() of a load of which no copy has been submitted: nothing of it is in doubt, and nothing
-  /// of it was done. One that has begun goes on. Stores, unknown and ended transfers are ignored.
+  /// Cancels a load only if no copy of it has been submitted, so no memory is in doubt and no byte
+  /// was copied. A load that has begun continues. Stores, unknown and ended transfers are ignored.
   void cancel_unbegun(TransferId transfer);
 
-  /// Ends since the last call, in order.
+  /// The transfers that ended since the last call, in order.
   [[nodiscard]] std::vector<Completion> poll();
   [[nodiscard]] TransferStats stats() const;
-  /// Which way pieces go and what was measured, in a few lines for a log.
+  /// Which path pieces take and the measured rates, in a few lines for a log.
   [[nodiscard]] std::string copy_paths_text() const;
-  /// TransferOptions::piece_bytes, or what was chosen by the link.
+  /// TransferOptions::piece_bytes, or the size that was chosen by the link.
   [[nodiscard]] std::uint64_t piece_bytes() const;
-  /// The transfer of a direction's oldest copy, if that has been the oldest one submitted for
-  /// longer than `bound` and has not ended, whatever became of younger ones; or, if a driver's call
-  /// has not returned for so long, the oldest transfer of all. What waits in the queue (for the
-  /// link, or for its turn at `store_bandwidth_limit`) is never overdue, nor is a copy that waits
-  /// for the compute stream: that stream is the engine's, which awaits it in every step. Time
-  /// counts only while this process runs: of a stop (SIGSTOP, a frozen cgroup, a debugger) a tenth
-  /// of a second at most.
+  /// Finds a stuck transfer. It is the transfer of a direction's oldest submitted copy, if that
+  /// copy has been the oldest for longer than `bound` and has not ended, whether younger copies
+  /// ended or not. Or, if a driver call has not returned for that long, it is the oldest transfer
+  /// of all. A transfer that waits in the queue (for the link, or because of
+  /// `store_bandwidth_limit`) is never overdue. Nor is a copy that waits for the compute stream,
+  /// because the engine itself waits for that stream in every step. Time counts only while this
+  /// process runs: a stop (SIGSTOP, a frozen cgroup, a debugger) counts as a tenth of a second at
+  /// most.
   [[nodiscard]] std::optional<OverdueTransfer> overdue(std::chrono::nanoseconds bound) const;
-  /// What the device's loss left in doubt; nothing while it is well or lost and quiet. The numbers
-  /// are those of now: right after the loss they may still change.
+  /// The memory that is in doubt because the device was lost; nothing if the device works, or was
+  /// lost with its memory quiet. The numbers are current: right after the loss they can still
+  /// change.
   [[nodiscard]] std::optional<Quarantine> quarantine() const;
-  /// Waits until no transfer is under way, at most `bound`; returns whether that is so. Returns at
-  /// once when those that are left will never end.
+  /// Waits until no transfer is under way, at most `bound`; returns whether none is. Returns at
+  /// once if the remaining transfers will never end.
   [[nodiscard]] bool wait_idle(std::chrono::nanoseconds bound) const;
 
-  /// Waits until no transfer is under way, at most `bound`, and then gives back the device memory
-  /// that this has: the engine is about to take its KV cache away. From then on to wake() gather()
-  /// takes nothing, and load() ends as kFailed; ends remain to be polled. Returns whether it sleeps
-  /// now; false as wait_idle(), and then nothing has changed. Every store is sealed. Idempotent.
+  /// Waits until no transfer is under way, at most `bound`, and then frees this object's device
+  /// memory, because the engine is about to free its KV cache. From then until wake(), gather()
+  /// takes nothing and load() ends as kFailed; earlier ends can still be polled. Returns whether it
+  /// sleeps now. It returns false in the same cases as wait_idle(), and then nothing has changed.
+  /// Every store must be sealed. Idempotent.
   [[nodiscard]] bool sleep(std::chrono::nanoseconds bound);
   [[nodiscard]] bool is_asleep() const;
-  /// Takes the device memory again, for blocks of the same sizes that may lie elsewhere now; by
-  /// slab class. Nothing if this does not sleep. Throws ConfigError for other sizes, ResourceError
-  /// or DeviceError: it sleeps on then, without any device memory.
+  /// Allocates the device memory again, for blocks of the same sizes that can lie elsewhere now;
+  /// indexed by slab class. Does nothing if this does not sleep. Throws ConfigError for other
+  /// sizes, ResourceError or DeviceError; then it continues to sleep, without any device memory.
   void wake(std::vector<gpu::BlockGeometry> geometries);
 
-  /// Refuses new work (gather() then takes nothing, load() completes as kCancelled), drops what is
-  /// queued, seals every store, waits for what runs, at most `bound`. Ends remain to be polled.
-  /// Returns whether all is quiet; false at once when what is left is in quarantine. Idempotent.
+  /// Refuses new work (gather() takes nothing, load() completes as kCancelled), drops queued
+  /// pieces, seals every store, and waits for running copies, at most `bound`. Ends can still be
+  /// polled. Returns whether all transfers have ended; returns false at once if the remaining ones
+  /// are in quarantine. Idempotent.
   [[nodiscard]] bool close(std::chrono::nanoseconds bound);
-  /// close() with what is left of TransferOptions::end_timeout since the first close(). Once it has
-  /// said no it waits no longer.
+  /// close() with the time that is left of TransferOptions::end_timeout since the first close().
+  /// After it has returned false once, it does not wait again.
   [[nodiscard]] bool end();
 
  private:
