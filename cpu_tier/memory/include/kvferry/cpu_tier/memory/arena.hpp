@@ -18,87 +18,90 @@
 
 namespace kvferry::cpu_tier {
 
-/// What was obtained of what was wished for.
+/// The memory that an arena obtained, compared with its options.
 struct ArenaReport {
   PageKind pages = PageKind::kNormal;
-  bool gave_up_huge_pages = false;  ///< They came too slowly: what came later is normal pages.
+  bool gave_up_huge_pages = false;  ///< They came too slowly, so later memory is in normal pages.
   double huge_page_share = 0.0;
-  std::optional<std::uint32_t> node;    ///< The preferred one.
-  std::optional<double> share_on_node;  ///< Unset: no node preferred, or the kernel does not tell.
+  std::optional<std::uint32_t> node;  ///< The preferred one.
+  std::optional<double>
+      share_on_node;  ///< Unset: no node is preferred, or the kernel does not report it.
 };
 
-/// One rank's pinned host memory: `num_chunks` chunks of `chunk_bytes` each, contiguous. Of the
-/// first num_first() of them, which are all unless the options say otherwise, num_ready() are
-/// resident and registered: they become so in order, in whole pieces. Where pieces can come and go
-/// (can_resize()), retire() gives any of them back to the machine, and restore() makes it, or one
-/// beyond the first ones, ready; else what is ready stays so. MADV_DONTFORK. One thread at a time
-/// grows it, and any may read what is ready meanwhile. The owner quiesces all copies before
-/// destroying it. The device outlives it.
+/// One rank's pinned host memory: `num_chunks` contiguous chunks of `chunk_bytes` each. A chunk is
+/// *ready* when it is resident and registered. The first num_first() chunks (by default all) become
+/// ready in order, in whole pieces; num_ready() of them are ready now. If can_resize(), retire()
+/// returns any piece to the machine, and restore() makes it, or a piece after the first ones, ready
+/// again. Otherwise ready chunks stay ready. The mapping has MADV_DONTFORK. One thread at a time
+/// grows the arena; meanwhile any thread can read what is ready. The owner quiesces all copies
+/// before it destroys the arena. The device outlives it.
 ///
-/// Its source says where the bytes come from, and whether other processes have them too; the arena
-/// counts what is ready, and registers it with the device.
+/// The source provides the bytes and knows whether other processes have them too. The arena counts
+/// the ready chunks and registers them with the device.
 class Arena {
  public:
-  /// Asks the source for the memory and maps it, before a page is touched; then does what
-  /// `options.start` says. Throws ConfigError (nothing to hold), ResourceError (the limit, the
-  /// request, the remedy), DeviceError (registration), or as the source says; nothing is left
-  /// behind then.
+  /// Asks the source for the memory and maps it, before any page is touched. Then it makes all
+  /// chunks ready or none, as `options.start` says. Throws ConfigError (the size is zero),
+  /// ResourceError (with the limit, the request and the remedy), DeviceError (registration), or the
+  /// source's errors; then nothing is left behind.
   Arena(gpu::Device& device, std::unique_ptr<ArenaSource> source, std::uint64_t chunk_bytes,
         std::uint32_t num_chunks, const ArenaOptions& options = {});
-  /// Of memory of this process alone.
+  /// The same, with memory of this process only.
   Arena(gpu::Device& device, std::uint64_t chunk_bytes, std::uint32_t num_chunks,
         const ArenaOptions& options = {});
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  /// Makes the next chunks ready: at most `most_bytes`, one piece of each process at least that the
-  /// source populates together. Returns how many became ready: 0 if all are, or if it was stopped.
-  /// Throws as the constructor; what it began is rolled back, and what was ready stays so.
+  /// Makes the next chunks ready: at most `most_bytes`, but at least one piece for each process
+  /// with which the source populates the memory. Returns how many chunks became ready: 0 if all are
+  /// ready, or if it was stopped. Throws as the constructor; then it undoes its own work, and
+  /// chunks that were ready stay ready.
   std::uint32_t grow(std::uint64_t most_bytes, const std::stop_token& stop = {});
-  /// Gives whole pieces back to the machine: they are unregistered, and their pages released.
-  /// Pieces that are not registered are left out. No device touches them, and none will be told of
-  /// them before restore(). Only if can_resize(). Called by the thread that grows it. Throws
-  /// DeviceError, and nothing is given back, if the device is lost.
+  /// Returns whole pieces to the machine: unregisters them and releases their pages. Skips pieces
+  /// that are not registered. The caller makes sure that no device touches them, or is given their
+  /// addresses before restore(). Only if can_resize(), and only on the thread that grows the arena.
+  /// If the device is lost, it throws DeviceError and returns no piece.
   void retire(ChunkRange chunks);
-  /// Makes whole pieces ready that are not. False if it was stopped. Throws as grow(). What it
-  /// began is rolled back, but for pieces that were ready before. Only if can_resize(). Called by
-  /// the thread that grows it, after that.
+  /// Makes whole pieces ready that are not. Returns false if it was stopped. Throws as grow(). In
+  /// both cases it undoes its own work; pieces that were ready before stay ready. Only if
+  /// can_resize(), and only on the thread that grows the arena, after the growth.
   [[nodiscard]] bool restore(ChunkRange chunks, const std::stop_token& stop = {});
-  /// Whether its pieces can be given back: it was asked for, and the pages are not the pool's.
+  /// Whether pieces can be returned to the machine: the options allow it, and the pages do not come
+  /// from the pool of huge pages.
   [[nodiscard]] bool can_resize() const {
     return resizing_ == ArenaResizing::kByPieces && source_->can_give_back();
   }
-  /// No more chunks will become ready: what was claimed for them is others' again. Called by the
-  /// thread that grows it.
+  /// Declares that no more chunks will become ready, and withdraws the claim on memory for them.
+  /// Called by the thread that grows the arena.
   void end_growth() noexcept;
   /// How long the last grow() waited for other processes.
   [[nodiscard]] std::chrono::nanoseconds waited() const { return waited_; }
-  /// All ranks of the node have started, and need not see any more what this one has. Called when
-  /// nobody grows it any more; any number of times.
+  /// Call this when all ranks of the node have started, so no rank needs to find this one's memory
+  /// any more. Call it after the growth has ended; any number of times.
   void withdraw_claim() noexcept {
     grant_.claim.reset();
     source_->withdraw();
   }
-  /// No device touches it any more, so that this process need not be there for others that have the
-  /// same memory. It stays mapped. Called when nobody grows it any more; any number of times.
+  /// Call this when no device touches the arena any more, so that other processes with the same
+  /// memory do not need this process. The memory stays mapped. Call it after the growth has ended;
+  /// any number of times.
   void leave() noexcept { source_->leave(); }
 
   [[nodiscard]] std::uint64_t chunk_bytes() const { return shape_.chunk_bytes; }
-  /// Fewer than were asked for only where the source granted fewer.
+  /// Fewer than requested only if the source granted fewer.
   [[nodiscard]] std::uint32_t num_chunks() const { return shape_.num_chunks; }
-  /// Those that grow() makes ready.
+  /// Number of chunks that grow() makes ready.
   [[nodiscard]] std::uint32_t num_first() const { return num_first_; }
-  /// That are resident and registered now.
+  /// Number of chunks that are resident and registered now.
   [[nodiscard]] std::uint32_t num_usable() const {
     return num_usable_.load(std::memory_order_relaxed);
   }
-  /// How far grow() has come. Those that were retired since count, too.
+  /// How far grow() has come. Chunks that were retired since are included.
   [[nodiscard]] std::uint32_t num_ready() const {
     return num_ready_.load(std::memory_order_acquire);
   }
-  /// Whether it is resident and registered now. False from the moment on in which retire() begins
-  /// with it.
+  /// Whether the chunk is resident and registered now. False as soon as retire() starts on it.
   [[nodiscard]] bool is_ready(ChunkId chunk) const {
     return chunk.value() < shape_.num_chunks &&
            piece_device_addresses_[piece_of(chunk).value()].load(std::memory_order_acquire) != 0;
@@ -107,7 +110,7 @@ class Arena {
   [[nodiscard]] std::uintptr_t chunk_address(ChunkId chunk) const {
     return pages_.mapping().address() + std::uint64_t{chunk.value()} * shape_.chunk_bytes;
   }
-  /// The address by which the device knows a ready chunk. Contiguous within a piece only.
+  /// The device address of a ready chunk. Contiguous only within a piece.
   [[nodiscard]] std::uintptr_t chunk_device_address(ChunkId chunk) const {
     return piece_device_addresses_[piece_of(chunk).value()].load(std::memory_order_acquire) +
            std::uint64_t{chunk.value() % grant_.chunks_per_piece} * shape_.chunk_bytes;
@@ -117,18 +120,18 @@ class Arena {
     return PieceId(chunk.value() / grant_.chunks_per_piece);
   }
   [[nodiscard]] std::uint32_t chunks_per_piece() const { return grant_.chunks_per_piece; }
-  /// Why it lies where it does.
+  /// Why the memory is on this NUMA node.
   [[nodiscard]] const std::string& placement_reason() const { return pages_.placement().reason; }
-  /// What its user is to be warned of, in sentences; usually nothing. Complete after the first
-  /// grow(): until then the thread that grows the arena alone may read it.
+  /// Warnings for the user, in full sentences; usually empty. Complete after the first grow().
+  /// Until then only the thread that grows the arena can read it.
   [[nodiscard]] const std::vector<std::string>& warnings() const { return grant_.warnings; }
-  /// Of the chunks that are ready. Reads /proc: milliseconds.
+  /// Describes the ready chunks. Reads /proc, which takes milliseconds.
   [[nodiscard]] ArenaReport report() const;
 
  private:
   /// The one after the last chunk that becomes ready next.
   [[nodiscard]] ChunkId end_of_step(std::uint32_t first, std::uint64_t most_bytes) const;
-  /// Adds a warning if the first `bytes` came slowly enough for a user to wonder about the start.
+  /// Adds a warning if the first `bytes` came so slowly that a user would notice it at the start.
   void warn_of_slow_memory(std::uint64_t bytes, std::chrono::nanoseconds took);
   void register_chunks(ChunkRange chunks);
   /// The piece's, as far as the arena reaches.
@@ -146,7 +149,7 @@ class Arena {
   const std::uint64_t max_registration_bytes_;
   const double slow_bytes_per_second_;
   const std::chrono::nanoseconds long_wait_;
-  /// Before the mapping and the claim, which are gone first.
+  /// Declared before the mapping and the claim, which are destroyed first.
   const std::unique_ptr<ArenaSource> source_;
   ArenaGrant grant_;
   const ArenaShape shape_;
@@ -157,8 +160,8 @@ class Arena {
   std::atomic<std::uint32_t> num_ready_{0};
   std::atomic<std::uint32_t> num_usable_{0};
   std::chrono::nanoseconds waited_{0};
-  /// By the first piece of each. After the mapping, so that every piece is unregistered before the
-  /// memory goes, in a failed construction too.
+  /// Keyed by the first piece of each. Declared after the mapping, so that every piece is
+  /// unregistered before the memory is unmapped, even if the construction fails.
   std::vector<std::unique_ptr<gpu::HostRegistration>> registrations_;
 };
 

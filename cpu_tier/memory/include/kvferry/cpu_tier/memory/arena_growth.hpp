@@ -16,23 +16,23 @@
 namespace kvferry::cpu_tier {
 
 struct GrowthOptions {
-  /// Most bytes per second; 0: as they come.
+  /// Most bytes per second; 0: no limit.
   std::uint64_t pinning_bandwidth_limit = 0;
 };
 
-/// Whether pieces of an arena are to be given back to the machine, or made ready again.
+/// Whether to return pieces of an arena to the machine, or to make them ready again.
 enum class ArenaChange : std::uint8_t { kRetire, kRestore };
 
-/// What is to be done with whole pieces of an arena, or with none.
+/// An order about whole pieces of an arena. It can be empty.
 struct ArenaOrder {
   ArenaChange change = ArenaChange::kRetire;
   ChunkRange chunks;
 };
 
-/// Makes the rest of an arena ready on a thread of its own (G9): in doubling steps up to the
-/// largest registration while nobody serves, later piece by piece with pauses. The same thread
-/// gives pieces back and makes them ready again, in the order of its orders, which come before
-/// growth. The arena outlives it and is grown by nobody else. Thread-safe.
+/// Makes the rest of an arena ready on its own thread (G9). While the engine does not serve, the
+/// steps double up to the largest registration. Afterwards it proceeds piece by piece with pauses.
+/// The same thread retires and restores pieces in the order of the given orders; orders come before
+/// growth. The arena outlives it, and no other code grows the arena. Thread-safe.
 class ArenaGrowth {
  public:
   explicit ArenaGrowth(Arena& arena, const GrowthOptions& options = {});
@@ -41,36 +41,42 @@ class ArenaGrowth {
   ArenaGrowth(const ArenaGrowth&) = delete;
   ArenaGrowth& operator=(const ArenaGrowth&) = delete;
 
-  /// An engine serves from now on: one piece at a time, and three times as long a pause behind it,
-  /// because a registration can hold up launches.
+  /// Call this when the engine begins to serve. From then on it makes one piece ready at a time,
+  /// followed by a pause of three times that duration, because a registration can delay kernel
+  /// launches.
   void go_gently();
-  /// Of an arena that can be resized. No two orders that are under way name the same piece unless
-  /// the later one undoes the earlier.
+  /// Gives an order for an arena that can be resized. Two orders under way must not name the same
+  /// piece, unless the later one undoes the earlier one.
   void order(ArenaOrder order);
-  /// How the orders ended that did since the last call, in their order: why one failed, or nothing.
-  /// One that failed has changed nothing. None ends after close().
+  /// Results of the orders that ended since the last call, in the order in which they were given:
+  /// the reason for a failure, or nothing. A failed order has changed nothing. No order ends after
+  /// close().
   [[nodiscard]] std::vector<std::string> take_ends();
-  /// Whether the first chunks will not become more: all are ready, it failed, or it was closed.
+  /// Whether no more of the first chunks will become ready: all are ready, the growth failed, or it
+  /// was closed.
   [[nodiscard]] bool ended() const;
-  /// Why it ended before all slots were ready; empty if it did not.
+  /// Why it ended before all slots were ready; empty if all are ready.
   [[nodiscard]] std::string failure() const;
-  /// What was obtained by its end; unset: it goes on, or was closed. Reads nothing.
+  /// The report at the end of the growth; unset: it continues, or was closed. This function does no
+  /// I/O.
   [[nodiscard]] std::optional<ArenaReport> last_report() const;
-  /// Stops within a chunk's population or a registration, and waits for that. Idempotent.
+  /// Stops the growth and waits until it has stopped: at most the time to populate a chunk or to
+  /// make one registration. Idempotent.
   void close();
 
  private:
   using Clock = std::chrono::steady_clock;
 
   void work(const std::stop_token& stop);
-  /// One step: how many bytes became ready. 0: no more will.
+  /// Makes one step. Returns how many bytes became ready; 0: no more will.
   [[nodiscard]] std::uint64_t grow(const std::stop_token& stop);
   void end_growth(const std::stop_token& stop, std::string failure);
-  /// The next order, when the pace allows it. Nothing: it was stopped, or `growing` and the pace
-  /// allows the next step.
+  /// Waits for the next order until the rate limit allows it. Returns nothing if it was stopped, or
+  /// if it is `growing` and the rate limit allows the next step.
   [[nodiscard]] std::optional<ArenaOrder> wait(const std::stop_token& stop, bool growing);
   void obey(const ArenaOrder& order, const std::stop_token& stop);
-  /// `took` was spent, and so many bytes became ready by it: when the pace allows what comes next.
+  /// Records that a step took `took` and made this many bytes ready, and sets the time of the next
+  /// step.
   void set_pace(std::uint64_t bytes, std::chrono::nanoseconds took);
   [[nodiscard]] bool gentle() const;
 
@@ -84,12 +90,12 @@ class ArenaGrowth {
   std::optional<ArenaReport> last_report_ KVFERRY_GUARDED_BY(mutex_);
   std::deque<ArenaOrder> orders_ KVFERRY_GUARDED_BY(mutex_);
   std::vector<std::string> ends_ KVFERRY_GUARDED_BY(mutex_);
-  // Of the thread alone:
+  // Used only by the thread:
   std::uint64_t step_bytes_ =
       1;                   ///< A first step of one piece, so that something is ready at once.
-  Clock::time_point due_;  ///< Of what makes more memory ready.
-  Clock::time_point retirement_due_;  ///< No limit on what becomes ready delays it.
-  /// Last: it ends before what it uses.
+  Clock::time_point due_;  ///< For steps that make more memory ready.
+  Clock::time_point retirement_due_;  ///< The bandwidth limit does not delay retirements.
+  /// Last member: the thread ends before the members that it uses.
   std::jthread thread_;
 };
 

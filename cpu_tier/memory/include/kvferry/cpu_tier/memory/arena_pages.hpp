@@ -16,8 +16,8 @@ namespace kvferry::cpu_tier {
 
 class Populator;
 
-/// The mapped memory of an arena and the threads that populate it: what a source works on. One
-/// thread at a time populates; the rest is thread-safe.
+/// The mapped memory of an arena and the threads that populate it. A source works on it. One thread
+/// at a time populates; the other functions are thread-safe.
 class ArenaPages {
  public:
   ArenaPages(std::unique_ptr<HostMapping> mapping, const ArenaShape& shape,
@@ -27,23 +27,24 @@ class ArenaPages {
   ArenaPages& operator=(const ArenaPages&) = delete;
 
   [[nodiscard]] const HostMapping& mapping() const { return *mapping_; }
-  /// The last chunk ends with its page.
+  /// Rounded up so that the last chunk ends at a page boundary.
   [[nodiscard]] std::span<std::byte> bytes_of(ChunkRange chunks) const;
 
-  /// Checks the machine's budget before so much of the mapping is touched: others take memory too,
-  /// and a shortage noticed by the kernel would be a signal. Throws ResourceError.
+  /// Checks the machine's memory limits before this many bytes of the mapping are touched. Other
+  /// processes take memory too, and a shortage that the kernel detects would be a fatal signal.
+  /// Throws ResourceError.
   void check_budget(std::uint64_t bytes) const;
-  /// The same with a claim, because nothing was claimed of these bytes before: others see it until
-  /// it ends.
+  /// The same with a claim, for bytes that were not claimed before. Other processes see the claim
+  /// until it ends.
   [[nodiscard]] std::unique_ptr<MemoryClaim> claim(std::uint64_t bytes) const;
-  /// Has the untouched pages of a part come from the options' node, if there is one.
+  /// Makes the kernel take the untouched pages of a part from the options' node, if there is one.
   void prefer_node(std::span<std::byte> part) const;
-  /// Makes a part resident. Gives transparent huge pages up for what comes later if these came too
-  /// slowly. Returns false if it was stopped first: some pages are resident then. Throws
-  /// ResourceError; the same holds.
+  /// Makes a part resident. If transparent huge pages came too slowly, later parts use normal
+  /// pages. Returns false if it was stopped first. Throws ResourceError. In both cases some pages
+  /// can be resident.
   [[nodiscard]] bool populate(std::span<std::byte> part, const std::stop_token& stop);
-  /// The same of a part whose pages another process has made resident: it only maps them, and says
-  /// nothing about how fast pages come.
+  /// The same for a part whose pages another process has made resident. It only maps them, so its
+  /// speed does not count as the speed of pages.
   [[nodiscard]] bool map_resident(std::span<std::byte> part, const std::stop_token& stop) const;
 
   [[nodiscard]] const MemoryPlacement& placement() const { return placement_; }

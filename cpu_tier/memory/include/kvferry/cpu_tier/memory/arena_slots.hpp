@@ -9,15 +9,15 @@
 
 namespace kvferry::cpu_tier {
 
-/// The slots of one slab class in the chunks of an arena: slot s lies where place_of() says. A
-/// view; the arena outlives it. Thread-safe as the arena is.
+/// The slots of one slab class in the chunks of an arena. place_of() gives the place of a slot. A
+/// view; the arena outlives it. As thread-safe as the arena.
 class ArenaSlots {
  public:
-  /// Throws ConfigError if so many do not fit into a chunk.
+  /// Throws ConfigError if that many slots do not fit into a chunk.
   ArenaSlots(const Arena& arena, std::uint32_t slots_per_chunk, std::uint64_t slot_bytes);
 
   [[nodiscard]] std::uint64_t slot_bytes() const { return slot_bytes_; }
-  /// In the chunks that are ready now.
+  /// Number of slots in the chunks that are ready now.
   [[nodiscard]] std::uint64_t num_ready() const {
     return std::uint64_t{arena_->num_usable()} * slots_per_chunk_;
   }
@@ -29,12 +29,12 @@ class ArenaSlots {
     const SlotPlace place = place_of(slot, slots_per_chunk_);
     return arena_->chunk_address(place.chunk) + place.index * slot_bytes_;
   }
-  /// The address by which the device knows a slot of a ready chunk.
+  /// The device address of a slot in a ready chunk.
   [[nodiscard]] std::uintptr_t device_address(SlotId slot) const {
     const SlotPlace place = place_of(slot, slots_per_chunk_);
     return arena_->chunk_device_address(place.chunk) + place.index * slot_bytes_;
   }
-  /// The registered piece it lies in, which no copy may reach over.
+  /// The registered piece in which it lies. No copy may cross the end of the piece.
   [[nodiscard]] PieceId piece_of(SlotId slot) const {
     return arena_->piece_of(place_of(slot, slots_per_chunk_).chunk);
   }

@@ -8,17 +8,17 @@
 
 namespace kvferry::cpu_tier {
 
-/// Processes of the machine claim memory one at a time: from before a MemoryClaim is made until it
-/// stands or is withdrawn. Without it, one that is about to be refused would count, for that
-/// moment, against another for which there is room.
+/// Makes the processes of a machine claim memory one at a time. A turn lasts from before a
+/// MemoryClaim is made until it is granted or withdrawn. Without turns, a claim that is about to be
+/// refused would briefly count against another claim for which there is room.
 ///
-/// A lock on the directory of the claims, for as long as this lives. It ends with its process, and
-/// is waited for that long at most: a stopped process holds nobody up, and without a turn claims
-/// are safe all the same, as two that are made at once see each other. Throws as OwnDescriptor.
-/// Used by one thread.
+/// The turn is a lock on the directory of the claims, for the life of this object. It ends with its
+/// process. The wait for it is limited, so a stopped process does not block others. Claims are safe
+/// even without a turn, because two claims that are made at the same time see each other. Throws as
+/// OwnDescriptor. Used by one thread.
 class ClaimTurn {
  public:
-  /// A turn takes some reads of /proc and of cgroups: milliseconds on a machine that is loaded.
+  /// A turn takes a few reads of /proc and of cgroups: milliseconds on a loaded machine.
   static constexpr std::chrono::milliseconds kPatience{1000};
 
   explicit ClaimTurn(const MachineRoot& machine = {},
@@ -26,7 +26,7 @@ class ClaimTurn {
   ClaimTurn(const ClaimTurn&) = delete;
   ClaimTurn& operator=(const ClaimTurn&) = delete;
 
-  /// False: somebody kept it for too long, or the directory cannot be locked.
+  /// False: another process kept the lock for too long, or the directory cannot be locked.
   [[nodiscard]] bool is_held() const { return static_cast<bool>(directory_); }
 
  private:

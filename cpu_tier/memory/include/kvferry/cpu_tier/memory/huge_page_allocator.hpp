@@ -8,9 +8,9 @@
 
 namespace kvferry::cpu_tier {
 
-/// std::vector's allocator for large tables that are read at random: asks for transparent huge
-/// pages, without which most accesses also miss the TLB. A kernel that refuses them costs speed
-/// only.
+/// An allocator for std::vector, for large tables that are read at random. It asks for transparent
+/// huge pages, because without them most accesses also miss the TLB. If the kernel refuses, only
+/// speed is lost.
 template <class T>
 struct HugePageAllocator {
   using value_type = T;

@@ -7,12 +7,13 @@
 
 namespace kvferry::cpu_tier {
 
-/// Bytes that this process may lock (RLIMIT_MEMLOCK, `ulimit -l`); nothing if it is unlimited.
+/// Bytes that this process is allowed to lock (RLIMIT_MEMLOCK, `ulimit -l`); nothing if there is no
+/// limit.
 [[nodiscard]] std::optional<std::uint64_t> memlock_limit_bytes();
 
-/// What a user is to know before `bytes` are registered with a device; nothing if the limit allows
-/// them. No error: the vendors' drivers pin pages past the limit, and only a driver that does not
-/// would refuse.
+/// A warning to the user before `bytes` are registered with a device; nothing if the limit allows
+/// them. It is not an error, because the vendors' drivers pin pages beyond the limit; only a driver
+/// that does not would refuse.
 [[nodiscard]] std::optional<std::string> memlock_warning(
     std::uint64_t bytes, std::optional<std::uint64_t> limit_bytes = memlock_limit_bytes());
 

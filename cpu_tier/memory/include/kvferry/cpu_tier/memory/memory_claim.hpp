@@ -13,52 +13,55 @@
 
 namespace kvferry::cpu_tier {
 
-/// Who claims memory of one node together.
+/// Processes that claim memory of one node together.
 struct ClaimGroup {
-  /// The same in all processes of the group, and in no other; empty: nobody else.
+  /// The same in all processes of the group, and different in all others; empty: the process is
+  /// alone.
   std::string name;
-  /// Claims on this node, about as large as each other.
+  /// Number of claims on this node; all have about the same size.
   std::uint32_t num_ranks = 1;
 };
 
-/// The memory that this process is about to take, or was granted and has not touched yet, told to
-/// all other processes of the machine. Without it everybody who asks what is free would count what
-/// others populate in the background: two ranks that each ask for 60 % would both pass (G5).
+/// Publishes, to all other processes of the machine, the memory that this process is about to take,
+/// or was granted and has not touched yet. Without claims, a process would count memory as free
+/// that others are about to populate: two ranks that each ask for 60 % would both be accepted (G5).
 ///
-/// A claim is a small file whose owner holds a lock on it, so that it ends with its process. First
-/// it is made, then limits() are read: of two claims made at once each sees the other, so that
-/// never both are granted what there is once. Who makes one has its turn (ClaimTurn): without it
-/// both may be refused where there is room for one.
+/// A claim is a small file that its owner has locked, so it ends with its process. The claim is
+/// made before limits() are read. So two claims that are made at the same time see each other, and
+/// the same memory is never granted twice. A process takes its turn (ClaimTurn) before it makes a
+/// claim; without turns, both claims could be refused although there is room for one.
 class MemoryClaim {
  public:
-  /// Claims `bytes` > 0 in pages of that kind. Where no file can be made the claim is not seen by
-  /// others: why_unseen().
+  /// Claims `bytes` > 0 in pages of that kind. If no file can be made, other processes do not see
+  /// the claim; see why_unseen().
   MemoryClaim(std::uint64_t bytes, PageKind pages, const ClaimGroup& group = {},
               const MachineRoot& machine = {});
-  /// What a claim would meet now, without making one: nobody sees it, and why_unseen() is empty.
+  /// Reads the limits for a claim without making it: other processes do not see it, and
+  /// why_unseen() is empty.
   [[nodiscard]] static MemoryClaim imagined(std::uint64_t bytes, PageKind pages,
                                             const ClaimGroup& group = {},
                                             const MachineRoot& machine = {}) {
     return {Unseen{}, bytes, pages, group, machine};
   }
-  /// Withdraws.
+  /// Withdraws the claim.
   ~MemoryClaim();
   MemoryClaim(const MemoryClaim&) = delete;
   MemoryClaim& operator=(const MemoryClaim&) = delete;
 
-  /// The machine's limits as they stand now, less the others' claims.
+  /// The machine's limits as they are now, minus the claims of other processes.
   [[nodiscard]] std::vector<MemoryLimit> limits() const;
-  /// Ranks of the group that have not claimed anything yet, and this one.
+  /// Number of ranks of the group that have not claimed anything yet, plus this one.
   [[nodiscard]] std::uint32_t num_ranks_to_come() const;
-  /// What is wrong if that many claims of this size exceed limits(), as shortage_text() says it:
-  /// the first rank speaks for all, before any of them has touched anything. Nothing if they do
-  /// not.
+  /// An error text as from shortage_text() if that many claims of this size exceed limits();
+  /// nothing if they fit. So the first rank checks for all ranks, before any of them has touched
+  /// memory.
   [[nodiscard]] std::optional<std::string> shortage() const;
-  /// Throws ResourceError with shortage().
+  /// Throws ResourceError with shortage() if there is one.
   void check() const;
-  /// So much of it is to come: less was granted, or some was touched.
+  /// Reduces the claim to the bytes that are still to come, because less was granted or some was
+  /// touched.
   void set_bytes(std::uint64_t bytes) noexcept;
-  /// Why others do not see it; empty if they do.
+  /// Why other processes do not see the claim; empty if they do.
   [[nodiscard]] const std::string& why_unseen() const { return why_unseen_; }
 
  private:
@@ -76,7 +79,7 @@ class MemoryClaim {
   const MachineRoot machine_;
   std::filesystem::path path_;
   std::string why_unseen_;
-  /// So that a claim ends with its process, and not with the last child that it forked.
+  /// Makes a claim end with its process, and not with the last child that it forked.
   OwnDescriptor descriptor_;
 };
 

@@ -8,31 +8,31 @@
 #include <optional>
 #include <vector>
 
-/// What the machine and its cgroups still allow of its pool of huge pages (huge_pages.hpp). The
-/// pages were set aside when the pool was made: no limit on memory shrinks by taking them, except
-/// where cgroup v2 is mounted with memory_hugetlb_accounting.
+/// How much of the machine's pool of huge pages (huge_pages.hpp) the machine and its cgroups still
+/// allow. The pages were set aside when the pool was made, so taking them does not count against
+/// the memory limits, unless cgroup v2 is mounted with memory_hugetlb_accounting.
 namespace kvferry::cpu_tier {
 
 enum class PoolStep : std::uint8_t {
-  kMap,      ///< Pages are reserved and then used: every limit counts.
-  kPopulate  ///< Of a mapping that has reserved them: only what counts use.
+  kMap,      ///< Pages are reserved and then used: all limits apply.
+  kPopulate  ///< The mapping has reserved the pages: only limits on use apply.
 };
 
-/// All limits on `bytes` more of the pool: its free pages (those that the kernel may add on demand
-/// included); every level of cgroup v2 (hugetlb.<size>.max, .rsvd.max) and v1
-/// (hugetlb.<size>.limit_in_bytes, .rsvd.limit_in_bytes). Without a page of room under one that
-/// counts use, the first touch would be a signal. Remedies are worded for that many bytes.
+/// All limits on taking `bytes` more from the pool: its free pages (including those that the kernel
+/// can add on demand); every level of cgroup v2 (hugetlb.<size>.max, .rsvd.max) and v1
+/// (hugetlb.<size>.limit_in_bytes, .rsvd.limit_in_bytes). If a limit on use has no room for a page,
+/// the first touch would be a fatal signal. The remedies name this number of bytes.
 [[nodiscard]] std::vector<MemoryLimit> read_pool_limits(std::uint64_t bytes, PoolStep step,
                                                         const MachineRoot& root = {});
 
-/// As check_memory_budget(), of `bytes` rounded up to pages of the pool.
+/// As check_memory_budget(), for `bytes` rounded up to pages of the pool.
 void check_pool_budget(std::uint64_t bytes, PoolStep step, const MachineRoot& root = {});
 
-/// Whether check_pool_budget() would let `bytes` be mapped, and the kernel need not make a page for
-/// them: that can take as long as making transparent ones.
+/// Whether check_pool_budget() would accept `bytes`, and the kernel has the pages already. Making
+/// new ones can take as long as making transparent huge pages.
 [[nodiscard]] bool pool_has(std::uint64_t bytes, const MachineRoot& root = {});
 
-/// In what pages an arena of `bytes` lies: the kind that was wished for, or the best there is.
+/// The kind of pages for an arena of `bytes`: the requested kind, or the best that is available.
 [[nodiscard]] PageKind choose_pages(std::uint64_t bytes, std::optional<PageKind> wish,
                                     const MachineRoot& root = {});
 

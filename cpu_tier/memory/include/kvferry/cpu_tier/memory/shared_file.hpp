@@ -14,86 +14,90 @@
 
 namespace kvferry::cpu_tier {
 
-/// How much of a named file is there from the beginning.
+/// How much of a named file is reserved from the beginning.
 enum class Reserved : std::uint8_t {
-  kWhole,  ///< No access to it is a signal.
-  kPartly  ///< A part behind its beginning only, until reserve_part().
+  kWhole,  ///< No access to it raises a signal.
+  kPartly  ///< Only a part at its beginning, until reserve_part().
 };
 
 enum class Published : std::uint8_t {
   kYes,
-  kNameIsTaken  ///< Another file has it: open() that one.
+  kNameIsTaken  ///< Another file has the name: open() that one.
 };
 
-/// A file in shared memory, whose memory processes share (HostMapping maps it): on tmpfs or
-/// hugetlbfs, of this user's. One with a path has mode 0600 and every byte reserved, so that no
-/// access to it is a signal, or is one whose users reserve what they touch; it is named by a path
-/// and not by a POSIX name, because containers share mounts. Move-only; closes the file and never
-/// removes it. Not in forked children. One thread at a time, but for const calls.
+/// A file of this user on tmpfs or hugetlbfs, whose memory processes share (HostMapping maps it). A
+/// file with a path has mode 0600. Either every byte is reserved, so that no access raises a
+/// signal, or its users reserve the bytes that they touch. It has a path and not a POSIX shared
+/// memory name, because containers share mounts. Move-only. Closes the file and never removes it.
+/// Forked children do not have it. One thread at a time, except for const calls.
 class SharedFile {
  public:
-  /// A new file of zeros that has no name yet: nobody sees it half made, and with a process that
-  /// ends here its memory goes. `path` is where publish() will put it; `bytes` > 0 are rounded up
-  /// to whole pages. The room of the file system, the memory budget and, on hugetlbfs, the pool's
-  /// are checked before anything is touched. The directory of `path` is made (mode 0700) if that
-  /// alone is missing; no level above it. Throws ConfigError for a path that is not in shared
-  /// memory and ResourceError for a shortage, with mount, figures and remedy; nothing is left
-  /// behind then.
+  /// Makes a new file of zeros that has no name yet, so no process sees it half made, and its
+  /// memory is freed if this process ends now. publish() will put it at `path`. `bytes` > 0 is
+  /// rounded up to whole pages. Before any page is touched, the function checks the room of the
+  /// file system, the memory limits and, on hugetlbfs, the limits of the pool. It creates the
+  /// directory of `path` (mode 0700) if only that is missing; no level above it. Throws ConfigError
+  /// for a path that is not in shared memory, and ResourceError for a shortage, with mount, figures
+  /// and remedy; then nothing is left behind.
   [[nodiscard]] static SharedFile make(const std::filesystem::path& path, std::uint64_t bytes,
                                        const MachineRoot& machine = {});
-  /// The same, of which only the first `reserved_bytes` are reserved and claimed; the rest is holes
-  /// up to its size, which is fixed all the same.
+  /// The same, but only the first `reserved_bytes` are reserved and claimed. The rest is a hole.
+  /// The size is fixed nevertheless.
   [[nodiscard]] static SharedFile make_partly(const std::filesystem::path& path,
                                               std::uint64_t bytes, std::uint64_t reserved_bytes,
                                               const MachineRoot& machine = {});
-  /// One that was published. Throws ResourceError if there is none (yet), and ConfigError if it is
-  /// not in shared memory, not reserved as expected, or another user's or open to others.
+  /// Opens a published file. Throws ResourceError if there is none (yet). Throws ConfigError if it
+  /// is not in shared memory, is not reserved as expected, belongs to another user, or gives other
+  /// users access.
   [[nodiscard]] static SharedFile open(const std::filesystem::path& path,
                                        Reserved expected = Reserved::kWhole);
-  /// The same; nothing if there is none.
+  /// The same; returns nothing if there is no such file.
   [[nodiscard]] static std::optional<SharedFile> open_if_there(const std::filesystem::path& path,
                                                                Reserved expected);
-  /// Throws as make() would, as far as that can be told without making anything. For `bytes` more
-  /// in the file system.
+  /// Checks whether `bytes` more fit into the file system. Throws as make() would, as far as that
+  /// can be checked without making anything.
   static void check_place(const std::filesystem::path& path, std::uint64_t bytes);
-  /// Of the pages that a file at that path would have; the machine's usual ones if that cannot be
-  /// told, or would be refused.
+  /// Page size of a file at that path; the machine's usual page size if that is unknown, or if the
+  /// path would be refused.
   [[nodiscard]] static std::uint64_t page_bytes_at(const std::filesystem::path& path);
-  /// A new file of zeros that never has a name (memfd_create): no mount bounds it, and it goes with
-  /// the last process that has it open or mapped, however that ends. Its size is fixed and nothing
-  /// of it reserved: who populates a part checks the budget first, as for anonymous memory. Throws
-  /// ResourceError.
+  /// Makes a new file of zeros that never has a name (memfd_create). No mount limits its size. Its
+  /// memory is freed with the last process that has it open or mapped, however that process ends.
+  /// Its size is fixed, and no part of it is reserved: a process that populates a part checks the
+  /// limits first, as for anonymous memory. Throws ResourceError.
   [[nodiscard]] static SharedFile make_unnamed(std::uint64_t bytes, PageKind pages);
-  /// Such a file that `process`, this one or another, has open as `descriptor`. Throws
-  /// ResourceError if there is none that can be seen from here, and ConfigError if it is another
-  /// kind of file.
+  /// Opens such a file that `process` (this or another one) has open as `descriptor`. Throws
+  /// ResourceError if no such file is visible from here, and ConfigError if it is another kind of
+  /// file.
   [[nodiscard]] static SharedFile of_process(pid_t process, int descriptor, PageKind pages);
 
-  /// Gives a new file its name, at once and whole: what was written before is seen by whoever opens
-  /// it. Once. Throws ResourceError if the directory takes no name.
+  /// Gives a new file its name atomically: every process that opens the file sees everything that
+  /// was written before. Call it once. Throws ResourceError if the name cannot be created in the
+  /// directory.
   [[nodiscard]] Published publish();
 
-  /// Reserves a part of whole pages: what is there already, by whomever, stays as it is. The budget
-  /// is the caller's matter. Throws ResourceError with mount, figures and remedy; some of it may be
-  /// reserved then. Any number of processes and threads at once.
+  /// Reserves a part (whole pages). Pages that exist already keep their contents. The caller checks
+  /// the memory limits. Throws ResourceError with mount, figures and remedy; then some of the part
+  /// can be reserved. Any number of processes and threads can call it at the same time.
   void reserve_part(std::uint64_t offset, std::uint64_t bytes) const;
-  /// What its file system has left, of which `bytes` are wanted; nothing if its mount has no limit.
+  /// The limit of the file system's mount and its remaining room, for a request of `bytes`; nothing
+  /// if the mount has no limit.
   [[nodiscard]] std::optional<MemoryLimit> limit_of_mount(std::uint64_t bytes) const;
-  /// Gives the memory of a part of whole pages back, in all processes; it reads as zero afterwards.
-  /// Nothing for kPool, whose pages may reach over the part's ends.
+  /// Frees the memory of a part (whole pages) for all processes; it reads as zero afterwards. Does
+  /// nothing for kPool, whose pages can extend beyond the part.
   void give_back(std::uint64_t offset, std::uint64_t bytes) const noexcept;
 
-  /// Of an unnamed one: only for messages.
+  /// For an unnamed file: only for messages.
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
-  /// No two files of a machine that are open at once and have no name have the same one.
+  /// Unique among all unnamed files that are open on a machine at the same time.
   [[nodiscard]] std::uint64_t inode() const;
   [[nodiscard]] std::uint64_t size_bytes() const { return size_bytes_; }
-  /// In all, wherever they are.
+  /// Bytes of memory that the file has in total.
   [[nodiscard]] std::uint64_t reserved_bytes() const;
-  /// Of the file system: its pages are those of the file.
+  /// Page size of the file system, which is that of the file.
   [[nodiscard]] std::uint64_t page_bytes() const { return page_bytes_; }
-  /// kPool on hugetlbfs; else kNormal, and huge ones only where the mount says so (huge=). Of an
-  /// unnamed one as wished: kTransparent gets huge ones where the kernel's shmem_enabled allows.
+  /// kPool on hugetlbfs; otherwise kNormal, with huge pages only if the mount option huge= says so.
+  /// For an unnamed file, the requested kind: kTransparent gets huge pages if the kernel's
+  /// shmem_enabled allows it.
   [[nodiscard]] PageKind pages() const { return pages_; }
   [[nodiscard]] int descriptor() const { return descriptor_.get(); }
 
@@ -104,7 +108,7 @@ class SharedFile {
                                              std::uint64_t bytes);
   /// Throws ConfigError if the descriptor's file system is not shared memory.
   void look_at_file_system();
-  /// Throws ResourceError if there is not so much. The claim may end when it is reserved.
+  /// Throws ResourceError if there is not enough. The claim can end after the memory is reserved.
   [[nodiscard]] std::unique_ptr<MemoryClaim> claim_room(std::uint64_t bytes,
                                                         const MachineRoot& machine) const;
 
