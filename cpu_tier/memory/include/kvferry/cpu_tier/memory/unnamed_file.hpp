@@ -12,28 +12,28 @@
 #include <system_error>
 #include <unistd.h>
 
-/// Files that get their name when they are complete: nobody sees half of one, and with a process
-/// that ends before, it is gone. And those that others gave names.
+/// Files that get their name only when they are complete, so no process sees half of one; if the
+/// process ends earlier, the file is gone. Also functions for files that already have names.
 namespace kvferry::cpu_tier {
 
-/// A new file of this user's in `directory`; its descriptor, or -1 and errno.
+/// Makes a new file of this user in `directory`. Returns its descriptor, or -1 and errno.
 inline int open_unnamed(const std::filesystem::path& directory) {
   return ::open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR);
 }
 
-/// Gives it its name; 0, or an errno (EEXIST: the name is taken).
+/// Gives the file its name. Returns 0, or an errno (EEXIST: the name is taken).
 inline int give_name(int descriptor, const std::filesystem::path& path) {
   const std::string self = "/proc/self/fd/" + std::to_string(descriptor);
   return ::linkat(AT_FDCWD, self.c_str(), AT_FDCWD, path.c_str(), AT_SYMLINK_FOLLOW) == 0 ? 0
                                                                                           : errno;
 }
 
-/// Calls `visit(path, descriptor)` for each file of `directory` whose name begins so and that can
-/// be opened with `access` (O_RDONLY, O_RDWR); closed behind the call.
+/// Calls `visit(path, descriptor)` for each file of `directory` whose name has this prefix and that
+/// can be opened with `access` (O_RDONLY, O_RDWR). The descriptor is closed after the call.
 template <class Visit>
 void visit_files(const std::filesystem::path& directory, std::string_view prefix, int access,
                  Visit&& visit) {
-  // Not by std::filesystem, whose iterator ends the process where it cannot have its memory.
+  // Not with std::filesystem, whose iterator ends the process if it cannot allocate memory.
   const std::unique_ptr<DIR, int (*)(DIR*)> listing(::opendir(directory.c_str()), &::closedir);
   if (!listing) return;
   while (const dirent* entry = ::readdir(listing.get())) {

@@ -12,28 +12,28 @@
 
 namespace kvferry::cpu_tier {
 
-/// Exact map from key to slot: a hit has compared the full key. Flat hash table of 8-byte entries,
-/// linear probing, at most half full, backward-shift deletion (no tombstones, so it never
-/// degrades), sized once. The keys lie in an array by slot. All calls take batches, so that the
-/// cache misses of 32 keys overlap.
+/// An exact map from key to slot: every hit has compared the full key. It is a flat hash table of
+/// 8-byte entries with linear probing, at most half full, with backward-shift deletion (no
+/// tombstones, so it never degrades). Its size is fixed at construction. The keys are in an array
+/// indexed by slot. All calls take batches, so that the cache misses of 32 keys overlap.
 ///
 /// One thread at a time. Nothing throws but construction.
 class BlockIndex {
  public:
-  /// What find() answers for an absent key.
+  /// The result of find() for an absent key.
   static constexpr SlotId kNoSlot{0xffffffff};
-  /// Home and tag of an entry share 32 bits and the table is at most half full.
+  /// Home and tag of an entry share 32 bits, and the table is at most half full.
   static constexpr std::uint32_t kMaxSlots = std::uint32_t{1} << 31;
 
   /// For slots [0, max_slots). Throws ConfigError above kMaxSlots, std::bad_alloc.
   explicit BlockIndex(std::uint32_t max_slots);
 
-  /// `slots[i]` is the slot of `keys[i]` or kNoSlot; spans of one length.
+  /// Sets `slots[i]` to the slot of `keys[i]`, or to kNoSlot. The spans have the same length.
   void find(std::span<const BlockKey> keys, std::span<SlotId> slots) const;
-  /// Maps `keys[i]` to `slots[i]`; spans of one length. The keys are absent and distinct, the slots
-  /// unmapped.
+  /// Maps `keys[i]` to `slots[i]`. The spans have the same length. The keys are absent and
+  /// distinct, and the slots are unmapped.
   void insert(std::span<const BlockKey> keys, std::span<const SlotId> slots);
-  /// Unmaps the keys of `slots`, each mapped.
+  /// Unmaps the keys of `slots`. Each slot is mapped.
   void erase(std::span<const SlotId> slots);
 
   /// The key that was last mapped to `slot`.
@@ -42,8 +42,8 @@ class BlockIndex {
   [[nodiscard]] std::uint32_t size() const { return size_; }
   [[nodiscard]] std::size_t capacity() const { return entries_.size(); }
 
-  /// Walks the whole table: no gap lies between an entry and its home, each fits its key. For
-  /// tests.
+  /// Checks the whole table: no gap lies between an entry and its home, and each entry matches its
+  /// key. For tests.
   void check_invariants() const;
 
  private:

@@ -14,23 +14,23 @@
 
 namespace kvferry::cpu_tier {
 
-/// The engine's content hash of a block, its KV cache group and the weights that computed it: what
-/// a slot is found by. Hashes of 1 to 32 bytes (vLLM: sha256 32, xxhash 16), zero-padded; the
-/// length is part of the key. The engine hashes tokens, so that a block has the same hash under all
-/// weights: the weights' id is mixed into the key.
+/// The key of a slot: the engine's content hash of a block, its KV cache group and the weights that
+/// computed it. Hashes have 1 to 32 bytes (vLLM: sha256 32, xxhash 16) and are zero-padded; the
+/// length is part of the key. The engine hashes tokens, so a block has the same hash under all
+/// weights. Therefore the id of the weights is mixed into the key.
 struct BlockKey {
   static constexpr std::size_t kMaxHashBytes = 32;
   static constexpr std::uint32_t kMaxGroups = 1U << 16U;
 
-  /// The engine's; its first eight bytes are xor-ed with the weights' id.
+  /// The engine's hash; its first eight bytes are xor-ed with the weights' id.
   std::array<std::byte, kMaxHashBytes> hash{};
   std::uint16_t group = 0;
   std::uint16_t hash_bytes = 0;
-  /// The id in 32 bits, by which a key's weights can be told; 0 if it is of none.
+  /// The weights' id in 32 bits, which identifies a key's weights; 0 if the key has none.
   std::uint32_t weights = 0;
 
   bool operator==(const BlockKey& other) const {
-    // Without a branch or a call per word: one answer for all 40 bytes.
+    // Compares all 40 bytes without a branch or a call for each word.
     std::uint64_t difference = tail() ^ other.tail();
     for (std::size_t i = 0; i < kNumWords; ++i) difference |= word(i) ^ other.word(i);
     return difference == 0;
@@ -53,8 +53,8 @@ struct BlockKey {
     return key.mixed_with(of);
   }
 
-  /// Of a key that is of no weights: the same block's under these. Of one that is of these: the
-  /// engine's own, of none.
+  /// For a key without weights: the key of the same block under these weights. For a key with these
+  /// weights: the engine's own key, without weights.
   [[nodiscard]] BlockKey mixed_with(WeightsId of) const {
     BlockKey key = *this;
     const std::uint64_t first = key.word(0) ^ of.value();
@@ -62,11 +62,12 @@ struct BlockKey {
     key.weights ^= mark_of(of);
     return key;
   }
-  /// Whether it is of these weights. Of two, 32 bits tell: others pass once in four billion.
+  /// Whether it has these weights. Only 32 bits are compared: other weights match once in four
+  /// billion.
   [[nodiscard]] bool is_of(WeightsId of) const { return weights == mark_of(of); }
 
-  /// 64 well-mixed bits. Content hashes are uniform already, but group and weak hashes are mixed
-  /// in.
+  /// 64 well-mixed bits. Content hashes are already uniform, but the group and weak hashes have to
+  /// be mixed in.
   [[nodiscard]] std::uint64_t mixed() const {
     return mixed_bits(word(0) ^ (word(1) * 0x9e3779b97f4a7c15ULL) ^ word(2) ^
                       (word(3) * 0xbf58476d1ce4e5b9ULL) ^ tail());
@@ -75,7 +76,7 @@ struct BlockKey {
  private:
   static constexpr std::size_t kNumWords = kMaxHashBytes / sizeof(std::uint64_t);
 
-  // Each loaded by itself: copied as one array they would go over the stack.
+  // Each word is loaded separately: a copy of the whole array would go through the stack.
   [[nodiscard]] std::uint64_t word(std::size_t index) const {
     std::uint64_t value = 0;
     std::memcpy(&value, hash.data() + index * sizeof value, sizeof value);

@@ -9,21 +9,21 @@
 
 namespace kvferry::cpu_tier {
 
-/// Chunks of a tier that go out of use for the machine's sake, and come back. A view of the tier,
-/// which outlives it; thread-safe as that is.
+/// Takes chunks of a tier out of use, so that the machine gets their memory, and brings them back.
+/// A view of the tier, which outlives it. As thread-safe as the tier.
 class RetirableChunks {
  public:
   explicit RetirableChunks(Tier& tier) : tier_(&tier) {}
 
-  /// Takes a run of chunks out of use, [k * `run`, (k + 1) * `run`) or what the tier has of that,
-  /// whose slots are all free or evictable: of those that hold the blocks that were used longest
-  /// ago the one that was unused for longest, in the mean over its slots. What it holds is evicted.
-  /// Nothing if every run has a slot that is named (reserved, leased, in a device's hands,
-  /// quarantined) or is not usable, if a look that is bounded found none, or if peers use the
-  /// memory too.
+  /// Takes one run of chunks out of use: chunks [k * `run`, (k + 1) * `run`), or the part of them
+  /// that the tier has. All slots of the run must be free or evictable. Among the runs with the
+  /// blocks that were used longest ago, it chooses the one that has been unused for longest,
+  /// averaged over its slots. Its blocks are evicted. Returns nothing if every run is unusable or
+  /// has a named slot (reserved, leased, in use by a device, quarantined), if a bounded search
+  /// found none, or if peers use the memory too.
   [[nodiscard]] std::optional<ChunkRange> retire_coldest(std::uint32_t run) const;
-  /// Makes chunks usable, and empty, that were retired, or that are beyond those of
-  /// Tier::grow_to(), which is not called any more then.
+  /// Makes chunks usable and empty that were retired, or that lie after those of Tier::grow_to().
+  /// After this call Tier::grow_to() must not be called any more.
   void restore(ChunkRange chunks) const;
 
  private:

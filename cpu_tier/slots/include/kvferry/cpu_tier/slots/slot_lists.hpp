@@ -14,16 +14,16 @@
 
 namespace kvferry::cpu_tier {
 
-/// In which order slots are evicted and taken: the records of all slots, linked into intrusive
-/// lists. Evictable slots are on the list of the slots that queued requests wait for, on one of
-/// those that stay or leave early by what clients say, or on that of their segment, each by
-/// recency; free slots are on a stack. SlotTable decides which slot belongs on a list, and gives
-/// others only the const functions: a look at the order.
+/// The order in which slots are evicted and taken: the records of all slots, linked into intrusive
+/// lists. An evictable slot is on exactly one list: that of the slots for which queued requests
+/// wait, one of those that stay or leave early because of clients' hints, or that of its segment.
+/// Each list is ordered by recency. Free slots are on a stack. SlotTable decides which slot belongs
+/// on which list, and gives other code only the const functions.
 ///
 /// One thread at a time. Nothing throws but construction.
 class SlotLists {
  public:
-  /// What a look answers if there is no such slot.
+  /// The result of a query if there is no such slot.
   static constexpr SlotId kNoSlot{0xffffffff};
 
   /// Records for `max_slots`, on no list.
@@ -37,7 +37,7 @@ class SlotLists {
 
   void push_free(SlotId slot);
   void unlink_free(SlotId slot);
-  /// The slot that is taken next, and the one that is free for longest.
+  /// The slot that is taken next, and the one that has been free for longest.
   [[nodiscard]] SlotId top_free() const { return slot_or_none(records_[sentinel(kFree)].hotter); }
   [[nodiscard]] SlotId longest_free() const {
     return slot_or_none(records_[sentinel(kFree)].colder);
@@ -45,10 +45,10 @@ class SlotLists {
 
   // ---- evictable slots ----
 
-  /// Makes the slot the hottest of the list that its record says.
+  /// Makes the slot the hottest of the list that its record names.
   void link_hottest(SlotId slot);
-  /// Makes the slot the next colder neighbour of `warmer`, which is on its list, or is
-  /// above_hottest() of it. The stamp is the caller's.
+  /// Makes the slot the next colder neighbour of `warmer`, which is on the same list or is its
+  /// above_hottest(). The caller sets the stamp.
   void link_colder_than(SlotId warmer, SlotId slot);
   /// The slot is no longer awaited, and neither stays nor leaves early.
   void unlink(SlotRecord& record);
@@ -59,10 +59,11 @@ class SlotLists {
   [[nodiscard]] std::uint32_t next_stamp() { return ++clock_; }
   void count_eviction() { ++num_evictions_; }
   void count_turn() { ++num_turns_; }
-  /// How many evictable slots had their turn to leave, whether they left or stayed. Wraps.
+  /// How many times the turn to leave came to an evictable slot, whether the slot left or stayed.
+  /// Wraps.
   [[nodiscard]] std::uint32_t num_turns() const { return num_turns_; }
-  /// Whether the slot stays, and would have left by now if none did: while so many stay, the turn
-  /// of each slot comes so many turns earlier.
+  /// Whether the slot stays, and would have left by now if no slots stayed: the turn of each slot
+  /// comes as many turns earlier as there are slots that stay.
   [[nodiscard]] bool is_owed_to_stay(SlotId slot) const {
     const SlotRecord& record = records_[slot.value()];
     return record.stays && (record.awaited || num_turns_ - record.stamp > num_stays_);
@@ -81,47 +82,47 @@ class SlotLists {
   [[nodiscard]] SlotId coldest_of(Segment segment) const {
     return slot_or_none(coldest(static_cast<std::uint32_t>(segment)));
   }
-  /// The one that is next hotter than such a slot.
+  /// The next hotter slot after such a slot.
   [[nodiscard]] SlotId hotter_than(SlotId slot) const {
     return slot_or_none(records_[slot.value()].hotter);
   }
   /// The slot that has been awaited for longest.
   [[nodiscard]] SlotId longest_awaited() const { return slot_or_none(coldest(kAwaited)); }
-  /// How many slots were evicted since the request came that waits for an awaited slot.
+  /// How many slots were evicted since the arrival of the request that waits for an awaited slot.
   [[nodiscard]] std::uint32_t evictions_awaited(SlotId slot) const {
     return num_evictions_ - records_[slot.value()].stamp;
   }
   /// Slots whose turn to leave had come, and which stayed; awaited ones among them.
   [[nodiscard]] std::uint32_t num_stays() const { return num_stays_; }
   [[nodiscard]] std::uint32_t num_leaving_early() const { return num_linked_[kEarly]; }
-  /// The slot that is to leave before all others: early, or because its promise ended while it
-  /// stayed; kNoSlot if there is none.
+  /// The slot that leaves before all others: because of a hint, or because its promise ended while
+  /// it stayed; kNoSlot if there is none.
   [[nodiscard]] SlotId first_to_leave() const {
     const SlotId early = slot_or_none(coldest(kEarly));
     return early != kNoSlot ? early : slot_or_none(coldest(kOverdue));
   }
-  /// Of those that stay, the one that is given up first; kNoSlot if there is none.
+  /// The slot that is given up first among those that stay; kNoSlot if there is none.
   [[nodiscard]] SlotId deepest_stay() const;
-  /// How many slots have become the most recent since `slot`, an evictable one, did (sets that are
-  /// committed count as one); 0 for one that is awaited or stays.
+  /// How many slots have become the most recent since the evictable slot `slot` did (a set that is
+  /// committed counts as one); 0 for a slot that is awaited or stays.
   [[nodiscard]] std::uint32_t age(SlotId slot) const;
-  /// What age() counts with. Wraps.
+  /// The counter behind age(). Wraps.
   [[nodiscard]] std::uint32_t clock() const { return clock_; }
 
-  /// The slot to be evicted next by a rule of VictimRule::From::kProbationAbove 0, not looking at
-  /// those that are awaited; and the one after it.
+  /// The next slot to evict by a rule of VictimRule::From::kProbationAbove 0, ignoring awaited
+  /// slots; and the one after it.
   [[nodiscard]] SlotId first_victim() const;
   [[nodiscard]] SlotId next_victim(SlotId victim) const;
 
-  /// Walks all lists: each is whole, and has slots of the right state only; `num_free` slots are on
-  /// the stack and `num_evictable` on the others. For tests.
+  /// Checks all lists: each is intact and has only slots of the right state; `num_free` slots are
+  /// on the stack and `num_evictable` on the other lists. For tests.
   void check_invariants(std::uint32_t num_free, std::uint32_t num_evictable) const;
 
  private:
-  // The lists of evictable slots, by Segment, then that of the awaited, those of the ones that
-  // stay, by depth, and of the ones that leave early; then the free stack.
+  // The lists of evictable slots: first those by Segment, then that of the awaited slots, those of
+  // the slots that stay, by depth, and that of the slots that leave early. The free stack is last.
   static constexpr std::uint32_t kAwaited = kNumSegments;
-  /// Those that stay and are not promised any more. Then by depth, which begins with 1.
+  /// Slots that stay and are no longer promised. The lists by depth follow; depth begins with 1.
   static constexpr std::uint32_t kOverdue = kAwaited + 1;
   static constexpr std::uint32_t kEarly = kOverdue + PromiseLedger::kMaxDepth + 1;
   static constexpr std::uint32_t kNumLists = kEarly + 1;
@@ -144,21 +145,21 @@ class SlotLists {
   void check_list(std::uint32_t list) const;
   void check_stays() const;
 
-  /// From [max_slots] on the sentinels of the rings: hotter of one is the coldest slot of its list,
-  /// colder of it the hottest. Of the free stack hotter is the top.
+  /// From [max_slots] on these are the sentinels of the rings: `hotter` of a sentinel is the
+  /// coldest slot of its list, `colder` is the hottest. For the free stack, `hotter` is the top.
   std::vector<SlotRecord, HugePageAllocator<SlotRecord>> records_;
   std::array<std::uint32_t, kNumLists> num_linked_{};
   std::uint32_t max_slots_;
-  /// Both wrap: times are compared by their difference, and one that has lain for 2 billion of them
-  /// is worth another slot's place, no more. The awaited are stamped with num_evictions_, and
-  /// those that stay with num_turns_.
+  /// Both wrap. Times are compared by their difference, so a slot that lies for 2 billion ticks can
+  /// only lose its place to another slot. Awaited slots are stamped with num_evictions_, and those
+  /// that stay with num_turns_.
   std::uint32_t clock_ = 0;
   std::uint32_t num_evictions_ = 0;
   std::uint32_t num_turns_ = 0;
   std::uint32_t num_stays_ = 0;
 };
 
-// Here, because every transition of a slot calls some of them.
+// Inline, because every transition of a slot calls some of them.
 
 inline void SlotLists::push_free(SlotId slot) {
   SlotRecord& record = records_[slot.value()];

@@ -14,10 +14,10 @@ namespace kvferry::cpu_tier {
 
 class Tier;
 
-/// Slots of one slab class in one known state, in the order of the keys they were taken for. What
-/// may be done with a slot is in the type: a call that does not fit the state does not compile.
-/// Move-only; made by Tier alone and given back to it alone: dying with slots inside is a broken
-/// invariant, because they would never be free again.
+/// Slots of one slab class in one known state, in the order of the keys for which they were taken.
+/// The type says what can be done with the slots: a call that does not fit the state does not
+/// compile. Move-only. Only Tier makes sets, and only Tier takes them back. Destroying a set with
+/// slots inside is a broken invariant, because the slots would never be free again.
 template <class State>
 class [[nodiscard]] SlotSet {
  public:
@@ -70,13 +70,14 @@ class [[nodiscard]] SlotSet {
   SlabClassId slab_class_ = SlabClassId(0);
 };
 
-/// Reserved for one store; a device may write into them.
+/// Reserved for one store; a device can write into them.
 using WritableSlots = SlotSet<struct WritableState>;
-/// Their key is forgotten, but a device may still write into them.
+/// Their keys are forgotten, but a device could still write into them.
 using AbortedSlots = SlotSet<struct AbortedState>;
-/// A device may write into them at any time until the opposite is proven.
+/// A device could write into them at any time, until it is proven that it cannot.
 using QuarantinedSlots = SlotSet<struct QuarantinedState>;
-/// One lease on each of some readable slots: they are neither evicted nor rewritten while it lasts.
+/// One lease on each of several readable slots. While it lasts, the slots are neither evicted nor
+/// rewritten.
 using Lease = SlotSet<struct LeasedState>;
 
 }  // namespace kvferry::cpu_tier

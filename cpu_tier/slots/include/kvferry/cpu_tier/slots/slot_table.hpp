@@ -18,7 +18,7 @@
 
 namespace kvferry::cpu_tier {
 
-/// How many lists recency is kept in.
+/// How many recency lists there are.
 enum class Segments : std::uint8_t {
   kOne,  ///< Everything stays on probation: plain LRU.
   kTwo
@@ -26,16 +26,17 @@ enum class Segments : std::uint8_t {
 
 /// State, leases, recency and heat of every slot. Evictable and free slots are on one of the
 /// SlotLists, all others on none. A slot is *named* if it is neither absent nor free nor evictable:
-/// a transfer, a lease or a quarantine has it. Every transition checks the state it starts from;
-/// another one is a broken invariant. Sets are prefixes in order: their tails become colder than
-/// their heads, and freed they are taken again in order.
+/// a transfer, a lease or a quarantine has it. Every transition checks the slot's state; a wrong
+/// state is a broken invariant. Sets are prefixes in order: their tails become colder than their
+/// heads, and when they are freed, they are taken again in order.
 ///
-/// Whatever the policy says, victims are evictable slots, and while there is one there is a victim.
+/// Whatever the policy decides, victims are always evictable slots, and as long as there is an
+/// evictable slot there is a victim.
 ///
 /// One thread at a time. Nothing throws but construction.
 class SlotTable {
  public:
-  /// Room for `max_slots`; none usable yet.
+  /// Has room for `max_slots`; no slot is usable yet.
   explicit SlotTable(std::uint32_t max_slots, Segments segments = Segments::kOne);
 
   /// absent -> free, to be taken next, in ascending order.
@@ -43,58 +44,60 @@ class SlotTable {
   /// free -> absent.
   void remove(SlotRange range);
 
-  /// free -> writable: fills `slots`; at least as many are free. `placements[i]` is what becomes of
-  /// slots[i] when it is committed; none: on probation, heat 1.
+  /// free -> writable: fills `slots`; at least that many are free. `placements[i]` is the placement
+  /// of slots[i] when it is committed; without placements: on probation, heat 1.
   void take(std::span<SlotId> slots, std::span<const Placement> placements = {});
-  /// evictable -> free: choose_victim(), one after the other; of those that stay or are waited for
-  /// the latter last, when there are no others; at least as many are evictable. They are
-  /// taken next, the last one first: those of one prefix in ascending order again.
+  /// evictable -> free, by choose_victim(), one after the other. Slots that stay are only taken
+  /// when there are no others, and awaited slots after those. At least as many slots are evictable.
+  /// The freed slots are taken next, the last one first, so slots of one prefix are taken in
+  /// ascending order again.
   void evict(std::span<SlotId> slots, const VictimRule& rule = {});
   /// `from` (writable, aborted or quarantined) -> free.
   void free(std::span<const SlotId> slots, SlotState from);
-  /// writable -> evictable, each the next colder one of the slot before it in its segment; the
-  /// first the next colder one of `predecessor` if that is given and evictable, else the most
-  /// recent of all. (A first slot in the other segment is as old as `predecessor`, and leaves
-  /// before it.)
+  /// writable -> evictable. Each slot becomes the next colder one after the slot before it in its
+  /// segment. The first slot becomes the next colder one after `predecessor`, if that is given and
+  /// evictable, otherwise the most recent of all. (If the first slot is in the other segment, it
+  /// gets the age of `predecessor`, and leaves before it.)
   void commit(std::span<const SlotId> slots, std::optional<SlotId> predecessor = std::nullopt);
   /// writable -> aborted.
   void abort(std::span<const SlotId> slots);
   /// aborted -> quarantined.
   void quarantine(std::span<const SlotId> slots);
-  /// One more lease on each, from the first on, up to one that is absent; each readable. Returns
-  /// how many.
+  /// Adds one lease to each slot, from the first on, up to one that is absent. The others are
+  /// readable. Returns how many.
   [[nodiscard]] std::size_t lease(std::span<const SlotId> slots);
-  /// One lease less on each, from the last on, down to one that is absent. The last lease of a
-  /// slot: leased -> evictable, most recent; dying -> free. Returns how many.
+  /// Removes one lease from each slot, from the last on, down to one that is absent. When the last
+  /// lease of a slot ends: leased -> evictable, most recent; dying -> free. Returns how many.
   [[nodiscard]] std::size_t end_leases(std::span<const SlotId> slots);
-  /// Makes a readable slot the most recent, hotter, and protected; a leased one just hotter: it is
-  /// the most recent when its lease ends.
+  /// Makes a readable slot the most recent, hotter, and protected. A leased slot only becomes
+  /// hotter, because it becomes the most recent when its lease ends.
   void touch(SlotId slot);
-  /// Keeps an evictable slot, until it is leased or touched, after all others in the order of
-  /// eviction, but at most `max_awaited` slots, and none for longer than `num_slots()` evictions:
-  /// the one that has been waited for longest becomes the most recent of its segment instead.
-  /// Requests that wait are counted.
+  /// Puts an evictable slot after all others in the order of eviction, until it is leased or
+  /// touched. At most `max_awaited` slots are kept like this, and none for longer than
+  /// `num_slots()` evictions: beyond that, the slot that has been awaited for longest becomes the
+  /// most recent of its segment instead. The requests that wait are counted.
   void await(SlotId slot, std::uint32_t max_awaited);
-  /// One request less waits for an evictable slot; after the last one the slot is the most recent
-  /// of its segment. Nothing if no request waits.
+  /// One request less waits for an evictable slot. After the last one, the slot becomes the most
+  /// recent of its segment. Does nothing if no request waits.
   void end_await(SlotId slot);
 
-  /// A readable slot is promised from now on, so deep (1 to PromiseLedger::kMaxDepth); or not any
-  /// more (0): then one that stays leaves next. Or it is SlotRecord::kLeavesEarly: an evictable one
-  /// that is neither promised nor awaited, which leaves before all others until it is leased or
-  /// touched.
+  /// Promises a readable slot at a depth (1 to PromiseLedger::kMaxDepth), or ends its promise (0):
+  /// a slot that stays then leaves next. Or, with SlotRecord::kLeavesEarly, makes an evictable slot
+  /// that is neither promised nor awaited leave before all others, until it is leased or touched.
   void promise(SlotId slot, std::uint8_t promise);
   /// The slot that leaves next by the rule; at least one is evictable. Promised slots before it
-  /// whose turn has come stay from now on, as many as the rule lets; the deepest leave for others.
+  /// whose turn has come stay from now on, as many as the rule allows; when there are more, the
+  /// deepest of them leave.
   [[nodiscard]] SlotId choose_victim(const VictimRule& rule);
 
-  /// Counts an evictable slot of some heat down, and makes it the most recent of its segment.
+  /// Lowers the heat of an evictable slot that has some, and makes it the most recent of its
+  /// segment.
   void spare(SlotId slot);
   /// evictable -> free, leased -> dying.
   void forget(SlotId slot);
-  /// free -> evictable, the most recent: it holds something after all.
+  /// free -> evictable, the most recent: the slot turned out to hold a block.
   void make_evictable(SlotId slot);
-  /// free -> quarantined: a peer or a device has it still.
+  /// free -> quarantined: a peer or a device still uses it.
   void set_aside(SlotId slot);
 
   [[nodiscard]] SlotState state(SlotId slot) const { return lists_[slot].state; }
@@ -109,13 +112,13 @@ class SlotTable {
   [[nodiscard]] Segment segment(SlotId slot) const { return lists_[slot].segment; }
   [[nodiscard]] std::uint32_t heat(SlotId slot) const { return lists_[slot].heat; }
   [[nodiscard]] std::uint32_t num_awaited() const { return lists_.num_awaited(); }
-  /// All slots below it that are not absent have been added at some time; those from it on never.
+  /// One past the highest slot that was ever added. Slots from it on have always been absent.
   [[nodiscard]] std::uint32_t end() const { return end_; }
   [[nodiscard]] bool any_named(SlotRange range) const;
-  /// In which order slots leave and are taken.
+  /// The order in which slots leave and are taken.
   [[nodiscard]] const SlotLists& lists() const { return lists_; }
 
-  /// Walks all slots and lists and compares with the counts. For tests.
+  /// Compares all slots and lists with the counts. For tests.
   void check_invariants() const;
 
  private:
@@ -123,7 +126,7 @@ class SlotTable {
 
   SlotRecord& at(SlotId slot);
   SlotRecord& expect(SlotId slot, SlotState state);
-  /// Counts once per batch: counting each slot costs as much as moving it.
+  /// Updates the counts once per batch: counting each slot would cost as much as moving it.
   void recount(SlotState from, SlotState to, std::size_t num_moved);
   void set_free(SlotId slot);
   void set_readable(SlotId slot) {
@@ -133,15 +136,15 @@ class SlotTable {
     readable_[slot.value() / kBitsPerWord] &= ~(std::uint64_t{1} << slot.value() % kBitsPerWord);
   }
   void heat_up(SlotRecord& record);
-  /// No longer waited for: the most recent of its segment.
+  /// Ends the wait for a slot: it becomes the most recent of its segment.
   void end_waiting(SlotId slot);
-  /// The one whose turn it is by the segments; kNoSlot if they are empty.
+  /// The slot whose turn it is by the segments; kNoSlot if they are empty.
   [[nodiscard]] SlotId turn(const VictimRule& rule) const;
   void stay(SlotId slot);
 
   SlotLists lists_;
-  /// A bit per slot, again: lookups ask for nothing else, and the bits of half a million slots stay
-  /// in a core's own cache, where their records do not.
+  /// One bit per slot, redundant: lookups need nothing else, and the bits of half a million slots
+  /// stay in a core's own cache, while their records would not.
   std::vector<std::uint64_t, HugePageAllocator<std::uint64_t>> readable_;
   std::array<std::uint32_t, kNumSlotStates> counts_{};
   Segments segments_;
