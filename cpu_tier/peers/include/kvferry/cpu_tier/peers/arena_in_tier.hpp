@@ -9,11 +9,12 @@ namespace kvferry::cpu_tier {
 
 class JoinedRank;
 
-/// A rank's part of a tier's file, which other engine instances map too: an arena's chunks are the
-/// tier's. What is in them stays as it is, each process populates what the file lacks, and no
-/// process gives pages back. One of the processes that map the part claims what it lacks; the
-/// others check the budget step by step. grant() throws ConfigError if something else than the
-/// tier's shape or its pages is asked for. The rank is left by leave(), or else with the source.
+/// An arena source for a rank's part of a tier's file, which other engine instances map too. The
+/// arena's chunks are the tier's chunks, and their contents stay. Each process populates the
+/// missing pages, and no process gives pages back. One of the processes that map the part claims
+/// the missing memory; the others check the limits step by step. grant() throws ConfigError if the
+/// requested shape or pages differ from the tier's. The rank leaves the tier with leave(), or when
+/// the source is destroyed.
 [[nodiscard]] std::unique_ptr<ArenaSource> make_tier_source(std::shared_ptr<const JoinedRank> rank);
 
 }  // namespace kvferry::cpu_tier

@@ -9,30 +9,31 @@
 
 namespace kvferry::cpu_tier {
 
-/// Where a key may be in a tier that engine instances share: buckets of hints in shared memory. A
-/// hint is a slot and a tag of its key; it may be wrong, or missing: a reader that follows it
-/// leases the slot first and compares the whole key then. So no process locks anything, a process
-/// may die between any two steps, and what is lost is a hit.
+/// Hints that lead from a key to a slot in a tier that engine instances share: buckets in shared
+/// memory. A hint is a slot and a tag of its key. It can be wrong or missing: a reader that follows
+/// it leases the slot first and then compares the whole key. So no process locks anything, and a
+/// process can die between any two steps; the worst result is a missed hit.
 ///
-/// A view; the memory, zeros at first, outlives it. Thread-safe between processes; every call ends
-/// after one bucket.
+/// A view; the memory outlives it and is zero at first. Thread-safe, also between processes; every
+/// call touches one bucket only.
 class HintIndex {
  public:
-  /// Of one cache line.
+  /// Hints in a bucket, which is one cache line.
   static constexpr std::size_t kBucketHints = 8;
-  /// Slots are below this: 0 is no hint.
+  /// Slot numbers are below this, because 0 means no hint.
   static constexpr std::uint32_t kMaxSlots = 0xffffffff;
 
-  /// Hints of a table for so many slots: buckets are a quarter full then, or less, so that one of
-  /// some thousand keys at most finds its bucket full. A prefix ends for others at its first hint
-  /// that is lost: of half full ones two thirds of all prefixes of 128 blocks would.
+  /// Number of hints in a table for this many slots. Buckets are then at most a quarter full on
+  /// average, so at most one in several thousand keys finds its bucket full. For other instances a
+  /// prefix ends at its first lost hint: with half full buckets, two thirds of all prefixes of 128
+  /// blocks would lose one.
   [[nodiscard]] static constexpr std::uint64_t num_hints_for(std::uint64_t num_slots) {
     std::uint64_t num_hints = kBucketHints;
     while (num_hints < 4 * num_slots) num_hints *= 2;
     return num_hints;
   }
 
-  /// Slots that a key may be in, at most a bucket of them.
+  /// Slots in which a key could be, at most one bucket of them.
   struct Candidates {
     std::array<std::uint32_t, kBucketHints> slots;
     std::size_t count = 0;
@@ -40,27 +41,27 @@ class HintIndex {
     [[nodiscard]] const std::uint32_t* end() const { return slots.data() + count; }
   };
 
-  /// `hints`: a power of two of them, at least a bucket, at the beginning of a cache line.
+  /// `hints`: a power of two, at least one bucket, aligned to a cache line.
   explicit HintIndex(std::span<std::atomic<std::uint64_t>> hints);
 
-  /// Where to look for a key of that `hash`, all of whose bits are well mixed.
+  /// The slots to search for a key with that `hash`. All bits of the hash are well mixed.
   [[nodiscard]] Candidates find(std::uint64_t hash) const;
-  /// Notes that the slot has the key, in place of a hint for which `is_stale(slot)` says so, or of
-  /// any if there is none. Another process may overwrite it at once.
+  /// Records that the slot has the key. It replaces a hint for which `is_stale(slot)` is true, or
+  /// any hint if there is none. Another process can overwrite it at once.
   template <class IsStale>
   void insert(std::uint64_t hash, std::uint32_t slot, IsStale&& is_stale);
-  /// Removes the hint, if it is there.
+  /// Removes the hint if it is there.
   void remove(std::uint64_t hash, std::uint32_t slot);
-  /// The cache line of a key's hints, to be read soon, or changed: then another core that has it
-  /// is asked to let it go once, and not twice.
+  /// Prefetches the cache line of a key's hints, to read it or to change it. Before a change,
+  /// another core that has the line gives it up only once, not twice.
   void prefetch(std::uint64_t hash) const { __builtin_prefetch(&hints_[first_of(hash)]); }
   void prefetch_to_change(std::uint64_t hash) const {
     __builtin_prefetch(&hints_[first_of(hash)], 1);
   }
 
  private:
-  /// The high half of a hint is the hash's, which does not choose the bucket; the low half the slot
-  /// and one.
+  /// The high half of a hint comes from the hash; these bits do not choose the bucket. The low half
+  /// is the slot plus one.
   [[nodiscard]] static constexpr std::uint64_t hint_of(std::uint64_t hash, std::uint32_t slot) {
     return (hash & kTagMask) | (slot + 1U);
   }
@@ -85,7 +86,7 @@ void HintIndex::insert(std::uint64_t hash, std::uint32_t slot, IsStale&& is_stal
     seen[i] = bucket[i].load(std::memory_order_relaxed);
     if (seen[i] == hint) return;
   }
-  // Released: a reader that follows the hint may see what was written before it.
+  // Release order: a reader that follows the hint sees everything that was written before it.
   const auto replace = [&](std::size_t i) {
     return bucket[i].compare_exchange_strong(seen[i], hint, std::memory_order_release,
                                              std::memory_order_relaxed);
@@ -96,7 +97,7 @@ void HintIndex::insert(std::uint64_t hash, std::uint32_t slot, IsStale&& is_stal
   for (std::size_t i = 0; i < kBucketHints; ++i) {
     if (seen[i] != 0 && is_stale(static_cast<std::uint32_t>(seen[i]) - 1U) && replace(i)) return;
   }
-  // Another one each time: the same two keys would take each other's hint for ever.
+  // A different one each time; otherwise the same two keys would replace each other's hint forever.
   static_cast<void>(replace(slot % kBucketHints));
 }
 

@@ -11,9 +11,9 @@
 
 namespace kvferry::cpu_tier {
 
-/// An engine instance's scheduler in a shared tier: the open file, and what it does with the
-/// metadata. Left by its destructor; what it committed stays for others and, if the file does, for
-/// later.
+/// An engine instance's scheduler in a shared tier: the open file, and the directory that changes
+/// the metadata. The destructor leaves the tier. Committed blocks stay for other instances and, if
+/// the file is kept, for later ones.
 class JoinedTier {
  public:
   /// Throws as SharedTier::make_or_open() and TierDirectory; nothing is left behind then.
@@ -27,16 +27,16 @@ class JoinedTier {
  private:
   JoinedTier(std::unique_ptr<SharedTier> tier, const TierDirectory::Identity& identity);
 
-  /// First, so that the record is free before the file is let go.
+  /// Declared first, so that the record is freed before the file is released.
   std::unique_ptr<SharedTier> tier_;
   TierDirectory directory_;
 };
 
-/// One rank of an engine instance in a shared tier: the open file, in which it has an arena, and
-/// the proof that it lives. As long as it does, what the instance has is not swept.
+/// One rank of an engine instance in a shared tier: the open file, which has its arena, and the
+/// lock that proves that it lives. While it lives, no other instance cleans up after its instance.
 class JoinedRank {
  public:
-  /// `instance` is the name in its scheduler's identity; which of them comes first does not matter.
+  /// `instance` is the name in its scheduler's identity. Rank and scheduler can join in any order.
   /// Throws ConfigError if the tier has no such rank, and as SharedTier::make_or_open() and
   /// MemberLock.
   JoinedRank(const SharedTierOptions& options, std::string_view instance, std::uint32_t rank);
@@ -44,8 +44,8 @@ class JoinedRank {
   [[nodiscard]] const SharedTier& tier() const { return *tier_; }
   [[nodiscard]] std::uint32_t rank() const { return rank_; }
   [[nodiscard]] std::uint64_t arena_offset() const { return tier_->arena_offset(rank_); }
-  /// Whether this process is the one that claims what this rank's arena lacks, for all that map it:
-  /// from the first call on that says so.
+  /// Whether this process claims the missing memory of this rank's arena, for all processes that
+  /// map it. After the first call that returns true, it stays so.
   [[nodiscard]] bool claims_arena() const;
 
  private:

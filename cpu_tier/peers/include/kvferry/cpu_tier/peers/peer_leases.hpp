@@ -13,8 +13,8 @@
 
 namespace kvferry::cpu_tier {
 
-/// What one engine instance finds in the slots of other instances of a shared tier, or in slots
-/// without an owner, and its leases on them.
+/// Finds keys in slots of a shared tier that belong to other instances, or to no instance, and
+/// holds this instance's leases on them.
 ///
 /// Any thread.
 class PeerLeases {
@@ -24,31 +24,32 @@ class PeerLeases {
   PeerLeases(const PeerLeases&) = delete;
   PeerLeases& operator=(const PeerLeases&) = delete;
 
-  /// A lease on the slot of another instance, or of no owner, that holds the key: nothing if none
-  /// can be found, or this instance has it leased. Ended by end_lease().
+  /// Leases the slot of another instance, or without an owner, that holds the key. Returns nothing
+  /// if no such slot is found, or if this instance has already leased it. end_lease() ends the
+  /// lease.
   [[nodiscard]] std::optional<SlotPlace> lease(const BlockKey& key);
-  /// Whether lease() would probably succeed. Takes nothing.
+  /// Whether lease() would probably succeed. Leases nothing.
   [[nodiscard]] bool has(const BlockKey& key) const;
   void end_lease(SlotPlace place);
-  /// The lease outlasts the instance's TierDirectory, because a rank may still read the slot: it
-  /// ends with the instance's last process.
+  /// Makes the lease outlast the instance's TierDirectory, because a rank could still read the
+  /// slot. The lease ends with the instance's last process.
   void leave_lease(SlotPlace place);
-  /// What the slot, one that is leased, holds now is found by this instance no more: its bytes are
-  /// doubted, and only its owner can forget it for all.
+  /// This instance no longer finds the current content of a leased slot, because its bytes are in
+  /// doubt. Only the slot's owner can forget it for all instances.
   void shun(SlotPlace place);
-  /// Leases that have neither ended nor been left.
+  /// Number of leases that were neither ended nor left behind.
   [[nodiscard]] std::uint64_t num_leases() const {
     return num_leases_.load(std::memory_order_relaxed);
   }
 
-  /// Whether lease() and has() find nothing now, whatever the key (TierDirectory::look_around()).
+  /// Whether lease() and has() currently find nothing for any key (TierDirectory::look_around()).
   [[nodiscard]] bool is_alone() const { return is_alone_.load(std::memory_order_relaxed); }
-  /// By look_around() alone.
+  /// Called only by look_around().
   void set_alone(bool is_alone) { is_alone_.store(is_alone, std::memory_order_relaxed); }
 
-  /// The line that lease() and has() need first, to be used soon.
+  /// Prefetches the cache line that lease() and has() need first.
   void prefetch(const BlockKey& key) const { records_.hints().prefetch(records_.hash_of(key)); }
-  /// Those that they need next, once that one has come.
+  /// Prefetches the lines that they need next, after the first line has arrived.
   void prefetch_slots(const BlockKey& key) const { records_.prefetch_slots(key); }
 
  private:
@@ -58,9 +59,9 @@ class PeerLeases {
   std::atomic<bool> is_alone_{false};
   std::atomic<std::uint64_t> num_leases_{0};
   mutable Mutex mutex_;
-  /// By slot, the generation that is shunned.
+  /// The generation that is ignored, by slot.
   mutable std::unordered_map<std::uint64_t, std::uint32_t> shunned_ KVFERRY_GUARDED_BY(mutex_);
-  /// Whether there may be any: hardly ever.
+  /// Whether any slot is ignored, which is rare.
   mutable std::atomic<bool> any_shunned_{false};
 };
 

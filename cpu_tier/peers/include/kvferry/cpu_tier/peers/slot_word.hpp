@@ -6,9 +6,9 @@
 #include <atomic>
 #include <cstdint>
 
-/// The word of one slot in a tier that engine instances share: what is in the slot, and which
-/// instances read it. It lives in shared memory, and each transition is one compare-and-swap, so
-/// that a process that is stopped or killed leaves a whole state, whenever that happens.
+/// The word of one slot in a tier that engine instances share: the state of the slot, and the
+/// instances that read it. It lies in shared memory, and each transition is one compare-and-swap.
+/// So a process that is stopped or killed at any moment leaves a complete state.
 ///
 ///     free -> filling -> readable -> filling           evicted for what is stored there next
 ///                                 -> free              given away, or forgotten unread
@@ -17,13 +17,13 @@
 ///             filling -> quarantined -> free           its writer died, or is in doubt
 ///             damaged -> quarantined -> free           what it was is unknown
 ///
-/// Only the owner of the chunk makes these; a lessee only sets and clears its own bit, and a bit
-/// can be set on readable slots alone. The owner evicts where no bit is set. A slot is
-/// filling from its reservation on, before a device knows it.
+/// Only the owner of the chunk makes these transitions. A reader only sets and clears its own bit,
+/// and a bit can only be set on a readable slot. The owner evicts only slots without a bit. A slot
+/// is filling from its reservation on, before any device knows it.
 namespace kvferry::cpu_tier {
 
-/// One more bit makes readable dying: what is forgotten is so after one step, however many lease it
-/// at that moment.
+/// Setting one more bit turns readable into dying. So forgetting takes one step, however many
+/// instances lease the slot at that moment.
 enum class SharedState : std::uint8_t {
   kFree = 0,
   kFilling = 1,
@@ -32,11 +32,11 @@ enum class SharedState : std::uint8_t {
   kQuarantined = 4
 };
 
-/// Number of an engine instance in a shared tier: its bit in the slot words.
+/// Number of an engine instance in a shared tier, and of its bit in the slot words.
 using InstanceId = StrongId<struct InstanceIdTag, std::uint32_t>;
 
-/// Instances of one tier at a time: a node has at most 16 devices today, and each may be that of
-/// an engine of its own, and half of them be starting anew.
+/// Most instances of one tier at a time. A node has at most 16 devices today; each can belong to a
+/// different engine, and old instances can remain while engines restart.
 inline constexpr std::uint32_t kMaxInstances = 32;
 
 /// What a word says:
@@ -48,17 +48,17 @@ struct SlotWord {
   [[nodiscard]] constexpr SharedState state() const {
     return static_cast<SharedState>(bits & kStateMask);
   }
-  /// An instance has leased it since the owner last asked.
+  /// Whether an instance has leased it since the owner last checked.
   [[nodiscard]] constexpr bool touched() const { return (bits & kTouched) != 0; }
   [[nodiscard]] constexpr std::uint32_t lessees() const {
     return static_cast<std::uint32_t>(bits >> kLesseeShift);
   }
-  /// Goes up whenever the slot begins to be filled; wraps.
+  /// Rises whenever the slot starts to be filled; wraps.
   [[nodiscard]] constexpr std::uint32_t generation() const {
     return static_cast<std::uint32_t>(bits >> kGenerationShift);
   }
-  /// Whether the protocol can lead here. What cannot be is damage: a state that there is not, or a
-  /// reader of what no instance may read.
+  /// Whether the protocol can produce this word. Otherwise it is damaged: an unknown state, or a
+  /// reader of a slot that no instance can read.
   [[nodiscard]] constexpr bool is_sound() const {
     return state() == SharedState::kReadable || state() == SharedState::kDying ||
            (state() <= SharedState::kQuarantined && lessees() == 0);
@@ -97,7 +97,7 @@ struct SlotWord {
   }
 };
 
-/// A word where it lies. A view; thread-safe; every call is one atomic step and ends after a
+/// A word in shared memory. A view. Thread-safe; every call is one atomic step and ends after a
 /// bounded number of attempts, whatever other processes do.
 class SharedSlot {
  public:
@@ -107,47 +107,49 @@ class SharedSlot {
 
   // ---- the owner of the chunk ----
 
-  /// free -> filling: a device may write the slot from now on. False if it is not free.
+  /// free -> filling: a device can write the slot from now on. Returns false if it is not free.
   [[nodiscard]] bool begin_fill();
-  /// readable -> filling, in one step, if no instance reads it. False as evict().
+  /// readable -> filling, in one step, if no instance reads it. Returns false as evict().
   [[nodiscard]] bool refill();
-  /// filling -> readable: every rank has stored it. What was written before is seen by an
-  /// instance that leases it. False if it is not filling.
+  /// filling -> readable: every rank has stored it. An instance that leases it sees everything that
+  /// was written before. Returns false if it is not filling.
   [[nodiscard]] bool publish();
-  /// filling -> free: no device can write it any more. False if it is not filling.
+  /// filling -> free: no device can write it any more. Returns false if it is not filling.
   [[nodiscard]] bool abandon();
-  /// readable -> free, if no instance reads it. False if one does, is about to, or it is not
-  /// readable.
+  /// readable -> free, if no instance reads it. Returns false if an instance reads it or is about
+  /// to, or if it is not readable.
   [[nodiscard]] bool evict();
-  /// readable, which it has to be -> free, or dying if an instance reads it: none leases it any
-  /// more. Which of them.
+  /// readable (a precondition) -> free, or dying if an instance reads it. No instance can lease it
+  /// any more. Returns the new state.
   [[nodiscard]] SharedState forget();
-  /// dying -> free when no instance reads it. False if one does, or it is not dying.
+  /// dying -> free when no instance reads it. Returns false if one does, or if it is not dying.
   [[nodiscard]] bool free_dying();
   /// Whether an instance has leased it since the last call.
   [[nodiscard]] bool take_touched();
-  /// filling -> quarantined: a device may write it until the opposite is proven.
+  /// filling -> quarantined: a device could write it until it is proven that it cannot.
   [[nodiscard]] bool quarantine();
   /// quarantined -> free, on proof that no device can write it.
   [[nodiscard]] bool free_quarantined();
-  /// A word that is not sound, or is filling though no device fills -> quarantined: what a damaged
-  /// word was is unknown, and a device may write the slot. False if the word changes all the time.
+  /// A damaged word, or one that is filling although no device fills it -> quarantined: the earlier
+  /// state of a damaged word is unknown, and a device could write the slot. Returns false if the
+  /// word keeps changing.
   [[nodiscard]] bool doubt();
 
   // ---- any instance ----
 
-  /// Sets the reader's bit on a readable slot: it is neither evicted nor rewritten until it is
-  /// cleared. False if the slot is not readable, or the bit is set already (an instance counts its
-  /// own leases itself), or the slot changes all the time.
+  /// Sets the reader's bit on a readable slot. The slot is neither evicted nor rewritten until the
+  /// bit is cleared. Returns false if the slot is not readable, if the bit is already set (an
+  /// instance counts its own leases itself), or if the slot keeps changing.
   [[nodiscard]] bool lease(InstanceId reader);
-  /// Clears the reader's bit, whatever the state. Whether it was set.
+  /// Clears the reader's bit in any state. Returns whether it was set.
   bool end_lease(InstanceId reader);
 
  private:
-  /// From one state to another that no other instance can leave it for; whether it was in the
-  /// first.
+  /// Changes a state that no other instance can change. Returns whether the word was in the first
+  /// state.
   bool move(SharedState from, SharedState to);
-  /// The same, but only if no instance reads. What is filled begins its next generation.
+  /// The same, but only if no instance reads the slot. If it starts to be filled, its next
+  /// generation begins.
   bool move_unread(SharedState from, SharedState to);
 
   std::atomic<std::uint64_t>* word_;

@@ -12,34 +12,34 @@
 
 namespace kvferry::cpu_tier {
 
-/// A slot of a shared tier holds a key since the last look at it, or holds it no more.
+/// A change since the last look: a slot of a shared tier now holds a key, or no longer holds it.
 struct ContentChange {
-  BlockKey key;            ///< The engine's own hash, of no weights.
+  BlockKey key;            ///< The engine's own hash, without weights.
   std::uint64_t slot = 0;  ///< TierRecords::number_of().
   bool readable = false;
   bool operator==(const ContentChange&) const = default;
 };
 
-/// What a shared tier holds that this instance could load, whichever instance stored it, and
-/// whether that one lives: found by looking at the words of all slots, now and then. A slot that
-/// changes and changes back between two looks is not noticed. Two slots may hold one key.
+/// Tracks the blocks in a shared tier that this instance could load, whichever instance stored
+/// them, living or dead. It looks at the words of all slots from time to time. If a slot changes
+/// and changes back between two looks, the change is missed. Two slots can hold the same key.
 ///
-/// The records outlive this. One thread at a time, which need not be the owner's.
+/// The records outlive this. One thread at a time uses it, which need not be the owner's thread.
 class TierContents {
  public:
   explicit TierContents(const TierRecords& records);
 
-  /// Goes on where the last call ended, through all chunks once at most, and ends early, after a
-  /// whole chunk, when `most` changes are found. Fewer than that: every slot was looked at. Of one
-  /// slot, what it held comes before what it holds. Blocks that other weights than `weights`
-  /// computed are not there. O(slots): a cache line for each.
+  /// Continues where the last call ended and goes through all chunks once at most. It stops early,
+  /// at the end of a chunk, when it has found `most` changes; fewer changes mean that it has looked
+  /// at every slot. For each slot, the old key comes before the new one. Blocks of weights other
+  /// than `weights` are ignored. O(slots): one cache line for each.
   [[nodiscard]] std::vector<ContentChange> take_changes(std::size_t most,
                                                         WeightsId weights = WeightsId());
 
  private:
   struct Seen {
-    std::uint32_t stamp = 0;  ///< Of the word that the key was read under; 0: not readable.
-    BlockKey key;             ///< Of no bytes: none.
+    std::uint32_t stamp = 0;  ///< Stamp of the word when the key was read; 0: not readable.
+    BlockKey key;             ///< With 0 bytes: no key.
   };
 
   void look_at(ChunkId chunk, std::vector<ContentChange>& changes);

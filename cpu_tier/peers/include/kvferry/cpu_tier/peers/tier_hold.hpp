@@ -3,36 +3,38 @@
 
 #include <cstdint>
 
-/// Which processes have a named file of shared memory open, and which may remove it. Each holds it
-/// by a lock that many can have (file_lock.hpp); the process that removes it has the same byte
-/// alone. So a file that is held is never removed, and a process that ends anywhere leaves neither:
+/// Decides which processes have a named file of shared memory open, and which process removes it.
+/// Each process that has it open holds a shared lock (file_lock.hpp) on a byte; the process that
+/// removes it has an exclusive lock on the same byte. So a file that is held is never removed, and
+/// a process that ends at any point leaves no lock:
 ///
 ///     open -> hold -> is it still what its path leads to? -> use; else open anew
 ///     let go -> have it alone? -> is it what its path leads to? -> unlink; else leave it
 ///
-/// If several let go at once, the last finds no other. No process waits for another.
+/// If several processes let go at the same time, the last one finds no other. No process waits for
+/// another.
 namespace kvferry::cpu_tier {
 
 class SharedFile;
 
 enum class Held : std::uint8_t {
-  kYes,     ///< Until let_go() or remove_unless_held(), or as long as the file is open or mapped.
+  kYes,  ///< Held until let_go() or remove_unless_held(), or as long as the file is open or mapped.
   kIsGone,  ///< Its path leads elsewhere.
-  kIsGoing  ///< A process is removing it: it may stay, though.
+  kIsGoing  ///< A process tries to remove it; the file can still stay.
 };
 /// Throws ResourceError if the file cannot be locked.
 [[nodiscard]] Held hold(const SharedFile& file);
-/// Before the file has a name: no other process has it. Throws the same.
+/// The same for a file that has no name yet, so no other process has it.
 void hold_unnamed(const SharedFile& file);
 
-/// Holds it no more.
+/// Releases the hold.
 void let_go(const SharedFile& file) noexcept;
 
 enum class Removed : std::uint8_t {
-  kYes,  ///< Or another one has done so.
+  kYes,  ///< This process or another one has removed it.
   kIsHeld
 };
-/// Lets go, and takes the file's name away if no process holds it.
+/// Releases the hold, and unlinks the file if no process holds it.
 [[nodiscard]] Removed remove_unless_held(const SharedFile& file);
 
 }  // namespace kvferry::cpu_tier

@@ -9,9 +9,9 @@
 
 namespace kvferry::cpu_tier {
 
-/// The thread that does for a shared tier what cannot wait for this instance's next step, which may
-/// never come: it cleans up after instances that are gone, and gives up chunks that other
-/// instances are to have. Ends with its destructor. Both outlive it.
+/// A thread for the work on a shared tier that cannot wait for this instance's next step, which
+/// might never come: it cleans up after instances that are gone, and gives up chunks that other
+/// instances should have. The destructor ends the thread. Both arguments outlive it.
 class TierKeeper {
  public:
   TierKeeper(Tier& tier, TierDirectory& directory);

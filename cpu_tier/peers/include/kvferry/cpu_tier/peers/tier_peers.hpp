@@ -10,7 +10,7 @@
 
 namespace kvferry::cpu_tier {
 
-/// The peers of a tier that engine instances share, through its directory.
+/// The peers of a tier that engine instances share. Works through the tier's directory.
 class TierPeers final : public Peers {
  public:
   /// The directory outlives this.
@@ -19,14 +19,14 @@ class TierPeers final : public Peers {
   [[nodiscard]] std::unique_ptr<PeerSlots> slots_of(const ChunkShape& shape, BlockIndex& index,
                                                     std::uint32_t max_slots) override;
   void grow_to(std::uint32_t num_chunks) override { directory_.set_reach(num_chunks); }
-  /// None: a peer can take any that has no owner.
+  /// None, because a peer can take any chunk without an owner.
   [[nodiscard]] std::uint32_t num_free_chunks() const override { return 0; }
   [[nodiscard]] std::uint32_t num_obtainable_chunks() const override { return num_unowned_; }
-  /// One at most.
+  /// Takes one chunk at most.
   [[nodiscard]] TakenChunks take_chunks(std::uint32_t most) override;
   [[nodiscard]] bool divide(const TakenChunks& chunks, const ChunkShape& shape) override;
   bool give_up(ChunkId chunk) override;
-  /// The file's memory is every engine's: no chunk of it goes out of use.
+  /// Always false: the file's memory belongs to all engines, so no chunk goes out of use.
   bool take_out(ChunkId, std::uint32_t) override { return false; }
   void put_back(ChunkId first, std::uint32_t count) override;
   [[nodiscard]] std::uint32_t tend(std::uint32_t num_wanted,
@@ -37,13 +37,13 @@ class TierPeers final : public Peers {
 
  private:
   TierDirectory& directory_;
-  /// Chunks without an owner, at the last look.
+  /// Number of chunks without an owner at the last look.
   std::uint32_t num_unowned_ = 0;
-  /// Calls of take_chunks() that do not look, because one that looked has found none lately.
+  /// Calls of take_chunks() that skip the search, because a recent search found no chunk.
   std::uint32_t num_skips_left_ = 0;
 };
 
-/// Of the tier that the directory is of, which outlives the result; null: no_peers().
+/// Makes the peers of the directory's tier. The directory outlives the result. Null: no_peers().
 [[nodiscard]] std::unique_ptr<Peers> peers_in(TierDirectory* directory);
 
 }  // namespace kvferry::cpu_tier

@@ -19,11 +19,12 @@
 
 namespace kvferry::cpu_tier {
 
-/// The records of a shared tier, as one engine instance sees them: which instance it is, how far
-/// its ranks reach, in which name space it looks, which instance has which chunk, what the slots
-/// hold, and where a key may be. Nothing here makes a transition; slot() gives the word that does.
+/// The records of a shared tier, as one engine instance sees them: which instance it is, how many
+/// chunks its ranks have ready, which name space it uses, which instance owns which chunk, what the
+/// slots hold, and where a key could be. This class makes no transition; slot() returns the word
+/// that does.
 ///
-/// The memory outlives this. The const functions are for any thread.
+/// The memory outlives this. Any thread can call the const functions.
 class TierRecords {
  public:
   TierRecords(std::span<std::byte> metadata, const TierPlaces& places, const TierShape& shape,
@@ -33,10 +34,10 @@ class TierRecords {
 
   // ---- the instance ----
 
-  /// From now on it is the instance of that record. Before any other thread uses this.
+  /// Makes this the instance of that record. Call it before any other thread uses this object.
   void set_self(InstanceId self);
   [[nodiscard]] InstanceId self() const { return self_; }
-  /// What the chunks have for their owner that this instance owns.
+  /// The owner value of the chunks that this instance owns.
   [[nodiscard]] ChunkOwner own() const { return own_; }
   [[nodiscard]] std::uint64_t name_space() const {
     return name_space_.load(std::memory_order_relaxed);
@@ -61,11 +62,11 @@ class TierRecords {
     return chunk(which).owner.load(std::memory_order_relaxed) == own_.bits;
   }
   [[nodiscard]] ChunkShape shape_of(ChunkId which) const;
-  /// Whether what an own chunk holds is of this instance's name space.
+  /// Whether the contents of an own chunk are of this instance's name space.
   [[nodiscard]] bool is_of_name_space(ChunkId which) const {
     return chunk(which).name_space.load(std::memory_order_relaxed) == name_space();
   }
-  /// How the chunks of this name space are divided, whichever instance has them: each shape once.
+  /// The divisions of the chunks of this name space, whichever instance owns them; each shape once.
   /// O(chunks).
   [[nodiscard]] std::vector<ChunkShape> shapes() const;
 
@@ -84,21 +85,22 @@ class TierRecords {
   [[nodiscard]] SlotPlace place_of(std::uint32_t number) const {
     return {ChunkId(chunk_slots_.quotient(number)), chunk_slots_.remainder(number)};
   }
-  /// The key of a readable slot of this name space, if it is whole.
+  /// The key of a readable slot of this name space, if it is complete.
   [[nodiscard]] std::optional<BlockKey> key_of(SlotPlace place) const {
     return key_under(slot(place).load(), place);
   }
-  /// Whether the slot holds the key, in this name space, as far as its words say.
+  /// Whether the slot holds the key in this name space, according to its words.
   [[nodiscard]] bool holds(SlotPlace place, const BlockKey& key) const;
-  /// Whether a hint leads to no readable slot. Another program may have written any number.
+  /// Whether a hint leads to no readable slot. The number can be arbitrary, because another program
+  /// could have written it.
   [[nodiscard]] bool is_stale_hint(std::uint32_t number) const {
     return number >= slots_.size() ||
            SlotWord{slots_[number].word.load(std::memory_order_relaxed)}.state() !=
                SharedState::kReadable;
   }
-  /// What a key is written with under that word.
+  /// The stamp with which a key is written under that word.
   [[nodiscard]] std::uint32_t stamp_of(SlotWord word, ChunkId chunk) const;
-  /// Slots of this name space that are readable and not this instance's. O(slots).
+  /// Number of readable slots of this name space that do not belong to this instance. O(slots).
   [[nodiscard]] std::uint64_t num_readable_of_others() const;
 
   // ---- where a key may be ----
@@ -110,17 +112,16 @@ class TierRecords {
     return hash_of({key, name_space()});
   }
 
-  // Lines that are used soon.
+  // Prefetching of cache lines.
   void prefetch(SlotPlace place) const { __builtin_prefetch(&slots_[number_of(place)], 1); }
   void prefetch_slots(const BlockKey& key) const;
 
  private:
-  /// The key that was written for what this word says is in the slot, if it is whole and of this
-  /// name space.
+  /// The key that belongs to this word of the slot, if it is complete and of this name space.
   [[nodiscard]] std::optional<BlockKey> key_under(SlotWord word, SlotPlace place) const;
 
   const TierShape shape_;
-  const Divisor chunk_slots_;  ///< Of the longest chunk.
+  const Divisor chunk_slots_;  ///< For a chunk with the most slots.
   std::span<InstanceRecord> instances_;
   std::span<ChunkRecord> chunks_;
   std::span<SlotLine> slots_;

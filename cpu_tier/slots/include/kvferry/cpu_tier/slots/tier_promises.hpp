@@ -10,22 +10,23 @@
 
 namespace kvferry::cpu_tier {
 
-/// What clients say of a tier's blocks. A view of the tier, which outlives it; thread-safe as that
-/// is.
+/// Clients' hints about a tier's blocks. A view of the tier, which outlives it. As thread-safe as
+/// the tier.
 class TierPromises {
  public:
   explicit TierPromises(Tier& tier) : tier_(&tier) {}
 
-  /// A client says that the blocks of this prompt, from its first one on, will be asked for: until
-  /// end() of the same keys they leave the tier later than their turn, also those that are stored
-  /// only then. Within max_promised_share, and no more of them than have paid for themselves
-  /// (PromiseLedger). A promise makes no reservation fail. Promises of one key are counted. Throws
-  /// std::bad_alloc; the first keys may be promised then.
+  /// A client's hint that the blocks of this prompt, from its first one on, will be requested.
+  /// Until end() of the same keys, they stay in the tier beyond their turn to leave, even those
+  /// that are stored later. This is limited by max_promised_share and by the hits that such blocks
+  /// have earned (PromiseLedger). A promise never makes a reservation fail. Several promises of one
+  /// key are counted. Throws std::bad_alloc; then the first keys can be promised.
   void promise(SlabClassId of, std::span<const BlockKey> keys);
   void end(SlabClassId of, std::span<const BlockKey> keys);
-  /// A client says that the blocks of this prompt will not be asked for again: those that no
-  /// request awaits or leases, and no client promises, leave before all others, its tail first, as
-  /// many as the ledger has room for. Returns how many. Throws std::bad_alloc, as promise().
+  /// A client's hint that the blocks of this prompt will not be requested again. Blocks that no
+  /// request awaits or leases, and no client promises, leave before all others, from the tail of
+  /// the prompt, as many as the ledger has room for. Returns how many. Throws std::bad_alloc, as
+  /// promise().
   std::uint32_t leave_early(SlabClassId of, std::span<const BlockKey> keys);
 
  private:

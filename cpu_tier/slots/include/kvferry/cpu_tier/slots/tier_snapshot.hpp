@@ -23,24 +23,24 @@ struct TierSnapshot {
   std::uint64_t num_exhausted_total = 0;
   std::uint64_t num_awaited = 0;         ///< Of the evictable ones: queued requests wait for them.
   std::uint64_t num_offered_total = 0;   ///< Absent blocks that were offered for a store.
-  std::uint64_t num_declined_total = 0;  ///< Of them: not admitted.
+  std::uint64_t num_declined_total = 0;  ///< Those of them that were not admitted.
   std::uint64_t num_rule_switches_total = 0;  ///< How often an adaptive tier changed its rule.
-  // Of what clients promised (PromiseLedger):
+  // About clients' promises (PromiseLedger):
   std::uint64_t num_promised = 0;     ///< Keys.
-  std::uint64_t num_stays = 0;        ///< Of the evictable ones: their turn to leave had come.
-  std::uint64_t num_stays_max = 0;    ///< As many may stay now.
+  std::uint64_t num_stays = 0;        ///< Evictable slots that stay beyond their turn to leave.
+  std::uint64_t num_stays_max = 0;    ///< How many are allowed to stay now.
   std::uint64_t num_won_total = 0;    ///< Blocks that had stayed and were loaded.
-  std::uint64_t num_lost_total = 0;   ///< Blocks that had left for them, and were asked for.
+  std::uint64_t num_lost_total = 0;   ///< Blocks that had left for them, and were requested.
   std::uint64_t num_early_total = 0;  ///< Blocks that left early.
   // Of a shared tier:
-  std::uint32_t num_set_aside = 0;  ///< Of the quarantined ones: no transfer's.
-  std::uint32_t num_guests = 0;     ///< Slots of other instances that this one keeps as they are.
-  std::uint32_t num_leased_guests = 0;  ///< Of them: leased.
+  std::uint32_t num_set_aside = 0;      ///< Quarantined slots that belong to no transfer.
+  std::uint32_t num_guests = 0;         ///< Slots of other instances that this one has found.
+  std::uint32_t num_leased_guests = 0;  ///< Those of them that are leased.
   std::uint64_t num_guests_total = 0;   ///< How often another instance's slot was found.
 
   bool operator==(const TierSnapshot&) const = default;
 
-  /// Of several tiers together.
+  /// Adds up several tiers.
   TierSnapshot& operator+=(const TierSnapshot& other) {
     num_free += other.num_free;
     num_writable += other.num_writable;
@@ -81,7 +81,7 @@ struct TierSnapshot {
 struct SlabClassSnapshot {
   std::uint32_t slots_per_chunk = 0;
   std::uint32_t num_chunks = 0;
-  std::uint64_t num_gained_total = 0;  ///< Chunks that were another class's.
+  std::uint64_t num_gained_total = 0;  ///< Chunks that came from another class.
   TierSnapshot tier;
   bool operator==(const SlabClassSnapshot&) const = default;
 };
