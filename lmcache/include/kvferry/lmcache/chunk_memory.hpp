@@ -29,84 +29,86 @@ class ArenaGrowth;
 
 namespace kvferry::lmcache {
 
-/// A tier in a file, which all that name it share, and which can outlive them.
+/// A tier in a file. All processes that name the file share it, and it can outlive them.
 struct SharedMemoryOptions {
   std::filesystem::path path;
-  /// Bytes that change hands at a time. 0: as a file that is there is divided; of a new one, as a
-  /// memory of this process alone.
+  /// Bytes that change owner at a time. 0: as an existing file is divided; for a new file, as for
+  /// memory of this process only.
   std::uint64_t chunk_bytes = 0;
   cpu_tier::AtExit at_exit = cpu_tier::AtExit::kKeep;
-  /// Of the memory in use, in proportion to the others'.
+  /// The share of the memory in use, in proportion to the others' weights.
   std::uint32_t weight = 1;
-  /// Of it, at most; 0: all.
+  /// Most bytes of it; 0: all.
   std::uint64_t bytes_limit = 0;
-  /// How long the device of another process may go on writing after that process has ended.
+  /// How long the device of another process could continue to write after that process has ended.
   std::chrono::nanoseconds grace = cpu_tier::TierDirectory::Identity().grace;
 };
 
 struct MemoryOptions {
-  /// Of all that share it.
+  /// Bytes of the memory, for all processes that share it together.
   std::uint64_t capacity_bytes = 0;
-  /// Where it is to lie; unset: wherever the kernel puts it.
+  /// The NUMA node of the memory; unset: wherever the kernel puts it.
   std::optional<std::uint32_t> numa_node = std::nullopt;
-  /// Unset: the best there are. Of a file they are its file system's.
+  /// Unset: the best available kind. A file has the pages of its file system.
   std::optional<cpu_tier::PageKind> pages = std::nullopt;
-  /// Unset: memory of this process alone, which goes with it.
+  /// Unset: memory of this process only, which is freed with it.
   std::optional<SharedMemoryOptions> shared = std::nullopt;
 };
 
-/// The memory of an object store: the chunks of an arena, which become ready in order and stay so.
-/// Thread-safe but for its growth: what is in the chunks is the store's.
+/// The memory of an object store: the chunks of an arena, which become ready in order and stay
+/// ready. Thread-safe, except for its growth. The store uses the contents of the chunks.
 class ChunkMemory {
  public:
-  /// No chunk is ready yet. The arena has the geometry's chunks of `source`; `tier` is what the
-  /// source is a part of, null if this process has all chunks. Throws as cpu_tier::Arena.
+  /// No chunk is ready at first. The arena has the geometry's chunks, from `source`. `tier` is the
+  /// tier to which the source belongs; null if this process has all chunks. Throws as
+  /// cpu_tier::Arena.
   ChunkMemory(StoreGeometry geometry, std::unique_ptr<cpu_tier::ArenaSource> source,
               cpu_tier::ArenaOptions options, std::unique_ptr<cpu_tier::JoinedTier> tier = nullptr);
   ~ChunkMemory();
   ChunkMemory(const ChunkMemory&) = delete;
   ChunkMemory& operator=(const ChunkMemory&) = delete;
 
-  /// Makes the next chunks ready: at most `most_bytes`, one piece at least. Throws as
+  /// Makes the next chunks ready: at most `most_bytes`, but at least one piece. Throws as
   /// cpu_tier::Arena.
   void grow(std::uint64_t most_bytes);
-  /// A thread makes the rest ready; grow() is not called any more.
+  /// Starts a thread that makes the rest ready. grow() must not be called any more.
   void grow_in_background();
 
   [[nodiscard]] const StoreGeometry& geometry() const { return geometry_; }
   [[nodiscard]] std::byte* chunk(ChunkId chunk) const {
     return begin_ + chunk.value() * geometry_.chunk_bytes;
   }
-  /// Of slot `index`, whatever the size of the chunk's slots.
+  /// The record of slot `index`, for any slot size of the chunk.
   [[nodiscard]] SlotRecord& record(ChunkId chunk, std::uint32_t index) const {
     return *reinterpret_cast<SlotRecord*>(this->chunk(chunk.next()) - (index + 1) * kRecordBytes);
   }
-  /// Which store has which chunk, and what is in them; null: this process has all.
+  /// The tier's metadata: which store has which chunk, and what they hold; null: this process has
+  /// all chunks.
   [[nodiscard]] cpu_tier::TierDirectory* directory() const { return directory_; }
 
-  /// Chunks that can be used.
+  /// Number of chunks that can be used.
   [[nodiscard]] std::uint32_t num_ready() const;
-  /// Why the others will not become ready, or what else its user is to be told; usually nothing.
+  /// Why the other chunks will not become ready, and other warnings for the user; usually empty.
   [[nodiscard]] std::string warning() const;
-  /// Of what kind of pages, where: for a log.
+  /// The kind and place of the pages; for a log.
   [[nodiscard]] std::string description() const;
 
  private:
   const StoreGeometry geometry_;
-  /// Left last.
+  /// Declared first, so the tier is left last.
   const std::unique_ptr<cpu_tier::JoinedTier> tier_;
   cpu_tier::TierDirectory* const directory_;
-  /// LMCache's own memory is what devices touch: this is registered with none.
+  /// Devices touch only LMCache's own memory, so this memory is registered with no device.
   const std::unique_ptr<gpu::Device> device_;
   const std::unique_ptr<cpu_tier::Arena> arena_;
   std::byte* const begin_;
-  /// Last: it ends before what it grows.
+  /// Last member: it ends before the arena that it grows.
   std::unique_ptr<cpu_tier::ArenaGrowth> growth_;
 };
 
-/// The first 2 GiB are ready; a thread makes the rest ready. Shared memory is joined as an engine
-/// does, in a name space of object stores. Throws ConfigError and ResourceError as cpu_tier::Arena
-/// and cpu_tier::JoinedTier do.
+/// Makes the first 2 GiB ready, and starts a thread that makes the rest ready. It joins shared
+/// memory as an engine does, in a name space of object stores. Throws ConfigError and ResourceError
+/// as cpu_tier::Arena and cpu_tier::JoinedTier.
 [[nodiscard]] std::unique_ptr<ChunkMemory> make_memory(const MemoryOptions& options);
 
 }  // namespace kvferry::lmcache

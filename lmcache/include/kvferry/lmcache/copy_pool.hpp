@@ -16,16 +16,16 @@
 namespace kvferry::lmcache {
 
 enum class CopyEnd : std::uint8_t {
-  kDone,  ///< Every byte was copied, and every thread that learns of it sees them.
+  kDone,  ///< Every byte was copied; every thread that learns of the end sees the bytes.
   kGivenUp
 };
 
-/// One batch of copies. Whatever becomes of it, end() is called once, by the thread that is through
-/// with it last, and no thread touches its memory from then on.
+/// One batch of copies. Whatever happens, end() is called exactly once, by the last thread that
+/// works on it, and no thread touches its memory afterwards.
 class CopyJob {
  public:
-  /// From `streaming_bytes` on it passes the caches by. `num_threads` share in it. Small batches
-  /// are one part; parts of others are small enough for a load to wait for.
+  /// From `streaming_bytes` on the copies bypass the caches. `num_threads` threads share the work.
+  /// A small batch is one part; the parts of larger ones are so small that a load can wait for one.
   CopyJob(std::vector<CopyRun> runs, std::uint32_t num_threads, std::uint64_t streaming_bytes);
   virtual ~CopyJob() = default;
   CopyJob(const CopyJob&) = delete;
@@ -46,7 +46,7 @@ class CopyJob {
   }
   /// Copies the next part, if there is one.
   bool copy_next() noexcept;
-  /// No thread begins another part.
+  /// Makes sure that no thread begins another part.
   void give_up() noexcept;
   void ended(std::uint32_t num_parts) noexcept;
 
@@ -59,15 +59,15 @@ class CopyJob {
   std::atomic<bool> given_up_ = false;
 };
 
-/// Of two jobs that wait, a load goes first: a request's first token waits for it.
+/// A waiting load goes before a waiting store, because a request's first token depends on it.
 enum class CopyUrgency : std::uint8_t { kLoad, kStore };
 
-/// Threads that copy. All of them work on one job, load before store, in the order of submission.
-/// After a job they look out for the next one for 50 us, then sleep. Thread-safe.
+/// Threads that copy. All of them work on the same job: loads before stores, otherwise in the order
+/// of submission. After a job they poll for the next one for 50 us, then sleep. Thread-safe.
 class CopyPool {
  public:
-  /// 0: as many as the process may run at once, at most 16 (copy_threads.hpp). Throws
-  /// ResourceError if not one thread can be had.
+  /// 0: as many threads as the process can run at once, at most 16 (copy_threads.hpp). Throws
+  /// ResourceError if no thread can be started.
   explicit CopyPool(std::uint32_t num_threads = 0);
   /// close().
   ~CopyPool();
@@ -76,18 +76,18 @@ class CopyPool {
 
   [[nodiscard]] std::uint32_t num_threads() const { return num_threads_; }
 
-  /// Once it is closed, jobs end as given up, at once.
+  /// After close(), jobs end at once as given up.
   void submit(const std::shared_ptr<CopyJob>& job, CopyUrgency urgency) noexcept;
-  /// Copies all of it on the calling thread.
+  /// Copies the whole job on the calling thread.
   static void run(CopyJob& job);
-  /// Begins no more parts; returns when every job has ended. Idempotent.
+  /// Begins no more parts, and returns when every job has ended. Idempotent.
   void close();
 
  private:
   using Queue = std::deque<std::shared_ptr<CopyJob>>;
 
   void work();
-  /// The job to be worked on now, or null.
+  /// The job on which the threads work now, or null.
   [[nodiscard]] std::shared_ptr<CopyJob> next_job() KVFERRY_REQUIRES(mutex_);
   void await_job() KVFERRY_REQUIRES(mutex_);
   void count_waiting() KVFERRY_REQUIRES(mutex_);
@@ -98,7 +98,7 @@ class CopyPool {
   std::array<Queue, 2> queues_ KVFERRY_GUARDED_BY(mutex_);  ///< By urgency.
   std::uint32_t num_asleep_ KVFERRY_GUARDED_BY(mutex_) = 0;
   bool closing_ KVFERRY_GUARDED_BY(mutex_) = false;
-  /// For those that look without the lock.
+  /// For threads that poll without the lock.
   std::atomic<bool> has_jobs_ = false;
   std::atomic<bool> has_loads_ = false;
   std::vector<std::thread> threads_;

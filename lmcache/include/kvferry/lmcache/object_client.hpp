@@ -19,75 +19,77 @@
 
 namespace kvferry::lmcache {
 
-/// One batch that a client has accepted; never 0, never used twice.
+/// One batch that a client has accepted. Never 0, and never used twice.
 using BatchId = StrongId<struct BatchIdTag, std::uint64_t>;
 
-/// What became of a batch.
+/// The result of a batch.
 struct Completion {
   BatchId id;
-  /// Of a set: every value is held. Of the others: they were performed, whatever they found.
+  /// For a set: the store holds every value. For the others: the operation was performed, whatever
+  /// it found.
   bool ok = false;
   std::string error;  ///< One line, if not ok.
-  /// By key, but for a set: it was loaded, is there, was there.
+  /// For each key, except for a set: it was loaded (get), is there (exists), was there (delete).
   std::optional<std::vector<bool>> found;
-  /// What was submitted along with the buffers; goes with the completion, on the thread that
-  /// drained it.
+  /// The object that was submitted together with the buffers. It is destroyed with the completion,
+  /// on the thread that drained it.
   std::shared_ptr<void> keeper;
 };
 
-/// Counters since construction; those of bytes are of values that were copied.
+/// Counters since construction. Byte counts include only values that were copied.
 struct ClientSnapshot {
   StoreSnapshot store;
-  std::uint64_t num_hits_total = 0;    ///< Keys that were got.
-  std::uint64_t num_misses_total = 0;  ///< Keys that were asked for in vain.
+  std::uint64_t num_hits_total = 0;    ///< Keys that were found by a get.
+  std::uint64_t num_misses_total = 0;  ///< Keys that a get did not find.
   std::uint64_t stored_bytes_total = 0;
   std::uint64_t loaded_bytes_total = 0;
   std::uint64_t num_failed_total = 0;  ///< Batches that were not ok.
   std::uint64_t num_open = 0;          ///< Batches without a completion yet.
 };
 
-/// An object store as LMCache drives one: batches are submitted and complete later, in any order,
-/// or before the submission returns.
+/// The interface by which LMCache uses an object store: batches are submitted and complete later,
+/// in any order, possibly before the submission returns.
 ///
-/// Each batch that was accepted (its submission returned) has exactly one completion, whatever
-/// happens: a full store, a missing key, close(). Buffers are the client's from the submission
-/// until the completion, and it touches none after that, nor after close() has returned.
+/// Each accepted batch (its submission returned) has exactly one completion, whatever happens: a
+/// full store, a missing key, close(). The client uses the buffers from the submission until the
+/// completion. It touches none of them afterwards, nor after close() has returned.
 ///
-/// Thread-safe: submissions, drain() and close() on any threads at once.
+/// Thread-safe: any threads can call submissions, drain() and close() at the same time.
 class ObjectClient {
  public:
-  /// `num_workers`: threads that copy; 0: as CopyPool says. Throws ResourceError.
+  /// `num_workers`: number of threads that copy; 0: the default of CopyPool. Throws ResourceError.
   ObjectClient(std::unique_ptr<ObjectStore> store, std::uint32_t num_workers);
   /// close().
   ~ObjectClient();
   ObjectClient(const ObjectClient&) = delete;
   ObjectClient& operator=(const ObjectClient&) = delete;
 
-  /// An eventfd that is readable while there are completions. Valid until destruction.
+  /// An eventfd that is readable while there are completions. Valid until the client is destroyed.
   [[nodiscard]] int event_fd() const { return event_fd_; }
 
-  // One buffer for each key. All throw Error after close(), and std::bad_alloc; nothing was
-  // accepted then.
+  // One buffer for each key. All of these functions throw Error after close(), and std::bad_alloc;
+  // then nothing was accepted.
 
-  /// All values, or none.
+  /// Stores all values or none.
   BatchId submit_set(std::span<const std::string_view> keys,
                      std::span<const std::span<const std::byte>> values,
                      std::shared_ptr<void> keeper = {});
-  /// The values that are held with exactly the size of their buffer; others' buffers stay as they
-  /// are.
+  /// Loads the values that are held with exactly the size of their buffer. Other buffers stay
+  /// unchanged.
   BatchId submit_get(std::span<const std::string_view> keys,
                      std::span<const std::span<std::byte>> buffers,
                      std::shared_ptr<void> keeper = {});
   BatchId submit_exists(std::span<const std::string_view> keys);
   BatchId submit_delete(std::span<const std::string_view> keys);
 
-  /// Takes what keeps the buffers of the completions that were not drained yet: no copy touches
-  /// them any more.
+  /// Returns the objects that keep the buffers of completions that were not drained yet. No copy
+  /// touches these buffers any more.
   [[nodiscard]] std::vector<std::shared_ptr<void>> take_keepers();
-  /// Takes the completions that there are, and makes the eventfd unreadable. After close() too.
+  /// Takes all completions, and makes the eventfd unreadable. Works after close() too.
   [[nodiscard]] std::vector<Completion> drain();
-  /// Ends what is under way: copies that have not begun are given up, and their batches are not ok
-  /// (of a get: not found). Idempotent; returns on every thread only when all is quiet.
+  /// Ends the work under way: copies that have not begun are given up, and their batches are not ok
+  /// (for a get: not found). Idempotent. On every thread it returns only when no copy runs any
+  /// more.
   void close();
 
   [[nodiscard]] ClientSnapshot snapshot() const;
@@ -103,7 +105,7 @@ class ObjectClient {
   class GetJob;
 
   [[nodiscard]] Accepted accept();
-  /// `node` has one element, which only moves: this cannot fail.
+  /// `node` has one element, which is only moved, so this cannot fail.
   void complete(Node&& node) noexcept;
   void start(const std::shared_ptr<CopyJob>& job, CopyUrgency urgency) noexcept;
   /// Performs an exists or a delete.
@@ -123,7 +125,7 @@ class ObjectClient {
   std::atomic<std::uint64_t> num_misses_ = 0;
   std::atomic<std::uint64_t> stored_bytes_ = 0;
   std::atomic<std::uint64_t> loaded_bytes_ = 0;
-  /// Last: its threads end before what they use.
+  /// Last member: its threads end before the members that they use.
   CopyPool pool_;
 };
 

@@ -7,9 +7,9 @@
 
 namespace kvferry::lmcache {
 
-/// 128 well-mixed bits of a key, by which the tier finds its slot; the key itself is compared
-/// there, so that two with the same digest cost a miss and never the other's bytes. The same in
-/// every process and on every machine of one byte order. Not for secrets.
+/// 128 well-mixed bits of a key, with which the tier finds its slot. The slot's full key is then
+/// compared, so two keys with the same digest cause a miss, never wrong bytes. The same in every
+/// process and on all machines with the same byte order. Not for secrets.
 [[nodiscard]] cpu_tier::BlockKey digest_of(std::string_view key);
 
 }  // namespace kvferry::lmcache

@@ -9,15 +9,16 @@
 
 namespace kvferry::lmcache {
 
-/// What is in a slot, beside the value: in the chunk itself, so that memory that is shared or kept
-/// says what it holds. Written before the slot becomes readable, and read while it is, by any store
-/// that has it or has leased it; whether it is, the tier says alone.
+/// The description of a slot's value. It lies in the chunk itself, so that shared or kept memory
+/// describes its own contents. It is written before the slot becomes readable. While the slot is
+/// readable, any store that has the slot or has leased it can read the record. Only the tier knows
+/// whether the slot is readable.
 struct SlotRecord {
   static constexpr std::size_t kInlineKeyBytes = kRecordBytes - 16;
 
   std::uint64_t value_bytes;
   std::uint64_t key_bytes;
-  /// The key, if it fits; else that lies after the value in the slot.
+  /// The key, if it fits. Otherwise the key lies after the value in the slot.
   std::array<char, kInlineKeyBytes> key;
 };
 static_assert(sizeof(SlotRecord) == kRecordBytes);

@@ -11,15 +11,15 @@ namespace kvferry::lmcache {
 
 class ObjectStore;
 
-/// Places of values in one known state, in the order of the keys they were asked for. What may be
-/// done with them is in the type. Move-only; made by ObjectStore and given back to it: one that
-/// dies with slots inside stops the process.
+/// Places of values in one known state, in the order of the requested keys. The type says what can
+/// be done with them. Move-only. ObjectStore makes the sets and takes them back. Destroying a set
+/// with slots inside stops the process.
 template <class Slots, class Byte>
 class [[nodiscard]] ValueSet {
  public:
   ValueSet() = default;
 
-  /// One per key. Null: there is nothing to be copied for that key.
+  /// One place for each key. Null: there is nothing to copy for that key.
   [[nodiscard]] std::span<Byte* const> places() const { return places_; }
 
  private:
@@ -28,10 +28,10 @@ class [[nodiscard]] ValueSet {
   std::vector<Byte*> places_;
 };
 
-/// Reserved; the caller writes into them. Null: the store holds that key with a value of that size,
-/// or another caller is writing it.
+/// Reserved places, into which the caller writes. Null: the store already holds that key with a
+/// value of that size, or another caller is writing it.
 using WritableValues = ValueSet<cpu_tier::WritableSlots, std::byte>;
-/// Leased: whole, and neither evicted nor rewritten while the lease lasts. Null: a miss.
+/// Leased values: complete, and neither evicted nor rewritten while the lease lasts. Null: a miss.
 using ReadableValues = ValueSet<cpu_tier::Lease, const std::byte>;
 
 }  // namespace kvferry::lmcache

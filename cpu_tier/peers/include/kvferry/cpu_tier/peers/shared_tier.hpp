@@ -47,8 +47,8 @@ struct SharedTierOptions {
 };
 
 /// How a tier is divided. By default a rank's part has 256 chunks or a few more. The chunk size is
-/// a power of two from 64 KiB to 64 MiB. A chunk has up to 64 slots, or as many as slots of 16 KiB
-/// allow. Throws ConfigError if nothing fits.
+/// a power of two from 64 KiB to 64 MiB. A chunk can have up to 64 slots, or as many slots of 16
+/// KiB as fit if that is more. Throws ConfigError if nothing fits.
 [[nodiscard]] TierShape shape_for(const SharedTierOptions& options);
 
 /// The file of a tier that engine instances share, open in one process: a scheduler or a rank. The

@@ -197,8 +197,8 @@ class TierDirectory {
   void mend_instances();
   /// Removes owners that do not exist from chunks, and clears this instance's bit everywhere.
   void mend_chunks();
-  /// Checks slots of an own chunk that no instance could lease so far: each must be free, otherwise
-  /// it is damaged.
+  /// Checks slots of an own chunk that no instance could lease so far. They should all be free. A
+  /// slot that is not is evicted, or else quarantined and counted as damaged.
   void mend_slots(ChunkId chunk, std::uint32_t first, std::uint32_t end);
   [[nodiscard]] bool is_stale(ChunkOwner owner) const;
   /// Clears the lease bits of these instances, which do not exist, in all words.
