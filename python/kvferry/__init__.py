@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kvferry keeps an LLM engine's KV cache blocks in host memory and brings them back.
+"""kvferry keeps an LLM engine's KV cache blocks in host memory and loads them back.
 
-Importing the package loads nothing: neither the compiled core nor an engine. The core comes with the first attribute
-that needs it, vLLM with ``kvferry.vllm.KvFerryConnector``.
+Importing the package loads neither the compiled core nor an engine. The first attribute that needs the core loads it;
+``kvferry.vllm.KvFerryConnector`` loads vLLM.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a user can set: the keys of vLLM's ``kv_connector_extra_config``."""
+"""The user's configuration: the keys of vLLM's ``kv_connector_extra_config``."""
 
 import enum
 from collections.abc import Mapping, Sequence
@@ -45,7 +45,7 @@ KV_CACHE_LAYOUTS = ("engine", "LBNHC", "LBHNC", "BLNHC", "BLHNC", "LHBNC", "BHLN
 MAX_RANKS = 64
 """Of one node."""
 
-# For a rank to give up a transfer, and for its error to arrive, before the scheduler gives up the rank.
+# A rank gives up a transfer, and its error arrives, before the scheduler gives up the rank.
 _RANK_GRACE_S = 60.0
 
 _ENGINE: str | int = "engine"
@@ -53,7 +53,7 @@ _read_flag = settings.flag(WHERE, "leave it out for the default")
 
 
 class Side(enum.Enum):
-    """A side of the connector, whose engine in the core has options."""
+    """A side of the connector. Each side has an engine in the core, with its own options."""
 
     WORKER = enum.auto()
     SCHEDULER = enum.auto()
@@ -69,89 +69,94 @@ class KvFerryConfig:
     Attributes
     ----------
     cpu_bytes_to_use
-        Host memory of the tier on one node, in bytes, split evenly over the node's arenas: one for each rank, or for
-        ranks that share one.
+        Host memory of the tier on one node, in bytes, split evenly over the node's arenas. Each rank has an arena, or
+        shares one with its replicas.
     cpu_bytes_to_use_per_rank
-        Bytes of one rank; takes the place of the even split. Ranks that share an arena put theirs together.
+        Bytes of one rank, in place of the even split. Ranks that share an arena add up their bytes.
     cpu_bytes_limit
-        Most bytes that the tier may be made while the engine serves, counted as `cpu_bytes_to_use`. None: that.
+        The size, in bytes, up to which the tier can be enlarged while the engine serves, counted as `cpu_bytes_to_use`.
+        None: `cpu_bytes_to_use`.
     memory_margin
-        Bytes that the machine, and each cgroup of the engine, is to keep free: while less is free the tier is made
-        smaller, and larger again later. None: the tier does not look.
+        Bytes that should stay free on the machine and in each cgroup of the engine. While less is free, the tier
+        shrinks; later it grows again. None: the tier does not check free memory.
     allow_smaller_tier
-        Whether to go on with less than that, if the machine has less; else it is an error.
+        Whether to start with less memory if the machine has less; otherwise that is an error.
     numa_node
-        Where the tier's memory is to lie. None: next to the rank's device.
+        The NUMA node of the tier's memory. None: next to the rank's device.
     pages
-        ``"huge"``: of the machine's pool of huge pages; ``"transparent"``, ``"normal"``; ``"auto"``: the best one.
+        ``"huge"``: from the machine's pool of huge pages; ``"transparent"``; ``"normal"``; ``"auto"``: the best
+        available.
     pinned_piece_bytes
         Bytes of the tier that become ready, and are registered with the device, at a time while the engine serves.
     pinning_bandwidth_limit
-        Bytes per second of the tier that become ready at most. None: as fast as they come, gently while it serves.
+        Most bytes per second of the tier that become ready. None: as fast as possible, and gently while the engine
+        serves.
     staging_bytes
         Device memory of one rank's staging ring, in bytes. None: one full step of KV, at most 1 GiB.
     max_in_flight_bytes
-        Bytes that may be under way on the link at once, per rank and direction.
+        Most bytes that are under way on the link at the same time, per rank and direction.
     transfer_timeout_s
-        Seconds in which none of the copies ends that a rank has submitted in one direction, after which the device
-        hangs: a fatal error of its worker. Neither waiting for one's turn nor a stop of the process counts.
+        If none of the copies that a rank has submitted in one direction ends for this many seconds, the device hangs: a
+        fatal error of its worker. Time in the queue and stops of the process do not count.
     load_timeout_s
-        Seconds after which a load that some rank has not begun fails: its request is computed, or fails.
+        Seconds after which a load fails that some rank has not begun. Its request is computed, or fails.
     load_staging_bytes
-        Device memory of one rank through which loads of small fragments go, in bytes, two blocks or more; 0: none do.
-        None: twice `max_in_flight_bytes`, but no less than two blocks.
+        Device memory of one rank through which loads of small fragments go, in bytes, at least two blocks; 0: no loads
+        do. None: twice `max_in_flight_bytes`, but at least two blocks.
     store_bandwidth_limit
-        Bytes per second that one rank stores at most. None: as fast as the link goes.
+        Most bytes per second that one rank stores. None: as fast as the link allows.
     copy_path
-        How loads cross the link: ``"auto"``: by shape, and by how long copies took so far; else one for all.
+        How loads cross the link. ``"auto"``: chosen by the shape of the load and the measured times of earlier copies;
+        otherwise this path for all loads.
     backend
-        ``"auto"``: by the device of the KV cache; else the name of a back end.
+        ``"auto"``: chosen by the device of the KV cache; otherwise the name of a back end.
     kv_cache_layout
-        How the engine lays its KV cache out, by vLLM's name; ``"engine"``: as the engine chooses.
+        The layout of the engine's KV cache, by vLLM's name; ``"engine"``: the engine chooses.
     eviction
-        The policy by which blocks leave a full tier, one of `EVICTIONS`; ``"adaptive"``: the rule that would have hit
-        most.
+        The policy that chooses which blocks leave a full tier, one of `EVICTIONS`; ``"adaptive"``: the rule that would
+        have hit most on recent traffic.
     admission
-        The policy by which a full tier stores blocks, one of `ADMISSIONS`; ``"adaptive"``: as the rule says that would
-        have hit most. A tier with free slots stores all.
+        The policy that chooses which blocks a full tier stores, one of `ADMISSIONS`; ``"adaptive"``: the rule that
+        would have hit most on recent traffic. A tier with free slots stores all blocks.
     retention
-        Which blocks of sliding windows and chunks are stored: ``"engine"``: those that the engine's own cache retains,
-        and those before the end of a prefix that requests share in the tier; a number of tokens: also what a prefix
-        needs that ends at a multiple of so many; ``"dense"``: all.
+        Which blocks of sliding windows and chunks are stored. ``"engine"``: those that the engine's own cache retains,
+        and those before the end of a prefix that requests share in the tier. A number of tokens: also the blocks that a
+        prefix needs which ends at a multiple of that number. ``"dense"``: all.
     store_prompt_only
-        Whether only blocks of prompts are stored, and none that has decoded tokens.
+        Whether only blocks of prompts are stored, and no block with decoded tokens.
     max_awaited_share
-        Share of the tier, from 0 to 1, that is kept for queued requests at most; 0: nothing is.
+        Largest share of the tier, from 0 to 1, that is kept for queued requests; 0: none.
     max_promised_share
-        Share of the tier, from 0 to 1, that clients' hints may keep from leaving, or make leave early, at most; 0: no
-        hint is followed.
+        Largest share of the tier, from 0 to 1, that clients' hints can keep in the tier, or make leave early; 0: hints
+        are ignored.
     min_load_tokens
-        Tokens below which a request's prefix is computed and not loaded. None: measured, so that no load takes longer
+        A prefix with fewer tokens is computed, not loaded. None: the measured break-even, so that no load takes longer
         than the computation.
     share_loads
-        Whether a request waits, for a second at most, for another one's load of the same prefix. As a child of
-        ``MultiConnector`` none does.
+        Whether a request waits, for a second at most, while another request loads the same prefix. Ignored as a child
+        of ``MultiConnector``, where no request waits.
     share_replicated_kv
-        Whether tensor-parallel ranks of one node that all hold the same KV cache (MLA) keep one copy of it.
+        Whether tensor-parallel ranks of one node that hold the same KV cache (MLA) keep one copy together.
     weights_run
-        Name of the training whose versions of the weights vLLM is told (``update_weight_version``): blocks of each
-        version are kept for its return. Engines of one shared tier with one name here have the same weights under the
-        same version. None: versions mean nothing, and a reset of the cache forgets everything.
+        Name of the training run whose weight versions vLLM is told (``update_weight_version``). Blocks of each version
+        are kept in case it returns. Engines of one shared tier with the same name here must have the same weights under
+        the same version. None: versions are ignored, and a reset of the cache forgets everything.
     shared_path
-        File in shared memory, such as ``/dev/shm/kvferry/tier``, of a tier that all engines of this node share that
-        name it; the first one makes it. `cpu_bytes_to_use` is the size of it then, for all engines together, and the
-        same for all of them, as the number of their ranks. None: the tier is this engine's own.
+        File in shared memory, such as ``/dev/shm/kvferry/tier``. All engines of this node that name the same file share
+        one tier; the first engine makes the file. `cpu_bytes_to_use` is then the size for all engines together. It must
+        be the same for all of them, as must the number of their ranks. None: the tier belongs to this engine only.
     shared_keep
-        Whether the file stays behind when the last engine has ended, for the next one to find its blocks in.
+        Whether the file is kept when the last engine has ended, so that the next engine finds its blocks.
     shared_weight
-        Part of the shared tier that is this engine's when there is not enough for all, in proportion to the others'.
+        This engine's share of the shared tier when there is not enough for all, in proportion to the other engines'
+        weights.
     shared_bytes_limit
-        Most bytes of the shared tier that this engine takes, all ranks together. None: all of it.
+        Most bytes of the shared tier that this engine takes, for all ranks together. None: all of it.
     shared_multimodal
-        Whether requests with images, audio or video use a shared tier. vLLM takes a client's UUID of an item for its
-        content: for engines none of whose clients gives one UUID to two contents.
+        Whether requests with images, audio or video use a shared tier. vLLM identifies the content of an item by the
+        client's UUID, so set this only if no client of these engines gives the same UUID to two contents.
     shared_chunk_bytes
-        Bytes of a rank's memory that change hands between engines at a time; the same for all of them. None: by
+        Bytes of a rank's memory that change owner between engines at a time; the same for all engines. None: chosen by
         `cpu_bytes_to_use`.
     host_link
         The simulated link of the host back end: ``h2d_gb_s``, ``d2h_gb_s`` (1e9 bytes per second), ``latency_us``,
@@ -228,16 +233,16 @@ class KvFerryConfig:
 
     @property
     def is_resizable(self) -> bool:
-        """Whether the configuration allows a tier that goes back to the machine in parts."""
+        """Whether the configuration allows a tier whose memory can return to the machine in parts."""
         return self.shared_path is None and self.pages != "huge"
 
     def told_to(self, side: Side) -> dict[str, object]:
-        """Return what a side's engine of the core is told as it is here; the rest of its options is worked out."""
+        """Return the values that a side's engine gets unchanged; its other options are computed from these."""
         return {each.name: getattr(self, each.name) for each in fields(self) if side in each.metadata["sides"]}
 
     @property
     def rank_timeout_s(self) -> float:
-        """Seconds of steps after which a rank that says nothing is lost: longer than it may take to say so itself."""
+        """Seconds of steps after which a silent rank is lost: longer than the rank needs to report a hang itself."""
         return self.transfer_timeout_s + _RANK_GRACE_S
 
     def bytes_per_arena(self, num_local_arenas: int, num_sharing: int = 1) -> int:
@@ -248,25 +253,25 @@ class KvFerryConfig:
 
     @property
     def most_bytes(self) -> int:
-        """What the tier can be made: on one node, or for each rank if that is how it was told."""
+        """Largest possible size of the tier: on one node, or for each rank if it is configured per rank."""
         return self.cpu_bytes_to_use_per_rank or self.cpu_bytes_limit or self.cpu_bytes_to_use
 
     def start_chunks(self, num_chunks: int) -> int:
-        """Chunks that a tier begins with, which can have `num_chunks`."""
+        """Number of chunks with which a tier starts that can have `num_chunks`."""
         if self.cpu_bytes_limit is None:
             return num_chunks
         return max(num_chunks * self.cpu_bytes_to_use // self.cpu_bytes_limit, 1)
 
     def shared_capacity(self, num_ranks: int) -> int:
-        """Bytes of a shared tier, of all ranks together."""
+        """Bytes of a shared tier, for all ranks together."""
         return self.bytes_per_arena(num_ranks) * num_ranks
 
     def num_arenas_in_budget(self, num_local_arenas: int) -> int:
-        """Arenas of one node for all of which the first one checks the machine's memory.
+        """Number of arenas on one node for which the first one checks the machine's memory.
 
-        Bytes per rank are for nodes that the number of local ranks is not known of (vLLM takes all ranks for local
-        under Ray), so that each rank asks for itself then; what others were granted is not granted again either way.
-        A smaller tier is divided, because the first rank would leave nothing.
+        Bytes per rank are for nodes on which the number of local ranks is unknown (under Ray vLLM counts all ranks as
+        local), so each rank then asks for itself. In any case, memory that was granted to others is not granted again.
+        If a smaller tier is allowed, the memory is divided, because otherwise the first rank would take it all.
         """
         if self.cpu_bytes_to_use_per_rank is not None and not self.allow_smaller_tier:
             return 1
@@ -275,23 +280,23 @@ class KvFerryConfig:
     def tier_bytes(
         self, slot_bytes: int, num_local_arenas: int, num_sharing: int = 1, least: str = "one block of the KV cache"
     ) -> int:
-        """Bytes of the arena in which one rank's tier is.
+        """Bytes of the arena that holds one rank's tier.
 
         Parameters
         ----------
         slot_bytes
-            Bytes of the largest block on this rank, all layers packed; or of what is the `least` that it has to hold.
+            Bytes of the largest block on this rank, all layers packed; or of the unit named by `least`.
         num_local_arenas
-            Among which the node's budget is divided.
+            Number of arenas among which the node's budget is divided.
         num_sharing
-            Ranks of one arena.
+            Number of ranks that share one arena.
         least
-            What that is.
+            Name of the smallest unit that the arena has to hold, for messages.
 
         Raises
         ------
         ConfigError
-            The budget holds not even one block.
+            The budget does not hold even one block.
 
         """
         budget = self.bytes_per_arena(num_local_arenas, num_sharing)
@@ -320,17 +325,17 @@ class KvFerryConfig:
         Parameters
         ----------
         group_bytes
-            Bytes of one block on this rank, all layers packed, of each KV cache group: each has blocks of its own for
-            the same tokens.
+            Bytes of one block on this rank, all layers packed, for each KV cache group. Each group has its own blocks
+            for the same tokens.
         block_tokens
-            Tokens of a block of each group.
+            Tokens per block, for each group.
         max_num_batched_tokens
-            Tokens that one step of the engine computes at most.
+            Most tokens that one step of the engine computes.
 
         Raises
         ------
         ConfigError
-            `staging_bytes` is set and holds not even one block.
+            `staging_bytes` is set and does not hold even one block.
 
         """
         slot_bytes = max(group_bytes)
@@ -350,7 +355,7 @@ class KvFerryConfig:
         return self.staging_bytes
 
     def load_ring_bytes(self, slot_bytes: int) -> int:
-        """Bytes of device memory through which one rank's loads of small fragments go; 0: none do.
+        """Bytes of device memory through which one rank's loads of small fragments go; 0: no loads do.
 
         Parameters
         ----------
@@ -360,10 +365,10 @@ class KvFerryConfig:
         Raises
         ------
         ConfigError
-            `load_staging_bytes` is set and holds not even two blocks, or is 0 with `copy_path` ``"staged"``.
+            `load_staging_bytes` is set and does not hold even two blocks, or is 0 with `copy_path` ``"staged"``.
 
         """
-        # One is filled from the link while the other is scattered.
+        # One half is filled from the link while the other half is scattered.
         least = 2 * slot_bytes
         if self.load_staging_bytes is None:
             return max(2 * self.max_in_flight_bytes, least)

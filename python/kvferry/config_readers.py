@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the values of ``kv_connector_extra_config`` are read; each reader raises ConfigError for what is not allowed."""
+"""Readers for the values of ``kv_connector_extra_config``. Each raises ConfigError for a value that is not allowed."""
 
 import math
 from collections.abc import Mapping
@@ -19,9 +19,9 @@ _LINK_FIGURES = ("bandwidth_gb_s", "h2d_gb_s", "d2h_gb_s", "latency_us", "jitter
 _LINK_COUNTS = ("fail_nth", "seed")
 _LINK_KEYS = (*_LINK_FIGURES, *_LINK_COUNTS, "order", "fail_probability")
 _MAX_COUNT = 2**64 - 1
-# So that those of all ranks together can be counted.
+# With this limit the bytes of all ranks together fit into 64 bits.
 _MAX_BYTES = 2**56
-# As much as the core takes (python/src/py_options.hpp): 31 years.
+# The core's own limit (python/src/py_options.hpp): 31 years.
 MAX_SECONDS = 1_000_000_000
 _MAX_LINK_FIGURE = 1e9
 
@@ -73,7 +73,7 @@ def read_tokens(key: str, value: object) -> int:
 
 
 def read_retention(key: str, value: object) -> str | int:
-    """Read which blocks of windows are stored."""
+    """Read the rule for which blocks of windows are stored."""
     if value in ("engine", "dense"):
         return str(value)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 2**31:
@@ -95,7 +95,7 @@ def read_rate(key: str, value: object) -> int:
 
 
 def read_host_link(key: str, value: object) -> HostLink:
-    """Check the simulated link; ``bandwidth_gb_s`` becomes the figure of each direction that has none of its own."""
+    """Check the simulated link. ``bandwidth_gb_s`` applies to each direction that has no bandwidth of its own."""
     if not isinstance(value, Mapping):
         raise complaint(key, value, f"an object with keys among {', '.join(_LINK_KEYS)}", "leave it out for no link")
     refuse_unknown_keys(f"{WHERE}: {key}", value, _LINK_KEYS)
@@ -133,7 +133,7 @@ def _is_figure(value: object) -> bool:
 
 
 def refuse_fixed_contradictions(config: "KvFerryConfig") -> None:
-    """Raise ConfigError for keys of a tier whose size changes beside those of one that stays."""
+    """Raise ConfigError if keys of a tier that can be resized stand next to keys of a tier that cannot."""
     for name in ("cpu_bytes_limit", "memory_margin"):
         value = getattr(config, name)
         if value is None:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engines of this user that have a tier of their own, and how one is told to make its tier smaller or larger.
+"""The engines of this user that have their own tier, and the requests to make such a tier smaller or larger.
 
-Each engine has a file in shared memory, which its scheduler makes, writes and removes. Only its user can open it. It
-holds what was asked of the engine (a number for the request, and bytes), which others write, and behind that what the
-engine says of its tier. No process waits for another one in it: the engine looks at it in each of its steps. The
-engine holds a lock on its file, so that the file of one that was killed is known, and removed by whoever looks next.
+Each engine has a file in shared memory, which its scheduler makes, writes and removes. Only its user can open it. Other
+processes write a request into it: a number for the request, and bytes. After that lies the state of the tier, which the
+engine writes. No process waits for another one: the engine reads the file in each of its steps. The engine holds a lock
+on its file, so the file of an engine that was killed can be recognised. The next process that looks removes it.
 """
 
 import contextlib
@@ -25,11 +25,11 @@ from kvferry.errors import ConfigError, ResourceError
 from kvferry.sizes import format_size
 
 DIRECTORY = "/dev/shm"
-"""Where the files are."""
+"""The directory of the files."""
 
 _PREFIX = "kvferry-engine-"
 _MAGIC = b"kvferry\x01"
-# The bytes are written before the number of the request, so that whoever sees the number sees its bytes.
+# The bytes are written before the number of the request, so a reader that sees the number sees its bytes.
 _BYTES_AT = 16
 _REQUEST = struct.Struct("<QQ")  # number, bytes
 _NUMBER_AT = 8
@@ -40,30 +40,31 @@ _SIZE = 4096
 
 @dataclasses.dataclass(frozen=True)
 class TierState:
-    """What an engine says of its tier. Sizes count as ``cpu_bytes_to_use`` does, or as it does for each rank.
+    """The state of an engine's tier. Sizes count like ``cpu_bytes_to_use``, or like ``cpu_bytes_to_use_per_rank``.
 
     Attributes
     ----------
     pid
-        Of the process in which its scheduler runs.
+        The process in which its scheduler runs.
     model
-        As the engine was told.
+        The model's name, as configured in the engine.
     num_bytes, target_bytes, limit_bytes
-        What the tier has in use, is to have, and can have.
+        Bytes that the tier uses now, should use, and can use at most.
     leaving_bytes, coming_bytes
-        What is out of use and not the machine's on every rank yet; what some rank has yet to make ready.
+        Bytes that are out of use, but not yet returned to the machine on every rank; bytes that some rank has yet to
+        make ready.
     is_per_rank
-        Whether the sizes are those of one rank.
+        Whether the sizes are for one rank.
     why_fixed
-        Why its size stays as it is; empty if it can be changed.
+        Why its size cannot change; empty if it can.
     is_at_work, is_blocked
-        Whether the engine's next steps change something; whether what is still to go is in use.
+        Whether the engine's next steps change something; whether the memory that should still leave is in use.
     silent_ranks
-        That have not done what they were told.
+        Ranks that have not yet done what they were told.
     failure
-        Why a rank could not have more, if the last request failed in a part.
+        Why a rank could not get more memory, if part of the last request failed.
     request
-        The last one that it has seen; 0: none.
+        The number of the last request that it has seen; 0: none.
 
     """
 
@@ -84,7 +85,7 @@ class TierState:
 
 
 class EngineFile:
-    """An engine's own end: its file, for as long as it lives. Used by one thread.
+    """The engine's side: its file, for as long as the engine lives. Used by one thread.
 
     Raises
     ------
@@ -98,7 +99,7 @@ class EngineFile:
         sweep(directory)
         self._path = Path(directory, f"{_PREFIX}{os.getpid()}-{secrets.token_hex(4)}")
         self._seen = 0
-        # Locked and written before it has a name: one that is found unlocked is a dead engine's.
+        # Locked and written before it has a name: a file that is found unlocked belongs to a dead engine.
         self._file = os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, stat.S_IRUSR | stat.S_IWUSR)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX)
@@ -111,11 +112,11 @@ class EngineFile:
         _own_files.add(self)
 
     def take_request(self) -> int | None:
-        """Return how many bytes the tier is to have, if somebody has asked since the last call."""
+        """Return the requested bytes of the tier, if there was a request since the last call."""
         number, num_bytes = _REQUEST.unpack(os.pread(self._file, _REQUEST.size, _NUMBER_AT))
         if number == self._seen:
             return None
-        # What it read of a request that was being written then is the one before.
+        # Read the bytes again: the first read could have the bytes of the request before.
         num_bytes = _WORD.unpack(os.pread(self._file, _WORD.size, _BYTES_AT))[0]
         self._seen = number
         return int(num_bytes)
@@ -126,7 +127,7 @@ class EngineFile:
         return self._seen
 
     def say(self, state: TierState) -> None:
-        """Write down how the tier stands."""
+        """Write the state of the tier into the file."""
         text = json.dumps(dataclasses.asdict(state)).encode()
         os.pwrite(self._file, text.ljust(_SIZE - _SAYS_AT, b"\0")[: _SIZE - _SAYS_AT], _SAYS_AT)
 
@@ -138,7 +139,7 @@ class EngineFile:
         self.leave()
 
     def leave(self) -> None:
-        """Close the file, of which another process has an end, and leave it where it is."""
+        """Close the file without removing it, because another process uses it."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -152,19 +153,19 @@ def _leave_all() -> None:
         each.leave()
 
 
-# A child would keep the lock, and the engine would seem to live.
+# A child would keep the lock, and the engine would seem to be alive.
 os.register_at_fork(after_in_child=_leave_all)
 
 
 class Engine:
-    """An engine, from outside: `state` is what it said last.
+    """An engine, seen by another process.
 
     Attributes
     ----------
     path
-        Of its file.
+        Path of its file.
     state
-        As of the last look.
+        The state at the last look.
 
     """
 
@@ -173,7 +174,7 @@ class Engine:
         self.state = state
 
     def ask(self, num_bytes: int) -> int:
-        """Ask the engine for a tier of so many bytes; returns the number of the request.
+        """Ask the engine for a tier of `num_bytes`; return the number of the request.
 
         Raises
         ------
@@ -198,7 +199,7 @@ class Engine:
         return number
 
     def look(self) -> None:
-        """Look again.
+        """Read the state again.
 
         Raises
         ------
@@ -212,7 +213,7 @@ class Engine:
             self.state = _read_state(file) or self.state
 
     def wait(self, request: int, patience_s: float) -> bool:
-        """Look until the engine has done what was asked.
+        """Read the state until the engine has done what was asked.
 
         Parameters
         ----------
@@ -224,7 +225,7 @@ class Engine:
         Returns
         -------
         bool
-            Whether it has seen the request, and nothing of it is left to do.
+            Whether it has seen the request and completed it.
 
         """
         deadline = time.monotonic() + patience_s
@@ -268,7 +269,7 @@ def _files(directory: str) -> list[Path]:
 
 @contextlib.contextmanager
 def _opened(path: Path, flags: int) -> Iterator[int]:
-    """Open an engine's file that is this user's, and nobody else's."""
+    """Open an engine's file, if it belongs to this user and no other user can access it."""
     try:
         file = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
@@ -294,7 +295,7 @@ def _is_alive(file: int) -> bool:
 
 
 def _read_state(file: int) -> TierState | None:
-    """What the engine says; None if it is writing it."""
+    """Read the engine's state; None while the engine writes it."""
     text = os.pread(file, _SIZE - _SAYS_AT, _SAYS_AT).rstrip(b"\0")
     try:
         said: Mapping[str, Any] = json.loads(text)
@@ -309,7 +310,7 @@ def _read_state(file: int) -> TierState | None:
 
 
 def _read_whole_state(file: int) -> TierState | None:
-    """The same, looking again for a moment; None if it has not said anything yet."""
+    """Do the same with some retries; None if the engine has not written a state yet."""
     for _ in range(10):
         if (state := _read_state(file)) is not None:
             return state
@@ -318,7 +319,7 @@ def _read_whole_state(file: int) -> TierState | None:
 
 
 def texts_of(state: TierState) -> Iterator[str]:
-    """Say in lines what keeps a tier from the size that it is to have."""
+    """Yield lines that say why a tier does not have the requested size yet."""
     per_rank = " per rank" if state.is_per_rank else ""
     if state.failure:
         yield f"{state.failure}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The errors of kvferry: one tree, that of the core, whether C++ or Python raises them."""
+"""The errors of kvferry. C++ and Python raise the same classes, which the core defines."""
 
 from kvferry._core import (
     ConfigError,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How settings that a user wrote are checked: what was wrong, what is allowed and what to do, in one line."""
+"""Checks of the settings that a user wrote. Each error is one line: what was wrong, what is allowed, what to do."""
 
 import difflib
 from collections.abc import Callable, Mapping
@@ -16,27 +16,27 @@ _MOST_SHOWN = 300
 # Of Linux.
 _MOST_NAME_CHARS = 256
 _MOST_PATH_BYTES = 4095
-# So that a tier's parts are a chunk or more in any mix.
+# With this limit every part of a tier is at least one chunk, for any combination of weights.
 _MAX_WEIGHT = 1000
 
 
 def shown(value: object) -> str:
-    """Write a value in one line for a message: of a long one the beginning, of a deep one its type."""
+    """Write a value in one line for a message: the beginning of a long one, the type of a deeply nested one."""
     try:
         text = repr(value)
-    except (RecursionError, ValueError):  # ValueError: Python writes no number of thousands of digits
+    except (RecursionError, ValueError):  # ValueError: Python does not write numbers with thousands of digits
         return f"a {type(value).__name__}"
     text = text if text.isprintable() else ascii(value)
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
 
 
 def bad_value(where: str, key: str, value: object, allowed: str, remedy: str) -> ConfigError:
-    """Return the error for a value; `where` names the settings that `key` is one of."""
+    """Return the error for a value; `where` names the settings to which `key` belongs."""
     return ConfigError(f"{where}: {key} is {shown(value)}; allowed is {allowed}; {remedy}")
 
 
 def refuse_unknown_keys(where: str, given: Mapping[str, object], known: tuple[str, ...]) -> None:
-    """Raise ConfigError for a key that is not `known`, with the first that begins so, or the nearest."""
+    """Raise ConfigError for a key that is not `known`. Suggest one with that prefix, or the nearest."""
     for key in given:
         if key not in known:
             nearest = [name for name in known if key and isinstance(key, str) and name.startswith(key)]
@@ -51,12 +51,12 @@ def key(read: Callable[[str, object], T], *sides: object, default: T = MISSING) 
     Parameters
     ----------
     read
-        Takes the key and what the user wrote, and raises ConfigError for what is not allowed.
+        Takes the key and the user's value, and raises ConfigError for a value that is not allowed.
     sides
-        Of the core, which are told the value under the key's name as it was read; of other keys something is worked
-        out.
+        The sides of the core that get the value unchanged under the key's name. Without sides, Python computes other
+        values from it.
     default
-        If the user leaves the key out. Without one the key is required.
+        The value if the user leaves the key out. Without a default the key is required.
 
     """
     found: Any = field(default=default, metadata={"read": read, "sides": sides})
@@ -69,7 +69,7 @@ def known_keys(settings: type) -> tuple[str, ...]:
 
 
 def read_values(settings: type, given: Mapping[str, object]) -> dict[str, Any]:
-    """Read what a user wrote for a dataclass of `key` fields, all of whose keys are known.
+    """Read a user's values for a dataclass of `key` fields. All keys in `given` are known.
 
     Raises
     ------
@@ -82,7 +82,7 @@ def read_values(settings: type, given: Mapping[str, object]) -> dict[str, Any]:
 
 
 def one_of(where: str, allowed: tuple[str, ...], remedy: str) -> Callable[[str, object], str]:
-    """Return a reader of a value that is one of `allowed`, and raises ConfigError for others."""
+    """Return a reader that accepts a value in `allowed`, and raises ConfigError for others."""
 
     def read(key: str, value: object) -> str:
         if value not in allowed:
@@ -93,7 +93,7 @@ def one_of(where: str, allowed: tuple[str, ...], remedy: str) -> Callable[[str, 
 
 
 def whole_number(where: str, allowed: str, least: int, most: int, remedy: str) -> Callable[[str, object], int]:
-    """Return a reader of a whole number from `least` to `most`, and raises ConfigError for others."""
+    """Return a reader that accepts a whole number from `least` to `most`, and raises ConfigError for others."""
 
     def read(key: str, value: object) -> int:
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
@@ -114,7 +114,7 @@ def weight(where: str) -> Callable[[str, object], int]:
 
 
 def flag(where: str, remedy: str) -> Callable[[str, object], bool]:
-    """Return a reader of true or false, and raises ConfigError for others."""
+    """Return a reader that accepts true or false, and raises ConfigError for others."""
 
     def read(key: str, value: object) -> bool:
         if not isinstance(value, bool):
@@ -125,7 +125,7 @@ def flag(where: str, remedy: str) -> Callable[[str, object], bool]:
 
 
 def refuse_shared_contradictions(where: str, given: Mapping[str, object], pages_key: str) -> None:
-    """Raise ConfigError for keys of a shared tier without its path, and for pages that its file system decides on."""
+    """Raise ConfigError for keys of a shared tier without its path, and for pages that the file system decides."""
     if given.get("shared_path") is None:
         orphans = [key for key in given if key.startswith("shared_") and key != "shared_path"]
         if orphans:
@@ -138,7 +138,7 @@ def refuse_shared_contradictions(where: str, given: Mapping[str, object], pages_
 
 
 def name(where: str, remedy: str) -> Callable[[str, object], str]:
-    """Return a reader of a name, which a log can show in a line, and raises ConfigError for others."""
+    """Return a reader that accepts a name which fits into a line of a log, and raises ConfigError for others."""
 
     def read(key: str, value: object) -> str:
         if not isinstance(value, str) or not value.strip() or not value.isprintable() or len(value) > _MOST_NAME_CHARS:
@@ -149,7 +149,7 @@ def name(where: str, remedy: str) -> Callable[[str, object], str]:
 
 
 def absolute_path(where: str, allowed: str, example: str) -> Callable[[str, object], str]:
-    """Return a reader of the absolute path of a file, and raises ConfigError for others; `example` is of one."""
+    """Return a reader that accepts a file's absolute path, and raises ConfigError for others; `example` is one."""
 
     def read(key: str, value: object) -> str:
         if not isinstance(value, str) or not _is_path_of_file(value):
@@ -162,7 +162,7 @@ def absolute_path(where: str, allowed: str, example: str) -> Callable[[str, obje
 def _is_path_of_file(text: str) -> bool:
     try:
         size = len(text.encode())
-    except UnicodeEncodeError:  # JSON may write half of a character
+    except UnicodeEncodeError:  # JSON can contain half of a character
         return False
-    # Messages, logs and `kvferry tier` show the path in a line: a control character would tear it.
+    # Messages, logs and `kvferry tier` show the path in one line: a control character would break it.
     return text.startswith("/") and not text.endswith("/") and text.isprintable() and size <= _MOST_PATH_BYTES

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Byte sizes as people write them."""
+"""Byte sizes in the forms that people write."""
 
 import re
 from fractions import Fraction
@@ -12,7 +12,7 @@ _UNITS = {
 }
 _BY_LOWER_CASE = {unit.lower(): factor for unit, factor in _UNITS.items()}
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", re.ASCII)
-# Python reads no number of thousands of digits.
+# Python does not read numbers with thousands of digits.
 _MOST_CHARACTERS = 100
 
 ALLOWED = (
@@ -27,13 +27,13 @@ def parse_size(value: object) -> int | None:
     Parameters
     ----------
     value
-        A whole number (JSON's ``8e9`` arrives as a float), or a string of a number and, unless it is bytes, a unit.
-        The case of the unit does not matter.
+        A whole number (JSON's ``8e9`` arrives as a float), or a string of a number and a unit. Without a unit it is
+        bytes. The case of the unit does not matter.
 
     Returns
     -------
     int | None
-        Bytes, rounded down; None if `value` is no size.
+        Bytes, rounded down; None if `value` is not a size.
 
     """
     if isinstance(value, bool):

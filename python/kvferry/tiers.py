@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shared tiers of this machine, as they are now."""
+"""The current state of this machine's shared tiers."""
 
 import dataclasses
 import os
@@ -9,28 +9,28 @@ from pathlib import Path
 from kvferry import _core
 
 USUAL_PLACES = ("/dev/shm", "/dev/shm/kvferry")
-"""Where a tier is without a wish of the user's."""
+"""The directories in which tiers are by default."""
 
-# A driver ends a process's copies as it ends its contexts, in milliseconds; this is for one that is slow.
+# A driver ends a process's copies with its contexts, in milliseconds; this allows for a slow driver.
 _GRACE_S = 30.0
-# Until the tier is made anew.
+# Until the tier is created again.
 _FOR_EVER_S = 1e9
 
 
 def grace_s() -> float:
-    """Seconds for which a copy may go on whose process is gone."""
+    """Seconds for which a copy could continue after its process is gone."""
     return _FOR_EVER_S if _is_under_mps() else _GRACE_S
 
 
 def _is_under_mps() -> bool:
-    """Whether another process, which outlives this one, does the copies of all on the device."""
+    """Whether the MPS server, which outlives this process, makes the copies of all processes on the device."""
     pipes = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"))
     return (pipes / "control").exists()
 
 
 @dataclasses.dataclass(frozen=True)
 class Instance:
-    """An engine in a tier; one that is dead is cleaned up behind by the next engine that comes."""
+    """An engine in a tier. The next engine that joins cleans up after a dead one."""
 
     name: str
     name_space: int
@@ -41,22 +41,22 @@ class Instance:
 
 @dataclasses.dataclass(frozen=True)
 class Tier:
-    """What the file of a tier holds."""
+    """The contents of a tier's file."""
 
     path: str
     made_by: str
     figures: dict[str, int]
-    """Bytes, chunks, and slots by state (``slots/free``): as ``_core.inspect_tier`` names them."""
+    """Bytes, chunks, and slots by state (``slots/free``), with the names of ``_core.inspect_tier``."""
     instances: list[Instance]
 
     @property
     def is_stale(self) -> bool:
-        """Whether it is of an earlier run of the machine: the next engine makes it anew."""
+        """Whether the file is from before the last boot. The next engine then replaces it."""
         return not self.figures["is_of_this_boot"]
 
     @property
     def num_living(self) -> int:
-        """Engines that use it."""
+        """Number of engines that use it."""
         return sum(instance.is_alive for instance in self.instances)
 
 
@@ -66,7 +66,7 @@ def inspect(path: str) -> Tier:
     Raises
     ------
     ConfigError
-        If the file is no tier that this version can read.
+        If the file is not a tier that this version can read.
     ResourceError
         If there is none.
 
@@ -76,30 +76,30 @@ def inspect(path: str) -> Tier:
 
 
 def find(directories: Sequence[str] = USUAL_PLACES) -> list[str]:
-    """Find the tiers right in these directories; a name that is no UTF-8 is as `os.fsdecode` has it."""
+    """Find the tiers directly in these directories. A name that is not UTF-8 is decoded as by `os.fsdecode`."""
     present = [directory for directory in directories if Path(directory).is_dir()]
     return [os.fsdecode(path) for directory in present for path in _core.find_tiers(os.fsencode(directory))]
 
 
 def shown(path: str) -> str:
-    r"""Write a path so that it can be printed: bytes that are no UTF-8 as ``\xff``."""
+    r"""Make a path printable: bytes that are not UTF-8 become ``\xff``."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def event_words_prefix(path: str) -> str:
-    """Return how the names of a tier's files begin in which engines say what routers are told of their blocks."""
+    """Return the prefix of a tier's files with the tokens of its blocks, which engines need for KV events."""
     return f"{path}.events-"
 
 
 def remove(path: str) -> None:
-    """Remove a tier that no engine uses, and what its engines have left beside it.
+    """Remove a tier that no engine uses, and the files that its engines have left next to it.
 
     Raises
     ------
     ConfigError
-        If the file is no tier.
+        If the file is not a tier.
     ResourceError
-        If there is none, or engines use it: these are named.
+        If there is no such file, or engines use it; the message names them.
 
     """
     _core.remove_tier(os.fsencode(path))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``kvferry doctor``: what this machine has for kvferry, and whether a configuration would be accepted."""
+"""``kvferry doctor``: what this machine offers, and whether an engine on it would accept a configuration."""
 
 import dataclasses
 import json
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from kvferry.vllm.model_report import ModelReport
 
 REFUSED = 1
-"""How a command ends if an engine would refuse what it was asked about."""
+"""Exit status of a command if an engine would refuse the configuration or the model."""
 
 Model = Annotated[
     str | None,
     typer.Option(
-        help="A model as `vllm serve` takes it: is it refused, and what do its blocks cost? Options of `vllm "
+        help="A model as for `vllm serve`: would it be accepted, and how large are its blocks? Options of `vllm "
         "serve` may follow, such as --tensor-parallel-size 2. Needs vLLM; loads no weights and uses no GPU."
     ),
 ]
 WorldSize = Annotated[
     int | None,
-    typer.Option(min=1, max=MAX_RANKS, help="Ranks of the engine on this node. Default: 1, or as --model has them."),
+    typer.Option(min=1, max=MAX_RANKS, help="Ranks of the engine on this node. Default: 1, or as in --model."),
 ]
 
 
@@ -44,7 +44,7 @@ def doctor(
     world_size: WorldSize = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show what this machine has for kvferry. Ends with 1 if the configuration or the model would be refused."""
+    """Show what this machine offers for kvferry. Exits with 1 if the configuration or the model would be refused."""
     report = examine_model(model, context.args, config)
     findings = examine()
     num_ranks = world_size or (report.num_local_ranks if report else 1)

@@ -24,10 +24,10 @@ _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 @tier.command("ls")
 def list_tiers(
     directory: Annotated[
-        str | None, typer.Argument(help=f"Where to look. Without: {' and '.join(tiers.USUAL_PLACES)}.")
+        str | None, typer.Argument(help=f"Directory to search. Default: {' and '.join(tiers.USUAL_PLACES)}.")
     ] = None,
 ) -> None:
-    """List the tiers of this user: those that engines share, and those that one engine has alone."""
+    """List the tiers of this user: tiers that engines share, and tiers of single engines."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -57,15 +57,13 @@ def _row_of_engine(state: engines.TierState) -> tuple[str, ...]:
 
 @tier.command("resize")
 def resize_tier(
-    size: Annotated[str, typer.Argument(help="What cpu_bytes_to_use is to be from now on, such as '48GiB'.")],
-    engine: Annotated[
-        int | None, typer.Option("--engine", help="Of which engine, by its number in `kvferry tier ls`.")
-    ] = None,
-    wait: Annotated[float, typer.Option("--wait", help="Seconds to wait for it at most.", min=0)] = 60.0,
+    size: Annotated[str, typer.Argument(help="The new value of cpu_bytes_to_use, such as '48GiB'.")],
+    engine: Annotated[int | None, typer.Option("--engine", help="The engine's number in `kvferry tier ls`.")] = None,
+    wait: Annotated[float, typer.Option("--wait", help="Most seconds to wait until it is done.", min=0)] = 60.0,
 ) -> None:
-    """Make the tier that one engine has alone smaller or larger while it serves.
+    """Make the tier of a single engine smaller or larger while it serves.
 
-    Ends with 0 when the tier has that size, and with 1 when a part is left to do: the engine goes on with that.
+    Exits with 0 when the tier has that size, and with 1 when work is left to do; the engine continues with it.
     """
     num_bytes = parse_size(size)
     if not num_bytes:
@@ -109,7 +107,7 @@ def _engine_of(pid: int | None) -> engines.Engine:
 
 @tier.command("inspect")
 def inspect_tier(path: _Path, as_json: _Json = False) -> None:
-    """Show what is in a tier."""
+    """Show the contents of a shared tier."""
     found = tiers.inspect(path)
     if as_json:
         print(json.dumps(dataclasses.asdict(found), indent=2))
@@ -121,7 +119,7 @@ def inspect_tier(path: _Path, as_json: _Json = False) -> None:
 
 @tier.command("rm")
 def remove_tier(path: _Path) -> None:
-    """Remove a tier that no engine uses."""
+    """Remove a shared tier that no engine uses."""
     tiers.remove(path)
 
 

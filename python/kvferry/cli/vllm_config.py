@@ -37,7 +37,7 @@ def vllm_config(
     model: Model = None,
     world_size: WorldSize = None,
     serve: Annotated[
-        bool, typer.Option("--serve", help="Print the whole line: `vllm serve` with --model and its options.")
+        bool, typer.Option("--serve", help="Print the whole command: `vllm serve` with --model and its options.")
     ] = False,
 ) -> None:
     """Print the value of vLLM's --kv-transfer-config, if an engine here would accept it.
