@@ -144,6 +144,7 @@ UNEVEN_WINDOWS = UniformTypeKVCacheSpecs(
     block_size=16,
     kv_cache_specs={"g0.l0": WINDOW, "g0.l1": dataclasses.replace(WINDOW, sliding_window=2 * WINDOW.sliding_window)},
 )
+EVERY_STATE = dataclasses.replace(STATE, mamba_cache_mode="all")
 QUANTIZED = dataclasses.replace(FULL, kv_quant_mode=KVQuantMode.NVFP4)
 PARALLEL = "parallel_config."
 # By the first cell of its row in the README.
@@ -209,6 +210,13 @@ CASES = {
     "recurrent state of no block boundary": Case(
         cache_of(FULL, dataclasses.replace(STATE, mamba_cache_mode="none")),
         {"set --mamba-cache-mode align": cache_of(FULL, STATE)},
+    ),
+    "recurrent state of every block with drafts": Case(
+        cache_of(FULL, dataclasses.replace(STATE, mamba_cache_mode="all", num_speculative_blocks=2)),
+        {
+            "set --mamba-cache-mode align": cache_of(FULL, dataclasses.replace(STATE, num_speculative_blocks=2)),
+            "or leave --speculative-config out": cache_of(FULL, EVERY_STATE),
+        },
     ),
     "KV quantization with scales outside the blocks": Case(
         cache_of(QUANTIZED),

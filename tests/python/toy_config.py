@@ -100,6 +100,8 @@ class ToySpec:
     retention_interval
         vLLM's ``prefix_cache_retention_interval``: of the states and window blocks that steps leave, its cache keeps
         those where a request of the same prompt goes on (0), or all (None).
+    mamba_cache_mode
+        vLLM's: whether the layers of ``"s"`` keep the states of some block boundaries (``"align"``), or of all.
     hybrid_manager
         vLLM's, for groups of several kinds; not every connector goes with it.
     page_bytes
@@ -136,6 +138,7 @@ class ToySpec:
     draft_method: Literal["ngram", "eagle3", "mtp"] = "ngram"
     kv_events: bool = False
     retention_interval: int | None = 0
+    mamba_cache_mode: Literal["align", "all"] = "align"
     hybrid_manager: bool = True
     page_bytes: int | None = None
 
@@ -190,7 +193,7 @@ class ToySpec:
             shapes=((NUM_CELLS // 4,), (NUM_CELLS // 4, 3)),
             dtypes=(torch.int32, torch.int32),
             page_size_padded=kinds["f"].page_size_bytes,
-            mamba_cache_mode="align",
+            mamba_cache_mode=self.mamba_cache_mode,
             num_speculative_blocks=self.num_drafts,
         )
         return {
@@ -293,7 +296,7 @@ def make_vllm_config(folder: Path, spec: ToySpec) -> VllmConfig:
     config.parallel_config.cp_kv_cache_interleave_size = spec.interleaving
     config.cache_config.block_size = spec.block_size
     if any(isinstance(layer, MambaSpec) for layer in spec.layer_specs().values()):
-        config.cache_config.mamba_cache_mode = "align"
+        config.cache_config.mamba_cache_mode = spec.mamba_cache_mode
         config.cache_config.mamba_block_size = spec.block_size
     return config
 

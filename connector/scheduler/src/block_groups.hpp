@@ -75,10 +75,11 @@ class BlockGroups {
   /// The next token needs every block before it. The other groups drop old blocks, and have null
   /// blocks in their tables instead.
   [[nodiscard]] bool needs_all(GroupId group) const { return at(group).reach.is_all(); }
-  /// A block holds the state at its end, and no other block of the group is needed with it. The
-  /// engine says in which block it leaves a state (SchedulerEngine::on_state()); the table does not
-  /// tell.
+  /// A block holds the state at its end, and no other block of the group is needed with it.
   [[nodiscard]] bool has_states(GroupId group) const { return at(group).reach.is_state(); }
+  /// The engine says in which block it leaves a state (SchedulerEngine::on_state()); the table does
+  /// not tell.
+  [[nodiscard]] bool is_told(GroupId group) const { return at(group).reach.is_told(); }
   /// Whether a block has its content after the forward of the step that completes it. Otherwise it
   /// has it after the step.
   [[nodiscard]] bool settles_in_step(GroupId group) const {

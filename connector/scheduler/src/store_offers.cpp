@@ -33,7 +33,7 @@ void StorePlanner::offer_step(const Request& request, TableUpdate update,
   if (!offers.storable || first >= end) return;
   for (const GroupId group : groups_.ids()) {
     // Later the engine moves blocks within a table.
-    if (update == TableUpdate::kReplace && groups_.has_states(group)) {
+    if (update == TableUpdate::kReplace && groups_.is_told(group)) {
       const std::uint32_t found_to = std::min({first_written, end, request.store_limit});
       defer_found_states(request, group, groups_.num_complete(group, first),
                          groups_.num_complete(group, found_to));
@@ -153,7 +153,7 @@ void StorePlanner::offer_proven(const Request& request, OfferTo where) {
   if (first >= end) return;
   offers.num_offered = end;
   for (const GroupId group : groups_.ids()) {
-    if (groups_.has_states(group)) continue;  // The engine has said where they are.
+    if (groups_.is_told(group)) continue;  // The engine has said where they are.
     // A window's blocks serve loads that end with them or soon after, and loads end where a block
     // of every group does. The engine caches them then, too.
     const bool waits = !groups_.needs_all(group);

@@ -247,7 +247,8 @@ def reach_of_group(group: "KVCacheGroupSpec", num_drafts: int) -> tuple[str, int
 
 def _reach(spec: "KVCacheSpec", num_drafts: int) -> tuple[str, int]:
     if isinstance(spec, MambaSpec):
-        return "state", num_drafts
+        # With "all" a step leaves one in each block that it completes, else where the engine says.
+        return ("states", 0) if spec.mamba_cache_mode == "all" else ("state", num_drafts)
     if isinstance(spec, SlidingWindowSpec):
         # What the engine retains behind the window a drafter of several modules may read.
         return "window", int(spec.sliding_window) + int(spec.extra_retained_tokens)
@@ -270,12 +271,7 @@ def _check_spec(spec: "KVCacheSpec") -> None:
             name,
         )
     if isinstance(spec, MambaSpec):
-        if spec.mamba_cache_mode != "align":
-            raise _refusal(
-                f"mamba_cache_mode is {spec.mamba_cache_mode!r}, in which no block holds the state of its end",
-                "'align'",
-                "set --mamba-cache-mode align",
-            )
+        _check_states(spec)
         return
     mode = spec.kv_quant_mode.name
     # An attention back end that keeps scales in the page says how many bytes a token's cell has with them.
@@ -285,6 +281,24 @@ def _check_spec(spec: "KVCacheSpec") -> None:
             "does not say where",
             f"{', '.join(_QUANT_MODES)}, and others with scales inside the blocks (state_content_bytes)",
             "choose another --kv-cache-dtype or --attention-backend",
+        )
+
+
+def _check_states(spec: MambaSpec) -> None:
+    """Check that blocks hold the states of their ends; vLLM 0.32 and newer have no other modes than "align"."""
+    mode = spec.mamba_cache_mode
+    if mode == "all" and spec.num_speculative_blocks:
+        raise _refusal(
+            "mamba_cache_mode is 'all' with speculative decoding, in which steps leave the states after their last "
+            "tokens in as many blocks, whichever of them end there",
+            "'all' without drafts, or 'align'",
+            "set --mamba-cache-mode align, or leave --speculative-config out",
+        )
+    if mode not in ("align", "all"):
+        raise _refusal(
+            f"mamba_cache_mode is {mode!r}, in which no block holds the state of its end",
+            "'align', or 'all' with vLLM 0.30 and 0.31",
+            "set --mamba-cache-mode align",
         )
 
 

@@ -85,7 +85,7 @@ class SchedulerSide:
         max_slots, block_tokens = plan.max_slots, plan.block_tokens
         preflight.warn_of_small_tier(max_slots, block_tokens, vllm_config.model_config.max_model_len)
         # Of a window a load brings what follows the engine's own hit, and not the part of it before that hit.
-        self.completes_divergent_hits = all(kind in {"all", "state", "none"} for kind, _ in plan.reaches)
+        self.completes_divergent_hits = all(kind in {"all", "state", "states", "none"} for kind, _ in plan.reaches)
         self.engine = _core.SchedulerEngine(
             **config.told_to(SCHEDULER),
             **(shared.options if shared else {}),
