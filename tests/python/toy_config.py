@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -95,6 +96,8 @@ class ToySpec:
     draft_method
         What vLLM is told of them. With ``"mtp"`` or ``"eagle3"`` it takes a drafter's layers into account, which it
         recognises, and loses a block more of a hit.
+    num_draft_modules
+        With ``"mtp"``: of several vLLM keeps more of a window than a token sees (``extra_retained_tokens``).
     kv_events
         Whether the engine publishes KV events; to nobody, unless a test replaces the publisher's ``publish``.
     retention_interval
@@ -136,6 +139,7 @@ class ToySpec:
     policy: Literal["fcfs", "priority"] = "fcfs"
     num_drafts: int = 0
     draft_method: Literal["ngram", "eagle3", "mtp"] = "ngram"
+    num_draft_modules: int = 1
     kv_events: bool = False
     retention_interval: int | None = 0
     mamba_cache_mode: Literal["align", "all"] = "align"
@@ -286,6 +290,9 @@ def make_vllm_config(folder: Path, spec: ToySpec) -> VllmConfig:
     if config.speculative_config is not None:
         # Made with another method it would ask for the drafter's own model.
         config.speculative_config.method = spec.draft_method
+        if spec.num_draft_modules > 1:
+            modules = SimpleNamespace(num_nextn_predict_layers=spec.num_draft_modules)
+            config.speculative_config.draft_model_config = SimpleNamespace(hf_config=modules)
     # vLLM's CPU platform forces these; nothing here runs on its executor.
     config.scheduler_config.async_scheduling = spec.async_scheduling
     config.parallel_config.tensor_parallel_size = spec.num_tensor_ranks

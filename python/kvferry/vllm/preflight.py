@@ -245,6 +245,11 @@ def reach_of_group(group: "KVCacheGroupSpec", num_drafts: int) -> tuple[str, int
     return reaches.pop()
 
 
+def unseen_tokens(group: "KVCacheGroupSpec") -> int:
+    """How many tokens of a group's window no token sees, which vLLM keeps for drafters of several modules."""
+    return max(int(getattr(spec, "extra_retained_tokens", 0)) for spec in iter_layer_specs(group.kv_cache_spec))
+
+
 def _reach(spec: "KVCacheSpec", num_drafts: int) -> tuple[str, int]:
     if isinstance(spec, MambaSpec):
         # With "all" a step leaves one in each block that it completes, else where the engine says.
@@ -384,20 +389,6 @@ def block_sizes(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> 
             _WITHOUT,
         )
     return sizes
-
-
-def warn_of_small_tier(num_slots: int, block_tokens: int, max_model_len: int) -> None:
-    """Warn of a tier that cannot hold one request of the maximum length."""
-    num_tokens = num_slots * block_tokens
-    if num_tokens < max_model_len:
-        logger.warning(
-            "kvferry's tier holds %d tokens (%d blocks of %d), less than one request of max_model_len %d tokens: long "
-            "prefixes will not be found whole; raise cpu_bytes_to_use",
-            num_tokens,
-            num_slots,
-            block_tokens,
-            max_model_len,
-        )
 
 
 def _refusal(found: str, allowed: str, remedy: str) -> ConfigError:
