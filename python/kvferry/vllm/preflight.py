@@ -378,7 +378,7 @@ def block_sizes(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> 
             raise _refusal(
                 f"a block has {tokens} tokens and a block hash covers {hash_tokens}",
                 "hashes that end where blocks do",
-                "unset --prefix-match-unit and set --block-size to the size of a block",
+                "set --block-size to the size of a block, or --mamba-cache-mode align",
             )
         hashes_per_block.append(tokens // hash_tokens)
     sizes = BlockSizes(hash_tokens, hashes_per_block)
