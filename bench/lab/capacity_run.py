@@ -71,7 +71,7 @@ def measure(kv_cache_config: KVCacheConfig, *, is_hybrid: bool, num_tokens: int,
         costs[retention] = block_costs.costs_of(ours, vllm_config, kv_cache_config, plan)
     run = _Run(_config(kv_cache_config, is_hybrid, num_tokens, 0), kv_cache_config, num_tokens)
     dense = run
-    if any(group.reach in ("window", "state") for group in costs["engine"].groups):
+    if any(group.reach in ("window", "state", "states") for group in costs["engine"].groups):
         dense = _Run(_config(kv_cache_config, is_hybrid, num_tokens, None), kv_cache_config, num_tokens)
     stock = [one.tokens_in(tier_bytes) for one in (run, dense)]
     return Capacity(costs, run.retained, *stock)

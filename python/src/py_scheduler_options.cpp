@@ -76,6 +76,7 @@ constexpr OptionKey<PySchedulerOptions> kKeys[] = {
     {"group_classes", set_field<&PySchedulerOptions::group_classes>, Presence::kRequired},
     {"group_hashes_per_block", set_field<&PySchedulerOptions::group_hashes_per_block>,
      Presence::kRequired},
+    {"group_unseen_tokens", set_field<&PySchedulerOptions::group_unseen_tokens>},
     {"eviction", set_engine_by<eviction, &SchedulerOptions::tier, &TierOptions::eviction>,
      Presence::kRequired},
     {"admission", set_engine_by<admission, &SchedulerOptions::tier, &TierOptions::admission>,
@@ -129,12 +130,17 @@ PySchedulerOptions read_scheduler_options(const py::dict& given) {
                options.group_classes.size());
   expect_pairs("group_reaches", options.group_reaches.size(), "group_hashes_per_block",
                options.group_hashes_per_block.size());
+  options.group_unseen_tokens.resize(options.group_unseen_tokens.empty()
+                                         ? options.group_reaches.size()
+                                         : options.group_unseen_tokens.size());
+  expect_pairs("group_reaches", options.group_reaches.size(), "group_unseen_tokens",
+               options.group_unseen_tokens.size());
   engine.groups.clear();
   for (std::size_t i = 0; i < options.group_reaches.size(); ++i) {
     const auto& [kind, tokens] = options.group_reaches[i];
     engine.groups.push_back({connector::TokenReach::named(kind, tokens),
                              SlabClassId(options.group_classes[i]),
-                             options.group_hashes_per_block[i]});
+                             options.group_hashes_per_block[i], options.group_unseen_tokens[i]});
   }
   return options;
 }

@@ -29,6 +29,8 @@ struct PySchedulerOptions {
   std::vector<std::uint32_t> group_classes;
   /// Of each KV cache group: hashes of the engine that one of its blocks covers.
   std::vector<std::uint32_t> group_hashes_per_block;
+  /// Of each KV cache group: KvGroup::unseen_tokens. Empty: none of any.
+  std::vector<std::uint32_t> group_unseen_tokens;
   /// With an empty path the tier is this engine's alone.
   connector::SharedTierWish shared;
   /// Of this engine in the shared tier, but for the name.

@@ -107,6 +107,16 @@ def gpt_oss_mtp(module: Any) -> Any:
     return config, layers | {"mtp.0": module.attention(config, 8, 64)}, layouts
 
 
+def mimo_v2_modules(module: Any) -> Any:
+    """A drafter of three modules, for which vLLM keeps more of all windows than a token sees."""
+    config = module.config(drafts=3)
+    config.num_prefill_lookahead_tokens = 3
+    config.speculative_config.use_multi_module_mtp = lambda: True  # vLLM 0.30
+    _, layers, layouts = module.mimo_v2_flash()
+    modules = {f"mtp.{i}": module.attention(config, 8, 192, 128, window=128) for i in range(3)}
+    return config, layers | modules, layouts
+
+
 def scales_inside(module: Any) -> Any:
     """Keys and values of eight bits, with their scales beside them."""
     spec = FullAttentionSpec(
@@ -120,7 +130,7 @@ def scales_inside(module: Any) -> Any:
     return module.config(), module.layers(32, lambda i: spec), module.ALL_LAYOUTS
 
 
-_MORE = (deepseek_v41_replay, deepseek_v41_wide_rings, llama4, kimi_linear, gpt_oss_mtp, scales_inside)
+_MORE = (deepseek_v41_replay, deepseek_v41_wide_rings, llama4, kimi_linear, gpt_oss_mtp, mimo_v2_modules, scales_inside)
 
 
 def family_names() -> list[str]:
@@ -156,7 +166,7 @@ class ScaledFamily:
         Layer name to specification, each of vLLM's class.
     layout
         Of the tensors: the first that vLLM can have for all of the layers.
-    block_size, num_drafts, draft_method, hybrid_manager, num_context_ranks
+    block_size, num_drafts, draft_method, num_draft_modules, hybrid_manager, num_context_ranks
         The engine's.
 
     """
@@ -166,6 +176,7 @@ class ScaledFamily:
     block_size: int
     num_drafts: int
     draft_method: str
+    num_draft_modules: int
     hybrid_manager: bool
     num_context_ranks: int
 
@@ -184,6 +195,7 @@ class ScaledFamily:
             "hybrid_manager": self.hybrid_manager,
             "num_drafts": self.num_drafts,
             "draft_method": self.draft_method,
+            "num_draft_modules": self.num_draft_modules,
             "num_context_ranks": self.num_context_ranks,
             "world_size": self.num_context_ranks,
         }
@@ -220,6 +232,7 @@ def _scaled(name: str, specs: dict[str, KVCacheSpec], scale: "_Scale") -> Scaled
         block_size=config.cache_config.block_size // scale.tokens,
         num_drafts=config.num_speculative_tokens,
         draft_method=config.speculative_config.method if config.speculative_config else "ngram",
+        num_draft_modules=config.num_prefill_lookahead_tokens,
         hybrid_manager=not config.scheduler_config.disable_hybrid_kv_cache_manager,
         num_context_ranks=config.parallel_config.decode_context_parallel_size,
     )

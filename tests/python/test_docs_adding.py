@@ -71,7 +71,7 @@ def test_files_of_kv_cache_kinds_have_all_of_them() -> None:
     assert core.startswith("connector/scheduler/")
     assert skin.startswith("python/kvferry/vllm/")
     kinds = {kind for path in with_sources([core]) for kind in re.findall(r'kind == "(\w+)"', text_of(path))}
-    assert kinds >= {"all", "window", "chunk", "state"}
+    assert kinds >= {"all", "window", "chunk", "state", "states"}
     assert kinds <= strings_in(skin)
     assert kinds <= strings_in(costs)
     found = {path for path in product_files() if lists(path, "window", "chunk", "state")}
@@ -80,7 +80,7 @@ def test_files_of_kv_cache_kinds_have_all_of_them() -> None:
 
 # What those places ask that treat groups with states apart.
 ASKS_FOR_STATES = re.compile(
-    r"\b(?:has_states|is_state|settles_in_step|may_leave_out|on_state|takes_states|MambaSpec)\b|\"state\"(?!\))"
+    r"\b(?:has_states|is_state|is_told|settles_in_step|may_leave_out|on_state|takes_states|MambaSpec)\b|\"state\"(?!\))"
 )
 
 

@@ -11,15 +11,22 @@ from event_mirror import EventMirror
 from harness import ToyEngine
 from random_lives import NUM_TOKENS, random_prompts
 from scenarios import CHUNKED, HYBRID, RECURRENT, STORE_ALL, Make
+from vllm.config import VllmConfig
 from vllm.v1.core.block_pool import BlockHashToBlockMap
 from vllm.v1.core.kv_cache_utils import KVCacheBlock, make_block_hash_with_group_id
-from vllm.v1.core.single_type_kv_cache_manager import MambaManager, SingleTypeKVCacheManager
+from vllm.v1.core.single_type_kv_cache_manager import (
+    MambaManager,
+    SingleTypeKVCacheManager,
+    SlidingWindowManager,
+)
 from vllm.v1.request import Request
 
 # By kinds of layers: every one that kvferry keeps, alone and together; those of "h" have blocks of twice the tokens.
 PATTERNS = ["f", "w", "c", "m", "s", "fw", "fc", "mw", "fs", "ws", "ms", "fwc", "fws", "fcs", "hw", "hww"]
 # Those that vLLM has with decode context parallelism, and how many ranks divide a block.
 DIVIDED = [("f", 2), ("m", 4), ("mM", 2), ("fs", 2), ("fs", 4), ("ms", 2)]
+# Those with windows of which vLLM keeps more than a token sees, and how many tokens more: a block's, or none's.
+KEPT_LONGER = [("w", 2), ("fw", 10), ("mw", 26), ("hww", 10)]
 
 
 @pytest.fixture(autouse=True)
@@ -38,11 +45,20 @@ def pool_with(engine: ToyEngine, held: dict[int, set[bytes]]) -> Iterator[None]:
     blocks = BlockHashToBlockMap()
     for number, (group, block_hash) in enumerate((group, one) for group, hashes in held.items() for one in hashes):
         blocks.insert(make_block_hash_with_group_id(block_hash, group), KVCacheBlock(number + 1))
-    own, pool.cached_block_hash_to_block = pool.cached_block_hash_to_block, blocks
-    has_partial, coordinator.enable_partial_hash_hits = coordinator.enable_partial_hash_hits, False
-    yield
-    pool.cached_block_hash_to_block = own
-    coordinator.enable_partial_hash_hits = has_partial
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pool, "cached_block_hash_to_block", blocks)
+        patch.setattr(coordinator, "enable_partial_hash_hits", False)
+        for manager in coordinator.single_type_managers:
+            if isinstance(manager, SlidingWindowManager):
+                # vLLM's own hits do without what no token sees. A load has to bring all for which it has blocks.
+                need, more = SlidingWindowManager._contiguous_blocks_for_hit, manager.extra_retained_tokens
+                patch.setattr(
+                    SlidingWindowManager,
+                    "_contiguous_blocks_for_hit",
+                    lambda window_size, *rest, need=need, more=more, **named: need(window_size + more, *rest, **named),
+                )
+                break
+        yield
 
 
 def expected_length(engine: ToyEngine, request: Request, held: dict[int, set[bytes]], num_local: int) -> int:
@@ -81,6 +97,15 @@ def assert_same_lengths(engine: ToyEngine, mirror: EventMirror, requests: list[R
             num_hits += found > 0
         side.on_finished(request)
     return num_hits
+
+
+@pytest.mark.parametrize(("pattern", "num_unseen"), KEPT_LONGER)
+def test_hits_have_all_that_vllm_keeps_of_a_window(
+    make: Make, pattern: str, num_unseen: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Drafters of several modules make vLLM do so; it calls them the tokens that are computed again.
+    monkeypatch.setattr(VllmConfig, "num_prefill_lookahead_tokens", num_unseen + 1)
+    test_hits_are_as_long_as_vllm_would_find_them(make, pattern, 1)
 
 
 @pytest.mark.parametrize(("pattern", "num_ranks"), [*((pattern, 1) for pattern in PATTERNS), *DIVIDED])

@@ -14,7 +14,7 @@ import vllm
 from harness import ToyEngine, ToySpec, make_kv_cache_configs, make_vllm_config
 from kv_cache_plans import CHUNK, FULL, MLA, STATE, WINDOW, kv_cache
 from kvferry.errors import ConfigError, ProtocolError, TopologyError
-from kvferry.vllm import preflight, topology
+from kvferry.vllm import preflight, tier_plan, topology
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.kv_cache_interface import (
     CircularBufferSpec,
@@ -322,9 +322,9 @@ def test_block_size_is_that_of_the_group(config: Any) -> None:
 
 
 def test_tier_below_one_request_of_the_maximum_length_gets_a_warning_with_both_figures(log_lines: list[str]) -> None:
-    preflight.warn_of_small_tier(num_slots=4, block_tokens=16, max_model_len=64)
+    tier_plan.warn_of_small_tier(num_slots=4, block_tokens=16, max_model_len=64)
     assert log_lines == []
-    preflight.warn_of_small_tier(num_slots=4, block_tokens=16, max_model_len=65)
+    tier_plan.warn_of_small_tier(num_slots=4, block_tokens=16, max_model_len=65)
     assert len(log_lines) == 1
     assert log_lines[0].startswith("WARNING")
     assert "64 tokens" in log_lines[0]

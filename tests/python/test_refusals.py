@@ -21,6 +21,7 @@ from kvferry.errors import ConfigError
 from kvferry.vllm import preflight
 from vllm.config import set_current_vllm_config
 from vllm.sampling_params import SamplingParams
+from vllm.v1.attention.backends.utils import resolve_kv_cache_layout
 from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes
 from vllm.v1.kv_cache_interface import (
     CircularBufferSpec,
@@ -110,6 +111,19 @@ def cache_of(*specs: KVCacheSpec, host_blocks: int | None = None) -> Change:
     return change
 
 
+def resolved(requested: str | None) -> Change:
+    """Let vLLM choose the layout of a back end that can have all, with its variable set or not."""
+
+    def change(engine: Engine) -> None:
+        variable("VLLM_KV_CACHE_LAYOUT", requested)(engine)
+        engine.wanted_layout = "BLHNC"
+        engine.config.kv_transfer_config.kv_connector_extra_config["kv_cache_layout"] = engine.wanted_layout
+        engine.config.cache_config.kv_cache_layout = None
+        resolve_kv_cache_layout(engine.config, [["LBHNC", "BLHNC"]], [FULL])
+
+    return change
+
+
 def layout(wanted: str) -> Change:
     def change(engine: Engine) -> None:
         engine.wanted_layout = wanted
@@ -144,9 +158,10 @@ UNEVEN_WINDOWS = UniformTypeKVCacheSpecs(
     block_size=16,
     kv_cache_specs={"g0.l0": WINDOW, "g0.l1": dataclasses.replace(WINDOW, sliding_window=2 * WINDOW.sliding_window)},
 )
+EVERY_STATE = dataclasses.replace(STATE, mamba_cache_mode="all")
 QUANTIZED = dataclasses.replace(FULL, kv_quant_mode=KVQuantMode.NVFP4)
 PARALLEL = "parallel_config."
-# By the first cell of its row in the README.
+# By the first cell of its row in the README, and what tells several of one row apart.
 CASES = {
     "`kv_role` other than `kv_both`": Case(
         put("kv_transfer_config.kv_role", "kv_producer"), {"set kv_both": put("kv_transfer_config.kv_role", "kv_both")}
@@ -201,6 +216,9 @@ CASES = {
             "choose another --attention-backend": put("cache_config.kv_cache_layout", "BLHNC"),
         },
     ),
+    "another layout than the key `kv_cache_layout` asks for (by a variable)": Case(
+        resolved("LBHNC"), {"unset VLLM_KV_CACHE_LAYOUT": resolved(None)}
+    ),
     "HiSparse": Case(cache_of(FULL, host_blocks=4), {WITHOUT: None}),
     "no KV cache": Case(cache_of(), {WITHOUT: None}),
     "no group that vLLM caches": Case(cache_of(RING), {WITHOUT: None}),
@@ -209,6 +227,13 @@ CASES = {
     "recurrent state of no block boundary": Case(
         cache_of(FULL, dataclasses.replace(STATE, mamba_cache_mode="none")),
         {"set --mamba-cache-mode align": cache_of(FULL, STATE)},
+    ),
+    "recurrent state of every block with drafts": Case(
+        cache_of(FULL, dataclasses.replace(STATE, mamba_cache_mode="all", num_speculative_blocks=2)),
+        {
+            "set --mamba-cache-mode align": cache_of(FULL, dataclasses.replace(STATE, num_speculative_blocks=2)),
+            "or leave --speculative-config out": cache_of(FULL, EVERY_STATE),
+        },
     ),
     "KV quantization with scales outside the blocks": Case(
         cache_of(QUANTIZED),
@@ -223,6 +248,18 @@ CASES = {
     "blocks that end where no hash does": Case(
         all_of(cache_of(FULL), put("cache_config.block_size", 32)),
         {"set --block-size to the size of a block": put("cache_config.block_size", 16)},
+    ),
+    "blocks that end where no hash does (states of every block)": Case(
+        cache_of(FULL, dataclasses.replace(EVERY_STATE, block_size=64, page_size_padded=8192)),
+        {
+            "set --block-size to the size of a block": cache_of(
+                dataclasses.replace(FULL, block_size=64),
+                dataclasses.replace(EVERY_STATE, block_size=64, page_size_padded=8192),
+            ),
+            "or --mamba-cache-mode align": cache_of(
+                FULL, dataclasses.replace(STATE, block_size=64, page_size_padded=8192)
+            ),
+        },
     ),
     "hits that end where no block does": Case(
         all_of(cache_of(FULL), put("cache_config.block_size", 8)), {WITHOUT: None}
@@ -313,8 +350,9 @@ def test_every_refusal_is_a_row_of_the_readme_with_its_remedy(folder: Path) -> N
         if len(cells) == 3
     }
     rows = {name: remedy for name, remedy in rows.items() if name not in ("Refused", "---")}
-    assert set(CASES) <= set(rows)
-    for name, case in CASES.items():
+    for case_name, case in CASES.items():
+        name = case_name.partition(" (")[0]
+        assert name in rows
         for remedy in case.remedies:
             if remedy != WITHOUT:
                 # The option, variable or key that it names.

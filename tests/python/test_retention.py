@@ -7,6 +7,7 @@ import pytest
 from event_mirror import CachedHashes, EventMirror
 from harness import ToyEngine, prompt_of
 from scenarios import CHUNKED, HYBRID, STORE_ALL, Make, assert_at_rest
+from vllm.config import VllmConfig
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 
 # A ring that takes all, so that no block of a window slides out before its turn.
@@ -50,6 +51,24 @@ def test_what_the_engine_retains_is_stored_and_no_more(
         assert held <= retained
         # With asynchronous scheduling the last block of a text is cached after its request has ended, or never.
         assert len(retained - held) <= (3 if is_async else 0)
+
+
+@pytest.mark.parametrize(("num_unseen", "num_more"), [(2, 0), (10, 1), (30, 2)])
+def test_with_what_the_engine_retains_of_a_window_goes_what_it_keeps_beyond_it(
+    make: Make, is_async: bool, num_unseen: int, num_more: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Drafters of several modules make vLLM do so.
+    monkeypatch.setattr(VllmConfig, "num_prefill_lookahead_tokens", num_unseen + 1)
+    engine, mirror, cached = run(make, is_async, "engine", {**HYBRID, **LONG})
+    (group,) = window_groups(engine)
+    held, retained = mirror.held[group], cached.by_group[group]
+    # Three prompts end, and two begin alike: of each end a window.
+    assert len(retained - held) <= (3 if is_async else 0)
+    assert len(held - retained) >= 3 * num_more
+    assert len(held) <= len(retained) + 4 * num_more
+    engine.drop_gpu_cache()
+    engine.generate({"again": prompt_of(1, 500)}, max_tokens=2)
+    assert engine.external_hit_tokens["again"] == 496
 
 
 def test_dense_stores_all_and_an_interval_some(make: Make) -> None:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -95,11 +96,15 @@ class ToySpec:
     draft_method
         What vLLM is told of them. With ``"mtp"`` or ``"eagle3"`` it takes a drafter's layers into account, which it
         recognises, and loses a block more of a hit.
+    num_draft_modules
+        With ``"mtp"``: of several vLLM keeps more of a window than a token sees (``extra_retained_tokens``).
     kv_events
         Whether the engine publishes KV events; to nobody, unless a test replaces the publisher's ``publish``.
     retention_interval
         vLLM's ``prefix_cache_retention_interval``: of the states and window blocks that steps leave, its cache keeps
         those where a request of the same prompt goes on (0), or all (None).
+    mamba_cache_mode
+        vLLM's: whether the layers of ``"s"`` keep the states of some block boundaries (``"align"``), or of all.
     hybrid_manager
         vLLM's, for groups of several kinds; not every connector goes with it.
     page_bytes
@@ -134,8 +139,10 @@ class ToySpec:
     policy: Literal["fcfs", "priority"] = "fcfs"
     num_drafts: int = 0
     draft_method: Literal["ngram", "eagle3", "mtp"] = "ngram"
+    num_draft_modules: int = 1
     kv_events: bool = False
     retention_interval: int | None = 0
+    mamba_cache_mode: Literal["align", "all"] = "align"
     hybrid_manager: bool = True
     page_bytes: int | None = None
 
@@ -190,7 +197,7 @@ class ToySpec:
             shapes=((NUM_CELLS // 4,), (NUM_CELLS // 4, 3)),
             dtypes=(torch.int32, torch.int32),
             page_size_padded=kinds["f"].page_size_bytes,
-            mamba_cache_mode="align",
+            mamba_cache_mode=self.mamba_cache_mode,
             num_speculative_blocks=self.num_drafts,
         )
         return {
@@ -283,6 +290,9 @@ def make_vllm_config(folder: Path, spec: ToySpec) -> VllmConfig:
     if config.speculative_config is not None:
         # Made with another method it would ask for the drafter's own model.
         config.speculative_config.method = spec.draft_method
+        if spec.num_draft_modules > 1:
+            modules = SimpleNamespace(num_nextn_predict_layers=spec.num_draft_modules)
+            config.speculative_config.draft_model_config = SimpleNamespace(hf_config=modules)
     # vLLM's CPU platform forces these; nothing here runs on its executor.
     config.scheduler_config.async_scheduling = spec.async_scheduling
     config.parallel_config.tensor_parallel_size = spec.num_tensor_ranks
@@ -293,7 +303,7 @@ def make_vllm_config(folder: Path, spec: ToySpec) -> VllmConfig:
     config.parallel_config.cp_kv_cache_interleave_size = spec.interleaving
     config.cache_config.block_size = spec.block_size
     if any(isinstance(layer, MambaSpec) for layer in spec.layer_specs().values()):
-        config.cache_config.mamba_cache_mode = "align"
+        config.cache_config.mamba_cache_mode = spec.mamba_cache_mode
         config.cache_config.mamba_block_size = spec.block_size
     return config
 

@@ -97,6 +97,7 @@ class ToyModel:
         )
         self._requests: dict[str, ToyRequest] = {}
         self._asked = ToyRequest([], [])
+        self._has_all_states = spec.mamba_cache_mode == "all"
         self.take_kv_caches(kv_caches)
 
     def take_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
@@ -110,7 +111,7 @@ class ToyModel:
             for layers in sorted(self._layers, key=lambda of: of.spec.tokens_per_state, reverse=True)
         }
         state_size = next((self._sizes[layers.group] for layers in states), 1)
-        self._states = ToyStates(states, state_size)
+        self._states = ToyStates(states, state_size, has_all=self._has_all_states)
         self._replay_tokens = max((layers.replay_tokens for layers in self._layers), default=0)
 
     def load_weights(self, weights: int) -> None:

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The toy model's recurrent state, kept where vLLM's model runner keeps it (mamba_utils.py, "align").
+"""The toy model's recurrent state, kept where vLLM keeps it: its model runner (mamba_utils.py, "align") or its kernels.
 
 A request's running state is in the block of the table's column that its last token is in. Before a step that ends in
 another column it is copied there, so that the block it leaves keeps the state of its end. With drafts the states
 behind each of a step's last tokens are in as many columns, and where the next step starts is known when they have been
 accepted or not: behind the step. If a block ended in between, its state is copied to its block then.
+
+With "all" (vLLM 0.30 and 0.31) a step leaves the state of each boundary that it passes in the block that ends there,
+and its last one in the column of its last token, where the next step finds it.
 """
 
 from collections.abc import Sequence
@@ -33,7 +36,7 @@ class RunningState:
     Attributes
     ----------
     column
-        Of the block table, as of the last step; None: the request is new, or resumed.
+        Of the block table, as of the last step (the first that it wrote); None: the request is new, or resumed.
     num_accepted
         Tokens of the last step that hold: its state is so many columns behind `column`, less one.
     num_running
@@ -96,12 +99,15 @@ class ToyStates:
         All of them.
     block_size
         Tokens.
+    has_all
+        Whether every block keeps the state of its end.
 
     """
 
-    def __init__(self, layers: Sequence[StateLayers], block_size: int) -> None:
+    def __init__(self, layers: Sequence[StateLayers], block_size: int, *, has_all: bool) -> None:
         self._layers = layers
         self._block_size = block_size
+        self._has_all = has_all
 
     def compute(
         self,
@@ -125,10 +131,13 @@ class ToyStates:
             Whether to compare what is read with it.
 
         """
+        running.hashes.clear()
+        if self._has_all:
+            self._compute_all(request_id, running, tables, hidden, start, end, check=check)
+            return
         column = -(-end // self._block_size) - 1
         previous = (start - 1) // self._block_size if running.column is None else running.column
         offset = running.num_accepted - 1
-        running.hashes.clear()
         for layers in self._layers:
             table, bits = tables[layers.group], layers.bits
             at = column + offset
@@ -151,6 +160,35 @@ class ToyStates:
         running.column = column
         running.num_accepted = 1
         running.num_running = end - num_drafts if num_drafts else None
+
+    def _compute_all(
+        self,
+        request_id: str,
+        running: RunningState,
+        tables: list[list[int]],
+        hidden: Array,
+        start: int,
+        end: int,
+        *,
+        check: bool,
+    ) -> None:
+        """Do the same if every block keeps the state of its end; nothing is taken back."""
+        running.column = start // self._block_size
+        boundaries = range((running.column + 1) * self._block_size, end, self._block_size)
+        for layers in self._layers:
+            table, bits = tables[layers.group], layers.bits
+            state, before = INITIAL + layers.salts, INITIAL
+            if start > 0:
+                block = table[(start - 1) // self._block_size]
+                state, before = bits[:, block].astype(np.int64), int(hidden[start - 1])
+                if check:
+                    self._check(request_id, layers, start, state, before, block)
+            for position in (*boundaries, end):
+                factor = pow(FACTOR, position - start, MODULUS)
+                added = (int(hidden[position - 1]) - before * factor) % MODULUS
+                after = (state * factor + added) % MODULUS
+                bits[:, table[(position - 1) // self._block_size]] = after
+            running.hashes[layers.group, end] = layers.hash_of(end, int(after[0, 0]))
 
     @property
     def groups(self) -> set[int]:

@@ -93,7 +93,7 @@ std::uint32_t BlockProver::admit(const Request& request, Proof& proof, std::uint
 std::uint32_t BlockProver::first_continued(const Request& request,
                                            std::uint32_t num_computed) const {
   for (const GroupId group : groups_.ids()) {
-    if (num_computed % groups_.block_tokens(group) == 0 || groups_.has_states(group)) continue;
+    if (num_computed % groups_.block_tokens(group) == 0 || groups_.is_told(group)) continue;
     const std::uint32_t at = num_computed / groups_.block_tokens(group);
     const std::span<const BlockId> table = request.table(group);
     const std::span<const cpu_tier::BlockKey> keys = request.keys_of(group);
@@ -108,7 +108,7 @@ void BlockProver::admit_again(const Request& request, Proof& proof, std::uint32_
   bool is_its = proof.from <= num_computed && num_computed <= proof.to;
   for (const GroupId group : groups_.ids()) {
     if (!is_its) break;
-    if (num_computed % groups_.block_tokens(group) == 0 || groups_.has_states(group)) continue;
+    if (num_computed % groups_.block_tokens(group) == 0 || groups_.is_told(group)) continue;
     const std::span<const BlockId> table = request.table(group);
     const std::uint32_t at = num_computed / groups_.block_tokens(group);
     is_its = at < table.size() && proven_.is_written_by(table[at], request.generation);
@@ -143,7 +143,7 @@ void BlockProver::cover_added(const Request& request, Proof& proof, GroupBlocks 
   if (num_computed < proof.to) {  // Taken back.
     proof.num_proven = std::min(proof.num_proven, num_computed / groups_.hash_tokens());
     for (const GroupId group : groups_.ids()) {
-      if (groups_.has_states(group)) continue;
+      if (groups_.is_told(group)) continue;
       const std::size_t end = std::min(blocks_to(group, proof.to), num_old(request, added, group));
       for (std::size_t i = num_computed / groups_.block_tokens(group); i < end; ++i) {
         begin_write(group, request.table(group)[i], request.generation);

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <numeric>
 #include <span>
 #include <vector>
@@ -75,10 +76,11 @@ class BlockGroups {
   /// The next token needs every block before it. The other groups drop old blocks, and have null
   /// blocks in their tables instead.
   [[nodiscard]] bool needs_all(GroupId group) const { return at(group).reach.is_all(); }
-  /// A block holds the state at its end, and no other block of the group is needed with it. The
-  /// engine says in which block it leaves a state (SchedulerEngine::on_state()); the table does not
-  /// tell.
+  /// A block holds the state at its end, and no other block of the group is needed with it.
   [[nodiscard]] bool has_states(GroupId group) const { return at(group).reach.is_state(); }
+  /// The engine says in which block it leaves a state (SchedulerEngine::on_state()); the table does
+  /// not tell.
+  [[nodiscard]] bool is_told(GroupId group) const { return at(group).reach.is_told(); }
   /// Whether a block has its content after the forward of the step that completes it. Otherwise it
   /// has it after the step.
   [[nodiscard]] bool settles_in_step(GroupId group) const {
@@ -101,6 +103,17 @@ class BlockGroups {
   [[nodiscard]] Range needed(GroupId group, std::uint32_t first, std::uint32_t end) const {
     return {std::max(num_complete(group, first), first_kept(group, end * hash_tokens_)),
             num_begun(group, end)};
+  }
+  /// Blocks before those that the engine's own cache retains of a window: a load that ends with
+  /// these needs them too (KvGroup::unseen_tokens).
+  [[nodiscard]] std::uint32_t num_unseen(GroupId group) const {
+    const std::uint32_t unseen = at(group).unseen_tokens;
+    if (unseen == 0) return 0;
+    const std::uint32_t tokens = block_tokens(group);
+    // The window of any end of a block that is far from the first one.
+    const std::uint32_t end = std::numeric_limits<std::uint32_t>::max() / tokens * tokens;
+    const std::uint32_t first = at(group).reach.first_seen(end);
+    return (first + unseen) / tokens - first / tokens;
   }
   /// The most positions that a load may bring of a request of so many tokens. The engine computes
   /// the last token in any case, because it needs its logits: after a load of all of them it steps

@@ -16,8 +16,8 @@ std::uint32_t BlockProver::prove(const Request& request) {
   std::uint32_t end = num_provable(request, proof);
   if (proof.num_proven >= end) return proof.num_proven;
   for (const GroupId group : groups_.ids()) {
-    end = groups_.has_states(group) ? end_by_state(request, proof, group, end)
-                                    : end_by_blocks(request, proof, group, end);
+    end = groups_.is_told(group) ? end_by_state(request, proof, group, end)
+                                 : end_by_blocks(request, proof, group, end);
   }
   for (const GroupId group : groups_.ids()) prove_computed(request, proof, group, end);
   return proof.num_proven = end;
@@ -74,7 +74,7 @@ void BlockProver::prove_computed(const Request& request, const Proof& proof, Gro
                                  std::uint32_t end) {
   std::uint32_t first = groups_.num_complete(group, proof.num_proven);
   std::uint32_t last = groups_.num_complete(group, end);
-  if (groups_.has_states(group)) {
+  if (groups_.is_told(group)) {
     if (proof.state_end == 0 || !groups_.ends_with(group, proof.state_end - 1)) return;
     const std::uint32_t state = groups_.num_complete(group, proof.state_end);
     first = std::max(first, state - 1);

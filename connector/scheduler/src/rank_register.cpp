@@ -5,6 +5,7 @@
 #include "kvferry/base/mixed_bits.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 
 namespace kvferry::connector {
@@ -138,7 +139,27 @@ std::uint32_t RankRegister::chunks_per_run() const {
   for (const auto& rank : ranks_) most = std::max(most, rank->chunks_per_piece);
   return most == fewest ? most : kPiecesPerRun * most;
 }
-std::uint32_t RankRegister::least_ring_blocks() const { return least(&RankTopology::ring_blocks); }
+
+RingRoom RankRegister::ring_room() const {
+  const auto largest = [](const RankTopology& rank) {
+    std::uint64_t most = 1;
+    for (const RankSlots& of : rank.classes) most = std::max(most, of.slot_bytes);
+    return most;
+  };
+  const std::uint64_t unit = largest(*ranks_.front());
+  RingRoom room{least(&RankTopology::ring_blocks) * unit, {}};
+  room.block_bytes.resize(ranks_.front()->classes.size(), 1);
+  for (const auto& rank : ranks_) {
+    const std::uint64_t its_unit = largest(*rank);
+    for (std::size_t i = 0; i < room.block_bytes.size(); ++i) {
+      const double part = static_cast<double>(rank->classes[i].slot_bytes) /
+                          static_cast<double>(its_unit) * static_cast<double>(unit);
+      room.block_bytes[i] =
+          std::max(room.block_bytes[i], static_cast<std::uint64_t>(std::ceil(part)));
+    }
+  }
+  return room;
+}
 
 std::uint64_t RankRegister::joint_probe() const {
   std::uint64_t joint = 0;

@@ -12,6 +12,14 @@
 
 namespace kvferry::connector {
 
+/// How much the staging rings hold, and what a block takes of that. Ranks have rings and blocks of
+/// different sizes: the unit is a byte of the first rank, of which the largest block has as many as
+/// its slots. On no rank does a block of another class take a larger part of the ring.
+struct RingRoom {
+  std::uint64_t num_bytes = 0;             ///< Of the smallest ring; 0: some rank has none.
+  std::vector<std::uint64_t> block_bytes;  ///< By slab class.
+};
+
 /// What the ranks said of themselves, compared with what the scheduler side was told (G8).
 class RankRegister {
  public:
@@ -29,11 +37,11 @@ class RankRegister {
   [[nodiscard]] std::string describe_missing() const;
   [[nodiscard]] std::uint32_t num_ready() const { return num_ready_; }
   [[nodiscard]] bool all_ready() const { return num_ready_ == ranks_.size(); }
-  /// The chunks that every rank has ready, those that every rank will have, and the smallest ring
-  /// of all; once all_ready().
+  /// The chunks that every rank has ready, and those that every rank will have; once all_ready().
   [[nodiscard]] std::uint32_t least_chunks() const;
   [[nodiscard]] std::uint32_t least_max_chunks() const;
-  [[nodiscard]] std::uint32_t least_ring_blocks() const;
+  /// Once all_ready().
+  [[nodiscard]] RingRoom ring_room() const;
   /// The chunks that become ready on every rank without an order, and whether all of them have on
   /// each rank; once all_ready().
   [[nodiscard]] std::uint32_t least_first_chunks() const;

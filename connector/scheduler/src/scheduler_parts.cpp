@@ -94,7 +94,7 @@ void SchedulerEngine::Parts::grow_tier() {
   const std::uint32_t now_ready = std::min(ranks.least_chunks(), resizer.first_chunks());
   if (now_ready == num_first_chunks) return;
   if (num_first_chunks == 0) {
-    stores.set_ring_blocks(ranks.least_ring_blocks());
+    stores.set_ring(ranks.ring_room());
     if (stores.is_off()) backlog.clear();
     tier->narrow_name_space(ranks.joint_probe());
     // What was found as they arrived, by another name space or beyond what is ready.

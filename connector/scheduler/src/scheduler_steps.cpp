@@ -36,7 +36,7 @@ void SchedulerEngine::on_scheduled(std::string_view engine_id, TableUpdate updat
 
 void SchedulerEngine::on_state(std::string_view engine_id, GroupId group, BlockId block,
                                std::uint32_t num_tokens) {
-  if (!parts_->groups.has(group) || !parts_->groups.has_states(group)) {
+  if (!parts_->groups.has(group) || !parts_->groups.is_told(group)) {
     throw ProtocolError("the engine left a state of request " + std::string(engine_id) +
                         " in KV cache group " + std::to_string(group.value()) + ", which has none");
   }

@@ -5,7 +5,6 @@
 #include "kvferry/base/error.hpp"
 
 #include <algorithm>
-#include <limits>
 #include <optional>
 #include <utility>
 
@@ -21,14 +20,16 @@ StoreBook::~StoreBook() {
   }
 }
 
-std::uint32_t StoreBook::plan_limit() const {
+void StoreBook::set_ring(RingRoom ring) { ring_ = std::move(ring); }
+
+std::uint64_t StoreBook::plan_limit() const {
   if (!is_on()) return 0;
-  const std::uint64_t room = *ring_blocks_ > ring_claims_ ? *ring_blocks_ - ring_claims_ : 0;
+  const std::uint64_t whole = ring_->num_bytes;
+  const std::uint64_t room = whole > ring_claims_ ? whole - ring_claims_ : 0;
   // An eighth of the ring more in each step: a ring that turns out to drain faster is found within
   // a few steps, one that is stuck costs little.
-  const std::uint32_t more = *ring_blocks_ / 8 + 8;
-  return static_cast<std::uint32_t>(std::min<std::uint64_t>(
-      room + recently_taken_ + more, std::numeric_limits<std::uint32_t>::max()));
+  const auto largest = std::max_element(ring_->block_bytes.begin(), ring_->block_bytes.end());
+  return room + recently_taken_ + whole / 8 + 8 * *largest;
 }
 
 StoreOrder StoreBook::plan(TransferId transfer, Owner owner, SlabClassId slab_class,
@@ -50,8 +51,9 @@ StoreOrder StoreBook::plan(TransferId transfer, Owner owner, SlabClassId slab_cl
               {},
               RankRoll(world_size_),
               stamp};
+  store.block_bytes = blocks.empty() ? 0 : block_bytes(slab_class);
   store.ring_claim = num_blocks;
-  ring_claims_ += num_blocks;
+  ring_claims_ += num_blocks * store.block_bytes;
   const bool fresh = stores_.emplace(transfer, std::move(store)).second;
   KVFERRY_CHECK(fresh, "transfer " + std::to_string(transfer.value()) + " planned twice");
   return order;
@@ -99,7 +101,7 @@ bool StoreBook::mark_ended(RankId rank, const TransferEnded& ended) {
 void StoreBook::settle() {
   std::sort(marked_.begin(), marked_.end());
   marked_.erase(std::unique(marked_.begin(), marked_.end()), marked_.end());
-  std::optional<std::uint32_t> taken;
+  std::optional<std::uint64_t> taken;
   // Newest first, so that what goes back to the head of the backlog stands there oldest first.
   for (auto it = marked_.rbegin(); it != marked_.rend(); ++it) {
     const auto found = stores_.find(*it);
@@ -117,13 +119,14 @@ void StoreBook::settle() {
   marked_.clear();
 }
 
-std::uint32_t StoreBook::settle_gathers(Store& store) {
+std::uint64_t StoreBook::settle_gathers(Store& store) {
   store.gathers_settled = true;
   const std::uint32_t least = store.roll.least_gathered();
   const std::uint32_t most = store.roll.most_gathered();
-  ring_claims_ -= store.ring_claim - most;
+  const std::uint64_t taken = most * store.block_bytes;
+  ring_claims_ -= store.ring_claim * store.block_bytes - taken;
   store.ring_claim = most;
-  if (store.was_aborted) return most;
+  if (store.was_aborted) return taken;
   // What a rank skipped is stored on no rank: forgotten here, offered again, and its slot is free
   // as soon as no rank writes it.
   for (std::size_t i = store.blocks.size(); i > least; --i) {
@@ -133,11 +136,11 @@ std::uint32_t StoreBook::settle_gathers(Store& store) {
   }
   store.aborted = tier_.abort(store.writable.split_off(least));
   tier_.release(store.aborted.split_off(most - least));
-  return most;
+  return taken;
 }
 
 void StoreBook::settle_end(Store& store) {
-  ring_claims_ -= store.ring_claim;
+  ring_claims_ -= store.ring_claim * store.block_bytes;
   if (store.roll.all_done()) {
     num_stored_ += store.writable.size();
     commit(store);

@@ -10,6 +10,7 @@
 #include "backlog.hpp"
 #include "overdue.hpp"
 #include "rank_patience.hpp"
+#include "rank_register.hpp"
 #include "rank_roll.hpp"
 
 #include <cstdint>
@@ -25,8 +26,9 @@ namespace kvferry::connector {
 using Predecessor = std::optional<cpu_tier::BlockKey>;
 
 /// The stores under way: each owns its slots from the plan until every rank has ended it (G1: it
-/// owns no block). How many blocks may still be planned follows from what the rings hold and took
-/// lately. Called by the scheduler's thread alone.
+/// owns no block). How much may still be planned follows from what the rings hold and took lately,
+/// in bytes: of the smallest blocks thousands have room where a few of the largest have. Called by
+/// the scheduler's thread alone.
 class StoreBook {
  public:
   StoreBook(cpu_tier::Tier& tier, Backlog& backlog, std::uint32_t world_size)
@@ -35,17 +37,21 @@ class StoreBook {
   StoreBook(const StoreBook&) = delete;
   StoreBook& operator=(const StoreBook&) = delete;
 
-  /// Every rank has registered. The smallest ring of all, in blocks.
-  void set_ring_blocks(std::uint32_t ring_blocks) { ring_blocks_ = ring_blocks; }
+  /// Every rank has registered.
+  void set_ring(RingRoom ring);
   /// Every rank has registered, with a staging ring: stores can be planned.
-  [[nodiscard]] bool is_on() const { return ring_blocks_.value_or(0) > 0; }
+  [[nodiscard]] bool is_on() const { return ring_ && ring_->num_bytes > 0; }
   /// A rank has no staging ring: there will be no store.
-  [[nodiscard]] bool is_off() const { return ring_blocks_ == 0; }
+  [[nodiscard]] bool is_off() const { return ring_ && ring_->num_bytes == 0; }
 
-  /// Blocks worth planning now: the room that the ring is known to have, what it took in the last
-  /// step (it drains while the step runs), and some more, so that the ranks and not the plan are
-  /// the limit.
-  [[nodiscard]] std::uint32_t plan_limit() const;
+  /// Bytes worth planning now, as RingRoom counts them: the room that the ring is known to have,
+  /// what it took in the last step (it drains while the step runs), and some more, so that the
+  /// ranks and not the plan are the limit.
+  [[nodiscard]] std::uint64_t plan_limit() const;
+  /// What a block of the class takes of that; 1 unless is_on().
+  [[nodiscard]] std::uint64_t block_bytes(SlabClassId slab_class) const {
+    return is_on() ? ring_->block_bytes[slab_class.value()] : 1;
+  }
 
   /// Plans a store of `blocks` into `slots` (one each, in order), sent at `stamp`. `predecessors`:
   /// the keys before them in their prefixes; none, one for a piece of one prefix, or one for each
@@ -115,14 +121,15 @@ class StoreBook {
     cpu_tier::QuarantinedSlots quarantined;  ///< All of them, once a silent rank was lost.
     RankRoll roll;
     RankPatience::Stamp sent{};
-    std::uint32_t ring_claim = 0;  ///< Blocks that a ring holds or may come to hold of it.
+    std::uint64_t block_bytes = 0;  ///< Of each block, in a ring.
+    std::uint32_t ring_claim = 0;   ///< Blocks that a ring holds or may come to hold of it.
     bool was_aborted = false;
     bool gathers_settled = false;
   };
   using Stores = std::map<TransferId, Store>;
 
-  /// Returns how many blocks of it the fullest ring took.
-  [[nodiscard]] std::uint32_t settle_gathers(Store& store);
+  /// Returns how many bytes of it the fullest ring took.
+  [[nodiscard]] std::uint64_t settle_gathers(Store& store);
   void settle_end(Store& store);
   void commit(Store& store);
   void abort(Store& store);
@@ -133,9 +140,9 @@ class StoreBook {
   cpu_tier::Tier& tier_;
   Backlog& backlog_;
   std::uint32_t world_size_;
-  std::optional<std::uint32_t> ring_blocks_;
-  std::uint32_t ring_claims_ = 0;
-  std::uint32_t recently_taken_ = 0;
+  std::optional<RingRoom> ring_;
+  std::uint64_t ring_claims_ = 0;     ///< Bytes.
+  std::uint64_t recently_taken_ = 0;  ///< Bytes.
   Stores stores_;
   std::vector<TransferId> marked_;
   std::vector<TransferId> witnesses_;

@@ -33,7 +33,7 @@ void StorePlanner::offer_step(const Request& request, TableUpdate update,
   if (!offers.storable || first >= end) return;
   for (const GroupId group : groups_.ids()) {
     // Later the engine moves blocks within a table.
-    if (update == TableUpdate::kReplace && groups_.has_states(group)) {
+    if (update == TableUpdate::kReplace && groups_.is_told(group)) {
       const std::uint32_t found_to = std::min({first_written, end, request.store_limit});
       defer_found_states(request, group, groups_.num_complete(group, first),
                          groups_.num_complete(group, found_to));
@@ -58,6 +58,11 @@ void StorePlanner::mark_retained(const Request& request, GroupId group, BlockGro
   if (retention_.rule == Retention::Rule::kDense) return keep(blocks);
   if (pool_ != nullptr) {
     pool_->mark_held(table, request.keys_of(group).subspan(blocks.first, blocks.size()), retained);
+  }
+  if (const std::uint32_t unseen = groups_.num_unseen(group); unseen > 0) {
+    for (std::uint32_t at = blocks.first; at < blocks.last; ++at) {
+      if (retained[at - blocks.first] == 1) keep({at - std::min(at, unseen), at});
+    }
   }
   // The engine knows of shared prefixes that it has itself; most of them only the tier has.
   keep(groups_.needed(group, 0, offers_.of(request).junction));
@@ -153,11 +158,13 @@ void StorePlanner::offer_proven(const Request& request, OfferTo where) {
   if (first >= end) return;
   offers.num_offered = end;
   for (const GroupId group : groups_.ids()) {
-    if (groups_.has_states(group)) continue;  // The engine has said where they are.
+    if (groups_.is_told(group)) continue;  // The engine has said where they are.
     // A window's blocks serve loads that end with them or soon after, and loads end where a block
     // of every group does. The engine caches them then, too.
     const bool waits = !groups_.needs_all(group);
-    const std::uint32_t begin = groups_.num_complete(group, waits ? groups_.align(first) : first);
+    std::uint32_t begin = groups_.num_complete(group, waits ? groups_.align(first) : first);
+    // What was not retained may be needed with what is.
+    begin -= std::min(begin, groups_.num_unseen(group));
     const std::uint32_t last = groups_.num_complete(group, waits ? groups_.align(end) : end);
     if (begin >= last) continue;
     const bool is_in_step = where == OfferTo::kStep;

@@ -18,10 +18,14 @@ std::vector<StoreOrder> StorePlanner::plan(RankPatience::Stamp stamp) {
   plan_witness(draft);
   // A plan lists ready stores first (StepPlan::stores), and so the backlog is planned before the
   // states. But states have the first claim on the room: the backlog gets what they leave.
-  const std::uint32_t num_states = std::min(static_cast<std::uint32_t>(states_.size()), draft.room);
-  draft.room -= num_states;
+  std::uint64_t of_states = 0;
+  for (const Candidate& state : states_) {
+    of_states += stores_.block_bytes(groups_.class_of(state.group));
+  }
+  of_states = std::min(of_states, draft.room);
+  draft.room -= of_states;
   plan_backlog(draft, buffer_);
-  draft.room += num_states;
+  draft.room += of_states;
   const std::uint32_t num_classes = tier_.num_classes();
   for (std::uint32_t i = 0; i < num_classes; ++i) {
     plan_single_blocks(draft, SlabClassId(i), states_, buffer_);
@@ -51,9 +55,9 @@ void StorePlanner::plan_witness(Draft& draft) {
   prover_.set_witness(witness);
 }
 
-std::vector<BacklogEntry> StorePlanner::take_backlog(std::uint32_t limit, Buffer& buffer) {
+std::vector<BacklogEntry> StorePlanner::take_backlog(std::uint64_t room, Buffer& buffer) {
   std::vector<BacklogEntry> taken;
-  while (taken.size() < limit) {
+  while (room > 0) {
     const std::optional<BacklogEntry> entry = backlog_.pop();
     if (!entry) break;
     if (pool_ == nullptr || !prover_.holds(entry->block, entry->key) ||
@@ -61,11 +65,18 @@ std::vector<BacklogEntry> StorePlanner::take_backlog(std::uint32_t limit, Buffer
       ++num_reallocated_;
       continue;
     }
+    const SlabClassId slab_class = groups_.class_of(GroupId(entry->key.group));
     KeyState state{};
-    tier_.lookup(groups_.class_of(GroupId(entry->key.group)), {&entry->key, 1}, {&state, 1});
+    tier_.lookup(slab_class, {&entry->key, 1}, {&state, 1});
     if (state != KeyState::kAbsent) continue;
     // Two blocks of the pool can carry one key; the first stands for both.
-    if (!buffer.seen.insert(entry->key.mixed()).second) continue;
+    if (buffer.seen.contains(entry->key.mixed())) continue;
+    if (stores_.block_bytes(slab_class) > room) {
+      backlog_.push_front(*entry);
+      break;
+    }
+    room -= stores_.block_bytes(slab_class);
+    buffer.seen.insert(entry->key.mixed());
     taken.push_back(*entry);
   }
   buffer.seen.clear();
@@ -91,7 +102,7 @@ void StorePlanner::plan_backlog(Draft& draft, Buffer& buffer) {
     num_left -= keys.size();
     const std::uint32_t planned =
         plan_store(draft, {slab_class, StoreReadiness::kNow, std::nullopt, blocks, keys, {}});
-    draft.room -= planned;
+    draft.room -= planned * stores_.block_bytes(slab_class);
     for (std::size_t at = blocks.size(); at > planned; --at) {
       backlog_.push_front({blocks[at - 1], keys[at - 1]});
     }
@@ -150,12 +161,14 @@ void StorePlanner::plan_single_blocks(Draft& draft, SlabClassId slab_class,
 }
 
 void StorePlanner::plan_or_defer(Draft& draft, const Wish& wish) {
-  const std::size_t wanted = std::min<std::size_t>(wish.blocks.size(), draft.room);
+  if (wish.blocks.empty()) return;
+  const std::uint64_t block_bytes = stores_.block_bytes(wish.slab_class);
+  const std::size_t wanted = std::min<std::uint64_t>(wish.blocks.size(), draft.room / block_bytes);
   Wish fitting = wish;
   fitting.blocks = wish.blocks.first(wanted);
   fitting.keys = wish.keys.first(wanted);
   const std::uint32_t planned = plan_store(draft, fitting);
-  draft.room -= planned;
+  draft.room -= planned * block_bytes;
   if (planned < wanted) {
     num_exhausted_ += wanted - planned;
     draft.room = 0;

@@ -32,7 +32,7 @@ namespace kvferry::connector {
 /// of it, once for each turn of its request) and, if the tier admits it, to reserved and ordered:
 /// in the plan of the step that completes it, or through the backlog in a later one.
 ///
-/// A plan has room for as many blocks as the ranks' rings take (StoreBook::plan_limit()). States
+/// A plan has room for as many bytes as the ranks' rings take (StoreBook::plan_limit()). States
 /// have the first claim on it, then what the backlog has, long pieces of one request, and single
 /// blocks. The rest enters the backlog.
 ///
@@ -181,7 +181,7 @@ class StorePlanner {
   /// The stores of one plan, while they are made.
   struct Draft {
     std::vector<StoreOrder> orders;
-    std::uint32_t room;  ///< Blocks.
+    std::uint64_t room;  ///< Bytes.
     RankPatience::Stamp stamp;
   };
   /// Memory for one plan or offer, so that none is allocated for each. It carries nothing from one
@@ -224,8 +224,8 @@ class StorePlanner {
   void plan_witness(Draft& draft);
   /// A transfer for each slab class.
   void plan_backlog(Draft& draft, Buffer& buffer);
-  /// Takes as many from the backlog as are still what they were, at most `limit`.
-  [[nodiscard]] std::vector<BacklogEntry> take_backlog(std::uint32_t limit, Buffer& buffer);
+  /// Takes as many from the backlog as are still what they were and fit into so many bytes.
+  [[nodiscard]] std::vector<BacklogEntry> take_backlog(std::uint64_t room, Buffer& buffer);
   /// A transfer of its own for a request that completes many blocks.
   void plan_candidate(Draft& draft, const Candidate& candidate, Buffer& buffer);
   /// One transfer for all of the candidates that are a single block of that class.

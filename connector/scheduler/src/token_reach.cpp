@@ -27,6 +27,8 @@ TokenReach TokenReach::chunk(std::uint32_t tokens) {
 
 TokenReach TokenReach::state(std::uint32_t drafts) { return {Kind::kState, drafts}; }
 
+TokenReach TokenReach::states() { return {Kind::kStates, 0}; }
+
 TokenReach TokenReach::none() { return {Kind::kNone, 0}; }
 
 TokenReach TokenReach::named(std::string_view kind, std::uint32_t tokens) {
@@ -34,10 +36,11 @@ TokenReach TokenReach::named(std::string_view kind, std::uint32_t tokens) {
   if (kind == "chunk") return chunk(tokens);
   if (kind == "state") return state(tokens);
   if (kind == "all" && tokens == 0) return {};
+  if (kind == "states" && tokens == 0) return states();
   if (kind == "none" && tokens == 0) return none();
-  throw ConfigError("a KV cache group's reach is '" + std::string(kind) + "' of " +
-                    std::to_string(tokens) +
-                    " tokens; expected 'all' or 'none' of 0, 'window', 'chunk' or 'state'");
+  throw ConfigError(
+      "a KV cache group's reach is '" + std::string(kind) + "' of " + std::to_string(tokens) +
+      " tokens; expected 'all', 'states' or 'none' of 0, 'window', 'chunk' or 'state'");
 }
 
 void TokenReach::check_block(std::uint32_t block_tokens) const {

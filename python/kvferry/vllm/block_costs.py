@@ -21,6 +21,13 @@ if TYPE_CHECKING:
 
 logger = init_logger("vllm.kvferry")
 
+_SEEN = {
+    "all": "all tokens",
+    "state": "recurrent state",
+    "states": "recurrent state",
+    "none": "not cached by the engine, left out",
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class GroupCost:
@@ -33,8 +40,8 @@ class GroupCost:
     num_layers
         As the scheduler knows them: of pipeline stages those of the first.
     reach, reach_tokens
-        How far back a token sees: ``"all"``, ``"window"``, ``"chunk"``, ``"state"``, or ``"none"`` for a group that
-        is left out.
+        How far back a token sees: ``"all"``, ``"window"``, ``"chunk"``, ``"state"`` or ``"states"``, or ``"none"``
+        for a group that is left out.
     block_tokens
         Tokens of a block.
     block_bytes
@@ -171,10 +178,11 @@ class _BlockCounts:
         block_tokens = self._block_tokens[number]
         reach, reach_tokens = self._reaches[number]
         # Whatever the key says, of states the engine's own cache has what there is, and of chunks it has all.
-        if reach not in ("window", "state") or (reach == "window" and retention == "dense"):
+        has_states = reach in ("state", "states")
+        if not (has_states or reach == "window") or (reach == "window" and retention == "dense"):
             return num_tokens // block_tokens
         is_drafter = bool(getattr(self._groups[number], "is_eagle_group", False))
-        per_end = 1 if reach == "state" else -(-(reach_tokens - 1) // block_tokens) + is_drafter
+        per_end = 1 if has_states else -(-(reach_tokens - 1) // block_tokens) + is_drafter
         interval = self._hit_tokens if self._engine_interval is None else self._engine_interval
         if isinstance(retention, int) and reach == "window":
             interval = min(interval or retention, retention or interval)
@@ -207,7 +215,7 @@ def lines_of(costs: BlockCosts) -> Iterator[str]:
 def _seen(cost: GroupCost) -> str:
     if cost.reach in ("window", "chunk"):
         return f"{cost.reach} of {cost.reach_tokens} tokens"
-    return {"all": "all tokens", "state": "recurrent state", "none": "not cached by the engine, left out"}[cost.reach]
+    return _SEEN[cost.reach]
 
 
 def _block(cost: GroupCost) -> str:

@@ -104,7 +104,10 @@ def find(tensors: Iterable[torch.Tensor], wanted: str) -> KvDevice:
         )
     # The host is always there; asking for the others would load and start their drivers.
     if backend != "host" and (why_not := _core.backends()[backend]):
-        raise ConfigError(f"the KV cache is on {found}, and the back end {backend!r} cannot be had: {why_not}")
+        raise ConfigError(
+            f"the KV cache is on {found}, and the back end {backend!r} cannot be had; mend what `kvferry doctor` "
+            f"names, or start vLLM without KvFerryConnector: {why_not}"
+        )
     return KvDevice(backend, devices.pop().index or 0)
 
 

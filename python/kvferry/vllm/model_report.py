@@ -130,7 +130,7 @@ def _costs(vllm_config: "VllmConfig", engine: str) -> BlockCosts:
         shared_tier.check_engine(config, vllm_config)
         kv_cache_config = generate_scheduler_kv_cache_config(of_stages)
         plan = tier_plan.plan_tier(config, vllm_config, kv_cache_config, of_stages[1:])
-        preflight.warn_of_small_tier(plan.max_slots, plan.block_tokens, vllm_config.model_config.max_model_len)
+        tier_plan.warn_of_small_tier(plan.max_slots, plan.block_tokens, vllm_config.model_config.max_model_len)
         return block_costs.costs_of(config, vllm_config, kv_cache_config, plan)
     except (ConfigError, ResourceError) as error:
         raise _RefusedError(str(error)) from None

@@ -245,9 +245,15 @@ def reach_of_group(group: "KVCacheGroupSpec", num_drafts: int) -> tuple[str, int
     return reaches.pop()
 
 
+def unseen_tokens(group: "KVCacheGroupSpec") -> int:
+    """How many tokens of a group's window no token sees, which vLLM keeps for drafters of several modules."""
+    return max(int(getattr(spec, "extra_retained_tokens", 0)) for spec in iter_layer_specs(group.kv_cache_spec))
+
+
 def _reach(spec: "KVCacheSpec", num_drafts: int) -> tuple[str, int]:
     if isinstance(spec, MambaSpec):
-        return "state", num_drafts
+        # With "all" a step leaves one in each block that it completes, else where the engine says.
+        return ("states", 0) if spec.mamba_cache_mode == "all" else ("state", num_drafts)
     if isinstance(spec, SlidingWindowSpec):
         # What the engine retains behind the window a drafter of several modules may read.
         return "window", int(spec.sliding_window) + int(spec.extra_retained_tokens)
@@ -270,12 +276,7 @@ def _check_spec(spec: "KVCacheSpec") -> None:
             name,
         )
     if isinstance(spec, MambaSpec):
-        if spec.mamba_cache_mode != "align":
-            raise _refusal(
-                f"mamba_cache_mode is {spec.mamba_cache_mode!r}, in which no block holds the state of its end",
-                "'align'",
-                "set --mamba-cache-mode align",
-            )
+        _check_states(spec)
         return
     mode = spec.kv_quant_mode.name
     # An attention back end that keeps scales in the page says how many bytes a token's cell has with them.
@@ -285,6 +286,24 @@ def _check_spec(spec: "KVCacheSpec") -> None:
             "does not say where",
             f"{', '.join(_QUANT_MODES)}, and others with scales inside the blocks (state_content_bytes)",
             "choose another --kv-cache-dtype or --attention-backend",
+        )
+
+
+def _check_states(spec: MambaSpec) -> None:
+    """Check that blocks hold the states of their ends; vLLM 0.32 and newer have no other modes than "align"."""
+    mode = spec.mamba_cache_mode
+    if mode == "all" and spec.num_speculative_blocks:
+        raise _refusal(
+            "mamba_cache_mode is 'all' with speculative decoding, in which steps leave the states after their last "
+            "tokens in as many blocks, whichever of them end there",
+            "'all' without drafts, or 'align'",
+            "set --mamba-cache-mode align, or leave --speculative-config out",
+        )
+    if mode not in ("align", "all"):
+        raise _refusal(
+            f"mamba_cache_mode is {mode!r}, in which no block holds the state of its end",
+            "'align', or 'all' with vLLM 0.30 and 0.31",
+            "set --mamba-cache-mode align",
         )
 
 
@@ -359,7 +378,7 @@ def block_sizes(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> 
             raise _refusal(
                 f"a block has {tokens} tokens and a block hash covers {hash_tokens}",
                 "hashes that end where blocks do",
-                "unset --prefix-match-unit and set --block-size to the size of a block",
+                "set --block-size to the size of a block, or --mamba-cache-mode align",
             )
         hashes_per_block.append(tokens // hash_tokens)
     sizes = BlockSizes(hash_tokens, hashes_per_block)
@@ -370,20 +389,6 @@ def block_sizes(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> 
             _WITHOUT,
         )
     return sizes
-
-
-def warn_of_small_tier(num_slots: int, block_tokens: int, max_model_len: int) -> None:
-    """Warn of a tier that cannot hold one request of the maximum length."""
-    num_tokens = num_slots * block_tokens
-    if num_tokens < max_model_len:
-        logger.warning(
-            "kvferry's tier holds %d tokens (%d blocks of %d), less than one request of max_model_len %d tokens: long "
-            "prefixes will not be found whole; raise cpu_bytes_to_use",
-            num_tokens,
-            num_slots,
-            block_tokens,
-            max_model_len,
-        )
 
 
 def _refusal(found: str, allowed: str, remedy: str) -> ConfigError:

@@ -83,9 +83,9 @@ class SchedulerSide:
         self._wishes = WishReader()
         self._hints = HintReader()
         max_slots, block_tokens = plan.max_slots, plan.block_tokens
-        preflight.warn_of_small_tier(max_slots, block_tokens, vllm_config.model_config.max_model_len)
+        tier_plan.warn_of_small_tier(max_slots, block_tokens, vllm_config.model_config.max_model_len)
         # Of a window a load brings what follows the engine's own hit, and not the part of it before that hit.
-        self.completes_divergent_hits = all(kind in {"all", "state", "none"} for kind, _ in plan.reaches)
+        self.completes_divergent_hits = all(kind in {"all", "state", "states", "none"} for kind, _ in plan.reaches)
         self.engine = _core.SchedulerEngine(
             **config.told_to(SCHEDULER),
             **(shared.options if shared else {}),
@@ -104,6 +104,7 @@ class SchedulerSide:
             key_events=kv_events.are_on(vllm_config),
             group_reaches=plan.reaches,
             group_classes=plan.of_groups,
+            group_unseen_tokens=[preflight.unseen_tokens(group) for group in groups],
             # The other children of a MultiConnector would have to wait with a request that is to be asked again.
             max_load_wait_s=_MAX_LOAD_WAIT_S if config.share_loads and being_made(MultiConnector) is None else 0,
             # The core takes no longer one; the sum may be.

@@ -4,6 +4,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from vllm.logger import init_logger
+
 from kvferry.config import KvFerryConfig
 from kvferry.vllm import preflight, rank_tier
 from kvferry.vllm.rank_tier import RankTier
@@ -11,6 +13,8 @@ from kvferry.vllm.rank_tier import RankTier
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec
+
+logger = init_logger("vllm.kvferry")
 
 
 class TierPlan(NamedTuple):
@@ -113,3 +117,17 @@ def plan_tier(
     of_groups = [next(classes_of_kept) if preflight.is_kept(group) else 0 for group in groups]
     reaches = [preflight.reach_of_group(group, vllm_config.num_speculative_tokens) for group in groups]
     return TierPlan(groups, sizes, reaches, of_groups, stages)
+
+
+def warn_of_small_tier(num_slots: int, block_tokens: int, max_model_len: int) -> None:
+    """Warn of a tier that cannot hold one request of the maximum length."""
+    num_tokens = num_slots * block_tokens
+    if num_tokens < max_model_len:
+        logger.warning(
+            "kvferry's tier holds %d tokens (%d blocks of %d), less than one request of max_model_len %d tokens: long "
+            "prefixes will not be found whole; raise cpu_bytes_to_use",
+            num_tokens,
+            num_slots,
+            block_tokens,
+            max_model_len,
+        )

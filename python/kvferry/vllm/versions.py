@@ -13,6 +13,8 @@ source of a prefix hit        0.31      0.32 asks whether it came from host memo
 hashes of streaming sessions  0.31      0.32 takes the hash of a block back whose last token a next turn replaces;
                                         before, it keeps other tokens under it: later turns are not stored
 model runner v2               0.31      0.32 tells the connector's hooks of a step's batch
+states of every block         0.31      0.32 has ``mamba_cache_mode`` "align" alone; before, "all" leaves a state in
+                                        each block, and says nothing of it to connectors
 pause that waits              0.31      0.32 lets a request whose load ends meanwhile run
 sleep mode                    0.32      0.33 asks ``supports_sleep_mode`` when the engine's configuration is made;
                                         before, the connector cannot object and is not told: `preflight` refuses.

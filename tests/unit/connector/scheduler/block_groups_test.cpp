@@ -43,6 +43,22 @@ TEST_F(BlockGroupsTest, AWindowKeepsTheBlocksThatTheNextTokenSees) {
   }
 }
 
+TEST_F(BlockGroupsTest, OfAWindowThatTheEngineKeepsLongerALoadNeedsMoreThanIsSeen) {
+  // Blocks before the end of a block: for 5 tokens one, for 6 two.
+  const auto num_unseen = [](std::uint32_t window, std::uint32_t unseen) {
+    const std::vector<KvGroup> groups{
+        {TokenReach::window(window + unseen), SlabClassId(0), 1, unseen}};
+    return BlockGroups(groups, kBlockTokens).num_unseen(GroupId(0));
+  };
+  EXPECT_EQ(num_unseen(5, 0), 0U);
+  EXPECT_EQ(num_unseen(5, 1), 1U);
+  EXPECT_EQ(num_unseen(6, 1), 0U);
+  EXPECT_EQ(num_unseen(6, 3), 0U);
+  EXPECT_EQ(num_unseen(6, 4), 1U);
+  EXPECT_EQ(num_unseen(6, 8), 2U);
+  EXPECT_EQ(groups_.num_unseen(kWindow), 0U);
+}
+
 TEST_F(BlockGroupsTest, WhatALoadNeedsEndsWithItAndReachesBackAsFarAsTheNextTokenSees) {
   const auto needed = [this](GroupId group, std::uint32_t first, std::uint32_t end) {
     const BlockGroups::Range blocks = groups_.needed(group, first, end);

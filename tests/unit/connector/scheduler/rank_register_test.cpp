@@ -79,7 +79,22 @@ TEST(RankRegister, IsReadyWhenEveryRankHasReportedWithTheLeastOfEach) {
   EXPECT_TRUE(ranks.all_ready());
   EXPECT_EQ(ranks.least_chunks(), 300U);
   EXPECT_EQ(ranks.least_max_chunks(), 450U);
-  EXPECT_EQ(ranks.least_ring_blocks(), 30U);
+  EXPECT_EQ(ranks.ring_room().num_bytes, 30U * ranks.ring_room().block_bytes.front());
+}
+
+TEST(RankRegister, ABlockTakesOfTheRingWhatItTakesOnTheRankWhereThatIsMost) {
+  SchedulerOptions options = told();
+  options.classes = {{1, {4096, 0}}, {2, {1024, 0}}, {2, {1024, 0}}};
+  RankRegister ranks(options);
+  for (const std::uint32_t rank : {0U, 1U}) {
+    StepReport report = first_report(rank);
+    report.topology->classes = rank == 0 ? std::vector<RankSlots>{{4096, 1}, {1024, 2}, {1024, 2}}
+                                         : std::vector<RankSlots>{{500, 1}, {1000, 2}, {10, 2}};
+    ranks.take(report);
+  }
+  const RingRoom room = ranks.ring_room();
+  EXPECT_EQ(room.num_bytes, 30U * 4096);
+  EXPECT_EQ(room.block_bytes, (std::vector<std::uint64_t>{4096, 4096, 1024}));
 }
 
 TEST(RankRegister, TakesReportsWithoutTopologyOfEveryRankThatExists) {

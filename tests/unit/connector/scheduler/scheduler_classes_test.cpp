@@ -66,6 +66,49 @@ TEST_F(SchedulerClassesTest, OrdersNameTheClassOfTheirBlocks) {
   EXPECT_EQ(view().tier.num_leased, 0U);
 }
 
+TEST_F(SchedulerClassesTest, AnyNumberOfSmallBlocksIsPlannedThatTheRingHasBytesFor) {
+  groups_ = {{TokenReach(), kLarge, 8}, {TokenReach::window(80), kSmall}};
+  classes_ = {{1, {1000, 1000}}, {100, {10, 10}}};
+  restart();
+  // Nine large blocks at first: the ring and what may drain meanwhile.
+  register_ranks({.ring_blocks = 1});
+  std::vector<std::uint64_t> keys;
+  std::vector<Blocks> tables{{10, 11}, {}};
+  for (std::uint32_t i = 0; i < 16; ++i) {
+    keys.push_back(1 + i);
+    tables[1].push_back(20 + i);
+  }
+  arrive("r", keys);
+  schedule("r", tables, 0, 16 * kBlockTokens);
+  const StepPlan step = plan();
+  EXPECT_EQ(stored(step, kLarge), tables[0]);
+  EXPECT_EQ(stored(step, kSmall), tables[1]);
+  EXPECT_EQ(view().num_backlog, 0U);
+  fold_ends(step);
+  EXPECT_EQ(view().stored, 18U);
+}
+
+TEST_F(SchedulerClassesTest, LargeBlocksLeaveTheirRoomInTheRingForNoMoreThanTheirBytes) {
+  groups_ = {{TokenReach(), kLarge}, {TokenReach::window(8), kSmall}};
+  classes_ = {{1, {1000, 1000}}, {100, {10, 10}}};
+  restart();
+  register_ranks({.ring_blocks = 1});
+  std::vector<std::uint64_t> keys;
+  std::vector<Blocks> tables{{}, {}};
+  for (std::uint32_t i = 0; i < 14; ++i) {
+    keys.push_back(1 + i);
+    tables[0].push_back(10 + i);
+    tables[1].push_back(30 + i);
+  }
+  arrive("r", keys);
+  schedule("r", tables, 0, 14 * kBlockTokens);
+  const StepPlan step = plan();
+  // Nine large ones are 9,000 of 9,125 bytes.
+  EXPECT_EQ(stored(step, kLarge).size(), 9U);
+  EXPECT_EQ(stored(step, kSmall).size(), 12U);
+  EXPECT_EQ(view().num_backlog, 5U + 2U);
+}
+
 TEST_F(SchedulerClassesTest, WhatNoClassHasCountsAsSlotsOfTheLargest) {
   EXPECT_EQ(engine_->num_slots(), 32U);
   EXPECT_EQ(view().tier.num_slots, 32U);

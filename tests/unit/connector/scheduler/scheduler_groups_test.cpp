@@ -47,6 +47,19 @@ TEST_F(SchedulerGroupsTest, SingleBlocksOfAllGroupsShareATransfer) {
   EXPECT_EQ(ask("asker", {1}), 1U);
 }
 
+// The engine's own cache retains what its hits need. What it allocates for a load begins earlier.
+TEST_F(SchedulerGroupsTest, WithWhatTheEngineRetainsOfALongerKeptWindowTheBlockBeforeIsStored) {
+  retention_ = {Retention::Rule::kEngine, 0};
+  restart_with({{}, {TokenReach::window(10), SlabClassId(0), 1, 2}});
+  for (const std::uint64_t key : {4, 5}) pool_.cache(20 + key, key, kWindow);
+  arrive("r", {1, 2, 3, 4, 5});
+  schedule("r", {{11, 12, 13}, {21, 22, 23}}, 0, 12);
+  EXPECT_EQ(planned_blocks(plan()), (Blocks{11, 12, 13}));
+  schedule("r", {{14, 15}, {24, 25}}, 12, 8, TableUpdate::kAppend);
+  const StepPlan step = plan();
+  EXPECT_EQ(planned_blocks(step), (Blocks{14, 15, 23, 24, 25}));
+}
+
 TEST_F(SchedulerGroupsTest, NullBlocksAreNotStored) {
   leave_to_the_engine({1, 2, 3}, {{10, 11, 12}, {20, 21, 22}});
   arrive("r", {1, 2, 3, 4});

@@ -44,6 +44,21 @@ TEST_F(SchedulerStatesTest, OnlyWhatTheEngineSaysItLeavesIsStored) {
   EXPECT_EQ(view().num_backlog, 0U);
 }
 
+TEST_F(SchedulerStatesTest, StatesThatEveryBlockHasAreStoredWithoutAWord) {
+  restart_with({{}, {TokenReach::states()}});
+  arrive("r", {1, 2, 3});
+  schedule("r", {{10, 11, 12}, {20, 21, 22}}, 0, 12);
+  const StepPlan step = plan();
+  EXPECT_EQ(planned_blocks(step), (Blocks{10, 11, 12, 20, 21, 22}));
+  fold_ends(step);
+  EXPECT_THROW(leave_state("r", 22, 12), ProtocolError);
+  // Each is the end of a load, which takes no other one.
+  EXPECT_EQ(ask("between", {1, 2, 9}), 2U);
+  allocate("between", {{40, 41}, {0, 51}}, 8);
+  EXPECT_EQ(view().tier.num_leased, 3U);
+  EXPECT_EQ(fold_ends(plan()), Ids{"between"});
+}
+
 TEST_F(SchedulerStatesTest, AHitEndsAtAState) {
   fill_with_state({1, 2}, 1);
   fill_with_state({1, 2, 3, 4}, 20);

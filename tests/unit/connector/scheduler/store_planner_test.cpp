@@ -100,7 +100,7 @@ class StorePlannerTest : public ::testing::Test {
 };
 
 TEST_F(StorePlannerTest, ManyBlocksAreATransferOfTheirRequest) {
-  stores_.set_ring_blocks(8);
+  stores_.set_ring({8, {1}});
   const Request& request = compute("r", {1, 2, 3}, 10);
   const std::vector<StoreOrder> orders = plan();
   ASSERT_EQ(orders.size(), 1U);
@@ -111,7 +111,7 @@ TEST_F(StorePlannerTest, ManyBlocksAreATransferOfTheirRequest) {
 }
 
 TEST_F(StorePlannerTest, SingleBlocksShareATransferThatOwnsItself) {
-  stores_.set_ring_blocks(8);
+  stores_.set_ring({8, {1}});
   compute("a", {1}, 10);
   compute("b", {2}, 11);
   compute("c", {1}, 12);
@@ -122,7 +122,7 @@ TEST_F(StorePlannerTest, SingleBlocksShareATransferThatOwnsItself) {
 }
 
 TEST_F(StorePlannerTest, WhatTheTierHasNoRoomForWaitsInTheBacklog) {
-  stores_.set_ring_blocks(8);
+  stores_.set_ring({8, {1}});
   compute("r", {1, 2, 3, 4, 5, 6}, 10);
   std::vector<StoreOrder> orders = plan();
   ASSERT_EQ(orders.size(), 1U);
@@ -141,7 +141,7 @@ TEST_F(StorePlannerTest, OfTheBacklogOnlyWhatThePoolStillHasIsStored) {
   compute("r", {1, 2}, 10);
   EXPECT_TRUE(plan().empty()) << "no rank has registered";
   EXPECT_EQ(backlog_.size(), 2U);
-  stores_.set_ring_blocks(8);
+  stores_.set_ring({8, {1}});
   pool_.reallocate(10);
   const std::vector<StoreOrder> orders = plan();
   ASSERT_EQ(orders.size(), 1U);
@@ -150,7 +150,7 @@ TEST_F(StorePlannerTest, OfTheBacklogOnlyWhatThePoolStillHasIsStored) {
 }
 
 TEST_F(StorePlannerTest, ARequestThatIsHeldBackIsNotStoredUntilItIsComputedAnew) {
-  stores_.set_ring_blocks(8);
+  stores_.set_ring({8, {1}});
   Request& request = compute("r", {1, 2}, 10);
   planner_.forget_all(requests_);
   EXPECT_FALSE(planner_.is_storable(request));
@@ -161,14 +161,14 @@ TEST_F(StorePlannerTest, ARequestThatIsHeldBackIsNotStoredUntilItIsComputedAnew)
 }
 
 TEST_F(StorePlannerTest, ADroppedRequestsBlocksAreNotPlanned) {
-  stores_.set_ring_blocks(8);
+  stores_.set_ring({8, {1}});
   const Request& request = compute("r", {1, 2}, 10);
   planner_.drop(request);
   EXPECT_TRUE(plan().empty());
 }
 
 TEST_F(StorePlannerTest, WithoutAStagingRingNothingIsKeptForLater) {
-  stores_.set_ring_blocks(0);
+  stores_.set_ring({0, {1}});
   compute("r", {1, 2}, 10);
   EXPECT_TRUE(plan().empty());
   EXPECT_EQ(backlog_.size(), 0U);
@@ -176,7 +176,7 @@ TEST_F(StorePlannerTest, WithoutAStagingRingNothingIsKeptForLater) {
 
 // Another connector loads within the step: only what comes after it can tell that it came.
 TEST_F(StorePlannerTest, AWitnessComesBeforeTheStores) {
-  stores_.set_ring_blocks(8);
+  stores_.set_ring({8, {1}});
   compute("r", {1, 2}, 10);
   Request& loads =
       requests_.arrive("s", std::make_shared<FakeHashes>(std::vector<std::uint64_t>{5}));

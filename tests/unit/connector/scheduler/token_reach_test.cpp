@@ -50,12 +50,23 @@ TEST(TokenReach, AStateWithDraftsSettlesBehindTheStep) {
   EXPECT_TRUE(TokenReach::window(2).settles_in_step());
 }
 
+TEST(TokenReach, StatesOfEachBlockAreToldByTheTable) {
+  const TokenReach states = TokenReach::states();
+  EXPECT_TRUE(states.is_state());
+  EXPECT_FALSE(states.is_told());
+  EXPECT_TRUE(TokenReach::state(0).is_told());
+  EXPECT_TRUE(states.settles_in_step());
+  EXPECT_EQ(states.first_seen(17), 16U);
+  EXPECT_FALSE(TokenReach::window(2).is_told());
+}
+
 TEST(TokenReach, HasANameEach) {
   EXPECT_EQ(TokenReach::named("all", 0), TokenReach());
   EXPECT_EQ(TokenReach::named("window", 4), TokenReach::window(4));
   EXPECT_EQ(TokenReach::named("chunk", 4), TokenReach::chunk(4));
   EXPECT_EQ(TokenReach::named("state", 0), TokenReach::state(0));
   EXPECT_EQ(TokenReach::named("state", 4), TokenReach::state(4));
+  EXPECT_EQ(TokenReach::named("states", 0), TokenReach::states());
   EXPECT_NE(TokenReach::window(4), TokenReach::chunk(4));
 }
 
@@ -63,6 +74,7 @@ TEST(TokenReach, NonsenseIsRefused) {
   EXPECT_THROW(static_cast<void>(TokenReach::window(0)), ConfigError);
   EXPECT_THROW(static_cast<void>(TokenReach::chunk(0)), ConfigError);
   EXPECT_THROW(static_cast<void>(TokenReach::named("all", 4)), ConfigError);
+  EXPECT_THROW(static_cast<void>(TokenReach::named("states", 4)), ConfigError);
   EXPECT_THROW(static_cast<void>(TokenReach::named("ring", 4)), ConfigError);
 }
 

@@ -25,6 +25,9 @@ struct KvGroup {
   SlabClassId slab_class{0};
   /// Hashes of the engine that cover one of its blocks. The last of them is the block's key.
   std::uint32_t hashes_per_block = 1;
+  /// Of a window's tokens, how many no token sees. The engine keeps their blocks all the same, and
+  /// expects a load to bring them; but its own hits need none of them, and its cache none either.
+  std::uint32_t unseen_tokens = 0;
 };
 
 /// Slots of one size, as options: from each of these the tier makes a class of its own
