@@ -14,8 +14,8 @@ namespace kvferry::gpu {
 
 /// The order in which copies of different streams in one direction cross the link.
 enum class LinkOrder : std::uint8_t {
-  /// Of the copies whose turn has come in their stream, the one submitted first. A copy that still
-  /// waits for an event does not block others.
+  /// The copy that was submitted first, among those whose turn has come in their stream. A copy
+  /// that still waits for an event does not block others.
   kFifo,
   /// A random one, drawn from `seed`. Each copy is also delayed up to 100 us so that others can
   /// overtake it. The order within a stream stays.

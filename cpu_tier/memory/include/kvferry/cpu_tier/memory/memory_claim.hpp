@@ -69,7 +69,7 @@ class MemoryClaim {
   struct Unseen {};
   MemoryClaim(Unseen, std::uint64_t bytes, PageKind pages, const ClaimGroup& group,
               const MachineRoot& machine);
-  /// Of all that live but this one.
+  /// The claims of all living processes, except this one.
   [[nodiscard]] std::vector<Record> others() const;
   void publish(const Record& record);
 

@@ -34,7 +34,7 @@ struct TierShape {
   std::uint32_t num_chunks = 0;
   /// Number of chunks of one rank. Each chunk has slots of one size, which its owner chooses.
   std::uint64_t chunk_bytes = 0;
-  /// Most slots that a chunk may be divided into.
+  /// Most slots of a chunk.
   std::uint32_t max_chunk_slots = 0;
   std::uint32_t num_ranks = 0;
   bool operator==(const TierShape&) const = default;

@@ -103,7 +103,7 @@ class TierRecords {
   /// Number of readable slots of this name space that do not belong to this instance. O(slots).
   [[nodiscard]] std::uint64_t num_readable_of_others() const;
 
-  // ---- where a key may be ----
+  // ---- where a key could be ----
 
   [[nodiscard]] HintIndex& hints() { return hints_; }
   [[nodiscard]] const HintIndex& hints() const { return hints_; }

@@ -21,9 +21,9 @@ struct TierSnapshot {
   std::uint64_t num_committed_total = 0;
   std::uint64_t num_evicted_total = 0;
   std::uint64_t num_exhausted_total = 0;
-  std::uint64_t num_awaited = 0;         ///< Of the evictable ones: queued requests wait for them.
-  std::uint64_t num_offered_total = 0;   ///< Absent blocks that were offered for a store.
-  std::uint64_t num_declined_total = 0;  ///< Those of them that were not admitted.
+  std::uint64_t num_awaited = 0;              ///< Evictable slots for which queued requests wait.
+  std::uint64_t num_offered_total = 0;        ///< Absent blocks that were offered for a store.
+  std::uint64_t num_declined_total = 0;       ///< Those of them that were not admitted.
   std::uint64_t num_rule_switches_total = 0;  ///< How often an adaptive tier changed its rule.
   // About clients' promises (PromiseLedger):
   std::uint64_t num_promised = 0;     ///< Keys.
@@ -32,7 +32,7 @@ struct TierSnapshot {
   std::uint64_t num_won_total = 0;    ///< Blocks that had stayed and were loaded.
   std::uint64_t num_lost_total = 0;   ///< Blocks that had left for them, and were requested.
   std::uint64_t num_early_total = 0;  ///< Blocks that left early.
-  // Of a shared tier:
+  // For a shared tier:
   std::uint32_t num_set_aside = 0;      ///< Quarantined slots that belong to no transfer.
   std::uint32_t num_guests = 0;         ///< Slots of other instances that this one has found.
   std::uint32_t num_leased_guests = 0;  ///< Those of them that are leased.
