@@ -3,6 +3,8 @@
 
 #include "kvferry/base/check.hpp"
 
+#include <algorithm>
+
 namespace kvferry::cpu_tier {
 
 EvictionPolicy::EvictionPolicy(const TierOptions& options, std::uint32_t max_slots)
@@ -22,18 +24,22 @@ void EvictionPolicy::resize(std::uint32_t num_slots) {
   promises_.resize(num_slots);
 }
 
-void EvictionPolicy::place(std::span<const std::uint64_t> hashes, std::span<Placement> placements) {
+void EvictionPolicy::place(std::span<const std::uint64_t> hashes, std::span<Placement> placements,
+                           Segment before) {
   KVFERRY_CHECK(hashes.size() == placements.size(), "place() with spans of different lengths");
-  if (memory_) {
-    for (std::size_t i = hashes.size(); i-- > 0;) placements[i].segment = memory_->take(hashes[i]);
-    return;
+  if (history_) {
+    for (const std::uint64_t hash : hashes) history_->prefetch(hash);
   }
-  if (!history_) return;
-  for (const std::uint64_t hash : hashes) history_->prefetch(hash);
-  for (std::size_t i = 0; i < hashes.size(); ++i) {
-    const std::uint32_t num_offers = history_->num_offers(hashes[i]);
-    if (num_offers < 2) continue;
-    placements[i] = {Segment::kProtected, static_cast<std::uint8_t>(num_offers)};
+  // A block that was offered before proves those before it, whatever is remembered of them.
+  Placement after;
+  for (std::size_t i = hashes.size(); i-- > 0;) {
+    const std::uint32_t num_offers = this->num_offers(hashes[i]);
+    const bool is_known =
+        memory_ ? memory_->take(hashes[i]) == Segment::kProtected : num_offers > 1;
+    if (is_known) after.segment = Segment::kProtected;
+    after.heat = std::max(after.heat, static_cast<std::uint8_t>(num_offers));
+    placements[i] = after;
+    if (before == Segment::kProbation) placements[i].segment = Segment::kProbation;
   }
 }
 

@@ -33,7 +33,7 @@ std::uint32_t HashedLists::find(std::uint32_t hash) const {
   return entry;
 }
 
-std::uint32_t HashedLists::insert(std::uint32_t hash, std::size_t list) {
+std::uint32_t HashedLists::insert(std::uint32_t hash, std::size_t list, std::uint32_t warmer) {
   std::uint32_t entry = free_;
   if (entry == kNone) {
     KVFERRY_CHECK(num_used_ < max_entries_, "HashedLists is full");
@@ -46,13 +46,13 @@ std::uint32_t HashedLists::insert(std::uint32_t hash, std::size_t list) {
   entries_[entry].hash = hash;
   entries_[entry].next = head;
   head = entry;
-  link(entry, list);
+  link(entry, list, warmer == kNone ? this->head(list) : warmer);
   return entry;
 }
 
 void HashedLists::make_hottest(std::uint32_t entry, std::size_t list) {
   unlink(entry);
-  link(entry, list);
+  link(entry, list, head(list));
 }
 
 void HashedLists::erase(std::uint32_t entry) {
@@ -64,14 +64,13 @@ void HashedLists::erase(std::uint32_t entry) {
   free_ = entry;
 }
 
-void HashedLists::link(std::uint32_t entry, std::size_t list) {
-  const std::uint32_t head = max_entries_ + static_cast<std::uint32_t>(list);
+void HashedLists::link(std::uint32_t entry, std::size_t list, std::uint32_t warmer) {
   Entry& linked = entries_[entry];
   linked.list = static_cast<std::uint8_t>(list);
-  linked.hotter = head;
-  linked.colder = entries_[head].colder;
+  linked.hotter = warmer;
+  linked.colder = entries_[warmer].colder;
   entries_[linked.colder].hotter = entry;
-  entries_[head].colder = entry;
+  entries_[warmer].colder = entry;
   ++sizes_[list];
 }
 

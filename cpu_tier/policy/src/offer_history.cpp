@@ -32,16 +32,19 @@ std::size_t OfferHistory::Bucket::find(std::uint32_t mark) const {
   return found == 0 ? kWays : found - 1;
 }
 
-std::uint32_t OfferHistory::count_offer(std::uint64_t hash) {
+std::uint32_t OfferHistory::count_offer(std::uint64_t hash, std::uint32_t at_least) {
   Bucket& known = buckets_[bucket(hash)];
   const std::uint32_t mark = mark_of(hash);
-  if (const std::size_t at = known.find(mark); at != kWays) {
-    if ((known.entries[at] & kCountMask) < kMaxHeat) ++known.entries[at];
-    return known.entries[at] & kCountMask;
+  const std::size_t at = known.find(mark);
+  if (at == kWays) {
+    known.entries[known.oldest] = mark | at_least;
+    known.oldest = known.oldest + 1 == kWays ? 0 : known.oldest + 1;
+    return at_least;
   }
-  known.entries[known.oldest] = mark | 1;
-  known.oldest = known.oldest + 1 == kWays ? 0 : known.oldest + 1;
-  return 1;
+  std::uint32_t& entry = known.entries[at];
+  const std::uint32_t count = std::max(std::min((entry & kCountMask) + 1, kMaxHeat), at_least);
+  entry = mark | count;
+  return count;
 }
 
 std::uint32_t OfferHistory::num_offers(std::uint64_t hash) const {

@@ -6,67 +6,109 @@
 #include <limits>
 
 namespace kvferry::cpu_tier {
-namespace {
-
-/// Bits that depend on all of `hash` and resemble none of those that tables are indexed by: a
-/// sample must not be the keys of one part of a table.
-std::uint64_t sampled_bits(std::uint64_t hash) {
-  hash = (hash ^ (hash >> 32)) * 0xd6e8feb86659fd93ULL;  // rrmxmx-like finaliser (Evensen 2018).
-  return hash ^ (hash >> 32);
-}
-
-}  // namespace
 
 PolicyRace::PolicyRace(std::span<const PolicyRule> rules, std::uint32_t max_slots)
-    : rules_(rules.begin(), rules.end()),
-      current_(rules.size() - 1),
+    : current_(rules.size() - 1),
       max_shadow_slots_(std::clamp<std::uint32_t>(max_slots, 1, kMaxShadowSlots)) {
-  if (rules_.size() == 1) return;
-  shadows_.reserve(rules_.size());
-  for (const PolicyRule& rule : rules_) shadows_.emplace_back(rule, max_shadow_slots_);
-  scores_.assign(rules_.size(), 0);
+  racers_.reserve(rules.size());
+  for (const PolicyRule& rule : rules) racers_.push_back({rule});
+  if (rules.size() == 1) return;
+  shadows_.reserve(rules.size());
+  for (const PolicyRule& rule : rules) shadows_.emplace_back(rule, max_shadow_slots_);
   resize(max_slots);
 }
 
 void PolicyRace::resize(std::uint32_t num_slots) {
-  const std::uint32_t num_shadow_slots = std::clamp<std::uint32_t>(num_slots, 1, max_shadow_slots_);
-  for (ShadowTier& shadow : shadows_) shadow.restart(num_shadow_slots);
-  threshold_ = num_slots <= num_shadow_slots
+  num_shadow_slots_ = std::clamp<std::uint32_t>(num_slots, 1, max_shadow_slots_);
+  for (ShadowTier& shadow : shadows_) shadow.restart(num_shadow_slots_);
+  threshold_ = num_slots <= num_shadow_slots_
                    ? std::numeric_limits<std::uint64_t>::max()
-                   : std::numeric_limits<std::uint64_t>::max() / num_slots * num_shadow_slots;
-  decay_ = std::exp2(-1.0 / (kHalfLifeTurnovers * num_shadow_slots));
+                   : std::numeric_limits<std::uint64_t>::max() / num_slots * num_shadow_slots_;
+  half_life_ = std::max(share_of_slots(kHalfLifeTurnovers), kMinHalfLife);
 }
 
-void PolicyRace::access(std::span<const std::uint64_t> hashes) {
-  if (!runs()) return;
-  bool sampled = false;
-  for (const std::uint64_t hash : hashes) {
-    const std::uint64_t bits = sampled_bits(hash);
-    if (bits > threshold_) continue;
-    sampled = true;
-    for (std::size_t i = 0; i < shadows_.size(); ++i) {
-      scores_[i] *= decay_;
-      switch (shadows_[i].access(hash)) {
-        case ShadowTier::Outcome::kHit:
-          scores_[i] += 1;
-          break;
-        case ShadowTier::Outcome::kStored:
-          scores_[i] -= kStorePrice;
-          break;
-        case ShadowTier::Outcome::kDeclined:
-          break;
-      }
-    }
+void PolicyRace::end_offer() {
+  if (num_sampled_ == 0) return;
+  count_wins();
+  choose();
+  num_sampled_ = 0;
+}
+
+void PolicyRace::count_wins() {
+  const std::span<const std::uint64_t> sample(sample_.data(), num_sampled_);
+  const auto count = static_cast<double>(num_sampled_);
+  const double decay = std::exp2(-count / half_life_);
+  num_recent_ = num_recent_ * decay + count;
+  num_since_counted_ += static_cast<std::uint32_t>(num_sampled_);
+  const ShadowTier::Outcome of_lru = shadows_[reference()].offer(sample);
+  for (std::size_t i = 0; i < reference(); ++i) {
+    const ShadowTier::Outcome outcome = shadows_[i].offer(sample);
+    const double loads = static_cast<double>(outcome.num_loads) - of_lru.num_loads;
+    const double stores = static_cast<double>(outcome.num_stores) - of_lru.num_stores;
+    const double worth = loads - kStorePrice * stores;
+    Racer& racer = racers_[i];
+    racer.recent_loads = racer.recent_loads * decay + loads;
+    racer.recent_worth = racer.recent_worth * decay + worth;
+    // What was won long ago is no reason to follow a rule that loses now.
+    racer.won = std::clamp(racer.won + worth, 0.0, share_of_slots(1) + 4 * kChance);
   }
-  if (sampled) choose();
+  double loads = 0;
+  while (loads < count && held_[num_sampled_ - 1 - static_cast<std::size_t>(loads)]) ++loads;
+  tier_lost_ = std::max(0.0, tier_lost_ + of_lru.num_loads - loads);
+  balance_ += loads - of_lru.num_loads + count / kAccessesPerCredit;
+}
+
+bool PolicyRace::is_safe(Racer& racer, const ShadowTier& shadow) {
+  if (racer.won < share_of_slots(kMinWin) + kChance) return false;
+  if (!racer.num_else) racer.num_else = shadow.num_missing_of(shadows_[reference()]);
+  const double num_else = *racer.num_else;
+  return racer.won >= kRisk * num_else &&
+         balance_ >= kTail * num_else * num_else / num_shadow_slots_;
+}
+
+std::size_t PolicyRace::best_rival() {
+  // Walking the simulated tiers takes as long as some hundred accesses.
+  if (num_since_counted_ >= num_shadow_slots_ / 4) {
+    num_since_counted_ = 0;
+    for (std::size_t i = 0; i < reference(); ++i) racers_[i].num_else.reset();
+  }
+  std::size_t best = reference();
+  for (std::size_t i = 0; i < reference(); ++i) {
+    Racer& racer = racers_[i];
+    const double most = best == reference() ? 0 : racers_[best].recent_worth;
+    if (racer.recent_worth <= most || racer.recent_loads < 0) continue;
+    if (i == current_ || is_safe(racer, shadows_[i])) best = i;
+  }
+  return best;
 }
 
 void PolicyRace::choose() {
-  const auto best =
-      static_cast<std::size_t>(std::max_element(scores_.begin(), scores_.end()) - scores_.begin());
-  if (scores_[best] <= scores_[current_] + kMargin * std::abs(scores_[current_])) return;
-  current_ = best;
+  if (current_ == reference()) {
+    follow(best_rival());
+    return;
+  }
+  Racer& followed = racers_[current_];
+  most_won_ = std::max(most_won_, followed.won);
+  const double max_loss = share_of_slots(kMaxLoss) + kChance;
+  if (most_won_ - followed.won > max_loss || tier_lost_ > max_loss) {
+    // Other rivals won on the same traffic, and would lose in the same way.
+    for (Racer& racer : racers_) racer.won = 0;
+    follow(reference());
+    return;
+  }
+  const std::size_t best = best_rival();
+  const double margin = kMargin * num_recent_ + share_of_slots(kMinWin);
+  if (best != reference() && racers_[best].recent_worth > followed.recent_worth + margin) {
+    follow(best);
+  }
+}
+
+void PolicyRace::follow(std::size_t racer) {
+  if (racer == current_) return;
+  current_ = racer;
   ++num_switches_;
+  most_won_ = racers_[racer].won;
+  tier_lost_ = 0;
 }
 
 }  // namespace kvferry::cpu_tier

@@ -13,68 +13,135 @@ bool older(std::uint32_t stamp, std::uint32_t than) {
   return static_cast<std::int32_t>(stamp - than) < 0;
 }
 
+/// Not the bits that the history tells its buckets by, which would fill some chains only.
+std::uint32_t id_of(std::uint64_t hash) { return static_cast<std::uint32_t>(hash); }
+
 }  // namespace
 
 ShadowTier::ShadowTier(const PolicyRule& rule, std::uint32_t max_slots)
-    : rule_(rule),
-      num_slots_(max_slots),
-      blocks_(max_slots),
-      history_(std::uint64_t{max_slots} * OfferHistory::kPerSlot) {}
+    : rule_(rule), num_slots_(max_slots), blocks_(max_slots) {
+  if (!rule.is_plain_lru()) history_.emplace(std::uint64_t{max_slots} * OfferHistory::kPerSlot);
+}
 
 void ShadowTier::restart(std::uint32_t num_slots) {
   KVFERRY_CHECK(num_slots > 0, "a simulated tier without slots");
   num_slots_ = num_slots;
   blocks_.clear();
-  history_.clear();
+  if (history_) history_->clear();
 }
 
-ShadowTier::Outcome ShadowTier::access(std::uint64_t hash) {
-  ++now_;
-  // Not the bits that the history tells its buckets by, which would fill some chains only.
-  const auto id = static_cast<std::uint32_t>(hash);
-  std::uint32_t entry = blocks_.find(id);
-  if (entry != HashedLists::kNone) {
-    blocks_.make_hottest(entry, kProtected);
-    blocks_[entry].heat =
-        static_cast<std::uint8_t>(std::min<std::uint32_t>(blocks_[entry].heat + 1U, kMaxHeat));
-    blocks_[entry].stamp = now_;
-    return Outcome::kHit;
+ShadowTier::Outcome ShadowTier::offer(std::span<const std::uint64_t> hashes) {
+  Entries entries;
+  std::uint32_t num_absent = 0;
+  for (std::size_t i = 0; i < hashes.size(); ++i) {
+    entries[i] = blocks_.find(id_of(hashes[i]));
+    num_absent += entries[i] == HashedLists::kNone ? 1 : 0;
   }
-  const std::uint32_t num_offers = history_.count_offer(hash);
-  if (blocks_.size() == num_slots_ && !make_room(num_offers)) return Outcome::kDeclined;
-  entry = blocks_.insert(id, num_offers > 1 ? kProtected : kProbation);
-  blocks_[entry].heat = static_cast<std::uint8_t>(num_offers);
-  blocks_[entry].stamp = now_;
-  return Outcome::kStored;
+  Outcome outcome;
+  outcome.num_held = static_cast<std::uint32_t>(hashes.size()) - num_absent;
+  for (std::size_t i = hashes.size(); i-- > 0 && entries[i] != HashedLists::kNone;) {
+    ++outcome.num_loads;
+  }
+  for (std::size_t i = 0; i < hashes.size(); ++i) {
+    if (entries[i] != HashedLists::kNone) touch(entries[i]);
+  }
+  if (num_absent == 0) return outcome;
+  const std::uint32_t num_free = num_slots_ - blocks_.size();
+  const std::uint32_t num_admitted = count_admitted(hashes, entries);
+  outcome.num_stores = std::min({std::max(num_admitted, std::min(num_free, num_absent)),
+                                 // More would take the place of what stands before them.
+                                 num_slots_ - std::min(num_slots_, outcome.num_loads)});
+  evict(outcome.num_stores - std::min(outcome.num_stores, num_free));
+  store(hashes, entries, outcome.num_stores);
+  return outcome;
 }
 
-std::size_t ShadowTier::victim_list() {
+void ShadowTier::touch(std::uint32_t entry) {
+  HashedLists::Entry& touched = blocks_[entry];
+  touched.heat = static_cast<std::uint8_t>(std::min<std::uint32_t>(touched.heat + 1U, kMaxHeat));
+  touched.stamp = ++now_;
+  blocks_.make_hottest(entry, kProtected);
+}
+
+std::uint32_t ShadowTier::count_admitted(std::span<const std::uint64_t> hashes,
+                                         const Entries& entries) {
+  std::uint32_t num_absent = 0;
+  std::uint32_t num_admitted = 0;
+  std::uint32_t num_offers = 1;  // Of the block and those after it: the most.
+  const bool has_room = num_slots_ - blocks_.size() >= hashes.size();
+  std::uint32_t victim = HashedLists::kNone;
+  for (std::size_t i = 0; i < hashes.size(); ++i) {
+    if (entries[i] != HashedLists::kNone) continue;
+    ++num_absent;
+    if (history_) num_offers = history_->count_offer(hashes[i], num_offers);
+    offers_[i] = static_cast<std::uint8_t>(num_offers);
+    if (rule_.admission == AdmissionRule::kAll || has_room) continue;
+    if (num_offers < 2) continue;
+    if (rule_.admission == AdmissionRule::kHotterThanVictim) {
+      if (victim == HashedLists::kNone && num_admitted == 0)
+        victim = blocks_.coldest(victim_list());
+      if (victim != HashedLists::kNone && blocks_[victim].heat >= num_offers) {
+        --blocks_[victim].heat;
+        continue;
+      }
+      if (victim != HashedLists::kNone) victim = blocks_.hotter_than(victim);
+    }
+    ++num_admitted;
+  }
+  return rule_.admission == AdmissionRule::kAll || has_room ? num_absent : num_admitted;
+}
+
+std::size_t ShadowTier::victim_list() const {
   if (blocks_.size(kProbation) == 0) return kProtected;
   if (blocks_.size(kProtected) == 0) return kProbation;
-  if (rule_.victims.from == VictimRule::From::kOldest) {
-    return older(blocks_[blocks_.coldest(kProtected)].stamp,
-                 blocks_[blocks_.coldest(kProbation)].stamp)
-               ? kProtected
-               : kProbation;
+  const float allowed = rule_.victims.probation_share * static_cast<float>(num_slots_);
+  if (rule_.victims.from == VictimRule::From::kProbationAbove &&
+      static_cast<float>(blocks_.size(kProbation)) > allowed) {
+    return kProbation;
   }
-  return static_cast<float>(blocks_.size(kProbation)) >
-                 rule_.victims.probation_share * static_cast<float>(num_slots_)
-             ? kProbation
-             : kProtected;
+  return older(blocks_[blocks_.coldest(kProtected)].stamp,
+               blocks_[blocks_.coldest(kProbation)].stamp)
+             ? kProtected
+             : kProbation;
 }
 
-bool ShadowTier::make_room(std::uint32_t num_offers) {
-  if (rule_.admission != AdmissionRule::kAll && num_offers < 2) return false;
-  const std::size_t list = victim_list();
-  const std::uint32_t victim = blocks_.coldest(list);
-  if (rule_.admission == AdmissionRule::kHotterThanVictim && blocks_[victim].heat >= num_offers) {
-    --blocks_[victim].heat;
-    blocks_[victim].stamp = now_;
-    blocks_.make_hottest(victim, list);
-    return false;
+void ShadowTier::evict(std::uint32_t count) {
+  for (; count > 0; --count) blocks_.erase(blocks_.coldest(victim_list()));
+}
+
+void ShadowTier::store(std::span<const std::uint64_t> hashes, const Entries& entries,
+                       std::uint32_t count) {
+  std::array<std::uint32_t, HashedLists::kNumLists> warmer{HashedLists::kNone, HashedLists::kNone};
+  std::uint32_t stamp = ++now_;
+  for (std::size_t i = hashes.size(); i-- > 0 && count > 0;) {
+    if (entries[i] != HashedLists::kNone) continue;
+    if (i + 1 < hashes.size() && warmer[kProbation] == HashedLists::kNone &&
+        warmer[kProtected] == HashedLists::kNone) {
+      const std::uint32_t before = blocks_.find(id_of(hashes[i + 1]));
+      if (before != HashedLists::kNone) {
+        warmer[blocks_[before].list] = before;
+        stamp = blocks_[before].stamp;
+      }
+    }
+    const std::size_t list = offers_[i] > 1 ? kProtected : kProbation;
+    const std::uint32_t entry = blocks_.insert(id_of(hashes[i]), list, warmer[list]);
+    blocks_[entry].heat = offers_[i];
+    blocks_[entry].stamp = stamp;
+    warmer[list] = entry;
+    --count;
   }
-  blocks_.erase(victim);
-  return true;
+}
+
+std::uint32_t ShadowTier::num_missing_of(const ShadowTier& other) const {
+  std::uint32_t num_missing = 0;
+  for (std::size_t list = 0; list < HashedLists::kNumLists; ++list) {
+    if (other.blocks_.size(list) == 0) continue;
+    for (std::uint32_t entry = other.blocks_.coldest(list); entry != HashedLists::kNone;
+         entry = other.blocks_.hotter_than(entry)) {
+      num_missing += blocks_.find(other.blocks_[entry].hash) == HashedLists::kNone ? 1 : 0;
+    }
+  }
+  return num_missing;
 }
 
 }  // namespace kvferry::cpu_tier

@@ -114,6 +114,7 @@ std::size_t SlotClass::evict(std::span<SlotId> victims) {
 
 void SlotClass::take(std::span<const BlockKey> keys, std::span<SlotId> slots) {
   std::array<std::uint64_t, kStep> hashes;
+  Segment before = Segment::kProtected;
   for (std::size_t first = 0; first < keys.size(); first += kStep) {
     const std::size_t count = std::min(kStep, keys.size() - first);
     const std::span<SlotId> step = slots.subspan(first, count);
@@ -122,7 +123,8 @@ void SlotClass::take(std::span<const BlockKey> keys, std::span<SlotId> slots) {
     } else {
       std::array<Placement, kStep> placements;
       for (std::size_t i = 0; i < count; ++i) hashes[i] = keys[first + i].mixed();
-      policy_.place(std::span(hashes).first(count), std::span(placements).first(count));
+      policy_.place(std::span(hashes).first(count), std::span(placements).first(count), before);
+      before = placements[count - 1].segment;
       table_.take(step, std::span(placements).first(count));
     }
     index_.insert(keys.subspan(first, count), step);

@@ -122,6 +122,10 @@ class SlotClass {
   /// A part of what is offered, last to first; see offer().
   struct OfferRun;
   void offer_batch(std::span<const BlockKey> keys, std::span<OfferAnswer> answers, OfferRun& run);
+  /// How many of the absent blocks were offered more often than those were used that would leave
+  /// for them. After the held ones of the offer have become the most recent.
+  [[nodiscard]] std::size_t count_hotter(std::span<const BlockKey> keys,
+                                         std::span<const OfferAnswer> answers);
   void await_slots(std::span<const SlotId> slots);
   /// How many of the slots, from the first on, can be read.
   [[nodiscard]] std::size_t num_readable(std::span<const SlotId> slots);

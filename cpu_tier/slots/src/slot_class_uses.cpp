@@ -15,15 +15,13 @@ struct SlotClass::OfferRun {
   AdmissionRule admission;
   /// The most often that a key from here on was offered. Keys are chained hashes: whoever offered a
   /// later one offered all before it as often, whatever is remembered of them.
-  std::uint32_t num_offers = 0;
+  std::uint32_t num_offers = 1;
   std::size_t num_absent = 0;
   std::size_t num_admitted = 0;
   /// Blocks that a load could bring if no promise had been believed, and it cannot: those that left
   /// for others, and what the tier holds after them.
   std::uint32_t num_lost = 0;
   std::uint32_t num_held_after = 0;
-  /// What would leave for the next one that is admitted.
-  SlotId victim = SlotLists::kNoSlot;
 };
 
 void SlotClass::offer(std::span<const BlockKey> keys, std::span<OfferAnswer> answers,
@@ -33,15 +31,21 @@ void SlotClass::offer(std::span<const BlockKey> keys, std::span<OfferAnswer> ans
   // One that has not grown yet will have room when its first blocks are due.
   const bool may_decline = num_free < keys.size() && table_.num_slots() > 0;
   OfferRun run{may_decline ? policy_.admission() : AdmissionRule::kAll};
-  if (run.admission == AdmissionRule::kHotterThanVictim) run.victim = table_.lists().first_victim();
   for (std::size_t end = keys.size(); end > 0;) {
     const std::size_t count = std::min(kStep, end);
     offer_batch(keys.subspan(end - count, count), answers.subspan(end - count, count), run);
     end -= count;
   }
-  // As many as were admitted, or as there are free slots, but the first ones: behind a block that
-  // is missing the others are of no use.
-  const std::size_t num_stored = std::max(run.num_admitted, std::min(num_free, run.num_absent));
+  policy_.end_offer();
+  if (run.admission == AdmissionRule::kHotterThanVictim) {
+    run.num_admitted = count_hotter(keys, answers);
+  }
+  // As many as were admitted, or as there are free slots, but the first ones: after a block that is
+  // missing the others are of no use. And not so many that those leave which stand before them.
+  const std::size_t num_slots = table_.num_slots() + num_to_come;
+  const std::size_t num_that_fit = num_slots - std::min<std::size_t>(num_slots, run.num_held_after);
+  std::size_t num_stored = std::max(run.num_admitted, std::min(num_free, run.num_absent));
+  if (table_.num_slots() > 0) num_stored = std::min(num_stored, num_that_fit);
   std::size_t left = num_stored;
   for (OfferAnswer& answer : answers) {
     if (answer == OfferAnswer::kHeld) continue;
@@ -67,7 +71,11 @@ void SlotClass::offer_batch(std::span<const BlockKey> keys, std::span<OfferAnswe
       hashes[i] = keys[count - 1 - i].mixed();
       if (slots[count - 1 - i] == BlockIndex::kNoSlot) policy_.prefetch(hashes[i]);
     }
-    policy_.access(std::span(hashes).first(count));
+    for (std::size_t i = 0; i < count; ++i) {
+      const bool is_held = slots[count - 1 - i] != BlockIndex::kNoSlot;
+      policy_.offered(hashes[i],
+                      is_held ? PolicyRace::Presence::kHeld : PolicyRace::Presence::kAbsent);
+    }
   }
   for (std::size_t i = count; i-- > 0;) {
     if (slots[i] != BlockIndex::kNoSlot) {
@@ -88,20 +96,28 @@ void SlotClass::offer_batch(std::span<const BlockKey> keys, std::span<OfferAnswe
       ++run.num_admitted;
       continue;
     }
-    run.num_offers = std::max(run.num_offers, policy_.count_offer(hashes[count - 1 - i]));
+    run.num_offers = policy_.count_offer(hashes[count - 1 - i], run.num_offers);
     if (run.admission != AdmissionRule::kAll && run.num_offers < 2) continue;
-    if (run.admission == AdmissionRule::kHotterThanVictim) {
-      const SlotId victim = run.victim;
-      if (victim != SlotLists::kNoSlot) {
-        run.victim = table_.lists().next_victim(victim);
-        if (table_.heat(victim) >= run.num_offers) {
-          table_.spare(victim);
-          continue;
-        }
-      }
-    }
     ++run.num_admitted;
   }
+}
+
+std::size_t SlotClass::count_hotter(std::span<const BlockKey> keys,
+                                    std::span<const OfferAnswer> answers) {
+  std::size_t num_hotter = 0;
+  std::uint32_t num_offers = 0;
+  SlotId victim = table_.turn(policy_.victims());
+  for (std::size_t i = keys.size(); i-- > 0;) {
+    if (answers[i] == OfferAnswer::kHeld) continue;
+    num_offers = std::max(num_offers, policy_.num_offers(keys[i].mixed()));
+    if (num_offers < 2) continue;
+    if (victim != SlotLists::kNoSlot) {
+      if (table_.withstands(victim, num_offers)) continue;
+      victim = table_.lists().hotter_than(victim);
+    }
+    ++num_hotter;
+  }
+  return num_hotter;
 }
 
 void SlotClass::await(std::span<const BlockKey> keys) {

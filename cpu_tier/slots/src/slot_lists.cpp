@@ -15,17 +15,6 @@ SlotLists::SlotLists(std::uint32_t max_slots)
   }
 }
 
-SlotId SlotLists::first_victim() const {
-  const SlotId on_probation = coldest_of(Segment::kProbation);
-  return on_probation != kNoSlot ? on_probation : coldest_of(Segment::kProtected);
-}
-
-SlotId SlotLists::next_victim(SlotId victim) const {
-  const std::uint32_t next = records_[victim.value()].hotter;
-  const bool was_last = next == above_hottest(Segment::kProbation).value();
-  return was_last ? coldest_of(Segment::kProtected) : slot_or_none(next);
-}
-
 SlotId SlotLists::deepest_stay() const {
   for (std::uint32_t depth = PromiseLedger::kMaxDepth; depth > 0; --depth) {
     if (num_linked_[kOverdue + depth] > 0) return SlotId(coldest(kOverdue + depth));

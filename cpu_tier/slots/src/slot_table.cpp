@@ -96,14 +96,14 @@ SlotId SlotTable::turn(const VictimRule& rule) const {
   const SlotId protected_one = lists_.coldest_of(Segment::kProtected);
   if (protected_one == SlotLists::kNoSlot) return on_probation;
   if (on_probation == SlotLists::kNoSlot) return protected_one;
-  if (rule.from == VictimRule::From::kOldest) {
-    // Of two that are equally old, one was stored behind the other, which is protected.
-    const std::uint32_t age_difference = lists_[protected_one].stamp - lists_[on_probation].stamp;
-    return static_cast<std::int32_t>(age_difference) < 0 ? protected_one : on_probation;
+  if (rule.from == VictimRule::From::kProbationAbove) {
+    const float allowed = rule.probation_share * static_cast<float>(num_slots_);
+    const auto num_on_probation = static_cast<float>(lists_.num_linked(Segment::kProbation));
+    if (num_on_probation > allowed) return on_probation;
   }
-  const float allowed = rule.probation_share * static_cast<float>(num_slots_);
-  const auto num_on_probation = static_cast<float>(lists_.num_linked(Segment::kProbation));
-  return num_on_probation > allowed ? on_probation : protected_one;
+  // Of two that are equally old, one was stored after the other, which is protected.
+  const std::uint32_t age_difference = lists_[protected_one].stamp - lists_[on_probation].stamp;
+  return static_cast<std::int32_t>(age_difference) < 0 ? protected_one : on_probation;
 }
 
 SlotId SlotTable::choose_victim(const VictimRule& rule) {
@@ -296,12 +296,11 @@ void SlotTable::promise(SlotId slot, std::uint8_t promise) {
   if (stays) record.stamp = stamp;
 }
 
-void SlotTable::spare(SlotId slot) {
+bool SlotTable::withstands(SlotId slot, std::uint32_t num_offers) {
   SlotRecord& record = expect(slot, SlotState::kEvictable);
-  KVFERRY_CHECK(record.heat > 0 && !record.awaited, "a slot was spared that is not hot");
+  if (record.heat == 0 || record.heat < num_offers) return false;
   --record.heat;
-  lists_.unlink(record);
-  lists_.link_hottest(slot);
+  return true;
 }
 
 void SlotTable::forget(SlotId slot) {

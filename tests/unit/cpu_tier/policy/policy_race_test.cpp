@@ -13,20 +13,25 @@ namespace kvferry::cpu_tier {
 namespace {
 
 constexpr std::span<const PolicyRule> kAll = kRacingRules;
-constexpr PolicyRule kFrequentRule = kRacingRules[0];
 constexpr PolicyRule kLruRule = kRacingRules[3];
 
 std::uint64_t hash(std::uint64_t number) { return key(number).mixed(); }
 
+/// The race of a tier that can load nothing, as LRU's does on the traffic of most tests.
 class Race {
  public:
   explicit Race(std::uint32_t num_slots) : race(kAll, num_slots) {}
 
+  /// Prompts of one block each.
   void access(std::uint64_t first, std::uint64_t count) {
     for (std::uint64_t i = first; i < first + count; ++i) {
-      const std::uint64_t one = hash(i);
-      race.access({&one, 1});
+      race.offered(hash(i), PolicyRace::Presence::kAbsent);
+      race.end_offer();
     }
+  }
+  /// One prompt again and again, which LRU would hold and the tier does not.
+  void repeat(std::uint64_t which, int count) {
+    for (; count > 0; --count) access(which, 1);
   }
   std::string choice() const { return race.current().name; }
 
@@ -40,9 +45,11 @@ TEST(PolicyRace, StartsWithTheLastRuleAndStaysWhileNothingIsEvicted) {
   EXPECT_EQ(race.race.num_switches(), 0U);
 }
 
-TEST(PolicyRace, StopsStoringWhatNobodySendsTwice) {
+TEST(PolicyRace, StopsStoringWhatNobodySendsTwiceAfterAWhile) {
   Race race(100);
-  race.access(0, 1'000);
+  race.access(0, 4'000);
+  EXPECT_EQ(race.choice(), "lru");
+  race.access(4'000, 8'000);
   EXPECT_NE(race.race.current().admission, AdmissionRule::kAll);
 }
 
@@ -52,16 +59,43 @@ TEST(PolicyRace, LoopLargerThanTheTierIsForTheFrequent) {
   EXPECT_EQ(race.choice(), "frequent");
 }
 
-TEST(PolicyRace, ReturnsToLruWhenEverythingIsReusedOnceAndSoon) {
-  Race race(100);
-  race.access(0, 1'000);
-  ASSERT_NE(race.choice(), "lru");
-  // Each block once more 40 blocks later, and never again: who does not store it at once loses it.
-  for (std::uint64_t i = 10'000; i < 13'000; ++i) {
+// Each block once more 40 blocks later, and never again.
+void use_once_more(Race& race, std::uint64_t first, std::uint64_t count) {
+  for (std::uint64_t i = first; i < first + count; ++i) {
     race.access(i, 1);
     race.access(i - 40, 1);
   }
-  EXPECT_EQ(race.race.current().admission, AdmissionRule::kAll);
+}
+
+TEST(PolicyRace, ReturnsToLruAsSoonAsARivalLoses) {
+  Race race(100);
+  race.access(0, 12'000);
+  ASSERT_NE(race.choice(), "lru");
+  use_once_more(race, 100'000, 40 + 25);  // Of which 25 come again.
+  EXPECT_EQ(race.choice(), "lru");
+}
+
+TEST(PolicyRace, ReturnsToLruWhenTheTierLosesWhatNoSimulationDoesAndStaysThereInDebt) {
+  Race race(100);
+  for (int round = 0; round < 30; ++round) race.access(0, 120);
+  ASSERT_EQ(race.choice(), "frequent");
+  const std::uint64_t num_switches = race.race.num_switches();
+  race.repeat(200, 400);
+  EXPECT_EQ(race.choice(), "lru");
+  // The same loop as before wins as much, and the account cannot pay.
+  for (int round = 0; round < 30; ++round) race.access(0, 120);
+  EXPECT_EQ(race.choice(), "lru");
+  EXPECT_EQ(race.race.num_switches(), num_switches + 1);
+}
+
+TEST(PolicyRace, TakesPartAgainWhenTheAccountHasRecovered) {
+  Race race(100);
+  for (int round = 0; round < 30; ++round) race.access(0, 120);
+  ASSERT_EQ(race.choice(), "frequent");
+  race.repeat(200, 40);
+  ASSERT_EQ(race.choice(), "lru");
+  for (int round = 0; round < 200; ++round) race.access(0, 120);
+  EXPECT_EQ(race.choice(), "frequent");
 }
 
 TEST(PolicyRace, SampleOfALargeTierChoosesAsTheWholeWould) {
@@ -78,34 +112,21 @@ TEST(PolicyRace, ResizedTierKeepsItsChoice) {
   EXPECT_EQ(race.choice(), "frequent");
 }
 
+TEST(PolicyRace, OfferOfAnyLengthIsTakenInPieces) {
+  PolicyRace race(kAll, 4'000);
+  for (int turn = 0; turn < 3; ++turn) {
+    for (std::uint64_t i = 0; i < 3 * ShadowTier::kMaxOffer + 5; ++i) {
+      race.offered(hash(i), PolicyRace::Presence::kHeld);
+    }
+    race.end_offer();
+  }
+  EXPECT_STREQ(race.current().name, "lru");
+}
+
 TEST(PolicyRace, SingleRuleIsNotSimulated) {
   const PolicyRace race({&kLruRule, 1}, 100);
   EXPECT_FALSE(race.runs());
   EXPECT_STREQ(race.current().name, "lru");
-}
-
-TEST(ShadowTier, FrequentRuleKeepsWhatIsUsedMoreOften) {
-  ShadowTier tier(kFrequentRule, 2);
-  using Outcome = ShadowTier::Outcome;
-  for (int i = 0; i < 4; ++i) {
-    tier.access(hash(1));
-    tier.access(hash(2));
-  }
-  EXPECT_EQ(tier.access(hash(3)), Outcome::kDeclined);  // Never offered before.
-  EXPECT_EQ(tier.access(hash(3)), Outcome::kDeclined);  // Twice, against a victim used four times.
-  EXPECT_EQ(tier.access(hash(1)), Outcome::kHit);
-  EXPECT_EQ(tier.access(hash(2)), Outcome::kHit);
-  // Each time a victim is counted down, so that nothing stays for ever.
-  Outcome last = Outcome::kDeclined;
-  for (int i = 0; i < 20 && last == Outcome::kDeclined; ++i) last = tier.access(hash(3));
-  EXPECT_EQ(last, Outcome::kStored);
-}
-
-TEST(ShadowTier, RestartIsEmpty) {
-  ShadowTier tier(kLruRule, 4);
-  tier.access(hash(1));
-  tier.restart(2);
-  EXPECT_EQ(tier.access(hash(1)), ShadowTier::Outcome::kStored);
 }
 
 }  // namespace

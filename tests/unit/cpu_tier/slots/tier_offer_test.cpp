@@ -198,15 +198,31 @@ TEST_F(TierOfferLru, AwaitedBlockCanBeForgotten) {
   EXPECT_EQ(tier.snapshot().num_free, 8U);
 }
 
+// Of three slots the first request takes all; what the second one adds would push out its own head.
+TEST(TierOfferSmall, StoresNoMoreThanFitsAfterWhatIsHeld) {
+  PlainTier tier(4, kLru);
+  tier.grow_to(4);
+  const auto offer = [&](std::span<const BlockKey> wanted) {
+    Answers answers(wanted.size());
+    tier.offer(wanted, answers);
+    return answers;
+  };
+  const std::vector<BlockKey> prompt = keys(0, 6);
+  EXPECT_EQ(offer(prompt), (Answers{kStore, kStore, kStore, kStore, kDeclined, kDeclined}));
+  tier.commit(tier.reserve(std::span(prompt).first(3)).value().hand_over());
+  EXPECT_EQ(offer(prompt), (Answers{kHeld, kHeld, kHeld, kStore, kDeclined, kDeclined}));
+}
+
 class TierOfferAdaptive : public TierOffer {
  protected:
   TierOfferAdaptive() : TierOffer(TierOptions{}) {}
 };
 
 TEST_F(TierOfferAdaptive, StopsStoringOneTimersAndStoresAgainWhenItWouldHit) {
-  for (std::uint64_t i = 0; i < 100; ++i) serve(keys(1'000 + 2 * i, 2));
+  // That stores are saved counts little: it takes many.
+  for (std::uint64_t i = 0; i < 600; ++i) serve(keys(1'000 + 2 * i, 2));
   const TierSnapshot before = tier.snapshot();
-  for (std::uint64_t i = 100; i < 200; ++i) serve(keys(1'000 + 2 * i, 2));
+  for (std::uint64_t i = 600; i < 700; ++i) serve(keys(1'000 + 2 * i, 2));
   const TierSnapshot after = tier.snapshot();
   EXPECT_EQ(after.num_committed_total, before.num_committed_total);
   // Each block once more, three blocks later, and never again.
@@ -222,7 +238,7 @@ TEST_F(TierOfferAdaptive, KeepsAPartOfALoopThatIsLargerThanTheTier) {
   std::uint64_t hits = 0;
   for (int round = 0; round < 60; ++round) {
     for (std::uint64_t i = 0; i < 10; ++i) {
-      hits += offer(keys(i, 1))[0] == kHeld ? 1 : 0;
+      hits += readable(i, 1).size();
       serve(keys(i, 1));
     }
   }
@@ -232,9 +248,10 @@ TEST_F(TierOfferAdaptive, KeepsAPartOfALoopThatIsLargerThanTheTier) {
 TEST(TierOfferGrowing, TierThatGrowsInSmallPiecesLearnsMeanwhile) {
   PlainTier tier(400, {});
   tier.grow_to(100);
-  for (std::uint32_t i = 0; i < 200; ++i) {  // No block ever comes back.
+  for (std::uint32_t i = 0; i < 300; ++i) {  // Nothing but the first blocks ever comes back.
     Answers answers(8);
-    tier.offer(keys(8 * i, 8), answers);
+    tier.offer(keys(i % 2 == 0 ? 0 : 8 * i, 8), answers);
+    tier.offer(keys(1'000'000 + 200 * i, 120), answers = Answers(120));
     tier.grow_to(100 + i);
   }
   EXPECT_GE(tier.snapshot().num_rule_switches_total, 1U);

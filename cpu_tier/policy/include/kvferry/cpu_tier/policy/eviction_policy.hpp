@@ -27,7 +27,7 @@ struct Placement {
 /// and holds nothing of the tier, so that no decision of it can break an invariant.
 ///
 /// Memory: nothing for plain LRU; else 16 bytes per slot for the history of offers, 28 to 32 more
-/// for what an eviction remembers (ARC's ghosts), and less than 1 MiB in all for the simulated
+/// for what an eviction remembers (ARC's ghosts), and less than 512 KiB in all for the simulated
 /// tiers; and what promises take, once there are any (PromiseLedger).
 ///
 /// One thread at a time. Nothing throws but construction.
@@ -40,21 +40,28 @@ class EvictionPolicy {
   /// One segment is enough: the rule is LRU for ever.
   [[nodiscard]] bool is_plain_lru() const { return !history_ && !memory_; }
 
-  /// The blocks of a request or a piece of it, hashed; last to first. Whether the tier holds them
-  /// is not asked.
-  void access(std::span<const std::uint64_t> hashes) { race_.access(hashes); }
+  /// A block of an offer, from the last to the first, and whether the tier holds it.
+  void offered(std::uint64_t hash, PolicyRace::Presence presence) { race_.offered(hash, presence); }
+  /// That were all blocks of the offer.
+  void end_offer() { race_.end_offer(); }
   /// An absent block is offered for a store: how often it was, this time included, as far as that
-  /// is known and wanted.
-  [[nodiscard]] std::uint32_t count_offer(std::uint64_t hash) {
-    return history_ ? history_->count_offer(hash) : 1;
+  /// is known and wanted; as often as a block after it at least.
+  [[nodiscard]] std::uint32_t count_offer(std::uint64_t hash, std::uint32_t num_offers_after) {
+    return history_ ? history_->count_offer(hash, num_offers_after) : 1;
+  }
+  /// How often a block was offered while it was absent, as far as that is remembered.
+  [[nodiscard]] std::uint32_t num_offers(std::uint64_t hash) const {
+    return history_ ? history_->num_offers(hash) : 1;
   }
   /// count_offer() comes soon.
   void prefetch(std::uint64_t hash) const {
     if (history_) history_->prefetch(hash);
   }
   [[nodiscard]] AdmissionRule admission() const { return rule().admission; }
-  /// Absent blocks are stored now.
-  void place(std::span<const std::uint64_t> hashes, std::span<Placement> placements);
+  /// Absent blocks are stored now, first to last. None begins in a better segment than `before`,
+  /// where the one before them did, and none in a worse one than the next.
+  void place(std::span<const std::uint64_t> hashes, std::span<Placement> placements,
+             Segment before);
 
   [[nodiscard]] VictimRule victims() const {
     VictimRule victims = rule().victims;

@@ -16,14 +16,13 @@ namespace kvferry::cpu_tier {
 
 class EvictionMemory;
 
-/// The rules that race in an adaptive tier, which begins with the last one. Each is the best, by a
-/// margin, of some kind of traffic (docs/decisions/policies.md); each of the shares is an end or
-/// the middle of its range.
+/// The rules that race in an adaptive tier; plain LRU is the last one, with which it begins, and
+/// which the others are measured by. Each is the best, by a margin, of some kind of traffic
+/// (docs/decisions/policies.md). None of them lets a block leave before the blocks that stand after
+/// it in a prompt.
 inline constexpr std::array kRacingRules{
-    PolicyRule{
-        "frequent", AdmissionRule::kHotterThanVictim, {VictimRule::From::kProbationAbove, 0}},
-    PolicyRule{
-        "second_offer", AdmissionRule::kOfferedBefore, {VictimRule::From::kProbationAbove, 0}},
+    PolicyRule{"frequent", AdmissionRule::kHotterThanVictim, {}},
+    PolicyRule{"second_offer", AdmissionRule::kOfferedBefore, {}},
     PolicyRule{"half", AdmissionRule::kAll, {VictimRule::From::kProbationAbove, 0.5F}},
     PolicyRule{"lru", AdmissionRule::kAll, {}},
 };
@@ -32,9 +31,9 @@ inline constexpr std::array kAdmissionRules{kRacingRules[1], kRacingRules[3]};
 
 /// Which blocks leave when room is needed.
 enum class Eviction : std::uint8_t {
-  kAdaptive,  ///< As the rule says that would have hit most lately.
+  kAdaptive,  ///< As the rule says that the race chose (policy_race.hpp).
   kLru,       ///< The least recently used one.
-  kArc        ///< ARC (Megiddo, Modha 2003): seen once against seen again, by ghost hits.
+  kArc        ///< By the share of what was seen once that ARC's ghosts learn (Megiddo, Modha 2003).
 };
 
 /// arc_ghosts.hpp
@@ -60,7 +59,7 @@ inline constexpr std::array kEvictions{
 
 /// Which blocks are stored at all, once the tier is full. (While it has free slots, all are.)
 enum class Admission : std::uint8_t {
-  kAdaptive,    ///< As the rule says that would have hit most lately.
+  kAdaptive,    ///< As the rule says that the race chose.
   kAlways,      ///< All: only rules that store all count.
   kSecondOffer  ///< Those that were offered before: only rules that do not store all count.
 };

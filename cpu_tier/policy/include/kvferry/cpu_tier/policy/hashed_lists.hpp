@@ -34,8 +34,9 @@ class HashedLists {
 
   /// The entry of `hash`, or kNone.
   [[nodiscard]] std::uint32_t find(std::uint32_t hash) const;
-  /// `hash` is absent and there is room. It becomes the hottest of `list`.
-  std::uint32_t insert(std::uint32_t hash, std::size_t list);
+  /// `hash` is absent and there is room. It becomes the hottest of `list`, or the next colder
+  /// neighbour of `warmer`, which is on it.
+  std::uint32_t insert(std::uint32_t hash, std::size_t list, std::uint32_t warmer = kNone);
   void make_hottest(std::uint32_t entry, std::size_t list);
   void erase(std::uint32_t entry);
   void clear();
@@ -44,15 +45,25 @@ class HashedLists {
   [[nodiscard]] std::uint32_t coldest(std::size_t list) const {
     return entries_[max_entries_ + list].hotter;
   }
+  /// The next hotter neighbour, or kNone for the hottest of its list.
+  [[nodiscard]] std::uint32_t hotter_than(std::uint32_t entry) const {
+    const std::uint32_t hotter = entries_[entry].hotter;
+    return hotter < max_entries_ ? hotter : kNone;
+  }
   [[nodiscard]] std::uint32_t size(std::size_t list) const { return sizes_[list]; }
   [[nodiscard]] std::uint32_t size() const { return sizes_[0] + sizes_[1]; }
   [[nodiscard]] Entry& operator[](std::uint32_t entry) { return entries_[entry]; }
+  [[nodiscard]] const Entry& operator[](std::uint32_t entry) const { return entries_[entry]; }
 
  private:
   [[nodiscard]] std::uint32_t chain(std::uint32_t hash) const {
     return (hash * 0x9e3779b1U) >> chain_shift_;  // Knuth's multiplicative hashing.
   }
-  void link(std::uint32_t entry, std::size_t list);
+  /// As the next colder neighbour of `warmer`, an entry of the list or the head of its ring.
+  void link(std::uint32_t entry, std::size_t list, std::uint32_t warmer);
+  [[nodiscard]] std::uint32_t head(std::size_t list) const {
+    return max_entries_ + static_cast<std::uint32_t>(list);
+  }
   void unlink(std::uint32_t entry);
 
   std::uint32_t max_entries_;

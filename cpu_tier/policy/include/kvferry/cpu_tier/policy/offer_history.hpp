@@ -25,8 +25,9 @@ class OfferHistory {
   /// For at least `max_entries`; all forgotten.
   explicit OfferHistory(std::uint64_t max_entries);
 
-  /// Counts one offer; returns how many there were, this one included, at most kMaxHeat.
-  std::uint32_t count_offer(std::uint64_t hash);
+  /// Counts one offer; returns how many there were, this one included, at most kMaxHeat. There were
+  /// `at_least` as many: a block that stands after it proves that.
+  std::uint32_t count_offer(std::uint64_t hash, std::uint32_t at_least = 1);
   /// How many offers there were, as far as they are remembered.
   [[nodiscard]] std::uint32_t num_offers(std::uint64_t hash) const;
   void prefetch(std::uint64_t hash) const { __builtin_prefetch(&buckets_[bucket(hash)], 1); }

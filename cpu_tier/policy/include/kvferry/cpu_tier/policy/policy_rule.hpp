@@ -15,7 +15,8 @@ inline constexpr std::size_t kNumSegments = 2;
 struct VictimRule {
   enum class From : std::uint8_t {
     kOldest,         ///< The older of the two: LRU over all.
-    kProbationAbove  ///< Probation while that holds more than `probation_share` of all slots.
+    kProbationAbove  ///< Probation while that holds more than `probation_share` of all slots; else
+                     ///< the older of the two. So no block leaves before one that stands after it.
   };
   From from = From::kOldest;
   float probation_share = 0;
@@ -28,8 +29,7 @@ enum class AdmissionRule : std::uint8_t {
   kAll,
   kOfferedBefore,    ///< And not forgotten since (offer_history.hpp).
   kHotterThanVictim  ///< Offered before, and more often than the victim was used (TinyLFU:
-                     ///< Einziger, Friedman, Manes 2017). A victim that stays is counted down, and
-                     ///< recent.
+                     ///< Einziger, Friedman, Manes 2017). A victim that stays is counted down.
 };
 
 /// One way of deciding both (eviction_table.hpp has those that there are).
@@ -37,6 +37,10 @@ struct PolicyRule {
   const char* name;
   AdmissionRule admission;
   VictimRule victims;
+
+  [[nodiscard]] constexpr bool is_plain_lru() const {
+    return admission == AdmissionRule::kAll && victims.from == VictimRule::From::kOldest;
+  }
 };
 
 /// How often a block was used or offered is counted up to here: three bits.

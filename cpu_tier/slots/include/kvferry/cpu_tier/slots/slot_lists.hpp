@@ -109,11 +109,6 @@ class SlotLists {
   /// The counter behind age(). Wraps.
   [[nodiscard]] std::uint32_t clock() const { return clock_; }
 
-  /// The next slot to evict by a rule of VictimRule::From::kProbationAbove 0, ignoring awaited
-  /// slots; and the one after it.
-  [[nodiscard]] SlotId first_victim() const;
-  [[nodiscard]] SlotId next_victim(SlotId victim) const;
-
   /// Checks all lists: each is intact and has only slots of the right state; `num_free` slots are
   /// on the stack and `num_evictable` on the other lists. For tests.
   void check_invariants(std::uint32_t num_free, std::uint32_t num_evictable) const;

@@ -90,9 +90,11 @@ class SlotTable {
   /// deepest of them leave.
   [[nodiscard]] SlotId choose_victim(const VictimRule& rule);
 
-  /// Lowers the heat of an evictable slot that has some, and makes it the most recent of its
-  /// segment.
-  void spare(SlotId slot);
+  /// The slot whose turn to leave it is by the segments; kNoSlot if they are empty.
+  [[nodiscard]] SlotId turn(const VictimRule& rule) const;
+  /// Whether an evictable slot was used as often as something else was offered, at least once. Then
+  /// it is counted down, and stays in its place.
+  [[nodiscard]] bool withstands(SlotId slot, std::uint32_t num_offers);
   /// evictable -> free, leased -> dying.
   void forget(SlotId slot);
   /// free -> evictable, the most recent: the slot turned out to hold a block.
@@ -110,7 +112,6 @@ class SlotTable {
   }
   [[nodiscard]] std::uint32_t num_slots() const { return num_slots_; }
   [[nodiscard]] Segment segment(SlotId slot) const { return lists_[slot].segment; }
-  [[nodiscard]] std::uint32_t heat(SlotId slot) const { return lists_[slot].heat; }
   [[nodiscard]] std::uint32_t num_awaited() const { return lists_.num_awaited(); }
   /// One past the highest slot that was ever added. Slots from it on have always been absent.
   [[nodiscard]] std::uint32_t end() const { return end_; }
@@ -138,8 +139,6 @@ class SlotTable {
   void heat_up(SlotRecord& record);
   /// Ends the wait for a slot: it becomes the most recent of its segment.
   void end_waiting(SlotId slot);
-  /// The slot whose turn it is by the segments; kNoSlot if they are empty.
-  [[nodiscard]] SlotId turn(const VictimRule& rule) const;
   void stay(SlotId slot);
 
   SlotLists lists_;
