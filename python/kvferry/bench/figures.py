@@ -111,10 +111,10 @@ def pin(report: BenchReport) -> Figure:
 
 
 def trace(report: BenchReport) -> Figure:
-    """Hits and stored blocks over the tier's capacity, a line per policy; of made-up traffic, bars by kind."""
+    """Loads and stored blocks over the tier's capacity, a line per policy; of made-up traffic, bars by kind."""
     figure, panels = panels_of(2)
     for axes, value, label in zip(
-        panels, ("hit_percent", "stored_blocks"), ("block accesses that hit, %", "stored blocks"), strict=True
+        panels, ("loadable_hit_percent", "stored_blocks"), ("can be loaded, %", "stored blocks"), strict=True
     ):
         if len(distinct(report.rows, "capacity_blocks")) > 1:
             lines(axes, report.rows, "capacity_blocks", ("policy", "traffic"), value)

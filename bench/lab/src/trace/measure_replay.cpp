@@ -9,13 +9,32 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace kvferry::bench::trace {
 
+namespace {
+
+/// What the accesses of a sample say of all.
+ReplayResult scaled(ReplayResult result, double factor) {
+  if (factor == 1) return result;
+  for (std::uint64_t* const count :
+       {&result.num_accesses, &result.num_hits, &result.num_misses, &result.num_loads,
+        &result.num_loaded_tokens, &result.num_stores, &result.num_evictions, &result.num_resident,
+        &result.num_won, &result.num_lost}) {
+    *count = static_cast<std::uint64_t>(std::llround(factor * static_cast<double>(*count)));
+  }
+  return result;
+}
+
+}  // namespace
+
 MeasuredReplay measure_replay(Bench& bench, const Trace& trace, std::uint64_t capacity,
                               const Policy& policy, const ReplayOptions& options) {
+  const auto sampled = static_cast<std::uint64_t>(
+      std::max(1.0, std::round(options.sample * static_cast<double>(capacity))));
   const auto used = static_cast<std::uint32_t>(
-      std::min<std::uint64_t>(capacity, std::max<std::uint32_t>(trace.num_distinct(), 1)));
+      std::min<std::uint64_t>(sampled, std::max<std::uint32_t>(trace.num_distinct(), 1)));
   const std::uint64_t mismatches_before = bench.verifier.num_mismatches();
   const std::string what = fmt::format("{}, {}", trace.name(), policy.name);
   bench.progress.begin_row(fmt::format("{}, {} blocks", what, capacity));
@@ -34,6 +53,7 @@ MeasuredReplay measure_replay(Bench& bench, const Trace& trace, std::uint64_t ca
     times.add(std::chrono::nanoseconds(static_cast<std::int64_t>(1e9 * result.seconds)));
   }
   measured.result.seconds = 1e-6 * times.percentile_us(0.5);
+  measured.result = scaled(measured.result, 1 / options.sample);
   measured.verified = bench.verifier.num_mismatches() == mismatches_before;
   return measured;
 }
@@ -49,9 +69,9 @@ TraceRow row_of(const MeasuredReplay& replay, const MeasuredReplay& optimum, std
   row.capacity_gb = gb(capacity);
   row.policy = policy.name;
   row.hit_percent = result.hit_percent();
-  if (optimum.result.num_hits > 0) {
-    row.percent_of_optimum =
-        100.0 * static_cast<double>(result.num_hits) / static_cast<double>(optimum.result.num_hits);
+  if (optimum.result.num_loads > 0) {
+    row.percent_of_optimum = 100.0 * static_cast<double>(result.num_loads) /
+                             static_cast<double>(optimum.result.num_loads);
   }
   row.loadable_hit_percent = result.load_percent();
   row.loaded_blocks = result.num_loads;

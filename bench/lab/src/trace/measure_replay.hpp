@@ -20,6 +20,9 @@ struct ReplayOptions {
   HintStyle hints = HintStyle::kNone;
   std::uint32_t num_warm_ups = 0;
   std::uint32_t num_rounds = 1;
+  /// The share of its blocks that the trace was cut down to: capacities are, too, and counts are
+  /// multiplied again.
+  double sample = 1;
   TimeModel time;
 };
 

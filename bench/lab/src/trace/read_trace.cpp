@@ -110,7 +110,7 @@ Trace read_sessions(const fs::path& path, const ReadOptions& options) {
     throw ConfigError(fmt::format("the sessions' blocks have {} tokens, not {}",
                                   sessions.block_tokens(), *options.block_tokens));
   }
-  return sessions.merged((path / "").parent_path().filename().string());
+  return sessions.take_merged((path / "").parent_path().filename().string());
 }
 
 }  // namespace
@@ -142,7 +142,7 @@ Trace read_trace(const fs::path& file, const ReadOptions& options) {
   Trace trace = format == TraceFormat::kWeka
                     ? read_sessions(file, options)
                     : read_requests(text, file, options.block_tokens.value_or(default_tokens));
-  if (trace.blocks().empty()) throw ConfigError("the trace " + file.string() + " has no blocks");
+  if (trace.num_accesses() == 0) throw ConfigError("the trace " + file.string() + " has no blocks");
   return trace;
 }
 

@@ -62,4 +62,7 @@ enum class Reference : std::uint8_t {
 [[nodiscard]] ReplayResult replay_reference(const Trace& trace, std::uint32_t capacity,
                                             Reference policy);
 
+/// A tier that never evicts.
+[[nodiscard]] ReplayResult replay_endless(const Trace& trace);
+
 }  // namespace kvferry::bench::trace

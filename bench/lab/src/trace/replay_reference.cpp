@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <limits>
-#include <queue>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -168,43 +168,111 @@ class Sieve {
   std::uint32_t hand_;
 };
 
+/// When each block of a request is needed again. Positions count all accesses. Prompts that come
+/// again share prefixes, whose blocks are needed again one after the other: so runs take little.
+class NextUses {
+ public:
+  static constexpr std::uint64_t kNever = std::numeric_limits<std::uint64_t>::max();
+
+  explicit NextUses(const Trace& trace) {
+    std::vector<std::uint64_t> upcoming(trace.num_distinct(), kNever);
+    ends_.resize(trace.num_requests());
+    std::uint64_t position = trace.num_accesses();
+    for (std::size_t index = trace.num_requests(); index-- > 0;) {
+      const auto blocks = trace.request(index);
+      position -= blocks.size();
+      for (std::size_t i = blocks.size(); i-- > 0;) {
+        push(std::exchange(upcoming[blocks[i]], position + i));
+      }
+      ends_[index] = runs_.size();
+      begins_run_ = true;
+    }
+  }
+  /// The positions at which the blocks of a request are needed again. Valid until the next call.
+  std::span<const std::uint64_t> of_request(std::size_t index, std::size_t count) {
+    uses_.clear();
+    // They were noted from the last one of the last request on.
+    for (std::size_t run = ends_[index]; uses_.size() < count;) {
+      const Run& one = runs_[--run];
+      for (std::uint32_t i = one.count; i-- > 0;) {
+        uses_.push_back(one.last == kNever ? kNever : one.last - i);
+      }
+    }
+    return uses_;
+  }
+
+ private:
+  struct Run {
+    std::uint64_t last;  ///< Position of the last one.
+    std::uint32_t count;
+  };
+  void push(std::uint64_t use) {
+    if (!std::exchange(begins_run_, false)) {
+      Run& run = runs_.back();
+      const bool goes_on = run.last == kNever ? use == kNever : use == run.last - run.count;
+      if (goes_on) {
+        ++run.count;
+        return;
+      }
+    }
+    runs_.push_back({use, 1});
+  }
+
+  std::vector<Run> runs_;
+  std::vector<std::size_t> ends_;  ///< By request: its runs end here.
+  std::vector<std::uint64_t> uses_;
+  bool begins_run_ = true;
+};
+
 class Optimum {
  public:
   Optimum(const Trace& trace, std::uint32_t capacity)
-      : capacity_(capacity), next_use_(trace.num_distinct(), kAbsent) {
-    const auto blocks = trace.blocks();
-    follows_.resize(blocks.size());
-    std::vector<std::uint64_t> upcoming(trace.num_distinct(), kNever);
-    for (std::size_t at = blocks.size(); at-- > 0;) {
-      follows_[at] = std::exchange(upcoming[blocks[at]], at);
-    }
-  }
+      : capacity_(capacity), follows_(trace), next_use_(trace.num_distinct(), kAbsent) {}
   [[nodiscard]] bool holds(std::uint32_t block) const { return next_use_[block] != kAbsent; }
+  void begin_request(std::size_t index, std::size_t count) {
+    uses_ = follows_.of_request(index, count);
+  }
   Outcome access(std::uint32_t block, std::size_t at) {
     const bool hit = holds(block);
     if (!hit && num_held_++ == capacity_) evict();
-    next_use_[block] = follows_[at];
-    latest_.emplace(follows_[at], block);
+    next_use_[block] = uses_[at];
+    latest_.emplace_back(uses_[at], block);
+    std::push_heap(latest_.begin(), latest_.end());
+    if (latest_.size() > 4 * capacity_ + kFewEntries) drop_overtaken();
     return hit ? Outcome::kHit : Outcome::kStored;
   }
 
  private:
-  static constexpr std::uint64_t kNever = std::numeric_limits<std::uint64_t>::max();
-  static constexpr std::uint64_t kAbsent = kNever - 1;
+  static constexpr std::uint64_t kAbsent = NextUses::kNever - 1;
+  static constexpr std::size_t kFewEntries = 4096;
 
   void evict() {
     // An entry that was overtaken by a later use of its block is passed over.
-    while (next_use_[latest_.top().second] != latest_.top().first) latest_.pop();
-    next_use_[latest_.top().second] = kAbsent;
-    latest_.pop();
+    while (next_use_[latest_.front().second] != latest_.front().first) pop();
+    next_use_[latest_.front().second] = kAbsent;
+    pop();
     --num_held_;
+  }
+  void pop() {
+    std::pop_heap(latest_.begin(), latest_.end());
+    latest_.pop_back();
+  }
+  void drop_overtaken() {
+    std::erase_if(latest_,
+                  [this](const auto& entry) { return next_use_[entry.second] != entry.first; });
+    // Of a block that is never needed again there may be one for each use.
+    std::sort(latest_.begin(), latest_.end());
+    latest_.erase(std::unique(latest_.begin(), latest_.end()), latest_.end());
+    std::make_heap(latest_.begin(), latest_.end());
   }
 
   std::size_t capacity_;
   std::size_t num_held_ = 0;
-  std::vector<std::uint64_t> follows_;  ///< By position: where the block is needed again.
+  NextUses follows_;
+  std::span<const std::uint64_t> uses_;  ///< Of the request's blocks.
   std::vector<std::uint64_t> next_use_;
-  std::priority_queue<std::pair<std::uint64_t, std::uint32_t>> latest_;
+  /// A heap.
+  std::vector<std::pair<std::uint64_t, std::uint32_t>> latest_;
 };
 
 /// The order of accesses within a request: the clairvoyant one looks at positions, and so takes
@@ -216,7 +284,6 @@ ReplayResult replay(const Trace& trace, std::uint32_t capacity, Order order) {
   const Stopwatch clock;
   Policy policy(trace, capacity);
   ReplayResult result;
-  std::size_t begin = 0;
   for (std::size_t index = 0; index < trace.num_requests(); ++index) {
     const auto blocks = trace.request(index);
     const auto missing = std::find_if(blocks.begin(), blocks.end(),
@@ -228,13 +295,15 @@ ReplayResult replay(const Trace& trace, std::uint32_t capacity, Order order) {
     for (const std::uint32_t block : blocks) {
       ++(policy.holds(block) ? result.num_hits : result.num_misses);
     }
+    if constexpr (requires { policy.begin_request(index, blocks.size()); }) {
+      policy.begin_request(index, blocks.size());
+    }
     for (std::size_t i = 0; i < blocks.size(); ++i) {
       const std::size_t at = order == Order::kFirstToLast ? i : blocks.size() - 1 - i;
-      if (policy.access(blocks[at], begin + at) == Outcome::kStored) ++result.num_stores;
+      if (policy.access(blocks[at], at) == Outcome::kStored) ++result.num_stores;
     }
-    begin += blocks.size();
   }
-  result.num_accesses = begin;
+  result.num_accesses = trace.num_accesses();
   result.num_evictions = result.num_stores - std::min<std::uint64_t>(result.num_stores, capacity);
   result.seconds = std::chrono::duration<double>(clock.cost().cpu).count();
   for (std::uint32_t block = 0; block < trace.num_distinct(); ++block) {
@@ -244,6 +313,24 @@ ReplayResult replay(const Trace& trace, std::uint32_t capacity, Order order) {
 }
 
 }  // namespace
+
+ReplayResult replay_endless(const Trace& trace) {
+  std::vector<bool> seen(trace.num_distinct());
+  ReplayResult result;
+  result.num_accesses = trace.num_accesses();
+  for (std::size_t index = 0; index < trace.num_requests(); ++index) {
+    const auto blocks = trace.request(index);
+    const auto missing = std::find_if(blocks.begin(), blocks.end(),
+                                      [&](std::uint32_t block) { return !seen[block]; });
+    result.num_loads += static_cast<std::uint64_t>(missing - blocks.begin());
+    for (const std::uint32_t block : blocks) {
+      ++(seen[block] ? result.num_hits : result.num_misses);
+      seen[block] = true;
+    }
+  }
+  result.num_stores = result.num_resident = result.num_misses;
+  return result;
+}
 
 ReplayResult replay_reference(const Trace& trace, std::uint32_t capacity, Reference policy) {
   switch (policy) {

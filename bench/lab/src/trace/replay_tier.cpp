@@ -41,10 +41,6 @@ class TierReplay {
              HintStyle hints)
       : trace_(trace), tier_(capacity, std::array{1U}, options), hints_(trace, hints) {
     tier_.grow_to(capacity);
-    keys_.reserve(trace.num_distinct());
-    for (std::uint32_t block = 0; block < trace.num_distinct(); ++block) {
-      keys_.push_back(key_of(block));
-    }
   }
 
   void await(std::size_t index) {
@@ -115,7 +111,7 @@ class TierReplay {
  private:
   void take_keys(std::size_t index) {
     request_.clear();
-    for (const std::uint32_t block : trace_.request(index)) request_.push_back(keys_[block]);
+    for (const std::uint32_t block : trace_.request(index)) request_.push_back(key_of(block));
   }
 
   void end_promise(std::size_t index) {
@@ -134,7 +130,6 @@ class TierReplay {
 
   const Trace& trace_;
   Tier tier_;
-  std::vector<BlockKey> keys_;
   std::vector<BlockKey> request_;
   std::vector<BlockKey> wanted_;
   std::vector<OfferAnswer> answers_;

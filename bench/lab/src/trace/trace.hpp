@@ -24,13 +24,21 @@ class Trace {
   void add_request(std::span<const std::uint32_t> blocks,
                    std::optional<std::uint64_t> num_tokens = std::nullopt);
 
+  /// Blocks that requests to come lie in; returns which these are. A trace is never twice in
+  /// memory.
+  std::size_t add_blocks(std::vector<std::uint32_t> blocks);
+  /// A request for `count` of those blocks from `begin` on.
+  void add_request(std::size_t which, std::size_t begin, std::size_t count,
+                   std::optional<std::uint64_t> num_tokens);
+
   [[nodiscard]] std::span<const std::uint32_t> request(std::size_t index) const {
-    return std::span(blocks_).subspan(begins_[index], begins_[index + 1] - begins_[index]);
+    const Place& place = places_[index];
+    return std::span(blocks_[place.which]).subspan(place.begin, place.count);
   }
   /// Tokens of a request's first `num_blocks` blocks: the last block of a prompt may be partial.
   [[nodiscard]] std::uint64_t prefix_tokens(std::size_t index, std::uint64_t num_blocks) const;
-  /// Of all requests, one behind the other.
-  [[nodiscard]] std::span<const std::uint32_t> blocks() const { return blocks_; }
+  /// Blocks of all requests together.
+  [[nodiscard]] std::uint64_t num_accesses() const { return num_accesses_; }
   [[nodiscard]] std::size_t num_requests() const { return num_tokens_.size(); }
   [[nodiscard]] std::uint32_t num_distinct() const { return num_distinct_; }
   [[nodiscard]] std::uint64_t num_tokens() const { return num_tokens_total_; }
@@ -40,11 +48,22 @@ class Trace {
   /// not the trace's.
   [[nodiscard]] std::size_t num_misfits() const { return num_misfits_; }
 
+  /// The accesses to a share of the blocks, chosen at random. A tier of the same share of the slots
+  /// loads about the same share of them (Waldspurger, Park, Garthwaite, Ahmad, FAST 2015).
+  [[nodiscard]] Trace sampled(double share) const;
+
  private:
   std::string name_;
   std::uint32_t block_tokens_;
-  std::vector<std::uint32_t> blocks_;
-  std::vector<std::size_t> begins_{0};
+  struct Place {
+    std::uint32_t which;
+    std::uint32_t count;
+    std::size_t begin;
+  };
+  /// The first ones are of requests that were added with their blocks.
+  std::vector<std::vector<std::uint32_t>> blocks_{1};
+  std::vector<Place> places_;
+  std::uint64_t num_accesses_ = 0;
   std::vector<std::uint64_t> num_tokens_;
   std::uint64_t num_tokens_total_ = 0;
   std::uint32_t num_distinct_ = 0;

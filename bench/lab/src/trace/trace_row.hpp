@@ -16,9 +16,9 @@ struct TraceRow {
   std::uint64_t capacity_blocks = 0;
   double capacity_gb = 0;
   std::string policy;
-  double hit_percent = 0;                    ///< Of block accesses, wherever in their request.
-  std::optional<double> percent_of_optimum;  ///< The optimum's hits; none if it had none.
   double loadable_hit_percent = 0;           ///< Of block accesses, in an unbroken prefix.
+  std::optional<double> percent_of_optimum;  ///< The optimum's loads; none if it had none.
+  double hit_percent = 0;                    ///< Of block accesses, wherever in their request.
   std::uint64_t loaded_blocks = 0;
   double loaded_gb = 0;
   std::uint64_t stored_blocks = 0;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <limits>
 #include <span>
+#include <utility>
 
 namespace kvferry::bench::trace {
 
@@ -79,30 +80,39 @@ void WekaSessions::read_entry(JsonCursor& json) {
 }
 
 void WekaSessions::close_session() {
-  const double start = gap_s_ * static_cast<double>(num_sessions_++);
+  const double start = gap_s_ * static_cast<double>(num_sessions_);
+  std::vector<std::uint32_t>& all = blocks_.emplace_back();
+  all.reserve(session_ids_.size());
   for (Request& request : session_) {
     const auto blocks = numbers_.of_request(
         std::span(session_ids_).subspan(request.begin, request.end - request.begin));
     request.seconds += start;
-    request.begin = blocks_.size();
-    blocks_.insert(blocks_.end(), blocks.begin(), blocks.end());
-    request.end = blocks_.size();
+    request.session = num_sessions_;
+    request.begin = all.size();
+    all.insert(all.end(), blocks.begin(), blocks.end());
+    request.end = all.size();
     requests_.push_back(request);
   }
+  ++num_sessions_;
   if (is_local_) numbers_.forget_ids();
   session_.clear();
   session_ids_.clear();
 }
 
-Trace WekaSessions::merged(const std::string& name) const {
-  std::vector<Request> requests = requests_;
-  std::stable_sort(requests.begin(), requests.end(),
+Trace WekaSessions::take_merged(const std::string& name) {
+  std::stable_sort(requests_.begin(), requests_.end(),
                    [](const Request& a, const Request& b) { return a.seconds < b.seconds; });
   Trace trace(name, block_tokens_);
-  for (const Request& request : requests) {
-    trace.add_request(std::span(blocks_).subspan(request.begin, request.end - request.begin),
+  std::vector<std::size_t> which;
+  for (std::vector<std::uint32_t>& blocks : blocks_) {
+    which.push_back(trace.add_blocks(std::move(blocks)));
+  }
+  for (const Request& request : requests_) {
+    trace.add_request(which[request.session], request.begin, request.end - request.begin,
                       request.num_tokens);
   }
+  blocks_.clear();
+  requests_.clear();
   return trace;
 }
 

@@ -19,8 +19,9 @@ class WekaSessions {
 
   /// One session: the object that stands at `json`. Throws ConfigError.
   void read_session(JsonCursor& json);
-  /// Requests by time; those of the same time by session, then as they stand there.
-  [[nodiscard]] Trace merged(const std::string& name) const;
+  /// Requests by time; those of the same time by session, then as they stand there. Nothing is left
+  /// here.
+  [[nodiscard]] Trace take_merged(const std::string& name);
   /// Of all sessions; 0 if there is none.
   [[nodiscard]] std::uint32_t block_tokens() const { return block_tokens_; }
 
@@ -28,8 +29,9 @@ class WekaSessions {
   struct Request {
     double seconds = 0;
     std::uint64_t num_tokens = 0;
-    std::size_t begin = 0;
+    std::size_t begin = 0;  ///< In its session's ids, then blocks.
     std::size_t end = 0;
+    std::size_t session = 0;
   };
   void read_entry(JsonCursor& json);
   /// Ids of the session that was read become blocks.
@@ -41,7 +43,7 @@ class WekaSessions {
   bool is_local_ = true;
   BlockNumbers numbers_;
   std::vector<Request> requests_;
-  std::vector<std::uint32_t> blocks_;
+  std::vector<std::vector<std::uint32_t>> blocks_;  ///< By session.
   std::vector<Request> session_;
   std::vector<std::uint64_t> session_ids_;
 };

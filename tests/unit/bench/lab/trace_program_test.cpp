@@ -132,6 +132,22 @@ TEST_F(TraceProgram, DefaultCapacitiesAreTheSameTokensWhateverTheBlock) {
   EXPECT_EQ(capacities({"--block-tokens", "64", "--quick"}), (Capacities{24'000}));
 }
 
+TEST_F(TraceProgram, SampleIsShownAsTheWholeWouldBe) {
+  const auto row = [](const Words& more) {
+    const auto [run, report] =
+        run_for_report(joined({"trace", "--traffic", "sessions-100", "--policy", "lru"}, more));
+    EXPECT_EQ(run.exit_code, 0) << run.err;
+    return report.at("rows").at(0);
+  };
+  const json whole = row({});
+  const json sample = row({"--sample", "0.25"});
+  EXPECT_EQ(sample.at("capacity_blocks"), whole.at("capacity_blocks"));
+  EXPECT_NEAR(sample.at("loadable_hit_percent").get<double>(),
+              whole.at("loadable_hit_percent").get<double>(), 1.5);
+  EXPECT_NEAR(sample.at("loaded_gb").get<double>(), whole.at("loaded_gb").get<double>(),
+              0.1 * whole.at("loaded_gb").get<double>());
+}
+
 TEST_F(TraceProgram, FileMayStandBehindAList) {
   const ProgramRun run = run_program({"trace", "--policy", "lru,sieve", "--capacity", "3", file_});
   EXPECT_EQ(run.exit_code, 0) << run.err;

@@ -38,7 +38,7 @@ TEST(ReadMooncake, NumbersBlocksInOrderOfAppearance) {
       "{\"hash_ids\": []}");
   EXPECT_EQ(requests(trace), (std::vector<Blocks>{{0, 1, 2}, {0, 1, 3}, {}}));
   EXPECT_EQ(trace.num_distinct(), 4U);
-  EXPECT_EQ(trace.blocks().size(), 6U);
+  EXPECT_EQ(trace.num_accesses(), 6U);
   EXPECT_EQ(trace.block_tokens(), 512U);
 }
 

@@ -112,10 +112,19 @@ TEST(ReplayTier, KnowingTheQueueOnlyHelps) {
   EXPECT_GT(hits(16), hits(0));
 }
 
+/// Of all requests, one after the other.
+std::vector<std::uint32_t> all_blocks(const Trace& trace) {
+  std::vector<std::uint32_t> all;
+  for (std::size_t i = 0; i < trace.num_requests(); ++i) {
+    all.insert(all.end(), trace.request(i).begin(), trace.request(i).end());
+  }
+  return all;
+}
+
 /// The most hits that any choice of victims gives: all of them are tried.
 std::uint64_t most_hits(const Trace& trace, std::uint32_t capacity) {
   std::set<std::pair<std::set<std::uint32_t>, std::uint64_t>> states{{{}, 0}};
-  for (const std::uint32_t block : trace.blocks()) {
+  for (const std::uint32_t block : all_blocks(trace)) {
     decltype(states) after;
     for (const auto& [held, hits] : states) {
       if (held.contains(block)) {
@@ -236,13 +245,31 @@ TEST(CheckReplay, AWrongCountIsFound) {
   EXPECT_NE(mismatch([](ReplayResult& r) { r.num_loads = r.num_hits + 1; }), "");
 }
 
+// Waldspurger and others, FAST 2015: to about a point.
+TEST(ReplaySample, SaysWhatTheWholeTraceWould) {
+  const Trace trace = families()[8].make(3);
+  const Trace sample = trace.sampled(0.25);
+  EXPECT_NEAR(static_cast<double>(sample.num_distinct()), 0.25 * trace.num_distinct(),
+              0.02 * trace.num_distinct());
+  for (const std::uint32_t capacity : {1'000U, 3'000U}) {
+    EXPECT_NEAR(replay_tier(sample, capacity / 4, kLru).load_percent(),
+                replay_tier(trace, capacity, kLru).load_percent(), 1.5);
+  }
+}
+
+TEST(ReplayEndless, LoadsAllThatCameBefore) {
+  const Trace trace = make_trace({{0, 1, 2}, {0, 1, 3}, {4, 1}});
+  const ReplayResult result = replay_endless(trace);
+  EXPECT_EQ(result.num_hits, 3U);
+  EXPECT_EQ(result.num_loads, 2U);
+  EXPECT_EQ(result.num_stores, 5U);
+}
+
 TEST(ReplayFamilies, TheSameSeedIsTheSameTraffic) {
   for (const Family& family : families()) {
     const Trace one = family.make(4);
     const Trace same = family.make(4);
-    ASSERT_TRUE(std::equal(one.blocks().begin(), one.blocks().end(), same.blocks().begin(),
-                           same.blocks().end()))
-        << family.name;
+    ASSERT_EQ(all_blocks(one), all_blocks(same)) << family.name;
   }
 }
 
@@ -260,7 +287,7 @@ TEST(ReplayMooncake, AgreesWithTheFiguresOfOthers) {
     GTEST_SKIP() << "no " << file << ": KVFERRY_MOONCAKE_TRACE may name it";
   }
   const Trace trace = read_trace(file);
-  ASSERT_EQ(trace.blocks().size(), 288'500U);
+  ASSERT_EQ(trace.num_accesses(), 288'500U);
   ASSERT_EQ(trace.num_misfits(), 0U);
   struct Row {
     std::uint32_t capacity;
