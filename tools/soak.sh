@@ -3,8 +3,8 @@
 # The long tests, for SOAK_MINUTES (default 60): the random model of the engine pair under TSan with
 # fresh seeds all the time; beside it all C++ tests under ASan, over and over, in random order, in each round
 # the kernels' instructions on fresh launches, and the fuzzers one after the other. Stops at the first failure;
-# build/logs names the seed, or the input, that replays it. Beside them lives under vLLM's own scheduler (0.33), and
-# configurations of any kind.
+# build/logs names the seed, or the input, that replays it. Beside them lives under vLLM's own scheduler (0.33),
+# configurations of any kind, and the default policy on random mixtures of traffic.
 set -euo pipefail
 . "$(dirname "$0")/step.sh"
 cd "$KVFERRY_ROOT"
@@ -27,6 +27,9 @@ done
 step "ptx-configure" "configure host-debug" cmake --preset host-debug
 step "ptx-build" "build the kernels and their interpreters" cmake --build --preset host-debug --target ptx_test -j "$(nproc)"
 
+step "release-configure" "configure host-release" cmake --preset host-release -DKVFERRY_BUILD_BENCH=ON
+step "release-build" "build the laboratory's tests" cmake --build --preset host-release --target lab_test -j "$(nproc)"
+
 rounds() {
   local round=0
   while [ "$(date +%s)" -lt "$deadline" ]; do
@@ -35,6 +38,11 @@ rounds() {
     ctest --preset host-asan --schedule-random --output-on-failure
     KVFERRY_SOAK_SECONDS=10 build/host-debug/tests/ptx/ptx_test --gtest_filter='*PtxKernels*:*GcnKernels*'
   done
+}
+
+# Thousands of random mixtures of traffic, on which the default policy loads what LRU does.
+bound() {
+  KVFERRY_SOAK_SECONDS=$((minutes * 60)) build/host-release/tests/unit/bench/lab_test --gtest_filter='PolicyBound.*'
 }
 
 lives() {
@@ -74,13 +82,16 @@ python3 tools/fuzz.py --seconds $((minutes * 60 / 3)) >build/logs/soak-fuzz.log 
 fuzzers=$!
 lives >build/logs/soak-lives.log 2>&1 &
 lives=$!
+bound >build/logs/soak-bound.log 2>&1 &
+bound=$!
 # A shell's own children would outlive it.
-trap 'for one in "$beside" "$fuzzers" "$lives"; do pkill -P "$one"; kill "$one"; done 2>/dev/null || true' EXIT
+trap 'for one in "$beside" "$fuzzers" "$lives" "$bound"; do pkill -P "$one"; kill "$one"; done 2>/dev/null || true' EXIT
 say "the model under TSan, rounds of all tests under ASan, the fuzzers and lives under vLLM, for $minutes minutes"
 KVFERRY_SOAK_SECONDS=$((minutes * 60)) TSAN_OPTIONS=${tsan_options//'${sourceDir}'/$KVFERRY_ROOT} \
   "${fixed[@]}" "$model" 2>&1 | tee build/logs/soak-model.log
 expect "$beside" "a round of all tests" rounds
 expect "$fuzzers" "a fuzzer" fuzz
 expect "$lives" "lives under vLLM" lives
+expect "$bound" "the bound of the default policy" bound
 trap - EXIT
 say "no failure in $minutes minutes; $(grep -c '^round' build/logs/soak-rounds.log) rounds of all tests"

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "trace/request_maker.hpp"
+
+#include <cstdint>
+
+/// Traffic as it is served. Times are in seconds, lengths in blocks of kMooncakeBlockTokens.
+/// The sources stand beside the parameters that they gave; what has no source is a guess, and the
+/// mixtures (random_mixture()) draw it at random.
+namespace kvferry::bench::trace {
+
+/// Coding agents. A session begins with tools and a system prompt; a user's prompt makes the agent
+/// take some steps, each of which adds a tool's result; now and then it sends out sub-agents with
+/// a prompt of their own, which grow and end. A context that gets too long is summed up: it begins
+/// again after the system prompt.
+struct AgentTraffic {
+  std::uint32_t num_sessions = 120;
+  double session_gap_s = 60;
+  // callanjfox/agentic-coding-analysis, docs/EXAMPLE_CONVERSATION.md: 15,000 tokens of tools and
+  // 6,000 of system prompt; a sub-agent begins with 13,200 tokens; one prompt made 92 requests in
+  // 17 minutes, four sub-agents among them; steps come 2 to 15 s after each other.
+  std::uint32_t system_blocks = 41;
+  std::uint32_t subagent_blocks = 25;
+  double steps = 15;      ///< Of the agent, for each prompt: the mean.
+  double step_gap_s = 8;  ///< Model and tool: the median.
+  double step_blocks = 1.5;
+  double subagents = 0.25;  ///< Chance that a prompt sends some out.
+  double prompts = 6;       ///< Of a user in a session: the mean.
+  double think_s = 90;      ///< Until the user's next prompt: the median.
+  std::uint32_t max_blocks = 300;
+};
+[[nodiscard]] TimedRequests agents(RequestMaker& maker, const AgentTraffic& traffic = {});
+
+/// Conversations of people. The answer is part of the next prompt, less its thinking, if the
+/// template strips it: then the answer's blocks are others than those that were computed.
+struct ChatTraffic {
+  std::uint32_t num_sessions = 1'500;
+  double session_gap_s = 1;
+  std::uint32_t num_systems = 20;  ///< System prompts, of differing popularity.
+  std::uint32_t system_blocks = 3;
+  // KVCache Cache in the Wild (arXiv 2506.02634), trace A: most requests are the only one of their
+  // conversation, and 80 % of what is used again is so within ten minutes.
+  double turns = 3;
+  double think_s = 100;
+  double prompt_blocks = 3;
+  double answer_blocks = 1.5;
+  double thinks = 0;  ///< Share of sessions whose thinking is stripped.
+};
+[[nodiscard]] TimedRequests chat(RequestMaker& maker, const ChatTraffic& traffic = {});
+
+/// Questions to documents that are retrieved. Their order is that of their relevance, so that a
+/// prefix is shared only if the first ones are the same.
+struct RagTraffic {
+  std::uint32_t num_requests = 12'000;
+  double gap_s = 0.25;
+  std::uint32_t num_documents = 1'500;
+  double exponent = 0.9;
+  std::uint32_t document_blocks = 3;
+  std::uint32_t num_retrieved = 4;
+  double reordered = 0.3;  ///< Share of questions whose documents come in another order.
+};
+[[nodiscard]] TimedRequests rag(RequestMaker& maker, const RagTraffic& traffic = {});
+
+/// Jobs of many requests with one long prefix, sent at once. KVCache Cache in the Wild, trace B:
+/// 97 % of the hits of an API are on prompts that single requests share, and 80 % of them come
+/// within ten seconds.
+struct BatchTraffic {
+  std::uint32_t num_jobs = 60;
+  double job_gap_s = 60;
+  double job_requests = 150;
+  std::uint32_t prefix_blocks = 12;
+  double own_blocks = 4;
+  double gap_s = 0.3;
+  double comes_again = 0.3;  ///< Chance that a job is one of the earlier ones, with new data.
+};
+[[nodiscard]] TimedRequests batches(RequestMaker& maker, const BatchTraffic& traffic = {});
+
+/// A time of `timed` becomes one at which people are awake: as many come in the day's first half,
+/// as `share` says, of days of `day_s`.
+void by_day(TimedRequests& timed, double day_s, double share);
+
+/// All of one, then all of the other.
+[[nodiscard]] TimedRequests operator+(TimedRequests first, const TimedRequests& then);
+
+}  // namespace kvferry::bench::trace
