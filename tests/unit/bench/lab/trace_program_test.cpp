@@ -143,9 +143,9 @@ TEST_F(TraceProgram, SampleIsShownAsTheWholeWouldBe) {
   const json sample = row({"--sample", "0.25"});
   EXPECT_EQ(sample.at("capacity_blocks"), whole.at("capacity_blocks"));
   EXPECT_NEAR(sample.at("loadable_hit_percent").get<double>(),
-              whole.at("loadable_hit_percent").get<double>(), 1.5);
+              whole.at("loadable_hit_percent").get<double>(), 5);
   EXPECT_NEAR(sample.at("loaded_gb").get<double>(), whole.at("loaded_gb").get<double>(),
-              0.1 * whole.at("loaded_gb").get<double>());
+              0.2 * whole.at("loaded_gb").get<double>());
 }
 
 TEST_F(TraceProgram, FileMayStandBehindAList) {
