@@ -53,8 +53,9 @@ class SlotClass {
 
   // ---- uses that move no block (slot_class_uses.cpp; of promises: slot_promises.hpp) ----
 
+  /// `num_to_come`: slots that are as good as free. `num_ever`: as many as there may come to be.
   void offer(std::span<const BlockKey> keys, std::span<OfferAnswer> answers,
-             std::size_t num_to_come);
+             std::size_t num_to_come, std::size_t num_ever);
   void await(std::span<const BlockKey> keys);
   void await(const PrefixHit& hit);
   void end_await(std::span<const BlockKey> keys);

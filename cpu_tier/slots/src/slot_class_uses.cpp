@@ -25,7 +25,7 @@ struct SlotClass::OfferRun {
 };
 
 void SlotClass::offer(std::span<const BlockKey> keys, std::span<OfferAnswer> answers,
-                      std::size_t num_to_come) {
+                      std::size_t num_to_come, std::size_t num_ever) {
   KVFERRY_CHECK(keys.size() == answers.size(), "offer() with spans of different lengths");
   const std::size_t num_free = table_.count(SlotState::kFree) + num_to_come;
   // One that has not grown yet will have room when its first blocks are due.
@@ -42,8 +42,7 @@ void SlotClass::offer(std::span<const BlockKey> keys, std::span<OfferAnswer> ans
   }
   // As many as were admitted, or as there are free slots, but the first ones: after a block that is
   // missing the others are of no use. And not so many that those leave which stand before them.
-  const std::size_t num_slots = table_.num_slots() + num_to_come;
-  const std::size_t num_that_fit = num_slots - std::min<std::size_t>(num_slots, run.num_held_after);
+  const std::size_t num_that_fit = num_ever - std::min<std::size_t>(num_ever, run.num_held_after);
   std::size_t num_stored = std::max(run.num_admitted, std::min(num_free, run.num_absent));
   if (table_.num_slots() > 0) num_stored = std::min(num_stored, num_that_fit);
   std::size_t left = num_stored;

@@ -99,10 +99,11 @@ void Tier::offer(SlabClassId of, std::span<const BlockKey> keys, std::span<Offer
   KVFERRY_CHECK(keys.size() == answers.size(), "offer() with spans of different lengths");
   MutexLock lock(mutex_);
   SlabClass& mine = at(of);
-  // What nobody has is as good as free slots of this class.
+  // What nobody has is as good as free slots of this class. And chunks go from class to class, and
+  // from engine to engine: what another has may become ours.
   const std::size_t num_to_come =
       std::size_t{peers_->num_obtainable_chunks()} * mine.slots_per_chunk;
-  mine.slots.offer(keys, answers, num_to_come);
+  mine.slots.offer(keys, answers, num_to_come, class_of_chunk_.size() * mine.slots_per_chunk);
 }
 
 void Tier::await(SlabClassId of, std::span<const BlockKey> keys) {

@@ -23,8 +23,10 @@ class SchedulerBacklogTest : public SchedulerTest {
 // G5, kvcached#262: capacity was checked, then used.
 TEST_F(SchedulerBacklogTest, WhatTheTierHasNoRoomForIsOfferedAgainAndNothingRaises) {
   register_ranks({.num_slots = 2});
-  arrive("r", {1, 2, 3});
-  schedule("r", {10, 11, 12}, 0, 12);
+  arrive("r", {1, 2});
+  schedule("r", {10, 11}, 0, 8);
+  arrive("other", {3});
+  schedule("other", {12}, 0, 4);
   for (std::uint32_t i = 0; i < 3; ++i) pool_.cache(10 + i, 1 + i);
   const StepPlan step = plan();
   ASSERT_EQ(step.stores.size(), 1U);

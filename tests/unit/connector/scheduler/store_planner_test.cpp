@@ -123,7 +123,8 @@ TEST_F(StorePlannerTest, SingleBlocksShareATransferThatOwnsItself) {
 
 TEST_F(StorePlannerTest, WhatTheTierHasNoRoomForWaitsInTheBacklog) {
   stores_.set_ring({8, {1}});
-  compute("r", {1, 2, 3, 4, 5, 6}, 10);
+  compute("r", {1, 2, 3, 4}, 10);
+  compute("other", {5, 6}, 14);
   std::vector<StoreOrder> orders = plan();
   ASSERT_EQ(orders.size(), 1U);
   EXPECT_EQ(blocks_in(orders[0]), blocks_of({10, 11, 12, 13}));
