@@ -54,9 +54,4 @@ Requests mix(RequestMaker& maker, const std::vector<Requests>& lists) {
   return mixed;
 }
 
-Requests operator+(Requests first, const Requests& then) {
-  first.insert(first.end(), then.begin(), then.end());
-  return first;
-}
-
 }  // namespace kvferry::bench::trace

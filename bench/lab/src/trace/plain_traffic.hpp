@@ -22,7 +22,5 @@ namespace kvferry::bench::trace {
                                 std::uint32_t count);
 /// Each request from any of the lists that are not at their end.
 [[nodiscard]] Requests mix(RequestMaker& maker, const std::vector<Requests>& lists);
-/// All of one, then all of the other.
-[[nodiscard]] Requests operator+(Requests first, const Requests& then);
 
 }  // namespace kvferry::bench::trace

@@ -83,9 +83,7 @@ constexpr std::array kKinds{Kind{"zipf", random_zipf},         Kind{"loop", rand
 
 /// The first ones that have `num_accesses` blocks, in a time from 0 to 1.
 TimedRequests cut(TimedRequests timed, std::size_t num_accesses) {
-  std::stable_sort(timed.begin(), timed.end(), [](const TimedRequest& a, const TimedRequest& b) {
-    return a.seconds < b.seconds;
-  });
+  sort_by_time(timed);
   std::size_t count = 0;
   for (std::size_t left = num_accesses; count < timed.size() && left > 0; ++count) {
     left -= std::min(left, timed[count].blocks.size());

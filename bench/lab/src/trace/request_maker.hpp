@@ -22,6 +22,13 @@ struct TimedRequest {
 };
 using TimedRequests = std::vector<TimedRequest>;
 
+/// All of one, then all of the other: of Requests or of TimedRequests.
+template <typename One>
+[[nodiscard]] std::vector<One> operator+(std::vector<One> first, const std::vector<One>& then) {
+  first.insert(first.end(), then.begin(), then.end());
+  return first;
+}
+
 /// Makes requests out of blocks that no request had before. The same seed makes the same ones.
 class RequestMaker {
  public:
@@ -88,11 +95,16 @@ class Popularity {
   std::vector<double> sums_;
 };
 
-/// In the order of their times; those of the same time stay as they are.
-[[nodiscard]] inline Requests in_order(TimedRequests timed) {
+/// Into the order of their times; those of the same time stay as they are.
+inline void sort_by_time(TimedRequests& timed) {
   std::stable_sort(timed.begin(), timed.end(), [](const TimedRequest& a, const TimedRequest& b) {
     return a.seconds < b.seconds;
   });
+}
+
+/// The requests alone, by time.
+[[nodiscard]] inline Requests in_order(TimedRequests timed) {
+  sort_by_time(timed);
   Requests requests;
   requests.reserve(timed.size());
   for (TimedRequest& one : timed) requests.push_back(std::move(one.blocks));

@@ -181,9 +181,4 @@ void by_day(TimedRequests& timed, double day_s, double share) {
   }
 }
 
-TimedRequests operator+(TimedRequests first, const TimedRequests& then) {
-  first.insert(first.end(), then.begin(), then.end());
-  return first;
-}
-
 }  // namespace kvferry::bench::trace

@@ -80,7 +80,4 @@ struct BatchTraffic {
 /// as `share` says, of days of `day_s`.
 void by_day(TimedRequests& timed, double day_s, double share);
 
-/// All of one, then all of the other.
-[[nodiscard]] TimedRequests operator+(TimedRequests first, const TimedRequests& then);
-
 }  // namespace kvferry::bench::trace

@@ -2,15 +2,16 @@
 // What clients' hints win and cost, on made-up traffic and on the public trace. One seed and a
 // third of the kinds by default; KVFERRY_SOAK_SECONDS runs new ones of all kinds for that long, on
 // tiers of any size.
+#include "lab/loaded_percent.hpp"
+#include "lab/public_trace.hpp"
 #include "trace/families.hpp"
-#include "trace/read_trace.hpp"
 #include "trace/replay.hpp"
 
 #include <gtest/gtest.h>
 
 #include <chrono>
 #include <cstdlib>
-#include <filesystem>
+#include <optional>
 #include <random>
 #include <string>
 #include <string_view>
@@ -27,13 +28,6 @@ constexpr TierOptions kOptions[] = {
 
 /// In points of all tokens.
 constexpr double kMostLost = 0.3;
-
-double loaded_percent(const Trace& trace, std::uint32_t capacity, const TierOptions& options,
-                      HintStyle hints) {
-  const ReplayResult result = replay_tier(trace, capacity, options, 0, hints);
-  return 100.0 * static_cast<double>(result.num_loaded_tokens) /
-         static_cast<double>(trace.num_tokens());
-}
 
 void expect_bounded_harm(const Trace& trace, const char* name, std::uint32_t capacity,
                          const TierOptions& options) {
@@ -85,17 +79,10 @@ TEST(ClientHints, WinWhenTheyAreRight) {
 }
 
 TEST(ClientHints, CostAtMostThreeTenthsOfAPointOnThePublicTrace) {
-  const char* const named = std::getenv("KVFERRY_MOONCAKE_TRACE");
-  const std::filesystem::path file = named != nullptr
-                                         ? std::filesystem::path(named)
-                                         : std::filesystem::path(KVFERRY_SOURCE_DIR) /
-                                               "../shared/traces/mooncake_conversation_trace.jsonl";
-  if (!std::filesystem::exists(file)) {
-    GTEST_SKIP() << "no " << file << ": KVFERRY_MOONCAKE_TRACE may name it";
-  }
-  const Trace trace = read_trace(file);
-  expect_bounded_harm(trace, "mooncake", 3'000, kOptions[0]);
-  expect_bounded_harm(trace, "mooncake", 3'000, kOptions[1]);
+  const std::optional<Trace> trace = public_trace();
+  if (!trace) GTEST_SKIP() << kNoPublicTrace;
+  expect_bounded_harm(*trace, "mooncake", 3'000, kOptions[0]);
+  expect_bounded_harm(*trace, "mooncake", 3'000, kOptions[1]);
 }
 
 }  // namespace

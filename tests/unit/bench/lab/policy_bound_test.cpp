@@ -2,9 +2,10 @@
 // What the default policy loads, against plain LRU and the best fixed policy, on random mixtures of
 // traffic. Some seeds by default; KVFERRY_SOAK_SECONDS runs new ones for that long. A failure names
 // the seed, which KVFERRY_MIXTURE replays.
+#include "lab/loaded_percent.hpp"
+#include "lab/public_trace.hpp"
 #include "trace/families.hpp"
 #include "trace/random_mixture.hpp"
-#include "trace/read_trace.hpp"
 #include "trace/replay.hpp"
 
 #include <gtest/gtest.h>
@@ -13,8 +14,8 @@
 #include <array>
 #include <chrono>
 #include <cstdlib>
-#include <filesystem>
 #include <iostream>
+#include <optional>
 #include <random>
 #include <string>
 
@@ -39,12 +40,6 @@ constexpr double kMostRunsBelow = 0.01;
 
 /// Of the blocks that a trace has.
 constexpr std::array kShares{0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.7, 1.0};
-
-double loaded_percent(const Trace& trace, std::uint32_t capacity, const TierOptions& options) {
-  const ReplayResult result = replay_tier(trace, capacity, options);
-  return 100.0 * static_cast<double>(result.num_loaded_tokens) /
-         static_cast<double>(trace.num_tokens());
-}
 
 std::uint32_t capacity_of(const Trace& trace, double share) {
   return std::max(1U, static_cast<std::uint32_t>(share * trace.num_distinct()));
@@ -118,16 +113,9 @@ TEST(PolicyBound, HoldsOnEachKindOfTraffic) {
 }
 
 TEST(PolicyBound, HoldsOnThePublicTrace) {
-  const char* const named = std::getenv("KVFERRY_MOONCAKE_TRACE");
-  const std::filesystem::path file = named != nullptr
-                                         ? std::filesystem::path(named)
-                                         : std::filesystem::path(KVFERRY_SOURCE_DIR) /
-                                               "../shared/traces/mooncake_conversation_trace.jsonl";
-  if (!std::filesystem::exists(file)) {
-    GTEST_SKIP() << "no " << file << ": KVFERRY_MOONCAKE_TRACE may name it";
-  }
-  const Trace trace = read_trace(file);
-  for (const double share : kShares) expect_bound(trace, "mooncake", share);
+  const std::optional<Trace> trace = public_trace();
+  if (!trace) GTEST_SKIP() << kNoPublicTrace;
+  for (const double share : kShares) expect_bound(*trace, "mooncake", share);
 }
 
 TEST(RandomMixture, IsTheSameForTheSameSeed) {

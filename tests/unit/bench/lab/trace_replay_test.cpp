@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "lab/public_trace.hpp"
 #include "measure/verifier.hpp"
 #include "trace/check_replay.hpp"
 #include "trace/families.hpp"
 #include "trace/policies.hpp"
-#include "trace/read_trace.hpp"
 #include "trace/replay.hpp"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <filesystem>
 #include <list>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -273,20 +272,11 @@ TEST(ReplayFamilies, TheSameSeedIsTheSameTraffic) {
   }
 }
 
-/// The public trace: where KVFERRY_MOONCAKE_TRACE says that it is, or beside the repository.
-std::filesystem::path mooncake_trace() {
-  if (const char* const named = std::getenv("KVFERRY_MOONCAKE_TRACE")) return named;
-  return std::filesystem::path(KVFERRY_SOURCE_DIR) / "../shared/traces" /
-         "mooncake_conversation_trace.jsonl";
-}
-
 // Its figures are those of other simulations.
 TEST(ReplayMooncake, AgreesWithTheFiguresOfOthers) {
-  const std::filesystem::path file = mooncake_trace();
-  if (!std::filesystem::exists(file)) {
-    GTEST_SKIP() << "no " << file << ": KVFERRY_MOONCAKE_TRACE may name it";
-  }
-  const Trace trace = read_trace(file);
+  const std::optional<Trace> found = public_trace();
+  if (!found) GTEST_SKIP() << kNoPublicTrace;
+  const Trace& trace = *found;
   ASSERT_EQ(trace.num_accesses(), 288'500U);
   ASSERT_EQ(trace.num_misfits(), 0U);
   struct Row {
