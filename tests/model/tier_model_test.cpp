@@ -87,8 +87,8 @@ TEST(TierModel, EveryStepAgreesWithTheReference) {
 TEST(TierModel, EveryPolicyEvictsOnlyWhatItMay) {
   run_seeds([](std::uint64_t seed) { return kOthers[seed % std::size(kOthers)]; });
   if (HasFailure() || number_from_environment("KVFERRY_SEED")) return;
-  EXPECT_GT(num_stays_seen, kSeeds);
-  EXPECT_GT(num_early_seen, 0U);
+  EXPECT_GT(num_stays_seen, 14 * kSeeds);
+  EXPECT_GE(num_early_seen, kSeeds / 7);
 }
 
 }  // namespace

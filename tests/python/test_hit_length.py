@@ -144,6 +144,6 @@ def test_hits_are_as_long_as_vllm_would_find_them(make: Make, pattern: str, num_
             requests = [engine.make_request(f"probe{next(ids)}", prompt) for prompt in prompts.values()]
             num_hits += assert_same_lengths(engine, mirror, requests)
         num_evicted += view["num_evicted_total"]
-    assert num_hits > 20
+    assert num_hits > 30
     # With chunks alone nothing but a prompt's last chunk is ever computed.
-    assert num_evicted > 20 or pattern == "c"
+    assert num_evicted > 30 or pattern == "c"
