@@ -11,6 +11,7 @@ from typing import Any
 from workloads import BLOCK_TOKENS
 
 ROOT = Path(__file__).resolve().parents[2]
+VLLM = str(Path(sys.executable).with_name("vllm"))
 sys.path.insert(0, str(ROOT / "tests"))
 
 from e2e.ports import free_ports  # noqa: E402
@@ -29,9 +30,8 @@ def serve_twice(
 ) -> dict[str, Any]:
     """A thousand tokens of one of twelve prefixes and a suffix, by vllm bench serve; the second of two passes."""
     [port] = free_ports(1)
-    vllm = str(Path(sys.executable).with_name("vllm"))
     command = [
-        vllm, "serve", str(model), "--served-model-name", "bench", "--host", "127.0.0.1", "--port", str(port),
+        VLLM, "serve", str(model), "--served-model-name", "bench", "--host", "127.0.0.1", "--port", str(port),
         "--dtype", "float32", "--enforce-eager", "--max-model-len", "2048", "--block-size", str(BLOCK_TOKENS),
         "--num-gpu-blocks-override", str((LARGE_POOL_BLOCKS if is_large else SMALL_POOL_BLOCKS) + 1),
         "--enable-prefix-caching", "--max-num-seqs", "6", "--disable-uvicorn-access-log",
@@ -45,12 +45,13 @@ def serve_twice(
         for name in ("first", "second"):
             _ask(server.url, model, folder / f"{name}.json")
         found = json.loads((folder / "second.json").read_text())
+        metrics = server.metrics()
         return {
             "wall_s": found["duration"],
             "first_token_s": found["ttfts"],
             "tokens": found["generated_texts"],
-            "prompt_tokens_by_source": _prompt_tokens(server),
-            "num_preemptions": server.metrics()["vllm:num_preemptions_total"][""],
+            "prompt_tokens_by_source": metrics["vllm:prompt_tokens_by_source_total"],
+            "num_preemptions": metrics["vllm:num_preemptions_total"][""],
         }
     finally:
         server.kill()
@@ -59,7 +60,7 @@ def serve_twice(
 def _ask(url: str, model: Path, report: Path) -> None:
     """One pass of vLLM's client."""
     command = [
-        str(Path(sys.executable).with_name("vllm")), "bench", "serve", "--backend", "openai", "--base-url", url,
+        VLLM, "bench", "serve", "--backend", "openai", "--base-url", url,
         "--model", "bench", "--tokenizer", str(model), "--dataset-name", "prefix_repetition", "--seed", "1",
         "--prefix-repetition-prefix-len", str(PREFIX_TOKENS), "--prefix-repetition-suffix-len", str(SUFFIX_TOKENS),
         "--prefix-repetition-num-prefixes", str(NUM_PREFIXES), "--prefix-repetition-output-len", str(ANSWER_TOKENS),
@@ -71,7 +72,3 @@ def _ask(url: str, model: Path, report: Path) -> None:
     ended = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=600, check=False)
     if ended.returncode != 0:
         sys.exit(f"vllm bench serve failed with {ended.returncode}:\n{ended.stdout[-2000:]}{ended.stderr[-3000:]}")
-
-
-def _prompt_tokens(server: ServerProcess) -> dict[str, float]:
-    return server.metrics()["vllm:prompt_tokens_by_source_total"]

@@ -26,7 +26,7 @@ def fork_processes() -> None:
 def read_logging_level() -> None:
     """Log what VLLM_LOGGING_LEVEL says now: vLLM has read it in the process that this one was forked from."""
     logger = logging.getLogger("vllm")
-    level = os.environ["VLLM_LOGGING_LEVEL"]
+    level = os.environ.get("VLLM_LOGGING_LEVEL", "INFO")
     logger.setLevel(level)
     for handler in logger.handlers:
         handler.setLevel(level)

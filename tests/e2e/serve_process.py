@@ -6,17 +6,12 @@ python -m e2e.serve_process serve MODEL ...
 
 from __future__ import annotations
 
-import logging
-
 from vllm.entrypoints.cli.main import main
 
-from .engine_changes import fork_processes, inspect_models_here
+from .engine_changes import fork_processes, inspect_models_here, read_logging_level
 
 if __name__ == "__main__":
-    # The process that this one was forked from logs warnings only.
-    logging.getLogger("vllm").setLevel(logging.INFO)
-    for handler in logging.getLogger("vllm").handlers:
-        handler.setLevel(logging.INFO)
+    read_logging_level()
     fork_processes()
     inspect_models_here()
     main()

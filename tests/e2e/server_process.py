@@ -81,13 +81,13 @@ class ServerProcess:
     common_labels = frozenset({"engine", "model_name"})
 
     def __init__(
-        self, url: str, log: Path, command: list[str], variables: dict[str, str], start: Starter | None = None
+        self, url: str, log: Path, command: list[str], variables: dict[str, str], start: Starter = start_cold
     ) -> None:
         self.url = url
         self.name = log.stem
         self._log = log
         self._shared_memory_before = shared_memory()
-        self.process = (start or start_cold)(command, os.environ | variables, log)
+        self.process = start(command, os.environ | variables, log)
 
     def log(self) -> str:
         """Everything that it has printed."""

@@ -90,6 +90,15 @@ class StateLayers:
         return int((first_cell - self.salts[0, 0] * pow(FACTOR, num_tokens, MODULUS)) % MODULUS)
 
 
+def state_after(state: Array, before: int, hidden: int, num_tokens: int) -> Array:
+    """A state that many tokens later, where the plain hash is `hidden`; it was `before`.
+
+    What the tokens in between add to a state is the same for all cells.
+    """
+    factor = pow(FACTOR, num_tokens, MODULUS)
+    return (state * factor + (hidden - before * factor) % MODULUS) % MODULUS
+
+
 class ToyStates:
     """The recurrent layers of one rank.
 
@@ -144,17 +153,10 @@ class ToyStates:
             if previous not in (-1, column):
                 bits[:, table[column]] = bits[:, table[previous + offset]]
                 at = column
-            state, before = INITIAL + layers.salts, INITIAL
-            if start > 0:
-                state, before = bits[:, table[at]].astype(np.int64), int(hidden[start - 1])
-                if check:
-                    self._check(request_id, layers, start, state, before, table[at])
+            state, before = self._read(request_id, layers, table[at], hidden, start, check=check)
             for ahead in range(num_drafts + 1):
                 position = end - num_drafts + ahead
-                # What the tokens in between add to a state is the same for all cells.
-                factor = pow(FACTOR, position - start, MODULUS)
-                added = (int(hidden[position - 1]) - before * factor) % MODULUS
-                after = (state * factor + added) % MODULUS
+                after = state_after(state, before, int(hidden[position - 1]), position - start)
                 bits[:, table[column + ahead]] = after
                 running.hashes.setdefault((layers.group, position), layers.hash_of(position, int(after[0, 0])))
         running.column = column
@@ -177,18 +179,23 @@ class ToyStates:
         boundaries = range((running.column + 1) * self._block_size, end, self._block_size)
         for layers in self._layers:
             table, bits = tables[layers.group], layers.bits
-            state, before = INITIAL + layers.salts, INITIAL
-            if start > 0:
-                block = table[(start - 1) // self._block_size]
-                state, before = bits[:, block].astype(np.int64), int(hidden[start - 1])
-                if check:
-                    self._check(request_id, layers, start, state, before, block)
+            block = table[max(start - 1, 0) // self._block_size]
+            state, before = self._read(request_id, layers, block, hidden, start, check=check)
             for position in (*boundaries, end):
-                factor = pow(FACTOR, position - start, MODULUS)
-                added = (int(hidden[position - 1]) - before * factor) % MODULUS
-                after = (state * factor + added) % MODULUS
+                after = state_after(state, before, int(hidden[position - 1]), position - start)
                 bits[:, table[(position - 1) // self._block_size]] = after
             running.hashes[layers.group, end] = layers.hash_of(end, int(after[0, 0]))
+
+    def _read(
+        self, request_id: str, layers: StateLayers, block: int, hidden: Array, start: int, *, check: bool
+    ) -> tuple[Array, int]:
+        """The state from which token `start` goes on, in `block` unless it is the first, and the plain hash there."""
+        if start == 0:
+            return INITIAL + layers.salts, INITIAL
+        state, before = layers.bits[:, block].astype(np.int64), int(hidden[start - 1])
+        if check:
+            self._check(request_id, layers, start, state, before, block)
+        return state, before
 
     @property
     def groups(self) -> set[int]:
