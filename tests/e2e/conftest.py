@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import dataclasses
 import fcntl
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -67,17 +69,36 @@ class StormReference:
 
 
 @pytest.fixture(scope="session", params=SEEDS)
-def storm_reference(runner: EngineRunner, request: pytest.FixtureRequest) -> StormReference:
+def storm_reference(
+    runner: EngineRunner, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> StormReference:
     """Requests for a crowd, and requests to run alone; one chunk of a prompt is one block."""
     seed = request.param
     crowd = make_requests(2 * seed, NUM_REQUESTS)
     alone = make_requests(2 * seed + 1, NUM_REQUESTS_ALONE)
-    results = runner.run_named(
-        {"crowd": storm(crowd, window=16), "alone": storm(alone, window=1)},
-        None,
-        num_gpu_blocks=400,
-        max_model_len=MAX_MODEL_LEN,
-        max_num_batched_tokens=BLOCK_TOKENS,
-        max_num_seqs=BLOCK_TOKENS,
-    )
+
+    def run_without_connector() -> dict[str, Any]:
+        return runner.run_named(
+            {"crowd": storm(crowd, window=16), "alone": storm(alone, window=1)},
+            None,
+            num_gpu_blocks=400,
+            max_model_len=MAX_MODEL_LEN,
+            max_num_batched_tokens=BLOCK_TOKENS,
+            max_num_seqs=BLOCK_TOKENS,
+        )
+
+    results = once_per_run(tmp_path_factory, f"storm-reference-{seed}", run_without_connector)
     return StormReference(seed, crowd, alone, results)
+
+
+def once_per_run(tmp_path_factory: pytest.TempPathFactory, name: str, make: Callable[[], Any]) -> Any:
+    """Return what `make` returns, as JSON keeps it; of the processes of one pytest run only the first one calls it."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent  # Each process has a folder below that of the run.
+    file = folder / f"{name}.json"
+    with file.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not file.exists():
+            file.write_text(json.dumps(make()))
+    return json.loads(file.read_text())
