@@ -243,14 +243,14 @@ void TierRun::offer() {
   }
   ASSERT_GE(num_stored, std::min<std::size_t>(num_absent, model_.num_free()));
   if (options_.admission == Admission::kAlways) {
-    // More would push out what stands before them. What is retired now may come back.
+    // More would push out what stands before them.
     const auto after_held = std::find_if(answers.begin(), answers.end(), [](OfferAnswer answer) {
       return answer != OfferAnswer::kHeld;
     });
     const auto num_held = static_cast<std::size_t>(after_held - answers.begin());
-    const std::size_t num_ever = num_grown_;
-    const std::size_t num_fit = num_ever - std::min(num_ever, num_held);
-    ASSERT_EQ(num_stored, model_.num_slots() == 0 ? num_absent : std::min(num_absent, num_fit));
+    const std::size_t num_slots = model_.num_slots();
+    const std::size_t num_fit = num_slots - std::min(num_slots, num_held);
+    ASSERT_EQ(num_stored, num_slots == 0 ? num_absent : std::min(num_absent, num_fit));
   }
   num_offered_ += num_absent;
   num_declined_ += num_absent - num_stored;

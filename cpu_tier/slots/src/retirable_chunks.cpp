@@ -62,6 +62,7 @@ std::optional<ChunkRange> RetirableChunks::retire_coldest(std::uint32_t run) con
   }
   const std::uint32_t count = end - chunks->begin.value();
   std::fill_n(tier_->class_of_chunk_.begin() + chunks->begin.value(), count, Tier::kRetired);
+  tier_->num_retired_ += count;
   const bool taken = tier_->peers_->take_out(chunks->begin, count);
   KVFERRY_CHECK(taken, "chunks that only this tier has cannot go out of use");
   return chunks;
@@ -73,12 +74,16 @@ void RetirableChunks::restore(ChunkRange chunks) const {
   KVFERRY_CHECK(end <= tier_->max_chunks_, "chunk " + std::to_string(end) + " of " +
                                                std::to_string(tier_->max_chunks_) +
                                                " is to be usable");
-  if (tier_->class_of_chunk_.size() < end) tier_->class_of_chunk_.resize(end, Tier::kRetired);
+  if (const std::size_t size = tier_->class_of_chunk_.size(); size < end) {
+    tier_->class_of_chunk_.resize(end, Tier::kRetired);
+    tier_->num_retired_ += end - size;
+  }
   for (ChunkId chunk = chunks.begin; chunk < chunks.end; chunk = chunk.next()) {
     KVFERRY_CHECK(tier_->class_of_chunk_[chunk.value()] == Tier::kRetired,
                   "chunk " + std::to_string(chunk.value()) + " is in use");
     tier_->class_of_chunk_[chunk.value()] = Tier::kNoClass;
   }
+  tier_->num_retired_ -= end - chunks.begin.value();
   tier_->peers_->put_back(chunks.begin, end - chunks.begin.value());
   tier_->attach_free();
 }

@@ -99,11 +99,12 @@ void Tier::offer(SlabClassId of, std::span<const BlockKey> keys, std::span<Offer
   KVFERRY_CHECK(keys.size() == answers.size(), "offer() with spans of different lengths");
   MutexLock lock(mutex_);
   SlabClass& mine = at(of);
-  // What nobody has is as good as free slots of this class. And chunks go from class to class, and
-  // from engine to engine: what another has may become ours.
+  // Chunks without an owner are as good as free slots of this class. And chunks go from class to
+  // class, and from engine to engine: all that are in use may become ours.
   const std::size_t num_to_come =
       std::size_t{peers_->num_obtainable_chunks()} * mine.slots_per_chunk;
-  mine.slots.offer(keys, answers, num_to_come, class_of_chunk_.size() * mine.slots_per_chunk);
+  const std::size_t num_in_use = class_of_chunk_.size() - num_retired_;
+  mine.slots.offer(keys, answers, num_to_come, num_in_use * mine.slots_per_chunk);
 }
 
 void Tier::await(SlabClassId of, std::span<const BlockKey> keys) {

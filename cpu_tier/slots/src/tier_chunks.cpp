@@ -209,13 +209,17 @@ void Tier::check_invariants() const {
   MutexLock lock(mutex_);
   std::vector<std::uint32_t> num_attached(num_classes_);
   std::size_t num_free = 0;
+  std::size_t num_retired = 0;
   for (const std::uint8_t its : class_of_chunk_) {
     if (its == kNoClass) {
       ++num_free;
     } else if (its != kRetired) {
       ++num_attached.at(its);
+    } else {
+      ++num_retired;
     }
   }
+  KVFERRY_CHECK(num_retired == num_retired_, "retired chunks were miscounted");
   KVFERRY_CHECK(peers_->outlives_tier() || num_free == peers_->num_free_chunks(),
                 "a chunk of no class is lost");
   for (std::uint32_t i = 0; i < num_classes_; ++i) {

@@ -351,6 +351,7 @@ class Tier {
   const bool first_gets_all_;
   std::vector<std::uint8_t> class_of_chunk_
       KVFERRY_GUARDED_BY(mutex_);  ///< By chunk; kNoClass: no class has it; kRetired: out of use.
+  std::size_t num_retired_ KVFERRY_GUARDED_BY(mutex_) = 0;  ///< Of them.
   std::uint32_t next_looked_ KVFERRY_GUARDED_BY(mutex_) = 0;
   std::uint32_t next_run_ KVFERRY_GUARDED_BY(mutex_) = 0;
   /// Slots reserved since the ages of the classes were recorded, in chunks.
