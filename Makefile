@@ -5,7 +5,7 @@
 #   BENCH_ARGS         for make bench-capacity, bench-engine, bench-lmcache: arguments of bench/lab/capacity.py,
 #                      bench/lab/engine.py, bench/lab/lmcache_l2.py
 #   GPU_CHECK_ARGS     for make gpu-check: arguments of tools/gpu_check.py
-#   STAGES             for make test: only these (host-asan fuzz host-tsan release lint protocol python python-older lmcache e2e gcc)
+#   STAGES             for make test: only these (host-asan fuzz host-tsan release lint protocol python python-older lmcache e2e)
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # build/gcc14: GCC 14 and the libraries of Debian 13, unpacked beside the system and run by their own loader, so that a
 # newer compiler is among the checks on Debian 12, which has none. It needs neither root, nor a chroot, nor a mount.
-# build/gcc14/toolchain.cmake is for CMake. Where it cannot be had this is said, and the check is skipped.
+# build/gcc14/toolchain.cmake is for CMake. If it is not available, a line says so, and the system's GCC does it all.
 set -euo pipefail
 . "$(dirname "$0")/step.sh"
 cd "$KVFERRY_ROOT"
@@ -97,5 +97,5 @@ if step gcc14-install "unpack GCC 14 of Debian 13 into build/gcc14" install; the
   stamp "$dir/stamp" "$wanted"
 else
   rm -rf "$root" "$dir/bin" "$dir/toolchain.cmake" "$dir/stamp"
-  say "NO GCC 13 or newer: not installed, and Debian 13's cannot be fetched. The stage gcc is skipped."
+  say "NO GCC 13 or newer: not installed, and Debian 13's cannot be fetched. GCC 12 builds everything."
 fi

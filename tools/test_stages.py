@@ -44,10 +44,8 @@ MOST_FAILURES = 5
 # Of new inputs, for each fuzzer.
 FUZZ_SECONDS = 15
 NUM_JOBS = str(os.cpu_count() or 2)
-# With all that they stand on.
-LIBRARIES = ("kvferry_connector_scheduler", "kvferry_connector_worker", "kvferry_lmcache")
-# What is newer than the compiler of Debian 12, with which everything else is built.
-OLDEST_NEW_GCC = 13
+# Made by setup_gcc.sh if the system's GCC is that of Debian 12, with which everything else is built.
+NEWER_GCC = ROOT / "build/gcc14/toolchain.cmake"
 
 
 def say(text: str) -> None:
@@ -101,19 +99,18 @@ def fixed_addresses() -> list[str]:
         return []
 
 
-def cpp(preset: str) -> Tally:
+def cpp(preset: str, *options: str, prefix: Sequence[str] = ()) -> Tally:
     """Configure, build and run the C++ tests of one preset."""
-    prefix = fixed_addresses() if preset == "host-tsan" else []
-    return build(preset, prefix) or run_ctest(preset, *prefix, "ctest", "--preset", preset)
+    configure = [*prefix, "cmake", "--preset", preset, *options]
+    build = [*prefix, "cmake", "--build", "--preset", preset]
+    return run_cmake(preset, configure, build) or run_ctest(preset, *prefix, "ctest", "--preset", preset)
 
 
-def build(preset: str, prefix: list[str], *target: str, options: Sequence[str] = ()) -> Tally | None:
-    """Configure one preset and build it, or a target of it; return what failed."""
-    return run_cmake(
-        preset,
-        [*prefix, "cmake", "--preset", preset, *options],
-        [*prefix, "cmake", "--build", "--preset", preset, *target],
-    )
+def tsan() -> Tally:
+    """Run the tests with threads, built by the newest GCC that there is."""
+    if NEWER_GCC.exists():
+        return cpp("host-tsan-newer", f"-DCMAKE_TOOLCHAIN_FILE={NEWER_GCC}", prefix=fixed_addresses())
+    return cpp("host-tsan", prefix=fixed_addresses())
 
 
 def run_cmake(name: str, configure: list[str], build: list[str]) -> Tally | None:
@@ -150,21 +147,6 @@ def release() -> Tally:
 def stand_ins() -> Tally:
     """Build what the Python tests load and run: the stand-in drivers and the benchmark."""
     return build_beside_wheel("--target", "fake_cuda", "fake_hip", "kvferry-bench", "kvferry-lab") or Tally()
-
-
-def gcc() -> Tally:
-    """Build the libraries with GCC 13 or newer, and run a little of them; skipped where there is none."""
-    toolchain = ROOT / "build/gcc14/toolchain.cmake"
-    version = subprocess.run(["g++", "-dumpversion"], capture_output=True, text=True, check=False).stdout
-    native = version.split(".")[0].strip()
-    if not toolchain.exists() and not (native.isdigit() and int(native) >= OLDEST_NEW_GCC):
-        say(f"gcc: skipped, because there is no GCC {OLDEST_NEW_GCC} or newer here and none could be fetched")
-        return Tally(skipped=1)
-    chosen = [f"-DCMAKE_TOOLCHAIN_FILE={toolchain}"] if toolchain.exists() else []
-    if failed := build("gcc", [], "--target", *LIBRARIES, "base_test", options=chosen):
-        return failed
-    ok = run("gcc-base_test", "build/gcc/tests/unit/base/base_test") == 0
-    return Tally(passed=2) if ok else Tally(passed=1, failed=["gcc-base_test"])
 
 
 def pytest(stage: str, *options: str, **extra_env: str) -> Tally:
@@ -308,7 +290,7 @@ TESTS = (
     # These need no download. The others' are made meanwhile.
     Stage("host-asan", "C++ tests with pause and fault points, clang, ASan and UBSan", lambda: cpp("host-asan")),
     Stage("fuzz", "fuzzers of plans, reports, the tier's file and objects' records", fuzz),
-    Stage("host-tsan", "C++ tests with threads, TSan", lambda: cpp("host-tsan")),
+    Stage("host-tsan", "C++ tests with threads, the newest GCC, TSan", tsan, ("gcc14",)),
     Stage("release", "C++ tests of what the wheel holds", release, ("wheel",)),
     Stage(
         "lint",
@@ -321,7 +303,6 @@ TESTS = (
     Stage("python-older", "some with vLLM 0.30 and 0.31", python_older, ("venv", "wheel", "vllm030", "vllm031")),
     Stage("lmcache", "LMCache's conformance tests and ours with it", lmcache, ("lmcache-venv",)),
     Stage("e2e", "tests with the real engine", e2e, ("venv", "wheel", "stand-ins", "lmcache-venv")),
-    Stage("gcc", "build with GCC 13 or newer", gcc, ("gcc14",)),
 )
 # The inner loop: what changed is built, and the quick tests run.
 CHECK = (
