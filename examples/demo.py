@@ -10,7 +10,7 @@ evict
 return
     the conversations again: computed once more, or loaded from the tier.
 
-Ends with 0 if the tier served tokens and every token is the same on both engines, with 1 if not, with 2
+The exit status is 0 if the tier served tokens and every token is the same on both engines, 1 if not, and 2
 if an engine could not run.
 """
 
@@ -49,7 +49,7 @@ PREFIX_TOKENS = 512
 NUM_CONVERSATIONS = 4
 NUM_OTHERS = 5
 MAX_TOKENS = 16
-# Holds the conversations (205 blocks), or four of the five other prompts.
+# The pool holds the conversations (205 blocks), or four of the five other prompts.
 NUM_GPU_BLOCKS = 256
 
 
@@ -88,7 +88,7 @@ def make_phases(seed: int = 0) -> dict[str, list[list[int]]]:
 
 
 def engine_spec(options: Options, with_tier: bool) -> dict[str, Any]:
-    """Everything `demo_engine.py` needs to know."""
+    """Return everything that `demo_engine.py` needs to know."""
     kv_transfer_config = None
     if with_tier:
         name, _, module_path = options.connector.partition(":")
@@ -126,13 +126,13 @@ def engine_spec(options: Options, with_tier: bool) -> dict[str, Any]:
 def engine_process(
     spec_file: Path, log: IO[bytes], options: Options
 ) -> Iterator[tuple[subprocess.Popen[bytes], IO[str]]]:
-    """Start `demo_engine.py`; whatever is left of it at the end is killed."""
+    """Start `demo_engine.py`; whatever is left of its processes at the end is killed."""
     environment = dict(
         os.environ,
         VLLM_CPU_KVCACHE_SPACE="1",
         HF_HUB_OFFLINE="1",
         VLLM_NO_USAGE_STATS="1",
-        # OpenMP's barriers spin; on few cores they would take the time from the engine itself.
+        # OpenMP's barriers spin. On a machine with few cores they would take processor time from the engine itself.
         OMP_WAIT_POLICY="passive",
         VLLM_LOGGING_LEVEL="INFO" if options.verbose else "WARNING",
         VLLM_ENABLE_V1_MULTIPROCESSING=str(int(not options.in_process)),
@@ -163,7 +163,7 @@ def run_engine(console: Console, engine: str, options: Options) -> dict[str, lis
     Raises
     ------
     EngineFailed
-        It ended early, or was ended after `ENGINE_LIMIT_S`; the message has the end of its log.
+        If the engine ended early, or was ended after `ENGINE_LIMIT_S`. The message has the end of its log.
     """
     spec = engine_spec(options, with_tier=engine == WITH)
     requests: dict[str, list[dict[str, Any]]] = {phase: [] for phase in spec["phases"]}
@@ -212,7 +212,7 @@ def run_engine(console: Console, engine: str, options: Options) -> dict[str, lis
 
 
 def why_it_failed(log: str) -> str:
-    """Find the errors in what an engine printed, the root cause first; its last lines if there are none."""
+    """Return the errors in the output of an engine, the root cause first, or its last lines if there are none."""
     errors = dict.fromkeys(re.findall(r"(?:[\w.]+\.)?\w+Error: .*", log))
     lines = list(errors)[:3] or log.strip().splitlines()[-20:]
     return "\n".join([*lines, "(--verbose shows everything that vLLM prints)"])

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One run of the demo's prompts on a real vLLM engine; `demo.py` starts it once for each engine.
+"""Run the demo's prompts on a real vLLM engine; `demo.py` starts this once for each engine.
 
     python demo_engine.py SPEC.json EVENT_FD
 
-Events go to the file descriptor as one JSON object a line, what vLLM prints to stdout and stderr.
+Events go to the file descriptor, as one JSON object per line. The output of vLLM goes to stdout and stderr.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-# How vLLM names where the tokens of a prompt came from.
+# vLLM's names for where the tokens of a prompt came from.
 COMPUTED, ENGINE_HIT, TIER_HIT = "local_compute", "local_cache_hit", "external_kv_transfer"
 
 
 def tokens_by_source(llm: Any) -> dict[str, int]:
-    """Count prompt tokens by where they came from, since the engine started."""
+    """Count the prompt tokens since the engine started, by where they came from."""
     return {
         metric.labels["source"]: metric.value
         for metric in llm.get_metrics()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the demo shows: progress while engines run, and the table of their phases."""
+"""The output of the demo: progress while the engines run, and the table of their phases."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class PhaseRow:
         requests: list[dict[str, Any]],
         reference: list[dict[str, Any]] | None,
     ) -> PhaseRow:
-        """Sum the requests of a phase; `reference` are those of the other engine."""
+        """Sum up the requests of a phase; `reference` holds those of the other engine."""
         loaded = [request for request in requests if request["tier_hit"]]
         load_s = sum(request["load_s"] for request in loaded)
         num_loaded = sum(request["tier_hit"] for request in loaded)
@@ -56,7 +56,7 @@ class PhaseRow:
 
 
 class Progress:
-    """A line that moves on a terminal, plain lines elsewhere."""
+    """A progress line that moves on a terminal; elsewhere, plain lines."""
 
     def __init__(self, console: Console, title: str) -> None:
         self._console = console
@@ -85,16 +85,16 @@ class Progress:
             self._status.update(f"{self._title}: {self._text} [dim]{self._elapsed()}[/dim]")
 
     def show(self, text: str) -> None:
-        """Say what is going on."""
+        """Show what is going on."""
         self._text = text
 
     def log(self, text: str) -> None:
-        """Leave a line behind."""
+        """Print a line that stays."""
         self._console.print(f"{self._title}: {text} [dim]({self._elapsed()})[/dim]")
 
 
 def make_table(rows: list[PhaseRow]) -> Table:
-    """Lay the rows out."""
+    """Lay out the rows as a table."""
     table = Table(title="The same prompts on two vLLM engines")
     table.add_column("engine")
     table.add_column("phase")

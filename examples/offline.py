@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Offline inference with kvferry: several questions about each of several documents, more than the GPU can keep.
+"""Offline inference with kvferry: several questions about several documents, which are more than the GPU can keep.
 
     python examples/offline.py [--model NAME] [--tier-size 64GiB] [--documents FILE ...]
 
 Each round asks one question about every document. By the next round the engine has lost the documents' KV cache and
-would compute it again; with kvferry it comes back from host memory. Without ``--model``: a tiny model on a CPU, whose
-answers are noise.
+would compute it again. With kvferry it comes back from host memory. Without ``--model`` this runs a tiny model on a
+CPU, whose answers are noise.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from typing import Any
 from tiny_model import ensure_tiny_model
 
 QUESTIONS = ("\n\nSummarise this.", "\n\nWho is named in it?", "\n\nWhat is to be done next?")
-# How vLLM names where the tokens of a prompt came from.
+# vLLM's names for where the tokens of a prompt came from.
 SOURCES = {"local_compute": "computed", "local_cache_hit": "still on the GPU", "external_kv_transfer": "from the tier"}
-# For the tiny model: a pool that holds two documents, so that the tier has something to do.
+# The tiny model gets a pool that holds two documents, so that the tier has something to do.
 TINY_ENGINE = {
     "dtype": "float32", "enforce_eager": True, "max_model_len": 2048, "block_size": 32, "num_gpu_blocks_override": 100,
 }  # fmt: skip
 
 
 def make_documents(count: int, num_characters: int) -> list[str]:
-    """Made-up texts that have nothing in common."""
+    """Return made-up texts that have nothing in common."""
     rng = random.Random(0)
     return ["".join(rng.choices(string.ascii_lowercase + " ", k=num_characters)) for _ in range(count)]
 
 
 def make_llm(model: str | None, tier_size: str) -> Any:
-    """The engine with its tier; of everything here, kvferry needs only ``kv_transfer_config``."""
+    """Return an engine with its tier; kvferry itself needs only the argument ``kv_transfer_config``."""
     if model is None:
         os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")  # GiB
     from vllm import LLM
@@ -56,7 +56,7 @@ def make_llm(model: str | None, tier_size: str) -> Any:
 
 
 def tokens_by_source(llm: Any) -> dict[str, int]:
-    """Count prompt tokens by where they came from, since the engine started."""
+    """Count the prompt tokens since the engine started, by where they came from."""
     return {
         metric.labels["source"]: metric.value
         for metric in llm.get_metrics()
@@ -80,7 +80,7 @@ def main() -> None:
     for number, question in enumerate(QUESTIONS, 1):
         before = tokens_by_source(llm)
         began = time.perf_counter()
-        # The document first: what prompts share is their beginning.
+        # The document comes first, because prompts can share only their beginning.
         outputs = llm.generate([document + question for document in documents], sampling, use_tqdm=False)
         took = time.perf_counter() - began
         after = tokens_by_source(llm)

@@ -36,7 +36,7 @@ class TinyModel:
     num_key_value_heads: int = 2
     max_position_embeddings: int = 8192
     matrix_std: float = 0.15
-    # Kinds of layers, repeated over the model: "f" attends to the whole prefix, "w" to `sliding_window` tokens.
+    # The kinds of layers, repeated over the model: "f" attends to the whole prefix, "w" to `sliding_window` tokens.
     layer_pattern: str = "f"
     sliding_window: int = 0
     version: int = 1
@@ -63,10 +63,10 @@ def ensure_tiny_model(directory: Path | str = DEFAULT_DIR, model: TinyModel | No
     Parameters
     ----------
     directory
-        Where ``config.json``, ``model.safetensors`` and the tokenizer go. Replaced as a whole.
+        Where ``config.json``, ``model.safetensors`` and the tokenizer go. It is replaced as a whole.
     model
-        Shape and seed; the same value gives the same bytes on every x86 processor with AVX2. On others PyTorch
-        draws by other code: some weights differ in their last bit, and log probabilities by up to 2e-2.
+        Shape and seed. The same value gives the same bytes on every x86 processor with AVX2. On other processors
+        PyTorch draws the weights with other code: some differ in their last bit, and log probabilities by up to 2e-2.
 
     Returns
     -------
@@ -76,7 +76,7 @@ def ensure_tiny_model(directory: Path | str = DEFAULT_DIR, model: TinyModel | No
     Raises
     ------
     FileExistsError
-        `directory` exists and was not written by this function.
+        If `directory` exists and was not written by this function.
     """
     model = model or TinyModel()
     directory = Path(directory).resolve()
@@ -195,7 +195,7 @@ def _write_weights(directory: Path, model: TinyModel) -> None:
 
 
 def main() -> None:
-    """Command line: write the model and say where it is."""
+    """Write the model that the command line names, and print where it is."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("directory", nargs="?", type=Path, default=DEFAULT_DIR)
     parser.add_argument("--seed", type=int, default=TinyModel.seed)

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# A short form of every subcommand of kvferry-bench and kvferry-lab; reports go to bench/results/.
+# Runs a short form of every subcommand of kvferry-bench and kvferry-lab. The reports go to bench/results/.
 #   KVFERRY_BENCH_DEVICE   host (default), cuda, hip, cuda:1
 #   KVFERRY_BENCH_ARGS     arguments for every subcommand (default: --quick; empty: the full form)
-#   KVFERRY_MOONCAKE_TRACE requests for trace (default: ../shared/traces; without any, made-up ones)
+#   KVFERRY_MOONCAKE_TRACE requests for `trace` (default: ../shared/traces; if there are none, synthetic ones)
 set -euo pipefail
 . "$(dirname "$0")/step.sh"
 cd "$KVFERRY_ROOT"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# build/bench/bench/kvferry-bench and kvferry-lab next to it, as releases.
+# Builds build/bench/bench/kvferry-bench, and kvferry-lab next to it, in release mode.
 set -euo pipefail
 . "$(dirname "$0")/step.sh"
 cd "$KVFERRY_ROOT"

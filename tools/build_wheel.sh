@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Builds the wheel into dist/ and installs it into .venv, when a source of it changed.
+# Builds the wheel into dist/ and installs it into .venv, if one of its sources has changed.
 set -euo pipefail
 . "$(dirname "$0")/step.sh"
 cd "$KVFERRY_ROOT"
@@ -11,7 +11,7 @@ installed=.venv/.kvferry/wheel
 sources=$(content_hash CMakeLists.txt cmake pyproject.toml README.md LICENSE \
   python/{CMakeLists.txt,exports.map,src,kvferry} {base,gpu,lmcache,transfer}/{CMakeLists.txt,include,src} {cpu_tier,connector}/CMakeLists.txt \
   {cpu_tier,connector}/*/{CMakeLists.txt,include,src})
-# The compilers that the kernels can be compiled with.
+# The compilers that can compile the kernels.
 compilers=$(command -v nvcc hipcc /usr/local/cuda/bin/nvcc build/nvcc/nvidia/cu13/bin/nvcc || true)
 sources+=" ${compilers//$'\n'/ }"
 
@@ -21,8 +21,8 @@ build() {
   rm -rf dist build/linked-wheel
   "$python" -m pip --disable-pip-version-check wheel -v --no-deps --no-build-isolation -w build/linked-wheel .
 }
-# The wheel holds its own copies of oneTBB and hwloc, under names of their own: it runs where they are not installed, and
-# beside others' copies.
+# The wheel holds its own copies of oneTBB and hwloc, under names of their own. So it runs where they are not installed,
+# and beside the copies of other packages.
 bundle() {
   PATH=$KVFERRY_ROOT/.venv/bin:$PATH "$python" -m auditwheel repair -w dist build/linked-wheel/kvferry-*.whl
 }

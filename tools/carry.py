@@ -17,13 +17,13 @@ from pathlib import Path
 
 from gpu_check_build import carry_programs
 
-#: A session that is lent a GPU may carry 64 MiB in all.
+#: The folder must not be larger than 64 MiB.
 MOST_BYTES = 56 << 20
 
 
 @dataclass
 class Library:
-    """One library: whose package, what of it, and how CMake finds it."""
+    """One library: its packages, the files taken from them, and how CMake finds it."""
 
     packages: tuple[str, ...]
     #: Folders and files, below the packages' root -> below the folder.
@@ -33,7 +33,7 @@ class Library:
 
 
 def headers_only(target: str, definitions: str = "") -> str:
-    """Return the configuration of a library that is headers."""
+    """Return the configuration of a header-only library."""
     return (
         f"if(NOT TARGET {target})\n"
         f"  add_library({target} INTERFACE IMPORTED)\n"
@@ -80,7 +80,7 @@ LIBRARIES = (
         "TBB",
         TBB_CONFIG,
     ),
-    # Found by its header and its library: Debian has no configuration of it for CMake.
+    # hwloc is found by its header and its library: Debian has no CMake configuration for it.
     Library(
         ("libhwloc-dev", "libhwloc15", "libudev1"),
         {
@@ -110,12 +110,12 @@ LIBRARIES = (
 
 
 def unpacked(library: Library, folder: Path) -> Path:
-    """Return a folder with the packages' files: the system's own, else the packages', fetched by apt.
+    """Return a folder with the packages' files: the system's own, or those of the packages that apt fetches.
 
     Raises
     ------
     OSError
-        If it cannot be had.
+        If the files cannot be fetched.
     """
     root = Path("/")
     if all((root / source).exists() for source in library.copies):
@@ -132,7 +132,7 @@ def unpacked(library: Library, folder: Path) -> Path:
 
 
 def collect(library: Library, target: Path) -> None:
-    """Put one library into the folder, where find_package looks below a prefix; what is there stays."""
+    """Put one library into the folder, where find_package looks below a prefix; keep what is already there."""
     place = target / "share" / library.config_name
     config = place / f"{library.config_name}Config.cmake"
     if config.exists() and config.read_text() == library.config:
@@ -150,7 +150,7 @@ def collect(library: Library, target: Path) -> None:
 
 
 def main(target: Path, say: Callable[[str], None]) -> int:
-    """Collect what is not there yet or has changed, and say how large all of it is; return the exit status."""
+    """Collect what is missing or has changed, and print the size of everything; return the exit status."""
     try:
         for library in LIBRARIES:
             collect(library, target)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Prints the Python (3.11 or newer) that the virtual environment is made from: $KVFERRY_PYTHON,
-# else the python3 on the path, else the system's.
+# Prints the Python (3.11 or newer) from which the virtual environment is made: $KVFERRY_PYTHON,
+# or else the python3 on the path, or else the system's.
 set -euo pipefail
 
 seen=""

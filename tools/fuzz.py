@@ -2,9 +2,9 @@
 """Build the fuzzers of ``tests/fuzz`` and run them, each for a while.
 
 ``fuzz.py [--seconds N] [--junit FILE] [--merge] [FUZZER...]`` replays the corpus of each fuzzer and then tries new
-inputs for N seconds. A fuzzer is one test: it fails if an input stops it, and prints the line that replays it.
-``--merge`` adds what was found worth keeping to the corpus in the repository. They are built by the preset host-asan,
-with the tests.
+inputs for N seconds. A fuzzer is one test: it fails if an input stops it, and prints the command that replays the
+input. ``--merge`` adds the inputs that are worth keeping to the corpus in the repository. The preset host-asan builds
+the fuzzers together with the tests.
 """
 
 import argparse
@@ -20,13 +20,13 @@ ROOT = Path(__file__).resolve().parent.parent
 CORPUS = ROOT / "tests/fuzz/corpus"
 BUILD = ROOT / "build/host-asan"
 FOUND = ROOT / "build/fuzz"
-# Longest inputs: what is longer is slower and finds nothing else.
+# The longest inputs: longer ones are slower and find nothing else.
 MOST_BYTES = {"plan": 1024, "report": 1024, "tier": 512, "record": 512}
 SANITIZERS = {
     "ASAN_OPTIONS": "detect_leaks=1:detect_stack_use_after_return=1",
     "UBSAN_OPTIONS": "print_stacktrace=1",
 }
-# Of one input, before it counts as hung.
+# The time that one input may take before it counts as hung.
 MOST_SECONDS_OF_ONE = 120
 
 
@@ -39,7 +39,7 @@ class Outcome:
 
 
 def build() -> bool:
-    """Build the fuzzers; whether that went well. A preset that is configured stays as it is: make soak adds to it."""
+    """Build the fuzzers and return whether that worked; a configured preset is kept, as make soak adds to it."""
     is_configured = (BUILD / "build.ninja").exists()
     targets = [f"{name}_fuzzer" for name in MOST_BYTES]
     commands = (
@@ -66,7 +66,7 @@ def run(name: str, seconds: int, merge: bool) -> Outcome:
         ended = subprocess.run(
             search, cwd=ROOT, env=SANITIZERS | os.environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
         )
-        # In one piece: other fuzzers run at the same time.
+        # Print everything at once: other fuzzers run at the same time.
         print(ended.stdout.decode(errors="replace"), end="", flush=True)
         if ended.returncode != 0:
             inputs = sorted(found.glob("*"), key=lambda path: path.stat().st_mtime)
@@ -101,7 +101,7 @@ def main() -> int:
     if not build():
         outcomes = [Outcome(name, "the fuzzers cannot be built") for name in names]
     else:
-        # One per core, as each is one thread.
+        # One fuzzer per core: each has one thread.
         with ThreadPoolExecutor(os.cpu_count() or 2) as pool:
             outcomes = list(pool.map(lambda name: run(name, options.seconds, options.merge), names))
     for outcome in outcomes:

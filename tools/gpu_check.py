@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All checks that want a GPU, on a machine with one and without a network: standard library only.
+"""Run all checks that need a GPU, on a machine with a GPU and without a network. This uses the standard library only.
 
 Three calls of ten minutes, each useful by itself:
-  --call first    what to ask a new GPU first, conformance, data integrity, figures
+  --call first    the first questions to a new GPU, conformance, data integrity, a quick form of the figures
   --call second   the figures in full
   --call third    compute-sanitizer, the ownership model, minutes of data integrity
   --stand-in      the same on a stand-in driver, to try it without a GPU
 
-The report (<date>-<gpu>.json, .md and -logs.tar.gz) is there from the first second on, with the planned steps, and
-is written again after every suite and every group of rows. A step that fails stops no other.
-``--carry DIR`` builds and collects, on a machine with a network, what a bare one lacks.
+The report (<date>-<gpu>.json, .md and -logs.tar.gz) exists from the first second, with the planned steps, and is
+written again after every suite and every group of rows. A step that fails does not stop the others.
+``--carry DIR`` builds and collects, on a machine with a network, everything that a bare machine lacks.
 
-Ends with 0: every step passed; 1: one did not; 2: wrong usage; 3: there is no GPU; 5: stopped by a signal.
-tests/gpu/README.md says more.
+The exit status is 0 if every step passed, 1 if one did not, 2 for wrong usage, 3 if there is no GPU, and 5 if a signal
+stopped the check. tests/gpu/README.md says more.
 """
 
 import argparse
@@ -35,15 +35,15 @@ from gpu_check_steps import NotApplicableError, Outcome, Setting, UnusableError,
 from gpu_check_steps import run as run_step
 
 BACKENDS = ("cuda", "hip", "cuda_stand_in", "hip_stand_in", "host")
-#: What `--append` adds to: a copy of the last report.
+#: The report that `--append` adds to: a copy of the last one.
 STATE = ROOT / "build/gpu-check/report.json"
-#: Seconds kept for the last report and the archive, and for a command that does not want to end.
+#: Seconds that are kept for the last report and the archive, and for a command that does not end at once.
 RESERVE = 4 + GRACE + VANISH
 EXIT_FAILED, EXIT_NO_DEVICE, EXIT_STOPPED = 1, 3, 5
 
 
 def absolute(text: str) -> Path:
-    """Return a path that other programs understand, too: they run in the repository's root."""
+    """Return a path that other programs, which run in the repository's root, understand as well."""
     return Path(text).resolve()
 
 
@@ -171,7 +171,7 @@ class Check:
         self._save()
 
     def _machine(self) -> bool:
-        """Learn what the machine is; False: it has no such device."""
+        """Find out what the machine is; return False if it has no such device."""
         outcome = self._report.steps["machine"]
         began = self._begin(outcome, "what it is")
         log = self._logs / "machine.log"
@@ -191,7 +191,7 @@ class Check:
         return ended.status != EXIT_NO_DEVICE
 
     def _programs(self) -> Path:
-        """Return the folder of the programs: the carried ones if they start here, else those that are built now."""
+        """Return the folder of the programs: the carried ones if they start here, or else those that are built now."""
         outcome = self._report.steps["programs"]
         began = self._begin(outcome, "carried or built")
         carried = self._options.carried / "programs"
@@ -245,7 +245,7 @@ class Check:
 
 
 def main() -> int:
-    """Check what is here, then run the steps."""
+    """Check the machine, then run the steps."""
     options = arguments()
     if options.carry is not None:
         return carry.main(options.carry, say)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs of a GPU check: built here to be carried, or built where they run."""
+"""Build the programs of a GPU check, either to be carried to another machine or where they run."""
 
 import os
 import shutil
@@ -15,9 +15,9 @@ from gpu_check_steps import PROGRAMS
 BUILD_DIR = ROOT / "build/gpu-check"
 #: The stand-in drivers, which a dry run needs.
 STAND_INS = {"fake_cuda": "tests/fakes/libfake_cuda.so", "fake_hip": "tests/fakes/libfake_hip.so"}
-#: One that needs most libraries, and one that is all tests.
+#: A program that needs most of the libraries, and one that consists of tests.
 PROBES = (("kvferry-bench", "--version"), ("kvferry-integrity", "--help"))
-#: So that programs run where the C++ library is older; what is still shared lies beside them.
+#: With these the programs run where the C++ library is older. The libraries that are still shared lie beside them.
 CARRIED_LINK_FLAGS = "-static-libstdc++ -static-libgcc -Wl,-rpath,'$ORIGIN/lib'"
 
 
@@ -29,9 +29,9 @@ def configure_command(folder: Path, prefix: Path | None, backend: str, architect
     folder
         The build tree.
     prefix
-        Folder of carried libraries; None: those of the system.
+        Folder of carried libraries; None for those of the system.
     backend, architecture
-        ``cuda`` demands nvcc, and an architecture alone saves the time of the others. ``""`` takes what there is.
+        ``cuda`` requires nvcc. A single architecture saves the time of the others. ``""`` takes what there is.
 
     """
     command = ["cmake", "--preset", "gpu-check", "-B", str(folder)]
@@ -48,14 +48,14 @@ def configure_command(folder: Path, prefix: Path | None, backend: str, architect
 
 
 def build_command(folder: Path) -> list[str]:
-    """Return the call that builds all programs, so that one that does not build takes no other along."""
+    """Return the call that builds all programs; a program that fails to build does not stop the others."""
     keep_going = ["-k", "0"] if shutil.which("ninja") else ["-k"]
     jobs = str(os.cpu_count() or 2)
     return ["cmake", "--build", str(folder), "-j", jobs, "--target", *PROGRAMS, *STAND_INS, "--", *keep_going]
 
 
 def missing_tools(backend: str) -> list[str]:
-    """Return one line for each tool that building needs and that is not here."""
+    """Return one line for each missing tool that the build needs."""
     wanted = {
         "cmake": "configures the build (Python package cmake)",
         "c++": "compiles it (package g++)",
@@ -74,9 +74,9 @@ def carry_programs(target: Path, prefix: Path, say: Callable[[str], None]) -> No
     Parameters
     ----------
     target
-        Gets the programs, ``lib`` with what they load, and ``commit``.
+        Receives the programs, ``lib`` with the libraries that they load, and ``commit``.
     prefix
-        Carried libraries (`carry`), with which they are built; an absolute path, or CMake takes the system's.
+        The carried libraries (`carry`) to build with. The path must be absolute, or CMake takes the system's libraries.
 
     Raises
     ------
@@ -107,19 +107,19 @@ def carry_programs(target: Path, prefix: Path, say: Callable[[str], None]) -> No
 
 
 def strip(source: Path, target: Path) -> None:
-    """Copy a program without what only a debugger reads."""
+    """Copy a program without its debug information."""
     subprocess.run(["strip", "-o", str(target), str(source)], check=True)
 
 
 def why_unusable(programs: Path, run: Callable[[Sequence[str]], tuple[int, str]]) -> str:
-    """Return why the programs in a folder cannot be used on this machine, in a line; empty if they can.
+    """Return one line that says why the programs in a folder cannot be used on this machine; empty if they can.
 
     Parameters
     ----------
     programs
         The folder.
     run
-        Runs a command for a moment; gives its exit status and the last line that it printed.
+        Runs a short command; returns its exit status and the last line that it printed.
 
     """
     missing = [name for name in PROGRAMS if not (programs / name).exists()]

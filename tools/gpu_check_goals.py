@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The figures of a GPU check against the goals of the page "GPU back ends, How fast, on a GPU"."""
+"""Compare the figures of a GPU check with the goals of the page "GPU back ends, How fast, on a GPU"."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ class Figure:
 
     value: float | None
     met: bool | None
-    #: Of which row; or why there is none.
+    #: The row that it comes from, or why there is none.
     source: str
 
 
@@ -31,7 +31,7 @@ class Goal:
 
 
 class Bench:
-    """The rows and peaks of kvferry-bench, as far as they were measured: step name without ``bench-`` -> its rows."""
+    """The measured rows and peaks of kvferry-bench: step name without ``bench-`` -> its rows."""
 
     def __init__(self, steps: list[Json]) -> None:
         self.rows: dict[str, Rows] = {}
@@ -41,12 +41,12 @@ class Bench:
                 name = step["name"].removeprefix("bench-")
                 self.rows[name] = step["data"]["rows"]
                 self.peaks[name] = step["data"].get("peaks") or {}
-        # The full rows say what the quick ones said, and better.
+        # The full rows replace the quick ones, because they are more exact.
         if "copy" not in self.rows and "copy-quick" in self.rows:
             self.rows["copy"] = self.rows["copy-quick"]
 
     def link_over_device(self) -> float | None:
-        """Return the link's d2h rate over that of the device's own memory; None if no run measured both."""
+        """Return the link's d2h rate divided by that of the device's own memory; None if no run measured both."""
         for peaks in self.peaks.values():
             if peaks.get("device_gb_per_s") and peaks.get("d2h_gb_per_s"):
                 return float(peaks["d2h_gb_per_s"]) / float(peaks["device_gb_per_s"])
@@ -117,7 +117,7 @@ def times_link_over_device(factor: float) -> Limit:
 
 
 def slow_down(co_run: str, key: str, limited: bool, limit: Limit) -> Callable[[Bench], Figure]:
-    """Judge how much stores slow a stream of one kind down at worst: at a prefill's rate, or at the link's own."""
+    """Judge the worst slow-down of a stream of one kind by stores: at a prefill's rate, or at the link's own rate."""
 
     def measure(bench: Bench) -> Figure:
         found = [
@@ -140,7 +140,7 @@ def slow_down(co_run: str, key: str, limited: bool, limit: Limit) -> Callable[[B
 
 
 def submit_time(goal_us: float) -> Callable[[Bench], Figure]:
-    """Judge what a plan of 512 blocks costs the engine's thread."""
+    """Judge how much time of the engine's thread a plan of 512 blocks costs."""
 
     def measure(bench: Bench) -> Figure:
         found = [r for r in bench.of("pipeline") if r.get("count") == 512 and r.get("submit_us_mean") is not None]
@@ -175,7 +175,7 @@ GOALS = (
 
 
 def judge(steps: list[Json]) -> Rows:
-    """Hold what was measured against the goals."""
+    """Compare what was measured with the goals."""
     bench = Bench(steps)
     judged = []
     for goal in GOALS:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the machine of a GPU check is: facts, each with where it was read. Standard library only.
+"""Collect facts about the machine of a GPU check, each with its source. This uses the standard library only.
 
-``gpu_check_machine.py cuda`` prints them as JSON. The check runs it as a process of its own, because a driver's first
-call can hang.
+``gpu_check_machine.py cuda`` prints the facts as JSON. The check runs it as a process of its own, because the first
+call of a driver can hang.
 """
 
 import ctypes
@@ -17,21 +17,21 @@ from pathlib import Path
 
 from gpu_check_process import ROOT
 
-#: Of what each back end needs first; nothing of it is called here but by `device_of`.
+#: The driver library of each back end. Only `device_of` calls its functions here.
 LIBRARIES = {"cuda": ("libcuda.so.1", "libcuda.so"), "hip": ("libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so")}
 SMI_FIELDS = (
     "name", "driver_version", "pci.bus_id", "memory.total", "memory.used", "pcie.link.gen.max", "pcie.link.gen.current",
     "pcie.link.width.max", "pcie.link.width.current", "clocks.max.sm", "clocks.max.mem", "power.limit",
     "ecc.mode.current", "mig.mode.current", "compute_mode", "persistence_mode",
 )  # fmt: skip
-#: What moves while figures are taken: read before and after each bench.
+#: The values that change while figures are measured: they are read before and after each bench.
 SMI_STATE = ("clocks.sm", "clocks.mem", "temperature.gpu", "power.draw", "pstate", "clocks_throttle_reasons.active")
 SYSFS_LINK = ("current_link_speed", "current_link_width", "max_link_speed", "max_link_width", "numa_node")
 Facts = dict[str, tuple[str, str]]
 
 
 class MissingDeviceError(Exception):
-    """There is no such device; one line that says why."""
+    """There is no such device; the message says why in one line."""
 
 
 def output_of(*command: str) -> str:
@@ -44,7 +44,7 @@ def output_of(*command: str) -> str:
 
 
 def open_library(backend: str) -> ctypes.CDLL | None:
-    """Open the back end's driver library, which calls nothing of it.
+    """Open the back end's driver library, without calling any of its functions.
 
     Raises
     ------
@@ -63,7 +63,7 @@ def open_library(backend: str) -> ctypes.CDLL | None:
 
 
 def device_of(backend: str) -> Facts:
-    """Ask the driver, and nobody else, what its first device is.
+    """Ask the driver alone what its first device is.
 
     Raises
     ------
@@ -137,7 +137,7 @@ def first_line(path: str, key: str) -> str:
 
 
 def link_facts(bus: str) -> Facts:
-    """Return what the kernel says of the device's slot, and how far this process' processors are from it."""
+    """Return what the kernel says about the device's slot, and how far it is from the processors of this process."""
     folder = Path("/sys/bus/pci/devices") / bus
     facts = {name.replace("_", " "): (read(folder / name), str(folder / name)) for name in SYSFS_LINK}
     node = facts["numa node"][0]
@@ -148,7 +148,7 @@ def link_facts(bus: str) -> Facts:
 
 
 def nvcc() -> str:
-    """Return nvcc's path as the build searches it; empty if there is none."""
+    """Return the path of nvcc, searched for in the same way as in the build; empty if there is none."""
     folders = [os.environ.get(name, "") for name in ("CUDA_HOME", "CUDA_PATH")]
     candidates = [Path(folder) / "bin/nvcc" for folder in [*folders, "/usr/local/cuda"] if folder]
     candidates.append(ROOT / "build/nvcc/nvidia/cu13/bin/nvcc")
@@ -156,7 +156,7 @@ def nvcc() -> str:
 
 
 def host_facts() -> Facts:
-    """Return what a reader of the figures has to know of the machine around the GPU."""
+    """Return what a reader of the figures needs to know about the machine around the GPU."""
     affinity = os.sched_getaffinity(0)
     facts = {
         "kernel": (platform.release(), "uname"),
@@ -186,7 +186,7 @@ def first_limit(name: str) -> str:
 
 
 def describe(backend: str) -> Facts:
-    """Return all facts: name -> value and where it was read.
+    """Return all facts: name -> value and its source.
 
     Raises
     ------
@@ -203,7 +203,7 @@ def describe(backend: str) -> Facts:
 
 
 def missing_tools(backend: str) -> list[str]:
-    """Return one line for each tool that some step wants and that is not here."""
+    """Return one line for each missing tool that a step needs."""
     missing = []
     if backend == "cuda":
         if not shutil.which("compute-sanitizer"):

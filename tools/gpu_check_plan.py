@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a GPU check does, and in which order: three calls of ten minutes, each useful by itself."""
+"""The steps of a GPU check and their order: three calls of ten minutes, each useful by itself."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,9 +25,9 @@ class Step:
     Attributes
     ----------
     seconds
-        The step is ended after so long, or at the call's deadline if that is earlier.
+        The step is ended after this time, or at the call's deadline if that is earlier.
     least
-        With fewer seconds left the step is not begun.
+        The step is not started if fewer seconds are left.
 
     """
 
@@ -37,7 +37,7 @@ class Step:
     action: Callable[[Setting, Outcome, float], None]
 
 
-#: A call's `seconds` may sum up to a little more than its ten minutes: most steps end earlier by themselves.
+#: The `seconds` of a call may add up to a little more than its ten minutes, because most steps end earlier.
 STEPS: dict[str, Step] = {
     "smoke": Step("what an audit left open, a fact a line", 60, 10, smoke),
     "conformance": Step("the contract of the device interface, by suite", 90, 10, conformance),

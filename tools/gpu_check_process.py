@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands that end: in time, when a signal says so, and together with the program that started them."""
+"""Run commands so that they end in time, on a signal, and together with the program that started them."""
 
 import contextlib
 import ctypes
@@ -13,9 +13,9 @@ from pathlib import Path
 from types import FrameType
 
 ROOT = Path(__file__).resolve().parent.parent
-#: Seconds between SIGTERM, after which a program may write down what it has, and SIGKILL.
+#: Seconds between SIGTERM and SIGKILL, in which a program may still write down its results.
 GRACE = 3.0
-#: Seconds that a killed process gets to vanish: one that a driver holds in the kernel does not.
+#: Seconds that a killed process gets to disappear. One that a driver holds in the kernel does not disappear.
 VANISH = 3.0
 #: Seconds between two looks at a running command.
 TICK = 0.1
@@ -26,12 +26,12 @@ _LIBC = ctypes.CDLL(None)
 
 
 class Watch:
-    """Until when a call may run, and whether a signal has asked for its end.
+    """Knows until when a call may run, and whether a signal has asked for its end.
 
     Parameters
     ----------
     seconds
-        From now until the call has to be over.
+        Time from now until the call must have ended.
 
     """
 
@@ -44,7 +44,7 @@ class Watch:
         return self._end - time.monotonic()
 
     def listen(self) -> None:
-        """Take SIGINT, SIGTERM and SIGHUP as wishes: the command under way ends first, and the report is written."""
+        """Take SIGINT, SIGTERM and SIGHUP as requests: the running command ends first, and the report is written."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, self._note)
 
@@ -62,7 +62,7 @@ class Ended:
 
     @property
     def detail(self) -> str:
-        """Say in a few words what was not as it should be; empty if nothing was."""
+        """Say in a few words what went wrong; empty if nothing did."""
         if self.how == "stopped":
             return "stopped by a signal"
         if self.status is None:
@@ -79,13 +79,13 @@ def _die_with_parent() -> None:
 
 
 def _end_group(process: "subprocess.Popen[bytes]") -> None:
-    """Ask the command and its children to end, then kill them; give up on what does not die."""
+    """Ask the command and its children to end, then kill them; give up on processes that do not die."""
     for number, patience in ((signal.SIGTERM, GRACE), (signal.SIGKILL, VANISH)):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=patience)
-    # Children that outlived a command which went at once.
+    # Some children may outlive a command that ended at once.
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
 
@@ -99,11 +99,11 @@ def run_command(
     Parameters
     ----------
     command, env
-        What is run, in the repository's root, and what is added to the environment.
+        The command, which runs in the repository's root, and what is added to its environment.
     log
-        Written anew.
+        The log file; it is overwritten.
     limit
-        Seconds after which the command is ended. The call's deadline ends it too, in time for the grace.
+        Seconds after which the command is ended. The call's deadline ends it too, early enough for the grace period.
     on_tick
         Called about once a second while the command runs.
 

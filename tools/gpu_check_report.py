@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report of a GPU check: JSON and Markdown, whole at every moment, and the logs in one archive."""
+"""The report of a GPU check: JSON and Markdown files that are complete at every moment, and one archive of the logs."""
 
 import contextlib
 import dataclasses
@@ -20,7 +20,7 @@ from gpu_check_steps import Outcome
 Json = dict[str, Any]
 SCHEMA = 2
 CLEAN = ("passed", "not applicable")
-#: Bytes of each log that the archive takes, from its end.
+#: Bytes that the archive takes from the end of each log.
 MOST_LOG_BYTES = 1 << 20
 #: Columns of the rows that the table of figures off the model shows.
 ROW_COLUMNS = (
@@ -30,19 +30,19 @@ ROW_COLUMNS = (
 
 
 class Report:
-    """What is known so far; `save` writes it, and a reader never meets half a file.
+    """What is known so far; `save` writes it, and a reader never sees half a file.
 
     Parameters
     ----------
     folder
-        Where the files go: ``<date>-<gpu>.json``, ``.md`` and ``-logs.tar.gz``; the back end's name until the GPU is
-        known.
+        Where the files go: ``<date>-<gpu>.json``, ``.md`` and ``-logs.tar.gz``. The name of the back end stands for
+        the GPU until the GPU is known.
     backend, call
-        What this call checks, and which it is.
+        The back end that this call checks, and which of the calls it is.
     planned
         Steps of this call, in order.
     earlier
-        A report to add to. A step that is planned again replaces its former self.
+        A report to add to. A step that is planned again replaces the earlier one.
 
     """
 
@@ -96,7 +96,7 @@ class Report:
         return self._written
 
     def archive(self, logs: Path) -> Path:
-        """Put all logs, each from its end, into one file beside the report; return its path."""
+        """Put the ends of all logs into one file beside the report; return its path."""
         text = io.BytesIO()
         with tarfile.open(fileobj=text, mode="w:gz") as tar:
             for log in sorted(path for path in logs.glob("*") if path.is_file()):
@@ -110,7 +110,7 @@ class Report:
 
 
 def replace(path: Path, content: bytes) -> None:
-    """Write a file so that its name always leads to a whole one."""
+    """Replace a file so that its name always leads to a complete one."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         draft.write_bytes(content)
@@ -140,7 +140,7 @@ def load(path: Path) -> Json:
 
 
 def markdown(report: Json) -> str:
-    """Write the report as text: what went wrong and what was found come before how it was found."""
+    """Write the report as text; failures and results come before the details of the steps."""
     gpu = report["machine"].get("gpu", {"value": report["backend"]})["value"]
     steps = report["steps"]
     blocks = [
@@ -189,7 +189,7 @@ def table(title: str, head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) ->
 
 
 def cell(text: str) -> str:
-    """Return text that a table's cell can hold."""
+    """Return text that fits into a cell of a table."""
     return str(text).replace("|", "\\|").replace("\n", " ")
 
 
@@ -216,7 +216,7 @@ def facts_table(steps: list[Json]) -> list[str]:
 
 
 def goals_table(goals: list[Json], backend: str) -> list[str]:
-    """Return the figures against the goals."""
+    """Return the figures next to the goals."""
     met = {True: "yes", False: "NO", None: ""}
     rows = [
         (goal["what"], goal["goal"], figure(goal["measured"], goal["unit"]), met[goal["met"]], goal["source"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The steps of a GPU check: what each runs, and how its result is judged."""
+"""The steps of a GPU check: what each step runs, and how its result is judged."""
 
 import json
 import shutil
@@ -14,9 +14,9 @@ Json = dict[str, Any]
 TAIL_LINES = 25
 #: Seconds that one conformance suite may take: the longest takes 8 s on the stand-ins.
 SUITE_SECONDS = 60.0
-#: Lanes of a kvferry-integrity run: one for each way across the link, and one with the free choice.
+#: Lanes of a kvferry-integrity run: one for each way across the link, and one that may choose the way.
 NUM_LANES = 5
-# As tests/unit/transfer/CMakeLists.txt: what needs neither the valve nor the simulated link.
+# The same tests as in tests/unit/transfer/CMakeLists.txt: those that need neither the valve nor the simulated link.
 ANY_DEVICE_TRANSFER_TESTS = ":".join(
     (
         "*StressTest.*",
@@ -30,7 +30,7 @@ ANY_DEVICE_TRANSFER_TESTS = ":".join(
 
 @dataclass
 class Outcome:
-    """What is known of one step; the report holds it from the first second on and is written while it changes."""
+    """What is known about one step; the report has it from the first second and is written while it changes."""
 
     name: str
     #: ``not begun``, ``running``, ``passed``, ``failed``, ``timed out``, ``stopped`` (by a signal), ``no time``,
@@ -45,11 +45,11 @@ class Outcome:
 
 
 class UnusableError(Exception):
-    """A step lacks what it needs; one line that says what."""
+    """A step lacks something that it needs; the message says in one line what."""
 
 
 class NotApplicableError(Exception):
-    """A step means nothing on this back end."""
+    """A step has no meaning on this back end."""
 
 
 @dataclass
@@ -57,25 +57,25 @@ class Setting:
     """What all steps need to know."""
 
     backend: str
-    #: Folder of the programs: all in it, as carried, or a build tree.
+    #: Folder of the programs: either a folder that holds all of them (carried), or a build tree.
     programs: Path
     logs: Path
     watch: Watch
     #: Called when an outcome has changed while its step runs.
     changed: Callable[[], None] = lambda: None
-    #: Whether everything is as small as can be: shows that the steps run.
+    #: Whether all sizes are as small as possible, which only shows that the steps run.
     tiny: bool = False
-    #: Whether rows of an earlier bench run in the same folder of logs are taken.
+    #: Whether to take the rows of an earlier bench run in the same folder of logs.
     resume: bool = False
 
     @property
     def is_real(self) -> bool:
-        """Whether the back end is a device."""
+        """Return whether the back end is a device."""
         return self.backend in ("cuda", "hip")
 
     @property
     def environment(self) -> dict[str, str]:
-        """Return what the programs have to find: stand-in drivers that were carried with them."""
+        """Return the environment in which the programs find the stand-in drivers that were carried with them."""
         found = {}
         for variable, name in (("KVFERRY_FAKE_CUDA", "libfake_cuda.so"), ("KVFERRY_FAKE_HIP", "libfake_hip.so")):
             if (self.programs / "lib" / name).exists():
@@ -113,7 +113,7 @@ def run(
     setting: Setting, outcome: Outcome, name: str, command: list[str], limit: float,
     env: Mapping[str, str] | None = None, on_tick: Callable[[], None] = lambda: None,
 ) -> Ended:  # fmt: skip
-    """Run one command of a step; what went wrong becomes the outcome's result, detail and tail."""
+    """Run one command of a step; a failure becomes the outcome's result, detail and tail."""
     log = setting.logs / f"{name}.log"
     text = " ".join([*(f"{key}={value}" for key, value in (env or {}).items()), *command])
     outcome.command = f"{outcome.command} && {text}" if outcome.command else text
@@ -128,14 +128,14 @@ RANK = ("passed", "no time", "failed", "timed out", "stopped")
 
 
 def worst(outcome: Outcome, result: str, detail: str = "") -> None:
-    """Add what a part of a step came to; the worst part is the step's result."""
+    """Add the result of a part of a step; the worst part decides the step's result."""
     before = outcome.result if outcome.result in RANK else "passed"
     outcome.result = max(before, result, key=RANK.index)
     outcome.detail = "; ".join(filter(None, (outcome.detail, detail)))
 
 
 def read_json(path: Path) -> Json:
-    """Return a program's JSON file; empty if there is none or it is not whole."""
+    """Return a program's JSON file; empty if it is missing or incomplete."""
     try:
         found = json.loads(path.read_text())
     except (OSError, ValueError):
@@ -147,7 +147,7 @@ def read_json(path: Path) -> Json:
 
 
 def smoke(setting: Setting, outcome: Outcome, limit: float) -> None:
-    """Ask the GPU what an audit left open, one fact a line (tests/gpu/smoke)."""
+    """Ask the GPU the open questions of an audit, one fact per line (tests/gpu/smoke)."""
     if setting.backend == "host":
         raise NotApplicableError("the host is no GPU")
     lines = setting.logs / "smoke.jsonl"
@@ -179,7 +179,7 @@ def run_gtest(
     setting: Setting, outcome: Outcome, name: str, program_name: str, only: str, limit: float,
     env: Mapping[str, str] | None = None, around: Iterable[str] = (),
 ) -> None:  # fmt: skip
-    """Run tests in a process of their own; a skipped test is a failure, and so is a run of none."""
+    """Run tests in a process of their own; a skipped test is a failure, and so is a run without tests."""
     junit = setting.logs / f"{name}.gtest.json"
     junit.unlink(missing_ok=True)
     command = [*around, program(setting, program_name), f"--gtest_filter={only}", f"--gtest_output=json:{junit}"]
@@ -201,7 +201,7 @@ def run_gtest(
 
 
 def sum_parts(outcome: Outcome) -> None:
-    """Say of a step of several runs how many tests they were."""
+    """Say how many tests a step with several runs had."""
     parts = outcome.data.get("parts", [])
     counts = f"{sum(part['tests'] for part in parts)} tests"
     if len(parts) > 1:
@@ -270,10 +270,10 @@ def sanitizer(tool: str) -> Callable[[Setting, Outcome, float], None]:
 
 
 def integrity(seconds: float) -> Callable[[Setting, Outcome, float], None]:
-    """Return the step that stores and loads random blocks for so long; every byte is checked."""
+    """Return the step that stores and loads random blocks for this time and checks every byte."""
 
     def step(setting: Setting, outcome: Outcome, limit: float) -> None:
-        # What is left of the call, less what draining and the last check of everything take.
+        # The rest of the call, less the time for draining and for the last check of everything.
         most = min(limit, setting.watch.left()) - 25
         chosen = 1 if setting.tiny else max(1, min(seconds, most) if setting.is_real else min(seconds, most, 10))
         result = setting.logs / f"{outcome.name}.json"
@@ -291,14 +291,14 @@ def integrity(seconds: float) -> Callable[[Setting, Outcome, float], None]:
 
 
 def integrity_command(setting: Setting, seconds: float, *more: str) -> list[str]:
-    """Return the call of kvferry-integrity, small on what is no device."""
+    """Return the call of kvferry-integrity, with small sizes on a back end that is not a device."""
     command = [program(setting, "kvferry-integrity"), "--backend", setting.backend]
     command += ["--seconds", f"{seconds:.0f}", "--threads", str(NUM_LANES), *more]
     return command if setting.is_real else [*command, "--pool-mib", "4", "--max-block-kib", "64"]
 
 
 def integrity_proof(setting: Setting, outcome: Outcome, limit: float) -> None:
-    """The same with a byte changed on purpose: it has to be found."""
+    """Run the same with one byte changed on purpose, which must be found."""
     command = integrity_command(setting, 10, "--sabotage", "byte", "--seed", "7")
     ended = run(setting, outcome, outcome.name, command, limit)
     found = any("MISMATCH" in line for line in outcome.tail)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Format, types and house rules, each a check that passes or fails.
+"""Check format, types and house rules; each check passes or fails.
 
 ``lint.py [--fix] [--tidy] [--tidy-changed] [--junit FILE] [CHECK...]``
     runs all checks, or those named. ``--fix`` reformats instead of checking the format; ``--tidy``
@@ -37,19 +37,19 @@ NEED_SPDX = (*CPP, ".py", ".pyi", ".sh", ".cmake", ".toml", ".yaml")
 NEED_SPDX_NAMES = ("CMakeLists.txt", "Makefile", ".clang-format", ".clang-tidy", "run")
 
 UNFINISHED = re.compile(r"\b(?:TODO|FIXME|XXX|HACK)\b|NotImplemented(?:Error)?\b|not implemented")
-# Where only one machine has a file. A slash or a word character before means a longer path or a URL.
+# Paths that exist on one machine only. A slash or a word character before them means a longer path or a URL.
 MACHINE_PATH = re.compile(r"(?<![\w./$}>*-])/(?:work|root|tmp|home|opt|mnt|Users)/")
 REGISTRY_HOST = re.compile(
     r"pypi\.org|pythonhosted\.org|download\.pytorch\.org|pypi\.nvidia|anaconda\.org"
     r"|huggingface\.co\b|\bhf\.co\b|crates\.io|npmjs\.|ghcr\.io|docker\.io|\bquay\.io"
 )
-# The names of tests, as these documents give them.
+# How these documents write the names of tests.
 NAME_TESTS = ("tests/README.md", "tests/FAILURES.md", "docs/ARCHITECTURE.md")
 TEST_NAME = re.compile(r"`([A-Z]\w+\.\w+|test_\w+(?:\.py)?|\w+\.pml)`")
 CPP_TEST = re.compile(r"^TEST(?:_F|_P)?\((\w+),\s*(\w+)\)", re.MULTILINE)
 PYTHON_TEST = re.compile(r"^def (test_\w+)\(", re.MULTILINE)
 
-# (check, file): why the rule does not hold there.
+# (check, file): the reason for the exception.
 EXCEPTIONS = {
     ("unfinished", "tools/lint.py"): "names the words it looks for",
     ("machine-paths", "cmake/KvferryKernels.cmake"): "ROCm installs itself below /opt on every machine",
@@ -58,7 +58,7 @@ EXCEPTIONS = {
 
 
 def files() -> list[Path]:
-    """Return the repository's files, new ones included, ignored ones left out."""
+    """Return the files of the repository, including new ones and without ignored ones."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT, capture_output=True, text=True, check=True,
@@ -130,7 +130,7 @@ def spdx(_: bool) -> list[str]:
 
 
 def unfinished(_: bool) -> list[str]:
-    """Check that the product has no reminders and no functions that do nothing unexplained."""
+    """Check that the product has no reminders, and no empty functions without an explanation."""
     product = [p for p in files() if p.relative_to(ROOT).parts[0] in PRODUCT]
     found = list(matches("unfinished", UNFINISHED, product))
     for path in product:
@@ -140,7 +140,7 @@ def unfinished(_: bool) -> list[str]:
 
 
 def empty_functions(path: Path) -> Iterator[str]:
-    """Yield functions whose whole body is ``pass`` or ``...``; abstract ones may be empty."""
+    """Yield functions whose whole body is ``pass`` or ``...``, except abstract ones."""
     tree = ast.parse(path.read_text())
     protocols = [
         node
@@ -161,17 +161,17 @@ def empty_functions(path: Path) -> Iterator[str]:
 
 
 def machine_paths(_: bool) -> list[str]:
-    """Check that no file names a place that only one machine has."""
+    """Check that no file names a path that exists on one machine only."""
     return list(matches("machine-paths", MACHINE_PATH, files()))
 
 
 def registry_hosts(_: bool) -> list[str]:
-    """Check that no file names a registry: users bring their own by pip's configuration."""
+    """Check that no file names a package registry: users choose theirs in pip's configuration."""
     return list(matches("registry-hosts", REGISTRY_HOST, files()))
 
 
 def named_tests(_: bool) -> list[str]:
-    """Check that the documents that name tests name only tests that exist."""
+    """Check that every test that a document names exists."""
     tests = [path for path in files() if path.relative_to(ROOT).parts[0] == "tests"]
     text = "".join(path.read_text() for path in tests if path.suffix in (".cpp", ".hpp", ".py"))
     known = {f"{suite}.{name}" for suite, name in CPP_TEST.findall(text)} | set(PYTHON_TEST.findall(text))
@@ -198,7 +198,7 @@ def sizes_of_product(_: bool) -> list[str]:
 
 
 def core_pyi(fix: bool) -> list[str]:
-    """Check that the committed stubs are those of the installed extension."""
+    """Check that the committed stubs match the installed extension."""
     return stubs.write() if fix else stubs.compare()
 
 
@@ -219,7 +219,7 @@ def configure_tidy() -> list[str]:
 
 
 def clang_tidy(_: bool) -> list[str]:
-    """Build with clang, -Wthread-safety and clang-tidy; only what changed is looked at again."""
+    """Build with clang, -Wthread-safety and clang-tidy; only changed files are checked again."""
     return configure_tidy() or command(
         "cmake", "--build", "--preset", "tidy", "-j", str(os.cpu_count() or 2), "--", "-k", "0"
     )
@@ -243,7 +243,7 @@ def changed_sources() -> list[str]:
 
 
 def clang_tidy_changed(_: bool) -> list[str]:
-    """Look at changed sources with clang-tidy, without a build; at few, as it takes long."""
+    """Check changed sources with clang-tidy, without a build; only a few, because it takes long."""
     sources = changed_sources()
     if not sources:
         return []
@@ -272,7 +272,7 @@ CHECKS: dict[str, Check] = {
     "core-pyi": core_pyi,
     "test-map": named_tests,
 }
-# Of changed files: some fifteen seconds each.
+# The most changed files that are checked: each takes some fifteen seconds.
 MOST_TIDIED = 12
 FIXERS = ("clang-format", "ruff", "ruff-format")
 
@@ -300,7 +300,7 @@ def main() -> int:
         began = time.time()
         return every[name](options.fix), time.time() - began
 
-    # Fixers write the same files.
+    # Fixers run one after the other, because they write the same files.
     workers = ThreadPoolExecutor(1 if options.fix else os.cpu_count())
     for name, (complaints, took) in zip(chosen, workers.map(look, chosen), strict=True):
         case = ElementTree.SubElement(suite, "testcase", name=name, classname="lint", time=f"{took:.1f}")

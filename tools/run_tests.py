@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every test of the project, stage by stage, summed in one last line ``N passed, N failed``.
+"""Run every test of the project, stage by stage, and print the sum as the last line: ``N passed, N failed``.
 
-``run_tests.py [STAGE...]`` runs all stages of test_stages.py, or those named; ``check`` names those of the inner loop.
+``run_tests.py [STAGE...]`` runs all stages of test_stages.py, or those named; ``check`` stands for those of the inner
+loop.
 A failed stage stops only the stages that need it. Logs are in ``build/logs``, JUnit files in ``build/test-results``.
 """
 
@@ -17,7 +18,7 @@ from test_stages import CHECK, LOGS, RESULTS, SET_UP, TESTS, Stage, say
 
 
 class Run:
-    """The stages of one call: downloads begin at once in a thread, everything else runs in order."""
+    """The stages of one call; downloads begin at once in a thread, and everything else runs in order."""
 
     def __init__(self, chosen: Sequence[Stage]) -> None:
         self._chosen = chosen
@@ -26,7 +27,7 @@ class Run:
         self.rows: list[tuple[str, Tally, float, float]] = []
 
     def perform_all(self) -> None:
-        """Run the chosen stages, and before each what it needs."""
+        """Run the chosen stages, and before each stage those that it needs."""
         with ThreadPoolExecutor(1) as beside:
             for stage in SET_UP:
                 if stage.is_download and self._is_needed(stage.name):
@@ -41,7 +42,7 @@ class Run:
         return name in needed
 
     def _download(self, stage: Stage) -> Tally:
-        # One thread in the order of SET_UP: what a download needs has ended before it begins.
+        # One thread works in the order of SET_UP, so everything that a download needs has ended before it begins.
         missing = [need for need in stage.needs if self._downloads[need].result().failed]
         return self._without(stage, missing) if missing else stage.action()
 
@@ -73,7 +74,7 @@ class Run:
 
 
 def processor_seconds() -> float:
-    """Return the processor time of all children that have ended."""
+    """Return the processor time of all child processes that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
@@ -95,7 +96,7 @@ def main(names: list[str]) -> int:
     chosen.perform_all()
 
     total = Tally()
-    # `busy`: processor time over that of all processors. What is far from 100 % waits for something.
+    # `busy` is the processor time used, over that of all processors. A stage far below 100 % waits for something.
     print(f"\n{'stage':<12}{'passed':>8}{'failed':>8}{'skipped':>9}{'seconds':>9}{'busy':>7}")
     for name, tally, seconds, busy in chosen.rows:
         counts = f"{tally.passed:>8}{len(tally.failed):>8}{tally.skipped:>9}"

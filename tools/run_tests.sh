@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# make test: the system packages, then all stages of run_tests.py (or those named).
-# Ends with one line "N passed, N failed".
+# make test: installs the system packages, then runs all stages of run_tests.py (or those named).
+# The last line of the output is "N passed, N failed".
 set -euo pipefail
 . "$(dirname "$0")/step.sh"
 cd "$KVFERRY_ROOT"

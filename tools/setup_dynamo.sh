@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# build/dynamo/site: NVIDIA Dynamo with what it needs beside .venv. Put before .venv on the path together with
-# build/vllm031/site, the release that it works with.
+# Installs NVIDIA Dynamo, and what it needs in addition to .venv, into build/dynamo/site. Put that folder before .venv
+# on the path, together with build/vllm031/site, the release that Dynamo works with.
 set -euo pipefail
 . "$(dirname "$0")/step.sh"
 cd "$KVFERRY_ROOT"
@@ -12,8 +12,8 @@ read -ra pip_args <<<"${KVFERRY_PIP_ARGS:-}"
 made_by=$(content_hash tools/setup_dynamo.sh tools/requirements-dynamo.txt .venv/.kvferry/environment)
 is_stamped "$home/stamp" "$made_by" && exit 0
 
-# The build of torchvision that most machines get is for CUDA's PyTorch. On .venv's its operators do not load, which it
-# bears, but for two that it names before it knows; nobody calls them here.
+# The build of torchvision that most machines get is for CUDA's PyTorch. With the PyTorch of .venv its operators do not
+# load. torchvision accepts that, except for two operators that it names before it knows. Nobody calls them here.
 define_operators() {
   cat >>"$home/site/torchvision/extension.py" <<'PYTHON'
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# build/gcc14: GCC 14 and the libraries of Debian 13, unpacked beside the system and run by their own loader, so that a
-# newer compiler is among the checks on Debian 12, which has none. It needs neither root, nor a chroot, nor a mount.
-# build/gcc14/toolchain.cmake is for CMake. If it is not available, a line says so, and the system's GCC does it all.
+# Unpacks GCC 14 and the libraries of Debian 13 into build/gcc14, beside the system. Their own loader runs them. So the
+# checks include a newer compiler on Debian 12, which has none. This needs neither root, nor a chroot, nor a mount.
+# build/gcc14/toolchain.cmake is for CMake. If GCC 14 is not available, a line says so, and GCC 12 builds everything.
 set -euo pipefail
 . "$(dirname "$0")/step.sh"
 cd "$KVFERRY_ROOT"
@@ -11,20 +11,20 @@ packages=(g++-14 libtbb-dev libhwloc-dev libfmt-dev nlohmann-json3-dev libcli11-
 dir=$KVFERRY_ROOT/build/gcc14
 root=$dir/root
 keyring=/usr/share/keyrings/debian-archive-keyring.gpg
-# With the folder: the compiler's scripts name it.
+# The stamp includes the folder, because the compiler's scripts name it.
 wanted="trixie ${packages[*]} $dir"
 
-# A system's own newer compiler is the better check.
+# A newer compiler of the system itself is the better check.
 if [ "$(g++ -dumpversion | cut -d. -f1)" -ge 13 ]; then exit 0; fi
 is_stamped "$dir/stamp" "$wanted" && exit 0
 
-# The mirror that apt is configured with: the one that has the packages of Debian 12.
+# The mirror in apt's configuration: the one with the packages of Debian 12.
 mirror() {
   apt-get indextargets --format '$(CODENAME) $(REPO_URI)' 'Created-By: Packages' 2>/dev/null |
     sed -n 's/^bookworm //p' | head -n 1
 }
 
-# apt with lists, archives and a status of its own: to it no package is installed.
+# Run apt with lists, archives and a status of its own, so that it sees no package as installed.
 apt_of_debian13() { APT_CONFIG=$dir/apt/apt.conf apt-get "$@"; }
 
 fetch() {
@@ -61,7 +61,7 @@ unpack() {
   done
 }
 
-# Each program of the compiler, run by Debian 13's loader: ours does not know its C library.
+# The loader of Debian 13 runs each program of the compiler, because ours does not know its C library.
 wrap() {
   local name=$1 program=$2
   shift 2
@@ -85,7 +85,8 @@ set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
 set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
 set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)
 set(CMAKE_FIND_ROOT_PATH_MODE_PACKAGE ONLY)
-# What is built runs with the C library that it was built with. RPATH, not RUNPATH: it holds for libraries' libraries.
+# The programs that are built run with the C library that they were built with. This needs RPATH, not RUNPATH: RPATH
+# also holds for the libraries of libraries.
 set(CMAKE_EXE_LINKER_FLAGS_INIT "-Wl,--dynamic-linker=$root/lib64/ld-linux-x86-64.so.2 \
 -Wl,-rpath,$root/usr/lib/x86_64-linux-gnu -Wl,--disable-new-dtags")
 EOF

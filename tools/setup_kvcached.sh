@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# build/kvcached/site: kvcached, compiled against a stand-in for CUDA's virtual memory calls (tests/fakes/fake_vmm), with what
-# it needs beside .venv. Put before .venv on the path together with build/vllm030/site, the release that it works with.
+# Installs kvcached, and what it needs in addition to .venv, into build/kvcached/site. It is compiled against a stand-in
+# for CUDA's virtual memory calls (tests/fakes/fake_vmm). Put that folder before .venv on the path, together with
+# build/vllm030/site, the release that kvcached works with.
 set -euo pipefail
 . "$(dirname "$0")/step.sh"
 cd "$KVFERRY_ROOT"
@@ -24,7 +25,7 @@ if [ -z "$cuda" ]; then
   exit 1
 fi
 
-# pip asks the package's build for its metadata, which wants a PyTorch for CUDA before it says anything.
+# pip asks the package's build for its metadata, and the build demands a PyTorch for CUDA before it answers.
 fetch() {
   mkdir -p "$home/shim"
   cat >"$home/shim/sitecustomize.py" <<PYTHON
@@ -46,7 +47,7 @@ PYTHON
 compile() {
   local torch sources
   torch=$("$python" -c 'import torch; print(torch.__path__[0])')
-  # The tensors are of this memory, which PyTorch without CUDA knows as the CPU's.
+  # The tensors are in this memory. PyTorch without CUDA takes it for the CPU's.
   sed -i 's/strides, dev_, dtype_);/strides, torch::stable::Device(torch::headeronly::kCPU), dtype_);/' \
     "$home/source/csrc/ftensor.cpp"
   grep -q 'headeronly::kCPU), dtype_' "$home/source/csrc/ftensor.cpp"

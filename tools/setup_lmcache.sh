@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# build/lmcache/venv: LMCache with what it needs on a machine without a GPU, and kvferry's wheel; beside it LMCache's
-# source distribution, which has its conformance tests. An environment of its own: LMCache and vLLM pin different numpy.
+# Makes build/lmcache/venv with LMCache, what it needs on a machine without a GPU, and kvferry's wheel. LMCache's source
+# distribution, which has its conformance tests, lies beside it. This is an environment of its own because LMCache and
+# vLLM pin different versions of numpy.
 set -euo pipefail
 . "$(dirname "$0")/step.sh"
 cd "$KVFERRY_ROOT"

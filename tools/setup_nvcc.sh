@@ -1,18 +1,19 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# build/nvcc: CUDA's compiler from pip's wheels (0.1 GB) where no toolkit is installed, so that the CUDA kernels are
-# compiled on every machine. Where it cannot be had this is said, and the build goes on without them.
+# Puts CUDA's compiler from pip's wheels (0.1 GB) into build/nvcc if no toolkit is installed, so that the CUDA kernels
+# are compiled on every machine. If the wheels are not available, a line says so, and the build goes on without the
+# kernels.
 set -euo pipefail
 . "$(dirname "$0")/step.sh"
 cd "$KVFERRY_ROOT"
 
-# The compiler, its back end and the headers it includes by itself. All of one CUDA version.
+# The compiler, its back end and the headers that it includes by itself, all of one CUDA version.
 packages=(nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-cuda-runtime==13.0.96)
 dir=build/nvcc
 nvcc=$dir/nvidia/cu13/bin/nvcc
 read -ra pip_args <<<"${KVFERRY_PIP_ARGS:-}"
 
-# As cmake/KvferryKernels.cmake searches. KVFERRY_NVCC_FROM_PIP=1: as if there were no toolkit.
+# This searches in the same way as cmake/KvferryKernels.cmake. With KVFERRY_NVCC_FROM_PIP=1 it ignores a toolkit.
 if [ -z "${KVFERRY_NVCC_FROM_PIP:-}" ]; then
   for toolkit in "${CUDA_HOME:-}" "${CUDA_PATH:-}" /usr/local/cuda; do
     if [ -n "$toolkit" ] && [ -x "$toolkit/bin/nvcc" ]; then exit 0; fi

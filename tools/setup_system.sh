@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# setup_system.sh [build|bench|test]: the system packages that are missing, by apt.
+# setup_system.sh [build|bench|test]: installs missing system packages with apt.
 #   build  what `make demo` needs: compiler, CMake, Ninja, hwloc, oneTBB, Python headers
 #   bench  also the libraries of kvferry-bench and kvferry-lab
-#   test   all of that, GoogleTest, clang with its sanitizers and spin, for `make test`, and hipcc where apt has
-#          it: without it the HIP kernels are left out
-# A tool that is there by other means than apt is taken as it is.
+#   test   all of that, and GoogleTest, clang with its sanitizers, and spin, for `make test`; also hipcc if apt has
+#          it (without hipcc the HIP kernels are left out)
+# A tool that was installed by other means than apt is used as it is.
 set -euo pipefail
 . "$(dirname "$0")/step.sh"
 scope=${1:-test}
@@ -70,7 +70,7 @@ find_missing() {
   fi
 }
 
-# The tested clang is 14; a distribution without it gives its own.
+# clang 14 is the tested version. A distribution without it installs its own version.
 versioned() {
   local number=14
   case $1 in
@@ -101,7 +101,7 @@ check_versions() {
   "$KVFERRY_ROOT/tools/find_python.sh" >/dev/null
 }
 
-# Whether apt may give what is only wished for: it knows it, or has not looked yet.
+# Whether apt may have an optional package: it knows the package, or it has no lists yet.
 can_grant() {
   has apt-get && { [ "$(id -u)" -eq 0 ] || has sudo; } || return 1
   apt-cache show "$1" >/dev/null 2>&1 || ! compgen -G '/var/lib/apt/lists/*Packages*' >/dev/null
@@ -128,7 +128,7 @@ if [ $((${#missing[@]} + ${#granted[@]})) -gt 0 ]; then
     as_root=(sudo)
     sudo -v
   fi
-  # Another process may have dpkg's lock: it is waited for.
+  # Another process may hold dpkg's lock. Wait for it.
   apt=(${as_root[@]+"${as_root[@]}"} env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300)
   step apt-update "apt-get update" "${apt[@]}" update
   packages=()

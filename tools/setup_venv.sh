@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# .venv in the repository's root: the CPU build of vLLM with all it needs, and our tools.
-# Extra pip arguments come from KVFERRY_PIP_ARGS (say, an --extra-index-url with PyTorch's CPU
-# wheels: without one, pip takes the much larger CUDA build, which works as well).
+# Makes .venv in the repository's root, with the CPU build of vLLM, all that it needs, and our tools.
+# KVFERRY_PIP_ARGS holds extra arguments for pip: for example an --extra-index-url with PyTorch's CPU
+# wheels. Without one, pip takes the much larger CUDA build, which works as well.
 set -euo pipefail
 . "$(dirname "$0")/step.sh"
 cd "$KVFERRY_ROOT"
@@ -32,7 +32,7 @@ install_engine() {
   rm -rf build/download
 }
 
-# A base Python of another version leaves an environment that cannot be mended.
+# An environment cannot be repaired after its base Python has changed to another version.
 if ! "$venv/bin/python" -c 'import pip' 2>/dev/null ||
   [ "$("$venv/bin/python" --version)" != "$("$base_python" --version)" ]; then
   rm -rf "$venv"

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# setup_vllm_site.sh RELEASE: build/vllm033/site (for 0.33) is another vLLM release than the one in .venv. Put before .venv on the
-# path it is the vLLM that the tests meet:
+# setup_vllm_site.sh RELEASE: unpacks another vLLM release than the one in .venv, for 0.33 into build/vllm033/site. The
+# tests use that release if its folder comes before .venv on the path:
 #   PYTHONPATH=build/vllm033/site .venv/bin/python -c 'import vllm.v1.core.sched.scheduler'
-# Of 0.30 and 0.31 it is the CPU build. Of 0.33 there is none: it is the Python part of the GPU build beside the compiled
-# parts of .venv's, which is enough for its scheduler and connector interfaces, and runs no model.
+# For 0.30 and 0.31 this is the CPU build. 0.33 has none: for it, the folder holds the Python part of the GPU build and
+# the compiled parts from .venv. That is enough for its scheduler and connector interfaces, but it cannot run a model.
 set -euo pipefail
 . "$(dirname "$0")/step.sh"
 cd "$KVFERRY_ROOT"

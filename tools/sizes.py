@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How large the product's classes and files are: more than can be read in one go is asking to be two."""
+"""Check the size of the product's classes and files: one that cannot be read in one go should be split."""
 
 import re
 from collections.abc import Iterator
 
-MOST_FUNCTIONS = 30  # Public ones of a class: distinct names.
+MOST_FUNCTIONS = 30  # The most public functions of a class, counted by distinct names.
 MOST_LINES = 400
 
 NO_CODE = re.compile(
@@ -14,9 +14,9 @@ CLASS = re.compile(
     r"(?<!enum )\b(class|struct)\s+(?:alignas\([^)]*\)\s*)?(?:[\w:]+::)?(\w+)\s*(?:final\s*)?(?::[^:].*)?$", re.DOTALL
 )
 ACCESS = re.compile(r"\s*(public|protected|private)\s*:(?!:)")
-# What has parentheses and is no function.
+# Things that have parentheses but are not functions.
 DECORATION = re.compile(r"\[\[.*?\]\]|\b(?:KVFERRY_[A-Z_]+|alignas|decltype|noexcept|explicit)\s*\([^()]*\)", re.DOTALL)
-# A comma goes on with the members that a constructor makes.
+# After a comma comes the next member that a constructor initialises.
 NO_FUNCTION = re.compile(r"\s*(?:,|(?:friend|typedef|static_assert|enum)\b)|.*\boperator\b", re.DOTALL)
 NAMED_FROM_BASE = re.compile(r"\s*using\s+[\w:<>]+::(\w+)\s*$")
 
@@ -38,7 +38,7 @@ def large_classes(name: str, text: str) -> Iterator[str]:
 def public_functions(text: str) -> list[tuple[str, set[str]]]:
     """Return the classes that a header defines, each with the names of its public functions.
 
-    Constructors, destructors and operators do not count, nor what a base class has.
+    Constructors, destructors, operators and the functions of base classes do not count.
     """
     found: list[tuple[str, set[str]]] = []
     _read(NO_CODE.sub(" ", text), 0, None, found)
@@ -46,7 +46,7 @@ def public_functions(text: str) -> list[tuple[str, set[str]]]:
 
 
 def _read(code: str, at: int, of_class: re.Match[str] | None, found: list[tuple[str, set[str]]]) -> int:
-    """Read declarations up to the brace that ends them; return what comes after it."""
+    """Read declarations up to the brace that ends them; return the text after it."""
     functions: set[str] = set()
     is_public = of_class is None or of_class[1] == "struct"
     if of_class:
@@ -76,7 +76,7 @@ def _read(code: str, at: int, of_class: re.Match[str] | None, found: list[tuple[
 
 
 def _after_body(code: str, at: int) -> int:
-    """Return what comes after the brace that ends a body."""
+    """Return the text after the brace that ends a body."""
     depth = 1
     while at < len(code) and depth > 0:
         depth += (code[at] == "{") - (code[at] == "}")
@@ -85,7 +85,7 @@ def _after_body(code: str, at: int) -> int:
 
 
 def _function(head: str, of_class: str) -> str | None:
-    """Return the name of the function that a declaration in a class begins with, if it is one that counts."""
+    """Return the name of the function that a declaration in a class begins with, if that function counts."""
     if named := NAMED_FROM_BASE.match(head):
         return named[1]
     head = DECORATION.sub(" ", head)

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The long tests, for SOAK_MINUTES (default 60): the random model of the engine pair under TSan with
-# fresh seeds all the time; beside it all C++ tests under ASan, over and over, in random order, in each round
-# the kernels' instructions on fresh launches, and the fuzzers one after the other. Stops at the first failure;
-# build/logs names the seed, or the input, that replays it. Beside them lives under vLLM's own scheduler (0.33),
-# configurations of any kind, and the default policy on random mixtures of traffic.
+# Runs the long tests for SOAK_MINUTES (default 60). The random model of the engine pair runs under TSan with fresh
+# seeds all the time. Beside it, all C++ tests run under ASan, over and over and in random order; each round also tests
+# the kernels' instructions on fresh launches, and runs the fuzzers one after the other. Random lives under vLLM's own
+# scheduler (0.33), configurations of any kind, and the default policy on random mixtures of traffic run at the same
+# time. The script stops at the first failure. build/logs then names the seed, or the input, that replays it.
 set -euo pipefail
 . "$(dirname "$0")/step.sh"
 cd "$KVFERRY_ROOT"
@@ -19,11 +19,11 @@ tools/build_wheel.sh
 tools/setup_vllm_site.sh 0.33
 
 for preset in host-tsan host-asan; do
-  # With kvferry-bench, kvferry-lab and their tests, which `make test` has without a sanitizer only.
+  # This includes kvferry-bench, kvferry-lab and their tests, which `make test` runs only without a sanitizer.
   step "$preset-configure" "configure $preset" "${fixed[@]}" cmake --preset "$preset" -DKVFERRY_BUILD_BENCH=ON
   step "$preset-build" "build $preset" "${fixed[@]}" cmake --build --preset "$preset" -j "$(nproc)"
 done
-# The presets with sanitizers have no kernels.
+# The presets with sanitizers build no kernels.
 step "ptx-configure" "configure host-debug" cmake --preset host-debug
 step "ptx-build" "build the kernels and their interpreters" cmake --build --preset host-debug --target ptx_test -j "$(nproc)"
 
@@ -40,7 +40,7 @@ rounds() {
   done
 }
 
-# Thousands of random mixtures of traffic, on which the default policy loads what LRU does.
+# Thousands of random mixtures of traffic, on which the default policy must load as much as LRU does.
 bound() {
   KVFERRY_SOAK_SECONDS=$((minutes * 60)) build/host-release/tests/unit/bench/lab_test --gtest_filter='PolicyBound.*'
 }
@@ -58,7 +58,7 @@ lives() {
   done
 }
 
-# expect PID WHAT LOG: waits for what runs beside the model, and shows the end of its log if it failed.
+# expect PID WHAT LOG: waits for a process that runs beside the model, and shows the end of its log if it failed.
 expect() {
   wait "$1" && return
   say "$2 FAILED: build/logs/soak-$3.log" >&2
@@ -67,14 +67,14 @@ expect() {
 }
 
 model=build/host-tsan/tests/model/engine_pair_test
-# As ctest runs it, which would show its lines at its end.
+# This runs the program in the same way as ctest, which would show its output only at the end.
 tsan_options=$(python3 -c '
 import json
 for preset in json.load(open("CMakePresets.json"))["testPresets"]:
     if preset["name"] == "host-tsan":
         print(preset["environment"]["TSAN_OPTIONS"])')
 mkdir -p build/logs
-# Counted from here: the builds may take as long as a soak.
+# The minutes count from here, because the builds may take as long as a soak.
 deadline=$(($(date +%s) + minutes * 60))
 rounds >build/logs/soak-rounds.log 2>&1 &
 beside=$!
@@ -84,7 +84,7 @@ lives >build/logs/soak-lives.log 2>&1 &
 lives=$!
 bound >build/logs/soak-bound.log 2>&1 &
 bound=$!
-# A shell's own children would outlive it.
+# The children of a background shell would outlive it, so they are killed first.
 trap 'for one in "$beside" "$fuzzers" "$lives" "$bound"; do pkill -P "$one"; kill "$one"; done 2>/dev/null || true' EXIT
 say "the model under TSan, rounds of all tests under ASan, the fuzzers and lives under vLLM, for $minutes minutes"
 KVFERRY_SOAK_SECONDS=$((minutes * 60)) TSAN_OPTIONS=${tsan_options//'${sourceDir}'/$KVFERRY_ROOT} \

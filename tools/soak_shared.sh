@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Kills processes that share a tier, NUM_DEATHS (10,000) times at random, each time with a fresh seed: first those that
-# work with the metadata alone, then whole tiers, then schedulers and ranks as processes of their own. Stops at the first
-# wrong read or write, lost slot or survivor that stands still.
+# Kills processes that share a tier, NUM_DEATHS (10,000) times at random, each time with a fresh seed. First come
+# processes that work with the metadata alone, then whole tiers, then schedulers and ranks as processes of their own.
+# Stops at the first wrong read or write, lost slot, or survivor that no longer makes progress.
 set -euo pipefail
 . "$(dirname "$0")/step.sh"
 cd "$KVFERRY_ROOT"

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-# Sourced by the other scripts: visible progress, one line per step.
+# To be sourced by the other scripts: shows progress, one line per step.
 #
 #   step NAME TEXT COMMAND...   runs COMMAND with its output in build/logs/NAME.log and shows
 #                               "[ elapsed] TEXT ... took"; on failure the log's last lines and path
 #   say TEXT                    one line with the elapsed time
 #
-# The clock starts with the first script of a make run: KVFERRY_STARTED is handed on.
+# The clock starts with the first script of a make run, which hands on KVFERRY_STARTED.
 
 KVFERRY_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 export KVFERRY_ROOT
@@ -22,7 +22,7 @@ step() {
   log=$KVFERRY_LOGS/$name.log
   mkdir -p "$KVFERRY_LOGS"
   began=$(date +%s)
-  # In the background and in a process group of its own, so that Ctrl-C ends all of it, and so that
+  # The command runs in the background and in a process group of its own, so that Ctrl-C ends all of it, and so that
   # a shell function stops at its first failure.
   set -m
   "$@" >"$log" 2>&1 </dev/null &

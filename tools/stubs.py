@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The type stubs of ``kvferry._core``, made from the extension installed in this environment.
+"""Make the type stubs of ``kvferry._core`` from the extension that is installed in this environment.
 
-``stubs.py`` writes ``python/kvferry/_core.pyi``; ``stubs.py --check`` says how it differs.
+``stubs.py`` writes ``python/kvferry/_core.pyi``; ``stubs.py --check`` prints how the file differs.
 """
 
 import difflib
@@ -26,7 +26,7 @@ class StubError(Exception):
 def generate() -> str:
     """Return the stubs of the installed extension."""
     with tempfile.TemporaryDirectory() as folder:
-        # In a folder of its own: the extension must come from the environment, not from the tree.
+        # This runs in a folder of its own: the extension must come from the environment, not from the tree.
         done = subprocess.run(
             [str(BIN / "pybind11-stubgen"), "kvferry._core", "-o", folder, "--exit-code"],
             cwd=folder, capture_output=True, text=True, check=False,
@@ -35,7 +35,7 @@ def generate() -> str:
         if done.returncode != 0 or not made.exists():
             raise StubError(done.stdout + done.stderr)
         text = made.read_text()
-    # The version has one place, and it is not this.
+    # The version is kept in one place only, and it is not this one.
     text = re.sub(r"^__version__: str = .*$", "__version__: str", text, flags=re.MULTILINE)
     formatted = subprocess.run(
         [str(BIN / "ruff"), "format", "--isolated", "--line-length=120", "--stdin-filename=_core.pyi"],

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sum JUnit files, CTest's and pytest's alike.
+"""Sum up the JUnit files of CTest and of pytest.
 
 ``sum_tests.py FILE...`` prints ``N passed, N failed`` and fails unless all passed.
 """
@@ -19,7 +19,7 @@ class Tally:
     failed: list[str] = field(default_factory=list)
 
     def add(self, other: "Tally") -> None:
-        """Count another tally in."""
+        """Add another tally."""
         self.passed += other.passed
         self.skipped += other.skipped
         self.failed += other.failed
@@ -29,15 +29,15 @@ class Tally:
 
 
 def name_of(case: ElementTree.Element) -> str:
-    """Return its name; CTest gives the same twice."""
+    """Return the name of a test case; CTest gives the same name twice."""
     return ".".join(dict.fromkeys(filter(None, (case.get("classname"), case.get("name")))))
 
 
 def tally_of(case: ElementTree.Element) -> Tally:
     """Judge one test case.
 
-    CTest calls a test that it could not start ``notrun`` as well as one that skipped itself; only
-    the latter carries a message that says so.
+    CTest says ``notrun`` both of a test that it could not start and of one that skipped itself; only the latter
+    carries a message that says so.
     """
     name = name_of(case)
     skip = case.find("skipped")
@@ -52,7 +52,7 @@ def tally_of(case: ElementTree.Element) -> Tally:
 
 
 def tally_file(path: Path) -> Tally:
-    """Sum one JUnit file; one that is absent, broken or empty is a failure."""
+    """Sum up one JUnit file; an absent, broken or empty one is a failure."""
     total = Tally()
     try:
         cases = list(ElementTree.parse(path).iter("testcase"))
@@ -64,7 +64,7 @@ def tally_file(path: Path) -> Tally:
 
 
 def outputs_of_failed(path: Path) -> dict[str, str]:
-    """Return what the failed tests of a JUnit file said, by their names."""
+    """Return the output of the failed tests of a JUnit file, by their names."""
     try:
         cases = list(ElementTree.parse(path).iter("testcase"))
     except (OSError, ElementTree.ParseError):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stages of run_tests.py: what each runs, and what it needs.
+"""The stages of run_tests.py: what each stage runs, and what it needs.
 
 Logs are in ``build/logs``, JUnit files in ``build/test-results``.
 """
@@ -22,9 +22,10 @@ VENV = ROOT / ".venv/bin"
 # As pyproject.toml names it.
 WHEEL_BUILD = "build/wheel"
 LMCACHE_CONFORMANCE = "tests/v1/distributed/test_native_connector_l2_adapter.py"
-# What the two oldest releases of vLLM are tested with, in files and, of the random lives, seeds: the oldest one with
-# the hooks, what differs between releases, and lives of all kinds; the next one, which has no way of its own that the
-# oldest or 0.32 would not have, with the hooks. The newest one meets everything, and 0.32 the real engine.
+# The test files, and the seeds of the random lives, for the two oldest releases of vLLM. The oldest one is tested with
+# the hooks, with everything that differs between releases, and with lives of all kinds. The next one is tested with the
+# hooks: it does nothing that neither the oldest one nor 0.32 does. The newest one runs all tests, and 0.32 those with
+# the real engine.
 OLDER_RELEASES_MEET = {
     "0.30": (
         "aborts", "client_lives", "connector_scheduler", "failed_loads", "features_scheduling", "kv_events", "plugin",
@@ -38,13 +39,13 @@ OLDER_RELEASES_MEET = {
 }  # fmt: skip
 OLDER_RELEASES_SEEDS = "not random_lives or sync-0 or with_priorities and (plain-0 or hybrid-0)"
 STARTED = int(os.environ.get("KVFERRY_STARTED", time.time()))
-# Of what failed, shown: lines of each, and tests of a stage.
+# How much of a failure is shown: lines of each test, and tests of a stage.
 MOST_LINES = 60
 MOST_FAILURES = 5
-# Of new inputs, for each fuzzer.
+# The time for new inputs, for each fuzzer.
 FUZZ_SECONDS = 15
 NUM_JOBS = str(os.cpu_count() or 2)
-# Made by setup_gcc.sh if the system's GCC is that of Debian 12, with which everything else is built.
+# setup_gcc.sh makes it if the system has the GCC of Debian 12, which builds everything else.
 NEWER_GCC = ROOT / "build/gcc14/toolchain.cmake"
 
 
@@ -54,7 +55,7 @@ def say(text: str) -> None:
 
 
 def run(log: str, *command: str, env: dict[str, str] | None = None, say_tail: bool = True) -> int:
-    """Run a command with its output in a log; show the log's end when it fails."""
+    """Run a command with its output in a log; show the end of the log if the command fails."""
     path = LOGS / f"{log}.log"
     with path.open("w") as out:
         status = subprocess.run(
@@ -69,13 +70,13 @@ def run(log: str, *command: str, env: dict[str, str] | None = None, say_tail: bo
 
 
 def script(name: str, *arguments: str) -> Tally:
-    """Run one of the set-up scripts, which show their own progress."""
+    """Run one of the set-up scripts; they show their own progress."""
     ok = subprocess.run([str(ROOT / "tools" / name), *arguments], cwd=ROOT, check=False).returncode == 0
     return Tally() if ok else Tally(failed=[" ".join((name, *arguments))])
 
 
 def judge(stage: str, status: int, junit: Path) -> Tally:
-    """Sum a stage's JUnit file; a bad exit status counts even when every test in it passed."""
+    """Sum up the JUnit file of a stage; a bad exit status counts even if every test passed."""
     total = tally_file(junit)
     for name, text in list(outputs_of_failed(junit).items())[:MOST_FAILURES]:
         say(f"{stage}: {name} FAILED. The end of what it said:")
@@ -87,10 +88,10 @@ def judge(stage: str, status: int, junit: Path) -> Tally:
 
 
 def fixed_addresses() -> list[str]:
-    """Return the prefix under which ThreadSanitizer finds its memory map.
+    """Return the command prefix with which ThreadSanitizer gets the memory map that it needs.
 
-    Kernels that randomise more address bits than gcc 12 and 13 expect make it stop at the start;
-    where the call is forbidden (some containers) we try without.
+    ThreadSanitizer stops at the start on kernels that randomise more address bits than gcc 12 and 13 expect. Some
+    containers forbid the call that switches this off. There the tests run without the prefix.
     """
     prefix = ["setarch", "-R"]
     try:
@@ -114,7 +115,7 @@ def tsan() -> Tally:
 
 
 def run_cmake(name: str, configure: list[str], build: list[str]) -> Tally | None:
-    """Run the two commands, the second with all processors; return what failed."""
+    """Run the two commands, the second one on all processors; return what failed."""
     for what, command in (("configure", configure), ("build", [*build, "-j", NUM_JOBS])):
         if run(f"{name}-{what}", *command) != 0:
             return Tally(failed=[f"{name}: {what}"])
@@ -122,14 +123,14 @@ def run_cmake(name: str, configure: list[str], build: list[str]) -> Tally | None
 
 
 def run_ctest(name: str, *command: str) -> Tally:
-    """Run ctest with all processors."""
+    """Run ctest on all processors."""
     junit = RESULTS / f"{name}.xml"
     status = run(f"{name}-ctest", *command, "-j", NUM_JOBS, "--output-junit", str(junit))
     return judge(name, status, junit)
 
 
 def build_beside_wheel(*target: str) -> Tally | None:
-    """Build the C++ tests or the targets on the wheel's own objects, in its build folder; return what failed."""
+    """Build the C++ tests, or the targets, on the wheel's own objects in its build folder; return what failed."""
     switches = ("-DKVFERRY_BUILD_TESTS=ON", "-DKVFERRY_BUILD_BENCH=ON")
     return run_cmake(
         "release",
@@ -145,12 +146,12 @@ def release() -> Tally:
 
 
 def stand_ins() -> Tally:
-    """Build what the Python tests load and run: the stand-in drivers and the benchmark."""
+    """Build the stand-in drivers and the benchmark, which the Python tests load and run."""
     return build_beside_wheel("--target", "fake_cuda", "fake_hip", "kvferry-bench", "kvferry-lab") or Tally()
 
 
 def pytest(stage: str, *options: str, **extra_env: str) -> Tally:
-    """Run Python tests against the installed wheel; `options` name them."""
+    """Run the Python tests that `options` name against the installed wheel."""
     junit = RESULTS / f"{stage}.xml"
     junit.unlink(missing_ok=True)
     env = {
@@ -167,27 +168,27 @@ def pytest(stage: str, *options: str, **extra_env: str) -> Tally:
 
 
 def python(stage: str, *options: str, **extra_env: str) -> Tally:
-    """Run Python tests without an engine, one process per core: each keeps about one busy."""
+    """Run Python tests without an engine, one process per core: each process keeps about one core busy."""
     return pytest(stage, "-n", NUM_JOBS, *options, **extra_env)
 
 
 def site(release: str) -> str:
-    """Return what to put before .venv on the path to meet another vLLM."""
+    """Return what to put before .venv on the path to use another vLLM."""
     return str(ROOT / f"build/vllm{release.replace('.', '')}/site")
 
 
 def check_python() -> Tally:
-    """Run those that take seconds, with the vLLM in .venv."""
+    """Run the Python tests that take seconds, with the vLLM in .venv."""
     return python("check-python", "tests/python", "-k", "not random_lives and not every_order and not client_lives")
 
 
 def python_newest() -> Tally:
-    """Run them all with vLLM 0.33."""
+    """Run all Python tests with vLLM 0.33."""
     return python("python", "tests/python", PYTHONPATH=site("0.33"))
 
 
 def python_older() -> Tally:
-    """Run a part of them with vLLM 0.30 and 0.31, and the real engine of the oldest one."""
+    """Run a part of the Python tests with vLLM 0.30 and 0.31, and the real engine of the older one."""
     total = Tally()
     for release, names in OLDER_RELEASES_MEET.items():
         chosen = [f"tests/python/test_{name}.py" for name in names]
@@ -199,12 +200,12 @@ def python_older() -> Tally:
 
 
 def e2e() -> Tally:
-    """Run the tests with the real engine, one per core; those of a file share engines, so that they stay together."""
+    """Run the tests with the real engine, one per core; the tests of a file share engines, so they stay together."""
     return pytest("e2e", "tests/e2e", "-n", NUM_JOBS, "--dist", "loadfile")
 
 
 def lmcache() -> Tally:
-    """Run LMCache's own conformance tests against our client, and our tests with LMCache, in its environment."""
+    """Run LMCache's own conformance tests against our client, and our tests with LMCache, in LMCache's environment."""
     home = ROOT / "build/lmcache"
     total = Tally()
     for name, tests in (
@@ -213,7 +214,7 @@ def lmcache() -> Tally:
     ):
         junit = RESULTS / f"{name}.xml"
         junit.unlink(missing_ok=True)
-        # By paths, so that neither the repository's nor LMCache's own sources come before what is installed.
+        # These are paths, so that neither the repository's nor LMCache's own sources come before what is installed.
         status = run(
             f"pytest-{name}", str(home / "venv/bin/pytest"), "-c", os.devnull, "--rootdir", str(ROOT),
             "--import-mode=importlib", "--noconftest", "-p", "no:cacheprovider", "--timeout=600",
@@ -255,9 +256,9 @@ class Stage:
     Attributes
     ----------
     needs
-        The set-up stages that it cannot do without.
+        The set-up stages that the stage needs.
     is_download
-        It mostly waits for the network: it begins at once, beside the compilers.
+        Whether the stage mostly waits for the network. It then begins at once, beside the compilers.
 
     """
 
@@ -287,7 +288,7 @@ SET_UP = (
     Stage("gcc14", "a newer GCC", lambda: script("setup_gcc.sh"), is_download=True),
 )
 TESTS = (
-    # These need no download. The others' are made meanwhile.
+    # These stages need no download. The downloads of the others run in the meantime.
     Stage("host-asan", "C++ tests with pause and fault points, clang, ASan and UBSan", lambda: cpp("host-asan")),
     Stage("fuzz", "fuzzers of plans, reports, the tier's file and objects' records", fuzz),
     Stage("host-tsan", "C++ tests with threads, the newest GCC, TSan", tsan, ("gcc14",)),
@@ -304,7 +305,7 @@ TESTS = (
     Stage("lmcache", "LMCache's conformance tests and ours with it", lmcache, ("lmcache-venv",)),
     Stage("e2e", "tests with the real engine", e2e, ("venv", "wheel", "stand-ins", "lmcache-venv")),
 )
-# The inner loop: what changed is built, and the quick tests run.
+# The inner loop: it builds what changed, and runs the quick tests.
 CHECK = (
     Stage("host-debug", "C++ tests with pause and fault points", lambda: cpp("host-debug"), ("nvcc",)),
     Stage("check-lint", "format, types, house rules", lint, ("venv", "wheel")),

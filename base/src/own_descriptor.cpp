@@ -20,13 +20,13 @@ namespace {
 
 constexpr int kNone = -1;
 
-/// Every open one; a free entry is 0, others are the descriptor and one. They change in sections
-/// without forks; plain atomics, so that get() takes no lock.
+/// All open descriptors: an entry is the descriptor plus one; 0: a free entry. Entries change only
+/// in sections without forks. They are atomics, so get() takes no lock.
 std::array<std::atomic<int>, OwnDescriptor::kMost> open_ones{};
 
 void close_all_in_child() {
   for (std::atomic<int>& each : open_ones) {
-    // Its locks are the parent's, and stay: this is a copy.
+    // This is a copy of the descriptor; its close does not end the parent's locks.
     if (const int seen = each.exchange(0, std::memory_order_relaxed); seen != 0) ::close(seen - 1);
   }
 }
@@ -36,7 +36,7 @@ void watch_forks() {
   static_cast<void>(kOnce);
 }
 
-/// Notes the descriptor; kMost if there is no room.
+/// Registers the descriptor and returns its entry; kMost: there is no room.
 std::uint32_t enter(int descriptor) {
   for (std::uint32_t i = 0; i < OwnDescriptor::kMost; ++i) {
     int free = 0;
@@ -47,7 +47,8 @@ std::uint32_t enter(int descriptor) {
   return OwnDescriptor::kMost;
 }
 
-/// Ends the locks of the open file description, which its close would not if somebody had a copy.
+/// Ends the locks of the open file description. A close alone would not end them if another process
+/// had a copy of the descriptor.
 void unlock(int descriptor) {
   struct flock whole {};
   whole.l_type = F_UNLCK;

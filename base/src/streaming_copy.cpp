@@ -21,7 +21,7 @@ namespace kvferry {
 #if defined(KVFERRY_STREAMING_STORES)
 namespace {
 
-// Two cache lines: full lines leave the write-combining buffers at once.
+// Two cache lines, because full lines leave the write-combining buffers at once.
 constexpr std::size_t kStep = 128;
 
 using Copy = void (*)(std::byte* to, const std::byte* from, std::size_t num_steps);
@@ -56,7 +56,7 @@ void copy_streaming(void* destination, const void* source, std::size_t bytes) no
   static const Copy kCopy = __builtin_cpu_supports("avx2") != 0 ? &copy_avx2 : &copy_sse2;
   auto* to = static_cast<std::byte*>(destination);
   const auto* from = static_cast<const std::byte*>(source);
-  // Up to a border of cache lines, and what is left at the end, by plain stores.
+  // Plain stores copy the bytes before the first border of a cache line, and the rest at the end.
   constexpr std::size_t kLine = 64;
   const std::size_t past_border = reinterpret_cast<std::uintptr_t>(to) % kLine;
   const std::size_t head = std::min(bytes, (kLine - past_border) % kLine);

@@ -23,7 +23,7 @@ struct Hooks {
 };
 
 Hooks& hooks() {
-  // Never destroyed: threads may pass points while the process ends.
+  // Never destroyed, because threads can pass points while the process ends.
   static auto* const kHooks = new Hooks;
   return *kHooks;
 }

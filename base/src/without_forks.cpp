@@ -6,13 +6,13 @@
 namespace kvferry {
 namespace {
 
-// A plain one: it is locked before a fork and unlocked behind it, in parent and child, and is there
-// for as long as any thread runs.
+// A plain pthread mutex: it is locked before a fork and unlocked after it, in parent and child, and
+// it exists as long as any thread runs.
 pthread_mutex_t forks_wait = PTHREAD_MUTEX_INITIALIZER;
-/// Sections that this thread is in.
+/// Number of nested sections of this thread.
 thread_local int num_sections = 0;
 
-// A thread that forks within its own section has the lock already, and has it behind the fork.
+// A thread that forks within its own section has the lock already, and keeps it after the fork.
 void before_fork() {
   if (num_sections == 0) ::pthread_mutex_lock(&forks_wait);
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Count the tokens that a tier holds, by model family, beside OffloadingConnector: ``make bench-capacity``."""
+"""Count the tokens that a tier holds, by model family, compared with OffloadingConnector: ``make bench-capacity``."""
 
 import argparse
 import dataclasses
@@ -28,7 +28,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def plan(families: Any, name: str, num_tokens: int) -> tuple[Any, bool]:
-    """Plan a family's KV cache with blocks for one prompt; also whether groups of several kinds are kept apart."""
+    """Plan a family's KV cache with blocks for one prompt. Also return whether groups of several kinds are separate."""
     _, small, _ = families.plan(name)
     num_blocks = sum(-(-num_tokens // group.kv_cache_spec.block_size) + 8 for group in small.kv_cache_groups)
     _, scheduler, _ = families.plan(name, num_blocks=num_blocks)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One long prompt in vLLM's real scheduler with OffloadingConnector's real scheduler side, on a family's KV cache."""
+"""Runs one long prompt of a family in vLLM's real scheduler, with OffloadingConnector's real scheduler side."""
 
 import sys
 from dataclasses import dataclass
@@ -27,17 +27,17 @@ _ROOM_BYTES = 1024 * GIB
 
 @dataclass(frozen=True)
 class Capacity:
-    """Of one family, for prompts of one length.
+    """The figures of one family, for prompts of one length.
 
     Attributes
     ----------
     costs
-        Of kvferry's blocks, by the value of its key `retention`.
+        The costs of kvferry's blocks, by the value of its key `retention`.
     retained
         Blocks of each group that the engine's own cache keeps of a prompt.
     stock_tokens, stock_dense_tokens
-        Tokens of such prompts that OffloadingConnector's tier holds: as the engine retains blocks by default, and as it
-        does if it is told to keep all.
+        Tokens of such prompts that OffloadingConnector's tier holds, if the engine retains blocks by default, and if it
+        is told to keep all.
 
     """
 
@@ -53,13 +53,13 @@ def measure(kv_cache_config: KVCacheConfig, *, is_hybrid: bool, num_tokens: int,
     Parameters
     ----------
     kv_cache_config
-        The scheduler's, with blocks for one prompt at least.
+        The scheduler's configuration, with blocks for at least one prompt.
     is_hybrid
         Whether vLLM's manager of several kinds of groups is on.
     num_tokens
-        Of a prompt.
+        Tokens of a prompt.
     tier_bytes
-        Of the tier.
+        Bytes of the tier.
 
     """
     costs = {}
@@ -100,7 +100,7 @@ def _config(kv_cache_config: KVCacheConfig, is_hybrid: bool, num_tokens: int, in
 
 
 class _Run:
-    """The life of one prompt, and what is stored of it.
+    """The life of one prompt, and the blocks of it that are stored.
 
     Attributes
     ----------
@@ -124,5 +124,5 @@ class _Run:
         scheduler.shutdown()
 
     def tokens_in(self, tier_bytes: int) -> int:
-        """Tokens of such prompts, which have nothing in common, in a tier."""
+        """Return the tokens of such prompts that fit into a tier, if the prompts have nothing in common."""
         return int(self._num_tokens * self._tier_of(tier_bytes).num_chunks / self._num_chunks)

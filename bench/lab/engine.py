@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measure whole engines: vLLM's CPU build alone, with kvferry, with its stock connectors, with a pool for everything.
 
-Run by ``make bench-engine``. Each run is a process with one computing thread; the engines take turns. Costs are
-processor time, of the engine's thread and of all threads (copies in the background count); ratios are of runs of one
-repetition, with the 95 % interval of their mean. Greedy tokens are compared. Workload D is a server over HTTP, of which
-only the clock tells.
+``make bench-engine`` runs it. Each run is a process with one computing thread, and the engines take turns. Costs are
+processor time of the engine's thread, and of all threads (including copies in the background). Ratios are between runs
+of one repetition, with the 95 % interval of their mean. Greedy tokens are compared. Workload D is a server over HTTP,
+which is measured only by the clock.
 """
 
 import argparse
@@ -29,20 +29,20 @@ STOCK_SHIMS = ROOT.parent / "shared/tools/stock_on_cpu"
 ALONE, LARGE, OURS = "alone", "large pool", "kvferry"
 SERVED = "D"
 TITLES = {name: (run.__doc__ or "").strip() for name, run in {**WORKLOADS, SERVED: serve_twice}.items()}
-# What is compared, by the column's name: throughput is the inverse of a time.
+# The compared values, by the column's name. Throughput is the inverse of a time.
 THROUGHPUTS = {
     "throughput by engine thread": "engine_thread_s",
     "throughput by all threads": "all_threads_s",
     "throughput by the clock": "wall_s",
 }
-# Room for all blocks of a workload, some times over.
+# Room for several times all blocks of a workload.
 TIER_BYTES = 1 << 30
 # Student's t for 95 %, by degrees of freedom.
 T_95 = (math.nan, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
 
 
 def kv_transfer_configs() -> dict[str, dict[str, Any] | None]:
-    """Return ``kv_transfer_config`` by engine; the stock connectors are there if their shims are."""
+    """Return ``kv_transfer_config`` by engine. The stock connectors are included if their shims exist."""
 
     def config(name: str, module: str) -> dict[str, Any]:
         return {
@@ -69,11 +69,11 @@ def run_engine(model: Path, name: str, config: dict[str, Any] | None, workload: 
     Raises
     ------
     SystemExit
-        It failed; with the end of what it printed.
+        The engine failed; the message has the end of its output.
 
     """
     environment = {
-        # Behind what names another vLLM than that of .venv.
+        # After the path of another vLLM than the one of .venv.
         "PYTHONPATH": os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(STOCK_SHIMS)])),
         "VLLM_CPU_KVCACHE_SPACE": "2",
         "VLLM_CPU_OMP_THREADS_BIND": str(min(os.sched_getaffinity(0))),
@@ -105,7 +105,7 @@ def run_engine(model: Path, name: str, config: dict[str, Any] | None, workload: 
 
 
 def interval(values: list[float]) -> str:
-    """Mean, and half the width of its 95 % interval."""
+    """Return the mean, and half the width of its 95 % interval."""
     mean = statistics.mean(values)
     if not 2 <= len(values) <= len(T_95):
         return f"{mean:.3f}"
@@ -114,13 +114,13 @@ def interval(values: list[float]) -> str:
 
 
 def ratios(runs: dict[str, list[dict[str, Any]]], name: str, key: str, inverse: bool) -> list[float]:
-    """Of each repetition: how `name` compares with the engine alone."""
+    """Return the ratio of `name` to the engine alone, for each repetition."""
     pairs = [(value(one, key), value(alone, key)) for one, alone in zip(runs[name], runs[ALONE], strict=True)]
     return [alone / one if inverse else one / alone for one, alone in pairs]
 
 
 def value(run: dict[str, Any], key: str) -> float:
-    """Seconds of a run; of times to first token the mean."""
+    """Return the seconds of a run; for times to first token their mean."""
     found = run[key]
     return statistics.mean(found) if isinstance(found, list) else float(found)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One engine of `engine.py` in a process of its own: runs a workload, and writes what it took.
+"""Runs one engine of `engine.py` in a separate process: runs a workload, and writes the times.
 
 python bench/lab/engine_run.py SPEC.json REPORT.json
 """
@@ -14,16 +14,16 @@ from workloads import BLOCK_TOKENS, MAX_TOKENS, WORKLOADS, Outcome, serve
 
 
 def wait_until_idle() -> None:
-    """Wait for what the engine does in the background once, when it starts: host memory becomes resident, for example.
+    """Wait for the engine's background work at its start, for example until host memory is resident.
 
-    Some connectors do so before they serve, others meanwhile; what the workload costs is the same for all then.
+    Some connectors do this work before they serve, others meanwhile. After the wait a workload costs the same for all.
     """
     end = time.monotonic() + 60
     while time.monotonic() < end:
         process_s = time.process_time()
-        # Longer than the pauses in which kvferry lets a serving engine have the machine.
+        # Longer than the pauses in which kvferry leaves the machine to a serving engine.
         time.sleep(4)
-        # vLLM polls its own sockets for some percent of a core.
+        # vLLM polls its own sockets, which takes some percent of a core.
         if time.process_time() - process_s < 0.2:
             return
     raise TimeoutError("the engine's background work has not ended for a minute")

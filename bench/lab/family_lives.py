@@ -15,17 +15,17 @@ DENSE = replace(OURS, name="kvferry, dense", extra={**OURS.extra, "retention": "
 
 
 class FamilyLives(Lives):
-    """Runs the lives with one family: its layers' blocks are light, and their tokens are the model's.
+    """Runs the lives with one family. The blocks of its layers have few bytes, and as many tokens as in the model.
 
     Parameters
     ----------
     name
-        The family's.
+        Name of the family.
 
     Attributes
     ----------
     refused
-        Stock connector to why it does not take the family.
+        For each stock connector that refuses the family, the reason.
 
     """
 
@@ -34,10 +34,10 @@ class FamilyLives(Lives):
         self.refused: dict[str, str] = {}
         self._family = light(name)
         layers = self._family.layers.values()
-        # The engine caches what windows hold at the end of a prompt, and a prompt that goes on ends elsewhere.
+        # The engine caches the windows at the end of a prompt, and a prompt that continues ends elsewhere.
         self._most_missed = max(layer.block_size for layer in layers)
         self._num_blocks = 2 + sum(-(-_kept_tokens(layer) // layer.block_size) for layer in layers)
-        # Residents, warm-up and a miss per round, with every block of every layer.
+        # The resident requests, the warm-up and one miss for each round, with every block of every layer.
         num_requests = num_residents + 1 + num_rounds
         self._num_slots = num_requests * sum(LONG_TOKENS // layer.block_size + 1 for layer in layers)
 
@@ -55,6 +55,6 @@ class FamilyLives(Lives):
 
 
 def _kept_tokens(layer: KVCacheSpec) -> int:
-    """Tokens of one request whose blocks a layer has in the pool, with room."""
+    """Return the tokens of one request whose blocks a layer has in the pool, with some room."""
     window = getattr(layer, "sliding_window", None)
     return LONG_TOKENS + MAX_BATCHED_TOKENS if window is None else window + 2 * MAX_BATCHED_TOKENS

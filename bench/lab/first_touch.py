@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How fast a Linux machine gives memory at its first touch, and at the second.
+"""Measures how fast a Linux machine provides memory at its first touch, and at the second.
 
     python bench/lab/first_touch.py --mib 4096
 
 A virtual machine gets most of its memory from its host when it touches it for the first time. Then the second round is
-many times faster than the first. The kernel's own work (pages compacted or reclaimed) is counted beside it.
+many times faster than the first. The program also counts the kernel's own work (pages compacted or reclaimed).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ COUNTERS = ("compact_stall", "allocstall_normal", "allocstall_movable", "pgscan_
 
 
 def kernel_counters() -> dict[str, int]:
-    """What the kernel did to find free pages, since the machine's start."""
+    """Return counters of the kernel's work to find free pages, since the machine's start."""
     lines = (line.split() for line in Path("/proc/vmstat").read_text().splitlines())
     return {name: int(value) for name, value in lines if name in COUNTERS}
 
 
 def touch(num_bytes: int) -> list[float]:
-    """Seconds that each step of fresh memory took; the memory is given back."""
+    """Touch fresh memory step by step; return the seconds of each step. The memory is freed."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]

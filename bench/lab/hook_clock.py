@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times the scheduler-side hooks of a KV connector, and nothing else."""
+"""Times only the scheduler-side hooks of a KV connector."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -26,21 +26,22 @@ HOOKS = (
 
 @dataclass
 class Cost:
-    """What a stretch of hook calls cost.
+    """The cost of a sequence of hook calls.
 
     Attributes
     ----------
     ns
-        Nanoseconds of the thread: for each call the smaller of wall and CPU time. Wall time counts what other processes
-        took, CPU time is read by a system call and blurs short calls; the smaller one is right in both cases.
+        Nanoseconds of the thread: for each call its wall time or its CPU time, whichever is smaller. Wall time includes
+        other processes, and CPU time is read by a system call, which makes it imprecise for short calls. The smaller
+        one is right in both cases.
     wall_ns
-        Nanoseconds that passed.
+        Nanoseconds of wall time.
     num_calls
-        Hooks called.
+        Number of hook calls.
     worst_ns, worst_hook
-        The dearest single call.
+        The most expensive single call.
     by_hook
-        Hook to its share of `ns`.
+        The share of each hook in `ns`.
 
     """
 
@@ -68,7 +69,7 @@ class HookClock:
     Parameters
     ----------
     connector
-        Its hooks are replaced, in this object only.
+        The connector. Its hooks are replaced, only in this object.
 
     """
 
@@ -85,7 +86,7 @@ class HookClock:
 
     def _timed(self, hook: str, function: Callable[..., Any]) -> Callable[..., Any]:
         calls = self._calls
-        if hook == "take_events":  # May be a generator: its work is done where it is read.
+        if hook == "take_events":  # The result can be a generator, which works when it is read.
             hook_function = function
 
             def function(*args: Any, **kwargs: Any) -> Any:
@@ -93,7 +94,7 @@ class HookClock:
                 return list(events) if hasattr(events, "__next__") else events
 
         def timed(*args: Any, **kwargs: Any) -> Any:
-            if self._is_inside:  # One hook calls another: the outer one counts.
+            if self._is_inside:  # If one hook calls another, only the outer one counts.
                 return function(*args, **kwargs)
             self._is_inside = True
             cpu = thread_time_ns()
@@ -108,7 +109,7 @@ class HookClock:
         return timed
 
     def calibrate(self, num_calls: int = 2000) -> None:
-        """Measure what the timer itself adds to a call. The clock must hold no calls."""
+        """Measure what the timer itself adds to a call. The clock must have no calls."""
 
         class Idle:
             def hook(self, first: object, second: object) -> None:
@@ -128,7 +129,7 @@ class HookClock:
         self._calls.clear()
 
     def take(self) -> Cost:
-        """Return what was called since the last `take`."""
+        """Return the cost of the calls since the last `take`."""
         cost = Cost(num_calls=len(self._calls))
         for hook, wall, cpu in self._calls:
             wall_ns = max(0.0, wall - self._wall_overhead_ns)

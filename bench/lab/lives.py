@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lives of long requests, the same for every connector, turn by turn."""
+"""Lives of long requests, the same for every connector, which take turns."""
 
 import gc
 from abc import ABC, abstractmethod
@@ -17,12 +17,12 @@ Progress = Callable[[str], None]
 
 
 class BrokenRunError(Exception):
-    """A connector did not do what the scenario is about, so that its figures mean nothing."""
+    """A connector did not do what the scenario measures, so its figures mean nothing."""
 
 
 @dataclass
 class Samples:
-    """What one connector cost in one scenario: a cost for each sample."""
+    """The costs of one connector in one scenario, one for each sample."""
 
     costs: list[Cost] = field(default_factory=list)
 
@@ -38,12 +38,12 @@ class Samples:
 
     @property
     def worst(self) -> tuple[float, str]:
-        """The median over samples of the dearest call of a sample, and the hook that most often was it."""
+        """The median over samples of a sample's most expensive call, and the hook that most often was that call."""
         hooks = [cost.worst_hook for cost in self.costs]
         return median(cost.worst_ns for cost in self.costs), max(set(hooks), key=hooks.count)
 
     def by_hook(self) -> dict[str, float]:
-        """Hook to its median nanoseconds."""
+        """The median nanoseconds of each hook."""
         hooks = {hook for cost in self.costs for hook in cost.by_hook}
         return {hook: median(cost.by_hook.get(hook, 0.0) for cost in self.costs) for hook in sorted(hooks)}
 
@@ -53,25 +53,25 @@ Results = dict[str, dict[str, Samples]]
 
 
 class Lives(ABC):
-    """Engines that live through the same requests.
+    """Engines that run the same requests.
 
     Parameters
     ----------
     num_rounds
-        Samples of each scenario.
+        Number of samples of each scenario.
     num_residents
-        128k-token requests that the tier holds before anything is measured.
+        Number of 128k-token requests that the tier holds before anything is measured.
     progress
-        Called with what is being done.
+        Called with a text about the current work.
 
     Attributes
     ----------
     results
-        What was measured.
+        The measured costs.
 
     """
 
-    # Tokens that a full hit may lack at the end of a prompt.
+    # Tokens at the end of a prompt that a full hit can lack.
     _most_missed = 0
 
     def __init__(self, num_rounds: int, num_residents: int, progress: Progress) -> None:
@@ -113,7 +113,7 @@ class Lives(ABC):
         self.results.setdefault(scenario, {}).setdefault(rig.kind.name, Samples()).costs.append(cost)
 
     def _turns(self, rigs: Sequence[Rig], what: str) -> Iterable[list[Rig]]:
-        """Yield the rigs once a round, another one first each time."""
+        """Yield the rigs once in each round, beginning with a different one each time."""
         for turn in range(self._num_rounds):
             self._progress(f"{what}, round {turn + 1} of {self._num_rounds}")
             for rig in rigs:
@@ -124,7 +124,7 @@ class Lives(ABC):
             gc.collect()
 
     def _fill(self, rigs: Sequence[Rig]) -> None:
-        """Store the residents, and warm up."""
+        """Store the resident requests, and warm up."""
         for i, prompt in enumerate([*self._residents, self._prompt(LONG_TOKENS)]):
             self._progress(f"filling the tiers, request {i + 1} of {len(self._residents) + 1}")
             for rig in rigs:
@@ -135,7 +135,7 @@ class Lives(ABC):
     def _hit(self, rig: Rig, prompt: Sequence[int]) -> Cost:
         rig.drop_gpu_cache()
         before = rig.hit_tokens
-        cost = rig.life([*prompt, 0])  # The last token is always computed: so the hit is the whole prompt.
+        cost = rig.life([*prompt, 0])  # The last token is always computed, so this hit is the whole prompt.
         if not LONG_TOKENS - self._most_missed <= rig.hit_tokens - before <= LONG_TOKENS:
             raise BrokenRunError(f"{rig.kind.name} hit {rig.hit_tokens - before} of {LONG_TOKENS} tokens")
         return cost

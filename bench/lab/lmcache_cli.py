@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LMCache's command line, run by its own environment's Python, with benchmark objects that its dax adapter takes.
+"""LMCache's command line, run by the Python of its own environment, with benchmark objects for its dax adapter.
 
-The objects that ``lmcache bench l2`` 0.5.6 makes say their shape in one place of two; the dax adapter reads the other.
+The objects of ``lmcache bench l2`` 0.5.6 have their shape in one of two places, and the dax adapter reads the other.
 """
 
 import sys
@@ -14,7 +14,7 @@ _make = data.make_memory_objects
 
 
 def make_memory_objects(*arguments: Any, **named: Any) -> list[Any]:
-    """Make the objects, and give each its lists of one shape and one type."""
+    """Make the objects, and set the lists of shapes and types of each."""
     objects: list[Any] = _make(*arguments, **named)
     for made in objects:
         made.meta.shapes = [made.meta.shape]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kvferry as an L2 of LMCache beside LMCache's own local ones: the same ``lmcache bench l2`` over each, by turns.
+"""Compares kvferry as an L2 of LMCache with LMCache's own local ones: the same ``lmcache bench l2`` for each, by turns.
 
-Run by ``make bench-lmcache``. Every run stores and loads fresh keys; only ratios of one table mean anything. Figures
-are medians, over the repetitions, of the p50 of a run's rounds. ``copy`` is the faster of a plain and a streaming copy
-of the same bytes by as many threads, without keys, Python or anything else (``kvferry-bench copy``).
+``make bench-lmcache`` runs it. Every run stores and loads fresh keys. Only ratios within one table have a meaning.
+Figures are medians, over the repetitions, of the p50 of a run's rounds. ``copy`` is the faster of a plain and a
+streaming copy of the same bytes by the same number of threads, without keys or Python (``kvferry-bench copy``).
 """
 
 import argparse
@@ -23,12 +23,12 @@ BARE_COPY = ROOT / "build/bench/bench/kvferry-bench"
 GIB = 2**30
 OURS, COPY = "kvferry", "copy"
 QUIET = {"LMCACHE_TRACK_USAGE": "false", "LMCACHE_DISABLE_BANNER": "1", "LMCACHE_LOG_LEVEL": "ERROR"}
-# What issue 8 asks for, at least: to fs_native anywhere, to the best of all of a batch and of one, to a bare copy.
+# The least ratios that are wanted: to fs_native, to the best of all for a batch and for one object, to a bare copy.
 FS_RATIO, BEST_RATIO, SINGLE_RATIO, COPY_RATIO = 1.5, 1.15, 1.0, 0.85
 
 
 def adapters(folder: Path, size_kb: int, room_gib: float, workers: int) -> dict[str, dict[str, object]]:
-    """Return each adapter's configuration, and prepare what it writes to."""
+    """Return each adapter's configuration, and prepare the place to which it writes."""
     dax = folder / "dax"
     with dax.open("wb") as file:
         os.posix_fallocate(file.fileno(), 0, int(room_gib * GIB))

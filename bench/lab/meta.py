@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure the scheduler side of kvferry beside vLLM's stock offloading connectors: ``make bench-meta``."""
+"""Compare the scheduler side of kvferry with vLLM's stock offloading connectors: ``make bench-meta``."""
 
 import argparse
 import json
@@ -39,7 +39,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def hardware() -> str:
-    """One line on the machine."""
+    """Describe the machine in one line."""
     model = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
@@ -51,7 +51,7 @@ def hardware() -> str:
 
 
 def measure_families(options: argparse.Namespace, progress: "Progress") -> "dict[str, FamilyLives]":
-    """Measure each model family that is known here; half the rounds, because a life is long."""
+    """Measure each known model family, with half the rounds, because a life is long."""
     import pytest
     from family_lives import FAMILY_NAMES, FamilyLives
     from model_families import FAMILIES

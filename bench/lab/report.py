@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table, and the samples as JSON."""
+"""Writes the table, and the samples as JSON."""
 
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 OURS = "kvferry"
 DENSE = "kvferry, dense"
 STOCK = ("SimpleCPUOffload", "Offloading")
-# A life costs with a model family at most one in so many of what it costs with a stock connector.
+# With a model family, a life should cost at most the stock connector's cost divided by this number.
 FAMILY_GOAL = 10
 
 
@@ -26,11 +26,11 @@ class Row(NamedTuple):
     scenario
         Key of the results.
     title
-        For people.
+        Title for people.
     goal_us
-        At most this many microseconds; None: no goal.
+        Most microseconds; None: no goal.
     reference_us
-        What the stock connectors cost, in the order of `STOCK`, on the quiet machine for which the goals were set.
+        The costs of the stock connectors, in the order of `STOCK`, on the quiet machine for which the goals were set.
 
     """
 
@@ -54,30 +54,30 @@ _LIVES = ("miss", "hit", "miss_evicting")
 
 
 def unit(ns: float) -> tuple[float, str]:
-    """Nanoseconds of the unit to show so much in, and its name."""
+    """Return the unit in which to show a duration: its nanoseconds and its name."""
     return (1e6, "ms") if ns >= 1e6 else (1e3, "µs")
 
 
 def number(value: float) -> str:
-    """Three digits."""
+    """Write a number with three digits."""
     return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2}f}"
 
 
 def duration(ns: float) -> str:
-    """Nanoseconds for people."""
+    """Write nanoseconds for people."""
     scale, name = unit(ns)
     return f"{number(ns / scale)} {name}"
 
 
 def cell(samples: "Samples") -> str:
-    """Median (least..most)."""
+    """Write the median, and in brackets the least and the most."""
     scale, name = unit(samples.median_ns)
     middle, least, most = (number(ns / scale) for ns in (samples.median_ns, min(samples.ns), max(samples.ns)))
     return f"{middle} ({least}..{most}) {name}"
 
 
 def ratio(stock_ns: float, ours_ns: float) -> str:
-    """How many times the stock connector's cost ours is."""
+    """Write how many times our cost the stock connector's cost is."""
     return f"{stock_ns / ours_ns:.1f}x" if ours_ns > 0 else "-"
 
 
@@ -142,7 +142,7 @@ def render_families(families: "dict[str, FamilyLives]") -> Table:
 
 
 def verdict(row: Row, found: "dict[str, Samples]") -> tuple[str, str, str]:
-    """The goal, our cost as it were at the speed of the goals' machine, and whether the goal is met."""
+    """Return the goal, our cost scaled to the speed of the goals' machine, and whether the goal is met."""
     if row.goal_us is None:
         return "", "", ""
     goal_ns, ours_ns = row.goal_us * 1e3, found[OURS].median_ns
@@ -159,19 +159,19 @@ def verdict(row: Row, found: "dict[str, Samples]") -> tuple[str, str, str]:
 
 
 def idle_ns(results: "Results", name: str) -> float:
-    """What one more idle request costs in a step."""
+    """Return the cost of one more idle request in a step."""
     return (results["decode_idle"][name].median_ns - results["decode"][name].median_ns) / NUM_IDLE
 
 
 def worst_call(results: "Results", name: str) -> tuple[float, str]:
-    """Nanoseconds and name of the dearest hook call of a request's life."""
+    """Return nanoseconds and name of the most expensive hook call of a request's life."""
     return max(results[scenario][name].worst for scenario in _LIVES)
 
 
 def as_json(
     results: "Results", request_ns: list[int], families: "dict[str, FamilyLives]", hardware: str
 ) -> dict[str, Any]:
-    """Everything measured, in nanoseconds."""
+    """Return everything that was measured, in nanoseconds."""
     return {
         "hardware": hardware,
         "request_ns": request_ns,

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure what resizing a tier costs the requests beside it: the 99th percentile of the time to first token.
+"""Measure what resizing a tier costs the requests that run meanwhile: the 99th percentile of the time to first token.
 
-Run by ``make bench-resizing``. `vllm serve` of vLLM's CPU build with one computing thread answers users who chat: each
-asks with all that was said so far, and goes on. Phases take turns on the one server: in one the tier keeps its size,
-in the other it goes to half of it and to one and a half times it, again and again, as `kvferry tier resize` asks.
-Ratios are of neighbouring phases.
+``make bench-resizing`` runs it. `vllm serve` of vLLM's CPU build, with one computing thread, answers users who chat:
+each prompt has everything that was said so far. Two kinds of phases take turns on one server. In one the tier keeps its
+size; in the other `kvferry tier resize` sets it to half and to one and a half times its size, again and again. Ratios
+are between neighbouring phases.
 """
 
 import argparse
@@ -45,7 +45,7 @@ PHASES = ("steady", "resizing")
 
 
 class Users:
-    """Those who chat, in threads of their own, until `stop`."""
+    """Users who chat, each in a separate thread, until `stop`."""
 
     def __init__(self, url: str, seed: int) -> None:
         self._url = url
@@ -69,14 +69,14 @@ class Users:
             said = said + answer.tokens + [rng.randrange(256) for _ in range(TURN_TOKENS)]
 
     def stop(self) -> None:
-        """Let each end its turn."""
+        """Let each user end its turn."""
         self._ends.set()
         for thread in self._threads:
             thread.join()
 
 
 def run_phase(server: VllmServer, engine: engines.Engine, name: str, seconds: float, seed: int) -> dict[str, Any]:
-    """Let users chat for so long; their times to first token, and how often the tier came to another size."""
+    """Let users chat for some time. Return their times to first token, and how often the tier changed its size."""
     users = Users(server.url, seed)
     num_resizes, moved = 0, 0
     deadline = time.monotonic() + seconds
@@ -97,7 +97,7 @@ def run_phase(server: VllmServer, engine: engines.Engine, name: str, seconds: fl
 
 
 def percentile(times: list[float], share: float) -> float:
-    """The time that this share of the requests did not exceed."""
+    """Return the time that this share of the requests did not exceed."""
     return sorted(times)[min(int(len(times) * share), len(times) - 1)]
 
 
@@ -140,7 +140,7 @@ def main() -> None:
             warming_up.stop()
             (engine,) = [each for each in engines.living() if os.getsid(each.state.pid) == server.process.pid]
             for repeat in range(options.repeats):
-                # By turns which one is first.
+                # The phases take turns at being first.
                 for name in PHASES if repeat % 2 == 0 else reversed(PHASES):
                     print(f"{name}, {repeat + 1} of {options.repeats} ...", file=sys.stderr, flush=True)
                     results[name].append(run_phase(server, engine, name, options.seconds, repeat))

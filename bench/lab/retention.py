@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the connector's key `retention` costs and brings in hits: a trace of conversations under vLLM's own scheduler.
+"""Measures the cost and the hits of the connector's key `retention`: a trace of conversations under vLLM's scheduler.
 
     PYTHONPATH=build/vllm033/site .venv/bin/python bench/lab/retention.py conversation.jsonl [--help]
 
-The trace is one of Mooncake's: lengths, and an id for every 512 tokens of a prompt. All tokens are divided by 16, the
-window of 1,024 too, so that a quick machine plays thousands of requests. The model has five layers of windows to one of
-full attention, as Gemma 3, and a group for each. A request answers what the next turn of its conversation goes on with.
+The trace is one of Mooncake's: lengths, and an id for every 512 tokens of a prompt. All tokens, and the window of
+1,024, are divided by 16, so that a fast machine plays thousands of requests. Like Gemma 3, the model has five layers of
+windows to one of full attention, and a group for each. A request's answer is what the next turn of its conversation
+contains.
 """
 
 import argparse
@@ -26,7 +27,7 @@ NUM_RUNNING = 8
 
 
 class TraceRig(Rig):
-    """One engine, whose requests answer what they are told to."""
+    """One engine, whose requests give predefined answers."""
 
     answers: dict[str, list[int]]
 
@@ -43,7 +44,7 @@ class TraceRig(Rig):
         )
 
     def serve(self, requests: list[tuple[list[int], list[int]]]) -> None:
-        """Serve prompts, each with the answer that it is to get, `NUM_RUNNING` at a time."""
+        """Serve prompts, each with its predefined answer, `NUM_RUNNING` at a time."""
         self.answers = {}
         for prompt, answer in requests:
             while len(self.scheduler.requests) >= NUM_RUNNING:
@@ -58,7 +59,7 @@ class TraceRig(Rig):
 
 @cache
 def tokens_of(block_id: int) -> list[int]:
-    """Return the tokens that an id of the trace stands for."""
+    """Return the tokens for an id of the trace."""
     return random.Random(block_id).choices(range(1000), k=ID_TOKENS)
 
 
@@ -74,7 +75,7 @@ def read_requests(trace: Path, num_requests: int) -> list[tuple[list[int], list[
         num_whole = row["input_length"] // 512
         whole = row["hash_ids"][:num_whole]
         later = at_prefix[tuple(whole[:2])] if num_whole > 1 else []
-        # The last id of a prompt that ends amid 512 tokens is another one than that of the turn that goes on.
+        # If a prompt ends inside 512 tokens, its last id differs from the id in the turn that continues it.
         next_turn = next((n for n in later if n > number and rows[n]["hash_ids"][:num_whole] == whole), number)
         ids = [*whole, *rows[next_turn]["hash_ids"][num_whole:]]
         text = [token for block_id in ids for token in tokens_of(block_id)]
@@ -89,10 +90,10 @@ def read_requests(trace: Path, num_requests: int) -> list[tuple[list[int], list[
 def serve_on_new(
     requests: list[tuple[list[int], list[int]]], extra: dict[str, Any], num_blocks: int, num_slots: int, **model: Any
 ) -> str:
-    """Serve requests on an engine of their own; return cells of a table.
+    """Serve requests on a new engine; return cells of a table.
 
-    They are the blocks stored, and the parts of the prompts' tokens from the engine's cache and from the tier. `extra`
-    are keys of the connector, `model` goes to the rig.
+    The cells are the stored blocks, and the shares of the prompts' tokens from the engine's cache and from the tier.
+    `extra` has keys of the connector; `model` is passed to the rig.
     """
     extra = {"min_load_tokens": 0, "staging_bytes": "8MiB", **extra}
     rig = TraceRig(Kind("kvferry", "KvFerryConnector", "kvferry.vllm", extra), num_blocks, num_slots, model)
@@ -104,7 +105,7 @@ def serve_on_new(
 
 
 def play(requests: list[tuple[list[int], list[int]]], retention: str | int, num_slots: int, num_blocks: int) -> str:
-    """Play the trace; return a line of what was hit."""
+    """Play the trace; return a line with the hits."""
     return f"| {retention} | {num_slots} | {serve_on_new(requests, {'retention': retention}, num_blocks, num_slots)} |"
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An engine for each connector: vLLM's real scheduler, the connector's scheduler side, and stand-in workers."""
+"""Engines, one for each connector: vLLM's real scheduler, the connector's scheduler side, and stand-in workers."""
 
 import sys
 import time
@@ -29,7 +29,7 @@ BLOCK_TOKENS = 16
 MAX_BATCHED_TOKENS = 8192
 MAX_SEQS = 64
 LONG_TOKENS = 131_072
-_ALIGNMENT = 4096  # OffloadingConnector rounds a block up to this.
+_ALIGNMENT = 4096  # OffloadingConnector rounds the bytes of a block up to this.
 _MAX_STEPS = 1000
 
 
@@ -40,9 +40,9 @@ class Kind:
     Attributes
     ----------
     name
-        For tables.
+        Name for tables.
     connector, module
-        As vLLM takes them.
+        Its names for vLLM.
     extra
         Further keys of its configuration.
 
@@ -55,7 +55,7 @@ class Kind:
 
 
 KINDS = (
-    # Every life is to store its blocks, as with the others; the rest is the default.
+    # Every life should store its blocks, as with the other connectors; all other keys have their defaults.
     Kind("kvferry", "KvFerryConnector", "kvferry.vllm", {"admission": "always", "min_load_tokens": 0}),
     Kind("SimpleCPUOffload", "SimpleCPUOffloadConnector", None),
     Kind("Offloading", "OffloadingConnector", None),
@@ -63,7 +63,7 @@ KINDS = (
 
 
 def make_request(request_id: str, tokens: list[int], max_tokens: int, hasher: Hasher) -> Request:
-    """Make a request of so many tokens more."""
+    """Make a request that adds some tokens."""
     return Request(
         request_id=request_id,
         prompt_token_ids=tokens,
@@ -76,7 +76,7 @@ def make_request(request_id: str, tokens: list[int], max_tokens: int, hasher: Ha
 def step(
     scheduler: Any, worker: WorkerDouble, sample: Callable[[str], int]
 ) -> tuple[SchedulerOutput, dict[int, EngineCoreOutputs]]:
-    """Take one step, in the order of vLLM's engine core; `sample` gives a request's next token."""
+    """Make one step, in the order of vLLM's engine core; `sample` returns a request's next token."""
     scheduler.has_requests()
     output = scheduler.schedule()
     report = worker.execute(output)
@@ -105,7 +105,7 @@ def run_until_idle(scheduler: Any, worker: WorkerDouble, take_step: Callable[[],
 
 
 def num_stock_chunks(scheduler: Any) -> int:
-    """Chunks that the tier of an OffloadingConnector holds now."""
+    """Return the number of chunks that the tier of an OffloadingConnector holds now."""
     manager = scheduler.connector.connector_scheduler.manager
     return int(manager._num_chunks - manager._get_num_free_chunks())
 
@@ -118,22 +118,22 @@ class Rig:
     kind
         Its connector.
     num_blocks
-        Of the GPU pool.
+        Number of blocks in the GPU pool.
     num_slots
-        Blocks that the tier holds.
+        Number of blocks that the tier holds.
     model
-        What to give to ``ToySpec`` in place of one layer of full attention.
+        Arguments for ``ToySpec`` instead of one layer of full attention.
 
     Attributes
     ----------
     scheduler
-        vLLM's.
+        vLLM's scheduler.
     worker
         The stand-in for its ranks.
     hit_tokens, local_tokens
         Tokens that the engine has taken from the tier, and from its own cache.
     request_ns
-        Nanoseconds that each 128k-token request took vLLM to make and hash.
+        Nanoseconds that vLLM took to make and hash each 128k-token request.
 
     """
 
@@ -203,7 +203,7 @@ class Rig:
         self.scheduler.finish_requests(request_ids, RequestStatus.FINISHED_ABORTED)
 
     def step(self) -> SchedulerOutput:
-        """One step of the engine, in the order of vLLM's engine core."""
+        """Make one step of the engine, in the order of vLLM's engine core."""
         output, all_outputs = step(self.scheduler, self.worker, self._sample)
         for outputs in all_outputs.values():
             for one in outputs.outputs:
@@ -217,7 +217,7 @@ class Rig:
         return 7
 
     def timed_step(self) -> Cost:
-        """One step, and what its hooks cost."""
+        """Make one step, and return the cost of its hooks."""
         self.clock.take()
         self.step()
         return self.clock.take()
@@ -227,7 +227,7 @@ class Rig:
         run_until_idle(self.scheduler, self.worker, self.step, self.kind.name)
 
     def life(self, prompt: Sequence[int]) -> Cost:
-        """Run one request from its arrival until its last transfer is reported; return what all its hooks cost."""
+        """Run one request from its arrival until its last transfer is reported; return the cost of all its hooks."""
         self.clock.take()
         self.add(prompt)
         self.run()
@@ -240,7 +240,7 @@ class Rig:
 
     @property
     def num_stored(self) -> int:
-        """Blocks that the tier holds now."""
+        """Return the number of blocks that the tier holds now."""
         connector = self.scheduler.connector
         if self.kind.connector == "KvFerryConnector":
             view = connector.scheduler_side.engine.snapshot()
@@ -251,5 +251,5 @@ class Rig:
 
     @property
     def num_evicted(self) -> int:
-        """Blocks that kvferry's tier has evicted since the start."""
+        """Return the number of blocks that kvferry's tier has evicted since the start."""
         return int(self.scheduler.connector.scheduler_side.engine.snapshot()["num_evicted_total"])

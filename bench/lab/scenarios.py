@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is measured with one full-attention group: lives of requests and steps of the engine."""
+"""The scenarios with one full-attention group: lives of requests, and steps of the engine."""
 
 from collections.abc import Sequence
 
@@ -20,17 +20,17 @@ class Bench(Lives):
     Attributes
     ----------
     request_ns
-        Nanoseconds that vLLM took to make and hash a 128k-token request, one per request.
+        Nanoseconds that vLLM took to make and hash each 128k-token request.
 
     """
 
     def __init__(self, num_rounds: int, num_residents: int, progress: Progress) -> None:
         super().__init__(num_rounds, num_residents, progress)
         self.request_ns: list[int] = []
-        # Room for 64 requests of 2k tokens and what they decode here; more than a 128k-token request needs.
+        # Room for 64 requests of 2k tokens with what they decode here, which is more than a 128k-token request needs.
         decoded = 2 * (BLOCK_TOKENS + _WARM_DECODES) * num_rounds // BLOCK_TOKENS + 2
         self._num_blocks = MAX_SEQS * (_SHORT_TOKENS // BLOCK_TOKENS + decoded + 3)
-        # Residents, warm-up, a miss per round, and what the short requests leave.
+        # The resident requests, the warm-up, one miss for each round, and the blocks of the short requests.
         short_blocks = 2 * self._num_blocks  # Running requests of two scenarios.
         self._num_slots = (num_residents + 1 + num_rounds) * LONG_BLOCKS + short_blocks
 
@@ -75,7 +75,7 @@ class Bench(Lives):
                     )
 
     def _start_running(self, rigs: Sequence[Rig], num_requests: int, num_tokens: int) -> None:
-        """Let requests run whose lengths are such that each step completes blocks of a sixteenth of them."""
+        """Start requests with such lengths that each step completes a block for a sixteenth of them."""
         prompts = [self._prompt(num_tokens + i % BLOCK_TOKENS) for i in range(num_requests)]
         for rig in rigs:
             rig.drop_gpu_cache()
@@ -87,7 +87,7 @@ class Bench(Lives):
                 rig.step()
 
     def _decode(self, rigs: Sequence[Rig]) -> None:
-        """Decode steps; a sample is the mean of 16 consecutive ones, in which every request completes one block."""
+        """Measure decode steps. A sample is the mean of 16 consecutive ones, in which all requests complete a block."""
         self._start_running(rigs, MAX_SEQS, _SHORT_TOKENS)
         idle = [self._prompt(64) for _ in range(NUM_IDLE)]
         for order in self._turns(rigs, "decode steps"):
@@ -114,7 +114,7 @@ class Bench(Lives):
         return total
 
     def _empty(self, rigs: Sequence[Rig]) -> None:
-        """Steps in which nothing runs while a load is under way."""
+        """Measure steps in which nothing runs while a load is under way."""
         for rig in rigs:
             rig.drop_gpu_cache()
             rig.add([*self._residents[0], 0])
@@ -130,7 +130,7 @@ class Bench(Lives):
             rig.run()
 
     def _waiting(self, rigs: Sequence[Rig], scenario: str) -> None:
-        """Steps in which a 128k-token hit does not fit beside a request that runs, decoding, and takes the rest."""
+        """Measure steps in which a 128k-token hit does not fit, because a decoding request takes most of the pool."""
         prompt = self._last if scenario == "wait_evicting" else self._residents[-1]
         self._start_running(rigs, 1, (self._num_blocks - LONG_BLOCKS + 4) * BLOCK_TOKENS)
         waiting = {}
@@ -149,7 +149,7 @@ class Bench(Lives):
             rig.run()
 
     def _step_until_evicted(self, rig: Rig, evicts: bool) -> None:
-        """Step once, or until a step evicted; the stock tiers do not count evictions, and hold the same."""
+        """Step kvferry until a step has evicted (`evicts`), or once. Step others once: they count no evictions."""
         if rig.kind.name != "kvferry":
             rig.step()
             return

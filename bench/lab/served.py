@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workload D of `engine.py`: `vllm serve` over HTTP, asked by vLLM's own benchmark client."""
+"""Workload D of `engine.py`: `vllm serve` over HTTP, with vLLM's own benchmark client."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from e2e.server_process import ServerProcess  # noqa: E402
 
 PREFIX_TOKENS, SUFFIX_TOKENS, ANSWER_TOKENS = 1024, 32, 16
 NUM_PREFIXES, NUM_PROMPTS, NUM_CLIENTS = 12, 48, 2
-# What both passes have of prompts that differ: a pool of a quarter is four times too small.
+# Blocks of the different prompts of both passes; a pool of a quarter of that is four times too small.
 ALL_BLOCKS = (NUM_PREFIXES * PREFIX_TOKENS + NUM_PROMPTS * (SUFFIX_TOKENS + ANSWER_TOKENS)) // BLOCK_TOKENS
 SMALL_POOL_BLOCKS = ALL_BLOCKS // 4
 LARGE_POOL_BLOCKS = 4 * ALL_BLOCKS
@@ -28,7 +28,7 @@ LARGE_POOL_BLOCKS = 4 * ALL_BLOCKS
 def serve_twice(
     model: Path, kv_transfer_config: dict[str, Any] | None, is_large: bool, environment: dict[str, str], folder: Path
 ) -> dict[str, Any]:
-    """A thousand tokens of one of twelve prefixes and a suffix, by vllm bench serve; the second of two passes."""
+    """Run vllm bench serve twice: a thousand tokens of one of twelve prefixes and a suffix. Return the second pass."""
     [port] = free_ports(1)
     command = [
         VLLM, "serve", str(model), "--served-model-name", "bench", "--host", "127.0.0.1", "--port", str(port),
@@ -58,7 +58,7 @@ def serve_twice(
 
 
 def _ask(url: str, model: Path, report: Path) -> None:
-    """One pass of vLLM's client."""
+    """Run one pass of vLLM's client."""
     command = [
         VLLM, "bench", "serve", "--backend", "openai", "--base-url", url,
         "--model", "bench", "--tokenizer", str(model), "--dataset-name", "prefix_repetition", "--seed", "1",

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure what an engine wins by a tier that it shares with another one: time to first token, and hits.
+"""Measure what an engine gains from a tier that it shares with another engine: time to first token, and hits.
 
-Run by ``make bench-shared``. `vllm serve --data-parallel-size 2` of vLLM's CPU build, one computing thread per engine,
-is started with one tier for both engines and with one for each, by turns. Engine A is asked every prompt, then engine
-B is, twice; prompts come one after the other, and both engines' pools are too small for them.
+``make bench-shared`` runs it. It starts `vllm serve --data-parallel-size 2` of vLLM's CPU build, with one computing
+thread per engine, with one tier for both engines and with a tier each, by turns. Engine A gets every prompt, then
+engine B gets them twice. The prompts come one after the other, and the pools of both engines are too small for them.
 """
 
 import argparse
@@ -32,12 +32,12 @@ NUM_PROMPTS = 12
 PROMPT_TOKENS = 31 * 32 + 1
 TIER_BYTES = 1 << 30
 TIERS = ("a tier each", "one tier")
-# Who is asked every prompt, round by round.
+# The engine that gets every prompt, for each round.
 ROUNDS = (("A, first", 0), ("B, behind A", 1), ("B, again", 1))
 
 
 def run_server(tier: dict[str, Any], prompts: list[list[int]]) -> list[dict[str, Any]]:
-    """Ask a fresh server; for each of `ROUNDS` the prompts' times to first token, and the tokens that were loaded."""
+    """Send all prompts to a new server. Return for each of `ROUNDS` the times to first token, and the loaded tokens."""
     requests = [{"prompt": prompt, "max_tokens": 1} for prompt in prompts]
     with tempfile.TemporaryDirectory() as folder:
         server = VllmServer(

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the connector's key `store_prompt_only` costs and brings in hits: a trace and chats under vLLM's own scheduler.
+"""Measures the cost and the hits of the connector's key `store_prompt_only`: a trace and chats under vLLM's scheduler.
 
     PYTHONPATH=build/vllm033/site .venv/bin/python bench/lab/stored_part.py conversation.jsonl [--help]
 
-The trace is one of Mooncake's, as in `retention.py`: all tokens are divided by 16, and a request answers what the next
-turn of its conversation goes on with. The chats are made up: each goes on in turns, and clients of many chats take
-turns. A prompt is the system prompt that all chats share, what was said so far, and a new message. `chat` answers
-without thinking. `thinking kept` thinks before it answers, and its next prompt has the thoughts. `thinking stripped`
-thinks too, and its next prompt has the answer alone, as chat templates of reasoning models make it. Their tokens are
-divided by 4. The model has full attention alone.
+The trace is one of Mooncake's, as in `retention.py`: all tokens are divided by 16, and a request's answer is what the
+next turn of its conversation contains. The chats are synthetic. Each has several turns, and the clients of many chats
+take turns. A prompt is the system prompt that all chats share, everything that was said so far, and a new message.
+`chat` answers without thinking. `thinking kept` thinks before it answers, and its next prompt has the thoughts.
+`thinking stripped` thinks too, but its next prompt has only the answer, as in the chat templates of reasoning models.
+Their tokens are divided by 4. The model has only full attention.
 """
 
 import argparse
@@ -27,7 +27,7 @@ Requests = list[tuple[list[int], list[int]]]
 
 
 def tokens_of(rng: random.Random, mean: int) -> list[int]:
-    """Draw a text of so many tokens, from half to one and a half times."""
+    """Draw a text with half to one and a half times the given number of tokens."""
     return rng.choices(range(1000), k=rng.randint(max(1, mean // 2), mean + mean // 2))
 
 
@@ -43,7 +43,7 @@ def chat(rng: random.Random, system: list[int], thinking: int, keeps: bool) -> I
 
 
 def chats(num_chats: int, num_open: int, thinking: int, *, keeps: bool) -> Requests:
-    """Make chats, of which so many are open at a time. The next turn is one of the half that has rested longest."""
+    """Make chats, of which some are open at a time. The next turn is drawn from the half that has rested longest."""
     rng = random.Random(1)
     system = rng.choices(range(1000), k=SYSTEM_TOKENS)
     waiting = [chat(random.Random(2 + number), system, thinking, keeps) for number in range(num_chats)]
@@ -61,7 +61,7 @@ def chats(num_chats: int, num_open: int, thinking: int, *, keeps: bool) -> Reque
 
 
 def play(name: str, requests: Requests, num_slots: int, *, prompt_only: bool) -> str:
-    """Play requests; return a line of what was stored and hit. The GPU pool holds the longest one, and half as much."""
+    """Play requests; return a line with stores and hits. The GPU pool holds 1.5 times the longest request."""
     most_tokens = max(len(prompt) + len(output) for prompt, output in requests) + 1
     num_blocks = max(300, 3 * most_tokens // BLOCK_TOKENS // 2)
     model = {"layer_pattern": "f", "num_layers": 1, "max_model_len": most_tokens}

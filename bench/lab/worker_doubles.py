@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The worker side of each connector, as far as the scheduler side sees it.
 
-All of them report a transfer one step after the step that planned it, as a GPU would whose copies take less than a
-forward pass. kvferry's is its real worker side over a tiny KV cache. Those of the stock connectors need a GPU, so
-their messages are made here; what they would copy is copied by nobody.
+All of them report a transfer one step after the step that planned it, like a GPU whose copies take less time than a
+forward pass. kvferry's is its real worker side with a tiny KV cache. Those of the stock connectors need a GPU, so their
+messages are made here, and their blocks are not copied.
 """
 
 import time
@@ -31,7 +31,7 @@ class WorkerDouble(ABC):
     Attributes
     ----------
     hold
-        While True, transfers are taken and none ends.
+        While True, transfers are accepted and none ends.
 
     """
 
@@ -40,7 +40,7 @@ class WorkerDouble(ABC):
         self._held: list[SchedulerOutput] = []
 
     def execute(self, output: SchedulerOutput) -> KVConnectorOutput | None:
-        """Run one step; return what the rank reports, None if nothing."""
+        """Run one step; return the rank's report, or None."""
         self._held.append(output)
         if self.hold:
             return None
@@ -58,7 +58,7 @@ class WorkerDouble(ABC):
         """Whether transfers are under way, or have ended and are not reported."""
 
     def close(self) -> None:  # noqa: B027
-        """Release what it holds: nothing, unless said otherwise."""
+        """Release what the worker holds; by default nothing."""
 
 
 class KvFerryWorker(WorkerDouble):
@@ -85,7 +85,7 @@ class KvFerryWorker(WorkerDouble):
         results = connector.get_transfer_results(finished)
         metadata = connector.build_connector_worker_meta()
         connector.clear_connector_metadata()
-        # What follows takes the time of a forward pass: copies never run beside a hook.
+        # The following work stands for a forward pass, so copies never run during a hook.
         self._is_quiet = metadata is None and not results.finished_recving
         self._settle()
         return KVConnectorOutput(
@@ -116,7 +116,7 @@ class KvFerryWorker(WorkerDouble):
 
 
 class SimpleWorker(WorkerDouble):
-    """What SimpleCPUOffloadConnector's worker reports."""
+    """Makes the reports of SimpleCPUOffloadConnector's worker."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -144,7 +144,7 @@ class SimpleWorker(WorkerDouble):
 
 
 class OffloadingWorker(WorkerDouble):
-    """What OffloadingConnector's worker reports."""
+    """Makes the reports of OffloadingConnector's worker."""
 
     def __init__(self, block_bytes: int) -> None:
         super().__init__()
@@ -157,7 +157,7 @@ class OffloadingWorker(WorkerDouble):
             metadata: Any = output.kv_connector_metadata
             self._jobs.update((job_id, (job, True)) for job_id, job in metadata.load_jobs.items())
             self._jobs.update((job_id, (job, False)) for job_id, job in metadata.store_jobs.items())
-            for job_id in metadata.jobs_to_flush or ():  # Their blocks are being reused: waited for on the spot.
+            for job_id in metadata.jobs_to_flush or ():  # Their blocks are about to be reused: no later wait.
                 if job_id in self._jobs:
                     ended[job_id] = self._jobs.pop(job_id)
         if not ended:

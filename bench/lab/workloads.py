@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The workloads of `engine.py`: prompts from a seed, on an engine that somebody else made."""
+"""The workloads of `engine.py`: prompts from a seed, on an engine that the caller made."""
 
 import random
 import time
@@ -8,28 +8,28 @@ from dataclasses import dataclass, field
 from typing import Any
 
 BLOCK_TOKENS = 32
-# What the longest conversation comes to; no prompt is longer.
+# Tokens of the longest conversation; no prompt is longer.
 MAX_TOKENS = 1024
 NUM_SESSIONS = 12
 NUM_ROUNDS = 4
 ANSWER_TOKENS = 16
-# Blocks that all conversations have in the end: a pool of a quarter is four times too small.
+# Blocks of all conversations at their end; a pool of a quarter of that is four times too small.
 ALL_BLOCKS = NUM_SESSIONS * MAX_TOKENS // BLOCK_TOKENS
 SMALL_POOL_BLOCKS = ALL_BLOCKS // 4
-# Nothing ever leaves it.
+# Nothing is ever evicted from it.
 LARGE_POOL_BLOCKS = 4 * ALL_BLOCKS
 
 
 @dataclass
 class Outcome:
-    """What a workload brought.
+    """The results of a workload.
 
     Attributes
     ----------
     tokens
         Output tokens of each request, in the order of the requests.
     first_token_s
-        From a request's arrival to its first token.
+        Seconds from a request's arrival to its first token.
 
     """
 
@@ -69,7 +69,7 @@ def _prompt(rng: random.Random, num_tokens: int) -> list[int]:
 
 
 def chats(llm: Any) -> Outcome:
-    """Twelve conversations of four rounds, each a quarter longer than the last; all go through a round by turns."""
+    """Run twelve conversations of four rounds, each a quarter longer than the last. All take turns in each round."""
     rng = random.Random(1)
     outcome = Outcome()
     histories: list[list[int]] = [[] for _ in range(NUM_SESSIONS)]
@@ -81,7 +81,7 @@ def chats(llm: Any) -> Outcome:
 
 
 def unique(llm: Any) -> Outcome:
-    """Prompts that share nothing and never return."""
+    """Run prompts that share nothing and never return."""
     rng = random.Random(2)
     outcome = Outcome()
     serve(llm, [_prompt(rng, 600) for _ in range(24)], ANSWER_TOKENS, 2, outcome)
@@ -89,7 +89,7 @@ def unique(llm: Any) -> Outcome:
 
 
 def preempted(llm: Any) -> Outcome:
-    """Six at a time whose answers grow until the small pool cannot hold them all."""
+    """Run six prompts at a time, whose answers grow until the small pool cannot hold all of them."""
     rng = random.Random(3)
     outcome = Outcome()
     serve(llm, [_prompt(rng, 400) for _ in range(18)], 240, 6, outcome)

@@ -15,13 +15,13 @@
 namespace kvferry::bench {
 namespace {
 
-/// Every copy path over fragment size, count, direction and placement.
+/// Measures every copy path for each fragment size, count, direction and placement.
 class Copy final : public Subcommand {
  public:
   [[nodiscard]] const char* name() const override { return "copy"; }
   [[nodiscard]] const char* summary() const override {
-    return "every copy path by fragment bytes, count, direction and placement, in GB/s and % of "
-           "the link's peak";
+    return "every copy path for each fragment size, count, direction and placement, in "
+           "GB/s and % of the link's peak";
   }
 
   void add_options(CLI::App& app) override {
@@ -34,8 +34,8 @@ class Copy final : public Subcommand {
   void run(Bench& bench, Report& report) override;
 
  private:
-  /// The rows of all paths for one shape, by turns with those of `reference`, which stand behind
-  /// them.
+  /// The rows of all paths for one shape. They are measured by turns with those of `reference`,
+  /// which come after them in the report.
   [[nodiscard]] static std::vector<TransferRow> measure(Bench& bench,
                                                         std::span<const CopyRowOptions> paths,
                                                         const HostReference& reference,
@@ -67,7 +67,7 @@ std::vector<TransferRow> Copy::measure(Bench& bench, std::span<const CopyRowOpti
   for (std::size_t i = 0; i < paths.size(); ++i) {
     const gpu::CopyPath path = paths[i].way.path;
     rows[i].path = gpu::to_string(path);
-    // Copy engines are none of the multiprocessors; how many a kernel takes, the device chooses.
+    // Copy engines use no multiprocessors. How many a kernel uses is the device's choice.
     const bool by_calls = path == gpu::CopyPath::kPerRun || path == gpu::CopyPath::kBatch;
     if (by_calls && bench.device.kind() != gpu::BackendKind::kHost) rows[i].multiprocessors = 0;
     if (bench.is_modelled()) {
@@ -98,7 +98,7 @@ void Copy::run(Bench& bench, Report& report) {
     report.notes.push_back(model);
   }
   report.notes.emplace_back(
-      "Times are those of one transfer; transfers of a round run back to back.");
+      "A time is that of one transfer. The transfers of a round run back to back.");
 }
 
 }  // namespace

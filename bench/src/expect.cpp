@@ -29,7 +29,7 @@ ExpectRow row_of(const DeviceProfile& device, Traffic traffic, const Expected& e
   return row;
 }
 
-/// What `copy` and `pipeline` should measure on a GPU, without one.
+/// Says, without a GPU, what `copy` and `pipeline` should measure on one.
 class Expect final : public Subcommand {
  public:
   [[nodiscard]] const char* name() const override { return "expect"; }
@@ -59,7 +59,7 @@ class Expect final : public Subcommand {
 };
 
 void Expect::add_options(CLI::App& app) {
-  app.add_option("--gpu", gpu_, "the GPU whose data sheet counts; list: those known")
+  app.add_option("--gpu", gpu_, "GPU whose data sheet is used; list: show the known GPUs")
       ->each([](const std::string& name) {
         if (name == "list") throw CLI::CallForVersion(known_profiles_text(), 0);
       })
@@ -70,9 +70,9 @@ void Expect::add_options(CLI::App& app) {
     return sub;
   };
   app.require_subcommand(0, 1);
-  of_copy_ = part("copy", "only rows of copy, with its options");
+  of_copy_ = part("copy", "only the rows of copy, with the options of copy");
   add_copy_options(*of_copy_, copy_);
-  of_pipeline_ = part("pipeline", "only rows of pipeline, with its options");
+  of_pipeline_ = part("pipeline", "only the rows of pipeline, with the options of pipeline");
   pipeline_.co_run = {"none", "gemm", "stream"};
   add_pipeline_options(*of_pipeline_, pipeline_);
 }
@@ -127,7 +127,8 @@ std::vector<ExpectRow> Expect::transfers() const {
 
 void Expect::run(Bench& bench, Report& report) {
   report.verified =
-      "computed from data sheets and other people's measurements: nothing was measured";
+      "computed from data sheets and from the measurements of others: nothing was "
+      "measured here";
   report.extra["gpu"] = {{"name", device_.name},
                          {"h2d_gb_per_s", device_.h2d_gb_per_s},
                          {"d2h_gb_per_s", device_.d2h_gb_per_s},

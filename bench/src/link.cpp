@@ -23,7 +23,7 @@ constexpr std::array<HostMemoryKind, 2> kMemory = {HostMemoryKind::kPinned,
 
 using Node = std::optional<std::uint32_t>;
 
-/// The best of the pinned copies of each direction, wherever the memory is.
+/// The best rate of the pinned copies of each direction, on whichever node the memory is.
 LinkPeaks peaks_of(const std::vector<TransferRow>& rows, std::uint64_t copy_bytes) {
   const auto best = [&](Traffic traffic) {
     double rate = 0;
@@ -38,7 +38,7 @@ LinkPeaks peaks_of(const std::vector<TransferRow>& rows, std::uint64_t copy_byte
           best(Traffic::kBoth)};
 }
 
-/// The peak that all other percentages refer to, and what pageable memory gets of it.
+/// Measures the peak that all other percentages refer to, and how much of it pageable memory gets.
 class Link final : public Subcommand {
  public:
   [[nodiscard]] const char* name() const override { return "link"; }
@@ -55,12 +55,12 @@ class Link final : public Subcommand {
   void run(Bench& bench, Report& report) override;
 
  private:
-  /// Those of nodes_ of which memory can be had; one without a number if there is none.
+  /// Those of nodes_ that have memory to give; one without a number if there is none.
   [[nodiscard]] std::vector<Node> usable_nodes(gpu::Device& device, Report& report) const;
   /// The rows of one device, and its peaks.
   LinkPeaks measure_device(Bench& bench, std::uint32_t ordinal, std::span<const Node> nodes,
                            std::vector<TransferRow>& all) const;
-  /// The devices behind the first, if they were asked for.
+  /// The devices after the first, if they were asked for.
   void measure_others(Bench& bench, std::span<const Node> nodes, std::vector<TransferRow>& all,
                       Report& report) const;
 

@@ -16,14 +16,14 @@ namespace {
 
 constexpr double kBytesPerGb = 1e9;
 
-/// The transfer component at work: gathers, staging ring, copies, fences; alone, or beside what an
-/// engine computes.
+/// Measures the transfer component at work (gathers, staging ring, copies, fences), alone or beside
+/// the work of an engine.
 class Pipeline final : public Subcommand {
  public:
   [[nodiscard]] const char* name() const override { return "pipeline"; }
   [[nodiscard]] const char* summary() const override {
-    return "stores and loads as an engine makes them, in GB/s and % of the link's peak; what they "
-           "cost compute beside them, in %";
+    return "stores and loads as an engine makes them, in GB/s and % of the link's peak, "
+           "and how much they slow down compute beside them, in %";
   }
   void add_options(CLI::App& app) override {
     add_pipeline_options(app, options_);
@@ -84,8 +84,9 @@ void Pipeline::run(Bench& bench, Report& report) {
   }
   if (!settings_.alone.empty()) {
     report.notes.emplace_back(
-        "Rates are bytes of a round over the time from its first submission to its last end seen "
-        "by the host. Transfer times are the device's, of one plan, without gaps between copies.");
+        "A rate is the bytes of a round divided by the time from its first "
+        "submission to the last end that the host sees. A transfer time is that of "
+        "one plan on the device, without the gaps between copies.");
   }
   for (const gpu::CoRunKind kind : settings_.co_run) {
     const auto work = make_co_runner(bench.device, kind, settings_.work);
@@ -95,7 +96,7 @@ void Pipeline::run(Bench& bench, Report& report) {
     for (const PipelineSubject& subject : settings_.beside) {
       step(kind, subject, [&] { return measure_beside(bench, subject, *work); });
     }
-    if (!work->verify()) throw DeviceError("the co-run work came to wrong results");
+    if (!work->verify()) throw DeviceError("the results of the co-run work are wrong");
   }
 }
 
@@ -138,7 +139,8 @@ TransferRow Pipeline::measure_bursts(Bench& bench, const PipelineSubject& subjec
   return row;
 }
 
-// Alone before and after, so that a device that slows down with time is not taken for the copies.
+// The work is timed alone both before and after, so that a device that slows down with time is not
+// mistaken for an effect of the copies.
 TransferRow Pipeline::measure_beside(Bench& bench, const PipelineSubject& subject,
                                      CoRunner& work) const {
   bench.progress.begin_row(

@@ -10,24 +10,24 @@ namespace kvferry::bench {
 
 /// Where progress is shown.
 enum class ProgressStyle : std::uint8_t {
-  kTerminal,  ///< One line that is written over.
+  kTerminal,  ///< One line that is overwritten.
   kLines      ///< A line every 10 s, for logs.
 };
 
-/// Says what is being measured. Shows nothing in the first second.
+/// Shows what is being measured. Shows nothing in the first second.
 class Progress {
  public:
   Progress(std::ostream& out, ProgressStyle style);
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
-  /// Wipes the line.
+  /// Clears the line.
   ~Progress();
 
-  /// So many more rows are to come.
+  /// Adds `num_rows` to the number of expected rows.
   void expect(std::size_t num_rows) { num_rows_ += num_rows; }
-  /// `what` is measured now: one row, or several at once.
+  /// `what` is measured now: one row, or several at the same time.
   void begin_row(std::string what, std::size_t num_rows = 1);
-  /// Called often; shows something when it is time.
+  /// Call it often; it shows something when it is time.
   void round(std::uint32_t done, std::uint32_t of);
 
  private:
@@ -37,7 +37,7 @@ class Progress {
   const ProgressStyle style_;
   Clock::time_point next_;
   std::size_t num_rows_ = 0;
-  std::size_t row_ = 0;  ///< The first of those that are measured now.
+  std::size_t row_ = 0;  ///< The first of the rows that are measured now.
   std::size_t next_row_ = 1;
   std::string what_;
   bool shown_ = false;

@@ -25,7 +25,8 @@ int code(ExitCode exit_code) { return static_cast<int>(exit_code); }
 
 std::string now_text() { return fmt::format("{:%FT%TZ}", fmt::gmtime(std::time(nullptr))); }
 
-/// While it lives SIGINT and SIGTERM end the measurement after its step; a second one ends it now.
+/// While it lives, SIGINT and SIGTERM end the measurement after the current step. A second signal
+/// ends it at once.
 class StopSignals {
  public:
   StopSignals() {
@@ -57,7 +58,7 @@ ExitCode measure(Subcommand& subcommand, const CommonOptions& options, Report re
                  std::ostream& out, std::ostream& err) {
   const DeviceChoice choice = options.device_choice();
   if (!subcommand.uses_device() && choice.kind != gpu::BackendKind::kHost) {
-    throw ConfigError(fmt::format("{} measures no device: leave --device {} out", subcommand.name(),
+    throw ConfigError(fmt::format("{} measures no device: leave out --device {}", subcommand.name(),
                                   options.device));
   }
   subcommand.check_options(options);
@@ -116,7 +117,7 @@ int run_bench(const Program& program, const std::vector<std::string>& arguments,
   }
   std::string hint = fmt::format("try {} --help", program.name);
   try {
-    // Taken from the back.
+    // CLI11 takes the arguments from the back.
     app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
     for (const auto& subcommand : program.subcommands) {
       if (!app.got_subcommand(subcommand->name())) continue;

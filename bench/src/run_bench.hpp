@@ -10,20 +10,20 @@
 
 namespace kvferry::bench {
 
-/// What the program ends with; scripts rely on it.
+/// The exit status of the program; scripts rely on it.
 enum class ExitCode : int {
-  kMeasured = 0,      ///< Measured, and every byte was as it should be.
-  kDataMismatch = 1,  ///< Measured, but bytes did not arrive; the reports are written all the same.
-  kBadUsage = 2,      ///< Nothing was measured: the command line cannot be meant so.
+  kMeasured = 0,      ///< Measured, and every byte was right.
+  kDataMismatch = 1,  ///< Measured, but bytes were wrong; the reports are written.
+  kBadUsage = 2,      ///< Nothing was measured: the command line is wrong.
   kNoDevice = 3,      ///< Nothing was measured: there is no such device.
-  kFailed = 4,        ///< The device, the memory or a file gave out on the way.
+  kFailed = 4,        ///< The device, the memory or a file failed during the run.
   kStopped = 5        ///< SIGINT or SIGTERM: the reports have the rows that were measured.
 };
 
-/// What a program is called and can measure.
+/// A program's name, and its subcommands.
 struct Program {
   const char* name;
-  /// What the help begins with.
+  /// The beginning of the help.
   const char* about;
   /// In the order of the help.
   std::vector<std::unique_ptr<Subcommand>> subcommands;

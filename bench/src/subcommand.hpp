@@ -16,7 +16,7 @@ namespace kvferry::bench {
 
 class Progress;
 
-/// What a subcommand runs with.
+/// The environment of a running subcommand.
 struct Bench {
   gpu::Device& device;
   const CommonOptions& options;
@@ -24,35 +24,34 @@ struct Bench {
   Progress& progress;
   RowStream& rows;
 
-  /// Whether this is a GPU: neither the host back end nor a stand-in of a driver.
+  /// Whether this is a GPU: neither the host back end nor a stand-in driver.
   [[nodiscard]] bool on_gpu() const {
     return device.kind() != gpu::BackendKind::kHost &&
            options.device_choice().driver == DeviceChoice::Driver::kReal;
   }
-  /// Whether rows are held against the performance model, which describes GPUs.
+  /// Whether rows are compared with the performance model, which describes GPUs.
   [[nodiscard]] bool is_modelled() const {
     return on_gpu() || (options.model_stand_in && device.kind() != gpu::BackendKind::kHost);
   }
 };
 
-/// One subcommand. Another one is another file, named after it, and a line in subcommands.cpp, or
-/// in the laboratory's lab_subcommands.cpp.
+/// One subcommand. To add one, add a file with its name, and a line in subcommands.cpp, or in the
+/// laboratory's lab_subcommands.cpp.
 class Subcommand {
  public:
   virtual ~Subcommand() = default;
   [[nodiscard]] virtual const char* name() const = 0;
   /// One line for the list of subcommands.
   [[nodiscard]] virtual const char* summary() const = 0;
-  /// False: what it measures has nothing to do with a device; it runs with the host back end's, and
-  /// another one that is asked for is bad usage.
+  /// False: it does not measure a device. It runs with the host back end's, and naming another
+  /// device is bad usage.
   [[nodiscard]] virtual bool uses_device() const { return true; }
-  /// Adds its options; `app` and what is added refer to this object.
+  /// Adds its options. `app` and the added options refer to this object.
   virtual void add_options(CLI::App& app) = 0;
-  /// Called before a device is opened. Throws ConfigError with a hint if the options cannot be
-  /// meant so.
+  /// Called before a device is opened. Throws a ConfigError with a hint if the options are wrong.
   virtual void check_options(const CommonOptions& options) = 0;
-  /// Measures step by step, each by `bench.rows`, and adds what else there is to `report`. What did
-  /// not arrive goes to `bench.verifier` and the row. Throws kvferry::Error.
+  /// Measures step by step, each by `bench.rows`, and adds other results to `report`. It reports
+  /// wrong bytes to `bench.verifier` and in the row. Throws kvferry::Error.
   virtual void run(Bench& bench, Report& report) = 0;
 };
 

@@ -13,7 +13,7 @@ namespace kvferry::bench {
 [[nodiscard]] std::unique_ptr<Subcommand> make_pipeline();
 [[nodiscard]] std::unique_ptr<Subcommand> make_expect();
 
-/// kvferry-bench: what measures a machine.
+/// The subcommands of kvferry-bench, which measure a machine.
 [[nodiscard]] Program bench_program();
 
 }  // namespace kvferry::bench

@@ -22,12 +22,12 @@ namespace {
 using cpu_tier::JoinedTier;
 using cpu_tier::TierDirectory;
 
-/// Populated by the constructor, about a second of it: a store that serves before its memory is
-/// there evicts what it could have kept.
+/// The constructor populates this much, in about a second. A store that serves before its memory is
+/// ready evicts values that it could have kept.
 constexpr std::uint64_t kBytesBeforeServing = std::uint64_t{2} << 30U;
 
-/// Of store_geometry.hpp, slot_record.hpp and object_key.hpp: whoever divides, finds or reads
-/// otherwise has another.
+/// Stands for the division (store_geometry.hpp), the records (slot_record.hpp) and the digests
+/// (object_key.hpp). Versions that differ in one of them have different name spaces.
 constexpr std::uint64_t kNameSpace = stable_hash("kvferry.lmcache object store, layout 3");
 
 void append_sentence(std::string& text, const std::string& sentence) {
@@ -62,7 +62,7 @@ TierDirectory::Identity identity_of(const SharedMemoryOptions& shared, std::uint
 std::unique_ptr<ChunkMemory> shared_memory(const MemoryOptions& options,
                                            const cpu_tier::ArenaOptions& arena) {
   const cpu_tier::SharedTierOptions of = tier_options(options);
-  // Held, so that what is joined is divided as this is.
+  // The file stays open, so that the tier that is joined has the division of this file.
   const auto file = cpu_tier::SharedTier::make_or_open(of);
   const cpu_tier::TierShape& shape = file->shape();
   const TierDirectory::Identity identity = identity_of(*options.shared, shape.chunk_bytes);

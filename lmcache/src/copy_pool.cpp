@@ -17,9 +17,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Bound of waits that a notification ends.
+/// Time limit of waits that a notification ends.
 constexpr std::chrono::seconds kWaitSlice{1};
-/// As long as it takes to wake a thread (bench/RESULTS.md).
+/// The time that it takes to wake a thread (bench/RESULTS.md).
 constexpr std::chrono::microseconds kLookOut{50};
 
 constexpr auto kLoads = static_cast<std::size_t>(CopyUrgency::kLoad);
@@ -60,7 +60,7 @@ void CopyJob::give_up() noexcept {
 }
 
 void CopyJob::ended(std::uint32_t num_parts) noexcept {
-  // Parts that were copied by other threads are seen by the one that ends the job.
+  // The thread that ends the job sees the parts that other threads have copied.
   if (num_left_.fetch_sub(num_parts, std::memory_order_acq_rel) != num_parts) return;
   end(given_up_ ? CopyEnd::kGivenUp : CopyEnd::kDone);
 }
@@ -115,7 +115,7 @@ void CopyPool::work() {
     }
     const bool is_load = has_loads_;
     mutex_.unlock();
-    // A store makes way for a load that comes.
+    // A store stops for a load that arrives.
     while (job->copy_next() && (is_load || !has_loads_)) {
     }
     mutex_.lock();

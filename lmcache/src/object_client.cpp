@@ -16,22 +16,23 @@
 namespace kvferry::lmcache {
 namespace {
 
-/// Bound of waits that a notification ends.
+/// Time limit of waits that a notification ends.
 constexpr std::chrono::seconds kWaitSlice{1};
 
-/// Copies up to here are done before the submission returns: to hand one over takes about as long
-/// as it would run (100 us at 10 GB/s, and 40 to wake a thread), and whoever submits goes on to
-/// wait for it anyway. LMCache's other submissions wait meanwhile.
+/// Copies of up to this many bytes are made before the submission returns. Handing one over would
+/// take about as long (40 us to wake a thread; the copy takes 100 us at 10 GB/s), and the caller
+/// waits for it anyway. LMCache's other submissions wait meanwhile.
 constexpr std::uint64_t kInlineBytes = std::uint64_t{1} << 20U;
 
-/// A load's buffer was in use a moment ago, and is read by whoever waits for it: streaming stores
-/// into lines that a cache holds are slower than plain ones, until there are more than it holds.
+/// The buffer of a load was used a moment ago, and is read again soon after. Streaming stores into
+/// lines that are in a cache are slower than plain ones, unless the buffer is larger than the
+/// cache.
 constexpr std::uint64_t kStreamingLoadBytes = std::uint64_t{4} << 20U;
 
 int make_event_fd() {
   const int descriptor = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   if (descriptor < 0) {
-    throw ResourceError("no eventfd can be made: " + std::generic_category().message(errno) +
+    throw ResourceError("cannot make an eventfd: " + std::generic_category().message(errno) +
                         "; raise the limit on open files (ulimit -n)");
   }
   return descriptor;
@@ -51,8 +52,8 @@ CopyRun run_of(std::byte* destination, const std::byte* source, std::uint64_t by
 
 }  // namespace
 
-/// The duty to complete a batch, from its acceptance on. One that is dropped completes it as
-/// failed, so that no path forgets it.
+/// The duty to complete a batch after it was accepted. If an object of this class is dropped, it
+/// completes its batch as failed, so no code path can forget a batch.
 class ObjectClient::Accepted {
  public:
   Accepted(ObjectClient& client, Node node) : client_(&client), node_(std::move(node)) {}
@@ -68,7 +69,7 @@ class ObjectClient::Accepted {
   [[nodiscard]] BatchId id() const { return node_.front().id; }
   Completion& completion() { return node_.front(); }
   void end() noexcept { std::exchange(client_, nullptr)->complete(std::move(node_)); }
-  /// As if it had never been: the submission throws.
+  /// Undoes the acceptance, because the submission throws.
   void withdraw() noexcept {
     ObjectClient* const client = std::exchange(client_, nullptr);
     MutexLock lock(client->mutex_);
@@ -80,8 +81,8 @@ class ObjectClient::Accepted {
   Node node_;
 };
 
-/// Copies between a batch's buffers and its places in the store. What it takes over by begin() it
-/// gives back in end(), which is called once.
+/// Copies between a batch's buffers and its places in the store. begin() takes over the batch and
+/// the places; end(), which is called once, gives them back.
 template <typename Values>
 class ObjectClient::Transfer : public CopyJob {
  public:
@@ -155,12 +156,12 @@ ObjectClient::Accepted ObjectClient::accept() {
 void ObjectClient::complete(Node&& node) noexcept {
   MutexLock lock(mutex_);
   if (!node.front().ok) ++num_failed_;
-  // Whoever drains takes all: one signal for all that come meanwhile.
+  // drain() takes all completions, so one signal is enough until then.
   const bool is_first = completions_.empty();
   completions_.splice(completions_.end(), node);
   if (is_first) {
     const std::uint64_t one = 1;
-    // Its counter cannot be full: drain() zeroes it.
+    // The counter cannot be full, because drain() sets it to zero.
     static_cast<void>(::write(event_fd_, &one, sizeof one));
   }
   if (--num_open_ == 0) quiet_.notify_all();

@@ -10,12 +10,12 @@
 namespace kvferry::lmcache {
 namespace {
 
-// Odd, and with bits set everywhere: the golden ratio's, and a factor of the finaliser.
+// Odd numbers with bits set everywhere: from the golden ratio, and a factor of mixed_bits().
 constexpr std::uint64_t kGolden = 0x9e3779b97f4a7c15U;
 constexpr std::uint64_t kFactor = 0x94d049bb133111ebU;
 
-/// Two lanes over the text's words: one mixes what it has with each word, the other adds the words
-/// up in a rotation, mixed by themselves.
+/// Two lanes over the words of a text. `chained` mixes its state together with each word. `added`
+/// rotates its state and combines it with each word, which is mixed alone.
 struct Lanes {
   std::uint64_t chained = kGolden;
   std::uint64_t added = kFactor;
@@ -28,7 +28,7 @@ struct Lanes {
 
 Lanes lanes_of(std::string_view text) {
   Lanes lanes;
-  // With the length no two texts have the same words.
+  // With the length in front, different texts always have different words.
   lanes.add(text.size());
   for (; text.size() >= sizeof(std::uint64_t); text.remove_prefix(sizeof(std::uint64_t))) {
     std::uint64_t word = 0;

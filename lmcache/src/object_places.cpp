@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// ObjectStore: classes, slots and their records, and what is found in a class.
+// ObjectStore: classes, slots with their records, and the search in a class.
 #include "kvferry/base/check.hpp"
 #include "kvferry/cpu_tier/memory/slab_geometry.hpp"
 #include "kvferry/lmcache/object_store.hpp"
@@ -29,7 +29,7 @@ bool ObjectStore::learn_classes() {
   if (directory == nullptr || directory->leases().is_alone()) return false;
   const std::size_t num_known = classes_.size();
   for (const cpu_tier::ChunkShape& shape : directory->records().shapes()) {
-    // Another one is what another program wrote.
+    // Any other number was written by a different program.
     if (const auto size = geometry_.size_with(shape.num_slots)) make_class(*size);
   }
   return classes_.size() > num_known;
@@ -81,7 +81,7 @@ bool ObjectStore::has_key(const SizeClass& of, SlotId slot, std::string_view key
   if (record.key_bytes != key.size()) return false;
   const char* held = record.key.data();
   if (key.size() > SlotRecord::kInlineKeyBytes) {
-    // What another program wrote must not lead beyond the slot.
+    // A record that a different program wrote must not lead outside the slot.
     const std::uint64_t value_bytes = record.value_bytes;
     if (value_bytes > of.slots.bytes || key.size() > of.slots.bytes - value_bytes) return false;
     held = reinterpret_cast<const char*>(place(of, slot) + value_bytes);
@@ -96,7 +96,7 @@ bool ObjectStore::has_value(const SizeClass& of, SlotId slot, std::string_view k
 
 void ObjectStore::prefetch(const SizeClass& of, std::span<const SlotId> slots) const {
   constexpr std::size_t kLine = 64;
-  // Sizes and keys of usual length.
+  // Enough for the sizes and for keys of the usual length.
   constexpr std::size_t kLines = 3;
   for (const SlotId slot : slots) {
     const auto* const begin = reinterpret_cast<const char*>(&record(of, slot));

@@ -11,7 +11,7 @@
 
 namespace kvferry::lmcache {
 
-/// One call: what it finds stays until it ends.
+/// One call. Everything that the call finds stays in the tier until the call ends.
 class ObjectStore::Step {
  public:
   explicit Step(cpu_tier::Tier& tier) : tier_(tier) { tier_.hold_still(); }
@@ -23,7 +23,7 @@ class ObjectStore::Step {
   cpu_tier::Tier& tier_;
 };
 
-/// The keys of one call, and which of them are still looked for.
+/// The keys of one call, and which of them are still searched.
 struct ObjectStore::Search {
   Search(std::span<const std::string_view> all, DigestFunction digest) : keys(all) {
     digests.reserve(keys.size());
@@ -32,8 +32,8 @@ struct ObjectStore::Search {
     std::iota(open.begin(), open.end(), std::size_t{0});
   }
 
-  /// Of those given, in their order, as a class knows them: one key is another one in each, so
-  /// that what others hold is found in chunks that are divided alike.
+  /// The digests of the given keys, in their order, for one class. A key has a different digest in
+  /// each class, so a value that another store holds is found only in chunks with that division.
   [[nodiscard]] std::vector<Digest> digests_in(const SizeClass& of,
                                                std::span<const std::size_t> which) const {
     std::vector<Digest> some;
@@ -44,7 +44,7 @@ struct ObjectStore::Search {
     }
     return some;
   }
-  /// `done` are those of open, in order, that are looked for no more.
+  /// Ends the search for the keys `done`, an ascending part of `open`.
   void close(std::span<const std::size_t> done) {
     if (done.empty()) return;
     std::vector<std::size_t> left;
@@ -58,17 +58,17 @@ struct ObjectStore::Search {
   std::vector<Digest> digests;
   std::vector<std::size_t> open;  ///< Ascending.
 
-  // What find() found in a class, of those that are open; ascending.
+  // Results of find() for a class: which of the open keys are readable or being written; ascending.
   std::vector<std::size_t> readable;
-  std::vector<SlotId> slots;  ///< Of the readable ones.
+  std::vector<SlotId> slots;  ///< The slots of the readable keys.
   std::vector<std::size_t> writable;
 };
 
-/// What reserve() was asked for.
+/// The arguments of reserve(), and its search.
 struct ObjectStore::Batch {
   Search search;
   std::span<const std::uint64_t> value_bytes;
-  std::vector<std::uint32_t> sizes;  ///< By number.
+  std::vector<std::uint32_t> sizes;  ///< The number of the slot size of each key.
 };
 
 }  // namespace kvferry::lmcache

@@ -28,7 +28,7 @@ ObjectStore::ObjectStore(std::unique_ptr<ChunkMemory> memory, cpu_tier::Eviction
       tier_(geometry_.num_chunks, {}, {eviction, cpu_tier::Admission::kAlways, 0},
             cpu_tier::peers_in(memory_->directory())) {
   MutexLock lock(mutex_);
-  // They stay where they are.
+  // With this capacity, the elements never move.
   classes_.reserve(geometry_.sizes.size());
   class_of_size_.resize(geometry_.sizes.size());
   take_ready_chunks();
@@ -58,7 +58,7 @@ Result<WritableValues, NotStored> ObjectStore::reserve(std::span<const std::stri
   MutexLock lock(mutex_);
   const Step step(tier_);
   take_ready_chunks();
-  // Chunks that come here bring what is in them.
+  // Chunks that this store takes over can have values of other slot sizes.
   learn_classes();
   settle_present(batch);
   std::vector<std::uint32_t> wanted;
@@ -75,7 +75,7 @@ Result<WritableValues, NotStored> ObjectStore::reserve(std::span<const std::stri
       return NotStored{"no room for " + std::to_string(sum_of(value_bytes)) +
                        " bytes in a store of " + std::to_string(geometry_.num_chunks) +
                        " chunks of " + std::to_string(geometry_.chunk_bytes) +
-                       " bytes, what is in use left out: raise capacity"};
+                       " bytes; values in use cannot be evicted: raise capacity"};
     }
   } catch (...) {
     give_back(std::move(values));
@@ -86,7 +86,7 @@ Result<WritableValues, NotStored> ObjectStore::reserve(std::span<const std::stri
 
 void ObjectStore::settle_present(Batch& batch) {
   Search& search = batch.search;
-  // Of equal keys the first stays.
+  // Among equal keys, the first one counts.
   std::vector<std::size_t> order = search.open;
   std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
     const auto key_a = search.digests[a].mixed();
@@ -128,7 +128,7 @@ bool ObjectStore::reserve_class(const Batch& batch, std::uint32_t size, Writable
     if (batch.sizes[i] == size) which.push_back(i);
   }
   std::vector<Digest> digests = batch.search.digests_in(of, which);
-  // All are stored, and the policy learns of them.
+  // The policy learns of the offer; its answers do not matter, because all values are stored.
   std::vector<cpu_tier::OfferAnswer> ignored(digests.size());
   tier_.offer(of.id, digests, ignored);
   if (KVFERRY_FAULT_POINT("lmcache.reserve")) throw std::bad_alloc();
@@ -267,7 +267,7 @@ std::vector<bool> ObjectStore::forget(std::span<const std::string_view> keys) {
     for (std::size_t i = 0; i < search.readable.size(); ++i) {
       const SlotId slot = search.slots[i];
       if (!has_key(one, slot, keys[search.readable[i]])) continue;
-      // Of a key that is given twice the first is told.
+      // If a key is given twice, only the first counts.
       if (std::find(seen.begin(), seen.end(), slot) != seen.end()) continue;
       seen.push_back(slot);
       forgotten[search.readable[i]] = true;

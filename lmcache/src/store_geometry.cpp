@@ -21,12 +21,13 @@ constexpr std::uint64_t kFewChunks = 8;
 constexpr std::uint64_t kManyChunks = 64;
 constexpr std::uint64_t kLeastChunkBytes = 32 * kMiB;
 constexpr std::uint64_t kMostChunkBytes = 1024 * kMiB;
-/// Of a chunk, for records: then slots of powers of two from 256 KiB on fill the rest exactly.
+/// One part in this many of a chunk is for records. With that, slots whose size is a power of two
+/// of at least 256 KiB fill the rest exactly.
 constexpr std::uint64_t kRecordShare = 1024;
-/// Doublings from the smallest slot to a chunk: with eight sizes in each there are fewer than
-/// Tier::kMaxClasses.
+/// Most doublings from the smallest slot to a chunk. With eight sizes in each doubling there are
+/// fewer than Tier::kMaxClasses.
 constexpr unsigned kMostDoublings = 14;
-/// That every size of slot_bytes_for() is a multiple of.
+/// Every size that slot_bytes_for() returns is a multiple of this.
 constexpr std::uint64_t kLeastUnit = 512;
 
 constexpr std::uint64_t low_bit(std::uint64_t bits) { return bits & (~bits + 1); }
@@ -56,7 +57,8 @@ StoreGeometry divided(std::uint64_t chunk_bytes, std::uint32_t num_chunks,
         std::clamp<std::uint64_t>(chunk_bytes / (wanted + kRecordBytes), 1, max_chunk_slots));
     if (geometry.sizes.empty() || count < geometry.sizes.back().num_slots) {
       const std::uint64_t bytes = chunk_bytes / count - kRecordBytes;
-      // What is over in a chunk is the slots', which begin where pages do if the wanted ones do.
+      // The slots take what would be left over in a chunk. They begin at pages if slots of the
+      // wanted size would.
       const std::uint64_t unit =
           bytes < wanted ? kLeastUnit : std::min(kPageBytes, low_bit(wanted));
       geometry.sizes.push_back({bytes / unit * unit, count});

@@ -63,23 +63,23 @@ class TimeoutError(Error):
 
 class SchedulerEngine:
     """
-    The scheduler side: decides what is stored, loaded, evicted and reported. One per engine, called by its scheduler's thread.
+    The scheduler side: decides what is stored, loaded, evicted and reported. One for each engine, called by the engine's scheduler thread.
     """
     def __init__(self, **kwargs: typing.Any) -> None:
         """
-        The keywords are the keys of the table in python/src/py_scheduler_options.cpp: the user's, and what the connector works out. One that is None has its default. Raises ConfigError naming a key that is unknown, missing or of another type, and ResourceError.
+        The keywords are the keys of the table in python/src/py_scheduler_options.cpp: the user's keys, and those that the connector computes. None means the default. Raises ResourceError, or a ConfigError that names a key that is unknown, missing or of the wrong type.
         """
     def bind_pool(self, blocks: list[typing.Any]) -> None:
         """
-        The engine's KVCacheBlock objects by block id, by which the backlog is checked.
+        Takes the engine's KVCacheBlock objects, by block id. The backlog is checked against them.
         """
     def build_plan(self, scheduler_output: typing.Any) -> bytes:
         """
-        Ends the step: the encoded plan for every rank. Reads the vLLM SchedulerOutput, keeps nothing of it. Raises TimeoutError naming a rank that is lost.
+        Ends the step, and returns the encoded plan for every rank. Reads vLLM's SchedulerOutput, and keeps no reference to it. Raises a TimeoutError that names a lost rank.
         """
     def change_weights(self, weights: typing.SupportsInt | typing.SupportsIndex, forget_old: bool) -> None:
         """
-        The model has other weights from here on, by a digest of their name; 0: nobody names them. Blocks of the old ones are found when these come back, or with `forget_old` leave the tier. Loads in flight fail, and what the engine has computed so far is not stored. No step is under way.
+        Changes the model's weights, which are identified by a digest of their version; 0: they have no version. Blocks of the old weights are found again when those weights return; with `forget_old` they leave the tier. Loads in flight fail, and blocks that the engine has computed so far are not stored. Call it while no step is under way.
         """
     def close(self) -> None:
         """
@@ -87,11 +87,11 @@ class SchedulerEngine:
         """
     def fold(self, reports: list[bytes]) -> tuple[list[str], list[str]]:
         """
-        Applies the ranks' encoded reports, once for each step's output, with an empty list if it has none: time-outs count outputs. Returns (request ids whose load has ended, to be told to the engine; request ids that ranks have announced and nobody waits for, not to be told). Raises ProtocolError or TopologyError.
+        Applies the ranks' encoded reports. Call it once for each step's output, with an empty list if there are no reports, because time-outs count outputs. Returns two lists: request ids whose load has ended, which the engine has to be told; and request ids that ranks have reported but no request waits for, which the engine must not be told. Raises ProtocolError or TopologyError.
         """
     def is_busy(self) -> bool:
         """
-        Whether a store or a load is under way. Cheap.
+        Whether a store or a load is under way. A cheap call.
         """
     def lookup(
         self,
@@ -101,11 +101,11 @@ class SchedulerEngine:
         num_tokens: typing.SupportsInt | typing.SupportsIndex,
     ) -> int | None:
         """
-        Tokens that can be loaded beyond the local ones, a multiple of the block. Holds nothing. None: another request loads them now; ask again in the next step.
+        Returns the number of tokens that can be loaded after the local ones, a multiple of the block. Holds nothing. None: another request loads them now; ask again in the next step.
         """
     def note_local(self, request_id: str, num_local_tokens: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
-        lookup() without a question: where a load of another connector would begin.
+        Notes the local tokens like lookup(), without a search: another connector's load would begin after them.
         """
     def on_allocated(
         self,
@@ -115,15 +115,15 @@ class SchedulerEngine:
         num_external_tokens: typing.SupportsInt | typing.SupportsIndex,
     ) -> None:
         """
-        The engine allocated `blocks` (for each KV cache group, all KVCacheBlock objects of the request) and waits for the load. Raises ProtocolError.
+        The engine has allocated `blocks` (for each KV cache group, all KVCacheBlock objects of the request) and waits for the load. Raises ProtocolError.
         """
     def on_blocks_invalid(self, blocks: collections.abc.Iterable[int]) -> None:
         """
-        Another connector failed to load these blocks. To be called before the fold() of the reports that came with them.
+        Another connector failed to load these blocks. Call it before the fold() of the reports that came with them.
         """
     def on_finished(self, request_id: str, num_tokens: typing.SupportsInt | typing.SupportsIndex = 0) -> None:
         """
-        Releases everything of the request. `num_tokens`: those that the engine knows of it; 0 says nothing. Idempotent.
+        Releases everything that the request holds. `num_tokens`: tokens of the request that the engine knows; 0: not given. Idempotent.
         """
     def on_hints(
         self,
@@ -132,7 +132,7 @@ class SchedulerEngine:
         hints: collections.abc.Sequence[tuple[str, typing.SupportsFloat | typing.SupportsIndex, str]],
     ) -> None:
         """
-        What the client of a request that has just arrived says of blocks: for each hint the action (retain, release, demote, prefetch), the seconds that a promise lives, and whose blocks, a session or empty: the request's own. `session`: to which the request belongs, or empty. Raises ConfigError for another action.
+        Takes the hints of a request that has just arrived. A hint has an action (retain, release, demote, prefetch), the seconds for which a promise lives, and a session; an empty session means the request's own blocks. `session`: the session of the request, or empty. Raises ConfigError for any other action.
         """
     def on_request(
         self,
@@ -142,7 +142,7 @@ class SchedulerEngine:
         max_store_tokens: typing.SupportsInt | typing.SupportsIndex | None = None,
     ) -> None:
         """
-        A request arrives, or its id is used again. The list is kept and read as the engine extends it. A load of it brings `max_load_tokens` at most, and its blocks are stored that end with one of its first `max_store_tokens`; None: no limit.
+        A request arrives, or its id is used again. The list is kept, and read as the engine extends it. A load for it brings at most `max_load_tokens`, and only blocks whose last token is among the first `max_store_tokens` are stored; None: no limit.
         """
     def reset_cache(self) -> None:
         """
@@ -150,108 +150,108 @@ class SchedulerEngine:
         """
     def resize(self, num_chunks: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
-        From now on the tier is to have so many chunks, as far as the ranks' memory goes: each plan takes some out of use or into it.
+        Sets the number of chunks that the tier should have, within the ranks' memory. Each plan then takes some chunks into use or out of use.
         """
     def snapshot(self) -> dict[str, int]:
         """
-        All levels and counters, in blocks unless the name says otherwise.
+        Returns all current values and counters, in blocks unless the name says otherwise.
         """
     def take_key_events(self) -> list[tuple[bool, int, bytes]]:
         """
-        What can be loaded since the last call, and what cannot any more, in order: (whether it can, KV cache group, block hash). Empty without `key_events`.
+        Returns the blocks that can be loaded since the last call, and those that cannot be loaded any more, in order: (whether it can be loaded, KV cache group, block hash). Empty without `key_events`.
         """
     def take_tier_changes(self, most: typing.SupportsInt | typing.SupportsIndex) -> list[tuple[bool, int, bytes, int]]:
         """
-        What can be loaded of a shared tier since the last call, and what cannot any more, whichever engine stored it: (whether it can, KV cache group, block hash, slot). Two slots may hold one hash. About `most` at most; fewer: every slot was looked at. Empty without a shared tier. Any one thread, but not during or after close().
+        Returns the blocks of a shared tier that can be loaded since the last call, and those that cannot be loaded any more, whichever engine stored them: (whether it can be loaded, KV cache group, block hash, slot). Two slots can hold the same hash. Returns about `most` changes at most; if there are fewer, every slot was checked. Empty without a shared tier. One thread at a time can call it, but not during or after close().
         """
     def tier_size(self) -> tuple[dict[str, int], list[int], str]:
         """
-        How large the tier is and is to be, in chunks, and whether that changes in the next steps; the ranks that have not done what they were told; why one could not.
+        Returns the size of the tier and its target, in chunks, with whether the next steps change it; the ranks that have not executed their orders yet; and why a rank could not.
         """
     @property
     def max_slots(self) -> int:
         """
-        The same of those that will be: as told, until every rank has said how many it will have.
+        Slots that the tier will have, counted in the same way: the configured number, until every rank has reported how many it will have.
         """
     @property
     def num_slots(self) -> int:
         """
-        Slots of the tier that are ready on every rank, if all were of the first slab class.
+        Slots of the tier that are ready on every rank, counted as if all belonged to the first slab class.
         """
 
 class WorkerEngine:
     """
-    The worker side of one rank: executes plans and reports. Called by the engine's worker thread.
+    The worker side of one rank: executes plans, and reports. Called by the engine's worker thread.
     """
     def __init__(self, **kwargs: typing.Any) -> None:
         """
-        The keywords are the keys of the table in python/src/py_worker_options.cpp: the user's, and what the connector works out. One that is None has its default. Raises ConfigError naming a key that is unknown, missing or of another type, ResourceError, DeviceError, TopologyError or TimeoutError.
+        The keywords are the keys of the table in python/src/py_worker_options.cpp: the user's keys, and those that the connector computes. None means the default. Raises ResourceError, DeviceError, TopologyError, TimeoutError, or a ConfigError that names a key that is unknown, missing or of the wrong type.
         """
     def arena(self) -> str:
         """
-        What was obtained of the host memory so far, in one line.
+        Describes the host memory that was obtained so far, in one line.
         """
     def arena_figures(self) -> dict[str, float]:
         """
-        The same as numbers, as of the start or the end of the arena's growth; unknown ones are left out.
+        Returns the same as numbers, from the start or the end of the arena's growth. Unknown numbers are left out.
         """
     def arena_warnings(self) -> list[str]:
         """
-        What the user is to be warned of about the host memory, a line each.
+        Returns warnings for the user about the host memory, one line each.
         """
     def bind(self, plan: bytes, stream: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
-        Takes the step's plan over, before the forward. `stream`: the compute stream's native handle. Raises ProtocolError.
+        Takes over the step's plan, before the forward pass. `stream`: the native handle of the compute stream. Raises ProtocolError.
         """
     def close(self) -> None:
         """
-        Refuses new work and waits for what runs. Idempotent. Raises TimeoutError.
+        Refuses new work, and waits for the work under way. Idempotent. Raises TimeoutError.
         """
     def collect(self) -> list[str]:
         """
-        Takes note of what ended. Returns the request ids whose load this rank has to announce as ended and failed, each once. Raises TimeoutError.
+        Collects the transfers that have ended. Returns the ids of requests whose load this rank has to report to the engine as ended and failed, each once. Raises TimeoutError.
         """
     def copy_paths(self) -> str:
         """
-        How copies cross the link by their shape, as far as it is known now, in a few lines.
+        Describes by which path copies of each shape cross the link, as far as known now, in a few lines.
         """
     def is_busy(self) -> bool:
         """
-        Whether bytes are on the link or wait for it. Cheap.
+        Whether bytes are on the link or wait for it. A cheap call.
         """
     def pump(self, stream: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
-        Gathers what is ready and did not fit before.
+        Gathers blocks that are ready and did not fit before.
         """
     def save(self, stream: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
-        Gathers what the step completed, behind the forward.
+        Gathers the blocks that the step completed, after the forward pass.
         """
     def sleep(self) -> None:
         """
-        Waits until no copy touches the KV cache, and gives the device memory back. Idempotent. Raises TimeoutError or DeviceError: it does not sleep then.
+        Waits until no copy touches the KV cache, and frees the device memory. Idempotent. Raises TimeoutError or DeviceError; then it is not asleep.
         """
     def stats(self) -> dict[str, int]:
         """
-        Counters since the start and levels of now.
+        Returns counters since the start, and current values.
         """
     def take_report(self) -> bytes:
         """
-        The encoded report of everything since the last call; empty when there is nothing to say.
+        Returns the encoded report of everything since the last call; empty if there is nothing to report.
         """
     def take_timings(self) -> dict[str, list[float]]:
         """
-        How long the transfers took that were seen to succeed since the last call, by 'queue_seconds' (until the first copy) or 'device_seconds', '/', and 'store' or 'load'; a figure each.
+        Returns the times of the transfers that succeeded since the last call, one for each transfer. A key is 'queue_seconds' (until the first copy) or 'device_seconds', '/', and 'store' or 'load'.
         """
     def unsafe_copy_slot(
         self, source: typing.SupportsInt | typing.SupportsIndex, to: typing.SupportsInt | typing.SupportsIndex
     ) -> None:
         """
-        For tests: overwrites the bytes of slot `to`, so that a wrong byte can be shown to be noticed.
+        For tests: overwrites the bytes of slot `to`, to show that wrong bytes are noticed.
         """
     def waiting(self) -> bool:
         """
-        Whether pump() has anything to try.
+        Whether pump() has anything to do.
         """
     def wake(
         self,
@@ -267,7 +267,7 @@ class WorkerEngine:
         num_blocks: typing.SupportsInt | typing.SupportsIndex,
     ) -> None:
         """
-        Takes device memory again for the KV cache, which may lie elsewhere; nothing if it does not sleep. Raises ConfigError, ResourceError or DeviceError: it sleeps on then.
+        Allocates device memory again for the KV cache, which can have other addresses now. Does nothing if it is not asleep. Raises ConfigError, ResourceError or DeviceError; then it stays asleep.
         """
     @property
     def device(self) -> str:
@@ -277,7 +277,7 @@ class WorkerEngine:
     @property
     def is_asleep(self) -> bool:
         """
-        Whether it sleeps: from sleep() to wake().
+        Whether it is asleep: from sleep() to wake().
         """
     @property
     def max_slots(self) -> int:
@@ -292,24 +292,24 @@ class WorkerEngine:
     @property
     def slot_bytes(self) -> int:
         """
-        Of the first slab class, as the slots that the next two count.
+        Bytes of a slot of the first slab class; num_slots and max_slots count such slots.
         """
 
 class ObjectClient:
     """
-    An object store in host memory as LMCache drives a native client. Each batch that was accepted has exactly one completion. Thread-safe.
+    An object store in host memory, with the interface of LMCache's native clients. Each accepted batch has exactly one completion. Thread-safe.
     """
     def __init__(self, **kwargs: typing.Any) -> None:
         """
-        The keywords are the keys of the table in python/src/py_object_client.cpp: the user's and `grace_s`, for which a copy may go on whose process is gone. One that is None has its default. Raises ConfigError naming a key that is unknown, missing or of another type, or ResourceError.
+        The keywords are the keys of the table in python/src/py_object_client.cpp: the user's keys, and `grace_s`, the seconds for which a copy can continue after its process has ended. None means the default. Raises ResourceError, or a ConfigError that names a key that is unknown, missing or of the wrong type.
         """
     def close(self) -> None:
         """
-        Ends what is under way; nobody touches a buffer afterwards. Completions can still be drained. Idempotent.
+        Ends the work under way. Afterwards no thread touches a buffer. Completions can still be drained. Idempotent.
         """
     def drain_completions(self) -> list[tuple[int, bool, str, list[bool] | None]]:
         """
-        Takes what has completed: tuples (id, ok, error, for each key whether it was loaded, is there, was there; None of a set).
+        Takes the completions: tuples (id, ok, error, flags). There is a flag for each key: whether it was loaded (get), is held (exists) or was held (delete); None for a set.
         """
     def event_fd(self) -> int:
         """
@@ -317,11 +317,11 @@ class ObjectClient:
         """
     def memory(self) -> str:
         """
-        What memory was obtained, in a line.
+        Describes the memory that was obtained, in one line.
         """
     def snapshot(self) -> dict[str, int]:
         """
-        Levels and counters.
+        Returns current values and counters.
         """
     def submit_batch_delete(self, keys: list[str]) -> int:
         """
@@ -329,7 +329,7 @@ class ObjectClient:
         """
     def submit_batch_exists(self, keys: list[str]) -> int:
         """
-        Asks which keys are held; returns the batch's id. Raises Error after close().
+        Checks which keys are held; returns the batch's id. Raises Error after close().
         """
     def submit_batch_get(self, keys: list[str], buffers: list[typing.Any]) -> int:
         """
@@ -337,18 +337,18 @@ class ObjectClient:
         """
     def submit_batch_set(self, keys: list[str], buffers: list[typing.Any]) -> int:
         """
-        Stores all values, or none; returns the batch's id. The buffers, any contiguous ones, stay as they are until the completion. Raises Error after close().
+        Stores all values, or none; returns the batch's id. The buffers can be any contiguous ones, and must not change until the completion. Raises Error after close().
         """
     def warning(self) -> str:
         """
-        What its user is to be told; usually nothing.
+        Returns a warning for the user; usually empty.
         """
     @property
     def num_workers(self) -> int: ...
 
 def admission_names() -> list[str]:
     """
-    The admission policies by the names that users know, the default first.
+    The admission policies, by the users' names for them, the default first.
     """
 
 def ask_for_tier(
@@ -357,27 +357,27 @@ def ask_for_tier(
     pages: str,
 ) -> tuple[str, int, str]:
     """
-    What the first of `num_ranks` ranks that start now would hear, each with a tier of `rank_bytes` > 0 in `pages` ('auto' for the best): (pages it would be, bytes of room for all, why it is refused or empty). Takes nothing. Raises ConfigError.
+    Checks whether `num_ranks` ranks could start now, each with a tier of `rank_bytes` > 0 in `pages` ('auto': the best kind). Returns (kind of pages, bytes of room for all ranks, why the first rank would refuse; empty if it would not). Takes no memory. Raises ConfigError.
     """
 
 def backend_names() -> list[str]:
     """
-    The back ends by the names that users know, the host first.
+    The back ends, by the users' names for them, the host first.
     """
 
 def backends() -> dict[str, str]:
     """
-    For each back end why it cannot be had in this process, in one line; empty if it can. Starts the vendors' drivers, which can hang.
+    For each back end, why it is not available in this process, in one line; empty if it is. Starts the vendors' drivers, which can hang.
     """
 
 def built_kernels() -> tuple[str, list[str], list[str]]:
     """
-    What the GPU kernels of this build were compiled with and for: (CUDA toolkit, '13.0' or empty; NVIDIA architectures, 'sm_80'; AMD's, 'gfx90a').
+    The toolkit and the architectures of this build's GPU kernels: (CUDA toolkit, such as '13.0', or empty; NVIDIA architectures, such as 'sm_80'; AMD architectures, such as 'gfx90a').
     """
 
 def check_numa_node(node: typing.SupportsInt | typing.SupportsIndex) -> None:
     """
-    Raises ConfigError that lists the nodes, unless `node` is one of them.
+    Raises a ConfigError that lists the machine's nodes, unless `node` is one of them.
     """
 
 def check_shared_tier(
@@ -387,57 +387,57 @@ def check_shared_tier(
     chunk_bytes: typing.SupportsInt | typing.SupportsIndex = 0,
 ) -> tuple[int, int]:
     """
-    Whether an engine would take that path as its shared tier's, as far as it can be told without making anything. Returns the bytes that its file lacks as yet, of all ranks, and those of a page of it. Raises ConfigError or ResourceError, as the engine would.
+    Checks whether an engine would accept that path for its shared tier, as far as that is possible without making anything. Returns the bytes that the file still lacks, for all ranks, and the bytes of one of its pages. Raises ConfigError or ResourceError, as the engine would.
     """
 
 def eviction_names() -> list[str]:
     """
-    The eviction policies by the names that users know, the default first.
+    The eviction policies, by the users' names for them, the default first.
     """
 
 def find_devices(backend: str, driver_library: str = "") -> list[dict[str, str]]:
     """
-    The devices of a GPU's back end in the order of their ordinals, as their driver describes them: name, architecture, driver, pci_address ('' if it does not tell) and kernels: what this build has for it ('sm_90', 'PTX of sm_100', 'hipRTC', '' if nothing). Makes no context; starts the driver, which can hang. Raises DeviceError or ConfigError.
+    The devices of a GPU back end, in the order of their ordinals, as their driver describes them: name, architecture, driver, pci_address ('' if unknown), and kernels: those of this build that fit it ('sm_90', 'PTX of sm_100', 'hipRTC', '' if none). Makes no context, but starts the driver, which can hang. Raises DeviceError or ConfigError.
     """
 
 def find_tiers(directory: bytes) -> list[bytes]:
     """
-    Paths, as bytes, of the shared tiers right in that directory (bytes, too) that this user can open.
+    Paths of the shared tiers directly in that directory that this user can open. All paths are bytes.
     """
 
 def huge_page_pool() -> dict[str, int]:
     """
-    The machine's pool of huge pages: page_bytes, num_total, num_free, and num_more that the kernel may add.
+    The machine's pool of huge pages: page_bytes, num_total, num_free, and num_more, which the kernel can add.
     """
 
 def inspect_tier(path: bytes) -> tuple[dict[str, str], dict[str, int], list[tuple[str, int, bool, int, int]]]:
     """
-    What is in a shared tier now, without joining it (`path`: bytes): (texts, figures, instances as (name, name space, whether it lives, chunks, weight)). Raises ConfigError or ResourceError.
+    Describes the current contents of a shared tier, without joining it (`path`: bytes): (texts, figures, instances as (name, name space, whether it is alive, chunks, weight)). Raises ConfigError or ResourceError.
     """
 
 def memlock_limit_bytes() -> int | None:
     """
-    Bytes that this process may lock; None if that is unlimited.
+    Bytes that this process can lock; None: unlimited.
     """
 
 def memlock_warning(bytes: typing.SupportsInt | typing.SupportsIndex) -> str | None:
     """
-    What a user is to know before `bytes` are registered with a GPU; None if nothing.
+    A warning for the user before `bytes` are registered with a GPU; None: there is none.
     """
 
 def memory_limits() -> list[tuple[str, int, str]]:
     """
-    The limits on more host memory that apply to this process: (name, bytes of room, what lifts it).
+    The limits on more host memory for this process: (name, bytes that it still allows, how to raise it).
     """
 
 def numa_nodes() -> list[tuple[int, int, int]]:
     """
-    The NUMA nodes that this process may use: (number, bytes of memory, processors). Raises ResourceError.
+    The NUMA nodes that this process can use: (number, bytes of memory, processors). Raises ResourceError.
     """
 
 def remove_tier(path: bytes) -> None:
     """
-    Removes the file of a shared tier. Raises ResourceError naming the engines that use it, and ConfigError.
+    Removes the file of a shared tier. Raises ConfigError, or a ResourceError that names the engines that use it.
     """
 
 def shared_tier_shape(
@@ -447,7 +447,7 @@ def shared_tier_shape(
     chunk_bytes: typing.SupportsInt | typing.SupportsIndex = 0,
 ) -> tuple[int, int, int]:
     """
-    How a shared tier of `capacity_bytes` for all of an engine's `num_ranks` is divided: (chunks, bytes of a chunk on one rank, slots that a chunk may have). `chunk_bytes`: 0 for a size that depends on the capacity alone. Makes nothing. Raises ConfigError.
+    How a shared tier of `capacity_bytes`, for all `num_ranks` ranks of an engine, is divided: (chunks, bytes of a chunk on one rank, most slots of a chunk). `chunk_bytes`: 0 for a size that depends only on the capacity. Makes nothing. Raises ConfigError.
     """
 
 def slab_geometry(
@@ -455,7 +455,7 @@ def slab_geometry(
     slot_bytes: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex],
 ) -> tuple[int, list[int]]:
     """
-    How a tier of `tier_bytes` is divided for blocks of `slot_bytes`, by slab class: (chunks, slots of each class in a chunk). Raises ConfigError.
+    How a tier of `tier_bytes` is divided for blocks of `slot_bytes` bytes, by slab class: (chunks, slots of each class in a chunk). Raises ConfigError.
     """
 
 __version__: str

@@ -175,7 +175,7 @@ class KvFerryConfig:
         WORKER,
         default=None,
     )
-    pages: str = key(one_of(WHERE, PAGES, "leave the key out for the best there are"), WORKER, default="auto")
+    pages: str = key(one_of(WHERE, PAGES, "leave the key out for the best available"), WORKER, default="auto")
     pinned_piece_bytes: int = key(read_size, WORKER, default=64 * MIB)
     pinning_bandwidth_limit: int | None = key(read_rate, WORKER, default=None)
     staging_bytes: int | None = key(read_size, default=None)

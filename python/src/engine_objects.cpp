@@ -12,7 +12,7 @@
 namespace kvferry::python {
 namespace {
 
-/// vLLM: the content hash is followed by the group id, 4 bytes big-endian
+/// In vLLM the content hash is followed by the group id, 4 bytes big-endian
 /// (make_block_hash_with_group_id).
 constexpr std::size_t kGroupBytes = 4;
 
@@ -76,7 +76,7 @@ void PyBlockPool::mark_held(std::span<const BlockId> blocks,
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     const std::size_t ahead = blocks[std::min(i + std::size_t{kAhead}, blocks.size() - 1)].value();
     if (ahead < size) __builtin_prefetch(objects[ahead]);
-    // The engine retains few blocks of a window, and the others carry no hash.
+    // The engine retains few blocks of a window; the others have no hash.
     const std::size_t block = blocks[i].value();
     if (block >= size || block_hash_.in_slot(objects[block]) == Py_None) continue;
     if (holds(blocks[i], keys[i])) held[i] = 1;

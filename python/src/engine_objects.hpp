@@ -11,27 +11,27 @@
 #include <span>
 #include <string_view>
 
-/// Reading vLLM's own Python objects at C speed. Every call needs the GIL; nothing of the engine's
-/// is changed.
+/// Reads vLLM's own Python objects at C speed. Every call needs the GIL. None changes an object of
+/// the engine.
 namespace kvferry::python {
 
 namespace py = pybind11;
 
-/// Objects fetched ahead of their turn: enough to hide the memory's latency.
+/// Number of objects that are prefetched: enough to hide the latency of memory.
 inline constexpr Py_ssize_t kAhead = 8;
 
-/// Reads one attribute of many objects of one class. For a class with __slots__ (vLLM's
-/// KVCacheBlock) the slot is read through its member descriptor's offset, which takes nanoseconds;
-/// anything else goes through getattr.
+/// Reads one attribute of many objects of one class. If the class has __slots__ (vLLM's
+/// KVCacheBlock), it reads the slot at its member descriptor's offset, which takes nanoseconds.
+/// Otherwise it uses getattr.
 class AttributeReader {
  public:
   /// `sample` is one of the objects.
   AttributeReader(py::handle sample, const char* slot_name, const char* attribute_name);
   AttributeReader() = default;
 
-  /// The attribute, a new reference; throws py::error_already_set if it is missing.
+  /// Returns a new reference to the attribute. Throws py::error_already_set if it is missing.
   [[nodiscard]] py::object read(py::handle object) const;
-  /// The same, borrowed, if it lies in a slot and is there; else null.
+  /// Returns a borrowed reference if the attribute is in a slot and is set; else null.
   [[nodiscard]] PyObject* in_slot(PyObject* object) const {
     if (slot_offset_ == 0 || Py_TYPE(object) != type_) return nullptr;
     return *reinterpret_cast<PyObject**>(reinterpret_cast<char*>(object) + slot_offset_);
@@ -39,7 +39,7 @@ class AttributeReader {
 
  private:
   PyTypeObject* type_ = nullptr;
-  std::ptrdiff_t slot_offset_ = 0;  ///< 0: no slot.
+  std::ptrdiff_t slot_offset_ = 0;  ///< 0: the attribute is not in a slot.
   py::object attribute_name_;
 };
 
@@ -56,7 +56,7 @@ class PyBlockHashes : public connector::BlockHashes {
   py::list hashes_;
 };
 
-/// vLLM's BlockPool, as its list of KVCacheBlock objects, by block id.
+/// vLLM's BlockPool: its list of KVCacheBlock objects, by block id.
 class PyBlockPool : public connector::BlockPool {
  public:
   explicit PyBlockPool(py::list blocks);
@@ -66,7 +66,7 @@ class PyBlockPool : public connector::BlockPool {
   [[nodiscard]] std::optional<cpu_tier::BlockKey> key(BlockId block) const override;
 
  private:
-  /// The hash of a block and its group, as vLLM has them: bytes, or None.
+  /// The hash of a block with its group, in vLLM's form: bytes, or None.
   [[nodiscard]] py::object hash_of(BlockId block) const;
 
   py::list blocks_;
@@ -75,9 +75,9 @@ class PyBlockPool : public connector::BlockPool {
 
 /// The characters of a str; valid while the object lives.
 [[nodiscard]] std::string_view text_of(py::handle text);
-/// A Python int that has to be an unsigned 32-bit number.
+/// Reads a Python int that has to be an unsigned 32-bit number.
 [[nodiscard]] std::uint32_t uint32_of_any(py::handle number);
-/// The same; fast for an int of one digit, as block ids are.
+/// The same, but fast for an int of one digit, as block ids are.
 [[nodiscard]] inline std::uint32_t uint32_of(py::handle number) {
   if (PyLong_CheckExact(number.ptr())) {
     const auto* digits = reinterpret_cast<const PyLongObject*>(number.ptr());

@@ -8,18 +8,18 @@
 #include <string_view>
 #include <vector>
 
-/// Python's strings and buffers as memory. Every call needs the GIL.
+/// Access to the memory of Python's strings and buffers. Every call needs the GIL.
 namespace kvferry::python {
 
 namespace py = pybind11;
 
 enum class Access { kRead, kWrite };
 
-/// The memory of a list's buffer objects, which nobody can resize or free while this lives. May be
-/// destroyed without the GIL, which it takes then.
+/// The memory of a list's buffer objects. While this object lives, they cannot be resized or freed.
+/// It can be destroyed without the GIL, which it then takes.
 class PyBuffers {
  public:
-  /// Throws what the objects raise that are no contiguous buffers, or not writable.
+  /// Throws the exception of an object that is not a contiguous buffer, or not writable.
   PyBuffers(const py::list& objects, Access access);
   ~PyBuffers();
   PyBuffers(const PyBuffers&) = delete;
@@ -34,10 +34,10 @@ class PyBuffers {
   std::vector<Py_buffer> views_;
 };
 
-/// The UTF-8 text of a list's strings, which live as long as this.
+/// The UTF-8 text of a list's strings. It keeps the strings alive.
 class PyKeys {
  public:
-  /// Throws TypeError for what is no string, and UnicodeEncodeError.
+  /// Throws TypeError if an element is not a string, and UnicodeEncodeError.
   explicit PyKeys(const py::list& strings);
   [[nodiscard]] std::span<const std::string_view> views() const { return views_; }
 

@@ -13,14 +13,14 @@ namespace {
 
 namespace py = pybind11;
 
-/// A path that an error names may be no UTF-8, of which a Python text is made.
+/// A path in an error message may not be UTF-8, so it is converted for the Python text.
 template <class AnError>
 void make_readable() {
   py::register_exception_translator([](std::exception_ptr thrown) {
     try {
       if (thrown) std::rethrow_exception(thrown);
     } catch (const AnError& error) {
-      // What a translator throws is left to the next one.
+      // If a translator throws, the next one handles the exception.
       throw AnError(std::string(readable(error.what())));
     }
   });
@@ -29,7 +29,7 @@ void make_readable() {
 }  // namespace
 
 void bind_errors(py::module_& module) {
-  // Translators are tried last registered first: the root comes first here.
+  // The translator that was registered last is tried first, so the root is registered first.
   const auto root = py::register_exception<Error>(module, "Error", PyExc_RuntimeError);
   py::register_exception<ConfigError>(module, "ConfigError", root);
   py::register_exception<ResourceError>(module, "ResourceError", root);

@@ -5,7 +5,7 @@
 
 namespace kvferry::python {
 
-/// The core's exceptions as Python's, with their tree.
+/// Registers the core's exceptions in Python, with the same tree.
 void bind_errors(pybind11::module_& module);
 
 }  // namespace kvferry::python

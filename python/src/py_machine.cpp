@@ -88,7 +88,7 @@ std::vector<std::map<std::string, std::string>> find_devices(const std::string& 
   return out;
 }
 
-/// As the first rank's arena asks, without claiming anything.
+/// Checks the budget like the first rank's arena, without claiming anything.
 std::tuple<std::string, std::uint64_t, std::string> ask_for_tier(std::uint64_t rank_bytes,
                                                                  std::uint32_t num_ranks,
                                                                  const std::string& pages) {
@@ -104,43 +104,45 @@ std::tuple<std::string, std::uint64_t, std::string> ask_for_tier(std::uint64_t r
 
 void bind_machine(py::module_& module) {
   module.def("built_kernels", &built_kernels,
-             "What the GPU kernels of this build were compiled with and for: (CUDA toolkit, '13.0' "
-             "or empty; NVIDIA architectures, 'sm_80'; AMD's, 'gfx90a').");
+             "The toolkit and the architectures of this build's GPU kernels: (CUDA toolkit, such "
+             "as '13.0', or empty; NVIDIA architectures, such as 'sm_80'; AMD architectures, such "
+             "as 'gfx90a').");
   module.def("backend_names", &backend_names,
-             "The back ends by the names that users know, the host first.");
+             "The back ends, by the users' names for them, the host first.");
   module.def("backends", &backends,
-             "For each back end why it cannot be had in this process, in one line; empty if it "
-             "can. Starts the vendors' drivers, which can hang.");
-  module.def("find_devices", &find_devices, py::arg("backend"), py::arg("driver_library") = "",
-             py::call_guard<py::gil_scoped_release>(),
-             "The devices of a GPU's back end in the order of their ordinals, as their driver "
-             "describes them: name, architecture, driver, pci_address ('' if it does not tell) and "
-             "kernels: what this build has for it ('sm_90', 'PTX of sm_100', 'hipRTC', '' if "
-             "nothing). Makes no context; starts the driver, which can hang. Raises DeviceError or "
-             "ConfigError.");
+             "For each back end, why it is not available in this process, in one line; empty if it "
+             "is. Starts the vendors' drivers, which can hang.");
+  module.def(
+      "find_devices", &find_devices, py::arg("backend"), py::arg("driver_library") = "",
+      py::call_guard<py::gil_scoped_release>(),
+      "The devices of a GPU back end, in the order of their ordinals, as their driver describes "
+      "them: name, architecture, driver, pci_address ('' if unknown), and kernels: those of this "
+      "build that fit it ('sm_90', 'PTX of sm_100', 'hipRTC', '' if none). Makes no context, but "
+      "starts the driver, which can hang. Raises DeviceError or ConfigError.");
   module.def("memory_limits", &memory_limits,
-             "The limits on more host memory that apply to this process: (name, bytes of room, "
-             "what lifts it).");
+             "The limits on more host memory for this process: (name, bytes that it still allows, "
+             "how to raise it).");
   module.def("memlock_limit_bytes", &cpu_tier::memlock_limit_bytes,
-             "Bytes that this process may lock; None if that is unlimited.");
+             "Bytes that this process can lock; None: unlimited.");
   module.def(
       "memlock_warning", [](std::uint64_t bytes) { return cpu_tier::memlock_warning(bytes); },
       py::arg("bytes"),
-      "What a user is to know before `bytes` are registered with a GPU; None if nothing.");
+      "A warning for the user before `bytes` are registered with a GPU; None: there is none.");
   module.def("huge_page_pool", &huge_page_pool,
-             "The machine's pool of huge pages: page_bytes, num_total, num_free, and num_more that "
-             "the kernel may add.");
+             "The machine's pool of huge pages: page_bytes, num_total, num_free, and num_more, "
+             "which the kernel can add.");
   module.def("numa_nodes", &numa_nodes,
-             "The NUMA nodes that this process may use: (number, bytes of memory, processors). "
+             "The NUMA nodes that this process can use: (number, bytes of memory, processors). "
              "Raises ResourceError.");
   module.def(
       "check_numa_node", [](std::uint32_t node) { cpu_tier::MachineTopology().check_node(node); },
-      py::arg("node"), "Raises ConfigError that lists the nodes, unless `node` is one of them.");
-  module.def("ask_for_tier", &ask_for_tier, py::arg("rank_bytes"), py::arg("num_ranks"),
-             py::arg("pages"),
-             "What the first of `num_ranks` ranks that start now would hear, each with a tier of "
-             "`rank_bytes` > 0 in `pages` ('auto' for the best): (pages it would be, bytes of room "
-             "for all, why it is refused or empty). Takes nothing. Raises ConfigError.");
+      py::arg("node"),
+      "Raises a ConfigError that lists the machine's nodes, unless `node` is one of them.");
+  module.def(
+      "ask_for_tier", &ask_for_tier, py::arg("rank_bytes"), py::arg("num_ranks"), py::arg("pages"),
+      "Checks whether `num_ranks` ranks could start now, each with a tier of `rank_bytes` > 0 in "
+      "`pages` ('auto': the best kind). Returns (kind of pages, bytes of room for all ranks, why "
+      "the first rank would refuse; empty if it would not). Takes no memory. Raises ConfigError.");
 }
 
 }  // namespace kvferry::python

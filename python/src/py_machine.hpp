@@ -5,7 +5,7 @@
 
 namespace kvferry::python {
 
-/// What this machine allows and has, for `kvferry doctor`: reads only.
+/// Functions for `kvferry doctor` that report the machine's properties and limits. They only read.
 void bind_machine(pybind11::module_& module);
 
 }  // namespace kvferry::python

@@ -29,13 +29,13 @@ using Strings = py::typing::List<py::str>;
 using Buffers = py::typing::List<py::object>;
 using PyCompletion = std::tuple<std::uint64_t, bool, std::string, std::optional<std::vector<bool>>>;
 
-/// All that an ObjectClient of Python's is made of.
+/// All options of a Python ObjectClient.
 struct PyClientOptions {
   lmcache::MemoryOptions memory;
-  /// With an empty path the memory is this client's alone.
+  /// With an empty path the memory belongs to this client only.
   lmcache::SharedMemoryOptions shared;
   cpu_tier::Eviction eviction = cpu_tier::Eviction::kAdaptive;
-  /// Threads that copy; 0: all that pay.
+  /// Number of copy threads; 0: chosen by the machine's processors.
   std::uint32_t num_workers = 0;
 };
 
@@ -65,7 +65,7 @@ constexpr OptionKey<PyClientOptions> kKeys[] = {
 std::unique_ptr<ObjectClient> make_client(const py::KWArgs<py::object>& given) {
   auto options = read_options<PyClientOptions>("ObjectClient", kKeys, given);
   if (!options.shared.path.empty()) options.memory.shared = std::move(options.shared);
-  // The first chunk is populated, and processes are asked what they claim.
+  // This populates the first memory, and reads the claims of other processes.
   const py::gil_scoped_release unlocked;
   return std::make_unique<ObjectClient>(std::make_unique<lmcache::ObjectStore>(
                                             lmcache::make_memory(options.memory), options.eviction),
@@ -155,40 +155,40 @@ std::map<std::string, std::uint64_t> snapshot(const ObjectClient& client) {
 
 void bind_object_client(py::module_& module) {
   py::class_<ObjectClient>(module, "ObjectClient",
-                           "An object store in host memory as LMCache drives a native client. Each "
-                           "batch that was accepted has exactly one completion. Thread-safe.")
+                           "An object store in host memory, with the interface of LMCache's native "
+                           "clients. Each accepted batch has exactly one completion. Thread-safe.")
       .def(py::init(&make_client),
            "The keywords are the keys of the table in python/src/py_object_client.cpp: the user's "
-           "and `grace_s`, for which a copy may go on whose process is gone. One that is None has "
-           "its default. Raises ConfigError naming a key that is unknown, missing or of another "
-           "type, or ResourceError.")
+           "keys, and `grace_s`, the seconds for which a copy can continue after its process has "
+           "ended. None means the default. Raises ResourceError, or a ConfigError that names a key "
+           "that is unknown, missing or of the wrong type.")
       .def("event_fd", &ObjectClient::event_fd,
            "A file descriptor that is readable while there are completions.")
       .def("submit_batch_set", &submit_set, py::arg("keys"), py::arg("buffers"),
-           "Stores all values, or none; returns the batch's id. The buffers, any contiguous ones, "
-           "stay as they are until the completion. Raises Error after close().")
+           "Stores all values, or none; returns the batch's id. The buffers can be any contiguous "
+           "ones, and must not change until the completion. Raises Error after close().")
       .def("submit_batch_get", &submit_get, py::arg("keys"), py::arg("buffers"),
            "Copies into each buffer the value that is held under its key with exactly its size; "
            "returns the batch's id. Raises Error after close().")
       .def("submit_batch_exists", &submit_keys<&ObjectClient::submit_exists>, py::arg("keys"),
-           "Asks which keys are held; returns the batch's id. Raises Error after close().")
+           "Checks which keys are held; returns the batch's id. Raises Error after close().")
       .def("submit_batch_delete", &submit_keys<&ObjectClient::submit_delete>, py::arg("keys"),
            "Forgets keys; returns the batch's id. Raises Error after close().")
-      .def(
-          "drain_completions", &drain,
-          "Takes what has completed: tuples (id, ok, error, for each key whether it was loaded, is "
-          "there, was there; None of a set).")
+      .def("drain_completions", &drain,
+           "Takes the completions: tuples (id, ok, error, flags). There is a flag for each key: "
+           "whether it was loaded (get), is held (exists) or was held (delete); None for a set.")
       .def("close", &close,
-           "Ends what is under way; nobody touches a buffer afterwards. Completions can still be "
-           "drained. Idempotent.")
-      .def("snapshot", &snapshot, "Levels and counters.")
+           "Ends the work under way. Afterwards no thread touches a buffer. Completions can still "
+           "be drained. Idempotent.")
+      .def("snapshot", &snapshot, "Returns current values and counters.")
       .def_property_readonly("num_workers", &ObjectClient::num_workers)
       .def(
           "memory", [](ObjectClient& client) { return client.store().memory().description(); },
-          "What memory was obtained, in a line.", py::call_guard<py::gil_scoped_release>())
+          "Describes the memory that was obtained, in one line.",
+          py::call_guard<py::gil_scoped_release>())
       .def(
           "warning", [](ObjectClient& client) { return client.store().memory().warning(); },
-          "What its user is to be told; usually nothing.",
+          "Returns a warning for the user; usually empty.",
           py::call_guard<py::gil_scoped_release>());
 }
 

@@ -7,7 +7,7 @@ namespace kvferry::python {
 
 namespace py = pybind11;
 
-/// The class ObjectClient: the methods by which LMCache drives a native client.
+/// The class ObjectClient, with the methods of LMCache's native clients.
 void bind_object_client(py::module_& module);
 
 }  // namespace kvferry::python

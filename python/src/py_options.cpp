@@ -9,10 +9,10 @@
 namespace kvferry::python {
 namespace {
 
-/// Of a value in a message.
+/// Most characters of a value in a message.
 constexpr std::size_t kMostShown = 300;
 
-/// A value in one line: of what cannot be written the type.
+/// Writes a value in one line; if it cannot be written, its type.
 std::string shown(const py::object& value) {
   const auto text = py::reinterpret_steal<py::object>(PyObject_ASCII(value.ptr()));
   if (!text) {
@@ -74,7 +74,7 @@ std::string OptionValue::text() const {
 std::chrono::nanoseconds OptionValue::duration(double units_per_second, const char* unit) const {
   const double value = number();
   const double most = kMaxSeconds * units_per_second;
-  // So written that what is not a number is refused.
+  // This form also refuses NaN.
   if (!(value >= 0 && value <= most)) {
     std::ostringstream expected;
     expected << "a number of " << unit << " from 0 to " << most;

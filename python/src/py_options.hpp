@@ -15,21 +15,21 @@
 #include <utility>
 #include <vector>
 
-/// The one way of options from Python to the core: a table for each consumer, with a row for each
-/// key. Every call needs the GIL.
+/// Passes options from Python to the core: a table for each consumer, with a row for each key.
+/// Every call needs the GIL.
 namespace kvferry::python {
 
 namespace py = pybind11;
 
-/// Longest time that an option may name, in seconds: 31 years. Sums of some such times and the
-/// monotonic clock stay far below what nanoseconds in 64 bits can say.
+/// Longest time that an option can have, in seconds: 31 years. Sums of several such times and the
+/// monotonic clock stay far below the limit of nanoseconds in 64 bits.
 inline constexpr double kMaxSeconds = 1e9;
 
-/// What Python gave for a key. Whatever reads it throws ConfigError for what it does not expect,
-/// naming the key, the value and what is expected.
+/// The value that Python gave for a key. Each function that reads it throws a ConfigError for an
+/// unexpected value; the message names the key, the value and what is expected.
 class OptionValue {
  public:
-  /// `name`: as messages have it, "WorkerEngine: slots_per_chunk[0]".
+  /// `name`: the name for messages, such as "WorkerEngine: slots_per_chunk[0]".
   OptionValue(std::string name, py::object value)
       : name_(std::move(name)), value_(std::move(value)) {}
 
@@ -39,11 +39,11 @@ class OptionValue {
   [[nodiscard]] double number() const;
   [[nodiscard]] bool is_text() const;
   [[nodiscard]] std::string text() const;
-  /// From 0 to kMaxSeconds, as the next one.
+  /// From 0 to kMaxSeconds, like the next function.
   [[nodiscard]] std::chrono::nanoseconds seconds() const;
   [[nodiscard]] std::chrono::nanoseconds microseconds() const;
   [[nodiscard]] py::dict mapping() const;
-  /// The elements of a list or tuple; of exactly `size`, if that is given.
+  /// The elements of a list or tuple; exactly `size` elements, if `size` is given.
   [[nodiscard]] std::vector<OptionValue> elements(
       std::optional<std::size_t> size = std::nullopt) const;
   /// Throws the ConfigError.
@@ -59,7 +59,7 @@ class OptionValue {
 template <class T>
 [[nodiscard]] T read(const OptionValue& value);
 
-/// How each type of field is read; seconds for durations.
+/// Reads each type of field; durations are in seconds.
 template <class T>
 struct OptionReader {
   static T read(const OptionValue& value) {
@@ -109,13 +109,13 @@ T read(const OptionValue& value) {
 }
 
 enum class Presence : std::uint8_t {
-  kOptional,  ///< Left out, or None: the field keeps the default of its struct.
+  kOptional,  ///< If it is left out or None, the field keeps the default of its struct.
   kRequired
 };
 
-/// A key, and what its value does to the options. The name is the user's where the user has one.
-/// Its field has the same name, but for what the field's type says (a unit) or its struct
-/// (`shared_`).
+/// A key, and how its value changes the options. If users have a name for it, the key has that
+/// name. Its field has the same name, without a unit that the field's type implies, and without a
+/// prefix that its struct implies (`shared_`).
 template <class Options>
 struct OptionKey {
   const char* name;
@@ -123,29 +123,31 @@ struct OptionKey {
   Presence presence = Presence::kOptional;
 };
 
-/// Sets the field that `Members` lead to, each a member of the one before; read as its type says.
+/// Sets the field at the end of `Members`, each a member of the one before; its type says how the
+/// value is read.
 template <auto... Members, class Options>
 void set_field(Options& options, const OptionValue& value) {
   auto& field = (options.*....*Members);
   field = read<std::remove_reference_t<decltype(field)>>(value);
 }
 
-/// The same, read by `Read`.
+/// The same, but `Read` reads the value.
 template <auto Read, auto... Members, class Options>
 void set_field_by(Options& options, const OptionValue& value) {
   (options.*....*Members) = Read(value);
 }
 
-/// What was given for `key`; nothing if that is nothing, or None.
+/// The value given for `key`; unset if there is none, or if it is None.
 [[nodiscard]] std::optional<OptionValue> find_option(const std::string& consumer, const char* key,
                                                      const py::dict& given);
-/// Throws ConfigError for a key that is not among `known`.
+/// Throws ConfigError for a key that is not in `known`.
 void refuse_unknown_options(const std::string& consumer, std::span<const char* const> known,
                             const py::dict& given);
 [[noreturn]] void refuse_missing_option(const std::string& consumer, const char* key);
 
-/// Reads all that Python gave for `consumer`, as messages name it. Throws ConfigError for a key
-/// that is not in the table, for a required one that is missing, and for a value of another type.
+/// Reads all values that Python gave for `consumer`, a name for messages. Throws ConfigError for a
+/// key that is not in the table, for a required key that is missing, and for a value of the wrong
+/// type.
 template <class Options>
 [[nodiscard]] Options read_options(const std::string& consumer,
                                    std::span<const OptionKey<Options>> keys,

@@ -28,88 +28,96 @@ std::unique_ptr<PySchedulerEngine> make_scheduler_engine(const py::KWArgs<py::ob
 }  // namespace
 
 void bind_scheduler_engine(py::module_& module) {
-  py::class_<PySchedulerEngine>(module, "SchedulerEngine",
-                                "The scheduler side: decides what is stored, loaded, evicted and "
-                                "reported. One per engine, called by its "
-                                "scheduler's thread.")
+  py::class_<PySchedulerEngine>(
+      module, "SchedulerEngine",
+      "The scheduler side: decides what is stored, loaded, evicted and reported. One for each "
+      "engine, called by the engine's scheduler thread.")
       .def(py::init(&make_scheduler_engine),
            "The keywords are the keys of the table in python/src/py_scheduler_options.cpp: the "
-           "user's, and what the connector works out. One that is None has its default. Raises "
-           "ConfigError naming a key that is unknown, missing or of another type, and "
-           "ResourceError.")
+           "user's keys, and those that the connector computes. None means the default. Raises "
+           "ResourceError, or a ConfigError that names a key that is unknown, missing or of the "
+           "wrong type.")
       .def("bind_pool", &PySchedulerEngine::bind_pool, py::arg("blocks"),
-           "The engine's KVCacheBlock objects by block id, by which the backlog is checked.")
+           "Takes the engine's KVCacheBlock objects, by block id. The backlog is checked against "
+           "them.")
       .def("on_request", &PySchedulerEngine::on_request, py::arg("request_id"),
            py::arg("block_hashes"), py::arg("max_load_tokens") = py::none(),
            py::arg("max_store_tokens") = py::none(),
-           "A request arrives, or its id is used again. The list is kept and read as the engine "
-           "extends it. A load of it brings `max_load_tokens` at most, and its blocks are stored "
-           "that end with one of its first `max_store_tokens`; None: no limit.")
+           "A request arrives, or its id is used again. The list is kept, and read as the engine "
+           "extends it. A load for it brings at most `max_load_tokens`, and only blocks whose last "
+           "token is among the first `max_store_tokens` are stored; None: no limit.")
       .def("on_hints", &PySchedulerEngine::on_hints, py::arg("request_id"), py::arg("session"),
            py::arg("hints"),
-           "What the client of a request that has just arrived says of blocks: for each hint the "
-           "action (retain, release, demote, prefetch), the seconds that a promise lives, and "
-           "whose blocks, a session or empty: the request's own. `session`: to which the request "
-           "belongs, or empty. Raises ConfigError for another action.")
-      .def("lookup", &PySchedulerEngine::lookup, py::arg("request_id"), py::arg("block_hashes"),
-           py::arg("num_local_tokens"), py::arg("num_tokens"),
-           "Tokens that can be loaded beyond the local ones, a multiple of the block. Holds "
-           "nothing. None: another request loads them now; ask again in the next step.")
+           "Takes the hints of a request that has just arrived. A hint has an action (retain, "
+           "release, demote, prefetch), the seconds for which a promise lives, and a session; an "
+           "empty session means the request's own blocks. `session`: the session of the request, "
+           "or empty. Raises ConfigError for any other action.")
+      .def(
+          "lookup", &PySchedulerEngine::lookup, py::arg("request_id"), py::arg("block_hashes"),
+          py::arg("num_local_tokens"), py::arg("num_tokens"),
+          "Returns the number of tokens that can be loaded after the local ones, a multiple of the "
+          "block. Holds nothing. None: another request loads them now; ask again in the next step.")
       .def("note_local", &PySchedulerEngine::note_local, py::arg("request_id"),
            py::arg("num_local_tokens"),
-           "lookup() without a question: where a load of another connector would begin.")
+           "Notes the local tokens like lookup(), without a search: another connector's load would "
+           "begin after them.")
       .def("on_blocks_invalid", &PySchedulerEngine::on_blocks_invalid, py::arg("blocks"),
-           "Another connector failed to load these blocks. To be called before the fold() of the "
+           "Another connector failed to load these blocks. Call it before the fold() of the "
            "reports that came with them.")
-      .def(
-          "on_allocated", &PySchedulerEngine::on_allocated, py::arg("request_id"),
-          py::arg("block_hashes"), py::arg("blocks"), py::arg("num_external_tokens"),
-          "The engine allocated `blocks` (for each KV cache group, all KVCacheBlock objects of the "
-          "request) and waits for the load. Raises ProtocolError.")
+      .def("on_allocated", &PySchedulerEngine::on_allocated, py::arg("request_id"),
+           py::arg("block_hashes"), py::arg("blocks"), py::arg("num_external_tokens"),
+           "The engine has allocated `blocks` (for each KV cache group, all KVCacheBlock objects "
+           "of the request) and waits for the load. Raises ProtocolError.")
       .def("build_plan", &PySchedulerEngine::build_plan, py::arg("scheduler_output"),
-           "Ends the step: the encoded plan for every rank. Reads the vLLM SchedulerOutput, keeps "
-           "nothing of it. Raises TimeoutError naming a rank that is lost.")
+           "Ends the step, and returns the encoded plan for every rank. Reads vLLM's "
+           "SchedulerOutput, and keeps no reference to it. Raises a TimeoutError that names a lost "
+           "rank.")
       .def("fold", &PySchedulerEngine::fold, py::arg("reports"),
-           "Applies the ranks' encoded reports, once for each step's output, with an empty list if "
-           "it "
-           "has none: time-outs count outputs. Returns (request ids whose load has ended, to be "
-           "told to the engine; request ids that ranks have announced and nobody waits for, not to "
-           "be told). Raises ProtocolError or TopologyError.")
+           "Applies the ranks' encoded reports. Call it once for each step's output, with an empty "
+           "list if there are no reports, because time-outs count outputs. Returns two lists: "
+           "request ids whose load has ended, which the engine has to be told; and request ids "
+           "that ranks have reported but no request waits for, which the engine must not be told. "
+           "Raises ProtocolError or TopologyError.")
       .def("on_finished", &PySchedulerEngine::on_finished, py::arg("request_id"),
            py::arg("num_tokens") = 0,
-           "Releases everything of the request. `num_tokens`: those that the engine knows of it; 0 "
-           "says nothing. Idempotent.")
+           "Releases everything that the request holds. `num_tokens`: tokens of the request that "
+           "the engine knows; 0: not given. Idempotent.")
       .def("reset_cache", &PySchedulerEngine::reset_cache, "Empties the tier.")
-      .def(
-          "change_weights", &PySchedulerEngine::change_weights, py::arg("weights"),
-          py::arg("forget_old"),
-          "The model has other weights from here on, by a digest of their name; 0: nobody names "
-          "them. Blocks of the old ones are found when these come back, or with `forget_old` leave "
-          "the tier. Loads in flight fail, and what the engine has computed so far is not stored. "
-          "No step is under way.")
+      .def("change_weights", &PySchedulerEngine::change_weights, py::arg("weights"),
+           py::arg("forget_old"),
+           "Changes the model's weights, which are identified by a digest of their version; 0: "
+           "they have no version. Blocks of the old weights are found again when those weights "
+           "return; with `forget_old` they leave the tier. Loads in flight fail, and blocks that "
+           "the engine has computed so far are not stored. Call it while no step is under way.")
       .def("resize", &PySchedulerEngine::resize, py::arg("num_chunks"),
-           "From now on the tier is to have so many chunks, as far as the ranks' memory goes: each "
-           "plan takes some out of use or into it.")
-      .def("tier_size", &PySchedulerEngine::tier_size,
-           "How large the tier is and is to be, in chunks, and whether that changes in the next "
-           "steps; the ranks that have not done what they were told; why one could not.")
+           "Sets the number of chunks that the tier should have, within the ranks' memory. Each "
+           "plan then takes some chunks into use or out of use.")
+      .def(
+          "tier_size", &PySchedulerEngine::tier_size,
+          "Returns the size of the tier and its target, in chunks, with whether the next steps "
+          "change it; the ranks that have not executed their orders yet; and why a rank could not.")
       .def("take_key_events", &PySchedulerEngine::take_key_events,
-           "What can be loaded since the last call, and what cannot any more, in order: (whether "
-           "it can, KV cache group, block hash). Empty without `key_events`.")
-      .def("take_tier_changes", &PySchedulerEngine::take_tier_changes, py::arg("most"),
-           "What can be loaded of a shared tier since the last call, and what cannot any more, "
-           "whichever engine stored it: (whether it can, KV cache group, block hash, slot). Two "
-           "slots may hold one hash. About `most` at most; fewer: every slot was looked at. Empty "
-           "without a shared tier. Any one thread, but not during or after close().")
-      .def("is_busy", &PySchedulerEngine::is_busy, "Whether a store or a load is under way. Cheap.")
+           "Returns the blocks that can be loaded since the last call, and those that cannot be "
+           "loaded any more, in order: (whether it can be loaded, KV cache group, block hash). "
+           "Empty without `key_events`.")
+      .def(
+          "take_tier_changes", &PySchedulerEngine::take_tier_changes, py::arg("most"),
+          "Returns the blocks of a shared tier that can be loaded since the last call, and those "
+          "that cannot be loaded any more, whichever engine stored them: (whether it can be "
+          "loaded, KV cache group, block hash, slot). Two slots can hold the same hash. Returns "
+          "about `most` changes at most; if there are fewer, every slot was checked. Empty without "
+          "a shared tier. One thread at a time can call it, but not during or after close().")
+      .def("is_busy", &PySchedulerEngine::is_busy,
+           "Whether a store or a load is under way. A cheap call.")
       .def_property_readonly("num_slots", &PySchedulerEngine::num_slots,
-                             "Slots of the tier that are ready on every rank, if all were of the "
-                             "first slab class.")
-      .def_property_readonly("max_slots", &PySchedulerEngine::max_slots,
-                             "The same of those that will be: as told, until every rank has said "
-                             "how many it will have.")
+                             "Slots of the tier that are ready on every rank, counted as if all "
+                             "belonged to the first slab class.")
+      .def_property_readonly(
+          "max_slots", &PySchedulerEngine::max_slots,
+          "Slots that the tier will have, counted in the same way: the configured number, until "
+          "every rank has reported how many it will have.")
       .def("snapshot", &PySchedulerEngine::snapshot,
-           "All levels and counters, in blocks unless the name says otherwise.")
+           "Returns all current values and counters, in blocks unless the name says otherwise.")
       .def("close", &PySchedulerEngine::close, "Drops everything. Idempotent.");
 }
 

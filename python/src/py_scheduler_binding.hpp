@@ -5,7 +5,7 @@
 
 namespace kvferry::python {
 
-/// SchedulerEngine, as Python sees it.
+/// The Python class SchedulerEngine.
 void bind_scheduler_engine(pybind11::module_& module);
 
 }  // namespace kvferry::python

@@ -15,7 +15,7 @@ py::object attribute(py::handle object, const char* name) {
   return py::reinterpret_steal<py::object>(value);
 }
 
-/// How many of a request's tokens in the step are drafts.
+/// The number of drafts among a request's tokens in the step.
 std::uint32_t num_drafts(py::handle request_id, py::handle drafts) {
   if (PyDict_GET_SIZE(drafts.ptr()) == 0) return 0;
   PyObject* its = PyDict_GetItemWithError(drafts.ptr(), request_id.ptr());
@@ -144,7 +144,7 @@ void PySchedulerEngine::take_block_ids(const py::tuple& groups) {
     if (!PyList_Check(ids)) throw py::type_error("block ids have to be a list of ints per group");
     const Py_ssize_t size = PyList_GET_SIZE(ids);
     for (Py_ssize_t i = 0; i < size; ++i) {
-      // The int objects lie scattered in the heap, mostly out of the cache.
+      // The int objects are scattered in the heap, mostly outside the caches.
       if (i + kAhead < size) __builtin_prefetch(PyList_GET_ITEM(ids, i + kAhead));
       table.emplace_back(uint32_of(PyList_GET_ITEM(ids, i)));
     }

@@ -28,11 +28,11 @@ using BytesList = py::typing::List<py::bytes>;
 using ObjectList = py::typing::List<py::object>;
 using Figures = py::typing::Dict<py::str, py::int_>;
 
-/// SchedulerEngine fed from vLLM's own objects: one call per hook, no Python code per block or
-/// request.
+/// A SchedulerEngine that reads vLLM's own objects: one call for each hook, and no Python code for
+/// each block or request.
 class PySchedulerEngine {
  public:
-  /// `tier`: the one that engines share, joined already; none: its own.
+  /// `tier`: the joined tier that engines share; null: the engine has its own tier.
   explicit PySchedulerEngine(connector::SchedulerOptions options,
                              std::unique_ptr<cpu_tier::JoinedTier> tier = nullptr);
 
@@ -68,24 +68,25 @@ class PySchedulerEngine {
  private:
   connector::SchedulerEngine& engine();
   [[nodiscard]] const connector::SchedulerEngine& engine() const;
-  /// A request id the engine never announced (a hook missing in its version) is announced here.
+  /// Announces a request id that the engine has not announced (its version lacks the hook).
   void announce(std::string_view engine_id, const BytesList& block_hashes);
   void take_scheduled(py::handle request_id, connector::TableUpdate update, py::handle block_ids,
                       py::handle num_computed_tokens, py::handle num_scheduled_tokens,
                       py::handle drafts, std::uint32_t num_prompt_tokens = 0);
-  /// Where the step leaves recurrent states.
+  /// Reads where the step leaves recurrent states.
   void take_states(py::handle scheduler_output);
 
-  /// The block lists of each KV cache group into tables_.
+  /// Reads the block lists of each KV cache group into tables_.
   void take_block_ids(const py::tuple& groups);
   void take_blocks(const py::tuple& groups);
-  /// tables_, as the core wants them.
+  /// tables_, in the core's form.
   std::span<const std::span<const BlockId>> tables(std::size_t num_groups);
 
   std::unique_ptr<PyBlockPool> pool_;
   std::unique_ptr<cpu_tier::JoinedTier> tier_;
-  std::optional<cpu_tier::TierContents> contents_;  ///< Of `tier_`, once it is asked for.
-  std::atomic<std::uint64_t> weights_ = 0;          ///< For take_tier_changes(), on any thread.
+  std::optional<cpu_tier::TierContents>
+      contents_;                            ///< The contents of `tier_`, made at the first request.
+  std::atomic<std::uint64_t> weights_ = 0;  ///< For take_tier_changes(), on any thread.
   std::unique_ptr<connector::SchedulerEngine> engine_;
   AttributeReader block_id_;
   bool has_block_id_ = false;

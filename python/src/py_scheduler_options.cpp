@@ -18,7 +18,7 @@ using cpu_tier::SharedTierOptions;
 using cpu_tier::TierOptions;
 using Identity = cpu_tier::TierDirectory::Identity;
 
-/// Tells this engine's plans from those of any other, also after a restart.
+/// Distinguishes this engine's plans from those of any other engine, even after a restart.
 connector::DomainId random_domain() {
   std::random_device source;
   return connector::DomainId(static_cast<std::uint32_t>(source()));

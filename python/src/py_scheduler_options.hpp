@@ -14,30 +14,30 @@
 
 namespace kvferry::python {
 
-/// All that a SchedulerEngine of Python's is made of.
+/// All options of a Python SchedulerEngine.
 struct PySchedulerOptions {
   connector::SchedulerOptions engine;
   /// Packed bytes of a block, by slab class (the largest first) and rank.
   std::vector<std::vector<std::uint64_t>> slot_bytes;
-  /// By slab class.
+  /// Slots in a chunk, by slab class.
   std::vector<std::uint32_t> slots_per_chunk;
-  /// Of each rank: how many ranks share one arena with it, and which of them it is.
+  /// For each rank: how many ranks share its arena, and its index among them.
   std::vector<std::tuple<std::uint32_t, std::uint32_t>> replicas;
-  /// Of each KV cache group: which tokens a token sees, as TokenReach::named() takes it.
+  /// For each KV cache group: which tokens a token sees, for TokenReach::named().
   std::vector<std::tuple<std::string, std::uint32_t>> group_reaches;
-  /// Of each KV cache group: the slab class of its blocks.
+  /// For each KV cache group: the slab class of its blocks.
   std::vector<std::uint32_t> group_classes;
-  /// Of each KV cache group: hashes of the engine that one of its blocks covers.
+  /// For each KV cache group: the number of the engine's hashes that one of its blocks covers.
   std::vector<std::uint32_t> group_hashes_per_block;
-  /// Of each KV cache group: KvGroup::unseen_tokens. Empty: none of any.
+  /// For each KV cache group: KvGroup::unseen_tokens. Empty: 0 for all groups.
   std::vector<std::uint32_t> group_unseen_tokens;
-  /// With an empty path the tier is this engine's alone.
+  /// With an empty path the tier belongs to this engine only.
   connector::SharedTierWish shared;
-  /// Of this engine in the shared tier, but for the name.
+  /// This engine's identity in the shared tier, without the name.
   cpu_tier::TierDirectory::Identity identity;
 };
 
-/// Reads the keywords of SchedulerEngine(). Throws ConfigError naming the key.
+/// Reads the keywords of SchedulerEngine(). Throws a ConfigError that names the key.
 [[nodiscard]] PySchedulerOptions read_scheduler_options(const pybind11::dict& given);
 
 }  // namespace kvferry::python

@@ -7,8 +7,8 @@
 
 namespace kvferry::python {
 
-/// A Python text of what may be no UTF-8, such as a path or what a damaged file says: other bytes
-/// are written as \xff. With the GIL.
+/// Makes a Python text from bytes that may not be UTF-8, such as a path or the content of a damaged
+/// file. Other bytes are written as \xff. Needs the GIL.
 inline pybind11::str readable(std::string_view text) {
   PyObject* decoded =
       PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace");

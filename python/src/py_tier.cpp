@@ -24,7 +24,7 @@ namespace py = pybind11;
 
 using Texts = std::map<std::string, py::str>;
 using Figures = std::map<std::string, std::uint64_t>;
-/// Name, name space, whether it lives, chunks, weight.
+/// Name, name space, whether it is alive, chunks, weight.
 using Instance = std::tuple<py::str, std::uint64_t, bool, std::uint32_t, std::uint32_t>;
 
 cpu_tier::TierReport report_of(const std::string& path) {
@@ -60,7 +60,7 @@ std::tuple<Texts, Figures, std::vector<Instance>> inspect(const py::bytes& path)
   return {std::move(texts), std::move(figures), std::move(instances)};
 }
 
-/// Bytes: a name need not be UTF-8.
+/// The paths are bytes, because a name need not be UTF-8.
 std::vector<py::bytes> find(const py::bytes& directory) {
   std::vector<py::bytes> out;
   for (const auto& path : cpu_tier::find_tiers(std::string(directory)))
@@ -102,9 +102,9 @@ std::vector<std::string> admission_names() {
 
 void bind_tier(py::module_& module) {
   module.def("eviction_names", &eviction_names,
-             "The eviction policies by the names that users know, the default first.");
+             "The eviction policies, by the users' names for them, the default first.");
   module.def("admission_names", &admission_names,
-             "The admission policies by the names that users know, the default first.");
+             "The admission policies, by the users' names for them, the default first.");
   module.def(
       "slab_geometry",
       [](std::uint64_t tier_bytes, const std::vector<std::uint64_t>& slot_bytes) {
@@ -112,27 +112,27 @@ void bind_tier(py::module_& module) {
         return std::pair(geometry.num_chunks, geometry.slots_per_chunk);
       },
       py::arg("tier_bytes"), py::arg("slot_bytes"),
-      "How a tier of `tier_bytes` is divided for blocks of `slot_bytes`, by slab class: (chunks, "
-      "slots of each class in a chunk). Raises ConfigError.");
+      "How a tier of `tier_bytes` is divided for blocks of `slot_bytes` bytes, by slab class: "
+      "(chunks, slots of each class in a chunk). Raises ConfigError.");
   module.def(
       "shared_tier_shape", &shape, py::arg("path"), py::arg("capacity_bytes"), py::arg("num_ranks"),
       py::arg("chunk_bytes") = 0,
-      "How a shared tier of `capacity_bytes` for all of an engine's `num_ranks` is divided: "
-      "(chunks, bytes of a chunk on one rank, slots that a chunk may have). `chunk_bytes`: 0 "
-      "for a size that depends on the capacity alone. Makes nothing. Raises ConfigError.");
-  module.def(
-      "check_shared_tier", &check, py::arg("path"), py::arg("capacity_bytes"), py::arg("num_ranks"),
-      py::arg("chunk_bytes") = 0,
-      "Whether an engine would take that path as its shared tier's, as far as it can be told "
-      "without making anything. Returns the bytes that its file lacks as yet, of all ranks, and "
-      "those of a page of it. Raises ConfigError or ResourceError, as the engine would.");
+      "How a shared tier of `capacity_bytes`, for all `num_ranks` ranks of an engine, is divided: "
+      "(chunks, bytes of a chunk on one rank, most slots of a chunk). `chunk_bytes`: 0 for a size "
+      "that depends only on the capacity. Makes nothing. Raises ConfigError.");
+  module.def("check_shared_tier", &check, py::arg("path"), py::arg("capacity_bytes"),
+             py::arg("num_ranks"), py::arg("chunk_bytes") = 0,
+             "Checks whether an engine would accept that path for its shared tier, as far as that "
+             "is possible without making anything. Returns the bytes that the file still lacks, "
+             "for all ranks, and the bytes of one of its pages. Raises ConfigError or "
+             "ResourceError, as the engine would.");
   module.def("find_tiers", &find, py::arg("directory"),
-             "Paths, as bytes, of the shared tiers right in that directory (bytes, too) that this "
-             "user can open.");
+             "Paths of the shared tiers directly in that directory that this user can open. All "
+             "paths are bytes.");
   module.def("inspect_tier", &inspect, py::arg("path"),
-             "What is in a shared tier now, without joining it (`path`: bytes): (texts, "
-             "figures, instances as (name, name space, whether it lives, chunks, weight)). Raises "
-             "ConfigError or ResourceError.");
+             "Describes the current contents of a shared tier, without joining it (`path`: bytes): "
+             "(texts, figures, instances as (name, name space, whether it is alive, chunks, "
+             "weight)). Raises ConfigError or ResourceError.");
   module.def(
       "remove_tier",
       [](const py::bytes& path) {
@@ -141,8 +141,8 @@ void bind_tier(py::module_& module) {
         cpu_tier::remove_tier(its);
       },
       py::arg("path"),
-      "Removes the file of a shared tier. Raises ResourceError naming the engines that use "
-      "it, and ConfigError.");
+      "Removes the file of a shared tier. Raises ConfigError, or a ResourceError that names the "
+      "engines that use it.");
 }
 
 }  // namespace kvferry::python

@@ -5,7 +5,8 @@
 
 namespace kvferry::python {
 
-/// The shared tiers of this machine, for `kvferry tier`, and how a tier is divided.
+/// Functions about the shared tiers of this machine, for `kvferry tier`, and about how tiers are
+/// divided.
 void bind_tier(pybind11::module_& module);
 
 }  // namespace kvferry::python

@@ -11,20 +11,20 @@
 #include <cstdint>
 #include <optional>
 
-/// Options of a tier that several consumers have.
+/// Readers for options of a tier that several consumers have.
 namespace kvferry::python {
 
-/// The kind of a name; nothing for "auto". Throws ConfigError.
+/// The kind of pages with that name; unset for "auto". Throws ConfigError.
 [[nodiscard]] std::optional<cpu_tier::PageKind> page_kind(const OptionValue& value);
 
-/// The eviction of a name. Throws ConfigError.
+/// The eviction policy with that name. Throws ConfigError.
 [[nodiscard]] cpu_tier::Eviction eviction(const OptionValue& value);
 
-/// Whether the file of a shared tier stays when its last user ends.
+/// Whether the file of a shared tier is kept when its last user ends.
 [[nodiscard]] cpu_tier::AtExit at_exit(const OptionValue& value);
 
-/// The shared tier that an engine of `world_size` ranks joins; nothing if `given` has no path.
-/// Throws ConfigError for one without an instance.
+/// The shared tier that an engine of `world_size` ranks joins; unset if `given` has no path. Throws
+/// ConfigError for a path without an instance.
 [[nodiscard]] std::optional<connector::SharedTierWish> shared_tier_wish(
     connector::SharedTierWish given, std::uint32_t world_size);
 

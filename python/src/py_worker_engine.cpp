@@ -56,7 +56,7 @@ std::unique_ptr<WorkerEngine> make_worker_engine(const py::KWArgs<py::object>& g
   const PyWorkerOptions options = read_worker_options(given);
   std::vector<gpu::BlockGeometry> geometries = geometries_of(options.fragments, options.num_blocks);
   std::unique_ptr<gpu::Device> device = make_device(options);
-  // Populating the arena takes seconds; the engine's other threads go on meanwhile.
+  // Populating the arena takes seconds, and the engine's other threads run meanwhile.
   const py::gil_scoped_release unlocked;
   return std::make_unique<WorkerEngine>(std::move(device), std::move(geometries), options.engine);
 }
@@ -128,65 +128,64 @@ void copy_slot(WorkerEngine& engine, std::uint32_t source, std::uint32_t to) {
 
 void bind_worker_engine(py::module_& module) {
   py::class_<WorkerEngine>(module, "WorkerEngine",
-                           "The worker side of one rank: executes plans and reports. Called by the "
-                           "engine's worker thread.")
+                           "The worker side of one rank: executes plans, and reports. Called by "
+                           "the engine's worker thread.")
       .def(py::init(&make_worker_engine),
-           "The keywords are the keys of the table in python/src/py_worker_options.cpp: the "
-           "user's, and what the connector works out. One that is None has its default. Raises "
-           "ConfigError naming a key that is unknown, missing or of another type, ResourceError, "
-           "DeviceError, TopologyError or TimeoutError.")
+           "The keywords are the keys of the table in python/src/py_worker_options.cpp: the user's "
+           "keys, and those that the connector computes. None means the default. Raises "
+           "ResourceError, DeviceError, TopologyError, TimeoutError, or a ConfigError that names a "
+           "key that is unknown, missing or of the wrong type.")
       .def_property_readonly("device", &WorkerEngine::device_description,
                              "Back end, name, architecture and driver of the device.")
       .def("copy_paths", &WorkerEngine::copy_paths_text,
-           "How copies cross the link by their shape, as far as it is known now, in a few lines.")
-      .def_property_readonly("slot_bytes", &WorkerEngine::slot_bytes,
-                             "Of the first slab class, as the slots that the next two count.")
+           "Describes by which path copies of each shape cross the link, as far as known now, in a "
+           "few lines.")
+      .def_property_readonly(
+          "slot_bytes", &WorkerEngine::slot_bytes,
+          "Bytes of a slot of the first slab class; num_slots and max_slots count such slots.")
       .def_property_readonly("num_slots", &WorkerEngine::num_slots, "Slots that are ready now.")
       .def_property_readonly("max_slots", &WorkerEngine::max_slots, "Slots that will be ready.")
       .def("arena", &WorkerEngine::arena_text,
-           "What was obtained of the host memory so far, in one line.")
+           "Describes the host memory that was obtained so far, in one line.")
       .def("arena_warnings", &WorkerEngine::arena_warnings,
-           "What the user is to be warned of about the host memory, a line each.")
+           "Returns warnings for the user about the host memory, one line each.")
       .def("arena_figures", &arena_figures,
-           "The same as numbers, as of the start or the end of the arena's growth; unknown ones "
-           "are left out.")
+           "Returns the same as numbers, from the start or the end of the arena's growth. Unknown "
+           "numbers are left out.")
       .def("bind", &bind_plan, py::arg("plan"), py::arg("stream"),
-           "Takes the step's plan over, before the forward. `stream`: the compute stream's native "
-           "handle. Raises "
-           "ProtocolError.")
+           "Takes over the step's plan, before the forward pass. `stream`: the native handle of "
+           "the compute stream. Raises ProtocolError.")
       .def("pump", &WorkerEngine::pump, py::call_guard<py::gil_scoped_release>(), py::arg("stream"),
-           "Gathers what is ready and did not fit before.")
-      .def("is_busy", &is_busy, "Whether bytes are on the link or wait for it. Cheap.")
-      .def("waiting", &WorkerEngine::waiting, "Whether pump() has anything to try.")
+           "Gathers blocks that are ready and did not fit before.")
+      .def("is_busy", &is_busy, "Whether bytes are on the link or wait for it. A cheap call.")
+      .def("waiting", &WorkerEngine::waiting, "Whether pump() has anything to do.")
       .def("save", &WorkerEngine::save, py::arg("stream"), py::call_guard<py::gil_scoped_release>(),
-           "Gathers what the step completed, behind the forward.")
+           "Gathers the blocks that the step completed, after the forward pass.")
       .def("collect", &WorkerEngine::collect,
-           "Takes note of what ended. Returns the request ids whose load this rank has to announce "
-           "as ended and failed, each once. Raises TimeoutError.")
+           "Collects the transfers that have ended. Returns the ids of requests whose load this "
+           "rank has to report to the engine as ended and failed, each once. Raises TimeoutError.")
       .def(
           "take_report", [](WorkerEngine& engine) { return py::bytes(engine.take_report()); },
-          "The encoded report of everything since the last call; empty when there is nothing to "
-          "say.")
-      .def("stats", &stats_of, "Counters since the start and levels of now.")
-      .def(
-          "take_timings", &take_timings,
-          "How long the transfers took that were seen to succeed since the last call, by "
-          "'queue_seconds' (until the first copy) or 'device_seconds', '/', and 'store' or 'load'; "
-          "a figure each.")
-      .def(
-          "sleep", &WorkerEngine::sleep, py::call_guard<py::gil_scoped_release>(),
-          "Waits until no copy touches the KV cache, and gives the device memory back. Idempotent. "
-          "Raises TimeoutError or DeviceError: it does not sleep then.")
+          "Returns the encoded report of everything since the last call; empty if there is nothing "
+          "to report.")
+      .def("stats", &stats_of, "Returns counters since the start, and current values.")
+      .def("take_timings", &take_timings,
+           "Returns the times of the transfers that succeeded since the last call, one for each "
+           "transfer. A key is 'queue_seconds' (until the first copy) or 'device_seconds', '/', "
+           "and 'store' or 'load'.")
+      .def("sleep", &WorkerEngine::sleep, py::call_guard<py::gil_scoped_release>(),
+           "Waits until no copy touches the KV cache, and frees the device memory. Idempotent. "
+           "Raises TimeoutError or DeviceError; then it is not asleep.")
       .def_property_readonly("is_asleep", &WorkerEngine::is_asleep,
-                             "Whether it sleeps: from sleep() to wake().")
+                             "Whether it is asleep: from sleep() to wake().")
       .def("wake", &wake, py::arg("fragments"), py::arg("num_blocks"),
-           "Takes device memory again for the KV cache, which may lie elsewhere; nothing if it "
-           "does not sleep. Raises ConfigError, ResourceError or DeviceError: it sleeps on then.")
+           "Allocates device memory again for the KV cache, which can have other addresses now. "
+           "Does nothing if it is not asleep. Raises ConfigError, ResourceError or DeviceError; "
+           "then it stays asleep.")
       .def("close", &WorkerEngine::close, py::call_guard<py::gil_scoped_release>(),
-           "Refuses new work and waits for what runs. Idempotent. Raises TimeoutError.")
+           "Refuses new work, and waits for the work under way. Idempotent. Raises TimeoutError.")
       .def("unsafe_copy_slot", &copy_slot, py::arg("source"), py::arg("to"),
-           "For tests: overwrites the bytes of slot `to`, so that a wrong byte can be shown to be "
-           "noticed.");
+           "For tests: overwrites the bytes of slot `to`, to show that wrong bytes are noticed.");
 }
 
 }  // namespace kvferry::python

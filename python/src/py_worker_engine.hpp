@@ -5,7 +5,7 @@
 
 namespace kvferry::python {
 
-/// WorkerEngine, as Python sees it, and the back ends that it can have.
+/// The Python class WorkerEngine, and its back ends.
 void bind_worker_engine(pybind11::module_& module);
 
 }  // namespace kvferry::python

@@ -16,26 +16,27 @@ namespace kvferry::python {
 /// Address, block stride in bytes, bytes.
 using PyFragment = std::tuple<std::uintptr_t, std::uint64_t, std::uint64_t>;
 
-/// All that a WorkerEngine of Python's is made of.
+/// All options of a Python WorkerEngine.
 struct PyWorkerOptions {
-  /// A key of backends().
+  /// The back end: a key of backends().
   std::string backend;
-  /// As the process numbers the vendor's devices; nothing to the host back end.
+  /// The number of the vendor's device in this process; the host back end ignores it.
   std::uint32_t device_ordinal = 0;
-  /// Of the vendor's driver; empty: the system's.
+  /// Library of the vendor's driver; empty: the system's.
   std::string driver_library;
-  /// Of the host back end.
+  /// Options of the host back end.
   gpu::HostLinkOptions host_link;
-  /// Of the engine's GPU pool.
+  /// Number of blocks in the engine's GPU pool.
   std::uint32_t num_blocks = 0;
-  /// By slab class, in the order of the layers. Their memory outlives the engine.
+  /// Fragments of a block by slab class, in the order of the layers. Their memory outlives the
+  /// engine.
   std::vector<std::vector<PyFragment>> fragments;
   connector::WorkerOptions engine;
-  /// With an empty path the tier is this engine's alone.
+  /// With an empty path the tier belongs to this engine only.
   connector::SharedTierWish shared;
 };
 
-/// Reads the keywords of WorkerEngine(). Throws ConfigError naming the key.
+/// Reads the keywords of WorkerEngine(). Throws a ConfigError that names the key.
 [[nodiscard]] PyWorkerOptions read_worker_options(const pybind11::dict& given);
 
 }  // namespace kvferry::python

@@ -122,7 +122,7 @@ def test_configuration_that_fits_is_accepted(config: dict[str, Any]) -> None:
         ('{"cpu_bytes_to_use": "lots"}', "allowed is a whole number of bytes"),
         ('{"numa_node": 1000}', "1000"),
         ('{"cpu_bytes_to_use": 1}', "at least one block of the KV cache per rank"),
-        ("{", "is no JSON"),
+        ("{", "is not JSON"),
         ("[1]", "a JSON object"),
         ('{"kv_connector": "KvFerryConnector", "kv_connector_extra_config": []}', "a JSON object"),
         (json.dumps(TOO_LARGE), "the CPU tier's 3 ranks that start on this node ask for"),

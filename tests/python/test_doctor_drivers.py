@@ -45,7 +45,7 @@ def test_stand_in_of_cuda_has_kernels_of_its_architecture(tmp_path: Path) -> Non
     if "sm_90" in architectures:
         assert fitting["verdict"] == "ok"
         assert fitting["detail"].startswith("sm_90 for")
-        assert told["NVIDIA kernels"]["detail"].startswith(f"by CUDA {toolkit} for {', '.join(architectures)}")
+        assert told["NVIDIA kernels"]["detail"].startswith(f"built with CUDA {toolkit} for {', '.join(architectures)}")
     else:
         assert fitting["verdict"] in ("note", "problem")
 
@@ -91,7 +91,7 @@ def test_driver_that_hangs_is_a_problem_and_holds_nothing_up() -> None:
     assert [device.name for device in answers["hip"].devices] == ["x"]
     verdict, detail = facts(answers)["NVIDIA driver"]
     assert verdict == "problem"
-    assert "has not answered for 3 s" in detail
+    assert "did not answer within 3 s" in detail
 
 
 def test_driver_that_ends_the_process_is_a_problem() -> None:

@@ -133,7 +133,7 @@ def space_with_acs(control: int) -> bytes:
         (space_with_acs(0x1D), "note", "0000:40:01.0 redirects"),
         (space_with_acs(0x01), "ok", "no bridge redirects"),
         (bytes(4096), "ok", "no bridge redirects"),
-        (bytes(64), "unknown", "only root may look"),
+        (bytes(64), "unknown", "only root can read it"),
     ],
     ids=["redirects", "switched off", "without ACS", "not root"],
 )

@@ -168,10 +168,10 @@ def test_what_the_engine_would_warn_of_is_a_note_however_little_vllm_logs(
 @pytest.mark.parametrize(
     ("changes", "options", "expected"),
     [
-        ({"architectures": ["NoSuchModel"], "model_type": "no_such"}, [], "makes no engine of the model"),
-        ({}, ["--tensor-parallel-size", "3"], "makes no engine of the model .*divisible by tensor parallel size"),
-        ({}, ["--port", "80"], "unrecognized arguments: --port 80; allowed are those of `vllm serve`"),
-        ({}, ["--kv-transfer-config", "{}"], "give it as --config"),
+        ({"architectures": ["NoSuchModel"], "model_type": "no_such"}, [], "cannot make an engine with the model"),
+        ({}, ["--tensor-parallel-size", "3"], "cannot make an engine with .*divisible by tensor parallel size"),
+        ({}, ["--port", "80"], "unrecognized arguments: --port 80; allowed are options of `vllm serve`"),
+        ({}, ["--kv-transfer-config", "{}"], "takes it as --config"),
         (SPARSE, [], "cannot make the layers of the model .*Sparse Attention is not supported on CPU"),
     ],
 )
@@ -181,7 +181,7 @@ def test_model_that_cannot_be_examined_is_an_error_that_says_what_to_do(
     with pytest.raises(ConfigError, match=expected) as caught:
         report_on(write_model(tmp_path, LLAMA, **changes), options, {})
     assert "\n" not in str(caught.value)
-    assert "; allowed " in str(caught.value) or expected == "give it as --config"
+    assert "; allowed " in str(caught.value) or expected == "takes it as --config"
 
 
 def test_planning_leaves_no_ranks_behind(tmp_path: Path) -> None:
@@ -225,4 +225,4 @@ def test_command_ends_with_1_if_refused_and_2_if_it_cannot_tell(
     assert told.err.splitlines()[-1].startswith("kvferry: vLLM ")
     assert "a directory with config.json" in told.err
     assert doctor(monkeypatch, "--tensor-parallel-size", "2") == 2
-    assert "goes with --model" in capsys.readouterr().err
+    assert "needs --model" in capsys.readouterr().err

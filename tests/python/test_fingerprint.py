@@ -277,8 +277,8 @@ def test_another_process_finds_the_same(folder: Path, monkeypatch: pytest.Monkey
         (set_of("config.weight_transfer_config", SimpleNamespace()), "replaced while it serves"),
         (set_of("config.cache_config.calculate_kv_scales", True), "scales are those of the first prompt"),
         (set_of("config.load_config.load_format", "ipc_cache"), "load_format 'ipc_cache'"),
-        (set_of("config.model_config.model_weights", "s3://bucket/model"), "may be replaced"),
-        (set_of("config.model_config.model", "some/model"), "no commit is known of some/model"),
+        (set_of("config.model_config.model_weights", "s3://bucket/model"), "can change"),
+        (set_of("config.model_config.model", "some/model"), "the commit of some/model is not known"),
     ],
 )
 def test_engine_whose_content_is_not_known_is_alone_and_says_why(

@@ -123,7 +123,7 @@ def test_layer_outside_the_group_is_refused() -> None:
 
 def test_two_layers_of_the_group_at_one_address_are_refused() -> None:
     tensor = numbered(NUM_BLOCKS, 8)
-    with pytest.raises(ConfigError, match="'a' and 'b' lie at one address"):
+    with pytest.raises(ConfigError, match="'a' and 'b' have the same address"):
         fragments_of_groups([["a", "b"]], {"a": tensor, "b": tensor}, NUM_BLOCKS)
 
 

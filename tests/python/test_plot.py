@@ -75,7 +75,7 @@ def test_report_with_wrong_bytes_says_so_in_its_picture(report, tmp_path):
     ("text", "complaint"),
     [
         (None, "cannot be read"),
-        ("{", "is no report of kvferry-bench or kvferry-lab"),
+        ("{", "is not a report of kvferry-bench or kvferry-lab"),
         ("[]", '"program" is neither'),
         ('{"program": "kvferry-bench", "schema": 99}', "has schema 99, and this kvferry reads 1"),
         ('{"program": "kvferry-bench", "schema": 1, "rows": []}', "nothing was measured"),

@@ -134,7 +134,7 @@ def test_another_connector_of_the_name_stays_with_a_warning(registry: dict[str, 
     register_connector()
     register_connector()
     [line] = log_lines
-    assert line.startswith("WARNING vLLM has another connector of the name KvFerryConnector")
+    assert line.startswith("WARNING vLLM already has another connector named KvFerryConnector")
     assert 'add "kv_connector_module_path": "kvferry.vllm"' in line
     assert KVConnectorFactory.get_connector_class(KVTransferConfig(**BY_NAME)).__name__ == "ExampleConnector"
     assert KVConnectorFactory.get_connector_class(KVTransferConfig(**BY_PATH)) is KvFerryConnector
@@ -146,7 +146,7 @@ def test_vllm_without_the_factory_gets_a_warning_and_no_error(
     monkeypatch.setitem(sys.modules, FACTORY, None)
     register_connector()
     [line] = log_lines
-    assert line.startswith("WARNING kvferry cannot make the connector KvFerryConnector known to this vLLM")
+    assert line.startswith("WARNING kvferry cannot register the connector KvFerryConnector with this vLLM")
     assert "KvFerryConnector" not in registry
 
 

@@ -297,7 +297,7 @@ CASES = {
     ),
     "a layer without memory": Case(layer_without_place, {WITHOUT: None}),
     "versions of weights that nobody tells": Case(
-        weights_run("run"), {"an engine of vLLM's own": core_that_makes_it, "leave weights_run out": weights_run(None)}
+        weights_run("run"), {"use vLLM's own engine": core_that_makes_it, "leave weights_run out": weights_run(None)}
     ),
     "groups that lie elsewhere": Case(
         memory_of_each_layer(),

@@ -209,7 +209,7 @@ def test_a_wake_without_memory_says_so_and_may_come_again(
         driver.fail_nth("cuMemAlloc", nth, OUT_OF_MEMORY)
         with pytest.raises(ResourceError) as caught:
             core.wake()
-        assert "rank 0 cannot have the device memory of its staging rings again" in str(caught.value)
+        assert "rank 0 cannot get the device memory of its staging rings again" in str(caught.value)
         assert "free device memory and wake the engine up again" in str(caught.value)
         assert core.model_executor.is_sleeping
         assert core.is_scheduler_paused()

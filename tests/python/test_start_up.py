@@ -151,7 +151,7 @@ def test_ranks_with_tiers_of_different_size_use_the_smaller_one(make: Make, fold
 
 def test_rank_that_cannot_have_its_share_fails_the_start_with_its_name(make: Make, folder: Path) -> None:
     engine = make(world_size=2)
-    message = r"rank 1 cannot have its share of cpu_bytes_to_use, 8.*: the CPU tier's 2 ranks .* leaves .* ask for less"
+    message = r"rank 1 cannot get its share of cpu_bytes_to_use, 8.*: the CPU tier's 2 ranks .* leaves .* ask for less"
     with pytest.raises(ResourceError, match=message):
         replace_rank(engine, folder, 1, extra_config={"cpu_bytes_to_use": "16TiB"})
 

@@ -98,7 +98,7 @@ def test_what_is_no_tier_is_refused_in_one_line(path: Path, command: tuple[str, 
 
 def test_no_tiers_are_none(tmp_path: Path) -> None:
     assert tier("ls", str(tmp_path)).stdout.strip() == "no shared tier"
-    assert "is no directory" in tier("ls", str(tmp_path / "none")).stderr
+    assert "is not a directory" in tier("ls", str(tmp_path / "none")).stderr
 
 
 @pytest.mark.parametrize("name", [b"[red]tier", b"[link=x]tier", b"\xff\xfe tier", "Stra\u00dfe".encode()])
@@ -131,7 +131,7 @@ def test_names_are_shown_as_they_are_whatever_they_are(name: bytes) -> None:
 def test_a_folder_that_is_none_is_named_as_it_is(tmp_path: Path) -> None:
     refused = tier("ls", str(tmp_path / "[red]none"))
     assert refused.returncode == 2
-    assert "[red]none is no directory" in refused.stderr
+    assert "[red]none is not a directory" in refused.stderr
 
 
 def test_two_connectors_of_one_engine_are_told_what_they_can_do(path: Path) -> None:

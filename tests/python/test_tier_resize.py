@@ -196,8 +196,8 @@ def test_the_command_refuses_in_one_line(own: EngineFile) -> None:
     own.say(state())
     number = str(os.getpid())
     for arguments, said in (
-        (["resize", "2GoB", "--engine", number], "is no size; allowed is"),
-        (["resize", "0", "--engine", number], "is no size; allowed is"),
+        (["resize", "2GoB", "--engine", number], "is not a size; allowed is"),
+        (["resize", "0", "--engine", number], "is not a size; allowed is"),
         (["resize", "9GiB", "--engine", number], "8.00 GiB at most"),
         (["resize", "1GiB", "--engine", "1"], f"engines of this user with a tier of their own: .*{number}"),
     ):

@@ -74,7 +74,7 @@ def test_pages_are_found_where_blocks_are_outermost() -> None:
 def test_layer_without_memory_is_refused() -> None:
     config = kv_cache(FULL)
     config.kv_cache_tensors[0].layers.pop()
-    with pytest.raises(ConfigError, match=r"layer 'g0\.l1' has no place"):
+    with pytest.raises(ConfigError, match=r"layer 'g0\.l1' has no memory"):
         topology.group_bytes(config)
 
 

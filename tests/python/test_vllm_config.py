@@ -93,11 +93,11 @@ def test_shared_tier_has_the_path_of_the_documents_and_the_doctor_takes_it(comma
         (["--set", "max_awaited_share=NaN"], "max_awaited_share is nan; allowed is"),
         (["--set", "eviction"], "--set is 'eviction'; allowed is KEY=VALUE .* write for example --set eviction=lru"),
         (["--set", "=lru"], "--set is '=lru'; allowed is KEY=VALUE"),
-        (["--size", "1GiB", "--set", "cpu_bytes_to_use=2GiB"], "'cpu_bytes_to_use' is given as '1GiB' and as '2GiB'"),
-        (["--shared", "--set", "shared_path=/dev/shm/t"], "'shared_path' is given as .* allowed is once"),
+        (["--size", "1GiB", "--set", "cpu_bytes_to_use=2GiB"], "'cpu_bytes_to_use' is set to '1GiB' and to '2GiB'"),
+        (["--shared", "--set", "shared_path=/dev/shm/t"], "'shared_path' is set to .* set it once"),
         (["--set", "shared_keep=true"], "shared_keep is set and shared_path is not; set both, or neither"),
-        (["--serve"], "--serve is given without a model; allowed is both or neither"),
-        (["--tensor-parallel-size", "2"], "--tensor-parallel-size 2 is of vLLM and goes with --model"),
+        (["--serve"], "--serve is set without a model; allowed is both or neither"),
+        (["--tensor-parallel-size", "2"], "--tensor-parallel-size 2 is for vLLM and needs --model"),
     ],
 )
 def test_wrong_command_line_ends_with_2_and_one_line_that_says_what_is_allowed(

@@ -201,9 +201,9 @@ def test_little_is_read_of_however_large_a_model(tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize(
     ("header", "said"),
     [
-        ((1 << 40).to_bytes(8, "little"), "is no safetensors file"),
-        ((4).to_bytes(8, "little") + b"[12]", "is no object"),
-        ((16).to_bytes(8, "little") + b'{"t": {"x": 12}}', "no offsets of 't'"),
+        ((1 << 40).to_bytes(8, "little"), "is not a safetensors file"),
+        ((4).to_bytes(8, "little") + b"[12]", "is not an object"),
+        ((16).to_bytes(8, "little") + b'{"t": {"x": 12}}', "no offsets for 't'"),
         ((4).to_bytes(8, "little") + b"\xff\xff\xff\xff", "cannot be read"),
     ],
 )
@@ -247,13 +247,13 @@ def test_a_commit_tells_the_weights_of_a_repository() -> None:
 @pytest.mark.parametrize(
     ("values", "form", "extra", "said"),
     [
-        ({}, "auto", {}, "no commit is known of some/model"),
-        ({"model_weights": "s3://bucket/model"}, "runai_streamer", {}, "s3://bucket/model may be replaced"),
-        ({"model": "gs://bucket/model"}, "auto", {}, "gs://bucket/model may be replaced"),
-        ({}, "tensorizer", {"tensorizer_uri": "s3://bucket/model.tensors"}, "model.tensors may be replaced"),
+        ({}, "auto", {}, "the commit of some/model is not known"),
+        ({"model_weights": "s3://bucket/model"}, "runai_streamer", {}, "the content of s3://bucket/model can change"),
+        ({"model": "gs://bucket/model"}, "auto", {}, "the content of gs://bucket/model can change"),
+        ({}, "tensorizer", {"tensorizer_uri": "s3://bucket/model.tensors"}, "model.tensors can change"),
         ({}, "tensorizer", {}, "no tensorizer_uri"),
-        ({}, "ipc_cache", {}, "'ipc_cache' says nothing"),
-        ({}, "somebodys_own", {}, "'somebodys_own' says nothing"),
+        ({}, "ipc_cache", {}, "'ipc_cache' does not identify"),
+        ({}, "somebodys_own", {}, "'somebodys_own' does not identify"),
     ],
 )
 def test_what_may_change_without_a_sign_is_unknown(

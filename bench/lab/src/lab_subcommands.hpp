@@ -13,7 +13,7 @@ namespace kvferry::bench {
 [[nodiscard]] std::unique_ptr<Subcommand> make_pin();
 [[nodiscard]] std::unique_ptr<Subcommand> make_trace();
 
-/// kvferry-lab: what measures parts of kvferry itself, for a change of them.
+/// The subcommands of kvferry-lab, which measure parts of kvferry itself.
 [[nodiscard]] Program lab_program();
 
 }  // namespace kvferry::bench

@@ -23,21 +23,22 @@ constexpr std::uint32_t kQuickRounds = 3;
 Temperature temperature_from(std::string_view text) {
   if (text == "warm") return Temperature::kWarm;
   if (text == "cold") return Temperature::kCold;
-  throw ConfigError(fmt::format("--caches {}: write warm or cold", text));
+  throw ConfigError(fmt::format("--caches {} is unknown: write warm or cold", text));
 }
 
 Tenancy tenancy_from(std::string_view text) {
   if (text == "private") return Tenancy::kPrivate;
   if (text == "shared") return Tenancy::kShared;
-  throw ConfigError(fmt::format("--tier {}: write private or shared", text));
+  throw ConfigError(fmt::format("--tier {} is unknown: write private or shared", text));
 }
 
-/// What the metadata costs the scheduler for each block.
+/// Measures what the metadata costs the scheduler for each block.
 class Meta final : public Subcommand {
  public:
   [[nodiscard]] const char* name() const override { return "meta"; }
   [[nodiscard]] const char* summary() const override {
-    return "cost of the CPU tier's metadata in nanoseconds per block, beside a bare hash table";
+    return "cost of the CPU tier's metadata in nanoseconds per block, compared with a "
+           "bare hash table";
   }
   [[nodiscard]] bool uses_device() const override { return false; }
 
@@ -54,21 +55,23 @@ class Meta final : public Subcommand {
     list("--batch", batches_, "blocks of a call; a request of 128k tokens has 8192 [32,8192]")
         ->check(CLI::Range(1U, 1U << 24));
     list("--caches", temperatures_,
-         "warm (looked up just before) and cold (other memory was read before)")
+         "warm (the blocks were looked up just before) and cold (other memory was "
+         "read before)")
         ->capture_default_str();
     list("--tier", tiers_,
-         "private, or shared: in a file that other engines could share, with nobody else there")
+         "private, or shared: in a file that other engines could share, although none "
+         "does")
         ->capture_default_str();
     app.add_option("--eviction", eviction_, "lru, arc, adaptive; adaptive is the connector's")
         ->capture_default_str();
     app.add_option("--admission", admission_, "always, second_offer, adaptive")
         ->capture_default_str();
     app.add_option("--prefix", prefix_,
-                   "blocks in neighbouring slots that leave together, as 512 of a prefill step of "
-                   "8192 tokens; 1 is the worst case")
+                   "blocks in neighbouring slots that are evicted together, for example the 512 "
+                   "of a prefill step of 8192 tokens; 1 is the worst case")
         ->check(CLI::Range(1U, 1U << 24))
         ->capture_default_str();
-    app.add_option("--sweep", sweep_, "bytes of other memory that are read before a cold round")
+    app.add_option("--sweep", sweep_, "bytes of other memory to read before a cold round")
         ->capture_default_str();
   }
 
@@ -90,7 +93,7 @@ class Meta final : public Subcommand {
   std::string eviction_ = "lru";
   std::string admission_ = "always";
   std::uint32_t prefix_ = 512;
-  // Twice the last-level cache of most: 32 MiB is what a core complex of AMD's has.
+  // Twice the last-level cache of most processors: a core complex of AMD's has 32 MiB.
   std::string sweep_ = "64MiB";
   std::vector<Case> cases_;
   RoundCounts rounds_;
@@ -124,7 +127,7 @@ void Meta::check_options(const CommonOptions& options) {
         shape.num_resident = resident;
         shape.batch = batch;
         for (const std::string& caches : temperatures_) {
-          // By turns: what a shared one costs is told by the row before.
+          // The tiers take turns: a shared tier's cost is compared with the row before it.
           for (const std::string& tier : tiers_) {
             shape.tenancy = tenancy_from(tier);
             cases_.push_back({operation, shape, temperature_from(caches)});
@@ -152,9 +155,10 @@ void Meta::run(Bench& bench, Report& report) {
     }));
   }
   report.notes.emplace_back(
-      "Of one thread, the lock included. The bare table has no states, no order of eviction and no "
-      "lock: it finds the same keys, or erases as many and inserts as many. Compare ratios: other "
-      "work on this machine takes caches and memory bandwidth from both.");
+      "The times are of one thread and include the lock. The bare table has no "
+      "states, no order of eviction and no lock. It finds the same keys, or erases "
+      "and inserts as many. Compare ratios, because other work on this machine "
+      "takes caches and memory bandwidth from both.");
   note_debug_build(report);
 }
 

@@ -23,12 +23,12 @@ using Words = std::vector<std::string>;
 // Single rounds on a shared machine vary fourfold.
 constexpr std::uint32_t kFullRounds = 15;
 constexpr std::uint32_t kQuickRounds = 3;
-// Enough that a thread's start is no part of it, where the machine affords it.
+// Large enough that the start of a thread does not count, if the machine has that much memory.
 constexpr std::uint64_t kFullBytes = 2 * kGiB;
 constexpr std::uint64_t kQuickBytes = 256 * kMiB;
 constexpr std::uint32_t kMaxThreads = 1024;
 
-/// 1, 2, 4, ... and as many as the machine has.
+/// 1, 2, 4, ... threads, and as many as the machine has processors.
 std::vector<std::uint32_t> usual_threads() {
   const std::uint32_t most = std::clamp(std::thread::hardware_concurrency(), 1U, kMaxThreads);
   std::vector<std::uint32_t> threads;
@@ -37,7 +37,7 @@ std::vector<std::uint32_t> usual_threads() {
   return threads;
 }
 
-/// `most`, or a quarter of what this machine would still give.
+/// `most`, but at most a quarter of the memory that this machine still has to give.
 std::uint64_t affordable_bytes(std::uint64_t most, std::uint64_t huge_page) {
   return std::max(
              std::min(most, cpu_tier::room_bytes(cpu_tier::read_memory_limits()) / 4) / huge_page,
@@ -45,28 +45,30 @@ std::uint64_t affordable_bytes(std::uint64_t most, std::uint64_t huge_page) {
          huge_page;
 }
 
-/// How long pinned memory takes to be had.
+/// Measures how long it takes to get pinned memory.
 class Pin final : public Subcommand {
  public:
   [[nodiscard]] const char* name() const override { return "pin"; }
   [[nodiscard]] const char* summary() const override {
-    return "seconds that pinned memory takes to be had, by pages, threads and bytes of a "
-           "registration, and the product's arena beside a bare populate";
+    return "seconds that it takes to get pinned memory, for each kind of page, number "
+           "of threads and size of a registration; compares the product's arena with a "
+           "bare populate";
   }
 
   void add_options(CLI::App& app) override {
     const auto list = [&app](const char* flag, auto& target, const char* help) {
       return app.add_option(flag, target, help)->delimiter(',');
     };
-    app.add_option(
-        "--size", size_,
-        "bytes, in whole huge pages [2GiB, or a quarter of what there is; quick: 256MiB]");
+    app.add_option("--size", size_,
+                   "bytes to pin, in whole huge pages [2GiB, or a quarter of the available "
+                   "memory; quick: 256MiB]");
     list("--pages", pages_,
-         "normal, transparent (huge where the kernel has some), huge (of the machine's pool)")
+         "normal, transparent (huge where the kernel has some), huge (from the "
+         "machine's pool)")
         ->capture_default_str();
-    list("--threads", threads_, "that populate [1, 2, 4 ... one for each processor]")
+    list("--threads", threads_, "threads that populate [1, 2, 4 ... one for each processor]")
         ->check(CLI::Range(1U, kMaxThreads));
-    list("--piece", pieces_, "bytes of one registration; whole is all in one")
+    list("--piece", pieces_, "bytes of one registration; whole registers everything at once")
         ->capture_default_str();
     app.add_flag("!--no-arena", arena_, "leave out the rows of the product's own arena");
   }
@@ -91,8 +93,8 @@ void Pin::check_options(const CommonOptions& options) {
   bytes_ = size_.empty() ? affordable_bytes(quick ? kQuickBytes : kFullBytes, huge_page)
                          : bytes_from(size_);
   if (bytes_ % huge_page != 0) {
-    throw ConfigError(
-        fmt::format("--size {}: not a multiple of a huge page, {}", size_, bytes_text(huge_page)));
+    throw ConfigError(fmt::format("--size {} is not a multiple of a huge page, {}", size_,
+                                  bytes_text(huge_page)));
   }
   if (threads_.empty()) threads_ = usual_threads();
   rounds_ = {options.warm_up_rounds(), options.rounds(kFullRounds, kQuickRounds)};
@@ -100,10 +102,10 @@ void Pin::check_options(const CommonOptions& options) {
   for (const std::string& text : pieces_) {
     const std::uint64_t piece = std::min(bytes_, text == "whole" ? bytes_ : bytes_from(text));
     if (piece % huge_page != 0) {
-      throw ConfigError(fmt::format("--piece {}: not a multiple of a huge page, {}", text,
+      throw ConfigError(fmt::format("--piece {} is not a multiple of a huge page, {}", text,
                                     bytes_text(huge_page)));
     }
-    // Two pieces that were cut to the same one are one row.
+    // Two piece sizes that were both cut to the same value make one row.
     if (std::find(pieces.begin(), pieces.end(), piece) == pieces.end()) pieces.push_back(piece);
   }
   for (const std::string& pages : pages_) {
@@ -123,10 +125,10 @@ void Pin::run(Bench& bench, Report& report) {
     const auto skipped = std::erase_if(
         shapes_, [](const PinShape& shape) { return shape.pages == cpu_tier::PageKind::kPool; });
     if (skipped > 0) {
-      report.notes.push_back(fmt::format(
-          "No rows of pages from the pool: {} of {} are free; sudo sysctl vm.nr_hugepages={} "
-          "reserves as many as are needed.",
-          pool.num_free, bytes_text(pool.page_bytes), bytes_ / pool.page_bytes));
+      report.notes.push_back(
+          fmt::format("There are no rows for huge pages of the pool: {} of {} pages are free. sudo "
+                      "sysctl vm.nr_hugepages={} reserves as many as needed.",
+                      pool.num_free, bytes_text(pool.page_bytes), bytes_ / pool.page_bytes));
     }
   }
   bench.progress.expect(shapes_.size());
@@ -141,7 +143,8 @@ void Pin::run(Bench& bench, Report& report) {
   }
   if (bench.device.kind() == gpu::BackendKind::kHost) {
     report.notes.emplace_back(
-        "The host back end pins nothing: its registrations cost nothing, and a GPU's do.");
+        "The host back end pins nothing. Its registrations cost nothing, but those "
+        "of a GPU do.");
   }
 }
 

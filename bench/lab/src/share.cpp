@@ -24,12 +24,12 @@ namespace fs = std::filesystem;
 
 constexpr std::uint32_t kFullRounds = 9;
 constexpr std::uint32_t kQuickRounds = 2;
-/// Joins for each round.
+/// The number of joins per round.
 constexpr std::uint32_t kJoins = 10;
 constexpr double kGoalOfTwo = 1.7;
 constexpr double kGoalOfJoinMs = 100;
 
-/// Where blocks are copied a tier has a quarter of the chunks: half a GiB, not two, by default.
+/// If blocks are copied, a tier has a quarter of the chunks: by default half a GiB instead of two.
 constexpr std::uint32_t kQuarter = 4;
 
 enum class Company : std::uint8_t {
@@ -63,31 +63,34 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-/// What engines in several processes get out of one tier.
+/// Measures what engines in several processes gain from one tier.
 class Share final : public Subcommand {
  public:
   [[nodiscard]] const char* name() const override { return "share"; }
   [[nodiscard]] const char* summary() const override {
-    return "how much engines that share a CPU tier hold each other up, and how long a join takes";
+    return "how much engines that share a CPU tier delay each other, and how long it "
+           "takes to join one";
   }
   [[nodiscard]] bool uses_device() const override { return false; }
 
   void add_options(CLI::App& app) override {
     app.add_option("--chunks", num_chunks_,
-                   "of 64 blocks, in a tier; a quarter as many where blocks are copied")
+                   "chunks of 64 blocks in a tier; a quarter as many if blocks are copied")
         ->check(CLI::Range(16U, 1U << 20))
         ->capture_default_str();
     app.add_option("--block-size", block_sizes_,
-                   "bytes that are copied of each block that is stored or loaded; 0: none")
+                   "bytes that are copied for each block that is stored or loaded; 0: none")
         ->delimiter(',')
         ->capture_default_str();
     app.add_option("--time", seconds_, "seconds of each round of each row [0.5; quick: 0.05]");
     app.add_option("--settle", settle_seconds_,
-                   "seconds before that, until each engine has its part [2; quick: 0]");
+                   "seconds before each round, in which each engine gets its part of the tier "
+                   "[2; quick: 0]");
     app.add_option("--join-size", join_size_,
-                   "bytes of the tier that is joined; only its metadata are touched "
-                   "[64GiB; quick: 1GiB]");
-    app.add_option("--folder", folder_, "of the tiers' files, on a tmpfs")->capture_default_str();
+                   "bytes of the tier that engines join; only its metadata are touched [64GiB; "
+                   "quick: 1GiB]");
+    app.add_option("--folder", folder_, "folder for the files of the tiers, on a tmpfs")
+        ->capture_default_str();
   }
   void check_options(const CommonOptions& options) override;
   void run(Bench& bench, Report& report) override;
@@ -96,7 +99,7 @@ class Share final : public Subcommand {
   [[nodiscard]] fs::path tier_path(int number) const {
     return fs::path(folder_) / fmt::format("kvferry-lab-{}-{}", ::getpid(), number);
   }
-  /// Steps of a round, and hits.
+  /// Returns the steps of a round and their hits.
   [[nodiscard]] EngineCrew::Progress run_round(const SharedWorkShape& shape, Company company,
                                                Verifier& verifier) const;
   [[nodiscard]] std::vector<ShareRow> measure_work(Bench& bench,
@@ -118,14 +121,14 @@ class Share final : public Subcommand {
 void Share::check_options(const CommonOptions& options) {
   const bool quick = options.effort == Effort::kQuick;
   if (!seconds_) seconds_ = quick ? 0.05 : 0.5;
-  if (*seconds_ <= 0) throw ConfigError(fmt::format("--time {}: above 0", *seconds_));
+  if (*seconds_ <= 0) throw ConfigError(fmt::format("--time {} is not above 0", *seconds_));
   if (!settle_seconds_) settle_seconds_ = quick ? 0 : 2;
   if (join_size_.empty()) join_size_ = quick ? "1GiB" : "64GiB";
   join_bytes_ = bytes_from(join_size_);
   for (const std::string& size : block_sizes_) {
     const std::uint64_t bytes = size == "0" ? 0 : bytes_from(size);
     if (bytes % sizeof(std::uint64_t) != 0) {
-      throw ConfigError(fmt::format("--block-size {}: a multiple of 8", size));
+      throw ConfigError(fmt::format("--block-size {} is not a multiple of 8", size));
     }
     shapes_.push_back({.num_chunks = bytes == 0 ? num_chunks_ : num_chunks_ / kQuarter,
                        .block_bytes = bytes,
@@ -142,7 +145,7 @@ EngineCrew::Progress Share::run_round(const SharedWorkShape& shape, Company comp
   SharedWorkShape work = shape;
   if (company == Company::kTwoOfOwnPrompts) work.num_parts = 2;
   EngineCrew crew(work, tiers);
-  // Until the tier is full, has been turned over, and each has its part of it.
+  // Wait until the tier is full, its content has been replaced once, and each engine has its part.
   crew.await_steps(2 * std::uint64_t{shape.num_prompts()});
   static_cast<void>(crew.watch(seconds(*settle_seconds_)));
   if (company == Company::kOneBesideStopped) crew.stop(1);
@@ -212,7 +215,7 @@ std::vector<ShareRow> Share::measure_joins(Bench& bench) const {
     const bool counts = round >= num_warm_up_;
     join(first, "first", counts, makes);
     for (std::uint32_t i = 0; i < kJoins; ++i) join(second, "second", counts, joins);
-    // The last one removes the file.
+    // The last member to leave removes the file.
     second.reset();
     first.reset();
   }
@@ -233,22 +236,25 @@ std::vector<ShareRow> Share::measure_joins(Bench& bench) const {
 
 void Share::run(Bench& bench, Report& report) {
   bench.progress.expect(shapes_.size() * kKinds.size() + 2);
-  // Before the joins: a process with threads is not forked.
+  // This comes before the joins: a process with threads must not be forked.
   for (const SharedWorkShape& shape : shapes_) {
     static_cast<void>(
         bench.rows.step<ShareRow>(fmt::format("engines at work, {} B a block", shape.block_bytes),
                                   [&] { return measure_work(bench, shape); }));
   }
   static_cast<void>(bench.rows.step<ShareRow>("joins", [&] { return measure_joins(bench); }));
-  report.verified = "every engine ended well, and every block that was loaded was the right one";
-  report.notes.push_back(fmt::format(
-      "A step looks a prompt of {} blocks up, leases and loads what the tier has, and stores the "
-      "rest; the tier holds half of the prompts. Where no size is given blocks are not copied, and "
-      "all that engines do is to change the tier's metadata. Two with a tier each say what this "
-      "machine's cores, and its memory, can do at once; two with half of the prompts each, as "
-      "behind a router that sends a prompt to where it was, or with a model each, share the tier "
-      "and no block.",
-      SharedWorkShape::kPromptBlocks));
+  report.verified =
+      "every engine ended normally, and every block that was loaded was the right "
+      "one";
+  report.notes.push_back(
+      fmt::format("A step looks up a prompt of {} blocks, leases and loads what the tier has, "
+                  "and stores the rest. The tier holds half of the prompts. Without a block "
+                  "size no blocks are copied: the engines only change the tier's metadata. Two "
+                  "engines with a tier each show what this machine's cores and memory can do "
+                  "at once. Two engines with half of the prompts each share the tier but no "
+                  "block, as behind a router that sends a prompt to the engine where it was "
+                  "before, or with a model each.",
+                  SharedWorkShape::kPromptBlocks));
   note_debug_build(report);
 }
 

@@ -23,8 +23,8 @@ using trace::Trace;
 
 using Words = std::vector<std::string>;
 
-/// In tokens: 3,000, 8,000, 16,000 and 40,000 of Mooncake's blocks, for which others have
-/// published hit rates.
+/// In tokens. These are 3,000, 8,000, 16,000 and 40,000 of Mooncake's blocks: sizes for which
+/// others have published hit rates.
 constexpr std::array<std::uint64_t, 4> kDefaultCapacities = {
     std::uint64_t{3'000} * trace::kMooncakeBlockTokens,
     std::uint64_t{8'000} * trace::kMooncakeBlockTokens,
@@ -59,13 +59,14 @@ std::vector<const Family*> families_named(const Words& names) {
       known += std::string(family.name) + ", ";
     }
     if (chosen.size() == num_before) {
-      throw ConfigError(fmt::format("'{}' is no made-up traffic: write {}all", name, known));
+      throw ConfigError(
+          fmt::format("'{}' is not a kind of synthetic traffic: write {}all", name, known));
     }
   }
   return chosen;
 }
 
-/// What policies win on a trace, side by side, against the clairvoyant optimum.
+/// Measures what policies gain on a trace, side by side, compared with the clairvoyant optimum.
 class TraceReplay final : public Subcommand {
  public:
   [[nodiscard]] const char* name() const override { return "trace"; }
@@ -79,11 +80,11 @@ class TraceReplay final : public Subcommand {
   void run(Bench& bench, Report& report) override;
 
  private:
-  /// The only place that says what a block is made of in memory, on one rank.
+  /// The size of a block in the memory of one rank. No other place computes it.
   [[nodiscard]] std::uint64_t block_bytes(const Trace& requests) const;
   [[nodiscard]] std::vector<std::uint64_t> capacities(const Trace& requests) const;
   void replay(Bench& bench, const Trace& requests, std::string_view traffic) const;
-  /// What the trace is, and the most that any tier would win on it.
+  /// Describes the trace, and the most that any tier would gain on it.
   void describe(const Trace& requests, Report& report) const;
 
   TraceOptions options_;
@@ -100,14 +101,16 @@ class TraceReplay final : public Subcommand {
 
 void TraceReplay::add_options(CLI::App& app) {
   const auto list = [&app](const char* flag, auto& target, const char* help) {
-    // One argument, or the next one would have to be guessed at: it may be FILE.
+    // The flag takes one argument: with more, the parser could not tell whether the next is FILE.
     return app.add_option(flag, target, help)->delimiter(',')->allow_extra_args(false);
   };
-  CLI::Option* const file = app.add_option(
-      "FILE", options_.file, "requests with the ids of their blocks; a directory of WEKA sessions");
-  app.add_option("--format", options_.format, "of FILE: auto, mooncake, qwen, weka")
+  CLI::Option* const file =
+      app.add_option("FILE", options_.file,
+                     "file of requests with the ids of their blocks, or a directory of WEKA "
+                     "sessions");
+  app.add_option("--format", options_.format, "format of FILE: auto, mooncake, qwen, weka")
       ->capture_default_str();
-  list("--traffic", options_.traffic, "made-up requests instead of FILE: zipf-1.0, loop-1.1, all")
+  list("--traffic", options_.traffic, "synthetic requests instead of FILE: zipf-1.0, loop-1.1, all")
       ->excludes(file);
   list("--policy", options_.policies,
        "lru, arc, s3-fifo, sieve, second-sight, lru/second_offer, lru/adaptive, arc/adaptive, "
@@ -117,7 +120,8 @@ void TraceReplay::add_options(CLI::App& app) {
        "tokens; quick: the first]")
       ->check(
           CLI::Range(std::uint64_t{1}, std::uint64_t{std::numeric_limits<std::int32_t>::max()}));
-  list("--tier-size", options_.tier_sizes, "bytes of the tier, as 16GiB: whole blocks that fit");
+  list("--tier-size", options_.tier_sizes,
+       "bytes of the tier, for example 16GiB; it holds the whole blocks that fit");
   app.add_option("--block-tokens", options_.block_tokens,
                  "tokens of a block [mooncake: 512; qwen: 16; weka: as the file says]")
       ->check(CLI::Range(1, 1 << 20));
@@ -125,46 +129,50 @@ void TraceReplay::add_options(CLI::App& app) {
                  "bytes of a block on one rank [128 KiB a token: Llama 3.1 8B, 16 bits]");
   add_model_size_options(app, options_.model);
   app.add_option("--queued", options_.num_queued,
-                 "requests that the tier knows of before their turn; references do not look")
+                 "how many queued requests the tier knows before their turn; the references "
+                 "ignore them")
       ->capture_default_str();
-  list(
-      "--hints", options_.hints,
-      "what clients say of their blocks: none, right, wrong, random, retain, demote; references do "
-      "not listen [none]");
+  list("--hints", options_.hints,
+       "what clients say about their blocks: none, right, wrong, random, retain, "
+       "demote; the references ignore it [none]");
   app.add_option("--session-gap", options_.session_gap_s,
-                 "seconds between the beginnings of WEKA's sessions, which do not say them")
+                 "seconds between the starts of WEKA's sessions, which the files do not say")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   app.add_option("--sample", options_.sample,
-                 "share of the blocks to replay, and of the tier's slots, for a quick look")
+                 "replay only this share of the blocks, in a tier with the same share of the "
+                 "slots, for a quick look")
       ->check(CLI::Range(0.001, 1.0))
       ->capture_default_str();
   app.add_option("--prefill-tokens-per-second", options_.prefill_tokens_per_second,
-                 "what the engine computes without a hit: effective FLOP/s over 2 FLOP per "
-                 "parameter [30000: 8.03e9 parameters, half of 989 TFLOP/s]")
+                 "how fast the engine computes tokens that are not hits: effective FLOP/s "
+                 "divided by 2 FLOP per parameter [30000: 8.03e9 parameters, half of 989 "
+                 "TFLOP/s]")
       ->check(CLI::PositiveNumber);
   app.add_option("--link-gb-per-s", options_.link_gb_per_s,
-                 "of either direction, in GB/s [55: PCIe 5 x16]")
+                 "rate of the link in either direction, in GB/s [55: PCIe 5 x16]")
       ->check(CLI::PositiveNumber);
 }
 
 void TraceReplay::check_options(const CommonOptions& options) {
   if (options_.file.empty() == options_.traffic.empty()) {
-    throw ConfigError("trace needs a FILE, or --traffic instead of one");
+    throw ConfigError("trace needs a FILE, or --traffic in its place");
   }
   quick_ = options.effort == Effort::kQuick;
   families_ = families_named(options_.traffic);
   policies_ = trace::policies_named(options_.policies);
   if (!options_.block_bytes.empty()) block_bytes_ = bytes_from(options_.block_bytes);
   if (block_shape(options_.model) && block_bytes_) {
-    throw ConfigError("--model and --block-bytes both say how large a block is: leave one out");
+    throw ConfigError(
+        "--model and --block-bytes both say how large a block is: leave out one of "
+        "them");
   }
   for (const std::string& size : options_.tier_sizes) tier_bytes_.push_back(bytes_from(size));
   replay_.num_queued = options_.num_queued;
   replay_.sample = options_.sample;
   for (const std::string& text : options_.hints) hints_.push_back(trace::hint_style_from(text));
   if (hints_.empty()) hints_.push_back(trace::HintStyle::kNone);
-  // A replay's counts are the same every time: more rounds are for its time only.
+  // The counts of a replay are the same every time. More rounds only help to measure its time.
   replay_.num_warm_ups = options.num_warm_up_rounds.value_or(0);
   replay_.num_rounds = options.rounds(1, 1);
   replay_.time.prefill_tokens_per_second = options_.prefill_tokens_per_second;
@@ -194,7 +202,7 @@ std::vector<std::uint64_t> TraceReplay::capacities(const Trace& requests) const 
   for (std::size_t i = 0; i < tier_bytes_.size(); ++i) {
     blocks.push_back(tier_bytes_[i] / block_bytes(requests));
     if (blocks.back() == 0) {
-      throw ConfigError(fmt::format("--tier-size {} holds not one block of {}",
+      throw ConfigError(fmt::format("--tier-size {} is smaller than a block of {}",
                                     options_.tier_sizes[i], bytes_text(block_bytes(requests))));
     }
   }
@@ -257,15 +265,16 @@ void TraceReplay::describe(const Trace& requests, Report& report) const {
                            {"endless_hit_percent", endless.hit_percent()},
                            {"endless_loadable_hit_percent", endless.load_percent()}};
   report.notes.push_back(fmt::format(
-      "{}: {} requests, {} tokens, {} block accesses to {} blocks of {} tokens ({}), read in "
-      "{:.2f} s. A tier without end would hit {:.1f} % and load {:.1f} %.",
+      "{}: {} requests, {} tokens, {} block accesses to {} blocks of {} tokens "
+      "({}), read in {:.2f} s. An unlimited tier would hit {:.1f} % and load "
+      "{:.1f} %.",
       requests.name(), requests.num_requests(), requests.num_tokens(), requests.num_accesses(),
       requests.num_distinct(), requests.block_tokens(), bytes_text(block_bytes(requests)), read_s_,
       endless.hit_percent(), endless.load_percent()));
   if (requests.num_misfits() > 0) {
     report.notes.push_back(
-        fmt::format("{} requests have more or fewer blocks than their tokens make at {} a block: "
-                    "--block-tokens may be wrong.",
+        fmt::format("{} requests have more or fewer blocks than their tokens need at {} tokens "
+                    "per block: --block-tokens may be wrong.",
                     requests.num_misfits(), requests.block_tokens()));
   }
 }
@@ -294,19 +303,22 @@ void TraceReplay::run(Bench& bench, Report& report) {
     replay(bench, options_.sample < 1 ? made.sampled(options_.sample) : made, family->name);
   }
   if (options_.sample < 1) {
-    report.notes.push_back(fmt::format(
-        "A sample of {:.3g} % of the blocks, in a tier of as many of the slots. Counts are "
-        "multiplied by the same factor; the time is the sample's.",
-        100 * options_.sample));
+    report.notes.push_back(
+        fmt::format("This is a sample of {:.3g} % of the blocks, in a tier with the same share "
+                    "of the slots. Counts are scaled up by the same factor. The time is that of "
+                    "the sample.",
+                    100 * options_.sample));
   }
   report.extra["sample"] = options_.sample;
   report.extra["prefill_tokens_per_second"] = options_.prefill_tokens_per_second;
   report.extra["link_gb_per_s"] = options_.link_gb_per_s;
-  report.notes.push_back(fmt::format(
-      "Time saved, an estimate: loaded tokens at {:.0f} tokens/s of prefill without attention, so "
-      "the least that they cost to compute, minus their loads at {} GB/s. Stores run beside. The "
-      "engine is taken to have no prefix cache of its own.",
-      options_.prefill_tokens_per_second, options_.link_gb_per_s));
+  report.notes.push_back(
+      fmt::format("The time saved is an estimate: the time to compute the loaded tokens at "
+                  "{:.0f} tokens/s, minus the time of their loads at {} GB/s. That rate is of "
+                  "prefill without attention, so the time to compute is the least possible. "
+                  "Stores run at the same time. The engine is assumed to have no prefix "
+                  "cache of its own.",
+                  options_.prefill_tokens_per_second, options_.link_gb_per_s));
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every constant has its source beside it, and the range of what was found. "Assumed" has none.
+// Every constant has its source next to it, and the range of the values found. A constant that is
+// "assumed" has no source.
 #include "expect/device_profile.hpp"
 
 #include "kvferry/base/error.hpp"
@@ -29,7 +30,7 @@ constexpr CallCosts kCudaCosts = {
     .entry_start_us = 0.1,
     // susun-blog.com, "pegainfer (3)": 4 to 6 us.
     .launch_call_us = 5,
-    // Assumed: 1 to 3 us from the end of one kernel to the begin of the next in a stream.
+    // Assumed: 1 to 3 us from the end of one kernel to the beginning of the next in a stream.
     .launch_start_us = 2,
     // Assumed: 0.5 to 2.
     .wait_us = 1,
@@ -59,33 +60,34 @@ constexpr CallCosts kHipCosts = {
 // 128b/130b: PCIe base specification from 3.0 on. Raw GT/s of a lane: 16 (gen 4), 32 (gen 5).
 constexpr double kLineCode = 128.0 / 130.0;
 constexpr double kLanes = 16;
-// Of that, what a copy engine gets. With 256 bytes of payload a packet has 20 to 28 bytes around
-// it (Intel AN 829), so 0.90 to 0.93 is the most. Found: 55.3 of 63.0 GB/s on an H200
+// The share of that which a copy engine gets. A packet with 256 bytes of payload has 20 to 28 bytes
+// around it (Intel AN 829), so 0.90 to 0.93 is the most. Found: 55.3 of 63.0 GB/s on an H200
 // (DeepSpeed#8283), 52 to 53 on H100s (nvbandwidth#24, vLLM blog), 25 to 26 of 31.5 on A100s
 // (nvbandwidth#11): 0.79 to 0.88.
 constexpr double kPayloadShare = 0.84;
-// Both directions over twice one: 83.4 of 2 x 53 GB/s on an H100 (vLLM blog 2026-01-08). 0.62 on
-// A100s, where a load beside a store gets half (nvbandwidth#11, #53).
+// The rate of both directions together, over twice the rate of one: 83.4 of 2 x 53 GB/s on an H100
+// (vLLM blog 2026-01-08). 0.62 on A100s, where a load beside a store gets half (nvbandwidth#11,
+// #53).
 constexpr double kBothShare = 0.79;
-// Of the data sheet's memory rate, what a triad gets: arXiv 2510.27583 has up to 0.90 for NVIDIA's
-// and 0.81 for the MI300X (BabelStream).
+// The share of the data sheet's memory rate that a triad gets: arXiv 2510.27583 has up to 0.90 for
+// NVIDIA's devices and 0.81 for the MI300X (BabelStream).
 constexpr double kCudaTriadShare = 0.90;
 constexpr double kHipTriadShare = 0.81;
 
 struct Known {
   std::string_view name;
   gpu::DeviceFamily family;
-  double gigatransfers_per_s;  ///< Of a lane of its PCIe link, 16 lanes wide.
-  double memory_gb_per_s;      ///< Data sheet.
+  double gigatransfers_per_s;  ///< Rate of a lane of the PCIe link, which has 16 lanes.
+  double memory_gb_per_s;      ///< From the data sheet.
   std::uint32_t num_multiprocessors;
-  std::uint32_t threads_per_multiprocessor;  ///< CUDA programming guide, by compute capability.
+  std::uint32_t threads_per_multiprocessor;  ///< By compute capability (CUDA programming guide).
 };
 
 constexpr auto kOlder = gpu::DeviceFamily::kCudaOlder;
 constexpr auto k90 = gpu::DeviceFamily::kCuda90;
 // NVIDIA's data sheets of the A100 (80 GB), H100, H200, B200 and L40S and their architectures'
 // white papers (multiprocessors); AMD's data sheet of the MI300X (304 compute units of 32 waves).
-// The B200 is that of HGX boards behind PCIe 5 processors.
+// The B200 is the one of HGX boards with PCIe 5 processors.
 constexpr std::array<Known, 8> kKnown = {{
     {"a100-pcie", kOlder, 16, 1935, 108, 2048},
     {"a100-sxm", kOlder, 16, 2039, 108, 2048},

@@ -15,14 +15,14 @@ using gpu::CopyPath;
 constexpr double kBytesPerGb = 1e9;
 constexpr double kTolerance = 0.2;
 constexpr double kSamePercent = 1;
-// gpu/src/kernels/pack_arguments.hpp: blocks that one launch takes.
+// gpu/src/kernels/pack_arguments.hpp: the number of blocks in one launch.
 constexpr std::uint64_t kMostLaunchBlocks = 960;
 
 double us(std::chrono::nanoseconds time) {
   return std::chrono::duration<double, std::micro>(time).count();
 }
 
-/// Fragments, or blocks, that follow one another in `count`.
+/// The fragments, or blocks, of `count` that follow one another.
 std::uint64_t neighbours(const Placement& placement, std::uint64_t count) {
   return placement.run_length == 0 ? count : std::min<std::uint64_t>(placement.run_length, count);
 }
@@ -51,21 +51,21 @@ BesideWork beside_work(const PipelineSettings& settings, gpu::CoRunKind kind) {
   work.kind = kind;
   work.iteration_us = us(settings.work.iteration);
   work.launch_us = us(settings.work.launch);
-  // On the compute stream what a step submits stands behind the iterations that are ahead and its
-  // own. Its end is seen when a later step is submitted.
+  // On the compute stream, what a step submits waits for the iterations that were submitted ahead
+  // and for its own. Its end is noticed when a later step is submitted.
   const bool on_compute = settings.place == CoRunPlace::kCompute;
   work.gathers = on_compute ? BesideWork::Gathers::kBetween : BesideWork::Gathers::kBeside;
   work.held_us = (on_compute ? kStepsAhead + 2 : 1) * work.iteration_us;
   return work;
 }
 
-/// What lanes of `pipeline` have in common.
+/// What the lanes of `pipeline` have in common.
 struct Plans {
   std::uint64_t block_bytes;
   std::uint64_t plan_bytes;
-  std::uint64_t bytes;  ///< Of a round, one way.
+  std::uint64_t bytes;  ///< The bytes of a round, in one direction.
   std::uint64_t piece_blocks;
-  std::uint64_t slots;  ///< That follow one another in a piece.
+  std::uint64_t slots;  ///< The slots of a piece that follow one another.
 
   Plans(const PipelineShape& shape, const transfer::TransferOptions& options)
       : block_bytes(shape.block.block_bytes()),
@@ -112,7 +112,7 @@ LaneWork load_lane(const PipelineSettings& settings, const transfer::TransferOpt
   return lane;
 }
 
-/// Ways that loads can go, as transfer/ offers them to its chooser.
+/// The ways that loads can go, as transfer/ offers them to its chooser.
 std::vector<CopyPath> load_paths(const DeviceProfile& device, const PipelineSettings& settings,
                                  const transfer::TransferOptions& options) {
   if (options.copy_path) return {*options.copy_path};

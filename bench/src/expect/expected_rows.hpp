@@ -8,27 +8,27 @@
 
 #include <optional>
 
-/// What rows of `copy` and `pipeline` should have, by the performance model.
+/// The values that rows of `copy` and `pipeline` should have, by the performance model.
 namespace kvferry::bench {
 
-/// A row of `copy`.
+/// The expectation for a row of `copy`.
 [[nodiscard]] Expected expected_copy(const DeviceProfile& device, const CopyRowOptions& row);
 
-/// The pieces that `pipeline` would use on that device.
+/// The piece size that `pipeline` would use on that device.
 [[nodiscard]] std::uint64_t expected_piece_bytes(const DeviceProfile& device,
                                                  const PipelineSettings& settings,
                                                  const PipelineSubject& subject);
 
-/// A row of `pipeline`, alone or beside work. Loads for which no path is forced go the way that the
-/// model finds the fastest: the product looks for it by measured times.
+/// The expectation for a row of `pipeline`, alone or with other work. If no path of loads is
+/// forced, the model takes the fastest one, as the product does by measured times.
 [[nodiscard]] Expected expected_pipeline(const DeviceProfile& device,
                                          const PipelineSettings& settings,
                                          const PipelineSubject& subject,
                                          std::optional<gpu::CoRunKind> beside);
 
-/// Writes it into a measured row, and marks the row if it is off (TransferRow::off_model): its rate
-/// by more than 20 % of the expected one, its slow-down by more than 20 % of the expected one and
-/// also by more than one percent of an iteration, which is what an iteration's median is worth.
+/// Writes the expectation into a measured row, and marks the row if it differs too much
+/// (TransferRow::off_model): if its rate differs by more than 20 %, or its slow-down by more than
+/// 20 % and also by more than one percent of an iteration, the precision of an iteration's median.
 void set_expected(TransferRow& row, const Expected& expected);
 
 }  // namespace kvferry::bench

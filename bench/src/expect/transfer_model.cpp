@@ -14,7 +14,7 @@ using gpu::CopyPath;
 
 // vLLM blog 2026-01-08, H100: kernels that read or write host memory themselves get 22 to 24, 34 to
 // 36 and 44 to 45 GB/s of 53 with 8, 32 and 128 KiB in a row. nvbandwidth#24 has 0.66 (h2d) and 1.0
-// (d2h) of the link with large buffers. Of this kernel nothing was measured.
+// (d2h) of the link with large buffers. This kernel itself was not measured.
 constexpr double kKernelShare = 0.82;
 constexpr double kKernelHalfBytes = 8.0 * 1024;
 // gpu/src/kernels/pack_launch.cpp: CTAs of a gather (for each multiprocessor) and of a scatter
@@ -23,15 +23,16 @@ constexpr double kGatherCtas = 4;
 constexpr double kScatterCtas = 16;
 constexpr double kCtaThreads = 256;
 constexpr double kCtaBytes = 32.0 * 1024;
-// For a load and a store of one CTA. Assumed: 1 us each, which is above the latency of an idle
+// The time of a load and a store of one CTA. Assumed: 1 us each, which is above the latency of idle
 // memory (0.5 to 0.8 us). sglang#40278 has 190 GB/s from 4 CTAs of bulk copies on a GB300.
 constexpr double kCtaRoundUs = 2;
-// transfer/src/copy_lane.hpp: streams on which scatters take turns, so that as many wait at once.
+// transfer/src/copy_lane.hpp: scatters take turns on this many streams, so this many can wait at
+// once.
 constexpr double kNumScatterStreams = 2;
-// A pack reads and writes the device's memory, a copy engine reads or writes it.
+// A pack both reads and writes the device's memory. A copy engine does one of the two.
 constexpr double kPackTouches = 2;
 constexpr double kCopyTouches = 1;
-// No share of a device is above this: the rest of it always goes on.
+// No share of a device is above this: the rest of the device always goes on working.
 constexpr double kMostShare = 0.95;
 constexpr double kPercent = 100;
 
@@ -43,15 +44,15 @@ double per(std::uint64_t bytes, std::uint64_t part) {
 
 double scatter_gb_per_s() { return kScatterCtas * kCtaBytes / kCtaRoundUs / 1e3; }
 
-/// What each stage takes for all bytes of a lane.
+/// The time that each stage takes for all bytes of a lane.
 struct Stages {
-  double link_us = 0;    ///< The bytes on the link.
-  double start_us = 0;   ///< The engine between operations; adds to link_us.
-  double submit_us = 0;  ///< The submitting thread.
+  double link_us = 0;    ///< The time of the bytes on the link.
+  double start_us = 0;   ///< The time of the copy engine between operations. Adds to link_us.
+  double submit_us = 0;  ///< The time of the submitting thread.
   double memory_us = 0;
   double ctas_us = 0;
   double limit_us = 0;
-  double fill_us = 0;  ///< Before the first byte is on the link, and after the last.
+  double fill_us = 0;  ///< The time before the first byte is on the link and after the last one.
 
   [[nodiscard]] double engine_us() const { return link_us + start_us; }
   [[nodiscard]] Bound engine_bound() const {
@@ -79,8 +80,8 @@ void add_batches(Stages& stages, const CallCosts& costs, const LaneWork& lane) {
   }
 }
 
-/// Copies of what is packed already. A piece of more than one is a batch call, but on HIP, where
-/// the product makes none of its own accord.
+/// Copies of data that is packed already. A piece of more than one copy is a batch call, except on
+/// HIP, where the product does not make batch calls of its own accord.
 void add_packed_copies(Stages& stages, const DeviceProfile& device, const LaneWork& lane) {
   const bool batch =
       device.family != gpu::DeviceFamily::kHip && lane.piece_bytes >= 2 * lane.run_bytes;
@@ -109,7 +110,7 @@ void add_staged(Stages& stages, const DeviceProfile& device, const LaneWork& lan
   const CallCosts& costs = device.costs();
   const double pieces = per(lane.bytes, lane.piece_bytes);
   add_packed_copies(stages, device, lane);
-  // Events before and after the copy, one of which is the other stream's.
+  // There is an event before the copy and one after it. One of them belongs to the other stream.
   stages.start_us += pieces * costs.wait_us;
   stages.submit_us += pieces * (costs.launch_call_us + 2 * costs.wait_us);
   const bool load = lane.direction == CopyDirection::kHostToDevice;
@@ -169,7 +170,7 @@ struct Slowest {
   }
 };
 
-// One thread submits to both directions, and both pack in the same memory.
+// One thread submits both directions, and both pack in the same memory.
 Expected expect_alone(const DeviceProfile& device, const TransferWork& work) {
   Slowest slowest;
   double submit_us = 0;
@@ -193,11 +194,11 @@ Expected expect_alone(const DeviceProfile& device, const TransferWork& work) {
   return {bytes / time_us / 1e3, slowest.bound};
 }
 
-/// Shares of the device that transfers take from the work beside.
+/// The shares of the device that transfers take from the work that runs beside them.
 struct Taken {
-  double between = 0;          ///< Of the time: its stream runs gathers.
-  double memory = 0;           ///< Of the device's memory rate.
-  double multiprocessors = 0;  ///< Of the threads that all multiprocessors hold.
+  double between = 0;          ///< Share of the time in which the work's stream runs gathers.
+  double memory = 0;           ///< Share of the device's memory rate.
+  double multiprocessors = 0;  ///< Share of the threads that all multiprocessors hold.
 };
 
 void take(Taken& taken, const DeviceProfile& device, const LaneWork& lane, double gb_per_s,
@@ -241,7 +242,7 @@ Rate steady_rate(const DeviceProfile& device, const LaneWork& lane, const Beside
   slowest.add(stages.submit_us, Bound::kCalls);
   slowest.add(stages.memory_us, Bound::kMemory);
   const double gb_per_s = static_cast<double>(lane.bytes) / slowest.us / 1e3;
-  // Little's law: what is under way, over how long it is.
+  // Little's law: the bytes under way, divided by the time that they are under way.
   const double window_us =
       beside.held_us + std::max(us(lane.unit_bytes, gb_per_s) - beside.iteration_us / 2, 0.0);
   const double by_window = window_us > 0 ? lane.window_bytes / window_us / 1e3 : gb_per_s;
@@ -249,7 +250,7 @@ Rate steady_rate(const DeviceProfile& device, const LaneWork& lane, const Beside
   return {gb_per_s, slowest.bound};
 }
 
-/// Two directions share what the link gives to both.
+/// Two directions share the rate that the link has for both together.
 void share_link(Rate& one, Rate& other, double both_gb_per_s) {
   if (one.gb_per_s + other.gb_per_s <= both_gb_per_s) return;
   Rate& less = one.gb_per_s < other.gb_per_s ? one : other;

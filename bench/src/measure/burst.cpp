@@ -14,7 +14,7 @@
 namespace kvferry::bench {
 namespace {
 
-// While the ring is full: much shorter than a piece takes to leave it.
+// How long to wait while the ring is full: much shorter than a piece takes to leave it.
 constexpr std::chrono::microseconds kRingPoll{10};
 constexpr SlabClassId kClass{0};
 
@@ -57,7 +57,7 @@ class StoreFeeder {
   PlanTimes& times_;
   std::uint32_t plan_ = 0;
   std::uint32_t num_gathered_ = 0;
-  /// Of this plan so far.
+  /// The cost of submitting this plan so far.
   SubmitCost cost_;
 };
 
@@ -99,7 +99,8 @@ std::chrono::nanoseconds run_burst(PipelineRig& rig, transfer::TransferEngine& e
   if (traffic != Traffic::kDeviceToHost) load_all(rig, engine, first_transfer, times);
   if (traffic != Traffic::kHostToDevice) {
     for (stores.feed(); !stores.done(); stores.feed()) {
-      // Idle with a full ring: it is too small for one block, or part of it is in quarantine.
+      // The ring is full although nothing is under way: it is too small for one block, or part of
+      // it is in quarantine.
       if (engine.wait_idle(kRingPoll) && engine.stats().ring_used_bytes > 0) {
         add_ends(engine.poll(), times);
         throw DeviceError("the staging ring takes no more stores");

@@ -18,13 +18,13 @@ namespace {
 using std::chrono::nanoseconds;
 
 constexpr std::array<gpu::CoRunKind, 2> kKinds = {gpu::CoRunKind::kGemm, gpu::CoRunKind::kStream};
-// What b and c are filled with, byte by byte: ordinary figures of about 0.75 and 3.0.
+// Every byte of b and of c has one of these values. As floats they are about 0.75 and 3.0.
 constexpr std::uint8_t kFromByte = 0x3f;
 constexpr std::uint8_t kScaledByte = 0x40;
-// A launch's worth of floats of one buffer starts at a multiple of this.
+// The floats that a launch uses of a buffer start at a multiple of this.
 constexpr std::uint64_t kWindowFloats = 1024;
 constexpr std::uint32_t kMostPasses = 1U << 24U;
-// Launches that are timed together.
+// The number of launches that are timed together.
 constexpr std::uint32_t kTimedLaunches = 4;
 constexpr std::chrono::minutes kHangs{1};
 
@@ -92,7 +92,7 @@ class SizedCoRunner final : public CoRunner {
   }
 
  private:
-  /// The next launch; windows of a stream follow one another through the buffers.
+  /// Submits the next launch. The windows of a stream follow one another through the buffers.
   void launch(gpu::Stream& stream) {
     gpu::CoRunLaunch arguments = arguments_;
     if (kind_ == gpu::CoRunKind::kStream) {

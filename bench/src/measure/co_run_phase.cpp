@@ -26,7 +26,7 @@ std::uint64_t arrived_bytes(const transfer::TransferStats& stats) {
 
 }  // namespace
 
-/// The plans of the steps of one run_beside(). A plan is offered again when its last transfer
+/// The plans of the steps of one run_beside(). A plan is offered again when its last transfer has
 /// ended.
 class CoRunLoop::Steps {
  public:
@@ -38,7 +38,7 @@ class CoRunLoop::Steps {
     }
   }
 
-  /// What a step does behind its forward pass.
+  /// What a step does after its forward pass.
   void submit() {
     take_ends();
     while (!idle_loads_.empty() && num_loading_ < kLoadsUnderWay) load();
@@ -71,7 +71,8 @@ class CoRunLoop::Steps {
     add(stopwatch.cost());
   }
 
-  /// Whether the ring took all of it; what it did not take is skipped, as an engine's plan is.
+  /// Returns whether the ring took the whole plan. What it did not take is skipped, as in an
+  /// engine.
   bool store() {
     const std::uint32_t plan = take(idle_stores_);
     const TransferId transfer(loop_.next_transfer_++);
@@ -138,7 +139,7 @@ void CoRunLoop::run_alone(std::uint32_t count, Samples& iterations) {
 void CoRunLoop::run_beside(std::uint32_t count, transfer::TransferEngine& engine,
                            Samples& iterations, PlanTimes& plans) {
   Steps steps(*this, engine, plans);
-  // The first steps only fill ring and link.
+  // The first steps only fill the ring and the link.
   Samples not_counted;
   iterate(kStepsAhead, not_counted, &steps);
   const std::uint64_t bytes_before = arrived_bytes(engine.stats());
@@ -151,7 +152,8 @@ void CoRunLoop::run_beside(std::uint32_t count, transfer::TransferEngine& engine
   steps.take_ends();
 }
 
-// An iteration lasts from the end of the one before it to its own: gathers in between are its.
+// An iteration lasts from the end of the previous one to its own end, so it includes the gathers in
+// between.
 void CoRunLoop::iterate(std::uint32_t count, Samples& iterations, Steps* steps) {
   const auto end = [this](std::uint32_t i) -> gpu::Event& { return *ends_[i % ends_.size()]; };
   const auto add = [&](std::uint32_t i) {

@@ -10,15 +10,15 @@
 
 namespace kvferry::bench {
 
-/// Looks at a few pages of a buffer of floats on the device.
+/// Checks a few pages of a buffer of floats on the device.
 class CoRunSample {
  public:
   /// `device` outlives it. Throws DeviceError.
   explicit CoRunSample(gpu::Device& device);
-  /// Whether the first, the middle and the last floats are `expected`, but for the rounding of one
-  /// fused operation. The device is idle. Throws DeviceError.
+  /// Whether the first, the middle and the last floats are `expected`, up to the rounding of one
+  /// fused operation. The device must be idle. Throws DeviceError.
   [[nodiscard]] bool all_are(std::uintptr_t address, std::uint64_t num_floats, float expected);
-  /// The float whose four bytes are `byte`.
+  /// The float whose four bytes all are `byte`.
   [[nodiscard]] static float of_byte(std::uint8_t byte);
 
  private:

@@ -13,7 +13,7 @@
 namespace kvferry::bench {
 namespace {
 
-/// kPerRun and kBatch.
+/// The paths kPerRun and kBatch.
 class CallRoute final : public CopyRoute {
  public:
   CallRoute(gpu::Device& device, gpu::CopyCall call, const FragmentSets& sets,
@@ -42,7 +42,7 @@ class CallRoute final : public CopyRoute {
   std::unique_ptr<gpu::Stream> stream_;
 };
 
-/// kKernel: gather and scatter straight to and from host memory.
+/// The path kKernel: gather and scatter straight to and from host memory.
 class KernelRoute final : public CopyRoute {
  public:
   KernelRoute(gpu::Device& device, const FragmentSets& sets, const RouteEnds& ends)

@@ -10,7 +10,7 @@ namespace {
 
 constexpr double kBytesPerUsOfOneGbPerS = 1e3;
 constexpr double kPercent = 100;
-// Below one sample in a million: the smallest.
+// The quantile that is the smallest sample as long as there are fewer than a million.
 constexpr double kLeast = 1e-6;
 
 std::vector<std::unique_ptr<Lane>> make_lanes(Bench& bench,

@@ -15,12 +15,12 @@
 
 namespace kvferry::bench {
 
-/// What a row of copies is about.
+/// The subject of a row of copies.
 struct CopyRowOptions {
   Traffic traffic = Traffic::kHostToDevice;
   CopyWay way;
   HostMemoryKind host_memory = HostMemoryKind::kPinned;
-  /// Of the host memory: see LaneOptions.
+  /// The NUMA node of the host memory: see LaneOptions.
   std::optional<std::uint32_t> numa_node = std::nullopt;
   std::uint64_t fragment_bytes = 0;
   std::uint32_t count = 1;
@@ -30,9 +30,9 @@ struct CopyRowOptions {
   RoundCounts rounds;
 };
 
-/// Measures and verifies rows that differ in their way alone, by turns and on the same memory
-/// (measure_rows()). All but the names of path, memory and placement is in the rows. `peaks`: what
-/// the percentage refers to. Throws kvferry::Error.
+/// Measures and verifies rows that differ only in their way of copying, by turns and on the same
+/// memory (measure_rows()). The rows have everything except the names of path, memory and
+/// placement. The percentages refer to `peaks`. Throws kvferry::Error.
 [[nodiscard]] std::vector<TransferRow> measure_copies(Bench& bench,
                                                       std::span<const CopyRowOptions> rivals,
                                                       const std::optional<LinkPeaks>& peaks);
@@ -40,7 +40,7 @@ struct CopyRowOptions {
 /// The peak of `traffic`, in GB/s.
 [[nodiscard]] double peak_of(const LinkPeaks& peaks, Traffic traffic);
 
-/// Percentiles of a transfer's time, and from the median the rate of `bytes` in GB/s.
+/// Writes percentiles of a transfer's time, and the rate of `bytes` in GB/s from the median.
 void add_transfer_times(TransferRow& row, const Samples& transfer, std::uint64_t bytes);
 
 }  // namespace kvferry::bench

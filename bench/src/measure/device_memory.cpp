@@ -23,7 +23,8 @@ void DeviceMemory::write(std::uint64_t begin, std::uint64_t bytes, PatternKey ke
   }
 }
 
-// As many places at once as one window takes; a piece that it does not take, in parts.
+// Checks as many pieces at once as one window holds. A piece that is too large for it is checked in
+// parts.
 void DeviceMemory::check_pieces(std::uint64_t begin, std::uint64_t piece_bytes,
                                 std::span<const BlockId> places, PatternKey key, Verifier& verifier,
                                 std::string_view what) {

@@ -14,8 +14,8 @@
 
 namespace kvferry::bench {
 
-/// Device memory that can be filled with a pattern and looked at, by large single copies through
-/// pinned memory of its own: the way that is not under test.
+/// Device memory that can be filled with a pattern and checked. It uses large single copies through
+/// its own pinned memory, which are not under test.
 class DeviceMemory {
  public:
   /// Throws ResourceError or DeviceError.
@@ -24,14 +24,14 @@ class DeviceMemory {
   [[nodiscard]] std::uintptr_t address() const { return buffer_->address(); }
   [[nodiscard]] std::uint64_t size_bytes() const { return bytes_; }
 
-  /// Makes [begin, begin + bytes) those bytes of the pattern. Throws DeviceError.
+  /// Fills [begin, begin + bytes) with those bytes of the pattern. Throws DeviceError.
   void write(std::uint64_t begin, std::uint64_t bytes, PatternKey key);
   /// Checks the pieces of `piece_bytes` at `begin` + place * piece_bytes, for each of `places`,
-  /// which ascend. Reads what lies between them too. Throws DeviceError.
+  /// which are ascending. Also reads the memory between them. Throws DeviceError.
   void check_pieces(std::uint64_t begin, std::uint64_t piece_bytes, std::span<const BlockId> places,
                     PatternKey key, Verifier& verifier, std::string_view what);
-  /// The contents of [begin, begin + bytes), at most kWindowBytes; valid until the next call.
-  /// Throws DeviceError.
+  /// Returns the contents of [begin, begin + bytes), at most kWindowBytes; valid until the next
+  /// call. Throws DeviceError.
   [[nodiscard]] std::span<std::byte> read(std::uint64_t begin, std::uint64_t bytes);
 
   static constexpr std::uint64_t kWindowBytes = std::uint64_t{32} << 20U;

@@ -27,7 +27,8 @@ double measure_device_rate(Bench& bench) {
     wait_for(*end);
     if (i >= kWarmUp) times.add(end->elapsed_since(*begin));
   }
-  if (!work->verify()) throw DeviceError("the device's memory was measured by a wrong triad");
+  if (!work->verify())
+    throw DeviceError("the triad that measures the device's memory has wrong results");
   return static_cast<double>(work->bytes_per_iteration()) / times.percentile_us(0.5) /
          kBytesPerUsOfOneGbPerS;
 }

@@ -5,9 +5,9 @@
 
 namespace kvferry::bench {
 
-/// GB/s that the device's own memory gives, reads and writes together: those of a triad over three
-/// buffers of 128 MiB (gpu::CoRunKind::kStream), by the device's clock, median of ten iterations of
-/// 4 ms. Throws ResourceError or DeviceError.
+/// Measures the rate of the device's own memory in GB/s, reads and writes together: a triad over
+/// three buffers of 128 MiB (gpu::CoRunKind::kStream), by the device's clock, as the median of ten
+/// iterations of 4 ms. Throws ResourceError or DeviceError.
 [[nodiscard]] double measure_device_rate(Bench& bench);
 
 }  // namespace kvferry::bench

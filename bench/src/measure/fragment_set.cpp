@@ -45,8 +45,8 @@ std::string to_string(const Placement& placement) {
   }
 }
 
-// Runs are shuffled among places of their length and one fragment more, so that none touches the
-// next. A run does not reach from one set into the next, whose copy would otherwise be shorter.
+// Runs are shuffled among places that are one fragment longer than a run, so that no run touches
+// the next. A run does not reach from one set into the next: that set's copy would be shorter.
 FragmentSets make_fragment_sets(std::uint64_t fragment_bytes, std::uint32_t count,
                                 std::uint32_t num_sets, const Placement& placement,
                                 std::uint64_t seed) {

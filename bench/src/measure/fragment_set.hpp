@@ -11,12 +11,13 @@
 
 namespace kvferry::bench {
 
-/// How the fragments lie in the device's pool; in host memory they always lie packed, as in a slot.
+/// How fragments are placed in the device's pool. In host memory they are always packed, as in a
+/// slot.
 struct Placement {
-  /// Fragments in a row before the next jump: 1 is shuffled, 0 contiguous.
+  /// Number of consecutive fragments before the next jump: 1 is shuffled, 0 contiguous.
   std::uint32_t run_length = 1;
 };
-/// "contiguous", "shuffled", "runs:8". Throws ConfigError.
+/// Reads "contiguous", "shuffled", or "runs:8". Throws ConfigError.
 [[nodiscard]] Placement placement_from(std::string_view text);
 [[nodiscard]] std::string to_string(const Placement& placement);
 
@@ -25,10 +26,10 @@ struct FragmentSets {
   std::uint64_t fragment_bytes = 0;
   std::uint32_t count = 0;
   std::uint32_t num_sets = 1;
-  /// Where in the pool each fragment lies, in fragments; those of the first set first. All
-  /// different.
+  /// The place of each fragment in the pool, counted in fragments, beginning with the first set.
+  /// All are different.
   std::vector<BlockId> places;
-  /// Fragments that the pool has room for: more than `places`, so that runs do not touch.
+  /// Fragments for which the pool has room: more than `places`, so that runs do not touch.
   std::uint32_t pool_fragments = 0;
 
   [[nodiscard]] std::uint64_t set_bytes() const { return fragment_bytes * count; }
@@ -42,9 +43,9 @@ struct FragmentSets {
                                               std::uint32_t num_sets, const Placement& placement,
                                               std::uint64_t seed);
 
-/// The copies of set `set` between a pool at `pool` and packed fragments at `host`, the first set's
-/// first fragment there; what lies in a row on both sides is one copy, as the transfer component
-/// merges it.
+/// The copies of set `set` between a pool at `pool` and packed fragments at `host`, where the first
+/// set begins. Fragments that are consecutive on both sides are one copy, as the transfer component
+/// merges them.
 [[nodiscard]] std::vector<gpu::CopyRun> merged_runs(const FragmentSets& sets, std::uint32_t set,
                                                     gpu::CopyDirection direction,
                                                     std::uintptr_t pool, std::uintptr_t host);

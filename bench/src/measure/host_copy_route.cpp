@@ -35,13 +35,14 @@ class HostCopyRoute final : public CopyRoute {
     copy_share(0);
     for (std::thread& thread : threads) thread.join();
   }
-  // A view of the host back end's records when it is told to: before and after submit().
+  // A view of the host back end records an event as soon as it is asked to: here before and after
+  // submit().
   gpu::Stream& first() override { return *stream_; }
   gpu::Stream& last() override { return *stream_; }
   [[nodiscard]] std::uint64_t descriptors_per_set() const override { return descriptors_; }
 
  private:
-  /// In pieces that can be shared out: a link's copy is one run.
+  /// Adds the copy in pieces that several threads can share. The copy of a link is one run.
   void add(gpu::CopyRun run) {
     constexpr std::uint64_t kPieceBytes = std::uint64_t{1} << 20U;
     while (run.bytes > kPieceBytes) {

@@ -11,25 +11,26 @@
 
 namespace kvferry::bench {
 
-/// Copies by the processor of what the host back end copies, in the same run: what it is held
-/// against.
+/// Copies of the same bytes by the processor, in the same run. The host back end is compared with
+/// them.
 class HostReference {
  public:
-  /// None.
+  /// No reference.
   HostReference() = default;
-  /// Of `num_threads` threads each, both kinds. None if the device is not the host back end's.
+  /// Both kinds, with each of `num_threads`. No reference if the device is not the host back end's.
   HostReference(const gpu::Device& device, const std::vector<std::uint32_t>& num_threads);
 
   [[nodiscard]] std::size_t num_rows() const { return copies_.size(); }
-  /// `rows` and behind them its own: copies of the same bytes as the first, whatever its way.
+  /// Returns `rows`, followed by the rows of the reference: copies of the same bytes as the first.
   [[nodiscard]] std::vector<CopyRowOptions> beside(std::vector<CopyRowOptions> rows) const;
 
  private:
   std::vector<HostCopy> copies_;
 };
 
-/// Gives `rows` their percentage of the fastest of `references`, by the fastest round of each (what
-/// the neighbours of a shared machine take is in the medians); nothing if there are none.
+/// Sets the percentage of each of `rows` of the fastest of `references`, by the fastest round of
+/// each, because the medians include what other programs on a shared machine take. Does nothing
+/// without references.
 void set_percent_of_host_copy(std::span<TransferRow> rows, std::span<const TransferRow> references);
 
 }  // namespace kvferry::bench

@@ -33,7 +33,7 @@ Lane::Lane(gpu::Device& device, FragmentSets sets, const LaneOptions& options)
   }
 }
 
-// The pool always is the pattern in a row; a fragment's bytes are those of its place there.
+// The pool always holds the pattern from end to end, so a fragment's bytes follow from its place.
 void Lane::prepare(PatternKey key) {
   if (options_.direction == gpu::CopyDirection::kDeviceToHost) {
     pool_.write(0, pool_.size_bytes(), key);

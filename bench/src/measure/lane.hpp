@@ -21,30 +21,31 @@ namespace kvferry::bench {
 /// One way to copy.
 struct CopyWay {
   gpu::CopyPath path = gpu::CopyPath::kPerRun;
-  /// By the processor instead of `path`; only with the host back end's device.
+  /// Copies by the processor instead of by `path`; only with the host back end's device.
   std::optional<HostCopy> host_copy = std::nullopt;
 };
 
-/// What one direction of some rows copies, and how.
+/// What the rows of one direction copy, and how.
 struct LaneOptions {
   gpu::CopyDirection direction = gpu::CopyDirection::kDeviceToHost;
   HostMemoryKind host_memory = HostMemoryKind::kPinned;
-  /// Of the host memory; nothing: where the kernel likes.
+  /// The NUMA node of the host memory; unset: where the kernel chooses.
   std::optional<std::uint32_t> numa_node = std::nullopt;
-  /// kStaged packs this much, copies it and packs the next meanwhile, as the transfer component.
+  /// kStaged packs this many bytes, copies them, and packs the next ones meanwhile, like the
+  /// transfer component.
   std::uint64_t staged_piece_bytes = std::uint64_t{8} << 20U;
-  /// One for each row. Pageable memory has one path, whatever is said here.
+  /// One for each row. Pageable memory always has the same path.
   std::vector<CopyWay> ways = {{}};
 };
 
-/// One direction: its memory on both sides, a route between them for each way, and the check of
-/// what arrived.
+/// One direction: its memory on both sides, a route between them for each way, and the check of the
+/// bytes that arrived.
 class Lane {
  public:
   /// Throws ResourceError or DeviceError.
   Lane(gpu::Device& device, FragmentSets sets, const LaneOptions& options);
 
-  /// Gives the source a round's pattern. Throws DeviceError.
+  /// Fills the source with a round's pattern. Throws DeviceError.
   void prepare(PatternKey key);
   /// Checks the destination: every fragment of every set. Throws DeviceError.
   void check(PatternKey key, Verifier& verifier);

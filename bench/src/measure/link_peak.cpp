@@ -18,7 +18,8 @@ constexpr std::uint32_t kQuickRounds = 3;
 
 std::uint64_t LinkOptions::copy_bytes(const CommonOptions& common) const {
   if (!copy_size.empty()) return bytes_from(copy_size);
-  // A processor's copies reach their rate early, and its memory is not to be filled.
+  // A processor's copies reach their full rate with small sizes, and its memory should not be
+  // filled.
   const bool host = common.device_choice().kind == gpu::BackendKind::kHost;
   if (common.effort == Effort::kQuick) return host ? 16 * kMiB : 64 * kMiB;
   return host ? 256 * kMiB : kGiB;

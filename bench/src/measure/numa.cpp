@@ -13,7 +13,7 @@
 namespace kvferry::bench {
 namespace {
 
-// MAX_NUMNODES of the largest kernels: 2^CONFIG_NODES_SHIFT, at most 10.
+// MAX_NUMNODES of the kernels with most nodes: 2^CONFIG_NODES_SHIFT, where the shift is at most 10.
 constexpr std::uint32_t kMostNodes = 1024;
 
 std::uint32_t number_from(std::string_view text, std::string_view all) {
@@ -69,9 +69,10 @@ void check_node(std::span<std::byte> memory, std::uint32_t node) {
   const std::optional<double> share = this_machine().share_on(memory, node);
   if (!share) throw refused("to tell what memory is on", node);
   if (*share == 1.0) return;
-  throw ResourceError(fmt::format(
-      "memory that was to come from NUMA node {} is elsewhere ({:.0f} % is there): is it full?",
-      node, 100 * *share));
+  throw ResourceError(
+      fmt::format("memory that should be on NUMA node {} is elsewhere (only {:.0f} % is "
+                  "there): is the node full?",
+                  node, 100 * *share));
 }
 
 }  // namespace kvferry::bench

@@ -15,17 +15,17 @@ namespace {
 
 constexpr std::uint64_t kWordBytes = sizeof(std::uint64_t);
 constexpr std::size_t kChunkWords = 512;
-// A thread costs some 20 us, as much as 100 KB of memory traffic.
+// Starting a thread costs some 20 us, as much as 100 KB of memory traffic.
 constexpr std::uint64_t kGrainBytes = std::uint64_t{1} << 20U;
 
-// A sum and a shift, which compilers vectorise; both steps can be undone, so words are distinct.
+// A sum and a shift, which compilers vectorise. Both steps can be undone, so words are distinct.
 std::uint64_t word_at(PatternKey key, std::uint64_t index) {
   const std::uint64_t sum = static_cast<std::uint64_t>(key) + index * 0x9e3779b97f4a7c15U;
   return sum ^ (sum >> 29U);
 }
 
 /// Calls `use(at, bytes, size)` for one stretch of the piece after the other, with the pattern's
-/// bytes, as long as it returns true.
+/// bytes there, for as long as it returns true.
 template <class Use>
 void for_each_stretch(const PatternPiece& piece, PatternKey key, Use use) {
   std::array<std::uint64_t, kChunkWords> chunk;  // written before it is read
@@ -61,7 +61,7 @@ std::optional<std::uint64_t> mismatch_in(const PatternPiece& piece, PatternKey k
   return index;
 }
 
-/// A single large piece, in parts of kGrainBytes for several threads.
+/// Splits a single large piece into parts of kGrainBytes for several threads.
 PatternPieces parts_of(const PatternPiece& piece) {
   return {(piece.bytes.size() + kGrainBytes - 1) / kGrainBytes, [piece](std::size_t i) {
             const std::uint64_t begin = i * kGrainBytes;
@@ -75,7 +75,7 @@ bool is_one_large(const PatternPieces& pieces) {
   return pieces.count == 1 && pieces.at(0).bytes.size() > kGrainBytes;
 }
 
-/// Pieces that are worth a thread.
+/// The number of pieces that are worth a thread.
 std::uint64_t grain(const PatternPieces& pieces) {
   const std::uint64_t size = std::max<std::uint64_t>(pieces.at(0).bytes.size(), 1);
   return std::max<std::uint64_t>(kGrainBytes / size, 1);

@@ -15,13 +15,13 @@ std::uint32_t num_blocks(const PipelineShape& shape) {
   const std::uint64_t blocks =
       directions(shape.traffic).size() * shape.blocks_per_plan * shape.num_plans;
   if (blocks > std::numeric_limits<std::int32_t>::max()) {
-    throw ConfigError("--blocks times --plans are more blocks than a pool has");
+    throw ConfigError("--blocks times --plans is more blocks than a pool can have");
   }
   return static_cast<std::uint32_t>(blocks);
 }
 
-// Layer by layer, as engines lay out their pools: neighbours of a block's fragment are the same
-// layer's of other blocks.
+// The pool is laid out layer by layer, as in engines: the neighbours of a block's fragment belong
+// to the same layer of other blocks.
 gpu::BlockGeometry layered(const PipelineShape& shape, std::uintptr_t pool) {
   std::vector<gpu::Fragment> fragments;
   const std::uint64_t bytes = shape.block.fragment_bytes;
@@ -31,7 +31,8 @@ gpu::BlockGeometry layered(const PipelineShape& shape, std::uintptr_t pool) {
   return gpu::make_block_geometry(std::move(fragments), num_blocks(shape));
 }
 
-// The pool's blocks are drawn one by one: what a request gets from a pool that has run for a while.
+// The pool's blocks are drawn one by one, like those that a request gets from a pool that has been
+// in use for a while.
 std::vector<BlockSlot> draw_entries(const PipelineShape& shape) {
   const std::uint32_t count = shape.blocks_per_plan * shape.num_plans;
   std::mt19937_64 random(shape.seed);
@@ -72,7 +73,7 @@ void PipelineRig::prepare(PatternKey key) {
   const std::uint64_t fragment_bytes = shape_.block.fragment_bytes;
   for (const gpu::CopyDirection direction : directions(shape_.traffic)) {
     if (direction == gpu::CopyDirection::kDeviceToHost) {
-      // Stores have the first blocks of the pool.
+      // Stores use the first blocks of the pool.
       for (std::uint32_t i = 0; i < shape_.block.num_fragments; ++i) {
         pool_.write(i * std::uint64_t{geometry_.num_blocks} * fragment_bytes,
                     blocks_per_direction() * fragment_bytes, key);

@@ -22,22 +22,22 @@ namespace kvferry::bench {
 struct PipelineShape {
   Traffic traffic = Traffic::kBoth;
   BlockShape block;
-  std::uint32_t blocks_per_plan = 0;  ///< Of each direction, in a step's plan.
-  std::uint32_t num_plans = 0;        ///< Of each direction; each has blocks and slots of its own.
-  Placement slots;                    ///< Of a plan's blocks in the arena.
+  std::uint32_t blocks_per_plan = 0;  ///< In a step's plan, per direction.
+  std::uint32_t num_plans = 0;        ///< Per direction; each has its own blocks and slots.
+  Placement slots;                    ///< The placement of a plan's blocks in the arena.
   std::uint64_t seed = 0;
 
   [[nodiscard]] std::uint64_t plan_bytes() const { return block.block_bytes() * blocks_per_plan; }
 };
 
-/// What an engine and a tier would bring: a pool of blocks on the device, an arena of slots, a
-/// compute stream, and plans between the two, which begin anywhere in the pool.
+/// The parts of an engine and a tier: a pool of blocks on the device, an arena of slots, a compute
+/// stream, and plans between pool and arena, which begin anywhere in the pool.
 class PipelineRig {
  public:
   /// Throws ConfigError, ResourceError or DeviceError.
   PipelineRig(gpu::Device& device, const PipelineShape& shape);
 
-  /// Gives the sources of all plans a round's pattern. Throws DeviceError.
+  /// Fills the sources of all plans with a round's pattern. Throws DeviceError.
   void prepare(PatternKey key);
   /// Checks the slots of the first `num_blocks` blocks of a plan of stores.
   void check_stored(std::uint32_t plan, std::uint32_t num_blocks, PatternKey key,
@@ -54,11 +54,11 @@ class PipelineRig {
   [[nodiscard]] gpu::Stream& compute() { return *compute_; }
 
  private:
-  /// Blocks of all plans of one direction.
+  /// The number of blocks of all plans of one direction.
   [[nodiscard]] std::uint32_t blocks_per_direction() const {
     return shape_.blocks_per_plan * shape_.num_plans;
   }
-  /// The fragments of these slots, and where in the pool their blocks have them.
+  /// The fragments of these slots, and their places in the pool.
   [[nodiscard]] PatternPieces pieces_of(std::span<const BlockSlot> entries) const;
 
   const PipelineShape shape_;
@@ -66,7 +66,7 @@ class PipelineRig {
   DeviceMemory pool_;
   const gpu::BlockGeometry geometry_;
   const cpu_tier::Arena arena_;
-  /// Stores first, then loads; a direction without traffic has none.
+  /// Stores first, then loads. A direction without traffic has no plans.
   std::vector<BlockSlot> entries_;
   std::unique_ptr<gpu::Stream> compute_;
 };

@@ -34,7 +34,7 @@ RoundTime RoundTimer::run(std::size_t way) {
   }
   last.record(*end_);
   wait_for(*end_);
-  // A wait does not hand on a failure of what it waited for.
+  // A wait between streams does not pass on a failure, so the other lanes are waited for as well.
   for (std::size_t i = 1; i < lanes_.size(); ++i) wait_for(*lane_ends_[i]);
   time.device = end_->elapsed_since(*begin_);
   return time;

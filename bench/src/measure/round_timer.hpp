@@ -14,21 +14,21 @@
 
 namespace kvferry::bench {
 
-/// One round of all lanes.
+/// The times of one round of all lanes.
 struct RoundTime {
   SubmitCost submit;
-  /// By the device's events: from a point before the first byte of any lane to one after the last
-  /// byte of every lane.
+  /// By the device's events: from before the first byte of any lane until after the last byte of
+  /// every lane.
   std::chrono::nanoseconds device{0};
 };
 
-/// Times lanes that run at once, one thread submitting to all of them in turn. Lanes outlive it.
+/// Times lanes that run at the same time; one thread submits to all of them in turn. The lanes
+/// outlive it.
 class RoundTimer {
  public:
   /// Throws DeviceError.
   RoundTimer(gpu::Device& device, std::span<const std::unique_ptr<Lane>> lanes);
-  /// Submits every set of every lane to its route of `way` and waits for the end. Throws
-  /// DeviceError.
+  /// Submits every set of every lane to its route `way`, and waits for the end. Throws DeviceError.
   [[nodiscard]] RoundTime run(std::size_t way);
 
  private:

@@ -6,7 +6,7 @@
 
 namespace kvferry::bench {
 
-/// Times of one thing, measured again and again.
+/// Repeated measurements of one time.
 class Samples {
  public:
   void add(std::chrono::nanoseconds sample) { samples_.push_back(sample); }
@@ -14,8 +14,8 @@ class Samples {
   [[nodiscard]] std::size_t size() const { return samples_.size(); }
   /// In microseconds. There is at least one sample.
   [[nodiscard]] double mean_us() const;
-  /// The smallest sample that at least the share `q`, in (0, 1], of all does not exceed: 0.5 is
-  /// the median. In microseconds. There is at least one sample.
+  /// The smallest sample that at least the share `q` of all samples, in (0, 1], does not exceed;
+  /// 0.5 is the median. In microseconds. There is at least one sample.
   [[nodiscard]] double percentile_us(double q) const;
 
  private:

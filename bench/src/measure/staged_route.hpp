@@ -11,8 +11,9 @@
 
 namespace kvferry::bench {
 
-/// Fragments packed in device memory, which crosses the link in large pieces: one stream packs or
-/// unpacks, the other copies, and each piece has its own part of the packed memory.
+/// Packs fragments in device memory, and copies the packed memory over the link in large pieces.
+/// One stream packs or unpacks, the other copies, and each piece has its own part of the packed
+/// memory.
 class StagedRoute final : public CopyRoute {
  public:
   /// Pieces are at most `piece_bytes`, and at least one fragment. Throws ResourceError or
@@ -35,9 +36,9 @@ class StagedRoute final : public CopyRoute {
   const gpu::BlockGeometry geometry_;
   const std::uint64_t fragments_per_piece_;
   const std::uint32_t pieces_per_set_;
-  /// All sets, so that no piece waits for one before it to leave.
+  /// Packed memory for all sets, so that no piece waits for room.
   std::unique_ptr<gpu::DeviceBuffer> packed_;
-  /// Between the two streams, one for each piece of each set.
+  /// Events between the two streams, one for each piece of each set.
   std::vector<std::unique_ptr<gpu::Event>> handed_over_;
   std::unique_ptr<gpu::Stream> pack_stream_;
   std::unique_ptr<gpu::Stream> copy_stream_;

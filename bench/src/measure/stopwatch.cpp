@@ -14,7 +14,7 @@ std::chrono::nanoseconds thread_cpu_time() {
 
 }  // namespace
 
-// The CPU clock is a system call, so it is read outside of the wall clock's span.
+// Reading the CPU clock is a system call, so it happens outside of the wall clock's span.
 Stopwatch::Stopwatch() : wall_(), cpu_(thread_cpu_time()) {
   wall_ = std::chrono::steady_clock::now();
 }

@@ -5,13 +5,13 @@
 
 namespace kvferry::bench {
 
-/// What a submission cost the calling thread.
+/// The time of a submission on the calling thread.
 struct SubmitCost {
   std::chrono::nanoseconds wall{0};
   std::chrono::nanoseconds cpu{0};  ///< Of this thread only.
 };
 
-/// Runs from its construction on, on one thread.
+/// Measures from its construction on, on one thread.
 class Stopwatch {
  public:
   Stopwatch();

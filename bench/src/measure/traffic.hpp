@@ -9,12 +9,12 @@
 
 namespace kvferry::bench {
 
-/// Which way bytes go in a row.
+/// The direction of a row's bytes.
 enum class Traffic : std::uint8_t { kHostToDevice, kDeviceToHost, kBoth };
 
 /// "h2d", "d2h", "both".
 [[nodiscard]] const char* to_string(Traffic traffic);
-/// The inverse; also "load" and "store". Throws ConfigError.
+/// The inverse of to_string(); also reads "load" and "store". Throws ConfigError.
 [[nodiscard]] Traffic traffic_from(std::string_view text);
 /// One or two.
 [[nodiscard]] std::vector<gpu::CopyDirection> directions(Traffic traffic);

@@ -10,24 +10,24 @@
 
 namespace kvferry::bench {
 
-/// Gives each round a pattern of its own and holds what arrived against it; without patterns,
-/// counts against each other.
+/// Gives each round its own pattern, and compares the bytes that arrived with it. Can also compare
+/// counts.
 class Verifier {
  public:
-  /// `corrupt_round`: spoil a byte, or a count, of what is checked in this round, from 1, so that
-  /// tests see a mismatch found.
+  /// `corrupt_round`: number of a round, from 1, in which one checked byte or count is corrupted,
+  /// so that tests can see that mismatches are found.
   explicit Verifier(std::uint64_t seed, std::optional<std::uint64_t> corrupt_round = std::nullopt)
       : seed_(seed), corrupt_round_(corrupt_round) {}
 
-  /// A new round; nothing that was written before passes in it.
+  /// Begins a new round. Bytes of earlier rounds do not pass in it.
   [[nodiscard]] PatternKey next_round() { return pattern_key(seed_, ++round_); }
-  /// Whether all pieces are the pattern's; if not, that counts as one mismatch of `what`.
+  /// Returns whether all pieces match the pattern. If not, that counts as one mismatch of `what`.
   void check(const PatternPieces& pieces, PatternKey key, std::string_view what);
-  /// The same of a count that has to be `expected`.
+  /// The same for a count that has to be `expected`.
   void check_count(std::uint64_t found, std::uint64_t expected, std::string_view what);
 
   [[nodiscard]] std::uint64_t num_mismatches() const { return num_mismatches_; }
-  /// Round, what and where; empty if there was none.
+  /// The first mismatch: round, what and where; empty if there was none.
   [[nodiscard]] const std::string& first_mismatch() const { return first_mismatch_; }
 
  private:

@@ -8,7 +8,7 @@
 
 namespace kvferry::bench {
 
-/// No measurement takes that long; a device that does hangs.
+/// Longer than any measurement; a device that takes longer hangs.
 inline constexpr std::chrono::minutes kHangs{5};
 
 /// Waits until `event` is done. Throws DeviceError if it failed, or TimeoutError.

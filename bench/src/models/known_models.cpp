@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The figures are those of each model's config.json on its hub page, in the fields that
+// The figures come from each model's config.json on its hub page, from the fields that
 // model_shape.hpp names. They were checked against published copies of these files (2026-11).
 #include "kvferry/base/error.hpp"
 
@@ -32,11 +32,11 @@ constexpr ModelShape with_latent(std::string_view name, std::string_view reposit
   return {name, repository, num_layers, num_layers, num_heads, 1, 0, rank + rope};
 }
 
-// Hybrid models: vLLM makes groups of as many layers as the rarer kind has
+// Hybrid models: vLLM makes groups of as many layers as there are of the rarer kind
 // (v1/core/kv_cache_utils.py, _get_kv_cache_groups_uniform_page_size), and a block belongs to one
-// group. gpt-oss: layer_types are sliding and full in turn, so a group is half of the layers.
-// Gemma 3: sliding_window_pattern is 6, so 10 of 62 layers are full and a group is 10; vLLM pads
-// its groups of sliding layers, which have eight or nine, up to that.
+// group. gpt-oss: layer_types alternates between sliding and full, so a group is half of the
+// layers. Gemma 3: sliding_window_pattern is 6, so 10 of 62 layers are full and a group has 10;
+// vLLM pads its groups of sliding layers, which have eight or nine, up to that.
 constexpr std::array kModels = {
     with_heads("llama-3.1-8b", "meta-llama/Llama-3.1-8B", 32, 32, 8, 128),
     with_heads("llama-3.1-70b", "meta-llama/Llama-3.1-70B", 80, 64, 8, 128),

@@ -13,10 +13,10 @@ class App;
 
 namespace kvferry::bench {
 
-/// How much to measure: kQuick shows within seconds that all of it runs.
+/// How much to measure. kQuick shows within seconds that everything runs.
 enum class Effort : std::uint8_t { kFull, kQuick };
 
-/// What every subcommand takes.
+/// The options of every subcommand.
 struct CommonOptions {
   std::string device = "host";
   std::string driver_library = {};
@@ -25,28 +25,27 @@ struct CommonOptions {
   std::string json_file = {};
   std::string csv_file = {};
   std::string markdown_file = {};
-  /// Take the rows that json_file has, and measure the others only.
+  /// Take the rows from json_file, and measure only the others.
   bool resume = false;
   Effort effort = Effort::kFull;
-  /// Rounds that are measured, and before them rounds that only warm up; nothing: as the
-  /// subcommand and the effort say.
+  /// Measured rounds, and warm-up rounds before them; unset: by the subcommand and the effort.
   std::optional<std::uint32_t> num_rounds = std::nullopt;
   std::optional<std::uint32_t> num_warm_up_rounds = std::nullopt;
-  /// For tests: spoil one byte of what is verified in this round, from 1.
+  /// For tests: number of a round, from 1, in which one verified byte is corrupted.
   std::optional<std::uint64_t> corrupt_round = std::nullopt;
-  /// For tests: hold the rows of a stand-in against the performance model, too.
+  /// For tests: compare the rows of a stand-in with the performance model, too.
   bool model_stand_in = false;
 
   /// Throws ConfigError.
   [[nodiscard]] DeviceChoice device_choice() const;
-  /// Throws ConfigError if all devices are asked for: only `link` goes over them.
+  /// Throws ConfigError if all devices are requested: only `link` measures several.
   void require_one_device() const;
-  /// `full` or `quick` rounds unless a number was given; at least one.
+  /// Number of rounds: the given one, else `full` or `quick`; at least one.
   [[nodiscard]] std::uint32_t rounds(std::uint32_t full, std::uint32_t quick) const;
   [[nodiscard]] std::uint32_t warm_up_rounds() const;
 };
 
-/// Adds them to `app`; `options` outlives it.
+/// Adds the options to `app`; `options` outlives `app`.
 void add_common_options(CLI::App& app, CommonOptions& options);
 
 }  // namespace kvferry::bench

@@ -21,14 +21,15 @@ std::uint32_t sets_per_round(std::uint64_t round_bytes, std::uint64_t set_bytes)
   return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(round_bytes / set_bytes, 1, 4096));
 }
 
-/// With which fragments: as given, by the model, or by default.
+/// The fragments to copy: those given, those of the model, or the default ones.
 CopyOptions with_fragments(CopyOptions options, Effort effort) {
   const bool quick = effort == Effort::kQuick;
   const auto block = block_shape(options.model);
-  if (!block && options.num_blocks != 0) throw ConfigError("--blocks goes with --model");
+  if (!block && options.num_blocks != 0) throw ConfigError("--blocks needs --model");
   if (block) {
     if (!options.fragments.empty() || !options.counts.empty()) {
-      throw ConfigError("--model says what --fragment and --count say: give it or them");
+      throw ConfigError(
+          "--model already says what --fragment and --count say: give either it or them");
     }
     const std::uint32_t num_blocks =
         options.num_blocks != 0 ? options.num_blocks : (quick ? 4U : 32U);
@@ -62,12 +63,13 @@ void add_copy_options(CLI::App& app, CopyOptions& options) {
       ->check(CLI::PositiveNumber);
   add_model_options(app, options.model);
   app.add_option("--blocks", options.num_blocks,
-                 "of --model: blocks of a transfer, all fragments of each [32; quick: 4]")
+                 "with --model: blocks of a transfer, with all fragments of each [32; quick: "
+                 "4]")
       ->check(CLI::PositiveNumber);
   list("--direction", options.directions, "h2d, d2h, both")->capture_default_str();
   list("--placement", options.placements,
-       "of the fragments on the device: contiguous, shuffled, runs:8 (8 in a row); in host "
-       "memory they lie packed")
+       "placement of the fragments on the device: contiguous, shuffled, runs:8 (8 "
+       "in a row); in host memory they lie packed")
       ->capture_default_str();
   app.add_option("--staged-piece", options.staged_piece,
                  "bytes that the staged path packs before it copies them")
@@ -76,7 +78,7 @@ void add_copy_options(CLI::App& app, CopyOptions& options) {
                  "bytes of a transfer; a larger one gets fewer fragments")
       ->capture_default_str();
   app.add_option("--round-size", options.round_size,
-                 "bytes of a round: as many transfers, each of other fragments, run back to back "
+                 "bytes of a round, in transfers of different fragments that run back to back "
                  "[64MiB; quick: 4MiB]");
 }
 
@@ -100,7 +102,7 @@ std::vector<CopyRowOptions> copy_rows(const CopyOptions& given, const CommonOpti
         for (const std::uint32_t wanted : options.counts) {
           row.count = static_cast<std::uint32_t>(
               std::clamp<std::uint64_t>(max_set / row.fragment_bytes, 1, wanted));
-          // Two counts that were cut to the same one are one row.
+          // Two counts that were both cut to the same value make one row.
           if (row.count == last_count) continue;
           last_count = row.count;
           row.num_sets = sets_per_round(round_bytes, row.fragment_bytes * row.count);

@@ -15,8 +15,7 @@ class App;
 
 namespace kvferry::bench {
 
-/// What the command line of `copy` says about its rows, and by default. Empty and 0: as the help
-/// says.
+/// The options of `copy` for its rows, with their defaults. The help says what empty and 0 mean.
 struct CopyOptions {
   std::vector<std::string> paths = {"per_run", "batch", "kernel", "staged"};
   std::vector<std::string> fragments = {};
@@ -30,10 +29,11 @@ struct CopyOptions {
   std::string round_size = {};
 };
 
-/// Adds them to `app`; `options` outlives it.
+/// Adds the options to `app`; `options` outlives `app`.
 void add_copy_options(CLI::App& app, CopyOptions& options);
 
-/// The rows; those of one shape, each of another path, follow one another. Throws ConfigError.
+/// The rows. Rows of the same shape with different paths are next to each other. Throws
+/// ConfigError.
 [[nodiscard]] std::vector<CopyRowOptions> copy_rows(const CopyOptions& options,
                                                     const CommonOptions& common);
 

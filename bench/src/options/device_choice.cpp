@@ -20,7 +20,7 @@ constexpr const char* kThisProgram = "/proc/self/exe";
 std::vector<std::byte> read_image(const DeviceChoice& choice) {
   const std::string& file = choice.kernel_image_file;
   if (file.empty()) {
-    // A stand-in looks into no code object; its own kernels stand in for the build's.
+    // A stand-in does not look into code objects: it has kernels of its own.
     const bool stands_in = choice.driver == DeviceChoice::Driver::kStandIn;
     return std::vector<std::byte>(stands_in ? 1 : 0);
   }
@@ -98,7 +98,7 @@ OpenDevice::OpenDevice(const DeviceChoice& choice) : kernel_image_(read_image(ch
     options.kernel_image = kernel_image_;
     device_ = gpu::row_of(choice.kind).make_device(choice.ordinal, options);
   } catch (const Error& error) {
-    throw NoSuchDevice(fmt::format("{}:{} cannot be had: {}", choice.name(), choice.ordinal,
+    throw NoSuchDevice(fmt::format("{}:{} is not available: {}", choice.name(), choice.ordinal,
                                    one_line(error.what())));
   }
 }

@@ -19,8 +19,8 @@ std::vector<std::uint32_t> LinkCommandOptions::nodes() const {
   std::vector<std::uint32_t> wanted = node_list_from(numa_nodes);
   for (const std::uint32_t node : wanted) {
     if (std::find(present.begin(), present.end(), node) != present.end()) continue;
-    throw ConfigError(fmt::format("NUMA node {} has no memory here; those that have some: {}", node,
-                                  fmt::join(present, ",")));
+    throw ConfigError(fmt::format("NUMA node {} has no memory here; these nodes have some: {}",
+                                  node, fmt::join(present, ",")));
   }
   return wanted;
 }
@@ -28,10 +28,10 @@ std::vector<std::uint32_t> LinkCommandOptions::nodes() const {
 void add_link_command_options(CLI::App& app, LinkCommandOptions& options) {
   add_link_options(app, options.link);
   app.add_option("--numa-node", options.numa_nodes,
-                 "nodes whose host memory is measured, each in rows of its own: all, 0 or 0,1")
+                 "nodes whose host memory is measured, with rows for each node: all, 0 or 0,1")
       ->capture_default_str();
   app.add_flag("--device-rate", options.device_rate,
-               "GB/s of the device's own memory, in the quick form too");
+               "measure the device's own memory, in GB/s, in the quick form too");
   add_host_threads_option(app, options.host_threads);
 }
 

@@ -32,29 +32,31 @@ KvServing serving_of(const ModelOptions& options) {
 }  // namespace
 
 void add_model_size_options(CLI::App& app, ModelOptions& options) {
-  app.add_option("--model", options.model, "the model whose blocks these are; list: those known")
+  app.add_option("--model", options.model,
+                 "model whose blocks are copied; list: show the known models")
       ->each([](const std::string& name) {
         if (name == "list") throw CLI::CallForVersion(known_models_text(), 0);
       });
-  app.add_option("--tp", options.tensor_parallel, "of --model: tensor-parallel ranks [1]")
+  app.add_option("--tp", options.tensor_parallel, "with --model: tensor-parallel ranks [1]")
       ->check(CLI::Range(1, 1024));
-  app.add_option("--kv-dtype", options.kv_type, "of --model: bf16 or fp8 [bf16]");
+  app.add_option("--kv-dtype", options.kv_type,
+                 "with --model: type of the KV cache, bf16 or fp8 [bf16]");
 }
 
 void add_model_options(CLI::App& app, ModelOptions& options) {
   add_model_size_options(app, options);
-  app.add_option("--block-tokens", options.block_tokens, "of --model: tokens of a block [16]")
+  app.add_option("--block-tokens", options.block_tokens, "with --model: tokens of a block [16]")
       ->check(CLI::Range(1, 65536));
   app.add_option("--layout", options.layout,
-                 "of --model: cross-layer (a block is one piece), per-layer, kv-split (K and V "
-                 "apart) [cross-layer]");
+                 "with --model: cross-layer (a block is one piece), per-layer, kv-split (K "
+                 "and V apart) [cross-layer]");
 }
 
 std::optional<BlockShape> block_shape(const ModelOptions& options) {
   if (!options.model.empty()) return block_of(model_from(options.model), serving_of(options));
   if (options.tensor_parallel || options.block_tokens || !options.layout.empty() ||
       !options.kv_type.empty()) {
-    throw ConfigError("--tp, --block-tokens, --layout and --kv-dtype go with --model");
+    throw ConfigError("--tp, --block-tokens, --layout and --kv-dtype need --model");
   }
   return std::nullopt;
 }

@@ -13,7 +13,7 @@ class App;
 
 namespace kvferry::bench {
 
-/// A block's shape by the name of a model. What was not given is empty.
+/// The options for a block's shape by the name of a model. Options that were not given are empty.
 struct ModelOptions {
   std::string model = {};
   std::optional<std::uint32_t> tensor_parallel = std::nullopt;
@@ -23,17 +23,17 @@ struct ModelOptions {
 };
 
 /// Adds --model, --tp, --block-tokens, --layout and --kv-dtype; `options` outlives `app`.
-/// `--model list` ends the parse as --help does, with the known models as its text.
+/// `--model list` ends the parsing like --help, and prints the known models.
 void add_model_options(CLI::App& app, ModelOptions& options);
-/// Those of them that say how many bytes a token has: --model, --tp and --kv-dtype.
+/// Adds only the options that determine the bytes of a token: --model, --tp and --kv-dtype.
 void add_model_size_options(CLI::App& app, ModelOptions& options);
 
-/// The shape of the named model's blocks on one rank; nothing if no model is named. Throws
-/// ConfigError, also if the other options are given without one.
+/// The shape of the named model's blocks on one rank; unset if no model is named. Throws
+/// ConfigError, also if the other options are given without a model.
 [[nodiscard]] std::optional<BlockShape> block_shape(const ModelOptions& options);
 
-/// "llama-3.1-8b, TP 4, 16 tokens, bf16, per-layer: a block is 32 x 16 KiB (512 KiB)", for
-/// reports; empty if no model is named. Throws as block_shape().
+/// A text for reports: "llama-3.1-8b, TP 4, 16 tokens, bf16, per-layer: a block is 32 x 16 KiB
+/// (512 KiB)"; empty if no model is named. Throws like block_shape().
 [[nodiscard]] std::string model_text(const ModelOptions& options);
 
 }  // namespace kvferry::bench

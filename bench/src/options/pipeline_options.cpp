@@ -16,7 +16,7 @@ namespace {
 constexpr const char* kNothingBeside = "none";
 constexpr const char* kPieceByLink = "auto";
 constexpr const char* kDefaultShape = "64x8KiB";
-// The rate of a real prefill, for which the slow-down has a goal of its own.
+// The rate of a real prefill. The slow-down at this rate has a goal of its own.
 constexpr double kPrefillBytesPerSecond = 4e9;
 constexpr std::uint32_t kFullRounds = 10;
 constexpr std::uint32_t kQuickRounds = 3;
@@ -34,7 +34,7 @@ PipelineShape shape_of(const PipelineOptions& options, const CommonOptions& comm
   const bool quick = common.effort == Effort::kQuick;
   const auto of_model = block_shape(options.model);
   if (of_model && !options.fragments.empty()) {
-    throw ConfigError("--model says what --shape says: give one of them");
+    throw ConfigError("--model already says what --shape says: give one of them");
   }
   PipelineShape shape;
   shape.block =
@@ -71,7 +71,7 @@ std::vector<std::optional<std::uint64_t>> pieces_of(const PipelineOptions& optio
   return pieces;
 }
 
-// Pieces of one direction follow one another: they are what a sweep compares.
+// Piece sizes of one direction follow one another, because a sweep compares them.
 std::vector<PipelineSubject> subjects_of(const PipelineOptions& options, Beside beside) {
   std::vector<PipelineSubject> subjects;
   const auto add = [&](Traffic traffic, std::optional<double> limit) {
@@ -112,44 +112,51 @@ CoRunOptions work_of(const PipelineOptions& options, bool quick) {
 
 void add_pipeline_options(CLI::App& app, PipelineOptions& options) {
   app.add_option("--fragments,--shape", options.fragments,
-                 "of a block: 64x8KiB is 64 fragments of 8 KiB, 1x2MiB one piece [64x8KiB]");
+                 "shape of a block: 64x8KiB is 64 fragments of 8 KiB, 1x2MiB is one piece "
+                 "[64x8KiB]");
   add_model_options(app, options.model);
-  app.add_option("--blocks", options.num_blocks, "of a step's plan [512; quick: 32]")
+  app.add_option("--blocks", options.num_blocks, "blocks of the plan of a step [512; quick: 32]")
       ->check(CLI::PositiveNumber);
-  app.add_option("--plans", options.num_plans, "of a round, each of other blocks [8; quick: 4]")
+  app.add_option("--plans", options.num_plans,
+                 "plans of a round, each with different blocks [8; quick: 4]")
       ->check(CLI::PositiveNumber);
   app.add_option("--direction", options.directions, "store (d2h), load (h2d), both")
       ->delimiter(',')
       ->capture_default_str();
-  app.add_option("--slots", options.slots, "of a plan in the arena: contiguous, shuffled, runs:8")
+  app.add_option("--slots", options.slots,
+                 "placement of a plan's slots in the arena: contiguous, shuffled, runs:8")
       ->capture_default_str();
   app.add_option("--ring", options.ring, "bytes of the staging ring [two plans]");
   app.add_option("--piece", options.pieces,
-                 "bytes of one submission; auto,8MiB,32MiB makes rows of each; auto is by the "
-                 "link, as in the product [auto]")
+                 "bytes of one submission; auto,8MiB,32MiB makes rows for each; auto goes by "
+                 "the link, as in the product [auto]")
       ->delimiter(',');
   app.add_option("--in-flight", options.in_flight,
-                 "most bytes submitted per direction [32MiB, or two pieces]");
+                 "most bytes submitted at a time per direction [32MiB, or two pieces]");
   app.add_option("--load-staging", options.load_staging,
                  "bytes of device memory for loads that are staged [32MiB, or two pieces]");
   app.add_option("--path", options.path,
-                 "of loads: per_run, batch, kernel, staged [as the device's table says]");
+                 "copy path of loads: per_run, batch, kernel, staged [as the device's table "
+                 "says]");
   app.add_option("--store-bandwidth-limit", options.limit,
-                 "most bytes per second of stores: 4GB/s [none; beside --co-run: none and 4GB/s]");
+                 "limit of the rate of stores, for example 4GB/s [none; with --co-run: none "
+                 "and 4GB/s]");
   app.add_option("--co-run", options.co_run,
-                 "none: nothing beside; gemm: bound by arithmetic (multiply-adds in registers, no "
-                 "tensor cores); stream: "
-                 "bound by device memory")
+                 "work that runs beside the transfers: none; gemm: bound by arithmetic "
+                 "(multiply-adds in registers, no tensor cores); stream: bound by device "
+                 "memory")
       ->delimiter(',')
       ->capture_default_str();
   app.add_option("--co-run-place", options.place,
-                 "compute: on the compute stream, gathers between iterations; own: on a stream of "
-                 "its own beside the gathers")
+                 "where that work runs: compute: on the compute stream, with the gathers "
+                 "between its iterations; own: on a stream of its own, beside the gathers")
       ->capture_default_str();
   app.add_option("--iteration-ms", options.iteration_ms,
-                 "of co-run work, when alone, in ms [4; quick: 1]")
+                 "length of one iteration of the co-run work when it runs alone, in ms [4; "
+                 "quick: 1]")
       ->check(CLI::PositiveNumber);
-  app.add_option("--iterations", options.num_iterations, "of co-run work [400; quick: 20]")
+  app.add_option("--iterations", options.num_iterations,
+                 "iterations of the co-run work [400; quick: 20]")
       ->check(CLI::Range(4, 1000000));
 }
 

@@ -23,7 +23,7 @@ class App;
 
 namespace kvferry::bench {
 
-/// What the command line of `pipeline` says, and by default. Empty and 0: as the help says.
+/// The options of `pipeline`, with their defaults. The help says what empty and 0 mean.
 struct PipelineOptions {
   std::string fragments = {};
   ModelOptions model;
@@ -43,44 +43,46 @@ struct PipelineOptions {
   std::uint32_t num_iterations = 0;
 };
 
-/// Adds them to `app`; `options` outlives it.
+/// Adds the options to `app`; `options` outlives `app`.
 void add_pipeline_options(CLI::App& app, PipelineOptions& options);
 
-/// What a row is about, beside the shape that all have.
+/// The subject of a row, besides the shape that all rows have.
 struct PipelineSubject {
   Traffic traffic = Traffic::kBoth;
-  std::optional<double> limit;               ///< Of stores, bytes per second.
-  std::optional<std::uint64_t> piece_bytes;  ///< Of one submission; empty: by link.
+  std::optional<double> limit;  ///< Limit of stores, in bytes per second.
+  std::optional<std::uint64_t>
+      piece_bytes;  ///< Bytes of one submission; unset: chosen by the link.
 };
 
-/// What they mean.
+/// The meaning of the options.
 struct PipelineSettings {
   PipelineShape shape;
-  /// But for what a subject says; transfer_options() has both.
+  /// Without the settings of a subject; transfer_options() combines both.
   transfer::TransferOptions transfer;
-  /// Whether the options leave bytes in flight and staging of loads to the piece.
+  /// Whether bytes in flight, and the staging of loads, follow from the piece size.
   bool in_flight_by_piece = true;
   bool load_staging_by_piece = true;
   RoundCounts rounds;
-  /// Rows with nothing beside them; empty: none.
+  /// Rows without other work; empty: none.
   std::vector<PipelineSubject> alone;
-  /// Rows beside each kind of `co_run`.
+  /// Rows with each kind of `co_run` at the same time.
   std::vector<PipelineSubject> beside;
   std::vector<gpu::CoRunKind> co_run;
   CoRunOptions work;
   CoRunPlace place = CoRunPlace::kCompute;
   std::uint32_t num_iterations = 0;
-  /// Of loads, forced; empty: as the device's table says.
+  /// The forced path of loads; unset: by the device's table.
   std::string path;
-  /// Which model's blocks, in words; empty: no model's.
+  /// A text that names the model of the blocks; empty: no model.
   std::string model_text;
 };
 
-/// "pipeline", or "pipeline:batch" where the path of loads is forced.
+/// "pipeline", or for example "pipeline:batch" if the path of loads is forced.
 [[nodiscard]] std::string pipeline_path(const PipelineSettings& settings);
 
-/// What a row of this subject gives the transfer component. Two pieces fit in flight and into the
-/// staging of loads unless the command line says otherwise: with one the link would wait for each.
+/// The options of the transfer component for a row of this subject. Two pieces fit in flight and
+/// into the staging of loads, unless the command line says otherwise, because with one piece the
+/// link would wait for each.
 [[nodiscard]] transfer::TransferOptions transfer_options(const PipelineSettings& settings,
                                                          const PipelineSubject& subject);
 

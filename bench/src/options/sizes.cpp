@@ -30,7 +30,7 @@ constexpr std::array<Unit, 10> kUnits = {{{"", 1},
                                           {"GB", 1e9},
                                           {"TB", 1e12}}};
 
-// The largest number that a double holds exactly.
+// The largest integer up to which a double holds every integer exactly.
 constexpr double kMostBytes = 0x1p53;
 
 std::optional<double> amount(std::string_view text) {

@@ -10,14 +10,14 @@
 
 namespace kvferry::bench {
 
-/// What is expected of one row of `copy` or `pipeline`. Columns are those of TransferRow.
+/// The expectation for one row of `copy` or `pipeline`. The columns are those of TransferRow.
 struct ExpectRow {
   std::string direction;
   std::string path;
   std::string placement;
   std::uint64_t fragment_bytes = 0;
   std::uint64_t count = 0;
-  std::uint64_t bytes = 0;  ///< Of one transfer or plan.
+  std::uint64_t bytes = 0;  ///< Bytes of one transfer or plan.
   std::optional<std::uint64_t> piece_bytes;
   std::optional<double> limit_gb_per_s;
   std::string co_run;
@@ -28,7 +28,7 @@ struct ExpectRow {
 };
 
 [[nodiscard]] Table table_of(std::span<const ExpectRow> rows);
-/// The inverse, of one row.
+/// The inverse, for one row.
 void read_row(ExpectRow& row, const CellAt& cell_at);
 
 }  // namespace kvferry::bench

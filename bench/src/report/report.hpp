@@ -13,7 +13,7 @@
 
 namespace kvferry::bench {
 
-/// What the link gives to copies of the copy engine that are as large as can be, in this run.
+/// The rates of the link in this run, for the largest copies of the copy engine.
 struct LinkPeaks {
   std::uint64_t copy_bytes = 0;
   double h2d_gb_per_s = 0;
@@ -24,7 +24,7 @@ struct LinkPeaks {
   std::optional<double> device_gb_per_s = std::nullopt;
 };
 
-/// All that one run of a subcommand found.
+/// All results of one run of a subcommand.
 struct Report {
   std::string program;
   std::string subcommand;
@@ -38,25 +38,26 @@ struct Report {
   std::uint32_t warm_up_rounds = 0;
   std::optional<LinkPeaks> peaks;
   Table table;
-  /// Rows that were measured together: which, and how many. Their numbers add up to the table's.
+  /// The steps: rows that were measured together, with their number. The numbers add up to the
+  /// table's.
   struct Step {
     std::string name;
     std::size_t num_rows = 0;
   };
   std::vector<Step> steps;
-  /// Whether all rows are there.
+  /// Whether the report has all rows.
   bool complete = false;
-  /// What a reader has to know, in sentences.
+  /// Remarks for the reader, in sentences.
   std::vector<std::string> notes;
-  /// The first byte or count that was wrong; empty if all was verified.
+  /// The first wrong byte or count; empty if everything was verified.
   std::string mismatch;
-  /// What was verified, in words.
+  /// A text that says what was verified.
   std::string verified = "every byte was verified";
-  /// What only one subcommand has, by name.
+  /// Values that only one subcommand has, by name.
   nlohmann::ordered_json extra = nlohmann::ordered_json::object();
 };
 
-/// A note if this build checks the tier after every call.
+/// A remark if this build checks the tier after every call.
 inline void note_debug_build([[maybe_unused]] Report& report) {
 #ifndef NDEBUG
   report.notes.emplace_back(

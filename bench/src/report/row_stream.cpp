@@ -18,7 +18,7 @@ namespace {
 
 volatile std::sig_atomic_t stop_signal = 0;
 
-/// What a command line measures: all of it but where reports go.
+/// The part of a command line that says what is measured: all of it except where reports go.
 std::vector<std::string> measured_arguments(const std::vector<std::string>& arguments) {
   static const std::set<std::string> kFiles = {"--json", "--csv", "--markdown"};
   std::vector<std::string> kept;
@@ -39,7 +39,7 @@ nlohmann::json read_json(const std::string& file) {
   if (!in) return nullptr;
   nlohmann::json json = nlohmann::json::parse(in, nullptr, false);
   if (json.is_discarded() || !json.is_object()) {
-    throw ConfigError(fmt::format("--resume: {} is no report", file));
+    throw ConfigError(fmt::format("--resume: {} is not a report", file));
   }
   return json;
 }
@@ -88,7 +88,8 @@ RowStream::RowStream(Report& report, const CommonOptions& options, std::ostream&
   if (options.resume) resume();
 }
 
-// Not before there is something to say: what is refused at once leaves an older report as it was.
+// The file is not opened before there is something to write: a command that is refused at once
+// leaves an older report as it was.
 void RowStream::begin() {
   if (begun_) return;
   begun_ = true;
@@ -98,7 +99,7 @@ void RowStream::begin() {
 
 void RowStream::resume() {
   const std::string& file = options_.json_file;
-  if (file.empty()) throw ConfigError("--resume goes with --json, the report to go on with");
+  if (file.empty()) throw ConfigError("--resume needs --json, which names the report to continue");
   const nlohmann::json json = read_json(file);
   if (json.is_null()) return;
   try {

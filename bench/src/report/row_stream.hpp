@@ -15,29 +15,29 @@
 
 namespace kvferry::bench {
 
-/// The user wants the measurement to end: what is there is reported.
+/// The user wants the measurement to end. The rows so far are reported.
 class Stopped : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-/// Asks for the end after the step that runs now; what SIGINT and SIGTERM do. Async-signal-safe.
+/// Requests the end after the current step; SIGINT and SIGTERM do this. Async-signal-safe.
 void request_stop(int signal_number) noexcept;
 void forget_stop() noexcept;
 
-/// Takes a report's rows as they are measured and writes every form of it after each step, so that
-/// a file is whole at every moment. With --resume it gives the steps of an earlier run back instead
-/// of measuring them. One thread at a time.
+/// Takes a report's rows as they are measured, and writes every form of the report after each step,
+/// so that files are complete at any time. With --resume it returns the steps of an earlier run
+/// instead of measuring them. Used by one thread at a time.
 class RowStream {
  public:
-  /// `report` says what is measured; with --resume it gets what its --json file has. Throws
-  /// ConfigError if that file is of another measurement, and ResourceError if a file cannot be
-  /// written. All arguments outlive it.
+  /// `report` says what is measured. With --resume it gets the contents of its --json file. Throws
+  /// ConfigError if that file belongs to another measurement, and ResourceError if a file cannot be
+  /// written. All arguments outlive the object.
   RowStream(Report& report, const CommonOptions& options, std::ostream& out);
 
-  /// The rows of a step: measured by `measure()`, or those of the resumed report. A step's name is
-  /// the same in every run with the same options. Throws Stopped before a measurement if the end
-  /// was asked for, and what `measure` throws.
+  /// Returns the rows of a step: measured by `measure()`, or from the resumed report. A step's name
+  /// is the same in every run with the same options. Throws Stopped before a measurement if the end
+  /// was requested, and everything that `measure` throws.
   template <class R, class Measure>
   std::vector<R> step(std::string name, const Measure& measure) {
     name = once(std::move(name));
@@ -54,7 +54,7 @@ class RowStream {
     add(name, table_of(std::span<const R>(rows)));
     return rows;
   }
-  /// Peaks that percentages refer to: a resumed report's, or else those of `measure()`.
+  /// The peaks to which percentages refer: those of a resumed report, else those of `measure()`.
   template <class Measure>
   const LinkPeaks& peaks(const Measure& measure) {
     if (!report_.peaks) {
@@ -64,18 +64,19 @@ class RowStream {
     }
     return *report_.peaks;
   }
-  /// From now on rows appear on `out` at the end only, because replace() completes them. Files get
-  /// them step by step all the same.
+  /// From now on rows appear on `out` only at the end, because replace() completes them. Files
+  /// still get them step by step.
   void show_at_end() { shows_at_end_ = true; }
-  /// The rows with what could only be said at the end. Only after show_at_end().
+  /// Replaces the rows by complete ones, with values that are known only at the end. Only after
+  /// show_at_end().
   void replace(Table table) { report_.table = std::move(table); }
-  /// Writes the end: notes, the verdict, and files that are complete or not.
+  /// Writes the end: notes, the verdict, and the files, marked as complete or not.
   void finish();
 
  private:
   [[nodiscard]] static Cell cell_at(const nlohmann::json& row, const Column& column);
   [[nodiscard]] bool has(const std::string& name) const { return taken_.count(name) != 0; }
-  /// A second step of the same name gets a number.
+  /// Adds a number to the name of a second step with the same name.
   [[nodiscard]] std::string once(std::string name);
   static void throw_if_stopped();
   void begin();

@@ -11,7 +11,7 @@
 
 namespace kvferry::bench {
 
-/// Empty, a word, a count, a figure, a yes or no.
+/// A cell: empty, a word, a count, a figure, or yes or no.
 using Cell = std::variant<std::monostate, std::string, std::uint64_t, double, bool>;
 
 /// One column of every kind of output.
@@ -21,20 +21,20 @@ struct Column {
   const char* unit;   ///< In tables, below the title; may be empty.
 };
 
-/// What a subcommand measured: every row has a cell for each column.
+/// The results of a subcommand: every row has a cell for each column.
 struct Table {
   std::vector<Column> columns;
   std::vector<std::vector<Cell>> rows;
 };
 
-/// How a column reads and writes its part of a row.
+/// Reads and writes a column's part of a row.
 template <class R>
 struct Access {
   Cell (*cell)(const R& row);
   void (*set)(R& row, const Cell& cell);
 };
 
-/// A column of rows of type R. A subcommand's columns are one array of these, beside its row type.
+/// A column of rows of type R. A subcommand's columns are one array of these, next to its row type.
 template <class R>
 struct ColumnOf : Column {
   Access<R> access;
@@ -88,7 +88,7 @@ inline constexpr Access<R> member = {
     [](const R& row) { return cell_of(row.*kMember); },
     [](R& row, const Cell& cell) { set_value(row.*kMember, cell); }};
 
-/// Gives a row the cell that `cell_at` has for each column.
+/// Sets each part of a row from the cell that `cell_at` returns for its column.
 template <class R, class CellAt>
 void set_cells(std::span<const ColumnOf<R>> columns, R& row, const CellAt& cell_at) {
   for (const ColumnOf<R>& column : columns) column.access.set(row, cell_at(column));
@@ -107,7 +107,7 @@ template <class R>
   return table;
 }
 
-/// The columns that say something about at least one row.
+/// The columns that have a value in at least one row.
 [[nodiscard]] Table used_columns(const Table& table);
 
 /// A cell for people: figures with three digits or more, sizes in binary units.

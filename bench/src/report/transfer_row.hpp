@@ -10,20 +10,20 @@
 
 namespace kvferry::bench {
 
-/// One measured row of `link`, `copy` or `pipeline`. What does not apply is empty. Units are in the
-/// names; GB is 1e9 bytes.
+/// One measured row of `link`, `copy` or `pipeline`. Values that do not apply are empty. The names
+/// contain the units; GB is 1e9 bytes.
 struct TransferRow {
   std::string direction;  ///< "h2d", "d2h" or "both".
   std::string path;
   std::string memory;                      ///< "pinned" or "pageable".
   std::optional<std::uint64_t> device;     ///< Its ordinal; `link`.
-  std::optional<std::uint64_t> numa_node;  ///< Of the host memory; empty: where the kernel liked.
+  std::optional<std::uint64_t> numa_node;  ///< Of the host memory; empty: the kernel chose.
   std::string placement;
   std::optional<std::uint64_t> fragment_bytes;
   std::optional<std::uint64_t> count;
   std::optional<std::uint64_t> bytes;        ///< Of one transfer, all directions together.
   std::optional<std::uint64_t> descriptors;  ///< Of one transfer.
-  std::optional<std::uint64_t> piece_bytes;  ///< Of one submission, at most; `pipeline`.
+  std::optional<std::uint64_t> piece_bytes;  ///< Most bytes of one submission; `pipeline`.
   std::optional<std::uint64_t> rounds;
   std::optional<double> submit_us_mean;
   std::optional<double> submit_us_p99;
@@ -48,17 +48,17 @@ struct TransferRow {
   std::optional<double> iteration_us_p99;
   std::optional<double> slow_down_percent;
   std::optional<double> slow_down_percent_p99;
-  /// By the performance model (expect/); empty: it says nothing about this device.
+  /// Expected by the performance model (expect/); empty if it does not describe this device.
   std::optional<double> expected_gb_per_s;
-  std::optional<double> expected_slow_down_percent;  ///< Of slow_down_percent.
+  std::optional<double> expected_slow_down_percent;  ///< For slow_down_percent.
   std::string bound_by;                              ///< What sets the expected rate.
-  /// "slower", "faster", "costs more", "costs less", joined by "and"; empty: as expected.
+  /// "slower", "faster", "costs more", "costs less", joined by "and"; empty if as expected.
   std::string off_model;
   bool verified = false;
 };
 
 [[nodiscard]] Table table_of(std::span<const TransferRow> rows);
-/// The inverse, of one row.
+/// The inverse, for one row.
 void read_row(TransferRow& row, const CellAt& cell_at);
 
 }  // namespace kvferry::bench

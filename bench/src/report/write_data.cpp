@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// For programs: JSON and CSV, and files of every form.
+// Reports for programs (JSON and CSV), and files of every form.
 #include "kvferry/base/error.hpp"
 
 #include "report/write_report.hpp"
@@ -56,7 +56,7 @@ Json json_of(const std::optional<LinkPeaks>& peaks) {
       {"device_gb_per_s", peaks->device_gb_per_s ? Json(*peaks->device_gb_per_s) : Json(nullptr)}};
 }
 
-// No cell has a quotation mark or a comma in it.
+// No cell contains a quotation mark or a comma, so nothing needs to be escaped.
 std::string csv_of(const Cell& cell) {
   const Json json = json_of(cell);
   if (json.is_null()) return "";

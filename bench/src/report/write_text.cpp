@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// For people: terminal and Markdown.
+// Reports for people: for the terminal, and as Markdown.
 #include "report/write_report.hpp"
 
 #include <fmt/format.h>
@@ -34,7 +34,7 @@ std::string verdict(const Report& report) {
   return report.mismatch.empty() ? report.verified : "DATA MISMATCH: " + report.mismatch;
 }
 
-// What figures and words need as a rule; a longer cell shifts its row.
+// Wide enough for most figures and words. A longer cell shifts the rest of its row.
 constexpr std::size_t kWidth = 8;
 
 std::size_t width_of(const Column& column) {

@@ -35,7 +35,7 @@ void ArcGhosts::evicted(std::uint64_t hash, Segment from, std::uint32_t num_prob
     ghosts_.make_hottest(known, list);
     return;
   }
-  // |T1| + |B1| <= c and |B1| + |B2| <= c. B1 is the only one to shrink for the former.
+  // |T1| + |B1| <= c and |B1| + |B2| <= c. For the first condition only B1 can shrink.
   if (list == kProbation) {
     while (ghosts_.size(kProbation) > 0 && num_probation + ghosts_.size(kProbation) >= num_slots_) {
       ghosts_.erase(ghosts_.coldest(kProbation));

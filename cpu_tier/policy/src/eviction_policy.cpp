@@ -30,7 +30,7 @@ void EvictionPolicy::place(std::span<const std::uint64_t> hashes, std::span<Plac
   if (history_) {
     for (const std::uint64_t hash : hashes) history_->prefetch(hash);
   }
-  // A block that was offered before proves those before it, whatever is remembered of them.
+  // If a block was offered before, so were the blocks before it, even if they are not remembered.
   Placement after;
   for (std::size_t i = hashes.size(); i-- > 0;) {
     const std::uint32_t num_offers = this->num_offers(hashes[i]);

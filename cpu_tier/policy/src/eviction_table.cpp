@@ -13,7 +13,7 @@ namespace {
 constexpr const char* name_of(const EvictionRow& row) { return row.name; }
 constexpr const char* name_of(const char* name) { return name; }
 
-/// Index of the entry of `table` that is called `name`.
+/// Index of the entry of `table` with the name `name`.
 std::size_t index_of(const char* what, std::string_view name, const auto& table) {
   std::string known;
   for (std::size_t i = 0; i < table.size(); ++i) {

@@ -12,7 +12,7 @@ constexpr std::uint32_t kCountBits = 3;
 constexpr std::uint32_t kCountMask = (1U << kCountBits) - 1;
 static_assert(kCountMask == kMaxHeat);
 
-/// Never 0, so that it is never an empty entry's.
+/// Never 0, because 0 marks an empty entry.
 std::uint32_t mark_of(std::uint64_t hash) {
   const std::uint32_t mark = static_cast<std::uint32_t>(hash) & ~kCountMask;
   return mark == 0 ? kCountMask + 1 : mark;
@@ -23,7 +23,7 @@ std::uint32_t mark_of(std::uint64_t hash) {
 OfferHistory::OfferHistory(std::uint64_t max_entries)
     : buckets_(std::max<std::size_t>(1, (max_entries + kWays - 1) / kWays)) {}
 
-/// The position of `mark`, or kWays. No early exit: a few vector instructions.
+/// The position of `mark`, or kWays. Without an early exit it is a few vector instructions.
 std::size_t OfferHistory::Bucket::find(std::uint32_t mark) const {
   std::uint32_t found = 0;
   for (std::uint32_t i = 0; i < kWays; ++i) {

@@ -49,7 +49,7 @@ void PolicyRace::count_wins() {
     Racer& racer = racers_[i];
     racer.recent_loads = racer.recent_loads * decay + loads;
     racer.recent_worth = racer.recent_worth * decay + worth;
-    // What was won long ago is no reason to follow a rule that loses now.
+    // Old wins are no reason to follow a rule that loses now.
     racer.won = std::clamp(racer.won + worth, 0.0, share_of_slots(1) + 4 * kChance);
   }
   double loads = 0;
@@ -67,7 +67,7 @@ bool PolicyRace::is_safe(Racer& racer, const ShadowTier& shadow) {
 }
 
 std::size_t PolicyRace::best_rival() {
-  // Walking the simulated tiers takes as long as some hundred accesses.
+  // Counting num_else walks the simulated tiers, which takes as long as some hundred accesses.
   if (num_since_counted_ >= num_shadow_slots_ / 4) {
     num_since_counted_ = 0;
     for (std::size_t i = 0; i < reference(); ++i) racers_[i].num_else.reset();
@@ -91,7 +91,7 @@ void PolicyRace::choose() {
   most_won_ = std::max(most_won_, followed.won);
   const double max_loss = share_of_slots(kMaxLoss) + kChance;
   if (most_won_ - followed.won > max_loss || tier_lost_ > max_loss) {
-    // Other rivals won on the same traffic, and would lose in the same way.
+    // The other rivals won on the same traffic, and would lose in the same way.
     for (Racer& racer : racers_) racer.won = 0;
     follow(reference());
     return;

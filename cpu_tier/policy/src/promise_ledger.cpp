@@ -13,7 +13,7 @@ namespace {
 float checked_share(float share) {
   if (share >= 0 && share <= 1) return share;
   throw ConfigError("max_promised_share is " + std::to_string(share) +
-                    "; it is a share of the tier, between 0 and 1");
+                    "; allowed is a share of the tier from 0 to 1");
 }
 
 std::uint32_t share_of(float share, std::uint32_t num_slots) {
@@ -74,7 +74,7 @@ bool PromiseLedger::missed(std::uint64_t hash, std::uint32_t num_turns) {
   if (!departed_ || departed_->size() == 0) return false;
   const std::uint32_t found = departed_->find(static_cast<std::uint32_t>(hash));
   if (found == HashedLists::kNone) return false;
-  // It would have been used now.
+  // Without promises the tier would hold the block, and this offer would be a use of it.
   departed_->make_hottest(found, (*departed_)[found].list);
   (*departed_)[found].stamp = num_turns;
   return true;

@@ -8,12 +8,12 @@
 namespace kvferry::cpu_tier {
 namespace {
 
-/// A later stamp, also when the counter has wrapped.
+/// Whether `stamp` is earlier than `than`, even if the counter has wrapped between them.
 bool older(std::uint32_t stamp, std::uint32_t than) {
   return static_cast<std::int32_t>(stamp - than) < 0;
 }
 
-/// Not the bits that the history tells its buckets by, which would fill some chains only.
+/// Not the bits by which the history chooses its buckets; those would fill only some chains.
 std::uint32_t id_of(std::uint64_t hash) { return static_cast<std::uint32_t>(hash); }
 
 }  // namespace
@@ -49,7 +49,7 @@ ShadowTier::Outcome ShadowTier::offer(std::span<const std::uint64_t> hashes) {
   const std::uint32_t num_free = num_slots_ - blocks_.size();
   const std::uint32_t num_admitted = count_admitted(hashes, entries);
   outcome.num_stores = std::min({std::max(num_admitted, std::min(num_free, num_absent)),
-                                 // More would take the place of what stands before them.
+                                 // More would evict the blocks before them.
                                  num_slots_ - std::min(num_slots_, outcome.num_loads)});
   evict(outcome.num_stores - std::min(outcome.num_stores, num_free));
   store(hashes, entries, outcome.num_stores);
@@ -67,7 +67,7 @@ std::uint32_t ShadowTier::count_admitted(std::span<const std::uint64_t> hashes,
                                          const Entries& entries) {
   std::uint32_t num_absent = 0;
   std::uint32_t num_admitted = 0;
-  std::uint32_t num_offers = 1;  // Of the block and those after it: the most.
+  std::uint32_t num_offers = 1;  // The largest number of the block and those after it.
   const bool has_room = num_slots_ - blocks_.size() >= hashes.size();
   std::uint32_t victim = HashedLists::kNone;
   for (std::size_t i = 0; i < hashes.size(); ++i) {

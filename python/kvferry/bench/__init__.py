@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What kvferry-bench and kvferry-lab measured: their reports, and pictures of them."""
+"""The reports of kvferry-bench and kvferry-lab, and pictures of them."""

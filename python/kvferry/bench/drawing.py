@@ -10,18 +10,18 @@ from matplotlib.figure import Figure
 from kvferry.bench.report import Row
 
 PANEL_INCHES = (6.4, 4.8)
-# Counts that a bare number would not explain.
+# How counts are written whose number alone would not explain them.
 UNITS = {"threads": "{} threads", "numa_node": "node {}", "device_ordinal": "device {}", "batch": "batches of {}"}
 
 
 def panels_of(count: int) -> tuple[Figure, list[Axes]]:
-    """Return a figure with so many panels side by side."""
+    """Return a figure with `count` panels side by side."""
     figure = Figure(figsize=(PANEL_INCHES[0] * count, PANEL_INCHES[1]), layout="constrained")
     return figure, list(figure.subplots(1, count, squeeze=False)[0])
 
 
 def distinct(rows: Iterable[Row], key: str) -> list[Any]:
-    """Return the values of a key, each once, in the order of the rows."""
+    """Return the distinct values of a key, in the order of the rows."""
     return list(dict.fromkeys(row[key] for row in rows))
 
 
@@ -40,9 +40,9 @@ def series_of(rows: Sequence[Row], keys: Sequence[str]) -> dict[str, list[Row]]:
 
 
 def bars(axes: Axes, rows: Sequence[Row], group: str, keys: Sequence[str], value: str) -> dict[int, float]:
-    """Draw a bar per row: side by side by ``group``, a colour per value of ``keys``.
+    """Draw a bar for each row: one cluster for each value of ``group``, one colour for each value of ``keys``.
 
-    Returns where the bar of each row stands, by the row's place in ``rows``.
+    Returns the position of each row's bar, by the row's index in ``rows``.
     """
     groups = distinct(rows, group)
     series = series_of(rows, keys)
@@ -61,7 +61,7 @@ def bars(axes: Axes, rows: Sequence[Row], group: str, keys: Sequence[str], value
 
 
 def lines(axes: Axes, rows: Sequence[Row], x: str, keys: Sequence[str], y: str) -> None:
-    """Draw a line per value of ``keys``."""
+    """Draw a line for each value of ``keys``."""
     for name, members in series_of(rows, keys).items():
         ordered = sorted((row for row in members if row[x] is not None), key=lambda row: row[x])
         axes.plot([row[x] for row in ordered], [row[y] for row in ordered], "o-", label=name, alpha=0.8)
@@ -69,19 +69,19 @@ def lines(axes: Axes, rows: Sequence[Row], x: str, keys: Sequence[str], y: str) 
 
 
 def add_legend(axes: Axes) -> None:
-    """Put the legend below the panel, where it hides nothing."""
+    """Put the legend below the panel, so that it hides nothing."""
     axes.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=3)
 
 
 def byte_axis(axes: Axes, label: str) -> None:
-    """Make the x axis one of sizes in bytes."""
+    """Label the x axis with sizes in bytes."""
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(lambda value, _: bytes_text(value))
     axes.set_xlabel(label)
 
 
 def value_text(key: str, value: Any) -> str:
-    """Return a value for people; its unit is in the key."""
+    """Return a value as text for people; the key names its unit."""
     if key == "limit_gb_per_s":
         return f"limit {value:g} GB/s"
     if key.endswith("_bytes"):
@@ -92,7 +92,7 @@ def value_text(key: str, value: Any) -> str:
 
 
 def bytes_text(value: float) -> str:
-    """Return a size in the largest binary unit that it reaches."""
+    """Return a size in the largest binary unit that it fills."""
     for unit in ("B", "KiB", "MiB"):
         if value < 1024:
             return f"{value:g} {unit}"

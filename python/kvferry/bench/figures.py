@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the report of each subcommand of kvferry-bench and kvferry-lab looks like. Needs matplotlib."""
+"""A figure for the report of each subcommand of kvferry-bench and kvferry-lab. Needs matplotlib."""
 
 from collections.abc import Callable, Sequence
 
@@ -10,7 +10,7 @@ from kvferry.bench.drawing import add_legend, bars, byte_axis, distinct, lines, 
 from kvferry.bench.report import BenchReport, Row
 from kvferry.errors import ConfigError
 
-# What tells rows of one direction apart.
+# Keys that distinguish rows of one direction.
 TRANSFER = ("path", "threads", "memory", "device_ordinal", "numa_node", "placement", "fragment_bytes", "count")
 LIMITED = (*TRANSFER, "limit_gb_per_s")
 
@@ -18,7 +18,7 @@ LIMITED = (*TRANSFER, "limit_gb_per_s")
 def figure_of(report: BenchReport) -> Figure:
     """Return the figure of a report; raises `ConfigError` for a subcommand that has none."""
     if report.subcommand not in FIGURES:
-        raise ConfigError(f"{report.path}: there is no plot of {report.subcommand}; there are: {', '.join(FIGURES)}")
+        raise ConfigError(f"{report.path}: there is no plot of {report.subcommand}, only of {', '.join(FIGURES)}")
     figure = FIGURES[report.subcommand](report)
     title = f"{report.program} {report.subcommand}\n{report.device}"
     if report.mismatch:
@@ -28,7 +28,7 @@ def figure_of(report: BenchReport) -> Figure:
 
 
 def link(report: BenchReport) -> Figure:
-    """Peak rates: bars by direction, a colour per kind of memory and path."""
+    """Draw peak rates: bars by direction, a colour for each kind of memory and path."""
     figure, (axes,) = panels_of(1)
     bars(axes, report.rows, "direction", TRANSFER, "gb_per_s")
     axes.set_ylabel("GB/s")
@@ -36,7 +36,7 @@ def link(report: BenchReport) -> Figure:
 
 
 def copy(report: BenchReport) -> Figure:
-    """Rates over fragment size: a panel per direction, a line per path, count and placement."""
+    """Draw rates over fragment size: a panel for each direction, a line for each path, count and placement."""
     directions = distinct(report.rows, "direction")
     figure, panels = panels_of(len(directions))
     for axes, direction in zip(panels, directions, strict=True):
@@ -51,9 +51,10 @@ def copy(report: BenchReport) -> Figure:
 
 
 def with_wanted_counts(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows with ``fragments``, one value for each count that was asked for.
+    """Return the rows with the key ``fragments``, which has one value for each requested count.
 
-    Large fragments get fewer of them (--max-set): their first count belongs to the line of the first, and so on.
+    Large fragments have smaller counts (--max-set): their first count belongs to the line of the first requested
+    count, and so on.
     """
     counts: dict[int | None, list[int]] = {}
     for row in rows:
@@ -65,7 +66,7 @@ def with_wanted_counts(rows: Sequence[Row]) -> list[Row]:
 
 
 def pipeline(report: BenchReport) -> Figure:
-    """Rates by direction; beside work, the slow-down of the work by direction."""
+    """Draw rates by direction; if other work ran at the same time, also how much it slowed down."""
     alone = [row for row in report.rows if row["slow_down_percent"] is None]
     beside = [row for row in report.rows if row["slow_down_percent"] is not None]
     figure, panels = panels_of(bool(alone) + bool(beside))
@@ -74,12 +75,12 @@ def pipeline(report: BenchReport) -> Figure:
         panels[0].set_ylabel("GB/s")
     if beside:
         bars(panels[-1], beside, "direction", ("co_run", "limit_gb_per_s"), "slow_down_percent")
-        panels[-1].set_ylabel("slow-down of the work beside, %")
+        panels[-1].set_ylabel("slow-down of the work at the same time, %")
     return figure
 
 
 def meta(report: BenchReport) -> Figure:
-    """Cost per block by operation; a mark where a bare table is, a line where the goal is."""
+    """Draw the cost per block by operation; a line marks the cost of a bare table, a triangle the goal."""
     figure, (axes,) = panels_of(1)
     keys = ("temperature", "resident", "batch", "policy")
     places = bars(axes, report.rows, "operation", keys, "ns_per_block_p50")
@@ -93,7 +94,7 @@ def meta(report: BenchReport) -> Figure:
 
 
 def pin(report: BenchReport) -> Figure:
-    """How long pinned memory takes: a bar per way to get it, in stages where they are known."""
+    """Draw how long pinned memory takes: a bar for each way to get it, divided into stages if they are known."""
     figure, (axes,) = panels_of(1)
     names = list(series_names(report.rows, ("memory", "pages", "threads", "piece_bytes")))
     left = [0.0] * len(names)
@@ -111,7 +112,10 @@ def pin(report: BenchReport) -> Figure:
 
 
 def trace(report: BenchReport) -> Figure:
-    """Loads and stored blocks over the tier's capacity, a line per policy; of made-up traffic, bars by kind."""
+    """Draw loads and stored blocks over the tier's capacity, a line for each policy.
+
+    For synthetic traffic of one capacity: bars for each kind of traffic.
+    """
     figure, panels = panels_of(2)
     for axes, value, label in zip(
         panels, ("loadable_hit_percent", "stored_blocks"), ("can be loaded, %", "stored blocks"), strict=True
@@ -129,7 +133,7 @@ def trace(report: BenchReport) -> Figure:
 
 
 def add_peak(axes: Axes, report: BenchReport, direction: str) -> None:
-    """Draw the peak that the percentages of a direction refer to."""
+    """Draw the peak to which the percentages of a direction refer."""
     if peak := report.peaks.get(f"{direction}_gb_per_s"):
         axes.axhline(peak, linestyle="--", color="grey", label="link peak")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The JSON reports of kvferry-bench and kvferry-lab, checked where they are read."""
+"""The JSON reports of kvferry-bench and kvferry-lab, checked when they are read."""
 
 import json
 from dataclasses import dataclass
@@ -24,26 +24,26 @@ class BenchReport:
     subcommand: str
     device: str
     rows: list[Row]
-    #: ``h2d_gb_per_s``, ``d2h_gb_per_s``, ``both_gb_per_s``; empty where nothing refers to the link.
+    #: ``h2d_gb_per_s``, ``d2h_gb_per_s``, ``both_gb_per_s``; empty if nothing refers to the link.
     peaks: dict[str, float]
-    #: The first byte that was wrong; empty if all was verified.
+    #: The first wrong byte; empty if all bytes were verified.
     mismatch: str
 
 
 def read_report(path: Path) -> BenchReport:
-    """Read a report; raises `ConfigError` when the file is not one, or is of a schema that is not known here."""
+    """Read a report; raises `ConfigError` if the file is not a report, or has an unknown schema."""
     try:
         content = json.loads(path.read_text())
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise ConfigError(f"{path} is no report of {' or '.join(PROGRAMS)} (--json): {error}") from error
+        raise ConfigError(f"{path} is not a report of {' or '.join(PROGRAMS)} (--json): {error}") from error
     if not isinstance(content, dict) or content.get("program") not in PROGRAMS:
-        raise ConfigError(f'{path} is no report of {" or ".join(PROGRAMS)}: its "program" is neither')
+        raise ConfigError(f'{path} is not a report of {" or ".join(PROGRAMS)}: its "program" is neither')
     if content.get("schema") != SCHEMA:
         raise ConfigError(
             f"{path} has schema {content.get('schema')}, and this kvferry reads {SCHEMA}: "
-            f"use the kvferry that belongs to the {content['program']} which wrote it"
+            f"use the kvferry version of the {content['program']} that wrote it"
         )
     if not content["rows"]:
         raise ConfigError(f"{path} has no rows: nothing was measured")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands by name, and how each one ends: 0, 2 with one line that says what was wrong, or as the command says."""
+"""The commands by name. A command exits with 0, with 2 after one line about an error, or as its own help says."""
 
 import sys
 from typing import Annotated
@@ -19,7 +19,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-# What they do not know is vLLM's.
+# Options that these commands do not know are passed to vLLM.
 _VLLM_OPTIONS = {"allow_extra_args": True, "ignore_unknown_options": True}
 app.command(context_settings=_VLLM_OPTIONS)(doctor)
 app.command("vllm-config", context_settings=_VLLM_OPTIONS)(vllm_config)

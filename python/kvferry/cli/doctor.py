@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``kvferry doctor``: what this machine offers, and whether an engine on it would accept a configuration."""
+"""``kvferry doctor``: shows what this machine offers, and whether an engine on it would accept a configuration."""
 
 import dataclasses
 import json
@@ -77,26 +77,26 @@ def examine_model(model: str | None, options: list[str], config: str | None) -> 
     model
         As ``vllm serve`` takes it.
     options
-        Of ``vllm serve``, which go with it.
+        Options of ``vllm serve`` for this model.
     config
         JSON, as `kvferry.doctor.verdict.judge` takes it.
 
     Raises
     ------
     ConfigError
-        There are options and no model, there is no vLLM, or vLLM makes no engine of them.
+        There are options but no model, vLLM is not installed, or vLLM cannot make an engine from the options.
 
     """
     if model is None:
         if options:
-            raise ConfigError(f"{' '.join(options)} is of vLLM and goes with --model; name the model too, or remove it")
+            raise ConfigError(f"{' '.join(options)} is for vLLM and needs --model; name the model too, or remove it")
         return None
-    # Before vLLM is imported: what it logs is not the answer.
+    # Set before vLLM is imported: its log lines are not part of the answer.
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
     if find_spec("vllm") is None:
         raise ConfigError(
-            "--model needs vLLM, and it is not installed for this Python; install it, or leave --model out"
+            "--model needs vLLM, which is not installed for this Python; install it, or leave --model out"
         )
     from kvferry.vllm.model_report import report_on
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``kvferry plot``: the curves of kvferry-bench's and kvferry-lab's JSON reports."""
+"""``kvferry plot``: draws the JSON reports of kvferry-bench and kvferry-lab."""
 
 import enum
 from pathlib import Path
@@ -12,7 +12,7 @@ from kvferry.errors import ConfigError
 
 
 class PictureFormat(enum.StrEnum):
-    """What a picture is written as."""
+    """File format of a picture."""
 
     SVG = "svg"
     PNG = "png"
@@ -23,23 +23,23 @@ def plot(
     results: Annotated[list[Path], typer.Argument(help="Reports that kvferry-bench or kvferry-lab wrote with --json.")],
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="File of the picture (one report) [the report's name, beside it]."),
+        typer.Option("--output", "-o", help="File of the picture, for one report. Default: next to the report."),
     ] = None,
     picture_format: Annotated[
-        PictureFormat | None, typer.Option("--format", help="Form of the pictures [by --output's suffix, or svg].")
+        PictureFormat | None, typer.Option("--format", help="File format. Default: by --output's suffix, or svg.")
     ] = None,
 ) -> None:
-    """Draw the curves of kvferry-bench's and kvferry-lab's JSON reports, one picture per report."""
+    """Draw the JSON reports of kvferry-bench and kvferry-lab, one picture for each report."""
     if output is not None and len(results) != 1:
-        raise ConfigError(f"--output names one picture, and there are {len(results)} reports: leave it out")
-    # All are read before one is drawn, so that a wrong one leaves nothing half done.
+        raise ConfigError(f"--output names one picture, but there are {len(results)} reports: leave it out")
+    # All reports are read before the first is drawn, so that nothing is half done if one of them is wrong.
     reports = [read_report(path) for path in results]
     for report in reports:
         draw(report, *target_of(report.path, output, picture_format))
 
 
 def target_of(report: Path, output: Path | None, picture_format: PictureFormat | None) -> tuple[Path, PictureFormat]:
-    """Return where the picture of a report goes, and as what."""
+    """Return the file of a report's picture, and its format."""
     if output is None:
         picture_format = picture_format or PictureFormat.SVG
         return report.with_suffix(f".{picture_format}"), picture_format
@@ -47,7 +47,7 @@ def target_of(report: Path, output: Path | None, picture_format: PictureFormat |
         suffix = output.suffix.removeprefix(".").lower()
         if suffix not in set(PictureFormat):
             raise ConfigError(
-                f"{output}: the suffix names none of {', '.join(PictureFormat)}; give one of them, or --format"
+                f"{output}: the suffix is none of {', '.join(PictureFormat)}; use one of them, or add --format"
             )
         picture_format = PictureFormat(suffix)
     return output, picture_format

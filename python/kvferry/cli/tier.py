@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``kvferry tier``: the tiers of this node, what is in those that engines share, how large those of one engine are."""
+"""``kvferry tier``: lists this node's tiers, shows what shared tiers hold, resizes the tiers of single engines."""
 
 import dataclasses
 import json
@@ -33,16 +33,16 @@ def list_tiers(
     from rich.text import Text
 
     if directory is not None and not Path(directory).is_dir():
-        raise ConfigError(f"{tiers.shown(directory)} is no directory; name one that has tiers in it, such as /dev/shm")
+        raise ConfigError(f"{tiers.shown(directory)} is not a directory; name one that has tiers, such as /dev/shm")
     table = Table("path", "capacity", "taken", "ranks", "instances", "readable slots")
     for path in tiers.find(tiers.USUAL_PLACES if directory is None else [directory]):
-        # Not as markup, of which brackets in a path would be taken for a part.
+        # Plain text: rich would read brackets in a path as markup.
         table.add_row(*(Text(cell) for cell in (tiers.shown(path), *_row(path))))
     console = Console(highlight=False)
     console.print(table if table.rows else "no shared tier")
     if directory is not None:
         return
-    own = Table("engine", "model", "size", "is to be", "at most", "rest")
+    own = Table("engine", "model", "size", "target", "limit", "notes")
     for engine in engines.living():
         own.add_row(*(Text(cell) for cell in _row_of_engine(engine.state)))
     console.print(own if own.rows else "no engine with a tier of its own")
@@ -67,7 +67,7 @@ def resize_tier(
     """
     num_bytes = parse_size(size)
     if not num_bytes:
-        raise ConfigError(f"{size!r} is no size; allowed is {ALLOWED}, more than zero; write for example 48GiB")
+        raise ConfigError(f"{size!r} is not a size; allowed is {ALLOWED}, more than zero; write for example 48GiB")
     found = _engine_of(engine)
     request = found.ask(num_bytes)
     is_done = found.wait(request, wait)
@@ -78,8 +78,8 @@ def resize_tier(
         print(f"  {line}")
     if state.request != request:
         print(
-            "  the engine has not seen this yet: it looks in its steps, and has none while it rests. It does what was "
-            "asked with its next request"
+            "  the engine has not seen this yet: it checks in its steps, and makes none while it rests. It will resize "
+            "its tier with its next request"
         )
     if not is_done or state.is_blocked or state.failure:
         raise typer.Exit(1)
@@ -99,8 +99,8 @@ def _engine_of(pid: int | None) -> engines.Engine:
     if living:
         raise ConfigError(f"several engines of this user have a tier of their own: {shown}; name one by --engine")
     raise ConfigError(
-        "no engine of this user has a tier of its own here; one shows itself when it has run a step, to its own user "
-        "and in its own container; a tier that engines share keeps its size: end them and start them with another "
+        "no engine of this user has a tier of its own here; an engine is visible after its first step, to its own user "
+        "and in its own container; a shared tier cannot be resized: stop its engines and start them with another "
         "cpu_bytes_to_use"
     )
 
@@ -133,7 +133,7 @@ def _row(path: str) -> tuple[str, ...]:
         format_size(figures["capacity_bytes"]),
         format_size(figures["reserved_bytes"]),
         str(figures["num_ranks"]),
-        "none: of an earlier run of the machine" if found.is_stale else str(found.num_living),
+        "none: from before the last boot" if found.is_stale else str(found.num_living),
         str(figures["slots/readable"]),
     )
 
@@ -148,20 +148,20 @@ def _show(console: "Console", found: tiers.Tier) -> None:
     def add_row(name: str, told: str) -> None:
         table.add_row(Text(name), Text(told))
 
-    add_row("made by", found.made_by + (", in an earlier run of the machine" if found.is_stale else ""))
+    add_row("made by", found.made_by + (", before the last boot" if found.is_stale else ""))
     add_row("capacity", f"{format_size(figures['capacity_bytes'])} on {figures['num_ranks']} ranks")
-    add_row("taken of the machine", format_size(figures["reserved_bytes"]))
+    add_row("allocated memory", format_size(figures["reserved_bytes"]))
     add_row(
         "chunks",
-        f"{figures['num_chunks']} of {format_size(figures['chunk_bytes'])} on each rank; nobody's: "
-        f"{figures['num_empty_chunks']} empty, {figures['num_orphan_chunks']} with what engines left",
+        f"{figures['num_chunks']} of {format_size(figures['chunk_bytes'])} on each rank; without an owner: "
+        f"{figures['num_empty_chunks']} empty, {figures['num_orphan_chunks']} with blocks of ended engines",
     )
     states = {name.removeprefix("slots/"): count for name, count in figures.items() if name.startswith("slots/")}
     add_row("slots", ", ".join(f"{count} {name}" for name, count in states.items()))
     for instance in found.instances:
         add_row(
             f"instance {instance.name}",
-            f"{'lives' if instance.is_alive else 'is gone'}, {instance.num_chunks} chunks, weight {instance.weight}, "
+            f"{'alive' if instance.is_alive else 'ended'}, {instance.num_chunks} chunks, weight {instance.weight}, "
             f"name space {instance.name_space:016x}",
         )
     console.print(table)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``kvferry vllm-config``: the argument of vLLM that turns the tier on, checked as an engine here would check it."""
+"""``kvferry vllm-config``: prints vLLM's argument that turns the tier on, after an engine's own checks."""
 
 import json
 import os
@@ -42,12 +42,10 @@ def vllm_config(
 ) -> None:
     """Print the value of vLLM's --kv-transfer-config, if an engine here would accept it.
 
-    Ends with 1, and prints nothing, if this machine or the model would refuse it; why is on stderr, as are notes.
+    Exits with 1, and prints nothing, if this machine or the model would refuse it. Reasons and notes go to stderr.
     """
     if serve and model is None:
-        raise ConfigError(
-            "--serve is given without a model; allowed is both or neither: add --model, or remove --serve"
-        )
+        raise ConfigError("--serve is set without a model; allowed is both or neither: add --model, or remove --serve")
     extra = _extra_config(size, shared, settings or [])
     KvFerryConfig.from_extra_config(extra)
     plugin = examine_plugin(os.environ)
@@ -68,19 +66,19 @@ def _transfer_config(extra: dict[str, Any], *, by_name: bool) -> dict[str, Any]:
         "kv_connector": "KvFerryConnector",
         **({} if by_name else {"kv_connector_module_path": "kvferry.vllm"}),
         "kv_role": "kv_both",
-        # The tier is a cache: what it cannot bring is computed.
+        # The tier is a cache: if a load fails, its tokens are computed.
         "kv_load_failure_policy": "recompute",
         "kv_connector_extra_config": extra,
     }
 
 
 def _extra_config(size: str | None, shared: bool, settings: Iterable[str]) -> dict[str, Any]:
-    """Collect the keys.
+    """Collect the keys and values.
 
     Raises
     ------
     ConfigError
-        One is no KEY=VALUE, or a key is given twice.
+        A setting does not have the form KEY=VALUE, or a key is given twice.
 
     """
     given = [] if size is None else [("cpu_bytes_to_use", size)]
@@ -91,8 +89,8 @@ def _extra_config(size: str | None, shared: bool, settings: Iterable[str]) -> di
     for key, value in given:
         if key in extra:
             raise ConfigError(
-                f"{shown(key)} is given as {shown(extra[key])} and as {shown(value)}; allowed is once, by --set or by "
-                "the option that stands for it (--size, --shared); remove one of them"
+                f"{shown(key)} is set to {shown(extra[key])} and to {shown(value)}; set it once, by --set or by its "
+                "own option (--size, --shared); remove one of them"
             )
         extra[key] = value
     return extra
@@ -112,6 +110,6 @@ def _read_setting(text: str) -> tuple[str, Any]:
 
 
 def _say(what: str, lines: Iterable[str]) -> None:
-    """Tell a person: programs read the answer on stdout."""
+    """Print lines for people to stderr; programs read the answer on stdout."""
     for line in lines:
         print(f"kvferry: {what}: {line}", file=sys.stderr)

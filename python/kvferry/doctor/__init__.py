@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``kvferry doctor`` finds on a machine, and what would become of a configuration there."""
+"""What ``kvferry doctor`` finds on a machine, and whether an engine there would accept a configuration."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the drivers say of their GPUs. A driver can hang, so each is asked in a process of its own.
+"""What the drivers report about their GPUs. A driver can hang, so each one is asked in a separate process.
 
-``python -m kvferry.doctor.drivers BACKEND`` is that process: it prints one line of JSON.
+That process runs ``python -m kvferry.doctor.drivers BACKEND``, which prints one line of JSON.
 """
 
 import contextlib
@@ -17,14 +17,17 @@ from kvferry import _core
 from kvferry.errors import Error
 
 BACKENDS = tuple(name for name in _core.backend_names() if name != "host")
-# A driver that nobody else uses wakes every GPU up, some seconds each.
+# If no other process uses a driver, it wakes up every GPU, which takes some seconds for each.
 PATIENCE_S = 60.0
 _COMMAND = (sys.executable, "-P", "-m", "kvferry.doctor.drivers")
 
 
 @dataclass(frozen=True)
 class Device:
-    """A device as its driver describes it; `kernels` is what this build has for it: see ``_core.find_devices``."""
+    """A device as its driver describes it.
+
+    `kernels` names the kernels of this build that fit it, as ``_core.find_devices`` does.
+    """
 
     name: str
     architecture: str
@@ -35,7 +38,18 @@ class Device:
 
 @dataclass(frozen=True)
 class Answer:
-    """Of one driver: `why_not` it cannot be used, empty if it can; its devices; whether the question was survived."""
+    """The answer of one driver.
+
+    Attributes
+    ----------
+    why_not
+        Why it cannot be used; empty if it can.
+    devices
+        Its devices.
+    is_sane
+        False: the process that asked hung or crashed.
+
+    """
 
     why_not: str
     devices: list[Device]
@@ -44,12 +58,12 @@ class Answer:
 
 @functools.cache
 def answers() -> dict[str, Answer]:
-    """Return what the drivers said when this process first wanted to know, by back end."""
+    """Return the drivers' answers by back end. The drivers are asked at the first call only."""
     return ask()
 
 
 def backends() -> dict[str, str]:
-    """Return what ``_core.backends`` would."""
+    """Return the same as ``_core.backends``: why each back end cannot be used; empty if it can."""
     return {name: answer.why_not for name, answer in answers().items()} | {"host": ""}
 
 
@@ -61,7 +75,7 @@ def ask(patience_s: float = PATIENCE_S, command: Sequence[str] = _COMMAND) -> di
     patience_s
         Seconds until a driver counts as hung.
     command
-        Of the process that asks; the back end's name follows it.
+        Command line of the process that asks; the back end's name is added to it.
 
     """
     deadline = time.monotonic() + patience_s
@@ -79,17 +93,15 @@ def _answer(process: "subprocess.Popen[str]", deadline: float, patience_s: float
         said, _ = process.communicate(timeout=max(1.0, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
         process.kill()
-        # The kernel may hold it; then it ends when the driver lets it go, and nobody waits for that.
+        # It can hang in the kernel. Then it ends when the driver releases it; do not wait for that.
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.communicate(timeout=1)
-        return Answer(
-            f"the driver has not answered for {patience_s:g} s: look into dmesg, restart the machine", [], False
-        )
+        return Answer(f"the driver did not answer within {patience_s:g} s: check dmesg, restart the machine", [], False)
     try:
         told = json.loads(said.splitlines()[-1])
         return Answer(told["why_not"], [Device(**device) for device in told["devices"]])
     except (ValueError, LookupError, TypeError):
-        return Answer(f"the process that asked the driver ended with {process.returncode}: look into dmesg", [], False)
+        return Answer(f"the process that asked the driver ended with {process.returncode}: check dmesg", [], False)
 
 
 def _ask_one(backend: str) -> Answer:

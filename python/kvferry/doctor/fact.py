@@ -7,12 +7,12 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Fact:
-    """One line.
+    """One line of the report.
 
     Attributes
     ----------
     name
-        What it is about.
+        Its subject.
     verdict
         ``"ok"``, ``"note"``, ``"problem"`` or ``"unknown"``.
     detail
@@ -26,7 +26,7 @@ class Fact:
 
 
 def read(path: Path) -> str:
-    """Return what a file of the kernel's says; empty if it cannot be read."""
+    """Return the text of one of the kernel's files; empty if it cannot be read."""
     try:
         return path.read_text(errors="replace").strip()
     except OSError:

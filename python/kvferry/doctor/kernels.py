@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this build's kernels are of, and whether this machine's GPUs run them."""
+"""Which kernels this build has, and whether this machine's GPUs can run them."""
 
 from collections.abc import Iterator, Mapping
 
@@ -11,7 +11,7 @@ _VENDORS = {"cuda": "NVIDIA", "hip": "AMD"}
 
 
 def examine_kernels(answers: Mapping[str, Answer]) -> list[Fact]:
-    """Hold the build against the devices in the drivers' `answers` (by back end)."""
+    """Compare the build with the devices in the drivers' `answers` (by back end)."""
     facts = [*_built()]
     for backend, answer in answers.items():
         vendor = _VENDORS[backend]
@@ -28,9 +28,9 @@ def examine_kernels(answers: Mapping[str, Answer]) -> list[Fact]:
 def _built() -> Iterator[Fact]:
     toolkit, cuda, hip = _core.built_kernels()
     if cuda:
-        yield Fact("NVIDIA kernels", "ok", f"by CUDA {toolkit} for {', '.join(cuda)}, and PTX for newer ones")
+        yield Fact("NVIDIA kernels", "ok", f"built with CUDA {toolkit} for {', '.join(cuda)}; PTX for newer GPUs")
     else:
-        yield Fact("NVIDIA kernels", "note", "none: this build had no nvcc (tools/setup_nvcc.sh brings it)")
+        yield Fact("NVIDIA kernels", "note", "none: this build had no nvcc (tools/setup_nvcc.sh installs it)")
     if hip:
         yield Fact("AMD kernels", "ok", f"for {', '.join(hip)}; hipRTC compiles them for others")
     else:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How GPUs hang on this machine: PCIe link, NUMA node, IOMMU, and what bridges do with copies between GPUs."""
+"""How GPUs are connected to this machine: PCIe link, NUMA node, IOMMU, and bridges that redirect copies."""
 
 import re
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ def gpus(root: Path) -> Iterator[Path]:
 
 
 def vendor_of(device: Path) -> str:
-    """Return its vendor's name."""
+    """Return the name of a GPU's vendor."""
     return VENDORS[read(device / "vendor")]
 
 
@@ -36,32 +36,32 @@ def name_of(device: Path, what: str) -> str:
 
 
 def link(device: Path) -> Fact:
-    """Say what the PCIe link is now and at best."""
+    """Report the current and the best speed and width of the PCIe link."""
     now, best = (
         (read(device / f"{which}_link_speed"), read(device / f"{which}_link_width")) for which in ("current", "max")
     )
     name = name_of(device, "PCIe link")
     if not all((*now, *best)) or "Unknown" in (now[0], best[0]):
-        return Fact(name, "unknown", "the kernel does not tell (a virtual machine, a container or a vGPU)")
+        return Fact(name, "unknown", "the kernel does not report it (a virtual machine, a container or a vGPU)")
     text = f"{now[0]} x{now[1]}, at best {best[0]} x{best[1]}"
     if now[1] != best[1]:
-        return Fact(name, "problem", f"{text}: fewer lanes; look at the slot, the riser and the firmware's settings")
+        return Fact(name, "problem", f"{text}: fewer lanes; check the slot, the riser and the firmware's settings")
     if now[0] != best[0]:
-        return Fact(name, "note", f"{text}: idle GPUs lower their speed; look again under load")
+        return Fact(name, "note", f"{text}: idle GPUs lower their speed; check again under load")
     return Fact(name, "ok", text)
 
 
 def node(device: Path, root: Path, affinity: frozenset[int]) -> Fact:
-    """Say which NUMA node is next to it, and whether this process may run there."""
+    """Report the GPU's NUMA node, and whether this process can run there."""
     number, name = read(device / "numa_node"), name_of(device, "NUMA node")
     cpus = _cpus_of(read(root / f"sys/devices/system/node/node{number}/cpulist"))
     if not number.isdecimal() or not cpus:
-        return Fact(name, "unknown", "the kernel does not tell; set numa_node if the machine has several")
+        return Fact(name, "unknown", "the kernel does not report it; set numa_node if the machine has several")
     if not cpus & affinity:
         return Fact(
             name,
             "problem",
-            f"{number}, and this process runs on none of its processors: numactl --cpunodebind={number}",
+            f"{number}, but this process runs on none of its processors: use numactl --cpunodebind={number}",
         )
     return Fact(name, "ok", number)
 
@@ -75,7 +75,7 @@ def _cpus_of(text: str) -> set[int]:
 
 
 def acs(device: Path) -> Fact:
-    """Say whether a bridge above it sends copies between GPUs through the root complex."""
+    """Report whether a bridge above the GPU sends copies between GPUs through the root complex."""
     name = name_of(device, "ACS")
     bridges = [folder for folder in device.resolve().parents if read(folder / "class").startswith(_BRIDGE)]
     controls = {bridge.name: _acs_control(bridge) for bridge in bridges}
@@ -87,9 +87,9 @@ def acs(device: Path) -> Fact:
             "one tenant has all GPUs, switch ACS off in the firmware",
         )  # fmt: skip
     if not controls:
-        return Fact(name, "unknown", "no bridge is shown (a virtual machine)")
+        return Fact(name, "unknown", "the kernel shows no bridge (a virtual machine)")
     if None in controls.values():
-        return Fact(name, "unknown", "only root may look: sudo lspci -vvv shows ACSCtl of each bridge")
+        return Fact(name, "unknown", "only root can read it: sudo lspci -vvv shows ACSCtl of each bridge")
     return Fact(name, "ok", "no bridge redirects copies between GPUs")
 
 
@@ -112,12 +112,12 @@ def _acs_control(bridge: Path) -> int | None:
 
 
 def iommu(root: Path) -> Fact:
-    """Say whether it may translate what the GPUs copy."""
+    """Report whether the IOMMU may translate the addresses of the GPUs' copies."""
     groups = root / "sys/class/iommu"
     if not groups.is_dir():
-        return Fact("IOMMU", "unknown", "the kernel does not tell")
+        return Fact("IOMMU", "unknown", "the kernel does not report it")
     if not any(groups.iterdir()):
         return Fact("IOMMU", "ok", "off")
     if "iommu=pt" in read(root / "proc/cmdline"):
         return Fact("IOMMU", "ok", "on, in pass-through")
-    return Fact("IOMMU", "note", "on, and may translate: if copies are slow, boot with iommu=pt")
+    return Fact("IOMMU", "note", "on, and may translate addresses: if copies are slow, boot with iommu=pt")

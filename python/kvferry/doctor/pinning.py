@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether this process may have, and pin, the host memory of a tier."""
+"""Whether this process can get, and pin, the host memory of a tier."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,11 +17,11 @@ class Limit:
     Attributes
     ----------
     name
-        Of the limit.
+        Its name.
     room_bytes
-        What may still be taken under it.
+        Bytes that it still allows.
     remedy
-        What lifts it.
+        How to raise it.
 
     """
 
@@ -33,16 +33,16 @@ class Limit:
 def examine_pinning(
     limits: Sequence[Limit], memlock_bytes: int | None, verdict: Verdict | None, has_gpu: bool
 ) -> list[Fact]:
-    """Judge the limits.
+    """Compare the limits with the tier of a configuration.
 
     Parameters
     ----------
     limits
-        On more host memory.
+        The limits on more host memory.
     memlock_bytes
-        What may be locked; None if that is unlimited.
+        Bytes that can be locked; None: unlimited.
     verdict
-        On the configuration whose tier is to be held against them, if there is one.
+        The verdict on the configuration. None: there is none to compare with.
     has_gpu
         Whether a driver could pin memory.
 
@@ -53,9 +53,9 @@ def examine_pinning(
 
 
 def _room(limit: Limit, wanted_bytes: int) -> Fact:
-    text = f"{format_size(limit.room_bytes)} of room"
+    text = f"room for {format_size(limit.room_bytes)}"
     if wanted_bytes > limit.room_bytes:
-        return Fact(limit.name, "problem", f"{text}, and the tier takes {format_size(wanted_bytes)}: {limit.remedy}")
+        return Fact(limit.name, "problem", f"{text}, but the tier takes {format_size(wanted_bytes)}: {limit.remedy}")
     return Fact(limit.name, "ok", text)
 
 
@@ -64,4 +64,4 @@ def _memlock(memlock_bytes: int | None, rank_bytes: int, has_gpu: bool) -> Fact:
         return Fact("RLIMIT_MEMLOCK", "ok", "unlimited")
     if has_gpu and (warning := _core.memlock_warning(rank_bytes)):
         return Fact("RLIMIT_MEMLOCK", "note", warning)
-    return Fact("RLIMIT_MEMLOCK", "ok", f"{format_size(memlock_bytes)} (GPU drivers pin past it)")
+    return Fact("RLIMIT_MEMLOCK", "ok", f"{format_size(memlock_bytes)} (does not limit GPU drivers)")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether vLLM would know the connector by its name alone."""
+"""Whether vLLM would find the connector by its name alone."""
 
 from collections.abc import Mapping
 from importlib import metadata
@@ -15,12 +15,12 @@ _OTHERWISE = (
 
 
 def examine_plugin(environment: Mapping[str, str]) -> Fact:
-    """Judge the entry point by which vLLM finds the connector, and the variable that may leave it out.
+    """Check the entry point by which vLLM finds the connector, and the variable that can exclude it.
 
     Parameters
     ----------
     environment
-        Of an engine that would start from here.
+        Environment variables that an engine would have.
 
     """
     if not metadata.entry_points(group=_GROUP, name=_ENTRY):
@@ -30,11 +30,11 @@ def examine_plugin(environment: Mapping[str, str]) -> Fact:
             "wheel",
         )  # fmt: skip
     wanted = environment.get(_VARIABLE)
-    # As vLLM reads it: no space is taken away.
+    # vLLM does not strip spaces either.
     if wanted is not None and _ENTRY not in wanted.split(","):
         return Fact(
             "vLLM plugin", "problem",
             f"{_VARIABLE} is {wanted!r} and leaves {_ENTRY!r} out: {_OTHERWISE}; add {_ENTRY} to {_VARIABLE}, or unset "
             "it",
         )  # fmt: skip
-    return Fact("vLLM plugin", "ok", "vLLM knows KvFerryConnector by its name")
+    return Fact("vLLM plugin", "ok", "vLLM finds KvFerryConnector by its name")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an engine that starts now would say to a configuration."""
+"""Whether an engine that starts now would accept a configuration."""
 
 import json
 import mmap
@@ -16,22 +16,22 @@ from kvferry.sizes import format_size
 
 @dataclass(frozen=True)
 class Verdict:
-    """On one configuration.
+    """The verdict on one configuration.
 
     Attributes
     ----------
     refusal
-        Why it is refused, in the words that the engine would use; empty if it is not.
+        Why it is refused, in the engine's own words; empty if it is accepted.
     bytes_per_rank
-        Of the tier.
+        Bytes of the tier on one rank.
     pages
-        That it would lie in.
+        The kind of pages that it would have.
     room_bytes
-        What the machine has for all ranks.
+        Bytes that the machine can provide for all ranks.
     machine_bytes
-        What the engine would take of the machine's memory now, on all ranks; huge pages of a pool do not count.
+        Bytes of the machine's memory that the engine would take now, on all ranks. Huge pages of a pool do not count.
     notes
-        What a user is to know though nothing is refused.
+        Remarks for the user on a configuration that is accepted.
 
     """
 
@@ -44,7 +44,7 @@ class Verdict:
 
 
 def judge(text: str, num_ranks: int) -> Verdict:
-    """Judge a configuration.
+    """Check a configuration as an engine would.
 
     Parameters
     ----------
@@ -62,8 +62,8 @@ def judge(text: str, num_ranks: int) -> Verdict:
         if config.numa_node is not None:
             _core.check_numa_node(config.numa_node)
         if config.backend != "auto" and (why_not := drivers.backends()[config.backend]):
-            raise ConfigError(f"the back end {config.backend!r} cannot be had: {why_not}")
-        # How large a block is, the model says; none is smaller than this.
+            raise ConfigError(f"the back end {config.backend!r} is not available: {why_not}")
+        # The size of a block depends on the model; no block is smaller than one byte.
         rank_bytes = config.tier_bytes(1, num_ranks)
         if config.shared_path is not None:
             return _judge_shared(config, config.shared_path, rank_bytes, num_ranks)
@@ -80,18 +80,18 @@ def judge(text: str, num_ranks: int) -> Verdict:
 
 
 def _judge_shared(config: KvFerryConfig, path: str, rank_bytes: int, num_ranks: int) -> Verdict:
-    """Judge a tier that engines share by the engine's own checks of its file.
+    """Check a tier that engines share with the engine's own checks of its file.
 
     Raises
     ------
     ConfigError, ResourceError
-        What the engine would raise.
+        The errors that the engine would raise.
 
     """
     capacity_bytes = config.shared_capacity(num_ranks)
     missing_bytes, page_bytes = _core.check_shared_tier(path, capacity_bytes, num_ranks, config.shared_chunk_bytes or 0)
     if page_bytes > mmap.PAGESIZE:
-        # The file system's own pool, which has been asked.
+        # The file system has its own pool, which was checked above.
         return Verdict("", rank_bytes, "huge", missing_bytes)
     if missing_bytes < num_ranks:
         return Verdict("", rank_bytes, "normal")
@@ -111,7 +111,7 @@ def read_json(text: str) -> dict[str, Any]:
     try:
         given = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"the configuration is no JSON: {error}") from None
+        raise ConfigError(f"the configuration is not JSON: {error}") from None
     of_kvferry = given.get("kv_connector_extra_config", {}) if isinstance(given, dict) else None
     if not isinstance(given, dict) or not isinstance(of_kvferry, dict):
         raise ConfigError(f"the configuration is {shown(text)}; allowed is a JSON object of keys and values")

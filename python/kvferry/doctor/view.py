@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How ``kvferry doctor`` shows what was found."""
+"""How ``kvferry doctor`` prints its findings."""
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -43,7 +43,7 @@ def _table(title: str, rows: Iterable[tuple[str, RenderableType]]) -> Table:
     table.add_column(overflow="fold")
     table.add_column(overflow="fold")
     for name, told in rows:
-        # Not as markup, of which brackets would be taken for a part.
+        # Plain text: rich would read brackets as markup.
         table.add_row(Text(name), Text(told) if isinstance(told, str) else told)
     return table
 
@@ -56,13 +56,13 @@ def _versions(findings: Findings) -> Iterable[tuple[str, RenderableType]]:
 
 def _backends(findings: Findings) -> Iterable[tuple[str, RenderableType]]:
     for name, why_not in findings.backends.items():
-        yield name, Text(why_not, _FAINT) if why_not else Text("can be had", _GOOD)
+        yield name, Text(why_not, _FAINT) if why_not else Text("available", _GOOD)
 
 
 def _memory(findings: Findings) -> Iterable[tuple[str, RenderableType]]:
     shared = findings.shared_memory
     if shared is None:
-        yield "/dev/shm", Text("none: engines that start together cannot see what the other was granted", _BAD)
+        yield "/dev/shm", Text("none: engines that start together cannot see how much the others were granted", _BAD)
     else:
         text = f"{format_size(shared.free_bytes)} of {format_size(shared.size_bytes)} free"
         yield "/dev/shm", text if shared.is_writable else Text(f"{text}, and not writable", _BAD)
@@ -76,7 +76,7 @@ def _memory(findings: Findings) -> Iterable[tuple[str, RenderableType]]:
 
 def _nodes(findings: Findings) -> Iterable[tuple[str, RenderableType]]:
     if findings.numa_nodes is None:
-        yield "unknown", Text("the machine does not tell", _FAINT)
+        yield "unknown", Text("the machine does not report them", _FAINT)
         return
     for node in findings.numa_nodes:
         yield str(node.number), f"{format_size(node.memory_bytes)}, {node.num_cpus} processors"
@@ -104,6 +104,6 @@ def _verdict(verdict: Verdict) -> RenderableType:
     said = Text.assemble(
         ("OK ", _GOOD),
         f"{format_size(verdict.bytes_per_rank)} on each rank in {verdict.pages} pages; "
-        + (f"the machine has {format_size(verdict.room_bytes)} of room" if verdict.room_bytes else "all are taken"),
+        + (f"the machine has room for {format_size(verdict.room_bytes)}" if verdict.room_bytes else "all exist now"),
     )
     return Group(said, *(Text(f"note: {note}") for note in verdict.notes))

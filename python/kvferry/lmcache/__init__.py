@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kvferry as storage of LMCache's multi-process server.
+"""kvferry as a storage back end of LMCache's multi-process server.
 
-LMCache finds it by ``--l2-adapter '{"type": "native_plugin", "module_path": "kvferry.lmcache", "class_name":
+LMCache loads it with ``--l2-adapter '{"type": "native_plugin", "module_path": "kvferry.lmcache", "class_name":
 "KvFerryClient", "adapter_params": {"capacity": "8GiB"}}'``.
 """
 

@@ -12,9 +12,9 @@ from kvferry.sizes import format_size
 
 
 class KvFerryClient(ObjectClient):
-    """kvferry's tier as LMCache drives a native client.
+    """kvferry's tier, as a native client of LMCache.
 
-    What LMCache calls is the core's, without Python in between: ``event_fd``, ``submit_batch_set``,
+    LMCache calls the core directly, without Python in between: ``event_fd``, ``submit_batch_set``,
     ``submit_batch_get``, ``submit_batch_exists``, ``submit_batch_delete``, ``drain_completions``, ``close``.
 
     Parameters
@@ -25,7 +25,7 @@ class KvFerryClient(ObjectClient):
     Raises
     ------
     ConfigError
-        A parameter that is not understood, or a call by LMCache's deprecated in-process interface.
+        A parameter is unknown or not allowed, or the call comes from LMCache's deprecated in-process interface.
     ResourceError
         The machine does not have that much memory.
 
@@ -38,17 +38,17 @@ class KvFerryClient(ObjectClient):
         super().__init__(**vars(chosen), grace_s=tiers.grace_s())
         logger = _logger()
         logger.info(
-            "kvferry: %s for LMCache, %s; %d threads copy; eviction %s",
+            "kvferry: %s for LMCache, %s; %d copy threads; eviction %s",
             format_size(chosen.capacity), self.memory(), self.num_workers, chosen.eviction,
         )  # fmt: skip
         if num_found := self.snapshot()["num_objects_of_others"]:
-            logger.info("kvferry: %d objects that others hold, or left, are served", num_found)
+            logger.info("kvferry: %d objects of other servers, or of servers that have ended, are available", num_found)
         if warning := self.warning():
             logger.warning("kvferry: %s", warning)
 
 
 def _logger() -> logging.Logger:
-    """Return a logger whose lines LMCache's user sees."""
+    """Return LMCache's own logger if LMCache is loaded, so that its users see the lines."""
     if "lmcache" in sys.modules:
         from lmcache.logging import init_logger
 

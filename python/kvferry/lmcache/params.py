@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a user can set: LMCache's ``adapter_params``."""
+"""The user's settings: LMCache's ``adapter_params``."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,11 +22,11 @@ from kvferry.settings import (
 _WHERE = "adapter_params"
 _MAX_BYTES = 2**50
 _MAX_WORKERS = 256
-# What LMCache passes to the constructor of a class of its deprecated in-process interface.
+# LMCache's deprecated in-process interface passes these to the constructor of a class.
 _IN_PROCESS_KEYS = frozenset({"config", "metadata", "dst_device", "local_cpu_backend", "loop", "l1_memory_desc"})
 
 IN_PROCESS = (
-    "kvferry.lmcache serves LMCache's multi-process server, not its deprecated in-process interface nor its L2 "
+    "kvferry.lmcache works with LMCache's multi-process server, not with its deprecated in-process interface or its L2 "
     'adapters of type \'plugin\'; run `lmcache server --l2-adapter \'{"type": "native_plugin", "module_path": '
     '"kvferry.lmcache", "class_name": "KvFerryClient", "adapter_params": {"capacity": "8GiB"}}\'` and vLLM with '
     "LMCacheMPConnector"
@@ -36,7 +36,7 @@ IN_PROCESS = (
 def _read_bytes(key: str, value: object) -> int:
     num_bytes = sizes.parse_size(value)
     if num_bytes is None or not 2**20 <= num_bytes <= _MAX_BYTES:
-        raise bad_value(_WHERE, key, value, f"{sizes.ALLOWED}, from 1MiB on", f"write for example {key!r}: '8GiB'")
+        raise bad_value(_WHERE, key, value, f"{sizes.ALLOWED}, 1MiB or more", f"write for example {key!r}: '8GiB'")
     return num_bytes
 
 
@@ -47,38 +47,39 @@ class AdapterParams:
     Attributes
     ----------
     capacity
-        Host memory that it takes, in bytes: a hard limit.
+        Most bytes of host memory that it takes: a hard limit.
     numa_node
-        Where that is to lie. None: wherever the kernel puts it.
+        The NUMA node of that memory. None: the kernel chooses.
     huge_pages
-        ``"huge"``: of the machine's pool of huge pages; ``"transparent"``, ``"normal"``; ``"auto"``: the best one.
+        ``"huge"``: from the machine's pool of huge pages; ``"transparent"``; ``"normal"``; ``"auto"``: the best
+        available.
     num_workers
-        Threads that copy. None: as many as the process may run at once, at most 16.
+        Number of copy threads. None: as many as the process can run at once, at most 16.
     eviction
-        The policy by which objects leave a full store, one of `EVICTIONS`; ``"adaptive"``: the rule that would have hit
-        most.
+        The policy that chooses which objects leave a full store, one of `EVICTIONS`; ``"adaptive"``: the rule that
+        would have hit most on recent traffic.
     shared_path
-        File in shared memory, such as ``/dev/shm/kvferry/lmcache``, of a tier that all servers (and engines) of this
-        node share that name it; the first one makes it. `capacity` is the size of it then, for all together, and the
-        same for all of them. None: the memory is this server's own, and goes with it.
+        File in shared memory, such as ``/dev/shm/kvferry/lmcache``. All servers (and engines) of this node that name
+        the same file share one tier; the first of them makes the file. `capacity` is then the size for all together,
+        and must be the same for all. None: the memory belongs to this server, and is freed when it ends.
     shared_keep
-        Whether the file stays behind when the last one has ended, for the next one to find its values in.
+        Whether the file is kept when the last server has ended, so that the next server finds its values.
     shared_weight
-        Part of the shared tier that is this server's when there is not enough for all, in proportion to the others'.
+        This server's share of the shared tier when there is not enough for all, in proportion to the other weights.
     shared_bytes_limit
         Most bytes of the shared tier that this server takes. None: all of it.
     shared_chunk_bytes
-        Bytes that change hands at a time, and the most that an object may have; the same for all of them. None: as a
-        file that is there is divided; of a new one, by `capacity`.
+        Bytes that change owner at a time, and the largest size of an object; the same for all servers. None: as an
+        existing file is divided; for a new file, chosen by `capacity`.
 
     """
 
     capacity: int = key(_read_bytes)
     numa_node: int | None = key(settings.numa_node(_WHERE, "leave it out for any; numactl -H lists them"), default=None)
-    huge_pages: str = key(one_of(_WHERE, PAGES, "leave it out for the best there are"), default="auto")
+    huge_pages: str = key(one_of(_WHERE, PAGES, "leave it out for the best available"), default="auto")
     num_workers: int | None = key(
         whole_number(
-            _WHERE, f"a number of threads from 1 to {_MAX_WORKERS}", 1, _MAX_WORKERS, "leave it out for all that pay"
+            _WHERE, f"a number of threads from 1 to {_MAX_WORKERS}", 1, _MAX_WORKERS, "leave it out for the default"
         ),
         default=None,
     )
@@ -87,7 +88,7 @@ class AdapterParams:
         absolute_path(
             _WHERE,
             "the absolute path of a file on a tmpfs or hugetlbfs",
-            "'/dev/shm/kvferry/lmcache', or leave it out to keep nothing",
+            "'/dev/shm/kvferry/lmcache', or leave it out to share and keep nothing",
         ),
         default=None,
     )

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """kvferry as a vLLM KV connector.
 
-vLLM finds it by ``"kv_connector": "KvFerryConnector"`` (`kvferry.vllm.plugin`); where its plugins are left out, by
-``"kv_connector_module_path": "kvferry.vllm"`` beside it.
+vLLM finds it by ``"kv_connector": "KvFerryConnector"`` (`kvferry.vllm.plugin`). If vLLM loads no plugins, add
+``"kv_connector_module_path": "kvferry.vllm"``.
 """
 
 import importlib.util

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What blocks and tokens of an engine's KV cache groups cost in the tier, and in that of OffloadingConnector."""
+"""The bytes of blocks and tokens of an engine's KV cache groups in the tier, and in OffloadingConnector's."""
 
 import math
 from collections.abc import Iterator
@@ -31,25 +31,25 @@ _SEEN = {
 
 @dataclass(frozen=True, kw_only=True)
 class GroupCost:
-    """Of one KV cache group.
+    """The costs of one KV cache group.
 
     Attributes
     ----------
     kind
-        Of its layers, as vLLM names it.
+        The kind of its layers, by vLLM's name.
     num_layers
-        As the scheduler knows them: of pipeline stages those of the first.
+        Layers that the scheduler knows: with pipeline stages those of the first stage.
     reach, reach_tokens
         How far back a token sees: ``"all"``, ``"window"``, ``"chunk"``, ``"state"`` or ``"states"``, or ``"none"``
         for a group that is left out.
     block_tokens
         Tokens of a block.
     block_bytes
-        Of a block in the tier, on the rank that has most of it; 0 if the group is left out.
+        Bytes of a block in the tier, on the rank where they are most; 0 if the group is left out.
     prompt_blocks
-        That are stored of a long prompt.
+        Blocks of a long prompt that are stored.
     stock_bytes, stock_tokens
-        Of a chunk of OffloadingConnector, on each rank; 0: it leaves the group out, or cannot be asked.
+        Bytes and tokens of a chunk of OffloadingConnector on each rank; 0: it leaves the group out, or gave no answer.
 
     """
 
@@ -66,24 +66,24 @@ class GroupCost:
 
 @dataclass(frozen=True, kw_only=True)
 class BlockCosts:
-    """Of an engine.
+    """The costs of an engine's blocks.
 
     Attributes
     ----------
     groups
-        In the engine's order.
+        The groups, in the engine's order.
     retention
-        The key of this name.
+        The configuration key of this name.
     prompt_tokens
-        Of the long prompt whose blocks are counted: of the model's maximum length.
+        Tokens of the long prompt whose blocks are counted: the model's maximum length.
     prompt_bytes
-        That it takes on the rank that has most of it, with what is left behind the slots of a chunk.
+        Bytes that this prompt takes on the rank where they are most, including unused bytes at the ends of chunks.
     tier_bytes
-        Of one arena.
+        Bytes of one arena.
     tokens_in_tier
-        Of such prompts, which have nothing in common.
+        Tokens of such prompts that fit into the tier, if the prompts have nothing in common.
     stock_prompt_bytes, stock_tokens_in_tier
-        The same for OffloadingConnector with as much memory; 0: it cannot be asked.
+        The same for OffloadingConnector with as much memory; 0: it gave no answer.
 
     """
 
@@ -100,16 +100,16 @@ class BlockCosts:
 def costs_of(
     config: KvFerryConfig, vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig", plan: TierPlan
 ) -> BlockCosts:
-    """Work out what blocks cost.
+    """Compute the costs of an engine's blocks.
 
     Parameters
     ----------
     config
-        Of the connector.
+        The connector's configuration.
     vllm_config, kv_cache_config
-        Of the engine.
+        The engine's configuration.
     plan
-        Its tier.
+        The engine's tier.
 
     """
     prompt_tokens = int(vllm_config.model_config.max_model_len)
@@ -124,7 +124,7 @@ def costs_of(
         num_chunks += prompt_blocks / plan.first.slots_per_chunk[of_class]
         reach, reach_tokens = plan.reaches[number]
         stock_tokens = stock.chunk_tokens[number] if stock else 0
-        # It stores what the engine's own cache retains.
+        # OffloadingConnector stores what the engine's own cache retains.
         num_stock_chunks += counts.of_prompt(number, prompt_tokens, "engine") if stock_tokens else 0
         cost = GroupCost(
             kind=type(topology.first_spec(group.kv_cache_spec)).__name__,
@@ -157,8 +157,8 @@ def _tokens(prompt_tokens: int, num_chunks: int, chunks_of_prompt: float) -> int
 def _stock_tier(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig", tier_bytes: int) -> StockTier | None:
     try:
         return stock_tier(vllm_config, kv_cache_config, tier_bytes)
-    except Exception as error:  # A figure to compare with is nothing that an engine needs.
-        logger.debug("kvferry: OffloadingConnector does not say what it would take: %r", error)
+    except Exception as error:  # The figure is only for comparison; the engine does not need it.
+        logger.debug("kvferry: OffloadingConnector did not compute its tier: %r", error)
         return None
 
 
@@ -174,10 +174,10 @@ class _BlockCounts:
         self._engine_interval = vllm_config.cache_config.prefix_cache_retention_interval
 
     def of_prompt(self, number: int, num_tokens: int, retention: str | int) -> int:
-        """Count the blocks of a group: what loads need that end where the engine expects them to, or all."""
+        """Count the stored blocks of a group: all, or those that loads need which end where the engine expects it."""
         block_tokens = self._block_tokens[number]
         reach, reach_tokens = self._reaches[number]
-        # Whatever the key says, of states the engine's own cache has what there is, and of chunks it has all.
+        # For any value of the key, the engine's own cache has all existing states, and all blocks of chunks.
         has_states = reach in ("state", "states")
         if not (has_states or reach == "window") or (reach == "window" and retention == "dense"):
             return num_tokens // block_tokens
@@ -187,9 +187,9 @@ class _BlockCounts:
         if isinstance(retention, int) and reach == "window":
             interval = min(interval or retention, retention or interval)
         if reach == "state" and interval:
-            # There is a state only where a step ends.
+            # States exist only at the ends of steps.
             interval = math.lcm(interval, max(1, self._step_tokens // block_tokens) * block_tokens)
-        # The next request of the same prompt goes on from the last of these.
+        # The next request with the same prompt continues from the last of these.
         ends = {(num_tokens - 1) // self._hit_tokens * self._hit_tokens}
         ends.update(range(interval, num_tokens + 1, interval) if interval else ())
         starts = [0, *sorted(ends)]
@@ -197,7 +197,7 @@ class _BlockCounts:
 
 
 def lines_of(costs: BlockCosts) -> Iterator[str]:
-    """Say it in lines for a log."""
+    """Yield the costs as lines for a log."""
     yield "what the KV cache costs in the tier on a rank (in brackets: with vLLM's OffloadingConnector):"
     for cost, same in groupby(costs.groups):
         number = sum(1 for _ in same)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What routers are told of a block beside its hash, and the file by which engines that share a tier tell each other.
+"""A block's *words*: what routers need to know besides its hash. Engines that share a tier exchange them in a file.
 
-A slot of a shared tier has the hash of its block. A router wants its tokens too, and these only the engine knows that
-computed the block. So that engine writes them into a file beside the tier, at the place of the slot, and any other
-one can tell of the block: one that was idle meanwhile, one that comes later, and one that lives on.
+A slot of a shared tier has the hash of its block. A router needs the block's tokens too, and only the engine that
+computed the block knows them. So that engine writes them into a file next to the tier, at the place of the slot. Then
+any other engine can report the block: one that was idle meanwhile, one that starts later, and one that survives.
 """
 
 import contextlib
@@ -21,26 +21,26 @@ from kvferry import tiers
 
 logger = init_logger("vllm.kvferry")
 
-# Of the payload behind it: length and CRC-32. A reader may see half of what is being written.
+# Length and CRC-32 of the payload that follows. A reader can see an entry that is half written.
 _HEADER = struct.Struct("<II")
-# Hash, parent and group as they are written, and what else a hash covers: a salt, or some items.
+# For the encoded hash, parent and group, and for other inputs of the hash: a salt, or some items.
 _BYTES_BESIDE_TOKENS = 288
 _ALIGNMENT = 64
-# A lock on the whole file is held for microseconds.
+# Far longer than a lock on the file for its removal is held: microseconds.
 _PATIENCE_S = 1.0
 
 
 class BlockWords(NamedTuple):
-    """What a router is told of a block beside its hash.
+    """What a router is told about a block besides its hash.
 
     Attributes
     ----------
     parent
-        Hash of the block before it; None for the first one.
+        Hash of the block before it; None for the first block.
     token_ids
         Its tokens.
     extra_keys
-        What else its hash covers, as vLLM's ``generate_block_hash_extra_keys`` says it.
+        The other inputs of its hash, from vLLM's ``generate_block_hash_extra_keys``.
 
     """
 
@@ -50,50 +50,50 @@ class BlockWords(NamedTuple):
 
 
 def encode(group: int, block_hash: bytes, words: BlockWords) -> bytes:
-    """Write down what is told of a block, with what it is about."""
+    """Encode a block's group, hash and words."""
     tokens = struct.pack(f"<{len(words.token_ids)}I", *words.token_ids)
     return msgspec.msgpack.encode((group, block_hash, words.parent, tokens, words.extra_keys))
 
 
 def decode(payload: bytes) -> tuple[int, bytes, BlockWords]:
-    """Read what `encode` wrote.
+    """Decode the result of `encode`.
 
     Raises
     ------
     ValueError
-        It is nothing of the kind.
+        The payload is not the result of `encode`.
 
     """
     try:
         group, block_hash, parent, tokens, extra_keys = msgspec.msgpack.decode(payload)
         token_ids = list(struct.unpack(f"<{len(tokens) // 4}I", tokens))
     except (msgspec.DecodeError, struct.error, TypeError) as error:
-        raise ValueError(f"no words of a block: {error}") from error
+        raise ValueError(f"not the words of a block: {error}") from error
     return group, block_hash, BlockWords(parent, token_ids, _as_tuples(extra_keys))
 
 
 def _as_tuples(value: Any) -> Any:
-    """Return what msgpack made lists of as the tuples that it was."""
+    """Convert lists to tuples, because msgpack decodes tuples as lists."""
     return tuple(map(_as_tuples, value)) if isinstance(value, list) else value
 
 
 class WordsFile:
     """The words of the blocks in a shared tier, by slot.
 
-    Its content is right or nothing, whatever became of the engine that wrote it: each entry says which block it is
-    about, and a block's words follow from its hash. The last engine that has the file open removes it.
+    A read returns correct words or nothing, even if the engine that wrote them has died: each entry names its block,
+    and a block's words are determined by its hash. The last engine that has the file open removes it.
 
     Parameters
     ----------
     tier_path
         File of the tier.
     block_tokens
-        Of the largest block. Engines with blocks of another size have a file of their own.
+        Tokens of the largest block. Engines with blocks of another size use another file.
 
     Raises
     ------
     OSError
-        It cannot be opened.
+        The file cannot be opened.
 
     """
 
@@ -105,7 +105,7 @@ class WordsFile:
         self._has_warned = False
 
     def _open(self) -> int:
-        """Open the file that the path leads to while it is held, so that nobody removes it."""
+        """Open and lock the file at the path, so that no other process removes it."""
         deadline = time.monotonic() + _PATIENCE_S
         while True:
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -115,11 +115,11 @@ class WordsFile:
                     return descriptor
             os.close(descriptor)
             if time.monotonic() > deadline:
-                raise TimeoutError(f"{self._path} is locked by a process that lists it for removal")
+                raise TimeoutError(f"{self._path} is locked by a process that is removing it")
             time.sleep(0.01)
 
     def write(self, slot: int, group: int, block_hash: bytes, words: BlockWords) -> None:
-        """Write the words of the block in a slot; what does not fit is left out."""
+        """Write the words of the block in a slot, if they fit into an entry."""
         payload = encode(group, block_hash, words)
         entry = _HEADER.pack(len(payload), zlib.crc32(payload)) + payload
         if len(entry) > self._entry_bytes:
@@ -129,14 +129,14 @@ class WordsFile:
         except OSError as error:
             if not self._has_warned:
                 logger.warning(
-                    "kvferry: %s cannot be written (%s): routers hear of this engine's blocks from itself only",
+                    "kvferry: %s cannot be written (%s): only this engine reports its blocks to routers",
                     self._path,
                     error.strerror,
                 )
                 self._has_warned = True
 
     def read(self, slot: int, group: int, block_hash: bytes) -> BlockWords | None:
-        """Read the words of a block; None: they are not there."""
+        """Read the words of a block; None if they are not there."""
         entry = os.pread(self._descriptor, self._entry_bytes, slot * self._entry_bytes)
         if len(entry) < _HEADER.size:
             return None
@@ -151,7 +151,7 @@ class WordsFile:
         return words if (of_group, of_hash) == (group, block_hash) else None
 
     def close(self, keep: bool) -> None:
-        """Close it; the last one removes it, unless it is to be kept. Idempotent."""
+        """Close the file. The last engine removes it, unless it should be kept. Idempotent."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor < 0:
             return

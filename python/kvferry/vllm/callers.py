@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of vLLM's objects is making the connector: its constructor is among the callers, and nothing else says so."""
+"""Finds the vLLM object that is creating the connector. Only the call stack shows it: its constructor is on it."""
 
 import inspect
 from typing import TypeVar
@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 def being_made(of: type[T]) -> T | None:
-    """Return the object of a class, or of one derived from it, that is being made in this thread; None if none is."""
+    """Return the instance of a class, or of a derived class, whose constructor this thread runs; None if none."""
     frame = inspect.currentframe()
     while frame is not None:
         if frame.f_code.co_name == "__init__" and isinstance(maker := frame.f_locals.get("self"), of):

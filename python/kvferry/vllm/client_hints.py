@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a client says of blocks: the hints of vLLM's ``KvHintsEnvelope``, as kvferry understands them.
+"""A client's hints about its blocks: the actions of vLLM's ``KvHintsEnvelope`` that kvferry understands.
 
-vLLM fixes the envelope and not what is in it. kvferry reads four actions of version 1, and ignores all others. A
-client's mistake costs its hint and nothing else: the request is served as if it had not said it, and the engine's log
-says why.
+vLLM defines the envelope, but not its content. kvferry reads four actions of version 1, and ignores all others. A
+client's mistake only loses the hint: the request is served without it, and the engine's log says why.
 """
 
 import reprlib
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 logger = init_logger("vllm.kvferry")
 
-# In `kv_transfer_params`, because vLLM's servers take no envelope of their own; vLLM's names.
+# Keys of `kv_transfer_params`, because vLLM's servers do not take an envelope; the names are vLLM's.
 KV_HINTS = "kv_hints"
 SESSION_ID = "session_id"
 
@@ -32,22 +31,22 @@ TTL_S = "ttl_s"
 DEFAULT_TTL_S = 300.0
 MAX_TTL_S = 86400.0
 _MAX_SESSION_CHARS = 256
-# Of one request: more than any client has to say.
+# Of one request: more than any client needs.
 _MAX_ACTIONS = 16
 
 Hint = tuple[str, float, str]
-"""Action, seconds that a promise lives, and whose blocks: a session, or empty for the request's own."""
+"""Action, seconds for which a promise lives, and the session whose blocks are meant (empty: the request's own)."""
 
 
 class ClientHints(NamedTuple):
-    """What one request's client says.
+    """The hints of one request.
 
     Attributes
     ----------
     session
-        That the request belongs to; empty: none.
+        The session of the request; empty: none.
     hints
-        In their order.
+        The hints, in the client's order.
 
     """
 
@@ -59,21 +58,21 @@ NO_HINTS = ClientHints()
 
 
 class _RefusedError(Exception):
-    """What is wrong with a hint."""
+    """Says what is wrong with a hint."""
 
 
 class HintReader:
-    """Reads the hints of requests, and says in the log what it cannot read.
+    """Reads the hints of requests, and logs what it cannot read.
 
-    A wrong value is named for each request that has one, in one line. An action or a version that kvferry does not
-    know is named once.
+    Wrong values are logged for each request that has some, in one line. An action or a version that kvferry does not
+    know is logged once.
     """
 
     def __init__(self) -> None:
         self._named = NamedThings()
 
     def read(self, request: "Request") -> ClientHints:
-        """Return what a request's client says; never raises."""
+        """Return the hints of a request; never raises."""
         params = request.kv_transfer_params
         params = params if isinstance(params, Mapping) else {}
         # vLLM 0.30 has neither attribute.
@@ -142,10 +141,10 @@ class HintReader:
         if not self._named.add(what):
             return
         logger.warning(
-            "kvferry: kv_hints has %s, which kvferry ignores; %s. It may be meant for another component. Said once%s",
+            "kvferry: kv_hints has %s, which kvferry ignores; %s. It may be meant for another component. Logged once%s",
             what,
             known,
-            ", and of nothing else from now on" if self._named.is_full else "",
+            "; this is the last one that is logged" if self._named.is_full else "",
         )
 
 
@@ -154,7 +153,7 @@ def _first(value: object, otherwise: object) -> object:
 
 
 def _plain(value: Any) -> object:
-    """Return vLLM's structures as the objects that JSON has."""
+    """Convert vLLM's structures to the types of JSON."""
     return msgspec.to_builtins(value) if isinstance(value, msgspec.Struct) else value
 
 
@@ -163,14 +162,14 @@ def _shown(value: object) -> str:
 
 
 def _is_known_version(version: object) -> bool:
-    """Whether it is 1 or one of its minor versions, which may only add what can be ignored."""
+    """Whether it is 1 or a minor version of it. Minor versions may only add what can be ignored."""
     return isinstance(version, str) and version.partition(".")[0] == VERSION
 
 
 def _ttl_of(value: object) -> float:
     if value is None:
         return DEFAULT_TTL_S
-    # NaN is not above 0, and True is no number of seconds.
+    # NaN is not above 0, and True is not a number of seconds.
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MAX_TTL_S:
         raise _RefusedError(
             f"{TTL_S} is {_shown(value)}; allowed is a number of seconds above 0, {MAX_TTL_S:.0f} at most"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The connector that vLLM makes: once in the scheduler, once in each worker."""
+"""The connector. vLLM makes one in the scheduler and one in each worker."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -36,31 +36,31 @@ if TYPE_CHECKING:
     from vllm.v1.outputs import KVConnectorOutput
     from vllm.v1.request import Request
 
-# vLLM may have found this module by its path, without the plugin. ``MultiConnector`` looks its connectors up by name
-# alone when their figures are to be logged.
+# vLLM may have found this module by its path, without the plugin. But ``MultiConnector`` looks up its connectors by
+# name alone when it logs their figures.
 plugin.register_connector()
 
 
 class KvFerryConnector(KVConnectorBase_V1, SupportsHMA):
     """Stores the engine's KV cache blocks in host memory and loads them back, asynchronously.
 
-    A best-effort cache: it never holds a request or a block for the sake of a store, and a load that fails is reported
-    as such, so that the engine computes the tokens again or fails the request, by its ``kv_load_failure_policy``.
-    Without prefix caching it is inert.
+    It is a best-effort cache. It never holds a request or a block for a store. A failed load is reported as failed, so
+    the engine computes the tokens again or fails the request (``kv_load_failure_policy``). Without prefix caching the
+    connector does nothing.
 
     Parameters
     ----------
     vllm_config
-        Of the engine; ``kv_transfer_config.kv_connector_extra_config`` is read as `KvFerryConfig`.
+        The engine's configuration; ``kv_transfer_config.kv_connector_extra_config`` is read as `KvFerryConfig`.
     role
         Which side this is.
     kv_cache_config
-        Of the engine, as this side has it.
+        The engine's KV cache, as this side knows it.
 
     Raises
     ------
     ConfigError
-        A value that is not allowed, or an engine mode that kvferry refuses (see `kvferry.vllm.preflight`).
+        A value is not allowed, or kvferry refuses the engine's mode (see `kvferry.vllm.preflight`).
 
     """
 
@@ -83,28 +83,28 @@ class KvFerryConnector(KVConnectorBase_V1, SupportsHMA):
 
     @property
     def requires_kv_delivery(self) -> bool:
-        """False: a store that is dropped is a later miss, nothing else."""
+        """False: a dropped store only causes a later miss."""
         return False
 
     @property
     def supports_divergent_local_hybrid_hits(self) -> bool:
-        """Whether the engine may ask for what follows its own attention blocks, although it lacks the state there.
+        """Whether the engine may ask for tokens after its own attention blocks, although it lacks the state there.
 
-        A load brings the states of its own end. If vLLM's cache has lost the states of a prefix and not its blocks of
-        full attention, these need not be loaded again.
+        A load brings the states of its own end. So if vLLM's cache has lost the states of a prefix, but still has its
+        blocks of full attention, the latter need not be loaded again.
         """
         return self.scheduler_side is not None and self.scheduler_side.completes_divergent_hits
 
     @classmethod
     def supports_sleep_mode(cls, kv_transfer_config: "KVTransferConfig") -> bool:
-        """True: see `unregister_kv_caches`. vLLM asks from 0.33 on; earlier ones, which do not tell, are refused."""
+        """True; see `unregister_kv_caches`. vLLM asks from 0.33 on; sleep mode is refused with earlier releases."""
         return True
 
     @classmethod
     def get_required_kvcache_layout(cls, vllm_config: "VllmConfig") -> str | None:
-        """Answer which layout of the KV cache vLLM is to use: that of the key `kv_cache_layout`, or None.
+        """Return the layout of the KV cache that vLLM should use: that of the key `kv_cache_layout`, or None.
 
-        vLLM only warns when it cannot obey; `preflight.check_layout` refuses that.
+        vLLM only warns if it cannot use that layout; `preflight.check_layout` then refuses to start.
         """
         transfer = vllm_config.kv_transfer_config
         wanted = KvFerryConfig.from_extra_config((transfer and transfer.kv_connector_extra_config) or {})
@@ -118,44 +118,44 @@ class KvFerryConnector(KVConnectorBase_V1, SupportsHMA):
             self.worker_side.register(kv_caches)
 
     def unregister_kv_caches(self) -> None:
-        """Let go of the engine's KV cache, which is about to lose its memory; see `WorkerSide.unregister`."""
+        """Release the engine's KV cache, which is about to lose its memory; see `WorkerSide.unregister`."""
         if self.worker_side is not None:
             self.worker_side.unregister()
 
     def restore_kv_caches(self) -> None:
-        """Take it again: it has memory; see `WorkerSide.restore`."""
+        """Take the engine's KV cache again, which has memory again; see `WorkerSide.restore`."""
         if self.worker_side is not None:
             self.worker_side.restore()
 
     def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
-        """Begin a step: queue its loads behind what the compute stream holds."""
+        """Begin a step: queue its loads after the work that the compute stream has now."""
         super().bind_connector_metadata(connector_metadata)
         if self.worker_side is not None:
             assert isinstance(connector_metadata, KvFerryMetadata)
             self.worker_side.bind(connector_metadata)
 
     def start_load_kv(self, forward_context: "ForwardContext", **kwargs: Any) -> None:
-        """Do nothing: loads were queued when the metadata was bound."""
+        """Do nothing: the loads were queued when the metadata was bound."""
 
     def wait_for_layer_load(self, layer_name: str) -> None:
-        """Do not wait: no request runs before its load has ended."""
+        """Gather blocks for which there was no room before. Does not wait for loads: no request runs before its own."""
         if (side := self.worker_side) is not None and side.is_waiting:
             side.pump()
 
     def save_kv_layer(
         self, layer_name: str, kv_layer: "torch.Tensor", attn_metadata: "AttentionMetadata", **kwargs: Any
     ) -> None:
-        """Use the time: gather what earlier steps had to leave."""
+        """Gather blocks for which there was no room before."""
         if (side := self.worker_side) is not None and side.is_waiting:
             side.pump()
 
     def wait_for_save(self) -> None:
-        """Gather the step's stores. Nothing holds their blocks afterwards, so there is nothing to wait for."""
+        """Gather the step's stores. Afterwards no store holds a block, so there is nothing to wait for."""
         if self.worker_side is not None:
             self.worker_side.save()
 
     def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
-        """Announce the loads that the scheduler side knows to have failed; it tells of those that succeeded itself."""
+        """Return the loads that failed. The scheduler side itself reports those that succeeded."""
         if self.worker_side is None:
             return KVConnectorTransferResults()
         failed = self.worker_side.collect()
@@ -164,12 +164,12 @@ class KvFerryConnector(KVConnectorBase_V1, SupportsHMA):
         return KVConnectorTransferResults(finished_recving=set(failed), failed_recving=set(failed))
 
     def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
-        """Take note of what has ended, for a caller that knows nothing of failures.
+        """Collect the transfers that have ended, for a caller that does not know about failures.
 
         Raises
         ------
         ProtocolError
-            One of them failed. Its blocks hold anything, and this hook cannot say so; vLLM itself calls
+            A load failed, so its blocks can hold anything, and this hook cannot report it. vLLM itself calls
             `get_transfer_results`.
 
         """
@@ -182,10 +182,10 @@ class KvFerryConnector(KVConnectorBase_V1, SupportsHMA):
         return None, None
 
     def build_connector_worker_meta(self) -> KVConnectorWorkerMetadata | None:
-        """Say what else this rank saw."""
+        """Return this rank's report."""
         return self.worker_side.take_metadata() if self.worker_side is not None else None
 
-    # Scheduler side, in the life of a request.
+    # Scheduler side, in the order of a request's life.
 
     def bind_gpu_block_pool(self, gpu_block_pool: "BlockPool") -> None:
         """Let the core see which hash each GPU block carries."""
@@ -198,13 +198,13 @@ class KvFerryConnector(KVConnectorBase_V1, SupportsHMA):
             self.scheduler_side.on_new_request(request)
 
     def get_num_new_matched_tokens(self, request: "Request", num_computed_tokens: int) -> tuple[int | None, bool]:
-        """Look a request's prefix up; see `SchedulerSide.num_new_matched_tokens`."""
+        """Look up a request's prefix; see `SchedulerSide.num_new_matched_tokens`."""
         if self.scheduler_side is None:
             return 0, False
         return self.scheduler_side.num_new_matched_tokens(request, num_computed_tokens)
 
     def update_state_after_alloc(self, request: "Request", blocks: "KVCacheBlocks", num_external_tokens: int) -> None:
-        """Begin the load of `num_external_tokens` tokens."""
+        """Note that a request got blocks, and begin the load of `num_external_tokens` tokens, if there are any."""
         if self.scheduler_side is not None:
             self.scheduler_side.on_allocated(request, blocks, num_external_tokens)
 
@@ -215,12 +215,12 @@ class KvFerryConnector(KVConnectorBase_V1, SupportsHMA):
         return self.scheduler_side.build_metadata(scheduler_output)
 
     def update_connector_output(self, connector_output: "KVConnectorOutput") -> None:
-        """Take in what the ranks saw."""
+        """Process the ranks' reports."""
         if self.scheduler_side is not None:
             self.scheduler_side.on_worker_output(connector_output)
 
     def request_finished(self, request: "Request", block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
-        """Release what a request holds, at once.
+        """Release everything that a request holds, at once.
 
         Returns
         -------
@@ -235,19 +235,19 @@ class KvFerryConnector(KVConnectorBase_V1, SupportsHMA):
     def request_finished_all_groups(
         self, request: "Request", block_ids: tuple[list[int], ...]
     ) -> tuple[bool, dict[str, Any] | None]:
-        """Release what a request holds, at once; see `request_finished`."""
+        """Release everything that a request holds, at once; see `request_finished`."""
         return self.request_finished(request, [])
 
     def has_pending_push_work(self) -> bool:
-        """Whether the engine is to step on without a request: while the tier is resized, as somebody waits for it."""
+        """Whether the engine should step without a request. True while the tier is resized."""
         return self.scheduler_side is not None and self.scheduler_side.wants_steps
 
     def take_events(self) -> Iterable["KVCacheEvent"]:
-        """Take what the tier holds since the last call, and what it does not hold any more."""
+        """Take the events of blocks that came into the tier since the last call, or left it."""
         return self.scheduler_side.take_events() if self.scheduler_side is not None else ()
 
     def reset_cache(self) -> bool:
-        """Forget every block, with transfers in flight or without; see `SchedulerSide.reset_cache`.
+        """Forget every block, even while transfers are in flight; see `SchedulerSide.reset_cache`.
 
         Returns
         -------
@@ -262,13 +262,13 @@ class KvFerryConnector(KVConnectorBase_V1, SupportsHMA):
     # Both sides.
 
     def get_kv_connector_stats(self) -> KvFerryStats | None:
-        """Take this side's figures since it last told them, about once a second."""
+        """Take this side's figures since its last report, about once a second."""
         side = self.scheduler_side or self.worker_side
         return side.take_stats() if side is not None else None
 
     @classmethod
     def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> KvFerryStats:
-        """Make figures of what was sent to the process that logs them."""
+        """Convert the data that the logging process received to figures."""
         return KvFerryStats(data=data or {})
 
     @classmethod
@@ -279,11 +279,11 @@ class KvFerryConnector(KVConnectorBase_V1, SupportsHMA):
         labelnames: list[str],
         per_engine_labelvalues: dict[int, list[object]],
     ) -> KvFerryPromMetrics:
-        """Make what ``/metrics`` shows."""
+        """Make the metrics for ``/metrics``."""
         return KvFerryPromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
 
     def shutdown(self) -> None:
-        """End, and be inert from here on; idempotent."""
+        """End. Afterwards the connector does nothing. Idempotent."""
         scheduler_side, self.scheduler_side = self.scheduler_side, None
         if scheduler_side is not None:
             scheduler_side.close()

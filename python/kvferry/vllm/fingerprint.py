@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the bytes of a block depend on, as a number: engines of which it differs share no block.
+"""A digest of everything on which the bytes of a block depend. Engines with different digests share no blocks.
 
-The scheduler side knows what is configured, and the weights' files (`name_space_of`). How the bytes of a block lie, and
-what computes them, only a rank sees (`probe_of_rank`). The core joins both when every rank has registered: before that
-nothing of a shared tier is stored or found.
+The scheduler side knows the configuration and the weights' files (`name_space_of`). Only a rank can see the layout of a
+block's bytes, and what computes them (`probe_of_rank`). The core joins both when every rank has registered. Before
+that, nothing is stored or found in a shared tier.
 """
 
 import dataclasses
@@ -33,28 +33,28 @@ if TYPE_CHECKING:
     from vllm.config import ModelConfig, VllmConfig
     from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec
 
-# Of what this file says in a fingerprint, and of how blocks are packed into slots.
+# Raise this when the content of a fingerprint changes, or the way in which blocks are packed into slots.
 _FINGERPRINT_VERSION = 2
 
 _FREE_VARIABLE = re.compile("|".join(f"(?:{pattern})" for pattern in FREE_VARIABLES))
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
-# Of a layer with attention: what its keys and values are divided by before they are stored.
+# Attributes of an attention layer: the scales by which its keys and values are divided before they are stored.
 _SCALES = ("_k_scale_float", "_v_scale_float", "_k_scale", "_v_scale", "kv_cache_dtype", "kv_cache_torch_dtype")
 
 
 class NameSpace(NamedTuple):
-    """Whose blocks an engine finds.
+    """The name space of an engine's blocks.
 
     Attributes
     ----------
     number
-        The same for engines whose blocks are the same.
+        Equal for engines that can share blocks.
     why_alone
-        Why no other engine has it, for a message; empty if others may.
+        Why no other engine has this number, for a message; empty if others can have it.
     weights
-        With versions of the weights: a number for those of the start. They are no part of `number` then.
+        If the weights have versions: a number for those of the start. `number` does not cover the weights then.
     why_weights_alone
-        Why no other engine has that one; empty if others may.
+        Why no other engine has this `weights`; empty if others can have it.
 
     """
 
@@ -65,7 +65,7 @@ class NameSpace(NamedTuple):
 
     @property
     def warnings(self) -> list[str]:
-        """What is not shared, and why."""
+        """Texts that say what is not shared, and why."""
         if self.why_alone:
             return [f"no block with other engines: {self.why_alone}"]
         if self.why_weights_alone:
@@ -79,16 +79,16 @@ def name_space_of(
     slot_bytes: Sequence[Sequence[int]],
     weights_run: str | None = None,
 ) -> NameSpace:
-    """Digest all that a block's bytes and its hash depend on, as far as the scheduler side knows it.
+    """Digest everything on which a block's bytes and its hash depend, as far as the scheduler side knows it.
 
     Parameters
     ----------
     vllm_config, kv_cache_config
-        Of the engine.
+        The engine's configuration.
     slot_bytes
         Packed bytes of a block, by slab class and rank.
     weights_run
-        Name of the training, if the weights have versions.
+        Name of the training run, if the weights have versions.
 
     """
     marks = _marks_of_models(vllm_config)
@@ -122,12 +122,12 @@ def probe_of_rank(
     kv_caches: Mapping[str, Any],
     packed: Sequence[Sequence[Fragment]],
 ) -> int:
-    """Digest what only a rank sees: how the bytes of a block lie in a slot, what writes them, and their scales.
+    """Digest what only a rank sees: the layout of a block's bytes in a slot, what writes them, and their scales.
 
     Parameters
     ----------
     vllm_config, kv_cache_config
-        Of the engine, as this worker has them.
+        The engine's configuration, as this worker has it.
     kv_caches
         Layer name to tensor.
     packed
@@ -136,7 +136,7 @@ def probe_of_rank(
     Returns
     -------
     int
-        Not 0.
+        The digest; not 0.
 
     """
     num_blocks = kv_cache_config.num_blocks
@@ -150,7 +150,7 @@ def probe_of_rank(
         "back ends": [[[name, *_writer_of(layers.get(name))] for name in of_group] for of_group in names],
         "specs": [_group_facts(group) for group in kv_cache_config.kv_cache_groups],
         "layout": _layout_name(vllm_config, kv_cache_config),
-        # Beside NIXL vLLM chooses it itself, before 0.33 in the workers only.
+        # Together with NIXL vLLM chooses it itself; before 0.33 only in the workers.
         "interleaving": vllm_config.parallel_config.cp_kv_cache_interleave_size,
         **_facts_of_process(),
     }
@@ -158,12 +158,12 @@ def probe_of_rank(
 
 
 def hash_seed(vllm_config: "VllmConfig") -> str:
-    """Return what vLLM's block hashes begin with.
+    """Return the seed of vLLM's block hashes.
 
     Raises
     ------
     ConfigError
-        It is another one in each process.
+        The seed is different in each process.
 
     """
     seed = os.environ.get("PYTHONHASHSEED")
@@ -174,16 +174,16 @@ def hash_seed(vllm_config: "VllmConfig") -> str:
     if seed is None or seed == "random":
         raise ConfigError(
             f"shared_path is set and PYTHONHASHSEED is {seed or 'not set'}; with prefix_caching_hash_algo "
-            f"{algorithm!r} vLLM hashes the same block to something else in each process then: set PYTHONHASHSEED to "
+            f"{algorithm!r} the same block then has a different hash in each process: set PYTHONHASHSEED to "
             "the same number for all engines that share the tier, such as 0"
         )
     return seed
 
 
 def canonical(value: object) -> object:
-    """Write a value in JSON's types: the same text for equal values in every process.
+    """Convert a value to JSON's types, so that equal values give the same text in every process.
 
-    Of vLLM's configuration classes fields that change no block are left out (`fingerprint_fields`).
+    Fields of vLLM's configuration classes that change no block are left out (`fingerprint_fields`).
     """
     if value is None or isinstance(value, bool | int | str):
         return value
@@ -214,10 +214,10 @@ def canonical(value: object) -> object:
 
 
 def environment() -> dict[str, str]:
-    """Return the variables that may change what is computed.
+    """Return the variables that can change what is computed.
 
-    Of vLLM's those that it knows as settings: its processes also tell each other things by others, of a name for every
-    start.
+    Of the variables whose names begin with ``VLLM_``, only vLLM's known settings count: its processes also use others
+    to pass values to each other, with new names at every start.
     """
     settings = envs.environment_variables
     return {
@@ -253,18 +253,18 @@ def _marks_of_models(vllm_config: "VllmConfig") -> list[WeightsMark]:
 
 
 def _why_replaced(vllm_config: "VllmConfig") -> str:
-    """Why the weights may be others than those of the files; empty if they are not."""
+    """Why the weights can differ from those in the files; empty if they cannot."""
     if getattr(vllm_config, "weight_transfer_config", None) is not None:
         return "weight_transfer_config is set: its weights are replaced while it serves"
     return ""
 
 
 def _why_alone(vllm_config: "VllmConfig") -> str:
-    """Why two engines of one configuration may have other bytes under one hash; empty if they cannot."""
+    """Why two engines of one configuration can have different bytes under one hash; empty if they cannot."""
     if getattr(vllm_config.cache_config, "calculate_kv_scales", False):
         return "calculate_kv_scales is set: its scales are those of the first prompt that it computed"
     if code := _code_of_others(vllm_config.model_config):
-        return f"the model's code is of another repository, {code}, whose commit is not known"
+        return f"the model's code is from another repository, {code}, whose commit is not known"
     return ""
 
 
@@ -291,7 +291,7 @@ def _layout_name(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") ->
 
 
 def _writer_of(layer: Any) -> list[object]:
-    """What writes a layer's part of a block, and by which scales."""
+    """Describe what writes a layer's part of a block, and with which scales."""
     if layer is None:
         return []
     find = getattr(layer, "get_attn_backend", None)

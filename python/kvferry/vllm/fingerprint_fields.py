@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which fields of vLLM's configuration a block's bytes, or its hash, may depend on.
+"""The fields of vLLM's configuration on which a block's bytes, or its hash, can depend.
 
-A field that is named nowhere here counts: it keeps engines apart until somebody has looked at it. A test fails for it
-(``test_every_field_of_vllms_configuration_is_classified``), so that somebody does.
+A field that is not listed here counts: engines that differ in it share no blocks. A test fails for such a field
+(``test_every_field_of_vllms_configuration_is_classified``), so that it gets classified.
 """
 
 from typing import NamedTuple
@@ -14,9 +14,9 @@ class Fields(NamedTuple):
     Attributes
     ----------
     counted
-        Names that are in the fingerprint.
+        Names of the fields in the fingerprint.
     free
-        Names that are not, with the reason: none of them changes a block's bytes or its hash.
+        Names of the other fields, with reasons: none of them changes a block's bytes or its hash.
 
     """
 
@@ -50,28 +50,28 @@ MODEL = Fields(
         text=(
             "tokenizer tokenizer_mode tokenizer_revision skip_tokenizer_init hf_token generation_config "
             "override_generation_config io_processor_plugin renderer_num_workers served_model_name",
-            "keys are hashes of token ids, however they came about",
+            "keys are hashes of token ids, whatever produced them",
         ),
         media=(
             "allowed_local_media_path allowed_media_domains",
-            "where an item may come from; what it holds is hashed",
+            "where an item may come from; its content is hashed",
         ),
         output=(
             "max_logprobs logprobs_mode use_fp64_gumbel logits_processors pooler_config return_sampling_mask "
             "enable_return_routed_experts enable_trace_replay",
-            "behind the last hidden state",
+            "applied after the last hidden state",
         ),
         run=(
             "enforce_eager disable_cascade_attn allow_deprecated_quantization",
-            "how the same values are computed: rounding alone",
+            "how the same values are computed; only rounding can differ",
         ),
         sleep=(
             "enable_sleep_mode sleep_mode_backend enable_nccl_comm_suspend enable_cumem_allocator "
             "sleep_preserve_parameter_names sleep_mode_offload_cudagraph",
-            "it gives the same weights back, or resets the cache",
+            "sleep restores the same weights, or resets the cache",
         ),
         derived=("hf_text_config", "a part of hf_config"),
-        draft=("spec_target_max_model_len", "bounds drafts, which are rejected or right"),
+        draft=("spec_target_max_model_len", "limits drafts, which are rejected or correct"),
     ),
 )
 
@@ -84,18 +84,18 @@ MULTIMODAL = Fields(
         """
     ),
     _free(
-        how_many=("limit_per_prompt", "what a request may hold, not what comes of it"),
+        how_many=("limit_per_prompt", "how many items a request may have, not their bytes"),
         caches=(
             "mm_processor_cache_gb mm_processor_cache_type mm_shm_cache_max_object_size_mb mm_tensor_ipc "
             "mm_ipc_gpu_memory_gb",
             "how processed items travel",
         ),
-        split=("mm_encoder_tp_mode", "how the same values are computed: rounding alone"),
+        split=("mm_encoder_tp_mode", "how the same values are computed; only rounding can differ"),
         saving=(
             "mm_encoder_fp8_scale_save_path mm_encoder_fp8_scale_save_margin",
             "what is written for a later start",
         ),
-        start=("skip_mm_profiling", "of the start alone"),
+        start=("skip_mm_profiling", "affects only the start"),
     ),
 )
 
@@ -118,7 +118,7 @@ CACHE = Fields(
         ),
         offload=(
             "kv_offloading_size kv_offloading_backend simple_cpu_offload_num_blocks",
-            "of vLLM's own tier, which loads what it stored",
+            "belongs to vLLM's own tier, which loads what it stored",
         ),
         kept=(
             "enable_prefix_caching prefix_cache_retention_interval cache_hit_alignment_tokens",
@@ -146,17 +146,17 @@ PARALLEL = Fields(
             "data_parallel_master_ip data_parallel_rpc_port dp_sync_interval data_parallel_master_port "
             "data_parallel_backend data_parallel_external_lb data_parallel_hybrid_lb data_parallel_index "
             "_data_parallel_master_port_list",
-            "engines of data parallel have the same model each: they are to share",
+            "all engines of data parallel have the same model, and should share",
         ),
         experts=(
             "is_moe_model enable_eplb eplb_config all2all_backend enable_elastic_ep elastic_ep_max_dp_size",
-            "where experts lie, and how tokens get there",
+            "where experts are, and how tokens get there",
         ),
         run=(
             "disable_custom_all_reduce enable_dbo ubatch_size dbo_decode_token_threshold dbo_prefill_token_threshold "
             "disable_nccl_for_dp_synchronization dcp_comm_backend dcp_q_replicate enable_batch_sharded_sampling "
             "enable_shm_tensor_arena",
-            "how the same values are computed: rounding alone",
+            "how the same values are computed; only rounding can differ",
         ),
         place=(
             "max_parallel_loading_workers ray_workers_use_nsight ray_runtime_env placement_group "
@@ -179,7 +179,7 @@ LOAD = Fields(
         how=(
             "download_dir safetensors_load_strategy safetensors_prefetch_num_threads "
             "safetensors_prefetch_block_size device use_tqdm_on_load pt_load_map_location",
-            "on which way the same weights come",
+            "how the same weights are loaded",
         ),
     ),
 )
@@ -197,18 +197,18 @@ SPECULATIVE = Fields(
     _free(
         run=(
             "enforce_eager moe_backend use_local_argmax_reduction",
-            "how the same values are computed: rounding alone",
+            "how the same values are computed; only rounding can differ",
         ),
         drafts=(
             "prompt_lookup_max prompt_lookup_min suffix_decoding_max_tree_depth suffix_decoding_max_cached_requests "
             "suffix_decoding_max_spec_factor suffix_decoding_min_token_prob synthetic_acceptance_rates "
             "synthetic_acceptance_length enable_adaptive_verification draft_sample_method dspark_draft_topk "
             "draft_lm_head_quantization xpress_topc fly_window_size fly_entropy_threshold fly_entropy_top_k",
-            "which tokens are proposed and accepted; keys are hashes of those that were",
+            "which tokens are proposed and accepted; keys are hashes of the accepted ones",
         ),
         counted_elsewhere=(
             "target_model_config target_parallel_config draft_parallel_config",
-            "those of the engine itself",
+            "counted as the engine's own configuration",
         ),
     ),
 )
@@ -229,12 +229,12 @@ VLLM = Fields(
         ),
         run=(
             "compilation_config offload_config quant_config",
-            "how the same values are computed (rounding alone), where weights lie, and what model_config says",
+            "how the same values are computed (only rounding can differ), where weights are, or part of model_config",
         ),
         beside=(
             "observability_config profiler_config kv_events_config aux_output_config logging_config watchdog_config "
             "instance_id",
-            "what is told of it",
+            "what is reported about the engine",
         ),
         ours=("kv_transfer_config", "connectors move blocks, and change none"),
     ),
@@ -249,17 +249,17 @@ BY_CLASS = {
     "SpeculativeConfig": SPECULATIVE,
     "VllmConfig": VLLM,
 }
-"""Others (of attention, kernels, Mamba, …) count whole."""
+"""All fields of other classes (attention, kernels, Mamba, …) count."""
 
-# Of vLLM's settings whose names begin with VLLM_: how it runs, and what differs between processes of one engine or
-# between engines that are to share. All others of them count.
+# vLLM's settings with the prefix VLLM_ that do not count: those about how it runs, and those that differ between
+# processes of one engine, or between engines that should share. All other settings with that prefix count.
 FREE_VARIABLES = (
-    # Who it is among others, and how they find it.
+    # A process's identity, and how other processes find it.
     r".*_(PORT|HOST|IP|ADDR|URL|URI)",
     r"VLLM_DP_.*|VLLM_RAY_.*|VLLM_RPC_.*|VLLM_NIXL_.*|VLLM_MOONCAKE_.*|VLLM_P2P_.*|VLLM_EC_.*|VLLM_GPU_NIC_.*",
     r"VLLM_ELASTIC_EP_.*|VLLM_NIC_SELECTION_VARS|VLLM_INSTANCE_ID|VLLM_LOOPBACK_IP|VLLM_PROCESS_NAME_PREFIX",
     r"VLLM_OBJECT_STORAGE_.*|VLLM_ENABLE_V1_MULTIPROCESSING|VLLM_WORKER_MULTIPROC_METHOD",
-    # Where things lie that are the same wherever they lie; what a model's path leads to is looked at.
+    # Paths of things that are the same in every place. The content at a model's path counts elsewhere.
     r"VLLM_(CACHE_ROOT|CONFIG_ROOT|XLA_CACHE_PATH|ASSETS_CACHE.*|MEDIA_CACHE.*|DEBUG_DUMP_PATH|NCCL_SO_PATH)",
     r"VLLM_(NCCL_INCLUDE_PATH|CUDART_SO_PATH|CUDA_COMPATIBILITY_PATH|RUST_FRONTEND_PATH|LORA_RESOLVER_.*)",
     r"VLLM_FLASHINFER_AUTOTUNE_.*|VLLM_(FORCE|USE)_(MEGA_)?AOT.*|VLLM_.*COMPILE_CACHE.*|VLLM_USE_STANDALONE_COMPILE",
@@ -269,7 +269,7 @@ FREE_VARIABLES = (
     r"VLLM_(NVTX_.*|CUSTOM_SCOPES_.*|GC_DEBUG|PATTERN_MATCH_DEBUG|GPU_SYNC_CHECK|CPU_CI_ENV|RINGBUFFER_.*)",
     r"VLLM_KV_EVENTS_.*|VLLM_V1_OUTPUT_PROC_CHUNK_SIZE|VLLM_ALLOW_INSECURE_SERIALIZATION|VLLM_PLUGINS_.*",
     r".*TIMEOUT.*|.*_FETCH_MAX_RETRIES|VLLM_SKIP_.*|VLLM_MSGPACK_.*|VLLM_MQ_.*|VLLM_USE_RAY_.*|VLLM_USE_RUST_.*",
-    # How much memory and how many processors it takes.
+    # How much memory and how many processors it uses.
     r"VLLM_CPU_(KVCACHE_SPACE|OMP_THREADS_BIND|NUM_OF_RESERVED_CPU)|VLLM_.*BUFFER_SIZE(_MB)?|VLLM_ENABLE_STARTUP_PLAN",
     r"VLLM_MEMORY_PROFILER_.*|VLLM_.*_THREADS|VLLM_MEDIA_LOADING_THREAD_COUNT|VLLM_MAX_(N_SEQ|COMPLETION|STOP|BAD).*",
     r"VLLM_SYSTEM_START_DATE|VLLM_(TOOL|XGRAMMAR|V1_USE_OUTLINES|REGEX|ENFORCE_STRICT|GPT_OSS|CHAT_TEMPLATE).*",
@@ -277,4 +277,4 @@ FREE_VARIABLES = (
 """Patterns of whole names."""
 
 COUNTED_VARIABLES = ("S3_ENDPOINT_URL", "HF_ENDPOINT", "NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
-"""Those of others than vLLM that count."""
+"""Variables of other programs that count."""

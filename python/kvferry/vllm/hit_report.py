@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A line a minute in the engine's log: what became of the prompts' tokens."""
+"""A line a minute in the engine's log: where the tokens of the prompts were found."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ PERIOD_S = 60.0
 
 @dataclass
 class _Counts:
-    """Tokens of a while."""
+    """Numbers of tokens since the last line."""
 
     asked: int = 0
     on_gpu: int = 0
@@ -23,17 +23,17 @@ class _Counts:
 
 
 class HitReport:
-    """Counts the tokens of the prompts that requests came with, and where they were found.
+    """Counts the tokens of prompts, and where they were found.
 
-    A request counts once, when it gets its first blocks; what it finds in the tier counts when its load has ended, or
-    at once if nothing is loaded. One thread.
+    A request counts once, when it gets its first blocks. What it finds in the tier counts when its load has ended, or
+    at once if nothing is loaded. Used by one thread.
 
     Parameters
     ----------
     token_seconds
-        Answers what the computation of a token takes by what the engine measured, or None.
+        Returns the measured seconds of computing one token, or None.
     view
-        Answers the tier's figures.
+        Returns the tier's figures.
     now
         The clock, in seconds.
 
@@ -55,12 +55,12 @@ class HitReport:
         self._loading: dict[str, tuple[int, int]] = {}
 
     def on_lookup(self, request_id: str, num_on_gpu: int, num_in_tier: int) -> None:
-        """Note what the engine's own cache, and behind it the tier, have of a waiting request."""
+        """Note how many tokens of a waiting request the engine's own cache has, and how many more the tier has."""
         if request_id not in self._counted:
             self._looked_up[request_id] = num_on_gpu, num_in_tier
 
     def on_allocated(self, request: "Request", num_loading: int) -> None:
-        """Note that a request got blocks, and how many tokens are loaded into them."""
+        """Note that a request got blocks, and how many tokens will be loaded into them."""
         request_id = request.request_id
         found = self._looked_up.pop(request_id, None)
         if found is None:
@@ -77,7 +77,7 @@ class HitReport:
             self._counts.in_tier += in_tier
 
     def on_load_ended(self, request_id: str, succeeded: bool) -> None:
-        """Note that a request's load has ended; any number of times."""
+        """Note that a request's load has ended; can be called any number of times."""
         in_tier, num_loaded = self._loading.pop(request_id, (0, 0))
         self._counts.in_tier += in_tier
         self._counts.loaded += num_loaded if succeeded else 0
@@ -89,7 +89,7 @@ class HitReport:
         self._counted.discard(request_id)
 
     def take_line(self, at_once: bool = False) -> str | None:
-        """Take the line, if there was traffic and it is time; `at_once`: whether or not it is."""
+        """Take the line if there was traffic and a minute has passed; `at_once`: even before that."""
         if self._since is None:
             return None
         passed = self._now() - self._since

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the engine's KV cache lies, and which of kvferry's back ends serves that."""
+"""The device of the engine's KV cache, and kvferry's back end for it."""
 
 import math
 from collections.abc import Iterable
@@ -21,9 +21,9 @@ class KvDevice:
     backend
         ``"host"``, ``"cuda"`` or ``"hip"``.
     ordinal
-        Of the device, as this process numbers them; 0 for the host.
+        Number of the device in this process; 0 for the host.
     driver_library
-        Of the vendor's driver; empty: the one that the system has.
+        Library of the vendor's driver; empty: the system's own.
 
     """
 
@@ -32,27 +32,28 @@ class KvDevice:
     driver_library: str = ""
 
     def compute_stream(self) -> int:
-        """Native handle of the stream on which the calling thread computes; on the host it computes itself."""
+        """Native handle of the stream on which the calling thread computes; 0 for the host, which has no streams."""
         if self.backend == "host":
             return 0
         return int(torch.cuda.current_stream(self.ordinal).cuda_stream)
 
     def memory(self, utilization: float | None, profiled_bytes: int) -> DeviceMemory | None:
-        """Look at the device's memory as it is now.
+        """Return the current state of the device's memory.
 
         Parameters
         ----------
         utilization
-            ``gpu_memory_utilization``: the engine's share of the device, from 0 to 1. None: the engine was given
-            ``kv_cache_memory_bytes``.
+            ``gpu_memory_utilization``: the engine's share of the device, from 0 to 1. None: the engine has
+            ``kv_cache_memory_bytes`` instead.
         profiled_bytes
-            Answer of `profiled_bytes` before the KV cache was allocated.
+            Result of `profiled_bytes` before the KV cache was allocated.
 
         Returns
         -------
         DeviceMemory | None
-            None: the host's, which the tier checks itself. What this process has is told by PyTorch, which does not
-            see NCCL and the driver: these count as others'. That leaves less to the ring, and not to the engine.
+            None for the host, whose memory the tier checks itself. PyTorch reports the memory of this process, and does
+            not see that of NCCL and the driver, which counts as other processes' memory. That makes the ring smaller,
+            and leaves the engine its share.
 
         """
         if self.backend == "host":
@@ -68,9 +69,9 @@ class KvDevice:
 
 
 def profiled_bytes() -> int:
-    """Bytes that this process once had of its current device and has no more: the activations of the profile run.
+    """Bytes of its current device that this process has used and freed: the activations of the profile run.
 
-    0 if PyTorch has used no device. It means that only before the KV cache is allocated, which takes the place.
+    0 if PyTorch has used no device. The result has this meaning only until the KV cache is allocated.
     """
     if not torch.cuda.is_initialized():
         return 0
@@ -85,12 +86,12 @@ def find(tensors: Iterable[torch.Tensor], wanted: str) -> KvDevice:
     tensors
         The KV cache of one rank.
     wanted
-        The key ``backend``: ``"auto"``, or the name of the only back end that is to serve.
+        The key ``backend``: ``"auto"``, or the name of the only allowed back end.
 
     Raises
     ------
     ConfigError
-        The tensors lie on several devices, or on one that `wanted` or this build does not serve; the message says why.
+        The tensors are on several devices, or on one that `wanted` or this build excludes. The message says why.
 
     """
     devices = {tensor.device for tensor in tensors}
@@ -99,19 +100,19 @@ def find(tensors: Iterable[torch.Tensor], wanted: str) -> KvDevice:
     if backend is None or wanted not in ("auto", backend):
         raise ConfigError(
             f"the KV cache is on {found} and backend is {wanted!r}; allowed is one device: cpu (back end host) or a "
-            "GPU of NVIDIA (cuda) or AMD (hip), and backend 'auto' or the one that serves it; leave the key out, or "
+            "GPU of NVIDIA (cuda) or AMD (hip), and backend 'auto' or the one of that device; leave the key out, or "
             "start vLLM without KvFerryConnector"
         )
-    # The host is always there; asking for the others would load and start their drivers.
+    # The host is always available; asking for the others would load and start their drivers.
     if backend != "host" and (why_not := _core.backends()[backend]):
         raise ConfigError(
-            f"the KV cache is on {found}, and the back end {backend!r} cannot be had; mend what `kvferry doctor` "
-            f"names, or start vLLM without KvFerryConnector: {why_not}"
+            f"the KV cache is on {found}, and the back end {backend!r} is not available; fix what `kvferry doctor` "
+            f"reports, or start vLLM without KvFerryConnector: {why_not}"
         )
     return KvDevice(backend, devices.pop().index or 0)
 
 
 def _backend_of(device_type: str) -> str | None:
-    # PyTorch names AMD's GPUs cuda too.
+    # PyTorch calls AMD's GPUs cuda too.
     of_gpu = "cuda" if torch.version.hip is None else "hip"
     return {"cpu": "host", "cuda": of_gpu}.get(device_type)

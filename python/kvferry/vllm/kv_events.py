@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM's KV events for the tier: which blocks host memory holds (medium ``CPU``), for routers and their like."""
+"""vLLM's KV events for the tier: which blocks host memory holds (medium ``CPU``), for routers and similar programs."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -31,7 +31,7 @@ def are_on(vllm_config: "VllmConfig") -> bool:
 
 
 class _Place(NamedTuple):
-    """Where a block hash was seen."""
+    """Where a block hash was seen: a request, and the number of the hash in it."""
 
     request: "Request"
     number: int
@@ -39,14 +39,14 @@ class _Place(NamedTuple):
 
 @dataclass(eq=False)
 class _Followed:
-    """A request, and the hashes of its blocks that have a place, from the first block on."""
+    """A request, and those of its block hashes that have a place, from the first one on."""
 
     request: "Request"
     hashes: list[bytes] = field(default_factory=list)
 
 
 class _Change(NamedTuple):
-    """A block that the tier holds since the last look, or does not any more."""
+    """A block that came into the tier since the last call, or left it."""
 
     is_stored: bool
     group: int
@@ -55,23 +55,23 @@ class _Change(NamedTuple):
 
 
 class KvEvents:
-    """Tells what the tier's blocks hold, in the terms of the engine's own events.
+    """Makes the events for the tier's blocks, in the form of the engine's own events.
 
-    A block becomes loadable some steps after it was computed, often when its request is gone. What a router wants to
-    know of it (its tokens, the block before) is in the request: it is remembered as long as the engine's pool may hold
-    the blocks, and what is stored later than that is told by its hash alone. So is a block whose hash a streaming
-    session has taken back: the session's tokens are others by then.
+    A block becomes loadable some steps after it was computed, often when its request has ended. A router needs the
+    block's tokens and the hash of the block before it, and only the request has them. So a request is remembered as
+    long as the engine's pool can hold its blocks. The event of a block that is stored later has its hash alone. The
+    same holds for a block whose hash a streaming session has taken back, because the session has other tokens by then.
 
     Parameters
     ----------
     engine
-        Made with ``key_events``.
+        The core's scheduler side, made with ``key_events``.
     groups
         KV cache groups of the engine.
     sizes
         Tokens of the engine's hashes and blocks.
     num_blocks
-        Of the engine's pool.
+        Number of blocks in the engine's pool.
 
     """
 
@@ -94,7 +94,7 @@ class KvEvents:
         self._living[request.request_id] = _Followed(request)
 
     def unfollow(self, request: "Request") -> None:
-        """End it; any number of times."""
+        """Stop following a request; can be called any number of times."""
         followed = self._living.pop(request.request_id, None)
         if followed is None:
             return
@@ -110,7 +110,7 @@ class KvEvents:
                 self._forget(oldest.request, block_hash)
 
     def take(self) -> list[KVCacheEvent]:
-        """Take what has changed since the last call, in order, neighbours of one request in one event."""
+        """Take the changes since the last call, in order. Neighbouring blocks of one request are in one event."""
         events: list[KVCacheEvent] = []
         for (is_stored, group), run in groupby(
             self._take_placed(), key=lambda change: (change.is_stored, change.group)
@@ -123,10 +123,10 @@ class KvEvents:
         return events
 
     def close(self) -> None:
-        """End; idempotent."""
+        """Do nothing: there is nothing to end."""
 
     def take_words(self) -> list[tuple[int, bytes, BlockWords]]:
-        """Take what a router would be told of the blocks that were stored since the last call: group, hash, words."""
+        """Take group, hash and words of each block that was stored since the last call and has a place."""
         return [
             (change.group, change.block_hash, self._words_at(change.group, change.place))
             for change in self._take_placed()
@@ -140,7 +140,7 @@ class KvEvents:
         words: Sequence[BlockWords],
         lora: "LoRARequest | None" = None,
     ) -> BlockStored:
-        """Say that blocks are there, each of which follows the one before it; without words, by their hashes alone."""
+        """Make the event of stored blocks, each of which follows the one before. Without words it has hashes alone."""
         spec = self._specs[group]
         return BlockStored(
             block_hashes=[maybe_convert_block_hash(block_hash) for block_hash in hashes],
@@ -157,7 +157,7 @@ class KvEvents:
         )
 
     def removed_event(self, group: int, hashes: Iterable[bytes]) -> BlockRemoved:
-        """Say that blocks are there no more."""
+        """Make the event of blocks that left the tier."""
         return BlockRemoved(
             block_hashes=[maybe_convert_block_hash(block_hash) for block_hash in hashes],
             medium=MEDIUM_CPU,
@@ -165,7 +165,7 @@ class KvEvents:
         )
 
     def _take_placed(self) -> list[_Change]:
-        """Take what has changed, and where the blocks that were stored were seen."""
+        """Take the changes, with the places of the blocks that were stored."""
         changes = self._take()
         if changes:
             for followed in self._living.values():
@@ -176,20 +176,20 @@ class KvEvents:
         ]
 
     def _place_hashes(self, followed: _Followed) -> None:
-        """Give a place to the hashes that a request has got since, and none to those that it has taken back."""
+        """Give a place to a request's new hashes, and remove the places of those that it has taken back."""
         request, placed = followed.request, followed.hashes
         hashes = request.block_hashes
-        # Hashes are chained: an equal last one proves all before it.
+        # Hashes are chained: if the last one is equal, all before it are.
         while placed and (len(placed) > len(hashes) or placed[-1] != hashes[len(placed) - 1]):
             self._forget(request, placed.pop())
-        if not request.num_computed_tokens:  # what is queued has stored nothing, and may be much
+        if not request.num_computed_tokens:  # a queued request has stored nothing, and can have many hashes
             return
         for index in range(len(placed), len(hashes)):
             placed.append(hashes[index])
             self._places[hashes[index]] = _Place(request, index)
 
     def _forget(self, request: "Request", block_hash: bytes) -> None:
-        """Take a hash's place away, if it is still in this request."""
+        """Remove a hash's place if it is still in this request."""
         place = self._places.get(block_hash)
         if place is not None and place.request is request:
             del self._places[block_hash]
@@ -213,7 +213,7 @@ class KvEvents:
 
 
 def _pieces(changes: Iterator[_Change], distance: int) -> Iterator[list[_Change]]:
-    """Split what was stored where blocks are not neighbours, `distance` hashes apart, in one request."""
+    """Split stored blocks into runs of neighbours: blocks of one request that are `distance` hashes apart."""
     piece: list[_Change] = []
     for change in changes:
         if piece and not _are_neighbours(piece[-1].place, change.place, distance):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the engine's KV cache tensors to the fragments that a block consists of.
+"""Finds the fragments of a block in the engine's KV cache tensors.
 
-A *fragment* is a run of bytes that every block has once: block ``b`` holds it at ``address + b * stride_bytes``. The
-fragments of all layers, packed in this order, are the content of a slot, on every rank of its own shard.
+A *fragment* is a run of bytes that every block has once: block ``b`` has it at ``address + b * stride_bytes``. The
+fragments of all layers, packed in this order, are the content of a slot on one rank.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,9 +20,9 @@ class Fragment(NamedTuple):
     Attributes
     ----------
     address
-        Of block 0's run.
+        Address of block 0's run.
     stride_bytes
-        From one block's run to the next one's.
+        Distance from one block's run to the run of the next block.
     num_bytes
         Length of the run.
 
@@ -44,20 +44,20 @@ def fragments_of_groups(
         The layers of each KV cache group, in the engine's order. Groups share the pool's pages: a block belongs to one
         group at a time.
     kv_caches
-        What vLLM registers: layer name to tensor. Layers outside the groups must share the tensor of one inside
-        (cross-layer KV sharing).
+        The tensors that vLLM registers, by layer name. A layer outside the groups must share the tensor of a layer
+        inside (cross-layer KV sharing).
     num_blocks
         Blocks of the engine's pool.
 
     Returns
     -------
     list[list[Fragment]]
-        By group, in the order of its layers; groups with the same fragments have them in the same order.
+        The fragments of each group, in the order of its layers. Groups with the same fragments have the same order.
 
     Raises
     ------
     ConfigError
-        A layer is missing, unknown, laid over another one of its group, or laid out in an unsupported way.
+        A layer is missing, unknown, at the same address as another layer of its group, or has an unsupported layout.
 
     """
     found = [_fragments_of_group(layer_names, kv_caches, num_blocks) for layer_names in groups]
@@ -66,16 +66,16 @@ def fragments_of_groups(
     for name, tensor in kv_caches.items():
         if name not in in_groups and not (isinstance(tensor, torch.Tensor) and tensor.data_ptr() in addresses):
             raise ConfigError(
-                f"KV cache layer {name!r} is in no KV cache group and shares the cache of no layer that is; its "
+                f"KV cache layer {name!r} is in no KV cache group and shares no cache with a layer of a group; its "
                 "content would be lost; start vLLM without KvFerryConnector for this model"
             )
-    # Groups of one slab class share their geometry: which of their layers comes first does not matter.
+    # Groups of one slab class share their geometry, so the order of their layers does not matter.
     orders: dict[frozenset[Fragment], list[Fragment]] = {}
     return [orders.setdefault(frozenset(fragments), fragments) for fragments in found]
 
 
 def num_runs(fragments: Sequence[Fragment]) -> int:
-    """Count the contiguous runs of a block, as the core merges its fragments: what a copy of one block consists of."""
+    """Count the contiguous runs of a block, as the core merges its fragments. A copy of one block consists of them."""
     count, last = 0, None
     for fragment in fragments:
         continues = (
@@ -97,22 +97,22 @@ def order_of_group(
     num_blocks: int,
     packed: Sequence[Fragment],
 ) -> list[dict[str, object]]:
-    """Describe in which order a slot has what the layers of a group keep for a block.
+    """Describe the order in which a slot has the data of a group's layers.
 
     Parameters
     ----------
     layer_names
-        Of the group.
+        The group's layers.
     kv_caches, num_blocks
-        As `fragments_of_groups` takes them.
+        As for `fragments_of_groups`.
     packed
-        The group's fragments, as it returned them.
+        The group's fragments, as returned by `fragments_of_groups`.
 
     Returns
     -------
     list[dict[str, object]]
-        What `order_of_layer` says of each layer, with the layer's name, and with the place in the slot, counted in
-        fragments, of each of its fragments.
+        For each layer: its name, the result of `order_of_layer`, and for each of its fragments the place in the slot,
+        counted in fragments.
 
     """
     place = {fragment.address: i for i, fragment in enumerate(packed)}
@@ -131,8 +131,8 @@ def _fragments_of_group(layer_names: Sequence[str], kv_caches: Mapping[str, Any]
         tensor = _tensor_of(name, kv_caches)
         if (other := layer_at.setdefault(tensor.data_ptr(), name)) != name:
             raise ConfigError(
-                f"KV cache layers {other!r} and {name!r} lie at one address; allowed is memory of its own for each "
-                "layer of the group; start vLLM without KvFerryConnector for this model"
+                f"KV cache layers {other!r} and {name!r} have the same address; each layer of a group needs memory of "
+                "its own; start vLLM without KvFerryConnector for this model"
             )
         found += fragments_of_layer(name, tensor, num_blocks)
     return found
@@ -154,18 +154,18 @@ def fragments_of_layer(name: str, tensor: torch.Tensor, num_blocks: int) -> Iter
     Parameters
     ----------
     name
-        Of the layer, for messages.
+        Name of the layer, for messages.
     tensor
-        Shape ``(num_blocks, ...)``, ``(2, num_blocks, ...)`` (K and V apart), or ``(num_blocks * k, ...)`` (kernel
-        blocks, `k` of them side by side in a block). Dimensions that lie outside the block dimension in memory, such
-        as heads in vLLM's ``LHBNC``, give one fragment for each index. The last dimension must be dense.
+        Shape ``(num_blocks, ...)``, ``(2, num_blocks, ...)`` (separate K and V), or ``(num_blocks * k, ...)`` (`k`
+        kernel blocks next to each other in a block). Dimensions that are outside the block dimension in memory, such as
+        heads in vLLM's ``LHBNC``, give one fragment for each index. The last dimension must be dense.
     num_blocks
         Blocks of the engine's pool.
 
     Raises
     ------
     ConfigError
-        Any other layout; names layer, shape and strides.
+        The tensor has another layout. The message names layer, shape and strides.
 
     """
     runs = _runs_of(name, tensor, num_blocks)
@@ -175,20 +175,20 @@ def fragments_of_layer(name: str, tensor: torch.Tensor, num_blocks: int) -> Iter
 
 
 def order_of_layer(name: str, tensor: torch.Tensor, num_blocks: int) -> dict[str, object]:
-    """Describe in which order a slot has what one layer keeps for a block: equal for equal bytes only.
+    """Describe the order in which a slot has one layer's data of a block. Only equal orders have equal descriptions.
 
-    Neither where the tensor lies nor how many blocks there are is in it: they differ between engines that share.
+    The tensor's address and the number of blocks are left out, because they differ between engines that share.
 
     Parameters
     ----------
     name, tensor, num_blocks
-        As `fragments_of_layer` takes them.
+        As for `fragments_of_layer`.
 
     Returns
     -------
     dict[str, object]
-        Of JSON's types: the elements' type; the shape of a block; the dimensions that give a fragment for each index,
-        (dimension, size), the outermost first; and those within a fragment, (dimension, size, stride in bytes).
+        In JSON's types: the elements' type; the shape of a block; the dimensions that give a fragment for each index,
+        as (dimension, size), the outermost first; and those within a fragment, as (dimension, size, stride in bytes).
 
     Raises
     ------
@@ -207,7 +207,7 @@ def order_of_layer(name: str, tensor: torch.Tensor, num_blocks: int) -> dict[str
 
 
 class _Dim(NamedTuple):
-    """A dimension of a block: its number there, how many indices it has, and how far apart they lie."""
+    """A dimension of a block: its number, its size, and the distance between two indices."""
 
     number: int
     size: int
@@ -244,7 +244,7 @@ def _runs_of(name: str, tensor: torch.Tensor, num_blocks: int) -> _Runs:
 
 
 def _blocks_first(tensor: torch.Tensor, num_blocks: int) -> torch.Tensor | None:
-    """View `tensor` with one index of dimension 0 per block; None if it has no dimension of blocks."""
+    """View `tensor` with one index of dimension 0 for each block; None if it has no dimension of blocks."""
     if tensor.dim() < 2:
         return None
     if tensor.shape[0] == num_blocks:

@@ -1,24 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which loads are worth it: those that do not take longer than the tokens' computation."""
+"""Which loads are worthwhile: those that take no longer than the computation of their tokens."""
 
 import math
 import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-# How many points a line is drawn from at least, and how much one counts beside the next: two hundred at most.
+# A line needs at least this many points.
 _LEAST_POINTS = 16
+# The weight of a point, relative to the next one: about two hundred points count.
 _DECAY = 0.995
-# Standard errors that a token's cost has to be from 0 to be believed.
+# The cost of a token is used only if it is this many standard errors above 0.
 _LEAST_CERTAINTY = 5
-# A step that took longer was a pause, or tells nothing of a GPU.
+# A longer step was a pause, or says nothing about a GPU.
 _LONGEST_STEP_S = 2.0
-# Of the requests whose load is not worth it, one in so many loads all the same: what is measured has to stay true.
+# One in this many requests whose load is not worthwhile loads anyway, to keep the measurement current.
 _TRIAL = 16
 
 
 class Fit(NamedTuple):
-    """A straight line: how steep, how high at 0, and the standard error of the former."""
+    """A straight line: its slope, its value at 0, and the standard error of the slope."""
 
     slope: float
     height: float
@@ -26,7 +27,7 @@ class Fit(NamedTuple):
 
 
 class Line:
-    """The straight line closest to points, of which older ones count less."""
+    """A straight line fitted to points, of which older ones count less."""
 
     def __init__(self) -> None:
         self.num_points = 0
@@ -38,7 +39,7 @@ class Line:
         self._sums = tuple(_DECAY * s + v for s, v in zip(self._sums, (1.0, x, y, x * x, x * y, y * y), strict=True))
 
     def fit(self) -> Fit | None:
-        """The line; None: too few points, or all of nearly one x."""
+        """Return the line; None: there are too few points, or all of them have nearly the same x."""
         weight, x, y, xx, xy, yy = self._sums
         spread = weight * xx - x * x
         if self.num_points < _LEAST_POINTS or spread <= 1e-6 * x * x:
@@ -49,17 +50,17 @@ class Line:
 
 
 class LoadChoice:
-    """Says whether a load is worth it, by how long loads and steps took so far.
+    """Decides whether a load is worthwhile, by the measured times of earlier loads and steps.
 
-    A load takes the time from its allocation to its report; the tokens' computation what they make a step longer. With
-    too little measured, everything is loaded. One thread.
+    The time of a load lasts from its allocation to its report. The time of a computation is the time that its tokens
+    add to a step. Until enough is measured, everything is loaded. Used by one thread.
 
     Parameters
     ----------
     min_tokens
-        Tokens from which on everything is loaded, and below which nothing is. None: by what is measured.
+        Prefixes of this many tokens or more are loaded, shorter ones are not. None: decided by measurement.
     is_async
-        Whether the engine schedules a step while the one before it runs.
+        Whether the engine schedules a step while the step before it runs.
     now
         The clock, in seconds.
 
@@ -74,20 +75,20 @@ class LoadChoice:
         self._began: dict[str, tuple[float, int]] = {}
         self._choices: dict[str, bool] = {}
         self._num_refused = 0
-        # The last steps: when they were scheduled, and how many tokens they have.
+        # When the last step was scheduled, and the numbers of tokens of the last two steps.
         self._scheduled_at = -math.inf
         self._num_tokens = (0, 0)
 
     @property
     def token_seconds(self) -> float | None:
-        """Seconds by which a token makes a step longer; None: too little was measured."""
+        """Seconds that a token adds to a step; None: too little was measured."""
         fit = self._steps.fit()
-        # Steps that are nearly alike do not tell what a token costs.
+        # Steps of nearly the same size do not show the cost of a token.
         return fit.slope if fit is not None and fit.slope >= _LEAST_CERTAINTY * fit.error else None
 
     @property
     def min_tokens(self) -> float:
-        """Tokens from which on a load is worth it; infinite if none is."""
+        """Smallest number of tokens whose load is worthwhile; infinite if no load is."""
         if self._fixed is not None:
             return self._fixed
         computing, loading = self.token_seconds, self._loads.fit()
@@ -98,7 +99,7 @@ class LoadChoice:
         return height / gain if gain > 0 else math.inf
 
     def is_worth(self, request_id: str, num_tokens: int) -> bool:
-        """Whether the request is to load that many tokens: one answer until `forget`."""
+        """Whether the request should load `num_tokens` tokens. The answer stays the same until `forget`."""
         choice = self._choices.get(request_id)
         if choice is None:
             choice = num_tokens >= self.min_tokens
@@ -109,14 +110,14 @@ class LoadChoice:
         return choice
 
     def forget(self, request_id: str) -> None:
-        """Forget the answer: the request's turn has come, or it has ended."""
+        """Forget the answer, because the request was allocated or has ended."""
         self._choices.pop(request_id, None)
 
     def on_step(self, num_tokens: int, goes_on: bool) -> None:
-        """Note that a step is scheduled; `goes_on`: a request of the step before it is in it."""
+        """Note that a step is scheduled. `goes_on`: it contains a request of the step before it."""
         now = self._now()
         took = now - self._scheduled_at
-        # What is scheduled beside a step that runs waits for that one.
+        # A step that is scheduled while another one runs waits for that one.
         measured = self._num_tokens[0 if self._is_async else 1]
         if goes_on and measured and took < _LONGEST_STEP_S:
             self._steps.add(measured, took)
@@ -129,7 +130,7 @@ class LoadChoice:
             self._began[request_id] = (self._now(), num_tokens)
 
     def on_load_ended(self, request_id: str, succeeded: bool) -> None:
-        """Note that a load was reported, or that its request has ended; any number of times."""
+        """Note that a load was reported, or that its request has ended. Can be called any number of times."""
         began = self._began.pop(request_id, None)
         if began is not None and succeeded:
             self._loads.add(began[1], self._now() - began[0])

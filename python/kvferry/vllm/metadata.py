@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What travels between the scheduler side and the ranks, inside vLLM's own messages."""
+"""The data that the scheduler side and the ranks exchange inside vLLM's own messages."""
 
 from dataclasses import dataclass, field
 
@@ -11,7 +11,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 
 @dataclass
 class KvFerryMetadata(KVConnectorMetadata):
-    """What every rank does in one step.
+    """The orders for every rank in one step.
 
     Attributes
     ----------
@@ -25,23 +25,23 @@ class KvFerryMetadata(KVConnectorMetadata):
 
 @dataclass
 class KvFerryWorkerMetadata(KVConnectorWorkerMetadata):
-    """What ranks saw since they last said something.
+    """The reports of ranks about what happened since their last reports.
 
     Attributes
     ----------
     reports
-        Encoded StepReports, at most one of each rank.
+        Encoded StepReports, at most one for each rank.
 
     """
 
     reports: list[bytes] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        """Be true always: the engine's aggregator drops what is not."""
+        """Return True: the engine's aggregator drops metadata that is false."""
         return True
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> KVConnectorWorkerMetadata:
-        """Join with another rank's metadata; nothing of either is interpreted.
+        """Join with another rank's metadata, without interpreting either.
 
         Raises
         ------

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The KV cache that vLLM would plan for a model: its layers are made without memory, on no device."""
+"""The KV cache that vLLM would plan for a model. The model's layers are made without memory, on no device."""
 
 import copy
 from collections.abc import Iterator, Sequence
@@ -28,32 +28,32 @@ if TYPE_CHECKING:
     from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheSpec
 
 _PROPOSERS = {"draft_model": DraftModelProposer, "dflash": DFlashProposer}
-# More than any device has: how many blocks there are changes nothing of what one takes.
+# More than any device has. The number of blocks does not change the bytes of a block.
 _MEMORY_BYTES = 1 << 50
 
 
 def kv_caches_of(vllm_config: "VllmConfig") -> "list[KVCacheConfig]":
-    """Plan the KV caches as the engine core does when its workers have made the model.
+    """Plan the KV caches as the engine core does after its workers have made the model.
 
     Parameters
     ----------
     vllm_config
-        Of the engine. What the workers of an engine find out about block size and layout is written into it.
+        The engine's configuration. The block size and the layout that workers would determine are written into it.
 
     Returns
     -------
     list[KVCacheConfig]
-        Of the first rank of each pipeline stage. The number of their blocks says nothing.
+        The KV cache of the first rank of each pipeline stage. Their number of blocks has no meaning.
 
     Raises
     ------
     Exception
-        Whatever vLLM raises: the model or its attention cannot be had with this build of vLLM, on this machine.
+        Whatever vLLM raises: this build of vLLM cannot make the model or its attention on this machine.
 
     """
     register_all_kvcache_specs(vllm_config)
     stages = [_Stage(vllm_config, number) for number in range(vllm_config.parallel_config.pipeline_parallel_size)]
-    # The workers set it, each in its own copy.
+    # In an engine each worker sets these in its own copy.
     vllm_config.cache_config.block_size = stages[0].config.cache_config.block_size
     vllm_config.cache_config.mamba_block_size = stages[0].config.cache_config.mamba_block_size
     specs = [stage.specs for stage in stages]
@@ -70,9 +70,9 @@ class _Stage:
     config
         The stage's copy of the engine's configuration.
     specs
-        Layer name to what vLLM calls its KV cache specification.
+        vLLM's KV cache specification of each layer, by name.
     layouts
-        That its attention back ends support, the most preferred first.
+        Layouts that its attention back ends support, the most preferred first.
 
     """
 
@@ -91,14 +91,14 @@ class _Stage:
 
 
 def _make_drafter(vllm_config: "VllmConfig") -> None:
-    """Make the model of speculative decoding, if it has one; its layers join those of `vllm_config`."""
+    """Make the model of speculative decoding, if there is one. Its layers join those of `vllm_config`."""
     speculative = vllm_config.speculative_config
     if speculative is None or speculative.draft_model_config is None:
         return
     context = vllm_config.compilation_config.static_forward_context
     before = set(context)
     proposer = _PROPOSERS.get(speculative.method, EagleProposer)
-    # One that is made whole wants a device; it is asked for its configuration only.
+    # A complete proposer needs a device; only its configuration is needed here.
     asked: Any = proposer.__new__(proposer)
     asked.vllm_config, asked.speculative_config = vllm_config, speculative
     prefix = "draft_model" if speculative.method == "draft_model" else ""
@@ -108,7 +108,7 @@ def _make_drafter(vllm_config: "VllmConfig") -> None:
 
 
 class _Ranks(parallel_state.GroupCoordinator):
-    """A group of ranks of which this process is one, and no other exists; layers ask how many they are."""
+    """A group of ranks of which only this process exists. Layers ask it for the number of ranks."""
 
     def __init__(self, ranks: Sequence[int], rank: int) -> None:
         self.ranks = list(ranks)
@@ -121,14 +121,14 @@ class _Ranks(parallel_state.GroupCoordinator):
         self.device_communicator = self.mq_broadcaster = None
         self.use_device_communicator = False
 
-    # As torch's process groups have them.
+    # A method of torch's process groups.
     def size(self) -> int:
         return self.world_size
 
 
 @contextmanager
 def _alone_in(vllm_config: "VllmConfig") -> Iterator[None]:
-    """Let vLLM's layers find themselves in the groups of one rank of the engine."""
+    """Replace vLLM's groups of ranks by those of one rank of the engine, for the layers that are made inside."""
     parallel = vllm_config.parallel_config
     rank, num_tensor = parallel.rank, parallel.tensor_parallel_size
     per_stage = parallel.world_size // parallel.pipeline_parallel_size

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What kvferry would do for a model: whether it is refused, and what its blocks cost."""
+"""The answer for a model: whether kvferry refuses it, and how many bytes its blocks take."""
 
 import argparse
 import logging
@@ -25,30 +25,30 @@ if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
 _NO_CACHE = (
-    "prefix caching is disabled, and kvferry does nothing without it: set --enable-prefix-caching (a model with "
-    "recurrent state: and --mamba-cache-mode align); vLLM for CPUs disables it for latent attention. The figures are "
-    "those with it"
+    "prefix caching is disabled, and kvferry does nothing without it: set --enable-prefix-caching (for a model with "
+    "recurrent state also --mamba-cache-mode align); vLLM for CPUs disables it for latent attention. The figures "
+    "assume that it is enabled"
 )
 
 
 @dataclass(frozen=True)
 class ModelReport:
-    """On one model.
+    """The report on one model.
 
     Attributes
     ----------
     model
-        As it was named.
+        The model, as the user named it.
     engine
-        vLLM's release and the kind of device, both of which the answer depends on.
+        vLLM's release and the kind of device. The answer depends on both.
     num_ranks
-        Of the engine; `num_local_ranks` of them on one node.
+        Ranks of the engine; `num_local_ranks` of them are on one node.
     refusal
-        Why the engine would not start with kvferry, in its words; empty if it would.
+        Why the engine would not start with kvferry, in its own words; empty if it would.
     costs
-        Of its blocks; None if it is refused.
+        The costs of its blocks; None if it is refused.
     notes
-        What a user is to know though nothing is refused.
+        Remarks for the user on a model that is accepted.
 
     """
 
@@ -69,14 +69,14 @@ def report_on(model: str, options: Sequence[str], transfer: Mapping[str, Any]) -
     model
         A directory or a name, as ``vllm serve`` takes it.
     options
-        Further ones of ``vllm serve``.
+        Further options of ``vllm serve``.
     transfer
-        ``--kv-transfer-config``, or ``kv_connector_extra_config`` alone.
+        ``--kv-transfer-config``, or only ``kv_connector_extra_config``.
 
     Raises
     ------
     ConfigError
-        vLLM cannot make an engine of it here; what was wrong, and what to do.
+        vLLM cannot make an engine with this model here. The message says what was wrong, and what to do.
 
     """
     with _warnings_kept() as warned:
@@ -92,9 +92,9 @@ def _report_on(model: str, options: Sequence[str], transfer: Mapping[str, Any]) 
         vllm_config = _engine_config(arguments, transfer)
     except Exception as error:
         raise ConfigError(
-            f"{engine} makes no engine of the model {model!r}: {_text(error)}; allowed is what `vllm serve` would "
-            "start here: a directory with config.json, or a name that Hugging Face's cache has or that can be "
-            "fetched, and options that fit; correct them, or ask on the machine that is to serve it"
+            f"{engine} cannot make an engine with the model {model!r}: {_text(error)}; allowed is what `vllm serve` "
+            "would start here: a directory with config.json, or a name that is in Hugging Face's cache or can be "
+            "fetched, with options that fit; correct them, or run this on the machine that will serve the model"
         ) from error
     parallel, cache = vllm_config.parallel_config, vllm_config.cache_config
     notes = [] if cache.enable_prefix_caching else [_NO_CACHE]
@@ -107,7 +107,7 @@ def _report_on(model: str, options: Sequence[str], transfer: Mapping[str, Any]) 
 
 
 class _RefusedError(Exception):
-    """The engine would say this when it starts."""
+    """The engine would refuse to start with this message."""
 
 
 def _costs(vllm_config: "VllmConfig", engine: str) -> BlockCosts:
@@ -121,8 +121,9 @@ def _costs(vllm_config: "VllmConfig", engine: str) -> BlockCosts:
     except Exception as error:
         raise ConfigError(
             f"{engine} cannot make the layers of the model {vllm_config.model_config.model!r} here: {_text(error)}; "
-            "allowed is a model whose layers and attention this build of vLLM has for this machine; ask on a machine "
-            "with the engine's device, or choose another --attention-backend, --kv-cache-dtype or --quantization"
+            "allowed is a model whose layers and attention this build of vLLM has for this machine; run this on a "
+            "machine with the engine's device, or choose another --attention-backend, --kv-cache-dtype or "
+            "--quantization"
         ) from error
     try:
         preflight.check_engine(vllm_config)
@@ -137,12 +138,12 @@ def _costs(vllm_config: "VllmConfig", engine: str) -> BlockCosts:
 
 
 class _Parser(FlexibleArgumentParser):
-    """vLLM's parser, which does not end the process."""
+    """vLLM's parser, changed so that an error does not end the process."""
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(
-            f"vLLM {vllm.__version__} does not take the options beside --model: {message}; allowed are those of "
-            "`vllm serve` that are about the engine, such as --tensor-parallel-size 2; leave out the server's own"
+            f"vLLM {vllm.__version__} does not accept the options after --model: {message}; allowed are options of "
+            "`vllm serve` for the engine, such as --tensor-parallel-size 2; leave out options for the server"
         )
 
 
@@ -156,14 +157,14 @@ def _engine_config(arguments: argparse.Namespace, transfer: Mapping[str, Any]) -
     engine = EngineArgs.from_cli_args(arguments)
     if engine.kv_transfer_config is not None:
         raise ConfigError(
-            "--kv-transfer-config is given beside --model; leave it out: `kvferry vllm-config` makes it, and to "
-            "`kvferry doctor` give it as --config"
+            "--kv-transfer-config is given together with --model; leave it out: `kvferry vllm-config` makes it, and "
+            "`kvferry doctor` takes it as --config"
         )
     of_kvferry = {"kv_connector": "KvFerryConnector", "kv_connector_module_path": "kvferry.vllm", "kv_role": "kv_both"}
     is_whole = "kv_connector" in transfer
     given = transfer if is_whole else {**of_kvferry, "kv_connector_extra_config": dict(transfer)}
     engine.kv_transfer_config = KVTransferConfig(**given)
-    # Nothing is run: neither a tokenizer nor a compiler is needed, and no device for each rank.
+    # Nothing is run, so no tokenizer, no compiler and no device for each rank is needed.
     engine.skip_tokenizer_init = engine.enforce_eager = True
     if engine.distributed_executor_backend is None and engine.tensor_parallel_size * engine.pipeline_parallel_size > 1:
         engine.distributed_executor_backend = "mp"
@@ -172,7 +173,7 @@ def _engine_config(arguments: argparse.Namespace, transfer: Mapping[str, Any]) -
 
 @contextmanager
 def _warnings_kept() -> Iterator[list[str]]:
-    """Keep what kvferry warns of, as its engine would, however much vLLM logs."""
+    """Collect the warnings of kvferry that its engine would log, at any log level of vLLM."""
     kept: list[str] = []
 
     class Keeper(logging.Handler):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What clients have sent that kvferry does not know, and the log has named."""
+"""The unknown things from clients that the log has named already."""
 
 
 class NamedThings:
-    """Remembers what was named, up to a bound: a client may send ever new things."""
+    """Remembers the names that were logged, up to a limit, because a client can send new ones without end."""
 
     _MOST = 32
 
@@ -12,11 +12,11 @@ class NamedThings:
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing else will be named."""
+        """Whether no other name will be logged."""
         return len(self._names) >= self._MOST
 
     def add(self, name: str) -> bool:
-        """Return whether it is to be named now: it was not yet, and there is room."""
+        """Return whether the name should be logged now: it is new, and the limit is not reached."""
         if self.is_full or name in self._names:
             return False
         self._names.add(name)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The entry point of ``vllm.general_plugins``: vLLM then knows the connector by its name alone.
+"""The entry point of ``vllm.general_plugins``, which tells vLLM the connector's name.
 
-vLLM calls it in each of its processes, whatever connector the engine has, or none. So this module imports nothing of
-kvferry's, and of vLLM the factory of connectors, which every engine has imported by then. The connector and the
-core come when vLLM looks the name up.
+vLLM calls it in each of its processes, with any connector or none. So this module imports nothing else of kvferry, and
+of vLLM only the factory of connectors, which every engine has imported by then. The connector and the core are imported
+when vLLM looks up the name.
 """
 
 import functools
@@ -14,9 +14,9 @@ _MODULE = "kvferry.vllm"
 
 @functools.cache
 def register_connector() -> None:
-    """Tell vLLM's factory where the connector is, once in a process; idempotent, and never an error.
+    """Register the connector with vLLM's factory, once in a process; idempotent, and never raises.
 
-    An engine with another connector must not end because of this one: what is wrong is a warning.
+    A problem is only a warning, because an engine with another connector must not fail because of this one.
     """
     from vllm.logger import init_logger
 
@@ -27,7 +27,7 @@ def register_connector() -> None:
         register = KVConnectorFactory.register_connector
     except (ImportError, AttributeError) as error:
         logger.warning(
-            "kvferry cannot make the connector %s known to this vLLM, which has no "
+            "kvferry cannot register the connector %s with this vLLM, which has no "
             "KVConnectorFactory.register_connector where vLLM 0.30 to 0.33 have it (%s); install one of these "
             "releases, or uninstall kvferry",
             _NAME,
@@ -38,8 +38,8 @@ def register_connector() -> None:
         register(_NAME, _MODULE, _NAME)
     except ValueError:
         logger.warning(
-            'vLLM has another connector of the name %s already: "kv_connector": "%s" alone names that one; for '
-            'kvferry\'s add "kv_connector_module_path": "%s"',
+            'vLLM already has another connector named %s, and "kv_connector": "%s" alone selects that one; to select '
+            'kvferry\'s, add "kv_connector_module_path": "%s"',
             _NAME,
             _NAME,
             _MODULE,

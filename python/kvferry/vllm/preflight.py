@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What kvferry refuses before the engine serves: one line that names the value, what is allowed, and the remedy."""
+"""What kvferry refuses before the engine serves. Each refusal names the value, what is allowed, and the remedy."""
 
 import dataclasses
 import importlib.util
@@ -30,31 +30,31 @@ logger = init_logger("vllm.kvferry")
 
 _WITHOUT = "start vLLM without KvFerryConnector"
 
-# Of what a block of these holds, in the order in which they are asked for.
+# The known kinds of KV cache, in the order in which a spec is checked for them.
 _SPECS = (MambaSpec, SlidingWindowSpec, ChunkedLocalAttentionSpec, FullAttentionSpec)
-# Tried with lives of random requests; subclasses of them as their vLLM releases have them.
+# Specs that were tested with random requests.
 _TRIED = (
     "FullAttentionSpec", "MLAAttentionSpec", "SlidingWindowSpec", "SlidingWindowMLASpec", "ChunkedLocalAttentionSpec",
     "MambaSpec",
 )  # fmt: skip
-# Why bytes of their blocks alone do not restore them. vLLM's releases have different ones of them.
+# Why the bytes of their blocks alone do not restore them. vLLM's releases have different subsets of these.
 _WRONG = {
     "SinkFullAttentionSpec": "its attention sinks lie outside the blocks",
-    "HiddenStateCacheSpec": "it keeps hidden states, which are of the request and not of its tokens",
-    "RSWASpec": "its blocks are used again for later tokens of the same request",
-    "KpoolTailSpec": "its blocks are used again for later tokens of the same request",
-    "CrossAttentionSpec": "it keeps what an encoder made, which the block hashes do not name",
+    "HiddenStateCacheSpec": "it keeps hidden states, which belong to the request and not to its tokens",
+    "RSWASpec": "its blocks are reused for later tokens of the same request",
+    "KpoolTailSpec": "its blocks are reused for later tokens of the same request",
+    "CrossAttentionSpec": "it keeps an encoder's output, which the block hashes do not cover",
     "EncoderOnlyAttentionSpec": "it has no KV cache",
     "HiSparseHotSpec": "its blocks are copies of blocks in host memory",
     "HiSparseResidentSpec": "its blocks are copies of blocks in host memory",
 }
 
-# Modes without scales, with scales that belong to the model, or of opaque cells that hold their own (MLA's).
+# Modes without scales, with scales that belong to the model, or with opaque cells that contain their scales (MLA's).
 _QUANT_MODES = ("NONE", "FP8_PER_TENSOR", "NVFP4_DS_MLA")
 
 
 def has_prefix_caching(vllm_config: "VllmConfig") -> bool:
-    """Whether the engine caches prefixes; without, kvferry has no keys and stays inert, and says so in the log."""
+    """Whether the engine caches prefixes. Without it kvferry has no keys, does nothing, and says so in the log."""
     if vllm_config.cache_config.enable_prefix_caching:
         return True
     logger.warning(
@@ -70,12 +70,12 @@ def check_engine(vllm_config: "VllmConfig") -> None:
     Raises
     ------
     ConfigError
-        One that kvferry does not support.
+        kvferry does not support the mode.
 
     """
     role = vllm_config.kv_transfer_config.kv_role
     if role != "kv_both":
-        raise _refusal(f"kv_role is {role!r}", "'kv_both', as the tier is filled and read by one engine", "set kv_both")
+        raise _refusal(f"kv_role is {role!r}", "'kv_both', because one engine fills and reads the tier", "set kv_both")
     model = vllm_config.model_config
     if model.is_encoder_decoder:
         raise _refusal("the model is an encoder-decoder", "decoder-only models", _WITHOUT)
@@ -89,7 +89,7 @@ def check_engine(vllm_config: "VllmConfig") -> None:
     if vllm_config.lora_config is not None and not versions.hashes_cover_adapter_path(vllm.__version__):
         raise _refusal(
             f"LoRA is enabled and the block hashes of vLLM {vllm.__version__} name an adapter without its path, so "
-            "that another one under that name would get its blocks",
+            "another adapter of the same name would get its blocks",
             "LoRA with vLLM 0.31 or newer",
             "upgrade vLLM or remove --enable-lora",
         )
@@ -114,19 +114,20 @@ def check_engine(vllm_config: "VllmConfig") -> None:
 
 
 def check_layout(wanted: str, vllm_config: "VllmConfig") -> None:
-    """Check that the engine lays its KV cache out as the key `kv_cache_layout` asks.
+    """Check that the engine's KV cache has the layout of the key `kv_cache_layout`.
 
     Parameters
     ----------
     wanted
         ``"engine"``, or vLLM's name of a layout.
     vllm_config
-        Of the engine, which has chosen its layout.
+        The engine's configuration, with the layout that it has chosen.
 
     Raises
     ------
     ConfigError
-        It has another one: the attention back end or the model cannot have it, or ``VLLM_KV_CACHE_LAYOUT`` is set.
+        The layout differs: the attention back end or the model does not support the wanted one, or
+        ``VLLM_KV_CACHE_LAYOUT`` is set.
 
     """
     found = vllm_config.cache_config.kv_cache_layout
@@ -141,11 +142,11 @@ def check_layout(wanted: str, vllm_config: "VllmConfig") -> None:
 
 
 def _check_elastic_pool(vllm_config: "VllmConfig") -> None:
-    """Check what goes with kvcached, which takes the memory of a block away once no request holds it.
+    """Check the engine's mode if kvcached is on, which takes the memory of a block away once no request holds it.
 
-    It waits for the devices before, but only if the engine queues batches. Otherwise the output of a step, which ends
-    requests, may come before the step's blocks are gathered (model runner v2, which kvcached wants, gathers them behind
-    it), and zeros would be stored.
+    kvcached waits for the devices first, but only if the engine queues batches. Otherwise the output of a step, which
+    ends requests, can arrive before the step's blocks are gathered: model runner v2, which kvcached needs, gathers
+    them after it. Then zeros would be stored.
     """
     is_on = os.getenv("ENABLE_KVCACHED", "false").lower() in ("true", "1")
     if not is_on or importlib.util.find_spec("kvcached") is None:
@@ -154,7 +155,7 @@ def _check_elastic_pool(vllm_config: "VllmConfig") -> None:
         raise _refusal(
             "kvcached is enabled (ENABLE_KVCACHED) without asynchronous scheduling, in which it may take the memory of "
             "blocks away before they are stored",
-            "asynchronous scheduling or pipeline parallel beside kvcached",
+            "asynchronous scheduling or pipeline parallel together with kvcached",
             "set --async-scheduling, or unset ENABLE_KVCACHED",
         )
 
@@ -170,7 +171,7 @@ def check_kv_cache(kv_cache_config: "KVCacheConfig") -> list["KVCacheGroupSpec"]
     Raises
     ------
     ConfigError
-        There is no group, or one is of a kind whose blocks kvferry cannot keep.
+        There is no group, or kvferry cannot keep the blocks of a group.
 
     """
     groups = list(kv_cache_config.kv_cache_groups)
@@ -187,29 +188,29 @@ def check_kv_cache(kv_cache_config: "KVCacheConfig") -> list["KVCacheGroupSpec"]
 
 
 def is_kept(group: "KVCacheGroupSpec") -> bool:
-    """Whether the engine itself caches the group's blocks; what it does not is neither stored nor waited for.
+    """Whether the engine itself caches the group's blocks. kvferry neither stores nor waits for those of other groups.
 
-    Circular buffers and the windows of a bounded replay are scratch of one request, which is computed again.
+    Circular buffers and the windows of a bounded replay are scratch memory of one request, which is computed again.
     """
     return getattr(group, "enable_kv_transfer", True) and getattr(group.kv_cache_spec, "prefix_cacheable", True)
 
 
 def kept_part(kv_cache_config: "KVCacheConfig") -> "KVCacheConfig":
-    """Return the configuration with those groups only that are kept."""
+    """Return the configuration with only the groups that are kept."""
     kept = [group for group in kv_cache_config.kv_cache_groups if is_kept(group)]
     return dataclasses.replace(kv_cache_config, kv_cache_groups=kept)
 
 
 def can_store_later_turns(vllm_config: "VllmConfig", groups: Sequence["KVCacheGroupSpec"]) -> bool:
-    """Whether the engine computes the later turns of a streaming session right.
+    """Whether the engine computes the later turns of a streaming session correctly.
 
-    It goes on from another token's recurrent state where drafts are taken back, or where a step is under way when a
-    turn ends; and old releases keep the hashes of tokens that a session takes back.
+    It continues from the recurrent state of a wrong token if drafts are taken back, or if a step is under way when a
+    turn ends. Old releases also keep the hashes of tokens that a session takes back.
 
     Parameters
     ----------
     vllm_config
-        Of the engine.
+        The engine's configuration.
     groups
         Its KV cache groups.
 
@@ -220,19 +221,19 @@ def can_store_later_turns(vllm_config: "VllmConfig", groups: Sequence["KVCacheGr
 
 
 def reach_of_group(group: "KVCacheGroupSpec", num_drafts: int) -> tuple[str, int]:
-    """How far back a token sees in the group, as the core's SchedulerEngine takes it.
+    """How far back a token sees in the group, for the core's SchedulerEngine.
 
     Parameters
     ----------
     group
-        Of the KV cache.
+        A group of the KV cache.
     num_drafts
-        Tokens of speculative decoding, which a step may take back.
+        Number of draft tokens of speculative decoding, which a step can take back.
 
     Raises
     ------
     ConfigError
-        Its layers differ.
+        The layers of the group see different tokens.
 
     """
     if not is_kept(group):
@@ -246,16 +247,16 @@ def reach_of_group(group: "KVCacheGroupSpec", num_drafts: int) -> tuple[str, int
 
 
 def unseen_tokens(group: "KVCacheGroupSpec") -> int:
-    """How many tokens of a group's window no token sees, which vLLM keeps for drafters of several modules."""
+    """How many tokens of a group's window no token sees; vLLM keeps them for drafters of several modules."""
     return max(int(getattr(spec, "extra_retained_tokens", 0)) for spec in iter_layer_specs(group.kv_cache_spec))
 
 
 def _reach(spec: "KVCacheSpec", num_drafts: int) -> tuple[str, int]:
     if isinstance(spec, MambaSpec):
-        # With "all" a step leaves one in each block that it completes, else where the engine says.
+        # With "all" a step leaves a state in each block that it completes; with "align" the engine says where.
         return ("states", 0) if spec.mamba_cache_mode == "all" else ("state", num_drafts)
     if isinstance(spec, SlidingWindowSpec):
-        # What the engine retains behind the window a drafter of several modules may read.
+        # A drafter of several modules can read the tokens that the engine retains beyond the window.
         return "window", int(spec.sliding_window) + int(spec.extra_retained_tokens)
     if isinstance(spec, ChunkedLocalAttentionSpec):
         return "chunk", int(spec.attention_chunk_size)
@@ -271,7 +272,7 @@ def _check_spec(spec: "KVCacheSpec") -> None:
         raise _refusal(f"the KV cache spec is {name}, of no kind that is known", kinds, _WITHOUT)
     if name not in _TRIED:
         logger.warning_once(
-            "kvferry has not been tried with KV cache specs of %s; it takes them for what their base class is. Compare "
+            "kvferry has not been tried with KV cache specs of %s; it treats them like their base class. Compare "
             "outputs with and without it before you rely on it",
             name,
         )
@@ -279,7 +280,7 @@ def _check_spec(spec: "KVCacheSpec") -> None:
         _check_states(spec)
         return
     mode = spec.kv_quant_mode.name
-    # An attention back end that keeps scales in the page says how many bytes a token's cell has with them.
+    # An attention back end that keeps scales in the page states the bytes of a token's cell including them.
     if mode not in _QUANT_MODES and spec.state_content_bytes is None:
         raise _refusal(
             f"the KV cache quantization is {mode}, and its attention back end keeps the scales outside the blocks, or "
@@ -290,12 +291,12 @@ def _check_spec(spec: "KVCacheSpec") -> None:
 
 
 def _check_states(spec: MambaSpec) -> None:
-    """Check that blocks hold the states of their ends; vLLM 0.32 and newer have no other modes than "align"."""
+    """Check that blocks hold the states of their ends. vLLM 0.32 and newer have only the mode "align"."""
     mode = spec.mamba_cache_mode
     if mode == "all" and spec.num_speculative_blocks:
         raise _refusal(
-            "mamba_cache_mode is 'all' with speculative decoding, in which steps leave the states after their last "
-            "tokens in as many blocks, whichever of them end there",
+            "mamba_cache_mode is 'all' with speculative decoding, in which a step leaves the states after its last "
+            "tokens in other blocks than those that end there",
             "'all' without drafts, or 'align'",
             "set --mamba-cache-mode align, or leave --speculative-config out",
         )
@@ -310,7 +311,7 @@ def _check_states(spec: MambaSpec) -> None:
 def _check_division(vllm_config: "VllmConfig", groups: Sequence["KVCacheGroupSpec"]) -> None:
     """Check that vLLM can find the blocks of every group again, if it divides their tokens among ranks.
 
-    Its managers do of full attention only, and of what every rank has whole. Others fail in the middle of their work.
+    vLLM's managers can do so for full attention, and for layers that every rank has whole. Others fail while they run.
     """
     size = vllm_config.parallel_config.decode_context_parallel_size
     for group in groups if size > 1 else ():
@@ -325,7 +326,7 @@ def _check_division(vllm_config: "VllmConfig", groups: Sequence["KVCacheGroupSpe
 
 
 def block_tokens(vllm_config: "VllmConfig", group: "KVCacheGroupSpec") -> int:
-    """Tokens of a block of a group: with decode context parallelism of all ranks that have a part of it."""
+    """Tokens of a block of a group; with decode context parallelism those of all ranks that have a part of it."""
     num_ranks = vllm_config.parallel_config.decode_context_parallel_size
     return int(resolve_dcp_kv_block_size(group.kv_cache_spec, num_ranks))
 
@@ -338,8 +339,9 @@ class BlockSizes(NamedTuple):
     hash_tokens
         Tokens that one of its hashes covers.
     hashes_per_block
-        Hashes that a block covers, by KV cache group. The last of them names the block. Of a group that is left out,
-        how many there are between two ends of its blocks that are ends of hashes too: the engine's hits end there.
+        Hashes that a block covers, by KV cache group. The last of them names the block. For a group that is left out:
+        the number of hashes between two positions where both a block and a hash end, because the engine's hits end
+        there.
 
     """
 
@@ -348,7 +350,7 @@ class BlockSizes(NamedTuple):
 
     @property
     def hit_tokens(self) -> int:
-        """Tokens at multiples of which blocks end in every group: hits do."""
+        """Smallest number of tokens at whose multiples blocks end in every group. Hits end there."""
         return self.hash_tokens * math.lcm(*self.hashes_per_block)
 
     def block_tokens(self, group: int) -> int:
@@ -357,13 +359,13 @@ class BlockSizes(NamedTuple):
 
 
 def block_sizes(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> BlockSizes:
-    """Find out which hashes name the blocks of each group.
+    """Find which hashes name the blocks of each group.
 
     Raises
     ------
     ConfigError
-        The blocks of a group do not end where hashes do, or hits do not end where blocks do, or vLLM does not find
-        them again with context parallelism.
+        The blocks of a group do not end where hashes end, hits do not end where blocks end, or vLLM does not find the
+        blocks again with context parallelism.
 
     """
     _check_division(vllm_config, kv_cache_config.kv_cache_groups)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a rank divides its part of the tier, and what the first pipeline stage tells the ranks of the others of that.
+"""How a rank divides its part of the tier, and what the first pipeline stage tells the ranks of other stages about it.
 
-A plan names a slot by its class and number, so a chunk has as many slots of each class on every rank. How many bytes a
-block has differs between stages, and vLLM gives every process the KV cache of its own rank, the scheduler that of rank
-0. So the first stage's figures decide, which the scheduler knows too, and the ranks of later stages are told them.
+A plan names a slot by its class and number, so a chunk must have the same number of slots of each class on every rank.
+The bytes of a block differ between stages. vLLM gives every process the KV cache of its own rank, and the scheduler the
+one of rank 0. So the first stage decides, because the scheduler knows its figures too, and tells the others its result.
 """
 
 from typing import TYPE_CHECKING, NamedTuple
@@ -32,13 +32,13 @@ class RankTier(NamedTuple):
     shared
         The tier that engines share, if the configuration names one.
     tier_bytes
-        Of the rank's arena.
+        Bytes of the rank's arena.
     num_chunks
-        That it can have.
+        Chunks that it can have.
     start_chunks
-        That it begins with.
+        Chunks with which it starts.
     slots_per_chunk
-        By class, the same on every rank.
+        Slots of each class in a chunk, the same on every rank.
 
     """
 
@@ -57,7 +57,7 @@ class RankTier(NamedTuple):
 
     @property
     def chunk_bytes(self) -> int:
-        """Bytes of a chunk: as many as its slots of some class have."""
+        """Bytes of a chunk: those of its slots, for the class whose slots take most."""
         return _chunk_bytes(self.slots_per_chunk, self.classes.slot_bytes)
 
 
@@ -67,14 +67,14 @@ def tier_of_rank(config: KvFerryConfig, vllm_config: "VllmConfig", kv_cache_conf
     Parameters
     ----------
     config
-        Of the connector.
+        The connector's configuration.
     vllm_config, kv_cache_config
-        Of the engine, as this worker has them.
+        The engine's configuration, as this worker has it.
 
     Raises
     ------
     ConfigError
-        The tier holds no block, or the engine is one that kvferry refuses.
+        The tier is too small for one block, or kvferry refuses the engine.
 
     """
     if vllm_config.parallel_config.pipeline_parallel_size == 1:
@@ -89,13 +89,13 @@ def tier_of_rank(config: KvFerryConfig, vllm_config: "VllmConfig", kv_cache_conf
     try:
         first = divide(config, vllm_config, kv_cache_config)
     finally:
-        # In any case: the others wait for it.
+        # Always, even after an error, because the others wait for it.
         stages.broadcast_object(first, src=0)
     return first
 
 
 def divide(config: KvFerryConfig, vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> RankTier:
-    """Divide the tier of a rank of the first stage; as `tier_of_rank`."""
+    """Divide the tier of a rank of the first stage; otherwise like `tier_of_rank`."""
     kept = _kept_part(vllm_config, kv_cache_config, 0)
     classes = topology.slab_classes(kept, vllm_config.parallel_config.pipeline_parallel_size)
     sharing = replicas.replicas_of(config, vllm_config, kept)
@@ -112,14 +112,14 @@ def divide(config: KvFerryConfig, vllm_config: "VllmConfig", kv_cache_config: "K
 def divide_as(
     first: RankTier, stage: int, config: KvFerryConfig, vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig"
 ) -> RankTier:
-    """Divide the tier of a rank of a later stage; else as `tier_of_rank`.
+    """Divide the tier of a rank of a later stage; otherwise like `tier_of_rank`.
 
     Parameters
     ----------
     first
-        What the first stage makes of its own.
+        The first stage's tier.
     stage
-        Which one this is.
+        Number of this stage.
     config, vllm_config, kv_cache_config
         As for `tier_of_rank`.
 
@@ -128,8 +128,8 @@ def divide_as(
     sharing = replicas.replicas_of(config, vllm_config, kept)
     if sharing != first.sharing:
         raise ConfigError(
-            f"pipeline stage {stage} has KV cache layers that {sharing.most_sharing} ranks hold alike, and the first "
-            f"stage has such that {first.sharing.most_sharing} do; allowed is one number for all stages; set "
+            f"pipeline stage {stage} has KV cache layers that {sharing.most_sharing} ranks hold alike, but in the "
+            f"first stage {first.sharing.most_sharing} do; allowed is one number for all stages; set "
             "share_replicated_kv to false"
         )
     sizes = topology.group_bytes(kept)
@@ -149,7 +149,7 @@ def _chunk_bytes(slots_per_chunk: list[int], slot_bytes: list[int]) -> int:
 
 
 def _kept_part(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig", stage: int) -> "KVCacheConfig":
-    """The groups that are kept, each of which has a layer on every rank."""
+    """Return the groups that are kept, after a check that each of them has a layer on this rank."""
     preflight.check_kv_cache(kv_cache_config)
     kept = preflight.kept_part(kv_cache_config)
     for group in kept.kv_cache_groups:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which ranks hold the same KV cache and keep one copy of it, as the engine's configuration tells it."""
+"""Which ranks hold the same KV cache and keep one copy of it, according to the engine's configuration."""
 
 from collections.abc import Iterable
 from itertools import pairwise
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.v1.kv_cache_interface import KVCacheConfig
 
-# Executors that place ranks as the configuration says: `local_world_size` of them on each node, in order. Under Ray
-# vLLM counts all ranks as local, wherever they are.
+# Executors that place ranks as the configuration says: `local_world_size` ranks on each node, in order. Under Ray, vLLM
+# counts all ranks as local, wherever they are.
 _EXECUTORS = (None, "uni", "mp")
 _LATENT = (MLAAttentionSpec, SlidingWindowMLASpec)
 
@@ -27,11 +27,11 @@ class Replicas(NamedTuple):
     Attributes
     ----------
     places
-        Of each rank: how many ranks share its arena, and which of them it is.
+        For each rank: how many ranks share its arena, and its index among them.
     num_local_arenas
-        Arenas of the node that has most.
+        The largest number of arenas on one node.
     least_sharing
-        Ranks of the arena that fewest share.
+        The smallest number of ranks that share one arena.
 
     """
 
@@ -41,32 +41,32 @@ class Replicas(NamedTuple):
 
     @property
     def most_sharing(self) -> int:
-        """Ranks of the arena that most share."""
+        """The largest number of ranks that share one arena."""
         return max(size for size, _ in self.places)
 
     def group_of(self, engine_id: str, rank: int) -> str:
-        """Name of the ranks that share an arena with `rank`, on this machine."""
+        """Name, on this machine, of the ranks that share an arena with `rank`."""
         return f"{engine_id}/{rank - self.places[rank][1]}"
 
 
 def groups_of_ranks(world_size: int, num_alike: int, ranks_per_node: int) -> list[range]:
-    """Ranks of one node that hold the same, in order of rank; `num_alike` consecutive ones do."""
+    """Group the ranks that hold the same bytes on one node: `num_alike` consecutive ranks do. Ordered by rank."""
     borders = {*range(0, world_size, num_alike), *range(0, world_size, ranks_per_node), world_size}
     ordered = sorted(borders)
     return [range(first, end) for first, end in pairwise(ordered)]
 
 
 def replicas_of(config: KvFerryConfig, vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> Replicas:
-    """Find out which ranks share an arena: those of a node that hold the same KV cache.
+    """Find the ranks that share an arena: those of one node that hold the same KV cache.
 
-    The scheduler and every rank find the same, and compare it when the engine starts.
+    The scheduler and every rank come to the same result, and compare it when the engine starts.
     """
     parallel = vllm_config.parallel_config
     num_ranks, per_node = parallel.world_size, parallel.local_world_size
     # Decode context parallelism divides the tokens of a block among ranks.
     is_divided = parallel.decode_context_parallel_size > 1
     is_placed = parallel.distributed_executor_backend in _EXECUTORS
-    # In a tier that engines share, each rank's shard is shared with the same rank of the others.
+    # In a tier that engines share, each rank shares its part with the same rank of the other engines.
     is_shared = config.share_replicated_kv and config.shared_path is None
     if is_shared and is_placed and not is_divided:
         num_alike = _num_alike(vllm_config, kv_cache_config)
@@ -75,13 +75,13 @@ def replicas_of(config: KvFerryConfig, vllm_config: "VllmConfig", kv_cache_confi
 
 
 def _num_alike(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> int:
-    """Consecutive ranks of a stage that hold the same bytes in all layers, as far as the scheduler can know."""
+    """Number of consecutive ranks of a stage that hold the same bytes in all layers, as far as the scheduler knows."""
     parallel = vllm_config.parallel_config
     if (told := versions.kv_tp_replicas(kv_cache_config)) is not None:
-        # With prefill context parallelism the tensor-parallel ranks are there so many times, one after the other.
+        # Prefill context parallelism repeats the tensor-parallel ranks, one set after the other.
         is_all = told == parallel.tensor_parallel_size
         return told * parallel.prefill_context_parallel_size if is_all else told
-    # An MLA model has no other layers than its drafter's.
+    # The only other layers that an MLA model can have are those of its drafter.
     is_only_latent = vllm_config.model_config.use_mla and vllm_config.speculative_config is None
     is_latent = all(
         isinstance(topology.first_spec(group.kv_cache_spec), _LATENT)
@@ -92,12 +92,12 @@ def _num_alike(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> i
 
 
 def refuse_own_layers(kv_cache_config: "KVCacheConfig") -> None:
-    """Check that ranks which share an arena have no layers of their own, if the scheduler could not know.
+    """Check that ranks which share an arena have no layers of their own, if the scheduler could not know it.
 
     Raises
     ------
     ConfigError
-        One is no MLA layer.
+        A layer is not an MLA layer.
 
     """
     if versions.kv_tp_replicas(kv_cache_config) is not None:
@@ -106,14 +106,14 @@ def refuse_own_layers(kv_cache_config: "KVCacheConfig") -> None:
         for spec in iter_layer_specs(group.kv_cache_spec):
             if not isinstance(spec, _LATENT):
                 raise ConfigError(
-                    f"share_replicated_kv is true, and the model has a layer of {type(spec).__name__} beside MLA, of "
-                    "which each rank has its own part; set share_replicated_kv to false"
+                    f"share_replicated_kv is true, but the model has a layer of {type(spec).__name__} besides MLA, and "
+                    "each rank has its own part of that layer; set share_replicated_kv to false"
                 )
 
 
 def _made_of(arenas: Iterable[range], ranks_per_node: int) -> Replicas:
     places = [(len(ranks), index) for ranks in arenas for index in range(len(ranks))]
-    # A rank that is the first of its arena stands for it.
+    # Each arena is counted at its first rank.
     firsts = [rank for rank, (_, index) in enumerate(places) if index == 0]
     nodes = [first // ranks_per_node for first in firsts]
     return Replicas(places, max(map(nodes.count, nodes)), min(size for size, _ in places))

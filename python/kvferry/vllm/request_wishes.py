@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a request wants of the tier: the keys of its ``kv_transfer_params``, as a client sends them.
+"""The limits of a request for the tier: keys of its ``kv_transfer_params``, which a client sends.
 
-A client's mistake costs its wish and nothing else: the request is served as if it had not said it, and the engine's log
-says why.
+A client's mistake only loses the limit: the request is served without it, and the engine's log says why.
 """
 
 import reprlib
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 logger = init_logger("vllm.kvferry")
 
-# As OffloadingConnector names them: the first since vLLM 0.31, the second since before 0.30. vLLM has no name for the
+# OffloadingConnector's names: the first since vLLM 0.31, the second since 0.30 or earlier. vLLM has no name for the
 # third.
 MAX_LOAD_TOKENS = "max_load_tokens"
 MAX_OFFLOAD_TOKENS = "max_offload_tokens"
@@ -27,12 +26,12 @@ DO_NOT_STORE = "do_not_store"
 
 
 def _is_count(value: object) -> bool:
-    """Whether it is a whole number that is not negative; True and False are none."""
+    """Whether it is a whole number that is not negative. True and False are not numbers here."""
     return type(value) is int and value >= 0
 
 
 class _Key(NamedTuple):
-    """What a key allows."""
+    """The values that a key allows, as a check and in words."""
 
     allows: Callable[[object], bool]
     allowed: str
@@ -45,19 +44,19 @@ KEYS = {
     DO_NOT_STORE: _Key(lambda value: isinstance(value, bool), "true or false"),
 }
 
-# The core counts tokens in 32 bits, and the largest number is no limit to it.
+# The core counts tokens in 32 bits; for it the largest number means "no limit".
 _MOST_TOKENS = 2**32 - 2
 
 
 class Wishes(NamedTuple):
-    """What one request wants.
+    """The limits of one request.
 
     Attributes
     ----------
     max_load_tokens
         Most tokens that one load brings. None: no limit.
     max_store_tokens
-        Its blocks are stored that end with one of so many first tokens. None: no limit.
+        A block is stored only if its last token is among this many first tokens. None: no limit.
 
     """
 
@@ -69,17 +68,17 @@ NO_WISHES = Wishes()
 
 
 class WishReader:
-    """Reads the wishes of requests, and says in the log what it cannot read.
+    """Reads the limits of requests, and logs what it cannot read.
 
-    A wrong value is named for each request that has one. An unknown key is named once: it may be another connector's,
-    which reads the same ``kv_transfer_params`` as a child of ``MultiConnector``, and comes with every request then.
+    A wrong value is logged for each request that has one. An unknown key is logged once: it may belong to another child
+    of ``MultiConnector``, which reads the same ``kv_transfer_params``, and then comes with every request.
     """
 
     def __init__(self) -> None:
         self._named = NamedThings()
 
     def read(self, request: "Request") -> Wishes:
-        """Return what a request wants; never raises."""
+        """Return the limits of a request; never raises."""
         params = request.kv_transfer_params
         if not params:
             return NO_WISHES
@@ -98,7 +97,7 @@ class WishReader:
 
     def _refuse(self, request: "Request", faults: list[str]) -> None:
         logger.warning(
-            "kvferry: kv_transfer_params of request %s: %s. The request is served without that wish",
+            "kvferry: kv_transfer_params of request %s: %s. The request is served without that limit",
             request.request_id,
             "; ".join(faults),
         )
@@ -111,11 +110,11 @@ class WishReader:
             if not self._named.add(name):
                 continue
             logger.warning(
-                "kvferry: kv_transfer_params has the key %s, which kvferry ignores; it reads %s. It may be another "
-                "connector's. Said once for each key%s",
+                "kvferry: kv_transfer_params has the key %s, which kvferry ignores; it reads %s. The key may belong to "
+                "another connector. Each key is logged once%s",
                 name,
                 ", ".join([*KEYS, KV_HINTS, SESSION_ID]),
-                ", and for no other key from now on" if self._named.is_full else "",
+                "; this is the last one that is logged" if self._named.is_full else "",
             )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much device memory the staging rings may take beside what the engine has profiled and not allocated yet."""
+"""How much device memory the staging rings can take, besides what the engine has profiled and not allocated yet."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from kvferry.config import MIB
 from kvferry.errors import ResourceError
 from kvferry.sizes import format_size
 
-# What PyTorch's allocator and the driver take beyond what the engine has measured; the engine itself keeps 150 MiB.
+# For what PyTorch's allocator and the driver take beyond the engine's measurement; the engine itself keeps 150 MiB.
 MARGIN_BYTES = 256 * MIB
 _REMEDY = "set staging_bytes, or lower --gpu-memory-utilization"
 
@@ -17,22 +17,23 @@ class DeviceMemory:
     """The memory of one rank's device when its KV cache is registered; all in bytes.
 
     The engine has allocated weights and KV cache by then. Activations, CUDA graphs and the sampler's buffers come
-    later: it has counted them in its share of the device, and has measured them.
+    later; the engine has measured them, and counts them in its share of the device.
 
     Attributes
     ----------
     total_bytes
-        Of the device.
+        Memory of the device.
     free_bytes
-        That no process has, as the driver tells it.
+        Memory that no process has taken, as the driver reports it.
     own_bytes
-        What this rank has taken since the engine's first look at the device: weights, KV cache, and what PyTorch keeps.
+        Memory that this rank has taken since the engine first looked at the device: weights, KV cache, and what PyTorch
+        keeps.
     requested_bytes
-        The engine's share: `total_bytes` times ``gpu_memory_utilization``. None: it was given ``kv_cache_memory_bytes``
-        and keeps to no share.
+        The engine's share: `total_bytes` times ``gpu_memory_utilization``. None: the engine has
+        ``kv_cache_memory_bytes`` instead of a share.
     pending_bytes
-        What the engine's profile run took and has given back: activations, without CUDA graphs. It counts only where
-        `requested_bytes` is None; a share has it in it. 0: not known.
+        Memory that the engine's profile run took and has given back: activations, without CUDA graphs. It counts only
+        if `requested_bytes` is None, because a share includes it. 0: not known.
 
     """
 
@@ -44,16 +45,16 @@ class DeviceMemory:
 
 
 def room_bytes(memory: DeviceMemory) -> int:
-    """Count the bytes that no one has and the engine will not take.
+    """Count the bytes that are free and that the engine will not take.
 
-    With a share: what is free, less what the engine has yet to take of its share. That is total * (1 - utilization)
-    less what others hold: other processes, other engines' ranks on this device, NCCL. Without one: what is free, less
-    what the engine has measured.
+    With a share: the free memory, less what the engine has yet to take of its share. That is total * (1 - utilization),
+    less what others hold: other processes, other engines' ranks on this device, NCCL. Without a share: the free memory,
+    less what the engine has measured.
 
     Returns
     -------
     int
-        Bytes, 0 or more; the margin is not taken off.
+        Bytes, 0 or more; the margin is not subtracted.
 
     """
     if memory.requested_bytes is None:
@@ -65,7 +66,7 @@ def room_bytes(memory: DeviceMemory) -> int:
 
 @dataclass(frozen=True)
 class RingChoice:
-    """A store ring, and what the log says of it; empty if it is as wanted."""
+    """The size of a store ring, and a warning for the log; empty if the ring has the wanted size."""
 
     ring_bytes: int
     warning: str = ""
@@ -77,13 +78,13 @@ def choose_ring(memory: DeviceMemory, wanted_bytes: int, least_bytes: int, load_
     Parameters
     ----------
     memory
-        Of its device.
+        The memory of the rank's device.
     wanted_bytes
         One step of KV.
     least_bytes
         One block.
     load_ring_bytes
-        Of the ring for loads, which is as large as configured.
+        Size of the ring for loads, as configured.
 
     Raises
     ------
@@ -98,7 +99,7 @@ def choose_ring(memory: DeviceMemory, wanted_bytes: int, least_bytes: int, load_
     share = "its measured peak" if memory.requested_bytes is None else format_size(memory.requested_bytes)
     why = (
         f"the device has {format_size(room)} of {format_size(memory.total_bytes)} outside the engine's share ({share}) "
-        f"and what others hold, and {format_size(load_ring_bytes + MARGIN_BYTES)} of that are for loads and a margin"
+        f"and other processes' memory; {format_size(load_ring_bytes + MARGIN_BYTES)} of that are for loads and a margin"
     )
     if left < least_bytes:
         raise ResourceError(

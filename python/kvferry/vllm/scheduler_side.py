@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scheduler side: translates vLLM's hooks, each to one call of the core's SchedulerEngine."""
+"""The scheduler side: translates each of vLLM's hooks to one call of the core's SchedulerEngine."""
 
 from typing import TYPE_CHECKING
 
@@ -44,24 +44,24 @@ if TYPE_CHECKING:
 logger = init_logger("vllm.kvferry")
 
 
-# Three times what a load of 128k tokens of a model of 8B parameters takes (16 GB at 50 GB/s).
+# Three times the duration of a load of 128k tokens for a model with 8B parameters (16 GB at 50 GB/s).
 _MAX_LOAD_WAIT_S = 1.0
 
 
 class SchedulerSide:
-    """Decides what is stored and loaded; used by the engine's scheduler thread only.
+    """Decides what is stored and loaded; used only by the engine's scheduler thread.
 
     Parameters
     ----------
     config
-        Of the connector.
+        The connector's configuration.
     vllm_config, kv_cache_config
-        Of the engine.
+        The engine's configuration.
 
     Raises
     ------
     ConfigError
-        The tier holds no block, or the engine is one that kvferry refuses.
+        The tier is too small for one block, or kvferry refuses the engine.
 
     """
 
@@ -84,7 +84,7 @@ class SchedulerSide:
         self._hints = HintReader()
         max_slots, block_tokens = plan.max_slots, plan.block_tokens
         tier_plan.warn_of_small_tier(max_slots, block_tokens, vllm_config.model_config.max_model_len)
-        # Of a window a load brings what follows the engine's own hit, and not the part of it before that hit.
+        # Of a window, a load brings only the part after the engine's own hit, not the part before it.
         self.completes_divergent_hits = all(kind in {"all", "state", "states", "none"} for kind, _ in plan.reaches)
         self.engine = _core.SchedulerEngine(
             **config.told_to(SCHEDULER),
@@ -105,15 +105,15 @@ class SchedulerSide:
             group_reaches=plan.reaches,
             group_classes=plan.of_groups,
             group_unseen_tokens=[preflight.unseen_tokens(group) for group in groups],
-            # The other children of a MultiConnector would have to wait with a request that is to be asked again.
+            # In a MultiConnector, the other children would have to wait too while this one answers "ask again".
             max_load_wait_s=_MAX_LOAD_WAIT_S if config.share_loads and being_made(MultiConnector) is None else 0,
-            # The core takes no longer one; the sum may be.
+            # The sum can exceed the core's limit.
             rank_timeout_s=min(config.rank_timeout_s, MAX_SECONDS),
             store_later_turns=preflight.can_store_later_turns(vllm_config, groups),
         )
         logger.info(
             "kvferry: the tier holds %s%d blocks of %d tokens, %s in each of %d arenas for %d ranks",
-            # The ranks of later pipeline stages tell how many they have.
+            # The ranks of later pipeline stages report their own numbers.
             "at most " if parallel.pipeline_parallel_size > 1 else "",
             max_slots,
             block_tokens,
@@ -131,14 +131,14 @@ class SchedulerSide:
                 largest = max(map(sizes.block_tokens, range(len(groups))))
                 self._events = shared_events.of_tier(config.shared_path, config.shared_keep, largest, self.engine, own)
         self._told_slots = max_slots
-        self._num_slots = 0  # that are ready on every rank
+        self._num_slots = 0  # slots that are ready on every rank
         self._failed_loads = FailedLoads()
         self._choice = LoadChoice(config.min_load_tokens, is_async=bool(vllm_config.scheduler_config.async_scheduling))
         self._hits = HitReport(lambda: self._choice.token_seconds, self.engine.snapshot)
         self._stats = StatsSource(
             lambda: self.engine.snapshot() | {"max_slots": self.engine.max_slots}, SCHEDULER_KEYS, self.engine.is_busy
         )
-        # Whether the output that the engine takes in now had reports.
+        # Whether the output that the engine processes now had reports.
         self._has_folded = False
         self._lookup = self.engine.lookup
         self._on_allocated = self.engine.on_allocated
@@ -150,7 +150,7 @@ class SchedulerSide:
         self.engine.bind_pool(pool.blocks)
 
     def on_new_request(self, request: "Request") -> None:
-        """Begin to follow a request, unless it has to stay out of the tier."""
+        """Begin to follow a request, unless it stays out of the tier."""
         if self._stays_out(request):
             self.engine.on_finished(request.request_id)
             return
@@ -162,21 +162,21 @@ class SchedulerSide:
             self._events.follow(request)
 
     def num_new_matched_tokens(self, request: "Request", num_computed_tokens: int) -> tuple[int | None, bool]:
-        """Look a request's prefix up.
+        """Look up a request's prefix.
 
         Parameters
         ----------
         request
-            One that waits for its first blocks.
+            A request that waits for its first blocks.
         num_computed_tokens
             Tokens of its prefix in the engine's own cache.
 
         Returns
         -------
         tuple[int | None, bool]
-            Tokens after them that the tier holds, or None: ask again in the next step, because another request loads
-            them now or a load of this one has just failed (`FailedLoads`); and whether they will be loaded while the
-            engine steps on: always, if there are any.
+            First, the tokens after them that the tier holds. None: ask again in the next step, because another request
+            loads them now, or because a load of this request has just failed (`FailedLoads`). Second, whether they are
+            loaded asynchronously: always, if there are any.
 
         """
         num_tokens, is_loaded = self._find(request, num_computed_tokens)
@@ -186,11 +186,11 @@ class SchedulerSide:
         return (num_tokens, True) if is_loaded else (0, False)
 
     def _find(self, request: "Request", num_computed_tokens: int) -> tuple[int | None, bool]:
-        """Answer what the tier holds, or None, and whether it is loaded."""
+        """Return the tokens that the tier holds, or None, and whether to load them."""
         if self._failed_loads.take_put_off(request.request_id):
             return None, False
         if request.request_id in self._failed_loads or request.skip_reading_prefix_cache or self._stays_out(request):
-            # Another connector may load behind them.
+            # Another connector may load the tokens after them.
             self.engine.note_local(request.request_id, num_computed_tokens)
             return 0, False
         num_tokens = self._lookup(request.request_id, request.block_hashes, num_computed_tokens, request.num_tokens)
@@ -203,7 +203,7 @@ class SchedulerSide:
         return num_tokens, is_loaded
 
     def on_allocated(self, request: "Request", blocks: "KVCacheBlocks", num_external_tokens: int) -> None:
-        """Begin the load of `num_external_tokens` tokens into the request's blocks, if it is any."""
+        """Note that a request got blocks, and begin the load of `num_external_tokens` tokens, if there are any."""
         self._hits.on_allocated(request, num_external_tokens)
         self._choice.forget(request.request_id)
         self._failed_loads.on_allocated(request.request_id)
@@ -219,9 +219,9 @@ class SchedulerSide:
         return KvFerryMetadata(self._build_plan(scheduler_output))
 
     def on_worker_output(self, output: "KVConnectorOutput") -> None:
-        """Take in what the ranks saw, and put into `output` the loads whose end the engine waits for, and no other."""
+        """Process the ranks' reports. Leave in `output` only the ends of loads for which the engine waits."""
         if output.invalid_block_ids:
-            # Of another connector: kvferry reports requests.
+            # These come from another connector: kvferry reports requests.
             self.engine.on_blocks_invalid(output.invalid_block_ids)
         metadata = output.kv_connector_worker_meta
         ended: list[str] = []
@@ -243,8 +243,8 @@ class SchedulerSide:
     def take_stats(self) -> KvFerryStats | None:
         """Take this side's figures, if it is time.
 
-        vLLM asks once for each step's output, behind all that it does with it. The core hears by this of outputs
-        without a report, which its time-outs count.
+        vLLM calls this once for each step's output, after it has processed the output. So this call tells the core
+        about outputs without a report, which its time-outs count.
         """
         if not self._has_folded:
             self._fold([])
@@ -257,7 +257,7 @@ class SchedulerSide:
             logger.info("kvferry: %s", line)
 
     def _note_growth(self) -> None:
-        """Say in the log when another tenth of the tier is ready on every rank."""
+        """Log each further tenth of the tier that is ready on every rank."""
         before, self._num_slots = self._num_slots, self.engine.num_slots
         max_slots = self.engine.max_slots
         if before == 0 and max_slots < self._told_slots:
@@ -267,7 +267,7 @@ class SchedulerSide:
             logger.info("kvferry: %d %% of the tier is ready, %d blocks", 10 * tenths, self._num_slots)
 
     def on_finished(self, request: "Request") -> None:
-        """Release what a request holds; any number of times."""
+        """Release everything that a request holds; can be called any number of times."""
         self._failed_loads.forget(request.request_id)
         self._choice.forget(request.request_id)
         self._choice.on_load_ended(request.request_id, succeeded=False)
@@ -278,24 +278,27 @@ class SchedulerSide:
         self._stats.hurry()
 
     def take_events(self) -> list["KVCacheEvent"]:
-        """Take what the engine is to publish of the tier."""
+        """Take the tier's events that the engine should publish."""
         return self._events.take() if self._events is not None else []
 
     def reset_cache(self) -> None:
-        """Forget every block, with transfers in flight or without: for good, or until their weights are named again."""
+        """Forget every block, even while transfers are in flight.
+
+        With `weights_run`, the blocks of a version are found again when vLLM is told that version again.
+        """
         if self._versions is None:
             self.engine.reset_cache()
         else:
             self.engine.change_weights(*self._versions.unname())
 
     def on_weights_version(self, version: str) -> None:
-        """Find and store blocks of this version of the weights from here on; vLLM tells it between steps."""
+        """From now on find and store only blocks of this version of the weights. vLLM calls this between steps."""
         if self._versions is not None:
             self.engine.change_weights(*self._versions.name(version))
 
     @property
     def wants_steps(self) -> bool:
-        """Whether the engine is to step on though it has no request."""
+        """Whether the engine should step without a request."""
         return self._size.wants_steps
 
     def close(self) -> None:

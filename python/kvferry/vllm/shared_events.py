@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM's KV events of a shared tier: every engine tells what *all* of it holds, because it can load all of it.
+"""vLLM's KV events of a shared tier: every engine reports the *whole* tier, because it can load all of it.
 
-A router knows workers, and takes what a worker tells for what that worker can load. So each engine looks at the slots
-of the tier ten times a second, in a thread of its own, and tells what became loadable and what ceased to be, whichever
-engine stored or evicted it, and whether or not this one has a step to do.
+A router knows workers, and assumes that a worker can load what it reports. So each engine looks at the slots of the
+tier ten times a second, in its own thread, and reports which blocks became loadable and which no longer are. It does so
+whichever engine stored or evicted them, and even if it has no step to do.
 """
 
 import contextlib
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 logger = init_logger("vllm.kvferry")
 
-# How often the tier is looked at, unless that takes more than a fiftieth of a core's time.
+# Time between two looks at the tier, unless looking then takes more than a fiftieth of a core's time.
 PERIOD_S = 0.1
 _LEAST_PAUSE = 50.0
-# Changes that are told at once: an engine that comes late has all of the tier to tell.
+# Most changes that one look reports: an engine that starts late has to report all of the tier.
 _MOST_CHANGES = 1024
-# Looks at a block whose words are not there are ever rarer, up to one in so many.
+# If a block has no words yet, they are looked for ever less often, down to one in this many looks.
 _RAREST_LOOK = 64
-# Far more than a look takes.
+# Far longer than a look takes.
 _PATIENCE_S = 10.0
 
 _Key = tuple[int, bytes]
@@ -43,7 +43,7 @@ _Key = tuple[int, bytes]
 
 @dataclass(eq=False)
 class _Unsaid:
-    """A slot's block whose words are not there yet."""
+    """A block in a slot, of which no engine has written the words yet."""
 
     slot: int
     key: _Key
@@ -51,23 +51,23 @@ class _Unsaid:
 
 
 class SharedEvents:
-    """Tells what a shared tier holds; see the module.
+    """Reports the content of a shared tier; see the module.
 
-    A block is told once, however many slots hold it, and when its words are known. The first look is behind the
-    engine's first step: a router that gave it a request listens to it.
+    A block is reported once, however many slots hold it, and as soon as its words are known. The first look comes after
+    the engine's first step, because a router that gave it a request is listening then.
 
     Parameters
     ----------
     engine
-        Made with a shared tier.
+        The core's scheduler side, made with a shared tier.
     own
-        Knows what this engine stores, and how events are written.
+        Knows what this engine stores, and makes events.
     words
-        Where engines say what is told of their blocks; None: this engine tells of its own blocks only.
+        The file in which engines write the words of their blocks. None: this engine reports only its own blocks.
     publish
-        Publishes events at once; None: `take` returns them, when the engine makes a step.
+        Publishes events at once. None: `take` returns them when the engine makes a step.
     keep_words
-        Whether that file stays behind.
+        Whether the file `words` is kept.
 
     """
 
@@ -86,12 +86,12 @@ class SharedEvents:
         self._words_file = words
         self._keep_words = keep_words
         self._publish = publish
-        # From the engine's thread to the one that tells, and back.
+        # From the engine's thread to the reporting thread, and back.
         self._noted: queue.SimpleQueue[list[tuple[int, bytes, BlockWords]]] = queue.SimpleQueue()
         self._untaken: queue.SimpleQueue[list[KVCacheEvent]] = queue.SimpleQueue()
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
-        # All else is the telling thread's.
+        # The members below belong to the reporting thread.
         self._holders: defaultdict[_Key, set[int]] = defaultdict(set)
         self._told: set[_Key] = set()
         self._unsaid: dict[int, _Unsaid] = {}
@@ -101,7 +101,7 @@ class SharedEvents:
         self._num_whole_looks = 0
 
     def take(self) -> list[KVCacheEvent]:
-        """Note what this engine has stored; return what could not be published at once."""
+        """Note what this engine has stored, and return the events that were not published at once."""
         if words := self._own_events.take_words():
             self._noted.put(words)
         if self._thread is None and not self._ended.is_set():
@@ -112,15 +112,15 @@ class SharedEvents:
         return events
 
     def begin(self) -> None:
-        """Begin to tell, in a thread."""
+        """Start the reporting thread."""
         self._thread = threading.Thread(target=self._tell, name="kvferry-events", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread, having written down what other engines are to tell of this one's blocks; idempotent."""
+        """End the thread, after it has written the words of this engine's blocks for other engines; idempotent."""
         self._ended.set()
         if self._thread is not None:
-            # If its publisher keeps it for longer, it touches the engine no more.
+            # If the publisher blocks it for longer, it does not touch the engine any more.
             self._thread.join(_PATIENCE_S)
         if self._words_file is not None:
             if self._thread is not None and not self._thread.is_alive():
@@ -129,7 +129,7 @@ class SharedEvents:
         self._thread = self._words_file = None
 
     def look(self) -> list[KVCacheEvent]:
-        """Look at the tier, and return what is to be told now."""
+        """Look at the tier, and return the events to report now."""
         self._num_looks += 1
         while not self._noted.empty():
             for group, block_hash, words in self._noted.get():
@@ -162,7 +162,7 @@ class SharedEvents:
                     self._deliver(events)
             except Exception:
                 if not self._ended.is_set():
-                    logger.exception("kvferry: routers hear no more of the shared tier from this engine")
+                    logger.exception("kvferry: this engine reports no more KV events of the shared tier to routers")
                 return
             is_whole = self._num_whole_looks > num_whole
             pause_s = max(PERIOD_S, _LEAST_PAUSE * (time.perf_counter() - began)) if is_whole else 0.0
@@ -174,7 +174,7 @@ class SharedEvents:
             self._publish(events)
 
     def _apply(self, changes: Iterable[tuple[bool, int, bytes, int]]) -> list[_Key]:
-        """Note which slots hold what; return what was told and is in none any more."""
+        """Note which slots hold which blocks; return the reported blocks that no slot holds any more."""
         left: list[_Key] = []
         for is_stored, group, block_hash, slot in changes:
             key = group, block_hash
@@ -196,7 +196,7 @@ class SharedEvents:
         return gone
 
     def _find_words(self) -> list[tuple[_Key, BlockWords]]:
-        """Return what can be told now and was not told yet; write down what this engine knows of its own blocks."""
+        """Return the unreported blocks whose words are known now. Write the words of this engine's own blocks."""
         found = []
         for unsaid in self._due.pop(self._num_looks, ()):
             if self._unsaid.get(unsaid.slot) is not unsaid:
@@ -213,7 +213,7 @@ class SharedEvents:
         return found
 
     def _words_of(self, slot: int, key: _Key) -> BlockWords | None:
-        """Find what is told of the block in a slot; other engines find it there from now on."""
+        """Find the words of the block in a slot, and write them there for other engines."""
         own = self._own.get(key)
         if self._words_file is None:
             return own[0] if own else None
@@ -225,12 +225,12 @@ class SharedEvents:
         return words
 
     def _written_elsewhere(self, file: WordsFile, key: _Key) -> BlockWords | None:
-        """Find what is told of a block at any of the slots that hold it."""
+        """Find the words of a block at any of the slots that hold it."""
         found = (file.read(slot, *key) for slot in self._holders[key])
         return next((words for words in found if words), None)
 
     def _forget_own(self) -> None:
-        """Forget the words of own blocks whose slots were seen by now, or evicted before they could be."""
+        """Forget the words of own blocks whose slots have been seen by now, or were evicted before that."""
         old = [key for key, (_, since) in self._own.items() if since + 2 < self._num_whole_looks]
         for key in old:
             del self._own[key]
@@ -239,16 +239,16 @@ class SharedEvents:
 def of_tier(
     path: str, keep_words: bool, block_tokens: int, engine: "_core.SchedulerEngine", own: KvEvents
 ) -> SharedEvents:
-    """Make what tells of the tier at `path`, while vLLM makes its scheduler.
+    """Make the `SharedEvents` of the tier at `path`. Call it while vLLM creates its scheduler.
 
     Parameters
     ----------
     path
         File of the tier.
     keep_words
-        Whether what engines say of their blocks stays behind with it.
+        Whether the file with the words of blocks is kept with it.
     block_tokens
-        Of the largest block.
+        Tokens of the largest block.
     engine, own
         As for `SharedEvents`.
 
@@ -259,16 +259,16 @@ def of_tier(
     try:
         words = WordsFile(path, block_tokens)
     except OSError as error:
-        logger.warning("kvferry: routers hear from this engine of its own blocks only: %s", error)
+        logger.warning("kvferry: this engine reports only its own blocks to routers: %s", error)
     scheduler = being_made(Scheduler)
     if scheduler is None:
-        logger.warning("kvferry: vLLM's scheduler was not found: routers hear of the shared tier in steps only")
+        logger.warning("kvferry: vLLM's scheduler was not found: KV events of the shared tier are sent only in steps")
     publish = _publisher_of(scheduler) if scheduler is not None else None
     return SharedEvents(engine, own, words, publish, keep_words)
 
 
 def _publisher_of(scheduler: Any) -> Callable[[list[KVCacheEvent]], None]:
-    """Return what publishes events with those of the engine's own cache, from any thread."""
+    """Return a function that publishes events together with those of the engine's own cache, from any thread."""
 
     def publish(events: list[KVCacheEvent]) -> None:
         # When the engine ends, it closes its publisher before its connector.
@@ -286,7 +286,7 @@ def _by_group(keys: Iterable[_Key]) -> dict[int, list[bytes]]:
 
 
 def _runs(blocks: list[tuple[bytes, BlockWords]]) -> Iterator[list[tuple[bytes, BlockWords]]]:
-    """Put blocks one after the other that follow each other; what follows a block comes behind it."""
+    """Order blocks into runs in which each block follows its parent."""
     hashes = {block_hash for block_hash, _ in blocks}
     following: defaultdict[bytes, list[tuple[bytes, BlockWords]]] = defaultdict(list)
     heads = []

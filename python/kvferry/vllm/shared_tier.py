@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tier that engines of one node share, and who this engine is there."""
+"""The tier that engines of one node share, and this engine's identity in it."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 
 def shared_tier_of(config: KvFerryConfig, vllm_config: "VllmConfig", slot_bytes: Sequence[int]) -> "SharedTier | None":
-    """The shared tier, if the configuration names one; see `SharedTier`."""
+    """Return the shared tier if the configuration names one; see `SharedTier`."""
     return SharedTier(config, vllm_config, slot_bytes) if config.shared_path is not None else None
 
 
 def check_engine(config: KvFerryConfig, vllm_config: "VllmConfig") -> None:
-    """Refuse engines whose blocks others could take for their own, or cannot reach.
+    """Refuse engines whose blocks others could mistake for their own, or cannot reach.
 
     Raises
     ------
     ConfigError
-        `shared_path` is set together with what cannot be shared; what, and what to do.
+        `shared_path` is set together with a mode that cannot be shared; the message says which, and what to do.
 
     """
     if config.shared_path is None:
@@ -34,7 +34,7 @@ def check_engine(config: KvFerryConfig, vllm_config: "VllmConfig") -> None:
     if vllm_config.lora_config is not None:
         raise ConfigError(
             "shared_path is set and LoRA is enabled; vLLM's block hashes name an adapter and not its weights, which "
-            "may be others in another engine, or by the next start: start vLLM without --enable-lora, or leave "
+            "can differ in another engine, or after a restart: start vLLM without --enable-lora, or leave "
             "shared_path out"
         )
     parallel = vllm_config.parallel_config
@@ -52,12 +52,13 @@ def check_engine(config: KvFerryConfig, vllm_config: "VllmConfig") -> None:
 
 
 def stays_out(config: KvFerryConfig, vllm_config: "VllmConfig") -> "Callable[[Request], bool]":
-    """Which requests store nothing in a shared tier, and find nothing there: those with images, audio or video.
+    """Return a test for requests that stay out of a shared tier: those with images, audio or video.
 
-    vLLM hashes an item by the UUID that a client gave in its place, and two clients may give one UUID to two pictures.
-    The scheduler side cannot tell such a hash from one of the content: with other processor arguments vLLM hashes the
-    UUID as it hashes pixels, and a UUID may look like a hash. So all of these requests stay out, and sessions that may
-    come to have such items, unless `shared_multimodal` says that UUIDs are what they ought to be.
+    If a client gave an item a UUID, vLLM hashes the UUID instead of the content, and two clients can give the same UUID
+    to two pictures. The scheduler side cannot distinguish such a hash from one of the content: with certain processor
+    arguments vLLM hashes the UUID as it hashes pixels, and a UUID can look like a hash. So all of these requests stay
+    out, and so do sessions that can get such items later. With `shared_multimodal` the user promises that UUIDs are
+    unique, and none stays out.
     """
     if config.shared_path is None or config.shared_multimodal:
         return lambda request: False
@@ -71,23 +72,23 @@ class SharedTier:
     Parameters
     ----------
     config
-        Of the connector, with a `shared_path`.
+        The connector's configuration, with a `shared_path`.
     vllm_config
-        Of the engine.
+        The engine's configuration.
     slot_bytes
-        Bytes of a block on the rank that has the largest, by slab class, the largest first.
+        Bytes of a block on the rank with the largest blocks, by slab class, the largest first.
 
     Attributes
     ----------
     options
-        What the core opens the file by, beside what the configuration says as it is.
+        The core's options for opening the file, besides those that the configuration passes unchanged.
     num_chunks, slots_per_chunk
-        How it is divided; slots by slab class.
+        How the tier is divided; slots by slab class.
 
     Raises
     ------
     ConfigError
-        A block does not fit into what the tier is divided into.
+        A block does not fit into a chunk of the tier.
 
     """
 
@@ -98,7 +99,7 @@ class SharedTier:
         capacity_bytes = config.shared_capacity(self._num_ranks)
         self.options: dict[str, object] = {
             "shared_capacity_bytes": capacity_bytes,
-            # Another one for every start.
+            # Different at every start.
             "shared_instance": f"{vllm_config.kv_transfer_config.engine_id}/{vllm_config.instance_id}",
         }
         self.num_chunks, self._chunk_bytes, max_chunk_slots = _core.shared_tier_shape(
@@ -108,12 +109,12 @@ class SharedTier:
             raise ConfigError(
                 f"a block of the KV cache has {slot_bytes[0]} bytes ({format_size(slot_bytes[0])}) on one rank, and "
                 f"the shared tier is divided into chunks of {self._chunk_bytes}; raise cpu_bytes_to_use, or set "
-                "shared_chunk_bytes to some of the largest blocks of all engines that share it"
+                "shared_chunk_bytes so that a chunk holds several of the largest blocks of all engines that share it"
             )
         self.slots_per_chunk = [min(self._chunk_bytes // size, max_chunk_slots) for size in slot_bytes]
 
     def most_chunks(self, config: KvFerryConfig) -> int:
-        """Chunks that this engine takes at most; 0: all."""
+        """Most chunks that this engine takes; 0: all."""
         if config.shared_bytes_limit is None:
             return 0
         return max(1, config.shared_bytes_limit // (self._chunk_bytes * self._num_ranks))

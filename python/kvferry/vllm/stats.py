@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What vLLM shows of kvferry: in its log line, and at ``/metrics`` as ``vllm:kvferry_...``.
+"""kvferry's figures in vLLM's log line, and at ``/metrics`` as ``vllm:kvferry_...``.
 
-Each side counts for itself and tells the difference since it last did. A key is the name of a metric, and behind a
-slash the value of its label, if it has one.
+Each side counts for itself, and reports the difference since its last report. A key is the name of a metric; if the
+metric has a label, a slash and the label's value follow.
 """
 
 import time
@@ -18,7 +18,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.metrics import (
     PromMetricT,
 )
 
-# A figure in a log line of every ten seconds and a scrape of every fifteen need not be newer, and taking it costs some
+# Newer figures would not help a log line every ten seconds or a scrape every fifteen, and reading them takes some
 # microseconds of a step.
 PERIOD_S = 1.0
 
@@ -31,9 +31,9 @@ class Metric(NamedTuple):
     kind
         `Counter`, `Gauge` or `Histogram`.
     documentation
-        As ``/metrics`` shows it.
+        The text at ``/metrics``.
     label
-        That it has beside vLLM's own; empty for none.
+        Name of its label besides vLLM's own; empty: none.
 
     """
 
@@ -46,49 +46,49 @@ METRICS = {
     "hit_tokens": Metric(Counter, "Tokens that were loaded from the CPU tier instead of being computed."),
     "stored_blocks": Metric(Counter, "Blocks that were stored, on every rank."),
     "loaded_blocks": Metric(Counter, "Blocks that were loaded, on every rank."),
-    "evicted_blocks": Metric(Counter, "Blocks that left the tier for others."),
-    "skipped_blocks": Metric(Counter, "Blocks that were not stored when they might have been.", "reason"),
-    "hints": Metric(Counter, "What clients said of blocks, by what was done about it.", "action"),
-    "promises": Metric(Gauge, "Sessions, and requests without one, whose blocks are promised."),
+    "evicted_blocks": Metric(Counter, "Blocks that were evicted to make room for others."),
+    "skipped_blocks": Metric(Counter, "Blocks that could have been stored and were not, by reason.", "reason"),
+    "hints": Metric(Counter, "Hints from clients about blocks, by action or result.", "action"),
+    "promises": Metric(Gauge, "Sessions, and requests without a session, whose blocks are promised."),
     "promised_blocks": Metric(Gauge, "Keys of blocks that clients have promised to need again."),
-    "tier_kept_blocks": Metric(Gauge, "Blocks that are kept longer than their turn because they are promised."),
-    "tier_keepable_blocks": Metric(Gauge, "How many may be kept so now: what hints have won less what they cost."),
-    "hints_won_blocks": Metric(Counter, "Blocks that were kept because they were promised, and were loaded."),
-    "hints_lost_blocks": Metric(Counter, "Blocks that left in the place of others, and were asked for."),
-    "demoted_blocks": Metric(Counter, "Blocks that left early because their clients said so."),
+    "tier_kept_blocks": Metric(Gauge, "Blocks that would have been evicted, and stay because they are promised."),
+    "tier_keepable_blocks": Metric(Gauge, "Most blocks that may stay so now: what hints have won, less their cost."),
+    "hints_won_blocks": Metric(Counter, "Blocks that stayed because they were promised, and were then loaded."),
+    "hints_lost_blocks": Metric(Counter, "Blocks that were evicted instead of promised ones, and were then asked for."),
+    "demoted_blocks": Metric(Counter, "Blocks that left early because of a client's hint."),
     "failed_stores": Metric(Counter, "Stores that failed on a rank."),
     "failed_loads": Metric(Counter, "Loads that failed on a rank; their tokens are computed, or the request fails."),
-    "expired_loads": Metric(Counter, "Loads of these that some rank had not begun within load_timeout_s."),
-    "load_waits": Metric(Counter, "Requests that waited for another one's load of the same prefix."),
-    "stale_reports": Metric(Counter, "Words of ranks about what no request waits for any more; dropped."),
+    "expired_loads": Metric(Counter, "Failed loads that some rank had not begun within load_timeout_s."),
+    "load_waits": Metric(Counter, "Requests that waited while another request loaded the same prefix."),
+    "stale_reports": Metric(Counter, "Late transfer reports for finished requests; ignored."),
     "policy_switches": Metric(Counter, "How often an adaptive tier changed its rule."),
     "tier_blocks": Metric(Gauge, "Slots of the tier by state; aborted and quarantined are not reused yet.", "state"),
     "tier_ready_blocks": Metric(Gauge, "Slots of the tier that are ready on every rank."),
-    "tier_size_blocks": Metric(Gauge, "Slots that the tier is going to have."),
+    "tier_size_blocks": Metric(Gauge, "Slots that the tier will have."),
     "tier_awaited_blocks": Metric(Gauge, "Blocks that are kept because queued requests will load them."),
-    "tier_moved_chunks": Metric(Counter, "Pieces of the tier that went from one size of slots to another."),
-    "tier_chunks": Metric(Gauge, "Chunks of the tier that are this engine's; of a shared one others have the rest."),
-    "tier_foreign_blocks": Metric(Gauge, "Blocks of other engines in a shared tier that this one is about to load."),
+    "tier_moved_chunks": Metric(Counter, "Chunks of the tier that changed to another slot size."),
+    "tier_chunks": Metric(Gauge, "Chunks of the tier that belong to this engine; others can have the rest."),
+    "tier_foreign_blocks": Metric(Gauge, "Blocks of other engines in a shared tier that this engine is about to load."),
     "found_foreign_blocks": Metric(Counter, "Blocks that this engine found in a shared tier and others had stored."),
-    "tier_wasted_bytes": Metric(Gauge, "Bytes of a rank's tier behind the slots of its chunks."),
+    "tier_wasted_bytes": Metric(Gauge, "Bytes at the ends of chunks, of a rank's tier, that hold no slot."),
     "stores_in_flight": Metric(Gauge, "Stores under way."),
     "loads_in_flight": Metric(Gauge, "Loads under way."),
-    "backlog_blocks": Metric(Gauge, "Blocks that wait for their turn to be stored."),
+    "backlog_blocks": Metric(Gauge, "Blocks that wait to be stored."),
     "queue_seconds": Metric(Histogram, "How long a transfer waited for its first copy, on each rank.", "kind"),
     "device_seconds": Metric(Histogram, "Device time of a transfer's copies, on each rank.", "kind"),
     "rank_stored_bytes": Metric(Counter, "Bytes that a rank copied to host memory.", "rank"),
     "rank_loaded_bytes": Metric(Counter, "Bytes that a rank copied back.", "rank"),
     "rank_failed_transfers": Metric(Counter, "Transfers that failed on a rank.", "rank"),
     "rank_staging_bytes": Metric(Gauge, "Device memory of the staging ring that is in use.", "rank"),
-    "rank_in_flight_bytes": Metric(Gauge, "Bytes on their way over the link.", "rank"),
+    "rank_in_flight_bytes": Metric(Gauge, "Bytes under way on the link.", "rank"),
     "rank_queued_bytes": Metric(Gauge, "Bytes that wait for the link.", "rank"),
     "rank_ready_blocks": Metric(Gauge, "Slots of a rank's host memory that are populated and pinned.", "rank"),
-    "rank_numa_node": Metric(Gauge, "The NUMA node that a rank's host memory is preferred on.", "rank"),
-    "rank_on_node_ratio": Metric(Gauge, "How much of that memory is there.", "rank"),
-    "rank_huge_page_ratio": Metric(Gauge, "How much of that memory is in huge pages.", "rank"),
+    "rank_numa_node": Metric(Gauge, "The preferred NUMA node of a rank's host memory.", "rank"),
+    "rank_on_node_ratio": Metric(Gauge, "Share of that memory on that node.", "rank"),
+    "rank_huge_page_ratio": Metric(Gauge, "Share of that memory in huge pages.", "rank"),
 }
 
-# From the core's figures to keys.
+# The key of each of the core's figures.
 SCHEDULER_KEYS = {
     "hit_tokens": "hit_tokens",
     "stored": "stored_blocks",
@@ -151,13 +151,13 @@ RANK_KEYS = {
     "huge_page_ratio": "rank_huge_page_ratio",
 }
 
-# From one copy call of some blocks to a prompt of a million tokens over a busy link.
+# From one copy call for some blocks up to a prompt of a million tokens over a busy link.
 SECONDS_BUCKETS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 
-# Levels that come back to 0 in a step that may be the engine's last for long.
+# Gauges that return to 0 in a step that can be the engine's last one for a long time.
 _PASSING = ("num_stores_in_flight", "num_loads_in_flight", "in_flight_bytes", "queued_bytes")
 
-# What the log line has, in its order.
+# The keys of the log line, in its order.
 LOGGED_KEYS = (
     "hit_tokens",
     "stored_blocks",
@@ -172,19 +172,19 @@ LOGGED_KEYS = (
 
 
 def metric_of(key: str) -> Metric:
-    """Return the metric that `key` is a value of."""
+    """Return the metric to which `key` belongs."""
     return METRICS[key.partition("/")[0]]
 
 
 class KvFerryStats(KVConnectorStats):
-    """Figures by key: of counters what came to them, of gauges what they are, of histograms a list of what was seen."""
+    """Figures by key: the increase of a counter, the value of a gauge, the list of a histogram's observations."""
 
     def reset(self) -> None:
-        """Forget all."""
+        """Forget all figures."""
         self.data.clear()
 
     def aggregate(self, other: KVConnectorStats) -> "KvFerryStats":
-        """Add what came later, or from another rank."""
+        """Add later figures, or those of another rank."""
         for key, value in other.data.items():
             kind = metric_of(key).kind
             if kind is Gauge or key not in self.data:
@@ -194,30 +194,30 @@ class KvFerryStats(KVConnectorStats):
         return self
 
     def reduce(self) -> dict[str, int | float]:
-        """Return what the log line has: all, if it would be empty."""
+        """Return the figures of the log line; if it would be empty, all figures except histograms."""
         main = {key: self.data[key] for key in LOGGED_KEYS if key in self.data}
         return main or {key: value for key, value in self.data.items() if metric_of(key).kind is not Histogram}
 
     def is_empty(self) -> bool:
-        """Whether there is nothing to tell."""
+        """Whether there are no figures."""
         return not self.data
 
 
 class StatsSource:
-    """Takes one side's figures now and then; used by its engine thread only.
+    """Takes one side's figures from time to time; used only by its engine thread.
 
     Parameters
     ----------
     read
-        Returns the figures: counters since the start, and levels of now.
+        Returns the figures: counters since the start, and current values of gauges.
     keys
-        From their names to keys.
+        The key of each figure, by its name.
     is_busy
-        Whether any of the levels that pass is not 0: asked in every step, where the figures are not.
+        Whether any of the gauges `_PASSING` is not 0. It is called in every step, `read` is not.
     label
-        Behind each key; empty for none.
+        Value of the label of each key; empty: none.
     take_timings
-        Takes what histograms have seen since the last call, by key.
+        Takes the observations of histograms since the last call, by key.
 
     """
 
@@ -236,16 +236,16 @@ class StatsSource:
         self._keys = {name: (key, metric_of(key).kind is Counter) for name, key in labelled.items()}
         self._last: dict[str, float] = {}
         self._due = 0.0
-        self._is_passing = False  # what was told last
+        self._is_passing = False  # in the last report
 
     def hurry(self) -> None:
-        """Take them at the next occasion: perhaps it is the last one for long."""
+        """Take the figures at the next call, because it can be the last one for a long time."""
         self._due = 0.0
 
     def take(self) -> KvFerryStats | None:
-        """Take them if it is time, or if copies were under way when they were told and none is any more.
+        """Take the figures if it is time, or if the last report had copies under way and all have ended since.
 
-        Counters that stand still are left out.
+        Unchanged figures are left out.
         """
         now = time.monotonic()
         if now < self._due and (not self._is_passing or self._is_busy()):
@@ -269,12 +269,12 @@ class StatsSource:
 
 
 class KvFerryPromMetrics(KVConnectorPromMetrics):
-    """The metrics of ``/metrics``, of all engines of the process.
+    """The metrics at ``/metrics``, for all engines of the process.
 
     Parameters
     ----------
     vllm_config, metric_types, labelnames, per_engine_labelvalues
-        As vLLM gives them.
+        As vLLM passes them.
 
     """
 
@@ -290,7 +290,7 @@ class KvFerryPromMetrics(KVConnectorPromMetrics):
         for name, metric in METRICS.items():
             options: dict[str, Any] = {}
             if metric.kind is Gauge:
-                # Of several processes that serve one engine's metrics, the one that was told last.
+                # If several processes serve one engine's metrics, the last value that any of them got.
                 options["multiprocess_mode"] = "mostrecent"
             elif metric.kind is Histogram:
                 options["buckets"] = SECONDS_BUCKETS
@@ -300,13 +300,13 @@ class KvFerryPromMetrics(KVConnectorPromMetrics):
                 labelnames=[*labelnames, metric.label] if metric.label else labelnames,
                 **options,
             )
-        # What the scheduler side tells is there from the start, as 0.
+        # The scheduler side's metrics exist from the start, with the value 0.
         for engine_idx in per_engine_labelvalues:
             for key in SCHEDULER_KEYS.values():
                 self._child(key, engine_idx)
 
     def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:
-        """Record what an engine told."""
+        """Record the figures that an engine reported."""
         for key, value in transfer_stats_data.items():
             child = self._child(key, engine_idx)
             kind = metric_of(key).kind

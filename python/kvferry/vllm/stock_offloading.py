@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What vLLM's own OffloadingConnector would take of host memory, by its own arithmetic."""
+"""The host memory that vLLM's own OffloadingConnector would take, by its own arithmetic."""
 
 import dataclasses
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,11 +15,11 @@ class StockTier(NamedTuple):
     Attributes
     ----------
     num_chunks
-        That it holds; a chunk is a block of any group, unless its configuration says otherwise.
+        Chunks that it holds. A chunk is a block of any group, unless its configuration says otherwise.
     chunk_bytes
-        Of one on each rank, with what it is rounded up by; of ranks that share one copy together.
+        Bytes of a chunk on each rank, rounded up; ranks that share one copy count once.
     chunk_tokens
-        That a chunk covers, by KV cache group; 0: it leaves the group out.
+        Tokens that a chunk covers, by KV cache group; 0: the group is left out.
 
     """
 
@@ -29,19 +29,19 @@ class StockTier(NamedTuple):
 
 
 def stock_tier(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig", tier_bytes: int) -> StockTier:
-    """Let OffloadingConnector's own code divide a tier.
+    """Compute the tier with OffloadingConnector's own code.
 
     Parameters
     ----------
     vllm_config, kv_cache_config
-        Of the engine. Of the connector's keys none is read.
+        The engine's configuration. The connector's keys are not read.
     tier_bytes
-        Of all ranks together.
+        Bytes of all ranks together.
 
     Raises
     ------
     Exception
-        Whatever vLLM's code raises: it has other names in other releases, and it refuses some engines.
+        Whatever vLLM's code raises: its names differ between releases, and it refuses some engines.
 
     """
     from vllm.distributed.kv_transfer.kv_connector.v1.offloading.config import build_offloading_config

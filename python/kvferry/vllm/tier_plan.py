@@ -27,11 +27,11 @@ class TierPlan(NamedTuple):
     sizes
         Tokens of their blocks.
     reaches
-        How far back their tokens see, as `preflight.reach_of_group` says it.
+        How far back their tokens see, from `preflight.reach_of_group`.
     of_groups
-        The slab class of every group, one that is left out included.
+        The slab class of every group, including groups that are left out.
     stages
-        How a rank of each pipeline stage divides its memory, as far as that is known: the scheduler knows the first.
+        How a rank of each pipeline stage divides its memory, as far as known: the scheduler knows only the first stage.
 
     """
 
@@ -43,17 +43,17 @@ class TierPlan(NamedTuple):
 
     @property
     def first(self) -> RankTier:
-        """The first stage's."""
+        """The tier of a rank of the first stage."""
         return self.stages[0]
 
     @property
     def slot_bytes(self) -> list[int]:
-        """Bytes of a block by slab class, on the rank that has most of it."""
+        """Bytes of a block by slab class, on the rank where they are most."""
         return [max(sizes) for sizes in zip(*(stage.classes.slot_bytes for stage in self.stages), strict=True)]
 
     @property
     def chunk_bytes(self) -> int:
-        """Bytes of a chunk on the rank that has most of it."""
+        """Bytes of a chunk on the rank where they are most."""
         return max(stage.chunk_bytes for stage in self.stages)
 
     @property
@@ -63,23 +63,23 @@ class TierPlan(NamedTuple):
 
     @property
     def start_chunks(self) -> int:
-        """Chunks that every rank begins with."""
+        """Chunks with which every rank starts."""
         return min(stage.start_chunks for stage in self.stages)
 
     @property
     def max_slots(self) -> int:
-        """Slots of the largest blocks, if they had all that the tier begins with."""
+        """Slots for the largest blocks, if they had all of the memory with which the tier starts."""
         return self.start_chunks * self.first.slots_per_chunk[0]
 
     @property
     def block_tokens(self) -> int:
-        """Tokens of a block of those groups whose slots `max_slots` counts."""
+        """Tokens of a block of the groups whose slots `max_slots` counts."""
         kept = [number for number, group in enumerate(self.groups) if preflight.is_kept(group)]
         return max(self.sizes.block_tokens(number) for number in kept if self.of_groups[number] == 0)
 
     @property
     def num_arenas(self) -> int:
-        """Arenas of all ranks."""
+        """Number of arenas of all ranks."""
         return sum(index == 0 for _, index in self.first.sharing.places)
 
 
@@ -89,21 +89,21 @@ def plan_tier(
     kv_cache_config: "KVCacheConfig",
     later_stages: "Sequence[KVCacheConfig]" = (),
 ) -> TierPlan:
-    """Divide the tier; makes nothing.
+    """Plan the tier, without allocating anything.
 
     Parameters
     ----------
     config
-        Of the connector.
+        The connector's configuration.
     vllm_config, kv_cache_config
-        Of the engine; the scheduler's copy of the latter.
+        The engine's configuration; of the KV cache the scheduler's copy.
     later_stages
         The KV caches of the other pipeline stages' ranks, if they are known.
 
     Raises
     ------
     ConfigError
-        The tier holds no block, or the engine is one that kvferry refuses.
+        The tier is too small for one block, or kvferry refuses the engine.
 
     """
     groups = preflight.check_kv_cache(kv_cache_config)
@@ -113,19 +113,19 @@ def plan_tier(
     for number, of_stage in enumerate(later_stages, 1):
         stages.append(rank_tier.divide_as(first, number, config, vllm_config, of_stage))
     classes_of_kept = iter(first.classes.of_groups)
-    # A group that is left out has no slots, and any class.
+    # A group that is left out has no slots, so its class does not matter.
     of_groups = [next(classes_of_kept) if preflight.is_kept(group) else 0 for group in groups]
     reaches = [preflight.reach_of_group(group, vllm_config.num_speculative_tokens) for group in groups]
     return TierPlan(groups, sizes, reaches, of_groups, stages)
 
 
 def warn_of_small_tier(num_slots: int, block_tokens: int, max_model_len: int) -> None:
-    """Warn of a tier that cannot hold one request of the maximum length."""
+    """Warn if the tier cannot hold one request of the maximum length."""
     num_tokens = num_slots * block_tokens
     if num_tokens < max_model_len:
         logger.warning(
-            "kvferry's tier holds %d tokens (%d blocks of %d), less than one request of max_model_len %d tokens: long "
-            "prefixes will not be found whole; raise cpu_bytes_to_use",
+            "kvferry's tier holds %d tokens (%d blocks of %d), less than one request of max_model_len %d tokens: it "
+            "cannot hold long prefixes whole; raise cpu_bytes_to_use",
             num_tokens,
             num_slots,
             block_tokens,

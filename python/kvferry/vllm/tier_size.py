@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How large the tier is to be while the engine serves: as `kvferry tier resize` asks, and as the machine's memory goes.
+"""The size of the tier while the engine serves: it follows `kvferry tier resize`, and the machine's free memory.
 
-The engine's scheduler looks in each of its steps, because only a step tells the ranks anything. An engine at rest has
-no steps: what is asked of it then is done with its next request.
+The engine's scheduler checks both in its steps, because orders reach the ranks only in steps. An engine at rest makes
+no steps, so it resizes its tier with its next request.
 """
 
 import os
@@ -22,37 +22,37 @@ if TYPE_CHECKING:
 
 logger = init_logger("vllm.kvferry")
 
-# What the engine says of itself, and what the machine has left, is at most so old.
+# Time between two updates of the engine's file, and between two looks at the machine's free memory.
 _PERIOD_S = 0.25
 _LOOK_S = 1.0
-# An engine that has nothing else to do steps for so long without that anything changes.
+# An engine without requests stops stepping if the tier has not changed for this time.
 _PATIENCE_S = 60.0
 
 
 def free_bytes() -> int:
-    """Bytes of memory that the machine, and each cgroup of this process, has left."""
+    """Bytes of memory that are free on the machine and in every cgroup of this process."""
     return min((room for _, room, _ in _core.memory_limits()), default=1 << 62)
 
 
 class MemoryFollower:
-    """Says how large the tier is to be, so that `margin` bytes stay free.
+    """Computes the size of the tier with which `margin` bytes stay free.
 
-    Below the margin the tier gives up what is missing, at once. It takes some again when the machine has had half of
-    the margin more to spare for half a minute, and then half of what there is beyond that: so it does not go up and
-    down with what other programs take and give back in between.
+    If less than the margin is free, the tier gives up the missing bytes at once. It grows again when one and a half
+    times the margin has been free for half a minute, by half of what is free beyond that. So it does not follow every
+    change of other programs' memory.
 
     Parameters
     ----------
     margin
-        Bytes that are to stay free.
+        Bytes that should stay free.
     read_free
-        Returns those that are.
+        Returns the bytes that are free.
 
     """
 
     CALM_S = 30.0
     LEAST_SHARE = 8
-    """The tier keeps one part of so many of what was asked for, whatever other programs take."""
+    """The tier keeps at least the requested size divided by this number, however much other programs take."""
 
     def __init__(self, margin: int, read_free: Callable[[], int] = free_bytes) -> None:
         self._margin = margin
@@ -60,18 +60,18 @@ class MemoryFollower:
         self._calm_since: float | None = None
 
     def next_size(self, num_bytes: int, on_the_way: int, wanted: int, now: float) -> int:
-        """Return how many bytes the tier is to have.
+        """Return the bytes that the tier should have.
 
         Parameters
         ----------
         num_bytes
-            What it has in use.
+            Bytes that it uses now.
         on_the_way
-            What goes back to the machine already, less what is about to be taken.
+            Bytes that are already being returned to the machine, less those that are about to be taken.
         wanted
-            What the user wants it to have.
+            Bytes that the user wants.
         now
-            Seconds, of a clock that only goes forward.
+            Seconds of a monotonic clock.
 
         """
         free = self._read_free() + on_the_way
@@ -92,18 +92,18 @@ class MemoryFollower:
 
 
 class TierSize:
-    """Makes the tier of one engine as large as it is to be; used by the scheduler's thread only.
+    """Resizes the tier of one engine; used only by the scheduler's thread.
 
     Parameters
     ----------
     engine
         The scheduler side of the core.
     config
-        Of the connector.
+        The connector's configuration.
     vllm_config
-        Of the engine.
+        The engine's configuration.
     num_chunks, start_chunks
-        That the tier can have, and that it begins with.
+        Chunks that the tier can have, and chunks with which it starts.
 
     """
 
@@ -135,7 +135,7 @@ class TierSize:
                 logger.warning("kvferry: `kvferry tier` will not find this engine: %s", error)
 
     def step(self) -> None:
-        """Look whether the tier is to have another size, and say how it stands; called for each plan."""
+        """Check whether the tier should have another size, and publish its state. Called for each plan."""
         if self._file is None and self._follower is None:
             return
         asked = self._file.take_request() if self._file is not None else None
@@ -156,7 +156,7 @@ class TierSize:
 
     @property
     def wants_steps(self) -> bool:
-        """Whether the engine is to step on though it has no request: ranks are told, and heard, in steps only."""
+        """Whether the engine should step without a request, because ranks get orders and report only in steps."""
         if self._said is None or not (self._said.is_at_work or self._said.is_blocked):
             return False
         return time.monotonic() - self._changed_at < _PATIENCE_S
@@ -170,7 +170,7 @@ class TierSize:
         if self._state().why_fixed:
             return
         self._wanted = min(max(asked, 1), self._most_bytes)
-        logger.info("kvferry: the tier is to have %s, as kvferry tier resize asks", format_size(self._wanted))
+        logger.info("kvferry: resizing the tier to %s, for kvferry tier resize", format_size(self._wanted))
         self._engine.resize(self._chunks_of(self._wanted))
 
     def _follow(self, follower: MemoryFollower, state: TierState, now: float) -> None:
@@ -180,14 +180,14 @@ class TierSize:
         num_chunks = self._chunks_of(size)
         if num_chunks == self._chunks_of(target):
             return
-        logger.info("kvferry: the tier is to have %s, as the machine's memory goes", format_size(size))
+        logger.info("kvferry: resizing the tier to %s, because of the machine's free memory", format_size(size))
         self._engine.resize(num_chunks)
 
     def _chunks_of(self, num_bytes: int) -> int:
         return max(num_bytes * self._num_chunks // self._most_bytes, 1)
 
     def _bytes_of(self, num_chunks: int) -> int:
-        """Bytes as the user counts them: rounded up, so that as many chunks come back of them."""
+        """Bytes as the user counts them, rounded up, so that `_chunks_of` returns the same number of chunks."""
         return -(-num_chunks * self._most_bytes // self._num_chunks)
 
     def _state(self) -> TierState:
@@ -198,7 +198,7 @@ class TierSize:
         elif not why_fixed and not 0 < figures["chunks_per_run"] < figures["max_chunks"]:
             why_fixed = (
                 "the memory of some rank comes from the machine's pool of huge pages, or is too small to be divided; "
-                "set pages to 'transparent', or pinned_piece_bytes to less"
+                "set pages to 'transparent', or set pinned_piece_bytes to less"
             )
         return TierState(
             pid=os.getpid(),
@@ -232,5 +232,5 @@ class TierSize:
 
 def _why_fixed(config: KvFerryConfig) -> str:
     if config.shared_path is not None:
-        return f"engines share it ({config.shared_path}); end them and start them with another cpu_bytes_to_use"
-    return "its huge pages would go back to the machine's pool of them; set pages to 'transparent'"
+        return f"engines share it ({config.shared_path}); stop them and start them with another cpu_bytes_to_use"
+    return "its huge pages would go back to the machine's pool; set pages to 'transparent'"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many bytes a block has on a rank, as the engine's configuration tells it."""
+"""How many bytes a block has on a rank, according to the engine's configuration."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,22 +14,22 @@ if TYPE_CHECKING:
 
 
 def first_spec(spec: "KVCacheSpec") -> "KVCacheSpec":
-    """Return the specification by which both sides know a group: of a uniform group's layers the first one's.
+    """Return the specification of a group that both sides know; for a uniform group that of its first layer.
 
-    The scheduler's copy of a group has no other.
+    The scheduler's copy of a group has no other specification.
     """
     return spec.first_spec if isinstance(spec, UniformTypeKVCacheSpecs) else spec
 
 
 def content_bytes(spec: "KVCacheSpec") -> int:
-    """Bytes of a block in one layer, without the padding after them in the layer's page."""
+    """Bytes of a block in one layer, without the padding at the end of the layer's page."""
     if isinstance(spec, MambaSpec):
         return int(spec.state_content_size_bytes)
     return int(spec.unpadded_page_size_bytes)
 
 
 def content_bytes_of_group(group: "KVCacheGroupSpec") -> int:
-    """Bytes of a block in all layers of a worker's own group, as the layers' specifications say."""
+    """Bytes of a block in all layers of a worker's own group, from the layers' specifications."""
     spec = group.kv_cache_spec
     if isinstance(spec, UniformTypeKVCacheSpecs):
         return sum(content_bytes(layer) for layer in spec.kv_cache_specs.values())
@@ -37,21 +37,21 @@ def content_bytes_of_group(group: "KVCacheGroupSpec") -> int:
 
 
 def has_state(spec: "KVCacheSpec") -> bool:
-    """Whether the layers keep recurrent state, and no keys and values."""
+    """Whether the layers keep recurrent state instead of keys and values."""
     return any(isinstance(layer, MambaSpec) for layer in iter_layer_specs(spec))
 
 
 class Page(NamedTuple):
-    """Where the blocks of one layer lie in the pool's memory.
+    """Where the blocks of one layer are in the pool's memory.
 
     Attributes
     ----------
     offset, block_stride
-        In bytes: of block 0, and from one block to the next one.
+        Offset of block 0, and distance from one block to the next, in bytes.
     num_bytes
-        Of the layer's part of a block, with its padding.
+        Bytes of the layer's part of a block, with its padding.
     tensor
-        Number of the layer's `KVCacheTensor`: the layers of a group that have the same one have the same specification.
+        Number of the layer's `KVCacheTensor`. Layers of a group with the same number have the same specification.
 
     """
 
@@ -64,7 +64,8 @@ class Page(NamedTuple):
 def pages_of_group(group: "KVCacheGroupSpec", kv_cache_config: "KVCacheConfig") -> list[Page]:
     """Find the pages of a group's layers.
 
-    Two layers' pages lie a page apart if blocks are the outer dimension, or a page for each block if layers are.
+    If blocks are the outer dimension, the pages of two layers are one page apart. If layers are the outer dimension,
+    they are one page for each block apart.
 
     Raises
     ------
@@ -81,22 +82,22 @@ def pages_of_group(group: "KVCacheGroupSpec", kv_cache_config: "KVCacheConfig") 
     for name in group.layer_names:
         if name not in pages:
             raise ConfigError(
-                f"KV cache layer {name!r} has no place in the engine's KV cache; allowed is memory of its own for "
-                "each layer of a group; start vLLM without KvFerryConnector for this model"
+                f"KV cache layer {name!r} has no memory in the engine's KV cache; each layer of a group needs memory "
+                "of its own; start vLLM without KvFerryConnector for this model"
             )
     return [pages[name] for name in group.layer_names]
 
 
 def are_alike(pages: Sequence[Page]) -> bool:
-    """Whether the layers of a group have one specification, which the scheduler knows too."""
+    """Whether all layers of a group have the same specification, which the scheduler knows too."""
     return len({page.tensor for page in pages}) == 1
 
 
 def group_bytes(kv_cache_config: "KVCacheConfig") -> list[int]:
-    """Bytes that a block of each group has in a slot, all layers of a worker's own packed.
+    """Bytes of a slot for a block of each group, with all of the worker's layers packed.
 
-    The same on both sides, although the scheduler knows one layer's specification only: if layers differ, all of them
-    count with their padding.
+    Both sides get the same result, although the scheduler knows the specification of only one layer: if layers differ,
+    all of them count with their padding.
     """
     found = []
     for group in kv_cache_config.kv_cache_groups:
@@ -109,14 +110,14 @@ def group_bytes(kv_cache_config: "KVCacheConfig") -> list[int]:
 
 
 class SlabClasses(NamedTuple):
-    """Which KV cache groups have slots of one kind.
+    """The slab classes: KV cache groups whose slots are interchangeable have the same class.
 
     Attributes
     ----------
     of_groups
         The class of each group.
     slot_bytes
-        By class: bytes of a block on this rank, all layers packed.
+        For each class: bytes of a block on this rank, with all layers packed.
 
     """
 
@@ -127,18 +128,18 @@ class SlabClasses(NamedTuple):
 def slab_classes(kv_cache_config: "KVCacheConfig", num_stages: int) -> SlabClasses:
     """Find the classes of a rank's groups, the largest first.
 
-    Groups whose layers have the same sizes at the same places share one, unless there are several pipeline stages: no
-    rank can tell whether two groups are alike on the others.
+    Groups whose layers have the same sizes at the same places share a class. With several pipeline stages no groups
+    share one, because no rank knows whether two groups are alike on the other stages.
 
     Parameters
     ----------
     kv_cache_config
-        Of the rank, or the scheduler's, whose groups list the layers of rank 0.
+        The rank's configuration, or the scheduler's, whose groups list the layers of rank 0.
     num_stages
-        Of the engine's pipeline.
+        Number of pipeline stages of the engine.
 
     """
-    # Blocks of one size whose layers differ, in place or in shape, have their bytes elsewhere in a page.
+    # Blocks of the same size have their bytes at other places of a page if their layers differ in place or in shape.
     of_each = []
     for number, num_bytes in enumerate(group_bytes(kv_cache_config)):
         group = kv_cache_config.kv_cache_groups[number]
@@ -154,13 +155,13 @@ def slab_classes(kv_cache_config: "KVCacheConfig", num_stages: int) -> SlabClass
                 number if num_stages > 1 else 0,
             )
         )
-    # In the order of the groups where nothing else tells them apart.
+    # Kinds that this does not order stay in the order of their groups.
     kinds = sorted({repr(kind): kind for kind in of_each}.values(), key=lambda kind: kind[:4], reverse=True)
     return SlabClasses([kinds.index(kind) for kind in of_each], [kind[0] for kind in kinds])
 
 
 def bytes_by_rank(classes: SlabClasses, parallel: "ParallelConfig") -> list[list[int]]:
-    """Bytes of a block by class and rank, as the core's SchedulerEngine takes them: 0 for those of later stages."""
+    """Bytes of a block by class and rank, for the core's SchedulerEngine; 0 for ranks of later stages."""
     ranks_per_stage = parallel.world_size // parallel.pipeline_parallel_size
     others = [0] * (parallel.world_size - ranks_per_stage)
     return [[size] * ranks_per_stage + others for size in classes.slot_bytes]

@@ -1,30 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What differs between the vLLM releases that the connector runs under, 0.30 to 0.33.
+"""The differences between the vLLM releases that the connector supports, 0.30 to 0.33.
+
+The second column names the last release before a change, the third column says what the next release does.
 
 ============================  ========  ===========================================================================
-what                          until     then
+subject                       until     then
 ============================  ========  ===========================================================================
-keys of KV events             0.30      0.31 tags what else a block hash covers; events have it without the tags
-adapters in block hashes      0.30      0.31 hashes a LoRA adapter's name and path; before, the name alone, so that
-                                        another adapter under it would get the blocks: `preflight` refuses LoRA
-decode context parallelism    0.30      0.31 says of each layer whether its tokens are divided among ranks; before,
-                                        those of attention are
+keys of KV events             0.30      0.31 tags the other inputs of a block hash; events have them without the
+                                        tags
+adapters in block hashes      0.30      0.31 hashes a LoRA adapter's name and path; earlier releases hash only the
+                                        name, so another adapter of that name would get the blocks: `preflight`
+                                        refuses LoRA
+decode context parallelism    0.30      0.31 says for each layer whether its tokens are divided among ranks; in
+                                        earlier releases those of all attention layers are
 source of a prefix hit        0.31      0.32 asks whether it came from host memory
-hashes of streaming sessions  0.31      0.32 takes the hash of a block back whose last token a next turn replaces;
-                                        before, it keeps other tokens under it: later turns are not stored
-model runner v2               0.31      0.32 tells the connector's hooks of a step's batch
-states of every block         0.31      0.32 has ``mamba_cache_mode`` "align" alone; before, "all" leaves a state in
-                                        each block, and says nothing of it to connectors
-pause that waits              0.31      0.32 lets a request whose load ends meanwhile run
-sleep mode                    0.32      0.33 asks ``supports_sleep_mode`` when the engine's configuration is made;
-                                        before, the connector cannot object and is not told: `preflight` refuses.
-                                        0.33 tells: ``unregister_kv_caches``, ``restore_kv_caches``
-zeroing and copy-on-write,    0.32      0.33 does both before ``handle_preemptions``, earlier ones after it; before
-model runner v2                         the bind, which is where kvferry's fence is, all of them
-planning of KV caches         0.32      0.33 has a module of its own for it, and finds the groups first
-a request whose load failed   0.32      0.33 looks for its blocks before requests that hold some, which wait for
-                                        ever if there is no room for it; a lookup that is put off once lets them
-                                        pass (`scheduler_side`); before, it does where it stands in the queue
+hashes of streaming sessions  0.31      0.32 takes back the hash of a block whose last token the next turn replaces;
+                                        earlier releases keep the hash for other tokens: later turns are not stored
+model runner v2               0.31      0.32 passes a step's batch to the connector's hooks
+states of every block         0.31      0.32 has only ``mamba_cache_mode`` "align"; in earlier releases "all" leaves
+                                        a state in each block, and does not tell connectors
+pause that waits              0.31      0.32 runs a request whose load ends during the pause
+sleep mode                    0.32      0.33 asks ``supports_sleep_mode`` when the engine's configuration is made,
+                                        and calls ``unregister_kv_caches`` and ``restore_kv_caches``; earlier
+                                        releases neither ask nor tell the connector: `preflight` refuses
+zeroing and copy-on-write,    0.32      0.33 does both before ``handle_preemptions``, earlier releases after it; all
+model runner v2                         do both before the bind, where kvferry's fence is
+planning of KV caches         0.32      0.33 has a separate module for it, and finds the groups first
+a request whose load failed   0.32      0.33 allocates its blocks before those of requests that hold some, and these
+                                        wait for ever if there is no room for it. If one lookup is put off, they can
+                                        pass (`scheduler_side`). In earlier releases it keeps its place in the queue
 ============================  ========  ===========================================================================
 """
 
@@ -48,12 +52,12 @@ NEWEST_TESTED = (0, 33)
 
 
 def check_installed() -> None:
-    """Check the installed vLLM. To be called before the connector is imported: older releases lack what it imports.
+    """Check the installed vLLM. Call this before importing the connector: older releases lack what it imports.
 
     Raises
     ------
     ConfigError
-        It is older than the oldest release that the connector can run under.
+        vLLM is older than `OLDEST`.
 
     """
     import vllm
@@ -62,12 +66,12 @@ def check_installed() -> None:
 
 
 def check(version: str) -> None:
-    """Check a vLLM version, e.g. ``"0.32.0+cpu"``; warn of one that kvferry was not tested with.
+    """Check a vLLM version, e.g. ``"0.32.0+cpu"``. Warn about a version with which kvferry was not tested.
 
     Raises
     ------
     ConfigError
-        It is older than `OLDEST`.
+        The version is older than `OLDEST`.
 
     """
     tested = f"{_text(OLDEST)} to {_text(NEWEST_TESTED)}"
@@ -85,7 +89,7 @@ def check(version: str) -> None:
 
 
 def host_cache_hit_source() -> "CacheHitSource | None":
-    """What vLLM calls a hit in host memory; None where it does not ask."""
+    """Return vLLM's name for a hit in host memory; None for releases that do not ask."""
     try:
         from vllm.v1.metrics.cache_hit_source import CacheHitSource
     except ImportError:
@@ -94,12 +98,12 @@ def host_cache_hit_source() -> "CacheHitSource | None":
 
 
 def event_extra_keys(extra_keys: Iterable[tuple[Any, ...] | None]) -> list[tuple[Any, ...] | None] | None:
-    """What else the hashes of blocks cover, as KV events have it.
+    """Return the other inputs of block hashes in the form of KV events.
 
     Parameters
     ----------
     extra_keys
-        One entry per block, of vLLM's ``generate_block_hash_extra_keys``.
+        One entry for each block, from vLLM's ``generate_block_hash_extra_keys``.
 
     """
     try:
@@ -111,19 +115,19 @@ def event_extra_keys(extra_keys: Iterable[tuple[Any, ...] | None]) -> list[tuple
 
 
 def hashes_cover_adapter_path(version: str) -> bool:
-    """Whether block hashes of a vLLM version tell adapters of one name and different paths apart."""
+    """Whether the block hashes of a vLLM version distinguish adapters that have one name and different paths."""
     release = _release(version)
     return release is None or release >= (0, 31)
 
 
 def tells_of_sleep(version: str) -> bool:
-    """Whether a vLLM version tells connectors before the KV cache loses its memory, and when it has it again."""
+    """Whether a vLLM version tells connectors before the KV cache loses its memory, and after it has memory again."""
     release = _release(version)
     return release is None or release >= (0, 33)
 
 
 def sessions_take_hashes_back() -> bool:
-    """Whether a streaming session takes the hash of its last block back when a next turn replaces that block's end."""
+    """Whether a streaming session takes back the hash of its last block when the next turn replaces the block's end."""
     import vllm
 
     release = _release(vllm.__version__)
@@ -131,7 +135,7 @@ def sessions_take_hashes_back() -> bool:
 
 
 def kv_tp_replicas(kv_cache_config: "KVCacheConfig") -> int | None:
-    """Return how many consecutive ranks hold the same in all layers, or None: vLLM before 0.31 does not count them."""
+    """Return how many consecutive ranks hold the same bytes in all layers; None before vLLM 0.31, which counts them."""
     return getattr(kv_cache_config, "kv_tp_replicas", None)
 
 
@@ -150,11 +154,11 @@ def plan_kv_caches(
     Parameters
     ----------
     vllm_config
-        Of the engine.
+        The engine's configuration.
     specs
-        Of each worker: layer name to KV cache specification.
+        For each worker: layer name to KV cache specification.
     memory_bytes
-        Of each worker: what it has for the KV cache.
+        For each worker: bytes available for the KV cache.
 
     """
     try:

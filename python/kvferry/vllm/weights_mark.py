@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tells a model's weights from other weights: the content of its files, read in part.
+"""Identifies a model's weights by the content of its files, of which a part is read.
 
-Reading all of a large model would take minutes. So of each file are read:
+Reading all of a large model would take minutes. So these parts of each file are read:
 
-- all of it, if it has 1 MiB or less;
-- of safetensors the header whole, tensors of 16 KiB or less whole, and of each larger tensor 1 to 16 spots of 1 KiB at
+- all of a file of 1 MiB or less;
+- of a safetensors file the header, tensors of 16 KiB or less, and 1 to 16 spots of 1 KiB of each larger tensor, at
   places that depend on the header and on the tensor's name;
-- of other large files the first and the last MiB (where PyTorch's archives have the checksums of all tensors), and 256
-  spots of 4 KiB.
+- of any other large file the first and the last MiB (where PyTorch's archives have the checksums of all tensors), and
+  256 spots of 4 KiB.
 
 A model has 32,768 spots, or one for each tensor if it has more tensors. They touch 128 MiB at most for models of up to
-32,768 tensors, 4 KiB for each tensor beyond. A training that changes the fraction `f` of a tensor's elements, wherever
-they are, is seen in a tensor of two-byte elements with the probability 1 - (1 - f)^512 for each spot: 99.4 % for one
-spot and f = 1 %, and next to certainly for 16 spots, or once several tensors have changed. What changes a few rows of a
-large tensor only may not be seen so. Files that were not read whole are therefore told by their time of modification,
-too, unless they lie in Hugging Face's cache, which names files by a hash of all of their content.
+32,768 tensors, and 4 KiB for each further tensor. If a training changes the fraction `f` of a tensor's two-byte
+elements, anywhere, one spot shows it with the probability 1 - (1 - f)^512. That is 99.4 % for f = 1 %, and nearly 100 %
+with 16 spots or several changed tensors. A change of only a few rows of a large tensor can be missed. So the
+modification time of a file that was not read whole counts too, unless the file is in Hugging Face's cache, which names
+files by a hash of their whole content.
 """
 
 import hashlib
@@ -39,10 +39,10 @@ _OTHER_SPOT_BYTES = 4 << 10
 # The format's own limit.
 _MOST_HEADER_BYTES = 100_000_000
 _MOST_FILES = 20_000
-# Spots are read as much at a time as a disk likes.
+# Spots are read in parallel, because disks serve that faster.
 _NUM_READERS = 16
 
-# Formats of `load_format` whose weights are the files of the model's folder, or of the repository under its name.
+# Values of `load_format` whose weights are the files of the model's folder, or of the repository of its name.
 _FROM_FOLDER = frozenset(
     {"auto", "hf", "safetensors", "fastsafetensors", "instanttensor", "npcache", "pt", "mistral", "sharded_state"}
     | {"runai_streamer", "runai_streamer_sharded", "bitsandbytes", "gguf"}
@@ -52,14 +52,14 @@ _BLOB_NAME = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 
 class WeightsMark(NamedTuple):
-    """What tells weights from others.
+    """The identity of weights.
 
     Attributes
     ----------
     facts
-        Of JSON's types.
+        The facts that identify them, in JSON's types.
     why_unknown
-        Why their content cannot be established, for a message; empty if it can.
+        Why their content cannot be identified, for a message; empty if it can.
 
     """
 
@@ -68,7 +68,7 @@ class WeightsMark(NamedTuple):
 
 
 def mark_of_weights(model: "ModelConfig", load: "LoadConfig") -> WeightsMark:
-    """Mark the weights that an engine of this configuration computes with."""
+    """Identify the weights with which an engine of this configuration computes."""
     form = str(load.load_format)
     if form == "dummy":
         return WeightsMark(["made up", int(model.seed)])
@@ -78,20 +78,20 @@ def mark_of_weights(model: "ModelConfig", load: "LoadConfig") -> WeightsMark:
     if form == "tensorizer":
         return _of_tensorizer(load, facts)
     if form not in _FROM_FOLDER:
-        return WeightsMark([], f"load_format {form!r} says nothing of the weights that it brings")
+        return WeightsMark([], f"load_format {form!r} does not identify the weights that it loads")
     place = str(getattr(model, "model_weights", "") or model.model)
     if _URL.match(place):
-        return WeightsMark([], f"what lies at {place} may be replaced without another name")
+        return WeightsMark([], f"the content of {place} can change under the same name")
     if Path(place).exists():
         return mark_of_path(Path(place), facts)
     commit = getattr(model.hf_config, "_commit_hash", None)
     if not commit:
-        return WeightsMark([], f"no commit is known of {place}")
+        return WeightsMark([], f"the commit of {place} is not known")
     return WeightsMark([*facts, "commit", str(commit)])
 
 
 def mark_of_path(path: Path, facts: Iterable[object] = ()) -> WeightsMark:
-    """Mark a file, or all files below a folder but hidden ones; `facts` come first."""
+    """Identify a file, or all files below a folder except hidden ones. `facts` come first in the result."""
     try:
         files = dict(_files_below(path))
         plans = {name: _plan_of(file) for name, file in files.items()}
@@ -107,7 +107,7 @@ def mark_of_path(path: Path, facts: Iterable[object] = ()) -> WeightsMark:
 
 
 def _extra_files(model: "ModelConfig") -> list[object] | None:
-    """Files beside the model's that say how it computes."""
+    """Identify the other files on which the model's computation depends."""
     multimodal = model.multimodal_config
     paths = [model.hf_config_path, getattr(multimodal, "mm_encoder_fp8_scale_path", None)]
     marks = [list(mark_of_path(Path(path))) for path in paths if path and Path(path).exists()]
@@ -120,7 +120,7 @@ def _of_tensorizer(load: "LoadConfig", facts: list[object]) -> WeightsMark:
     places = [str(given[key]) for key in ("tensorizer_uri", "tensorizer_dir") if given.get(key)]
     for place in places:
         if not Path(place).exists():
-            return WeightsMark([], f"what lies at {place} may be replaced without another name")
+            return WeightsMark([], f"the content of {place} can change under the same name")
     if not places:
         return WeightsMark([], "load_format 'tensorizer' has no tensorizer_uri that is a file")
     for place in places:
@@ -150,7 +150,7 @@ def _files_below(path: Path) -> Iterator[tuple[str, Path]]:
                 continue
             num_files += 1
             if num_files > _MOST_FILES:
-                raise ValueError(f"there are more than {_MOST_FILES}")
+                raise ValueError(f"there are more than {_MOST_FILES} files")
             yield str(file.relative_to(path)), file
 
 
@@ -159,7 +159,7 @@ def _raise(error: OSError) -> None:
 
 
 class _Plan(NamedTuple):
-    """What is read of a file beside `read`, which has been."""
+    """The parts of a file that remain to be read; `read` identifies those that have been read."""
 
     file: Path
     read: list[object]
@@ -190,7 +190,7 @@ class _Plan(NamedTuple):
             if size <= _WHOLE_TENSOR_BYTES:
                 yield first, size
                 continue
-            # One in each part, so that they do not gather.
+            # One spot in each part of the tensor, so that the spots are spread over it.
             part = size // spots_of_tensor
             for i in range(spots_of_tensor):
                 yield self._place(f"{i} {name}", first + i * part, part, _SPOT_BYTES), _SPOT_BYTES
@@ -225,7 +225,7 @@ def _plan_of(file: Path) -> _Plan:
 
 
 def _content_name(file: Path) -> str | None:
-    """Return the hash of all of a file's content that Hugging Face's cache names it by."""
+    """Return the hash of a file's whole content by which Hugging Face's cache names it; None for other files."""
     real = file.resolve()
     return real.name if real.parent.name == "blobs" and _BLOB_NAME.fullmatch(real.name) else None
 
@@ -235,19 +235,19 @@ def _safetensors_header(file: Path) -> bytes:
         size = int.from_bytes(opened.read(8), "little")
         header = opened.read(size) if size <= _MOST_HEADER_BYTES else b""
     if not header or len(header) != size:
-        raise ValueError(f"{file} is no safetensors file: its header has {size} bytes")
+        raise ValueError(f"{file} is not a safetensors file: its header has {size} bytes")
     return header
 
 
 def _tensors_of(header: object, base: int) -> Iterator[tuple[str, int, int]]:
     if not isinstance(header, dict):
-        raise ValueError("the header of a safetensors file is no object")
+        raise ValueError("the header of a safetensors file is not an object")
     for name in sorted(header):
         if name == "__metadata__":
             continue
         try:
             begin, end = (int(offset) for offset in header[name]["data_offsets"])
         except (TypeError, KeyError) as error:
-            raise ValueError(f"the header of a safetensors file has no offsets of {name!r}") from error
+            raise ValueError(f"the header of a safetensors file has no offsets for {name!r}") from error
         if end > begin:
             yield name, base + begin, end - begin

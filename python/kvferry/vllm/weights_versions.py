@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which weights the model has now, by the versions that vLLM is told: ``update_weight_version``, or a weight update."""
+"""Which weights the model has now, by the versions that vLLM is told (``update_weight_version``, a weight update)."""
 
 import hashlib
 import secrets
@@ -14,18 +14,18 @@ from kvferry.vllm.callers import being_made
 logger = init_logger("vllm.kvferry")
 
 AT_START = "default"
-"""vLLM's own name of the weights before it is told one."""
+"""vLLM's own version of the weights before it is told one."""
 
 
 class Change(NamedTuple):
-    """What becomes of the tier's blocks.
+    """A change of the weights.
 
     Attributes
     ----------
     weights
-        A number for the weights from here on; not 0.
+        A number for the new weights; not 0.
     forget_old
-        Whether the weights so far cannot come back, as nobody has named them.
+        Whether to forget the blocks of the old weights: they had no version, so they cannot return.
 
     """
 
@@ -34,17 +34,17 @@ class Change(NamedTuple):
 
 
 class WeightsVersions:
-    """The versions of one training, and whether the model's weights have a name now.
+    """The versions of one training run, and whether the model's weights have a version now.
 
-    They have one until a reset of the cache, which vLLM does before weights may change: then they are nobody's until
+    They have one until a reset of the cache, which vLLM makes before weights can change. Then they have none until
     vLLM is told a version, the same one or another.
 
     Parameters
     ----------
     run
-        Name of the training: the key `weights_run`.
+        Name of the training run: the key `weights_run`.
     at_start
-        A number for the weights of the start; None: by the run alone, in a tier that no other engine shares.
+        A number for the weights of the start. None: derived from the run alone, in a tier that no other engine shares.
 
     """
 
@@ -54,7 +54,7 @@ class WeightsVersions:
         self._is_named = True
 
     def name(self, version: str) -> Change:
-        """Take note that the weights have a version, and so a name."""
+        """Note that the weights have this version now."""
         weights = self.at_start if version == AT_START else self._digest(version)
         change = Change(weights, forget_old=not self._is_named)
         self._is_named = True
@@ -64,12 +64,12 @@ class WeightsVersions:
         return change
 
     def unname(self) -> Change:
-        """Take note of a reset of the cache."""
+        """Note a reset of the cache: the weights have no version now."""
         change = Change(secrets.randbits(64) | 1, forget_old=not self._is_named)
         self._is_named = False
         logger.info(
-            "kvferry: the cache was reset: blocks of version are found again when vLLM is told the weights' version "
-            "(update_weight_version)"
+            "kvferry: the cache was reset: blocks of earlier versions are found again when vLLM is told the weights' "
+            "version (update_weight_version)"
         )
         return change
 
@@ -79,15 +79,15 @@ class WeightsVersions:
 
 
 def follow_engine(on_version: Callable[[str], None]) -> None:
-    """Have `on_version` called when the engine that is being made is told a version of its weights.
+    """Call `on_version` whenever the engine that is being created is told a version of its weights.
 
-    vLLM tells its engine core, and no connector. The core makes the scheduler, and that the connector, so that it is
-    among the callers; the method is wrapped on this one core.
+    vLLM tells its engine core, but no connector. The core creates the scheduler, which creates the connector, so the
+    core is on the call stack now. Its method is wrapped, on this one object.
 
     Raises
     ------
     ConfigError
-        There is no such caller: versions could not be heard of.
+        The core is not on the call stack, so the connector would not hear of versions.
 
     """
     from vllm.v1.engine.core import EngineCore
@@ -96,7 +96,7 @@ def follow_engine(on_version: Callable[[str], None]) -> None:
     if core is None:
         raise ConfigError(
             "weights_run is set, and the connector is not made by vLLM's engine core, which is told the versions; "
-            "allowed is an engine of vLLM's own; leave weights_run out"
+            "use vLLM's own engine, or leave weights_run out"
         )
     set_version = core.set_weight_version
 

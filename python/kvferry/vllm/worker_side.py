@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The worker side of one rank: translates vLLM's hooks, each to one call of the core's WorkerEngine."""
+"""The worker side of one rank: translates each of vLLM's hooks to one call of the core's WorkerEngine."""
 
 import weakref
 from collections.abc import Mapping, Sequence
@@ -27,27 +27,27 @@ logger = init_logger("vllm.kvferry")
 
 
 class WorkerSide:
-    """Executes plans on one rank and reports; used by the worker's engine thread only.
+    """Executes plans on one rank, and reports; used only by the worker's engine thread.
 
-    Nothing but `register` and `close` may be called before `register`.
+    Before `register`, only `register` and `close` can be called.
 
     Parameters
     ----------
     config
-        Of the connector.
+        The connector's configuration.
     vllm_config, kv_cache_config
-        Of the engine, as this worker has them.
+        The engine's configuration, as this worker has it.
 
     Raises
     ------
     ConfigError
-        The tier or the staging ring holds no block, or the engine is one that kvferry refuses.
+        The tier or the staging ring is too small for one block, or kvferry refuses the engine.
 
     """
 
     def __init__(self, config: KvFerryConfig, vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> None:
         self._config = config
-        # First of all: the ranks of other pipeline stages wait for it.
+        # This comes first, because the ranks of other pipeline stages wait for it.
         self._tier = rank_tier.tier_of_rank(config, vllm_config, kv_cache_config)
         left_out = (group for group in kv_cache_config.kv_cache_groups if not preflight.is_kept(group))
         self._left_out = frozenset(name for group in left_out for name in group.layer_names)
@@ -60,7 +60,7 @@ class WorkerSide:
         sharing, self._shared = self._tier.sharing, self._tier.shared
         if sharing.places[self._rank][0] > 1:
             replicas.refuse_own_layers(kv_cache_config)
-        # Of a shared tier, whose blocks are told apart by it.
+        # Only a shared tier needs it, to keep the blocks of different engines apart.
         self._probe_of = partial(fingerprint.probe_of_rank, vllm_config, kv_cache_config) if self._shared else None
         # Every rank of one engine has the same id, and no two engines of data parallel share one.
         self._engine_id = vllm_config.kv_transfer_config.engine_id
@@ -73,11 +73,11 @@ class WorkerSide:
         self._load_ring_bytes = config.load_ring_bytes(self._tier.largest_slot)
         cache = vllm_config.cache_config
         self._utilization = None if cache.kv_cache_memory_bytes else float(cache.gpu_memory_utilization)
-        # The engine allocates its KV cache after this.
+        # The engine has not allocated its KV cache yet.
         self._profiled_bytes = kv_device.profiled_bytes()
         self.engine: _core.WorkerEngine | None = None
         self._kv_caches: dict[str, torch.Tensor] = {}
-        # Whether `pump` has anything to try: asked in every layer of every step.
+        # Whether `pump` has anything to do. It is checked in every layer of every step.
         self.is_waiting = False
 
     def register(self, kv_caches: Mapping[str, "torch.Tensor"]) -> None:
@@ -86,18 +86,18 @@ class WorkerSide:
         Parameters
         ----------
         kv_caches
-            Layer name to tensor; kept alive until `close`.
+            The tensor of each layer, by name; kept alive until `close`.
 
         Raises
         ------
         ConfigError
-            Tensors on a device without back end, or laid out in an unsupported way.
+            The tensors are on a device without a back end, or have an unsupported layout.
         TopologyError
-            They have another size than the engine's configuration says.
+            Their size differs from the engine's configuration.
         ResourceError
             The machine does not have the host memory.
         TimeoutError
-            The rank that makes the arena of several did not.
+            Several ranks share an arena, and the rank that makes it did not do so in time.
 
         """
         if self.engine is not None:
@@ -134,7 +134,7 @@ class WorkerSide:
             )
         except ResourceError as error:
             raise ResourceError(
-                f"rank {self._rank} cannot have its share of cpu_bytes_to_use, "
+                f"rank {self._rank} cannot get its share of cpu_bytes_to_use, "
                 f"{format_size(tier.start_chunks * tier.chunk_bytes)}, or its staging rings: {error}"
             ) from error
         logger.info(
@@ -168,14 +168,14 @@ class WorkerSide:
         self.collect = engine.collect
         self.hurry_stats = self._stats.hurry
         self._kv_caches = kv_caches
-        # Also when the process ends without `close`: before Python and PyTorch take the device down.
+        # This runs even if the process ends without `close`, before Python and PyTorch shut the device down.
         self._end = weakref.finalize(self, _end, engine, kv_caches)
 
     def unregister(self) -> None:
-        """Wait until no copy touches the KV cache, and give the device memory of the staging rings back; idempotent.
+        """Wait until no copy touches the KV cache, and free the device memory of the staging rings; idempotent.
 
-        The host memory of the tier stays, and with it what is stored. A load that ends here fails: the engine discards
-        the blocks that it filled.
+        The host memory of the tier stays, with the stored blocks. A load that ends here fails, because the engine
+        discards the blocks that it filled.
 
         Raises
         ------
@@ -189,17 +189,17 @@ class WorkerSide:
             return
         self.engine.sleep()
         self.is_waiting = False
-        logger.info("kvferry: rank %d has let go of the KV cache and of its staging rings", self._rank)
+        logger.info("kvferry: rank %d has released the KV cache and its staging rings", self._rank)
 
     def restore(self) -> None:
-        """Take the KV cache again, wherever its tensors are now, and device memory for the staging rings; idempotent.
+        """Take the KV cache again, at its current addresses, and allocate the staging rings again; idempotent.
 
         Raises
         ------
         ResourceError
-            The device does not have the memory. Nothing has changed: it may be called again.
+            The device does not have the memory. Nothing has changed, and the call can be repeated.
         ConfigError, TopologyError
-            The tensors are not what they were.
+            The tensors have another layout or size than before.
 
         """
         if self.engine is None or not self.engine.is_asleep:
@@ -210,7 +210,7 @@ class WorkerSide:
             self.engine.wake(fragments, self._num_blocks)
         except ResourceError as error:
             raise ResourceError(
-                f"rank {self._rank} cannot have the device memory of its staging rings again: {error}; free device "
+                f"rank {self._rank} cannot get the device memory of its staging rings again: {error}; free device "
                 "memory and wake the engine up again, or start it with smaller staging_bytes and load_staging_bytes"
             ) from error
         logger.info("kvferry: rank %d has the KV cache and its staging rings again", self._rank)
@@ -218,13 +218,13 @@ class WorkerSide:
     def _fragments_of(
         self, kv_caches: Mapping[str, "torch.Tensor"]
     ) -> tuple[list[list[Fragment]], list[list[Fragment]]]:
-        """Find the fragments of a block, of each group and of each slab class."""
+        """Find the fragments of a block, for each group and for each slab class."""
         groups = [group.layer_names for group in self._groups]
         of_groups = fragments_of_groups(groups, kv_caches, self._num_blocks)
         return of_groups, self._fragments_of_classes(of_groups)
 
     def _fragments_of_classes(self, of_groups: Sequence[list[Fragment]]) -> list[list[Fragment]]:
-        """Find the fragments of a block of each slab class, checked against the engine's specification."""
+        """Find the fragments of a block for each slab class, and check them against the engine's specification."""
         of_classes: dict[int, list[Fragment]] = {}
         for group, slab_class, fragments in zip(self._groups, self._tier.classes.of_groups, of_groups, strict=True):
             layers = group.layer_names
@@ -237,19 +237,19 @@ class WorkerSide:
                 )
             if of_classes.setdefault(slab_class, fragments) != fragments:
                 raise ConfigError(
-                    f"the KV cache group of layer {layers[0]!r} has blocks of {found} bytes that lie elsewhere in a "
-                    "page than those of another group of that size; allowed are groups that share the pool's pages, "
-                    "all laid out alike; start vLLM with --disable-hybrid-kv-cache-manager or without KvFerryConnector"
+                    f"the KV cache group of layer {layers[0]!r} has blocks of {found} bytes at other places of a page "
+                    "than another group with blocks of that size; allowed are groups that share the pool's pages, all "
+                    "with one layout; start vLLM with --disable-hybrid-kv-cache-manager or without KvFerryConnector"
                 )
         return [of_classes[slab_class] for slab_class in range(len(self._tier.slots_per_chunk))]
 
     def _ring_that_fits(self, device: kv_device.KvDevice) -> int:
-        """Bytes of the staging ring: as wanted, or what the engine will leave of the device's memory.
+        """Bytes of the staging ring: the wanted size, or what the engine leaves of the device's memory.
 
         Raises
         ------
         ResourceError
-            That is not one block.
+            Not even one block fits.
 
         """
         if self._config.staging_bytes is not None:
@@ -266,22 +266,22 @@ class WorkerSide:
         return choice.ring_bytes
 
     def bind(self, metadata: KvFerryMetadata) -> None:
-        """Begin a step: its loads wait for the compute stream as it is now."""
+        """Begin a step. Its loads wait for the work that the compute stream has now."""
         self._bind(metadata.plan, self._compute_stream())
         self.is_waiting = self._waits()
 
     def pump(self) -> None:
-        """Gather what earlier steps had to leave, if there is room now."""
+        """Gather the blocks for which earlier steps had no room, if there is room now."""
         self._pump(self._compute_stream())
         self.is_waiting = self._waits()
 
     def save(self) -> None:
-        """Gather what this step has to store, in compute-stream order; waits for nothing."""
+        """Gather the blocks that this step stores, in the order of the compute stream. Does not wait."""
         self._save(self._compute_stream())
         self.is_waiting = self._waits()
 
     def take_metadata(self) -> KvFerryWorkerMetadata | None:
-        """Take what this rank has to say; None if nothing."""
+        """Take this rank's report; None if there is none."""
         report = self._take_report()
         return KvFerryWorkerMetadata([report]) if report else None
 
@@ -294,12 +294,12 @@ class WorkerSide:
         return {**self.engine.stats(), **self.engine.arena_figures()}
 
     def close(self) -> None:
-        """End: wait until no copy touches the KV cache, then let go of it; idempotent.
+        """End: wait until no copy touches the KV cache, then release it; idempotent.
 
         Raises
         ------
         TimeoutError
-            A copy does not end; the KV cache is kept alive then.
+            A copy does not end. Then the KV cache is kept alive.
 
         """
         if self.engine is not None:
@@ -308,7 +308,7 @@ class WorkerSide:
 
 
 def _end(engine: _core.WorkerEngine, kv_caches: "Mapping[str, torch.Tensor]") -> None:
-    """Close what nobody closed; until then `kv_caches` are kept alive."""
+    """Close an engine that was not closed before. Until then `kv_caches` are kept alive."""
     try:
         engine.close()
     except Error as error:

@@ -109,7 +109,7 @@ TEST(Program, AnAbsentDeviceIsThreeInOneLine) {
         {subcommand, "--device", "cuda", "--driver-library", "libkvferry_there_is_none.so"});
     EXPECT_EQ(run.exit_code, 3);
     EXPECT_EQ(std::count(run.err.begin(), run.err.end(), '\n'), 1) << run.err;
-    EXPECT_TRUE(says(run.err, "cuda:0 cannot be had")) << run.err;
+    EXPECT_TRUE(says(run.err, "cuda:0 is not available")) << run.err;
   }
   EXPECT_EQ(run_program({"link", "--device", "host:1"}).exit_code, 3);
 }

@@ -149,7 +149,7 @@ TEST_F(GrowingReport, ResumeRefusesAnotherMeasurement) {
   refused(copy_, "--json");
   EXPECT_EQ(text(json_), before);
   std::ofstream(json_) << "no report";
-  refused(with_files(copy_), "is no report");
+  refused(with_files(copy_), "is not a report");
 }
 
 TEST_F(GrowingReport, ATerminationEndsItAfterTheRowWithAWholeReport) {

@@ -10,16 +10,17 @@
 
 namespace kvferry::bench {
 
-/// Holds a round's answers, which are no bytes of anything, against what they should be, by the
-/// verifier of bytes: each answer is one byte of the round's pattern, which a wrong one spoils. So
-/// a wrong answer is reported, and spoilt for a test, as a wrong byte is. One thread at a time.
+/// Compares a round's answers with the right ones, by the verifier of bytes. Each answer stands for
+/// one byte of the round's pattern, and a wrong answer corrupts that byte. So wrong answers are
+/// reported like wrong bytes, and tests can cause one in the same way. Used by one thread at a
+/// time.
 class AnswerSheet {
  public:
   void expect(std::uint64_t found, std::uint64_t expected) {
     differences_.push_back(found == expected ? std::byte{0} : std::byte{0xff});
   }
-  /// Ends the round: all answers given since the last one, as one piece of `what`, whose wrong byte
-  /// is the number of the wrong answer.
+  /// Ends the round. All answers since the last round are one piece of `what`; the index of its
+  /// wrong byte is the number of the wrong answer.
   void hand_in(Verifier& verifier, std::string_view what);
 
  private:

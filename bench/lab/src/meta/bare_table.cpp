@@ -9,7 +9,7 @@ namespace {
 
 using cpu_tier::BlockKey;
 
-// As far ahead as the tier's own index fetches.
+// The tier's own index prefetches as far ahead.
 constexpr std::size_t kAhead = 16;
 
 }  // namespace
@@ -55,7 +55,7 @@ void BareTable::erase_at(std::size_t position) {
   std::size_t hole = position;
   for (std::size_t next = (hole + 1) & mask_; entries_[next].value != kAbsent;
        next = (next + 1) & mask_) {
-    // An entry fills the hole unless its home lies behind the hole (cyclically).
+    // An entry fills the hole unless its home lies after the hole (cyclically).
     if (((next - home(entries_[next].key)) & mask_) >= ((next - hole) & mask_)) {
       entries_[hole] = entries_[next];
       hole = next;

@@ -11,19 +11,19 @@
 
 namespace kvferry::bench {
 
-/// What the tier's metadata is measured against: the least that maps a key to a number. A flat hash
+/// The reference for the tier's metadata: the least that maps a key to a number. It is a flat hash
 /// table with keys and values in one array, linear probing, at most half full, backward-shift
-/// deletion, entries fetched 16 keys ahead; no states, no order of eviction, no lock. One thread at
-/// a time.
+/// deletion, and entries fetched 16 keys ahead. It has no states, no order of eviction and no lock.
+/// Used by one thread at a time.
 class BareTable {
  public:
   static constexpr std::uint32_t kAbsent = 0xffffffff;
 
   /// For at most `max_keys`. Throws std::bad_alloc.
   explicit BareTable(std::uint32_t max_keys);
-  /// `values[i]` of `keys[i]`, or kAbsent; spans of one length.
+  /// Sets `values[i]` to the value of `keys[i]`, or kAbsent. The spans have the same length.
   void find(std::span<const cpu_tier::BlockKey> keys, std::span<std::uint32_t> values) const;
-  /// The keys are absent and distinct, the values not kAbsent.
+  /// The keys are absent and distinct, and no value is kAbsent.
   void insert(std::span<const cpu_tier::BlockKey> keys, std::span<const std::uint32_t> values);
   /// The keys are present.
   void erase(std::span<const cpu_tier::BlockKey> keys);
@@ -37,10 +37,10 @@ class BareTable {
   [[nodiscard]] std::size_t home(const cpu_tier::BlockKey& key) const {
     return static_cast<std::size_t>(key.mixed() >> home_shift_);
   }
-  /// Where the key is, or the gap where it would be.
+  /// The place of the key, or the gap where it would be.
   [[nodiscard]] std::size_t position_of(const cpu_tier::BlockKey& key) const;
   void erase_at(std::size_t position);
-  /// Calls work(i) for every key, having fetched its entry.
+  /// Calls work(i) for every key, after it has fetched the key's entry.
   template <class Work>
   void for_each(std::span<const cpu_tier::BlockKey> keys, const Work& work) const;
 

@@ -11,14 +11,15 @@ using cpu_tier::BlockKey;
 using cpu_tier::KeyState;
 using Nanoseconds = std::chrono::nanoseconds;
 
-// Goals, for the half million blocks that a terabyte of host memory holds: a request of 128k tokens
-// is 8,192 blocks, whose lookup is to cost the scheduler a quarter and a half of a millisecond; and
-// for twenty times as many.
+// The warm and the cold goal are for the half million blocks that a terabyte of host memory holds.
+// A request of 128k tokens is 8,192 blocks, whose lookup should cost the scheduler a quarter of a
+// millisecond (warm) or half a millisecond (cold). The third goal is for twenty times as many
+// blocks.
 constexpr double kWarmGoal = 30;
 constexpr double kColdGoal = 60;
 constexpr double kManyGoal = 100;
 
-/// The state of each key.
+/// Looks up the state of each key.
 class Lookup final : public MetaOperation {
  public:
   Lookup(const MetaShape& shape, Holds holds) : MetaOperation(shape), holds_(holds) {}
@@ -51,7 +52,7 @@ class Lookup final : public MetaOperation {
   std::vector<KeyState> states_;
 };
 
-/// The longest readable prefix, as a scheduler asks for it.
+/// Looks up the longest readable prefix, as a scheduler does.
 class Prefix final : public MetaOperation {
  public:
   explicit Prefix(const MetaShape& shape) : MetaOperation(shape) {}

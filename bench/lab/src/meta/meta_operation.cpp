@@ -55,7 +55,7 @@ void MetaOperation::check(AnswerSheet& sheet) {
   const cpu_tier::TierSnapshot now = rig_.tier().snapshot();
   const Moved moved = this->moved();
   sheet.expect(now.conserved() ? 1 : 0, 1);
-  // Whatever a round takes it gives back.
+  // A round gives back everything that it takes.
   sheet.expect(now.num_free, before_.num_free);
   sheet.expect(now.num_evictable, before_.num_evictable);
   sheet.expect(now.num_reserved_total - before_.num_reserved_total, moved.reserved);

@@ -16,13 +16,13 @@
 
 namespace kvferry::bench {
 
-/// How many of the blocks of a round are held.
+/// Which of a round's blocks are held.
 enum class Holds : std::uint8_t { kNone, kAll };
 
-/// What a row is about: a part of an operation.
+/// The subject of a row: a part of an operation.
 struct MetaPart {
   const char* name;
-  /// The bare table does something of the kind, which is timed beside it.
+  /// Whether the bare table does something similar, which is timed too.
   bool has_bare = false;
   std::optional<double> warm_goal_ns = std::nullopt;
   std::optional<double> cold_goal_ns = std::nullopt;
@@ -30,11 +30,11 @@ struct MetaPart {
   std::optional<double> many_goal_ns = std::nullopt;
 };
 
-/// An operation of the scheduler side on a tier of its own. A round: prepare(), run() (once the
-/// caches are as they should be), run_bare() (the same), check(). One thread.
+/// An operation of the scheduler side on its own tier. A round is prepare(), run() (after the
+/// caches were prepared), run_bare() (the same), check(). Used by one thread.
 class MetaOperation {
  public:
-  /// The names that make_meta_operation() knows.
+  /// The names for make_meta_operation().
   [[nodiscard]] static std::vector<std::string> names();
 
   virtual ~MetaOperation() = default;
@@ -45,18 +45,18 @@ class MetaOperation {
   [[nodiscard]] const MetaShape& shape() const { return rig_.shape(); }
   /// Chooses the round's blocks.
   void prepare();
-  /// Looks everything up that run() will touch.
+  /// Looks up everything that run() will touch.
   void warm_tier();
   void warm_bare();
-  /// What each part took, over all calls of the round.
+  /// The time of each part, over all calls of the round.
   [[nodiscard]] virtual std::vector<std::chrono::nanoseconds> run() = 0;
-  /// What the bare table took for the parts that have it.
+  /// The time of the bare table, for the parts that have it.
   [[nodiscard]] std::chrono::nanoseconds run_bare();
-  /// Every answer of the round, and the tier's counts.
+  /// Checks every answer of the round, and the tier's counts.
   void check(AnswerSheet& sheet);
 
  protected:
-  /// What a round adds to the tier's counters.
+  /// The increase of the tier's counters in a round.
   struct Moved {
     std::uint64_t reserved = 0;
     std::uint64_t committed = 0;
@@ -68,12 +68,12 @@ class MetaOperation {
       : rig_(shape, num_free), batch_(shape.batch) {}
 
   [[nodiscard]] virtual MetaKeys choose() = 0;
-  /// Finds the round's blocks, unless there is something else to do.
+  /// By default, finds the round's blocks.
   virtual void do_bare();
   virtual void check_answers(AnswerSheet& sheet) = 0;
   [[nodiscard]] virtual Moved moved() const { return {}; }
 
-  /// Calls work(first, keys) for each call of the round; what all of them took.
+  /// Calls work(first, keys) for each call of the round. Returns the time of all of them.
   template <class Work>
   [[nodiscard]] std::chrono::nanoseconds time_calls(const Work& work) {
     return time_once([&] {
@@ -82,7 +82,7 @@ class MetaOperation {
     });
   }
   [[nodiscard]] std::size_t num_keys() const { return blocks_.keys.size(); }
-  /// That the bare table answered, of the round's blocks, as it holds all of them or none.
+  /// Checks the bare table's answers for the round's blocks: it holds all of them or none.
   void expect_values(AnswerSheet& sheet, Holds holds) const;
   void expect_states(AnswerSheet& sheet, std::span<const cpu_tier::BlockKey> keys,
                      cpu_tier::KeyState state);
@@ -90,7 +90,7 @@ class MetaOperation {
   MetaRig rig_;
   const std::uint32_t batch_;
   MetaKeys blocks_;
-  /// Those that are evicted for them; empty if none are, or it is not known which.
+  /// The blocks that are evicted for them; empty if there are none, or if they are not known.
   MetaKeys leaving_;
   std::vector<std::uint32_t> values_;
 

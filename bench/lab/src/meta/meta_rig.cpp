@@ -19,7 +19,8 @@ namespace {
 
 using cpu_tier::BlockKey;
 
-// Of some 20 ns: 40 us and more, a hundred times what reading the clocks takes.
+// With some 20 ns per key a round takes 40 us and more, a hundred times as long as reading the
+// clocks.
 constexpr std::uint32_t kKeysPerRound = 2048;
 
 std::uint32_t value_of(std::uint64_t number) {
@@ -32,11 +33,11 @@ std::vector<std::uint32_t> values_of(std::span<const std::uint64_t> numbers) {
   return values;
 }
 
-/// Slots of a chunk; a small block's, as the tier divides its least chunks.
+/// The slots of a chunk, for small blocks: the tier divides its smallest chunks like this.
 constexpr std::uint32_t kChunkSlots = 64;
 constexpr std::uint64_t kChunkBytes = std::uint64_t{64} << 10U;
 
-/// All of a shared tier with room for so many slots; its arena is never touched.
+/// Joins a whole shared tier with room for `num_slots`. Its arena is never touched.
 std::unique_ptr<cpu_tier::JoinedTier> join_all(const MetaShape& shape, std::uint32_t num_slots) {
   if (shape.tenancy == Tenancy::kPrivate) return nullptr;
   const std::uint64_t num_chunks = (std::uint64_t{num_slots} + kChunkSlots - 1) / kChunkSlots;
@@ -100,7 +101,7 @@ void MetaRig::fill() {
     for (std::uint64_t i = slots.size(); i-- > 0;) order_.push_back(first + i);
     tier_.commit(std::move(slots));
   }
-  // As a keeper does, ten times a second: there is nobody else.
+  // A keeper does this ten times a second. Here nobody else does it.
   tier_.tend(std::chrono::steady_clock::now());
 }
 
@@ -133,7 +134,7 @@ MetaKeys MetaRig::oldest() const {
 
 void MetaRig::replace_oldest(const MetaKeys& stored) {
   order_.erase(order_.begin(), order_.begin() + shape_.keys_per_round());
-  // A call's blocks are a prefix: its tail leaves first.
+  // The blocks of a call are a prefix: its end is evicted first.
   for (std::size_t first = 0; first < stored.numbers.size(); first += shape_.batch) {
     for (std::size_t i = shape_.batch; i-- > 0;) order_.push_back(stored.numbers[first + i]);
   }

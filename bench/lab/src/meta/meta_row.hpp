@@ -10,8 +10,8 @@
 
 namespace kvferry::bench {
 
-/// One measured row of `meta`. What does not apply is empty. Times are nanoseconds for one block,
-/// of one thread.
+/// One measured row of `meta`. Values that do not apply are empty. Times are nanoseconds of one
+/// thread for one block.
 struct MetaRow {
   std::string operation;
   std::string tier;            ///< "private" or "shared".
@@ -22,14 +22,14 @@ struct MetaRow {
   std::uint32_t rounds = 0;
   double ns_p50 = 0;
   double ns_p99 = 0;
-  std::optional<double> bare_ns;  ///< The median of a bare table that does what it can of it.
+  std::optional<double> bare_ns;  ///< The median of the bare table, for what it can do.
   std::optional<double> ratio;    ///< ns_p50 over bare_ns.
   std::optional<double> goal_ns;
   bool verified = false;
 };
 
 [[nodiscard]] Table table_of(std::span<const MetaRow> rows);
-/// The inverse, of one row.
+/// The inverse, for one row.
 void read_row(MetaRow& row, const CellAt& cell_at);
 
 }  // namespace kvferry::bench

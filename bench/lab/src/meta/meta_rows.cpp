@@ -9,7 +9,7 @@ namespace kvferry::bench {
 namespace {
 
 constexpr std::size_t kCacheLineBytes = 64;
-// From here on a goal is meant: the tier of a large host.
+// Goals apply from this number of blocks up: it is the tier of a large host.
 constexpr std::uint32_t kGoalResidents = 500'000;
 constexpr std::uint32_t kManyResidents = 10'000'000;
 

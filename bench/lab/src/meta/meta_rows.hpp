@@ -14,10 +14,10 @@ namespace kvferry::bench {
 
 enum class Temperature : std::uint8_t {
   kWarm,  ///< Everything that is touched was looked up just before.
-  kCold   ///< Other memory was read just before, as much as the sweep has.
+  kCold   ///< Other memory, of the sweep's size, was read just before.
 };
 
-/// Reads memory of its own, so that the caches hold nothing else.
+/// Reads its own memory, so that the caches hold nothing else.
 class CacheSweep {
  public:
   /// `bytes` may be 0. Throws std::bad_alloc.
@@ -29,13 +29,13 @@ class CacheSweep {
   volatile std::uint64_t sum_ = 0;
 };
 
-/// What a block is to cost at most; nothing for small tiers, and for parts without a goal.
+/// The goal for the cost of a block; unset for small tiers, and for parts without a goal.
 [[nodiscard]] std::optional<double> goal_ns(const MetaPart& part, std::uint32_t num_resident,
                                             Temperature temperature);
 
-/// Measures every part of the operation, a row each, all of them in the same rounds, and the bare
-/// table in each round behind it. `on_round(done, of)` is called before each. Answers are checked
-/// by `verifier`, those of warm-up rounds too. Throws std::bad_alloc.
+/// Measures every part of the operation, one row for each, all in the same rounds. In each round
+/// the bare table follows. `on_round(done, of)` is called before each round. `verifier` checks the
+/// answers, including those of warm-up rounds. Throws std::bad_alloc.
 [[nodiscard]] std::vector<MetaRow> measure_meta(
     MetaOperation& operation, Temperature temperature, CacheSweep& sweep, const RoundCounts& rounds,
     Verifier& verifier, const std::function<void(std::uint32_t, std::uint32_t)>& on_round);

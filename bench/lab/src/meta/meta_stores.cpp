@@ -14,11 +14,11 @@ using cpu_tier::Eviction;
 using cpu_tier::KeyState;
 using Nanoseconds = std::chrono::nanoseconds;
 
-// For half a million blocks: a request of 128k tokens, which is 8,192 blocks, is to cost the
-// scheduler a millisecond.
+// The goal with half a million blocks: a request of 128k tokens, which is 8,192 blocks, should cost
+// the scheduler a millisecond.
 constexpr double kStoreGoal = 120;
 
-/// Reserve and commit in a tier that is full; each reservation evicts as many.
+/// Reserves and commits in a full tier. Each reservation evicts as many slots as it takes.
 class Store final : public MetaOperation {
  public:
   explicit Store(const MetaShape& shape)
@@ -82,7 +82,7 @@ class Store final : public MetaOperation {
   std::uint64_t num_writable_ = 0;
 };
 
-/// Reserve where slots are free, and drop the reservation.
+/// Reserves slots of a tier that has free ones, and drops the reservation.
 class Free final : public MetaOperation {
  public:
   explicit Free(const MetaShape& shape) : MetaOperation(shape, shape.keys_per_round()) {}

@@ -13,7 +13,7 @@ using cpu_tier::KeyState;
 using cpu_tier::OfferAnswer;
 using Nanoseconds = std::chrono::nanoseconds;
 
-/// Leases on readable blocks by key, and their end.
+/// Takes leases on readable blocks by key, and ends them.
 class LeaseAndRelease final : public MetaOperation {
  public:
   explicit LeaseAndRelease(const MetaShape& shape) : MetaOperation(shape) {}
@@ -52,7 +52,7 @@ class LeaseAndRelease final : public MetaOperation {
   std::uint64_t num_right_keys_ = 0;
 };
 
-/// Readable blocks become the most recent.
+/// Makes readable blocks the most recent ones.
 class Touch final : public MetaOperation {
  public:
   explicit Touch(const MetaShape& shape) : MetaOperation(shape) {}
@@ -74,7 +74,7 @@ class Touch final : public MetaOperation {
   }
 };
 
-/// Blocks of a request are offered to a full tier.
+/// Offers the blocks of a request to a full tier.
 class Offer final : public MetaOperation {
  public:
   Offer(const MetaShape& shape, Holds holds) : MetaOperation(shape), holds_(holds) {}

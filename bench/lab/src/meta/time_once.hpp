@@ -8,8 +8,8 @@
 
 namespace kvferry::bench {
 
-/// What work() costs this thread: its wall time, or its processor time if that is less, because
-/// somebody else had the core meanwhile.
+/// The time of work() on this thread: its wall time, or its processor time if that is less because
+/// another thread had the core meanwhile.
 template <class Work>
 [[nodiscard]] std::chrono::nanoseconds time_once(const Work& work) {
   const Stopwatch watch;

@@ -16,7 +16,7 @@ namespace kvferry::bench {
 namespace {
 
 void populate_part(std::span<std::byte> part) {
-  // Without a fault for every page.
+  // This needs no fault for every page.
   if (::madvise(part.data(), part.size(), MADV_POPULATE_WRITE) == 0) return;
   volatile std::byte* const bytes = part.data();
   const std::uint64_t step = cpu_tier::HostMapping::page_bytes();
@@ -26,7 +26,7 @@ void populate_part(std::span<std::byte> part) {
 }  // namespace
 
 void bare_populate(std::span<std::byte> memory, std::uint32_t threads) {
-  // Parts end where huge pages do: two threads never fault in one.
+  // Parts end at the ends of huge pages, so that two threads never fault in the same one.
   const std::uint64_t huge_page = cpu_tier::huge_page_bytes();
   const std::uint64_t share = (memory.size() + threads - 1) / threads;
   const std::uint64_t part = (share + huge_page - 1) / huge_page * huge_page;

@@ -17,7 +17,8 @@
 namespace kvferry::bench {
 namespace {
 
-// Of every page's beginning: a page that is absent, shared or somebody else's has none of it.
+// Bytes that are checked at the beginning of every page: a page that is absent, shared or somebody
+// else's does not hold them.
 constexpr std::uint64_t kBytesPerPage = 64;
 
 double seconds_of(const std::function<void()>& work) {
@@ -37,7 +38,7 @@ void verify(std::span<std::byte> memory, Verifier& verifier) {
   verifier.check(pieces, key, "pin: page");
 }
 
-/// The value that half of them do not exceed.
+/// The lower median.
 double median_of(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
   std::nth_element(values.begin(), middle, values.end());
@@ -71,7 +72,7 @@ PinRow pin_own(gpu::Device& device, const PinShape& shape, std::uint64_t piece_b
   return row;
 }
 
-// Its constructor does everything in one, so that its parts have no times of their own.
+// The arena's constructor does everything at once, so its parts cannot be timed one by one.
 PinRow pin_arena(gpu::Device& device, const PinShape& shape, Verifier& verifier) {
   PinRow row;
   row.memory = "arena";
@@ -93,7 +94,7 @@ PinRow pin_arena(gpu::Device& device, const PinShape& shape, Verifier& verifier)
   return row;
 }
 
-/// The rounds of a row, as one row.
+/// Combines the rounds of a row into one row.
 PinRow row_of(std::vector<PinRow>& rounds) {
   const auto median = rounds.begin() + static_cast<std::ptrdiff_t>((rounds.size() - 1) / 2);
   std::nth_element(rounds.begin(), median, rounds.end(),
@@ -114,7 +115,7 @@ std::vector<PinRow> measure_pin(gpu::Device& device, const PinShape& shape,
   for (std::uint32_t round = 0; round < rounds.total(); ++round) {
     on_round(round, rounds.total());
     for (std::size_t turn = 0; turn < num_rows; ++turn) {
-      // Back and forth, so that no row always has the same one before it.
+      // Alternate the order, so that no row always comes after the same one.
       const std::size_t place = (round / 2 + turn) % num_rows;
       const std::size_t which = round % 2 == 0 ? place : num_rows - 1 - place;
       const std::uint64_t mismatches_before = verifier.num_mismatches();

@@ -26,7 +26,7 @@ EngineCrew::EngineCrew(const SharedWorkShape& shape,
     : num_engines_(tiers.size()) {
   void* const memory = ::mmap(nullptr, num_engines_ * sizeof(Tally), PROT_READ | PROT_WRITE,
                               MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) throw ResourceError("no memory that processes share");
+  if (memory == MAP_FAILED) throw ResourceError("there is no memory that processes can share");
   tallies_ = static_cast<Tally*>(memory);
   for (std::size_t i = 0; i < num_engines_; ++i) new (&tallies_[i]) Tally;
   for (std::size_t i = 0; i < num_engines_; ++i) {
@@ -58,7 +58,7 @@ void EngineCrew::work(const SharedWorkShape& shape, const std::filesystem::path&
     std::fprintf(stderr, "kvferry-lab: an engine gave up: %s\n", error.what());
     status = 1;
   }
-  // What this process has of its parent's is not its own to end.
+  // This process must not end what it has inherited from its parent.
   ::_exit(status);
 }
 

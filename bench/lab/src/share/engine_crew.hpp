@@ -12,7 +12,8 @@
 
 namespace kvferry::bench {
 
-/// Engine instances, each a process of its own, that work until told to end. One thread.
+/// Engine instances, each in its own process, that work until they are told to end. Used by one
+/// thread.
 class EngineCrew {
  public:
   struct Progress {
@@ -23,23 +24,23 @@ class EngineCrew {
 
   /// One engine for each of `tiers`, in the tier of that path. Throws ResourceError.
   EngineCrew(const SharedWorkShape& shape, const std::vector<std::filesystem::path>& tiers);
-  /// Kills who has not ended.
+  /// Kills the processes that have not ended.
   ~EngineCrew();
   EngineCrew(const EngineCrew&) = delete;
   EngineCrew& operator=(const EngineCrew&) = delete;
 
-  /// Waits until each has made so many steps. Throws ResourceError if one has ended, or they take a
-  /// minute.
+  /// Waits until each engine has made `count` steps. Throws ResourceError if one has ended, or if
+  /// that takes a minute.
   void await_steps(std::uint64_t count);
-  /// What all of them do in that time, together.
+  /// Returns the progress of all engines together during `time`.
   [[nodiscard]] Progress watch(std::chrono::nanoseconds time) const;
-  /// Stops one in the middle of whatever it does (SIGSTOP), until end().
+  /// Stops an engine at any point of its work (SIGSTOP), until end().
   void stop(std::size_t engine);
-  /// Whether all ended well.
+  /// Ends all engines. Returns whether all ended without an error.
   [[nodiscard]] bool end();
 
  private:
-  /// In memory that all processes have.
+  /// The state of one engine, in memory that all processes share.
   struct alignas(64) Tally {
     std::atomic<std::uint64_t> num_steps{0};
     std::atomic<std::uint64_t> num_found{0};

@@ -18,7 +18,7 @@ using cpu_tier::BlockKey;
 
 namespace {
 
-/// The least that there is.
+/// The smallest chunk size that a tier allows.
 constexpr std::uint64_t kLeastChunkBytes = std::uint64_t{64} << 10U;
 
 constexpr std::uint64_t kPoolBlocks = 1024;

@@ -18,17 +18,18 @@
 
 namespace kvferry::bench {
 
-/// A shared tier's metadata, and the traffic of an engine on it: prompts that return at random, so
-/// many that the tier holds half of them.
+/// The shape of a shared tier's metadata, and of an engine's traffic on it: prompts return at
+/// random, and the tier holds half of them.
 struct SharedWorkShape {
   static constexpr std::uint32_t kChunkSlots = 64;
   static constexpr std::uint32_t kPromptBlocks = 128;
 
   std::uint32_t num_chunks = 0;
-  /// Copied into a slot when a block is stored, and out of it when it is loaded; 0: nothing is.
+  /// Bytes that are copied into a slot when a block is stored, and out of it when it is loaded; 0:
+  /// nothing is copied.
   std::uint64_t block_bytes = 0;
-  /// All prompts are divided into so many, and engines have a part each, by turns; 1: all ask for
-  /// the same.
+  /// All prompts are divided into this many parts, which engines take by turns; 1: all engines ask
+  /// for the same prompts.
   std::uint32_t num_parts = 1;
   std::uint64_t seed = 0;
 
@@ -37,14 +38,14 @@ struct SharedWorkShape {
   [[nodiscard]] cpu_tier::SharedTierOptions tier_at(const std::filesystem::path& path) const;
 };
 
-/// What a scheduler side makes of a shared tier, with blocks of one size.
+/// A scheduler side's part of a shared tier, with blocks of one size.
 struct SharedEngine {
   static constexpr SlabClassId kOnly{0};
 
-  /// Joins, or makes, the tier. Throws as cpu_tier::JoinedTier::join().
+  /// Joins or makes the tier. Throws like cpu_tier::JoinedTier::join().
   [[nodiscard]] static std::unique_ptr<cpu_tier::JoinedTier> join(
       const cpu_tier::SharedTierOptions& tier, std::string name);
-  /// Its own tables, of everything that the tier can hold.
+  /// Makes its own tables for everything that the tier can hold.
   SharedEngine(std::unique_ptr<cpu_tier::JoinedTier> member, std::uint32_t chunk_slots,
                const cpu_tier::TierOptions& options);
 
@@ -53,13 +54,14 @@ struct SharedEngine {
   std::optional<cpu_tier::TierKeeper> keeper;
 };
 
-/// An engine instance that does what a scheduler does with a tier: each step it looks a prompt up,
-/// leases what is there, loads it and ends the lease, and stores the rest. What a block holds says
-/// whose it is, and every one that is loaded is looked at. One thread, and the keeper's.
+/// An engine instance that uses a tier like a scheduler. In each step it looks up a prompt, leases
+/// the blocks that the tier holds, loads them, ends the lease, and stores the other blocks. The
+/// content of a block identifies it, and every loaded block is checked. Used by one thread, besides
+/// the keeper's.
 class SharedWork {
  public:
-  /// In the tier at `path`; `engine` chooses its part, and what it asks for when. Throws as
-  /// SharedEngine.
+  /// Joins the tier at `path`. `engine` chooses its part of the prompts, and their order. Throws
+  /// like SharedEngine.
   SharedWork(const SharedWorkShape& shape, const std::filesystem::path& path, std::string name,
              std::size_t engine);
 
@@ -70,7 +72,7 @@ class SharedWork {
   Step step();
 
  private:
-  /// Those that neither this instance nor another one has, or is getting.
+  /// The blocks that neither this instance nor another one holds or stores now.
   [[nodiscard]] std::vector<cpu_tier::BlockKey> wanted(std::span<const cpu_tier::BlockKey> keys);
   /// The slot's bytes in the arena.
   [[nodiscard]] std::span<std::byte> bytes_of(SlotId slot) const;
@@ -81,7 +83,7 @@ class SharedWork {
   const std::uint64_t block_bytes_;
   SharedEngine engine_;
   std::optional<cpu_tier::HostMapping> arena_;
-  /// What an engine has on its device: too much for a cache. Blocks go to its parts by turns.
+  /// Stands for an engine's device memory: too large for a cache. Blocks use its parts by turns.
   std::vector<std::byte> pool_;
   std::uint64_t next_block_ = 0;
   std::vector<std::vector<cpu_tier::BlockKey>> prompts_;

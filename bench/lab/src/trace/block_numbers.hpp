@@ -10,10 +10,10 @@
 
 namespace kvferry::bench::trace {
 
-/// Gives ids numbers from 0 in the order in which they appear.
+/// Numbers ids from 0, in the order in which they appear.
 class BlockNumbers {
  public:
-  /// Of one request's ids, each once. Valid until the next call.
+  /// The numbers of one request's ids, each once. Valid until the next call.
   std::span<const std::uint32_t> of_request(std::span<const std::uint64_t> ids) {
     blocks_.clear();
     ++request_;
@@ -29,14 +29,14 @@ class BlockNumbers {
     }
     return blocks_;
   }
-  /// From here on the same ids are other blocks.
+  /// From now on, the same ids name other blocks.
   void forget_ids() { numbers_.clear(); }
 
  private:
   std::unordered_map<std::uint64_t, std::uint32_t> numbers_;
   std::uint32_t next_ = 0;
   std::size_t request_ = 0;
-  std::vector<std::size_t> last_request_;  ///< By block: which request named it last, from 1.
+  std::vector<std::size_t> last_request_;  ///< By block: the last request that named it, from 1.
   std::vector<std::uint32_t> blocks_;
 };
 

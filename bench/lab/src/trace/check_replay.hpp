@@ -9,9 +9,9 @@
 
 namespace kvferry::bench::trace {
 
-/// Holds a replay's counts against each other and the trace, in the verifier's round: hits and
-/// misses are the accesses, what was stored and not evicted is in the tier and fits in, loads are
-/// hits. `what` names the replay.
+/// Checks a replay's counts against each other and the trace, in the verifier's round. Hits and
+/// misses add up to the accesses. Blocks that were stored and not evicted are in the tier, and fit.
+/// Loads are hits. `what` names the replay.
 void check_replay(Verifier& verifier, const Trace& trace, std::uint32_t capacity,
                   const ReplayResult& result, std::string_view what);
 

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::array kNames{"none", "right", "wrong", "random", "retain", "demote"};
 
-/// Requests that a random promise lives at most.
+/// The longest life of a random promise, in requests.
 constexpr std::size_t kMostRandom = 4'000;
 
 }  // namespace
@@ -24,7 +24,7 @@ HintStyle hint_style_from(std::string_view text) {
     if (text == kNames[i]) return static_cast<HintStyle>(i);
     known += fmt::format("{}{}", i == 0 ? "" : ", ", kNames[i]);
   }
-  throw ConfigError(fmt::format("'{}' is no way to hint: write one of {}", text, known));
+  throw ConfigError(fmt::format("'{}' is not a style of hints: write one of {}", text, known));
 }
 
 const char* to_string(HintStyle style) { return kNames[static_cast<std::size_t>(style)]; }

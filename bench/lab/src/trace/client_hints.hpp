@@ -11,30 +11,31 @@
 
 namespace kvferry::bench::trace {
 
-/// What clients say of the blocks of a request, when it ends.
+/// The hints of clients about the blocks of a request, when it ends.
 enum class HintStyle : std::uint8_t {
   kNone,
-  kRight,   ///< To retain them if the conversation goes on, until it does; else to demote them.
-  kWrong,   ///< The reverse, and what is retained is so for ever.
-  kRandom,  ///< Either, or nothing, of any request, for a random time.
-  kRetain,  ///< To retain everything, for ever.
-  kDemote   ///< To demote everything.
+  kRight,   ///< Retain them if the conversation continues, until it does; else demote them.
+  kWrong,   ///< The reverse; what is retained is retained for ever.
+  kRandom,  ///< For any request retain, demote or nothing, for a random time.
+  kRetain,  ///< Retain everything for ever.
+  kDemote   ///< Demote everything.
 };
-/// "none", "right", "wrong", "random", "retain", "demote". Throws ConfigError that lists them.
+/// Reads "none", "right", "wrong", "random", "retain", "demote". For other names it throws a
+/// ConfigError that lists these.
 [[nodiscard]] HintStyle hint_style_from(std::string_view text);
 [[nodiscard]] const char* to_string(HintStyle style);
 
 enum class Hint : std::uint8_t { kNothing, kRetain, kDemote };
 
-/// Makes the hints of a trace's clients. A conversation goes on if its last block is asked for
+/// Makes the hints of a trace's clients. A conversation continues if its last block is requested
 /// again.
 class ClientHints {
  public:
   ClientHints(const Trace& trace, HintStyle style);
 
   [[nodiscard]] Hint after(std::size_t request);
-  /// For how many requests what is retained after this one is so, if its conversation does not go
-  /// on earlier.
+  /// For how many requests the blocks of this request are retained, if its conversation does not
+  /// continue earlier.
   [[nodiscard]] std::size_t time_to_live();
 
  private:

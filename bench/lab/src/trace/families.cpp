@@ -11,7 +11,7 @@
 namespace kvferry::bench::trace {
 namespace {
 
-/// People by day and jobs by night, in three days of half an hour.
+/// People use the engine by day and jobs by night, over three "days" of half an hour each.
 Requests days(RequestMaker& maker) {
   constexpr double kDay = 1'800;
   TimedRequests people = chat(maker, {.num_sessions = 5'400, .turns = 4, .thinks = 0.5});
@@ -41,9 +41,9 @@ Trace made(std::uint64_t seed, const Make& make) {
   }
 
 const std::array kFamilies{
-    KVFERRY_FAMILY("zipf-0.7", "questions to 2,000 documents", zipf(maker, 2000, 0.7, 20000)),
-    KVFERRY_FAMILY("zipf-1.0", "questions to 2,000 documents", zipf(maker, 2000, 1.0, 20000)),
-    KVFERRY_FAMILY("zipf-1.0-long-tail", "questions to 20,000 documents",
+    KVFERRY_FAMILY("zipf-0.7", "questions about 2,000 documents", zipf(maker, 2000, 0.7, 20000)),
+    KVFERRY_FAMILY("zipf-1.0", "questions about 2,000 documents", zipf(maker, 2000, 1.0, 20000)),
+    KVFERRY_FAMILY("zipf-1.0-long-tail", "questions about 20,000 documents",
                    zipf(maker, 20000, 1.0, 20000)),
     KVFERRY_FAMILY("loop-0.9", "a loop of 0.9 of the tier", loop(maker, 225, 20000)),
     KVFERRY_FAMILY("loop-1.1", "a loop of 1.1 of the tier", loop(maker, 275, 20000)),
@@ -75,15 +75,15 @@ const std::array kFamilies{
     KVFERRY_FAMILY("agents", "coding agents with tools, sub-agents and users that think",
                    in_order(agents(maker))),
     KVFERRY_FAMILY(
-        "many-agents", "as many again, for twice as long a time to think",
+        "many-agents", "agents that come twice as often, with users that think twice as long",
         in_order(agents(maker,
                         {.num_sessions = 160, .session_gap_s = 30, .steps = 10, .think_s = 180}))),
-    KVFERRY_FAMILY("chat", "people, with answers that stay in the prompt", in_order(chat(maker))),
-    KVFERRY_FAMILY("thinking-chat", "people, with thinking that is stripped of answers",
+    KVFERRY_FAMILY("chat", "people whose prompts keep the answers", in_order(chat(maker))),
+    KVFERRY_FAMILY("thinking-chat", "people, with thinking that is removed from the answers",
                    in_order(chat(maker, {.turns = 5, .thinks = 1}))),
     KVFERRY_FAMILY("rag", "retrieved documents in changing order", in_order(rag(maker))),
     KVFERRY_FAMILY("batches", "jobs of many requests with one prefix", in_order(batches(maker))),
-    KVFERRY_FAMILY("days", "chat by day, jobs by night, three times", days(maker)),
+    KVFERRY_FAMILY("days", "chat by day and jobs by night, three times", days(maker)),
 };
 
 #undef KVFERRY_FAMILY

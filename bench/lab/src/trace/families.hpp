@@ -9,7 +9,7 @@
 
 namespace kvferry::bench::trace {
 
-/// One kind of made-up traffic, for a tier of kFamilyCapacity blocks.
+/// One kind of synthetic traffic, for a tier of kFamilyCapacity blocks.
 struct Family {
   const char* name;  ///< Without blanks and commas.
   const char* about;

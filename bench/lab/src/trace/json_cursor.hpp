@@ -8,20 +8,20 @@
 
 namespace kvferry::bench::trace {
 
-/// Reads JSON from front to back without building anything: what a trace of a hundred megabytes
-/// needs. Text behind a value may be another value (JSON lines). What is skipped is not checked
-/// beyond its brackets and quotation marks. All but at_end() throw ConfigError that names file and
-/// line, what was expected and what stands there.
+/// Reads JSON from front to back without building anything, for traces of a hundred megabytes.
+/// Another value can follow a value (JSON lines). Of skipped values only brackets and quotation
+/// marks are checked. All functions except at_end() throw a ConfigError that names file and line,
+/// what was expected, and what was found.
 class JsonCursor {
  public:
-  /// `name` is the file's, for errors; `text` outlives the cursor.
+  /// `name` is the name of the file, for errors; `text` outlives the cursor.
   JsonCursor(std::string_view text, std::string name) : text_(text), name_(std::move(name)) {}
 
-  /// Whether there is nothing but blanks left.
+  /// Whether only blanks are left.
   [[nodiscard]] bool at_end();
 
-  /// Calls `member(key)` for each member of the object that stands here; it reads or skips the
-  /// value. A key with escapes is given as it is written.
+  /// Reads an object. Calls `member(key)` for each member; `member` reads or skips the value.
+  /// Escapes in a key are not resolved.
   template <class Member>
   void members(const Member& member) {
     take('{', "an object");
@@ -31,7 +31,7 @@ class JsonCursor {
       member(key);
     }
   }
-  /// Calls `element()` for each element of the array that stands here; it reads or skips it.
+  /// Reads an array. Calls `element()` for each element; `element` reads or skips it.
   template <class Element>
   void elements(const char* what, const Element& element) {
     take('[', what);
@@ -39,27 +39,27 @@ class JsonCursor {
   }
   [[nodiscard]] std::uint64_t whole_number(const char* what);
   [[nodiscard]] double number(const char* what);
-  /// As it is written: escapes are not resolved.
+  /// Reads a text; escapes are not resolved.
   [[nodiscard]] std::string_view string(const char* what);
-  /// A value of any kind.
+  /// Skips a value of any kind.
   void skip();
 
-  /// Says that `what` was expected, and what stands here instead.
+  /// Throws the error that `what` was expected, and what was found instead.
   [[noreturn]] void fail_expected(std::string_view what);
-  /// Says `what` of what was read last.
+  /// Throws the error `what` about the value that was read last.
   [[noreturn]] void fail(std::string_view what) const;
 
  private:
   void skip_blanks();
   [[nodiscard]] bool took(char what);
   void take(char what, std::string_view expected);
-  /// True behind a comma, false behind `close`.
+  /// True after a comma, false after `close`.
   [[nodiscard]] bool next_or(char close);
 
   std::string_view text_;
   std::string name_;
   std::size_t at_ = 0;
-  std::size_t last_ = 0;  ///< Behind the last token: its line is what an error names.
+  std::size_t last_ = 0;  ///< After the last token; an error names its line.
 };
 
 }  // namespace kvferry::bench::trace

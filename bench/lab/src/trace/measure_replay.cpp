@@ -15,7 +15,7 @@ namespace kvferry::bench::trace {
 
 namespace {
 
-/// What the accesses of a sample say of all.
+/// Scales the counts of a sample of the accesses up to those of all accesses.
 ReplayResult scaled(ReplayResult result, double factor) {
   if (factor == 1) return result;
   for (std::uint64_t* const count :

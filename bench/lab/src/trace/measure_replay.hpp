@@ -14,27 +14,27 @@ struct Bench;
 
 namespace kvferry::bench::trace {
 
-/// How replays are made.
+/// The options of a replay.
 struct ReplayOptions {
-  std::uint32_t num_queued = 0;  ///< Requests that are known before their turn.
+  std::uint32_t num_queued = 0;  ///< Number of requests that are known before their turn.
   HintStyle hints = HintStyle::kNone;
   std::uint32_t num_warm_ups = 0;
   std::uint32_t num_rounds = 1;
-  /// The share of its blocks that the trace was cut down to: capacities are, too, and counts are
-  /// multiplied again.
+  /// The share of its blocks to which the trace was reduced. Capacities are reduced too, and counts
+  /// are scaled up again.
   double sample = 1;
   TimeModel time;
 };
 
-/// A replay and what it cost.
+/// A replay and its cost.
 struct MeasuredReplay {
   ReplayResult result;  ///< Its time is the median of the rounds.
   bool verified = false;
 };
 
-/// Replays in as many rounds, and checks the counts of each (check_replay()). A capacity beyond
-/// the trace's distinct blocks is replayed as one of just these: nothing is ever evicted from
-/// either.
+/// Replays in the given number of rounds, and checks the counts of each (check_replay()). If the
+/// capacity exceeds the trace's distinct blocks, their number is used instead: in both cases
+/// nothing is ever evicted.
 [[nodiscard]] MeasuredReplay measure_replay(Bench& bench, const Trace& trace,
                                             std::uint64_t capacity, const Policy& policy,
                                             const ReplayOptions& options);

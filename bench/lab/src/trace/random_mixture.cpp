@@ -10,7 +10,7 @@
 namespace kvferry::bench::trace {
 namespace {
 
-/// More requests than are taken of any kind.
+/// More requests than the mixture takes of any kind.
 constexpr std::uint32_t kEnough = 6'000;
 
 TimedRequests evenly(const Requests& requests) {
@@ -81,7 +81,7 @@ constexpr std::array kKinds{Kind{"zipf", random_zipf},         Kind{"loop", rand
                             Kind{"agents", random_agents},     Kind{"chat", random_chat},
                             Kind{"rag", random_rag},           Kind{"batches", random_batches}};
 
-/// The first ones that have `num_accesses` blocks, in a time from 0 to 1.
+/// The first requests that together have `num_accesses` blocks, at times scaled to 0 to 1.
 TimedRequests cut(TimedRequests timed, std::size_t num_accesses) {
   sort_by_time(timed);
   std::size_t count = 0;

@@ -8,15 +8,15 @@
 
 namespace kvferry::bench::trace {
 
-/// Traffic that was made up at random.
+/// Random synthetic traffic.
 struct Mixture {
-  std::string about;  ///< Kinds of its phases, for people.
+  std::string about;  ///< The kinds of its phases, as text.
   Trace trace;
 };
 
-/// One to three phases, each of one to three kinds of traffic with random parameters that run
-/// beside each other, some by day and some by night. Some 50,000 to 300,000 accesses. The same seed
-/// gives the same mixture.
+/// One to three phases. Each phase has one to three kinds of traffic with random parameters, which
+/// run at the same time, some by day and some by night. About 50,000 to 300,000 accesses. The same
+/// seed gives the same mixture.
 [[nodiscard]] Mixture random_mixture(std::uint64_t seed);
 
 }  // namespace kvferry::bench::trace

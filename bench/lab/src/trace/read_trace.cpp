@@ -37,7 +37,7 @@ std::string text_of(const fs::path& file) {
   return text;
 }
 
-/// The files of a directory that may be sessions, by name; or the file.
+/// The files of a directory that may be sessions, sorted by name. For a file: that file.
 std::vector<fs::path> files_of(const fs::path& path) {
   if (!fs::is_directory(path)) return {path};
   std::vector<fs::path> files;

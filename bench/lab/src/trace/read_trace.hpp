@@ -11,12 +11,12 @@
 
 namespace kvferry::bench::trace {
 
-/// Who writes traces so.
+/// The formats of traces, by origin.
 enum class TraceFormat : std::uint8_t {
-  /// JSON lines of requests: `hash_ids`, `input_length` (tokens); 512 tokens a block.
+  /// JSON lines of requests: `hash_ids`, `input_length` (tokens); 512 tokens per block.
   /// Source: github.com/kvcache-ai/Mooncake, FAST25-release/traces.
   kMooncake,
-  /// The same with `chat_id`; 16 tokens a block. Source:
+  /// The same with `chat_id`; 16 tokens per block. Source:
   /// github.com/alibaba-edu/qwen-bailian-usagetraces-anon, README.
   kQwen,
   /// JSON objects of sessions: `block_size` (tokens), `hash_id_scope` ("local": ids are of this
@@ -28,21 +28,23 @@ enum class TraceFormat : std::uint8_t {
   kWeka
 };
 
-/// "mooncake", "qwen", "weka"; "auto" is none. Throws ConfigError that lists them.
+/// Reads "mooncake", "qwen", "weka"; "auto" gives none. For other names it throws a ConfigError
+/// that lists these.
 [[nodiscard]] std::optional<TraceFormat> trace_format_from(std::string_view text);
 [[nodiscard]] const char* to_string(TraceFormat format);
 
 struct ReadOptions {
-  std::optional<TraceFormat> format = std::nullopt;          ///< None: as the first object looks.
-  std::optional<std::uint32_t> block_tokens = std::nullopt;  ///< None: the format's.
-  /// WEKA's sessions say when their requests came, not when they themselves did: the next one
-  /// begins so many seconds after the one before.
+  std::optional<TraceFormat> format = std::nullopt;  ///< Unset: recognised by the first object.
+  std::optional<std::uint32_t> block_tokens = std::nullopt;  ///< Unset: the format's.
+  /// WEKA's sessions have the times of their requests, but not their own: each session begins this
+  /// many seconds after the one before.
   double session_gap_s = 60;
 };
 
-/// Reads a trace; WEKA's may be a directory of files (.json, .jsonl), taken by name. Requests come
-/// in the order of the file, WEKA's in the order of their times. An id that a request names twice
-/// counts once. Throws ConfigError (no such file, not of the format, with the line; no request).
+/// Reads a trace. A WEKA trace can be a directory of files (.json, .jsonl), read in the order of
+/// their names. Requests are in the order of the file; WEKA's in the order of their times. An id
+/// that a request names twice counts once. Throws ConfigError: there is no such file, a line does
+/// not have the format, or there is no request.
 [[nodiscard]] Trace read_trace(const std::filesystem::path& file, const ReadOptions& options = {});
 
 }  // namespace kvferry::bench::trace

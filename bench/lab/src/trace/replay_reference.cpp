@@ -11,7 +11,7 @@
 namespace kvferry::bench::trace {
 namespace {
 
-/// Blocks in a row, linked through arrays: first in, first out, with access to the middle.
+/// A queue of blocks, linked through arrays: first in, first out, with access to the middle.
 class BlockList {
  public:
   explicit BlockList(std::uint32_t num_blocks)
@@ -38,7 +38,7 @@ class BlockList {
     return block;
   }
   [[nodiscard]] std::uint32_t oldest() const { return next_[end_]; }
-  /// The one pushed behind it, or end().
+  /// The block that was pushed after it, or end().
   [[nodiscard]] std::uint32_t newer(std::uint32_t block) const { return next_[block]; }
   [[nodiscard]] std::uint32_t end() const { return end_; }
   [[nodiscard]] bool holds(std::uint32_t block) const { return listed_[block]; }
@@ -168,8 +168,9 @@ class Sieve {
   std::uint32_t hand_;
 };
 
-/// When each block of a request is needed again. Positions count all accesses. Prompts that come
-/// again share prefixes, whose blocks are needed again one after the other: so runs take little.
+/// Says when each block of a request is needed again. Positions count all accesses. Prompts that
+/// come again share prefixes, whose blocks are needed again one after the other. So the uses are
+/// kept as runs, which take little memory.
 class NextUses {
  public:
   static constexpr std::uint64_t kNever = std::numeric_limits<std::uint64_t>::max();
@@ -191,7 +192,7 @@ class NextUses {
   /// The positions at which the blocks of a request are needed again. Valid until the next call.
   std::span<const std::uint64_t> of_request(std::size_t index, std::size_t count) {
     uses_.clear();
-    // They were noted from the last one of the last request on.
+    // They were noted backwards, from the last block of the last request.
     for (std::size_t run = ends_[index]; uses_.size() < count;) {
       const Run& one = runs_[--run];
       for (std::uint32_t i = one.count; i-- > 0;) {
@@ -203,7 +204,7 @@ class NextUses {
 
  private:
   struct Run {
-    std::uint64_t last;  ///< Position of the last one.
+    std::uint64_t last;  ///< Position of the last use.
     std::uint32_t count;
   };
   void push(std::uint64_t use) {
@@ -219,7 +220,7 @@ class NextUses {
   }
 
   std::vector<Run> runs_;
-  std::vector<std::size_t> ends_;  ///< By request: its runs end here.
+  std::vector<std::size_t> ends_;  ///< For each request, where its runs end.
   std::vector<std::uint64_t> uses_;
   bool begins_run_ = true;
 };
@@ -247,7 +248,7 @@ class Optimum {
   static constexpr std::size_t kFewEntries = 4096;
 
   void evict() {
-    // An entry that was overtaken by a later use of its block is passed over.
+    // An entry is skipped if a later use of its block has replaced it.
     while (next_use_[latest_.front().second] != latest_.front().first) pop();
     next_use_[latest_.front().second] = kAbsent;
     pop();
@@ -260,7 +261,7 @@ class Optimum {
   void drop_overtaken() {
     std::erase_if(latest_,
                   [this](const auto& entry) { return next_use_[entry.second] != entry.first; });
-    // Of a block that is never needed again there may be one for each use.
+    // A block that is never needed again may have one entry for each use.
     std::sort(latest_.begin(), latest_.end());
     latest_.erase(std::unique(latest_.begin(), latest_.end()), latest_.end());
     std::make_heap(latest_.begin(), latest_.end());
@@ -269,14 +270,14 @@ class Optimum {
   std::size_t capacity_;
   std::size_t num_held_ = 0;
   NextUses follows_;
-  std::span<const std::uint64_t> uses_;  ///< Of the request's blocks.
+  std::span<const std::uint64_t> uses_;  ///< The next uses of the request's blocks.
   std::vector<std::uint64_t> next_use_;
   /// A heap.
   std::vector<std::pair<std::uint64_t, std::uint32_t>> latest_;
 };
 
-/// The order of accesses within a request: the clairvoyant one looks at positions, and so takes
-/// them as they come.
+/// The order of accesses within a request. The clairvoyant policy looks at positions, so it takes
+/// the accesses in their own order.
 enum class Order : std::uint8_t { kLastToFirst, kFirstToLast };
 
 template <class Policy>
@@ -291,7 +292,7 @@ ReplayResult replay(const Trace& trace, std::uint32_t capacity, Order order) {
     const auto num_loads = static_cast<std::uint64_t>(missing - blocks.begin());
     result.num_loads += num_loads;
     result.num_loaded_tokens += trace.prefix_tokens(index, num_loads);
-    // All before the first access, which may evict others of the same request.
+    // All blocks are counted before the first access, which may evict others of the same request.
     for (const std::uint32_t block : blocks) {
       ++(policy.holds(block) ? result.num_hits : result.num_misses);
     }

@@ -25,7 +25,7 @@ using cpu_tier::TierPromises;
 constexpr SlabClassId kOnly{0};
 
 BlockKey key_of(std::uint32_t block) {
-  // As uniform as a content hash.
+  // The bits are as uniform as those of a content hash.
   std::uint64_t words[2];
   for (std::uint64_t i = 0; i < 2; ++i) {
     words[i] = mixed_bits((2 * std::uint64_t{block} + i + 1) * 0x9e3779b97f4a7c15ULL);
@@ -68,12 +68,13 @@ class TierReplay {
     if (!wanted_.empty()) store(predecessor);
   }
 
-  /// What the client of the request that has just ended says.
+  /// Gives the tier the hint from the client of the request that has just ended.
   void hint(std::size_t index) {
     const Hint hint = hints_.after(index);
     const std::span<const std::uint32_t> blocks = trace_.request(index);
     if (blocks.empty()) return;
-    // A conversation that goes on is promised anew first: what it keeps is promised all along.
+    // A conversation that goes on gets its new promise before the old one ends, so that the blocks
+    // that it keeps are promised all the time.
     if (hint == Hint::kRetain) {
       TierPromises(tier_).promise(kOnly, request_);
       ends_.emplace(index + hints_.time_to_live(), index);
@@ -122,7 +123,7 @@ class TierReplay {
 
   void store(const std::optional<BlockKey>& predecessor) {
     auto reserved = tier_.reserve(kOnly, wanted_);
-    if (!reserved.ok()) {  // A request larger than the tier.
+    if (!reserved.ok()) {  // The request is larger than the tier.
       reserved = tier_.reserve(kOnly, std::span(wanted_).first(reserved.otherwise().num_available));
     }
     if (reserved.ok()) tier_.commit(std::move(reserved).value().hand_over(), predecessor);
@@ -135,8 +136,8 @@ class TierReplay {
   std::vector<OfferAnswer> answers_;
   ReplayResult result_;
   ClientHints hints_;
-  std::map<std::uint32_t, std::size_t> promised_;  ///< Request that is promised, by its last block.
-  std::multimap<std::size_t, std::size_t> ends_;   ///< When promises end, and of which requests.
+  std::map<std::uint32_t, std::size_t> promised_;  ///< Promised requests by their last blocks.
+  std::multimap<std::size_t, std::size_t> ends_;   ///< When promises end -> their requests.
 };
 
 }  // namespace

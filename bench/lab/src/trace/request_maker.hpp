@@ -15,21 +15,21 @@ namespace kvferry::bench::trace {
 using Request = std::vector<std::uint32_t>;
 using Requests = std::vector<Request>;
 
-/// A request and when it comes, in seconds.
+/// A request and the time of its arrival, in seconds.
 struct TimedRequest {
   double seconds = 0;
   Request blocks;
 };
 using TimedRequests = std::vector<TimedRequest>;
 
-/// All of one, then all of the other: of Requests or of TimedRequests.
+/// Concatenates two lists of Requests or of TimedRequests.
 template <typename One>
 [[nodiscard]] std::vector<One> operator+(std::vector<One> first, const std::vector<One>& then) {
   first.insert(first.end(), then.begin(), then.end());
   return first;
 }
 
-/// Makes requests out of blocks that no request had before. The same seed makes the same ones.
+/// Makes requests with blocks that no earlier request had. The same seed makes the same requests.
 class RequestMaker {
  public:
   explicit RequestMaker(std::uint64_t seed) : random_(seed) {}
@@ -46,7 +46,7 @@ class RequestMaker {
   bool chance(double probability) { return uniform() < probability; }
   /// Exponential.
   double wait(double mean) { return -mean * std::log(1 - uniform()); }
-  /// Lognormal: half of them are below `median`; `spread` is the deviation of the logarithm.
+  /// Lognormal: half of the values are below `median`; `spread` is the deviation of the logarithm.
   double around(double median, double spread) {
     const double angle = 2 * 3.14159265358979323846 * uniform();  // Box and Muller 1958.
     return median * std::exp(spread * std::sqrt(-2 * std::log(1 - uniform())) * std::cos(angle));
@@ -77,7 +77,7 @@ class RequestMaker {
   std::uint32_t next_ = 0;
 };
 
-/// Draws k in [0, count) as (k + 1)^-exponent.
+/// Draws k in [0, count) with a probability proportional to (k + 1)^-exponent.
 class Popularity {
  public:
   Popularity(std::uint32_t count, double exponent) {
@@ -95,14 +95,14 @@ class Popularity {
   std::vector<double> sums_;
 };
 
-/// Into the order of their times; those of the same time stay as they are.
+/// Sorts requests by time; requests with the same time keep their order.
 inline void sort_by_time(TimedRequests& timed) {
   std::stable_sort(timed.begin(), timed.end(), [](const TimedRequest& a, const TimedRequest& b) {
     return a.seconds < b.seconds;
   });
 }
 
-/// The requests alone, by time.
+/// The requests without their times, ordered by time.
 [[nodiscard]] inline Requests in_order(TimedRequests timed) {
   sort_by_time(timed);
   Requests requests;

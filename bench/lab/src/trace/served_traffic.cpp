@@ -12,7 +12,7 @@ constexpr double kThinkSpread = 1.3;
 constexpr double kLengthSpread = 0.9;
 constexpr std::uint32_t kMostAtOnce = 64;
 
-/// At least one; `mean` on average.
+/// A random count of at least one, `mean` on average.
 std::uint32_t count_of(RequestMaker& maker, double mean) {
   return 1 + static_cast<std::uint32_t>(maker.wait(std::max(mean - 1, 0.001)));
 }
@@ -46,7 +46,7 @@ class AgentSessions {
   }
   double steps(Request& context, double at, std::uint32_t count) {
     for (; count > 0; --count) {
-      // Most steps add some hundred tokens, some a whole file.
+      // Most steps add a few hundred tokens. Some add a whole file.
       maker_.extend(context,
                     maker_.blocks_around(traffic_.step_blocks, kLengthSpread, kMostAtOnce));
       if (context.size() > traffic_.max_blocks) {
@@ -109,7 +109,7 @@ TimedRequests chat(RequestMaker& maker, const ChatTraffic& traffic) {
 TimedRequests rag(RequestMaker& maker, const RagTraffic& traffic) {
   const Request system = maker.document(2);
   const Popularity popularity(traffic.num_documents, traffic.exponent);
-  // A document has other blocks after other documents: the hash of a block is that of its prefix.
+  // After other documents, a document has other blocks: the hash of a block covers its prefix.
   std::vector<std::pair<std::vector<std::uint32_t>, Request>> known;
   std::vector<std::vector<std::uint32_t>> by_first(traffic.num_documents);
   const auto blocks_of = [&](const std::vector<std::uint32_t>& documents) {
@@ -123,7 +123,7 @@ TimedRequests rag(RequestMaker& maker, const RagTraffic& traffic) {
   TimedRequests requests;
   double at = 0;
   for (std::uint32_t i = 0; i < traffic.num_requests; ++i) {
-    // What is relevant beside a document is mostly the same.
+    // The other documents that are relevant together with the first are mostly the same ones.
     const std::uint32_t first = popularity.draw(maker);
     std::vector<std::uint32_t> retrieved;
     for (std::uint32_t k = 0; k < traffic.num_retrieved; ++k) {
@@ -174,7 +174,7 @@ void by_day(TimedRequests& timed, double day_s, double share) {
   for (TimedRequest& one : timed) {
     const double day = std::floor(one.seconds / day_s);
     const double within = one.seconds / day_s - day;
-    // Half of the day takes `share` of what came, evenly.
+    // The requests of the first `share` of a day are spread evenly over half of the day.
     const double moved =
         within < share ? 0.5 * within / share : 0.5 + 0.5 * (within - share) / (1 - share);
     one.seconds = day_s * (day + moved);

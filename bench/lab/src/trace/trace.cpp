@@ -30,7 +30,7 @@ void Trace::add_request(std::size_t which, std::size_t begin, std::size_t count,
   const std::uint64_t of_blocks = count * block_tokens_;
   num_tokens_.push_back(num_tokens.value_or(of_blocks));
   num_tokens_total_ += num_tokens_.back();
-  // A trace may leave the partial block at a prompt's end out, or count it as one.
+  // A trace may leave out the partial block at the end of a prompt, or count it as a block.
   const std::uint64_t difference =
       std::max(num_tokens_.back(), of_blocks) - std::min(num_tokens_.back(), of_blocks);
   if (difference >= block_tokens_) ++num_misfits_;

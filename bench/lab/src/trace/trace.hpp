@@ -10,24 +10,23 @@
 
 namespace kvferry::bench::trace {
 
-/// Tokens of a block in Mooncake's traces, and of made-up traffic.
+/// Tokens of a block in Mooncake's traces, and in synthetic traffic.
 inline constexpr std::uint32_t kMooncakeBlockTokens = 512;
 
-/// The blocks that each of a list of requests needs, in order. A block is a number below
-/// `num_distinct`; requests that begin alike have the same ones.
+/// A list of requests, with the blocks that each needs, in order. A block is a number below
+/// `num_distinct`. Requests with the same beginning have the same first blocks.
 class Trace {
  public:
   explicit Trace(std::string name, std::uint32_t block_tokens = kMooncakeBlockTokens)
       : name_(std::move(name)), block_tokens_(block_tokens) {}
 
-  /// `num_tokens`: of the prompt; all of its blocks' unless given.
+  /// `num_tokens`: tokens of the prompt; by default those of all its blocks.
   void add_request(std::span<const std::uint32_t> blocks,
                    std::optional<std::uint64_t> num_tokens = std::nullopt);
 
-  /// Blocks that requests to come lie in; returns which these are. A trace is never twice in
-  /// memory.
+  /// Adds blocks for later requests, and returns their place. So a trace is never in memory twice.
   std::size_t add_blocks(std::vector<std::uint32_t> blocks);
-  /// A request for `count` of those blocks from `begin` on.
+  /// Adds a request for `count` of those blocks, starting at `begin`.
   void add_request(std::size_t which, std::size_t begin, std::size_t count,
                    std::optional<std::uint64_t> num_tokens);
 
@@ -37,19 +36,19 @@ class Trace {
   }
   /// Tokens of a request's first `num_blocks` blocks: the last block of a prompt may be partial.
   [[nodiscard]] std::uint64_t prefix_tokens(std::size_t index, std::uint64_t num_blocks) const;
-  /// Blocks of all requests together.
+  /// Number of blocks of all requests together.
   [[nodiscard]] std::uint64_t num_accesses() const { return num_accesses_; }
   [[nodiscard]] std::size_t num_requests() const { return num_tokens_.size(); }
   [[nodiscard]] std::uint32_t num_distinct() const { return num_distinct_; }
   [[nodiscard]] std::uint64_t num_tokens() const { return num_tokens_total_; }
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] std::uint32_t block_tokens() const { return block_tokens_; }
-  /// Requests whose blocks are more or fewer than their tokens make: a sign that `block_tokens` is
-  /// not the trace's.
+  /// Number of requests whose blocks do not fit their tokens: a sign that `block_tokens` is wrong
+  /// for the trace.
   [[nodiscard]] std::size_t num_misfits() const { return num_misfits_; }
 
-  /// The accesses to a share of the blocks, chosen at random. A tier of the same share of the slots
-  /// loads about the same share of them (Waldspurger, Park, Garthwaite, Ahmad, FAST 2015).
+  /// The accesses to a random share of the blocks. A tier with the same share of the slots loads
+  /// about the same share of them (Waldspurger, Park, Garthwaite, Ahmad, FAST 2015).
   [[nodiscard]] Trace sampled(double share) const;
 
  private:
@@ -60,7 +59,7 @@ class Trace {
     std::uint32_t count;
     std::size_t begin;
   };
-  /// The first ones are of requests that were added with their blocks.
+  /// The first blocks belong to requests that were added with their blocks.
   std::vector<std::vector<std::uint32_t>> blocks_{1};
   std::vector<Place> places_;
   std::uint64_t num_accesses_ = 0;

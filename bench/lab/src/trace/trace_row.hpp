@@ -10,14 +10,14 @@
 
 namespace kvferry::bench::trace {
 
-/// One replay of `trace`: a policy at a capacity. Units are in the names; GB is 1e9 bytes.
+/// One replay of `trace`: a policy at a capacity. The names contain the units; GB is 1e9 bytes.
 struct TraceRow {
-  std::string traffic;  ///< If it is made up.
+  std::string traffic;  ///< If it is synthetic.
   std::uint64_t capacity_blocks = 0;
   double capacity_gb = 0;
   std::string policy;
   double loadable_hit_percent = 0;           ///< Of block accesses, in an unbroken prefix.
-  std::optional<double> percent_of_optimum;  ///< The optimum's loads; none if it had none.
+  std::optional<double> percent_of_optimum;  ///< Of the optimum's loads; unset if it had none.
   double hit_percent = 0;                    ///< Of block accesses, wherever in their request.
   std::uint64_t loaded_blocks = 0;
   double loaded_gb = 0;
@@ -28,12 +28,12 @@ struct TraceRow {
   double load_s = 0;
   double store_s = 0;
   double replay_s = 0;  ///< Processor time of one replay: the median of the rounds.
-  std::optional<double> million_accesses_per_s;  ///< None if it took no time.
+  std::optional<double> million_accesses_per_s;  ///< Unset if it took no time.
   bool verified = false;
 };
 
 [[nodiscard]] Table table_of(std::span<const TraceRow> rows);
-/// The inverse, of one row.
+/// The inverse, for one row.
 void read_row(TraceRow& row, const CellAt& cell_at);
 
 }  // namespace kvferry::bench::trace

@@ -18,7 +18,7 @@ void WekaSessions::read_session(JsonCursor& json) {
     if (key == "block_size") {
       const std::uint64_t tokens = json.whole_number("block_size, in tokens");
       if (tokens == 0 || tokens > std::numeric_limits<std::uint32_t>::max()) {
-        json.fail(fmt::format("block_size is {}: expected tokens of a block", tokens));
+        json.fail(fmt::format("block_size is {}: expected the tokens of a block", tokens));
       }
       block_tokens = static_cast<std::uint32_t>(tokens);
     } else if (key == "hash_id_scope") {
@@ -47,7 +47,7 @@ void WekaSessions::read_session(JsonCursor& json) {
   close_session();
 }
 
-// Nested as deep as subagents are.
+// The recursion goes as deep as subagents are nested.
 void WekaSessions::read_entry(JsonCursor& json) {
   std::optional<double> seconds;
   std::optional<std::uint64_t> num_tokens;

@@ -12,17 +12,17 @@
 
 namespace kvferry::bench::trace {
 
-/// Collects WEKA's sessions (TraceFormat::kWeka) and puts their requests into one order.
+/// Collects WEKA's sessions (TraceFormat::kWeka), and orders their requests.
 class WekaSessions {
  public:
   explicit WekaSessions(double gap_s) : gap_s_(gap_s) {}
 
-  /// One session: the object that stands at `json`. Throws ConfigError.
+  /// Reads one session: the object at `json`. Throws ConfigError.
   void read_session(JsonCursor& json);
-  /// Requests by time; those of the same time by session, then as they stand there. Nothing is left
-  /// here.
+  /// Returns the requests by time; those of the same time by session, then in the session's order.
+  /// Afterwards the collection is empty.
   [[nodiscard]] Trace take_merged(const std::string& name);
-  /// Of all sessions; 0 if there is none.
+  /// Tokens per block of all sessions; 0 if there are no sessions.
   [[nodiscard]] std::uint32_t block_tokens() const { return block_tokens_; }
 
  private:
@@ -34,7 +34,7 @@ class WekaSessions {
     std::size_t session = 0;
   };
   void read_entry(JsonCursor& json);
-  /// Ids of the session that was read become blocks.
+  /// Converts the ids of the session that was read to blocks.
   void close_session();
 
   const double gap_s_;

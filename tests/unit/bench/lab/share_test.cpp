@@ -56,10 +56,10 @@ TEST(Share, AnEngineThatDoesNotEndWellIsAMismatch) {
 TEST(Share, WhatCannotBeMeantIsRefused) {
   const auto no_time = run_program({"share", "--quick", "--time", "0"});
   EXPECT_EQ(no_time.exit_code, 2);
-  EXPECT_NE(no_time.err.find("--time 0: above 0"), std::string::npos) << no_time.err;
+  EXPECT_NE(no_time.err.find("--time 0 is not above 0"), std::string::npos) << no_time.err;
   const auto odd = run_program({"share", "--quick", "--block-size", "100"});
   EXPECT_EQ(odd.exit_code, 2);
-  EXPECT_NE(odd.err.find("--block-size 100: a multiple of 8"), std::string::npos) << odd.err;
+  EXPECT_NE(odd.err.find("--block-size 100 is not a multiple of 8"), std::string::npos) << odd.err;
   const auto no_tmpfs = run_program(tiny({"--folder", "/proc"}));
   EXPECT_EQ(no_tmpfs.exit_code, 4);
 }

@@ -115,7 +115,7 @@ TEST_P(ShadowTierRules, LoadsAreWhatTheRealTierLoadsAndThereAreNoHoles) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, ShadowTierRules, testing::ValuesIn(kRacingRules),
-                         [](const auto& info) { return std::string(info.param.name); });
+                         [](const auto& one) { return std::string(one.param.name); });
 
 }  // namespace
 }  // namespace kvferry::cpu_tier

@@ -8,16 +8,16 @@
 
 namespace kvferry::cpu_tier {
 
-/// What ARC (Megiddo, Modha, FAST 2003) remembers of evicted blocks, and the share that it gives to
-/// probation (their T1) by it. 28 to 32 bytes per slot.
+/// The ghosts of ARC (Megiddo, Modha, FAST 2003): its memory of evicted blocks, from which it
+/// learns the share of the slots for probation (their T1). 28 to 32 bytes per slot.
 ///
-/// One thread at a time. Nothing throws but construction.
+/// Used by one thread at a time. Only construction throws.
 class ArcGhosts final : public EvictionMemory {
  public:
   explicit ArcGhosts(std::uint32_t max_slots) : ghosts_(max_slots) {}
 
   void resize(std::uint32_t num_slots) override { num_slots_ = num_slots; }
-  /// Protected if it was evicted lately, which also moves the share.
+  /// Returns kProtected if the block was evicted recently, which also changes the share.
   [[nodiscard]] Segment take(std::uint64_t hash) override;
   void evicted(std::uint64_t hash, Segment from, std::uint32_t num_probation) override;
   [[nodiscard]] float probation_share() const override {
@@ -25,9 +25,9 @@ class ArcGhosts final : public EvictionMemory {
   }
 
  private:
-  HashedLists ghosts_;  ///< Lists by segment: their B1 and B2.
+  HashedLists ghosts_;  ///< One list for each segment: B1 and B2 in the paper.
   std::uint32_t num_slots_ = 0;
-  double target_ = 0;  ///< Their p.
+  double target_ = 0;  ///< p in the paper.
 };
 
 }  // namespace kvferry::cpu_tier

@@ -7,10 +7,10 @@
 
 namespace kvferry::cpu_tier {
 
-/// What an eviction policy remembers of blocks that are not held, if it chooses victims by that and
-/// not by a rule. Its share takes the place of the rule's VictimRule.
+/// The memory of an eviction policy that chooses victims by what it remembers about absent blocks,
+/// instead of by a rule. Its share replaces the rule's VictimRule.
 ///
-/// One thread at a time: the tier calls it under its lock. Nothing throws but construction.
+/// Used by one thread at a time: the tier calls it under its lock. Only construction throws.
 class EvictionMemory {
  public:
   EvictionMemory() = default;
@@ -18,11 +18,11 @@ class EvictionMemory {
   EvictionMemory& operator=(const EvictionMemory&) = delete;
   virtual ~EvictionMemory() = default;
 
-  /// The tier has this many slots now; at most those that the memory was made for.
+  /// The tier has this many slots now, at most as many as the memory was made for.
   virtual void resize(std::uint32_t num_slots) = 0;
-  /// A block is stored: the segment in which it begins.
+  /// A block is being stored. Returns the segment in which it begins.
   [[nodiscard]] virtual Segment take(std::uint64_t hash) = 0;
-  /// A block was evicted; `num_probation` are still on probation.
+  /// A block was evicted; `num_probation` blocks are still on probation.
   virtual void evicted(std::uint64_t hash, Segment from, std::uint32_t num_probation) = 0;
   /// Victims are taken from probation while that holds more than this share of all slots.
   [[nodiscard]] virtual float probation_share() const = 0;

@@ -16,50 +16,54 @@
 
 namespace kvferry::cpu_tier {
 
-/// Where a block that is stored begins.
+/// Where a stored block begins.
 struct Placement {
   Segment segment = Segment::kProbation;
   std::uint8_t heat = 1;
 };
 
-/// What is decided about blocks, apart from the slots: which offers a full tier stores, where
-/// stored blocks begin, and where victims are taken from. It knows keys by their 64 mixed bits only
-/// and holds nothing of the tier, so that no decision of it can break an invariant.
+/// Decides which offered blocks a full tier stores, in which segment stored blocks begin, and from
+/// which segment victims are taken. It knows only 64 mixed bits of each key and has no access to
+/// the tier, so none of its decisions can break an invariant of the tier.
 ///
-/// Memory: nothing for plain LRU; else 16 bytes per slot for the history of offers, 28 to 32 more
-/// for what an eviction remembers (ARC's ghosts), and less than 512 KiB in all for the simulated
-/// tiers; and what promises take, once there are any (PromiseLedger).
+/// Memory: nothing for plain LRU. Otherwise 16 bytes per slot for the history of offers, 28 to 32
+/// more bytes per slot for an EvictionMemory (ARC's ghosts), and less than 512 KiB in total for the
+/// simulated tiers. Promises take memory once there are any (PromiseLedger).
 ///
-/// One thread at a time. Nothing throws but construction.
+/// Used by one thread at a time. Only construction throws.
 class EvictionPolicy {
  public:
   EvictionPolicy(const TierOptions& options, std::uint32_t max_slots);
 
   void resize(std::uint32_t num_slots);
 
-  /// One segment is enough: the rule is LRU for ever.
+  /// Whether the rule is always LRU, so that one segment is enough.
   [[nodiscard]] bool is_plain_lru() const { return !history_ && !memory_; }
 
-  /// A block of an offer, from the last to the first, and whether the tier holds it.
+  /// One block of an offer, and whether the tier holds it. Call it for each block, from the last to
+  /// the first.
   void offered(std::uint64_t hash, PolicyRace::Presence presence) { race_.offered(hash, presence); }
-  /// That were all blocks of the offer.
+  /// Call it after the last block of an offer.
   void end_offer() { race_.end_offer(); }
-  /// An absent block is offered for a store: how often it was, this time included, as far as that
-  /// is known and wanted; as often as a block after it at least.
+  /// An absent block is offered. Returns how often it was offered, including this time, as far as
+  /// that is remembered: at least as often as a block after it (`num_offers_after`). 1 if no
+  /// history is kept.
   [[nodiscard]] std::uint32_t count_offer(std::uint64_t hash, std::uint32_t num_offers_after) {
     return history_ ? history_->count_offer(hash, num_offers_after) : 1;
   }
-  /// How often a block was offered while it was absent, as far as that is remembered.
+  /// How often a block was offered while it was absent, as far as that is remembered; 1 if no
+  /// history is kept.
   [[nodiscard]] std::uint32_t num_offers(std::uint64_t hash) const {
     return history_ ? history_->num_offers(hash) : 1;
   }
-  /// count_offer() comes soon.
+  /// A hint that count_offer() will be called soon.
   void prefetch(std::uint64_t hash) const {
     if (history_) history_->prefetch(hash);
   }
   [[nodiscard]] AdmissionRule admission() const { return rule().admission; }
-  /// Absent blocks are stored now, first to last. None begins in a better segment than `before`,
-  /// where the one before them did, and none in a worse one than the next.
+  /// Places absent blocks that are stored now, given from the first to the last. No block begins in
+  /// a better segment than `before`, the segment of the block before them, and no block in a worse
+  /// segment than the next block.
   void place(std::span<const std::uint64_t> hashes, std::span<Placement> placements,
              Segment before);
 
@@ -74,12 +78,12 @@ class EvictionPolicy {
     if (memory_) memory_->evicted(hash, from, num_probation);
   }
 
-  /// Whether promises are believed now: it is known what they cost.
+  /// Whether promises have an effect now. They do only under plain LRU, where their cost is known.
   [[nodiscard]] bool believes() const {
     return !memory_ && rule().admission == AdmissionRule::kAll &&
            rule().victims.from == VictimRule::From::kOldest;
   }
-  /// What clients have promised, and what it has won and cost.
+  /// The promises of clients, and what they have won and cost.
   [[nodiscard]] PromiseLedger& promises() { return promises_; }
   [[nodiscard]] const PromiseLedger& promises() const { return promises_; }
 
@@ -90,7 +94,7 @@ class EvictionPolicy {
  private:
   PolicyRace race_;
   std::optional<OfferHistory> history_;
-  /// If there is one, the rule decides on admission only.
+  /// If it is not null, the rule decides only on admission.
   std::unique_ptr<EvictionMemory> memory_;
   PromiseLedger promises_;
 };

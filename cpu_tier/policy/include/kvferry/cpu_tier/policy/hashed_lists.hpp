@@ -10,10 +10,11 @@
 
 namespace kvferry::cpu_tier {
 
-/// Hashes on two lists in order of recency, found by hash: what a simulated tier and ARC's ghosts
-/// are made of. 28 to 32 bytes per entry. Known by 32 bits; two hashes that agree in them are one.
+/// Two lists of hashes in order of recency, with a search by hash. Simulated tiers and ARC's ghosts
+/// are made of them. 28 to 32 bytes per entry. Hashes have 32 bits here; two keys with the same 32
+/// bits count as one.
 ///
-/// One thread at a time. Nothing throws but construction.
+/// Used by one thread at a time. Only construction throws.
 class HashedLists {
  public:
   static constexpr std::size_t kNumLists = 2;
@@ -23,9 +24,9 @@ class HashedLists {
     std::uint32_t hash = 0;
     std::uint32_t colder = 0;
     std::uint32_t hotter = 0;
-    std::uint32_t next = kNone;  ///< In its hash chain, or the free list.
-    std::uint32_t stamp = 0;     ///< The owner's.
-    std::uint8_t heat = 0;       ///< The owner's.
+    std::uint32_t next = kNone;  ///< The next entry in its hash chain, or in the free list.
+    std::uint32_t stamp = 0;     ///< For the owner of the lists.
+    std::uint8_t heat = 0;       ///< For the owner of the lists.
     std::uint8_t list = 0;
   };
   static_assert(sizeof(Entry) == 24);
@@ -34,18 +35,18 @@ class HashedLists {
 
   /// The entry of `hash`, or kNone.
   [[nodiscard]] std::uint32_t find(std::uint32_t hash) const;
-  /// `hash` is absent and there is room. It becomes the hottest of `list`, or the next colder
-  /// neighbour of `warmer`, which is on it.
+  /// Inserts `hash`, which is absent; there is room. It becomes the hottest entry of `list`, or the
+  /// next colder neighbour of `warmer`, an entry of that list.
   std::uint32_t insert(std::uint32_t hash, std::size_t list, std::uint32_t warmer = kNone);
   void make_hottest(std::uint32_t entry, std::size_t list);
   void erase(std::uint32_t entry);
   void clear();
 
-  /// The coldest of a list that is not empty.
+  /// The coldest entry of a list that is not empty.
   [[nodiscard]] std::uint32_t coldest(std::size_t list) const {
     return entries_[max_entries_ + list].hotter;
   }
-  /// The next hotter neighbour, or kNone for the hottest of its list.
+  /// The next hotter neighbour; kNone for the hottest entry of a list.
   [[nodiscard]] std::uint32_t hotter_than(std::uint32_t entry) const {
     const std::uint32_t hotter = entries_[entry].hotter;
     return hotter < max_entries_ ? hotter : kNone;
@@ -59,7 +60,7 @@ class HashedLists {
   [[nodiscard]] std::uint32_t chain(std::uint32_t hash) const {
     return (hash * 0x9e3779b1U) >> chain_shift_;  // Knuth's multiplicative hashing.
   }
-  /// As the next colder neighbour of `warmer`, an entry of the list or the head of its ring.
+  /// Makes the entry the next colder neighbour of `warmer`: an entry of the list, or its head.
   void link(std::uint32_t entry, std::size_t list, std::uint32_t warmer);
   [[nodiscard]] std::uint32_t head(std::size_t list) const {
     return max_entries_ + static_cast<std::uint32_t>(list);
@@ -67,12 +68,12 @@ class HashedLists {
   void unlink(std::uint32_t entry);
 
   std::uint32_t max_entries_;
-  /// Behind the entries the heads of the two rings: `hotter` of one is the coldest of its list.
+  /// The entries, then the heads of the two rings. `hotter` of a head is the coldest entry.
   std::vector<Entry, HugePageAllocator<Entry>> entries_;
   std::vector<std::uint32_t, HugePageAllocator<std::uint32_t>> chains_;
   std::uint32_t chain_shift_ = 0;
   std::uint32_t free_ = kNone;
-  std::uint32_t num_used_ = 0;  ///< Entries from here on were never used.
+  std::uint32_t num_used_ = 0;  ///< Entries with this index or a larger one were never used.
   std::array<std::uint32_t, kNumLists> sizes_{};
 };
 

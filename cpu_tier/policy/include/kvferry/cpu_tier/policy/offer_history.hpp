@@ -10,25 +10,25 @@
 
 namespace kvferry::cpu_tier {
 
-/// How often each of the blocks lately offered was offered, for blocks that the tier does not hold:
-/// 4 bytes each. Approximate: a key is known by 29 bits in one bucket of 15, so that one in 30
-/// million strangers is taken for another; a bucket forgets what came into it first.
+/// Counts how often blocks that the tier does not hold were offered recently: 4 bytes for each.
+/// Approximate: a key is identified by 29 bits in one bucket of 15 entries, so one in 30 million
+/// unknown keys is mistaken for a known one. A full bucket forgets its oldest entry.
 ///
-/// One thread at a time. Nothing throws but construction.
+/// Used by one thread at a time. Only construction throws.
 class OfferHistory {
  public:
-  /// Blocks remembered per slot of the tier, by default. How often a block comes back after more
-  /// than that falls off quickly: on the public trace twice as many gain nothing and half as many
-  /// lose 0.6 points. It is also what 16 bytes per slot hold.
+  /// By default, this many blocks are remembered per slot of the tier: 16 bytes per slot. Few
+  /// blocks return later than that: on the public trace, twice as many gain nothing, and half as
+  /// many lose 0.6 points.
   static constexpr std::uint32_t kPerSlot = 4;
 
-  /// For at least `max_entries`; all forgotten.
+  /// Makes an empty history for at least `max_entries` blocks.
   explicit OfferHistory(std::uint64_t max_entries);
 
-  /// Counts one offer; returns how many there were, this one included, at most kMaxHeat. There were
-  /// `at_least` as many: a block that stands after it proves that.
+  /// Counts one offer of a block. Returns the number of its offers, including this one, at most
+  /// kMaxHeat. A block after it proves that there were at least `at_least`.
   std::uint32_t count_offer(std::uint64_t hash, std::uint32_t at_least = 1);
-  /// How many offers there were, as far as they are remembered.
+  /// The number of offers, as far as they are remembered.
   [[nodiscard]] std::uint32_t num_offers(std::uint64_t hash) const;
   void prefetch(std::uint64_t hash) const { __builtin_prefetch(&buckets_[bucket(hash)], 1); }
   void clear();
@@ -36,7 +36,8 @@ class OfferHistory {
 
  private:
   static constexpr std::size_t kWays = 15;
-  /// One cache line. An entry is 29 bits of the hash over 3 bits of the count; 0 is empty.
+  /// One cache line. An entry has 29 bits of the hash, then 3 bits for the count; 0: an empty
+  /// entry.
   struct alignas(64) Bucket {
     std::array<std::uint32_t, kWays> entries{};
     std::uint32_t oldest = 0;

@@ -6,33 +6,35 @@
 
 namespace kvferry::cpu_tier {
 
-/// Readable blocks are in one of two segments, each in order of recency: on probation until they
-/// are used or offered again, protected from then on.
+/// A readable block is in one of two segments, each in order of recency. It is on probation until
+/// it is used or offered again, and protected afterwards.
 enum class Segment : std::uint8_t { kProbation, kProtected };
 inline constexpr std::size_t kNumSegments = 2;
 
-/// Where the next victim is taken from: the coldest of one of the segments.
+/// Which segment's coldest block is the next victim.
 struct VictimRule {
   enum class From : std::uint8_t {
-    kOldest,         ///< The older of the two: LRU over all.
-    kProbationAbove  ///< Probation while that holds more than `probation_share` of all slots; else
-                     ///< the older of the two. So no block leaves before one that stands after it.
+    kOldest,         ///< The older of the two coldest blocks: LRU over all blocks.
+    kProbationAbove  ///< The one on probation, while probation holds more than `probation_share` of
+                     ///< all slots; otherwise the older one. No block leaves before a block after
+                     ///< it.
   };
   From from = From::kOldest;
   float probation_share = 0;
-  /// Most promised blocks that stay when their turn has come (promise_ledger.hpp).
+  /// Most promised blocks that stay when they would be evicted (promise_ledger.hpp).
   std::uint32_t max_stays = 0;
 };
 
 /// Which offered blocks a full tier stores.
 enum class AdmissionRule : std::uint8_t {
   kAll,
-  kOfferedBefore,    ///< And not forgotten since (offer_history.hpp).
-  kHotterThanVictim  ///< Offered before, and more often than the victim was used (TinyLFU:
-                     ///< Einziger, Friedman, Manes 2017). A victim that stays is counted down.
+  kOfferedBefore,    ///< Blocks that were offered before, as far as remembered (offer_history.hpp).
+  kHotterThanVictim  ///< Those of them that were offered more often than the victim was used
+                     ///< (TinyLFU: Einziger, Friedman, Manes 2017). If the victim stays, its count
+                     ///< is lowered by one.
 };
 
-/// One way of deciding both (eviction_table.hpp has those that there are).
+/// A rule for both decisions. eviction_table.hpp has the rules that exist.
 struct PolicyRule {
   const char* name;
   AdmissionRule admission;
@@ -43,7 +45,7 @@ struct PolicyRule {
   }
 };
 
-/// How often a block was used or offered is counted up to here: three bits.
+/// Uses and offers of a block are counted up to this number: three bits.
 inline constexpr std::uint32_t kMaxHeat = 7;
 
 }  // namespace kvferry::cpu_tier

@@ -13,11 +13,11 @@
 
 namespace kvferry::cpu_tier {
 
-/// A tier without blocks that follows one rule: what could have been loaded of each request, and
-/// what would have been stored. It decides as SlotClass::offer() and the eviction do. At most 80
-/// bytes per slot.
+/// A simulated tier without blocks, which follows one rule. It says for each request which blocks
+/// could have been loaded, and which would have been stored. It decides like SlotClass::offer() and
+/// its eviction. At most 80 bytes per slot.
 ///
-/// One thread at a time. Nothing throws but construction.
+/// Used by one thread at a time. Only construction throws.
 class ShadowTier {
  public:
   /// Most blocks of one offer.
@@ -25,18 +25,19 @@ class ShadowTier {
 
   struct Outcome {
     std::uint32_t num_held = 0;
-    std::uint32_t num_loads = 0;  ///< Blocks held before the first one that is not.
+    std::uint32_t num_loads = 0;  ///< Held blocks before the first absent one.
     std::uint32_t num_stores = 0;
   };
 
   /// `max_slots` > 0.
   ShadowTier(const PolicyRule& rule, std::uint32_t max_slots);
 
-  /// The blocks of a request, or of a piece of it, last to first; at most kMaxOffer.
+  /// Offers the blocks of a request, or of a part of it, from the last to the first; at most
+  /// kMaxOffer.
   Outcome offer(std::span<const std::uint64_t> hashes);
-  /// Empty again, with `num_slots` in [1, max_slots].
+  /// Empties the tier, which then has `num_slots` slots, 1 to max_slots.
   void restart(std::uint32_t num_slots);
-  /// How many blocks of `other` this one has not.
+  /// How many blocks of `other` this tier does not hold.
   [[nodiscard]] std::uint32_t num_missing_of(const ShadowTier& other) const;
 
  private:
@@ -45,21 +46,22 @@ class ShadowTier {
   using Entries = std::array<std::uint32_t, kMaxOffer>;
 
   void touch(std::uint32_t entry);
-  /// How many of the absent blocks are admitted.
+  /// How many of the absent blocks the rule admits.
   [[nodiscard]] std::uint32_t count_admitted(std::span<const std::uint64_t> hashes,
                                              const Entries& entries);
   void evict(std::uint32_t count);
   [[nodiscard]] std::size_t victim_list() const;
-  /// Stores the first `count` absent ones, colder than what stands before them.
+  /// Stores the first `count` absent blocks, each colder than the block before it.
   void store(std::span<const std::uint64_t> hashes, const Entries& entries, std::uint32_t count);
 
   PolicyRule rule_;
   std::uint32_t num_slots_;
   std::uint32_t now_ = 0;
-  /// Of the offer's absent blocks: how often they were offered, as far as later ones prove it.
+  /// For each absent block of the offer, how often it was offered, as far as it is known or later
+  /// blocks prove it.
   std::array<std::uint8_t, kMaxOffer> offers_;
   HashedLists blocks_;
-  std::optional<OfferHistory> history_;  ///< None for plain LRU.
+  std::optional<OfferHistory> history_;  ///< Unset for plain LRU.
 };
 
 }  // namespace kvferry::cpu_tier

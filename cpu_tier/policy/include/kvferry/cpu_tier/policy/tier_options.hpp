@@ -8,13 +8,13 @@ namespace kvferry::cpu_tier {
 struct TierOptions {
   Eviction eviction = Eviction::kAdaptive;
   Admission admission = Admission::kAdaptive;
-  /// Most of the tier's slots that are kept for queued requests (Tier::await()), as a share in
-  /// [0, 1]; 0 switches the look-ahead off.
+  /// Largest share of the tier's slots, in [0, 1], that is kept for queued requests
+  /// (Tier::await()); 0: none.
   float max_awaited_share = 0.25F;
-  /// Most of the tier's slots whose blocks stay because they are promised (TierPromises), or
-  /// have left early, as a share in [0, 1]; 0: no promise is believed.
+  /// Largest share of the tier's slots, in [0, 1], whose blocks stay because they are promised
+  /// (TierPromises), or have left early; 0: promises have no effect.
   float max_promised_share = 0.25F;
-  /// Whether Tier::take_key_events() tells anything; somebody has to take them then.
+  /// Whether there are key events. If so, the caller has to take them (Tier::take_key_events()).
   bool key_events = false;
 };
 
