@@ -44,13 +44,13 @@ constexpr Factors make_factors() {
 
 constexpr Factors kFactors = make_factors();
 
-/// Of one whole row, without the row's factor.
-KVFERRY_FOR_EACH_PROCESSOR
-std::uint64_t sum_of_row(const std::byte* row) {
+/// Of one whole row, without the row's factor; copies it if `to` is not null.
+[[gnu::always_inline]] inline std::uint64_t row_sum(std::byte* to, const std::byte* row) {
   std::uint64_t sums[kTagWordsPerColumn] = {};
   for (std::uint32_t column = 0; column < kLoadsInFlight; ++column) {
     std::uint32_t words[kTagWordsPerColumn];
     std::memcpy(words, row + column * sizeof(words), sizeof(words));
+    if (to != nullptr) std::memcpy(to + column * sizeof(words), words, sizeof(words));
     for (std::uint32_t i = 0; i < kTagWordsPerColumn; ++i) {
       sums[i] += words[i] * kFactors.columns[column][i % kTagWordsPerVector];
     }
@@ -63,17 +63,56 @@ std::uint64_t sum_of_row(const std::byte* row) {
   return sum;
 }
 
-/// Of bytes that are no whole row.
-std::uint64_t sum_of_words(std::span<const std::byte> bytes, std::uint64_t offset) {
+KVFERRY_FOR_EACH_PROCESSOR
+std::uint64_t sum_row(const std::byte* row) { return row_sum(nullptr, row); }
+
+KVFERRY_FOR_EACH_PROCESSOR
+std::uint64_t copy_row(std::byte* to, const std::byte* row) { return row_sum(to, row); }
+
+/// The same of a part of a row that begins at byte `begin` of it.
+std::uint64_t part_sum(std::byte* to, std::span<const std::byte> bytes, std::size_t begin) {
   std::uint64_t sum = 0;
   while (!bytes.empty()) {
-    const std::size_t first = offset % kTagWordBytes;
-    const std::size_t count = std::min(kTagWordBytes - first, bytes.size());
-    std::uint32_t word = 0;
-    std::memcpy(reinterpret_cast<std::byte*>(&word) + first, bytes.data(), count);
-    sum += word * tag_weight(offset / kTagWordBytes);
+    const std::size_t first = begin % kMaxWidth;
+    const std::size_t count = std::min(kMaxWidth - first, bytes.size());
+    std::uint32_t words[kTagWordsPerVector] = {};
+    std::byte* const its = reinterpret_cast<std::byte*>(words) + first;
+    if (count == kMaxWidth) {
+      std::memcpy(its, bytes.data(), kMaxWidth);
+      if (to != nullptr) std::memcpy(to, its, kMaxWidth);
+    } else {
+      std::memcpy(its, bytes.data(), count);
+      if (to != nullptr) std::memcpy(to, its, count);
+    }
+    const std::size_t vector = begin / kMaxWidth;
+    std::uint64_t part = 0;
+    for (std::uint32_t i = 0; i < kTagWordsPerVector; ++i) {
+      part += words[i] * kFactors.columns[vector / kTeamLanes][i];
+    }
+    sum += part * kFactors.lanes[vector % kTeamLanes];
     bytes = bytes.subspan(count);
-    offset += count;
+    begin += count;
+    if (to != nullptr) to += count;
+  }
+  return sum;
+}
+
+/// Of `bytes`, which are copied if `to` is not null.
+std::uint64_t sum_of(std::byte* to, std::span<const std::byte> bytes, std::uint64_t offset) {
+  std::uint64_t sum = 0;
+  while (!bytes.empty()) {
+    const std::size_t begin = offset % kRowBytes;
+    const auto part = bytes.first(std::min(kRowBytes - begin, bytes.size()));
+    std::uint64_t of_row = 0;
+    if (part.size() < kRowBytes) {
+      of_row = part_sum(to, part, begin);
+    } else {
+      of_row = to != nullptr ? copy_row(to, part.data()) : sum_row(part.data());
+    }
+    sum += of_row * tag_row(offset / kRowBytes);
+    bytes = bytes.subspan(part.size());
+    offset += part.size();
+    if (to != nullptr) to += part.size();
   }
   return sum;
 }
@@ -81,15 +120,11 @@ std::uint64_t sum_of_words(std::span<const std::byte> bytes, std::uint64_t offse
 }  // namespace
 
 std::uint64_t tag_sum(std::span<const std::byte> bytes, std::uint64_t offset) {
-  const std::size_t to_row = (kRowBytes - offset % kRowBytes) % kRowBytes;
-  const auto head = bytes.first(std::min(to_row, bytes.size()));
-  std::uint64_t sum = sum_of_words(head, offset);
-  bytes = bytes.subspan(head.size());
-  offset += head.size();
-  for (; bytes.size() >= kRowBytes; bytes = bytes.subspan(kRowBytes), offset += kRowBytes) {
-    sum += sum_of_row(bytes.data()) * tag_row(offset / kRowBytes);
-  }
-  return sum + sum_of_words(bytes, offset);
+  return sum_of(nullptr, bytes, offset);
+}
+
+std::uint64_t copy_and_sum(std::byte* to, std::span<const std::byte> bytes, std::uint64_t offset) {
+  return sum_of(to, bytes, offset);
 }
 
 }  // namespace kvferry::gpu

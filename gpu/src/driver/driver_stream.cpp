@@ -18,6 +18,10 @@ namespace {
 // per-thread default streams.
 bool is_legacy_default(StreamHandle stream) { return stream <= StreamHandle{1}; }
 
+[[noreturn]] void refuse_sums() {
+  throw DeviceError("this back end makes no sums of blocks (DeviceTraits::makes_sums)");
+}
+
 }  // namespace
 
 DriverStream::DriverStream(DriverContext& context, StreamHandle stream, Ownership ownership)
@@ -86,13 +90,20 @@ void DriverStream::copy(CopyDirection direction, std::span<const CopyRun> runs, 
 }
 
 void DriverStream::gather(const BlockGeometry& geometry, std::span<const BlockId> blocks,
-                          std::uintptr_t packed) {
+                          std::uintptr_t packed, std::uintptr_t sums) {
+  if (sums != 0) refuse_sums();
   pack(PackWay::kGather, geometry, blocks, packed);
 }
 
 void DriverStream::scatter(const BlockGeometry& geometry, std::span<const BlockId> blocks,
-                           std::uintptr_t packed) {
+                           std::uintptr_t packed, std::uintptr_t sums) {
+  if (sums != 0) refuse_sums();
   pack(PackWay::kScatter, geometry, blocks, packed);
+}
+
+void DriverStream::sum(const BlockGeometry& /*geometry*/, std::span<const BlockId> /*blocks*/,
+                       std::uintptr_t /*sums*/) {
+  refuse_sums();
 }
 
 void DriverStream::fill(std::uintptr_t address, std::uint8_t value, std::uint64_t bytes) {

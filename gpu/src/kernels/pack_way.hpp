@@ -5,7 +5,7 @@
 
 namespace kvferry::gpu {
 
-/// Gather: pool blocks into packed memory. Scatter: the reverse.
-enum class PackWay : std::uint8_t { kGather, kScatter };
+/// Gather: pool blocks into packed memory. Scatter: the reverse. Sum: reads pool blocks only.
+enum class PackWay : std::uint8_t { kGather, kScatter, kSum };
 
 }  // namespace kvferry::gpu

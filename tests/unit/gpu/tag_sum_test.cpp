@@ -82,6 +82,23 @@ TEST(TagSum, IsTheSameHoweverABlockIsCut) {
   }
 }
 
+TEST(TagSum, OfACopyIsThatOfWhatIsCopied) {
+  std::mt19937_64 random(7);
+  for (const std::size_t size : kSizes) {
+    const Bytes block = random_bytes(random, size + 15);
+    for (int trial = 0; trial < 20; ++trial) {
+      const auto from = std::span(block).subspan(random() % 16, size);
+      const std::uint64_t offset = random() % 5000;
+      const std::size_t shift = random() % 16;
+      Bytes copied(size + 32, std::byte{0xee});
+      ASSERT_EQ(copy_and_sum(&copied[shift], from, offset), tag_sum(from, offset)) << size;
+      Bytes expected(size + 32, std::byte{0xee});
+      std::copy(from.begin(), from.end(), expected.begin() + static_cast<std::ptrdiff_t>(shift));
+      ASSERT_TRUE(copied == expected) << size;
+    }
+  }
+}
+
 TEST(TagSum, ChangesWithEveryBit) {
   std::mt19937_64 random(3);
   Bytes block = random_bytes(random, 10'000);
