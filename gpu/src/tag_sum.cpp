@@ -35,7 +35,7 @@ constexpr Factors make_factors() {
   Factors factors;
   for (std::uint32_t column = 0; column < kLoadsInFlight; ++column) {
     for (std::uint32_t word = 0; word < kTagWordsPerVector; ++word) {
-      factors.columns[column][word] = tag_column(column, word);
+      factors.columns[column][word] = tag_column(column) * tag_word(word);
     }
   }
   for (std::uint32_t lane = 0; lane < kTeamLanes; ++lane) factors.lanes[lane] = tag_lane(lane);

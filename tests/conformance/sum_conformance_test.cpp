@@ -19,12 +19,6 @@ constexpr std::size_t kWord = sizeof(std::uint64_t);
 /// packed blocks, which are worked out from the fragments as they were given.
 class SumConformance : public DeviceTest {
  protected:
-  void SetUp() override {
-    DeviceTest::SetUp();
-    if (IsSkipped() || HasFatalFailure()) return;
-    if (!device().traits().makes_sums) GTEST_SKIP() << "the back end makes no sums";
-  }
-
   static std::vector<std::uint8_t> packed(const PackShape& shape,
                                           const std::vector<std::uint8_t>& pool, BlockId block) {
     std::vector<std::uint8_t> bytes(shape.packed_bytes);
@@ -271,23 +265,6 @@ TEST_P(SumConformance, AreNotAddedAtAnOddAddressNorNowhere) {
   EXPECT_THROW(stream->sum(geometry, blocks, 0), DeviceError);
   EXPECT_THROW(stream->sum(geometry, std::vector{BlockId(1)}, memory->address() + 128),
                DeviceError);
-}
-
-/// Of back ends that make none.
-class NoSumConformance : public DeviceTest {};
-KVFERRY_INSTANTIATE_CONFORMANCE(NoSumConformance);
-
-TEST_P(NoSumConformance, SumsAreRefused) {
-  if (device().traits().makes_sums) GTEST_SKIP() << "the back end makes sums";
-  const auto memory = device().allocate(256);
-  const auto geometry = make_block_geometry({{memory->address(), 64, 64}}, 1);
-  const std::vector<BlockId> blocks{BlockId(0)};
-  const auto stream = device().create_stream();
-  const std::uintptr_t packed = memory->address() + 64;
-  const std::uintptr_t sums = memory->address() + 128;
-  EXPECT_THROW(stream->gather(geometry, blocks, packed, sums), DeviceError);
-  EXPECT_THROW(stream->scatter(geometry, blocks, packed, sums), DeviceError);
-  EXPECT_THROW(stream->sum(geometry, blocks, sums), DeviceError);
 }
 
 }  // namespace

@@ -54,7 +54,7 @@ class DriverStream final : public Stream {
 
  private:
   void pack(PackWay way, const BlockGeometry& geometry, std::span<const BlockId> blocks,
-            std::uintptr_t packed);
+            std::uintptr_t packed, std::uintptr_t sums);
   /// Throws DeviceError if the stream can take no work. Within a DriverScope.
   void check_open();
   /// Whether `call` for so many runs is the batch call on this stream.

@@ -28,8 +28,8 @@ class HostStream : public Stream {
   void record(Event& event) final;
   void wait(const Event& event) final;
   void copy(CopyDirection direction, std::span<const CopyRun> runs, CopyCall call) final;
-  void gather(const BlockGeometry& geometry, std::span<const BlockId> blocks,
-              std::uintptr_t packed, std::uintptr_t sums) final;
+  void gather(const BlockGeometry& geometry, std::span<const BlockId> blocks, std::uintptr_t packed,
+              std::uintptr_t sums) final;
   void scatter(const BlockGeometry& geometry, std::span<const BlockId> blocks,
                std::uintptr_t packed, std::uintptr_t sums) final;
   void sum(const BlockGeometry& geometry, std::span<const BlockId> blocks,

@@ -35,9 +35,10 @@ std::uint64_t defined_sum(const Bytes& block) {
   std::uint64_t sum = 0;
   for (std::uint64_t at = 0; at < block.size(); ++at) {
     const std::uint64_t word = at / 4;
-    const std::uint64_t column = splitmix64_at(word / 128 % 8 * 4 + word % 4) | 1;
-    const std::uint64_t lane = splitmix64_at(32 + word / 4 % 32) | 1;
-    const std::uint64_t row = splitmix64_at(64 + word / 1024) | 1;
+    std::uint64_t column = splitmix64_at(word % 4) | 1;
+    for (std::uint64_t i = 0; i < word / 128 % 8; ++i) column *= 6364136223846793005U;
+    const std::uint64_t lane = splitmix64_at(4 + word / 4 % 32) | 1;
+    const std::uint64_t row = splitmix64_at(36 + word / 1024) | 1;
     sum += (std::to_integer<std::uint64_t>(block[at]) << (8 * (at % 4))) * column * lane * row;
   }
   return sum;
