@@ -2,21 +2,12 @@
 #include "kvferry/gpu/tag_sum.hpp"
 
 #include "kernels/tag_weights.hpp"
+#include "row_sum_avx2.hpp"
 
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <cstring>
-
-// One function for each generation of processors, chosen when the library is loaded. Sanitizers are
-// not ready then, and clang 14 does not vectorise these.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
-    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define KVFERRY_FOR_EACH_PROCESSOR \
-  __attribute__((target_clones("arch=x86-64-v4", "avx2", "default")))
-#else
-#define KVFERRY_FOR_EACH_PROCESSOR
-#endif
 
 namespace kvferry::gpu {
 
@@ -44,13 +35,12 @@ constexpr Factors make_factors() {
 
 constexpr Factors kFactors = make_factors();
 
-/// Of one whole row, without the row's factor; copies it if `to` is not null.
-[[gnu::always_inline]] inline std::uint64_t row_sum(std::byte* to, const std::byte* row) {
+/// Of one whole row, without the row's factor.
+std::uint64_t row_sum(const std::byte* row) {
   std::uint64_t sums[kTagWordsPerColumn] = {};
   for (std::uint32_t column = 0; column < kLoadsInFlight; ++column) {
     std::uint32_t words[kTagWordsPerColumn];
     std::memcpy(words, row + column * sizeof(words), sizeof(words));
-    if (to != nullptr) std::memcpy(to + column * sizeof(words), words, sizeof(words));
     for (std::uint32_t i = 0; i < kTagWordsPerColumn; ++i) {
       sums[i] += words[i] * kFactors.columns[column][i % kTagWordsPerVector];
     }
@@ -63,68 +53,79 @@ constexpr Factors kFactors = make_factors();
   return sum;
 }
 
-KVFERRY_FOR_EACH_PROCESSOR
-std::uint64_t sum_row(const std::byte* row) { return row_sum(nullptr, row); }
-
-KVFERRY_FOR_EACH_PROCESSOR
-std::uint64_t copy_row(std::byte* to, const std::byte* row) { return row_sum(to, row); }
+/// The same of bytes of one vector, of which the first is byte `begin` of a row.
+std::uint64_t vector_sum(std::span<const std::byte> bytes, std::size_t begin) {
+  std::uint32_t words[kTagWordsPerVector] = {};
+  std::memcpy(reinterpret_cast<std::byte*>(words) + begin % kMaxWidth, bytes.data(), bytes.size());
+  const std::size_t vector = begin / kMaxWidth;
+  std::uint64_t sum = 0;
+  for (std::uint32_t i = 0; i < kTagWordsPerVector; ++i) {
+    sum += words[i] * kFactors.columns[vector / kTeamLanes][i];
+  }
+  return sum * kFactors.lanes[vector % kTeamLanes];
+}
 
 /// The same of a part of a row that begins at byte `begin` of it.
-std::uint64_t part_sum(std::byte* to, std::span<const std::byte> bytes, std::size_t begin) {
+std::uint64_t part_sum(std::span<const std::byte> bytes, std::size_t begin) {
   std::uint64_t sum = 0;
   while (!bytes.empty()) {
-    const std::size_t first = begin % kMaxWidth;
-    const std::size_t count = std::min(kMaxWidth - first, bytes.size());
-    std::uint32_t words[kTagWordsPerVector] = {};
-    std::byte* const its = reinterpret_cast<std::byte*>(words) + first;
-    if (count == kMaxWidth) {
-      std::memcpy(its, bytes.data(), kMaxWidth);
-      if (to != nullptr) std::memcpy(to, its, kMaxWidth);
-    } else {
-      std::memcpy(its, bytes.data(), count);
-      if (to != nullptr) std::memcpy(to, its, count);
-    }
-    const std::size_t vector = begin / kMaxWidth;
-    std::uint64_t part = 0;
-    for (std::uint32_t i = 0; i < kTagWordsPerVector; ++i) {
-      part += words[i] * kFactors.columns[vector / kTeamLanes][i];
-    }
-    sum += part * kFactors.lanes[vector % kTeamLanes];
+    const std::size_t num_groups =
+        begin % kGroupBytes == 0 && has_avx2() ? bytes.size() / kGroupBytes : 0;
+    const std::size_t count = num_groups != 0
+                                  ? num_groups * kGroupBytes
+                                  : std::min(kMaxWidth - begin % kMaxWidth, bytes.size());
+    sum += num_groups != 0 ? groups_sum_avx2(bytes.data(), begin / kGroupBytes, num_groups)
+                           : vector_sum(bytes.first(count), begin);
     bytes = bytes.subspan(count);
     begin += count;
-    if (to != nullptr) to += count;
   }
   return sum;
 }
 
-/// Of `bytes`, which are copied if `to` is not null.
-std::uint64_t sum_of(std::byte* to, std::span<const std::byte> bytes, std::uint64_t offset) {
+/// Of bytes within a row, of which the first has `offset` in the block. `next`: what will be read
+/// after them.
+std::uint64_t sum_in_row(std::span<const std::byte> bytes, std::uint64_t offset,
+                         const std::byte* next) {
   std::uint64_t sum = 0;
-  while (!bytes.empty()) {
-    const std::size_t begin = offset % kRowBytes;
-    const auto part = bytes.first(std::min(kRowBytes - begin, bytes.size()));
-    std::uint64_t of_row = 0;
-    if (part.size() < kRowBytes) {
-      of_row = part_sum(to, part, begin);
-    } else {
-      of_row = to != nullptr ? copy_row(to, part.data()) : sum_row(part.data());
-    }
-    sum += of_row * tag_row(offset / kRowBytes);
-    bytes = bytes.subspan(part.size());
-    offset += part.size();
-    if (to != nullptr) to += part.size();
+  if (bytes.size() < kRowBytes) {
+    sum = part_sum(bytes, offset % kRowBytes);
+  } else {
+    sum = has_avx2() ? row_sum_avx2(bytes.data(), next) : row_sum(bytes.data());
   }
-  return sum;
+  return sum * tag_row(offset / kRowBytes);
+}
+
+/// How many of `size` bytes from `offset` on lie in the first row.
+std::size_t bytes_in_row(std::uint64_t offset, std::size_t size) {
+  return std::min(kRowBytes - offset % kRowBytes, size);
 }
 
 }  // namespace
 
 std::uint64_t tag_sum(std::span<const std::byte> bytes, std::uint64_t offset) {
-  return sum_of(nullptr, bytes, offset);
+  std::uint64_t sum = 0;
+  while (!bytes.empty()) {
+    const auto part = bytes.first(bytes_in_row(offset, bytes.size()));
+    bytes = bytes.subspan(part.size());
+    sum += sum_in_row(part, offset, bytes.data());
+    offset += part.size();
+  }
+  return sum;
 }
 
+// Row by row: a row is still in the cache when it is summed. A copy is faster than stores that a
+// loop makes beside its sums, which read each line of the destination before they write it.
 std::uint64_t copy_and_sum(std::byte* to, std::span<const std::byte> bytes, std::uint64_t offset) {
-  return sum_of(to, bytes, offset);
+  std::uint64_t sum = 0;
+  while (!bytes.empty()) {
+    const std::size_t count = bytes_in_row(offset, bytes.size());
+    std::memcpy(to, bytes.data(), count);
+    bytes = bytes.subspan(count);
+    sum += sum_in_row({to, count}, offset, bytes.data());
+    offset += count;
+    to += count;
+  }
+  return sum;
 }
 
 }  // namespace kvferry::gpu
