@@ -185,8 +185,8 @@ endfunction()
 function(kvferry_embed_kernels target)
   set(dir ${CMAKE_CURRENT_SOURCE_DIR}/src/kernels)
   set(kernel ${dir}/pack_kernels.cu)
-  set(headers ${dir}/pack_arguments.hpp ${dir}/pack_addressing.hpp ${dir}/pack_walk.hpp
-    ${dir}/co_run_work.hpp)
+  set(headers ${dir}/pack_arguments.hpp ${dir}/pack_addressing.hpp ${dir}/tag_weights.hpp
+    ${dir}/pack_walk.hpp ${dir}/co_run_work.hpp)
   set(bulk ${dir}/pack_bulk.cuh)
   set(co_run ${dir}/co_run.cuh)
   file(CONFIGURE OUTPUT no_kernels CONTENT "")

@@ -101,6 +101,14 @@ void check_blocks(const BlockGeometry& geometry, std::span<const BlockId> blocks
   }
 }
 
+void check_sums(std::uintptr_t sums) {
+  if (sums == 0 || sums % sizeof(std::uint64_t) != 0) {
+    throw DeviceError("sums of blocks cannot be added at " +
+                      range_text(sums, sizeof(std::uint64_t)) +
+                      ": it has to be device memory, aligned to 8 bytes");
+  }
+}
+
 std::uint64_t total_bytes(std::span<const CopyRun> runs) {
   std::uint64_t sum = 0;
   for (const CopyRun& run : runs) sum += run.bytes;

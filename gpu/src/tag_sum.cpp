@@ -2,21 +2,12 @@
 #include "kvferry/gpu/tag_sum.hpp"
 
 #include "kernels/tag_weights.hpp"
+#include "row_sum_avx2.hpp"
 
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <cstring>
-
-// One function for each generation of processors, chosen when the library is loaded. Sanitizers are
-// not ready then, and clang 14 does not vectorise these.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
-    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define KVFERRY_FOR_EACH_PROCESSOR \
-  __attribute__((target_clones("arch=x86-64-v4", "avx2", "default")))
-#else
-#define KVFERRY_FOR_EACH_PROCESSOR
-#endif
 
 namespace kvferry::gpu {
 
@@ -35,7 +26,7 @@ constexpr Factors make_factors() {
   Factors factors;
   for (std::uint32_t column = 0; column < kLoadsInFlight; ++column) {
     for (std::uint32_t word = 0; word < kTagWordsPerVector; ++word) {
-      factors.columns[column][word] = tag_column(column, word);
+      factors.columns[column][word] = tag_column(column) * tag_word(word);
     }
   }
   for (std::uint32_t lane = 0; lane < kTeamLanes; ++lane) factors.lanes[lane] = tag_lane(lane);
@@ -45,8 +36,7 @@ constexpr Factors make_factors() {
 constexpr Factors kFactors = make_factors();
 
 /// Of one whole row, without the row's factor.
-KVFERRY_FOR_EACH_PROCESSOR
-std::uint64_t sum_of_row(const std::byte* row) {
+std::uint64_t row_sum(const std::byte* row) {
   std::uint64_t sums[kTagWordsPerColumn] = {};
   for (std::uint32_t column = 0; column < kLoadsInFlight; ++column) {
     std::uint32_t words[kTagWordsPerColumn];
@@ -63,33 +53,79 @@ std::uint64_t sum_of_row(const std::byte* row) {
   return sum;
 }
 
-/// Of bytes that are no whole row.
-std::uint64_t sum_of_words(std::span<const std::byte> bytes, std::uint64_t offset) {
+/// The same of bytes of one vector, of which the first is byte `begin` of a row.
+std::uint64_t vector_sum(std::span<const std::byte> bytes, std::size_t begin) {
+  std::uint32_t words[kTagWordsPerVector] = {};
+  std::memcpy(reinterpret_cast<std::byte*>(words) + begin % kMaxWidth, bytes.data(), bytes.size());
+  const std::size_t vector = begin / kMaxWidth;
+  std::uint64_t sum = 0;
+  for (std::uint32_t i = 0; i < kTagWordsPerVector; ++i) {
+    sum += words[i] * kFactors.columns[vector / kTeamLanes][i];
+  }
+  return sum * kFactors.lanes[vector % kTeamLanes];
+}
+
+/// The same of a part of a row that begins at byte `begin` of it.
+std::uint64_t part_sum(std::span<const std::byte> bytes, std::size_t begin) {
   std::uint64_t sum = 0;
   while (!bytes.empty()) {
-    const std::size_t first = offset % kTagWordBytes;
-    const std::size_t count = std::min(kTagWordBytes - first, bytes.size());
-    std::uint32_t word = 0;
-    std::memcpy(reinterpret_cast<std::byte*>(&word) + first, bytes.data(), count);
-    sum += word * tag_weight(offset / kTagWordBytes);
+    const std::size_t num_groups =
+        begin % kGroupBytes == 0 && has_avx2() ? bytes.size() / kGroupBytes : 0;
+    const std::size_t count = num_groups != 0
+                                  ? num_groups * kGroupBytes
+                                  : std::min(kMaxWidth - begin % kMaxWidth, bytes.size());
+    sum += num_groups != 0 ? groups_sum_avx2(bytes.data(), begin / kGroupBytes, num_groups)
+                           : vector_sum(bytes.first(count), begin);
     bytes = bytes.subspan(count);
-    offset += count;
+    begin += count;
   }
   return sum;
+}
+
+/// Of bytes within a row, of which the first has `offset` in the block. `next`: what will be read
+/// after them.
+std::uint64_t sum_in_row(std::span<const std::byte> bytes, std::uint64_t offset,
+                         const std::byte* next) {
+  std::uint64_t sum = 0;
+  if (bytes.size() < kRowBytes) {
+    sum = part_sum(bytes, offset % kRowBytes);
+  } else {
+    sum = has_avx2() ? row_sum_avx2(bytes.data(), next) : row_sum(bytes.data());
+  }
+  return sum * tag_row(offset / kRowBytes);
+}
+
+/// How many of `size` bytes from `offset` on lie in the first row.
+std::size_t bytes_in_row(std::uint64_t offset, std::size_t size) {
+  return std::min(kRowBytes - offset % kRowBytes, size);
 }
 
 }  // namespace
 
 std::uint64_t tag_sum(std::span<const std::byte> bytes, std::uint64_t offset) {
-  const std::size_t to_row = (kRowBytes - offset % kRowBytes) % kRowBytes;
-  const auto head = bytes.first(std::min(to_row, bytes.size()));
-  std::uint64_t sum = sum_of_words(head, offset);
-  bytes = bytes.subspan(head.size());
-  offset += head.size();
-  for (; bytes.size() >= kRowBytes; bytes = bytes.subspan(kRowBytes), offset += kRowBytes) {
-    sum += sum_of_row(bytes.data()) * tag_row(offset / kRowBytes);
+  std::uint64_t sum = 0;
+  while (!bytes.empty()) {
+    const auto part = bytes.first(bytes_in_row(offset, bytes.size()));
+    bytes = bytes.subspan(part.size());
+    sum += sum_in_row(part, offset, bytes.data());
+    offset += part.size();
   }
-  return sum + sum_of_words(bytes, offset);
+  return sum;
+}
+
+// Row by row: a row is still in the cache when it is summed. A copy is faster than stores that a
+// loop makes beside its sums, which read each line of the destination before they write it.
+std::uint64_t copy_and_sum(std::byte* to, std::span<const std::byte> bytes, std::uint64_t offset) {
+  std::uint64_t sum = 0;
+  while (!bytes.empty()) {
+    const std::size_t count = bytes_in_row(offset, bytes.size());
+    std::memcpy(to, bytes.data(), count);
+    bytes = bytes.subspan(count);
+    sum += sum_in_row({to, count}, offset, bytes.data());
+    offset += count;
+    to += count;
+  }
+  return sum;
 }
 
 }  // namespace kvferry::gpu

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "device_test.hpp"
+#include "pack_shape.hpp"
 
 #include <cstring>
 #include <random>
@@ -10,84 +11,18 @@ namespace {
 
 constexpr std::uint8_t kUntouched = 0xee;
 constexpr std::size_t kGuardBytes = 64;
-/// Of one random gather.
-constexpr std::size_t kMostBytes = 64 << 10U;
 
 /// Gather and scatter over random geometries. What they shall do is worked out from the fragments
 /// as they were given, without the library's arithmetic.
 class PackSweepConformance : public DeviceTest {
  protected:
-  /// Fragments of one pool; their bases are offsets into it.
-  struct Shape {
-    std::vector<Fragment> fragments;
-    std::uint32_t num_blocks = 0;
-    std::size_t pool_bytes = 0;
-    std::size_t packed_bytes = 0;
-
-    void add(std::size_t gap_before, std::uint64_t bytes, std::uint64_t stride) {
-      fragments.push_back({pool_bytes + gap_before, stride, bytes});
-      pool_bytes += gap_before + num_blocks * stride;
-      packed_bytes += bytes;
-    }
-    /// In the pool at `address`.
-    [[nodiscard]] BlockGeometry geometry(std::uintptr_t address) const {
-      std::vector<Fragment> placed = fragments;
-      for (Fragment& fragment : placed) fragment.base += address;
-      return make_block_geometry(std::move(placed), num_blocks);
-    }
-    /// Calls `visit(offset in the pool, offset in the packed block, bytes)` for a block's pieces.
-    template <class Visit>
-    void for_each_piece(BlockId block, Visit visit) const {
-      std::size_t packed = 0;
-      for (const Fragment& fragment : fragments) {
-        visit(fragment.base + block.value() * fragment.block_stride_bytes, packed, fragment.bytes);
-        packed += fragment.bytes;
-      }
-    }
-  };
-
-  static Shape random_shape(std::mt19937& random) {
-    // Sizes that vector accesses like, and such that they do not.
-    const auto random_bytes = [&random]() -> std::uint64_t {
-      switch (random() % 5) {
-        case 0:
-          return 1 + random() % 64;
-        case 1:
-          return 1 + random() % 3000;
-        case 2:
-          return 16 * (1 + random() % 300);
-        case 3:
-          return 512U << (random() % 4);
-        default:
-          return 4096 + random() % 8 - 4;
-      }
-    };
-    Shape shape;
-    shape.num_blocks = 1 + random() % 48;
-    const std::size_t num_fragments = 1 + random() % 12;
-    const bool aligned = random() % 3 == 0;
-    for (std::size_t i = 0; i < num_fragments; ++i) {
-      std::uint64_t bytes = random_bytes();
-      if (aligned) bytes = (bytes + 15) / 16 * 16;
-      const std::uint64_t gap = random() % 3 == 0 ? 0 : random() % 80;
-      const std::uint64_t before = random() % 50;
-      shape.add(aligned ? before / 16 * 16 : before, bytes,
-                bytes + (aligned ? gap / 16 * 16 : gap));
-    }
-    return shape;
-  }
+  using Shape = PackShape;
 
   /// Gathers blocks (some of them twice) of one pool and scatters them over another one; every byte
   /// of the packed blocks, of both pools and around them is checked.
   void expect_packed(const Shape& shape, std::size_t num_gathered, std::mt19937& random) {
-    std::vector<BlockId> from;
-    for (std::size_t i = 0; i < num_gathered; ++i) {
-      from.emplace_back(static_cast<std::uint32_t>(random() % shape.num_blocks));
-    }
-    std::vector<BlockId> to;
-    for (std::uint32_t i = 0; i < shape.num_blocks; ++i) to.emplace_back(i);
-    std::shuffle(to.begin(), to.end(), random);
-    to.resize(std::min<std::size_t>(to.size(), num_gathered));
+    const std::vector<BlockId> from = any_blocks(shape, num_gathered, random);
+    const std::vector<BlockId> to = different_blocks(shape, num_gathered, random);
 
     const auto source_bytes = pattern(shape.pool_bytes, static_cast<std::uint8_t>(random()));
     auto target_bytes = pattern(shape.pool_bytes, static_cast<std::uint8_t>(random()));
@@ -132,10 +67,8 @@ TEST_P(PackSweepConformance, RandomGeometriesArePackedAndUnpackedToTheByte) {
   std::mt19937 random(1);
   for (int round = 0; round < 40; ++round) {
     SCOPED_TRACE("round " + std::to_string(round));
-    const Shape shape = random_shape(random);
-    // The stand-ins' kernels are slow in debug builds.
-    const std::size_t most = std::max<std::size_t>(1, kMostBytes / shape.packed_bytes);
-    expect_packed(shape, 1 + random() % std::min<std::size_t>(most, 40), random);
+    const Shape shape = random_pack_shape(random);
+    expect_packed(shape, random_num_blocks(shape, random), random);
     if (HasFailure()) return;
   }
 }

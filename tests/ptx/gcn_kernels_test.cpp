@@ -72,9 +72,10 @@ TEST(GcnModules, UseEveryOpcodeThatTheInterpreterKnows) {
   }
 }
 
-/// As in mutants.hpp, of the gather and the scatter kernel.
+/// As in mutants.hpp.
 struct GcnMutant {
   const char* name;
+  std::vector<std::string> kernels;
   const char* pattern;
   const char* replacement;
   std::vector<std::optional<Hazard>> found_by;
@@ -83,25 +84,67 @@ struct GcnMutant {
 };
 
 const std::vector<GcnMutant>& gcn_mutants() {
+  static const std::vector<std::string> kMoving{"kvferry_gather", "kvferry_scatter",
+                                                "kvferry_gather_tagged", "kvferry_scatter_tagged"};
+  static const std::vector<std::string> kSumming{"kvferry_gather_tagged", "kvferry_scatter_tagged",
+                                                 "kvferry_sum"};
+  static const std::vector<std::string> kAllKernels = [] {
+    std::vector<std::string> all = kMoving;
+    all.emplace_back("kvferry_sum");
+    return all;
+  }();
   static const std::vector<GcnMutant> kAll{
-      {"WaitsForNoLoad", R"(s_waitcnt vmcnt\(0\))", "s_nop 0", {Hazard::kReadBeforeWrite}},
+      {"WaitsForNoLoad",
+       kAllKernels,
+       R"(s_waitcnt vmcnt\(0\))",
+       "s_nop 0",
+       {Hazard::kReadBeforeWrite}},
       {"WaitsForOneLoadTooFew",
+       kMoving,
        R"(s_waitcnt vmcnt\(7\))",
        "s_waitcnt vmcnt(8)",
        {Hazard::kReadBeforeWrite}},
-      {"WaitsForNoParameter", R"(s_waitcnt lgkmcnt\(0\))", "s_nop 0", {Hazard::kReadBeforeWrite}},
+      {"WaitsForNoParameter",
+       kAllKernels,
+       R"(s_waitcnt lgkmcnt\(0\))",
+       "s_nop 0",
+       {Hazard::kReadBeforeWrite}},
       {"KeepsOffsetsIn32Bits",
+       kAllKernels,
        R"(v_mad_u64_u32 v\[\d+:(\d+)\][^\n]*)",
        "$&\n\tv_mov_b32_e32 v$1, 0",
        {Hazard::kBounds}},
       {"ForgetsWhoIsActive",
+       kAllKernels,
        R"(s_and_saveexec_b64 (s\[\d+:\d+\]), vcc)",
        "s_mov_b64 $1, exec",
        {Hazard::kBounds, Hazard::kAlignment, Hazard::kWrittenTwice, Hazard::kStuck}},
       {"StoresHalfOfAVector",
+       kMoving,
        R"(global_store_dwordx4 ([^,]+), v\[(\d+):\d+\])",
        "global_store_dword $1, v$2",
        {std::nullopt}},
+      {"TakesAnotherWeight", kSumming, R"(0x7b1dcdaf)", "0x7b1dcdad", {std::nullopt}},
+      {"TakesItsOwnLanesValue",
+       kSumming,
+       R"(ds_bpermute_b32 (v\d+), v\d+, (v\d+))",
+       "v_mov_b32_e32 $1, $2",
+       {std::nullopt}},
+      {"WaitsForNoOtherLane",
+       kSumming,
+       R"(s_waitcnt lgkmcnt\(1\))",
+       "s_nop 0",
+       {Hazard::kReadBeforeWrite}},
+      {"OverwritesTheSum",
+       kSumming,
+       R"(global_atomic_add_x2)",
+       "global_store_dwordx2",
+       {Hazard::kBounds}},
+      {"AddsToItsNeighbour",
+       kSumming,
+       R"((global_atomic_add_x2 [^\n]*off))",
+       "$1 offset:8",
+       {Hazard::kBounds}},
   };
   return kAll;
 }
@@ -120,7 +163,8 @@ class GcnMutants : public testing::TestWithParam<GcnMutant> {};
 TEST_P(GcnMutants, AreFound) {
   if (gcn_module_names().empty()) GTEST_SKIP() << "built without hipcc: there is nothing to change";
   for (const TestedKernel& one : tested_gcn_kernels()) {
-    if (!one.make_far_case) continue;
+    const auto& kernels = GetParam().kernels;
+    if (std::find(kernels.begin(), kernels.end(), one.name) == kernels.end()) continue;
     SCOPED_TRACE(one.test_name());
     const std::string text = mutated(gcn_module_text(one.module), one.name, GetParam());
     ASSERT_NE(text, "") << "the rule no longer fits the kernel's assembly";

@@ -20,6 +20,7 @@ namespace {
 
 using ptx::Hazard;
 
+constexpr std::uint64_t kSums = 0x8000'0000;
 constexpr std::uint64_t kSource = 0x1'0000'0000;
 constexpr std::uint64_t kDestination = 0x2'0000'0000;
 constexpr std::size_t kBytes = 256;
@@ -37,6 +38,8 @@ struct Result {
   std::optional<Hazard> hazard;
   std::string what;
   std::vector<std::uint32_t> words;
+  /// The first number that could be added to.
+  std::uint64_t sum = 0;
 };
 
 Result run_small(const std::string& body) {
@@ -45,6 +48,7 @@ Result run_small(const std::string& body) {
   std::vector<std::uint8_t> source(kBytes);
   for (std::size_t i = 0; i < kBytes; ++i) source[i] = static_cast<std::uint8_t>(i);
   memory.map(kSource, ptx::Access::kRead, source);
+  memory.map(kSums, ptx::Access::kAdd, std::vector<std::uint8_t>(kBytes));
   memory.map(kDestination, ptx::Access::kWrite, std::vector<std::uint8_t>(kBytes));
   const std::array<std::uint64_t, 2> parameter{kSource, kDestination};
   ptx::Random random(0);
@@ -55,6 +59,7 @@ Result run_small(const std::string& body) {
     result.hazard = fault.hazard();
     result.what = fault.what();
   }
+  std::memcpy(&result.sum, memory.host_address(kSums, sizeof(result.sum)), sizeof(result.sum));
   result.words.resize(kBytes / 4);
   std::memcpy(result.words.data(), memory.host_address(kDestination, kBytes), kBytes);
   return result;
@@ -128,6 +133,19 @@ std::vector<Hazardous> hazardous() {
       {"WritesOneWordFromAllLanes",
        begin + "v_mov_b32_e32 v4, s12\nv_mov_b32_e32 v5, s13\nv_mov_b32_e32 v6, 0\n" + kStore,
        Hazard::kWrittenTwice},
+      {"UsesAnotherLanesValueBeforeItIsThere",
+       begin + "v_mov_b32_e32 v7, 0\nds_bpermute_b32 v6, v7, v0\n" + kStore,
+       Hazard::kReadBeforeWrite},
+      {"WaitsForTheFirstOfTwoValues",
+       begin + "v_mov_b32_e32 v7, 0\nds_bpermute_b32 v6, v7, v0\nds_bpermute_b32 v8, v7, v0\n" +
+           "s_waitcnt lgkmcnt(1)\n" + kStore,
+       {}},
+      {"TakesTheValueOfALaneThatIsNotActive",
+       begin + "v_mov_b32_e32 v7, 252\nv_cmp_gt_u32_e32 vcc, 3, v0\n" +
+           "s_and_saveexec_b64 s[14:15], vcc\nds_bpermute_b32 v6, v7, v0\ns_endpgm",
+       Hazard::kUndefined},
+      {"AddsToItsDestination", begin + "global_atomic_add_x2 v[4:5], v[2:3], off\ns_endpgm",
+       Hazard::kBounds},
       {"RunsForEver", ".LBB0_1:\ns_branch .LBB0_1\ns_endpgm", Hazard::kStuck},
       {"HasNoEnd", "s_nop 0", Hazard::kLaunch},
   };
@@ -180,6 +198,23 @@ TEST(GcnWave, ReadsTheHalvesThatAPackedInstructionNames) {
       "s_mov_b32 s14, 3\ns_mov_b32 s15, 4\nv_pk_mov_b32 v[8:9], s[14:15], s[14:15] op_sel:[1,0]\n"
       "v_lshlrev_b32_e32 v9, 8, v9\nv_or_b32_e32 v6, v8, v9\n");
   EXPECT_EQ(words[0], 0x304U);
+}
+
+TEST(GcnWave, TakesTheValueOfTheLaneThatItNames) {
+  const auto words = words_after(
+      "v_xor_b32_e32 v7, 16, v0\nv_lshlrev_b32_e32 v7, 2, v7\nv_add_u32_e32 v8, 100, v0\n"
+      "ds_bpermute_b32 v6, v7, v8\ns_waitcnt lgkmcnt(0)\n");
+  EXPECT_EQ(words[3], 119U);
+  EXPECT_EQ(words[40], 156U);
+}
+
+TEST(GcnWave, AddsInOneStep) {
+  const Result result = run_small(std::string(kAddresses) +
+                                  "v_mov_b32_e32 v6, 0x80000000\nv_mov_b32_e32 v7, 0\n"
+                                  "v_mov_b32_e32 v8, -1\nv_mov_b32_e32 v9, 0\n"
+                                  "global_atomic_add_x2 v[6:7], v[8:9], off\ns_endpgm");
+  EXPECT_EQ(result.hazard, std::nullopt) << result.what;
+  EXPECT_EQ(result.sum, 64 * 0xffff'ffffULL);
 }
 
 TEST(GcnWave, LeavesACounterInScc) {

@@ -9,6 +9,7 @@
 
 #include <array>
 #include <cstdint>
+#include <cstring>
 #include <optional>
 #include <ostream>
 #include <string>
@@ -17,6 +18,7 @@
 namespace kvferry::ptx {
 namespace {
 
+constexpr std::uint64_t kSums = 0x8'0000;
 constexpr std::uint64_t kSource = 0x10'0000;
 constexpr std::uint64_t kDestination = 0x20'0000;
 constexpr std::size_t kBytes = 256;
@@ -26,6 +28,8 @@ struct Result {
   std::optional<Hazard> hazard;
   std::string what;
   std::vector<std::uint8_t> destination;
+  /// The first number that could be added to.
+  std::uint64_t sum = 0;
 };
 
 Result run_small(const std::string& body, std::uint32_t num_threads, std::uint64_t seed) {
@@ -34,6 +38,7 @@ Result run_small(const std::string& body, std::uint32_t num_threads, std::uint64
   std::vector<std::uint8_t> source(kBytes);
   for (std::size_t i = 0; i < kBytes; ++i) source[i] = static_cast<std::uint8_t>(i);
   memory.map(kSource, Access::kRead, source);
+  memory.map(kSums, Access::kAdd, std::vector<std::uint8_t>(kBytes));
   memory.map(kDestination, Access::kWrite, std::vector<std::uint8_t>(kBytes));
   const std::array<std::uint64_t, 2> parameter{kSource, kDestination};
   Random random(seed);
@@ -46,6 +51,7 @@ Result run_small(const std::string& body, std::uint32_t num_threads, std::uint64
     done.what = fault.what();
   }
   done.destination = memory.ranges().back().bytes;
+  std::memcpy(&done.sum, memory.host_address(kSums, sizeof(done.sum)), sizeof(done.sum));
   return done;
 }
 
@@ -182,9 +188,41 @@ std::vector<Case> warp_cases() {
   };
 }
 
+/// %rd3: the first sum. %rd4: what a lane adds.
+std::string sum_begin() {
+  return std::string(kAddresses) + "mov.u64 %rd3, " + std::to_string(kSums) +
+         ";\ncvt.u64.u32 %rd4, %r1;\n";
+}
+
+std::vector<Case> sum_cases() {
+  const std::string begin = sum_begin();
+  return {
+      {"AddsInOneStep", begin + "red.global.add.u64 [%rd3], %rd4;\nret;", {}, 32},
+      {"LoadsASum", begin + "ld.global.u64 %rd5, [%rd3];\nret;", Hazard::kBounds},
+      {"StoresASum", begin + "st.global.u64 [%rd3], %rd4;\nret;", Hazard::kBounds},
+      {"AddsToItsDestination", begin + "red.global.add.u64 [%rd2], %rd4;\nret;", Hazard::kBounds},
+      {"AddsBeyondTheSums", begin + "red.global.add.u64 [%rd3+256], %rd4;\nret;", Hazard::kBounds},
+      {"AddsAtAnOddAddress", begin + "red.global.add.u64 [%rd3+4], %rd4;\nret;",
+       Hazard::kAlignment},
+      {"ShufflesWithALaneThatIsNotThere",
+       begin + "shfl.sync.bfly.b32 %r4|%p1, %r1, 16, 31, -1;\nret;", Hazard::kUndefined, 16},
+      {"ShufflesWithinHalfAWarp", begin + "shfl.sync.bfly.b32 %r4|%p1, %r1, 1, 4127, -1;\nret;",
+       Hazard::kUndefined, 32},
+      {"ShufflesAtTwoPlaces",
+       begin + "setp.ne.s32 %p1, %r1, 0;\n@%p1 bra $L_one;\n" +
+           "shfl.sync.bfly.b32 %r4|%p2, %r1, 1, 31, -1;\nret;\n$L_one:\n" +
+           "shfl.sync.bfly.b32 %r4|%p2, %r1, 1, 31, -1;\nret;",
+       Hazard::kStuck, 2},
+      {"WaitsForALaneThatDoesNotShuffle",
+       begin + "setp.ne.s32 %p1, %r1, 0;\n@%p1 bra $L_one;\n" +
+           "shfl.sync.bfly.b32 %r4|%p2, %r1, 1, 31, -1;\nret;\n$L_one:\nbra.uni $L_one;\nret;",
+       Hazard::kStuck, 2},
+  };
+}
+
 std::vector<Case> cases() {
   std::vector<Case> all = plain_cases();
-  for (const std::vector<Case>& more : {bulk_cases(), warp_cases()}) {
+  for (const std::vector<Case>& more : {bulk_cases(), warp_cases(), sum_cases()}) {
     all.insert(all.end(), more.begin(), more.end());
   }
   return all;
@@ -211,6 +249,22 @@ TEST(PtxInterpreter, MovesTheBytes) {
   ASSERT_EQ(done.hazard, std::nullopt) << done.what;
   for (std::size_t i = 0; i < kBytes; ++i) {
     EXPECT_EQ(done.destination[i], i >= 16 && i < 80 ? i - 16 : 0) << i;
+  }
+}
+
+TEST(PtxInterpreter, ExchangesHalvesOfRegistersAndAddsThem) {
+  // Each lane has its number, and five times as much in the upper half.
+  std::string body = sum_begin() + "mul.lo.s64 %rd4, %rd4, 21474836481;\n";
+  for (const char* distance : {"16", "8", "4", "2", "1"}) {
+    body += std::string("mov.b64 {%r4, %r5}, %rd4;\nshfl.sync.bfly.b32 %r6|%p1, %r4, ") + distance +
+            ", 31, -1;\nshfl.sync.bfly.b32 %r7|%p1, %r5, " + distance +
+            ", 31, -1;\nmov.b64 %rd5, {%r6, %r7};\nadd.s64 %rd4, %rd4, %rd5;\n";
+  }
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    const Result done = run_small(body + "red.global.add.u64 [%rd3], %rd4;\nret;", 32, seed);
+    ASSERT_EQ(done.hazard, std::nullopt) << done.what;
+    const std::uint64_t of_warp = 31 * 32 / 2;
+    EXPECT_EQ(done.sum, 32 * (of_warp + (5 * of_warp << 32U)));
   }
 }
 

@@ -25,6 +25,11 @@ GlobalMemory emulated(const LaunchCase& launch) {
                     [&memory](std::uint64_t address, std::size_t bytes) -> void* {
                       return memory.host_address(address, bytes);
                     });
+  for (const GlobalMemory::Range& range : memory.ranges()) {
+    if (range.access != Access::kAdd) continue;
+    std::memcpy(memory.host_address(range.address, range.bytes.size()), launch.sums.data(),
+                range.bytes.size());
+  }
   return memory;
 }
 

@@ -25,6 +25,8 @@ struct LaunchCase {
   std::string description;
   /// Where the table of fragments lies that PackArguments points to; 0 for another parameter.
   std::uint64_t table = 0;
+  /// What the range of sums (Access::kAdd) shall hold afterwards, if there is one.
+  std::vector<std::uint64_t> sums{};
 };
 
 /// What became of a launch.
@@ -44,7 +46,8 @@ using Interpret =
     std::function<std::uint64_t(const LaunchCase& launch, GlobalMemory& memory, Random& random)>;
 
 /// Runs the launch; then every byte must be what the host emulation (fake_kernels.hpp) makes of the
-/// same memory, and every byte of what it may write must be written. `seed` decides the order of
+/// same memory, every byte of what it may write must be written, and the sums must be those of the
+/// case. `seed` decides the order of
 /// all that is concurrent.
 [[nodiscard]] Outcome run_case(const Interpret& interpret, const LaunchCase& launch,
                                std::uint64_t seed);

@@ -201,12 +201,84 @@ std::vector<Mutant> vector_mutants() {
   };
 }
 
+std::vector<Mutant> sum_mutants() {
+  const std::vector<const char*> summing{"kvferry_gather_tagged", "kvferry_scatter_tagged",
+                                         "kvferry_sum"};
+  return {
+      {"TakesAnotherWeight",
+       "a weight other than the host's, of one word in each vector",
+       summing,
+       R"(-2152535657050944081)",
+       "-2152535657050944083",
+       kEvery,
+       {kWrongBytes}},
+      {"TakesAnotherStep",
+       "a step from column to column other than the host's",
+       summing,
+       R"(6364136223846793005)",
+       "6364136223846793007",
+       kEvery,
+       {kWrongBytes}},
+      {"GivesTwoWordsOneWeight",
+       "words of a vector that could change places",
+       summing,
+       R"(7960286522194355701)",
+       "487617019471545679",
+       kEvery,
+       {kWrongBytes}},
+      {"LeavesOutHalfOfTheLanes",
+       "a reduction that is a step short",
+       summing,
+       R"((mov\.u32\s+%r\d+|shfl\.sync\.bfly\.b32\s+[^,]+, %r\d+), 8(;\s*shfl|, 31, -1;))",
+       "$1, 16$2",
+       kEvery,
+       {kWrongBytes}},
+      {"LosesTheUpperHalf",
+       "a shuffle moves 32 bits",
+       summing,
+       R"(mov\.b64 (%rd\d+), \{(%r\d+),%r\d+\};)",
+       "mov.b64 $1, {$2,$2};",
+       kEvery,
+       {kWrongBytes}},
+      {"AddsInEveryLane",
+       "the team's sum 32 times",
+       summing,
+       R"(@%p\d+ bra\s+\$L\w+;([^@]{0,300}?red\.global))",
+       "$1",
+       kEvery,
+       {kWrongBytes}},
+      {"AddsInTwoSteps",
+       "teams that overwrite each other's addition",
+       summing,
+       R"(red\.global\.add\.u64 \[(%rd\d+)\], (%rd\d+);)",
+       "{\n.reg .b64 both;\nld.global.u64 both, [$1];\nadd.s64 both, both, $2;\n"
+       "st.global.u64 [$1], both;\n}",
+       kEvery,
+       {Hazard::kBounds}},
+      {"AddsToItsNeighbour",
+       "an index that is one off",
+       summing,
+       R"(red\.global\.add\.u64 \[(%rd\d+)\])",
+       "red.global.add.u64 [$1+8]",
+       kEvery,
+       {Hazard::kBounds}},
+      {"AddsNothing",
+       "a kernel without sums under the name of one with them",
+       summing,
+       R"(red\.global\.add\.u64[^;]*;)",
+       "",
+       kEvery,
+       {kWrongBytes}},
+  };
+}
+
 }  // namespace
 
 std::span<const Mutant> mutants() {
   static const std::vector<Mutant> kAll = [] {
     std::vector<Mutant> all = bulk_mutants();
     for (Mutant& mutant : vector_mutants()) all.push_back(mutant);
+    for (Mutant& mutant : sum_mutants()) all.push_back(mutant);
     return all;
   }();
   return kAll;

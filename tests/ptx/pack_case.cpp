@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "pack_case.hpp"
 
+#include "kvferry/gpu/tag_sum.hpp"
+
 #include "kernels/pack_addressing.hpp"
 
 #include <algorithm>
@@ -9,6 +11,7 @@
 #include <limits>
 #include <numeric>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,12 +22,14 @@ namespace {
 using gpu::BlockGeometry;
 using gpu::Fragment;
 using gpu::PackKernel;
+using gpu::PackSums;
 using gpu::PackWay;
 
 constexpr std::uint64_t kGiB = 1ULL << 30U;
 // Far from each other and from the pool.
 constexpr std::uint64_t kTableAddress = 0x7000'0000'0000U;
 constexpr std::uint64_t kPackedAddress = 0x7100'0000'0000U;
+constexpr std::uint64_t kSumsAddress = 0x7200'0000'0000U;
 
 class Draw {
  public:
@@ -82,12 +87,14 @@ BlockGeometry draw_geometry(Draw& draw, std::uint64_t alignment) {
   return gpu::make_block_geometry(std::move(fragments), num_blocks);
 }
 
-/// A gather may name a block twice; a scatter may not.
-std::vector<BlockId> draw_blocks(Draw& draw, const BlockGeometry& geometry, PackWay way) {
-  constexpr std::uint64_t kMostBytes = 150'000;
-  const std::uint64_t most = std::clamp<std::uint64_t>(kMostBytes / geometry.packed_bytes, 1, 960);
+/// A gather and a sum may name a block twice; a scatter may not.
+std::vector<BlockId> draw_blocks(Draw& draw, const BlockGeometry& geometry,
+                                 const PackChoice& choice) {
+  // Sums take many instructions where bytes are not aligned.
+  const std::uint64_t most_bytes = choice.sums == PackSums::kYes ? 40'000 : 150'000;
+  const std::uint64_t most = std::clamp<std::uint64_t>(most_bytes / geometry.packed_bytes, 1, 960);
   std::vector<BlockId> blocks;
-  if (way == PackWay::kGather) {
+  if (choice.way != PackWay::kScatter) {
     for (std::uint64_t i = draw(1, most); i > 0; --i) {
       blocks.emplace_back(static_cast<std::uint32_t>(draw(0, geometry.num_blocks - 1)));
     }
@@ -101,13 +108,13 @@ std::vector<BlockId> draw_blocks(Draw& draw, const BlockGeometry& geometry, Pack
 
 GlobalMemory memory_of(const BlockGeometry& geometry, const std::vector<BlockId>& blocks,
                        const std::vector<gpu::FragmentEntry>& table, std::uint64_t packed,
-                       PackWay way, Random& random) {
-  const bool gathers = way == PackWay::kGather;
+                       const PackChoice& choice, Random& random) {
+  const bool scatters = choice.way == PackWay::kScatter;
   GlobalMemory memory;
   std::vector<std::uint8_t> table_bytes(table.size() * sizeof(gpu::FragmentEntry));
   std::memcpy(table_bytes.data(), table.data(), table_bytes.size());
   memory.map(kTableAddress, Access::kRead, std::move(table_bytes));
-  const Access of_pool = gathers ? Access::kRead : Access::kWrite;
+  const Access of_pool = scatters ? Access::kWrite : Access::kRead;
   std::set<std::uint32_t> numbers;  // a gather may name a block twice
   for (const BlockId block : blocks) numbers.insert(block.value());
   for (const std::uint32_t number : numbers) {
@@ -117,20 +124,50 @@ GlobalMemory memory_of(const BlockGeometry& geometry, const std::vector<BlockId>
                  random_bytes(geometry.fragments[f].bytes, random));
     }
   }
-  memory.map(packed, gathers ? Access::kWrite : Access::kRead,
-             random_bytes(blocks.size() * geometry.packed_bytes, random));
+  if (choice.way != PackWay::kSum) {
+    memory.map(packed, scatters ? Access::kRead : Access::kWrite,
+               random_bytes(blocks.size() * geometry.packed_bytes, random));
+  }
+  if (choice.sums == PackSums::kYes) {
+    memory.map(kSumsAddress, Access::kAdd,
+               random_bytes(blocks.size() * sizeof(std::uint64_t), random));
+  }
   return memory;
 }
 
+/// What the sums shall be after the launch, by the host's tag_sum().
+std::vector<std::uint64_t> sums_of(const BlockGeometry& geometry,
+                                   const std::vector<BlockId>& blocks, std::uint64_t packed,
+                                   PackWay way, GlobalMemory memory) {
+  std::vector<std::uint64_t> sums(blocks.size());
+  std::memcpy(sums.data(), memory.host_address(kSumsAddress, sums.size() * sizeof(sums[0])),
+              sums.size() * sizeof(sums[0]));
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    for (std::size_t f = 0; f < geometry.fragments.size(); ++f) {
+      const std::uint64_t offset = geometry.packed_offsets[f];
+      const std::uint64_t bytes = geometry.fragments[f].bytes;
+      const std::uint64_t from = way == PackWay::kScatter
+                                     ? packed + i * geometry.packed_bytes + offset
+                                     : geometry.fragment_address(f, blocks[i]);
+      sums[i] +=
+          gpu::tag_sum(std::as_bytes(std::span(memory.host_address(from, bytes), bytes)), offset);
+    }
+  }
+  return sums;
+}
+
 LaunchCase make_case(const BlockGeometry& geometry, const std::vector<BlockId>& blocks,
-                     std::uint64_t packed, PackWay way, const gpu::PackTuning& tuning, Draw& draw) {
+                     std::uint64_t packed, const PackChoice& choice, const gpu::PackTuning& tuning,
+                     Draw& draw) {
   const auto num_blocks = static_cast<std::uint32_t>(blocks.size());
   const bool bulk = tuning.kernel == PackKernel::kBulk;
   const gpu::PackDevice device{static_cast<std::uint32_t>(draw(1, 4)),
                                bulk ? gpu::BulkCopy::kYes : gpu::BulkCopy::kNo};
-  const gpu::PackLaunch plan = plan_pack(geometry, num_blocks, packed, way, device, tuning);
+  const gpu::PackLaunch plan =
+      plan_pack(geometry, num_blocks, packed, choice.way, device, tuning, choice.sums);
   const std::vector<gpu::FragmentEntry> table = fragment_table(geometry);
-  gpu::PackArguments arguments = pack_arguments(geometry, kTableAddress, blocks, packed);
+  gpu::PackArguments arguments =
+      pack_arguments(geometry, kTableAddress, blocks, packed, kSumsAddress);
   // Ids that are not used have no value: one that no pool has, the same in every run.
   std::fill(arguments.block_ids + num_blocks, arguments.block_ids + gpu::kMaxPackBlocks,
             std::numeric_limits<std::uint32_t>::max());
@@ -145,30 +182,33 @@ LaunchCase make_case(const BlockGeometry& geometry, const std::vector<BlockId>& 
                         std::to_string(plan.shared_bytes) + " bytes of shared memory"};
   const auto bytes = std::as_bytes(std::span(&arguments, 1));
   launch.parameter.assign(bytes.begin(), bytes.end());
-  launch.memory = memory_of(geometry, blocks, table, packed, way, draw.random());
+  launch.memory = memory_of(geometry, blocks, table, packed, choice, draw.random());
   launch.table = kTableAddress;
+  if (choice.sums == PackSums::kYes) {
+    launch.sums = sums_of(geometry, blocks, packed, choice.way, launch.memory);
+  }
   return launch;
 }
 
 }  // namespace
 
-LaunchCase make_pack_case(std::uint64_t seed, PackWay way, PackKernel kernel) {
+LaunchCase make_pack_case(std::uint64_t seed, const PackChoice& choice) {
   constexpr std::array<std::uint64_t, 5> kAlignments{1, 2, 4, 8, 16};
   Draw draw(seed);
   // Every access width gets its share of the seeds.
   const std::uint64_t alignment =
-      kernel == PackKernel::kBulk ? gpu::kMaxWidth : kAlignments[seed % kAlignments.size()];
+      choice.kernel == PackKernel::kBulk ? gpu::kMaxWidth : kAlignments[seed % kAlignments.size()];
   const BlockGeometry geometry = draw_geometry(draw, alignment);
-  const std::vector<BlockId> blocks = draw_blocks(draw, geometry, way);
+  const std::vector<BlockId> blocks = draw_blocks(draw, geometry, choice);
   gpu::PackTuning tuning;
-  tuning.kernel = kernel;
+  tuning.kernel = choice.kernel;
   if (draw(0, 1) == 0) tuning.max_ctas = static_cast<std::uint32_t>(draw(1, 7));
   if (draw(0, 1) == 0) tuning.bulk_stages = static_cast<std::uint32_t>(draw(2, 16));
   const std::uint64_t packed = kPackedAddress + alignment * draw(0, 40);
-  return make_case(geometry, blocks, packed, way, tuning, draw);
+  return make_case(geometry, blocks, packed, choice, tuning, draw);
 }
 
-LaunchCase make_far_case(PackWay way, PackKernel kernel) {
+LaunchCase make_far_case(const PackChoice& choice) {
   constexpr std::uint64_t kBase = 5 * kGiB + 4096;
   Draw draw(0);
   const BlockGeometry geometry =
@@ -177,7 +217,7 @@ LaunchCase make_far_case(PackWay way, PackKernel kernel) {
                                 {kBase + 2 * kGiB + 4096, 4 * kGiB + 48, 512}},
                                15);
   const std::vector<BlockId> blocks{BlockId(14), BlockId(0), BlockId(7), BlockId(13)};
-  return make_case(geometry, blocks, kPackedAddress, way, {kernel, 0, 0}, draw);
+  return make_case(geometry, blocks, kPackedAddress, choice, {choice.kernel, 0, 0}, draw);
 }
 
 }  // namespace kvferry::ptx

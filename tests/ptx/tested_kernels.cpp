@@ -7,6 +7,8 @@
 #include "modules.hpp"
 #include "pack_case.hpp"
 
+#include <tuple>
+
 namespace kvferry::ptx {
 namespace {
 
@@ -20,11 +22,31 @@ bool has_bulk_kernels(const std::string& module) {
   return architecture >= kFirstWithBulkCopies;
 }
 
-TestedKernel pack_kernel(const std::string& module, gpu::PackWay way, gpu::PackKernel kernel) {
-  const std::string name = way == gpu::PackWay::kGather ? "kvferry_gather" : "kvferry_scatter";
-  return {module, kernel == gpu::PackKernel::kBulk ? name + "_bulk" : name,
-          [=](std::uint64_t seed) { return make_pack_case(seed, way, kernel); },
-          [=] { return make_far_case(way, kernel); }, kNumPackSeeds};
+TestedKernel pack_kernel(const std::string& module, const std::string& name,
+                         const PackChoice& choice) {
+  return {module, name, [=](std::uint64_t seed) { return make_pack_case(seed, choice); },
+          [=] { return make_far_case(choice); }, kNumPackSeeds};
+}
+
+void add_vector_kernels(const std::string& module, std::vector<TestedKernel>& all) {
+  using gpu::PackSums;
+  using gpu::PackWay;
+  constexpr auto kVector = gpu::PackKernel::kVector;
+  for (const auto& [name, way, sums] :
+       {std::tuple("kvferry_gather", PackWay::kGather, PackSums::kNo),
+        std::tuple("kvferry_scatter", PackWay::kScatter, PackSums::kNo),
+        std::tuple("kvferry_gather_tagged", PackWay::kGather, PackSums::kYes),
+        std::tuple("kvferry_scatter_tagged", PackWay::kScatter, PackSums::kYes),
+        std::tuple("kvferry_sum", PackWay::kSum, PackSums::kYes)}) {
+    all.push_back(pack_kernel(module, name, {way, kVector, sums}));
+  }
+}
+
+void add_bulk_kernels(const std::string& module, std::vector<TestedKernel>& all) {
+  constexpr auto kBulk = gpu::PackKernel::kBulk;
+  constexpr auto kNo = gpu::PackSums::kNo;
+  all.push_back(pack_kernel(module, "kvferry_gather_bulk", {gpu::PackWay::kGather, kBulk, kNo}));
+  all.push_back(pack_kernel(module, "kvferry_scatter_bulk", {gpu::PackWay::kScatter, kBulk, kNo}));
 }
 
 void add_co_run_kernels(const std::string& module, std::vector<TestedKernel>& all) {
@@ -38,10 +60,8 @@ void add_co_run_kernels(const std::string& module, std::vector<TestedKernel>& al
 std::vector<TestedKernel> tested_kernels() {
   std::vector<TestedKernel> all;
   for (const std::string& module : module_names()) {
-    for (const gpu::PackWay way : {gpu::PackWay::kGather, gpu::PackWay::kScatter}) {
-      all.push_back(pack_kernel(module, way, gpu::PackKernel::kVector));
-      if (has_bulk_kernels(module)) all.push_back(pack_kernel(module, way, gpu::PackKernel::kBulk));
-    }
+    add_vector_kernels(module, all);
+    if (has_bulk_kernels(module)) add_bulk_kernels(module, all);
     add_co_run_kernels(module, all);
   }
   return all;
@@ -50,9 +70,7 @@ std::vector<TestedKernel> tested_kernels() {
 std::vector<TestedKernel> tested_gcn_kernels() {
   std::vector<TestedKernel> all;
   for (const std::string& module : gcn_module_names()) {
-    for (const gpu::PackWay way : {gpu::PackWay::kGather, gpu::PackWay::kScatter}) {
-      all.push_back(pack_kernel(module, way, gpu::PackKernel::kVector));
-    }
+    add_vector_kernels(module, all);
     add_co_run_kernels(module, all);
   }
   return all;

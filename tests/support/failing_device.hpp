@@ -38,12 +38,16 @@ class FailingDevice final : public BorrowedDevice {
       stream_->copy(direction, runs, call);
     }
     void gather(const gpu::BlockGeometry& geometry, std::span<const BlockId> blocks,
-                std::uintptr_t packed) override {
-      stream_->gather(geometry, blocks, packed);
+                std::uintptr_t packed, std::uintptr_t sums) override {
+      stream_->gather(geometry, blocks, packed, sums);
     }
     void scatter(const gpu::BlockGeometry& geometry, std::span<const BlockId> blocks,
-                 std::uintptr_t packed) override {
-      stream_->scatter(geometry, blocks, packed);
+                 std::uintptr_t packed, std::uintptr_t sums) override {
+      stream_->scatter(geometry, blocks, packed, sums);
+    }
+    void sum(const gpu::BlockGeometry& geometry, std::span<const BlockId> blocks,
+             std::uintptr_t sums) override {
+      stream_->sum(geometry, blocks, sums);
     }
     void fill(std::uintptr_t address, std::uint8_t value, std::uint64_t bytes) override {
       stream_->fill(address, value, bytes);

@@ -53,7 +53,7 @@ class Valve {
 
   mutable Mutex mutex_;
   CondVar opened_;
-  std::array<Gate, 5> gates_ KVFERRY_GUARDED_BY(mutex_);
+  std::array<Gate, static_cast<std::size_t>(Kind::kFill) + 1> gates_ KVFERRY_GUARDED_BY(mutex_);
 };
 
 }  // namespace kvferry::transfer

@@ -41,9 +41,13 @@ std::string DriverDevice::description() const {
 
 DeviceTraits DriverDevice::traits() const {
   const DriverTraits& driver = context_->api().traits();
-  return {family(driver), std::min(driver.max_batch_runs, kMaxBatchRuns),
-          context_->pack().available(), driver.batches_by_default,
-          static_cast<std::uint32_t>(driver.num_multiprocessors)};
+  const bool has_kernels = context_->pack().available();
+  return {family(driver),
+          std::min(driver.max_batch_runs, kMaxBatchRuns),
+          has_kernels,
+          driver.batches_by_default,
+          static_cast<std::uint32_t>(driver.num_multiprocessors),
+          has_kernels};
 }
 
 MemoryInfo DriverDevice::memory_info() const {

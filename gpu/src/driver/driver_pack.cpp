@@ -68,34 +68,41 @@ PackTuning DriverPack::tuning(std::uintptr_t packed) const {
 void DriverPack::prepare(const BlockGeometry& geometry) {
   constexpr std::uintptr_t kAligned = 0;
   constexpr std::uintptr_t kOdd = 1;
+  const auto find = [&](PackWay way, std::uintptr_t packed, PackSums sums) {
+    const PackLaunch plan = plan_pack(geometry, 1, packed, way, device(), {}, sums);
+    static_cast<void>(kernels_.function(plan.kernel, plan.shared_bytes));
+  };
   for (const PackWay way : {PackWay::kGather, PackWay::kScatter}) {
-    for (const std::uintptr_t packed : {kAligned, kOdd}) {
-      const PackLaunch plan = plan_pack(geometry, 1, packed, way, device());
-      static_cast<void>(kernels_.function(plan.kernel, plan.shared_bytes));
-    }
+    find(way, kAligned, PackSums::kNo);
+    find(way, kOdd, PackSums::kNo);
+    find(way, kAligned, PackSums::kYes);
   }
+  find(PackWay::kSum, kAligned, PackSums::kYes);
   static_cast<void>(table(geometry));
 }
 
 std::string DriverPack::launch(PackWay way, const BlockGeometry& geometry,
                                std::span<const BlockId> blocks, std::uintptr_t packed,
-                               StreamHandle stream) {
+                               std::uintptr_t sums, StreamHandle stream) {
+  const PackSums makes_sums = sums == 0 ? PackSums::kNo : PackSums::kYes;
   const std::uintptr_t fragments = table(geometry);
   bool begun = false;
   while (!blocks.empty()) {
     const auto part = blocks.first(std::min<std::size_t>(blocks.size(), kMaxPackBlocks));
     const PackLaunch plan = plan_pack(geometry, static_cast<std::uint32_t>(part.size()), packed,
-                                      way, device(), tuning(packed));
-    PackArguments arguments = pack_arguments(geometry, fragments, part, packed);
+                                      way, device(), tuning(packed), makes_sums);
+    PackArguments arguments = pack_arguments(geometry, fragments, part, packed, sums);
     const FunctionHandle function = kernels_.function(plan.kernel, plan.shared_bytes);
     const LaunchShape shape{{plan.num_ctas, 1, 1}, {plan.threads_per_cta, 1, 1}, plan.shared_bytes};
     const DriverResult result =
         context_.note(context_.api().launch(function, shape, &arguments, stream), plan.kernel);
     if (!begun) context_.check(result, ("launch " + std::string(plan.kernel)).c_str());
-    if (!result.ok()) return context_.message(result, "launch the rest of a gather or scatter");
+    if (!result.ok())
+      return context_.message(result, "launch the rest of a gather, scatter or sum");
     begun = true;
     blocks = blocks.subspan(part.size());
     packed += part.size() * geometry.packed_bytes;
+    if (sums != 0) sums += part.size() * sizeof(std::uint64_t);
   }
   return "";
 }

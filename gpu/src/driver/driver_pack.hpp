@@ -41,12 +41,13 @@ class DriverPack {
   /// Frees the geometry's table, which nothing that was launched still reads.
   void forget(const BlockGeometry& geometry);
 
-  /// Launches what packs or unpacks `blocks`, one launch for each 960 of them. The first use of a
-  /// geometry that was not prepared uploads its table and waits for that. Within a DriverScope.
-  /// Throws DeviceError if nothing was launched; returns why a later launch failed, or nothing.
+  /// Launches what packs, unpacks or sums `blocks`, one launch for each 960 of them. No sums are
+  /// made if `sums` is 0. The first use of a geometry that was not prepared uploads its table and
+  /// waits for that. Within a DriverScope. Throws DeviceError if nothing was launched; returns why
+  /// a later launch failed, or nothing.
   [[nodiscard]] std::string launch(PackWay way, const BlockGeometry& geometry,
                                    std::span<const BlockId> blocks, std::uintptr_t packed,
-                                   StreamHandle stream);
+                                   std::uintptr_t sums, StreamHandle stream);
 
  private:
   [[nodiscard]] PackDevice device() const;

@@ -86,13 +86,21 @@ void DriverStream::copy(CopyDirection direction, std::span<const CopyRun> runs, 
 }
 
 void DriverStream::gather(const BlockGeometry& geometry, std::span<const BlockId> blocks,
-                          std::uintptr_t packed) {
-  pack(PackWay::kGather, geometry, blocks, packed);
+                          std::uintptr_t packed, std::uintptr_t sums) {
+  if (sums != 0) check_sums(sums);
+  pack(PackWay::kGather, geometry, blocks, packed, sums);
 }
 
 void DriverStream::scatter(const BlockGeometry& geometry, std::span<const BlockId> blocks,
-                           std::uintptr_t packed) {
-  pack(PackWay::kScatter, geometry, blocks, packed);
+                           std::uintptr_t packed, std::uintptr_t sums) {
+  if (sums != 0) check_sums(sums);
+  pack(PackWay::kScatter, geometry, blocks, packed, sums);
+}
+
+void DriverStream::sum(const BlockGeometry& geometry, std::span<const BlockId> blocks,
+                       std::uintptr_t sums) {
+  check_sums(sums);
+  pack(PackWay::kSum, geometry, blocks, 0, sums);
 }
 
 void DriverStream::fill(std::uintptr_t address, std::uint8_t value, std::uint64_t bytes) {
@@ -127,12 +135,12 @@ void DriverStream::fail(std::string why) {
 }
 
 void DriverStream::pack(PackWay way, const BlockGeometry& geometry, std::span<const BlockId> blocks,
-                        std::uintptr_t packed) {
+                        std::uintptr_t packed, std::uintptr_t sums) {
   if (blocks.empty()) return;
   check_blocks(geometry, blocks);
   const DriverScope scope(context_);
   check_open();
-  std::string failure = context_.pack().launch(way, geometry, blocks, packed, stream_);
+  std::string failure = context_.pack().launch(way, geometry, blocks, packed, sums, stream_);
   mark_submitted();
   if (!failure.empty()) fail(std::move(failure));
 }

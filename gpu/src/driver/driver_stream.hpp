@@ -36,10 +36,12 @@ class DriverStream final : public Stream {
   void record(Event& event) override;
   void wait(const Event& event) override;
   void copy(CopyDirection direction, std::span<const CopyRun> runs, CopyCall call) override;
-  void gather(const BlockGeometry& geometry, std::span<const BlockId> blocks,
-              std::uintptr_t packed) override;
+  void gather(const BlockGeometry& geometry, std::span<const BlockId> blocks, std::uintptr_t packed,
+              std::uintptr_t sums) override;
   void scatter(const BlockGeometry& geometry, std::span<const BlockId> blocks,
-               std::uintptr_t packed) override;
+               std::uintptr_t packed, std::uintptr_t sums) override;
+  void sum(const BlockGeometry& geometry, std::span<const BlockId> blocks,
+           std::uintptr_t sums) override;
   void fill(std::uintptr_t address, std::uint8_t value, std::uint64_t bytes) override;
   [[nodiscard]] bool synchronize(std::chrono::nanoseconds bound) override;
 
@@ -52,7 +54,7 @@ class DriverStream final : public Stream {
 
  private:
   void pack(PackWay way, const BlockGeometry& geometry, std::span<const BlockId> blocks,
-            std::uintptr_t packed);
+            std::uintptr_t packed, std::uintptr_t sums);
   /// Throws DeviceError if the stream can take no work. Within a DriverScope.
   void check_open();
   /// Whether `call` for so many runs is the batch call on this stream.

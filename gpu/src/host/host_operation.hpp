@@ -29,6 +29,8 @@ struct PackOperation {
   BlockGeometry geometry;
   std::vector<BlockId> blocks;
   std::uintptr_t packed = 0;
+  /// 0: none are made.
+  std::uintptr_t sums = 0;
 };
 
 struct FillOperation {

@@ -2,14 +2,17 @@
 #include "host/host_runner.hpp"
 
 #include "kvferry/base/test_hooks.hpp"
+#include "kvferry/gpu/tag_sum.hpp"
 
 #include "host/precise_sleep.hpp"
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstring>
 #include <mutex>
 #include <shared_mutex>
+#include <span>
 #include <utility>
 
 namespace kvferry::gpu {
@@ -19,6 +22,44 @@ using Clock = std::chrono::steady_clock;
 
 std::byte* at(std::uintptr_t address) {
   return reinterpret_cast<std::byte*>(address);  // NOLINT(performance-no-int-to-ptr)
+}
+
+std::pair<OperationInfo::Kind, const char*> described(PackWay way) {
+  switch (way) {
+    case PackWay::kGather:
+      return {OperationInfo::Kind::kGather, "gather"};
+    case PackWay::kScatter:
+      return {OperationInfo::Kind::kScatter, "scatter"};
+    case PackWay::kSum:
+      break;
+  }
+  return {OperationInfo::Kind::kSum, "sum"};
+}
+
+/// Moves the `index`-th block of the operation, piece by piece, and adds its sum.
+void pack_block(const PackOperation& pack, std::size_t index) {
+  const BlockGeometry& geometry = pack.geometry;
+  std::uint64_t sum = 0;
+  for (std::size_t i = 0; i < geometry.fragments.size(); ++i) {
+    const std::uint64_t offset = geometry.packed_offsets[i];
+    const std::size_t bytes = geometry.fragments[i].bytes;
+    std::byte* const in_pool = at(geometry.fragment_address(i, pack.blocks[index]));
+    std::byte* const in_packed = at(pack.packed + index * geometry.packed_bytes + offset);
+    const bool scatters = pack.way == PackWay::kScatter;
+    std::byte* const to = scatters ? in_pool : in_packed;
+    const std::span<const std::byte> from(scatters ? in_packed : in_pool, bytes);
+    if (pack.way == PackWay::kSum) {
+      sum += tag_sum(from, offset);
+    } else if (pack.sums != 0) {
+      sum += copy_and_sum(to, from, offset);
+    } else {
+      std::memcpy(to, from.data(), bytes);
+    }
+  }
+  if (pack.sums == 0) return;
+  auto* const sums = reinterpret_cast<std::uint64_t*>(at(pack.sums));
+  // Streams may add to one sum, as the threads of a device do.
+  std::atomic_ref(sums[index]).fetch_add(sum, std::memory_order_relaxed);
 }
 
 }  // namespace
@@ -65,29 +106,17 @@ void HostRunner::perform(const CopyOperation& copy) {
 }
 
 void HostRunner::perform(const PackOperation& pack) {
-  using Kind = OperationInfo::Kind;
-  const bool gathers = pack.way == PackWay::kGather;
-  const BlockGeometry& geometry = pack.geometry;
-  const std::uint64_t bytes = pack.blocks.size() * geometry.packed_bytes;
-  bool fails = intercepted({gathers ? Kind::kGather : Kind::kScatter, bytes}).fail;
+  const auto [kind, name] = described(pack.way);
+  bool fails = intercepted({kind, pack.blocks.size() * pack.geometry.packed_bytes}).fail;
   KVFERRY_PAUSE_POINT("gpu.host.pack");
   if (KVFERRY_FAULT_POINT("gpu.host.pack")) fails = true;
   const std::shared_lock touching(context_.touching);
   if (context_.loss->quiet()) return;
   if (fails) {
-    fail(std::string(gathers ? "gather" : "scatter") + " failed by request of the test");
+    fail(std::string(name) + " failed by request of the test");
     return;
   }
-  std::uintptr_t packed_block = pack.packed;
-  for (const BlockId block : pack.blocks) {
-    for (std::size_t i = 0; i < geometry.fragments.size(); ++i) {
-      std::byte* const in_pool = at(geometry.fragment_address(i, block));
-      std::byte* const in_packed = at(packed_block + geometry.packed_offsets[i]);
-      std::memcpy(gathers ? in_packed : in_pool, gathers ? in_pool : in_packed,
-                  geometry.fragments[i].bytes);
-    }
-    packed_block += geometry.packed_bytes;
-  }
+  for (std::size_t i = 0; i < pack.blocks.size(); ++i) pack_block(pack, i);
 }
 
 void HostRunner::perform(const FillOperation& fill) {

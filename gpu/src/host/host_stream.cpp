@@ -60,13 +60,21 @@ void HostStream::copy(CopyDirection direction, std::span<const CopyRun> runs, Co
 }
 
 void HostStream::gather(const BlockGeometry& geometry, std::span<const BlockId> blocks,
-                        std::uintptr_t packed) {
-  pack(PackWay::kGather, geometry, blocks, packed);
+                        std::uintptr_t packed, std::uintptr_t sums) {
+  if (sums != 0) check_sums(sums);
+  pack(PackWay::kGather, geometry, blocks, packed, sums);
 }
 
 void HostStream::scatter(const BlockGeometry& geometry, std::span<const BlockId> blocks,
-                         std::uintptr_t packed) {
-  pack(PackWay::kScatter, geometry, blocks, packed);
+                         std::uintptr_t packed, std::uintptr_t sums) {
+  if (sums != 0) check_sums(sums);
+  pack(PackWay::kScatter, geometry, blocks, packed, sums);
+}
+
+void HostStream::sum(const BlockGeometry& geometry, std::span<const BlockId> blocks,
+                     std::uintptr_t sums) {
+  check_sums(sums);
+  pack(PackWay::kSum, geometry, blocks, 0, sums);
 }
 
 void HostStream::fill(std::uintptr_t address, std::uint8_t value, std::uint64_t bytes) {
@@ -81,11 +89,11 @@ void HostStream::call(std::function<void()> work) {
 }
 
 void HostStream::pack(PackWay way, const BlockGeometry& geometry, std::span<const BlockId> blocks,
-                      std::uintptr_t packed) {
+                      std::uintptr_t packed, std::uintptr_t sums) {
   if (blocks.empty()) return;
   check_blocks(geometry, blocks);
   open_for_submission(context_);
-  submit(PackOperation{way, geometry, {blocks.begin(), blocks.end()}, packed});
+  submit(PackOperation{way, geometry, {blocks.begin(), blocks.end()}, packed, sums});
 }
 
 bool HostInlineStream::synchronize(std::chrono::nanoseconds /*bound*/) { return !in_doubt(); }

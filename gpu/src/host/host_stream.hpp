@@ -28,10 +28,12 @@ class HostStream : public Stream {
   void record(Event& event) final;
   void wait(const Event& event) final;
   void copy(CopyDirection direction, std::span<const CopyRun> runs, CopyCall call) final;
-  void gather(const BlockGeometry& geometry, std::span<const BlockId> blocks,
-              std::uintptr_t packed) final;
+  void gather(const BlockGeometry& geometry, std::span<const BlockId> blocks, std::uintptr_t packed,
+              std::uintptr_t sums) final;
   void scatter(const BlockGeometry& geometry, std::span<const BlockId> blocks,
-               std::uintptr_t packed) final;
+               std::uintptr_t packed, std::uintptr_t sums) final;
+  void sum(const BlockGeometry& geometry, std::span<const BlockId> blocks,
+           std::uintptr_t sums) final;
   void fill(std::uintptr_t address, std::uint8_t value, std::uint64_t bytes) final;
 
   /// Submits `work`, which does not throw.
@@ -44,7 +46,7 @@ class HostStream : public Stream {
  private:
   virtual void submit(HostOperation operation) = 0;
   void pack(PackWay way, const BlockGeometry& geometry, std::span<const BlockId> blocks,
-            std::uintptr_t packed);
+            std::uintptr_t packed, std::uintptr_t sums);
 
   HostContext& context_;
 };

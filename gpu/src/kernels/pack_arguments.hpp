@@ -31,12 +31,13 @@ inline constexpr uint32_t kMaxPackBlocks = 960;
 /// The only parameter of every kernel here, by value. `fragments` is device memory, ascending and
 /// gapless in `packed_offset`. `packed` is an address of the device's: device memory, or registered
 /// host memory by its device address. Block `block_ids[i]` is packed at `packed + i *
-/// packed_bytes`.
+/// packed_bytes`; its sum is added to the i-th number at `sums`, if the kernel makes sums.
 struct PackArguments {
   const FragmentEntry* fragments;
   uint32_t num_fragments;
   uint64_t packed_bytes;
   uint64_t packed;
+  uint64_t sums;
   uint32_t num_blocks;
   uint32_t block_ids[kMaxPackBlocks];
 };

@@ -58,6 +58,30 @@ struct GlobalAccess {
   __device__ __forceinline__ void store(uint64_t to, Vector<Width> value) {
     __builtin_nontemporal_store(value, (__attribute__((address_space(1))) Vector<Width>*)to);
   }
+  template <uint32_t Width>
+  __device__ __forceinline__ uint32_t word(Vector<Width> v, uint32_t i) {
+    if constexpr (Width == 16) {
+      return v[i];
+    } else {
+      return v;
+    }
+  }
+  /// A team is half a wave, and its lanes are all active here or none is.
+  __device__ __forceinline__ void add(uint64_t to, uint64_t part, uint32_t lane) {
+    KVFERRY_UNROLL
+    for (uint32_t distance = kTeamLanes / 2; distance > 0; distance /= 2) {
+      const int other = static_cast<int>((threadIdx.x ^ distance) * sizeof(int));
+      const auto low =
+          static_cast<uint32_t>(__builtin_amdgcn_ds_bpermute(other, static_cast<int>(part)));
+      const auto high =
+          static_cast<uint32_t>(__builtin_amdgcn_ds_bpermute(other, static_cast<int>(part >> 32)));
+      part += uint64_t{high} << 32 | low;
+    }
+    if (lane == 0) {
+      __hip_atomic_fetch_add((__attribute__((address_space(1))) uint64_t*)to, part,
+                             __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+    }
+  }
 };
 
 #else
@@ -126,26 +150,59 @@ struct GlobalAccess {
       asm volatile("st.global.cs.u8 [%0], %1;" ::"l"(to), "h"(v) : "memory");
     }
   }
+  template <uint32_t Width>
+  __device__ __forceinline__ uint32_t word(const Vector<Width>& v, uint32_t i) {
+    if constexpr (Width == 16) {
+      return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+    } else {
+      return v;
+    }
+  }
+  __device__ __forceinline__ void add(uint64_t to, uint64_t part, uint32_t lane) {
+    KVFERRY_UNROLL
+    for (uint32_t distance = kTeamLanes / 2; distance > 0; distance /= 2) {
+      part += __shfl_xor_sync(0xffffffffU, part, distance);
+    }
+    if (lane == 0) asm volatile("red.global.add.u64 [%0], %1;" ::"l"(to), "l"(part) : "memory");
+  }
 };
 
 #endif
 
-template <WalkWay Way>
+template <WalkWay Way, WalkSums Sums>
 __device__ __forceinline__ void run_vectors(const PackArguments& arguments) {
   GlobalAccess access;
-  walk_units<Way>(access, arguments, {blockIdx.x, gridDim.x, threadIdx.x, blockDim.x});
+  walk_units<Way, Sums>(access, arguments, {blockIdx.x, gridDim.x, threadIdx.x, blockDim.x});
 }
 
 }  // namespace kvferry::gpu
 
 extern "C" __global__ void __launch_bounds__(256, 4)
     kvferry_gather(KVFERRY_KERNEL_PARAMETER arguments) {
-  kvferry::gpu::run_vectors<kvferry::gpu::WalkWay::kGather>(arguments);
+  kvferry::gpu::run_vectors<kvferry::gpu::WalkWay::kGather, kvferry::gpu::WalkSums::kNo>(arguments);
 }
 
 extern "C" __global__ void __launch_bounds__(256, 4)
     kvferry_scatter(KVFERRY_KERNEL_PARAMETER arguments) {
-  kvferry::gpu::run_vectors<kvferry::gpu::WalkWay::kScatter>(arguments);
+  kvferry::gpu::run_vectors<kvferry::gpu::WalkWay::kScatter, kvferry::gpu::WalkSums::kNo>(
+      arguments);
+}
+
+extern "C" __global__ void __launch_bounds__(256, 4)
+    kvferry_gather_tagged(KVFERRY_KERNEL_PARAMETER arguments) {
+  kvferry::gpu::run_vectors<kvferry::gpu::WalkWay::kGather, kvferry::gpu::WalkSums::kYes>(
+      arguments);
+}
+
+extern "C" __global__ void __launch_bounds__(256, 4)
+    kvferry_scatter_tagged(KVFERRY_KERNEL_PARAMETER arguments) {
+  kvferry::gpu::run_vectors<kvferry::gpu::WalkWay::kScatter, kvferry::gpu::WalkSums::kYes>(
+      arguments);
+}
+
+extern "C" __global__ void __launch_bounds__(256, 4)
+    kvferry_sum(KVFERRY_KERNEL_PARAMETER arguments) {
+  kvferry::gpu::run_vectors<kvferry::gpu::WalkWay::kSum, kvferry::gpu::WalkSums::kYes>(arguments);
 }
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900

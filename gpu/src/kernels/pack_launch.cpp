@@ -57,6 +57,19 @@ std::uint32_t count_units(const BlockGeometry& geometry, std::uint32_t num_block
   return static_cast<std::uint32_t>(units);
 }
 
+const char* vector_kernel(PackWay way, PackSums sums) {
+  const bool tagged = sums == PackSums::kYes;
+  switch (way) {
+    case PackWay::kGather:
+      return tagged ? "kvferry_gather_tagged" : "kvferry_gather";
+    case PackWay::kScatter:
+      return tagged ? "kvferry_scatter_tagged" : "kvferry_scatter";
+    case PackWay::kSum:
+      break;
+  }
+  return "kvferry_sum";
+}
+
 }  // namespace
 
 bool can_bulk_copy(const BlockGeometry& geometry, std::uintptr_t packed) {
@@ -69,22 +82,23 @@ bool can_bulk_copy(const BlockGeometry& geometry, std::uintptr_t packed) {
 }
 
 PackLaunch plan_pack(const BlockGeometry& geometry, std::uint32_t num_blocks, std::uintptr_t packed,
-                     PackWay way, const PackDevice& device, const PackTuning& tuning) {
+                     PackWay way, const PackDevice& device, const PackTuning& tuning,
+                     PackSums sums) {
   KVFERRY_CHECK(num_blocks > 0 && num_blocks <= kMaxPackBlocks,
                 std::to_string(num_blocks) + " blocks in one launch");
-  const bool gathers = way == PackWay::kGather;
-  if (wants_bulk(geometry, packed, device, tuning.kernel)) {
+  const bool makes_sums = sums == PackSums::kYes || way == PackWay::kSum;
+  if (!makes_sums && wants_bulk(geometry, packed, device, tuning.kernel)) {
     const std::uint32_t stages = tuning.bulk_stages == 0
                                      ? kDefaultBulkStages
                                      : std::clamp(tuning.bulk_stages, 2U, kMaxBulkStages);
     const std::uint32_t units = count_units(geometry, num_blocks, kBulkUnitBytes);
-    return {gathers ? "kvferry_gather_bulk" : "kvferry_scatter_bulk",
+    return {way == PackWay::kGather ? "kvferry_gather_bulk" : "kvferry_scatter_bulk",
             std::min(units, most_ctas(way, device, tuning, kBulkCtasPerMultiprocessor)), kTeamLanes,
             stages * kBulkStageFootprint};
   }
   constexpr std::uint32_t kTeams = kVectorThreads / kTeamLanes;
   const std::uint32_t units = count_units(geometry, num_blocks, kUnitBytes);
-  return {gathers ? "kvferry_gather" : "kvferry_scatter",
+  return {vector_kernel(way, sums),
           std::min((units + kTeams - 1) / kTeams,
                    most_ctas(way, device, tuning, kVectorCtasPerMultiprocessor)),
           kVectorThreads, 0};
@@ -102,7 +116,8 @@ std::vector<FragmentEntry> fragment_table(const BlockGeometry& geometry) {
 }
 
 PackArguments pack_arguments(const BlockGeometry& geometry, std::uintptr_t fragments,
-                             std::span<const BlockId> blocks, std::uintptr_t packed) {
+                             std::span<const BlockId> blocks, std::uintptr_t packed,
+                             std::uintptr_t sums) {
   KVFERRY_CHECK(blocks.size() <= kMaxPackBlocks,
                 std::to_string(blocks.size()) + " blocks in one launch");
   PackArguments arguments;  // of its ids, only those in use are written
@@ -110,6 +125,7 @@ PackArguments pack_arguments(const BlockGeometry& geometry, std::uintptr_t fragm
   arguments.num_fragments = static_cast<std::uint32_t>(geometry.fragments.size());
   arguments.packed_bytes = geometry.packed_bytes;
   arguments.packed = packed;
+  arguments.sums = sums;
   arguments.num_blocks = static_cast<std::uint32_t>(blocks.size());
   std::transform(blocks.begin(), blocks.end(), arguments.block_ids,
                  [](BlockId block) { return block.value(); });

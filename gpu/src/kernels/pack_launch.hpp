@@ -39,7 +39,8 @@ struct PackTuning {
 /// One launch: a grid and CTAs of one dimension, `shared_bytes` of dynamic shared memory, one
 /// parameter, PackArguments by value.
 struct PackLaunch {
-  /// "kvferry_gather", "kvferry_scatter", "kvferry_gather_bulk" or "kvferry_scatter_bulk".
+  /// "kvferry_gather" or "kvferry_scatter", alone, with "_bulk" or with "_tagged", or
+  /// "kvferry_sum".
   const char* kernel = nullptr;
   std::uint32_t num_ctas = 0;
   std::uint32_t threads_per_cta = 0;
@@ -47,10 +48,11 @@ struct PackLaunch {
 };
 
 /// How to pack `num_blocks` blocks, 1 to kMaxPackBlocks. `packed` is the device's address of packed
-/// memory. Throws ConfigError if one launch would be 16 TiB or more.
+/// memory, which kSum does not use. Only vector kernels make sums. Throws ConfigError if one launch
+/// would be 16 TiB or more.
 [[nodiscard]] PackLaunch plan_pack(const BlockGeometry& geometry, std::uint32_t num_blocks,
                                    std::uintptr_t packed, PackWay way, const PackDevice& device,
-                                   const PackTuning& tuning = {});
+                                   const PackTuning& tuning = {}, PackSums sums = PackSums::kNo);
 
 /// Whether the bulk-copy kernels can move these bytes: every address, stride, size and offset is a
 /// multiple of 16 (PTX ISA, cp.async.bulk).
@@ -60,8 +62,9 @@ struct PackLaunch {
 [[nodiscard]] std::vector<FragmentEntry> fragment_table(const BlockGeometry& geometry);
 
 /// The kernels' parameter. `fragments` is the table's address in device memory. There are at most
-/// kMaxPackBlocks `blocks`.
+/// kMaxPackBlocks `blocks`. `sums` is where the sum of the first one is added.
 [[nodiscard]] PackArguments pack_arguments(const BlockGeometry& geometry, std::uintptr_t fragments,
-                                           std::span<const BlockId> blocks, std::uintptr_t packed);
+                                           std::span<const BlockId> blocks, std::uintptr_t packed,
+                                           std::uintptr_t sums = 0);
 
 }  // namespace kvferry::gpu

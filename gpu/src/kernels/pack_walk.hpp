@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "kernels/pack_addressing.hpp"
+#include "kernels/tag_weights.hpp"
 
 /// What one thread of a launch does, written once for the kernels and for host emulation. `Access`
 /// says how bytes are loaded and stored:
 ///
 ///   template <uint32_t Width> Vector<Width>    a value of Width bytes
 ///   load<Width>(uint64_t from) -> Vector<Width>, store<Width>(uint64_t to, Vector<Width>)
+///
+/// and, for sums:
+///
+///   word<Width>(Vector<Width>, uint32_t i) -> uint32_t    its i-th 32 bits, or all if it has fewer
+///   add(uint64_t to, uint64_t part, uint32_t lane)        adds the parts of all lanes of a team
 namespace kvferry::gpu {
 
 /// Where a thread stands in its launch.
@@ -89,10 +94,86 @@ KVFERRY_HOST_DEVICE void move_bytes(Access& access, uint64_t to, uint64_t from, 
   }
 }
 
-enum class WalkWay { kGather, kScatter };
+enum class WalkWay { kGather, kScatter, kSum };
 
-/// Everything one thread of a vector kernel does.
+/// A lane's share of aligned vectors, the first of which is vector `place` of a row: moves them
+/// (kSum: only reads them) and returns the lane's part of their sum.
 template <WalkWay Way, typename Access>
+KVFERRY_HOST_DEVICE uint64_t sum_vectors(Access& access, uint64_t to, uint64_t from, uint32_t count,
+                                         uint32_t place, uint32_t lane) {
+  constexpr uint32_t kStep = kTeamLanes * kMaxWidth;
+  from += lane * kMaxWidth;
+  to += lane * kMaxWidth;
+  typename Access::template Vector<kMaxWidth> held[kLoadsInFlight] = {};
+  KVFERRY_UNROLL
+  for (uint32_t i = 0; i < kLoadsInFlight; ++i) {
+    if (lane + i * kTeamLanes < count) {
+      held[i] = access.template load<kMaxWidth>(from + i * kStep);
+    }
+  }
+  if constexpr (Way != WalkWay::kSum) {
+    KVFERRY_UNROLL
+    for (uint32_t i = 0; i < kLoadsInFlight; ++i) {
+      if (lane + i * kTeamLanes < count) access.template store<kMaxWidth>(to + i * kStep, held[i]);
+    }
+  }
+  uint64_t sum = 0;
+  KVFERRY_UNROLL
+  for (uint32_t i = kLoadsInFlight; i > 0; --i) {
+    sum *= kTagStep;
+    KVFERRY_UNROLL
+    for (uint32_t word = 0; word < kTagWordsPerVector; ++word) {
+      sum += access.template word<kMaxWidth>(held[i - 1], word) * tag_word(word);
+    }
+  }
+  return sum * tag_column((place + lane) / kTeamLanes) * tag_lane((place + lane) % kTeamLanes);
+}
+
+/// The sum of the bytes of `value`, the first of which is byte `place` of a row.
+KVFERRY_HOST_DEVICE constexpr uint64_t sum_of_value(uint32_t value, uint32_t place) {
+  const uint64_t bits = uint64_t{value} << (place % kTagWordBytes * 8);
+  const uint32_t word = place / kTagWordBytes;
+  return static_cast<uint32_t>(bits) * tag_weight_in_row(word) +
+         (bits >> 32) * tag_weight_in_row(word + 1);
+}
+
+/// A lane's part of the sum of any bytes, which lie at byte `place` of a row.
+template <typename Access>
+KVFERRY_HOST_DEVICE uint64_t sum_bytes(Access& access, uint64_t from, uint64_t bytes,
+                                       uint32_t place, uint32_t lane) {
+  const PieceCut cut = cut_piece(from, bytes, kTagWordBytes);
+  const auto words = static_cast<uint32_t>(cut.vectors);
+  uint64_t sum = 0;
+  KVFERRY_NO_UNROLL
+  for (uint32_t i = lane; i < words; i += kTeamLanes) {
+    const uint32_t at = cut.head + i * kTagWordBytes;
+    const auto value = access.template load<kTagWordBytes>(from + at);
+    sum += sum_of_value(access.template word<kTagWordBytes>(value, 0), place + at);
+  }
+  if (lane < cut.head + cut.tail) {
+    const uint32_t at = lane < cut.head ? lane : lane + words * kTagWordBytes;
+    sum += sum_of_value(access.template word<1>(access.template load<1>(from + at), 0), place + at);
+  }
+  return sum;
+}
+
+/// A lane's share of a piece that begins at byte `place` of its unit, and its part of the sum. What
+/// is not aligned is moved as without sums and then read once more.
+template <WalkWay Way, typename Access>
+KVFERRY_HOST_DEVICE uint64_t sum_piece(Access& access, uint64_t to, uint64_t from, uint64_t bytes,
+                                       uint32_t place, uint32_t lane) {
+  if (((Way == WalkWay::kSum ? 0 : to) | from | bytes | place) % kMaxWidth == 0) {
+    return sum_vectors<Way>(access, to, from, static_cast<uint32_t>(bytes / kMaxWidth),
+                            place / kMaxWidth, lane);
+  }
+  if constexpr (Way != WalkWay::kSum) move_bytes(access, to, from, bytes, lane);
+  return sum_bytes(access, from, bytes, place, lane);
+}
+
+enum class WalkSums { kNo, kYes };
+
+/// Everything one thread of a vector kernel does. kSum makes sums in any case.
+template <WalkWay Way, WalkSums Sums, typename Access>
 KVFERRY_HOST_DEVICE void walk_units(Access& access, const PackArguments& arguments,
                                     const PackThread& at) {
   const uint32_t teams_per_cta = at.threads_per_cta / kTeamLanes;
@@ -103,15 +184,23 @@ KVFERRY_HOST_DEVICE void walk_units(Access& access, const PackArguments& argumen
   for (uint32_t u = first; u < units; u += at.num_ctas * teams_per_cta) {
     const PackUnit unit = unit_at(arguments, kUnitBytes, u);
     uint32_t fragment = fragment_at(arguments, unit.begin);
+    uint64_t sum = 0;
     KVFERRY_NO_UNROLL
     for (uint64_t offset = unit.begin; offset < unit.end; ++fragment) {
       const PackPiece piece = piece_of(arguments, unit, fragment);
-      if (Way == WalkWay::kGather) {
-        move_bytes(access, piece.packed, piece.pool, piece.bytes, lane);
+      const uint64_t to = Way == WalkWay::kGather ? piece.packed : piece.pool;
+      const uint64_t from = Way == WalkWay::kScatter ? piece.packed : piece.pool;
+      if constexpr (Sums == WalkSums::kYes || Way == WalkWay::kSum) {
+        const auto place = static_cast<uint32_t>(offset - unit.begin);
+        sum += sum_piece<Way>(access, to, from, piece.bytes, place, lane);
       } else {
-        move_bytes(access, piece.pool, piece.packed, piece.bytes, lane);
+        move_bytes(access, to, from, piece.bytes, lane);
       }
       offset += piece.bytes;
+    }
+    if constexpr (Sums == WalkSums::kYes || Way == WalkWay::kSum) {
+      access.add(arguments.sums + unit.block * sizeof(uint64_t),
+                 sum * tag_row(unit.begin / kUnitBytes), lane);
     }
   }
 }

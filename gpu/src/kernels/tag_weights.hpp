@@ -4,9 +4,9 @@
 #include "kernels/pack_addressing.hpp"
 
 /// The weights of tag_sum.hpp. Word n of a packed block (32 bits, little-endian) has the weight
-/// column(n / 128 % 8, n % 4) * lane(n / 4 % 32) * row(n / 1024), odd numbers modulo 2^64. So a
-/// unit of the vector kernels (pack_walk.hpp) is one row, a lane of it has one factor, and the
-/// factors of its eight loads are constants of the program.
+/// word(n % 4) * step ^ (n / 128 % 8) * lane(n / 4 % 32) * row(n / 1024), odd numbers modulo 2^64.
+/// So a unit of the vector kernels (pack_walk.hpp) is one row, and the eight loads of a lane are
+/// the columns of that row: a lane adds them up by Horner's rule, with five constants.
 namespace kvferry::gpu {
 
 inline constexpr uint32_t kTagWordBytes = 4;
@@ -24,22 +24,36 @@ KVFERRY_HOST_DEVICE constexpr uint64_t odd_factor(uint64_t number) {
   return (bits ^ (bits >> 31)) | 1;
 }
 
-KVFERRY_HOST_DEVICE constexpr uint64_t tag_column(uint32_t column, uint32_t word_of_vector) {
-  return odd_factor(column * kTagWordsPerVector + word_of_vector);
+/// Knuth's multiplier for MMIX. Two of its first eight powers differ by no multiple of 2^5, and add
+/// up to none of 2^2.
+inline constexpr uint64_t kTagStep = 6364136223846793005ULL;
+static_assert(kTagStep % 8 == 5);
+
+KVFERRY_HOST_DEVICE constexpr uint64_t tag_word(uint32_t word_of_vector) {
+  return odd_factor(word_of_vector);
+}
+
+/// kTagStep to the power of `column`, which is below 8.
+KVFERRY_HOST_DEVICE constexpr uint64_t tag_column(uint32_t column) {
+  constexpr uint64_t kSquare = kTagStep * kTagStep;
+  const uint64_t one = (column & 1) != 0 ? kTagStep : 1;
+  const uint64_t two = (column & 2) != 0 ? kSquare : 1;
+  const uint64_t four = (column & 4) != 0 ? kSquare * kSquare : 1;
+  return one * two * four;
 }
 
 KVFERRY_HOST_DEVICE constexpr uint64_t tag_lane(uint32_t lane) {
-  return odd_factor(kLoadsInFlight * kTagWordsPerVector + lane);
+  return odd_factor(kTagWordsPerVector + lane);
 }
 
 KVFERRY_HOST_DEVICE constexpr uint64_t tag_row(uint64_t row) {
-  return odd_factor(kLoadsInFlight * kTagWordsPerVector + kTeamLanes + row);
+  return odd_factor(kTagWordsPerVector + kTeamLanes + row);
 }
 
-KVFERRY_HOST_DEVICE constexpr uint64_t tag_weight(uint64_t word) {
-  const auto of_row = static_cast<uint32_t>(word % kTagWordsPerRow);
-  return tag_column(of_row / kTagWordsPerColumn, of_row % kTagWordsPerVector) *
-         tag_lane(of_row / kTagWordsPerVector % kTeamLanes) * tag_row(word / kTagWordsPerRow);
+/// Of a word of a row, without the row's factor.
+KVFERRY_HOST_DEVICE constexpr uint64_t tag_weight_in_row(uint32_t word) {
+  return tag_word(word % kTagWordsPerVector) * tag_column(word / kTagWordsPerColumn) *
+         tag_lane(word / kTagWordsPerVector % kTeamLanes);
 }
 
 }  // namespace kvferry::gpu

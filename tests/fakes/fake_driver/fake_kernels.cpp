@@ -4,10 +4,13 @@
 #include "kernels/co_run_work.hpp"
 #include "kernels/pack_walk.hpp"
 
+#include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 
 namespace kvferry::fakes {
 namespace {
@@ -38,18 +41,43 @@ struct EmulatedAccess {
   void store(std::uint64_t to, Vector<kWidth> value) {
     std::memcpy(checked(memory, to, kWidth), value.data(), kWidth);
   }
+  template <std::uint32_t kWidth>
+  std::uint32_t word(const Vector<kWidth>& value, std::uint32_t i) {
+    std::uint32_t result = 0;
+    std::memcpy(&result, value.data() + i * sizeof(result), std::min<std::size_t>(kWidth, 4));
+    return result;
+  }
+  // Each lane by itself; kernels of two streams may meet here.
+  void add(std::uint64_t to, std::uint64_t part, std::uint32_t /*lane*/) {
+    auto& sum = *static_cast<std::uint64_t*>(checked(memory, to, sizeof(part)));
+    std::atomic_ref(sum).fetch_add(part, std::memory_order_relaxed);
+  }
   const Memory& memory;
 };
 
-template <gpu::WalkWay kWay>
+template <gpu::WalkWay kWay, gpu::WalkSums kSums>
 void run_vector(unsigned num_ctas, unsigned num_threads, const gpu::PackArguments& arguments,
                 const Memory& memory) {
   EmulatedAccess access{memory};
   for (unsigned cta = 0; cta < num_ctas; ++cta) {
     for (unsigned thread = 0; thread < num_threads; ++thread) {
-      gpu::walk_units<kWay>(access, arguments, {cta, num_ctas, thread, num_threads});
+      gpu::walk_units<kWay, kSums>(access, arguments, {cta, num_ctas, thread, num_threads});
     }
   }
+}
+
+using RunVector = void (*)(unsigned, unsigned, const gpu::PackArguments&, const Memory&);
+
+const std::map<std::string, RunVector>& vector_kernels() {
+  using gpu::WalkSums;
+  using gpu::WalkWay;
+  static const std::map<std::string, RunVector> kAll{
+      {"kvferry_gather", &run_vector<WalkWay::kGather, WalkSums::kNo>},
+      {"kvferry_scatter", &run_vector<WalkWay::kScatter, WalkSums::kNo>},
+      {"kvferry_gather_tagged", &run_vector<WalkWay::kGather, WalkSums::kYes>},
+      {"kvferry_scatter_tagged", &run_vector<WalkWay::kScatter, WalkSums::kYes>},
+      {"kvferry_sum", &run_vector<WalkWay::kSum, WalkSums::kYes>}};
+  return kAll;
 }
 
 // Each unit by its lanes, in pieces that the copy unit would move whole.
@@ -115,7 +143,7 @@ Arguments arguments_of(std::span<const std::byte> parameter) {
 }  // namespace
 
 bool is_kernel(const std::string& name) {
-  return name == "kvferry_gather" || name == "kvferry_scatter" || name == "kvferry_gather_bulk" ||
+  return vector_kernels().contains(name) || name == "kvferry_gather_bulk" ||
          name == "kvferry_scatter_bulk" || is_co_run(name);
 }
 
@@ -131,10 +159,8 @@ void run_kernel(const std::string& name, unsigned num_ctas, unsigned num_threads
     return;
   }
   const auto arguments = arguments_of<gpu::PackArguments>(parameter);
-  if (name == "kvferry_gather") {
-    run_vector<gpu::WalkWay::kGather>(num_ctas, num_threads, arguments, memory);
-  } else if (name == "kvferry_scatter") {
-    run_vector<gpu::WalkWay::kScatter>(num_ctas, num_threads, arguments, memory);
+  if (const auto vector = vector_kernels().find(name); vector != vector_kernels().end()) {
+    vector->second(num_ctas, num_threads, arguments, memory);
   } else {
     run_bulk(name == "kvferry_gather_bulk" ? gpu::WalkWay::kGather : gpu::WalkWay::kScatter,
              arguments, memory);

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "kvferry/gpu/tag_sum.hpp"
+
 #include "facts.hpp"
 #include "kernels/pack_launch.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -20,48 +23,95 @@ constexpr std::uint32_t kNumBlocks = 64;
 constexpr std::size_t kPacked = kNumBlocks * kBlockBytes;
 constexpr std::chrono::seconds kMostHeld{5};
 
-/// Scatters the packed bytes at `packed` into a pool and gathers them into device memory.
-Fact scatter_and_gather(SmokeDevice& device, gpu::PackKernel kernel, bool from_host) {
-  gpu::DriverApi& api = device.api();
-  const auto stream = device.make_stream();
-  const auto pool = device.require(api.allocate(kPacked), "allocate a pool");
-  const auto table = device.require(api.allocate(4096), "allocate a table");
-  const auto geometry = gpu::make_block_geometry({{pool, kBlockBytes, kBlockBytes}}, kNumBlocks);
-  const auto entries = gpu::fragment_table(geometry);
-  const auto host = device.host();
-  for (std::size_t i = 0; i < kPacked; ++i) host[i] = byte_at(i);
-  std::memcpy(host.data() + kPacked, entries.data(), sizeof(entries[0]) * entries.size());
-  const std::vector<CopyRun> in = {{device.memory(), device.alias(), kPacked},
-                                   {table, device.alias() + kPacked, 4096}};
-  for (const CopyRun& run : in) {
-    device.require(api.copy(CopyDirection::kHostToDevice, run, stream), "copy in");
+/// A pool in device memory, and the kernels that pack it. The packed bytes are byte_at(), in device
+/// memory and in registered host memory.
+class PackRig {
+ public:
+  explicit PackRig(SmokeDevice& device)
+      : device_(device),
+        stream_(device.make_stream()),
+        pool_(device.require(device.api().allocate(kPacked), "allocate a pool")),
+        table_(device.require(device.api().allocate(4096), "allocate a table")),
+        geometry_(gpu::make_block_geometry({{pool_, kBlockBytes, kBlockBytes}}, kNumBlocks)),
+        module_(device.load_kernels()) {
+    const auto entries = gpu::fragment_table(geometry_);
+    const auto host = device.host();
+    for (std::size_t i = 0; i < kPacked; ++i) host[i] = byte_at(i);
+    std::memcpy(host.data() + kPacked, entries.data(), sizeof(entries[0]) * entries.size());
+    copy(CopyDirection::kHostToDevice, {device.memory(), device.alias(), kPacked});
+    copy(CopyDirection::kHostToDevice, {table_, device.alias() + kPacked, 4096});
+    for (std::uint32_t i = 0; i < kNumBlocks; ++i) blocks_.emplace_back(i * 37 % kNumBlocks);
   }
-  std::vector<BlockId> blocks;
-  for (std::uint32_t i = 0; i < kNumBlocks; ++i) blocks.emplace_back(i * 37 % kNumBlocks);
-  const gpu::PackDevice pack_device = {16, gpu::BulkCopy::kYes};
-  const auto module = device.load_kernels();
-  for (const auto way : {gpu::PackWay::kScatter, gpu::PackWay::kGather}) {
-    const bool scatters = way == gpu::PackWay::kScatter;
-    const std::uintptr_t packed = scatters && from_host ? device.alias() : device.memory();
+
+  void launch(gpu::PackWay way, gpu::PackKernel kernel, std::uintptr_t packed,
+              std::uintptr_t sums) {
+    const gpu::PackDevice pack_device = {16, gpu::BulkCopy::kYes};
     const auto plan =
-        gpu::plan_pack(geometry, kNumBlocks, packed, way, pack_device, {.kernel = kernel});
-    const auto function =
-        device.require(api.function(module, plan.kernel, plan.shared_bytes), "find the kernel");
-    auto arguments = gpu::pack_arguments(geometry, table, blocks, packed);
-    if (!scatters) device.require(api.fill(packed, 0, kPacked, stream), "fill");
-    device.require(
-        api.launch(function,
-                   {{plan.num_ctas, 1, 1}, {plan.threads_per_cta, 1, 1}, plan.shared_bytes},
-                   &arguments, stream),
+        gpu::plan_pack(geometry_, kNumBlocks, packed, way, pack_device, {.kernel = kernel},
+                       sums == 0 ? gpu::PackSums::kNo : gpu::PackSums::kYes);
+    const auto function = device_.require(
+        device_.api().function(module_, plan.kernel, plan.shared_bytes), "find the kernel");
+    auto arguments = gpu::pack_arguments(geometry_, table_, blocks_, packed, sums);
+    device_.require(
+        device_.api().launch(
+            function, {{plan.num_ctas, 1, 1}, {plan.threads_per_cta, 1, 1}, plan.shared_bytes},
+            &arguments, stream_),
         std::string("launch ") + plan.kernel);
-    device.settle(stream);
+    device_.settle(stream_);
   }
-  std::memset(host.data(), 0, kPacked);
-  const CopyRun out = {device.alias(), device.memory(), kPacked};
-  device.require(api.copy(CopyDirection::kDeviceToHost, out, stream), "copy out");
-  device.settle(stream);
-  const std::string wrong = first_wrong(host.first(kPacked));
+  void zero(std::uintptr_t address, std::uint64_t bytes) {
+    device_.require(device_.api().fill(address, 0, bytes, stream_), "fill");
+  }
+  void copy(CopyDirection direction, const CopyRun& run) {
+    device_.require(device_.api().copy(direction, run, stream_), "copy in or out");
+    device_.settle(stream_);
+  }
+
+ private:
+  SmokeDevice& device_;
+  gpu::StreamHandle stream_;
+  std::uintptr_t pool_;
+  std::uintptr_t table_;
+  gpu::BlockGeometry geometry_;
+  gpu::ModuleHandle module_;
+  std::vector<BlockId> blocks_;
+};
+
+/// Scatters the packed bytes into a pool and gathers them into device memory.
+Fact scatter_and_gather(SmokeDevice& device, gpu::PackKernel kernel, bool from_host) {
+  PackRig rig(device);
+  const std::uintptr_t memory = device.memory();
+  rig.launch(gpu::PackWay::kScatter, kernel, from_host ? device.alias() : memory, 0);
+  rig.zero(memory, kPacked);
+  rig.launch(gpu::PackWay::kGather, kernel, memory, 0);
+  std::memset(device.host().data(), 0, kPacked);
+  rig.copy(CopyDirection::kDeviceToHost, {device.alias(), memory, kPacked});
+  const std::string wrong = first_wrong(device.host().first(kPacked));
   return {wrong.empty(), wrong.empty() ? "every byte right" : wrong, 0, ""};
+}
+
+/// Each block is summed by a scatter, a gather and alone, into one number: three times its sum.
+Fact sums_of_blocks(SmokeDevice& device) {
+  constexpr auto kVector = gpu::PackKernel::kVector;
+  constexpr std::uint64_t kSumBytes = kNumBlocks * sizeof(std::uint64_t);
+  PackRig rig(device);
+  const std::uintptr_t memory = device.memory();
+  const std::uintptr_t sums = device.require(device.api().allocate(kSumBytes), "allocate sums");
+  rig.zero(sums, kSumBytes);
+  rig.launch(gpu::PackWay::kScatter, kVector, memory, sums);
+  rig.launch(gpu::PackWay::kGather, kVector, memory, sums);
+  rig.launch(gpu::PackWay::kSum, kVector, 0, sums);
+  std::vector<std::uint64_t> expected;
+  for (std::size_t i = 0; i < kNumBlocks; ++i) {
+    const auto block = device.host().subspan(i * kBlockBytes, kBlockBytes);
+    expected.push_back(3 * gpu::tag_sum(std::as_bytes(block), 0));
+  }
+  rig.copy(CopyDirection::kDeviceToHost, {device.alias(), sums, kSumBytes});
+  std::vector<std::uint64_t> found(kNumBlocks);
+  std::memcpy(found.data(), device.host().data(), kSumBytes);
+  const auto wrong = std::mismatch(found.begin(), found.end(), expected.begin()).first;
+  if (wrong == found.end()) return {true, "every sum right", 0, ""};
+  return {false, "the sum of block " + std::to_string(wrong - found.begin()) + " is wrong", 0, ""};
 }
 
 struct Held {
@@ -121,6 +171,7 @@ void settle_kernels(FactLog& log, SmokeDevice& device, Effort /*effort*/) {
             [&] { return scatter_and_gather(device, gpu::PackKernel::kVector, false); });
   log.check("vector kernels, packed in registered host memory",
             [&] { return scatter_and_gather(device, gpu::PackKernel::kVector, true); });
+  log.check("vector kernels, sums", [&] { return sums_of_blocks(device); });
 }
 
 void settle_bulk(FactLog& log, SmokeDevice& device, Effort /*effort*/) {

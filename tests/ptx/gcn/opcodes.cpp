@@ -26,6 +26,14 @@ U64 to_unsigned(float value) {
   return value >= 4294967296.0F ? 0xffff'ffffU : static_cast<U32>(value);
 }
 
+/// The c bits of `a` from bit b on, sign-extended.
+U64 signed_field(U64 a, U64 b, U64 c) {
+  const U64 size = c % 32;
+  if (size == 0) return 0;
+  const U64 field = u32(a) >> (b % 32) & ((U64{1} << size) - 1);
+  return field >> (size - 1) != 0 ? field | ~U64{0} << size : field;
+}
+
 // Operations that several rows share.
 constexpr Function kFirst = [](U64 a, U64, U64) { return a; };
 constexpr Function kAdd = [](U64 a, U64 b, U64) { return a + b; };
@@ -145,6 +153,7 @@ constexpr auto kOpcodes = std::to_array<Opcode>({
     {"s_cbranch_scc1", Form::kBranch, 1, 0, {}, [](U64, U64, U64 scc) { return scc; }},
     {"s_load_dword", Form::kScalarLoad, 3, 1, {2, 1}, nullptr, nullptr, 4},
     {"s_load_dwordx2", Form::kScalarLoad, 3, 2, {2, 1}, nullptr, nullptr, 8},
+    {"s_load_dwordx4", Form::kScalarLoad, 3, 4, {2, 1}, nullptr, nullptr, 16},
     {"s_load_dwordx8", Form::kScalarLoad, 3, 8, {2, 1}, nullptr, nullptr, 32},
     {"s_waitcnt", Form::kWait, 0},
     {"s_nop", Form::kNothing, 1},
@@ -168,6 +177,7 @@ constexpr auto kOpcodes = std::to_array<Opcode>({
     {"v_mul_hi_u32", Form::kVector, 3, 1, {1, 1}, kMultiplyHigh},
     {"v_and_b32", Form::kVector, 3, 1, {1, 1}, kAnd},
     {"v_or_b32", Form::kVector, 3, 1, {1, 1}, kOr},
+    {"v_or3_b32", Form::kVector, 4, 1, {1, 1, 1}, [](U64 a, U64 b, U64 c) { return a | b | c; }},
     {"v_xor_b32", Form::kVector, 3, 1, {1, 1}, kXor},
     {"v_lshrrev_b32", Form::kVector, 3, 1, {1, 1}, [](U64 a, U64 b, U64) { return b >> (a % 32); }},
     {"v_lshlrev_b32", Form::kVector, 3, 1, {1, 1}, [](U64 a, U64 b, U64) { return b << (a % 32); }},
@@ -185,6 +195,7 @@ constexpr auto kOpcodes = std::to_array<Opcode>({
      1,
      {1, 1, 1},
      [](U64 a, U64 b, U64 c) { return (a >> (b % 32)) & ((U64{1} << (c % 32)) - 1); }},
+    {"v_bfe_i32", Form::kVector, 4, 1, {1, 1, 1}, signed_field},
     {"v_alignbit_b32",
      Form::kVector,
      4,
@@ -271,6 +282,8 @@ constexpr auto kOpcodes = std::to_array<Opcode>({
     {"global_store_dword", Form::kStore, 2, 0, {2, 1}, nullptr, nullptr, 4},
     {"global_store_dwordx2", Form::kStore, 2, 0, {2, 2}, nullptr, nullptr, 8},
     {"global_store_dwordx4", Form::kStore, 2, 0, {2, 4}, nullptr, nullptr, 16},
+    {"global_atomic_add_x2", Form::kAtomicAdd, 2, 0, {2, 2}, nullptr, nullptr, 8},
+    {"ds_bpermute_b32", Form::kPermute, 3, 1, {1, 1}},
     {"flat_load_dwordx4", Form::kLoad, 2, 4, {2}, nullptr, nullptr, 16},
     {"flat_store_dword", Form::kStore, 2, 0, {2, 1}, nullptr, nullptr, 4},
     {"flat_store_dwordx4", Form::kStore, 2, 0, {2, 4}, nullptr, nullptr, 16},

@@ -27,7 +27,9 @@ enum class Form : std::uint8_t {
   kReciprocal,      ///< v_rcp_iflag_f32: right but for the last bit.
   kReadFirstLane,   ///< v_readfirstlane.
   kLoad,            ///< global_load, flat_load.
-  kStore            ///< global_store, flat_store.
+  kStore,           ///< global_store, flat_store.
+  kAtomicAdd,       ///< global_atomic_add of 64 bits, without a result.
+  kPermute          ///< ds_bpermute: each lane gets the value of the lane that it names.
 };
 
 using Function = std::uint64_t (*)(std::uint64_t a, std::uint64_t b, std::uint64_t c);

@@ -64,6 +64,8 @@ class Wave {
   // wave_memory.cpp
   void load(const Instruction& one);
   void store(const Instruction& one);
+  void add(const Instruction& one);
+  void permute(const Instruction& one);
   void load_scalars(const Instruction& one);
   void wait(const Instruction& one);
   void arrive(const Load& load);
@@ -78,7 +80,7 @@ class Wave {
   bool is_done_ = false;
   /// Accesses that vmcnt counts, oldest first; stores have no registers.
   std::deque<Load> vector_loads_;
-  /// Those that lgkmcnt counts, in no order.
+  /// Those that lgkmcnt counts: of memory, in no order; of other lanes, oldest first.
   std::deque<Load> scalar_loads_;
 };
 

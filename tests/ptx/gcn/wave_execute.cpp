@@ -26,6 +26,10 @@ void Wave::step(const Instruction& one) {
       return load(one);
     case Form::kStore:
       return store(one);
+    case Form::kAtomicAdd:
+      return add(one);
+    case Form::kPermute:
+      return permute(one);
     case Form::kScalar:
     case Form::kSaveExec:
       return step_scalar(one);

@@ -2,6 +2,7 @@
 #include "gcn/wave.hpp"
 #include "interpreter/fault.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -51,6 +52,36 @@ void Wave::store(const Instruction& one) {
   vector_loads_.push_back({});
 }
 
+void Wave::add(const Instruction& one) {
+  for (std::uint32_t lane = 0; lane < kNumLanes; ++lane) {
+    if (!is_active(lane)) continue;
+    const std::uint64_t to =
+        lane_value(one.operands[0], 2, lane) + static_cast<std::uint64_t>(one.offset);
+    check_alignment(to, one.opcode->bytes);
+    memory_.add(to, lane_value(one.operands[1], 2, lane));
+  }
+  vector_loads_.push_back({});
+}
+
+/// Byte addresses of registers of 4 bytes; what is beyond the wave wraps.
+void Wave::permute(const Instruction& one) {
+  Load load{one.operands[0], mask(kExec), {}};
+  for (std::uint32_t lane = 0; lane < kNumLanes; ++lane) {
+    std::uint32_t given = 0;
+    if (is_active(lane)) {
+      const std::uint64_t address =
+          lane_value(one.operands[1], 1, lane) + static_cast<std::uint64_t>(one.offset);
+      const auto from = static_cast<std::uint32_t>(address / kRegisterBytes % kNumLanes);
+      if (!is_active(from)) {
+        throw ptx::Fault(ptx::Hazard::kUndefined, "a lane is to give a value that is not active");
+      }
+      given = static_cast<std::uint32_t>(lane_value(one.operands[2], 1, from));
+    }
+    load.values.push_back(given);
+  }
+  scalar_loads_.push_back(std::move(load));
+}
+
 void Wave::load_scalars(const Instruction& one) {
   const std::size_t bytes = one.opcode->bytes;
   const std::uint64_t from = scalar(one.operands[1], 2) + scalar(one.operands[2], 1);
@@ -65,7 +96,15 @@ void Wave::wait(const Instruction& one) {
     arrive(vector_loads_.front());
     vector_loads_.pop_front();
   }
-  // Scalar loads come in no order: only to wait for all says anything.
+  // Values of other lanes come in order. Scalar loads do not: as long as one is under way, only to
+  // wait for all says anything.
+  const bool in_order =
+      std::all_of(scalar_loads_.begin(), scalar_loads_.end(),
+                  [](const Load& load) { return load.to.kind == Operand::kVector; });
+  while (in_order && scalar_loads_.size() > one.max_scalar_left) {
+    arrive(scalar_loads_.front());
+    scalar_loads_.pop_front();
+  }
   if (one.max_scalar_left != 0) return;
   for (const Load& load : scalar_loads_) arrive(load);
   scalar_loads_.clear();

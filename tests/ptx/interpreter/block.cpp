@@ -88,22 +88,41 @@ bool Block::release_warp(const Lane& lane) {
   const std::uint32_t first = lane.number / kWarpLanes * kWarpLanes;
   const std::uint32_t mask = lane.mask;
   const std::uint32_t end = std::min<std::uint32_t>(first + kWarpLanes, shape_.num_threads);
-  const auto takes_part = [&](std::uint32_t i) {
-    return (mask >> (i - first) & 1U) != 0 &&
-           std::find(live_.begin(), live_.end(), i) != live_.end();
-  };
-  Knowledge together;
+  std::vector<Lane*> together;
   for (std::uint32_t i = first; i < end; ++i) {
-    if (!takes_part(i)) continue;
+    const bool takes_part = (mask >> (i - first) & 1U) != 0 && !lanes_[i].has_ended;
+    if (!takes_part) continue;
     if (lanes_[i].waiting != Waiting::kWarp || lanes_[i].mask != mask) return false;
-    together.learn(lanes_[i].known);
+    together.push_back(&lanes_[i]);
   }
-  for (std::uint32_t i = first; i < end; ++i) {
-    if (!takes_part(i)) continue;
-    lanes_[i].waiting = Waiting::kNothing;
-    lanes_[i].known = together;
+  if (lane.waits_at->op == Op::kShuffle) {
+    shuffle(together);
+  } else {
+    Knowledge of_all;
+    for (const Lane* one : together) of_all.learn(one->known);
+    for (Lane* one : together) one->known = of_all;
   }
+  for (Lane* one : together) one->waiting = Waiting::kNothing;
   return true;
+}
+
+/// Registers alone: what a lane knows of memory, the others do not learn by it.
+void Block::shuffle(const std::vector<Lane*>& together) const {
+  const Instruction& one = *together.front()->waits_at;
+  for (Lane* lane : together) {
+    if (lane->waits_at != &one) {
+      throw Fault(Hazard::kStuck, "lanes of a warp meet at different instructions")
+          .at(place(*lane, *lane->waits_at));
+    }
+    const auto from = static_cast<std::uint32_t>(lane->number ^ value(*lane, one.operands[2]));
+    const auto source = std::find_if(together.begin(), together.end(),
+                                     [&](const Lane* other) { return other->number == from; });
+    if (source == together.end()) {
+      throw Fault(Hazard::kUndefined, "a lane is to give a value that does not take part")
+          .at(place(*lane, one));
+    }
+    set(*lane, one.operands[0].reg, (*source)->offered);
+  }
 }
 
 bool Block::see_phase(Lane& lane) {
@@ -129,6 +148,7 @@ void Block::end_lane(Lane& lane) {
   if (lane.num_groups_written < lane.groups.num_committed()) {
     throw Fault(Hazard::kUnfinished, "a lane ends and has not waited for its bulk stores");
   }
+  lane.has_ended = true;
   live_.erase(std::find(live_.begin(), live_.end(), lane.number));
 }
 

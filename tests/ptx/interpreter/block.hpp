@@ -40,6 +40,7 @@ class Block {
   std::uint64_t run_some(Lane& lane, std::uint64_t most, Random& random);
   bool can_run(Lane& lane);
   bool release_warp(const Lane& lane);
+  void shuffle(const std::vector<Lane*>& together) const;
   bool see_phase(Lane& lane);
   void end_lane(Lane& lane);
   void check_finished() const;
@@ -57,6 +58,9 @@ class Block {
   void load_parameter(Lane& lane, const Instruction& one) const;
   void load_global(Lane& lane, const Instruction& one) const;
   void store_global(const Lane& lane, const Instruction& one) const;
+  void add_global(const Lane& lane, const Instruction& one) const;
+  void move(Lane& lane, const Instruction& one) const;
+  void wait_for_warp(Lane& lane, const Instruction& one) const;
 
   // block_bulk.cpp: mbarriers, bulk copies and their waits.
   void step_bulk(Lane& lane, const Instruction& one, Random& random);

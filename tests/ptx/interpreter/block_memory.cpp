@@ -30,11 +30,13 @@ void Block::step(Lane& lane, const Instruction& one, Random& random) {
       return load_global(lane, one);
     case Op::kStoreGlobal:
       return store_global(lane, one);
+    case Op::kAddGlobal:
+      return add_global(lane, one);
+    case Op::kShuffle:
     case Op::kWarpBarrier:
-      lane.mask = static_cast<std::uint32_t>(value(lane, one.operands[0]));
-      lane.waiting = Waiting::kWarp;
-      lane.waits_at = &one;
-      return;
+      return wait_for_warp(lane, one);
+    case Op::kMove:
+      return move(lane, one);
     default:
       return one.op > Op::kWarpBarrier ? step_bulk(lane, one, random) : calculate(lane, one);
   }
@@ -92,6 +94,39 @@ void Block::calculate(Lane& lane, const Instruction& one) const {
   set(lane, one.operands[0].reg, evaluate(one, values));
 }
 
+/// A move may take a register of 64 bits apart, or put it together.
+void Block::move(Lane& lane, const Instruction& one) const {
+  const Operand& to = one.operands[0];
+  const Operand& from = one.operands[1];
+  const unsigned half = one.type.bits / 2U;
+  if (to.kind == Operand::kVector) {
+    const std::uint64_t both = value(lane, from);
+    set(lane, to.vector[0], low_bits(both, half));
+    set(lane, to.vector[1], both >> half);
+  } else if (from.kind == Operand::kVector) {
+    set(lane, to.reg, value(lane, from.vector[0]) | value(lane, from.vector[1]) << half);
+  } else {
+    calculate(lane, one);
+  }
+}
+
+/// Until the lanes of the mask are here. Those of a shuffle have the last five operands: the
+/// result, what the lane offers, the bits by which the lanes differ that exchange, 31 (the whole
+/// warp) and the mask.
+void Block::wait_for_warp(Lane& lane, const Instruction& one) const {
+  if (one.op == Op::kShuffle) {
+    constexpr std::uint64_t kWholeWarp = 31;
+    if (value(lane, one.operands[3]) != kWholeWarp) {
+      throw Fault(Hazard::kUndefined, "a shuffle within a part of a warp");
+    }
+    lane.offered = value(lane, one.operands[1]);
+  }
+  const Operand& mask = one.operands[one.num_operands - 1U];
+  lane.mask = static_cast<std::uint32_t>(value(lane, mask));
+  lane.waiting = Waiting::kWarp;
+  lane.waits_at = &one;
+}
+
 void Block::load_parameter(Lane& lane, const Instruction& one) const {
   const std::uint32_t bytes = one.type.bytes();
   const std::uint64_t offset = address(lane, one.operands[1]) - kParameterAddress;
@@ -132,6 +167,12 @@ void Block::store_global(const Lane& lane, const Instruction& one) const {
     std::memcpy(stored.data() + std::size_t{i} * element, &part, element);
   }
   memory_.write(to, std::span(stored).first(bytes));
+}
+
+void Block::add_global(const Lane& lane, const Instruction& one) const {
+  const std::uint64_t to = address(lane, one.operands[0]);
+  check_alignment(to, one.type.bytes());
+  memory_.add(to, value(lane, one.operands[1]));
 }
 
 }  // namespace kvferry::ptx

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <cstring>
 #include <string>
 #include <utility>
 
@@ -19,6 +20,19 @@ std::string described(std::uint64_t address, std::size_t bytes) {
   std::snprintf(text.data(), text.size(), "%zu bytes at 0x%llx", bytes,
                 static_cast<unsigned long long>(address));
   return text.data();
+}
+
+/// What a range is for, that was touched in another way.
+const char* purpose_of(Access access) {
+  switch (access) {
+    case Access::kRead:
+      return " are a source, and written";
+    case Access::kWrite:
+      return " are the destination, and read";
+    case Access::kAdd:
+      break;
+  }
+  return " are a sum, and not added to in one step";
 }
 
 }  // namespace
@@ -51,9 +65,7 @@ std::size_t GlobalMemory::check(std::uint64_t address, std::size_t bytes, Access
     throw Fault(Hazard::kBounds, described(address, bytes) + " are not within one range");
   }
   if (ranges_[found].access != access) {
-    throw Fault(Hazard::kBounds, described(address, bytes) + (access == Access::kRead
-                                                                  ? " are the destination, and read"
-                                                                  : " are a source, and written"));
+    throw Fault(Hazard::kBounds, described(address, bytes) + purpose_of(ranges_[found].access));
   }
   return found;
 }
@@ -73,6 +85,15 @@ void GlobalMemory::write(std::uint64_t address, std::span<const std::uint8_t> by
     range.written[offset + i] = true;
   }
   std::copy(bytes.begin(), bytes.end(), range.bytes.begin() + static_cast<std::ptrdiff_t>(offset));
+}
+
+void GlobalMemory::add(std::uint64_t address, std::uint64_t value) {
+  Range& range = ranges_[check(address, sizeof(value), Access::kAdd)];
+  std::uint8_t* const at = range.bytes.data() + (address - range.address);
+  std::uint64_t sum = 0;
+  std::memcpy(&sum, at, sizeof(sum));
+  sum += value;
+  std::memcpy(at, &sum, sizeof(sum));
 }
 
 std::uint8_t* GlobalMemory::host_address(std::uint64_t address, std::size_t bytes) {

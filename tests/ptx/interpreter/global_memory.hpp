@@ -8,10 +8,11 @@
 
 namespace kvferry::ptx {
 
-enum class Access : std::uint8_t { kRead, kWrite };
+/// kAdd: numbers of 64 bits, to which a launch adds in one step, as often as it likes.
+enum class Access : std::uint8_t { kRead, kWrite, kAdd };
 
-/// What a launch may touch of the device's memory: ranges at addresses of the device's, each to be
-/// read or to be written, in memory of its own. A byte may be written once in a launch: the kernels
+/// What a launch may touch of the device's memory: ranges at addresses of the device's, each for
+/// one kind of access, in memory of its own. A byte may be written once in a launch: the kernels
 /// promise no order between their teams, so that a second write is a race.
 class GlobalMemory {
  public:
@@ -34,6 +35,9 @@ class GlobalMemory {
   [[nodiscard]] std::span<const std::uint8_t> read(std::uint64_t address, std::size_t bytes) const;
   /// Throws Fault (kBounds, kWrittenTwice).
   void write(std::uint64_t address, std::span<const std::uint8_t> bytes);
+
+  /// Throws Fault (kBounds).
+  void add(std::uint64_t address, std::uint64_t value);
 
   /// For the host emulation: the place of a range in this process, without rights; null if there is
   /// none.

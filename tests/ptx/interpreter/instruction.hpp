@@ -37,6 +37,8 @@ enum class Op : std::uint8_t {
   kLoadParameter,
   kLoadGlobal,
   kStoreGlobal,
+  kAddGlobal,
+  kShuffle,
   kWarpBarrier,
   kBarrierInit,
   kBarrierExpect,

@@ -23,6 +23,7 @@ struct Lane {
         is_written(static_cast<std::size_t>(num_registers)) {}
 
   std::uint32_t number;
+  bool has_ended = false;
   std::vector<std::uint64_t> registers;
   std::vector<std::uint8_t> is_written;
   /// Index of the next instruction.
@@ -31,6 +32,8 @@ struct Lane {
   Waiting waiting = Waiting::kNothing;
   /// The instruction that made it wait.
   const Instruction* waits_at = nullptr;
+  /// What it offers the lanes of its warp, while it waits at a shuffle.
+  std::uint64_t offered = 0;
   /// kWarp: the lanes that have to come. kPhase: the mbarrier and the parity.
   std::uint32_t mask = 0;
   std::uint32_t barrier = 0;

@@ -53,6 +53,8 @@ constexpr auto kMnemonics = std::to_array<Mnemonic>({
     {"ld.global.nc.L1::no_allocate", Op::kLoadGlobal, 2, Type::kUnsigned},
     {"st.global", Op::kStoreGlobal, 2, kAnyButPredicate},
     {"st.global.cs", Op::kStoreGlobal, 2, kAnyButPredicate},
+    {"red.global.add", Op::kAddGlobal, 2, Type::kUnsigned},
+    {"shfl.sync.bfly", Op::kShuffle, 5, Type::kBits},
     {"bar.warp.sync", Op::kWarpBarrier, 1, 0, 0},
     {"mbarrier.init.shared::cta", Op::kBarrierInit, 2, Type::kBits},
     {"mbarrier.arrive.expect_tx.shared::cta", Op::kBarrierExpect, 3, Type::kBits},

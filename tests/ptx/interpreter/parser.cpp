@@ -152,6 +152,8 @@ class KernelParser {
   Operand operand_of(std::string_view text, const Instruction& one) {
     Operand operand;
     if (text == "_") return operand;
+    // Whether the other lane was there goes to a predicate, which no kernel reads.
+    if (one.op == Op::kShuffle) text = text.substr(0, text.find('|'));
     if (text.starts_with('[')) return address_of(trimmed(text.substr(1, text.size() - 2)), one);
     if (text.starts_with('{')) return vector_of(text.substr(1, text.size() - 2), one);
     if (const auto number = scopes_.find_register(text)) {
@@ -192,7 +194,9 @@ class KernelParser {
     Operand operand;
     operand.kind = Operand::kVector;
     const std::vector<std::string_view> names = split_operands(text);
-    if (names.size() != one.num_elements) {
+    // A move of two halves is no access, and its type has no "v2".
+    const std::size_t num_elements = one.op == Op::kMove ? 2 : one.num_elements;
+    if (names.size() != num_elements) {
       throw UnknownPtx(one.line, "the vector's size in '" + one.text + "'");
     }
     std::transform(names.begin(), names.end(), operand.vector.begin(),

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "kvferry/gpu/tag_sum.hpp"
+
 #include "kernels/pack_addressing.hpp"
 #include "kernels/pack_launch.hpp"
 #include "kernels/pack_walk.hpp"
@@ -12,6 +14,7 @@
 #include <cstring>
 #include <memory>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -69,6 +72,16 @@ class CheckedAccess {
     }
     ++num_stores_[Width];
     destination_.store(to, value.data(), Width);
+  }
+  template <std::uint32_t Width>
+  std::uint32_t word(const Vector<Width>& value, std::uint32_t i) {
+    std::uint32_t result = 0;
+    std::memcpy(&result, value.data() + i * sizeof(result),
+                std::min<std::size_t>(Width, sizeof(result)));
+    return result;
+  }
+  void add(std::uint64_t to, std::uint64_t part, std::uint32_t /*lane*/) {
+    *reinterpret_cast<std::uint64_t*>(to) += part;
   }
   /// Misaligned, or outside of the memory it belongs to.
   [[nodiscard]] int num_wrong() const { return num_wrong_; }
@@ -158,16 +171,29 @@ struct Case {
   PackArguments arguments{};
 };
 
-void run_vectors(CheckedAccess& access, const Case& c, PackWay way, const PackLaunch& launch) {
+template <WalkWay Way, WalkSums Sums>
+void walk(CheckedAccess& access, const Case& c, const PackLaunch& launch) {
   for (std::uint32_t cta = 0; cta < launch.num_ctas; ++cta) {
     for (std::uint32_t thread = 0; thread < launch.threads_per_cta; ++thread) {
-      const PackThread at{cta, launch.num_ctas, thread, launch.threads_per_cta};
-      if (way == PackWay::kGather) {
-        walk_units<WalkWay::kGather>(access, c.arguments, at);
-      } else {
-        walk_units<WalkWay::kScatter>(access, c.arguments, at);
-      }
+      walk_units<Way, Sums>(access, c.arguments,
+                            {cta, launch.num_ctas, thread, launch.threads_per_cta});
     }
+  }
+}
+
+void run_vectors(CheckedAccess& access, const Case& c, PackWay way, const PackLaunch& launch) {
+  if (way == PackWay::kGather) {
+    walk<WalkWay::kGather, WalkSums::kNo>(access, c, launch);
+  } else {
+    walk<WalkWay::kScatter, WalkSums::kNo>(access, c, launch);
+  }
+}
+
+void run_tagged(CheckedAccess& access, const Case& c, PackWay way, const PackLaunch& launch) {
+  if (way == PackWay::kGather) {
+    walk<WalkWay::kGather, WalkSums::kYes>(access, c, launch);
+  } else {
+    walk<WalkWay::kScatter, WalkSums::kYes>(access, c, launch);
   }
 }
 
@@ -229,6 +255,41 @@ TEST_P(PackAddressing, EveryByteIsMovedOnceByWhateverGridAndAlignment) {
           access.num_stores(1) + access.num_stores(2) + access.num_stores(4) + access.num_stores(8),
           0)
           << "aligned to 16 bytes";
+    }
+  }
+}
+
+TEST_P(PackAddressing, SumsAreThoseOfThePackedBlocks) {
+  constexpr std::array<std::uint64_t, 6> kAlignments{1, 2, 4, 8, 16, 512};
+  for (std::uint64_t seed = 0; seed < 120; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937_64 random(seed);
+    Case c(random, kAlignments[seed % kAlignments.size()]);
+    const auto num_blocks = static_cast<std::uint32_t>(c.blocks.size());
+    const PackTuning tuning{PackKernel::kAuto, static_cast<std::uint32_t>(random() % 5), 0};
+    const PackLaunch launch = plan_pack(c.geometry, num_blocks, c.arguments.packed, GetParam(), {2},
+                                        tuning, PackSums::kYes);
+    std::vector<std::uint64_t> sums(num_blocks, 5);
+    c.arguments.sums = reinterpret_cast<std::uintptr_t>(sums.data());
+    const bool gathers = GetParam() == PackWay::kGather;
+    CountedMemory& destination = gathers ? *c.packed : *c.pool;
+    const std::vector<std::uint8_t> before = destination.bytes();
+    CheckedAccess access(gathers ? *c.pool : *c.packed, destination);
+    run_tagged(access, c, GetParam(), launch);
+    ASSERT_EQ(access.num_wrong(), 0);
+    ASSERT_NO_FATAL_FAILURE(c.expect_moved(GetParam(), before));
+
+    std::vector<std::uint64_t> read(num_blocks, 7);
+    c.arguments.sums = reinterpret_cast<std::uintptr_t>(read.data());
+    CheckedAccess reading(*c.pool, *c.packed);
+    walk<WalkWay::kSum, WalkSums::kYes>(reading, c, launch);
+    EXPECT_EQ(reading.num_wrong(), 0);
+    const auto packed = std::as_bytes(std::span(c.packed->bytes())).subspan(c.packed_begin);
+    const std::uint64_t bytes = c.geometry.packed_bytes;
+    for (std::size_t i = 0; i < num_blocks; ++i) {
+      const std::uint64_t sum = tag_sum(packed.subspan(i * bytes, bytes), 0);
+      ASSERT_EQ(sums[i], sum + 5) << "block " << i;
+      ASSERT_EQ(read[i], sum + 7) << "block " << i << ", read alone";
     }
   }
 }

@@ -43,11 +43,14 @@ std::set<std::string> names(const KernelImage& image) {
   return found;
 }
 
-const std::set<std::string> kVectorKernels{"kvferry_gather", "kvferry_scatter",
-                                           "kvferry_co_run_gemm", "kvferry_co_run_stream"};
-const std::set<std::string> kAllKernels{"kvferry_gather",      "kvferry_scatter",
-                                        "kvferry_gather_bulk", "kvferry_scatter_bulk",
-                                        "kvferry_co_run_gemm", "kvferry_co_run_stream"};
+const std::set<std::string> kVectorKernels{
+    "kvferry_gather", "kvferry_scatter",     "kvferry_gather_tagged", "kvferry_scatter_tagged",
+    "kvferry_sum",    "kvferry_co_run_gemm", "kvferry_co_run_stream"};
+const std::set<std::string> kAllKernels = [] {
+  std::set<std::string> all = kVectorKernels;
+  all.insert({"kvferry_gather_bulk", "kvferry_scatter_bulk"});
+  return all;
+}();
 
 TEST(CodeObjects, EveryCudaArchitectureHasItsKernelsWithoutSpills) {
   const auto expected = words(KVFERRY_CUDA_EMBEDDED, "sm_");

@@ -33,12 +33,15 @@ void collect_undefined(const ElfFile& elf, KernelImage& image) {
   }
 }
 
+/// ptxas keeps functions of its own beside the kernels that call them.
+bool is_kernel(const std::string& name) { return !name.starts_with("$__internal"); }
+
 KernelImage read_cubin(Bytes bytes) {
   const ElfFile elf = read_elf(bytes, SHT_SYMTAB);
   KernelImage image;
   collect_undefined(elf, image);
   for (const ElfSymbol& symbol : elf.symbols) {
-    if (symbol.type == STT_FUNC) image.kernels[symbol.name];
+    if (symbol.type == STT_FUNC && is_kernel(symbol.name)) image.kernels[symbol.name];
   }
   const ElfSection* info = elf.section(".nv.info");
   if (info == nullptr) throw std::runtime_error("no .nv.info");
@@ -49,8 +52,10 @@ KernelImage read_cubin(Bytes bytes) {
     if (format == kFormatSized && size == 8) {
       const auto& name = elf.symbols.at(read_at<std::uint32_t>(info->bytes, at + 4)).name;
       const auto value = read_at<std::uint32_t>(info->bytes, at + 8);
-      if (attribute == kAttributeFrameSize) image.kernels[name].local_bytes = value;
-      if (attribute == kAttributeRegisters) image.kernels[name].num_registers = value;
+      if (is_kernel(name)) {
+        if (attribute == kAttributeFrameSize) image.kernels[name].local_bytes = value;
+        if (attribute == kAttributeRegisters) image.kernels[name].num_registers = value;
+      }
     }
     at += 4 + (format == kFormatSized ? size : 0U);
   }

@@ -48,13 +48,27 @@ TEST(PackLaunch, ChoosesBulkCopiesUnlessFragmentsAreTiny) {
             "kvferry_gather");
 }
 
+TEST(PackLaunch, SumsAreMadeByVectorKernels) {
+  const auto geometry = layered(8, 1024);
+  const auto kernel = [&](PackWay way, PackSums sums) {
+    return std::string(plan_pack(geometry, 4, kPacked, way, kHopper, {}, sums).kernel);
+  };
+  EXPECT_EQ(kernel(PackWay::kGather, PackSums::kYes), "kvferry_gather_tagged");
+  EXPECT_EQ(kernel(PackWay::kScatter, PackSums::kYes), "kvferry_scatter_tagged");
+  EXPECT_EQ(kernel(PackWay::kSum, PackSums::kYes), "kvferry_sum");
+  EXPECT_EQ(kernel(PackWay::kSum, PackSums::kNo), "kvferry_sum");
+  EXPECT_EQ(kernel(PackWay::kGather, PackSums::kNo), "kvferry_gather_bulk");
+}
+
 TEST(PackLaunch, GatherMayFillTheDeviceAndScatterLeavesItToTheForwardPass) {
   const auto geometry = layered(80, 32768);
   for (const PackDevice& device : {kHopper, kAmpere}) {
     const auto gather = plan_pack(geometry, 512, kPacked, PackWay::kGather, device);
     const auto scatter = plan_pack(geometry, 512, kPacked, PackWay::kScatter, device);
+    const auto sum = plan_pack(geometry, 512, 0, PackWay::kSum, device);
     EXPECT_EQ(gather.num_ctas, 4 * device.num_multiprocessors);
     EXPECT_EQ(scatter.num_ctas, 16U);
+    EXPECT_EQ(sum.num_ctas, 16U) << "it too runs beside the forward pass";
     EXPECT_LE(gather.shared_bytes, 48U * 1024);
   }
 }
@@ -94,10 +108,11 @@ TEST(PackLaunch, ArgumentsAndTableSayWhatTheGeometrySays) {
   EXPECT_EQ(table[1].bytes, 7U);
   EXPECT_EQ(table[1].packed_offset, 33U);
   const std::vector<BlockId> blocks{BlockId{7}, BlockId{3}};
-  const PackArguments arguments = pack_arguments(geometry, 4096, blocks, kPacked);
+  const PackArguments arguments = pack_arguments(geometry, 4096, blocks, kPacked, 8192);
   EXPECT_EQ(arguments.num_fragments, 2U);
   EXPECT_EQ(arguments.packed_bytes, 40U);
   EXPECT_EQ(arguments.packed, kPacked);
+  EXPECT_EQ(arguments.sums, 8192U);
   EXPECT_EQ(arguments.num_blocks, 2U);
   EXPECT_EQ(arguments.block_ids[0], 7U);
   EXPECT_EQ(arguments.block_ids[1], 3U);

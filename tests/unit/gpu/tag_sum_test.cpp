@@ -35,9 +35,10 @@ std::uint64_t defined_sum(const Bytes& block) {
   std::uint64_t sum = 0;
   for (std::uint64_t at = 0; at < block.size(); ++at) {
     const std::uint64_t word = at / 4;
-    const std::uint64_t column = splitmix64_at(word / 128 % 8 * 4 + word % 4) | 1;
-    const std::uint64_t lane = splitmix64_at(32 + word / 4 % 32) | 1;
-    const std::uint64_t row = splitmix64_at(64 + word / 1024) | 1;
+    std::uint64_t column = splitmix64_at(word % 4) | 1;
+    for (std::uint64_t i = 0; i < word / 128 % 8; ++i) column *= 6364136223846793005U;
+    const std::uint64_t lane = splitmix64_at(4 + word / 4 % 32) | 1;
+    const std::uint64_t row = splitmix64_at(36 + word / 1024) | 1;
     sum += (std::to_integer<std::uint64_t>(block[at]) << (8 * (at % 4))) * column * lane * row;
   }
   return sum;
@@ -78,6 +79,23 @@ TEST(TagSum, IsTheSameHoweverABlockIsCut) {
         sum += tag_sum(std::span(moved).subspan(shift), cuts[part]);
       }
       ASSERT_EQ(sum, sum_of(block)) << size;
+    }
+  }
+}
+
+TEST(TagSum, OfACopyIsThatOfWhatIsCopied) {
+  std::mt19937_64 random(7);
+  for (const std::size_t size : kSizes) {
+    const Bytes block = random_bytes(random, size + 15);
+    for (int trial = 0; trial < 20; ++trial) {
+      const auto from = std::span(block).subspan(random() % 16, size);
+      const std::uint64_t offset = random() % 5000;
+      const std::size_t shift = random() % 16;
+      Bytes copied(size + 32, std::byte{0xee});
+      ASSERT_EQ(copy_and_sum(&copied[shift], from, offset), tag_sum(from, offset)) << size;
+      Bytes expected(size + 32, std::byte{0xee});
+      std::copy(from.begin(), from.end(), expected.begin() + static_cast<std::ptrdiff_t>(shift));
+      ASSERT_TRUE(copied == expected) << size;
     }
   }
 }

@@ -80,6 +80,8 @@ struct DeviceTraits {
   bool batches_by_default = true;
   /// 0 on the host back end.
   std::uint32_t num_multiprocessors = 0;
+  /// Whether gather() and scatter() make sums, and sum() is available.
+  bool makes_sums = false;
 };
 
 /// unrecorded -> pending -> done | failed. `kFailed`: an operation of the stream between the
@@ -127,11 +129,29 @@ class Stream {
   /// Packs blocks: `blocks[i]` goes to `packed + i * geometry.packed_bytes`. `packed` is device
   /// memory, or the device address of host memory within one registration. `geometry` and `blocks`
   /// are copied before the function returns. A block outside the geometry is a DeviceError.
+  ///
+  /// Unless `sums` is 0, it also adds the tag_sum() (tag_sum.hpp) of packed block i to the i-th
+  /// std::uint64_t at `sums`. `sums` is device memory, aligned to 8 bytes; the caller has set it to
+  /// 0 with fill(). Another address is a DeviceError, and any is if DeviceTraits::makes_sums is not
+  /// set.
   virtual void gather(const BlockGeometry& geometry, std::span<const BlockId> blocks,
-                      std::uintptr_t packed) = 0;
-  /// The reverse of gather().
+                      std::uintptr_t packed, std::uintptr_t sums) = 0;
+  /// The reverse of gather(). The sums are those of the packed bytes that it reads.
   virtual void scatter(const BlockGeometry& geometry, std::span<const BlockId> blocks,
-                       std::uintptr_t packed) = 0;
+                       std::uintptr_t packed, std::uintptr_t sums) = 0;
+  /// Adds to `sums` what gather() would add for the same blocks, and moves nothing. 0 is a
+  /// DeviceError here.
+  virtual void sum(const BlockGeometry& geometry, std::span<const BlockId> blocks,
+                   std::uintptr_t sums) = 0;
+  /// gather() and scatter() without sums.
+  void gather(const BlockGeometry& geometry, std::span<const BlockId> blocks,
+              std::uintptr_t packed) {
+    gather(geometry, blocks, packed, 0);
+  }
+  void scatter(const BlockGeometry& geometry, std::span<const BlockId> blocks,
+               std::uintptr_t packed) {
+    scatter(geometry, blocks, packed, 0);
+  }
   /// Sets `bytes` bytes of device memory to `value`.
   virtual void fill(std::uintptr_t address, std::uint8_t value, std::uint64_t bytes) = 0;
 

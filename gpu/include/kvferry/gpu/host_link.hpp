@@ -57,7 +57,7 @@ struct OperationVerdict {
 
 /// The operation that a test's interceptor sees.
 struct OperationInfo {
-  enum class Kind : std::uint8_t { kCopyD2H, kCopyH2D, kGather, kScatter, kFill };
+  enum class Kind : std::uint8_t { kCopyD2H, kCopyH2D, kGather, kScatter, kSum, kFill };
   Kind kind = Kind::kCopyD2H;
   std::uint64_t bytes = 0;
 };

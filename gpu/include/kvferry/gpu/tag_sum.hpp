@@ -19,4 +19,9 @@ namespace kvferry::gpu {
 /// `offset` is where `bytes` begin in the packed block. Works on any alignment; throws nothing.
 [[nodiscard]] std::uint64_t tag_sum(std::span<const std::byte> bytes, std::uint64_t offset);
 
+/// Copies `bytes` to `to`, where they do not overlap, and returns the tag_sum() of what was
+/// written. Each byte comes from memory once.
+[[nodiscard]] std::uint64_t copy_and_sum(std::byte* to, std::span<const std::byte> bytes,
+                                         std::uint64_t offset);
+
 }  // namespace kvferry::gpu
