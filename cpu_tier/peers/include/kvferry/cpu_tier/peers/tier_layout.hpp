@@ -16,12 +16,12 @@
 /// different address. The file is all zeros at first, and zeros mean: no instance, a chunk without
 /// an owner, a free slot, no hint.
 ///
-///     | a page for its header | instances | chunks | hints | slot words | slot keys | arena of
-///     rank 0
-///     |..
+///     | a page for its header | instances | chunks | hints | slot words | slot keys |
+///     | tags of rank 0 | tags of rank 1 | .. | arena of rank 0 | arena of rank 1 | ..
 ///
-/// Only schedulers use the metadata; a rank maps its arena and does not read the rest. Everything
-/// that more than one process writes is a single atomic word that is complete by itself.
+/// Only schedulers use the metadata before the tags; a rank maps its arena and its tags, and does
+/// not read the rest. Everything that more than one process writes is a single atomic word that is
+/// complete by itself.
 namespace kvferry::cpu_tier {
 
 /// Most ranks of an engine on one node.
@@ -133,7 +133,9 @@ struct TierPlaces {
   std::uint64_t chunks = 0;
   std::uint64_t hints = 0;
   std::uint64_t slots = 0;
-  std::uint64_t arenas = 0;  ///< Also the end of the metadata.
+  std::uint64_t tags = 0;  ///< Of rank 0: a word for each slot; those of the others follow.
+  std::uint64_t rank_tag_bytes = 0;  ///< Of one rank, in whole pages.
+  std::uint64_t arenas = 0;          ///< Also the end of the metadata.
   std::uint64_t end = 0;
   std::uint64_t num_hints = 0;
 };
