@@ -89,6 +89,10 @@ class SlotClass {
   /// The leased slots cease to be readable.
   void forget(std::span<const SlotId> slots);
   void forget_all(std::optional<WeightsId> of);
+  /// The leased slots cease to be readable, for peers too, and are never free again.
+  void withdraw(std::span<const SlotId> slots);
+  /// What is known of a leased slot that is about to be withdrawn.
+  [[nodiscard]] WithdrawnSlot as_withdrawn(SlotId slot) const;
 
   // ---- the end, and what is done between steps ----
 
@@ -96,6 +100,8 @@ class SlotClass {
   /// tier has ended.
   void leave_behind(std::span<const SlotId> slots, SlotState state);
   void drop_idle_guests();
+  /// Forgets what peers have withdrawn.
+  void settle_withdrawn();
   void settle_set_aside();
 
   [[nodiscard]] const BlockKey& key(SlotId slot) const { return index_.key(slot); }
@@ -158,7 +164,7 @@ class SlotClass {
   std::uint64_t num_declined_total_ = 0;
   std::uint32_t num_policy_slots_ = 0;
   std::vector<KeyEvent> key_events_;
-  /// Free here, and not by what peers see: out of use until they are.
+  /// Free here, and not by what peers see, or withdrawn: out of use until they are.
   std::vector<SlotId> set_aside_;
   /// Slots that a device may still write when the tier is gone, and whether it may read some.
   std::uint32_t num_left_behind_ = 0;

@@ -158,6 +158,23 @@ void SlotClass::forget(std::span<const SlotId> slots) {
   end_forgetting(num_keys_before);
 }
 
+void SlotClass::withdraw(std::span<const SlotId> slots) {
+  peers_->withdraw(slots);
+  forget(slots);
+}
+
+WithdrawnSlot SlotClass::as_withdrawn(SlotId slot) const {
+  WithdrawnSlot withdrawn{slot, index_.key(slot), table_.state(slot) != SlotState::kAbsent};
+  SlotId found = BlockIndex::kNoSlot;
+  index_.find({&*withdrawn.key, 1}, {&found, 1});
+  if (found != slot) withdrawn.key.reset();
+  return withdrawn;
+}
+
+void SlotClass::settle_withdrawn() {
+  if (const std::vector<SlotId> slots = peers_->take_withdrawn(); !slots.empty()) forget(slots);
+}
+
 void SlotClass::forget_all(std::optional<WeightsId> of) {
   const std::uint32_t num_keys_before = index_.size();
   // From the last slot to the first, so that a tier forgotten whole hands slots out in ascending
@@ -199,7 +216,10 @@ void SlotClass::forget_readable(std::span<const SlotId> slots) {
 }
 
 void SlotClass::set_aside_unless_free(std::span<SlotId> slots) {
-  for (const SlotId slot : slots.subspan(peers_->make_free(slots))) set_aside(slot);
+  for (const SlotId slot : slots.subspan(peers_->make_free(slots))) {
+    // A lease may have had it twice.
+    if (table_.state(slot) == SlotState::kFree) set_aside(slot);
+  }
 }
 
 void SlotClass::set_aside(SlotId slot) {

@@ -82,8 +82,9 @@ struct ChunkOwner {
 };
 static_assert(kMaxInstances < 0xff);
 
-/// A chunk. `owner` changes by compare-and-swap. Only the owner writes the rest, which stays when
-/// the chunk loses its owner, so that its contents can be read and taken over.
+/// A chunk. `owner` changes by compare-and-swap. Only the owner writes the rest, except for the
+/// last number. All of it stays when the chunk loses its owner, so that its contents can be read
+/// and taken over.
 struct alignas(64) ChunkRecord {
   std::atomic<std::uint64_t> owner;  ///< ChunkOwner.
   /// Number of slots in use, from the first; 0: the chunk was never divided.
@@ -94,6 +95,8 @@ struct alignas(64) ChunkRecord {
   /// Rises whenever an instance is about to quarantine slots of it in a sweep. Its owner measures
   /// the grace period by its own clock, from the moment at which it first saw this number.
   std::atomic<std::uint64_t> num_quarantines;
+  /// Rises after another instance than the owner has withdrawn a slot of it.
+  std::atomic<std::uint64_t> num_withdrawals;
 };
 
 /// The key of a slot. It is written while the slot is filling, and read under a lease, or without

@@ -27,8 +27,9 @@
 ///
 /// Slot states. free -> writable (reserved by one transfer) -> readable (committed) -> free
 /// (evicted). writable -> aborted (key forgotten, a device could still write) -> free. aborted ->
-/// quarantined -> free. readable and leased -> dying (key forgotten, still leased) -> free. A
-/// readable slot without a lease is evictable.
+/// quarantined -> free. readable and leased -> dying (key forgotten, still leased) -> free, or
+/// quarantined for good if its bytes were found not to be what was stored. A readable slot without
+/// a lease is evictable.
 namespace kvferry::cpu_tier {
 
 /// The tier reserved no slot for the keys. This is not a failure. Without `present` the tier is
@@ -55,6 +56,14 @@ struct PrefixHit {
   std::vector<SlotId> slots = {};
   SlabClassId slab_class = SlabClassId(0);
   [[nodiscard]] std::size_t size() const { return slots.size(); }
+};
+
+/// A slot whose bytes are not what was stored.
+struct WithdrawnSlot {
+  SlotId slot;
+  std::optional<BlockKey> key;  ///< Unset if it was forgotten before.
+  bool is_own = true;           ///< Otherwise it is a peer's.
+  bool operator==(const WithdrawnSlot&) const = default;
 };
 
 /// The state of a key.
@@ -233,6 +242,12 @@ class Tier {
   /// Makes the leased slots unreadable at once, because their bytes are in doubt. They are freed
   /// when their last lease ends. Slots that are already dying stay so.
   void forget(const Lease& lease);
+  /// Withdraws these slots of the lease, because their bytes are not what was stored: no tier that
+  /// shares the memory finds them any more, and they are never used again. When their last lease
+  /// ends, they are *set aside*: they count as quarantined until the memory is gone, and their
+  /// chunk stays with its class.
+  [[nodiscard]] std::vector<WithdrawnSlot> withdraw(const Lease& lease,
+                                                    std::span<const SlotId> slots);
   /// Forgets every readable key, and all guests. The owners of writable slots abort them. O(slots);
   /// every other call waits meanwhile. `of`: forgets only keys of these weights, and no guests.
   void forget_all(std::optional<WeightsId> of = std::nullopt);
