@@ -108,6 +108,8 @@ void bind_scheduler_engine(py::module_& module) {
       .def_property_readonly("max_slots", &PySchedulerEngine::max_slots,
                              "The same of those that will be: as told, until every rank has said "
                              "how many it will have.")
+      .def("take_warnings", &PySchedulerEngine::take_warnings,
+           "What the user should read in the log, since the last call; in full sentences.")
       .def("snapshot", &PySchedulerEngine::snapshot,
            "All levels and counters, in blocks unless the name says otherwise.")
       .def("close", &PySchedulerEngine::close, "Drops everything. Idempotent.");
