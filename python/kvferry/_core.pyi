@@ -164,6 +164,10 @@ class SchedulerEngine:
         """
         What can be loaded of a shared tier since the last call, and what cannot any more, whichever engine stored it: (whether it can, KV cache group, block hash, slot). Two slots may hold one hash. About `most` at most; fewer: every slot was looked at. Empty without a shared tier. Any one thread, but not during or after close().
         """
+    def take_warnings(self) -> list[str]:
+        """
+        What the user should read in the log, since the last call; in full sentences.
+        """
     def tier_size(self) -> tuple[dict[str, int], list[int], str]:
         """
         How large the tier is and is to be, in chunks, and whether that changes in the next steps; the ranks that have not done what they were told; why one could not.
