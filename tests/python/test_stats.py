@@ -47,7 +47,10 @@ def test_every_key_is_of_a_metric() -> None:
 
 def test_the_core_has_a_figure_for_every_key(make: Make) -> None:
     engine = make(world_size=2)
-    assert {*SCHEDULER_KEYS, *damage_keys(2)} <= {*engine.scheduler.connector.scheduler_side.engine.snapshot(), "max_slots"}
+    assert {*SCHEDULER_KEYS, *damage_keys(2)} <= {
+        *engine.scheduler.connector.scheduler_side.engine.snapshot(),
+        "max_slots",
+    }
     for worker in engine.workers:
         known = {*worker.connector.worker_side.engine.stats(), *worker.connector.worker_side.engine.arena_figures()}
         assert set(RANK_KEYS) - {"numa_node", "on_node_ratio"} <= known

@@ -153,7 +153,6 @@ RANK_KEYS = {
 }
 
 
-
 def damage_keys(world_size: int) -> dict[str, str]:
     """Return the scheduler side's keys that have one value for each rank.
 
