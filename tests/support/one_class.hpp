@@ -4,6 +4,7 @@
 #include "kvferry/cpu_tier/slots/retirable_chunks.hpp"
 #include "kvferry/cpu_tier/slots/tier.hpp"
 #include "kvferry/cpu_tier/slots/tier_promises.hpp"
+#include "kvferry/cpu_tier/slots/tier_withdrawals.hpp"
 
 #include <array>
 #include <cstddef>
@@ -70,7 +71,7 @@ class OneClass {
   void forget(const Lease& lease) const { all_->forget(lease); }
   [[nodiscard]] std::vector<WithdrawnSlot> withdraw(const Lease& lease,
                                                     std::span<const SlotId> slots) const {
-    return all_->withdraw(lease, slots);
+    return TierWithdrawals(*all_).withdraw(lease, slots);
   }
   void forget_all() const { all_->forget_all(); }
   [[nodiscard]] BlockKey key(SlotId slot) const { return all_->key(of_, slot); }

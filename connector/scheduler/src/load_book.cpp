@@ -2,6 +2,7 @@
 #include "load_book.hpp"
 
 #include "kvferry/base/error.hpp"
+#include "kvferry/cpu_tier/slots/tier_withdrawals.hpp"
 
 #include <algorithm>
 #include <array>
@@ -232,7 +233,7 @@ void LoadBook::withdraw(const Damage& damage) {
       if (one.slab_class == part.to.slab_class) slots.push_back(one.slot);
     }
     if (slots.empty()) continue;
-    const auto more = tier_.withdraw(part.lease, slots);
+    const auto more = cpu_tier::TierWithdrawals(tier_).withdraw(part.lease, slots);
     withdrawn.insert(withdrawn.end(), more.begin(), more.end());
   }
   damage_lines_.push_back("rank " + std::to_string(damage.rank.value()) + " loaded " +

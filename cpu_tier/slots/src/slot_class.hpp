@@ -89,10 +89,6 @@ class SlotClass {
   /// The leased slots cease to be readable.
   void forget(std::span<const SlotId> slots);
   void forget_all(std::optional<WeightsId> of);
-  /// The leased slots cease to be readable, for peers too, and are never free again.
-  void withdraw(std::span<const SlotId> slots);
-  /// What is known of a leased slot that is about to be withdrawn.
-  [[nodiscard]] WithdrawnSlot as_withdrawn(SlotId slot) const;
 
   // ---- the end, and what is done between steps ----
 
@@ -100,8 +96,7 @@ class SlotClass {
   /// tier has ended.
   void leave_behind(std::span<const SlotId> slots, SlotState state);
   void drop_idle_guests();
-  /// Forgets what peers have withdrawn.
-  void settle_withdrawn();
+  /// Forgets what peers have withdrawn; frees what was set aside and may be free.
   void settle_set_aside();
 
   [[nodiscard]] const BlockKey& key(SlotId slot) const { return index_.key(slot); }
@@ -115,6 +110,9 @@ class SlotClass {
 
  private:
   friend class SlotPromises;
+  friend class TierWithdrawals;
+  /// The leased slots cease to be readable, for peers too, and are never free again.
+  void withdraw(std::span<const SlotId> slots);
   /// Frees as many slots as `victims` has, none that a peer uses, and fills it with them. Returns
   /// how many there were.
   [[nodiscard]] std::size_t evict(std::span<SlotId> victims);

@@ -163,18 +163,6 @@ void SlotClass::withdraw(std::span<const SlotId> slots) {
   forget(slots);
 }
 
-WithdrawnSlot SlotClass::as_withdrawn(SlotId slot) const {
-  WithdrawnSlot withdrawn{slot, index_.key(slot), table_.state(slot) != SlotState::kAbsent};
-  SlotId found = BlockIndex::kNoSlot;
-  index_.find({&*withdrawn.key, 1}, {&found, 1});
-  if (found != slot) withdrawn.key.reset();
-  return withdrawn;
-}
-
-void SlotClass::settle_withdrawn() {
-  if (const std::vector<SlotId> slots = peers_->take_withdrawn(); !slots.empty()) forget(slots);
-}
-
 void SlotClass::forget_all(std::optional<WeightsId> of) {
   const std::uint32_t num_keys_before = index_.size();
   // From the last slot to the first, so that a tier forgotten whole hands slots out in ascending
@@ -228,6 +216,7 @@ void SlotClass::set_aside(SlotId slot) {
 }
 
 void SlotClass::settle_set_aside() {
+  if (const std::vector<SlotId> slots = peers_->take_withdrawn(); !slots.empty()) forget(slots);
   const std::size_t num_free = peers_->make_free(set_aside_);
   table_.free(std::span(set_aside_).first(num_free), SlotState::kQuarantined);
   set_aside_.erase(set_aside_.begin(), set_aside_.begin() + static_cast<std::ptrdiff_t>(num_free));

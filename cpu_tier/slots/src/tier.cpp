@@ -224,16 +224,6 @@ void Tier::forget(const Lease& lease) {
   at(lease.slab_class()).slots.forget(lease.slots());
 }
 
-std::vector<WithdrawnSlot> Tier::withdraw(const Lease& lease, std::span<const SlotId> slots) {
-  std::vector<WithdrawnSlot> withdrawn;
-  withdrawn.reserve(slots.size());
-  MutexLock lock(mutex_);
-  SlotClass& of = at(lease.slab_class()).slots;
-  for (const SlotId slot : slots) withdrawn.push_back(of.as_withdrawn(slot));
-  of.withdraw(slots);
-  return withdrawn;
-}
-
 void Tier::forget_all(std::optional<WeightsId> of) {
   MutexLock lock(mutex_);
   for (std::uint32_t i = 0; i < num_classes_; ++i) classes_[i]->slots.forget_all(of);

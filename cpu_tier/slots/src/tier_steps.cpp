@@ -66,10 +66,7 @@ std::chrono::seconds Tier::coldest_age() const {
 
 void Tier::tend(std::chrono::steady_clock::time_point now) {
   MutexLock lock(mutex_);
-  for (std::uint32_t i = 0; i < num_classes_; ++i) {
-    classes_[i]->slots.settle_withdrawn();
-    classes_[i]->slots.settle_set_aside();
-  }
+  for (std::uint32_t i = 0; i < num_classes_; ++i) classes_[i]->slots.settle_set_aside();
   mark_time(now);
   num_owed_ = peers_->tend(std::exchange(num_wanted_, 0), coldest_age());
   const bool is_in_step = holds_still_.load(std::memory_order_relaxed);

@@ -58,14 +58,6 @@ struct PrefixHit {
   [[nodiscard]] std::size_t size() const { return slots.size(); }
 };
 
-/// A slot whose bytes are not what was stored.
-struct WithdrawnSlot {
-  SlotId slot;
-  std::optional<BlockKey> key;  ///< Unset if it was forgotten before.
-  bool is_own = true;           ///< Otherwise it is a peer's.
-  bool operator==(const WithdrawnSlot&) const = default;
-};
-
 /// The state of a key.
 enum class KeyState : std::uint8_t { kAbsent, kWritable, kReadable };
 
@@ -242,12 +234,6 @@ class Tier {
   /// Makes the leased slots unreadable at once, because their bytes are in doubt. They are freed
   /// when their last lease ends. Slots that are already dying stay so.
   void forget(const Lease& lease);
-  /// Withdraws these slots of the lease, because their bytes are not what was stored: no tier that
-  /// shares the memory finds them any more, and they are never used again. When their last lease
-  /// ends, they are *set aside*: they count as quarantined until the memory is gone, and their
-  /// chunk stays with its class.
-  [[nodiscard]] std::vector<WithdrawnSlot> withdraw(const Lease& lease,
-                                                    std::span<const SlotId> slots);
   /// Forgets every readable key, and all guests. The owners of writable slots abort them. O(slots);
   /// every other call waits meanwhile. `of`: forgets only keys of these weights, and no guests.
   void forget_all(std::optional<WeightsId> of = std::nullopt);
@@ -298,6 +284,7 @@ class Tier {
  private:
   friend class Reservation;
   friend class TierPromises;     // What clients say of blocks (tier_promises.hpp).
+  friend class TierWithdrawals;  // Slots whose bytes are damaged (tier_withdrawals.hpp).
   friend class RetirableChunks;  // Chunks that go out of use, and come back (retirable_chunks.hpp).
   /// A SlotClass with its chunks and their ages.
   struct SlabClass;
