@@ -164,6 +164,10 @@ class SchedulerEngine:
         """
         Returns the blocks of a shared tier that can be loaded since the last call, and those that cannot be loaded any more, whichever engine stored them: (whether it can be loaded, KV cache group, block hash, slot). Two slots can hold the same hash. Returns about `most` changes at most; if there are fewer, every slot was checked. Empty without a shared tier. One thread at a time can call it, but not during or after close().
         """
+    def take_warnings(self) -> list[str]:
+        """
+        What the user should read in the log, since the last call; in full sentences.
+        """
     def tier_size(self) -> tuple[dict[str, int], list[int], str]:
         """
         Returns the size of the tier and its target, in chunks, with whether the next steps change it; the ranks that have not executed their orders yet; and why a rank could not.

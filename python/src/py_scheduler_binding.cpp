@@ -96,6 +96,8 @@ void bind_scheduler_engine(py::module_& module) {
           "tier_size", &PySchedulerEngine::tier_size,
           "Returns the size of the tier and its target, in chunks, with whether the next steps "
           "change it; the ranks that have not executed their orders yet; and why a rank could not.")
+      .def("take_warnings", &PySchedulerEngine::take_warnings,
+           "Returns what the user should read in the log, since the last call; in full sentences.")
       .def("take_key_events", &PySchedulerEngine::take_key_events,
            "Returns the blocks that can be loaded since the last call, and those that cannot be "
            "loaded any more, in order: (whether it can be loaded, KV cache group, block hash). "

@@ -276,6 +276,8 @@ std::uint32_t PySchedulerEngine::max_slots() const { return engine().max_slots()
 
 bool PySchedulerEngine::is_busy() const { return engine().is_busy(); }
 
+std::vector<std::string> PySchedulerEngine::take_warnings() { return engine().take_warnings(); }
+
 Figures PySchedulerEngine::snapshot() const {
   const connector::SchedulerSnapshot view = engine().snapshot();
   Figures out;
@@ -330,6 +332,9 @@ Figures PySchedulerEngine::snapshot() const {
   out["failed_loads"] = view.failed_loads;
   out["expired_loads"] = view.expired_loads;
   out["stale_reports"] = view.stale_reports;
+  for (std::size_t rank = 0; rank < view.damaged_blocks.size(); ++rank) {
+    out[py::str("damaged_blocks/" + std::to_string(rank))] = view.damaged_blocks[rank];
+  }
   return out;
 }
 

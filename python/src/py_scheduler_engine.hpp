@@ -57,6 +57,7 @@ class PySchedulerEngine {
   std::vector<std::tuple<bool, std::uint32_t, py::bytes>> take_key_events();
   std::vector<std::tuple<bool, std::uint32_t, py::bytes, std::uint64_t>> take_tier_changes(
       std::size_t most);
+  std::vector<std::string> take_warnings();
   [[nodiscard]] Figures snapshot() const;
   void resize(std::uint32_t num_chunks);
   [[nodiscard]] std::tuple<Figures, std::vector<std::uint32_t>, std::string> tier_size() const;

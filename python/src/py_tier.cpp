@@ -55,6 +55,7 @@ std::tuple<Texts, Figures, std::vector<Instance>> inspect(const py::bytes& path)
                   {"slots/readable", slots.num_readable},
                   {"slots/dying", slots.num_dying},
                   {"slots/quarantined", slots.num_quarantined},
+                  {"slots/withdrawn", slots.num_withdrawn},
                   {"slots/leased", slots.num_leased},
                   {"slots/damaged", slots.num_damaged}};
   return {std::move(texts), std::move(figures), std::move(instances)};

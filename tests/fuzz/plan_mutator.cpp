@@ -34,7 +34,7 @@ class Draw {
   }
   BlockSlot pair() {
     return {BlockId(static_cast<std::uint32_t>(number(12))),
-            SlotId(static_cast<std::uint32_t>(number(13)))};
+            SlotId(static_cast<std::uint32_t>(number(13))), number(4)};
   }
   StoreOrder store() {
     return {transfer(),

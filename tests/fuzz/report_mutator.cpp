@@ -31,6 +31,14 @@ class Draw {
   TransferEnded ended() {
     return {transfer(), static_cast<Outcome>(below(3)), std::string(below(2), 'x')};
   }
+  TransferEnded ended_load() {
+    TransferEnded end = ended();
+    if (end.outcome != Outcome::kFailed) return end;
+    for (std::uint64_t i = below(3); i > 0; --i) {
+      end.damaged.push_back({SlabClassId(below(16) == 0 ? 1 : 0), SlotId(small(5))});
+    }
+    return end;
+  }
   ChunkEnded chunk_ended() {
     return {{ChunkId(small(4) * ReportLife::kRun), small(2 * ReportLife::kRun),
              static_cast<ChunkChange>(below(2))},
@@ -94,7 +102,7 @@ void mutate(StepReport& report, std::mt19937_64& random) {
     case 2:
       return change(report.stores, draw, [&] { return draw.ended(); });
     case 3:
-      return change(report.loads, draw, [&] { return draw.ended(); });
+      return change(report.loads, draw, [&] { return draw.ended_load(); });
     case 4:
       return change(report.announced, draw, [&] { return draw.transfer(); });
     case 5:

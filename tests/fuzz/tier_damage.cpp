@@ -38,7 +38,7 @@ constexpr std::array<std::uint64_t, 16> kFigures{0,
 std::span<std::byte> part_of(const TierFile& file, std::uint8_t part) {
   const TierPlaces& places = file.places();
   const std::array<std::uint64_t, 6> begins{
-      0, places.instances, places.chunks, places.hints, places.slots, places.arenas};
+      0, places.instances, places.chunks, places.hints, places.slots, places.tags};
   const std::size_t i = part % (begins.size() - 1);
   return file.bytes().subspan(begins[i], begins[i + 1] - begins[i]);
 }
@@ -107,8 +107,7 @@ void excuse(const TierFile& file) {
   const std::uint32_t max_slots = file.shape().max_chunk_slots;
   const auto* const chunks =
       reinterpret_cast<const ChunkRecord*>(file.bytes().data() + file.places().chunks);
-  const auto* const lines =
-      reinterpret_cast<const SlotLine*>(file.bytes().data() + file.places().slots);
+  auto* const lines = reinterpret_cast<SlotLine*>(file.bytes().data() + file.places().slots);
   for (std::uint32_t chunk = 0; chunk < file.shape().num_chunks; ++chunk) {
     const std::uint32_t num_slots = std::min(chunks[chunk].num_slots.load(), max_slots);
     for (std::uint32_t i = 0; i < num_slots; ++i) {
@@ -117,6 +116,8 @@ void excuse(const TierFile& file) {
       const std::uint32_t stamp = cpu_tier::slot_stamp(SlotWord{lines[number].word.load()},
                                                        num_slots, chunks[chunk].slab_class.load());
       if (!content || content->stamp != stamp) continue;
+      // No slot of these lives was withdrawn, and one is never of use again.
+      lines[number].word.fetch_and(~SlotWord{}.as_withdrawn().bits);
       std::uint64_t key_number = 0;
       std::memcpy(&key_number, content->key.hash.data(), sizeof key_number);
       write_content(file.slot({ChunkId(chunk), i}, num_slots), key_number, content->name_space);

@@ -32,7 +32,7 @@ struct Damage {
 void inflict(const Damage& damage, const TierFile& file);
 /// What damage that metadata can show leads to is wrong bytes; where they are whole, and say what
 /// is elsewhere only because they are of an earlier moment, nothing can tell: such slots are given
-/// the bytes that they say they have.
+/// the bytes that they say they have, and are not withdrawn.
 void excuse(const TierFile& file);
 
 /// What a slot has for a key.

@@ -17,6 +17,12 @@ PlanOracle::PlanOracle(std::uint32_t num_chunks, std::uint32_t first_chunks,
   }
 }
 
+std::uint32_t PlanOracle::first_unit(SlabClassId slab_class, SlotId slot) const {
+  const ClassUnits& of = classes_.at(slab_class.value());
+  return slot.value() / of.slots_per_chunk * units_per_chunk_ +
+         slot.value() % of.slots_per_chunk * of.units_per_slot;
+}
+
 void PlanOracle::take_slots(Transfer& transfer, SlabClassId slab_class,
                             const std::vector<BlockSlot>& blocks, bool writes) const {
   EXPECT_FALSE(blocks.empty()) << "nothing is copied for nobody";
@@ -28,8 +34,8 @@ void PlanOracle::take_slots(Transfer& transfer, SlabClassId slab_class,
     EXPECT_FALSE(retired_.contains(slot / of.slots_per_chunk))
         << "slot " << slot << " is in a chunk that some rank may not have";
     EXPECT_TRUE(slots.insert(slot).second || !writes) << "one slot twice in a store";
-    const std::uint32_t first = slot / of.slots_per_chunk * units_per_chunk_ +
-                                slot % of.slots_per_chunk * of.units_per_slot;
+    const std::uint32_t first = first_unit(slab_class, pair.slot);
+    EXPECT_FALSE(writes && damaged_.contains(first)) << "damaged slot " << slot << " is written";
     for (std::uint32_t i = 0; i < of.units_per_slot; ++i) transfer.units.push_back(first + i);
     transfer.first_units.push_back(transfer.units.size());
   }
@@ -183,7 +189,12 @@ void PlanOracle::take_report(const StepReport& report) {
     if (gathered.num_gathered == 0) store.ended_on.insert(rank);
   }
   for (const TransferEnded& ended : report.stores) end(stores_, ended, report.rank);
-  for (const TransferEnded& ended : report.loads) end(loads_, ended, report.rank);
+  for (const TransferEnded& ended : report.loads) {
+    end(loads_, ended, report.rank);
+    for (const DamagedSlot& one : ended.damaged) {
+      damaged_.insert(first_unit(one.slab_class, one.slot));
+    }
+  }
   for (const ChunkEnded& ended : report.chunks) end_chunks(ended, report.rank);
   for (const TransferId transfer : report.announced) {
     const auto found = notices_.find(transfer);

@@ -16,8 +16,8 @@ namespace kvferry::connector {
 
 /// Follows plans and reports and checks by itself what holds for all of them: no slot is written
 /// while another transfer writes or reads it on any rank, no block is read early while the step
-/// writes it, every transfer ends once per rank, every failure is announced once per rank and never
-/// beside another one of the same id.
+/// writes it, no damaged slot is written again, every transfer ends once per rank, every failure is
+/// announced once per rank and never beside another one of the same id.
 class PlanOracle {
  public:
   /// Slots of one class, in units of memory that no slot has a part of.
@@ -61,6 +61,8 @@ class PlanOracle {
   [[nodiscard]] std::uint32_t num_slots_written_by(std::uint32_t rank) const;
   [[nodiscard]] std::uint32_t num_slots_owed_by(std::uint32_t rank) const;
   [[nodiscard]] std::uint64_t num_transfers() const { return num_transfers_; }
+  /// Slots that some rank has found damaged.
+  [[nodiscard]] std::size_t num_damaged() const { return damaged_.size(); }
 
   std::uint64_t num_retired = 0;       ///< Chunks, on every rank.
   std::uint64_t num_restored = 0;      ///< Chunks, on every rank.
@@ -85,6 +87,7 @@ class PlanOracle {
     std::set<std::uint32_t> announced_on;
   };
 
+  [[nodiscard]] std::uint32_t first_unit(SlabClassId slab_class, SlotId slot) const;
   /// The slots' memory joins the transfer's, of which `writes` says whether it writes it.
   void take_slots(Transfer& transfer, SlabClassId slab_class, const std::vector<BlockSlot>& blocks,
                   bool writes) const;
@@ -114,6 +117,8 @@ class PlanOracle {
   std::map<std::uint32_t, ChunksUnderWay> chunks_under_way_;
   std::set<TransferId> known_;  ///< Loads and notices, ended ones too.
   std::set<TransferId> noticed_;
+  /// By the first unit of its memory, which stays with its class.
+  std::set<std::uint32_t> damaged_;
   std::vector<Told> ended_;
   std::vector<Told> announced_;
 };

@@ -152,7 +152,9 @@ void ReferenceTier::release(const Set& lease) {
   for (auto id = lease.rbegin(); id != lease.rend(); ++id) {
     Incarnation& incarnation = incarnations_.at(*id);
     if (--incarnation.num_leases != 0) continue;
-    if (incarnation.state == State::kDying) {
+    if (incarnation.is_withdrawn) {
+      incarnation.state = State::kQuarantined;
+    } else if (incarnation.state == State::kDying) {
       incarnations_.erase(*id);
     } else {
       lru_.push_back(*id);
@@ -195,6 +197,16 @@ void ReferenceTier::forget_leased(const Set& lease) {
     }
   }
   forget(numbers);
+}
+
+void ReferenceTier::withdraw(Id id) {
+  incarnations_.at(id).is_withdrawn = true;
+  forget_leased({id});
+}
+
+std::optional<ReferenceTier::Number> ReferenceTier::readable_in(Id id) const {
+  const Incarnation& block = incarnations_.at(id);
+  return block.state == State::kReadable ? std::optional(block.number) : std::nullopt;
 }
 
 bool ReferenceTier::readable(Number number) const {

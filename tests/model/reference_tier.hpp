@@ -26,6 +26,7 @@ class ReferenceTier {
     std::uint32_t num_leases = 0;
     std::uint32_t num_waiting = 0;    ///< While it is on awaited_.
     std::uint64_t awaited_since = 0;  ///< num_evicted() then; while it is on awaited_.
+    bool is_withdrawn = false;        ///< In quarantine for good after its last lease.
   };
   using Id = std::uint64_t;
   using Set = std::vector<Id>;
@@ -56,9 +57,13 @@ class ReferenceTier {
   void forget(const std::vector<Number>& numbers);
   /// Those of the lease that are still readable.
   void forget_leased(const Set& lease);
+  /// One of a lease, which has leased its block.
+  void withdraw(Id id);
 
   [[nodiscard]] bool present(Number number) const { return by_number_.contains(number); }
   [[nodiscard]] bool readable(Number number) const;
+  /// Of a lease: its block, if that can still be read there.
+  [[nodiscard]] std::optional<Number> readable_in(Id id) const;
   [[nodiscard]] std::uint32_t num_slots() const { return num_slots_; }
   [[nodiscard]] std::uint32_t num_free() const {
     return num_slots_ - static_cast<std::uint32_t>(incarnations_.size());

@@ -48,6 +48,7 @@ constexpr TierOptions kOthers[] = {
 };
 std::uint64_t num_stays_seen = 0;
 std::uint64_t num_early_seen = 0;
+std::uint64_t num_withdrawn = 0;
 
 void run(std::uint64_t seed, TierOptions options) {
   SCOPED_TRACE("replay with KVFERRY_SEED=" + std::to_string(seed));
@@ -59,6 +60,7 @@ void run(std::uint64_t seed, TierOptions options) {
   run.finish();
   num_stays_seen += run.num_stays_seen();
   num_early_seen += run.num_early_seen();
+  num_withdrawn += run.num_withdrawn();
 }
 
 template <class OptionsOf>
@@ -89,6 +91,7 @@ TEST(TierModel, EveryPolicyEvictsOnlyWhatItMay) {
   if (HasFailure() || number_from_environment("KVFERRY_SEED")) return;
   EXPECT_GT(num_stays_seen, 14 * kSeeds);
   EXPECT_GE(num_early_seen, kSeeds / 7);
+  EXPECT_GE(num_withdrawn, kSeeds);
 }
 
 }  // namespace

@@ -309,7 +309,9 @@ bool TierRun::any_named(ChunkRange slots) const {
       });
     });
   };
-  return any(writable_) || any(aborted_) || any(quarantined_) || any(leases_);
+  const auto withdrawn = withdrawn_.lower_bound(slots.begin.value());
+  return any(writable_) || any(aborted_) || any(quarantined_) || any(leases_) ||
+         (withdrawn != withdrawn_.end() && *withdrawn < slots.end.value());
 }
 
 void TierRun::resize() {
@@ -340,6 +342,7 @@ void TierRun::resize() {
 
 void TierRun::rare() {
   if (below(4) == 0) return resize();
+  if (below(12) == 0) return withdraw();
   if (below(3) == 0) {
     const std::uint32_t before = num_grown_;
     num_grown_ = std::min(max_slots_, num_grown_ + below(max_slots_ / 4));
@@ -355,6 +358,24 @@ void TierRun::rare() {
     model_.forget_leased(drawn->model);
     leases_.push_back(std::move(*drawn));
   }
+}
+
+void TierRun::withdraw() {
+  // They are never used again, and the others are to be.
+  constexpr std::uint32_t kPart = 8;
+  auto drawn = draw(leases_);
+  if (!drawn) return;
+  if (!drawn->model.empty() && withdrawn_.size() < max_slots_ / kPart) {
+    const std::uint32_t at = below(static_cast<std::uint32_t>(drawn->model.size()));
+    const SlotId slot = drawn->slots.slots()[at];
+    const std::optional<Number> number = model_.readable_in(drawn->model[at]);
+    const auto withdrawn = tier_.withdraw(drawn->slots, {&slot, 1});
+    ASSERT_EQ(withdrawn, (std::vector<WithdrawnSlot>{
+                             {slot, number ? std::optional(key(*number)) : std::nullopt, true}}));
+    model_.withdraw(drawn->model[at]);
+    withdrawn_.insert(slot.value());
+  }
+  leases_.push_back(std::move(*drawn));
 }
 
 void TierRun::compare() {
@@ -415,6 +436,7 @@ void TierRun::check_slots() {
   for (const auto& held : writable_) add(held.slots.slots());
   for (const auto& held : aborted_) add(held.slots.slots());
   for (const auto& held : quarantined_) add(held.slots.slots());
+  for (const std::uint32_t slot : withdrawn_) EXPECT_FALSE(written.contains(slot));
   for (const auto& held : leases_) {
     for (const SlotId slot : held.slots.slots()) EXPECT_FALSE(written.contains(slot.value()));
   }

@@ -33,6 +33,8 @@ class TierRun {
   /// Slots that stayed, summed over the steps, and slots that left early.
   [[nodiscard]] std::uint64_t num_stays_seen() const { return num_stays_seen_; }
   [[nodiscard]] std::uint64_t num_early_seen() const { return num_early_seen_; }
+  /// Slots that were withdrawn.
+  [[nodiscard]] std::size_t num_withdrawn() const { return withdrawn_.size(); }
 
  private:
   /// A set that is out, on both sides.
@@ -71,6 +73,8 @@ class TierRun {
   /// So many blocks are asked for that some may stay.
   void earn();
   void rare();
+  /// A load finds a block damaged.
+  void withdraw();
   /// Takes a run of slots out of use, or has one again.
   void resize();
   [[nodiscard]] bool any_named(ChunkRange slots) const;
@@ -102,6 +106,7 @@ class TierRun {
   std::vector<Held<Lease>> leases_;
   std::uint32_t num_grown_ = 0;
   std::vector<ChunkRange> retired_;
+  std::set<std::uint32_t> withdrawn_;
 };
 
 }  // namespace kvferry::cpu_tier

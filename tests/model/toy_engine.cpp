@@ -87,6 +87,7 @@ cpu_tier::TierOptions tier_options(std::uint64_t seed) {
 ToyEngine::ToyEngine(std::uint64_t seed)
     : random_(seed),
       client_random_(seed + 1),
+      damage_random_(seed + 2),
       loses_a_rank_(seed % 4 == 3),
       groups_(random_groups(random_, seed % 4 == 2 || (seed % 4 == 3 && one_in(2)))),
       num_blocks_(static_cast<std::uint32_t>(groups_.size()) * (kLeastBlocks + below(12)) + 1),
@@ -96,6 +97,9 @@ ToyEngine::ToyEngine(std::uint64_t seed)
       is_replicated_(one_in(3)),
       // From the seed, so that older seeds draw what they drew.
       is_resized_(seed % 5 == 1),
+      damage_(seed % 8 != 4 || is_resized_ ? Damage::kNone
+              : seed % 16 == 4             ? Damage::kRare
+                                           : Damage::kLasting),
       pool_(num_blocks_),
       oracle_(0, 0, {}) {
   if (groups_.size() > 1) {
@@ -236,6 +240,10 @@ std::optional<std::string> ToyEngine::build(const std::vector<Scheduled>& schedu
   for (const LoadOrder& order : plan.loads) {
     step.load_uids[order.transfer] = uid_of(order);
     totals_.two_class_loads += order.parts.size() > 1 ? 1 : 0;
+    std::vector<DamagedSlot>& slots = loaded_slots_[order.transfer];
+    for (const ClassBlocks& part : order.parts) {
+      for (const BlockSlot& pair : part.blocks) slots.push_back({part.slab_class, pair.slot});
+    }
   }
   for (const FailureNotice& notice : plan.notices) {
     const ToyRequest* request = find(notice.engine_request_id);
@@ -323,7 +331,31 @@ ToyEngine::RankOutput ToyEngine::collect(std::uint32_t rank_number) {
   RankOutput output;
   output.announced = ranks_[rank_number]->engine().collect();
   output.report = ranks_[rank_number]->engine().take_report();
+  if (damage_ == Damage::kNone || output.report.empty()) return output;
+  StepReport report = decode_report(std::as_bytes(std::span(output.report)));
+  damage(report);
+  output.report = encode(report);
   return output;
+}
+
+void ToyEngine::damage(StepReport& report) {
+  // The tier goes on with most of its slots, or is soon given up.
+  constexpr std::uint64_t kOneIn = 8;
+  constexpr std::size_t kMostSlots = 4;
+  constexpr std::uint32_t kGoodLoads = 20;
+  for (TransferEnded& ended : report.loads) {
+    if (ended.outcome != Outcome::kDone) continue;
+    ++num_loads_ended_;
+    const bool is_now = damage_ == Damage::kRare
+                            ? oracle_.num_damaged() < kMostSlots && damage_random_() % kOneIn == 0
+                            : num_loads_ended_ > kGoodLoads;
+    if (!is_now) continue;
+    const std::vector<DamagedSlot>& slots = loaded_slots_.at(ended.transfer);
+    ended.outcome = Outcome::kFailed;
+    ended.damaged.push_back(slots[damage_random_() % slots.size()]);
+    if (slots.front() != ended.damaged.front()) ended.damaged.push_back(slots.front());
+    ++totals_.damaged_loads;
+  }
 }
 
 }  // namespace kvferry::connector

@@ -145,6 +145,8 @@ class ToyEngine {
                                    const std::string& plan);
   void read_and_write(std::uint32_t rank, const Scheduled& work);
   [[nodiscard]] RankOutput collect(std::uint32_t rank);
+  /// Now and then a rank finds some blocks damaged of a load that has ended well.
+  void damage(StepReport& report);
 
   // Output.
   void process(const Output& output);
@@ -175,6 +177,7 @@ class ToyEngine {
   std::mt19937_64 random_;
   /// Apart, so that older seeds draw what they drew.
   std::mt19937_64 client_random_;
+  std::mt19937_64 damage_random_;
   bool loses_a_rank_;
   std::vector<KvGroup> groups_;
   std::uint32_t num_blocks_;
@@ -183,6 +186,11 @@ class ToyEngine {
   bool recompute_failed_;
   bool is_replicated_;
   bool is_resized_;
+  /// How its ranks' memory or links fail.
+  enum class Damage : std::uint8_t { kNone, kRare, kLasting };
+  Damage damage_;
+  std::uint32_t num_loads_ended_ = 0;                            ///< Well, on a rank.
+  std::map<TransferId, std::vector<DamagedSlot>> loaded_slots_;  ///< Of every load.
   std::uint64_t epoch_ = 1;
   std::uint64_t last_uid_ = 0;
   std::chrono::steady_clock::time_point now_;

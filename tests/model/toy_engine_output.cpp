@@ -283,7 +283,7 @@ void ToyEngine::drain() {
   EXPECT_EQ(now.tier.num_aborted, 0U);
   EXPECT_EQ(now.tier.num_leased, 0U);
   EXPECT_EQ(now.tier.num_dying, 0U);
-  EXPECT_EQ(now.tier.num_quarantined, 0U);
+  EXPECT_EQ(now.tier.num_quarantined, oracle_.num_damaged());
   const TierSize size = scheduler_->tier_size();
   EXPECT_EQ(size.failure, "");
   EXPECT_EQ(now.tier.num_awaited, 0U) << "for a request that is gone";

@@ -23,6 +23,7 @@ struct ToyTotals {
   std::uint64_t failed_stores = 0;
   // Loads.
   std::uint64_t failed_loads = 0;   ///< Told to a request that waited.
+  std::uint64_t damaged_loads = 0;  ///< Ends on one rank.
   std::uint64_t undone_loads = 0;   ///< Of these: ended well on every rank, and then came a reset.
   std::uint64_t refused_loads = 0;  ///< Reset between lookup and allocation.
   std::uint64_t aborted_loads = 0;
@@ -89,6 +90,7 @@ struct ToyTotals {
     visit("failed_stores", &T::failed_stores);
     visit("failed_loads", &T::failed_loads);
     visit("whole_loads", &T::whole_loads);
+    visit("damaged_loads", &T::damaged_loads);
     visit("undone_loads", &T::undone_loads);
     visit("refused_loads", &T::refused_loads);
     visit("aborted_loads", &T::aborted_loads);

@@ -7,7 +7,15 @@ from typing import Any
 import pytest
 from harness import ToyEngine, prompt_of
 from kvferry.vllm import KvFerryConnector, stats
-from kvferry.vllm.stats import METRICS, RANK_KEYS, SCHEDULER_KEYS, KvFerryStats, StatsSource, metric_of
+from kvferry.vllm.stats import (
+    METRICS,
+    RANK_KEYS,
+    SCHEDULER_KEYS,
+    KvFerryStats,
+    StatsSource,
+    damage_keys,
+    metric_of,
+)
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from scenarios import Make
 
@@ -30,13 +38,19 @@ def test_every_key_is_of_a_metric() -> None:
     for key in (*SCHEDULER_KEYS.values(), *(f"{key}/0" for key in RANK_KEYS.values())):
         assert bool(metric_of(key).label) == ("/" in key)
     assert set(stats.LOGGED_KEYS) <= set(SCHEDULER_KEYS.values())
+    by_rank = damage_keys(2)
+    assert all(metric_of(key).label == "rank" for key in by_rank.values())
     told_as_figures = {name for name, metric in METRICS.items() if metric.kind is not Histogram}
-    assert {key.partition("/")[0] for key in (*SCHEDULER_KEYS.values(), *RANK_KEYS.values())} == told_as_figures
+    keys = (*SCHEDULER_KEYS.values(), *by_rank.values(), *RANK_KEYS.values())
+    assert {key.partition("/")[0] for key in keys} == told_as_figures
 
 
 def test_the_core_has_a_figure_for_every_key(make: Make) -> None:
     engine = make(world_size=2)
-    assert set(SCHEDULER_KEYS) <= {*engine.scheduler.connector.scheduler_side.engine.snapshot(), "max_slots"}
+    assert {*SCHEDULER_KEYS, *damage_keys(2)} <= {
+        *engine.scheduler.connector.scheduler_side.engine.snapshot(),
+        "max_slots",
+    }
     for worker in engine.workers:
         known = {*worker.connector.worker_side.engine.stats(), *worker.connector.worker_side.engine.arena_figures()}
         assert set(RANK_KEYS) - {"numa_node", "on_node_ratio"} <= known

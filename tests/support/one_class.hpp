@@ -4,6 +4,7 @@
 #include "kvferry/cpu_tier/slots/retirable_chunks.hpp"
 #include "kvferry/cpu_tier/slots/tier.hpp"
 #include "kvferry/cpu_tier/slots/tier_promises.hpp"
+#include "kvferry/cpu_tier/slots/tier_withdrawals.hpp"
 
 #include <array>
 #include <cstddef>
@@ -68,6 +69,10 @@ class OneClass {
   }
   void touch(std::span<const BlockKey> keys) const { all_->touch(of_, keys); }
   void forget(const Lease& lease) const { all_->forget(lease); }
+  [[nodiscard]] std::vector<WithdrawnSlot> withdraw(const Lease& lease,
+                                                    std::span<const SlotId> slots) const {
+    return TierWithdrawals(*all_).withdraw(lease, slots);
+  }
   void forget_all() const { all_->forget_all(); }
   [[nodiscard]] BlockKey key(SlotId slot) const { return all_->key(of_, slot); }
   [[nodiscard]] std::uint64_t eviction_epoch() const { return all_->eviction_epoch(); }
@@ -95,7 +100,7 @@ class PlainTier : private Tier, public OneClass {
       OneClass::leave_early, OneClass::lookup, OneClass::lookup_prefix, OneClass::offer,
       OneClass::promise, OneClass::quarantine, OneClass::release, OneClass::reserve,
       OneClass::rule_name, OneClass::snapshot, OneClass::take_key_events, OneClass::touch,
-      Tier::grow_to;
+      OneClass::withdraw, Tier::grow_to;
 
   [[nodiscard]] RetirableChunks chunks() { return RetirableChunks(*this); }
 };

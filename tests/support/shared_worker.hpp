@@ -5,7 +5,10 @@
 
 #include "shared_instance.hpp"
 
+#include <atomic>
+#include <bit>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <random>
 #include <string>
@@ -19,8 +22,14 @@ class SharedWorker {
  public:
   static constexpr std::uint64_t kNumKeys = 64;
 
-  SharedWorker(const SharedTierRig& rig, int number)
+  /// Slots that were withdrawn, of all workers, by their bits.
+  using Withdrawn = std::atomic<std::uint64_t>;
+  static constexpr int kMostWithdrawn = 4;
+
+  /// With `withdrawn` it withdraws some that it reads.
+  SharedWorker(const SharedTierRig& rig, int number, Withdrawn* withdrawn = nullptr)
       : rig_(rig),
+        withdrawn_(withdrawn),
         instance_(rig, {.name = "engine-" + std::to_string(number),
                         .name_space = 1,
                         .grace = std::chrono::milliseconds(1)}),
@@ -61,6 +70,7 @@ class SharedWorker {
     if (!reserved.ok()) return;
     WritableSlots slots = std::move(reserved).value().hand_over();
     for (std::size_t i = 0; i < slots.size(); ++i) {
+      all_right_ = all_right_ && !is_withdrawn(slots.slots()[i]);
       SharedTierRig::write(bytes_of(slots.slots()[i]), first + i);
     }
     if (draw(8) > 0) {
@@ -83,10 +93,26 @@ class SharedWorker {
       ++num_read_;
     }
     if (draw(20) == 0) instance_.tier().forget(lease);
+    if (withdrawn_ != nullptr && !lease.empty() && draw(50) == 0) withdraw(lease);
     instance_.tier().release(std::move(lease));
   }
 
+  [[nodiscard]] static std::uint64_t bit_of(SlotId slot) {
+    return std::uint64_t{1} << slot.value();
+  }
+  [[nodiscard]] bool is_withdrawn(SlotId slot) const {
+    return withdrawn_ != nullptr && (withdrawn_->load() & bit_of(slot)) != 0;
+  }
+  void withdraw(const Lease& lease) {
+    if (std::popcount(withdrawn_->load()) >= kMostWithdrawn) return;
+    const SlotId slot = lease.slots()[draw(lease.size())];
+    // Before: as long as it is leased nobody fills it.
+    withdrawn_->fetch_or(bit_of(slot));
+    static_cast<void>(instance_.tier().withdraw(lease, {&slot, 1}));
+  }
+
   const SharedTierRig& rig_;
+  Withdrawn* const withdrawn_;
   Instance instance_;
   TierKeeper keeper_;
   std::minstd_rand random_;
@@ -95,15 +121,18 @@ class SharedWorker {
   bool all_right_ = true;
 };
 
-/// With nobody alive: whoever comes can have every slot.
-inline void expect_no_slot_is_lost(const SharedTierRig& rig) {
+/// With nobody alive: whoever comes can have every slot but those that were withdrawn.
+inline void expect_no_slot_is_lost(const SharedTierRig& rig, std::uint64_t withdrawn = 0) {
+  const auto count = static_cast<std::size_t>(16 - std::popcount(withdrawn));
   Instance last(rig, {.name = "last", .name_space = 1, .grace = std::chrono::nanoseconds(0)});
   for (int i = 0; i < 2; ++i) {
     // What was aside when it was adopted is free behind it.
-    static_cast<void>(last.all().reserve(Instance::kOnly, keys(1000, 16)));
+    static_cast<void>(last.all().reserve(Instance::kOnly, keys(1000, count)));
     last.tend();
   }
-  EXPECT_EQ(last.store(1000, 16).size(), 16U);
+  for (const std::uint32_t slot : last.store(1000, count)) {
+    EXPECT_EQ(withdrawn >> slot & 1U, 0U) << "slot " << slot;
+  }
 }
 
 }  // namespace kvferry::cpu_tier

@@ -20,7 +20,7 @@ std::vector<gpu::CopyRun> coalesce_runs(const Piece& piece) {
   RunList runs;
   const gpu::BlockGeometry& geometry = piece.of->geometry;
   for (std::size_t i = 0; i < piece.blocks.size(); ++i) {
-    const auto [block, slot] = piece.blocks[i];
+    const auto [block, slot, identity] = piece.blocks[i];
     const std::uintptr_t host = piece.of->slots.device_address(slot);
     const PieceId arena_piece = piece.of->slots.piece_of(slot);
     if (piece.kind == TransferKind::kStore) {
@@ -58,7 +58,7 @@ std::vector<PackedStretch> slot_stretches(const Piece& load) {
   std::vector<PackedStretch> stretches;
   std::uintptr_t end = 0;
   PieceId last_arena_piece;
-  for (const auto& [block, slot] : load.blocks) {
+  for (const auto& [block, slot, identity] : load.blocks) {
     const std::uintptr_t address = load.of->slots.device_address(slot);
     const PieceId arena_piece = load.of->slots.piece_of(slot);
     if (stretches.empty() || address != end || arena_piece != last_arena_piece) {

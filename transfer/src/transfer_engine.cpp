@@ -231,7 +231,7 @@ class TransferEngine::Impl {
                           std::to_string(classes_.size()));
     }
     const BlockClass& of = classes_[slab_class.value()];
-    for (const auto& [block, slot] : blocks) {
+    for (const auto& [block, slot, identity] : blocks) {
       if (block.value() >= of.geometry.num_blocks || !of.slots.is_ready(slot)) {
         throw ProtocolError("a transfer of class " + std::to_string(slab_class.value()) +
                             " names block " + std::to_string(block.value()) + " of " +

@@ -1,10 +1,67 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "load_book.hpp"
 
+#include "kvferry/base/error.hpp"
+#include "kvferry/cpu_tier/slots/tier_withdrawals.hpp"
+
 #include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <string>
+#include <unordered_set>
 #include <utility>
+#include <vector>
 
 namespace kvferry::connector {
+namespace {
+
+/// Slots that a line names, so that a memory that fails as a whole does not fill the log.
+constexpr std::size_t kMostNamed = 4;
+
+bool names_each_once(const LeasedPrefix& parts, const std::vector<DamagedSlot>& damaged) {
+  const auto number_of = [](SlabClassId slab_class, SlotId slot) {
+    return std::uint64_t{slab_class.value()} << 32U | slot.value();
+  };
+  std::unordered_set<std::uint64_t> leased;
+  for (const LeasedBlocks& part : parts) {
+    for (const SlotId slot : part.lease.slots()) {
+      leased.insert(number_of(part.to.slab_class, slot));
+    }
+  }
+  return std::all_of(damaged.begin(), damaged.end(), [&](const DamagedSlot& one) {
+    return leased.erase(number_of(one.slab_class, one.slot)) == 1;
+  });
+}
+
+/// "slot 5 (block 1a2b3c4d of KV cache group 0, of this engine)"
+std::string text_of(const cpu_tier::WithdrawnSlot& of) {
+  std::string text = "slot " + std::to_string(of.slot.value()) + " (";
+  if (of.key) {
+    constexpr std::size_t kBytes = 4;
+    std::array<char, 2 * kBytes + 1> digits{};
+    for (std::size_t i = 0; i < kBytes; ++i) {
+      std::snprintf(&digits[2 * i], 3, "%02x", static_cast<unsigned>(of.key->hash[i]));
+    }
+    text += std::string("block ") + digits.data() + " of KV cache group " +
+            std::to_string(of.key->group) + ", ";
+  }
+  return text + (of.is_own ? "of this engine)" : "of another engine)");
+}
+
+std::string text_of(const std::vector<cpu_tier::WithdrawnSlot>& withdrawn) {
+  std::string text;
+  for (std::size_t i = 0; i < std::min(withdrawn.size(), kMostNamed); ++i) {
+    text += (i == 0 ? "" : ", ") + text_of(withdrawn[i]);
+  }
+  if (withdrawn.size() > kMostNamed) {
+    text += " and " + std::to_string(withdrawn.size() - kMostNamed) + " more";
+  }
+  return text;
+}
+
+}  // namespace
 
 LoadBook::~LoadBook() {
   for (auto& [transfer, load] : loads_) {
@@ -119,7 +176,31 @@ bool LoadBook::mark_ended(RankId rank, const TransferEnded& ended) {
   if (found == loads_.end() || found->second.state != LoadState::kSent) return false;
   if (!found->second.roll.ended(rank, ended.outcome)) return false;
   if (found->second.roll.all_ended()) ended_.push_back(ended.transfer);
+  if (!ended.damaged.empty()) {
+    damages_.push_back({ended.transfer, rank, ended.damaged});
+  } else if (ended.outcome == Outcome::kFailed) {
+    found->second.failed_undamaged = true;
+  }
+  if (ended.outcome == Outcome::kDone || !ended.damaged.empty()) {
+    damage_.note_load(rank, ended.damaged.size());
+  }
   return true;
+}
+
+void LoadBook::expect_fits(const StepReport& report) const {
+  for (const TransferEnded& ended : report.loads) {
+    const auto found = loads_.find(ended.transfer);
+    if (ended.damaged.empty() || found == loads_.end()) continue;
+    const Load& load = found->second;
+    if (load.state != LoadState::kSent) continue;
+    if (!names_each_once(load.parts, ended.damaged)) {
+      throw ProtocolError("rank " + std::to_string(report.rank.value()) +
+                          " found damaged slots of" + " load " +
+                          std::to_string(ended.transfer.value()) +
+                          " that it does not read, or one of them twice; scheduler and workers" +
+                          " must run the same kvferry version");
+    }
+  }
 }
 
 bool LoadBook::mark_announced(RankId rank, TransferId transfer) {
@@ -131,15 +212,35 @@ bool LoadBook::mark_announced(RankId rank, TransferId transfer) {
 }
 
 void LoadBook::settle_failures() {
+  for (const Damage& damage : std::exchange(damages_, {})) withdraw(damage);
   for (const TransferId transfer : ended_) {
     const Load& load = loads_.at(transfer);
     // Whether the slot or the way is bad is unknown: offering it again could fail for ever (policy
-    // `recompute`).
-    if (!load.roll.any_failed()) continue;
+    // `recompute`). Of a damaged block it is known that the others are good.
+    if (!load.failed_undamaged) continue;
     for (const LeasedBlocks& part : load.parts) {
       tier_.forget(part.lease);
     }
   }
+}
+
+void LoadBook::withdraw(const Damage& damage) {
+  const Load& load = loads_.at(damage.transfer);
+  std::vector<cpu_tier::WithdrawnSlot> withdrawn;
+  for (const LeasedBlocks& part : load.parts) {
+    std::vector<SlotId> slots;
+    for (const DamagedSlot& one : damage.slots) {
+      if (one.slab_class == part.to.slab_class) slots.push_back(one.slot);
+    }
+    if (slots.empty()) continue;
+    const auto more = cpu_tier::TierWithdrawals(tier_).withdraw(part.lease, slots);
+    withdrawn.insert(withdrawn.end(), more.begin(), more.end());
+  }
+  damage_lines_.push_back("rank " + std::to_string(damage.rank.value()) + " loaded " +
+                          std::to_string(withdrawn.size()) + " of " +
+                          std::to_string(num_leases(load)) + " blocks of request " +
+                          load.engine_id + " that are not what was stored: " + text_of(withdrawn) +
+                          ". Their slots are not used again");
 }
 
 FoldResult LoadBook::settle_ends() {

@@ -8,6 +8,7 @@
 #include "kvferry/connector/wire/step_report.hpp"
 #include "kvferry/cpu_tier/slots/tier.hpp"
 
+#include "damage_record.hpp"
 #include "load_patience.hpp"
 #include "overdue.hpp"
 #include "prefix_search.hpp"
@@ -42,7 +43,7 @@ enum class LoadState : std::uint8_t { kBegun, kSent, kFailed, kAnnounced };
 class LoadBook {
  public:
   LoadBook(cpu_tier::Tier& tier, RequestTable& requests, std::uint32_t world_size)
-      : tier_(tier), requests_(requests), world_size_(world_size) {}
+      : tier_(tier), requests_(requests), world_size_(world_size), damage_(world_size) {}
   ~LoadBook();
   LoadBook(const LoadBook&) = delete;
   LoadBook& operator=(const LoadBook&) = delete;
@@ -62,10 +63,14 @@ class LoadBook {
   /// Every load under way ends as a failure, those included that ranks have ended already.
   void doom_all();
 
+  /// Throws ProtocolError if the rank says that slots are damaged which the load does not read.
+  /// Anything fits a load that is not under way.
+  void expect_fits(const StepReport& report) const;
   /// False for a load that is not under way, and for a word that the rank has said before.
   [[nodiscard]] bool mark_ended(RankId rank, const TransferEnded& ended);
   [[nodiscard]] bool mark_announced(RankId rank, TransferId transfer);
-  /// Of the loads that ended on all ranks: forgets the keys of the failed.
+  /// Withdraws the slots that ranks have found damaged. Of the loads that ended on all ranks:
+  /// forgets the keys of those that have failed for another reason.
   void settle_failures();
   /// Gives their leases back. Returns what their owners are to be told.
   [[nodiscard]] FoldResult settle_ends();
@@ -92,6 +97,11 @@ class LoadBook {
   /// Of the failed: those that some rank had not begun when their time was over.
   [[nodiscard]] std::uint64_t num_expired() const { return num_expired_; }
   [[nodiscard]] std::uint64_t num_stale() const { return num_stale_; }
+  [[nodiscard]] const DamageRecord& damage() const { return damage_; }
+  /// What people should hear of damaged blocks, since the last call: a line for each load and rank.
+  [[nodiscard]] std::vector<std::string> take_damage_lines() {
+    return std::exchange(damage_lines_, {});
+  }
 
  private:
   struct Load {
@@ -104,6 +114,13 @@ class LoadBook {
     RankPatience::Stamp sent{};
     std::chrono::nanoseconds waits_since{0};  ///< By LoadPatience, from kSent on.
     bool expired = false;
+    bool failed_undamaged = false;  ///< A rank failed, and not because blocks are damaged.
+  };
+  /// What a rank has said of a load.
+  struct Damage {
+    TransferId transfer;
+    RankId rank;
+    std::vector<DamagedSlot> slots;
   };
 
   [[nodiscard]] static bool succeeded(const Load& load) {
@@ -111,6 +128,8 @@ class LoadBook {
   }
   [[nodiscard]] static std::size_t num_leases(const Load& load);
   void release(Load& load);
+  /// Takes the slots away from the tier, and writes a line about it.
+  void withdraw(const Damage& damage);
   /// No device touches anything for it any more.
   void fail(TransferId transfer, Load& load);
   void settle_end(TransferId transfer, FoldResult& result);
@@ -128,6 +147,9 @@ class LoadBook {
   std::vector<TransferId> ended_;      ///< Since the last settling.
   std::vector<TransferId> announced_;  ///< By all ranks, since the last settling.
   std::vector<std::string> succeeded_;
+  std::vector<Damage> damages_;  ///< Since the last settling.
+  DamageRecord damage_;
+  std::vector<std::string> damage_lines_;
   /// Ids whose notices are on their way. The engine counts the ranks' announcements by id alone, so
   /// that two of one id must not meet.
   std::unordered_set<std::string> announcing_;

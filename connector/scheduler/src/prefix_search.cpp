@@ -121,7 +121,9 @@ bool PrefixSearch::lease_group(const GroupKeys& keys, const LookupAnswer& answer
     }
     // A block that the engine expects to be filled and that nothing fills.
     if (!is_needed) fits = false;
-    if (is_needed) part.to.blocks.push_back({table[i], lease.slots()[i - needed.first]});
+    if (!is_needed) continue;
+    part.to.blocks.push_back(
+        {table[i], lease.slots()[i - needed.first], keys[group.value()][i].mixed()});
   }
   part.lease.merge(std::move(lease));
   return fits;

@@ -53,7 +53,7 @@ std::optional<std::uint32_t> SchedulerEngine::lookup(std::string_view engine_id,
   Request* request = parts_->requests.find(engine_id);
   if (request == nullptr || request->state != RequestState::kIdle || num_tokens == 0) return 0;
   parts_->prover.note_local(*request, num_local_tokens, parts_->last_seq);
-  if (parts_->loads.announces(request->engine_id)) return 0;
+  if (parts_->loads.announces(request->engine_id) || parts_->loads.damage().distrusted()) return 0;
   parts_->sync_keys(*request);
   parts_->tier->hold_still();
   const std::uint32_t hash_tokens = parts_->options.hash_tokens;
@@ -199,6 +199,10 @@ std::vector<cpu_tier::KeyEvent> SchedulerEngine::take_key_events() {
   return parts_->tier->take_key_events(parts_->weights);
 }
 
+std::vector<std::string> SchedulerEngine::take_warnings() {
+  return std::exchange(parts_->warnings, {});
+}
+
 SchedulerSnapshot SchedulerEngine::snapshot() const {
   SchedulerSnapshot view;
   view.tier = parts_->tier->snapshot();
@@ -230,6 +234,8 @@ SchedulerSnapshot SchedulerEngine::snapshot() const {
   view.failed_loads = parts_->loads.num_failed();
   view.expired_loads = parts_->loads.num_expired();
   view.stale_reports = parts_->stale_reports + parts_->loads.num_stale();
+  const std::span<const std::uint64_t> num_damaged = parts_->loads.damage().num_damaged();
+  view.damaged_blocks.assign(num_damaged.begin(), num_damaged.end());
   return view;
 }
 

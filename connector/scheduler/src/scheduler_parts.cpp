@@ -119,6 +119,7 @@ std::vector<StepReport> SchedulerEngine::Parts::readable(
     if (!trial && (report.topology || report.num_ready_chunks)) trial.emplace(ranks);
     trial ? trial->take(report) : ranks.expect_rank(report.rank);
     stores.expect_fits(report);
+    loads.expect_fits(report);
     expect_known_plan(report);
   }
   return reports;
@@ -133,6 +134,19 @@ void SchedulerEngine::Parts::mark(const StepReport& report) {
   for (const TransferEnded& one : report.loads) count(loads.mark_ended(report.rank, one));
   for (const ChunkEnded& one : report.chunks) count(resizer.mark(report.rank, one));
   for (const TransferId one : report.announced) count(loads.mark_announced(report.rank, one));
+}
+
+void SchedulerEngine::Parts::heed_damage() {
+  for (std::string& line : loads.take_damage_lines()) warnings.push_back(std::move(line));
+  const std::optional<RankId> distrusted = loads.damage().distrusted();
+  if (!distrusted || stores.is_off()) return;
+  stores.turn_off();
+  backlog.clear();
+  warnings.push_back(std::to_string(DamageRecord::kMostInARow) + " loads in a row of rank " +
+                     std::to_string(distrusted->value()) +
+                     " brought blocks that are not what was stored. The CPU tier finds and stores "
+                     "nothing from now on: check the memory of that machine and its link to the "
+                     "device, and restart the engine");
 }
 
 void SchedulerEngine::Parts::expect_known_plan(const StepReport& report) const {

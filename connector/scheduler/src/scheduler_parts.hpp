@@ -79,6 +79,9 @@ struct SchedulerEngine::Parts {
   void mark(const StepReport& report);
   /// Throws ProtocolError for a report of a plan that was never made.
   void expect_known_plan(const StepReport& report) const;
+  /// If a rank's memory or its link is not to be trusted any more: finds and stores nothing from
+  /// now on.
+  void heed_damage();
   /// A rank that kept silent for too long is lost: throws TimeoutError.
   void expect_ranks();
   void end_step();
@@ -110,6 +113,7 @@ struct SchedulerEngine::Parts {
   std::optional<RankPatience::Stamp> first_plan;
   std::uint64_t hit_tokens = 0;
   std::uint64_t stale_reports = 0;
+  std::vector<std::string> warnings;   ///< Not taken yet.
   std::uint32_t num_first_chunks = 0;  ///< Of the tier, ready on every rank without an order.
   std::optional<std::chrono::steady_clock::time_point> first_asked;  ///< Before that.
   /// Of a tier that engines share. Last: it ends before what it tends.

@@ -86,6 +86,7 @@ FoldResult SchedulerEngine::fold(std::span<const std::span<const std::byte>> enc
   parts_->loads.settle_failures();
   parts_->stores.settle();
   parts_->resizer.settle();
+  parts_->heed_damage();
   FoldResult result = parts_->loads.settle_ends();
   for (const std::string& engine_id : parts_->loads.take_succeeded()) {
     const Request* request = parts_->requests.find(engine_id);

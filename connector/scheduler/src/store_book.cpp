@@ -34,13 +34,14 @@ std::uint64_t StoreBook::plan_limit() const {
 
 StoreOrder StoreBook::plan(TransferId transfer, Owner owner, SlabClassId slab_class,
                            StoreReadiness readiness, std::span<const BlockId> blocks,
-                           cpu_tier::WritableSlots slots, std::span<const Predecessor> predecessors,
-                           RankPatience::Stamp stamp) {
-  KVFERRY_CHECK(blocks.size() == slots.size(), "a store's blocks and slots do not pair up");
+                           std::span<const cpu_tier::BlockKey> keys, cpu_tier::WritableSlots slots,
+                           std::span<const Predecessor> predecessors, RankPatience::Stamp stamp) {
+  KVFERRY_CHECK(blocks.size() == slots.size() && blocks.size() == keys.size(),
+                "a store's blocks, keys and slots do not pair up");
   StoreOrder order{transfer, owner, slab_class, readiness, {}};
   order.blocks.reserve(blocks.size());
   for (std::size_t i = 0; i < blocks.size(); ++i) {
-    order.blocks.push_back({blocks[i], slots.slots()[i]});
+    order.blocks.push_back({blocks[i], slots.slots()[i], keys[i].mixed()});
   }
   const auto num_blocks = static_cast<std::uint32_t>(blocks.size());
   Store store{owner,

@@ -41,7 +41,9 @@ class StoreBook {
   void set_ring(RingRoom ring);
   /// Every rank has registered, with a staging ring: stores can be planned.
   [[nodiscard]] bool is_on() const { return ring_ && ring_->num_bytes > 0; }
-  /// A rank has no staging ring: there will be no store.
+  /// There will be no store from now on. Those under way go on. Only if every rank has registered.
+  void turn_off() { ring_->num_bytes = 0; }
+  /// A rank has no staging ring, or turn_off(): there will be no store.
   [[nodiscard]] bool is_off() const { return ring_ && ring_->num_bytes == 0; }
 
   /// Bytes worth planning now, as RingRoom counts them: the room that the ring is known to have,
@@ -53,11 +55,13 @@ class StoreBook {
     return is_on() ? ring_->block_bytes[slab_class.value()] : 1;
   }
 
-  /// Plans a store of `blocks` into `slots` (one each, in order), sent at `stamp`. `predecessors`:
+  /// Plans a store of `blocks`, which have these keys, into `slots` (one each, in order), sent at
+  /// `stamp`. `predecessors`:
   /// the keys before them in their prefixes; none, one for a piece of one prefix, or one for each
   /// block of different prefixes.
   [[nodiscard]] StoreOrder plan(TransferId transfer, Owner owner, SlabClassId slab_class,
                                 StoreReadiness readiness, std::span<const BlockId> blocks,
+                                std::span<const cpu_tier::BlockKey> keys,
                                 cpu_tier::WritableSlots slots,
                                 std::span<const Predecessor> predecessors,
                                 RankPatience::Stamp stamp);
@@ -65,7 +69,8 @@ class StoreBook {
   /// A store of no block: every rank answers that it has executed a step, and that is all.
   [[nodiscard]] StoreOrder plan_witness(TransferId transfer, Owner owner,
                                         RankPatience::Stamp stamp) {
-    return plan(transfer, owner, SlabClassId(0), StoreReadiness::kAfterForward, {}, {}, {}, stamp);
+    return plan(transfer, owner, SlabClassId(0), StoreReadiness::kAfterForward, {}, {}, {}, {},
+                stamp);
   }
   /// Witnesses that every rank has answered since the last call.
   [[nodiscard]] std::vector<TransferId> take_witnesses() { return std::exchange(witnesses_, {}); }

@@ -194,9 +194,9 @@ std::uint32_t StorePlanner::plan_store(Draft& draft, const Wish& wish) {
   const TransferId transfer = transfers_.next();
   const Owner owner =
       wish.owner.value_or(Owner{domain_, RequestId(), Generation(transfer.value())});
-  draft.orders.push_back(stores_.plan(transfer, owner, wish.slab_class, wish.readiness, blocks,
-                                      std::move(reserved).value().hand_over(), wish.predecessors,
-                                      draft.stamp));
+  draft.orders.push_back(stores_.plan(
+      transfer, owner, wish.slab_class, wish.readiness, blocks, wish.keys.first(blocks.size()),
+      std::move(reserved).value().hand_over(), wish.predecessors, draft.stamp));
   return static_cast<std::uint32_t>(blocks.size());
 }
 

@@ -11,6 +11,7 @@ constexpr std::uint32_t kReportMagic = 0x4b52464b;  // "KFRK"
 /// Bytes of the shortest of each: a count is refused before memory is taken for it if so many of
 /// them cannot follow.
 constexpr std::size_t kLeastEndBytes = 8 + 1 + 4;
+constexpr std::size_t kDamagedBytes = 4 + 4;
 constexpr std::size_t kLeastClassBytes = 8 + 4;
 constexpr std::size_t kLeastGatheredBytes = 8 + 4;
 
@@ -20,6 +21,30 @@ void put(WireWriter& writer, const std::vector<TransferEnded>& ends) {
     writer.put(end.transfer);
     writer.put(static_cast<std::uint8_t>(end.outcome));
     writer.put(end.reason);
+  }
+}
+
+/// By load. Most reports have none.
+void put_damaged(WireWriter& writer, const std::vector<TransferEnded>& loads) {
+  for (const TransferEnded& load : loads) {
+    writer.put_count(load.damaged.size());
+    for (const DamagedSlot& one : load.damaged) {
+      writer.put(one.slab_class);
+      writer.put(one.slot);
+    }
+  }
+}
+
+void get_damaged(WireReader& reader, std::vector<TransferEnded>& loads) {
+  for (TransferEnded& load : loads) {
+    load.damaged.resize(reader.get_count(kDamagedBytes));
+    if (!load.damaged.empty() && load.outcome != Outcome::kFailed) {
+      reader.fail("damaged blocks of a load that has not failed");
+    }
+    for (DamagedSlot& one : load.damaged) {
+      reader.get(one.slab_class);
+      reader.get(one.slot);
+    }
   }
 }
 
@@ -64,6 +89,7 @@ std::string encode(const StepReport& report) {
   }
   put(writer, report.stores);
   put(writer, report.loads);
+  put_damaged(writer, report.loads);
   writer.put_count(report.announced.size());
   for (const TransferId transfer : report.announced) writer.put(transfer);
   writer.put_count(report.chunks.size());
@@ -112,6 +138,7 @@ StepReport decode_report(std::span<const std::byte> bytes) {
   }
   get(reader, report.stores);
   get(reader, report.loads);
+  get_damaged(reader, report.loads);
   report.announced.resize(reader.get_count(sizeof(TransferId)));
   for (TransferId& transfer : report.announced) reader.get(transfer);
   report.chunks.resize(reader.get_count(kChunkOrderBytes + 4));

@@ -35,7 +35,7 @@ class WireWriter {
     bytes_.append(text);
   }
   void put(std::span<const BlockSlot> blocks) {
-    static_assert(sizeof(BlockSlot) == 8 && std::is_trivially_copyable_v<BlockSlot>);
+    static_assert(sizeof(BlockSlot) == 16 && std::is_trivially_copyable_v<BlockSlot>);
     put(static_cast<std::uint32_t>(blocks.size()));
     bytes_.append(reinterpret_cast<const char*>(blocks.data()), blocks.size_bytes());
   }

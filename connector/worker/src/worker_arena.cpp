@@ -6,6 +6,7 @@
 
 #include "worker_impl.hpp"
 
+#include <algorithm>
 #include <cstdio>
 #include <utility>
 
@@ -63,6 +64,8 @@ std::unique_ptr<cpu_tier::Arena> make_arena(gpu::Device& device, std::uint64_t c
   how.start = cpu_tier::ArenaStart::kEmpty;
   // Of a shared tier's file other engines have parts.
   if (!joined) how.resizing = cpu_tier::ArenaResizing::kByPieces;
+  how.tags_per_chunk =
+      *std::max_element(options.slots_per_chunk.begin(), options.slots_per_chunk.end());
   how.placement = placement_of(device, options.numa_node);
   auto arena = std::make_unique<cpu_tier::Arena>(device, source_of(options, std::move(joined)),
                                                  chunk_bytes, options.num_chunks, how);

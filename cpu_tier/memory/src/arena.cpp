@@ -19,7 +19,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 /// The arena that is asked for, when it can exist.
-ArenaShape checked(std::uint64_t chunk_bytes, std::uint32_t num_chunks) {
+ArenaShape checked(std::uint64_t chunk_bytes, std::uint32_t num_chunks,
+                   std::uint32_t tags_per_chunk) {
   if (chunk_bytes == 0 || num_chunks == 0) {
     throw ConfigError("an arena of " + std::to_string(num_chunks) + " slots of " +
                       std::to_string(chunk_bytes) +
@@ -29,7 +30,18 @@ ArenaShape checked(std::uint64_t chunk_bytes, std::uint32_t num_chunks) {
     throw ResourceError(std::to_string(num_chunks) + " slots of " + std::to_string(chunk_bytes) +
                         " bytes cannot be addressed: make the CPU tier smaller");
   }
-  return {chunk_bytes, num_chunks};
+  return {chunk_bytes, num_chunks, tags_per_chunk};
+}
+
+/// What was granted, of a shape that was asked for.
+ArenaShape granted_shape(const ArenaGrant& grant, std::uint64_t chunk_bytes,
+                         const ArenaOptions& options) {
+  return {chunk_bytes, grant.num_chunks,
+          grant.tags_per_chunk == 0 ? options.tags_per_chunk : grant.tags_per_chunk};
+}
+
+std::unique_ptr<HostMapping> map_tags(ArenaSource& source, const ArenaShape& shape) {
+  return shape.tag_bytes() == 0 ? nullptr : source.map_tags(shape);
 }
 
 std::uint32_t in_whole_pieces(std::uint32_t num_chunks, const ArenaGrant& grant) {
@@ -47,10 +59,10 @@ Arena::Arena(gpu::Device& device, std::unique_ptr<ArenaSource> source, std::uint
       slow_bytes_per_second_(options.slow_bytes_per_second),
       long_wait_(options.long_wait),
       source_(std::move(source)),
-      grant_(source_->grant(checked(chunk_bytes, num_chunks), options)),
-      shape_{chunk_bytes, grant_.num_chunks},
+      grant_(source_->grant(checked(chunk_bytes, num_chunks, options.tags_per_chunk), options)),
+      shape_(granted_shape(grant_, chunk_bytes, options)),
       num_first_(in_whole_pieces(first_chunks(shape_, options), grant_)),
-      pages_(source_->map(), shape_, options),
+      pages_(source_->map(), map_tags(*source_, shape_), shape_, options),
       piece_device_addresses_((std::uint64_t{shape_.num_chunks} + grant_.chunks_per_piece - 1) /
                               grant_.chunks_per_piece) {
   // The host back end locks nothing.
@@ -81,7 +93,7 @@ std::uint32_t Arena::grow(std::uint64_t most_bytes, const std::stop_token& stop)
   const Clock::time_point began = Clock::now();
   try {
     const auto waited = source_->make_resident(pages_, chunks, stop);
-    if (!waited) {
+    if (!waited || !pages_.populate_tags(chunks, stop)) {
       pages_.mapping().release(part);
       return 0;
     }
@@ -97,8 +109,8 @@ std::uint32_t Arena::grow(std::uint64_t most_bytes, const std::stop_token& stop)
   num_ready_.store(num_ready, std::memory_order_release);
   num_usable_.fetch_add(num_ready - first, std::memory_order_relaxed);
   if (grant_.claim) {
-    const std::uint64_t to_come = (num_first_ - num_ready) * shape_.chunk_bytes;
-    grant_.claim->set_bytes(source_->bytes_to_claim(to_come));
+    const ArenaShape to_come{shape_.chunk_bytes, num_first_ - num_ready, shape_.tags_per_chunk};
+    grant_.claim->set_bytes(source_->bytes_to_claim(to_come.bytes_of(pages_.mapping().pages())));
   }
   return num_ready - first;
 }

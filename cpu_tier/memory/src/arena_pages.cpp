@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvferry/cpu_tier/memory/arena_pages.hpp"
 
+#include "kvferry/base/rounded_up.hpp"
 #include "kvferry/cpu_tier/memory/claim_turn.hpp"
 #include "kvferry/cpu_tier/memory/pool_budget.hpp"
 
 #include "populator.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -19,13 +21,14 @@ constexpr std::uint64_t kTellingBytes = std::uint64_t{16} << 20U;
 
 }  // namespace
 
-ArenaPages::ArenaPages(std::unique_ptr<HostMapping> mapping, const ArenaShape& shape,
-                       const ArenaOptions& options)
+ArenaPages::ArenaPages(std::unique_ptr<HostMapping> mapping, std::unique_ptr<HostMapping> tags,
+                       const ArenaShape& shape, const ArenaOptions& options)
     : shape_(shape),
       placement_(options.placement),
       slow_bytes_per_second_(options.slow_bytes_per_second),
       machine_(options.machine),
       mapping_(std::move(mapping)),
+      tags_(std::move(tags)),
       populator_(std::make_unique<Populator>(options.placement, options.num_threads)) {}
 
 ArenaPages::~ArenaPages() = default;
@@ -36,6 +39,12 @@ std::span<std::byte> ArenaPages::bytes_of(ChunkRange chunks) const {
                                 ? mapping_->size_bytes()
                                 : chunks.end.value() * shape_.chunk_bytes;
   return mapping_->bytes().subspan(begin, end - begin);
+}
+
+std::uint64_t ArenaPages::needed_bytes(ChunkRange chunks) const {
+  const std::uint32_t num_chunks = chunks.end.value() - chunks.begin.value();
+  const ArenaShape tags{0, num_chunks, shape_.tags_per_chunk};
+  return bytes_of(chunks).size() + tags.bytes_of(mapping_->pages());
 }
 
 void ArenaPages::check_budget(std::uint64_t bytes) const {
@@ -72,6 +81,25 @@ bool ArenaPages::populate(std::span<std::byte> part, const std::stop_token& stop
 
 bool ArenaPages::map_resident(std::span<std::byte> part, const std::stop_token& stop) const {
   return populator_->populate(*mapping_, part, stop);
+}
+
+// In whole pages, of which the first and the last one have tags of other chunks too.
+bool ArenaPages::populate_tags(ChunkRange chunks, const std::stop_token& stop) const {
+  if (!tags_) return true;
+  const std::uint64_t of_chunk = shape_.tags_per_chunk * kTagBytes;
+  const std::uint64_t page = HostMapping::page_bytes();
+  const std::uint64_t begin = chunks.begin.value() * of_chunk / page * page;
+  const std::uint64_t end =
+      std::min(rounded_up(chunks.end.value() * of_chunk, page), tags_->size_bytes());
+  const std::span<std::byte> part = tags_->bytes().subspan(begin, end - begin);
+  return populator_->populate(*tags_, part, stop);
+}
+
+std::span<std::atomic<std::uint64_t>> ArenaPages::tags() const {
+  using Tag = std::atomic<std::uint64_t>;
+  static_assert(sizeof(Tag) == kTagBytes && Tag::is_always_lock_free);
+  if (!tags_) return {};
+  return {reinterpret_cast<Tag*>(tags_->bytes().data()), shape_.tag_bytes() / kTagBytes};
 }
 
 }  // namespace kvferry::cpu_tier

@@ -63,7 +63,8 @@ bool Arena::restore(ChunkRange chunks, const std::stop_token& stop) {
 bool Arena::restore_piece(PieceId piece, const std::stop_token& stop) {
   const ChunkRange chunks = chunks_of(piece);
   try {
-    if (!source_->make_resident_again(pages_, chunks, stop)) {
+    if (!source_->make_resident_again(pages_, chunks, stop) ||
+        !pages_.populate_tags(chunks, stop)) {
       source_->give_back(pages_, chunks);
       return false;
     }

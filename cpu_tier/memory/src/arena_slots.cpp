@@ -15,6 +15,11 @@ ArenaSlots::ArenaSlots(const Arena& arena, std::uint32_t slots_per_chunk, std::u
                       " bytes in a chunk of " + std::to_string(arena.chunk_bytes()) +
                       "; expected one slot at least, and as many as fit");
   }
+  if (has_tags() && slots_per_chunk > arena.tags_per_chunk()) {
+    throw ConfigError(std::to_string(slots_per_chunk) + " slots in a chunk with " +
+                      std::to_string(arena.tags_per_chunk()) +
+                      " tags; ask for an arena with as many tags as the class with the most slots");
+  }
 }
 
 }  // namespace kvferry::cpu_tier

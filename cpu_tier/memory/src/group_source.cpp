@@ -20,17 +20,16 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kLongestPoll = std::chrono::milliseconds(10);
 
 ReplicaGeometry geometry_of(const ArenaShape& asked, const ArenaOptions& options) {
-  return {asked.chunk_bytes, asked.num_chunks, options.pinned_piece_bytes};
+  return {asked.chunk_bytes, asked.num_chunks, options.pinned_piece_bytes, asked.tags_per_chunk};
 }
 
-/// The file that the first member offers.
-SharedFile file_of(const ReplicaBoard& board) {
-  const ReplicaOffer& offer = board.offer();
+/// A file that the first member offers.
+SharedFile file_of(const ReplicaBoard& board, const OfferedFile& offered, PageKind pages) {
   std::string why;
   try {
-    SharedFile file = SharedFile::of_process(offer.process, offer.descriptor, offer.pages);
+    SharedFile file = SharedFile::of_process(board.offer().process, offered.descriptor, pages);
     // In another pid namespace the number is another process's.
-    if (file.inode() == offer.inode) return file;
+    if (file.inode() == offered.inode) return file;
     why = file.path().string() + " is another one's";
   } catch (const Error& error) {
     why = error.what();
@@ -42,6 +41,11 @@ SharedFile file_of(const ReplicaBoard& board) {
                     ". Ranks that share a KV cache have to see each other's processes: let their "
                     "containers share a pid namespace (docker --pid, Kubernetes "
                     "shareProcessNamespace) and a user, or set share_replicated_kv: false");
+}
+
+OfferedFile offered(const std::optional<SharedFile>& file) {
+  if (!file) return {};
+  return {file->descriptor(), file->inode()};
 }
 
 }  // namespace
@@ -59,27 +63,37 @@ ArenaGrant GroupSource::make(const ArenaShape& asked, const ArenaOptions& option
   const PageKind pages = pages_for(asked, options);
   const ClaimTurn turn(options.machine);
   ArenaGrant grant = claimed_grant(turn, asked, pages, options);
-  const ArenaShape granted{asked.chunk_bytes, grant.num_chunks};
+  const ArenaShape granted{asked.chunk_bytes, grant.num_chunks, asked.tags_per_chunk};
   // A small arena has a piece for each member at least, if pages allow.
   grant.chunks_per_piece = chunks_per_piece(
       granted, std::min(options.pinned_piece_bytes, granted.bytes()) / group_.size);
   file_.emplace(SharedFile::make_unnamed(granted.bytes(), pages));
+  if (granted.tag_bytes() > 0) {
+    tag_file_.emplace(SharedFile::make_unnamed(granted.tag_bytes(), PageKind::kNormal));
+  }
   board_ = std::make_unique<ReplicaBoard>(group_, geometry_of(asked, options),
                                           ReplicaOffer{.num_chunks = grant.num_chunks,
                                                        .chunks_per_piece = grant.chunks_per_piece,
                                                        .pages = pages,
                                                        .process = ::getpid(),
-                                                       .descriptor = file_->descriptor(),
-                                                       .inode = file_->inode()},
+                                                       .chunks = offered(file_),
+                                                       .tags = offered(tag_file_)},
                                           options.machine);
   return grant;
 }
 
 ArenaGrant GroupSource::join(const ArenaShape& asked, const ArenaOptions& options) {
   board_ = std::make_unique<ReplicaBoard>(group_, geometry_of(asked, options), options.machine);
-  file_.emplace(file_of(*board_));
-  return {.num_chunks = board_->offer().num_chunks,
-          .chunks_per_piece = board_->offer().chunks_per_piece};
+  const ReplicaOffer& offer = board_->offer();
+  file_.emplace(file_of(*board_, offer.chunks, offer.pages));
+  if (asked.tags_per_chunk > 0) {
+    tag_file_.emplace(file_of(*board_, offer.tags, PageKind::kNormal));
+  }
+  return {.num_chunks = offer.num_chunks, .chunks_per_piece = offer.chunks_per_piece};
+}
+
+std::unique_ptr<HostMapping> GroupSource::map_tags(const ArenaShape& /*granted*/) {
+  return std::make_unique<HostMapping>(*tag_file_);
 }
 
 std::unique_ptr<HostMapping> GroupSource::map() {
@@ -128,7 +142,7 @@ void GroupSource::give_back(ArenaPages& pages, ChunkRange chunks) noexcept {
 bool GroupSource::make_resident_again(ArenaPages& pages, ChunkRange chunks,
                                       const std::stop_token& stop) {
   const std::span<std::byte> part = pages.bytes_of(chunks);
-  const auto claim = pages.claim(part.size());
+  const auto claim = pages.claim(pages.needed_bytes(chunks));
   return pages.populate(part, stop);
 }
 
@@ -137,9 +151,10 @@ bool GroupSource::populate_own_piece(ArenaPages& pages, PieceId piece,
   KVFERRY_PAUSE_POINT("arena.populate_own_piece");
   const ReplicaOffer& offer = board_->offer();
   const std::uint32_t first = piece.value() * offer.chunks_per_piece;
-  const std::span<std::byte> part = pages.bytes_of(
-      {ChunkId(first), ChunkId(std::min(first + offer.chunks_per_piece, offer.num_chunks))});
-  pages.check_budget(part.size());
+  const ChunkRange chunks{ChunkId(first),
+                          ChunkId(std::min(first + offer.chunks_per_piece, offer.num_chunks))};
+  const std::span<std::byte> part = pages.bytes_of(chunks);
+  pages.check_budget(pages.needed_bytes(chunks));
   // The file keeps the preference, so that it is for this member's pieces only.
   pages.prefer_node(part);
   const auto give_back = [&] {

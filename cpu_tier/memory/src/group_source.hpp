@@ -16,7 +16,7 @@
 namespace kvferry::cpu_tier {
 
 /// The one memory of a replica group: the first member makes it, the others join, and all map its
-/// file. Pieces of one home become resident in order.
+/// files. Pieces of one home become resident in order.
 class GroupSource final : public ArenaSource {
  public:
   /// Of a group with other members.
@@ -24,6 +24,7 @@ class GroupSource final : public ArenaSource {
 
   [[nodiscard]] ArenaGrant grant(const ArenaShape& asked, const ArenaOptions& options) override;
   [[nodiscard]] std::unique_ptr<HostMapping> map() override;
+  [[nodiscard]] std::unique_ptr<HostMapping> map_tags(const ArenaShape& granted) override;
   /// Populates this member's pieces, waits for the others', and maps all.
   [[nodiscard]] std::optional<std::chrono::nanoseconds> make_resident(
       ArenaPages& pages, ChunkRange chunks, const std::stop_token& stop) override;
@@ -59,6 +60,8 @@ class GroupSource final : public ArenaSource {
   const ReplicaGroup group_;
   std::uint64_t chunk_bytes_ = 0;
   std::optional<SharedFile> file_;
+  /// Of the tags, which any member makes resident.
+  std::optional<SharedFile> tag_file_;
   std::unique_ptr<ReplicaBoard> board_;
 };
 

@@ -9,6 +9,7 @@
 #include "kvferry/cpu_tier/memory/shared_file.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <limits>
@@ -137,13 +138,16 @@ void HostMapping::populate(std::span<std::byte> part) const {
   }
   if (error != EINVAL) throw failed("populating", part.size(), error);
 
-  auto* bytes = static_cast<volatile std::byte*>(part.data());
+  const auto* bytes = static_cast<volatile std::byte*>(part.data());
   for (std::uint64_t offset = 0; offset < part.size(); offset += page_bytes()) {
     // Others may be at work on a file's pages, and a read makes them resident as well.
     if (of_file_) {
       static_cast<void>(bytes[offset]);
     } else {
-      bytes[offset] = std::byte{0};
+      // Bytes that were written before, maybe by another thread just now, stay.
+      auto& byte = *reinterpret_cast<unsigned char*>(part.data() + offset);
+      unsigned char zero = 0;
+      std::atomic_ref<unsigned char>(byte).compare_exchange_strong(zero, 0);
     }
   }
 }

@@ -39,14 +39,14 @@ class OwnSource final : public ArenaSource {
   [[nodiscard]] bool make_resident_again(ArenaPages& pages, ChunkRange chunks,
                                          const std::stop_token& stop) override {
     const std::span<std::byte> part = pages.bytes_of(chunks);
-    const auto claim = pages.claim(part.size());
+    const auto claim = pages.claim(pages.needed_bytes(chunks));
     return pages.populate(part, stop);
   }
 
   [[nodiscard]] std::optional<std::chrono::nanoseconds> make_resident(
       ArenaPages& pages, ChunkRange chunks, const std::stop_token& stop) override {
     const std::span<std::byte> part = pages.bytes_of(chunks);
-    pages.check_budget(part.size());
+    pages.check_budget(pages.needed_bytes(chunks));
     if (!pages.populate(part, stop)) return std::nullopt;
     return std::chrono::nanoseconds(0);
   }

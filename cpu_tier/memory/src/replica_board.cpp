@@ -27,7 +27,7 @@ namespace fs = std::filesystem;
 constexpr const char* kPrefix = "kvferry-replicas-";
 constexpr std::uint64_t kMagic = 0x3161636c7065726bU;
 /// Of Page and Member; members of other builds must not read them.
-constexpr std::uint32_t kVersion = 1;
+constexpr std::uint32_t kVersion = 2;
 constexpr auto kPollEvery = std::chrono::milliseconds(5);
 constexpr const char* kRemedy =
     "restart the engine, or set share_replicated_kv: false so that every rank keeps a copy of its "
@@ -164,6 +164,7 @@ void ReplicaBoard::take_offer(const ReplicaGeometry& geometry) {
   expect_equal("bytes per chunk", geometry.chunk_bytes, page.geometry.chunk_bytes);
   expect_equal("chunks", geometry.num_chunks, page.geometry.num_chunks);
   expect_equal("bytes per piece", geometry.pinned_piece_bytes, page.geometry.pinned_piece_bytes);
+  expect_equal("tags per chunk", geometry.tags_per_chunk, page.geometry.tags_per_chunk);
   expect_equal("bytes of the board", (group_.size + 1) * sizeof(Member), mapping_.bytes);
   offer_ = page.offer;
 }

@@ -19,6 +19,13 @@ struct ReplicaGeometry {
   std::uint64_t chunk_bytes = 0;
   std::uint64_t num_chunks = 0;  ///< That were asked for.
   std::uint64_t pinned_piece_bytes = 0;
+  std::uint64_t tags_per_chunk = 0;
+};
+
+/// A file without a name that the first member has open.
+struct OfferedFile {
+  int descriptor = -1;
+  std::uint64_t inode = 0;
 };
 
 /// What the first member obtained, for all.
@@ -26,10 +33,10 @@ struct ReplicaOffer {
   std::uint32_t num_chunks = 0;
   std::uint32_t chunks_per_piece = 0;
   PageKind pages = PageKind::kNormal;
-  /// Where the memory is: that process has it open as that descriptor.
+  /// Where the memory is: that process has its files open.
   pid_t process = 0;
-  int descriptor = -1;
-  std::uint64_t inode = 0;
+  OfferedFile chunks = {};
+  OfferedFile tags = {};  ///< In normal pages; none if the chunks have no tags.
 };
 
 /// What the members of a replica group tell each other: the geometry, where the memory is, who

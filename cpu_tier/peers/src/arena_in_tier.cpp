@@ -31,6 +31,12 @@ void check_fit(const SharedTier& tier, const ArenaShape& asked, const ArenaOptio
                       " bytes was asked for and the shared tier " + tier.path().string() + " has " +
                       to_string(tier.shape()) + "; ask for chunks like these");
   }
+  if (asked.tags_per_chunk > tier.shape().max_chunk_slots) {
+    throw ConfigError(std::to_string(asked.tags_per_chunk) +
+                      " tags for each chunk were asked for and the shared tier " +
+                      tier.path().string() + " has " + to_string(tier.shape()) +
+                      "; ask for as many slots at most");
+  }
 }
 
 /// Everything that bounds what the file can still take.
@@ -55,6 +61,12 @@ class TierSource final : public ArenaSource {
     return std::make_unique<HostMapping>(rank_->tier().file(), rank_->arena_offset(),
                                          granted_.bytes());
   }
+  // The tags are metadata, for which the file has memory since it was made.
+  [[nodiscard]] std::unique_ptr<HostMapping> map_tags(const ArenaShape& /*granted*/) override {
+    const SharedTier& tier = rank_->tier();
+    return std::make_unique<HostMapping>(tier.file(), tier.tags_offset(rank_->rank()),
+                                         tier.places().rank_tag_bytes);
+  }
   [[nodiscard]] std::optional<std::chrono::nanoseconds> make_resident(
       ArenaPages& pages, ChunkRange chunks, const std::stop_token& stop) override;
   [[nodiscard]] std::uint64_t bytes_to_claim(std::uint64_t bytes) const override {
@@ -74,6 +86,8 @@ ArenaGrant TierSource::grant(const ArenaShape& asked, const ArenaOptions& option
   check_fit(rank_->tier(), asked, options);
   ArenaGrant grant = ask(asked, options);
   granted_ = {asked.chunk_bytes, grant.num_chunks};
+  // One place for each slot, whatever instance has the chunk and however it divides it.
+  grant.tags_per_chunk = rank_->tier().shape().max_chunk_slots;
   grant.chunks_per_piece = chunks_per_piece(granted_, options.pinned_piece_bytes);
   return grant;
 }

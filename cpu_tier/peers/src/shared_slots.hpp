@@ -46,6 +46,12 @@ class SharedSlots {
   /// Whether a slot of no use to this instance is free by now: no engine reads what is dying, the
   /// grace of what is quarantined is over. As TierDirectory::make_free().
   [[nodiscard]] bool try_free(SlotId slot) const { return directory_->make_free(place_of(slot)); }
+  /// The bytes of a slot, own or a guest, are not what was stored: no instance uses it any more.
+  void withdraw(SlotId slot) const { directory_->withdraw(place_of(slot)); }
+  /// Calls `visit` for the readable slots of own chunks that others have withdrawn since the last
+  /// call.
+  template <class Visit>
+  void visit_withdrawn(Visit visit) const;
   [[nodiscard]] SlotWord word(SlotId slot) const { return directory_->slot(place_of(slot)).load(); }
   /// Of a readable slot, if it is whole and of this name space.
   [[nodiscard]] std::optional<BlockKey> key_of(SlotId slot) const {
@@ -83,5 +89,20 @@ class SharedSlots {
   ChunkShape shape_;
   Divisor chunk_slots_;
 };
+
+template <class Visit>
+void SharedSlots::visit_withdrawn(Visit visit) const {
+  const TierRecords& records = directory_->records();
+  for (ChunkId chunk; chunk.value() < records.reach(); chunk = chunk.next()) {
+    if (!records.owns(chunk) || records.shape_of(chunk) != shape_) continue;
+    if (!directory_->take_withdrawals(chunk)) continue;
+    for (std::uint32_t i = 0; i < shape_.num_slots; ++i) {
+      const SlotWord word = records.slot({chunk, i}).load();
+      if (word.withdrawn() && word.state() == SharedState::kReadable) {
+        visit(SlotId(chunk.value() * shape_.num_slots + i));
+      }
+    }
+  }
+}
 
 }  // namespace kvferry::cpu_tier

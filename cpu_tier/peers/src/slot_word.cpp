@@ -30,7 +30,7 @@ bool SharedSlot::move_unread(SharedState from, SharedState to) {
   std::uint64_t seen = word_->load(std::memory_order_relaxed);
   for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
     const SlotWord word{seen};
-    if (word.state() != from || word.lessees() != 0) return false;
+    if (word.state() != from || word.lessees() != 0 || word.withdrawn()) return false;
     const SlotWord next =
         to == SharedState::kFilling ? word.untouched().of_next_generation() : word;
     if (word_->compare_exchange_strong(seen, next.with(to).bits, std::memory_order_acq_rel,
@@ -86,13 +86,17 @@ bool SharedSlot::lease(InstanceId reader) {
   std::uint64_t seen = word_->load(std::memory_order_acquire);
   for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
     const SlotWord word{seen};
-    if (word.state() != SharedState::kReadable || word.is_leased_by(reader)) return false;
+    if (!word.can_be_read() || word.is_leased_by(reader)) return false;
     if (word_->compare_exchange_strong(seen, word.with_lessee(reader).bits,
                                        std::memory_order_acq_rel, std::memory_order_acquire)) {
       return true;
     }
   }
   return false;
+}
+
+void SharedSlot::withdraw() {
+  word_->fetch_or(SlotWord{}.as_withdrawn().bits, std::memory_order_acq_rel);
 }
 
 bool SharedSlot::end_lease(InstanceId reader) {

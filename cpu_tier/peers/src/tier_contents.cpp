@@ -38,7 +38,7 @@ void TierContents::look_at(ChunkId chunk, std::vector<ContentChange>& changes) {
 
 void TierContents::look_at(SlotPlace place, Seen& seen, std::vector<ContentChange>& changes) const {
   const SlotWord word = records_.slot(place).load();
-  const bool is_readable = word.state() == SharedState::kReadable;
+  const bool is_readable = word.can_be_read();
   const std::uint32_t stamp = is_readable ? word.generation() << 1U | 1U : 0;
   if (stamp == seen.stamp && (is_readable || seen.key.hash_bytes == 0)) return;
   // The slot may hold another key by now. Then its word is another one at the next look.

@@ -25,7 +25,8 @@ TierDirectory::TierDirectory(std::span<std::byte> metadata, const TierPlaces& pl
       leases_(records_),
       grace_(identity.grace),
       clock_(identity.clock),
-      seen_quarantines_(shape.num_chunks) {
+      seen_quarantines_(shape.num_chunks),
+      seen_withdrawals_(shape.num_chunks) {
   mend_instances();
   take_name(identity);
   if (claim_record(identity)) {
@@ -192,6 +193,20 @@ void TierDirectory::publish(SlotPlace place, const BlockKey& key, const HintChan
 }
 
 bool TierDirectory::evict(SlotPlace place) { return slot(place).evict(); }
+
+void TierDirectory::withdraw(SlotPlace place) {
+  slot(place).withdraw();
+  if (owns(place.chunk)) return;
+  // An owner that is not told, because this process dies here, cannot evict it either, and finds
+  // out when it loads it.
+  KVFERRY_PAUSE_POINT("tier_directory.withdrawn_untold");
+  records_.chunk(place.chunk).num_withdrawals.fetch_add(1, std::memory_order_acq_rel);
+}
+
+bool TierDirectory::take_withdrawals(ChunkId chunk) {
+  const std::uint64_t now = records_.chunk(chunk).num_withdrawals.load(std::memory_order_acquire);
+  return std::exchange(seen_withdrawals_[chunk.value()], now) != now;
+}
 
 void TierDirectory::leave_name_space() {
   narrow_name_space(lock_base_of(load_name(records_.own_record())));

@@ -4,6 +4,7 @@
 #include "kvferry/base/error.hpp"
 #include "kvferry/base/mixed_bits.hpp"
 #include "kvferry/base/rounded_up.hpp"
+#include "kvferry/cpu_tier/memory/arena_options.hpp"
 #include "kvferry/cpu_tier/peers/hint_index.hpp"
 
 #include <algorithm>
@@ -94,7 +95,10 @@ TierPlaces tier_places(const TierShape& shape, std::uint64_t page_bytes) {
   places.chunks = place(shape.num_chunks, sizeof(ChunkRecord));
   places.hints = place(places.num_hints, sizeof(std::uint64_t));
   places.slots = place(num_slots, sizeof(SlotLine));
-  places.arenas = rounded_up(end, page_bytes);
+  // A rank maps its own, in whole pages of the file.
+  places.tags = rounded_up(end, page_bytes);
+  places.rank_tag_bytes = rounded_up(num_slots * kTagBytes, page_bytes);
+  places.arenas = places.tags + places.rank_tag_bytes * shape.num_ranks;
   places.end = places.arenas + shape.num_chunks * shape.chunk_bytes * shape.num_ranks;
   return places;
 }

@@ -101,7 +101,7 @@ void TierPeerSlots::read_keys(SlotId first, std::span<std::optional<BlockKey>> k
   for (std::uint32_t i = 0; i < keys.size(); ++i) {
     const SlotId slot(first.value() + i);
     keys[i].reset();
-    if (slots_.word(slot).state() == SharedState::kReadable) keys[i] = slots_.key_of(slot);
+    if (slots_.word(slot).can_be_read()) keys[i] = slots_.key_of(slot);
   }
 }
 
@@ -177,6 +177,16 @@ bool TierPeerSlots::shun(std::span<const SlotId> slots) {
     if (guests_.knows(slot)) any = guests_.shun(slot) || any;
   }
   return any;
+}
+
+void TierPeerSlots::withdraw(std::span<const SlotId> slots) {
+  for (const SlotId slot : slots) slots_.withdraw(slot);
+}
+
+std::vector<SlotId> TierPeerSlots::take_withdrawn() {
+  std::vector<SlotId> withdrawn;
+  slots_.visit_withdrawn([&withdrawn](SlotId slot) { withdrawn.push_back(slot); });
+  return withdrawn;
 }
 
 bool TierPeerSlots::let_go(SlotRange range) {

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <vector>
 
 namespace kvferry::cpu_tier {
 
@@ -39,6 +40,8 @@ class TierPeerSlots final : public PeerSlots {
   bool end_leases(std::span<const SlotId> slots) override;
   void leave_behind(std::span<const SlotId> slots) override;
   bool shun(std::span<const SlotId> slots) override;
+  void withdraw(std::span<const SlotId> slots) override;
+  [[nodiscard]] std::vector<SlotId> take_withdrawn() override;
   bool hide_all() override { return guests_.hide_all(); }
   [[nodiscard]] bool let_go(SlotRange range) override;
   bool drop_idle() override { return guests_.drop_idle(); }

@@ -62,7 +62,7 @@ std::uint64_t TierRecords::num_readable_of_others() const {
     if (owns(chunk) || !is_of_name_space(chunk)) continue;
     const std::uint32_t num_slots = shape_of(chunk).num_slots;
     for (std::uint32_t i = 0; i < num_slots; ++i) {
-      num_readable += slot({chunk, i}).load().state() == SharedState::kReadable ? 1 : 0;
+      num_readable += slot({chunk, i}).load().can_be_read() ? 1 : 0;
     }
   }
   return num_readable;
@@ -86,12 +86,17 @@ std::optional<BlockKey> TierRecords::key_under(SlotWord word, SlotPlace place) c
   return content->key;
 }
 
+bool TierRecords::has_key(SlotWord word, SlotPlace place) const {
+  const auto content = slot_key(place).load(number_of(place));
+  return content && content->stamp == stamp_of(word, place.chunk);
+}
+
 bool TierRecords::holds(SlotPlace place, const BlockKey& key) const {
   if (place.chunk.value() >= reach() || place.index >= shape_of(place.chunk).num_slots) {
     return false;
   }
   const SlotWord word = slot(place).load();
-  return word.state() == SharedState::kReadable && key_under(word, place) == key;
+  return word.can_be_read() && key_under(word, place) == key;
 }
 
 void TierRecords::prefetch_slots(const BlockKey& key) const {

@@ -12,7 +12,10 @@ namespace kvferry::cpu_tier {
 bool TierDirectory::make_free(SlotPlace place) {
   SharedSlot each = slot(place);
   const SlotWord word = each.load();
-  if (word.is_sound()) {
+  // What was withdrawn had a key, which stays.
+  const bool is_nonsense =
+      word.withdrawn() && word.lessees() == 0 && !records_.has_key(word, place);
+  if (word.is_sound() && !is_nonsense) {
     switch (word.state()) {
       case SharedState::kFree:
         return true;

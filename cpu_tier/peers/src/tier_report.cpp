@@ -82,6 +82,10 @@ class TierView {
       return;
     }
     counts.num_leased += word.lessees() != 0 ? 1 : 0;
+    if (word.withdrawn()) {
+      ++counts.num_withdrawn;
+      return;
+    }
     switch (word.state()) {
       case SharedState::kFree:
         ++counts.num_free;

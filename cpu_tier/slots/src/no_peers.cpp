@@ -3,12 +3,13 @@
 #include "kvferry/cpu_tier/slots/peers.hpp"
 
 #include <algorithm>
+#include <unordered_set>
 #include <vector>
 
 namespace kvferry::cpu_tier {
 namespace {
 
-/// Every slot is as the table says, and there are no others.
+/// Every slot is as the table says, except for those that are withdrawn, and there are no others.
 class OwnSlots final : public PeerSlots {
  public:
   void begin_fill(std::span<const SlotId>, std::uint32_t) override {}
@@ -16,8 +17,13 @@ class OwnSlots final : public PeerSlots {
   void abandon(std::span<const SlotId>) override {}
   std::size_t refill_unused(std::span<SlotId> slots) override { return slots.size(); }
   std::size_t evict(std::span<SlotId> slots) override { return slots.size(); }
-  std::size_t forget(std::span<SlotId> slots) override { return slots.size(); }
-  std::size_t make_free(std::span<SlotId> slots) override { return slots.size(); }
+  std::size_t forget(std::span<SlotId> slots) override { return make_free(slots); }
+  std::size_t make_free(std::span<SlotId> slots) override {
+    if (withdrawn_.empty()) return slots.size();
+    const auto end = std::partition(slots.begin(), slots.end(),
+                                    [this](SlotId slot) { return !withdrawn_.contains(slot); });
+    return static_cast<std::size_t>(end - slots.begin());
+  }
   [[nodiscard]] bool any_read(SlotRange) const override { return false; }
   void read_keys(SlotId, std::span<std::optional<BlockKey>> keys) const override {
     std::fill(keys.begin(), keys.end(), std::nullopt);
@@ -35,6 +41,10 @@ class OwnSlots final : public PeerSlots {
   }
   void leave_behind(std::span<const SlotId> slots) override { expect_none(slots); }
   bool shun(std::span<const SlotId>) override { return false; }
+  void withdraw(std::span<const SlotId> slots) override {
+    withdrawn_.insert(slots.begin(), slots.end());
+  }
+  [[nodiscard]] std::vector<SlotId> take_withdrawn() override { return {}; }
   bool hide_all() override { return false; }
   [[nodiscard]] bool let_go(SlotRange) override { return true; }
   bool drop_idle() override { return false; }
@@ -45,6 +55,8 @@ class OwnSlots final : public PeerSlots {
   static void expect_none(std::span<const SlotId> slots) {
     KVFERRY_CHECK(slots.empty(), "slot " + std::to_string(slots.front().value()) + " is absent");
   }
+
+  std::unordered_set<SlotId> withdrawn_;
 };
 
 class NoPeers final : public Peers {

@@ -96,6 +96,7 @@ class SlotClass {
   /// tier has ended.
   void leave_behind(std::span<const SlotId> slots, SlotState state);
   void drop_idle_guests();
+  /// Forgets what peers have withdrawn; frees what was set aside and may be free.
   void settle_set_aside();
 
   [[nodiscard]] const BlockKey& key(SlotId slot) const { return index_.key(slot); }
@@ -109,6 +110,9 @@ class SlotClass {
 
  private:
   friend class SlotPromises;
+  friend class TierWithdrawals;
+  /// The leased slots cease to be readable, for peers too, and are never free again.
+  void withdraw(std::span<const SlotId> slots);
   /// Frees as many slots as `victims` has, none that a peer uses, and fills it with them. Returns
   /// how many there were.
   [[nodiscard]] std::size_t evict(std::span<SlotId> victims);
@@ -158,7 +162,7 @@ class SlotClass {
   std::uint64_t num_declined_total_ = 0;
   std::uint32_t num_policy_slots_ = 0;
   std::vector<KeyEvent> key_events_;
-  /// Free here, and not by what peers see: out of use until they are.
+  /// Free here, and not by what peers see, or withdrawn: out of use until they are.
   std::vector<SlotId> set_aside_;
   /// Slots that a device may still write when the tier is gone, and whether it may read some.
   std::uint32_t num_left_behind_ = 0;

@@ -158,6 +158,11 @@ void SlotClass::forget(std::span<const SlotId> slots) {
   end_forgetting(num_keys_before);
 }
 
+void SlotClass::withdraw(std::span<const SlotId> slots) {
+  peers_->withdraw(slots);
+  forget(slots);
+}
+
 void SlotClass::forget_all(std::optional<WeightsId> of) {
   const std::uint32_t num_keys_before = index_.size();
   // From the last slot to the first, so that a tier forgotten whole hands slots out in ascending
@@ -199,7 +204,10 @@ void SlotClass::forget_readable(std::span<const SlotId> slots) {
 }
 
 void SlotClass::set_aside_unless_free(std::span<SlotId> slots) {
-  for (const SlotId slot : slots.subspan(peers_->make_free(slots))) set_aside(slot);
+  for (const SlotId slot : slots.subspan(peers_->make_free(slots))) {
+    // A lease may have had it twice.
+    if (table_.state(slot) == SlotState::kFree) set_aside(slot);
+  }
 }
 
 void SlotClass::set_aside(SlotId slot) {
@@ -208,6 +216,7 @@ void SlotClass::set_aside(SlotId slot) {
 }
 
 void SlotClass::settle_set_aside() {
+  if (const std::vector<SlotId> slots = peers_->take_withdrawn(); !slots.empty()) forget(slots);
   const std::size_t num_free = peers_->make_free(set_aside_);
   table_.free(std::span(set_aside_).first(num_free), SlotState::kQuarantined);
   set_aside_.erase(set_aside_.begin(), set_aside_.begin() + static_cast<std::ptrdiff_t>(num_free));

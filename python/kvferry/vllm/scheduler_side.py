@@ -28,7 +28,7 @@ from kvferry.vllm.hit_report import HitReport
 from kvferry.vllm.load_choice import LoadChoice
 from kvferry.vllm.metadata import KvFerryMetadata
 from kvferry.vllm.request_wishes import WishReader
-from kvferry.vllm.stats import SCHEDULER_KEYS, KvFerryStats, StatsSource
+from kvferry.vllm.stats import SCHEDULER_KEYS, KvFerryStats, StatsSource, damage_keys
 from kvferry.vllm.tier_size import TierSize
 
 if TYPE_CHECKING:
@@ -136,7 +136,9 @@ class SchedulerSide:
         self._choice = LoadChoice(config.min_load_tokens, is_async=bool(vllm_config.scheduler_config.async_scheduling))
         self._hits = HitReport(lambda: self._choice.token_seconds, self.engine.snapshot)
         self._stats = StatsSource(
-            lambda: self.engine.snapshot() | {"max_slots": self.engine.max_slots}, SCHEDULER_KEYS, self.engine.is_busy
+            lambda: self.engine.snapshot() | {"max_slots": self.engine.max_slots},
+            SCHEDULER_KEYS | damage_keys(parallel.world_size),
+            self.engine.is_busy,
         )
         # Whether the output that the engine processes now had reports.
         self._has_folded = False
@@ -229,6 +231,8 @@ class SchedulerSide:
         if metadata is not None:
             ended, stale = self._fold(metadata.reports)
             self._has_folded = True
+            for line in self.engine.take_warnings():
+                logger.warning("kvferry: %s", line)
         for request_id in (output.failed_recving or set()).difference(stale):
             self._failed_loads.add(request_id)
         for request_id in ended:

@@ -79,6 +79,7 @@ METRICS = {
     "rank_stored_bytes": Metric(Counter, "Bytes that a rank copied to host memory.", "rank"),
     "rank_loaded_bytes": Metric(Counter, "Bytes that a rank copied back.", "rank"),
     "rank_failed_transfers": Metric(Counter, "Transfers that failed on a rank.", "rank"),
+    "rank_damaged_blocks": Metric(Counter, "Blocks that a rank loaded and that were not what was stored.", "rank"),
     "rank_staging_bytes": Metric(Gauge, "Device memory of the staging ring that is in use.", "rank"),
     "rank_in_flight_bytes": Metric(Gauge, "Bytes under way on the link.", "rank"),
     "rank_queued_bytes": Metric(Gauge, "Bytes that wait for the link.", "rank"),
@@ -150,6 +151,24 @@ RANK_KEYS = {
     "on_node_ratio": "rank_on_node_ratio",
     "huge_page_ratio": "rank_huge_page_ratio",
 }
+
+
+def damage_keys(world_size: int) -> dict[str, str]:
+    """Return the scheduler side's keys that have one value for each rank.
+
+    Parameters
+    ----------
+    world_size
+        Number of ranks.
+
+    Returns
+    -------
+    dict
+        From the core's figures to keys, as `SCHEDULER_KEYS`.
+
+    """
+    return {f"damaged_blocks/{rank}": f"rank_damaged_blocks/{rank}" for rank in range(world_size)}
+
 
 # From one copy call for some blocks up to a prompt of a million tokens over a busy link.
 SECONDS_BUCKETS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)

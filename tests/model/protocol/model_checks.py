@@ -48,6 +48,7 @@ def mutants(
 
 SYNC = ("-DSTEPS_OUT=1",)
 EXPIRY = (*SYNC, "-DWITH_EXPIRY")
+DAMAGE = ("-DWITH_DAMAGE",)
 ONE_BLOCK = ("-DMAX_BLOCKS=1",)
 
 # The longest first.
@@ -188,5 +189,14 @@ CHECKS = (
         ("SWEEP_WITHOUT_PROOF", "the_living_are_not_swept"),
         ("KEEP_THE_BIT", "nothing_is_lost"),
         ("KEEP_THE_CHUNK", "nothing_is_lost"),
+    ),
+    Check("shared_slot", "damage", defines=DAMAGE),
+    *mutants(
+        "shared_slot",
+        ("EVICT_WITHDRAWN", "what_is_withdrawn_is_not_used"),
+        ("BURY_WITHDRAWN", "what_is_withdrawn_is_not_used"),
+        ("LEASE_WITHDRAWN", "what_is_withdrawn_is_not_used"),
+        ("WITHDRAW_BEHIND_THE_LEASE", "what_is_withdrawn_was_broken"),
+        defines=DAMAGE,
     ),
 )

@@ -4,10 +4,12 @@
  *
  * Covers: the owner's life with the slot (fill, publish, evict, refill, forget, free_dying), a reader that leases first and compares the
  *   key then; owner and reader as two processes each, a scheduler that says what is to be written and read and a rank that
- *   does it; death of each between any two steps, and a scheduler's clean end there, while its rank lives on or not; copies
+ *   does it; with WITH_DAMAGE memory that loses a bit once, a reader that finds out by the block's tag and withdraws the slot;
+ *   death of each between any two steps, and a scheduler's clean end there, while its rank lives on or not; copies
  *   of a device that go on behind their rank, a sweeper that dies itself, taking a chunk over, quarantine and its end.
  * Abstracts: one slot in one chunk, two keys; a hint is the wish to look for a key in the slot, right or wrong; the member
  *   locks are what the kernel promises (they end with the process).
+ *   A tag tells a broken block from a whole one, whatever is wrong with it.
  *   A rank's clean end is a death after its last copy. The grace passes when no copy of the device goes on.
  * Mirrors: SharedSlot (slot_word.cpp), TierDirectory (begin_fill, refill, publish, lease, sweep, take_chunk, free_quarantined, its
  *   destructor), Tier::leave_behind, StoreBook's and LoadBook's ends.
@@ -18,6 +20,8 @@ bool a_reader_sees_its_key = true;
 bool nobody_writes_beside_the_writer = true;
 bool the_living_are_not_swept = true;
 bool nothing_is_lost = true;
+bool what_is_withdrawn_is_not_used = true;
+bool what_is_withdrawn_was_broken = true;
 
 /* the word */
 #define FREE 0
@@ -29,6 +33,10 @@ byte state;
 bool is_leased;       /* the reader's bit; nobody else reads */
 byte key;             /* 1 or 2 */
 byte content;         /* the slot's bytes: a key, or 0 while they are written */
+
+#define BROKEN 3      /* content that is nothing that was stored */
+bool is_withdrawn;
+bool found_damage;    /* what the reader's rank says of its last read */
 
 /* instances */
 #define OWNER 0
@@ -64,17 +72,34 @@ end:
   od
 }
 
+/* What was withdrawn is never free again. */
+#ifdef MUTANT_EVICT_WITHDRAWN
+#define KEEPS_IT false
+#else
+#define KEEPS_IT is_withdrawn
+#endif
+#ifdef MUTANT_BURY_WITHDRAWN
+#define MAY_BURY (state == DYING && NO_BIT)
+#else
+#define MAY_BURY (state == DYING && NO_BIT && !is_withdrawn)
+#endif
+#ifdef MUTANT_LEASE_WITHDRAWN
+#define MAY_LEASE (state == READABLE)
+#else
+#define MAY_LEASE (state == READABLE && !is_withdrawn)
+#endif
 /* A reader's bit keeps a slot from eviction, and once more from being filled. */
 #ifdef MUTANT_IGNORE_THE_BIT
 #define MAY_EVICT (state == READABLE)
 #define MAY_FILL (state == FREE || MAY_EVICT)
 #else
-#define MAY_EVICT (state == READABLE && NO_BIT)
+#define MAY_EVICT (state == READABLE && NO_BIT && !KEEPS_IT)
 #define MAY_FILL ((state == FREE && NO_BIT) || MAY_EVICT)
 #endif
 /* The submission of a copy. */
 #define SUBMIT(who, new_key) \
   atomic { REQUIRE(nobody_writes_beside_the_writer, copying[0] + copying[2] + copying[3] == 0); \
+           REQUIRE(what_is_withdrawn_is_not_used, !is_withdrawn); \
            content = 0; copying[who] = new_key }
 #ifdef MUTANT_PUBLISH_EARLY
 #define RANK_HAS_STORED true
@@ -93,11 +118,35 @@ active proctype owner_rank() {
 
 active proctype reader_rank() {
   do
-  :: atomic { reads != 0 -> REQUIRE(a_reader_sees_its_key, content == reads) }
-  :: atomic { reads != 0 -> REQUIRE(a_reader_sees_its_key, content == reads); reads = 0 }
+  :: atomic { reads != 0 && content != BROKEN -> REQUIRE(a_reader_sees_its_key, content == reads) }
+  :: atomic { reads != 0 && content != BROKEN -> REQUIRE(a_reader_sees_its_key, content == reads); reads = 0 }
+#ifdef WITH_DAMAGE
+  :: atomic { reads != 0 && content == BROKEN -> EVENT("damage is found\n"); found_damage = true; reads = 0 }
+#endif
   :: EVENT("a rank dies\n"); rank_is_dead[READER] = true; break
   od
 }
+
+#ifdef WITH_DAMAGE
+active proctype memory() {
+end:
+  atomic { state == READABLE && content != 0 -> EVENT("a bit is lost\n"); content = BROKEN }
+}
+
+/* By one who has leased it: nothing else may come into the slot before. */
+inline withdraw() {
+  atomic {
+    if
+    :: found_damage ->
+       REQUIRE(what_is_withdrawn_was_broken, content == BROKEN);
+       EVENT("withdrawn\n"); found_damage = false; is_withdrawn = true
+    :: else
+    fi
+  }
+}
+#else
+inline withdraw() { skip }
+#endif
 
 /* A sweep by `me`, behind `gone`, in steps. */
 #ifdef MUTANT_SWEEP_WITHOUT_PROOF
@@ -183,7 +232,7 @@ active proctype owner_process() {
 #endif
   :: atomic { MAY_EVICT -> EVENT("evicted\n"); state = FREE }
   :: atomic { state == READABLE -> EVENT("forgotten\n"); state = DYING }
-  :: atomic { state == DYING && NO_BIT -> EVENT("buried\n"); state = FREE }
+  :: atomic { MAY_BURY -> EVENT("buried\n"); state = FREE }
   :: LEAVES(OWNER)
   od;
 ends:
@@ -204,7 +253,7 @@ active proctype reader_process() {
      if :: wish = 1 :: wish = 2 fi;
      /* the hint may be wrong, or of what the slot held a moment ago */
      if
-     :: atomic { state == READABLE -> is_leased = true };
+     :: atomic { MAY_LEASE -> REQUIRE(what_is_withdrawn_is_not_used, !is_withdrawn); is_leased = true };
         if :: LEAVES(READER) :: skip fi;
 #ifndef MUTANT_NO_SECOND_LOOK
         if
@@ -217,8 +266,15 @@ active proctype reader_process() {
         :: EVENT("leaves while its rank reads\n"); LEAVES(READER)
         :: reads == 0
         fi;
+#ifdef MUTANT_WITHDRAW_BEHIND_THE_LEASE
+        is_leased = false;
+        withdraw()
+#else
+        withdraw();
+        if :: LEAVES(READER) :: skip fi;
         is_leased = false
-     :: state != READABLE -> EVENT("too late\n")
+#endif
+     :: !MAY_LEASE -> EVENT("too late\n")
      fi;
 again:
      skip
@@ -274,7 +330,8 @@ end:
 #else
   :: atomic { owner == SURVIVOR && state == QUARANTINED && copying[OWNER] == 0 -> EVENT("quarantine ends\n"); state = FREE }
 #endif
-  :: atomic { owner == SURVIVOR && state == DYING && NO_BIT -> state = FREE }
+  :: atomic { owner == SURVIVOR && MAY_BURY -> state = FREE }
+  :: atomic { owner == SURVIVOR && state == READABLE && is_withdrawn -> state = DYING }
   :: atomic { owner == SURVIVOR && MAY_EVICT && lives > 0 -> EVENT("what was left is evicted\n"); state = FREE }
   :: atomic { owner == SURVIVOR && lives > 0 && MAY_FILL -> lives--; state = FILLING };
      SUBMIT(SURVIVOR, 2);
@@ -283,7 +340,8 @@ end:
      atomic { state == FILLING -> state = READABLE }
   :: timeout ->
      /* Everybody else is dead and nothing can happen any more. */
-     REQUIRE(nothing_is_lost, owner == SURVIVOR && NO_BIT && (state == FREE || state == READABLE) && (state == FREE || content == key));
+     REQUIRE(nothing_is_lost, owner == SURVIVOR && NO_BIT && \
+             (state == FREE || (state == READABLE && (content == key || content == BROKEN)) || (state == DYING && is_withdrawn)));
      break
   od
 }

@@ -33,7 +33,7 @@ TEST_F(StoreTest, CarriesEveryByteOfEveryGroup) {
     EXPECT_EQ(end.outcome, Outcome::kDone);
     EXPECT_EQ(end.reason, "");
     EXPECT_EQ(end.bytes, 40 * rig.packed_bytes(SlabClassId(g)));
-    for (const auto& [block, slot] : plans[g]) {
+    for (const auto& [block, slot, identity] : plans[g]) {
       ASSERT_EQ(rig.slot(SlabClassId(g), slot),
                 pattern_bytes(g * 1000 + block.value(), rig.packed_bytes(SlabClassId(g))))
           << "class " << g << " slot " << slot.value();
@@ -80,7 +80,8 @@ TEST_F(LoadTest, CarriesEveryByteAndTouchesNothingElse) {
     EXPECT_EQ(end.outcome, Outcome::kDone);
     EXPECT_EQ(end.bytes, 30 * rig.packed_bytes(SlabClassId(g)));
     std::vector<std::uint64_t> versions(64, 7777);
-    for (const auto& [block, slot] : blocks) versions[block.value()] = g * 1000 + slot.value();
+    for (const auto& [block, slot, identity] : blocks)
+      versions[block.value()] = g * 1000 + slot.value();
     for (std::uint32_t b = 0; b < 64; ++b) {
       ASSERT_EQ(rig.block(SlabClassId(g), BlockId(b)),
                 pattern_bytes(versions[b], rig.packed_bytes(SlabClassId(g))))

@@ -57,7 +57,8 @@ TEST_P(PathTest, CarriesEveryByteAndTouchesNothingElse) {
       EXPECT_EQ(end.bytes, 40 * rig.packed_bytes(SlabClassId(g)));
       std::vector<std::uint64_t> expected;
       for (std::uint32_t b = 0; b < 64; ++b) expected.push_back(before + b);
-      for (const auto& [block, slot] : blocks) expected[block.value()] = g * 1000 + slot.value();
+      for (const auto& [block, slot, identity] : blocks)
+        expected[block.value()] = g * 1000 + slot.value();
       for (std::uint32_t b = 0; b < 64; ++b) {
         ASSERT_EQ(rig.block(SlabClassId(g), BlockId(b)),
                   pattern_bytes(expected[b], rig.packed_bytes(SlabClassId(g))))
@@ -350,7 +351,7 @@ TEST_F(KernelLoadTest, OneLaunchPerStretchOfConsecutiveSlotsInARegistration) {
   EXPECT_EQ(rig.finish_one().outcome, Outcome::kDone);
   EXPECT_EQ(rig.valve.num_arrived(Kind::kScatter), 6U);
   EXPECT_EQ(rig.valve.num_arrived(Kind::kCopyH2D), 0U);
-  for (const auto& [block, slot] : blocks) {
+  for (const auto& [block, slot, identity] : blocks) {
     ASSERT_EQ(rig.block(Rig::kDense, block), pattern_bytes(slot.value(), Rig::kSlotBytes));
   }
 }

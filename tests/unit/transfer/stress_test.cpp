@@ -151,13 +151,13 @@ class Stress {
     const bool accepted = rig_.engine->seal(TransferId(id));
     ASSERT_EQ(accepted, gathered != 0);
     // vllm#45704, G1: the engine reuses the blocks at once.
-    for (const auto& [block, slot] : store.blocks) {
+    for (const auto& [block, slot, identity] : store.blocks) {
       if (random_() % 2 == 0) overwrite(store.slab_class, block.value());
     }
     if (!accepted) return;
     store.blocks.resize(gathered);
     store.contents.resize(gathered);
-    for (const auto& [block, slot] : store.blocks) {
+    for (const auto& [block, slot, identity] : store.blocks) {
       busy_slots_.insert(slot.value());
       slots_.erase(slot.value());
     }
@@ -202,7 +202,7 @@ class Stress {
   }
 
   void take_end(const Completion& end, const Active& active, std::size_t i) {
-    const auto [block, slot] = active.blocks[i];
+    const auto [block, slot, identity] = active.blocks[i];
     const bool done = end.outcome == Outcome::kDone;
     if (active.kind == TransferKind::kStore) {
       busy_slots_.erase(slot.value());

@@ -36,6 +36,8 @@ using PlanSeq = StrongId<struct PlanSeqTag, std::uint64_t>;
 struct BlockSlot {
   BlockId block;
   SlotId slot;
+  /// What the block is, as a number (BlockKey::mixed()): its tag depends on it.
+  std::uint64_t identity = 0;
   bool operator==(const BlockSlot&) const = default;
 };
 

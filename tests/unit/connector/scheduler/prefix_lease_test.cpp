@@ -55,13 +55,14 @@ TEST_F(PrefixSearchTest, EverySlotGoesToTheBlockOfItsKey) {
   const auto blocks = lease(3, {{20, 21, 22, 23}, {0, 0, 32, 33}});
   ASSERT_TRUE(blocks);
   ASSERT_EQ(blocks->size(), 5U);
-  const auto slot_of = [this](std::uint32_t group, std::uint32_t position) {
-    return tier().lookup_prefix({&keys_[group][position], 1}).slots.at(0);
+  const auto pair_of = [this](std::uint32_t block, std::uint32_t group, std::uint32_t position) {
+    const cpu_tier::BlockKey& key = keys_[group][position];
+    return BlockSlot{BlockId(block), tier().lookup_prefix({&key, 1}).slots.at(0), key.mixed()};
   };
-  EXPECT_EQ((*blocks)[0], (BlockSlot{BlockId(21), slot_of(0, 1)}));
-  EXPECT_EQ((*blocks)[2], (BlockSlot{BlockId(23), slot_of(0, 3)}));
-  EXPECT_EQ((*blocks)[3], (BlockSlot{BlockId(32), slot_of(1, 2)}));
-  EXPECT_EQ((*blocks)[4], (BlockSlot{BlockId(33), slot_of(1, 3)}));
+  EXPECT_EQ((*blocks)[0], pair_of(21, 0, 1));
+  EXPECT_EQ((*blocks)[2], pair_of(23, 0, 3));
+  EXPECT_EQ((*blocks)[3], pair_of(32, 1, 2));
+  EXPECT_EQ((*blocks)[4], pair_of(33, 1, 3));
 }
 
 TEST_F(PrefixSearchTest, TakingLessThanOfferedMovesTheWindow) {

@@ -21,15 +21,16 @@ StepPlan some_plan() {
   plan.domain = DomainId(9);
   plan.seq = PlanSeq(0x1122334455667788U);
   plan.stores.push_back({TransferId(4), owner, SlabClassId(0), StoreReadiness::kNow, {}});
-  plan.stores.push_back({TransferId(5),
-                         owner,
-                         SlabClassId(1),
-                         StoreReadiness::kAfterForward,
-                         {{BlockId(6), SlotId(7)}, {BlockId(8), SlotId(0xffffffffU)}}});
+  plan.stores.push_back(
+      {TransferId(5),
+       owner,
+       SlabClassId(1),
+       StoreReadiness::kAfterForward,
+       {{BlockId(6), SlotId(7), 0x1122334455667788U}, {BlockId(8), SlotId(0xffffffffU), 9}}});
   plan.loads.push_back(
       {TransferId(10),
        owner,
-       {{SlabClassId(0), {{BlockId(11), SlotId(12)}}},
+       {{SlabClassId(0), {{BlockId(11), SlotId(12), 0xffeeddccbbaa9988U}}},
         {SlabClassId(2), {{BlockId(18), SlotId(19)}, {BlockId(20), SlotId(21)}}}}});
   plan.loads.push_back({TransferId(13), owner, {}});
   plan.cancels = {TransferId(14), TransferId(15)};
@@ -48,6 +49,10 @@ StepReport some_report() {
   report.gathered = {{TransferId(8), 9}, {TransferId(10), 0}};
   report.stores = {{TransferId(11), Outcome::kDone, ""}};
   report.loads = {{TransferId(12), Outcome::kFailed, "copy: no link"},
+                  {TransferId(29),
+                   Outcome::kFailed,
+                   "2 blocks are damaged",
+                   {{SlabClassId(30), SlotId(31)}, {SlabClassId(0), SlotId(0xffffffffU)}}},
                   {TransferId(13), Outcome::kCancelled, ""}};
   report.announced = {TransferId(16), TransferId(17)};
   report.chunks = {{{ChunkId(25), 26, ChunkChange::kRestore}, "no memory"},
@@ -214,6 +219,15 @@ TEST(StepPlan, IsEmptyOnlyWithoutAnythingToDo) {
   EXPECT_FALSE(with([](StepPlan& plan) { plan.notices.emplace_back(); }));
 }
 
+TEST(StepReport, OnlyALoadThatHasFailedHasDamagedBlocks) {
+  for (const Outcome outcome : {Outcome::kDone, Outcome::kCancelled}) {
+    StepReport report;
+    report.loads = {{TransferId(1), outcome, "", {{SlabClassId(0), SlotId(2)}}}};
+    const std::string bytes = encode(report);
+    EXPECT_THROW(static_cast<void>(decode_report(std::as_bytes(std::span(bytes)))), ProtocolError);
+  }
+}
+
 TEST(StepReport, EveryFieldArrives) {
   const std::string bytes = encode(some_report());
   const StepReport report = decode_report(std::as_bytes(std::span(bytes)));
@@ -235,11 +249,13 @@ TEST(StepReport, EveryFieldArrives) {
   EXPECT_EQ(report.gathered[0].num_gathered, 9U);
   ASSERT_EQ(report.stores.size(), 1U);
   EXPECT_EQ(report.stores[0].transfer, TransferId(11));
-  ASSERT_EQ(report.loads.size(), 2U);
+  ASSERT_EQ(report.loads.size(), 3U);
   EXPECT_EQ(report.loads[0].outcome, Outcome::kFailed);
   EXPECT_EQ(report.loads[0].reason, "copy: no link");
+  EXPECT_TRUE(report.loads[0].damaged.empty());
   EXPECT_EQ(report.num_ready_chunks, 18U);
-  EXPECT_EQ(report.loads[1].outcome, Outcome::kCancelled);
+  EXPECT_EQ(report.loads[1].damaged, some_report().loads[1].damaged);
+  EXPECT_EQ(report.loads[2].outcome, Outcome::kCancelled);
   EXPECT_EQ(report.announced, (std::vector<TransferId>{TransferId(16), TransferId(17)}));
   EXPECT_EQ(report.executed, PlanSeq(0x2122334455667788U));
   EXPECT_EQ(report.oldest_under_way, TransferId(24));

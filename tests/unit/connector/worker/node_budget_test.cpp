@@ -30,11 +30,19 @@ constexpr std::uint64_t kSlotBytes = 128;
 constexpr std::uint64_t kPage = 4096;
 constexpr std::uint32_t kSlotsPerPage = kPage / kSlotBytes;
 
+/// Of the memory of so many pages of slots, and of their tags.
+constexpr std::uint64_t bytes_of(std::uint64_t num_pages) {
+  return num_pages * (kPage + kSlotsPerPage * sizeof(std::uint64_t));
+}
+constexpr std::uint64_t kib_of(std::uint64_t num_pages) {
+  return (bytes_of(num_pages) + 1023) / 1024;
+}
+
 /// Two workers and their scheduler in one process, on a machine that has 100 pages to spare.
 class NodeBudgetTest : public ::testing::Test {
  protected:
   NodeBudgetTest() : pool_(kNumBlocks) {
-    machine_.write_available(100 * 4);
+    machine_.write_available(kib_of(100));
     SchedulerOptions options;
     options.world_size = kNumRanks;
     options.hash_tokens = 4;
@@ -112,8 +120,10 @@ class NodeBudgetTest : public ::testing::Test {
 // LMCache#5127: each rank alone would fit.
 TEST_F(NodeBudgetTest, TheFirstRankIsRefusedWhatTheNodeHasNotForAll) {
   const std::string said = refusal(0, 60, wishes());
-  for (const std::string part : {"2 ranks that start on this node ask for 491520 bytes",
-                                 "MemAvailable leaves 409600 bytes"}) {
+  const std::string asked = std::to_string(bytes_of(2 * 60));
+  const std::string left = std::to_string(bytes_of(100));
+  for (const std::string& part : {"2 ranks that start on this node ask for " + asked + " bytes",
+                                  "MemAvailable leaves " + left + " bytes"}) {
     EXPECT_NE(said.find(part), std::string::npos) << part << " is not in: " << said;
   }
 }
@@ -143,7 +153,7 @@ TEST_F(NodeBudgetTest, RanksThatKnowNothingOfEachOtherAreNotGrantedTheSameMemory
 TEST_F(NodeBudgetTest, WhatTheNodeHasIsEnoughForAllItsRanksOneAfterTheOther) {
   start(0, 50, wishes());
   await([&] { return workers_[0]->num_slots() == workers_[0]->max_slots(); });
-  machine_.write_available(50 * 4);
+  machine_.write_available(kib_of(50));
   start(1, 50, wishes());
   await([&] {
     step();
@@ -176,10 +186,10 @@ TEST_F(NodeBudgetTest, WhereLessWillDoAllUseWhatThePoorestHas) {
   start(0, 40, less);
   // The other one's cgroup has less than its share.
   const cpu_tier::MadeUpMachine poor;
-  poor.write_available(100 * 4);
+  poor.write_available(kib_of(100));
   poor.write_proc("self/cgroup", "0::/poor\n");
   poor.write_cgroup("cgroup.controllers", "memory\n");
-  poor.write_cgroup("poor/memory.max", std::to_string(10 * kPage));
+  poor.write_cgroup("poor/memory.max", std::to_string(bytes_of(10)));
   less.arena.machine = {poor.root.proc, poor.root.cgroup, machine_.root.claims};
   start(1, 40, less);
   EXPECT_EQ(workers_[0]->max_slots(), 40 * kSlotsPerPage);

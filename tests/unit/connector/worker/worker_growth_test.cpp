@@ -102,7 +102,8 @@ TEST_F(WorkerGrowthTest, AShortageIsAnErrorOfTheNextStepThatNamesTheRank) {
 }
 
 TEST_F(WorkerGrowthTest, AShortageIsASmallerArenaWhereThatIsAllowed) {
-  test_hooks::fail_nth_of("arena.populate", 3);
+  // Each piece of chunks is followed by its tags.
+  test_hooks::fail_nth_of("arena.populate", 5);
   start_growing({.arena = {.shortage = cpu_tier::Shortage::kTakeLess}});
   await([&] { return engine_->arena_text().find("no more: ") != std::string::npos; });
   bind_and_save(next_plan());

@@ -28,7 +28,7 @@ class WorkerSharedTest : public WorkerTest {
             .num_ranks = 2,
             .chunk_bytes = kChunkBytes};
   }
-  void start_engine(const std::string& instance, std::uint32_t slots_per_chunk = 500,
+  void start_engine(const std::string& instance, std::uint32_t slots_per_chunk = 60,
                     std::uint32_t num_chunks = kNumChunks) {
     Setup setup;
     setup.num_slots = num_chunks;
@@ -49,13 +49,13 @@ TEST_F(WorkerSharedTest, WhatOneEngineStoredAnotherLoads) {
   }
   StepPlan plan = next_plan();
   // On both sides of a chunk's end, where its slots leave some bytes.
-  plan.stores = {store(1, pairs(0, 498, 4))};
+  plan.stores = {store(1, pairs(0, 58, 4))};
   bind_and_save(plan);
   collect_ends(1, 0);
 
   start_engine("b");
   plan = next_plan();
-  plan.loads = {load(2, pairs(8, 498, 4))};
+  plan.loads = {load(2, pairs(8, 58, 4))};
   bind_and_save(plan);
   collect_ends(1, 1);
   for (std::uint32_t block = 0; block < 4; ++block) {
@@ -81,13 +81,13 @@ TEST_F(WorkerSharedTest, BlocksThatDoNotFitIntoAChunkAreRefused) {
     EXPECT_NE(std::string(error.what()).find("has chunks of 65536;"), std::string::npos)
         << error.what();
   }
-  EXPECT_THROW(start_engine("a", 500, 15), ConfigError);
+  EXPECT_THROW(start_engine("a", 60, 15), ConfigError);
 }
 
 TEST_F(WorkerSharedTest, OneMemoryForRanksWithTheSameKvCacheIsRefused) {
   Setup setup;
   setup.num_slots = kNumChunks;
-  setup.slots_per_chunk = {500};
+  setup.slots_per_chunk = {60};
   setup.shared = SharedTierWish{tier(), "a"};
   setup.replicas = {.name = "engine", .size = 2, .index = 0};
   expect_named(complaint_of<ConfigError>([&] { start(setup); }),

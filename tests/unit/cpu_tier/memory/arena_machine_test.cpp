@@ -36,6 +36,31 @@ TEST(Arena, RefusesMoreThanTheBudgetBeforeMapping) {
   EXPECT_NO_THROW(Arena(device, 4096, 255, options));
 }
 
+TEST(Arena, ItsTagsAreInTheBudget) {
+  const MadeUpMachine machine;
+  // 256 chunks of a page with 512 tags, a page too.
+  machine.write_available(2047);
+  RegistrationRecorder device;
+  ArenaOptions options{
+      .pinned_piece_bytes = 1 << 20, .tags_per_chunk = 512, .machine = machine.root};
+  EXPECT_THROW(Arena(device, 4096, 256, options), ResourceError);
+  EXPECT_NO_THROW(Arena(device, 4096, 255, options));
+  options.shortage = Shortage::kTakeLess;
+  EXPECT_EQ(Arena(device, 4096, 256, options).num_chunks(), 255U);
+}
+
+TEST(Arena, ItsTagsAreRegisteredWithNoDevice) {
+  const MadeUpMachine machine;
+  machine.write_available(65'536);
+  RegistrationRecorder device;
+  const Arena arena(device, 4096, 256, {.tags_per_chunk = 512, .machine = machine.root});
+  std::uint64_t registered = 0;
+  for (const RegistrationRecorder::Range& range : device.ranges) {
+    registered += range.end - range.begin;
+  }
+  EXPECT_EQ(registered, 256U * 4096U);
+}
+
 // Others took the memory since: an error before a page is touched, and not the kernel's signal.
 TEST(Arena, TheBudgetIsCheckedAgainForEachPiece) {
   const MadeUpMachine machine;

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <thread>
 #include <unistd.h>
 #include <vector>
 
@@ -38,6 +39,31 @@ TEST_F(ArenaReplicaTest, WhatTheFirstMemberWasGrantedHoldsForAll) {
   const auto first = arena(first_options);
   EXPECT_EQ(first->num_chunks(), 20U);
   EXPECT_EQ(arena(options(1))->num_chunks(), 20U);
+}
+
+TEST_F(ArenaReplicaTest, ItsMembersHaveTheSameTags) {
+  Member first_options = options(0);
+  Member second_options = options(1);
+  first_options.tags_per_chunk = second_options.tags_per_chunk = 3;
+  const auto first = arena(first_options);
+  const auto second = arena(second_options);
+  while (first->num_ready() < kNumChunks) {
+    std::jthread other([&] { second->grow(1); });
+    first->grow(1);
+  }
+  for (std::uint32_t chunk = 0; chunk < kNumChunks; ++chunk) {
+    first->tag(ChunkId(chunk), chunk % 3).store(chunk + 1);
+    EXPECT_EQ(second->tag(ChunkId(chunk), chunk % 3).load(), chunk + 1);
+    EXPECT_EQ(second->tag(ChunkId(chunk), (chunk + 1) % 3).load(), 0U);
+  }
+}
+
+TEST_F(ArenaReplicaTest, AMemberWithOtherTagsIsRefused) {
+  const auto first = arena(options(0));
+  Member other = options(1);
+  other.tags_per_chunk = 1;
+  expect_named(complaint_of<TopologyError>([&] { static_cast<void>(arena(other)); }),
+               {"has tags per chunk 1, its first member 0"});
 }
 
 TEST_F(ArenaReplicaTest, ASmallOneHasAPieceForEachMember) {
@@ -80,7 +106,7 @@ TEST_F(ArenaReplicaTest, MembersOfAnotherGeometryAreRefusedAndBothAreNamed) {
                {"bytes per piece 65536", "first member 32768"});
   patch(8, 99);
   expect_named(complaint_of<TopologyError>([&] { static_cast<void>(arena(options(1))); }),
-               {"ABI version 1", "first member 99"});
+               {"ABI version 2", "first member 99"});
 }
 
 TEST_F(ArenaReplicaTest, TwoUnderOneNumberAreRefused) {
@@ -97,12 +123,12 @@ TEST_F(ArenaReplicaTest, MemoryOfAProcessThatCannotBeSeenIsRefusedWithTheRemedy)
   const int stranger = SharedFile::make_unnamed(kPage, PageKind::kNormal).descriptor();
   const std::vector<std::string> parts{"member 0 of 2", "shareProcessNamespace",
                                        "share_replicated_kv: false"};
-  patch(52, 999'999'999);
+  patch(60, 999'999'999);
   expect_named(complaint_of<ConfigError>([&] { static_cast<void>(arena(options(1))); }), parts);
   const SharedFile another = SharedFile::make_unnamed(kPage, PageKind::kNormal);
   EXPECT_EQ(another.descriptor(), stranger);
-  patch(52, ::getpid());
-  patch(56, another.descriptor());
+  patch(60, ::getpid());
+  patch(64, another.descriptor());
   expect_named(complaint_of<ConfigError>([&] { static_cast<void>(arena(options(1))); }),
                {"is another one's", parts[1]});
 }

@@ -115,6 +115,23 @@ TEST_F(ArenaResizingTest, WhatIsRestoredIsReadyWithItsAddress) {
   EXPECT_EQ(read(*arena, 6), 0);
 }
 
+// Two pieces have their tags in one page, of which one is not to lose what the other has.
+TEST_F(ArenaResizingTest, TagsStayWhenPiecesComeAndGo) {
+  ArenaOptions how = options();
+  how.tags_per_chunk = 7;
+  const auto arena = make(how);
+  for (std::uint32_t chunk = 0; chunk < kPieces * kOfPiece; ++chunk) {
+    for (std::uint32_t i = 0; i < 7; ++i) arena->tag(ChunkId(chunk), i).store(7 * chunk + i);
+  }
+  arena->retire(piece(1, 2));
+  ASSERT_TRUE(arena->restore(piece(1, 2)));
+  for (std::uint32_t chunk = 0; chunk < kPieces * kOfPiece; ++chunk) {
+    for (std::uint32_t i = 0; i < 7; ++i) {
+      EXPECT_EQ(arena->tag(ChunkId(chunk), i).load(), 7 * chunk + i);
+    }
+  }
+}
+
 TEST_F(ArenaResizingTest, WhatIsSoAlreadyStaysSo) {
   const auto arena = make(options());
   arena->retire(piece(2));

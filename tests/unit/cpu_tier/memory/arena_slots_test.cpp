@@ -47,5 +47,51 @@ TEST_F(ArenaSlotsTest, SlotsThatDoNotFitIntoAChunkAreRefused) {
   EXPECT_THROW(ArenaSlots(arena_, 1, 0), ConfigError);
 }
 
+class ArenaTagsTest : public ::testing::Test {
+ protected:
+  static constexpr std::uint32_t kNumChunks = 2048;
+  static constexpr std::uint32_t kTagsPerChunk = 5;
+  std::unique_ptr<gpu::Device> device_ = gpu::make_host_device();
+  Arena arena_{*device_, 4096, kNumChunks, {.tags_per_chunk = kTagsPerChunk}};
+};
+
+TEST_F(ArenaTagsTest, EachSlotHasAWordThatIsZeroUntilItIsWritten) {
+  const ArenaSlots slots(arena_, kTagsPerChunk, 800);
+  ASSERT_TRUE(slots.has_tags());
+  for (std::uint32_t i = 0; i < kNumChunks * kTagsPerChunk; ++i) {
+    EXPECT_EQ(slots.tag(SlotId(i)).exchange(i + 1), 0U);
+  }
+  for (std::uint32_t i = 0; i < kNumChunks * kTagsPerChunk; ++i) {
+    EXPECT_EQ(slots.tag(SlotId(i)).load(), i + 1);
+  }
+}
+
+// A chunk that changes its class must not reach another chunk's words.
+TEST_F(ArenaTagsTest, SlotsOfEachClassHaveTheWordsOfTheirChunk) {
+  const ArenaSlots many(arena_, 5, 800);
+  const ArenaSlots few(arena_, 2, 2000);
+  EXPECT_EQ(&few.tag(SlotId(2 * 7)), &many.tag(SlotId(5 * 7)));
+  EXPECT_EQ(&few.tag(SlotId(2 * 7 + 1)), &many.tag(SlotId(5 * 7 + 1)));
+  EXPECT_EQ(&few.tag(SlotId(2 * 8)), &many.tag(SlotId(5 * 8)));
+}
+
+TEST_F(ArenaTagsTest, AClassWithMoreSlotsThanTagsIsRefused) {
+  EXPECT_THROW(ArenaSlots(arena_, 6, 600), ConfigError);
+  EXPECT_NO_THROW(ArenaSlots(arena_, 5, 600));
+}
+
+TEST_F(ArenaTagsTest, AreInNoChunk) {
+  const auto of = [&](std::uint32_t chunk, std::uint32_t index) {
+    return reinterpret_cast<std::uintptr_t>(&arena_.tag(ChunkId(chunk), index));
+  };
+  const std::uintptr_t begin = arena_.chunk_address(ChunkId(0));
+  const std::uintptr_t end = arena_.chunk_address(ChunkId(kNumChunks - 1)) + 4096;
+  EXPECT_TRUE(of(kNumChunks - 1, kTagsPerChunk - 1) < begin || of(0, 0) >= end);
+}
+
+TEST_F(ArenaSlotsTest, AnArenaThatWasAskedForNoTagsHasNone) {
+  EXPECT_FALSE(ArenaSlots(arena_, 4, 700).has_tags());
+}
+
 }  // namespace
 }  // namespace kvferry::cpu_tier

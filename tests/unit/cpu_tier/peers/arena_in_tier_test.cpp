@@ -25,6 +25,8 @@ namespace {
 constexpr std::uint64_t kChunkBytes = TierPath::kChunkBytes;
 constexpr std::uint32_t kNumChunks = TierPath::kNumChunks;
 constexpr std::uint64_t kKiB = 1024;
+/// Of a chunk.
+constexpr std::uint32_t kMaxSlots = 64;
 
 class ArenaInTierTest : public ::testing::Test {
  protected:
@@ -83,6 +85,34 @@ TEST_F(ArenaInTierTest, IsOneMemoryForTheSameRankOfAllEngines) {
     EXPECT_EQ(content(*other_rank, chunk), static_cast<int>(chunk + 101));
     EXPECT_NE(second->chunk_device_address(ChunkId(chunk)), 0U);
   }
+}
+
+// Another model may divide the chunk otherwise, and takes its blocks over.
+TEST_F(ArenaInTierTest, TagsAreTheSameForTheSameRankOfAllEnginesHoweverTheyDivideIt) {
+  Rank of_a = options("a");
+  Rank of_b = options("b");
+  Rank of_other = options("a", 1);
+  of_a.tags_per_chunk = 1;
+  of_b.tags_per_chunk = kMaxSlots;
+  const auto a = arena(of_a);
+  const auto b = arena(of_b);
+  const auto other = arena(of_other);
+  EXPECT_EQ(a->tags_per_chunk(), kMaxSlots);
+  for (std::uint32_t chunk = 0; chunk < kNumChunks; ++chunk) {
+    for (std::uint32_t i = 0; i < kMaxSlots; ++i) a->tag(ChunkId(chunk), i).store(chunk + i + 1);
+  }
+  for (std::uint32_t chunk = 0; chunk < kNumChunks; ++chunk) {
+    for (std::uint32_t i = 0; i < kMaxSlots; ++i) {
+      EXPECT_EQ(b->tag(ChunkId(chunk), i).load(), chunk + i + 1);
+      EXPECT_EQ(other->tag(ChunkId(chunk), i).load(), 0U);
+    }
+  }
+}
+
+TEST_F(ArenaInTierTest, MoreTagsThanTheTierHasSlotsAreRefused) {
+  Rank of = options("a");
+  of.tags_per_chunk = kMaxSlots + 1;
+  EXPECT_THROW(static_cast<void>(arena(of)), ConfigError);
 }
 
 TEST_F(ArenaInTierTest, LeavesNothingBehindTheLast) {

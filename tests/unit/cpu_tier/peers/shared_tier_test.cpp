@@ -59,6 +59,8 @@ TEST_F(SharedTierTest, HasItsMetadataReservedAndItsArenasAsHoles) {
   EXPECT_EQ(tier->metadata().size(), tier->places().arenas);
   EXPECT_EQ(tier->file().reserved_bytes(), tier->places().arenas);
   EXPECT_EQ(tier->file().size_bytes(), tier->places().end);
+  EXPECT_EQ(tier->places().rank_tag_bytes, TierPath::kNumChunks * 64 * sizeof(std::uint64_t));
+  EXPECT_EQ(tier->tags_offset(1) + tier->places().rank_tag_bytes, tier->places().arenas);
   EXPECT_EQ(tier->arena_bytes(), TierPath::kNumChunks * TierPath::kChunkBytes);
   EXPECT_EQ(tier->arena_offset(1) + tier->arena_bytes(), tier->places().end);
   EXPECT_EQ(tier->missing_arena_bytes(), tier->arena_bytes());

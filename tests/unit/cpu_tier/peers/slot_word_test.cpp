@@ -114,6 +114,44 @@ TEST_F(SlotWordTest, WhatIsForgottenIsFreeOnceNobodyReadsIt) {
   EXPECT_EQ(word().state(), SharedState::kFree);
 }
 
+TEST_F(SlotWordTest, AWithdrawnSlotIsNeitherLeasedNorUsedAgain) {
+  for (const bool is_read : {false, true}) {
+    become(SharedState::kReadable, is_read ? std::vector{kFirst} : std::vector<InstanceId>{});
+    slot_.withdraw();
+    EXPECT_TRUE(word().withdrawn());
+    EXPECT_TRUE(word().is_sound());
+    EXPECT_FALSE(word().can_be_read());
+    EXPECT_FALSE(slot_.lease(kLast));
+    EXPECT_FALSE(slot_.refill());
+    EXPECT_FALSE(slot_.evict());
+    EXPECT_EQ(word().state(), SharedState::kReadable) << "its owner has not forgotten it";
+    EXPECT_EQ(slot_.end_lease(kFirst), is_read);
+    EXPECT_EQ(slot_.forget(), SharedState::kDying);
+    EXPECT_FALSE(slot_.free_dying());
+    EXPECT_FALSE(slot_.begin_fill());
+    EXPECT_EQ(word().state(), SharedState::kDying);
+    EXPECT_TRUE(word().is_sound());
+  }
+}
+
+// Its owner forgot it while it was read, and the reader finds out then.
+TEST_F(SlotWordTest, ADyingSlotThatIsWithdrawnStaysDying) {
+  become(SharedState::kReadable, {kFirst});
+  ASSERT_EQ(slot_.forget(), SharedState::kDying);
+  slot_.withdraw();
+  slot_.end_lease(kFirst);
+  EXPECT_FALSE(slot_.free_dying());
+}
+
+TEST_F(SlotWordTest, AWordIsDamagedIfItIsWithdrawnAndWasNeverRead) {
+  for (const SharedState state : kStates) {
+    become(state);
+    const bool was_read = state == SharedState::kReadable || state == SharedState::kDying;
+    EXPECT_EQ(word().as_withdrawn().is_sound(), was_read);
+    EXPECT_FALSE(word().as_withdrawn().doubted().withdrawn());
+  }
+}
+
 TEST_F(SlotWordTest, ALeaseIsSeenAsATouchOnce) {
   become(SharedState::kReadable);
   EXPECT_FALSE(slot_.take_touched());

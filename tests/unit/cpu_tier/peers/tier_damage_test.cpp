@@ -90,6 +90,27 @@ TEST_F(TierDamageTest, AStateThatThereIsNotIsSetAsideAndComesBack) {
   expect_all_slots_come_back();
 }
 
+// What was withdrawn had a key, which proves that it was.
+TEST_F(TierDamageTest, AWordThatIsWithdrawnAndHasNoKeyIsSetAsideAndComesBack) {
+  store_and_leave(1);
+  SharedState state = SharedState::kReadable;
+  std::uint32_t num_spoilt = 0;
+  for (std::uint32_t i = 0; i < Instance::kChunkSlots; ++i) {
+    const SlotWord word = rig_.word({ChunkId(0), i});
+    if (word.state() != SharedState::kFree) continue;
+    spoil_word({ChunkId(0), i}, word.with(state).as_withdrawn());
+    state = SharedState::kDying;
+    ++num_spoilt;
+  }
+  ASSERT_EQ(num_spoilt, 3U);
+  {
+    Instance next(rig_, "next");
+    next.store(100, kNumSlots - num_spoilt);
+    EXPECT_EQ(next.snapshot().num_set_aside, num_spoilt);
+  }
+  expect_all_slots_come_back();
+}
+
 TEST_F(TierDamageTest, ASlotThatNobodyFillsWaitsForTheGrace) {
   store_and_leave(kNumSlots);
   spoil_word({ChunkId(1), 1}, rig_.word({ChunkId(1), 1}).with(SharedState::kFilling));

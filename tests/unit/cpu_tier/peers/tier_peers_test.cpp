@@ -263,6 +263,78 @@ TEST_F(TierPeersTest, AGuestThatIsDoubtedIsFoundNoMore) {
   EXPECT_EQ(answers[0], OfferAnswer::kStore) << "one of its own";
 }
 
+TEST_F(TierPeersTest, AGuestThatIsWithdrawnIsFoundByNobodyAndNeverUsedAgain) {
+  Instance a(rig_, "a");
+  Instance b(rig_, "b");
+  Instance c(rig_, "c");
+  const auto slots = a.store(0, 4);
+  Lease lease = b.lease(0, 1);
+  const SlotId damaged = lease.slots()[0];
+  EXPECT_EQ(b.tier().withdraw(lease, {&damaged, 1}),
+            (std::vector<WithdrawnSlot>{{damaged, key(0), false}}));
+  EXPECT_EQ(b.num_readable(0, 4), 3U);
+  EXPECT_EQ(c.num_readable(0, 4), 3U);
+  // Its owner learns of it at its next look, and until then does not evict it.
+  EXPECT_EQ(a.num_readable(0, 4), 4U);
+  a.tend();
+  EXPECT_EQ(a.num_readable(0, 4), 3U);
+  EXPECT_EQ(a.snapshot().num_set_aside, 1U);
+  b.tier().release(std::move(lease));
+  b.drop_guests();
+  c.drop_guests();
+  a.tend();
+  EXPECT_EQ(a.snapshot().num_set_aside, 1U);
+  EXPECT_TRUE(rig_.word(place_of(damaged, Instance::kChunkSlots)).withdrawn());
+  for (std::uint64_t round = 1; round < 9; ++round) {
+    const auto taken = a.store(100 * round, 3);
+    EXPECT_EQ(std::count(taken.begin(), taken.end(), damaged.value()), 0);
+  }
+  EXPECT_EQ(slots[0], damaged.value());
+}
+
+TEST_F(TierPeersTest, AnOwnSlotThatIsWithdrawnIsFoundByNoPeer) {
+  Instance a(rig_, "a");
+  Instance b(rig_, "b");
+  a.store(0, 2);
+  Lease foreign = b.lease(0, 1);
+  Lease own = a.lease(0, 2);
+  const SlotId damaged = own.slots()[0];
+  EXPECT_EQ(a.tier().withdraw(own, {&damaged, 1}),
+            (std::vector<WithdrawnSlot>{{damaged, key(0), true}}));
+  a.tier().release(std::move(own));
+  b.tier().release(std::move(foreign));
+  b.drop_guests();
+  a.tend();
+  EXPECT_EQ(b.num_readable(0, 2), 1U);
+  EXPECT_EQ(a.num_readable(0, 2), 1U);
+  EXPECT_EQ(a.snapshot().num_set_aside, 1U);
+}
+
+// Its owner was not told: it is not evicted, and goes with its chunk.
+TEST_F(TierPeersTest, WhatIsWithdrawnStaysOutOfUseForWhoTakesTheChunk) {
+  Instance b(rig_, "b");
+  SlotId damaged;
+  {
+    Instance a(rig_, "a");
+    a.store(0, 4);
+    Lease lease = b.lease(0, 1);
+    damaged = lease.slots()[0];
+    static_cast<void>(b.tier().withdraw(lease, {&damaged, 1}));
+    b.tier().release(std::move(lease));
+  }
+  b.drop_guests();
+  // All of the memory, in which it finds what the other has left.
+  for (std::uint64_t round = 1; round < 9; ++round) {
+    for (std::uint64_t block = 0; block < 15; ++block) {
+      const auto taken = b.store(1000 * round + block, 1);
+      EXPECT_NE(taken[0], damaged.value());
+    }
+  }
+  EXPECT_EQ(b.num_chunks(), Instance::kNumChunks);
+  EXPECT_EQ(b.snapshot().num_set_aside, 1U);
+  EXPECT_EQ(b.num_readable(0, 1), 0U);
+}
+
 TEST_F(TierPeersTest, AfterAResetNeitherFindsTheOther) {
   Instance a(rig_, "a");
   Instance b(rig_, "b");

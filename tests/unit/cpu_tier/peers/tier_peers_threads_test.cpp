@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <bit>
 #include <thread>
 
 namespace kvferry::cpu_tier {
@@ -32,6 +33,24 @@ TEST(TierPeersThreads, EverybodyReadsWhatWasStoredAndNoSlotIsLost) {
   EXPECT_GT(num_read, 0U);
   EXPECT_GT(num_foreign, 0U) << "nobody read what another had stored";
   expect_no_slot_is_lost(rig);
+}
+
+// By its owner or by a reader, while its owner evicts, forgets, gives its chunk up or leaves.
+TEST(TierPeersThreads, WhatIsWithdrawnIsNeverFilledAgain) {
+  const SharedTierRig rig(Instance::kShape);
+  SharedWorker::Withdrawn withdrawn{0};
+  for (int life = 0; life < 3; ++life) {
+    std::vector<std::jthread> threads;
+    for (int number = 0; number < kNumInstances; ++number) {
+      threads.emplace_back([&, number] {
+        SharedWorker worker(rig, number, &withdrawn);
+        for (int step = 0; step < kNumSteps / 3; ++step) worker.step();
+        EXPECT_TRUE(worker.all_right());
+      });
+    }
+  }
+  EXPECT_GE(std::popcount(withdrawn.load()), SharedWorker::kMostWithdrawn);
+  expect_no_slot_is_lost(rig, withdrawn.load());
 }
 
 }  // namespace

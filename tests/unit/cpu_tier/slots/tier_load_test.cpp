@@ -146,6 +146,75 @@ TEST_F(TierLoad, ForgettingALeaseForgetsItsSlotsAndNotItsKeys) {
   EXPECT_EQ(tier.snapshot().num_free, 7U);
 }
 
+TEST_F(TierLoad, AWithdrawnSlotIsNeverUsedAgain) {
+  store(keys(0, 8));
+  Lease held = lease(keys(0, 3));
+  const SlotId damaged = held.slots()[1];
+  const std::uint64_t before = tier.eviction_epoch();
+  EXPECT_EQ(tier.withdraw(held, {&damaged, 1}),
+            (std::vector<WithdrawnSlot>{{damaged, key(1), true}}));
+  EXPECT_EQ(readable(0, 3), (std::vector<std::uint64_t>{0, 2}));
+  EXPECT_EQ(tier.eviction_epoch(), before + 1);
+  EXPECT_EQ(tier.snapshot().num_dying, 1U);
+  EXPECT_EQ(tier.snapshot().num_set_aside, 0U);
+  tier.release(std::move(held));
+  EXPECT_EQ(tier.snapshot().num_dying, 0U);
+  EXPECT_EQ(tier.snapshot().num_quarantined, 1U);
+  EXPECT_EQ(tier.snapshot().num_set_aside, 1U);
+  EXPECT_TRUE(tier.snapshot().conserved());
+  // All others go round, many times.
+  EXPECT_EQ(tier.reserve(keys(100, 8)).otherwise().num_available, 7U);
+  for (std::uint64_t round = 0; round < 5; ++round) {
+    WritableSlots slots = take(keys(100 * (round + 1), 7));
+    for (const SlotId slot : slots.slots()) EXPECT_NE(slot, damaged);
+    if (round % 2 == 0) {
+      tier.commit(std::move(slots));
+    } else {
+      tier.release(tier.abort(std::move(slots)));
+    }
+  }
+  tier.forget_all();
+  EXPECT_EQ(tier.snapshot().num_free, 7U);
+}
+
+// Two requests load one block: both find it damaged, the first while the second still reads.
+TEST_F(TierLoad, ASlotIsWithdrawnOnceHoweverManyFindItDamaged) {
+  store(keys(0, 2));
+  Lease first = lease(keys(0, 2));
+  Lease second = lease(keys(0, 2));
+  const SlotId damaged = first.slots()[0];
+  static_cast<void>(tier.withdraw(first, {&damaged, 1}));
+  tier.release(std::move(first));
+  store(keys(0, 1));  // Anew, in another slot.
+  EXPECT_EQ(tier.withdraw(second, {&damaged, 1}),
+            (std::vector<WithdrawnSlot>{{damaged, std::nullopt, true}}));
+  EXPECT_EQ(readable(0, 2), (std::vector<std::uint64_t>{0, 1}));
+  tier.release(std::move(second));
+  EXPECT_EQ(tier.snapshot().num_set_aside, 1U);
+}
+
+TEST_F(TierLoad, ASlotThatALeaseHasTwiceIsSetAsideOnce) {
+  store(keys(0, 1));
+  Lease held = lease(std::array{key(0), key(0)});
+  const SlotId damaged = held.slots()[0];
+  static_cast<void>(tier.withdraw(held, {&damaged, 1}));
+  tier.release(std::move(held));
+  EXPECT_EQ(tier.snapshot().num_set_aside, 1U);
+  EXPECT_TRUE(tier.snapshot().conserved());
+}
+
+// Another load of it failed before, for another reason.
+TEST_F(TierLoad, WhatWasForgottenBeforeIsWithdrawnToo) {
+  store(keys(0, 1));
+  Lease held = lease(keys(0, 1));
+  const SlotId damaged = held.slots()[0];
+  tier.forget(held);
+  static_cast<void>(tier.withdraw(held, {&damaged, 1}));
+  tier.release(std::move(held));
+  EXPECT_EQ(tier.snapshot().num_set_aside, 1U);
+  EXPECT_EQ(tier.snapshot().num_free, 7U);
+}
+
 TEST_F(TierLoad, ForgetAllLeavesWritableKeysToTheirOwners) {
   WritableSlots in_flight = take(keys(0, 2));
   tier.forget_all();

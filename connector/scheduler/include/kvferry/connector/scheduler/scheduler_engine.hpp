@@ -140,6 +140,9 @@ class SchedulerEngine {
   /// Tier::take_key_events(): what can be loaded since the last call, and what cannot any more.
   [[nodiscard]] std::vector<cpu_tier::KeyEvent> take_key_events();
 
+  /// What the user should read in the log, since the last call; in full sentences.
+  [[nodiscard]] std::vector<std::string> take_warnings();
+
   [[nodiscard]] SchedulerSnapshot snapshot() const;
   /// Slots of the tier that are ready on every rank, if all were of the first class.
   [[nodiscard]] std::uint32_t num_slots() const;

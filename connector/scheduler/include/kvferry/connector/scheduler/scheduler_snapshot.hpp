@@ -44,6 +44,8 @@ struct SchedulerSnapshot {
   std::uint64_t failed_stores = 0;
   std::uint64_t failed_loads = 0;   ///< Transfers.
   std::uint64_t expired_loads = 0;  ///< Of these, those that had not begun within load_timeout.
+  /// By rank: blocks that it loaded and that are not what was stored.
+  std::vector<std::uint64_t> damaged_blocks;
   std::uint64_t stale_reports = 0;  ///< Words of ranks that matched no waiting owner; dropped.
 
   bool operator==(const SchedulerSnapshot&) const = default;

@@ -55,11 +55,20 @@ struct StoreGathered {
   std::uint32_t num_gathered = 0;
 };
 
+/// A slot whose bytes are not what was stored there, as its tag on this rank shows.
+struct DamagedSlot {
+  SlabClassId slab_class;
+  SlotId slot;
+  bool operator==(const DamagedSlot&) const = default;
+};
+
 /// The end of a transfer on this rank: no device of the rank touches its memory any more.
 struct TransferEnded {
   TransferId transfer;
   Outcome outcome = Outcome::kDone;
   std::string reason;
+  /// Of a load, each once. Not empty: it has failed for them, and for nothing else.
+  std::vector<DamagedSlot> damaged = {};
 };
 
 /// The end of a ChunkOrder on this rank.

@@ -37,7 +37,8 @@ struct ArenaReport {
 /// before it destroys the arena. The device outlives it.
 ///
 /// The source provides the bytes and knows whether other processes have them too. The arena counts
-/// the ready chunks and registers them with the device.
+/// the ready chunks and registers them with the device. Beside the chunks lie the *tags*, a word
+/// for each slot. They are in the budgets, and registered with no device.
 class Arena {
  public:
   /// Asks the source for the memory and maps it, before any page is touched. Then it makes all
@@ -114,6 +115,13 @@ class Arena {
   [[nodiscard]] std::uintptr_t chunk_device_address(ChunkId chunk) const {
     return piece_device_addresses_[piece_of(chunk).value()].load(std::memory_order_acquire) +
            std::uint64_t{chunk.value() % grant_.chunks_per_piece} * shape_.chunk_bytes;
+  }
+  /// Number of tags of each chunk; 0: it has none.
+  [[nodiscard]] std::uint32_t tags_per_chunk() const { return shape_.tags_per_chunk; }
+  /// Tag `index` < tags_per_chunk() of a chunk that was ready once. It is zero until it is written,
+  /// and stays when the chunk is retired.
+  [[nodiscard]] std::atomic<std::uint64_t>& tag(ChunkId chunk, std::uint32_t index) const {
+    return pages_.tags()[std::uint64_t{chunk.value()} * shape_.tags_per_chunk + index];
   }
   /// A copy must not straddle chunks of different pieces.
   [[nodiscard]] PieceId piece_of(ChunkId chunk) const {

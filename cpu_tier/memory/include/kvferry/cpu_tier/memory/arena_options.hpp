@@ -14,6 +14,9 @@
 
 namespace kvferry::cpu_tier {
 
+/// Bytes of a slot's tag.
+inline constexpr std::uint64_t kTagBytes = 8;
+
 enum class ArenaStart : std::uint8_t {
   kReady,  ///< The constructor makes all chunks ready.
   kEmpty   ///< No chunk is ready; grow() makes them ready.
@@ -44,6 +47,9 @@ struct ArenaOptions {
   /// With kByPieces: number of chunks that the arena has at first, rounded up to whole pieces. The
   /// memory of the other chunks is neither claimed nor touched before Arena::restore(). 0: all.
   std::uint32_t start_chunks = 0;
+  /// Number of *tags* beside each chunk: words in which the copies into its slots are checked. One
+  /// for each slot, of the class that has the most slots in a chunk; 0: the slots have no tags.
+  std::uint32_t tags_per_chunk = 0;
   /// Unset: huge pages from the pool, if the pool and the cgroups have enough; otherwise
   /// transparent huge pages, as long as they come quickly.
   std::optional<PageKind> pages = std::nullopt;
@@ -64,12 +70,22 @@ struct ArenaOptions {
   MachineRoot machine = {};
 };
 
-/// Contiguous chunks of one size.
+/// Contiguous chunks of one size, and the tags beside them.
 struct ArenaShape {
   std::uint64_t chunk_bytes = 0;
   std::uint32_t num_chunks = 0;
+  std::uint32_t tags_per_chunk = 0;
 
+  /// Bytes of the chunks.
   [[nodiscard]] std::uint64_t bytes() const { return chunk_bytes * num_chunks; }
+  [[nodiscard]] std::uint64_t tag_bytes() const {
+    return std::uint64_t{num_chunks} * tags_per_chunk * kTagBytes;
+  }
+  /// Bytes that count against the limits of such pages. The tags are in normal pages, so they do
+  /// not count against the limits of the pool.
+  [[nodiscard]] std::uint64_t bytes_of(PageKind pages) const {
+    return bytes() + (pages == PageKind::kPool ? 0 : tag_bytes());
+  }
 };
 
 /// Chunks that follow each other.

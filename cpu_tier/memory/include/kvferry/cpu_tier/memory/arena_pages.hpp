@@ -16,12 +16,13 @@ namespace kvferry::cpu_tier {
 
 class Populator;
 
-/// The mapped memory of an arena and the threads that populate it. A source works on it. One thread
-/// at a time populates; the other functions are thread-safe.
+/// The mapped memory of an arena, with its tags, and the threads that populate it. A source works
+/// on it. One thread at a time populates; the other functions are thread-safe.
 class ArenaPages {
  public:
-  ArenaPages(std::unique_ptr<HostMapping> mapping, const ArenaShape& shape,
-             const ArenaOptions& options);
+  /// `tags`: as ArenaSource::map_tags(); null if the shape has none.
+  ArenaPages(std::unique_ptr<HostMapping> mapping, std::unique_ptr<HostMapping> tags,
+             const ArenaShape& shape, const ArenaOptions& options);
   ~ArenaPages();
   ArenaPages(const ArenaPages&) = delete;
   ArenaPages& operator=(const ArenaPages&) = delete;
@@ -29,6 +30,8 @@ class ArenaPages {
   [[nodiscard]] const HostMapping& mapping() const { return *mapping_; }
   /// Rounded up so that the last chunk ends at a page boundary.
   [[nodiscard]] std::span<std::byte> bytes_of(ChunkRange chunks) const;
+  /// What these chunks take of the machine's memory, or of its pool of huge pages.
+  [[nodiscard]] std::uint64_t needed_bytes(ChunkRange chunks) const;
 
   /// Checks the machine's memory limits before this many bytes of the mapping are touched. Other
   /// processes take memory too, and a shortage that the kernel detects would be a fatal signal.
@@ -47,6 +50,12 @@ class ArenaPages {
   /// speed does not count as the speed of pages.
   [[nodiscard]] bool map_resident(std::span<std::byte> part, const std::stop_token& stop) const;
 
+  /// Makes the tags of chunks resident, and does not change them. Returns false if it was stopped.
+  /// Throws ResourceError.
+  [[nodiscard]] bool populate_tags(ChunkRange chunks, const std::stop_token& stop) const;
+  /// The tags of all chunks.
+  [[nodiscard]] std::span<std::atomic<std::uint64_t>> tags() const;
+
   [[nodiscard]] const MemoryPlacement& placement() const { return placement_; }
   [[nodiscard]] bool gave_up_huge_pages() const { return gave_up_huge_pages_; }
 
@@ -56,6 +65,7 @@ class ArenaPages {
   const double slow_bytes_per_second_;
   const MachineRoot machine_;
   const std::unique_ptr<HostMapping> mapping_;
+  const std::unique_ptr<HostMapping> tags_;
   const std::unique_ptr<Populator> populator_;
   std::atomic<bool> gave_up_huge_pages_{false};
 };

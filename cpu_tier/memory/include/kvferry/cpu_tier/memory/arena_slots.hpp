@@ -5,6 +5,7 @@
 #include "kvferry/cpu_tier/memory/arena.hpp"
 #include "kvferry/cpu_tier/memory/slab_geometry.hpp"
 
+#include <atomic>
 #include <cstdint>
 
 namespace kvferry::cpu_tier {
@@ -13,7 +14,7 @@ namespace kvferry::cpu_tier {
 /// view; the arena outlives it. As thread-safe as the arena.
 class ArenaSlots {
  public:
-  /// Throws ConfigError if that many slots do not fit into a chunk.
+  /// Throws ConfigError if that many slots do not fit into a chunk, or its chunks have fewer tags.
   ArenaSlots(const Arena& arena, std::uint32_t slots_per_chunk, std::uint64_t slot_bytes);
 
   [[nodiscard]] std::uint64_t slot_bytes() const { return slot_bytes_; }
@@ -33,6 +34,15 @@ class ArenaSlots {
   [[nodiscard]] std::uintptr_t device_address(SlotId slot) const {
     const SlotPlace place = place_of(slot, slots_per_chunk_);
     return arena_->chunk_device_address(place.chunk) + place.index * slot_bytes_;
+  }
+  /// Whether each slot has a tag.
+  [[nodiscard]] bool has_tags() const { return arena_->tags_per_chunk() != 0; }
+  /// The tag of a slot in a chunk that was ready once: the word of whatever slot, of any class, has
+  /// this place in its chunk. It lies beside the arena, where all processes that have the slot's
+  /// bytes have it too, and is zero until it is written. Only if has_tags().
+  [[nodiscard]] std::atomic<std::uint64_t>& tag(SlotId slot) const {
+    const SlotPlace place = place_of(slot, slots_per_chunk_);
+    return arena_->tag(place.chunk, place.index);
   }
   /// The registered piece in which it lies. No copy may cross the end of the piece.
   [[nodiscard]] PieceId piece_of(SlotId slot) const {

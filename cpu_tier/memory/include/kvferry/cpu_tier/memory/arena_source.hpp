@@ -26,13 +26,15 @@ struct ArenaGrant {
   /// Number of pieces that become ready together, after the very first piece, which becomes ready
   /// alone.
   std::uint32_t pieces_per_step = 1;
+  /// 0: as many as requested; otherwise at least as many.
+  std::uint32_t tags_per_chunk = 0;
   /// Null: another process claims the memory, or it is already there.
   std::unique_ptr<MemoryClaim> claim = nullptr;
   std::vector<std::string> warnings = {};
 };
 
-/// Provides the bytes of one arena. The arena calls grant() once, then map() once, then
-/// make_resident() any number of times, from one thread at a time.
+/// Provides the bytes of one arena. The arena calls grant() once, then map() and map_tags() once,
+/// then make_resident() any number of times, from one thread at a time.
 class ArenaSource {
  public:
   ArenaSource() = default;
@@ -47,6 +49,13 @@ class ArenaSource {
   [[nodiscard]] virtual ArenaGrant grant(const ArenaShape& asked, const ArenaOptions& options) = 0;
   /// Maps the granted memory. Throws ResourceError.
   [[nodiscard]] virtual std::unique_ptr<HostMapping> map() = 0;
+  /// Maps the tags of the granted chunks, which are not part of map(). They are zero until they are
+  /// written, and stay when their chunk is given back. The processes that have the same chunks have
+  /// the same tags. `granted.tag_bytes()` > 0. By default they are memory of this process only.
+  /// Throws ResourceError.
+  [[nodiscard]] virtual std::unique_ptr<HostMapping> map_tags(const ArenaShape& granted) {
+    return std::make_unique<HostMapping>(granted.tag_bytes(), PageKind::kNormal);
+  }
   /// Makes chunks resident. They are whole pieces, or end with the arena. Returns how long it
   /// waited for other processes; nothing if it was stopped first. Throws ResourceError, and the
   /// errors of the specific source. If it does not succeed, the caller releases the part.

@@ -86,6 +86,10 @@ class SharedTier {
   [[nodiscard]] std::uint64_t arena_offset(std::uint32_t rank) const {
     return places_.arenas + rank * arena_bytes();
   }
+  /// The offset of a rank's tags in the file: `places().rank_tag_bytes` of the metadata.
+  [[nodiscard]] std::uint64_t tags_offset(std::uint32_t rank) const {
+    return places_.tags + rank * places_.rank_tag_bytes;
+  }
   /// Bytes that one rank's arena does not have yet, if all ranks have the same amount.
   [[nodiscard]] std::uint64_t missing_arena_bytes() const;
 

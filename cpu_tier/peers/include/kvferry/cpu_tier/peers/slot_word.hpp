@@ -20,6 +20,10 @@
 /// Only the owner of the chunk makes these transitions. A reader only sets and clears its own bit,
 /// and a bit can only be set on a readable slot. The owner evicts only slots without a bit. A slot
 /// is filling from its reservation on, before any device knows it.
+///
+/// A reader that finds that the bytes of its slot are not what was stored *withdraws* the slot. It
+/// cannot be leased from then on, and is never filled or free again: once its owner has forgotten
+/// it, it stays dying.
 namespace kvferry::cpu_tier {
 
 /// Setting one more bit turns readable into dying. So forgetting takes one step, however many
@@ -41,7 +45,8 @@ inline constexpr std::uint32_t kMaxInstances = 32;
 
 /// What a word says:
 ///
-///     | generation (24 bits) | lessees (32 bits) | unused (4) | touched (1) | state (3) |
+///     | generation (24 bits) | lessees (32) | unused (3) | withdrawn (1) | touched (1) | state (3)
+///     |
 struct SlotWord {
   std::uint64_t bits = 0;
 
@@ -50,6 +55,12 @@ struct SlotWord {
   }
   /// Whether an instance has leased it since the owner last checked.
   [[nodiscard]] constexpr bool touched() const { return (bits & kTouched) != 0; }
+  /// Whether its bytes were found not to be what was stored.
+  [[nodiscard]] constexpr bool withdrawn() const { return (bits & kWithdrawn) != 0; }
+  /// Whether an instance could lease it.
+  [[nodiscard]] constexpr bool can_be_read() const {
+    return state() == SharedState::kReadable && !withdrawn();
+  }
   [[nodiscard]] constexpr std::uint32_t lessees() const {
     return static_cast<std::uint32_t>(bits >> kLesseeShift);
   }
@@ -58,10 +69,10 @@ struct SlotWord {
     return static_cast<std::uint32_t>(bits >> kGenerationShift);
   }
   /// Whether the protocol can produce this word. Otherwise it is damaged: an unknown state, or a
-  /// reader of a slot that no instance can read.
+  /// reader of a slot that no instance can read, or one that was never read and is withdrawn.
   [[nodiscard]] constexpr bool is_sound() const {
     return state() == SharedState::kReadable || state() == SharedState::kDying ||
-           (state() <= SharedState::kQuarantined && lessees() == 0);
+           (state() <= SharedState::kQuarantined && lessees() == 0 && !withdrawn());
   }
   [[nodiscard]] constexpr bool is_leased_by(InstanceId instance) const {
     return (bits & bit_of(instance)) != 0;
@@ -77,19 +88,21 @@ struct SlotWord {
     return {bits & ~bit_of(instance)};
   }
   [[nodiscard]] constexpr SlotWord untouched() const { return {bits & ~kTouched}; }
+  [[nodiscard]] constexpr SlotWord as_withdrawn() const { return {bits | kWithdrawn}; }
   [[nodiscard]] constexpr SlotWord of_next_generation() const {
     return {bits + (std::uint64_t{1} << kGenerationShift)};
   }
   /// Quarantined, without a reader.
   [[nodiscard]] constexpr SlotWord doubted() const {
     constexpr std::uint64_t kLessees = std::uint64_t{0xffffffff} << kLesseeShift;
-    return SlotWord{bits & ~kLessees}.with(SharedState::kQuarantined);
+    return SlotWord{bits & ~kLessees & ~kWithdrawn}.with(SharedState::kQuarantined);
   }
   bool operator==(const SlotWord&) const = default;
 
  private:
   static constexpr std::uint64_t kStateMask = 7;
   static constexpr std::uint64_t kTouched = 8;
+  static constexpr std::uint64_t kWithdrawn = 16;
   static constexpr unsigned kLesseeShift = 8;
   static constexpr unsigned kGenerationShift = 40;
   [[nodiscard]] static constexpr std::uint64_t bit_of(InstanceId instance) {
@@ -109,7 +122,8 @@ class SharedSlot {
 
   /// free -> filling: a device can write the slot from now on. Returns false if it is not free.
   [[nodiscard]] bool begin_fill();
-  /// readable -> filling, in one step, if no instance reads it. Returns false as evict().
+  /// readable -> filling, in one step, if no instance reads it, and it is not withdrawn. Returns
+  /// false as evict().
   [[nodiscard]] bool refill();
   /// filling -> readable: every rank has stored it. An instance that leases it sees everything that
   /// was written before. Returns false if it is not filling.
@@ -117,12 +131,13 @@ class SharedSlot {
   /// filling -> free: no device can write it any more. Returns false if it is not filling.
   [[nodiscard]] bool abandon();
   /// readable -> free, if no instance reads it. Returns false if an instance reads it or is about
-  /// to, or if it is not readable.
+  /// to, or if it is not readable or is withdrawn.
   [[nodiscard]] bool evict();
-  /// readable (a precondition) -> free, or dying if an instance reads it. No instance can lease it
-  /// any more. Returns the new state.
+  /// readable (a precondition) -> free, or dying if an instance reads it or it is withdrawn. No
+  /// instance can lease it any more. Returns the new state.
   [[nodiscard]] SharedState forget();
-  /// dying -> free when no instance reads it. Returns false if one does, or if it is not dying.
+  /// dying -> free when no instance reads it. Returns false if one does, or if it is not dying or
+  /// is withdrawn.
   [[nodiscard]] bool free_dying();
   /// Whether an instance has leased it since the last call.
   [[nodiscard]] bool take_touched();
@@ -141,6 +156,9 @@ class SharedSlot {
   /// bit is cleared. Returns false if the slot is not readable, if the bit is already set (an
   /// instance counts its own leases itself), or if the slot keeps changing.
   [[nodiscard]] bool lease(InstanceId reader);
+  /// For an instance that has leased the slot, or owns it and keeps it readable or dying: its bytes
+  /// are not what was stored. No instance leases it any more, and it is never filled or free again.
+  void withdraw();
   /// Clears the reader's bit in any state. Returns whether it was set.
   bool end_lease(InstanceId reader);
 

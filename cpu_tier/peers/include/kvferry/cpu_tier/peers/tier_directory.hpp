@@ -138,6 +138,12 @@ class TierDirectory {
   void publish(SlotPlace place, const BlockKey& key, const HintChange& change);
   /// readable -> free. Returns false if an instance reads it.
   [[nodiscard]] bool evict(SlotPlace place);
+  /// The bytes of a slot, which this instance owns or has leased, are not what was stored
+  /// (SharedSlot::withdraw()). Its owner learns of it in tend().
+  void withdraw(SlotPlace place);
+  /// Whether another instance has withdrawn a slot of an own chunk since the last call for that
+  /// chunk.
+  [[nodiscard]] bool take_withdrawals(ChunkId chunk);
   /// Prefetches the lines that evict(), begin_fill(), refill() and publish() change.
   void prefetch(SlotPlace place) const { records_.prefetch(place); }
   /// Prefetches the line of hints that publish() of the key changes.
@@ -233,6 +239,7 @@ class TierDirectory {
   const std::chrono::nanoseconds grace_;
   const std::function<Time()> clock_;
   std::vector<SeenQuarantine> seen_quarantines_;  ///< By chunk.
+  std::vector<std::uint64_t> seen_withdrawals_;   ///< By chunk.
   std::array<SeenWord, kMaxInstances> seen_words_{};
   std::atomic<std::uint64_t> num_damaged_{0};
   std::uint32_t next_chunk_ = 0;

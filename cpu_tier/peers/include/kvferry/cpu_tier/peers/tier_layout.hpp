@@ -16,12 +16,12 @@
 /// different address. The file is all zeros at first, and zeros mean: no instance, a chunk without
 /// an owner, a free slot, no hint.
 ///
-///     | a page for its header | instances | chunks | hints | slot words | slot keys | arena of
-///     rank 0
-///     |..
+///     | a page for its header | instances | chunks | hints | slot words | slot keys |
+///     | tags of rank 0 | tags of rank 1 | .. | arena of rank 0 | arena of rank 1 | ..
 ///
-/// Only schedulers use the metadata; a rank maps its arena and does not read the rest. Everything
-/// that more than one process writes is a single atomic word that is complete by itself.
+/// Only schedulers use the metadata before the tags; a rank maps its arena and its tags, and does
+/// not read the rest. Everything that more than one process writes is a single atomic word that is
+/// complete by itself.
 namespace kvferry::cpu_tier {
 
 /// Most ranks of an engine on one node.
@@ -82,8 +82,9 @@ struct ChunkOwner {
 };
 static_assert(kMaxInstances < 0xff);
 
-/// A chunk. `owner` changes by compare-and-swap. Only the owner writes the rest, which stays when
-/// the chunk loses its owner, so that its contents can be read and taken over.
+/// A chunk. `owner` changes by compare-and-swap. Only the owner writes the rest, except for the
+/// last number. All of it stays when the chunk loses its owner, so that its contents can be read
+/// and taken over.
 struct alignas(64) ChunkRecord {
   std::atomic<std::uint64_t> owner;  ///< ChunkOwner.
   /// Number of slots in use, from the first; 0: the chunk was never divided.
@@ -94,6 +95,8 @@ struct alignas(64) ChunkRecord {
   /// Rises whenever an instance is about to quarantine slots of it in a sweep. Its owner measures
   /// the grace period by its own clock, from the moment at which it first saw this number.
   std::atomic<std::uint64_t> num_quarantines;
+  /// Rises after another instance than the owner has withdrawn a slot of it.
+  std::atomic<std::uint64_t> num_withdrawals;
 };
 
 /// The key of a slot. It is written while the slot is filling, and read under a lease, or without
@@ -133,7 +136,9 @@ struct TierPlaces {
   std::uint64_t chunks = 0;
   std::uint64_t hints = 0;
   std::uint64_t slots = 0;
-  std::uint64_t arenas = 0;  ///< Also the end of the metadata.
+  std::uint64_t tags = 0;  ///< Of rank 0: a word for each slot; those of the others follow.
+  std::uint64_t rank_tag_bytes = 0;  ///< Of one rank, in whole pages.
+  std::uint64_t arenas = 0;          ///< Also the end of the metadata.
   std::uint64_t end = 0;
   std::uint64_t num_hints = 0;
 };

@@ -89,14 +89,15 @@ class TierRecords {
   [[nodiscard]] std::optional<BlockKey> key_of(SlotPlace place) const {
     return key_under(slot(place).load(), place);
   }
+  /// Whether a complete key of any name space belongs to this word of the slot.
+  [[nodiscard]] bool has_key(SlotWord word, SlotPlace place) const;
   /// Whether the slot holds the key in this name space, according to its words.
   [[nodiscard]] bool holds(SlotPlace place, const BlockKey& key) const;
   /// Whether a hint leads to no readable slot. The number can be arbitrary, because another program
   /// could have written it.
   [[nodiscard]] bool is_stale_hint(std::uint32_t number) const {
     return number >= slots_.size() ||
-           SlotWord{slots_[number].word.load(std::memory_order_relaxed)}.state() !=
-               SharedState::kReadable;
+           !SlotWord{slots_[number].word.load(std::memory_order_relaxed)}.can_be_read();
   }
   /// The stamp with which a key is written under that word.
   [[nodiscard]] std::uint32_t stamp_of(SlotWord word, ChunkId chunk) const;

@@ -18,7 +18,9 @@ struct SharedSlotCounts {
   std::uint64_t num_readable = 0;
   std::uint64_t num_dying = 0;
   std::uint64_t num_quarantined = 0;
-  /// Readable and dying slots that one or more instances lease.
+  /// Slots whose bytes were found not to be what was stored. They are not used again.
+  std::uint64_t num_withdrawn = 0;
+  /// Readable, dying and withdrawn slots that one or more instances lease.
   std::uint64_t num_leased = 0;
   /// Impossible words. The instance that takes their chunk repairs them.
   std::uint64_t num_damaged = 0;

@@ -13,6 +13,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <vector>
 
 /// The interface between a tier and its *peers*: other processes that use the same memory. A tier
 /// publishes every transition that peers can see, and searches the peers' slots for keys that it
@@ -106,6 +107,12 @@ class PeerSlots {
   /// The bytes of the guests among the slots are in doubt: they are not found again. Returns
   /// whether any could be found before.
   virtual bool shun(std::span<const SlotId> slots) = 0;
+  /// The bytes of these slots, own or guests, which the caller has leased, are not what was stored.
+  /// No tier finds them any more, and forget() and make_free() do not free them any more. The tier
+  /// then forgets its own ones and shuns the guests.
+  virtual void withdraw(std::span<const SlotId> slots) = 0;
+  /// Own readable slots that peers have withdrawn since the last call.
+  [[nodiscard]] virtual std::vector<SlotId> take_withdrawn() = 0;
   /// No guest is found any more. Returns whether any could be found before.
   virtual bool hide_all() = 0;
   /// The tier is about to own the range, so its guests are released. Returns false if one is

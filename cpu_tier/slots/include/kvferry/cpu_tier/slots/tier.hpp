@@ -27,8 +27,9 @@
 ///
 /// Slot states. free -> writable (reserved by one transfer) -> readable (committed) -> free
 /// (evicted). writable -> aborted (key forgotten, a device could still write) -> free. aborted ->
-/// quarantined -> free. readable and leased -> dying (key forgotten, still leased) -> free. A
-/// readable slot without a lease is evictable.
+/// quarantined -> free. readable and leased -> dying (key forgotten, still leased) -> free, or
+/// quarantined for good if its bytes were found not to be what was stored. A readable slot without
+/// a lease is evictable.
 namespace kvferry::cpu_tier {
 
 /// The tier reserved no slot for the keys. This is not a failure. Without `present` the tier is
@@ -283,6 +284,7 @@ class Tier {
  private:
   friend class Reservation;
   friend class TierPromises;     // What clients say of blocks (tier_promises.hpp).
+  friend class TierWithdrawals;  // Slots whose bytes are damaged (tier_withdrawals.hpp).
   friend class RetirableChunks;  // Chunks that go out of use, and come back (retirable_chunks.hpp).
   /// A SlotClass with its chunks and their ages.
   struct SlabClass;

@@ -32,8 +32,8 @@ struct TierSnapshot {
   std::uint64_t num_won_total = 0;    ///< Blocks that had stayed and were loaded.
   std::uint64_t num_lost_total = 0;   ///< Blocks that had left for them, and were requested.
   std::uint64_t num_early_total = 0;  ///< Blocks that left early.
+  std::uint32_t num_set_aside = 0;    ///< Quarantined slots that belong to no transfer.
   // For a shared tier:
-  std::uint32_t num_set_aside = 0;      ///< Quarantined slots that belong to no transfer.
   std::uint32_t num_guests = 0;         ///< Slots of other instances that this one has found.
   std::uint32_t num_leased_guests = 0;  ///< Those of them that are leased.
   std::uint64_t num_guests_total = 0;   ///< How often another instance's slot was found.
