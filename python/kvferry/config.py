@@ -36,6 +36,7 @@ MIB = 1024 * KIB
 GIB = 1024 * MIB
 
 BACKENDS = ("auto", *_core.backend_names())
+VERIFICATIONS = ("off", "all")
 COPY_PATHS = ("auto", "per_run", "batch", "kernel", "staged")
 PAGES = ("auto", "normal", "transparent", "huge")
 EVICTIONS = tuple(_core.eviction_names())
@@ -108,6 +109,8 @@ class KvFerryConfig:
     copy_path
         How loads cross the link. ``"auto"``: chosen by the shape of the load and the measured times of earlier copies;
         otherwise this path for all loads.
+    verify
+        Which loaded blocks are checked to be what was stored: none (``"off"``) or ``"all"``.
     backend
         ``"auto"``: chosen by the device of the KV cache; otherwise the name of a back end.
     kv_cache_layout
@@ -183,6 +186,7 @@ class KvFerryConfig:
     load_staging_bytes: int | None = key(read_size_or_zero, default=None)
     store_bandwidth_limit: int | None = key(read_rate, WORKER, default=None)
     copy_path: str = key(one_of(WHERE, COPY_PATHS, "leave the key out"), WORKER, default="auto")
+    verify: str = key(one_of(WHERE, VERIFICATIONS, "leave the key out: nothing is checked"), WORKER, default="off")
     transfer_timeout_s: float = key(read_seconds, WORKER, default=300.0)
     load_timeout_s: float = key(read_seconds, SCHEDULER, default=30.0)
     backend: str = key(one_of(WHERE, BACKENDS, "leave the key out: the device of the KV cache decides"), default="auto")

@@ -53,6 +53,10 @@ HostLinkOptions host_link(const OptionValue& value) {
   return read_options<HostLinkOptions>(value.name(), kLinkKeys, value.mapping());
 }
 
+transfer::Verification verification(const OptionValue& value) {
+  return value.text() == "off" ? transfer::Verification::kOff : transfer::Verification::kAll;
+}
+
 std::optional<gpu::CopyPath> copy_path(const OptionValue& value) {
   const std::string name = value.text();
   if (name == "auto") return std::nullopt;
@@ -114,6 +118,8 @@ constexpr OptionKey<PyWorkerOptions> kKeys[] = {
     {"store_bandwidth_limit", set_transfer<&TransferOptions::store_bandwidth_limit>},
     {"copy_path", set_field_by<copy_path, &PyWorkerOptions::engine, &WorkerOptions::transfer,
                                &TransferOptions::copy_path>},
+    {"verify", set_field_by<verification, &PyWorkerOptions::engine, &WorkerOptions::transfer,
+                            &TransferOptions::verify>},
     {"shared_path", set_file<&SharedTierOptions::path>},
     {"shared_capacity_bytes", set_file<&SharedTierOptions::capacity_bytes>},
     {"shared_chunk_bytes", set_file<&SharedTierOptions::chunk_bytes>},

@@ -82,14 +82,15 @@ class Lives:
         )
 
     @contextlib.contextmanager
-    def begin(self, seed: int) -> Iterator[tuple[ToyEngine, ClientLife, random.Random]]:
-        """Begin one; says at a failure how to replay it."""
+    def begin(self, seed: int, **more: Any) -> Iterator[tuple[ToyEngine, ClientLife, random.Random]]:
+        """Begin one, with `more` in its configuration; says at a failure how to replay it."""
         rng = random.Random(seed)
         extra = {
             "cpu_bytes_to_use": 2 * 30 * 6144,
             "staging_bytes": 8 * 6144,
             "min_load_tokens": 0,
             "host_link": random_link(rng, seed),
+            **more,
         }
         spec = {"world_size": rng.choice([1, 2]), **self._shape, **self._spec, "extra_config": extra}
         engine = ToyEngine(self._folder, ToySpec(**spec))
@@ -160,7 +161,7 @@ def test_engines_that_are_closed_at_any_moment_leave_no_thread_and_no_file(
 
 
 def test_the_end_of_a_life_notices_a_wrong_block(folder: Path) -> None:
-    with Lives(folder, "plain", async_scheduling=False).begin(0) as (engine, life, _):
+    with Lives(folder, "plain", async_scheduling=False).begin(0, verify="off") as (engine, life, _):
         life.play(60)
         engine.run()
         engine.settle_stores()

@@ -35,6 +35,7 @@ def test_empty_config_has_the_defaults() -> None:
         load_staging_bytes=None,
         store_bandwidth_limit=None,
         copy_path="auto",
+        verify="off",
         transfer_timeout_s=300.0,
         backend="auto",
         eviction="adaptive",

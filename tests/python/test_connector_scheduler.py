@@ -277,17 +277,34 @@ def overwrite_all_slots(engine: ToyEngine) -> None:
 
 def test_overwritten_slots_are_noticed_by_the_toy(make: Make, expected: dict[str, list[int]]) -> None:
     # The check of every other test can fail: on the cells, and without looking at them, on the tokens.
-    engine = make({"cpu_bytes_to_use": 24 * 6144})
+    engine = make({"cpu_bytes_to_use": 24 * 6144, "verify": "off"})
     store_all(engine)
     overwrite_all_slots(engine)
     with pytest.raises(WrongKvError, match="wrong KV at"):
         engine.generate(again("2"))
 
-    engine = make({"cpu_bytes_to_use": 24 * 6144})
+    engine = make({"cpu_bytes_to_use": 24 * 6144, "verify": "off"})
     store_all(engine)
     overwrite_all_slots(engine)
     engine.workers[0].model.check_kv = False
     assert engine.generate(again("2"))["b2"] != expected["b"]
+
+
+def test_overwritten_slots_are_found_computed_and_not_used_again(
+    make: Make, is_async: bool, expected: dict[str, list[int]]
+) -> None:
+    engine = make({"cpu_bytes_to_use": 24 * 6144, "verify": "all"}, async_scheduling=is_async)
+    store_all(engine)
+    num_good = engine.snapshot()["num_evictable"]
+    worker = engine.workers[0].connector.worker_side.engine
+    worker.unsafe_copy_slot(0, 1)
+    found = engine.generate(again("2"))
+    assert {name: found[f"{name}2"] for name in expected} == expected
+    engine.settle_stores()
+    view = engine.snapshot()
+    assert view["damaged_blocks/0"] == view["num_set_aside"] == view["num_quarantined"] == 1
+    assert view["num_evictable"] >= num_good - 1
+
 
 
 def test_engine_gets_the_ends_that_it_waits_for_and_no_other(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

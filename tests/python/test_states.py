@@ -111,7 +111,7 @@ def test_every_copy_may_fail(make: Make, folder: Path, is_async: bool) -> None:
 
 
 def test_the_toy_notices_another_state(make: Make) -> None:
-    engine = make(STORE_ALL, **{**RECURRENT, "layer_pattern": "s"})
+    engine = make({**STORE_ALL, "verify": "off"}, **{**RECURRENT, "layer_pattern": "s"})
     engine.generate(PROMPTS)
     leave_to_the_tier(engine)
     worker = engine.workers[0].connector.worker_side.engine
@@ -123,7 +123,7 @@ def test_the_toy_notices_another_state(make: Make) -> None:
 
 def test_another_state_gives_other_tokens(make: Make, folder: Path) -> None:
     model = {**RECURRENT, "layer_pattern": "s"}
-    engine = make(STORE_ALL, **model)
+    engine = make({**STORE_ALL, "verify": "off"}, **model)
     engine.generate(PROMPTS)
     leave_to_the_tier(engine)
     worker = engine.workers[0].connector.worker_side.engine

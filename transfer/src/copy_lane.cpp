@@ -4,6 +4,7 @@
 #include "kvferry/base/check.hpp"
 #include "kvferry/base/test_hooks.hpp"
 
+#include "block_tag.hpp"
 #include "in_doubt.hpp"
 
 #include <algorithm>
@@ -25,14 +26,18 @@ CopyPaths paths_of(const gpu::DeviceTraits& traits, gpu::CopyDirection direction
   return paths;
 }
 
-/// Of loads that are staged; none without staging memory.
-std::vector<std::unique_ptr<gpu::Stream>> make_scatter_streams(gpu::Device& device,
-                                                               const StagingRing* staging) {
+std::vector<std::unique_ptr<gpu::Stream>> make_streams(gpu::Device& device, std::size_t count) {
   std::vector<std::unique_ptr<gpu::Stream>> streams;
-  while (staging != nullptr && streams.size() < CopyLane::kNumScatterStreams) {
+  while (streams.size() < count) {
     streams.push_back(device.create_stream(gpu::StreamPriority::kHigh));
   }
   return streams;
+}
+
+std::size_t num_second_streams(gpu::CopyDirection direction, const StagingRing* staging,
+                               const BlockSums* sums) {
+  const bool checks = sums != nullptr && direction == gpu::CopyDirection::kHostToDevice;
+  return staging != nullptr || checks ? CopyLane::kNumSecondStreams : 0;
 }
 
 /// Time between two done events. A device that cannot tell it has copied all the same.
@@ -49,14 +54,15 @@ std::chrono::nanoseconds time_between(const gpu::Event& begin, const gpu::Event&
 }  // namespace
 
 CopyLane::CopyLane(gpu::Device& device, PathChooser& chooser, gpu::CopyDirection direction,
-                   StagingRing* staging)
+                   StagingRing* staging, BlockSums* sums)
     : device_(device),
       chooser_(chooser),
       direction_(direction),
       staging_(staging),
+      sums_(sums),
       paths_(paths_of(device.traits(), direction, staging)),
       stream_(device.create_stream(gpu::StreamPriority::kHigh)),
-      scatter_streams_(make_scatter_streams(device, staging)) {}
+      second_streams_(make_streams(device, num_second_streams(direction, staging, sums))) {}
 
 CopyLane::~CopyLane() {
   KVFERRY_CHECK(!busy(), "a copy lane died with " + std::to_string(in_flight_.size()) +
@@ -76,17 +82,18 @@ void CopyLane::submit(Piece piece) {
 
 // One after the other, so that pieces never take staging memory from each other by halves. The
 // first always gets it in the end: what older pieces have comes back, and it needs half at most.
+// The same is true of the sums.
 void CopyLane::start_waiting() {
   while (!waiting_.empty()) {
     InFlight& first = waiting_.front();
     // A lost device refuses it, and then it ends.
-    if (!take_staging(first) && !device_.lost()) return;
+    if (!take_memory(first) && !device_.lost()) return;
     in_flight_.push_back(std::move(first));
     waiting_.pop_front();
     InFlight& work = in_flight_.back();
     work.last_stream = stream_.get();
-    if (work.path == CopyPath::kStaged) {
-      work.last_stream = scatter_streams_[num_scattered_++ % scatter_streams_.size()].get();
+    if (has_second_stream(work)) {
+      work.last_stream = second_streams_[num_seconds_++ % second_streams_.size()].get();
     }
     try {
       enqueue(work);
@@ -102,6 +109,19 @@ CopyPath CopyLane::choose(const InFlight& work) const {
     available.remove(CopyPath::kStaged);
   }
   return chooser_.choose(work.shape, available);
+}
+
+bool CopyLane::take_memory(InFlight& work) {
+  const bool is_checked = sums_ != nullptr && work.piece.kind == TransferKind::kLoad;
+  if (is_checked && !work.sums) {
+    work.sums = sums_->take(static_cast<std::uint32_t>(work.piece.blocks.size()));
+  }
+  return take_staging(work) && (!is_checked || work.sums);
+}
+
+void CopyLane::give_memory_back(const InFlight& work) {
+  for (const RingRegion& region : work.staging) staging_->release(region.ticket);
+  if (work.sums) sums_->give_back(*work.sums);
 }
 
 bool CopyLane::take_staging(InFlight& work) {
@@ -121,10 +141,10 @@ void CopyLane::enqueue(InFlight& work) {
   if (KVFERRY_FAULT_POINT("transfer.submit")) throw DeviceError("fault point transfer.submit");
   work.begin = device_.create_event();
   work.end = device_.create_event();
-  if (work.path == CopyPath::kStaged) return enqueue_staged(work);
-  stream_->wait(*work.piece.after);
+  if (work.path != CopyPath::kStaged) stream_->wait(*work.piece.after);
   // Also keeps what an earlier piece left behind in the stream out of this piece's `end`.
   stream_->record(*work.begin);
+  if (has_second_stream(work)) return enqueue_on_second(work);
   if (work.path == CopyPath::kKernel) {
     enqueue_scatter(work, *stream_, slot_stretches(work.piece));
   } else {
@@ -135,20 +155,32 @@ void CopyLane::enqueue(InFlight& work) {
   work.recorded = true;
 }
 
-void CopyLane::enqueue_staged(InFlight& work) {
+void CopyLane::enqueue_on_second(InFlight& work) {
+  const bool is_staged = work.path == CopyPath::kStaged;
   work.copied = device_.create_event();
-  work.scatter_begin = device_.create_event();
-  stream_->record(*work.begin);
-  enqueue_copy(work, staging_runs(work.piece, work.staging));
+  work.second_begin = device_.create_event();
+  enqueue_copy(work, is_staged ? staging_runs(work.piece, work.staging) : work.runs);
   stream_->record(*work.copied);
-  gpu::Stream& scatters = *work.last_stream;
-  scatters.wait(*work.copied);
-  scatters.wait(*work.piece.after);
-  scatters.record(*work.scatter_begin);
-  enqueue_scatter(work, scatters, staging_stretches(work.piece, work.staging));
+  gpu::Stream& second = *work.last_stream;
+  second.wait(*work.copied);
+  second.wait(*work.piece.after);
+  second.record(*work.second_begin);
+  if (is_staged) {
+    enqueue_scatter(work, second, staging_stretches(work.piece, work.staging));
+  } else {
+    enqueue_check(work, second);
+  }
   if (KVFERRY_FAULT_POINT("transfer.record")) throw DeviceError("fault point transfer.record");
-  scatters.record(*work.end);
+  second.record(*work.end);
   work.recorded = true;
+}
+
+void CopyLane::enqueue_check(const InFlight& work, gpu::Stream& stream) {
+  std::vector<BlockId> blocks;
+  for (const BlockSlot& entry : work.piece.blocks) blocks.push_back(entry.block);
+  sums_->clear(stream, *work.sums);
+  stream.sum(work.piece.of->geometry, blocks, sums_->device_address(*work.sums));
+  sums_->send(stream, *work.sums);
 }
 
 // More than one call only for a block of more fragments than one call takes.
@@ -167,10 +199,15 @@ void CopyLane::enqueue_copy(InFlight& work, std::span<const gpu::CopyRun> runs) 
 
 void CopyLane::enqueue_scatter(InFlight& work, gpu::Stream& stream,
                                std::span<const PackedStretch> stretches) {
+  std::optional<SumRange> sums = work.sums;
+  if (sums) sums_->clear(stream, *sums);
   for (const PackedStretch& stretch : stretches) {
-    stream.scatter(work.piece.of->geometry, stretch.blocks, stretch.address);
+    const std::uintptr_t its_sums = sums ? sums_->device_address(*sums) : 0;
+    stream.scatter(work.piece.of->geometry, stretch.blocks, stretch.address, its_sums);
     work.submitted = true;
+    if (sums) sums->first += stretch.blocks.size();
   }
+  if (work.sums) sums_->send(stream, *work.sums);
 }
 
 // A failed event proves that its point was reached, unless the device is lost with memory in doubt.
@@ -195,7 +232,7 @@ bool CopyLane::ended(const InFlight& work) {
     return stream->synchronize(std::chrono::nanoseconds(0));
   };
   return is_empty(stream_) &&
-         std::all_of(scatter_streams_.begin(), scatter_streams_.end(), is_empty) &&
+         std::all_of(second_streams_.begin(), second_streams_.end(), is_empty) &&
          !in_doubt(device_);
 }
 
@@ -223,12 +260,17 @@ std::vector<EndedPiece> CopyLane::reap() {
     }
     InFlight work = std::move(*at);
     at = in_flight_.erase(at);
-    for (const RingRegion& region : work.staging) staging_->release(region.ticket);
-    EndedPiece piece{.piece = std::move(work.piece), .failure = std::move(work.failure)};
+    EndedPiece piece{
+        .piece = std::move(work.piece), .failure = std::move(work.failure), .damaged = {}};
     if (work.recorded) {
       piece.failure = failure_of(work, piece.piece);
-      if (piece.failure.empty()) piece.device_time = time_of(work);
+      if (piece.failure.empty()) {
+        piece.device_time = time_of(work);
+        if (piece.piece.kind == TransferKind::kStore) write_tags(piece.piece);
+        if (work.sums) check_tags(*work.sums, piece);
+      }
     }
+    give_memory_back(work);
     pieces.push_back(std::move(piece));
   }
   start_waiting();
@@ -243,22 +285,50 @@ std::string CopyLane::failure_of(const InFlight& work, const Piece& piece) {
   if (work.copied != nullptr && !done(*work.copied)) return "copy: " + work.copied->failure();
   if (done(*work.end)) return {};
   const bool scattered = work.path == CopyPath::kKernel || work.path == CopyPath::kStaged;
-  return (scattered ? "scatter: " : "copy: ") + work.end->failure();
+  const char* const what = scattered ? "scatter: " : work.copied != nullptr ? "check: " : "copy: ";
+  return what + work.end->failure();
+}
+
+// Before the end of the store is told, so that whoever may load the slot sees its tag.
+void CopyLane::write_tags(const Piece& store) const {
+  if (!store.of->slots.has_tags()) return;
+  std::span<const std::uint64_t> sums;
+  if (store.sums.count != 0) sums = sums_->arrived(store.sums);
+  for (std::size_t i = 0; i < store.blocks.size(); ++i) {
+    const BlockSlot& block = store.blocks[i];
+    store.of->slots.tag(block.slot)
+        .store(sums.empty() ? kNoTag : block_tag(sums[i], block.identity),
+               std::memory_order_release);
+  }
+}
+
+void CopyLane::check_tags(const SumRange& sums, EndedPiece& load) const {
+  const std::span<const std::uint64_t> arrived = sums_->arrived(sums);
+  for (std::size_t i = 0; i < load.piece.blocks.size(); ++i) {
+    const BlockSlot& block = load.piece.blocks[i];
+    const std::uint64_t expected =
+        load.piece.of->slots.tag(block.slot).load(std::memory_order_acquire);
+    const std::uint64_t found = block_tag(arrived[i], block.identity);
+    if (expected == kNoTag || expected == found) continue;
+    if (load.failure.empty()) load.failure = mismatch_text(block, expected, found);
+    load.damaged.push_back(block.slot);
+  }
 }
 
 // The stages of staged loads overlap: the slower one says how fast they are. Scatters run on
 // several streams, so that each takes a share of the time between the ends of two.
 std::chrono::nanoseconds CopyLane::time_of(const InFlight& work) {
   if (work.path != CopyPath::kStaged) {
-    const auto time = time_between(*work.begin, *work.end);
+    // A check takes the same time whichever way the bytes went.
+    const auto time = time_between(*work.begin, work.copied != nullptr ? *work.copied : *work.end);
     chooser_.learn(work.shape, work.path, time);
     return time;
   }
   const auto copy = time_between(*work.begin, *work.copied);
-  const auto scatter = time_between(*work.scatter_begin, *work.end);
+  const auto scatter = time_between(*work.second_begin, *work.end);
   if (copy.count() != 0 && scatter.count() != 0) {
     chooser_.learn(work.shape, work.path,
-                   std::max(copy, scatter / std::int64_t{kNumScatterStreams}));
+                   std::max(copy, scatter / std::int64_t{kNumSecondStreams}));
   }
   return copy + scatter;
 }

@@ -21,8 +21,8 @@ namespace kvferry::transfer {
 /// tells the table of the end: a caller that sees a completion finds its part of the ring free.
 class CopyPump {
  public:
-  CopyPump(gpu::Device& device, StagingRing& ring, StagingRing* load_staging, PathChooser& chooser,
-           TransferTable& table);
+  CopyPump(gpu::Device& device, StagingRing& ring, StagingRing* load_staging, BlockSums* sums,
+           PathChooser& chooser, TransferTable& table);
   /// stop(); the table is closed and idle.
   ~CopyPump();
   CopyPump(const CopyPump&) = delete;

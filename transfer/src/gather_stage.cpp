@@ -26,10 +26,10 @@ std::vector<BlockSlot> sorted_by_slot(std::span<const BlockSlot> blocks) {
   return sorted;
 }
 
-GatherResult GatherStage::gather(gpu::Stream& compute, TransferId transfer, const BlockClass& of,
-                                 std::span<const BlockSlot> blocks) {
+GatherResult GatherStage::gather(gpu::Stream& compute, TransferId transfer, SlabClassId slab_class,
+                                 const BlockClass& of, std::span<const BlockSlot> blocks) {
   GatherResult result;
-  result.pieces = take_ring(transfer, of, blocks);
+  result.pieces = take_ring(transfer, slab_class, of, blocks);
   std::size_t done = 0;
   while (done < result.pieces.size() && result.failure.empty()) {
     std::size_t end = done + 1;
@@ -52,7 +52,8 @@ GatherResult GatherStage::gather(gpu::Stream& compute, TransferId transfer, cons
   return result;
 }
 
-std::vector<Piece> GatherStage::take_ring(TransferId transfer, const BlockClass& of,
+std::vector<Piece> GatherStage::take_ring(TransferId transfer, SlabClassId slab_class,
+                                          const BlockClass& of,
                                           std::span<const BlockSlot> blocks) {
   const std::uint64_t per_piece =
       std::clamp<std::uint64_t>(piece_bytes_ / of.geometry.packed_bytes, 1, gpu::kMaxBatchRuns);
@@ -66,6 +67,7 @@ std::vector<Piece> GatherStage::take_ring(TransferId transfer, const BlockClass&
     Piece piece;
     piece.transfer = transfer;
     piece.kind = TransferKind::kStore;
+    piece.slab_class = slab_class;
     piece.of = &of;
     piece.region = region;
     piece.bytes = region.num_entries * region.entry_bytes;
@@ -88,6 +90,24 @@ std::vector<Piece> GatherStage::take_ring(TransferId transfer, const BlockClass&
   return pieces;
 }
 
+// The words of all pieces follow each other, as one launch needs them.
+void GatherStage::gather_into(gpu::Stream& compute, std::span<Piece> pieces,
+                              std::span<const BlockId> ids) {
+  const gpu::BlockGeometry& geometry = pieces.front().of->geometry;
+  const RingRegion& first = pieces.front().region;
+  if (sums_ == nullptr) return compute.gather(geometry, ids, first.address);
+  const SumRange all = sums_->before(first.offset + ids.size() * first.entry_bytes,
+                                     static_cast<std::uint32_t>(ids.size()));
+  std::uint64_t next = all.first;
+  for (Piece& piece : pieces) {
+    piece.sums = {next, piece.region.num_entries};
+    next += piece.region.num_entries;
+  }
+  sums_->clear(compute, all);
+  compute.gather(geometry, ids, first.address, sums_->device_address(all));
+  sums_->send(compute, all);
+}
+
 std::string GatherStage::launch(gpu::Stream& compute, std::span<Piece> pieces) {
   std::vector<BlockId> ids;
   for (const Piece& piece : pieces) {
@@ -97,7 +117,7 @@ std::string GatherStage::launch(gpu::Stream& compute, std::span<Piece> pieces) {
   try {
     std::shared_ptr<gpu::Event> gathered = device_.create_event();
     if (KVFERRY_FAULT_POINT("transfer.gather")) throw DeviceError("fault point transfer.gather");
-    compute.gather(pieces.front().of->geometry, ids, pieces.front().region.address);
+    gather_into(compute, pieces, ids);
     launched = true;
     if (KVFERRY_FAULT_POINT("transfer.record_gather")) {
       throw DeviceError("fault point transfer.record_gather");

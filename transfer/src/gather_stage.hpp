@@ -4,6 +4,7 @@
 #include "kvferry/gpu/device.hpp"
 #include "kvferry/transfer/staging_ring.hpp"
 
+#include "block_sums.hpp"
 #include "piece.hpp"
 
 #include <cstdint>
@@ -24,21 +25,28 @@ struct GatherResult {
 /// for no copy. Of this component's locks it takes the ring's alone, and never over a device call.
 class GatherStage {
  public:
-  GatherStage(gpu::Device& device, StagingRing& ring, std::uint64_t piece_bytes)
-      : device_(device), ring_(ring), piece_bytes_(piece_bytes) {}
+  /// `sums`: null if blocks get no tags.
+  GatherStage(gpu::Device& device, StagingRing& ring, const BlockSums* sums,
+              std::uint64_t piece_bytes)
+      : device_(device), ring_(ring), sums_(sums), piece_bytes_(piece_bytes) {}
 
-  [[nodiscard]] GatherResult gather(gpu::Stream& compute, TransferId transfer, const BlockClass& of,
+  [[nodiscard]] GatherResult gather(gpu::Stream& compute, TransferId transfer,
+                                    SlabClassId slab_class, const BlockClass& of,
                                     std::span<const BlockSlot> blocks);
 
  private:
-  [[nodiscard]] std::vector<Piece> take_ring(TransferId transfer, const BlockClass& of,
+  [[nodiscard]] std::vector<Piece> take_ring(TransferId transfer, SlabClassId slab_class,
+                                             const BlockClass& of,
                                              std::span<const BlockSlot> blocks);
-  /// One launch and its event for pieces that lie one behind the other. Empty, or why it failed;
-  /// then their ring entries are given back or quarantined.
+  /// One launch and its event for pieces of adjacent regions. Empty, or why it failed; then their
+  /// ring entries are given back or quarantined.
   [[nodiscard]] std::string launch(gpu::Stream& compute, std::span<Piece> pieces);
+  /// Submits the gather, which also adds up the blocks' sums if they are wanted.
+  void gather_into(gpu::Stream& compute, std::span<Piece> pieces, std::span<const BlockId> ids);
 
   gpu::Device& device_;
   StagingRing& ring_;
+  const BlockSums* const sums_;
   const std::uint64_t piece_bytes_;
 };
 

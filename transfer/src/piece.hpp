@@ -6,6 +6,8 @@
 #include "kvferry/transfer/staging_ring.hpp"
 #include "kvferry/transfer/transfer_engine.hpp"
 
+#include "block_sums.hpp"
+
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -23,11 +25,14 @@ struct Piece {
   /// The table's; from the submission on.
   std::uint64_t number = 0;
   TransferKind kind = TransferKind::kStore;
-  const BlockClass* of = nullptr;
+  SlabClassId slab_class;
+  const BlockClass* of = nullptr;  ///< The class's.
   /// Ascending in slots. Of a store, entry i of `region` holds blocks[i].
   std::vector<BlockSlot> blocks;
   /// Of a store; a load's has ticket 0.
   RingRegion region;
+  /// Of a store: where its gather adds up the sums of `blocks`.
+  SumRange sums;
   /// What the copy waits for: the gather's event of a store, the fence of a load. Recorded.
   std::shared_ptr<const gpu::Event> after;
   std::uint64_t bytes = 0;

@@ -32,7 +32,7 @@ void StagingRing::take_memory() {
   buffer_ = std::move(buffer);
 }
 
-void StagingRing::give_memory_back() {
+bool StagingRing::give_memory_back() {
   std::unique_ptr<gpu::DeviceBuffer> buffer;  // Freed without the lock.
   MutexLock lock(mutex_);
   const auto taken = std::count_if(spans_.begin(), spans_.end(),
@@ -40,13 +40,14 @@ void StagingRing::give_memory_back() {
   KVFERRY_CHECK(taken == 0, "a staging ring gives its memory back with " + std::to_string(taken) +
                                 " regions taken");
   buffer = std::move(buffer_);
-  if (spans_.empty()) return;
+  if (spans_.empty()) return true;
   // A launch may still write it.
   bury(std::move(buffer));
   first_ticket_ += spans_.size();
   spans_.clear();
   used_bytes_ = 0;
   head_ = 0;
+  return false;
 }
 
 bool StagingRing::has_memory() const {
@@ -83,6 +84,7 @@ RingRegion StagingRing::allocate(std::uint64_t entry_bytes, std::uint32_t max_en
   spans_.push_back({.bytes = skipped + bytes});
   return {.ticket = first_ticket_ + spans_.size() - 1,
           .address = buffer_->address() + start,
+          .offset = start,
           .entry_bytes = entry_bytes,
           .num_entries = num_entries};
 }

@@ -5,6 +5,7 @@
 #include "kvferry/base/graveyard.hpp"
 #include "kvferry/base/test_hooks.hpp"
 
+#include "block_sums.hpp"
 #include "copy_pump.hpp"
 #include "gather_stage.hpp"
 #include "path_chooser.hpp"
@@ -84,6 +85,17 @@ std::unique_ptr<StagingRing> make_load_staging(gpu::Device& device,
   return std::make_unique<StagingRing>(device, options.load_staging_bytes);
 }
 
+std::unique_ptr<BlockSums> make_sums(gpu::Device& device, std::span<const BlockClass> classes,
+                                     const TransferOptions& options) {
+  if (options.verify == Verification::kOff || !device.traits().makes_sums) return nullptr;
+  std::uint64_t smallest = classes.front().geometry.packed_bytes;
+  for (const BlockClass& of : classes) {
+    if (!of.slots.has_tags()) return nullptr;
+    smallest = std::min(smallest, of.geometry.packed_bytes);
+  }
+  return std::make_unique<BlockSums>(device, options.staging_bytes, smallest, gpu::kMaxBatchRuns);
+}
+
 }  // namespace
 
 class TransferEngine::Impl {
@@ -95,18 +107,19 @@ class TransferEngine::Impl {
         piece_bytes_(choose_piece_bytes(device, options)),
         end_timeout_(options.end_timeout),
         ring_(device, options.staging_bytes),
-        gather_stage_(device, ring_, piece_bytes_),
+        sums_(make_sums(device, classes_, options)),
+        gather_stage_(device, ring_, sums_.get(), piece_bytes_),
         chooser_(device.traits(), options.copy_path),
         table_(options),
         load_staging_(make_load_staging(device, options)),
-        pump_(device, ring_, load_staging_.get(), chooser_, table_) {}
+        pump_(device, ring_, load_staging_.get(), sums_.get(), chooser_, table_) {}
 
   std::uint32_t gather(gpu::Stream& compute, TransferId transfer, SlabClassId slab_class,
                        std::span<const BlockSlot> blocks) {
     const BlockClass& of = class_of(slab_class, blocks);
     note_loss();
     if (is_asleep_ || blocks.empty() || !table_.begin_gather(transfer)) return 0;
-    GatherResult result = gather_stage_.gather(compute, transfer, of, blocks);
+    GatherResult result = gather_stage_.gather(compute, transfer, slab_class, of, blocks);
     const std::uint32_t num_gathered = result.num_gathered;
     table_.end_gather(transfer, std::move(result));
     return num_gathered;
@@ -127,7 +140,8 @@ class TransferEngine::Impl {
   void load(TransferId transfer, std::span<const LoadPart> parts, const Fence& fence) {
     std::vector<Piece> pieces;
     for (const LoadPart& part : parts) {
-      add_pieces(transfer, class_of(part.slab_class, part.blocks), part.blocks, fence, pieces);
+      const BlockClass& of = class_of(part.slab_class, part.blocks);
+      add_pieces(transfer, part.slab_class, of, part.blocks, fence, pieces);
     }
     note_loss();
     if (is_asleep_ && !pieces.empty()) return table_.add_load(transfer, {}, "the engine sleeps");
@@ -174,6 +188,7 @@ class TransferEngine::Impl {
       prepare(device_, classes_, options_);
       ring_.take_memory();
       if (load_staging_) load_staging_->take_memory();
+      if (sums_) sums_->take_memory();
     } catch (...) {
       give_memory_back();
       throw;
@@ -216,7 +231,8 @@ class TransferEngine::Impl {
   }
 
   void give_memory_back() {
-    ring_.give_memory_back();
+    const bool is_quiet = ring_.give_memory_back();
+    if (sums_) sums_->give_memory_back(is_quiet);
     if (load_staging_) load_staging_->give_memory_back();
     for (const BlockClass& of : classes_) device_.forget(of.geometry);
   }
@@ -243,8 +259,9 @@ class TransferEngine::Impl {
     return of;
   }
 
-  void add_pieces(TransferId transfer, const BlockClass& of, std::span<const BlockSlot> blocks,
-                  const Fence& fence, std::vector<Piece>& pieces) const {
+  void add_pieces(TransferId transfer, SlabClassId slab_class, const BlockClass& of,
+                  std::span<const BlockSlot> blocks, const Fence& fence,
+                  std::vector<Piece>& pieces) const {
     const std::uint64_t per_piece = std::clamp<std::uint64_t>(
         std::min<std::uint64_t>(load_piece_bytes() / of.geometry.packed_bytes,
                                 gpu::kMaxBatchRuns / of.geometry.fragments.size()),
@@ -255,6 +272,7 @@ class TransferEngine::Impl {
       Piece piece;
       piece.transfer = transfer;
       piece.kind = TransferKind::kLoad;
+      piece.slab_class = slab_class;
       piece.of = &of;
       piece.blocks.assign(sorted.begin() + first, sorted.begin() + end);
       piece.after = fence;
@@ -273,6 +291,8 @@ class TransferEngine::Impl {
   std::string fence_failure_ = "there is none";
   bool is_asleep_ = false;  ///< The engine thread's.
   StagingRing ring_;
+  /// Null where blocks are not checked.
+  std::unique_ptr<BlockSums> sums_;
   GatherStage gather_stage_;
   PathChooser chooser_;
   TransferTable table_;

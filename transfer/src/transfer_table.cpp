@@ -157,9 +157,13 @@ void TransferTable::end_if_over(TransferId id) {
                  .kind = transfer.kind,
                  .outcome = Outcome::kDone,
                  .reason = std::move(transfer.failure),
+                 .damaged = std::move(transfer.damaged),
                  .bytes = transfer.bytes,
                  .device_time = transfer.device_time};
   if (transfer.first_submitted) end.queue_time = *transfer.first_submitted - transfer.started;
+  std::sort(end.damaged.begin(), end.damaged.end());
+  end.damaged.erase(std::unique(end.damaged.begin(), end.damaged.end()), end.damaged.end());
+  if (transfer.failed_undamaged) end.damaged.clear();
   if (transfer.failed) {
     end.outcome = Outcome::kFailed;
     ++counters_.failed_transfers;
@@ -328,6 +332,8 @@ void TransferTable::finish(const EndedPiece& ended) {
     (piece.kind == TransferKind::kStore ? counters_.stored_bytes : counters_.loaded_bytes) +=
         piece.bytes;
   } else {
+    for (const SlotId slot : ended.damaged) transfer.damaged.push_back({piece.slab_class, slot});
+    transfer.failed_undamaged |= ended.damaged.empty();
     fail(piece.transfer, transfer, ended.failure);
   }
   end_if_over(piece.transfer);

@@ -101,6 +101,8 @@ class TransferTable {
     bool incomplete = false;  ///< A part was dropped or refused, not for a failure.
     bool failed = false;
     std::string failure;
+    std::vector<DamagedSlot> damaged;
+    bool failed_undamaged = false;  ///< For another reason, too.
     std::uint64_t num_blocks = 0;
     std::uint64_t num_pieces = 0;  ///< Queued, in flight or draining.
     std::uint64_t bytes = 0;

@@ -262,7 +262,8 @@ void WorkerEngine::Impl::note_end(transfer::Completion&& completion) {
     timings_.push_back({completion.kind, completion.queue_time, completion.device_time});
   }
   auto& ends = completion.kind == transfer::TransferKind::kLoad ? report_.loads : report_.stores;
-  ends.push_back({completion.transfer, completion.outcome, std::move(completion.reason)});
+  ends.push_back({completion.transfer, completion.outcome, std::move(completion.reason),
+                  std::move(completion.damaged)});
 }
 
 void WorkerEngine::Impl::sleep() {

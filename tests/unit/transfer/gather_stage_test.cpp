@@ -21,7 +21,7 @@ class GatherStageTest : public TransferTest {
   }
 
   GatherResult gather(std::vector<BlockSlot> blocks) {
-    GatherResult result = stage_.gather(*rig_.compute, TransferId(1), dense_, blocks);
+    GatherResult result = stage_.gather(*rig_.compute, TransferId(1), Rig::kDense, dense_, blocks);
     for (const Piece& piece : result.pieces) taken_.push_back(piece.region.ticket);
     return result;
   }
@@ -30,7 +30,7 @@ class GatherStageTest : public TransferTest {
   StagingRing ring_{*rig_.device, 8 * Rig::kSlotBytes};
   BlockClass dense_{rig_.geometries[Rig::kDense.value()],
                     cpu_tier::ArenaSlots(*rig_.arena, 1, Rig::kSlotBytes)};
-  GatherStage stage_{*rig_.device, ring_, 3 * Rig::kSlotBytes};
+  GatherStage stage_{*rig_.device, ring_, nullptr, 3 * Rig::kSlotBytes};
   std::vector<std::uint64_t> taken_;
 };
 

@@ -57,6 +57,7 @@ Rig::Rig(const RigOptions& options) {
   access_ = std::make_unique<gpu::DeviceAccess>(*device, device->create_stream());
   const auto& sizes = options.fragment_bytes.empty() ? kDefaultClasses : options.fragment_bytes;
   std::uint64_t slot_bytes = kSlotBytes;
+  std::uint32_t most_slots = 1;
   for (const auto& slab_class : sizes) {
     std::vector<gpu::Fragment> fragments;
     std::uint64_t packed_bytes = 0;
@@ -72,13 +73,15 @@ Rig::Rig(const RigOptions& options) {
     const std::size_t number = geometries.size();
     const std::uint64_t count =
         options.slots_per_chunk.empty() ? 1 : options.slots_per_chunk[number];
+    most_slots = std::max(most_slots, static_cast<std::uint32_t>(count));
     slot_bytes = std::max(slot_bytes, count * packed_bytes);
     geometries.push_back(gpu::make_block_geometry(std::move(fragments), options.num_blocks));
   }
   // The smallest registrations there are: with 192-byte slots, one per 64 slots.
   arena = std::make_unique<cpu_tier::Arena>(
       *device, slot_bytes, options.num_slots,
-      cpu_tier::ArenaOptions{.pinned_piece_bytes = 1, .max_registration_bytes = 1});
+      cpu_tier::ArenaOptions{
+          .pinned_piece_bytes = 1, .max_registration_bytes = 1, .tags_per_chunk = options.tags ? most_slots : 0});
   const bool own_stream =
       options.make_device != nullptr || options.compute == RigOptions::Compute::kThread;
   compute = own_stream ? device->create_stream() : device->view_stream(0);
@@ -141,7 +144,9 @@ Bytes Rig::slot(SlabClassId slab_class, SlotId slot) const {
 
 void Rig::write_slot(SlabClassId slab_class, SlotId slot, std::uint64_t version) {
   const Bytes bytes = pattern_bytes(version, packed_bytes(slab_class));
-  std::memcpy(at(classes[slab_class.value()].slots.address(slot)), bytes.data(), bytes.size());
+  const cpu_tier::ArenaSlots& slots = classes[slab_class.value()].slots;
+  std::memcpy(at(slots.address(slot)), bytes.data(), bytes.size());
+  if (slots.has_tags()) slots.tag(slot).store(0);  // Of the bytes before.
 }
 
 void Rig::fill_on_compute(SlabClassId slab_class, BlockId block, std::uint8_t value) {

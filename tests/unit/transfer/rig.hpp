@@ -45,6 +45,8 @@ struct RigOptions {
   /// the arena's own slots.
   std::vector<std::uint32_t> slots_per_chunk = {};
   TransferOptions transfer = {.staging_bytes = std::uint64_t{1} << 16};
+  /// Whether the slots have tags, so that loads are checked.
+  bool tags = false;
   /// Whether the compute stream is a thread, or runs each operation before the call returns.
   enum class Compute : std::uint8_t { kInline, kThread } compute = Compute::kInline;
   /// Null: a host device, whose operations the valve sees. Another's compute stream is its own.

@@ -273,6 +273,7 @@ TEST_P(StressTest, EveryTransferEndsOnceAndNoByteIsWrong) {
   for (int round = 0; round < 4; ++round) {
     std::mt19937_64 random(seed + static_cast<std::uint64_t>(round));
     RigOptions options;
+    options.tags = random() % 2 == 0;
     options.backend = gpu::test_backend();
     options.num_blocks = 48;
     options.num_slots = 160;
@@ -285,6 +286,7 @@ TEST_P(StressTest, EveryTransferEndsOnceAndNoByteIsWrong) {
                         .piece_bytes = random() % 1500,
                         .copy_path = GetParam(),
                         .load_staging_bytes = 400 + random() % 4000};
+    if (options.tags) options.transfer.verify = Verification::kAll;
     options.compute =
         random() % 4 == 0 ? RigOptions::Compute::kInline : RigOptions::Compute::kThread;
     Stress stress(seed ^ random(), options);

@@ -41,4 +41,11 @@ struct BlockSlot {
   bool operator==(const BlockSlot&) const = default;
 };
 
+/// A slot whose bytes are not what was stored there, as its tag shows.
+struct DamagedSlot {
+  SlabClassId slab_class;
+  SlotId slot;
+  auto operator<=>(const DamagedSlot&) const = default;
+};
+
 }  // namespace kvferry

@@ -14,6 +14,7 @@ namespace kvferry::transfer {
 struct RingRegion {
   std::uint64_t ticket = 0;  ///< Names the region when it is released; 0: nothing was taken.
   std::uintptr_t address = 0;
+  std::uint64_t offset = 0;  ///< Of the address in the ring.
   std::uint64_t entry_bytes = 0;
   std::uint32_t num_entries = 0;
 };
@@ -38,9 +39,10 @@ class StagingRing {
   /// Allocates the ring's device memory, unless it has it already or its size is 0. Throws
   /// ResourceError.
   void take_memory();
-  /// Frees the memory. If part of it is quarantined, it is kept until the process ends instead.
-  /// Nothing fits until take_memory(). A region that is still taken is a broken invariant.
-  void give_memory_back();
+  /// Frees the memory. If part of it is quarantined, it is kept until the process ends instead, and
+  /// the result is false. Nothing fits until take_memory(). A region that is still taken is a
+  /// broken invariant.
+  bool give_memory_back();
 
   /// Takes up to `max_entries` contiguous entries of `entry_bytes`: as many as fit before the used
   /// part or the ring's end, so filling the ring can take two calls. If nothing fits, `num_entries`

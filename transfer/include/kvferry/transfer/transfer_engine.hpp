@@ -30,6 +30,9 @@
 /// direction, because copy engines work first-in first-out and ignore priorities.
 namespace kvferry::transfer {
 
+/// Which blocks are checked when they are loaded.
+enum class Verification : std::uint8_t { kOff, kAll };
+
 struct TransferOptions {
   /// Device memory of the staging ring; 0 disables stores.
   std::uint64_t staging_bytes = 0;
@@ -55,6 +58,10 @@ struct TransferOptions {
   /// Continuous stores at link speed raise inter-token latency; stores at 4 GB/s do not
   /// (docs/decisions/transfer.md). Loads have no such limit.
   std::uint64_t store_bandwidth_limit = 0;
+  /// Whether a store leaves a tag for each block, and a load checks that it brings back the same
+  /// bytes for the same block (docs/ARCHITECTURE.md). Only on devices that can
+  /// (DeviceTraits::makes_sums). Off until its cost is known on GPUs.
+  Verification verify = Verification::kOff;
   /// How long an engine that ends waits for its copies, counted from its first close().
   std::chrono::nanoseconds end_timeout = std::chrono::seconds(300);
 };
@@ -70,6 +77,9 @@ struct Completion {
   TransferKind kind = TransferKind::kStore;
   Outcome outcome = Outcome::kDone;
   std::string reason;       ///< Why it failed; empty otherwise.
+  /// Of a load, ascending, each once. Not empty: it has failed for them, and for nothing else.
+  /// There can be more than these.
+  std::vector<DamagedSlot> damaged;
   std::uint64_t bytes = 0;  ///< Bytes that arrived over the link.
   /// From gather() or load() to the first submission; 0 if there was none.
   std::chrono::nanoseconds queue_time{0};

@@ -55,13 +55,6 @@ struct StoreGathered {
   std::uint32_t num_gathered = 0;
 };
 
-/// A slot whose bytes are not what was stored there, as its tag on this rank shows.
-struct DamagedSlot {
-  SlabClassId slab_class;
-  SlotId slot;
-  bool operator==(const DamagedSlot&) const = default;
-};
-
 /// The end of a transfer on this rank: no device of the rank touches its memory any more.
 struct TransferEnded {
   TransferId transfer;

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+// G11: a load brings back what was stored, or says that it does not.
+#include "rig.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <random>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace kvferry::transfer {
+namespace {
+
+using gpu::CopyPath;
+using Kind = Valve::Kind;
+
+constexpr std::uint32_t kNumSlots = 160;
+
+/// Blocks 0 to `count` - 1 into the slots of the same numbers, with identities of their own.
+std::vector<BlockSlot> identified(std::uint32_t count) {
+  std::vector<BlockSlot> blocks = blocks_to_slots(0, 0, count);
+  for (BlockSlot& block : blocks) block.identity = 0x5bd1e995ULL * (block.slot.value() + 1);
+  return blocks;
+}
+
+class TagTest : public TransferTest, public ::testing::WithParamInterface<CopyPath> {
+ protected:
+  TagTest() : TagTest(Verification::kAll) {}
+  explicit TagTest(Verification verify)
+      : rig_({.transfer = {.staging_bytes = 1 << 16,
+                           .piece_bytes = 5 * Rig::kSlotBytes,
+                           .copy_path = GetParam(),
+                           .load_staging_bytes = 1 << 13,
+                           .verify = verify},
+              .tags = true}) {}
+
+  void store(SlabClassId slab_class, std::span<const BlockSlot> blocks) {
+    for (const BlockSlot& block : blocks) {
+      rig_.write_block(slab_class, block.block, ++version_);
+    }
+    ASSERT_EQ(rig_.store(++transfer_, slab_class, {blocks.begin(), blocks.end()}), blocks.size());
+    ASSERT_EQ(rig_.finish_one().outcome, Outcome::kDone);
+  }
+  Completion load(SlabClassId slab_class, std::span<const BlockSlot> blocks) {
+    rig_.load(++transfer_, slab_class, {blocks.begin(), blocks.end()});
+    return rig_.finish_one();
+  }
+  std::uint8_t* bytes_of(SlabClassId slab_class, SlotId slot) {
+    const std::uintptr_t address = rig_.classes[slab_class.value()].slots.address(slot);
+    return reinterpret_cast<std::uint8_t*>(address);  // NOLINT(performance-no-int-to-ptr)
+  }
+  void expect_damaged(SlabClassId slab_class, std::span<const BlockSlot> blocks,
+                      const std::vector<std::uint32_t>& slots) {
+    const Completion end = load(slab_class, blocks);
+    EXPECT_EQ(end.outcome, Outcome::kFailed);
+    EXPECT_TRUE(end.reason.starts_with("damaged block: slot ")) << end.reason;
+    std::vector<DamagedSlot> expected;
+    for (const std::uint32_t slot : slots) expected.push_back({slab_class, SlotId(slot)});
+    EXPECT_EQ(end.damaged, expected);
+  }
+
+  Rig rig_;
+  std::uint64_t transfer_ = 0;
+  std::uint64_t version_ = 0;
+};
+
+constexpr std::array kPaths{CopyPath::kPerRun, CopyPath::kBatch, CopyPath::kKernel,
+                            CopyPath::kStaged};
+const auto kName = [](const ::testing::TestParamInfo<CopyPath>& instance) {
+  return std::string(gpu::to_string(instance.param));
+};
+INSTANTIATE_TEST_SUITE_P(Paths, TagTest, ::testing::ValuesIn(kPaths), kName);
+
+TEST_P(TagTest, WhatWasStoredIsLoadedHoweverOftenAndInWhateverParts) {
+  for (const SlabClassId slab_class : {Rig::kStrided, Rig::kDense, Rig::kOdd}) {
+    const std::vector<BlockSlot> blocks = identified(24);
+    store(slab_class, blocks);
+    for (const std::size_t first : {0, 1, 13}) {
+      std::vector<BlockSlot> part(blocks.begin() + static_cast<std::ptrdiff_t>(first),
+                                  blocks.end());
+      for (BlockSlot& block : part) block.block = BlockId(block.block.value() + 30);
+      const Completion end = load(slab_class, part);
+      EXPECT_EQ(end.outcome, Outcome::kDone) << end.reason;
+      EXPECT_TRUE(end.damaged.empty());
+    }
+  }
+}
+
+TEST_P(TagTest, AFlippedBitAnywhereIsFound) {
+  std::mt19937 random(7);
+  for (const SlabClassId slab_class : {Rig::kStrided, Rig::kDense, Rig::kOdd}) {
+    const std::vector<BlockSlot> blocks = identified(12);
+    store(slab_class, blocks);
+    for (std::uint32_t i = 0; i < 60; ++i) {
+      const SlotId slot(static_cast<std::uint32_t>(random() % 12));
+      std::uint8_t& byte = bytes_of(slab_class, slot)[random() % rig_.packed_bytes(slab_class)];
+      const auto bit = static_cast<std::uint8_t>(1U << random() % 8);
+      byte ^= bit;
+      expect_damaged(slab_class, blocks, {slot.value()});
+      byte ^= bit;
+    }
+    EXPECT_EQ(load(slab_class, blocks).outcome, Outcome::kDone);
+  }
+}
+
+TEST_P(TagTest, BlocksThatChangedPlacesAreFound) {
+  const std::vector<BlockSlot> blocks = identified(8);
+  store(Rig::kDense, blocks);
+  std::swap_ranges(bytes_of(Rig::kDense, SlotId(2)), bytes_of(Rig::kDense, SlotId(3)),
+                   bytes_of(Rig::kDense, SlotId(4)));
+  expect_damaged(Rig::kDense, blocks, {2, 4});
+}
+
+// As if a store had gone to the wrong slot, with its tag.
+TEST_P(TagTest, AnotherBlockWithItsTagIsFound) {
+  const std::vector<BlockSlot> blocks = identified(8);
+  store(Rig::kDense, blocks);
+  std::memcpy(bytes_of(Rig::kDense, SlotId(6)), bytes_of(Rig::kDense, SlotId(1)), Rig::kSlotBytes);
+  const cpu_tier::ArenaSlots& slots = rig_.classes[Rig::kDense.value()].slots;
+  slots.tag(SlotId(6)).store(slots.tag(SlotId(1)).load());
+  expect_damaged(Rig::kDense, blocks, {6});
+}
+
+TEST_P(TagTest, AnEarlierVersionIsFound) {
+  const std::vector<BlockSlot> blocks = identified(8);
+  store(Rig::kDense, blocks);
+  const Bytes earlier = rig_.slot(Rig::kDense, SlotId(3));
+  store(Rig::kDense, blocks);
+  std::copy(earlier.begin(), earlier.end(), bytes_of(Rig::kDense, SlotId(3)));
+  expect_damaged(Rig::kDense, blocks, {3});
+}
+
+// A store that says that it is done and has written nothing.
+TEST_P(TagTest, ASlotThatNobodyWroteIsFoundByItsEarlierTag) {
+  std::vector<BlockSlot> blocks = identified(8);
+  store(Rig::kDense, blocks);
+  blocks[4].identity = 99;
+  expect_damaged(Rig::kDense, blocks, {4});
+}
+
+TEST_P(TagTest, SeveralPiecesNameAllThatTheyFound) {
+  const std::vector<BlockSlot> blocks = identified(40);
+  store(Rig::kStrided, blocks);
+  for (const std::uint32_t slot : {0, 1, 4}) ++*bytes_of(Rig::kStrided, SlotId(slot));
+  // Pieces of five blocks; once a piece has failed, those that wait are dropped.
+  const std::span<const BlockSlot> one_piece(blocks.data(), 5);
+  expect_damaged(Rig::kStrided, one_piece, {0, 1, 4});
+  EXPECT_EQ(load(Rig::kStrided, blocks).outcome, Outcome::kFailed);
+}
+
+TEST_P(TagTest, WhatHasNoTagIsLoadedUnchecked) {
+  const std::vector<BlockSlot> blocks = identified(4);
+  rig_.write_slot(Rig::kDense, SlotId(1), 77);
+  EXPECT_EQ(load(Rig::kDense, blocks).outcome, Outcome::kDone);
+  EXPECT_EQ(rig_.block(Rig::kDense, BlockId(1)), pattern_bytes(77, Rig::kSlotBytes));
+}
+
+TEST_P(TagTest, AFailedCheckFailsTheLoadAlone) {
+  if (GetParam() == CopyPath::kKernel || GetParam() == CopyPath::kStaged) GTEST_SKIP() << "scatter";
+  const std::vector<BlockSlot> blocks = identified(3);
+  store(Rig::kDense, blocks);
+  rig_.valve.fail_nth(Kind::kGather, 1);
+  const Completion end = load(Rig::kDense, blocks);
+  EXPECT_EQ(end.outcome, Outcome::kFailed);
+  EXPECT_TRUE(end.reason.starts_with("check: ")) << end.reason;
+  EXPECT_TRUE(end.damaged.empty());
+  EXPECT_EQ(load(Rig::kDense, blocks).outcome, Outcome::kDone);
+}
+
+// More pieces than there are places for their sums.
+TEST_P(TagTest, LoadsWaitForPlacesOfSums) {
+  const std::vector<BlockSlot> blocks = identified(60);
+  store(Rig::kDense, blocks);
+  for (const BlockSlot& block : blocks) {
+    rig_.load(++transfer_, Rig::kDense, {block});
+  }
+  const std::vector<Completion> ends = rig_.finish();
+  EXPECT_EQ(ends.size(), blocks.size());
+  for (const Completion& end : ends) EXPECT_EQ(end.outcome, Outcome::kDone) << end.reason;
+}
+
+class NoTagTest : public TagTest {
+ protected:
+  NoTagTest() : TagTest(Verification::kOff) {}
+};
+INSTANTIATE_TEST_SUITE_P(Paths, NoTagTest, ::testing::ValuesIn(kPaths), kName);
+
+TEST_P(NoTagTest, AStoreWithoutTagsLeavesNoOldOne) {
+  const cpu_tier::ArenaSlots& slots = rig_.classes[Rig::kDense.value()].slots;
+  for (std::uint32_t i = 0; i < kNumSlots; ++i) slots.tag(SlotId(i)).store(5);
+  store(Rig::kDense, identified(8));
+  for (std::uint32_t i = 0; i < 8; ++i) EXPECT_EQ(slots.tag(SlotId(i)).load(), 0U);
+  EXPECT_EQ(slots.tag(SlotId(8)).load(), 5U);
+  EXPECT_EQ(rig_.valve.num_arrived(Kind::kFill), 0U) << "no sums are made";
+}
+
+TEST_P(NoTagTest, DamageIsNotLookedFor) {
+  const std::vector<BlockSlot> blocks = identified(8);
+  store(Rig::kDense, blocks);
+  ++*bytes_of(Rig::kDense, SlotId(3));
+  EXPECT_EQ(load(Rig::kDense, blocks).outcome, Outcome::kDone);
+}
+
+}  // namespace
+}  // namespace kvferry::transfer
