@@ -166,7 +166,7 @@ class SchedulerEngine:
         """
     def take_warnings(self) -> list[str]:
         """
-        What the user should read in the log, since the last call; in full sentences.
+        Returns what the user should read in the log, since the last call; in full sentences.
         """
     def tier_size(self) -> tuple[dict[str, int], list[int], str]:
         """

@@ -114,7 +114,9 @@ def test_prefixes_come_back_from_the_tier(name: str, tmp_path: Path) -> None:
         "options": {"load_format": "random", **(family.options or {})},
     }
     alone = runner.run_named({"all": generate([first, second, longer, fork], submit="one_by_one")}, None, **engine)
-    with_tier = runner.run_named(script, runner.kv_config(failure_policy="recompute", cpu_bytes_to_use=64 << 20, verify="all"), **engine)
+    with_tier = runner.run_named(
+        script, runner.kv_config(failure_policy="recompute", cpu_bytes_to_use=64 << 20, verify="all"), **engine
+    )
 
     expected = alone["all"]["tokens"]
     assert with_tier["first"]["tokens"] == expected[:2]

@@ -306,7 +306,6 @@ def test_overwritten_slots_are_found_computed_and_not_used_again(
     assert view["num_evictable"] >= num_good - 1
 
 
-
 def test_engine_gets_the_ends_that_it_waits_for_and_no_other(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     # vllm#43226, vllm#46240
     side = make().scheduler.connector.scheduler_side

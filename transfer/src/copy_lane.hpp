@@ -24,7 +24,7 @@ namespace kvferry::transfer {
 /// A piece that no device touches any more.
 struct EndedPiece {
   Piece piece;
-  std::string failure;  ///< Empty: every byte arrived, and of a load is what was stored.
+  std::string failure;          ///< Empty: every byte arrived, and of a load is what was stored.
   std::vector<SlotId> damaged;  ///< Of a load: whose bytes are not those that were stored.
   std::chrono::nanoseconds device_time{0};
 };
@@ -96,7 +96,7 @@ class CopyLane {
     /// else the copies'.
     gpu::Stream* last_stream = nullptr;
     std::unique_ptr<gpu::Event> begin;
-    std::unique_ptr<gpu::Event> copied;  ///< Of a load with a second stream: after its copy,
+    std::unique_ptr<gpu::Event> copied;        ///< Of a load with a second stream: after its copy,
     std::unique_ptr<gpu::Event> second_begin;  ///< and before its scatter or check.
     std::unique_ptr<gpu::Event> end;
     std::string failure;     ///< Of the submission.

@@ -53,8 +53,7 @@ GatherResult GatherStage::gather(gpu::Stream& compute, TransferId transfer, Slab
 }
 
 std::vector<Piece> GatherStage::take_ring(TransferId transfer, SlabClassId slab_class,
-                                          const BlockClass& of,
-                                          std::span<const BlockSlot> blocks) {
+                                          const BlockClass& of, std::span<const BlockSlot> blocks) {
   const std::uint64_t per_piece =
       std::clamp<std::uint64_t>(piece_bytes_ / of.geometry.packed_bytes, 1, gpu::kMaxBatchRuns);
   std::vector<Piece> pieces;

@@ -80,8 +80,9 @@ Rig::Rig(const RigOptions& options) {
   // The smallest registrations there are: with 192-byte slots, one per 64 slots.
   arena = std::make_unique<cpu_tier::Arena>(
       *device, slot_bytes, options.num_slots,
-      cpu_tier::ArenaOptions{
-          .pinned_piece_bytes = 1, .max_registration_bytes = 1, .tags_per_chunk = options.tags ? most_slots : 0});
+      cpu_tier::ArenaOptions{.pinned_piece_bytes = 1,
+                             .max_registration_bytes = 1,
+                             .tags_per_chunk = options.tags ? most_slots : 0});
   const bool own_stream =
       options.make_device != nullptr || options.compute == RigOptions::Compute::kThread;
   compute = own_stream ? device->create_stream() : device->view_stream(0);

@@ -76,7 +76,7 @@ struct Completion {
   TransferId transfer;
   TransferKind kind = TransferKind::kStore;
   Outcome outcome = Outcome::kDone;
-  std::string reason;       ///< Why it failed; empty otherwise.
+  std::string reason;  ///< Why it failed; empty otherwise.
   /// Of a load, ascending, each once. Not empty: it has failed for them, and for nothing else.
   /// There can be more than these.
   std::vector<DamagedSlot> damaged;
