@@ -27,7 +27,7 @@ CASES: dict[str, tuple[dict[str, Any], list[str]]] = {
     ),
     "budget_above_the_machine": (
         {"cpu_bytes_to_use": "100TiB"},
-        ["cpu_bytes_to_use", "102400.00 GiB", "leaves", "ask for less"],
+        ["cpu_bytes_to_use", "100.00 TiB", "leaves", "ask for less"],
     ),
     "tier_smaller_than_a_block": (
         {"cpu_bytes_to_use": 1000},

@@ -24,7 +24,7 @@ std::uint64_t whole_pages(std::uint64_t bytes) {
 
 struct BlockSums::Memory {
   struct FreeHost {
-    void operator()(std::uint64_t* words) const { std::free(words); }
+    void operator()(std::uint64_t* memory) const { std::free(memory); }
   };
   std::unique_ptr<std::uint64_t[], FreeHost> on_host;
   /// Declared after the words: unregistered before they are freed.
