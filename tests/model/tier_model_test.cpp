@@ -91,7 +91,7 @@ TEST(TierModel, EveryPolicyEvictsOnlyWhatItMay) {
   if (HasFailure() || number_from_environment("KVFERRY_SEED")) return;
   EXPECT_GT(num_stays_seen, 14 * kSeeds);
   EXPECT_GE(num_early_seen, kSeeds / 7);
-  EXPECT_GE(num_withdrawn, kSeeds);
+  EXPECT_GE(num_withdrawn, kSeeds / 2);
 }
 
 }  // namespace
