@@ -10,7 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <map>
+#include <string_view>
 
 namespace kvferry::fakes {
 namespace {
@@ -68,16 +68,26 @@ void run_vector(unsigned num_ctas, unsigned num_threads, const gpu::PackArgument
 
 using RunVector = void (*)(unsigned, unsigned, const gpu::PackArguments&, const Memory&);
 
-const std::map<std::string, RunVector>& vector_kernels() {
-  using gpu::WalkSums;
-  using gpu::WalkWay;
-  static const std::map<std::string, RunVector> kAll{
-      {"kvferry_gather", &run_vector<WalkWay::kGather, WalkSums::kNo>},
-      {"kvferry_scatter", &run_vector<WalkWay::kScatter, WalkSums::kNo>},
-      {"kvferry_gather_tagged", &run_vector<WalkWay::kGather, WalkSums::kYes>},
-      {"kvferry_scatter_tagged", &run_vector<WalkWay::kScatter, WalkSums::kYes>},
-      {"kvferry_sum", &run_vector<WalkWay::kSum, WalkSums::kYes>}};
-  return kAll;
+struct VectorKernel {
+  std::string_view name;
+  RunVector run;
+};
+
+// Without a destructor: a device's threads run kernels while the process ends.
+constexpr std::array kVectorKernels{
+    VectorKernel{"kvferry_gather", &run_vector<gpu::WalkWay::kGather, gpu::WalkSums::kNo>},
+    VectorKernel{"kvferry_scatter", &run_vector<gpu::WalkWay::kScatter, gpu::WalkSums::kNo>},
+    VectorKernel{"kvferry_gather_tagged", &run_vector<gpu::WalkWay::kGather, gpu::WalkSums::kYes>},
+    VectorKernel{"kvferry_scatter_tagged",
+                 &run_vector<gpu::WalkWay::kScatter, gpu::WalkSums::kYes>},
+    VectorKernel{"kvferry_sum", &run_vector<gpu::WalkWay::kSum, gpu::WalkSums::kYes>}};
+
+/// Null if it is not one of them.
+RunVector vector_kernel(std::string_view name) {
+  const auto* const found =
+      std::find_if(kVectorKernels.begin(), kVectorKernels.end(),
+                   [name](const VectorKernel& kernel) { return kernel.name == name; });
+  return found == kVectorKernels.end() ? nullptr : found->run;
 }
 
 // Each unit by its lanes, in pieces that the copy unit would move whole.
@@ -143,7 +153,7 @@ Arguments arguments_of(std::span<const std::byte> parameter) {
 }  // namespace
 
 bool is_kernel(const std::string& name) {
-  return vector_kernels().contains(name) || name == "kvferry_gather_bulk" ||
+  return vector_kernel(name) != nullptr || name == "kvferry_gather_bulk" ||
          name == "kvferry_scatter_bulk" || is_co_run(name);
 }
 
@@ -159,8 +169,8 @@ void run_kernel(const std::string& name, unsigned num_ctas, unsigned num_threads
     return;
   }
   const auto arguments = arguments_of<gpu::PackArguments>(parameter);
-  if (const auto vector = vector_kernels().find(name); vector != vector_kernels().end()) {
-    vector->second(num_ctas, num_threads, arguments, memory);
+  if (const RunVector run = vector_kernel(name)) {
+    run(num_ctas, num_threads, arguments, memory);
   } else {
     run_bulk(name == "kvferry_gather_bulk" ? gpu::WalkWay::kGather : gpu::WalkWay::kScatter,
              arguments, memory);
