@@ -28,23 +28,23 @@ void* checked(const Memory& memory, std::uint64_t address, std::size_t bytes) {
 }
 
 struct EmulatedAccess {
-  template <std::uint32_t kWidth>
-  using Vector = std::array<std::uint8_t, kWidth>;
+  template <std::uint32_t Width>
+  using Vector = std::array<std::uint8_t, Width>;
 
-  template <std::uint32_t kWidth>
-  Vector<kWidth> load(std::uint64_t from) {
-    Vector<kWidth> value{};
-    std::memcpy(value.data(), checked(memory, from, kWidth), kWidth);
+  template <std::uint32_t Width>
+  Vector<Width> load(std::uint64_t from) {
+    Vector<Width> value{};
+    std::memcpy(value.data(), checked(memory, from, Width), Width);
     return value;
   }
-  template <std::uint32_t kWidth>
-  void store(std::uint64_t to, Vector<kWidth> value) {
-    std::memcpy(checked(memory, to, kWidth), value.data(), kWidth);
+  template <std::uint32_t Width>
+  void store(std::uint64_t to, Vector<Width> value) {
+    std::memcpy(checked(memory, to, Width), value.data(), Width);
   }
-  template <std::uint32_t kWidth>
-  std::uint32_t word(const Vector<kWidth>& value, std::uint32_t i) {
+  template <std::uint32_t Width>
+  std::uint32_t word(const Vector<Width>& value, std::uint32_t i) {
     std::uint32_t result = 0;
-    std::memcpy(&result, value.data() + i * sizeof(result), std::min<std::size_t>(kWidth, 4));
+    std::memcpy(&result, value.data() + i * sizeof(result), std::min<std::size_t>(Width, 4));
     return result;
   }
   // Each lane by itself; kernels of two streams may meet here.
@@ -55,13 +55,13 @@ struct EmulatedAccess {
   const Memory& memory;
 };
 
-template <gpu::WalkWay kWay, gpu::WalkSums kSums>
+template <gpu::WalkWay Way, gpu::WalkSums Sums>
 void run_vector(unsigned num_ctas, unsigned num_threads, const gpu::PackArguments& arguments,
                 const Memory& memory) {
   EmulatedAccess access{memory};
   for (unsigned cta = 0; cta < num_ctas; ++cta) {
     for (unsigned thread = 0; thread < num_threads; ++thread) {
-      gpu::walk_units<kWay, kSums>(access, arguments, {cta, num_ctas, thread, num_threads});
+      gpu::walk_units<Way, Sums>(access, arguments, {cta, num_ctas, thread, num_threads});
     }
   }
 }
