@@ -5,6 +5,8 @@
 #include "kvferry/gpu/block_geometry.hpp"
 #include "kvferry/gpu/device.hpp"
 
+#include "kernels/pack_way.hpp"
+
 #include <cstdint>
 #include <span>
 
@@ -18,8 +20,9 @@ void check_copy_runs(std::span<const CopyRun> runs);
 /// The same for Stream::gather and scatter: throws DeviceError naming a block outside the geometry.
 void check_blocks(const BlockGeometry& geometry, std::span<const BlockId> blocks);
 
-/// Checks where a gather, a scatter or a sum adds its sums; throws DeviceError. Not for 0.
-void check_sums(std::uintptr_t sums);
+/// Checks where an operation adds its sums, which a gather or a scatter need not (0); throws
+/// DeviceError.
+void check_sums(PackWay way, std::uintptr_t sums);
 
 /// Bytes of all runs together.
 [[nodiscard]] std::uint64_t total_bytes(std::span<const CopyRun> runs);

@@ -71,6 +71,42 @@ struct PackShape {
   return shape;
 }
 
+/// A fragment of each size around this one, at every alignment. The strides are odd: the five
+/// blocks lie at five alignments.
+[[nodiscard]] inline PackShape shape_of_sizes_around(std::uint64_t around) {
+  PackShape shape;
+  shape.num_blocks = 5;
+  for (std::uint64_t bytes = around - 15; bytes <= around + 15; ++bytes) {
+    shape.add(bytes % 16, bytes, bytes + (bytes % 2 == 0 ? 1 : 2));
+  }
+  return shape;
+}
+
+/// A fragment of this size and a small one after it.
+[[nodiscard]] inline PackShape shape_with_large_fragment(std::uint64_t bytes) {
+  PackShape shape;
+  shape.num_blocks = 2;
+  shape.add(0, bytes, bytes);
+  shape.add(bytes % 7, 48, 64);
+  return shape;
+}
+
+/// Two small fragments of many blocks.
+[[nodiscard]] inline PackShape shape_of_many_blocks(std::size_t num_blocks) {
+  PackShape shape;
+  shape.num_blocks = static_cast<std::uint32_t>(num_blocks);
+  shape.add(3, 29, 37);
+  shape.add(0, 64, 64);
+  return shape;
+}
+
+[[nodiscard]] inline PackShape shape_of_many_fragments() {
+  PackShape shape;
+  shape.num_blocks = 2;
+  for (std::size_t i = 0; i < 500; ++i) shape.add(i % 3, 1 + i % 33, 40);
+  return shape;
+}
+
 /// How many blocks one random launch takes: few, as the stand-ins' kernels are slow in debug
 /// builds.
 [[nodiscard]] inline std::size_t random_num_blocks(const PackShape& shape, std::mt19937& random) {

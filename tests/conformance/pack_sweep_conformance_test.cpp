@@ -76,12 +76,7 @@ TEST_P(PackSweepConformance, RandomGeometriesArePackedAndUnpackedToTheByte) {
 TEST_P(PackSweepConformance, EveryFragmentSizeAtEveryAlignment) {
   std::mt19937 random(2);
   for (const std::uint64_t around : {16U, 32U, 512U, 4096U}) {
-    Shape shape;
-    shape.num_blocks = 5;
-    for (std::uint64_t bytes = around - 15; bytes <= around + 15; ++bytes) {
-      // An odd stride: five blocks lie at five alignments.
-      shape.add(bytes % 16, bytes, bytes + (bytes % 2 == 0 ? 1 : 2));
-    }
+    const Shape shape = shape_of_sizes_around(around);
     for (int round = 0; round < 3; ++round) expect_packed(shape, 5, random);
     if (HasFailure()) return;
   }
@@ -90,10 +85,7 @@ TEST_P(PackSweepConformance, EveryFragmentSizeAtEveryAlignment) {
 TEST_P(PackSweepConformance, FragmentsBeyond64KiB) {
   std::mt19937 random(3);
   for (const std::uint64_t bytes : {65'535U, 65'536U, 65'537U, 131'075U}) {
-    Shape shape;
-    shape.num_blocks = 2;
-    shape.add(0, bytes, bytes);
-    shape.add(bytes % 7, 48, 64);
+    const Shape shape = shape_with_large_fragment(bytes);
     expect_packed(shape, 2, random);
     if (HasFailure()) return;
   }
@@ -103,10 +95,7 @@ TEST_P(PackSweepConformance, FragmentsBeyond64KiB) {
 TEST_P(PackSweepConformance, MoreBlocksThanOneLaunchTakes) {
   std::mt19937 random(4);
   for (const std::size_t num_blocks : {959U, 960U, 961U, 1921U}) {
-    Shape shape;
-    shape.num_blocks = static_cast<std::uint32_t>(num_blocks);
-    shape.add(3, 29, 37);
-    shape.add(0, 64, 64);
+    const Shape shape = shape_of_many_blocks(num_blocks);
     expect_packed(shape, num_blocks, random);
     if (HasFailure()) return;
   }
@@ -114,9 +103,7 @@ TEST_P(PackSweepConformance, MoreBlocksThanOneLaunchTakes) {
 
 TEST_P(PackSweepConformance, ManyFragmentsOfOneBlock) {
   std::mt19937 random(5);
-  Shape shape;
-  shape.num_blocks = 2;
-  for (std::size_t i = 0; i < 500; ++i) shape.add(i % 3, 1 + i % 33, 40);
+  const Shape shape = shape_of_many_fragments();
   expect_packed(shape, 2, random);
 }
 

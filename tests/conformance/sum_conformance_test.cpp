@@ -131,11 +131,7 @@ TEST_P(SumConformance, AreAddedOverRandomGeometries) {
 TEST_P(SumConformance, AreThoseOfEveryFragmentSizeAtEveryAlignment) {
   std::mt19937 random(12);
   for (const std::uint64_t around : {16U, 512U, 4096U}) {
-    PackShape shape;
-    shape.num_blocks = 5;
-    for (std::uint64_t bytes = around - 15; bytes <= around + 15; ++bytes) {
-      shape.add(bytes % 16, bytes, bytes + (bytes % 2 == 0 ? 1 : 2));
-    }
+    const PackShape shape = shape_of_sizes_around(around);
     for (int round = 0; round < 2; ++round) expect_sums(shape, 5, random);
     if (HasFailure()) return;
   }
@@ -156,10 +152,7 @@ TEST_P(SumConformance, AreThoseOfAlignedFragmentsAtEveryPlace) {
 TEST_P(SumConformance, AreThoseOfFragmentsBeyond64KiB) {
   std::mt19937 random(14);
   for (const std::uint64_t bytes : {65'536U, 65'537U, 131'075U}) {
-    PackShape shape;
-    shape.num_blocks = 2;
-    shape.add(0, bytes, bytes);
-    shape.add(bytes % 7, 48, 64);
+    const PackShape shape = shape_with_large_fragment(bytes);
     expect_sums(shape, 2, random);
     if (HasFailure()) return;
   }
@@ -169,10 +162,7 @@ TEST_P(SumConformance, AreThoseOfFragmentsBeyond64KiB) {
 TEST_P(SumConformance, AreThoseOfMoreBlocksThanOneLaunchTakes) {
   std::mt19937 random(15);
   for (const std::size_t num_blocks : {960U, 961U, 1921U}) {
-    PackShape shape;
-    shape.num_blocks = static_cast<std::uint32_t>(num_blocks);
-    shape.add(3, 29, 37);
-    shape.add(0, 64, 64);
+    const PackShape shape = shape_of_many_blocks(num_blocks);
     expect_sums(shape, num_blocks, random);
     if (HasFailure()) return;
   }
@@ -180,9 +170,7 @@ TEST_P(SumConformance, AreThoseOfMoreBlocksThanOneLaunchTakes) {
 
 TEST_P(SumConformance, AreThoseOfManyFragments) {
   std::mt19937 random(16);
-  PackShape shape;
-  shape.num_blocks = 2;
-  for (std::size_t i = 0; i < 500; ++i) shape.add(i % 3, 1 + i % 33, 40);
+  const PackShape shape = shape_of_many_fragments();
   expect_sums(shape, 2, random);
 }
 

@@ -87,7 +87,7 @@ std::unique_ptr<StagingRing> make_load_staging(gpu::Device& device,
 
 std::unique_ptr<BlockSums> make_sums(gpu::Device& device, std::span<const BlockClass> classes,
                                      const TransferOptions& options) {
-  if (options.verify == Verification::kOff || !device.traits().makes_sums) return nullptr;
+  if (options.verify == Verification::kOff || !device.traits().has_pack_kernels) return nullptr;
   std::uint64_t smallest = classes.front().geometry.packed_bytes;
   for (const BlockClass& of : classes) {
     if (!of.slots.has_tags()) return nullptr;

@@ -41,13 +41,9 @@ std::string DriverDevice::description() const {
 
 DeviceTraits DriverDevice::traits() const {
   const DriverTraits& driver = context_->api().traits();
-  const bool has_kernels = context_->pack().available();
-  return {family(driver),
-          std::min(driver.max_batch_runs, kMaxBatchRuns),
-          has_kernels,
-          driver.batches_by_default,
-          static_cast<std::uint32_t>(driver.num_multiprocessors),
-          has_kernels};
+  return {family(driver), std::min(driver.max_batch_runs, kMaxBatchRuns),
+          context_->pack().available(), driver.batches_by_default,
+          static_cast<std::uint32_t>(driver.num_multiprocessors)};
 }
 
 MemoryInfo DriverDevice::memory_info() const {

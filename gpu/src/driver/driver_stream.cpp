@@ -87,19 +87,16 @@ void DriverStream::copy(CopyDirection direction, std::span<const CopyRun> runs, 
 
 void DriverStream::gather(const BlockGeometry& geometry, std::span<const BlockId> blocks,
                           std::uintptr_t packed, std::uintptr_t sums) {
-  if (sums != 0) check_sums(sums);
   pack(PackWay::kGather, geometry, blocks, packed, sums);
 }
 
 void DriverStream::scatter(const BlockGeometry& geometry, std::span<const BlockId> blocks,
                            std::uintptr_t packed, std::uintptr_t sums) {
-  if (sums != 0) check_sums(sums);
   pack(PackWay::kScatter, geometry, blocks, packed, sums);
 }
 
 void DriverStream::sum(const BlockGeometry& geometry, std::span<const BlockId> blocks,
                        std::uintptr_t sums) {
-  check_sums(sums);
   pack(PackWay::kSum, geometry, blocks, 0, sums);
 }
 
@@ -136,6 +133,7 @@ void DriverStream::fail(std::string why) {
 
 void DriverStream::pack(PackWay way, const BlockGeometry& geometry, std::span<const BlockId> blocks,
                         std::uintptr_t packed, std::uintptr_t sums) {
+  check_sums(way, sums);
   if (blocks.empty()) return;
   check_blocks(geometry, blocks);
   const DriverScope scope(context_);

@@ -55,10 +55,8 @@ class HostDevice final : public Device {
   }
 
   [[nodiscard]] DeviceTraits traits() const override {
-    return {.family = DeviceFamily::kHost,
-            .max_batch_runs = kMaxBatchRuns,
-            .has_pack_kernels = true,
-            .makes_sums = true};
+    return {
+        .family = DeviceFamily::kHost, .max_batch_runs = kMaxBatchRuns, .has_pack_kernels = true};
   }
   [[nodiscard]] MemoryInfo memory_info() const override { return host_memory_info(); }
   [[nodiscard]] std::optional<DeviceLoss> lost() const override { return context_->loss->loss(); }

@@ -61,19 +61,16 @@ void HostStream::copy(CopyDirection direction, std::span<const CopyRun> runs, Co
 
 void HostStream::gather(const BlockGeometry& geometry, std::span<const BlockId> blocks,
                         std::uintptr_t packed, std::uintptr_t sums) {
-  if (sums != 0) check_sums(sums);
   pack(PackWay::kGather, geometry, blocks, packed, sums);
 }
 
 void HostStream::scatter(const BlockGeometry& geometry, std::span<const BlockId> blocks,
                          std::uintptr_t packed, std::uintptr_t sums) {
-  if (sums != 0) check_sums(sums);
   pack(PackWay::kScatter, geometry, blocks, packed, sums);
 }
 
 void HostStream::sum(const BlockGeometry& geometry, std::span<const BlockId> blocks,
                      std::uintptr_t sums) {
-  check_sums(sums);
   pack(PackWay::kSum, geometry, blocks, 0, sums);
 }
 
@@ -90,6 +87,7 @@ void HostStream::call(std::function<void()> work) {
 
 void HostStream::pack(PackWay way, const BlockGeometry& geometry, std::span<const BlockId> blocks,
                       std::uintptr_t packed, std::uintptr_t sums) {
+  check_sums(way, sums);
   if (blocks.empty()) return;
   check_blocks(geometry, blocks);
   open_for_submission(context_);

@@ -73,15 +73,13 @@ struct DeviceTraits {
   DeviceFamily family = DeviceFamily::kHost;
   /// Most runs of one batch call, at most kMaxBatchRuns; 0: the driver has no batch call.
   std::size_t max_batch_runs = 0;
-  /// Whether gather() and scatter() are available.
+  /// Whether gather(), scatter() and sum() are available.
   bool has_pack_kernels = false;
   /// Whether the batch call is used by default, without CopyCall::kBatch. False on HIP: its batch
   /// call corrupts device memory while graphs are replayed (rocm-systems#11662).
   bool batches_by_default = true;
   /// 0 on the host back end.
   std::uint32_t num_multiprocessors = 0;
-  /// Whether gather() and scatter() make sums, and sum() is available.
-  bool makes_sums = false;
 };
 
 /// unrecorded -> pending -> done | failed. `kFailed`: an operation of the stream between the
@@ -132,8 +130,7 @@ class Stream {
   ///
   /// Unless `sums` is 0, it also adds the tag_sum() (tag_sum.hpp) of packed block i to the i-th
   /// std::uint64_t at `sums`. `sums` is device memory, aligned to 8 bytes; the caller has set it to
-  /// 0 with fill(). Another address is a DeviceError, and any is if DeviceTraits::makes_sums is not
-  /// set.
+  /// 0 with fill(). Another address is a DeviceError.
   virtual void gather(const BlockGeometry& geometry, std::span<const BlockId> blocks,
                       std::uintptr_t packed, std::uintptr_t sums) = 0;
   /// The reverse of gather(). The sums are those of the packed bytes that it reads.

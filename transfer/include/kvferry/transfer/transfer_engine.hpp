@@ -60,7 +60,7 @@ struct TransferOptions {
   std::uint64_t store_bandwidth_limit = 0;
   /// Whether a store leaves a tag for each block, and a load checks that it brings back the same
   /// bytes for the same block (docs/ARCHITECTURE.md). Only on devices that can
-  /// (DeviceTraits::makes_sums). Off until its cost is known on GPUs.
+  /// (DeviceTraits::has_pack_kernels). Off until its cost is known on GPUs.
   Verification verify = Verification::kOff;
   /// How long an engine that ends waits for its copies, counted from its first close().
   std::chrono::nanoseconds end_timeout = std::chrono::seconds(300);
