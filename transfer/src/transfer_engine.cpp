@@ -70,6 +70,7 @@ std::vector<BlockClass> moved(std::vector<BlockClass> classes,
 std::vector<BlockClass> on_slots_of(const cpu_tier::Arena& arena,
                                     std::vector<gpu::BlockGeometry> geometries) {
   std::vector<BlockClass> classes;
+  classes.reserve(geometries.size());
   for (gpu::BlockGeometry& geometry : geometries) {
     classes.push_back({std::move(geometry), cpu_tier::ArenaSlots(arena, 1, arena.chunk_bytes())});
   }
@@ -325,7 +326,8 @@ bool TransferEngine::seal(TransferId transfer) { return impl_->table().seal(tran
 
 Fence TransferEngine::fence(gpu::Stream& compute) { return impl_->fence(compute); }
 
-void TransferEngine::load(TransferId transfer, std::span<const LoadPart> parts, Fence fence) {
+void TransferEngine::load(TransferId transfer, std::span<const LoadPart> parts,
+                          const Fence& fence) {
   impl_->load(transfer, parts, fence);
 }
 

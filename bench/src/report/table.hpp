@@ -83,10 +83,10 @@ struct RowOf<T R::*> {
 };
 
 /// The access of a column that shows a data member: `member<&Row::rate>`.
-template <auto kMember, class R = typename RowOf<decltype(kMember)>::Type>
+template <auto member, class R = typename RowOf<decltype(member)>::Type>
 inline constexpr Access<R> member = {
-    [](const R& row) { return cell_of(row.*kMember); },
-    [](R& row, const Cell& cell) { set_value(row.*kMember, cell); }};
+    [](const R& row) { return cell_of(row.*member); },
+    [](R& row, const Cell& cell) { set_value(row.*member, cell); }};
 
 /// Sets each part of a row from the cell that `cell_at` returns for its column.
 template <class R, class CellAt>

@@ -186,12 +186,12 @@ class TransferEngine {
   /// completes at once. A fence that fails (the compute stream is broken) fails the load. A block
   /// must not be in two loads under way, nor twice in one load, because loads run and end in any
   /// order.
-  void load(TransferId transfer, std::span<const LoadPart> parts, Fence fence);
+  void load(TransferId transfer, std::span<const LoadPart> parts, const Fence& fence);
   /// For blocks of one class.
   void load(TransferId transfer, SlabClassId slab_class, std::span<const BlockSlot> blocks,
-            Fence fence) {
+            const Fence& fence) {
     const LoadPart part{slab_class, blocks};
-    load(transfer, {&part, 1}, std::move(fence));
+    load(transfer, {&part, 1}, fence);
   }
 
   /// Drops the queued pieces of a transfer. The transfer thread waits for the running pieces, and
