@@ -3,6 +3,8 @@
 # Makes build/lmcache/venv with LMCache, what it needs on a machine without a GPU, and kvferry's wheel. LMCache's source
 # distribution, which has its conformance tests, lies beside it. This is an environment of its own because LMCache and
 # vLLM pin different versions of numpy.
+#   setup_lmcache.sh [environment]
+# "environment" leaves out kvferry's wheel, which need not be built then.
 set -euo pipefail
 . "$(dirname "$0")/step.sh"
 cd "$KVFERRY_ROOT"
@@ -34,6 +36,7 @@ if ! is_stamped "$home/stamp" "$made_by"; then
   step lmcache-sdist "fetch its tests" fetch_tests
   stamp "$home/stamp" "$made_by"
 fi
+[ "${1-}" = environment ] && exit 0
 wheel=$(content_hash dist)
 if ! is_stamped "$home/wheel" "$wheel"; then
   step lmcache-wheel "install kvferry's wheel beside LMCache" "${pip[@]}" install --no-deps --force-reinstall dist/kvferry-*.whl
