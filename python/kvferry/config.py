@@ -36,7 +36,7 @@ MIB = 1024 * KIB
 GIB = 1024 * MIB
 
 BACKENDS = ("auto", *_core.backend_names())
-VERIFICATIONS = ("off", "all")
+VERIFICATIONS = ("off", "sampled", "all")
 COPY_PATHS = ("auto", "per_run", "batch", "kernel", "staged")
 PAGES = ("auto", "normal", "transparent", "huge")
 EVICTIONS = tuple(_core.eviction_names())
@@ -110,7 +110,7 @@ class KvFerryConfig:
         How loads cross the link. ``"auto"``: chosen by the shape of the load and the measured times of earlier copies;
         otherwise this path for all loads.
     verify
-        Which loaded blocks are checked to be what was stored: none (``"off"``) or ``"all"``.
+        Which loaded blocks are checked to be what was stored: none (``"off"``), some (``"sampled"``) or ``"all"``.
     backend
         ``"auto"``: chosen by the device of the KV cache; otherwise the name of a back end.
     kv_cache_layout

@@ -54,7 +54,9 @@ HostLinkOptions host_link(const OptionValue& value) {
 }
 
 transfer::Verification verification(const OptionValue& value) {
-  return value.text() == "off" ? transfer::Verification::kOff : transfer::Verification::kAll;
+  const std::string name = value.text();
+  if (name == "off") return transfer::Verification::kOff;
+  return name == "sampled" ? transfer::Verification::kSampled : transfer::Verification::kAll;
 }
 
 std::optional<gpu::CopyPath> copy_path(const OptionValue& value) {

@@ -306,6 +306,22 @@ def test_overwritten_slots_are_found_computed_and_not_used_again(
     assert view["num_evictable"] >= num_good - 1
 
 
+def test_sampled_checks_find_damage_within_some_loads(make: Make) -> None:
+    engine = make({"cpu_bytes_to_use": 24 * 6144, "verify": "sampled"})
+    store_all(engine)
+    # What is loaded unchecked is wrong; the toy's own check would end the test there.
+    for worker in engine.workers:
+        worker.model.check_kv = False
+    engine.workers[0].connector.worker_side.engine.unsafe_copy_slot(0, 1)
+    for i in range(2, 12):
+        engine.drop_gpu_cache()
+        engine.generate(again(str(i)))
+        engine.settle_stores()
+        if engine.snapshot()["damaged_blocks/0"] == 1:
+            break
+    assert engine.snapshot()["num_set_aside"] == 1
+
+
 def test_engine_gets_the_ends_that_it_waits_for_and_no_other(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     # vllm#43226, vllm#46240
     side = make().scheduler.connector.scheduler_side

@@ -54,12 +54,13 @@ std::chrono::nanoseconds time_between(const gpu::Event& begin, const gpu::Event&
 }  // namespace
 
 CopyLane::CopyLane(gpu::Device& device, PathChooser& chooser, gpu::CopyDirection direction,
-                   StagingRing* staging, BlockSums* sums)
+                   StagingRing* staging, BlockSums* sums, CheckSampler& sampler)
     : device_(device),
       chooser_(chooser),
       direction_(direction),
       staging_(staging),
       sums_(sums),
+      sampler_(sampler),
       paths_(paths_of(device.traits(), direction, staging)),
       stream_(device.create_stream(gpu::StreamPriority::kHigh)),
       second_streams_(make_streams(device, num_second_streams(direction, staging, sums))) {}
@@ -76,6 +77,8 @@ void CopyLane::submit(Piece piece) {
   work.runs = coalesce_runs(work.piece);
   work.shape = {direction_, work.runs.size(), work.piece.bytes};
   work.path = choose(work);
+  work.is_checked =
+      sums_ != nullptr && work.piece.kind == TransferKind::kLoad && sampler_.chooses(work.piece);
   waiting_.push_back(std::move(work));
   start_waiting();
 }
@@ -112,11 +115,10 @@ CopyPath CopyLane::choose(const InFlight& work) const {
 }
 
 bool CopyLane::take_memory(InFlight& work) {
-  const bool is_checked = sums_ != nullptr && work.piece.kind == TransferKind::kLoad;
-  if (is_checked && !work.sums) {
+  if (work.is_checked && !work.sums) {
     work.sums = sums_->take(static_cast<std::uint32_t>(work.piece.blocks.size()));
   }
-  return take_staging(work) && (!is_checked || work.sums);
+  return take_staging(work) && (!work.is_checked || work.sums);
 }
 
 void CopyLane::give_memory_back(const InFlight& work) {
@@ -268,6 +270,9 @@ std::vector<EndedPiece> CopyLane::reap() {
         piece.device_time = time_of(work);
         if (piece.piece.kind == TransferKind::kStore) write_tags(piece.piece);
         if (work.sums) check_tags(*work.sums, piece);
+        if (piece.piece.kind == TransferKind::kLoad) {
+          sampler_.learn(work.is_checked, piece.piece.bytes, checked_time(work, piece.device_time));
+        }
       }
     }
     give_memory_back(work);
@@ -290,25 +295,26 @@ std::string CopyLane::failure_of(const InFlight& work, const Piece& piece) {
 }
 
 // Before the end of the store is told, so that whoever may load the slot sees its tag.
-void CopyLane::write_tags(const Piece& store) const {
+void CopyLane::write_tags(const Piece& store) {
   if (!store.of->slots.has_tags()) return;
   std::span<const std::uint64_t> sums;
   if (store.sums.count != 0) sums = sums_->arrived(store.sums);
   for (std::size_t i = 0; i < store.blocks.size(); ++i) {
     const BlockSlot& block = store.blocks[i];
-    store.of->slots.tag(block.slot)
-        .store(sums.empty() ? kNoTag : block_tag(sums[i], block.identity),
-               std::memory_order_release);
+    const std::uint64_t tag = sums.empty() ? kNoTag : block_tag(sums[i], block.identity);
+    store.of->slots.tag(block.slot).store(tag, std::memory_order_release);
+    sampler_.know(store.slab_class, block.slot, tag);
   }
 }
 
-void CopyLane::check_tags(const SumRange& sums, EndedPiece& load) const {
+void CopyLane::check_tags(const SumRange& sums, EndedPiece& load) {
   const std::span<const std::uint64_t> arrived = sums_->arrived(sums);
   for (std::size_t i = 0; i < load.piece.blocks.size(); ++i) {
     const BlockSlot& block = load.piece.blocks[i];
     const std::uint64_t expected =
         load.piece.of->slots.tag(block.slot).load(std::memory_order_acquire);
     const std::uint64_t found = block_tag(arrived[i], block.identity);
+    if (expected == found) sampler_.know(load.piece.slab_class, block.slot, found);
     if (expected == kNoTag || expected == found) continue;
     if (load.failure.empty()) load.failure = mismatch_text(block, expected, found);
     load.damaged.push_back(block.slot);
@@ -331,6 +337,12 @@ std::chrono::nanoseconds CopyLane::time_of(const InFlight& work) {
                    std::max(copy, scatter / std::int64_t{kNumSecondStreams}));
   }
   return copy + scatter;
+}
+
+std::chrono::nanoseconds CopyLane::checked_time(const InFlight& work,
+                                                std::chrono::nanoseconds time) {
+  const bool is_apart = work.is_checked && work.path != CopyPath::kStaged && work.second_begin;
+  return is_apart ? time + time_between(*work.second_begin, *work.end) : time;
 }
 
 }  // namespace kvferry::transfer

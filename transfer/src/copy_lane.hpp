@@ -5,6 +5,7 @@
 #include "kvferry/transfer/staging_ring.hpp"
 
 #include "block_sums.hpp"
+#include "check_sampler.hpp"
 #include "coalesce_runs.hpp"
 #include "copy_shape.hpp"
 #include "path_chooser.hpp"
@@ -53,7 +54,7 @@ class CopyLane {
   /// `staging`: null if no piece can be staged. `sums`: null if blocks are not checked; then
   /// stores leave no tags.
   CopyLane(gpu::Device& device, PathChooser& chooser, gpu::CopyDirection direction,
-           StagingRing* staging, BlockSums* sums);
+           StagingRing* staging, BlockSums* sums, CheckSampler& sampler);
   ~CopyLane();
   CopyLane(const CopyLane&) = delete;
   CopyLane& operator=(const CopyLane&) = delete;
@@ -90,6 +91,7 @@ class CopyLane {
     /// Of a staged load, an entry per block in order; taken one after the other.
     std::vector<RingRegion> staging;
     std::uint32_t num_staged = 0;
+    bool is_checked = false;  ///< Of a load.
     /// Of a load that is checked: where its blocks are summed.
     std::optional<SumRange> sums;
     /// Has its last operation and `end`: a second stream if it is staged, or copied and checked;
@@ -112,7 +114,7 @@ class CopyLane {
   /// Whether something follows the piece's copy, on another stream.
   [[nodiscard]] static bool has_second_stream(const InFlight& work) {
     return work.path == gpu::CopyPath::kStaged ||
-           (work.sums && work.path != gpu::CopyPath::kKernel);
+           (work.is_checked && work.path != gpu::CopyPath::kKernel);
   }
   void start_waiting();
   void enqueue(InFlight& work);
@@ -128,16 +130,20 @@ class CopyLane {
   [[nodiscard]] static std::string failure_of(const InFlight& work, const Piece& piece);
   /// The device's time, learned from.
   [[nodiscard]] std::chrono::nanoseconds time_of(const InFlight& work);
+  /// The device's time, the check's included.
+  [[nodiscard]] static std::chrono::nanoseconds checked_time(const InFlight& work,
+                                                             std::chrono::nanoseconds time);
   /// Writes the tags of a store that has ended well.
-  void write_tags(const Piece& store) const;
+  void write_tags(const Piece& store);
   /// Compares the tags of a load that has ended well.
-  void check_tags(const SumRange& sums, EndedPiece& load) const;
+  void check_tags(const SumRange& sums, EndedPiece& load);
 
   gpu::Device& device_;
   PathChooser& chooser_;
   const gpu::CopyDirection direction_;
   StagingRing* const staging_;
   BlockSums* const sums_;
+  CheckSampler& sampler_;
   const CopyPaths paths_;
   std::unique_ptr<gpu::Stream> stream_;
   /// For what follows a load's copy. Empty if nothing does.

@@ -39,12 +39,13 @@ std::thread start_thread(std::function<void()> body) {
 }  // namespace
 
 CopyPump::CopyPump(gpu::Device& device, StagingRing& ring, StagingRing* load_staging,
-                   BlockSums* sums, PathChooser& chooser, TransferTable& table)
+                   BlockSums* sums, Verification verify, PathChooser& chooser, TransferTable& table)
     : device_(device),
       ring_(ring),
       table_(table),
-      loads_(device, chooser, gpu::CopyDirection::kHostToDevice, load_staging, sums),
-      stores_(device, chooser, gpu::CopyDirection::kDeviceToHost, nullptr, sums),
+      sampler_(verify),
+      loads_(device, chooser, gpu::CopyDirection::kHostToDevice, load_staging, sums, sampler_),
+      stores_(device, chooser, gpu::CopyDirection::kDeviceToHost, nullptr, sums, sampler_),
       thread_(start_thread([this] {
         run();
         ended_ = true;

@@ -4,6 +4,7 @@
 #include "kvferry/gpu/device.hpp"
 #include "kvferry/transfer/staging_ring.hpp"
 
+#include "check_sampler.hpp"
 #include "copy_lane.hpp"
 #include "path_chooser.hpp"
 #include "transfer_table.hpp"
@@ -22,7 +23,7 @@ namespace kvferry::transfer {
 class CopyPump {
  public:
   CopyPump(gpu::Device& device, StagingRing& ring, StagingRing* load_staging, BlockSums* sums,
-           PathChooser& chooser, TransferTable& table);
+           Verification verify, PathChooser& chooser, TransferTable& table);
   /// stop(); the table is closed and idle.
   ~CopyPump();
   CopyPump(const CopyPump&) = delete;
@@ -53,6 +54,7 @@ class CopyPump {
   StagingRing& ring_;
   TransferTable& table_;
   // From here on: the transfer thread's own.
+  CheckSampler sampler_;
   CopyLane loads_;
   CopyLane stores_;
   /// Dropped pieces whose gathers have not ended.

@@ -113,7 +113,7 @@ class TransferEngine::Impl {
         chooser_(device.traits(), options.copy_path),
         table_(options),
         load_staging_(make_load_staging(device, options)),
-        pump_(device, ring_, load_staging_.get(), sums_.get(), chooser_, table_) {}
+        pump_(device, ring_, load_staging_.get(), sums_.get(), options.verify, chooser_, table_) {}
 
   std::uint32_t gather(gpu::Stream& compute, TransferId transfer, SlabClassId slab_class,
                        std::span<const BlockSlot> blocks) {

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // G11: a load brings back what was stored, or says that it does not.
+#include "check_sampler.hpp"
 #include "rig.hpp"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <random>
 #include <span>
@@ -182,6 +184,50 @@ TEST_P(TagTest, LoadsWaitForPlacesOfSums) {
   const std::vector<Completion> ends = rig_.finish();
   EXPECT_EQ(ends.size(), blocks.size());
   for (const Completion& end : ends) EXPECT_EQ(end.outcome, Outcome::kDone) << end.reason;
+}
+
+class SampledTagTest : public TagTest {
+ protected:
+  SampledTagTest() : TagTest(Verification::kSampled) {}
+  bool is_found(std::span<const BlockSlot> blocks) {
+    return load(Rig::kDense, blocks).outcome == Outcome::kFailed;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Paths, SampledTagTest, ::testing::ValuesIn(kPaths), kName);
+
+TEST_P(SampledTagTest, DamageOfOurOwnBlocksIsFoundInOneOfTheFirstLoads) {
+  const std::vector<BlockSlot> blocks = identified(4);
+  store(Rig::kDense, blocks);
+  ++*bytes_of(Rig::kDense, SlotId(3));
+  std::uint32_t num_found = 0;
+  for (std::uint32_t i = 0; i < 2 * CheckSampler::kMinPeriod; ++i) num_found += is_found(blocks);
+  EXPECT_EQ(num_found, 2U) << "the costs are not known after so few loads";
+}
+
+// Another engine stores into a shared slot: only the bytes and the tag change.
+TEST_P(SampledTagTest, TheFirstLoadOfAnotherEnginesBlockIsChecked) {
+  const std::vector<BlockSlot> blocks = identified(4);
+  store(Rig::kDense, blocks);
+  std::atomic<std::uint64_t>& tag = rig_.classes[Rig::kDense.value()].slots.tag(SlotId(3));
+  for (std::uint64_t i = 1; i < 6; ++i) {
+    tag.store(i);
+    EXPECT_TRUE(is_found(blocks)) << "load " << i;
+  }
+}
+
+TEST_P(SampledTagTest, WhatWasFoundRightOnceIsAsGoodAsOurOwn) {
+  std::vector<BlockSlot> blocks = identified(4);
+  store(Rig::kDense, blocks);
+  const cpu_tier::ArenaSlots& slots = rig_.classes[Rig::kDense.value()].slots;
+  // As if another engine had stored the same bytes for another block.
+  const std::uint64_t identity = 0x1234567;
+  slots.tag(SlotId(3)).store(slots.tag(SlotId(3)).load() ^ blocks[3].identity ^ identity);
+  blocks[3].identity = identity;
+  ASSERT_FALSE(is_found(blocks));
+  ++*bytes_of(Rig::kDense, SlotId(3));
+  std::uint32_t num_found = 0;
+  for (std::uint32_t i = 0; i < CheckSampler::kMinPeriod; ++i) num_found += is_found(blocks);
+  EXPECT_EQ(num_found, 1U) << "by the period only";
 }
 
 class NoTagTest : public TagTest {

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kvferry/transfer/transfer_engine.hpp"
+
+#include "piece.hpp"
+
+#include <chrono>
+#include <cstdint>
+#include <vector>
+
+namespace kvferry::transfer {
+
+/// Says which pieces of loads are checked. Used by the transfer thread only.
+///
+/// With Verification::kSampled, a piece is checked if it loads a slot for the first time since some
+/// other engine wrote it; and one piece in period(), so that checks take at most kCostShare of the
+/// time of all loads.
+class CheckSampler {
+ public:
+  /// At least one piece in so many is checked, however expensive that is.
+  static constexpr std::uint32_t kMaxPeriod = 256;
+  /// At most one piece in so many, however cheap: the time of the others shows what checks cost.
+  static constexpr std::uint32_t kMinPeriod = 2;
+  /// Our choice: what an operator does not notice.
+  static constexpr double kCostShare = 0.01;
+
+  explicit CheckSampler(Verification verify) : verify_(verify) {}
+
+  /// Whether the blocks of this piece of a load are checked. Call it once per piece.
+  [[nodiscard]] bool chooses(const Piece& load);
+  /// This engine wrote the slot with the tag, or has seen that it holds what the tag says.
+  void know(SlabClassId slab_class, SlotId slot, std::uint64_t tag);
+  /// The device's time for a piece of a load, its check included; 0: unknown.
+  void learn(bool is_checked, std::uint64_t bytes, std::chrono::nanoseconds time);
+  /// One piece in so many is checked. kMinPeriod until the costs are known.
+  [[nodiscard]] std::uint32_t period() const;
+
+ private:
+  /// A moving average of the time that a byte takes.
+  struct Pace {
+    double ns_per_byte = 0;
+    std::uint32_t num_samples = 0;
+  };
+
+  [[nodiscard]] bool has_unknown(const Piece& load) const;
+
+  const Verification verify_;
+  /// By class and slot: the tag that it was known with last.
+  std::vector<std::vector<std::uint64_t>> known_;
+  std::uint32_t num_unchecked_ = 0;  ///< Pieces since the last that was checked by the period.
+  Pace checked_;
+  Pace unchecked_;
+};
+
+}  // namespace kvferry::transfer
