@@ -111,6 +111,9 @@ class KvFerryConfig:
         otherwise this path for all loads.
     verify
         Which loaded blocks are checked to be what was stored: none (``"off"``), some (``"sampled"``) or ``"all"``.
+    scrub_bandwidth
+        Bytes per second of stored blocks that each rank reads again while its link is idle, to find damage before a
+        load does. None: it reads none. Needs `verify`, and a tier of this engine's own.
     backend
         ``"auto"``: chosen by the device of the KV cache; otherwise the name of a back end.
     kv_cache_layout
@@ -187,6 +190,7 @@ class KvFerryConfig:
     store_bandwidth_limit: int | None = key(read_rate, WORKER, default=None)
     copy_path: str = key(one_of(WHERE, COPY_PATHS, "leave the key out"), WORKER, default="auto")
     verify: str = key(one_of(WHERE, VERIFICATIONS, "leave the key out: nothing is checked"), WORKER, default="off")
+    scrub_bandwidth: int | None = key(read_rate, WORKER, default=None)
     transfer_timeout_s: float = key(read_seconds, WORKER, default=300.0)
     load_timeout_s: float = key(read_seconds, SCHEDULER, default=30.0)
     backend: str = key(one_of(WHERE, BACKENDS, "leave the key out: the device of the KV cache decides"), default="auto")

@@ -133,7 +133,19 @@ def _is_figure(value: object) -> bool:
 
 
 def refuse_fixed_contradictions(config: "KvFerryConfig") -> None:
-    """Raise ConfigError if keys of a tier that can be resized stand next to keys of a tier that cannot."""
+    """Raise ConfigError if keys stand next to each other that exclude each other."""
+    if config.scrub_bandwidth is not None:
+        if config.verify == "off":
+            raise complaint(
+                "scrub_bandwidth", config.scrub_bandwidth, "a key next to verify", "set verify to 'sampled' or 'all'"
+            )
+        if config.shared_path is not None:
+            raise complaint(
+                "scrub_bandwidth",
+                config.scrub_bandwidth,
+                "a tier of the engine's own",
+                "leave scrub_bandwidth or shared_path out",
+            )
     for name in ("cpu_bytes_limit", "memory_margin"):
         value = getattr(config, name)
         if value is None:

@@ -122,6 +122,7 @@ constexpr OptionKey<PyWorkerOptions> kKeys[] = {
                                &TransferOptions::copy_path>},
     {"verify", set_field_by<verification, &PyWorkerOptions::engine, &WorkerOptions::transfer,
                             &TransferOptions::verify>},
+    {"scrub_bandwidth", set_transfer<&TransferOptions::scrub_bandwidth>},
     {"shared_path", set_file<&SharedTierOptions::path>},
     {"shared_capacity_bytes", set_file<&SharedTierOptions::capacity_bytes>},
     {"shared_chunk_bytes", set_file<&SharedTierOptions::chunk_bytes>},

@@ -39,6 +39,9 @@ class Draw {
     }
     return end;
   }
+  DamagedSlot scrubbed() {
+    return {SlabClassId(below(16) == 0 ? small(3) : 0), SlotId(small(2 * ReportLife::kNumChunks))};
+  }
   ChunkEnded chunk_ended() {
     return {{ChunkId(small(4) * ReportLife::kRun), small(2 * ReportLife::kRun),
              static_cast<ChunkChange>(below(2))},
@@ -121,6 +124,8 @@ void mutate(StepReport& report, std::mt19937_64& random) {
       return;
     case 7:
       return change(report.chunks, draw, [&] { return draw.chunk_ended(); });
+    case 8:
+      return change(report.scrubbed, draw, [&] { return draw.scrubbed(); });
     default:
       report.domain = connector::DomainId(draw.small(9));
   }

@@ -36,6 +36,7 @@ def test_empty_config_has_the_defaults() -> None:
         store_bandwidth_limit=None,
         copy_path="auto",
         verify="off",
+        scrub_bandwidth=None,
         transfer_timeout_s=300.0,
         backend="auto",
         eviction="adaptive",
@@ -43,6 +44,13 @@ def test_empty_config_has_the_defaults() -> None:
         max_awaited_share=0.25,
         host_link=None,
     )
+
+
+def test_reading_stored_blocks_again_needs_tags_and_an_own_tier() -> None:
+    assert read(verify="sampled", scrub_bandwidth="100MB/s").scrub_bandwidth == 100_000_000
+    assert "set verify to 'sampled' or 'all'" in message_of(scrub_bandwidth="100MB/s")
+    shared = {"shared_path": "/dev/shm/kvferry/tier", "verify": "all"}
+    assert "leave scrub_bandwidth or shared_path out" in message_of(**shared, scrub_bandwidth="1GB/s")
 
 
 @pytest.mark.parametrize(

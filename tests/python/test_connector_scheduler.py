@@ -322,6 +322,20 @@ def test_sampled_checks_find_damage_within_some_loads(make: Make) -> None:
     assert engine.snapshot()["num_set_aside"] == 1
 
 
+def test_damage_is_found_without_a_load_and_the_block_is_computed(make: Make, expected: dict[str, list[int]]) -> None:
+    engine = make({"cpu_bytes_to_use": 24 * 6144, "verify": "all", "scrub_bandwidth": "10GB/s"})
+    store_all(engine)
+    engine.workers[0].connector.worker_side.engine.unsafe_copy_slot(0, 1)
+    deadline = time.monotonic() + 60
+    while engine.snapshot()["damaged_blocks/0"] == 0 and time.monotonic() < deadline:
+        time.sleep(0.01)
+        engine.generate({f"short{time.monotonic()}": ([1, 2, 3], 1)})
+    assert engine.snapshot()["num_set_aside"] == 1
+    found = engine.generate(again("2"))
+    assert {name: found[f"{name}2"] for name in expected} == expected
+    assert engine.snapshot()["failed_loads"] == 0
+
+
 def test_engine_gets_the_ends_that_it_waits_for_and_no_other(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     # vllm#43226, vllm#46240
     side = make().scheduler.connector.scheduler_side

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "check_sampler.hpp"
 
-#include "block_tag.hpp"
-
 #include <algorithm>
 #include <cmath>
 
@@ -24,22 +22,10 @@ bool CheckSampler::chooses(const Piece& load) {
 }
 
 bool CheckSampler::has_unknown(const Piece& load) const {
-  const std::size_t of_class = load.slab_class.value();
   return std::any_of(load.blocks.begin(), load.blocks.end(), [&](const BlockSlot& block) {
     const std::uint64_t tag = load.of->slots.tag(block.slot).load(std::memory_order_acquire);
-    const std::size_t slot = block.slot.value();
-    const bool is_known =
-        of_class < known_.size() && slot < known_[of_class].size() && known_[of_class][slot] == tag;
-    return tag != kNoTag && !is_known;
+    return tag != kNoTag && known_.find(load, block).tag != tag;
   });
-}
-
-void CheckSampler::know(SlabClassId slab_class, SlotId slot, std::uint64_t tag) {
-  if (verify_ != Verification::kSampled) return;
-  if (slab_class.value() >= known_.size()) known_.resize(slab_class.value() + 1);
-  std::vector<std::uint64_t>& of_class = known_[slab_class.value()];
-  if (slot.value() >= of_class.size()) of_class.resize(slot.value() + 1, kNoTag);
-  of_class[slot.value()] = tag;
 }
 
 void CheckSampler::learn(bool is_checked, std::uint64_t bytes, std::chrono::nanoseconds time) {

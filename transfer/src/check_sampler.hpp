@@ -3,11 +3,10 @@
 
 #include "kvferry/transfer/transfer_engine.hpp"
 
-#include "piece.hpp"
+#include "known_blocks.hpp"
 
 #include <chrono>
 #include <cstdint>
-#include <vector>
 
 namespace kvferry::transfer {
 
@@ -25,12 +24,10 @@ class CheckSampler {
   /// Our choice: what an operator does not notice.
   static constexpr double kCostShare = 0.01;
 
-  explicit CheckSampler(Verification verify) : verify_(verify) {}
+  CheckSampler(Verification verify, const KnownBlocks& known) : verify_(verify), known_(known) {}
 
   /// Whether the blocks of this piece of a load are checked. Call it once per piece.
   [[nodiscard]] bool chooses(const Piece& load);
-  /// This engine wrote the slot with the tag, or has seen that it holds what the tag says.
-  void know(SlabClassId slab_class, SlotId slot, std::uint64_t tag);
   /// The device's time for a piece of a load, its check included; 0: unknown.
   void learn(bool is_checked, std::uint64_t bytes, std::chrono::nanoseconds time);
   /// One piece in so many is checked. kMinPeriod until the costs are known.
@@ -46,8 +43,7 @@ class CheckSampler {
   [[nodiscard]] bool has_unknown(const Piece& load) const;
 
   const Verification verify_;
-  /// By class and slot: the tag that it was known with last.
-  std::vector<std::vector<std::uint64_t>> known_;
+  const KnownBlocks& known_;
   std::uint32_t num_unchecked_ = 0;  ///< Pieces since the last that was checked by the period.
   Pace checked_;
   Pace unchecked_;

@@ -54,16 +54,17 @@ std::chrono::nanoseconds time_between(const gpu::Event& begin, const gpu::Event&
 }  // namespace
 
 CopyLane::CopyLane(gpu::Device& device, PathChooser& chooser, gpu::CopyDirection direction,
-                   StagingRing* staging, BlockSums* sums, CheckSampler& sampler)
+                   StagingRing* staging, const Checks& checks)
     : device_(device),
       chooser_(chooser),
       direction_(direction),
       staging_(staging),
-      sums_(sums),
-      sampler_(sampler),
+      sums_(checks.sums),
+      sampler_(checks.sampler),
+      known_(checks.known),
       paths_(paths_of(device.traits(), direction, staging)),
       stream_(device.create_stream(gpu::StreamPriority::kHigh)),
-      second_streams_(make_streams(device, num_second_streams(direction, staging, sums))) {}
+      second_streams_(make_streams(device, num_second_streams(direction, staging, checks.sums))) {}
 
 CopyLane::~CopyLane() {
   KVFERRY_CHECK(!busy(), "a copy lane died with " + std::to_string(in_flight_.size()) +
@@ -72,6 +73,7 @@ CopyLane::~CopyLane() {
 }
 
 void CopyLane::submit(Piece piece) {
+  if (piece.kind == TransferKind::kStore) known_.forget(piece);
   InFlight work;
   work.piece = std::move(piece);
   work.runs = coalesce_runs(work.piece);
@@ -303,7 +305,7 @@ void CopyLane::write_tags(const Piece& store) {
     const BlockSlot& block = store.blocks[i];
     const std::uint64_t tag = sums.empty() ? kNoTag : block_tag(sums[i], block.identity);
     store.of->slots.tag(block.slot).store(tag, std::memory_order_release);
-    sampler_.know(store.slab_class, block.slot, tag);
+    if (tag != kNoTag) known_.know(store, i, {.tag = tag, .sum = sums[i], .is_own = true});
   }
 }
 
@@ -314,8 +316,11 @@ void CopyLane::check_tags(const SumRange& sums, EndedPiece& load) {
     const std::uint64_t expected =
         load.piece.of->slots.tag(block.slot).load(std::memory_order_acquire);
     const std::uint64_t found = block_tag(arrived[i], block.identity);
-    if (expected == found) sampler_.know(load.piece.slab_class, block.slot, found);
-    if (expected == kNoTag || expected == found) continue;
+    const bool is_whole = expected == found;
+    if (is_whole && known_.find(load.piece, block).tag != found) {
+      known_.know(load.piece, i, {.tag = found, .sum = arrived[i]});
+    }
+    if (expected == kNoTag || is_whole) continue;
     if (load.failure.empty()) load.failure = mismatch_text(block, expected, found);
     load.damaged.push_back(block.slot);
   }

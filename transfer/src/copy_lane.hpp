@@ -51,10 +51,16 @@ class CopyLane {
   /// PCIe 5 x16. More streams would need more staging memory to have something to do.
   static constexpr std::size_t kNumSecondStreams = 2;
 
-  /// `staging`: null if no piece can be staged. `sums`: null if blocks are not checked; then
-  /// stores leave no tags.
+  /// How blocks are checked.
+  struct Checks {
+    BlockSums* sums;  ///< Null if blocks are not checked; then stores leave no tags.
+    CheckSampler& sampler;
+    KnownBlocks& known;
+  };
+
+  /// `staging`: null if no piece can be staged.
   CopyLane(gpu::Device& device, PathChooser& chooser, gpu::CopyDirection direction,
-           StagingRing* staging, BlockSums* sums, CheckSampler& sampler);
+           StagingRing* staging, const Checks& checks);
   ~CopyLane();
   CopyLane(const CopyLane&) = delete;
   CopyLane& operator=(const CopyLane&) = delete;
@@ -144,6 +150,7 @@ class CopyLane {
   StagingRing* const staging_;
   BlockSums* const sums_;
   CheckSampler& sampler_;
+  KnownBlocks& known_;
   const CopyPaths paths_;
   std::unique_ptr<gpu::Stream> stream_;
   /// For what follows a load's copy. Empty if nothing does.

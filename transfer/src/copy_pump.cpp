@@ -39,13 +39,19 @@ std::thread start_thread(std::function<void()> body) {
 }  // namespace
 
 CopyPump::CopyPump(gpu::Device& device, StagingRing& ring, StagingRing* load_staging,
-                   BlockSums* sums, Verification verify, PathChooser& chooser, TransferTable& table)
+                   BlockSums* sums, const std::vector<BlockClass>& classes,
+                   const TransferOptions& options, PathChooser& chooser, TransferTable& table)
     : device_(device),
       ring_(ring),
       table_(table),
-      sampler_(verify),
-      loads_(device, chooser, gpu::CopyDirection::kHostToDevice, load_staging, sums, sampler_),
-      stores_(device, chooser, gpu::CopyDirection::kDeviceToHost, nullptr, sums, sampler_),
+      known_(sums != nullptr &&
+             (options.verify == Verification::kSampled || options.scrub_bandwidth != 0)),
+      sampler_(options.verify, known_),
+      scrubber_(known_, classes, sums != nullptr ? options.scrub_bandwidth : 0),
+      loads_(device, chooser, gpu::CopyDirection::kHostToDevice, load_staging,
+             {sums, sampler_, known_}),
+      stores_(device, chooser, gpu::CopyDirection::kDeviceToHost, nullptr,
+              {sums, sampler_, known_}),
       thread_(start_thread([this] {
         run();
         ended_ = true;
@@ -77,15 +83,22 @@ void CopyPump::run() {
         table_.next(patience(), {.loads = loads_.is_held(), .stores = stores_.is_held()});
     if (work.stop) return;
     std::move(work.drain.begin(), work.drain.end(), std::back_inserter(draining_));
-    if (!work.submit) continue;
+    if (!work.submit) {
+      if (is_idle()) scrubber_.scrub_one();
+      continue;
+    }
     KVFERRY_PAUSE_POINT("transfer.before_submit");
     CopyLane& lane = work.submit->kind == TransferKind::kLoad ? loads_ : stores_;
     lane.submit(std::move(*work.submit));
   }
 }
 
+bool CopyPump::is_idle() const {
+  return !loads_.busy() && !stores_.busy() && draining_.empty() && !in_doubt(device_);
+}
+
 std::chrono::nanoseconds CopyPump::patience() const {
-  if (!loads_.busy() && !stores_.busy() && draining_.empty()) return kIdleInterval;
+  if (is_idle()) return scrubber_.wait(kIdleInterval);
   return in_doubt(device_) ? kDoubtInterval : kPollInterval;
 }
 

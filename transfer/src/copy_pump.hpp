@@ -6,7 +6,9 @@
 
 #include "check_sampler.hpp"
 #include "copy_lane.hpp"
+#include "known_blocks.hpp"
 #include "path_chooser.hpp"
+#include "scrubber.hpp"
 #include "transfer_table.hpp"
 
 #include <atomic>
@@ -23,12 +25,15 @@ namespace kvferry::transfer {
 class CopyPump {
  public:
   CopyPump(gpu::Device& device, StagingRing& ring, StagingRing* load_staging, BlockSums* sums,
-           Verification verify, PathChooser& chooser, TransferTable& table);
+           const std::vector<BlockClass>& classes, const TransferOptions& options,
+           PathChooser& chooser, TransferTable& table);
   /// stop(); the table is closed and idle.
   ~CopyPump();
   CopyPump(const CopyPump&) = delete;
   CopyPump& operator=(const CopyPump&) = delete;
 
+  [[nodiscard]] Scrubber& scrubber() { return scrubber_; }
+  [[nodiscard]] const Scrubber& scrubber() const { return scrubber_; }
   /// What loads and stores can go, at best.
   [[nodiscard]] const CopyPaths& load_paths() const { return loads_.paths(); }
   [[nodiscard]] const CopyPaths& store_paths() const { return stores_.paths(); }
@@ -42,6 +47,8 @@ class CopyPump {
   void run();
   /// Tells the table of a loss, and what cannot be given back.
   void note_loss();
+  /// Nothing of this engine is on the link or in doubt.
+  [[nodiscard]] bool is_idle() const;
   /// How long the thread may sleep.
   [[nodiscard]] std::chrono::nanoseconds patience() const;
   /// Gives back the regions of the lane's pieces that have ended, and tells the table of their
@@ -54,7 +61,9 @@ class CopyPump {
   StagingRing& ring_;
   TransferTable& table_;
   // From here on: the transfer thread's own.
+  KnownBlocks known_;
   CheckSampler sampler_;
+  Scrubber scrubber_;
   CopyLane loads_;
   CopyLane stores_;
   /// Dropped pieces whose gathers have not ended.

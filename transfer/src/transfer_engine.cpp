@@ -113,7 +113,8 @@ class TransferEngine::Impl {
         chooser_(device.traits(), options.copy_path),
         table_(options),
         load_staging_(make_load_staging(device, options)),
-        pump_(device, ring_, load_staging_.get(), sums_.get(), options.verify, chooser_, table_) {}
+        pump_(device, ring_, load_staging_.get(), sums_.get(), classes_, options, chooser_,
+              table_) {}
 
   std::uint32_t gather(gpu::Stream& compute, TransferId transfer, SlabClassId slab_class,
                        std::span<const BlockSlot> blocks) {
@@ -156,6 +157,7 @@ class TransferEngine::Impl {
     stats.ring_size_bytes = ring_.size_bytes();
     stats.load_staging_used_bytes = load_staging_used();
     if (load_staging_) stats.load_staging_size_bytes = load_staging_->size_bytes();
+    stats.scrubbed_slots = pump_.scrubber().num_read();
     return stats;
   }
 
@@ -215,6 +217,8 @@ class TransferEngine::Impl {
     }
     pump_.stop_within(kStopBound);
   }
+
+  std::vector<DamagedSlot> take_scrub_findings() { return pump_.scrubber().take_findings(); }
 
   std::uint64_t piece_bytes() const { return piece_bytes_; }
   TransferTable& table() { return table_; }
@@ -335,6 +339,10 @@ void TransferEngine::cancel(TransferId transfer) { impl_->table().cancel(transfe
 
 void TransferEngine::cancel_unbegun(TransferId transfer) {
   impl_->table().cancel_unbegun(transfer);
+}
+
+std::vector<DamagedSlot> TransferEngine::take_scrub_findings() {
+  return impl_->take_scrub_findings();
 }
 
 std::vector<Completion> TransferEngine::poll() { return impl_->table().poll(); }

@@ -11,7 +11,7 @@
 
 namespace kvferry::connector {
 
-/// How many damaged blocks each rank has loaded, and whether its memory or its link can be trusted
+/// How many damaged blocks each rank has found, and whether its memory or its link can be trusted
 /// still. Called by the scheduler's thread alone.
 class DamageRecord {
  public:
@@ -23,6 +23,8 @@ class DamageRecord {
 
   /// A load has ended on the rank: with so many damaged blocks, or well (0).
   void note_load(RankId rank, std::size_t num_damaged);
+  /// The rank has read a slot again without a load, and it was damaged.
+  void note_scrubbed(RankId rank) { ++num_damaged_[rank.value()]; }
   /// The rank of which too many loads in a row were damaged. It stays so.
   [[nodiscard]] std::optional<RankId> distrusted() const { return distrusted_; }
   /// By rank, since construction.

@@ -188,6 +188,15 @@ bool LoadBook::mark_ended(RankId rank, const TransferEnded& ended) {
 }
 
 void LoadBook::expect_fits(const StepReport& report) const {
+  const cpu_tier::TierWithdrawals slots(tier_);
+  for (const DamagedSlot& found : report.scrubbed) {
+    if (slots.has(found)) continue;
+    throw ProtocolError("rank " + std::to_string(report.rank.value()) + " found slot " +
+                        std::to_string(found.slot.value()) + " of class " +
+                        std::to_string(found.slab_class.value()) +
+                        " damaged, which the tier does not have; scheduler and workers must run "
+                        "the same kvferry version");
+  }
   for (const TransferEnded& ended : report.loads) {
     const auto found = loads_.find(ended.transfer);
     if (ended.damaged.empty() || found == loads_.end()) continue;
@@ -213,6 +222,7 @@ bool LoadBook::mark_announced(RankId rank, TransferId transfer) {
 
 void LoadBook::settle_failures() {
   for (const Damage& damage : std::exchange(damages_, {})) withdraw(damage);
+  for (const Scrubbed& found : std::exchange(scrubbed_, {})) withdraw(found);
   for (const TransferId transfer : ended_) {
     const Load& load = loads_.at(transfer);
     // Whether the slot or the way is bad is unknown: offering it again could fail for ever (policy
@@ -241,6 +251,15 @@ void LoadBook::withdraw(const Damage& damage) {
                           std::to_string(num_leases(load)) + " blocks of request " +
                           load.engine_id + " that are not what was stored: " + text_of(withdrawn) +
                           ". Their slots are not used again");
+}
+
+void LoadBook::withdraw(const Scrubbed& found) {
+  const auto withdrawn = cpu_tier::TierWithdrawals(tier_).withdraw(found.slot);
+  if (!withdrawn) return;
+  damage_.note_scrubbed(found.rank);
+  damage_lines_.push_back("rank " + std::to_string(found.rank.value()) +
+                          " read a block again that is not what was stored: " +
+                          text_of(*withdrawn) + ". Its slot is not used again");
 }
 
 FoldResult LoadBook::settle_ends() {

@@ -63,12 +63,14 @@ class LoadBook {
   /// Every load under way ends as a failure, those included that ranks have ended already.
   void doom_all();
 
-  /// Throws ProtocolError if the rank says that slots are damaged which the load does not read.
+  /// Throws ProtocolError if the rank says that slots are damaged which the load does not read, or
+  /// which the tier does not have.
   /// Anything fits a load that is not under way.
   void expect_fits(const StepReport& report) const;
   /// False for a load that is not under way, and for a word that the rank has said before.
   [[nodiscard]] bool mark_ended(RankId rank, const TransferEnded& ended);
   [[nodiscard]] bool mark_announced(RankId rank, TransferId transfer);
+  void mark_scrubbed(RankId rank, const DamagedSlot& found) { scrubbed_.push_back({rank, found}); }
   /// Withdraws the slots that ranks have found damaged. Of the loads that ended on all ranks:
   /// forgets the keys of those that have failed for another reason.
   void settle_failures();
@@ -123,6 +125,12 @@ class LoadBook {
     std::vector<DamagedSlot> slots;
   };
 
+  /// What a rank has found without a load.
+  struct Scrubbed {
+    RankId rank;
+    DamagedSlot slot;
+  };
+
   [[nodiscard]] static bool succeeded(const Load& load) {
     return load.roll.all_done() && !load.doomed;
   }
@@ -130,6 +138,7 @@ class LoadBook {
   void release(Load& load);
   /// Takes the slots away from the tier, and writes a line about it.
   void withdraw(const Damage& damage);
+  void withdraw(const Scrubbed& found);
   /// No device touches anything for it any more.
   void fail(TransferId transfer, Load& load);
   void settle_end(TransferId transfer, FoldResult& result);
@@ -147,7 +156,8 @@ class LoadBook {
   std::vector<TransferId> ended_;      ///< Since the last settling.
   std::vector<TransferId> announced_;  ///< By all ranks, since the last settling.
   std::vector<std::string> succeeded_;
-  std::vector<Damage> damages_;  ///< Since the last settling.
+  std::vector<Damage> damages_;     ///< Since the last settling.
+  std::vector<Scrubbed> scrubbed_;  ///< Since then.
   DamageRecord damage_;
   std::vector<std::string> damage_lines_;
   /// Ids whose notices are on their way. The engine counts the ranks' announcements by id alone, so

@@ -134,6 +134,7 @@ void SchedulerEngine::Parts::mark(const StepReport& report) {
   for (const TransferEnded& one : report.loads) count(loads.mark_ended(report.rank, one));
   for (const ChunkEnded& one : report.chunks) count(resizer.mark(report.rank, one));
   for (const TransferId one : report.announced) count(loads.mark_announced(report.rank, one));
+  for (const DamagedSlot& one : report.scrubbed) loads.mark_scrubbed(report.rank, one);
 }
 
 void SchedulerEngine::Parts::heed_damage() {

@@ -24,26 +24,32 @@ void put(WireWriter& writer, const std::vector<TransferEnded>& ends) {
   }
 }
 
+void put(WireWriter& writer, const std::vector<DamagedSlot>& slots) {
+  writer.put_count(slots.size());
+  for (const DamagedSlot& one : slots) {
+    writer.put(one.slab_class);
+    writer.put(one.slot);
+  }
+}
+
+void get(WireReader& reader, std::vector<DamagedSlot>& slots) {
+  slots.resize(reader.get_count(kDamagedBytes));
+  for (DamagedSlot& one : slots) {
+    reader.get(one.slab_class);
+    reader.get(one.slot);
+  }
+}
+
 /// By load. Most reports have none.
 void put_damaged(WireWriter& writer, const std::vector<TransferEnded>& loads) {
-  for (const TransferEnded& load : loads) {
-    writer.put_count(load.damaged.size());
-    for (const DamagedSlot& one : load.damaged) {
-      writer.put(one.slab_class);
-      writer.put(one.slot);
-    }
-  }
+  for (const TransferEnded& load : loads) put(writer, load.damaged);
 }
 
 void get_damaged(WireReader& reader, std::vector<TransferEnded>& loads) {
   for (TransferEnded& load : loads) {
-    load.damaged.resize(reader.get_count(kDamagedBytes));
+    get(reader, load.damaged);
     if (!load.damaged.empty() && load.outcome != Outcome::kFailed) {
       reader.fail("damaged blocks of a load that has not failed");
-    }
-    for (DamagedSlot& one : load.damaged) {
-      reader.get(one.slab_class);
-      reader.get(one.slot);
     }
   }
 }
@@ -97,6 +103,7 @@ std::string encode(const StepReport& report) {
     put(writer, ended.order);
     writer.put(ended.failure);
   }
+  put(writer, report.scrubbed);
   // 0: nothing new; no rank is without a chunk.
   writer.put(report.num_ready_chunks.value_or(0));
   writer.put(report.executed);
@@ -146,6 +153,7 @@ StepReport decode_report(std::span<const std::byte> bytes) {
     get(reader, ended.order);
     reader.get(ended.failure);
   }
+  get(reader, report.scrubbed);
   std::uint32_t num_ready_chunks = 0;
   reader.get(num_ready_chunks);
   if (num_ready_chunks != 0) report.num_ready_chunks = num_ready_chunks;

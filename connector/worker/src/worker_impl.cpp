@@ -250,6 +250,7 @@ std::vector<std::string> WorkerEngine::Impl::collect() {
     failed.push_back(std::move(notice.engine_request_id));
   }
   notices_.clear();
+  for (const DamagedSlot& one : engine_->take_scrub_findings()) report_.scrubbed.push_back(one);
   if (under_way_.empty()) return failed;
   for (transfer::Completion& completion : engine_->poll()) note_end(std::move(completion));
   check_progress();

@@ -30,11 +30,22 @@ void Arena::retire(ChunkRange chunks) {
 void Arena::retire_piece(PieceId piece) {
   const ChunkRange chunks = chunks_of(piece);
   piece_device_addresses_[piece.value()].store(0, std::memory_order_release);
+  clear_tags(chunks);
   KVFERRY_PAUSE_POINT("arena.before_unregistering");
   registrations_[piece.value()].reset();
   KVFERRY_PAUSE_POINT("arena.before_release");
   source_->give_back(pages_, chunks);
   num_usable_.fetch_sub(chunks.end.value() - chunks.begin.value(), std::memory_order_relaxed);
+}
+
+// Before the bytes go, so that a reader that finds a tag again after it has read the bytes knows
+// that these were whole.
+void Arena::clear_tags(ChunkRange chunks) const {
+  for (ChunkId chunk = chunks.begin; chunk < chunks.end; chunk = chunk.next()) {
+    for (std::uint32_t i = 0; i < shape_.tags_per_chunk; ++i) {
+      tag(chunk, i).store(0, std::memory_order_release);
+    }
+  }
 }
 
 bool Arena::restore(ChunkRange chunks, const std::stop_token& stop) {

@@ -7,10 +7,30 @@ namespace kvferry::cpu_tier {
 
 std::vector<WithdrawnSlot> TierWithdrawals::withdraw(const Lease& lease,
                                                      std::span<const SlotId> slots) {
+  MutexLock lock(tier_->mutex_);
+  return withdraw_from(tier_->at(lease.slab_class()).slots, slots);
+}
+
+std::optional<WithdrawnSlot> TierWithdrawals::withdraw(const DamagedSlot& found) {
+  MutexLock lock(tier_->mutex_);
+  SlotClass& of = tier_->at(found.slab_class).slots;
+  if (found.slot.value() >= of.table().end() || !of.table().readable(found.slot)) {
+    return std::nullopt;
+  }
+  return withdraw_from(of, {&found.slot, 1}).front();
+}
+
+bool TierWithdrawals::has(const DamagedSlot& slot) const {
+  MutexLock lock(tier_->mutex_);
+  if (slot.slab_class.value() >= tier_->num_classes_) return false;
+  const auto& of = tier_->at(slot.slab_class);
+  return slot.slot.value() / of.slots_per_chunk < tier_->max_chunks_;
+}
+
+std::vector<WithdrawnSlot> TierWithdrawals::withdraw_from(SlotClass& of,
+                                                          std::span<const SlotId> slots) {
   std::vector<WithdrawnSlot> withdrawn;
   withdrawn.reserve(slots.size());
-  MutexLock lock(tier_->mutex_);
-  SlotClass& of = tier_->at(lease.slab_class()).slots;
   for (const SlotId slot : slots) {
     WithdrawnSlot one{slot, of.key(slot), of.table().state(slot) != SlotState::kAbsent};
     SlotId found = BlockIndex::kNoSlot;

@@ -79,7 +79,7 @@ METRICS = {
     "rank_stored_bytes": Metric(Counter, "Bytes that a rank copied to host memory.", "rank"),
     "rank_loaded_bytes": Metric(Counter, "Bytes that a rank copied back.", "rank"),
     "rank_failed_transfers": Metric(Counter, "Transfers that failed on a rank.", "rank"),
-    "rank_damaged_blocks": Metric(Counter, "Blocks that a rank loaded and that were not what was stored.", "rank"),
+    "rank_damaged_blocks": Metric(Counter, "Blocks that a rank found not to be what was stored.", "rank"),
     "rank_staging_bytes": Metric(Gauge, "Device memory of the staging ring that is in use.", "rank"),
     "rank_in_flight_bytes": Metric(Gauge, "Bytes under way on the link.", "rank"),
     "rank_queued_bytes": Metric(Gauge, "Bytes that wait for the link.", "rank"),

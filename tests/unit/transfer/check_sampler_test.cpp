@@ -24,21 +24,24 @@ void learn(CheckSampler& sampler, bool is_checked, int ns_per_kib) {
 }
 
 TEST(CheckSamplerTest, OffChoosesNothingAndAllChoosesEverything) {
-  CheckSampler off(Verification::kOff);
-  CheckSampler all(Verification::kAll);
+  const KnownBlocks known(false);
+  CheckSampler off(Verification::kOff, known);
+  CheckSampler all(Verification::kAll, known);
   EXPECT_EQ(num_chosen(off, 1000), 0U);
   EXPECT_EQ(num_chosen(all, 1000), 1000U);
 }
 
 TEST(CheckSamplerTest, HalfIsCheckedUntilTheCostIsKnown) {
-  CheckSampler sampler(Verification::kSampled);
+  const KnownBlocks known(true);
+  CheckSampler sampler(Verification::kSampled, known);
   EXPECT_EQ(num_chosen(sampler, 100), 50U);
   learn(sampler, true, 500);
   EXPECT_EQ(sampler.period(), 2U) << "what an unchecked load takes is not known";
 }
 
 TEST(CheckSamplerTest, ChecksTakeOnePercentAtMost) {
-  CheckSampler sampler(Verification::kSampled);
+  const KnownBlocks known(true);
+  CheckSampler sampler(Verification::kSampled, known);
   learn(sampler, false, 1000);
   learn(sampler, true, 1250);
   EXPECT_EQ(sampler.period(), 25U);
@@ -46,14 +49,16 @@ TEST(CheckSamplerTest, ChecksTakeOnePercentAtMost) {
 }
 
 TEST(CheckSamplerTest, OneIn256IsCheckedWhateverItCosts) {
-  CheckSampler sampler(Verification::kSampled);
+  const KnownBlocks known(true);
+  CheckSampler sampler(Verification::kSampled, known);
   learn(sampler, false, 10);
   learn(sampler, true, 10000);
   EXPECT_EQ(num_chosen(sampler, 2560), 10U);
 }
 
 TEST(CheckSamplerTest, FollowsCostsThatChange) {
-  CheckSampler sampler(Verification::kSampled);
+  const KnownBlocks known(true);
+  CheckSampler sampler(Verification::kSampled, known);
   learn(sampler, false, 1000);
   learn(sampler, true, 2000);
   ASSERT_EQ(sampler.period(), 100U);
@@ -62,7 +67,8 @@ TEST(CheckSamplerTest, FollowsCostsThatChange) {
 }
 
 TEST(CheckSamplerTest, ATimeThatIsNotKnownTeachesNothing) {
-  CheckSampler sampler(Verification::kSampled);
+  const KnownBlocks known(true);
+  CheckSampler sampler(Verification::kSampled, known);
   for (int i = 0; i < 100; ++i) {
     sampler.learn(false, 1024, nanoseconds(0));
     sampler.learn(true, 0, nanoseconds(5));

@@ -86,6 +86,7 @@ class Stress {
     over = true;
     observer.join();
     EXPECT_TRUE(active_.empty()) << active_.size() << " transfers never ended";
+    EXPECT_TRUE(rig_.engine->take_scrub_findings().empty());
     EXPECT_EQ(rig_.engine->stats().ring_used_bytes, 0U);
     EXPECT_EQ(rig_.engine->stats().load_staging_used_bytes, 0U);
     EXPECT_EQ(rig_.engine->stats().queued_bytes, 0U);
@@ -286,7 +287,10 @@ TEST_P(StressTest, EveryTransferEndsOnceAndNoByteIsWrong) {
                         .piece_bytes = random() % 1500,
                         .copy_path = GetParam(),
                         .load_staging_bytes = 400 + random() % 4000};
-    if (options.tags) options.transfer.verify = Verification::kAll;
+    if (options.tags) {
+      options.transfer.verify = random() % 2 == 0 ? Verification::kAll : Verification::kSampled;
+      options.transfer.scrub_bandwidth = random() % 2 == 0 ? 0 : std::uint64_t{1} << 40;
+    }
     options.compute =
         random() % 4 == 0 ? RigOptions::Compute::kInline : RigOptions::Compute::kThread;
     Stress stress(seed ^ random(), options);

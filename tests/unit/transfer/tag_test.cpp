@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // G11: a load brings back what was stored, or says that it does not.
+#include "kvferry/base/deadline.hpp"
+
 #include "check_sampler.hpp"
 #include "rig.hpp"
 
@@ -8,10 +10,12 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <random>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -228,6 +232,76 @@ TEST_P(SampledTagTest, WhatWasFoundRightOnceIsAsGoodAsOurOwn) {
   std::uint32_t num_found = 0;
   for (std::uint32_t i = 0; i < CheckSampler::kMinPeriod; ++i) num_found += is_found(blocks);
   EXPECT_EQ(num_found, 1U) << "by the period only";
+}
+
+/// As memory that fails: no access that ThreadSanitizer should know of.
+__attribute__((noinline, no_sanitize("thread"))) void damage(std::uintptr_t address) {
+  auto* const byte = reinterpret_cast<volatile std::uint8_t*>(address);  // NOLINT
+  *byte = static_cast<std::uint8_t>(*byte + 1);
+}
+
+/// Its engine reads again as fast as it can. Its classes share chunks, of 1, 2 and 4 slots.
+class ScrubTest : public TransferTest {
+ protected:
+  ScrubTest()
+      : rig_({.slots_per_chunk = {1, 2, 4},
+              .transfer = {.staging_bytes = 1 << 16,
+                           .verify = Verification::kAll,
+                           .scrub_bandwidth = std::uint64_t{1} << 40},
+              .tags = true}) {}
+
+  /// Waits for so many more slots to be read; returns what was found.
+  std::vector<DamagedSlot> findings_of(std::uint64_t num_slots) {
+    const auto num_read = [this] { return rig_.engine->stats().scrubbed_slots; };
+    const std::uint64_t end = num_read() + num_slots;
+    for (const Deadline deadline(kForever); num_read() < end && !deadline.passed();) {
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+    EXPECT_GE(num_read(), end);
+    return rig_.engine->take_scrub_findings();
+  }
+  void store(SlabClassId slab_class, const std::vector<BlockSlot>& blocks) {
+    for (const BlockSlot& block : blocks) rig_.write_block(slab_class, block.block, ++version_);
+    ASSERT_EQ(rig_.store(++transfer_, slab_class, blocks), blocks.size());
+    ASSERT_EQ(rig_.finish_one().outcome, Outcome::kDone);
+  }
+  std::uintptr_t address_of(SlabClassId slab_class, SlotId slot) {
+    return rig_.classes[slab_class.value()].slots.address(slot);
+  }
+
+  Rig rig_;
+  std::uint64_t transfer_ = 0;
+  std::uint64_t version_ = 0;
+};
+
+TEST_F(ScrubTest, WhatWasStoredIsReadAgainAndIsWhole) {
+  store(Rig::kDense, identified(8));
+  EXPECT_TRUE(findings_of(100).empty());
+}
+
+TEST_F(ScrubTest, ADamagedSlotIsFoundOnceUntilItIsWrittenAgain) {
+  const std::vector<BlockSlot> blocks = identified(8);
+  store(Rig::kDense, blocks);
+  damage(address_of(Rig::kDense, SlotId(5)));
+  const std::vector<DamagedSlot> expected{{Rig::kDense, SlotId(5)}};
+  EXPECT_EQ(findings_of(20), expected);
+  EXPECT_TRUE(findings_of(20).empty());
+  store(Rig::kDense, blocks);
+  EXPECT_TRUE(findings_of(20).empty());
+}
+
+TEST_F(ScrubTest, WhatNoStoreWroteIsNotRead) {
+  store(Rig::kDense, identified(2));
+  damage(address_of(Rig::kDense, SlotId(3)));
+  EXPECT_TRUE(findings_of(20).empty());
+}
+
+TEST_F(ScrubTest, WhatAnotherClassHasWrittenOverIsNotRead) {
+  store(Rig::kOdd, identified(8));  // Chunks 0 and 1.
+  const std::vector<BlockSlot> other = identified(1);
+  store(Rig::kDense, other);  // Half of chunk 0, whose other slots have their tags still.
+  EXPECT_TRUE(findings_of(50).empty());
+  EXPECT_EQ(rig_.slot(Rig::kDense, SlotId(0)), pattern_bytes(version_, Rig::kSlotBytes));
 }
 
 class NoTagTest : public TagTest {

@@ -81,6 +81,53 @@ TEST_F(SchedulerDamageTest, ADamagedBlockFailsItsLoadAndIsNotFoundAgain) {
   EXPECT_TRUE(engine_->take_warnings().empty());
 }
 
+TEST_F(SchedulerDamageTest, ABlockThatWasReadAgainAndIsDamagedIsNotFoundAgain) {
+  StepReport report = report_of(kRankB);
+  report.scrubbed = {{SlabClassId(0), SlotId(2)}};
+  EXPECT_EQ(fold({report}), Ids{});
+  EXPECT_EQ(view().damaged_blocks, (std::vector<std::uint64_t>{0, 1}));
+  EXPECT_EQ(view().tier.num_set_aside, 1U);
+  EXPECT_EQ(num_hit({1, 2, 3, 4}), 2U);
+  const Ids lines = engine_->take_warnings();
+  ASSERT_EQ(lines.size(), 1U);
+  EXPECT_NE(lines[0].find("rank 1 read a block again"), std::string::npos) << lines[0];
+  EXPECT_NE(lines[0].find("block " + digits_of(3)), std::string::npos) << lines[0];
+}
+
+TEST_F(SchedulerDamageTest, WhatWasReadAgainUnderALoadIsLeftToTheLoad) {
+  const StepPlan step = send("r");
+  StepReport report = report_of(kRankA);
+  report.scrubbed = {{SlabClassId(0), slot_of(step, 1)}};
+  EXPECT_EQ(fold({report}), Ids{});
+  EXPECT_EQ(view().tier.num_set_aside, 0U) << "it is leased";
+  EXPECT_EQ(num_hit({1, 2, 3, 4}), 1U);
+  EXPECT_EQ(fold({finds_damaged(kRankA, step, {slot_of(step, 1)}), ends(kRankB, step)}), Ids{});
+  EXPECT_EQ(view().tier.num_set_aside, 1U);
+  announce("r");
+}
+
+TEST_F(SchedulerDamageTest, AFreeSlotThatIsDamagedIsNoNews) {
+  StepReport report = report_of(kRankA);
+  for (std::uint32_t slot = 4; slot < view().tier.num_slots; ++slot) {
+    report.scrubbed.push_back({SlabClassId(0), SlotId(slot)});
+  }
+  ASSERT_FALSE(report.scrubbed.empty());
+  EXPECT_EQ(fold({report}), Ids{});
+  EXPECT_EQ(view().tier.num_set_aside, 0U);
+  EXPECT_TRUE(engine_->take_warnings().empty());
+  EXPECT_EQ(num_hit({1, 2, 3, 4}), 4U);
+}
+
+TEST_F(SchedulerDamageTest, ASlotThatTheTierDoesNotHaveIsAnError) {
+  for (const DamagedSlot found :
+       {DamagedSlot{SlabClassId(1), SlotId(0)}, DamagedSlot{SlabClassId(0), SlotId(1U << 30)}}) {
+    StepReport report = report_of(kRankA);
+    report.scrubbed = {found};
+    EXPECT_THROW(fold({report}), ProtocolError);
+  }
+  EXPECT_EQ(num_hit({1, 2, 3, 4}), 4U);
+}
+
 TEST_F(SchedulerDamageTest, ItsSlotIsNeverWrittenAgain) {
   const StepPlan step = send("r");
   const SlotId damaged = slot_of(step, 0);

@@ -57,6 +57,7 @@ StepReport some_report() {
   report.announced = {TransferId(16), TransferId(17)};
   report.chunks = {{{ChunkId(25), 26, ChunkChange::kRestore}, "no memory"},
                    {{ChunkId(27), 28}, ""}};
+  report.scrubbed = {{SlabClassId(32), SlotId(33)}, {SlabClassId(34), SlotId(35)}};
   report.num_ready_chunks = 18;
   report.executed = PlanSeq(0x2122334455667788U);
   report.oldest_under_way = TransferId(24);
@@ -255,6 +256,7 @@ TEST(StepReport, EveryFieldArrives) {
   EXPECT_TRUE(report.loads[0].damaged.empty());
   EXPECT_EQ(report.num_ready_chunks, 18U);
   EXPECT_EQ(report.loads[1].damaged, some_report().loads[1].damaged);
+  EXPECT_EQ(report.scrubbed, some_report().scrubbed);
   EXPECT_EQ(report.loads[2].outcome, Outcome::kCancelled);
   EXPECT_EQ(report.announced, (std::vector<TransferId>{TransferId(16), TransferId(17)}));
   EXPECT_EQ(report.executed, PlanSeq(0x2122334455667788U));

@@ -63,6 +63,10 @@ struct TransferOptions {
   /// bytes for the same block (docs/ARCHITECTURE.md). Only on devices that can
   /// (DeviceTraits::has_pack_kernels). Off until its cost is known on GPUs.
   Verification verify = Verification::kOff;
+  /// Bytes per second of stored blocks that the transfer thread reads again while nothing is on the
+  /// link, to find damage before a load does; 0: none. Only if `verify` is not kOff, and only for
+  /// an arena that no other engine writes to.
+  std::uint64_t scrub_bandwidth = 0;
   /// How long an engine that ends waits for its copies, counted from its first close().
   std::chrono::nanoseconds end_timeout = std::chrono::seconds(300);
 };
@@ -106,6 +110,8 @@ struct TransferStats {
   /// Blocks of transfers that will never end, because the device was lost with their memory in
   /// doubt.
   std::uint64_t quarantined_blocks = 0;
+  /// Slots that were read again (TransferOptions::scrub_bandwidth).
+  std::uint64_t scrubbed_slots = 0;
 };
 
 /// What is stuck.
@@ -205,6 +211,8 @@ class TransferEngine {
 
   /// The transfers that ended since the last call, in order.
   [[nodiscard]] std::vector<Completion> poll();
+  /// The slots that were read again and found damaged since the last call.
+  [[nodiscard]] std::vector<DamagedSlot> take_scrub_findings();
   [[nodiscard]] TransferStats stats() const;
   /// Which path pieces take and the measured rates, in a few lines for a log.
   [[nodiscard]] std::string copy_paths_text() const;

@@ -86,7 +86,7 @@ struct StepPlan {
 };
 
 /// Version of plan and report messages; both sides refuse another one.
-inline constexpr std::uint16_t kWireVersion = 8;
+inline constexpr std::uint16_t kWireVersion = 9;
 
 /// Little-endian bytes.
 [[nodiscard]] std::string encode(const StepPlan& plan);

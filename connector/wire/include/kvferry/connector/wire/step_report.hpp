@@ -83,6 +83,8 @@ struct StepReport {
   /// FailureNotices that this rank has announced to the engine.
   std::vector<TransferId> announced;
   std::vector<ChunkEnded> chunks;
+  /// Slots that the rank has read again without a load and found damaged.
+  std::vector<DamagedSlot> scrubbed = {};
   /// Chunks that are ready now; set when they have become more.
   std::optional<std::uint32_t> num_ready_chunks = std::nullopt;
   /// The last plan that this rank has bound. 0: it says nothing about that.
@@ -94,7 +96,8 @@ struct StepReport {
   /// Nothing to say. Which plan was executed last is worth no report by itself.
   [[nodiscard]] bool empty() const {
     return !topology && gathered.empty() && stores.empty() && loads.empty() && announced.empty() &&
-           chunks.empty() && !num_ready_chunks && oldest_under_way == TransferId();
+           chunks.empty() && scrubbed.empty() && !num_ready_chunks &&
+           oldest_under_way == TransferId();
   }
 };
 

@@ -119,7 +119,7 @@ class Arena {
   /// Number of tags of each chunk; 0: it has none.
   [[nodiscard]] std::uint32_t tags_per_chunk() const { return shape_.tags_per_chunk; }
   /// Tag `index` < tags_per_chunk() of a chunk that was ready once. It is zero until it is written,
-  /// and stays when the chunk is retired.
+  /// and again when the chunk is retired.
   [[nodiscard]] std::atomic<std::uint64_t>& tag(ChunkId chunk, std::uint32_t index) const {
     return pages_.tags()[std::uint64_t{chunk.value()} * shape_.tags_per_chunk + index];
   }
@@ -151,6 +151,7 @@ class Arena {
   /// False if it was stopped.
   [[nodiscard]] bool restore_piece(PieceId piece, const std::stop_token& stop);
   void retire_piece(PieceId piece);
+  void clear_tags(ChunkRange chunks) const;
 
   gpu::Device& device_;
   const ArenaResizing resizing_;

@@ -18,6 +18,8 @@ class ArenaSlots {
   ArenaSlots(const Arena& arena, std::uint32_t slots_per_chunk, std::uint64_t slot_bytes);
 
   [[nodiscard]] std::uint64_t slot_bytes() const { return slot_bytes_; }
+  [[nodiscard]] std::uint32_t slots_per_chunk() const { return slots_per_chunk_; }
+  [[nodiscard]] SlotPlace place(SlotId slot) const { return place_of(slot, slots_per_chunk_); }
   /// Number of slots in the chunks that are ready now.
   [[nodiscard]] std::uint64_t num_ready() const {
     return std::uint64_t{arena_->num_usable()} * slots_per_chunk_;

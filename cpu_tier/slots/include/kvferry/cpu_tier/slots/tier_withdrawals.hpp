@@ -12,6 +12,8 @@
 
 namespace kvferry::cpu_tier {
 
+class SlotClass;
+
 /// A slot whose bytes are not what was stored.
 struct WithdrawnSlot {
   SlotId slot;
@@ -20,7 +22,7 @@ struct WithdrawnSlot {
   bool operator==(const WithdrawnSlot&) const = default;
 };
 
-/// What follows when a load finds slots damaged. A view of the tier, which outlives it. As
+/// What follows when slots are found damaged. A view of the tier, which outlives it. As
 /// thread-safe as the tier.
 class TierWithdrawals {
  public:
@@ -32,8 +34,17 @@ class TierWithdrawals {
   /// chunk stays with its class. Throws std::bad_alloc.
   [[nodiscard]] std::vector<WithdrawnSlot> withdraw(const Lease& lease,
                                                     std::span<const SlotId> slots);
+  /// The same for a slot that no lease of the caller has. Returns nothing if it is not readable any
+  /// more: then what was found in it is forgotten, or about to be overwritten.
+  [[nodiscard]] std::optional<WithdrawnSlot> withdraw(const DamagedSlot& found);
+  /// Whether the tier has this slot.
+  [[nodiscard]] bool has(const DamagedSlot& slot) const;
 
  private:
+  /// The tier is locked.
+  [[nodiscard]] static std::vector<WithdrawnSlot> withdraw_from(SlotClass& of,
+                                                                std::span<const SlotId> slots);
+
   Tier* tier_;
 };
 
