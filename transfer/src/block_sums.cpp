@@ -27,10 +27,10 @@ struct BlockSums::Memory {
     void operator()(std::uint64_t* memory) const { std::free(memory); }
   };
   std::unique_ptr<std::uint64_t[], FreeHost> on_host;
-  /// Declared after the words: unregistered before they are freed.
+  /// Declared after the words, so that the registration ends before the words are freed.
   std::unique_ptr<gpu::HostRegistration> registration;
   std::unique_ptr<gpu::DeviceBuffer> on_device;
-  /// Each word as a block, for send().
+  /// The words as blocks of one word each, for send().
   gpu::BlockGeometry words;
 };
 
@@ -70,16 +70,17 @@ void BlockSums::take_memory() {
 void BlockSums::give_memory_back(bool is_quiet) {
   if (!is_quiet) return bury(std::move(memory_));
   KVFERRY_CHECK(memory_ == nullptr || free_.size() == kMaxLoads,
-                "sums of blocks are given back while loads use them");
+                "sums of blocks must not be freed while loads use them");
   if (memory_ != nullptr) device_.forget(memory_->words);
   memory_.reset();
 }
 
-// Each block has at least as many bytes as a word stands for. So the last n words before an end lie
-// at or after the start of the last n blocks before it.
+// Each block has at least as many bytes of the ring as one word stands for. So the last n words
+// before an end lie at or after the start of the last n blocks before it.
 SumRange BlockSums::before(std::uint64_t ring_end, std::uint32_t count) const {
   const std::uint64_t end = ring_end / smallest_block_;
-  KVFERRY_DCHECK(count <= end && end <= num_ring_words_, "a region lies beyond the staging ring");
+  KVFERRY_DCHECK(count <= end && end <= num_ring_words_,
+                 "a region extends past the end of the staging ring");
   return {end - count, count};
 }
 

@@ -26,12 +26,13 @@ struct SumRange {
 /// others can be called by any thread that uses the range.
 class BlockSums {
  public:
-  /// Load pieces that can have words at the same time. More than are in flight on any link; one
-  /// that finds none waits.
+  /// How many load pieces can have words at the same time. No link has more in flight; a piece that
+  /// finds no free words waits.
   static constexpr std::uint32_t kMaxLoads = 32;
 
-  /// `ring_bytes`: of the staging ring, whose entries have at least `smallest_block` bytes.
-  /// `most_blocks`: of one piece of a load. Allocates; throws ResourceError or DeviceError.
+  /// `ring_bytes` is the size of the staging ring, whose entries have at least `smallest_block`
+  /// bytes. `most_blocks` is the most blocks of one piece of a load. The constructor allocates; it
+  /// throws ResourceError or DeviceError.
   BlockSums(gpu::Device& device, std::uint64_t ring_bytes, std::uint64_t smallest_block,
             std::uint32_t most_blocks);
   ~BlockSums();
@@ -41,8 +42,8 @@ class BlockSums {
   /// Allocates the memory, unless it is there. Throws ResourceError or DeviceError; then there is
   /// none.
   void take_memory();
-  /// Frees the memory. `is_quiet`: false if a launch may still write it; then it is kept until the
-  /// process ends.
+  /// Frees the memory. If `is_quiet` is false, a launch may still write it, and it is kept until
+  /// the process ends.
   void give_memory_back(bool is_quiet);
 
   /// The words for `count` blocks in adjacent regions of the staging ring that end at `ring_end`.
@@ -55,12 +56,12 @@ class BlockSums {
 
   /// Sets the words to zero, in stream order.
   void clear(gpu::Stream& stream, const SumRange& range) const;
-  /// Where the sum of the range's first block is added.
+  /// The address of the word to which the sum of the range's first block is added.
   [[nodiscard]] std::uintptr_t device_address(const SumRange& range) const;
-  /// Brings the words to the host, in stream order. A kernel does it: a copy would wait for the
-  /// copies of stores before it.
+  /// Copies the words to the host, in stream order. A kernel does it, because a copy would wait for
+  /// the copies of stores before it.
   void send(gpu::Stream& stream, const SumRange& range) const;
-  /// The sums, after that has ended.
+  /// The sums on the host. Call it after the work of send() has ended.
   [[nodiscard]] std::span<const std::uint64_t> arrived(const SumRange& range) const;
 
  private:

@@ -7,9 +7,9 @@
 namespace kvferry::transfer {
 namespace {
 
-/// Of a sample in the average, once there are as many: some seconds of a busy link.
+/// How many samples an average covers, once there are so many: some seconds of a busy link.
 constexpr std::uint32_t kMemory = 64;
-/// Fewer samples say nothing.
+/// Fewer samples than this do not give an average.
 constexpr std::uint32_t kEnough = 8;
 
 }  // namespace

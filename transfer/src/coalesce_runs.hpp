@@ -22,29 +22,29 @@ class RunList {
 
  private:
   std::vector<gpu::CopyRun> runs_;
-  /// Where the host side of the last run lies.
+  /// The registered piece of the arena in which the host side of the last run lies.
   std::optional<PieceId> last_arena_piece_;
 };
 
-/// The copies of a piece, coalesced: ring entries to slots of a store, slots to the blocks'
-/// fragments of a load.
+/// The coalesced copies of a piece: from ring entries to slots for a store, from slots to the
+/// blocks' fragments for a load.
 [[nodiscard]] std::vector<gpu::CopyRun> coalesce_runs(const Piece& piece);
 
-/// The copies of a load into staging memory, whole slots, coalesced: `staging` has an entry for
-/// each of its blocks, in order.
+/// The coalesced copies of a load's whole slots into staging memory. `staging` has one entry per
+/// block, in the order of the blocks.
 [[nodiscard]] std::vector<gpu::CopyRun> staging_runs(const Piece& load,
                                                      std::span<const RingRegion> staging);
 
-/// Blocks that one launch can unpack: their packed bytes lie one behind the other.
+/// Blocks that one launch can unpack, because their packed bytes are contiguous.
 struct PackedStretch {
-  std::uintptr_t address = 0;  ///< The device's.
+  std::uintptr_t address = 0;  ///< Of the first packed byte, for the device.
   std::vector<BlockId> blocks;
 };
 
-/// A load as scatters straight from the arena: one per stretch of slots that lie one behind the
-/// other in one registration.
+/// A load as scatters straight from the arena: one per stretch of contiguous slots in one
+/// registration.
 [[nodiscard]] std::vector<PackedStretch> slot_stretches(const Piece& load);
-/// A load as scatters from staging memory: one per region.
+/// A load as scatters from staging memory, one per region.
 [[nodiscard]] std::vector<PackedStretch> staging_stretches(const Piece& load,
                                                            std::span<const RingRegion> staging);
 

@@ -19,7 +19,7 @@ CopyPaths paths_of(const gpu::DeviceTraits& traits, gpu::CopyDirection direction
                    const StagingRing* staging) {
   CopyPaths paths{CopyPath::kPerRun};
   if (traits.max_batch_runs != 0) paths.add(CopyPath::kBatch);
-  // A store's fragments were packed by its gather: from the ring on, copies are what is left.
+  // A store's gather has packed its fragments into the ring. From there only copies are possible.
   if (direction == gpu::CopyDirection::kDeviceToHost) return paths;
   if (traits.has_pack_kernels) paths.add(CopyPath::kKernel);
   if (staging != nullptr) paths.add(CopyPath::kStaged);
@@ -40,9 +40,9 @@ std::size_t num_second_streams(gpu::CopyDirection direction, const StagingRing* 
   return staging != nullptr || checks ? CopyLane::kNumSecondStreams : 0;
 }
 
-/// Time between two done events. A device that cannot tell it has copied all the same.
+/// The time between two events that are done, or 0 if the device cannot measure it.
 std::chrono::nanoseconds time_between(const gpu::Event& begin, const gpu::Event& end) {
-  // `begin` fails when a piece before it did and had no event of its own to show it.
+  // `begin` can have failed because an earlier piece without an event failed in this stream.
   if (begin.query() != gpu::EventState::kDone) return std::chrono::nanoseconds::zero();
   try {
     return end.elapsed_since(begin);
@@ -67,7 +67,7 @@ CopyLane::CopyLane(gpu::Device& device, PathChooser& chooser, gpu::CopyDirection
       second_streams_(make_streams(device, num_second_streams(direction, staging, checks.sums))) {}
 
 CopyLane::~CopyLane() {
-  KVFERRY_CHECK(!busy(), "a copy lane died with " + std::to_string(in_flight_.size()) +
+  KVFERRY_CHECK(!busy(), "a copy lane is destroyed with " + std::to_string(in_flight_.size()) +
                              " pieces in flight and " + std::to_string(waiting_.size()) +
                              " waiting");
 }
@@ -85,13 +85,13 @@ void CopyLane::submit(Piece piece) {
   start_waiting();
 }
 
-// One after the other, so that pieces never take staging memory from each other by halves. The
-// first always gets it in the end: what older pieces have comes back, and it needs half at most.
-// The same is true of the sums.
+// Pieces take staging memory one after the other, so that no two pieces hold a half each and wait.
+// The first one always gets it in the end: it needs half of the memory at most, and older pieces
+// give theirs back. The same is true of the sums.
 void CopyLane::start_waiting() {
   while (!waiting_.empty()) {
     InFlight& first = waiting_.front();
-    // A lost device refuses it, and then it ends.
+    // A lost device refuses the piece, and then the piece ends.
     if (!take_memory(first) && !device_.lost()) return;
     in_flight_.push_back(std::move(first));
     waiting_.pop_front();
@@ -146,7 +146,7 @@ void CopyLane::enqueue(InFlight& work) {
   work.begin = device_.create_event();
   work.end = device_.create_event();
   if (work.path != CopyPath::kStaged) stream_->wait(*work.piece.after);
-  // Also keeps what an earlier piece left behind in the stream out of this piece's `end`.
+  // This also keeps a failure of an earlier piece in this stream out of this piece's `end`.
   stream_->record(*work.begin);
   if (has_second_stream(work)) return enqueue_on_second(work);
   if (work.path == CopyPath::kKernel) {
@@ -187,7 +187,7 @@ void CopyLane::enqueue_check(const InFlight& work, gpu::Stream& stream) {
   sums_->send(stream, *work.sums);
 }
 
-// More than one call only for a block of more fragments than one call takes.
+// There is more than one call only if a block has more fragments than one call takes.
 void CopyLane::enqueue_copy(InFlight& work, std::span<const gpu::CopyRun> runs) {
   // Whole slots into staging memory are few and large runs.
   const gpu::CopyCall call = work.path == CopyPath::kPerRun  ? gpu::CopyCall::kPerRun
@@ -215,9 +215,10 @@ void CopyLane::enqueue_scatter(InFlight& work, gpu::Stream& stream,
 }
 
 // A failed event proves that its point was reached, unless the device is lost with memory in doubt.
-// That is asked last: an event that failed because of a loss is queried after the loss.
+// The loss is queried after the event, so that a failure which a loss caused is not taken for
+// proof.
 bool CopyLane::ended(const InFlight& work) {
-  // What was not submitted touches nothing; but a store's ring entries are its gather's.
+  // Nothing touches a load that was not submitted. But a store's gather may still write the ring.
   if (!work.submitted && work.piece.kind == TransferKind::kLoad) return true;
   const gpu::EventState after = work.piece.after->query();
   if (after == gpu::EventState::kPending) {
@@ -230,8 +231,8 @@ bool CopyLane::ended(const InFlight& work) {
     if (end == gpu::EventState::kPending) return false;
     return end == gpu::EventState::kDone || !in_doubt(device_);
   }
-  // Work without an event: only streams that run empty can tell. reap() ends nothing younger
-  // meanwhile, so that the window of bytes in flight fills up and they do run empty.
+  // This work has no event, so only an empty stream proves that it ended. reap() ends nothing
+  // younger meanwhile, so the bytes in flight reach their bound and the stream does run empty.
   const auto is_empty = [](const auto& stream) {
     return stream->synchronize(std::chrono::nanoseconds(0));
   };
@@ -241,8 +242,8 @@ bool CopyLane::ended(const InFlight& work) {
 }
 
 // A stream runs in order. While a piece has not ended, no younger piece with the same last stream
-// can have ended; and if that is the copies' stream, no younger piece at all, because all copy
-// there.
+// can have ended. If its last stream is the copies' stream, no younger piece at all can have ended,
+// because every piece copies there.
 std::vector<EndedPiece> CopyLane::reap() {
   std::vector<EndedPiece> pieces;
   std::vector<const gpu::Stream*> busy;
@@ -253,7 +254,7 @@ std::vector<EndedPiece> CopyLane::reap() {
       continue;
     }
     if (!ended(*at)) {
-      // On a lost device what is in doubt is overtaken by what was never submitted.
+      // On a lost device, pieces that were never submitted may overtake the pieces in doubt.
       if (!device_.lost()) {
         const bool is_unmarked = at->submitted && !at->recorded;
         if (is_unmarked || at->last_stream == stream_.get()) break;
@@ -296,7 +297,8 @@ std::string CopyLane::failure_of(const InFlight& work, const Piece& piece) {
   return what + work.end->failure();
 }
 
-// Before the end of the store is told, so that whoever may load the slot sees its tag.
+// The tags are written before the store's end is reported, so that every later load of the slot
+// sees them.
 void CopyLane::write_tags(const Piece& store) {
   if (!store.of->slots.has_tags()) return;
   std::span<const std::uint64_t> sums;
@@ -326,11 +328,11 @@ void CopyLane::check_tags(const SumRange& sums, EndedPiece& load) {
   }
 }
 
-// The stages of staged loads overlap: the slower one says how fast they are. Scatters run on
-// several streams, so that each takes a share of the time between the ends of two.
+// The stages of staged loads overlap, so the slower stage determines the rate. Scatters run on
+// several streams, so each takes a share of the time between two ends.
 std::chrono::nanoseconds CopyLane::time_of(const InFlight& work) {
   if (work.path != CopyPath::kStaged) {
-    // A check takes the same time whichever way the bytes went.
+    // A check takes the same time whichever path the bytes took.
     const auto time = time_between(*work.begin, work.copied != nullptr ? *work.copied : *work.end);
     chooser_.learn(work.shape, work.path, time);
     return time;

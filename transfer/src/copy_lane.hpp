@@ -25,30 +25,31 @@ namespace kvferry::transfer {
 /// A piece that no device touches any more.
 struct EndedPiece {
   Piece piece;
-  std::string failure;          ///< Empty: every byte arrived, and of a load is what was stored.
-  std::vector<SlotId> damaged;  ///< Of a load: whose bytes are not those that were stored.
+  std::string failure;          ///< Empty if every byte arrived, and a checked load matched.
+  std::vector<SlotId> damaged;  ///< Slots of a load with other bytes than were stored.
   std::chrono::nanoseconds device_time{0};
 };
 
-/// One direction of the link: a stream and what was submitted to it. Used by the transfer thread
-/// only.
+/// One direction of the link: a stream and the pieces that were submitted to it. Used by the
+/// transfer thread only.
 ///
-/// A load can go through staging memory. Its copy into there is ordered behind nothing, because the
-/// memory is ours; its scatter runs on another stream, after the copy and the fence. Staging
-/// memory is given back when the scatter ended. Scatters take turns on kNumSecondStreams streams:
-/// while one waits for a free multiprocessor beside the engine's kernels, or for a fence, the next
-/// may run.
+/// A load can go through staging memory. Its copy into that memory waits for nothing, because the
+/// memory is ours. Its scatter runs on another stream, after the copy and the fence, and the
+/// staging memory is given back when the scatter ended. Scatters take turns on kNumSecondStreams
+/// streams: while one waits for a free multiprocessor next to the engine's kernels, or for a fence,
+/// the next one may run.
 ///
 /// A load whose blocks are checked continues in the same way: after its copy, another stream sums
 /// what arrived. A scatter sums the bytes that it moves. The sums are compared when the piece has
-/// ended. The sums of a store were made by its gather, and become the tags of its slots then.
+/// ended. A store's gather sums its blocks, and the sums become the tags of its slots when the
+/// store's copy has ended.
 ///
-/// So pieces of loads have no order among them, and need none: README.md says what orders two uses
-/// of the same memory.
+/// So the pieces of loads have no order, and need none: README.md says what orders two uses of the
+/// same memory.
 class CopyLane {
  public:
-  /// A scatter beside prefill waited 1.6 ms (LMCache#5067), which is four copies of 16 MiB over
-  /// PCIe 5 x16. More streams would need more staging memory to have something to do.
+  /// A scatter next to prefill waited 1.6 ms (LMCache#5067), which is the time of four copies of 16
+  /// MiB over PCIe 5 x16. More streams would need more staging memory to be of use.
   static constexpr std::size_t kNumSecondStreams = 2;
 
   /// How blocks are checked.
@@ -58,66 +59,67 @@ class CopyLane {
     KnownBlocks& known;
   };
 
-  /// `staging`: null if no piece can be staged.
+  /// `staging` is null if no piece can be staged.
   CopyLane(gpu::Device& device, PathChooser& chooser, gpu::CopyDirection direction,
            StagingRing* staging, const Checks& checks);
   ~CopyLane();
   CopyLane(const CopyLane&) = delete;
   CopyLane& operator=(const CopyLane&) = delete;
 
-  /// Submits the piece's work behind `piece.after`, or lets it wait here for staging memory. Never
-  /// throws DeviceError: a piece that the device refuses comes back from reap() like every other.
+  /// Submits the piece's work after `piece.after`, or keeps the piece until there is staging
+  /// memory. Never throws DeviceError: reap() returns a piece that the device refuses like every
+  /// other piece.
   void submit(Piece piece);
-  /// The pieces that ended; then submits those for which staging memory became free. Stores come in
-  /// order of submission while the device is well, and so do loads that end on the same stream: a
-  /// load that is staged is overtaken by those of the other scatter stream and by those that are
-  /// not staged. Waits for nothing.
+  /// Returns the pieces that ended, and then submits the pieces that now get staging memory. While
+  /// the device works, stores are returned in order of submission, and so are loads that end on the
+  /// same stream. Loads on the other scatter stream and loads without staging can overtake a staged
+  /// load. Never waits.
   [[nodiscard]] std::vector<EndedPiece> reap();
   [[nodiscard]] bool busy() const { return !in_flight_.empty() || !waiting_.empty(); }
-  /// Whether the oldest piece was found waiting for what it is ordered behind on the compute
-  /// stream, by the last reap().
+  /// Whether the last reap() found that the oldest piece still waits for its event on the compute
+  /// stream.
   [[nodiscard]] bool is_held() const { return held_; }
   /// Calls `visit` for every piece that was submitted and has not ended.
   template <class Visit>
   void for_each(Visit visit) const {
     for (const InFlight& work : in_flight_) {
-      // A load that was refused touches nothing; a refused store still has its gather.
+      // A load that was refused touches nothing, but a refused store still has its gather.
       if (work.submitted || work.piece.kind == TransferKind::kStore) visit(work.piece);
     }
   }
-  /// What pieces can go here, at best.
+  /// The paths that pieces of this direction can take at best.
   [[nodiscard]] const CopyPaths& paths() const { return paths_; }
 
  private:
   struct InFlight {
     Piece piece;
-    std::vector<gpu::CopyRun> runs;  ///< As it goes without packing.
+    std::vector<gpu::CopyRun> runs;  ///< The copies without packing.
     CopyShape shape;
     gpu::CopyPath path = gpu::CopyPath::kPerRun;
-    /// Of a staged load, an entry per block in order; taken one after the other.
+    /// The entries of a staged load, one per block in order, which are taken one after the other.
     std::vector<RingRegion> staging;
     std::uint32_t num_staged = 0;
-    bool is_checked = false;  ///< Of a load.
-    /// Of a load that is checked: where its blocks are summed.
+    bool is_checked = false;  ///< Only loads are checked.
+    /// The words for the sums of a checked load's blocks.
     std::optional<SumRange> sums;
-    /// Has its last operation and `end`: a second stream if it is staged, or copied and checked;
-    /// else the copies'.
+    /// The stream with the piece's last operation and `end`: a second stream if the piece is
+    /// staged, or copied and checked; otherwise the copies' stream.
     gpu::Stream* last_stream = nullptr;
     std::unique_ptr<gpu::Event> begin;
-    std::unique_ptr<gpu::Event> copied;        ///< Of a load with a second stream: after its copy,
+    std::unique_ptr<gpu::Event> copied;        ///< With a second stream: after the copy,
     std::unique_ptr<gpu::Event> second_begin;  ///< and before its scatter or check.
     std::unique_ptr<gpu::Event> end;
-    std::string failure;     ///< Of the submission.
+    std::string failure;     ///< Why the submission failed.
     bool submitted = false;  ///< At least one operation on its memory is in a stream.
-    bool recorded = false;   ///< `end` marks the end of all of them.
+    bool recorded = false;   ///< `end` marks the end of all its operations.
   };
 
-  /// Whether the piece has the staging memory and the sums that it needs, after taking what is
-  /// free.
+  /// Takes what is free of the staging memory and the sums that the piece needs. Returns whether it
+  /// now has all of them.
   [[nodiscard]] bool take_memory(InFlight& work);
   [[nodiscard]] bool take_staging(InFlight& work);
   void give_memory_back(const InFlight& work);
-  /// Whether something follows the piece's copy, on another stream.
+  /// Whether another operation follows the piece's copy, on another stream.
   [[nodiscard]] static bool has_second_stream(const InFlight& work) {
     return work.path == gpu::CopyPath::kStaged ||
            (work.is_checked && work.path != gpu::CopyPath::kKernel);
@@ -128,20 +130,20 @@ class CopyLane {
   void enqueue_scatter(InFlight& work, gpu::Stream& stream,
                        std::span<const PackedStretch> stretches);
   void enqueue_on_second(InFlight& work);
-  /// Sums what arrived in the blocks of a load.
+  /// Sums the bytes that arrived in the blocks of a load.
   void enqueue_check(const InFlight& work, gpu::Stream& stream);
   [[nodiscard]] gpu::CopyPath choose(const InFlight& work) const;
   [[nodiscard]] bool ended(const InFlight& work);
   /// Why the bytes of ended and recorded work cannot be trusted; empty if they can.
   [[nodiscard]] static std::string failure_of(const InFlight& work, const Piece& piece);
-  /// The device's time, learned from.
+  /// The device's time for the piece. The path chooser learns from it.
   [[nodiscard]] std::chrono::nanoseconds time_of(const InFlight& work);
-  /// The device's time, the check's included.
+  /// The device's time for the piece, including its check.
   [[nodiscard]] static std::chrono::nanoseconds checked_time(const InFlight& work,
                                                              std::chrono::nanoseconds time);
-  /// Writes the tags of a store that has ended well.
+  /// Writes the tags of a store that has ended without a failure.
   void write_tags(const Piece& store);
-  /// Compares the tags of a load that has ended well.
+  /// Compares the tags of a load that has ended without a failure.
   void check_tags(const SumRange& sums, EndedPiece& load);
 
   gpu::Device& device_;
@@ -153,10 +155,11 @@ class CopyLane {
   KnownBlocks& known_;
   const CopyPaths paths_;
   std::unique_ptr<gpu::Stream> stream_;
-  /// For what follows a load's copy. Empty if nothing does.
+  /// The streams for operations after a load's copy. Empty if there are no such operations.
   const std::vector<std::unique_ptr<gpu::Stream>> second_streams_;
-  std::uint64_t num_seconds_ = 0;  ///< Pieces that were given one.
-  /// Wait for staging memory or for sums, or after one that does; not submitted.
+  std::uint64_t num_seconds_ = 0;  ///< Pieces that were given a second stream.
+  /// These pieces are not submitted: they wait for staging memory or for sums, or for an older
+  /// piece that does.
   std::deque<InFlight> waiting_;
   std::deque<InFlight> in_flight_;
   bool held_ = false;

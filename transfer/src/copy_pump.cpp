@@ -17,12 +17,13 @@
 namespace kvferry::transfer {
 namespace {
 
-/// Between two looks at what is in flight: short beside the 160 us that a piece of 8 MiB takes on
-/// PCIe 5 x16.
+/// The time between two looks at the pieces in flight. It is short compared with the 160 us that a
+/// piece of 8 MiB takes on PCIe 5 x16.
 constexpr std::chrono::nanoseconds kPollInterval = std::chrono::microseconds(50);
-/// Between two looks at a lost device, whose driver may still go down and make memory quiet.
+/// The time between two looks at a lost device: its driver may still shut down, which makes its
+/// memory quiet.
 constexpr std::chrono::nanoseconds kDoubtInterval = std::chrono::milliseconds(100);
-/// Bound of a wait for work; nothing depends on it.
+/// The bound of a wait for work; nothing depends on it.
 constexpr std::chrono::nanoseconds kIdleInterval = std::chrono::hours(1);
 
 std::thread start_thread(std::function<void()> body) {
@@ -119,7 +120,8 @@ void CopyPump::note_loss() {
 
 void CopyPump::reap(CopyLane& lane) {
   for (const EndedPiece& ended : lane.reap()) {
-    // Before the end is told, so that who sees a completion sees its ring entries free.
+    // The region is released before the end is reported: a caller that sees a completion finds its
+    // ring entries free.
     if (ended.piece.kind == TransferKind::kStore) ring_.release(ended.piece.region.ticket);
     KVFERRY_PAUSE_POINT("transfer.before_complete");
     table_.finish(ended);
@@ -127,14 +129,14 @@ void CopyPump::reap(CopyLane& lane) {
 }
 
 void CopyPump::drain() {
-  // A dropped load was never submitted, so nothing touches it. A dropped store is still being
-  // gathered, maybe.
+  // A dropped load was never submitted, so nothing touches it. A dropped store may still be
+  // gathered.
   const auto ended =
       std::stable_partition(draining_.begin(), draining_.end(), [this](const Piece& piece) {
         if (piece.kind == TransferKind::kLoad) return false;
         const gpu::EventState gather = piece.after->query();
         if (gather == gpu::EventState::kPending) return true;
-        // Asked after the event: see CopyLane::ended().
+        // The loss is queried after the event; CopyLane::ended() says why.
         return gather == gpu::EventState::kFailed && in_doubt(device_);
       });
   for (auto piece = ended; piece != draining_.end(); ++piece) {

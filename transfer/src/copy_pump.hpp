@@ -18,49 +18,51 @@
 
 namespace kvferry::transfer {
 
-/// The transfer thread. It takes pieces from the table, loads first, and submits each to the lane
-/// of its direction. A piece has ended when the events of its work say so, or was dropped before it
-/// was submitted. Then the thread gives a store's region back to the ring, and only after that
-/// tells the table of the end: a caller that sees a completion finds its part of the ring free.
+/// The transfer thread. It takes pieces from the table, loads first, and submits each one to the
+/// lane of its direction. A piece has ended when the events of its work say so, or when it was
+/// dropped before it was submitted. Then the thread gives a store's region back to the ring, and
+/// only after that reports the end to the table: a caller that sees a completion finds its part of
+/// the ring free.
 class CopyPump {
  public:
   CopyPump(gpu::Device& device, StagingRing& ring, StagingRing* load_staging, BlockSums* sums,
            const std::vector<BlockClass>& classes, const TransferOptions& options,
            PathChooser& chooser, TransferTable& table);
-  /// stop(); the table is closed and idle.
+  /// Calls stop(). The table is closed and idle by then.
   ~CopyPump();
   CopyPump(const CopyPump&) = delete;
   CopyPump& operator=(const CopyPump&) = delete;
 
   [[nodiscard]] Scrubber& scrubber() { return scrubber_; }
   [[nodiscard]] const Scrubber& scrubber() const { return scrubber_; }
-  /// What loads and stores can go, at best.
+  /// The paths that loads and stores can take, at best.
   [[nodiscard]] const CopyPaths& load_paths() const { return loads_.paths(); }
   [[nodiscard]] const CopyPaths& store_paths() const { return stores_.paths(); }
-  /// Ends the thread. What it holds is in quarantine then, or nothing. Idempotent.
+  /// Ends the thread. Every piece that it still holds is in quarantine. Idempotent.
   void stop();
-  /// The same for a thread that a driver may hold: after the bound it is left alone, and this must
-  /// not be destroyed any more.
+  /// The same for a thread that a hung driver may hold. If the bound is exceeded, the thread is
+  /// left alone, and this object must not be destroyed any more.
   void stop_within(std::chrono::nanoseconds bound);
 
  private:
   void run();
-  /// Tells the table of a loss, and what cannot be given back.
+  /// Reports a loss to the table, with the pieces that cannot be given back.
   void note_loss();
-  /// Nothing of this engine is on the link or in doubt.
+  /// Whether nothing of this engine is on the link or in doubt.
   [[nodiscard]] bool is_idle() const;
   /// How long the thread may sleep.
   [[nodiscard]] std::chrono::nanoseconds patience() const;
-  /// Gives back the regions of the lane's pieces that have ended, and tells the table of their
-  /// ends.
+  /// Gives back the regions of the lane's pieces that have ended, and reports their ends to the
+  /// table.
   void reap(CopyLane& lane);
-  /// The same for dropped pieces: a store's gather may still write its region until it has ended.
+  /// The same for dropped pieces. The gather of a dropped store may still write its region until it
+  /// has ended.
   void drain();
 
   gpu::Device& device_;
   StagingRing& ring_;
   TransferTable& table_;
-  // From here on: the transfer thread's own.
+  // Only the transfer thread uses the members below.
   KnownBlocks known_;
   CheckSampler sampler_;
   Scrubber scrubber_;
@@ -68,7 +70,7 @@ class CopyPump {
   CopyLane stores_;
   /// Dropped pieces whose gathers have not ended.
   std::vector<Piece> draining_;
-  std::atomic<bool> ended_{false};  ///< The thread touches nothing any more.
+  std::atomic<bool> ended_{false};  ///< The thread no longer touches anything.
   std::thread thread_;
 };
 

@@ -15,23 +15,22 @@
 
 namespace kvferry::transfer {
 
-/// The pieces that wait for the link, loads ahead of stores, and what keeps them waiting: the bytes
-/// in flight, and for stores their rate. Not thread-safe: TransferTable guards it.
+/// The pieces that wait for the link, loads before stores, and what they wait for: room among the
+/// bytes in flight and, for stores, their rate. Not thread-safe: TransferTable guards it.
 class CopyQueue {
  public:
   CopyQueue(std::uint64_t max_in_flight_bytes, std::uint64_t store_bandwidth_limit)
       : max_in_flight_bytes_(max_in_flight_bytes), pacer_(store_bandwidth_limit) {}
 
   void push(Piece piece);
-  /// The next piece whose direction has room, or has nothing in flight, and whose turn has come at
-  /// the stores' rate; in flight from here on.
+  /// Takes the next piece whose direction has room, or has nothing in flight; a store also has to
+  /// be due at the stores' rate. The piece counts as in flight from then on.
   [[nodiscard]] std::optional<Piece> take(StorePacer::Time now);
-  /// How long after `now` the pacing holds back a store that could go otherwise; nothing if it
-  /// holds back none.
+  /// How long after `now` only the pacing holds a store back; nothing if it holds back none.
   [[nodiscard]] std::optional<std::chrono::nanoseconds> paced_for(StorePacer::Time now) const;
-  /// `piece`, taken before, is in flight no more.
+  /// Counts `piece`, which take() returned, as no longer in flight.
   void finish(const Piece& piece);
-  /// Takes the waiting pieces of a transfer out.
+  /// Removes the waiting pieces of a transfer.
   [[nodiscard]] std::vector<Piece> remove(TransferKind kind, TransferId transfer);
 
   [[nodiscard]] std::uint64_t queued_bytes() const;
@@ -47,7 +46,7 @@ class CopyQueue {
   [[nodiscard]] Direction& of(TransferKind kind) {
     return kind == TransferKind::kLoad ? loads_ : stores_;
   }
-  /// Whether the first piece that waits may go.
+  /// Whether the first waiting piece of the direction may go.
   [[nodiscard]] bool has_room(const Direction& direction) const;
   [[nodiscard]] static std::optional<Piece> take_from(Direction& direction);
 

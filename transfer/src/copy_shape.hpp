@@ -10,14 +10,14 @@
 
 namespace kvferry::transfer {
 
-/// What the choice of a path depends on: one piece, as it would go without packing.
+/// What the choice of a path depends on: a piece's copies without packing.
 struct CopyShape {
   gpu::CopyDirection direction = gpu::CopyDirection::kDeviceToHost;
   std::size_t num_runs = 0;
   std::uint64_t total_bytes = 0;
 };
 
-/// The paths that a piece can go.
+/// The paths that a piece can take.
 class CopyPaths {
  public:
   CopyPaths(std::initializer_list<gpu::CopyPath> paths) {

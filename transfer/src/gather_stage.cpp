@@ -73,7 +73,7 @@ std::vector<Piece> GatherStage::take_ring(TransferId transfer, SlabClassId slab_
     pieces.push_back(std::move(piece));
     taken += region.num_entries;
   }
-  // Which entry of the ring a block takes is free to choose.
+  // A block may take any entry of the ring.
   const std::vector<BlockSlot> sorted = sorted_by_slot(blocks.first(taken));
   const auto same =
       std::adjacent_find(sorted.begin(), sorted.end(),
@@ -89,7 +89,7 @@ std::vector<Piece> GatherStage::take_ring(TransferId transfer, SlabClassId slab_
   return pieces;
 }
 
-// The words of all pieces follow each other, as one launch needs them.
+// The words of all pieces are contiguous, as one launch needs them.
 void GatherStage::gather_into(gpu::Stream& compute, std::span<Piece> pieces,
                               std::span<const BlockId> ids) {
   const gpu::BlockGeometry& geometry = pieces.front().of->geometry;
@@ -125,8 +125,8 @@ std::string GatherStage::launch(gpu::Stream& compute, std::span<Piece> pieces) {
     for (Piece& piece : pieces) piece.after = gathered;
     return {};
   } catch (const Error& error) {
-    // A launch that no event marks may write the ring at any later time, and nothing here may wait
-    // for it.
+    // No event marks this launch, so it may write the ring at any later time, and this thread may
+    // not wait for it.
     for (const Piece& piece : pieces) {
       launched ? ring_.quarantine(piece.region.ticket) : ring_.release(piece.region.ticket);
     }

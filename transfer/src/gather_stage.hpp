@@ -14,18 +14,19 @@
 
 namespace kvferry::transfer {
 
-/// What one gather() brought about.
+/// The result of one gather().
 struct GatherResult {
-  std::vector<Piece> pieces;       ///< Launched and marked by an event: to be copied or drained.
-  std::uint32_t num_gathered = 0;  ///< Blocks taken, those of a failed launch included.
+  std::vector<Piece> pieces;       ///< Launched and marked by an event; copy or drain them.
+  std::uint32_t num_gathered = 0;  ///< Blocks taken, including those of a failed launch.
   std::string failure;             ///< Why a launch failed; empty otherwise.
 };
 
-/// The first half of a store, on the engine's thread: from the pool into the ring. It waits
-/// for no copy. Of this component's locks it takes the ring's alone, and never over a device call.
+/// The first half of a store, on the engine's thread: from the pool into the ring. It does not wait
+/// for copies. The ring's lock is the only lock of this component that it takes, and never over a
+/// device call.
 class GatherStage {
  public:
-  /// `sums`: null if blocks get no tags.
+  /// `sums` is null if blocks get no tags.
   GatherStage(gpu::Device& device, StagingRing& ring, const BlockSums* sums,
               std::uint64_t piece_bytes)
       : device_(device), ring_(ring), sums_(sums), piece_bytes_(piece_bytes) {}
@@ -38,10 +39,10 @@ class GatherStage {
   [[nodiscard]] std::vector<Piece> take_ring(TransferId transfer, SlabClassId slab_class,
                                              const BlockClass& of,
                                              std::span<const BlockSlot> blocks);
-  /// One launch and its event for pieces of adjacent regions. Empty, or why it failed; then their
-  /// ring entries are given back or quarantined.
+  /// Makes one launch and its event for pieces of adjacent regions. Returns an empty text, or why
+  /// it failed; then the ring entries are given back or quarantined.
   [[nodiscard]] std::string launch(gpu::Stream& compute, std::span<Piece> pieces);
-  /// Submits the gather, which also adds up the blocks' sums if they are wanted.
+  /// Submits the gather, which also sums the blocks if tags are wanted.
   void gather_into(gpu::Stream& compute, std::span<Piece> pieces, std::span<const BlockId> ids);
 
   gpu::Device& device_;
@@ -50,8 +51,9 @@ class GatherStage {
   const std::uint64_t piece_bytes_;
 };
 
-/// Ascending in slots, so that neighbours in the arena are copied as one run. Two blocks in one
-/// slot are a broken invariant of a store (TensorRT-LLM#9056); of a load they are legal.
+/// The blocks in ascending order of slots, so that neighbours in the arena are copied as one run.
+/// Two blocks in one slot are a broken invariant of a store (TensorRT-LLM#9056); in a load they are
+/// legal.
 [[nodiscard]] std::vector<BlockSlot> sorted_by_slot(std::span<const BlockSlot> blocks);
 
 }  // namespace kvferry::transfer

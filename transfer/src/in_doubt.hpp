@@ -5,7 +5,7 @@
 
 namespace kvferry::transfer {
 
-/// Whether the device is lost and may still touch what it was given.
+/// Whether the device is lost and may still touch the memory of its work.
 [[nodiscard]] inline bool in_doubt(const gpu::Device& device) {
   const auto loss = device.lost();
   return loss && loss->memory == gpu::LostMemory::kInDoubt;

@@ -27,7 +27,7 @@ void LaneWatch::end(TransferKind kind, std::uint64_t piece) {
   const auto found =
       std::find_if(lane.submitted.begin(), lane.submitted.end(),
                    [piece](const Lane::Submitted& one) { return one.piece == piece; });
-  KVFERRY_CHECK(found != lane.submitted.end(), "a piece ended that was not submitted");
+  KVFERRY_CHECK(found != lane.submitted.end(), "a piece that was not submitted has ended");
   if (found == lane.submitted.begin()) lane.moved = seen_;
   lane.submitted.erase(found);
 }

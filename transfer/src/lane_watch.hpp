@@ -14,31 +14,32 @@
 namespace kvferry::transfer {
 
 /// How long each direction of the link has moved nothing, and how long the transfer thread has been
-/// in the driver. Not thread-safe: TransferTable guards it.
+/// in a driver call. Not thread-safe: TransferTable guards it.
 ///
-/// Time counts only as far as it was seen to pass: by the transfer thread, and by callers who ask.
-/// Between two looks kMostPerLook counts at most, so that a process which was stopped (a frozen
-/// cgroup, a debugger, SIGSTOP) has lost nothing when it goes on.
+/// Time counts only if this process sees it pass, by look(): the transfer thread calls it, and so
+/// do callers that ask. Between two looks at most kMostPerLook counts. So a process that was
+/// stopped (a frozen cgroup, a debugger, SIGSTOP) reports no stall when it continues.
 ///
 /// A direction is stalled while the oldest piece that it has submitted does not end. Younger pieces
-/// that end say nothing: they may run on another stream. What waits in the queue is not its
-/// concern, nor is a wait for the compute stream: the engine awaits that stream itself, in every
-/// step, with a bound of its own.
+/// that end prove nothing, because they may run on another stream. Pieces in the queue do not
+/// count, nor does a wait for the compute stream: the engine itself waits for that stream in every
+/// step, with its own bound.
 class LaneWatch {
  public:
   using Clock = std::chrono::steady_clock;
   static constexpr std::chrono::nanoseconds kMostPerLook = std::chrono::milliseconds(100);
 
-  /// Somebody is awake and looks. The time does not run backwards.
+  /// Notes that a thread is awake at `now`. The time never decreases.
   void look(Clock::time_point now);
 
-  /// A piece of the transfer goes to its direction. Returns the number by which end() names it.
+  /// Notes that a piece of the transfer was submitted. Returns the number that end() takes.
   [[nodiscard]] std::uint64_t begin(TransferKind kind, TransferId transfer);
-  /// The piece ended. If it was the oldest of its direction, the next one's time begins.
+  /// Notes that the piece ended. If it was the oldest of its direction, the time of the next one
+  /// begins.
   void end(TransferKind kind, std::uint64_t piece);
-  /// The oldest piece of the direction waits for the compute stream.
+  /// Notes that the oldest piece of the direction waits for the compute stream.
   void hold(TransferKind kind) { of(kind).moved = seen_; }
-  /// The transfer thread goes to the driver, or comes back from it.
+  /// Notes that the transfer thread enters the driver, or comes back from it.
   void enter_driver() {
     in_driver_ = true;
     entered_ = seen_;
@@ -56,9 +57,9 @@ class LaneWatch {
       std::uint64_t piece = 0;
       TransferId transfer;
     };
-    /// What has not ended; oldest first.
+    /// The pieces that have not ended, oldest first.
     std::deque<Submitted> submitted;
-    std::chrono::nanoseconds moved{0};  ///< `seen_` of then.
+    std::chrono::nanoseconds moved{0};  ///< `seen_` when it last moved.
   };
   [[nodiscard]] Lane& of(TransferKind kind) { return lanes_.at(static_cast<std::size_t>(kind)); }
 

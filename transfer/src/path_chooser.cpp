@@ -17,7 +17,7 @@ using gpu::CopyPath;
 constexpr std::array<CopyPath, 4> kPaths = {CopyPath::kPerRun, CopyPath::kBatch, CopyPath::kKernel,
                                             CopyPath::kStaged};
 constexpr std::array<std::uint64_t, 4> kRunClasses = {1, 2, 16, 256};
-// Shorter and longer runs share the class at the end.
+// Runs that are shorter or longer than all classes belong to the first or last class.
 constexpr int kLog2Shortest = 8;
 constexpr int kLog2Longest = 24;
 
@@ -45,7 +45,7 @@ CopyPaths PathChooser::trusted(CopyPaths paths) const {
 }
 
 CopyPath PathChooser::choose(const CopyShape& shape, const CopyPaths& offered) {
-  KVFERRY_CHECK(shape.num_runs != 0, "a path for no runs");
+  KVFERRY_CHECK(shape.num_runs != 0, "a path is chosen for a piece of no runs");
   if (forced_ && offered.has(*forced_)) return *forced_;
   const CopyPaths available = trusted(offered);
   MutexLock lock(mutex_);
@@ -115,9 +115,9 @@ CopyPath PathChooser::least_measured(const State& state, const CopyPaths& availa
   return chosen;
 }
 
-// Paths that were never measured keep their order: the first time of any path says by how much the
-// defaults are wrong on this machine, and scales those of the others. Otherwise whichever was not
-// tried yet would look fast beside real times.
+// Paths that were never measured keep their order. The first time of any path shows how wrong the
+// defaults are on this machine, and scales the defaults of the other paths. Otherwise every path
+// that was not tried yet would look fast next to measured times.
 void PathChooser::measure(State& state, CopyPath path, double bytes_per_second) {
   Rate& mine = state.rates[index_of(path)];
   const bool first = std::all_of(state.rates.begin(), state.rates.end(),
@@ -135,7 +135,7 @@ void PathChooser::measure(State& state, CopyPath path, double bytes_per_second) 
 std::string PathChooser::text(const CopyPaths& store_paths, const CopyPaths& load_paths) const {
   std::string text = std::string("copy paths of ") + gpu::to_string(family_);
   if (forced_)
-    text += std::string(", forced to ") + gpu::to_string(*forced_) + " where it can be had";
+    text += std::string(", forced to ") + gpu::to_string(*forced_) + ", if a piece can take it";
   MutexLock lock(mutex_);
   text += "\n  device to host, many runs: " +
           ladder(gpu::CopyDirection::kDeviceToHost, trusted(store_paths));

@@ -16,34 +16,34 @@
 
 namespace kvferry::transfer {
 
-/// The one place where the way across the link is chosen. Pieces are put into classes by direction,
-/// mean bytes of a run and number of runs; per class and path it keeps a rate: the default
-/// (path_model.hpp) or a moving average of the device times of real pieces. The highest rate wins.
-/// Every kExploreEvery-th choice of a class goes to the path that was measured least, unless its
-/// rate is hopeless beside the best: a measured rate can go out of date, and a default can be
-/// wrong. Deterministic. Thread-safe; chosen and learned by the transfer thread.
+/// The one place that chooses the path across the link. Pieces are put into classes by direction,
+/// mean bytes of a run and number of runs. Each class has a rate per path: the default
+/// (path_model.hpp), or a moving average of the device times of real pieces. The highest rate wins.
+/// Every kExploreEvery-th choice of a class takes the path that was measured least, unless its rate
+/// is hopeless compared with the best: a measured rate can be out of date, and a default can be
+/// wrong. Deterministic. Thread-safe; the transfer thread calls choose() and learn().
 class PathChooser {
  public:
-  /// One choice in so many explores: with kHopeless, that costs at most 1/64 of the throughput.
+  /// One choice in this many explores. With kHopeless, that costs at most 1/64 of the throughput.
   static constexpr std::uint64_t kExploreEvery = 64;
   /// Below this share of the best rate a path is not explored.
   static constexpr double kHopeless = 0.5;
   /// Weight of a new time in the moving average.
   static constexpr double kWeight = 0.125;
 
-  /// For a device with these traits. `forced` is taken for every piece that can go it. On the host
-  /// back end nothing is learned: there is no link, and a run of the program shall copy as the last
-  /// one did.
+  /// For a device with these traits. `forced` is taken for every piece that can take it. On the
+  /// host back end nothing is learned, because it has no link, and two runs of a program shall copy
+  /// in the same way.
   PathChooser(const gpu::DeviceTraits& traits, std::optional<gpu::CopyPath> forced);
 
-  /// The best of `offered` for `shape`, which has at least one run; kPerRun always is. The
+  /// The best of `offered` for `shape`, which has at least one run. kPerRun is always offered. The
   /// batch call is taken only if it is forced or DeviceTraits::batches_by_default.
   [[nodiscard]] gpu::CopyPath choose(const CopyShape& shape, const CopyPaths& offered);
-  /// A piece that went `path` took `time`; 0 is not a measurement.
+  /// Notes that a piece took `time` on `path`; 0 is not a measurement.
   void learn(const CopyShape& shape, gpu::CopyPath path, std::chrono::nanoseconds time);
 
-  /// The choice among those paths for runs of 1 KiB to 2 MiB by direction, and every measured
-  /// class, one a line.
+  /// The choice among those paths for runs of 1 KiB to 2 MiB by direction, and each measured class
+  /// on its own line.
   [[nodiscard]] std::string text(const CopyPaths& store_paths, const CopyPaths& load_paths) const;
 
  private:
@@ -71,9 +71,9 @@ class PathChooser {
   [[nodiscard]] static gpu::CopyPath best(const State& state, const CopyPaths& available);
   [[nodiscard]] static gpu::CopyPath least_measured(const State& state, const CopyPaths& available,
                                                     gpu::CopyPath best);
-  /// Those that are taken without being forced.
+  /// The paths that are taken without being forced.
   [[nodiscard]] CopyPaths trusted(CopyPaths paths) const;
-  /// From which run on which path is the best, in words.
+  /// The best path from each run size on, in words.
   [[nodiscard]] std::string ladder(gpu::CopyDirection direction, const CopyPaths& paths) const
       KVFERRY_REQUIRES(mutex_);
   [[nodiscard]] static std::string measured(const State& state);

@@ -17,15 +17,15 @@ constexpr double kCallSeconds = 5e-6;
 constexpr double kDescriptorSeconds = 0.8e-6;
 constexpr double kGapSeconds = 0.2e-6;  ///< Between two descriptors of a batch, on the link.
 constexpr double kLaunchSeconds = 6e-6;
-constexpr double kKernelShare = 0.82;              ///< Of the link, with large runs.
-constexpr double kKernelHalfBytes = 8.0 * 1024.0;  ///< Run with which a kernel gets half of that.
-// Not measured anywhere; below what the batch call gives from 64 KiB on, because packing costs
-// device memory bandwidth besides.
+constexpr double kKernelShare = 0.82;              ///< Share of the link's rate, with large runs.
+constexpr double kKernelHalfBytes = 8.0 * 1024.0;  ///< Size of a run at half of that share.
+// This was not measured anywhere. It is below the share of the batch call from 64 KiB on, because
+// packing also takes device memory bandwidth.
 constexpr double kStagedShare = 0.85;
 // vllm#42212: the batch call to an H100 drops to 4-7 GB/s below 28 KiB.
 constexpr double kSmallBatchBytes = 28.0 * 1024.0;
 constexpr double kSmallBatchRate = 6e9;
-// sglang#31741: single calls of HIP give 2.2 GB/s for 16 KiB, and its batch call no more.
+// sglang#31741: single calls of HIP give 2.2 GB/s for 16 KiB, and its batch call is not faster.
 constexpr double kHipCallSeconds = 7e-6;
 
 double batch_seconds(DeviceFamily family, const CopyShape& shape, double run_bytes, double link) {
@@ -59,7 +59,7 @@ double seconds_of(DeviceFamily family, CopyPath path, const CopyShape& shape) {
   return 1;
 }
 
-/// Host memory has no link: whatever moves the bytes once is alike, and staging moves them twice.
+/// Host memory has no link. All paths that move the bytes once are alike; staging moves them twice.
 double host_rate(CopyPath path, const CopyShape& shape) {
   switch (path) {
     case CopyPath::kBatch:

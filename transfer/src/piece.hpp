@@ -14,7 +14,7 @@
 
 namespace kvferry::transfer {
 
-/// What is queued, submitted and waited for as one. Move-only by intent: it stands for its ring
+/// The unit that is queued, submitted and waited for. Move-only by intent: it stands for its ring
 /// region, which CopyPump gives back to the ring when the piece has ended or was dropped.
 struct Piece {
   Piece() = default;
@@ -22,18 +22,19 @@ struct Piece {
   Piece& operator=(Piece&&) = default;
 
   TransferId transfer;
-  /// The table's; from the submission on.
+  /// The table's number for the piece, from its submission on.
   std::uint64_t number = 0;
   TransferKind kind = TransferKind::kStore;
   SlabClassId slab_class;
-  const BlockClass* of = nullptr;  ///< The class's.
-  /// Ascending in slots. Of a store, entry i of `region` holds blocks[i].
+  const BlockClass* of = nullptr;  ///< The blocks and slots of the class.
+  /// Ascending in slots. In a store, entry i of `region` holds blocks[i].
   std::vector<BlockSlot> blocks;
-  /// Of a store; a load's has ticket 0.
+  /// The ring region of a store; a load's has ticket 0.
   RingRegion region;
-  /// Of a store: where its gather adds up the sums of `blocks`.
+  /// The words to which a store's gather adds the sums of `blocks`.
   SumRange sums;
-  /// What the copy waits for: the gather's event of a store, the fence of a load. Recorded.
+  /// The event that the copy waits for: the gather's of a store, the fence of a load. It is
+  /// recorded.
   std::shared_ptr<const gpu::Event> after;
   std::uint64_t bytes = 0;
 };

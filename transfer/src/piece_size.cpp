@@ -17,7 +17,7 @@ constexpr double kShareOfRaw = 0.86;
 constexpr double kLeastAwake = 8;
 constexpr std::uint32_t kMostLanes = 32;
 
-/// The number that a file begins with: "32.0 GT/s PCIe".
+/// The number at the start of a file, such as "32.0 GT/s PCIe".
 template <class Number>
 std::optional<Number> first_number(const std::filesystem::path& file) {
   std::ifstream in(file);

@@ -11,16 +11,16 @@
 
 namespace kvferry::transfer {
 
-/// A device's link to the host, as it is when copies run.
+/// A device's link to the host, at the speed it has while copies run.
 struct PcieLink {
-  double gigatransfers_per_second = 0;  ///< Of a lane: 32 for PCIe 5.
+  double gigatransfers_per_second = 0;  ///< Per lane: 32 for PCIe 5.
   std::uint32_t num_lanes = 0;
 };
 
-/// What sysfs says in current_link_speed and current_link_width of the device at `pci_address`
-/// ("0000:c1:00.0"). An idle device lowers its speed: below 8 GT/s, which every accelerator that we
-/// build for can reach, max_link_speed is taken. That is the device's own, so that it overestimates
-/// an older slot. Nothing if sysfs does not tell, as in most virtual machines.
+/// Reads current_link_speed and current_link_width of the device at `pci_address` ("0000:c1:00.0")
+/// from sysfs. An idle device lowers its speed: below 8 GT/s, which every accelerator that we build
+/// for can reach, this takes max_link_speed. That is the device's own maximum, so it overestimates
+/// an older slot. Nothing if sysfs does not say, as in most virtual machines.
 [[nodiscard]] std::optional<PcieLink> read_pcie_link(const std::string& pci_address,
                                                      const std::filesystem::path& sysfs = "/sys");
 
@@ -28,22 +28,22 @@ struct PcieLink {
 /// (vLLM blog 2026-01-08).
 [[nodiscard]] double copy_rate_of(const PcieLink& link);
 
-/// Before pieces followed the link every piece had this; nothing smaller is chosen.
+/// The size of every piece before it followed the link. No smaller size is chosen.
 inline constexpr std::uint64_t kLeastPieceBytes = std::uint64_t{8} << 20U;
-/// Enough for PCIe 6 x16. A cancelled transfer waits for a piece that runs, and stores that are
-/// paced come in bursts of one.
+/// Enough for PCIe 6 x16. A cancelled transfer waits for a running piece, and paced stores come in
+/// bursts of one piece.
 inline constexpr std::uint64_t kMostPieceBytes = std::uint64_t{64} << 20U;
 
 /// The smallest power of two, from kLeastPieceBytes to kMostPieceBytes, that takes the link a
-/// hundred times as long as the fixed cost of a piece, which is 4 to 6 us (gpu-first-run.md, F8;
-/// counted as 6): 8 MiB on PCIe 3 x16, 16 MiB on PCIe 4 x16, 32 MiB on PCIe 5 x16.
+/// hundred times as long as the fixed cost of a piece. That cost is 4 to 6 us (gpu-first-run.md,
+/// F8; counted as 6), which gives 8 MiB on PCIe 3 x16, 16 MiB on PCIe 4 x16, 32 MiB on PCIe 5 x16.
 [[nodiscard]] std::uint64_t piece_bytes_at(double bytes_per_second);
 
-/// TransferOptions::piece_bytes. If that leaves it to the link: piece_bytes_at() for the device's
-/// link or, if sysfs does not tell, for the link that its family usually has (path_model.hpp).
-/// Beyond kLeastPieceBytes the piece does not exceed half of the bytes in flight, because the link
-/// would wait for each single piece; nor half of the staging ring, where one piece is gathered
-/// while another is copied. The host back end has no link and gets kLeastPieceBytes.
+/// TransferOptions::piece_bytes. If that is 0: piece_bytes_at() for the device's link or, if sysfs
+/// does not say, for the usual link of its family (path_model.hpp). Above kLeastPieceBytes the
+/// piece does not exceed half of the bytes in flight, because the link would wait for every single
+/// piece; nor half of the staging ring, so that one piece is gathered while another is copied. The
+/// host back end has no link and gets kLeastPieceBytes.
 [[nodiscard]] std::uint64_t choose_piece_bytes(const gpu::Device& device,
                                                const TransferOptions& options,
                                                const std::filesystem::path& sysfs = "/sys");

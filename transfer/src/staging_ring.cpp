@@ -33,15 +33,15 @@ void StagingRing::take_memory() {
 }
 
 bool StagingRing::give_memory_back() {
-  std::unique_ptr<gpu::DeviceBuffer> buffer;  // Freed without the lock.
+  std::unique_ptr<gpu::DeviceBuffer> buffer;  // It is freed after the lock is released.
   MutexLock lock(mutex_);
   const auto taken = std::count_if(spans_.begin(), spans_.end(),
                                    [](const Span& span) { return span.use == Use::kTaken; });
-  KVFERRY_CHECK(taken == 0, "a staging ring gives its memory back with " + std::to_string(taken) +
-                                " regions taken");
+  KVFERRY_CHECK(taken == 0,
+                "a staging ring frees its memory with " + std::to_string(taken) + " regions taken");
   buffer = std::move(buffer_);
   if (spans_.empty()) return true;
-  // A launch may still write it.
+  // A launch may still write this memory.
   bury(std::move(buffer));
   first_ticket_ += spans_.size();
   spans_.clear();
@@ -95,7 +95,8 @@ void StagingRing::quarantine(std::uint64_t ticket) { leave(ticket, Use::kQuarant
 
 void StagingRing::leave(std::uint64_t ticket, Use use) {
   MutexLock lock(mutex_);
-  const std::uint64_t index = ticket - first_ticket_;  // Wraps to a large number below the oldest.
+  const std::uint64_t index =
+      ticket - first_ticket_;  // A ticket below the oldest wraps to a large number.
   KVFERRY_CHECK(index < spans_.size() && spans_[index].use == Use::kTaken,
                 "release of ring ticket " + std::to_string(ticket) + "; tickets in use are [" +
                     std::to_string(first_ticket_) + ", " +

@@ -7,7 +7,7 @@ namespace kvferry::transfer {
 
 void StorePacer::start(std::uint64_t bytes, Time now) {
   if (bytes_per_second_ == 0) return;
-  // A year at most, so that the slowest rate overflows no clock.
+  // The limit is a year, so that the slowest rate overflows no clock.
   constexpr double kLongestSeconds = 365.0 * 24 * 3600;
   const double seconds = std::min(
       static_cast<double>(bytes) / static_cast<double>(bytes_per_second_), kLongestSeconds);

@@ -6,9 +6,9 @@
 
 namespace kvferry::transfer {
 
-/// A token bucket for stores that holds one piece: a piece may start when the one before it has
-/// taken its time at the rate, whatever its own size. Time that nothing used is not saved up. Not
-/// thread-safe; the caller brings the time, which does not run backwards.
+/// A token bucket for stores that holds one piece: a piece may start when the piece before it has
+/// taken its time at the rate, whatever its own size. Unused time is not saved up. Not thread-safe.
+/// The caller passes the time, which never decreases.
 class StorePacer {
  public:
   using Time = std::chrono::steady_clock::time_point;
@@ -19,7 +19,7 @@ class StorePacer {
   [[nodiscard]] bool may_start(Time now) const { return now >= next_; }
   /// When the next piece may start.
   [[nodiscard]] Time next() const { return next_; }
-  /// A piece starts.
+  /// Notes that a piece starts.
   void start(std::uint64_t bytes, Time now);
 
  private:

@@ -19,25 +19,25 @@
 namespace kvferry::transfer {
 namespace {
 
-/// The transfer thread ends within microseconds, unless a call of a hung driver holds it.
+/// The transfer thread ends within microseconds, unless it is in a call of a hung driver.
 constexpr std::chrono::seconds kStopBound{1};
 
-/// The first gather of a serving engine neither uploads nor waits. Without kernels nothing is
-/// packed, and then only a ring makes no sense.
+/// Prepares the device, so that the first gather of a serving engine neither uploads nor waits.
+/// Without kernels nothing can be packed, which is an error only if there is a ring.
 void prepare(gpu::Device& device, std::span<const BlockClass> classes,
              const TransferOptions& options) {
   if (options.staging_bytes == 0 && !device.traits().has_pack_kernels) return;
   for (const BlockClass& of : classes) device.prepare(of.geometry);
 }
 
-/// Those that fit their slots, ready to be packed.
+/// The classes, checked that their blocks fit their slots, and ready to be packed.
 std::vector<BlockClass> prepared(gpu::Device& device, std::vector<BlockClass> classes,
                                  const TransferOptions& options) {
   for (std::size_t i = 0; i < classes.size(); ++i) {
     const auto& [geometry, slots] = classes[i];
     if (geometry.packed_bytes > slots.slot_bytes()) {
-      throw ConfigError("a block of class " + std::to_string(i) + " takes " +
-                        std::to_string(geometry.packed_bytes) + " bytes, its slots have " +
+      throw ConfigError("a block of class " + std::to_string(i) + " has " +
+                        std::to_string(geometry.packed_bytes) + " bytes, but its slots have " +
                         std::to_string(slots.slot_bytes()) +
                         ": make slots as large as the largest block");
     }
@@ -46,21 +46,23 @@ std::vector<BlockClass> prepared(gpu::Device& device, std::vector<BlockClass> cl
   return classes;
 }
 
-/// The classes for blocks that lie elsewhere. Throws ConfigError for others.
+/// The classes with blocks at other addresses. Throws ConfigError for blocks of other sizes.
 std::vector<BlockClass> moved(std::vector<BlockClass> classes,
                               std::vector<gpu::BlockGeometry> geometries) {
   if (geometries.size() != classes.size()) {
-    throw ConfigError("the KV cache comes back with " + std::to_string(geometries.size()) +
-                      " sizes of blocks; it went with " + std::to_string(classes.size()));
+    throw ConfigError("the restored KV cache has " + std::to_string(geometries.size()) +
+                      " sizes of blocks; before the sleep it had " +
+                      std::to_string(classes.size()));
   }
   for (std::size_t i = 0; i < classes.size(); ++i) {
     gpu::BlockGeometry& now = geometries[i];
     const gpu::BlockGeometry& before = classes[i].geometry;
     if (now.packed_bytes != before.packed_bytes || now.num_blocks != before.num_blocks) {
-      throw ConfigError("the KV cache comes back with " + std::to_string(now.num_blocks) +
+      throw ConfigError("the restored KV cache has " + std::to_string(now.num_blocks) +
                         " blocks of " + std::to_string(now.packed_bytes) + " bytes in class " +
-                        std::to_string(i) + "; it went with " + std::to_string(before.num_blocks) +
-                        " of " + std::to_string(before.packed_bytes));
+                        std::to_string(i) + "; before the sleep it had " +
+                        std::to_string(before.num_blocks) + " of " +
+                        std::to_string(before.packed_bytes));
     }
     classes[i].geometry = std::move(now);
   }
@@ -167,8 +169,8 @@ class TransferEngine::Impl {
     return quarantine;
   }
 
-  /// The table, which may not know of a loss: the transfer thread sleeps while nothing is in
-  /// flight.
+  /// The table, after it was told of a loss: while nothing is in flight, the transfer thread sleeps
+  /// and does not see one.
   TransferTable& told_of_loss() {
     note_loss();
     return table_;
@@ -204,8 +206,8 @@ class TransferEngine::Impl {
     return table.close(end_timeout_ - table.closed_for());
   }
 
-  /// For one whose copies do not end: as far as it can be done in a moment, nothing of ours runs
-  /// from here on but what the device does.
+  /// Gives up on copies that do not end. As far as a moment allows, all work of ours stops, so that
+  /// only the device still runs.
   void abandon() {
     if (!quarantine()) {
       const auto waited = std::chrono::duration_cast<std::chrono::seconds>(end_timeout_);
@@ -230,7 +232,7 @@ class TransferEngine::Impl {
   std::uint64_t load_staging_used() const {
     return load_staging_ ? load_staging_->used_bytes() : 0;
   }
-  /// Most bytes of a load's piece: as much as can be staged, or one block.
+  /// The most bytes of a load's piece: as much as can be staged, or one block.
   std::uint64_t load_piece_bytes() const {
     return load_staging_ ? std::min(piece_bytes_, load_staging_->size_bytes() / 2) : piece_bytes_;
   }
@@ -288,20 +290,20 @@ class TransferEngine::Impl {
 
   gpu::Device& device_;
   const TransferOptions options_;
-  /// Pieces point into it; it changes while there are none.
+  /// Pieces point into this, so it changes only while there are none.
   std::vector<BlockClass> classes_;
   const std::uint64_t piece_bytes_;
   const std::chrono::nanoseconds end_timeout_;
-  /// Why the last fence() gave none. The engine thread's.
+  /// Why the last fence() returned null. Only the engine's thread uses it.
   std::string fence_failure_ = "there is none";
-  bool is_asleep_ = false;  ///< The engine thread's.
+  bool is_asleep_ = false;  ///< Only the engine's thread uses it.
   StagingRing ring_;
-  /// Null where blocks are not checked.
+  /// Null if blocks are not checked.
   std::unique_ptr<BlockSums> sums_;
   GatherStage gather_stage_;
   PathChooser chooser_;
   TransferTable table_;
-  /// Null where no load is staged.
+  /// Null if no load is staged.
   std::unique_ptr<StagingRing> load_staging_;
   CopyPump pump_;
 };
@@ -316,7 +318,7 @@ TransferEngine::TransferEngine(gpu::Device& device, std::vector<gpu::BlockGeomet
 
 TransferEngine::~TransferEngine() {
   if (end()) return;
-  // Whatever it owns may be touched at any later time: streams, events, staging memory.
+  // The device may touch what it owns at any later time: streams, events, staging memory.
   impl_->abandon();
   bury(std::move(impl_));
 }

@@ -18,9 +18,9 @@ std::string lost_text(const gpu::DeviceLoss& loss) {
 
 TransferTable::~TransferTable() {
   MutexLock lock(mutex_);
-  KVFERRY_CHECK(
-      transfers_.empty() && dropped_.empty(),
-      "a transfer engine died with " + std::to_string(transfers_.size()) + " transfers under way");
+  KVFERRY_CHECK(transfers_.empty() && dropped_.empty(), "a transfer engine is destroyed with " +
+                                                            std::to_string(transfers_.size()) +
+                                                            " transfers under way");
 }
 
 TransferTable::Transfer& TransferTable::add(TransferId transfer, TransferKind kind) {
@@ -64,8 +64,8 @@ void TransferTable::end_gather(TransferId transfer, GatherResult result) {
   }
   for (Piece& piece : result.pieces) {
     ++store.num_pieces;
-    // Either may have come while the gather was launched: from close(), or from an earlier gather's
-    // copy.
+    // Either can have happened while the gather was launched: by close(), or by a copy of an
+    // earlier gather.
     if (store.cancelled || store.failed) {
       drop(store, std::move(piece));
     } else {

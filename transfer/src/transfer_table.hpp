@@ -20,20 +20,20 @@
 
 namespace kvferry::transfer {
 
-/// All that the threads share: the transfers under way, the queue, the bytes in flight, the ends.
-/// One lock, under which no device is called.
+/// All state that the threads share: the transfers under way, the queue, the bytes in flight, the
+/// ends. It has one lock, under which no device is called.
 ///
 /// A transfer ends when it is sealed, no gather() of it is running and no piece of it is left:
 /// neither queued, nor in flight, nor dropped and still to be drained. Thread-safe.
 class TransferTable {
  public:
-  /// What the transfer thread is to do next.
+  /// The next work of the transfer thread.
   struct Work {
-    std::optional<Piece> submit;  ///< Counted as in flight from here on.
+    std::optional<Piece> submit;  ///< It counts as in flight from here on.
     std::vector<Piece> drain;     ///< Dropped before they were submitted.
     bool stop = false;
   };
-  /// Whose oldest piece waits for the compute stream.
+  /// The directions whose oldest piece waits for the compute stream.
   struct HeldLanes {
     bool loads = false;
     bool stores = false;
@@ -50,42 +50,43 @@ class TransferTable {
   TransferTable(const TransferTable&) = delete;
   TransferTable& operator=(const TransferTable&) = delete;
 
-  // The engine's side.
+  // Calls of the engine.
 
-  /// Announces a gather() of a store; false if it is to take nothing.
+  /// Announces a gather() of a store. Returns false if it is to take nothing.
   [[nodiscard]] bool begin_gather(TransferId transfer);
   void end_gather(TransferId transfer, GatherResult result);
   [[nodiscard]] bool seal(TransferId transfer);
-  /// Queues a load; with a `failure` it ends at once.
+  /// Queues a load. If there is a `failure`, the load ends at once.
   void add_load(TransferId transfer, std::vector<Piece> pieces, const std::string& failure);
   void cancel(TransferId transfer);
   void cancel_unbegun(TransferId transfer);
   [[nodiscard]] std::vector<Completion> poll();
-  /// Without the ring's part.
+  /// The counters without the ring's.
   [[nodiscard]] TransferStats stats() const;
   [[nodiscard]] std::optional<OverdueTransfer> overdue(std::chrono::nanoseconds bound);
   [[nodiscard]] bool wait_idle(std::chrono::nanoseconds bound) const;
   [[nodiscard]] bool close(std::chrono::nanoseconds bound);
-  /// Since the first close(); 0 before.
+  /// The time since the first close(); 0 before.
   [[nodiscard]] std::chrono::nanoseconds closed_for() const;
-  /// The device is lost: what is queued fails, and nothing new is taken. From any thread, any
-  /// number of times.
+  /// Notes that the device is lost: queued pieces fail, and nothing new is taken. Can be called by
+  /// any thread, any number of times.
   void lose(const gpu::DeviceLoss& loss);
-  /// Without the staging memory; nothing unless lost with memory in doubt.
+  /// The quarantine without the staging memory; nothing unless the device is lost with memory in
+  /// doubt.
   [[nodiscard]] std::optional<Quarantine> quarantine() const;
-  /// Lets the transfer thread end. Nothing is under way.
+  /// Lets the transfer thread end. Nothing is under way by then.
   void stop();
 
-  // The transfer thread's side.
+  // Calls of the transfer thread.
 
-  /// Waits for something to do, at most `bound`. From its return to the next call the thread is in
-  /// the driver.
+  /// Waits for work, at most `bound`. From its return to the next call the thread counts as in the
+  /// driver.
   [[nodiscard]] Work next(std::chrono::nanoseconds bound, HeldLanes held);
-  /// After the table knew of the loss: what the transfer thread holds and can never give back.
+  /// Notes what the transfer thread holds and can never give back. It follows lose().
   void hold_in_doubt(const Doubt& doubt);
-  /// A submitted piece ended; its ring region is released already.
+  /// Notes that a submitted piece ended. Its ring region is released already.
   void finish(const EndedPiece& ended);
-  /// A piece from Work::drain ended; its ring region is released already.
+  /// Notes that a piece from Work::drain ended. Its ring region is released already.
   void finish_drained(const Piece& piece);
 
  private:
@@ -97,12 +98,12 @@ class TransferTable {
     std::optional<Clock::time_point> first_submitted;
     bool gathering = false;
     bool sealed = false;
-    bool cancelled = false;   ///< Takes no more; what has started may still make it kDone.
+    bool cancelled = false;   ///< It takes no more; started pieces may still make it kDone.
     bool incomplete = false;  ///< A part was dropped or refused, not for a failure.
     bool failed = false;
     std::string failure;
     std::vector<DamagedSlot> damaged;
-    bool failed_undamaged = false;  ///< For another reason, too.
+    bool failed_undamaged = false;  ///< It failed for another reason, too.
     std::uint64_t num_blocks = 0;
     std::uint64_t num_pieces = 0;  ///< Queued, in flight or draining.
     std::uint64_t bytes = 0;
@@ -119,7 +120,7 @@ class TransferTable {
   void end_if_over(TransferId id) KVFERRY_REQUIRES(mutex_);
   /// Whether memory is in doubt.
   [[nodiscard]] bool in_doubt() const KVFERRY_REQUIRES(mutex_);
-  /// Whether nothing that is under way will ever end.
+  /// Whether none of the transfers under way will ever end.
   [[nodiscard]] bool stuck() const KVFERRY_REQUIRES(mutex_);
   void erase(TransferId id) KVFERRY_REQUIRES(mutex_);
   [[nodiscard]] bool wait_idle_locked(std::chrono::nanoseconds bound) const
@@ -131,13 +132,13 @@ class TransferTable {
   Transfers transfers_ KVFERRY_GUARDED_BY(mutex_);
   CopyQueue queue_ KVFERRY_GUARDED_BY(mutex_);
   LaneWatch watch_ KVFERRY_GUARDED_BY(mutex_);
-  /// Dropped pieces, on their way to the transfer thread: their gathers may still write the ring,
-  /// and their events are not to be destroyed under the lock.
+  /// Dropped pieces for the transfer thread. Their gathers may still write the ring, and their
+  /// events must not be destroyed under the lock.
   std::vector<Piece> dropped_ KVFERRY_GUARDED_BY(mutex_);
   std::vector<Completion> ends_ KVFERRY_GUARDED_BY(mutex_);
-  /// Counters only; levels are taken when asked for.
+  /// Counters only; levels are computed when asked for.
   TransferStats counters_ KVFERRY_GUARDED_BY(mutex_);
-  /// Stores that close() sealed in the engine's stead: their seal() is still to come.
+  /// Stores that close() sealed in place of the engine; the engine's seal() is still to come.
   std::unordered_set<TransferId> sealed_by_close_ KVFERRY_GUARDED_BY(mutex_);
   std::optional<gpu::DeviceLoss> loss_ KVFERRY_GUARDED_BY(mutex_);
   Doubt doubt_ KVFERRY_GUARDED_BY(mutex_);

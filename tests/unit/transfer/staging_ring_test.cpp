@@ -162,7 +162,7 @@ TEST_F(StagingRingTest, MustNotDieWithARegionTaken) {
         StagingRing ring(*device_, 1024);
         static_cast<void>(ring.allocate(128, 1));
       },
-      "gives its memory back with 1 regions taken");
+      "frees its memory with 1 regions taken");
 }
 
 // No two regions in use ever overlap, and nothing is lost: after every release the ring is empty

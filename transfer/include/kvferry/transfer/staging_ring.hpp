@@ -14,7 +14,7 @@ namespace kvferry::transfer {
 struct RingRegion {
   std::uint64_t ticket = 0;  ///< Names the region when it is released; 0: nothing was taken.
   std::uintptr_t address = 0;
-  std::uint64_t offset = 0;  ///< Of the address in the ring.
+  std::uint64_t offset = 0;  ///< Distance of the address from the ring's start.
   std::uint64_t entry_bytes = 0;
   std::uint32_t num_entries = 0;
 };
@@ -55,7 +55,7 @@ class StagingRing {
   /// of older regions becomes free again; space of newer ones does not.
   void quarantine(std::uint64_t ticket);
 
-  /// As it was made.
+  /// The size that the ring was constructed with.
   [[nodiscard]] std::uint64_t size_bytes() const { return size_bytes_; }
   /// Bytes of all regions whose space is not free yet, padding included.
   [[nodiscard]] std::uint64_t used_bytes() const;
@@ -73,7 +73,7 @@ class StagingRing {
   gpu::Device& device_;
   const std::uint64_t size_bytes_;
   mutable Mutex mutex_;
-  /// Null: nothing fits.
+  /// Null if nothing fits.
   std::unique_ptr<gpu::DeviceBuffer> buffer_ KVFERRY_GUARDED_BY(mutex_);
   /// Oldest first; their tickets are consecutive.
   std::deque<Span> spans_ KVFERRY_GUARDED_BY(mutex_);

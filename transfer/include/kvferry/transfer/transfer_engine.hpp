@@ -30,8 +30,8 @@
 /// direction, because copy engines work first-in first-out and ignore priorities.
 namespace kvferry::transfer {
 
-/// Which blocks are checked when they are loaded: none; some, so that it costs 1 % at most, and
-/// each block of another engine when it is loaded first; all.
+/// Which loaded blocks are checked. kSampled checks a sample that costs 1 % of the loads' time at
+/// most, and every block of another engine when it is loaded for the first time.
 enum class Verification : std::uint8_t { kOff, kSampled, kAll };
 
 struct TransferOptions {
@@ -82,8 +82,8 @@ struct Completion {
   TransferKind kind = TransferKind::kStore;
   Outcome outcome = Outcome::kDone;
   std::string reason;  ///< Why it failed; empty otherwise.
-  /// Of a load, ascending, each once. Not empty: it has failed for them, and for nothing else.
-  /// There can be more than these.
+  /// The damaged slots of a load, ascending, each once. If it is not empty, the load failed for
+  /// this reason only. More slots than these can be damaged.
   std::vector<DamagedSlot> damaged;
   std::uint64_t bytes = 0;  ///< Bytes that arrived over the link.
   /// From gather() or load() to the first submission; 0 if there was none.
@@ -194,7 +194,7 @@ class TransferEngine {
   /// must not be in two loads under way, nor twice in one load, because loads run and end in any
   /// order.
   void load(TransferId transfer, std::span<const LoadPart> parts, const Fence& fence);
-  /// For blocks of one class.
+  /// The same for blocks of one class.
   void load(TransferId transfer, SlabClassId slab_class, std::span<const BlockSlot> blocks,
             const Fence& fence) {
     const LoadPart part{slab_class, blocks};
