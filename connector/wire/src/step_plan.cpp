@@ -8,8 +8,8 @@ namespace {
 
 constexpr std::uint32_t kPlanMagic = 0x4c50464b;  // "KFPL"
 
-/// Bytes of the shortest order, part and notice: a count is refused before memory is taken for it
-/// if so many of them cannot follow.
+/// Bytes of the shortest order, part and notice. A count is refused before memory is allocated for
+/// it, if the rest of the message is too short for so many.
 constexpr std::size_t kOwnerBytes = 4 + 8 + 8;
 constexpr std::size_t kLeastStoreBytes = 8 + kOwnerBytes + 4 + 1 + 4;
 constexpr std::size_t kLeastLoadBytes = 8 + kOwnerBytes + 4;

@@ -8,8 +8,8 @@ namespace {
 
 constexpr std::uint32_t kReportMagic = 0x4b52464b;  // "KFRK"
 
-/// Bytes of the shortest of each: a count is refused before memory is taken for it if so many of
-/// them cannot follow.
+/// Bytes of the shortest item of each kind. A count is refused before memory is allocated for it,
+/// if the rest of the message is too short for so many.
 constexpr std::size_t kLeastEndBytes = 8 + 1 + 4;
 constexpr std::size_t kDamagedBytes = 4 + 4;
 constexpr std::size_t kLeastClassBytes = 8 + 4;
@@ -40,7 +40,7 @@ void get(WireReader& reader, std::vector<DamagedSlot>& slots) {
   }
 }
 
-/// By load. Most reports have none.
+/// Writes the damaged slots by load. Most reports have none.
 void put_damaged(WireWriter& writer, const std::vector<TransferEnded>& loads) {
   for (const TransferEnded& load : loads) put(writer, load.damaged);
 }
@@ -104,7 +104,7 @@ std::string encode(const StepReport& report) {
     writer.put(ended.failure);
   }
   put(writer, report.scrubbed);
-  // 0: nothing new; no rank is without a chunk.
+  // 0 means nothing new, because no rank has 0 chunks.
   writer.put(report.num_ready_chunks.value_or(0));
   writer.put(report.executed);
   writer.put(report.oldest_under_way);
@@ -119,7 +119,7 @@ StepReport decode_report(std::span<const std::byte> bytes) {
   reader.get(report.domain);
   reader.get(report.rank);
   reader.get(has_topology);
-  if (has_topology > 1) reader.fail("neither with a topology nor without");
+  if (has_topology > 1) reader.fail("the topology flag is neither 0 nor 1");
   if (has_topology != 0) {
     RankTopology& topology = report.topology.emplace();
     reader.get(topology.world_size);

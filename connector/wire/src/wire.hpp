@@ -61,7 +61,7 @@ class WireReader {
     get(value);
     id = StrongId<Tag, Rep>(value);
   }
-  /// An enumerator, none larger than `last`.
+  /// Reads an enumerator, which is at most `last`.
   template <class Enum>
   requires std::is_enum_v<Enum>
   void get(Enum& value, Enum last) {
@@ -80,8 +80,8 @@ class WireReader {
     const std::byte* source = take(count * sizeof(BlockSlot));
     if (count != 0) std::memcpy(blocks.data(), source, count * sizeof(BlockSlot));
   }
-  /// A count of items of at least `item_bytes` each: one that cannot fit in the rest is refused
-  /// before anything is allocated for it.
+  /// Reads a count of items of at least `item_bytes` each. A count that cannot fit into the rest of
+  /// the message is refused before memory is allocated for it.
   [[nodiscard]] std::size_t get_count(std::size_t item_bytes) {
     std::uint32_t count = 0;
     get(count);
@@ -114,9 +114,9 @@ inline constexpr std::size_t kChunkOrderBytes = 4 + 4 + 1;
 void put(WireWriter& writer, const ChunkOrder& order);
 void get(WireReader& reader, ChunkOrder& order);
 
-/// First bytes of a message: what it is and which version.
+/// Writes the first bytes of a message: its kind and its version.
 void put_header(WireWriter& writer, std::uint32_t magic);
-/// Throws ProtocolError naming the magic or version met and the one known.
+/// Throws ProtocolError with the magic or version that was found and the one that is known.
 void check_header(WireReader& reader, std::uint32_t magic);
 
 }  // namespace kvferry::connector

@@ -13,14 +13,14 @@ namespace kvferry::connector {
 namespace {
 
 [[noreturn]] void refuse(const std::string& what, const std::string& expected) {
-  throw ProtocolError("a plan " + what + "; expected is " + expected +
+  throw ProtocolError("a plan " + what + "; expected " + expected +
                       ": scheduler and workers must run the same kvferry version");
 }
 
 std::string text_of(TransferId transfer) { return "transfer " + std::to_string(transfer.value()); }
 
-/// A block, or a slot and its class, as one number. Blocks have no class: whatever their size, they
-/// are of one pool, in which a block is one group's at a time.
+/// A block, or a slot and its class, as one number. Blocks have no class: all sizes belong to one
+/// pool, in which a block belongs to one group at a time.
 using Place = std::uint64_t;
 
 Place slot_of(SlabClassId slab_class, SlotId slot) {
@@ -34,7 +34,7 @@ std::string slot_text(Place place) {
 }
 using TextOf = std::string (*)(Place);
 
-/// What the stores, or the loads, of a plan touch.
+/// The places that the stores, or the loads, of a plan touch.
 struct Places {
   std::vector<Place> blocks;
   std::vector<Place> slots;
@@ -51,7 +51,7 @@ struct Places {
   }
 };
 
-/// `sorted`: places that copies write.
+/// `sorted` has the places that copies write.
 void check_once(TextOf text, std::span<const Place> sorted, const char* does) {
   const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
   if (twice == sorted.end()) return;
@@ -65,13 +65,13 @@ void check_apart(TextOf text, std::span<const Place> written, std::span<const Pl
     if (other == read.end()) return;
     if (*other != place) continue;
     refuse("reads and writes " + text(place),
-           "one of both, because a step's loads and stores have no order");
+           "one of the two, because a step's loads and stores have no order");
   }
 }
 
-/// Slots of several classes that lie in one chunk are the same bytes.
+/// Slots of several classes in one chunk would share bytes.
 void check_chunks(std::span<const Place> slots, std::span<const std::uint32_t> slots_per_chunk) {
-  /// By chunk and class: sorted, each chunk comes once.
+  /// Chunk and class of each slot. After sorting, each chunk may occur only once.
   std::vector<std::uint64_t> chunks;
   for (const Place slot : slots) {
     const std::uint64_t slab_class = slot >> 32U;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// WorkerEngine: its host memory.
+// The host memory of WorkerEngine.
 #include "kvferry/base/error.hpp"
 #include "kvferry/cpu_tier/peers/arena_in_tier.hpp"
 #include "kvferry/cpu_tier/peers/joined_tier.hpp"
@@ -24,7 +24,7 @@ cpu_tier::MemoryPlacement placement_of(const gpu::Device& device,
   }
 }
 
-/// Nothing if the arena is not to be in a shared tier.
+/// Returns null if the arena is not in a shared tier.
 std::shared_ptr<const cpu_tier::JoinedRank> join_tier(std::uint64_t chunk_bytes,
                                                       const WorkerOptions& options) {
   if (!options.shared) return nullptr;
@@ -58,11 +58,11 @@ std::unique_ptr<cpu_tier::ArenaSource> source_of(
 std::unique_ptr<cpu_tier::Arena> make_arena(gpu::Device& device, std::uint64_t chunk_bytes,
                                             const WorkerOptions& options) {
   auto joined = join_tier(chunk_bytes, options);
-  // Blocks may fill less than a tier's chunk.
+  // Blocks may be smaller than a tier's chunk.
   if (joined) chunk_bytes = joined->tier().shape().chunk_bytes;
   cpu_tier::ArenaOptions how = options.arena;
   how.start = cpu_tier::ArenaStart::kEmpty;
-  // Of a shared tier's file other engines have parts.
+  // Other engines own parts of a shared tier's file, so it is not resized here.
   if (!joined) how.resizing = cpu_tier::ArenaResizing::kByPieces;
   how.tags_per_chunk =
       *std::max_element(options.slots_per_chunk.begin(), options.slots_per_chunk.end());
@@ -75,12 +75,12 @@ std::unique_ptr<cpu_tier::Arena> make_arena(gpu::Device& device, std::uint64_t c
 
 void WorkerEngine::Impl::check_growth() {
   if (!growth_) {
-    // The engine steps, so that all of its ranks have started.
+    // The engine steps, so all of its ranks have started.
     arena_->withdraw_claim();
     return;
   }
   const std::uint32_t num_chunks = arena_->num_ready();
-  // The report of the first chunks is complete before anything of them was given back.
+  // The report of the first chunks is complete before any of them is given back.
   if (num_chunks > reported_chunks_) report_.num_ready_chunks = reported_chunks_ = num_chunks;
   const std::string failure = growth_->failure();
   if (!failure.empty() && options_.arena.shortage == cpu_tier::Shortage::kRefuse) {
@@ -108,13 +108,13 @@ std::string WorkerEngine::Impl::arena_text() const {
   text += report.node
               ? ", NUMA node " + std::to_string(*report.node) +
                     (report.share_on_node ? " (" + text_of(*report.share_on_node) + " is there)"
-                                          : " (the kernel does not tell what is there)")
+                                          : " (the kernel does not say how much is there)")
               : ", no NUMA node preferred";
   text += ": " + arena_->placement_reason();
   if (const cpu_tier::ReplicaGroup& replicas = options_.replicas; replicas.has_others()) {
     text += "; shared with " + std::to_string(replicas.size - 1) +
             (replicas.size == 2 ? " other rank of " : " other ranks of ") +
-            "this node, for all hold the same KV cache";
+            "this node, which hold the same KV cache";
   }
   if (options_.shared) text += "; in " + options_.shared->tier.path.string();
   if (growth_ && !growth_->failure().empty()) text += "; no more: " + growth_->failure();

@@ -13,7 +13,7 @@
 namespace kvferry::connector {
 namespace {
 
-/// Throws ConfigError for what no rank can be told.
+/// Throws ConfigError for options that no rank can have.
 void validate(const WorkerOptions& options, std::span<const gpu::BlockGeometry> geometries) {
   if (options.world_size == 0 || options.rank.value() >= options.world_size) {
     throw ConfigError("rank " + std::to_string(options.rank.value()) + " of world size " +
@@ -49,7 +49,7 @@ WorkerEngine::~WorkerEngine() = default;
 
 void WorkerEngine::bind(std::span<const std::byte> bytes, std::uintptr_t compute_stream) {
   StepPlan plan = impl_->accept(bytes);
-  // What the last step did not save is lost: its blocks may be written by now.
+  // What the last step did not save is lost, because its blocks may be overwritten by now.
   finish_stores();
   impl_->cancel(plan.cancels);
   impl_->expire(plan.expiries);
@@ -133,7 +133,8 @@ std::string WorkerEngine::device_description() const { return impl_->device().de
 
 void WorkerEngine::unsafe_copy_slot(SlotId source, SlotId to) {
   const cpu_tier::ArenaSlots& slots = impl_->slots();
-  KVFERRY_CHECK(slots.is_ready(source) && slots.is_ready(to), "unsafe_copy_slot beyond the arena");
+  KVFERRY_CHECK(slots.is_ready(source) && slots.is_ready(to),
+                "unsafe_copy_slot names a slot that is not ready");
   std::memcpy(reinterpret_cast<void*>(slots.address(to)),
               reinterpret_cast<const void*>(slots.address(source)), slots.slot_bytes());
 }

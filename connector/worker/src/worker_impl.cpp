@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// WorkerEngine::Impl: what is checked, begun and reported.
+// What WorkerEngine checks, begins and reports.
 #include "worker_impl.hpp"
 
 #include "kvferry/base/error.hpp"
@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::chrono::nanoseconds kNoTime{0};
 
-/// The options with a size for each class's slots.
+/// The options with a slot size for each class.
 WorkerOptions with_slot_bytes(WorkerOptions options,
                               std::span<const gpu::BlockGeometry> geometries) {
   if (options.slot_bytes.empty()) {
@@ -39,7 +39,7 @@ std::vector<transfer::BlockClass> classes_in(const cpu_tier::Arena& arena,
   return classes;
 }
 
-/// A worker's end waits for its copies as long as a step does.
+/// At its end a worker waits for its copies as long as in a step.
 transfer::TransferOptions transfer_options(const WorkerOptions& options) {
   transfer::TransferOptions transfer = options.transfer;
   transfer.end_timeout = options.transfer_timeout;
@@ -76,7 +76,7 @@ WorkerEngine::Impl::Impl(std::unique_ptr<gpu::Device> device,
     is_retired_.resize(arena_->num_chunks(), false);
     std::fill(is_retired_.begin() + arena_->num_first(), is_retired_.end(), true);
   }
-  // Of a later pipeline stage the first class need not be the largest.
+  // In a later pipeline stage the first class need not be the largest.
   const auto largest = std::max_element(options_.slot_bytes.begin(), options_.slot_bytes.end());
   topology.ring_blocks = static_cast<std::uint32_t>(options_.transfer.staging_bytes / *largest);
   topology.replicas = {options_.replicas.size, options_.replicas.index};
@@ -90,11 +90,11 @@ WorkerEngine::Impl::Impl(std::unique_ptr<gpu::Device> device,
 WorkerEngine::Impl::~Impl() {
   growth_.reset();
   bool is_quiet = engine_->end();
-  // Its destructor would wait for the engine's stream without a bound.
+  // The stream's destructor would wait for the engine's work without a bound.
   if (compute_ && !compute_->synchronize(is_quiet ? options_.transfer_timeout : kNoTime)) {
     if (is_quiet && !device_->lost()) {
       std::fprintf(stderr,
-                   "kvferry: %s: what was submitted to the engine's stream has not ended within "
+                   "kvferry: %s: work on the engine's stream has not ended within "
                    "transfer_timeout_s of the worker's end; its memory is kept until the process "
                    "ends. A hung device is the usual cause: restart the process\n",
                    rank_text().c_str());
@@ -116,8 +116,9 @@ void WorkerEngine::Impl::check_device() {
                       "; the worker stops. Restart the process");
   }
   if (const auto loss = device_->lost()) {
-    throw DeviceError(rank_text() + ": the device is gone since " + gpu::utc_text(loss->since) +
-                      " (" + loss->why + "); nothing touches memory any more, and nothing can be" +
+    throw DeviceError(rank_text() + ": the device has been lost since " +
+                      gpu::utc_text(loss->since) + " (" + loss->why +
+                      "); it no longer touches memory, and nothing can be" +
                       " stored or loaded. Restart the process");
   }
 }
@@ -163,7 +164,7 @@ void WorkerEngine::Impl::check_notices(std::span<const FailureNotice> notices) c
     if (std::none_of(notices_.begin(), notices_.end(), is_same)) continue;
     throw ProtocolError(rank_text() + " is to announce request " + notice.engine_request_id +
                         " or transfer " + std::to_string(notice.transfer.value()) +
-                        " already; expected is one notice until it was announced: scheduler and "
+                        " already; expected one notice until it was announced: scheduler and "
                         "workers must run the same kvferry version");
   }
 }
@@ -192,7 +193,7 @@ void WorkerEngine::Impl::start_loads(StepPlan& plan, gpu::Stream& compute) {
   transfer::Fence fence;
   for (LoadOrder& order : plan.loads) {
     if (order.parts.empty()) {
-      // Nothing to copy here; the scheduler side counts this rank's word all the same.
+      // This rank has nothing to copy, but the scheduler side waits for its answer all the same.
       report_.loads.push_back({order.transfer, Outcome::kDone, ""});
       over_.push_back(order.transfer);
       continue;
@@ -204,11 +205,12 @@ void WorkerEngine::Impl::start_loads(StepPlan& plan, gpu::Stream& compute) {
   }
 }
 
-// Each slot of a replica group has one home, which alone writes it. That the other ranks' loads see
-// its bytes: the home reports the store when the host has seen the copy's event complete, behind
-// which a device's writes are in memory, and the host's streaming ones fenced (sfence). The report
-// goes to the scheduler side, and only a plan made behind it names the slot in a load: each passage
-// between the processes is a system call or a lock, which orders what is written before it.
+// Each slot of a replica group has one home, the only rank that writes it. The other ranks' loads
+// see its bytes for this reason: the home reports the store after the host has seen the copy's
+// event complete. By then a device's writes are in memory, and the host's streaming writes are
+// fenced (sfence). The report goes to the scheduler side, and only a later plan names the slot in a
+// load. Each passage between the processes is a system call or a lock, which orders the earlier
+// writes before it.
 WorkerEngine::WaitingStore WorkerEngine::Impl::take(StoreOrder& order) const {
   WaitingStore store{.transfer = order.transfer,
                      .slab_class = order.slab_class,
@@ -233,7 +235,7 @@ WorkerEngine::WaitingStore WorkerEngine::Impl::take(StoreOrder& order) const {
 void WorkerEngine::Impl::finish_store(const WaitingStore& store) {
   const std::uint32_t prefix = store.gathered_prefix();
   if (!engine_->seal(store.transfer)) {
-    // Others store what it counts, and nothing here will end it.
+    // Other ranks store the blocks that it counts, and no copy here will end it.
     if (prefix > 0) report_.stores.push_back({store.transfer, Outcome::kDone, ""});
     over_.push_back(store.transfer);
   }
@@ -273,7 +275,7 @@ void WorkerEngine::Impl::sleep() {
     const transfer::TransferStats now = engine_->stats();
     return now.stored_bytes + now.loaded_bytes;
   };
-  // What is paced, or goes over a slow link, may take long. What does not go on hangs.
+  // Paced copies, or copies over a slow link, can take long. Copies that make no progress hang.
   for (std::uint64_t before = num_moved(); !engine_->sleep(options_.transfer_timeout);) {
     check_device();
     if (std::exchange(before, num_moved()) != before) continue;
@@ -287,7 +289,7 @@ void WorkerEngine::Impl::sleep() {
   for (transfer::Completion& completion : engine_->poll()) {
     if (completion.kind == transfer::TransferKind::kLoad && completion.outcome == Outcome::kDone) {
       completion.outcome = Outcome::kCancelled;
-      completion.reason = "the engine took its KV cache away before it heard of the load's end";
+      completion.reason = "the engine took its KV cache away before it was told of the load's end";
     }
     note_end(std::move(completion));
   }

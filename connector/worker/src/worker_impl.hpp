@@ -18,7 +18,7 @@
 
 namespace kvferry::connector {
 
-/// A rank's arena, with its first piece ready.
+/// Makes a rank's arena, with its first piece ready.
 [[nodiscard]] std::unique_ptr<cpu_tier::Arena> make_arena(gpu::Device& device,
                                                           std::uint64_t chunk_bytes,
                                                           const WorkerOptions& options);
@@ -29,7 +29,7 @@ class WorkerEngine::Impl {
        const WorkerOptions& options);
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
-  /// Keeps the arena and the device for ever if the device may still touch them.
+  /// Keeps the arena and the device until the process ends if the device may still touch them.
   ~Impl();
 
   /// Decodes the plan and checks that it is the next one, fits this rank and does not contradict
@@ -59,7 +59,7 @@ class WorkerEngine::Impl {
     return *compute_;
   }
 
-  /// Begins what a plan says of the arena's memory.
+  /// Begins what a plan orders for the arena's chunks.
   void resize(std::span<const ChunkOrder> orders);
 
   /// Takes the blocks of an order that this rank stores.
@@ -72,7 +72,7 @@ class WorkerEngine::Impl {
 
   transfer::TransferEngine& engine() { return *engine_; }
   const cpu_tier::Arena& arena() const { return *arena_; }
-  /// Of the first class.
+  /// The slots of the first class.
   [[nodiscard]] const cpu_tier::ArenaSlots& slots() const { return classes_.front().slots; }
   [[nodiscard]] std::uint32_t num_ready() const {
     return static_cast<std::uint32_t>(slots().num_ready());
@@ -92,23 +92,24 @@ class WorkerEngine::Impl {
  private:
   /// Throws DeviceError if the device is lost.
   void check_device();
-  /// Notes what has become ready. Throws ResourceError if no more will and more has to.
+  /// Takes note of the slots that have become ready. Throws ResourceError if no more become ready
+  /// but more have to.
   void check_growth();
   void check_chunk_orders(const StepPlan& plan) const;
   /// Whether a plan may name the slots of a chunk, and whether an order for it is under way.
   [[nodiscard]] bool is_usable(std::uint32_t chunk) const;
   [[nodiscard]] bool is_changing(const ChunkOrder& order) const;
-  /// The pieces that an order for these chunks is about: to be retired those that have no usable
-  /// chunk any more, to be restored all that hold some of these.
+  /// The pieces that an order for these chunks concerns: to retire, the pieces that have no usable
+  /// chunk any more; to restore, all pieces that hold some of these chunks.
   [[nodiscard]] cpu_tier::ChunkRange pieces_of(const ChunkOrder& order) const;
-  /// Notes which orders have ended.
+  /// Takes note of the orders that have ended.
   void check_chunk_orders_ended();
   void check(TransferId transfer, SlabClassId slab_class, std::span<const BlockSlot> blocks) const;
-  /// Against those that wait to be announced.
+  /// Checks the notices against those that wait to be announced.
   void check_notices(std::span<const FailureNotice> notices) const;
-  /// Of a plan. Throws ProtocolError if it moves a block while the KV cache is away.
+  /// Throws ProtocolError if the plan moves a block while the KV cache is away.
   void check_awake(const StepPlan& plan) const;
-  /// For the next report.
+  /// Notes the end for the next report.
   void note_end(transfer::Completion&& completion);
   /// Throws TimeoutError if the device or its link hangs.
   void check_progress();
@@ -120,21 +121,21 @@ class WorkerEngine::Impl {
   std::vector<transfer::BlockClass> classes_;
   std::unique_ptr<transfer::TransferEngine> engine_;
   std::uint32_t reported_chunks_;
-  /// As of the start, and from the end of the growth on as of then.
+  /// As of the start, and after the growth as of its end.
   cpu_tier::ArenaReport arena_report_;
   std::optional<cpu_tier::ArenaGrowth> growth_;
-  /// By chunk, of an arena that can be resized: out of use, from the order to retire it until it
-  /// was restored; at first all beyond the first ones.
+  /// By chunk of a resizable arena: whether it is out of use, from the order to retire it until it
+  /// was restored. At first all chunks beyond the first ones are.
   std::vector<bool> is_retired_;
-  /// Under way, in their order.
+  /// The orders under way, in order.
   std::deque<ChunkOrder> chunk_orders_;
   std::unique_ptr<gpu::Stream> compute_;
   std::uintptr_t compute_handle_ = 0;
   std::optional<DomainId> domain_;
   PlanSeq last_seq_;
-  /// Transfers of accepted plans whose end was not reported yet: gathered or not.
+  /// Transfers of accepted plans whose end was not reported yet, gathered or not.
   std::set<TransferId> under_way_;
-  /// Those of them whose end is in the next report.
+  /// Those of `under_way_` whose end is in the next report.
   std::vector<TransferId> over_;
   std::vector<FailureNotice> notices_;
   std::vector<TransferTiming> timings_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// WorkerEngine: chunks of its host memory that go back to the machine, and come again.
+// Chunks of WorkerEngine's host memory that go back to the machine, and come back.
 #include "kvferry/base/error.hpp"
 
 #include "worker_impl.hpp"
@@ -40,13 +40,13 @@ bool WorkerEngine::Impl::is_changing(const ChunkOrder& order) const {
 
 void WorkerEngine::Impl::check_chunk_orders(const StepPlan& plan) const {
   const auto refuse = [this](const ChunkOrder& order, const std::string& why) {
-    throw ProtocolError(rank_text() + " is to " + text_of(order) + ", and " + why +
+    throw ProtocolError(rank_text() + " is to " + text_of(order) + ", but " + why +
                         ": scheduler and workers must run the same kvferry version");
   };
   for (std::size_t i = 0; i < plan.chunks.size(); ++i) {
     const ChunkOrder& order = plan.chunks[i];
     const std::uint64_t end = std::uint64_t{order.first.value()} + order.count;
-    if (is_retired_.empty()) refuse(order, "its memory stays as it is");
+    if (is_retired_.empty()) refuse(order, "its memory cannot be resized");
     if (order.count == 0 || end > is_retired_.size()) {
       refuse(order, "it has " + std::to_string(is_retired_.size()));
     }
@@ -79,7 +79,7 @@ cpu_tier::ChunkRange WorkerEngine::Impl::pieces_of(const ChunkOrder& order) cons
       return std::all_of(begin, begin + std::min<std::ptrdiff_t>(of_piece, most),
                          [](bool is_retired) { return is_retired; });
     };
-    // Only those at its ends can have chunks of others.
+    // Only the pieces at the two ends can hold chunks of other orders.
     if (first < end && !is_quiet(first)) ++first;
     if (first < end && !is_quiet(end - 1)) --end;
   }

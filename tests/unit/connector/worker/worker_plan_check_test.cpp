@@ -97,7 +97,7 @@ TEST_F(WorkerPlanCheckTest, ABlockIsLoadedIntoOnce) {
 
 TEST_F(WorkerPlanCheckTest, WhatAStepWritesItDoesNotRead) {
   expect_refused(plan_with({store(3, pairs(0, 7, 1))}, {load(4, pairs(1, 7, 1))}),
-                 {"reads and writes slot 7", "one of both"});
+                 {"reads and writes slot 7", "one of the two"});
   expect_refused(plan_with({store(3, pairs(9, 0, 1))}, {load(4, pairs(9, 1, 1))}),
                  {"reads and writes block 9"});
   expect_right_one_taken();

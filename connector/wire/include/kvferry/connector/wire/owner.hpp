@@ -8,13 +8,13 @@
 
 namespace kvferry::connector {
 
-/// One scheduler side: the engine instance that a plan comes from.
+/// One scheduler side, that is the engine instance that a plan comes from.
 using DomainId = StrongId<struct DomainIdTag, std::uint32_t>;
-/// A request of the engine's, interned: the same engine id gets a new one after it was forgotten.
-/// 0: no request.
+/// The number of an engine's request. After an engine id was forgotten, the same id gets a new
+/// number. 0: no request.
 using RequestId = StrongId<struct RequestIdTag, std::uint64_t>;
 
-/// Who a pending thing belongs to. Two incarnations of one request (id reuse, preemption, resume,
+/// The owner of a pending thing. Two incarnations of one request (id reuse, preemption, resume,
 /// reload) differ in their generation, so that nothing of the old one matches the new one (G4).
 struct Owner {
   DomainId domain;
@@ -23,7 +23,7 @@ struct Owner {
   bool operator==(const Owner&) const = default;
 };
 
-/// For messages.
+/// The owner as text, for messages.
 [[nodiscard]] inline std::string to_string(const Owner& owner) {
   return "{domain " + std::to_string(owner.domain.value()) + ", request " +
          std::to_string(owner.request.value()) + ", generation " +

@@ -15,21 +15,21 @@
 
 namespace kvferry::connector {
 
-/// The slots of one class, as a rank has them.
+/// The slots of one class on a rank.
 struct RankSlots {
   std::uint64_t slot_bytes = 0;  ///< Packed bytes of a block on this rank.
   std::uint32_t slots_per_chunk = 0;
 };
 
-/// The ranks of one node that hold the same bytes and keep one copy of them, and which of them a
-/// rank is (cpu_tier/replica_board.hpp).
+/// The ranks of one node that hold the same bytes and keep one copy of them, and the place of this
+/// rank among them (cpu_tier/replica_board.hpp).
 struct ReplicaPlace {
-  std::uint32_t size = 1;  ///< 1: it keeps a copy of its own.
+  std::uint32_t size = 1;  ///< 1: the rank keeps its own copy.
   std::uint32_t index = 0;
 };
 
-/// What a rank says of itself in its first report; the scheduler side compares it with what it was
-/// told (G8).
+/// What a rank reports about itself in its first report. The scheduler side compares it with its
+/// own options (G8).
 struct RankTopology {
   std::uint32_t world_size = 0;
   std::uint32_t num_blocks = 0;  ///< Blocks of the engine's pool.
@@ -38,18 +38,19 @@ struct RankTopology {
   std::uint32_t max_chunks = 0;   ///< Chunks that its arena can have.
   std::uint32_t ring_blocks = 0;  ///< Blocks of its largest class that the staging ring holds.
   ReplicaPlace replicas = {};
-  /// Digest of how the bytes of a block lie on this rank, and of all else that only the rank sees
-  /// of them. 0: the engine shares its tier with no other.
+  /// Digest of the layout of a block's bytes on this rank, and of everything else about them that
+  /// only the rank sees. 0: the engine shares its tier with no other engine.
   std::uint64_t probe = 0;
-  /// Those that become ready without an order, from the first on. 0: all.
+  /// The number of chunks, from the first on, that become ready without an order. 0: all.
   std::uint32_t first_chunks = 0;
-  /// Chunks of this rank's memory that come and go together. 0: it stays as it is.
+  /// Number of chunks of this rank's memory that are retired and restored together. 0: the memory
+  /// cannot be resized.
   std::uint32_t chunks_per_piece = 0;
 };
 
-/// How many blocks of a store this rank took, counted from the first. The rest it skipped for good.
-/// Of ranks that share one copy each takes its own blocks only, and counts the others' as taken:
-/// the least of all ranks is what was taken whole.
+/// How many blocks of a store this rank took, counted from the first. It skipped the rest for good.
+/// If ranks share one copy, each takes only its own blocks and counts the others' as taken; so the
+/// blocks that were stored completely are the minimum over all ranks.
 struct StoreGathered {
   TransferId transfer;
   std::uint32_t num_gathered = 0;
@@ -60,19 +61,20 @@ struct TransferEnded {
   TransferId transfer;
   Outcome outcome = Outcome::kDone;
   std::string reason;
-  /// Of a load, each once. Not empty: it has failed for them, and for nothing else.
+  /// The damaged slots of a load, each once. If it is not empty, the load failed for this reason
+  /// only.
   std::vector<DamagedSlot> damaged = {};
 };
 
 /// The end of a ChunkOrder on this rank.
 struct ChunkEnded {
   ChunkOrder order;
-  std::string failure;  ///< Why nothing has changed; empty: it was done.
+  std::string failure;  ///< Why nothing has changed; empty if the order was done.
 };
 
 /// What one rank saw since its last report. It names only transfers of plans that the rank has
-/// executed. A store with `num_gathered` 0 ends by that; any other store and every load ends by its
-/// TransferEnded.
+/// executed. A store with `num_gathered` 0 ends with that; every other store and every load ends
+/// with its TransferEnded.
 struct StepReport {
   DomainId domain;
   RankId rank;
@@ -85,15 +87,15 @@ struct StepReport {
   std::vector<ChunkEnded> chunks;
   /// Slots that the rank has read again without a load and found damaged.
   std::vector<DamagedSlot> scrubbed = {};
-  /// Chunks that are ready now; set when they have become more.
+  /// The number of ready chunks. Set when it has increased.
   std::optional<std::uint32_t> num_ready_chunks = std::nullopt;
-  /// The last plan that this rank has bound. 0: it says nothing about that.
+  /// The last plan that this rank has bound. 0: the report does not say it.
   PlanSeq executed = {};
-  /// The lowest number of a transfer that this rank has not ended, of those of the plans up to
-  /// `executed`; 0: there is none. So a rank that is slow is told from one that has forgotten.
+  /// The lowest number of a transfer in the plans up to `executed` that this rank has not ended; 0:
+  /// there is none. It distinguishes a slow rank from a rank that has forgotten a transfer.
   TransferId oldest_under_way = {};
 
-  /// Nothing to say. Which plan was executed last is worth no report by itself.
+  /// Whether there is nothing to report. `executed` alone is worth no report.
   [[nodiscard]] bool empty() const {
     return !topology && gathered.empty() && stores.empty() && loads.empty() && announced.empty() &&
            chunks.empty() && scrubbed.empty() && !num_ready_chunks &&

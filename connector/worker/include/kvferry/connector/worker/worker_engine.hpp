@@ -24,181 +24,184 @@ namespace kvferry::connector {
 /// A tier that engine instances of this node share.
 struct SharedTierWish {
   cpu_tier::SharedTierOptions tier;
-  /// Of this engine, as its scheduler joins under (cpu_tier/joined_tier.hpp).
+  /// The name under which this engine's scheduler joins the tier (cpu_tier/joined_tier.hpp).
   std::string instance;
 };
 
-/// What one rank is told.
+/// The options of one rank.
 struct WorkerOptions {
   RankId rank;
   std::uint32_t world_size = 1;
-  /// Chunks of this rank's arena, which are as large as their slots of some class; of a shared
-  /// tier, as that is divided, and slots have to fit.
+  /// Chunks of this rank's arena. A chunk is as large as its slots of the class that takes the
+  /// most bytes. In a shared tier the chunks are the tier's, and the slots have to fit into them.
   std::uint32_t num_chunks = 0;
   /// Slots in a chunk, by slab class.
   std::vector<std::uint32_t> slots_per_chunk{1};
-  /// Bytes of a slot by slab class, no fewer than a packed block has: the scheduler side counts a
-  /// layer's padded page where it does not know the content. Empty: as many as a block has.
+  /// Bytes of a slot by slab class, at least those of a packed block: for layers with unknown
+  /// content the scheduler side counts the padded page. Empty: as many as a block has.
   std::vector<std::uint64_t> slot_bytes = {};
-  /// How it gets its memory. The worker itself says `start` and `placement`.
+  /// How the arena gets its memory. The worker itself sets `start` and `placement`.
   cpu_tier::ArenaOptions arena = {};
-  /// Where it is to lie; unset: next to the device.
+  /// The NUMA node of the arena; unset: the node next to the device.
   std::optional<std::uint32_t> numa_node = std::nullopt;
-  /// Most bytes of it that become ready per second; 0: as they come.
+  /// Most bytes of it that become ready per second; 0: unlimited.
   std::uint64_t pinning_bandwidth_limit = 0;
-  /// The ranks of this node that hold the same bytes: they have one arena, of which each stores the
-  /// blocks in the pieces that it is home of, and loads all.
+  /// The ranks of this node that hold the same bytes. They have one arena: each rank stores the
+  /// blocks in the pieces that it is home of, and loads all blocks.
   cpu_tier::ReplicaGroup replicas = {};
-  /// The file that has the arena; unset: it is this engine's alone. Not together with `replicas`.
+  /// The file that has the arena; unset: the arena is this engine's alone. Not together with
+  /// `replicas`.
   std::optional<SharedTierWish> shared = std::nullopt;
   /// RankTopology::probe.
   std::uint64_t probe = 0;
   transfer::TransferOptions transfer;
-  /// A direction of the link in which no submitted copy has ended for longer than this is a fatal,
-  /// named error of this worker: a copy that does not end cannot be reported as anything. Neither
-  /// what waits in the queue nor a stop of the process counts (TransferEngine::overdue()).
+  /// If no submitted copy of a direction of the link has ended for longer than this, the worker
+  /// stops with an error that names the transfer, because it cannot report a copy that does not
+  /// end. Neither copies in the queue nor a stop of the process count (TransferEngine::overdue()).
   std::chrono::nanoseconds transfer_timeout = std::chrono::seconds(300);
 };
 
-/// How long a transfer took that succeeded.
+/// How long a successful transfer took.
 struct TransferTiming {
   transfer::TransferKind kind = transfer::TransferKind::kStore;
   std::chrono::nanoseconds queue_time{0};   ///< Until its first copy was submitted.
-  std::chrono::nanoseconds device_time{0};  ///< The device's own, over all of its copies.
+  std::chrono::nanoseconds device_time{0};  ///< The device's own time, summed over all copies.
 };
 
-/// Transfers whose timings are kept until they are taken; of more in between, the first. A second's
-/// worth at 4 KiB per copy call of 4 us is far below.
+/// How many transfers' timings are kept until they are taken; of more, the first ones are kept.
+/// One second has far fewer transfers, at 4 KiB per copy call of 4 us.
 inline constexpr std::size_t kMaxTimings = 4096;
 
-/// The worker side of one rank: executes the plans in order and reports. One thread at a time (the
-/// engine's worker thread); copies run on threads of its own.
+/// The worker side of one rank: executes the plans in order and reports. It is called by one thread
+/// at a time (the engine's worker thread). Copies run on its own threads.
 ///
 /// One step: bind(), any number of pump() while the forward runs, save(), collect(), take_report().
-/// A step may leave out everything after the bind (model runners return early); the next bind then
-/// reports the stores it never saved as skipped.
+/// A step may leave out everything after the bind (model runners return early). The next bind then
+/// reports the stores that were not saved as skipped.
 ///
 /// Only the constructor, sleep(), wake(), close() and the destructor wait. bind(), pump() and
 /// save() submit work to the device: a driver queues it, and the host back end gathers within the
 /// call.
 class WorkerEngine {
  public:
-  /// Makes arena, ring, streams and threads. The arena's first piece is ready then; the rest
-  /// becomes so on a thread of its own (G9) and is reported step by step. `geometries`: by slab
-  /// class, of blocks that fill their slots. The KV memory that they describe outlives this. Throws
-  /// ResourceError, ConfigError or DeviceError; nothing is left behind then.
+  /// Makes arena, ring, streams and threads. Afterwards the arena's first piece is ready. The rest
+  /// becomes ready on a separate thread (G9) and is reported as it does. `geometries` are of blocks
+  /// that fill their slots, by slab class. The KV memory that they describe outlives this object.
+  /// Throws ResourceError, ConfigError or DeviceError, and then leaves nothing behind.
   WorkerEngine(std::unique_ptr<gpu::Device> device, std::vector<gpu::BlockGeometry> geometries,
                const WorkerOptions& options);
-  /// For blocks of one size.
+  /// The same for blocks of one size.
   WorkerEngine(std::unique_ptr<gpu::Device> device, gpu::BlockGeometry geometry,
                const WorkerOptions& options)
       : WorkerEngine(std::move(device), std::vector{std::move(geometry)}, options) {}
-  /// close(). If the device is lost with memory in doubt, the arena and the device are left behind
-  /// for ever instead of given back.
+  /// Calls close(). If the device is lost with memory in doubt, the arena and the device are never
+  /// given back.
   ~WorkerEngine();
   WorkerEngine(const WorkerEngine&) = delete;
   WorkerEngine& operator=(const WorkerEngine&) = delete;
 
-  /// Takes the encoded plan of this step over: records the fence on the compute stream, queues the
-  /// loads behind it, and gathers what is ready. Before the forward. Throws ProtocolError for a
-  /// plan that cannot be read, does not fit this rank, or is out of sequence.
+  /// Takes over the encoded plan of this step: records the fence on the compute stream, queues the
+  /// loads after it, and gathers ready stores. Call it before the forward. Throws ProtocolError for
+  /// a plan that cannot be read, does not fit this rank, or is out of sequence.
   void bind(std::span<const std::byte> plan, std::uintptr_t compute_stream);
-  /// Gathers what is ready and did not fit before. Free when nothing waits.
+  /// Gathers what is ready and did not fit before. Costs nothing if nothing waits.
   void pump(std::uintptr_t compute_stream) {
     if (waiting()) gather_waiting(compute_stream);
   }
-  /// Whether pump() has anything to try.
+  /// Whether pump() has blocks to gather.
   [[nodiscard]] bool waiting() const { return !waiting_.empty(); }
-  /// Behind the forward: gathers what this step completed, as far as the ring has room, and skips
-  /// the rest of the plan.
+  /// Gathers what this step completed, as far as the ring has room, and skips the rest of the plan.
+  /// Call it after the forward.
   void save(std::uintptr_t compute_stream);
 
-  /// Takes note of what ended since the last call, for the next report. Returns the engine's ids of
-  /// the requests whose load this rank has to announce as ended and failed: those of the plans'
-  /// notices, each once. A load that succeeded is announced by the scheduler side. Throws
-  /// TimeoutError naming a transfer if the device or its link hangs, ResourceError if the arena
-  /// cannot become as large as it was to be and may not stay smaller, and DeviceError from then on
-  /// once the device is lost: it says what was lost, since when, and what stays in quarantine.
+  /// Takes note of the transfers that ended since the last call, for the next report. Returns the
+  /// engine's ids of the requests whose failed load this rank has to announce as ended: the ids of
+  /// the plans' notices, each once. The scheduler side announces the loads that succeeded. Throws
+  /// TimeoutError with a transfer's name if the device or its link hangs. Throws ResourceError if
+  /// the arena cannot reach its size and may not be smaller. Once the device is lost, every call
+  /// throws DeviceError, which says what was lost, since when, and what is in quarantine.
   [[nodiscard]] std::vector<std::string> collect();
-  /// The encoded StepReport of everything since the last call; empty when there is nothing to say
-  /// and nothing under way.
+  /// The encoded StepReport of everything since the last call; empty if there is nothing to report
+  /// and nothing is under way.
   [[nodiscard]] std::string take_report();
 
-  /// The engine is about to take its KV cache away, and to give it back by wake(), maybe elsewhere.
-  /// Skips what is bound and not saved, waits until every gather and copy has ended, and gives the
-  /// device memory of the staging rings back; the host memory stays, and is ready on. A store that
-  /// was gathered is done then; a load that ended here is cancelled, as the blocks go away that it
-  /// filled. Until wake() a plan that moves a block is a ProtocolError. Idempotent. Throws
-  /// TimeoutError if no byte has moved for the transfer time-out, and DeviceError: it does not
-  /// sleep then.
+  /// To be called before the engine takes its KV cache away; wake() takes it back, possibly at
+  /// another address. Skips what is bound and not saved, waits until every gather and copy has
+  /// ended, and frees the device memory of the staging rings. The host memory stays and continues
+  /// to become ready. A store that was gathered is then done. A load that ended here counts as
+  /// cancelled, because the blocks that it filled go away. Until wake(), a plan that moves a block
+  /// is a ProtocolError. Idempotent. Throws TimeoutError if no byte has moved for the transfer
+  /// time-out, and DeviceError; then it does not sleep.
   void sleep();
   [[nodiscard]] bool is_asleep() const;
-  /// Takes device memory for the KV cache again, of blocks of the same sizes, by slab class.
-  /// Nothing if it does not sleep. Throws ConfigError, ResourceError or DeviceError: it sleeps on
-  /// then.
+  /// Allocates device memory again for the KV cache, with blocks of the same sizes, by slab class.
+  /// Does nothing if it does not sleep. Throws ConfigError, ResourceError or DeviceError; then it
+  /// continues to sleep.
   void wake(std::vector<gpu::BlockGeometry> geometries);
 
-  /// Refuses new work, drops what is queued, waits for what runs. Idempotent. Throws TimeoutError
-  /// after the transfer time-out: the memory is then still in use. Throws DeviceError at once if
-  /// what is left is in quarantine.
+  /// Refuses new work, drops queued copies, and waits for running ones. Idempotent. Throws
+  /// TimeoutError after the transfer time-out; the memory is then still in use. Throws DeviceError
+  /// at once if the rest is in quarantine.
   void close();
 
-  /// Of the first slab class, as are the slots counted by the next two.
+  /// Bytes of a slot of the first slab class. The next two functions count slots of that class,
+  /// too.
   [[nodiscard]] std::uint64_t slot_bytes() const;
-  /// That are ready now.
+  /// Slots that are ready now.
   [[nodiscard]] std::uint32_t num_slots() const;
-  /// That will be ready, unless memory runs out.
+  /// Slots that will be ready, unless memory runs out.
   [[nodiscard]] std::uint32_t max_slots() const;
-  /// What was obtained of the host memory so far, and why its growth ended early, if it did: for
-  /// logs, in one line. Reads /proc: milliseconds.
+  /// What the host memory has so far, and why its growth ended early, if it did: one line for logs.
+  /// Reads /proc, which takes milliseconds.
   [[nodiscard]] std::string arena_text() const;
-  /// The same as figures, as of the start, and later as of the end of the arena's growth. Reads
-  /// nothing.
+  /// The same as figures: as of the start and, once the arena's growth has ended, as of that end.
+  /// Reads nothing.
   [[nodiscard]] const cpu_tier::ArenaReport& arena_report() const;
-  /// What the user is to be warned of about the host memory: for logs, a line each.
+  /// Warnings about the host memory for the user: one log line each.
   [[nodiscard]] const std::vector<std::string>& arena_warnings() const;
   [[nodiscard]] transfer::TransferStats stats() const;
-  /// Of the transfers that collect() has seen end since the last call, kMaxTimings at most.
+  /// The timings of transfers that collect() saw end since the last call, at most kMaxTimings.
   [[nodiscard]] std::vector<TransferTiming> take_timings();
-  /// As TransferEngine says.
+  /// The text of TransferEngine::copy_paths_text().
   [[nodiscard]] std::string copy_paths_text() const;
   /// Name, architecture and driver of the device, for logs.
   [[nodiscard]] std::string device_description() const;
 
-  /// For tests that prove that a wrong byte is noticed: overwrites the bytes of slot `to` of the
-  /// first class by those of slot `source`.
+  /// For tests which prove that a wrong byte is noticed: overwrites the bytes of slot `to` of the
+  /// first class with those of slot `source`.
   void unsafe_copy_slot(SlotId source, SlotId to);
 
  private:
   class Impl;
   void gather_waiting(std::uintptr_t compute_stream);
-  /// Ends the list of `waiting_`.
+  /// Empties `waiting_`.
   void finish_stores();
 
-  /// A store of the plan that is bound, as far as this rank has gathered it.
+  /// A store of the bound plan, with what this rank has gathered of it.
   struct WaitingStore {
     TransferId transfer;
     SlabClassId slab_class;
-    /// The blocks hold their content: from bind() on if the order says so, else from save() on.
+    /// Whether the blocks hold their content: from bind() on if the order says so, otherwise from
+    /// save() on.
     bool ready = false;
-    std::uint32_t num_ordered = 0;  ///< Blocks of the order, other ranks' too.
-    /// Those that this rank stores, in the order's order: all, or in a replica group the ones whose
-    /// slots it is home of.
+    std::uint32_t num_ordered = 0;  ///< Blocks of the order, including other ranks'.
+    /// The blocks that this rank stores, in the order of the StoreOrder: all blocks or, in a
+    /// replica group, those whose slots this rank is home of.
     std::vector<BlockSlot> blocks;
-    /// `blocks[i]` is number positions[i] of the order; empty if `blocks` is all of the order.
+    /// `blocks[i]` is number positions[i] of the order; empty if `blocks` is the whole order.
     std::vector<std::uint32_t> positions;
-    std::uint32_t num_gathered = 0;  ///< The first ones of `blocks`.
+    std::uint32_t num_gathered = 0;  ///< How many of `blocks`, from the first on.
 
-    /// How many of the order's first blocks need nothing more of this rank: it has gathered them,
-    /// or other ranks store them. The next block is one that it was to gather and has not.
+    /// How many of the order's first blocks need no more work of this rank: it has gathered them,
+    /// or other ranks store them. This rank still has to gather the next block.
     [[nodiscard]] std::uint32_t gathered_prefix() const {
       if (num_gathered == blocks.size()) return num_ordered;
       return positions.empty() ? num_gathered : positions[num_gathered];
     }
   };
-  /// All stores of the plan that is bound, in the plan's order. save() ends the list, or else the
-  /// next bind(): blocks that are not gathered by then are skipped. It is here and not in Impl, so
-  /// that pump() costs its caller one comparison when there is no store.
+  /// All stores of the bound plan, in the plan's order. save() empties the list, or else the next
+  /// bind(): blocks that are not gathered by then are skipped. It is here and not in Impl, so that
+  /// pump() costs its caller one comparison when there is no store.
   std::vector<WaitingStore> waiting_;
   std::unique_ptr<Impl> impl_;
 };
