@@ -93,7 +93,7 @@ def test_rank_that_has_forgotten_a_transfer_stops_the_engine_however_much_it_say
     take = side._take_report
     side._take_report = lambda: forget_stores(take())
     engine.add("a", prompt_of(1, 40), max_tokens=50)
-    with pytest.raises(TimeoutError, match=r"rank 1 of 2 has not ended store \d+ of owner .* has said nothing of it"):
+    with pytest.raises(TimeoutError, match=r"rank 1 of 2 has not ended store \d+ of owner .* has not reported on it"):
         engine.run_until(lambda: False)
 
 

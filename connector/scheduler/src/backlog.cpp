@@ -7,7 +7,7 @@ void Backlog::push(BlockId block, const cpu_tier::BlockKey& key) {
   Place& place = places_.at(block.value());
   keys_[block.value()] = key;
   if (place == Place::kQueued) return;
-  // A dropped entry's place in the queue is taken over: there is never more than one per block.
+  // A dropped entry's place in the queue is used again, so there is never more than one per block.
   if (place == Place::kNone) queue_.push_back(block);
   place = Place::kQueued;
   ++num_entries_;
@@ -15,7 +15,7 @@ void Backlog::push(BlockId block, const cpu_tier::BlockKey& key) {
 
 void Backlog::push_front(const BacklogEntry& entry) {
   Place& place = places_.at(entry.block.value());
-  if (place == Place::kQueued) return;  // Offered anew meanwhile, under its present key.
+  if (place == Place::kQueued) return;  // It was offered again meanwhile, under its present key.
   keys_[entry.block.value()] = entry.key;
   if (place == Place::kNone) queue_.push_front(entry.block);
   place = Place::kQueued;

@@ -17,9 +17,9 @@ struct BacklogEntry {
   cpu_tier::BlockKey key;
 };
 
-/// Complete blocks that could not be stored in their step, first in first out, one entry per GPU
-/// block. Nothing is held: the entry says which key the block carried, and the planner that takes
-/// it checks that it still does. A block that was reallocated and offered anew replaces its old
+/// Complete blocks that could not be stored in their step: first in, first out, one entry per GPU
+/// block. It holds no block. An entry says which key the block carried, and the planner that takes
+/// it checks that it still does. A block that was reallocated and offered again replaces its old
 /// entry in place. One thread at a time.
 class Backlog {
  public:
@@ -27,10 +27,9 @@ class Backlog {
       : keys_(num_blocks), places_(num_blocks, Place::kNone) {}
 
   void push(BlockId block, const cpu_tier::BlockKey& key);
-  /// Puts an entry that was taken and could not be served back at the head.
+  /// Puts an entry back at the head, if it was taken but could not be served.
   void push_front(const BacklogEntry& entry);
-  /// The block is being written anew: what was known of it is void. Returns whether it had an
-  /// entry.
+  /// The block is being written anew, so its entry is void. Returns whether it had an entry.
   bool drop(BlockId block);
   [[nodiscard]] std::size_t size() const { return num_entries_; }
   /// Takes the oldest entry, if there is one.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the engine says of a request's turns, as BlockProver takes it down.
+// How BlockProver records what the engine says about a request's turns.
 #include "block_prover.hpp"
 
 #include <algorithm>
@@ -22,7 +22,7 @@ void BlockProver::note_state(const Request& request, const LeftState& state) {
 void BlockProver::note_known(const Request& request, std::uint32_t num_tokens) {
   if (num_tokens == 0) return;
   Proof& proof = proofs_.of(request);
-  // What the engine knows was taken from what a plan computed: all of it but the last token.
+  // A plan computed all tokens that the engine knows, except the last one.
   proof.sure_to = std::max(proof.sure_to, std::min(proof.to, num_tokens - 1));
 }
 
@@ -38,8 +38,8 @@ void BlockProver::cover(const Request& request, TableUpdate update, GroupBlocks 
   proof.to = num_computed + tokens.num_scheduled;
   proof.has_drafts |= tokens.num_drafts > 0;
   if (proof.has_drafts) {
-    // Drafts may have been taken back that the engine still counts as computed. But what it knows
-    // when it makes the plan is computed with it, or before.
+    // The engine may still count drafts as computed that were taken back. But tokens that it knows
+    // when it makes the plan are computed with the plan, or before.
     const auto num_known =
         static_cast<std::uint32_t>(request.hashes->size()) * groups_.hash_tokens();
     proof.sure_to = std::max(std::min(proof.sure_to, num_computed), std::min(proof.to, num_known));
@@ -79,8 +79,8 @@ std::uint32_t BlockProver::admit(const Request& request, Proof& proof, std::uint
   if (admission != Admission::kLookedUp || num_computed <= proof.num_local_tokens) {
     return num_computed;
   }
-  // Another connector's load. The engine looks up and runs a request in one pass only if that load
-  // takes place within the step; else the load has ended, and the engine has seen how.
+  // This is another connector's load. The engine looks up and runs a request in one pass only if
+  // that load takes place within the step. Otherwise the load has ended, and the engine knows how.
   if (proof.looked_up_after == last) {
     proof.awaited_from = proof.num_local_tokens;
     proof.witness = TransferId();
@@ -104,7 +104,8 @@ std::uint32_t BlockProver::first_continued(const Request& request,
 }
 
 void BlockProver::admit_again(const Request& request, Proof& proof, std::uint32_t num_computed) {
-  // A session goes on. Its last block is its own still, or nothing is known of the block's head.
+  // A session continues. Its last block is still its own, or nothing is known about the block's
+  // head.
   bool is_its = proof.from <= num_computed && num_computed <= proof.to;
   for (const GroupId group : groups_.ids()) {
     if (!is_its) break;
@@ -135,12 +136,13 @@ std::size_t num_old(const Request& request, GroupBlocks added, GroupId group) {
 void BlockProver::cover_added(const Request& request, Proof& proof, GroupBlocks added,
                               const StepTokens& tokens) {
   const std::uint32_t num_computed = tokens.num_computed;
-  // Others may have blocks of which the tokens are known. A draft's are its request's alone.
+  // Blocks of known tokens may be shared with other requests. Blocks of drafts are the request's
+  // alone.
   if (num_computed < proof.sure_to) proof.rewritten_to = proof.to;
   if (num_computed < proof.rewritten_to) {
     void_shared(request, added, num_computed, num_computed + tokens.num_scheduled);
   }
-  if (num_computed < proof.to) {  // Taken back.
+  if (num_computed < proof.to) {  // Drafts were taken back.
     proof.num_proven = std::min(proof.num_proven, num_computed / groups_.hash_tokens());
     for (const GroupId group : groups_.ids()) {
       if (groups_.is_told(group)) continue;
@@ -212,7 +214,7 @@ void BlockProver::on_preempted(const Request& request) {
   Proof& proof = proofs_.of(request);
   forget_uncomputed(request, proof);
   leave_doubt(request, proof);
-  // The engine may have looked it up since: it comes back within the pass that preempted it.
+  // The engine may have looked it up in the meantime, within the pass that preempted it.
   Proof next;
   next.admission = proof.admission == Admission::kRan ? Admission::kUnknown : proof.admission;
   next.num_local_tokens = proof.num_local_tokens;

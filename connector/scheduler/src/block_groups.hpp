@@ -15,13 +15,14 @@
 
 namespace kvferry::connector {
 
-/// The KV cache groups of an engine, by what the scheduler side has to know of one: which blocks
-/// its next token needs, which slots hold them, and where they are. The other parts ask these
-/// questions and never for a kind of group, so that a new kind is a TokenReach and its answers
-/// here.
+/// The KV cache groups of an engine, with what the scheduler side has to know about each: which
+/// blocks its next token needs, which slots hold them, and where they are. The other parts ask
+/// these questions and never ask for a kind of group. So a new kind is a new TokenReach with its
+/// answers here.
 ///
-/// A *position* counts the engine's hashes from a request's first, and so the same tokens in every
-/// group. A *block* of a group covers one or several positions. Immutable: any thread may ask.
+/// A *position* counts the engine's hashes from a request's first one, so it means the same tokens
+/// in every group. A *block* of a group covers one or several positions. Immutable; any thread may
+/// read it.
 class BlockGroups {
  public:
   BlockGroups(std::span<const KvGroup> groups, std::uint32_t hash_tokens)
@@ -36,11 +37,11 @@ class BlockGroups {
     if (!ids_.empty()) finest_ = *std::min_element(ids_.begin(), ids_.end(), is_finer);
   }
 
-  /// All groups of the engine, each of which has a table.
+  /// The number of all groups of the engine. Each has a table.
   [[nodiscard]] std::size_t size() const { return groups_.size(); }
-  /// Those whose blocks are kept, in the engine's order; one at least.
+  /// The groups whose blocks are kept, in the engine's order; at least one.
   [[nodiscard]] std::span<const GroupId> ids() const { return ids_; }
-  /// The one of them, the first if there are several, whose blocks cover the fewest positions.
+  /// The kept group whose blocks cover the fewest positions; the first of several.
   [[nodiscard]] GroupId finest() const { return finest_; }
   /// Tokens of one position.
   [[nodiscard]] std::uint32_t hash_tokens() const { return hash_tokens_; }
@@ -51,12 +52,12 @@ class BlockGroups {
   [[nodiscard]] std::uint32_t block_tokens(GroupId group) const {
     return hash_tokens_ * block_length(group);
   }
-  /// Blocks of the group that end at that position or before it.
+  /// Number of blocks of the group that end at that position or before it.
   [[nodiscard]] std::uint32_t num_complete(GroupId group, std::uint32_t position) const {
     const std::uint32_t length = block_length(group);
-    return length == 1 ? position : position / length;  // In most models it is one.
+    return length == 1 ? position : position / length;  // In most models the length is one.
   }
-  /// Blocks of the group that begin before that position.
+  /// Number of blocks of the group that begin before that position.
   [[nodiscard]] std::uint32_t num_begun(GroupId group, std::uint32_t position) const {
     return num_complete(group, position + block_length(group) - 1);
   }
@@ -65,21 +66,21 @@ class BlockGroups {
     const std::uint32_t length = block_length(group);
     return length == 1 || (position + 1) % length == 0;
   }
-  /// The last position up to that one at which a block ends in every group, those that are left out
-  /// included, because the engine's hits do: loads end there.
+  /// The last position up to that one at which a block ends in every group. Groups that are not
+  /// kept count too, because they do for the engine's hits. Loads end there.
   [[nodiscard]] std::uint32_t align(std::uint32_t position) const {
     return position / hit_length_ * hit_length_;
   }
   [[nodiscard]] SlabClassId class_of(GroupId group) const { return at(group).slab_class; }
   [[nodiscard]] bool has(GroupId group) const { return group.value() < groups_.size(); }
 
-  /// The next token needs every block before it. The other groups drop old blocks, and have null
-  /// blocks in their tables instead.
+  /// Whether the next token needs every block before it. The other groups drop old blocks, and have
+  /// null blocks in their tables instead.
   [[nodiscard]] bool needs_all(GroupId group) const { return at(group).reach.is_all(); }
-  /// A block holds the state at its end, and no other block of the group is needed with it.
+  /// Whether a block holds the state at its end, and no other block of the group is needed with it.
   [[nodiscard]] bool has_states(GroupId group) const { return at(group).reach.is_state(); }
-  /// The engine says in which block it leaves a state (SchedulerEngine::on_state()); the table does
-  /// not tell.
+  /// Whether the engine says in which block it leaves a state (SchedulerEngine::on_state()),
+  /// because the table does not show it.
   [[nodiscard]] bool is_told(GroupId group) const { return at(group).reach.is_told(); }
   /// Whether a block has its content after the forward of the step that completes it. Otherwise it
   /// has it after the step.
@@ -88,7 +89,7 @@ class BlockGroups {
   }
 
   /// The first block that the engine keeps when the first `num_computed_tokens` are computed. No
-  /// token sees an older one any more, and the engine may have given it to another request.
+  /// token sees an older block any more, and the engine may have given it to another request.
   [[nodiscard]] std::uint32_t first_kept(GroupId group, std::uint32_t num_computed_tokens) const {
     return at(group).reach.first_seen(num_computed_tokens) / block_tokens(group);
   }
@@ -98,28 +99,28 @@ class BlockGroups {
     std::uint32_t last = 0;
     [[nodiscard]] std::uint32_t size() const { return last - first; }
   };
-  /// The blocks that the token at position `end` needs, and that do not end before position
-  /// `first`: a load of [first, end) brings them.
+  /// The blocks that the token at position `end` needs and that do not end before position `first`,
+  /// that is the blocks of a load of [first, end).
   [[nodiscard]] Range needed(GroupId group, std::uint32_t first, std::uint32_t end) const {
     return {std::max(num_complete(group, first), first_kept(group, end * hash_tokens_)),
             num_begun(group, end)};
   }
-  /// Blocks before those that the engine's own cache retains of a window: a load that ends with
+  /// Blocks before those of a window that the engine's own cache retains. A load that ends with
   /// these needs them too (KvGroup::unseen_tokens).
   [[nodiscard]] std::uint32_t num_unseen(GroupId group) const {
     const std::uint32_t unseen = at(group).unseen_tokens;
     if (unseen == 0) return 0;
     const std::uint32_t tokens = block_tokens(group);
-    // The window of any end of a block that is far from the first one.
+    // This is the window at any block's end that is far from the first block.
     const std::uint32_t end = std::numeric_limits<std::uint32_t>::max() / tokens * tokens;
     const std::uint32_t first = at(group).reach.first_seen(end);
     return (first + unseen) / tokens - first / tokens;
   }
-  /// The most positions that a load may bring of a request of so many tokens. The engine computes
-  /// the last token in any case, because it needs its logits: after a load of all of them it steps
-  /// back by that one. A load may bring them all if the last token needs no block besides those of
-  /// the load: it sees no block that the engine has dropped by then, no state from before it, and
-  /// nothing of a group that is left out, of which a load brings nothing.
+  /// The most positions that a load for a request of this many tokens may bring. The engine always
+  /// computes the last token, because it needs its logits: after a load of all tokens it steps back
+  /// by that one. A load may bring them all if the last token needs only blocks of the load: it
+  /// sees no block that the engine has dropped by then, no state from before it, and no group that
+  /// is not kept, of which a load brings nothing.
   [[nodiscard]] std::uint32_t num_loadable(std::uint32_t num_tokens) const {
     const std::uint32_t num_positions = num_tokens / hash_tokens_;
     if (num_positions == 0 || num_tokens % hash_tokens_ != 0) return num_positions;
@@ -130,9 +131,8 @@ class BlockGroups {
                                });
     return may_step_back ? num_positions : num_positions - 1;
   }
-  /// Calls `visit` with ranges of blocks, which cover those of `blocks` that a load needs which
-  /// ends at a multiple of `interval` positions: the first one after the block, or with it, at
-  /// which a block ends in every group.
+  /// Calls `visit` with ranges of blocks. Together they cover those of `blocks` that loads need
+  /// which end at multiples of `interval`, rounded up to where a block ends in every group.
   template <class Visit>
   void for_each_interval(GroupId group, Range blocks, std::uint32_t interval, Visit visit) const {
     const std::uint32_t step = std::max(align(interval), hit_length_);
@@ -143,12 +143,12 @@ class BlockGroups {
       visit(Range{std::max(at_end.first, num_complete(group, end - step)), at_end.last});
     }
   }
-  /// Whether the block only stands for one that no token sees any more.
+  /// Whether the block only stands for a block that no token sees any more.
   [[nodiscard]] bool is_null(GroupId group, BlockId block) const {
     return !needs_all(group) && block == kNullBlock;
   }
-  /// Whether a load may leave out a needed block that the engine has as a null block: a window may
-  /// be needed in part. A state that goes nowhere leaves what follows it wrong.
+  /// Whether a load may leave out a needed block that is a null block for the engine. A window may
+  /// be needed in part, but without its state everything after a state would be wrong.
   [[nodiscard]] bool may_leave_out(GroupId group) const { return !has_states(group); }
 
  private:
@@ -158,7 +158,7 @@ class BlockGroups {
   std::vector<GroupId> ids_;
   GroupId finest_;
   std::uint32_t hash_tokens_;
-  std::uint32_t hit_length_ = 1;  ///< Positions.
+  std::uint32_t hit_length_ = 1;  ///< In positions.
 };
 
 }  // namespace kvferry::connector

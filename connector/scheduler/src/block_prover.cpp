@@ -25,7 +25,8 @@ std::uint32_t BlockProver::prove(const Request& request) {
 
 std::uint32_t BlockProver::end_by_state(const Request& request, const Proof& proof, GroupId group,
                                         std::uint32_t end) const {
-  // What is found of states is the last one; what is left is told by note_state().
+  // A request finds only its last state in the cache. note_state() reports the states that it
+  // leaves.
   if (proof.state_end <= proof.num_proven || proof.state_end > end) return end;
   const std::uint32_t position = proof.state_end - 1;
   const bool is_right = groups_.ends_with(group, position) &&
@@ -40,7 +41,7 @@ std::uint32_t BlockProver::end_by_blocks(const Request& request, const Proof& pr
   const std::uint32_t first_covered = first_covered_of(proof, group);
   const std::uint32_t last = groups_.num_complete(group, end);
   for (std::uint32_t at = groups_.num_complete(group, proof.num_proven); at < last; ++at) {
-    // Most are what a step has just computed.
+    // Most of these blocks were just computed by a step.
     if (at >= first_covered) {
       at += proven_.num_written_by(table.subspan(at, last - at), request.generation);
       if (at == last) break;
@@ -66,7 +67,7 @@ bool BlockProver::is_right_at(const Request& request, const Proof& proof, GroupI
   if (proven_.holds(block, request.keys_of(group)[at])) return true;
   if (at < first_covered_of(proof, group)) return false;
   if (proven_.is_written_by(block, request.generation)) return true;
-  // It was right when those after it were computed, and slid out of the window since.
+  // The block was right when the later ones were computed, and slid out of the window since then.
   return !groups_.needs_all(group) && at < groups_.first_kept(group, proof.to);
 }
 
@@ -178,7 +179,8 @@ void BlockProver::distrust_new_keys(const Request& request) {
 void BlockProver::forget_all(const BlockPool* pool) {
   for (const Request* request : in_doubt_) proofs_.of(*request).is_in_doubt = false;
   in_doubt_.clear();
-  // What the engine's own cache still has it goes on to serve: it is not of other weights.
+  // The engine continues to serve what is in its own cache, so these blocks are not of other
+  // weights.
   proven_.keep_if([pool](BlockId block, std::uint64_t mark) {
     const auto key = pool == nullptr ? std::nullopt : pool->key(block);
     return key && ProvenBlocks::mark_of(*key) == mark;

@@ -11,7 +11,7 @@ HintAction hint_action_from(std::string_view name) {
     if (name == kHintNames[i]) return static_cast<HintAction>(i);
     known += (i == 0 ? "" : ", ") + std::string(kHintNames[i]);
   }
-  throw ConfigError("'" + std::string(name) + "' is no hint; expected one of " + known);
+  throw ConfigError("'" + std::string(name) + "' is not a hint; expected one of " + known);
 }
 
 }  // namespace kvferry::connector

@@ -11,27 +11,27 @@
 
 namespace kvferry::connector {
 
-/// How many damaged blocks each rank has found, and whether its memory or its link can be trusted
-/// still. Called by the scheduler's thread alone.
+/// Counts the damaged blocks that each rank has found, and decides whether its memory or its link
+/// can still be trusted. Called by the scheduler's thread alone.
 class DamageRecord {
  public:
-  /// So many loads in a row with damaged blocks, of one rank, are no accident.
+  /// If this many loads in a row of one rank have damaged blocks, that is no accident.
   static constexpr std::uint32_t kMostInARow = 3;
 
   explicit DamageRecord(std::uint32_t world_size)
       : in_a_row_(world_size), num_damaged_(world_size) {}
 
-  /// A load has ended on the rank: with so many damaged blocks, or well (0).
+  /// A load has ended on the rank with this many damaged blocks (0: without).
   void note_load(RankId rank, std::size_t num_damaged);
   /// The rank has read a slot again without a load, and it was damaged.
   void note_scrubbed(RankId rank) { ++num_damaged_[rank.value()]; }
-  /// The rank of which too many loads in a row were damaged. It stays so.
+  /// The rank with too many damaged loads in a row. It stays distrusted.
   [[nodiscard]] std::optional<RankId> distrusted() const { return distrusted_; }
-  /// By rank, since construction.
+  /// Damaged blocks by rank, since construction.
   [[nodiscard]] std::span<const std::uint64_t> num_damaged() const { return num_damaged_; }
 
  private:
-  std::vector<std::uint32_t> in_a_row_;  ///< Damaged loads up to the last load, by rank.
+  std::vector<std::uint32_t> in_a_row_;  ///< Damaged loads in a row up to now, by rank.
   std::vector<std::uint64_t> num_damaged_;
   std::optional<RankId> distrusted_;
 };

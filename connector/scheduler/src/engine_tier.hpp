@@ -8,8 +8,8 @@
 
 namespace kvferry::connector {
 
-/// The tier that the options ask for, with a slab class for each of theirs; in the shared tier, if
-/// there is one. No chunk is usable yet. Throws as Tier.
+/// Makes the tier that the options describe, with a slab class for each of theirs, in the shared
+/// tier if there is one. No chunk is usable yet. Throws as Tier does.
 [[nodiscard]] std::unique_ptr<cpu_tier::Tier> make_tier(const SchedulerOptions& options);
 
 }  // namespace kvferry::connector

@@ -17,7 +17,7 @@
 namespace kvferry::connector {
 namespace {
 
-/// Slots that a line names, so that a memory that fails as a whole does not fill the log.
+/// How many slots one line names, so that memory that fails as a whole does not fill the log.
 constexpr std::size_t kMostNamed = 4;
 
 bool names_each_once(const LeasedPrefix& parts, const std::vector<DamagedSlot>& damaged) {
@@ -65,7 +65,7 @@ std::string text_of(const std::vector<cpu_tier::WithdrawnSlot>& withdrawn) {
 
 LoadBook::~LoadBook() {
   for (auto& [transfer, load] : loads_) {
-    // No rank has heard of the others.
+    // No rank knows of the other loads.
     if (load.state != LoadState::kSent) {
       release(load);
       continue;
@@ -124,7 +124,8 @@ void LoadBook::plan(StepPlan& plan, const RankPatience& patience,
   if (!failed_.empty()) plan_notices(plan, patience);
 }
 
-// Ranks differ in what they have begun, so that one alone must not decide: each says how it ended.
+// Ranks differ in which loads they have begun, so no rank decides alone: each says how its part
+// ended.
 void LoadBook::plan_expiries(StepPlan& plan, const LoadPatience& load_patience) {
   for (auto& [transfer, load] : loads_) {
     if (load.state != LoadState::kSent || load.expired || load.doomed) continue;
@@ -225,8 +226,9 @@ void LoadBook::settle_failures() {
   for (const Scrubbed& found : std::exchange(scrubbed_, {})) withdraw(found);
   for (const TransferId transfer : ended_) {
     const Load& load = loads_.at(transfer);
-    // Whether the slot or the way is bad is unknown: offering it again could fail for ever (policy
-    // `recompute`). Of a damaged block it is known that the others are good.
+    // Here it is unknown whether the slot or the way to it is bad. Offering the key again could
+    // fail for ever (policy `recompute`). If blocks are damaged, the other ones are known to be
+    // good.
     if (!load.failed_undamaged) continue;
     for (const LeasedBlocks& part : load.parts) {
       tier_.forget(part.lease);
@@ -249,8 +251,8 @@ void LoadBook::withdraw(const Damage& damage) {
   damage_lines_.push_back("rank " + std::to_string(damage.rank.value()) + " loaded " +
                           std::to_string(withdrawn.size()) + " of " +
                           std::to_string(num_leases(load)) + " blocks of request " +
-                          load.engine_id + " that are not what was stored: " + text_of(withdrawn) +
-                          ". Their slots are not used again");
+                          load.engine_id + " with other bytes than were stored: " +
+                          text_of(withdrawn) + ". Their slots will not be used again");
 }
 
 void LoadBook::withdraw(const Scrubbed& found) {
@@ -258,8 +260,8 @@ void LoadBook::withdraw(const Scrubbed& found) {
   if (!withdrawn) return;
   damage_.note_scrubbed(found.rank);
   damage_lines_.push_back("rank " + std::to_string(found.rank.value()) +
-                          " read a block again that is not what was stored: " +
-                          text_of(*withdrawn) + ". Its slot is not used again");
+                          " read a block again with other bytes than were stored: " +
+                          text_of(*withdrawn) + ". Its slot will not be used again");
 }
 
 FoldResult LoadBook::settle_ends() {

@@ -28,17 +28,17 @@
 
 namespace kvferry::connector {
 
-/// Where a load stands.
+/// The state of a load.
 ///
-/// kBegun -> kSent (planned) -> told to the engine when every rank has ended it: at once if it
-/// succeeded or its owner was aborted; else kFailed -> kAnnounced (its notice was planned) -> told
-/// when every rank has announced it. What must not be copied goes from kBegun to kFailed. If its
-/// owner's id was given to another incarnation the engine is not told. A kSent load that has waited
-/// for too long expires: ranks that have not begun it drop it, and then it has failed like any
-/// other.
+/// kBegun -> kSent (planned) -> reported to the engine when every rank has ended it: at once if it
+/// succeeded or its owner was aborted; otherwise kFailed -> kAnnounced (its notice was planned) ->
+/// reported when every rank has announced it. A load that must not be copied goes from kBegun to
+/// kFailed. If another incarnation got the id of its owner, the engine is not told. A kSent load
+/// that has waited for too long expires: ranks that have not begun it drop it, and then it has
+/// failed like any other.
 enum class LoadState : std::uint8_t { kBegun, kSent, kFailed, kAnnounced };
 
-/// The loads under way: each owns its lease until every rank has ended it, or until it is cancelled
+/// The loads under way. Each owns its lease until every rank has ended it, or until it is cancelled
 /// before its plan was sent. Called by the scheduler's thread alone.
 class LoadBook {
  public:
@@ -49,58 +49,59 @@ class LoadBook {
   LoadBook& operator=(const LoadBook&) = delete;
 
   /// Starts the request's load; its order enters the next plan. Without leases there is nothing to
-  /// copy from: the load fails.
+  /// copy from, and the load fails.
   void begin(Request& request, TransferId transfer, std::optional<LeasedPrefix> leased);
   /// Moves the orders of loads begun since the last plan, cancellations and notices into `plan`.
-  /// Those that have waited for too long expire: once each, whatever the ranks make of it.
+  /// Loads that have waited for too long expire, each once, however the ranks answer.
   void plan(StepPlan& plan, const RankPatience& patience, const LoadPatience& load_patience);
-  /// Its owner is gone. What no rank has seen yet is not copied; the rest ends with its copies.
+  /// The load's owner is gone. If no rank knows of the load yet, it is not copied; otherwise it
+  /// ends with its copies.
   void cancel(TransferId transfer);
   /// Tells the ranks to drop these stores.
   void cancel_stores(std::span<const TransferId> stores) {
     cancels_.insert(cancels_.end(), stores.begin(), stores.end());
   }
-  /// Every load under way ends as a failure, those included that ranks have ended already.
+  /// Makes every load under way end as a failure, including loads that some ranks have ended
+  /// already.
   void doom_all();
 
-  /// Throws ProtocolError if the rank says that slots are damaged which the load does not read, or
-  /// which the tier does not have.
-  /// Anything fits a load that is not under way.
+  /// Throws ProtocolError if the rank reports damaged slots that the load does not read, or that
+  /// the tier does not have. Every report fits a load that is not under way.
   void expect_fits(const StepReport& report) const;
-  /// False for a load that is not under way, and for a word that the rank has said before.
+  /// False if the load is not under way, or if the rank has reported its end before.
   [[nodiscard]] bool mark_ended(RankId rank, const TransferEnded& ended);
   [[nodiscard]] bool mark_announced(RankId rank, TransferId transfer);
   void mark_scrubbed(RankId rank, const DamagedSlot& found) { scrubbed_.push_back({rank, found}); }
-  /// Withdraws the slots that ranks have found damaged. Of the loads that ended on all ranks:
-  /// forgets the keys of those that have failed for another reason.
+  /// Withdraws the slots that ranks have found damaged. If a load ended on all ranks and failed for
+  /// another reason, its keys are forgotten.
   void settle_failures();
-  /// Gives their leases back. Returns what their owners are to be told.
+  /// Gives back the leases of ended loads. Returns what to tell their owners.
   [[nodiscard]] FoldResult settle_ends();
-  /// Engine ids whose load has ended well since the last call, for an owner that waits.
+  /// Engine ids of loads that succeeded since the last call, for owners that wait.
   [[nodiscard]] std::vector<std::string> take_succeeded() { return std::exchange(succeeded_, {}); }
 
-  /// Adds the loads that ranks have been silent about for too long, and these ranks.
+  /// Adds the loads about which ranks have been silent for too long, and these ranks.
   void add_overdue(const RankPatience& patience, std::optional<Overdue>& found) const;
 
-  /// Whether a failure of that id is on its way to the engine. The engine takes it for a failure of
-  /// whatever loads under the id then, so that nothing may.
+  /// Whether a failure of that id is on its way to the engine. The engine would apply it to any
+  /// load under that id, so none may start.
   [[nodiscard]] bool announces(const std::string& engine_id) const {
     return announcing_.contains(engine_id);
   }
-  /// Whether the load is under way still, whatever becomes of it.
+  /// Whether the load is still under way, however it will end.
   [[nodiscard]] bool knows(TransferId transfer) const { return loads_.contains(transfer); }
-  /// The request that waits for the load, unless this is known to fail.
+  /// The request that waits for the load, unless the load is known to fail.
   [[nodiscard]] const Request* waiting_request(TransferId transfer) const;
   [[nodiscard]] std::size_t num_in_flight() const { return loads_.size(); }
-  /// Leases held, in slots; a slot counts once per lease.
+  /// Number of leased slots. A slot counts once per lease.
   [[nodiscard]] std::size_t num_leases() const;
   [[nodiscard]] std::uint64_t num_loaded() const { return num_loaded_; }
   [[nodiscard]] std::uint64_t num_failed() const { return num_failed_; }
-  /// Of the failed: those that some rank had not begun when their time was over.
+  /// Number of failed loads that some rank had not begun in time.
   [[nodiscard]] std::uint64_t num_expired() const { return num_expired_; }
   [[nodiscard]] std::uint64_t num_stale() const { return num_stale_; }
   [[nodiscard]] const DamageRecord& damage() const { return damage_; }
-  /// What people should hear of damaged blocks, since the last call: a line for each load and rank.
+  /// Lines for the log about damaged blocks since the last call, one per load and rank.
   [[nodiscard]] std::vector<std::string> take_damage_lines() {
     return std::exchange(damage_lines_, {});
   }
@@ -109,16 +110,16 @@ class LoadBook {
   struct Load {
     Owner owner;
     std::string engine_id;
-    LeasedPrefix parts;  ///< Their blocks move into the plan.
-    RankRoll roll;       ///< Of the ends; from kFailed on, of the announcements.
+    LeasedPrefix parts;  ///< The blocks are moved into the plan.
+    RankRoll roll;       ///< Counts the ends; from kFailed on, the announcements.
     LoadState state = LoadState::kBegun;
     bool doomed = false;
     RankPatience::Stamp sent{};
-    std::chrono::nanoseconds waits_since{0};  ///< By LoadPatience, from kSent on.
+    std::chrono::nanoseconds waits_since{0};  ///< A stamp of LoadPatience, from kSent on.
     bool expired = false;
-    bool failed_undamaged = false;  ///< A rank failed, and not because blocks are damaged.
+    bool failed_undamaged = false;  ///< A rank failed for another reason than damage.
   };
-  /// What a rank has said of a load.
+  /// What a rank has reported about damage of a load.
   struct Damage {
     TransferId transfer;
     RankId rank;
@@ -136,10 +137,10 @@ class LoadBook {
   }
   [[nodiscard]] static std::size_t num_leases(const Load& load);
   void release(Load& load);
-  /// Takes the slots away from the tier, and writes a line about it.
+  /// Takes the slots away from the tier, and adds a line for the log.
   void withdraw(const Damage& damage);
   void withdraw(const Scrubbed& found);
-  /// No device touches anything for it any more.
+  /// Makes the load fail. No device touches its memory any more.
   void fail(TransferId transfer, Load& load);
   void settle_end(TransferId transfer, FoldResult& result);
   void settle_announced(TransferId transfer, FoldResult& result);
@@ -152,16 +153,16 @@ class LoadBook {
   std::map<TransferId, Load> loads_;
   std::vector<TransferId> begun_;
   std::vector<TransferId> cancels_;
-  std::vector<TransferId> failed_;     ///< kFailed, in order.
-  std::vector<TransferId> ended_;      ///< Since the last settling.
-  std::vector<TransferId> announced_;  ///< By all ranks, since the last settling.
+  std::vector<TransferId> failed_;     ///< Loads in kFailed, in order.
+  std::vector<TransferId> ended_;      ///< Ended since the last settling.
+  std::vector<TransferId> announced_;  ///< Announced by all ranks since the last settling.
   std::vector<std::string> succeeded_;
-  std::vector<Damage> damages_;     ///< Since the last settling.
-  std::vector<Scrubbed> scrubbed_;  ///< Since then.
+  std::vector<Damage> damages_;     ///< Reported since the last settling.
+  std::vector<Scrubbed> scrubbed_;  ///< Found since the last settling.
   DamageRecord damage_;
   std::vector<std::string> damage_lines_;
   /// Ids whose notices are on their way. The engine counts the ranks' announcements by id alone, so
-  /// that two of one id must not meet.
+  /// two notices of one id must not be on their way at once.
   std::unordered_set<std::string> announcing_;
   std::uint64_t num_loaded_ = 0;
   std::uint64_t num_failed_ = 0;

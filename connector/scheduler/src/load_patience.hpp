@@ -10,12 +10,12 @@
 
 namespace kvferry::connector {
 
-/// How long a load may wait until it begins. By the time in which the engine stepped: a load that
-/// waits for an engine which rests, or was stopped, waits for nothing that a rank could do.
+/// How long a load may wait until it begins. Only the time in which the engine steps counts: while
+/// the engine is idle or stopped, a rank can do nothing for the load.
 class LoadPatience {
  public:
   using Clock = ServedTime::Clock;
-  /// The time-out takes as many steps at least.
+  /// A load has at least this many steps before it times out.
   static constexpr std::int64_t kOutputs = 16;
 
   LoadPatience(std::chrono::nanoseconds timeout, std::function<Clock::time_point()> now)
@@ -23,7 +23,7 @@ class LoadPatience {
 
   void on_plan() { served_.on_plan(now()); }
   void on_output() { served_.on_output(now()); }
-  /// What is sent with the last plan was sent then.
+  /// The stamp of orders that the last plan sent.
   [[nodiscard]] std::chrono::nanoseconds stamp() const { return served_.total(); }
   [[nodiscard]] bool has_ended(std::chrono::nanoseconds sent) const {
     return served_.total() - sent > timeout_;

@@ -26,8 +26,8 @@ bool LoadSharing::must_wait(const Request& request, const LookupAnswer& answer) 
   const bool is_patient = answer.first == wait.first && now() - wait.since < max_wait_;
   if (is_patient && loads_.waiting_request(wait.load) != nullptr) return true;
   wait.state = Wait::State::kOver;
-  // The engine enters loaded blocks into its cache in the pass after the report, when it comes to
-  // the loader: maybe after this lookup.
+  // The engine enters loaded blocks into its cache in the pass after the report, when it reaches
+  // the loading request. That can be after this lookup.
   return is_patient && !loads_.knows(wait.load);
 }
 
@@ -38,7 +38,7 @@ std::optional<TransferId> LoadSharing::worth_waiting_for(const Request& request,
   const Load& load = found->second;
   const Request* loader = loads_.waiting_request(load.transfer);
   if (loader == nullptr) return std::nullopt;
-  // Half of it, rounded up. Hashes are chained: an equal last one proves all before it.
+  // The middle, rounded up. Hashes are chained, so an equal last hash proves all before it.
   const std::uint32_t half = answer.first + (answer.end - answer.first + 1) / 2;
   if (load.end < half) return std::nullopt;
   if (key_at(request, half - 1) != key_at(*loader, half - 1)) return std::nullopt;

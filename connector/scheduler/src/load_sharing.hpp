@@ -19,9 +19,10 @@
 
 namespace kvferry::connector {
 
-/// Lets a request wait for another one's load of the same prefix, which the engine's own cache has
-/// for everybody when it has ended. One wait for each turn of a request, bounded in time, and ended
-/// by the loader's abort or failure: no request waits for one that waits.
+/// Lets a request wait for another request's load of the same prefix. When that load has ended, the
+/// engine's own cache has the prefix for all requests. A request waits once per turn, for a limited
+/// time, and the loader's abort or failure ends the wait. No request waits for a request that
+/// waits.
 class LoadSharing {
  public:
   using Clock = std::chrono::steady_clock;
@@ -33,9 +34,9 @@ class LoadSharing {
 
   /// The request's load of the positions [first, end) has begun.
   void on_begun(const Request& request, std::uint32_t first, std::uint32_t end);
-  /// Whether the request, with its answer of now, is to be asked again later.
+  /// Whether to ask the request, with its present answer, again later.
   [[nodiscard]] bool must_wait(const Request& request, const LookupAnswer& answer);
-  /// Its turn is over, or it is finished: it may wait once more.
+  /// The request's turn is over, or it is finished: it may wait once more.
   void end_turn(const Request& request) { waits_.drop(request); }
   [[nodiscard]] std::uint64_t num_waits() const { return num_waits_; }
 
@@ -44,7 +45,7 @@ class LoadSharing {
     TransferId transfer;
     std::uint32_t end = 0;
   };
-  /// A request's wait for another one's load: one for each turn.
+  /// A request's wait for another request's load: one per turn.
   struct Wait {
     enum class State : std::uint8_t { kNone, kWaiting, kOver };
     State state = State::kNone;
@@ -56,7 +57,7 @@ class LoadSharing {
     std::size_t operator()(const cpu_tier::BlockKey& key) const { return key.mixed(); }
   };
 
-  /// A load that brings half or more of what the request would load.
+  /// A load that brings at least half of what the request would load.
   [[nodiscard]] std::optional<TransferId> worth_waiting_for(const Request& request,
                                                             const LookupAnswer& answer) const;
   /// The key of the first kept group's block at a position.
@@ -71,8 +72,8 @@ class LoadSharing {
   const BlockGroups& groups_;
   std::chrono::nanoseconds max_wait_;
   std::function<Clock::time_point()> now_;
-  /// By the first block that is loaded, in the first group; those that have ended leave when the
-  /// map grows.
+  /// By the key of the first loaded block in the first group. Loads that have ended are removed
+  /// when the map grows.
   std::unordered_map<cpu_tier::BlockKey, Load, KeyHash> begun_;
   PerRequest<Wait> waits_;
   std::uint64_t num_waits_ = 0;

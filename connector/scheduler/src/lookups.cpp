@@ -20,7 +20,7 @@ const LookupAnswer& Lookups::find(const Request& request, std::uint32_t first,
   if (same_start && answer.eviction_epoch == tier_.eviction_epoch() && answer.limit == limit) {
     return answer;
   }
-  // A request that waits for blocks asks in every step: most of its last answer still holds.
+  // A request that waits for blocks asks in every step, so most of its last answer is still valid.
   LookupAnswer known = same_start ? std::move(answer) : LookupAnswer{};
   keep(entry, request, search_.find(request.keys, first, limit, std::move(known)));
   return answer;
@@ -38,7 +38,7 @@ Lookups::Taken Lookups::take(const Request& request, std::uint32_t num_hashes,
 
 void Lookups::await(const Request& request) {
   Entry& entry = entries_.of(request);
-  // The answer is the first lookup's, too, if nothing is evicted until then.
+  // If nothing is evicted until then, this is also the answer of the first lookup.
   const std::uint32_t end = std::min(request.num_hashes, request.load_limit);
   keep(entry, request, search_.await(request.keys, end));
   awaited_to_.of(request) = entry.answer.end;

@@ -13,15 +13,15 @@
 
 namespace kvferry::connector {
 
-/// What ranks have kept silent about for too long.
+/// The transfers about which ranks have been silent for too long.
 struct Overdue {
-  std::string what;         ///< One such transfer: which, and whose.
-  std::set<RankId> silent;  ///< The ranks that owe this or another one.
+  std::string what;         ///< One such transfer and its owner.
+  std::set<RankId> silent;  ///< The ranks that owe an end of this or another transfer.
   std::chrono::seconds age{0};
 };
 
-/// Adds the ranks that have been silent about the transfer, sent at `sent`, for too long.
-/// `describe` says which one it is and whose, if it is the first that is found.
+/// Adds the ranks that have been silent for too long about the transfer, which was sent at `sent`.
+/// If it is the first one that is found, `describe` returns the transfer and its owner as text.
 template <class Describe>
 void add_silent(const RankPatience& patience, const RankRoll& roll, TransferId transfer,
                 const RankPatience::Stamp& sent, Describe describe, std::optional<Overdue>& found) {

@@ -33,7 +33,7 @@ LookupAnswer PrefixSearch::find(const GroupKeys& keys, std::uint32_t first, std:
     }
     answer.full_end = end;
   }
-  // A shorter prefix can move what another group needs onto blocks that are missing.
+  // With a shorter prefix, another group may need blocks that are missing.
   for (std::uint32_t before = end + 1; end > first && end < before;) {
     before = end;
     for (const GroupId group : groups_.ids()) {
@@ -98,7 +98,7 @@ bool PrefixSearch::lease_group(const GroupKeys& keys, const LookupAnswer& answer
   const PrefixHit* hit = &answer.hits[group.value()];
   PrefixHit moved;
   if (!groups_.needs_all(group) && end < answer.end) {
-    // The engine takes less than it was offered: the window ends elsewhere.
+    // The engine takes less than it was offered, so the window ends elsewhere.
     moved = look_up(keys, group, needed);
     hit = &moved;
   }
@@ -119,7 +119,7 @@ bool PrefixSearch::lease_group(const GroupKeys& keys, const LookupAnswer& answer
       if (is_needed && !groups_.may_leave_out(group)) fits = false;
       continue;
     }
-    // A block that the engine expects to be filled and that nothing fills.
+    // The engine expects this block to be filled, but nothing fills it.
     if (!is_needed) fits = false;
     if (!is_needed) continue;
     part.to.blocks.push_back(
@@ -134,7 +134,7 @@ LookupAnswer PrefixSearch::await(const GroupKeys& keys, std::uint32_t num_hashes
   for (const GroupId group : groups_.ids()) {
     if (!answer.is_hit()) break;
     PrefixHit& hit = answer.hits[group.value()];
-    // Another group may have made the hit shorter than what this one found.
+    // Another group may have made the hit shorter than what this group found.
     hit.slots.resize(groups_.needed(group, 0, answer.end).size());
     tier_.await(hit);
   }
@@ -142,7 +142,7 @@ LookupAnswer PrefixSearch::await(const GroupKeys& keys, std::uint32_t num_hashes
 }
 
 void PrefixSearch::end_await(const GroupKeys& keys, std::uint32_t end) const {
-  // Its keys may have become fewer since.
+  // The request may have fewer keys by now.
   end = groups_.align(end);
   if (end == 0) return;
   for (const GroupId group : groups_.ids()) {

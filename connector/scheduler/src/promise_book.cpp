@@ -6,7 +6,7 @@
 namespace kvferry::connector {
 namespace {
 
-/// Apart from each other: a client chooses the names of sessions.
+/// The two kinds have different prefixes, because clients choose the names of sessions.
 std::string owner_of(const Request& request, std::string_view session) {
   return session.empty() ? "request " + request.engine_id : "session " + std::string(session);
 }
@@ -79,7 +79,7 @@ void PromiseBook::promise(std::string_view owner, const GroupKeys& keys, const C
     ++counts_.refused;
     return;
   }
-  // The new one first: what both name is promised all along.
+  // The new promise comes first, so that keys of both are promised all the time.
   for_each_group(keys, [&](SlabClassId of, const auto& its) { tier_.promise(of, its); });
   if (const auto old = promises_.find(owner); old != promises_.end()) end(old);
   const TimePoint until = now() + hint.time_to_live;

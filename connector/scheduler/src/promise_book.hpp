@@ -23,38 +23,40 @@
 
 namespace kvferry::connector {
 
-/// What clients have promised the tier (TierPromises), by owner: the session that a request
-/// names, or else the request itself. An owner has one promise; a new one takes the place of the
-/// old one. A promise ends when its time is over, which is looked up once for each step, when its
-/// owner says so, and when the cache is reset. One thread at a time.
+/// What clients have promised the tier (TierPromises), by owner: the session that a request names,
+/// or else the request itself. An owner has one promise; a new one replaces the old one. A promise
+/// ends when its time is over (checked once per step), when its owner ends it, and when the cache
+/// is reset. One thread at a time.
 class PromiseBook {
  public:
   using Clock = std::function<std::chrono::steady_clock::time_point()>;
 
-  /// The parts outlive it. All promises together name `max_keys` keys at most: those that end next
-  /// make room for others, and what is too long for that is refused. 0: every hint is refused.
+  /// The tier and the groups outlive it. All promises together name at most `max_keys` keys. The
+  /// promises that end next make room for new ones, and a promise that is too long is refused. 0:
+  /// every hint is refused.
   PromiseBook(cpu_tier::Tier& tier, const BlockGroups& groups, Clock clock, std::size_t max_keys)
       : tier_(tier), groups_(groups), clock_(std::move(clock)), max_keys_(max_keys) {}
 
-  /// A request has come with these hints, and its keys are up to date. What concerns its own blocks
-  /// is done when it ends, but for kPrefetch.
+  /// A request has arrived with these hints, and its keys are up to date. Hints about its own
+  /// blocks take effect when it ends, except kPrefetch.
   void on_request(const Request& request, std::string_view session,
                   std::span<const ClientHint> hints);
-  /// Whether something is done when it ends. Then its keys have to be up to date.
+  /// Whether a hint takes effect when the request ends. Then its keys have to be up to date.
   [[nodiscard]] bool waits_for(const Request& request) const {
     return wishes_.of(request).at_end.has_value();
   }
   void on_finished(const Request& request);
-  /// Ends the promises whose time is over. To be called once for each step.
+  /// Ends the promises whose time is over. To be called once per step.
   void expire();
-  /// Ends all.
+  /// Ends all promises.
   void clear();
 
   struct Counts {
-    std::array<std::uint64_t, kNumHintActions> done{};  ///< By HintAction.
-    std::uint64_t refused = 0;                          ///< There was no room for their keys.
-    std::uint64_t without_effect = 0;                   ///< Their session has no promise.
-    std::uint64_t expired = 0;                          ///< Promises whose time was over.
+    std::array<std::uint64_t, kNumHintActions>
+        done{};                        ///< Hints that were followed, by HintAction.
+    std::uint64_t refused = 0;         ///< Promises without room for their keys.
+    std::uint64_t without_effect = 0;  ///< Hints for sessions without a promise.
+    std::uint64_t expired = 0;         ///< Promises whose time was over.
   };
   [[nodiscard]] const Counts& counts() const { return counts_; }
   [[nodiscard]] std::size_t size() const { return promises_.size(); }
@@ -67,7 +69,7 @@ class PromiseBook {
     TimePoint until;
   };
   using Promises = std::map<std::string, Promise, std::less<>>;
-  /// What one request wants of its own blocks.
+  /// What a request's hints ask for its own blocks.
   struct Wish {
     std::string owner;
     std::optional<ClientHint> at_end;
@@ -77,9 +79,9 @@ class PromiseBook {
     return clock_ ? clock_() : std::chrono::steady_clock::now();
   }
   void count(HintAction action) { ++counts_.done[static_cast<std::size_t>(action)]; }
-  /// What is said of another session, or is done at once.
+  /// Follows a hint about another session, or one that takes effect at once.
   void do_now(const Request& request, std::string_view owner, const ClientHint& hint);
-  /// The owner's promise names these keys from now on.
+  /// From now on the owner's promise names these keys.
   void promise(std::string_view owner, const GroupKeys& keys, const ClientHint& hint);
   void end(Promises::iterator promise);
   [[nodiscard]] bool make_room(std::size_t num_keys, std::string_view for_owner);

@@ -14,21 +14,21 @@
 
 namespace kvferry::connector {
 
-/// How long ranks may keep silent about what they were sent.
+/// How long ranks may be silent about what was sent to them.
 ///
-/// A rank that has anything under way says so in every step's report. So what is measured is the
-/// silence of a rank and not the age of a transfer: a rank that is slow is never lost, and one that
-/// has forgotten a transfer is. Silence is counted by the time in which the engine stepped
-/// (ServedTime) and by outputs of steps, because a rank speaks in those only: a rest counts
-/// nothing, whatever its length, and the first report after it is heard before any rank is judged.
-/// Called by the scheduler's thread alone.
+/// A rank that has anything under way reports in every step. So the measure is the silence of a
+/// rank and not the age of a transfer: a slow rank is never lost, but a rank that has forgotten a
+/// transfer is. Silence is measured by the time in which the engine steps (ServedTime) and by
+/// outputs of steps, because a rank reports only in those. An idle time counts nothing, however
+/// long it is, and the first report after it is heard before any rank is judged. Called by the
+/// scheduler's thread alone.
 class RankPatience {
  public:
   using Clock = ServedTime::Clock;
-  /// Outputs without a word that a rank has at least, however long they took.
+  /// A rank has at least this many outputs to report in, however long they took.
   static constexpr std::uint64_t kOutputs = 16;
 
-  /// When something was sent, or a rank was heard.
+  /// The time when something was sent, or when a rank was heard.
   struct Stamp {
     PlanSeq plan;
     std::chrono::nanoseconds served{0};
@@ -39,25 +39,25 @@ class RankPatience {
                std::uint32_t world_size)
       : timeout_(timeout), now_(std::move(now)), served_(timeout / kOutputs), heard_(world_size) {}
 
-  /// A plan goes out.
+  /// A plan is sent.
   void on_plan(PlanSeq plan) {
     plan_ = plan;
     served_.on_plan(now());
   }
   /// The output of a step has come, with reports or without.
   void on_output() { served_.on_output(now()); }
-  /// The rank says which plan it executed last, and which transfer is the oldest that it has under
-  /// way (0: none).
+  /// The rank reports which plan it executed last, and the oldest transfer that it has under way
+  /// (0: none).
   void hear(RankId rank, PlanSeq executed, TransferId oldest) {
     Heard& heard = heard_.at(rank.value());
-    // The same word once more is no sign of life.
+    // The same report once more is no sign of life.
     if (executed <= heard.executed) return;
     heard = {executed, oldest, stamp()};
   }
 
-  /// What is sent with the last plan has this stamp.
+  /// The stamp of everything that the last plan sends.
   [[nodiscard]] Stamp stamp() const { return {plan_, served_.total(), served_.num_outputs()}; }
-  /// How long ago that was, if it was too long ago.
+  /// How long ago that was, if that is too long.
   [[nodiscard]] std::optional<std::chrono::seconds> overdue(const Stamp& since) const {
     const std::chrono::nanoseconds age = served_.total() - since.served;
     if (age <= timeout_ || served_.num_outputs() - since.num_outputs < kOutputs) {
@@ -65,7 +65,7 @@ class RankPatience {
     }
     return std::chrono::duration_cast<std::chrono::seconds>(age);
   }
-  /// How long the rank has said nothing of a transfer that was sent at `sent` and that it has not
+  /// How long the rank has been silent about a transfer that was sent at `sent` and that it has not
   /// ended, if that is too long.
   [[nodiscard]] std::optional<std::chrono::seconds> silent(RankId rank, TransferId transfer,
                                                            const Stamp& sent) const {

@@ -11,7 +11,7 @@
 namespace kvferry::connector {
 namespace {
 
-/// Where the ranks' pieces have different borders, the pieces at the two ends of a run stay.
+/// If the ranks' pieces have different borders, the pieces at the two ends of a run stay.
 constexpr std::uint32_t kPiecesPerRun = 8;
 
 void expect_equal(const char* what, std::uint64_t of_rank, std::uint64_t of_scheduler,
@@ -55,15 +55,15 @@ void RankRegister::add(RankId rank, const RankTopology& topology) {
   if (topology.num_chunks == 0 || topology.max_chunks < topology.num_chunks) {
     throw TopologyError("rank " + std::to_string(rank.value()) + " has " +
                         slots_text(topology.num_chunks) + " of " + slots_text(topology.max_chunks) +
-                        " ready in its arena; expected one at least, and no more than all");
+                        " ready in its arena; expected at least one, and no more than all");
   }
   RankTopology& added = ranks_[rank.value()].emplace(topology);
   if (added.first_chunks == 0) added.first_chunks = added.max_chunks;
   if (added.first_chunks > added.max_chunks || added.num_chunks > added.first_chunks) {
-    throw TopologyError("rank " + std::to_string(rank.value()) + " has " +
-                        slots_text(added.num_chunks) + " ready, begins with " +
-                        slots_text(added.first_chunks) + " and can have " +
-                        slots_text(added.max_chunks) + "; expected no more than begins, or can be");
+    throw TopologyError(
+        "rank " + std::to_string(rank.value()) + " has " + slots_text(added.num_chunks) +
+        " ready, begins with " + slots_text(added.first_chunks) + " and can have " +
+        slots_text(added.max_chunks) + "; expected: ready <= begins with <= can have");
   }
   ++num_ready_;
 }
@@ -90,7 +90,7 @@ void RankRegister::grow(RankId rank, std::uint32_t num_chunks) {
                         ": slots that are ready stay so");
   }
   if (num_chunks > of->first_chunks) {
-    throw ProtocolError("rank " + std::to_string(rank.value()) + " was to have " +
+    throw ProtocolError("rank " + std::to_string(rank.value()) + " was expected to have at most " +
                         slots_text(of->first_chunks) + " and now says " + slots_text(num_chunks));
   }
   of->num_chunks = num_chunks;

@@ -12,14 +12,15 @@
 
 namespace kvferry::connector {
 
-/// What every rank has said of one transfer. Success needs every rank, one failure is a failure.
-/// The second word of a rank on the same matter is refused. Called by the scheduler's thread alone.
+/// What every rank has reported about one transfer. Success needs every rank, and one failure is a
+/// failure. A second report of a rank about the same thing is refused. Called by the scheduler's
+/// thread alone.
 class RankRoll {
  public:
   explicit RankRoll(std::uint32_t world_size) : ranks_(world_size) {}
 
-  /// False if this rank has said so before. A store of which a rank gathered nothing ends on it by
-  /// that.
+  /// False if this rank has reported it before. For a rank that gathered nothing, a store ends with
+  /// this.
   [[nodiscard]] bool gathered(RankId rank, std::uint32_t num_gathered) {
     Rank& of = ranks_.at(rank.value());
     if (of.gathered) return false;
@@ -28,7 +29,7 @@ class RankRoll {
     if (num_gathered == 0) static_cast<void>(ended(rank, Outcome::kDone));
     return true;
   }
-  /// False if this rank has said so before.
+  /// False if this rank has reported it before.
   [[nodiscard]] bool ended(RankId rank, Outcome outcome) {
     Rank& of = ranks_.at(rank.value());
     if (of.ended) return false;
@@ -54,7 +55,7 @@ class RankRoll {
   [[nodiscard]] bool all_ended() const { return num_ended_ == ranks_.size(); }
   [[nodiscard]] bool all_done() const { return all_ended() && all_done_; }
   [[nodiscard]] bool any_failed() const { return any_failed_; }
-  /// Blocks that every rank, and that any rank, gathered; once all_gathered().
+  /// The least and the most blocks that a rank gathered. Call it after all_gathered().
   [[nodiscard]] std::uint32_t least_gathered() const {
     return extreme([](auto a, auto b) { return a < b; });
   }

@@ -20,7 +20,8 @@ std::optional<std::uint32_t> Request::sync_keys(const BlockGroups& groups, Weigh
     of_group.resize(known);
     left = std::max(left, static_cast<std::uint32_t>(known) * groups.block_length(group));
   }
-  // The others copy what this one has read of the engine's hashes, which lie all over its heap.
+  // The other groups copy what this one has read: the engine's hashes are spread over its whole
+  // heap.
   add_keys(groups, groups.finest(), available, weights);
   for (const GroupId group : groups.ids()) add_keys(groups, group, available, weights);
   num_hashes = available;
@@ -44,7 +45,7 @@ void Request::add_keys(const BlockGroups& groups, GroupId group, std::uint32_t a
   std::vector<cpu_tier::BlockKey>& of_group = keys[group.value()];
   const std::size_t complete = groups.num_complete(group, available);
   if (complete > of_group.capacity()) {
-    // As many as a prompt has; while the request decodes they come one after the other.
+    // As many keys as a prompt has; while the request decodes, keys come one at a time.
     of_group.reserve(std::max(complete, of_group.size() + of_group.size() / 8));
   }
   const std::size_t length = groups.block_length(group);
@@ -151,7 +152,7 @@ LoadEnd RequestTable::end_load(const Owner& owner, TransferId load) {
 
 std::uint32_t RequestTable::take_place() {
   if (free_places_.empty()) {
-    free_places_.reserve(std::bit_ceil(num_places_ + 1));  // So that erase() allocates nothing.
+    free_places_.reserve(std::bit_ceil(num_places_ + 1));  // Then erase() allocates nothing.
     return num_places_++;
   }
   const std::uint32_t place = free_places_.back();

@@ -24,7 +24,7 @@
 
 namespace kvferry::connector {
 
-/// Where one incarnation of a request stands.
+/// The state of one incarnation of a request.
 enum class RequestState : std::uint8_t {
   kIdle,           ///< Waiting or running; no transfer belongs to it.
   kLoading,        ///< A load is planned or under way and the engine waits for its report.
@@ -35,26 +35,25 @@ enum class RequestState : std::uint8_t {
 /// Keys of a request's complete blocks, by KV cache group and block.
 using GroupKeys = std::vector<std::vector<cpu_tier::BlockKey>>;
 
-/// One incarnation of a request: who it is, where it stands, and what it has. Owned by the table;
-/// its address is stable until it is erased. What the other parts decide by they keep themselves
-/// (PerRequest).
+/// One incarnation of a request: its identity, its state, and its blocks. The table owns it; its
+/// address is stable until it is erased. Other parts keep their own data about it (PerRequest).
 struct Request {
   RequestId id;
   Generation generation;
-  /// No other request of the table has it, as long as this one is in there.
+  /// While this request is in the table, no other request of the table has this place.
   std::uint32_t place = 0;
   RequestState state = RequestState::kIdle;
   std::string engine_id;
   std::shared_ptr<const BlockHashes> hashes;
   GroupKeys keys;                ///< As of the last sync_keys().
-  std::uint32_t num_hashes = 0;  ///< Positions whose hashes are known, as of then.
-  /// GPU blocks by KV cache group and block, as of its last plan or load.
+  std::uint32_t num_hashes = 0;  ///< Positions whose hashes were known then.
+  /// GPU blocks by KV cache group and block, as of the last plan or load.
   std::vector<std::vector<BlockId>> tables;
-  TransferId load;  ///< The load under way while kLoading or kAbortedLoading.
+  TransferId load;  ///< The load under way in kLoading and kAbortedLoading.
   RequestLimits limits;
   std::uint32_t load_limit = RequestLimits::kNone;  ///< Positions that one load brings.
-  /// Positions from the first whose blocks it may store: by its limits, and by its prompt if the
-  /// engine stores nothing else.
+  /// Positions, from the first one, whose blocks it may store: by its limits, and by its prompt if
+  /// the engine stores only prompts.
   std::uint32_t store_limit = RequestLimits::kNone;
 
   [[nodiscard]] std::span<const cpu_tier::BlockKey> keys_of(GroupId group) const {
@@ -78,9 +77,9 @@ struct Request {
                        [](const auto& table) { return !table.empty(); });
   }
 
-  /// Takes over hashes that the engine added, and drops those it truncated or replaced (streaming
-  /// sessions), and keys of other weights: hashes are chained, so an equal last key proves all
-  /// before it. Returns up to which position keys are left, if it has dropped some.
+  /// Takes over hashes that the engine added. Drops keys whose hashes it truncated or replaced
+  /// (streaming sessions), and keys of other weights. Hashes are chained, so an equal last key
+  /// proves all before it. If it has dropped keys, returns the position up to which keys are left.
   [[nodiscard]] std::optional<std::uint32_t> sync_keys(const BlockGroups& groups,
                                                        WeightsId weights = WeightsId());
   /// Takes over the blocks of a step, by group; empty: none in any.
@@ -97,17 +96,17 @@ struct Request {
   }
 
  private:
-  /// How many of the group's keys the engine's hashes, of which `available` are known, bear out.
+  /// How many of the group's keys agree with the engine's hashes, of which `available` are known.
   [[nodiscard]] std::size_t num_known_keys(const BlockGroups& groups, GroupId group,
                                            std::uint32_t available, WeightsId weights) const;
-  /// Adds the keys that the group lacks of these hashes.
+  /// Adds the group's missing keys for these hashes.
   void add_keys(const BlockGroups& groups, GroupId group, std::uint32_t available,
                 WeightsId weights);
 };
 
 /// What the end of a load on every rank means for its owner.
 enum class LoadEnd : std::uint8_t {
-  kWaitedFor,  ///< This very incarnation waits: it runs now (computed or rolled back).
+  kWaitedFor,  ///< This incarnation waits: it runs now (computed or rolled back).
   kAborted,    ///< This very incarnation was aborted: its blocks are freed now and the tombstone is
                ///< gone.
   kStale       ///< No such incarnation waits: the report must not reach the engine.
@@ -120,26 +119,27 @@ class RequestTable {
   explicit RequestTable(DomainId domain, std::size_t num_groups = 1)
       : domain_(domain), num_groups_(num_groups) {}
 
-  /// A request arrives. An id that is in use, a tombstone's too, starts a new incarnation: the
-  /// engine has one record per id, so the engine has forgotten the old one and a report of its load
-  /// is stale.
+  /// A request arrives. An id that is in use, also by a tombstone, starts a new incarnation. The
+  /// engine has one record per id, so it has forgotten the old incarnation, and a report of its
+  /// load is stale.
   Request& arrive(std::string_view engine_id, std::shared_ptr<const BlockHashes> hashes);
-  /// The living (not finished) request of that id, or null.
+  /// The living (not finished) request with that id, or null.
   [[nodiscard]] Request* find(std::string_view engine_id);
-  /// A new generation in place: its blocks were freed.
+  /// Starts a new generation in place, because its blocks were freed.
   void preempt(Request& request);
-  /// The engine finished it. Idempotent; unknown ids are ignored. Returns the load that is still
-  /// under way and is to be cancelled, or 0.
+  /// The engine finished the request. Idempotent; unknown ids are ignored. Returns the load that is
+  /// still under way and has to be cancelled, or 0.
   [[nodiscard]] TransferId finish(std::string_view engine_id);
 
   /// kIdle -> kLoading.
   void begin_load(Request& request, TransferId load);
   /// What the end of a load would mean now.
   [[nodiscard]] LoadEnd meaning_of_end(const Owner& owner, TransferId load) const;
-  /// The load ended on every rank: kLoading -> kIdle with a new generation, or the tombstone goes.
+  /// The load ended on every rank: kLoading -> kIdle with a new generation, or the tombstone is
+  /// removed.
   [[nodiscard]] LoadEnd end_load(const Owner& owner, TransferId load);
 
-  /// Living requests only.
+  /// Calls `visit` for living requests only.
   template <class Visit>
   void for_each(Visit visit) {
     for (auto& [id, request] : by_id_) {
@@ -167,7 +167,7 @@ class RequestTable {
   RequestId last_id_;
   Generation last_generation_;
   std::unordered_map<RequestId, std::unique_ptr<Request>> by_id_;
-  /// The newest incarnation of each engine id, tombstones included.
+  /// The newest incarnation of each engine id, including tombstones.
   std::unordered_map<std::string, Request*, IdHash, std::equal_to<>> newest_;
   std::size_t num_tombstones_ = 0;
   std::uint32_t num_places_ = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The life of requests, and what there is to see.
+// The life of requests, and the snapshot.
 #include "kvferry/connector/scheduler/scheduler_engine.hpp"
 
 #include "kvferry/base/error.hpp"
@@ -28,7 +28,7 @@ void SchedulerEngine::set_pool(BlockPool* pool) {
 void SchedulerEngine::on_request(std::string_view engine_id,
                                  std::shared_ptr<const BlockHashes> hashes,
                                  const RequestLimits& limits) {
-  on_finished(engine_id);  // An id in use: nothing of its earlier life may go on.
+  on_finished(engine_id);  // If the id is in use, its earlier life ends here.
   Request& request = parts_->requests.arrive(engine_id, std::move(hashes));
   request.limits = limits;
   request.load_limit = limits.max_load / parts_->options.hash_tokens;
@@ -66,7 +66,7 @@ std::optional<std::uint32_t> SchedulerEngine::lookup(std::string_view engine_id,
     return limit > first && parts_->may_wait_for_ranks() ? std::nullopt : std::optional(0U);
   }
   const LookupAnswer& answer = parts_->lookups.find(*request, first, limit);
-  // The end of what a request wants is no end of what requests share.
+  // The limit of one request is not the end of a prefix that requests share.
   const bool is_cut = limit < whole && answer.full_end == parts_->groups.align(limit);
   parts_->planner.note_junction(*request, is_cut ? 0 : answer.junction());
   if (parts_->sharing.must_wait(*request, answer)) return std::nullopt;
@@ -85,20 +85,20 @@ void SchedulerEngine::on_allocated(std::string_view engine_id, GroupBlocks table
   if (request == nullptr || request->state != RequestState::kIdle) {
     throw ProtocolError(
         "the engine allocated a load for request " + std::string(engine_id) +
-        (request == nullptr ? ", which it never announced" : " while another one is under way"));
+        (request == nullptr ? ", which it never announced" : " while another load is under way"));
   }
   const std::uint32_t hash_tokens = parts_->options.hash_tokens;
   const std::uint32_t num_hashes = (num_external_tokens + hash_tokens - 1) / hash_tokens;
   Lookups::Taken taken = parts_->lookups.take(*request, num_hashes, tables);
   parts_->lookups.end_await(*request);
-  // The whole prefix is offered once it runs, what is loaded too: the tier learns from it what is
-  // used, touches what it holds, and gets again what it has lost.
+  // The whole prefix is offered once the request runs, including its loaded part. So the tier
+  // learns what is used, touches what it holds, and gets back what it has lost.
   parts_->planner.offer_again(*request, 0);
-  // From here on, so that a reset sees that it has blocks from before.
+  // From now on a reset sees that the request has blocks from before it.
   for (std::size_t group = 0; group < request->tables.size() && group < tables.size(); ++group) {
     request->tables[group].assign(tables[group].begin(), tables[group].end());
   }
-  // A reset came between lookup and allocation: the local blocks may be from before it.
+  // A reset came between lookup and allocation, so the local blocks may be from before it.
   if (!taken.was_valid) parts_->planner.hold_back(*request);
   parts_->prover.begin_load(*request, taken.first, taken.end);
   const bool has_lease = taken.leased.has_value();
@@ -117,12 +117,12 @@ void SchedulerEngine::on_blocks_invalid(std::span<const BlockId> blocks) {
   parts_->requests.for_each([&](Request& request) {
     const std::optional<std::uint32_t> first = parts_->prover.find_first(request, invalid);
     if (!first) return;
-    // What it computed after them it computed from them.
+    // Everything after the lost blocks was computed from them.
     const std::vector<BlockId> its = parts_->prover.take_back(request, *first);
     lost.insert(lost.end(), its.begin(), its.end());
     parts_->planner.offer_again(request, *first);
-    // With asynchronous scheduling vLLM takes the next step's token for that of the step that
-    // failed, and the ranks do not: they disagree about what comes after the tokens known now.
+    // With asynchronous scheduling vLLM takes the next step's token for that of the failed step,
+    // and the ranks do not. So they disagree about what comes after the tokens known now.
     if (request.state != RequestState::kIdle) return;
     parts_->sync_keys(request);
     parts_->prover.distrust_new_keys(request);
@@ -135,8 +135,8 @@ void SchedulerEngine::on_blocks_invalid(std::span<const BlockId> blocks) {
 
 void SchedulerEngine::on_preempted(std::string_view engine_id) {
   Request* request = parts_->requests.find(engine_id);
-  // A request that already loads again was preempted before that load, by a reset of the engine's
-  // cache.
+  // If the request loads again already, a reset of the engine's cache preempted it before that
+  // load.
   if (request == nullptr || request->state != RequestState::kIdle) return;
   parts_->offer_rest(*request);
   parts_->prover.on_preempted(*request);

@@ -23,7 +23,7 @@ void validate_classes(const SchedulerOptions& options) {
     }
     if (of.slots_per_chunk == 0) {
       throw ConfigError("slots_per_chunk of slab class " + std::to_string(i) +
-                        " is 0; expected one slot at least");
+                        " is 0; expected at least one slot");
     }
     if (i > 0 && of.slot_bytes.front() > options.classes[i - 1].slot_bytes.front()) {
       throw ConfigError("the slots of class " + std::to_string(i) +
@@ -36,7 +36,7 @@ void validate_classes(const SchedulerOptions& options) {
   }
   for (const KvGroup& group : options.groups) {
     if (group.hashes_per_block == 0) {
-      throw ConfigError("a KV cache group has 0 hashes for each block; expected one at least");
+      throw ConfigError("a KV cache group has 0 hashes for each block; expected at least one");
     }
     group.reach.check_block(options.hash_tokens * group.hashes_per_block);
     if (group.slab_class.value() < options.classes.size()) continue;

@@ -14,7 +14,7 @@ namespace kvferry::connector {
 
 namespace {
 
-/// As many as the tier can have blocks.
+/// As many keys as the tier can have blocks.
 std::size_t max_promised_keys(const SchedulerOptions& options) {
   if (options.tier.max_promised_share == 0) return 0;
   std::size_t most = 0;
@@ -97,7 +97,7 @@ void SchedulerEngine::Parts::grow_tier() {
     stores.set_ring(ranks.ring_room());
     if (stores.is_off()) backlog.clear();
     tier->narrow_name_space(ranks.joint_probe());
-    // What was found as they arrived, by another name space or beyond what is ready.
+    // Earlier answers are of another name space, or of fewer ready slots.
     lookups.forget_answers();
   }
   tier->grow_to(now_ready);
@@ -113,7 +113,7 @@ std::vector<StepReport> SchedulerEngine::Parts::readable(
     return report.domain != options.domain;
   };
   std::erase_if(reports, is_foreign);
-  // What one report says of its rank depends on what those before it said.
+  // Whether a report is possible depends on the reports of its rank before it.
   std::optional<RankRegister> trial;
   for (const StepReport& report : reports) {
     if (!trial && (report.topology || report.num_ready_chunks)) trial.emplace(ranks);
@@ -145,8 +145,8 @@ void SchedulerEngine::Parts::heed_damage() {
   backlog.clear();
   warnings.push_back(std::to_string(DamageRecord::kMostInARow) + " loads in a row of rank " +
                      std::to_string(distrusted->value()) +
-                     " brought blocks that are not what was stored. The CPU tier finds and stores "
-                     "nothing from now on: check the memory of that machine and its link to the "
+                     " brought other bytes than were stored. The CPU tier finds and stores "
+                     "nothing from now on. Check the memory of that machine and its link to the "
                      "device, and restart the engine");
 }
 
@@ -182,8 +182,8 @@ void SchedulerEngine::Parts::expect_ranks() {
   dcheck_consistent();
   throw TimeoutError(
       "rank " + names + " of " + std::to_string(options.world_size) + " has not ended " +
-      late->what + " and has said nothing of it for " + std::to_string(late->age.count()) +
-      " s of steps (rank_timeout): it is lost. The memory that it may still write is in"
+      late->what + " and has not reported on it for " + std::to_string(late->age.count()) +
+      " s of steps (rank_timeout), so it is lost. The memory that it may still write is in"
       " quarantine (" +
       std::to_string(tier->snapshot().num_quarantined) +
       " slots). Look for that worker's own error; restart the engine");

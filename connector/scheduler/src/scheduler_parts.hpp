@@ -38,14 +38,14 @@
 
 namespace kvferry::connector {
 
-/// The parts of the scheduler side, and what concerns several of them at once. A part knows those
-/// that it is made with, and none that come after it.
+/// The parts of the scheduler side, and functions that concern several of them at once. A part
+/// knows the parts that it is constructed with, and none that come after it.
 struct SchedulerEngine::Parts {
   explicit Parts(SchedulerOptions given);
 
   // ---- requests ----
 
-  /// Request::sync_keys(), for all parts that keep something of its keys.
+  /// Request::sync_keys(), for all parts that keep data about its keys.
   void sync_keys(Request& request);
   /// Keys are of these weights from now on.
   void take_weights(WeightsId now);
@@ -53,46 +53,48 @@ struct SchedulerEngine::Parts {
   void await_turn(const Request& request) {
     if (options.tier.max_awaited_share > 0 && request.load_limit > 0) lookups.await(request);
   }
-  /// The request has a prompt of so many tokens.
+  /// The request has a prompt of this many tokens.
   void note_prompt(Request& request, std::uint32_t num_tokens) const {
     if (options.stored_part != StoredPart::kPrompt) return;
     request.store_limit = std::min(request.limits.max_store, num_tokens) / options.hash_tokens;
   }
-  /// At the end of its turn: what came to be known as complete after the last plan that names it
-  /// (asynchronous scheduling).
+  /// Offers, at the end of a turn, the blocks that became known as complete after the last plan
+  /// that names the request (asynchronous scheduling).
   void offer_rest(Request& request);
-  /// What a step adds to a table of a request that is not followed: it writes these blocks, now or
-  /// later, but those of a whole table that hold the first `num_computed` tokens.
+  /// Handles the blocks that a step adds to a table of a request that is not followed. The request
+  /// writes these blocks, now or later, except those of a whole table that hold the first
+  /// `num_computed` tokens.
   void drop_added(TableUpdate update, GroupBlocks blocks, std::uint32_t num_computed);
 
   // ---- ranks ----
 
-  /// Whose blocks a shared tier's are is known when every rank has registered. It does so in the
-  /// first step, which needs no token: a request may be asked again after it, for `max_load_wait`.
+  /// The blocks of a shared tier have known owners only after every rank has registered. The ranks
+  /// do that in the first step, which needs no token. So a request may be asked again after it, for
+  /// `max_load_wait`.
   [[nodiscard]] bool may_wait_for_ranks();
-  /// The tier has the slots that are ready on every rank.
+  /// Gives the tier the slots that are ready on every rank.
   void grow_tier();
-  /// The reports that are meant for this engine. Throws as fold(); nothing has changed then.
+  /// The reports that are meant for this engine. Throws as fold() does; then nothing has changed.
   [[nodiscard]] std::vector<StepReport> readable(
       std::span<const std::span<const std::byte>> encoded) const;
-  /// Takes down what a rank says of itself and of its transfers, which are settled later.
+  /// Notes what a rank reports about itself and its transfers, which are settled later.
   void mark(const StepReport& report);
   /// Throws ProtocolError for a report of a plan that was never made.
   void expect_known_plan(const StepReport& report) const;
-  /// If a rank's memory or its link is not to be trusted any more: finds and stores nothing from
-  /// now on.
+  /// If a rank's memory or its link can no longer be trusted, the tier finds and stores nothing
+  /// from now on.
   void heed_damage();
-  /// A rank that kept silent for too long is lost: throws TimeoutError.
+  /// Throws TimeoutError if a rank is lost because it was silent for too long.
   void expect_ranks();
   void end_step();
 
   [[nodiscard]] std::uint64_t wasted_bytes(const cpu_tier::SlabSnapshot& slabs) const;
-  /// Debug builds: what the books hold is what the tier counts (G10).
+  /// In debug builds: checks that the books hold what the tier counts (G10).
   void dcheck_consistent() const;
 
   const SchedulerOptions options;
-  BlockPool* pool = nullptr;  ///< None before set_pool().
-  WeightsId weights;          ///< That the model has now.
+  BlockPool* pool = nullptr;  ///< Null before set_pool().
+  WeightsId weights;          ///< The model's present weights.
   const std::unique_ptr<cpu_tier::Tier> tier;
   BlockGroups groups;
   Backlog backlog;
@@ -113,10 +115,12 @@ struct SchedulerEngine::Parts {
   std::optional<RankPatience::Stamp> first_plan;
   std::uint64_t hit_tokens = 0;
   std::uint64_t stale_reports = 0;
-  std::vector<std::string> warnings;   ///< Not taken yet.
-  std::uint32_t num_first_chunks = 0;  ///< Of the tier, ready on every rank without an order.
-  std::optional<std::chrono::steady_clock::time_point> first_asked;  ///< Before that.
-  /// Of a tier that engines share. Last: it ends before what it tends.
+  std::vector<std::string> warnings;  ///< Not taken yet.
+  std::uint32_t num_first_chunks =
+      0;  ///< The tier's chunks that every rank makes ready without an order.
+  std::optional<std::chrono::steady_clock::time_point>
+      first_asked;  ///< When it was first asked before that.
+  /// For a tier that engines share. It is the last member, so that it ends before what it tends.
   std::optional<cpu_tier::TierKeeper> keeper;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the engine does in a step, the plan of it, and what ranks report of it.
+// The engine's work in a step, its plan, and the ranks' reports of it.
 #include "kvferry/base/error.hpp"
 #include "kvferry/connector/scheduler/scheduler_engine.hpp"
 #include "kvferry/connector/wire/step_plan.hpp"
@@ -28,7 +28,8 @@ void SchedulerEngine::on_scheduled(std::string_view engine_id, TableUpdate updat
   request->update_tables(update, blocks);
   if (tokens.num_prompt > 0) parts_->note_prompt(*request, tokens.num_prompt);
   parts_->prover.cover(*request, update, blocks, tokens, parts_->last_seq);
-  // Most steps of a decoding request complete no block; its hashes need not be looked at then.
+  // Most steps of a decoding request complete no block. Then there is no need to look at its
+  // hashes.
   if (!parts_->planner.note_step(*request, update, tokens)) return;
   parts_->sync_keys(*request);
   parts_->planner.offer_step(*request, update, tokens);
@@ -47,13 +48,13 @@ void SchedulerEngine::on_state(std::string_view engine_id, GroupId group, BlockI
   if (request == nullptr || request->state != RequestState::kIdle) return;
   if (!parts_->planner.takes_states(*request)) return;
   parts_->sync_keys(*request);
-  // A state amid a block has no key: the engine keeps it for itself.
+  // A state in the middle of a block has no key: the engine keeps it for itself.
   const std::uint32_t block_tokens = parts_->groups.block_tokens(group);
   const std::uint32_t num_blocks = num_tokens / block_tokens;
   if (num_tokens % block_tokens != 0 || num_blocks > request->keys_of(group).size()) return;
   auto& table = request->tables[group.value()];
   if (num_blocks == 0 || num_blocks > table.size()) return;
-  // With drafts the engine moves blocks within a table, and does not say so.
+  // With drafts the engine moves blocks within a table without saying so.
   table[num_blocks - 1] = block;
   parts_->prover.note_state(*request, {group, num_blocks - 1, block});
 }

@@ -10,20 +10,20 @@ namespace kvferry::connector {
 
 /// The clock of the scheduler side's time-outs: it runs while the engine steps.
 ///
-/// From a plan to its step's output time counts, `most_per_output` at most, so that an engine whose
-/// process was stopped in a step (SIGSTOP, a frozen cgroup, a debugger) has lost little. From the
-/// last output to the next plan the engine makes its next step or rests: what counts of that is
-/// kMostBetween at most. Not thread-safe.
+/// From a plan to its step's output time counts, at most `most_per_output`. So an engine whose
+/// process was stopped within a step (SIGSTOP, a frozen cgroup, a debugger) has lost little. From
+/// the last output to the next plan the engine makes its next step or is idle, and at most
+/// kMostBetween of that counts. Not thread-safe.
 class ServedTime {
  public:
   using Clock = std::chrono::steady_clock;
-  /// More than an engine takes between two steps.
+  /// Longer than the time that an engine takes between two steps.
   static constexpr std::chrono::nanoseconds kMostBetween = std::chrono::milliseconds(100);
 
   explicit ServedTime(std::chrono::nanoseconds most_per_output)
       : most_per_output_(std::max(most_per_output, std::chrono::nanoseconds(1))) {}
 
-  /// A plan goes out. While others are out its own time has begun already.
+  /// A plan is sent. If other plans are out, its time has begun already.
   void on_plan(Clock::time_point now) {
     if (num_out_++ == 0) advance(now, std::min(kMostBetween, most_per_output_));
   }

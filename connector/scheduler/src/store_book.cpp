@@ -11,8 +11,8 @@
 namespace kvferry::connector {
 
 StoreBook::~StoreBook() {
-  // Every rank that has not ended a store may write its slots for as long as the rank lives. A tier
-  // of this engine's own goes with it, so that nothing reuses them; in a shared tier a peer would.
+  // A rank that has not ended a store may write its slots for as long as the rank lives. A private
+  // tier ends with this engine, so nothing reuses the slots. In a shared tier a peer would.
   for (auto& [transfer, store] : stores_) {
     tier_.leave_behind(tier_.abort(std::move(store.writable)));
     tier_.leave_behind(std::move(store.aborted));
@@ -26,8 +26,8 @@ std::uint64_t StoreBook::plan_limit() const {
   if (!is_on()) return 0;
   const std::uint64_t whole = ring_->num_bytes;
   const std::uint64_t room = whole > ring_claims_ ? whole - ring_claims_ : 0;
-  // An eighth of the ring more in each step: a ring that turns out to drain faster is found within
-  // a few steps, one that is stuck costs little.
+  // Each step plans an eighth of the ring more. So a ring that drains faster is found within a few
+  // steps, and a stuck ring costs little.
   const auto largest = std::max_element(ring_->block_bytes.begin(), ring_->block_bytes.end());
   return room + recently_taken_ + whole / 8 + 8 * *largest;
 }
@@ -79,7 +79,7 @@ void StoreBook::expect_fits(const StepReport& report) const {
       return one.transfer == ended.transfer;
     };
     if (std::any_of(report.gathered.begin(), report.gathered.end(), is_its)) continue;
-    refuse(ended.transfer, " ended, and has not said how much it gathered of,");
+    refuse(ended.transfer, " ended without a report of how much it gathered of,");
   }
 }
 
@@ -103,7 +103,7 @@ void StoreBook::settle() {
   std::sort(marked_.begin(), marked_.end());
   marked_.erase(std::unique(marked_.begin(), marked_.end()), marked_.end());
   std::optional<std::uint64_t> taken;
-  // Newest first, so that what goes back to the head of the backlog stands there oldest first.
+  // Newest first, so that the backlog's head has the returned blocks in the order oldest first.
   for (auto it = marked_.rbegin(); it != marked_.rend(); ++it) {
     const auto found = stores_.find(*it);
     Store& store = found->second;
@@ -128,8 +128,8 @@ std::uint64_t StoreBook::settle_gathers(Store& store) {
   ring_claims_ -= store.ring_claim * store.block_bytes - taken;
   store.ring_claim = most;
   if (store.was_aborted) return taken;
-  // What a rank skipped is stored on no rank: forgotten here, offered again, and its slot is free
-  // as soon as no rank writes it.
+  // A block that one rank skipped is stored on no rank. It is forgotten here and offered again, and
+  // its slot is free as soon as no rank writes it.
   for (std::size_t i = store.blocks.size(); i > least; --i) {
     backlog_.push_front({store.blocks[i - 1],
                          tier_.key(store.writable.slab_class(), store.writable.slots()[i - 1])});
@@ -190,7 +190,7 @@ std::vector<TransferId> StoreBook::abort_stores_of(std::span<const BlockId> bloc
 
 std::vector<TransferId> StoreBook::abort_stores_of(WeightsId weights) {
   return abort_if([&](const Store& store) {
-    // Those of an aborted one have no keys any more; all of one are of the same weights.
+    // An aborted store has no keys any more. All keys of one store are of the same weights.
     if (store.was_aborted || store.writable.empty()) return false;
     return tier_.key(store.writable.slab_class(), store.writable.slots().front()).is_of(weights);
   });
@@ -203,7 +203,7 @@ void StoreBook::abort(Store& store) {
 
 void StoreBook::add_overdue(const RankPatience& patience, std::optional<Overdue>& found) const {
   for (const auto& [transfer, store] : stores_) {
-    // Planned in the order of their numbers: the others are younger.
+    // Stores are planned in the order of their numbers, so the others are younger.
     if (!patience.overdue(store.sent)) return;
     const auto describe = [id = transfer, &of = store] {
       return "store " + std::to_string(id.value()) + " of owner " + to_string(of.owner);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tier's policy hears of requests, and what becomes of its answers.
+// What the tier's policy is told about requests, and what follows from its answers.
 #include "store_planner.hpp"
 
 #include <algorithm>
@@ -16,11 +16,11 @@ void StorePlanner::offer_step(const Request& request, TableUpdate update,
   const std::uint32_t first_written = tokens.num_computed / groups_.hash_tokens();
   const std::uint32_t complete =
       (tokens.num_computed + tokens.num_scheduled) / groups_.hash_tokens();
-  // What is computed again (a failed load, a roll-back) is offered again.
+  // Blocks that are computed again (after a failed load or a roll-back) are offered again.
   const std::uint32_t first = std::min(offers.num_offered, first_written);
   const std::uint32_t end = std::min({complete, request.num_hashes, request.table_end(groups_)});
-  // This step writes these blocks, maybe under a key that the backlog knows them by: what was read
-  // at the bind would be the old content.
+  // This step writes these blocks, possibly under a key that the backlog has for them: a gather at
+  // the bind would read the old content.
   for (const GroupId group : groups_.ids()) {
     if (backlog_.size() == 0) break;
     const std::uint32_t last = groups_.num_complete(group, end);
@@ -51,7 +51,7 @@ void StorePlanner::mark_retained(const Request& request, GroupId group, BlockGro
   const auto keep = [&](BlockGroups::Range part) {
     const std::uint32_t last = std::min(part.last, blocks.last);
     for (std::uint32_t at = std::max(part.first, blocks.first); at < last; ++at) {
-      // A block that only stands for one which slid out of a window is used by no request.
+      // A block that only stands for one that slid out of a window is used by no request.
       if (!groups_.is_null(group, table[at - blocks.first])) retained[at - blocks.first] = 1;
     }
   };
@@ -64,9 +64,10 @@ void StorePlanner::mark_retained(const Request& request, GroupId group, BlockGro
       if (retained[at - blocks.first] == 1) keep({at - std::min(at, unseen), at});
     }
   }
-  // The engine knows of shared prefixes that it has itself; most of them only the tier has.
+  // The engine knows the shared prefixes that it has itself. Most shared prefixes are only in the
+  // tier.
   keep(groups_.needed(group, 0, offers_.of(request).junction));
-  // Where a request wants its last block stored, loads of it end.
+  // Loads of a request end where the request wants its last block stored.
   const std::uint32_t most = request.limits.max_store / groups_.hash_tokens();
   if (most == request.store_limit) keep(groups_.needed(group, 0, groups_.align(most)));
   const std::uint32_t interval = retention_.interval_tokens / groups_.hash_tokens();
@@ -75,7 +76,7 @@ void StorePlanner::mark_retained(const Request& request, GroupId group, BlockGro
 
 void StorePlanner::offer_group(const Request& request, GroupId group, BlockGroups::Range blocks,
                                std::uint32_t first_kept) {
-  // A prefix that was found has many that stand for no block any more.
+  // Most entries of a prefix that was found stand for no block any more.
   const std::span<const BlockId> table = request.table(group);
   while (blocks.first < blocks.last && groups_.is_null(group, table[blocks.first])) ++blocks.first;
   std::vector<std::uint8_t>& retained = buffer_.retained;
@@ -112,7 +113,7 @@ std::span<const OfferAnswer> StorePlanner::offer(const Candidate& candidate, Buf
     }
     const std::uint32_t at =
         (candidate.first + static_cast<std::uint32_t>(i)) * groups_.block_length(candidate.group);
-    // A window's or chunk's block is needed by loads that end near it only.
+    // Only loads that end near a block of a window or chunk need it.
     const bool ends = answer != OfferAnswer::kStore && groups_.needs_all(candidate.group);
     if (ends) offers.store_end = std::min(offers.store_end, at);
     if (answer == OfferAnswer::kStore && at < offers.store_end) continue;
@@ -158,12 +159,12 @@ void StorePlanner::offer_proven(const Request& request, OfferTo where) {
   if (first >= end) return;
   offers.num_offered = end;
   for (const GroupId group : groups_.ids()) {
-    if (groups_.is_told(group)) continue;  // The engine has said where they are.
+    if (groups_.is_told(group)) continue;  // The engine says where they are.
     // A window's blocks serve loads that end with them or soon after, and loads end where a block
-    // of every group does. The engine caches them then, too.
+    // of every group does. The engine caches them there, too.
     const bool waits = !groups_.needs_all(group);
     std::uint32_t begin = groups_.num_complete(group, waits ? groups_.align(first) : first);
-    // What was not retained may be needed with what is.
+    // Blocks that were not retained may be needed together with retained ones.
     begin -= std::min(begin, groups_.num_unseen(group));
     const std::uint32_t last = groups_.num_complete(group, waits ? groups_.align(end) : end);
     if (begin >= last) continue;
@@ -178,7 +179,7 @@ void StorePlanner::count_unwanted(const Request& request, std::uint32_t end) {
   const std::uint32_t first = std::max(offers.num_counted, request.store_limit);
   offers.num_counted = std::max(offers.num_counted, end);
   for (const GroupId group : groups_.ids()) {
-    // Of windows and states only some are stored, and which ones is not asked here.
+    // Only some blocks of windows and states are stored. Which ones is not decided here.
     if (!groups_.needs_all(group)) continue;
     const std::span<const BlockKey> keys = request.keys_of(group);
     const std::uint32_t last = groups_.num_complete(group, end);
@@ -203,7 +204,7 @@ void StorePlanner::offer_states(const Request& request, OfferTo where) {
 }
 
 void StorePlanner::offer_newly_proven() {
-  // A request that found another one's blocks may stand before that one.
+  // A request may come before the request whose blocks it found, so this repeats.
   for (bool again = !prover_.in_doubt().empty(); again;) {
     again = false;
     for (const Request* request : prover_.in_doubt()) {
@@ -247,7 +248,7 @@ void StorePlanner::forget_all(RequestTable& requests) {
   candidates_.clear();
   states_.clear();
   requests.for_each([this](const Request& request) {
-    // What it has in the pool was computed before the reset and must not come back.
+    // The request's blocks in the pool were computed before the reset and must not come back.
     if (request.has_blocks()) offers_.of(request).storable = false;
   });
 }

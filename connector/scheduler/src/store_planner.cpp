@@ -16,7 +16,7 @@ using cpu_tier::OfferAnswer;
 std::vector<StoreOrder> StorePlanner::plan(RankPatience::Stamp stamp) {
   Draft draft{{}, stores_.plan_limit(), stamp};
   plan_witness(draft);
-  // A plan lists ready stores first (StepPlan::stores), and so the backlog is planned before the
+  // A plan lists ready stores first (StepPlan::stores), so the backlog is planned before the
   // states. But states have the first claim on the room: the backlog gets what they leave.
   std::uint64_t of_states = 0;
   for (const Candidate& state : states_) {
@@ -69,7 +69,7 @@ std::vector<BacklogEntry> StorePlanner::take_backlog(std::uint64_t room, Buffer&
     KeyState state{};
     tier_.lookup(slab_class, {&entry->key, 1}, {&state, 1});
     if (state != KeyState::kAbsent) continue;
-    // Two blocks of the pool can carry one key; the first stands for both.
+    // Two blocks of the pool can carry one key. The first one stands for both.
     if (buffer.seen.contains(entry->key.mixed())) continue;
     if (stores_.block_bytes(slab_class) > room) {
       backlog_.push_front(*entry);
@@ -189,7 +189,7 @@ std::uint32_t StorePlanner::plan_store(Draft& draft, const Wish& wish) {
     if (room == 0) return 0;
     blocks = blocks.first(room);
     reserved = tier_.reserve(wish.slab_class, wish.keys.first(room));
-    if (!reserved.ok()) return 0;  // Peers may have taken it by now.
+    if (!reserved.ok()) return 0;  // Peers may have taken the room by now.
   }
   const TransferId transfer = transfers_.next();
   const Owner owner =
@@ -205,7 +205,7 @@ void StorePlanner::dcheck_proven(const Wish& wish) const {
   for (std::size_t i = 0; i < wish.blocks.size(); ++i) {
     KVFERRY_CHECK(prover_.holds(wish.blocks[i], wish.keys[i]),
                   "block " + std::to_string(wish.blocks[i].value()) +
-                      " is to be stored, and nothing has proven what it holds");
+                      " is to be stored, but nothing proves what it holds");
   }
 #else
   static_cast<void>(wish);

@@ -7,11 +7,12 @@
 namespace kvferry::connector {
 namespace {
 
-/// Runs that ranks are at work on: what is evicted for them is gone for as long as they take.
+/// How many runs the ranks work on at once. The blocks evicted for them are gone for as long as
+/// that takes.
 constexpr std::size_t kMostUnderWay = 8;
 
-/// Chunks that one step evicts at most, or one run if that has more: a step takes some tens of
-/// microseconds longer then.
+/// Most chunks that one step evicts, or one run if that has more. Such a step takes some tens of
+/// microseconds longer.
 constexpr std::uint32_t kMostOfStep = 256;
 
 }  // namespace
@@ -19,7 +20,7 @@ constexpr std::uint32_t kMostOfStep = 256;
 void TierResizer::begin(const Shape& shape) {
   shape_ = shape;
   if (shape_.run == 0) return;
-  // A run that is not ready as a whole from the start comes by an order.
+  // A run that is not completely ready from the start is restored by an order.
   const std::uint32_t whole = shape_.first_chunks / shape_.run * shape_.run;
   if (shape_.first_chunks < shape_.max_chunks && whole == 0) {
     shape_.run = 0;
@@ -133,7 +134,7 @@ void TierResizer::settle() {
       }
     } else {
       to_take_back_.insert(first);
-      // More is asked of the ranks only after the next set_target().
+      // The ranks get no more orders until the next set_target().
       target_ = num_in_use() + num_restoring_;
     }
   }

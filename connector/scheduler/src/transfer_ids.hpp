@@ -5,7 +5,7 @@
 
 namespace kvferry::connector {
 
-/// Numbers the stores and loads of one scheduler side, in the order in which they are planned.
+/// Numbers the stores and loads of one scheduler side, in the order of their planning.
 class TransferIds {
  public:
   [[nodiscard]] TransferId next() { return last_ = last_.next(); }

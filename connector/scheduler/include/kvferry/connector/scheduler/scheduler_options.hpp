@@ -21,68 +21,68 @@ namespace kvferry::connector {
 /// One KV cache group of the engine. All groups share the pool's pages.
 struct KvGroup {
   TokenReach reach;
-  /// Of its blocks' slots: groups of fewer layers have smaller blocks.
+  /// The class of its blocks' slots: groups of fewer layers have smaller blocks.
   SlabClassId slab_class{0};
-  /// Hashes of the engine that cover one of its blocks. The last of them is the block's key.
+  /// How many of the engine's hashes cover one of its blocks. The last of them is the block's key.
   std::uint32_t hashes_per_block = 1;
-  /// Of a window's tokens, how many no token sees. The engine keeps their blocks all the same, and
-  /// expects a load to bring them; but its own hits need none of them, and its cache none either.
+  /// How many tokens of a window no token sees. The engine keeps their blocks all the same, and
+  /// expects a load to bring them, although neither its own hits nor its cache need them.
   std::uint32_t unseen_tokens = 0;
 };
 
-/// Slots of one size, as options: from each of these the tier makes a class of its own
-/// (Tier::SlabClass).
+/// Slots of one size, as options. The tier makes one class (Tier::SlabClass) from each of these.
 struct SlabClass {
   std::uint32_t slots_per_chunk = 1;
-  /// Packed bytes of one block, by rank. 0: not told, and so as the rank says; of a later pipeline
-  /// stage, which has other layers than the first. The first rank's are told.
+  /// By rank: packed bytes of one block. 0: unknown until the rank reports it. That is so for later
+  /// pipeline stages, which have other layers than the first; the first rank's are never 0.
   std::vector<std::uint64_t> slot_bytes;
 };
 
 /// Whether blocks that a streaming session computes in its later turns are stored. They are not
-/// where the engine gets a later turn wrong: it goes on from a wrong recurrent state, or keeps a
-/// block under a hash whose tokens the session has taken back.
+/// stored with an engine that gets later turns wrong: it continues from a wrong recurrent state, or
+/// keeps a block under a hash whose tokens the session has taken back.
 enum class LaterTurns : std::uint8_t { kStored, kNotStored };
 
-/// Which blocks of windows and chunks are stored: a load needs those before its end only, and most
-/// loads end where the engine's own cache expects them to. (Of recurrent state the engine says what
-/// it leaves, and full attention needs every block.)
+/// Which blocks of windows and chunks are stored. A load needs only those before its end, and most
+/// loads end where the engine's own cache expects them to. (For recurrent state the engine says
+/// which states it leaves, and full attention needs every block.)
 struct Retention {
   enum class Rule : std::uint8_t {
     kEngine,  ///< Those that the engine's own cache has under their key, and those before a
               ///< junction: the end of a prefix that the tier has of full attention, and a request
               ///< shares.
-    kDense    ///< All: for prompts that are forked anywhere.
+    kDense    ///< All blocks, for prompts that can fork anywhere.
   };
   Rule rule = Rule::kDense;
-  /// With kEngine also what a load needs that ends at a multiple of so many tokens; 0: nothing
-  /// more.
+  /// With kEngine, also the blocks for loads that end at multiples of this many tokens; 0: no
+  /// others.
   std::uint32_t interval_tokens = 0;
 };
 
-/// Which part of a request the tier stores blocks of. A block that has the last tokens of the
-/// prompt and the first ones of the output is of the output.
+/// For which part of a request the tier stores blocks. A block with the last tokens of the prompt
+/// and the first ones of the output belongs to the output.
 enum class StoredPart : std::uint8_t {
   kAll,
-  kPrompt  ///< What the client has sent (StepTokens::num_prompt), and nothing that was decoded.
+  kPrompt  ///< Only what the client has sent (StepTokens::num_prompt), not what was decoded.
 };
 
-/// What the scheduler side is told; every rank's first report is compared with it (G8).
+/// The options of the scheduler side. Every rank's first report is compared with them (G8).
 struct SchedulerOptions {
   DomainId domain;
   std::uint32_t world_size = 1;
-  /// Tokens that one of the engine's hashes covers.
+  /// Number of tokens that one of the engine's hashes covers.
   std::uint32_t hash_tokens = 0;
-  /// Blocks of the engine's GPU pool.
+  /// Number of blocks of the engine's GPU pool.
   std::uint32_t num_blocks = 0;
-  /// The largest of the first rank first. One class alone has a slot in each chunk.
+  /// In the order of the first rank's sizes, the largest first. If there is only one class, each
+  /// chunk has one slot.
   std::vector<SlabClass> classes;
-  /// By rank; empty: every rank keeps a copy of its own.
+  /// By rank; empty: every rank keeps its own copy.
   std::vector<ReplicaPlace> replicas;
-  /// Most chunks that the tier may come to have; the ranks' reports set how many are usable.
+  /// Most chunks that the tier can ever have. The ranks' reports set how many are usable.
   std::uint32_t max_chunks = 0;
-  /// The tier that engine instances share, of as many chunks; outlives the engine. None: the tier
-  /// is this engine's own.
+  /// The tier that engine instances share, with this many chunks; it outlives the engine. Null: the
+  /// tier is this engine's own.
   cpu_tier::TierDirectory* shared_tier = nullptr;
   /// Which blocks the tier stores and evicts.
   cpu_tier::TierOptions tier;
@@ -90,19 +90,21 @@ struct SchedulerOptions {
   Retention retention;
   LaterTurns later_turns = LaterTurns::kStored;
   StoredPart stored_part = StoredPart::kAll;
-  /// That the model has at first (SchedulerEngine::change_weights()).
+  /// The model's weights at first (SchedulerEngine::change_weights()).
   WeightsId weights;
-  /// A rank that keeps silent for longer, about itself or about what it was sent, is lost. Silence
-  /// counts while the engine steps, a sixteenth of this for one step at most, and 16 steps have to
-  /// pass; a rest counts nothing. Longer than the ranks' own transfer_timeout (300 s by default),
-  /// so that a rank that can speak names the transfer itself.
+  /// A rank is lost if it is silent for longer than this, about itself or about what was sent to
+  /// it. Silence counts while the engine steps: one step counts a sixteenth of this time at most,
+  /// and at least 16 steps have to pass. An idle engine counts nothing. This is longer than the
+  /// ranks' own transfer_timeout (300 s by default), so that a rank that works names the transfer
+  /// itself.
   std::chrono::nanoseconds rank_timeout = std::chrono::seconds(360);
-  /// A load that some rank has not begun after so long fails; one that has begun goes on. Counted
-  /// as the rank_timeout is.
+  /// A load that some rank has not begun within this time fails; a load that has begun continues.
+  /// It is counted in the same way as the rank_timeout.
   std::chrono::nanoseconds load_timeout = std::chrono::seconds(30);
-  /// How long a request waits for another one's load of the same prefix at most; 0: not at all.
+  /// How long a request waits at most for another request's load of the same prefix; 0: it does not
+  /// wait.
   std::chrono::nanoseconds max_load_wait = std::chrono::seconds(1);
-  /// For tests; empty: std::chrono::steady_clock::now.
+  /// A clock for tests; empty: std::chrono::steady_clock::now.
   std::function<std::chrono::steady_clock::time_point()> clock;
 };
 
