@@ -18,7 +18,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// The arena that is asked for, when it can exist.
+/// Checks that the requested arena can exist, and returns its shape.
 ArenaShape checked(std::uint64_t chunk_bytes, std::uint32_t num_chunks,
                    std::uint32_t tags_per_chunk) {
   if (chunk_bytes == 0 || num_chunks == 0) {
@@ -33,7 +33,7 @@ ArenaShape checked(std::uint64_t chunk_bytes, std::uint32_t num_chunks,
   return {chunk_bytes, num_chunks, tags_per_chunk};
 }
 
-/// What was granted, of a shape that was asked for.
+/// The shape that was granted for a request.
 ArenaShape granted_shape(const ArenaGrant& grant, std::uint64_t chunk_bytes,
                          const ArenaOptions& options) {
   return {chunk_bytes, grant.num_chunks,
@@ -65,7 +65,7 @@ Arena::Arena(gpu::Device& device, std::unique_ptr<ArenaSource> source, std::uint
       pages_(source_->map(), map_tags(*source_, shape_), shape_, options),
       piece_device_addresses_((std::uint64_t{shape_.num_chunks} + grant_.chunks_per_piece - 1) /
                               grant_.chunks_per_piece) {
-  // The host back end locks nothing.
+  // The host back end locks no memory.
   if (device.kind() != gpu::BackendKind::kHost) {
     if (auto warning = memlock_warning(pages_.mapping().size_bytes())) {
       grant_.warnings.push_back(*warning);
@@ -124,10 +124,10 @@ void Arena::warn_of_slow_memory(std::uint64_t bytes, std::chrono::nanoseconds to
                 static_cast<double>(bytes) / (1 << 20), seconds, bytes_per_second / 1e6);
   grant_.warnings.push_back(
       std::string(text) +
-      ", for which the start of the engine waited: the machine gives memory slowly. A virtual "
-      "machine does so for memory that it has not touched since it was started, and any machine "
-      "whose cores are all busy, or whose kernel first has to free or to move memory. A smaller "
-      "pinned_piece_bytes makes the wait shorter");
+      ", and the engine's start waited for it: the machine gives memory slowly. A virtual "
+      "machine does so for memory that it has not touched since its start, and any machine "
+      "does so if its cores are busy, or if its kernel has to free or move memory first. A smaller "
+      "pinned_piece_bytes shortens the wait");
 }
 
 ChunkId Arena::end_of_step(std::uint32_t first, std::uint64_t most_bytes) const {

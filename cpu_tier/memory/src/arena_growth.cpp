@@ -10,11 +10,11 @@
 namespace kvferry::cpu_tier {
 namespace {
 
-/// Of its time a gentle growth works a quarter: continuous copies of a fourth of a link's rate cost
-/// an engine nothing that was seen (reference: 25 % duty, 0 %).
+/// A gentle growth works a quarter of its time: continuous copies at a quarter of a link's rate had
+/// no cost for an engine that was seen (reference: 25 % duty, 0 %).
 constexpr int kPausesPerStep = 3;
 
-/// For an order, which wakes it.
+/// How long it waits for an order, which wakes it.
 constexpr std::chrono::hours kLongWait{1};
 
 }  // namespace
@@ -85,8 +85,8 @@ void ArenaGrowth::work(const std::stop_token& stop) {
       const Clock::time_point began = Clock::now();
       const std::uint64_t bytes = grow(stop);
       growing = bytes > 0;
-      // What it waited for others was no work: members that paused for each other's pauses would
-      // pause ever longer.
+      // The wait for other members does not count as work. Otherwise members that wait for each
+      // other's pauses would pause longer and longer.
       set_pace(bytes, Clock::now() - began - arena_.waited());
     } catch (const std::exception& error) {
       failure = error.what();
@@ -106,7 +106,7 @@ std::uint64_t ArenaGrowth::grow(const std::stop_token& stop) {
 
 void ArenaGrowth::end_growth(const std::stop_token& stop, std::string failure) {
   arena_.end_growth();
-  // Here, because it reads all that the kernel has on the pages.
+  // The report is made here, because it reads everything that the kernel knows about the pages.
   const auto report =
       stop.stop_requested() ? std::optional<ArenaReport>() : std::optional(arena_.report());
   MutexLock lock(mutex_);
@@ -160,7 +160,7 @@ void ArenaGrowth::obey(const ArenaOrder& order, const std::stop_token& stop) {
 void ArenaGrowth::set_pace(std::uint64_t bytes, std::chrono::nanoseconds took) {
   const Clock::time_point now = Clock::now();
   retirement_due_ = now + (gentle() ? kPausesPerStep * took : std::chrono::nanoseconds(0));
-  // A retirement between two steps does not make the second one come earlier.
+  // A retirement between two steps does not make the second step come earlier.
   due_ = std::max(due_, retirement_due_);
   if (options_.pinning_bandwidth_limit == 0) return;
   const std::chrono::duration<double> least(static_cast<double>(bytes) /

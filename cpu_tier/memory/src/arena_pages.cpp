@@ -16,7 +16,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Less says nothing about a rate.
+/// Fewer bytes say nothing about a rate.
 constexpr std::uint64_t kTellingBytes = std::uint64_t{16} << 20U;
 
 }  // namespace
@@ -83,7 +83,7 @@ bool ArenaPages::map_resident(std::span<std::byte> part, const std::stop_token& 
   return populator_->populate(*mapping_, part, stop);
 }
 
-// In whole pages, of which the first and the last one have tags of other chunks too.
+// It populates whole pages. The first and the last one have tags of other chunks too.
 bool ArenaPages::populate_tags(ChunkRange chunks, const std::stop_token& stop) const {
   if (!tags_) return true;
   const std::uint64_t of_chunk = shape_.tags_per_chunk * kTagBytes;

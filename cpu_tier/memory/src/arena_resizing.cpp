@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Arena: pieces that are given back to the machine while others serve, and come again.
+// How an Arena gives pieces back to the machine and restores them, while others serve.
 #include "kvferry/base/check.hpp"
 #include "kvferry/base/error.hpp"
 #include "kvferry/base/test_hooks.hpp"
@@ -17,9 +17,9 @@ ChunkRange Arena::chunks_of(PieceId piece) const {
 }
 
 void Arena::retire(ChunkRange chunks) {
-  KVFERRY_CHECK(can_resize(), "an arena that keeps its pieces is to give some back");
+  KVFERRY_CHECK(can_resize(), "an arena that cannot be resized is to give pieces back");
   if (const auto loss = device_.lost()) {
-    throw DeviceError("host memory is kept, because its device is lost: " + loss->why);
+    throw DeviceError("host memory is kept because its device is lost: " + loss->why);
   }
   for (PieceId piece = piece_of(chunks.begin); piece < end_of_pieces(chunks);
        piece = piece.next()) {
@@ -49,7 +49,7 @@ void Arena::clear_tags(ChunkRange chunks) const {
 }
 
 bool Arena::restore(ChunkRange chunks, const std::stop_token& stop) {
-  KVFERRY_CHECK(can_resize(), "an arena that keeps its pieces is to take some again");
+  KVFERRY_CHECK(can_resize(), "an arena that cannot be resized is to restore pieces");
   std::vector<PieceId> restored;
   const auto roll_back = [&] {
     for (const PieceId piece : restored) retire_piece(piece);

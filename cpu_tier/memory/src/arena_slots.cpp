@@ -13,7 +13,7 @@ ArenaSlots::ArenaSlots(const Arena& arena, std::uint32_t slots_per_chunk, std::u
       slot_bytes > arena.chunk_bytes() / slots_per_chunk) {
     throw ConfigError(std::to_string(slots_per_chunk) + " slots of " + std::to_string(slot_bytes) +
                       " bytes in a chunk of " + std::to_string(arena.chunk_bytes()) +
-                      "; expected one slot at least, and as many as fit");
+                      "; expected at least one slot, and no more than fit");
   }
   if (has_tags() && slots_per_chunk > arena.tags_per_chunk()) {
     throw ConfigError(std::to_string(slots_per_chunk) + " slots in a chunk with " +

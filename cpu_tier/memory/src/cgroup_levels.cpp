@@ -13,8 +13,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// What cgroup v1 shows where nothing is set: the largest multiple of the page size, whatever that
-/// is.
+/// The value that cgroup v1 shows for "no limit" is at least this: the largest multiple of the page
+/// size.
 constexpr std::uint64_t kCgroupV1Unlimited = std::uint64_t{1} << 62;
 
 /// The number at the start of `text`; nothing if there is none ("max").
@@ -39,7 +39,7 @@ bool names(std::string_view controllers, std::string_view controller) {
 void add_levels(CgroupVersion version, const fs::path& mount, const fs::path& path,
                 std::vector<CgroupLevel>& levels) {
   fs::path relative = path.relative_path();
-  // "/../x": the process was moved out of the cgroup namespace that it sees.
+  // "/../x" means that the process was moved out of the cgroup namespace that it sees.
   if (std::find(relative.begin(), relative.end(), "..") != relative.end()) relative.clear();
   for (; !relative.empty(); relative = relative.parent_path()) {
     levels.push_back({version, mount / relative});
@@ -83,7 +83,7 @@ std::vector<CgroupLevel> cgroup_levels(const MachineRoot& root, std::string_view
   const bool v2_only = fs::exists(root.cgroup / "cgroup.controllers", unreadable);
   std::ifstream stream(root.proc / "self" / "cgroup");
   for (std::string line; std::getline(stream, line);) {
-    // "hierarchy:controllers:path"; the path may hold colons.
+    // The format is "hierarchy:controllers:path"; the path may contain colons.
     const std::size_t first = line.find(':');
     const std::size_t second = first == std::string::npos ? first : line.find(':', first + 1);
     if (second == std::string::npos) continue;

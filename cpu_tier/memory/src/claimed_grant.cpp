@@ -20,7 +20,7 @@ PageKind pages_for(const ArenaShape& asked, const ArenaOptions& options) {
 
 ArenaGrant claimed_grant(const ClaimTurn& /*turn*/, const ArenaShape& asked, PageKind pages,
                          const ArenaOptions& options) {
-  // What the arena may come to have later is claimed when it comes.
+  // Memory that the arena may get later is claimed when it gets it.
   const ArenaShape first{asked.chunk_bytes, first_chunks(asked, options), asked.tags_per_chunk};
   auto claim =
       std::make_unique<MemoryClaim>(first.bytes_of(pages), pages, options.group, options.machine);
@@ -29,7 +29,7 @@ ArenaGrant claimed_grant(const ClaimTurn& /*turn*/, const ArenaShape& asked, Pag
   if (const auto shortage = claim->shortage();
       shortage && options.shortage == Shortage::kTakeLess) {
     const std::uint64_t room = room_bytes(claim->limits()) / claim->num_ranks_to_come();
-    // Of no room at all the check says which limit leaves none.
+    // If there is no room at all, this check says which limit leaves none.
     const ArenaShape one{asked.chunk_bytes, 1, asked.tags_per_chunk};
     grant.num_chunks = static_cast<std::uint32_t>(
         std::clamp<std::uint64_t>(room / one.bytes_of(pages), 1, first.num_chunks));
@@ -38,7 +38,7 @@ ArenaGrant claimed_grant(const ClaimTurn& /*turn*/, const ArenaShape& asked, Pag
                              std::to_string(first.num_chunks) + " slots: " + *shortage);
   }
   claim->check();
-  // They are not of the pool, and too few for a claim of their own.
+  // The tags are not from the pool, and are too few for their own claim.
   if (pages == PageKind::kPool) check_memory_budget(first.tag_bytes(), options.machine);
   grant.claim = std::move(claim);
   return grant;

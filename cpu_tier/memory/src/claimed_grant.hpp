@@ -6,12 +6,14 @@
 
 namespace kvferry::cpu_tier {
 
-/// The pages of an arena: what comes and goes is not taken from the machine's pool unless that was
-/// asked for, because it would not go back to the machine. Throws as choose_pages().
+/// The kind of pages for an arena. A resizable arena does not take the machine's pool unless the
+/// options say so, because pages of the pool do not go back to the machine. Throws as
+/// choose_pages().
 [[nodiscard]] PageKind pages_for(const ArenaShape& asked, const ArenaOptions& options);
 
-/// Claims what is asked for, or this rank's part of what the machine has left where that will do.
-/// All but how many chunks a piece has. The turn is this process's. Throws ResourceError.
+/// Claims the request or, if the options allow less, this rank's part of what the machine has left.
+/// Sets everything but how many chunks a piece has. The turn is this process's. Throws
+/// ResourceError.
 [[nodiscard]] ArenaGrant claimed_grant(const ClaimTurn& turn, const ArenaShape& asked,
                                        PageKind pages, const ArenaOptions& options);
 

@@ -18,7 +18,7 @@ struct flock lock_on(short type, std::uint64_t begin, std::uint64_t count) {
 
 int set_lock(int descriptor, struct flock lock) {
   if (::fcntl(descriptor, F_OFD_SETLK, &lock) == 0) return 0;
-  // POSIX leaves open which of the two it is.
+  // POSIX allows either of the two.
   return errno == EACCES ? EAGAIN : errno;
 }
 

@@ -23,22 +23,22 @@ ReplicaGeometry geometry_of(const ArenaShape& asked, const ArenaOptions& options
   return {asked.chunk_bytes, asked.num_chunks, options.pinned_piece_bytes, asked.tags_per_chunk};
 }
 
-/// A file that the first member offers.
+/// Opens a file that the first member offers.
 SharedFile file_of(const ReplicaBoard& board, const OfferedFile& offered, PageKind pages) {
   std::string why;
   try {
     SharedFile file = SharedFile::of_process(board.offer().process, offered.descriptor, pages);
-    // In another pid namespace the number is another process's.
+    // In another pid namespace, another process can have this number.
     if (file.inode() == offered.inode) return file;
-    why = file.path().string() + " is another one's";
+    why = file.path().string() + " is another process's file";
   } catch (const Error& error) {
     why = error.what();
   }
   if (board.standing(0) == ReplicaBoard::Standing::kGone) {
     throw ResourceError(board.text_of(0) + " is gone, and its memory with it: restart the engine");
   }
-  throw ConfigError("the memory of " + board.text_of(0) + " cannot be had: " + why +
-                    ". Ranks that share a KV cache have to see each other's processes: let their "
+  throw ConfigError("the memory of " + board.text_of(0) + " is not available: " + why +
+                    ". Ranks that share a KV cache must see each other's processes: let their "
                     "containers share a pid namespace (docker --pid, Kubernetes "
                     "shareProcessNamespace) and a user, or set share_replicated_kv: false");
 }
@@ -53,8 +53,9 @@ OfferedFile offered(const std::optional<SharedFile>& file) {
 ArenaGrant GroupSource::grant(const ArenaShape& asked, const ArenaOptions& options) {
   chunk_bytes_ = asked.chunk_bytes;
   ArenaGrant grant = group_.index == 0 ? make(asked, options) : join(asked, options);
-  // One of each member, so that what becomes ready at a time is of all members alike. The very
-  // first one waits for nobody but its home, so that members may be made one after the other.
+  // One step has one piece of each member, so that all members' pieces become ready at the same
+  // time. The very first piece waits only for its home, so that members can be made one after the
+  // other.
   grant.pieces_per_step = group_.size;
   return grant;
 }
@@ -64,7 +65,7 @@ ArenaGrant GroupSource::make(const ArenaShape& asked, const ArenaOptions& option
   const ClaimTurn turn(options.machine);
   ArenaGrant grant = claimed_grant(turn, asked, pages, options);
   const ArenaShape granted{asked.chunk_bytes, grant.num_chunks, asked.tags_per_chunk};
-  // A small arena has a piece for each member at least, if pages allow.
+  // Even a small arena has at least one piece for each member, if the pages allow it.
   grant.chunks_per_piece = chunks_per_piece(
       granted, std::min(options.pinned_piece_bytes, granted.bytes()) / group_.size);
   file_.emplace(SharedFile::make_unnamed(granted.bytes(), pages));
@@ -98,7 +99,7 @@ std::unique_ptr<HostMapping> GroupSource::map_tags(const ArenaShape& /*granted*/
 
 std::unique_ptr<HostMapping> GroupSource::map() {
   auto mapping = std::make_unique<HostMapping>(*file_);
-  // Not before it is mapped, which takes the pool's pages.
+  // It is published only after it is mapped, because mapping takes the pool's pages.
   if (group_.index == 0) board_->publish();
   return mapping;
 }
@@ -113,7 +114,7 @@ std::optional<std::chrono::nanoseconds> GroupSource::make_resident(ArenaPages& p
     if (!group_.is_home_of(piece) || is_resident(piece)) continue;
     if (!populate_own_piece(pages, piece, stop)) return std::nullopt;
   }
-  // Others' last, so that all populate at once.
+  // Other members' pieces come last, so that all members populate at the same time.
   const Clock::time_point began = Clock::now();
   for (PieceId piece = first; piece < end; piece = piece.next()) {
     if (!wait_for(piece, stop)) return std::nullopt;
@@ -123,8 +124,8 @@ std::optional<std::chrono::nanoseconds> GroupSource::make_resident(ArenaPages& p
   return waited;
 }
 
-// Each member lets go of its mapping. The home takes the pages out of the file, which are the
-// machine's again as soon as no member's device has them registered.
+// Each member releases its mapping. The home takes the pages out of the file. They go back to the
+// machine as soon as no member's device has them registered.
 void GroupSource::give_back(ArenaPages& pages, ChunkRange chunks) noexcept {
   const std::uint32_t of_piece = board_->offer().chunks_per_piece;
   for (std::uint32_t first = chunks.begin.value(); first < chunks.end.value(); first += of_piece) {
@@ -137,8 +138,8 @@ void GroupSource::give_back(ArenaPages& pages, ChunkRange chunks) noexcept {
   }
 }
 
-// Whichever member touches a page first, it comes from the node of the piece's home: the file has
-// kept that preference.
+// Whichever member touches a page first, the page comes from the node of the piece's home, because
+// the file has kept that preference.
 bool GroupSource::make_resident_again(ArenaPages& pages, ChunkRange chunks,
                                       const std::stop_token& stop) {
   const std::span<std::byte> part = pages.bytes_of(chunks);
@@ -155,7 +156,7 @@ bool GroupSource::populate_own_piece(ArenaPages& pages, PieceId piece,
                           ChunkId(std::min(first + offer.chunks_per_piece, offer.num_chunks))};
   const std::span<std::byte> part = pages.bytes_of(chunks);
   pages.check_budget(pages.needed_bytes(chunks));
-  // The file keeps the preference, so that it is for this member's pieces only.
+  // The file keeps the preference, so it applies to this member's pieces only.
   pages.prefer_node(part);
   const auto give_back = [&] {
     pages.mapping().release(part);
@@ -180,7 +181,7 @@ bool GroupSource::wait_for(PieceId piece, const std::stop_token& stop) const {
   const Clock::time_point end = Clock::now() + group_.patience;
   for (auto pause = std::chrono::microseconds(50);;
        pause = std::min<std::chrono::microseconds>(2 * pause, kLongestPoll)) {
-    // What became of the home is asked first: it may have ended right behind this piece.
+    // The state of the home is read first, because the home may end right after this piece.
     const Standing standing = board_->standing(home);
     const std::string why = board_->why_ended(home);
     if (is_resident(piece)) return true;

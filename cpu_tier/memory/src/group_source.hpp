@@ -15,17 +15,17 @@
 
 namespace kvferry::cpu_tier {
 
-/// The one memory of a replica group: the first member makes it, the others join, and all map its
-/// files. Pieces of one home become resident in order.
+/// The single memory of a replica group. The first member makes it, the others join, and all map
+/// its files. The pieces of one home become resident in order.
 class GroupSource final : public ArenaSource {
  public:
-  /// Of a group with other members.
+  /// For a group with other members.
   explicit GroupSource(const ReplicaGroup& group) : group_(group) {}
 
   [[nodiscard]] ArenaGrant grant(const ArenaShape& asked, const ArenaOptions& options) override;
   [[nodiscard]] std::unique_ptr<HostMapping> map() override;
   [[nodiscard]] std::unique_ptr<HostMapping> map_tags(const ArenaShape& granted) override;
-  /// Populates this member's pieces, waits for the others', and maps all.
+  /// Populates this member's pieces, waits for the others' pieces, and maps all of them.
   [[nodiscard]] std::optional<std::chrono::nanoseconds> make_resident(
       ArenaPages& pages, ChunkRange chunks, const std::stop_token& stop) override;
   [[nodiscard]] bool can_give_back() const override {
@@ -38,29 +38,30 @@ class GroupSource final : public ArenaSource {
   void withdraw() noexcept override { board_->withdraw(); }
 
  private:
-  /// The first member's, which nobody finds before it is mapped.
+  /// Makes the first member's memory. Other members find it only after it is mapped.
   [[nodiscard]] ArenaGrant make(const ArenaShape& asked, const ArenaOptions& options);
   [[nodiscard]] ArenaGrant join(const ArenaShape& asked, const ArenaOptions& options);
 
   [[nodiscard]] bool is_resident(PieceId piece) const {
     return board_->num_resident(group_.home_of(piece)) > number_at_home(piece);
   }
-  /// How many pieces of its home precede it.
+  /// How many pieces of its home come before it.
   [[nodiscard]] std::uint32_t number_at_home(PieceId piece) const {
     return piece.value() / group_.size;
   }
-  /// Of this member, which has made all its earlier ones resident. False if it was stopped.
+  /// Populates a piece of this member, whose earlier pieces are all resident. Returns false if it
+  /// was stopped.
   [[nodiscard]] bool populate_own_piece(ArenaPages& pages, PieceId piece,
                                         const std::stop_token& stop);
-  /// Waits for another home's piece; false if it was stopped. Bounded by the group's patience
-  /// where the home has not joined yet or nobody can stop it. Throws ResourceError if the home has
-  /// ended or its process is gone, and TimeoutError.
+  /// Waits for another home's piece; returns false if it was stopped. The group's patience limits
+  /// the wait if the home has not joined yet or the wait cannot be stopped. Throws ResourceError if
+  /// the home has ended or its process is gone, and TimeoutError.
   [[nodiscard]] bool wait_for(PieceId piece, const std::stop_token& stop) const;
 
   const ReplicaGroup group_;
   std::uint64_t chunk_bytes_ = 0;
   std::optional<SharedFile> file_;
-  /// Of the tags, which any member makes resident.
+  /// The file of the tags, which any member makes resident.
   std::optional<SharedFile> tag_file_;
   std::unique_ptr<ReplicaBoard> board_;
 };

@@ -31,7 +31,7 @@ namespace kvferry::cpu_tier {
 namespace {
 
 std::uint64_t whole_pages(std::uint64_t bytes, PageKind pages) {
-  // The destructor and the search for an aligned beginning add two huge pages at most.
+  // The destructor and the search for an aligned start add at most two huge pages.
   if (bytes > std::numeric_limits<std::uint64_t>::max() - 2 * huge_page_bytes()) {
     throw ResourceError(std::to_string(bytes) + " bytes of host memory cannot be addressed");
   }
@@ -45,10 +45,10 @@ ResourceError failed(const char* step, std::uint64_t bytes, int error) {
                        "; make the CPU tier smaller or free memory");
 }
 
-// A thousand times a millisecond apart.
+// The tries are a millisecond apart, so they last about a second.
 constexpr int kMostTries = 1000;
 
-/// The error; 0 if there was none. What is populated stays so when it is tried again.
+/// The error, or 0. Pages that one try populated stay populated for the next one.
 int populated(std::span<std::byte> part) {
   for (int num_tries = 0;;) {
     if (::madvise(part.data(), part.size(), MADV_POPULATE_WRITE) == 0) return 0;
@@ -68,7 +68,8 @@ HostMapping::HostMapping(std::uint64_t bytes, PageKind pages) : pages_(pages) {
   const std::uint64_t size = whole_pages(bytes, pages);
   if (KVFERRY_FAULT_POINT("arena.map")) throw failed("mapping", size, ENOMEM);
   const bool of_pool = pages == PageKind::kPool;
-  // The pool's pages are aligned anyway; for others there is one more to find a beginning in.
+  // The pool's pages are aligned anyway. Other mappings get one huge page more, to find an aligned
+  // start.
   const std::uint64_t mapped_bytes = of_pool ? size : size + huge_page_bytes();
   void* const mapped = ::mmap(nullptr, mapped_bytes, PROT_READ | PROT_WRITE,
                               MAP_PRIVATE | MAP_ANONYMOUS | (of_pool ? MAP_HUGETLB : 0), -1, 0);
@@ -91,10 +92,11 @@ HostMapping::HostMapping(const SharedFile& file, std::uint64_t offset, std::uint
   KVFERRY_CHECK(offset % file.page_bytes() == 0 && bytes % file.page_bytes() == 0 && bytes > 0 &&
                     offset <= file.size_bytes() && bytes <= file.size_bytes() - offset,
                 "bytes from " + std::to_string(offset) +
-                    " on are no part of whole pages: " + std::to_string(bytes));
+                    " on are not a part of whole pages: " + std::to_string(bytes));
   const std::uint64_t size = bytes;
   const std::uint64_t unit = std::max(huge_page_bytes(), file.page_bytes());
-  // First only addresses, of which the file takes those from where a huge page would begin.
+  // This reserves addresses only. The file is mapped at the first one that a huge page can start
+  // at.
   void* const mapped =
       ::mmap(nullptr, size + unit, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapped == MAP_FAILED) throw failed("mapping", size, errno);
@@ -113,7 +115,7 @@ HostMapping::HostMapping(const SharedFile& file, std::uint64_t offset, std::uint
     }
   }
   if (error != 0) throw failed("mapping, and keeping from forked children,", size, error);
-  // Best effort: what shared memory gets is also up to the kernel's shmem_enabled.
+  // Best effort: the kernel's shmem_enabled also decides what shared memory gets.
   if (pages_ == PageKind::kTransparent) {
     static_cast<void>(::madvise(bytes_.data(), size, MADV_HUGEPAGE));
   }
@@ -133,18 +135,18 @@ void HostMapping::populate(std::span<std::byte> part) const {
   const int error = populated(part);
   if (error == 0) return;
   if (error == EAGAIN) {
-    throw failed("populating, with the kernel short of a resource for a second,", part.size(),
+    throw failed("populating, while the kernel was short of a resource for a second,", part.size(),
                  error);
   }
   if (error != EINVAL) throw failed("populating", part.size(), error);
 
   const auto* bytes = static_cast<volatile std::byte*>(part.data());
   for (std::uint64_t offset = 0; offset < part.size(); offset += page_bytes()) {
-    // Others may be at work on a file's pages, and a read makes them resident as well.
+    // Other processes may use a file's pages, and a read makes pages resident as well.
     if (of_file_) {
       static_cast<void>(bytes[offset]);
     } else {
-      // Bytes that were written before, maybe by another thread just now, stay.
+      // Earlier writes must stay, even one that another thread makes just now.
       auto& byte = *reinterpret_cast<unsigned char*>(part.data() + offset);
       unsigned char zero = 0;
       std::atomic_ref<unsigned char>(byte).compare_exchange_strong(zero, 0);
@@ -167,7 +169,7 @@ std::uint64_t HostMapping::missing_bytes(std::span<std::byte> part) const {
 }
 
 void HostMapping::release(std::span<std::byte> part) const noexcept {
-  // Of the pool only kernels from 5.18 on give parts back; else they stay until the end.
+  // Kernels before 5.18 do not give back parts of the pool, which then stay until the end.
   static_cast<void>(::madvise(part.data(), part.size(), MADV_DONTNEED));
 }
 

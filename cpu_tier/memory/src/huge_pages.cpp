@@ -66,7 +66,7 @@ double huge_page_share(std::span<const std::byte> memory) {
     std::uintptr_t first = 0;
     std::uintptr_t last = 0;
     if (std::sscanf(line.c_str(), "%lx-%lx ", &first, &last) == 2) {
-      if (first >= end) break;  // they ascend, and each costs the kernel a walk through its pages
+      if (first >= end) break;  // The areas ascend, and the kernel walks through the pages of each.
       ours = last > begin;
       continue;
     }

@@ -14,8 +14,8 @@
 namespace kvferry::cpu_tier {
 namespace {
 
-/// Pages of an area that are looked at: a share is told to a few percent, and a look at each page
-/// of a large arena would take seconds.
+/// Number of pages of an area that are sampled. A share is exact to a few percent, and a look at
+/// every page of a large arena would take seconds.
 constexpr std::size_t kSampledPages = 256;
 
 class Bitmap {
@@ -42,8 +42,8 @@ struct MachineTopology::Hwloc {
       if (xml != nullptr && ::hwloc_topology_set_xml(topology, xml->c_str()) != 0) {
         throw last_error();
       }
-      // Packages and groups are what devices hang on; every kind of PCI device, because not each
-      // accelerator calls itself a display.
+      // Devices are attached to packages and groups. All kinds of PCI devices are included, because
+      // not every accelerator calls itself a display.
       ::hwloc_topology_set_all_types_filter(topology, HWLOC_TYPE_FILTER_KEEP_STRUCTURE);
       ::hwloc_topology_set_type_filter(topology, HWLOC_OBJ_PCI_DEVICE, HWLOC_TYPE_FILTER_KEEP_ALL);
       if (devices == Devices::kLeftOut) {
@@ -59,8 +59,8 @@ struct MachineTopology::Hwloc {
   Hwloc(const Hwloc&) = delete;
   Hwloc& operator=(const Hwloc&) = delete;
 
-  /// Devices too where it matters what they hang on, on several nodes: each costs a look at its
-  /// configuration, which takes most of the time on a virtual machine.
+  /// Devices are read only on machines with several nodes, where their place matters. Reading the
+  /// configuration of each device takes most of the time on a virtual machine.
   static std::unique_ptr<Hwloc> of_this_machine() {
     auto without = std::make_unique<Hwloc>(Devices::kLeftOut);
     if (::hwloc_get_nbobjs_by_type(without->topology, HWLOC_OBJ_NUMANODE) == 1) return without;
@@ -75,7 +75,7 @@ struct MachineTopology::Hwloc {
     return node->subtype == nullptr || std::string_view(node->subtype) != "GPUMemory";
   }
 
-  /// The one node of the host in `nodeset`, if the machine has others.
+  /// The only node of the host in `nodeset`, if the machine has other nodes.
   [[nodiscard]] std::optional<std::uint32_t> only_node_in(hwloc_const_nodeset_t nodeset) const {
     std::optional<std::uint32_t> found;
     bool has_others = false;
@@ -116,8 +116,8 @@ MachineTopology::MachineTopology() try : MachineTopology(Hwloc::of_this_machine(
 MachineTopology::MachineTopology(const std::filesystem::path& xml) try
     : MachineTopology(std::make_unique<Hwloc>(Hwloc::Devices::kIncluded, &xml)) {
 } catch (const std::system_error& error) {
-  throw ConfigError("'" + xml.string() + "' is no topology that hwloc reads: " + error.what() +
-                    "; lstopo FILE.xml writes one");
+  throw ConfigError("'" + xml.string() + "' is not a topology that hwloc can read: " +
+                    error.what() + "; lstopo FILE.xml writes one");
 }
 
 MachineTopology::~MachineTopology() = default;
@@ -157,7 +157,7 @@ bool MachineTopology::bind_this_thread(std::uint32_t node) const {
 bool MachineTopology::prefer(std::span<std::byte> memory, std::uint32_t node) const {
   const Bitmap nodes;
   ::hwloc_bitmap_only(nodes.get(), node);
-  // Without HWLOC_MEMBIND_STRICT "bind" is the kernel's "preferred".
+  // Without HWLOC_MEMBIND_STRICT, "bind" means the kernel's "preferred".
   return ::hwloc_set_area_membind(hwloc_->topology, memory.data(), memory.size(), nodes.get(),
                                   HWLOC_MEMBIND_BIND, HWLOC_MEMBIND_BYNODESET) == 0;
 }
@@ -174,7 +174,7 @@ std::optional<double> MachineTopology::share_on(std::span<std::byte> memory,
                                      nodes.get(), HWLOC_MEMBIND_BYNODESET) != 0) {
       return std::nullopt;
     }
-    // A page not yet touched, or just being moved by the kernel's compaction, is on none.
+    // A page that is not yet touched, or that the kernel's compaction is moving, is on no node.
     if (::hwloc_bitmap_iszero(nodes.get()) != 0) continue;
     ++num_known;
     if (::hwloc_bitmap_isset(nodes.get(), node) != 0) ++num_there;

@@ -16,9 +16,9 @@ std::optional<std::uint64_t> memlock_limit_bytes() {
 std::optional<std::string> memlock_warning(std::uint64_t bytes,
                                            std::optional<std::uint64_t> limit_bytes) {
   if (!limit_bytes || bytes <= *limit_bytes) return std::nullopt;
-  return std::to_string(bytes) + " bytes are to be pinned and RLIMIT_MEMLOCK is " +
+  return std::to_string(bytes) + " bytes are to be pinned, but RLIMIT_MEMLOCK is " +
          std::to_string(*limit_bytes) +
-         ": GPU drivers pin past it; should the device refuse memory, lift it (ulimit -l "
+         ": GPU drivers ignore that limit; if the device refuses memory, lift it (ulimit -l "
          "unlimited, "
          "docker --ulimit memlock=-1, systemd LimitMEMLOCK=infinity)";
 }

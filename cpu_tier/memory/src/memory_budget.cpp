@@ -13,9 +13,9 @@ namespace kvferry::cpu_tier {
 namespace {
 
 constexpr const char* kMachineRemedy =
-    "ask for less (the budget is per node, its ranks share it) or stop other programs";
+    "ask for less (the budget is per node, and its ranks share it) or stop other programs";
 constexpr const char* kCgroupRemedy =
-    "ask for less (the budget is per node, its ranks share it) or raise this limit (docker "
+    "ask for less (the budget is per node, and its ranks share it) or raise this limit (docker "
     "--memory, Kubernetes "
     "resources.limits.memory, systemd MemoryMax= and MemoryHigh=)";
 
@@ -29,8 +29,8 @@ struct CgroupFiles {
   const char* reclaimable;  ///< Field of memory.stat.
 };
 
-/// Adds the limits of one cgroup. Inactive page cache is room: the kernel drops it before it fails
-/// an allocation (the "working set" by which Kubernetes evicts, too).
+/// Adds the limits of one cgroup. Inactive page cache counts as room, because the kernel drops it
+/// before an allocation fails (Kubernetes evicts by this "working set", too).
 void add_level(const std::filesystem::path& level, const CgroupFiles& files,
                std::vector<MemoryLimit>& limits) {
   const std::uint64_t usage = read_number(level / files.usage).value_or(0);

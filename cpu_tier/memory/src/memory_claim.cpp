@@ -25,9 +25,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kPrefix = "kvferry-claim-";
-/// Of the layout of a record; files that begin otherwise are nobody's claim.
+/// The magic number of a record's layout. A file that begins otherwise is not a claim.
 constexpr std::uint64_t kMagic = 0x316d69616c63766bU;
-/// More limits than levels of cgroups are seen anywhere.
+/// More limits than there are levels of cgroups anywhere.
 constexpr std::size_t kMaxScopes = 32;
 
 std::uint64_t saturated_sum(std::uint64_t a, std::uint64_t b) {
@@ -42,13 +42,13 @@ std::uint64_t saturated_product(std::uint64_t a, std::uint64_t b) {
 
 }  // namespace
 
-/// What a file holds; other processes may be other builds, so its layout is fixed.
+/// The content of a file. Other processes may be other builds, so its layout is fixed.
 struct MemoryClaim::Record {
   std::uint64_t magic = kMagic;
-  std::uint64_t bytes = 0;  ///< Changed in place.
+  std::uint64_t bytes = 0;  ///< It is changed in place.
   std::uint64_t group = 0;  ///< Hash of its name; 0: none.
   std::uint64_t of_pool = 0;
-  /// MemoryLimit::scope of those that it counts against; 0 behind the last.
+  /// The MemoryLimit::scope of the limits that it counts against; 0 after the last.
   std::array<std::uint64_t, kMaxScopes> scopes{};
 
   [[nodiscard]] bool counts_against(std::uint64_t scope) const {
@@ -72,7 +72,7 @@ MemoryClaim::MemoryClaim(Unseen, std::uint64_t bytes, PageKind pages, const Clai
                          const MachineRoot& machine)
     : bytes_(bytes), pages_(pages), group_(group), machine_(machine) {}
 
-// By another constructor first, so that the file is closed if this one does not come to its end.
+// It delegates to another constructor first, so that the file is closed even if this one fails.
 MemoryClaim::MemoryClaim(std::uint64_t bytes, PageKind pages, const ClaimGroup& group,
                          const MachineRoot& machine)
     : MemoryClaim(Unseen{}, bytes, pages, group, machine) {
@@ -93,9 +93,10 @@ void MemoryClaim::publish(const Record& record) {
     descriptor_ = OwnDescriptor();
     path_.clear();
     why_unseen_ = std::string(step) + " in " + machine_.claims.string() + " failed: " + why +
-                  "; other ranks and engines that start now may be granted the same memory";
+                  "; other ranks and engines that start now can be granted the same memory";
   };
-  // Locked and written before it has a name: who finds it unlocked takes it for a dead process's.
+  // It is locked and written before it has a name: a process that finds an unlocked file takes it
+  // for a dead process's.
   try {
     descriptor_ = OwnDescriptor::opened_by([this] { return open_unnamed(machine_.claims); });
   } catch (const ResourceError& error) {
@@ -110,7 +111,7 @@ void MemoryClaim::publish(const Record& record) {
       ::fchmod(file, S_IRUSR | S_IWUSR | S_IRGRP | S_IROTH) != 0) {
     return fail("writing a file to claim memory with", text_of(errno));
   }
-  // No two files have one number, and this one keeps it for as long as anybody has it open.
+  // No two files have the same number, and a file keeps it while any process has it open.
   path_ = machine_.claims / (kPrefix + std::to_string(status.st_ino));
   if (const int error = give_name(file, path_); error != 0) {
     fail("naming a file to claim memory with", text_of(error));
@@ -118,7 +119,7 @@ void MemoryClaim::publish(const Record& record) {
 }
 
 MemoryClaim::~MemoryClaim() {
-  // In a forked child it is the parent's.
+  // In a forked child the file is still the parent's.
   if (descriptor_) ::unlink(path_.c_str());
 }
 
@@ -128,7 +129,7 @@ std::vector<MemoryClaim::Record> MemoryClaim::others() const {
     if (path == path_) return;
     Record record;
     if (::flock(file, LOCK_SH | LOCK_NB) == 0) {
-      // Its process is gone. Of another user's the name stays, and counts for nobody.
+      // Its process is gone. A file of another user stays, and does not count.
       ::unlink(path.c_str());
     } else if (::pread(file, &record, sizeof record, 0) == ssize_t{sizeof record} &&
                record.magic == kMagic) {
@@ -139,7 +140,8 @@ std::vector<MemoryClaim::Record> MemoryClaim::others() const {
 }
 
 std::vector<MemoryLimit> MemoryClaim::limits() const {
-  // Claims first: what is touched in between counts twice then, and not never.
+  // The claims are read first. So memory that is touched in between counts twice, and not zero
+  // times.
   const std::vector<Record> records = others();
   std::vector<MemoryLimit> limits = limits_of(bytes_, pages_, machine_);
   for (MemoryLimit& limit : limits) {
@@ -153,7 +155,7 @@ std::vector<MemoryLimit> MemoryClaim::limits() const {
     if (claimed == 0) continue;
     limit.room_bytes -= std::min(limit.room_bytes, claimed);
     limit.name += ", less " + std::to_string(claimed) +
-                  " bytes that other ranks or engines were granted and have yet to touch,";
+                  " bytes that other ranks or engines were granted but have not touched yet,";
   }
   return limits;
 }
@@ -183,7 +185,8 @@ void MemoryClaim::check() const {
 void MemoryClaim::set_bytes(std::uint64_t bytes) noexcept {
   bytes_ = bytes;
   if (!descriptor_) return;
-  // What cannot be written stays too large: others are refused rather than this one's memory taken.
+  // If this write fails, the claim stays too large: others are refused, but this one's memory is
+  // safe.
   static_cast<void>(::pwrite(descriptor_.get(), &bytes, sizeof bytes,
                              static_cast<off_t>(offsetof(Record, bytes))));
 }

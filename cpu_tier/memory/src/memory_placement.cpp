@@ -16,13 +16,14 @@ MemoryPlacement choose_memory_placement(std::shared_ptr<const MachineTopology> t
     placement.reason = "numa_node";
   } else if (machine.nodes().size() > 1 && pci_address) {
     placement.node = machine.node_of_device(*pci_address);
-    placement.reason = placement.node ? "the device at " + *pci_address + " hangs on it"
-                                      : "the machine does not say where the device at " +
-                                            *pci_address + " hangs; numa_node can";
+    placement.reason = placement.node ? "the device at " + *pci_address + " is attached to it"
+                                      : "the machine does not report the node of the device at " +
+                                            *pci_address + "; set numa_node";
   } else if (machine.nodes().size() > 1) {
     placement.node = machine.node_of_this_thread();
-    placement.reason = placement.node ? "the worker is bound to it"
-                                      : "the worker is bound to no single node; numa_node can say";
+    placement.reason =
+        placement.node ? "the worker is bound to it"
+                       : "the worker is not bound to a single node; set numa_node to choose one";
   }
   return placement;
 }

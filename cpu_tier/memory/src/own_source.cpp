@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// ArenaSource: memory of this process alone.
+// An ArenaSource with memory of this process only.
 #include "kvferry/cpu_tier/memory/arena_source.hpp"
 
 #include "claimed_grant.hpp"
@@ -22,14 +22,14 @@ class OwnSource final : public ArenaSource {
 
   [[nodiscard]] std::unique_ptr<HostMapping> map() override {
     auto mapping = std::make_unique<HostMapping>(bytes_, pages_);
-    // With a thread bound there, first touch brings most of it to the node even if this is refused.
+    // Even if this is refused, first touch by bound threads brings most of the memory to the node.
     if (placement_.node) {
       static_cast<void>(placement_.topology->prefer(mapping->bytes(), *placement_.node));
     }
     return mapping;
   }
 
-  // Pages of the machine's pool would go back to the pool, and to no other program.
+  // The pages of the machine's pool would go back to the pool, and not to other programs.
   [[nodiscard]] bool can_give_back() const override { return pages_ != PageKind::kPool; }
 
   void give_back(ArenaPages& pages, ChunkRange chunks) noexcept override {

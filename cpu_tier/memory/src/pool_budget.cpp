@@ -13,7 +13,7 @@ namespace {
 
 constexpr const char* kOtherPages = "ask for less, or for other pages (leave the key pages out)";
 
-/// A page size, to be ended as the kernel ("2MB") or Kubernetes ("2Mi") ends it.
+/// A page size as text, without its end: the kernel writes "2MB", Kubernetes "2Mi".
 std::string size_text(std::uint64_t page_bytes) {
   const std::uint64_t mib = page_bytes >> 20U;
   if (mib == 0) return std::to_string(page_bytes >> 10U) + "K";
@@ -58,7 +58,8 @@ std::vector<MemoryLimit> read_pool_limits(std::uint64_t bytes, PoolStep step,
            "echo " + std::to_string(usage + needed) + " > " + (level.directory / name).string() +
                " raises it (Kubernetes resources.limits.hugepages-" + size_text(pool.page_bytes) +
                "i); or " + kOtherPages,
-           // What is reserved the kernel counts itself when it is mapped; what is used, too late.
+           // The kernel checks reservations itself when it maps them, but uses only when it is too
+           // late.
            *part == '\0' ? scope_of(level.directory) : 0});
     }
   }

@@ -16,13 +16,13 @@ namespace {
 
 constexpr std::uint32_t kMostThreads = 16;
 
-/// What one thread populates at a time: some milliseconds, so that a stop is prompt, and whole huge
-/// pages, so that two threads never fault in one.
+/// What one thread populates at a time: it takes some milliseconds, so that a stop is prompt, and
+/// it is whole huge pages, so that two threads never fault in the same one.
 constexpr std::uint64_t kChunkBytes = std::uint64_t{16} << 20U;
 
-/// ThreadSanitizer does not see what orders TBB's threads, whose library is not built with it: a
-/// function that such a thread enters reads its arguments unseen, and all that it calls begins by
-/// acquiring what the caller released (tests/tsan.supp has TBB's own part).
+/// ThreadSanitizer does not see what orders TBB's threads, because TBB is not built with it. A
+/// function that such a thread enters reads its arguments unseen, and every function that it calls
+/// begins by acquiring what the caller released (tests/tsan.supp has TBB's own part).
 #if defined(__SANITIZE_THREAD__)
 #define KVFERRY_ENTERED_FROM_TBB __attribute__((no_sanitize_thread, noinline))
 #else
@@ -44,9 +44,10 @@ std::uint32_t usual_num_threads(const MemoryPlacement& placement) {
   return std::clamp(num_cpus, 1U, kMostThreads);
 }
 
-/// Binds this thread to the placement's node, if it has one, while it lives: TBB's threads serve
-/// other arenas too. Two calls of the kernel for a chunk that takes milliseconds. Rejected: an
-/// observer of TBB's; a thread that lingers in the arena when that ends never hears that it left.
+/// Binds this thread to the placement's node, if there is one, during its lifetime, because TBB's
+/// threads serve other arenas too. That is two system calls for a chunk that takes milliseconds.
+/// Rejected: an observer of TBB. A thread that lingers in the arena when the arena ends is never
+/// told that it left.
 class BoundToNode {
  public:
   explicit BoundToNode(const MemoryPlacement& placement) {
@@ -99,7 +100,7 @@ class Job {
   std::atomic<std::uint64_t> num_done_{0};
 };
 
-/// What TBB's threads call.
+/// The function object that TBB's threads call.
 struct PopulateChunk {
   Job* job;
   KVFERRY_ENTERED_FROM_TBB void operator()(std::uint64_t chunk) const { job->populate(chunk); }

@@ -26,12 +26,12 @@ namespace fs = std::filesystem;
 
 constexpr const char* kPrefix = "kvferry-replicas-";
 constexpr std::uint64_t kMagic = 0x3161636c7065726bU;
-/// Of Page and Member; members of other builds must not read them.
+/// The version of Page and Member. Members of other builds must not read them.
 constexpr std::uint32_t kVersion = 2;
 constexpr auto kPollEvery = std::chrono::milliseconds(5);
 constexpr const char* kRemedy =
-    "restart the engine, or set share_replicated_kv: false so that every rank keeps a copy of its "
-    "own";
+    "restart the engine, or set share_replicated_kv: false so that every rank keeps its "
+    "own copy";
 
 enum class MemberState : std::uint32_t { kAbsent, kJoined, kEnded };
 
@@ -39,7 +39,7 @@ fs::path path_of(const ReplicaGroup& group, const MachineRoot& machine) {
   return machine.claims / (kPrefix + std::to_string(stable_hash(group.name)));
 }
 
-/// Removes the boards whose first member is gone: a process that was killed leaves its own behind.
+/// Removes the boards whose first member is gone. A process that was killed leaves its board.
 void sweep(const fs::path& directory) {
   visit_files(directory, kPrefix, O_RDWR, [](const fs::path& path, int file) {
     if (!is_locked(file, 0)) ::unlink(path.c_str());
@@ -52,7 +52,7 @@ struct ReplicaBoard::Member {
   std::atomic<std::uint32_t> num_resident{0};
   std::atomic<MemberState> state{MemberState::kAbsent};
   std::atomic<pid_t> process{0};
-  std::array<char, 244> why_ended{};  ///< Behind kEnded.
+  std::array<char, 244> why_ended{};  ///< Valid after kEnded.
 };
 
 struct ReplicaBoard::Page {
@@ -80,12 +80,14 @@ ReplicaBoard::ReplicaBoard(const ReplicaGroup& group, const ReplicaGeometry& geo
   sweep(machine.claims);
   const std::uint64_t bytes = (group.size + 1) * sizeof(Member);
   descriptor_ = OwnDescriptor::opened_by([&] { return open_unnamed(machine.claims); });
-  // Reserved, because a page that the file system lacks at the first touch is a signal.
+  // The pages are reserved, because a page that the file system lacks at the first touch is a
+  // signal.
   if (!descriptor_ || ::fallocate(descriptor_.get(), 0, 0, static_cast<off_t>(bytes)) != 0 ||
       !lock_own()) {
     throw ResourceError("a file of " + std::to_string(bytes) + " bytes in " +
-                        machine.claims.string() + ", by which ranks find the KV cache that they " +
-                        "share, cannot be made: " + cpu_tier::text_of(errno) +
+                        machine.claims.string() +
+                        ", with which ranks find the KV cache that they " +
+                        "share, cannot be created: " + cpu_tier::text_of(errno) +
                         "; make room there, or set share_replicated_kv: false");
   }
   map(bytes);
@@ -105,7 +107,7 @@ ReplicaBoard::ReplicaBoard(const ReplicaGroup& group, const ReplicaGeometry& geo
           " found no memory of the first one within " +
           std::to_string(std::chrono::duration_cast<std::chrono::seconds>(group.patience).count()) +
           " s (" + path_.string() +
-          "): that rank failed, or runs where this one cannot see it, such as in another container "
+          "): that rank failed, or this rank cannot see it because it is in another container "
           "or on another node; " +
           kRemedy);
     }
@@ -123,9 +125,9 @@ ReplicaBoard::ReplicaBoard(const ReplicaGroup& group, const ReplicaGeometry& geo
 }
 
 ReplicaBoard::~ReplicaBoard() {
-  // In a forked child it is the parent's, and not mapped.
+  // In a forked child the file is the parent's and is not mapped.
   if (!descriptor_) return;
-  end("it closes its memory");
+  end("it closed its memory");
   withdraw();
 }
 
@@ -138,7 +140,7 @@ bool ReplicaBoard::open_published() {
   if (status.st_uid != ::geteuid() || (status.st_mode & (S_IRWXG | S_IRWXO)) != 0 ||
       status.st_size < static_cast<off_t>(sizeof(Member))) {
     throw ResourceError(path_.string() + " is of user " + std::to_string(status.st_uid) +
-                        ", open to others or not whole; expected is user " +
+                        ", open to others or incomplete; expected user " +
                         std::to_string(::geteuid()) + " and mode 0600: remove it, and " + kRemedy);
   }
   descriptor_ = std::move(file);
@@ -173,7 +175,7 @@ void ReplicaBoard::map(std::uint64_t bytes) {
   void* mapped = MAP_FAILED;
   int error = 0;
   {
-    // A child's copy of the mapping would keep this member's lock when the process is gone.
+    // A child's copy of the mapping would keep this member's lock after the process is gone.
     const WithoutForks section;
     mapped = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_.get(), 0);
     if (mapped == MAP_FAILED || ::madvise(mapped, bytes, MADV_DONTFORK) != 0) error = errno;
@@ -198,13 +200,13 @@ void ReplicaBoard::publish() {
   KVFERRY_PAUSE_POINT("replica_board.publish");
   int error = give_name(descriptor_.get(), path_);
   if (error == EEXIST) {
-    // One that died since the sweep.
+    // Its process may have died after the sweep.
     sweep(path_.parent_path());
     error = give_name(descriptor_.get(), path_);
   }
   if (error == EEXIST) {
     throw TopologyError(path_.string() +
-                        " belongs to a living process: two workers run under one rank, or two "
+                        " belongs to a running process: two workers run under one rank, or two "
                         "engines under one kv_transfer_config.engine_id; give each its own");
   }
   if (error != 0) {

@@ -14,10 +14,10 @@
 
 namespace kvferry::cpu_tier {
 
-/// What every member works out for itself; they must agree.
+/// What every member computes for itself. All members must agree.
 struct ReplicaGeometry {
   std::uint64_t chunk_bytes = 0;
-  std::uint64_t num_chunks = 0;  ///< That were asked for.
+  std::uint64_t num_chunks = 0;  ///< The number of chunks that were requested.
   std::uint64_t pinned_piece_bytes = 0;
   std::uint64_t tags_per_chunk = 0;
 };
@@ -28,52 +28,54 @@ struct OfferedFile {
   std::uint64_t inode = 0;
 };
 
-/// What the first member obtained, for all.
+/// What the first member obtained for all members.
 struct ReplicaOffer {
   std::uint32_t num_chunks = 0;
   std::uint32_t chunks_per_piece = 0;
   PageKind pages = PageKind::kNormal;
-  /// Where the memory is: that process has its files open.
+  /// The process that has the memory's files open.
   pid_t process = 0;
   OfferedFile chunks = {};
-  OfferedFile tags = {};  ///< In normal pages; none if the chunks have no tags.
+  OfferedFile tags = {};  ///< In normal pages; empty if the chunks have no tags.
 };
 
-/// What the members of a replica group tell each other: the geometry, where the memory is, who
-/// lives, and how many of its pieces each has made resident. It is a small file in shared memory
-/// that all map. A member holds a lock of its own on it (of its open file, so that several may be
-/// in one process), which ends with its process: nobody waits for who is gone, and a board without
-/// its first member is nobody's and is removed by whoever finds it. Lock-free; thread-safe.
+/// The board of a replica group, on which members tell each other the geometry, where the memory
+/// is, which members live, and how many of its pieces each has made resident. It is a small file in
+/// shared memory that all members map. Each member holds its own lock on it (of its open file, so
+/// that several members can be in one process), which ends with its process. So no member waits for
+/// one that is gone, and any process removes a board whose first member is gone. Lock-free;
+/// thread-safe.
 class ReplicaBoard {
  public:
   enum class Standing : std::uint8_t { kNotYet, kLives, kGone };
 
-  /// The first member's, which nobody finds before publish(). Throws ResourceError if no file can
-  /// be made.
+  /// Makes the first member's board. Other members find it only after publish(). Throws
+  /// ResourceError if the file cannot be created.
   ReplicaBoard(const ReplicaGroup& group, const ReplicaGeometry& geometry,
                const ReplicaOffer& offer, const MachineRoot& machine);
-  /// Another member's. Waits for the first one's, `group.patience` at most. Throws TimeoutError if
-  /// there is none by then, TopologyError naming both sides if geometry or version differ or
-  /// another process has joined as this member, and ResourceError.
+  /// Joins as another member. Waits for the first member's board, at most `group.patience`. Throws
+  /// TimeoutError if there is none by then; TopologyError with both values if geometry or version
+  /// differ, or if another process has joined as this member; and ResourceError.
   ReplicaBoard(const ReplicaGroup& group, const ReplicaGeometry& geometry,
                const MachineRoot& machine);
-  /// end(), and of the first member withdraw().
+  /// Calls end() and, in the first member, withdraw().
   ~ReplicaBoard();
   ReplicaBoard(const ReplicaBoard&) = delete;
   ReplicaBoard& operator=(const ReplicaBoard&) = delete;
 
-  /// Gives a new board its name, at once and whole. Throws TopologyError if a living group has it.
+  /// Gives a new board its name, atomically. Throws TopologyError if a living group has the name.
   void publish();
-  /// All have joined, and nobody has to find it any more. Idempotent.
+  /// Declares that all members have joined, so no other process needs to find the board.
+  /// Idempotent.
   void withdraw() noexcept;
 
   [[nodiscard]] const ReplicaOffer& offer() const { return offer_; }
   [[nodiscard]] Standing standing(std::uint32_t member) const;
-  /// This member has made so many of its pieces resident, in order. What it wrote into them before
-  /// is seen by whoever reads num_resident() behind it.
+  /// This member has made this many of its pieces resident, in order. A process that reads
+  /// num_resident() afterwards sees what this member wrote into the pieces before.
   void set_resident(std::uint32_t num_pieces) noexcept;
   [[nodiscard]] std::uint32_t num_resident(std::uint32_t member) const;
-  /// This member makes no more pieces resident. The first reason stays.
+  /// This member makes no more pieces resident. The first reason is kept.
   void end(std::string_view why) noexcept;
   /// Why that member has ended; empty if it has not.
   [[nodiscard]] std::string why_ended(std::uint32_t member) const;
@@ -84,9 +86,9 @@ class ReplicaBoard {
  private:
   struct Page;
   struct Member;
-  /// False if there is none of a living group yet.
+  /// Returns false if there is no board of a living group yet.
   [[nodiscard]] bool open_published();
-  /// Takes the first member's over if it is of the same geometry.
+  /// Takes over the first member's offer if it has the same geometry.
   void take_offer(const ReplicaGeometry& geometry);
   void map(std::uint64_t bytes);
   [[nodiscard]] bool lock_own();
@@ -96,7 +98,7 @@ class ReplicaBoard {
   const ReplicaGroup group_;
   const std::filesystem::path path_;
   ReplicaOffer offer_;
-  /// Its lock ends with it.
+  /// This member's lock ends with it.
   OwnDescriptor descriptor_;
   struct Mapping {
     ~Mapping();

@@ -27,16 +27,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Reserved at a time: on tmpfs a signal undoes what one call has reserved so far.
+/// Bytes that are reserved at a time: on tmpfs a signal undoes what one call has reserved so far.
 constexpr std::uint64_t kStepBytes = std::uint64_t{64} << 20U;
-/// Of st_blocks, on every file system (stat(2)).
+/// The unit of st_blocks, on every file system (stat(2)).
 constexpr std::uint64_t kBlockBytes = 512;
 
 #ifndef MFD_NOEXEC_SEAL
 #define MFD_NOEXEC_SEAL 8U  // Linux 6.3, linux/memfd.h.
 #endif
 
-/// Where the file system of `directory` is mounted, as far up as it reaches.
+/// The mount point of the file system that has `directory`.
 fs::path mount_of(const fs::path& directory) {
   std::error_code ignored;
   fs::path mount = fs::weakly_canonical(directory, ignored);
@@ -59,13 +59,13 @@ bool is_there(const fs::path& path) {
   return ::stat(path.c_str(), &status) == 0 || errno != ENOENT;
 }
 
-/// The directory of `path`, or the one that has it where make_directory() would make it.
+/// The directory of `path` or, if make_directory() would create it, the directory above.
 fs::path nearest_directory(const fs::path& path) {
   const fs::path directory = directory_of(path);
   return is_there(directory) ? directory : directory_of(directory);
 }
 
-/// The kind of pages of shared memory in that file system; nothing if it is none.
+/// The kind of pages of shared memory in that file system; nothing if it is not shared memory.
 std::optional<PageKind> kind_of(const struct statfs& status) {
   if (status.f_type == HUGETLBFS_MAGIC) return PageKind::kPool;
   if (status.f_type == TMPFS_MAGIC) return PageKind::kNormal;
@@ -78,9 +78,9 @@ std::optional<PageKind> kind_of(const struct statfs& status) {
                     "cache; name a path such as /dev/shm/kvferry/tier");
 }
 
-/// Makes the directory of `path` if that alone is missing, for this user alone, and only in shared
-/// memory: a path that was mistyped leaves nothing behind. Throws ConfigError where that is not
-/// shared memory.
+/// Creates the directory of `path`, for this user only, if only that level is missing. It does so
+/// only in shared memory, so that a mistyped path leaves nothing behind. Throws ConfigError if that
+/// is not shared memory.
 void make_directory(const fs::path& path) {
   const fs::path directory = directory_of(path);
   struct statfs status {};
@@ -93,16 +93,16 @@ void make_directory(const fs::path& path) {
   const fs::path above = directory_of(directory);
   if (::statfs(above.c_str(), &status) != 0) {
     throw ConfigError("there is no directory " + directory.string() + " for " + path.string() +
-                      ", and none to make it in; its last level is made, no more: mkdir -p " +
+                      ", and none to create it in; only its last level is created: mkdir -p " +
                       above.string() + ", or name a path such as /dev/shm/kvferry/tier");
   }
   if (!kind_of(status)) refuse_file_system(path, above);
   if (::mkdir(directory.c_str(), S_IRWXU) == 0) {
-    // A umask may have taken the user's own rights.
+    // The umask may have removed the user's own rights.
     static_cast<void>(::chmod(directory.c_str(), S_IRWXU));
-  } else if (errno != EEXIST) {  // Another process was faster.
+  } else if (errno != EEXIST) {  // EEXIST: another process was faster.
     throw ResourceError("the directory " + directory.string() + " for " + path.string() +
-                        " cannot be made: " + text_of(errno) +
+                        " cannot be created: " + text_of(errno) +
                         "; its user must be allowed to "
                         "write to " +
                         above.string());
@@ -118,7 +118,7 @@ SharedFile SharedFile::make_empty(const fs::path& path, std::uint64_t bytes) {
   file.descriptor_ = OwnDescriptor::opened_by([&] { return open_unnamed(directory); });
   if (!file.descriptor_) {
     const int error = errno;
-    const std::string message = "no file can be made in " + directory.string() + " for shared " +
+    const std::string message = "no file can be created in " + directory.string() + " for shared " +
                                 "memory: " + text_of(error) + "; ";
     if (error == EOPNOTSUPP || error == EISDIR || error == ENOENT || error == ENOTDIR) {
       throw ConfigError(message +
@@ -132,7 +132,7 @@ SharedFile SharedFile::make_empty(const fs::path& path, std::uint64_t bytes) {
     throw ResourceError(path.string() + " cannot have " + std::to_string(bytes) + " bytes");
   }
   file.size_bytes_ = rounded_up(bytes, file.page_bytes_);
-  // A umask may have taken the user's own rights.
+  // The umask may have removed the user's own rights.
   static_cast<void>(::fchmod(file.descriptor(), S_IRUSR | S_IWUSR));
   return file;
 }
@@ -175,11 +175,11 @@ std::optional<SharedFile> SharedFile::open_if_there(const fs::path& path, Reserv
   file.look_at_file_system();
   struct stat status {};
   if (::fstat(file.descriptor(), &status) != 0 || !S_ISREG(status.st_mode)) {
-    throw ConfigError(path.string() + " is no file: name one in shared memory");
+    throw ConfigError(path.string() + " is not a file: name one in shared memory");
   }
   if (status.st_uid != ::geteuid() || (status.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
     throw ConfigError(path.string() + " is of user " + std::to_string(status.st_uid) +
-                      " or open to others; expected is user " + std::to_string(::geteuid()) +
+                      " or open to others; expected user " + std::to_string(::geteuid()) +
                       " and mode 0600: remove it, or name another path");
   }
   file.size_bytes_ = static_cast<std::uint64_t>(status.st_size);
@@ -204,12 +204,12 @@ void SharedFile::check_place(const fs::path& path, std::uint64_t bytes) {
   struct statfs status {};
   if (::statfs(directory.c_str(), &status) != 0 || !fs::is_directory(directory)) {
     throw ConfigError("there is no directory " + directory.string() + " for " + path.string() +
-                      "; its last level is made, no more: mkdir -p " + directory.string() +
+                      "; only its last level is created: mkdir -p " + directory.string() +
                       ", or name a path such as /dev/shm/kvferry/tier");
   }
   if (!kind_of(status)) refuse_file_system(path, directory);
   if (::access(directory.c_str(), W_OK | X_OK) != 0) {
-    throw ResourceError("no file can be made in " + directory.string() + " for shared memory: " +
+    throw ResourceError("no file can be created in " + directory.string() + " for shared memory: " +
                         text_of(errno) + "; its user must be allowed to write there");
   }
   SharedFile file(path);
@@ -222,7 +222,7 @@ SharedFile SharedFile::make_unnamed(std::uint64_t bytes, PageKind pages) {
   SharedFile file("memory without a name");
   const unsigned flags =
       MFD_CLOEXEC | MFD_ALLOW_SEALING | (pages == PageKind::kPool ? MFD_HUGETLB : 0U);
-  // vm.memfd_noexec may ask for the seal; older kernels do not know it.
+  // vm.memfd_noexec may require the seal, which older kernels do not know.
   file.descriptor_ = OwnDescriptor::opened_by([flags] {
     const int sealed = ::memfd_create("kvferry", flags | MFD_NOEXEC_SEAL);
     return sealed < 0 && errno == EINVAL ? ::memfd_create("kvferry", flags) : sealed;
@@ -237,7 +237,7 @@ SharedFile SharedFile::make_unnamed(std::uint64_t bytes, PageKind pages) {
     throw ResourceError("shared memory cannot have " + std::to_string(bytes) + " bytes");
   }
   file.size_bytes_ = rounded_up(bytes, file.page_bytes_);
-  // Who maps it relies on its size: beyond the end an access is a signal.
+  // Processes that map the file rely on its size, because an access beyond the end is a signal.
   if (::ftruncate(file.descriptor(), static_cast<off_t>(file.size_bytes_)) != 0 ||
       ::fcntl(file.descriptor(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     throw ResourceError("giving shared memory " + std::to_string(file.size_bytes_) +
@@ -256,7 +256,7 @@ SharedFile SharedFile::of_process(pid_t process, int descriptor, PageKind pages)
   struct stat status {};
   if (::fstat(file.descriptor(), &status) != 0 || !S_ISREG(status.st_mode) ||
       (::fcntl(file.descriptor(), F_GET_SEALS) & F_SEAL_SHRINK) == 0) {
-    throw ConfigError(file.path_.string() + " is no shared memory of a fixed size");
+    throw ConfigError(file.path_.string() + " is not shared memory of a fixed size");
   }
   file.pages_ = pages;
   file.size_bytes_ = static_cast<std::uint64_t>(status.st_size);
@@ -265,7 +265,7 @@ SharedFile SharedFile::of_process(pid_t process, int descriptor, PageKind pages)
 
 void SharedFile::give_back(std::uint64_t offset, std::uint64_t bytes) const noexcept {
   if (pages_ == PageKind::kPool) return;
-  // What stays is taken until the file goes.
+  // If it fails, the memory stays in use until the file is freed.
   static_cast<void>(::fallocate(descriptor(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
                                 static_cast<off_t>(offset), static_cast<off_t>(bytes)));
 }
@@ -312,7 +312,7 @@ void SharedFile::look_at_file_system() {
 std::unique_ptr<MemoryClaim> SharedFile::claim_room(std::uint64_t bytes,
                                                     const MachineRoot& machine) const {
   if (const auto limit = limit_of_mount(bytes)) check_limits(bytes, {*limit});
-  // Of a pool of another size /proc/meminfo tells nothing; the file system says what it lacks.
+  // /proc/meminfo does not report a pool of another page size, but the file system does.
   if (pages_ == PageKind::kPool && page_bytes_ != huge_page_pool(machine.proc).page_bytes) {
     return nullptr;
   }
@@ -324,7 +324,7 @@ std::unique_ptr<MemoryClaim> SharedFile::claim_room(std::uint64_t bytes,
 
 void SharedFile::reserve_part(std::uint64_t offset, std::uint64_t bytes) const {
   for (std::uint64_t done = 0; done < bytes;) {
-    // Whole pages, of a gibibyte too.
+    // The steps are whole pages, even of a gibibyte.
     const std::uint64_t step = std::min(std::max(kStepBytes, page_bytes_), bytes - done);
     int error = KVFERRY_FAULT_POINT("shared_file.reserve") ? ENOSPC : 0;
     if (error == 0 && ::fallocate(descriptor(), 0, static_cast<off_t>(offset + done),
@@ -335,8 +335,8 @@ void SharedFile::reserve_part(std::uint64_t offset, std::uint64_t bytes) const {
     if (error != 0) {
       const auto limit = limit_of_mount(bytes - done);
       throw ResourceError("reserving " + std::to_string(bytes) + " bytes for " + path_.string() +
-                          " failed behind " + std::to_string(done) + " bytes: " + text_of(error) +
-                          "; others took memory meanwhile" +
+                          " failed after " + std::to_string(done) + " bytes: " + text_of(error) +
+                          "; other programs took memory meanwhile" +
                           (limit ? ", " + limit->name + " leaves " +
                                        std::to_string(limit->room_bytes) + ": " + limit->remedy
                                  : ": ask for less"));

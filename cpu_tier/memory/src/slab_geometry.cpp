@@ -13,12 +13,12 @@ namespace {
 
 constexpr std::uint64_t kLeastSlotBytes = 4096;
 constexpr std::uint64_t kMostObjectBytes = std::uint64_t{1} << 62;
-/// Sizes per doubling: 2 to the power of this.
+/// The number of sizes per doubling is 2 to this power.
 constexpr int kStepBits = 3;
 
-/// Of the largest class.
+/// Most slots per chunk of the largest class.
 constexpr std::uint64_t kMostSlotsPerChunk = 64;
-/// Chunks that there should be, so that classes can share them.
+/// With at least this many chunks, classes can share them.
 constexpr std::uint64_t kEnoughChunks = 64;
 
 constexpr std::uint64_t kMost32 = std::numeric_limits<std::uint32_t>::max();
@@ -29,7 +29,7 @@ std::uint32_t slots_per_chunk(std::uint64_t chunk_bytes, std::uint64_t slot_byte
   if (slot_bytes == 0 || slot_bytes > chunk_bytes) {
     throw ConfigError("slots of " + std::to_string(slot_bytes) + " bytes in chunks of " +
                       std::to_string(chunk_bytes) +
-                      " bytes; allowed is at least one byte and at most a chunk");
+                      " bytes; allowed: at least one byte and at most a chunk");
   }
   return static_cast<std::uint32_t>(std::min(chunk_bytes / slot_bytes, kMost32));
 }
@@ -67,7 +67,7 @@ SlabGeometry slab_geometry(std::uint64_t arena_bytes, std::span<const std::uint6
 std::uint64_t slot_bytes_for(std::uint64_t object_bytes) {
   if (object_bytes == 0 || object_bytes > kMostObjectBytes) {
     throw ConfigError("an object of " + std::to_string(object_bytes) +
-                      " bytes; allowed is 1 byte to 2^62");
+                      " bytes; allowed: 1 byte to 2^62");
   }
   if (object_bytes <= kLeastSlotBytes) return kLeastSlotBytes;
   const int exponent = std::bit_width(object_bytes - 1) - 1;

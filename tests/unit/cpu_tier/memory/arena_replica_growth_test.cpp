@@ -199,7 +199,7 @@ TEST_F(ArenaReplicaTest, AMemberThatClosesEndsTheGrowthOfTheOthers) {
   EXPECT_EQ(first->grow(1), 2U);
   static_cast<void>(arena(options(1)));
   expect_named(complaint_of<ResourceError>([&] { first->grow(1); }),
-               {"member 1 of 2", "has ended its growth: it closes its memory"});
+               {"member 1 of 2", "has ended its growth: it closed its memory"});
 }
 
 #ifdef KVFERRY_TEST_HOOKS

@@ -130,7 +130,7 @@ TEST_F(ArenaReplicaTest, MemoryOfAProcessThatCannotBeSeenIsRefusedWithTheRemedy)
   patch(60, ::getpid());
   patch(64, another.descriptor());
   expect_named(complaint_of<ConfigError>([&] { static_cast<void>(arena(options(1))); }),
-               {"is another one's", parts[1]});
+               {"is another process's file", parts[1]});
 }
 
 }  // namespace

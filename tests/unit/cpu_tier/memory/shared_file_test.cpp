@@ -313,7 +313,7 @@ TEST_F(SharedFileTest, RunningOutOnTheWayLeavesNothingBehind) {
   test_hooks::fail_nth_of("shared_file.reserve", 3);
   expect_named(
       complaint_of<ResourceError>([&] { static_cast<void>(SharedFile::make(path_, 256 * kMiB)); }),
-      {"failed behind 134217728 bytes", "/dev/shm", "mount -o remount,size="});
+      {"failed after 134217728 bytes", "/dev/shm", "mount -o remount,size="});
   test_hooks::reset();
   EXPECT_FALSE(fs::exists(path_));
   EXPECT_LT(before - std::min(before, free_bytes()), 64 * kMiB);

@@ -37,8 +37,8 @@ struct ArenaReport {
 /// before it destroys the arena. The device outlives it.
 ///
 /// The source provides the bytes and knows whether other processes have them too. The arena counts
-/// the ready chunks and registers them with the device. Beside the chunks lie the *tags*, a word
-/// for each slot. They are in the budgets, and registered with no device.
+/// the ready chunks and registers them with the device. Next to the chunks it has the *tags*, one
+/// word for each slot. They count in the budgets, and are not registered with a device.
 class Arena {
  public:
   /// Asks the source for the memory and maps it, before any page is touched. Then it makes all
@@ -137,18 +137,18 @@ class Arena {
   [[nodiscard]] ArenaReport report() const;
 
  private:
-  /// The one after the last chunk that becomes ready next.
+  /// The end of the chunks that become ready next.
   [[nodiscard]] ChunkId end_of_step(std::uint32_t first, std::uint64_t most_bytes) const;
   /// Adds a warning if the first `bytes` came so slowly that a user would notice it at the start.
   void warn_of_slow_memory(std::uint64_t bytes, std::chrono::nanoseconds took);
   void register_chunks(ChunkRange chunks);
-  /// The piece's, as far as the arena reaches.
+  /// The chunks of the piece, as far as the arena reaches.
   [[nodiscard]] ChunkRange chunks_of(PieceId piece) const;
-  /// Those that a range has a part of.
+  /// The end of the pieces that overlap the range.
   [[nodiscard]] PieceId end_of_pieces(ChunkRange chunks) const {
     return PieceId((chunks.end.value() + grant_.chunks_per_piece - 1) / grant_.chunks_per_piece);
   }
-  /// False if it was stopped.
+  /// Returns false if it was stopped.
   [[nodiscard]] bool restore_piece(PieceId piece, const std::stop_token& stop);
   void retire_piece(PieceId piece);
   void clear_tags(ChunkRange chunks) const;
@@ -164,7 +164,7 @@ class Arena {
   const ArenaShape shape_;
   const std::uint32_t num_first_;
   ArenaPages pages_;
-  /// 0: not ready.
+  /// 0 if the piece is not ready.
   std::vector<std::atomic<std::uintptr_t>> piece_device_addresses_;
   std::atomic<std::uint32_t> num_ready_{0};
   std::atomic<std::uint32_t> num_usable_{0};

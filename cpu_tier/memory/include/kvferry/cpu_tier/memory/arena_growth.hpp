@@ -36,7 +36,7 @@ struct ArenaOrder {
 class ArenaGrowth {
  public:
   explicit ArenaGrowth(Arena& arena, const GrowthOptions& options = {});
-  /// close().
+  /// Calls close().
   ~ArenaGrowth();
   ArenaGrowth(const ArenaGrowth&) = delete;
   ArenaGrowth& operator=(const ArenaGrowth&) = delete;

@@ -47,8 +47,9 @@ struct ArenaOptions {
   /// With kByPieces: number of chunks that the arena has at first, rounded up to whole pieces. The
   /// memory of the other chunks is neither claimed nor touched before Arena::restore(). 0: all.
   std::uint32_t start_chunks = 0;
-  /// Number of *tags* beside each chunk: words in which the copies into its slots are checked. One
-  /// for each slot, of the class that has the most slots in a chunk; 0: the slots have no tags.
+  /// Number of *tags* next to each chunk: words with which copies into its slots are checked. There
+  /// is one for each slot of the class that has the most slots in a chunk; 0: the slots have no
+  /// tags.
   std::uint32_t tags_per_chunk = 0;
   /// Unset: huge pages from the pool, if the pool and the cgroups have enough; otherwise
   /// transparent huge pages, as long as they come quickly.
@@ -70,7 +71,7 @@ struct ArenaOptions {
   MachineRoot machine = {};
 };
 
-/// Contiguous chunks of one size, and the tags beside them.
+/// Contiguous chunks of one size, and the tags next to them.
 struct ArenaShape {
   std::uint64_t chunk_bytes = 0;
   std::uint32_t num_chunks = 0;
@@ -88,7 +89,7 @@ struct ArenaShape {
   }
 };
 
-/// Chunks that follow each other.
+/// Consecutive chunks.
 struct ChunkRange {
   ChunkId begin;
   ChunkId end;  ///< The one after the last.

@@ -20,7 +20,7 @@ class Populator;
 /// on it. One thread at a time populates; the other functions are thread-safe.
 class ArenaPages {
  public:
-  /// `tags`: as ArenaSource::map_tags(); null if the shape has none.
+  /// `tags` come from ArenaSource::map_tags(); null if the shape has none.
   ArenaPages(std::unique_ptr<HostMapping> mapping, std::unique_ptr<HostMapping> tags,
              const ArenaShape& shape, const ArenaOptions& options);
   ~ArenaPages();
@@ -28,7 +28,7 @@ class ArenaPages {
   ArenaPages& operator=(const ArenaPages&) = delete;
 
   [[nodiscard]] const HostMapping& mapping() const { return *mapping_; }
-  /// Rounded up so that the last chunk ends at a page boundary.
+  /// The bytes of the chunks, rounded up so that the last chunk ends at a page boundary.
   [[nodiscard]] std::span<std::byte> bytes_of(ChunkRange chunks) const;
   /// What these chunks take of the machine's memory, or of its pool of huge pages.
   [[nodiscard]] std::uint64_t needed_bytes(ChunkRange chunks) const;

@@ -39,9 +39,9 @@ class ArenaSlots {
   }
   /// Whether each slot has a tag.
   [[nodiscard]] bool has_tags() const { return arena_->tags_per_chunk() != 0; }
-  /// The tag of a slot in a chunk that was ready once: the word of whatever slot, of any class, has
-  /// this place in its chunk. It lies beside the arena, where all processes that have the slot's
-  /// bytes have it too, and is zero until it is written. Only if has_tags().
+  /// The tag of a slot in a chunk that was ready once. Slots of all classes with the same place in
+  /// a chunk share one word. All processes that have the slot's bytes have its tag too. It is zero
+  /// until it is written. Only if has_tags().
   [[nodiscard]] std::atomic<std::uint64_t>& tag(SlotId slot) const {
     const SlotPlace place = place_of(slot, slots_per_chunk_);
     return arena_->tag(place.chunk, place.index);

@@ -103,7 +103,7 @@ class SharedFile {
 
  private:
   explicit SharedFile(std::filesystem::path path) : path_(std::move(path)) {}
-  /// A new one without a name or memory; its size is only noted.
+  /// Opens a new file without a name or memory; its size is only noted.
   [[nodiscard]] static SharedFile make_empty(const std::filesystem::path& path,
                                              std::uint64_t bytes);
   /// Throws ConfigError if the descriptor's file system is not shared memory.
