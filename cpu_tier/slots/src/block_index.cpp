@@ -12,8 +12,8 @@
 namespace kvferry::cpu_tier {
 namespace {
 
-/// Keys that insert() and erase() fetch together: enough to hide the memory's latency, few enough
-/// for the L1 cache.
+/// Keys that insert() and erase() fetch together: enough to hide the memory's latency, and few
+/// enough for the L1 cache.
 constexpr std::size_t kBatch = 32;
 /// find() fetches an index entry this many keys before it reads it, and a slot's key this many
 /// before it compares.
@@ -76,7 +76,7 @@ void BlockIndex::find(std::span<const BlockKey> keys, std::span<SlotId> slots) c
       tags[i % kRing] = tag;
       __builtin_prefetch(&entries_[home(tag)]);
     }
-    // Before its first key a stage's index wraps around and is not below `size`.
+    // Before a stage's first key, its index wraps around and is not below `size`.
     if (const std::size_t i = step - kAhead; i < size) {
       const std::uint32_t tag = tags[i % kRing];
       const std::uint32_t position = probe(home(tag), tag);
@@ -136,7 +136,7 @@ void BlockIndex::erase(std::span<const SlotId> slots) {
 void BlockIndex::erase_at(std::uint32_t position) {
   std::uint32_t hole = position;
   for (std::uint32_t next = after(hole); !empty(next); next = after(next)) {
-    // An entry fills the hole unless its home lies behind the hole (cyclically).
+    // An entry fills the hole unless its home lies after the hole (cyclically).
     const std::uint32_t from_home = (next - home(entries_[next].tag)) & mask_;
     if (from_home >= ((next - hole) & mask_)) {
       entries_[hole] = entries_[next];

@@ -7,10 +7,10 @@
 namespace kvferry::cpu_tier {
 namespace {
 
-/// Ranges that are looked at for the coldest one, by segment: sets are stored and left in runs, so
-/// that the slots of a range are mostly of one age, and the first is good enough.
+/// How many ranges are compared to find the coldest one, by segment. Sets are stored and left in
+/// runs, so the slots of a range mostly have the same age, and the first ranges are good enough.
 constexpr std::size_t kCandidates = 4;
-/// Slots that are looked at to find them.
+/// How many slots are looked at to find these ranges.
 constexpr std::size_t kMostSteps = 64;
 
 }  // namespace
@@ -28,7 +28,7 @@ std::optional<ColdRange> cold_range(const SlotTable& table, SlotRange range) {
     ++num_evictable;
   }
   if (num_evictable == 0) return ColdRange{range};
-  // Free ones are as old as the oldest.
+  // Free slots count as old as the oldest slot.
   const std::uint64_t num_free = range.end - range.first - num_evictable;
   sum += num_free * oldest;
   return ColdRange{range, static_cast<std::uint32_t>(sum / (range.end - range.first))};

@@ -9,7 +9,7 @@
 namespace kvferry::cpu_tier {
 namespace {
 
-/// Every slot is as the table says, except for those that are withdrawn, and there are no others.
+/// Every slot is as the table says, except for withdrawn slots, and there are no other slots.
 class OwnSlots final : public PeerSlots {
  public:
   void begin_fill(std::span<const SlotId>, std::uint32_t) override {}
@@ -104,7 +104,7 @@ class NoPeers final : public Peers {
  private:
   std::vector<bool> is_free_;  ///< By chunk.
   std::uint32_t num_free_ = 0;
-  std::uint32_t lowest_ = 0;  ///< None below it is free.
+  std::uint32_t lowest_ = 0;  ///< No chunk below it is free.
 };
 
 }  // namespace

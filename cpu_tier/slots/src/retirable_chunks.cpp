@@ -13,16 +13,16 @@
 namespace kvferry::cpu_tier {
 namespace {
 
-/// Runs that are looked at for the coldest one, by class and segment, and slots that are looked at
-/// to find them.
+/// How many runs are compared to find the coldest one, by class and segment, and how many slots are
+/// looked at to find these runs.
 constexpr std::size_t kCandidates = 4;
 constexpr std::size_t kMostSteps = 1024;
 
-/// Runs that are looked at when none of these can go. A look ends at the first named slot.
+/// Runs that are looked at if none of these can be retired. A look ends at the first named slot.
 constexpr std::uint32_t kMostRuns = 64;
 
-/// Slots of one class in the order in which they are likely to lie in a cold run. What `visit`
-/// needs is held: the analysis does not see through a parameter.
+/// Visits slots of one class in the order in which they are likely to lie in a cold run. `visit`
+/// runs under the lock: the analysis does not see through a parameter.
 template <class Visit>
 void visit_coldest(const SlotLists& lists, const Visit& visit) KVFERRY_NO_THREAD_SAFETY_ANALYSIS {
   const SlotId free = lists.longest_free();
@@ -41,7 +41,7 @@ void visit_coldest(const SlotLists& lists, const Visit& visit) KVFERRY_NO_THREAD
 }  // namespace
 
 std::optional<ChunkRange> RetirableChunks::retire_coldest(std::uint32_t run) const {
-  KVFERRY_CHECK(run > 0, "a run of no chunks");
+  KVFERRY_CHECK(run > 0, "a run has no chunks");
   MutexLock lock(tier_->mutex_);
   if (tier_->peers_->outlives_tier()) return std::nullopt;
   std::optional<ChunkRange> chunks = tier_->coldest_run(run);
@@ -57,14 +57,14 @@ std::optional<ChunkRange> RetirableChunks::retire_coldest(std::uint32_t run) con
     if (its == Tier::kNoClass) continue;
     Tier::SlabClass& from = *tier_->classes_[its];
     const bool removed = from.slots.remove(from.range_of(alike));
-    KVFERRY_CHECK(removed, "a slot that nobody names cannot be evicted");
+    KVFERRY_CHECK(removed, "a slot that is not named cannot be evicted");
     from.num_chunks -= alike.count;
   }
   const std::uint32_t count = end - chunks->begin.value();
   std::fill_n(tier_->class_of_chunk_.begin() + chunks->begin.value(), count, Tier::kRetired);
   tier_->num_retired_ += count;
   const bool taken = tier_->peers_->take_out(chunks->begin, count);
-  KVFERRY_CHECK(taken, "chunks that only this tier has cannot go out of use");
+  KVFERRY_CHECK(taken, "chunks that only this tier has cannot be taken out of use");
   return chunks;
 }
 
@@ -117,7 +117,7 @@ std::optional<std::uint64_t> Tier::age_of(ChunkRange chunks, std::uint32_t age_o
 }
 
 std::optional<ChunkRange> Tier::coldest_run(std::uint32_t run) const {
-  // What is free is as old as the oldest, and what no class has is older.
+  // Free slots count as old as the oldest slot, and chunks of no class as older.
   std::uint32_t age_of_free = 0;
   for (std::uint32_t i = 0; i < num_classes_; ++i) {
     const SlabClass& one = *classes_[i];
@@ -127,7 +127,7 @@ std::optional<ChunkRange> Tier::coldest_run(std::uint32_t run) const {
   std::optional<ChunkRange> coldest;
   std::uint64_t most = 0;
   ChunkId last(max_chunks_);
-  // Whether the chunk's run is another than that of the last one.
+  // Checks whether the chunk's run differs from the last one.
   const auto consider = [&](ChunkId chunk) KVFERRY_REQUIRES(mutex_) {
     const std::optional<ChunkRange> chunks = run_of(chunk, run);
     if (!chunks || chunks->begin == last) return false;

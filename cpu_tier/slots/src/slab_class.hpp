@@ -10,8 +10,8 @@
 
 namespace kvferry::cpu_tier {
 
-/// A SlotClass as the tier has it: with the chunks that its slots are in, and the clocks by which
-/// classes compare their ages. (connector::SlabClass is what the scheduler side is told of it.)
+/// A SlotClass in the tier, with the chunks that its slots are in, and the clocks by which classes
+/// compare their ages. (connector::SlabClass is the scheduler side's option for it.)
 struct Tier::SlabClass {
   SlabClass(std::uint32_t max_chunks, const ChunkShape& of, const TierOptions& options,
             Peers& peers)
@@ -27,7 +27,7 @@ struct Tier::SlabClass {
   }
   [[nodiscard]] SlotRange range_of(ChunkId chunk) const { return range_of(TakenChunks{chunk, 1}); }
 
-  /// Moves on with every use of a slot. Wraps.
+  /// Advances with every use of a slot. Wraps.
   [[nodiscard]] std::uint32_t clock() const { return slots.table().lists().clock(); }
   [[nodiscard]] std::uint32_t count(SlotState state) const { return slots.table().count(state); }
 
@@ -35,7 +35,7 @@ struct Tier::SlabClass {
   const std::uint32_t slots_per_chunk;
   SlotClass slots;
   TurnoverClock ages;
-  /// The same by the clock on the wall (tend()).
+  /// The same by the wall clock (tend()).
   TurnoverClock marks;
   std::uint32_t num_chunks = 0;
   std::uint64_t num_gained_total = 0;

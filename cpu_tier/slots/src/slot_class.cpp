@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a store does with slots: reserve, commit, abort.
+// The slots in a store: reserve, commit, abort.
 #include "slot_class.hpp"
 
 #include "kvferry/base/check.hpp"
@@ -37,10 +37,11 @@ SlotClass::~SlotClass() {
   const std::uint32_t num_left =
       num_left_behind_ + (any_lease_left_ ? now.num_leased + now.num_dying : 0);
   KVFERRY_CHECK(now.num_free + now.num_evictable + now.num_set_aside + num_left == now.num_slots,
-                "a tier died with " + std::to_string(now.num_writable) + " writable, " +
+                "a tier is destroyed with " + std::to_string(now.num_writable) + " writable, " +
                     std::to_string(now.num_aborted) + " aborted, " +
                     std::to_string(now.num_leased) + " leased, " + std::to_string(now.num_dying) +
-                    " dying, " + std::to_string(now.num_quarantined) + " quarantined slots out");
+                    " dying, " + std::to_string(now.num_quarantined) +
+                    " quarantined slots still taken");
 }
 
 std::optional<NotReserved> SlotClass::reserve(std::span<const BlockKey> keys,
@@ -51,7 +52,8 @@ std::optional<NotReserved> SlotClass::reserve(std::span<const BlockKey> keys,
     ++num_exhausted_total_;
     return NotReserved{num_available};
   }
-  // Before evicting: a key that is readable must not be evicted to make room for itself.
+  // This comes before the eviction, because a readable key must not be evicted to make room for
+  // itself.
   index_.find(keys, slots);
   if (peers_->hide(slots)) ++eviction_epoch_;
   const auto present = std::find_if(slots.begin(), slots.end(),
@@ -78,10 +80,10 @@ std::optional<NotReserved> SlotClass::reserve(std::span<const BlockKey> keys,
 }
 
 std::size_t SlotClass::evict(std::span<SlotId> victims) {
-  // Every slot is looked at twice at most: one that a peer has used since it was looked at last is
-  // as good as used just now, once.
+  // Every slot is looked at twice at most: a slot that a peer has used since the last look counts
+  // once as just used.
   std::size_t num_left = 2 * std::size_t{table_.count(SlotState::kEvictable)};
-  // Ghosts are counted against what is left on probation when all of them are out.
+  // Ghosts are compared with what is left on probation after all of the victims have left.
   const std::size_t step = policy_.wants_evicted() ? victims.size() : kStep;
   std::size_t num_evicted = 0;
   while (num_evicted < victims.size()) {
@@ -172,7 +174,8 @@ void SlotClass::release(std::span<const SlotId> slots, SlotState from) {
 
 void SlotClass::leave_behind(std::span<const SlotId> slots, SlotState state) {
   if (state == SlotState::kQuarantined) {
-    // What peers see of them stays: they are being filled, and their chunks stay this tier's.
+    // For peers they do not change: they are being filled, and their chunks still belong to this
+    // tier.
     num_left_behind_ += static_cast<std::uint32_t>(slots.size());
     return;
   }

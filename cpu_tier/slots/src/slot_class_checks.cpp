@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counts, and what holds between the parts.
+// Counts, and checks of what must hold between the parts.
 #include "kvferry/base/check.hpp"
 
 #include "slot_class.hpp"
@@ -61,7 +61,7 @@ void SlotClass::check_invariants() const {
     const std::uint8_t promise = table_.lists()[slot].promise;
     KVFERRY_CHECK(!table_.readable(slot) || promise == SlotRecord::kLeavesEarly ||
                       promise == policy_.promises().depth(index_.key(slot).mixed()),
-                  "slot " + std::to_string(i) + " is promised, and its key is not, or otherwise");
+                  "slot " + std::to_string(i) + " and its key differ in whether they are promised");
     if (!table_.readable(slot) && table_.state(slot) != SlotState::kWritable) continue;
     ++num_keyed;
     SlotId found;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Slots whose memory comes and goes: what the tier of one slab class does when chunks move.
+// The slots of one slab class when chunks come and go.
 #include "kvferry/base/check.hpp"
 
 #include "batches.hpp"
@@ -11,7 +11,7 @@
 namespace kvferry::cpu_tier {
 namespace {
 
-/// A simulation of the tier starts anew when its size changes: not with each piece or chunk.
+/// A simulation of the tier restarts when its size changes, but not with every piece or chunk.
 constexpr std::uint32_t kPolicyTolerance = 8;
 
 }  // namespace
@@ -59,11 +59,12 @@ bool SlotClass::remove(SlotRange range) {
 
 bool SlotClass::adopt(SlotRange range) {
   if (!peers_->let_go(range)) {
-    ++eviction_epoch_;  // Of the guests that were let go before it.
+    ++eviction_epoch_;  // For the guests that were released before it.
     return false;
   }
   table_.add(range);
-  // From the last to the first: as far as prefixes lie in order, they leave from their tails.
+  // It goes from the last to the first: as far as prefixes lie in order, they leave from their
+  // tails.
   std::array<std::optional<BlockKey>, kStep> keys;
   std::array<SlotId, kStep> unused;
   for (std::uint32_t end = range.end; end > range.first;) {

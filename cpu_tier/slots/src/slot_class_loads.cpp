@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a load does with slots: lookup, lease, forget. A slot that the index leads to and that is
-// absent by the table is a guest.
+// The slots in a load: lookup, lease, forget. A slot that the index leads to and that the table
+// calls absent is a guest.
 #include "kvferry/base/check.hpp"
 
 #include "batches.hpp"
@@ -29,7 +29,7 @@ std::size_t SlotClass::num_readable(std::span<const SlotId> slots) {
 
 PrefixHit SlotClass::lookup_prefix(std::span<const BlockKey> keys, PrefixHit known) {
   PrefixHit hit{eviction_epoch_, std::move(known.slots)};
-  // What is known still holds where the slot holds the key still, and can be read.
+  // A known slot is still valid if it still has the key and can be read.
   std::size_t num_held = 0;
   const std::size_t num_known = std::min(hit.slots.size(), keys.size());
   while (num_held < num_known && index_.key(hit.slots[num_held]) == keys[num_held]) ++num_held;
@@ -44,7 +44,8 @@ PrefixHit SlotClass::lookup_prefix(std::span<const BlockKey> keys, PrefixHit kno
     index_.find(keys.subspan(first, count), slots);
     std::size_t num_found = num_readable(slots);
     if (num_found < count && slots[num_found] == BlockIndex::kNoSlot) {
-      // As far as the prefix can reach: what peers find is leased from them.
+      // It searches only as far as the prefix can reach, because every slot that peers find is
+      // leased from them.
       const auto is_writable = [this](SlotId slot) {
         return slot != BlockIndex::kNoSlot && table_.state(slot) == SlotState::kWritable;
       };
@@ -126,7 +127,7 @@ void SlotClass::end_leases(std::span<const SlotId> slots) {
   while (!slots.empty()) {
     std::span<const SlotId> own = slots.last(table_.end_leases(slots));
     slots = slots.first(slots.size() - own.size());
-    // Those that were dying: peers may read them still.
+    // These slots were dying. Peers may still read them.
     while (any_dying && !own.empty()) {
       std::array<SlotId, kStep> freed;
       std::size_t num_freed = 0;
@@ -165,8 +166,8 @@ void SlotClass::withdraw(std::span<const SlotId> slots) {
 
 void SlotClass::forget_all(std::optional<WeightsId> of) {
   const std::uint32_t num_keys_before = index_.size();
-  // From the last slot to the first, so that a tier forgotten whole hands slots out in ascending
-  // order again.
+  // It goes from the last slot to the first, so that a tier that forgot everything hands slots out
+  // in ascending order again.
   SlotBatch batch;
   for (std::uint32_t end = table_.end(); end > 0;) {
     const auto first = static_cast<std::uint32_t>(end - std::min<std::size_t>(kBatch, end));
@@ -205,7 +206,7 @@ void SlotClass::forget_readable(std::span<const SlotId> slots) {
 
 void SlotClass::set_aside_unless_free(std::span<SlotId> slots) {
   for (const SlotId slot : slots.subspan(peers_->make_free(slots))) {
-    // A lease may have had it twice.
+    // The slot can be in a lease twice.
     if (table_.state(slot) == SlotState::kFree) set_aside(slot);
   }
 }

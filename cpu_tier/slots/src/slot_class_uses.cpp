@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is offered, waited for and used again: calls that move no block.
+// Blocks that are offered, waited for and used again. These calls move no block.
 #include "kvferry/base/check.hpp"
 
 #include "batches.hpp"
@@ -10,16 +10,16 @@
 
 namespace kvferry::cpu_tier {
 
-/// What the offers of one call have in common, from its last key to its first.
+/// The common state of the offers of one call, from its last key to its first.
 struct SlotClass::OfferRun {
   AdmissionRule admission;
-  /// The most often that a key from here on was offered. Keys are chained hashes: whoever offered a
-  /// later one offered all before it as often, whatever is remembered of them.
+  /// The most often that a key from here on was offered. Keys are chained hashes, so a request that
+  /// offered a later key offered all earlier ones as often, even if the history forgot them.
   std::uint32_t num_offers = 1;
   std::size_t num_absent = 0;
   std::size_t num_admitted = 0;
-  /// Blocks that a load could bring if no promise had been believed, and it cannot: those that left
-  /// for others, and what the tier holds after them.
+  /// Blocks that a load could have brought without the promises, but cannot bring now: blocks that
+  /// left for promised ones, and blocks that the tier holds after those.
   std::uint32_t num_lost = 0;
   std::uint32_t num_held_after = 0;
 };
@@ -28,7 +28,7 @@ void SlotClass::offer(std::span<const BlockKey> keys, std::span<OfferAnswer> ans
                       std::size_t num_to_come, std::size_t num_ever) {
   KVFERRY_CHECK(keys.size() == answers.size(), "offer() with spans of different lengths");
   const std::size_t num_free = table_.count(SlotState::kFree) + num_to_come;
-  // One that has not grown yet will have room when its first blocks are due.
+  // A tier that has not grown yet will have room when its first blocks are due.
   const bool may_decline = num_free < keys.size() && table_.num_slots() > 0;
   OfferRun run{may_decline ? policy_.admission() : AdmissionRule::kAll};
   for (std::size_t end = keys.size(); end > 0;) {
@@ -40,8 +40,9 @@ void SlotClass::offer(std::span<const BlockKey> keys, std::span<OfferAnswer> ans
   if (run.admission == AdmissionRule::kHotterThanVictim) {
     run.num_admitted = count_hotter(keys, answers);
   }
-  // As many as were admitted, or as there are free slots, but the first ones: after a block that is
-  // missing the others are of no use. And not so many that those leave which stand before them.
+  // It stores as many as the policy admitted, or as there are free slots, but always the first
+  // ones, because blocks after a missing block are useless. And it does not store so many that
+  // blocks before them would leave for them.
   const std::size_t num_that_fit = num_ever - std::min<std::size_t>(num_ever, run.num_held_after);
   std::size_t num_stored = std::max(run.num_admitted, std::min(num_free, run.num_absent));
   if (table_.num_slots() > 0) num_stored = std::min(num_stored, num_that_fit);
@@ -88,7 +89,7 @@ void SlotClass::offer_batch(std::span<const BlockKey> keys, std::span<OfferAnswe
     if (policy_.promises().missed(keys[i].mixed(), table_.lists().num_turns())) {
       run.num_lost += 1 + run.num_held_after;
     } else {
-      run.num_lost = 0;  // No load reaches what comes after it, with promises or without.
+      run.num_lost = 0;  // With or without promises, no load reaches the blocks after it.
     }
     run.num_held_after = 0;
     if (policy_.is_plain_lru()) {

@@ -23,7 +23,7 @@ SlotId SlotLists::deepest_stay() const {
 }
 
 void SlotLists::check_list(std::uint32_t list) const {
-  // A list with a foreign slot, a cycle or a gap has another length than its slots.
+  // A list with a foreign slot, a cycle or a gap does not have as many links as slots.
   std::uint32_t num_linked = 0;
   for (std::uint32_t slot = coldest(list); slot != sentinel(list); slot = records_[slot].hotter) {
     KVFERRY_CHECK(slot < max_slots_ && records_[slot].state == SlotState::kEvictable &&
@@ -44,9 +44,9 @@ void SlotLists::check_stays() const {
        slot = records_[slot].hotter) {
     num_staying += records_[slot].stays ? 1 : 0;
   }
-  KVFERRY_CHECK(num_stays_ == num_staying, std::to_string(num_stays_) + " slots stay, and " +
+  KVFERRY_CHECK(num_stays_ == num_staying, std::to_string(num_stays_) + " slots stay, but " +
                                                std::to_string(num_staying) +
-                                               " are on lists of those that do");
+                                               " are on the lists of such slots");
 }
 
 void SlotLists::check_invariants(std::uint32_t num_free, std::uint32_t num_evictable) const {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What clients have promised of blocks: which stay when their turn to leave has come, and which
-// leave early.
+// Clients' promises about blocks: which blocks stay when their turn to leave comes, and which leave
+// early.
 #include "slot_promises.hpp"
 
 #include "batches.hpp"
@@ -44,7 +44,7 @@ std::uint32_t SlotPromises::leave_early(std::span<const BlockKey> keys) {
   const SlotLists& lists = of_.table_.lists();
   std::uint32_t count = 0;
   if (!of_.policy_.believes()) return 0;
-  // The tail of a prompt first: what is left of it is of use.
+  // The tail of a prompt goes first, because the rest of the prompt is still useful.
   for (std::size_t i = keys.size(); i-- > 0;) {
     if (promises.room_for_early(lists.num_stays(), lists.num_leaving_early()) == 0) break;
     SlotId slot;

@@ -10,7 +10,7 @@ namespace kvferry::cpu_tier {
 
 class SlotClass;
 
-/// What clients say of one class's blocks: TierPromises under the tier's lock. A view.
+/// What clients say about one class's blocks: TierPromises under the tier's lock. A view.
 class SlotPromises {
  public:
   explicit SlotPromises(SlotClass& of) : of_(of) {}

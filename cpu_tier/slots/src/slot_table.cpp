@@ -46,7 +46,7 @@ void SlotTable::heat_up(SlotRecord& record) {
 
 void SlotTable::add(SlotRange range) {
   KVFERRY_CHECK(range.first <= range.end && range.end <= lists_.max_slots(),
-                "slots behind the last one");
+                "slots after the last one");
   for (std::uint32_t slot = range.end; slot > range.first; --slot) {
     expect(SlotId(slot - 1), SlotState::kAbsent);
     set_free(SlotId(slot - 1));
@@ -101,7 +101,7 @@ SlotId SlotTable::turn(const VictimRule& rule) const {
     const auto num_on_probation = static_cast<float>(lists_.num_linked(Segment::kProbation));
     if (num_on_probation > allowed) return on_probation;
   }
-  // Of two that are equally old, one was stored after the other, which is protected.
+  // If both are equally old, the one on probation was stored after the protected one.
   const std::uint32_t age_difference = lists_[protected_one].stamp - lists_[on_probation].stamp;
   return static_cast<std::int32_t>(age_difference) < 0 ? protected_one : on_probation;
 }
@@ -139,7 +139,8 @@ void SlotTable::evict(std::span<SlotId> slots, const VictimRule& rule) {
                 "evicting " + std::to_string(slots.size()) + " slots of " +
                     std::to_string(count(SlotState::kEvictable)));
   for (SlotId& slot : slots) {
-    // Before any victim: a request that never came must not keep its blocks for ever.
+    // This comes before any victim, because a request that never comes must not keep its blocks for
+    // ever.
     if (num_awaited() > 0) {
       const SlotId oldest = lists_.longest_awaited();
       if (lists_.evictions_awaited(oldest) >= num_slots_) end_waiting(oldest);
@@ -163,7 +164,7 @@ void SlotTable::free(std::span<const SlotId> slots, SlotState from) {
 }
 
 void SlotTable::commit(std::span<const SlotId> slots, std::optional<SlotId> predecessor) {
-  // By segment: what the next slot is linked behind.
+  // By segment: the slot that the next slot is linked after.
   std::array<SlotId, kNumSegments> warmer{lists_.above_hottest(Segment::kProbation),
                                           lists_.above_hottest(Segment::kProtected)};
   std::uint32_t stamp = lists_.next_stamp();
@@ -282,7 +283,7 @@ void SlotTable::promise(SlotId slot, std::uint8_t promise) {
   const bool gets_early = promise == SlotRecord::kLeavesEarly;
   KVFERRY_CHECK(!gets_early || (record.state == SlotState::kEvictable && record.promise == 0 &&
                                 !record.awaited && !record.stays),
-                "a slot is to leave early that is promised, awaited or stays");
+                "a slot that is promised, awaited or stays is to leave early");
   if (record.awaited || !(record.stays || is_early || gets_early)) {
     record.promise = promise;
     return;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What holds between the records, lists and counts of a SlotTable.
+// What must hold between the records, lists and counts of a SlotTable.
 #include "kvferry/base/check.hpp"
 #include "kvferry/cpu_tier/slots/slot_table.hpp"
 
@@ -17,22 +17,22 @@ void SlotTable::check_invariants() const {
         record.state == SlotState::kEvictable || record.state == SlotState::kLeased;
     KVFERRY_CHECK(readable(SlotId(slot)) == is_readable, "slot " + std::to_string(slot) + " is " +
                                                              to_string(record.state) +
-                                                             " and its bit says otherwise");
+                                                             ", but its bit says otherwise");
     const bool has_users =
         record.state == SlotState::kLeased || record.state == SlotState::kDying || record.awaited;
     KVFERRY_CHECK(has_users == (record.num_users != 0),
                   "slot " + std::to_string(slot) + " is " + to_string(record.state) + " with " +
                       std::to_string(record.num_users) + " leases or waiting requests");
     KVFERRY_CHECK(!record.awaited || record.state == SlotState::kEvictable,
-                  "slot " + std::to_string(slot) + " is waited for and " + to_string(record.state));
+                  "slot " + std::to_string(slot) + " is awaited, but " + to_string(record.state));
     const bool is_readable_one = is_readable || record.promise == 0;
     KVFERRY_CHECK(is_readable_one && (!record.stays || record.state == SlotState::kEvictable),
                   "slot " + std::to_string(slot) + " is " + to_string(record.state) +
-                      " and promised, or stays");
+                      ", but promised, or stays");
   }
   KVFERRY_CHECK(counted == counts_, "the counts differ from the slots' states");
   KVFERRY_CHECK(num_slots_ == lists_.max_slots() - count(SlotState::kAbsent),
-                "the number of slots differs from what is not absent");
+                "the number of slots differs from the number that are not absent");
 
   lists_.check_invariants(count(SlotState::kFree), count(SlotState::kEvictable));
   KVFERRY_CHECK(segments_ == Segments::kTwo || lists_.num_linked(Segment::kProtected) == 0,

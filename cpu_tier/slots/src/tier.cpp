@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a caller asks of one class, as one step under the tier's lock. Arrays are freed after it.
+// Calls about one class, each one step under the tier's lock. Arrays are freed after it.
 #include "kvferry/cpu_tier/slots/tier.hpp"
 
 #include "kvferry/base/check.hpp"
@@ -27,7 +27,8 @@ Reservation& Reservation::operator=(Reservation&& other) noexcept {
 
 Reservation::~Reservation() { give_back(); }
 
-// One without slots must not touch the tier: it may have outlived it, or die under its lock.
+// Without slots it must not touch the tier: it may have outlived the tier, or be destroyed under
+// its lock.
 void Reservation::give_back() {
   if (!slots_.empty()) tier_->give_back(std::move(slots_));
 }
@@ -60,7 +61,7 @@ SlabClassId Tier::make_class(std::uint32_t slots_per_chunk) {
   if (slots_per_chunk == 0 || num_slots > BlockIndex::kMaxSlots) {
     throw ConfigError("a CPU tier of " + std::to_string(max_chunks_) + " chunks with " +
                       std::to_string(slots_per_chunk) +
-                      " slots each; allowed are 1 slot per chunk to " +
+                      " slots each; allowed: from 1 slot per chunk up to " +
                       std::to_string(BlockIndex::kMaxSlots) + " slots in all: use larger objects");
   }
   const auto has_as_many = [slots_per_chunk](const auto& other) {
@@ -99,8 +100,8 @@ void Tier::offer(SlabClassId of, std::span<const BlockKey> keys, std::span<Offer
   KVFERRY_CHECK(keys.size() == answers.size(), "offer() with spans of different lengths");
   MutexLock lock(mutex_);
   SlabClass& mine = at(of);
-  // Chunks without an owner are as good as free slots of this class. And chunks go from class to
-  // class, and from engine to engine: all that are in use may become ours.
+  // Chunks without an owner are as good as free slots of this class. Chunks also move from class to
+  // class and from engine to engine, so all chunks in use may become ours.
   const std::size_t num_to_come =
       std::size_t{peers_->num_obtainable_chunks()} * mine.slots_per_chunk;
   const std::size_t num_in_use = class_of_chunk_.size() - num_retired_;
@@ -197,7 +198,7 @@ Result<Lease, NotReadable> Tier::lease(SlabClassId of, std::span<const BlockKey>
 }
 
 Result<Lease, NotReadable> Tier::lease(const PrefixHit& hit, std::size_t count) {
-  KVFERRY_CHECK(count <= hit.size(), "a lease beyond the end of its hit");
+  KVFERRY_CHECK(count <= hit.size(), "a lease extends past the end of its hit");
   std::vector<SlotId> slots(hit.slots.begin(),
                             hit.slots.begin() + static_cast<std::ptrdiff_t>(count));
   MutexLock lock(mutex_);

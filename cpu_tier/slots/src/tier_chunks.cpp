@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which class has which chunk.
+// The assignment of chunks to classes.
 #include "kvferry/base/check.hpp"
 #include "kvferry/cpu_tier/memory/slab_geometry.hpp"
 #include "kvferry/cpu_tier/slots/tier.hpp"
@@ -13,20 +13,21 @@
 namespace kvferry::cpu_tier {
 namespace {
 
-/// A chunk changes its class when it has lain unused for so many times as long as the other's
-/// blocks live, and so many marks more: so that none goes to and fro between two that are alike.
+/// A chunk changes its class when it has lain unused for this many times as long as the other
+/// class's blocks live, and some marks more. So no chunk goes back and forth between two similar
+/// classes.
 constexpr std::uint32_t kTimesOlder = 2;
 constexpr std::uint32_t kMarksOlder = 2;
 
-/// Chunks that one reservation looks at without knowing that they are cold. A look ends at the
-/// first named slot.
+/// Chunks that one reservation looks at, if it does not know which ones are cold. A look ends at
+/// the first named slot.
 constexpr std::uint32_t kMostLooked = 256;
 
-/// Chunks that are taken for one reservation and turn out to bring no free slot: what others left
-/// in them is still in use, or of worth.
+/// Chunks that one reservation takes without getting a free slot, because their old contents are
+/// still in use, or worth keeping.
 constexpr int kMostVain = 8;
 
-/// Slots of the range that are not absent.
+/// The number of slots of the range that are not absent.
 std::uint32_t num_present(const SlotTable& table, SlotRange range) {
   std::uint32_t count = 0;
   for (std::uint32_t slot = range.first; slot < range.end; ++slot) {
@@ -102,7 +103,7 @@ std::optional<std::uint32_t> Tier::add_chunk(std::uint32_t of) {
       peers_->give_up(taken.first);
       continue;
     }
-    // None if what others left in it is in use, or all of its words are damaged.
+    // It is 0 if the old contents are in use, or if all words of the chunk are damaged.
     const std::uint32_t num_added = getting.count(SlotState::kFree) - num_free;
     if (&getting == classes_[of].get() && num_added > 0) return num_added;
   }
@@ -149,7 +150,7 @@ std::optional<ChunkId> Tier::detach_coldest(std::uint32_t for_class, std::uint32
     least_age = age;
     coldest = place_of(SlotId(range->slots.first), from.slots_per_chunk).chunk;
   }
-  // A slot of it may have been leased by now.
+  // A slot of the chunk may have been leased by now.
   if (!coldest || !detach(*coldest)) return std::nullopt;
   return coldest;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is done between steps for those who use the same memory.
+// The work between steps for processes that use the same memory.
 #include "kvferry/cpu_tier/slots/tier.hpp"
 
 #include "cold_ranges.hpp"
@@ -11,15 +11,15 @@
 namespace kvferry::cpu_tier {
 namespace {
 
-/// Ages are told in these.
+/// The unit in which ages are told.
 constexpr std::chrono::seconds kMark{4};
 
-/// A request that waits for its turn asks in every step, and a step may be a long prefill: what it
-/// found is kept for so long without being asked for.
+/// A request that waits for its turn asks in every step, and a step may be a long prefill. What it
+/// found is kept this long even if nothing asks for it.
 constexpr std::chrono::milliseconds kGuestTime{250};
 
-/// Chunks that the end of a step gives up at most. Each takes some microseconds, and an engine that
-/// is never found between two steps has many of them between two looks of its keeper.
+/// How many chunks the end of a step gives up at most. Each takes some microseconds. An engine that
+/// is never found between two steps makes many steps between two visits of its keeper.
 constexpr std::uint32_t kMostOfStep = 2;
 
 }  // namespace
@@ -54,7 +54,7 @@ std::chrono::seconds Tier::coldest_age() const {
   std::uint32_t most = 0;
   for (std::uint32_t i = 0; i < num_classes_; ++i) {
     const SlabClass& one = *classes_[i];
-    // What is free is of no use to this instance at all.
+    // Free slots are of no use to this instance at all.
     if (one.count(SlotState::kFree) >= one.slots_per_chunk) {
       return TurnoverClock::kMostAge * kMark;
     }
@@ -84,7 +84,8 @@ void Tier::give_up(std::uint32_t most) {
       num_owed_ = 0;
       return;
     }
-    // One that cannot go has words that no step of this instance wrote: it is out of use.
+    // A chunk that cannot be given up has words that no step of this instance wrote, so it is out
+    // of use.
     if (peers_->give_up(*chunk)) --num_owed_;
   }
 }

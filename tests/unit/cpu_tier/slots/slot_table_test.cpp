@@ -183,7 +183,7 @@ TEST_F(SlotTableDeathTest, OnlyFreeSlotsGoAndOnlyAbsentOnesCome) {
   part.take(slots);
   EXPECT_DEATH(part.remove({0, 4}), "slot 0 is writable, not free");
   EXPECT_DEATH(part.add({3, 5}), "slot 3 is free, not absent");
-  EXPECT_DEATH(part.add({4, 9}), "slots behind the last one");
+  EXPECT_DEATH(part.add({4, 9}), "slots after the last one");
   EXPECT_DEATH(part.free(std::vector{SlotId(5)}, SlotState::kWritable),
                "slot 5 is absent, not writable");
 }

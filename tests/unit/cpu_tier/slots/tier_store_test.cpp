@@ -264,7 +264,7 @@ TEST(TierDeathTest, DyingWithASetOutStops) {
   std::optional<PlainTier> tier(std::in_place, 2);
   tier->grow_to(2);
   WritableSlots slots = std::move(tier->reserve(keys(0, 1))).value().hand_over();
-  EXPECT_DEATH(tier.reset(), "a tier died with 1 writable");
+  EXPECT_DEATH(tier.reset(), "a tier is destroyed with 1 writable");
   tier->commit(std::move(slots));
 }
 

@@ -283,9 +283,9 @@ class Tier {
 
  private:
   friend class Reservation;
-  friend class TierPromises;     // What clients say of blocks (tier_promises.hpp).
+  friend class TierPromises;     // Clients' hints about blocks (tier_promises.hpp).
   friend class TierWithdrawals;  // Slots whose bytes are damaged (tier_withdrawals.hpp).
-  friend class RetirableChunks;  // Chunks that go out of use, and come back (retirable_chunks.hpp).
+  friend class RetirableChunks;  // Takes chunks out of use, and back (retirable_chunks.hpp).
   /// A SlotClass with its chunks and their ages.
   struct SlabClass;
   static constexpr std::uint8_t kNoClass = 0xff;
@@ -319,7 +319,7 @@ class Tier {
   /// The run for which RetirableChunks::retire_coldest() searches.
   [[nodiscard]] std::optional<ChunkRange> coldest_run(std::uint32_t run) const
       KVFERRY_REQUIRES(mutex_);
-  /// Any such run. The search continues where the last one ended.
+  /// Any run without a named slot. The search continues where the last one ended.
   [[nodiscard]] std::optional<ChunkRange> any_run(std::uint32_t run) KVFERRY_REQUIRES(mutex_);
   /// The run of a chunk; nothing if not all chunks of the run are usable yet.
   [[nodiscard]] std::optional<ChunkRange> run_of(ChunkId chunk, std::uint32_t run) const
@@ -353,7 +353,7 @@ class Tier {
   const bool first_gets_all_;
   std::vector<std::uint8_t> class_of_chunk_
       KVFERRY_GUARDED_BY(mutex_);  ///< By chunk; kNoClass: no class has it; kRetired: out of use.
-  std::size_t num_retired_ KVFERRY_GUARDED_BY(mutex_) = 0;  ///< Of them.
+  std::size_t num_retired_ KVFERRY_GUARDED_BY(mutex_) = 0;  ///< The retired ones among them.
   std::uint32_t next_looked_ KVFERRY_GUARDED_BY(mutex_) = 0;
   std::uint32_t next_run_ KVFERRY_GUARDED_BY(mutex_) = 0;
   /// Slots reserved since the ages of the classes were recorded, in chunks.

@@ -22,7 +22,7 @@ struct WithdrawnSlot {
   bool operator==(const WithdrawnSlot&) const = default;
 };
 
-/// What follows when slots are found damaged. A view of the tier, which outlives it. As
+/// Withdraws slots that were found damaged. A view of the tier, which outlives it. As
 /// thread-safe as the tier.
 class TierWithdrawals {
  public:
