@@ -148,5 +148,5 @@ def test_a_wrong_wish_is_refused(path: Path) -> None:
         Rank(path, shared_size=3)
     with pytest.raises(ConfigError, match="shared_path is set and shared_instance is not; expected both"):
         Rank(path, shared_instance=None)
-    with pytest.raises(ConfigError, match="ask for chunks like these"):
+    with pytest.raises(ConfigError, match="request chunks of that shape"):
         Rank(path, shared_capacity_bytes=2 << 20)

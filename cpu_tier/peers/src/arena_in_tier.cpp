@@ -19,33 +19,33 @@ namespace {
 void check_fit(const SharedTier& tier, const ArenaShape& asked, const ArenaOptions& options) {
   if (options.pages && *options.pages != tier.file().pages()) {
     throw ConfigError(std::string("pages of kind ") + to_string(*options.pages) +
-                      " were asked for and the shared tier " + tier.path().string() + " has " +
+                      " were requested, but the shared tier " + tier.path().string() + " has " +
                       to_string(tier.file().pages()) +
-                      " ones: they are those of its file system; name a shared_path on a "
+                      " ones, which its file system sets; name a shared_path on a "
                       "hugetlbfs, or leave pages out");
   }
   if (asked.chunk_bytes != tier.shape().chunk_bytes ||
       asked.num_chunks != tier.shape().num_chunks) {
     throw ConfigError("an arena of " + std::to_string(asked.num_chunks) + " chunks of " +
                       std::to_string(asked.chunk_bytes) +
-                      " bytes was asked for and the shared tier " + tier.path().string() + " has " +
-                      to_string(tier.shape()) + "; ask for chunks like these");
+                      " bytes was requested, but the shared tier " + tier.path().string() +
+                      " has " + to_string(tier.shape()) + "; request chunks of that shape");
   }
   if (asked.tags_per_chunk > tier.shape().max_chunk_slots) {
     throw ConfigError(std::to_string(asked.tags_per_chunk) +
-                      " tags for each chunk were asked for and the shared tier " +
+                      " tags for each chunk were requested, but the shared tier " +
                       tier.path().string() + " has " + to_string(tier.shape()) +
-                      "; ask for as many slots at most");
+                      "; request at most as many slots");
   }
 }
 
-/// Everything that bounds what the file can still take.
+/// All limits on the memory that the file can still take.
 std::vector<MemoryLimit> limits_of(const SharedTier& tier, const MemoryClaim& claim,
                                    std::uint64_t missing_bytes) {
   std::vector<MemoryLimit> limits = claim.limits();
   const std::uint32_t num_ranks = tier.shape().num_ranks;
   if (auto mount = tier.file().limit_of_mount(missing_bytes * num_ranks)) {
-    // All ranks' parts are in it.
+    // The file has the parts of all ranks.
     mount->room_bytes = mount->room_bytes / num_ranks * claim.num_ranks_to_come();
     limits.push_back(*std::move(mount));
   }
@@ -61,7 +61,7 @@ class TierSource final : public ArenaSource {
     return std::make_unique<HostMapping>(rank_->tier().file(), rank_->arena_offset(),
                                          granted_.bytes());
   }
-  // The tags are metadata, for which the file has memory since it was made.
+  // The tags are metadata, for which the file has had memory since it was made.
   [[nodiscard]] std::unique_ptr<HostMapping> map_tags(const ArenaShape& /*granted*/) override {
     const SharedTier& tier = rank_->tier();
     return std::make_unique<HostMapping>(tier.file(), tier.tags_offset(rank_->rank()),
@@ -75,7 +75,7 @@ class TierSource final : public ArenaSource {
   void leave() noexcept override { rank_.reset(); }
 
  private:
-  /// All but how many chunks a piece has.
+  /// Sets everything but how many chunks a piece has.
   [[nodiscard]] ArenaGrant ask(const ArenaShape& asked, const ArenaOptions& options) const;
 
   std::shared_ptr<const JoinedRank> rank_;
@@ -86,7 +86,7 @@ ArenaGrant TierSource::grant(const ArenaShape& asked, const ArenaOptions& option
   check_fit(rank_->tier(), asked, options);
   ArenaGrant grant = ask(asked, options);
   granted_ = {asked.chunk_bytes, grant.num_chunks};
-  // One place for each slot, whatever instance has the chunk and however it divides it.
+  // One word for each slot, whichever instance has the chunk and however it divides it.
   grant.tags_per_chunk = rank_->tier().shape().max_chunk_slots;
   grant.chunks_per_piece = chunks_per_piece(granted_, options.pinned_piece_bytes);
   return grant;
@@ -96,7 +96,8 @@ ArenaGrant TierSource::ask(const ArenaShape& asked, const ArenaOptions& options)
   const SharedTier& tier = rank_->tier();
   const PageKind pages = tier.file().pages();
   ArenaGrant grant{.num_chunks = asked.num_chunks};
-  // One for all that map this part: if each claimed what the file lacks, it would count as often.
+  // One process claims it for all that map this part. If each of them claimed what the file lacks,
+  // it would count several times.
   const std::uint64_t missing =
       rank_->claims_arena() ? tier.missing_arena_bytes() : std::uint64_t{0};
   if (missing == 0) return grant;
@@ -127,7 +128,7 @@ std::optional<std::chrono::nanoseconds> TierSource::make_resident(ArenaPages& pa
   const std::span<std::byte> part = pages.bytes_of(chunks);
   if (const std::uint64_t missing = pages.mapping().missing_bytes(part); missing > 0) {
     pages.check_budget(missing);
-    // The file keeps the preference: who makes a page resident says where.
+    // The file keeps the preference: the process that makes a page resident decides where it is.
     pages.prefer_node(part);
     rank_->tier().file().reserve_part(
         rank_->arena_offset() + chunks.begin.value() * granted_.chunk_bytes, part.size());

@@ -6,11 +6,11 @@
 namespace kvferry::cpu_tier {
 namespace {
 
-/// So many times older, and so many seconds more, is what goes to another: so that none goes to and
-/// fro between two that are alike.
+/// A chunk goes to another instance if it has been unused for this many times as long, and this
+/// many seconds more. So no chunk goes back and forth between two similar instances.
 constexpr std::uint64_t kTimesOlder = 2;
 constexpr std::uint64_t kSecondsOlder = 2;
-/// Of what an instance has, the part that it gives up at a time.
+/// The part of its chunks that an instance gives up at a time.
 constexpr std::uint32_t kPartAtATime = 16;
 
 }  // namespace
@@ -21,7 +21,7 @@ std::uint32_t num_chunks_to_give(std::span<const ChunkDemand> instances, std::si
   if (mine.num_chunks == 0) return 0;
   std::uint64_t sum_of_weights = 0;
   for (const ChunkDemand& each : instances) {
-    // Who neither has nor wants anything leaves his part to the others.
+    // An instance that neither has nor wants chunks leaves its part to the others.
     if (each.num_chunks > 0 || each.num_wanted > 0) sum_of_weights += each.weight;
   }
   const auto part_of = [&](const ChunkDemand& one) {

@@ -26,7 +26,7 @@ std::string text_of(const std::array<char, 40>& id) {
 
 [[noreturn]] void refuse(const std::string& what, const std::string& found,
                          const std::string& expected, const FileInQuestion& file) {
-  throw ConfigError(file.name + " has " + what + " " + found + ", expected is " + expected + ": " +
+  throw ConfigError(file.name + " has " + what + " " + found + ", expected " + expected + ": " +
                     file.remedy);
 }
 

@@ -12,7 +12,7 @@ GuestSlots::GuestSlots(const SharedSlots& slots, BlockIndex& index, std::uint32_
 
 GuestSlots::~GuestSlots() {
   KVFERRY_CHECK(num_leased_ == num_left_behind_,
-                std::to_string(num_leased_ - num_left_behind_) + " guests are leased still");
+                std::to_string(num_leased_ - num_left_behind_) + " guests are still leased");
   hide_all();
   for (const SlotId slot : guests_) slots_.leave_lease(slot);
 }
@@ -21,7 +21,7 @@ std::optional<SlotId> GuestSlots::find(const BlockKey& key) {
   SlotId known = BlockIndex::kNoSlot;
   index_.find({&key, 1}, {&known, 1});
   if (known != BlockIndex::kNoSlot) return known;
-  // Before the lease, which nothing may come between and its being noted.
+  // This allocates before the lease, because nothing may fail between the lease and its record.
   if (guests_.size() == guests_.capacity()) guests_.reserve(2 * guests_.size() + 1);
   const std::optional<SlotId> slot = slots_.lease(key);
   if (!slot) return std::nullopt;
@@ -110,7 +110,7 @@ bool GuestSlots::may_become_own(SlotId slot) {
 
 bool GuestSlots::hide_all() {
   const std::size_t num_found = num_in_index();
-  // From the last: where one goes, the last takes its place.
+  // From the last to the first: if one is removed, the last one takes its place.
   for (std::size_t i = guests_.size(); i-- > 0;) hide(guests_[i]);
   return num_found > 0;
 }

@@ -10,14 +10,15 @@
 namespace kvferry::cpu_tier {
 namespace {
 
-/// Of rank 0; those of the others follow. Beyond what a file holds, below tier_hold.cpp's.
+/// The byte of rank 0; those of the other ranks follow. It is beyond the contents of any file, and
+/// below the byte in tier_hold.cpp.
 constexpr std::uint64_t kArenaClaimByte = std::uint64_t{1} << 59U;
 
 std::uint32_t checked_rank(const SharedTierOptions& options, std::uint32_t rank) {
   if (rank < options.num_ranks) return rank;
   throw ConfigError("rank " + std::to_string(rank) + " of a shared tier for " +
                     std::to_string(options.num_ranks) +
-                    " ranks; all ranks of an engine have to be on one node for shared_path");
+                    " ranks; shared_path requires all ranks of an engine on one node");
 }
 
 }  // namespace

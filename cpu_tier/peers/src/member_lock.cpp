@@ -15,7 +15,7 @@
 namespace kvferry::cpu_tier {
 namespace {
 
-/// Above what any file holds and below what an offset can be.
+/// Above the contents of any file, and below the largest offset.
 constexpr LockBase kLowestBase = std::uint64_t{1} << 61U;
 static_assert(kLowestBase % kMaxMembers == 0);
 
@@ -23,7 +23,7 @@ static_assert(kLowestBase % kMaxMembers == 0);
 
 OwnDescriptor LockFile::open_anew() const {
   const std::string by_descriptor = "/proc/self/fd/" + std::to_string(descriptor_);
-  // A link of /proc is followed whatever it is called.
+  // A link of /proc is followed whatever its name is.
   OwnDescriptor file = descriptor_ < 0
                            ? OwnDescriptor::open(path_.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK)
                            : OwnDescriptor::open(by_descriptor.c_str(), O_RDWR);

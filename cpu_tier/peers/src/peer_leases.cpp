@@ -24,7 +24,7 @@ std::optional<SlotPlace> PeerLeases::lease(const BlockKey& key) {
     if (!records_.holds(place, key) || records_.owns(place.chunk) || is_shunned(place)) continue;
     if (!records_.slot(place).lease(records_.self())) continue;
     KVFERRY_PAUSE_POINT("tier_directory.leased_unchecked");
-    // Until the lease it may have become another key's.
+    // Until the lease, the slot may have become another key's.
     if (records_.holds(place, key)) {
       num_leases_.fetch_add(1, std::memory_order_relaxed);
       return place;

@@ -10,7 +10,7 @@ namespace kvferry::cpu_tier {
 void SharedSlots::abandon(SlotId slot) const {
   const bool abandoned = directory_->slot(place_of(slot)).abandon();
   KVFERRY_CHECK(abandoned, "slot " + std::to_string(slot.value()) +
-                               " is given up and not filling: " + std::to_string(word(slot).bits));
+                               " is given up, but not filling: " + std::to_string(word(slot).bits));
 }
 
 bool SharedSlots::refill_unused(SlotId slot) const {
@@ -24,7 +24,7 @@ std::optional<SlotId> SharedSlots::lease(const BlockKey& key) const {
   if (directory_->records().shape_of(place->chunk) == shape_) {
     return SlotId(place->chunk.value() * shape_.num_slots + place->index);
   }
-  // Divided otherwise: what another program wrote.
+  // The chunk is divided differently, which another program wrote.
   directory_->leases().end_lease(*place);
   return std::nullopt;
 }

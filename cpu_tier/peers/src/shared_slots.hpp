@@ -12,8 +12,8 @@
 
 namespace kvferry::cpu_tier {
 
-/// The slots of one slab class of a shared tier, numbered as SlotClass numbers them: slot s is in
-/// chunk s / num_slots of a chunk, whichever engine owns that. A view; threads as TierDirectory.
+/// The slots of one slab class of a shared tier, numbered as in SlotClass: slot s is in chunk s /
+/// num_slots, whichever engine owns that chunk. A view; threads as in TierDirectory.
 class SharedSlots {
  public:
   SharedSlots(TierDirectory& directory, const ChunkShape& shape)
@@ -21,11 +21,11 @@ class SharedSlots {
 
   // ---- own slots ----
 
-  /// free -> filling. False if it is not free.
+  /// free -> filling. Returns false if it is not free.
   [[nodiscard]] bool begin_fill(SlotId slot) const {
     return directory_->begin_fill(place_of(slot));
   }
-  /// filling -> readable by all, in two steps: the first fetches what the second changes.
+  /// filling -> readable by all, in two steps: the first step fetches what the second one changes.
   [[nodiscard]] TierDirectory::HintChange prepare_publish(SlotId slot, const BlockKey& key) const {
     return directory_->prepare_publish(place_of(slot), key);
   }
@@ -34,46 +34,46 @@ class SharedSlots {
   }
   /// filling -> free: no device can write it any more.
   void abandon(SlotId slot) const;
-  /// readable -> filling. False if another instance reads it, or has since the last time this was
-  /// asked: then it is as good as used just now.
+  /// readable -> filling. Returns false if another instance reads it, or has read it since the last
+  /// call for it; then it counts as just used.
   [[nodiscard]] bool refill_unused(SlotId slot) const;
-  /// readable -> free. False if another instance reads it.
+  /// readable -> free. Returns false if another instance reads it.
   [[nodiscard]] bool evict(SlotId slot) const { return directory_->evict(place_of(slot)); }
-  /// readable -> free, or dying where another instance reads it.
+  /// readable -> free, or dying if another instance reads it.
   [[nodiscard]] SharedState forget(SlotId slot) const {
     return directory_->slot(place_of(slot)).forget();
   }
-  /// Whether a slot of no use to this instance is free by now: no engine reads what is dying, the
-  /// grace of what is quarantined is over. As TierDirectory::make_free().
+  /// Whether a slot that this instance cannot use is free by now: no engine reads it if it is
+  /// dying, its grace period is over if it is quarantined. As TierDirectory::make_free().
   [[nodiscard]] bool try_free(SlotId slot) const { return directory_->make_free(place_of(slot)); }
-  /// The bytes of a slot, own or a guest, are not what was stored: no instance uses it any more.
+  /// The bytes of a slot, own or guest, are not what was stored: no instance uses it any more.
   void withdraw(SlotId slot) const { directory_->withdraw(place_of(slot)); }
-  /// Calls `visit` for the readable slots of own chunks that others have withdrawn since the last
-  /// call.
+  /// Calls `visit` for the readable slots of own chunks that other instances have withdrawn since
+  /// the last call.
   template <class Visit>
   void visit_withdrawn(Visit visit) const;
   [[nodiscard]] SlotWord word(SlotId slot) const { return directory_->slot(place_of(slot)).load(); }
-  /// Of a readable slot, if it is whole and of this name space.
+  /// The key of a readable slot, if it is complete and of this name space.
   [[nodiscard]] std::optional<BlockKey> key_of(SlotId slot) const {
     return directory_->records().key_of(place_of(slot));
   }
 
   // ---- slots of others ----
 
-  /// A lease on the slot of another instance, or of no owner, that holds the key.
+  /// Leases the slot of another instance, or without an owner, that holds the key.
   [[nodiscard]] std::optional<SlotId> lease(const BlockKey& key) const;
   void end_lease(SlotId slot) const { directory_->leases().end_lease(place_of(slot)); }
-  /// A rank may still read it when the tier is gone.
+  /// A rank may still read the slot after the tier is gone.
   void leave_lease(SlotId slot) const { directory_->leases().leave_lease(place_of(slot)); }
-  /// Its bytes are doubted: this instance leases that content no more.
+  /// The slot's bytes are in doubt: this instance no longer leases its content.
   void shun(SlotId slot) const { directory_->leases().shun(place_of(slot)); }
-  /// What refill_unused(), begin_fill() and publish() change of the slot, to be used soon.
+  /// Prefetches what refill_unused(), begin_fill() and publish() change in the slot.
   void prefetch(SlotId slot) const { directory_->prefetch(place_of(slot)); }
-  /// What publish() changes of the hints, of a key that may have no slot yet.
+  /// Prefetches what publish() changes in the hints, for a key that may have no slot yet.
   void prefetch_to_change(const BlockKey& key) const { directory_->prefetch_to_change(key); }
-  /// What lease() and has() need first, to be used soon.
+  /// Prefetches what lease() and has() need first.
   void prefetch(const BlockKey& key) const { directory_->leases().prefetch(key); }
-  /// What lease() and has() need next.
+  /// Prefetches what lease() and has() need next.
   void prefetch_slots(const BlockKey& key) const { directory_->leases().prefetch_slots(key); }
   /// Whether lease() finds nothing now.
   [[nodiscard]] bool is_alone() const { return directory_->leases().is_alone(); }

@@ -18,12 +18,12 @@
 namespace kvferry::cpu_tier {
 namespace {
 
-/// So many that instances can share them.
+/// Enough chunks for instances to share them.
 constexpr std::uint64_t kEnoughChunks = 256;
-/// Less is not worth a record; of more, a chunk that changes hands is too much at once.
+/// A smaller chunk is not worth a record. With a larger one, too much memory changes hands at once.
 constexpr std::uint64_t kLeastChunkBytes = std::uint64_t{64} << 10U;
 constexpr std::uint64_t kMostChunkBytes = std::uint64_t{64} << 20U;
-/// The least slot that the metadata have room for, in chunks of some size.
+/// The smallest slot for which the metadata have room, in chunks of some size.
 constexpr std::uint64_t kUsualLeastSlotBytes = std::uint64_t{16} << 10U;
 constexpr std::uint64_t kLeastMaxSlots = 64;
 
@@ -51,7 +51,7 @@ TierShape shape_for(const SharedTierOptions& options) {
     throw ConfigError("a shared tier of " + std::to_string(options.capacity_bytes) + " bytes on " +
                       std::to_string(options.num_ranks) + " ranks has " +
                       std::to_string(num_chunks) + " chunks of " + std::to_string(chunk_bytes) +
-                      " bytes; allowed are 1 to 2^32: ask for another cpu_bytes_to_use");
+                      " bytes; allowed: 1 to 2^32. Set another cpu_bytes_to_use");
   }
   const TierShape shape{.num_chunks = static_cast<std::uint32_t>(num_chunks),
                         .chunk_bytes = chunk_bytes,
@@ -95,7 +95,7 @@ std::unique_ptr<SharedTier> SharedTier::make(const SharedTierOptions& options,
   hold_unnamed(file);
   auto tier =
       std::unique_ptr<SharedTier>(new SharedTier(std::move(file), shape, places, options.at_exit));
-  // Its tables are read at random: of small pages most looks would miss the TLB.
+  // Its tables are read at random. With small pages, most accesses would miss the TLB.
   tier->metadata_.make_huge();
   new (tier->metadata().data())
       TierHeader(make_tier_header(shape, places, options.capacity_bytes, options.machine.proc));
@@ -115,7 +115,7 @@ std::optional<TierHeader> SharedTier::fitting_header(const SharedFile& file,
   }
   const FileHeader now =
       FileHeader::of(TierHeader::kMagic, TierHeader::kVersion, options.machine.proc);
-  // Before the boot id is believed, which says that the file may go.
+  // This comes before the boot id is used, which decides whether the file may be removed.
   check_whole(*header, options.path);
   if (!header->file.is_of_boot(now)) return std::nullopt;
   static_cast<void>(check_tier(*header, file));
@@ -123,13 +123,14 @@ std::optional<TierHeader> SharedTier::fitting_header(const SharedFile& file,
                                                  header->capacity_bytes == options.capacity_bytes &&
                                                  header->num_ranks == options.num_ranks);
   if (!fits) {
-    throw ConfigError(question.name + " has " + to_string(header->shape()) + " (" +
-                      std::to_string(header->capacity_bytes) + " bytes, made by " +
-                      header->made_by.data() + "); this process was told " + to_string(shape) +
-                      " (" + std::to_string(options.capacity_bytes) +
-                      " bytes): give all that share it the same cpu_bytes_to_use (capacity under "
-                      "LMCache), shared_chunk_bytes and parallel sizes, or " +
-                      question.remedy);
+    throw ConfigError(
+        question.name + " has " + to_string(header->shape()) + " (" +
+        std::to_string(header->capacity_bytes) + " bytes, made by " + header->made_by.data() +
+        "); this process was told " + to_string(shape) + " (" +
+        std::to_string(options.capacity_bytes) +
+        " bytes): give all engines that share it the same cpu_bytes_to_use (capacity under "
+        "LMCache), shared_chunk_bytes and parallel sizes, or " +
+        question.remedy);
   }
   return header;
 }
@@ -152,7 +153,7 @@ std::unique_ptr<SharedTier> SharedTier::take(SharedFile file, const SharedTierOp
                                              const TierShape& shape) {
   const std::optional<TierHeader> header = fitting_header(file, options, shape);
   if (!header) {
-    // Left by an earlier run of the machine: whoever uses it cannot live.
+    // An earlier boot of the machine left this file, so no process that uses it can be alive.
     static_cast<void>(remove_unless_held(file));
     return nullptr;
   }
@@ -174,7 +175,7 @@ SharedTier::~SharedTier() {
   if (at_exit_ == AtExit::kRemove) {
     static_cast<void>(remove_unless_held(file_));
   } else {
-    // Closing it would not do while an arena of this process is mapped.
+    // Closing the file is not enough while an arena of this process is mapped.
     let_go(file_);
   }
 }

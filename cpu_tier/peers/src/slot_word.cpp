@@ -8,8 +8,8 @@
 namespace kvferry::cpu_tier {
 namespace {
 
-/// Each failed attempt is another process's success; so many in a row mean that the slot is leased
-/// and released without end, and then it is as good as in use.
+/// Each failed attempt is another process's success. This many in a row mean that the slot is
+/// leased and released all the time, so it counts as in use.
 constexpr int kMaxAttempts = 64;
 
 constexpr std::uint64_t kForget = static_cast<std::uint64_t>(SharedState::kDying) &
@@ -61,7 +61,7 @@ SharedState SharedSlot::forget() {
 bool SharedSlot::free_dying() { return move_unread(SharedState::kDying, SharedState::kFree); }
 
 bool SharedSlot::take_touched() {
-  // Most slots are not: no write to a line that others read.
+  // Most slots were not touched, so this avoids a write to a line that others read.
   if (!load().touched()) return false;
   const SlotWord all{~std::uint64_t{0}};
   return SlotWord{word_->fetch_and(all.untouched().bits, std::memory_order_acq_rel)}.touched();

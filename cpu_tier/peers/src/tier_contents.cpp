@@ -13,7 +13,7 @@ std::vector<ContentChange> TierContents::take_changes(std::size_t most, WeightsI
   if (name_space_ != records_.name_space() || weights_ != weights) {
     name_space_ = records_.name_space();
     weights_ = weights;
-    // Every key is read anew.
+    // Every key is read again.
     for (std::vector<Seen>& chunk : seen_) {
       for (Seen& seen : chunk) seen.stamp = 0;
     }
@@ -41,7 +41,7 @@ void TierContents::look_at(SlotPlace place, Seen& seen, std::vector<ContentChang
   const bool is_readable = word.can_be_read();
   const std::uint32_t stamp = is_readable ? word.generation() << 1U | 1U : 0;
   if (stamp == seen.stamp && (is_readable || seen.key.hash_bytes == 0)) return;
-  // The slot may hold another key by now. Then its word is another one at the next look.
+  // The slot may hold another key by now. In that case its word is different at the next look.
   const auto key = is_readable ? records_.key_of(place) : std::nullopt;
   const bool is_there = key && key->is_of(weights_);
   replace(place, seen, is_there ? key->mixed_with(weights_) : BlockKey(), changes);

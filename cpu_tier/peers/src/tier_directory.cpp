@@ -13,7 +13,7 @@
 namespace kvferry::cpu_tier {
 namespace {
 
-/// Chunks that take_chunk() looks at: some microseconds.
+/// Chunks that take_chunk() looks at, which takes some microseconds.
 constexpr std::uint32_t kMostLooked = 256;
 
 }  // namespace
@@ -35,9 +35,9 @@ TierDirectory::TierDirectory(std::span<std::byte> metadata, const TierPlaces& pl
   }
   std::string names;
   for (const InstanceRecord& record : records_.instances()) names += ' ' + load_name(record);
-  throw ResourceError("the shared tier " + file_.path().string() + " has " +
-                      std::to_string(kMaxInstances) + " engines already, as many as there can be:" +
-                      names + "; name another path for some of them");
+  throw ResourceError(
+      "the shared tier " + file_.path().string() + " has " + std::to_string(kMaxInstances) +
+      " engines already, which is the limit:" + names + "; name another path for some of them");
 }
 
 bool TierDirectory::claim_record(const Identity& identity) {
@@ -55,10 +55,10 @@ bool TierDirectory::claim_record(const Identity& identity) {
     record.most_chunks.store(identity.most_chunks, std::memory_order_relaxed);
     record.num_chunks.store(0, std::memory_order_relaxed);
     record.num_wanted_chunks.store(0, std::memory_order_relaxed);
-    // num_told goes on from where it is: who has seen a number must never meet it again.
+    // num_told continues from its value: a process that has seen a number must never see it again.
     record.coldest_seconds.store(0, std::memory_order_relaxed);
     records_.set_self(InstanceId(i));
-    // Instances begin at different chunks, so that they seldom want the same.
+    // Instances begin at different chunks, so that they seldom want the same one.
     next_chunk_ =
         static_cast<std::uint32_t>(std::uint64_t{records_.shape().num_chunks} * i / kMaxInstances);
     return true;
@@ -110,7 +110,8 @@ void TierDirectory::divide(ChunkId chunk, const ChunkShape& shape) {
 }
 
 bool TierDirectory::give_up(ChunkId chunk) {
-  KVFERRY_CHECK(owns(chunk), "chunk " + std::to_string(chunk.value()) + " is another's");
+  KVFERRY_CHECK(owns(chunk),
+                "chunk " + std::to_string(chunk.value()) + " belongs to another instance");
   ChunkRecord& record = records_.chunk(chunk);
   const std::uint32_t num_slots = records_.shape_of(chunk).num_slots;
   std::uint32_t num_free = 0;
@@ -178,15 +179,16 @@ TierDirectory::HintChange TierDirectory::prepare_publish(SlotPlace place,
 
 void TierDirectory::publish(SlotPlace place, const BlockKey& key, const HintChange& change) {
   const auto number = static_cast<std::uint32_t>(records_.number_of(place));
-  // Until now nobody was led there in vain: hints of what is not readable count for nothing.
+  // Until now no lookup was led there in vain, because hints to slots that are not readable are
+  // ignored.
   if (change.before) records_.hints().remove(*change.before, number);
   records_.slot_key(place).store(
       number, {key, records_.name_space(), records_.stamp_of(slot(place).load(), place.chunk)});
   KVFERRY_PAUSE_POINT("tier_directory.filling_with_key");
   const bool published = slot(place).publish();
-  KVFERRY_CHECK(published,
-                "slot " + std::to_string(records_.number_of(place)) +
-                    " is published and was not filled: " + std::to_string(slot(place).load().bits));
+  KVFERRY_CHECK(published, "slot " + std::to_string(records_.number_of(place)) +
+                               " is published, but was not filled: " +
+                               std::to_string(slot(place).load().bits));
   KVFERRY_PAUSE_POINT("tier_directory.published_without_hint");
   records_.hints().insert(change.now, number,
                           [this](std::uint32_t other) { return records_.is_stale_hint(other); });
@@ -197,8 +199,8 @@ bool TierDirectory::evict(SlotPlace place) { return slot(place).evict(); }
 void TierDirectory::withdraw(SlotPlace place) {
   slot(place).withdraw();
   if (owns(place.chunk)) return;
-  // An owner that is not told, because this process dies here, cannot evict it either, and finds
-  // out when it loads it.
+  // If this process dies here, the owner is not told. But it cannot evict the slot either, and
+  // learns of it when it loads the slot.
   KVFERRY_PAUSE_POINT("tier_directory.withdrawn_untold");
   records_.chunk(place.chunk).num_withdrawals.fetch_add(1, std::memory_order_acq_rel);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// TierDirectory: who is there and who is gone, what they leave, and what they tell each other.
+// TierDirectory: which instances live, what dead ones leave, and what instances tell each other.
 #include "kvferry/base/check.hpp"
 #include "kvferry/base/error.hpp"
 #include "kvferry/base/test_hooks.hpp"
@@ -15,7 +15,7 @@
 namespace kvferry::cpu_tier {
 namespace {
 
-/// What an instance that is stopped has said holds for so long.
+/// How long the announcement of a stopped instance is valid.
 constexpr std::chrono::seconds kMostDemandTime{5};
 
 }  // namespace
@@ -24,8 +24,8 @@ TierDirectory::~TierDirectory() {
   const std::uint64_t num_leases = leases_.num_leases();
   KVFERRY_CHECK(num_leases == 0, std::to_string(num_leases) + " leases were not ended");
   KVFERRY_PAUSE_POINT("tier_directory.leaving");
-  // A rank that lives has copies under way, perhaps, and may begin more of what it was told. Nobody
-  // is told that it must hurry: whoever sweeps when it is gone does the rest.
+  // A living rank may have copies under way, and may begin more that it was ordered to make. It is
+  // not told to hurry: the instance that sweeps after its end does the rest.
   if (!lock_->try_take_all()) return;
   SweepReport report;
   clean_up_after(self(), report);
@@ -33,7 +33,7 @@ TierDirectory::~TierDirectory() {
 
 void TierDirectory::take_name(const Identity& identity) {
   const LockBase base = lock_base_of(identity.name);
-  // The second time for one that has died since the first.
+  // The second attempt is for a process that has died since the first one.
   for (int attempt = 0; attempt < 2; ++attempt) {
     lock_.reset();
     static_cast<void>(sweep());
@@ -57,7 +57,7 @@ SweepReport TierDirectory::sweep() {
     const std::uint64_t base = records_.instances()[i].lock.load(std::memory_order_acquire);
     if (base == 0 || base % kMaxMembers != 0) continue;
     const auto dead = DeathLock::try_take(file_, base);
-    // Another sweeper may have been there, and another instance have come, meanwhile.
+    // Meanwhile another sweeper may have been there, and another instance may have joined.
     if (!dead || records_.instances()[i].lock.load(std::memory_order_acquire) != base) continue;
     clean_up_after(InstanceId(i), report);
     ++report.num_instances;
@@ -100,9 +100,9 @@ void TierDirectory::clean_up_after(InstanceId gone, SweepReport& report) {
   record.lock.store(0, std::memory_order_release);
 }
 
-// What it sees here was put there by somebody who had proof that the writer is dead, so that the
-// grace, counted from now on, is never too short. A number that is seen again means the same slots
-// or fewer.
+// The quarantine that it sees was set by a process that had proof of the writer's death. So the
+// grace period, counted from now on, is never too short. If a number is seen again, it means the
+// same slots or fewer.
 void TierDirectory::note_quarantine(ChunkId chunk) {
   const std::uint64_t number =
       records_.chunk(chunk).num_quarantines.load(std::memory_order_relaxed);

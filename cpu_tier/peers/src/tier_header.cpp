@@ -82,10 +82,10 @@ TierPlaces check_tier(const TierHeader& header, const SharedFile& file) {
   check_figure("bytes of metadata", header.metadata_bytes, places.arenas, question);
   check_figure("bytes", file.size_bytes(), places.end, question);
   if (file.reserved_bytes() < places.arenas) {
-    // Its holes would be a signal where memory runs out.
+    // An access to its holes would be a signal when memory runs out.
     throw ConfigError(question.name + " has " + std::to_string(file.reserved_bytes()) +
-                      " bytes reserved, expected are " + std::to_string(places.arenas) +
-                      " for its metadata at least; it is a copy, or damaged: " + question.remedy);
+                      " bytes reserved, expected " + std::to_string(places.arenas) +
+                      " or more for its metadata; it is a copy, or damaged: " + question.remedy);
   }
   return places;
 }

@@ -13,7 +13,7 @@
 namespace kvferry::cpu_tier {
 namespace {
 
-/// Beyond what a file holds, and below the bytes of members (member_lock.cpp).
+/// Beyond the contents of a file, and below the bytes of members (member_lock.cpp).
 constexpr std::uint64_t kHoldByte = std::uint64_t{1} << 60U;
 
 bool is_what_its_path_leads_to(const SharedFile& file) {
@@ -44,12 +44,14 @@ void hold_unnamed(const SharedFile& file) {
 void let_go(const SharedFile& file) noexcept { unlock_bytes(file.descriptor(), kHoldByte, 1); }
 
 Removed remove_unless_held(const SharedFile& file) {
-  // Not turned into a lock of its own at once: two that tried would keep each other from it.
+  // The lock is not turned into an exclusive one at once: two processes that tried it would block
+  // each other.
   let_go(file);
   KVFERRY_PAUSE_POINT("tier_hold.let_go");
   if (lock_bytes(file.descriptor(), kHoldByte, 1) != 0) return Removed::kIsHeld;
   KVFERRY_PAUSE_POINT("tier_hold.alone");
-  // Nobody else removes what this process has alone, and no other file takes a name that is taken.
+  // No other process removes a file that only this process has, and no other file takes a used
+  // name.
   if (is_what_its_path_leads_to(file)) ::unlink(file.path().c_str());
   KVFERRY_PAUSE_POINT("tier_hold.removed");
   unlock_bytes(file.descriptor(), kHoldByte, 1);

@@ -9,10 +9,10 @@
 namespace kvferry::cpu_tier {
 namespace {
 
-/// An instance that needs memory has it a few of these later.
+/// An instance that needs memory gets it a few of these periods later.
 constexpr auto kPeriod = std::chrono::milliseconds(100);
-/// In each so many periods instances that are gone are looked for, which asks the kernel about
-/// every other one's lock.
+/// Once in this many periods it looks for dead instances, which asks the kernel about the lock of
+/// every other instance.
 constexpr int kSweepPeriods = 10;
 
 }  // namespace
@@ -31,7 +31,7 @@ void TierKeeper::keep(const std::stop_token& stop) {
       try {
         static_cast<void>(directory_.sweep());
       } catch (const ResourceError&) {
-        // The process has no descriptor to spare: at the next time, then.
+        // The process has no descriptor left, so this waits for the next period.
       }
     }
     std::unique_lock lock(mutex);

@@ -22,9 +22,9 @@ static_assert(std::is_trivially_copyable_v<BlockKey> && sizeof(KeyWords) == size
 constexpr unsigned kCheckBits = 40;
 constexpr std::uint64_t kCheckMask = (std::uint64_t{1} << kCheckBits) - 1;
 
-/// Of stamp 0.
+/// The check of a key with stamp 0.
 std::uint64_t check_of(std::uint64_t slot_number, const BlockKey& key, std::uint64_t name_space) {
-  // Never 0: zeros are no key.
+  // It is never 0, because zeros mean that there is no key.
   return mixed_bits(key.mixed() + name_space + mixed_bits(slot_number)) | 1U;
 }
 
@@ -69,19 +69,19 @@ std::optional<SlotKey::Content> SlotKey::load(std::uint64_t slot_number) const {
 
 TierPlaces tier_places(const TierShape& shape, std::uint64_t page_bytes) {
   const std::uint64_t num_slots = std::uint64_t{shape.num_chunks} * shape.max_chunk_slots;
-  // Metadata are far below the half that they are left here.
+  // The metadata are far smaller than the other half, which this leaves for them.
   constexpr std::uint64_t kMostArenaBytes = std::uint64_t{1} << 62U;
   if (num_slots == 0 || num_slots >= HintIndex::kMaxSlots || shape.chunk_bytes == 0 ||
       shape.chunk_bytes % page_bytes != 0 || shape.num_ranks == 0 ||
       shape.num_ranks > kMaxTierRanks ||
       shape.chunk_bytes > kMostArenaBytes / shape.num_chunks / shape.num_ranks) {
-    throw ConfigError("a shared tier of " + std::to_string(shape.num_chunks) + " chunks of " +
-                      std::to_string(shape.chunk_bytes) + " bytes (whole pages of " +
-                      std::to_string(page_bytes) + ") with " +
-                      std::to_string(shape.max_chunk_slots) + " slots at most on " +
-                      std::to_string(shape.num_ranks) + " ranks (1 to " +
-                      std::to_string(kMaxTierRanks) + ") cannot be: of everything one or more, " +
-                      "and fewer than 2^32 slots; ask for another size");
+    throw ConfigError(
+        "a shared tier of " + std::to_string(shape.num_chunks) + " chunks of " +
+        std::to_string(shape.chunk_bytes) + " bytes (whole pages of " + std::to_string(page_bytes) +
+        ") with " + std::to_string(shape.max_chunk_slots) + " slots at most on " +
+        std::to_string(shape.num_ranks) + " ranks (1 to " + std::to_string(kMaxTierRanks) +
+        ") is not possible: every figure must be at least 1, " +
+        "with fewer than 2^32 slots; choose another size");
   }
   TierPlaces places;
   std::uint64_t end = kTierPageBytes;
@@ -95,7 +95,7 @@ TierPlaces tier_places(const TierShape& shape, std::uint64_t page_bytes) {
   places.chunks = place(shape.num_chunks, sizeof(ChunkRecord));
   places.hints = place(places.num_hints, sizeof(std::uint64_t));
   places.slots = place(num_slots, sizeof(SlotLine));
-  // A rank maps its own, in whole pages of the file.
+  // A rank maps its own tags, in whole pages of the file.
   places.tags = rounded_up(end, page_bytes);
   places.rank_tag_bytes = rounded_up(num_slots * kTagBytes, page_bytes);
   places.arenas = places.tags + places.rank_tag_bytes * shape.num_ranks;

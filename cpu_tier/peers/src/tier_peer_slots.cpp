@@ -10,14 +10,14 @@
 namespace kvferry::cpu_tier {
 namespace {
 
-/// Slots and hints that are fetched ahead of their use: as many lines as a core has under way.
+/// Slots and hints that are fetched before their use: as many lines as a core has under way.
 constexpr std::size_t kAhead = 16;
 
-/// Whether the word of an own slot of a shared tier may say this.
+/// Whether this word of an own slot of a shared tier fits the state.
 bool agree(SlotState state, SharedState word) {
   switch (state) {
     case SlotState::kAbsent:
-      return true;  // Not an own one.
+      return true;  // It is not an own slot.
     case SlotState::kFree:
       return word == SharedState::kFree;
     case SlotState::kWritable:
@@ -26,8 +26,8 @@ bool agree(SlotState state, SharedState word) {
     case SlotState::kEvictable:
     case SlotState::kLeased:
       return word == SharedState::kReadable;
-    case SlotState::kDying:        // Leases of its owner are not in the word.
-    case SlotState::kQuarantined:  // Or set aside.
+    case SlotState::kDying:        // The owner's own leases are not in the word.
+    case SlotState::kQuarantined:  // It can also be set aside.
       return word != SharedState::kReadable;
   }
   return false;
@@ -48,7 +48,8 @@ void TierPeerSlots::begin_fill(std::span<const SlotId> slots, std::uint32_t num_
 }
 
 void TierPeerSlots::publish(std::span<const SlotId> slots, const BlockIndex& index) {
-  // Each in three steps, kAhead slots apart: what one reads the step before has fetched.
+  // Each slot goes through three steps, kAhead slots apart: a step reads what the one before has
+  // fetched.
   std::array<TierDirectory::HintChange, kAhead> changes;
   for (std::size_t i = 0; i < slots.size() + 2 * kAhead; ++i) {
     if (i < slots.size()) slots_.prefetch(slots[i]);
@@ -82,7 +83,7 @@ std::size_t TierPeerSlots::forget(std::span<SlotId> slots) {
 
 std::size_t TierPeerSlots::make_free(std::span<SlotId> slots) {
   return front_of(slots, [this](SlotId slot) {
-    // Of use to peers no more, either.
+    // Peers cannot use it any more either.
     if (slots_.word(slot).state() == SharedState::kReadable) {
       return slots_.forget(slot) != SharedState::kDying;
     }
@@ -130,7 +131,7 @@ void TierPeerSlots::find_prefix(std::span<const BlockKey> keys, std::span<SlotId
 
 void TierPeerSlots::mark_held(std::span<const BlockKey> keys, std::span<SlotId> slots) const {
   if (guests_.finds_nothing()) return;
-  // Those that nobody has are about to be stored: then their hints change.
+  // Keys that no instance has are about to be stored, which changes their hints.
   for (std::size_t i = 0; i < keys.size(); ++i) {
     if (slots[i] == BlockIndex::kNoSlot) slots_.prefetch_to_change(keys[i]);
   }
@@ -207,7 +208,7 @@ void TierPeerSlots::check_invariants(const SlotTable& table) const {
     const SlotWord word = slots_.word(SlotId(i));
     KVFERRY_CHECK(agree(table.state(SlotId(i)), word.state()),
                   "slot " + std::to_string(i) + " is " + to_string(table.state(SlotId(i))) +
-                      ", and its word says " + std::to_string(word.bits));
+                      ", but its word says " + std::to_string(word.bits));
   }
 }
 

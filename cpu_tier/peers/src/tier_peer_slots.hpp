@@ -15,7 +15,7 @@
 
 namespace kvferry::cpu_tier {
 
-/// The slots of one class of a shared tier: own ones by their words, and guests.
+/// The slots of one class of a shared tier: own slots by their words, and guests.
 class TierPeerSlots final : public PeerSlots {
  public:
   TierPeerSlots(const SharedSlots& slots, BlockIndex& index, std::uint32_t max_slots)
@@ -49,14 +49,14 @@ class TierPeerSlots final : public PeerSlots {
   void check_invariants(const SlotTable& table) const override;
 
  private:
-  /// Moves the slots of which `is_true` holds to the front.
+  /// Moves the slots for which `is_true` holds to the front.
   template <class IsTrue>
   static std::size_t front_of(std::span<SlotId> slots, IsTrue is_true) {
     return static_cast<std::size_t>(std::partition(slots.begin(), slots.end(), is_true) -
                                     slots.begin());
   }
-  /// slots[i] if it is not absent, else that of a guest with keys[i], if there is one. Called with
-  /// ascending `i`.
+  /// slots[i] if it is not absent; otherwise the slot of a guest with keys[i], if there is one.
+  /// Call it with ascending `i`.
   [[nodiscard]] SlotId guest_if_absent(std::span<const BlockKey> keys,
                                        std::span<const SlotId> slots, std::size_t i);
 

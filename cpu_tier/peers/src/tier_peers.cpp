@@ -10,8 +10,8 @@
 namespace kvferry::cpu_tier {
 namespace {
 
-/// A full tier asks with each reservation, and a look costs as much as some twenty blocks of it.
-/// tend() looks anyway, ten times a second.
+/// A full tier asks with each reservation, and a search costs as much as some twenty blocks of it.
+/// tend() searches in any case, ten times a second.
 constexpr std::uint32_t kMostSkips = 15;
 
 }  // namespace

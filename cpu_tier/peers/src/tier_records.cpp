@@ -41,7 +41,7 @@ void TierRecords::set_name_space(std::uint64_t name_space) {
 
 ChunkShape TierRecords::shape_of(ChunkId which) const {
   const ChunkRecord& record = chunk(which);
-  // What another program wrote must not lead beyond the chunk.
+  // Values that another program wrote must not lead past the end of the chunk.
   return {std::min(record.num_slots.load(std::memory_order_relaxed), shape_.max_chunk_slots),
           record.slab_class.load(std::memory_order_relaxed)};
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// TierDirectory: what is done about metadata that were damaged while nobody used the tier, as those
-// of a kept file can be. Nothing here stops the process, and nothing is believed that the protocol
-// cannot lead to: a slot, a chunk or a record whose words say so is put in order, and counted.
+// TierDirectory: the repair of metadata that were damaged while no instance used the tier, which
+// can happen to a kept file. Nothing here stops the process, and it trusts nothing that the
+// protocol cannot produce. A slot, a chunk or a record with such words is repaired, and counted.
 #include "kvferry/cpu_tier/peers/member_lock.hpp"
 #include "kvferry/cpu_tier/peers/tier_directory.hpp"
 
@@ -12,7 +12,7 @@ namespace kvferry::cpu_tier {
 bool TierDirectory::make_free(SlotPlace place) {
   SharedSlot each = slot(place);
   const SlotWord word = each.load();
-  // What was withdrawn had a key, which stays.
+  // A withdrawn slot had a key, which stays.
   const bool is_nonsense =
       word.withdrawn() && word.lessees() == 0 && !records_.has_key(word, place);
   if (word.is_sound() && !is_nonsense) {
@@ -39,16 +39,16 @@ void TierDirectory::mend_slots(ChunkId chunk, std::uint32_t first, std::uint32_t
     SharedSlot each = slot({chunk, i});
     const SlotWord word = each.load();
     if (word.state() == SharedState::kFree && word.is_sound()) continue;
-    // What nobody reads nobody writes either.
+    // A slot that no instance reads is not written by any either.
     if (each.evict()) continue;
     begin_quarantine(chunk);
     if (each.doubt()) note_damage();
   }
 }
 
-// A record in use whose lock is none is nobody's: no process can hold it. Under a lock of its own,
-// which nobody has either, it is what any dead instance's is, and one sweeper at a time cleans up
-// behind it.
+// A record in use with an invalid lock has no owner, because no process can hold that lock. With a
+// unique lock that no process holds either, it looks like the record of any dead instance, and one
+// sweeper at a time cleans up after it.
 void TierDirectory::mend_instances() {
   for (std::uint32_t i = 0; i < kMaxInstances; ++i) {
     const std::uint64_t base = records_.instances()[i].lock.load(std::memory_order_acquire);
@@ -62,7 +62,7 @@ bool TierDirectory::declare_dead(InstanceId instance, std::uint64_t base) {
       base, nobody, std::memory_order_acq_rel);
 }
 
-// An instance has claimed its record before it owns a chunk, and owns none when it frees it.
+// An instance claims its record before it owns a chunk, and owns none when it frees the record.
 bool TierDirectory::is_stale(ChunkOwner owner) const {
   if (owner == records_.own()) return true;
   for (std::uint32_t i = 0; i < kMaxInstances; ++i) {
@@ -74,8 +74,8 @@ bool TierDirectory::is_stale(ChunkOwner owner) const {
   return true;
 }
 
-// Called before this instance owns anything or leases anything: what says that it does is damage,
-// or was left by an instance whose record was damaged.
+// This is called before this instance owns or leases anything. A record that says otherwise is
+// damaged, or was left by an instance whose record was damaged.
 void TierDirectory::mend_chunks() {
   std::uint32_t lessees = 0;
   for (ChunkId chunk; chunk.value() < records_.shape().num_chunks; chunk = chunk.next()) {
@@ -102,8 +102,9 @@ void TierDirectory::mend_chunks() {
   end_stray_leases(lessees);
 }
 
-// An instance has claimed its record before it leases anything, and has no lease when it frees it:
-// one whose record is free now, and was when its bit was seen, or has been since, has none.
+// An instance claims its record before it leases anything, and has no lease when it frees it. So an
+// instance has no lease if its record is free now, and was free when its bit was seen, or has been
+// free since then.
 void TierDirectory::end_stray_leases(std::uint32_t lessees) {
   bool any = false;
   for (std::uint32_t i = 0; i < kMaxInstances; ++i) {

@@ -118,7 +118,7 @@ TierHeader header_of(const SharedFile& file) {
                     " that 'kvferry tier ls' lists");
 }
 
-/// Those that live, for a message.
+/// The names of the living instances, for a message.
 std::string names_in(const SharedFile& file, const TierHeader& header) {
   std::string names;
   try {
@@ -126,7 +126,7 @@ std::string names_in(const SharedFile& file, const TierHeader& header) {
       if (instance.is_alive) names += (names.empty() ? "" : ", ") + instance.name;
     }
   } catch (const Error&) {
-    // Of another version: it cannot be read, and is in use all the same.
+    // A tier of another version cannot be read, but is in use all the same.
   }
   return names.empty() ? "processes that 'fuser " + file.path().string() + "' names" : names;
 }

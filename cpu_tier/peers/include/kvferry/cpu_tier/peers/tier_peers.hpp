@@ -26,7 +26,7 @@ class TierPeers final : public Peers {
   [[nodiscard]] TakenChunks take_chunks(std::uint32_t most) override;
   [[nodiscard]] bool divide(const TakenChunks& chunks, const ChunkShape& shape) override;
   bool give_up(ChunkId chunk) override;
-  /// Always false: the file's memory belongs to all engines, so no chunk goes out of use.
+  /// Always false: the file's memory belongs to all engines, so no chunk is taken out of use.
   bool take_out(ChunkId, std::uint32_t) override { return false; }
   void put_back(ChunkId first, std::uint32_t count) override;
   [[nodiscard]] std::uint32_t tend(std::uint32_t num_wanted,
