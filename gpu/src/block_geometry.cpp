@@ -27,8 +27,8 @@ void check_fragment(const Fragment& fragment, std::size_t index, std::uint32_t n
   }
 }
 
-// The last condition matters for a pool of one block, where one layer's end is the next layer's
-// begin without the two being neighbours in any larger pool.
+// The last condition matters for a pool of one block: there the end of one layer is the start of
+// the next one, although the two would not be neighbours in a larger pool.
 bool continues(const Fragment& last, const Fragment& next) {
   return next.base == last.base + last.bytes &&
          next.block_stride_bytes == last.block_stride_bytes &&

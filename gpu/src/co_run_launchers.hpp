@@ -9,7 +9,7 @@ namespace kvferry::gpu {
 
 class DriverDevice;
 
-/// What make_co_run_launcher() chooses from.
+/// The launchers among which make_co_run_launcher() chooses.
 [[nodiscard]] std::unique_ptr<CoRunLauncher> make_host_co_run_launcher();
 [[nodiscard]] std::unique_ptr<CoRunLauncher> make_driver_co_run_launcher(DriverDevice& device);
 

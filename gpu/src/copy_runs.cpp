@@ -35,10 +35,10 @@ void check_run(const CopyRun& run, std::size_t index) {
 
 bool by_destination(const CopyRun& a, const CopyRun& b) { return a.destination < b.destination; }
 
-/// Many by eight bits after the other, of those in which the destinations differ: these are few,
-/// because fragments lie at multiples of their size. std::sort takes four times as long for 512
-/// runs in random order, since the processor cannot foresee how a comparison ends, and the caller
-/// is the engine's thread.
+/// If there are many runs, it sorts by one byte of the address after the other, among the bytes in
+/// which the destinations differ. These are few, because fragments lie at multiples of their size.
+/// std::sort takes four times as long for 512 runs in random order, because the processor cannot
+/// predict the comparisons, and the caller is the engine's thread.
 void sort_by_destination(std::vector<CopyRun>& runs) {
   constexpr std::size_t kFew = 64;
   if (runs.size() < kFew) {

@@ -12,15 +12,15 @@
 
 namespace kvferry::gpu {
 
-/// Checks one batch against the contract of Stream::copy, registrations apart; the same for every
-/// back end. Throws DeviceError naming the offending run. Linear for ascending destinations, else
-/// one sort.
+/// Checks one batch against the contract of Stream::copy, except for registrations; the same for
+/// every back end. Throws DeviceError with the offending run. Linear for ascending destinations,
+/// otherwise one sort.
 void check_copy_runs(std::span<const CopyRun> runs);
 
-/// The same for Stream::gather and scatter: throws DeviceError naming a block outside the geometry.
+/// The same for Stream::gather and scatter: throws DeviceError with a block outside the geometry.
 void check_blocks(const BlockGeometry& geometry, std::span<const BlockId> blocks);
 
-/// Checks where an operation adds its sums, which a gather or a scatter need not (0); throws
+/// Checks the address to which an operation adds its sums; 0 is allowed except for kSum. Throws
 /// DeviceError.
 void check_sums(PackWay way, std::uintptr_t sums);
 

@@ -24,7 +24,7 @@ std::optional<DeviceLoss> LossState::loss() const {
 std::string LossState::why() const {
   const auto loss = this->loss();
   if (!loss) return {};
-  return "the device is lost to this process since " + utc_text(loss->since) + ": " + loss->why;
+  return "this process lost the device at " + utc_text(loss->since) + ": " + loss->why;
 }
 
 void LossState::throw_if_lost() const {

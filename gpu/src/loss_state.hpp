@@ -10,9 +10,9 @@
 
 namespace kvferry::gpu {
 
-/// Whether a device is lost: at first it is not, the first loss stays with its reason and time, and
-/// memory in doubt can become quiet, never the other way round. Thread-safe; a look at a device
-/// that is well costs one load.
+/// Whether a device is lost. At first it is not. The first loss stays, with its reason and time.
+/// Memory in doubt can become quiet, but not the other way round. Thread-safe; the check of a
+/// working device costs one load.
 class LossState {
  public:
   void lose(LostMemory memory, std::string why);
@@ -22,9 +22,9 @@ class LossState {
     return state_.load(std::memory_order_acquire) == kLostInDoubt;
   }
   [[nodiscard]] bool quiet() const { return state_.load(std::memory_order_acquire) == kLostQuiet; }
-  /// Nothing unless lost.
+  /// The loss; nothing unless lost.
   [[nodiscard]] std::optional<DeviceLoss> loss() const;
-  /// One line with the time; empty unless lost.
+  /// One line with the time and the reason; empty unless lost.
   [[nodiscard]] std::string why() const;
   /// Throws DeviceError with why() if lost.
   void throw_if_lost() const;

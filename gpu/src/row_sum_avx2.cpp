@@ -17,8 +17,8 @@ constexpr std::size_t kGroupsPerColumn = kTagWordsPerColumn * kTagWordBytes / kG
 constexpr std::size_t kNumbersPerGroup = kGroupBytes / sizeof(std::uint64_t);
 constexpr std::size_t kColumnBytes = kGroupsPerColumn * kGroupBytes;
 
-/// Factors of the numbers of 64 bits in a group, lower and upper half apart: an instruction
-/// multiplies 32 bits by 32.
+/// Factors of the 64-bit numbers in a group, with separate lower and upper halves, because an
+/// instruction multiplies 32 bits by 32.
 struct alignas(32) Factor {
   std::array<std::uint64_t, kNumbersPerGroup> low{};
   std::array<std::uint64_t, kNumbersPerGroup> high{};
@@ -30,10 +30,10 @@ struct alignas(32) Factor {
 };
 
 struct Factors {
-  /// Of a number's lower and upper word, by column.
+  /// The factors of a number's lower and upper word, by column.
   std::array<Factor, kLoadsInFlight> even{};
   std::array<Factor, kLoadsInFlight> odd{};
-  /// Of the lanes of a group, by its place in a column.
+  /// The factors of the lanes of a group, by its place in a column.
   std::array<Factor, kGroupsPerColumn> lanes{};
 };
 
@@ -60,7 +60,7 @@ KVFERRY_AVX2 inline __m256i load(const void* from) {
   return _mm256_loadu_si256(static_cast<const __m256i*>(from));
 }
 
-/// Numbers of 64 bits, as the sum of a lower part and of an upper one that counts 2^32 times.
+/// 64-bit numbers, as the sum of a lower part and an upper part that counts 2^32 times.
 struct Parts {
   __m256i low;
   __m256i high;
@@ -109,7 +109,7 @@ bool has_avx2() {
   return kHas;
 }
 
-// Along the columns, so that what is added up stays in registers.
+// It goes along the columns, so that the sums stay in registers.
 KVFERRY_AVX2 std::uint64_t row_sum_avx2(const std::byte* row, const std::byte* next) {
   Parts sum{_mm256_setzero_si256(), _mm256_setzero_si256()};
   for (std::size_t group = 0; group < kGroupsPerColumn; ++group) {

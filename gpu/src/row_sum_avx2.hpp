@@ -8,17 +8,17 @@
 
 namespace kvferry::gpu {
 
-/// Two vectors of a row: what one instruction of AVX2 takes.
+/// Two vectors of a row, which one AVX2 instruction takes.
 inline constexpr std::size_t kGroupBytes = 2 * std::size_t{kMaxWidth};
 
-/// Whether this processor has AVX2 and the build has what follows.
+/// Whether this processor has AVX2 and the build has the functions below.
 [[nodiscard]] bool has_avx2();
 
-/// The sum of a whole row, without the row's factor. Asks for the row at `next` meanwhile, which is
-/// not read and may lie anywhere. Only if has_avx2().
+/// The sum of a whole row, without the row's factor. It prefetches the row at `next`, which is not
+/// read and may be any address. Only if has_avx2().
 [[nodiscard]] std::uint64_t row_sum_avx2(const std::byte* row, const std::byte* next);
 
-/// The same of `count` groups, of which the first is group `first` of the row.
+/// The same for `count` groups, of which the first is group `first` of the row.
 [[nodiscard]] std::uint64_t groups_sum_avx2(const std::byte* groups, std::size_t first,
                                             std::size_t count);
 

@@ -35,7 +35,7 @@ constexpr Factors make_factors() {
 
 constexpr Factors kFactors = make_factors();
 
-/// Of one whole row, without the row's factor.
+/// The sum of one whole row, without the row's factor.
 std::uint64_t row_sum(const std::byte* row) {
   std::uint64_t sums[kTagWordsPerColumn] = {};
   for (std::uint32_t column = 0; column < kLoadsInFlight; ++column) {
@@ -53,7 +53,7 @@ std::uint64_t row_sum(const std::byte* row) {
   return sum;
 }
 
-/// The same of bytes of one vector, of which the first is byte `begin` of a row.
+/// The same for bytes of one vector, of which the first is byte `begin` of a row.
 std::uint64_t vector_sum(std::span<const std::byte> bytes, std::size_t begin) {
   std::uint32_t words[kTagWordsPerVector] = {};
   std::memcpy(reinterpret_cast<std::byte*>(words) + begin % kMaxWidth, bytes.data(), bytes.size());
@@ -65,7 +65,7 @@ std::uint64_t vector_sum(std::span<const std::byte> bytes, std::size_t begin) {
   return sum * kFactors.lanes[vector % kTeamLanes];
 }
 
-/// The same of a part of a row that begins at byte `begin` of it.
+/// The same for a part of a row, which begins at byte `begin` of the row.
 std::uint64_t part_sum(std::span<const std::byte> bytes, std::size_t begin) {
   std::uint64_t sum = 0;
   while (!bytes.empty()) {
@@ -82,8 +82,8 @@ std::uint64_t part_sum(std::span<const std::byte> bytes, std::size_t begin) {
   return sum;
 }
 
-/// Of bytes within a row, of which the first has `offset` in the block. `next`: what will be read
-/// after them.
+/// The sum of bytes within a row, of which the first has `offset` in the block. `next` is the
+/// address that will be read after them.
 std::uint64_t sum_in_row(std::span<const std::byte> bytes, std::uint64_t offset,
                          const std::byte* next) {
   std::uint64_t sum = 0;
@@ -95,7 +95,7 @@ std::uint64_t sum_in_row(std::span<const std::byte> bytes, std::uint64_t offset,
   return sum * tag_row(offset / kRowBytes);
 }
 
-/// How many of `size` bytes from `offset` on lie in the first row.
+/// How many of `size` bytes from `offset` on are in the first row.
 std::size_t bytes_in_row(std::uint64_t offset, std::size_t size) {
   return std::min(kRowBytes - offset % kRowBytes, size);
 }
@@ -113,8 +113,9 @@ std::uint64_t tag_sum(std::span<const std::byte> bytes, std::uint64_t offset) {
   return sum;
 }
 
-// Row by row: a row is still in the cache when it is summed. A copy is faster than stores that a
-// loop makes beside its sums, which read each line of the destination before they write it.
+// It goes row by row, because a row is still in the cache when it is summed. A copy is faster than
+// a loop that stores while it sums, because such stores read each line of the destination before
+// they write it.
 std::uint64_t copy_and_sum(std::byte* to, std::span<const std::byte> bytes, std::uint64_t offset) {
   std::uint64_t sum = 0;
   while (!bytes.empty()) {

@@ -11,7 +11,7 @@ namespace kvferry::transfer {
 namespace {
 
 std::string lost_text(const gpu::DeviceLoss& loss) {
-  return "the device is lost since " + gpu::utc_text(loss.since) + ": " + loss.why;
+  return "the device was lost at " + gpu::utc_text(loss.since) + ": " + loss.why;
 }
 
 }  // namespace

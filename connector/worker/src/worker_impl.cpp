@@ -116,9 +116,8 @@ void WorkerEngine::Impl::check_device() {
                       "; the worker stops. Restart the process");
   }
   if (const auto loss = device_->lost()) {
-    throw DeviceError(rank_text() + ": the device has been lost since " +
-                      gpu::utc_text(loss->since) + " (" + loss->why +
-                      "); it no longer touches memory, and nothing can be" +
+    throw DeviceError(rank_text() + ": the device was lost at " + gpu::utc_text(loss->since) +
+                      " (" + loss->why + "); it no longer touches memory, and nothing can be" +
                       " stored or loaded. Restart the process");
   }
 }

@@ -4,8 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
-/// What we use of the CUDA driver's binary interface, so that no toolkit is needed to build.
-/// tests/unit/gpu_driver/cuda_abi_test.cpp holds it against cuda.h where there is one.
+/// The part of the CUDA driver's binary interface that we use, so that no toolkit is needed to
+/// build. tests/unit/gpu_driver/cuda_abi_test.cpp compares it with cuda.h if there is one.
 namespace kvferry::gpu::cuda_abi {
 
 using Result = int;
@@ -42,7 +42,7 @@ struct CopyAttributes {
   unsigned flags;
 };
 
-// The functions by the names of the entry points, each with the version that is asked for.
+// The functions by the names of the entry points, each with the version that we request.
 using GetProcAddress = Result (*)(const char*, void**, int, std::uint64_t, int*);
 using Init = Result (*)(unsigned);
 using DriverGetVersion = Result (*)(int*);

@@ -9,7 +9,7 @@
 
 namespace kvferry::gpu {
 
-/// One CUDA device on its primary context, which is retained for the object's life.
+/// One CUDA device on its primary context, which it retains during its lifetime.
 class CudaApi final : public DriverApi {
  public:
   /// Throws ConfigError or DeviceError, as make_cuda_device() says.
@@ -54,7 +54,7 @@ class CudaApi final : public DriverApi {
                       StreamHandle stream) override;
 
  private:
-  /// The driver's form of one of our handles.
+  /// Converts one of our handles to the driver's form.
   template <class T>
   static cuda_abi::Handle raw(T handle) {
     return reinterpret_cast<cuda_abi::Handle>(handle);  // NOLINT(performance-no-int-to-ptr)

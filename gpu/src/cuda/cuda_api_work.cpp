@@ -15,13 +15,13 @@ DriverResult CudaApi::copy(CopyDirection direction, const CopyRun& run, StreamHa
                                         run.bytes, raw(stream)));
 }
 
-// A load may read its slot at any time: a slot is readable only once its store was seen complete. A
-// store reads in stream order. The hints concern managed memory only.
+// A load may read its slot at any time, because a slot is readable only after its store was seen
+// complete. A store reads in stream order. The hints only concern managed memory.
 DriverResult CudaApi::copy_batch(CopyDirection direction, std::span<const CopyRun> runs,
                                  StreamHandle stream) {
   std::vector<cuda_abi::DevicePointer> addresses(2 * runs.size());
-  // Behind the sizes a zero per run: which attribute it has. cuda.h reads one entry per attribute,
-  // vllm#53860 one per run; zeros are right for both.
+  // After the sizes comes a zero per run, which says which attribute it has. cuda.h reads one entry
+  // per attribute, vllm#53860 one per run; zeros are right for both.
   std::vector<std::size_t> sizes(2 * runs.size());
   std::size_t* const attribute_of_run = sizes.data() + runs.size();
   cuda_abi::DevicePointer* const destinations = addresses.data();
@@ -50,7 +50,7 @@ DriverResult CudaApi::fill(std::uintptr_t address, std::uint8_t value, std::uint
   return cuda_result(cuda_.fill(address, value, bytes, raw(stream)));
 }
 
-// The image has PTX for what is newer than the build: the driver compiles it.
+// For devices newer than the build, the image has PTX, which the driver compiles.
 std::vector<std::byte> CudaApi::compile(std::string_view /*source*/) { return {}; }
 
 DriverValue<ModuleHandle> CudaApi::load_module(std::span<const std::byte> image) {

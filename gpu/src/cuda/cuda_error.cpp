@@ -17,8 +17,9 @@ DriverStatus status_of(cuda_abi::Result code) {
     case 4:    // CUDA_ERROR_DEINITIALIZED
     case 709:  // CUDA_ERROR_CONTEXT_IS_DESTROYED
       return DriverStatus::kGone;
-    // Those of which cuda.h says that the context is left in an inconsistent state or that the
-    // process must be ended. Not 46, CUDA_ERROR_DEVICE_UNAVAILABLE: another process has the device.
+    // These are the codes of which cuda.h says that the context is left in an inconsistent state or
+    // that the process must be ended. 46, CUDA_ERROR_DEVICE_UNAVAILABLE, is not one: another
+    // process has the device.
     case 214:  // CUDA_ERROR_ECC_UNCORRECTABLE
     case 220:  // CUDA_ERROR_NVLINK_UNCORRECTABLE
     case 226:  // CUDA_ERROR_CONTAINED

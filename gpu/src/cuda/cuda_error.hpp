@@ -6,9 +6,9 @@
 
 namespace kvferry::gpu {
 
-/// The one place where codes of the CUDA driver become ours.
+/// The one place that converts codes of the CUDA driver to ours.
 [[nodiscard]] DriverResult cuda_result(cuda_abi::Result code);
-/// Whether asking about the legacy default stream failed because some stream is being captured.
+/// Whether a query of the legacy default stream failed because some stream is being captured.
 [[nodiscard]] bool cuda_says_capturing(cuda_abi::Result code);
 
 }  // namespace kvferry::gpu

@@ -12,7 +12,7 @@ namespace {
 
 constexpr const char* kRemedy =
     "install an NVIDIA driver, or in a container start it with the GPUs passed in (--gpus all)";
-/// Of CUDA 12.4, from which on this code is tested to build.
+/// The version of CUDA 12.4, the oldest with which this code is tested to build.
 constexpr int kOldestVersion = 12040;
 
 std::string driver_branch(int version) {
@@ -69,12 +69,12 @@ void CudaLibrary::read_version(int floor) {
   const auto get_version =
       reinterpret_cast<cuda_abi::DriverGetVersion>(library_.symbol("cuDriverGetVersion"));
   if (get_version == nullptr || get_version(&version_) != cuda_abi::kSuccess) {
-    throw DeviceError(library_.name() + " is no CUDA driver: it does not tell its version; " +
+    throw DeviceError(library_.name() + " is not a CUDA driver: it does not report its version; " +
                       kRemedy);
   }
   if (version_ < floor) {
     throw DeviceError("the driver in " + library_.name() + " is for CUDA " +
-                      version_text(version_) + ", this build needs " + version_text(floor) +
+                      version_text(version_) + ", but this build needs " + version_text(floor) +
                       ": update the NVIDIA driver to branch " + driver_branch(floor) +
                       " or newer, or install a build for an older CUDA");
   }
@@ -126,7 +126,8 @@ void CudaLibrary::resolve_all() {
   resolve(event_elapsed, "cuEventElapsedTime", 2000);
   resolve(copy_to_device, "cuMemcpyHtoDAsync", 3020);
   resolve(copy_to_host, "cuMemcpyDtoHAsync", 3020);
-  // By the driver's version, not by trying: asked for 13.0 an older driver may give what it has.
+  // The driver's version decides, not an attempt: an older driver may return its own function for
+  // 13.0.
   if (version_ >= 13000) {
     static_cast<void>(find(copy_batch_13000, "cuMemcpyBatchAsync", 13000));
   } else if (version_ >= 12080) {

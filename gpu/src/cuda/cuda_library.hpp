@@ -8,11 +8,11 @@
 
 namespace kvferry::gpu {
 
-/// The entry points of a CUDA driver, each asked for by an explicit version, so that a newer driver
-/// gives the one that is declared here. Initialised. Immutable.
+/// The entry points of a CUDA driver. Each is requested with an explicit version, so that a newer
+/// driver gives the function that is declared here. Initialised. Immutable.
 class CudaLibrary {
  public:
-  /// Opens `name` (empty: libcuda.so.1), checks its version against `floor` before anything else
+  /// Opens `name` (empty: libcuda.so.1), checks its version against `floor` before anything else,
   /// and initialises it. Throws DeviceError.
   explicit CudaLibrary(const std::string& name, int floor = build_floor());
 
@@ -54,7 +54,7 @@ class CudaLibrary {
   cuda_abi::EventElapsed event_elapsed = nullptr;
   cuda_abi::CopyToDevice copy_to_device = nullptr;
   cuda_abi::CopyToHost copy_to_host = nullptr;
-  /// At most one of the two; neither before CUDA 12.8.
+  /// At most one of the two is set; neither before CUDA 12.8.
   cuda_abi::CopyBatch12080 copy_batch_12080 = nullptr;
   cuda_abi::CopyBatch13000 copy_batch_13000 = nullptr;
   cuda_abi::Fill fill = nullptr;
@@ -73,7 +73,7 @@ class CudaLibrary {
  private:
   void read_version(int floor);
   void resolve_all();
-  /// Null if the driver has none; whether it has.
+  /// Sets the function, or null if the driver does not have it. Returns whether it has.
   template <class Function>
   bool find(Function& function, const char* name, int version) const;
   template <class Function>

@@ -6,7 +6,7 @@
 
 namespace kvferry::gpu {
 
-/// Asks the driver about a device; needs no context. Throws DeviceError.
+/// Queries the driver about a device, without a context. Throws DeviceError.
 [[nodiscard]] DriverTraits cuda_traits(const CudaLibrary& cuda, cuda_abi::Device device);
 
 }  // namespace kvferry::gpu

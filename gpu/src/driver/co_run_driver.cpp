@@ -13,9 +13,9 @@ namespace kvferry::gpu {
 namespace {
 
 constexpr std::uint32_t kThreadsPerCta = 256;
-// Whole waves where a multiprocessor holds 2,048 threads (8 CTAs, three waves) and where it holds
-// 1,536 (6, four waves): no CTA of another stream fits in before one of these ends, and none runs
-// alone at the end.
+// These are whole waves both with 2,048 threads per multiprocessor (8 CTAs, three waves) and with
+// 1,536 (6, four waves). So no CTA of another stream fits in before one of these ends, and none
+// runs alone at the end.
 constexpr std::uint32_t kCtasPerMultiprocessor = 24;
 
 const char* kernel_of(CoRunKind kind) {

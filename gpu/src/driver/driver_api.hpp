@@ -17,13 +17,14 @@
 
 namespace kvferry::gpu {
 
-// The vendor's handles, apart from one another. 0 is none, but for streams: the default stream.
+// The vendor's handles, each with its own type. 0 means none, except for streams: the default
+// stream.
 enum class StreamHandle : std::uintptr_t {};
 enum class EventHandle : std::uintptr_t {};
 enum class ModuleHandle : std::uintptr_t {};
 enum class FunctionHandle : std::uintptr_t {};
 
-/// What the calling thread had before DriverApi::enter().
+/// The state of the calling thread before DriverApi::enter().
 struct ThreadState {
   int device = 0;
   int capture_mode = 0;
@@ -31,12 +32,12 @@ struct ThreadState {
   bool capture_mode_changed = false;
 };
 
-/// What does not change while the device lives.
+/// The properties that do not change while the device lives.
 struct DriverTraits {
   BackendKind kind = BackendKind::kHost;
-  /// As users know it.
+  /// The name by which users know it.
   std::string device_name;
-  /// As sysfs writes it, in lower case.
+  /// In the notation of sysfs, in lower case.
   std::optional<std::string> pci_address;
   /// "sm_90", "gfx942".
   std::string architecture;
@@ -45,7 +46,7 @@ struct DriverTraits {
   /// 90 for sm_90; 0 on HIP.
   int compute_capability = 0;
   int num_multiprocessors = 0;
-  /// Most descriptors of one batch call; 0: the driver has none.
+  /// Most descriptors of one batch call; 0: the driver has no batch call.
   std::size_t max_batch_runs = 0;
   /// DeviceTraits::batches_by_default.
   bool batches_by_default = true;
@@ -56,7 +57,7 @@ struct StreamPriorities {
   int least = 0;
   int greatest = 0;
 };
-/// The priority of a stream that asked for none; both vendors' number.
+/// The priority of a stream that requested none; the same number for both vendors.
 inline constexpr int kNormalPriority = 0;
 
 struct LaunchShape {
@@ -65,13 +66,13 @@ struct LaunchShape {
   std::uint32_t shared_bytes = 0;
 };
 
-/// The dynamic shared memory that a launch may use without a permission, of either vendor.
+/// The dynamic shared memory that a launch may use without permission, for both vendors.
 inline constexpr std::uint32_t kDefaultSharedBytes = 48U << 10U;
 
-/// The calls of one vendor's driver that the back end needs, on one device. No rule of ours is in
-/// here: each method is one vendor call (or the few that a vendor needs for it) and converts its
-/// result. Thread-safe, as the drivers are. Everything but enter(), leave() and describe() is
-/// called between the two.
+/// The driver calls of one vendor that the back end needs, on one device. It has no rules of ours:
+/// each method is one vendor call (or the few that a vendor needs for it) and converts its result.
+/// Thread-safe, as the drivers are. All methods but enter(), leave() and describe() are called
+/// between these two.
 class DriverApi {
  public:
   virtual ~DriverApi() = default;
@@ -80,25 +81,25 @@ class DriverApi {
   /// Name, number and text of a vendor code.
   [[nodiscard]] virtual std::string describe(int code) const = 0;
 
-  /// Makes the device current on this thread and lets it call beside another thread's stream
+  /// Makes the device current on this thread, and allows calls during another thread's stream
   /// capture.
   virtual DriverValue<ThreadState> enter() = 0;
-  /// Gives the thread back what it had.
+  /// Restores the state of the thread.
   virtual void leave(const ThreadState& before) = 0;
 
-  /// Both numbers are the normal one if the device has no other.
+  /// Both numbers are the normal priority if the device has no other.
   virtual DriverValue<StreamPriorities> stream_priorities() = 0;
-  /// Never waits for the legacy default stream, nor the other way round. A `priority` outside of
-  /// stream_priorities() becomes the nearest one.
+  /// The stream never waits for the legacy default stream, nor the other way round. A `priority`
+  /// outside of stream_priorities() becomes the nearest one.
   virtual DriverValue<StreamHandle> create_stream(int priority) = 0;
   virtual DriverResult destroy_stream(StreamHandle stream) = 0;
   virtual DriverResult query_stream(StreamHandle stream) = 0;
-  /// Whether what is submitted now is captured instead of run.
+  /// Whether submitted work is now captured instead of run.
   virtual DriverValue<bool> is_capturing(StreamHandle stream) = 0;
-  /// Whether `stream` is one of this device's primary context; true where the driver cannot tell.
+  /// Whether `stream` belongs to this device's primary context; true if the driver cannot tell.
   virtual DriverValue<bool> is_ours(StreamHandle stream) = 0;
 
-  /// With times; releases to the system, so that the host sees what a done event covers.
+  /// The event records times, and releases to the system: the host sees what a done event covers.
   virtual DriverValue<EventHandle> create_event() = 0;
   virtual DriverResult destroy_event(EventHandle event) = 0;
   virtual DriverResult record_event(EventHandle event, StreamHandle stream) = 0;
@@ -107,7 +108,7 @@ class DriverApi {
   virtual DriverValue<std::chrono::nanoseconds> elapsed(EventHandle from, EventHandle to) = 0;
 
   virtual DriverResult copy(CopyDirection direction, const CopyRun& run, StreamHandle stream) = 0;
-  /// At most traits().max_batch_runs. A failure says nothing about which runs were submitted.
+  /// Takes at most traits().max_batch_runs. A failure does not tell which runs were submitted.
   virtual DriverResult copy_batch(CopyDirection direction, std::span<const CopyRun> runs,
                                   StreamHandle stream) = 0;
   virtual DriverResult fill(std::uintptr_t address, std::uint8_t value, std::uint64_t bytes,
@@ -115,21 +116,21 @@ class DriverApi {
 
   virtual DriverResult register_host(std::uintptr_t address, std::uint64_t bytes) = 0;
   virtual DriverResult unregister_host(std::uintptr_t address) = 0;
-  /// By what address the device knows registered memory.
+  /// The address by which the device knows registered memory.
   virtual DriverValue<std::uintptr_t> host_device_address(std::uintptr_t address) = 0;
   virtual DriverValue<std::uintptr_t> allocate(std::uint64_t bytes) = 0;
   virtual DriverResult free(std::uintptr_t address) = 0;
   virtual DriverValue<MemoryInfo> memory_info() = 0;
 
-  /// Machine code of `source` for this device, by the vendor's compiler at run time. Empty if the
-  /// vendor needs none. Throws DeviceError.
+  /// Compiles `source` to machine code for this device, with the vendor's compiler at run time.
+  /// Empty if the vendor needs none. Throws DeviceError.
   [[nodiscard]] virtual std::vector<std::byte> compile(std::string_view source) = 0;
   virtual DriverValue<ModuleHandle> load_module(std::span<const std::byte> image) = 0;
   virtual DriverResult unload_module(ModuleHandle module) = 0;
-  /// The kernel `name`. Launches of it may use `shared_bytes` of dynamic shared memory.
+  /// The kernel `name`. Its launches may use `shared_bytes` of dynamic shared memory.
   virtual DriverValue<FunctionHandle> function(ModuleHandle module, const char* name,
                                                std::uint32_t shared_bytes) = 0;
-  /// `argument` points to the kernel's one argument, which is copied before the call returns.
+  /// `argument` points to the kernel's only argument, which is copied before the call returns.
   virtual DriverResult launch(FunctionHandle function, const LaunchShape& shape, void* argument,
                               StreamHandle stream) = 0;
 };

@@ -9,7 +9,8 @@ namespace kvferry::gpu {
 namespace {
 
 void check_none(std::uint64_t number, const char* what) {
-  KVFERRY_CHECK(number == 0, "a device died before " + std::to_string(number) + " of its " + what);
+  KVFERRY_CHECK(number == 0,
+                "a device is destroyed before " + std::to_string(number) + " of its " + what);
 }
 
 }  // namespace
@@ -29,10 +30,10 @@ DriverResult DriverContext::note(DriverResult result, const char* what) {
   if (gone ? loss_.quiet() : lost()) return result;
   const std::string why = "could not " + std::string(what) + ": " + api_->describe(result.code);
   if (gone) {
-    loss_.lose(LostMemory::kQuiet, why + "; the driver or its context went down before");
+    loss_.lose(LostMemory::kQuiet, why + "; the driver or its context was shut down before");
   } else {
     loss_.lose(LostMemory::kInDoubt,
-               why + "; the fault may be any earlier work of any library; restart the process");
+               why + "; any earlier work of any library can be the cause; restart the process");
   }
   return result;
 }

@@ -16,11 +16,12 @@
 
 namespace kvferry::gpu {
 
-/// What everything made by one device shares; its address is the device's identity. Thread-safe.
+/// The state that all objects of one device share. Its address is the device's identity.
+/// Thread-safe.
 ///
-/// A context can be *lost*: some call returned an error after which the driver refuses everything
-/// (CUDA_ERROR_ILLEGAL_ADDRESS, say, whoever caused it), and memory is in doubt; or one that says
-/// that the context is gone (the driver went down before us), and memory is quiet.
+/// A context can be *lost*. If a call returned an error after which the driver refuses everything
+/// (such as CUDA_ERROR_ILLEGAL_ADDRESS, from any cause), memory is in doubt. If a call returned
+/// that the context is gone (the driver was shut down before us), memory is quiet.
 class DriverContext {
  public:
   DriverContext(std::unique_ptr<DriverApi> driver, const DriverOptions& options);
@@ -31,22 +32,22 @@ class DriverContext {
   [[nodiscard]] DriverApi& api() { return *api_; }
   [[nodiscard]] DriverEventPool& event_pool() { return event_pool_; }
   [[nodiscard]] DriverPack& pack() { return pack_; }
-  /// By the host's addresses, and by the device's.
+  /// The registered ranges by the host's addresses, and by the device's.
   [[nodiscard]] RegisteredRanges& host_ranges() { return host_ranges_; }
   [[nodiscard]] RegisteredRanges& device_ranges() { return device_ranges_; }
 
   [[nodiscard]] const LossState& loss() const { return loss_; }
   /// Whether the context is lost.
   [[nodiscard]] bool lost() const { return loss_.lost(); }
-  /// Says since when and why; empty unless lost.
+  /// Since when and why it is lost; empty unless lost.
   [[nodiscard]] std::string why_lost() const { return loss_.why(); }
   /// Throws DeviceError if lost.
   void throw_if_lost() const { loss_.throw_if_lost(); }
-  /// Takes notice if the result says that the context is lost. `what` names the call.
+  /// Notes a loss if the result says that the context is lost. `what` names the call.
   DriverResult note(DriverResult result, const char* what);
-  /// note(), and throws DeviceError unless ok: "cannot `what`: ...".
+  /// note(), and throws DeviceError unless the result is ok: "cannot `what`: ...".
   void check(DriverResult result, const char* what);
-  /// "cannot `what`: " and what the driver says.
+  /// The text "cannot `what`: " and the driver's description.
   [[nodiscard]] std::string message(DriverResult result, const char* what) const;
 
   std::atomic<std::uint64_t> num_streams{0};
@@ -58,7 +59,7 @@ class DriverContext {
   RegisteredRanges host_ranges_;
   RegisteredRanges device_ranges_;
   LossState loss_;
-  /// Last: they call the driver when they go.
+  /// Declared last, because their destructors call the driver.
   DriverEventPool event_pool_;
   DriverPack pack_;
 };

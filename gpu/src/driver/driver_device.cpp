@@ -14,7 +14,7 @@
 namespace kvferry::gpu {
 namespace {
 
-// Handles up to here are names of default streams, of whatever context is current.
+// Handles up to this one name default streams, of whichever context is current.
 constexpr std::uintptr_t kLastDefaultStream = 2;
 constexpr int kFirstOfCuda90 = 90;
 

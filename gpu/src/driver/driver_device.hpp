@@ -20,7 +20,7 @@ class DriverDevice final : public Device {
       : context_(std::make_unique<DriverContext>(std::move(api), options)) {}
   DriverDevice(const DriverDevice&) = delete;
   DriverDevice& operator=(const DriverDevice&) = delete;
-  /// Keeps the context of a device that was lost with memory in doubt, for what was left behind.
+  /// Keeps the context if the device was lost with memory in doubt, for the objects that were kept.
   ~DriverDevice() override;
 
   [[nodiscard]] BackendKind kind() const override;

@@ -45,7 +45,7 @@ std::chrono::nanoseconds DriverEvent::elapsed_since(const Event& from) const {
   return elapsed.value;
 }
 
-// The old record goes after the lock: its destructor may call the driver.
+// The old record is released after the lock, because its destructor may call the driver.
 void DriverEvent::refer_to(std::shared_ptr<const DriverRecord> record) {
   MutexLock lock(mutex_);
   record_.swap(record);

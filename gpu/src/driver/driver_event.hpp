@@ -14,8 +14,8 @@ namespace kvferry::gpu {
 
 class DriverContext;
 
-/// Refers to its latest record. It has no vendor event of its own: each record takes one from the
-/// pool.
+/// An event that refers to its latest record. It has no vendor event of its own, because each
+/// record takes one from the pool.
 class DriverEvent final : public Event {
  public:
   explicit DriverEvent(DriverContext& context);

@@ -7,7 +7,7 @@
 namespace kvferry::gpu {
 namespace {
 
-// Of a long line of pending events so many are asked per take().
+// If many events are pending, take() queries at most this many.
 constexpr int kMostQueries = 4;
 
 }  // namespace

@@ -12,23 +12,24 @@ namespace kvferry::gpu {
 
 class DriverContext;
 
-/// The vendor events of one device. An event that was given back pending is reused only once it is
-/// done: whoever waits for it in a stream keeps the point. Thread-safe.
+/// The vendor events of one device. An event that was given back while pending is reused only after
+/// it is done, so a stream that waits for it keeps its point. Thread-safe.
 class DriverEventPool {
  public:
   explicit DriverEventPool(DriverContext& context) : context_(context) {}
   DriverEventPool(const DriverEventPool&) = delete;
   DriverEventPool& operator=(const DriverEventPool&) = delete;
-  /// Destroys all events, waiting for none.
+  /// Destroys all events, without waiting for any.
   ~DriverEventPool();
 
-  /// An event that nothing waits for. Within a DriverScope. Throws DeviceError.
+  /// An event that nothing waits for. To be called within a DriverScope. Throws DeviceError.
   [[nodiscard]] EventHandle take();
-  /// Never fails. `state` is the last known of the event's record; a failed event is destroyed.
+  /// Gives an event back. Never fails. `state` is the last known state of the event's record; a
+  /// failed event is destroyed.
   void give_back(EventHandle event, EventState state);
 
  private:
-  /// Of the events given back pending, one that is done by now; else none.
+  /// An event that was given back while pending and is done by now; none if there is no such event.
   [[nodiscard]] EventHandle reclaim();
 
   DriverContext& context_;

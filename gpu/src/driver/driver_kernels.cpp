@@ -80,7 +80,7 @@ ModuleHandle DriverKernels::module() {
   return module_;
 }
 
-// An architecture that the build's compiler did not know is compiled now, once.
+// An architecture that the build's compiler did not know is compiled here, once.
 ModuleHandle DriverKernels::load() {
   DriverApi& api = context_.api();
   const DriverTraits& traits = api.traits();

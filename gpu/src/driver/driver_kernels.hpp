@@ -16,29 +16,30 @@ namespace kvferry::gpu {
 
 class DriverContext;
 
-/// The code object of one device, loaded at the first use, and its functions. Thread-safe.
+/// The code object of one device, which is loaded at its first use, and its functions. Thread-safe.
 class DriverKernels {
  public:
-  /// `image`: empty for the build's own.
+  /// An empty `image` means the build's own kernels.
   DriverKernels(DriverContext& context, std::span<const std::byte> image)
       : context_(context), image_(image) {}
   DriverKernels(const DriverKernels&) = delete;
   DriverKernels& operator=(const DriverKernels&) = delete;
   ~DriverKernels();
 
-  /// The kernel `name`, allowed `shared_bytes` of dynamic shared memory. Within a DriverScope.
-  /// Throws DeviceError; one line if the build has no code for the architecture.
+  /// The kernel `name`, allowed to use `shared_bytes` of dynamic shared memory. To be called within
+  /// a DriverScope. Throws DeviceError, with one line if the build has no code for the
+  /// architecture.
   [[nodiscard]] FunctionHandle function(const std::string& name, std::uint32_t shared_bytes);
 
-  /// Whether an image for the device is at hand, or the source from which one can be compiled.
+  /// Whether there is an image for the device, or the source from which one can be compiled.
   [[nodiscard]] bool available() const;
-  /// Whether the device and the image have the bulk-copy kernels; an image that was given has all.
+  /// Whether the device and the image have the bulk-copy kernels; a given image has all kernels.
   [[nodiscard]] BulkCopy bulk_copy() const;
 
  private:
   struct Function {
     FunctionHandle handle{};
-    std::uint32_t shared_bytes = 0;  ///< What it was allowed.
+    std::uint32_t shared_bytes = 0;  ///< The shared memory that it may use.
   };
   [[nodiscard]] ModuleHandle module();
   [[nodiscard]] ModuleHandle load();

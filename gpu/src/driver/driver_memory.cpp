@@ -14,7 +14,7 @@ DriverBuffer::DriverBuffer(DriverContext& context, std::uint64_t bytes)
     : context_(context), bytes_(bytes) {
   const DriverScope scope(context_);
   context_.throw_if_lost();
-  // The drivers refuse to allocate nothing.
+  // The drivers refuse to allocate 0 bytes.
   const auto allocated = context_.api().allocate(std::max<std::uint64_t>(bytes, 1));
   if (!context_.note(allocated.result, "allocate device memory").ok()) {
     context_.throw_if_lost();
@@ -22,7 +22,7 @@ DriverBuffer::DriverBuffer(DriverContext& context, std::uint64_t bytes)
     throw ResourceError("cannot allocate " + std::to_string(bytes) + " bytes of device memory; " +
                         (memory.result.ok()
                              ? std::to_string(memory.value.free_bytes) + " bytes are free"
-                             : std::string("how many are free the device cannot tell")) +
+                             : std::string("the device cannot tell how many are free")) +
                         ": " + context_.api().describe(allocated.result.code));
   }
   address_ = allocated.value;
@@ -43,7 +43,7 @@ DriverRegistration::DriverRegistration(DriverContext& context, std::uintptr_t ad
                                        std::uint64_t bytes)
     : context_(context), address_(address) {
   context_.throw_if_lost();
-  // Taken first, so that two threads cannot register the same range.
+  // The range is added first, so that two threads cannot register the same one.
   context_.host_ranges().add(address, bytes);
   bool pinned = false;
   const DriverScope scope(context_);

@@ -9,7 +9,7 @@ namespace kvferry::gpu {
 
 class DriverContext;
 
-/// Memory of the device. The drivers wait for the whole device when they free it.
+/// Memory of the device. To free it, the drivers wait for the whole device.
 class DriverBuffer final : public DeviceBuffer {
  public:
   /// Throws ResourceError, or DeviceError if the device is lost.
@@ -26,10 +26,11 @@ class DriverBuffer final : public DeviceBuffer {
   std::uintptr_t address_ = 0;
 };
 
-/// Host memory that the driver pinned. The drivers pin whole pages: two registrations share none.
+/// Host memory that the driver pinned. The drivers pin whole pages, so two registrations share
+/// none.
 class DriverRegistration final : public HostRegistration {
  public:
-  /// Drivers fail on a piece of this size or more, and poison the context: vllm#51081.
+  /// Drivers fail for a piece of this size or more, and the context is lost: vllm#51081.
   static constexpr std::uint64_t kTooLargeBytes = std::uint64_t{512} << 30U;
 
   /// Throws DeviceError.

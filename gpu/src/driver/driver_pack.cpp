@@ -12,7 +12,7 @@
 namespace kvferry::gpu {
 namespace {
 
-// A table is a few KiB: if it does not arrive by then, the device hangs.
+// A table is a few KiB. If it does not arrive within this time, the device hangs.
 constexpr std::chrono::seconds kUploadBound{30};
 
 bool same(const std::vector<Fragment>& a, const std::vector<Fragment>& b) {
@@ -59,12 +59,12 @@ PackDevice DriverPack::device() const {
 }
 
 // Bulk copies of registered host memory have not been seen to work over PCIe, and a fault loses the
-// device for good.
+// device permanently.
 PackTuning DriverPack::tuning(std::uintptr_t packed) const {
   return {.kernel = context_.device_ranges().has(packed) ? PackKernel::kVector : PackKernel::kAuto};
 }
 
-// The kernel depends on how the packed memory is aligned, which a geometry does not say.
+// The kernel depends on the alignment of the packed memory, which a geometry does not tell.
 void DriverPack::prepare(const BlockGeometry& geometry) {
   constexpr std::uintptr_t kAligned = 0;
   constexpr std::uintptr_t kOdd = 1;
@@ -110,7 +110,7 @@ std::string DriverPack::launch(PackWay way, const BlockGeometry& geometry,
 std::uintptr_t DriverPack::table(const BlockGeometry& geometry) {
   if (const std::uintptr_t known = find(geometry); known != 0) return known;
   const std::uintptr_t mine = upload(geometry);
-  // Another thread may have been faster; then both tables stay.
+  // Another thread may have been faster. In that case both tables stay.
   MutexLock lock(mutex_);
   tables_.push_back({geometry.fragments, mine});
   return mine;
@@ -124,7 +124,7 @@ std::uintptr_t DriverPack::find(const BlockGeometry& geometry) const {
   return 0;
 }
 
-// On a stream of its own: the caller's may be busy for long, and the legacy default stream would
+// It uses a separate stream: the caller's may be busy for long, and the legacy default stream would
 // wait for the engine.
 std::uintptr_t DriverPack::upload(const BlockGeometry& geometry) {
   DriverApi& api = context_.api();

@@ -17,11 +17,11 @@ namespace kvferry::gpu {
 
 class DriverContext;
 
-/// Gather and scatter of one device: the fragment table of each geometry that was used, in device
-/// memory until it is forgotten, and the kernels. Thread-safe.
+/// Gather and scatter of one device: the kernels, and the fragment table of each geometry that was
+/// used, which stays in device memory until the geometry is forgotten. Thread-safe.
 class DriverPack {
  public:
-  /// `kernel_image`: empty for the build's own.
+  /// An empty `kernel_image` means the build's own kernels.
   DriverPack(DriverContext& context, std::span<const std::byte> kernel_image)
       : context_(context), kernels_(context, kernel_image) {}
   DriverPack(const DriverPack&) = delete;
@@ -29,22 +29,22 @@ class DriverPack {
   /// Frees the tables.
   ~DriverPack();
 
-  /// The device's kernels, those of co_run_launcher.hpp too.
+  /// The device's kernels, including those of co_run_launcher.hpp.
   [[nodiscard]] DriverKernels& kernels() { return kernels_; }
 
-  /// Whether there are kernels for the device, or a compiler that may make them.
+  /// Whether there are kernels for the device, or a compiler that can make them.
   [[nodiscard]] bool available() const { return kernels_.available(); }
 
-  /// Uploads the geometry's table, if it is new, and finds every kernel that launch() may take for
-  /// it. Within a DriverScope. Throws DeviceError.
+  /// Uploads the geometry's table, if it is new, and finds every kernel that launch() may use for
+  /// it. To be called within a DriverScope. Throws DeviceError.
   void prepare(const BlockGeometry& geometry);
-  /// Frees the geometry's table, which nothing that was launched still reads.
+  /// Frees the geometry's table. No launched work may still read it.
   void forget(const BlockGeometry& geometry);
 
-  /// Launches what packs, unpacks or sums `blocks`, one launch for each 960 of them. No sums are
-  /// made if `sums` is 0. The first use of a geometry that was not prepared uploads its table and
-  /// waits for that. Within a DriverScope. Throws DeviceError if nothing was launched; returns why
-  /// a later launch failed, or nothing.
+  /// Launches kernels that pack, unpack or sum `blocks`, one launch for each 960 blocks. Makes no
+  /// sums if `sums` is 0. The first use of a geometry that was not prepared uploads its table and
+  /// waits for that. To be called within a DriverScope. Throws DeviceError if nothing was launched.
+  /// Returns why a later launch failed, or an empty text.
   [[nodiscard]] std::string launch(PackWay way, const BlockGeometry& geometry,
                                    std::span<const BlockId> blocks, std::uintptr_t packed,
                                    std::uintptr_t sums, StreamHandle stream);
@@ -56,13 +56,13 @@ class DriverPack {
     std::vector<Fragment> fragments;
     std::uintptr_t address = 0;
   };
-  /// Device address of the geometry's table.
+  /// The device address of the geometry's table.
   [[nodiscard]] std::uintptr_t table(const BlockGeometry& geometry);
-  /// 0 if there is none yet.
+  /// The address of the table, or 0 if there is none yet.
   [[nodiscard]] std::uintptr_t find(const BlockGeometry& geometry) const;
   [[nodiscard]] std::uintptr_t upload(const BlockGeometry& geometry);
 
-  /// Unless the device is lost.
+  /// Frees the tables, unless the device is lost.
   void free(const std::vector<Table>& tables);
 
   DriverContext& context_;

@@ -17,7 +17,7 @@ DriverRecord::DriverRecord(DriverContext& context)
 
 DriverRecord::~DriverRecord() {
   if (event_ == EventHandle{}) return;
-  // A failure that the stream left is none of the event's own: its point was reached.
+  // A failure that the stream passed on is not the event's own: the event's point was reached.
   const EventState state = known_state();
   const bool reached = state == EventState::kFailed && failure() == inherited_failure_;
   context_.event_pool().give_back(event_, reached ? EventState::kDone : state);

@@ -13,14 +13,16 @@ namespace kvferry::gpu {
 
 class DriverContext;
 
-/// One record of an event: pending until the driver says that its point was reached, then done or
-/// failed for ever. Shared by the event and by the stream that recorded it. Thread-safe.
+/// One record of an event. It is pending until the driver reports that its point was reached, and
+/// then done or failed permanently. The event and the stream that recorded it share it.
+/// Thread-safe.
 class DriverRecord {
  public:
-  /// Owns `event`, which was recorded. With `failure` it becomes failed instead of done, but not
-  /// before its point is reached: what the submission did put into the queue still runs.
+  /// Owns `event`, which was recorded. With a `failure` it becomes failed instead of done, but not
+  /// before its point is reached, because the part of the submission that is in the queue still
+  /// runs.
   DriverRecord(DriverContext& context, EventHandle event, std::string failure);
-  /// On a lost context: failed from the start.
+  /// A record on a lost context: failed from the start.
   explicit DriverRecord(DriverContext& context);
   DriverRecord(const DriverRecord&) = delete;
   DriverRecord& operator=(const DriverRecord&) = delete;
@@ -38,7 +40,7 @@ class DriverRecord {
 
   DriverContext& context_;
   const EventHandle event_{};
-  /// What the stream had failed with when it was recorded.
+  /// The failure of the stream at the time of the record.
   const std::string inherited_failure_;
   mutable Mutex mutex_;
   mutable EventState state_ KVFERRY_GUARDED_BY(mutex_) = EventState::kPending;

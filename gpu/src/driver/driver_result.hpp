@@ -5,32 +5,31 @@
 
 namespace kvferry::gpu {
 
-/// What a vendor call came to, in words that both vendors share.
+/// The outcome of a vendor call, in terms that both vendors share.
 enum class DriverStatus : std::uint8_t {
   kSuccess,
-  /// Of a query: the work has not ended.
+  /// For a query: the work has not ended.
   kNotReady,
   kOutOfMemory,
-  /// The driver has no such function, or not for this argument.
+  /// The driver does not have the function, or does not support it with this argument.
   kNotSupported,
-  /// The context can do nothing any more; every later call fails too. What was in flight may still
-  /// run.
+  /// The context is lost: every later call fails too. Work in flight may still run.
   kLost,
-  /// There is no context any more, so that nothing of it runs: the process is ending, or somebody
-  /// destroyed it.
+  /// There is no context any more, so none of its work runs: the process is ending, or other code
+  /// destroyed the context.
   kGone,
-  /// This call failed and no other.
+  /// This call failed, and only this one.
   kFailed
 };
 
-/// Status and the vendor's own code, for the message.
+/// The status, and the vendor's own code for the message.
 struct [[nodiscard]] DriverResult {
   DriverStatus status = DriverStatus::kSuccess;
   int code = 0;
   [[nodiscard]] bool ok() const { return status == DriverStatus::kSuccess; }
 };
 
-/// What a vendor call returned; `value` means something only if the result is ok.
+/// The result of a vendor call with its `value`, which is valid only if the result is ok.
 template <class T>
 struct [[nodiscard]] DriverValue {
   DriverResult result;

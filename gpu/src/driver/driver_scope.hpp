@@ -5,8 +5,8 @@
 
 namespace kvferry::gpu {
 
-/// The device is current on this thread, and its calls are safe beside a capture, for a scope. If
-/// the driver refuses, the calls within say so.
+/// Within this scope the device is current on this thread, and its calls are safe during a capture.
+/// If the driver refuses that, the calls within the scope report it.
 class DriverScope {
  public:
   explicit DriverScope(DriverContext& context) : api_(context.api()) {

@@ -14,8 +14,8 @@
 namespace kvferry::gpu {
 namespace {
 
-// cudaStreamLegacy and hipStreamLegacy; 0 is the same stream, as no caller of ours compiles with
-// per-thread default streams.
+// cudaStreamLegacy and hipStreamLegacy are 1. 0 is the same stream, because none of our callers
+// compiles with per-thread default streams.
 bool is_legacy_default(StreamHandle stream) { return stream <= StreamHandle{1}; }
 
 }  // namespace
@@ -28,13 +28,13 @@ DriverStream::DriverStream(DriverContext& context, StreamHandle stream, Ownershi
   ++context_.num_streams;
 }
 
-// A view may outlive the engine's stream, so its handle is touched only if work is not yet behind a
-// record.
+// A view may outlive the engine's stream, so its handle is only used if there is work after the
+// last record.
 DriverStream::~DriverStream() {
   const bool ended = synchronize(std::chrono::nanoseconds::max());
   if (ownership_ == Ownership::kOwned) {
     const DriverScope scope(context_);
-    // No event could be had; asking the stream itself takes none.
+    // No event was available. A query of the stream itself needs none.
     if (!ended && !context_.lost()) {
       static_cast<void>(poll_until(std::chrono::nanoseconds::max(), [&] {
         const auto state = context_.note(context_.api().query_stream(stream_), "query a stream");
@@ -52,7 +52,8 @@ DriverStream::~DriverStream() {
   --context_.num_streams;
 }
 
-// On a lost device the event fails instead: that is how whoever waits for the work learns of it.
+// On a lost device the event fails instead, so that code that waits for the work learns of the
+// loss.
 void DriverStream::record(Event& event) {
   DriverEvent& driver_event = DriverEvent::of(event, context_);
   try {
@@ -65,7 +66,8 @@ void DriverStream::record(Event& event) {
 
 void DriverStream::wait(const Event& event) {
   const auto record = DriverEvent::of(event, context_).record();
-  KVFERRY_CHECK(record != nullptr, "a stream was told to wait for an event never recorded");
+  KVFERRY_CHECK(record != nullptr,
+                "a stream was told to wait for an event that was never recorded");
   const DriverScope scope(context_);
   check_open();
   context_.check(context_.api().wait_event(stream_, record->handle()), "wait for an event");
@@ -151,7 +153,7 @@ void DriverStream::check_open() {
   if (capturing.value) {
     throw DeviceError(
         "the engine's stream is being captured into a graph: a replay would copy the blocks of "
-        "this step again; submit outside of captures");
+        "this step again. Submit outside of captures");
   }
 }
 

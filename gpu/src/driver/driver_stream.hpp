@@ -18,12 +18,12 @@ namespace kvferry::gpu {
 
 class DriverContext;
 
-/// Both kinds of stream: one of our own, or a view of the engine's. Beyond the contract of Stream:
+/// Both kinds of stream: our own, or a view of the engine's. In addition to the contract of Stream:
 ///
-/// - A submission of which a part entered the queue before the driver refused the rest cannot be
-///   taken back. It does not throw: it counts as an operation that failed when it ran.
-/// - A view refuses submissions while the engine captures its stream: a replayed graph would copy
-///   the blocks of the step that was captured.
+/// - If a part of a submission entered the queue before the driver refused the rest, it cannot be
+///   taken back. The submission does not throw: it counts as an operation that failed when it ran.
+/// - A view refuses submissions while the engine captures its stream, because a replayed graph
+///   would copy the blocks of the captured step.
 class DriverStream final : public Stream {
  public:
   enum class Ownership : std::uint8_t { kOwned, kView };
@@ -45,25 +45,25 @@ class DriverStream final : public Stream {
   void fill(std::uintptr_t address, std::uint8_t value, std::uint64_t bytes) override;
   [[nodiscard]] bool synchronize(std::chrono::nanoseconds bound) override;
 
-  /// The vendor's stream, which stays ours.
+  /// The vendor's stream, which this object still owns.
   [[nodiscard]] StreamHandle native_handle() const { return stream_; }
-  /// What a submission does that went wrong half-way: the next record fails.
+  /// Notes that a submission failed half-way: the next record fails.
   void fail(std::string why);
-  /// Work was put into the stream beside this object: synchronize() waits for it too.
+  /// Notes that other code put work into the stream: synchronize() waits for that work too.
   void note_foreign_work() { mark_submitted(); }
 
  private:
   void pack(PackWay way, const BlockGeometry& geometry, std::span<const BlockId> blocks,
             std::uintptr_t packed, std::uintptr_t sums);
-  /// Throws DeviceError if the stream can take no work. Within a DriverScope.
+  /// Throws DeviceError if the stream can take no work. To be called within a DriverScope.
   void check_open();
-  /// Whether `call` for so many runs is the batch call on this stream.
+  /// Whether `call` for this many runs is the batch call on this stream.
   [[nodiscard]] bool batches(CopyCall call, std::size_t num_runs) const;
   void copy_in_batches(CopyDirection direction, std::span<const CopyRun> runs);
   /// Whether a part of the submission is in the queue already.
   enum class Begun : std::uint8_t { kNo, kYes };
   void copy_one_by_one(CopyDirection direction, std::span<const CopyRun> runs, Begun begun);
-  /// What becomes of the stream's failure: the new record's, or left for the next one.
+  /// What happens to the stream's failure: the new record takes it, or it is left for the next one.
   enum class Failure : std::uint8_t { kTaken, kLeft };
   /// Marks this point with an event of the pool. Throws DeviceError.
   [[nodiscard]] std::shared_ptr<const DriverRecord> make_record(Failure failure);
@@ -76,10 +76,11 @@ class DriverStream final : public Stream {
   /// The first failure since the last record.
   std::string failure_ KVFERRY_GUARDED_BY(mutex_);
   std::shared_ptr<const DriverRecord> last_record_ KVFERRY_GUARDED_BY(mutex_);
-  /// Calls that put work into the stream, and how many of them lie before `last_record_`.
+  /// The number of calls that put work into the stream, and how many of them are before
+  /// `last_record_`.
   std::uint64_t num_submitted_ KVFERRY_GUARDED_BY(mutex_) = 0;
   std::uint64_t num_covered_ KVFERRY_GUARDED_BY(mutex_) = 0;
-  /// The legacy default stream, which no batch call takes, or one that the driver refused.
+  /// Set for the legacy default stream, which takes no batch call, or after the driver refused one.
   bool batch_refused_ KVFERRY_GUARDED_BY(mutex_);
 };
 

@@ -16,8 +16,8 @@ bool DriverStream::batches(CopyCall call, std::size_t num_runs) const {
   return !batch_refused_ && traits.max_batch_runs > 0;
 }
 
-// A batch that failed may have begun, so it is an operation that failed; but "not supported" is
-// said before anything runs.
+// A failed batch may have begun, so it counts as an operation that failed. But the driver returns
+// "not supported" before anything runs.
 void DriverStream::copy_in_batches(CopyDirection direction, std::span<const CopyRun> runs) {
   const std::size_t most = std::min(context_.api().traits().max_batch_runs, kMaxBatchRuns);
   Begun begun = Begun::kNo;

@@ -6,7 +6,7 @@
 
 namespace kvferry::gpu {
 
-/// A bus id of a driver as sysfs writes it: CUDA's has upper-case digits.
+/// A driver's bus id in the notation of sysfs: CUDA's has upper-case digits.
 [[nodiscard]] inline std::string pci_address_of(std::string bus_id) {
   std::transform(bus_id.begin(), bus_id.end(), bus_id.begin(), [](char digit) {
     return digit >= 'A' && digit <= 'F' ? static_cast<char>(digit - 'A' + 'a') : digit;

@@ -9,9 +9,9 @@
 
 namespace kvferry::gpu {
 
-/// Asks `done` at least once, until it says true or `bound` passed; its last answer. Drivers have
-/// no wait with a bound. Yields for the first 20 us, about what a small copy takes, then sleeps up
-/// to 100 us at a time.
+/// Calls `done` at least once, until it returns true or `bound` has passed, and returns its last
+/// answer. Drivers have no wait with a bound. It yields for the first 20 us, which is about the
+/// time of a small copy, and then sleeps up to 100 us at a time.
 template <class Done>
 [[nodiscard]] bool poll_until(std::chrono::nanoseconds bound, Done done) {
   constexpr std::chrono::microseconds kYieldFor{20};

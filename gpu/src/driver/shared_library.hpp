@@ -5,16 +5,16 @@
 
 namespace kvferry::gpu {
 
-/// A library opened at run time. Never closed again: vendors' libraries start threads and register
-/// exit handlers that would run in unmapped code.
+/// A library that is opened at run time, and never closed: vendors' libraries start threads and
+/// register exit handlers, which would run in unmapped code.
 class SharedLibrary {
  public:
   SharedLibrary() = default;
 
-  /// Opens `name`; throws DeviceError with the loader's words, followed by `remedy`.
+  /// Opens `name`. Throws DeviceError with the loader's message, followed by `remedy`.
   [[nodiscard]] static SharedLibrary open(const std::string& name, const std::string& remedy);
-  /// Path of a library that the process has loaded whose file name begins with `prefix`; else
-  /// empty.
+  /// The path of a library that the process has loaded and whose file name begins with `prefix`;
+  /// empty if there is none.
   [[nodiscard]] static std::string find_loaded(const std::string& prefix);
 
   [[nodiscard]] const std::string& name() const { return name_; }

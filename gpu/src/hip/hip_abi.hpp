@@ -3,8 +3,8 @@
 
 #include <cstddef>
 
-/// What we use of HIP's binary interface, the same in ROCm 6 and 7.
-/// tests/unit/gpu_driver/hip_abi_test.cpp holds it against hip_runtime_api.h where there is one.
+/// The part of HIP's binary interface that we use, which is the same in ROCm 6 and 7.
+/// tests/unit/gpu_driver/hip_abi_test.cpp compares it with hip_runtime_api.h if there is one.
 namespace kvferry::gpu::hip_abi {
 
 using Result = int;

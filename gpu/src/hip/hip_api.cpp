@@ -166,7 +166,7 @@ void HipApi::read_traits() {
   alignas(8) std::array<char, hip_abi::kPropertiesRoom> properties{};
   require(hip_.get_device_properties(properties.data(), device_),
           "ask for the properties of a HIP device");
-  // "gfx90a:sramecc+:xnack-": what follows the first colon are modes.
+  // "gfx90a:sramecc+:xnack-": the part after the first colon lists modes.
   const std::string_view field(properties.data() + hip_abi::kPropertiesArchitecture,
                                hip_abi::kPropertiesArchitectureBytes);
   traits_.architecture = field.substr(0, field.find_first_of(std::string_view(":\0", 2)));

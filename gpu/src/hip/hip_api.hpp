@@ -9,8 +9,8 @@
 
 namespace kvferry::gpu {
 
-/// One HIP device on its primary context, the only one there is. Its kernels use no more dynamic
-/// shared memory than the default, so that function() asks for no permission.
+/// One HIP device on its primary context, which is the only one. Its kernels use no more dynamic
+/// shared memory than the default, so function() requests no permission.
 class HipApi final : public DriverApi {
  public:
   /// Throws ConfigError or DeviceError, as make_hip_device() says.
@@ -54,7 +54,7 @@ class HipApi final : public DriverApi {
                       StreamHandle stream) override;
 
  private:
-  /// The driver's form of one of our handles.
+  /// Converts one of our handles to the driver's form.
   template <class T>
   static hip_abi::Handle raw(T handle) {
     return reinterpret_cast<hip_abi::Handle>(handle);  // NOLINT(performance-no-int-to-ptr)

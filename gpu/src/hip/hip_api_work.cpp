@@ -20,11 +20,11 @@ DriverResult HipApi::copy(CopyDirection direction, const CopyRun& run, StreamHan
       hip_.copy(pointer(run.destination), pointer(run.source), run.bytes, kind, raw(stream)));
 }
 
-// Without attributes sources are read in stream order; with them as the CUDA back end says.
+// Without attributes, sources are read in stream order; with them, as in the CUDA back end.
 DriverResult HipApi::copy_batch(CopyDirection direction, std::span<const CopyRun> runs,
                                 StreamHandle stream) {
   std::vector<void*> addresses(2 * runs.size());
-  // Behind the sizes a zero per run, as in the CUDA back end.
+  // After the sizes comes a zero per run, as in the CUDA back end.
   std::vector<std::size_t> sizes(2 * runs.size());
   std::size_t* const attribute_of_run = sizes.data() + runs.size();
   void** const destinations = addresses.data();

@@ -11,15 +11,15 @@
 
 namespace kvferry::gpu {
 
-/// hipRTC, for architectures that the build's hipcc did not know. Looked for when it is needed: in
-/// `runtime`, where ROCm once had it, among the libraries that the process has loaded, and by the
-/// sonames of its own library.
+/// hipRTC, for architectures that the build's hipcc did not know. It is looked for when it is
+/// needed: in `runtime`, which had it in older ROCm, among the libraries that the process has
+/// loaded, and by the sonames of its own library.
 class HipCompiler {
  public:
   explicit HipCompiler(const SharedLibrary& runtime);
 
-  /// Code object of `source` for `architecture` ("gfx942"). Throws DeviceError with the first line
-  /// of the compiler's log, or saying that there is no compiler.
+  /// Compiles `source` to a code object for `architecture` ("gfx942"). Throws DeviceError with the
+  /// first line of the compiler's log, or with the reason why there is no compiler.
   [[nodiscard]] std::vector<std::byte> compile(std::string_view source,
                                                const std::string& architecture) const;
 

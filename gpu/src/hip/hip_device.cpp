@@ -30,7 +30,7 @@ BackendAvailability hip_availability(const DriverOptions& options) {
   }
 }
 
-// HIP makes a context when something is made on a device, and not before.
+// HIP makes a context when an object is made on a device, and not before.
 std::vector<FoundDevice> find_hip_devices(const DriverOptions& options) {
   const int num_devices = count_devices(HipLibrary(options.library));
   std::vector<FoundDevice> found;

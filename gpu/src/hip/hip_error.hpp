@@ -6,9 +6,9 @@
 
 namespace kvferry::gpu {
 
-/// The one place where codes of the HIP runtime become ours.
+/// The one place that converts codes of the HIP runtime to ours.
 [[nodiscard]] DriverResult hip_result(hip_abi::Result code);
-/// Whether asking about the legacy default stream failed because some stream is being captured.
+/// Whether a query of the legacy default stream failed because some stream is being captured.
 [[nodiscard]] bool hip_says_capturing(hip_abi::Result code);
 
 }  // namespace kvferry::gpu

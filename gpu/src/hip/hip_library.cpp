@@ -10,7 +10,7 @@ constexpr const char* kRemedy =
     "install ROCm 6 or newer, or import the torch that brings it first; in a container pass in "
     "/dev/kfd and /dev/dri";
 
-// A second copy of the runtime in one process would have streams and memory of its own.
+// A second copy of the runtime in one process would have its own streams and memory.
 SharedLibrary open_runtime(const std::string& name) {
   if (!name.empty()) return SharedLibrary::open(name, kRemedy);
   const std::string loaded = SharedLibrary::find_loaded("libamdhip64.so");
@@ -46,12 +46,12 @@ void HipLibrary::read_version() {
   const auto get_version =
       reinterpret_cast<hip_abi::RuntimeGetVersion>(library_.symbol("hipRuntimeGetVersion"));
   if (get_version == nullptr || get_version(&version_) != hip_abi::kSuccess) {
-    throw DeviceError(library_.name() + " is no HIP runtime: it does not tell its version; " +
+    throw DeviceError(library_.name() + " is not a HIP runtime: it does not report its version; " +
                       kRemedy);
   }
   if (version_ < kFloor) {
     throw DeviceError("the runtime in " + library_.name() + " is HIP " + version_text(version_) +
-                      ", this build needs " + version_text(kFloor) +
+                      ", but this build needs " + version_text(kFloor) +
                       ": update ROCm, or the torch that brings it");
   }
 }

@@ -8,21 +8,21 @@
 
 namespace kvferry::gpu {
 
-/// The functions of a HIP runtime, initialised. Immutable.
+/// The functions of a HIP runtime, which is initialised. Immutable.
 class HipLibrary {
  public:
-  /// Opens `name`; empty: the libamdhip64 that the process has loaded, else libamdhip64.so.7 or
-  /// .so.6. Checks its version before anything else. Throws DeviceError.
+  /// Opens `name`; empty: the libamdhip64 that the process has loaded, otherwise libamdhip64.so.7
+  /// or .so.6. Checks its version before anything else. Throws DeviceError.
   explicit HipLibrary(const std::string& name);
 
-  /// 10'000'000 for each major and 100'000 for each minor number, and a patch number.
+  /// 10'000'000 per major version and 100'000 per minor version, plus a patch number.
   [[nodiscard]] int version() const { return version_; }
   [[nodiscard]] const SharedLibrary& library() const { return library_; }
   /// "7.1".
   [[nodiscard]] static std::string version_text(int version);
   /// The oldest runtime that this build takes.
   static constexpr int kFloor = 60'000'000;
-  /// Batch copies before are unusable, and attributes of batch copies fail before.
+  /// Before this version batch copies are unusable, and their attributes fail.
   static constexpr int kBatchVersion = 70'100'000;
   static constexpr int kBatchAttributesVersion = 71'300'000;
 

@@ -22,7 +22,7 @@ extern "C" __global__ void __launch_bounds__(256, 4)
   const kvferry::gpu::uint64_t step = kvferry::gpu::uint64_t{gridDim.x} * blockDim.x;
   const kvferry::gpu::uint64_t first =
       kvferry::gpu::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  // Unrolled, nvcc would count the rounds by a 64-bit division, which is a function of its own.
+  // If it unrolled, nvcc would count the rounds with a 64-bit division, which is a function call.
   KVFERRY_NO_UNROLL
   for (kvferry::gpu::uint64_t i = first; i < arguments.num_floats / 4; i += step) {
     const float4 b = from[i];

@@ -3,20 +3,20 @@
 
 #include "kernels/pack_addressing.hpp"
 
-/// What one thread of co_run_launcher.hpp's kernels does, written once for the kernels, the host
+/// The work of one thread in co_run_launcher.hpp's kernels, written once for the kernels, the host
 /// back end and the stand-in drivers.
 namespace kvferry::gpu {
 
 /// The only parameter of both kernels, by value. Addresses are the device's.
 struct CoRunArguments {
-  uint64_t to;          ///< Both: where the results go, a float for each element (stream), thread.
+  uint64_t to;          ///< Both: the results, a float for each element (stream) or thread (gemm).
   uint64_t from;        ///< Stream: b.
   uint64_t scaled;      ///< Stream: c.
-  uint64_t num_floats;  ///< Stream: of each buffer, a multiple of 4.
-  uint32_t num_passes;  ///< Gemm: of kCoRunSteps steps each.
+  uint64_t num_floats;  ///< Stream: floats of each buffer, a multiple of 4.
+  uint32_t num_passes;  ///< Gemm: passes of kCoRunSteps steps each.
 };
 
-/// Independent chains of a thread: enough to hide an addition's latency with 8 warps per scheduler.
+/// Independent chains of a thread, enough to hide an addition's latency with 8 warps per scheduler.
 inline constexpr uint32_t kCoRunChains = 8;
 /// Multiply-adds of each chain in one pass.
 inline constexpr uint32_t kCoRunSteps = 32;
@@ -24,8 +24,8 @@ inline constexpr uint32_t kCoRunSteps = 32;
 inline constexpr uint64_t kCoRunFlopPerPass = 2ULL * kCoRunChains * kCoRunSteps;
 inline constexpr float kCoRunScale = 3.0F;
 
-/// The chains close in on their fixed point from below: x = x / 2 + 1 has it at 2. All figures stay
-/// normal, and every chain is worth 2 in the end whatever the order of rounding.
+/// The chains approach their fixed point from below: x = x / 2 + 1 has it at 2. All values stay
+/// normal, and every chain is 2 at the end, however rounding is ordered.
 KVFERRY_HOST_DEVICE float co_run_gemm(uint32_t num_passes, uint32_t thread) {
   float chains[kCoRunChains];
   KVFERRY_UNROLL
@@ -45,7 +45,7 @@ KVFERRY_HOST_DEVICE float co_run_gemm(uint32_t num_passes, uint32_t thread) {
   for (uint32_t i = 0; i < kCoRunChains; ++i) sum += chains[i];
   return sum;
 }
-/// What co_run_gemm() comes to after one pass or more.
+/// The result of co_run_gemm() after one or more passes.
 inline constexpr float kCoRunGemmResult = 2.0F * kCoRunChains;
 
 KVFERRY_HOST_DEVICE float co_run_triad(float b, float c) { return b + kCoRunScale * c; }

@@ -6,31 +6,32 @@
 #include <string>
 #include <string_view>
 
-/// The kernels as they were compiled and embedded by cmake/KvferryKernels.cmake. Everything lives
-/// as long as the process and is aligned to 64 bytes, behind each a zero byte.
+/// The kernels as cmake/KvferryKernels.cmake compiled and embedded them. All of them live as long
+/// as the process, are aligned to 64 bytes and followed by a zero byte.
 namespace kvferry::gpu {
 
-/// One image with a code object per architecture and PTX of the newest, for cuModuleLoadData. Empty
-/// if built without nvcc.
+/// One image with a code object per architecture and PTX for the newest, for cuModuleLoadData.
+/// Empty if built without nvcc.
 [[nodiscard]] std::span<const std::byte> cuda_fatbin();
 
-/// Version of the toolkit that made cuda_fatbin(), counted as cuDriverGetVersion does: 13000 for
-/// 13.0; 0 if built without nvcc. A driver below its major version loads the image not at all
-/// (NVIDIA, "CUDA Compatibility").
+/// The version of the toolkit that made cuda_fatbin(), in the format of cuDriverGetVersion: 13000
+/// for 13.0; 0 if built without nvcc. A driver below its major version does not load the image at
+/// all (NVIDIA, "CUDA Compatibility").
 [[nodiscard]] int cuda_toolkit_version();
 
-/// Compute capabilities of the machine code in cuda_fatbin(), ascending: 100 for 10.0; empty if
-/// built without nvcc. There is PTX of the last.
+/// The compute capabilities of the machine code in cuda_fatbin(), ascending: 100 for 10.0; empty if
+/// built without nvcc. There is PTX for the last one.
 [[nodiscard]] std::span<const int> cuda_architectures();
 
-/// The last of them, or 0. The bulk-copy kernels are there if this and the device's are 90 or more.
+/// The last one of these, or 0. The bulk-copy kernels exist if this and the device's are at least
+/// 90.
 [[nodiscard]] inline int cuda_newest_architecture() {
   return cuda_architectures().empty() ? 0 : cuda_architectures().back();
 }
 
-/// What a driver takes from cuda_fatbin() for a device: "sm_80" for 86, "PTX of sm_100" for 120;
-/// empty if nothing in there runs on it. Machine code runs on later devices of its major number,
-/// PTX on all later devices (CUDA C++ Programming Guide, "Compute Capability").
+/// The part of cuda_fatbin() that a driver takes for a device: "sm_80" for 86, "PTX of sm_100" for
+/// 120; empty if none of it runs on the device. Machine code runs on later devices of its major
+/// number, PTX on all later devices (CUDA C++ Programming Guide, "Compute Capability").
 [[nodiscard]] std::string cuda_code_for(int compute_capability,
                                         std::span<const int> architectures = cuda_architectures());
 
@@ -41,10 +42,10 @@ struct HipCodeObject {
   std::span<const std::byte> bytes;
 };
 
-/// Empty if built without hipcc. An architecture that hipcc refuses is left out.
+/// Empty if built without hipcc. Architectures that hipcc refuses are left out.
 [[nodiscard]] std::span<const HipCodeObject> hip_code_objects();
 
-/// That of one architecture; empty if there is none.
+/// The code object of one architecture; empty if there is none.
 [[nodiscard]] inline std::span<const std::byte> hip_code_object(std::string_view arch) {
   for (const HipCodeObject& object : hip_code_objects()) {
     if (object.arch == arch) return object.bytes;
@@ -52,8 +53,8 @@ struct HipCodeObject {
   return {};
 }
 
-/// The source of the kernels in one text without includes, for hipRTC where hip_code_objects() has
-/// no fitting one (options: --offload-arch=ARCH -std=c++17 -O3), or NVRTC.
+/// The source of the kernels as one text without includes, for hipRTC if hip_code_objects() has no
+/// fitting one (options: --offload-arch=ARCH -std=c++17 -O3), or for NVRTC.
 [[nodiscard]] std::string_view pack_kernel_source();
 
 }  // namespace kvferry::gpu

@@ -13,24 +13,24 @@
 #define KVFERRY_NO_UNROLL
 #endif
 
-/// Which bytes of which block are moved by whom: the same text runs in the kernels and, as host
-/// code, in the test that walks every thread of a launch.
+/// Decides which thread moves which bytes of which block. The same text runs in the kernels and, as
+/// host code, in the test that walks every thread of a launch.
 ///
-/// A packed block is cut into *units* of equal size (the last one shorter), whatever the fragments
-/// are, so that all units cost alike; all units of all blocks are dealt in turn to the *teams* of
-/// the grid. A unit is one or more *pieces*, each within one fragment.
+/// A packed block is cut into *units* of equal size (the last one is shorter), regardless of the
+/// fragments, so that all units cost the same. The units of all blocks are dealt in turn to the
+/// *teams* of the grid. A unit is one or more *pieces*, each within one fragment.
 namespace kvferry::gpu {
 
-/// Threads that share a unit: a warp of NVIDIA's, half a wave of AMD's. No team waits for another.
+/// The threads that share a unit: an NVIDIA warp, or half an AMD wave. No team waits for another.
 inline constexpr uint32_t kTeamLanes = 32;
 /// Bytes of a unit of the vector kernels: kTeamLanes lanes x 16 bytes x 8 loads in flight.
 inline constexpr uint32_t kUnitBytes = 4096;
 inline constexpr uint32_t kLoadsInFlight = 8;
-/// Widest access of one thread.
+/// The widest access of one thread.
 inline constexpr uint32_t kMaxWidth = 16;
-/// Bytes of a unit of the bulk-copy kernels: one stage in shared memory.
+/// Bytes of a unit of the bulk-copy kernels, which is one stage in shared memory.
 inline constexpr uint32_t kBulkUnitBytes = 8192;
-/// Shared memory per stage: the bytes and, behind all stages, an 8-byte barrier each, padded to 16.
+/// Shared memory per stage: its bytes, and its 8-byte barrier, padded to 16, after all stages.
 inline constexpr uint32_t kBulkStageFootprint = kBulkUnitBytes + 16;
 
 struct PackUnit {
@@ -52,8 +52,8 @@ KVFERRY_HOST_DEVICE constexpr uint64_t units_per_block(uint64_t packed_bytes, ui
   return (packed_bytes + unit_bytes - 1) / unit_bytes;
 }
 
-/// Units of the launch; plan_pack() keeps it below 2^31, so that counting in steps of a whole grid
-/// cannot wrap.
+/// The units of the launch. plan_pack() keeps them below 2^31, so that counting in steps of a whole
+/// grid cannot wrap.
 KVFERRY_HOST_DEVICE constexpr uint32_t num_units(const PackArguments& arguments,
                                                  uint32_t unit_bytes) {
   return static_cast<uint32_t>(units_per_block(arguments.packed_bytes, unit_bytes)) *
@@ -69,7 +69,7 @@ KVFERRY_HOST_DEVICE constexpr PackUnit unit_at(const PackArguments& arguments, u
   return {block, begin, begin + (rest < unit_bytes ? rest : unit_bytes)};
 }
 
-/// Where `unit` lies in packed memory.
+/// The address of `unit` in packed memory.
 KVFERRY_HOST_DEVICE constexpr uint64_t packed_address(const PackArguments& arguments,
                                                       const PackUnit& unit) {
   return arguments.packed + unit.block * arguments.packed_bytes + unit.begin;
@@ -91,7 +91,7 @@ KVFERRY_HOST_DEVICE constexpr uint32_t fragment_at(const PackArguments& argument
   return low;
 }
 
-/// The part of `unit` that lies in `fragment`, which it meets.
+/// The part of `unit` that lies in `fragment`; the two overlap.
 KVFERRY_HOST_DEVICE constexpr PackPiece piece_of(const PackArguments& arguments,
                                                  const PackUnit& unit, uint32_t fragment) {
   const FragmentEntry entry = arguments.fragments[fragment];
@@ -103,7 +103,7 @@ KVFERRY_HOST_DEVICE constexpr PackPiece piece_of(const PackArguments& arguments,
           arguments.packed + unit.block * arguments.packed_bytes + begin, end - begin};
 }
 
-/// The widest access, 16, 8, 4, 2 or 1 bytes, for which two addresses are aligned alike.
+/// The widest access (16, 8, 4, 2 or 1 bytes) for which two addresses have the same alignment.
 KVFERRY_HOST_DEVICE constexpr uint32_t common_width(uint64_t one, uint64_t other) {
   const uint64_t bits = (one ^ other) | kMaxWidth;
   return static_cast<uint32_t>(bits & (~bits + 1));

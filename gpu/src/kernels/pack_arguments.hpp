@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Read by g++, nvcc, hipcc, NVRTC and hipRTC: C++17, and no header at all at run time.
+// g++, nvcc, hipcc, NVRTC and hipRTC read this: C++17, and no header at all at run time.
 #if !defined(__CUDACC_RTC__) && !defined(__HIPCC_RTC__)
 #include <cstdint>
 #endif
@@ -16,7 +16,7 @@ using std::uint32_t;
 using std::uint64_t;
 #endif
 
-/// One fragment of a geometry as the kernels read it, from a table in device memory.
+/// One fragment of a geometry in the form that the kernels read, from a table in device memory.
 struct alignas(16) FragmentEntry {
   uint64_t base;
   uint64_t block_stride_bytes;
@@ -24,14 +24,15 @@ struct alignas(16) FragmentEntry {
   uint64_t packed_offset;
 };
 
-/// Most blocks of one launch: what fits into 4 KiB of kernel parameters, the limit before CUDA 12.1
-/// and below sm_70, and HIP's.
+/// Most blocks of one launch: as many as fit into 4 KiB of kernel parameters, which is the limit of
+/// CUDA before 12.1 or below sm_70, and of HIP.
 inline constexpr uint32_t kMaxPackBlocks = 960;
 
-/// The only parameter of every kernel here, by value. `fragments` is device memory, ascending and
-/// gapless in `packed_offset`. `packed` is an address of the device's: device memory, or registered
-/// host memory by its device address. Block `block_ids[i]` is packed at `packed + i *
-/// packed_bytes`; its sum is added to the i-th number at `sums`, if the kernel makes sums.
+/// The only parameter of every kernel here, passed by value. `fragments` is device memory,
+/// ascending and without gaps in `packed_offset`. `packed` is an address for the device: device
+/// memory, or registered host memory by its device address. Block `block_ids[i]` is packed at
+/// `packed + i * packed_bytes`. If the kernel makes sums, its sum is added to the i-th number at
+/// `sums`.
 struct PackArguments {
   const FragmentEntry* fragments;
   uint32_t num_fragments;

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bulk-copy kernels (sm_90 and newer), part of pack_kernels.cu. One warp per CTA keeps several
-// stages of shared memory under way: the copy unit moves the bytes, the warp only issues, so that
-// few CTAs carry much. All addresses, strides, sizes and packed offsets are multiples of 16;
-// pack_launch.cpp sees to it.
+// The bulk-copy kernels (sm_90 and newer), a part of pack_kernels.cu. One warp per CTA keeps
+// several stages of shared memory under way. The copy unit moves the bytes and the warp only
+// issues, so few CTAs move many bytes. All addresses, strides, sizes and packed offsets are
+// multiples of 16; pack_launch.cpp ensures that.
 
 namespace kvferry::gpu {
 
-/// Instructions on bulk copies: PTX ISA, "cp.async.bulk" and "mbarrier". Shared addresses are
-/// 32-bit ones of the shared window.
+/// Instructions for bulk copies: PTX ISA, "cp.async.bulk" and "mbarrier". Shared addresses are
+/// 32-bit addresses of the shared window.
 struct Bulk {
   static __device__ __forceinline__ uint32_t dynamic_shared_bytes() {
     uint32_t bytes;
     asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(bytes));
     return bytes;
   }
-  /// What passes here is read once: it leaves L2 first.
+  /// The bytes here are read only once, so they are evicted from L2 first.
   static __device__ __forceinline__ uint64_t evict_first() {
     uint64_t policy;
     asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
@@ -23,7 +23,7 @@ struct Bulk {
   static __device__ __forceinline__ void init(uint32_t barrier) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier) : "memory");
   }
-  /// Makes the barriers known to the copy unit.
+  /// Makes the barriers visible to the copy unit.
   static __device__ __forceinline__ void publish_barriers() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -61,7 +61,7 @@ struct Bulk {
   static __device__ __forceinline__ void commit() {
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
   }
-  /// Until all but this thread's newest group have read their stage.
+  /// Waits until all but this thread's newest group have read their stage.
   static __device__ __forceinline__ void wait_all_but_newest_read() {
     asm volatile("cp.async.bulk.wait_group.read 1;" ::: "memory");
   }
@@ -105,7 +105,7 @@ __device__ __forceinline__ void store_stage(const PackArguments& arguments, uint
   Bulk::commit();
 }
 
-/// The number of stages follows from the shared memory of the launch: a knob without a parameter.
+/// The number of stages follows from the shared memory of the launch, so it needs no parameter.
 template <WalkWay Way>
 __device__ __forceinline__ void run_bulk(const PackArguments& arguments) {
   const uint32_t num_stages = Bulk::dynamic_shared_bytes() / kBulkStageFootprint;
@@ -123,7 +123,8 @@ __device__ __forceinline__ void run_bulk(const PackArguments& arguments) {
   for (uint32_t s = 0; s + 1 < num_stages && next < units; ++s, next += gridDim.x) {
     load_stage<Way>(arguments, next, stages + s * kBulkUnitBytes, barriers + s * 8, policy);
   }
-  // Stage s is stored, and the stage before it, whose store began one unit earlier, is loaded anew.
+  // Stage s is stored, and the stage before it, whose store began one unit earlier, is loaded
+  // again.
   uint32_t s = 0;
   uint32_t previous = num_stages - 1;
   uint32_t parity = 0;

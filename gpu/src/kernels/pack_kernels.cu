@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels, one source for nvcc, hipcc and hipRTC. Names, shapes and shared memory:
-// pack_launch.hpp.
+// The kernels, with one source for nvcc, hipcc and hipRTC. pack_launch.hpp has their names, shapes
+// and shared memory.
 #if defined(__HIP__) && !defined(__HIPCC_RTC__)
 #include <hip/hip_runtime.h>
 #endif
@@ -11,8 +11,8 @@
 #if defined(__HIP__)
 #define KVFERRY_KERNEL_PARAMETER const kvferry::gpu::PackArguments
 #else
-// Read from constant memory where it lies; a plain parameter that is indexed is copied to local
-// memory.
+// It is read from constant memory in place. A plain parameter that is indexed would be copied to
+// local memory.
 #define KVFERRY_KERNEL_PARAMETER const __grid_constant__ kvferry::gpu::PackArguments
 #endif
 
@@ -66,7 +66,7 @@ struct GlobalAccess {
       return v;
     }
   }
-  /// A team is half a wave, and its lanes are all active here or none is.
+  /// A team is half a wave. Either all of its lanes are active here, or none is.
   __device__ __forceinline__ void add(uint64_t to, uint64_t part, uint32_t lane) {
     KVFERRY_UNROLL
     for (uint32_t distance = kTeamLanes / 2; distance > 0; distance /= 2) {
@@ -105,11 +105,11 @@ struct VectorOf<2> {
 template <>
 struct VectorOf<1> {
   using Type = unsigned short;
-};  // PTX has no register of 8 bits
+};  // PTX has no 8-bit register.
 
-/// What is read is read once and by nobody else: it takes no place in L1, and what is written goes
-/// out of L2 first (.cs), before the weights that the next kernel wants there. `.nc` holds because
-/// no launch writes what it reads.
+/// The bytes that it reads are read only once and by no other thread, so they take no place in L1.
+/// The bytes that it writes leave L2 first (.cs), before the weights that the next kernel needs
+/// there. `.nc` is valid because no launch writes what it reads.
 struct GlobalAccess {
   template <uint32_t Width>
   using Vector = typename VectorOf<Width>::Type;

@@ -15,20 +15,22 @@ namespace {
 
 constexpr std::uint32_t kVectorThreads = 256;
 
-// CTAs per multiprocessor of a launch that has the device to itself. Vector: what the registers
-// allow (64 each, by __launch_bounds__), 128 KiB in flight. Bulk: the same bytes, in stages.
+// CTAs per multiprocessor for a launch that has the device to itself. Vector: as many as the
+// registers allow (64 each, by __launch_bounds__), with 128 KiB in flight. Bulk: the same bytes, in
+// stages.
 constexpr std::uint32_t kVectorCtasPerMultiprocessor = 4;
 constexpr std::uint32_t kBulkCtasPerMultiprocessor = 4;
 
-// CTAs of a launch beside the forward pass. A CTA keeps 32 KiB in flight; at about 1 us for a load
-// and a store each, 16 move some 250 GB/s, four times a PCIe 5 link. sglang#40278 has 190 GB/s from
-// 4 CTAs of bulk copies on a GB300.
+// CTAs of a launch next to the forward pass. A CTA keeps 32 KiB in flight. At about 1 us for a load
+// and a store each, 16 CTAs move some 250 GB/s, four times a PCIe 5 link. sglang#40278 has 190 GB/s
+// from 4 CTAs of bulk copies on a GB300.
 constexpr std::uint32_t kCtasBesideCompute = 16;
 
 constexpr std::uint32_t kDefaultBulkStages = 4;
 constexpr std::uint32_t kMaxBulkStages = 16;
 
-// Below this the bulk kernels issue more than they move: 16 instructions of a lane per stage.
+// Below this size the bulk kernels spend more on issuing than on moving: 16 instructions of a lane
+// per stage.
 constexpr std::uint64_t kMinBulkFragmentBytes = 512;
 
 bool wants_bulk(const BlockGeometry& geometry, std::uintptr_t packed, const PackDevice& device,
@@ -49,7 +51,7 @@ std::uint32_t most_ctas(PackWay way, const PackDevice& device, const PackTuning&
 std::uint32_t count_units(const BlockGeometry& geometry, std::uint32_t num_blocks,
                           std::uint32_t unit_bytes) {
   const std::uint64_t units = units_per_block(geometry.packed_bytes, unit_bytes) * num_blocks;
-  // A thread adds the teams of the whole grid, at most 2^31 of them, to a unit's number.
+  // A thread adds the number of teams of the grid, at most 2^31, to a unit's number.
   if (units > std::numeric_limits<std::uint32_t>::max() / 2) {
     throw ConfigError("a launch of " + std::to_string(num_blocks) + " blocks of " +
                       std::to_string(geometry.packed_bytes) + " bytes is too large");
@@ -120,7 +122,7 @@ PackArguments pack_arguments(const BlockGeometry& geometry, std::uintptr_t fragm
                              std::uintptr_t sums) {
   KVFERRY_CHECK(blocks.size() <= kMaxPackBlocks,
                 std::to_string(blocks.size()) + " blocks in one launch");
-  PackArguments arguments;  // of its ids, only those in use are written
+  PackArguments arguments;  // Only the ids in use are written.
   arguments.fragments = reinterpret_cast<const FragmentEntry*>(fragments);
   arguments.num_fragments = static_cast<std::uint32_t>(geometry.fragments.size());
   arguments.packed_bytes = geometry.packed_bytes;

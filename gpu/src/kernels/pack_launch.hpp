@@ -13,8 +13,8 @@
 
 namespace kvferry::gpu {
 
-/// Whether the device and its code object have the bulk-copy kernels: compute capability 9.0 and
-/// up.
+/// Whether the device and its code object have the bulk-copy kernels: compute capability 9.0 or
+/// higher.
 enum class BulkCopy : bool { kNo, kYes };
 
 struct PackDevice {
@@ -24,15 +24,15 @@ struct PackDevice {
 
 enum class PackKernel : std::uint8_t { kAuto, kVector, kBulk };
 
-/// What is to be measured on each kind of device; the defaults are said in pack_launch.cpp.
+/// Values that should be measured on each kind of device. pack_launch.cpp has the defaults.
 struct PackTuning {
-  /// kBulk falls back to the vector kernels where it cannot be taken.
+  /// kBulk falls back to the vector kernels if the bulk kernels cannot be used.
   PackKernel kernel = PackKernel::kAuto;
-  /// Most CTAs of a launch; 0: as many as fill the device for a gather (nothing runs beside it on
-  /// the compute stream), few for a scatter (the forward pass runs beside it).
+  /// Most CTAs of a launch. 0: for a gather, as many as fill the device (nothing runs next to it on
+  /// the compute stream); for a scatter, few (the forward pass runs at the same time).
   std::uint32_t max_ctas = 0;
-  /// Stages of 8 KiB per CTA of a bulk kernel, 2 to 16; 0: the default. More than 5 pass 48 KiB
-  /// of shared memory and need the function's limit raised.
+  /// Stages of 8 KiB per CTA of a bulk kernel, 2 to 16; 0: the default. More than 5 exceed 48 KiB
+  /// of shared memory and need a higher limit of the function.
   std::uint32_t bulk_stages = 0;
 };
 
@@ -47,9 +47,9 @@ struct PackLaunch {
   std::uint32_t shared_bytes = 0;
 };
 
-/// How to pack `num_blocks` blocks, 1 to kMaxPackBlocks. `packed` is the device's address of packed
-/// memory, which kSum does not use. Only vector kernels make sums. Throws ConfigError if one launch
-/// would be 16 TiB or more.
+/// How to pack `num_blocks` blocks, 1 to kMaxPackBlocks. `packed` is the device's address of the
+/// packed memory, which kSum does not use. Only vector kernels make sums. Throws ConfigError if one
+/// launch would be 16 TiB or more.
 [[nodiscard]] PackLaunch plan_pack(const BlockGeometry& geometry, std::uint32_t num_blocks,
                                    std::uintptr_t packed, PackWay way, const PackDevice& device,
                                    const PackTuning& tuning = {}, PackSums sums = PackSums::kNo);
@@ -62,7 +62,7 @@ struct PackLaunch {
 [[nodiscard]] std::vector<FragmentEntry> fragment_table(const BlockGeometry& geometry);
 
 /// The kernels' parameter. `fragments` is the table's address in device memory. There are at most
-/// kMaxPackBlocks `blocks`. `sums` is where the sum of the first one is added.
+/// kMaxPackBlocks `blocks`. `sums` is the address to which the first block's sum is added.
 [[nodiscard]] PackArguments pack_arguments(const BlockGeometry& geometry, std::uintptr_t fragments,
                                            std::span<const BlockId> blocks, std::uintptr_t packed,
                                            std::uintptr_t sums = 0);

@@ -3,8 +3,8 @@
 
 #include "kernels/tag_weights.hpp"
 
-/// What one thread of a launch does, written once for the kernels and for host emulation. `Access`
-/// says how bytes are loaded and stored:
+/// The work of one thread of a launch, written once for the kernels and for host emulation.
+/// `Access` defines how bytes are loaded and stored:
 ///
 ///   template <uint32_t Width> Vector<Width>    a value of Width bytes
 ///   load<Width>(uint64_t from) -> Vector<Width>, store<Width>(uint64_t to, Vector<Width>)
@@ -15,7 +15,7 @@
 ///   add(uint64_t to, uint64_t part, uint32_t lane)        adds the parts of all lanes of a team
 namespace kvferry::gpu {
 
-/// Where a thread stands in its launch.
+/// The place of a thread in its launch.
 struct PackThread {
   uint32_t cta;
   uint32_t num_ctas;
@@ -48,8 +48,8 @@ KVFERRY_HOST_DEVICE void move_vectors(Access& access, uint64_t to, uint64_t from
   }
   const auto rest = static_cast<uint32_t>(count - rounds * (kTeamLanes * kLoadsInFlight));
   if (rest == 0) return;
-  // Initialised, or else the compiler keeps what the lanes without a load would have held, over all
-  // units: 132 registers instead of 64.
+  // It is initialised, because otherwise the compiler keeps the values of lanes without a load over
+  // all units: 132 registers instead of 64.
   Vector held[kLoadsInFlight] = {};
   KVFERRY_UNROLL
   for (uint32_t i = 0; i < kLoadsInFlight; ++i) {
@@ -96,7 +96,7 @@ KVFERRY_HOST_DEVICE void move_bytes(Access& access, uint64_t to, uint64_t from, 
 
 enum class WalkWay { kGather, kScatter, kSum };
 
-/// A lane's share of aligned vectors, the first of which is vector `place` of a row: moves them
+/// A lane's share of aligned vectors, of which the first is vector `place` of a row. It moves them
 /// (kSum: only reads them) and returns the lane's part of their sum.
 template <WalkWay Way, typename Access>
 KVFERRY_HOST_DEVICE uint64_t sum_vectors(Access& access, uint64_t to, uint64_t from, uint32_t count,
@@ -129,7 +129,7 @@ KVFERRY_HOST_DEVICE uint64_t sum_vectors(Access& access, uint64_t to, uint64_t f
   return sum * tag_column((place + lane) / kTeamLanes) * tag_lane((place + lane) % kTeamLanes);
 }
 
-/// The sum of the bytes of `value`, the first of which is byte `place` of a row.
+/// The sum of the bytes of `value`, of which the first is byte `place` of a row.
 KVFERRY_HOST_DEVICE constexpr uint64_t sum_of_value(uint32_t value, uint32_t place) {
   const uint64_t bits = uint64_t{value} << (place % kTagWordBytes * 8);
   const uint32_t word = place / kTagWordBytes;
@@ -137,7 +137,7 @@ KVFERRY_HOST_DEVICE constexpr uint64_t sum_of_value(uint32_t value, uint32_t pla
          (bits >> 32) * tag_weight_in_row(word + 1);
 }
 
-/// A lane's part of the sum of any bytes, which lie at byte `place` of a row.
+/// A lane's part of the sum of any bytes, which start at byte `place` of a row.
 template <typename Access>
 KVFERRY_HOST_DEVICE uint64_t sum_bytes(Access& access, uint64_t from, uint64_t bytes,
                                        uint32_t place, uint32_t lane) {
@@ -157,8 +157,8 @@ KVFERRY_HOST_DEVICE uint64_t sum_bytes(Access& access, uint64_t from, uint64_t b
   return sum;
 }
 
-/// A lane's share of a piece that begins at byte `place` of its unit, and its part of the sum. What
-/// is not aligned is moved as without sums and then read once more.
+/// A lane's share of a piece that begins at byte `place` of its unit, and its part of the sum.
+/// Bytes that are not aligned are moved as without sums, and then read once more.
 template <WalkWay Way, typename Access>
 KVFERRY_HOST_DEVICE uint64_t sum_piece(Access& access, uint64_t to, uint64_t from, uint64_t bytes,
                                        uint32_t place, uint32_t lane) {
@@ -172,7 +172,7 @@ KVFERRY_HOST_DEVICE uint64_t sum_piece(Access& access, uint64_t to, uint64_t fro
 
 enum class WalkSums { kNo, kYes };
 
-/// Everything one thread of a vector kernel does. kSum makes sums in any case.
+/// All the work of one thread of a vector kernel. kSum makes sums in any case.
 template <WalkWay Way, WalkSums Sums, typename Access>
 KVFERRY_HOST_DEVICE void walk_units(Access& access, const PackArguments& arguments,
                                     const PackThread& at) {
@@ -205,8 +205,8 @@ KVFERRY_HOST_DEVICE void walk_units(Access& access, const PackArguments& argumen
   }
 }
 
-/// A lane's pieces of a unit of the bulk-copy kernels, each handed to `visit(piece, offset of the
-/// piece in the stage)`.
+/// A lane's pieces of a unit of the bulk-copy kernels. Each is passed to `visit(piece, offset of
+/// the piece in the stage)`.
 template <typename Visit>
 KVFERRY_HOST_DEVICE void walk_bulk_pieces(const PackArguments& arguments, const PackUnit& unit,
                                           uint32_t lane, Visit visit) {

@@ -15,8 +15,8 @@ inline constexpr uint32_t kTagWordsPerColumn = kTagWordsPerVector * kTeamLanes;
 inline constexpr uint32_t kTagWordsPerRow = kTagWordsPerColumn * kLoadsInFlight;
 static_assert(kTagWordsPerRow * kTagWordBytes == kUnitBytes, "a unit is a row");
 
-/// An odd number without a pattern, for each `number` below 2^63: the output function of SplitMix64
-/// (Steele, Lea, Flood, OOPSLA 2014), a bijection.
+/// An odd number without a pattern, for each `number` below 2^63. It is the output function of
+/// SplitMix64 (Steele, Lea, Flood, OOPSLA 2014), a bijection.
 KVFERRY_HOST_DEVICE constexpr uint64_t odd_factor(uint64_t number) {
   uint64_t bits = (number + 1) * 0x9e3779b97f4a7c15ULL;
   bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9ULL;
@@ -24,8 +24,8 @@ KVFERRY_HOST_DEVICE constexpr uint64_t odd_factor(uint64_t number) {
   return (bits ^ (bits >> 31)) | 1;
 }
 
-/// Knuth's multiplier for MMIX. Two of its first eight powers differ by no multiple of 2^5, and add
-/// up to none of 2^2.
+/// Knuth's multiplier for MMIX. Among its first eight powers, no two differ by a multiple of 2^5,
+/// and no two add up to a multiple of 2^2.
 inline constexpr uint64_t kTagStep = 6364136223846793005ULL;
 static_assert(kTagStep % 8 == 5);
 
@@ -50,7 +50,7 @@ KVFERRY_HOST_DEVICE constexpr uint64_t tag_row(uint64_t row) {
   return odd_factor(kTagWordsPerVector + kTeamLanes + row);
 }
 
-/// Of a word of a row, without the row's factor.
+/// The weight of a word within a row, without the row's factor.
 KVFERRY_HOST_DEVICE constexpr uint64_t tag_weight_in_row(uint32_t word) {
   return tag_word(word % kTagWordsPerVector) * tag_column(word / kTagWordsPerColumn) *
          tag_lane(word / kTagWordsPerVector % kTeamLanes);

@@ -74,7 +74,7 @@ TEST_F(WorkerLossTest, DestructionKeepsTheArenaThatTheDeviceMayStillTouch) {
 TEST_F(WorkerLossTest, AQuietLossIsToldAndLeavesNothingBehind) {
   lose_in_a_load(LostMemory::kQuiet);
   expect_parts(error_of([&] { static_cast<void>(engine_->collect()); }),
-               {"rank 1", "gone since", "by request of the test"});
+               {"rank 1", "the device was lost at", "by request of the test"});
   EXPECT_NO_THROW(engine_->close());
   engine_.reset();
   EXPECT_EQ(gpu::host_device_usage(*device_), gpu::HostDeviceUsage{});
