@@ -48,9 +48,9 @@ enum class LaterTurns : std::uint8_t { kStored, kNotStored };
 /// which states it leaves, and full attention needs every block.)
 struct Retention {
   enum class Rule : std::uint8_t {
-    kEngine,  ///< Those that the engine's own cache has under their key, and those before a
-              ///< junction: the end of a prefix that the tier has of full attention, and a request
-              ///< shares.
+    kEngine,  ///< Blocks that the engine's own cache has under their key, and those before a
+              ///< junction: the end of a prefix that requests share and whose blocks of full
+              ///< attention the tier has.
     kDense    ///< All blocks, for prompts that can fork anywhere.
   };
   Rule rule = Rule::kDense;
