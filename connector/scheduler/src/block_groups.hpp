@@ -105,8 +105,8 @@ class BlockGroups {
     return {std::max(num_complete(group, first), first_kept(group, end * hash_tokens_)),
             num_begun(group, end)};
   }
-  /// Blocks before those of a window that the engine's own cache retains. A load that ends with
-  /// these needs them too (KvGroup::unseen_tokens).
+  /// Blocks before those of a window that the engine's own cache retains. A load that ends with the
+  /// retained blocks needs them too (KvGroup::unseen_tokens).
   [[nodiscard]] std::uint32_t num_unseen(GroupId group) const {
     const std::uint32_t unseen = at(group).unseen_tokens;
     if (unseen == 0) return 0;
@@ -131,8 +131,9 @@ class BlockGroups {
                                });
     return may_step_back ? num_positions : num_positions - 1;
   }
-  /// Calls `visit` with ranges of blocks. Together they cover those of `blocks` that loads need
-  /// which end at multiples of `interval`, rounded up to where a block ends in every group.
+  /// Calls `visit` with ranges of blocks. Together they cover those of `blocks` that are needed by
+  /// a load that ends at the next multiple of `interval` positions after the block, or with it.
+  /// `interval` is rounded to positions at which a block ends in every group.
   template <class Visit>
   void for_each_interval(GroupId group, Range blocks, std::uint32_t interval, Visit visit) const {
     const std::uint32_t step = std::max(align(interval), hit_length_);

@@ -14,7 +14,7 @@ namespace kvferry::connector {
 
 /// How much the staging rings hold, and how much of that a block takes. Ranks have rings and blocks
 /// of different sizes, so the unit is a byte of the first rank: its largest block has as many bytes
-/// as its slots. On no rank does a block of another class take a larger part of the ring.
+/// as its slots. On every rank blocks of the other classes take no larger part of the ring.
 struct RingRoom {
   std::uint64_t num_bytes = 0;             ///< Of the smallest ring; 0 if some rank has none.
   std::vector<std::uint64_t> block_bytes;  ///< By slab class.

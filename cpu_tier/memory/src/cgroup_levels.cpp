@@ -13,8 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The value that cgroup v1 shows for "no limit" is at least this: the largest multiple of the page
-/// size.
+/// For "no limit" cgroup v1 shows the largest multiple of the page size, which is at least this.
 constexpr std::uint64_t kCgroupV1Unlimited = std::uint64_t{1} << 62;
 
 /// The number at the start of `text`; nothing if there is none ("max").

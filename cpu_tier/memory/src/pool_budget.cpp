@@ -58,8 +58,8 @@ std::vector<MemoryLimit> read_pool_limits(std::uint64_t bytes, PoolStep step,
            "echo " + std::to_string(usage + needed) + " > " + (level.directory / name).string() +
                " raises it (Kubernetes resources.limits.hugepages-" + size_text(pool.page_bytes) +
                "i); or " + kOtherPages,
-           // The kernel checks reservations itself when it maps them, but uses only when it is too
-           // late.
+           // The kernel itself counts reservations when memory is mapped. It counts use only at the
+           // first touch, which is too late.
            *part == '\0' ? scope_of(level.directory) : 0});
     }
   }

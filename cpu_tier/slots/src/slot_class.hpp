@@ -141,8 +141,7 @@ class SlotClass {
   void forget_readable(std::span<const SlotId> slots);
   /// The slot is free here, but not for peers, so it stays out of use until it is.
   void set_aside(SlotId slot);
-  /// Sets aside those of the slots, which are free here and at most kStep, that peers do not call
-  /// free.
+  /// Sets aside those of the slots (free here, at most kStep) that are not free for peers.
   void set_aside_unless_free(std::span<SlotId> slots);
   /// Tells the policy the number of slots, if it has changed much.
   void resize_policy();
