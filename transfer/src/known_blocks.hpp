@@ -11,14 +11,14 @@
 
 namespace kvferry::transfer {
 
-/// The slots whose bytes this engine wrote or checked, and what it knows of them: 24 bytes for each
-/// slot. By place in the arena, because a chunk can change its class. Used by the transfer thread
-/// only.
+/// The slots whose bytes this engine wrote or checked, and what it knows about them: 24 bytes for
+/// each slot. They are stored by place in the arena, because a chunk can change its class. Used by
+/// the transfer thread only.
 class KnownBlocks {
  public:
   struct Known {
-    std::uint64_t tag = kNoTag;  ///< kNoTag: nothing is known.
-    std::uint64_t sum = 0;       ///< gpu/tag_sum.hpp.
+    std::uint64_t tag = kNoTag;  ///< kNoTag if nothing is known.
+    std::uint64_t sum = 0;       ///< The sum of its bytes (gpu/tag_sum.hpp).
     bool is_own = false;         ///< This engine wrote it.
   };
   struct Place {
@@ -27,18 +27,18 @@ class KnownBlocks {
     Known known;
   };
 
-  /// `is_used`: whether it keeps anything.
+  /// If `is_used` is false, it keeps nothing.
   explicit KnownBlocks(bool is_used) : is_used_(is_used) {}
 
-  /// The store is about to write its slots.
+  /// Forgets the slots of a store, which is about to write them.
   void forget(const Piece& store);
-  /// Block `at` of the piece has this tag and this sum in its slot.
+  /// Notes the tag and the sum in the slot of block `at` of the piece.
   void know(const Piece& piece, std::size_t at, const Known& known);
   [[nodiscard]] Known find(const Piece& piece, const BlockSlot& block) const;
-  /// The next place that this engine wrote, in a round over all. `num_looked_at` bounds how
-  /// many it looks at; nothing if this engine wrote none of those.
+  /// The next place that this engine wrote, in a round over all places. It looks at most at
+  /// `num_looked_at` of them; nothing if this engine wrote none of these.
   [[nodiscard]] std::optional<Place> next(std::size_t num_looked_at);
-  /// Nothing is known of a place that next() gave.
+  /// Forgets a place that next() returned.
   void doubt(const Place& place, std::uint32_t slots_per_chunk);
 
  private:
@@ -51,7 +51,7 @@ class KnownBlocks {
 
   const bool is_used_;
   std::vector<Chunk> chunks_;
-  // Where next() goes on.
+  // The place at which next() continues.
   std::size_t next_chunk_ = 0;
   std::size_t next_index_ = 0;
 };

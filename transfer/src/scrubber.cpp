@@ -14,7 +14,7 @@
 namespace kvferry::transfer {
 namespace {
 
-/// Slots that are looked at in one call, if nothing is known of them: some microseconds.
+/// Slots that one call looks at if nothing is known about them, which takes some microseconds.
 constexpr std::size_t kMostLookedAt = 4096;
 
 }  // namespace
@@ -48,7 +48,7 @@ void Scrubber::scrub_one() {
   if (!is_whole) findings_.push_back({place->slab_class, place->slot});
 }
 
-// The tag is looked at again after the bytes: memory that is given back to the machine loses its
+// The tag is read again after the bytes, because memory that is given back to the machine loses its
 // tags before its pages.
 bool Scrubber::is_whole(const Class& of, const KnownBlocks::Place& place) {
   const auto is_as_known = [&] {

@@ -12,26 +12,26 @@
 
 namespace kvferry::transfer {
 
-/// Reads slots again that no load asks for, and compares their bytes with what the store of each
-/// slot left. It reads on the host, while nothing of this engine is on the link. So the slots must
-/// have no other writer: not for a shared tier.
+/// Reads slots again without a load, and compares their bytes with what the store of each slot
+/// left. It reads on the host, while nothing of this engine is on the link. So the slots must have
+/// no other writer, and it is not for a shared tier.
 ///
-/// scrub_one() and wait() are the transfer thread's; the others may come from any thread.
+/// The transfer thread calls scrub_one() and wait(); any thread may call the others.
 class Scrubber {
  public:
-  /// `bytes_per_second` 0: it reads nothing.
+  /// If `bytes_per_second` is 0, it reads nothing.
   Scrubber(KnownBlocks& known, const std::vector<BlockClass>& classes,
            std::uint64_t bytes_per_second);
 
-  /// Reads one slot, if it is time for one: some milliseconds at most. No device writes to the
-  /// slots meanwhile.
+  /// Reads one slot if the rate allows it, which takes some milliseconds at most. No device writes
+  /// to the slots meanwhile.
   void scrub_one();
-  /// How long until it is time; `idle` if there is nothing to do.
+  /// The time until the next read; `idle` if there is nothing to do.
   [[nodiscard]] std::chrono::nanoseconds wait(std::chrono::nanoseconds idle) const;
 
-  /// The slots that it found damaged since the last call. Each is found once.
+  /// The slots that were found damaged since the last call. Each is found once.
   [[nodiscard]] std::vector<DamagedSlot> take_findings();
-  /// Slots that it has read.
+  /// The number of slots that it has read.
   [[nodiscard]] std::uint64_t num_read() const;
 
  private:
@@ -41,11 +41,11 @@ class Scrubber {
     std::uint64_t packed_bytes;
   };
 
-  /// Whether the slot's bytes are still what is known; true also if they are being given up.
+  /// Whether the slot's bytes are still as known; also true if they are being given up.
   [[nodiscard]] static bool is_whole(const Class& of, const KnownBlocks::Place& place);
 
   KnownBlocks& known_;
-  /// Copies, which stay while the engine changes its own in sleep.
+  /// Copies, which stay the same while the engine changes its own during a sleep.
   const std::vector<Class> classes_;
   const std::uint64_t bytes_per_second_;
   Clock::time_point next_;

@@ -126,7 +126,7 @@ class LoadBook {
     std::vector<DamagedSlot> slots;
   };
 
-  /// What a rank has found without a load.
+  /// A damaged slot that a rank found without a load.
   struct Scrubbed {
     RankId rank;
     DamagedSlot slot;

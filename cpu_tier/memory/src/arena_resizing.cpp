@@ -38,8 +38,8 @@ void Arena::retire_piece(PieceId piece) {
   num_usable_.fetch_sub(chunks.end.value() - chunks.begin.value(), std::memory_order_relaxed);
 }
 
-// Before the bytes go, so that a reader that finds a tag again after it has read the bytes knows
-// that these were whole.
+// The tags are cleared before the bytes go. So a reader that finds the same tag after it has read
+// the bytes knows that they were complete.
 void Arena::clear_tags(ChunkRange chunks) const {
   for (ChunkId chunk = chunks.begin; chunk < chunks.end; chunk = chunk.next()) {
     for (std::uint32_t i = 0; i < shape_.tags_per_chunk; ++i) {

@@ -22,8 +22,8 @@ struct WithdrawnSlot {
   bool operator==(const WithdrawnSlot&) const = default;
 };
 
-/// Withdraws slots that were found damaged. A view of the tier, which outlives it. As
-/// thread-safe as the tier.
+/// Withdraws slots that were found damaged. A view of the tier, which outlives it. As thread-safe
+/// as the tier.
 class TierWithdrawals {
  public:
   explicit TierWithdrawals(Tier& tier) : tier_(&tier) {}
@@ -34,14 +34,14 @@ class TierWithdrawals {
   /// chunk stays with its class. Throws std::bad_alloc.
   [[nodiscard]] std::vector<WithdrawnSlot> withdraw(const Lease& lease,
                                                     std::span<const SlotId> slots);
-  /// The same for a slot that no lease of the caller has. Returns nothing if it is not readable any
-  /// more: then what was found in it is forgotten, or about to be overwritten.
+  /// The same for a slot without a lease of the caller. Returns nothing if the slot is no longer
+  /// readable: then its damaged contents are forgotten, or about to be overwritten.
   [[nodiscard]] std::optional<WithdrawnSlot> withdraw(const DamagedSlot& found);
   /// Whether the tier has this slot.
   [[nodiscard]] bool has(const DamagedSlot& slot) const;
 
  private:
-  /// The tier is locked.
+  /// Called under the tier's lock.
   [[nodiscard]] static std::vector<WithdrawnSlot> withdraw_from(SlotClass& of,
                                                                 std::span<const SlotId> slots);
 
