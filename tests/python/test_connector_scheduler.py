@@ -329,7 +329,7 @@ def test_damage_is_found_without_a_load_and_the_block_is_computed(make: Make, ex
     deadline = time.monotonic() + 60
     while engine.snapshot()["damaged_blocks/0"] == 0 and time.monotonic() < deadline:
         time.sleep(0.01)
-        engine.generate({f"short{time.monotonic()}": ([1, 2, 3], 1)})
+        engine.generate({f"short{time.monotonic()}": [1, 2, 3]}, max_tokens=1)
     assert engine.snapshot()["num_set_aside"] == 1
     found = engine.generate(again("2"))
     assert {name: found[f"{name}2"] for name in expected} == expected
