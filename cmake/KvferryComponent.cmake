@@ -95,15 +95,20 @@ function(kvferry_add_test_headers)
   target_precompile_headers(kvferry_test_headers PRIVATE <gtest/gtest.h> ${KVFERRY_STANDARD_HEADERS} <random>)
 endfunction()
 
-# kvferry_add_test(NAME SOURCES ... DEPENDS component ... [NEED_HOOKS file ...])
+# kvferry_add_test(NAME SOURCES ... DEPENDS component ... [NEED_HOOKS file ...] [WITH_THREADS file ...])
 #   One GoogleTest program, known to CTest by its cases. NEED_HOOKS: sources, without .cpp, that hold threads at pause
-#   points or make operations fail; they are left out where KVFERRY_TEST_HOOKS is off.
+#   points or make operations fail; they are left out where KVFERRY_TEST_HOOKS is off. WITH_THREADS: the only sources whose
+#   code has more threads than its caller's; with KVFERRY_TESTS=threads the others are left out.
 function(kvferry_add_test name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS;NEED_HOOKS" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS;NEED_HOOKS;WITH_THREADS" ${ARGN})
   if(NOT KVFERRY_TEST_HOOKS)
     foreach(source IN LISTS ARG_NEED_HOOKS)
       list(FILTER ARG_SOURCES EXCLUDE REGEX "(^|/)${source}\\.cpp$")
     endforeach()
+  endif()
+  if(ARG_WITH_THREADS AND KVFERRY_TESTS STREQUAL "threads")
+    list(JOIN ARG_WITH_THREADS "|" with_threads)
+    list(FILTER ARG_SOURCES INCLUDE REGEX "(^|/)(${with_threads})\\.cpp$")
   endif()
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE kvferry_flags GTest::gtest GTest::gtest_main)
