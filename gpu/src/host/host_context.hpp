@@ -8,6 +8,7 @@
 #include "host/copy_team.hpp"
 #include "host/host_link_engine.hpp"
 #include "host/link_model.hpp"
+#include "injector.hpp"
 #include "loss_state.hpp"
 #include "registered_ranges.hpp"
 
@@ -24,6 +25,9 @@ namespace kvferry::gpu {
 struct HostContext {
   HostContext(const HostLinkOptions& options, OperationInterceptor operation_interceptor)
       : link(options),
+        injector(options.inject.probability == 0
+                     ? nullptr
+                     : std::make_unique<Injector>(options.inject, options.seed)),
         interceptor(std::move(operation_interceptor)),
         // A simulated link's rate is not its processor's.
         team(std::make_unique<CopyTeam>(link.simulated() ? 0 : num_copy_threads() - 1)) {}
@@ -43,6 +47,7 @@ struct HostContext {
   /// Held shared by who touches memory, alone by who makes a lost device quiet: so nothing is
   /// touched any more when the loss can be seen.
   std::shared_mutex touching;
+  const std::unique_ptr<Injector> injector;  ///< Null: nothing is injected.
   const OperationInterceptor interceptor;
   std::unique_ptr<CopyTeam> team;
   RegisteredRanges registrations;

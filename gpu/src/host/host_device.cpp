@@ -15,6 +15,7 @@
 #include <sys/utsname.h>
 #include <thread>
 #include <utility>
+#include <vector>
 
 namespace kvferry::gpu {
 namespace {
@@ -101,6 +102,11 @@ class HostDevice final : public Device {
         *context_, reinterpret_cast<std::uintptr_t>(address), bytes);
   }
 
+  [[nodiscard]] std::vector<InjectionEvent> take_injections() {
+    if (context_->injector == nullptr) return {};
+    return context_->injector->take();
+  }
+
   [[nodiscard]] HostDeviceUsage usage() const {
     return {context_->num_streams, context_->num_events, context_->num_buffers,
             context_->registrations.num_ranges()};
@@ -116,6 +122,12 @@ HostDeviceUsage host_device_usage(const Device& device) {
   const auto* host = dynamic_cast<const HostDevice*>(&device);
   KVFERRY_CHECK(host != nullptr, "the usage of a device that is not the host back end's");
   return host->usage();
+}
+
+std::vector<InjectionEvent> take_injections(Device& device) {
+  auto* host = dynamic_cast<HostDevice*>(&device);
+  KVFERRY_CHECK(host != nullptr, "the injections of a device that is not the host back end's");
+  return host->take_injections();
 }
 
 std::unique_ptr<Device> make_host_device(const HostLinkOptions& link,

@@ -68,7 +68,7 @@ std::uintptr_t HostDeviceBuffer::address() const {
 
 HostMemoryRegistration::HostMemoryRegistration(HostContext& context, std::uintptr_t address,
                                                std::uint64_t bytes)
-    : context_(context), address_(address) {
+    : context_(context), address_(address), bytes_(bytes) {
   context_.loss->throw_if_lost();
   KVFERRY_PAUSE_POINT("gpu.host.register");
   if (KVFERRY_FAULT_POINT("gpu.host.register")) {
@@ -78,6 +78,9 @@ HostMemoryRegistration::HostMemoryRegistration(HostContext& context, std::uintpt
   context_.registrations.add(address, bytes);
 }
 
-HostMemoryRegistration::~HostMemoryRegistration() { context_.registrations.remove(address_); }
+HostMemoryRegistration::~HostMemoryRegistration() {
+  if (context_.injector != nullptr) context_.injector->forget(address_, bytes_);
+  context_.registrations.remove(address_);
+}
 
 }  // namespace kvferry::gpu

@@ -51,6 +51,7 @@ class HostMemoryRegistration final : public HostRegistration {
  private:
   HostContext& context_;
   std::uintptr_t address_;
+  std::uint64_t bytes_;
 };
 
 }  // namespace kvferry::gpu

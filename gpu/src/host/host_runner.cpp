@@ -6,6 +6,7 @@
 
 #include "host/precise_sleep.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -84,6 +85,7 @@ void HostRunner::perform(const CopyOperation& copy) {
   const std::uint64_t half = copy.bytes / 2;
   const std::uint64_t end = fails ? half : copy.bytes;
   const BatchCopy batch(copy.runs, copy.bytes);
+  const bool injects = context_.injector != nullptr;
   if (context_.link.simulated()) {
     sleep_precisely_until(Clock::now() + context_.link.hold_back(copy.number));
     const auto turn = context_.engine(copy.direction).enter(context_.link.rank(copy.number));
@@ -91,18 +93,45 @@ void HostRunner::perform(const CopyOperation& copy) {
     const auto ends = began + context_.link.occupancy(copy.number, copy.direction, copy.bytes) +
                       (turn.is_first() ? context_.link.stall() : std::chrono::nanoseconds::zero());
     // Half of the bytes move when the copy begins and half when it ends, so that whoever touches
-    // the memory too early is found out.
-    batch.copy(0, half);
+    // the memory too early is found out. An injector has to see all of them at once.
+    if (!injects) batch.copy(0, half);
     sleep_precisely_until(ends - (Clock::now() - began));
-    batch.copy(half, end);
+    if (!injects) batch.copy(half, end);
     sleep_precisely_until(ends);
-  } else {
+  } else if (!injects) {
     copy_with(*context_.team, batch, end);
   }
+  if (injects) inject(copy, end);
   if (fails) {
     fail("copy " + std::to_string(copy.number) + " (" + to_string(copy.direction) + ", " +
          std::to_string(copy.bytes) + " bytes) failed by request of the test");
   }
+}
+
+void HostRunner::inject(const CopyOperation& copy, std::uint64_t end) {
+  const bool stores = copy.direction == CopyDirection::kDeviceToHost;
+  const auto way = stores ? InjectionWay::kToTier : InjectionWay::kFromTier;
+  if (end == copy.bytes) {
+    context_.injector->copy(way, copy.runs);
+  } else {
+    context_.injector->copy_failing(way, copy.runs, end);
+  }
+}
+
+// A scatter that reads host memory gets what the injector makes of it.
+void HostRunner::inject(const PackOperation& pack) {
+  const std::uint64_t block_bytes = pack.geometry.packed_bytes;
+  const std::uint64_t bytes = pack.blocks.size() * block_bytes;
+  PackOperation injected = pack;
+  if (pack.way == PackWay::kGather) {
+    context_.injector->know_blocks(pack.packed, pack.blocks.size(), block_bytes);
+  } else if (pack.way == PackWay::kScatter && context_.registrations.has(pack.packed)) {
+    arrived_.resize(std::max<std::size_t>(arrived_.size(), bytes));
+    injected.packed = reinterpret_cast<std::uintptr_t>(arrived_.data());
+    const CopyRun run{.destination = injected.packed, .source = pack.packed, .bytes = bytes};
+    context_.injector->copy(InjectionWay::kFromTier, {&run, 1});
+  }
+  for (std::size_t i = 0; i < pack.blocks.size(); ++i) pack_block(injected, i);
 }
 
 void HostRunner::perform(const PackOperation& pack) {
@@ -116,6 +145,7 @@ void HostRunner::perform(const PackOperation& pack) {
     fail(std::string(name) + " failed by request of the test");
     return;
   }
+  if (context_.injector != nullptr) return inject(pack);
   for (std::size_t i = 0; i < pack.blocks.size(); ++i) pack_block(pack, i);
 }
 

@@ -4,7 +4,10 @@
 #include "host/host_context.hpp"
 #include "host/host_operation.hpp"
 
+#include <cstddef>
+#include <cstdint>
 #include <string>
+#include <vector>
 
 namespace kvferry::gpu {
 
@@ -25,12 +28,17 @@ class HostRunner {
   void perform(const RecordOperation& record);
   void perform(const WaitOperation& wait);
 
+  /// The operation as the injector makes it: the first `end` bytes of a copy, or a pack.
+  void inject(const CopyOperation& copy, std::uint64_t end);
+  void inject(const PackOperation& pack);
   /// Lets the interceptor hold the operation back, and loses the device if it says so.
   [[nodiscard]] OperationVerdict intercepted(const OperationInfo& info);
   void fail(const std::string& why);
 
   HostContext& context_;
   std::string failure_;
+  /// Of a scatter with an injector: what came from host memory.
+  std::vector<std::byte> arrived_;
 };
 
 }  // namespace kvferry::gpu

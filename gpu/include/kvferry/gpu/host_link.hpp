@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kvferry/gpu/device.hpp"
+#include "kvferry/gpu/injection.hpp"
 
 #include <chrono>
 #include <cstdint>
@@ -9,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace kvferry::gpu {
 
@@ -42,6 +44,9 @@ struct HostLinkOptions {
   /// Every copy call fails with this probability, drawn from `seed`: the same calls fail in every
   /// run.
   double fail_probability = 0;
+  /// Damage to blocks, drawn from `seed`. With it all copies of the device go one after the other,
+  /// also those that are not simulated.
+  InjectionOptions inject = {};
   std::uint64_t seed = 0;
 };
 
@@ -80,8 +85,12 @@ struct HostDeviceUsage {
 
 /// Makes the host back end's device. Its streams are threads, and its events are real.
 /// `interceptor` can be empty. Throws ConfigError if a figure of `link` is negative, not finite, or
-/// not a probability.
+/// not a probability, or if the log's file cannot be written.
 [[nodiscard]] std::unique_ptr<Device> make_host_device(const HostLinkOptions& link = {},
                                                        OperationInterceptor interceptor = {});
+
+/// The log of injections since the last call. `device` was made by make_host_device(). Empty if its
+/// log is a file.
+[[nodiscard]] std::vector<InjectionEvent> take_injections(Device& device);
 
 }  // namespace kvferry::gpu
