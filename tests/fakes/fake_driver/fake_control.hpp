@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "kvferry/gpu/injection.hpp"
+
 #include <array>
 #include <chrono>
 #include <cstddef>
@@ -55,6 +57,12 @@ class FakeControl {
   virtual void disown(std::uintptr_t address, std::size_t bytes) = 0;
   /// Waits until the default stream has nothing to do.
   virtual void settle() = 0;
+  /// From now on blocks are damaged in copies to and from registered memory, in kernels that
+  /// scatter from it, and at rest there, as by the host link. An earlier call's damage is
+  /// forgotten.
+  virtual void inject(const gpu::InjectionOptions& options, std::uint64_t seed) = 0;
+  /// The log since the last call. Slots are host addresses.
+  [[nodiscard]] virtual std::vector<gpu::InjectionEvent> take_injections() = 0;
   /// Streams of the engine's count as being captured.
   virtual void set_capturing(std::uintptr_t stream) = 0;
   /// Calls of an entry point, or launches of a kernel.

@@ -37,6 +37,7 @@ void FakeCore::reset() {
   capturing_ = 0;
   hidden_.clear();
   failures_.clear();
+  injector_.reset();
   calls_.clear();
   delay_ = std::chrono::nanoseconds(0);
   last_batch_runs_ = 0;
@@ -116,6 +117,22 @@ void FakeCore::disown(std::uintptr_t address, std::size_t bytes) {
 void FakeCore::settle() {
   const auto point = std::make_shared<FakePoint>();
   if (submit(0, [point] { point->reach(); }) == kOk) point->wait();
+}
+
+void FakeCore::inject(const gpu::InjectionOptions& options, std::uint64_t seed) {
+  auto injector = std::make_shared<gpu::Injector>(options, seed);
+  MutexLock lock(mutex_);
+  injector_ = std::move(injector);
+}
+
+std::vector<gpu::InjectionEvent> FakeCore::take_injections() {
+  const auto injecting = injector();
+  return injecting == nullptr ? std::vector<gpu::InjectionEvent>() : injecting->take();
+}
+
+std::shared_ptr<gpu::Injector> FakeCore::injector() const {
+  MutexLock lock(mutex_);
+  return injector_;
 }
 
 void FakeCore::set_capturing(std::uintptr_t stream) {

@@ -4,6 +4,7 @@
 #include "kvferry/base/mutex.hpp"
 
 #include "fake_control.hpp"
+#include "injector.hpp"
 
 #include <algorithm>
 #include <atomic>
@@ -109,6 +110,8 @@ class FakeCore final : public FakeControl {
   void adopt(std::uintptr_t address, std::size_t bytes) override;
   void disown(std::uintptr_t address, std::size_t bytes) override;
   void settle() override;
+  void inject(const gpu::InjectionOptions& options, std::uint64_t seed) override;
+  [[nodiscard]] std::vector<gpu::InjectionEvent> take_injections() override;
   void set_capturing(std::uintptr_t stream) override;
   [[nodiscard]] std::uint64_t num_calls(const std::string& function) const override;
   [[nodiscard]] std::uint64_t last_batch_runs() const override { return last_batch_runs_; }
@@ -182,6 +185,12 @@ class FakeCore final : public FakeControl {
   [[nodiscard]] std::uintptr_t next_handle() KVFERRY_REQUIRES(mutex_) { return next_ += 16; }
   void free_all();
   [[nodiscard]] std::shared_ptr<FakeStream> stream(std::uintptr_t handle);
+  /// Null: nothing is injected.
+  [[nodiscard]] std::shared_ptr<gpu::Injector> injector() const;
+  /// A copy between the device and registered memory.
+  void copy_registered(gpu::InjectionWay way, void* to, const void* from, std::size_t bytes) const;
+  void run_launch(const std::string& name, unsigned num_ctas, unsigned num_threads,
+                  std::vector<std::byte> parameter) const;
   [[nodiscard]] void* memory(std::uintptr_t address) const;
 
   const int first_version_;
@@ -198,6 +207,7 @@ class FakeCore final : public FakeControl {
   };
   std::map<std::string, Failure> failures_ KVFERRY_GUARDED_BY(mutex_);
   std::map<std::string, std::uint64_t> calls_ KVFERRY_GUARDED_BY(mutex_);
+  std::shared_ptr<gpu::Injector> injector_ KVFERRY_GUARDED_BY(mutex_);
   std::atomic<std::uint64_t> last_batch_runs_{0};
   std::atomic<int> last_source_order_{0};
   std::atomic<std::chrono::nanoseconds> delay_{std::chrono::nanoseconds(0)};

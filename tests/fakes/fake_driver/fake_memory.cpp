@@ -78,7 +78,11 @@ int FakeCore::register_host(std::uintptr_t address, std::size_t bytes) {
 
 int FakeCore::unregister_host(std::uintptr_t address) {
   MutexLock lock(mutex_);
-  return registrations_.erase(address) == 1 ? kOk : kNotRegistered;
+  const auto found = registrations_.find(address);
+  if (found == registrations_.end()) return kNotRegistered;
+  if (injector_ != nullptr) injector_->forget(address, found->second);
+  registrations_.erase(found);
+  return kOk;
 }
 
 int FakeCore::device_address(std::uintptr_t host, std::uintptr_t* device) const {
@@ -123,13 +127,27 @@ int FakeCore::fill(std::uintptr_t address, int value, std::size_t bytes, std::ui
   return submit(stream, [=] { std::memset(at, value, bytes); });
 }
 
+void FakeCore::copy_registered(gpu::InjectionWay way, void* to, const void* from,
+                               std::size_t bytes) const {
+  const auto injecting = injector();
+  if (injecting == nullptr) {
+    std::memcpy(to, from, bytes);
+    return;
+  }
+  const CopyRun run{.destination = reinterpret_cast<std::uintptr_t>(to),
+                    .source = reinterpret_cast<std::uintptr_t>(from),
+                    .bytes = bytes};
+  injecting->copy(way, {&run, 1});
+}
+
 int FakeCore::copy_in(std::uintptr_t device, std::uintptr_t host, std::size_t bytes,
                       std::uintptr_t stream) {
   if (!on_device(device, bytes)) return kInvalidValue;
   void* const to = memory(device);
   const auto* const from = static_cast<const std::byte*>(memory(host));
   if (registered(host, bytes)) {
-    return submit(stream, [=] { std::memcpy(to, from, bytes); });
+    return submit(stream,
+                  [=, this] { copy_registered(gpu::InjectionWay::kFromTier, to, from, bytes); });
   }
   if (touches_registration(host, bytes)) return kInvalidValue;
   const std::vector<std::byte> taken(from, from + bytes);
@@ -143,7 +161,10 @@ int FakeCore::copy_out(std::uintptr_t host, std::uintptr_t device, std::size_t b
   if (!pinned && touches_registration(host, bytes)) return kInvalidValue;
   void* const to = memory(host);
   const void* const from = memory(device);
-  if (pinned) return submit(stream, [=] { std::memcpy(to, from, bytes); });
+  if (pinned) {
+    return submit(stream,
+                  [=, this] { copy_registered(gpu::InjectionWay::kToTier, to, from, bytes); });
+  }
   // To pageable memory a driver copies before the call returns.
   auto copied = std::make_shared<FakePoint>();
   const int code = submit(stream, [=] {
