@@ -4,7 +4,8 @@
 # seeds all the time. Beside it, all C++ tests run under ASan, over and over and in random order; each round also tests
 # the kernels' instructions on fresh launches, and runs the fuzzers one after the other. Random lives under vLLM's own
 # scheduler (0.33), configurations of any kind, and the default policy on random mixtures of traffic run at the same
-# time. The script stops at the first failure. build/logs then names the seed, or the input, that replays it.
+# time. So do stores and loads of blocks that are damaged on purpose, which their tags must find exactly. The script
+# stops at the first failure. build/logs then names the seed, or the input, that replays it.
 set -euo pipefail
 . "$(dirname "$0")/step.sh"
 cd "$KVFERRY_ROOT"
@@ -28,7 +29,8 @@ step "ptx-configure" "configure host-debug" cmake --preset host-debug
 step "ptx-build" "build the kernels and their interpreters" cmake --build --preset host-debug --target ptx_test -j "$(nproc)"
 
 step "release-configure" "configure host-release" cmake --preset host-release -DKVFERRY_BUILD_BENCH=ON
-step "release-build" "build the laboratory's tests" cmake --build --preset host-release --target lab_test -j "$(nproc)"
+step "release-build" "build the laboratory's tests, and those of transfers" \
+  cmake --build --preset host-release --target lab_test transfer_test -j "$(nproc)"
 
 rounds() {
   local round=0
@@ -43,6 +45,12 @@ rounds() {
 # Thousands of random mixtures of traffic, on which the default policy must load as much as LRU does.
 bound() {
   KVFERRY_SOAK_SECONDS=$((minutes * 60)) build/host-release/tests/unit/bench/lab_test --gtest_filter='PolicyBound.*'
+}
+
+# Blocks are damaged at random; what the tags find is compared with the injector's log block by block.
+injections() {
+  KVFERRY_SOAK_SECONDS=$((minutes * 60)) build/host-release/tests/unit/transfer/transfer_test \
+    --gtest_filter='InjectionSoak.*'
 }
 
 lives() {
@@ -84,8 +92,10 @@ lives >build/logs/soak-lives.log 2>&1 &
 lives=$!
 bound >build/logs/soak-bound.log 2>&1 &
 bound=$!
+injections >build/logs/soak-injections.log 2>&1 &
+injections=$!
 # The children of a background shell would outlive it, so they are killed first.
-trap 'for one in "$beside" "$fuzzers" "$lives" "$bound"; do pkill -P "$one"; kill "$one"; done 2>/dev/null || true' EXIT
+trap 'for one in "$beside" "$fuzzers" "$lives" "$bound" "$injections"; do pkill -P "$one"; kill "$one"; done 2>/dev/null || true' EXIT
 say "the model under TSan, rounds of all tests under ASan, the fuzzers and lives under vLLM, for $minutes minutes"
 KVFERRY_SOAK_SECONDS=$((minutes * 60)) TSAN_OPTIONS=${tsan_options//'${sourceDir}'/$KVFERRY_ROOT} \
   "${fixed[@]}" "$model" 2>&1 | tee build/logs/soak-model.log
@@ -93,5 +103,6 @@ expect "$beside" "a round of all tests" rounds
 expect "$fuzzers" "a fuzzer" fuzz
 expect "$lives" "lives under vLLM" lives
 expect "$bound" "the bound of the default policy" bound
+expect "$injections" "stores and loads beside injections" injections
 trap - EXIT
 say "no failure in $minutes minutes; $(grep -c '^round' build/logs/soak-rounds.log) rounds of all tests"

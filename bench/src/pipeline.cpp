@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "expect/expected_rows.hpp"
-#include "measure/burst.hpp"
+#include "measure/burst_rounds.hpp"
 #include "measure/co_run_phase.hpp"
+#include "measure/injection_check.hpp"
 #include "measure/link_peak.hpp"
 #include "measure/pipeline_rig.hpp"
 #include "options/pipeline_options.hpp"
@@ -10,6 +11,8 @@
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
+
+#include <optional>
 
 namespace kvferry::bench {
 namespace {
@@ -40,6 +43,10 @@ class Pipeline final : public Subcommand {
   [[nodiscard]] PipelineShape shape_of(const PipelineSubject& subject) const;
   [[nodiscard]] TransferRow measure_bursts(Bench& bench, const PipelineSubject& subject,
                                            Report& report) const;
+  /// What a row says of the rounds with tags and those without.
+  static void add_verification(TransferRow& row, BurstRounds& plain, BurstRounds& tagged);
+  /// Compares what tags find with what was damaged on purpose.
+  void check_tags(Bench& bench, Report& report) const;
   [[nodiscard]] TransferRow measure_beside(Bench& bench, const PipelineSubject& subject,
                                            CoRunner& work) const;
   [[nodiscard]] TransferRow row_of(const PipelineSubject& subject,
@@ -59,7 +66,7 @@ PipelineShape Pipeline::shape_of(const PipelineSubject& subject) const {
 }
 
 void Pipeline::run(Bench& bench, Report& report) {
-  bench.progress.expect(kNumPeakRows + settings_.alone.size() +
+  bench.progress.expect(kNumPeakRows + settings_.alone.size() + (settings_.inject != 0 ? 1 : 0) +
                         settings_.beside.size() * settings_.co_run.size());
   const LinkPeaks& peaks = bench.rows.peaks([&] { return measure_link_peaks(bench, link_bytes_); });
   const auto step = [&](std::optional<gpu::CoRunKind> beside, const PipelineSubject& subject,
@@ -88,6 +95,7 @@ void Pipeline::run(Bench& bench, Report& report) {
         "submission to the last end that the host sees. A transfer time is that of "
         "one plan on the device, without the gaps between copies.");
   }
+  if (settings_.inject != 0) check_tags(bench, report);
   for (const gpu::CoRunKind kind : settings_.co_run) {
     const auto work = make_co_runner(bench.device, kind, settings_.work);
     report.notes.push_back(work->description() + (settings_.place == CoRunPlace::kCompute
@@ -105,38 +113,58 @@ TransferRow Pipeline::measure_bursts(Bench& bench, const PipelineSubject& subjec
   bench.progress.begin_row(
       fmt::format("{} of {}", to_string(subject.traffic), to_string(settings_.shape.block)));
   PipelineRig rig(bench.device, shape_of(subject));
-  transfer::TransferEngine engine(bench.device, {rig.geometry()}, rig.arena(),
-                                  transfer_options(settings_, subject));
+  const bool verifies = settings_.verify == transfer::Verification::kAll;
+  transfer::TransferOptions options = transfer_options(settings_, subject);
+  BurstRounds plain(rig, options);
+  options.verify = transfer::Verification::kAll;
+  std::optional<BurstRounds> tagged;
+  if (verifies) tagged.emplace(rig, options);
   const std::uint64_t mismatches_before = bench.verifier.num_mismatches();
-  const std::uint64_t transfers_per_round =
-      directions(subject.traffic).size() * settings_.shape.num_plans;
-  std::vector<std::uint32_t> plans(settings_.shape.num_plans);
-  for (std::uint32_t p = 0; p < settings_.shape.num_plans; ++p) plans[p] = p;
-  Samples rounds;
-  PlanTimes times;
-  PlanTimes not_counted;
   for (std::uint32_t round = 0; round < settings_.rounds.total(); ++round) {
     bench.progress.round(round, settings_.rounds.total());
-    const PatternKey key = bench.verifier.next_round();
-    rig.prepare(key);
-    const bool counts = round >= settings_.rounds.warm_up;
-    const auto time =
-        run_burst(rig, engine, 1 + round * transfers_per_round, counts ? times : not_counted);
-    if (counts) rounds.add(time);
-    if (subject.traffic != Traffic::kDeviceToHost) rig.check_loaded(plans, key, bench.verifier);
-    if (subject.traffic == Traffic::kHostToDevice) continue;
-    for (const std::uint32_t p : plans) {
-      rig.check_stored(p, settings_.shape.blocks_per_plan, key, bench.verifier);
-    }
+    const bool is_counted = round >= settings_.rounds.warm_up;
+    const auto counts = is_counted ? BurstRounds::Counts::kYes : BurstRounds::Counts::kNo;
+    transfer::TransferEngine* const tagger = tagged ? &tagged->engine() : nullptr;
+    // By turns, and who begins changes.
+    if (tagged && round % 2 == 0) tagged->run(counts, tagger, bench.verifier);
+    plain.run(counts, tagger, bench.verifier);
+    if (tagged && round % 2 == 1) tagged->run(counts, tagger, bench.verifier);
   }
-  report.extra["copy_paths"][to_string(subject.traffic)] = engine.copy_paths_text();
-  TransferRow row = row_of(subject, engine, times);
+  BurstRounds& shown = tagged ? *tagged : plain;
+  report.extra["copy_paths"][to_string(subject.traffic)] = shown.engine().copy_paths_text();
+  TransferRow row = row_of(subject, shown.engine(), shown.times());
   row.rounds = settings_.rounds.measured;
-  row.round_bytes = transfers_per_round * settings_.shape.plan_bytes();
-  row.round_us_p50 = rounds.percentile_us(0.5);
+  row.round_bytes =
+      directions(subject.traffic).size() * settings_.shape.num_plans * settings_.shape.plan_bytes();
+  row.round_us_p50 = shown.rounds().percentile_us(0.5);
   row.gb_per_s = static_cast<double>(*row.round_bytes) / *row.round_us_p50 / 1e3;
-  row.verified = bench.verifier.num_mismatches() == mismatches_before;
+  if (tagged) add_verification(row, plain, *tagged);
+  row.verified = bench.verifier.num_mismatches() == mismatches_before && shown.num_damaged() == 0;
   return row;
+}
+
+void Pipeline::add_verification(TransferRow& row, BurstRounds& plain, BurstRounds& tagged) {
+  row.verify = "all";
+  row.untagged_gb_per_s =
+      static_cast<double>(*row.round_bytes) / plain.rounds().percentile_us(0.5) / 1e3;
+  row.tagged_share = *row.gb_per_s / *row.untagged_gb_per_s;
+  row.blocks_checked = tagged.num_loaded();
+  row.blocks_damaged = tagged.num_damaged();
+}
+
+void Pipeline::check_tags(Bench& bench, Report& report) const {
+  bench.progress.begin_row("injections");
+  const InjectionCheck check = check_injections(settings_.shape, settings_.transfer,
+                                                settings_.inject, settings_.rounds.measured);
+  report.notes.push_back(to_text(check));
+  report.extra["injections"] = {
+      {"stored", check.num_stored},         {"loaded", check.num_loaded},
+      {"injections", check.num_injections}, {"unchanged", check.num_unchanged},
+      {"replaced", check.num_replaced},     {"left", check.num_left},
+      {"arrived", check.num_arrived},       {"found", check.num_found},
+      {"missed", check.num_missed},         {"invented", check.num_invented}};
+  bench.verifier.check_count(check.num_missed + check.num_invented, 0,
+                             "damaged block that the tags missed or invented");
 }
 
 // The work is timed alone both before and after, so that a device that slows down with time is not

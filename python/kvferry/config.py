@@ -166,8 +166,8 @@ class KvFerryConfig:
         `cpu_bytes_to_use`.
     host_link
         The simulated link of the host back end: ``h2d_gb_s``, ``d2h_gb_s`` (1e9 bytes per second), ``latency_us``,
-        ``jitter_us``, ``stall_us``, ``order``, ``fail_nth``, ``fail_probability``, ``seed``. None: copies run at memory
-        speed.
+        ``jitter_us``, ``stall_us``, ``order``, ``fail_nth``, ``fail_probability``, ``seed``; ``inject_probability`` and
+        ``inject_log``, with which blocks are damaged on purpose. None: copies run at memory speed.
 
     """
 

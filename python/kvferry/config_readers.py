@@ -17,7 +17,8 @@ WHERE = "kv_connector_extra_config"
 _LINK_ORDERS = ("fifo", "shuffled")
 _LINK_FIGURES = ("bandwidth_gb_s", "h2d_gb_s", "d2h_gb_s", "latency_us", "jitter_us", "stall_us")
 _LINK_COUNTS = ("fail_nth", "seed")
-_LINK_KEYS = (*_LINK_FIGURES, *_LINK_COUNTS, "order", "fail_probability")
+_LINK_CHANCES = ("fail_probability", "inject_probability")
+_LINK_KEYS = (*_LINK_FIGURES, *_LINK_COUNTS, "order", *_LINK_CHANCES, "inject_log")
 _MAX_COUNT = 2**64 - 1
 # With this limit the bytes of all ranks together fit into 64 bits.
 _MAX_BYTES = 2**56
@@ -105,9 +106,13 @@ def read_host_link(key: str, value: object) -> HostLink:
     for count in _LINK_COUNTS:
         if count in value and not (_is_int(value[count]) and 0 <= value[count] <= _MAX_COUNT):
             raise complaint(f"{key}.{count}", value[count], "a whole number from 0 to 2**64 - 1", "leave it out for 0")
-    probability = value.get("fail_probability", 0)
-    if not _is_figure(probability) or probability > 1:
-        raise complaint(f"{key}.fail_probability", probability, "a number from 0 to 1", "leave it out for 0")
+    for chance in _LINK_CHANCES:
+        probability = value.get(chance, 0)
+        if not _is_figure(probability) or probability > 1:
+            raise complaint(f"{key}.{chance}", probability, "a number from 0 to 1", "leave it out for 0")
+    log = value.get("inject_log", "")
+    if not isinstance(log, str):
+        raise complaint(f"{key}.inject_log", log, "the path of a file", "leave it out for no log")
     if value.get("order", _LINK_ORDERS[0]) not in _LINK_ORDERS:
         raise complaint(f"{key}.order", value["order"], " or ".join(map(repr, _LINK_ORDERS)), "leave it out for 'fifo'")
     link: HostLink = dict(value)

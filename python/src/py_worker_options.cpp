@@ -21,6 +21,7 @@ using cpu_tier::ClaimGroup;
 using cpu_tier::ReplicaGroup;
 using cpu_tier::SharedTierOptions;
 using gpu::HostLinkOptions;
+using gpu::InjectionOptions;
 using transfer::TransferOptions;
 
 double gigabytes_per_second(const OptionValue& value) {
@@ -46,6 +47,8 @@ constexpr OptionKey<HostLinkOptions> kLinkKeys[] = {
     {"order", set_field_by<link_order, &HostLinkOptions::order>},
     {"fail_nth", set_field<&HostLinkOptions::fail_nth>},
     {"fail_probability", set_field<&HostLinkOptions::fail_probability>},
+    {"inject_probability", set_field<&HostLinkOptions::inject, &InjectionOptions::probability>},
+    {"inject_log", set_field<&HostLinkOptions::inject, &InjectionOptions::log_file>},
     {"seed", set_field<&HostLinkOptions::seed>},
 };
 

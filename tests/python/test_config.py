@@ -235,6 +235,8 @@ def test_bandwidth_of_the_link_is_that_of_each_direction_without_its_own() -> No
         ({"seed": 2**64}, "a whole number from 0 to 2**64 - 1"),
         ({"fail_probability": 1.1}, "a number from 0 to 1"),
         ({"fail_probability": -0.1}, "a number from 0 to 1"),
+        ({"inject_probability": 2}, "a number from 0 to 1"),
+        ({"inject_log": 7}, "the path of a file"),
     ],
 )
 def test_bad_link_is_refused(link: object, expected: str) -> None:

@@ -2,6 +2,7 @@
 #include "measure/pipeline_rig.hpp"
 
 #include "kvferry/base/error.hpp"
+#include "kvferry/base/mixed_bits.hpp"
 
 #include <algorithm>
 #include <limits>
@@ -52,7 +53,7 @@ std::vector<BlockSlot> draw_entries(const PipelineShape& shape) {
       slots[i] = first + runs[i / length] * length + i % length;
     }
     for (std::uint32_t i = 0; i < count; ++i) {
-      entries.push_back({BlockId(blocks[i]), SlotId(slots[i])});
+      entries.push_back({BlockId(blocks[i]), SlotId(slots[i]), mixed_bits(random())});
     }
   }
   return entries;
@@ -65,19 +66,31 @@ PipelineRig::PipelineRig(gpu::Device& device, const PipelineShape& shape)
       device_(device),
       pool_(device, shape.block.block_bytes() * num_blocks(shape)),
       geometry_(layered(shape, pool_.address())),
-      arena_(device, shape.block.block_bytes(), num_blocks(shape)),
+      arena_(device, shape.block.block_bytes(), num_blocks(shape),
+             cpu_tier::ArenaOptions{.tags_per_chunk = 1}),
       entries_(draw_entries(shape)),
       compute_(device.create_stream()) {}
 
-void PipelineRig::prepare(PatternKey key) {
+void PipelineRig::write_blocks(gpu::CopyDirection direction, PatternKey key) {
   const std::uint64_t fragment_bytes = shape_.block.fragment_bytes;
+  for (const gpu::Fragment& layer : geometry_.fragments) {
+    pool_.write(layer.base - pool_.address() + first_of(direction) * fragment_bytes,
+                blocks_per_direction() * fragment_bytes, key);
+  }
+}
+
+void PipelineRig::wipe_loads() {
+  const std::uint64_t fragment_bytes = shape_.block.fragment_bytes;
+  for (const gpu::Fragment& layer : geometry_.fragments) {
+    compute_->fill(layer.base + first_of(gpu::CopyDirection::kHostToDevice) * fragment_bytes, 0,
+                   blocks_per_direction() * fragment_bytes);
+  }
+}
+
+void PipelineRig::prepare(PatternKey key) {
   for (const gpu::CopyDirection direction : directions(shape_.traffic)) {
     if (direction == gpu::CopyDirection::kDeviceToHost) {
-      // Stores use the first blocks of the pool.
-      for (std::uint32_t i = 0; i < shape_.block.num_fragments; ++i) {
-        pool_.write(i * std::uint64_t{geometry_.num_blocks} * fragment_bytes,
-                    blocks_per_direction() * fragment_bytes, key);
-      }
+      write_blocks(direction, key);
       continue;
     }
     for (std::uint32_t p = 0; p < shape_.num_plans; ++p) {
@@ -109,10 +122,7 @@ void PipelineRig::check_loaded(std::span<const std::uint32_t> plans, PatternKey 
 
 std::span<const BlockSlot> PipelineRig::plan(gpu::CopyDirection direction,
                                              std::uint32_t plan) const {
-  const bool second =
-      shape_.traffic == Traffic::kBoth && direction == gpu::CopyDirection::kHostToDevice;
-  const std::size_t first =
-      (second ? blocks_per_direction() : 0) + std::size_t{plan} * shape_.blocks_per_plan;
+  const std::size_t first = first_of(direction) + std::size_t{plan} * shape_.blocks_per_plan;
   return std::span(entries_).subspan(first, shape_.blocks_per_plan);
 }
 

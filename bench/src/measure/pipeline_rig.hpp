@@ -39,6 +39,10 @@ class PipelineRig {
 
   /// Fills the sources of all plans with a round's pattern. Throws DeviceError.
   void prepare(PatternKey key);
+  /// Fills the blocks of all plans of one direction with a round's pattern. Throws DeviceError.
+  void write_blocks(gpu::CopyDirection direction, PatternKey key);
+  /// Overwrites the blocks of all plans of loads, in the order of the compute stream.
+  void wipe_loads();
   /// Checks the slots of the first `num_blocks` blocks of a plan of stores.
   void check_stored(std::uint32_t plan, std::uint32_t num_blocks, PatternKey key,
                     Verifier& verifier) const;
@@ -54,6 +58,12 @@ class PipelineRig {
   [[nodiscard]] gpu::Stream& compute() { return *compute_; }
 
  private:
+  /// The first block, and the first slot, of the plans of one direction.
+  [[nodiscard]] std::uint32_t first_of(gpu::CopyDirection direction) const {
+    const bool is_second =
+        shape_.traffic == Traffic::kBoth && direction == gpu::CopyDirection::kHostToDevice;
+    return is_second ? blocks_per_direction() : 0;
+  }
   /// The number of blocks of all plans of one direction.
   [[nodiscard]] std::uint32_t blocks_per_direction() const {
     return shape_.blocks_per_plan * shape_.num_plans;

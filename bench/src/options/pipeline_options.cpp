@@ -108,6 +108,18 @@ CoRunOptions work_of(const PipelineOptions& options, bool quick) {
   return work;
 }
 
+void refuse_contradictions(const PipelineSettings& settings, const CommonOptions& common) {
+  const bool verifies = settings.verify == transfer::Verification::kAll;
+  if (verifies && !settings.co_run.empty()) {
+    throw ConfigError("--verify all compares rows without other work: leave out --co-run");
+  }
+  if (settings.inject == 0) return;
+  if (!verifies) throw ConfigError("--inject checks what tags find: add --verify all");
+  if (common.device_choice().kind != gpu::BackendKind::kHost) {
+    throw ConfigError("--inject needs the simulated link of the host back end: add --device host");
+  }
+}
+
 }  // namespace
 
 void add_pipeline_options(CLI::App& app, PipelineOptions& options) {
@@ -158,6 +170,16 @@ void add_pipeline_options(CLI::App& app, PipelineOptions& options) {
   app.add_option("--iterations", options.num_iterations,
                  "iterations of the co-run work [400; quick: 20]")
       ->check(CLI::Range(4, 1000000));
+  app.add_option("--verify", options.verify,
+                 "off: blocks have no tags; all: every block gets a tag and every load checks it, "
+                 "by turns with rounds without tags")
+      ->check(CLI::IsMember({"off", "all"}))
+      ->capture_default_str();
+  app.add_option(
+         "--inject", options.inject,
+         "with --verify all, on the host back end: also damage blocks on purpose, each with "
+         "this chance, and compare what the tags find with what was damaged [0]")
+      ->check(CLI::Range(0.0, 1.0));
 }
 
 std::string pipeline_path(const PipelineSettings& settings) {
@@ -202,6 +224,9 @@ PipelineSettings pipeline_settings(const PipelineOptions& options, const CommonO
   settings.work = work_of(options, quick);
   settings.num_iterations =
       value_or(options.num_iterations, quick ? kQuickIterations : kFullIterations);
+  settings.inject = options.inject;
+  if (options.verify == "all") settings.verify = transfer::Verification::kAll;
+  refuse_contradictions(settings, common);
   return settings;
 }
 

@@ -41,6 +41,8 @@ struct PipelineOptions {
   std::string place = "compute";
   double iteration_ms = 0;
   std::uint32_t num_iterations = 0;
+  std::string verify = "off";
+  double inject = 0;
 };
 
 /// Adds the options to `app`; `options` outlives `app`.
@@ -71,6 +73,10 @@ struct PipelineSettings {
   CoRunOptions work;
   CoRunPlace place = CoRunPlace::kCompute;
   std::uint32_t num_iterations = 0;
+  /// Whether each row compares blocks with tags and blocks without.
+  transfer::Verification verify = transfer::Verification::kOff;
+  /// Chance that a block is damaged in the check of tags; 0: there is no such check.
+  double inject = 0;
   /// The forced path of loads; unset: by the device's table.
   std::string path;
   /// A text that names the model of the blocks; empty: no model.

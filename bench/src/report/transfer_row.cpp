@@ -6,7 +6,7 @@
 namespace kvferry::bench {
 namespace {
 
-constexpr std::array<ColumnOf<TransferRow>, 40> kColumns = {{
+constexpr std::array<ColumnOf<TransferRow>, 45> kColumns = {{
     {{"direction", "direction", ""}, member<&TransferRow::direction>},
     {{"path", "path", ""}, member<&TransferRow::path>},
     {{"memory", "memory", ""}, member<&TransferRow::memory>},
@@ -35,6 +35,11 @@ constexpr std::array<ColumnOf<TransferRow>, 40> kColumns = {{
     {{"multiprocessors", "SMs", ""}, member<&TransferRow::multiprocessors>},
     {{"cpu_us_per_descriptor", "CPU/descr.", "us"}, member<&TransferRow::cpu_us_per_descriptor>},
     {{"limit_gb_per_s", "store limit", "GB/s"}, member<&TransferRow::limit_gb_per_s>},
+    {{"verify", "verify", ""}, member<&TransferRow::verify>},
+    {{"untagged_gb_per_s", "without tags", "GB/s"}, member<&TransferRow::untagged_gb_per_s>},
+    {{"tagged_share", "with/without", ""}, member<&TransferRow::tagged_share>},
+    {{"blocks_checked", "checked", ""}, member<&TransferRow::blocks_checked>},
+    {{"blocks_damaged", "damaged", ""}, member<&TransferRow::blocks_damaged>},
     {{"co_run", "beside", ""}, member<&TransferRow::co_run>},
     {{"iteration_us_alone_p50", "alone p50", "us"}, member<&TransferRow::iteration_us_alone_p50>},
     {{"iteration_us_alone_p99", "alone p99", "us"}, member<&TransferRow::iteration_us_alone_p99>},

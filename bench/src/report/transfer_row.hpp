@@ -41,6 +41,11 @@ struct TransferRow {
   std::optional<std::uint64_t> multiprocessors;
   std::optional<double> cpu_us_per_descriptor;
   std::optional<double> limit_gb_per_s;
+  std::string verify;                       ///< "all": the figures are those with tags; `pipeline`.
+  std::optional<double> untagged_gb_per_s;  ///< Of the rounds without tags, between the others.
+  std::optional<double> tagged_share;       ///< gb_per_s divided by untagged_gb_per_s.
+  std::optional<std::uint64_t> blocks_checked;
+  std::optional<std::uint64_t> blocks_damaged;
   std::string co_run;
   std::optional<double> iteration_us_alone_p50;
   std::optional<double> iteration_us_alone_p99;

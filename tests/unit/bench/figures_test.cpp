@@ -186,6 +186,22 @@ TEST_P(Figures, OfThePipelineAreThoseOfARound) {
   }
 }
 
+TEST_P(Figures, OfTagsStandBesideRoundsWithoutThem) {
+  const json found = report({"pipeline", "--quick", "--link-size", "64KiB", "--shape", "4x512",
+                             "--blocks", "8", "--plans", "3", "--verify", "all"});
+  ASSERT_EQ(found.at("rows").size(), 3U);
+  for (const json& row : found.at("rows")) {
+    expect_consistent(found, row, "round_bytes", "round_us_p50");
+    EXPECT_EQ(row.at("verify"), "all");
+    const double rate = row.at("gb_per_s");
+    const double share = row.at("tagged_share");
+    EXPECT_NEAR(share * row.at("untagged_gb_per_s").get<double>(), rate, rate * 1e-9);
+    // One round of warm-up, and three.
+    EXPECT_EQ(row.at("blocks_checked"), row.at("direction") == "d2h" ? 0 : 4 * 3 * 8);
+    EXPECT_EQ(row.at("blocks_damaged"), 0);
+  }
+}
+
 TEST_P(Figures, OfAModelAreOfItsFragments) {
   // 2 ranks: 4 KV heads x 128 x 2 bytes x 16 tokens are 16 KiB of K, and of V, in each of 36
   // layers.

@@ -79,6 +79,11 @@ TEST(Program, BadUsageIsTwoWithAHint) {
       {"pipeline", "--shape", "8KiB"},
       {"pipeline", "--co-run", "chess"},
       {"pipeline", "--co-run-place", "elsewhere"},
+      {"pipeline", "--verify", "some"},
+      {"pipeline", "--verify", "all", "--co-run", "gemm"},
+      {"pipeline", "--inject", "0.1"},
+      {"pipeline", "--verify", "all", "--inject", "2"},
+      {"pipeline", "--verify", "all", "--inject", "0.1", "--device", "cuda_stand_in"},
       {"pipeline", "--ring", "1"},
       {"pipeline", "--path", "teleport"},
       {"pipeline", "--store-bandwidth-limit", "slow"},
@@ -148,6 +153,24 @@ TEST(Program, APieceSweepIsARowForEachPiece) {
   std::vector<std::uint64_t> wanted;
   for (int i = 0; i < 5; ++i) wanted.insert(wanted.end(), sweep.begin(), sweep.end());
   EXPECT_EQ(pieces, wanted);
+}
+
+TEST(Program, TagsFindWhatIsInjectedAndNothingElse) {
+  for (const std::string path : {"batch", "kernel"}) {
+    const auto [run, report] = run_for_report(
+        {"pipeline", "--quick",  "--rounds", "20",      "--link-size", "64KiB",       "--shape",
+         "2x512",    "--blocks", "64",       "--plans", "4",           "--direction", "store",
+         "--path",   path,       "--verify", "all",     "--inject",    "0.01"});
+    ASSERT_EQ(run.exit_code, 0) << run.err << run.out;
+    const auto& check = report.at("injections");
+    EXPECT_EQ(check.at("stored"), 20 * 4 * 64);
+    EXPECT_GT(check.at("arrived"), 10);
+    EXPECT_EQ(check.at("found"), check.at("arrived"));
+    EXPECT_EQ(check.at("missed"), 0);
+    EXPECT_EQ(check.at("invented"), 0);
+    EXPECT_GT(check.at("replaced"), 0);
+    EXPECT_TRUE(says(run.out, "blocks arrived damaged; the tags found")) << run.out;
+  }
 }
 
 // A single piece in flight would make the link wait between two.

@@ -40,19 +40,27 @@ using gpu::InjectionKind;
 using gpu::InjectionWay;
 using Addresses = std::set<std::uintptr_t>;
 
-constexpr std::uint32_t kSlotsPerClass = 512;
 /// Of the pool's blocks, the first ones are stored and the others loaded into.
 constexpr std::uint32_t kNumSources = 256;
-constexpr std::uint32_t kWave = 128;
-constexpr std::uint32_t kPieceBlocks = 24;
+
+struct Scale {
+  std::uint32_t slots_per_class = 512;
+  std::uint32_t wave = 128;  ///< Blocks stored at a time, and blocks loaded.
+  std::uint32_t piece_blocks = 24;
+};
+constexpr Scale kShort = {};
+/// Of a soak that nobody asked for.
+constexpr std::uint64_t kBriefBlocks = 40'000;
+constexpr Scale kSoak{.slots_per_class = 8192, .wave = 2048, .piece_blocks = 256};
 
 /// Random stores and loads beside injections. A wave stores and loads at the same time, never one
 /// slot in both directions.
 class Waves {
  public:
   /// `take`: the injector's log since the last call.
-  Waves(Rig& rig, std::uint64_t seed, std::function<std::vector<InjectionEvent>()> take)
-      : rig_(rig), random_(seed), take_(std::move(take)) {
+  Waves(Rig& rig, const Scale& scale, std::uint64_t seed,
+        std::function<std::vector<InjectionEvent>()> take)
+      : rig_(rig), scale_(scale), random_(seed), take_(std::move(take)) {
     for (const SlabClassId slab_class : kClasses) {
       for (std::uint32_t b = 0; b < kNumSources; ++b) {
         rig_.write_block(slab_class, BlockId(b), version(b));
@@ -64,11 +72,11 @@ class Waves {
   void fill_tier() {
     for (const SlabClassId slab_class : kClasses) {
       auto& slots = stored_[slab_class.value()];
-      for (std::uint32_t s = 0; s < kSlotsPerClass; ++s) {
-        slots.push_back({.slot = SlotId(slab_class.value() * kSlotsPerClass + s)});
+      for (std::uint32_t s = 0; s < scale_.slots_per_class; ++s) {
+        slots.push_back({.slot = SlotId(slab_class.value() * scale_.slots_per_class + s)});
       }
-      for (std::uint32_t first = 0; first < kSlotsPerClass; first += kWave) {
-        store(slab_class, {&slots[first], kWave});
+      for (std::uint32_t first = 0; first < scale_.slots_per_class; first += scale_.wave) {
+        store(slab_class, {&slots[first], scale_.wave});
         finish({});
       }
     }
@@ -78,11 +86,11 @@ class Waves {
     const SlabClassId slab_class = kClasses[random_() % kClasses.size()];
     auto& slots = stored_[slab_class.value()];
     // Shuffled a little: neighbours become one run now and then.
-    for (int i = 0; i < 64; ++i) {
+    for (std::uint32_t i = 0; i < scale_.wave / 2; ++i) {
       std::swap(slots[random_() % slots.size()], slots[random_() % slots.size()]);
     }
-    load(slab_class, {&slots[kWave], kWave});
-    store(slab_class, {slots.data(), kWave});
+    load(slab_class, {&slots[scale_.wave], scale_.wave});
+    store(slab_class, {slots.data(), scale_.wave});
     finish(slab_class);
   }
 
@@ -136,7 +144,7 @@ class Waves {
     std::uint32_t target = kNumSources;
     while (!slots.empty()) {
       // Mostly of one piece. In others a piece that fails can keep the next from being submitted.
-      const std::size_t most = random_() % 4 == 0 ? kWave : kPieceBlocks;
+      const std::size_t most = scale_.piece_blocks * (random_() % 8 == 0 ? 4 : 1);
       const auto part = slots.first(std::min<std::size_t>(1 + random_() % most, slots.size()));
       Load& load = loads_[TransferId(++transfer_)];
       for (const Stored& one : part) {
@@ -158,7 +166,7 @@ class Waves {
       }
       const Load load = std::move(loads_.extract(end.transfer).mapped());
       EXPECT_EQ(end.outcome == Outcome::kDone, end.damaged.empty()) << end.reason;
-      const bool is_one_piece = load.blocks.size() <= kPieceBlocks;
+      const bool is_one_piece = load.blocks.size() <= scale_.piece_blocks;
       if (is_one_piece || end.damaged.empty()) num_checked_ += load.blocks.size();
       for (std::size_t i = 0; i < load.blocks.size(); ++i) {
         const BlockSlot& block = load.blocks[i];
@@ -222,6 +230,7 @@ class Waves {
   }
 
   Rig& rig_;
+  const Scale scale_;
   std::mt19937_64 random_;
   std::function<std::vector<InjectionEvent>()> take_;
   std::map<std::uint32_t, std::vector<Stored>> stored_;  ///< By class, in any order.
@@ -238,13 +247,13 @@ class Waves {
   std::uint64_t num_found_ = 0;
 };
 
-RigOptions with_tags(CopyPath path) {
-  return {.num_blocks = kNumSources + kWave,
-          .num_slots = 3 * kSlotsPerClass,
-          .transfer = {.staging_bytes = 1 << 16,
-                       .piece_bytes = kPieceBlocks * Rig::kSlotBytes,
+RigOptions with_tags(CopyPath path, const Scale& scale = kShort) {
+  return {.num_blocks = kNumSources + scale.wave,
+          .num_slots = 3 * scale.slots_per_class,
+          .transfer = {.staging_bytes = scale.wave * Rig::kSlotBytes * 2,
+                       .piece_bytes = scale.piece_blocks * Rig::kSlotBytes,
                        .copy_path = path,
-                       .load_staging_bytes = 1 << 14,
+                       .load_staging_bytes = 4 * scale.piece_blocks * Rig::kSlotBytes,
                        .verify = Verification::kAll},
           .tags = true};
 }
@@ -269,7 +278,7 @@ TEST_P(InjectionTest, WhatIsInjectedIsFoundAndNothingElse) {
   RigOptions options = with_tags(GetParam());
   options.link = {.inject = {.probability = 0.01}, .seed = seed()};
   Rig rig(options);
-  Waves waves(rig, seed(), [&rig] { return gpu::take_injections(*rig.device); });
+  Waves waves(rig, kShort, seed(), [&rig] { return gpu::take_injections(*rig.device); });
   waves.fill_tier();
   for (int wave = 0; wave < 150 && !HasFailure(); ++wave) waves.run_wave();
   waves.say_what_was_done();
@@ -278,7 +287,7 @@ TEST_P(InjectionTest, WhatIsInjectedIsFoundAndNothingElse) {
   EXPECT_GT(waves.num_replaced(), 0U);
   // Swaps need two blocks in one copy, which not every way has.
   using enum InjectionKind;
-  for (const InjectionKind kind : {kFlip, kWrongSlot, kOldVersion, kShort}) {
+  for (const InjectionKind kind : {kFlip, kWrongSlot, kOldVersion, InjectionKind::kShort}) {
     for (const InjectionWay way : {InjectionWay::kToTier, InjectionWay::kFromTier}) {
       EXPECT_EQ(waves.kinds().count({way, kind}), 1U) << to_string(way) << " " << to_string(kind);
     }
@@ -290,7 +299,7 @@ TEST_P(InjectionTest, WhatIsInjectedIsFoundAndNothingElse) {
 
 TEST_P(InjectionTest, NothingIsFoundWhereNothingIsInjected) {
   Rig rig(with_tags(GetParam()));
-  Waves waves(rig, seed(), [&rig] { return gpu::take_injections(*rig.device); });
+  Waves waves(rig, kShort, seed(), [&rig] { return gpu::take_injections(*rig.device); });
   waves.fill_tier();
   for (int wave = 0; wave < 20 && !HasFailure(); ++wave) waves.run_wave();
   EXPECT_EQ(waves.num_found(), 0U);
@@ -304,7 +313,7 @@ TEST_P(InjectionTest, ASlowLinkInjectsToo) {
                   .inject = {.probability = 0.02},
                   .seed = seed()};
   Rig rig(options);
-  Waves waves(rig, seed(), [&rig] { return gpu::take_injections(*rig.device); });
+  Waves waves(rig, kShort, seed(), [&rig] { return gpu::take_injections(*rig.device); });
   waves.fill_tier();
   for (int wave = 0; wave < 10 && !HasFailure(); ++wave) waves.run_wave();
   EXPECT_GT(waves.num_found(), 0U);
@@ -313,22 +322,23 @@ TEST_P(InjectionTest, ASlowLinkInjectsToo) {
 TEST(InjectionSoak, EveryInjectionIsFoundAndNoneIsInvented) {
   using Clock = std::chrono::steady_clock;
   const auto seconds = number_from_environment("KVFERRY_SOAK_SECONDS");
-  const auto blocks = number_from_environment("KVFERRY_SOAK_BLOCKS");
-  if (!seconds && !blocks) GTEST_SKIP() << "set KVFERRY_SOAK_SECONDS or KVFERRY_SOAK_BLOCKS";
+  const std::uint64_t blocks = number_from_environment("KVFERRY_SOAK_BLOCKS")
+                                   .value_or(seconds ? ~std::uint64_t{0} : kBriefBlocks);
   const auto end = Clock::now() + std::chrono::seconds(seconds.value_or(std::uint64_t{1} << 30));
   std::uint64_t its_seed = number_from_environment("KVFERRY_SEED").value_or(std::random_device()());
   std::uint64_t num_checked = 0;
   constexpr std::array kPaths{CopyPath::kBatch, CopyPath::kKernel, CopyPath::kStaged,
                               CopyPath::kPerRun};
-  for (std::size_t round = 0; Clock::now() < end && num_checked < blocks.value_or(~0ULL); ++round) {
+  for (std::size_t round = 0; Clock::now() < end && num_checked < blocks; ++round) {
     SCOPED_TRACE("KVFERRY_SEED=" + std::to_string(its_seed));
-    RigOptions options = with_tags(kPaths[round % kPaths.size()]);
-    options.link = {.inject = {.probability = 1e-3}, .seed = its_seed};
+    RigOptions options = with_tags(kPaths[round % kPaths.size()], kSoak);
+    options.link = {.inject = {.probability = 2e-4}, .seed = its_seed};
     Rig rig(options);
-    Waves waves(rig, its_seed, [&rig] { return gpu::take_injections(*rig.device); });
+    Waves waves(rig, kSoak, its_seed, [&rig] { return gpu::take_injections(*rig.device); });
     waves.fill_tier();
-    // A second and more of each way.
-    for (int wave = 0; wave < 20000 && Clock::now() < end; ++wave) {
+    // Some seconds of each way.
+    for (int wave = 0; wave < 2000 && Clock::now() < end; ++wave) {
+      if (num_checked + waves.num_checked() >= blocks) break;
       waves.run_wave();
       ASSERT_FALSE(::testing::Test::HasFailure());
     }
@@ -374,7 +384,7 @@ TEST_P(StandInInjectionTest, TheKernelsSumsFindWhatTheStandInInjects) {
     RigOptions options = with_tags(path);
     options.make_device = is_hip ? &hip_stand_in : &cuda_stand_in;
     Rig rig(options);
-    Waves waves(rig, seed(), [&control] { return control.take_injections(); });
+    Waves waves(rig, kShort, seed(), [&control] { return control.take_injections(); });
     // Only now: the rig writes the pool by way of registered memory, too.
     control.inject({.probability = 0.01}, seed());
     waves.fill_tier();
