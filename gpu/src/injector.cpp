@@ -16,6 +16,8 @@ namespace {
 
 using What = InjectionEvent::What;
 
+/// There and back, and at rest.
+constexpr std::uint64_t kWays = 3;
 constexpr int kMostTries = 16;
 constexpr std::array kInCopy{InjectionKind::kFlip, InjectionKind::kSwap, InjectionKind::kWrongSlot,
                              InjectionKind::kOldVersion, InjectionKind::kShort};
@@ -71,12 +73,14 @@ void Injector::copy(InjectionWay way, std::span<const CopyRun> runs) {
   const MutexLock lock(mutex_);
   const bool stores = way == InjectionWay::kToTier;
   std::vector<Part> parts = stores ? parts_to_tier(runs) : parts_from_tier(runs);
-  std::vector<std::size_t> struck = draw(parts.size());
-  std::erase_if(struck, [&](std::size_t /*i*/) KVFERRY_REQUIRES(mutex_) {
-    const bool rests = below(3) == 0 && !slots_.empty();
-    if (rests) strike_in_tier();
-    return rests;
-  });
+  std::vector<std::size_t> struck;
+  for (const std::size_t i : draw(parts.size())) {
+    if (below(kWays) != 0 || slots_.empty()) {
+      struck.push_back(i);
+    } else {
+      strike_in_tier();
+    }
+  }
   std::vector<std::byte> before;
   if (!struck.empty()) {
     for (const Part& part : parts) before.insert(before.end(), part.to, part.to + part.bytes);
