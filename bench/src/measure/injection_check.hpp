@@ -22,8 +22,6 @@ struct InjectionCheck {
   std::uint64_t num_found = 0;      ///< Damaged blocks that the tags found.
   std::uint64_t num_missed = 0;     ///< Arrived and not found.
   std::uint64_t num_invented = 0;   ///< Found and not arrived.
-
-  [[nodiscard]] bool agrees() const { return num_missed == 0 && num_invented == 0; }
 };
 
 [[nodiscard]] std::string to_text(const InjectionCheck& check);
