@@ -65,8 +65,15 @@ void Injector::know_blocks(std::uintptr_t packed, std::uint64_t count, std::uint
   const std::uintptr_t end = packed + count * block_bytes;
   auto next = packed_.upper_bound(packed);
   if (next != packed_.begin() && std::prev(next)->second.end > packed) --next;
-  while (next != packed_.end() && next->first < end) next = packed_.erase(next);
-  packed_[packed] = {end, block_bytes};
+  while (next != packed_.end() && next->first < end) {
+    const auto [begin, older] = *next;
+    packed_.erase(next);
+    if (begin < packed) packed_[begin] = {packed, older.first, older.block_bytes};
+    if (older.end > end) packed_[end] = older;
+    next = packed_.lower_bound(packed);
+    if (older.end > end) break;
+  }
+  packed_[packed] = {end, packed, block_bytes};
 }
 
 void Injector::copy(InjectionWay way, std::span<const CopyRun> runs) {
@@ -132,9 +139,10 @@ std::vector<Injector::Part> Injector::parts_to_tier(std::span<const CopyRun> run
 std::uint64_t Injector::block_bytes_at(std::uintptr_t packed, std::uint64_t most) const {
   const auto next = packed_.upper_bound(packed);
   if (next == packed_.begin()) return most;
-  const auto& [begin, ring] = *std::prev(next);
-  if (packed >= ring.end) return most;
-  return std::min(most, ring.block_bytes - (packed - begin) % ring.block_bytes);
+  const Gathered& gathered = std::prev(next)->second;
+  if (packed >= gathered.end) return most;
+  const std::uint64_t in_block = (packed - gathered.first) % gathered.block_bytes;
+  return std::min(most, gathered.block_bytes - in_block);
 }
 
 std::vector<Injector::Part> Injector::parts_from_tier(std::span<const CopyRun> runs) {

@@ -51,8 +51,10 @@ class Injector {
     InjectionEvent cause = {};  ///< The last one that touched it.
   };
   using Slots = std::map<std::uintptr_t, Slot>;
-  struct Ring {
+  /// What is left of the packed blocks of a gather, parts of which later ones have overwritten.
+  struct Gathered {
     std::uintptr_t end = 0;
+    std::uintptr_t first = 0;  ///< Where its first block was.
     std::uint64_t block_bytes = 0;
   };
   /// A block of a copy, or the part of it that one run has.
@@ -115,7 +117,7 @@ class Injector {
   std::uint64_t until_next_ KVFERRY_GUARDED_BY(mutex_) = 0;  ///< Blocks that are not struck.
   std::uint64_t num_injections_ KVFERRY_GUARDED_BY(mutex_) = 0;
   Slots slots_ KVFERRY_GUARDED_BY(mutex_);
-  std::map<std::uintptr_t, Ring> packed_ KVFERRY_GUARDED_BY(mutex_);
+  std::map<std::uintptr_t, Gathered> packed_ KVFERRY_GUARDED_BY(mutex_);
   std::vector<InjectionEvent> events_ KVFERRY_GUARDED_BY(mutex_);
   std::ofstream file_ KVFERRY_GUARDED_BY(mutex_);
 };

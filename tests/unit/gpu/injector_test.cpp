@@ -203,6 +203,27 @@ TEST(Injector, TwoOfOneSeedDoTheSame) {
   }
 }
 
+// A ring is given back in other parts than it was taken.
+TEST(Injector, BlocksOfAGatherStayKnownWhenALaterOneOverwritesTheirNeighbours) {
+  Bytes ring(8 * kBlockBytes);
+  Bytes tier(8 * kBlockBytes, 7);
+  for (const std::uint64_t other_bytes : {kBlockBytes, kBlockBytes / 4}) {
+    Injector injector({.probability = 1}, 3);
+    injector.know_blocks(address(ring[0]), 8, kBlockBytes);
+    injector.know_blocks(address(ring[2 * kBlockBytes]), kBlockBytes / other_bytes, other_bytes);
+    const CopyRun run{
+        .destination = address(tier[0]), .source = address(ring[0]), .bytes = ring.size()};
+    injector.copy(InjectionWay::kToTier, {&run, 1});
+    std::set<std::uint64_t> offsets;
+    for (const InjectionEvent& event : injector.take())
+      offsets.insert(event.slot - run.destination);
+    for (const std::uint64_t block : {0, 1, 3, 4, 5, 6, 7}) {
+      EXPECT_EQ(offsets.count(block * kBlockBytes), 1U) << block;
+    }
+    EXPECT_EQ(offsets.size(), 7 + kBlockBytes / other_bytes);
+  }
+}
+
 // Its damage ends with it, and whatever is stored there later is another block.
 TEST(Injector, MemoryThatWasGivenBackIsForgotten) {
   Memory memory(1);
