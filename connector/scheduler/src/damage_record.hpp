@@ -15,14 +15,17 @@ namespace kvferry::connector {
 /// can still be trusted. Called by the scheduler's thread alone.
 class DamageRecord {
  public:
-  /// If this many loads in a row of one rank have damaged blocks, that is no accident.
+  /// If this many loads in a row of one rank find new damaged blocks, that is no accident.
   static constexpr std::uint32_t kMostInARow = 3;
 
   explicit DamageRecord(std::uint32_t world_size)
       : in_a_row_(world_size), num_damaged_(world_size) {}
 
-  /// A load has ended on the rank with this many damaged blocks (0: without).
-  void note_load(RankId rank, std::size_t num_damaged);
+  /// A load has ended well on the rank.
+  void note_good_load(RankId rank) { in_a_row_.at(rank.value()) = 0; }
+  /// A load has ended on the rank with this many damaged blocks. `num_new` of them were not known
+  /// before: several requests can load one damaged block at the same time.
+  void note_damaged_load(RankId rank, std::size_t num_damaged, std::size_t num_new);
   /// The rank has read a slot again without a load, and it was damaged.
   void note_scrubbed(RankId rank) { ++num_damaged_[rank.value()]; }
   /// The rank with too many damaged loads in a row. It stays distrusted.
@@ -31,7 +34,7 @@ class DamageRecord {
   [[nodiscard]] std::span<const std::uint64_t> num_damaged() const { return num_damaged_; }
 
  private:
-  std::vector<std::uint32_t> in_a_row_;  ///< Damaged loads in a row up to now, by rank.
+  std::vector<std::uint32_t> in_a_row_;  ///< Loads with new damage in a row up to now, by rank.
   std::vector<std::uint64_t> num_damaged_;
   std::optional<RankId> distrusted_;
 };

@@ -182,9 +182,7 @@ bool LoadBook::mark_ended(RankId rank, const TransferEnded& ended) {
   } else if (ended.outcome == Outcome::kFailed) {
     found->second.failed_undamaged = true;
   }
-  if (ended.outcome == Outcome::kDone || !ended.damaged.empty()) {
-    damage_.note_load(rank, ended.damaged.size());
-  }
+  if (ended.outcome == Outcome::kDone) damage_.note_good_load(rank);
   return true;
 }
 
@@ -248,6 +246,9 @@ void LoadBook::withdraw(const Damage& damage) {
     const auto more = cpu_tier::TierWithdrawals(tier_).withdraw(part.lease, slots);
     withdrawn.insert(withdrawn.end(), more.begin(), more.end());
   }
+  const auto is_new = [](const cpu_tier::WithdrawnSlot& one) { return one.key.has_value(); };
+  const auto num_new = std::count_if(withdrawn.begin(), withdrawn.end(), is_new);
+  damage_.note_damaged_load(damage.rank, withdrawn.size(), static_cast<std::size_t>(num_new));
   damage_lines_.push_back("rank " + std::to_string(damage.rank.value()) + " loaded " +
                           std::to_string(withdrawn.size()) + " of " +
                           std::to_string(num_leases(load)) + " blocks of request " +

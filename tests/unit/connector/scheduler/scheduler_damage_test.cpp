@@ -269,5 +269,18 @@ TEST_F(SchedulerDamageTest, OrdersNameTheBlocksByNumber) {
   fold_ends(store);
 }
 
+// A flipped bit in a prompt that many requests share.
+TEST_F(SchedulerTrustTest, OneDamagedBlockThatSeveralRequestsLoadIsOneAccident) {
+  std::vector<StepPlan> steps;
+  for (const char* const id : {"a", "b", "c", "d"}) steps.push_back(send(id));
+  const SlotId damaged = slot_of(steps[0], 3);
+  for (const StepPlan& step : steps) {
+    ASSERT_EQ(slot_of(step, 3), damaged);
+    fold({finds_damaged(kRankA, step, {damaged}), ends(kRankB, step)});
+  }
+  EXPECT_EQ(view().damaged_blocks, (std::vector<std::uint64_t>{4, 0}));
+  EXPECT_EQ(num_hit({1, 2, 3, 4}), 3U) << "the tier still serves";
+}
+
 }  // namespace
 }  // namespace kvferry::connector
