@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvferry/base/batch_copy.hpp"
 
-#include "kvferry/base/streaming_copy.hpp"
-
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
@@ -18,19 +16,6 @@ constexpr std::uint64_t kMostPart = std::uint64_t{1} << 20U;
 
 std::byte* at(std::uintptr_t address) {
   return reinterpret_cast<std::byte*>(address);  // NOLINT(performance-no-int-to-ptr)
-}
-
-/// Prefetches `run`, which is copied after `last`, if it is at another place. The processor itself
-/// prefetches only memory that continues what it reads, so each of many small fragments would wait
-/// for memory. They would also wait for address translations, at source and destination; a
-/// prefetched line brings the translation of its page.
-void ask_for(const CopyRun& run, const CopyRun& last) {
-  constexpr std::uint64_t kLine = 64;
-  constexpr std::uint64_t kLines = 8;
-  if (run.destination != last.destination + last.bytes) __builtin_prefetch(at(run.destination));
-  if (run.source == last.source + last.bytes) return;
-  const std::uint64_t bytes = std::min(run.bytes, kLine * kLines);
-  for (std::uint64_t i = 0; i < bytes; i += kLine) __builtin_prefetch(at(run.source + i));
 }
 
 }  // namespace
@@ -59,19 +44,28 @@ std::vector<BatchCopy::Part> BatchCopy::parts(std::uint64_t end, std::uint32_t n
 }
 
 void BatchCopy::copy(const Part& part) const {
-  std::uint64_t left = part.bytes;
-  std::uint64_t offset = part.offset;
-  for (std::size_t i = part.run; left > 0; ++i, offset = 0) {
-    const CopyRun& run = runs_[i];
-    if (streams_ && i + 1 < runs_.size()) ask_for(runs_[i + 1], run);
-    const std::uint64_t bytes = std::min(run.bytes - offset, left);
-    std::byte* const destination = at(run.destination + offset);
-    const std::byte* const source = at(run.source + offset);
+  for_each(part, [this](std::size_t run, std::uint64_t offset, std::uint64_t bytes) {
+    std::byte* const destination = at(runs_[run].destination + offset);
+    const std::byte* const source = at(runs_[run].source + offset);
     streams_ ? copy_streaming(destination, source, bytes)
              : static_cast<void>(std::memcpy(destination, source, bytes));
-    left -= bytes;
-  }
-  if (streams_) finish_streaming();
+  });
+}
+
+// The next run is asked for if it is at another place. The processor itself prefetches only memory
+// that continues what it reads, so each of many small fragments would wait for memory. They would
+// also wait for address translations, at source and destination; a prefetched line brings the
+// translation of its page.
+void BatchCopy::ask_for_next(std::size_t run) const {
+  constexpr std::uint64_t kLine = 64;
+  constexpr std::uint64_t kLines = 8;
+  if (run + 1 == runs_.size()) return;
+  const CopyRun& last = runs_[run];
+  const CopyRun& next = runs_[run + 1];
+  if (next.destination != last.destination + last.bytes) __builtin_prefetch(at(next.destination));
+  if (next.source == last.source + last.bytes) return;
+  const std::uint64_t bytes = std::min(next.bytes, kLine * kLines);
+  for (std::uint64_t i = 0; i < bytes; i += kLine) __builtin_prefetch(at(next.source + i));
 }
 
 }  // namespace kvferry

@@ -5,14 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
-#if defined(__has_feature)
-#define KVFERRY_HAS_FEATURE(feature) __has_feature(feature)
-#else
-#define KVFERRY_HAS_FEATURE(feature) 0
-#endif
-#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && \
-    !KVFERRY_HAS_FEATURE(address_sanitizer) && !KVFERRY_HAS_FEATURE(thread_sanitizer)
-#define KVFERRY_STREAMING_STORES 1
+#if defined(KVFERRY_STREAMING_STORES)
 #include <immintrin.h>
 #endif
 

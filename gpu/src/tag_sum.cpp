@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvferry/gpu/tag_sum.hpp"
 
+#include "kvferry/base/streaming_copy.hpp"
+
 #include "kernels/tag_weights.hpp"
 #include "row_sum_avx2.hpp"
+#include "row_sum_avx512.hpp"
 
 #include <algorithm>
 #include <array>
@@ -90,7 +93,9 @@ std::uint64_t sum_in_row(std::span<const std::byte> bytes, std::uint64_t offset,
   if (bytes.size() < kRowBytes) {
     sum = part_sum(bytes, offset % kRowBytes);
   } else {
-    sum = has_avx2() ? row_sum_avx2(bytes.data(), next) : row_sum(bytes.data());
+    sum = has_avx512() ? row_sum_avx512(bytes.data(), next)
+          : has_avx2() ? row_sum_avx2(bytes.data(), next)
+                       : row_sum(bytes.data());
   }
   return sum * tag_row(offset / kRowBytes);
 }
@@ -113,18 +118,50 @@ std::uint64_t tag_sum(std::span<const std::byte> bytes, std::uint64_t offset) {
   return sum;
 }
 
-// It goes row by row, because a row is still in the cache when it is summed. A copy is faster than
-// a loop that stores while it sums, because such stores read each line of the destination before
-// they write it.
+// It goes row by row, because a row is still in the cache when it is summed. With AVX-512 it copies
+// and sums in one pass. Without, a copy is faster than a loop that stores while it sums.
 std::uint64_t copy_and_sum(std::byte* to, std::span<const std::byte> bytes, std::uint64_t offset) {
   std::uint64_t sum = 0;
   while (!bytes.empty()) {
-    const std::size_t count = bytes_in_row(offset, bytes.size());
-    std::memcpy(to, bytes.data(), count);
-    bytes = bytes.subspan(count);
-    sum += sum_in_row({to, count}, offset, bytes.data());
-    offset += count;
-    to += count;
+    const auto part = bytes.first(bytes_in_row(offset, bytes.size()));
+    bytes = bytes.subspan(part.size());
+    if (part.size() == kRowBytes && has_avx512()) {
+      sum += copy_row_avx512(to, part.data()) * tag_row(offset / kRowBytes);
+    } else {
+      std::memcpy(to, part.data(), part.size());
+      sum += sum_in_row({to, part.size()}, offset, bytes.data());
+    }
+    offset += part.size();
+    to += part.size();
+  }
+  return sum;
+}
+
+// Only whole lines of the destination are streamed before the end: the processor would write each
+// half of a line to memory by itself.
+std::uint64_t copy_streaming_and_sum(std::byte* to, std::span<const std::byte> bytes,
+                                     std::uint64_t offset) {
+  constexpr std::size_t kLine = 64;
+  const auto past_line = [to](std::size_t at) {
+    return reinterpret_cast<std::uintptr_t>(to + at) % kLine;
+  };
+  std::uint64_t sum = 0;
+  std::size_t num_copied = 0;
+  for (std::size_t at = 0; at < bytes.size();) {
+    const auto part = bytes.subspan(at, bytes_in_row(offset + at, bytes.size() - at));
+    if (part.size() == kRowBytes && has_avx2() && past_line(at) == 0) {
+      const auto stream_row = has_avx512() ? &stream_row_avx512 : &stream_row_avx2;
+      sum += stream_row(to + at, part.data()) * tag_row((offset + at) / kRowBytes);
+      at += part.size();
+      num_copied = at;
+      continue;
+    }
+    sum += sum_in_row(part, offset + at, part.data() + part.size());
+    at += part.size();
+    const std::size_t end = at == bytes.size() ? at : at - std::min(past_line(at), at);
+    if (end <= num_copied) continue;
+    copy_streaming(to + num_copied, bytes.data() + num_copied, end - num_copied);
+    num_copied = end;
   }
   return sum;
 }

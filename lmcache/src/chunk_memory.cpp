@@ -28,7 +28,7 @@ constexpr std::uint64_t kBytesBeforeServing = std::uint64_t{2} << 30U;
 
 /// Stands for the division (store_geometry.hpp), the records (slot_record.hpp) and the digests
 /// (object_key.hpp). Versions that differ in one of them have different name spaces.
-constexpr std::uint64_t kNameSpace = stable_hash("kvferry.lmcache object store, layout 3");
+constexpr std::uint64_t kNameSpace = stable_hash("kvferry.lmcache object store, layout 4");
 
 void append_sentence(std::string& text, const std::string& sentence) {
   if (!text.empty()) text += "; ";

@@ -4,6 +4,7 @@
 #include "kvferry/base/copy_threads.hpp"
 #include "kvferry/base/error.hpp"
 #include "kvferry/base/test_hooks.hpp"
+#include "kvferry/gpu/tag_sum.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -29,13 +30,18 @@ std::uint64_t bytes_of(const std::vector<CopyRun>& runs) {
                          [](std::uint64_t sum, const CopyRun& run) { return sum + run.bytes; });
 }
 
+std::byte* at(std::uintptr_t address) {
+  return reinterpret_cast<std::byte*>(address);  // NOLINT(performance-no-int-to-ptr)
+}
+
 }  // namespace
 
 CopyJob::CopyJob(std::vector<CopyRun> runs, std::uint32_t num_threads,
-                 std::uint64_t streaming_bytes)
+                 std::uint64_t streaming_bytes, CopySums sums)
     : runs_(std::move(runs)),
       num_bytes_(bytes_of(runs_)),
-      batch_(runs_, num_bytes_, streaming_bytes) {
+      batch_(runs_, num_bytes_, streaming_bytes),
+      sums_(sums == CopySums::kMade ? runs_.size() : 0) {
   if (num_bytes_ < BatchCopy::kSharedBytes) {
     parts_.push_back({.run = 0, .offset = 0, .bytes = num_bytes_});
   } else {
@@ -48,9 +54,20 @@ bool CopyJob::copy_next() noexcept {
   const std::uint32_t mine = next_.fetch_add(1, std::memory_order_relaxed);
   if (mine >= num_parts()) return false;
   KVFERRY_PAUSE_POINT("lmcache.before_part");
-  batch_.copy(parts_[mine]);
+  copy(parts_[mine]);
   ended(1);
   return true;
+}
+
+void CopyJob::copy(const BatchCopy::Part& part) noexcept {
+  if (sums_.empty()) return batch_.copy(part);
+  const auto copy_and_sum = batch_.streams() ? &gpu::copy_streaming_and_sum : &gpu::copy_and_sum;
+  batch_.for_each(part, [&](std::size_t number, std::uint64_t offset, std::uint64_t bytes) {
+    const CopyRun& run = runs_[number];
+    const std::uint64_t sum =
+        copy_and_sum(at(run.destination + offset), {at(run.source + offset), bytes}, offset);
+    std::atomic_ref(sums_[number]).fetch_add(sum, std::memory_order_relaxed);
+  });
 }
 
 void CopyJob::give_up() noexcept {

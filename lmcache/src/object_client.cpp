@@ -45,11 +45,6 @@ std::vector<std::uint64_t> sizes_of(const auto& buffers) {
   return sizes;
 }
 
-CopyRun run_of(std::byte* destination, const std::byte* source, std::uint64_t bytes) {
-  return {reinterpret_cast<std::uintptr_t>(destination), reinterpret_cast<std::uintptr_t>(source),
-          bytes};
-}
-
 }  // namespace
 
 /// The duty to complete a batch after it was accepted. If an object of this class is dropped, it
@@ -81,13 +76,34 @@ class ObjectClient::Accepted {
   Node node_;
 };
 
+/// The copies of a batch, and which key each of them is of.
+struct ObjectClient::Copies {
+  explicit Copies(std::size_t of_keys) : num_keys(of_keys) {
+    runs.reserve(num_keys);
+    keys.reserve(num_keys);
+  }
+  void add(std::size_t key, std::byte* destination, const std::byte* source, std::uint64_t bytes) {
+    if (bytes == 0) return;
+    runs.push_back({reinterpret_cast<std::uintptr_t>(destination),
+                    reinterpret_cast<std::uintptr_t>(source), bytes});
+    keys.push_back(key);
+  }
+
+  std::size_t num_keys;
+  std::vector<CopyRun> runs;
+  std::vector<std::size_t> keys;  ///< By run.
+};
+
 /// Copies between a batch's buffers and its places in the store. begin() takes over the batch and
 /// the places; end(), which is called once, gives them back.
 template <typename Values>
 class ObjectClient::Transfer : public CopyJob {
  public:
-  Transfer(ObjectClient& client, std::vector<CopyRun> runs, std::uint64_t streaming_bytes)
-      : CopyJob(std::move(runs), client.pool_.num_threads(), streaming_bytes), client_(client) {}
+  Transfer(ObjectClient& client, Copies copies, std::uint64_t streaming_bytes)
+      : CopyJob(std::move(copies.runs), client.pool_.num_threads(), streaming_bytes, client.sums_),
+        client_(client),
+        keys_(std::move(copies.keys)),
+        sums_of_keys_(client.sums_ == CopySums::kMade ? copies.num_keys : 0) {}
   void begin(Accepted&& accepted, Values&& values) noexcept {
     accepted_.emplace(std::move(accepted));
     values_ = std::move(values);
@@ -102,8 +118,15 @@ class ObjectClient::Transfer : public CopyJob {
     accepted_->end();
   }
   virtual void give_back(CopyEnd how, Completion& completion) noexcept = 0;
+  /// The sum of each key, which is 0 of those without bytes; empty if none are made.
+  [[nodiscard]] std::span<const std::uint64_t> sums_of_keys() {
+    for (std::size_t i = 0; i < sums().size(); ++i) sums_of_keys_[keys_[i]] = sums()[i];
+    return sums_of_keys_;
+  }
 
   ObjectClient& client_;
+  const std::vector<std::size_t> keys_;  ///< By run.
+  std::vector<std::uint64_t> sums_of_keys_;
   std::optional<Accepted> accepted_;
   Values values_;
 };
@@ -116,7 +139,7 @@ class ObjectClient::SetJob final : public Transfer<WritableValues> {
   void give_back(CopyEnd how, Completion& /*completion*/) noexcept override {
     if (how == CopyEnd::kGivenUp) return client_.store_->abort(std::move(values_));
     KVFERRY_PAUSE_POINT("lmcache.before_commit");
-    client_.store_->commit(std::move(values_));
+    client_.store_->commit(std::move(values_), sums_of_keys());
     client_.stored_bytes_ += num_bytes();
   }
 };
@@ -127,17 +150,37 @@ class ObjectClient::GetJob final : public Transfer<ReadableValues> {
 
  private:
   void give_back(CopyEnd how, Completion& completion) noexcept override {
+    std::vector<bool>& found = *completion.found;
+    if (how == CopyEnd::kGivenUp || !refuse_damaged(found)) found.assign(found.size(), false);
     client_.store_->release(std::move(values_));
-    if (how == CopyEnd::kGivenUp) {
-      completion.found->assign(completion.found->size(), false);
-    } else {
-      client_.loaded_bytes_ += num_bytes();
+    const auto num_hits = static_cast<std::uint64_t>(std::count(found.begin(), found.end(), true));
+    client_.num_hits_ += num_hits;
+    client_.num_misses_ += found.size() - num_hits;
+    for (std::size_t i = 0; i < keys_.size(); ++i) {
+      if (found[keys_[i]]) client_.loaded_bytes_ += runs()[i].bytes;
     }
+  }
+  /// Returns false if there is no memory for it.
+  bool refuse_damaged(std::vector<bool>& found) noexcept {
+    const std::span<const std::uint64_t> sums = sums_of_keys();
+    if (sums.empty()) return true;
+    try {
+      for (const std::size_t key : client_.store_->withdraw_damaged(values_, sums)) {
+        found[key] = false;
+      }
+    } catch (const std::bad_alloc&) {
+      return false;
+    }
+    return true;
   }
 };
 
-ObjectClient::ObjectClient(std::unique_ptr<ObjectStore> store, std::uint32_t num_workers)
-    : store_(std::move(store)), event_fd_(make_event_fd()), pool_(num_workers) {}
+ObjectClient::ObjectClient(std::unique_ptr<ObjectStore> store, std::uint32_t num_workers,
+                           Verification verify)
+    : store_(std::move(store)),
+      sums_(verify == Verification::kAll ? CopySums::kMade : CopySums::kNone),
+      event_fd_(make_event_fd()),
+      pool_(num_workers) {}
 
 ObjectClient::~ObjectClient() {
   close();
@@ -201,14 +244,13 @@ BatchId ObjectClient::submit_set(std::span<const std::string_view> keys,
       return id;
     }
     places = std::move(reserved).value();
-    std::vector<CopyRun> runs;
-    runs.reserve(keys.size());
+    Copies copies(keys.size());
     for (std::size_t i = 0; i < keys.size(); ++i) {
-      if (places.places()[i] == nullptr || values[i].empty()) continue;
-      runs.push_back(run_of(places.places()[i], values[i].data(), values[i].size()));
+      if (places.places()[i] == nullptr) continue;
+      copies.add(i, places.places()[i], values[i].data(), values[i].size());
     }
     if (KVFERRY_FAULT_POINT("lmcache.set")) throw std::bad_alloc();
-    const auto job = std::make_shared<SetJob>(*this, std::move(runs), BatchCopy::kStreamingBytes);
+    const auto job = std::make_shared<SetJob>(*this, std::move(copies), BatchCopy::kStreamingBytes);
     job->begin(std::move(accepted), std::move(places));
     start(job, CopyUrgency::kStore);
   } catch (...) {
@@ -230,20 +272,14 @@ BatchId ObjectClient::submit_get(std::span<const std::string_view> keys,
   try {
     std::vector<bool>& found = accepted.completion().found.emplace(keys.size());
     places = store_->lease(keys, sizes_of(buffers));
-    std::vector<CopyRun> runs;
-    runs.reserve(keys.size());
-    std::uint64_t num_hits = 0;
+    Copies copies(keys.size());
     for (std::size_t i = 0; i < keys.size(); ++i) {
       if (places.places()[i] == nullptr) continue;
       found[i] = true;
-      ++num_hits;
-      if (buffers[i].empty()) continue;
-      runs.push_back(run_of(buffers[i].data(), places.places()[i], buffers[i].size()));
+      copies.add(i, buffers[i].data(), places.places()[i], buffers[i].size());
     }
     if (KVFERRY_FAULT_POINT("lmcache.get")) throw std::bad_alloc();
-    const auto job = std::make_shared<GetJob>(*this, std::move(runs), kStreamingLoadBytes);
-    num_hits_ += num_hits;
-    num_misses_ += keys.size() - num_hits;
+    const auto job = std::make_shared<GetJob>(*this, std::move(copies), kStreamingLoadBytes);
     job->begin(std::move(accepted), std::move(places));
     start(job, CopyUrgency::kLoad);
   } catch (...) {

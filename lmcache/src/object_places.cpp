@@ -109,6 +109,7 @@ void ObjectStore::write_record(const SizeClass& of, SlotId slot, std::string_vie
   SlotRecord& record = this->record(of, slot);
   record.value_bytes = value_bytes;
   record.key_bytes = key.size();
+  record.tag = SlotRecord::kNoTag;
   const bool is_inline = key.size() <= SlotRecord::kInlineKeyBytes;
   std::copy(key.begin(), key.end(),
             is_inline ? record.key.data() : reinterpret_cast<char*>(place(of, slot) + value_bytes));

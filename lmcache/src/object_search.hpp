@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "kvferry/base/mixed_bits.hpp"
 #include "kvferry/lmcache/object_store.hpp"
 
 #include <algorithm>
@@ -44,6 +45,10 @@ struct ObjectStore::Search {
     }
     return some;
   }
+  /// What a value with that size is, as a number: its tag depends on it (slot_record.hpp).
+  [[nodiscard]] std::uint64_t identity(std::size_t key, std::uint64_t value_bytes) const {
+    return mixed_bits(digests[key].mixed() ^ mixed_bits(value_bytes));
+  }
   /// Ends the search for the keys `done`, an ascending part of `open`.
   void close(std::span<const std::size_t> done) {
     if (done.empty()) return;
@@ -63,6 +68,13 @@ struct ObjectStore::Search {
   std::vector<SlotId> slots;  ///< The slots of the readable keys.
   std::vector<std::size_t> writable;
 };
+
+template <class Values>
+void ObjectStore::enter(Values& values, std::size_t number, const SizeClass& of, SlotId slot,
+                        std::uint64_t identity) const {
+  values.places_[number] = place(of, slot);
+  values.described_[number] = {&record(of, slot), identity, slot, values.parts_.size() - 1};
+}
 
 /// The arguments of reserve(), and its search.
 struct ObjectStore::Batch {

@@ -53,8 +53,7 @@ Result<WritableValues, NotStored> ObjectStore::reserve(std::span<const std::stri
     }
     batch.sizes.push_back(*size);
   }
-  WritableValues values;
-  values.places_.resize(keys.size());
+  WritableValues values(keys.size());
   MutexLock lock(mutex_);
   const Step step(tier_);
   take_ready_chunks();
@@ -144,8 +143,10 @@ bool ObjectStore::reserve_class(const Batch& batch, std::uint32_t size, Writable
   values.parts_.push_back(std::move(reserved).value().hand_over());
   const std::span<const SlotId> slots = values.parts_.back().slots();
   for (std::size_t i = 0; i < which.size(); ++i) {
-    write_record(of, slots[i], batch.search.keys[which[i]], batch.value_bytes[which[i]]);
-    values.places_[which[i]] = place(of, slots[i]);
+    const std::size_t key = which[i];
+    const std::uint64_t bytes = batch.value_bytes[key];
+    write_record(of, slots[i], batch.search.keys[key], bytes);
+    enter(values, key, of, slots[i], batch.search.identity(key, bytes));
   }
   return true;
 }
@@ -163,7 +164,12 @@ void ObjectStore::settle_adopted(const Batch& batch, const SizeClass& of,
   }
 }
 
-void ObjectStore::commit(WritableValues&& values) noexcept {
+void ObjectStore::commit(WritableValues&& values, std::span<const std::uint64_t> sums) noexcept {
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    if (values.places_[i] == nullptr) continue;
+    values.described_[i].record->tag = value_tag(sums[i], values.described_[i].identity);
+  }
+  KVFERRY_PAUSE_POINT("lmcache.tagged");
   MutexLock lock(mutex_);
   for (cpu_tier::WritableSlots& slots : values.parts_) {
     tier_.commit(std::move(slots));
@@ -191,8 +197,7 @@ ReadableValues ObjectStore::lease(std::span<const std::string_view> keys,
     sizes[i] = geometry_.size_for(value_bytes[i], keys[i].size());
   }
   const std::vector<std::size_t> all = search.open;
-  ReadableValues values;
-  values.places_.resize(keys.size());
+  ReadableValues values(keys.size());
   MutexLock lock(mutex_);
   const Step step(tier_);
   take_ready_chunks();
@@ -211,14 +216,16 @@ ReadableValues ObjectStore::lease(std::span<const std::string_view> keys,
     std::vector<std::size_t> hits;
     for (std::size_t i = 0; i < search.readable.size(); ++i) {
       const std::size_t key = search.readable[i];
-      if (!has_value(one, search.slots[i], keys[key], value_bytes[key])) continue;
-      hits.push_back(key);
-      values.places_[key] = place(one, search.slots[i]);
+      if (has_value(one, search.slots[i], keys[key], value_bytes[key])) hits.push_back(key);
     }
     if (hits.empty()) continue;
     auto lease = tier_.lease(one.id, search.digests_in(one, hits));
     KVFERRY_CHECK(lease.ok(), "a readable key is gone under the store's lock");
     values.parts_.push_back(std::move(lease).value());
+    const std::span<const SlotId> slots = values.parts_.back().slots();
+    for (std::size_t i = 0; i < hits.size(); ++i) {
+      enter(values, hits[i], one, slots[i], search.identity(hits[i], value_bytes[hits[i]]));
+    }
   }
   return values;
 }
@@ -295,6 +302,7 @@ StoreSnapshot ObjectStore::snapshot() const {
   now.chunk_bytes = slabs.num_chunks * geometry_.chunk_bytes;
   now.ready_bytes = num_ready_ * geometry_.chunk_bytes;
   now.num_refused_total = num_refused_;
+  now.num_damaged_total = num_damaged_;
   now.num_size_classes = static_cast<std::uint32_t>(classes_.size());
   for (const SizeClass& one : classes_) {
     const cpu_tier::TierSnapshot& tier = slabs.classes[one.id.value()].tier;

@@ -337,11 +337,15 @@ class ObjectClient:
         """
     def submit_batch_get(self, keys: list[str], buffers: list[typing.Any]) -> int:
         """
-        Copies into each buffer the value that is held under its key with exactly its size; returns the batch's id. Raises Error after close().
+        Copies into each buffer the value that is held under its key with exactly its size; returns the batch's id. A value that is not what was stored is a miss, and its buffer is undefined. Raises Error after close().
         """
     def submit_batch_set(self, keys: list[str], buffers: list[typing.Any]) -> int:
         """
         Stores all values, or none; returns the batch's id. The buffers can be any contiguous ones, and must not change until the completion. Raises Error after close().
+        """
+    def take_warnings(self) -> list[str]:
+        """
+        Takes the lines about values that were found damaged since the last call.
         """
     def warning(self) -> str:
         """

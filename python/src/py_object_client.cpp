@@ -37,7 +37,12 @@ struct PyClientOptions {
   cpu_tier::Eviction eviction = cpu_tier::Eviction::kAdaptive;
   /// Number of copy threads; 0: chosen by the machine's processors.
   std::uint32_t num_workers = 0;
+  lmcache::Verification verify = lmcache::Verification::kAll;
 };
+
+lmcache::Verification verification(const OptionValue& value) {
+  return value.text() == "off" ? lmcache::Verification::kOff : lmcache::Verification::kAll;
+}
 
 template <auto Member>
 void set_memory(PyClientOptions& options, const OptionValue& value) {
@@ -54,6 +59,7 @@ constexpr OptionKey<PyClientOptions> kKeys[] = {
     {"huge_pages", set_field_by<page_kind, &PyClientOptions::memory, &MemoryOptions::pages>},
     {"num_workers", set_field<&PyClientOptions::num_workers>},
     {"eviction", set_field_by<eviction, &PyClientOptions::eviction>},
+    {"verify", set_field_by<verification, &PyClientOptions::verify>},
     {"shared_path", set_shared<&SharedMemoryOptions::path>},
     {"shared_keep", set_field_by<at_exit, &PyClientOptions::shared, &SharedMemoryOptions::at_exit>},
     {"shared_weight", set_shared<&SharedMemoryOptions::weight>},
@@ -69,7 +75,7 @@ std::unique_ptr<ObjectClient> make_client(const py::KWArgs<py::object>& given) {
   const py::gil_scoped_release unlocked;
   return std::make_unique<ObjectClient>(std::make_unique<lmcache::ObjectStore>(
                                             lmcache::make_memory(options.memory), options.eviction),
-                                        options.num_workers);
+                                        options.num_workers, options.verify);
 }
 
 void check_counts(const py::list& keys, const py::list& buffers) {
@@ -142,6 +148,7 @@ std::map<std::string, std::uint64_t> snapshot(const ObjectClient& client) {
   counts["num_stored_total"] = now.store.num_stored_total;
   counts["num_evicted_total"] = now.store.num_evicted_total;
   counts["num_refused_total"] = now.store.num_refused_total;
+  counts["num_damaged_total"] = now.store.num_damaged_total;
   counts["num_hits_total"] = now.num_hits_total;
   counts["num_misses_total"] = now.num_misses_total;
   counts["stored_bytes_total"] = now.stored_bytes_total;
@@ -169,7 +176,8 @@ void bind_object_client(py::module_& module) {
            "ones, and must not change until the completion. Raises Error after close().")
       .def("submit_batch_get", &submit_get, py::arg("keys"), py::arg("buffers"),
            "Copies into each buffer the value that is held under its key with exactly its size; "
-           "returns the batch's id. Raises Error after close().")
+           "returns the batch's id. A value that is not what was stored is a miss, and its buffer "
+           "is undefined. Raises Error after close().")
       .def("submit_batch_exists", &submit_keys<&ObjectClient::submit_exists>, py::arg("keys"),
            "Checks which keys are held; returns the batch's id. Raises Error after close().")
       .def("submit_batch_delete", &submit_keys<&ObjectClient::submit_delete>, py::arg("keys"),
@@ -189,6 +197,10 @@ void bind_object_client(py::module_& module) {
       .def(
           "warning", [](ObjectClient& client) { return client.store().memory().warning(); },
           "Returns a warning for the user; usually empty.",
+          py::call_guard<py::gil_scoped_release>())
+      .def(
+          "take_warnings", [](ObjectClient& client) { return client.store().take_warnings(); },
+          "Takes the lines about values that were found damaged since the last call.",
           py::call_guard<py::gil_scoped_release>());
 }
 

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kvferry import tiers
 
 from .conftest import make_model
 from .engine_runs import EngineRunner, Prompts, generate, num_tokens_from_tier
@@ -16,6 +18,7 @@ from .shared_memory import tier_file
 
 PROMPT_TOKENS = 330
 NUM_PROMPTS = 6
+PAGE_BYTES = 4096
 # vLLM computes at least the last token of a prompt itself.
 WHOLE_HITS = NUM_PROMPTS * (PROMPT_TOKENS // CHUNK_TOKENS) * CHUNK_TOKENS
 ENGINE: dict[str, Any] = {"num_gpu_blocks": 200}
@@ -91,6 +94,37 @@ def test_a_killed_servers_chunks_are_served_by_the_next(
         [again] = run(engines, server, "engine_driven", generate(prompts))
         assert again["tokens"] == expected
         assert num_tokens_from_tier(again) == WHOLE_HITS
+
+
+def flip_a_bit_of_each_page(tier: Path) -> None:
+    """Damage everything that a tier holds, and not what it says of that: records lie at the end of a chunk."""
+    figures = tiers.inspect(str(tier)).figures
+    num_chunks, chunk_bytes = figures["num_chunks"], figures["chunk_bytes"]
+    with tier.open("r+b") as file, mmap.mmap(file.fileno(), 0) as content:
+        arena = len(content) - num_chunks * chunk_bytes
+        for chunk in range(arena, len(content), chunk_bytes):
+            for page in range(chunk, chunk + chunk_bytes * 3 // 4, PAGE_BYTES):
+                if any(content[page : page + PAGE_BYTES]):
+                    content[page + 100] ^= 1
+
+
+def test_damaged_chunks_are_computed_and_the_log_says_so(
+    engines: EngineRunner, prompts: list[list[int]], expected: list[list[int]], tmp_path: Path, tier: Path
+) -> None:
+    params = {"capacity": "256MiB", "shared_path": str(tier)}
+    log = tmp_path / "log"
+    with lmcache_server(log, "engine_driven", adapter_params=params) as server:
+        run(engines, server, "engine_driven", generate(prompts), {"op": "empty_lmcache_l1", "url": server.url})
+        flip_a_bit_of_each_page(tier)
+        [again] = run(engines, server, "engine_driven", generate(prompts))
+        assert again["tokens"] == expected
+        assert num_tokens_from_tier(again) == 0
+        assert "is not what was stored: slot" in log.read_text(errors="replace")
+        # What was computed is stored again, at other places, and served.
+        run(engines, server, "engine_driven", {"op": "empty_lmcache_l1", "url": server.url})
+        [stored_again] = run(engines, server, "engine_driven", generate(prompts))
+        assert stored_again["tokens"] == expected
+        assert num_tokens_from_tier(stored_again) == WHOLE_HITS
 
 
 def test_what_one_server_stored_another_serves(

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// An object store whose records another program damages between its calls. An input is a list of
-// steps, each a byte and what it takes.
+// An object store whose records and values another program damages between its calls. An input is a
+// list of steps, each a byte and what it takes.
 #include "kvferry/base/check.hpp"
+#include "kvferry/gpu/tag_sum.hpp"
 
 #include "store_rig.hpp"
 
@@ -35,8 +36,8 @@ constexpr std::array<std::size_t, 6> kKeyBytes{1,
                                                3000};
 constexpr std::array<std::uint64_t, 12> kFigures{0,
                                                  1,
-                                                 240,
-                                                 241,
+                                                 SlotRecord::kInlineKeyBytes,
+                                                 SlotRecord::kInlineKeyBytes + 1,
                                                  1000,
                                                  4096,
                                                  16'000,
@@ -44,7 +45,7 @@ constexpr std::array<std::uint64_t, 12> kFigures{0,
                                                  0xffff'ffff,
                                                  std::uint64_t{1} << 63U,
                                                  ~std::uint64_t{0},
-                                                 ~std::uint64_t{0} - 240};
+                                                 ~std::uint64_t{0} - SlotRecord::kInlineKeyBytes};
 
 class Story {
  public:
@@ -105,48 +106,59 @@ class Story {
     auto reserved = store_->reserve(lmcache::keys_of(items), lmcache::sizes_of(items));
     if (!reserved.ok()) return;
     auto values = std::move(reserved).value();
+    std::vector<std::uint64_t> sums(1);
     if (std::byte* const place = values.places()[0]) {
       const auto value = lmcache::value_of(items[0].key, items[0].bytes);
-      if (!value.empty()) std::memcpy(place, value.data(), value.size());
+      sums[0] = gpu::copy_and_sum(place, value, 0);
       SlotRecord* const record = record_of(place, items[0]);
       damaged_.erase(record);
-      written_.push_back(record);
+      // The key may lie after the value.
+      forget_what_lies_in({place, items[0].bytes + items[0].key.size()});
+      forget_what_lies_in(std::as_writable_bytes(std::span(record, 1)));
+      written_.push_back({record, {place, items[0].bytes}});
     }
-    store_->commit(std::move(values));
+    store_->commit(std::move(values), sums);
   }
 
-  /// What is served is the key's, unless its record was damaged to say so.
+  /// What was there is not in use any more, and must not be damaged in place of what is.
+  void forget_what_lies_in(std::span<const std::byte> fresh) {
+    const auto meets = [&](std::span<const std::byte> old) {
+      return old.data() < fresh.data() + fresh.size() && fresh.data() < old.data() + old.size();
+    };
+    std::erase_if(written_, [&](const Written& old) {
+      return meets(old.value) || meets(std::as_bytes(std::span(old.record, 1)));
+    });
+  }
+
+  /// What is served is the key's, unless its record was damaged so that there is no tag.
   void get(const Item& wanted) {
     const std::vector<Item> items{wanted};
     auto values = store_->lease(lmcache::keys_of(items), lmcache::sizes_of(items));
     if (const std::byte* const place = values.places()[0]) {
       const std::vector<std::byte> found(place, place + wanted.bytes);
-      KVFERRY_CHECK(
-          damaged_.contains(record_of(place, wanted)) || lmcache::is_value_of(found, wanted.key),
-          "a value is served that is another key's");
+      const std::vector<std::uint64_t> sums{gpu::tag_sum(found, 0)};
+      const SlotRecord* const record = record_of(place, wanted);
+      const bool is_damaged = damaged_.contains(record);
+      const bool is_refused = !store_->withdraw_damaged(values, sums).empty();
+      KVFERRY_CHECK(is_refused || (is_damaged && record->tag == SlotRecord::kNoTag) ||
+                        lmcache::is_value_of(found, wanted.key),
+                    "a value is served that is another key's");
+      KVFERRY_CHECK(!is_refused || is_damaged, "a whole value is refused");
     }
     store_->release(std::move(values));
   }
 
   [[nodiscard]] SlotRecord* record_of(const std::byte* place, const Item& of) const {
-    const auto& geometry = memory_->geometry();
-    const auto size = geometry.size_for(of.bytes, of.key.size());
-    KVFERRY_CHECK(size.has_value(), "a value has a place that fits nowhere");
-    const auto offset = static_cast<std::uint64_t>(place - memory_->chunk(ChunkId(0)));
-    const lmcache::SlotSize& slots = geometry.sizes[*size];
-    const std::uint64_t index = offset % geometry.chunk_bytes / slots.bytes;
-    KVFERRY_CHECK(offset / geometry.chunk_bytes < geometry.num_chunks && index < slots.num_slots,
-                  "a value lies outside of its chunk's slots");
-    return &memory_->record(ChunkId(static_cast<std::uint32_t>(offset / geometry.chunk_bytes)),
-                            static_cast<std::uint32_t>(index));
+    return lmcache::record_at(*memory_, place, of);
   }
 
   void damage() {
     if (written_.empty()) return;
-    SlotRecord& record = *written_[byte() % written_.size()];
+    const Written& which = written_[byte() % written_.size()];
+    SlotRecord& record = *which.record;
     const std::uint8_t what = byte();
     const std::uint64_t figure = kFigures[byte() % kFigures.size()];
-    switch (what % 4) {
+    switch (what % 6) {
       case 0:
         record.value_bytes = figure;
         break;
@@ -156,17 +168,27 @@ class Story {
       case 2:
         record.key[figure % record.key.size()] ^= static_cast<char>(what);
         break;
+      case 3:
+        record.tag = figure;
+        break;
+      case 4:
+        if (!which.value.empty()) which.value[figure % which.value.size()] ^= std::byte{what};
+        break;
       default:
-        record = *written_[byte() % written_.size()];
+        record = *written_[byte() % written_.size()].record;
     }
     damaged_.insert(&record);
   }
 
+  struct Written {
+    SlotRecord* record;
+    std::span<std::byte> value;
+  };
+
   std::span<const std::uint8_t> input_;
   ChunkMemory* memory_ = nullptr;
   std::unique_ptr<ObjectStore> store_;
-  /// That ever were.
-  std::vector<SlotRecord*> written_;
+  std::vector<Written> written_;
   std::set<const SlotRecord*> damaged_;
 };
 

@@ -5,9 +5,12 @@ That verifies the last round only, and its first key holds zeros in zeroed buffe
 own, made anew each round, and load buffers are filled with something else before.
 """
 
+import mmap
+import os
 import random
 import select
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -55,6 +58,49 @@ def await_all(descriptor, take, tasks):
     return results
 
 
+def store(adapter, keys_of_batches, values_of_batches):
+    """Store batches that are all in flight at once."""
+    tasks = [
+        adapter.submit_store_task(keys, [memory_object(value) for value in values])
+        for keys, values in zip(keys_of_batches, values_of_batches, strict=True)
+    ]
+    results = await_all(
+        adapter.get_store_event_fd(), lambda found: found.update(adapter.pop_completed_store_tasks()), tasks
+    )
+    assert all(result.is_successful() for result in results.values())
+
+
+def bits(bitmap, count):
+    return [bitmap.test(i) for i in range(count)]
+
+
+def await_bitmaps(descriptor, query, tasks):
+    def take(found):
+        for task in tasks:
+            if task not in found and (bitmap := query(task)) is not None:
+                found[task] = bitmap
+
+    found = await_all(descriptor, take, tasks)
+    return [found[task] for task in tasks]
+
+
+def look_up(adapter, keys_of_batches):
+    """Whether each key is there, by batch; those that are stay locked."""
+    tasks = [adapter.submit_lookup_and_lock_task(keys, LAYOUT) for keys in keys_of_batches]
+    found = await_bitmaps(adapter.get_lookup_and_lock_event_fd(), adapter.query_lookup_and_lock_result, tasks)
+    return [bits(bitmap, len(keys)) for bitmap, keys in zip(found, keys_of_batches, strict=True)]
+
+
+def load(adapter, keys_of_batches, buffers_of_batches):
+    """Whether each key was loaded, by batch."""
+    tasks = [
+        adapter.submit_load_task(keys, [memory_object(buffer) for buffer in buffers])
+        for keys, buffers in zip(keys_of_batches, buffers_of_batches, strict=True)
+    ]
+    found = await_bitmaps(adapter.get_load_event_fd(), adapter.query_load_result, tasks)
+    return [bits(bitmap, len(keys)) for bitmap, keys in zip(found, keys_of_batches, strict=True)]
+
+
 def verify(adapter, sizes_of_batches, first_key):
     """Store, look up and load batches that are all in flight at once; compare every byte."""
     stored, loaded, keys = [], [], []
@@ -64,33 +110,10 @@ def verify(adapter, sizes_of_batches, first_key):
         loaded.append([value ^ 0xFF for value in stored[-1]])
         keys.append([object_key(first_key + i) for i in range(len(sizes))])
         first_key += len(sizes)
-    tasks = [
-        adapter.submit_store_task(k, [memory_object(v) for v in values]) for k, values in zip(keys, stored, strict=True)
-    ]
-    results = await_all(
-        adapter.get_store_event_fd(), lambda found: found.update(adapter.pop_completed_store_tasks()), tasks
-    )
-    assert all(result.is_successful() for result in results.values())
-
-    def taking(query, open_tasks):
-        def take(found):
-            for task in open_tasks:
-                if task not in found and (bitmap := query(task)) is not None:
-                    found[task] = bitmap
-
-        return take
-
-    tasks = [adapter.submit_lookup_and_lock_task(k, LAYOUT) for k in keys]
-    found = await_all(
-        adapter.get_lookup_and_lock_event_fd(), taking(adapter.query_lookup_and_lock_result, tasks), tasks
-    )
-    assert [found[task].popcount() for task in tasks] == [len(k) for k in keys]
-
-    tasks = [
-        adapter.submit_load_task(k, [memory_object(v) for v in values]) for k, values in zip(keys, loaded, strict=True)
-    ]
-    found = await_all(adapter.get_load_event_fd(), taking(adapter.query_load_result, tasks), tasks)
-    assert [found[task].popcount() for task in tasks] == [len(k) for k in keys]
+    everything = [[True] * len(k) for k in keys]
+    store(adapter, keys, stored)
+    assert look_up(adapter, keys) == everything
+    assert load(adapter, keys, loaded) == everything
     for expected, got in zip(stored, loaded, strict=True):
         for i, (value, buffer) in enumerate(zip(expected, got, strict=True)):
             assert torch.equal(value, buffer), f"key {i} of {len(expected)}, {value.numel()} bytes"
@@ -127,3 +150,33 @@ def test_mixed_sizes_in_one_batch(adapter, seed):
             for _ in range(chance.randint(1, 8))
         ]
         first_key = verify(adapter, batches, first_key)
+
+
+@pytest.mark.parametrize("size", [4 * KIB, 256 * KIB, 5 * MIB])
+def test_damaged_objects_are_not_loaded_and_are_stored_again(size):
+    path = Path(f"/dev/shm/kvferry-lmcache-damage-{os.getpid()}")
+    client = KvFerryClient(capacity="1GiB", num_workers=2, shared_path=str(path), shared_keep=False)
+    adapter = NativeConnectorL2Adapter(client)
+    try:
+        torch.manual_seed(size)
+        values = [torch.randint(0, 256, (size,), dtype=torch.uint8) for _ in range(4)]
+        keys = [object_key(i) for i in range(len(values))]
+        store(adapter, [keys], [values])
+        with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as content:
+            for damaged in (1, 3):
+                begin = content.find(values[damaged].numpy().tobytes()[:4096])
+                content[begin + size - 1] ^= 1
+        assert look_up(adapter, [keys]) == [[True] * 4], "only a load looks at the bytes"
+        buffers = [value ^ 0xFF for value in values]
+        assert load(adapter, [keys], [buffers]) == [[True, False, True, False]]
+        assert torch.equal(buffers[0], values[0])
+        assert torch.equal(buffers[2], values[2])
+        adapter.submit_unlock(keys)
+        assert client.snapshot()["num_damaged_total"] == 2
+        assert look_up(adapter, [keys]) == [[True, False, True, False]]
+        store(adapter, [keys], [values])
+        assert load(adapter, [keys], [buffers]) == [[True] * 4]
+        assert all(torch.equal(value, buffer) for value, buffer in zip(values, buffers, strict=True))
+    finally:
+        adapter.close()
+        path.unlink(missing_ok=True)

@@ -2,6 +2,7 @@
 """kvferry.lmcache without LMCache: its parameters, and the client as Python sees it."""
 
 import gc
+import mmap
 import os
 import select
 import signal
@@ -72,6 +73,7 @@ def test_params_have_defaults_and_read_sizes():
         ({"capacity": "8GiB", "shared_path": "/dev/shm/x", "shared_bytes_limit": 0}, ["shared_bytes_limit is 0"]),
         ({"capacity": "8GiB", "shared_path": "/dev/shm/x", "huge_pages": "huge"}, ["huge_pages", "file system"]),
         ({"capacity": "8GiB", "eviction": "fifo"}, ["eviction is 'fifo'", "'lru'", "'arc'"]),
+        ({"capacity": "8GiB", "verify": "sampled"}, ["verify is 'sampled'", "'off' or 'all'"]),
     ],
 )
 def test_params_that_are_not_understood_say_what_is(params, words):
@@ -256,6 +258,44 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert shared_path.exists()
     with pytest.raises(ConfigError, match="capacity"):
         KvFerryClient(capacity="65MiB", shared_path=str(shared_path))
+
+
+def flip_a_bit_of(value, path):
+    """Damage a value in the file of a tier; its bytes are nowhere else in it."""
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as content:
+        at = content.find(value)
+        assert at >= 0
+        content[at + len(value) // 2] ^= 0x10
+
+
+@pytest.mark.parametrize("verify", ["all", "off"])
+def test_a_value_that_another_program_damaged_is_a_miss_and_is_logged(shared_path, caplog, verify):
+    made = KvFerryClient(capacity="64MiB", shared_path=str(shared_path), shared_keep=False, verify=verify)
+    damaged, whole = os.urandom(5000), os.urandom(5000)
+    assert complete(made, made.submit_batch_set(["damaged", "whole"], [damaged, whole]))[0]
+    flip_a_bit_of(damaged, shared_path)
+    buffers = [bytearray(5000), bytearray(5000)]
+    assert complete(made, made.submit_batch_exists(["damaged", "whole"])) == (True, "", [True, True])
+    with caplog.at_level("WARNING", logger="kvferry"):
+        loaded = complete(made, made.submit_batch_get(["damaged", "whole"], buffers))
+    assert buffers[1] == whole
+    if verify == "off":
+        assert loaded == (True, "", [True, True])
+        assert buffers[0] != damaged
+        assert made.snapshot()["num_damaged_total"] == 0
+        return
+    assert loaded == (True, "", [False, True])
+    [line] = [record.getMessage() for record in caplog.records]
+    for word in ("object damaged of 5000 bytes", "is not what was stored", "expected is", "not used again"):
+        assert word in line
+    now = made.snapshot()
+    assert (now["num_damaged_total"], now["num_hits_total"], now["num_misses_total"]) == (1, 1, 1)
+    assert tiers.inspect(str(shared_path)).figures["slots/withdrawn"] == 1
+    # It is stored again, at another place.
+    assert complete(made, made.submit_batch_exists(["damaged", "whole"])) == (True, "", [False, True])
+    assert complete(made, made.submit_batch_set(["damaged"], [damaged]))[0]
+    assert complete(made, made.submit_batch_get(["damaged"], buffers[:1])) == (True, "", [True])
+    assert buffers[0] == damaged
 
 
 def test_clients_of_two_processes_share(shared_path):

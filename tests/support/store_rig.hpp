@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "kvferry/base/check.hpp"
 #include "kvferry/base/mixed_bits.hpp"
 #include "kvferry/cpu_tier/memory/arena_source.hpp"
+#include "kvferry/gpu/tag_sum.hpp"
 #include "kvferry/lmcache/object_store.hpp"
 
 #include <algorithm>
@@ -103,26 +105,27 @@ inline std::vector<std::uint64_t> sizes_of(const std::vector<Item>& items) {
   return sizes;
 }
 
-/// Reserves, writes value_of() where there is a place, and commits. Returns how many were written;
-/// -1: refused.
+/// Reserves, writes value_of() where there is a place, and commits with tags. Returns how many were
+/// written; -1: refused.
 inline int put(ObjectStore& store, const std::vector<Item>& items) {
   auto reserved = store.reserve(keys_of(items), sizes_of(items));
   if (!reserved.ok()) return -1;
   WritableValues values = std::move(reserved).value();
   int num_written = 0;
+  std::vector<std::uint64_t> sums(items.size());
   for (std::size_t i = 0; i < items.size(); ++i) {
     if (values.places()[i] == nullptr) continue;
     const auto value = value_of(items[i].key, items[i].bytes);
-    if (!value.empty()) std::memcpy(values.places()[i], value.data(), value.size());
+    sums[i] = gpu::copy_and_sum(values.places()[i], value, 0);
     ++num_written;
   }
-  store.commit(std::move(values));
+  store.commit(std::move(values), sums);
   return num_written;
 }
 
 enum class Got { kMiss, kRight, kWrong };
 
-/// Leases one value and compares it.
+/// Leases one value and compares it, its bytes before its tag.
 inline Got get(ObjectStore& store, const Item& item) {
   ReadableValues values =
       store.lease(std::vector<std::string_view>{item.key}, std::vector<std::uint64_t>{item.bytes});
@@ -132,9 +135,34 @@ inline Got get(ObjectStore& store, const Item& item) {
     const auto value = value_of(item.key, item.bytes);
     const bool same = value.empty() || std::memcmp(place, value.data(), value.size()) == 0;
     got = same ? Got::kRight : Got::kWrong;
+    const std::uint64_t sum = gpu::tag_sum({place, item.bytes}, 0);
+    const bool refused = !store.withdraw_damaged(values, std::vector<std::uint64_t>{sum}).empty();
+    if (refused) got = same ? Got::kWrong : Got::kMiss;
   }
   store.release(std::move(values));
   return got;
+}
+
+/// Where a value lies, for a test that damages it; null if it is not held.
+inline std::byte* place_of(ObjectStore& store, const Item& item) {
+  ReadableValues values =
+      store.lease(std::vector<std::string_view>{item.key}, std::vector<std::uint64_t>{item.bytes});
+  auto* const place = const_cast<std::byte*>(values.places()[0]);
+  store.release(std::move(values));
+  return place;
+}
+/// The record of the value at `place`, which has the key and the size of `item`.
+inline SlotRecord* record_at(const ChunkMemory& memory, const std::byte* place, const Item& item) {
+  const StoreGeometry& geometry = memory.geometry();
+  const auto size = geometry.size_for(item.bytes, item.key.size());
+  KVFERRY_CHECK(size.has_value(), "a value has a place that fits nowhere");
+  const auto offset = static_cast<std::uint64_t>(place - memory.chunk(ChunkId(0)));
+  const SlotSize& slots = geometry.sizes[*size];
+  const std::uint64_t index = offset % geometry.chunk_bytes / slots.bytes;
+  KVFERRY_CHECK(offset / geometry.chunk_bytes < geometry.num_chunks && index < slots.num_slots,
+                "a value lies outside of its chunk's slots");
+  return &memory.record(ChunkId(static_cast<std::uint32_t>(offset / geometry.chunk_bytes)),
+                        static_cast<std::uint32_t>(index));
 }
 
 inline bool has(ObjectStore& store, const std::string& key) {

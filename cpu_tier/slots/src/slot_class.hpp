@@ -97,7 +97,7 @@ class SlotClass {
   /// them (`state` is leased).
   void leave_behind(std::span<const SlotId> slots, SlotState state);
   void drop_idle_guests();
-  /// Forgets slots that peers have withdrawn. Frees slots that were set aside, if they may be free.
+  /// Frees slots that were set aside, if they may be free.
   void settle_set_aside();
 
   [[nodiscard]] const BlockKey& key(SlotId slot) const { return index_.key(slot); }
@@ -114,6 +114,8 @@ class SlotClass {
   friend class TierWithdrawals;
   /// Makes the leased slots unreadable, for peers too. They are never free again.
   void withdraw(std::span<const SlotId> slots);
+  /// Forgets slots that peers have withdrawn.
+  void forget_withdrawn();
   /// Frees as many slots as `victims` has, but none that a peer uses, and fills `victims` with
   /// them. Returns how many there were.
   [[nodiscard]] std::size_t evict(std::span<SlotId> victims);

@@ -216,8 +216,11 @@ void SlotClass::set_aside(SlotId slot) {
   set_aside_.push_back(slot);
 }
 
-void SlotClass::settle_set_aside() {
+void SlotClass::forget_withdrawn() {
   if (const std::vector<SlotId> slots = peers_->take_withdrawn(); !slots.empty()) forget(slots);
+}
+
+void SlotClass::settle_set_aside() {
   const std::size_t num_free = peers_->make_free(set_aside_);
   table_.free(std::span(set_aside_).first(num_free), SlotState::kQuarantined);
   set_aside_.erase(set_aside_.begin(), set_aside_.begin() + static_cast<std::ptrdiff_t>(num_free));

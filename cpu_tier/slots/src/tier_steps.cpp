@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The work between steps for processes that use the same memory.
 #include "kvferry/cpu_tier/slots/tier.hpp"
+#include "kvferry/cpu_tier/slots/tier_withdrawals.hpp"
 
 #include "cold_ranges.hpp"
 #include "slab_class.hpp"
@@ -31,6 +32,7 @@ void Tier::end_step() {
   if (!is_due_.load(std::memory_order_relaxed)) return;
   MutexLock lock(mutex_);
   if (!is_due_.load(std::memory_order_relaxed)) return;
+  TierWithdrawals::forget_withdrawn(*this);
   drop_idle_guests(due_since_);
   give_up(kMostOfStep);
   if (num_owed_ == 0) is_due_.store(false, std::memory_order_relaxed);
@@ -73,6 +75,7 @@ void Tier::tend(std::chrono::steady_clock::time_point now) {
   is_due_.store(is_in_step, std::memory_order_relaxed);
   due_since_ = now;
   if (is_in_step) return;
+  TierWithdrawals::forget_withdrawn(*this);
   drop_idle_guests(now);
   give_up(num_owed_);
 }

@@ -42,4 +42,8 @@ std::vector<WithdrawnSlot> TierWithdrawals::withdraw_from(SlotClass& of,
   return withdrawn;
 }
 
+void TierWithdrawals::forget_withdrawn(Tier& tier) {
+  for (std::uint32_t i = 0; i < tier.num_classes_; ++i) tier.classes_[i]->slots.forget_withdrawn();
+}
+
 }  // namespace kvferry::cpu_tier

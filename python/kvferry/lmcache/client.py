@@ -15,7 +15,8 @@ class KvFerryClient(ObjectClient):
     """kvferry's tier, as a native client of LMCache.
 
     LMCache calls the core directly, without Python in between: ``event_fd``, ``submit_batch_set``,
-    ``submit_batch_get``, ``submit_batch_exists``, ``submit_batch_delete``, ``drain_completions``, ``close``.
+    ``submit_batch_get``, ``submit_batch_exists``, ``submit_batch_delete``, ``close``. Only ``drain_completions`` is
+    ours, because C++ does not log.
 
     Parameters
     ----------
@@ -45,6 +46,20 @@ class KvFerryClient(ObjectClient):
             logger.info("kvferry: %d objects of other servers, or of servers that have ended, are available", num_found)
         if warning := self.warning():
             logger.warning("kvferry: %s", warning)
+
+    def drain_completions(self) -> list[tuple[int, bool, str, list[bool] | None]]:
+        """Take the completions, and log what was found damaged.
+
+        Returns
+        -------
+        list of tuple
+            ``(id, ok, error, flags)`` of each completed batch, as `kvferry._core.ObjectClient` says.
+
+        """
+        completions = super().drain_completions()
+        for line in self.take_warnings():
+            _logger().warning("kvferry: %s", line)
+        return completions
 
 
 def _logger() -> logging.Logger:

@@ -22,6 +22,7 @@ from kvferry.settings import (
 _WHERE = "adapter_params"
 _MAX_BYTES = 2**50
 _MAX_WORKERS = 256
+_VERIFICATIONS = ("off", "all")
 # LMCache's deprecated in-process interface passes these to the constructor of a class.
 _IN_PROCESS_KEYS = frozenset({"config", "metadata", "dst_device", "local_cpu_backend", "loop", "l1_memory_desc"})
 
@@ -58,6 +59,8 @@ class AdapterParams:
     eviction
         The policy that chooses which objects leave a full store, one of `EVICTIONS`; ``"adaptive"``: the rule that
         would have hit most on recent traffic.
+    verify
+        Which loaded objects are checked to be what was stored: ``"all"`` or none (``"off"``).
     shared_path
         File in shared memory, such as ``/dev/shm/kvferry/lmcache``. All servers (and engines) of this node that name
         the same file share one tier; the first of them makes the file. `capacity` is then the size for all together,
@@ -84,6 +87,7 @@ class AdapterParams:
         default=None,
     )
     eviction: str = key(one_of(_WHERE, EVICTIONS, "leave it out for 'adaptive'"), default="adaptive")
+    verify: str = key(one_of(_WHERE, _VERIFICATIONS, "leave it out for 'all'"), default="all")
     shared_path: str | None = key(
         absolute_path(
             _WHERE,

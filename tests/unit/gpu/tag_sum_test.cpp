@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvferry/gpu/tag_sum.hpp"
 
+#include "kvferry/base/streaming_copy.hpp"
+
+#include "row_sum_avx2.hpp"
+#include "row_sum_avx512.hpp"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -83,17 +89,52 @@ TEST(TagSum, IsTheSameHoweverABlockIsCut) {
   }
 }
 
-TEST(TagSum, OfACopyIsThatOfWhatIsCopied) {
+/// Each instruction set that this processor has, of a whole row.
+TEST(TagSum, IsTheSameWithEveryInstructionSet) {
+  std::mt19937_64 random(8);
+  for (std::uint64_t row = 0; row < 3; ++row) {
+    // At an alignment of its own.
+    Bytes moved = random_bytes(random, kUnitBytes + row);
+    const std::byte* const begin = moved.data() + row;
+    Bytes block(row * kUnitBytes);
+    block.insert(block.end(), begin, begin + kUnitBytes);
+    const std::uint64_t sum = defined_sum(block);
+    EXPECT_EQ(sum_of(block), sum);
+    alignas(64) std::array<std::byte, kUnitBytes> copied{};
+    const auto expect_copy = [&](std::uint64_t of_row) {
+      EXPECT_EQ(of_row * tag_row(row), sum);
+      finish_streaming();
+      EXPECT_TRUE(std::equal(copied.begin(), copied.end(), begin));
+      copied.fill({});
+    };
+    if (has_avx2()) {
+      EXPECT_EQ(row_sum_avx2(begin, begin) * tag_row(row), sum);
+      expect_copy(stream_row_avx2(copied.data(), begin));
+    }
+    if (!has_avx512()) continue;
+    EXPECT_EQ(row_sum_avx512(begin, begin) * tag_row(row), sum);
+    expect_copy(copy_row_avx512(copied.data(), begin));
+    expect_copy(stream_row_avx512(copied.data(), begin));
+  }
+}
+
+class TagSumOfACopy : public testing::TestWithParam<decltype(&copy_and_sum)> {};
+INSTANTIATE_TEST_SUITE_P(, TagSumOfACopy, testing::Values(&copy_and_sum, &copy_streaming_and_sum));
+
+TEST_P(TagSumOfACopy, IsThatOfWhatIsCopied) {
   std::mt19937_64 random(7);
   for (const std::size_t size : kSizes) {
     const Bytes block = random_bytes(random, size + 15);
     for (int trial = 0; trial < 20; ++trial) {
       const auto from = std::span(block).subspan(random() % 16, size);
-      const std::uint64_t offset = random() % 5000;
-      const std::size_t shift = random() % 16;
-      Bytes copied(size + 32, std::byte{0xee});
-      ASSERT_EQ(copy_and_sum(&copied[shift], from, offset), tag_sum(from, offset)) << size;
-      Bytes expected(size + 32, std::byte{0xee});
+      const std::uint64_t offset = trial % 2 == 0 ? 4096 * (random() % 3) : random() % 5000;
+      Bytes copied(size + 192, std::byte{0xee});
+      // At the beginning of a cache line, and anywhere else.
+      const auto place = reinterpret_cast<std::uintptr_t>(copied.data());
+      const std::size_t shift = (64 - place % 64) % 64 + (trial % 4 < 2 ? 0 : random() % 64);
+      ASSERT_EQ(GetParam()(&copied[shift], from, offset), tag_sum(from, offset)) << size;
+      finish_streaming();
+      Bytes expected(size + 192, std::byte{0xee});
       std::copy(from.begin(), from.end(), expected.begin() + static_cast<std::ptrdiff_t>(shift));
       ASSERT_TRUE(copied == expected) << size;
     }

@@ -25,8 +25,9 @@ class ClientRig {
  public:
   explicit ClientRig(std::uint64_t capacity_bytes, std::uint32_t num_workers = 2)
       : ClientRig(make_store(capacity_bytes), num_workers) {}
-  ClientRig(std::unique_ptr<ObjectStore> store, std::uint32_t num_workers)
-      : client(std::move(store), num_workers) {}
+  ClientRig(std::unique_ptr<ObjectStore> store, std::uint32_t num_workers,
+            Verification verify = Verification::kAll)
+      : client(std::move(store), num_workers, verify) {}
 
   BatchId set(const std::vector<Item>& items, const std::vector<std::vector<std::byte>>& values) {
     std::vector<std::span<const std::byte>> views(values.begin(), values.end());

@@ -49,7 +49,7 @@ TEST_F(StoreDeaths, NothingHalfWrittenIsServedAndEverySlotComesBack) {
   fresh.push_back({"small", 30 * kKiB});
   for (const std::string point :
        {"tier_directory.record_claimed", "tier_directory.filling", "lmcache.before_part",
-        "lmcache.before_commit", "tier_directory.filling_with_key",
+        "lmcache.before_commit", "lmcache.tagged", "tier_directory.filling_with_key",
         "tier_directory.published_without_hint", "lmcache.committed_class"}) {
     SCOPED_TRACE(point);
     std::filesystem::remove(path_);

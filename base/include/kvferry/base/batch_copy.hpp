@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "kvferry/base/streaming_copy.hpp"
+
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -50,10 +53,33 @@ class BatchCopy {
   /// part when it has finished one.
   [[nodiscard]] std::vector<Part> parts(std::uint64_t end, std::uint32_t num_threads) const;
   void copy(const Part& part) const;
+  /// Whether the copies bypass the caches.
+  [[nodiscard]] bool streams() const { return streams_; }
+  /// For a caller that copies itself: calls `copy(run, offset, bytes)` for each piece of the part,
+  /// which is `bytes` of the run with that number, from `offset` on. If streams(), it copies with
+  /// copy_streaming(), and this function finishes it.
+  template <typename Copy>
+  void for_each(const Part& part, Copy copy) const;
 
  private:
+  /// Prefetches the run after `run`.
+  void ask_for_next(std::size_t run) const;
+
   std::span<const CopyRun> runs_;
   bool streams_;
 };
+
+template <typename Copy>
+void BatchCopy::for_each(const Part& part, Copy copy) const {
+  std::uint64_t left = part.bytes;
+  std::uint64_t offset = part.offset;
+  for (std::size_t run = part.run; left > 0; ++run, offset = 0) {
+    if (streams_) ask_for_next(run);
+    const std::uint64_t bytes = std::min(runs_[run].bytes - offset, left);
+    copy(run, offset, bytes);
+    left -= bytes;
+  }
+  if (streams_) finish_streaming();
+}
 
 }  // namespace kvferry

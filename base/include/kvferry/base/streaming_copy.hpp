@@ -3,6 +3,19 @@
 
 #include <cstddef>
 
+/// KVFERRY_STREAMING_STORES is defined if there are such stores: on x86-64, but not in sanitizer
+/// builds, which could not see them.
+#if defined(__has_feature)
+#define KVFERRY_HAS_FEATURE(feature) __has_feature(feature)
+#else
+#define KVFERRY_HAS_FEATURE(feature) 0
+#endif
+#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && \
+    !KVFERRY_HAS_FEATURE(address_sanitizer) && !KVFERRY_HAS_FEATURE(thread_sanitizer)
+#define KVFERRY_STREAMING_STORES 1
+#endif
+#undef KVFERRY_HAS_FEATURE
+
 namespace kvferry {
 
 /// As std::memcpy, but with non-temporal stores, which bypass the caches: the destination is not

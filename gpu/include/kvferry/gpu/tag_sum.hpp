@@ -24,5 +24,9 @@ namespace kvferry::gpu {
 /// written. Each byte is read from memory once.
 [[nodiscard]] std::uint64_t copy_and_sum(std::byte* to, std::span<const std::byte> bytes,
                                          std::uint64_t offset);
+/// The same with stores that bypass the caches, as copy_streaming() (base/streaming_copy.hpp), and
+/// with the sum of what was read.
+[[nodiscard]] std::uint64_t copy_streaming_and_sum(std::byte* to, std::span<const std::byte> bytes,
+                                                   std::uint64_t offset);
 
 }  // namespace kvferry::gpu

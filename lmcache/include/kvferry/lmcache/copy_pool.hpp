@@ -20,13 +20,17 @@ enum class CopyEnd : std::uint8_t {
   kGivenUp
 };
 
+/// Whether a job makes the sums of what it copies (gpu/tag_sum.hpp).
+enum class CopySums : std::uint8_t { kNone, kMade };
+
 /// One batch of copies. Whatever happens, end() is called exactly once, by the last thread that
 /// works on it, and no thread touches its memory afterwards.
 class CopyJob {
  public:
   /// From `streaming_bytes` on the copies bypass the caches. `num_threads` threads share the work.
   /// A small batch is one part; the parts of larger ones are so small that a load can wait for one.
-  CopyJob(std::vector<CopyRun> runs, std::uint32_t num_threads, std::uint64_t streaming_bytes);
+  CopyJob(std::vector<CopyRun> runs, std::uint32_t num_threads, std::uint64_t streaming_bytes,
+          CopySums sums);
   virtual ~CopyJob() = default;
   CopyJob(const CopyJob&) = delete;
   CopyJob& operator=(const CopyJob&) = delete;
@@ -38,6 +42,9 @@ class CopyJob {
 
  protected:
   virtual void end(CopyEnd how) noexcept = 0;
+  [[nodiscard]] std::span<const CopyRun> runs() const { return runs_; }
+  /// The gpu::tag_sum() of each run; empty if none are made. For end() after kDone.
+  [[nodiscard]] std::span<const std::uint64_t> sums() const { return sums_; }
 
  private:
   friend class CopyPool;
@@ -46,6 +53,7 @@ class CopyJob {
   }
   /// Copies the next part, if there is one.
   bool copy_next() noexcept;
+  void copy(const BatchCopy::Part& part) noexcept;
   /// Makes sure that no thread begins another part.
   void give_up() noexcept;
   void ended(std::uint32_t num_parts) noexcept;
@@ -54,6 +62,8 @@ class CopyJob {
   const std::uint64_t num_bytes_;
   const BatchCopy batch_;
   std::vector<BatchCopy::Part> parts_;
+  /// By run. Several threads add to one sum.
+  std::vector<std::uint64_t> sums_;
   std::atomic<std::uint32_t> next_ = 0;
   std::atomic<std::uint32_t> num_left_;
   std::atomic<bool> given_up_ = false;

@@ -22,6 +22,9 @@ namespace kvferry::lmcache {
 /// One batch that a client has accepted. Never 0, and never used twice.
 using BatchId = StrongId<struct BatchIdTag, std::uint64_t>;
 
+/// Whose tags are made and checked. A value that was stored without a tag is loaded unchecked.
+enum class Verification : std::uint8_t { kOff, kAll };
+
 /// The result of a batch.
 struct Completion {
   BatchId id;
@@ -39,8 +42,8 @@ struct Completion {
 /// Counters since construction. Byte counts include only values that were copied.
 struct ClientSnapshot {
   StoreSnapshot store;
-  std::uint64_t num_hits_total = 0;    ///< Keys that were found by a get.
-  std::uint64_t num_misses_total = 0;  ///< Keys that a get did not find.
+  std::uint64_t num_hits_total = 0;    ///< Keys that a get has loaded.
+  std::uint64_t num_misses_total = 0;  ///< Keys that a get has not loaded.
   std::uint64_t stored_bytes_total = 0;
   std::uint64_t loaded_bytes_total = 0;
   std::uint64_t num_failed_total = 0;  ///< Batches that were not ok.
@@ -58,7 +61,7 @@ struct ClientSnapshot {
 class ObjectClient {
  public:
   /// `num_workers`: number of threads that copy; 0: the default of CopyPool. Throws ResourceError.
-  ObjectClient(std::unique_ptr<ObjectStore> store, std::uint32_t num_workers);
+  ObjectClient(std::unique_ptr<ObjectStore> store, std::uint32_t num_workers, Verification verify);
   /// close().
   ~ObjectClient();
   ObjectClient(const ObjectClient&) = delete;
@@ -74,8 +77,9 @@ class ObjectClient {
   BatchId submit_set(std::span<const std::string_view> keys,
                      std::span<const std::span<const std::byte>> values,
                      std::shared_ptr<void> keeper = {});
-  /// Loads the values that are held with exactly the size of their buffer. Other buffers stay
-  /// unchanged.
+  /// Loads the values that are held with exactly the size of their buffer. The buffer of a key that
+  /// is not held stays unchanged. A value whose tag is wrong is not loaded either, but its buffer
+  /// has been written.
   BatchId submit_get(std::span<const std::string_view> keys,
                      std::span<const std::span<std::byte>> buffers,
                      std::shared_ptr<void> keeper = {});
@@ -99,6 +103,7 @@ class ObjectClient {
  private:
   using Node = std::list<Completion>;
   class Accepted;
+  struct Copies;
   template <typename Values>
   class Transfer;
   class SetJob;
@@ -113,6 +118,7 @@ class ObjectClient {
   BatchId perform(Operation operation);
 
   const std::unique_ptr<ObjectStore> store_;
+  const CopySums sums_;
   const int event_fd_;
   mutable Mutex mutex_;
   CondVar quiet_;

@@ -41,6 +41,7 @@ struct StoreSnapshot {
   std::uint64_t num_stored_total = 0;
   std::uint64_t num_evicted_total = 0;
   std::uint64_t num_refused_total = 0;  ///< Reservations for which there was no room.
+  std::uint64_t num_damaged_total = 0;  ///< Values that withdraw_damaged() has found.
   std::uint32_t num_size_classes = 0;
 };
 
@@ -75,8 +76,9 @@ class ObjectStore {
   [[nodiscard]] Result<WritableValues, NotStored> reserve(
       std::span<const std::string_view> keys, std::span<const std::uint64_t> value_bytes);
   /// Makes the values readable. They have been copied, and finish_streaming() was called for copies
-  /// that bypass the caches.
-  void commit(WritableValues&& values) noexcept;
+  /// that bypass the caches. `sums[i]` is the gpu::tag_sum() of what was copied to `places()[i]`.
+  /// Without sums the values have no tags, and are never found damaged.
+  void commit(WritableValues&& values, std::span<const std::uint64_t> sums = {}) noexcept;
   /// Releases places into which no thread will write any more.
   void abort(WritableValues&& values) noexcept;
 
@@ -86,6 +88,14 @@ class ObjectStore {
   [[nodiscard]] ReadableValues lease(std::span<const std::string_view> keys,
                                      std::span<const std::uint64_t> value_bytes);
   void release(ReadableValues&& values) noexcept;
+  /// Compares the tags. `sums[i]` is the gpu::tag_sum() of what was copied from `places()[i]`.
+  /// Returns the numbers of the values that are not what was stored, ascending. No store that
+  /// shares the memory finds them any more, and their slots are never used again.
+  [[nodiscard]] std::vector<std::size_t> withdraw_damaged(const ReadableValues& values,
+                                                          std::span<const std::uint64_t> sums);
+  /// A line about each damaged value since the last call; about the first kMostWarnings of them.
+  [[nodiscard]] std::vector<std::string> take_warnings();
+  static constexpr std::size_t kMostWarnings = 16;
 
   /// Whether each key is readable, with any size. Touches those that are.
   [[nodiscard]] std::vector<bool> lookup(std::span<const std::string_view> keys);
@@ -132,8 +142,13 @@ class ObjectStore {
   /// Whether the slot belongs to this store, so that it can forget the value.
   [[nodiscard]] bool is_own(const SizeClass& of, SlotId slot) const;
   void prefetch(const SizeClass& of, std::span<const SlotId> slots) const;
+  /// The record gets its tag in commit().
   void write_record(const SizeClass& of, SlotId slot, std::string_view key,
                     std::uint64_t value_bytes);
+  /// Enters the slot of the key with that number, which is one of the last part's.
+  template <class Values>
+  void enter(Values& values, std::size_t number, const SizeClass& of, SlotId slot,
+             std::uint64_t identity) const;
 
   /// Removes values that need no place from the batch, and forgets the values that are replaced.
   void settle_present(Batch& batch) KVFERRY_REQUIRES(mutex_);
@@ -150,6 +165,8 @@ class ObjectStore {
   void look_up_in(const SizeClass& in, Search& search, std::vector<bool>& found)
       KVFERRY_REQUIRES(mutex_);
   void forget_found(const SizeClass& in, std::span<const Digest> digests);
+  void withdraw(const ReadableValues& values, std::size_t number, std::uint64_t sum)
+      KVFERRY_REQUIRES(mutex_);
 
   const std::unique_ptr<ChunkMemory> memory_;
   const StoreGeometry& geometry_;
@@ -162,6 +179,8 @@ class ObjectStore {
   std::vector<std::optional<SlabClassId>> class_of_size_ KVFERRY_GUARDED_BY(mutex_);
   std::uint32_t num_ready_ KVFERRY_GUARDED_BY(mutex_) = 0;
   std::uint64_t num_refused_ KVFERRY_GUARDED_BY(mutex_) = 0;
+  std::uint64_t num_damaged_ KVFERRY_GUARDED_BY(mutex_) = 0;
+  std::vector<std::string> warnings_ KVFERRY_GUARDED_BY(mutex_);
   /// For shared memory. Last member: it ends before the members that it uses.
   std::optional<cpu_tier::TierKeeper> keeper_;
 };

@@ -292,6 +292,25 @@ TEST_F(TierPeersTest, AGuestThatIsWithdrawnIsFoundByNobodyAndNeverUsedAgain) {
   EXPECT_EQ(slots[0], damaged.value());
 }
 
+// A step may lease what it has found.
+TEST_F(TierPeersTest, WhatAPeerWithdrawsDuringAStepIsForgottenAfterIt) {
+  Instance a(rig_, "a");
+  Instance b(rig_, "b");
+  a.store(0, 4);
+  Lease lease = b.lease(0, 1);
+  const SlotId damaged = lease.slots()[0];
+  a.all().hold_still();
+  ASSERT_EQ(a.num_readable(0, 4), 4U);
+  static_cast<void>(b.tier().withdraw(lease, {&damaged, 1}));
+  a.tend();
+  EXPECT_EQ(a.num_readable(0, 4), 4U);
+  a.tier().release(a.lease(0, 4));
+  a.all().end_step();
+  EXPECT_EQ(a.num_readable(0, 4), 3U);
+  EXPECT_EQ(a.snapshot().num_set_aside, 1U);
+  b.tier().release(std::move(lease));
+}
+
 TEST_F(TierPeersTest, AnOwnSlotThatIsWithdrawnIsFoundByNoPeer) {
   Instance a(rig_, "a");
   Instance b(rig_, "b");

@@ -247,8 +247,8 @@ class Tier {
   void end_step();
   /// Call it a few times per second if there are peers, from any thread, one at a time. It
   /// announces this tier's state to the peers and frees slots that were set aside. Unless the tier
-  /// holds still, it also releases guests that lookups found and no request used, and gives up
-  /// chunks that peers should have.
+  /// holds still, it also forgets what peers have withdrawn, releases guests that lookups found and
+  /// no request used, and gives up chunks that peers should have.
   void tend(std::chrono::steady_clock::time_point now);
 
   // ---- the end ----

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kvferry/base/ids.hpp"
+#include "kvferry/base/mutex.hpp"
 #include "kvferry/cpu_tier/slots/block_key.hpp"
 #include "kvferry/cpu_tier/slots/slot_set.hpp"
 #include "kvferry/cpu_tier/slots/tier.hpp"
@@ -41,9 +42,12 @@ class TierWithdrawals {
   [[nodiscard]] bool has(const DamagedSlot& slot) const;
 
  private:
+  friend class Tier;
   /// Called under the tier's lock.
   [[nodiscard]] static std::vector<WithdrawnSlot> withdraw_from(SlotClass& of,
                                                                 std::span<const SlotId> slots);
+  /// Forgets own slots that peers have withdrawn.
+  static void forget_withdrawn(Tier& tier) KVFERRY_REQUIRES(tier.mutex_);
 
   Tier* tier_;
 };
