@@ -11,6 +11,7 @@
 
 #include <array>
 #include <immintrin.h>
+#include <numeric>
 #include <utility>
 
 #define KVFERRY_AVX512 __attribute__((target("avx512f,avx512dq")))
@@ -117,7 +118,10 @@ KVFERRY_AVX512 inline std::uint64_t total(const Sums& sums,
                                           std::index_sequence<kLine...> /*lines*/) {
   __m512i sum = _mm512_setzero_si512();
   ((sum = _mm512_add_epi64(sum, times_lanes(sums.low[kLine], sums.high[kLine], kLine))), ...);
-  return static_cast<std::uint64_t>(_mm512_reduce_add_epi64(sum));
+  // _mm512_reduce_add_epi64() adds signed numbers, which must not overflow.
+  alignas(kLineBytes) std::array<std::uint64_t, kNumbersPerLine> numbers{};
+  _mm512_store_si512(numbers.data(), sum);
+  return std::accumulate(numbers.begin(), numbers.end(), std::uint64_t{0});
 }
 
 template <std::size_t... kLine>
