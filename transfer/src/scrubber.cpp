@@ -59,8 +59,10 @@ bool Scrubber::is_whole(const Class& of, const KnownBlocks::Place& place) {
   KVFERRY_PAUSE_POINT("scrubber.before_reading");
   const auto* const bytes = reinterpret_cast<const std::byte*>(of.slots.address(place.slot));
   const std::uint64_t sum = gpu::tag_sum(std::span(bytes, of.packed_bytes), 0);
-  std::atomic_thread_fence(std::memory_order_acquire);
-  return sum == place.known.sum || !is_as_known();
+  if (sum == place.known.sum || !is_as_known()) return true;
+  // An operation that also writes: the reads above stay before it.
+  const std::uint64_t tag = of.slots.tag(place.slot).fetch_or(0, std::memory_order_acq_rel);
+  return tag != place.known.tag;
 }
 
 std::chrono::nanoseconds Scrubber::wait(std::chrono::nanoseconds idle) const {
