@@ -83,9 +83,9 @@ struct RowOf<T R::*> {
 };
 
 /// The access of a column that shows a data member: `member<&Row::rate>`.
-template <auto field, class R = typename RowOf<decltype(field)>::Type>
-inline constexpr Access<R> member = {[](const R& row) { return cell_of(row.*field); },
-                                     [](R& row, const Cell& cell) { set_value(row.*field, cell); }};
+template <auto Field, class R = typename RowOf<decltype(Field)>::Type>
+inline constexpr Access<R> member = {[](const R& row) { return cell_of(row.*Field); },
+                                     [](R& row, const Cell& cell) { set_value(row.*Field, cell); }};
 
 /// Sets each part of a row from the cell that `cell_at` returns for its column.
 template <class R, class CellAt>
