@@ -3,6 +3,7 @@
 #include "kvferry/base/check.hpp"
 #include "kvferry/cpu_tier/memory/slab_geometry.hpp"
 #include "kvferry/cpu_tier/slots/tier_withdrawals.hpp"
+#include "kvferry/gpu/tag_sum.hpp"
 #include "kvferry/lmcache/object_store.hpp"
 
 #include <algorithm>
@@ -41,7 +42,7 @@ std::vector<std::size_t> ObjectStore::withdraw_damaged(const ReadableValues& val
     if (values.places_[i] == nullptr) continue;
     const auto& described = values.described_[i];
     const std::uint64_t expected = described.record->tag;
-    if (expected == SlotRecord::kNoTag || expected == value_tag(sums[i], described.identity)) {
+    if (expected == gpu::kNoTag || expected == gpu::tag_of(sums[i], described.identity)) {
       continue;
     }
     damaged.push_back(i);
@@ -66,7 +67,7 @@ void ObjectStore::withdraw(const ReadableValues& values, std::size_t number, std
                       std::to_string(place.index) + " of chunk " +
                       std::to_string(place.chunk.value()) +
                       (withdrawn.front().is_own ? "" : ", which is not this server's,") +
-                      " arrived " + tags_text(record.tag, value_tag(sum, described.identity)) +
+                      " arrived " + tags_text(record.tag, gpu::tag_of(sum, described.identity)) +
                       ". It is a miss, and its slot is not used again");
 }
 

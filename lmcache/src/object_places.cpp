@@ -2,6 +2,7 @@
 // ObjectStore: classes, slots with their records, and the search in a class.
 #include "kvferry/base/check.hpp"
 #include "kvferry/cpu_tier/memory/slab_geometry.hpp"
+#include "kvferry/gpu/tag_sum.hpp"
 #include "kvferry/lmcache/object_store.hpp"
 
 #include "object_search.hpp"
@@ -109,7 +110,7 @@ void ObjectStore::write_record(const SizeClass& of, SlotId slot, std::string_vie
   SlotRecord& record = this->record(of, slot);
   record.value_bytes = value_bytes;
   record.key_bytes = key.size();
-  record.tag = SlotRecord::kNoTag;
+  record.tag = gpu::kNoTag;
   const bool is_inline = key.size() <= SlotRecord::kInlineKeyBytes;
   std::copy(key.begin(), key.end(),
             is_inline ? record.key.data() : reinterpret_cast<char*>(place(of, slot) + value_bytes));

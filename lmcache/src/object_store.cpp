@@ -3,6 +3,7 @@
 
 #include "kvferry/base/check.hpp"
 #include "kvferry/base/test_hooks.hpp"
+#include "kvferry/gpu/tag_sum.hpp"
 
 #include "object_search.hpp"
 
@@ -167,7 +168,7 @@ void ObjectStore::settle_adopted(const Batch& batch, const SizeClass& of,
 void ObjectStore::commit(WritableValues&& values, std::span<const std::uint64_t> sums) noexcept {
   for (std::size_t i = 0; i < sums.size(); ++i) {
     if (values.places_[i] == nullptr) continue;
-    values.described_[i].record->tag = value_tag(sums[i], values.described_[i].identity);
+    values.described_[i].record->tag = gpu::tag_of(sums[i], values.described_[i].identity);
   }
   KVFERRY_PAUSE_POINT("lmcache.tagged");
   MutexLock lock(mutex_);

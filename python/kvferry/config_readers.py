@@ -139,24 +139,18 @@ def _is_figure(value: object) -> bool:
 
 def refuse_fixed_contradictions(config: "KvFerryConfig") -> None:
     """Raise ConfigError if keys stand next to each other that exclude each other."""
-    if config.scrub_bandwidth is not None:
-        if config.verify == "off":
-            raise complaint(
-                "scrub_bandwidth", config.scrub_bandwidth, "a key next to verify", "set verify to 'sampled' or 'all'"
-            )
-        if config.shared_path is not None:
-            raise complaint(
-                "scrub_bandwidth",
-                config.scrub_bandwidth,
-                "a tier of the engine's own",
-                "leave scrub_bandwidth or shared_path out",
-            )
+    if config.scrub_bandwidth is not None and config.verify == "off":
+        raise complaint(
+            "scrub_bandwidth", config.scrub_bandwidth, "a key next to verify", "set verify to 'sampled' or 'all'"
+        )
+    for name in ("scrub_bandwidth", "cpu_bytes_limit", "memory_margin"):
+        value = getattr(config, name)
+        if value is not None and config.shared_path is not None:
+            raise complaint(name, value, "a tier of the engine's own", f"leave {name} or shared_path out")
     for name in ("cpu_bytes_limit", "memory_margin"):
         value = getattr(config, name)
         if value is None:
             continue
-        if config.shared_path is not None:
-            raise complaint(name, value, "a tier of the engine's own", f"leave {name} or shared_path out")
         if config.pages == "huge":
             raise complaint(
                 name,

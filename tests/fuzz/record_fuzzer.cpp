@@ -140,7 +140,7 @@ class Story {
       const SlotRecord* const record = record_of(place, wanted);
       const bool is_damaged = damaged_.contains(record);
       const bool is_refused = !store_->withdraw_damaged(values, sums).empty();
-      KVFERRY_CHECK(is_refused || (is_damaged && record->tag == SlotRecord::kNoTag) ||
+      KVFERRY_CHECK(is_refused || (is_damaged && record->tag == gpu::kNoTag) ||
                         lmcache::is_value_of(found, wanted.key),
                     "a value is served that is another key's");
       KVFERRY_CHECK(!is_refused || is_damaged, "a whole value is refused");

@@ -24,7 +24,7 @@ bool CheckSampler::chooses(const Piece& load) {
 bool CheckSampler::has_unknown(const Piece& load) const {
   return std::any_of(load.blocks.begin(), load.blocks.end(), [&](const BlockSlot& block) {
     const std::uint64_t tag = load.of->slots.tag(block.slot).load(std::memory_order_acquire);
-    return tag != kNoTag && known_.find(load, block).tag != tag;
+    return tag != gpu::kNoTag && known_.find(load, block).tag != tag;
   });
 }
 

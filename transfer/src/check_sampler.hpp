@@ -29,6 +29,8 @@ class CheckSampler {
 
   /// Whether to check the blocks of this piece of a load. Call it once per piece.
   [[nodiscard]] bool chooses(const Piece& load);
+  /// Whether it wants to learn().
+  [[nodiscard]] bool learns() const { return verify_ == Verification::kSampled; }
   /// The device's time for a piece of a load, including its check; 0: unknown.
   void learn(bool is_checked, std::uint64_t bytes, std::chrono::nanoseconds time);
   /// One piece in this many is checked. It is kMinPeriod until the costs are known.

@@ -4,10 +4,10 @@
 #include "kvferry/base/check.hpp"
 #include "kvferry/base/test_hooks.hpp"
 
-#include "block_tag.hpp"
 #include "in_doubt.hpp"
 
 #include <algorithm>
+#include <cstdio>
 #include <utility>
 
 namespace kvferry::transfer {
@@ -38,6 +38,14 @@ std::size_t num_second_streams(gpu::CopyDirection direction, const StagingRing* 
                                const BlockSums* sums) {
   const bool checks = sums != nullptr && direction == gpu::CopyDirection::kHostToDevice;
   return staging != nullptr || checks ? CopyLane::kNumSecondStreams : 0;
+}
+
+/// Why a load failed: the tag of a block that arrived differs from the tag of its store.
+std::string mismatch_text(const BlockSlot& block, std::uint64_t expected, std::uint64_t found) {
+  char tags[64];
+  std::snprintf(tags, sizeof(tags), "tag %016llx; expected %016llx",
+                static_cast<unsigned long long>(found), static_cast<unsigned long long>(expected));
+  return "damaged block: slot " + std::to_string(block.slot.value()) + " arrived with " + tags;
 }
 
 /// The time between two events that are done, or 0 if the device cannot measure it.
@@ -273,7 +281,7 @@ std::vector<EndedPiece> CopyLane::reap() {
         piece.device_time = time_of(work);
         if (piece.piece.kind == TransferKind::kStore) write_tags(piece.piece);
         if (work.sums) check_tags(*work.sums, piece);
-        if (piece.piece.kind == TransferKind::kLoad) {
+        if (piece.piece.kind == TransferKind::kLoad && sampler_.learns()) {
           sampler_.learn(work.is_checked, piece.piece.bytes, checked_time(work, piece.device_time));
         }
       }
@@ -305,9 +313,9 @@ void CopyLane::write_tags(const Piece& store) {
   if (store.sums.count != 0) sums = sums_->arrived(store.sums);
   for (std::size_t i = 0; i < store.blocks.size(); ++i) {
     const BlockSlot& block = store.blocks[i];
-    const std::uint64_t tag = sums.empty() ? kNoTag : block_tag(sums[i], block.identity);
+    const std::uint64_t tag = sums.empty() ? gpu::kNoTag : gpu::tag_of(sums[i], block.identity);
     store.of->slots.tag(block.slot).store(tag, std::memory_order_release);
-    if (tag != kNoTag) known_.know(store, i, {.tag = tag, .sum = sums[i], .is_own = true});
+    if (tag != gpu::kNoTag) known_.know(store, block, {.tag = tag, .own_sum = sums[i]});
   }
 }
 
@@ -317,12 +325,12 @@ void CopyLane::check_tags(const SumRange& sums, EndedPiece& load) {
     const BlockSlot& block = load.piece.blocks[i];
     const std::uint64_t expected =
         load.piece.of->slots.tag(block.slot).load(std::memory_order_acquire);
-    const std::uint64_t found = block_tag(arrived[i], block.identity);
+    const std::uint64_t found = gpu::tag_of(arrived[i], block.identity);
     const bool is_whole = expected == found;
     if (is_whole && known_.find(load.piece, block).tag != found) {
-      known_.know(load.piece, i, {.tag = found, .sum = arrived[i]});
+      known_.know(load.piece, block, {.tag = found});
     }
-    if (expected == kNoTag || is_whole) continue;
+    if (expected == gpu::kNoTag || is_whole) continue;
     if (load.failure.empty()) load.failure = mismatch_text(block, expected, found);
     load.damaged.push_back(block.slot);
   }

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "known_blocks.hpp"
 
-#include <optional>
-
 namespace kvferry::transfer {
 
 KnownBlocks::Known& KnownBlocks::at(const Piece& piece, SlotId slot) {
@@ -21,8 +19,8 @@ void KnownBlocks::forget(const Piece& store) {
   for (const BlockSlot& block : store.blocks) at(store, block.slot) = Known{};
 }
 
-void KnownBlocks::know(const Piece& piece, std::size_t at_block, const Known& known) {
-  if (is_used_) at(piece, piece.blocks[at_block].slot) = known;
+void KnownBlocks::know(const Piece& piece, const BlockSlot& block, const Known& known) {
+  if (is_used_) at(piece, block.slot) = known;
 }
 
 KnownBlocks::Known KnownBlocks::find(const Piece& piece, const BlockSlot& block) const {
@@ -43,16 +41,17 @@ std::optional<KnownBlocks::Place> KnownBlocks::next(std::size_t num_looked_at) {
       continue;
     }
     const std::size_t index = next_index_++;
-    if (!chunk.slots[index].is_own) continue;
-    const auto first = static_cast<std::uint32_t>(next_chunk_ * chunk.slots.size());
-    return Place{chunk.of, SlotId(first + static_cast<std::uint32_t>(index)), chunk.slots[index]};
+    if (!chunk.slots[index].own_sum) continue;
+    const cpu_tier::SlotPlace place{ChunkId(static_cast<std::uint32_t>(next_chunk_)),
+                                    static_cast<std::uint32_t>(index)};
+    const auto slot = static_cast<std::uint32_t>(next_chunk_ * chunk.slots.size() + index);
+    return Place{place, chunk.of, SlotId(slot), chunk.slots[index]};
   }
   return std::nullopt;
 }
 
-void KnownBlocks::doubt(const Place& place, std::uint32_t slots_per_chunk) {
-  const cpu_tier::SlotPlace at = cpu_tier::place_of(place.slot, slots_per_chunk);
-  chunks_[at.chunk.value()].slots[at.index] = Known{};
+void KnownBlocks::doubt(const Place& place) {
+  chunks_[place.at.chunk.value()].slots[place.at.index] = Known{};
 }
 
 }  // namespace kvferry::transfer

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "block_tag.hpp"
+#include "kvferry/cpu_tier/memory/slab_geometry.hpp"
+#include "kvferry/gpu/tag_sum.hpp"
+
 #include "piece.hpp"
 
 #include <cstddef>
@@ -17,11 +19,12 @@ namespace kvferry::transfer {
 class KnownBlocks {
  public:
   struct Known {
-    std::uint64_t tag = kNoTag;  ///< kNoTag if nothing is known.
-    std::uint64_t sum = 0;       ///< The sum of its bytes (gpu/tag_sum.hpp).
-    bool is_own = false;         ///< This engine wrote it.
+    std::uint64_t tag = gpu::kNoTag;  ///< kNoTag if nothing is known.
+    /// The tag_sum() of its bytes; set if this engine wrote them.
+    std::optional<std::uint64_t> own_sum = std::nullopt;
   };
   struct Place {
+    cpu_tier::SlotPlace at;
     SlabClassId slab_class;
     SlotId slot;
     Known known;
@@ -32,14 +35,13 @@ class KnownBlocks {
 
   /// Forgets the slots of a store, which is about to write them.
   void forget(const Piece& store);
-  /// Notes the tag and the sum in the slot of block `at` of the piece.
-  void know(const Piece& piece, std::size_t at, const Known& known);
+  void know(const Piece& piece, const BlockSlot& block, const Known& known);
   [[nodiscard]] Known find(const Piece& piece, const BlockSlot& block) const;
   /// The next place that this engine wrote, in a round over all places. It looks at most at
   /// `num_looked_at` of them; nothing if this engine wrote none of these.
   [[nodiscard]] std::optional<Place> next(std::size_t num_looked_at);
   /// Forgets a place that next() returned.
-  void doubt(const Place& place, std::uint32_t slots_per_chunk);
+  void doubt(const Place& place);
 
  private:
   struct Chunk {

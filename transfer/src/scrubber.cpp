@@ -36,13 +36,10 @@ void Scrubber::scrub_one() {
   const Class& of = classes_[place ? place->slab_class.value() : 0];
   const std::chrono::duration<double> pause(static_cast<double>(of.packed_bytes) /
                                             static_cast<double>(bytes_per_second_));
-  if (!place) {
-    next_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(pause);
-    return;
-  }
-  const bool is_whole = Scrubber::is_whole(of, *place);
+  const bool is_whole = !place || Scrubber::is_whole(of, *place);
   next_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(pause);
-  if (!is_whole) known_.doubt(*place, of.slots.slots_per_chunk());
+  if (!place) return;
+  if (!is_whole) known_.doubt(*place);
   MutexLock lock(mutex_);
   ++num_read_;
   if (!is_whole) findings_.push_back({place->slab_class, place->slot});
@@ -59,7 +56,7 @@ bool Scrubber::is_whole(const Class& of, const KnownBlocks::Place& place) {
   KVFERRY_PAUSE_POINT("scrubber.before_reading");
   const auto* const bytes = reinterpret_cast<const std::byte*>(of.slots.address(place.slot));
   const std::uint64_t sum = gpu::tag_sum(std::span(bytes, of.packed_bytes), 0);
-  if (sum == place.known.sum || !is_as_known()) return true;
+  if (sum == place.known.own_sum || !is_as_known()) return true;
   // An operation that also writes: the reads above stay before it.
   const std::uint64_t tag = of.slots.tag(place.slot).fetch_or(0, std::memory_order_acq_rel);
   return tag != place.known.tag;

@@ -161,7 +161,7 @@ TEST(ObjectDamage, IsLoadedWithoutAQuestionWhereNobodyChecks) {
   ClientRig unchecked(make_store(16 * kMiB), 1, Verification::kOff);
   const Item item{"k", 5000};
   ASSERT_TRUE(unchecked.put({item}).ok);
-  EXPECT_EQ(record_of(unchecked, item).tag, SlotRecord::kNoTag);
+  EXPECT_EQ(record_of(unchecked, item).tag, gpu::kNoTag);
   flip_bit(place_of(unchecked.client.store(), item), 0);
   EXPECT_EQ(load(unchecked, item), Got::kWrong);
 }

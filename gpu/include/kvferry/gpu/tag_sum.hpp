@@ -29,4 +29,14 @@ namespace kvferry::gpu {
 [[nodiscard]] std::uint64_t copy_streaming_and_sum(std::byte* to, std::span<const std::byte> bytes,
                                                    std::uint64_t offset);
 
+/// In the place of a tag: nothing is known about the bytes.
+inline constexpr std::uint64_t kNoTag = 0;
+
+/// The tag of a block or an object: its tag_sum(), mixed with its identity, a number made of its
+/// key that is as good as random. It is never kNoTag.
+[[nodiscard]] constexpr std::uint64_t tag_of(std::uint64_t sum, std::uint64_t identity) {
+  const std::uint64_t tag = sum ^ identity;
+  return tag == kNoTag ? 1 : tag;
+}
+
 }  // namespace kvferry::gpu

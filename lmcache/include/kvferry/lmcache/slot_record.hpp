@@ -15,23 +15,14 @@ namespace kvferry::lmcache {
 /// whether the slot is readable.
 struct SlotRecord {
   static constexpr std::size_t kInlineKeyBytes = kRecordBytes - 24;
-  /// Nothing is known of the value's bytes.
-  static constexpr std::uint64_t kNoTag = 0;
 
   std::uint64_t value_bytes;
   std::uint64_t key_bytes;
-  /// What the value is recognised by, or kNoTag.
+  /// The gpu::tag_of() the value, or gpu::kNoTag. Its identity is made of its key and its size.
   std::uint64_t tag;
   /// The key, if it fits. Otherwise the key lies after the value in the slot.
   std::array<char, kInlineKeyBytes> key;
 };
 static_assert(sizeof(SlotRecord) == kRecordBytes);
-
-/// The tag of a value: the gpu::tag_sum() of its bytes, and a number made of its key and its size,
-/// which is as good as random. Never kNoTag.
-[[nodiscard]] constexpr std::uint64_t value_tag(std::uint64_t sum, std::uint64_t identity) {
-  const std::uint64_t tag = sum ^ identity;
-  return tag == SlotRecord::kNoTag ? 1 : tag;
-}
 
 }  // namespace kvferry::lmcache

@@ -24,18 +24,16 @@ class ArenaSlots {
   [[nodiscard]] std::uint64_t num_ready() const {
     return std::uint64_t{arena_->num_usable()} * slots_per_chunk_;
   }
-  [[nodiscard]] bool is_ready(SlotId slot) const {
-    return arena_->is_ready(place_of(slot, slots_per_chunk_).chunk);
-  }
+  [[nodiscard]] bool is_ready(SlotId slot) const { return arena_->is_ready(place(slot).chunk); }
   /// Host address of a slot.
   [[nodiscard]] std::uintptr_t address(SlotId slot) const {
-    const SlotPlace place = place_of(slot, slots_per_chunk_);
-    return arena_->chunk_address(place.chunk) + place.index * slot_bytes_;
+    const SlotPlace at = place(slot);
+    return arena_->chunk_address(at.chunk) + at.index * slot_bytes_;
   }
   /// The device address of a slot in a ready chunk.
   [[nodiscard]] std::uintptr_t device_address(SlotId slot) const {
-    const SlotPlace place = place_of(slot, slots_per_chunk_);
-    return arena_->chunk_device_address(place.chunk) + place.index * slot_bytes_;
+    const SlotPlace at = place(slot);
+    return arena_->chunk_device_address(at.chunk) + at.index * slot_bytes_;
   }
   /// Whether each slot has a tag.
   [[nodiscard]] bool has_tags() const { return arena_->tags_per_chunk() != 0; }
@@ -43,13 +41,11 @@ class ArenaSlots {
   /// a chunk share one word. All processes that have the slot's bytes have its tag too. It is zero
   /// until it is written. Only if has_tags().
   [[nodiscard]] std::atomic<std::uint64_t>& tag(SlotId slot) const {
-    const SlotPlace place = place_of(slot, slots_per_chunk_);
-    return arena_->tag(place.chunk, place.index);
+    const SlotPlace at = place(slot);
+    return arena_->tag(at.chunk, at.index);
   }
   /// The registered piece in which it lies. No copy may cross the end of the piece.
-  [[nodiscard]] PieceId piece_of(SlotId slot) const {
-    return arena_->piece_of(place_of(slot, slots_per_chunk_).chunk);
-  }
+  [[nodiscard]] PieceId piece_of(SlotId slot) const { return arena_->piece_of(place(slot).chunk); }
 
  private:
   const Arena* arena_;
