@@ -336,19 +336,25 @@ class DamagedLife {
   std::uint64_t num_right_ = 0;
 };
 
+/// Plays the life to its end. Many values are right, and many are found damaged, but no more than
+/// were made so.
+void play(DamagedLife& life) {
+  for (int i = 0; i < 800 && !testing::Test::HasFailure(); ++i) life.step();
+  life.end();
+  EXPECT_GT(life.num_right(), 100U);
+  for (const std::uint64_t found : life.num_found()) {
+    EXPECT_GT(found, 10U);
+    EXPECT_LE(found, life.num_made());
+  }
+}
+
 TEST(ObjectDamageModel, NoDamageIsServedAndNoneIsInvented) {
   for (std::uint64_t seed = 1; seed <= 4; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::vector<std::unique_ptr<ClientRig>> rigs;
     rigs.push_back(std::make_unique<ClientRig>(64 * kMiB));
     DamagedLife life(seed, std::move(rigs));
-    for (int i = 0; i < 800 && !testing::Test::HasFailure(); ++i) life.step();
-    life.end();
-    EXPECT_GT(life.num_right(), 100U);
-    for (const std::uint64_t found : life.num_found()) {
-      EXPECT_GT(found, 10U);
-      EXPECT_LE(found, life.num_made());
-    }
+    play(life);
     if (testing::Test::HasFailure()) return;
   }
 }
@@ -358,17 +364,12 @@ TEST_F(SharedDamage, NoDamageIsServedByStoresThatShareAndNoneIsInvented) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::filesystem::remove(path_);
     std::vector<std::unique_ptr<ClientRig>> rigs;
+    rigs.reserve(2);
     for (int i = 0; i < 2; ++i) {
       rigs.push_back(std::make_unique<ClientRig>(open(options(64 * kMiB)), 2));
     }
     DamagedLife life(seed, std::move(rigs));
-    for (int i = 0; i < 800 && !testing::Test::HasFailure(); ++i) life.step();
-    life.end();
-    EXPECT_GT(life.num_right(), 100U);
-    for (const std::uint64_t found : life.num_found()) {
-      EXPECT_GT(found, 10U);
-      EXPECT_LE(found, life.num_made());
-    }
+    play(life);
     if (testing::Test::HasFailure()) return;
   }
 }

@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stores and loads by each way across the link on the vendors' back ends, on stand-in drivers.
-#include "kvferry/gpu/cuda_device.hpp"
-#include "kvferry/gpu/hip_device.hpp"
 
-#include "fake_control.hpp"
 #include "rig.hpp"
+#include "stand_ins.hpp"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <dlfcn.h>
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,21 +17,6 @@ namespace kvferry::transfer {
 namespace {
 
 using gpu::CopyPath;
-
-std::unique_ptr<gpu::Device> cuda_stand_in() {
-  return gpu::make_cuda_device(0,
-                               {.library = KVFERRY_FAKE_CUDA, .kernel_image = fakes::kFakeImage});
-}
-// Its registered memory has another address on the device than on the host.
-std::unique_ptr<gpu::Device> hip_stand_in() {
-  return gpu::make_hip_device(0, {.library = KVFERRY_FAKE_HIP, .kernel_image = fakes::kFakeImage});
-}
-
-fakes::FakeControl& control_of(const char* library) {
-  using Get = fakes::FakeControl* (*)();
-  void* const opened = ::dlopen(library, RTLD_NOW | RTLD_LOCAL);
-  return *reinterpret_cast<Get>(::dlsym(opened, fakes::kFakeControlSymbol))();
-}
 
 class DriverPathTest
     : public TransferTest,

@@ -3,11 +3,9 @@
 // and nothing else is: the injector's log and the tags agree one to one, and the bytes with both.
 // KVFERRY_SEED replays a run, KVFERRY_SOAK_SECONDS runs longer, and KVFERRY_SOAK_BLOCKS until so
 // many blocks were checked.
-#include "kvferry/gpu/cuda_device.hpp"
-#include "kvferry/gpu/hip_device.hpp"
 
-#include "fake_control.hpp"
 #include "rig.hpp"
+#include "stand_ins.hpp"
 
 #include <gtest/gtest.h>
 
@@ -17,7 +15,6 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#include <dlfcn.h>
 #include <functional>
 #include <iostream>
 #include <map>
@@ -349,20 +346,6 @@ TEST(InjectionSoak, EveryInjectionIsFoundAndNoneIsInvented) {
     ++its_seed;
   }
   std::cout << num_checked << " blocks were checked" << std::endl;
-}
-
-std::unique_ptr<gpu::Device> cuda_stand_in() {
-  return gpu::make_cuda_device(0,
-                               {.library = KVFERRY_FAKE_CUDA, .kernel_image = fakes::kFakeImage});
-}
-std::unique_ptr<gpu::Device> hip_stand_in() {
-  return gpu::make_hip_device(0, {.library = KVFERRY_FAKE_HIP, .kernel_image = fakes::kFakeImage});
-}
-
-fakes::FakeControl& control_of(const char* library) {
-  using Get = fakes::FakeControl* (*)();
-  void* const opened = ::dlopen(library, RTLD_NOW | RTLD_LOCAL);
-  return *reinterpret_cast<Get>(::dlsym(opened, fakes::kFakeControlSymbol))();
 }
 
 class StandInInjectionTest : public TransferTest,

@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // What sleep() gives back of the device's memory, on stand-in drivers, which count it.
 #include "kvferry/base/error.hpp"
-#include "kvferry/gpu/cuda_device.hpp"
-#include "kvferry/gpu/hip_device.hpp"
 
-#include "fake_control.hpp"
 #include "rig.hpp"
+#include "stand_ins.hpp"
 
 #include <gtest/gtest.h>
 
-#include <dlfcn.h>
 #include <memory>
 #include <string>
 #include <utility>
@@ -18,14 +15,6 @@ namespace kvferry::transfer {
 namespace {
 
 constexpr int kOutOfMemory = 2;
-
-std::unique_ptr<gpu::Device> cuda_stand_in() {
-  return gpu::make_cuda_device(0,
-                               {.library = KVFERRY_FAKE_CUDA, .kernel_image = fakes::kFakeImage});
-}
-std::unique_ptr<gpu::Device> hip_stand_in() {
-  return gpu::make_hip_device(0, {.library = KVFERRY_FAKE_HIP, .kernel_image = fakes::kFakeImage});
-}
 
 class SleepTest : public TransferTest, public ::testing::WithParamInterface<bool> {
  protected:
@@ -71,9 +60,7 @@ TEST_P(SleepTest, GivesEveryByteBackAndTakesAsManyAgain) {
 }
 
 TEST_P(SleepTest, AWakeThatFailsAnywhereTakesNothingAndMayComeAgain) {
-  const auto opened = ::dlopen(GetParam() ? KVFERRY_FAKE_HIP : KVFERRY_FAKE_CUDA, RTLD_NOW);
-  using Get = fakes::FakeControl* (*)();
-  auto& control = *reinterpret_cast<Get>(::dlsym(opened, fakes::kFakeControlSymbol))();
+  fakes::FakeControl& control = control_of(GetParam() ? KVFERRY_FAKE_HIP : KVFERRY_FAKE_CUDA);
   const std::uint64_t awake = free_bytes();
   ASSERT_TRUE(rig_.engine->sleep(kForever));
   const std::uint64_t asleep = free_bytes();

@@ -2,14 +2,11 @@
 // Ends a process while stores and loads are in flight on a stand-in driver, which goes down in exit
 // handlers of its own as the vendors' do. Arguments: cuda or hip; how to end.
 #include "kvferry/cpu_tier/memory/arena.hpp"
-#include "kvferry/gpu/cuda_device.hpp"
-#include "kvferry/gpu/hip_device.hpp"
 #include "kvferry/transfer/transfer_engine.hpp"
 
-#include "fake_control.hpp"
+#include "stand_ins.hpp"
 
 #include <cstdlib>
-#include <dlfcn.h>
 #include <memory>
 #include <string_view>
 #include <vector>
@@ -30,19 +27,11 @@ struct Work {
   std::unique_ptr<transfer::TransferEngine> engine;
 };
 
-fakes::FakeControl& control_of(const char* library) {
-  void* const opened = ::dlopen(library, RTLD_NOW | RTLD_LOCAL);
-  using Get = fakes::FakeControl* (*)();
-  return *reinterpret_cast<Get>(::dlsym(opened, fakes::kFakeControlSymbol))();
-}
-
 Work start(bool hip) {
-  const char* const library = hip ? KVFERRY_FAKE_HIP : KVFERRY_FAKE_CUDA;
-  fakes::FakeControl& control = control_of(library);
+  fakes::FakeControl& control = transfer::control_of(hip ? KVFERRY_FAKE_HIP : KVFERRY_FAKE_CUDA);
   control.go_down_at_exit();
-  const gpu::DriverOptions options{.library = library, .kernel_image = fakes::kFakeImage};
   Work work;
-  work.device = hip ? gpu::make_hip_device(0, options) : gpu::make_cuda_device(0, options);
+  work.device = hip ? transfer::hip_stand_in() : transfer::cuda_stand_in();
   work.pool = work.device->allocate(kNumBlocks * kBlockBytes);
   work.arena = std::make_unique<cpu_tier::Arena>(*work.device, kBlockBytes, kNumBlocks);
   work.compute = work.device->create_stream();
