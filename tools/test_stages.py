@@ -29,8 +29,8 @@ LMCACHE_CONFORMANCE = "tests/v1/distributed/test_native_connector_l2_adapter.py"
 OLDER_RELEASES_MEET = {
     "0.30": (
         "aborts", "client_lives", "connector_scheduler", "failed_loads", "features_scheduling", "kv_events", "plugin",
-        "preflight", "random_lives", "replicas", "runner_exits", "stale_reports", "start_up", "stats", "versions",
-        "whole_loads",
+        "preflight", "random_lives", "replicas", "runner_exits", "shared_loads", "stale_reports", "start_up", "stats",
+        "versions", "whole_loads",
     ),
     "0.31": (
         "connector_scheduler", "every_state", "failed_loads", "kv_events", "plugin", "preflight", "random_lives",

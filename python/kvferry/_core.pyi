@@ -103,7 +103,7 @@ class SchedulerEngine:
         """
         Returns the number of tokens that can be loaded after the local ones, a multiple of the block. Holds nothing. None: another request loads them now; ask again in the next step.
         """
-    def note_local(self, request_id: str, num_local_tokens: typing.SupportsInt | typing.SupportsIndex) -> None:
+    def note_local(self, request_id: str, num_local_tokens: typing.SupportsInt | typing.SupportsIndex) -> bool:
         """
         Notes the local tokens like lookup(), without a search: another connector's load would begin after them.
         """

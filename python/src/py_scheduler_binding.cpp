@@ -56,11 +56,13 @@ void bind_scheduler_engine(py::module_& module) {
           "lookup", &PySchedulerEngine::lookup, py::arg("request_id"), py::arg("block_hashes"),
           py::arg("num_local_tokens"), py::arg("num_tokens"),
           "Returns the number of tokens that can be loaded after the local ones, a multiple of the "
-          "block. Holds nothing. None: another request loads them now; ask again in the next step.")
+          "block. Holds nothing. None: ask again in the next step; another request loads them now, "
+          "or loaded requests "
+          "that wait behind this one are to run first.")
       .def("note_local", &PySchedulerEngine::note_local, py::arg("request_id"),
            py::arg("num_local_tokens"),
            "Notes the local tokens like lookup(), without a search: another connector's load would "
-           "begin after them.")
+           "begin after them. False: ask again in the next step.")
       .def("on_blocks_invalid", &PySchedulerEngine::on_blocks_invalid, py::arg("blocks"),
            "Another connector failed to load these blocks. Call it before the fold() of the "
            "reports that came with them.")

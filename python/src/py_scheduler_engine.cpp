@@ -98,8 +98,8 @@ std::optional<std::uint32_t> PySchedulerEngine::lookup(const py::str& request_id
   return engine().lookup(engine_id, num_local_tokens, num_tokens);
 }
 
-void PySchedulerEngine::note_local(const py::str& request_id, std::uint32_t num_local_tokens) {
-  engine().note_local(text_of(request_id), num_local_tokens);
+bool PySchedulerEngine::note_local(const py::str& request_id, std::uint32_t num_local_tokens) {
+  return engine().note_local(text_of(request_id), num_local_tokens);
 }
 
 void PySchedulerEngine::on_blocks_invalid(const py::typing::Iterable<py::int_>& blocks) {

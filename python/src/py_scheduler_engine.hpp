@@ -44,7 +44,7 @@ class PySchedulerEngine {
                 const std::vector<std::tuple<std::string, double, std::string>>& hints);
   std::optional<std::uint32_t> lookup(const py::str& request_id, const BytesList& block_hashes,
                                       std::uint32_t num_local_tokens, std::uint32_t num_tokens);
-  void note_local(const py::str& request_id, std::uint32_t num_local_tokens);
+  bool note_local(const py::str& request_id, std::uint32_t num_local_tokens);
   void on_blocks_invalid(const py::typing::Iterable<py::int_>& blocks);
   void on_allocated(const py::str& request_id, const BytesList& block_hashes,
                     const py::typing::Tuple<py::object, py::ellipsis>& blocks,

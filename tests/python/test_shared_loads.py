@@ -60,6 +60,26 @@ def test_who_waits_does_not_hold_others_up(make: Make) -> None:
     assert engine.snapshot()["load_waits"] == 1
 
 
+def test_who_waited_lets_loaded_requests_behind_it_run_that_hold_the_pool(
+    make: Make, folder: Path, is_async: bool
+) -> None:
+    # The loader's nine blocks end first. Then the pool has too few blocks for who waited, because the last one's load
+    # holds six, and nothing runs. vLLM stops at the first request without blocks, so it does not reach the last one.
+    prompts = {"loader": PROMPTS["b"], "waits": PROMPTS["b"] + prompt_of(41, 60), "last": PROMPTS["a"]}
+    engine = make({"host_link": SLOW_LOADS}, async_scheduling=is_async, num_blocks=18, max_model_len=240)
+    store_all(engine)
+    start_loading(engine, "loader", prompts["loader"])
+    engine.add("waits", prompts["waits"])
+    engine.add("last", prompts["last"])
+    engine.step()
+    assert engine.snapshot()["load_waits"] == 1
+    assert engine.requests["last"].status == RequestStatus.WAITING_FOR_REMOTE_KVS
+    engine.run()
+    expected = expected_tokens(folder, prompts)
+    assert {request_id: engine.finished[request_id].tokens for request_id in prompts} == expected
+    assert_at_rest(engine)
+
+
 def test_a_load_that_takes_longer_is_not_waited_for(make: Make) -> None:
     engine = make({"host_link": {"h2d_gb_s": 0.00002}})
     store_all(engine)

@@ -53,6 +53,8 @@ std::optional<std::uint32_t> SchedulerEngine::lookup(std::string_view engine_id,
   Request* request = parts_->requests.find(engine_id);
   if (request == nullptr || request->state != RequestState::kIdle || num_tokens == 0) return 0;
   parts_->prover.note_local(*request, num_local_tokens, parts_->last_seq);
+  parts_->loaded.on_reached(*request);
+  if (parts_->loaded.is_blocked()) return std::nullopt;
   if (parts_->loads.announces(request->engine_id) || parts_->loads.damage().distrusted()) return 0;
   parts_->sync_keys(*request);
   parts_->tier->hold_still();
@@ -73,10 +75,12 @@ std::optional<std::uint32_t> SchedulerEngine::lookup(std::string_view engine_id,
   return (answer.end - answer.first) * hash_tokens;
 }
 
-void SchedulerEngine::note_local(std::string_view engine_id, std::uint32_t num_local_tokens) {
+bool SchedulerEngine::note_local(std::string_view engine_id, std::uint32_t num_local_tokens) {
   const Request* request = parts_->requests.find(engine_id);
-  if (request == nullptr || request->state != RequestState::kIdle) return;
+  if (request == nullptr || request->state != RequestState::kIdle) return true;
   parts_->prover.note_local(*request, num_local_tokens, parts_->last_seq);
+  parts_->loaded.on_reached(*request);
+  return !parts_->loaded.is_blocked();
 }
 
 void SchedulerEngine::on_allocated(std::string_view engine_id, GroupBlocks tables,
@@ -143,6 +147,7 @@ void SchedulerEngine::on_preempted(std::string_view engine_id) {
   parts_->planner.on_preempted(*request);
   parts_->requests.preempt(*request);
   parts_->sharing.end_turn(*request);
+  parts_->loaded.on_reached(*request);
   parts_->await_turn(*request);
 }
 
@@ -157,6 +162,7 @@ void SchedulerEngine::on_finished(std::string_view engine_id, std::uint32_t num_
     parts_->lookups.end_await(*request);
     parts_->lookups.drop(*request);
     parts_->sharing.end_turn(*request);
+    parts_->loaded.on_reached(*request);
     parts_->planner.drop(*request);
     parts_->prover.drop(*request);
   }

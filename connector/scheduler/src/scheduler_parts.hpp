@@ -15,6 +15,7 @@
 #include "load_book.hpp"
 #include "load_patience.hpp"
 #include "load_sharing.hpp"
+#include "loaded_queue.hpp"
 #include "lookups.hpp"
 #include "promise_book.hpp"
 #include "rank_patience.hpp"
@@ -109,6 +110,7 @@ struct SchedulerEngine::Parts {
   StorePlanner planner;
   LoadBook loads;
   LoadSharing sharing;
+  LoadedQueue loaded;
   PromiseBook promises;
   TierResizer resizer;
   PlanSeq last_seq;

@@ -19,12 +19,14 @@ void SchedulerEngine::on_scheduled(std::string_view engine_id, TableUpdate updat
                         std::to_string(parts_->groups.size()));
   }
   parts_->planner.enter_step(parts_->last_seq.next());
+  parts_->loaded.on_scheduled();
   Request* request = parts_->requests.find(engine_id);
   if (request == nullptr) {
     parts_->drop_added(update, blocks, tokens.num_computed);
     return;
   }
   parts_->lookups.end_await(*request);
+  parts_->loaded.on_reached(*request);
   request->update_tables(update, blocks);
   if (tokens.num_prompt > 0) parts_->note_prompt(*request, tokens.num_prompt);
   parts_->prover.cover(*request, update, blocks, tokens, parts_->last_seq);
@@ -72,6 +74,7 @@ std::string SchedulerEngine::finish_plan() {
   parts_->loads.plan(plan, parts_->patience, parts_->load_patience);
   plan.stores = parts_->planner.plan(parts_->patience.stamp());
   parts_->resizer.plan(plan);
+  parts_->loaded.on_plan();
   parts_->end_step();
   parts_->dcheck_consistent();
   return encode(plan);
@@ -89,6 +92,11 @@ FoldResult SchedulerEngine::fold(std::span<const std::span<const std::byte>> enc
   parts_->resizer.settle();
   parts_->heed_damage();
   FoldResult result = parts_->loads.settle_ends();
+  for (const std::string& engine_id : result.ended) {
+    const Request* request = parts_->requests.find(engine_id);
+    if (request != nullptr && request->state == RequestState::kIdle)
+      parts_->loaded.on_ended(*request);
+  }
   for (const std::string& engine_id : parts_->loads.take_succeeded()) {
     const Request* request = parts_->requests.find(engine_id);
     if (request != nullptr) parts_->prover.end_load(*request);

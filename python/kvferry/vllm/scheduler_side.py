@@ -177,8 +177,9 @@ class SchedulerSide:
         -------
         tuple[int | None, bool]
             First, the tokens after them that the tier holds. None: ask again in the next step, because another request
-            loads them now, or because a load of this request has just failed (`FailedLoads`). Second, whether they are
-            loaded asynchronously: always, if there are any.
+            loads them now, because a load of this request has just failed (`FailedLoads`), or because loaded requests
+            behind it hold the blocks that it lacks. Second, whether they are loaded asynchronously: always, if there
+            are any.
 
         """
         num_tokens, is_loaded = self._find(request, num_computed_tokens)
@@ -193,8 +194,8 @@ class SchedulerSide:
             return None, False
         if request.request_id in self._failed_loads or request.skip_reading_prefix_cache or self._stays_out(request):
             # Another connector may load the tokens after them.
-            self.engine.note_local(request.request_id, num_computed_tokens)
-            return 0, False
+            may_go_on = self.engine.note_local(request.request_id, num_computed_tokens)
+            return (0 if may_go_on else None), False
         num_tokens = self._lookup(request.request_id, request.block_hashes, num_computed_tokens, request.num_tokens)
         is_loaded = (
             num_tokens is not None

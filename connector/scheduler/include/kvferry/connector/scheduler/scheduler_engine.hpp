@@ -62,9 +62,10 @@ class SchedulerEngine {
   /// The number of tokens that every group can have loaded after the first `num_local_tokens`. They
   /// end with a block of every group, within `num_tokens` (BlockGroups::num_loadable()), and are no
   /// more than the request wants (RequestLimits::max_load). It holds no slot. O(1) while nothing
-  /// was evicted and the request is the same. Unknown requests: 0. Nothing: another request is
-  /// loading them, or the tier is shared and the ranks have not yet reported the layout of their
-  /// blocks. Then ask again in the next step, for `max_load_wait` at most.
+  /// was evicted and the request is the same. Unknown requests: 0. Nothing: ask again in the next
+  /// step. Another request is loading them, or the tier is shared and the ranks have not yet
+  /// reported the layout of their blocks (both for `max_load_wait` at most), or nothing runs while
+  /// requests that were loaded wait behind this one (for one step).
   [[nodiscard]] std::optional<std::uint32_t> lookup(std::string_view engine_id,
                                                     std::uint32_t num_local_tokens,
                                                     std::uint32_t num_tokens);
@@ -82,8 +83,8 @@ class SchedulerEngine {
 
   /// Replaces lookup() when there is nothing to ask: the engine's own cache has this many tokens of
   /// the request. If the request has more tokens when it runs, and we have not loaded them, another
-  /// connector loads them.
-  void note_local(std::string_view engine_id, std::uint32_t num_local_tokens);
+  /// connector loads them. False: ask again in the next step, as lookup() says.
+  [[nodiscard]] bool note_local(std::string_view engine_id, std::uint32_t num_local_tokens);
   /// Another connector failed to load these blocks. To be called before the fold() of the reports
   /// of the same step. These blocks, and those after them in a table, are not stored until they are
   /// computed anew.
