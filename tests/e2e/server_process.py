@@ -15,7 +15,7 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from .shared_memory import abandoned, shared_memory
+from .shared_memory import abandoned, shared_memory, shared_memory_of, without_those_of_others
 from .warm_process import ForkedProcess
 
 START_S = 240.0
@@ -135,12 +135,13 @@ class ServerProcess:
 
     def stop(self) -> ServerEnd:
         """Send SIGTERM and wait."""
+        mine = shared_memory_of(self.process.pid)
         self.terminate()
         exit_status = self.process.wait(timeout=WAIT_S)
         is_anything_left = self.is_anything_left()
         log = self.log()
         self.kill()
-        left = abandoned(shared_memory() - self._shared_memory_before)
+        left = abandoned(without_those_of_others(shared_memory() - self._shared_memory_before, mine))
         return ServerEnd(exit_status, log, is_anything_left, left)
 
     def is_anything_left(self) -> bool:

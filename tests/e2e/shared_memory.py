@@ -18,6 +18,8 @@ VLLMS_OWN = re.compile(r"vllm_dist_.*-cpushm_\d+")
 # Of an engine that was killed: vLLM's queues and semaphores, which stay, and a claim on memory and what it said of its
 # tier, which the next engine removes.
 LEFT_BY_THE_DEAD = re.compile(r"psm_.*|sem\.mp-.*|kvferry-claim-.*|kvferry-engine-.*")
+# What vLLM names at random, so that a name does not tell whose it is: only the one who has it mapped does.
+NAMED_AT_RANDOM = re.compile(r"psm_.*|sem\.mp-.*")
 # A tier, and what engines write beside it for routers.
 TIER_OF_TEST = re.compile(r"kvferry-.*-of-test-(\d+)(?:\.events-\d+)?")
 
@@ -58,6 +60,20 @@ def abandoned(names: set[str]) -> set[str]:
     return names
 
 
+def shared_memory_of(session: int) -> set[str]:
+    """What the living processes of a session have mapped or open."""
+    used = mapped_files(session) | open_files(session)
+    return {name for name in shared_memory() if file_of(SHARED_MEMORY / name) in used - {None}}
+
+
+def without_those_of_others(names: set[str], mine: set[str]) -> set[str]:
+    """`names` without those that only the one who has them mapped is known to have, and that are not among `mine`.
+
+    An engine of another test that is killed leaves its queues, until what it was started by removes them.
+    """
+    return {name for name in names if name in mine or not NAMED_AT_RANDOM.fullmatch(name)}
+
+
 def remove_what_the_dead_left(before: set[str]) -> None:
     """Of what has come since then: tests that run beside this one would call it a leak of theirs."""
     for name in not_used(set(filter(LEFT_BY_THE_DEAD.fullmatch, shared_memory() - before))):
@@ -85,12 +101,20 @@ def file_of(path: Path) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def mapped_files() -> set[tuple[int, int] | None]:
+def processes(session: int | None) -> Iterator[Path]:
+    """The folders of living processes in /proc; `session`: only those of this session."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(ProcessLookupError):
+            if session is None or os.getsid(int(process.name)) == session:
+                yield process
+
+
+def mapped_files(session: int | None = None) -> set[tuple[int, int] | None]:
     """Files that living processes have mapped. None is among them: what is gone is not abandoned."""
     found: set[tuple[int, int] | None] = {None}
-    for maps in Path("/proc").glob("[0-9]*/maps"):
+    for process in processes(session):
         try:
-            lines = maps.read_text().splitlines()
+            lines = (process / "maps").read_text().splitlines()
         except OSError:  # it has ended
             continue
         for line in lines:  # addresses, permissions, offset, device, inode, path
@@ -100,12 +124,12 @@ def mapped_files() -> set[tuple[int, int] | None]:
     return found
 
 
-def open_files() -> set[tuple[int, int] | None]:
+def open_files(session: int | None = None) -> set[tuple[int, int] | None]:
     """Files in shared memory that living processes have open, as kvferry's claims on memory are."""
     found: set[tuple[int, int] | None] = set()
-    for descriptors in Path("/proc").glob("[0-9]*/fd"):
+    for process in processes(session):
         with contextlib.suppress(OSError):  # it has ended
-            for descriptor in descriptors.iterdir():
+            for descriptor in (process / "fd").iterdir():
                 with contextlib.suppress(OSError):
                     if str(descriptor.readlink()).startswith(str(SHARED_MEMORY)):
                         found.add(file_of(descriptor))  # whatever it was called when it was opened

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import dataclasses
 import multiprocessing
+import multiprocessing.shared_memory
 import os
 import re
+import subprocess
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,16 @@ from typing import Any
 import pytest
 
 from .engine_runs import EngineReport, EngineRunner, Prompts, generate
-from .shared_memory import SHARED_MEMORY, abandoned, is_tier_of_running_test, not_used, shared_memory, tier_file
+from .shared_memory import (
+    SHARED_MEMORY,
+    abandoned,
+    is_tier_of_running_test,
+    not_used,
+    shared_memory,
+    shared_memory_of,
+    tier_file,
+    without_those_of_others,
+)
 
 # In both directions a few hundred bytes per second: no copy of a block ends before the test's time limit.
 STALLED_GB_S = 1e-6
@@ -58,6 +69,26 @@ def test_what_is_abandoned_is_told_from_what_others_use() -> None:
         assert not_used({name}) == {name}
     finally:
         Path(path).unlink()
+
+
+def test_the_queues_of_another_session_are_told_from_those_of_ones_own() -> None:
+    queue = multiprocessing.shared_memory.SharedMemory(create=True, size=4096)
+    try:
+        mine = shared_memory_of(os.getsid(0))
+        assert queue.name in mine
+        assert without_those_of_others({queue.name}, mine) == {queue.name}
+        another = subprocess.Popen(["sleep", "60"], start_new_session=True)
+        try:
+            its = shared_memory_of(another.pid)
+        finally:
+            another.kill()
+            another.wait()
+        assert queue.name not in its
+        # What bears kvferry's name counts, whoever left it.
+        assert without_those_of_others({queue.name, "kvferry-claim-1"}, its) == {"kvferry-claim-1"}
+    finally:
+        queue.close()
+        queue.unlink()
 
 
 def test_tier_of_a_test_that_runs_is_not_abandoned() -> None:
