@@ -157,6 +157,7 @@ TEST_F(TierResizerTest, WhatAStoreFillsOrALoadReadsStaysUntilItHasEnded) {
   fold({ends(kRankA, told)});
   EXPECT_TRUE(plan().chunks.empty()) << "the other rank may still copy";
   fold({ends(kRankB, told)});
+  schedule("loads", {40, 41, 43}, 8, 1);
   const StepPlan later = plan();
   ASSERT_EQ(later.chunks.size(), 1U);
   EXPECT_EQ(size().num_chunks, kRun);
