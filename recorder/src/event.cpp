@@ -51,7 +51,7 @@ constexpr std::array kShapes{
     Shape{EventKind::kExpiries, "expiries", "", "[u]"},
     Shape{EventKind::kNotice, "notice", "", "u"},
     Shape{EventKind::kChunks, "chunks", "", "p"},
-    Shape{EventKind::kPlanned, "planned", "plan", "x"},
+    Shape{EventKind::kPlanned, "planned", "plan", "p"},
     Shape{EventKind::kLoadBegun, "load begun", "request", "up"},
     Shape{EventKind::kSkipped, "skipped", "request", "[x]"},
     Shape{EventKind::kLeft, "left", "class", "[xp]"},

@@ -93,7 +93,7 @@ Recorder::Recorder(std::uint64_t ring_bytes, const RecordedBy& by) {
   check_size(ring_bytes, by.config.size());
   num_bytes_ = places_of(by.config.size(), ring_bytes).end;
   void* memory = ::mmap(nullptr, num_bytes_, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+                        MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) fail("cannot take memory for", "a recorder");
   base_ = static_cast<std::byte*>(memory);
   lay_out(ring_bytes, by);

@@ -182,7 +182,7 @@ Recording::Recording(RecordingHead head, std::uint64_t begin, std::vector<std::u
   check_events(begin_, words_);
 }
 
-Recording Recording::from_bytes(std::span<const std::byte> file) {
+Recording Recording::from_bytes(std::span<const std::byte> file, std::uint64_t from) {
   if (file.size() < sizeof(FileHead)) {
     refuse("was cut: it has " + std::to_string(file.size()) + " bytes, less than its head");
   }
@@ -190,7 +190,7 @@ Recording Recording::from_bytes(std::span<const std::byte> file) {
   std::memcpy(&head, file.data(), sizeof head);
   head = checked(head, file.size());
   const ImageSource source(&head, file);
-  return read_from(source, head_of(source), 0);
+  return read_from(source, head_of(source), from);
 }
 
 Recording Recording::from_file(const std::string& path) { return RecordingFile(path).read(); }

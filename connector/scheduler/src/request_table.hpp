@@ -123,6 +123,8 @@ class RequestTable {
   /// engine has one record per id, so it has forgotten the old incarnation, and a report of its
   /// load is stale.
   Request& arrive(std::string_view engine_id, std::shared_ptr<const BlockHashes> hashes);
+  /// The number of the next request that arrives.
+  [[nodiscard]] RequestId next_id() const { return last_id_.next(); }
   /// The living (not finished) request with that id, or null.
   [[nodiscard]] Request* find(std::string_view engine_id);
   /// Starts a new generation in place, because its blocks were freed.

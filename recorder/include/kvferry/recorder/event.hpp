@@ -40,8 +40,9 @@ enum class EventKind : std::uint8_t {
   kBlocksInvalid = 6,
   kPreempted = 7,
   /// The request is in a step. Words: num_computed | num_scheduled; with kHasDrafts num_drafts |
-  /// the number of hashes that the engine knows; with kHasPrompt num_prompt | 0; with kHasBlocks
-  /// the table: 32-bit values, for each group the number of its blocks and then their ids.
+  /// the number of hashes that the engine knows (0: not asked); with kHasPrompt num_prompt | 0;
+  /// with kHasBlocks the table: 32-bit values, for each group the number of its blocks and then
+  /// their ids.
   kScheduled = 8,
   /// Words: group | block; num_tokens | 0.
   kState = 9,
@@ -65,9 +66,9 @@ enum class EventKind : std::uint8_t {
 
   /// Number: the length in bytes. Words: the bytes of a StepReport, zero-padded.
   kReport = 20,
-  /// Hashes that the scheduler side read. Words: hashes known now | length of every hash in bytes;
-  /// first index | step between indices; then a word per hash (FoldedHash). Longer lists take
-  /// several events.
+  /// Hashes that the scheduler side read. Words: hashes known now | length of every hash in bytes
+  /// (0: none was read); first index | step between indices; then a word for each hash
+  /// (BlockKey::folded_hash() without weights). Longer lists take several events.
   kHashes = 21,
   /// A reading of the clock that is not in its call's own event. Word: time.
   kTime = 22,
@@ -82,8 +83,9 @@ enum class EventKind : std::uint8_t {
   // ---- decisions ----
 
   /// The answer of a lookup. Flags: kPending. Words: tokens to load | position of the first one;
-  /// position of the end | position up to which full attention has all; then, if the answer is
-  /// kPending for a load, the number of the request it waits for | 0.
+  /// position of the end | position up to which full attention has all; with kPending the number of
+  /// the request whose load it waits for (0: it waits for ranks) | 0. Only one word, which is 0:
+  /// the tier was not asked. Positions count hashes.
   kFound = 32,
   /// A store in the plan. Number: of the owner, 0: blocks of several requests. Flags: kReadyNow.
   /// Words: transfer; slab class | number of blocks; then for each block its key, and block | slot.
@@ -99,8 +101,7 @@ enum class EventKind : std::uint8_t {
   kNotice = 37,
   /// Chunks that change. Flags: kRestored. Words: first | count.
   kChunks = 38,
-  /// The end of a plan. Number: the plan's sequence number. Word: stable_hash() of its bytes,
-  /// without notices.
+  /// The end of a plan. Number: the plan's sequence number. Word: how many kStore | how many kLoad.
   kPlanned = 39,
   /// A load begins. Flags: kFailed if there is nothing to load. Words: transfer; first position |
   /// end position.
@@ -124,8 +125,8 @@ enum class EventKind : std::uint8_t {
   kTold = 47,
   /// What a rank announced of an old incarnation, and the engine is not told. Number: the request.
   kStale = 48,
-  /// The call threw. Number: stable_hash() of the exception's class name, low half. Words: its
-  /// text, at most kMaxText bytes, zero-padded. Flags: kTextWasCut.
+  /// The call threw. Number: the exception's class (connector::ErrorClass). Words: its text, at
+  /// most kMaxText bytes, zero-padded. Flags: kTextWasCut.
   kThrew = 49,
   /// A broken invariant stopped the process. Words: as kThrew.
   kBroken = 50,
@@ -142,6 +143,8 @@ enum Flags : std::uint8_t {
   kHasDrafts = 2,   ///< kScheduled.
   kHasPrompt = 4,   ///< kScheduled.
   kHasBlocks = 8,   ///< kScheduled.
+  kOddGroups = 16,  ///< kScheduled: not as many groups as there are; a word with their number is
+                    ///< before the table.
   kForgotten = 1,   ///< kWeights.
   kPending = 1,     ///< kFound.
   kReadyNow = 1,    ///< kStore.

@@ -40,7 +40,8 @@ class Recorder {
   /// here and no signal later. Throws ConfigError for other sizes and for a path that is in use,
   /// ResourceError if the file cannot be made.
   Recorder(const std::string& path, std::uint64_t ring_bytes, const RecordedBy& by);
-  /// The same in memory of this process alone, which is taken when it is first written.
+  /// The same in memory of this process and the children that it forks, which is taken when it is
+  /// first written.
   Recorder(std::uint64_t ring_bytes, const RecordedBy& by);
   ~Recorder();
   Recorder(const Recorder&) = delete;

@@ -37,8 +37,9 @@ struct RecordingHead {
 class Recording {
  public:
   Recording(RecordingHead head, std::uint64_t begin, std::vector<std::uint64_t> words);
-  /// The events that are left in the image of a whole file. Throws RecordingError.
-  static Recording from_bytes(std::span<const std::byte> file);
+  /// The events that are left in the image of a whole file, from position `from` on (as
+  /// RecordingFile::read()). Throws RecordingError.
+  static Recording from_bytes(std::span<const std::byte> file, std::uint64_t from = 0);
   /// The same for a file. Throws RecordingError, and ResourceError if it cannot be read.
   static Recording from_file(const std::string& path);
 

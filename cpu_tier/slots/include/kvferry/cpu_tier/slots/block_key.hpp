@@ -68,9 +68,12 @@ struct BlockKey {
 
   /// 64 well-mixed bits. Content hashes are already uniform, but the group and weak hashes have to
   /// be mixed in.
-  [[nodiscard]] std::uint64_t mixed() const {
-    return mixed_bits(word(0) ^ (word(1) * 0x9e3779b97f4a7c15ULL) ^ word(2) ^
-                      (word(3) * 0xbf58476d1ce4e5b9ULL) ^ tail());
+  [[nodiscard]] std::uint64_t mixed() const { return mixed_bits(folded_hash() ^ tail()); }
+  /// The hash as one word. A key whose hash is this word, followed by zeros, has the same mixed()
+  /// under all groups and weights; so this word stands for the hash in a recording.
+  [[nodiscard]] std::uint64_t folded_hash() const {
+    return word(0) ^ (word(1) * 0x9e3779b97f4a7c15ULL) ^ word(2) ^
+           (word(3) * 0xbf58476d1ce4e5b9ULL);
   }
 
  private:
