@@ -8,6 +8,7 @@
 #include "replayed_calls.hpp"
 #include "replayed_events.hpp"
 
+#include <cerrno>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -23,9 +24,6 @@ using recorder::Recording;
 using recorder::RecordingError;
 
 namespace {
-
-/// The end of an event's text: what was thrown, or the broken invariant.
-std::string error_in(const Event& event) { return recorder::to_text(event); }
 
 class Replay {
  public:
@@ -65,7 +63,11 @@ class Replay {
     if (call.back().kind() == EventKind::kBroken) {
       break_in_child(call);
     } else {
-      calls_.run(call);
+      if (!calls_.run(call)) {
+        if (is_last) return;
+        throw RecordingError("a recording cannot be replayed: it lacks reports of the fold at " +
+                             std::to_string(call.front().position));
+      }
       calls_.engine().check_invariants(is_check_due() ? CheckDepth::kAll : CheckDepth::kCounts);
     }
     compare(call, Recording::from_bytes(recorder_.bytes(), begin), is_last);
@@ -78,10 +80,19 @@ class Replay {
     if (child == 0) {
       const rlimit none{0, 0};
       ::setrlimit(RLIMIT_CORE, &none);
-      calls_.run(call);
+      static_cast<void>(calls_.run(call));
       ::_exit(0);
     }
     while (::waitpid(child, nullptr, 0) < 0 && errno == EINTR) continue;
+  }
+
+  /// In long events it takes long to see what is different.
+  static std::string where_not(const Event& event, const Event& other) {
+    for (std::size_t i = 0; i < event.words.size(); ++i) {
+      if (i < other.words.size() && event.words[i] == other.words[i]) continue;
+      return "; word " + std::to_string(i + 1) + " is " + std::to_string(event.words[i]);
+    }
+    return "";
   }
 
   [[nodiscard]] bool is_check_due() const {
@@ -93,11 +104,12 @@ class Replay {
     for (const Event& event : call) {
       const bool has_one = at != replayed.end();
       if (!has_one || !is_same(event, *at, calls_.has_id_of(call.front()))) {
-        return differ(event.position, call.front(), recorder::to_text(event),
-                      has_one ? recorder::to_text(*at) : "nothing");
+        if (!has_one) return differ(event.position, call.front(), to_text(event), "nothing");
+        return differ(event.position, call.front(), to_text(event) + where_not(event, *at),
+                      to_text(*at) + where_not(*at, event));
       }
       if (event.kind() == EventKind::kThrew || event.kind() == EventKind::kBroken) {
-        result_.last_error = error_in(event);
+        result_.last_error = to_text(event);
       }
       ++result_.num_events;
       ++at;
@@ -105,13 +117,13 @@ class Replay {
     // The process may have been killed within its last call.
     if (at == replayed.end() || is_last) return;
     const Event& last = call.back();
-    differ(last.position + last.head.num_words(), call.front(), "nothing", recorder::to_text(*at));
+    differ(last.position + last.head.num_words(), call.front(), "nothing", to_text(*at));
   }
 
   void differ(std::uint64_t position, const Event& call, std::string recorded,
               std::string replayed) {
     result_.difference =
-        Difference{position, recorder::to_text(call), std::move(recorded), std::move(replayed)};
+        Difference{position, to_text(call), std::move(recorded), std::move(replayed)};
   }
 
   const Recording& recording_;

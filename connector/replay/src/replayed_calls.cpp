@@ -98,8 +98,9 @@ ReplayedCalls::ReplayedCalls(SchedulerOptions options, recorder::Recorder& recor
   engine_ = std::make_unique<SchedulerEngine>(std::move(options));
 }
 
-void ReplayedCalls::run(std::span<const Event> call) {
+bool ReplayedCalls::run(std::span<const Event> call) {
   const Event& event = call.front();
+  if (!is_complete(call)) return false;
   if (event.kind() == EventKind::kRequest) requests_.arrive(event);
   take_answers(call);
   // Later the request can be forgotten.
@@ -117,6 +118,13 @@ void ReplayedCalls::run(std::span<const Event> call) {
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): it is recorded.
   }
   if (event.kind() == EventKind::kFinished) requests_.drop(event.number());
+  return true;
+}
+
+bool ReplayedCalls::is_complete(std::span<const Event> call) {
+  if (call.front().kind() != EventKind::kFold) return true;
+  const auto is_report = [](const Event& event) { return event.kind() == EventKind::kReport; };
+  return std::count_if(call.begin(), call.end(), is_report) >= call.front().number();
 }
 
 bool ReplayedCalls::has_id_of(const Event&) const { return has_id_; }
@@ -267,7 +275,6 @@ void ReplayedCalls::fold(std::span<const Event> call) {
     if (bytes.size() < event.number()) expect_words(event, event.words.size() + 1);
     reports.push_back(bytes.first(event.number()));
   }
-  if (reports.size() < call.front().number()) return;  // The recording ends within this call.
   static_cast<void>(engine_->fold(reports));
 }
 

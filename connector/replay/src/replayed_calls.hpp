@@ -23,8 +23,9 @@ class ReplayedCalls {
   ReplayedCalls(SchedulerOptions options, recorder::Recorder& recorder);
 
   /// Makes the call of the first event. The others are what it read and decided. What it throws is
-  /// recorded, and caught. Throws RecordingError for an event that is none.
-  void run(std::span<const recorder::Event> call);
+  /// recorded, and caught. Returns false if the recording ends before all of it. Throws
+  /// RecordingError for an event that is none.
+  bool run(std::span<const recorder::Event> call);
   /// Whether the request of a call, if it has one, has its recorded id.
   [[nodiscard]] bool has_id_of(const recorder::Event& call) const;
   [[nodiscard]] SchedulerEngine& engine() { return *engine_; }
@@ -36,6 +37,7 @@ class ReplayedCalls {
   void allocate(const recorder::Event& event);
   void schedule(const recorder::Event& event);
   void fold(std::span<const recorder::Event> call);
+  [[nodiscard]] static bool is_complete(std::span<const recorder::Event> call);
 
   std::deque<std::chrono::steady_clock::time_point> times_;
   std::chrono::steady_clock::time_point now_;
