@@ -96,7 +96,8 @@ std::string printable(std::span<const std::uint64_t> words) {
   if (!words.empty()) std::memcpy(text.data(), words.data(), words.size_bytes());
   text.resize(std::min(text.find('\0'), text.size()));
   for (char& one : text) {
-    if (static_cast<unsigned char>(one) < 0x20 || one == 0x7f) one = '?';
+    // A text that was cut may end within a character of several bytes.
+    if (static_cast<signed char>(one) < 0x20 || one == 0x7f) one = '?';
   }
   return "\"" + text + "\"";
 }

@@ -126,16 +126,24 @@ void Recorder::lay_out(std::uint64_t ring_bytes, const RecordedBy& by) {
   next_segment_ = segment_words_;
   max_words_ =
       static_cast<std::uint32_t>(std::min<std::uint64_t>(EventHead::kMaxWords, num_words / 8));
+  claim_more(0);
   std::atomic_thread_fence(std::memory_order_release);
   head->magic = kMagic;
 }
 
 void Recorder::claim_more(std::uint32_t num_words) {
   const std::uint64_t end = position_ + num_words;
-  claimed_ = (end + segment_words_ - 1) / segment_words_ * segment_words_;
+  claimed_ = (end / segment_words_ + 1) * segment_words_;
   std::atomic_ref(*shared_claimed_).store(claimed_, std::memory_order_relaxed);
   // A reader that sees one of the words written from here on also sees the claim.
   std::atomic_thread_fence(std::memory_order_release);
+}
+
+void Recorder::put_all(std::span<const std::uint64_t> words) {
+  const auto num_words = static_cast<std::uint32_t>(words.size());
+  claim(num_words);
+  for (std::uint32_t i = 0; i < num_words; ++i) set(i, words[i]);
+  publish(num_words);
 }
 
 void Recorder::enter_segments(std::uint64_t end) {

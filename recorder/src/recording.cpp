@@ -109,9 +109,10 @@ struct FileSource final : Source {
 /// The first event that is left; nothing if the writer is at work there.
 std::optional<std::uint64_t> first_left(const Source& of, std::uint64_t published) {
   const std::uint64_t claimed = Source::cursor(of.head->claimed);
-  if (claimed < published || claimed - published > of.ring_words || claimed > kMostWords) {
+  if (claimed < published || claimed > kMostWords) {
     refuse("is damaged: its cursors contradict each other");
   }
+  if (claimed - published > of.ring_words) return std::nullopt;
   const std::uint64_t segment_words = of.ring_words / kNumSegments;
   std::uint64_t segment = 0;
   if (claimed > of.ring_words) {
@@ -119,10 +120,14 @@ std::optional<std::uint64_t> first_left(const Source& of, std::uint64_t publishe
   }
   while (segment * segment_words + of.ring_words <= published) ++segment;
   if (segment == 0) return 0;
-  std::uint64_t first = 0;
-  of.copy(of.places.segments + segment % kNumSegments * kWord, {&first, 1});
-  if (first < segment * segment_words || first > published) return std::nullopt;
-  return first;
+  for (; segment * segment_words <= published; ++segment) {
+    std::uint64_t first = 0;
+    of.copy(of.places.segments + segment % kNumSegments * kWord, {&first, 1});
+    if (first < segment * segment_words) return std::nullopt;
+    if (first <= published) return first;
+    // The writer has entered the segment again, and may have been killed before it published that.
+  }
+  return std::nullopt;
 }
 
 void check_events(std::uint64_t begin, std::span<const std::uint64_t> words) {
@@ -158,7 +163,9 @@ Recording read_from(const Source& source, const RecordingHead& head, std::uint64
     check_events(valid, words);
     return {head, valid, std::move(words)};
   }
-  refuse("is written faster than it can be read, or its table of segments is damaged");
+  refuse(
+      "is written faster than it can be read, or is damaged: its cursors and its table of segments "
+      "contradict each other");
 }
 
 RecordingHead head_of(const Source& source) {

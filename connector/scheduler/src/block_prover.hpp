@@ -65,10 +65,6 @@ class BlockProver {
   /// group).
   void cover(const Request& request, TableUpdate update, GroupBlocks added,
              const StepTokens& tokens, PlanSeq last);
-  /// Whether cover() reads how many hashes the engine knows.
-  [[nodiscard]] bool reads_num_hashes(const Request& request, const StepTokens& tokens) const {
-    return tokens.num_drafts > 0 || proofs_.of(request).has_drafts;
-  }
   /// A step that covers the request leaves a state in a block that the request writes already.
   void note_state(const Request& request, const LeftState& state);
   /// The engine knows this many tokens of the request, and is about to end it.

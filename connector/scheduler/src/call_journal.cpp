@@ -100,8 +100,10 @@ class CallJournal::WatchedPool final : public BlockPool {
   const BlockPool& pool_;
 };
 
-CallJournal::CallJournal(Recorder* to, Clock clock)
-    : to_(to), clock_(clock ? std::move(clock) : Clock(std::chrono::steady_clock::now)) {
+CallJournal::CallJournal(Recorder* to, Clock clock, std::size_t num_groups)
+    : to_(to),
+      clock_(clock ? std::move(clock) : Clock(std::chrono::steady_clock::now)),
+      num_groups_(num_groups) {
   if (to_ != nullptr) set_check_witness(&record_broken);
 }
 
@@ -188,20 +190,29 @@ void CallJournal::preempted(const Request* request) {
   simple(EventKind::kPreempted, number_of(request));
 }
 
-void CallJournal::scheduled_with(const Request* request, TableUpdate update, GroupBlocks blocks,
-                                 std::size_t num_groups, const StepTokens& tokens,
-                                 std::optional<std::uint32_t> num_hashes) {
-  const bool is_odd = !blocks.empty() && blocks.size() != num_groups;
+void CallJournal::scheduled_with(Request* request, TableUpdate update, GroupBlocks blocks,
+                                 const StepTokens& tokens) {
+  is_stamped_ = false;
+  const bool is_odd = !blocks.empty() && blocks.size() != num_groups_;
+  if (request != nullptr) request->had_drafts |= tokens.num_drafts > 0;
+  // With drafts the call reads how many hashes there are.
+  const bool has_drafts = tokens.num_drafts > 0 || (request != nullptr && request->had_drafts);
+  const std::uint64_t head = halves(tokens.num_computed, tokens.num_scheduled);
   const auto flags = static_cast<std::uint8_t>(
       (update == TableUpdate::kReplace ? recorder::kReplaces : 0) |
-      (num_hashes || tokens.num_drafts > 0 ? recorder::kHasDrafts : 0) |
-      (tokens.num_prompt > 0 ? recorder::kHasPrompt : 0) |
+      (has_drafts ? recorder::kHasDrafts : 0) | (tokens.num_prompt > 0 ? recorder::kHasPrompt : 0) |
       (blocks.empty() ? 0 : recorder::kHasBlocks) | (is_odd ? recorder::kOddGroups : 0));
+  if (flags == recorder::kHasBlocks && blocks.size() == 1 && blocks[0].size() == 1) {
+    to_->put(EventKind::kScheduled, flags, number_of(request), head,
+             halves(1, blocks[0].front().value()));
+    return;
+  }
   Recorder::Draft draft =
       to_->draft(EventKind::kScheduled, flags, number_of(request), 5 + size_of(blocks) / 2);
-  draft.add(halves(tokens.num_computed, tokens.num_scheduled));
-  if ((flags & recorder::kHasDrafts) != 0) {
-    draft.add(halves(tokens.num_drafts, num_hashes.value_or(0)));
+  draft.add(head);
+  if (has_drafts) {
+    const std::size_t num_hashes = request == nullptr ? 0 : request->hashes->size();
+    draft.add(halves(tokens.num_drafts, static_cast<std::uint32_t>(num_hashes)));
   }
   if (tokens.num_prompt > 0) draft.add(halves(tokens.num_prompt, 0));
   if (is_odd) draft.add(blocks.size());
@@ -276,6 +287,13 @@ void CallJournal::hashes_of(const Request& request, GroupId group, std::uint32_t
                             WeightsId weights, std::size_t first) {
   const std::span<const cpu_tier::BlockKey> keys = request.keys_of(group);
   const std::uint32_t hash_bytes = keys.empty() ? 0 : keys.front().hash_bytes;
+  if (first + 1 == keys.size()) {  // As decoding requests get them.
+    to_->put(EventKind::kHashes, kNoFlags, number_of(&request),
+             halves(request.num_hashes, hash_bytes),
+             halves((static_cast<std::uint32_t>(first) + 1) * length - 1, length),
+             keys.back().folded_hash() ^ weights.value());
+    return;
+  }
   do {
     const std::size_t count = std::min(keys.size() - first, kMostHashes);
     Recorder::Draft draft =

@@ -32,14 +32,15 @@ namespace kvferry::connector {
 
 /// Records the calls of the scheduler side and what they read outside, if there is a recorder
 /// (recorder/event.hpp defines the events). Each call is recorded before it does anything. Without
-/// a recorder every function returns at once. One thread at a time.
+/// a recorder every function returns at once, except scheduled(), which is called only with one.
+/// One thread at a time.
 class CallJournal {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
   using Clock = std::function<TimePoint()>;
 
-  /// `to` may be null; otherwise it outlives this object.
-  CallJournal(recorder::Recorder* to, Clock clock);
+  /// `to` may be null; otherwise it outlives this object. The engine has this many KV cache groups.
+  CallJournal(recorder::Recorder* to, Clock clock, std::size_t num_groups);
   ~CallJournal();
   CallJournal(const CallJournal&) = delete;
   CallJournal& operator=(const CallJournal&) = delete;
@@ -57,19 +58,17 @@ class CallJournal {
   void local(const Request* request, std::uint32_t num_local);
   void blocks_invalid(std::span<const BlockId> blocks);
   void preempted(const Request* request);
-  /// `num_hashes`: how many the engine knows, if the call reads that.
-  void scheduled(const Request* request, TableUpdate update, GroupBlocks blocks,
-                 std::size_t num_groups, const StepTokens& tokens,
-                 std::optional<std::uint32_t> num_hashes) {
-    if (to_ == nullptr) return;
-    is_stamped_ = false;
+  void scheduled(Request* request, TableUpdate update, GroupBlocks blocks,
+                 const StepTokens& tokens) {
     // What most calls are: a request that decodes.
-    if (blocks.empty() && update == TableUpdate::kAppend && !num_hashes && tokens.num_prompt == 0) {
-      to_->put(recorder::EventKind::kScheduled, recorder::kNoFlags, number_of(request),
+    if (request != nullptr && blocks.empty() && update == TableUpdate::kAppend &&
+        tokens.num_drafts == 0 && tokens.num_prompt == 0 && !request->had_drafts) {
+      is_stamped_ = false;
+      to_->put(recorder::EventKind::kScheduled, recorder::kNoFlags, number_of(request->id),
                recorder::halves(tokens.num_computed, tokens.num_scheduled));
       return;
     }
-    scheduled_with(request, update, blocks, num_groups, tokens, num_hashes);
+    scheduled_with(request, update, blocks, tokens);
   }
   void state(const Request* request, GroupId group, BlockId block, std::uint32_t num_tokens);
   void plan(PlanSeq next);
@@ -94,14 +93,14 @@ class CallJournal {
   class WatchedPool;
 
   [[nodiscard]] std::uint64_t stamp();
-  void scheduled_with(const Request* request, TableUpdate update, GroupBlocks blocks,
-                      std::size_t num_groups, const StepTokens& tokens,
-                      std::optional<std::uint32_t> num_hashes);
+  void scheduled_with(Request* request, TableUpdate update, GroupBlocks blocks,
+                      const StepTokens& tokens);
   void hashes_of(const Request& request, GroupId group, std::uint32_t length, WeightsId weights,
                  std::size_t first);
 
   recorder::Recorder* const to_;
   const Clock clock_;
+  const std::size_t num_groups_;
   TimePoint now_;
   bool is_stamped_ = false;
   std::unique_ptr<WatchedPool> pool_;

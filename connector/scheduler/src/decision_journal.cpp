@@ -23,6 +23,7 @@ recorder::Leaving leaving_of(MoveKind kind) {
       return recorder::Leaving::kForgotten;
     case MoveKind::kChunkGone:
       return recorder::Leaving::kChunkGone;
+    case MoveKind::kCommitted:
     case MoveKind::kCame:
     case MoveKind::kEvicted:
       break;

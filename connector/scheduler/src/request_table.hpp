@@ -49,7 +49,8 @@ struct Request {
   std::uint32_t num_hashes = 0;  ///< Positions whose hashes were known then.
   /// GPU blocks by KV cache group and block, as of the last plan or load.
   std::vector<std::vector<BlockId>> tables;
-  TransferId load;  ///< The load under way in kLoading and kAbortedLoading.
+  bool had_drafts = false;  ///< A recorded step had drafts.
+  TransferId load;          ///< The load under way in kLoading and kAbortedLoading.
   RequestLimits limits;
   std::uint32_t load_limit = RequestLimits::kNone;  ///< Positions that one load brings.
   /// Positions, from the first one, whose blocks it may store: by its limits, and by its prompt if

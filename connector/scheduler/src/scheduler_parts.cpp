@@ -34,7 +34,7 @@ SchedulerOptions with_journal(SchedulerOptions options, CallJournal& calls) {
 }  // namespace
 
 SchedulerEngine::Parts::Parts(SchedulerOptions given)
-    : calls(given.recorder, given.clock),
+    : calls(given.recorder, given.clock, given.groups.size()),
       decisions(given.recorder),
       options(with_journal(std::move(given), calls)),
       tier(make_tier(options)),

@@ -8,7 +8,6 @@
 #include "scheduler_parts.hpp"
 
 #include <exception>
-#include <optional>
 #include <string>
 
 namespace kvferry::connector {
@@ -16,12 +15,7 @@ namespace kvferry::connector {
 void SchedulerEngine::on_scheduled(std::string_view engine_id, TableUpdate update,
                                    GroupBlocks blocks, const StepTokens& tokens) try {
   Request* request = parts_->requests.find(engine_id);
-  if (parts_->calls.is_on()) {
-    const bool reads = request != nullptr && parts_->prover.reads_num_hashes(*request, tokens);
-    const auto num_hashes =
-        reads ? std::optional(static_cast<std::uint32_t>(request->hashes->size())) : std::nullopt;
-    parts_->calls.scheduled(request, update, blocks, parts_->groups.size(), tokens, num_hashes);
-  }
+  if (parts_->calls.is_on()) parts_->calls.scheduled(request, update, blocks, tokens);
   if (!blocks.empty() && blocks.size() != parts_->groups.size()) {
     throw ProtocolError("request " + std::string(engine_id) + " has blocks of " +
                         std::to_string(blocks.size()) + " KV cache groups; expected " +

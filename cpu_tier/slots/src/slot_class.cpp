@@ -150,7 +150,7 @@ void SlotClass::commit(std::span<const SlotId> slots, const std::optional<BlockK
     table_.commit(slots, before);
   }
   peers_->publish(slots, index_);
-  note(slots, MoveKind::kCame);
+  note(slots, MoveKind::kCommitted);
   mark_promised(slots);
   num_committed_total_ += slots.size();
   dcheck_conserved();
@@ -187,14 +187,14 @@ void SlotClass::leave_behind(std::span<const SlotId> slots, SlotState state) {
 }
 
 void SlotClass::note(std::span<const SlotId> slots, MoveKind kind) {
-  if (notes_key_moves_) {
+  if (notes_key_moves_ && kind != MoveKind::kCommitted) {
     for (const SlotId slot : slots) {
       if (key_moves_.size() == TierMoves::kMost) break;
       key_moves_.push_back({index_.key(slot).mixed(), slot, kind});
     }
   }
   if (!notes_key_events_) return;
-  const bool readable = kind == MoveKind::kCame;
+  const bool readable = kind == MoveKind::kCommitted || kind == MoveKind::kCame;
   for (const SlotId slot : slots) key_events_.push_back({index_.key(slot), readable});
 }
 

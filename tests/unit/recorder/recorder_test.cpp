@@ -188,6 +188,27 @@ TEST(RecorderTest, WhatAKilledProcessRecordedIsReadableEachTime) {
   EXPECT_GT(longest, 0U) << "no ring was ever full";
 }
 
+TEST(RecorderTest, AWriterThatWasKilledAsItEnteredASegmentLeavesAllOthers) {
+  Recorder recorder(Recorder::kMinRingBytes, kBy);
+  const std::uint64_t segment_words = Recorder::kMinRingBytes / 8 / kNumSegments;
+  std::uint32_t number = 0;
+  while (recorder.position() < 3 * Recorder::kMinRingBytes / 8) put_numbered(recorder, number++);
+  int num_entered = 0;
+  for (int i = 0; i < 200; ++i) {
+    const std::uint64_t before = recorder.position();
+    put_numbered(recorder, number++);
+    if (before / segment_words == recorder.position() / segment_words) continue;
+    std::vector<std::byte> file(recorder.bytes().begin(), recorder.bytes().end());
+    reinterpret_cast<FileHead*>(file.data())->published = before;
+    const Recording recording = Recording::from_bytes(file);
+    EXPECT_EQ(recording.end_position(), before);
+    expect_numbered(recording);
+    EXPECT_GT(before - recording.begin_position(), (kNumSegments - 4) * segment_words);
+    ++num_entered;
+  }
+  EXPECT_GT(num_entered, 10);
+}
+
 TEST(RecorderTest, AReaderOfALivingFileNoticesThatItWasOvertaken) {
   const RecordingPath path;
   Recorder recorder(path.text, Recorder::kMinRingBytes, kBy);

@@ -112,7 +112,9 @@ enum class EventKind : std::uint8_t {
   /// Keys that are no longer readable. Flags: Leaving. Number: the slab class. Words: for each its
   /// key, and slot | 0.
   kLeft = 42,
-  /// Keys that became readable. Number: the slab class. Words: for each its key, and slot | 0.
+  /// Keys that became readable without a store of this engine (in a shared tier). Those of a store
+  /// become readable with its kStoreEnded. Number: the slab class. Words: for each its key, and
+  /// slot | 0.
   kCame = 43,
   /// A store has ended on every rank. Flags: kFailed. Words: transfer; blocks stored | blocks that
   /// ranks skipped for want of room in their rings.

@@ -51,11 +51,21 @@ class Recorder {
   template <class... Words>
   void put(EventKind kind, std::uint8_t flags, std::uint32_t number, Words... words) {
     constexpr std::uint32_t kNumWords = 1 + sizeof...(Words);
-    claim(kNumWords);
-    set(0, EventHead(kind, flags, kNumWords, number).word());
-    std::uint32_t at = 1;
-    (set(at++, words), ...);
-    publish(kNumWords);
+    const std::uint64_t head = EventHead(kind, flags, kNumWords, number).word();
+    // Within a segment, nothing is to be claimed, and the ring does not end.
+    if (position_ + kNumWords < next_segment_) [[likely]] {
+      std::uint64_t* to = ring_ + (position_ & mask_);
+      const auto store = [&to](std::uint64_t word) {
+        std::atomic_ref(*to++).store(word, std::memory_order_relaxed);
+      };
+      store(head);
+      (store(words), ...);
+      position_ += kNumWords;
+      std::atomic_ref(*published_).store(position_, std::memory_order_release);
+      return;
+    }
+    const std::uint64_t all[]{head, std::uint64_t{words}...};
+    put_all(all);
   }
 
   /// Most words that an event can have here, its head included.
@@ -105,6 +115,7 @@ class Recorder {
 
  private:
   void lay_out(std::uint64_t ring_bytes, const RecordedBy& by);
+  void put_all(std::span<const std::uint64_t> words);
   /// The next `num_words` words are written next. They replace what lies there.
   void claim(std::uint32_t num_words) {
     if (position_ + num_words > claimed_) [[unlikely]]
@@ -125,8 +136,9 @@ class Recorder {
   }
 
   std::uint64_t position_ = 0;
-  std::uint64_t claimed_ = 0;  ///< All words before this one may be overwritten by now.
-  std::uint64_t next_segment_ = 0;
+  /// All words before this one may be overwritten by now. It is never less than next_segment_.
+  std::uint64_t claimed_ = 0;
+  std::uint64_t next_segment_ = 0;  ///< The first one that begins after position_.
   std::uint64_t* ring_ = nullptr;
   std::uint64_t mask_ = 0;
   std::uint64_t* published_ = nullptr;

@@ -12,7 +12,8 @@ namespace kvferry::cpu_tier {
 
 /// Why a key became readable, or is no longer readable.
 enum class MoveKind : std::uint8_t {
-  kCame,       ///< It became readable.
+  kCommitted,  ///< It became readable by commit(). That is not noted, because the caller knows it.
+  kCame,       ///< It became readable with a chunk that peers had.
   kEvicted,    ///< To make room for others of its class.
   kForgotten,  ///< Because it is no longer to be found, or its bytes are in doubt.
   kChunkGone   ///< Its chunk left the class.
@@ -21,7 +22,7 @@ enum class MoveKind : std::uint8_t {
 struct KeyMove {
   std::uint64_t key = 0;  ///< BlockKey::mixed().
   SlotId slot;
-  MoveKind kind = MoveKind::kCame;
+  MoveKind kind = MoveKind::kEvicted;
 };
 
 /// What a tier with TierOptions::key_moves notes about its keys, for a recorder. A view of the
