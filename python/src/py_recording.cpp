@@ -2,6 +2,7 @@
 #include "py_recording.hpp"
 
 #include "kvferry/connector/replay/replay.hpp"
+#include "kvferry/cpu_tier/slots/block_key.hpp"
 #include "kvferry/recorder/recording.hpp"
 
 #include "py_text.hpp"
@@ -65,6 +66,18 @@ replay_file(const std::string& path) {
   return {result.num_calls, result.num_events, std::move(difference), result.last_error};
 }
 
+std::vector<std::uint64_t> recorded_keys(const std::vector<std::uint64_t>& hashes,
+                                         std::uint16_t hash_bytes, std::uint16_t group,
+                                         std::uint64_t weights) {
+  std::vector<std::uint64_t> keys;
+  keys.reserve(hashes.size());
+  for (const std::uint64_t hash : hashes) {
+    keys.push_back(
+        cpu_tier::BlockKey::mixed_of(hash, hash_bytes, GroupId(group), WeightsId(weights)));
+  }
+  return keys;
+}
+
 }  // namespace
 
 void bind_recording(py::module_& module) {
@@ -81,6 +94,10 @@ void bind_recording(py::module_& module) {
            "left: for each its position, its kind, flags, number and words "
            "(recorder/include/kvferry/recorder/event.hpp). The first one begins after `position` "
            "if the writer was faster.");
+  module.def("recorded_keys", &recorded_keys, py::arg("hashes"), py::arg("hash_bytes"),
+             py::arg("group"), py::arg("weights"),
+             "Returns, for each word of a 'hashes' event, the key of its block in a KV cache group "
+             "under these weights, as other events name it.");
   module.def("replay_recording", &replay_file, py::arg("path"),
              "Makes the recorded calls again, of a new scheduler side. Returns the number of calls "
              "and of equal events; the first difference as its position, its call, what was "

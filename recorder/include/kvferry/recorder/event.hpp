@@ -68,7 +68,8 @@ enum class EventKind : std::uint8_t {
   kReport = 20,
   /// Hashes that the scheduler side read. Words: hashes known now | length of every hash in bytes
   /// (0: none was read); first index | step between indices; then a word for each hash
-  /// (BlockKey::folded_hash() without weights). Longer lists take several events.
+  /// (BlockKey::folded_hash() without weights; BlockKey::mixed_of() makes a key of it). Longer
+  /// lists take several events.
   kHashes = 21,
   /// A reading of the clock that is not in its call's own event. Word: time.
   kTime = 22,

@@ -75,6 +75,15 @@ struct BlockKey {
     return word(0) ^ (word(1) * 0x9e3779b97f4a7c15ULL) ^ word(2) ^
            (word(3) * 0xbf58476d1ce4e5b9ULL);
   }
+  /// mixed() of a key from the folded_hash() of the same key without weights.
+  [[nodiscard]] static std::uint64_t mixed_of(std::uint64_t folded, std::uint16_t hash_bytes,
+                                              GroupId group, WeightsId of) {
+    BlockKey key;
+    std::memcpy(key.hash.data(), &folded, sizeof folded);
+    key.group = static_cast<std::uint16_t>(group.value());
+    key.hash_bytes = hash_bytes;
+    return key.mixed_with(of).mixed();
+  }
 
  private:
   static constexpr std::size_t kNumWords = kMaxHashBytes / sizeof(std::uint64_t);
