@@ -130,6 +130,22 @@ TEST(RecorderTest, TheNewestEventsAreLeftAfterTheRingIsFull) {
   }
 }
 
+TEST(RecorderTest, ASegmentIsClaimedBeforeItIsWrittenHoweverTheOneBeforeItEnded) {
+  constexpr std::uint64_t kSegmentWords = Recorder::kMinRingBytes / 8 / kNumSegments;
+  for (std::uint32_t num_words = 1; num_words <= 2 * kSegmentWords; ++num_words) {
+    Recorder recorder(Recorder::kMinRingBytes, kBy);
+    const auto* head = reinterpret_cast<const FileHead*>(recorder.bytes().data());
+    for (int i = 0; i < 50; ++i) {
+      Recorder::Draft draft = recorder.draft(EventKind::kCancels, 0, 0, num_words - 1);
+      for (std::uint32_t word = 1; word < num_words; ++word) draft.add(word);
+      draft.end();
+      EXPECT_GT(head->claimed, recorder.position());
+      recorder.put(EventKind::kPreempted, 0, 0);
+      EXPECT_GT(head->claimed, recorder.position());
+    }
+  }
+}
+
 TEST(RecorderTest, EventsThatAreLongerThanSegmentsWrapToo) {
   Recorder recorder(Recorder::kMinRingBytes, kBy);
   std::mt19937 random(7);

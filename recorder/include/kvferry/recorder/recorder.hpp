@@ -116,9 +116,10 @@ class Recorder {
  private:
   void lay_out(std::uint64_t ring_bytes, const RecordedBy& by);
   void put_all(std::span<const std::uint64_t> words);
-  /// The next `num_words` words are written next. They replace what lies there.
+  /// The next `num_words` words are written next. They replace what lies there. The segment that
+  /// begins at their end is claimed as well, because put() writes into it without a claim.
   void claim(std::uint32_t num_words) {
-    if (position_ + num_words > claimed_) [[unlikely]]
+    if (position_ + num_words >= claimed_) [[unlikely]]
       claim_more(num_words);
   }
   void claim_more(std::uint32_t num_words);

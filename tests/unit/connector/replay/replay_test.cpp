@@ -223,7 +223,7 @@ TEST_F(ReplayTest, ARandomLifeComesAgainEventForEvent) {
 }
 
 TEST_F(ReplayTest, OneChangedDecisionIsFoundAtItsEvent) {
-  live(60);
+  live(40);
   const Recording recording = recorded();
   int num_changed = 0;
   for (const Event& event : recording) {
@@ -237,7 +237,7 @@ TEST_F(ReplayTest, OneChangedDecisionIsFoundAtItsEvent) {
     EXPECT_NE(result.difference->recorded, result.difference->replayed);
     ++num_changed;
   }
-  EXPECT_GT(num_changed, 200);
+  EXPECT_GT(num_changed, 100);
 }
 
 TEST_F(ReplayTest, ADecisionTooMuchOrTooFewIsFound) {
@@ -334,8 +334,7 @@ TEST_F(ReplayTest, ABrokenInvariantThatStoppedTheProcessComesAgain) {
   EXPECT_FALSE(result.difference) << result.difference->recorded << result.difference->replayed;
   ASSERT_TRUE(result.last_error);
   expect_named(*result.last_error, {"broken invariant", ".cpp:"});
-  recorder_.reset();  // What the child wrote is not what this process goes on from.
-  engine_.release();  // NOLINT(bugprone-unused-return-value): it writes to the recorder at its end.
+  is_shared_ = true;  // The child went on in the ring, and this process did not.
 }
 
 TEST_F(ReplayTest, WhatCannotBeReplayedIsRefusedByALineThatSaysWhy) {
@@ -372,7 +371,7 @@ TEST_F(ReplayTest, DamagedEventsAreDifferencesOrErrorsAndNothingWorse) {
   std::mt19937_64 random(5);
   const std::uint64_t size = recording.end_position();
   int num_found = 0;
-  for (int i = 0; i < 400; ++i) {
+  for (int i = 0; i < 120; ++i) {
     try {
       const Recording damaged =
           with(recording, random() % size, std::uint64_t{1} << (random() % 64));
@@ -395,7 +394,7 @@ TEST_F(ReplayTest, DamagedEventsAreDifferencesOrErrorsAndNothingWorse) {
       ++num_found;  // Its length was changed.
     }
   }
-  EXPECT_GT(num_found, 200);
+  EXPECT_GT(num_found, 60);
 }
 
 }  // namespace
