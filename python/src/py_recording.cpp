@@ -8,6 +8,7 @@
 #include "py_text.hpp"
 
 #include <pybind11/stl.h>
+#include <pybind11/typing.h>
 
 #include <cstdint>
 #include <optional>
@@ -27,9 +28,9 @@ using recorder::RecordingFile;
 using EventTuple = std::tuple<std::uint64_t, std::string, std::uint32_t, std::uint32_t,
                               std::vector<std::uint64_t>>;
 
-py::dict head_of(const RecordingFile& file) {
+py::typing::Dict<py::str, py::object> head_of(const RecordingFile& file) {
   const recorder::RecordingHead& head = file.head();
-  py::dict of;
+  py::typing::Dict<py::str, py::object> of;
   of["version"] = head.version;
   of["wire_version"] = head.wire_version;
   of["boot_id"] = head.boot_id;
