@@ -9,7 +9,7 @@ cd "$KVFERRY_ROOT"
 python=$KVFERRY_ROOT/.venv/bin/python
 installed=.venv/.kvferry/wheel
 sources=$(content_hash CMakeLists.txt cmake pyproject.toml README.md LICENSE \
-  python/{CMakeLists.txt,exports.map,src,kvferry} {base,gpu,lmcache,transfer}/{CMakeLists.txt,include,src} {cpu_tier,connector}/CMakeLists.txt \
+  python/{CMakeLists.txt,exports.map,src,kvferry} {base,recorder,gpu,lmcache,transfer}/{CMakeLists.txt,include,src} {cpu_tier,connector}/CMakeLists.txt \
   {cpu_tier,connector}/*/{CMakeLists.txt,include,src})
 # The compilers that can compile the kernels.
 compilers=$(command -v nvcc hipcc /usr/local/cuda/bin/nvcc build/nvcc/nvidia/cu13/bin/nvcc || true)

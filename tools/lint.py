@@ -31,7 +31,7 @@ CPP = (".cpp", ".hpp")
 HEADERS = (".hpp", ".cuh")
 SOURCES = (*CPP, ".cu", ".cuh", ".py")
 PRODUCT = (
-    "base", "gpu", "cpu_tier", "lmcache", "transfer", "connector", "python", "bench", "examples", "tools",
+    "base", "recorder", "gpu", "cpu_tier", "lmcache", "transfer", "connector", "python", "bench", "examples", "tools",
 )  # fmt: skip
 NEED_SPDX = (*CPP, ".py", ".pyi", ".sh", ".cmake", ".toml", ".yaml")
 NEED_SPDX_NAMES = ("CMakeLists.txt", "Makefile", ".clang-format", ".clang-tidy", "run")

@@ -14,6 +14,8 @@ __all__: list[str] = [
     "Error",
     "ObjectClient",
     "ProtocolError",
+    "RecordingError",
+    "RecordingFile",
     "ResourceError",
     "SchedulerEngine",
     "TimeoutError",
@@ -35,7 +37,9 @@ __all__: list[str] = [
     "memlock_warning",
     "memory_limits",
     "numa_nodes",
+    "recorded_keys",
     "remove_tier",
+    "replay_recording",
     "shared_tier_shape",
     "slab_geometry",
 ]
@@ -59,6 +63,9 @@ class DeviceError(Error):
     pass
 
 class TimeoutError(Error):
+    pass
+
+class RecordingError(Error):
     pass
 
 class SchedulerEngine:
@@ -354,6 +361,26 @@ class ObjectClient:
     @property
     def num_workers(self) -> int: ...
 
+class RecordingFile:
+    """
+    A recording of a scheduler side, which may be written meanwhile.
+    """
+    def __init__(self, path: str) -> None:
+        """
+        Raises RecordingError for a file that is no recording, and ResourceError if it cannot be read.
+        """
+    def read(
+        self, position: typing.SupportsInt | typing.SupportsIndex = 0
+    ) -> tuple[int, list[tuple[int, str, int, int, list[int]]]]:
+        """
+        Returns the position after the last event, and the events from a position on that are left: for each its position, its kind, flags, number and words (recorder/include/kvferry/recorder/event.hpp). The first one begins after `position` if the writer was faster.
+        """
+    @property
+    def head(self) -> dict[str, typing.Any]:
+        """
+        What the recording says about its making, with the engine's configuration as a text.
+        """
+
 def admission_names() -> list[str]:
     """
     The admission policies, by the users' names for them, the default first.
@@ -443,9 +470,24 @@ def numa_nodes() -> list[tuple[int, int, int]]:
     The NUMA nodes that this process can use: (number, bytes of memory, processors). Raises ResourceError.
     """
 
+def recorded_keys(
+    hashes: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex],
+    hash_bytes: typing.SupportsInt | typing.SupportsIndex,
+    group: typing.SupportsInt | typing.SupportsIndex,
+    weights: typing.SupportsInt | typing.SupportsIndex,
+) -> list[int]:
+    """
+    Returns, for each word of a 'hashes' event, the key of its block in a KV cache group under these weights, as other events name it.
+    """
+
 def remove_tier(path: bytes) -> None:
     """
     Removes the file of a shared tier. Raises ConfigError, or a ResourceError that names the engines that use it.
+    """
+
+def replay_recording(path: str) -> tuple[int, int, tuple[int, str, str, str] | None, str | None]:
+    """
+    Makes the recorded calls again, of a new scheduler side. Returns the number of calls and of equal events; the first difference as its position, its call, what was recorded and what was replayed, or None; and the error in which the last call ended, or None. Raises RecordingError if the recording cannot be replayed.
     """
 
 def shared_tier_shape(

@@ -2,6 +2,7 @@
 #include "py_errors.hpp"
 #include "py_machine.hpp"
 #include "py_object_client.hpp"
+#include "py_recording.hpp"
 #include "py_scheduler_binding.hpp"
 #include "py_tier.hpp"
 #include "py_worker_engine.hpp"
@@ -17,4 +18,5 @@ PYBIND11_MODULE(_core, module) {
   kvferry::python::bind_object_client(module);
   kvferry::python::bind_machine(module);
   kvferry::python::bind_tier(module);
+  kvferry::python::bind_recording(module);
 }

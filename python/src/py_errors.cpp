@@ -2,6 +2,7 @@
 #include "py_errors.hpp"
 
 #include "kvferry/base/error.hpp"
+#include "kvferry/recorder/recording.hpp"
 
 #include "py_text.hpp"
 
@@ -37,8 +38,10 @@ void bind_errors(py::module_& module) {
   py::register_exception<ProtocolError>(module, "ProtocolError", root);
   py::register_exception<DeviceError>(module, "DeviceError", root);
   py::register_exception<kvferry::TimeoutError>(module, "TimeoutError", root);
+  py::register_exception<recorder::RecordingError>(module, "RecordingError", root);
   make_readable<ConfigError>();
   make_readable<ResourceError>();
+  make_readable<recorder::RecordingError>();
 }
 
 }  // namespace kvferry::python

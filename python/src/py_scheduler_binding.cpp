@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "py_scheduler_binding.hpp"
 
+#include "kvferry/connector/scheduler/recorded_options.hpp"
+#include "kvferry/connector/wire/step_plan.hpp"
 #include "kvferry/cpu_tier/peers/joined_tier.hpp"
+#include "kvferry/recorder/recorder.hpp"
 
 #include "py_scheduler_engine.hpp"
 #include "py_scheduler_options.hpp"
@@ -22,7 +25,16 @@ std::unique_ptr<PySchedulerEngine> make_scheduler_engine(const py::KWArgs<py::ob
     options.identity.name = wish->instance;
     tier = cpu_tier::JoinedTier::join(wish->tier, options.identity);
   }
-  return std::make_unique<PySchedulerEngine>(std::move(options.engine), std::move(tier));
+  if (tier) options.engine.shared_tier = &tier->directory();  // For the recording's configuration.
+  std::unique_ptr<recorder::Recorder> recorder;
+  if (!options.recorder_path.empty()) {
+    recorder = std::make_unique<recorder::Recorder>(
+        options.recorder_path, options.recorder_bytes,
+        recorder::RecordedBy{KVFERRY_VERSION, connector::kWireVersion,
+                             connector::config_text(options.engine)});
+  }
+  return std::make_unique<PySchedulerEngine>(std::move(options.engine), std::move(tier),
+                                             std::move(recorder));
 }
 
 }  // namespace

@@ -41,9 +41,11 @@ py::bytes hash_of(const cpu_tier::BlockKey& key) {
 }  // namespace
 
 PySchedulerEngine::PySchedulerEngine(connector::SchedulerOptions options,
-                                     std::unique_ptr<cpu_tier::JoinedTier> tier)
-    : tier_(std::move(tier)), weights_(options.weights.value()) {
+                                     std::unique_ptr<cpu_tier::JoinedTier> tier,
+                                     std::unique_ptr<recorder::Recorder> recorder)
+    : tier_(std::move(tier)), recorder_(std::move(recorder)), weights_(options.weights.value()) {
   if (tier_) options.shared_tier = &tier_->directory();
+  options.recorder = recorder_.get();
   engine_ = std::make_unique<connector::SchedulerEngine>(std::move(options));
 }
 
@@ -359,6 +361,7 @@ std::tuple<Figures, std::vector<std::uint32_t>, std::string> PySchedulerEngine::
 void PySchedulerEngine::close() {
   contents_.reset();
   engine_.reset();
+  recorder_.reset();
   tier_.reset();
   pool_.reset();
 }

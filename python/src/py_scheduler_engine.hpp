@@ -4,6 +4,7 @@
 #include "kvferry/connector/scheduler/scheduler_engine.hpp"
 #include "kvferry/cpu_tier/peers/joined_tier.hpp"
 #include "kvferry/cpu_tier/peers/tier_contents.hpp"
+#include "kvferry/recorder/recorder.hpp"
 
 #include "engine_objects.hpp"
 
@@ -32,9 +33,11 @@ using Figures = py::typing::Dict<py::str, py::int_>;
 /// each block or request.
 class PySchedulerEngine {
  public:
-  /// `tier`: the joined tier that engines share; null: the engine has its own tier.
+  /// `tier`: the joined tier that engines share; null: the engine has its own tier. `recorder`:
+  /// records the engine; null: nothing does.
   explicit PySchedulerEngine(connector::SchedulerOptions options,
-                             std::unique_ptr<cpu_tier::JoinedTier> tier = nullptr);
+                             std::unique_ptr<cpu_tier::JoinedTier> tier = nullptr,
+                             std::unique_ptr<recorder::Recorder> recorder = nullptr);
 
   void bind_pool(ObjectList blocks);
   void on_request(const py::str& request_id, BytesList block_hashes,
@@ -85,6 +88,7 @@ class PySchedulerEngine {
 
   std::unique_ptr<PyBlockPool> pool_;
   std::unique_ptr<cpu_tier::JoinedTier> tier_;
+  std::unique_ptr<recorder::Recorder> recorder_;
   std::optional<cpu_tier::TierContents>
       contents_;                            ///< The contents of `tier_`, made at the first request.
   std::atomic<std::uint64_t> weights_ = 0;  ///< For take_tier_changes(), on any thread.

@@ -4,6 +4,7 @@
 #include "kvferry/connector/scheduler/scheduler_engine.hpp"
 #include "kvferry/connector/worker/worker_engine.hpp"
 #include "kvferry/cpu_tier/peers/tier_directory.hpp"
+#include "kvferry/recorder/recorder.hpp"
 
 #include <pybind11/pybind11.h>
 
@@ -31,6 +32,10 @@ struct PySchedulerOptions {
   std::vector<std::uint32_t> group_hashes_per_block;
   /// For each KV cache group: KvGroup::unseen_tokens. Empty: 0 for all groups.
   std::vector<std::uint32_t> group_unseen_tokens;
+  /// A file that is made for the recording of the engine (recorder::Recorder), and the bytes of its
+  /// ring. Empty: nothing is recorded.
+  std::string recorder_path;
+  std::uint64_t recorder_bytes = recorder::Recorder::kDefaultRingBytes;
   /// With an empty path the tier belongs to this engine only.
   connector::SharedTierWish shared;
   /// This engine's identity in the shared tier, without the name.

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "expect_replay.hpp"
 #include "seeded_runs.hpp"
 #include "toy_engine.hpp"
 
@@ -10,7 +11,8 @@
 #include <string>
 
 /// One SchedulerEngine and two WorkerEngines on the devices that KVFERRY_TEST_BACKEND names, driven
-/// by a small engine at random (toy_engine.hpp).
+/// by a small engine at random (toy_engine.hpp). What the SchedulerEngine did is recorded, and has
+/// to come again in a replay.
 namespace kvferry::connector {
 namespace {
 
@@ -30,6 +32,7 @@ ToyTotals run(std::uint64_t seed, int steps, const std::function<bool()>& failed
     run_steps(steps);
   }
   if (!failed()) engine.drain();
+  if (!failed()) expect_replay(engine.recorder());
   return engine.totals();
 }
 

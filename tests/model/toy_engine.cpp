@@ -3,6 +3,7 @@
 
 #include "kvferry/base/error.hpp"
 
+#include "expect_replay.hpp"
 #include "test_backend.hpp"
 
 #include <gtest/gtest.h>
@@ -133,6 +134,7 @@ ToyEngine::ToyEngine(std::uint64_t seed)
   }
   // The ranks' pieces are alike.
   oracle_ = PlanOracle(is_resized_ ? most_chunks_ : least_chunks, least_chunks, std::move(units));
+  recorder_ = recorder_of(options);
   scheduler_ = std::make_unique<SchedulerEngine>(std::move(options));
   scheduler_->set_pool(&pool_);
 }

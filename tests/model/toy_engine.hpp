@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kvferry/connector/scheduler/scheduler_engine.hpp"
+#include "kvferry/recorder/recorder.hpp"
 
 #include "plan_oracle.hpp"
 #include "toy_pool.hpp"
@@ -37,7 +38,9 @@ namespace kvferry::connector {
 /// requests; _lost: a rank that is lost and found.
 class ToyEngine {
  public:
+  /// Its scheduler side is recorded.
   explicit ToyEngine(std::uint64_t seed);
+  [[nodiscard]] const recorder::Recorder& recorder() const { return *recorder_; }
 
   /// One engine step with random events before it.
   void step();
@@ -200,6 +203,7 @@ class ToyEngine {
   std::vector<RankState> rank_states_{2};
   PlanOracle oracle_;
   std::uint32_t most_chunks_ = 0;  ///< Of a tier that is resized.
+  std::unique_ptr<recorder::Recorder> recorder_;
   std::unique_ptr<SchedulerEngine> scheduler_;
   std::list<ToyRequest> requests_;
   std::vector<ToyRequest*> running_;

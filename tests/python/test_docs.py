@@ -10,10 +10,10 @@ from typing import NamedTuple
 import pytest
 from documents import ARCHITECTURE, NAMED, ROOT, documents, resolve, section, text_of, tracked
 
-COMPONENTS = ("base", "gpu", "cpu_tier", "transfer", "connector", "lmcache", "python", "bench", "tests")
+COMPONENTS = ("base", "recorder", "gpu", "cpu_tier", "transfer", "connector", "lmcache", "python", "bench", "tests")
 ROOMS = (
     *(f"cpu_tier/{room}" for room in ("memory", "policy", "slots", "peers")),
-    *(f"connector/{room}" for room in ("wire", "scheduler", "worker")),
+    *(f"connector/{room}" for room in ("wire", "scheduler", "worker", "replay")),
 )
 TWO_SCREENS, ONE_SCREEN = 112, 80  # Lines.
 PROSE_WIDTH = 110

@@ -31,6 +31,10 @@ class Backlog {
   void push_front(const BacklogEntry& entry);
   /// The block is being written anew, so its entry is void. Returns whether it had an entry.
   bool drop(BlockId block);
+  /// The key of the block's last entry, if it had one.
+  [[nodiscard]] const cpu_tier::BlockKey& last_key(BlockId block) const {
+    return keys_[block.value()];
+  }
   [[nodiscard]] std::size_t size() const { return num_entries_; }
   /// Takes the oldest entry, if there is one.
   [[nodiscard]] std::optional<BacklogEntry> pop();

@@ -61,6 +61,12 @@ std::string text_of(const std::vector<cpu_tier::WithdrawnSlot>& withdrawn) {
   return text;
 }
 
+recorder::LoadFate fate_of(LoadEnd end, bool succeeded) {
+  if (end == LoadEnd::kAborted) return recorder::LoadFate::kAborted;
+  if (end == LoadEnd::kStale) return recorder::LoadFate::kStale;
+  return succeeded ? recorder::LoadFate::kLoaded : recorder::LoadFate::kFailed;
+}
+
 }  // namespace
 
 LoadBook::~LoadBook() {
@@ -142,6 +148,7 @@ void LoadBook::plan_notices(StepPlan& plan, const RankPatience& patience) {
     Load& load = found->second;
     if (requests_.meaning_of_end(load.owner, transfer) == LoadEnd::kStale) {
       ++num_stale_;
+      note_end(load, transfer, recorder::LoadFate::kStale);
       loads_.erase(found);
     } else if (announcing_.insert(load.engine_id).second) {
       load.state = LoadState::kAnnounced;
@@ -157,7 +164,9 @@ void LoadBook::plan_notices(StepPlan& plan, const RankPatience& patience) {
 void LoadBook::cancel(TransferId transfer) {
   Load& load = loads_.at(transfer);
   if (load.state == LoadState::kSent) cancels_.push_back(transfer);
-  if (load.state == LoadState::kBegun) fail(transfer, load);
+  if (load.state != LoadState::kBegun) return;
+  note_end(load, transfer, recorder::LoadFate::kAborted);
+  fail(transfer, load);
 }
 
 void LoadBook::doom_all() {
@@ -167,6 +176,7 @@ void LoadBook::doom_all() {
       cancels_.push_back(transfer);
     } else if (load.state == LoadState::kBegun) {
       ++num_failed_;
+      note_end(load, transfer, recorder::LoadFate::kFailed);
       fail(transfer, load);
     }
   }
@@ -283,6 +293,7 @@ void LoadBook::settle_end(TransferId transfer, FoldResult& result) {
       !load.roll.any_failed()) {
     ++num_expired_;
   }
+  note_end(load, transfer, fate_of(end, succeeded(load)));
   release(load);
   if (end == LoadEnd::kWaitedFor && !succeeded(load)) return fail(transfer, load);
   static_cast<void>(requests_.end_load(load.owner, transfer));
@@ -298,7 +309,12 @@ void LoadBook::settle_end(TransferId transfer, FoldResult& result) {
 void LoadBook::settle_announced(TransferId transfer, FoldResult& result) {
   Load& load = loads_.at(transfer);
   announcing_.erase(load.engine_id);
-  if (requests_.end_load(load.owner, transfer) == LoadEnd::kStale) {
+  const LoadEnd end = requests_.end_load(load.owner, transfer);
+  if (journal_ != nullptr) {
+    end == LoadEnd::kStale ? journal_->stale(load.owner.request)
+                           : journal_->told(load.owner.request);
+  }
+  if (end == LoadEnd::kStale) {
     ++num_stale_;
     result.stale.push_back(std::move(load.engine_id));
   } else {

@@ -9,6 +9,7 @@
 #include "kvferry/cpu_tier/slots/tier.hpp"
 
 #include "damage_record.hpp"
+#include "decision_journal.hpp"
 #include "load_patience.hpp"
 #include "overdue.hpp"
 #include "prefix_search.hpp"
@@ -47,6 +48,9 @@ class LoadBook {
   ~LoadBook();
   LoadBook(const LoadBook&) = delete;
   LoadBook& operator=(const LoadBook&) = delete;
+
+  /// It is told how loads end. It outlives this object; null: there is none.
+  void set_journal(DecisionJournal* journal) { journal_ = journal; }
 
   /// Starts the request's load; its order enters the next plan. Without leases there is nothing to
   /// copy from, and the load fails.
@@ -144,11 +148,15 @@ class LoadBook {
   void fail(TransferId transfer, Load& load);
   void settle_end(TransferId transfer, FoldResult& result);
   void settle_announced(TransferId transfer, FoldResult& result);
+  void note_end(const Load& load, TransferId transfer, recorder::LoadFate fate) {
+    if (journal_ != nullptr) journal_->load_ended(load.owner.request, transfer, fate);
+  }
   void plan_expiries(StepPlan& plan, const LoadPatience& load_patience);
   void plan_notices(StepPlan& plan, const RankPatience& patience);
 
   cpu_tier::Tier& tier_;
   RequestTable& requests_;
+  DecisionJournal* journal_ = nullptr;
   std::uint32_t world_size_;
   std::map<TransferId, Load> loads_;
   std::vector<TransferId> begun_;

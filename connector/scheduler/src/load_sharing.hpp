@@ -36,6 +36,11 @@ class LoadSharing {
   void on_begun(const Request& request, std::uint32_t first, std::uint32_t end);
   /// Whether to ask the request, with its present answer, again later.
   [[nodiscard]] bool must_wait(const Request& request, const LookupAnswer& answer);
+  /// The request for whose load this one waits, since the last must_wait(); null: none.
+  [[nodiscard]] const Request* awaited_by(const Request& request) {
+    const Wait& wait = waits_.of(request);
+    return wait.state == Wait::State::kWaiting ? loads_.waiting_request(wait.load) : nullptr;
+  }
   /// The request's turn is over, or it is finished: it may wait once more.
   void end_turn(const Request& request) { waits_.drop(request); }
   [[nodiscard]] std::uint64_t num_waits() const { return num_waits_; }

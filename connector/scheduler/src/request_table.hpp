@@ -49,7 +49,8 @@ struct Request {
   std::uint32_t num_hashes = 0;  ///< Positions whose hashes were known then.
   /// GPU blocks by KV cache group and block, as of the last plan or load.
   std::vector<std::vector<BlockId>> tables;
-  TransferId load;  ///< The load under way in kLoading and kAbortedLoading.
+  bool had_drafts = false;  ///< A recorded step had drafts.
+  TransferId load;          ///< The load under way in kLoading and kAbortedLoading.
   RequestLimits limits;
   std::uint32_t load_limit = RequestLimits::kNone;  ///< Positions that one load brings.
   /// Positions, from the first one, whose blocks it may store: by its limits, and by its prompt if
@@ -123,6 +124,8 @@ class RequestTable {
   /// engine has one record per id, so it has forgotten the old incarnation, and a report of its
   /// load is stale.
   Request& arrive(std::string_view engine_id, std::shared_ptr<const BlockHashes> hashes);
+  /// The number of the next request that arrives.
+  [[nodiscard]] RequestId next_id() const { return last_id_.next(); }
   /// The living (not finished) request with that id, or null.
   [[nodiscard]] Request* find(std::string_view engine_id);
   /// Starts a new generation in place, because its blocks were freed.

@@ -7,6 +7,7 @@
 #include "scheduler_parts.hpp"
 
 #include <algorithm>
+#include <exception>
 #include <string>
 #include <unordered_set>
 #include <utility>
@@ -20,27 +21,37 @@ SchedulerEngine::SchedulerEngine(SchedulerOptions options) {
 SchedulerEngine::~SchedulerEngine() = default;
 
 void SchedulerEngine::set_pool(BlockPool* pool) {
+  parts_->calls.simple(recorder::EventKind::kPool, pool == nullptr ? 0 : 1);
   parts_->pool = pool;
+  parts_->read_pool = parts_->calls.watched(pool);
   if (pool != nullptr) pool->set_weights(parts_->weights);
-  parts_->planner.set_pool(pool);
+  parts_->planner.set_pool(parts_->read_pool);
 }
 
 void SchedulerEngine::on_request(std::string_view engine_id,
                                  std::shared_ptr<const BlockHashes> hashes,
-                                 const RequestLimits& limits) {
-  on_finished(engine_id);  // If the id is in use, its earlier life ends here.
+                                 const RequestLimits& limits) try {
+  parts_->calls.request(parts_->requests.next_id(), engine_id, limits);
+  parts_->finish(engine_id, 0);  // If the id is in use, its earlier life ends here.
   Request& request = parts_->requests.arrive(engine_id, std::move(hashes));
   request.limits = limits;
   request.load_limit = limits.max_load / parts_->options.hash_tokens;
   request.store_limit = limits.max_store / parts_->options.hash_tokens;
   parts_->sync_keys(request);
   parts_->await_turn(request);
+} catch (const std::exception& error) {
+  parts_->calls.threw(error);
+  throw;
 }
 
 void SchedulerEngine::on_hints(std::string_view engine_id, std::string_view session,
-                               std::span<const ClientHint> hints) {
+                               std::span<const ClientHint> hints) try {
   const Request* request = parts_->requests.find(engine_id);
+  parts_->calls.hints(request, session, hints);
   if (request != nullptr) parts_->promises.on_request(*request, session, hints);
+} catch (const std::exception& error) {
+  parts_->calls.threw(error);
+  throw;
 }
 
 bool SchedulerEngine::knows(std::string_view engine_id) const {
@@ -49,34 +60,30 @@ bool SchedulerEngine::knows(std::string_view engine_id) const {
 
 std::optional<std::uint32_t> SchedulerEngine::lookup(std::string_view engine_id,
                                                      std::uint32_t num_local_tokens,
-                                                     std::uint32_t num_tokens) {
+                                                     std::uint32_t num_tokens) try {
   Request* request = parts_->requests.find(engine_id);
-  if (request == nullptr || request->state != RequestState::kIdle || num_tokens == 0) return 0;
-  parts_->prover.note_local(*request, num_local_tokens, parts_->last_seq);
-  parts_->loaded.on_reached(*request);
-  if (parts_->loaded.is_blocked()) return std::nullopt;
-  if (parts_->loads.announces(request->engine_id) || parts_->loads.damage().distrusted()) return 0;
-  parts_->sync_keys(*request);
-  parts_->tier->hold_still();
-  const std::uint32_t hash_tokens = parts_->options.hash_tokens;
-  const std::uint32_t first = num_local_tokens / hash_tokens;
-  const std::uint32_t whole =
-      std::min(request->num_hashes, parts_->groups.num_loadable(num_tokens));
-  const std::uint32_t limit =
-      whole > first ? first + std::min(whole - first, request->load_limit) : whole;
-  if (parts_->options.shared_tier != nullptr && parts_->num_first_chunks == 0) {
-    return limit > first && parts_->may_wait_for_ranks() ? std::nullopt : std::optional(0U);
+  parts_->calls.lookup(request, num_local_tokens, num_tokens);
+  if (request != nullptr && request->state == RequestState::kIdle && num_tokens > 0) {
+    parts_->prover.note_local(*request, num_local_tokens, parts_->last_seq);
+    parts_->loaded.on_reached(*request);
+    if (parts_->loaded.is_blocked()) {
+      parts_->decisions.put_off(*request);
+      return std::nullopt;
+    }
+    if (!parts_->loads.announces(request->engine_id) && !parts_->loads.damage().distrusted()) {
+      return parts_->look_up(*request, num_local_tokens, num_tokens);
+    }
   }
-  const LookupAnswer& answer = parts_->lookups.find(*request, first, limit);
-  // The limit of one request is not the end of a prefix that requests share.
-  const bool is_cut = limit < whole && answer.full_end == parts_->groups.align(limit);
-  parts_->planner.note_junction(*request, is_cut ? 0 : answer.junction());
-  if (parts_->sharing.must_wait(*request, answer)) return std::nullopt;
-  return (answer.end - answer.first) * hash_tokens;
+  parts_->decisions.found_nothing(request);
+  return 0;
+} catch (const std::exception& error) {
+  parts_->calls.threw(error);
+  throw;
 }
 
 bool SchedulerEngine::note_local(std::string_view engine_id, std::uint32_t num_local_tokens) {
   const Request* request = parts_->requests.find(engine_id);
+  parts_->calls.local(request, num_local_tokens);
   if (request == nullptr || request->state != RequestState::kIdle) return true;
   parts_->prover.note_local(*request, num_local_tokens, parts_->last_seq);
   parts_->loaded.on_reached(*request);
@@ -84,8 +91,9 @@ bool SchedulerEngine::note_local(std::string_view engine_id, std::uint32_t num_l
 }
 
 void SchedulerEngine::on_allocated(std::string_view engine_id, GroupBlocks tables,
-                                   std::uint32_t num_external_tokens) {
+                                   std::uint32_t num_external_tokens) try {
   Request* request = parts_->requests.find(engine_id);
+  parts_->calls.allocated(request, tables, num_external_tokens);
   if (request == nullptr || request->state != RequestState::kIdle) {
     throw ProtocolError(
         "the engine allocated a load for request " + std::string(engine_id) +
@@ -107,15 +115,20 @@ void SchedulerEngine::on_allocated(std::string_view engine_id, GroupBlocks table
   parts_->prover.begin_load(*request, taken.first, taken.end);
   const bool has_lease = taken.leased.has_value();
   parts_->loads.begin(*request, parts_->transfers.next(), std::move(taken.leased));
+  parts_->decisions.load_begun(*request, taken.first, taken.end, has_lease);
   if (has_lease) {
     parts_->hit_tokens += num_external_tokens;
     parts_->sharing.on_begun(*request, taken.first, taken.end);
   }
   parts_->dcheck_consistent();
+} catch (const std::exception& error) {
+  parts_->calls.threw(error);
+  throw;
 }
 
-void SchedulerEngine::on_blocks_invalid(std::span<const BlockId> blocks) {
+void SchedulerEngine::on_blocks_invalid(std::span<const BlockId> blocks) try {
   if (blocks.empty()) return;
+  parts_->calls.blocks_invalid(blocks);
   const std::unordered_set<BlockId> invalid(blocks.begin(), blocks.end());
   std::vector<BlockId> lost(blocks.begin(), blocks.end());
   parts_->requests.for_each([&](Request& request) {
@@ -135,10 +148,14 @@ void SchedulerEngine::on_blocks_invalid(std::span<const BlockId> blocks) {
   parts_->planner.forget(lost);
   parts_->loads.cancel_stores(parts_->stores.abort_stores_of(lost));
   parts_->dcheck_consistent();
+} catch (const std::exception& error) {
+  parts_->calls.threw(error);
+  throw;
 }
 
-void SchedulerEngine::on_preempted(std::string_view engine_id) {
+void SchedulerEngine::on_preempted(std::string_view engine_id) try {
   Request* request = parts_->requests.find(engine_id);
+  parts_->calls.preempted(request);
   // If the request loads again already, a reset of the engine's cache preempted it before that
   // load.
   if (request == nullptr || request->state != RequestState::kIdle) return;
@@ -149,43 +166,37 @@ void SchedulerEngine::on_preempted(std::string_view engine_id) {
   parts_->sharing.end_turn(*request);
   parts_->loaded.on_reached(*request);
   parts_->await_turn(*request);
+} catch (const std::exception& error) {
+  parts_->calls.threw(error);
+  throw;
 }
 
-void SchedulerEngine::on_finished(std::string_view engine_id, std::uint32_t num_tokens) {
-  if (Request* request = parts_->requests.find(engine_id)) {
-    parts_->prover.note_known(*request, num_tokens);
-    parts_->offer_rest(*request);
-    if (parts_->promises.waits_for(*request)) {
-      parts_->sync_keys(*request);
-      parts_->promises.on_finished(*request);
-    }
-    parts_->lookups.end_await(*request);
-    parts_->lookups.drop(*request);
-    parts_->sharing.end_turn(*request);
-    parts_->loaded.on_reached(*request);
-    parts_->planner.drop(*request);
-    parts_->prover.drop(*request);
-  }
-  const TransferId load = parts_->requests.finish(engine_id);
-  if (load != TransferId()) parts_->loads.cancel(load);
-  parts_->dcheck_consistent();
+void SchedulerEngine::on_finished(std::string_view engine_id, std::uint32_t num_tokens) try {
+  parts_->calls.finished(parts_->requests.find(engine_id), num_tokens);
+  parts_->finish(engine_id, num_tokens);
+} catch (const std::exception& error) {
+  parts_->calls.threw(error);
+  throw;
 }
 
 void SchedulerEngine::reset_cache() {
+  parts_->calls.reset();
   parts_->loads.cancel_stores(parts_->stores.abort_all());
   parts_->loads.doom_all();
   parts_->promises.clear();
   parts_->tier->forget_all();
   parts_->tier->leave_name_space();
   parts_->planner.forget_all(parts_->requests);
-  parts_->prover.forget_all(parts_->pool);
+  parts_->prover.forget_all(parts_->read_pool);
   parts_->lookups.forget_answers();
+  parts_->decisions.moved(*parts_->tier);
   parts_->dcheck_consistent();
 }
 
-void SchedulerEngine::change_weights(WeightsId to, OldBlocks old_blocks) {
+void SchedulerEngine::change_weights(WeightsId to, OldBlocks old_blocks) try {
   Parts& parts = *parts_;
   if (to == parts.weights) return;
+  parts.calls.weights(to, old_blocks == OldBlocks::kForgotten);
   if (old_blocks == OldBlocks::kForgotten) {
     parts.loads.cancel_stores(parts.stores.abort_stores_of(parts.weights));
     parts.tier->forget_all(parts.weights);
@@ -198,10 +209,15 @@ void SchedulerEngine::change_weights(WeightsId to, OldBlocks old_blocks) {
   parts.take_weights(to);
   parts.requests.for_each([&](Request& request) { parts.sync_keys(request); });
   parts.lookups.forget_answers();
+  parts.decisions.moved(*parts.tier);
   parts.dcheck_consistent();
+} catch (const std::exception& error) {
+  parts_->calls.threw(error);
+  throw;
 }
 
 std::vector<cpu_tier::KeyEvent> SchedulerEngine::take_key_events() {
+  parts_->calls.simple(recorder::EventKind::kTakeKeyEvents);
   return parts_->tier->take_key_events(parts_->weights);
 }
 
@@ -255,9 +271,17 @@ std::uint32_t SchedulerEngine::max_slots() const {
   return num_chunks * parts_->options.classes.front().slots_per_chunk;
 }
 
-void SchedulerEngine::resize(std::uint32_t num_chunks) { parts_->resizer.set_target(num_chunks); }
+void SchedulerEngine::resize(std::uint32_t num_chunks) {
+  parts_->calls.simple(recorder::EventKind::kResize, num_chunks);
+  parts_->resizer.set_target(num_chunks);
+}
 
 TierSize SchedulerEngine::tier_size() const { return parts_->resizer.size(); }
+
+void SchedulerEngine::check_invariants(CheckDepth depth) const {
+  parts_->check_consistent();
+  if (depth == CheckDepth::kAll) parts_->tier->check_invariants();
+}
 
 bool SchedulerEngine::is_busy() const {
   return parts_->stores.num_in_flight() + parts_->loads.num_in_flight() > 0;

@@ -23,10 +23,20 @@ std::size_t max_promised_keys(const SchedulerOptions& options) {
   return most * options.max_chunks;
 }
 
+/// What is recorded is all that the scheduler side sees: its clock, and what the tier notes.
+SchedulerOptions with_journal(SchedulerOptions options, CallJournal& calls) {
+  if (!calls.is_on()) return options;
+  options.clock = [&calls] { return calls.now(); };
+  options.tier.key_moves = true;
+  return options;
+}
+
 }  // namespace
 
 SchedulerEngine::Parts::Parts(SchedulerOptions given)
-    : options(std::move(given)),
+    : calls(given.recorder, given.clock, given.groups.size()),
+      decisions(given.recorder),
+      options(with_journal(std::move(given), calls)),
       tier(make_tier(options)),
       groups(options.groups, options.hash_tokens),
       backlog(options.num_blocks),
@@ -42,6 +52,11 @@ SchedulerEngine::Parts::Parts(SchedulerOptions given)
       sharing(loads, groups, options.max_load_wait, options.clock),
       promises(*tier, groups, options.clock, max_promised_keys(options)),
       resizer(*tier, options.world_size) {
+  if (decisions.is_on()) {
+    planner.set_journal(&decisions);
+    stores.set_journal(&decisions);
+    loads.set_journal(&decisions);
+  }
   take_weights(options.weights);
   if (options.shared_tier != nullptr) keeper.emplace(*tier, *options.shared_tier);
 }
@@ -52,11 +67,65 @@ void SchedulerEngine::Parts::take_weights(WeightsId now) {
 }
 
 void SchedulerEngine::Parts::sync_keys(Request& request) {
+  const std::uint32_t before = request.num_hashes;
   const std::optional<std::uint32_t> left = request.sync_keys(groups, weights);
+  if (calls.is_on() && (left || request.num_hashes != before)) {
+    calls.hashes(request, groups, weights, left ? 0 : before);
+  }
   if (!left) return;
   lookups.on_keys_dropped(request, *left);
   prover.on_keys_dropped(request, *left);
   planner.on_keys_dropped(request, *left);
+}
+
+void SchedulerEngine::Parts::finish(std::string_view engine_id, std::uint32_t num_tokens) {
+  if (Request* request = requests.find(engine_id)) {
+    prover.note_known(*request, num_tokens);
+    offer_rest(*request);
+    if (promises.waits_for(*request)) {
+      sync_keys(*request);
+      promises.on_finished(*request);
+    }
+    lookups.end_await(*request);
+    lookups.drop(*request);
+    sharing.end_turn(*request);
+    loaded.on_reached(*request);
+    planner.drop(*request);
+    prover.drop(*request);
+  }
+  const TransferId load = requests.finish(engine_id);
+  if (load != TransferId()) loads.cancel(load);
+  dcheck_consistent();
+}
+
+std::optional<std::uint32_t> SchedulerEngine::Parts::look_up(Request& request,
+                                                             std::uint32_t num_local_tokens,
+                                                             std::uint32_t num_tokens) {
+  sync_keys(request);
+  tier->hold_still();
+  const std::uint32_t hash_tokens = options.hash_tokens;
+  const std::uint32_t first = num_local_tokens / hash_tokens;
+  const std::uint32_t whole = std::min(request.num_hashes, groups.num_loadable(num_tokens));
+  const std::uint32_t limit =
+      whole > first ? first + std::min(whole - first, request.load_limit) : whole;
+  if (options.shared_tier != nullptr && num_first_chunks == 0) {
+    const auto early = limit > first && may_wait_for_ranks() ? std::nullopt : std::optional(0U);
+    LookupAnswer none;
+    none.first = none.end = none.full_end = first;
+    decisions.found(request, none, early, nullptr);
+    return early;
+  }
+  const LookupAnswer& answer = lookups.find(request, first, limit);
+  // The limit of one request is not the end of a prefix that requests share.
+  const bool is_cut = limit < whole && answer.full_end == groups.align(limit);
+  planner.note_junction(request, is_cut ? 0 : answer.junction());
+  if (sharing.must_wait(request, answer)) {
+    decisions.found(request, answer, std::nullopt, sharing.awaited_by(request));
+    return std::nullopt;
+  }
+  const std::uint32_t found = (answer.end - answer.first) * hash_tokens;
+  decisions.found(request, answer, found, nullptr);
+  return found;
 }
 
 void SchedulerEngine::Parts::offer_rest(Request& request) {
@@ -211,6 +280,11 @@ std::uint64_t SchedulerEngine::Parts::wasted_bytes(const cpu_tier::SlabSnapshot&
 
 void SchedulerEngine::Parts::dcheck_consistent() const {
 #ifndef NDEBUG
+  check_consistent();
+#endif
+}
+
+void SchedulerEngine::Parts::check_consistent() const {
   const cpu_tier::TierSnapshot now = tier->snapshot();
   const StoreBook::Held held = stores.held();
   const std::size_t num_leases = loads.num_leases();
@@ -229,7 +303,6 @@ void SchedulerEngine::Parts::dcheck_consistent() const {
                     " dying and " + std::to_string(now.num_leased_guests) + " foreign slots");
   KVFERRY_CHECK(requests.num_tombstones() <= loads.num_in_flight(),
                 "a tombstone without a load under way");
-#endif
 }
 
 }  // namespace kvferry::connector

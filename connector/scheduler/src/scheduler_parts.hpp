@@ -11,6 +11,8 @@
 #include "backlog.hpp"
 #include "block_groups.hpp"
 #include "block_prover.hpp"
+#include "call_journal.hpp"
+#include "decision_journal.hpp"
 #include "engine_tier.hpp"
 #include "load_book.hpp"
 #include "load_patience.hpp"
@@ -48,6 +50,12 @@ struct SchedulerEngine::Parts {
 
   /// Request::sync_keys(), for all parts that keep data about its keys.
   void sync_keys(Request& request);
+  /// SchedulerEngine::on_finished().
+  void finish(std::string_view engine_id, std::uint32_t num_tokens);
+  /// SchedulerEngine::lookup() for a request that may load.
+  [[nodiscard]] std::optional<std::uint32_t> look_up(Request& request,
+                                                     std::uint32_t num_local_tokens,
+                                                     std::uint32_t num_tokens);
   /// Keys are of these weights from now on.
   void take_weights(WeightsId now);
   /// The request waits for its turn from now on.
@@ -90,12 +98,17 @@ struct SchedulerEngine::Parts {
   void end_step();
 
   [[nodiscard]] std::uint64_t wasted_bytes(const cpu_tier::SlabSnapshot& slabs) const;
-  /// In debug builds: checks that the books hold what the tier counts (G10).
+  /// Checks that the books hold what the tier counts (G10).
+  void check_consistent() const;
+  /// The same in debug builds.
   void dcheck_consistent() const;
 
+  CallJournal calls;
+  DecisionJournal decisions;
   const SchedulerOptions options;
-  BlockPool* pool = nullptr;  ///< Null before set_pool().
-  WeightsId weights;          ///< The model's present weights.
+  BlockPool* pool = nullptr;       ///< Null before set_pool().
+  BlockPool* read_pool = nullptr;  ///< The same as it is read: its answers can be recorded.
+  WeightsId weights;               ///< The model's present weights.
   const std::unique_ptr<cpu_tier::Tier> tier;
   BlockGroups groups;
   Backlog backlog;

@@ -7,12 +7,15 @@
 
 #include "scheduler_parts.hpp"
 
+#include <exception>
 #include <string>
 
 namespace kvferry::connector {
 
 void SchedulerEngine::on_scheduled(std::string_view engine_id, TableUpdate update,
-                                   GroupBlocks blocks, const StepTokens& tokens) {
+                                   GroupBlocks blocks, const StepTokens& tokens) try {
+  Request* request = parts_->requests.find(engine_id);
+  if (parts_->calls.is_on()) parts_->calls.scheduled(request, update, blocks, tokens);
   if (!blocks.empty() && blocks.size() != parts_->groups.size()) {
     throw ProtocolError("request " + std::string(engine_id) + " has blocks of " +
                         std::to_string(blocks.size()) + " KV cache groups; expected " +
@@ -20,7 +23,6 @@ void SchedulerEngine::on_scheduled(std::string_view engine_id, TableUpdate updat
   }
   parts_->planner.enter_step(parts_->last_seq.next());
   parts_->loaded.on_scheduled();
-  Request* request = parts_->requests.find(engine_id);
   if (request == nullptr) {
     parts_->drop_added(update, blocks, tokens.num_computed);
     return;
@@ -35,17 +37,21 @@ void SchedulerEngine::on_scheduled(std::string_view engine_id, TableUpdate updat
   if (!parts_->planner.note_step(*request, update, tokens)) return;
   parts_->sync_keys(*request);
   parts_->planner.offer_step(*request, update, tokens);
+} catch (const std::exception& error) {
+  parts_->calls.threw(error);
+  throw;
 }
 
 void SchedulerEngine::on_state(std::string_view engine_id, GroupId group, BlockId block,
-                               std::uint32_t num_tokens) {
+                               std::uint32_t num_tokens) try {
+  Request* request = parts_->requests.find(engine_id);
+  parts_->calls.state(request, group, block, num_tokens);
   if (!parts_->groups.has(group) || !parts_->groups.is_told(group)) {
     throw ProtocolError("the engine left a state of request " + std::string(engine_id) +
                         " in KV cache group " + std::to_string(group.value()) + ", which has none");
   }
   parts_->planner.enter_step(parts_->last_seq.next());
   parts_->planner.drop_rewritten(block);
-  Request* request = parts_->requests.find(engine_id);
   parts_->prover.begin_write(group, block, request == nullptr ? Generation() : request->generation);
   if (request == nullptr || request->state != RequestState::kIdle) return;
   if (!parts_->planner.takes_states(*request)) return;
@@ -59,9 +65,13 @@ void SchedulerEngine::on_state(std::string_view engine_id, GroupId group, BlockI
   // With drafts the engine moves blocks within a table without saying so.
   table[num_blocks - 1] = block;
   parts_->prover.note_state(*request, {group, num_blocks - 1, block});
+} catch (const std::exception& error) {
+  parts_->calls.threw(error);
+  throw;
 }
 
-std::string SchedulerEngine::finish_plan() {
+std::string SchedulerEngine::finish_plan() try {
+  parts_->calls.plan(parts_->last_seq.next());
   parts_->expect_ranks();
   parts_->promises.expire();
   parts_->planner.offer_newly_proven();
@@ -76,11 +86,17 @@ std::string SchedulerEngine::finish_plan() {
   parts_->resizer.plan(plan);
   parts_->loaded.on_plan();
   parts_->end_step();
+  parts_->decisions.moved(*parts_->tier);
+  parts_->decisions.planned(plan);
   parts_->dcheck_consistent();
   return encode(plan);
+} catch (const std::exception& error) {
+  parts_->calls.threw(error);
+  throw;
 }
 
-FoldResult SchedulerEngine::fold(std::span<const std::span<const std::byte>> encoded) {
+FoldResult SchedulerEngine::fold(std::span<const std::span<const std::byte>> encoded) try {
+  parts_->calls.fold(encoded);
   const std::vector<StepReport> reports = parts_->readable(encoded);
   parts_->stale_reports += encoded.size() - reports.size();
   parts_->patience.on_output();
@@ -105,8 +121,12 @@ FoldResult SchedulerEngine::fold(std::span<const std::span<const std::byte>> enc
     parts_->prover.hear(heard);
     parts_->planner.offer_newly_proven();
   }
+  parts_->decisions.moved(*parts_->tier);
   parts_->dcheck_consistent();
   return result;
+} catch (const std::exception& error) {
+  parts_->calls.threw(error);
+  throw;
 }
 
 }  // namespace kvferry::connector

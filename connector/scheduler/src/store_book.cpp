@@ -112,7 +112,7 @@ void StoreBook::settle() {
     }
     if (store.roll.all_gathered() && store.roll.all_ended()) {
       if (store.blocks.empty()) witnesses_.push_back(*it);
-      settle_end(store);
+      settle_end(*it, store);
       stores_.erase(found);
     }
   }
@@ -134,13 +134,23 @@ std::uint64_t StoreBook::settle_gathers(Store& store) {
     backlog_.push_front({store.blocks[i - 1],
                          tier_.key(store.writable.slab_class(), store.writable.slots()[i - 1])});
     ++num_skipped_;
+    if (journal_ != nullptr) {
+      const cpu_tier::BlockKey key =
+          tier_.key(store.writable.slab_class(), store.writable.slots()[i - 1]);
+      journal_->skipped(recorder::Skip::kRingFull, store.owner.request, {&key, 1});
+    }
   }
   store.aborted = tier_.abort(store.writable.split_off(least));
   tier_.release(store.aborted.split_off(most - least));
   return taken;
 }
 
-void StoreBook::settle_end(Store& store) {
+void StoreBook::settle_end(TransferId transfer, Store& store) {
+  if (journal_ != nullptr) {
+    const std::size_t num_stored = store.roll.all_done() ? store.writable.size() : 0;
+    journal_->store_ended(transfer, num_stored, store.blocks.size() - store.writable.size(),
+                          store.roll.any_failed());
+  }
   ring_claims_ -= store.ring_claim * store.block_bytes;
   if (store.roll.all_done()) {
     num_stored_ += store.writable.size();
@@ -173,6 +183,7 @@ std::vector<TransferId> StoreBook::abort_if(IsOne is_one) {
     abort(store);
     aborted.push_back(transfer);
   }
+  if (journal_ != nullptr) journal_->aborted(aborted);
   return aborted;
 }
 

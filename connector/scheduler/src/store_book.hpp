@@ -8,6 +8,7 @@
 #include "kvferry/cpu_tier/slots/tier.hpp"
 
 #include "backlog.hpp"
+#include "decision_journal.hpp"
 #include "overdue.hpp"
 #include "rank_patience.hpp"
 #include "rank_register.hpp"
@@ -51,6 +52,8 @@ class StoreBook {
   /// what it took in the last step (it drains while the step runs), and some more, so that the
   /// ranks limit the rate and not the plan.
   [[nodiscard]] std::uint64_t plan_limit() const;
+  /// It is told how stores end. It outlives this object; null: there is none.
+  void set_journal(DecisionJournal* journal) { journal_ = journal; }
   /// The bytes of that which a block of the class takes; 1 unless is_on().
   [[nodiscard]] std::uint64_t block_bytes(SlabClassId slab_class) const {
     return is_on() ? ring_->block_bytes[slab_class.value()] : 1;
@@ -134,7 +137,7 @@ class StoreBook {
 
   /// Returns how many of its bytes the fullest ring took.
   [[nodiscard]] std::uint64_t settle_gathers(Store& store);
-  void settle_end(Store& store);
+  void settle_end(TransferId transfer, Store& store);
   void commit(Store& store);
   void abort(Store& store);
   /// Aborts the stores for which `is_one` is true, and returns them.
@@ -148,6 +151,7 @@ class StoreBook {
   std::uint64_t ring_claims_ = 0;     ///< Bytes.
   std::uint64_t recently_taken_ = 0;  ///< Bytes.
   Stores stores_;
+  DecisionJournal* journal_ = nullptr;
   std::vector<TransferId> marked_;
   std::vector<TransferId> witnesses_;
   std::uint64_t num_stored_ = 0;

@@ -119,6 +119,7 @@ std::span<const OfferAnswer> StorePlanner::offer(const Candidate& candidate, Buf
     if (answer == OfferAnswer::kStore && at < offers.store_end) continue;
     answer = OfferAnswer::kDeclined;
     ++num_declined_;
+    note(recorder::Skip::kDeclined, candidate.request->id, candidate.keys().subspan(i, 1));
   }
   return buffer.answers;
 }
@@ -130,6 +131,7 @@ void StorePlanner::defer(const Candidate& candidate, Buffer& buffer) {
   const std::span<const cpu_tier::BlockKey> keys = candidate.keys();
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     if (answers[i] != OfferAnswer::kStore || !prover_.holds(blocks[i], keys[i])) continue;
+    note(recorder::Skip::kDeferred, candidate.request->id, keys.subspan(i, 1));
     if (step_) {
       deferred_.push_back({blocks[i], keys[i]});
     } else {
@@ -186,7 +188,9 @@ void StorePlanner::count_unwanted(const Request& request, std::uint32_t end) {
     for (std::uint32_t at = groups_.num_complete(group, first); at < last; ++at) {
       KeyState state{};
       tier_.lookup(groups_.class_of(group), keys.subspan(at, 1), {&state, 1});
-      num_unwanted_ += state == KeyState::kAbsent ? 1 : 0;
+      if (state != KeyState::kAbsent) continue;
+      ++num_unwanted_;
+      note(recorder::Skip::kUnwanted, request.id, keys.subspan(at, 1));
     }
   }
 }

@@ -63,6 +63,7 @@ std::vector<BacklogEntry> StorePlanner::take_backlog(std::uint64_t room, Buffer&
     if (pool_ == nullptr || !prover_.holds(entry->block, entry->key) ||
         !pool_->holds(entry->block, entry->key)) {
       ++num_reallocated_;
+      note(recorder::Skip::kReallocated, RequestId(), {&entry->key, 1});
       continue;
     }
     const SlabClassId slab_class = groups_.class_of(GroupId(entry->key.group));
@@ -108,6 +109,7 @@ void StorePlanner::plan_backlog(Draft& draft, Buffer& buffer) {
     }
     if (planned < blocks.size()) {
       num_exhausted_ += blocks.size() - planned;
+      note(recorder::Skip::kExhausted, RequestId(), std::span(keys).subspan(planned));
       exhausted = true;
     }
   }
@@ -169,10 +171,13 @@ void StorePlanner::plan_or_defer(Draft& draft, const Wish& wish) {
   fitting.keys = wish.keys.first(wanted);
   const std::uint32_t planned = plan_store(draft, fitting);
   draft.room -= planned * block_bytes;
+  const RequestId request = wish.owner ? wish.owner->request : RequestId();
   if (planned < wanted) {
     num_exhausted_ += wanted - planned;
+    note(recorder::Skip::kExhausted, request, wish.keys.subspan(planned, wanted - planned));
     draft.room = 0;
   }
+  note(recorder::Skip::kDeferred, request, wish.keys.subspan(wanted));
   if (stores_.is_off()) return;
   for (std::size_t i = planned; i < wish.blocks.size(); ++i) {
     backlog_.push(wish.blocks[i], wish.keys[i]);

@@ -11,6 +11,7 @@
 #include "backlog.hpp"
 #include "block_groups.hpp"
 #include "block_prover.hpp"
+#include "decision_journal.hpp"
 #include "per_request.hpp"
 #include "rank_patience.hpp"
 #include "request_table.hpp"
@@ -61,13 +62,19 @@ class StorePlanner {
   /// The pool with which backlog entries are checked; it outlives this object. Null: nothing of the
   /// backlog is stored.
   void set_pool(const BlockPool* pool) { pool_ = pool; }
+  /// It is told which blocks are not stored. It outlives this object; null: there is none.
+  void set_journal(DecisionJournal* journal) { journal_ = journal; }
 
   // ---- the step that is being planned ----
 
   /// Until end_step(), calls describe the step of plan `seq`.
   void enter_step(PlanSeq seq) { step_ = seq; }
   /// This step writes the block, so its backlog entry is void.
-  void drop_rewritten(BlockId block) { num_reallocated_ += backlog_.drop(block) ? 1 : 0; }
+  void drop_rewritten(BlockId block) {
+    if (!backlog_.drop(block)) return;
+    ++num_reallocated_;
+    note(recorder::Skip::kReallocated, RequestId(), {&backlog_.last_key(block), 1});
+  }
   /// The request is in the step, and the prover covers it. Returns whether the step may complete
   /// blocks of it. Then offer_step() must be called, with the request's keys up to date.
   [[nodiscard]] bool note_step(const Request& request, TableUpdate update,
@@ -246,6 +253,9 @@ class StorePlanner {
   /// Reserves slots for as many blocks, from the first one, as the tier has room for, and orders
   /// them. Returns their number.
   std::uint32_t plan_store(Draft& draft, const Wish& wish);
+  void note(recorder::Skip why, RequestId request, std::span<const cpu_tier::BlockKey> keys) {
+    if (journal_ != nullptr) journal_->skipped(why, request, keys);
+  }
   /// In debug builds: checks that only proven blocks are stored.
   void dcheck_proven(const Wish& wish) const;
 
@@ -258,6 +268,7 @@ class StorePlanner {
   StoreBook& stores_;
   TransferIds& transfers_;
   const BlockPool* pool_ = nullptr;
+  DecisionJournal* journal_ = nullptr;
   PerRequest<Offers> offers_;
   std::optional<PlanSeq> step_;  ///< The plan that is being made.
   std::vector<Candidate> candidates_;

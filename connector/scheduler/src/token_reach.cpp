@@ -43,6 +43,24 @@ TokenReach TokenReach::named(std::string_view kind, std::uint32_t tokens) {
       " tokens; expected 'all', 'states' or 'none' of 0, 'window', 'chunk' or 'state'");
 }
 
+const char* TokenReach::kind_name() const {
+  switch (kind_) {
+    case Kind::kWindow:
+      return "window";
+    case Kind::kChunk:
+      return "chunk";
+    case Kind::kState:
+      return "state";
+    case Kind::kStates:
+      return "states";
+    case Kind::kNone:
+      return "none";
+    case Kind::kAll:
+      break;
+  }
+  return "all";
+}
+
 void TokenReach::check_block(std::uint32_t block_tokens) const {
   if (kind_ != Kind::kChunk || tokens_ % block_tokens == 0) return;
   throw ConfigError("chunks of " + std::to_string(tokens_) +

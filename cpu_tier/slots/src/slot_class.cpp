@@ -30,6 +30,7 @@ SlotClass::SlotClass(std::uint32_t max_slots, const TierOptions& options, Peers&
       table_(max_slots, policy_.is_plain_lru() ? Segments::kOne : Segments::kTwo),
       peers_(peers.slots_of(shape, index_, max_slots)),
       notes_key_events_(options.key_events),
+      notes_key_moves_(options.key_moves),
       max_awaited_share_(checked_share(options.max_awaited_share)) {}
 
 SlotClass::~SlotClass() {
@@ -106,7 +107,7 @@ std::size_t SlotClass::evict(std::span<SlotId> victims) {
                         table_.lists().num_linked(Segment::kProbation));
       }
     }
-    note(evicted, false);
+    note(evicted, MoveKind::kEvicted);
     index_.erase(evicted);
     num_evicted += num_unused;
   }
@@ -149,7 +150,7 @@ void SlotClass::commit(std::span<const SlotId> slots, const std::optional<BlockK
     table_.commit(slots, before);
   }
   peers_->publish(slots, index_);
-  note(slots, true);
+  note(slots, MoveKind::kCommitted);
   mark_promised(slots);
   num_committed_total_ += slots.size();
   dcheck_conserved();
@@ -185,8 +186,15 @@ void SlotClass::leave_behind(std::span<const SlotId> slots, SlotState state) {
   }
 }
 
-void SlotClass::note(std::span<const SlotId> slots, bool readable) {
+void SlotClass::note(std::span<const SlotId> slots, MoveKind kind) {
+  if (notes_key_moves_ && kind != MoveKind::kCommitted) {
+    for (const SlotId slot : slots) {
+      if (key_moves_.size() == TierMoves::kMost) break;
+      key_moves_.push_back({index_.key(slot).mixed(), slot, kind});
+    }
+  }
   if (!notes_key_events_) return;
+  const bool readable = kind == MoveKind::kCommitted || kind == MoveKind::kCame;
   for (const SlotId slot : slots) key_events_.push_back({index_.key(slot), readable});
 }
 

@@ -10,6 +10,7 @@
 #include "kvferry/cpu_tier/slots/slot_range.hpp"
 #include "kvferry/cpu_tier/slots/slot_table.hpp"
 #include "kvferry/cpu_tier/slots/tier.hpp"
+#include "kvferry/cpu_tier/slots/tier_moves.hpp"
 #include "kvferry/cpu_tier/slots/tier_snapshot.hpp"
 
 #include <cstddef>
@@ -112,6 +113,7 @@ class SlotClass {
  private:
   friend class SlotPromises;
   friend class TierWithdrawals;
+  friend class TierMoves;
   /// Makes the leased slots unreadable, for peers too. They are never free again.
   void withdraw(std::span<const SlotId> slots);
   /// Forgets slots that peers have withdrawn.
@@ -147,8 +149,9 @@ class SlotClass {
   void set_aside_unless_free(std::span<SlotId> slots);
   /// Tells the policy the number of slots, if it has changed much.
   void resize_policy();
-  /// For take_key_events(): the slots' keys have become readable, or are about to be forgotten.
-  void note(std::span<const SlotId> slots, bool readable);
+  /// For take_key_events() and TierMoves: the slots' keys have become readable, or are about to be
+  /// forgotten.
+  void note(std::span<const SlotId> slots, MoveKind kind);
   /// Advances the epoch if keys were forgotten since the index had `num_keys_before`.
   void end_forgetting(std::uint32_t num_keys_before);
   void dcheck_conserved() const;
@@ -166,12 +169,14 @@ class SlotClass {
   std::uint64_t num_declined_total_ = 0;
   std::uint32_t num_policy_slots_ = 0;
   std::vector<KeyEvent> key_events_;
+  std::vector<KeyMove> key_moves_;
   /// Free here, but not for peers, or withdrawn: out of use until they are free.
   std::vector<SlotId> set_aside_;
   /// How many slots a device may still write after the tier is gone, and whether it may read some.
   std::uint32_t num_left_behind_ = 0;
   bool any_lease_left_ = false;
   const bool notes_key_events_;
+  const bool notes_key_moves_;
   WeightsId told_;  ///< The weights of the last take_key_events().
   const float max_awaited_share_;
 };

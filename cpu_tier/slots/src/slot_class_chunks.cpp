@@ -44,7 +44,7 @@ bool SlotClass::remove(SlotRange range) {
     const std::span<const SlotId> evicted = readable.first(peers_->evict(readable));
     all_evicted = all_evicted && evicted.size() == readable.size();
     for (const SlotId slot : evicted) table_.forget(slot);
-    note(evicted, false);
+    note(evicted, MoveKind::kChunkGone);
     index_.erase(evicted);
     first += count;
   }
@@ -85,7 +85,7 @@ bool SlotClass::adopt(SlotRange range) {
       }
       table_.make_evictable(slot);
       index_.insert({&*keys[i], 1}, {&slot, 1});
-      note({&slot, 1}, true);
+      note({&slot, 1}, MoveKind::kCame);
       mark_promised({&slot, 1});
     }
     set_aside_unless_free(std::span(unused).first(num_unused));

@@ -196,7 +196,7 @@ void SlotClass::forget_readable(std::span<const SlotId> slots) {
     }
   }
   const std::span<SlotId> forgotten = std::span(own).first(num_own);
-  note(forgotten, false);
+  note(forgotten, MoveKind::kForgotten);
   index_.erase(forgotten);
   for (const SlotId slot : forgotten.subspan(peers_->forget(forgotten))) {
     if (table_.state(slot) == SlotState::kFree) set_aside(slot);

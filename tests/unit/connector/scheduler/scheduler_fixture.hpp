@@ -5,6 +5,7 @@
 #include "kvferry/connector/wire/step_plan.hpp"
 #include "kvferry/connector/wire/step_report.hpp"
 
+#include "expect_replay.hpp"
 #include "fake_engine.hpp"
 
 #include <gtest/gtest.h>
@@ -30,7 +31,8 @@ inline std::vector<std::uint32_t> planned_blocks(const StepPlan& plan) {
   return numbers;
 }
 
-/// A SchedulerEngine with two ranks that the test speaks for, message by message; no thread.
+/// A SchedulerEngine with two ranks that the test speaks for, message by message; no thread. What
+/// it does is recorded, and replayed at the end of the test.
 class SchedulerTest : public ::testing::Test {
  protected:
   static constexpr std::uint32_t kBlockTokens = 4;
@@ -47,6 +49,7 @@ class SchedulerTest : public ::testing::Test {
   };
 
   SchedulerTest() : pool_(kNumBlocks) { restart(); }
+  void TearDown() override { end_recording(); }
 
   /// A new engine that no rank has reported to.
   void restart(std::uint32_t max_slots = 64) {
@@ -66,8 +69,15 @@ class SchedulerTest : public ::testing::Test {
     options.rank_timeout = kRankTimeout;
     options.clock = [this] { return now_; };
     options.max_load_wait = max_load_wait_;
+    end_recording();
+    engine_.reset();
+    recorder_ = recorder_of(options, std::uint64_t{1} << 22U);
+    is_shared_ = shared_tier_ != nullptr;
     engine_ = std::make_unique<SchedulerEngine>(std::move(options));
     engine_->set_pool(&pool_);
+  }
+  void end_recording() const {
+    if (recorder_ != nullptr && !is_shared_) expect_replay(*recorder_);
   }
   void register_ranks(const Sizes& sizes) {
     fold({topology_report(kRankA, sizes), topology_report(kRankB, sizes)});
@@ -181,7 +191,9 @@ class SchedulerTest : public ::testing::Test {
   std::vector<SlabClass> classes_{{1, {100, 200}}};
   cpu_tier::TierDirectory* shared_tier_ = nullptr;  ///< Of the next restart(); outlives its engine.
   FakePool pool_;
+  std::unique_ptr<recorder::Recorder> recorder_;
   std::unique_ptr<SchedulerEngine> engine_;
+  bool is_shared_ = false;          ///< Its recording cannot be replayed.
   std::vector<std::string> stale_;  ///< Of the last fold.
   std::uint64_t num_fills_ = 0;
 };

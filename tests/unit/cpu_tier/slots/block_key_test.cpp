@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstring>
 #include <vector>
 
 namespace kvferry::cpu_tier {
@@ -32,6 +34,23 @@ TEST(BlockKey, OneHashInTwoGroupsIsTwoKeys) {
   const BlockKey second = BlockKey::make(bytes(32, 7), GroupId(1));
   EXPECT_FALSE(first == second);
   EXPECT_NE(first.mixed(), second.mixed());
+}
+
+TEST(BlockKey, AFoldedHashStandsForItsHashUnderEveryGroupAndWeights) {
+  for (const std::size_t size : {1U, 7U, 8U, 16U, 31U, 32U}) {
+    std::vector<std::byte> hash = bytes(size);
+    for (std::size_t i = 0; i < size; ++i) hash[i] = static_cast<std::byte>(37 * i + size);
+    const std::uint64_t folded = BlockKey::make(hash, GroupId(0)).folded_hash();
+    std::vector<std::byte> stand_in = bytes(size);
+    std::memcpy(stand_in.data(), &folded, std::min(size, sizeof folded));
+    for (const GroupId group : {GroupId(0), GroupId(3)}) {
+      for (const WeightsId of : {WeightsId(), WeightsId(0x0123456789abcdef)}) {
+        const std::uint64_t mixed = BlockKey::make(hash, group, of).mixed();
+        EXPECT_EQ(BlockKey::make(stand_in, group, of).mixed(), mixed) << size;
+        EXPECT_EQ(BlockKey::mixed_of(folded, static_cast<std::uint16_t>(size), group, of), mixed);
+      }
+    }
+  }
 }
 
 TEST(BlockKey, EveryByteCounts) {

@@ -27,6 +27,9 @@ enum class OldBlocks : std::uint8_t {
               ///< aborted.
 };
 
+/// How much is checked.
+enum class CheckDepth : std::uint8_t { kCounts, kAll };
+
 /// The scheduler side: decides what is stored, loaded, evicted and reported. One thread at a time
 /// (the engine's scheduler thread); never blocks; makes no device call.
 ///
@@ -155,6 +158,9 @@ class SchedulerEngine {
   /// The same for the slots that will be ready, by resize() or without it. Until every rank has
   /// reported how many it will have, this is the configured number.
   [[nodiscard]] std::uint32_t max_slots() const;
+  /// Checks what the parts hold against what the tier counts; any inconsistency is a broken
+  /// invariant. With kAll it checks the whole tier too, in O(slots). For tests and replays.
+  void check_invariants(CheckDepth depth) const;
   /// Whether a store or a load is under way. O(1).
   [[nodiscard]] bool is_busy() const;
 

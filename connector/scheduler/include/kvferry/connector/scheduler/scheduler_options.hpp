@@ -16,6 +16,10 @@ namespace kvferry::cpu_tier {
 class TierDirectory;
 }
 
+namespace kvferry::recorder {
+class Recorder;
+}
+
 namespace kvferry::connector {
 
 /// One KV cache group of the engine. All groups share the pool's pages.
@@ -106,6 +110,9 @@ struct SchedulerOptions {
   std::chrono::nanoseconds max_load_wait = std::chrono::seconds(1);
   /// A clock for tests; empty: std::chrono::steady_clock::now.
   std::function<std::chrono::steady_clock::time_point()> clock;
+  /// Records what the scheduler side is called with and what it decides; it outlives the engine,
+  /// and records only this one. Null: nothing is recorded.
+  recorder::Recorder* recorder = nullptr;
 };
 
 /// Throws ConfigError for options with which no scheduler side can work.

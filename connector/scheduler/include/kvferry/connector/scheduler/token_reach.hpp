@@ -33,6 +33,10 @@ class TokenReach {
   /// drafts). Throws ConfigError.
   static TokenReach named(std::string_view kind, std::uint32_t tokens);
 
+  /// What named() makes it from.
+  [[nodiscard]] const char* kind_name() const;
+  [[nodiscard]] std::uint32_t num_tokens() const { return tokens_; }
+
   /// Whether it is full attention: the blocks that the next token needs are a prefix.
   [[nodiscard]] bool is_all() const { return kind_ == Kind::kAll; }
   /// Whether a block holds the state at its end, and the next token needs no other block.

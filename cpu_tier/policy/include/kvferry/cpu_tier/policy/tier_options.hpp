@@ -16,6 +16,8 @@ struct TierOptions {
   float max_promised_share = 0.25F;
   /// Whether there are key events. If so, the caller has to take them (Tier::take_key_events()).
   bool key_events = false;
+  /// Whether the tier notes what happens to its keys. If so, the caller has to take it (TierMoves).
+  bool key_moves = false;
 };
 
 }  // namespace kvferry::cpu_tier

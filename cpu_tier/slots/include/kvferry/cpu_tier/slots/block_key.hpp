@@ -68,9 +68,21 @@ struct BlockKey {
 
   /// 64 well-mixed bits. Content hashes are already uniform, but the group and weak hashes have to
   /// be mixed in.
-  [[nodiscard]] std::uint64_t mixed() const {
-    return mixed_bits(word(0) ^ (word(1) * 0x9e3779b97f4a7c15ULL) ^ word(2) ^
-                      (word(3) * 0xbf58476d1ce4e5b9ULL) ^ tail());
+  [[nodiscard]] std::uint64_t mixed() const { return mixed_bits(folded_hash() ^ tail()); }
+  /// The hash as one word. A key whose hash is this word, followed by zeros, has the same mixed()
+  /// under all groups and weights; so this word stands for the hash in a recording.
+  [[nodiscard]] std::uint64_t folded_hash() const {
+    return word(0) ^ (word(1) * 0x9e3779b97f4a7c15ULL) ^ word(2) ^
+           (word(3) * 0xbf58476d1ce4e5b9ULL);
+  }
+  /// mixed() of a key from the folded_hash() of the same key without weights.
+  [[nodiscard]] static std::uint64_t mixed_of(std::uint64_t folded, std::uint16_t hash_bytes,
+                                              GroupId group, WeightsId of) {
+    BlockKey key;
+    std::memcpy(key.hash.data(), &folded, sizeof folded);
+    key.group = static_cast<std::uint16_t>(group.value());
+    key.hash_bytes = hash_bytes;
+    return key.mixed_with(of).mixed();
   }
 
  private:

@@ -285,6 +285,7 @@ class Tier {
   friend class Reservation;
   friend class TierPromises;     // Clients' hints about blocks (tier_promises.hpp).
   friend class TierWithdrawals;  // Slots whose bytes are damaged (tier_withdrawals.hpp).
+  friend class TierMoves;        // What happened to keys, for a recorder (tier_moves.hpp).
   friend class RetirableChunks;  // Takes chunks out of use, and back (retirable_chunks.hpp).
   /// A SlotClass with its chunks and their ages.
   struct SlabClass;

@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace kvferry::python {
+
+/// Recordings of scheduler sides: read, and replayed.
+void bind_recording(pybind11::module_& module);
+
+}  // namespace kvferry::python

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+namespace kvferry::recorder {
+
+/// The version of the file: of this layout, and of the events (event.hpp). A reader refuses another
+/// one.
+inline constexpr std::uint32_t kFileVersion = 1;
+inline constexpr std::array<char, 8> kMagic{'K', 'V', 'F', 'R', 'E', 'C', 'O', 'R'};
+
+/// The beginning of a recording's file. The configuration's text follows, then the segments' first
+/// events, then the ring.
+///
+/// The ring is divided into kNumSegments segments. `claimed` is the end of the segments that the
+/// writer may have begun to overwrite; it is set before a word of a segment is written. For each
+/// segment the table has the position of the first event that begins in it or after it; it is set
+/// before that event counts. So a reader finds the oldest event whose words are still there: the
+/// first one of the oldest segment that is neither claimed nor entered again.
+struct FileHead {
+  std::array<char, 8> magic;  ///< Written last.
+  std::uint32_t file_version;
+  std::uint32_t wire_version;
+  std::uint64_t head_bytes;    ///< Size of this.
+  std::uint64_t config_bytes;  ///< Without the zeros up to a multiple of 8.
+  std::uint64_t ring_bytes;
+  std::uint64_t file_bytes;
+  std::array<char, 32> version;  ///< Zero-terminated.
+  std::array<char, 40> boot_id;  ///< Zero-terminated.
+  std::int64_t pid;
+  std::int64_t wall_ns;    ///< Since 1970, when the recording began.
+  std::int64_t steady_ns;  ///< By the steady clock, at the same moment.
+  std::array<std::uint64_t, 4> unused;
+  /// Positions are counted in words since the beginning. Each has a cache line of its own.
+  alignas(64) std::uint64_t published;  ///< The events before it can be read.
+  alignas(64) std::uint64_t claimed;
+};
+static_assert(std::is_trivially_copyable_v<FileHead> && sizeof(FileHead) % 64 == 0);
+
+inline constexpr std::uint64_t kNumSegments = 256;
+inline constexpr std::uint64_t kMaxConfigBytes = std::uint64_t{1} << 24U;
+
+/// Where the parts of a file begin.
+struct Places {
+  std::uint64_t config;
+  std::uint64_t segments;
+  std::uint64_t ring;
+  std::uint64_t end;
+};
+[[nodiscard]] constexpr Places places_of(std::uint64_t config_bytes, std::uint64_t ring_bytes) {
+  const std::uint64_t segments = sizeof(FileHead) + (config_bytes + 7) / 8 * 8;
+  const std::uint64_t ring = segments + kNumSegments * sizeof(std::uint64_t);
+  return {sizeof(FileHead), segments, ring, ring + ring_bytes};
+}
+
+}  // namespace kvferry::recorder

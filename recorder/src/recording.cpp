@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvferry/recorder/recording.hpp"
+
+#include "kvferry/base/own_descriptor.hpp"
+
+#include "layout.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <optional>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <utility>
+
+namespace kvferry::recorder {
+namespace {
+
+constexpr std::uint64_t kWord = sizeof(std::uint64_t);
+/// No recorder gets so far: it would write for centuries.
+constexpr std::uint64_t kMostWords = std::uint64_t{1} << 62U;
+/// How often a reading is tried again that a writer has overtaken.
+constexpr int kMostTries = 16;
+
+[[noreturn]] void refuse(const std::string& what) { throw RecordingError("a recording " + what); }
+
+template <std::size_t kSize>
+std::string text_of(const std::array<char, kSize>& text) {
+  return {text.begin(), std::find(text.begin(), text.end(), '\0')};
+}
+
+FileHead checked(const FileHead& head, std::uint64_t num_bytes) {
+  if (head.magic != kMagic)
+    refuse("begins with other bytes than expected: it is another file, or was never finished");
+  if (head.file_version != kFileVersion || head.head_bytes != sizeof(FileHead)) {
+    refuse("has version " + std::to_string(head.file_version) + "; this kvferry reads version " +
+           std::to_string(kFileVersion) + ": use the kvferry that made it (" +
+           text_of(head.version) + ")");
+  }
+  const bool fits =
+      std::has_single_bit(head.ring_bytes) && head.ring_bytes >= kNumSegments * kWord &&
+      head.ring_bytes < std::uint64_t{1} << 40U && head.config_bytes <= kMaxConfigBytes;
+  if (!fits || places_of(head.config_bytes, head.ring_bytes).end != head.file_bytes) {
+    refuse("is damaged: its sizes contradict each other");
+  }
+  if (num_bytes < head.file_bytes) {
+    refuse("was cut: it has " + std::to_string(num_bytes) + " of " +
+           std::to_string(head.file_bytes) + " bytes");
+  }
+  return head;
+}
+
+/// Where the bytes of a recording come from.
+struct Source {
+  /// The file's head, of which the cursors can change meanwhile.
+  const FileHead* head;
+  Places places;
+  std::uint64_t ring_words;
+  /// Copies words at a place of the file.
+  virtual void copy(std::uint64_t place, std::span<std::uint64_t> to) const = 0;
+
+  explicit Source(const FileHead* of)
+      : head(of),
+        places(places_of(of->config_bytes, of->ring_bytes)),
+        ring_words(of->ring_bytes / kWord) {}
+  virtual ~Source() = default;
+  Source(const Source&) = delete;
+  Source& operator=(const Source&) = delete;
+
+  static std::uint64_t cursor(const std::uint64_t& of) {
+    // A reader never writes; atomic_ref has no const form in C++20.
+    return std::atomic_ref(const_cast<std::uint64_t&>(of)).load(std::memory_order_acquire);
+  }
+  void copy_ring(std::uint64_t from, std::span<std::uint64_t> to) const {
+    const std::uint64_t at = from % ring_words;
+    const std::size_t first = std::min<std::uint64_t>(to.size(), ring_words - at);
+    copy(places.ring + at * kWord, to.first(first));
+    if (first < to.size()) copy(places.ring, to.subspan(first));
+  }
+};
+
+struct ImageSource final : Source {
+  std::span<const std::byte> file;
+  ImageSource(const FileHead* of, std::span<const std::byte> image) : Source(of), file(image) {}
+  void copy(std::uint64_t place, std::span<std::uint64_t> to) const override {
+    if (!to.empty()) std::memcpy(to.data(), file.data() + place, to.size_bytes());
+  }
+};
+
+struct FileSource final : Source {
+  int file;
+  FileSource(const FileHead* of, int descriptor) : Source(of), file(descriptor) {}
+  void copy(std::uint64_t place, std::span<std::uint64_t> to) const override {
+    auto left = std::as_writable_bytes(to);
+    while (!left.empty()) {
+      const ssize_t count = ::pread(file, left.data(), left.size(), static_cast<off_t>(place));
+      if (count < 0 && errno == EINTR) continue;
+      if (count <= 0) refuse("was cut while it was read");
+      left = left.subspan(static_cast<std::size_t>(count));
+      place += static_cast<std::uint64_t>(count);
+    }
+  }
+};
+
+/// The first event that is left; nothing if the writer is at work there.
+std::optional<std::uint64_t> first_left(const Source& of, std::uint64_t published) {
+  const std::uint64_t claimed = Source::cursor(of.head->claimed);
+  if (claimed < published || claimed > kMostWords) {
+    refuse("is damaged: its cursors contradict each other");
+  }
+  if (claimed - published > of.ring_words) return std::nullopt;
+  const std::uint64_t segment_words = of.ring_words / kNumSegments;
+  std::uint64_t segment = 0;
+  if (claimed > of.ring_words) {
+    segment = (claimed - of.ring_words + segment_words - 1) / segment_words;
+  }
+  while (segment * segment_words + of.ring_words <= published) ++segment;
+  if (segment == 0) return 0;
+  for (; segment * segment_words <= published; ++segment) {
+    std::uint64_t first = 0;
+    of.copy(of.places.segments + segment % kNumSegments * kWord, {&first, 1});
+    if (first < segment * segment_words) return std::nullopt;
+    if (first <= published) return first;
+    // The writer has entered the segment again, and may have been killed before it published that.
+  }
+  return std::nullopt;
+}
+
+void check_events(std::uint64_t begin, std::span<const std::uint64_t> words) {
+  for (std::size_t at = 0; at < words.size();) {
+    const std::uint32_t num_words = EventHead(words[at]).num_words();
+    if (num_words == 0 || num_words > words.size() - at) {
+      refuse("is damaged: the event at " + std::to_string(begin + at) + " has " +
+             std::to_string(num_words) + " words of the " + std::to_string(words.size() - at) +
+             " that follow");
+    }
+    at += num_words;
+  }
+}
+
+Recording read_from(const Source& source, const RecordingHead& head, std::uint64_t from) {
+  for (int i = 0; i < kMostTries; ++i) {
+    const std::uint64_t published = Source::cursor(source.head->published);
+    if (from > published) {
+      refuse("has " + std::to_string(published) + " words, and is to be read from word " +
+             std::to_string(from) + " on: it is another one than before");
+    }
+    std::optional<std::uint64_t> first = first_left(source, published);
+    if (!first) continue;
+    const std::uint64_t begin = std::max(*first, from);
+    std::vector<std::uint64_t> words(published - begin);
+    source.copy_ring(begin, words);
+    std::atomic_thread_fence(std::memory_order_acquire);
+    // What the writer has begun to overwrite meanwhile is dropped.
+    first = first_left(source, Source::cursor(source.head->published));
+    if (!first || *first > published) continue;
+    const std::uint64_t valid = std::max(*first, begin);
+    words.erase(words.begin(), words.begin() + static_cast<std::ptrdiff_t>(valid - begin));
+    check_events(valid, words);
+    return {head, valid, std::move(words)};
+  }
+  refuse(
+      "is written faster than it can be read, or is damaged: its cursors and its table of segments "
+      "contradict each other");
+}
+
+RecordingHead head_of(const Source& source) {
+  const FileHead& head = *source.head;
+  std::vector<std::uint64_t> config((head.config_bytes + kWord - 1) / kWord);
+  source.copy(source.places.config, config);
+  return {text_of(head.version),
+          head.wire_version,
+          text_of(head.boot_id),
+          head.pid,
+          std::chrono::nanoseconds(head.wall_ns),
+          std::chrono::nanoseconds(head.steady_ns),
+          head.ring_bytes,
+          {reinterpret_cast<const char*>(config.data()), head.config_bytes}};
+}
+
+}  // namespace
+
+Recording::Recording(RecordingHead head, std::uint64_t begin, std::vector<std::uint64_t> words)
+    : head_(std::move(head)), begin_(begin), words_(std::move(words)) {
+  check_events(begin_, words_);
+}
+
+Recording Recording::from_bytes(std::span<const std::byte> file, std::uint64_t from) {
+  if (file.size() < sizeof(FileHead)) {
+    refuse("was cut: it has " + std::to_string(file.size()) + " bytes, less than its head");
+  }
+  FileHead head{};
+  std::memcpy(&head, file.data(), sizeof head);
+  head = checked(head, file.size());
+  const ImageSource source(&head, file);
+  return read_from(source, head_of(source), from);
+}
+
+Recording Recording::from_file(const std::string& path) { return RecordingFile(path).read(); }
+
+/// The file's head is mapped, because a writer changes its cursors; the rest is read.
+class RecordingFile::Mapped {
+ public:
+  explicit Mapped(const std::string& path)
+      : file_(OwnDescriptor::open(path.c_str(), O_RDONLY | O_NONBLOCK)) {
+    struct ::stat info {};
+    if (!file_ || ::fstat(file_.get(), &info) != 0) {
+      const int error = errno;
+      throw ResourceError("cannot read the recording " + path + ": " + std::strerror(error));
+    }
+    const auto num_bytes = static_cast<std::uint64_t>(std::max<off_t>(info.st_size, 0));
+    if (!S_ISREG(info.st_mode)) refuse("is to be a file, and " + path + " is none");
+    if (num_bytes < sizeof(FileHead)) {
+      refuse("was cut: " + path + " has " + std::to_string(num_bytes) +
+             " bytes, less than a recording's head");
+    }
+    memory_ = ::mmap(nullptr, sizeof(FileHead), PROT_READ, MAP_SHARED, file_.get(), 0);
+    if (memory_ == MAP_FAILED) {
+      const int error = errno;
+      throw ResourceError("cannot map the recording " + path + ": " + std::strerror(error));
+    }
+    try {
+      static_cast<void>(checked(head(), num_bytes));
+    } catch (const RecordingError& error) {
+      ::munmap(memory_, sizeof(FileHead));
+      throw RecordingError(std::string(error.what()) + " (" + path + ")");
+    }
+  }
+  ~Mapped() { ::munmap(memory_, sizeof(FileHead)); }
+  Mapped(const Mapped&) = delete;
+  Mapped& operator=(const Mapped&) = delete;
+
+  [[nodiscard]] const FileHead& head() const { return *static_cast<const FileHead*>(memory_); }
+  [[nodiscard]] int file() const { return file_.get(); }
+
+ private:
+  OwnDescriptor file_;
+  void* memory_ = nullptr;
+};
+
+RecordingFile::RecordingFile(const std::string& path)
+    : mapped_(std::make_unique<Mapped>(path)),
+      head_(head_of(FileSource(&mapped_->head(), mapped_->file()))) {}
+RecordingFile::~RecordingFile() = default;
+
+Recording RecordingFile::read(std::uint64_t from) const {
+  return read_from(FileSource(&mapped_->head(), mapped_->file()), head_, from);
+}
+
+}  // namespace kvferry::recorder

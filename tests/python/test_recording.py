@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A scheduler side that is recorded: its file is read while it lives and after it, and replayed."""
+
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kvferry import _core
+from kvferry.errors import ConfigError, RecordingError
+from test_core_options import SCHEDULER_OPTIONS
+
+RING_BYTES = 1 << 16
+
+
+def recorded(path: Path, **changes: Any) -> _core.SchedulerEngine:
+    return _core.SchedulerEngine(**SCHEDULER_OPTIONS, recorder_path=str(path), recorder_bytes=RING_BYTES, **changes)
+
+
+def test_calls_and_decisions_are_read_while_the_engine_lives_and_replayed_after_it(tmp_path: Path) -> None:
+    path = tmp_path / "recording"
+    engine = recorded(path)
+    file = _core.RecordingFile(str(path))
+    assert file.head["version"] == _core.__version__
+    assert file.head["ring_bytes"] == RING_BYTES
+    assert "hash_tokens 16" in file.head["config"]
+    hashes = [bytes([i]) * 32 for i in range(1, 4)]
+    engine.on_request("a prompt", hashes, None, None)
+    assert engine.lookup("a prompt", hashes, 0, 49) == 0
+    engine.on_finished("a prompt", 0)
+    position, events = file.read()
+    assert [kind for _, kind, *_ in events] == ["request", "hashes", "lookup", "found", "finished"]
+    assert [number for *_, number, _ in events] == [1, 1, 1, 1, 1]
+    assert b"a prompt" in b"".join(word.to_bytes(8, "little") for word in events[0][4])
+    assert len(events[1][4]) == 2 + len(hashes)
+    assert file.read(position) == (position, [])
+    engine.close()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert _core.replay_recording(str(path)) == (3, 5, None, None)
+
+
+def test_a_path_in_use_and_a_file_that_is_no_recording_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "recording"
+    path.write_bytes(b"x" * 4096)
+    with pytest.raises(ConfigError, match="exists already"):
+        recorded(path)
+    with pytest.raises(RecordingError, match="another file"):
+        _core.RecordingFile(str(path))
+    with pytest.raises(RecordingError, match="another file"):
+        _core.replay_recording(str(path))
+    with pytest.raises(ConfigError, match="power of two"):
+        _core.SchedulerEngine(**SCHEDULER_OPTIONS, recorder_path=str(tmp_path / "odd"), recorder_bytes=1000)
