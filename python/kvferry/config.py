@@ -114,6 +114,9 @@ class KvFerryConfig:
     scrub_bandwidth
         Bytes per second of stored blocks that each rank reads again while its link is idle, to find damage before a
         load does. None: it reads none. Needs `verify`, and a tier of this engine's own.
+    recorder_bytes
+        Bytes of the ring in shared memory that records what the scheduler side is asked and decides, for ``kvferry
+        why``; at least 64 KiB, rounded up to a power of two. 0: nothing is recorded.
     backend
         ``"auto"``: chosen by the device of the KV cache; otherwise the name of a back end.
     kv_cache_layout
@@ -193,6 +196,7 @@ class KvFerryConfig:
     scrub_bandwidth: int | None = key(read_rate, WORKER, default=None)
     transfer_timeout_s: float = key(read_seconds, WORKER, default=300.0)
     load_timeout_s: float = key(read_seconds, SCHEDULER, default=30.0)
+    recorder_bytes: int = key(read_size_or_zero, default=64 * MIB)
     backend: str = key(one_of(WHERE, BACKENDS, "leave the key out: the device of the KV cache decides"), default="auto")
     kv_cache_layout: str = key(
         one_of(WHERE, KV_CACHE_LAYOUTS, "leave the key out: the engine chooses"), default="engine"

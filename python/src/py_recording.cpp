@@ -1,19 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "py_recording.hpp"
 
+#include "kvferry/base/ids.hpp"
 #include "kvferry/connector/replay/replay.hpp"
 #include "kvferry/cpu_tier/slots/block_key.hpp"
 #include "kvferry/recorder/recording.hpp"
-
-#include "py_text.hpp"
+#include "kvferry/recorder/saved_recording.hpp"
 
 #include <pybind11/stl.h>
 #include <pybind11/typing.h>
 
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <tuple>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -21,13 +24,21 @@ namespace kvferry::python {
 namespace {
 
 namespace py = pybind11;
+using recorder::Event;
+using recorder::EventKind;
 using recorder::Recording;
 using recorder::RecordingFile;
 
-/// What Python reads of an event: position, kind, flags, number, words.
-using EventTuple = std::tuple<std::uint64_t, std::string, std::uint32_t, std::uint32_t,
-                              std::vector<std::uint64_t>>;
+/// An event with words of its own.
+struct OwnEvent {
+  std::uint64_t position;
+  std::string kind;
+  std::uint8_t flags;
+  std::uint32_t number;
+  std::vector<std::uint64_t> words;
+};
 
+<<<<<<< HEAD
 py::typing::Dict<py::str, py::object> head_of(const RecordingFile& file) {
   const recorder::RecordingHead& head = file.head();
   py::typing::Dict<py::str, py::object> of;
@@ -40,18 +51,125 @@ py::typing::Dict<py::str, py::object> head_of(const RecordingFile& file) {
   of["ring_bytes"] = head.ring_bytes;
   of["config"] = head.config;
   return of;
+=======
+OwnEvent own(const Event& event) {
+  return {event.position,
+          recorder::name_of(event.kind()),
+          event.head.flags(),
+          event.number(),
+          {event.words.begin(), event.words.end()}};
+>>>>>>> why
 }
 
-std::pair<std::uint64_t, std::vector<EventTuple>> read(const RecordingFile& file,
-                                                       std::uint64_t from) {
-  const Recording recording = file.read(from);
-  std::vector<EventTuple> events;
-  for (const recorder::Event& event : recording) {
-    events.emplace_back(event.position, recorder::name_of(event.kind()), event.head.flags(),
-                        event.number(),
-                        std::vector<std::uint64_t>(event.words.begin(), event.words.end()));
+/// Which kinds have keys among their words: from `first` on, each `step`-th word is one.
+struct KeysAt {
+  std::size_t first;
+  std::size_t step;
+};
+std::optional<KeysAt> keys_of(EventKind kind) {
+  switch (kind) {
+    case EventKind::kStore:
+      return KeysAt{2, 2};
+    case EventKind::kSkipped:
+      return KeysAt{0, 1};
+    case EventKind::kLeft:
+    case EventKind::kCame:
+      return KeysAt{0, 2};
+    default:
+      return std::nullopt;
   }
-  return {recording.end_position(), std::move(events)};
+}
+
+std::unordered_set<EventKind> kinds_of(const std::vector<std::string>& names) {
+  std::map<std::string, EventKind> by_name;
+  for (std::uint32_t i = 0; i < recorder::kMaxKinds; ++i) {
+    const auto kind = static_cast<EventKind>(i);
+    by_name.emplace(recorder::name_of(kind), kind);
+  }
+  std::unordered_set<EventKind> kinds;
+  for (const std::string& name : names) {
+    const auto found = by_name.find(name);
+    if (found == by_name.end()) throw py::value_error("no kind of event is called " + name);
+    kinds.insert(found->second);
+  }
+  return kinds;
+}
+
+std::vector<OwnEvent> select(const Recording& from,
+                             const std::optional<std::vector<std::string>>& names,
+                             std::optional<std::uint32_t> number) {
+  const std::unordered_set<EventKind> kinds = kinds_of(names.value_or(std::vector<std::string>()));
+  std::vector<OwnEvent> found;
+  for (const Event& event : from) {
+    if (number && event.number() != *number) continue;
+    if (!names || kinds.contains(event.kind())) found.push_back(own(event));
+  }
+  return found;
+}
+
+/// The events that name one of the keys, with that key, in their order.
+std::vector<std::pair<std::uint64_t, OwnEvent>> about(
+    const Recording& from, const std::unordered_set<std::uint64_t>& keys) {
+  std::vector<std::pair<std::uint64_t, OwnEvent>> found;
+  for (const Event& event : from) {
+    const std::optional<KeysAt> at = keys_of(event.kind());
+    if (!at) continue;
+    for (std::size_t i = at->first; i < event.words.size(); i += at->step) {
+      if (!keys.contains(event.words[i])) continue;
+      // What else the event says is the same for all of its keys, and can be long.
+      OwnEvent one{
+          event.position, recorder::name_of(event.kind()), event.head.flags(), event.number(), {}};
+      if (event.kind() == EventKind::kStore) one.words = {event.words[0], event.words[1]};
+      found.emplace_back(event.words[i], std::move(one));
+    }
+  }
+  return found;
+}
+
+/// Where a kind has a time among its words, if it has one.
+std::optional<std::size_t> time_of(EventKind kind) {
+  switch (kind) {
+    case EventKind::kRequest:
+    case EventKind::kLookup:
+    case EventKind::kAllocated:
+    case EventKind::kPlan:
+    case EventKind::kFold:
+    case EventKind::kFinished:
+    case EventKind::kReset:
+    case EventKind::kWeights:
+    case EventKind::kTime:
+      return 0;
+    default:
+      return std::nullopt;
+  }
+}
+
+/// The newest time that was recorded up to each of the positions, which ascend; 0: none.
+std::vector<std::uint64_t> times(const Recording& from,
+                                 const std::vector<std::uint64_t>& positions) {
+  std::vector<std::uint64_t> found;
+  std::uint64_t last = 0;
+  for (const Event& event : from) {
+    while (found.size() < positions.size() && positions[found.size()] < event.position) {
+      found.push_back(last);
+    }
+    const std::optional<std::size_t> at = time_of(event.kind());
+    if (at && *at < event.words.size()) last = event.words[*at];
+  }
+  found.resize(positions.size(), last);
+  return found;
+}
+
+std::vector<std::uint64_t> recorded_keys(const std::vector<std::uint64_t>& hashes,
+                                         std::uint16_t hash_bytes, std::uint16_t group,
+                                         std::uint64_t weights) {
+  std::vector<std::uint64_t> keys;
+  keys.reserve(hashes.size());
+  for (const std::uint64_t hash : hashes) {
+    keys.push_back(
+        cpu_tier::BlockKey::mixed_of(hash, hash_bytes, GroupId(group), WeightsId(weights)));
+  }
+  return keys;
 }
 
 using DifferenceTuple = std::tuple<std::uint64_t, std::string, std::string, std::string>;
@@ -67,43 +185,79 @@ replay_file(const std::string& path) {
   return {result.num_calls, result.num_events, std::move(difference), result.last_error};
 }
 
-std::vector<std::uint64_t> recorded_keys(const std::vector<std::uint64_t>& hashes,
-                                         std::uint16_t hash_bytes, std::uint16_t group,
-                                         std::uint64_t weights) {
-  std::vector<std::uint64_t> keys;
-  keys.reserve(hashes.size());
-  for (const std::uint64_t hash : hashes) {
-    keys.push_back(
-        cpu_tier::BlockKey::mixed_of(hash, hash_bytes, GroupId(group), WeightsId(weights)));
+std::vector<std::string> texts(const Recording& from, std::size_t most) {
+  std::vector<std::string> lines;
+  std::size_t num_events = 0;
+  for (auto it = from.begin(); it != from.end(); ++it) ++num_events;
+  std::size_t at = 0;
+  for (const Event& event : from) {
+    if (at++ + most >= num_events) lines.push_back(recorder::to_text(event));
   }
-  return keys;
+  return lines;
 }
 
 }  // namespace
 
 void bind_recording(py::module_& module) {
-  py::class_<RecordingFile>(module, "RecordingFile",
-                            "A recording of a scheduler side, which may be written meanwhile.")
-      .def(py::init<const std::string&>(), py::arg("path"),
-           "Raises RecordingError for a file that is no recording, and ResourceError if it cannot "
-           "be read.")
-      .def_property_readonly("head", &head_of,
-                             "What the recording says about its making, with the engine's "
-                             "configuration as a text.")
-      .def("read", &read, py::arg("position") = 0,
-           "Returns the position after the last event, and the events from a position on that are "
-           "left: for each its position, its kind, flags, number and words "
-           "(recorder/include/kvferry/recorder/event.hpp). The first one begins after `position` "
-           "if the writer was faster.");
-  module.def("recorded_keys", &recorded_keys, py::arg("hashes"), py::arg("hash_bytes"),
-             py::arg("group"), py::arg("weights"),
-             "Returns, for each word of a 'hashes' event, the key of its block in a KV cache group "
-             "under these weights, as other events name it.");
+  py::class_<OwnEvent>(module, "RecordedEvent", "An event of a recording.")
+      .def_readonly("position", &OwnEvent::position,
+                    "Words recorded before it, from the beginning.")
+      .def_readonly("kind", &OwnEvent::kind)
+      .def_readonly("flags", &OwnEvent::flags)
+      .def_readonly("number", &OwnEvent::number)
+      .def_readonly("words", &OwnEvent::words, "What it says, as recorder/event.hpp defines it.");
+  py::class_<Recording>(module, "Recording",
+                        "Events that were read from a recording: a copy, which nothing overwrites.")
+      .def_property_readonly(
+          "begin", &Recording::begin_position,
+          "Position of the first event; not 0: what came before was overwritten.")
+      .def_property_readonly("end", &Recording::end_position, "Where the next reading goes on.")
+      .def("select", &select, py::arg("kinds") = py::none(), py::arg("number") = py::none(),
+           py::call_guard<py::gil_scoped_release>(),
+           "Returns the events of these kinds, and with this number, in their order; None: of all. "
+           "Raises ValueError for a kind that does not exist.")
+      .def("about", &about, py::arg("keys"), py::call_guard<py::gil_scoped_release>(),
+           "Returns what was recorded about blocks: pairs of a key and an event of kind store, "
+           "skipped, left or came, in their order. Of the words only a store's transfer and "
+           "counts are left.")
+      .def(
+          "times", &times, py::arg("positions"), py::call_guard<py::gil_scoped_release>(),
+          "Returns the newest time (nanoseconds of the engine's steady clock) that was recorded up "
+          "to each of the positions, which must ascend; 0: none.")
+      .def("save", &recorder::save, py::arg("path"), py::call_guard<py::gil_scoped_release>(),
+           "Writes it into a new file of the same format, which only this user can open. Raises "
+           "ConfigError for a file that exists, ResourceError if it cannot be written.")
+      .def("texts", &texts, py::arg("most"), py::call_guard<py::gil_scoped_release>(),
+           "Returns so many of the newest events, one line each.");
   module.def("replay_recording", &replay_file, py::arg("path"),
              "Makes the recorded calls again, of a new scheduler side. Returns the number of calls "
              "and of equal events; the first difference as its position, its call, what was "
              "recorded and what was replayed, or None; and the error in which the last call "
              "ended, or None. Raises RecordingError if the recording cannot be replayed.");
+  module.def("recorded_keys", &recorded_keys, py::arg("hashes"), py::arg("hash_bytes"),
+             py::arg("group"), py::arg("weights"),
+             "Returns, for each word of a 'hashes' event, the key of its block in a KV cache group "
+             "under these weights, as other events name it.");
+  py::class_<RecordingFile>(module, "RecordingFile",
+                            "An open recording, which its engine may be writing.")
+      .def(py::init<const std::string&>(), py::arg("path"),
+           "Raises RecordingError for a file that is none, ResourceError if it cannot be read.")
+      .def("read", &RecordingFile::read, py::arg("begin") = 0,
+           py::call_guard<py::gil_scoped_release>(),
+           "Reads the events from this position on, which is the end of an earlier reading. If the "
+           "result begins later, the engine has overwritten what is between.")
+      .def_property_readonly("version", [](const RecordingFile& of) { return of.head().version; })
+      .def_property_readonly("pid", [](const RecordingFile& of) { return of.head().pid; })
+      .def_property_readonly("boot_id", [](const RecordingFile& of) { return of.head().boot_id; })
+      .def_property_readonly("config", [](const RecordingFile& of) { return of.head().config; })
+      .def_property_readonly("ring_bytes",
+                             [](const RecordingFile& of) { return of.head().ring_bytes; })
+      .def_property_readonly(
+          "wall_ns", [](const RecordingFile& of) { return of.head().wall.count(); },
+          "When it began, since 1970.")
+      .def_property_readonly(
+          "steady_ns", [](const RecordingFile& of) { return of.head().steady.count(); },
+          "The same moment by the clock of its events.");
 }
 
 }  // namespace kvferry::python

@@ -5,7 +5,7 @@
 
 namespace kvferry::python {
 
-/// Recordings of scheduler sides: read, and replayed.
+/// Recordings of engines (recorder/): how they are read.
 void bind_recording(pybind11::module_& module);
 
 }  // namespace kvferry::python

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "py_scheduler_binding.hpp"
 
+#include "kvferry/base/error.hpp"
 #include "kvferry/connector/scheduler/recorded_options.hpp"
 #include "kvferry/connector/wire/step_plan.hpp"
 #include "kvferry/cpu_tier/peers/joined_tier.hpp"
@@ -13,6 +14,7 @@
 #include <pybind11/stl.h>
 
 #include <memory>
+#include <string>
 #include <utility>
 
 namespace kvferry::python {
@@ -25,16 +27,25 @@ std::unique_ptr<PySchedulerEngine> make_scheduler_engine(const py::KWArgs<py::ob
     options.identity.name = wish->instance;
     tier = cpu_tier::JoinedTier::join(wish->tier, options.identity);
   }
-  if (tier) options.engine.shared_tier = &tier->directory();  // For the recording's configuration.
   std::unique_ptr<recorder::Recorder> recorder;
+  std::string recorder_error;
   if (!options.recorder_path.empty()) {
-    recorder = std::make_unique<recorder::Recorder>(
-        options.recorder_path, options.recorder_bytes,
-        recorder::RecordedBy{KVFERRY_VERSION, connector::kWireVersion,
-                             connector::config_text(options.engine)});
+    // Whether the tier is shared is part of the text.
+    if (tier) options.engine.shared_tier = &tier->directory();
+    const recorder::RecordedBy by{
+        KVFERRY_VERSION, connector::kWireVersion,
+        "model " + options.model + "\n" + connector::config_text(options.engine)};
+    try {
+      recorder =
+          std::make_unique<recorder::Recorder>(options.recorder_path, options.recorder_bytes, by);
+    } catch (const ResourceError& error) {
+      recorder_error = error.what();
+    }
   }
-  return std::make_unique<PySchedulerEngine>(std::move(options.engine), std::move(tier),
-                                             std::move(recorder));
+  auto engine = std::make_unique<PySchedulerEngine>(std::move(options.engine), std::move(tier),
+                                                    std::move(recorder));
+  engine->set_recorder_error(std::move(recorder_error));
+  return engine;
 }
 
 }  // namespace
@@ -49,6 +60,9 @@ void bind_scheduler_engine(py::module_& module) {
            "user's keys, and those that the connector computes. None means the default. Raises "
            "ResourceError, or a ConfigError that names a key that is unknown, missing or of the "
            "wrong type.")
+      .def_property_readonly("recorder_error", &PySchedulerEngine::recorder_error,
+                             "Why nothing is recorded although recorder_path was given, or empty. "
+                             "The engine works without a recording.")
       .def("bind_pool", &PySchedulerEngine::bind_pool, py::arg("blocks"),
            "Takes the engine's KVCacheBlock objects, by block id. The backlog is checked against "
            "them.")

@@ -34,7 +34,7 @@ using Figures = py::typing::Dict<py::str, py::int_>;
 class PySchedulerEngine {
  public:
   /// `tier`: the joined tier that engines share; null: the engine has its own tier. `recorder`:
-  /// records the engine; null: nothing does.
+  /// null: nothing is recorded.
   explicit PySchedulerEngine(connector::SchedulerOptions options,
                              std::unique_ptr<cpu_tier::JoinedTier> tier = nullptr,
                              std::unique_ptr<recorder::Recorder> recorder = nullptr);
@@ -67,6 +67,8 @@ class PySchedulerEngine {
   [[nodiscard]] std::uint32_t num_slots() const;
   [[nodiscard]] std::uint32_t max_slots() const;
   [[nodiscard]] bool is_busy() const;
+  [[nodiscard]] const std::string& recorder_error() const { return recorder_error_; }
+  void set_recorder_error(std::string why) { recorder_error_ = std::move(why); }
   void close();
 
  private:
@@ -89,6 +91,7 @@ class PySchedulerEngine {
   std::unique_ptr<PyBlockPool> pool_;
   std::unique_ptr<cpu_tier::JoinedTier> tier_;
   std::unique_ptr<recorder::Recorder> recorder_;
+  std::string recorder_error_;
   std::optional<cpu_tier::TierContents>
       contents_;                            ///< The contents of `tier_`, made at the first request.
   std::atomic<std::uint64_t> weights_ = 0;  ///< For take_tier_changes(), on any thread.

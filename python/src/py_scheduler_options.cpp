@@ -108,6 +108,7 @@ constexpr OptionKey<PySchedulerOptions> kKeys[] = {
     {"name_space", set_identity<&Identity::name_space>},
     {"most_chunks", set_identity<&Identity::most_chunks>},
     {"grace_s", set_identity<&Identity::grace>},
+    {"model", set_field<&PySchedulerOptions::model>},
 };
 
 void expect_pairs(const char* what, std::size_t size, const char* other, std::size_t other_size) {

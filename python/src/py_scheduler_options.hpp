@@ -40,6 +40,7 @@ struct PySchedulerOptions {
   connector::SharedTierWish shared;
   /// This engine's identity in the shared tier, without the name.
   cpu_tier::TierDirectory::Identity identity;
+  std::string model;  ///< The model's name, for who reads the recording.
 };
 
 /// Reads the keywords of SchedulerEngine(). Throws a ConfigError that names the key.

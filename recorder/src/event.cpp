@@ -64,6 +64,7 @@ constexpr std::array kShapes{
     Shape{EventKind::kThrew, "threw", "class", "T"},
     Shape{EventKind::kBroken, "broken invariant", "", "T"},
     Shape{EventKind::kLost, "lost", "kind", ""},
+    Shape{EventKind::kMissing, "missing", "request", "xxxp"},
 };
 
 const Shape* shape_of(EventKind kind) {

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <fcntl.h>
 #include <fstream>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -61,9 +62,9 @@ Recorder::Recorder(const std::string& path, std::uint64_t ring_bytes, const Reco
     : path_(path) {
   check_size(ring_bytes, by.config.size());
   num_bytes_ = places_of(by.config.size(), ring_bytes).end;
-  const OwnDescriptor file =
+  file_ =
       OwnDescriptor::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, S_IRUSR | S_IWUSR);
-  if (!file) {
+  if (!file_) {
     if (errno == EEXIST) {
       throw ConfigError("the recorder's file " + path +
                         " exists already; remove it, or name another one");
@@ -71,11 +72,11 @@ Recorder::Recorder(const std::string& path, std::uint64_t ring_bytes, const Reco
     fail("cannot create the recorder's file", path);
   }
   // Writes to a hole for which there is no memory would be a SIGBUS.
-  const int error = ::posix_fallocate(file.get(), 0, static_cast<off_t>(num_bytes_));
+  const int error = ::posix_fallocate(file_.get(), 0, static_cast<off_t>(num_bytes_));
   void* memory = MAP_FAILED;
   if (error == 0) {
     memory = ::mmap(nullptr, num_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE,
-                    file.get(), 0);
+                    file_.get(), 0);
   } else {
     errno = error;
   }
@@ -86,6 +87,8 @@ Recorder::Recorder(const std::string& path, std::uint64_t ring_bytes, const Reco
     fail("cannot take " + std::to_string(num_bytes_) + " bytes for the recorder's file", path);
   }
   base_ = static_cast<std::byte*>(memory);
+  // Before the file is a recording (lay_out()), so one that is found unlocked is a dead process's.
+  static_cast<void>(::flock(file_.get(), LOCK_EX | LOCK_NB));
   lay_out(ring_bytes, by);
 }
 

@@ -64,7 +64,7 @@ def make(folder: Path) -> Iterator[Make]:
 
     def make_engine(extra: dict[str, Any] | None = None, **spec: Any) -> ToyEngine:
         # What a load takes here says nothing: all are done unless a test asks.
-        config = {"cpu_bytes_to_use": "16MiB", "min_load_tokens": 0, **(extra or {})}
+        config = {"cpu_bytes_to_use": "16MiB", "min_load_tokens": 0, "recorder_bytes": "1MiB", **(extra or {})}
         config = {key: value for key, value in config.items() if value is not None}
         engine = ToyEngine(folder, ToySpec(extra_config=config, **spec))
         engines.append(engine)

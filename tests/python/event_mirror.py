@@ -24,9 +24,10 @@ class EventMirror:
     def __init__(self, engine: ToyEngine) -> None:
         self.held: defaultdict[int, set[Any]] = defaultdict(set)
         self.stored: list[BlockStored] = []
-        engine.scheduler.kv_event_publisher.publish = self._take
+        engine.scheduler.kv_event_publisher.publish = self.take
 
-    def _take(self, batch: KVEventBatch) -> None:
+    def take(self, batch: KVEventBatch) -> None:
+        """Take in what was published."""
         of_tier = [event for event in batch.events if getattr(event, "medium", None) == MEDIUM_CPU]
         for event in of_tier:
             held = self.held[event.group_idx]

@@ -21,22 +21,28 @@ def test_calls_and_decisions_are_read_while_the_engine_lives_and_replayed_after_
     path = tmp_path / "recording"
     engine = recorded(path)
     file = _core.RecordingFile(str(path))
-    assert file.head["version"] == _core.__version__
-    assert file.head["ring_bytes"] == RING_BYTES
-    assert "hash_tokens 16" in file.head["config"]
+    assert file.version == _core.__version__
+    assert file.ring_bytes == RING_BYTES
+    assert "hash_tokens 16" in file.config
     hashes = [bytes([i]) * 32 for i in range(1, 4)]
     engine.on_request("a prompt", hashes, None, None)
     assert engine.lookup("a prompt", hashes, 0, 49) == 0
     engine.on_finished("a prompt", 0)
-    position, events = file.read()
-    assert [kind for _, kind, *_ in events] == ["request", "hashes", "lookup", "found", "finished"]
-    assert [number for *_, number, _ in events] == [1, 1, 1, 1, 1]
-    assert b"a prompt" in b"".join(word.to_bytes(8, "little") for word in events[0][4])
-    assert len(events[1][4]) == 2 + len(hashes)
-    assert file.read(position) == (position, [])
+    recording = file.read()
+    events = recording.select()
+    assert [event.kind for event in events] == ["request", "hashes", "lookup", "found", "missing", "finished"]
+    assert [event.number for event in events] == [1] * 6
+    assert b"a prompt" in b"".join(word.to_bytes(8, "little") for word in events[0].words)
+    assert len(events[1].words) == 2 + len(hashes)
+    assert [event.kind for event in recording.select(["found", "missing"], 1)] == ["found", "missing"]
+    assert recording.select(["found"], 2) == []
+    with pytest.raises(ValueError, match="no kind of event is called nothing"):
+        recording.select(["nothing"])
+    later = file.read(recording.end)
+    assert (later.begin, later.end, later.select()) == (recording.end, recording.end, [])
     engine.close()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert _core.replay_recording(str(path)) == (3, 5, None, None)
+    assert _core.replay_recording(str(path)) == (3, 6, None, None)
 
 
 def test_a_path_in_use_and_a_file_that_is_no_recording_are_refused(tmp_path: Path) -> None:

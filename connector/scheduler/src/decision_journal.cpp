@@ -55,6 +55,17 @@ void DecisionJournal::found(const Request& request, const LookupAnswer& answer,
   }
 }
 
+void DecisionJournal::missing(const Request& request, const BlockGroups& groups,
+                              const LookupAnswer& answer, WeightsId weights) {
+  if (to_ == nullptr || !answer.missing) return;
+  const auto [group, block] = *answer.missing;
+  const cpu_tier::BlockKey& key = request.keys_of(group)[block];
+  const cpu_tier::BlockKey engines = key.mixed_with(weights);
+  to_->put(EventKind::kMissing, kNoFlags, number_of(&request), key.mixed(), engines.folded_hash(),
+           std::uint64_t{engines.group} << 16U | engines.hash_bytes,
+           halves(group.value(), block * groups.block_length(group)));
+}
+
 void DecisionJournal::load_begun(const Request& request, std::uint32_t first, std::uint32_t end,
                                  bool has_lease) {
   if (to_ == nullptr) return;

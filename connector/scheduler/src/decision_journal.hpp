@@ -6,6 +6,7 @@
 #include "kvferry/cpu_tier/slots/tier_moves.hpp"
 #include "kvferry/recorder/recorder.hpp"
 
+#include "block_groups.hpp"
 #include "call_journal.hpp"
 #include "prefix_search.hpp"
 
@@ -34,6 +35,9 @@ class DecisionJournal {
   /// `tokens`: nothing if the request is to ask again, because it waits for `awaited` or for ranks.
   void found(const Request& request, const LookupAnswer& answer,
              std::optional<std::uint32_t> tokens, const Request* awaited);
+  /// Why the answer is not longer.
+  void missing(const Request& request, const BlockGroups& groups, const LookupAnswer& answer,
+               WeightsId weights);
   void load_begun(const Request& request, std::uint32_t first, std::uint32_t end, bool has_lease);
   void load_ended(RequestId request, TransferId load, recorder::LoadFate fate);
   void told(RequestId request) { request_event(recorder::EventKind::kTold, request); }

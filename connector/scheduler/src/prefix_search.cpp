@@ -29,6 +29,7 @@ LookupAnswer PrefixSearch::find(const GroupKeys& keys, std::uint32_t first, std:
                               std::move(known.hits[group.value()]));
     const auto num_found = static_cast<std::uint32_t>(hit.size());
     if (num_found < blocks.size()) {
+      answer.missing = {group, blocks.first + num_found};
       end = groups_.align((blocks.first + num_found) * groups_.block_length(group));
     }
     answer.full_end = end;
@@ -37,7 +38,8 @@ LookupAnswer PrefixSearch::find(const GroupKeys& keys, std::uint32_t first, std:
   for (std::uint32_t before = end + 1; end > first && end < before;) {
     before = end;
     for (const GroupId group : groups_.ids()) {
-      if (!groups_.needs_all(group) && end > first) end = shorten(keys, group, first, end);
+      if (groups_.needs_all(group) || end <= first) continue;
+      end = shorten(keys, group, first, end, answer.missing);
     }
   }
   answer.end = std::max(first, end);
@@ -50,7 +52,8 @@ LookupAnswer PrefixSearch::find(const GroupKeys& keys, std::uint32_t first, std:
 }
 
 std::uint32_t PrefixSearch::shorten(const GroupKeys& keys, GroupId group, std::uint32_t first,
-                                    std::uint32_t end) const {
+                                    std::uint32_t end,
+                                    std::optional<LookupAnswer::Missing>& missing) const {
   const BlockGroups::Range needed = groups_.needed(group, first, end);
   if (look_up(keys, group, needed).size() == needed.size()) return end;
   const std::uint32_t begin = groups_.num_complete(group, first);
@@ -61,6 +64,7 @@ std::uint32_t PrefixSearch::shorten(const GroupKeys& keys, GroupId group, std::u
        end > first && block > groups_.needed(group, first, end).first;) {
     --block;
     if (states[block - begin] == KeyState::kReadable) continue;
+    missing = {group, block};
     end = groups_.align(block * groups_.block_length(group));
     block = std::min(block, groups_.num_begun(group, end));
   }

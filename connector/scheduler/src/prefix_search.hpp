@@ -26,6 +26,12 @@ struct LookupAnswer {
   std::uint32_t end = 0;
   /// The same for the groups that need all blocks. The other groups may lack blocks for it.
   std::uint32_t full_end = 0;
+  /// The block that the tier lacks for more, if it lacks one: that which was missed last.
+  struct Missing {
+    GroupId group;
+    std::uint32_t block = 0;
+  };
+  std::optional<Missing> missing;
   /// By group: what a load of [first, end) needs (BlockGroups::needed()), possibly with more after
   /// it.
   std::vector<cpu_tier::PrefixHit> hits;
@@ -71,9 +77,10 @@ class PrefixSearch {
 
  private:
   /// The last position up to `end` at which, for the group, a prefix that begins at `first` can
-  /// end.
+  /// end. If that is before `end`, `missing` is the block that is missing for a longer one.
   [[nodiscard]] std::uint32_t shorten(const GroupKeys& keys, GroupId group, std::uint32_t first,
-                                      std::uint32_t end) const;
+                                      std::uint32_t end,
+                                      std::optional<LookupAnswer::Missing>& missing) const;
   /// What the tier has of a group's blocks, up to the first missing one.
   [[nodiscard]] cpu_tier::PrefixHit look_up(const GroupKeys& keys, GroupId group,
                                             BlockGroups::Range blocks) const;

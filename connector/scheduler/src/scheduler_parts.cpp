@@ -121,10 +121,12 @@ std::optional<std::uint32_t> SchedulerEngine::Parts::look_up(Request& request,
   planner.note_junction(request, is_cut ? 0 : answer.junction());
   if (sharing.must_wait(request, answer)) {
     decisions.found(request, answer, std::nullopt, sharing.awaited_by(request));
+    decisions.missing(request, groups, answer, weights);
     return std::nullopt;
   }
   const std::uint32_t found = (answer.end - answer.first) * hash_tokens;
   decisions.found(request, answer, found, nullptr);
+  decisions.missing(request, groups, answer, weights);
   return found;
 }
 

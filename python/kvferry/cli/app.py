@@ -8,7 +8,9 @@ import typer
 
 from kvferry.cli.doctor import doctor
 from kvferry.cli.plot import plot
+from kvferry.cli.recorder import dump, replay, why
 from kvferry.cli.tier import tier
+from kvferry.cli.top import top
 from kvferry.cli.vllm_config import vllm_config
 from kvferry.errors import ConfigError, ResourceError
 
@@ -24,6 +26,10 @@ _VLLM_OPTIONS = {"allow_extra_args": True, "ignore_unknown_options": True}
 app.command(context_settings=_VLLM_OPTIONS)(doctor)
 app.command("vllm-config", context_settings=_VLLM_OPTIONS)(vllm_config)
 app.command()(plot)
+app.command()(why)
+app.command()(dump)
+app.command()(replay)
+app.command()(top)
 app.add_typer(tier, name="tier")
 
 

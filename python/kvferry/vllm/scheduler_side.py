@@ -15,6 +15,7 @@ from kvferry.vllm import (
     fingerprint,
     kv_events,
     preflight,
+    recorder,
     shared_events,
     shared_tier,
     tier_plan,
@@ -86,8 +87,11 @@ class SchedulerSide:
         tier_plan.warn_of_small_tier(max_slots, block_tokens, vllm_config.model_config.max_model_len)
         # Of a window, a load brings only the part after the engine's own hit, not the part before it.
         self.completes_divergent_hits = all(kind in {"all", "state", "states", "none"} for kind, _ in plan.reaches)
+        self._recorder = recorder.EngineRecorder(config.recorder_bytes)
         self.engine = _core.SchedulerEngine(
             **config.told_to(SCHEDULER),
+            **self._recorder.options,
+            model=vllm_config.model_config.model,
             **(shared.options if shared else {}),
             world_size=parallel.world_size,
             hash_tokens=sizes.hash_tokens,
@@ -111,6 +115,7 @@ class SchedulerSide:
             rank_timeout_s=min(config.rank_timeout_s, MAX_SECONDS),
             store_later_turns=preflight.can_store_later_turns(vllm_config, groups),
         )
+        self._recorder.begin(self.engine)
         logger.info(
             "kvferry: the tier holds %s%d blocks of %d tokens, %s in each of %d arenas for %d ranks",
             # The ranks of later pipeline stages report their own numbers.
@@ -205,6 +210,7 @@ class SchedulerSide:
         )
         return num_tokens, is_loaded
 
+    @recorder.kept_on_error
     def on_allocated(self, request: "Request", blocks: "KVCacheBlocks", num_external_tokens: int) -> None:
         """Note that a request got blocks, and begin the load of `num_external_tokens` tokens, if there are any."""
         self._hits.on_allocated(request, num_external_tokens)
@@ -214,6 +220,7 @@ class SchedulerSide:
             self._choice.on_load_begun(request.request_id, num_external_tokens)
         self._on_allocated(request.request_id, request.block_hashes, blocks.blocks, num_external_tokens)
 
+    @recorder.kept_on_error
     def build_metadata(self, scheduler_output: "SchedulerOutput") -> KvFerryMetadata:
         """Plan a step."""
         self._size.step()
@@ -221,6 +228,7 @@ class SchedulerSide:
         self._choice.on_step(scheduler_output.total_num_scheduled_tokens, bool(cached.req_ids))
         return KvFerryMetadata(self._build_plan(scheduler_output))
 
+    @recorder.kept_on_error
     def on_worker_output(self, output: "KVConnectorOutput") -> None:
         """Process the ranks' reports. Leave in `output` only the ends of loads for which the engine waits."""
         if output.invalid_block_ids:
@@ -245,6 +253,7 @@ class SchedulerSide:
         if ended or stale:
             output.finished_recving = (output.finished_recving or set()).difference(stale).union(ended)
 
+    @recorder.kept_on_error
     def take_stats(self) -> KvFerryStats | None:
         """Take this side's figures, if it is time.
 
@@ -313,3 +322,4 @@ class SchedulerSide:
             self._events.close()
         self._size.close()
         self.engine.close()
+        self._recorder.close()

@@ -135,7 +135,11 @@ enum class EventKind : std::uint8_t {
   /// A broken invariant stopped the process. Words: as kThrew.
   kBroken = 50,
   /// An event that was too long for the ring is missing here. Number: its kind.
-  kLost = 51
+  kLost = 51,
+  /// Why the answer before is no longer: a block that the tier did not have. Number: the request.
+  /// Words: its key; BlockKey::folded_hash() of its key without weights; group << 16 | hash_bytes;
+  /// group | its first position.
+  kMissing = 52
 };
 inline constexpr std::uint32_t kMaxKinds = 64;
 

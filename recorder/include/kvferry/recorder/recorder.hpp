@@ -149,6 +149,7 @@ class Recorder {
   std::uint32_t max_words_ = 0;
   std::byte* base_ = nullptr;
   std::size_t num_bytes_ = 0;
+  OwnDescriptor file_;  ///< Locked (flock) as long as this object lives; none in a forked child.
   std::string path_;
 };
 

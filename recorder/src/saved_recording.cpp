@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvferry/recorder/saved_recording.hpp"
+
+#include "kvferry/base/error.hpp"
+#include "kvferry/base/own_descriptor.hpp"
+
+#include "layout.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <fcntl.h>
+#include <span>
+#include <string_view>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <vector>
+
+namespace kvferry::recorder {
+namespace {
+
+constexpr std::uint64_t kWord = sizeof(std::uint64_t);
+
+template <std::size_t kSize>
+void set_text(std::array<char, kSize>& to, std::string_view text) {
+  const std::size_t length = std::min(text.size(), kSize - 1);
+  std::copy_n(text.data(), length, to.data());
+}
+
+FileHead file_head(const Recording& of, const Places& places) {
+  const RecordingHead& said = of.head();
+  FileHead head{};
+  head.magic = kMagic;
+  head.file_version = kFileVersion;
+  head.wire_version = said.wire_version;
+  head.head_bytes = sizeof(FileHead);
+  head.config_bytes = said.config.size();
+  head.ring_bytes = said.ring_bytes;
+  head.file_bytes = places.end;
+  set_text(head.version, said.version);
+  set_text(head.boot_id, said.boot_id);
+  head.pid = said.pid;
+  head.wall_ns = said.wall.count();
+  head.steady_ns = said.steady.count();
+  head.published = head.claimed = of.end_position();
+  return head;
+}
+
+/// By segment: the first event that begins in it or after it.
+std::vector<std::uint64_t> segments_of(const Recording& of) {
+  const std::uint64_t ring_words = of.head().ring_bytes / kWord;
+  const std::uint64_t segment_words = ring_words / kNumSegments;
+  std::vector<std::uint64_t> table(kNumSegments, 0);
+  const std::uint64_t end = of.end_position();
+  std::uint64_t next = end > ring_words ? (end - ring_words) / segment_words : 0;
+  const auto enter = [&](std::uint64_t position) {
+    for (; next * segment_words <= position; ++next) table[next % kNumSegments] = position;
+  };
+  for (const Event& event : of) enter(event.position);
+  enter(end);
+  return table;
+}
+
+/// The ring with the newest words, each in its place.
+std::vector<std::uint64_t> ring_of(const Recording& of) {
+  std::vector<std::uint64_t> ring(of.head().ring_bytes / kWord, 0);
+  for (const Event& event : of) {
+    ring[event.position % ring.size()] = event.head.word();
+    for (std::size_t i = 0; i < event.words.size(); ++i) {
+      ring[(event.position + 1 + i) % ring.size()] = event.words[i];
+    }
+  }
+  return ring;
+}
+
+void write_all(int file, std::span<const std::byte> bytes, const std::string& path) {
+  while (!bytes.empty()) {
+    const ssize_t count = ::write(file, bytes.data(), bytes.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) {
+      const int error = errno;
+      throw ResourceError("cannot write " + path + ": " + std::strerror(error));
+    }
+    bytes = bytes.subspan(static_cast<std::size_t>(count));
+  }
+}
+
+}  // namespace
+
+void save(const Recording& recording, const std::string& path) {
+  const Places places = places_of(recording.head().config.size(), recording.head().ring_bytes);
+  const FileHead head = file_head(recording, places);
+  std::vector<char> config(places.segments - places.config, '\0');
+  std::copy(recording.head().config.begin(), recording.head().config.end(), config.begin());
+  const std::vector<std::uint64_t> segments = segments_of(recording);
+  const std::vector<std::uint64_t> ring = ring_of(recording);
+
+  const OwnDescriptor file =
+      OwnDescriptor::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL, S_IRUSR | S_IWUSR);
+  if (!file) {
+    const int error = errno;
+    const std::string why = path + ": " + std::strerror(error);
+    if (error == EEXIST)
+      throw ConfigError("cannot write " + why + "; name a file that does not exist");
+    throw ResourceError("cannot write " + why);
+  }
+  try {
+    write_all(file.get(), std::as_bytes(std::span(&head, 1)), path);
+    write_all(file.get(), std::as_bytes(std::span(config)), path);
+    write_all(file.get(), std::as_bytes(std::span(segments)), path);
+    write_all(file.get(), std::as_bytes(std::span(ring)), path);
+  } catch (const ResourceError&) {
+    ::unlink(path.c_str());
+    throw;
+  }
+}
+
+}  // namespace kvferry::recorder
