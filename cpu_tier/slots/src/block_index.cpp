@@ -3,6 +3,7 @@
 
 #include "kvferry/base/check.hpp"
 #include "kvferry/base/error.hpp"
+#include "kvferry/base/prefetch.hpp"
 
 #include <algorithm>
 #include <array>
@@ -30,8 +31,8 @@ std::uint32_t checked(std::uint32_t max_slots) {
 
 void prefetch_key(const BlockKey& key) {
   const auto* bytes = reinterpret_cast<const char*>(&key);
-  __builtin_prefetch(bytes);
-  __builtin_prefetch(bytes + sizeof(BlockKey) - 1);  // 40 bytes may straddle two cache lines.
+  prefetch(bytes);
+  prefetch(bytes + sizeof(BlockKey) - 1);  // 40 bytes may straddle two cache lines.
 }
 
 /// Calls `work(first, count)` for consecutive ranges of at most kBatch that cover [0, size).
