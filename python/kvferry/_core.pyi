@@ -163,6 +163,10 @@ class SchedulerEngine:
         """
         Returns all current values and counters, in blocks unless the name says otherwise.
         """
+    def take_changes(self) -> dict[str, int]:
+        """
+        Returns the values of `snapshot()` that have changed since the last call. The first call returns all.
+        """
     def take_key_events(self) -> list[tuple[bool, int, bytes]]:
         """
         Returns the blocks that can be loaded since the last call, and those that cannot be loaded any more, in order: (whether it can be loaded, KV cache group, block hash). Empty without `key_events`.

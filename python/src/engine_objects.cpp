@@ -4,6 +4,7 @@
 #include "kvferry/base/error.hpp"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <limits>
 #include <string>
@@ -19,6 +20,16 @@ constexpr std::size_t kGroupBytes = 4;
 std::uint32_t group_behind(const unsigned char* bytes) {
   return (std::uint32_t{bytes[0]} << 24) | (std::uint32_t{bytes[1]} << 16) |
          (std::uint32_t{bytes[2]} << 8) | bytes[3];
+}
+
+/// The bytes of one of the engine's hashes.
+std::span<const std::byte> bytes_of(PyObject* hash) {
+  if (!PyBytes_Check(hash)) {
+    throw ConfigError(std::string("a block hash of the engine is a ") + Py_TYPE(hash)->tp_name +
+                      ", kvferry takes bytes: this vLLM version is not supported");
+  }
+  return {reinterpret_cast<const std::byte*>(PyBytes_AS_STRING(hash)),
+          static_cast<std::size_t>(PyBytes_GET_SIZE(hash))};
 }
 
 }  // namespace
@@ -45,13 +56,21 @@ py::object AttributeReader::read(py::handle object) const {
 }
 
 std::span<const std::byte> PyBlockHashes::hash(std::size_t index) const {
-  PyObject* hash = PyList_GET_ITEM(hashes_.ptr(), static_cast<Py_ssize_t>(index));
-  if (!PyBytes_Check(hash)) {
-    throw ConfigError(std::string("a block hash of the engine is a ") + Py_TYPE(hash)->tp_name +
-                      ", kvferry takes bytes: this vLLM version is not supported");
+  return bytes_of(PyList_GET_ITEM(hashes_.ptr(), static_cast<Py_ssize_t>(index)));
+}
+
+void PyBlockHashes::read(std::size_t first, std::size_t step,
+                         std::span<std::span<const std::byte>> hashes) const {
+  PyObject* const* items = PySequence_Fast_ITEMS(hashes_.ptr()) + first;
+  for (std::size_t i = 0; i < hashes.size(); ++i) {
+    // The last byte of a hash can be on another cache line than the object's head.
+    const std::size_t ahead = std::min(i + std::size_t{kAhead}, hashes.size() - 1);
+    const auto* object = reinterpret_cast<const char*>(items[ahead * step]);
+    __builtin_prefetch(object);
+    __builtin_prefetch(object + offsetof(PyBytesObject, ob_sval) +
+                       cpu_tier::BlockKey::kMaxHashBytes - 1);
+    hashes[i] = bytes_of(items[i * step]);
   }
-  return {reinterpret_cast<const std::byte*>(PyBytes_AS_STRING(hash)),
-          static_cast<std::size_t>(PyBytes_GET_SIZE(hash))};
 }
 
 PyBlockPool::PyBlockPool(py::list blocks) : blocks_(std::move(blocks)) {

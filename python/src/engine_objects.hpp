@@ -51,6 +51,8 @@ class PyBlockHashes : public connector::BlockHashes {
     return static_cast<std::size_t>(PyList_GET_SIZE(hashes_.ptr()));
   }
   [[nodiscard]] std::span<const std::byte> hash(std::size_t index) const override;
+  void read(std::size_t first, std::size_t step,
+            std::span<std::span<const std::byte>> hashes) const override;
 
  private:
   py::list hashes_;

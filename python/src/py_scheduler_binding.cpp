@@ -148,6 +148,9 @@ void bind_scheduler_engine(py::module_& module) {
           "every rank has reported how many it will have.")
       .def("snapshot", &PySchedulerEngine::snapshot,
            "Returns all current values and counters, in blocks unless the name says otherwise.")
+      .def("take_changes", &PySchedulerEngine::take_changes,
+           "Returns the values of `snapshot()` that have changed since the last call. The first "
+           "call returns all.")
       .def("close", &PySchedulerEngine::close, "Drops everything. Idempotent.");
 }
 

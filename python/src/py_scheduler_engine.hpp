@@ -62,6 +62,8 @@ class PySchedulerEngine {
       std::size_t most);
   std::vector<std::string> take_warnings();
   [[nodiscard]] Figures snapshot() const;
+  /// The figures of snapshot() that have changed since the last call; at first all.
+  [[nodiscard]] Figures take_changes();
   void resize(std::uint32_t num_chunks);
   [[nodiscard]] std::tuple<Figures, std::vector<std::uint32_t>, std::string> tier_size() const;
   [[nodiscard]] std::uint32_t num_slots() const;
@@ -72,6 +74,9 @@ class PySchedulerEngine {
   void close();
 
  private:
+  /// Calls `visit(name, value)` for each figure of snapshot(), always in the same order.
+  template <class Visit>
+  void visit_figures(Visit visit) const;
   connector::SchedulerEngine& engine();
   [[nodiscard]] const connector::SchedulerEngine& engine() const;
   /// Announces a request id that the engine has not announced (its version lacks the hook).
@@ -96,6 +101,8 @@ class PySchedulerEngine {
       contents_;                            ///< The contents of `tier_`, made at the first request.
   std::atomic<std::uint64_t> weights_ = 0;  ///< For take_tier_changes(), on any thread.
   std::unique_ptr<connector::SchedulerEngine> engine_;
+  /// The figures as of the last take_changes(), in the order of visit_figures().
+  std::vector<std::uint64_t> told_;
   AttributeReader block_id_;
   bool has_block_id_ = false;
   // Scratch, kept for its capacity.

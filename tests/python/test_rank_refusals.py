@@ -38,6 +38,7 @@ from test_refusals import WITHOUT
 from toy_pipeline import ToyPipeline
 from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorRole
 from vllm.v1.engine.core import EngineCore
+from vllm.v1.worker.utils import allocate_kv_cache
 
 NUM_BLOCKS = 8
 MIB = 2**20
@@ -168,6 +169,27 @@ def ring(load_ring_mib: int, requested_mib: int) -> Attempt:
     return lambda start: ring_room.choose_ring(memory, 10 * MIB, MIB, load_ring_mib * MIB)
 
 
+def rank_on_a_full_device(**keys: Any) -> Attempt:
+    """Register a KV cache on a device of which the engine and other processes leave nothing."""
+
+    def attempt(start: Start) -> object:
+        full = ring_room.DeviceMemory(
+            total_bytes=1000 * MIB, free_bytes=0, own_bytes=900 * MIB, requested_bytes=900 * MIB
+        )
+        start.patch.setattr(kv_device.KvDevice, "memory", lambda *asked: full)
+        engine = ToySpec(extra_config={"cpu_bytes_to_use": MIB, **keys})
+        config = make_vllm_config(start.folder, engine)
+        cache = make_kv_cache_configs(config, engine)[0]
+        connector = KvFerryConnector(config, KVConnectorRole.WORKER, cache)
+        try:
+            connector.register_kv_caches(allocate_kv_cache(cache, torch.device("cpu"), engine.layout))
+        finally:
+            connector.shutdown()
+        return connector
+
+    return attempt
+
+
 def sharing(
     change: Callable[[Any], object] = lambda config: None, path: str | None = "/dev/shm/kvferry-none"
 ) -> Attempt:
@@ -274,6 +296,9 @@ CASES = {
     "no room for a ring": Case(
         ring(64, 700),
         {"lower --gpu-memory-utilization": ring(64, 600), "set load_staging_bytes to 0": ring(0, 700)},
+    ),
+    "a device without room": Case(
+        rank_on_a_full_device(), {"set staging_bytes": rank_on_a_full_device(staging_bytes="64KiB")}
     ),
     "LoRA in a shared tier": Case(LORA, {"start vLLM without --enable-lora": sharing()}),
     "ranks of several nodes in a shared tier": Case(

@@ -47,10 +47,7 @@ def test_every_key_is_of_a_metric() -> None:
 
 def test_the_core_has_a_figure_for_every_key(make: Make) -> None:
     engine = make(world_size=2)
-    assert {*SCHEDULER_KEYS, *damage_keys(2)} <= {
-        *engine.scheduler.connector.scheduler_side.engine.snapshot(),
-        "max_slots",
-    }
+    assert {*SCHEDULER_KEYS, *damage_keys(2)} <= engine.scheduler.connector.scheduler_side.engine.snapshot().keys()
     for worker in engine.workers:
         known = {*worker.connector.worker_side.engine.stats(), *worker.connector.worker_side.engine.arena_figures()}
         assert set(RANK_KEYS) - {"numa_node", "on_node_ratio"} <= known
@@ -80,6 +77,21 @@ def test_figures_of_all_sides_reach_the_log(make: Make, is_async: bool) -> None:
     assert min(figures["device_seconds/load"]) > 0
     states = [figures[key] for key in SCHEDULER_KEYS.values() if key.startswith("tier_blocks/") and key in figures]
     assert sum(states) == figures["tier_ready_blocks"]
+
+
+def test_the_core_tells_each_change_once(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = make()
+    core = engine.scheduler.connector.scheduler_side.engine
+    monkeypatch.setattr(StatsSource, "take", lambda self: None)  # It would take the changes before this test.
+    core.take_changes()
+    before = core.snapshot()
+    assert core.take_changes() == {}
+    engine.generate({"a": prompt_of(1, 100)})
+    engine.settle_stores()
+    now = core.snapshot()
+    assert now["stored"] > before["stored"]
+    assert core.take_changes() == {name: value for name, value in now.items() if value != before[name]}
+    assert core.take_changes() == {}
 
 
 def test_figures_are_taken_once_in_a_while_and_when_a_request_ends() -> None:

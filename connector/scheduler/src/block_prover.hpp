@@ -58,7 +58,11 @@ class BlockProver {
     if (!groups_.is_null(group, block)) proven_.begin_write(block, writer);
   }
   void begin_write(GroupId group, std::span<const BlockId> blocks, Generation writer) {
-    for (const BlockId block : blocks) begin_write(group, block, writer);
+    if (groups_.needs_all(group)) {  // It has no null blocks.
+      proven_.begin_write(blocks, writer);
+    } else {
+      for (const BlockId block : blocks) begin_write(group, block, writer);
+    }
   }
   /// The request is in a step after plan `last`, which sets the covered tokens and the written
   /// blocks. Its tables include what the step added: `added`, by group (or empty: none in any

@@ -25,8 +25,9 @@ class ProvenBlocks {
 
   /// From now on the incarnation `writer` of a request writes the block. 0: a load, or a request
   /// that is not followed; these prove nothing by themselves.
-  void begin_write(BlockId block, Generation writer) {
-    blocks_.at(block.value()) = {writer.value(), 0};
+  void begin_write(BlockId block, Generation writer) { begin_write({&block, 1}, writer); }
+  void begin_write(std::span<const BlockId> blocks, Generation writer) {
+    for (const BlockId block : blocks) blocks_.at(block.value()) = {writer.value(), 0};
   }
   /// Whether `writer` was the last one to begin to write it.
   [[nodiscard]] bool is_written_by(BlockId block, Generation writer) const {

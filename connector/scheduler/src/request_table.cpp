@@ -4,10 +4,17 @@
 #include "kvferry/base/check.hpp"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <utility>
 
 namespace kvferry::connector {
+namespace {
+
+/// Hashes that are read at a time: few enough for the L1 cache.
+constexpr std::size_t kHashesAtATime = 64;
+
+}  // namespace
 
 std::optional<std::uint32_t> Request::sync_keys(const BlockGroups& groups, WeightsId weights) {
   const auto available = static_cast<std::uint32_t>(hashes->size());
@@ -52,9 +59,13 @@ void Request::add_keys(const BlockGroups& groups, GroupId group, std::uint32_t a
   const std::size_t finest_length = groups.block_length(groups.finest());
   const std::size_t known = of_group.size();
   if (group == groups.finest() || length % finest_length != 0) {
-    for (std::size_t block = known; block < complete; ++block) {
-      of_group.push_back(
-          cpu_tier::BlockKey::make(hashes->hash((block + 1) * length - 1), group, weights));
+    std::array<std::span<const std::byte>, kHashesAtATime> batch;
+    for (std::size_t block = known; block < complete; block += batch.size()) {
+      const std::span read = std::span(batch).first(std::min(batch.size(), complete - block));
+      hashes->read((block + 1) * length - 1, length, read);
+      for (const std::span<const std::byte> hash : read) {
+        of_group.emplace_back().set(hash, group, weights);
+      }
     }
     return;
   }

@@ -3,6 +3,7 @@
 
 #include "kvferry/base/check.hpp"
 #include "kvferry/base/mixed_bits.hpp"
+#include "kvferry/base/prefetch.hpp"
 
 #include <algorithm>
 
@@ -101,7 +102,7 @@ bool TierRecords::holds(SlotPlace place, const BlockKey& key) const {
 
 void TierRecords::prefetch_slots(const BlockKey& key) const {
   for (const std::uint32_t number : hints_.find(hash_of(key))) {
-    if (number < slots_.size()) __builtin_prefetch(&slots_[number], 1);
+    if (number < slots_.size()) prefetch_to_write(&slots_[number]);
   }
 }
 

@@ -70,8 +70,7 @@ void PromiseLedger::won(std::uint32_t count) {
   balance_ = std::min(balance_ + std::int64_t{count} * kAskedPerCredit, max_balance_);
 }
 
-bool PromiseLedger::missed(std::uint64_t hash, std::uint32_t num_turns) {
-  if (!departed_ || departed_->size() == 0) return false;
+bool PromiseLedger::has_missed(std::uint64_t hash, std::uint32_t num_turns) {
   const std::uint32_t found = departed_->find(static_cast<std::uint32_t>(hash));
   if (found == HashedLists::kNone) return false;
   // Without promises the tier would hold the block, and this offer would be a use of it.

@@ -3,6 +3,7 @@
 
 #include "kvferry/base/check.hpp"
 #include "kvferry/base/error.hpp"
+#include "kvferry/base/prefetch.hpp"
 
 #include <algorithm>
 #include <array>
@@ -30,8 +31,8 @@ std::uint32_t checked(std::uint32_t max_slots) {
 
 void prefetch_key(const BlockKey& key) {
   const auto* bytes = reinterpret_cast<const char*>(&key);
-  __builtin_prefetch(bytes);
-  __builtin_prefetch(bytes + sizeof(BlockKey) - 1);  // 40 bytes may straddle two cache lines.
+  prefetch(bytes);
+  prefetch(bytes + sizeof(BlockKey) - 1);  // 40 bytes may straddle two cache lines.
 }
 
 /// Calls `work(first, count)` for consecutive ranges of at most kBatch that cover [0, size).
@@ -65,6 +66,20 @@ std::uint32_t BlockIndex::probe(std::uint32_t position, std::uint32_t tag,
 }
 
 void BlockIndex::find(std::span<const BlockKey> keys, std::span<SlotId> slots) const {
+  find_by_tag(
+      keys, [keys](std::size_t i) { return tag_of(keys[i]); }, slots);
+}
+
+void BlockIndex::find(std::span<const BlockKey> keys, std::span<const std::uint64_t> hashes,
+                      std::span<SlotId> slots) const {
+  KVFERRY_CHECK(keys.size() == hashes.size(), "find() with spans of different lengths");
+  find_by_tag(
+      keys, [hashes](std::size_t i) { return tag_of(hashes[i]); }, slots);
+}
+
+template <class TagOfKey>
+void BlockIndex::find_by_tag(std::span<const BlockKey> keys, const TagOfKey& tag_of_key,
+                             std::span<SlotId> slots) const {
   KVFERRY_CHECK(keys.size() == slots.size(), "find() with spans of different lengths");
   constexpr std::size_t kRing = 4 * kAhead;  // A power of two above the 2 * kAhead keys under way.
   std::array<std::uint32_t, kRing> tags;
@@ -72,7 +87,7 @@ void BlockIndex::find(std::span<const BlockKey> keys, std::span<SlotId> slots) c
   const std::size_t size = keys.size();
   for (std::size_t step = 0; step < size + 2 * kAhead; ++step) {
     if (const std::size_t i = step; i < size) {
-      const std::uint32_t tag = tag_of(keys[i]);
+      const std::uint32_t tag = tag_of_key(i);
       tags[i % kRing] = tag;
       __builtin_prefetch(&entries_[home(tag)]);
     }
@@ -84,25 +99,41 @@ void BlockIndex::find(std::span<const BlockKey> keys, std::span<SlotId> slots) c
       if (!empty(position)) prefetch_key(keys_[entries_[position].slot]);
     }
     if (const std::size_t i = step - 2 * kAhead; i < size) {
-      const std::uint32_t position = probe(positions[i % kRing], tags[i % kRing], keys[i]);
+      std::uint32_t position = positions[i % kRing];
+      if (!empty(position)) position = probe(position, tags[i % kRing], keys[i]);
       slots[i] = SlotId(entries_[position].slot);
     }
   }
 }
 
 void BlockIndex::insert(std::span<const BlockKey> keys, std::span<const SlotId> slots) {
+  insert_by_tag(
+      keys, [keys](std::size_t i) { return tag_of(keys[i]); }, slots);
+}
+
+void BlockIndex::insert(std::span<const BlockKey> keys, std::span<const std::uint64_t> hashes,
+                        std::span<const SlotId> slots) {
+  KVFERRY_CHECK(keys.size() == hashes.size(), "insert() with spans of different lengths");
+  insert_by_tag(
+      keys, [hashes](std::size_t i) { return tag_of(hashes[i]); }, slots);
+}
+
+template <class TagOfKey>
+void BlockIndex::insert_by_tag(std::span<const BlockKey> keys, const TagOfKey& tag_of_key,
+                               std::span<const SlotId> slots) {
   KVFERRY_CHECK(keys.size() == slots.size(), "insert() with spans of different lengths");
   for_each_batch(keys.size(), [&](std::size_t first, std::size_t count) {
     std::array<std::uint32_t, kBatch> tags;
     for (std::size_t i = 0; i < count; ++i) {
-      tags[i] = tag_of(keys[first + i]);
+      tags[i] = tag_of_key(first + i);
       __builtin_prefetch(&entries_[home(tags[i])], 1);
       __builtin_prefetch(&keys_[slots[first + i].value()], 1);
     }
     for (std::size_t i = 0; i < count; ++i) {
       const BlockKey& key = keys[first + i];
       const SlotId slot = slots[first + i];
-      const std::uint32_t position = probe(home(tags[i]), tags[i], key);
+      std::uint32_t position = probe(home(tags[i]), tags[i]);
+      if (!empty(position)) position = probe(position, tags[i], key);
       KVFERRY_CHECK(empty(position), "a key was inserted that slot " +
                                          std::to_string(entries_[position].slot) + " holds");
       keys_[slot.value()] = key;

@@ -121,16 +121,16 @@ void SlotClass::take(std::span<const BlockKey> keys, std::span<SlotId> slots) {
   for (std::size_t first = 0; first < keys.size(); first += kStep) {
     const std::size_t count = std::min(kStep, keys.size() - first);
     const std::span<SlotId> step = slots.subspan(first, count);
+    for (std::size_t i = 0; i < count; ++i) hashes[i] = keys[first + i].mixed();
     if (policy_.is_plain_lru()) {
       table_.take(step);
     } else {
       std::array<Placement, kStep> placements;
-      for (std::size_t i = 0; i < count; ++i) hashes[i] = keys[first + i].mixed();
       policy_.place(std::span(hashes).first(count), std::span(placements).first(count), before);
       before = placements[count - 1].segment;
       table_.take(step, std::span(placements).first(count));
     }
-    index_.insert(keys.subspan(first, count), step);
+    index_.insert(keys.subspan(first, count), std::span(hashes).first(count), step);
   }
 }
 

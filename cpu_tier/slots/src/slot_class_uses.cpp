@@ -62,17 +62,17 @@ void SlotClass::offer(std::span<const BlockKey> keys, std::span<OfferAnswer> ans
 void SlotClass::offer_batch(std::span<const BlockKey> keys, std::span<OfferAnswer> answers,
                             OfferRun& run) {
   std::array<SlotId, kStep> slots;
-  std::array<std::uint64_t, kStep> hashes;  // Last to first.
+  std::array<std::uint64_t, kStep> hashes;
   const std::size_t count = keys.size();
-  index_.find(keys, std::span(slots).first(count));
+  for (std::size_t i = 0; i < count; ++i) hashes[i] = keys[i].mixed();
+  index_.find(keys, std::span(hashes).first(count), std::span(slots).first(count));
   peers_->mark_held(keys, std::span(slots).first(count));
   if (!policy_.is_plain_lru()) {
-    for (std::size_t i = 0; i < count; ++i) {
-      hashes[i] = keys[count - 1 - i].mixed();
-      if (slots[count - 1 - i] == BlockIndex::kNoSlot) policy_.prefetch(hashes[i]);
+    for (std::size_t i = count; i-- > 0;) {
+      if (slots[i] == BlockIndex::kNoSlot) policy_.prefetch(hashes[i]);
     }
-    for (std::size_t i = 0; i < count; ++i) {
-      const bool is_held = slots[count - 1 - i] != BlockIndex::kNoSlot;
+    for (std::size_t i = count; i-- > 0;) {
+      const bool is_held = slots[i] != BlockIndex::kNoSlot;
       policy_.offered(hashes[i],
                       is_held ? PolicyRace::Presence::kHeld : PolicyRace::Presence::kAbsent);
     }
@@ -86,7 +86,7 @@ void SlotClass::offer_batch(std::span<const BlockKey> keys, std::span<OfferAnswe
     }
     answers[i] = OfferAnswer::kStore;
     ++run.num_absent;
-    if (policy_.promises().missed(keys[i].mixed(), table_.lists().num_turns())) {
+    if (policy_.promises().missed(hashes[i], table_.lists().num_turns())) {
       run.num_lost += 1 + run.num_held_after;
     } else {
       run.num_lost = 0;  // With or without promises, no load reaches the blocks after it.
@@ -96,7 +96,7 @@ void SlotClass::offer_batch(std::span<const BlockKey> keys, std::span<OfferAnswe
       ++run.num_admitted;
       continue;
     }
-    run.num_offers = policy_.count_offer(hashes[count - 1 - i], run.num_offers);
+    run.num_offers = policy_.count_offer(hashes[i], run.num_offers);
     if (run.admission != AdmissionRule::kAll && run.num_offers < 2) continue;
     ++run.num_admitted;
   }

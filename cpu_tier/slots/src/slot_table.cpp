@@ -15,17 +15,16 @@ SlotTable::SlotTable(std::uint32_t max_slots, Segments segments)
   counts_[static_cast<std::size_t>(SlotState::kAbsent)] = max_slots;
 }
 
-SlotRecord& SlotTable::at(SlotId slot) {
-  KVFERRY_CHECK(slot.value() < lists_.max_slots(), "slot " + std::to_string(slot.value()) + " of " +
-                                                       std::to_string(lists_.max_slots()));
-  return lists_[slot];
+void SlotTable::fail(SlotId slot) const {
+  check_failed(
+      __FILE__, __LINE__, "slot < max_slots",
+      "slot " + std::to_string(slot.value()) + " of " + std::to_string(lists_.max_slots()));
 }
 
-SlotRecord& SlotTable::expect(SlotId slot, SlotState state) {
-  SlotRecord& record = at(slot);
-  KVFERRY_CHECK(record.state == state, "slot " + std::to_string(slot.value()) + " is " +
-                                           to_string(record.state) + ", not " + to_string(state));
-  return record;
+void SlotTable::fail(SlotId slot, SlotState expected) const {
+  check_failed(__FILE__, __LINE__, "record.state == state",
+               "slot " + std::to_string(slot.value()) + " is " + to_string(state(slot)) + ", not " +
+                   to_string(expected));
 }
 
 void SlotTable::recount(SlotState from, SlotState to, std::size_t num_moved) {

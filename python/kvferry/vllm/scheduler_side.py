@@ -141,7 +141,7 @@ class SchedulerSide:
         self._choice = LoadChoice(config.min_load_tokens, is_async=bool(vllm_config.scheduler_config.async_scheduling))
         self._hits = HitReport(lambda: self._choice.token_seconds, self.engine.snapshot)
         self._stats = StatsSource(
-            lambda: self.engine.snapshot() | {"max_slots": self.engine.max_slots},
+            self.engine.take_changes,
             SCHEDULER_KEYS | damage_keys(parallel.world_size),
             self.engine.is_busy,
         )

@@ -228,7 +228,8 @@ class StatsSource:
     Parameters
     ----------
     read
-        Returns the figures: counters since the start, and current values of gauges.
+        Returns the figures: counters since the start, and current values of gauges. It may leave out those that have
+        not changed since its last call.
     keys
         The key of each figure, by its name.
     is_busy
@@ -253,6 +254,7 @@ class StatsSource:
         self._is_busy = is_busy
         labelled = {name: f"{key}/{label}" if label else key for name, key in keys.items()}
         self._keys = {name: (key, metric_of(key).kind is Counter) for name, key in labelled.items()}
+        self._passing = [labelled[name] for name in _PASSING if name in labelled]
         self._last: dict[str, float] = {}
         self._due = 0.0
         self._is_passing = False  # in the last report
@@ -271,11 +273,11 @@ class StatsSource:
             return None
         figures = self._read()
         self._due = now + PERIOD_S
-        self._is_passing = any(figures.get(name) for name in _PASSING)
         data: dict[str, float | list[float]] = dict(self._take_timings())
-        for name, (key, is_counter) in self._keys.items():
-            if (value := figures.get(name)) is None:
+        for name, value in figures.items():
+            if name not in self._keys:
                 continue
+            key, is_counter = self._keys[name]
             last = self._last.get(key)
             if value == last:
                 continue
@@ -284,6 +286,7 @@ class StatsSource:
                 data[key] = value
             elif grown := value - (last or 0):
                 data[key] = grown
+        self._is_passing = any(self._last.get(key) for key in self._passing)
         return KvFerryStats(data=data) if data else None
 
 

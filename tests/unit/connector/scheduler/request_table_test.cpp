@@ -7,6 +7,7 @@
 
 #include <array>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <vector>
@@ -215,6 +216,27 @@ TEST(SyncKeys, ABlocksKeyIsItsLastHash) {
   EXPECT_EQ(request.sync_keys(groups), 2U);
   EXPECT_EQ(numbers_of(0), (std::vector<std::uint64_t>{2, 14, 16}));
   EXPECT_EQ(numbers_of(1), (std::vector<std::uint64_t>{13, 16}));
+}
+
+/// More hashes than are read at a time.
+TEST(SyncKeys, ALongPromptHasTheKeysOfAllItsHashes) {
+  const BlockGroups groups(
+      std::vector<KvGroup>{{TokenReach(), SlabClassId(0), 2}, {TokenReach(), SlabClassId(0), 3}},
+      4);
+  std::vector<std::uint64_t> numbers(1000);
+  std::iota(numbers.begin(), numbers.end(), 1);
+  Request request;
+  request.hashes = std::make_shared<FakeHashes>(numbers);
+  request.keys.resize(2);
+  EXPECT_EQ(request.sync_keys(groups), std::nullopt);
+  for (std::uint32_t group = 0; group < 2; ++group) {
+    const std::size_t length = group + 2;
+    const std::vector<cpu_tier::BlockKey>& keys = request.keys[group];
+    ASSERT_EQ(keys.size(), numbers.size() / length);
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      EXPECT_EQ(keys[i], key_of((i + 1) * length, GroupId(group)));
+    }
+  }
 }
 
 /// Blocks of two hashes, of four and of one: the last group's keys are read, and the others copied.

@@ -96,6 +96,30 @@ TEST(BlockIndex, TellsKeysOfOneMixedValueApart) {
   }
 }
 
+TEST(BlockIndex, TakesTheMixedValuesOfItsKeysFromTheCaller) {
+  constexpr std::uint32_t kNum = 100;
+  BlockIndex index(kNum);
+  std::vector<BlockKey> keys;
+  std::vector<std::uint64_t> hashes;
+  for (std::uint32_t i = 0; i < 2 * kNum; ++i) {
+    // Two keys each have one value, and half of the keys are absent.
+    keys.push_back(key_mixing_to((std::uint64_t{i} / 2) << 40, i));
+    hashes.push_back(keys.back().mixed());
+  }
+  const std::vector<SlotId> slots = slots_from(0, kNum);
+  index.insert(std::span(keys).first(kNum), std::span(hashes).first(kNum), slots);
+  index.check_invariants();
+
+  std::vector<SlotId> found(keys.size());
+  std::vector<SlotId> found_by_keys(keys.size());
+  index.find(keys, hashes, found);
+  index.find(keys, found_by_keys);
+  EXPECT_EQ(found, found_by_keys);
+  for (std::uint32_t i = 0; i < keys.size(); ++i) {
+    EXPECT_EQ(found[i].value(), i < kNum ? i : kAbsent);
+  }
+}
+
 TEST(BlockIndex, ProbesAndShiftsAcrossTheEndOfTheTable) {
   BlockIndex index(8);
   for (std::uint32_t i = 0; i < 4; ++i) insert_one(index, key_at_home(15, i), i);  // 15, 0, 1, 2
@@ -229,6 +253,10 @@ TEST(BlockIndexDeathTest, SpansOfDifferentLengthsStop) {
   std::vector<SlotId> slots(1);
   EXPECT_DEATH(index.find(keys, slots), "different lengths");
   EXPECT_DEATH(index.insert(keys, slots), "different lengths");
+  const std::vector<std::uint64_t> hashes(1);
+  slots.resize(2);
+  EXPECT_DEATH(index.find(keys, hashes, slots), "different lengths");
+  EXPECT_DEATH(index.insert(keys, hashes, slots), "different lengths");
 }
 
 }  // namespace

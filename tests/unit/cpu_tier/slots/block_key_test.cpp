@@ -85,6 +85,16 @@ TEST(BlockKey, OneHashUnderOtherWeightsIsAnotherKey) {
   }
 }
 
+TEST(BlockKey, SetLeavesNothingOfTheKeyBefore) {
+  BlockKey key = BlockKey::make(bytes(32, 7), GroupId(2), WeightsId(3));
+  for (const std::size_t size : {1, 16, 32}) {
+    key.set(bytes(size, 9), GroupId(1), WeightsId(5));
+    EXPECT_TRUE(key == BlockKey::make(bytes(size, 9), GroupId(1), WeightsId(5)));
+    key.set(bytes(size, 9), GroupId(1), WeightsId());
+    EXPECT_TRUE(key == BlockKey::make(bytes(size, 9), GroupId(1)));
+  }
+}
+
 TEST(BlockKey, TakesAsManyGroupsAsItHasBitsFor) {
   EXPECT_EQ(BlockKey::make(bytes(1), GroupId(65535)).group, 65535U);
   EXPECT_THROW(static_cast<void>(BlockKey::make(bytes(1), GroupId(65536))), ConfigError);

@@ -22,6 +22,12 @@ class BlockHashes {
   [[nodiscard]] virtual std::size_t size() const = 0;
   /// The hash of the `index`-th block; valid until the engine changes the list.
   [[nodiscard]] virtual std::span<const std::byte> hash(std::size_t index) const = 0;
+  /// Reads the hashes of many blocks at once: those of the blocks `first`, `first + step`, and so
+  /// on.
+  virtual void read(std::size_t first, std::size_t step,
+                    std::span<std::span<const std::byte>> hashes) const {
+    for (std::size_t i = 0; i < hashes.size(); ++i) hashes[i] = hash(first + i * step);
+  }
 };
 
 /// In block tables this replaces a block that slid out of a window (vLLM: the pool's null block).

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "kvferry/base/prefetch.hpp"
+
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -54,10 +56,8 @@ class HintIndex {
   void remove(std::uint64_t hash, std::uint32_t slot);
   /// Prefetches the cache line of a key's hints, to read it or to change it. Before a change,
   /// another core that has the line gives it up only once, not twice.
-  void prefetch(std::uint64_t hash) const { __builtin_prefetch(&hints_[first_of(hash)]); }
-  void prefetch_to_change(std::uint64_t hash) const {
-    __builtin_prefetch(&hints_[first_of(hash)], 1);
-  }
+  void prefetch(std::uint64_t hash) const { kvferry::prefetch(&hints_[first_of(hash)]); }
+  void prefetch_to_change(std::uint64_t hash) const { prefetch_to_write(&hints_[first_of(hash)]); }
 
  private:
   /// The high half of a hint comes from the hash; these bits do not choose the bucket. The low half

@@ -3,6 +3,7 @@
 
 #include "kvferry/base/divisor.hpp"
 #include "kvferry/base/ids.hpp"
+#include "kvferry/base/prefetch.hpp"
 #include "kvferry/cpu_tier/memory/slab_geometry.hpp"
 #include "kvferry/cpu_tier/peers/hint_index.hpp"
 #include "kvferry/cpu_tier/peers/slot_word.hpp"
@@ -114,7 +115,7 @@ class TierRecords {
   }
 
   // Prefetching of cache lines.
-  void prefetch(SlotPlace place) const { __builtin_prefetch(&slots_[number_of(place)], 1); }
+  void prefetch(SlotPlace place) const { prefetch_to_write(&slots_[number_of(place)]); }
   void prefetch_slots(const BlockKey& key) const;
 
  private:

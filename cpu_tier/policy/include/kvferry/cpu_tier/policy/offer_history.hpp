@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "kvferry/base/prefetch.hpp"
 #include "kvferry/cpu_tier/memory/huge_page_allocator.hpp"
 
 #include <array>
@@ -30,7 +31,7 @@ class OfferHistory {
   std::uint32_t count_offer(std::uint64_t hash, std::uint32_t at_least = 1);
   /// The number of offers, as far as they are remembered.
   [[nodiscard]] std::uint32_t num_offers(std::uint64_t hash) const;
-  void prefetch(std::uint64_t hash) const { __builtin_prefetch(&buckets_[bucket(hash)], 1); }
+  void prefetch(std::uint64_t hash) const { prefetch_to_write(&buckets_[bucket(hash)]); }
   void clear();
   [[nodiscard]] std::size_t size_bytes() const { return buckets_.size() * sizeof(Bucket); }
 

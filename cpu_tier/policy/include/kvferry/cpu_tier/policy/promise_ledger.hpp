@@ -70,7 +70,9 @@ class PromiseLedger {
   void won(std::uint32_t count);
   /// A block was offered that the tier does not hold. Returns whether the tier would hold it
   /// without promises.
-  [[nodiscard]] bool missed(std::uint64_t hash, std::uint32_t num_turns);
+  [[nodiscard]] bool missed(std::uint64_t hash, std::uint32_t num_turns) {
+    return departed_ && departed_->size() > 0 && has_missed(hash, num_turns);
+  }
   /// `count` blocks could not be loaded because such blocks were missing.
   void lost(std::uint32_t count);
   /// The tier holds a block again.
@@ -103,6 +105,7 @@ class PromiseLedger {
   static constexpr std::size_t kInTurn = 0;
   static constexpr std::size_t kEarly = 1;
 
+  [[nodiscard]] bool has_missed(std::uint64_t hash, std::uint32_t num_turns);
   void remember(std::uint64_t hash, std::size_t list, std::uint32_t num_turns);
   /// Forgets the blocks of a list that had their turn `count` turns ago or earlier.
   void forget_old(std::size_t list, std::uint32_t num_turns, std::uint32_t count);

@@ -30,9 +30,15 @@ class BlockIndex {
 
   /// Sets `slots[i]` to the slot of `keys[i]`, or to kNoSlot. The spans have the same length.
   void find(std::span<const BlockKey> keys, std::span<SlotId> slots) const;
+  /// The same if the caller has the keys' mixed() in `hashes`.
+  void find(std::span<const BlockKey> keys, std::span<const std::uint64_t> hashes,
+            std::span<SlotId> slots) const;
   /// Maps `keys[i]` to `slots[i]`. The spans have the same length. The keys are absent and
   /// distinct, and the slots are unmapped.
   void insert(std::span<const BlockKey> keys, std::span<const SlotId> slots);
+  /// The same if the caller has the keys' mixed() in `hashes`.
+  void insert(std::span<const BlockKey> keys, std::span<const std::uint64_t> hashes,
+              std::span<const SlotId> slots);
   /// Unmaps the keys of `slots`. Each slot is mapped.
   void erase(std::span<const SlotId> slots);
 
@@ -52,9 +58,15 @@ class BlockIndex {
     std::uint32_t slot = kNoSlot.value();
   };
 
-  static std::uint32_t tag_of(const BlockKey& key) {
-    return static_cast<std::uint32_t>(key.mixed() >> 32);
-  }
+  static std::uint32_t tag_of(std::uint64_t hash) { return static_cast<std::uint32_t>(hash >> 32); }
+  static std::uint32_t tag_of(const BlockKey& key) { return tag_of(key.mixed()); }
+  /// find() and insert(), which call `tag_of_key(i)` once for each key.
+  template <class TagOfKey>
+  void find_by_tag(std::span<const BlockKey> keys, const TagOfKey& tag_of_key,
+                   std::span<SlotId> slots) const;
+  template <class TagOfKey>
+  void insert_by_tag(std::span<const BlockKey> keys, const TagOfKey& tag_of_key,
+                     std::span<const SlotId> slots);
   [[nodiscard]] std::uint32_t home(std::uint32_t tag) const { return tag >> home_shift_; }
   [[nodiscard]] bool empty(std::uint32_t position) const {
     return entries_[position].slot == kNoSlot.value();

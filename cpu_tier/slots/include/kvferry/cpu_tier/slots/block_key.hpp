@@ -38,19 +38,32 @@ struct BlockKey {
 
   /// Throws ConfigError unless 1 <= hash.size() <= 32 and the group is below kMaxGroups.
   static BlockKey make(std::span<const std::byte> hash, GroupId group, WeightsId of = WeightsId()) {
-    if (hash.empty() || hash.size() > kMaxHashBytes) {
-      throw ConfigError("a block hash has " + std::to_string(hash.size()) +
+    BlockKey key;
+    key.set(hash, group, of);
+    return key;
+  }
+  /// Makes this key the one that make() returns. Use it for many keys, in their final place: a copy
+  /// of a key that was just written waits until the small writes have left the processor's store
+  /// buffer.
+  void set(std::span<const std::byte> of_block, GroupId of_group, WeightsId of_weights) {
+    if (of_block.empty() || of_block.size() > kMaxHashBytes) {
+      throw ConfigError("a block hash has " + std::to_string(of_block.size()) +
                         " bytes; kvferry takes 1 to 32: choose another prefix_caching_hash_algo");
     }
-    if (group.value() >= kMaxGroups) {
-      throw ConfigError("a block is of KV cache group " + std::to_string(group.value()) +
+    if (of_group.value() >= kMaxGroups) {
+      throw ConfigError("a block is of KV cache group " + std::to_string(of_group.value()) +
                         "; kvferry takes 65,536 groups");
     }
-    BlockKey key;
-    std::memcpy(key.hash.data(), hash.data(), hash.size());
-    key.group = static_cast<std::uint16_t>(group.value());
-    key.hash_bytes = static_cast<std::uint16_t>(hash.size());
-    return key.mixed_with(of);
+    if (of_block.size() == kMaxHashBytes) {  // Most hashes are: this copy is two instructions.
+      std::memcpy(hash.data(), of_block.data(), kMaxHashBytes);
+    } else {
+      hash = {};
+      std::memcpy(hash.data(), of_block.data(), of_block.size());
+    }
+    group = static_cast<std::uint16_t>(of_group.value());
+    hash_bytes = static_cast<std::uint16_t>(of_block.size());
+    weights = 0;
+    if (of_weights != WeightsId()) *this = mixed_with(of_weights);
   }
 
   /// For a key without weights: the key of the same block under these weights. For a key with these

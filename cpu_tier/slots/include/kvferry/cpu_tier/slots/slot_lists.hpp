@@ -47,9 +47,13 @@ class SlotLists {
 
   /// Makes the slot the hottest of the list that its record names.
   void link_hottest(SlotId slot);
-  /// Makes the slot the next colder neighbour of `warmer`, which is on the same list or is its
-  /// above_hottest(). The caller sets the stamp.
-  void link_colder_than(SlotId warmer, SlotId slot);
+  /// Makes the slot the next colder neighbour of `warmer`, which is on the list of the slot's
+  /// segment or is its above_hottest(). Nothing is known of the slot yet: it is neither awaited nor
+  /// promised. The caller sets the stamp.
+  void link_colder_than(SlotId warmer, SlotId slot) {
+    SlotRecord& record = records_[slot.value()];
+    link(record, warmer, slot, static_cast<std::uint32_t>(record.segment));
+  }
   /// The slot is no longer awaited, and neither stays nor leaves early.
   void unlink(SlotRecord& record);
   [[nodiscard]] SlotId above_hottest(Segment segment) const {
@@ -137,6 +141,8 @@ class SlotLists {
   [[nodiscard]] SlotId slot_or_none(std::uint32_t record) const {
     return record >= max_slots_ ? kNoSlot : SlotId(record);
   }
+  /// `record` is that of the slot.
+  void link(SlotRecord& record, SlotId warmer, SlotId slot, std::uint32_t list);
   void check_list(std::uint32_t list) const;
   void check_stays() const;
 
@@ -176,16 +182,15 @@ inline void SlotLists::link_hottest(SlotId slot) {
   if (list < kAwaited) record.stamp = ++clock_;
   if (list == kAwaited) record.stamp = num_evictions_;
   if (list > kAwaited && record.stays) record.stamp = num_turns_;
-  link_colder_than(SlotId(sentinel(list)), slot);
+  link(record, SlotId(sentinel(list)), slot, list);
 }
 
-inline void SlotLists::link_colder_than(SlotId warmer, SlotId slot) {
-  SlotRecord& record = records_[slot.value()];
+inline void SlotLists::link(SlotRecord& record, SlotId warmer, SlotId slot, std::uint32_t list) {
   record.colder = records_[warmer.value()].colder;
   record.hotter = warmer.value();
   records_[record.colder].hotter = slot.value();
   records_[warmer.value()].colder = slot.value();
-  ++num_linked_[list_of(record)];
+  ++num_linked_[list];
   num_stays_ += record.stays ? 1 : 0;
 }
 

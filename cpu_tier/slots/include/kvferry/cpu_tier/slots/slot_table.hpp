@@ -125,8 +125,19 @@ class SlotTable {
  private:
   static constexpr std::uint32_t kBitsPerWord = 64;
 
-  SlotRecord& at(SlotId slot);
-  SlotRecord& expect(SlotId slot, SlotState state);
+  SlotRecord& at(SlotId slot) {
+    if (slot.value() >= lists_.max_slots()) fail(slot);
+    return lists_[slot];
+  }
+  SlotRecord& expect(SlotId slot, SlotState state) {
+    SlotRecord& record = at(slot);
+    if (record.state != state) fail(slot, state);
+    return record;
+  }
+  /// There is no such slot.
+  [[noreturn]] void fail(SlotId slot) const;
+  /// It is not in that state.
+  [[noreturn]] void fail(SlotId slot, SlotState expected) const;
   /// Updates the counts once per batch: counting each slot would cost as much as moving it.
   void recount(SlotState from, SlotState to, std::size_t num_moved);
   void set_free(SlotId slot);
