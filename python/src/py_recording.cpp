@@ -8,7 +8,6 @@
 #include "kvferry/recorder/saved_recording.hpp"
 
 #include <pybind11/stl.h>
-#include <pybind11/typing.h>
 
 #include <cstdint>
 #include <map>
@@ -38,27 +37,12 @@ struct OwnEvent {
   std::vector<std::uint64_t> words;
 };
 
-<<<<<<< HEAD
-py::typing::Dict<py::str, py::object> head_of(const RecordingFile& file) {
-  const recorder::RecordingHead& head = file.head();
-  py::typing::Dict<py::str, py::object> of;
-  of["version"] = head.version;
-  of["wire_version"] = head.wire_version;
-  of["boot_id"] = head.boot_id;
-  of["pid"] = head.pid;
-  of["wall_ns"] = head.wall.count();
-  of["steady_ns"] = head.steady.count();
-  of["ring_bytes"] = head.ring_bytes;
-  of["config"] = head.config;
-  return of;
-=======
 OwnEvent own(const Event& event) {
   return {event.position,
           recorder::name_of(event.kind()),
           event.head.flags(),
           event.number(),
           {event.words.begin(), event.words.end()}};
->>>>>>> why
 }
 
 /// Which kinds have keys among their words: from `first` on, each `step`-th word is one.
