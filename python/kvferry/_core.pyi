@@ -14,6 +14,8 @@ __all__: list[str] = [
     "Error",
     "ObjectClient",
     "ProtocolError",
+    "RecordedEvent",
+    "Recording",
     "RecordingError",
     "RecordingFile",
     "ResourceError",
@@ -108,11 +110,11 @@ class SchedulerEngine:
         num_tokens: typing.SupportsInt | typing.SupportsIndex,
     ) -> int | None:
         """
-        Returns the number of tokens that can be loaded after the local ones, a multiple of the block. Holds nothing. None: another request loads them now; ask again in the next step.
+        Returns the number of tokens that can be loaded after the local ones, a multiple of the block. Holds nothing. None: ask again in the next step; another request loads them now, or loaded requests that wait behind this one are to run first.
         """
     def note_local(self, request_id: str, num_local_tokens: typing.SupportsInt | typing.SupportsIndex) -> bool:
         """
-        Notes the local tokens like lookup(), without a search: another connector's load would begin after them.
+        Notes the local tokens like lookup(), without a search: another connector's load would begin after them. False: ask again in the next step.
         """
     def on_allocated(
         self,
@@ -192,6 +194,11 @@ class SchedulerEngine:
     def num_slots(self) -> int:
         """
         Slots of the tier that are ready on every rank, counted as if all belonged to the first slab class.
+        """
+    @property
+    def recorder_error(self) -> str:
+        """
+        Why nothing is recorded although recorder_path was given, or empty. The engine works without a recording.
         """
 
 class WorkerEngine:
@@ -365,24 +372,99 @@ class ObjectClient:
     @property
     def num_workers(self) -> int: ...
 
+class RecordedEvent:
+    """
+    An event of a recording.
+    """
+    @property
+    def flags(self) -> int: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def number(self) -> int: ...
+    @property
+    def position(self) -> int:
+        """
+        Words recorded before it, from the beginning.
+        """
+    @property
+    def words(self) -> list[int]:
+        """
+        What it says, as recorder/event.hpp defines it.
+        """
+
+class Recording:
+    """
+    Events that were read from a recording: a copy, which nothing overwrites.
+    """
+    def about(
+        self, keys: collections.abc.Set[typing.SupportsInt | typing.SupportsIndex]
+    ) -> list[tuple[int, RecordedEvent]]:
+        """
+        Returns what was recorded about blocks: pairs of a key and an event of kind store, skipped, left or came, in their order. Of the words only a store's transfer and counts are left.
+        """
+    def save(self, path: str) -> None:
+        """
+        Writes it into a new file of the same format, which only this user can open. Raises ConfigError for a file that exists, ResourceError if it cannot be written.
+        """
+    def select(
+        self,
+        kinds: collections.abc.Sequence[str] | None = None,
+        number: typing.SupportsInt | typing.SupportsIndex | None = None,
+    ) -> list[RecordedEvent]:
+        """
+        Returns the events of these kinds, and with this number, in their order; None: of all. Raises ValueError for a kind that does not exist.
+        """
+    def texts(self, most: typing.SupportsInt | typing.SupportsIndex) -> list[str]:
+        """
+        Returns so many of the newest events, one line each.
+        """
+    def times(self, positions: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]) -> list[int]:
+        """
+        Returns the newest time (nanoseconds of the engine's steady clock) that was recorded up to each of the positions, which must ascend; 0: none.
+        """
+    @property
+    def begin(self) -> int:
+        """
+        Position of the first event; not 0: what came before was overwritten.
+        """
+    @property
+    def end(self) -> int:
+        """
+        Where the next reading goes on.
+        """
+
 class RecordingFile:
     """
-    A recording of a scheduler side, which may be written meanwhile.
+    An open recording, which its engine may be writing.
     """
     def __init__(self, path: str) -> None:
         """
-        Raises RecordingError for a file that is no recording, and ResourceError if it cannot be read.
+        Raises RecordingError for a file that is none, ResourceError if it cannot be read.
         """
-    def read(
-        self, position: typing.SupportsInt | typing.SupportsIndex = 0
-    ) -> tuple[int, list[tuple[int, str, int, int, list[int]]]]:
+    def read(self, begin: typing.SupportsInt | typing.SupportsIndex = 0) -> Recording:
         """
-        Returns the position after the last event, and the events from a position on that are left: for each its position, its kind, flags, number and words (recorder/include/kvferry/recorder/event.hpp). The first one begins after `position` if the writer was faster.
+        Reads the events from this position on, which is the end of an earlier reading. If the result begins later, the engine has overwritten what is between.
         """
     @property
-    def head(self) -> dict[str, typing.Any]:
+    def boot_id(self) -> str: ...
+    @property
+    def config(self) -> str: ...
+    @property
+    def pid(self) -> int: ...
+    @property
+    def ring_bytes(self) -> int: ...
+    @property
+    def steady_ns(self) -> int:
         """
-        What the recording says about its making, with the engine's configuration as a text.
+        The same moment by the clock of its events.
+        """
+    @property
+    def version(self) -> str: ...
+    @property
+    def wall_ns(self) -> int:
+        """
+        When it began, since 1970.
         """
 
 def admission_names() -> list[str]:

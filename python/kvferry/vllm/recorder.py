@@ -84,7 +84,7 @@ def kept_on_error(hook: "_Hook[_Args, _Result]") -> "_Hook[_Args, _Result]":
     """Keep the recording of a `Recorded` if a hook of it raises an error of the core, which ends the engine."""
 
     @functools.wraps(hook)
-    def kept(self: Recorded, *args: _Args.args, **kwargs: _Args.kwargs) -> _Result:
+    def kept(self: Recorded, /, *args: _Args.args, **kwargs: _Args.kwargs) -> _Result:
         try:
             return hook(self, *args, **kwargs)
         except _core.Error as error:
