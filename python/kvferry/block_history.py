@@ -31,7 +31,8 @@ class Reason(enum.Enum):
     FORGOTTEN = "was forgotten: a reset, other weights, or a load that failed or brought other bytes"
     CHUNK_GONE = "was dropped with its chunk of memory"
     OTHER_WEIGHTS = "is there for other weights of the model only"
-    THERE = "was there; another block that it needs was not"
+    # An answer is kept while its request waits and nothing is evicted.
+    THERE = "came after the request had asked first, and that answer was kept"
 
 
 SKIPS = (

@@ -97,7 +97,7 @@ constexpr OptionKey<PySchedulerOptions> kKeys[] = {
     {"rank_timeout_s", set_engine<&SchedulerOptions::rank_timeout>, Presence::kRequired},
     {"load_timeout_s", set_engine<&SchedulerOptions::load_timeout>, Presence::kRequired},
     {"recorder_path", set_field<&PySchedulerOptions::recorder_path>},
-    {"recorder_bytes", set_field<&PySchedulerOptions::recorder_bytes>},
+    {"recorder_ring_bytes", set_field<&PySchedulerOptions::recorder_bytes>},
     {"shared_path", set_file<&SharedTierOptions::path>},
     {"shared_capacity_bytes", set_file<&SharedTierOptions::capacity_bytes>},
     {"shared_chunk_bytes", set_file<&SharedTierOptions::chunk_bytes>},

@@ -14,7 +14,9 @@ RING_BYTES = 1 << 16
 
 
 def recorded(path: Path, **changes: Any) -> _core.SchedulerEngine:
-    return _core.SchedulerEngine(**SCHEDULER_OPTIONS, recorder_path=str(path), recorder_bytes=RING_BYTES, **changes)
+    return _core.SchedulerEngine(
+        **SCHEDULER_OPTIONS, recorder_path=str(path), recorder_ring_bytes=RING_BYTES, **changes
+    )
 
 
 def test_calls_and_decisions_are_read_while_the_engine_lives_and_replayed_after_it(tmp_path: Path) -> None:
@@ -55,4 +57,4 @@ def test_a_path_in_use_and_a_file_that_is_no_recording_are_refused(tmp_path: Pat
     with pytest.raises(RecordingError, match="another file"):
         _core.replay_recording(str(path))
     with pytest.raises(ConfigError, match="power of two"):
-        _core.SchedulerEngine(**SCHEDULER_OPTIONS, recorder_path=str(tmp_path / "odd"), recorder_bytes=1000)
+        _core.SchedulerEngine(**SCHEDULER_OPTIONS, recorder_path=str(tmp_path / "odd"), recorder_ring_bytes=1000)

@@ -33,7 +33,7 @@ class EngineRecorder:
     @property
     def options(self) -> dict[str, Any]:
         """What the core's engine is told."""
-        return {"recorder_path": str(self._path), "recorder_bytes": self._ring_bytes} if self._path else {}
+        return {"recorder_path": str(self._path), "recorder_ring_bytes": self._ring_bytes} if self._path else {}
 
     @property
     def path(self) -> "Path | None":
