@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 OURS = "kvferry"
 DENSE = "kvferry, dense"
 STOCK = ("SimpleCPUOffload", "Offloading")
+UNRECORDED = "unrecorded"
 # With a model family, a life should cost at most the stock connector's cost divided by this number.
 FAMILY_GOAL = 10
 
@@ -81,15 +82,23 @@ def ratio(stock_ns: float, ours_ns: float) -> str:
     return f"{stock_ns / ours_ns:.1f}x" if ours_ns > 0 else "-"
 
 
+def share(recorded: "Samples", unrecorded: "Samples") -> str:
+    """Write which share of the cost is the recorder's."""
+    return f"{1 - unrecorded.median_ns / recorded.median_ns:+.1%}"
+
+
 def render(results: "Results", request_ns: list[int]) -> Table:
     """Make the table."""
     table = Table(
         title="Scheduler-side cost of the connector's hooks, Python included: median (min..max) of one thread's time",
-        caption="ratio: stock / kvferry. scaled: kvferry's cost, divided by how much slower the stock connectors are "
+        caption="unrecorded: kvferry without its recorder; recorder: the recorder's share of kvferry's cost. ratio: stock "
+        "/ kvferry. scaled: kvferry's cost, divided by how much slower the stock connectors are "
         "here and now than on the quiet machine for which the goals were set (of the two, the smaller factor).",
     )
     table.add_column("what")
     table.add_column(OURS, justify="right", style="bold")
+    for name in (UNRECORDED, "recorder"):
+        table.add_column(name, justify="right")
     for name in STOCK:
         table.add_column(name, justify="right")
         table.add_column("ratio", justify="right")
@@ -97,16 +106,16 @@ def render(results: "Results", request_ns: list[int]) -> Table:
         table.add_column(name, justify="right")
     for row in ROWS:
         found = results[row.scenario]
-        cells = [row.title, cell(found[OURS])]
+        cells = [row.title, cell(found[OURS]), cell(found[UNRECORDED]), share(found[OURS], found[UNRECORDED])]
         for name in STOCK:
             cells += [cell(found[name]), ratio(found[name].median_ns, found[OURS].median_ns)]
         table.add_row(*cells, *verdict(row, found))
     idle = [f"{idle_ns(results, name):+.0f} ns" for name in (OURS, *STOCK)]
-    table.add_row("  of which for each idle request", idle[0], idle[1], "", idle[2])
+    table.add_row("  of which for each idle request", idle[0], "", "", idle[1], "", idle[2])
     worst = [worst_call(results, name) for name in (OURS, *STOCK)]
     cells = [f"{duration(ns)}\n{hook}" for ns, hook in worst]
     ratios = [ratio(ns, worst[0][0]) for ns, _ in worst]
-    table.add_row("worst single hook of a life", cells[0], cells[1], ratios[1], cells[2], ratios[2])
+    table.add_row("worst single hook of a life", cells[0], "", "", cells[1], ratios[1], cells[2], ratios[2])
     table.add_section()
     table.add_row("for scale: vLLM's Request, hashed", duration(median(request_ns)))
     return table

@@ -54,9 +54,12 @@ class Kind:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
+# Every life should store its blocks, as with the other connectors; all other keys have their defaults.
+_OURS = {"admission": "always", "min_load_tokens": 0}
+# What the recorder costs: the same without it.
+UNRECORDED = Kind("unrecorded", "KvFerryConnector", "kvferry.vllm", {**_OURS, "recorder_bytes": 0})
 KINDS = (
-    # Every life should store its blocks, as with the other connectors; all other keys have their defaults.
-    Kind("kvferry", "KvFerryConnector", "kvferry.vllm", {"admission": "always", "min_load_tokens": 0}),
+    Kind("kvferry", "KvFerryConnector", "kvferry.vllm", _OURS),
     Kind("SimpleCPUOffload", "SimpleCPUOffloadConnector", None),
     Kind("Offloading", "OffloadingConnector", None),
 )

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from hook_clock import Cost
 from lives import BrokenRunError, Lives, Progress
-from rigs import BLOCK_TOKENS, KINDS, LONG_TOKENS, MAX_SEQS, Rig
+from rigs import BLOCK_TOKENS, KINDS, LONG_TOKENS, MAX_SEQS, UNRECORDED, Rig
 
 LONG_BLOCKS = LONG_TOKENS // BLOCK_TOKENS
 NUM_IDLE = 500
@@ -35,7 +35,7 @@ class Bench(Lives):
         self._num_slots = (num_residents + 1 + num_rounds) * LONG_BLOCKS + short_blocks
 
     def _start(self, rigs: list[Rig]) -> None:
-        rigs.extend(Rig(kind, self._num_blocks, self._num_slots) for kind in KINDS)
+        rigs.extend(Rig(kind, self._num_blocks, self._num_slots) for kind in (*KINDS, UNRECORDED))
 
     def _measure(self, rigs: Sequence[Rig]) -> None:
         for rig in rigs:
@@ -150,7 +150,7 @@ class Bench(Lives):
 
     def _step_until_evicted(self, rig: Rig, evicts: bool) -> None:
         """Step kvferry until a step has evicted (`evicts`), or once. Step others once: they count no evictions."""
-        if rig.kind.name != "kvferry":
+        if rig.kind.module != "kvferry.vllm":
             rig.step()
             return
         for _ in range(2 * BLOCK_TOKENS):
