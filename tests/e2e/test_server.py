@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import random
 import re
@@ -14,6 +15,7 @@ from typing import Any
 
 import httpx
 import pytest
+from kvferry import recordings
 
 from .crowds import STAYS, make_crowd, make_long, make_round
 from .engine_runs import BLOCK_TOKENS, EngineRunner
@@ -21,6 +23,7 @@ from .http_clients import TIMEOUT_S, Answer, Patience, ask
 from .served_checks import assert_metrics_of_idle_agree, is_idle, settle
 from .server_process import Metrics, ServerEnd
 from .storm_checks import compare_with_alone
+from .test_shared_tier import kvferry
 from .vllm_server import VllmServer
 
 NUM_CLIENTS = 24
@@ -73,6 +76,7 @@ class Visit:
     promised: Metrics
     released: Metrics
     cached_of_long: int
+    story_of_long: dict[str, Any]
     bench: subprocess.CompletedProcess[str]
     end: ServerEnd
 
@@ -117,21 +121,30 @@ def use(server: VllmServer, requests: list[dict[str, Any]], model: Path) -> Visi
     before = settled()["vllm:kvferry_stored_blocks_total"][""]
     answers += ask(server.url, requests, [(NUM_CLIENTS + NUM_LONG, STAYS)])
     num_stored_unwanted = settled()["vllm:kvferry_stored_blocks_total"][""] - before
-    cached_of_long = cached_tokens(server, requests[long[0]])
+    long_id, cached_of_long = cached_tokens(server, requests[long[0]])
+    story_of_long = story_of(server, long_id)
     answers += ask(server.url, [hinting(requests[0], RETAIN)], [(0, STAYS)])
     promised = settled()
     answers += ask(server.url, [hinting(requests[0], RELEASE)], [(0, STAYS)])
     released = settled()
     bench = run_bench(server, model)
     return Visit(
-        answers, settled(), num_stored_unwanted, num_left, promised, released, cached_of_long, bench, server.stop()
-    )
+        answers, settled(), num_stored_unwanted, num_left, promised, released, cached_of_long, story_of_long, bench,
+        server.stop(),
+    )  # fmt: skip
 
 
-def cached_tokens(server: VllmServer, request: dict[str, Any]) -> int:
-    """What an answer's usage says of the prompt: tokens that were not computed."""
+def cached_tokens(server: VllmServer, request: dict[str, Any]) -> tuple[str, int]:
+    """The answer's id, and what its usage says of the prompt: tokens that were not computed."""
     answer = httpx.post(f"{server.url}/v1/completions", json={"model": "tiny", **request}, timeout=TIMEOUT_S).json()
-    return int(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
+    return answer["id"], int(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+
+def story_of(server: VllmServer, request_id: str) -> dict[str, Any]:
+    """What `kvferry why` says of a request while the server lives; its engine's own id has more than the answer's."""
+    [pid] = [one.pid for one in recordings.find() if one.is_alive and os.getsid(one.pid) == server.process.pid]
+    [story] = json.loads(kvferry("why", request_id, "--engine", str(pid), "--json"))
+    return dict(story)
 
 
 def run_bench(server: VllmServer, model: Path) -> subprocess.CompletedProcess[str]:
@@ -188,6 +201,15 @@ def test_the_tier_served_blocks_and_no_copy_failed(runner: EngineRunner, visit: 
 
 def test_an_answers_usage_has_what_came_from_the_tier(visit: Visit) -> None:
     assert visit.cached_of_long == LONG_BLOCKS * BLOCK_TOKENS
+
+
+def test_why_says_where_its_tokens_came_from(visit: Visit) -> None:
+    lookup = [one for one in visit.story_of_long["lookups"] if one["num_found"] is not None][-1]
+    [load] = visit.story_of_long["loads"]
+    assert load["fate"] == "loaded"
+    assert load["num_tokens"] == lookup["num_found"] > 0
+    assert lookup["num_local_tokens"] + lookup["num_found"] == visit.cached_of_long
+    assert visit.story_of_long["finished_ns"] > load["ended_ns"] > load["begun_ns"] >= lookup["at_ns"]
 
 
 def test_hits_are_counted_by_where_they_were_found(visit: Visit) -> None:

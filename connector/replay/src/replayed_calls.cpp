@@ -175,7 +175,7 @@ void ReplayedCalls::make(std::span<const Event> call) {
       break;
     case EventKind::kLocal:
       expect_words(event, 1);
-      engine_->note_local(id(), event.low(0));
+      static_cast<void>(engine_->note_local(id(), event.low(0)));
       break;
     case EventKind::kBlocksInvalid:
       engine_->on_blocks_invalid(Halves(event, 0).blocks(event.number()));

@@ -87,7 +87,9 @@ bool SchedulerEngine::note_local(std::string_view engine_id, std::uint32_t num_l
   if (request == nullptr || request->state != RequestState::kIdle) return true;
   parts_->prover.note_local(*request, num_local_tokens, parts_->last_seq);
   parts_->loaded.on_reached(*request);
-  return !parts_->loaded.is_blocked();
+  if (!parts_->loaded.is_blocked()) return true;
+  parts_->decisions.put_off(*request);
+  return false;
 }
 
 void SchedulerEngine::on_allocated(std::string_view engine_id, GroupBlocks tables,
