@@ -21,6 +21,8 @@ from .storm_checks import MAX_MODEL_LEN, NUM_REQUESTS, NUM_REQUESTS_ALONE, SEEDS
 # Another connector's name and module: what is not specific to kvferry then runs against that one.
 CONNECTOR_VARIABLE = "KVFERRY_E2E_CONNECTOR"
 CONNECTOR = "KvFerryConnector:kvferry.vllm"
+# What killed engines of these tests recorded is no dump of a user's.
+os.environ["KVFERRY_DUMPS"] = str(REPOSITORY / ".cache" / "dumps")
 
 
 def make_model(name: str, *options: str) -> Path:

@@ -4,6 +4,7 @@
 import atexit
 import gc
 import logging
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,12 +20,20 @@ torch.set_num_threads(1)
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "fakes")]
 
 from harness import ToyEngine, ToySpec, expected_tokens  # noqa: E402
+from kvferry import recordings  # noqa: E402
 from scenarios import PROMPTS, Make  # noqa: E402
 
 # What is imported is no garbage: vLLM's modules are a million objects, and lives collect often.
 gc.collect()
 gc.freeze()
 atexit.register(gc.unfreeze)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_recordings(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Engines of these tests record in a folder of this process: one that starts takes what dead ones left in it."""
+    recordings.DIRECTORY = str(tmp_path_factory.mktemp("recordings"))
+    os.environ["KVFERRY_DUMPS"] = str(tmp_path_factory.mktemp("dumps"))
 
 
 @pytest.fixture
