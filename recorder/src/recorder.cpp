@@ -4,6 +4,7 @@
 #include "kvferry/base/check.hpp"
 #include "kvferry/base/error.hpp"
 
+#include "fence.hpp"
 #include "layout.hpp"
 
 #include <algorithm>
@@ -130,7 +131,7 @@ void Recorder::lay_out(std::uint64_t ring_bytes, const RecordedBy& by) {
   max_words_ =
       static_cast<std::uint32_t>(std::min<std::uint64_t>(EventHead::kMaxWords, num_words / 8));
   claim_more(0);
-  std::atomic_thread_fence(std::memory_order_release);
+  fence(std::memory_order_release);
   head->magic = kMagic;
 }
 
@@ -139,7 +140,7 @@ void Recorder::claim_more(std::uint32_t num_words) {
   claimed_ = (end / segment_words_ + 1) * segment_words_;
   std::atomic_ref(*shared_claimed_).store(claimed_, std::memory_order_relaxed);
   // A reader that sees one of the words written from here on also sees the claim.
-  std::atomic_thread_fence(std::memory_order_release);
+  fence(std::memory_order_release);
 }
 
 void Recorder::put_all(std::span<const std::uint64_t> words) {

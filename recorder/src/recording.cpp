@@ -3,6 +3,7 @@
 
 #include "kvferry/base/own_descriptor.hpp"
 
+#include "fence.hpp"
 #include "layout.hpp"
 
 #include <algorithm>
@@ -154,7 +155,7 @@ Recording read_from(const Source& source, const RecordingHead& head, std::uint64
     const std::uint64_t begin = std::max(*first, from);
     std::vector<std::uint64_t> words(published - begin);
     source.copy_ring(begin, words);
-    std::atomic_thread_fence(std::memory_order_acquire);
+    fence(std::memory_order_acquire);
     // What the writer has begun to overwrite meanwhile is dropped.
     first = first_left(source, Source::cursor(source.head->published));
     if (!first || *first > published) continue;

@@ -63,7 +63,7 @@ using Reader = void (*)(SchedulerOptions& options, Values& values);
 
 const std::map<std::string, Reader, std::less<>>& readers() {
   using Options = SchedulerOptions;
-  static const std::map<std::string, Reader, std::less<>> all{
+  static const std::map<std::string, Reader, std::less<>> kAll{
       {"domain", [](Options& to, Values& of) { to.domain = DomainId(of.number<std::uint32_t>()); }},
       {"world_size", [](Options& to, Values& of) { to.world_size = of.number<std::uint32_t>(); }},
       {"hash_tokens", [](Options& to, Values& of) { to.hash_tokens = of.number<std::uint32_t>(); }},
@@ -117,7 +117,7 @@ const std::map<std::string, Reader, std::less<>>& readers() {
       {"load_timeout", [](Options& to, Values& of) { to.load_timeout = of.time(); }},
       {"max_load_wait", [](Options& to, Values& of) { to.max_load_wait = of.time(); }},
   };
-  return all;
+  return kAll;
 }
 
 }  // namespace
