@@ -91,8 +91,8 @@ def render(results: "Results", request_ns: list[int]) -> Table:
     """Make the table."""
     table = Table(
         title="Scheduler-side cost of the connector's hooks, Python included: median (min..max) of one thread's time",
-        caption="unrecorded: kvferry without its recorder; recorder: the recorder's share of kvferry's cost. ratio: stock "
-        "/ kvferry. scaled: kvferry's cost, divided by how much slower the stock connectors are "
+        caption="unrecorded: kvferry without its recorder; recorder: the recorder's share of kvferry's cost. "
+        "ratio: stock / kvferry. scaled: kvferry's cost, divided by how much slower the stock connectors are "
         "here and now than on the quiet machine for which the goals were set (of the two, the smaller factor).",
     )
     table.add_column("what")
