@@ -43,7 +43,7 @@ STARTED = int(os.environ.get("KVFERRY_STARTED", time.time()))
 MOST_LINES = 60
 MOST_FAILURES = 5
 # The time for new inputs, for each fuzzer.
-FUZZ_SECONDS = 15
+FUZZ_SECONDS = 10
 NUM_JOBS = str(os.cpu_count() or 2)
 # Many tests wait: for another process, a link's pace, a deadline.
 NUM_TEST_JOBS = str((os.cpu_count() or 2) + 1)
