@@ -2,6 +2,8 @@
 """The flight recorder of an engine's scheduler side: where it lies, and what becomes of it when the engine ends."""
 
 import functools
+import os
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
@@ -29,6 +31,9 @@ class EngineRecorder:
         self._path = recordings.new_path() if num_bytes else None
         self._ring_bytes = recordings.ring_bytes(num_bytes) if num_bytes else 0
         self._is_kept = False
+        if self._path is not None:
+            # A script that ends does not shut its engine down. A child that was forked does not end this one.
+            self._removal = weakref.finalize(self, _remove, self._path, os.getpid())
 
     @property
     def options(self) -> dict[str, Any]:
@@ -61,12 +66,18 @@ class EngineRecorder:
         if self._path is None or self._is_kept:
             return
         self._is_kept = True
+        self._removal.detach()
         logger.error("kvferry: %s. What led to it is recorded in %s; `kvferry dump --file` keeps it", error, self._path)
 
     def close(self) -> None:
         """End, after the core's engine; the file goes, unless an error ended the engine. Idempotent."""
         if self._path is not None and not self._is_kept:
-            self._path.unlink(missing_ok=True)
+            self._removal()
+
+
+def _remove(path: "Path", pid: int) -> None:
+    if os.getpid() == pid:
+        path.unlink(missing_ok=True)
 
 
 class Recorded(Protocol):
