@@ -21,7 +21,7 @@ from kvferry.cli.app import app
 from kvferry.errors import ConfigError, Error
 from kvferry.story import Fate, Lookup, Stories, Story
 from random_lives import NUM_TOKENS, live, random_link, random_prompts
-from scenarios import HYBRID, PROMPTS, SLOW_LOADS, STORE_ALL, Make, leave_to_the_tier, start_loading, store_all
+from scenarios import HYBRID, PROMPTS, SLOW_LOADS, STORE_ALL, Make, again, leave_to_the_tier, start_loading, store_all
 from seeds import seed_range
 from test_core_options import SCHEDULER_OPTIONS
 from typer.testing import CliRunner
@@ -190,9 +190,10 @@ def test_a_load_that_fails(make: Make) -> None:
     for nth in range(1, 100):
         engine = make({"host_link": {"fail_nth": nth}})
         store_all(engine)
-        engine.generate({"again": PROMPTS["b"]})
+        engine.generate(again("2"))
         if engine.failed_loads:
             break
+    assert engine.failed_loads, "no run failed a load: nothing was shown"
     name = engine.failed_loads[0]
     [load] = [one for one in story_of(engine, name).loads if one.fate is Fate.FAILED]
     assert load.ended_ns is not None
