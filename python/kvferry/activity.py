@@ -5,7 +5,7 @@ import dataclasses
 from collections import deque
 
 from kvferry import _core
-from kvferry.block_history import FAILED
+from kvferry.block_history import FAILED, halves
 from kvferry.recordings import named
 from kvferry.story import id_of
 
@@ -114,7 +114,7 @@ class ActivityReader:
         elif kind == "finished":
             self._requests.pop(event.number, None)
         elif kind == "load begun" and not event.flags & FAILED:
-            first, end = words[1] & 0xFFFFFFFF, words[1] >> 32
+            first, end = halves(words[1])
             tokens = (end - first) * self._hash_tokens
             self._loads[words[0]] = (event.number, tokens, at_ns)
             self._happened.append((at_ns, "loads", 1))
@@ -122,9 +122,10 @@ class ActivityReader:
         elif kind == "load ended":
             self._end_load(event, at_ns)
         elif kind == "store ended":
-            self._happened.append((at_ns, "stored", words[1] & 0xFFFFFFFF))
+            num_stored, _ = halves(words[1])
+            self._happened.append((at_ns, "stored", num_stored))
             if self._readable is not None:
-                self._readable += words[1] & 0xFFFFFFFF
+                self._readable += num_stored
         elif kind == "skipped":
             self._happened.append((at_ns, "skipped", len(words)))
         elif kind in {"left", "came"}:

@@ -13,6 +13,11 @@ FAILED = 1
 """The flag of a store or a load that failed."""
 
 
+def halves(word: int) -> tuple[int, int]:
+    """Return the low and the high half of a word."""
+    return word & 0xFFFFFFFF, word >> 32
+
+
 class Reason(enum.Enum):
     """Why a block was not in the tier when it was looked for. The value is the text for people, after "the block"."""
 

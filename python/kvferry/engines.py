@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from kvferry import own_files
 from kvferry.errors import ConfigError, ResourceError
 from kvferry.sizes import format_size
 
@@ -208,7 +209,7 @@ class Engine:
 
         """
         with _opened(self.path, os.O_RDONLY) as file:
-            if not _is_alive(file):
+            if not own_files.is_locked(file):
                 raise ResourceError(f"engine {self.state.pid} has ended")
             self.state = _read_state(file) or self.state
 
@@ -244,7 +245,7 @@ def living(directory: str | None = None) -> list[Engine]:
     for path in _files(directory or DIRECTORY):
         try:
             with _opened(path, os.O_RDONLY) as file:
-                state = _read_whole_state(file) if _is_alive(file) else None
+                state = _read_whole_state(file) if own_files.is_locked(file) else None
         except (OSError, ResourceError):
             continue
         if state is not None:
@@ -257,7 +258,7 @@ def sweep(directory: str | None = None) -> None:
     for path in _files(directory or DIRECTORY):
         try:
             with _opened(path, os.O_RDONLY) as file:
-                if not _is_alive(file):
+                if not own_files.is_locked(file):
                     path.unlink(missing_ok=True)
         except (OSError, ResourceError):
             continue
@@ -270,28 +271,11 @@ def _files(directory: str) -> list[Path]:
 @contextlib.contextmanager
 def _opened(path: Path, flags: int) -> Iterator[int]:
     """Open an engine's file, if it belongs to this user and no other user can access it."""
-    try:
-        file = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        raise ResourceError(f"{path} is gone: the engine has ended") from None
-    except OSError as error:
-        raise ResourceError(f"{path} cannot be opened: {error.strerror}") from None
-    try:
-        status = os.fstat(file)
-        is_own = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o077
-        if not is_own or os.pread(file, len(_MAGIC), 0) != _MAGIC:
-            raise ResourceError(f"{path} is not the file of an engine of this user")
+    foreign = "is not the file of an engine of this user"
+    with own_files.opened(path, flags, foreign=foreign, gone="is gone: the engine has ended") as file:
+        if os.pread(file, len(_MAGIC), 0) != _MAGIC:
+            raise ResourceError(f"{path} {foreign}")
         yield file
-    finally:
-        os.close(file)
-
-
-def _is_alive(file: int) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    return False
 
 
 def _read_state(file: int) -> TierState | None:

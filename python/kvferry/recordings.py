@@ -12,12 +12,10 @@ import fcntl
 import os
 import secrets
 import shutil
-import stat
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-from kvferry import _core
+from kvferry import _core, own_files
 from kvferry.errors import Error, ResourceError
 
 DIRECTORY = "/dev/shm"
@@ -100,7 +98,7 @@ def look_at(path: Path) -> Found:
 
     """
     with _opened(path) as file:
-        is_alive = _is_locked(file)
+        is_alive = own_files.is_locked(file)
         opened = _core.RecordingFile(str(path))
         return Found(path, opened.pid, is_alive, opened.wall_ns / 1e9, named(opened.config).get("model", ""))
 
@@ -172,26 +170,6 @@ def _keep_newest(directory: Path, number: int) -> None:
         path.unlink(missing_ok=True)
 
 
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[int]:
-    """Open a recording, if it belongs to this user and no other user can access it."""
-    try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError as error:
-        raise ResourceError(f"{path} cannot be opened: {error.strerror}") from None
-    try:
-        status = os.fstat(file)
-        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
-            raise ResourceError(f"{path} is not a recording of this user that no other user can access")
-        yield file
-    finally:
-        os.close(file)
-
-
-def _is_locked(file: int) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    fcntl.flock(file, fcntl.LOCK_UN)
-    return False
+def _opened(path: Path) -> contextlib.AbstractContextManager[int]:
+    foreign = "is not a recording of this user that no other user can access"
+    return own_files.opened(path, os.O_RDONLY, foreign=foreign)

@@ -6,7 +6,7 @@ import enum
 from collections.abc import Iterable, Iterator, Sequence
 
 from kvferry import _core
-from kvferry.block_history import FAILED, NOT_STORED, SKIPS, Clock, Histories, Reason
+from kvferry.block_history import FAILED, NOT_STORED, SKIPS, Clock, Histories, Reason, halves
 from kvferry.errors import ConfigError
 from kvferry.recordings import named
 
@@ -211,7 +211,7 @@ class Stories:
         """Tell the story of a request by its number."""
         own = self._events.select(
             [
-                "request", "lookup", "found", "missing", "load begun", "load", "load ended", "told", "store", "skipped",
+                "request", "lookup", "found", "missing", "load begun", "load", "load ended", "told", "skipped",
                 "finished",
             ],
             number,
@@ -226,7 +226,8 @@ class Stories:
                 skipped[reason] = skipped.get(reason, 0) + len(event.words)
         arrived_at = arrival.position if arrival else 0
         keys = self._keys(number)
-        histories = Histories(self._events, keys)
+        others = self._under_all_weights(own)
+        histories = Histories(self._events, keys.union(*others.values()))
         changes = {key: list(histories.of(key, arrived_at)) for key in keys}
         return Story(
             request=id_of(arrival.words) if arrival else f"number {number}",
@@ -235,7 +236,7 @@ class Stories:
             finished_ns=finished[-1].words[0] if finished else None,
             began_ns=self._events.times([self._events.begin])[0] or self.file.steady_ns,
             is_whole=self._events.begin == 0,
-            lookups=tuple(_merged(self._lookups(own))),
+            lookups=tuple(_merged(self._lookups(own, histories, others))),
             loads=tuple(self._loads(own, clock)),
             num_stored=sum(any(one.reason is Reason.THERE for one in of_it) for of_it in changes.values()),
             num_failed_stores=len(
@@ -250,7 +251,7 @@ class Stories:
         num_bytes = 0
         for event in self._events.select(["hashes"], number):
             num_bytes = event.words[0] >> 32 or num_bytes  # the same for all hashes of an engine
-            first, step = _halves(event.words[1]) if len(event.words) > 1 else (0, 1)
+            first, step = halves(event.words[1]) if len(event.words) > 1 else (0, 1)
             hashes.update((first + i * step, word) for i, word in enumerate(event.words[2:]))
         keys: set[int] = set()
         for group, per_block in enumerate(self._hashes_per_block):
@@ -258,17 +259,22 @@ class Stories:
             keys.update(_core.recorded_keys(ends, num_bytes, group, self._weights))
         return keys
 
-    def _lookups(self, own: Sequence[_core.RecordedEvent]) -> Iterator[Lookup]:
+    def _under_all_weights(self, own: Sequence[_core.RecordedEvent]) -> dict[int, set[int]]:
+        """Return, for the key of each block that a lookup missed, its keys under all weights, and the key itself."""
         absent = [event for event in own if event.kind == "missing"]
         weights = {self._weights} | {event.words[1] for event in self._events.select(["weights"])}
-        others = {
-            event.words[0]: {
+        return {
+            event.words[0]: {event.words[0]}
+            | {
                 _core.recorded_keys([event.words[1]], event.words[2] & 0xFFFF, event.words[2] >> 16, one)[0]
                 for one in weights
             }
             for event in absent
         }
-        histories = Histories(self._events, set(others).union(*others.values()))
+
+    def _lookups(
+        self, own: Sequence[_core.RecordedEvent], histories: Histories, others: dict[int, set[int]]
+    ) -> Iterator[Lookup]:
         asked: _core.RecordedEvent | None = None
         answer: _core.RecordedEvent | None = None
         missing: list[Missing] = []
@@ -288,7 +294,7 @@ class Stories:
     def _lookup(self, asked: _core.RecordedEvent, answer: _core.RecordedEvent, missing: Iterable[Missing]) -> Lookup:
         is_pending = bool(answer.flags & _PENDING)
         awaited = answer.words[2] & 0xFFFFFFFF if is_pending and len(answer.words) > 2 else 0
-        local, tokens = _halves(asked.words[1])
+        local, tokens = halves(asked.words[1])
         return Lookup(
             at_ns=asked.words[0],
             num_local_tokens=local,
@@ -301,7 +307,7 @@ class Stories:
 
     def _missing(self, event: _core.RecordedEvent, histories: Histories, keys: set[int], at_ns: int) -> Missing:
         """Say why a block was missing, of which `keys` are the keys under all weights."""
-        group, position = _halves(event.words[3])
+        group, position = halves(event.words[3])
         reason, since_ns, stored_ns = histories.before(event.words[0], event.position)
         if reason is Reason.NEVER_OFFERED:
             others = (histories.before(key, event.position)[0] for key in keys - {event.words[0]})
@@ -322,7 +328,7 @@ class Stories:
             if begun.kind != "load begun" or begun.flags & FAILED:
                 continue
             transfer = begun.words[0]
-            first, end = _halves(begun.words[1])
+            first, end = halves(begun.words[1])
 
             def of_it(kind: str, transfer: int = transfer) -> _core.RecordedEvent | None:
                 return next((one for one in own if one.kind == kind and one.words[:1] == [transfer]), None)
@@ -354,10 +360,6 @@ def _merged(lookups: Iterable[Lookup]) -> Iterator[Lookup]:
         last = one
     if last is not None:
         yield last
-
-
-def _halves(word: int) -> tuple[int, int]:
-    return word & 0xFFFFFFFF, word >> 32
 
 
 def id_of(words: Sequence[int]) -> str:

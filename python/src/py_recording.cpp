@@ -110,24 +110,6 @@ std::vector<std::pair<std::uint64_t, OwnEvent>> about(
   return found;
 }
 
-/// Where a kind has a time among its words, if it has one.
-std::optional<std::size_t> time_of(EventKind kind) {
-  switch (kind) {
-    case EventKind::kRequest:
-    case EventKind::kLookup:
-    case EventKind::kAllocated:
-    case EventKind::kPlan:
-    case EventKind::kFold:
-    case EventKind::kFinished:
-    case EventKind::kReset:
-    case EventKind::kWeights:
-    case EventKind::kTime:
-      return 0;
-    default:
-      return std::nullopt;
-  }
-}
-
 /// The newest time that was recorded up to each of the positions, which ascend; 0: none.
 std::vector<std::uint64_t> times(const Recording& from,
                                  const std::vector<std::uint64_t>& positions) {
@@ -137,8 +119,7 @@ std::vector<std::uint64_t> times(const Recording& from,
     while (found.size() < positions.size() && positions[found.size()] < event.position) {
       found.push_back(last);
     }
-    const std::optional<std::size_t> at = time_of(event.kind());
-    if (at && *at < event.words.size()) last = event.words[*at];
+    if (recorder::has_time(event.kind()) && !event.words.empty()) last = event.words[0];
   }
   found.resize(positions.size(), last);
   return found;

@@ -27,11 +27,10 @@ std::unique_ptr<PySchedulerEngine> make_scheduler_engine(const py::KWArgs<py::ob
     options.identity.name = wish->instance;
     tier = cpu_tier::JoinedTier::join(wish->tier, options.identity);
   }
+  if (tier) options.engine.shared_tier = &tier->directory();
   std::unique_ptr<recorder::Recorder> recorder;
   std::string recorder_error;
   if (!options.recorder_path.empty()) {
-    // Whether the tier is shared is part of the text.
-    if (tier) options.engine.shared_tier = &tier->directory();
     const recorder::RecordedBy by{
         KVFERRY_VERSION, connector::kWireVersion,
         "model " + options.model + "\n" + connector::config_text(options.engine)};

@@ -44,7 +44,6 @@ PySchedulerEngine::PySchedulerEngine(connector::SchedulerOptions options,
                                      std::unique_ptr<cpu_tier::JoinedTier> tier,
                                      std::unique_ptr<recorder::Recorder> recorder)
     : tier_(std::move(tier)), recorder_(std::move(recorder)), weights_(options.weights.value()) {
-  if (tier_) options.shared_tier = &tier_->directory();
   options.recorder = recorder_.get();
   engine_ = std::make_unique<connector::SchedulerEngine>(std::move(options));
 }

@@ -33,8 +33,8 @@ using Figures = py::typing::Dict<py::str, py::int_>;
 /// each block or request.
 class PySchedulerEngine {
  public:
-  /// `tier`: the joined tier that engines share; null: the engine has its own tier. `recorder`:
-  /// null: nothing is recorded.
+  /// `tier`: the joined tier that engines share, which the options name too; null: the engine has
+  /// its own tier. `recorder`: null: nothing is recorded.
   explicit PySchedulerEngine(connector::SchedulerOptions options,
                              std::unique_ptr<cpu_tier::JoinedTier> tier = nullptr,
                              std::unique_ptr<recorder::Recorder> recorder = nullptr);

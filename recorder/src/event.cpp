@@ -108,6 +108,16 @@ constexpr std::size_t kMostWords = 24;
 
 }  // namespace
 
+bool has_time(EventKind kind) {
+  static constexpr auto kHave = [] {
+    std::array<bool, kMaxKinds> have{};
+    for (const Shape& one : kShapes) have[static_cast<std::size_t>(one.kind)] = one.words[0] == 't';
+    return have;
+  }();
+  const auto at = static_cast<std::size_t>(kind);
+  return at < kHave.size() && kHave[at];
+}
+
 std::string name_of(EventKind kind) {
   const Shape* shape = shape_of(kind);
   return shape == nullptr ? "kind " + std::to_string(static_cast<int>(kind)) : shape->name;

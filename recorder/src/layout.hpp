@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "kvferry/recorder/recording.hpp"
+
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 #include <type_traits>
 
 namespace kvferry::recorder {
@@ -41,6 +45,7 @@ struct FileHead {
 };
 static_assert(std::is_trivially_copyable_v<FileHead> && sizeof(FileHead) % 64 == 0);
 
+inline constexpr std::uint64_t kWord = sizeof(std::uint64_t);
 inline constexpr std::uint64_t kNumSegments = 256;
 inline constexpr std::uint64_t kMaxConfigBytes = std::uint64_t{1} << 24U;
 
@@ -53,8 +58,28 @@ struct Places {
 };
 [[nodiscard]] constexpr Places places_of(std::uint64_t config_bytes, std::uint64_t ring_bytes) {
   const std::uint64_t segments = sizeof(FileHead) + (config_bytes + 7) / 8 * 8;
-  const std::uint64_t ring = segments + kNumSegments * sizeof(std::uint64_t);
+  const std::uint64_t ring = segments + kNumSegments * kWord;
   return {sizeof(FileHead), segments, ring, ring + ring_bytes};
+}
+
+/// The head of a file without its magic, and without any event.
+[[nodiscard]] inline FileHead file_head(const RecordingHead& of) {
+  const auto set = [](auto& to, std::string_view text) {
+    std::copy_n(text.data(), std::min(text.size(), to.size() - 1), to.data());
+  };
+  FileHead head{};
+  head.file_version = kFileVersion;
+  head.wire_version = of.wire_version;
+  head.head_bytes = sizeof(FileHead);
+  head.config_bytes = of.config.size();
+  head.ring_bytes = of.ring_bytes;
+  head.file_bytes = places_of(of.config.size(), of.ring_bytes).end;
+  set(head.version, of.version);
+  set(head.boot_id, of.boot_id);
+  head.pid = of.pid;
+  head.wall_ns = of.wall.count();
+  head.steady_ns = of.steady.count();
+  return head;
 }
 
 }  // namespace kvferry::recorder

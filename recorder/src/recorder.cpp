@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvferry/recorder/recorder.hpp"
 
+#include "kvferry/base/boot_id.hpp"
 #include "kvferry/base/check.hpp"
 #include "kvferry/base/error.hpp"
 
@@ -12,7 +13,6 @@
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
-#include <fstream>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -21,21 +21,8 @@
 namespace kvferry::recorder {
 namespace {
 
-std::string present_boot() {
-  std::string text;
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), text);
-  return text;
-}
-
-template <std::size_t kSize>
-std::array<char, kSize> cut_to(const std::string& text) {
-  std::array<char, kSize> cut{};
-  std::memcpy(cut.data(), text.data(), std::min(text.size(), kSize - 1));
-  return cut;
-}
-
-std::int64_t nanoseconds_of(auto time) {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
+std::chrono::nanoseconds nanoseconds_of(auto time) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch());
 }
 
 void check_size(std::uint64_t ring_bytes, std::size_t config_bytes) {
@@ -108,17 +95,9 @@ Recorder::~Recorder() { ::munmap(base_, num_bytes_); }
 void Recorder::lay_out(std::uint64_t ring_bytes, const RecordedBy& by) {
   const Places places = places_of(by.config.size(), ring_bytes);
   auto* head = reinterpret_cast<FileHead*>(base_);
-  head->file_version = kFileVersion;
-  head->wire_version = by.wire_version;
-  head->head_bytes = sizeof(FileHead);
-  head->config_bytes = by.config.size();
-  head->ring_bytes = ring_bytes;
-  head->file_bytes = num_bytes_;
-  head->version = cut_to<32>(by.version);
-  head->boot_id = cut_to<40>(present_boot());
-  head->pid = ::getpid();
-  head->wall_ns = nanoseconds_of(std::chrono::system_clock::now());
-  head->steady_ns = nanoseconds_of(std::chrono::steady_clock::now());
+  *head = file_head({by.version, by.wire_version, present_boot(), ::getpid(),
+                     nanoseconds_of(std::chrono::system_clock::now()),
+                     nanoseconds_of(std::chrono::steady_clock::now()), ring_bytes, by.config});
   std::memcpy(base_ + places.config, by.config.data(), by.config.size());
   segments_ = reinterpret_cast<std::uint64_t*>(base_ + places.segments);
   ring_ = reinterpret_cast<std::uint64_t*>(base_ + places.ring);

@@ -21,7 +21,6 @@
 namespace kvferry::recorder {
 namespace {
 
-constexpr std::uint64_t kWord = sizeof(std::uint64_t);
 /// No recorder gets so far: it would write for centuries.
 constexpr std::uint64_t kMostWords = std::uint64_t{1} << 62U;
 /// How often a reading is tried again that a writer has overtaken.

@@ -7,47 +7,18 @@
 #include "layout.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <fcntl.h>
 #include <span>
-#include <string_view>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <vector>
 
 namespace kvferry::recorder {
 namespace {
-
-constexpr std::uint64_t kWord = sizeof(std::uint64_t);
-
-template <std::size_t kSize>
-void set_text(std::array<char, kSize>& to, std::string_view text) {
-  const std::size_t length = std::min(text.size(), kSize - 1);
-  std::copy_n(text.data(), length, to.data());
-}
-
-FileHead file_head(const Recording& of, const Places& places) {
-  const RecordingHead& said = of.head();
-  FileHead head{};
-  head.magic = kMagic;
-  head.file_version = kFileVersion;
-  head.wire_version = said.wire_version;
-  head.head_bytes = sizeof(FileHead);
-  head.config_bytes = said.config.size();
-  head.ring_bytes = said.ring_bytes;
-  head.file_bytes = places.end;
-  set_text(head.version, said.version);
-  set_text(head.boot_id, said.boot_id);
-  head.pid = said.pid;
-  head.wall_ns = said.wall.count();
-  head.steady_ns = said.steady.count();
-  head.published = head.claimed = of.end_position();
-  return head;
-}
 
 /// By segment: the first event that begins in it or after it.
 std::vector<std::uint64_t> segments_of(const Recording& of) {
@@ -92,7 +63,9 @@ void write_all(int file, std::span<const std::byte> bytes, const std::string& pa
 
 void save(const Recording& recording, const std::string& path) {
   const Places places = places_of(recording.head().config.size(), recording.head().ring_bytes);
-  const FileHead head = file_head(recording, places);
+  FileHead head = file_head(recording.head());
+  head.magic = kMagic;
+  head.published = head.claimed = recording.end_position();
   std::vector<char> config(places.segments - places.config, '\0');
   std::copy(recording.head().config.begin(), recording.head().config.end(), config.begin());
   const std::vector<std::uint64_t> segments = segments_of(recording);

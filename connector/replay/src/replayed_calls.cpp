@@ -23,23 +23,6 @@ std::chrono::steady_clock::time_point time_of(std::uint64_t word) {
       std::chrono::nanoseconds(static_cast<std::int64_t>(word)));
 }
 
-/// Whether a call has its time in its first word.
-bool has_time(EventKind kind) {
-  switch (kind) {
-    case EventKind::kRequest:
-    case EventKind::kLookup:
-    case EventKind::kAllocated:
-    case EventKind::kPlan:
-    case EventKind::kFold:
-    case EventKind::kFinished:
-    case EventKind::kReset:
-    case EventKind::kWeights:
-      return true;
-    default:
-      return false;
-  }
-}
-
 /// 32-bit values from an event's word `at` on.
 class Halves {
  public:
@@ -132,7 +115,7 @@ bool ReplayedCalls::has_id_of(const Event&) const { return has_id_; }
 void ReplayedCalls::take_answers(std::span<const Event> call) {
   times_.clear();
   pool_.clear();
-  if (has_time(call.front().kind())) {
+  if (recorder::has_time(call.front().kind())) {
     expect_words(call.front(), 1);
     times_.push_back(time_of(call.front().words[0]));
   }

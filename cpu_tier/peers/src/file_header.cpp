@@ -1,21 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvferry/cpu_tier/peers/file_header.hpp"
 
+#include "kvferry/base/boot_id.hpp"
 #include "kvferry/base/error.hpp"
 
 #include <algorithm>
 #include <cstring>
-#include <fstream>
 
 namespace kvferry::cpu_tier {
 namespace {
 
 constexpr std::uint32_t kByteOrder = 0x01020304;
 
-std::array<char, 40> present_boot(const std::filesystem::path& proc) {
+std::array<char, 40> boot_of(const std::filesystem::path& proc) {
   std::array<char, 40> id{};
-  std::string text;
-  std::getline(std::ifstream(proc / "sys/kernel/random/boot_id"), text);
+  const std::string text = present_boot(proc);
   std::copy_n(text.begin(), std::min(text.size(), id.size() - 1), id.begin());
   return id;
 }
@@ -34,8 +33,7 @@ std::string text_of(const std::array<char, 40>& id) {
 
 FileHeader FileHeader::of(const Magic& magic, std::uint32_t version,
                           const std::filesystem::path& proc) {
-  return {
-      .magic = magic, .version = version, .byte_order = kByteOrder, .boot_id = present_boot(proc)};
+  return {.magic = magic, .version = version, .byte_order = kByteOrder, .boot_id = boot_of(proc)};
 }
 
 void check_magic(const FileHeader& found, const FileHeader& expected, const FileInQuestion& file) {

@@ -30,7 +30,7 @@ class EngineRecorder:
     def __init__(self, num_bytes: int) -> None:
         self._path = recordings.new_path() if num_bytes else None
         self._ring_bytes = recordings.ring_bytes(num_bytes) if num_bytes else 0
-        self._is_kept = False
+        self._removal: weakref.finalize[[Path, int], EngineRecorder] | None = None
         if self._path is not None:
             # A script that ends does not shut its engine down. A child that was forked does not end this one.
             self._removal = weakref.finalize(self, _remove, self._path, os.getpid())
@@ -63,15 +63,13 @@ class EngineRecorder:
 
     def keep(self, error: Exception) -> None:
         """Keep the recording although the engine will end, because of an error that ends it."""
-        if self._path is None or self._is_kept:
+        if self._path is None or self._removal is None or self._removal.detach() is None:
             return
-        self._is_kept = True
-        self._removal.detach()
         logger.error("kvferry: %s. What led to it is recorded in %s; `kvferry dump --file` keeps it", error, self._path)
 
     def close(self) -> None:
         """End, after the core's engine; the file goes, unless an error ended the engine. Idempotent."""
-        if self._path is not None and not self._is_kept:
+        if self._removal is not None:
             self._removal()
 
 

@@ -245,6 +245,8 @@ struct Event {
   return kind >= EventKind::kReport && kind <= EventKind::kPoolKey;
 }
 
+/// Whether its first word is a time.
+[[nodiscard]] bool has_time(EventKind kind);
 /// The kind's name; "kind 63" for one that this version does not know.
 [[nodiscard]] std::string name_of(EventKind kind);
 /// The event in one line, for people. Any words give a text.
