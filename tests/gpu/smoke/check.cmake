@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Runs the smoke test with faults of the stand-in, and holds its exit, words and JSON to what is expected.
 set(ENV{KVFERRY_FAKE_FAULTS} "${faults}")
-execute_process(COMMAND ${program} --backend ${backend} --quick --json ${json} --seconds 8
+execute_process(COMMAND ${program} --backend ${backend} --quick --json ${json} --seconds ${seconds}
   RESULT_VARIABLE code OUTPUT_VARIABLE text ERROR_VARIABLE text)
 message(STATUS "${text}")
 if(NOT code EQUAL expected)
