@@ -65,6 +65,22 @@ fs::path nearest_directory(const fs::path& path) {
   return is_there(directory) ? directory : directory_of(directory);
 }
 
+/// If a directory above `path` is closed to this user: which one, and what to do; empty otherwise.
+std::string closed_directory(const fs::path& path) {
+  fs::path directory = directory_of(path);
+  struct stat status {};
+  // A closed directory hides what is below it.
+  while (::stat(directory.c_str(), &status) != 0 && directory.has_relative_path()) {
+    directory = directory_of(directory);
+  }
+  const std::string user = std::to_string(::geteuid());
+  if (::access(directory.c_str(), W_OK | X_OK) == 0) return {};
+  return "; the directory " + directory.string() + " belongs to user " +
+         std::to_string(status.st_uid) + " and is closed to user " + user +
+         ": name a path in a directory of user " + user + ", such as /dev/shm/kvferry-" + user +
+         "/tier";
+}
+
 /// The kind of pages of shared memory in that file system; nothing if it is not shared memory.
 std::optional<PageKind> kind_of(const struct statfs& status) {
   if (status.f_type == HUGETLBFS_MAGIC) return PageKind::kPool;
@@ -101,11 +117,9 @@ void make_directory(const fs::path& path) {
     // The umask may have removed the user's own rights.
     static_cast<void>(::chmod(directory.c_str(), S_IRWXU));
   } else if (errno != EEXIST) {  // EEXIST: another process was faster.
+    const std::string why = text_of(errno);
     throw ResourceError("the directory " + directory.string() + " for " + path.string() +
-                        " cannot be created: " + text_of(errno) +
-                        "; its user must be allowed to "
-                        "write to " +
-                        above.string());
+                        " cannot be created: " + why + closed_directory(directory));
   }
 }
 
@@ -119,13 +133,13 @@ SharedFile SharedFile::make_empty(const fs::path& path, std::uint64_t bytes) {
   if (!file.descriptor_) {
     const int error = errno;
     const std::string message = "no file can be created in " + directory.string() + " for shared " +
-                                "memory: " + text_of(error) + "; ";
+                                "memory: " + text_of(error);
     if (error == EOPNOTSUPP || error == EISDIR || error == ENOENT || error == ENOTDIR) {
       throw ConfigError(message +
-                        "name a path in a directory of a tmpfs or hugetlbfs, such as "
+                        "; name a path in a directory of a tmpfs or hugetlbfs, such as "
                         "/dev/shm/kvferry/tier");
     }
-    throw ResourceError(message + "its user must be allowed to write there");
+    throw ResourceError(message + closed_directory(path));
   }
   file.look_at_file_system();
   if (bytes == 0 || bytes > std::numeric_limits<std::int64_t>::max() - file.page_bytes_) {
@@ -170,7 +184,8 @@ std::optional<SharedFile> SharedFile::open_if_there(const fs::path& path, Reserv
   if (!file.descriptor_) {
     const int error = errno;
     if (error == ENOENT) return std::nullopt;
-    throw ResourceError("shared memory " + path.string() + " cannot be opened: " + text_of(error));
+    throw ResourceError("shared memory " + path.string() + " cannot be opened: " + text_of(error) +
+                        (error == EACCES ? closed_directory(path) : ""));
   }
   file.look_at_file_system();
   struct stat status {};
@@ -209,8 +224,9 @@ void SharedFile::check_place(const fs::path& path, std::uint64_t bytes) {
   }
   if (!kind_of(status)) refuse_file_system(path, directory);
   if (::access(directory.c_str(), W_OK | X_OK) != 0) {
-    throw ResourceError("no file can be created in " + directory.string() + " for shared memory: " +
-                        text_of(errno) + "; its user must be allowed to write there");
+    const std::string why = text_of(errno);
+    throw ResourceError("no file can be created in " + directory.string() +
+                        " for shared memory: " + why + closed_directory(path));
   }
   SharedFile file(path);
   file.descriptor_ = OwnDescriptor::open(directory.c_str(), O_RDONLY | O_DIRECTORY);

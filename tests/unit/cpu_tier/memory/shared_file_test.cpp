@@ -211,6 +211,39 @@ TEST_F(SharedFileTest, APlaceIsCheckedAsItIsTakenAndNothingIsMade) {
                {"file system at /dev/shm"});
 }
 
+/// The first user of a machine has made /dev/shm/kvferry, which is closed to the second one.
+TEST_F(SharedFileTest, AnotherUsersDirectoryIsNamedWithItsUserAndAWayOut) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  const fs::path directory = path_.string() + ".d";
+  static_cast<void>(SharedFile::make(directory / "tier", kMiB).publish());
+  const int status = in_a_process([&directory] {
+    if (::setgid(4711) != 0 || ::setuid(4711) != 0) return 77;
+    const auto names_it = [&directory](const std::string& complaint) {
+      return complaint.find("the directory " + directory.string() +
+                            " belongs to user 0 and is closed to user 4711: name a path in a "
+                            "directory of user 4711, such as /dev/shm/kvferry-4711/tier") !=
+             std::string::npos;
+    };
+    const fs::path inside = directory / "tier";
+    const fs::path below = directory / "below" / "tier";
+    if (!names_it(
+            complaint_of<ResourceError>([&] { static_cast<void>(SharedFile::open(inside)); })))
+      return 1;
+    if (!names_it(complaint_of<ResourceError>(
+            [&] { static_cast<void>(SharedFile::make(inside, kMiB)); })))
+      return 2;
+    if (!names_it(complaint_of<ResourceError>([&] { SharedFile::check_place(inside, 1); }))) {
+      return 3;
+    }
+    return names_it(
+               complaint_of<ResourceError>([&] { static_cast<void>(SharedFile::open(below)); }))
+               ? 0
+               : 4;
+  });
+  fs::remove_all(directory);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
 TEST_F(SharedFileTest, NothingIsAResourceError) {
   EXPECT_THROW(static_cast<void>(SharedFile::make(path_, 0)), ResourceError);
   EXPECT_THROW(static_cast<void>(SharedFile::make(path_, UINT64_MAX)), ResourceError);
