@@ -18,10 +18,11 @@ CAPACITY = 4 << 20
 BLOCK_BYTES = 4096
 
 
-def tier(*arguments: str) -> subprocess.CompletedProcess[str]:
+def tier(*arguments: str, columns: int | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", "from kvferry.cli import main; main()", "tier", *arguments]
-    # Wide enough that no line is folded.
-    variables = os.environ | {"COLUMNS": "500"}
+    variables = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    if columns is not None:
+        variables["COLUMNS"] = str(columns)
     return subprocess.run(command, capture_output=True, text=True, check=False, env=variables)
 
 
@@ -74,6 +75,40 @@ def test_a_tier_is_listed_and_shown_and_not_removed_while_it_is_used(path: Path)
     assert path.exists()
     assert tier("rm", str(path)).returncode == 0
     assert not path.exists()
+
+
+@pytest.fixture
+def long_path() -> Iterator[Path]:
+    folder = Path(f"/dev/shm/kvferry-long-{os.getpid()}-{'x' * 150}")
+    yield folder / "tier"
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.mark.parametrize("columns", [None, 40, 80])
+def test_a_path_is_whole_on_one_line_however_wide_the_output_is(long_path: Path, columns: int | None) -> None:
+    rank = Rank(long_path)
+    listed = tier("ls", str(long_path.parent), columns=columns)
+    assert listed.stdout.splitlines()[0] == str(long_path)
+    assert "4.00 MiB, " in listed.stdout
+    inspected = tier("inspect", str(long_path), columns=columns)
+    assert inspected.stdout.splitlines()[0] == str(long_path)
+    told = json.loads(tier("ls", str(long_path.parent), "--json", columns=columns).stdout)
+    [found] = told["shared"]
+    assert (found["path"], found["figures"]["capacity_bytes"]) == (str(long_path), CAPACITY)
+    assert told["engines"] == [], "they are not in that directory"
+    del rank
+
+
+def test_a_file_that_cannot_be_read_is_listed_with_the_reason(path: Path) -> None:
+    rank = Rank(path, shared_keep=True)
+    path.chmod(0o644)
+    listed = tier("ls", "/dev/shm").stdout.splitlines()
+    assert "mode 0600" in listed[listed.index(str(path)) + 1]
+    [told] = [
+        each for each in json.loads(tier("ls", "/dev/shm", "--json").stdout)["shared"] if each["path"] == str(path)
+    ]
+    assert "mode 0600" in told["error"]
+    del rank
 
 
 def test_the_last_engine_removes_its_tier(path: Path) -> None:

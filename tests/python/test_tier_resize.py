@@ -2,6 +2,7 @@
 """``kvferry tier resize`` and the file through which it reaches an engine."""
 
 import dataclasses
+import json
 import os
 import re
 import subprocess
@@ -161,9 +162,11 @@ def test_the_command_tells_what_was_done_and_what_is_left(own: EngineFile) -> No
     number = str(os.getpid())
     listed = cli("ls")
     assert listed.returncode == 0, listed.stderr
-    (line,) = [line for line in listed.stdout.splitlines() if number in line]
-    assert "4.00 GiB" in line
-    assert "8.00 GiB" in line
+    lines = listed.stdout.splitlines()
+    at = lines.index(next(line for line in lines if line.startswith(f"engine {number}: ")))
+    assert lines[at + 1] == "    size 4.00 GiB, target 4.00 GiB, limit 8.00 GiB"
+    [told] = [each for each in json.loads(cli("ls", "--json").stdout)["engines"] if each["pid"] == os.getpid()]
+    assert (told["num_bytes"], told["limit_bytes"]) == (4 * GIB, 8 * GIB)
 
     unseen = cli("resize", "2GiB", "--engine", number, "--wait", "0")
     assert unseen.returncode == 1

@@ -2,7 +2,7 @@
 """The commands by name. A command exits with 0, with 2 after one line about an error, or as its own help says."""
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -43,10 +43,28 @@ def root(version: Annotated[bool, typer.Option("--version", help="Print the vers
         raise typer.Exit
 
 
+def command() -> Any:
+    """Return the program as a command of the library that parses command lines. Its help texts show their brackets."""
+    made = typer.main.get_command(app)
+    _keep_brackets(made)
+    return made
+
+
+def _keep_brackets(of: Any) -> None:
+    """Mark the brackets in help texts as text: rich takes them for markup otherwise, and does not show them."""
+    from rich.markup import escape
+
+    for each in (of, *of.params):
+        if getattr(each, "help", None):
+            each.help = escape(each.help)
+    for below in getattr(of, "commands", {}).values():
+        _keep_brackets(below)
+
+
 def main() -> None:
     """Run the command that ``sys.argv`` names; ends the process."""
     try:
-        app()
+        command()()
     except (ConfigError, ResourceError) as error:
         print(f"kvferry: {error}", file=sys.stderr)
         sys.exit(2)

@@ -29,7 +29,10 @@ def plot(
         PictureFormat | None, typer.Option("--format", help="File format. Default: by --output's suffix, or svg.")
     ] = None,
 ) -> None:
-    """Draw the JSON reports of kvferry-bench and kvferry-lab, one picture for each report."""
+    """Draw the JSON reports of kvferry-bench and kvferry-lab, one picture for each report.
+
+    It needs matplotlib: pip install 'kvferry[plot]'.
+    """
     if output is not None and len(results) != 1:
         raise ConfigError(f"--output names one picture, but there are {len(results)} reports: leave it out")
     # All reports are read before the first is drawn, so that nothing is half done if one of them is wrong.

@@ -3,12 +3,14 @@
 
 import dataclasses
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kvferry import engines, tiers
+from kvferry.cli.console import console
 from kvferry.errors import ConfigError, Error
 from kvferry.sizes import ALLOWED, format_size, parse_size
 
@@ -26,33 +28,71 @@ def list_tiers(
     directory: Annotated[
         str | None, typer.Argument(help=f"Directory to search. Default: {' and '.join(tiers.USUAL_PLACES)}.")
     ] = None,
+    as_json: _Json = False,
 ) -> None:
     """List the tiers of this user: tiers that engines share, and tiers of single engines."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
     if directory is not None and not Path(directory).is_dir():
         raise ConfigError(f"{tiers.shown(directory)} is not a directory; name one that has tiers, such as /dev/shm")
-    table = Table("path", "capacity", "taken", "ranks", "instances", "readable slots")
-    for path in tiers.find(tiers.USUAL_PLACES if directory is None else [directory]):
-        # Plain text: rich would read brackets in a path as markup.
-        table.add_row(*(Text(cell) for cell in (tiers.shown(path), *_row(path))))
-    console = Console(highlight=False)
-    console.print(table if table.rows else "no shared tier")
-    if directory is not None:
+    shared = [_looked_at(path) for path in tiers.find(tiers.USUAL_PLACES if directory is None else [directory])]
+    own = [engine.state for engine in engines.living()] if directory is None else []
+    if as_json:
+        told = {
+            "shared": [
+                {"path": path, "error": str(found)} if isinstance(found, Error) else dataclasses.asdict(found)
+                for path, found in shared
+            ],
+            "engines": [*map(dataclasses.asdict, own)],
+        }
+        print(json.dumps(told, indent=2))
         return
-    own = Table("engine", "model", "size", "target", "limit", "notes")
-    for engine in engines.living():
-        own.add_row(*(Text(cell) for cell in _row_of_engine(engine.state)))
-    console.print(own if own.rows else "no engine with a tier of its own")
+    # Plain lines, because a table of the terminal's width would cut paths or break them.
+    for path, found in shared:
+        print(tiers.shown(path))
+        print(f"    {found if isinstance(found, Error) else _summary(found)}")
+    if not shared:
+        print("no shared tier")
+    for state in own:
+        print(f"engine {state.pid}: {state.model}")
+        for line in _summary_of_engine(state):
+            print(f"    {line}")
+    if directory is None and not own:
+        print("no engine with a tier of its own")
 
 
-def _row_of_engine(state: engines.TierState) -> tuple[str, ...]:
+def _looked_at(path: str) -> tuple[str, tiers.Tier | Error]:
+    try:
+        return path, tiers.inspect(path)
+    except Error as error:
+        return path, error
+
+
+def _summary(found: tiers.Tier) -> str:
+    figures = found.figures
+    instances = (
+        "from before the last boot" if found.is_stale else _number(found.num_living, "living engine", "living engines")
+    )
+    return "; ".join(
+        (
+            f"{format_size(figures['capacity_bytes'])}, {format_size(figures['reserved_bytes'])} of it allocated",
+            _number(figures["num_ranks"], "rank", "ranks"),
+            instances,
+            _number(figures["slots/readable"], "readable slot", "readable slots"),
+        )
+    )
+
+
+def _number(number: int, one: str, several: str) -> str:
+    return f"{number:,} {one if number == 1 else several}"
+
+
+def _summary_of_engine(state: engines.TierState) -> Iterator[str]:
     each = " per rank" if state.is_per_rank else ""
-    sizes = (state.num_bytes, state.target_bytes, state.limit_bytes)
-    rest = state.why_fixed or "; ".join(engines.texts_of(state))
-    return (str(state.pid), state.model, *(format_size(size) + each for size in sizes), rest)
+    size, target, limit = map(format_size, (state.num_bytes, state.target_bytes, state.limit_bytes))
+    yield f"size {size}{each}, target {target}{each}, limit {limit}{each}"
+    if state.why_fixed:
+        yield f"cannot be resized: {state.why_fixed}"
+    else:
+        yield from engines.texts_of(state)
 
 
 @tier.command("resize")
@@ -112,9 +152,7 @@ def inspect_tier(path: _Path, as_json: _Json = False) -> None:
     if as_json:
         print(json.dumps(dataclasses.asdict(found), indent=2))
         return
-    from rich.console import Console
-
-    _show(Console(highlight=False), found)
+    _show(console(), found)
 
 
 @tier.command("rm")
@@ -123,27 +161,14 @@ def remove_tier(path: _Path) -> None:
     tiers.remove(path)
 
 
-def _row(path: str) -> tuple[str, ...]:
-    try:
-        found = tiers.inspect(path)
-    except Error as error:
-        return ("", "", "", "", str(error))
-    figures = found.figures
-    return (
-        format_size(figures["capacity_bytes"]),
-        format_size(figures["reserved_bytes"]),
-        str(figures["num_ranks"]),
-        "none: from before the last boot" if found.is_stale else str(found.num_living),
-        str(figures["slots/readable"]),
-    )
-
-
-def _show(console: "Console", found: tiers.Tier) -> None:
+def _show(target: "Console", found: tiers.Tier) -> None:
     from rich.table import Table
     from rich.text import Text
 
     figures = found.figures
-    table = Table(title=Text(tiers.shown(found.path)), title_justify="left", title_style="bold", show_header=False)
+    # Not as the table's title, which would be wrapped at the table's width.
+    target.print(Text(tiers.shown(found.path), "bold"), soft_wrap=True)
+    table = Table(show_header=False)
 
     def add_row(name: str, told: str) -> None:
         table.add_row(Text(name), Text(told))
@@ -164,4 +189,4 @@ def _show(console: "Console", found: tiers.Tier) -> None:
             f"{'alive' if instance.is_alive else 'ended'}, {instance.num_chunks} chunks, weight {instance.weight}, "
             f"name space {instance.name_space:016x}",
         )
-    console.print(table)
+    target.print(table)

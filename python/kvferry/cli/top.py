@@ -10,6 +10,7 @@ import typer
 
 from kvferry import _core, engines, recordings
 from kvferry.activity import Activity, ActivityReader
+from kvferry.cli.console import console
 from kvferry.errors import ResourceError
 from kvferry.sizes import format_size
 
@@ -59,14 +60,13 @@ def top(
     if as_json:
         print(json.dumps([_plain(one) for one in node.read()], indent=2))
         return
-    from rich.console import Console
     from rich.live import Live
 
-    console = Console(highlight=False)
+    target = console()
     if once:
-        console.print(_drawn(node.read()))
+        target.print(_drawn(node.read()))
         return
-    with Live(_drawn(node.read()), console=console, screen=console.is_terminal, auto_refresh=False) as live:
+    with Live(_drawn(node.read()), console=target, screen=target.is_terminal, auto_refresh=False) as live:
         try:
             while True:
                 time.sleep(1.0)
