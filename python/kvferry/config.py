@@ -17,6 +17,7 @@ from kvferry.config_readers import (
     read_share,
     read_size,
     read_size_or_zero,
+    read_tier_size,
     read_tokens,
     refuse_fixed_contradictions,
 )
@@ -174,9 +175,9 @@ class KvFerryConfig:
 
     """
 
-    cpu_bytes_to_use: int = key(read_size, default=8 * GIB)
-    cpu_bytes_to_use_per_rank: int | None = key(read_size, default=None)
-    cpu_bytes_limit: int | None = key(read_size, default=None)
+    cpu_bytes_to_use: int = key(read_tier_size, default=8 * GIB)
+    cpu_bytes_to_use_per_rank: int | None = key(read_tier_size, default=None)
+    cpu_bytes_limit: int | None = key(read_tier_size, default=None)
     memory_margin: int | None = key(read_size, default=None)
     allow_smaller_tier: bool = key(_read_flag, WORKER, default=False)
     numa_node: int | None = key(

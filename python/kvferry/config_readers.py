@@ -22,6 +22,7 @@ _LINK_KEYS = (*_LINK_FIGURES, *_LINK_COUNTS, "order", *_LINK_CHANCES, "inject_lo
 _MAX_COUNT = 2**64 - 1
 # With this limit the bytes of all ranks together fit into 64 bits.
 _MAX_BYTES = 2**56
+LEAST_TIER_BYTES = 4096
 # The core's own limit (python/src/py_options.hpp): 31 years.
 MAX_SECONDS = 1_000_000_000
 _MAX_LINK_FIGURE = 1e9
@@ -39,6 +40,19 @@ def read_size(key: str, value: object) -> int:
     num_bytes = sizes.parse_size(value)
     if num_bytes is None or not 0 < num_bytes <= _MAX_BYTES:
         raise complaint(key, value, f"{sizes.ALLOWED}, more than zero", f"write for example {key!r}: '8GiB'")
+    return num_bytes
+
+
+def read_tier_size(key: str, value: object) -> int:
+    """Read the size of a tier: a page of memory or more, because 8 is more likely to mean 8 GiB than 8 bytes."""
+    num_bytes = read_size(key, value)
+    if num_bytes < LEAST_TIER_BYTES:
+        raise complaint(
+            key,
+            value,
+            f"{LEAST_TIER_BYTES} bytes or more",
+            f"a number without a unit is bytes: write for example {key!r}: '8GiB'",
+        )
     return num_bytes
 
 

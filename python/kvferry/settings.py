@@ -41,8 +41,9 @@ def refuse_unknown_keys(where: str, given: Mapping[str, object], known: tuple[st
         if key not in known:
             nearest = [name for name in known if key and isinstance(key, str) and name.startswith(key)]
             nearest = nearest or difflib.get_close_matches(shown(key), known, n=1, cutoff=0.5)
-            remedy = f"did you mean {nearest[0]!r}?" if nearest else "remove it"
-            raise ConfigError(f"{where}: unknown key {shown(key)}; valid keys are {', '.join(known)}; {remedy}")
+            remedy = f"did you mean {nearest[0]!r}?" if nearest else "remove it;"
+            # The list is long, so it comes last.
+            raise ConfigError(f"{where}: unknown key {shown(key)}; {remedy} valid keys are {', '.join(known)}")
 
 
 def key(read: Callable[[str, object], T], *sides: object, default: T = MISSING) -> T:  # type: ignore[assignment]

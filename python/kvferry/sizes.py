@@ -7,7 +7,7 @@ from fractions import Fraction
 _UNITS = {
     unit + suffix: base**power
     for power, unit in enumerate(("", "K", "M", "G", "T"))
-    for suffix, base in (("B", 1000), ("iB", 1024))
+    for suffix, base in (("B", 1000), ("iB", 1024), ("", 1000), ("i", 1024))
     if unit or suffix == "B"
 }
 _BY_LOWER_CASE = {unit.lower(): factor for unit, factor in _UNITS.items()}
@@ -16,8 +16,8 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", re.ASCII)
 _MOST_CHARACTERS = 100
 
 ALLOWED = (
-    "a whole number of bytes, or a number with a unit such as '8GiB', '8GB' or '512MiB' "
-    "(B; KB, MB, GB, TB are powers of 1000; KiB, MiB, GiB, TiB are powers of 1024)"
+    "a whole number of bytes, or a number with a unit: '8GiB' or '8Gi' (powers of 1024), '8GB' or '8G' (powers of "
+    "1000); likewise with K, M and T"
 )
 
 

@@ -139,15 +139,15 @@ def test_name_of_a_group_is_that_of_its_first_rank() -> None:
 
 
 def test_budget_of_ranks_that_share_is_one_arenas() -> None:
-    config = KvFerryConfig.from_extra_config({"cpu_bytes_to_use": 1000})
-    assert config.tier_bytes(100, num_local_arenas=1, num_sharing=4) == 1000
-    assert config.tier_bytes(100, num_local_arenas=2, num_sharing=2) == 500
-    per_rank = KvFerryConfig.from_extra_config({"cpu_bytes_to_use_per_rank": 30})
-    assert per_rank.tier_bytes(100, num_local_arenas=1, num_sharing=4) == 120
-    with pytest.raises(ConfigError, match=r"cpu_bytes_to_use_per_rank is 30; .* set it to 50 or more"):
-        per_rank.tier_bytes(100, num_local_arenas=1, num_sharing=2)
-    with pytest.raises(ConfigError, match=r"groups of 2 ranks that share one copy; set it to 2400 or more"):
-        config.tier_bytes(1200, num_local_arenas=2, num_sharing=2)
+    config = KvFerryConfig.from_extra_config({"cpu_bytes_to_use": 100_000})
+    assert config.tier_bytes(10_000, num_local_arenas=1, num_sharing=4) == 100_000
+    assert config.tier_bytes(10_000, num_local_arenas=2, num_sharing=2) == 50_000
+    per_rank = KvFerryConfig.from_extra_config({"cpu_bytes_to_use_per_rank": 4500})
+    assert per_rank.tier_bytes(10_000, num_local_arenas=1, num_sharing=4) == 18_000
+    with pytest.raises(ConfigError, match=r"cpu_bytes_to_use_per_rank is 4500; .* set it to 5000 or more"):
+        per_rank.tier_bytes(10_000, num_local_arenas=1, num_sharing=2)
+    with pytest.raises(ConfigError, match=r"groups of 2 ranks that share one copy; set it to 240000 or more"):
+        config.tier_bytes(120_000, num_local_arenas=2, num_sharing=2)
 
 
 def stored_bytes(engine: ToyEngine) -> list[int]:
