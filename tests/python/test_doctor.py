@@ -100,11 +100,13 @@ def test_everything_is_shown_to_a_person() -> None:
     named = ("kvferry", "vllm", "vLLM plugin", "cuda", "hip", "host", "MemAvailable", "RLIMIT_MEMLOCK", "/dev/shm")
     for name in (*named, "huge pages"):
         assert name in run.stdout
-    assert run.stdout.splitlines()[-1].startswith(f"OK {format_size(2 << 20)} on each rank")
+    assert run.stdout.splitlines()[0].startswith(f"OK {format_size(2 << 20)} on each rank"), "the verdict comes first"
 
 
 @pytest.mark.parametrize(
-    "config", [FITS, {"kv_connector": "KvFerryConnector", "kv_connector_extra_config": FITS}], ids=["keys", "whole"]
+    "config",
+    [FITS, {"kv_connector": "KvFerryConnector", "kv_role": "kv_both", "kv_connector_extra_config": FITS}],
+    ids=["keys", "whole"],
 )
 def test_configuration_that_fits_is_accepted(config: dict[str, Any]) -> None:
     run = doctor("--json", "--config", json.dumps(config), "--world-size", "2")
@@ -121,10 +123,13 @@ def test_configuration_that_fits_is_accepted(config: dict[str, Any]) -> None:
         ('{"cpu_bytes": 1}', "did you mean 'cpu_bytes_to_use'?"),
         ('{"cpu_bytes_to_use": "lots"}', "allowed is a whole number of bytes"),
         ('{"numa_node": 1000}', "1000"),
-        ('{"cpu_bytes_to_use": 1}', "at least one block of the KV cache per rank"),
+        ('{"cpu_bytes_to_use": 1}', "allowed is 4096 bytes or more"),
         ("{", "is not JSON"),
         ("[1]", "a JSON object"),
-        ('{"kv_connector": "KvFerryConnector", "kv_connector_extra_config": []}', "a JSON object"),
+        (
+            '{"kv_connector": "KvFerryConnector", "kv_role": "kv_both", "kv_connector_extra_config": []}',
+            "a JSON object",
+        ),
         (json.dumps(TOO_LARGE), "the CPU tier's 3 ranks that start on this node ask for"),
     ],
 )
@@ -132,8 +137,9 @@ def test_configuration_that_an_engine_would_refuse_ends_with_1_and_says_why(conf
     run = doctor("--config", config, "--world-size", "3")
     assert run.returncode == 1
     assert run.stderr == ""
-    last = run.stdout[run.stdout.index("REFUSED") :]
-    assert complaint in " ".join(last.split())
+    first, _, _ = run.stdout.partition("\n")
+    assert first.startswith("REFUSED ")
+    assert complaint in first
 
 
 def test_back_end_that_cannot_be_had_is_refused_with_the_reason() -> None:

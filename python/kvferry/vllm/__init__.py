@@ -26,6 +26,8 @@ def __getattr__(name: str) -> Any:
 
         versions.check_installed()
         from kvferry.vllm.connector import KvFerryConnector
+        from kvferry.vllm.early_check import check_lookup
 
+        check_lookup()
         return KvFerryConnector
     raise AttributeError(f"module 'kvferry.vllm' has no attribute {name!r}")

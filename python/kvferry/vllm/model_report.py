@@ -15,8 +15,10 @@ from vllm.platforms import current_platform
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 from vllm.v1.core.kv_cache_utils import generate_scheduler_kv_cache_config
 
+from kvferry import transfer_config
 from kvferry.config import KvFerryConfig
 from kvferry.errors import ConfigError, ResourceError
+from kvferry.settings import known_keys
 from kvferry.vllm import block_costs, preflight, shared_tier, tier_plan, versions
 from kvferry.vllm.block_costs import BlockCosts
 from kvferry.vllm.model_plan import kv_caches_of
@@ -88,8 +90,17 @@ def _report_on(model: str, options: Sequence[str], transfer: Mapping[str, Any]) 
     versions.check(vllm.__version__)
     engine = f"vLLM {vllm.__version__} for {current_platform.device_type or 'no device'}"
     arguments = _read_options(["--model", model, *options])
+    if arguments.kv_transfer_config is not None:
+        raise ConfigError(
+            "--kv-transfer-config is given together with --model; leave it out: `kvferry vllm-config` makes it, and "
+            "`kvferry doctor` takes it as --config"
+        )
     try:
         vllm_config = _engine_config(arguments, transfer)
+    except ConfigError as error:
+        # vLLM has asked the connector's class (`early_check`).
+        num_ranks = arguments.tensor_parallel_size * arguments.pipeline_parallel_size
+        return ModelReport(model, engine, num_ranks, num_ranks, str(error), None, [])
     except Exception as error:
         raise ConfigError(
             f"{engine} cannot make an engine with the model {model!r}: {_text(error)}; allowed is what `vllm serve` "
@@ -155,13 +166,12 @@ def _read_options(options: Sequence[str]) -> argparse.Namespace:
 
 def _engine_config(arguments: argparse.Namespace, transfer: Mapping[str, Any]) -> "VllmConfig":
     engine = EngineArgs.from_cli_args(arguments)
-    if engine.kv_transfer_config is not None:
-        raise ConfigError(
-            "--kv-transfer-config is given together with --model; leave it out: `kvferry vllm-config` makes it, and "
-            "`kvferry doctor` takes it as --config"
-        )
-    of_kvferry = {"kv_connector": "KvFerryConnector", "kv_connector_module_path": "kvferry.vllm", "kv_role": "kv_both"}
-    is_whole = "kv_connector" in transfer
+    of_kvferry = {
+        "kv_connector": transfer_config.CONNECTOR,
+        "kv_connector_module_path": transfer_config.MODULE,
+        "kv_role": transfer_config.ROLE,
+    }
+    is_whole = transfer_config.is_whole(transfer, known_keys(KvFerryConfig))
     given = transfer if is_whole else {**of_kvferry, "kv_connector_extra_config": dict(transfer)}
     engine.kv_transfer_config = KVTransferConfig(**given)
     # Nothing is run, so no tokenizer, no compiler and no device for each rank is needed.

