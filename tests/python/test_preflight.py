@@ -13,6 +13,7 @@ import torch
 import vllm
 from harness import ToyEngine, ToySpec, make_kv_cache_configs, make_vllm_config
 from kv_cache_plans import CHUNK, FULL, MLA, STATE, WINDOW, kv_cache
+from kvferry import _core
 from kvferry.errors import ConfigError, ProtocolError, TopologyError
 from kvferry.vllm import preflight, tier_plan, topology
 from vllm.v1.core.sched.output import SchedulerOutput
@@ -351,7 +352,9 @@ def test_ring_below_one_block_stops_the_engine(folder: Path) -> None:
 
 def test_without_prefix_caching_the_connector_is_inert_and_says_so(folder: Path, log_lines: list[str]) -> None:
     engine = ToyEngine(folder, ToySpec(prefix_caching=False))
-    assert any("prefix caching is disabled" in line and "--enable-prefix-caching" in line for line in log_lines)
+    [warning] = [line for line in log_lines if line.startswith("WARNING")]
+    assert warning.startswith(f"WARNING kvferry {_core.__version__} does nothing: prefix caching is disabled")
+    assert "--enable-prefix-caching" in warning
     assert len(engine.generate({"a": range(100)})["a"]) == 4
     connector = engine.scheduler.connector
     assert connector.scheduler_side is None

@@ -71,7 +71,9 @@ class KvFerryConnector(KVConnectorBase_V1, SupportsHMA):
         self.scheduler_side: SchedulerSide | None = None
         self.worker_side: WorkerSide | None = None
         config = KvFerryConfig.from_extra_config(self._kv_transfer_config.kv_connector_extra_config or {})
-        if not preflight.has_prefix_caching(vllm_config):
+        if not vllm_config.cache_config.enable_prefix_caching:
+            if role == KVConnectorRole.SCHEDULER:  # once for all ranks
+                preflight.warn_without_prefix_caching()
             return
         preflight.check_engine(vllm_config)
         preflight.check_layout(config.kv_cache_layout, vllm_config)

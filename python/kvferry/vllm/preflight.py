@@ -19,7 +19,7 @@ from vllm.v1.kv_cache_interface import (
     iter_layer_specs,
 )
 
-from kvferry import transfer_config
+from kvferry import _core, transfer_config
 from kvferry.errors import ConfigError
 from kvferry.vllm import versions
 
@@ -54,15 +54,13 @@ _WRONG = {
 _QUANT_MODES = ("NONE", "FP8_PER_TENSOR", "NVFP4_DS_MLA")
 
 
-def has_prefix_caching(vllm_config: "VllmConfig") -> bool:
-    """Whether the engine caches prefixes. Without it kvferry has no keys, does nothing, and says so in the log."""
-    if vllm_config.cache_config.enable_prefix_caching:
-        return True
+def warn_without_prefix_caching() -> None:
+    """Warn that kvferry does nothing. The line is in the place of the one that says that the tier is ready."""
     logger.warning(
-        "kvferry does nothing: prefix caching is disabled, and the tier's keys are its block hashes; start vLLM with "
-        "--enable-prefix-caching to use the tier"
+        "kvferry %s does nothing: prefix caching is disabled, and the tier's keys are its block hashes; start vLLM "
+        "with --enable-prefix-caching to use the tier",
+        _core.__version__,
     )
-    return False
 
 
 def check_engine(vllm_config: "VllmConfig") -> None:

@@ -13,6 +13,7 @@ from kvferry.sizes import format_size
 from kvferry.vllm import (
     block_costs,
     fingerprint,
+    growth_report,
     kv_events,
     preflight,
     recorder,
@@ -126,8 +127,15 @@ class SchedulerSide:
             plan.num_arenas,
             parallel.world_size,
         )
-        for line in block_costs.lines_of(block_costs.costs_of(config, vllm_config, kv_cache_config, plan)):
+        costs = block_costs.costs_of(config, vllm_config, kv_cache_config, plan)
+        for line in block_costs.lines_of(costs):
             logger.info("kvferry: %s", line)
+        self._growth = growth_report.GrowthReport(
+            max_slots,
+            plan.start_chunks * plan.chunk_bytes * plan.num_arenas,
+            costs.tokens_in_tier,
+            growth_report.engine_tokens(vllm_config, kv_cache_config),
+        )
         self._size = TierSize(self.engine, config, vllm_config, plan.num_chunks, plan.start_chunks)
         self._events: kv_events.KvEvents | shared_events.SharedEvents | None = None
         if kv_events.are_on(vllm_config):
@@ -135,8 +143,6 @@ class SchedulerSide:
             if config.shared_path is not None:
                 largest = max(map(sizes.block_tokens, range(len(groups))))
                 self._events = shared_events.of_tier(config.shared_path, config.shared_keep, largest, self.engine, own)
-        self._told_slots = max_slots
-        self._num_slots = 0  # slots that are ready on every rank
         self._failed_loads = FailedLoads()
         self._choice = LoadChoice(config.min_load_tokens, is_async=bool(vllm_config.scheduler_config.async_scheduling))
         self._hits = HitReport(lambda: self._choice.token_seconds, self.engine.snapshot)
@@ -248,8 +254,8 @@ class SchedulerSide:
             has_succeeded = request_id not in self._failed_loads
             self._choice.on_load_ended(request_id, has_succeeded)
             self._hits.on_load_ended(request_id, has_succeeded)
-        if self.engine.num_slots != self._num_slots:
-            self._note_growth()
+        for line in self._growth.lines(self.engine.num_slots, self.engine.max_slots):
+            logger.info("%s", line)
         if ended or stale:
             output.finished_recving = (output.finished_recving or set()).difference(stale).union(ended)
 
@@ -269,16 +275,6 @@ class SchedulerSide:
     def _log_hits(self, at_once: bool = False) -> None:
         if line := self._hits.take_line(at_once):
             logger.info("kvferry: %s", line)
-
-    def _note_growth(self) -> None:
-        """Log each further tenth of the tier that is ready on every rank."""
-        before, self._num_slots = self._num_slots, self.engine.num_slots
-        max_slots = self.engine.max_slots
-        if before == 0 and max_slots < self._told_slots:
-            logger.info("kvferry: the tier will hold %d blocks: some rank has no memory for more", max_slots)
-        tenths = 10 * self._num_slots // max_slots
-        if tenths > 10 * before // max_slots:
-            logger.info("kvferry: %d %% of the tier is ready, %d blocks", 10 * tenths, self._num_slots)
 
     def on_finished(self, request: "Request") -> None:
         """Release everything that a request holds; can be called any number of times."""
