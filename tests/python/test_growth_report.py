@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from kvferry import _core
-from kvferry.vllm import growth_report
+from kvferry.vllm import block_costs
 from kvferry.vllm.growth_report import GrowthReport
 from scenarios import MODELS, PROMPTS, Make
 from vllm.v1.core.kv_cache_utils import get_kv_cache_capacity
@@ -41,12 +41,18 @@ def test_what_is_not_known_is_left_out() -> None:
     assert [*report(engine_tokens=0).lines(32_768, 32_768)] == [f"{READY}64.00 GiB = 524,288 tokens"]
 
 
-def test_vllm_that_does_not_count_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vllm_that_does_not_count_is_no_error(
+    make: Make, monkeypatch: pytest.MonkeyPatch, log_lines: list[str]
+) -> None:
     def fail(*_: object) -> None:
         raise ValueError
 
-    monkeypatch.setattr(growth_report, "get_kv_cache_capacity", fail)
-    assert growth_report.engine_tokens(None, None) == 0  # type: ignore[arg-type]
+    monkeypatch.setattr(block_costs, "get_kv_cache_capacity", fail)
+    engine = make()
+    engine.generate(PROMPTS)
+    engine.settle_stores()
+    [ready] = [line for line in log_lines if READY in line]
+    assert ready.endswith(" tokens")
 
 
 @pytest.mark.parametrize("spec", MODELS)

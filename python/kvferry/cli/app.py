@@ -9,6 +9,7 @@ import typer
 from kvferry.cli.doctor import doctor
 from kvferry.cli.plot import plot
 from kvferry.cli.recorder import dump, replay, why
+from kvferry.cli.size import size
 from kvferry.cli.tier import tier
 from kvferry.cli.top import top
 from kvferry.cli.vllm_config import vllm_config
@@ -25,6 +26,7 @@ app = typer.Typer(
 _VLLM_OPTIONS = {"allow_extra_args": True, "ignore_unknown_options": True}
 app.command(context_settings=_VLLM_OPTIONS)(doctor)
 app.command("vllm-config", context_settings=_VLLM_OPTIONS)(vllm_config)
+app.command(context_settings=_VLLM_OPTIONS)(size)
 app.command()(plot)
 app.command()(why)
 app.command()(dump)

@@ -8,6 +8,7 @@ from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
 from vllm.logger import init_logger
+from vllm.v1.core.kv_cache_utils import get_kv_cache_capacity
 
 from kvferry.config import KvFerryConfig
 from kvferry.sizes import format_size
@@ -82,6 +83,8 @@ class BlockCosts:
         Bytes of one arena.
     tokens_in_tier
         Tokens of such prompts that fit into the tier, if the prompts have nothing in common.
+    engine_tokens
+        Tokens of such prompts that the engine's own KV cache holds, by vLLM's own count; 0: not known.
     stock_prompt_bytes, stock_tokens_in_tier
         The same for OffloadingConnector with as much memory; 0: it gave no answer.
 
@@ -93,6 +96,7 @@ class BlockCosts:
     prompt_bytes: int
     tier_bytes: int
     tokens_in_tier: int
+    engine_tokens: int
     stock_prompt_bytes: int
     stock_tokens_in_tier: int
 
@@ -145,6 +149,7 @@ def costs_of(
         prompt_bytes=math.ceil(num_chunks * plan.chunk_bytes),
         tier_bytes=plan.first.tier_bytes,
         tokens_in_tier=_tokens(prompt_tokens, plan.start_chunks, num_chunks),
+        engine_tokens=_engine_tokens(vllm_config, kv_cache_config),
         stock_prompt_bytes=num_stock_chunks * stock.chunk_bytes if stock else 0,
         stock_tokens_in_tier=_tokens(prompt_tokens, stock.num_chunks, num_stock_chunks) if stock else 0,
     )
@@ -152,6 +157,14 @@ def costs_of(
 
 def _tokens(prompt_tokens: int, num_chunks: int, chunks_of_prompt: float) -> int:
     return int(prompt_tokens * num_chunks / chunks_of_prompt) if chunks_of_prompt else 0
+
+
+def _engine_tokens(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> int:
+    try:
+        return int(get_kv_cache_capacity(vllm_config, kv_cache_config)[0])
+    except Exception as error:  # The figure is only for people; the engine does not need it.
+        logger.debug("kvferry: vLLM did not count the tokens of its KV cache: %r", error)
+        return 0
 
 
 def _stock_tier(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig", tier_bytes: int) -> StockTier | None:

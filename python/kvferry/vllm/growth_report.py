@@ -2,28 +2,9 @@
 """Lines in the engine's log while the tier's memory becomes ready. The last one says that it is, and what it holds."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
-
-from vllm.logger import init_logger
-from vllm.v1.core.kv_cache_utils import get_kv_cache_capacity
 
 from kvferry import _core
 from kvferry.sizes import format_size
-
-if TYPE_CHECKING:
-    from vllm.config import VllmConfig
-    from vllm.v1.kv_cache_interface import KVCacheConfig
-
-logger = init_logger("vllm.kvferry")
-
-
-def engine_tokens(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> int:
-    """Tokens that the engine's own KV cache holds, by vLLM's count for prompts of the maximum length; 0: not known."""
-    try:
-        return int(get_kv_cache_capacity(vllm_config, kv_cache_config)[0])
-    except Exception as error:  # The figure is only for people; the engine does not need it.
-        logger.debug("kvferry: vLLM did not count the tokens of its KV cache: %r", error)
-        return 0
 
 
 class GrowthReport:
@@ -73,5 +54,10 @@ class GrowthReport:
     def _ready(self) -> str:
         num_bytes = self._planned_bytes * self._num_slots // self._planned_slots
         num_tokens = self._planned_tokens * self._num_slots // self._planned_slots
-        times = f", {num_tokens / self._engine_tokens:.1f} times the GPU's cache" if self._engine_tokens else ""
+        times = f", {times_of(num_tokens, self._engine_tokens)}" if self._engine_tokens else ""
         return f"kvferry {_core.__version__} ready: {format_size(num_bytes)} = {num_tokens:,} tokens{times}"
+
+
+def times_of(num_tokens: int, engine_tokens: int) -> str:
+    """Compare the tokens of the tier with those of the engine's own cache, more than none."""
+    return f"{num_tokens / engine_tokens:.1f} times the GPU's cache"

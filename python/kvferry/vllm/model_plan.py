@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheSpec
 
 _PROPOSERS = {"draft_model": DraftModelProposer, "dflash": DFlashProposer}
-# More than any device has. The number of blocks does not change the bytes of a block.
-_MEMORY_BYTES = 1 << 50
+MEMORY_BYTES = 1 << 50
+"""Bytes of the KV cache on a rank. More than any device has: the number of blocks does not change those of a block."""
 
 
 def kv_caches_of(vllm_config: "VllmConfig") -> "list[KVCacheConfig]":
@@ -59,7 +59,7 @@ def kv_caches_of(vllm_config: "VllmConfig") -> "list[KVCacheConfig]":
     specs = [stage.specs for stage in stages]
     every_spec = [spec for of_stage in specs for spec in of_stage.values()]
     resolve_kv_cache_layout(vllm_config, [stage.layouts for stage in stages], every_spec)
-    return versions.plan_kv_caches(vllm_config, specs, [_MEMORY_BYTES] * len(specs))
+    return versions.plan_kv_caches(vllm_config, specs, [MEMORY_BYTES] * len(specs))
 
 
 class _Stage:

@@ -21,10 +21,10 @@ from kvferry.errors import ConfigError, ResourceError
 from kvferry.settings import known_keys
 from kvferry.vllm import block_costs, preflight, shared_tier, tier_plan, versions
 from kvferry.vllm.block_costs import BlockCosts
-from kvferry.vllm.model_plan import kv_caches_of
+from kvferry.vllm.model_plan import MEMORY_BYTES, kv_caches_of
 
 if TYPE_CHECKING:
-    from vllm.config import VllmConfig
+    from vllm.config import CacheConfig, VllmConfig
 
 _NO_CACHE = (
     "prefix caching is disabled, and kvferry does nothing without it: set --enable-prefix-caching (for a model with "
@@ -143,9 +143,17 @@ def _costs(vllm_config: "VllmConfig", engine: str) -> BlockCosts:
         kv_cache_config = generate_scheduler_kv_cache_config(of_stages)
         plan = tier_plan.plan_tier(config, vllm_config, kv_cache_config, of_stages[1:])
         tier_plan.warn_of_small_tier(plan.max_slots, plan.block_tokens, vllm_config.model_config.max_model_len)
-        return block_costs.costs_of(config, vllm_config, kv_cache_config, plan)
+        costs = block_costs.costs_of(config, vllm_config, kv_cache_config, plan)
     except (ConfigError, ResourceError) as error:
         raise _RefusedError(str(error)) from None
+    return replace(costs, engine_tokens=_engine_tokens(costs.engine_tokens, vllm_config.cache_config))
+
+
+def _engine_tokens(of_plan: int, cache: "CacheConfig") -> int:
+    """Return the tokens of the engine's own KV cache, which only its user can say: no device has been measured."""
+    if cache.num_gpu_blocks_override:
+        return of_plan
+    return round(of_plan * (cache.kv_cache_memory_bytes or 0) / MEMORY_BYTES)
 
 
 class _Parser(FlexibleArgumentParser):

@@ -134,7 +134,7 @@ class SchedulerSide:
             max_slots,
             plan.start_chunks * plan.chunk_bytes * plan.num_arenas,
             costs.tokens_in_tier,
-            growth_report.engine_tokens(vllm_config, kv_cache_config),
+            costs.engine_tokens,
         )
         self._size = TierSize(self.engine, config, vllm_config, plan.num_chunks, plan.start_chunks)
         self._events: kv_events.KvEvents | shared_events.SharedEvents | None = None
