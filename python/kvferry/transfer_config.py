@@ -14,7 +14,7 @@ CONNECTOR = "KvFerryConnector"
 MODULE = "kvferry.vllm"
 ROLE = "kv_both"
 
-# Connectors whose configuration holds those of several others.
+# Its configuration holds those of several others.
 _MULTI = "MultiConnector"
 _EXTRA = "kv_connector_extra_config"
 # Of every release; vLLM itself refuses others.
@@ -59,8 +59,8 @@ def check_role(role: object) -> None:
         )
 
 
-def extra_config_of(given: Mapping[str, Any], vllm_version: str | None) -> Mapping[str, Any]:
-    """Check the whole argument, and return ``kv_connector_extra_config`` of kvferry's connector.
+def part_of_kvferry(given: Mapping[str, Any], vllm_version: str | None) -> Mapping[str, Any]:
+    """Check the whole argument, and return the part for kvferry's connector: itself, or that of a child.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ def extra_config_of(given: Mapping[str, Any], vllm_version: str | None) -> Mappi
     refuse_unknown_keys(WHERE, given, keys_of(vllm_version))
     if given.get("kv_connector") == _MULTI:
         _check_choice(given, "kv_role", (ROLE, "kv_producer", "kv_consumer"), f"set it to {ROLE!r}")
-        return _extra_config_of_child(given, vllm_version)
+        return _part_of_child(given, vllm_version)
     connector = given.get("kv_connector")
     if connector != CONNECTOR:
         raise bad_value(
@@ -86,15 +86,15 @@ def extra_config_of(given: Mapping[str, Any], vllm_version: str | None) -> Mappi
             "kv_connector",
             connector,
             f"{CONNECTOR!r}: with another name the engine starts without kvferry, or not at all",
-            f"write 'kv_connector': {CONNECTOR!r}",
+            f"write 'kv_connector': {CONNECTOR!r}; for kvferry under LMCache, check the value of --l2-adapter instead",
         )
     check_role(given.get("kv_role"))
-    _check_choice(given, "kv_connector_module_path", (MODULE, None), "leave it out")
+    _check_choice(given, "kv_connector_module_path", (MODULE, f"{MODULE}.connector", None), "leave it out")
     _check_choice(given, "kv_load_failure_policy", _POLICIES, "write 'recompute'")
     extra = given.get(_EXTRA, {})
     if not isinstance(extra, dict):
         raise bad_value(WHERE, _EXTRA, extra, "a JSON object of keys and values", f"write {_EXTRA!r}: {{...}}")
-    return extra
+    return given
 
 
 def _check_choice(given: Mapping[str, Any], key: str, allowed: Sequence[str | None], remedy: str) -> None:
@@ -102,7 +102,7 @@ def _check_choice(given: Mapping[str, Any], key: str, allowed: Sequence[str | No
         raise bad_value(WHERE, key, given[key], " or ".join(repr(each) for each in allowed if each), remedy)
 
 
-def _extra_config_of_child(given: Mapping[str, Any], vllm_version: str | None) -> Mapping[str, Any]:
+def _part_of_child(given: Mapping[str, Any], vllm_version: str | None) -> Mapping[str, Any]:
     extra = given.get(_EXTRA)
     children = extra.get("connectors") if isinstance(extra, dict) else None
     if not isinstance(children, list) or not all(isinstance(child, dict) for child in children):
@@ -112,7 +112,7 @@ def _extra_config_of_child(given: Mapping[str, Any], vllm_version: str | None) -
         )
     for child in children:
         if child.get("kv_connector") == CONNECTOR:
-            return extra_config_of(child, vllm_version)
+            return part_of_kvferry(child, vllm_version)
     names = ", ".join(shown(child.get("kv_connector")) for child in children)
     raise ConfigError(
         f"{WHERE}: the connectors of {_MULTI} are {names or 'none'}; allowed is {CONNECTOR!r} among them, because the "

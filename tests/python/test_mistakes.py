@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 from documents import text_of
+from kvferry.doctor import drivers, verdict
+from kvferry.doctor.drivers import Answer, Device
 from kvferry.doctor.verdict import judge
 from kvferry.errors import ConfigError
 from kvferry.lmcache.client import KvFerryClient
@@ -154,6 +156,32 @@ def test_a_child_of_several_connectors_is_checked_too(model: str) -> None:
         assert judge(json.dumps(argument), 1).refusal == str(refused.value)
     without = several({"kv_connector": "OffloadingConnector", "kv_role": "kv_both"})
     assert "add it" in judge(json.dumps(without), 1).refusal
+
+
+def test_a_connector_without_the_plugin_is_refused_unless_its_module_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_PLUGINS", "other")
+    by_module = whole(kv_connector_module_path="kvferry.vllm")
+    several = {"kv_connector": "MultiConnector", "kv_role": "kv_both"}
+    for right, is_accepted in ((whole(), False), (by_module, True)):
+        for argument in (right, several | {"kv_connector_extra_config": {"connectors": [right]}}):
+            refusal = judge(json.dumps(argument), 1).refusal
+            assert (refusal == "") == is_accepted
+            assert is_accepted or "add kvferry to VLLM_PLUGINS" in refusal
+
+
+@pytest.mark.parametrize(
+    ("config", "is_for_cpus", "is_refused"),
+    [({}, False, True), ({}, True, False), ({"backend": "host"}, False, False), ({"backend": "cuda"}, True, True)],
+)
+def test_kernels_are_needed_where_the_engines_cache_is(
+    monkeypatch: pytest.MonkeyPatch, config: dict[str, str], is_for_cpus: bool, is_refused: bool
+) -> None:
+    gpu = Device("Some GPU", "sm_70", "driver 580", "", "")
+    monkeypatch.setattr(drivers, "answers", lambda: {"cuda": Answer("", [gpu]), "hip": Answer("no library", [])})
+    monkeypatch.setattr(verdict, "vllm_is_for_cpus", lambda: is_for_cpus)
+    refusal = judge(json.dumps({"cpu_bytes_to_use": "2MiB", **config}), 1).refusal
+    assert ("this build has no kernels for sm_70 (Some GPU)" in refusal) == is_refused
+    assert is_refused or refusal == ""
 
 
 def test_lmcaches_server_gives_the_same_answer() -> None:

@@ -15,3 +15,11 @@ def version_of(name: str) -> str | None:
         except metadata.PackageNotFoundError:
             continue
     return None
+
+
+def vllm_is_for_cpus() -> bool:
+    """Whether the installed vLLM is its build for CPUs."""
+    version = version_of("vllm")
+    if version is None:
+        return False
+    return version.endswith("+cpu") or not [*metadata.distributions(name="vllm")]

@@ -12,7 +12,7 @@ from kvferry import _core, transfer_config
 from kvferry.config import KvFerryConfig
 from kvferry.doctor import drivers
 from kvferry.doctor.kernels import missing_kernels
-from kvferry.doctor.packages import version_of
+from kvferry.doctor.packages import version_of, vllm_is_for_cpus
 from kvferry.doctor.plugin import examine_plugin
 from kvferry.errors import ConfigError, ResourceError
 from kvferry.lmcache.params import AdapterParams
@@ -97,9 +97,10 @@ def extra_config_of(given: Mapping[str, Any]) -> Mapping[str, Any]:
     """
     if not transfer_config.is_whole(given, known_keys(KvFerryConfig)):
         return given
-    extra = transfer_config.extra_config_of(given, version_of("vllm"))
-    if "kv_connector_module_path" not in given and (plugin := examine_plugin(os.environ)).verdict != "ok":
+    part = transfer_config.part_of_kvferry(given, version_of("vllm"))
+    if not part.get("kv_connector_module_path") and (plugin := examine_plugin(os.environ)).verdict != "ok":
         raise ConfigError(plugin.detail)
+    extra: Mapping[str, Any] = part.get("kv_connector_extra_config", {})
     return extra
 
 
@@ -128,8 +129,7 @@ def _judge_vllm(extra: Mapping[str, Any], num_ranks: int) -> Verdict:
 
 def _missing_kernels(backend: str) -> str:
     """Return why the engine's GPU has no kernels. vLLM's build for CPUs has its KV cache in host memory."""
-    is_for_cpus = (version_of("vllm") or "").endswith("+cpu")
-    if backend == "host" or (backend == "auto" and is_for_cpus):
+    if backend == "host" or (backend == "auto" and vllm_is_for_cpus()):
         return ""
     answers = drivers.answers()
     return missing_kernels(answers if backend == "auto" else {backend: answers[backend]})
