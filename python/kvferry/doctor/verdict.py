@@ -74,7 +74,7 @@ def judge(text: str, num_ranks: int) -> Verdict:
 
 
 def complaint_of(text: str) -> str:
-    """Return why any engine refuses the keys and values of a configuration, on any machine; empty if none does."""
+    """Return why an engine refuses a configuration before it looks at the machine's memory; empty if it does not."""
     try:
         given = read_json(text)
         if (params := adapter_params_of(given)) is not None:
