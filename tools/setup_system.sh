@@ -3,8 +3,8 @@
 # setup_system.sh [build|bench|test]: installs missing system packages with apt.
 #   build  what `make demo` needs: compiler, CMake, Ninja, hwloc, oneTBB, Python headers
 #   bench  also the libraries of kvferry-bench and kvferry-lab
-#   test   all of that, and GoogleTest, clang with its sanitizers, and spin, for `make test`; also hipcc if apt has
-#          it (without hipcc the HIP kernels are left out)
+#   test   all of that, and GoogleTest, clang with its sanitizers, and spin, for `make test`; also hipcc and lld if apt
+#          has them (without hipcc the HIP kernels are left out; without lld the tests take longer to link)
 # A tool that was installed by other means than apt is used as it is.
 set -euo pipefail
 . "$(dirname "$0")/step.sh"
@@ -67,6 +67,7 @@ find_missing() {
     want spin has spin
     want libclang-rt has_fuzzer
     wish hipcc has hipcc
+    wish lld has ld.lld
   fi
 }
 

@@ -33,8 +33,8 @@ OLDER_RELEASES_MEET = {
         "versions", "whole_loads",
     ),
     "0.31": (
-        "connector_scheduler", "every_state", "failed_loads", "kv_events", "plugin", "preflight", "random_lives",
-        "start_up", "versions", "whole_loads",
+        "connector_scheduler", "every_state", "failed_loads", "kv_events", "preflight", "random_lives", "start_up",
+        "versions", "whole_loads",
     ),
 }  # fmt: skip
 OLDER_RELEASES_SEEDS = "not random_lives or sync-0 or with_priorities and (plain-0 or hybrid-0)"

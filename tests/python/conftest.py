@@ -22,11 +22,17 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "fak
 from harness import ToyEngine, ToySpec, expected_tokens  # noqa: E402
 from kvferry import recordings  # noqa: E402
 from scenarios import PROMPTS, Make  # noqa: E402
+from seeds import is_played  # noqa: E402
 
 # What is imported is no garbage: vLLM's modules are a million objects, and lives collect often.
 gc.collect()
 gc.freeze()
 atexit.register(gc.unfreeze)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave out the random lives that only long runs play."""
+    items[:] = [item for item in items if not hasattr(item, "callspec") or is_played(item.name, item.callspec.params)]
 
 
 @pytest.fixture(scope="session", autouse=True)

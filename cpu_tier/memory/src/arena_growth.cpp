@@ -53,6 +53,7 @@ std::optional<ArenaReport> ArenaGrowth::last_report() const {
 
 void ArenaGrowth::close() {
   thread_.request_stop();
+  KVFERRY_PAUSE_POINT("arena.close");
   {
     MutexLock lock(mutex_);
     woken_.notify_all();

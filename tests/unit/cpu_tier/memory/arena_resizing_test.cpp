@@ -323,15 +323,15 @@ TEST_F(ArenaResizingTest, ClosesAtEachPointOfAnOrder) {
       reached.count_down();
       closing.wait();
     });
+    test_hooks::on_pause("arena.close", [&] {
+      if (!closing.try_wait()) closing.count_down();
+    });
     ArenaGrowth growth(*arena);
     const bool is_retirement = one.change == ArenaChange::kRetire;
     growth.order({one.change, is_retirement ? piece(1) : piece(0)});
     growth.order({ArenaChange::kRetire, piece(3)});
     reached.wait();
-    std::thread closer([&] { growth.close(); });
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    closing.count_down();
-    closer.join();
+    growth.close();
     EXPECT_EQ(growth.take_ends().size(), one.ends ? 1U : 0U) << one.point;
     const std::uint32_t pieces = kPieces - 1 + (one.ends ? (is_retirement ? -1 : 1) : 0);
     EXPECT_EQ(arena->num_usable(), pieces * kOfPiece) << one.point;
