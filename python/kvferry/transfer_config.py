@@ -17,13 +17,14 @@ ROLE = "kv_both"
 # Its configuration holds those of several others.
 _MULTI = "MultiConnector"
 _EXTRA = "kv_connector_extra_config"
-# Of every release; vLLM itself refuses others.
+# Those that every release knows; vLLM itself refuses a key that it does not know.
 _KEYS = (
     "kv_connector", "kv_role", _EXTRA, "kv_connector_module_path", "kv_load_failure_policy", "engine_id",
     "kv_buffer_device", "kv_port", "enable_permute_local_kv",
 )  # fmt: skip
-# Of releases before 0.32.
+# Those that only releases before 0.32 know.
 _OLD_KEYS = ("kv_buffer_size", "kv_rank", "kv_parallel_size", "kv_ip")
+_ROLES = (ROLE, "kv_producer", "kv_consumer")
 _POLICIES = ("fail", "recompute")
 
 
@@ -77,7 +78,7 @@ def part_of_kvferry(given: Mapping[str, Any], vllm_version: str | None) -> Mappi
     """
     refuse_unknown_keys(WHERE, given, keys_of(vllm_version))
     if given.get("kv_connector") == _MULTI:
-        _check_choice(given, "kv_role", (ROLE, "kv_producer", "kv_consumer"), f"set it to {ROLE!r}")
+        _check_choice({"kv_role": None, **given}, "kv_role", _ROLES, f"set it to {ROLE!r}")
         return _part_of_child(given, vllm_version)
     connector = given.get("kv_connector")
     if connector != CONNECTOR:

@@ -154,6 +154,8 @@ def test_a_child_of_several_connectors_is_checked_too(model: str) -> None:
         with pytest.raises(ConfigError) as refused:
             start(model, argument)
         assert judge(json.dumps(argument), 1).refusal == str(refused.value)
+    without_role = {key: value for key, value in several(whole()).items() if key != "kv_role"}
+    assert "kv_role is None" in judge(json.dumps(without_role), 1).refusal
     without = several({"kv_connector": "OffloadingConnector", "kv_role": "kv_both"})
     assert "add it" in judge(json.dumps(without), 1).refusal
 
