@@ -121,7 +121,7 @@ def test_hits_are_as_long_as_vllm_would_find_them(make: Make, pattern: str, num_
         if "s" in pattern:
             # States are few and small: four layers of 64 bytes.
             spec |= RECURRENT | {"retention_interval": None}
-            tier_bytes = 10 * 4 * 64 if pattern == "s" else 12 * 6144
+            tier_bytes = 16 * 4 * 64 if pattern == "s" else 12 * 6144
         spec["layer_pattern"] = pattern
         # A block has as many more tokens, and each rank as many bytes of it as without.
         spec |= {"num_context_ranks": num_ranks, "world_size": num_ranks, "max_model_len": num_ranks * 200}
