@@ -174,8 +174,11 @@ def pytest(stage: str, *options: str, **extra_env: str) -> Tally:
 
 
 def python(stage: str, *options: str, **extra_env: str) -> Tally:
-    """Run Python tests without an engine, in a process more than there are cores."""
-    return pytest(stage, "-n", NUM_TEST_JOBS, *options, **extra_env)
+    """Run Python tests without an engine, in a process more than there are cores.
+
+    Tests with the same expensive fixture have a mark, xdist_group, that keeps them in one process.
+    """
+    return pytest(stage, "-n", NUM_TEST_JOBS, "--dist", "loadgroup", *options, **extra_env)
 
 
 def site(release: str) -> str:

@@ -105,6 +105,35 @@ std::size_t bytes_in_row(std::uint64_t offset, std::size_t size) {
   return std::min(kRowBytes - offset % kRowBytes, size);
 }
 
+constexpr std::size_t kLine = 64;
+
+/// Copies a row and returns its sum without the row's factor.
+using RowCopy = std::uint64_t (*)(std::byte* to, const std::byte* row);
+
+/// Bypasses the caches. For processors with AVX2, and destinations at the border of a cache line.
+RowCopy row_streamer() { return has_avx512() ? &stream_row_avx512 : &stream_row_avx2; }
+
+/// Copies whole rows with `copy_row`, which reads each byte once, if it is not null. All else is
+/// copied and then summed, row by row, because a row is still in the cache then: without AVX-512
+/// that is faster than a loop that stores while it sums.
+std::uint64_t copy_rows_and_sum(std::byte* to, std::span<const std::byte> bytes,
+                                std::uint64_t offset, RowCopy copy_row) {
+  std::uint64_t sum = 0;
+  while (!bytes.empty()) {
+    const auto part = bytes.first(bytes_in_row(offset, bytes.size()));
+    bytes = bytes.subspan(part.size());
+    if (part.size() == kRowBytes && copy_row != nullptr) {
+      sum += copy_row(to, part.data()) * tag_row(offset / kRowBytes);
+    } else {
+      std::memcpy(to, part.data(), part.size());
+      sum += sum_in_row({to, part.size()}, offset, bytes.data());
+    }
+    offset += part.size();
+    to += part.size();
+  }
+  return sum;
+}
+
 }  // namespace
 
 std::uint64_t tag_sum(std::span<const std::byte> bytes, std::uint64_t offset) {
@@ -118,30 +147,21 @@ std::uint64_t tag_sum(std::span<const std::byte> bytes, std::uint64_t offset) {
   return sum;
 }
 
-// It goes row by row, because a row is still in the cache when it is summed. With AVX-512 it copies
-// and sums in one pass. Without, a copy is faster than a loop that stores while it sums.
 std::uint64_t copy_and_sum(std::byte* to, std::span<const std::byte> bytes, std::uint64_t offset) {
-  std::uint64_t sum = 0;
-  while (!bytes.empty()) {
-    const auto part = bytes.first(bytes_in_row(offset, bytes.size()));
-    bytes = bytes.subspan(part.size());
-    if (part.size() == kRowBytes && has_avx512()) {
-      sum += copy_row_avx512(to, part.data()) * tag_row(offset / kRowBytes);
-    } else {
-      std::memcpy(to, part.data(), part.size());
-      sum += sum_in_row({to, part.size()}, offset, bytes.data());
-    }
-    offset += part.size();
-    to += part.size();
-  }
-  return sum;
+  return copy_rows_and_sum(to, bytes, offset, has_avx512() ? &copy_row_avx512 : nullptr);
+}
+
+std::uint64_t copy_rows_streaming_and_sum(std::byte* to, std::span<const std::byte> bytes,
+                                          std::uint64_t offset) {
+  const bool rows_begin_lines = (reinterpret_cast<std::uintptr_t>(to) - offset) % kLine == 0;
+  if (!has_avx2() || !rows_begin_lines) return copy_and_sum(to, bytes, offset);
+  return copy_rows_and_sum(to, bytes, offset, row_streamer());
 }
 
 // Only whole lines of the destination are streamed before the end: the processor would write each
 // half of a line to memory by itself.
 std::uint64_t copy_streaming_and_sum(std::byte* to, std::span<const std::byte> bytes,
                                      std::uint64_t offset) {
-  constexpr std::size_t kLine = 64;
   const auto past_line = [to](std::size_t at) {
     return reinterpret_cast<std::uintptr_t>(to + at) % kLine;
   };
@@ -150,8 +170,7 @@ std::uint64_t copy_streaming_and_sum(std::byte* to, std::span<const std::byte> b
   for (std::size_t at = 0; at < bytes.size();) {
     const auto part = bytes.subspan(at, bytes_in_row(offset + at, bytes.size() - at));
     if (part.size() == kRowBytes && has_avx2() && past_line(at) == 0) {
-      const auto stream_row = has_avx512() ? &stream_row_avx512 : &stream_row_avx2;
-      sum += stream_row(to + at, part.data()) * tag_row((offset + at) / kRowBytes);
+      sum += row_streamer()(to + at, part.data()) * tag_row((offset + at) / kRowBytes);
       at += part.size();
       num_copied = at;
       continue;

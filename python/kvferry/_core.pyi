@@ -94,9 +94,9 @@ class SchedulerEngine:
         """
         Drops everything. Idempotent.
         """
-    def fold(self, reports: list[bytes]) -> tuple[list[str], list[str]]:
+    def fold(self, reports: list[bytes]) -> tuple[list[str], list[str], list[str]]:
         """
-        Applies the ranks' encoded reports. Call it once for each step's output, with an empty list if there are no reports, because time-outs count outputs. Returns two lists: request ids whose load has ended, which the engine has to be told; and request ids that ranks have reported but no request waits for, which the engine must not be told. Raises ProtocolError or TopologyError.
+        Applies the ranks' encoded reports. Call it once for each step's output, with an empty list if there are no reports, because time-outs count outputs. Returns three lists: request ids whose load has ended, which the engine has to be told; request ids that ranks have reported but no request waits for, which the engine must not be told; and warnings for the user's log since the last call, in full sentences. Raises ProtocolError or TopologyError.
         """
     def is_busy(self) -> bool:
         """
@@ -176,10 +176,6 @@ class SchedulerEngine:
     def take_tier_changes(self, most: typing.SupportsInt | typing.SupportsIndex) -> list[tuple[bool, int, bytes, int]]:
         """
         Returns the blocks of a shared tier that can be loaded since the last call, and those that cannot be loaded any more, whichever engine stored them: (whether it can be loaded, KV cache group, block hash, slot). Two slots can hold the same hash. Returns about `most` changes at most; if there are fewer, every slot was checked. Empty without a shared tier. One thread at a time can call it, but not during or after close().
-        """
-    def take_warnings(self) -> list[str]:
-        """
-        Returns what the user should read in the log, since the last call; in full sentences.
         """
     def tier_size(self) -> tuple[dict[str, int], list[int], str]:
         """

@@ -101,10 +101,11 @@ void bind_scheduler_engine(py::module_& module) {
            "rank.")
       .def("fold", &PySchedulerEngine::fold, py::arg("reports"),
            "Applies the ranks' encoded reports. Call it once for each step's output, with an empty "
-           "list if there are no reports, because time-outs count outputs. Returns two lists: "
-           "request ids whose load has ended, which the engine has to be told; and request ids "
-           "that ranks have reported but no request waits for, which the engine must not be told. "
-           "Raises ProtocolError or TopologyError.")
+           "list if there are no reports, because time-outs count outputs. Returns three lists: "
+           "request ids whose load has ended, which the engine has to be told; request ids that "
+           "ranks have reported but no request waits for, which the engine must not be told; and "
+           "warnings for the user's log since the last call, in full sentences. Raises "
+           "ProtocolError or TopologyError.")
       .def("on_finished", &PySchedulerEngine::on_finished, py::arg("request_id"),
            py::arg("num_tokens") = 0,
            "Releases everything that the request holds. `num_tokens`: tokens of the request that "
@@ -123,8 +124,6 @@ void bind_scheduler_engine(py::module_& module) {
           "tier_size", &PySchedulerEngine::tier_size,
           "Returns the size of the tier and its target, in chunks, with whether the next steps "
           "change it; the ranks that have not executed their orders yet; and why a rank could not.")
-      .def("take_warnings", &PySchedulerEngine::take_warnings,
-           "Returns what the user should read in the log, since the last call; in full sentences.")
       .def("take_key_events", &PySchedulerEngine::take_key_events,
            "Returns the blocks that can be loaded since the last call, and those that cannot be "
            "loaded any more, in order: (whether it can be loaded, KV cache group, block hash). "

@@ -227,12 +227,11 @@ py::bytes PySchedulerEngine::build_plan(py::handle scheduler_output) {
   return py::bytes(engine().finish_plan());
 }
 
-std::pair<std::vector<std::string>, std::vector<std::string>> PySchedulerEngine::fold(
-    const BytesList& reports) {
+PySchedulerEngine::Folded PySchedulerEngine::fold(const BytesList& reports) {
   std::vector<std::span<const std::byte>> encoded;
   for (const py::handle report : reports) encoded.push_back(bytes_of(report));
   connector::FoldResult result = engine().fold(encoded);
-  return {std::move(result.ended), std::move(result.stale)};
+  return {std::move(result.ended), std::move(result.stale), engine().take_warnings()};
 }
 
 void PySchedulerEngine::on_finished(const py::str& request_id, std::uint32_t num_tokens) {
@@ -276,8 +275,6 @@ std::uint32_t PySchedulerEngine::num_slots() const { return engine().num_slots()
 std::uint32_t PySchedulerEngine::max_slots() const { return engine().max_slots(); }
 
 bool PySchedulerEngine::is_busy() const { return engine().is_busy(); }
-
-std::vector<std::string> PySchedulerEngine::take_warnings() { return engine().take_warnings(); }
 
 template <class Visit>
 void PySchedulerEngine::visit_figures(Visit visit) const {

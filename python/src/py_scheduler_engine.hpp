@@ -53,14 +53,16 @@ class PySchedulerEngine {
                     const py::typing::Tuple<py::object, py::ellipsis>& blocks,
                     std::uint32_t num_external_tokens);
   py::bytes build_plan(py::handle scheduler_output);
-  std::pair<std::vector<std::string>, std::vector<std::string>> fold(const BytesList& reports);
+  /// Ended loads, stale ones, and warnings.
+  using Folded =
+      std::tuple<std::vector<std::string>, std::vector<std::string>, std::vector<std::string>>;
+  Folded fold(const BytesList& reports);
   void on_finished(const py::str& request_id, std::uint32_t num_tokens);
   void reset_cache();
   void change_weights(std::uint64_t weights, bool forget_old);
   std::vector<std::tuple<bool, std::uint32_t, py::bytes>> take_key_events();
   std::vector<std::tuple<bool, std::uint32_t, py::bytes, std::uint64_t>> take_tier_changes(
       std::size_t most);
-  std::vector<std::string> take_warnings();
   [[nodiscard]] Figures snapshot() const;
   /// The figures of snapshot() that have changed since the last call; at first all.
   [[nodiscard]] Figures take_changes();

@@ -111,6 +111,8 @@ def deaths(runner: EngineRunner) -> dict[str, Death]:
         extra: dict[str, Any] = {
             "cpu_bytes_to_use": 256 * runner.block_bytes,
             "host_link": {direction: STALLED_GB_S},
+            # vLLM may kill the engine's process too, before it ends by itself. What that recorded stays on purpose.
+            "recorder_bytes": 0,
         }
         kill = {
             "op": "kill_worker_during_transfer",

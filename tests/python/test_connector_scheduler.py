@@ -341,7 +341,7 @@ def test_engine_gets_the_ends_that_it_waits_for_and_no_other(make: Make, monkeyp
     side = make().scheduler.connector.scheduler_side
 
     def after_fold(received: set[str] | None, ended: list[str], stale: list[str]) -> set[str] | None:
-        monkeypatch.setattr(side, "_fold", lambda reports: (ended, stale))
+        monkeypatch.setattr(side, "_fold", lambda reports: (ended, stale, []))
         output = KVConnectorOutput(finished_recving=received, kv_connector_worker_meta=KvFerryWorkerMetadata([b"r"]))
         side.on_worker_output(output)
         return output.finished_recving

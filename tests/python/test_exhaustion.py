@@ -101,6 +101,7 @@ def references(tmp_path_factory: pytest.TempPathFactory) -> Callable[[bool, Mode
     return run
 
 
+@pytest.mark.xdist_group("references")
 @pytest.mark.parametrize("lag", [1, 4, 12, 1000])
 @pytest.mark.parametrize("model", LONG_MODELS)
 def test_two_long_requests_take_their_steps_however_late_their_stores_end(

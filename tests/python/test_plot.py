@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """``kvferry plot`` on reports that the real kvferry-bench and kvferry-lab wrote, and on files that are none."""
 
+import io
 import json
 import os
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from kvferry.bench.figures import FIGURES, figure_of
 from kvferry.bench.report import read_report
+from kvferry.cli.app import main
 from kvferry.errors import ConfigError
 
 PROGRAMS = Path(os.environ.get("KVFERRY_BENCH_PROGRAMS") or Path(__file__).resolve().parents[2] / "build/wheel/bench")
@@ -37,8 +41,16 @@ def report(request, tmp_path_factory):
 
 
 def kvferry(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    program = Path(sys.executable).with_name("kvferry")
-    return subprocess.run([program, *arguments], capture_output=True, text=True, check=False)
+    """Run the command in this process: another one would import matplotlib each time."""
+    words = ["kvferry", *map(str, arguments)]
+    out, err = io.StringIO(), io.StringIO()
+    with mock.patch.object(sys, "argv", words), redirect_stdout(out), redirect_stderr(err):
+        try:
+            main()
+            code = 0
+        except SystemExit as end:
+            code = int(end.code or 0)
+    return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
 
 
 def test_every_subcommand_has_a_picture_that_is_tried_here():

@@ -118,6 +118,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
     return {name: Ended(code, *texts) for name, code, texts in zip(ENDS, codes, said, strict=True)}
 
 
+@pytest.mark.xdist_group("ended")
 @pytest.mark.parametrize("end", ENDS)
 def test_process_ends_at_once_and_in_peace_with_stores_under_way(ended: dict[str, Ended], end: str) -> None:
     one = ended[end]

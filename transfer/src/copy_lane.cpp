@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "copy_lane.hpp"
 
+#include "kvferry/base/batch_copy.hpp"
 #include "kvferry/base/check.hpp"
 #include "kvferry/base/test_hooks.hpp"
 
@@ -86,9 +87,10 @@ void CopyLane::submit(Piece piece) {
   work.piece = std::move(piece);
   work.runs = coalesce_runs(work.piece);
   work.shape = {direction_, work.runs.size(), work.piece.bytes};
-  work.path = choose(work);
   work.is_checked =
       sums_ != nullptr && work.piece.kind == TransferKind::kLoad && sampler_.chooses(work.piece);
+  work.shape.is_best_scattered = work.is_checked && is_best_scattered(work.piece);
+  work.path = choose(work);
   waiting_.push_back(std::move(work));
   start_waiting();
 }
@@ -122,6 +124,14 @@ CopyPath CopyLane::choose(const InFlight& work) const {
     available.remove(CopyPath::kStaged);
   }
   return chooser_.choose(work.shape, available);
+}
+
+// One scatter is not shared by as many threads as one copy of all its runs, so short ones are not
+// worth it.
+bool CopyLane::is_best_scattered(const Piece& load) const {
+  if (!device_.traits().sums_at_copy_speed) return false;
+  if (load.bytes < BatchCopy::kSharedBytes) return true;
+  return load.bytes / slot_stretches(load).size() >= BatchCopy::kSharedBytes;
 }
 
 bool CopyLane::take_memory(InFlight& work) {

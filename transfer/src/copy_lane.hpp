@@ -114,6 +114,8 @@ class CopyLane {
     bool recorded = false;   ///< `end` marks the end of all its operations.
   };
 
+  /// CopyShape::is_best_scattered of a load that is checked.
+  [[nodiscard]] bool is_best_scattered(const Piece& load) const;
   /// Takes what is free of the staging memory and the sums that the piece needs. Returns whether it
   /// now has all of them.
   [[nodiscard]] bool take_memory(InFlight& work);

@@ -15,6 +15,8 @@ struct CopyShape {
   gpu::CopyDirection direction = gpu::CopyDirection::kDeviceToHost;
   std::size_t num_runs = 0;
   std::uint64_t total_bytes = 0;
+  /// A scatter would check these blocks as fast as copies move them without a check.
+  bool is_best_scattered = false;
 };
 
 /// The paths that a piece can take.

@@ -47,6 +47,7 @@ CopyPaths PathChooser::trusted(CopyPaths paths) const {
 CopyPath PathChooser::choose(const CopyShape& shape, const CopyPaths& offered) {
   KVFERRY_CHECK(shape.num_runs != 0, "a path is chosen for a piece of no runs");
   if (forced_ && offered.has(*forced_)) return *forced_;
+  if (shape.is_best_scattered && offered.has(CopyPath::kKernel)) return CopyPath::kKernel;
   const CopyPaths available = trusted(offered);
   MutexLock lock(mutex_);
   State& state = state_of(class_of(shape));

@@ -21,7 +21,8 @@ namespace kvferry::transfer {
 /// (path_model.hpp), or a moving average of the device times of real pieces. The highest rate wins.
 /// Every kExploreEvery-th choice of a class takes the path that was measured least, unless its rate
 /// is hopeless compared with the best: a measured rate can be out of date, and a default can be
-/// wrong. Deterministic. Thread-safe; the transfer thread calls choose() and learn().
+/// wrong. CopyShape::is_best_scattered goes before all rates. Deterministic. Thread-safe; the
+/// transfer thread calls choose() and learn().
 class PathChooser {
  public:
   /// One choice in this many explores. With kHopeless, that costs at most 1/64 of the throughput.

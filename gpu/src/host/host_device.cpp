@@ -56,8 +56,11 @@ class HostDevice final : public Device {
   }
 
   [[nodiscard]] DeviceTraits traits() const override {
-    return {
-        .family = DeviceFamily::kHost, .max_batch_runs = kMaxBatchRuns, .has_pack_kernels = true};
+    return {.family = DeviceFamily::kHost,
+            .max_batch_runs = kMaxBatchRuns,
+            .has_pack_kernels = true,
+            // The simulated link knows copies only.
+            .sums_at_copy_speed = !context_->link.touches_copies()};
   }
   [[nodiscard]] MemoryInfo memory_info() const override { return host_memory_info(); }
   [[nodiscard]] std::optional<DeviceLoss> lost() const override { return context_->loss->loss(); }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "host/host_runner.hpp"
 
+#include "kvferry/base/streaming_copy.hpp"
 #include "kvferry/base/test_hooks.hpp"
 #include "kvferry/gpu/tag_sum.hpp"
 
@@ -37,8 +38,17 @@ std::pair<OperationInfo::Kind, const char*> described(PackWay way) {
   return {OperationInfo::Kind::kSum, "sum"};
 }
 
+std::uint64_t bytes_of(const PackOperation& pack) {
+  return pack.blocks.size() * pack.geometry.packed_bytes;
+}
+
+/// Whether its stores bypass the caches. What a gather packs is copied soon.
+bool streams(const PackOperation& pack) {
+  return pack.way == PackWay::kScatter && bytes_of(pack) >= BatchCopy::kStreamingBytes;
+}
+
 /// Moves the `index`-th block of the operation, piece by piece, and adds its sum.
-void pack_block(const PackOperation& pack, std::size_t index) {
+void pack_block(const PackOperation& pack, std::size_t index, bool streams) {
   const BlockGeometry& geometry = pack.geometry;
   std::uint64_t sum = 0;
   for (std::size_t i = 0; i < geometry.fragments.size(); ++i) {
@@ -52,7 +62,9 @@ void pack_block(const PackOperation& pack, std::size_t index) {
     if (pack.way == PackWay::kSum) {
       sum += tag_sum(from, offset);
     } else if (pack.sums != 0) {
-      sum += copy_and_sum(to, from, offset);
+      sum += (streams ? &copy_rows_streaming_and_sum : &copy_and_sum)(to, from, offset);
+    } else if (streams) {
+      copy_streaming(to, from.data(), bytes);
     } else {
       std::memcpy(to, from.data(), bytes);
     }
@@ -61,6 +73,23 @@ void pack_block(const PackOperation& pack, std::size_t index) {
   auto* const sums = reinterpret_cast<std::uint64_t*>(at(pack.sums));
   // Streams may add to one sum, as the threads of a device do.
   std::atomic_ref(sums[index]).fetch_add(sum, std::memory_order_relaxed);
+}
+
+/// Moves the blocks of an operation, with the team's help where it pays.
+void pack_blocks(CopyTeam& team, const PackOperation& pack) {
+  const std::size_t num_blocks = pack.blocks.size();
+  const bool is_shared = bytes_of(pack) >= BatchCopy::kSharedBytes;
+  // Threads that have no part left wait for the others, so the parts are small.
+  constexpr std::size_t kPartsPerThread = 8;
+  const std::size_t num_parts =
+      is_shared ? std::min(num_blocks, kPartsPerThread * team.num_threads()) : 1;
+  team.run(static_cast<std::uint32_t>(num_parts), [&](std::uint32_t part) {
+    const std::size_t end = num_blocks * (part + 1) / num_parts;
+    for (std::size_t i = num_blocks * part / num_parts; i < end; ++i) {
+      pack_block(pack, i, streams(pack));
+    }
+    if (streams(pack)) finish_streaming();
+  });
 }
 
 }  // namespace
@@ -120,23 +149,22 @@ void HostRunner::inject(const CopyOperation& copy, std::uint64_t end) {
 
 // A scatter that reads host memory gets what the injector makes of it.
 void HostRunner::inject(const PackOperation& pack) {
-  const std::uint64_t block_bytes = pack.geometry.packed_bytes;
-  const std::uint64_t bytes = pack.blocks.size() * block_bytes;
+  const std::uint64_t bytes = bytes_of(pack);
   PackOperation injected = pack;
   if (pack.way == PackWay::kGather) {
-    context_.injector->know_blocks(pack.packed, pack.blocks.size(), block_bytes);
+    context_.injector->know_blocks(pack.packed, pack.blocks.size(), pack.geometry.packed_bytes);
   } else if (pack.way == PackWay::kScatter && context_.registrations.has(pack.packed)) {
     arrived_.resize(std::max<std::size_t>(arrived_.size(), bytes));
     injected.packed = reinterpret_cast<std::uintptr_t>(arrived_.data());
     const CopyRun run{.destination = injected.packed, .source = pack.packed, .bytes = bytes};
     context_.injector->copy(InjectionWay::kFromTier, {&run, 1});
   }
-  for (std::size_t i = 0; i < pack.blocks.size(); ++i) pack_block(injected, i);
+  pack_blocks(*context_.team, injected);
 }
 
 void HostRunner::perform(const PackOperation& pack) {
   const auto [kind, name] = described(pack.way);
-  bool fails = intercepted({kind, pack.blocks.size() * pack.geometry.packed_bytes}).fail;
+  bool fails = intercepted({kind, bytes_of(pack)}).fail;
   KVFERRY_PAUSE_POINT("gpu.host.pack");
   if (KVFERRY_FAULT_POINT("gpu.host.pack")) fails = true;
   const std::shared_lock touching(context_.touching);
@@ -146,7 +174,7 @@ void HostRunner::perform(const PackOperation& pack) {
     return;
   }
   if (context_.injector != nullptr) return inject(pack);
-  for (std::size_t i = 0; i < pack.blocks.size(); ++i) pack_block(pack, i);
+  pack_blocks(*context_.team, pack);
 }
 
 void HostRunner::perform(const FillOperation& fill) {

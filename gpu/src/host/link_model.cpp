@@ -53,6 +53,10 @@ bool LinkModel::simulated() const {
          options_.stall.count() > 0 || options_.order == LinkOrder::kShuffled;
 }
 
+bool LinkModel::touches_copies() const {
+  return simulated() || options_.fail_nth != 0 || options_.fail_probability > 0;
+}
+
 std::chrono::nanoseconds LinkModel::occupancy(std::uint64_t copy, CopyDirection direction,
                                               std::uint64_t bytes) const {
   const double rate = direction == CopyDirection::kHostToDevice ? options_.h2d_bytes_per_second

@@ -18,6 +18,8 @@ class LinkModel {
 
   /// Whether copies take turns and time at all.
   [[nodiscard]] bool simulated() const;
+  /// Whether it does anything to a copy: simulated(), or copies can fail.
+  [[nodiscard]] bool touches_copies() const;
   /// How long a copy occupies its direction of the link.
   [[nodiscard]] std::chrono::nanoseconds occupancy(std::uint64_t copy, CopyDirection direction,
                                                    std::uint64_t bytes) const;

@@ -50,6 +50,11 @@ logger = init_logger("vllm.kvferry")
 _MAX_LOAD_WAIT_S = 1.0
 
 
+def _log(warnings: list[str]) -> None:
+    for line in warnings:
+        logger.warning("kvferry: %s", line)
+
+
 class SchedulerSide:
     """Decides what is stored and loaded; used only by the engine's scheduler thread.
 
@@ -244,12 +249,12 @@ class SchedulerSide:
         ended: list[str] = []
         stale: list[str] = []
         if metadata is not None:
-            ended, stale = self._fold(metadata.reports)
+            ended, stale, warnings = self._fold(metadata.reports)
             self._has_folded = True
-            for line in self.engine.take_warnings():
-                logger.warning("kvferry: %s", line)
-        for request_id in (output.failed_recving or set()).difference(stale):
-            self._failed_loads.add(request_id)
+            _log(warnings)
+        if output.failed_recving:
+            for request_id in output.failed_recving.difference(stale):
+                self._failed_loads.add(request_id)
         for request_id in ended:
             has_succeeded = request_id not in self._failed_loads
             self._choice.on_load_ended(request_id, has_succeeded)
@@ -267,7 +272,8 @@ class SchedulerSide:
         about outputs without a report, which its time-outs count.
         """
         if not self._has_folded:
-            self._fold([])
+            *_, warnings = self._fold([])
+            _log(warnings)
         self._has_folded = False
         self._log_hits()
         return self._stats.take()

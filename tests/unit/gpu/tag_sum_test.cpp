@@ -119,7 +119,9 @@ TEST(TagSum, IsTheSameWithEveryInstructionSet) {
 }
 
 class TagSumOfACopy : public testing::TestWithParam<decltype(&copy_and_sum)> {};
-INSTANTIATE_TEST_SUITE_P(, TagSumOfACopy, testing::Values(&copy_and_sum, &copy_streaming_and_sum));
+INSTANTIATE_TEST_SUITE_P(, TagSumOfACopy,
+                         testing::Values(&copy_and_sum, &copy_rows_streaming_and_sum,
+                                         &copy_streaming_and_sum));
 
 TEST_P(TagSumOfACopy, IsThatOfWhatIsCopied) {
   std::mt19937_64 random(7);

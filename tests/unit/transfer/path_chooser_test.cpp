@@ -73,6 +73,17 @@ TEST(PathChooser, FewBytesAreNotWorthTwoSubmissions) {
   EXPECT_EQ(chooser.choose(shape(kLoad, 16, 8 * kKiB), kAll), CopyPath::kKernel);
 }
 
+TEST(PathChooser, WhatIsBestScatteredIsScattered) {
+  PathChooser chooser(kHost, std::nullopt);
+  CopyShape large = shape(kLoad, 100, 1024 * kKiB);
+  EXPECT_EQ(chooser.choose(large, kAll), CopyPath::kBatch);
+  large.is_best_scattered = true;
+  EXPECT_EQ(chooser.choose(large, kAll), CopyPath::kKernel);
+  EXPECT_EQ(chooser.choose(large, kCalls), CopyPath::kBatch);
+  PathChooser forced(kHost, CopyPath::kPerRun);
+  EXPECT_EQ(forced.choose(large, kAll), CopyPath::kPerRun);
+}
+
 TEST(PathChooser, ForcedPathIsTakenWhereverThePieceCanGoIt) {
   PathChooser chooser(kCuda90, CopyPath::kKernel);
   const CopyShape large = shape(kLoad, 100, 1024 * kKiB);

@@ -77,11 +77,10 @@ Rig::Rig(const RigOptions& options) {
     slot_bytes = std::max(slot_bytes, count * packed_bytes);
     geometries.push_back(gpu::make_block_geometry(std::move(fragments), options.num_blocks));
   }
-  // The smallest registrations there are: with 192-byte slots, one per 64 slots.
   arena = std::make_unique<cpu_tier::Arena>(
       *device, slot_bytes, options.num_slots,
-      cpu_tier::ArenaOptions{.pinned_piece_bytes = 1,
-                             .max_registration_bytes = 1,
+      cpu_tier::ArenaOptions{.pinned_piece_bytes = options.registration_bytes,
+                             .max_registration_bytes = options.registration_bytes,
                              .tags_per_chunk = options.tags ? most_slots : 0});
   const bool own_stream =
       options.make_device != nullptr || options.compute == RigOptions::Compute::kThread;

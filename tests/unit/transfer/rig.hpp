@@ -41,6 +41,9 @@ struct RigOptions {
   std::vector<std::vector<std::uint64_t>> fragment_bytes = {};
   std::uint32_t num_blocks = 64;
   std::uint32_t num_slots = 160;
+  /// Of one registration of the arena; the default is the smallest there is: with 192-byte slots,
+  /// one per 64 slots.
+  std::uint64_t registration_bytes = 1;
   /// By class, whose slots then share chunks, of which there are num_slots; empty: all classes have
   /// the arena's own slots.
   std::vector<std::uint32_t> slots_per_chunk = {};

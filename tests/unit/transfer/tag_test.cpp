@@ -190,6 +190,62 @@ TEST_P(TagTest, LoadsWaitForPlacesOfSums) {
   for (const Completion& end : ends) EXPECT_EQ(end.outcome, Outcome::kDone) << end.reason;
 }
 
+/// Nobody forces a path here.
+class CheckedPathTest : public TransferTest {
+ protected:
+  static RigOptions options() {
+    RigOptions options{.fragment_bytes = {{64 << 10}},
+                       .registration_bytes = 64 << 20,
+                       .transfer = {.staging_bytes = 8 << 20, .verify = Verification::kAll},
+                       .tags = true};
+    options.transfer.piece_bytes = 4 << 20;
+    return options;
+  }
+  /// Stores blocks into these slots, loads them, and returns how many scatters that took.
+  static std::uint64_t num_scatters(const RigOptions& options, std::uint32_t slot_step) {
+    Rig rig(options);
+    std::vector<BlockSlot> blocks = blocks_to_slots(0, 0, 40);
+    for (BlockSlot& block : blocks) {
+      block.slot = SlotId(slot_step * block.block.value());
+      block.identity = 1 + block.slot.value();
+      rig.write_block(SlabClassId(0), block.block, block.identity);
+    }
+    EXPECT_EQ(rig.store(1, SlabClassId(0), blocks), blocks.size());
+    EXPECT_EQ(rig.finish_one().outcome, Outcome::kDone);
+    for (BlockSlot& block : blocks) rig.write_block(SlabClassId(0), block.block, 0);
+    rig.load(2, SlabClassId(0), blocks);
+    EXPECT_EQ(rig.finish_one().outcome, Outcome::kDone);
+    for (const BlockSlot& block : blocks) {
+      EXPECT_EQ(rig.block(SlabClassId(0), block.block), pattern_bytes(block.identity, 64 << 10));
+    }
+    return rig.valve.num_arrived(Kind::kScatter);
+  }
+};
+
+TEST_F(CheckedPathTest, ConsecutiveSlotsAreCheckedWhileTheyAreScattered) {
+  EXPECT_EQ(num_scatters(options(), 1), 1U);
+}
+
+// Scatters of one block each would not be shared by threads.
+TEST_F(CheckedPathTest, ScatteredSlotsAreCopiedAndThenChecked) {
+  EXPECT_EQ(num_scatters(options(), 3), 0U);
+}
+
+TEST_F(CheckedPathTest, WhatIsNotCheckedIsCopied) {
+  RigOptions unchecked = options();
+  unchecked.transfer.verify = Verification::kOff;
+  EXPECT_EQ(num_scatters(unchecked, 1), 0U);
+}
+
+// The simulated link does not know of scatters.
+TEST_F(CheckedPathTest, OnASimulatedLinkLoadsAreCopies) {
+  RigOptions linked = options();
+  linked.link.latency = std::chrono::microseconds(1);
+  EXPECT_EQ(num_scatters(linked, 1), 0U);
+  linked.link = {.fail_probability = 1e-9};
+  EXPECT_EQ(num_scatters(linked, 1), 0U);
+}
+
 class SampledTagTest : public TagTest {
  protected:
   SampledTagTest() : TagTest(Verification::kSampled) {}

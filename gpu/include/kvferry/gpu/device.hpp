@@ -80,6 +80,9 @@ struct DeviceTraits {
   bool batches_by_default = true;
   /// 0 on the host back end.
   std::uint32_t num_multiprocessors = 0;
+  /// Whether a scatter from host memory that sums is as fast as a copy that does not. Then a load
+  /// that is checked is best a scatter. True on the host back end without a simulated link.
+  bool sums_at_copy_speed = false;
 };
 
 /// unrecorded -> pending -> done | failed. `kFailed`: an operation of the stream between the

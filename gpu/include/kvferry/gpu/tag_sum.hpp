@@ -24,8 +24,14 @@ namespace kvferry::gpu {
 /// written. Each byte is read from memory once.
 [[nodiscard]] std::uint64_t copy_and_sum(std::byte* to, std::span<const std::byte> bytes,
                                          std::uint64_t offset);
-/// The same with stores that bypass the caches, as copy_streaming() (base/streaming_copy.hpp), and
-/// with the sum of what was read.
+/// The same, but whole rows, 4096 bytes of the packed block, bypass the caches if each row begins a
+/// cache line at its destination and the processor has AVX2. finish_streaming()
+/// (base/streaming_copy.hpp) comes before other threads may read them.
+[[nodiscard]] std::uint64_t copy_rows_streaming_and_sum(std::byte* to,
+                                                        std::span<const std::byte> bytes,
+                                                        std::uint64_t offset);
+/// The same with stores that all bypass the caches, as copy_streaming() (base/streaming_copy.hpp),
+/// and with the sum of what was read.
 [[nodiscard]] std::uint64_t copy_streaming_and_sum(std::byte* to, std::span<const std::byte> bytes,
                                                    std::uint64_t offset);
 
