@@ -97,7 +97,10 @@ def test_a_forked_child_does_not_keep_an_engine_alive(tmp_path: Path) -> None:
     script = (
         "import os, sys, time; from kvferry.engines import EngineFile, TierState;"
         "file = EngineFile(sys.argv[1]); file.say(TierState(1, 'm', 1, 1, 1));"
-        "child = os.fork() or time.sleep(60); print(child, flush=True); os._exit(0)"
+        "read, write = os.pipe(); child = os.fork();"
+        # The child lets go of the file at its start.
+        "child or os.write(write, b'x') and time.sleep(60); os.read(read, 1);"
+        "print(child, flush=True); os._exit(0)"
     )
     with subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None

@@ -21,6 +21,11 @@ class GrowthReport:
     engine_tokens
         Tokens that the engine's own KV cache holds, of the same prompts; 0: not known.
 
+    Attributes
+    ----------
+    num_slots
+        Slots that were ready at the last call of `lines`.
+
     """
 
     def __init__(self, planned_slots: int, planned_bytes: int, planned_tokens: int, engine_tokens: int) -> None:
@@ -28,7 +33,7 @@ class GrowthReport:
         self._planned_bytes = planned_bytes
         self._planned_tokens = planned_tokens
         self._engine_tokens = engine_tokens
-        self._num_slots = 0
+        self.num_slots = 0
 
     def lines(self, num_slots: int, max_slots: int) -> Iterator[str]:
         """Yield what is new.
@@ -41,7 +46,7 @@ class GrowthReport:
             Slots that the tier will have.
 
         """
-        before, self._num_slots = self._num_slots, num_slots
+        before, self.num_slots = self.num_slots, num_slots
         if num_slots == before:
             return
         if before == 0 and max_slots < self._planned_slots:
@@ -52,8 +57,8 @@ class GrowthReport:
         yield self._ready() if tenths == 10 else f"kvferry: {10 * tenths} % of the tier is ready, {num_slots} blocks"
 
     def _ready(self) -> str:
-        num_bytes = self._planned_bytes * self._num_slots // self._planned_slots
-        num_tokens = self._planned_tokens * self._num_slots // self._planned_slots
+        num_bytes = self._planned_bytes * self.num_slots // self._planned_slots
+        num_tokens = self._planned_tokens * self.num_slots // self._planned_slots
         times = f", {times_of(num_tokens, self._engine_tokens)}" if self._engine_tokens else ""
         return f"kvferry {_core.__version__} ready: {format_size(num_bytes)} = {num_tokens:,} tokens{times}"
 

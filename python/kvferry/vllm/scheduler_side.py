@@ -259,8 +259,9 @@ class SchedulerSide:
             has_succeeded = request_id not in self._failed_loads
             self._choice.on_load_ended(request_id, has_succeeded)
             self._hits.on_load_ended(request_id, has_succeeded)
-        for line in self._growth.lines(self.engine.num_slots, self.engine.max_slots):
-            logger.info("%s", line)
+        if self.engine.num_slots != self._growth.num_slots:
+            for line in self._growth.lines(self.engine.num_slots, self.engine.max_slots):
+                logger.info("%s", line)
         if ended or stale:
             output.finished_recving = (output.finished_recving or set()).difference(stale).union(ended)
 
