@@ -31,7 +31,7 @@ def texts(of: Any) -> Iterator[str]:
 
 
 def test_brackets_of_help_texts_are_shown() -> None:
-    assert "pip install 'kvferry[plot]'" in run("plot", "--help")
+    assert "pip install '.[plot]'" in run("plot", "--help")
 
 
 def test_no_help_text_is_taken_for_markup() -> None:

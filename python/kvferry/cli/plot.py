@@ -31,7 +31,7 @@ def plot(
 ) -> None:
     """Draw the JSON reports of kvferry-bench and kvferry-lab, one picture for each report.
 
-    It needs matplotlib: pip install 'kvferry[plot]'.
+    It needs matplotlib: pip install '.[plot]'.
     """
     if output is not None and len(results) != 1:
         raise ConfigError(f"--output names one picture, but there are {len(results)} reports: leave it out")
@@ -63,7 +63,9 @@ def draw(report: BenchReport, picture: Path, picture_format: PictureFormat) -> N
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "matplotlib":
             raise
-        raise ConfigError("kvferry plot needs matplotlib: pip install 'kvferry[plot]'") from None
+        raise ConfigError(
+            "kvferry plot needs matplotlib: pip install '.[plot]' in kvferry's folder, or pip install matplotlib"
+        ) from None
     try:
         figure_of(report).savefig(picture, format=picture_format.value, bbox_inches="tight")
     except OSError as error:
