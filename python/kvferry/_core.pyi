@@ -15,6 +15,7 @@ __all__: list[str] = [
     "ObjectClient",
     "ProtocolError",
     "RecordedEvent",
+    "RecordedEvents",
     "Recording",
     "RecordingError",
     "RecordingFile",
@@ -393,6 +394,13 @@ class RecordedEvent:
         What it says, as recorder/event.hpp defines it.
         """
 
+class RecordedEvents:
+    """
+    An iterator over events of a recording.
+    """
+    def __iter__(self) -> RecordedEvents: ...
+    def __next__(self) -> RecordedEvent: ...
+
 class Recording:
     """
     Events that were read from a recording: a copy, which nothing overwrites.
@@ -402,6 +410,10 @@ class Recording:
     ) -> list[tuple[int, RecordedEvent]]:
         """
         Returns what was recorded about blocks: pairs of a key and an event of kind store, skipped, left or came, in their order. Of the words only a store's transfer and counts are left.
+        """
+    def each(self, kinds: collections.abc.Sequence[str]) -> RecordedEvents:
+        """
+        Iterates over the events of these kinds, in their order, of which Python holds one at a time. Raises ValueError for a kind that does not exist.
         """
     def save(self, path: str) -> None:
         """

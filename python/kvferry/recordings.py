@@ -81,26 +81,27 @@ def find(directory: str | None = None) -> list[Found]:
     """Find the recordings of this user's engines, those that still write first, then the newest first."""
     found = []
     for path in [*Path(directory or DIRECTORY).glob(f"{_PREFIX}*"), *dump_directory().glob(f"*{SUFFIX}")]:
-        with contextlib.suppress(Error, OSError):
+        # What another user put there is not looked at.
+        with contextlib.suppress(Error, OSError), _opened(path):
             found.append(look_at(path))
     return sorted(found, key=lambda each: (not each.is_alive, -each.began))
 
 
 def look_at(path: Path) -> Found:
-    """Say what is known of a recording.
+    """Say what is known of a recording, of any user: a dump is sent from one machine to another.
 
     Raises
     ------
     ResourceError
-        It cannot be opened, or other users can write it.
+        It cannot be read.
     RecordingError
         It is none.
 
     """
-    with _opened(path) as file:
-        is_alive = own_files.is_locked(file)
-        opened = _core.RecordingFile(str(path))
-        return Found(path, opened.pid, is_alive, opened.wall_ns / 1e9, named(opened.config).get("model", ""))
+    opened = _core.RecordingFile(str(path))
+    with open(path, "rb") as file:
+        is_alive = own_files.is_locked(file.fileno())
+    return Found(path, opened.pid, is_alive, opened.wall_ns / 1e9, named(opened.config).get("model", ""))
 
 
 def named(config: str) -> dict[str, str]:

@@ -13,7 +13,7 @@ from kvferry.recordings import named
 # Flags and layouts of events: recorder/event.hpp.
 _ID_AT = 3
 _MOST_ID_BYTES = 64
-_PENDING = 1
+PENDING = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Fate(enum.Enum):
     UNDER_WAY = "under way when the recording ends"
 
 
-_FATES = (Fate.LOADED, Fate.FAILED, Fate.ABORTED, Fate.STALE)
+FATES = (Fate.LOADED, Fate.FAILED, Fate.ABORTED, Fate.STALE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -292,7 +292,7 @@ class Stories:
                 answer = event
 
     def _lookup(self, asked: _core.RecordedEvent, answer: _core.RecordedEvent, missing: Iterable[Missing]) -> Lookup:
-        is_pending = bool(answer.flags & _PENDING)
+        is_pending = bool(answer.flags & PENDING)
         awaited = answer.words[2] & 0xFFFFFFFF if is_pending and len(answer.words) > 2 else 0
         local, tokens = halves(asked.words[1])
         return Lookup(
@@ -342,7 +342,7 @@ class Stories:
                 planned_ns=clock.at(planned.position) if planned else None,
                 ended_ns=clock.at(ended.position) if ended else None,
                 told_ns=clock.at(told.position) if told else None,
-                fate=_FATES[ended.flags] if ended else Fate.UNDER_WAY,
+                fate=FATES[ended.flags] if ended else Fate.UNDER_WAY,
             )
 
 

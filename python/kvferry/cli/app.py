@@ -12,7 +12,7 @@ from kvferry.cli.recorder import dump, replay, why
 from kvferry.cli.tier import tier
 from kvferry.cli.top import top
 from kvferry.cli.vllm_config import vllm_config
-from kvferry.errors import ConfigError, ResourceError
+from kvferry.errors import Error
 
 app = typer.Typer(
     name="kvferry",
@@ -47,6 +47,6 @@ def main() -> None:
     """Run the command that ``sys.argv`` names; ends the process."""
     try:
         app()
-    except (ConfigError, ResourceError) as error:
+    except Error as error:
         print(f"kvferry: {error}", file=sys.stderr)
         sys.exit(2)
