@@ -9,14 +9,16 @@ engine of this user starts, which moves it to the directory of dumps, or until `
 import contextlib
 import dataclasses
 import fcntl
+import json
 import os
 import secrets
 import shutil
 import time
 from pathlib import Path
+from typing import Any
 
 from kvferry import _core, own_files
-from kvferry.errors import Error, ResourceError
+from kvferry.errors import Error, RecordingError, ResourceError
 
 DIRECTORY = "/dev/shm"
 """The directory of recordings that are written."""
@@ -147,6 +149,43 @@ def dump(source: Path, target: Path | None = None) -> Path:
         target = directory / f"{stamp}-{source.name.removeprefix(_PREFIX).removesuffix(SUFFIX)}{SUFFIX}"
     recording.save(str(target))
     return target
+
+
+def books(path: Path) -> dict[str, Any]:
+    """Return what was under way at the end of a recording: the oldest requests, loads and stores, and the figures.
+
+    An engine records it when an error of the core ends it. Otherwise a replay finds it out.
+
+    Returns
+    -------
+    dict[str, Any]
+        What SchedulerEngine::books() (connector/scheduler) has; ``source``, which is ``recorded`` or ``replayed``;
+        ``error``, the error that ended the recording, or None; ``at``, when, in seconds since 1970.
+
+    Raises
+    ------
+    RecordingError
+        It is none; or the books are not in it, and it cannot be replayed.
+
+    """
+    file = _core.RecordingFile(str(path))
+    events = file.read()
+    recorded = events.last_text("books")
+    if recorded is not None:
+        position, text = recorded
+        source, error = "recorded", (events.last_text("threw") or (0, None))[1]
+    else:
+        position, source = events.end, "replayed"
+        try:
+            text, error = _core.replayed_books(str(path))
+        except RecordingError as why:
+            raise RecordingError(
+                f"{path} does not have the books, which an engine records when an error ends it, and a replay does not "
+                f"find them out: {why}"
+            ) from None
+    at_ns = events.times([position])[0]
+    at = (file.wall_ns + at_ns - file.steady_ns) / 1e9 if at_ns else None
+    return {"source": source, "error": error, "at": at, **json.loads(text)}
 
 
 def collect(directory: str | None = None) -> list[Path]:

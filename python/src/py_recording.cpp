@@ -7,12 +7,16 @@
 #include "kvferry/recorder/recording.hpp"
 #include "kvferry/recorder/saved_recording.hpp"
 
+#include "py_text.hpp"
+
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <tuple>
 #include <unordered_set>
@@ -171,6 +175,32 @@ replay_file(const std::string& path) {
   return {result.num_calls, result.num_events, std::move(difference), result.last_error};
 }
 
+std::tuple<std::string, std::optional<std::string>> replayed_books(const std::string& path) {
+  connector::ReplayResult result = connector::replay(Recording::from_file(path));
+  if (result.difference) {
+    throw recorder::RecordingError(
+        "a replay decides otherwise than what is recorded after " +
+        std::to_string(result.num_calls) +
+        " calls, so its books are others; `kvferry replay` shows where (" + path + ")");
+  }
+  return {std::move(result.books), std::move(result.last_error)};
+}
+
+/// The newest text of this kind, with its position.
+std::optional<std::pair<std::uint64_t, py::str>> last_text(const Recording& from,
+                                                           const std::string& name) {
+  const std::unordered_set<EventKind> kinds = kinds_of({name});
+  std::optional<std::pair<std::uint64_t, py::str>> found;
+  for (const Event& event : from) {
+    if (!kinds.contains(event.kind())) continue;
+    const auto bytes = std::as_bytes(event.words);
+    std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    text.resize(std::min(text.find('\0'), text.size()));
+    found.emplace(event.position, readable(text));
+  }
+  return found;
+}
+
 std::vector<std::string> texts(const Recording& from, std::size_t most) {
   std::vector<std::string> lines;
   std::size_t num_events = 0;
@@ -224,6 +254,9 @@ void bind_recording(py::module_& module) {
       .def("save", &recorder::save, py::arg("path"), py::call_guard<py::gil_scoped_release>(),
            "Writes it into a new file of the same format, which only this user can open. Raises "
            "ConfigError for a file that exists, ResourceError if it cannot be written.")
+      .def("last_text", &last_text, py::arg("kind"),
+           "Returns position and text of the newest event of a kind that has a text (threw, broken "
+           "invariant, books), or None. Raises ValueError for a kind that does not exist.")
       .def("texts", &texts, py::arg("most"), py::call_guard<py::gil_scoped_release>(),
            "Returns so many of the newest events, one line each.");
   module.def("replay_recording", &replay_file, py::arg("path"),
@@ -231,6 +264,12 @@ void bind_recording(py::module_& module) {
              "and of equal events; the first difference as its position, its call, what was "
              "recorded and what was replayed, or None; and the error in which the last call "
              "ended, or None. Raises RecordingError if the recording cannot be replayed.");
+  module.def(
+      "replayed_books", &replayed_books, py::arg("path"),
+      "Replays the recording, and returns what was under way at its end (SchedulerEngine::books(), "
+      "JSON; of a broken invariant, before the call that found it), and the error in which the "
+      "last "
+      "call ended, or None. Raises RecordingError if it cannot be replayed, or decides otherwise.");
   module.def("recorded_keys", &recorded_keys, py::arg("hashes"), py::arg("hash_bytes"),
              py::arg("group"), py::arg("weights"),
              "Returns, for each word of a 'hashes' event, the key of its block in a KV cache group "

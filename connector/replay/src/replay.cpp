@@ -43,6 +43,7 @@ class Replay {
       }
       run_call(call, at == recording_.end());
     }
+    result_.books = calls_.engine().books();
     return std::move(result_);
   }
 

@@ -47,6 +47,18 @@ class ReplayTest : public SchedulerTest {
     for (int i = 0; i < num_steps; ++i) step();
   }
   [[nodiscard]] Recording recorded() const { return Recording::from_bytes(recorder_->bytes()); }
+  /// What the last event says, if it has the books.
+  [[nodiscard]] std::string recorded_books() const {
+    std::string text;
+    const Recording recording = recorded();
+    for (const Event& event : recording) {
+      text.clear();
+      if (event.kind() != EventKind::kBooks) continue;
+      const auto bytes = std::as_bytes(event.words).first(event.number());
+      text.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    }
+    return text;
+  }
   /// The recording with one word changed, or from other words.
   [[nodiscard]] static Recording with(const Recording& of, std::uint64_t position,
                                       std::uint64_t mask) {
@@ -210,6 +222,7 @@ TEST_F(ReplayTest, ARandomLifeComesAgainEventForEvent) {
   EXPECT_FALSE(result.difference);
   EXPECT_EQ(result.num_events,
             static_cast<std::uint64_t>(std::distance(recording.begin(), recording.end())));
+  EXPECT_EQ(result.books, engine_->books());
   std::map<std::string, int> seen;
   for (const Event& event : recording) ++seen[recorder::name_of(event.kind())];
   for (const char* name :
@@ -287,6 +300,9 @@ TEST_F(ReplayTest, WhatACallThrewComesAgain) {
   EXPECT_FALSE(result.difference);
   ASSERT_TRUE(result.last_error);
   expect_named(*result.last_error, {"threw", "executed plan 1000"});
+  // A fold that throws changes nothing.
+  EXPECT_EQ(recorded_books(), engine_->books());
+  EXPECT_EQ(result.books, engine_->books());
 
   EXPECT_THROW(engine_->on_allocated("nobody", GroupBlocks{}, 4), ProtocolError);
   const std::vector<std::span<const BlockId>> three(3);
@@ -316,6 +332,10 @@ TEST_F(ReplayTest, ATimeOutComesAgainWithItsText) {
   EXPECT_FALSE(result.difference);
   ASSERT_TRUE(result.last_error);
   expect_named(*result.last_error, {"threw (class 3)", "rank 0, 1 of 2 has not ended"});
+  // The stores of lost ranks are in quarantine already.
+  expect_named(recorded_books(), {R"("state": "quarantined", "blocks": 3, "plan": )",
+                                  R"("num_silent_ranks": 2, "silent_ranks": [0, 1])"});
+  EXPECT_EQ(result.books, recorded_books());
 }
 
 TEST_F(ReplayTest, ABrokenInvariantThatStoppedTheProcessComesAgain) {
@@ -334,6 +354,8 @@ TEST_F(ReplayTest, ABrokenInvariantThatStoppedTheProcessComesAgain) {
   EXPECT_FALSE(result.difference) << result.difference->recorded << result.difference->replayed;
   ASSERT_TRUE(result.last_error);
   expect_named(*result.last_error, {"broken invariant", ".cpp:"});
+  EXPECT_EQ(recorded_books(), "");  // They could not be trusted.
+  expect_named(result.books, {R"("id": "a")", R"("state": "idle")"});
   is_shared_ = true;  // The child went on in the ring, and this process did not.
 }
 

@@ -31,6 +31,8 @@ struct ReplayResult {
   /// The error that the last call ended in, in both: what was thrown, or the broken invariant that
   /// stopped the recorded process.
   std::optional<std::string> last_error;
+  /// SchedulerEngine::books() at the end; of a broken invariant, before the call that found it.
+  std::string books;
 };
 
 /// Runs a new SchedulerEngine on the calls and answers of a recording, and compares each decision
