@@ -115,6 +115,24 @@ def named(config: str) -> dict[str, str]:
     return lines
 
 
+def configured_number(config: dict[str, str], name: str, default: int) -> int:
+    """Return a number of a recording's configuration (`named`).
+
+    Raises
+    ------
+    RecordingError
+        It is none.
+
+    """
+    try:
+        return int(config.get(name, default))
+    except ValueError:
+        raise RecordingError(
+            f"a recording is damaged: its configuration has {config[name]!r} as {name}, which is to be a number: copy "
+            "it again from where it was made"
+        ) from None
+
+
 def dump(source: Path, target: Path | None = None) -> Path:
     """Copy a recording, which may be written meanwhile, and return where the copy is.
 

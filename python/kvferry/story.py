@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from kvferry import _core
 from kvferry.block_history import FAILED, NOT_STORED, SKIPS, Clock, Histories, Reason, halves
 from kvferry.errors import ConfigError
-from kvferry.recordings import named
+from kvferry.recordings import configured_number, named
 
 # Flags and layouts of events: recorder/event.hpp.
 _ID_AT = 3
@@ -170,8 +170,8 @@ class Stories:
         self.file = file
         self._events = file.read()
         config = named(file.config)
-        self._hash_tokens = int(config.get("hash_tokens", "1"))
-        self._weights = int(config.get("weights", "0"))
+        self._hash_tokens = configured_number(config, "hash_tokens", 1)
+        self._weights = configured_number(config, "weights", 0)
         groups = [line.split() for line in file.config.splitlines() if line.startswith("group ")]
         self._hashes_per_block = [int(words[4]) for words in groups]
         self._arrivals = {event.number: event for event in self._events.select(["request"])}

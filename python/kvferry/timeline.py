@@ -18,7 +18,7 @@ from typing import Any
 from kvferry import _core
 from kvferry.block_history import FAILED, halves
 from kvferry.errors import ConfigError, ResourceError
-from kvferry.recordings import named
+from kvferry.recordings import configured_number, named
 from kvferry.story import FATES, PENDING, Fate, id_of
 
 _KINDS = [
@@ -105,7 +105,7 @@ class Timeline:
 
     def __init__(self, file: _core.RecordingFile) -> None:
         self._file = file
-        self._hash_tokens = int(named(file.config).get("hash_tokens", "1"))
+        self._hash_tokens = configured_number(named(file.config), "hash_tokens", 1)
         self._requests = _Track(_REQUESTS, file.steady_ns)
         self._loads = _Track(_LOADS, file.steady_ns)
         self._stores = _Track(_STORES, file.steady_ns)

@@ -282,10 +282,13 @@ void bind_recording(py::module_& module) {
            py::call_guard<py::gil_scoped_release>(),
            "Reads the events from this position on, which is the end of an earlier reading. If the "
            "result begins later, the engine has overwritten what is between.")
-      .def_property_readonly("version", [](const RecordingFile& of) { return of.head().version; })
+      .def_property_readonly("version",
+                             [](const RecordingFile& of) { return readable(of.head().version); })
       .def_property_readonly("pid", [](const RecordingFile& of) { return of.head().pid; })
-      .def_property_readonly("boot_id", [](const RecordingFile& of) { return of.head().boot_id; })
-      .def_property_readonly("config", [](const RecordingFile& of) { return of.head().config; })
+      .def_property_readonly("boot_id",
+                             [](const RecordingFile& of) { return readable(of.head().boot_id); })
+      .def_property_readonly("config",
+                             [](const RecordingFile& of) { return readable(of.head().config); })
       .def_property_readonly("ring_bytes",
                              [](const RecordingFile& of) { return of.head().ring_bytes; })
       .def_property_readonly(

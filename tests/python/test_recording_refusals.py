@@ -57,6 +57,10 @@ def other_event(path: Path) -> None:
     path.write_bytes(content)
 
 
+def other_number(path: Path) -> None:
+    path.write_bytes(path.read_bytes().replace(b"hash_tokens 16", b"hash_tokens \xff6", 1))
+
+
 def unlinked(path: Path) -> None:
     path.unlink()
 
@@ -95,6 +99,19 @@ SPOILED: dict[str, tuple[Callable[[Path], object], list[str]]] = {
     "directory": (directory, ["regular file", "`kvferry dump` wrote"]),
     "pipe": (pipe, ["regular file", "`kvferry dump` wrote"]),
 }
+
+
+@pytest.mark.parametrize("command", ["why", "timeline", "replay"])
+def test_a_configuration_that_is_none_is_one_line(
+    recording: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    other_number(recording)
+    code, _, err = run(monkeypatch, capsys, *COMMANDS[command], str(recording))
+    assert code == 2
+    assert "hash_tokens" in err
+    assert err.count("\n") == 1
+    # The search for recordings goes on.
+    assert recordings.look_at(recording).model == ""
 
 
 @pytest.mark.parametrize("command", COMMANDS)
