@@ -201,9 +201,15 @@ def books(path: Path) -> dict[str, Any]:
                 f"{path} does not have the books, which an engine records when an error ends it, and a replay does not "
                 f"find them out: {why}"
             ) from None
+    try:
+        found = json.loads(text)
+    except ValueError:
+        raise RecordingError(
+            f"{path} is damaged: its books are no JSON: copy it again from where it was made"
+        ) from None
     at_ns = events.times([position])[0]
     at = (file.wall_ns + at_ns - file.steady_ns) / 1e9 if at_ns else None
-    return {"source": source, "error": error, "at": at, **json.loads(text)}
+    return {"source": source, "error": error, "at": at, **found}
 
 
 def collect(directory: str | None = None) -> list[Path]:

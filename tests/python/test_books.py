@@ -122,3 +122,14 @@ def test_a_recording_that_a_replay_contradicts_has_no_books(tmp_path: Path) -> N
     path.write_bytes(content)
     with pytest.raises(RecordingError, match="decides otherwise"):
         recordings.books(path)
+
+
+def test_damaged_books_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "recording"
+    engine = _core.SchedulerEngine(**SCHEDULER_OPTIONS, recorder_path=str(path), recorder_ring_bytes=1 << 16)
+    with pytest.raises(Error):
+        engine.fold([b"no report"])
+    engine.close()
+    path.write_bytes(path.read_bytes().replace(b'"requests": [', b'"requests": {'))
+    with pytest.raises(RecordingError, match="its books are no JSON"):
+        recordings.books(path)

@@ -6,8 +6,11 @@
 #include "scheduler_parts.hpp"
 
 #include <algorithm>
-#include <array>
+#include <chrono>
 #include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
