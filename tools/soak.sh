@@ -4,8 +4,9 @@
 # seeds all the time. Beside it, all C++ tests run under ASan, over and over and in random order; each round also tests
 # the kernels' instructions on fresh launches, and runs the fuzzers one after the other. Random lives under vLLM's own
 # scheduler (0.33), configurations of any kind, and the default policy on random mixtures of traffic run at the same
-# time. So do stores and loads of blocks that are damaged on purpose, which their tags must find exactly. The script
-# stops at the first failure. build/logs then names the seed, or the input, that replays it.
+# time. So do stores and loads of blocks that are damaged on purpose, which their tags must find exactly, and faults in
+# the scheduler side's code, whose recordings a replay must follow. The script stops at the first failure. build/logs
+# then names the seed, or the input, that replays it.
 set -euo pipefail
 . "$(dirname "$0")/step.sh"
 cd "$KVFERRY_ROOT"
@@ -53,6 +54,11 @@ injections() {
     --gtest_filter='InjectionSoak.*'
 }
 
+# Two hundred faults of the life cycle that end in an error or decide otherwise: each comes again from its recording.
+mutants() {
+  KVFERRY_NUM_MUTANTS=200 build/host-asan/tests/mutants/mutant_test
+}
+
 lives() {
   local seed
   export PYTHONPATH=build/vllm033/site VLLM_NO_USAGE_STATS=1 HF_HUB_OFFLINE=1
@@ -94,8 +100,10 @@ bound >build/logs/soak-bound.log 2>&1 &
 bound=$!
 injections >build/logs/soak-injections.log 2>&1 &
 injections=$!
+mutants >build/logs/soak-mutants.log 2>&1 &
+mutants=$!
 # The children of a background shell would outlive it, so they are killed first.
-trap 'for one in "$beside" "$fuzzers" "$lives" "$bound" "$injections"; do pkill -P "$one"; kill "$one"; done 2>/dev/null || true' EXIT
+trap 'for one in "$beside" "$fuzzers" "$lives" "$bound" "$injections" "$mutants"; do pkill -P "$one"; kill "$one"; done 2>/dev/null || true' EXIT
 say "the model under TSan, rounds of all tests under ASan, the fuzzers and lives under vLLM, for $minutes minutes"
 KVFERRY_SOAK_SECONDS=$((minutes * 60)) TSAN_OPTIONS=${tsan_options//'${sourceDir}'/$KVFERRY_ROOT} \
   "${fixed[@]}" "$model" 2>&1 | tee build/logs/soak-model.log
@@ -104,5 +112,6 @@ expect "$fuzzers" "a fuzzer" fuzz
 expect "$lives" "lives under vLLM" lives
 expect "$bound" "the bound of the default policy" bound
 expect "$injections" "stores and loads beside injections" injections
+expect "$mutants" "a replay of a fault" mutants
 trap - EXIT
 say "no failure in $minutes minutes; $(grep -c '^round' build/logs/soak-rounds.log) rounds of all tests"

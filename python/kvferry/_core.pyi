@@ -15,6 +15,7 @@ __all__: list[str] = [
     "ObjectClient",
     "ProtocolError",
     "RecordedEvent",
+    "RecordedEvents",
     "Recording",
     "RecordingError",
     "RecordingFile",
@@ -42,6 +43,7 @@ __all__: list[str] = [
     "recorded_keys",
     "remove_tier",
     "replay_recording",
+    "replayed_books",
     "shared_tier_shape",
     "slab_geometry",
 ]
@@ -389,6 +391,13 @@ class RecordedEvent:
         What it says, as recorder/event.hpp defines it.
         """
 
+class RecordedEvents:
+    """
+    An iterator over events of a recording.
+    """
+    def __iter__(self) -> RecordedEvents: ...
+    def __next__(self) -> RecordedEvent: ...
+
 class Recording:
     """
     Events that were read from a recording: a copy, which nothing overwrites.
@@ -398,6 +407,14 @@ class Recording:
     ) -> list[tuple[int, RecordedEvent]]:
         """
         Returns what was recorded about blocks: pairs of a key and an event of kind store, skipped, left or came, in their order. Of the words only a store's transfer and counts are left.
+        """
+    def each(self, kinds: collections.abc.Sequence[str]) -> RecordedEvents:
+        """
+        Iterates over the events of these kinds, in their order, of which Python holds one at a time. Raises ValueError for a kind that does not exist.
+        """
+    def last_text(self, kind: str) -> tuple[int, str] | None:
+        """
+        Returns position and text of the newest event of a kind that has a text (threw, broken invariant, books), or None. Raises ValueError for a kind that does not exist.
         """
     def save(self, path: str) -> None:
         """
@@ -570,6 +587,11 @@ def remove_tier(path: bytes) -> None:
 def replay_recording(path: str) -> tuple[int, int, tuple[int, str, str, str] | None, str | None]:
     """
     Makes the recorded calls again, of a new scheduler side. Returns the number of calls and of equal events; the first difference as its position, its call, what was recorded and what was replayed, or None; and the error in which the last call ended, or None. Raises RecordingError if the recording cannot be replayed.
+    """
+
+def replayed_books(path: str) -> tuple[str, str | None]:
+    """
+    Replays the recording, and returns what was under way at its end (SchedulerEngine::books(), JSON; of a broken invariant, before the call that found it), and the error in which the last call ended, or None. Raises RecordingError if it cannot be replayed, or decides otherwise.
     """
 
 def shared_tier_shape(

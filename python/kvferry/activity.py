@@ -6,7 +6,7 @@ from collections import deque
 
 from kvferry import _core
 from kvferry.block_history import FAILED, halves
-from kvferry.recordings import named
+from kvferry.recordings import configured_number, named
 from kvferry.story import id_of
 
 _KINDS = ["request", "finished", "load begun", "load ended", "store ended", "left", "came", "skipped"]
@@ -73,7 +73,7 @@ class ActivityReader:
     def __init__(self, path: str, span_s: float) -> None:
         self._file = _core.RecordingFile(path)
         self._span_ns = int(span_s * 1e9)
-        self._hash_tokens = int(named(self._file.config).get("hash_tokens", "1"))
+        self._hash_tokens = configured_number(named(self._file.config), "hash_tokens", 1)
         self._at = 0
         self._began_ns: int | None = None
         self._now_ns = self._file.steady_ns

@@ -9,14 +9,16 @@ engine of this user starts, which moves it to the directory of dumps, or until `
 import contextlib
 import dataclasses
 import fcntl
+import json
 import os
 import secrets
 import shutil
 import time
 from pathlib import Path
+from typing import Any
 
 from kvferry import _core, own_files
-from kvferry.errors import Error, ResourceError
+from kvferry.errors import Error, RecordingError, ResourceError
 
 DIRECTORY = "/dev/shm"
 """The directory of recordings that are written."""
@@ -81,26 +83,27 @@ def find(directory: str | None = None) -> list[Found]:
     """Find the recordings of this user's engines, those that still write first, then the newest first."""
     found = []
     for path in [*Path(directory or DIRECTORY).glob(f"{_PREFIX}*"), *dump_directory().glob(f"*{SUFFIX}")]:
-        with contextlib.suppress(Error, OSError):
+        # What another user put there is not looked at.
+        with contextlib.suppress(Error, OSError), _opened(path):
             found.append(look_at(path))
     return sorted(found, key=lambda each: (not each.is_alive, -each.began))
 
 
 def look_at(path: Path) -> Found:
-    """Say what is known of a recording.
+    """Say what is known of a recording, of any user: a dump is sent from one machine to another.
 
     Raises
     ------
     ResourceError
-        It cannot be opened, or other users can write it.
+        It cannot be read.
     RecordingError
         It is none.
 
     """
-    with _opened(path) as file:
-        is_alive = own_files.is_locked(file)
-        opened = _core.RecordingFile(str(path))
-        return Found(path, opened.pid, is_alive, opened.wall_ns / 1e9, named(opened.config).get("model", ""))
+    opened = _core.RecordingFile(str(path))
+    with open(path, "rb") as file:
+        is_alive = own_files.is_locked(file.fileno())
+    return Found(path, opened.pid, is_alive, opened.wall_ns / 1e9, named(opened.config).get("model", ""))
 
 
 def named(config: str) -> dict[str, str]:
@@ -110,6 +113,24 @@ def named(config: str) -> dict[str, str]:
         name, _, value = line.partition(" ")
         lines.setdefault(name, value)
     return lines
+
+
+def configured_number(config: dict[str, str], name: str, default: int) -> int:
+    """Return a number of a recording's configuration (`named`).
+
+    Raises
+    ------
+    RecordingError
+        It is none.
+
+    """
+    try:
+        return int(config.get(name, default))
+    except ValueError:
+        raise RecordingError(
+            f"a recording is damaged: its configuration has {config[name]!r} as {name}, which is to be a number: copy "
+            "it again from where it was made"
+        ) from None
 
 
 def dump(source: Path, target: Path | None = None) -> Path:
@@ -146,6 +167,49 @@ def dump(source: Path, target: Path | None = None) -> Path:
         target = directory / f"{stamp}-{source.name.removeprefix(_PREFIX).removesuffix(SUFFIX)}{SUFFIX}"
     recording.save(str(target))
     return target
+
+
+def books(path: Path) -> dict[str, Any]:
+    """Return what was under way at the end of a recording: the oldest requests, loads and stores, and the figures.
+
+    An engine records it when an error of the core ends it. Otherwise a replay finds it out.
+
+    Returns
+    -------
+    dict[str, Any]
+        What SchedulerEngine::books() (connector/scheduler) has; ``source``, which is ``recorded`` or ``replayed``;
+        ``error``, the error that ended the recording, or None; ``at``, when, in seconds since 1970.
+
+    Raises
+    ------
+    RecordingError
+        It is none; or the books are not in it, and it cannot be replayed.
+
+    """
+    file = _core.RecordingFile(str(path))
+    events = file.read()
+    recorded = events.last_text("books")
+    if recorded is not None:
+        position, text = recorded
+        source, error = "recorded", (events.last_text("threw") or (0, None))[1]
+    else:
+        position, source = events.end, "replayed"
+        try:
+            text, error = _core.replayed_books(str(path))
+        except RecordingError as why:
+            raise RecordingError(
+                f"{path} does not have the books, which an engine records when an error ends it, and a replay does not "
+                f"find them out: {why}"
+            ) from None
+    try:
+        found = json.loads(text)
+    except ValueError:
+        raise RecordingError(
+            f"{path} is damaged: its books are no JSON: copy it again from where it was made"
+        ) from None
+    at_ns = events.times([position])[0]
+    at = (file.wall_ns + at_ns - file.steady_ns) / 1e9 if at_ns else None
+    return {"source": source, "error": error, "at": at, **found}
 
 
 def collect(directory: str | None = None) -> list[Path]:

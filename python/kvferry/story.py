@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from kvferry import _core
 from kvferry.block_history import FAILED, NOT_STORED, SKIPS, Clock, Histories, Reason, halves
 from kvferry.errors import ConfigError
-from kvferry.recordings import named
+from kvferry.recordings import configured_number, named
 
 # Flags and layouts of events: recorder/event.hpp.
 _ID_AT = 3
 _MOST_ID_BYTES = 64
-_PENDING = 1
+PENDING = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Fate(enum.Enum):
     UNDER_WAY = "under way when the recording ends"
 
 
-_FATES = (Fate.LOADED, Fate.FAILED, Fate.ABORTED, Fate.STALE)
+FATES = (Fate.LOADED, Fate.FAILED, Fate.ABORTED, Fate.STALE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,8 +170,8 @@ class Stories:
         self.file = file
         self._events = file.read()
         config = named(file.config)
-        self._hash_tokens = int(config.get("hash_tokens", "1"))
-        self._weights = int(config.get("weights", "0"))
+        self._hash_tokens = configured_number(config, "hash_tokens", 1)
+        self._weights = configured_number(config, "weights", 0)
         groups = [line.split() for line in file.config.splitlines() if line.startswith("group ")]
         self._hashes_per_block = [int(words[4]) for words in groups]
         self._arrivals = {event.number: event for event in self._events.select(["request"])}
@@ -292,7 +292,7 @@ class Stories:
                 answer = event
 
     def _lookup(self, asked: _core.RecordedEvent, answer: _core.RecordedEvent, missing: Iterable[Missing]) -> Lookup:
-        is_pending = bool(answer.flags & _PENDING)
+        is_pending = bool(answer.flags & PENDING)
         awaited = answer.words[2] & 0xFFFFFFFF if is_pending and len(answer.words) > 2 else 0
         local, tokens = halves(asked.words[1])
         return Lookup(
@@ -342,7 +342,7 @@ class Stories:
                 planned_ns=clock.at(planned.position) if planned else None,
                 ended_ns=clock.at(ended.position) if ended else None,
                 told_ns=clock.at(told.position) if told else None,
-                fate=_FATES[ended.flags] if ended else Fate.UNDER_WAY,
+                fate=FATES[ended.flags] if ended else Fate.UNDER_WAY,
             )
 
 

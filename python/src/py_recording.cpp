@@ -7,12 +7,16 @@
 #include "kvferry/recorder/recording.hpp"
 #include "kvferry/recorder/saved_recording.hpp"
 
+#include "py_text.hpp"
+
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <tuple>
 #include <unordered_set>
@@ -91,6 +95,27 @@ std::vector<OwnEvent> select(const Recording& from,
   return found;
 }
 
+/// The same, of all requests, one after the other: a large recording as Python's objects takes a
+/// hundred times its bytes.
+class Chosen {
+ public:
+  Chosen(const Recording& from, const std::vector<std::string>& names)
+      : at_(from.begin()), end_(from.end()), kinds_(kinds_of(names)) {}
+
+  OwnEvent next() {
+    while (at_ != end_) {
+      const Event event = *at_++;
+      if (kinds_.contains(event.kind())) return own(event);
+    }
+    throw py::stop_iteration();
+  }
+
+ private:
+  Recording::Iterator at_;
+  Recording::Iterator end_;
+  std::unordered_set<EventKind> kinds_;
+};
+
 /// The events that name one of the keys, with that key, in their order.
 std::vector<std::pair<std::uint64_t, OwnEvent>> about(
     const Recording& from, const std::unordered_set<std::uint64_t>& keys) {
@@ -150,6 +175,32 @@ replay_file(const std::string& path) {
   return {result.num_calls, result.num_events, std::move(difference), result.last_error};
 }
 
+std::tuple<std::string, std::optional<std::string>> replayed_books(const std::string& path) {
+  connector::ReplayResult result = connector::replay(Recording::from_file(path));
+  if (result.difference) {
+    throw recorder::RecordingError(
+        "a replay decides otherwise than what is recorded after " +
+        std::to_string(result.num_calls) +
+        " calls, so its books are others; `kvferry replay` shows where (" + path + ")");
+  }
+  return {std::move(result.books), std::move(result.last_error)};
+}
+
+/// The newest text of this kind, with its position.
+std::optional<std::pair<std::uint64_t, py::str>> last_text(const Recording& from,
+                                                           const std::string& name) {
+  const std::unordered_set<EventKind> kinds = kinds_of({name});
+  std::optional<std::pair<std::uint64_t, py::str>> found;
+  for (const Event& event : from) {
+    if (!kinds.contains(event.kind())) continue;
+    const auto bytes = std::as_bytes(event.words);
+    std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    text.resize(std::min(text.find('\0'), text.size()));
+    found.emplace(event.position, readable(text));
+  }
+  return found;
+}
+
 std::vector<std::string> texts(const Recording& from, std::size_t most) {
   std::vector<std::string> lines;
   std::size_t num_events = 0;
@@ -171,6 +222,9 @@ void bind_recording(py::module_& module) {
       .def_readonly("flags", &OwnEvent::flags)
       .def_readonly("number", &OwnEvent::number)
       .def_readonly("words", &OwnEvent::words, "What it says, as recorder/event.hpp defines it.");
+  py::class_<Chosen>(module, "RecordedEvents", "An iterator over events of a recording.")
+      .def("__iter__", [](Chosen& self) -> Chosen& { return self; })
+      .def("__next__", &Chosen::next);
   py::class_<Recording>(module, "Recording",
                         "Events that were read from a recording: a copy, which nothing overwrites.")
       .def_property_readonly(
@@ -181,6 +235,14 @@ void bind_recording(py::module_& module) {
            py::call_guard<py::gil_scoped_release>(),
            "Returns the events of these kinds, and with this number, in their order; None: of all. "
            "Raises ValueError for a kind that does not exist.")
+      .def(
+          "each",
+          [](const Recording& from, const std::vector<std::string>& kinds) {
+            return Chosen(from, kinds);
+          },
+          py::arg("kinds"), py::keep_alive<0, 1>(),
+          "Iterates over the events of these kinds, in their order, of which Python holds one at a "
+          "time. Raises ValueError for a kind that does not exist.")
       .def("about", &about, py::arg("keys"), py::call_guard<py::gil_scoped_release>(),
            "Returns what was recorded about blocks: pairs of a key and an event of kind store, "
            "skipped, left or came, in their order. Of the words only a store's transfer and "
@@ -192,6 +254,9 @@ void bind_recording(py::module_& module) {
       .def("save", &recorder::save, py::arg("path"), py::call_guard<py::gil_scoped_release>(),
            "Writes it into a new file of the same format, which only this user can open. Raises "
            "ConfigError for a file that exists, ResourceError if it cannot be written.")
+      .def("last_text", &last_text, py::arg("kind"),
+           "Returns position and text of the newest event of a kind that has a text (threw, broken "
+           "invariant, books), or None. Raises ValueError for a kind that does not exist.")
       .def("texts", &texts, py::arg("most"), py::call_guard<py::gil_scoped_release>(),
            "Returns so many of the newest events, one line each.");
   module.def("replay_recording", &replay_file, py::arg("path"),
@@ -199,6 +264,12 @@ void bind_recording(py::module_& module) {
              "and of equal events; the first difference as its position, its call, what was "
              "recorded and what was replayed, or None; and the error in which the last call "
              "ended, or None. Raises RecordingError if the recording cannot be replayed.");
+  module.def(
+      "replayed_books", &replayed_books, py::arg("path"),
+      "Replays the recording, and returns what was under way at its end (SchedulerEngine::books(), "
+      "JSON; of a broken invariant, before the call that found it), and the error in which the "
+      "last "
+      "call ended, or None. Raises RecordingError if it cannot be replayed, or decides otherwise.");
   module.def("recorded_keys", &recorded_keys, py::arg("hashes"), py::arg("hash_bytes"),
              py::arg("group"), py::arg("weights"),
              "Returns, for each word of a 'hashes' event, the key of its block in a KV cache group "
@@ -211,10 +282,13 @@ void bind_recording(py::module_& module) {
            py::call_guard<py::gil_scoped_release>(),
            "Reads the events from this position on, which is the end of an earlier reading. If the "
            "result begins later, the engine has overwritten what is between.")
-      .def_property_readonly("version", [](const RecordingFile& of) { return of.head().version; })
+      .def_property_readonly("version",
+                             [](const RecordingFile& of) { return readable(of.head().version); })
       .def_property_readonly("pid", [](const RecordingFile& of) { return of.head().pid; })
-      .def_property_readonly("boot_id", [](const RecordingFile& of) { return of.head().boot_id; })
-      .def_property_readonly("config", [](const RecordingFile& of) { return of.head().config; })
+      .def_property_readonly("boot_id",
+                             [](const RecordingFile& of) { return readable(of.head().boot_id); })
+      .def_property_readonly("config",
+                             [](const RecordingFile& of) { return readable(of.head().config); })
       .def_property_readonly("ring_bytes",
                              [](const RecordingFile& of) { return of.head().ring_bytes; })
       .def_property_readonly(

@@ -65,6 +65,7 @@ constexpr std::array kShapes{
     Shape{EventKind::kBroken, "broken invariant", "", "T"},
     Shape{EventKind::kLost, "lost", "kind", ""},
     Shape{EventKind::kMissing, "missing", "request", "xxxp"},
+    Shape{EventKind::kBooks, "books", "bytes", "T"},
 };
 
 const Shape* shape_of(EventKind kind) {
@@ -95,7 +96,7 @@ std::string text_of(char shape, std::uint64_t word) {
 std::string printable(std::span<const std::uint64_t> words) {
   std::string text(words.size_bytes(), '\0');
   if (!words.empty()) std::memcpy(text.data(), words.data(), words.size_bytes());
-  text.resize(std::min(text.find('\0'), text.size()));
+  text.resize(std::min({text.find('\0'), text.size(), kMaxText}));
   for (char& one : text) {
     // A text that was cut may end within a character of several bytes.
     if (static_cast<signed char>(one) < 0x20 || one == 0x7f) one = '?';

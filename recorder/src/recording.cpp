@@ -28,6 +28,20 @@ constexpr int kMostTries = 16;
 
 [[noreturn]] void refuse(const std::string& what) { throw RecordingError("a recording " + what); }
 
+/// Does something with a file, and names it in a refusal.
+template <class Do>
+auto with_name(const std::string& path, Do act) {
+  try {
+    return act();
+  } catch (const RecordingError& error) {
+    throw RecordingError(std::string(error.what()) + " (" + path + ")");
+  }
+}
+
+/// What to do about a file that lacks something.
+constexpr const char* kGetItAnew =
+    ": copy it again from where it was made, or let `kvferry dump` write it anew";
+
 template <std::size_t kSize>
 std::string text_of(const std::array<char, kSize>& text) {
   return {text.begin(), std::find(text.begin(), text.end(), '\0')};
@@ -35,7 +49,9 @@ std::string text_of(const std::array<char, kSize>& text) {
 
 FileHead checked(const FileHead& head, std::uint64_t num_bytes) {
   if (head.magic != kMagic)
-    refuse("begins with other bytes than expected: it is another file, or was never finished");
+    refuse(
+        "begins with other bytes than expected: it is another file, or was never finished: name a "
+        "file that `kvferry dump` wrote, or the recording of an engine");
   if (head.file_version != kFileVersion || head.head_bytes != sizeof(FileHead)) {
     refuse("has version " + std::to_string(head.file_version) + "; this kvferry reads version " +
            std::to_string(kFileVersion) + ": use the kvferry that made it (" +
@@ -45,11 +61,11 @@ FileHead checked(const FileHead& head, std::uint64_t num_bytes) {
       std::has_single_bit(head.ring_bytes) && head.ring_bytes >= kNumSegments * kWord &&
       head.ring_bytes < std::uint64_t{1} << 40U && head.config_bytes <= kMaxConfigBytes;
   if (!fits || places_of(head.config_bytes, head.ring_bytes).end != head.file_bytes) {
-    refuse("is damaged: its sizes contradict each other");
+    refuse("is damaged: its sizes contradict each other" + std::string(kGetItAnew));
   }
   if (num_bytes < head.file_bytes) {
     refuse("was cut: it has " + std::to_string(num_bytes) + " of " +
-           std::to_string(head.file_bytes) + " bytes");
+           std::to_string(head.file_bytes) + " bytes" + kGetItAnew);
   }
   return head;
 }
@@ -110,7 +126,7 @@ struct FileSource final : Source {
 std::optional<std::uint64_t> first_left(const Source& of, std::uint64_t published) {
   const std::uint64_t claimed = Source::cursor(of.head->claimed);
   if (claimed < published || claimed > kMostWords) {
-    refuse("is damaged: its cursors contradict each other");
+    refuse("is damaged: its cursors contradict each other" + std::string(kGetItAnew));
   }
   if (claimed - published > of.ring_words) return std::nullopt;
   const std::uint64_t segment_words = of.ring_words / kNumSegments;
@@ -136,7 +152,7 @@ void check_events(std::uint64_t begin, std::span<const std::uint64_t> words) {
     if (num_words == 0 || num_words > words.size() - at) {
       refuse("is damaged: the event at " + std::to_string(begin + at) + " has " +
              std::to_string(num_words) + " words of the " + std::to_string(words.size() - at) +
-             " that follow");
+             " that follow" + kGetItAnew);
     }
     at += num_words;
   }
@@ -191,7 +207,8 @@ Recording::Recording(RecordingHead head, std::uint64_t begin, std::vector<std::u
 
 Recording Recording::from_bytes(std::span<const std::byte> file, std::uint64_t from) {
   if (file.size() < sizeof(FileHead)) {
-    refuse("was cut: it has " + std::to_string(file.size()) + " bytes, less than its head");
+    refuse("was cut: it has " + std::to_string(file.size()) + " bytes, less than its head" +
+           kGetItAnew);
   }
   FileHead head{};
   std::memcpy(&head, file.data(), sizeof head);
@@ -206,28 +223,32 @@ Recording Recording::from_file(const std::string& path) { return RecordingFile(p
 class RecordingFile::Mapped {
  public:
   explicit Mapped(const std::string& path)
-      : file_(OwnDescriptor::open(path.c_str(), O_RDONLY | O_NONBLOCK)) {
+      : path_(path), file_(OwnDescriptor::open(path.c_str(), O_RDONLY | O_NONBLOCK)) {
     struct ::stat info {};
     if (!file_ || ::fstat(file_.get(), &info) != 0) {
       const int error = errno;
       throw ResourceError("cannot read the recording " + path + ": " + std::strerror(error));
     }
     const auto num_bytes = static_cast<std::uint64_t>(std::max<off_t>(info.st_size, 0));
-    if (!S_ISREG(info.st_mode)) refuse("is to be a file, and " + path + " is none");
-    if (num_bytes < sizeof(FileHead)) {
-      refuse("was cut: " + path + " has " + std::to_string(num_bytes) +
-             " bytes, less than a recording's head");
-    }
+    with_name(path, [&] {
+      if (!S_ISREG(info.st_mode)) {
+        refuse("is a regular file, and this is none: name a file that `kvferry dump` wrote");
+      }
+      if (num_bytes < sizeof(FileHead)) {
+        refuse("was cut: it has " + std::to_string(num_bytes) + " bytes, less than its head" +
+               kGetItAnew);
+      }
+    });
     memory_ = ::mmap(nullptr, sizeof(FileHead), PROT_READ, MAP_SHARED, file_.get(), 0);
     if (memory_ == MAP_FAILED) {
       const int error = errno;
       throw ResourceError("cannot map the recording " + path + ": " + std::strerror(error));
     }
     try {
-      static_cast<void>(checked(head(), num_bytes));
-    } catch (const RecordingError& error) {
+      with_name(path, [&] { return checked(head(), num_bytes); });
+    } catch (const RecordingError&) {
       ::munmap(memory_, sizeof(FileHead));
-      throw RecordingError(std::string(error.what()) + " (" + path + ")");
+      throw;
     }
   }
   ~Mapped() { ::munmap(memory_, sizeof(FileHead)); }
@@ -236,19 +257,24 @@ class RecordingFile::Mapped {
 
   [[nodiscard]] const FileHead& head() const { return *static_cast<const FileHead*>(memory_); }
   [[nodiscard]] int file() const { return file_.get(); }
+  [[nodiscard]] const std::string& path() const { return path_; }
 
  private:
+  std::string path_;
   OwnDescriptor file_;
   void* memory_ = nullptr;
 };
 
 RecordingFile::RecordingFile(const std::string& path)
-    : mapped_(std::make_unique<Mapped>(path)),
-      head_(head_of(FileSource(&mapped_->head(), mapped_->file()))) {}
+    : mapped_(std::make_unique<Mapped>(path)), head_(with_name(path, [this] {
+        return head_of(FileSource(&mapped_->head(), mapped_->file()));
+      })) {}
 RecordingFile::~RecordingFile() = default;
 
 Recording RecordingFile::read(std::uint64_t from) const {
-  return read_from(FileSource(&mapped_->head(), mapped_->file()), head_, from);
+  return with_name(mapped_->path(), [&] {
+    return read_from(FileSource(&mapped_->head(), mapped_->file()), head_, from);
+  });
 }
 
 }  // namespace kvferry::recorder

@@ -411,17 +411,14 @@ def test_an_error_that_ends_the_engine_keeps_the_recording(make: Make, caplog: p
         path.unlink()
 
 
-def test_files_that_are_no_recordings_are_refused(tmp_path: Path) -> None:
-    file = tmp_path / "file"
-    file.write_bytes(b"something else" * 1000)
-    file.chmod(0o600)
-    result = CliRunner().invoke(app, ["why", "a", "--file", str(file)])
-    assert isinstance(result.exception, _core.RecordingError)
-    file.chmod(0o644)
-    result = CliRunner().invoke(app, ["why", "a", "--file", str(file)])
-    assert "no other user can access" in str(result.exception)
-    result = CliRunner().invoke(app, ["why", "a", "--file", str(tmp_path / "none")])
-    assert "cannot be opened" in str(result.exception)
+def test_what_other_users_could_have_written_is_not_found(make: Make) -> None:
+    engine = make()
+    path = path_of(engine)
+    assert path in {one.path for one in recordings.find()}
+    path.chmod(0o644)
+    assert path not in {one.path for one in recordings.find()}
+    # A file that the user names is read (test_recording_refusals.py).
+    assert recordings.look_at(path).is_alive
 
 
 # ---- top ----

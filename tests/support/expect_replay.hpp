@@ -10,16 +10,20 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 /// Tests whose scheduler side is recorded. Their programs depend on connector_replay.
 namespace kvferry::connector {
 
-/// A recorder in memory for an engine with these options, which are told of it.
+/// A recorder for an engine with these options, which are told of it: into a new file, or into
+/// memory if there is no path.
 inline std::unique_ptr<recorder::Recorder> recorder_of(SchedulerOptions& options,
                                                        std::uint64_t ring_bytes = std::uint64_t{64}
-                                                                                  << 20U) {
-  auto recorder = std::make_unique<recorder::Recorder>(
-      ring_bytes, recorder::RecordedBy{"test", kWireVersion, config_text(options)});
+                                                                                  << 20U,
+                                                       const std::string& path = "") {
+  const recorder::RecordedBy by{"test", kWireVersion, config_text(options)};
+  auto recorder = path.empty() ? std::make_unique<recorder::Recorder>(ring_bytes, by)
+                               : std::make_unique<recorder::Recorder>(path, ring_bytes, by);
   options.recorder = recorder.get();
   return recorder;
 }

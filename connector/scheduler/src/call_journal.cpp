@@ -271,6 +271,15 @@ void CallJournal::threw(const std::exception& error) {
   put_text(*to_, EventKind::kThrew, static_cast<std::uint32_t>(class_of(error)), error.what());
 }
 
+void CallJournal::books(std::string_view text) {
+  if (to_ == nullptr) return;
+  Recorder::Draft draft =
+      to_->draft(EventKind::kBooks, kNoFlags, static_cast<std::uint32_t>(text.size()),
+                 (text.size() + sizeof(std::uint64_t) - 1) / sizeof(std::uint64_t));
+  draft.add_text(text);
+  draft.end();
+}
+
 void CallJournal::hashes(const Request& request, const BlockGroups& groups, WeightsId weights,
                          std::uint32_t before) {
   const std::uint32_t finest = groups.block_length(groups.finest());

@@ -80,6 +80,11 @@ class CallJournal {
   void simple(recorder::EventKind kind, std::uint32_t number = 0);
   /// The call throws this.
   void threw(const std::exception& error);
+  /// What was under way then: at most max_text_bytes().
+  void books(std::string_view text);
+  [[nodiscard]] std::size_t max_text_bytes() const {
+    return to_ == nullptr ? 0 : (to_->max_words() - 1) * sizeof(std::uint64_t);
+  }
 
   // ---- answers ----
 

@@ -61,6 +61,20 @@ std::string text_of(const std::vector<cpu_tier::WithdrawnSlot>& withdrawn) {
   return text;
 }
 
+const char* name_of(LoadState state) {
+  switch (state) {
+    case LoadState::kBegun:
+      return "begun";
+    case LoadState::kSent:
+      return "sent";
+    case LoadState::kFailed:
+      return "failed";
+    case LoadState::kAnnounced:
+      return "announced";
+  }
+  return "unknown";
+}
+
 recorder::LoadFate fate_of(LoadEnd end, bool succeeded) {
   if (end == LoadEnd::kAborted) return recorder::LoadFate::kAborted;
   if (end == LoadEnd::kStale) return recorder::LoadFate::kStale;
@@ -344,6 +358,23 @@ const Request* LoadBook::waiting_request(TransferId transfer) const {
   if (!may_succeed) return nullptr;
   const LoadEnd end = requests_.meaning_of_end(load.owner, transfer);
   return end == LoadEnd::kWaitedFor ? requests_.find(load.engine_id) : nullptr;
+}
+
+std::vector<OpenTransfer> LoadBook::oldest(std::size_t most) const {
+  std::vector<OpenTransfer> found;
+  for (const auto& [transfer, load] : loads_) {
+    if (found.size() == most) break;
+    std::string state = name_of(load.state);
+    if (load.doomed) state += ", doomed";
+    if (load.expired) state += ", expired";
+    OpenTransfer one{transfer,  load.owner, load.engine_id, std::move(state), num_leases(load),
+                     load.sent, {}};
+    if (load.state == LoadState::kSent || load.state == LoadState::kAnnounced) {
+      load.roll.for_each_silent([&one](RankId rank) { one.silent.push_back(rank); });
+    }
+    found.push_back(std::move(one));
+  }
+  return found;
 }
 
 std::size_t LoadBook::num_leases() const {

@@ -11,6 +11,7 @@
 #include "damage_record.hpp"
 #include "decision_journal.hpp"
 #include "load_patience.hpp"
+#include "open_transfer.hpp"
 #include "overdue.hpp"
 #include "prefix_search.hpp"
 #include "rank_patience.hpp"
@@ -97,6 +98,8 @@ class LoadBook {
   /// The request that waits for the load, unless the load is known to fail.
   [[nodiscard]] const Request* waiting_request(TransferId transfer) const;
   [[nodiscard]] std::size_t num_in_flight() const { return loads_.size(); }
+  /// The oldest loads, so many at most.
+  [[nodiscard]] std::vector<OpenTransfer> oldest(std::size_t most) const;
   /// Number of leased slots. A slot counts once per lease.
   [[nodiscard]] std::size_t num_leases() const;
   [[nodiscard]] std::uint64_t num_loaded() const { return num_loaded_; }

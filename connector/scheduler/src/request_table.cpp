@@ -161,6 +161,17 @@ LoadEnd RequestTable::end_load(const Owner& owner, TransferId load) {
   return end;
 }
 
+std::vector<const Request*> RequestTable::oldest(std::size_t most) const {
+  std::vector<const Request*> all;
+  all.reserve(by_id_.size());
+  for (const auto& [id, request] : by_id_) all.push_back(request.get());
+  const auto middle = all.begin() + static_cast<std::ptrdiff_t>(std::min(most, all.size()));
+  std::partial_sort(all.begin(), middle, all.end(),
+                    [](const Request* a, const Request* b) { return a->id < b->id; });
+  all.erase(middle, all.end());
+  return all;
+}
+
 std::uint32_t RequestTable::take_place() {
   if (free_places_.empty()) {
     free_places_.reserve(std::bit_ceil(num_places_ + 1));  // Then erase() allocates nothing.

@@ -149,6 +149,8 @@ class RequestTable {
       if (request->state != RequestState::kAbortedLoading) visit(*request);
     }
   }
+  /// The oldest incarnations, tombstones included, so many at most. O(requests).
+  [[nodiscard]] std::vector<const Request*> oldest(std::size_t most) const;
   [[nodiscard]] std::size_t num_living() const { return by_id_.size() - num_tombstones_; }
   [[nodiscard]] std::size_t num_tombstones() const { return num_tombstones_; }
   [[nodiscard]] DomainId domain() const { return domain_; }

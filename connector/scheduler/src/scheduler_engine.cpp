@@ -40,7 +40,7 @@ void SchedulerEngine::on_request(std::string_view engine_id,
   parts_->sync_keys(request);
   parts_->await_turn(request);
 } catch (const std::exception& error) {
-  parts_->calls.threw(error);
+  parts_->threw(error);
   throw;
 }
 
@@ -50,7 +50,7 @@ void SchedulerEngine::on_hints(std::string_view engine_id, std::string_view sess
   parts_->calls.hints(request, session, hints);
   if (request != nullptr) parts_->promises.on_request(*request, session, hints);
 } catch (const std::exception& error) {
-  parts_->calls.threw(error);
+  parts_->threw(error);
   throw;
 }
 
@@ -77,7 +77,7 @@ std::optional<std::uint32_t> SchedulerEngine::lookup(std::string_view engine_id,
   parts_->decisions.found_nothing(request);
   return 0;
 } catch (const std::exception& error) {
-  parts_->calls.threw(error);
+  parts_->threw(error);
   throw;
 }
 
@@ -124,7 +124,7 @@ void SchedulerEngine::on_allocated(std::string_view engine_id, GroupBlocks table
   }
   parts_->dcheck_consistent();
 } catch (const std::exception& error) {
-  parts_->calls.threw(error);
+  parts_->threw(error);
   throw;
 }
 
@@ -151,7 +151,7 @@ void SchedulerEngine::on_blocks_invalid(std::span<const BlockId> blocks) try {
   parts_->loads.cancel_stores(parts_->stores.abort_stores_of(lost));
   parts_->dcheck_consistent();
 } catch (const std::exception& error) {
-  parts_->calls.threw(error);
+  parts_->threw(error);
   throw;
 }
 
@@ -169,7 +169,7 @@ void SchedulerEngine::on_preempted(std::string_view engine_id) try {
   parts_->loaded.on_reached(*request);
   parts_->await_turn(*request);
 } catch (const std::exception& error) {
-  parts_->calls.threw(error);
+  parts_->threw(error);
   throw;
 }
 
@@ -177,7 +177,7 @@ void SchedulerEngine::on_finished(std::string_view engine_id, std::uint32_t num_
   parts_->calls.finished(parts_->requests.find(engine_id), num_tokens);
   parts_->finish(engine_id, num_tokens);
 } catch (const std::exception& error) {
-  parts_->calls.threw(error);
+  parts_->threw(error);
   throw;
 }
 
@@ -214,7 +214,7 @@ void SchedulerEngine::change_weights(WeightsId to, OldBlocks old_blocks) try {
   parts.decisions.moved(*parts.tier);
   parts.dcheck_consistent();
 } catch (const std::exception& error) {
-  parts_->calls.threw(error);
+  parts_->threw(error);
   throw;
 }
 
@@ -227,51 +227,15 @@ std::vector<std::string> SchedulerEngine::take_warnings() {
   return std::exchange(parts_->warnings, {});
 }
 
-SchedulerSnapshot SchedulerEngine::snapshot() const {
-  SchedulerSnapshot view;
-  view.tier = parts_->tier->snapshot();
-  view.slabs = parts_->tier->slab_snapshot();
-  view.wasted_bytes = parts_->wasted_bytes(view.slabs);
-  view.num_requests = parts_->requests.num_living();
-  view.num_tombstones = parts_->requests.num_tombstones();
-  view.num_stores_in_flight = parts_->stores.num_in_flight();
-  view.num_loads_in_flight = parts_->loads.num_in_flight();
-  view.num_backlog = parts_->backlog.size();
-  view.ready_ranks = parts_->ranks.num_ready();
-  view.hit_tokens = parts_->hit_tokens;
-  view.stored = parts_->stores.num_stored();
-  view.loaded = parts_->loads.num_loaded();
-  view.load_waits = parts_->sharing.num_waits();
-  view.skipped_ring = parts_->stores.num_skipped();
-  const StorePlanner::Skipped skipped = parts_->planner.skipped();
-  view.skipped_exhausted = skipped.exhausted;
-  view.skipped_declined = skipped.declined;
-  view.skipped_reallocated = skipped.reallocated;
-  view.skipped_unwanted = skipped.unwanted;
-  const PromiseBook::Counts& hints = parts_->promises.counts();
-  view.hints = hints.done;
-  view.num_promises = parts_->promises.size();
-  view.hints_refused = hints.refused;
-  view.hints_without_effect = hints.without_effect;
-  view.hints_expired = hints.expired;
-  view.failed_stores = parts_->stores.num_failed();
-  view.failed_loads = parts_->loads.num_failed();
-  view.expired_loads = parts_->loads.num_expired();
-  view.stale_reports = parts_->stale_reports + parts_->loads.num_stale();
-  const std::span<const std::uint64_t> num_damaged = parts_->loads.damage().num_damaged();
-  view.damaged_blocks.assign(num_damaged.begin(), num_damaged.end());
-  return view;
-}
+SchedulerSnapshot SchedulerEngine::snapshot() const { return parts_->snapshot(); }
+
+std::string SchedulerEngine::books() const { return parts_->books(kMostInBooks); }
 
 std::uint32_t SchedulerEngine::num_slots() const {
   return parts_->resizer.num_in_use() * parts_->options.classes.front().slots_per_chunk;
 }
 
-std::uint32_t SchedulerEngine::max_slots() const {
-  const std::uint32_t num_chunks =
-      parts_->ranks.all_ready() ? parts_->resizer.target() : parts_->options.max_chunks;
-  return num_chunks * parts_->options.classes.front().slots_per_chunk;
-}
+std::uint32_t SchedulerEngine::max_slots() const { return parts_->max_slots(); }
 
 void SchedulerEngine::resize(std::uint32_t num_chunks) {
   parts_->calls.simple(recorder::EventKind::kResize, num_chunks);

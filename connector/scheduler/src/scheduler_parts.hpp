@@ -31,6 +31,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <span>
@@ -96,6 +97,15 @@ struct SchedulerEngine::Parts {
   /// Throws TimeoutError if a rank is lost because it was silent for too long.
   void expect_ranks();
   void end_step();
+
+  // ---- questions ----
+
+  [[nodiscard]] SchedulerSnapshot snapshot() const;
+  [[nodiscard]] std::uint32_t max_slots() const;
+  /// SchedulerEngine::books(), with so many of each at most.
+  [[nodiscard]] std::string books(std::size_t most) const;
+  /// The call throws this: it is recorded with the books.
+  void threw(const std::exception& error);
 
   [[nodiscard]] std::uint64_t wasted_bytes(const cpu_tier::SlabSnapshot& slabs) const;
   /// Checks that the books hold what the tier counts (G10).

@@ -38,7 +38,7 @@ void SchedulerEngine::on_scheduled(std::string_view engine_id, TableUpdate updat
   parts_->sync_keys(*request);
   parts_->planner.offer_step(*request, update, tokens);
 } catch (const std::exception& error) {
-  parts_->calls.threw(error);
+  parts_->threw(error);
   throw;
 }
 
@@ -66,7 +66,7 @@ void SchedulerEngine::on_state(std::string_view engine_id, GroupId group, BlockI
   table[num_blocks - 1] = block;
   parts_->prover.note_state(*request, {group, num_blocks - 1, block});
 } catch (const std::exception& error) {
-  parts_->calls.threw(error);
+  parts_->threw(error);
   throw;
 }
 
@@ -91,7 +91,7 @@ std::string SchedulerEngine::finish_plan() try {
   parts_->dcheck_consistent();
   return encode(plan);
 } catch (const std::exception& error) {
-  parts_->calls.threw(error);
+  parts_->threw(error);
   throw;
 }
 
@@ -125,7 +125,7 @@ FoldResult SchedulerEngine::fold(std::span<const std::span<const std::byte>> enc
   parts_->dcheck_consistent();
   return result;
 } catch (const std::exception& error) {
-  parts_->calls.threw(error);
+  parts_->threw(error);
   throw;
 }
 

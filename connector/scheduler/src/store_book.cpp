@@ -232,6 +232,21 @@ void StoreBook::quarantine(RankId rank) {
   }
 }
 
+std::vector<OpenTransfer> StoreBook::oldest(std::size_t most) const {
+  std::vector<OpenTransfer> found;
+  for (const auto& [transfer, store] : stores_) {
+    if (found.size() == most) break;
+    const bool is_gathered = store.roll.all_gathered();
+    OpenTransfer one{
+        transfer,   store.owner, "", is_gathered ? "gathered" : "sent", store.blocks.size(),
+        store.sent, {}};
+    if (store.was_aborted) one.state = store.quarantined.empty() ? "aborted" : "quarantined";
+    store.roll.for_each_silent([&one](RankId rank) { one.silent.push_back(rank); });
+    found.push_back(std::move(one));
+  }
+  return found;
+}
+
 StoreBook::Held StoreBook::held() const {
   Held sum;
   for (const auto& [transfer, store] : stores_) {

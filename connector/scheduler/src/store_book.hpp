@@ -9,6 +9,7 @@
 
 #include "backlog.hpp"
 #include "decision_journal.hpp"
+#include "open_transfer.hpp"
 #include "overdue.hpp"
 #include "rank_patience.hpp"
 #include "rank_register.hpp"
@@ -106,6 +107,8 @@ class StoreBook {
   void quarantine(RankId rank);
 
   [[nodiscard]] std::size_t num_in_flight() const { return stores_.size(); }
+  /// The oldest stores, so many at most.
+  [[nodiscard]] std::vector<OpenTransfer> oldest(std::size_t most) const;
   /// Slots held, by state.
   struct Held {
     std::size_t num_writable = 0;

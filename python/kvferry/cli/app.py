@@ -13,7 +13,7 @@ from kvferry.cli.size import size
 from kvferry.cli.tier import tier
 from kvferry.cli.top import top
 from kvferry.cli.vllm_config import vllm_config
-from kvferry.errors import ConfigError, ResourceError
+from kvferry.errors import Error
 
 app = typer.Typer(
     name="kvferry",
@@ -67,6 +67,6 @@ def main() -> None:
     """Run the command that ``sys.argv`` names; ends the process."""
     try:
         command()()
-    except (ConfigError, ResourceError) as error:
+    except Error as error:
         print(f"kvferry: {error}", file=sys.stderr)
         sys.exit(2)

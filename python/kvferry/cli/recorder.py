@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kvferry import _core, recordings
+from kvferry import _core, recordings, timeline
 from kvferry.errors import ConfigError, ResourceError
 from kvferry.story import Fate, Load, Lookup, Missing, Stories, Story
 
@@ -41,13 +41,22 @@ def dump(
     engine: _Engine = None,
     file: _File = None,
     events: Annotated[int, typer.Option("--events", help="Print so many of the newest events.", min=0)] = 0,
+    perfetto: Annotated[Path | None, typer.Option("--perfetto", help="Write a timeline for ui.perfetto.dev.")] = None,
+    books: Annotated[bool, typer.Option("--books", help="Print, as JSON, what was under way at its end.")] = False,
 ) -> None:
     """Keep what an engine has recorded: a file for `kvferry why --file`, to send with a report of a fault.
 
-    It has hashes of blocks, ids of requests and of GPU blocks, and times, and no token and no text.
+    It has hashes of blocks, ids of requests and of GPU blocks, and times, and no token and no text. With `--events`,
+    `--perfetto` or `--books` it is only shown, and kept if OUTPUT is given.
     """
     found = _chosen(engine, file)
-    print(recordings.dump(found.path, output))
+    if output is not None or not (events or perfetto or books):
+        print(recordings.dump(found.path, output))
+    if perfetto is not None:
+        timeline.write(_core.RecordingFile(str(found.path)), perfetto)
+        print(perfetto)
+    if books:
+        print(json.dumps(recordings.books(found.path), indent=2))
     for line in _core.RecordingFile(str(found.path)).read().texts(events) if events else ():
         print(line)
 

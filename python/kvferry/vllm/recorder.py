@@ -65,7 +65,12 @@ class EngineRecorder:
         """Keep the recording although the engine will end, because of an error that ends it."""
         if self._path is None or self._removal is None or self._removal.detach() is None:
             return
-        logger.error("kvferry: %s. What led to it is recorded in %s; `kvferry dump --file` keeps it", error, self._path)
+        logger.error(
+            "kvferry: %s. `kvferry dump --books --file` shows what was under way, and `kvferry dump --file` keeps what "
+            "led to it, which is recorded in %s",
+            error,
+            self._path,
+        )
 
     def close(self) -> None:
         """End, after the core's engine; the file goes, unless an error ended the engine. Idempotent."""

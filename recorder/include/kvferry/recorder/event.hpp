@@ -139,7 +139,10 @@ enum class EventKind : std::uint8_t {
   /// Why the answer before is no longer: a block that the tier did not have. Number: the request.
   /// Words: its key; BlockKey::folded_hash() of its key without weights; group << 16 | hash_bytes;
   /// group | its first position.
-  kMissing = 52
+  kMissing = 52,
+  /// What was under way when the call threw. Number: the text's length in bytes. Words: the text
+  /// (SchedulerEngine::books()), zero-padded.
+  kBooks = 53
 };
 inline constexpr std::uint32_t kMaxKinds = 64;
 

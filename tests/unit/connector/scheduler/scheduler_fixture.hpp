@@ -71,7 +71,7 @@ class SchedulerTest : public ::testing::Test {
     options.max_load_wait = max_load_wait_;
     end_recording();
     engine_.reset();
-    recorder_ = recorder_of(options, std::uint64_t{1} << 22U);
+    recorder_ = recorder_of(options, std::uint64_t{1} << 22U, recording_path_);
     is_shared_ = shared_tier_ != nullptr;
     engine_ = std::make_unique<SchedulerEngine>(std::move(options));
     engine_->set_pool(&pool_);
@@ -191,6 +191,7 @@ class SchedulerTest : public ::testing::Test {
   std::vector<SlabClass> classes_{{1, {100, 200}}};
   cpu_tier::TierDirectory* shared_tier_ = nullptr;  ///< Of the next restart(); outlives its engine.
   FakePool pool_;
+  std::string recording_path_;  ///< Of the next engine; empty: it records in memory.
   std::unique_ptr<recorder::Recorder> recorder_;
   std::unique_ptr<SchedulerEngine> engine_;
   bool is_shared_ = false;          ///< Its recording cannot be replayed.

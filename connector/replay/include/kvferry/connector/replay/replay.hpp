@@ -10,8 +10,9 @@
 namespace kvferry::connector {
 
 struct ReplayOptions {
-  /// After this many calls the whole tier is checked, in O(slots); 0: never. What the parts hold is
-  /// compared with the tier's counts after every call.
+  /// After every call, what the parts hold is compared with the tier's counts, and after this many
+  /// calls the whole tier is checked, in O(slots). 0: nothing is checked. Nor is it if an error
+  /// ended the recording, which can have broken an invariant before the recorded process found it.
   std::uint32_t check_tier_every = 256;
 };
 
@@ -31,6 +32,8 @@ struct ReplayResult {
   /// The error that the last call ended in, in both: what was thrown, or the broken invariant that
   /// stopped the recorded process.
   std::optional<std::string> last_error;
+  /// SchedulerEngine::books() at the end; of a broken invariant, before the call that found it.
+  std::string books;
 };
 
 /// Runs a new SchedulerEngine on the calls and answers of a recording, and compares each decision

@@ -27,6 +27,9 @@ enum class OldBlocks : std::uint8_t {
               ///< aborted.
 };
 
+/// How many requests, loads and stores SchedulerEngine::books() names.
+inline constexpr std::size_t kMostInBooks = 10;
+
 /// How much is checked.
 enum class CheckDepth : std::uint8_t { kCounts, kAll };
 
@@ -153,6 +156,12 @@ class SchedulerEngine {
   [[nodiscard]] std::vector<std::string> take_warnings();
 
   [[nodiscard]] SchedulerSnapshot snapshot() const;
+  /// What is under way, as a JSON object: the `plan` that was made last; the oldest `requests`,
+  /// `loads` and `stores`, kMostInBooks of each at most; the `figures` of snapshot(). A transfer
+  /// has the number of its plan (0: none yet), its age in milliseconds in which the engine served,
+  /// and the ranks that have not ended it. When a call throws, a recorder gets it too. For people:
+  /// the names may change.
+  [[nodiscard]] std::string books() const;
   /// Slots of the tier that are ready on every rank, if all slots were of the first class.
   [[nodiscard]] std::uint32_t num_slots() const;
   /// The same for the slots that will be ready, by resize() or without it. Until every rank has
