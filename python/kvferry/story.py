@@ -236,7 +236,7 @@ class Stories:
             finished_ns=finished[-1].words[0] if finished else None,
             began_ns=self._events.times([self._events.begin])[0] or self.file.steady_ns,
             is_whole=self._events.begin == 0,
-            lookups=tuple(_merged(self._lookups(own, histories, others))),
+            lookups=tuple(merged(self._lookups(own, histories, others))),
             loads=tuple(self._loads(own, clock)),
             num_stored=sum(any(one.reason is Reason.THERE for one in of_it) for of_it in changes.values()),
             num_failed_stores=len(
@@ -346,20 +346,24 @@ class Stories:
             )
 
 
-def _merged(lookups: Iterable[Lookup]) -> Iterator[Lookup]:
-    """Merge questions that follow each other with the same answer: "ask again" is asked in each step."""
+def merged(lookups: Iterable[Lookup]) -> Iterator[Lookup]:
+    """Merge questions that follow each other with the same answer, for the same reasons: some are asked in each step."""
     last: Lookup | None = None
     for one in lookups:
-        if last is not None and dataclasses.replace(one, at_ns=last.at_ns, missing=(), times=last.times) == (
-            dataclasses.replace(last, missing=())
-        ):
-            last = dataclasses.replace(last, times=last.times + 1)
+        if last is not None and _as_answered(one) == _as_answered(last):
+            last = dataclasses.replace(last, times=last.times + one.times)
             continue
         if last is not None:
             yield last
         last = one
     if last is not None:
         yield last
+
+
+def _as_answered(lookup: Lookup) -> object:
+    """Return all of a lookup but its times."""
+    missing = tuple((each.group, each.token, each.reason, each.stored_ns is None) for each in lookup.missing)
+    return dataclasses.replace(lookup, at_ns=0, missing=(), times=1), missing
 
 
 def id_of(words: Sequence[int]) -> str:

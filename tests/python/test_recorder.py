@@ -19,7 +19,7 @@ from kvferry.activity import ActivityReader
 from kvferry.block_history import Reason
 from kvferry.cli.app import app
 from kvferry.errors import ConfigError, Error
-from kvferry.story import Fate, Lookup, Stories, Story
+from kvferry.story import Fate, Lookup, Missing, Stories, Story, merged
 from random_lives import NUM_TOKENS, live, random_link, random_prompts
 from scenarios import HYBRID, PROMPTS, SLOW_LOADS, STORE_ALL, Make, again, leave_to_the_tier, start_loading, store_all
 from seeds import seed_range
@@ -200,6 +200,18 @@ def test_a_load_that_fails(make: Make) -> None:
     assert load.told_ns is not None
     assert load.ended_ns < load.told_ns
     assert "tokens: failed" in run("why", name, "--file", str(path_of(engine)))
+
+
+def test_lookups_with_the_same_answer_are_one_if_the_reasons_are_the_same() -> None:
+    def asked_at(at_ns: int, *missing: Missing) -> Lookup:
+        return Lookup(at_ns, num_local_tokens=0, num_tokens=64, num_found=32, awaited="", missing=missing)
+
+    never = Missing(group=0, token=32, reason=Reason.NEVER_OFFERED)
+    # The answer is kept while nothing is evicted, although the block has come since.
+    there = [Missing(group=0, token=32, reason=Reason.THERE, since_ns=ago, stored_ns=ago) for ago in (10, 20)]
+    one, other = merged([asked_at(1, never), asked_at(2, never), asked_at(3, there[0]), asked_at(4, there[1])])
+    assert (one.at_ns, one.times, one.missing) == (1, 2, (never,))
+    assert (other.at_ns, other.times, other.missing) == (3, 2, (there[0],))
 
 
 # ---- against an oracle ----
