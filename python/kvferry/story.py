@@ -347,7 +347,7 @@ class Stories:
 
 
 def merged(lookups: Iterable[Lookup]) -> Iterator[Lookup]:
-    """Merge questions that follow each other with the same answer, for the same reasons: some are asked in each step."""
+    """Merge questions that follow each other with the same answer for the same reasons: some come in each step."""
     last: Lookup | None = None
     for one in lookups:
         if last is not None and _as_answered(one) == _as_answered(last):
