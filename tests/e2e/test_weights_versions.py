@@ -44,11 +44,12 @@ def test_each_version_loads_its_own_blocks_and_gives_its_own_tokens(runner: Engi
 @pytest.mark.parametrize("multiprocessing", [False, True])
 def test_vllm_tells_the_connector_a_version_wherever_the_core_is(runner: EngineRunner, multiprocessing: bool) -> None:
     prompt = Prompts(seed=22).make(PROMPT_TOKENS)
-    script: dict[str, dict[str, Any]] = {"first": generate([prompt], max_tokens=4)}
+    script: dict[str, dict[str, Any]] = {
+        "first": generate([prompt], max_tokens=4),
+        "stored": {"op": "await_figure", "name": "vllm:kvferry_stored_blocks", "least": NUM_HIT_TOKENS // BLOCK_TOKENS},
+    }
     for number, version in enumerate(("default", "other", "default")):
         script |= {
-            # Until the stores are there: in another process the engine cannot be asked.
-            f"pushed {number}": generate(Prompts(seed=30 + number).many(6, 200), max_tokens=1),
             f"lost {number}": LOSE,
             f"named {number}": {"op": "name_weights", "version": version},
             f"again {number}": generate([prompt], max_tokens=4),
