@@ -6,8 +6,8 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <random>
 #include <span>
@@ -71,7 +71,8 @@ class HostPack : public testing::TestWithParam<Shape> {
         const std::uint64_t bytes = geometry_.fragments[f].bytes;
         const auto in_pool = bytes_at(geometry_.fragment_address(f, blocks_[i]), bytes);
         const auto in_packed = packed(i).subspan(geometry_.packed_offsets[f], bytes);
-        ASSERT_TRUE(std::ranges::equal(in_pool, in_packed)) << what << ' ' << i << ' ' << f;
+        ASSERT_EQ(std::memcmp(in_pool.data(), in_packed.data(), bytes), 0)
+            << what << ' ' << i << ' ' << f;
       }
     }
   }
@@ -87,8 +88,8 @@ class HostPack : public testing::TestWithParam<Shape> {
 };
 
 const Shape kShapes[] = {
-    {"whole_rows", {8192}, 700},          {"many_layers", {16384, 16384, 4096}, 90},
-    {"odd_sizes", {5001, 17, 9000}, 300}, {"few_large_blocks", {(1U << 20U) + 96}, 3},
+    {"whole_rows", {8192}, 200},          {"many_layers", {16384, 16384, 4096}, 40},
+    {"odd_sizes", {5001, 17, 9000}, 100}, {"few_large_blocks", {(1U << 20U) + 96}, 3},
     {"one_block", {3U << 20U}, 1},
 };
 INSTANTIATE_TEST_SUITE_P(, HostPack, testing::ValuesIn(kShapes),
@@ -108,11 +109,12 @@ TEST_P(HostPack, MovesEveryByteAndSumsIt) {
   expect_packed_is_pool("scatter");
   expect_sums_of_packed("scatter");
   // The gaps belong to nobody.
+  const std::vector<std::byte> untouched(kGap, std::byte{0xee});
   for (std::size_t f = 0; f < geometry_.fragments.size(); ++f) {
     for (const BlockId block : blocks_) {
       const std::uintptr_t gap =
           geometry_.fragment_address(f, block) + geometry_.fragments[f].bytes;
-      for (const std::byte byte : bytes_at(gap, kGap)) ASSERT_EQ(byte, std::byte{0xee});
+      ASSERT_EQ(std::memcmp(bytes_at(gap, kGap).data(), untouched.data(), kGap), 0);
     }
   }
   stream_->fill(pool_->address(), 0, pool_->size_bytes());
