@@ -95,8 +95,13 @@ bool SharedSlot::lease(InstanceId reader) {
   return false;
 }
 
+// Only the owner changes a free word. A bit that is set as well turns free into dying, as it turns
+// readable into dying.
 void SharedSlot::withdraw() {
-  word_->fetch_or(SlotWord{}.as_withdrawn().bits, std::memory_order_acq_rel);
+  const bool is_forgotten = load().state() == SharedState::kFree;
+  const SlotWord bits = SlotWord{}.as_withdrawn();
+  word_->fetch_or((is_forgotten ? bits.with(SharedState::kDying) : bits).bits,
+                  std::memory_order_acq_rel);
 }
 
 bool SharedSlot::end_lease(InstanceId reader) {

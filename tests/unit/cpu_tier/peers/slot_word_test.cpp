@@ -143,6 +143,17 @@ TEST_F(SlotWordTest, ADyingSlotThatIsWithdrawnStaysDying) {
   EXPECT_FALSE(slot_.free_dying());
 }
 
+// The same, and the reader is its owner, whose leases are not in the word.
+TEST_F(SlotWordTest, AFreeSlotThatIsWithdrawnIsDying) {
+  become(SharedState::kReadable);
+  ASSERT_EQ(slot_.forget(), SharedState::kFree);
+  slot_.withdraw();
+  EXPECT_EQ(word().state(), SharedState::kDying);
+  EXPECT_TRUE(word().withdrawn());
+  EXPECT_FALSE(slot_.free_dying());
+  EXPECT_FALSE(slot_.begin_fill());
+}
+
 TEST_F(SlotWordTest, AWordIsDamagedIfItIsWithdrawnAndWasNeverRead) {
   for (const SharedState state : kStates) {
     become(state);

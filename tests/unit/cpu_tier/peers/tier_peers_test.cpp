@@ -329,6 +329,30 @@ TEST_F(TierPeersTest, AnOwnSlotThatIsWithdrawnIsFoundByNoPeer) {
   EXPECT_EQ(a.snapshot().num_set_aside, 1U);
 }
 
+// The owner's own lease is not in the word, which says free once the owner has forgotten the slot.
+TEST_F(TierPeersTest, AnOwnSlotThatWasForgottenBeforeIsWithdrawnToo) {
+  SlotId damaged;
+  {
+    Instance a(rig_, "a");
+    a.store(0, 1);
+    Lease own = a.lease(0, 1);
+    damaged = own.slots()[0];
+    a.tier().forget(own);
+    static_cast<void>(a.tier().withdraw(own, {&damaged, 1}));
+    a.tier().release(std::move(own));
+    a.tend();
+    EXPECT_EQ(a.snapshot().num_set_aside, 1U);
+    EXPECT_EQ(a.directory().num_damaged(), 0U);
+  }
+  Instance b(rig_, {.name = "b", .name_space = 1, .grace = std::chrono::nanoseconds(0)});
+  for (std::uint64_t round = 1; round < 9; ++round) {
+    for (std::uint64_t block = 0; block < 15; ++block) {
+      EXPECT_NE(b.store(1000 * round + block, 1)[0], damaged.value());
+    }
+  }
+  EXPECT_EQ(b.snapshot().num_set_aside, 1U);
+}
+
 // Its owner was not told: it is not evicted, and goes with its chunk.
 TEST_F(TierPeersTest, WhatIsWithdrawnStaysOutOfUseForWhoTakesTheChunk) {
   Instance b(rig_, "b");

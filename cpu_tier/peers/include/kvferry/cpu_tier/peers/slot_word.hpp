@@ -13,6 +13,7 @@
 ///     free -> filling -> readable -> filling           evicted for what is stored there next
 ///                                 -> free              given away, or forgotten unread
 ///                                 -> dying -> free     forgotten while an instance read
+///             free -> dying                            forgotten, then withdrawn by the owner
 ///             filling -> free                          its device has ended without success
 ///             filling -> quarantined -> free           its writer died, or is in doubt
 ///             damaged -> quarantined -> free           what it was is unknown
@@ -158,6 +159,8 @@ class SharedSlot {
   [[nodiscard]] bool lease(InstanceId reader);
   /// For an instance that has leased the slot, or owns it and keeps it readable or dying: its bytes
   /// are not what was stored. No instance leases it any more, and it is never filled or free again.
+  /// If its owner still reads what it has forgotten, the word says free, because the owner's own
+  /// leases are not in it; then it becomes dying.
   void withdraw();
   /// Clears the reader's bit in any state. Returns whether it was set.
   bool end_lease(InstanceId reader);
