@@ -33,7 +33,7 @@ constexpr std::uint64_t kStepBytes = std::uint64_t{64} << 20U;
 constexpr std::uint64_t kBlockBytes = 512;
 
 #ifndef MFD_NOEXEC_SEAL
-#define MFD_NOEXEC_SEAL 8U  // Linux 6.3, linux/memfd.h.
+#define MFD_NOEXEC_SEAL 8U  // Linux 6.3, linux/memfd.h.  // NOLINT(readability-identifier-naming)
 #endif
 
 /// The mount point of the file system that has `directory`.

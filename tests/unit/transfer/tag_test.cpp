@@ -66,6 +66,7 @@ class TagTest : public TransferTest, public ::testing::WithParamInterface<CopyPa
     EXPECT_EQ(end.outcome, Outcome::kFailed);
     EXPECT_TRUE(end.reason.starts_with("damaged block: slot ")) << end.reason;
     std::vector<DamagedSlot> expected;
+    expected.reserve(slots.size());
     for (const std::uint32_t slot : slots) expected.push_back({slab_class, SlotId(slot)});
     EXPECT_EQ(end.damaged, expected);
   }
