@@ -118,7 +118,7 @@ std::string SchedulerEngine::Parts::books(std::size_t most) const {
     out.add("generation", request->generation.value());
     out.add("id",
             json_string(std::string_view(request->engine_id).substr(0, recorder::kMaxIdBytes)));
-    out.add("state", json_string(name_of(request->state)));
+    out.add("status", json_string(name_of(request->state)));
     out.add("load", request->load.value());
     out.add("hashes", request->num_hashes);
     out.add("blocks", num_blocks);
@@ -132,7 +132,7 @@ std::string SchedulerEngine::Parts::books(std::size_t most) const {
     out.add("generation", transfer.owner.generation.value());
     out.add("id",
             json_string(std::string_view(transfer.engine_id).substr(0, recorder::kMaxIdBytes)));
-    out.add("state", json_string(transfer.state));
+    out.add("status", json_string(transfer.state));
     out.add("blocks", transfer.num_blocks);
     out.add("plan", transfer.sent.plan.value());
     const auto age = std::chrono::duration_cast<std::chrono::milliseconds>(

@@ -41,10 +41,10 @@ TEST_F(SchedulerBooksTest, AStoreNamesTheRanksThatHaveNotEndedIt) {
   arrive("a", {1, 2, 3});
   schedule("a", {1, 2, 3}, 0, 12);
   const StepPlan plan = this->plan();
-  expect_named(list("requests"), {R"("id": "a", "state": "idle", "load": 0)"});
-  expect_named(list("stores"), {R"("state": "sent", "blocks": 3)", R"("silent_ranks": [0, 1])"});
+  expect_named(list("requests"), {R"("id": "a", "status": "idle", "load": 0)"});
+  expect_named(list("stores"), {R"("status": "sent", "blocks": 3)", R"("silent_ranks": [0, 1])"});
   fold({ends(kRankA, plan)});
-  expect_named(list("stores"), {R"("state": "sent")", R"("silent_ranks": [1])"});
+  expect_named(list("stores"), {R"("status": "sent")", R"("silent_ranks": [1])"});
   fold({ends(kRankB, plan)});
   EXPECT_EQ(count(engine_->books(), R"("stores": [])"), 1U);
 }
@@ -55,12 +55,12 @@ TEST_F(SchedulerBooksTest, ALoadSaysHowFarItIs) {
   ASSERT_EQ(engine_->lookup("b", 0, 17), 12U);
   engine_->on_allocated("b", blocks_of({10, 11, 12}), 12);
   expect_named(list("loads"),
-               {R"("id": "b", "state": "begun", "blocks": 3, "plan": 0, "age_ms": 0)"});
-  expect_named(list("requests"), {R"("id": "b", "state": "loading")"});
+               {R"("id": "b", "status": "begun", "blocks": 3, "plan": 0, "age_ms": 0)"});
+  expect_named(list("requests"), {R"("id": "b", "status": "loading")"});
   static_cast<void>(plan());
-  expect_named(list("loads"), {R"("state": "sent", "blocks": 3)", R"("silent_ranks": [0, 1])"});
+  expect_named(list("loads"), {R"("status": "sent", "blocks": 3)", R"("silent_ranks": [0, 1])"});
   engine_->on_finished("b");
-  expect_named(list("requests"), {R"("id": "b", "state": "ended while loading")"});
+  expect_named(list("requests"), {R"("id": "b", "status": "ended while loading")"});
 }
 
 TEST_F(SchedulerBooksTest, TheOldestAreNamedAndIdsAreText) {
