@@ -179,7 +179,7 @@ TEST_F(ReplayTest, ATimeOutComesAgainWithItsText) {
   ASSERT_TRUE(result.last_error);
   expect_named(*result.last_error, {"threw (class 3)", "rank 0, 1 of 2 has not ended"});
   // The stores of lost ranks are in quarantine already.
-  expect_named(recorded_books(), {R"("state": "quarantined", "blocks": 3, "plan": )",
+  expect_named(recorded_books(), {R"("status": "quarantined", "blocks": 3, "plan": )",
                                   R"("num_silent_ranks": 2, "silent_ranks": [0, 1])"});
   EXPECT_EQ(result.books, recorded_books());
 }
@@ -201,7 +201,7 @@ TEST_F(ReplayTest, ABrokenInvariantThatStoppedTheProcessComesAgain) {
   ASSERT_TRUE(result.last_error);
   expect_named(*result.last_error, {"broken invariant", ".cpp:"});
   EXPECT_EQ(recorded_books(), "");  // They could not be trusted.
-  expect_named(result.books, {R"("id": "a")", R"("state": "idle")"});
+  expect_named(result.books, {R"("id": "a")", R"("status": "idle")"});
   is_shared_ = true;  // The child went on in the ring, and this process did not.
 }
 
