@@ -219,6 +219,15 @@ Recording Recording::from_bytes(std::span<const std::byte> file, std::uint64_t f
 
 Recording Recording::from_file(const std::string& path) { return RecordingFile(path).read(); }
 
+bool ends_with_error(const Recording& recording) {
+  bool is_error = false;
+  for (const Event& event : recording) {
+    if (is_input(event.kind())) is_error = false;
+    if (event.kind() == EventKind::kThrew || event.kind() == EventKind::kBroken) is_error = true;
+  }
+  return is_error;
+}
+
 /// The file's head is mapped, because a writer changes its cursors; the rest is read.
 class RecordingFile::Mapped {
  public:

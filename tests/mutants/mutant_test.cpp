@@ -30,8 +30,6 @@
 namespace kvferry::connector {
 namespace {
 
-using recorder::Event;
-using recorder::EventKind;
 using recorder::Recording;
 
 /// What became of a life with a fault.
@@ -115,21 +113,13 @@ class MutantTest : public RandomLife {
       static_cast<void>(::freopen("/dev/null", "w", stderr));
     }
   }
-  /// Whether the last call that was recorded ended in an error.
+  /// Whether the life ended in an error of the core, as its recording has it.
   [[nodiscard]] bool has_error() const {
-    bool is_error = false;
     try {
-      const Recording recording = Recording::from_file(path_);
-      for (const Event& event : recording) {
-        if (recorder::is_input(event.kind())) is_error = false;
-        if (event.kind() == EventKind::kThrew || event.kind() == EventKind::kBroken) {
-          is_error = true;
-        }
-      }
+      return recorder::ends_with_error(Recording::from_file(path_));
     } catch (const std::exception&) {
       return false;
     }
-    return is_error;
   }
 
   std::string path_ = ::testing::TempDir() + "mutant-" + std::to_string(::getpid());

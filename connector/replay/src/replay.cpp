@@ -25,23 +25,14 @@ using recorder::RecordingError;
 
 namespace {
 
-/// Whether an error ended what was recorded. A release build finds a broken invariant late, so a
-/// check could stop the replay before the error comes again.
-bool ends_with_error(const Recording& recording) {
-  bool is_error = false;
-  for (const Event& event : recording) {
-    if (recorder::is_input(event.kind())) is_error = false;
-    if (event.kind() == EventKind::kThrew || event.kind() == EventKind::kBroken) is_error = true;
-  }
-  return is_error;
-}
-
 class Replay {
  public:
   Replay(const Recording& recording, const ReplayOptions& options)
       : recording_(recording),
         options_(options),
-        checks_(options.check_tier_every != 0 && !ends_with_error(recording)),
+        // A release build finds a broken invariant late, so a check could stop the replay before
+        // the error comes again.
+        checks_(options.check_tier_every != 0 && !recorder::ends_with_error(recording)),
         // As long an event as the recorder could keep is as long as this one can.
         recorder_(recording.head().ring_bytes, {}),
         calls_(options_from(recording.head().config), recorder_) {}

@@ -91,6 +91,10 @@ class Recording {
   std::vector<std::uint64_t> words_;
 };
 
+/// Whether the last call that was recorded ended in an error: it threw, or found a broken
+/// invariant.
+[[nodiscard]] bool ends_with_error(const Recording& recording);
+
 /// An open file of a recording, which may be written meanwhile. One thread at a time.
 class RecordingFile {
  public:
