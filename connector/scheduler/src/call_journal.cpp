@@ -21,12 +21,14 @@ namespace {
 /// Hashes of one event. A prompt of 8,192 hashes takes two.
 constexpr std::size_t kMostHashes = 4096;
 
-/// Records a text's first bytes.
-void put_text(Recorder& to, EventKind kind, std::uint32_t number, std::string_view text) {
-  const bool is_cut = text.size() > recorder::kMaxText;
+/// Records a text's first bytes, so many at most.
+void put_text(Recorder& to, EventKind kind, std::uint32_t number, std::string_view text,
+              std::size_t most = recorder::kMaxText) {
+  constexpr std::size_t kWord = sizeof(std::uint64_t);
+  const bool is_cut = text.size() > most;
   Recorder::Draft draft = to.draft(kind, is_cut ? recorder::kTextWasCut : kNoFlags, number,
-                                   recorder::kMaxText / sizeof(std::uint64_t));
-  draft.add_text(text.substr(0, recorder::kMaxText));
+                                   static_cast<std::uint32_t>((most + kWord - 1) / kWord));
+  draft.add_text(text.substr(0, most));
   draft.end();
 }
 
@@ -273,11 +275,7 @@ void CallJournal::threw(const std::exception& error) {
 
 void CallJournal::books(std::string_view text) {
   if (to_ == nullptr) return;
-  Recorder::Draft draft =
-      to_->draft(EventKind::kBooks, kNoFlags, static_cast<std::uint32_t>(text.size()),
-                 (text.size() + sizeof(std::uint64_t) - 1) / sizeof(std::uint64_t));
-  draft.add_text(text);
-  draft.end();
+  put_text(*to_, EventKind::kBooks, static_cast<std::uint32_t>(text.size()), text, text.size());
 }
 
 void CallJournal::hashes(const Request& request, const BlockGroups& groups, WeightsId weights,
