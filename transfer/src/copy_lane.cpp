@@ -41,6 +41,12 @@ std::size_t num_second_streams(gpu::CopyDirection direction, const StagingRing* 
   return staging != nullptr || checks ? CopyLane::kNumSecondStreams : 0;
 }
 
+/// Whether scatters of these stretches, `bytes` in all, are as fast as one copy of all their runs:
+/// threads share that copy, and of the scatters only the long ones.
+bool are_best_scattered(std::uint64_t bytes, std::span<const PackedStretch> stretches) {
+  return bytes < BatchCopy::kSharedBytes || bytes / stretches.size() >= BatchCopy::kSharedBytes;
+}
+
 /// Why a load failed: the tag of a block that arrived differs from the tag of its store.
 std::string mismatch_text(const BlockSlot& block, std::uint64_t expected, std::uint64_t found) {
   char tags[64];
@@ -89,7 +95,10 @@ void CopyLane::submit(Piece piece) {
   work.shape = {direction_, work.runs.size(), work.piece.bytes};
   work.is_checked =
       sums_ != nullptr && work.piece.kind == TransferKind::kLoad && sampler_.chooses(work.piece);
-  work.shape.is_best_scattered = work.is_checked && is_best_scattered(work.piece);
+  if (work.is_checked && device_.traits().sums_at_copy_speed) {
+    work.stretches = slot_stretches(work.piece);
+    work.shape.is_best_scattered = are_best_scattered(work.piece.bytes, work.stretches);
+  }
   work.path = choose(work);
   waiting_.push_back(std::move(work));
   start_waiting();
@@ -126,14 +135,6 @@ CopyPath CopyLane::choose(const InFlight& work) const {
   return chooser_.choose(work.shape, available);
 }
 
-// One scatter is not shared by as many threads as one copy of all its runs, so short ones are not
-// worth it.
-bool CopyLane::is_best_scattered(const Piece& load) const {
-  if (!device_.traits().sums_at_copy_speed) return false;
-  if (load.bytes < BatchCopy::kSharedBytes) return true;
-  return load.bytes / slot_stretches(load).size() >= BatchCopy::kSharedBytes;
-}
-
 bool CopyLane::take_memory(InFlight& work) {
   if (work.is_checked && !work.sums) {
     work.sums = sums_->take(static_cast<std::uint32_t>(work.piece.blocks.size()));
@@ -168,7 +169,8 @@ void CopyLane::enqueue(InFlight& work) {
   stream_->record(*work.begin);
   if (has_second_stream(work)) return enqueue_on_second(work);
   if (work.path == CopyPath::kKernel) {
-    enqueue_scatter(work, *stream_, slot_stretches(work.piece));
+    if (work.stretches.empty()) work.stretches = slot_stretches(work.piece);
+    enqueue_scatter(work, *stream_, work.stretches);
   } else {
     enqueue_copy(work, work.runs);
   }

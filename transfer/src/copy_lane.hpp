@@ -94,6 +94,8 @@ class CopyLane {
   struct InFlight {
     Piece piece;
     std::vector<gpu::CopyRun> runs;  ///< The copies without packing.
+    /// The scatters straight from the arena, as soon as somebody asked for them.
+    std::vector<PackedStretch> stretches;
     CopyShape shape;
     gpu::CopyPath path = gpu::CopyPath::kPerRun;
     /// The entries of a staged load, one per block in order, which are taken one after the other.
@@ -114,8 +116,6 @@ class CopyLane {
     bool recorded = false;   ///< `end` marks the end of all its operations.
   };
 
-  /// CopyShape::is_best_scattered of a load that is checked.
-  [[nodiscard]] bool is_best_scattered(const Piece& load) const;
   /// Takes what is free of the staging memory and the sums that the piece needs. Returns whether it
   /// now has all of them.
   [[nodiscard]] bool take_memory(InFlight& work);

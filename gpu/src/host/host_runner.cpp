@@ -42,12 +42,8 @@ std::uint64_t bytes_of(const PackOperation& pack) {
   return pack.blocks.size() * pack.geometry.packed_bytes;
 }
 
-/// Whether its stores bypass the caches. What a gather packs is copied soon.
-bool streams(const PackOperation& pack) {
-  return pack.way == PackWay::kScatter && bytes_of(pack) >= BatchCopy::kStreamingBytes;
-}
-
-/// Moves the `index`-th block of the operation, piece by piece, and adds its sum.
+/// Moves the `index`-th block of the operation, piece by piece, and adds its sum. `streams`: its
+/// stores bypass the caches.
 void pack_block(const PackOperation& pack, std::size_t index, bool streams) {
   const BlockGeometry& geometry = pack.geometry;
   std::uint64_t sum = 0;
@@ -78,6 +74,9 @@ void pack_block(const PackOperation& pack, std::size_t index, bool streams) {
 /// Moves the blocks of an operation, with the team's help where it pays.
 void pack_blocks(CopyTeam& team, const PackOperation& pack) {
   const std::size_t num_blocks = pack.blocks.size();
+  // What a gather packs is copied soon.
+  const bool streams =
+      pack.way == PackWay::kScatter && bytes_of(pack) >= BatchCopy::kStreamingBytes;
   const bool is_shared = bytes_of(pack) >= BatchCopy::kSharedBytes;
   // Threads that have no part left wait for the others, so the parts are small.
   constexpr std::size_t kPartsPerThread = 8;
@@ -86,9 +85,9 @@ void pack_blocks(CopyTeam& team, const PackOperation& pack) {
   team.run(static_cast<std::uint32_t>(num_parts), [&](std::uint32_t part) {
     const std::size_t end = num_blocks * (part + 1) / num_parts;
     for (std::size_t i = num_blocks * part / num_parts; i < end; ++i) {
-      pack_block(pack, i, streams(pack));
+      pack_block(pack, i, streams);
     }
-    if (streams(pack)) finish_streaming();
+    if (streams) finish_streaming();
   });
 }
 
