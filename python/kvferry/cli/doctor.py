@@ -52,13 +52,12 @@ def doctor(
 ) -> None:
     """Show what this machine offers for kvferry. Exits with 1 if the configuration or the model would be refused."""
     text = None if config is None else read_argument(config)
-    verdict = None if text is None else judge(text, world_size or 1)
     # vLLM is slow to import, and would refuse such a configuration in other words.
     is_readable = text is None or not complaint_of(text)
     report = examine_model(model, context.args, text) if is_readable else None
-    if text is not None and report is not None and world_size is None:
-        verdict = judge(text, report.num_local_ranks)
     findings = examine()
+    num_ranks = world_size or (report.num_local_ranks if report else 1)
+    verdict = None if text is None else judge(text, num_ranks)
     has_gpu = any(not why_not for name, why_not in findings.backends.items() if name != "host")
     pinned = examine_pinning(findings.limits, findings.memlock_bytes, verdict, has_gpu)
     if as_json:
