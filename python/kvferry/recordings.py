@@ -115,6 +115,11 @@ def named(config: str) -> dict[str, str]:
     return lines
 
 
+def wall_s(file: _core.RecordingFile, at_ns: int) -> float:
+    """Return a time of a recording's clock as seconds since 1970."""
+    return (file.wall_ns + at_ns - file.steady_ns) / 1e9
+
+
 def configured_number(config: dict[str, str], name: str, default: int) -> int:
     """Return a number of a recording's configuration (`named`).
 
@@ -208,8 +213,7 @@ def books(path: Path) -> dict[str, Any]:
             f"{path} is damaged: its books are no JSON: copy it again from where it was made"
         ) from None
     at_ns = events.times([position])[0]
-    at = (file.wall_ns + at_ns - file.steady_ns) / 1e9 if at_ns else None
-    return {"source": source, "error": error, "at": at, **found}
+    return {"source": source, "error": error, "at": wall_s(file, at_ns) if at_ns else None, **found}
 
 
 def collect(directory: str | None = None) -> list[Path]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from kvferry import _core
 from kvferry.block_history import FAILED, NOT_STORED, SKIPS, Clock, Histories, Reason, halves
 from kvferry.errors import ConfigError
-from kvferry.recordings import configured_number, named
+from kvferry.recordings import configured_number, named, wall_s
 
 # Flags and layouts of events: recorder/event.hpp.
 _ID_AT = 3
@@ -178,7 +178,7 @@ class Stories:
 
     def wall_s(self, at_ns: int) -> float:
         """Return a time of the recording as seconds since 1970."""
-        return (self.file.wall_ns + at_ns - self.file.steady_ns) / 1e9
+        return wall_s(self.file, at_ns)
 
     def requests(self) -> list[tuple[int, str]]:
         """Return number and id of the requests that arrived, the oldest first."""
@@ -368,4 +368,9 @@ def _as_answered(lookup: Lookup) -> object:
 
 def id_of(words: Sequence[int]) -> str:
     """Return the engine's id of a request from the words of its "request" event."""
-    return b"".join(word.to_bytes(8, "little") for word in words[_ID_AT:]).rstrip(b"\0").decode(errors="replace")
+    return text_of(words[_ID_AT:])
+
+
+def text_of(words: Sequence[int]) -> str:
+    """Return the text that an event's words hold."""
+    return b"".join(word.to_bytes(8, "little") for word in words).rstrip(b"\0").decode(errors="replace")

@@ -11,15 +11,15 @@ import heapq
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from kvferry import _core
 from kvferry.block_history import FAILED, halves
 from kvferry.errors import ConfigError, ResourceError
 from kvferry.recordings import configured_number, named
-from kvferry.story import FATES, PENDING, Fate, id_of
+from kvferry.story import FATES, PENDING, Fate, id_of, text_of
 
 _KINDS = [
     "request", "lookup", "found", "load begun", "told", "scheduled", "preempted", "finished",
@@ -247,9 +247,7 @@ class Timeline:
         return self._steps.end(0, self._now_ns)
 
     def _mark(self, event: _core.RecordedEvent) -> Iterator[_Traced]:
-        text = ""
-        if event.kind in {"threw", "broken invariant"}:
-            text = b"".join(word.to_bytes(8, "little") for word in event.words).rstrip(b"\0").decode(errors="replace")
+        text = text_of(event.words) if event.kind in {"threw", "broken invariant"} else ""
         at = (self._now_ns - self._file.steady_ns) / 1e3
         args = {"text": text} if text else {}
         yield {"name": _MARKS[event.kind], "ph": "i", "s": "g", "pid": _STEPS, "tid": 1, "ts": at, "args": args}
@@ -296,23 +294,24 @@ def write(file: _core.RecordingFile, target: Path) -> None:
         "model": named(file.config).get("model", ""),
         "kvferry": file.version,
     }
-    is_ours = False
     try:
         with open(target, "x", encoding="utf-8", opener=lambda path, flags: os.open(path, flags, 0o600)) as out:
-            is_ours = True
-            out.write(f'{{"displayTimeUnit": "ms", "otherData": {json.dumps(about)}, "traceEvents": [')
-            separator = "\n"
-            for event in Timeline(file).events():
-                out.write(separator + json.dumps(event))
-                separator = ",\n"
-            out.write("\n]}\n")
+            try:
+                _write_events(Timeline(file).events(), about, out)
+            except BaseException:
+                target.unlink(missing_ok=True)
+                raise
     except FileExistsError:
         raise ConfigError(f"cannot write {target}: File exists; name a file that does not exist") from None
     except OSError as error:
-        if is_ours:
-            target.unlink(missing_ok=True)
         raise ResourceError(f"cannot write {target}: {error.strerror}") from None
-    except BaseException:
-        if is_ours:
-            target.unlink(missing_ok=True)
-        raise
+
+
+def _write_events(events: Iterable[_Traced], about: dict[str, Any], out: TextIO) -> None:
+    out.write(f'{{"displayTimeUnit": "ms", "otherData": {json.dumps(about)}, "traceEvents": [')
+    separator = "\n"
+    for event in events:
+        out.write(separator + json.dumps(event))
+        separator = ",\n"
+    out.write("\n]}\n")
+    out.flush()  # What cannot be written is not left for the close.
