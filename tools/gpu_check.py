@@ -17,7 +17,6 @@ stopped the check. tests/gpu/README.md says more.
 
 import argparse
 import json
-import shlex
 import shutil
 import sys
 import time
@@ -29,7 +28,7 @@ import carry
 import gpu_check_build
 from gpu_check_machine import SMI_STATE, MissingDeviceError, missing_tools, nvidia_smi, open_library
 from gpu_check_plan import CALLS, STEPS
-from gpu_check_process import GRACE, ROOT, VANISH, Watch, run_command
+from gpu_check_process import GRACE, ROOT, VANISH, Watch, run_command, shown
 from gpu_check_report import CLEAN, Report, load
 from gpu_check_steps import NotApplicableError, Outcome, Setting, UnusableError, worst
 from gpu_check_steps import run as run_step
@@ -103,7 +102,7 @@ class Check:
             "call": options.steps or options.call or "first",
             "began": time.strftime("%Y-%m-%d %H:%M:%S %z"),
             "deadline_s": options.deadline,
-            "command": shlex.join(sys.argv),
+            "command": shown(sys.argv),
         }
         self._planned = ["machine", "programs", *self._steps]
         self._report = Report(options.out, options.backend, self._call, self._planned, earlier)
@@ -178,7 +177,7 @@ class Check:
         command = [sys.executable, str(ROOT / "tools/gpu_check_machine.py"), self._options.backend]
         ended = run_command(command, log, 45, self._watch)
         text = log.read_text(errors="replace").strip()
-        outcome.command = shlex.join(command)
+        outcome.command = shown(command)
         if ended.status == 0:
             self._report.machine = {name: (value, source) for name, (value, source) in json.loads(text).items()}
             outcome.result, outcome.detail = "passed", self._report.machine["gpu"][0]

@@ -4,6 +4,8 @@
 import contextlib
 import ctypes
 import os
+import re
+import shlex
 import signal
 import subprocess
 import time
@@ -23,6 +25,12 @@ TICK = 0.1
 NOTICE = 1.0
 PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
+
+
+def shown(command: Sequence[str]) -> str:
+    """Return a command for a report: paths begin in the repository, others are their last part."""
+    inside = (part.replace(f"{ROOT}/", "") for part in command)
+    return shlex.join(re.sub(r"(^|[=:])/(?:[^=:]*/)?([^=:/]+)", r"\1\2", part) for part in inside)
 
 
 class Watch:

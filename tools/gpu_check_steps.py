@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpu_check_process import Ended, Watch, run_command
+from gpu_check_process import Ended, Watch, run_command, shown
 
 Json = dict[str, Any]
 TAIL_LINES = 25
@@ -115,7 +115,7 @@ def run(
 ) -> Ended:  # fmt: skip
     """Run one command of a step; a failure becomes the outcome's result, detail and tail."""
     log = setting.logs / f"{name}.log"
-    text = " ".join([*(f"{key}={value}" for key, value in (env or {}).items()), *command])
+    text = " ".join([*(f"{key}={value}" for key, value in (env or {}).items()), shown(command)])
     outcome.command = f"{outcome.command} && {text}" if outcome.command else text
     ended = run_command(command, log, limit, setting.watch, {**setting.environment, **(env or {})}, on_tick)
     if ended.how != "exit" or ended.status != 0:

@@ -4,6 +4,7 @@
 import ctypes
 import os
 import random
+import re
 import signal
 import tarfile
 import time
@@ -36,6 +37,13 @@ class GpuCheckTest(GpuCheckCase):
         assert [call["call"] for call in report["calls"]] == list(CALLS)
         assert len(report["steps"]) == 2 + sum(len(steps) for steps in CALLS.values())
         assert report["clean"]
+
+    def test_report_has_no_paths_of_the_machine(self) -> None:
+        self.check("--call", "third")
+        commands = [call["command"] for call in self.report()["calls"]]
+        commands += [step["command"] for step in self.report()["steps"]]
+        assert any("kvferry-integrity" in command for command in commands)
+        assert not [command for command in commands if re.search(r"(^|[ =:])/", command)]
 
     def test_report_tells_the_machine_and_where_each_fact_was_read(self) -> None:
         self.check("--steps", "conformance")
