@@ -35,7 +35,7 @@ std::vector<Mutant> bulk_mutants() {
        R"(bar\.warp\.sync\s+-1;)",
        "",
        {2, 3},
-       {Hazard::kWriteBeforeRead}},
+       {Hazard::kWriteBeforeRead, Hazard::kReadBeforeWrite, Hazard::kStuck}},
       {"StoresWhatHasNotArrived",
        "try_wait may give up, and is not called again",
        bulk,

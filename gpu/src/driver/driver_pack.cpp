@@ -58,8 +58,8 @@ PackDevice DriverPack::device() const {
           kernels_.bulk_copy()};
 }
 
-// Bulk copies of registered host memory have not been seen to work over PCIe, and a fault loses the
-// device permanently.
+// Bulk copies of registered host memory work on an H100, but are no faster than the vector kernels,
+// and were not seen on other machines. A fault would lose the device permanently.
 PackTuning DriverPack::tuning(std::uintptr_t packed) const {
   return {.kernel = context_.device_ranges().has(packed) ? PackKernel::kVector : PackKernel::kAuto};
 }

@@ -17,8 +17,9 @@
 /// host code, in the test that walks every thread of a launch.
 ///
 /// A packed block is cut into *units* of equal size (the last one is shorter), regardless of the
-/// fragments, so that all units cost the same. The units of all blocks are dealt in turn to the
-/// *teams* of the grid. A unit is one or more *pieces*, each within one fragment.
+/// fragments, so that all units cost the same. The vector kernels deal the units of all blocks in
+/// turn to the *teams* of the grid. The bulk kernels give each CTA a *share* of neighbouring units.
+/// A unit is one or more *pieces*, each within one fragment.
 namespace kvferry::gpu {
 
 /// The threads that share a unit: an NVIDIA warp, or half an AMD wave. No team waits for another.
@@ -67,6 +68,28 @@ KVFERRY_HOST_DEVICE constexpr PackUnit unit_at(const PackArguments& arguments, u
   const uint64_t begin = uint64_t{unit - block * per_block} * unit_bytes;
   const uint64_t rest = arguments.packed_bytes - begin;
   return {block, begin, begin + (rest < unit_bytes ? rest : unit_bytes)};
+}
+
+/// The unit after `unit`. After the last unit of the launch it is in no block.
+KVFERRY_HOST_DEVICE constexpr PackUnit unit_after(const PackArguments& arguments,
+                                                  uint32_t unit_bytes, const PackUnit& unit) {
+  const bool is_last = unit.end == arguments.packed_bytes;
+  const uint64_t begin = is_last ? 0 : unit.end;
+  const uint64_t rest = arguments.packed_bytes - begin;
+  return {unit.block + (is_last ? 1U : 0U), begin, begin + (rest < unit_bytes ? rest : unit_bytes)};
+}
+
+/// `count` units from the `first` on.
+struct UnitShare {
+  uint32_t first;
+  uint32_t count;
+};
+
+/// What one CTA of a bulk kernel moves. Shares differ by one unit at most.
+KVFERRY_HOST_DEVICE constexpr UnitShare share_of(uint32_t units, uint32_t cta, uint32_t num_ctas) {
+  const uint32_t each = units / num_ctas;
+  const uint32_t rest = units % num_ctas;
+  return {cta * each + (cta < rest ? cta : rest), each + (cta < rest ? 1U : 0U)};
 }
 
 /// The address of `unit` in packed memory.

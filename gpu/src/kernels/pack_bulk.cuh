@@ -73,31 +73,34 @@ struct Bulk {
 extern __shared__ __align__(128) unsigned char bulk_stages[];
 
 template <WalkWay Way>
-__device__ __forceinline__ void load_stage(const PackArguments& arguments, uint32_t u,
-                                           uint32_t stage, uint32_t barrier, uint64_t policy) {
+__device__ __forceinline__ void load_stage(const PackArguments& arguments, const PackUnit& unit,
+                                           FragmentWindow& window, uint32_t stage, uint32_t barrier,
+                                           uint64_t policy) {
   const uint32_t lane = threadIdx.x;
-  const PackUnit unit = unit_at(arguments, kBulkUnitBytes, u);
   const auto bytes = static_cast<uint32_t>(unit.end - unit.begin);
   if (lane == 0) Bulk::expect(barrier, bytes);
   __syncwarp();
   if (Way == WalkWay::kGather) {
-    walk_bulk_pieces(arguments, unit, lane, [&](const PackPiece& piece, uint32_t offset) {
-      Bulk::load(stage + offset, piece.pool, static_cast<uint32_t>(piece.bytes), barrier, policy);
-    });
+    walk_bulk_pieces(
+        arguments, unit, lane, window, [&](const PackPiece& piece, uint32_t offset) {
+          Bulk::load(stage + offset, piece.pool, static_cast<uint32_t>(piece.bytes), barrier,
+                     policy);
+        });
   } else if (lane == 0) {
     Bulk::load(stage, packed_address(arguments, unit), bytes, barrier, policy);
   }
 }
 
 template <WalkWay Way>
-__device__ __forceinline__ void store_stage(const PackArguments& arguments, uint32_t u,
-                                            uint32_t stage, uint64_t policy) {
+__device__ __forceinline__ void store_stage(const PackArguments& arguments, const PackUnit& unit,
+                                            FragmentWindow& window, uint32_t stage,
+                                            uint64_t policy) {
   const uint32_t lane = threadIdx.x;
-  const PackUnit unit = unit_at(arguments, kBulkUnitBytes, u);
   if (Way == WalkWay::kScatter) {
-    walk_bulk_pieces(arguments, unit, lane, [&](const PackPiece& piece, uint32_t offset) {
-      Bulk::store(piece.pool, stage + offset, static_cast<uint32_t>(piece.bytes), policy);
-    });
+    walk_bulk_pieces(
+        arguments, unit, lane, window, [&](const PackPiece& piece, uint32_t offset) {
+          Bulk::store(piece.pool, stage + offset, static_cast<uint32_t>(piece.bytes), policy);
+        });
   } else if (lane == 0) {
     Bulk::store(packed_address(arguments, unit), stage,
                 static_cast<uint32_t>(unit.end - unit.begin), policy);
@@ -118,26 +121,32 @@ __device__ __forceinline__ void run_bulk(const PackArguments& arguments) {
   }
   __syncwarp();
 
-  const uint32_t units = num_units(arguments, kBulkUnitBytes);
-  uint32_t next = blockIdx.x;
-  for (uint32_t s = 0; s + 1 < num_stages && next < units; ++s, next += gridDim.x) {
-    load_stage<Way>(arguments, next, stages + s * kBulkUnitBytes, barriers + s * 8, policy);
-  }
+  const UnitShare share = share_of(num_units(arguments, kBulkUnitBytes), blockIdx.x, gridDim.x);
+  PackUnit unit = unit_at(arguments, kBulkUnitBytes, share.first);
+  PackUnit next = unit;
+  FragmentWindow window;
+  uint32_t num_loaded = 0;
+  const auto load_next = [&](uint32_t s) {
+    load_stage<Way>(arguments, next, window, stages + s * kBulkUnitBytes, barriers + s * 8, policy);
+    next = unit_after(arguments, kBulkUnitBytes, next);
+    ++num_loaded;
+  };
+  KVFERRY_NO_UNROLL
+  for (uint32_t s = 0; s + 1 < num_stages && num_loaded < share.count; ++s) load_next(s);
   // Stage s is stored, and the stage before it, whose store began one unit earlier, is loaded
   // again.
   uint32_t s = 0;
   uint32_t previous = num_stages - 1;
   uint32_t parity = 0;
   KVFERRY_NO_UNROLL
-  for (uint32_t u = blockIdx.x; u < units; u += gridDim.x) {
+  for (uint32_t num_stored = 0; num_stored < share.count; ++num_stored) {
     Bulk::wait(barriers + s * 8, parity);
-    store_stage<Way>(arguments, u, stages + s * kBulkUnitBytes, policy);
-    if (next < units) {
+    store_stage<Way>(arguments, unit, window, stages + s * kBulkUnitBytes, policy);
+    unit = unit_after(arguments, kBulkUnitBytes, unit);
+    if (num_loaded < share.count) {
       Bulk::wait_all_but_newest_read();
       __syncwarp();
-      load_stage<Way>(arguments, next, stages + previous * kBulkUnitBytes, barriers + previous * 8,
-                      policy);
-      next += gridDim.x;
+      load_next(previous);
     }
     previous = s;
     if (++s == num_stages) {

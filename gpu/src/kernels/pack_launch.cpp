@@ -21,10 +21,12 @@ constexpr std::uint32_t kVectorThreads = 256;
 constexpr std::uint32_t kVectorCtasPerMultiprocessor = 4;
 constexpr std::uint32_t kBulkCtasPerMultiprocessor = 4;
 
-// CTAs of a launch next to the forward pass. A CTA keeps 32 KiB in flight. At about 1 us for a load
-// and a store each, 16 CTAs move some 250 GB/s, four times a PCIe 5 link. sglang#40278 has 190 GB/s
-// from 4 CTAs of bulk copies on a GB300.
-constexpr std::uint32_t kCtasBesideCompute = 16;
+// CTAs of a scatter next to the forward pass. A bulk CTA is one warp. Its instructions wait behind
+// those of the kernels beside it, so more CTAs end sooner and cost these kernels no more: on an
+// H100 16, 32 and 64 CTAs scattered 16 MiB beside a busy device in 0.43 to 0.50, 0.25 and 0.16 ms
+// (bench/RESULTS.md). A vector CTA is eight warps.
+constexpr std::uint32_t kBulkCtasOfScatter = 64;
+constexpr std::uint32_t kVectorCtasOfScatter = 16;
 
 constexpr std::uint32_t kDefaultBulkStages = 4;
 constexpr std::uint32_t kMaxBulkStages = 16;
@@ -42,10 +44,10 @@ bool wants_bulk(const BlockGeometry& geometry, std::uintptr_t packed, const Pack
 }
 
 std::uint32_t most_ctas(PackWay way, const PackDevice& device, const PackTuning& tuning,
-                        std::uint32_t per_multiprocessor) {
+                        std::uint32_t per_multiprocessor, std::uint32_t of_scatter) {
   if (tuning.max_ctas != 0) return tuning.max_ctas;
   const std::uint32_t whole = std::max(device.num_multiprocessors, 1U) * per_multiprocessor;
-  return way == PackWay::kGather ? whole : std::min(whole, kCtasBesideCompute);
+  return way == PackWay::kGather ? whole : std::min(whole, of_scatter);
 }
 
 std::uint32_t count_units(const BlockGeometry& geometry, std::uint32_t num_blocks,
@@ -95,15 +97,17 @@ PackLaunch plan_pack(const BlockGeometry& geometry, std::uint32_t num_blocks, st
                                      : std::clamp(tuning.bulk_stages, 2U, kMaxBulkStages);
     const std::uint32_t units = count_units(geometry, num_blocks, kBulkUnitBytes);
     return {way == PackWay::kGather ? "kvferry_gather_bulk" : "kvferry_scatter_bulk",
-            std::min(units, most_ctas(way, device, tuning, kBulkCtasPerMultiprocessor)), kTeamLanes,
-            stages * kBulkStageFootprint};
+            std::min(units, most_ctas(way, device, tuning, kBulkCtasPerMultiprocessor,
+                                      kBulkCtasOfScatter)),
+            kTeamLanes, stages * kBulkStageFootprint};
   }
   constexpr std::uint32_t kTeams = kVectorThreads / kTeamLanes;
   const std::uint32_t units = count_units(geometry, num_blocks, kUnitBytes);
-  return {vector_kernel(way, sums),
-          std::min((units + kTeams - 1) / kTeams,
-                   most_ctas(way, device, tuning, kVectorCtasPerMultiprocessor)),
-          kVectorThreads, 0};
+  return {
+      vector_kernel(way, sums),
+      std::min((units + kTeams - 1) / kTeams,
+               most_ctas(way, device, tuning, kVectorCtasPerMultiprocessor, kVectorCtasOfScatter)),
+      kVectorThreads, 0};
 }
 
 std::vector<FragmentEntry> fragment_table(const BlockGeometry& geometry) {

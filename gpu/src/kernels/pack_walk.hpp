@@ -205,15 +205,61 @@ KVFERRY_HOST_DEVICE void walk_units(Access& access, const PackArguments& argumen
   }
 }
 
+/// As many neighbouring fragments as a team has lanes, of which each lane holds one in registers.
+/// Beside other kernels a read of the table takes microseconds, so units that follow one another
+/// read it only where they leave the window.
+struct FragmentWindow {
+  uint32_t first = 0;
+  /// The range of the packed block. At first it is empty and holds no unit.
+  uint64_t begin = 0;
+  uint64_t end = 0;
+  /// Fragment `first` + lane. Without bytes if the table ends before it.
+  FragmentEntry mine{};
+};
+
+KVFERRY_HOST_DEVICE FragmentWindow window_from(const PackArguments& arguments, uint32_t first,
+                                               uint32_t lane) {
+  FragmentWindow window;
+  window.first = first;
+  window.begin = arguments.fragments[first].packed_offset;
+  const uint32_t rest = arguments.num_fragments - first;
+  const uint32_t count = rest < kTeamLanes ? rest : kTeamLanes;
+  const FragmentEntry& last = arguments.fragments[first + count - 1];
+  window.end = last.packed_offset + last.bytes;
+  if (lane < count) window.mine = arguments.fragments[first + lane];
+  return window;
+}
+
+/// A window that holds the beginning of `unit`.
+KVFERRY_HOST_DEVICE FragmentWindow window_at(const PackArguments& arguments, const PackUnit& unit,
+                                             uint32_t lane) {
+  return window_from(arguments, unit.begin == 0 ? 0 : fragment_at(arguments, unit.begin), lane);
+}
+
 /// A lane's pieces of a unit of the bulk-copy kernels. Each is passed to `visit(piece, offset of
-/// the piece in the stage)`.
+/// the piece in the stage)`. `window` is the lane's own, from one unit to the next.
 template <typename Visit>
 KVFERRY_HOST_DEVICE void walk_bulk_pieces(const PackArguments& arguments, const PackUnit& unit,
-                                          uint32_t lane, Visit visit) {
-  const uint32_t last = fragment_at(arguments, unit.end - 1);
-  for (uint32_t f = fragment_at(arguments, unit.begin) + lane; f <= last; f += kTeamLanes) {
-    const PackPiece piece = piece_of(arguments, unit, f);
-    visit(piece, static_cast<uint32_t>(piece.packed - packed_address(arguments, unit)));
+                                          uint32_t lane, FragmentWindow& window, Visit visit) {
+  if (unit.begin < window.begin || unit.begin >= window.end) {
+    window = window_at(arguments, unit, lane);
+  }
+  KVFERRY_NO_UNROLL
+  while (true) {
+    const FragmentEntry& mine = window.mine;
+    const uint64_t mine_end = mine.packed_offset + mine.bytes;
+    const uint64_t begin = mine.packed_offset > unit.begin ? mine.packed_offset : unit.begin;
+    const uint64_t end = mine_end < unit.end ? mine_end : unit.end;
+    if (begin < end) {
+      const uint64_t block_id = arguments.block_ids[unit.block];
+      const auto offset = static_cast<uint32_t>(begin - unit.begin);
+      const PackPiece piece{
+          mine.base + block_id * mine.block_stride_bytes + (begin - mine.packed_offset),
+          packed_address(arguments, unit) + offset, end - begin};
+      visit(piece, offset);
+    }
+    if (unit.end <= window.end) return;
+    window = window_from(arguments, window.first + kTeamLanes, lane);
   }
 }
 

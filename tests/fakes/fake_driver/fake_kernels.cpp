@@ -93,17 +93,19 @@ RunVector vector_kernel(std::string_view name) {
 // Each unit by its lanes, in pieces that the copy unit would move whole.
 void run_bulk(gpu::WalkWay way, const gpu::PackArguments& arguments, const Memory& memory) {
   const std::uint32_t units = gpu::num_units(arguments, gpu::kBulkUnitBytes);
+  std::array<gpu::FragmentWindow, gpu::kTeamLanes> windows;
   for (std::uint32_t u = 0; u < units; ++u) {
     const gpu::PackUnit unit = gpu::unit_at(arguments, gpu::kBulkUnitBytes, u);
     for (std::uint32_t lane = 0; lane < gpu::kTeamLanes; ++lane) {
-      gpu::walk_bulk_pieces(arguments, unit, lane, [&](const gpu::PackPiece& piece, std::uint32_t) {
-        for (std::uint64_t at = 0; at < piece.bytes; at += gpu::kMaxWidth) {
-          void* const pool = checked(memory, piece.pool + at, gpu::kMaxWidth);
-          void* const packed = checked(memory, piece.packed + at, gpu::kMaxWidth);
-          const bool gathers = way == gpu::WalkWay::kGather;
-          std::memcpy(gathers ? packed : pool, gathers ? pool : packed, gpu::kMaxWidth);
-        }
-      });
+      gpu::walk_bulk_pieces(
+          arguments, unit, lane, windows[lane], [&](const gpu::PackPiece& piece, std::uint32_t) {
+            for (std::uint64_t at = 0; at < piece.bytes; at += gpu::kMaxWidth) {
+              void* const pool = checked(memory, piece.pool + at, gpu::kMaxWidth);
+              void* const packed = checked(memory, piece.packed + at, gpu::kMaxWidth);
+              const bool gathers = way == gpu::WalkWay::kGather;
+              std::memcpy(gathers ? packed : pool, gathers ? pool : packed, gpu::kMaxWidth);
+            }
+          });
     }
   }
 }

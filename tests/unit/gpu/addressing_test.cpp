@@ -204,14 +204,16 @@ int run_bulk(Case& c, PackWay way, const PackLaunch& launch) {
   std::vector<std::uint8_t> stage(kBulkUnitBytes);
   const std::uint32_t units = num_units(c.arguments, kBulkUnitBytes);
   for (std::uint32_t cta = 0; cta < launch.num_ctas; ++cta) {
-    for (std::uint32_t u = cta; u < units; u += launch.num_ctas) {
-      const PackUnit unit = unit_at(c.arguments, kBulkUnitBytes, u);
+    const UnitShare share = share_of(units, cta, launch.num_ctas);
+    std::array<FragmentWindow, kTeamLanes> windows;
+    PackUnit unit = unit_at(c.arguments, kBulkUnitBytes, share.first);
+    for (std::uint32_t i = 0; i < share.count; ++i) {
       const std::uint64_t packed = packed_address(c.arguments, unit);
       const std::size_t bytes = unit.end - unit.begin;
       if (way == PackWay::kScatter)
         std::memcpy(stage.data(), reinterpret_cast<void*>(packed), bytes);
       for (std::uint32_t lane = 0; lane < kTeamLanes; ++lane) {
-        walk_bulk_pieces(c.arguments, unit, lane,
+        walk_bulk_pieces(c.arguments, unit, lane, windows[lane],
                          [&](const PackPiece& piece, std::uint32_t offset) {
                            if (piece.bytes == 0 ||
                                (piece.pool | piece.packed | piece.bytes | offset) % 16 != 0 ||
@@ -226,6 +228,7 @@ int run_bulk(Case& c, PackWay way, const PackLaunch& launch) {
                          });
       }
       if (way == PackWay::kGather) c.packed->store(packed, stage.data(), bytes);
+      unit = unit_after(c.arguments, kBulkUnitBytes, unit);
     }
   }
   return num_wrong;

@@ -67,7 +67,7 @@ TEST(PackLaunch, GatherMayFillTheDeviceAndScatterLeavesItToTheForwardPass) {
     const auto scatter = plan_pack(geometry, 512, kPacked, PackWay::kScatter, device);
     const auto sum = plan_pack(geometry, 512, 0, PackWay::kSum, device);
     EXPECT_EQ(gather.num_ctas, 4 * device.num_multiprocessors);
-    EXPECT_EQ(scatter.num_ctas, 16U);
+    EXPECT_EQ(scatter.num_ctas, device.bulk_copy == BulkCopy::kYes ? 64U : 16U);
     EXPECT_EQ(sum.num_ctas, 16U) << "it too runs beside the forward pass";
     EXPECT_LE(gather.shared_bytes, 48U * 1024);
   }
