@@ -10,19 +10,23 @@ using gpu::CopyDirection;
 using gpu::CopyPath;
 using gpu::DeviceFamily;
 
-// Seconds, and bytes per second. vLLM blog 2026-01-08 for H100: 52-55 GB/s on PCIe 5 x16, kernels
-// 22 to 45 GB/s from 8 to 128 KiB; 4-7 us per call, 0.6-1.1 us per batch descriptor
+// Seconds, and bytes per second. Measured on an H100 (bench/RESULTS.md): 49-55 GB/s on PCIe 5 x16,
+// 0.87 to 0.97 us per batch descriptor. Elsewhere 4-7 us per call, 0.6-1.1 us per descriptor
 // (docs/decisions/transfer.md).
 constexpr double kCallSeconds = 5e-6;
-constexpr double kDescriptorSeconds = 0.8e-6;
+constexpr double kDescriptorSeconds = 0.9e-6;
 constexpr double kGapSeconds = 0.2e-6;  ///< Between two descriptors of a batch, on the link.
 constexpr double kLaunchSeconds = 6e-6;
+// A kernel that reads host memory has 0.85 of the link on an idle H100, and half of it or less on a
+// busy one, which it slows by 18 %. These constants put it behind staging.
 constexpr double kKernelShare = 0.82;              ///< Share of the link's rate, with large runs.
 constexpr double kKernelHalfBytes = 8.0 * 1024.0;  ///< Size of a run at half of that share.
-// This was not measured anywhere. It is below the share of the batch call from 64 KiB on, because
-// packing also takes device memory bandwidth.
+// On an idle H100 0.97 and more. It is below the share of the batch call from 64 KiB on, which
+// takes no multiprocessor: beside arithmetic that had 48 GB/s and staging 46, and the arithmetic
+// was slowed by 0.1 and by 7 %.
 constexpr double kStagedShare = 0.85;
-// vllm#42212: the batch call to an H100 drops to 4-7 GB/s below 28 KiB.
+// vllm#42212: the batch call to an H100 drops to 4-7 GB/s below 28 KiB. Measured: 6.0 to 7.5 with
+// 8 KiB, 9 with 16 KiB, 33 with 32 KiB.
 constexpr double kSmallBatchBytes = 28.0 * 1024.0;
 constexpr double kSmallBatchRate = 6e9;
 // sglang#31741: single calls of HIP give 2.2 GB/s for 16 KiB, and its batch call is not faster.

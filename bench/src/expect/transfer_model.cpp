@@ -12,16 +12,19 @@ namespace {
 using gpu::CopyDirection;
 using gpu::CopyPath;
 
-// vLLM blog 2026-01-08, H100: kernels that read or write host memory themselves get 22 to 24, 34 to
-// 36 and 44 to 45 GB/s of 53 with 8, 32 and 128 KiB in a row. nvbandwidth#24 has 0.66 (h2d) and 1.0
-// (d2h) of the link with large buffers. This kernel itself was not measured.
-constexpr double kKernelShare = 0.82;
-constexpr double kKernelHalfBytes = 8.0 * 1024;
-// gpu/src/kernels/pack_launch.cpp: CTAs of a gather (for each multiprocessor) and of a scatter
-// (all), their threads, and bytes that one keeps in flight.
+// Measured on an H100 (bench/RESULTS.md): 0.67 to 0.69, 0.85 to 0.87 and 0.86 to 0.93 of the link
+// with 4 KiB, 8 KiB and more in a row.
+constexpr double kKernelShare = 0.9;
+constexpr double kKernelHalfBytes = 1024;
+// gpu/src/kernels/pack_launch.cpp: CTAs of a gather (for each multiprocessor), of a scatter from
+// staging memory and of one from host memory (all), their threads, and bytes that one keeps in
+// flight.
 constexpr double kGatherCtas = 4;
-constexpr double kScatterCtas = 16;
-constexpr double kCtaThreads = 256;
+constexpr double kGatherCtaThreads = 256;
+constexpr double kStagedCtas = 64;
+constexpr double kStagedCtaThreads = 32;
+constexpr double kKernelCtas = 16;
+constexpr double kKernelCtaThreads = 256;
 constexpr double kCtaBytes = 32.0 * 1024;
 // The time of a load and a store of one CTA. Assumed: 1 us each, which is above the latency of idle
 // memory (0.5 to 0.8 us). sglang#40278 has 190 GB/s from 4 CTAs of bulk copies on a GB300.
@@ -42,7 +45,7 @@ double per(std::uint64_t bytes, std::uint64_t part) {
   return std::max(1.0, static_cast<double>(bytes) / static_cast<double>(part));
 }
 
-double scatter_gb_per_s() { return kScatterCtas * kCtaBytes / kCtaRoundUs / 1e3; }
+double ctas_gb_per_s(double num_ctas) { return num_ctas * kCtaBytes / kCtaRoundUs / 1e3; }
 
 /// The time that each stage takes for all bytes of a lane.
 struct Stages {
@@ -98,7 +101,7 @@ void add_kernel(Stages& stages, const CallCosts& costs, const LaneWork& lane,
   stages.ctas_us = stages.link_us / share;
   if (lane.direction == CopyDirection::kHostToDevice) {
     const auto bytes = static_cast<double>(lane.bytes);
-    stages.ctas_us = std::max(stages.ctas_us, us(bytes, scatter_gb_per_s()));
+    stages.ctas_us = std::max(stages.ctas_us, us(bytes, ctas_gb_per_s(kKernelCtas)));
   }
   stages.ctas_us += pieces * (costs.launch_start_us + kernel_wait_us);
   stages.submit_us = pieces * costs.launch_call_us;
@@ -117,11 +120,12 @@ void add_staged(Stages& stages, const DeviceProfile& device, const LaneWork& lan
   const double launches_us =
       pieces * (costs.launch_start_us + kernel_wait_us) / (load ? kNumScatterStreams : 1);
   const auto touched = kPackTouches * static_cast<double>(lane.bytes);
-  stages.memory_us = us(touched, device.memory_gb_per_s) + launches_us;
+  // The launches of a load wait for multiprocessors, and count below.
+  stages.memory_us = us(touched, device.memory_gb_per_s) + (load ? 0 : launches_us);
   double fill_gb_per_s = device.memory_gb_per_s / kPackTouches;
   if (load) {
-    stages.ctas_us = us(static_cast<double>(lane.bytes), scatter_gb_per_s()) + launches_us;
-    fill_gb_per_s = std::min(fill_gb_per_s, scatter_gb_per_s());
+    stages.ctas_us = us(static_cast<double>(lane.bytes), ctas_gb_per_s(kStagedCtas)) + launches_us;
+    fill_gb_per_s = std::min(fill_gb_per_s, ctas_gb_per_s(kStagedCtas));
   }
   stages.fill_us = costs.launch_call_us + costs.launch_start_us + costs.wait_us +
                    us(static_cast<double>(lane.fill_bytes), fill_gb_per_s);
@@ -206,19 +210,21 @@ void take(Taken& taken, const DeviceProfile& device, const LaneWork& lane, doubl
   taken.memory += kCopyTouches * gb_per_s / device.memory_gb_per_s;
   const double all_threads =
       static_cast<double>(device.num_multiprocessors) * device.threads_per_multiprocessor;
-  const double scatter_share = kScatterCtas * kCtaThreads / all_threads;
   const double pack_share = kPackTouches * gb_per_s / device.memory_gb_per_s;
-  if (lane.path == CopyPath::kKernel) taken.multiprocessors += scatter_share;
+  if (lane.path == CopyPath::kKernel) {
+    taken.multiprocessors += kKernelCtas * kKernelCtaThreads / all_threads;
+  }
   if (lane.path != CopyPath::kStaged) return;
   if (lane.direction == CopyDirection::kHostToDevice) {
     taken.memory += pack_share;
-    taken.multiprocessors += scatter_share * std::min(1.0, gb_per_s / scatter_gb_per_s());
+    taken.multiprocessors += kStagedCtas * kStagedCtaThreads / all_threads *
+                             std::min(1.0, gb_per_s / ctas_gb_per_s(kStagedCtas));
     return;
   }
   if (beside.gathers == BesideWork::Gathers::kBeside) {
     taken.memory += pack_share;
     taken.multiprocessors +=
-        pack_share * kGatherCtas * kCtaThreads / device.threads_per_multiprocessor;
+        pack_share * kGatherCtas * kGatherCtaThreads / device.threads_per_multiprocessor;
     return;
   }
   taken.between += pack_share + device.costs().launch_start_us / beside.iteration_us;
