@@ -49,6 +49,7 @@ def mutants(
 SYNC = ("-DSTEPS_OUT=1",)
 EXPIRY = (*SYNC, "-DWITH_EXPIRY")
 DAMAGE = ("-DWITH_DAMAGE",)
+OWNER_READS = (*DAMAGE, "-DOWNER_READS")
 ONE_BLOCK = ("-DMAX_BLOCKS=1",)
 
 # The longest first.
@@ -199,4 +200,6 @@ CHECKS = (
         ("WITHDRAW_BEHIND_THE_LEASE", "what_is_withdrawn_was_broken"),
         defines=DAMAGE,
     ),
+    Check("shared_slot", "owner reads", defines=OWNER_READS),
+    *mutants("shared_slot", ("A_FREE_WORD_STAYS_FREE", "what_is_withdrawn_is_not_used"), defines=OWNER_READS),
 )

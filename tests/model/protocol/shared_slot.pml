@@ -6,6 +6,7 @@
  *   key then; owner and reader as two processes each, a scheduler that says what is to be written and read and a rank that
  *   does it; with WITH_DAMAGE memory that loses a bit once, a reader that finds out by the block's tag and withdraws the slot;
  *   death of each between any two steps, and a scheduler's clean end there, while its rank lives on or not; copies
+ *   with OWNER_READS the owner as a reader of its own slot, by a lease that is in its memory and not in the word; copies
  *   of a device that go on behind their rank, a sweeper that dies itself, taking a chunk over, quarantine and its end.
  * Abstracts: one slot in one chunk, two keys; a hint is the wish to look for a key in the slot, right or wrong; the member
  *   locks are what the kernel promises (they end with the process).
@@ -54,6 +55,16 @@ byte swept_one;
 /* what schedulers have told their ranks, which do it when they like: the key to be written, and the one to be read */
 byte order;
 byte reads;
+
+#ifdef OWNER_READS
+/* The owner's own lease, and what its rank is to read and says of it. */
+bool owner_leases;
+byte owner_reads;
+bool owner_found_damage;
+#define OWNER_MAY_REUSE (!owner_leases)
+#else
+#define OWNER_MAY_REUSE true
+#endif
 
 /* a device per writer: copies that were submitted and have not ended */
 byte copying[4];
@@ -112,6 +123,10 @@ end:
 active proctype owner_rank() {
   do
   :: atomic { order != 0 -> SUBMIT(OWNER, order); order = 0 }
+#ifdef OWNER_READS
+  :: atomic { owner_reads != 0 && content != BROKEN -> REQUIRE(a_reader_sees_its_key, content == owner_reads); owner_reads = 0 }
+  :: atomic { owner_reads != 0 && content == BROKEN -> EVENT("damage is found by its owner\n"); owner_found_damage = true; owner_reads = 0 }
+#endif
   :: EVENT("a rank dies\n"); rank_is_dead[OWNER] = true; break
   od
 }
@@ -146,6 +161,30 @@ inline withdraw() {
 }
 #else
 inline withdraw() { skip }
+#endif
+
+#ifdef OWNER_READS
+/* By its owner, which may have forgotten the slot meanwhile: nobody else looks at the word of a free slot. */
+#ifdef MUTANT_A_FREE_WORD_STAYS_FREE
+#define AFTER_FREE FREE
+#else
+#define AFTER_FREE DYING
+#endif
+inline end_own_read() {
+  atomic {
+    if
+    :: owner_found_damage ->
+       REQUIRE(what_is_withdrawn_was_broken, content == BROKEN);
+       owner_found_damage = false; is_withdrawn = true;
+       if
+       :: state == FREE -> EVENT("withdrawn after it was forgotten\n"); state = AFTER_FREE
+       :: else -> EVENT("withdrawn by its owner\n")
+       fi
+    :: else
+    fi;
+    owner_leases = false
+  }
+}
 #endif
 
 /* A sweep by `me`, behind `gone`, in steps. */
@@ -215,7 +254,12 @@ active proctype owner_process() {
   byte lives = 2;
   run device(OWNER);
   do
-  :: atomic { lives > 0 && MAY_FILL -> lives--; state = FILLING };
+#ifdef OWNER_READS
+  :: atomic { state == READABLE && !is_withdrawn && !owner_leases -> owner_leases = true; owner_reads = key }
+  :: owner_leases && owner_reads == 0 -> end_own_read()
+  :: atomic { owner_leases && state == READABLE && NO_BIT && !is_withdrawn -> EVENT("forgotten while its owner reads\n"); state = FREE }
+#endif
+  :: atomic { lives > 0 && MAY_FILL && OWNER_MAY_REUSE -> lives--; state = FILLING };
      if :: LEAVES(OWNER) :: skip fi;
      order = 2 - lives;
      if
@@ -230,7 +274,7 @@ active proctype owner_process() {
      if :: LEAVES(OWNER) :: skip fi;
      atomic { state == FILLING -> state = READABLE }
 #endif
-  :: atomic { MAY_EVICT -> EVENT("evicted\n"); state = FREE }
+  :: atomic { MAY_EVICT && OWNER_MAY_REUSE -> EVENT("evicted\n"); state = FREE }
   :: atomic { state == READABLE -> EVENT("forgotten\n"); state = DYING }
   :: atomic { MAY_BURY -> EVENT("buried\n"); state = FREE }
   :: LEAVES(OWNER)
