@@ -250,7 +250,7 @@ class Stories:
         hashes: dict[int, int] = {}  # by index
         num_bytes = 0
         for event in self._events.select(["hashes"], number):
-            num_bytes = event.words[0] >> 32 or num_bytes  # the same for all hashes of an engine
+            num_bytes = event.words[0] >> 32 & 0xFFFF or num_bytes  # the same for all hashes of an engine
             first, step = halves(event.words[1]) if len(event.words) > 1 else (0, 1)
             hashes.update((first + i * step, word) for i, word in enumerate(event.words[2:]))
         keys: set[int] = set()
@@ -266,7 +266,7 @@ class Stories:
         return {
             event.words[0]: {event.words[0]}
             | {
-                _core.recorded_keys([event.words[1]], event.words[2] & 0xFFFF, event.words[2] >> 16, one)[0]
+                _core.recorded_keys([event.words[1]], event.words[2] & 0xFFFF, event.words[2] >> 16 & 0xFFFF, one)[0]
                 for one in weights
             }
             for event in absent
@@ -280,8 +280,9 @@ class Stories:
         missing: list[Missing] = []
         for event in [*own, None]:
             if event is not None and event.kind == "missing":
-                assert asked is not None
-                missing.append(self._missing(event, histories, others[event.words[0]], asked.words[0]))
+                # A ring can begin behind the question.
+                if asked is not None:
+                    missing.append(self._missing(event, histories, others[event.words[0]], asked.words[0]))
                 continue
             if asked is not None and answer is not None:
                 yield self._lookup(asked, answer, missing)
@@ -372,5 +373,6 @@ def id_of(words: Sequence[int]) -> str:
 
 
 def text_of(words: Sequence[int]) -> str:
-    """Return the text that an event's words hold."""
-    return b"".join(word.to_bytes(8, "little") for word in words).rstrip(b"\0").decode(errors="replace")
+    """Return the text that an event's words hold; what a terminal would not print is a question mark."""
+    content = b"".join(word.to_bytes(8, "little") for word in words).split(b"\0", 1)[0]
+    return "".join(one if one.isprintable() else "?" for one in content.decode(errors="replace"))

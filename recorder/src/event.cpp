@@ -12,12 +12,19 @@ namespace {
 
 /// How a kind's words are written in text: its name, what its number is, and one character for each
 /// of its first words: t a time, u a number, x a key or digest, p a pair. The last one is repeated,
-/// if it is in brackets as one of several: "[xp]". T: the rest is text.
+/// if it is in brackets as one of several: "[xp]". T: the rest is text. An event may lack words
+/// from a question mark on.
 struct Shape {
   EventKind kind;
   const char* name;
   const char* number;
-  const char* words;
+  std::string_view words;
+  /// The largest value of its flags, of those that say which one of several.
+  std::uint8_t most_flags = 0xFF;
+
+  [[nodiscard]] constexpr std::size_t least_words() const {
+    return std::min(words.find_first_of("?[T"), words.size());
+  }
 };
 
 constexpr std::array kShapes{
@@ -39,12 +46,12 @@ constexpr std::array kShapes{
     Shape{EventKind::kPool, "pool", "is known", ""},
     Shape{EventKind::kTakeKeyEvents, "take key events", "", ""},
     Shape{EventKind::kReport, "report", "bytes", "[x]"},
-    Shape{EventKind::kHashes, "hashes", "request", "pp[x]"},
+    Shape{EventKind::kHashes, "hashes", "request", "p?p[x]"},
     Shape{EventKind::kTime, "time", "", "t"},
     Shape{EventKind::kPoolHolds, "pool holds", "", ""},
     Shape{EventKind::kPoolMarks, "pool marks", "count", "[x]"},
     Shape{EventKind::kPoolKey, "pool key", "block", "[x]"},
-    Shape{EventKind::kFound, "found", "request", "[p]"},
+    Shape{EventKind::kFound, "found", "request", "p?[p]"},
     Shape{EventKind::kStore, "store", "request", "up[xp]"},
     Shape{EventKind::kLoad, "load", "request", "u[p]"},
     Shape{EventKind::kCancels, "cancels", "", "[u]"},
@@ -53,12 +60,15 @@ constexpr std::array kShapes{
     Shape{EventKind::kChunks, "chunks", "", "p"},
     Shape{EventKind::kPlanned, "planned", "plan", "p"},
     Shape{EventKind::kLoadBegun, "load begun", "request", "up"},
-    Shape{EventKind::kSkipped, "skipped", "request", "[x]"},
-    Shape{EventKind::kLeft, "left", "class", "[xp]"},
+    Shape{EventKind::kSkipped, "skipped", "request", "[x]",
+          static_cast<std::uint8_t>(Skip::kRingFull)},
+    Shape{EventKind::kLeft, "left", "class", "[xp]",
+          static_cast<std::uint8_t>(Leaving::kChunkGone)},
     Shape{EventKind::kCame, "came", "class", "[xp]"},
     Shape{EventKind::kStoreEnded, "store ended", "", "up"},
     Shape{EventKind::kAborted, "aborted", "", "[u]"},
-    Shape{EventKind::kLoadEnded, "load ended", "request", "u"},
+    Shape{EventKind::kLoadEnded, "load ended", "request", "u",
+          static_cast<std::uint8_t>(LoadFate::kStale)},
     Shape{EventKind::kTold, "told", "request", ""},
     Shape{EventKind::kStale, "stale", "request", ""},
     Shape{EventKind::kThrew, "threw", "class", "T"},
@@ -112,11 +122,26 @@ constexpr std::size_t kMostWords = 24;
 bool has_time(EventKind kind) {
   static constexpr auto kHave = [] {
     std::array<bool, kMaxKinds> have{};
-    for (const Shape& one : kShapes) have[static_cast<std::size_t>(one.kind)] = one.words[0] == 't';
+    for (const Shape& one : kShapes)
+      have[static_cast<std::size_t>(one.kind)] = one.words.starts_with('t');
     return have;
   }();
   const auto at = static_cast<std::size_t>(kind);
   return at < kHave.size() && kHave[at];
+}
+
+std::string why_malformed(const Event& event) {
+  const Shape* shape = shape_of(event.kind());
+  if (shape == nullptr) return "";
+  if (event.words.size() < shape->least_words()) {
+    return "\"" + std::string(shape->name) + "\" has " + std::to_string(event.words.size()) +
+           " words after its head, and needs " + std::to_string(shape->least_words());
+  }
+  if (event.head.flags() > shape->most_flags) {
+    return "\"" + std::string(shape->name) + "\" has flags " + std::to_string(event.head.flags()) +
+           "; the largest is " + std::to_string(shape->most_flags);
+  }
+  return "";
 }
 
 std::string name_of(EventKind kind) {
@@ -137,6 +162,7 @@ std::string to_text(const Event& event) {
   std::size_t repeat = std::string_view::npos;
   for (std::size_t i = 0; i < event.words.size(); ++i) {
     if (i == kMostWords) return text + " and " + std::to_string(event.words.size() - i) + " more";
+    if (at_shape < words.size() && words[at_shape] == '?') ++at_shape;
     if (at_shape < words.size() && words[at_shape] == '[') repeat = ++at_shape;
     if (at_shape < words.size() && words[at_shape] == ']') at_shape = repeat;
     if (at_shape < words.size() && words[at_shape] == 'T') {

@@ -154,6 +154,10 @@ void check_events(std::uint64_t begin, std::span<const std::uint64_t> words) {
              std::to_string(num_words) + " words of the " + std::to_string(words.size() - at) +
              " that follow" + kGetItAnew);
     }
+    const Event event{begin + at, EventHead(words[at]), words.subspan(at + 1, num_words - 1)};
+    if (const std::string why = why_malformed(event); !why.empty()) {
+      refuse("is damaged: the event at " + std::to_string(begin + at) + ", " + why + kGetItAnew);
+    }
     at += num_words;
   }
 }

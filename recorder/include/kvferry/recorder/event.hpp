@@ -252,6 +252,9 @@ struct Event {
 [[nodiscard]] bool has_time(EventKind kind);
 /// The kind's name; "kind 63" for one that this version does not know.
 [[nodiscard]] std::string name_of(EventKind kind);
+/// Why the event cannot have been recorded so: too few words for its kind, or flags that it does
+/// not have. Empty if it can, or if this version does not know the kind.
+[[nodiscard]] std::string why_malformed(const Event& event);
 /// The event in one line, for people. Any words give a text.
 [[nodiscard]] std::string to_text(const Event& event);
 
