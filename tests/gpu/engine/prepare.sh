@@ -3,7 +3,7 @@
 # Unpacks what carry_vllm.py has collected, and builds kvferry's extension for this machine's python3 and GPU (a minute
 # on 16 processors):  . tests/gpu/engine/prepare.sh CARRIED SITE
 # It is sourced: it sets the search paths for tests/gpu/engine/engines.py.
-carried=$(realpath "$1") site=$2
+carried=$(realpath "$1") site=$(realpath -m "$2")
 repository=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../../..")
 export PYTHONPATH=$site LD_LIBRARY_PATH=$site/libs:${LD_LIBRARY_PATH:-}
 export HF_HUB_OFFLINE=1 PYTHONUNBUFFERED=1 VLLM_NO_USAGE_STATS=1 VLLM_USE_FLASHINFER_SAMPLER=0 KVFERRY_DUMPS=$site/dumps

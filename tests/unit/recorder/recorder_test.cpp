@@ -305,8 +305,10 @@ TEST(RecorderTest, AnEventThatItsKindCannotHaveIsRefused) {
   const auto complaint = [](EventKind kind, std::uint8_t flags,
                             std::initializer_list<std::uint64_t> words) {
     Recorder recorder(Recorder::kMinRingBytes, kBy);
-    recorder.put(EventKind::kPlan, 0, 1, {7});
-    recorder.put(kind, flags, 1, words);
+    recorder.put(EventKind::kPlan, 0, 1, std::uint64_t{7});
+    Recorder::Draft draft = recorder.draft(kind, flags, 1, 4);
+    for (const std::uint64_t word : words) draft.add(word);
+    draft.end();
     return complaint_of<RecordingError>(
         [&] { static_cast<void>(Recording::from_bytes(recorder.bytes())); });
   };

@@ -5,7 +5,6 @@
 #include "kvferry/base/ids.hpp"
 
 #include <cstddef>
-#include <exception>
 #include <span>
 #include <string>
 #include <utility>
@@ -18,8 +17,7 @@ class Tier;
 /// Slots of one slab class in one known state, in the order of the keys for which they were taken.
 /// The type says what can be done with the slots: a call that does not fit the state does not
 /// compile. Move-only. Only Tier makes sets, and only Tier takes them back. Destroying a set with
-/// slots inside is a broken invariant, because the slots would never be free again, except while an
-/// exception is on its way: it ends the engine, and says why.
+/// slots inside is a broken invariant, because the slots would never be free again.
 template <class State>
 class [[nodiscard]] SlotSet {
  public:
@@ -35,7 +33,7 @@ class [[nodiscard]] SlotSet {
   SlotSet(const SlotSet&) = delete;
   SlotSet& operator=(const SlotSet&) = delete;
   ~SlotSet() {
-    KVFERRY_CHECK(slots_.empty() || std::uncaught_exceptions() != 0,
+    KVFERRY_CHECK(slots_.empty(),
                   std::to_string(slots_.size()) + " slots were dropped, not given back");
   }
 
