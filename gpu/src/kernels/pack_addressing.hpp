@@ -61,22 +61,26 @@ KVFERRY_HOST_DEVICE constexpr uint32_t num_units(const PackArguments& arguments,
          arguments.num_blocks;
 }
 
+/// The unit that begins at byte `begin` of a packed block.
+KVFERRY_HOST_DEVICE constexpr PackUnit unit_from(const PackArguments& arguments,
+                                                 uint32_t unit_bytes, uint32_t block,
+                                                 uint64_t begin) {
+  const uint64_t rest = arguments.packed_bytes - begin;
+  return {block, begin, begin + (rest < unit_bytes ? rest : unit_bytes)};
+}
+
 KVFERRY_HOST_DEVICE constexpr PackUnit unit_at(const PackArguments& arguments, uint32_t unit_bytes,
                                                uint32_t unit) {
   const auto per_block = static_cast<uint32_t>(units_per_block(arguments.packed_bytes, unit_bytes));
   const uint32_t block = unit / per_block;
-  const uint64_t begin = uint64_t{unit - block * per_block} * unit_bytes;
-  const uint64_t rest = arguments.packed_bytes - begin;
-  return {block, begin, begin + (rest < unit_bytes ? rest : unit_bytes)};
+  return unit_from(arguments, unit_bytes, block, uint64_t{unit - block * per_block} * unit_bytes);
 }
 
 /// The unit after `unit`. After the last unit of the launch it is in no block.
 KVFERRY_HOST_DEVICE constexpr PackUnit unit_after(const PackArguments& arguments,
                                                   uint32_t unit_bytes, const PackUnit& unit) {
   const bool is_last = unit.end == arguments.packed_bytes;
-  const uint64_t begin = is_last ? 0 : unit.end;
-  const uint64_t rest = arguments.packed_bytes - begin;
-  return {unit.block + (is_last ? 1U : 0U), begin, begin + (rest < unit_bytes ? rest : unit_bytes)};
+  return unit_from(arguments, unit_bytes, unit.block + (is_last ? 1U : 0U), is_last ? 0 : unit.end);
 }
 
 /// `count` units from the `first` on.
@@ -114,10 +118,13 @@ KVFERRY_HOST_DEVICE constexpr uint32_t fragment_at(const PackArguments& argument
   return low;
 }
 
-/// The part of `unit` that lies in `fragment`; the two overlap.
+KVFERRY_HOST_DEVICE constexpr bool overlap(const PackUnit& unit, const FragmentEntry& entry) {
+  return entry.packed_offset < unit.end && unit.begin < entry.packed_offset + entry.bytes;
+}
+
+/// The part of `unit` that lies in a fragment; the two overlap.
 KVFERRY_HOST_DEVICE constexpr PackPiece piece_of(const PackArguments& arguments,
-                                                 const PackUnit& unit, uint32_t fragment) {
-  const FragmentEntry entry = arguments.fragments[fragment];
+                                                 const PackUnit& unit, const FragmentEntry& entry) {
   const uint64_t fragment_end = entry.packed_offset + entry.bytes;
   const uint64_t begin = entry.packed_offset > unit.begin ? entry.packed_offset : unit.begin;
   const uint64_t end = fragment_end < unit.end ? fragment_end : unit.end;

@@ -187,7 +187,8 @@ KVFERRY_HOST_DEVICE void walk_units(Access& access, const PackArguments& argumen
     uint64_t sum = 0;
     KVFERRY_NO_UNROLL
     for (uint64_t offset = unit.begin; offset < unit.end; ++fragment) {
-      const PackPiece piece = piece_of(arguments, unit, fragment);
+      const FragmentEntry entry = arguments.fragments[fragment];
+      const PackPiece piece = piece_of(arguments, unit, entry);
       const uint64_t to = Way == WalkWay::kGather ? piece.packed : piece.pool;
       const uint64_t from = Way == WalkWay::kScatter ? piece.packed : piece.pool;
       if constexpr (Sums == WalkSums::kYes || Way == WalkWay::kSum) {
@@ -246,17 +247,9 @@ KVFERRY_HOST_DEVICE void walk_bulk_pieces(const PackArguments& arguments, const 
   }
   KVFERRY_NO_UNROLL
   while (true) {
-    const FragmentEntry& mine = window.mine;
-    const uint64_t mine_end = mine.packed_offset + mine.bytes;
-    const uint64_t begin = mine.packed_offset > unit.begin ? mine.packed_offset : unit.begin;
-    const uint64_t end = mine_end < unit.end ? mine_end : unit.end;
-    if (begin < end) {
-      const uint64_t block_id = arguments.block_ids[unit.block];
-      const auto offset = static_cast<uint32_t>(begin - unit.begin);
-      const PackPiece piece{
-          mine.base + block_id * mine.block_stride_bytes + (begin - mine.packed_offset),
-          packed_address(arguments, unit) + offset, end - begin};
-      visit(piece, offset);
+    if (overlap(unit, window.mine)) {
+      const PackPiece piece = piece_of(arguments, unit, window.mine);
+      visit(piece, static_cast<uint32_t>(piece.packed - packed_address(arguments, unit)));
     }
     if (unit.end <= window.end) return;
     window = window_from(arguments, window.first + kTeamLanes, lane);
