@@ -78,10 +78,15 @@ constexpr std::array kShapes{
     Shape{EventKind::kBooks, "books", "bytes", "T"},
 };
 
+/// Null for a kind that this version does not know.
 const Shape* shape_of(EventKind kind) {
-  const auto* found = std::find_if(kShapes.begin(), kShapes.end(),
-                                   [kind](const Shape& one) { return one.kind == kind; });
-  return found == kShapes.end() ? nullptr : found;
+  static constexpr auto kByKind = [] {
+    std::array<const Shape*, kMaxKinds> by_kind{};
+    for (const Shape& one : kShapes) by_kind[static_cast<std::size_t>(one.kind)] = &one;
+    return by_kind;
+  }();
+  const auto at = static_cast<std::size_t>(kind);
+  return at < kByKind.size() ? kByKind[at] : nullptr;
 }
 
 std::string hexadecimal(std::uint64_t word) {
@@ -120,14 +125,8 @@ constexpr std::size_t kMostWords = 24;
 }  // namespace
 
 bool has_time(EventKind kind) {
-  static constexpr auto kHave = [] {
-    std::array<bool, kMaxKinds> have{};
-    for (const Shape& one : kShapes)
-      have[static_cast<std::size_t>(one.kind)] = one.words.starts_with('t');
-    return have;
-  }();
-  const auto at = static_cast<std::size_t>(kind);
-  return at < kHave.size() && kHave[at];
+  const Shape* shape = shape_of(kind);
+  return shape != nullptr && shape->words.starts_with('t');
 }
 
 std::string why_malformed(const Event& event) {

@@ -180,7 +180,6 @@ Recording read_from(const Source& source, const RecordingHead& head, std::uint64
     if (!first || *first > published) continue;
     const std::uint64_t valid = std::max(*first, begin);
     words.erase(words.begin(), words.begin() + static_cast<std::ptrdiff_t>(valid - begin));
-    check_events(valid, words);
     return {head, valid, std::move(words)};
   }
   refuse(
