@@ -4,7 +4,7 @@
     python3 tests/gpu/engine/carry_vllm.py build/carried-engine --python 3.12 --architecture 90
 
 The folder gets vLLM's Python files and the compiled kernels of one GPU architecture, wheels of the packages that vLLM
-imports, pybind11's headers, and the libraries that kvferry is built with: about 80 MiB, in files that may travel one
+imports, pybind11's headers, and the libraries that kvferry is built with: about 50 MiB, in files that may travel one
 after the other. vLLM's own CUDA wheel is 330 MB, with code for six architectures.
 
 This runs in the repository's virtual environment, whose versions it takes.

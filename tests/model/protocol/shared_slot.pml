@@ -5,8 +5,8 @@
  * Covers: the owner's life with the slot (fill, publish, evict, refill, forget, free_dying), a reader that leases first and compares the
  *   key then; owner and reader as two processes each, a scheduler that says what is to be written and read and a rank that
  *   does it; with WITH_DAMAGE memory that loses a bit once, a reader that finds out by the block's tag and withdraws the slot;
+ *   with OWNER_READS the owner as a reader of its own slot, by a lease that is in its memory and not in the word;
  *   death of each between any two steps, and a scheduler's clean end there, while its rank lives on or not; copies
- *   with OWNER_READS the owner as a reader of its own slot, by a lease that is in its memory and not in the word; copies
  *   of a device that go on behind their rank, a sweeper that dies itself, taking a chunk over, quarantine and its end.
  * Abstracts: one slot in one chunk, two keys; a hint is the wish to look for a key in the slot, right or wrong; the member
  *   locks are what the kernel promises (they end with the process).
