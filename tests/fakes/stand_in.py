@@ -5,10 +5,11 @@ The stand-in takes the engine's tensors for device memory, and the engine comput
 connector submits there has run before the engine goes on, as if the engine's kernels were queued behind it.
 """
 
+import contextlib
 import ctypes
 import functools
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,15 @@ class StandIn:
     def fail_nth(self, function: str, nth: int, code: int) -> None:
         """Let the `nth` call of a driver's function from now on fail with `code`, once."""
         self._driver.kvferry_fake_fail_nth(function.encode(), nth, code)
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Let copies that begin meanwhile wait until the end of it."""
+        self._driver.kvferry_fake_hold(1)
+        try:
+            yield
+        finally:
+            self._driver.kvferry_fake_hold(0)
 
     def _find(self, tensors: Iterable[Any], wanted: str) -> Any:
         from kvferry.vllm.kv_device import KvDevice

@@ -50,6 +50,9 @@ class FakeControl {
   virtual void go_down_at_exit() = 0;
   /// Every piece of work takes so much longer from now on.
   virtual void slow_down(std::chrono::nanoseconds delay) = 0;
+  /// Whether work that has not begun waits, on the streams that exist now and are not the default
+  /// one. Calls that wait for all work do not return meanwhile.
+  virtual void hold(bool held) = 0;
   /// Memory of the process is the device's, as if it had been allocated there, until other memory
   /// that overlaps it is adopted.
   virtual void adopt(std::uintptr_t address, std::size_t bytes) = 0;

@@ -119,6 +119,11 @@ void FakeCore::settle() {
   if (submit(0, [point] { point->reach(); }) == kOk) point->wait();
 }
 
+void FakeCore::hold(bool held) {
+  MutexLock lock(mutex_);
+  for (const auto& [handle, stream] : streams_) stream->hold(held);
+}
+
 void FakeCore::inject(const gpu::InjectionOptions& options, std::uint64_t seed) {
   auto injector = std::make_shared<gpu::Injector>(options, seed);
   MutexLock lock(mutex_);

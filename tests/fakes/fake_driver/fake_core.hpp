@@ -75,6 +75,8 @@ class FakeStream {
   void drain() const;
   /// Drops what has not begun.
   void drop();
+  /// Whether what has not begun waits. The destructor releases it.
+  void hold(bool held);
 
  private:
   void serve();
@@ -88,6 +90,7 @@ class FakeStream {
   std::uint64_t num_submitted_ KVFERRY_GUARDED_BY(mutex_) = 0;
   std::deque<std::function<void()>> queue_ KVFERRY_GUARDED_BY(mutex_);
   bool busy_ KVFERRY_GUARDED_BY(mutex_) = false;
+  bool held_ KVFERRY_GUARDED_BY(mutex_) = false;
   bool closing_ KVFERRY_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
@@ -107,6 +110,7 @@ class FakeCore final : public FakeControl {
   void lose(int code) override;
   void go_down_at_exit() override;
   void slow_down(std::chrono::nanoseconds delay) override { delay_ = delay; }
+  void hold(bool held) override;
   void adopt(std::uintptr_t address, std::size_t bytes) override;
   void disown(std::uintptr_t address, std::size_t bytes) override;
   void settle() override;

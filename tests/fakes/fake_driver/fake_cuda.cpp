@@ -319,6 +319,7 @@ std::size_t kvferry_fake_allocated_bytes() {
 void kvferry_fake_fail_nth(const char* function, std::uint64_t nth, int code) {
   core().fail_nth(function, nth, code);
 }
+void kvferry_fake_hold(int held) { core().hold(held != 0); }
 void kvferry_fake_settle() { core().settle(); }
 
 Result cuDriverGetVersion(int* version) {

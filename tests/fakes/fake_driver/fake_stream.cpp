@@ -70,6 +70,12 @@ void FakeStream::drop() {
   ended_.notify_all();
 }
 
+void FakeStream::hold(bool held) {
+  MutexLock lock(mutex_);
+  held_ = held;
+  submitted_.notify_all();
+}
+
 void FakeStream::serve() {
   while (const auto work = take()) work();
 }
@@ -78,7 +84,7 @@ std::function<void()> FakeStream::take() {
   MutexLock lock(mutex_);
   busy_ = false;
   ended_.notify_all();
-  while (queue_.empty()) {
+  while (queue_.empty() || (held_ && !closing_)) {
     if (closing_) return {};
     submitted_.wait_for(mutex_, kWaitSlice);
   }
