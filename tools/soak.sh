@@ -25,6 +25,13 @@ for preset in host-tsan host-asan; do
   step "$preset-configure" "configure $preset" "${fixed[@]}" cmake --preset "$preset" -DKVFERRY_BUILD_BENCH=ON
   step "$preset-build" "build $preset" "${fixed[@]}" cmake --build --preset "$preset" -j "$(nproc)"
 done
+# Another compiler's warnings. Its programs are not run.
+tools/setup_gcc.sh
+newer=()
+if [ -f build/gcc14/toolchain.cmake ]; then newer=(-DCMAKE_TOOLCHAIN_FILE="$PWD/build/gcc14/toolchain.cmake"); fi
+step newer-configure "configure host-newer" cmake --preset host-newer -DKVFERRY_CUDA=OFF -DKVFERRY_HIP=OFF "${newer[@]}"
+step newer-build "build everything with a newer GCC" cmake --build --preset host-newer -j "$(nproc)"
+
 # The presets with sanitizers build no kernels.
 step "ptx-configure" "configure host-debug" cmake --preset host-debug
 step "ptx-build" "build the kernels and their interpreters" cmake --build --preset host-debug --target ptx_test -j "$(nproc)"

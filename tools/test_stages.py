@@ -47,8 +47,6 @@ FUZZ_SECONDS = 10
 NUM_JOBS = str(os.cpu_count() or 2)
 # Many tests wait: for another process, a link's pace, a deadline.
 NUM_TEST_JOBS = str((os.cpu_count() or 2) + 1)
-# setup_gcc.sh makes it if the system has the GCC of Debian 12, which builds everything else.
-NEWER_GCC = ROOT / "build/gcc14/toolchain.cmake"
 
 
 def say(text: str) -> None:
@@ -92,7 +90,7 @@ def judge(stage: str, status: int, junit: Path) -> Tally:
 def fixed_addresses() -> list[str]:
     """Return the command prefix with which ThreadSanitizer gets the memory map that it needs.
 
-    ThreadSanitizer stops at the start on kernels that randomise more address bits than gcc 12 and 13 expect. Some
+    ThreadSanitizer stops at the start on kernels that randomise more address bits than clang 14 expects. Some
     containers forbid the call that switches this off. There the tests run without the prefix.
     """
     prefix = ["setarch", "-R"]
@@ -107,13 +105,6 @@ def cpp(preset: str, *options: str, prefix: Sequence[str] = ()) -> Tally:
     configure = [*prefix, "cmake", "--preset", preset, *options]
     build = [*prefix, "cmake", "--build", "--preset", preset]
     return run_cmake(preset, configure, build) or run_ctest(preset, *prefix, "ctest", "--preset", preset)
-
-
-def tsan() -> Tally:
-    """Run the tests with threads, built by the newest GCC that there is."""
-    if NEWER_GCC.exists():
-        return cpp("host-tsan-newer", f"-DCMAKE_TOOLCHAIN_FILE={NEWER_GCC}", prefix=fixed_addresses())
-    return cpp("host-tsan", prefix=fixed_addresses())
 
 
 def run_cmake(name: str, configure: list[str], build: list[str]) -> Tally | None:
@@ -300,13 +291,12 @@ SET_UP = (
         )
         for name, release in (("033", "0.33"), ("030", "0.30"), ("031", "0.31"))
     ),
-    Stage("gcc14", "a newer GCC", lambda: script("setup_gcc.sh"), is_download=True),
 )
 TESTS = (
     # These stages need no download. The downloads of the others run in the meantime.
     Stage("host-asan", "C++ tests with pause and fault points, clang, ASan and UBSan", lambda: cpp("host-asan")),
     Stage("fuzz", "fuzzers of plans, reports, the tier's file and objects' records", fuzz),
-    Stage("host-tsan", "C++ tests with threads, the newest GCC, TSan", tsan, ("gcc14",)),
+    Stage("host-tsan", "C++ tests with threads, clang, TSan", lambda: cpp("host-tsan", prefix=fixed_addresses())),
     Stage("release", "C++ tests of what the wheel holds", release, ("wheel",)),
     Stage(
         "lint",
