@@ -39,7 +39,7 @@ ToyTotals run(std::uint64_t seed, int steps, const std::function<bool()>& failed
 TEST(EnginePair, NothingWrongIsLoadedAndNothingIsLostWhateverHappens) {
   ToyTotals totals;
   SeededRuns runs;
-  runs.num_seeds = 32;
+  runs.num_seeds = 12;
   runs.steps_per_seed = 400;
   runs.run = [&totals](std::uint64_t seed, int steps, const std::function<bool()>& failed) {
     totals.add(run(seed, steps, failed));
