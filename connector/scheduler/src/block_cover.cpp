@@ -12,6 +12,7 @@ void BlockProver::note_local(const Request& request, std::uint32_t num_local_tok
   proof.admission = Admission::kLookedUp;
   proof.num_local_tokens = num_local_tokens;
   proof.looked_up_after = last;
+  proof.is_lookup_void = false;
 }
 
 void BlockProver::note_state(const Request& request, const LeftState& state) {
@@ -81,6 +82,7 @@ std::uint32_t BlockProver::admit(const Request& request, Proof& proof, std::uint
   }
   // This is another connector's load. The engine looks up and runs a request in one pass only if
   // that load takes place within the step. Otherwise the load has ended, and the engine knows how.
+  if (proof.is_lookup_void) return proof.num_local_tokens;
   if (proof.looked_up_after == last) {
     proof.awaited_from = proof.num_local_tokens;
     proof.witness = TransferId();

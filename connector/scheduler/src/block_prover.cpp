@@ -188,6 +188,7 @@ void BlockProver::forget_all(const BlockPool* pool) {
   requests_.for_each([this](const Request& request) {
     Proof& proof = proofs_.of(request);
     proof.num_proven = 0;
+    proof.is_lookup_void = true;
     proof.begin_anew();
   });
 }

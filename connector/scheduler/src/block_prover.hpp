@@ -170,6 +170,9 @@ class BlockProver {
     Admission admission = Admission::kUnknown;
     std::uint32_t num_local_tokens = 0;  ///< As of the last lookup.
     PlanSeq looked_up_after;             ///< The last plan before that lookup.
+    /// forget_all() came after that lookup: what another connector has loaded since the lookup may
+    /// be of other weights.
+    bool is_lookup_void = false;
     TransferId witness;
     /// The request found the recurrent state at the end of this position; 0: it found none.
     std::uint32_t state_end = 0;

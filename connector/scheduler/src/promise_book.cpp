@@ -75,6 +75,12 @@ void PromiseBook::on_finished(const Request& request) {
 
 void PromiseBook::promise(std::string_view owner, const GroupKeys& keys, const ClientHint& hint) {
   const std::size_t num_keys = num_keys_in(keys);
+  // A prompt without a whole block. Nothing limits how many such promises there would be.
+  if (num_keys == 0) {
+    if (const auto old = promises_.find(owner); old != promises_.end()) end(old);
+    ++counts_.without_effect;
+    return;
+  }
   if (!make_room(num_keys, owner)) {
     ++counts_.refused;
     return;

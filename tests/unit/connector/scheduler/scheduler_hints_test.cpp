@@ -116,6 +116,17 @@ TEST_F(SchedulerHintsTest, WithoutAShareEveryHintIsRefused) {
   EXPECT_EQ(view().hints_refused, 1U);
 }
 
+// Nothing would limit how many of them there are.
+TEST_F(SchedulerHintsTest, APromptWithoutAWholeBlockPromisesNothing) {
+  say("a", {1, 2}, "s", {HintAction::kRetain, seconds(10)});
+  say("b", {}, "s", {HintAction::kRetain, seconds(10)});
+  EXPECT_EQ(num_promised(), 0U) << "the session's last turn counts";
+  say("c", {}, "", {HintAction::kRetain, seconds(10)});
+  EXPECT_EQ(view().hints_without_effect, 2U);
+  pass(seconds(20));
+  EXPECT_EQ(view().hints_expired, 0U);
+}
+
 TEST_F(SchedulerHintsTest, HintsOfUnknownRequestsSayNothing) {
   const ClientHint retain{HintAction::kRetain, seconds(10)};
   engine_->on_hints("nobody", "s", {&retain, 1});

@@ -196,6 +196,31 @@ TEST_F(SchedulerProofTest, AnAsynchronousLoadIsShownByTheEngineThatRunsItsReques
   EXPECT_EQ(stored_now(), (Blocks{10, 11, 12}));
 }
 
+// The load may have begun before the reset: it brought what the reset forgets.
+TEST_F(SchedulerProofTest, WhatAnotherConnectorLoadsBesideAResetIsNotStored) {
+  arrive("r", {1, 2, 3});
+  static_cast<void>(engine_->lookup("r", 0, 13));
+  static_cast<void>(plan());
+  engine_->reset_cache();
+  schedule("r", {10, 11, 12}, 8, 4);
+  cache({10, 11, 12}, 1);
+  EXPECT_EQ(stored_now(), Blocks{});
+  engine_->on_finished("r");
+  arrive("finder", {1, 2, 3, 4});
+  schedule("finder", {10, 11, 12, 13}, 12, 4);
+  EXPECT_EQ(stored_now(), Blocks{});
+}
+
+TEST_F(SchedulerProofTest, WhatAnotherConnectorLoadsAfterAResetIsStored) {
+  arrive("r", {1, 2, 3});
+  static_cast<void>(engine_->lookup("r", 0, 13));
+  engine_->reset_cache();
+  static_cast<void>(engine_->lookup("r", 0, 13));
+  static_cast<void>(plan());
+  schedule("r", {10, 11, 12}, 8, 4);
+  EXPECT_EQ(stored_now(), (Blocks{10, 11, 12}));
+}
+
 TEST_F(SchedulerProofTest, AStoreOfABlockThatIsReportedInvalidIsAborted) {
   arrive("r", {1, 2});
   schedule("r", {10, 11}, 0, 8);

@@ -129,6 +129,18 @@ TEST_F(SchedulerWeightsTest, ARunningRequestIsNotStoredUntilItIsComputedAnew) {
   EXPECT_EQ(num_hit({7, 8, 9}), 3U);
 }
 
+// Another connector's load of the old weights' blocks, beside a pause that keeps its request.
+TEST_F(SchedulerWeightsTest, WhatAnotherConnectorLoadedOfTheOldWeightsIsNotStored) {
+  arrive("r", {7, 8, 9});
+  EXPECT_EQ(engine_->lookup("r", 0, 13), 0U);
+  fold_ends(plan());
+  change(kB);
+  fold_ends(plan());
+  schedule("r", {50, 51, 52}, 11, 1);
+  EXPECT_TRUE(planned_in_two().empty());
+  EXPECT_EQ(view().num_backlog, 0U);
+}
+
 // A pause that keeps the engine's own cache (vLLM's `clear_cache=False`).
 TEST_F(SchedulerWeightsTest, WhatIsComputedOnBlocksThatTheEngineKeptOfTheOldWeightsIsNotStored) {
   arrive("r", {7, 8});
