@@ -68,10 +68,16 @@ void BlockSums::take_memory() {
 }
 
 void BlockSums::give_memory_back(bool is_quiet) {
-  if (!is_quiet) return bury(std::move(memory_));
-  KVFERRY_CHECK(memory_ == nullptr || free_.size() == kMaxLoads,
-                "sums of blocks must not be freed while loads use them");
-  if (memory_ != nullptr) device_.forget(memory_->words);
+  if (memory_ == nullptr) return;
+  if (!is_quiet) {
+    bury(std::move(memory_->on_device));
+    memory_->registration.reset();
+    bury(std::move(memory_->on_host));
+    memory_.reset();
+    return;
+  }
+  KVFERRY_CHECK(free_.size() == kMaxLoads, "sums of blocks must not be freed while loads use them");
+  device_.forget(memory_->words);
   memory_.reset();
 }
 

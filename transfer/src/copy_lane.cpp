@@ -224,7 +224,10 @@ void CopyLane::enqueue_copy(InFlight& work, std::span<const gpu::CopyRun> runs) 
 void CopyLane::enqueue_scatter(InFlight& work, gpu::Stream& stream,
                                std::span<const PackedStretch> stretches) {
   std::optional<SumRange> sums = work.sums;
-  if (sums) sums_->clear(stream, *sums);
+  if (sums) {
+    sums_->clear(stream, *sums);
+    work.submitted = true;  // The words are not given back while they can still be written.
+  }
   for (const PackedStretch& stretch : stretches) {
     const std::uintptr_t its_sums = sums ? sums_->device_address(*sums) : 0;
     stream.scatter(work.piece.of->geometry, stretch.blocks, stretch.address, its_sums);

@@ -89,12 +89,17 @@ std::vector<Piece> GatherStage::take_ring(TransferId transfer, SlabClassId slab_
   return pieces;
 }
 
-// The words of all pieces are contiguous, as one launch needs them.
+// The words of all pieces are contiguous, as one launch needs them. An operation that throws has
+// not begun, but those before it have.
 void GatherStage::gather_into(gpu::Stream& compute, std::span<Piece> pieces,
-                              std::span<const BlockId> ids) {
+                              std::span<const BlockId> ids, bool& launched) {
   const gpu::BlockGeometry& geometry = pieces.front().of->geometry;
   const RingRegion& first = pieces.front().region;
-  if (sums_ == nullptr) return compute.gather(geometry, ids, first.address);
+  if (sums_ == nullptr) {
+    compute.gather(geometry, ids, first.address);
+    launched = true;
+    return;
+  }
   const SumRange all = sums_->before(first.offset + ids.size() * first.entry_bytes,
                                      static_cast<std::uint32_t>(ids.size()));
   std::uint64_t next = all.first;
@@ -103,6 +108,7 @@ void GatherStage::gather_into(gpu::Stream& compute, std::span<Piece> pieces,
     next += piece.region.num_entries;
   }
   sums_->clear(compute, all);
+  launched = true;
   compute.gather(geometry, ids, first.address, sums_->device_address(all));
   sums_->send(compute, all);
 }
@@ -116,8 +122,7 @@ std::string GatherStage::launch(gpu::Stream& compute, std::span<Piece> pieces) {
   try {
     std::shared_ptr<gpu::Event> gathered = device_.create_event();
     if (KVFERRY_FAULT_POINT("transfer.gather")) throw DeviceError("fault point transfer.gather");
-    gather_into(compute, pieces, ids);
-    launched = true;
+    gather_into(compute, pieces, ids, launched);
     if (KVFERRY_FAULT_POINT("transfer.record_gather")) {
       throw DeviceError("fault point transfer.record_gather");
     }

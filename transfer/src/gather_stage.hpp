@@ -42,8 +42,10 @@ class GatherStage {
   /// Makes one launch and its event for pieces of adjacent regions. Returns an empty text, or why
   /// it failed; then the ring entries are given back or quarantined.
   [[nodiscard]] std::string launch(gpu::Stream& compute, std::span<Piece> pieces);
-  /// Submits the gather, which also sums the blocks if tags are wanted.
-  void gather_into(gpu::Stream& compute, std::span<Piece> pieces, std::span<const BlockId> ids);
+  /// Submits the gather, which also sums the blocks if tags are wanted. Sets `launched` when work
+  /// that writes the ring or the sums is in the stream, also if a later operation throws.
+  void gather_into(gpu::Stream& compute, std::span<Piece> pieces, std::span<const BlockId> ids,
+                   bool& launched);
 
   gpu::Device& device_;
   StagingRing& ring_;

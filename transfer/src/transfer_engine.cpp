@@ -117,6 +117,13 @@ class TransferEngine::Impl {
         load_staging_(make_load_staging(device, options)),
         pump_(device, ring_, load_staging_.get(), sums_.get(), classes_, options, chooser_,
               table_) {}
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+  /// Everything has ended. What the ring still holds is in quarantine: a launch may still write it,
+  /// and the sums.
+  ~Impl() {
+    if (sums_ && ring_.used_bytes() > 0) sums_->give_memory_back(false);
+  }
 
   std::uint32_t gather(gpu::Stream& compute, TransferId transfer, SlabClassId slab_class,
                        std::span<const BlockSlot> blocks) {
@@ -241,6 +248,7 @@ class TransferEngine::Impl {
     const bool is_quiet = ring_.give_memory_back();
     if (sums_) sums_->give_memory_back(is_quiet);
     if (load_staging_) load_staging_->give_memory_back();
+    if (!is_quiet) return;  // That launch also reads the geometry.
     for (const BlockClass& of : classes_) device_.forget(of.geometry);
   }
 
@@ -326,6 +334,10 @@ TransferEngine::~TransferEngine() {
 std::uint32_t TransferEngine::gather(gpu::Stream& compute, TransferId transfer,
                                      SlabClassId slab_class, std::span<const BlockSlot> blocks) {
   return impl_->gather(compute, transfer, slab_class, blocks);
+}
+
+bool TransferEngine::takes_blocks(TransferId transfer) const {
+  return impl_->table().takes_blocks(transfer);
 }
 
 bool TransferEngine::seal(TransferId transfer) { return impl_->table().seal(transfer); }

@@ -52,6 +52,13 @@ bool TransferTable::begin_gather(TransferId transfer) {
   return true;
 }
 
+bool TransferTable::takes_blocks(TransferId transfer) const {
+  MutexLock lock(mutex_);
+  if (closed_ || loss_) return false;
+  const auto at = transfers_.find(transfer);
+  return at == transfers_.end() || !(at->second.failed || at->second.cancelled);
+}
+
 void TransferTable::end_gather(TransferId transfer, GatherResult result) {
   MutexLock lock(mutex_);
   Transfer& store = find(transfer);

@@ -54,6 +54,8 @@ class TransferTable {
 
   /// Announces a gather() of a store. Returns false if it is to take nothing.
   [[nodiscard]] bool begin_gather(TransferId transfer);
+  /// Whether begin_gather() would return true.
+  [[nodiscard]] bool takes_blocks(TransferId transfer) const;
   void end_gather(TransferId transfer, GatherResult result);
   [[nodiscard]] bool seal(TransferId transfer);
   /// Queues a load. If there is a `failure`, the load ends at once.

@@ -68,7 +68,9 @@ void WorkerEngine::gather_waiting(std::uintptr_t compute_stream) {
     const std::uint32_t taken = impl_->engine().gather(impl_->compute(compute_stream),
                                                        store.transfer, store.slab_class, rest);
     store.num_gathered += taken;
-    if (taken < rest.size()) return;
+    // The ring is full. But a store that has failed takes no more blocks; then it is another's
+    // turn.
+    if (taken < rest.size() && impl_->engine().takes_blocks(store.transfer)) return;
   }
 }
 

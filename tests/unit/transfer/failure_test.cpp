@@ -184,6 +184,48 @@ TEST_F(FailureTest, AGatherThatNoEventMarksQuarantinesItsRingEntries) {
   EXPECT_TRUE(rig.compute->synchronize(kForever));
 }
 
+// The gather is in the stream, and no event marks it.
+TEST_F(FailureTest, AGatherWhoseSumsCannotBeSentMayStillWriteTheRing) {
+  for (const bool sleeps : {false, true}) {
+    Rig rig({.transfer = {.staging_bytes = 1 << 16, .verify = Verification::kAll},
+             .tags = true,
+             .compute = RigOptions::Compute::kThread});
+    rig.valve.hold(Kind::kGather);
+    // What is submitted: clear, gather, send.
+    test_hooks::fail_nth_of("gpu.host.submit", 3);
+    EXPECT_EQ(rig.store(1, Rig::kDense, blocks_to_slots(0, 0, 3)), 3U);
+    EXPECT_EQ(rig.finish_one().outcome, Outcome::kFailed);
+    EXPECT_EQ(rig.engine->stats().ring_used_bytes, 3 * Rig::kSlotBytes);
+    // May not free what the launch is about to write: ASan watches.
+    if (sleeps) {
+      EXPECT_TRUE(rig.engine->sleep(kForever));
+    }
+    rig.engine.reset();
+    rig.valve.open(Kind::kGather);
+    EXPECT_TRUE(rig.compute->synchronize(kForever));
+  }
+}
+
+TEST_F(FailureTest, ACheckedLoadThatIsRefusedHalfWayIsWaitedFor) {
+  Rig rig({.transfer = {.staging_bytes = 1 << 16,
+                        .copy_path = gpu::CopyPath::kKernel,
+                        .verify = Verification::kAll},
+           .tags = true});
+  rig.write_block(Rig::kDense, BlockId(0), 1);
+  ASSERT_EQ(rig.store(1, Rig::kDense, blocks_to_slots(0, 0, 1)), 1U);
+  ASSERT_EQ(rig.finish_one().outcome, Outcome::kDone);
+  const Fence fence = rig.engine->fence(*rig.compute);
+  const std::uint64_t num_fills = rig.valve.num_arrived(Kind::kFill);
+  rig.valve.hold(Kind::kFill);
+  // What is submitted: wait, record, the sums' clear, scatter.
+  test_hooks::fail_nth_of("gpu.host.submit", 4);
+  rig.engine->load(TransferId(2), Rig::kDense, blocks_to_slots(0, 0, 1), fence);
+  await([&] { return rig.valve.num_arrived(Kind::kFill) == num_fills + 1; }, "the clear");
+  EXPECT_FALSE(rig.engine->wait_idle(std::chrono::milliseconds(20)));
+  rig.valve.open(Kind::kFill);
+  EXPECT_EQ(rig.finish_one().outcome, Outcome::kFailed);
+}
+
 TEST_F(FailureTest, ACopyThatIsRefusedFailsItsTransferOnly) {
   for (const char* point : {"transfer.submit", "transfer.record"}) {
     for (std::uint64_t n = 1; n <= 3; ++n) {

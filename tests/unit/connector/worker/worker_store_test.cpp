@@ -147,6 +147,22 @@ TEST_F(WorkerStoreTest, PumpGoesOnWhereTheRingWasFullOnceSpaceReturns) {
   expect_slots(0, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10});
 }
 
+TEST_F(WorkerStoreTest, AFailedStoreDoesNotKeepTheOnesAfterItOutOfTheRing) {
+  start({.ring_blocks = 4});
+  valve_.fail_nth(Kind::kCopyD2H, 1);
+  StepPlan plan = next_plan();
+  plan.stores.push_back(store(1, pairs(0, 0, 7), StoreReadiness::kNow));
+  plan.stores.push_back(store(2, pairs(7, 7, 3), StoreReadiness::kNow));
+  bind(plan);
+  await([this] {
+    engine_->pump(0);
+    return engine_->stats().stored_bytes == 3 * kBlockBytes;
+  });
+  engine_->save(0);
+  collect_ends(2, 0);
+  expect_gathered({{1, 4}, {2, 3}});
+}
+
 TEST_F(WorkerStoreTest, PumpDoesNotGatherWhatTheForwardStillWrites) {
   StepPlan plan = next_plan();
   plan.stores.push_back(store(1, pairs(0, 0, 1)));

@@ -182,6 +182,9 @@ class TransferEngine {
   /// transfer that has failed or was cancelled takes no more blocks.
   [[nodiscard]] std::uint32_t gather(gpu::Stream& compute, TransferId transfer,
                                      SlabClassId slab_class, std::span<const BlockSlot> blocks);
+  /// Whether gather() takes blocks of this transfer if the ring has room: it has not failed, was
+  /// not cancelled, and neither the engine nor the device is gone.
+  [[nodiscard]] bool takes_blocks(TransferId transfer) const;
   /// Declares that this store gathers no more blocks, so it can complete. Returns false if no block
   /// had been gathered; then there is no Completion. Call it once per transfer.
   bool seal(TransferId transfer);
