@@ -207,28 +207,39 @@ ReadableValues ObjectStore::lease(std::span<const std::string_view> keys,
   };
   if (std::any_of(sizes.begin(), sizes.end(), is_unknown)) learn_classes();
   values.parts_.reserve(classes_.size());
-  for (const SizeClass& one : classes_) {
-    search.open.clear();
-    for (const std::size_t i : all) {
-      if (sizes[i] && find_class(*sizes[i]) == &one) search.open.push_back(i);
+  try {
+    for (const SizeClass& one : classes_) {
+      search.open.clear();
+      for (const std::size_t i : all) {
+        if (sizes[i] && find_class(*sizes[i]) == &one) search.open.push_back(i);
+      }
+      if (!search.open.empty()) lease_class(one, search, keys, value_bytes, values);
     }
-    if (search.open.empty()) continue;
-    find(one, search);
-    std::vector<std::size_t> hits;
-    for (std::size_t i = 0; i < search.readable.size(); ++i) {
-      const std::size_t key = search.readable[i];
-      if (has_value(one, search.slots[i], keys[key], value_bytes[key])) hits.push_back(key);
-    }
-    if (hits.empty()) continue;
-    auto lease = tier_.lease(one.id, search.digests_in(one, hits));
-    KVFERRY_CHECK(lease.ok(), "a readable key is gone under the store's lock");
-    values.parts_.push_back(std::move(lease).value());
-    const std::span<const SlotId> slots = values.parts_.back().slots();
-    for (std::size_t i = 0; i < hits.size(); ++i) {
-      enter(values, hits[i], one, slots[i], search.identity(hits[i], value_bytes[hits[i]]));
-    }
+  } catch (...) {
+    release(std::move(values));
+    throw;
   }
   return values;
+}
+
+void ObjectStore::lease_class(const SizeClass& one, Search& search,
+                              std::span<const std::string_view> keys,
+                              std::span<const std::uint64_t> value_bytes, ReadableValues& values) {
+  find(one, search);
+  std::vector<std::size_t> hits;
+  for (std::size_t i = 0; i < search.readable.size(); ++i) {
+    const std::size_t key = search.readable[i];
+    if (has_value(one, search.slots[i], keys[key], value_bytes[key])) hits.push_back(key);
+  }
+  if (hits.empty()) return;
+  if (KVFERRY_FAULT_POINT("lmcache.lease")) throw std::bad_alloc();
+  auto lease = tier_.lease(one.id, search.digests_in(one, hits));
+  KVFERRY_CHECK(lease.ok(), "a readable key is gone under the store's lock");
+  values.parts_.push_back(std::move(lease).value());
+  const std::span<const SlotId> slots = values.parts_.back().slots();
+  for (std::size_t i = 0; i < hits.size(); ++i) {
+    enter(values, hits[i], one, slots[i], search.identity(hits[i], value_bytes[hits[i]]));
+  }
 }
 
 void ObjectStore::release(ReadableValues&& values) noexcept {
@@ -289,7 +300,12 @@ std::vector<bool> ObjectStore::forget(std::span<const std::string_view> keys) {
 void ObjectStore::forget_found(const SizeClass& in, std::span<const Digest> digests) {
   auto lease = tier_.lease(in.id, digests);
   KVFERRY_CHECK(lease.ok(), "a readable key is gone under the store's lock");
-  tier_.forget(lease.value());
+  try {
+    tier_.forget(lease.value());
+  } catch (...) {
+    tier_.release(std::move(lease).value());
+    throw;
+  }
   tier_.release(std::move(lease).value());
 }
 

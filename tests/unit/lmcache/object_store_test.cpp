@@ -234,5 +234,19 @@ TEST(ObjectStore, LeavesNothingBehindWhenMemoryRunsOutOnTheWay) {
   EXPECT_EQ(put(*store, {{"a", 100}, {"b", kMiB}}), 2);
 }
 
+TEST(ObjectStore, GivesBackWhatItLeasedWhenMemoryRunsOutOnTheWay) {
+  const auto store = make_store(16 * kMiB);
+  ASSERT_EQ(put(*store, {{"a", 100}, {"b", kMiB}}), 2);
+  const std::vector<std::string_view> keys{"a", "b"};
+  const std::vector<std::uint64_t> sizes{100, kMiB};
+  for (std::uint64_t nth = 1; nth <= 2; ++nth) {
+    test_hooks::fail_nth_of("lmcache.lease", nth);
+    EXPECT_THROW(static_cast<void>(store->lease(keys, sizes)), std::bad_alloc);
+    store->check_invariants();
+  }
+  test_hooks::reset();
+  store->release(store->lease(keys, sizes));
+}
+
 }  // namespace
 }  // namespace kvferry::lmcache

@@ -156,8 +156,13 @@ class ObjectStore {
   /// them.
   [[nodiscard]] bool reserve_class(const Batch& batch, std::uint32_t size, WritableValues& values)
       KVFERRY_REQUIRES(mutex_);
-  /// The same for a key, `which[present]`, that appeared while room was made, in a chunk that
-  /// another store left.
+  /// Leases the values of this class that `search` finds. If it throws, `values` has what was
+  /// leased before.
+  void lease_class(const SizeClass& one, Search& search, std::span<const std::string_view> keys,
+                   std::span<const std::uint64_t> value_bytes, ReadableValues& values)
+      KVFERRY_REQUIRES(mutex_);
+  /// As reserve_class() for a key, `which[present]`, that appeared while room was made, in a chunk
+  /// that another store left.
   void settle_adopted(const Batch& batch, const SizeClass& of, std::vector<std::size_t>& which,
                       std::size_t present);
   void give_back(WritableValues&& values);
