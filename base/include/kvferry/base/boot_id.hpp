@@ -6,8 +6,9 @@
 
 namespace kvferry {
 
-/// The id of the machine's present boot, as the kernel has it below `proc`; empty if it cannot be
-/// read. What is in shared memory does not outlive a boot.
+/// The id of the machine's present boot, as the kernel has it below `proc`; empty if the kernel has
+/// none. What is in shared memory does not outlive a boot. Throws ResourceError if the id is there
+/// and cannot be read: it must not be taken for another boot's.
 [[nodiscard]] std::string present_boot(const std::filesystem::path& proc = "/proc");
 
 }  // namespace kvferry
