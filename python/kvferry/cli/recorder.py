@@ -15,7 +15,7 @@ from kvferry import _core, recordings, timeline
 from kvferry.errors import ConfigError, ResourceError
 from kvferry.story import Fate, Load, Lookup, Missing, Stories, Story
 
-_Engine = Annotated[int | None, typer.Option("--engine", help="The engine's process, if there are several.")]
+_Engine = Annotated[int | None, typer.Option("--engine", help="The engine's process id, if there are several engines.")]
 _File = Annotated[Path | None, typer.Option("--file", help="A dump, or the recording of a dead engine.")]
 
 

@@ -137,7 +137,7 @@ def lines_of(report: "ModelReport", sizing: Sizing) -> Iterator[str]:
     yield (
         f"ready after about {sizing.seconds_until_ready:,.1f} s, at {rate} a second: measured on this machine, with "
         f"{format_size(_PROBE_BYTES)} and one thread. An engine uses up to 16 threads, but takes up to four times as "
-        "long while it serves; and a GPU's driver has to register the memory too (`kvferry-bench pin` measures that)"
+        "long while it serves; and a GPU's driver has to register the memory too (`kvferry-lab pin` measures that)"
     )
     yield from block_costs.lines_of(report.costs)
     yield from (f"note: {note}" for note in report.notes)

@@ -100,7 +100,7 @@ def name_space_of(
     if weights_run is None:
         why_alone, why_weights_alone = why_weights_alone or why_alone, ""
     else:
-        weights = _digest([contents, _instance_of(vllm_config) if why_weights_alone else None]) or 1
+        weights = _digest([contents, start_of(vllm_config) if why_weights_alone else None]) or 1
         contents = ["versions of", weights_run]
     facts = {
         "config": canonical(vllm_config),
@@ -110,7 +110,7 @@ def name_space_of(
         "groups": [_group_facts(group) for group in kv_cache_config.kv_cache_groups],
         "layout": _layout_name(vllm_config, kv_cache_config),
         "slot_bytes": [list(sizes) for sizes in slot_bytes],
-        "alone": _instance_of(vllm_config) if why_alone else None,
+        "alone": start_of(vllm_config) if why_alone else None,
         **_facts_of_process(),
     }
     return NameSpace(_digest(facts), why_alone, weights, why_weights_alone)
@@ -228,6 +228,12 @@ def environment() -> dict[str, str]:
     }
 
 
+def start_of(vllm_config: "VllmConfig") -> str:
+    """Name a start of an engine: different at every start, the same in all of its processes."""
+    transfer = vllm_config.kv_transfer_config
+    return f"{transfer.engine_id if transfer is not None else ''}/{vllm_config.instance_id}"
+
+
 def _facts_of_process() -> dict[str, object]:
     return {
         "version": _FINGERPRINT_VERSION,
@@ -274,11 +280,6 @@ def _code_of_others(model: "ModelConfig") -> str:
     if not model.trust_remote_code or not isinstance(names, Mapping):
         return ""
     return next((str(name) for name in names.values() if "--" in str(name)), "")
-
-
-def _instance_of(vllm_config: "VllmConfig") -> str:
-    transfer = vllm_config.kv_transfer_config
-    return f"{transfer.engine_id if transfer is not None else ''}/{vllm_config.instance_id}"
 
 
 def _group_facts(group: "KVCacheGroupSpec") -> list[object]:

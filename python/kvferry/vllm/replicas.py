@@ -44,9 +44,9 @@ class Replicas(NamedTuple):
         """The largest number of ranks that share one arena."""
         return max(size for size, _ in self.places)
 
-    def group_of(self, engine_id: str, rank: int) -> str:
-        """Name, on this machine, of the ranks that share an arena with `rank`."""
-        return f"{engine_id}/{rank - self.places[rank][1]}"
+    def group_of(self, start: str, rank: int) -> str:
+        """Name, on this machine, of the ranks of this start of the engine that share an arena with `rank`."""
+        return f"{start}/{rank - self.places[rank][1]}"
 
 
 def groups_of_ranks(world_size: int, num_alike: int, ranks_per_node: int) -> list[range]:

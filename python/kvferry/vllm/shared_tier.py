@@ -8,7 +8,7 @@ from kvferry import _core
 from kvferry.config import KvFerryConfig
 from kvferry.errors import ConfigError
 from kvferry.sizes import format_size
-from kvferry.vllm.fingerprint import hash_seed
+from kvferry.vllm.fingerprint import hash_seed, start_of
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -99,8 +99,7 @@ class SharedTier:
         capacity_bytes = config.shared_capacity(self._num_ranks)
         self.options: dict[str, object] = {
             "shared_capacity_bytes": capacity_bytes,
-            # Different at every start.
-            "shared_instance": f"{vllm_config.kv_transfer_config.engine_id}/{vllm_config.instance_id}",
+            "shared_instance": start_of(vllm_config),
         }
         self.num_chunks, self._chunk_bytes, max_chunk_slots = _core.shared_tier_shape(
             config.shared_path, capacity_bytes, self._num_ranks, config.shared_chunk_bytes or 0

@@ -62,8 +62,9 @@ class WorkerSide:
             replicas.refuse_own_layers(kv_cache_config)
         # Only a shared tier needs it, to keep the blocks of different engines apart.
         self._probe_of = partial(fingerprint.probe_of_rank, vllm_config, kv_cache_config) if self._shared else None
-        # Every rank of one engine has the same id, and no two engines of data parallel share one.
-        self._engine_id = vllm_config.kv_transfer_config.engine_id
+        # An engine_id alone may be a user's, and the same at the next start: ranks would join what an engine that
+        # still ends has published, and have other memory than the ranks that come later.
+        self._start = fingerprint.start_of(vllm_config)
         self._num_arenas_in_budget = config.num_arenas_in_budget(sharing.num_local_arenas)
         self._ring_bytes = config.ring_bytes(
             topology.group_bytes(kv_cache_config),
@@ -123,9 +124,9 @@ class WorkerSide:
                 start_chunks=tier.start_chunks,
                 slots_per_chunk=tier.slots_per_chunk,
                 slot_bytes=tier.classes.slot_bytes,
-                budget_group=self._engine_id,
+                budget_group=self._start,
                 num_local_arenas=self._num_arenas_in_budget,
-                replica_group=tier.sharing.group_of(self._engine_id, self._rank),
+                replica_group=tier.sharing.group_of(self._start, self._rank),
                 num_replicas=num_replicas,
                 replica_index=replica_index,
                 probe=self._probe_of(kv_caches, of_groups) if self._probe_of else 0,
