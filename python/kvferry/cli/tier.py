@@ -98,9 +98,7 @@ def _summary_of_engine(state: engines.TierState) -> Iterator[str]:
 @tier.command("resize")
 def resize_tier(
     size: Annotated[str, typer.Argument(help="The new value of cpu_bytes_to_use, such as '48GiB'.")],
-    engine: Annotated[
-        int | None, typer.Option("--engine", help="The engine's process id (`kvferry tier ls`).")
-    ] = None,
+    engine: Annotated[int | None, typer.Option("--engine", help="The engine's process id (`kvferry tier ls`).")] = None,
     wait: Annotated[float, typer.Option("--wait", help="Most seconds to wait until it is done.", min=0)] = 60.0,
 ) -> None:
     """Make the tier of a single engine smaller or larger while it serves.
