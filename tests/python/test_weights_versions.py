@@ -29,6 +29,7 @@ from scenarios import (
     start_loading,
 )
 from seeds import seed_range
+from toy_sibling import SCRIPTS, Script, lend_models, siblings
 from vllm.v1.engine.core import EngineCore
 
 _numbers = itertools.count()
@@ -52,7 +53,15 @@ class Training:
         patch.setattr(weights_versions, "follow_engine", self._listeners.append)
 
     def make(self, extra: dict[str, Any] | None = None, **spec: Any) -> ToyEngine:
-        engine = self._make({"weights_run": "run", **(extra or {})}, **spec)
+        return self._follow(self._make({"weights_run": "run", **(extra or {})}, **spec))
+
+    def make_beside(self, script: str, extra: dict[str, Any], **spec: Any) -> ToyEngine:
+        """Make one with a sibling that follows the script, and loads before kvferry does."""
+        engine = self._follow(self._make(**siblings(script, weights_run="run", **extra), **spec))
+        lend_models(engine)
+        return engine
+
+    def _follow(self, engine: ToyEngine) -> ToyEngine:
         self._of_engine[id(engine)] = self._listeners.pop()
         return engine
 
@@ -245,6 +254,30 @@ def test_random_lives_among_versions_read_no_cell_of_another(
     assert sum(engine.external_hit_tokens.values()) > 0
     engine.settle_stores()
     assert_at_rest(engine)
+
+
+def test_what_a_sibling_has_loaded_of_another_version_is_not_stored(
+    training: Training, request: pytest.FixtureRequest, is_async: bool
+) -> None:
+    prompt = prompt_of(1, 100)
+    script = SCRIPTS[request.node.name] = Script(prompts=[prompt], is_async=True)
+    engine = training.make_beside(request.node.name, {}, async_scheduling=is_async)
+    engine.add("loads", prompt)
+    engine.run_until(lambda: "loads" in engine.scheduler.finished_recving_kv_req_ids)
+    # Its blocks are of the first version, and it runs by the next one.
+    training.update(engine, "B", clear_cache=False)
+    engine.run()
+    assert script.num_loads == 1
+    script.prompts.clear()
+    leave_to_the_tier(engine)
+    tokens = engine.generate({"asks": prompt})
+    assert engine.external_hit_tokens["asks"] == 0
+    alone = training.make(async_scheduling=is_async)
+    training.update(alone, "B")
+    assert tokens == alone.generate({"asks": prompt})
+    leave_to_the_tier(engine)
+    engine.generate({"again": prompt})
+    assert engine.external_hit_tokens["again"] > 0
 
 
 @pytest.mark.parametrize("model", MODELS)
