@@ -280,6 +280,35 @@ def test_what_a_sibling_has_loaded_of_another_version_is_not_stored(
     assert engine.external_hit_tokens["again"] > 0
 
 
+@pytest.mark.parametrize("seed", seed_range(4))
+def test_random_lives_among_versions_beside_a_sibling_read_no_cell_of_another(
+    training: Training, request: pytest.FixtureRequest, is_async: bool, seed: int
+) -> None:
+    rng = random.Random(seed)
+    script = SCRIPTS[request.node.name] = Script(
+        prompts=[prompt_of(number, 120) for number in range(3)], is_async=True, delay=rng.randint(1, 4)
+    )
+    extra = {"cpu_bytes_to_use": 40 * 6144, "host_link": {"jitter_us": rng.choice([0, 500])}}
+    engine = training.make_beside(request.node.name, extra, num_blocks=49, async_scheduling=is_async)
+    version = AT_START
+    for number in range(60):
+        engine.add(str(number), prompt_of(number % 5, rng.randint(20, 120)), max_tokens=rng.randint(1, 12))
+        for _ in range(rng.randint(0, 4)):
+            engine.step()
+        if rng.random() < 0.2:
+            # Requests go on, also those that the sibling loads or has loaded for.
+            version = rng.choice([other for other in (AT_START, "B", "C") if other != version])
+            training.update(engine, version, clear_cache=False)
+        if rng.random() < 0.2:
+            engine.run()
+            leave_to_the_tier(engine)
+    engine.run()
+    assert set(engine.finished) == {str(number) for number in range(60)}
+    assert script.num_loads > 0
+    engine.settle_stores()
+    assert_at_rest(engine)
+
+
 @pytest.mark.parametrize("model", MODELS)
 def test_engines_of_one_run_share_the_blocks_of_each_version(
     training: Training, path: Path, model: dict[str, Any]
