@@ -163,6 +163,15 @@ def test_refusal_is_in_the_words_of_the_engine() -> None:
     assert str(4000 << 40) in verdict.refusal
 
 
+def test_engines_with_a_tier_each_need_as_many_times_the_memory(tmp_path: Path) -> None:
+    room = judge(json.dumps(FITS), 1).room_bytes
+    half = json.dumps(FITS | {"cpu_bytes_to_use": room // 2})
+    assert judge(half, 1).refusal == ""
+    assert judge(half, 1, 4).refusal != ""
+    shared = json.dumps(FITS | {"shared_path": str(tmp_path / "tier")})
+    assert judge(shared, 1, 4) == judge(shared, 1, 1)
+
+
 def test_smaller_tier_that_is_allowed_is_told_with_its_size() -> None:
     verdict = judge(json.dumps(TOO_LARGE | {"allow_smaller_tier": True}), 2)
     assert verdict.refusal == ""

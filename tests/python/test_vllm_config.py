@@ -136,6 +136,8 @@ def test_model_is_asked_as_the_doctor_asks_it(command: Command, tmp_path: Path) 
     ended = command("--size", "2MiB", "--model", model, "--block-size", "32", "--max-model-len", "2048")
     assert ended.code == 0, ended.err
     assert "less than one request of max_model_len 2048 tokens" in ended.err
+    ended = command("--size", "64MiB", "--model", model, "--data-parallel-size", "3")
+    assert "3 engines with a tier each take 192.00 MiB on this node" in ended.err
     ended = command("--size", "64MiB", "--model", str(tmp_path / "nothing"))
     assert (ended.code, ended.out) == (2, "")
     assert "a directory with config.json" in ended.err

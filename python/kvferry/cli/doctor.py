@@ -57,7 +57,7 @@ def doctor(
     report = examine_model(model, context.args, text) if is_readable else None
     findings = examine()
     num_ranks = world_size or (report.num_local_ranks if report else 1)
-    verdict = None if text is None else judge(text, num_ranks)
+    verdict = None if text is None else judge(text, num_ranks, report.num_local_engines if report else 1)
     has_gpu = any(not why_not for name, why_not in findings.backends.items() if name != "host")
     pinned = examine_pinning(findings.limits, findings.memlock_bytes, verdict, has_gpu)
     if as_json:

@@ -52,7 +52,8 @@ def vllm_config(
     notes = [] if plugin.verdict == "ok" else [plugin.detail]
     argument = json.dumps(_transfer_config(extra, by_name=not notes))
     report = examine_model(model, context.args, argument)
-    verdict = judge(argument, world_size or (report.num_local_ranks if report else 1))
+    num_ranks = world_size or (report.num_local_ranks if report else 1)
+    verdict = judge(argument, num_ranks, report.num_local_engines if report else 1)
     if refusals := [each.refusal for each in (verdict, report) if each is not None and each.refusal]:
         _say("refused", refusals)
         raise typer.Exit(REFUSED)

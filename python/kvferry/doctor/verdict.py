@@ -52,7 +52,7 @@ class Verdict:
     whose: str = "on each rank"
 
 
-def judge(text: str, num_ranks: int) -> Verdict:
+def judge(text: str, num_ranks: int, num_engines: int = 1) -> Verdict:
     """Check a configuration as an engine would.
 
     Parameters
@@ -62,13 +62,15 @@ def judge(text: str, num_ranks: int) -> Verdict:
         ``--l2-adapter``.
     num_ranks
         Ranks of the engine on this node.
+    num_engines
+        Engines on this node that start with the configuration. Without ``shared_path`` each has a tier of its own.
 
     """
     try:
         given = read_json(text)
         if (params := adapter_params_of(given)) is not None:
             return replace(_judge_lmcache(params), whose="for LMCache's server")
-        return _judge_vllm(extra_config_of(given), num_ranks)
+        return _judge_vllm(extra_config_of(given), num_ranks, num_engines)
     except (ConfigError, ResourceError) as error:
         return Verdict(str(error))
 
@@ -104,7 +106,7 @@ def extra_config_of(given: Mapping[str, Any]) -> Mapping[str, Any]:
     return extra
 
 
-def _judge_vllm(extra: Mapping[str, Any], num_ranks: int) -> Verdict:
+def _judge_vllm(extra: Mapping[str, Any], num_ranks: int, num_engines: int) -> Verdict:
     config = KvFerryConfig.from_extra_config(extra)
     if config.numa_node is not None:
         _core.check_numa_node(config.numa_node)
@@ -117,13 +119,16 @@ def _judge_vllm(extra: Mapping[str, Any], num_ranks: int) -> Verdict:
     if config.shared_path is not None:
         capacity = config.shared_capacity(num_ranks)
         return _judge_shared(config.shared_path, capacity, num_ranks, config.shared_chunk_bytes)
-    pages, room_bytes, shortage = _core.ask_for_tier(rank_bytes, num_ranks, config.pages)
-    machine_bytes = 0 if pages == "huge" else rank_bytes * num_ranks
+    num_tiers = num_ranks * num_engines
+    pages, room_bytes, shortage = _core.ask_for_tier(rank_bytes, num_tiers, config.pages)
+    machine_bytes = 0 if pages == "huge" else rank_bytes * num_tiers
     if not shortage:
-        return Verdict("", rank_bytes, pages, room_bytes, machine_bytes)
+        all_bytes = format_size(rank_bytes * num_tiers)
+        notes = [f"{num_engines} engines with a tier each take {all_bytes} on this node"] if num_engines > 1 else []
+        return Verdict("", rank_bytes, pages, room_bytes, machine_bytes, notes)
     if not config.allow_smaller_tier or room_bytes == 0:
         return Verdict(shortage, rank_bytes, pages, room_bytes, machine_bytes)
-    smaller = f"allow_smaller_tier: about {format_size(room_bytes // num_ranks)} on each rank; {shortage}"
+    smaller = f"allow_smaller_tier: about {format_size(room_bytes // num_tiers)} on each rank; {shortage}"
     return Verdict("", rank_bytes, pages, room_bytes, min(machine_bytes, room_bytes), [smaller])
 
 

@@ -45,6 +45,8 @@ class ModelReport:
         vLLM's release and the kind of device. The answer depends on both.
     num_ranks
         Ranks of the engine; `num_local_ranks` of them are on one node.
+    num_local_engines
+        Engines of data parallelism on one node.
     refusal
         Why the engine would not start with kvferry, in its own words; empty if it would.
     costs
@@ -58,6 +60,7 @@ class ModelReport:
     engine: str
     num_ranks: int
     num_local_ranks: int
+    num_local_engines: int
     refusal: str
     costs: BlockCosts | None
     notes: list[str]
@@ -100,7 +103,7 @@ def _report_on(model: str, options: Sequence[str], transfer: Mapping[str, Any]) 
     except ConfigError as error:
         # vLLM has asked the connector's class (`early_check`).
         num_ranks = arguments.tensor_parallel_size * arguments.pipeline_parallel_size
-        return ModelReport(model, engine, num_ranks, num_ranks, str(error), None, [])
+        return ModelReport(model, engine, num_ranks, num_ranks, 1, str(error), None, [])
     except Exception as error:
         raise ConfigError(
             f"{engine} cannot make an engine with the model {model!r}: {_text(error)}; allowed is what `vllm serve` "
@@ -114,7 +117,10 @@ def _report_on(model: str, options: Sequence[str], transfer: Mapping[str, Any]) 
         refusal, costs = "", _costs(vllm_config, engine)
     except _RefusedError as error:
         refusal, costs = str(error), None
-    return ModelReport(model, engine, parallel.world_size, parallel.local_world_size, refusal, costs, notes)
+    # None of an engine's own is on the node of an API server without engines.
+    num_engines = max(1, parallel.data_parallel_size_local)
+    ranks = (parallel.world_size, parallel.local_world_size)
+    return ModelReport(model, engine, *ranks, num_engines, refusal, costs, notes)
 
 
 class _RefusedError(Exception):
