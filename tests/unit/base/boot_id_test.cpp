@@ -5,7 +5,11 @@
 
 #include <gtest/gtest.h>
 
-#include <sys/resource.h>
+#include <filesystem>
+#include <string>
+#include <unistd.h>
+
+namespace fs = std::filesystem;
 
 namespace kvferry {
 namespace {
@@ -16,13 +20,11 @@ TEST(BootId, IsEmptyIfTheKernelHasNone) { EXPECT_EQ(present_boot("/no/such/folde
 
 // A kept tier was removed as an earlier boot's.
 TEST(BootId, IsNotTakenForAnotherBootsIfItCannotBeRead) {
-  rlimit limit{};
-  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
-  rlimit none = limit;
-  none.rlim_cur = 0;
-  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
-  EXPECT_THROW(static_cast<void>(present_boot()), ResourceError);
-  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+  const fs::path proc = fs::path(::testing::TempDir()) / ("boot-id-" + std::to_string(::getpid()));
+  fs::create_directories(proc / "sys/kernel/random");
+  fs::create_symlink("boot_id", proc / "sys/kernel/random/boot_id");
+  EXPECT_THROW(static_cast<void>(present_boot(proc)), ResourceError);
+  fs::remove_all(proc);
 }
 
 }  // namespace
