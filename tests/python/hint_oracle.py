@@ -49,7 +49,7 @@ class HintOracle:
         self._engine = engine
         self._reader = HintReader()
         self._owners: set[tuple[str, str]] = set()
-        self._at_end: dict[str, tuple[tuple[str, str], str]] = {}
+        self._at_end: dict[str, tuple[tuple[str, str], str, Request]] = {}
         self.num_retained = 0
         side = kvferry_of(engine.scheduler.connector).scheduler_side
         self._on_new_request, self._on_finished = side.on_new_request, side.on_finished
@@ -76,10 +76,10 @@ class HintOracle:
         for kind, _, named in hints:
             owner = ("session", named) if named else own
             if owner == own and kind in ("retain", "demote"):
-                self._at_end[request.request_id] = (own, kind)
+                self._at_end[request.request_id] = (own, kind, request)
             elif kind in ("release", "demote"):
                 self._owners.discard(owner)
-            elif kind == "prefetch" and owner == own:
+            elif kind == "prefetch" and owner == own and request.block_hashes:
                 self._owners.add(owner)
         self.check()
 
@@ -89,10 +89,11 @@ class HintOracle:
         self.check()
 
     def _end(self, request_id: str) -> None:
-        owner, kind = self._at_end.pop(request_id, (None, ""))
-        if owner is None:
+        if request_id not in self._at_end:
             return
-        if kind == "retain":
+        owner, kind, request = self._at_end.pop(request_id)
+        # Without a whole block there is nothing to promise.
+        if kind == "retain" and request.block_hashes:
             self._owners.add(owner)
             self.num_retained += 1
         else:

@@ -222,7 +222,7 @@ CASES = {
     "HiSparse": Case(cache_of(FULL, host_blocks=4), {WITHOUT: None}),
     "no KV cache": Case(cache_of(), {WITHOUT: None}),
     "no group that vLLM caches": Case(cache_of(RING), {WITHOUT: None}),
-    "blocks that do not hold all": Case(cache_of(SINK), {WITHOUT: None}),
+    "blocks that cannot be restored from their bytes alone": Case(cache_of(SINK), {WITHOUT: None}),
     "a kind of KV cache that is not known": Case(cache_of(_OtherSpec(block_size=16)), {WITHOUT: None}),
     "recurrent state of no block boundary": Case(
         cache_of(FULL, dataclasses.replace(STATE, mamba_cache_mode="none")),
@@ -261,7 +261,7 @@ CASES = {
             ),
         },
     ),
-    "hits that end where no block does": Case(
+    "hits that end inside a block": Case(
         all_of(cache_of(FULL), put("cache_config.block_size", 8)), {WITHOUT: None}
     ),
 }
