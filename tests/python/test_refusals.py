@@ -261,9 +261,7 @@ CASES = {
             ),
         },
     ),
-    "hits that end inside a block": Case(
-        all_of(cache_of(FULL), put("cache_config.block_size", 8)), {WITHOUT: None}
-    ),
+    "hits that end inside a block": Case(all_of(cache_of(FULL), put("cache_config.block_size", 8)), {WITHOUT: None}),
 }
 
 
