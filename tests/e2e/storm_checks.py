@@ -13,8 +13,8 @@ from .http_clients import Answer
 
 # One seed, and one more for every minute that the environment grants.
 SEEDS = range(1 + int(os.environ.get("KVFERRY_SOAK_SECONDS", "0")) // 60)
-NUM_REQUESTS = 120
-NUM_REQUESTS_ALONE = 40
+NUM_REQUESTS = 200
+NUM_REQUESTS_ALONE = 60
 MAX_MODEL_LEN = 512
 # The chance that a request is aborted when it is first seen in a state; see `storm.Storm`.
 ABORT_CHANCES = {
