@@ -47,7 +47,7 @@ bool TransferTable::begin_gather(TransferId transfer) {
   KVFERRY_CHECK(
       store.kind == TransferKind::kStore && !store.sealed,
       "gather() for transfer " + std::to_string(transfer.value()) + ", which is a load or sealed");
-  if (store.failed || store.cancelled) return false;
+  if (!store.takes_blocks()) return false;
   store.gathering = true;
   return true;
 }
@@ -56,7 +56,7 @@ bool TransferTable::takes_blocks(TransferId transfer) const {
   MutexLock lock(mutex_);
   if (closed_ || loss_) return false;
   const auto at = transfers_.find(transfer);
-  return at == transfers_.end() || !(at->second.failed || at->second.cancelled);
+  return at == transfers_.end() || at->second.takes_blocks();
 }
 
 void TransferTable::end_gather(TransferId transfer, GatherResult result) {

@@ -110,6 +110,8 @@ class TransferTable {
     std::uint64_t num_pieces = 0;  ///< Queued, in flight or draining.
     std::uint64_t bytes = 0;
     std::chrono::nanoseconds device_time{0};
+
+    [[nodiscard]] bool takes_blocks() const { return !failed && !cancelled; }
   };
   using Transfers = std::unordered_map<TransferId, Transfer>;
 

@@ -67,7 +67,7 @@ void PromiseBook::on_finished(const Request& request) {
     promise(wish.owner, request.keys, *wish.at_end);
     return;
   }
-  if (const auto found = promises_.find(wish.owner); found != promises_.end()) end(found);
+  end_of(wish.owner);
   count(HintAction::kDemote);
   for_each_group(request.keys,
                  [&](SlabClassId of, const auto& keys) { tier_.leave_early(of, keys); });
@@ -77,7 +77,7 @@ void PromiseBook::promise(std::string_view owner, const GroupKeys& keys, const C
   const std::size_t num_keys = num_keys_in(keys);
   // A prompt without a whole block. Nothing limits how many such promises there would be.
   if (num_keys == 0) {
-    if (const auto old = promises_.find(owner); old != promises_.end()) end(old);
+    end_of(owner);
     ++counts_.without_effect;
     return;
   }
@@ -87,7 +87,7 @@ void PromiseBook::promise(std::string_view owner, const GroupKeys& keys, const C
   }
   // The new promise comes first, so that keys of both are promised all the time.
   for_each_group(keys, [&](SlabClassId of, const auto& its) { tier_.promise(of, its); });
-  if (const auto old = promises_.find(owner); old != promises_.end()) end(old);
+  end_of(owner);
   const TimePoint until = now() + hint.time_to_live;
   promises_.emplace(owner, Promise{keys, num_keys, until});
   ends_.emplace(until, owner);
@@ -111,6 +111,10 @@ bool PromiseBook::make_room(std::size_t num_keys, std::string_view for_owner) {
     ++counts_.refused;
   }
   return true;
+}
+
+void PromiseBook::end_of(std::string_view owner) {
+  if (const auto found = promises_.find(owner); found != promises_.end()) end(found);
 }
 
 void PromiseBook::end(Promises::iterator promise) {

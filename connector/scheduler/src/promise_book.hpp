@@ -84,6 +84,8 @@ class PromiseBook {
   /// From now on the owner's promise names these keys.
   void promise(std::string_view owner, const GroupKeys& keys, const ClientHint& hint);
   void end(Promises::iterator promise);
+  /// Ends the owner's promise, if there is one.
+  void end_of(std::string_view owner);
   [[nodiscard]] bool make_room(std::size_t num_keys, std::string_view for_owner);
   template <class Each>
   void for_each_group(const GroupKeys& keys, const Each& each) const;
