@@ -29,7 +29,7 @@ done
 tools/setup_gcc.sh
 newer=()
 if [ -f build/gcc14/toolchain.cmake ]; then newer=(-DCMAKE_TOOLCHAIN_FILE="$PWD/build/gcc14/toolchain.cmake"); fi
-step newer-configure "configure host-newer" cmake --preset host-newer -DKVFERRY_CUDA=OFF -DKVFERRY_HIP=OFF "${newer[@]}"
+step newer-configure "configure host-newer" cmake --preset host-newer "${newer[@]}"
 step newer-build "build everything with a newer GCC" cmake --build --preset host-newer -j "$(nproc)"
 
 # The presets with sanitizers build no kernels.

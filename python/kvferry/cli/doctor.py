@@ -15,7 +15,7 @@ from kvferry.cli.console import console
 from kvferry.config import MAX_RANKS
 from kvferry.doctor.findings import examine
 from kvferry.doctor.pinning import examine_pinning
-from kvferry.doctor.verdict import adapter_params_of, complaint_of, judge, read_json
+from kvferry.doctor.verdict import Verdict, adapter_params_of, complaint_of, judge, read_json
 from kvferry.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -56,8 +56,7 @@ def doctor(
     is_readable = text is None or not complaint_of(text)
     report = examine_model(model, context.args, text) if is_readable else None
     findings = examine()
-    num_ranks = world_size or (report.num_local_ranks if report else 1)
-    verdict = None if text is None else judge(text, num_ranks, report.num_local_engines if report else 1)
+    verdict = None if text is None else judge_for(report, text, world_size)
     has_gpu = any(not why_not for name, why_not in findings.backends.items() if name != "host")
     pinned = examine_pinning(findings.limits, findings.memlock_bytes, verdict, has_gpu)
     if as_json:
@@ -95,6 +94,13 @@ def read_argument(argument: str) -> str:
         raise ConfigError(
             f"{argument} names a file that cannot be read: {error}; allowed is the path of a text file after the @"
         ) from None
+
+
+def judge_for(report: "ModelReport | None", text: str, world_size: int | None) -> Verdict:
+    """Judge a configuration for the ranks and engines of a model, or for one rank; `world_size` overrides the ranks."""
+    if report is None:
+        return judge(text, world_size or 1)
+    return judge(text, world_size or report.num_local_ranks, report.num_local_engines)
 
 
 def examine_model(model: str | None, options: list[str], config: str | None) -> "ModelReport | None":

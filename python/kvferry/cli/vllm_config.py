@@ -10,10 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
-from kvferry.cli.doctor import REFUSED, Model, WorldSize, examine_model
+from kvferry.cli.doctor import REFUSED, Model, WorldSize, examine_model, judge_for
 from kvferry.config import KvFerryConfig
 from kvferry.doctor.plugin import examine_plugin
-from kvferry.doctor.verdict import judge
 from kvferry.errors import ConfigError
 from kvferry.settings import shown
 
@@ -52,8 +51,7 @@ def vllm_config(
     notes = [] if plugin.verdict == "ok" else [plugin.detail]
     argument = json.dumps(_transfer_config(extra, by_name=not notes))
     report = examine_model(model, context.args, argument)
-    num_ranks = world_size or (report.num_local_ranks if report else 1)
-    verdict = judge(argument, num_ranks, report.num_local_engines if report else 1)
+    verdict = judge_for(report, argument, world_size)
     if refusals := [each.refusal for each in (verdict, report) if each is not None and each.refusal]:
         _say("refused", refusals)
         raise typer.Exit(REFUSED)

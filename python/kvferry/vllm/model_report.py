@@ -117,10 +117,10 @@ def _report_on(model: str, options: Sequence[str], transfer: Mapping[str, Any]) 
         refusal, costs = "", _costs(vllm_config, engine)
     except _RefusedError as error:
         refusal, costs = str(error), None
-    # None of an engine's own is on the node of an API server without engines.
+    # A node with only an API server has no engine.
     num_engines = max(1, parallel.data_parallel_size_local)
-    ranks = (parallel.world_size, parallel.local_world_size)
-    return ModelReport(model, engine, *ranks, num_engines, refusal, costs, notes)
+    num_local_ranks = parallel.local_world_size
+    return ModelReport(model, engine, parallel.world_size, num_local_ranks, num_engines, refusal, costs, notes)
 
 
 class _RefusedError(Exception):
