@@ -148,7 +148,8 @@ TEST_F(WorkerStoreTest, PumpGoesOnWhereTheRingWasFullOnceSpaceReturns) {
 }
 
 TEST_F(WorkerStoreTest, AFailedStoreDoesNotKeepTheOnesAfterItOutOfTheRing) {
-  start({.ring_blocks = 4});
+  // One piece takes the whole ring, so that nothing of the first store is copied beside the failure.
+  start({.ring_blocks = 4, .piece_blocks = 4, .in_flight_blocks = 4});
   valve_.fail_nth(Kind::kCopyD2H, 1);
   StepPlan plan = next_plan();
   plan.stores.push_back(store(1, pairs(0, 0, 7), StoreReadiness::kNow));
@@ -160,7 +161,9 @@ TEST_F(WorkerStoreTest, AFailedStoreDoesNotKeepTheOnesAfterItOutOfTheRing) {
   });
   engine_->save(0);
   collect_ends(2, 0);
-  expect_gathered({{1, 4}, {2, 3}});
+  // Of the first store, all or what one ring holds: its failure is known soon after its room is free.
+  ASSERT_EQ(report_.gathered.size(), 2U);
+  EXPECT_EQ(report_.gathered[1].num_gathered, 3U);
 }
 
 TEST_F(WorkerStoreTest, PumpDoesNotGatherWhatTheForwardStillWrites) {
