@@ -43,7 +43,7 @@ STARTED = int(os.environ.get("KVFERRY_STARTED", time.time()))
 MOST_LINES = 60
 MOST_FAILURES = 5
 # The time for new inputs, for each fuzzer.
-FUZZ_SECONDS = 10
+FUZZ_SECONDS = 6
 NUM_JOBS = str(os.cpu_count() or 2)
 # Many tests wait: for another process, a link's pace, a deadline.
 NUM_TEST_JOBS = str((os.cpu_count() or 2) + 1)
@@ -195,7 +195,7 @@ def python_older() -> Tally:
         stage = f"python-{release.replace('.', '')}"
         total.add(python(stage, *chosen, "-k", OLDER_RELEASES_SEEDS, PYTHONPATH=site(release)))
     engine = ("tests/e2e/test_roundtrip.py", "tests/e2e/test_one_flag.py", "-k", "in_process or told_a_name")
-    total.add(pytest("e2e-030", *engine, PYTHONPATH=site("0.30")))
+    total.add(pytest("e2e-030", *engine, "-n", NUM_JOBS, "--dist", "loadfile", PYTHONPATH=site("0.30")))
     return total
 
 
