@@ -33,8 +33,9 @@ class Reason(enum.Enum):
     STORE_FAILED = "was not stored: a rank could not copy it"
     STORE_ABORTED = "was not stored: its store was aborted"
     EVICTED = "was evicted, to make room for others"
-    FORGOTTEN = "was forgotten: a reset, other weights, or a load that failed or brought other bytes"
+    FORGOTTEN = "was forgotten: a reset, other weights, or a load that failed"
     CHUNK_GONE = "was dropped with its chunk of memory"
+    DAMAGED = "was withdrawn: a rank found that its bytes are not what was stored"
     OTHER_WEIGHTS = "is there for other weights of the model only"
     # An answer is kept while its request waits and nothing is evicted.
     THERE = "came after the request had asked first, and that answer was kept"
@@ -49,7 +50,7 @@ SKIPS = (
     Reason.RING_FULL,
 )
 NOT_STORED = {Reason.STORE_FAILED, Reason.STORE_ABORTED}
-_LEAVINGS = (Reason.EVICTED, Reason.FORGOTTEN, Reason.CHUNK_GONE)
+_LEAVINGS = (Reason.EVICTED, Reason.FORGOTTEN, Reason.CHUNK_GONE, Reason.DAMAGED)
 
 
 class Clock:

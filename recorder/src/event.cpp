@@ -63,7 +63,7 @@ constexpr std::array kShapes{
     Shape{EventKind::kSkipped, "skipped", "request", "[x]",
           static_cast<std::uint8_t>(Skip::kRingFull)},
     Shape{EventKind::kLeft, "left", "class", "[xp]",
-          static_cast<std::uint8_t>(Leaving::kChunkGone)},
+          static_cast<std::uint8_t>(Leaving::kDamaged)},
     Shape{EventKind::kCame, "came", "class", "[xp]"},
     Shape{EventKind::kStoreEnded, "store ended", "", "up"},
     Shape{EventKind::kAborted, "aborted", "", "[u]"},

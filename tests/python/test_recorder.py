@@ -26,7 +26,7 @@ from test_core_options import SCHEDULER_OPTIONS
 from typer.testing import CliRunner
 from vllm.distributed.kv_events import KVEventBatch
 
-LEFT = {Reason.EVICTED, Reason.FORGOTTEN, Reason.CHUNK_GONE}
+LEFT = {Reason.EVICTED, Reason.FORGOTTEN, Reason.CHUNK_GONE, Reason.DAMAGED}
 
 
 @pytest.fixture(autouse=True)
@@ -125,6 +125,21 @@ def test_a_block_that_a_reset_took(make: Make) -> None:
     engine.scheduler.reset_connector_cache()
     engine.generate({"again": PROMPTS["a"]})
     assert last_answer(story_of(engine, "again")).missing[0].reason is Reason.FORGOTTEN
+
+
+def test_a_block_whose_bytes_changed(make: Make) -> None:
+    engine = make({"cpu_bytes_to_use": 24 * 6144, "verify": "all", "scrub_bandwidth": "10GB/s"})
+    store_all(engine)
+    engine.workers[0].connector.worker_side.engine.unsafe_copy_slot(0, 1)
+    deadline = time.monotonic() + 60
+    while engine.snapshot()["damaged_blocks/0"] == 0 and time.monotonic() < deadline:
+        time.sleep(0.01)
+        engine.generate({f"short{time.monotonic()}": [1, 2, 3]}, max_tokens=1)
+    engine.generate(again("2"))
+    missing = [one for name in again("2") for one in last_answer(story_of(engine, name)).missing]
+    assert [one.reason for one in missing].count(Reason.DAMAGED) == 1
+    texts = [run("why", name, "--file", str(path_of(engine))) for name in again("2")]
+    assert sum("was withdrawn: a rank found that its bytes are not what was stored" in text for text in texts) == 1
 
 
 def test_a_block_whose_store_failed(make: Make) -> None:

@@ -23,6 +23,8 @@ recorder::Leaving leaving_of(MoveKind kind) {
       return recorder::Leaving::kForgotten;
     case MoveKind::kChunkGone:
       return recorder::Leaving::kChunkGone;
+    case MoveKind::kWithdrawn:
+      return recorder::Leaving::kDamaged;
     case MoveKind::kCommitted:
     case MoveKind::kCame:
     case MoveKind::kEvicted:

@@ -89,7 +89,7 @@ class SlotClass {
                                                  std::span<const SlotId> slots);
   void end_leases(std::span<const SlotId> slots);
   /// Makes the leased slots unreadable.
-  void forget(std::span<const SlotId> slots);
+  void forget(std::span<const SlotId> slots, MoveKind why);
   void forget_all(std::optional<WeightsId> of);
 
   // ---- the end, and work between steps ----
@@ -142,7 +142,7 @@ class SlotClass {
   [[nodiscard]] std::size_t num_readable(std::span<const SlotId> slots);
   void lease_slots(std::span<const SlotId> slots);
   /// Forgets the readable slots among `slots`, at most kBatch, from the last to the first.
-  void forget_readable(std::span<const SlotId> slots);
+  void forget_readable(std::span<const SlotId> slots, MoveKind why);
   /// The slot is free here, but not for peers, so it stays out of use until it is.
   void set_aside(SlotId slot);
   /// Sets aside those of the slots (free here, at most kStep) that are not free for peers.

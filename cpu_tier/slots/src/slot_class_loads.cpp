@@ -149,11 +149,11 @@ void SlotClass::end_leases(std::span<const SlotId> slots) {
   dcheck_conserved();
 }
 
-void SlotClass::forget(std::span<const SlotId> slots) {
+void SlotClass::forget(std::span<const SlotId> slots, MoveKind why) {
   const std::uint32_t num_keys_before = index_.size();
   while (!slots.empty()) {
     const std::size_t count = std::min(slots.size(), kBatch);
-    forget_readable(slots.last(count));
+    forget_readable(slots.last(count), why);
     slots = slots.first(slots.size() - count);
   }
   end_forgetting(num_keys_before);
@@ -161,7 +161,7 @@ void SlotClass::forget(std::span<const SlotId> slots) {
 
 void SlotClass::withdraw(std::span<const SlotId> slots) {
   peers_->withdraw(slots);
-  forget(slots);
+  forget(slots, MoveKind::kWithdrawn);
 }
 
 void SlotClass::forget_all(std::optional<WeightsId> of) {
@@ -175,14 +175,14 @@ void SlotClass::forget_all(std::optional<WeightsId> of) {
     for (std::uint32_t i = first; i < end; ++i) {
       if (!of || index_.key(SlotId(i)).is_of(*of)) batch[count++] = SlotId(i);
     }
-    forget_readable(std::span(batch).first(count));
+    forget_readable(std::span(batch).first(count), MoveKind::kForgotten);
     end = first;
   }
   if (!of && peers_->hide_all()) ++eviction_epoch_;
   end_forgetting(num_keys_before);
 }
 
-void SlotClass::forget_readable(std::span<const SlotId> slots) {
+void SlotClass::forget_readable(std::span<const SlotId> slots, MoveKind why) {
   SlotBatch own;
   SlotBatch guests;
   std::size_t num_own = 0;
@@ -196,7 +196,7 @@ void SlotClass::forget_readable(std::span<const SlotId> slots) {
     }
   }
   const std::span<SlotId> forgotten = std::span(own).first(num_own);
-  note(forgotten, MoveKind::kForgotten);
+  note(forgotten, why);
   index_.erase(forgotten);
   for (const SlotId slot : forgotten.subspan(peers_->forget(forgotten))) {
     if (table_.state(slot) == SlotState::kFree) set_aside(slot);
@@ -217,7 +217,9 @@ void SlotClass::set_aside(SlotId slot) {
 }
 
 void SlotClass::forget_withdrawn() {
-  if (const std::vector<SlotId> slots = peers_->take_withdrawn(); !slots.empty()) forget(slots);
+  if (const std::vector<SlotId> slots = peers_->take_withdrawn(); !slots.empty()) {
+    forget(slots, MoveKind::kWithdrawn);
+  }
 }
 
 void SlotClass::settle_set_aside() {

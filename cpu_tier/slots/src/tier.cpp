@@ -222,7 +222,7 @@ void Tier::touch(SlabClassId of, std::span<const BlockKey> keys) {
 
 void Tier::forget(const Lease& lease) {
   MutexLock lock(mutex_);
-  at(lease.slab_class()).slots.forget(lease.slots());
+  at(lease.slab_class()).slots.forget(lease.slots(), MoveKind::kForgotten);
 }
 
 void Tier::forget_all(std::optional<WeightsId> of) {

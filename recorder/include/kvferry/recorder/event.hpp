@@ -179,6 +179,8 @@ enum class Leaving : std::uint8_t {
   kEvicted = 0,    ///< For a store, or because its class lost a chunk.
   kForgotten = 1,  ///< A reset, other weights, or a failed load.
   kChunkGone = 2,  ///< Its chunk left the class.
+  kDamaged = 3,    ///< A rank found that its bytes are not what was stored (the kReport says which
+                   ///< rank, and in which load).
 };
 
 /// How a load has ended (kLoadEnded).

@@ -56,6 +56,15 @@ TEST_F(KeyMoves, SayWhichKeysWereForgotten) {
   expect_moves(moves(), {keys(2, 1)[0], keys(1, 1)[0]}, MoveKind::kForgotten);
 }
 
+TEST_F(KeyMoves, SayWhichKeysWereWithdrawn) {
+  store(keys(1, 3));
+  Lease held = lease(keys(1, 3));
+  const SlotId damaged = held.slots()[1];
+  static_cast<void>(tier.withdraw(held, {&damaged, 1}));
+  expect_moves(moves(), keys(2, 1), MoveKind::kWithdrawn);
+  tier.release(std::move(held));
+}
+
 class NoKeyMoves : public TierFixture {
  protected:
   NoKeyMoves() : TierFixture(4, TierOptions{}) {}

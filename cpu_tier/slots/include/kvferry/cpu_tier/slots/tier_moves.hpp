@@ -16,7 +16,8 @@ enum class MoveKind : std::uint8_t {
   kCame,       ///< It became readable with a chunk that peers had.
   kEvicted,    ///< To make room for others of its class.
   kForgotten,  ///< Because it is no longer to be found, or its bytes are in doubt.
-  kChunkGone   ///< Its chunk left the class.
+  kChunkGone,  ///< Its chunk left the class.
+  kWithdrawn   ///< Because its bytes are not what was stored.
 };
 
 struct KeyMove {
