@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Grafana dashboard shows every metric that there is, and none that there is not."""
+"""The Grafana dashboard shows every metric that there is; it and the alert rules have none that there is not."""
 
 import json
 import re
@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kvferry.vllm.stats import METRICS
+import yaml
+from kvferry.vllm.stats import METRICS, SCHEDULER_KEYS
 from prometheus_client import Counter, Histogram
 
 DASHBOARD = Path(__file__).parents[2] / "examples/grafana/kvferry.json"
+ALERTS = DASHBOARD.with_name("alerts.yml")
 SUFFIXES = {Counter: "_total", Histogram: "_bucket"}
 NAMES = {name + SUFFIXES.get(metric.kind, ""): metric for name, metric in METRICS.items()}
 
@@ -41,6 +43,8 @@ def test_expressions_sum_by_labels_that_the_metric_has(panels: list[dict[str, An
     for panel in panels:
         for target in panel["targets"]:
             labels = {"engine", *(NAMES[name].label for name in re.findall(r"kvferry_(\w+)", target["expr"]))}
+            if "vllm:prompt_tokens_by_source" in target["expr"]:
+                labels.add("source")
             grouped = set(re.findall(r"\w+", "".join(re.findall(r"by \((.*?)\)", target["expr"])))) - {"le"}
             assert grouped <= labels, target["expr"]
             assert set(re.findall(r"{{(\w+)}}", target["legendFormat"])) == grouped
@@ -59,3 +63,40 @@ def test_panels_have_places_and_names_of_their_own(panels: list[dict[str, Any]])
         assert any(apart), (one, other)
     assert all(place["x"] + place["w"] <= 24 for place in places)
     assert all(before["y"] <= after["y"] for before, after in pairwise(places))
+
+
+# ---- alert rules ----
+
+
+@pytest.fixture(scope="module")
+def rules() -> list[dict[str, Any]]:
+    [group] = yaml.safe_load(ALERTS.read_text())["groups"]
+    return list(group["rules"])
+
+
+def test_alerts_ask_for_metrics_and_labels_that_there_are(rules: list[dict[str, Any]]) -> None:
+    assert len({rule["alert"] for rule in rules}) == len(rules) > 0
+    for rule in rules:
+        names = re.findall(r"vllm:kvferry_(\w+)", rule["expr"])
+        assert names
+        assert set(names) <= set(NAMES), rule["expr"]
+        labels = {"engine", *(NAMES[name].label for name in names)}
+        grouped = set(re.findall(r"\w+", " ".join(re.findall(r"by \((.*?)\)", rule["expr"]))))
+        assert grouped <= labels, rule["expr"]
+        selected = set(re.findall(r"[{,]\s*(\w+)\s*=~?\"", rule["expr"]))
+        assert selected <= labels, rule["expr"]
+        told = set(re.findall(r"\$labels\.(\w+)", json.dumps(rule["annotations"])))
+        assert told <= grouped, rule["alert"]
+
+
+def test_alerts_take_increases_of_counters_and_only_of_them(rules: list[dict[str, Any]]) -> None:
+    for rule in rules:
+        for name, window in re.findall(r"vllm:kvferry_(\w+)(?:{[^}]*})?(\[\w+\])?", rule["expr"]):
+            assert bool(window) == (NAMES[name].kind in (Counter, Histogram)), rule["expr"]
+
+
+def test_alerts_select_values_that_the_engine_sets(rules: list[dict[str, Any]]) -> None:
+    values = {key.partition("/")[2] for key in SCHEDULER_KEYS.values()}
+    for rule in rules:
+        for wanted in re.findall(r"(?:reason|state)=~?\"([^\"]+)\"", rule["expr"]):
+            assert set(wanted.split("|")) <= values, rule["expr"]
