@@ -144,13 +144,16 @@ def test_prometheus_has_every_metric_of_every_engine(make: Make) -> None:
     registry = CollectorRegistry()
     types: dict[Any, Any] = {kind: partial(kind, registry=registry) for kind in (Counter, Gauge, Histogram)}
     labels = {0: ["toy", "0"], 1: ["toy", "1"]}
-    engine = make()
+    engine = make(world_size=2)
     metrics = KvFerryConnector.build_prom_metrics(engine.config, types, ["model_name", "engine"], labels)
 
     def value(name: str, engine_number: int, **label: str) -> float | None:
         return registry.get_sample_value(name, {"model_name": "toy", "engine": str(engine_number), **label})
 
     assert value("vllm:kvferry_hit_tokens_total", 1) == 0
+    for name in ("stored_bytes", "loaded_bytes", "failed_transfers", "damaged_blocks"):
+        assert [value(f"vllm:kvferry_rank_{name}_total", 1, rank=rank) for rank in "012"] == [0, 0, None]
+    assert value("vllm:kvferry_rank_numa_node", 1, rank="0") is None
     metrics.observe({"hit_tokens": 32, "skipped_blocks/ring": 2, "tier_ready_blocks": 5}, 1)
     metrics.observe({"hit_tokens": 16, "tier_ready_blocks": 7, "rank_stored_bytes/3": 100}, 1)
     assert value("vllm:kvferry_hit_tokens_total", 1) == 48

@@ -322,9 +322,13 @@ class KvFerryPromMetrics(KVConnectorPromMetrics):
                 labelnames=[*labelnames, metric.label] if metric.label else labelnames,
                 **options,
             )
-        # The scheduler side's metrics exist from the start, with the value 0.
+        # The scheduler side's metrics and the counters of all ranks exist from the start, with the value 0: Prometheus
+        # sees no increase in a counter that begins at 1. A rank's gauges have no value until the rank tells it.
+        ranks = range(vllm_config.parallel_config.world_size)
+        of_ranks = [f"{name}/{rank}" for name in METRICS if name.startswith("rank_") for rank in ranks]
+        counters = [key for key in of_ranks if metric_of(key).kind is Counter]
         for engine_idx in per_engine_labelvalues:
-            for key in SCHEDULER_KEYS.values():
+            for key in (*SCHEDULER_KEYS.values(), *counters):
                 self._child(key, engine_idx)
 
     def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:
