@@ -3,10 +3,10 @@
 # Runs the long tests for SOAK_MINUTES (default 60). The random model of the engine pair runs under TSan with fresh
 # seeds all the time. Beside it, all C++ tests run under ASan, over and over and in random order; each round also tests
 # the kernels' instructions on fresh launches, and runs the fuzzers one after the other. Random lives under vLLM's own
-# scheduler (0.33), configurations of any kind, and the default policy on random mixtures of traffic run at the same
-# time. So do stores and loads of blocks that are damaged on purpose, which their tags must find exactly, and faults in
-# the scheduler side's code, whose recordings a replay must follow. The script stops at the first failure. build/logs
-# then names the seed, or the input, that replays it.
+# scheduler (0.33), engines that are killed, configurations of any kind, and the default policy on random mixtures of
+# traffic run at the same time. So do stores and loads of blocks that are damaged on purpose, which their tags must find
+# exactly, and faults in the scheduler side's code, whose recordings a replay must follow. The script stops at the first
+# failure. build/logs then names the seed, or the input, that replays it.
 set -euo pipefail
 . "$(dirname "$0")/step.sh"
 cd "$KVFERRY_ROOT"
@@ -75,6 +75,7 @@ lives() {
     KVFERRY_SEED=$seed KVFERRY_NUM_SEEDS=5 .venv/bin/pytest -q -k random_lives \
       tests/python/test_{random_lives,family_lives,random_siblings,shared_tier,features_scheduling}.py
     KVFERRY_SOAK_SECONDS=5 .venv/bin/pytest -q --timeout=0 tests/python/test_client_lives.py
+    KVFERRY_NUM_KILLS=10 .venv/bin/pytest -q tests/e2e/test_recorder_deaths.py
     KVFERRY_FUZZ_SECONDS=60 KVFERRY_SEED=$seed .venv/bin/pytest -q --timeout=0 tests/python/test_config_fuzz.py
   done
 }

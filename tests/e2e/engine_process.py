@@ -31,6 +31,7 @@ from .engine_changes import (
     run_every_stage_once,
     support_layouts,
 )
+from .engine_death import die_later
 from .engine_weights import name_weights, update_weights
 from .feature_operations import ask, await_figure, follow_up, pause_while_loading
 from .lmcache_server import await_metric, empty_l1
@@ -331,6 +332,7 @@ OPERATIONS: dict[str, Callable[..., dict[str, Any]]] = {
     "pause_while_loading": pause_while_loading,
     "empty_lmcache_l1": empty_l1,
     "await_metric": await_metric,
+    "die_later": die_later,
     "kill_worker_during_transfer": kill_worker_during_transfer,
     "numerics": numerics,
     "rest": rest,

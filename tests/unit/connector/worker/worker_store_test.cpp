@@ -148,7 +148,8 @@ TEST_F(WorkerStoreTest, PumpGoesOnWhereTheRingWasFullOnceSpaceReturns) {
 }
 
 TEST_F(WorkerStoreTest, AFailedStoreDoesNotKeepTheOnesAfterItOutOfTheRing) {
-  // One piece takes the whole ring, so that nothing of the first store is copied beside the failure.
+  // One piece takes the whole ring, so that nothing of the first store is copied beside the
+  // failure.
   start({.ring_blocks = 4, .piece_blocks = 4, .in_flight_blocks = 4});
   valve_.fail_nth(Kind::kCopyD2H, 1);
   StepPlan plan = next_plan();
@@ -161,7 +162,8 @@ TEST_F(WorkerStoreTest, AFailedStoreDoesNotKeepTheOnesAfterItOutOfTheRing) {
   });
   engine_->save(0);
   collect_ends(2, 0);
-  // Of the first store, all or what one ring holds: its failure is known soon after its room is free.
+  // Of the first store, all or what one ring holds: its failure is known soon after its room is
+  // free.
   ASSERT_EQ(report_.gathered.size(), 2U);
   EXPECT_EQ(report_.gathered[1].num_gathered, 3U);
 }

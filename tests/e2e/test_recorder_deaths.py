@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kill -9 of engines under load at random moments: what each had recorded is readable, and is replayed to its end.
+
+Three deaths by default; KVFERRY_NUM_KILLS has as many as one likes. The seed is printed, and KVFERRY_SEED plays it
+again.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kvferry import _core
+from kvferry.cli.recorder import lines_of
+from kvferry.story import Stories
+
+from .engine_runs import EngineRunner
+from .shared_memory import SHARED_MEMORY
+from .storm_checks import ABORT_CHANCES, MAX_MODEL_LEN, make_requests, storm
+
+NUM_KILLS = int(os.environ.get("KVFERRY_NUM_KILLS", "3"))
+FIRST_SEED = int(os.environ.get("KVFERRY_SEED", time.time_ns() % 1_000_000))
+NUM_REQUESTS = 400
+NUM_GPU_BLOCKS = 30
+NUM_SLOTS = 96
+LINK = {"bandwidth_gb_s": 0.5, "latency_us": 5_000, "jitter_us": 20_000, "order": "shuffled", "fail_probability": 0.1}
+
+
+@pytest.fixture
+def kept() -> Iterator[Path]:
+    """A second name of the recording, next to the first one."""
+    with tempfile.TemporaryDirectory(dir=SHARED_MEMORY) as folder:
+        path = Path(folder, "recording")
+        yield path
+        for first in Path(SHARED_MEMORY).glob("kvferry-recorder-*"):
+            if path.exists() and first.samefile(path):
+                first.unlink()
+
+
+@pytest.mark.parametrize("number", range(NUM_KILLS))
+def test_what_a_killed_engine_recorded_is_replayed_to_its_last_event(
+    runner: EngineRunner, kept: Path, number: int
+) -> None:
+    seed = FIRST_SEED + number
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    operations = [
+        {"op": "die_later", "seconds": rng.uniform(0.0, 4.0), "keep": str(kept)},
+        storm(
+            make_requests(seed, NUM_REQUESTS), window=24, abort_chances=ABORT_CHANCES, follow_chance=0.8,
+            reset_chance=rng.choice([0, 0.01]), resize_chance=rng.choice([0, 0.05]), seed=seed,
+        ),
+    ]  # fmt: skip
+    tier_bytes = NUM_SLOTS * runner.block_bytes
+    extra = {
+        "cpu_bytes_to_use": tier_bytes,
+        "cpu_bytes_limit": tier_bytes * 3 // 2,
+        "host_link": {**LINK, "seed": seed},
+    }
+    report = runner.run(
+        operations,
+        runner.kv_config(failure_policy="recompute", **extra),
+        num_gpu_blocks=NUM_GPU_BLOCKS,
+        max_model_len=MAX_MODEL_LEN,
+        max_num_batched_tokens=MAX_MODEL_LEN,
+        async_scheduling=rng.random() < 0.5,
+        must_start=False,
+    )
+    assert report.returncode == -signal.SIGKILL, report.log
+    num_calls, num_events, difference, last_error = _core.replay_recording(str(kept))
+    assert difference is None, difference
+    assert last_error is None
+    assert num_events > num_calls > 1
+    stories = Stories(_core.RecordingFile(str(kept)))
+    for request, _ in stories.requests():
+        assert list(lines_of(stories.of(request), stories))
