@@ -77,6 +77,10 @@ format: ready ## Reformat C++ and Python
 stubs: ready ## Write python/kvferry/_core.pyi anew from the built extension
 	@$(PY) tools/stubs.py
 
+.PHONY: keys
+keys: ready ## Write python/kvferry/vllm/keys.md anew from the code that reads the keys
+	@$(PY) tools/write_keys.py
+
 .PHONY: bench
 bench: ## Run a short form of all of kvferry-bench and kvferry-lab, into bench/results/
 	@tools/setup_system.sh bench
