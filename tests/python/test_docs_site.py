@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the build of the documentation site complains of, and how it writes pages for MkDocs."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from documents import ROOT
+from documents import ROOT, section
+from kvferry.block_history import Reason
 
 sys.path.append(str(ROOT / "tools"))
 import docs_checks
@@ -83,3 +85,10 @@ def test_built_page_with_a_dead_link_or_a_part_from_elsewhere_is_a_complaint(
 def test_style_sheet_that_loads_a_font_from_elsewhere_is_a_complaint(tmp_path: Path) -> None:
     (tmp_path / "a.css").write_text("a { src: url(https://example.com/font.woff2) }")
     assert docs_checks.follow(tmp_path, Path("api")) == ["a.css: loads https://example.com/font.woff2"]
+
+
+def test_reasons_of_the_troubleshooting_page_are_those_of_kvferry_why() -> None:
+    text = section("docs/troubleshooting.md", "Nothing, or little, is loaded")
+    named = re.findall(r"^\| ((?:was|is|waited) [^|]+) \|", text, re.MULTILINE)
+    assert len(named) > 5
+    assert [words for words in named if not any(reason.value.startswith(words) for reason in Reason)] == []
