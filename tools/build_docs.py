@@ -30,7 +30,7 @@ from mkdocs.plugins import BasePlugin
 
 PAGES = ROOT / "build/docs/pages"
 SITE = ROOT / "build/site"
-HEADERS = "api/cpp/index.html"
+HEADERS = "api/cpp/files.html"
 # Doxygen 1.9 says this of every specialisation of a class of the standard library.
 NO_COMPLAINT = "Internal inconsistency: scope for class std::hash<"
 PYTHON_API = re.compile(r"api/python/([\w.]+)\.md")
@@ -108,6 +108,8 @@ class Site:
                 page = PAGES / entry
                 page.parent.mkdir(parents=True, exist_ok=True)
                 page.write_text(f"# {found[1]}\n\n::: {found[1]}\n{exported(found[1])}")
+        for sheet in self._config.extra_css:
+            shutil.copy(ROOT / sheet, PAGES / sheet)
         return self._pages.complaints
 
     def read_headers(self) -> list[str]:
