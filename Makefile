@@ -5,7 +5,7 @@
 #   BENCH_ARGS         for make bench-capacity, bench-engine, bench-lmcache: arguments of bench/lab/capacity.py,
 #                      bench/lab/engine.py, bench/lab/lmcache_l2.py
 #   GPU_CHECK_ARGS     for make gpu-check: arguments of tools/gpu_check.py
-#   STAGES             for make test: only these (host-asan fuzz host-tsan release lint protocol python python-older lmcache e2e)
+#   STAGES             for make test: only these (host-asan fuzz host-tsan release lint docs protocol python python-older lmcache e2e)
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
@@ -76,6 +76,15 @@ format: ready ## Reformat C++ and Python
 .PHONY: stubs
 stubs: ready ## Write python/kvferry/_core.pyi anew from the built extension
 	@$(PY) tools/stubs.py
+
+.PHONY: keys
+keys: ready ## Write python/kvferry/vllm/keys.md anew from the code that reads the keys
+	@$(PY) tools/write_keys.py
+
+.PHONY: docs
+docs: ## Build the documentation site into build/site, from the Markdown files, the headers and the Python sources
+	@tools/setup_docs.sh headers
+	@build/docs/venv/bin/python tools/build_docs.py --headers
 
 .PHONY: bench
 bench: ## Run a short form of all of kvferry-bench and kvferry-lab, into bench/results/

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# setup_system.sh [build|bench|test]: installs missing system packages with apt.
+# setup_system.sh [build|bench|test|docs]: installs missing system packages with apt.
 #   build  what `make demo` needs: compiler, CMake, Ninja, hwloc, oneTBB, Python headers
 #   bench  also the libraries of kvferry-bench and kvferry-lab
 #   test   all of that, and GoogleTest, clang with its sanitizers, and spin, for `make test`; also hipcc and lld if apt
 #          has them (without hipcc the HIP kernels are left out; without lld the tests take longer to link)
+#   docs   what `make docs` needs, and none of that
 # A tool that was installed by other means than apt is used as it is.
 set -euo pipefail
 . "$(dirname "$0")/step.sh"
@@ -41,6 +42,11 @@ wish() { # wish PACKAGE CHECK...: as want, but the build can do without
 find_missing() {
   missing=()
   wished=()
+  if [ "$scope" = docs ]; then
+    want git has git
+    want doxygen has doxygen
+    return
+  fi
   want g++ has g++
   want make has make
   want cmake has cmake
@@ -153,4 +159,4 @@ fi
 if [ ${#wished[@]} -gt 0 ]; then
   say "not to be had from apt: ${wished[*]}. Without hipcc the HIP kernels are NOT compiled; their tests are skipped."
 fi
-check_versions
+[ "$scope" = docs ] || check_versions

@@ -233,6 +233,14 @@ def lint(*options: str) -> Tally:
     return judge("lint", status, junit)
 
 
+def docs() -> Tally:
+    """Build the documentation site without the headers' reference; each step of the build counts as one test."""
+    junit = RESULTS / "docs.xml"
+    junit.unlink(missing_ok=True)
+    status = run("docs", str(ROOT / "build/docs/venv/bin/python"), "tools/build_docs.py", f"--junit={junit}")
+    return judge("docs", status, junit)
+
+
 def protocol() -> Tally:
     """Check the models of the ownership protocol; each property and each mutant counts as one test."""
     junit = RESULTS / "protocol.xml"
@@ -274,6 +282,7 @@ SET_UP = (
     Stage("venv", "virtual environment", lambda: script("setup_venv.sh"), is_download=True),
     Stage("wheel", "kvferry's wheel", lambda: script("build_wheel.sh"), ("venv", "nvcc")),
     Stage("stand-ins", "stand-in drivers and benchmark", stand_ins, ("wheel",)),
+    Stage("docs-venv", "environment of the documentation site", partial(script, "setup_docs.sh"), is_download=True),
     Stage(
         "lmcache-venv",
         "environment of LMCache",
@@ -304,6 +313,7 @@ TESTS = (
         lambda: lint("--tidy-changed"),
         ("venv", "wheel"),
     ),
+    Stage("docs", "documentation site", docs, ("docs-venv",)),
     Stage("protocol", "models of the ownership protocol", protocol),
     Stage("python", "Python tests with vLLM 0.33", python_newest, ("venv", "wheel", "vllm033", "stand-ins")),
     Stage("python-older", "some with vLLM 0.30 and 0.31", python_older, ("venv", "wheel", "vllm030", "vllm031")),

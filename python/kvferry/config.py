@@ -71,67 +71,67 @@ class KvFerryConfig:
     Attributes
     ----------
     cpu_bytes_to_use
-        Host memory of the tier on one node, in bytes, split evenly over the node's arenas. Each rank has an arena, or
-        shares one with its replicas.
+        Host memory of the tier on one node, in bytes, split evenly over the node's ranks. Ranks that share one copy of
+        the KV cache (`share_replicated_kv`) count as one.
     cpu_bytes_to_use_per_rank
-        Bytes of one rank, in place of the even split. Ranks that share an arena add up their bytes.
+        Bytes of one rank, instead of the even split. Ranks that share one copy add up their bytes.
     cpu_bytes_limit
-        The size, in bytes, up to which the tier can be enlarged while the engine serves, counted as `cpu_bytes_to_use`.
-        None: `cpu_bytes_to_use`.
+        Largest `cpu_bytes_to_use` that ``kvferry tier resize`` can set while the engine serves, in bytes. None:
+        `cpu_bytes_to_use`.
     memory_margin
         Bytes that should stay free on the machine and in each cgroup of the engine. While less is free, the tier
         shrinks; later it grows again. None: the tier does not check free memory.
     allow_smaller_tier
-        Whether to start with less memory if the machine has less; otherwise that is an error.
+        Whether an engine starts with less memory if the machine has less. Otherwise that is an error.
     numa_node
         The NUMA node of the tier's memory. None: next to the rank's device.
     pages
-        ``"huge"``: from the machine's pool of huge pages; ``"transparent"``; ``"normal"``; ``"auto"``: the best
-        available.
+        Pages of the tier's memory: ``"huge"`` (from the machine's pool of huge pages), ``"transparent"``, ``"normal"``,
+        or ``"auto"`` for the best available.
     pinned_piece_bytes
-        Bytes of the tier that become ready, and are registered with the device, at a time while the engine serves.
+        Size of the pieces in which the tier becomes ready, and is registered with the device, while the engine serves.
     pinning_bandwidth_limit
-        Most bytes per second of the tier that become ready. None: as fast as possible, and gently while the engine
-        serves.
+        Highest rate at which the tier becomes ready. None: as fast as possible, and gently while the engine serves.
     staging_bytes
         Device memory of one rank's staging ring, in bytes. None: one full step of KV, at most 1 GiB.
     max_in_flight_bytes
-        Most bytes that are under way on the link at the same time, per rank and direction.
+        Most bytes that are on the link at the same time, per rank and direction.
     transfer_timeout_s
-        If none of the copies that a rank has submitted in one direction ends for this many seconds, the device hangs: a
-        fatal error of its worker. Time in the queue and stops of the process do not count.
+        If no copy of a rank in one direction ends for this many seconds, the device counts as hung. That is a fatal
+        error of the worker. Time in the queue and stops of the process do not count.
     load_timeout_s
-        Seconds after which a load fails that some rank has not begun. Its request is computed, or fails.
+        Seconds after which a load fails if a rank has not begun it. Its request is computed, or fails.
     load_staging_bytes
         Device memory of one rank through which loads of small fragments go, in bytes, at least two blocks; 0: no loads
         do. None: twice `max_in_flight_bytes`, but at least two blocks.
     store_bandwidth_limit
-        Most bytes per second that one rank stores. None: as fast as the link allows.
+        Highest rate at which one rank stores. None: as fast as the link allows.
     copy_path
         How loads cross the link. ``"auto"``: chosen by the shape of the load and the measured times of earlier copies;
         otherwise this path for all loads.
     verify
-        Which loaded blocks are checked to be what was stored: none (``"off"``), some (``"sampled"``) or ``"all"``.
+        Which loaded blocks are compared with what was stored: none (``"off"``), some (``"sampled"``) or all
+        (``"all"``).
     scrub_bandwidth
-        Bytes per second of stored blocks that each rank reads again while its link is idle, to find damage before a
-        load does. None: it reads none. Needs `verify`, and a tier of this engine's own.
+        Rate at which each rank reads stored blocks again while its link is idle, to find damage before a load does.
+        None: it reads none. Needs `verify`, and a tier of this engine's own.
     recorder_bytes
-        Bytes of the ring in shared memory that records what the scheduler side is asked and decides, for ``kvferry
-        why``; at least 64 KiB, rounded up to a power of two. 0: nothing is recorded.
+        Size of the ring in shared memory in which the scheduler side records its inputs and decisions, for ``kvferry
+        why``: at least 64 KiB, rounded up to a power of two. 0: nothing is recorded.
     backend
         ``"auto"``: chosen by the device of the KV cache; otherwise the name of a back end.
     kv_cache_layout
         The layout of the engine's KV cache, by vLLM's name; ``"engine"``: the engine chooses.
     eviction
-        The policy that chooses which blocks leave a full tier, one of `EVICTIONS`; ``"adaptive"``: the rule that would
-        have hit most on recent traffic.
+        The rule that chooses which blocks leave a full tier. ``"adaptive"``: whichever rule would have hit most on
+        recent traffic.
     admission
-        The policy that chooses which blocks a full tier stores, one of `ADMISSIONS`; ``"adaptive"``: the rule that
-        would have hit most on recent traffic. A tier with free slots stores all blocks.
+        Which blocks a full tier stores: all (``"always"``), those that were offered before (``"second_offer"``), or by
+        ``"adaptive"``, the rule that would have hit most on recent traffic. A tier with free slots stores all blocks.
     retention
         Which blocks of sliding windows and chunks are stored. ``"engine"``: those that the engine's own cache retains,
-        and those before the end of a prefix that requests share in the tier. A number of tokens: also the blocks that a
-        prefix needs which ends at a multiple of that number. ``"dense"``: all.
+        and those before the end of a prefix that requests share in the tier. A number of tokens: also those that a load
+        needs to end at a multiple of that number. ``"dense"``: all.
     store_prompt_only
         Whether only blocks of prompts are stored, and no block with decoded tokens.
     max_awaited_share
@@ -161,13 +161,13 @@ class KvFerryConfig:
         This engine's share of the shared tier when there is not enough for all, in proportion to the other engines'
         weights.
     shared_bytes_limit
-        Most bytes of the shared tier that this engine takes, for all ranks together. None: all of it.
+        Most bytes of the shared tier that this engine takes, for all ranks together. None: no limit.
     shared_multimodal
         Whether requests with images, audio or video use a shared tier. vLLM identifies the content of an item by the
         client's UUID, so set this only if no client of these engines gives the same UUID to two contents.
     shared_chunk_bytes
-        Bytes of a rank's memory that change owner between engines at a time; the same for all engines. None: chosen by
-        `cpu_bytes_to_use`.
+        Size of the parts of a rank's memory that change owner between engines; the same for all engines. None: chosen
+        by `cpu_bytes_to_use`.
     host_link
         The simulated link of the host back end: ``h2d_gb_s``, ``d2h_gb_s`` (1e9 bytes per second), ``latency_us``,
         ``jitter_us``, ``stall_us``, ``order``, ``fail_nth``, ``fail_probability``, ``seed``; ``inject_probability`` and

@@ -128,7 +128,7 @@ def test_every_key_that_goes_to_a_side_as_it_is_has_its_name_there() -> None:
 )
 def test_a_key_that_goes_to_a_side_is_a_row_of_its_table_and_of_the_users(side: Side, table: str) -> None:
     source = (ROOT / "python/src" / table).read_text()
-    readme = (ROOT / "python/kvferry/vllm/README.md").read_text()
+    table_of_users = (ROOT / "python/kvferry/vllm/keys.md").read_text()
     for key in KvFerryConfig().told_to(side):
         assert f'{{"{key}",' in source
-        assert f"| `{key}` |" in readme
+        assert f"| `{key}` |" in table_of_users

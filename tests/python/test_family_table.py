@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The README's table of model families says what vLLM plans for them."""
+"""The reference's table of model families says what vLLM plans for them."""
 
 import re
 from itertools import groupby
@@ -12,12 +12,12 @@ from kvferry.vllm import preflight
 from model_families import NEEDS_FAMILIES, families, plan
 from test_model_families import ACCEPTED
 
-README = "python/kvferry/vllm/README.md"
+REFERENCE = "python/kvferry/vllm/reference.md"
 pytestmark = NEEDS_FAMILIES
 
 
 def rows() -> dict[str, list[str]]:
-    lines = section(README, "Model families").splitlines()
+    lines = section(REFERENCE, "Model families").splitlines()
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| `")]
     return {name.strip("`"): others for name, *others in cells}
 

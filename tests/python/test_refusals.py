@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every refusal of `preflight` names a remedy, with which the engine is accepted, and is a row of the README."""
+"""Every refusal of `preflight` names a remedy, with which the engine is accepted, and is a row of the reference."""
 
 import ast
 import dataclasses
@@ -34,7 +34,7 @@ from vllm.v1.kv_cache_interface import (
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
-README = "python/kvferry/vllm/README.md"
+REFERENCE = "python/kvferry/vllm/reference.md"
 WITHOUT = "start vLLM without KvFerryConnector"
 RING = CircularBufferSpec(block_size=24, num_kv_heads=1, head_size=16, dtype=torch.float32)
 SINK = SinkFullAttentionSpec(block_size=16, num_kv_heads=2, head_size=8, dtype=torch.float32, sink_len=4)
@@ -161,7 +161,7 @@ UNEVEN_WINDOWS = UniformTypeKVCacheSpecs(
 EVERY_STATE = dataclasses.replace(STATE, mamba_cache_mode="all")
 QUANTIZED = dataclasses.replace(FULL, kv_quant_mode=KVQuantMode.NVFP4)
 PARALLEL = "parallel_config."
-# By the first cell of its row in the README, and what tells several of one row apart.
+# By the first cell of its row in the reference, and what tells several of one row apart.
 CASES = {
     "`kv_role` other than `kv_both`": Case(
         put("kv_transfer_config.kv_role", "kv_producer"), {"set kv_both": put("kv_transfer_config.kv_role", "kv_both")}
@@ -340,8 +340,8 @@ def test_every_refusal_is_tried(folder: Path) -> None:
     assert not untried
 
 
-def test_every_refusal_is_a_row_of_the_readme_with_its_remedy(folder: Path) -> None:
-    table = section(README, "What is refused at start-up")
+def test_every_refusal_is_a_row_of_the_reference_with_its_remedy(folder: Path) -> None:
+    table = section(REFERENCE, "What is refused at start-up")
     rows = {
         cells[0]: cells[2]
         for cells in (re.split(r"\s*\|\s*", line.strip("| ")) for line in table.splitlines())

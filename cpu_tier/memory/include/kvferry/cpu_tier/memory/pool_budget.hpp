@@ -19,9 +19,9 @@ enum class PoolStep : std::uint8_t {
 };
 
 /// All limits on taking `bytes` more from the pool: its free pages (including those that the kernel
-/// can add on demand); every level of cgroup v2 (hugetlb.<size>.max, .rsvd.max) and v1
-/// (hugetlb.<size>.limit_in_bytes, .rsvd.limit_in_bytes). If a limit on use has no room for a page,
-/// the first touch would be a fatal signal. The remedies name this number of bytes.
+/// can add on demand); every level of cgroup v2 (`hugetlb.SIZE.max`, `.rsvd.max`) and v1
+/// (`hugetlb.SIZE.limit_in_bytes`, `.rsvd.limit_in_bytes`). If a limit on use has no room for a
+/// page, the first touch would be a fatal signal. The remedies name this number of bytes.
 [[nodiscard]] std::vector<MemoryLimit> read_pool_limits(std::uint64_t bytes, PoolStep step,
                                                         const MachineRoot& root = {});
 
