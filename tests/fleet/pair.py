@@ -45,6 +45,17 @@ class Engine(ServerProcess):
         }
         super().__init__(f"http://127.0.0.1:{port}", log, command, told | variables, start_warm)
 
+    def unbind(self) -> None:
+        """Let its threads use every core of this process.
+
+        vLLM's connector for NIXL binds a worker's main thread to the machine's last core if the KV cache is in CPU
+        memory. That thread computes, so both engines of a machine would compute on one core.
+        """
+        for process in _processes_of(self.process.pid):
+            for thread in process.glob("task/*"):
+                with contextlib.suppress(ProcessLookupError):
+                    os.sched_setaffinity(int(thread.name), os.sched_getaffinity(0))
+
     def freeze(self) -> None:
         """Stop all of its processes, as a machine that has lost its network: it holds its blocks and says nothing."""
         os.killpg(self.process.pid, signal.SIGSTOP)
@@ -133,6 +144,7 @@ class Pair:
             self._all.append(self._engines[role])
         for role in roles:
             self._engines[role].await_answer()
+            self._engines[role].unbind()
         self.proxy.await_answer()
 
     def kill(self, *roles: str) -> None:
@@ -178,6 +190,14 @@ class Pair:
         """End all of it, whatever the test has come to."""
         for server in self._all:
             server.kill()
+
+
+def _processes_of(session: int) -> Iterator[Path]:
+    """The folders of a session's processes."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(ProcessLookupError):
+            if os.getsid(int(folder.name)) == session:
+                yield folder
 
 
 def _pairs(ports: list[int]) -> Iterator[tuple[int, int]]:
