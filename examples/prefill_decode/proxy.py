@@ -28,7 +28,7 @@ logger = logging.getLogger("uvicorn.error")
 TIMEOUT = httpx.Timeout(None, connect=5.0)
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """The prefill engine calls the request wrong; the client gets its answer."""
 
     def __init__(self, answer: httpx.Response) -> None:
@@ -56,7 +56,7 @@ class Proxy:
         path, body = request.url.path, await request.json()
         try:
             answer = await _while_connected(request, self._begin(path, body))
-        except Refused as refused:
+        except RefusedError as refused:
             return Response(refused.answer.content, refused.answer.status_code, media_type="application/json")
         except httpx.HTTPError as error:
             return JSONResponse({"error": {"message": f"the decode engine does not answer: {error!r}"}}, 502)
@@ -80,7 +80,7 @@ class Proxy:
             logger.warning("the prefill engine does not answer: %r", error)
             return {}
         if answer.is_client_error:
-            raise Refused(answer)
+            raise RefusedError(answer)
         return (answer.json().get("kv_transfer_params") or {}) if answer.is_success else {}
 
 

@@ -7,7 +7,6 @@ import dataclasses
 import random
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,7 +26,9 @@ LONG_BLOCKS = 59
 PREFILL_DIES, DECODE_DIES, LAST = NUM_CROWD, NUM_CROWD + 1, NUM_CROWD + 2
 NUM_LONG = 3
 TIER = {"cpu_bytes_to_use": "256MiB", "min_load_tokens": 0}
-LEASE_S = 6
+# On a busy machine the first transfer between two engines has taken 15 s. What is read after the end of its lease may
+# be another prompt's by then, and vLLM's decode engine is not told (docs/DEPLOYMENT.md).
+LEASE_S = 40
 
 
 @dataclasses.dataclass
@@ -96,7 +97,9 @@ def live(engines: Pair, requests: list[dict[str, Any]]) -> Lives:
     engines.prefill_alone(requests[DECODE_DIES])
     answers["decode killed"] = crowd_while(lambda: kill_in_the_crowd("decode"))
     metrics["decode killed"] = engines.prefill.await_metrics(
-        "the prefill engine gives up what nobody reads", lambda seen: seen["vllm:kv_cache_usage_perc"][""] == 0
+        "the prefill engine gives up what is never read",
+        lambda seen: seen["vllm:kv_cache_usage_perc"][""] == 0,
+        timeout_s=3 * LEASE_S,
     )
     engines.start("decode")
     answers["decode restarted"] = engines.ask(requests, [(index, STAYS) for index in [*CROWD, DECODE_DIES]])

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NIXL before kvferry: what can be sent is sent, and the decode engine's tier serves while the prefill engine is dead."""
+"""NIXL before kvferry: what can be sent is sent. The tier serves while the prefill engine is dead."""
 
 from __future__ import annotations
 
 import dataclasses
 import random
-from pathlib import Path
 from typing import Any
 
 import pytest
