@@ -26,7 +26,7 @@ LONG_BLOCKS = 59
 PREFILL_DIES, DECODE_DIES, LAST = NUM_CROWD, NUM_CROWD + 1, NUM_CROWD + 2
 NUM_LONG = 3
 TIER = {"cpu_bytes_to_use": "256MiB", "min_load_tokens": 0}
-# On a busy machine the first transfer between two engines has taken 15 s. What is read after the end of its lease may
+# On a busy machine a transfer between two engines has taken 27 s. What is read after the end of its lease may
 # be another prompt's by then, and vLLM's decode engine is not told (docs/DEPLOYMENT.md).
 LEASE_S = 60
 
