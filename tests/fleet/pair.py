@@ -113,7 +113,7 @@ class Pair:
 
     latest: ClassVar[Pair | None] = None
 
-    def __init__(self, folder: Path, tier: dict[str, Any], first: str = "tier", lease_s: int = 30) -> None:
+    def __init__(self, folder: Path, tier: dict[str, Any], first: str = "tier", lease_s: int = 120) -> None:
         self._folder = folder
         self._variables = {"TIER": json.dumps(tier), "FIRST": first, "LEASE": str(lease_s)}
         self._ports = {role: (port, side) for role, (port, side) in zip(ROLES, _pairs(free_ports(4)), strict=True)}
@@ -205,7 +205,7 @@ def _pairs(ports: list[int]) -> Iterator[tuple[int, int]]:
 
 
 @contextlib.contextmanager
-def pair(folder: Path, tier: dict[str, Any], first: str = "tier", lease_s: int = 30) -> Iterator[Pair]:
+def pair(folder: Path, tier: dict[str, Any], first: str = "tier", lease_s: int = 120) -> Iterator[Pair]:
     """A pair that is gone afterwards."""
     made = Pair(folder, tier, first, lease_s)
     try:
