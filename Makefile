@@ -61,6 +61,12 @@ test-dynamo: ready ## Run the tests under NVIDIA Dynamo, with vLLM 0.31
 	@PATH="$(CURDIR)/.venv/bin:$$PATH" PYTHONPATH="$(CURDIR)/build/dynamo/site:$(CURDIR)/build/vllm031/site" \
 	  VLLM_NO_USAGE_STATS=1 HF_HUB_OFFLINE=1 .venv/bin/pytest tests/dynamo tests/python/test_aborts.py
 
+.PHONY: test-fleet
+test-fleet: ready ## Run the tests of prefill and decode on separate engines, with NIXL
+	@tools/setup_fleet.sh
+	@PATH="$(CURDIR)/.venv/bin:$$PATH" PYTHONPATH="$(CURDIR)/build/fleet/site" \
+	  VLLM_NO_USAGE_STATS=1 HF_HUB_OFFLINE=1 .venv/bin/pytest tests/fleet
+
 .PHONY: demo
 demo: ready ## Watch vLLM store its KV cache, lose it and load it back
 	@PATH="$(CURDIR)/.venv/bin:$$PATH" $(PY) examples/demo.py

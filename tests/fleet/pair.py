@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A prefill engine, a decode engine and the proxy before them, as examples/prefill_decode starts them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+from e2e.crowds import STAYS
+from e2e.engine_runs import REPOSITORY, cores
+from e2e.http_clients import TIMEOUT_S, Answer, Patience, ask
+from e2e.ports import free_ports
+from e2e.served_checks import settle
+from e2e.server_process import Metrics, ServerProcess
+from e2e.vllm_server import start_warm
+
+EXAMPLE = REPOSITORY / "examples/prefill_decode"
+NUM_GPU_BLOCKS = 100  # as engine.sh has it
+ROLES = ("prefill", "decode")
+
+
+class Engine(ServerProcess):
+    """One of the two; it is starting when the constructor returns."""
+
+    def __init__(self, log: Path, role: str, ports: tuple[int, int], variables: dict[str, str]) -> None:
+        port, side_port = ports
+        command = [
+            str(EXAMPLE / "engine.sh"), role, "--host", "127.0.0.1", "--port", str(port), "--shutdown-timeout", "30",
+            "--disable-uvicorn-access-log",
+        ]  # fmt: skip
+        told = {
+            "TMPDIR": str(log.parent),
+            "TORCHINDUCTOR_CACHE_DIR": str(REPOSITORY / ".cache" / "torchinductor"),
+            "VLLM_CPU_OMP_THREADS_BIND": str(cores(2)[ROLES.index(role)]),
+            "VLLM_NIXL_SIDE_CHANNEL_HOST": "127.0.0.1",
+            "VLLM_NIXL_SIDE_CHANNEL_PORT": str(side_port),
+            "UCX_TLS": "tcp,self",
+        }
+        super().__init__(f"http://127.0.0.1:{port}", log, command, told | variables, start_warm)
+
+    def unbind(self) -> None:
+        """Let its threads use every core of this process.
+
+        vLLM's connector for NIXL binds a worker's main thread to the machine's last core if the KV cache is in CPU
+        memory. That thread computes, so both engines of a machine would compute on one core.
+        """
+        for process in _processes_of(self.process.pid):
+            for thread in process.glob("task/*"):
+                with contextlib.suppress(ProcessLookupError):
+                    os.sched_setaffinity(int(thread.name), os.sched_getaffinity(0))
+
+    def freeze(self) -> None:
+        """Stop all of its processes, as a machine that has lost its network: it holds its blocks and says nothing."""
+        os.killpg(self.process.pid, signal.SIGSTOP)
+
+
+def num_running(metrics: Metrics) -> float:
+    """Requests in an engine's batches."""
+    return metrics["vllm:num_requests_running"][""]
+
+
+def num_loading(metrics: Metrics) -> float:
+    """Requests that wait for a KV cache to come, or for their turn."""
+    return metrics["vllm:num_requests_waiting"][""]
+
+
+def num_spoken(metrics: Metrics) -> float:
+    """Tokens that an engine has generated."""
+    return metrics["vllm:generation_tokens_total"][""]
+
+
+def from_outside(metrics: Metrics) -> float:
+    """Tokens of prompts that came from the tier or from the other engine."""
+    return metrics["vllm:prompt_tokens_by_source_total"]["external_kv_transfer"]
+
+
+def computed(metrics: Metrics) -> float:
+    """Tokens of prompts that the engine computed."""
+    return metrics["vllm:prompt_tokens_by_source_total"]["local_compute"]
+
+
+def sent_bytes(metrics: Metrics) -> float:
+    """Bytes that NIXL has brought to an engine."""
+    return metrics["vllm:nixl_bytes_transferred_sum"][""]
+
+
+def num_failed_transfers(metrics: Metrics) -> float:
+    """Transfers of NIXL that an engine has given up, and peers that it could not reach."""
+    return metrics["vllm:nixl_num_failed_transfers_total"][""]
+
+
+class Pair:
+    """Both engines and the proxy, each at one URL in all of its lives.
+
+    Parameters
+    ----------
+    folder
+        For logs.
+    tier
+        ``kv_connector_extra_config`` of kvferry in each engine.
+    first
+        The connector that an engine asks first, ``"tier"`` or ``"network"``.
+    lease_s
+        How long a prompt stays in the prefill engine that no decode engine has read.
+    """
+
+    latest: ClassVar[Pair | None] = None
+
+    def __init__(self, folder: Path, tier: dict[str, Any], first: str = "tier", lease_s: int = 120) -> None:
+        self._folder = folder
+        self._variables = {"TIER": json.dumps(tier), "FIRST": first, "LEASE": str(lease_s)}
+        self._ports = {role: (port, side) for role, (port, side) in zip(ROLES, _pairs(free_ports(4)), strict=True)}
+        self._engines: dict[str, Engine] = {}
+        self._num_started = 0
+        [port] = free_ports(1)
+        urls = {role: f"http://127.0.0.1:{port}" for role, (port, _) in self._ports.items()}
+        command = [sys.executable, str(EXAMPLE / "proxy.py"), "--port", str(port)]
+        command += [argument for role in ROLES for argument in (f"--{role}", urls[role])]
+        self.proxy = ServerProcess(f"http://127.0.0.1:{port}", folder / "proxy.log", command, {})
+        self._all: list[ServerProcess] = [self.proxy]
+        Pair.latest = self
+
+    @property
+    def prefill(self) -> Engine:
+        return self._engines["prefill"]
+
+    @property
+    def decode(self) -> Engine:
+        return self._engines["decode"]
+
+    def start(self, *roles: str) -> None:
+        """Start these engines, the first time or again, and wait until they answer."""
+        for role in roles:
+            log = self._folder / f"{role}{self._num_started}.log"
+            self._num_started += 1
+            self._engines[role] = Engine(log, role, self._ports[role], self._variables)
+            self._all.append(self._engines[role])
+        for role in roles:
+            self._engines[role].await_answer()
+            self._engines[role].unbind()
+        self.proxy.await_answer()
+
+    def kill(self, *roles: str) -> None:
+        """End engines as a crash of their machine would."""
+        for role in roles:
+            self._engines.pop(role).kill()
+
+    def ask(self, requests: list[dict[str, Any]], asked: list[tuple[int, Patience]]) -> list[Answer]:
+        """As `http_clients.ask`, of the proxy."""
+        return ask(self.proxy.url, requests, asked)
+
+    def ask_in_turn(self, requests: list[dict[str, Any]], asked: list[int]) -> list[Answer]:
+        """One request after the other."""
+        return [answer for index in asked for answer in self.ask(requests, [(index, STAYS)])]
+
+    def prefill_alone(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Have the prefill engine compute a prompt; returns what the decode engine has to be told."""
+        body = {"model": "tiny", **request, "max_tokens": 1, "kv_transfer_params": {"do_remote_decode": True}}
+        question = urllib.request.Request(
+            f"{self.prefill.url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(question, timeout=TIMEOUT_S) as answer:
+            where: dict[str, Any] = json.load(answer)["kv_transfer_params"]
+        return where
+
+    def settle(self, requests: list[dict[str, Any]], index: int) -> tuple[Metrics, Metrics]:
+        """Wait until both engines have nothing to do and know of no store, and the prefill engine of no lease."""
+        found = {}
+        for role in ROLES:
+            engine = self._engines[role]
+            found[role] = settle(engine, lambda: self.ask(requests, [(index, STAYS)]))
+        return found["prefill"], found["decode"]
+
+    def metrics(self) -> tuple[Metrics, Metrics]:
+        """Those of the prefill engine and of the decode engine."""
+        return self.prefill.metrics(), self.decode.metrics()
+
+    def logs(self) -> dict[str, str]:
+        """What each process has printed."""
+        return {server.name: server.log() for server in self._all}
+
+    def end(self) -> None:
+        """End all of it, whatever the test has come to."""
+        for server in self._all:
+            server.kill()
+
+
+def _processes_of(session: int) -> Iterator[Path]:
+    """The folders of a session's processes."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(ProcessLookupError):
+            if os.getsid(int(folder.name)) == session:
+                yield folder
+
+
+def _pairs(ports: list[int]) -> Iterator[tuple[int, int]]:
+    return zip(ports[::2], ports[1::2], strict=True)
+
+
+@contextlib.contextmanager
+def pair(folder: Path, tier: dict[str, Any], first: str = "tier", lease_s: int = 120) -> Iterator[Pair]:
+    """A pair that is gone afterwards."""
+    made = Pair(folder, tier, first, lease_s)
+    try:
+        made.start(*ROLES)
+        yield made
+    finally:
+        made.end()
