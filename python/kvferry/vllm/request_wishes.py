@@ -70,8 +70,8 @@ NO_WISHES = Wishes()
 class WishReader:
     """Reads the limits of requests, and logs what it cannot read.
 
-    A wrong value is logged for each request that has one. An unknown key is logged once: it may belong to another child
-    of ``MultiConnector``, which reads the same ``kv_transfer_params``, and then comes with every request.
+    A wrong value is logged for each request that has one. Unknown keys are logged once, in one line: they may belong to
+    another child of ``MultiConnector``, which reads the same ``kv_transfer_params``, and then come with every request.
     """
 
     def __init__(self) -> None:
@@ -103,19 +103,18 @@ class WishReader:
         )
 
     def _name_unknown(self, params: Mapping[object, object]) -> None:
-        for key in params:
-            if key in KEYS or key in (KV_HINTS, SESSION_ID) or self._named.is_full:
-                continue
-            name = reprlib.repr(key)
-            if not self._named.add(name):
-                continue
-            logger.warning(
-                "kvferry: kv_transfer_params has the key %s, which kvferry ignores; it reads %s. The key may belong to "
-                "another connector. Each key is logged once%s",
-                name,
-                ", ".join([*KEYS, KV_HINTS, SESSION_ID]),
-                "; this is the last one that is logged" if self._named.is_full else "",
-            )
+        if self._named.is_full:
+            return
+        unknown = [reprlib.repr(key) for key in params if key not in KEYS and key not in (KV_HINTS, SESSION_ID)]
+        if not (names := [name for name in unknown if self._named.add(name)]):
+            return
+        logger.warning(
+            "kvferry: kv_transfer_params has %s, which kvferry ignores; it reads %s. What it ignores may belong to "
+            "another connector. Each key is logged once%s",
+            ", ".join(names),
+            ", ".join([*KEYS, KV_HINTS, SESSION_ID]),
+            "; this is the last line about them" if self._named.is_full else "",
+        )
 
 
 def _clamped(num_tokens: int | None) -> int | None:
