@@ -28,8 +28,7 @@ from scenarios import (
 )
 from sessions import TAKES_HASHES_BACK
 
-# Under the newest vLLM; one each under the others.
-NUM_SEEDS = 2 if VLLM >= [0, 33] else 1
+NUM_SEEDS = 1
 SOAK_S = float(os.environ.get("KVFERRY_SOAK_SECONDS", "0"))
 NUM_STEPS = 400 if SOAK_S else 150
 

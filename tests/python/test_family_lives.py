@@ -2,6 +2,7 @@
 """The KV caches of model families under vLLM's own scheduler, made small: each comes back from the tier as it was."""
 
 import random
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -89,14 +90,15 @@ def test_the_toy_notices_one_wrong_cell_of_any_layer(folder: Path, setting: Sett
     assert_pool_is_whole(engine)
 
 
-@pytest.mark.parametrize("seed", seed_range(2))
+# One life of each family, half of them with asynchronous scheduling; a soak has more.
+@pytest.mark.parametrize("seed", seed_range(1))
 def test_random_lives_of_families_get_their_tokens(make: Make, folder: Path, setting: Setting, seed: int) -> None:
     rng = random.Random(f"{setting.name} {seed}")
     unit = setting.unit
     prompts = random_prompts(rng, unit)
     more = {
         "max_num_batched_tokens": rng.choice([2 * unit, 3 * unit + 7, 6 * unit]),
-        "async_scheduling": seed % 2 == 1,
+        "async_scheduling": (zlib.crc32(setting.name.encode()) + seed) % 2 == 1,
     }
     # Of draws of its own, so that the rest of a seed is as it was.
     stages = random_division(random.Random(f"stages of {setting.name} {seed}"), setting)

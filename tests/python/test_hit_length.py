@@ -111,7 +111,7 @@ def test_hits_have_all_that_vllm_keeps_of_a_window(
 @pytest.mark.parametrize(("pattern", "num_ranks"), [*((pattern, 1) for pattern in PATTERNS), *DIVIDED])
 def test_hits_are_as_long_as_vllm_would_find_them(make: Make, pattern: str, num_ranks: int) -> None:
     num_hits = num_evicted = 0
-    for seed in range(6):
+    for seed in range(4):
         rng = random.Random(seed)
         # Evictions and copies that fail leave holes anywhere.
         link = {"order": "shuffled", "jitter_us": 300, "fail_probability": 0.2, "seed": seed}
@@ -144,6 +144,6 @@ def test_hits_are_as_long_as_vllm_would_find_them(make: Make, pattern: str, num_
             requests = [engine.make_request(f"probe{next(ids)}", prompt) for prompt in prompts.values()]
             num_hits += assert_same_lengths(engine, mirror, requests)
         num_evicted += view["num_evicted_total"]
-    assert num_hits > 30
+    assert num_hits > 20
     # With chunks alone nothing but a prompt's last chunk is ever computed.
-    assert num_evicted > 30 or pattern == "c"
+    assert num_evicted > 20 or pattern == "c"
