@@ -17,7 +17,7 @@ if ! is_stamped "$home/stamp" "$made_by"; then
   rm -rf "$home"
   step docs-venv "make build/docs/venv" "$base_python" -m venv "$home"
   step docs-install "install MkDocs (30 MB)" \
-    "$home/bin/python" -m pip --disable-pip-version-check install --no-compile --no-deps --only-binary :all: "${pip_args[@]}" \
+    "$home/bin/python" -m pip --disable-pip-version-check install --no-deps --only-binary :all: "${pip_args[@]}" \
     -r tools/requirements-docs.txt
   step docs-check "import it" "$home/bin/python" -c 'import markdown_it, material, mkdocs, mkdocstrings_handlers.python'
   stamp "$home/stamp" "$made_by"

