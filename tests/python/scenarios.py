@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prompts, links and situations that several test files start from."""
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -81,6 +82,18 @@ def store_all(engine: ToyEngine) -> None:
     """Run the prompts, wait for their stores, and leave their blocks in the tier only."""
     engine.generate(PROMPTS)
     leave_to_the_tier(engine)
+
+
+def make_with_damage_found(make: Make) -> ToyEngine:
+    """Make an engine that has all prompts in its tier, and a damaged block that the scrubber has found."""
+    engine = make({"cpu_bytes_to_use": 24 * 6144, "verify": "all", "scrub_bandwidth": "10GB/s"})
+    store_all(engine)
+    engine.workers[0].connector.worker_side.engine.unsafe_copy_slot(0, 1)
+    deadline = time.monotonic() + 60
+    while engine.snapshot()["damaged_blocks/0"] == 0 and time.monotonic() < deadline:
+        time.sleep(0.01)
+        engine.generate({f"short{time.monotonic()}": [1, 2, 3]}, max_tokens=1)
+    return engine
 
 
 def leave_to_the_tier(engine: ToyEngine) -> None:

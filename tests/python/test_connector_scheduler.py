@@ -9,7 +9,17 @@ from harness import ToyEngine, WrongKvError, expected_tokens, prompt_of
 from kvferry.errors import ProtocolError
 from kvferry.vllm import versions
 from kvferry.vllm.metadata import KvFerryWorkerMetadata
-from scenarios import PROMPTS, SLOW_LOADS, SLOW_STORES, Make, again, assert_at_rest, start_loading, store_all
+from scenarios import (
+    PROMPTS,
+    SLOW_LOADS,
+    SLOW_STORES,
+    Make,
+    again,
+    assert_at_rest,
+    make_with_damage_found,
+    start_loading,
+    store_all,
+)
 from vllm.v1.kv_cache_layout import KVCacheLayout
 from vllm.v1.outputs import KVConnectorOutput
 from vllm.v1.request import RequestStatus
@@ -323,13 +333,7 @@ def test_sampled_checks_find_damage_within_some_loads(make: Make) -> None:
 
 
 def test_damage_is_found_without_a_load_and_the_block_is_computed(make: Make, expected: dict[str, list[int]]) -> None:
-    engine = make({"cpu_bytes_to_use": 24 * 6144, "verify": "all", "scrub_bandwidth": "10GB/s"})
-    store_all(engine)
-    engine.workers[0].connector.worker_side.engine.unsafe_copy_slot(0, 1)
-    deadline = time.monotonic() + 60
-    while engine.snapshot()["damaged_blocks/0"] == 0 and time.monotonic() < deadline:
-        time.sleep(0.01)
-        engine.generate({f"short{time.monotonic()}": [1, 2, 3]}, max_tokens=1)
+    engine = make_with_damage_found(make)
     assert engine.snapshot()["num_set_aside"] == 1
     found = engine.generate(again("2"))
     assert {name: found[f"{name}2"] for name in expected} == expected

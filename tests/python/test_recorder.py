@@ -20,7 +20,18 @@ from kvferry.cli.app import app
 from kvferry.errors import ConfigError, Error
 from kvferry.story import Fate, Lookup, Missing, Stories, Story, merged
 from random_lives import NUM_TOKENS, live, random_link, random_prompts
-from scenarios import HYBRID, PROMPTS, SLOW_LOADS, STORE_ALL, Make, again, leave_to_the_tier, start_loading, store_all
+from scenarios import (
+    HYBRID,
+    PROMPTS,
+    SLOW_LOADS,
+    STORE_ALL,
+    Make,
+    again,
+    leave_to_the_tier,
+    make_with_damage_found,
+    start_loading,
+    store_all,
+)
 from seeds import seed_range
 from test_core_options import SCHEDULER_OPTIONS
 from typer.testing import CliRunner
@@ -128,13 +139,7 @@ def test_a_block_that_a_reset_took(make: Make) -> None:
 
 
 def test_a_block_whose_bytes_changed(make: Make) -> None:
-    engine = make({"cpu_bytes_to_use": 24 * 6144, "verify": "all", "scrub_bandwidth": "10GB/s"})
-    store_all(engine)
-    engine.workers[0].connector.worker_side.engine.unsafe_copy_slot(0, 1)
-    deadline = time.monotonic() + 60
-    while engine.snapshot()["damaged_blocks/0"] == 0 and time.monotonic() < deadline:
-        time.sleep(0.01)
-        engine.generate({f"short{time.monotonic()}": [1, 2, 3]}, max_tokens=1)
+    engine = make_with_damage_found(make)
     engine.generate(again("2"))
     missing = [one for name in again("2") for one in last_answer(story_of(engine, name)).missing]
     assert [one.reason for one in missing].count(Reason.DAMAGED) == 1
