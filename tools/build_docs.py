@@ -14,19 +14,21 @@ import shutil
 import subprocess
 import sys
 import time
-import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import docs_checks
-from docs_pages import ROOT, Pages, repository
+import repository
+from complaints_report import ComplaintsReport
+from docs_pages import Pages
 from mkdocs.commands.build import build
 from mkdocs.config import load_config
 from mkdocs.config.base import Config
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import Abort
 from mkdocs.plugins import BasePlugin
+from repository import ROOT
 
 PAGES = ROOT / "build/docs/pages"
 SITE = ROOT / "build/site"
@@ -116,7 +118,9 @@ class Site:
         """Make the reference of the C++ headers; complain of what Doxygen does not understand."""
         folder = PAGES / Path(HEADERS).parent
         folder.mkdir(parents=True)
-        inputs = sorted({name.partition("/include/")[0] + "/include" for name in repository() if "/include/" in name})
+        inputs = sorted(
+            {name.partition("/include/")[0] + "/include" for name in repository.files() if "/include/" in name}
+        )
         settings = (ROOT / "docs/Doxyfile").read_text()
         settings += f"INPUT = {' '.join(inputs)}\nSTRIP_FROM_PATH = {' '.join(inputs)}\n"
         settings += f"OUTPUT_DIRECTORY = {folder.parent}\nHTML_OUTPUT = {folder.name}\n"
@@ -166,24 +170,16 @@ def main() -> int:
         steps["headers"] = site.read_headers
     steps |= {"render": site.render, "compare": site.compare, "follow": site.follow}
 
-    suite = ElementTree.Element("testsuite", name="docs")
-    num_failed = 0
+    report = ComplaintsReport("docs")
     for name, step in steps.items():
         began = time.time()
         complaints = step()
-        took = time.time() - began
-        case = ElementTree.SubElement(suite, "testcase", name=name, classname="docs", time=f"{took:.1f}")
-        print(f"{'FAIL' if complaints else 'ok':<5}{name} ({took:.1f} s)", flush=True)
-        if complaints:
-            num_failed += 1
-            print("\n".join(f"    {line}" for line in complaints[:200]), flush=True)
-            ElementTree.SubElement(case, "failure", message=complaints[0]).text = "\n".join(complaints[:200])
+        report.add(name, complaints, time.time() - began)
     if options.junit:
-        options.junit.parent.mkdir(parents=True, exist_ok=True)
-        ElementTree.ElementTree(suite).write(options.junit, encoding="unicode")
-    if not num_failed:
+        report.write(options.junit)
+    if not report.num_failed:
         print(f"ready: {SITE.relative_to(ROOT)}/index.html")
-    return 1 if num_failed else 0
+    return 1 if report.num_failed else 0
 
 
 if __name__ == "__main__":

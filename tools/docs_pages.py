@@ -7,13 +7,12 @@ to the README of a folder. A link that leads nowhere is a complaint.
 
 import posixpath
 import re
-import subprocess
 from pathlib import Path
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
+from repository import ROOT, files
 
-ROOT = Path(__file__).resolve().parent.parent
 SOURCES = "source"
 """The folder of the pages that show files, within the site."""
 PICTURES = (".png", ".svg")
@@ -32,13 +31,6 @@ def commonmark() -> MarkdownIt:
     return MarkdownIt("commonmark").enable("table")
 
 
-def repository(root: Path = ROOT) -> list[str]:
-    """Return the files of a repository, including new ones."""
-    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    listed = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout
-    return [name for name in sorted(set(listed.split("\0"))) if name and (root / name).is_file()]
-
-
 class Pages:
     """The pages of the site, as they are collected.
 
@@ -54,7 +46,7 @@ class Pages:
     def __init__(self, folder: Path, root: Path = ROOT) -> None:
         self._folder = folder
         self._root = root
-        self._files = repository(root)
+        self._files = files(root)
         self._folders = {parent for name in self._files for parent in parents(name)}
         self.written = [name for name in self._files if name.endswith(".md")]
         self.complaints: list[str] = []

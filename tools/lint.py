@@ -16,13 +16,14 @@ import shutil
 import subprocess
 import sys
 import time
-import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import repository
 import sizes
 import stubs
+from complaints_report import ComplaintsReport
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
@@ -59,11 +60,7 @@ EXCEPTIONS = {
 
 def files() -> list[Path]:
     """Return the files of the repository, including new ones and without ignored ones."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
-    return [ROOT / name for name in sorted(listed.split("\0")) if name and (ROOT / name).is_file()]
+    return [ROOT / name for name in repository.files()]
 
 
 def command(*arguments: str) -> list[str]:
@@ -293,8 +290,7 @@ def main() -> int:
     if options.tidy_changed:
         chosen = [*chosen, "clang-tidy-changed"]
 
-    suite = ElementTree.Element("testsuite", name="lint")
-    num_failed = 0
+    report = ComplaintsReport("lint")
 
     def look(name: str) -> tuple[list[str], float]:
         began = time.time()
@@ -303,17 +299,10 @@ def main() -> int:
     # Fixers run one after the other, because they write the same files.
     workers = ThreadPoolExecutor(1 if options.fix else os.cpu_count())
     for name, (complaints, took) in zip(chosen, workers.map(look, chosen), strict=True):
-        case = ElementTree.SubElement(suite, "testcase", name=name, classname="lint", time=f"{took:.1f}")
-        print(f"{'FAIL' if complaints else 'ok':<5}{name} ({took:.1f} s)", flush=True)
-        if complaints:
-            num_failed += 1
-            shown = complaints[:200]
-            print("\n".join(f"    {line}" for line in shown), flush=True)
-            ElementTree.SubElement(case, "failure", message=complaints[0]).text = "\n".join(shown)
+        report.add(name, complaints, took)
     if options.junit:
-        options.junit.parent.mkdir(parents=True, exist_ok=True)
-        ElementTree.ElementTree(suite).write(options.junit, encoding="unicode")
-    return 1 if num_failed else 0
+        report.write(options.junit)
+    return 1 if report.num_failed else 0
 
 
 if __name__ == "__main__":

@@ -2,11 +2,14 @@
 """The repository's files, and how its documents name them."""
 
 import re
-import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "tools"))
+import repository  # noqa: E402
+
 ARCHITECTURE = "docs/ARCHITECTURE.md"
 
 SOURCES = "cpp|hpp|cuh|cu|in|py|pyi|pml|sh|md|svg|cmake|toml"
@@ -16,9 +19,7 @@ NAMED = re.compile(rf"`((?:[\w.-]+/)*[\w.-]+\.(?:{SOURCES})|(?:[\w.-]+/)+)(?:::(
 @cache
 def tracked() -> tuple[str, ...]:
     """The repository's files, new ones included."""
-    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    return tuple(name for name in sorted(set(listed.split("\0"))) if name and (ROOT / name).is_file())
+    return tuple(repository.files())
 
 
 def short_name(path: str) -> str:
