@@ -48,8 +48,9 @@ if(KVFERRY_SANITIZE)
 endif()
 
 # What most sources include.
-set(KVFERRY_STANDARD_HEADERS <algorithm> <array> <atomic> <chrono> <cstdint> <functional> <map> <memory> <mutex> <optional>
-    <span> <string> <string_view> <thread> <unordered_map> <utility> <vector>)
+set(KVFERRY_STANDARD_HEADERS <algorithm> <array> <atomic> <chrono> <condition_variable> <cstdint> <deque> <filesystem>
+    <fstream> <functional> <map> <memory> <mutex> <optional> <span> <stdexcept> <string> <string_view> <thread>
+    <unordered_map> <utility> <variant> <vector>)
 
 # kvferry_add_component(NAME [SOURCES ...] [DEPENDS component ...] [OPTIONS option ...])
 #   A static library kvferry_NAME with the include root NAME/include. Only DEPENDS (and what they depend
@@ -100,6 +101,11 @@ endfunction()
 set(KVFERRY_TEST_OPTIONS -O0)
 if(KVFERRY_SANITIZE)
   list(APPEND KVFERRY_TEST_OPTIONS -g0)
+endif()
+# A test's own pointers are checked by AddressSanitizer. UndefinedBehaviorSanitizer's checks of each access, which the
+# product keeps, are a quarter of a test's compilation.
+if(KVFERRY_SANITIZE MATCHES "undefined")
+  list(APPEND KVFERRY_TEST_OPTIONS -fno-sanitize=null,alignment,object-size,vptr)
 endif()
 
 # What tests include, compiled once; most of their compile time.

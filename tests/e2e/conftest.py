@@ -48,8 +48,14 @@ def tiny_model() -> Path:
 
 
 @pytest.fixture(scope="session")
-def runner(tiny_model: Path) -> EngineRunner:
-    """Runs scripts on fresh engines with the connector under test."""
+def runner() -> EngineRunner:
+    """Runs scripts on fresh engines with the connector under test; the model has half of the layers of `tiny_model`."""
+    return make_runner(make_model("tiny-llama-3-layers", "--layers", "3"))
+
+
+@pytest.fixture(scope="session")
+def tiny_runner(tiny_model: Path) -> EngineRunner:
+    """The same with the model that servers have."""
     return make_runner(tiny_model)
 
 

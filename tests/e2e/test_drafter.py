@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,8 +14,8 @@ NUM_DRAFTS = 3
 
 
 @pytest.fixture(scope="module")
-def drafted_run(runner: EngineRunner, tiny_model: Path) -> dict[str, Any]:
-    """The tiny model drafts for itself, so that every draft is right as long as the drafter sees its own blocks."""
+def drafted_run(runner: EngineRunner) -> dict[str, Any]:
+    """The model drafts for itself, so that every draft is right as long as the drafter sees its own blocks."""
     prompts = Prompts(seed=31)
     script: dict[str, dict[str, Any]] = {
         "talk": {
@@ -27,7 +26,7 @@ def drafted_run(runner: EngineRunner, tiny_model: Path) -> dict[str, Any]:
         },
         "end": {"op": "inspect"},
     }
-    drafter = {"method": "draft_model", "model": str(tiny_model), "num_speculative_tokens": NUM_DRAFTS}
+    drafter = {"method": "draft_model", "model": str(runner.model), "num_speculative_tokens": NUM_DRAFTS}
     return runner.run_named(
         script,
         runner.kv_config(cpu_bytes_to_use=64 << 20),

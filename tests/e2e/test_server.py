@@ -160,10 +160,10 @@ def run_bench(server: VllmServer, model: Path) -> subprocess.CompletedProcess[st
 
 
 def test_clients_get_the_tokens_of_an_engine_without_tier(
-    runner: EngineRunner, visit: Visit, requests: list[dict[str, Any]]
+    tiny_runner: EngineRunner, visit: Visit, requests: list[dict[str, Any]]
 ) -> None:
     assert [answer for answer in visit.answers if answer.error] == []
-    comparison = compare_with_alone(runner, visit.answers, requests)
+    comparison = compare_with_alone(tiny_runner, visit.answers, requests)
     # Those who look at the clock may be too late, and half of those who count tokens if a whole answer comes at once.
     assert comparison.num_aborted >= NUM_ROUNDS * NUM_CLIENTS // 12
     assert comparison.num_finished >= NUM_ROUNDS * NUM_CLIENTS * 2 // 3

@@ -198,10 +198,10 @@ def resize(size: int, pid: int) -> subprocess.CompletedProcess[str]:
 
 
 def test_no_request_fails_and_all_get_their_tokens(
-    runner: EngineRunner, visit: Visit, requests: list[dict[str, Any]]
+    tiny_runner: EngineRunner, visit: Visit, requests: list[dict[str, Any]]
 ) -> None:
     assert [answer for answer in visit.answers if answer.error] == []
-    comparison = compare_with_alone(runner, visit.answers, requests)
+    comparison = compare_with_alone(tiny_runner, visit.answers, requests)
     assert comparison.num_finished > 0
     visit.end.assert_well()
 
