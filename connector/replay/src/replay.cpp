@@ -46,7 +46,7 @@ class Replay {
       const std::vector<Event> call = next_call(at);
       run_call(call, at == recording_.end());
     }
-    result_.books = calls_->engine().books();
+    if (calls_ != nullptr) result_.books = calls_->engine().books();
     return std::move(result_);
   }
 
@@ -124,7 +124,11 @@ class Replay {
       throw RecordingError("a recording cannot be replayed: it lacks reports of the fold at " +
                            std::to_string(call.front().position));
     }
-    if (is_broken || (checks_ && is_check_due())) {
+    if (is_broken) {
+      // It was found in the call, in a check after it, or when the engine ended.
+      calls_->engine().check_invariants(CheckDepth::kAll);
+      calls_.reset();
+    } else if (checks_ && is_check_due()) {
       calls_->engine().check_invariants(CheckDepth::kAll);
     } else if (checks_) {
       calls_->engine().check_invariants(CheckDepth::kCounts);
