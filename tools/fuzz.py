@@ -21,7 +21,7 @@ CORPUS = ROOT / "tests/fuzz/corpus"
 BUILD = ROOT / "build/host-asan"
 FOUND = ROOT / "build/fuzz"
 # The longest inputs: longer ones are slower and find nothing else.
-MOST_BYTES = {"plan": 1024, "report": 1024, "tier": 512, "record": 512, "recording": 512}
+MOST_BYTES = {"plan": 1024, "report": 1024, "tier": 512, "record": 512, "recording": 512, "replay": 97}
 SANITIZERS = {
     "ASAN_OPTIONS": "detect_leaks=1:detect_stack_use_after_return=1",
     "UBSAN_OPTIONS": "print_stacktrace=1",

@@ -61,9 +61,11 @@ injections() {
     --gtest_filter='InjectionSoak.*'
 }
 
-# Two hundred faults of the life cycle that end in an error or decide otherwise: each comes again from its recording.
+# Two hundred faults of the life cycle that end in an error, and those that decide otherwise meanwhile: what each does
+# comes again from its recording. Then whole lives in virtual time, each from one seed.
 mutants() {
   KVFERRY_NUM_MUTANTS=200 build/host-asan/tests/mutants/mutant_test
+  KVFERRY_SOAK_SECONDS=$((minutes * 30)) build/host-asan/tests/model/simulation_test
 }
 
 lives() {

@@ -22,6 +22,7 @@
 #include <map>
 #include <numeric>
 #include <random>
+#include <set>
 #include <string>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -164,28 +165,44 @@ TEST_F(MutantTest, AnErrorComesAgainFromItsRecordingAlone) {
   EXPECT_EQ(wrong, "");
 }
 
-/// Random faults in random lives, until so many have done something: KVFERRY_NUM_MUTANTS.
+/// Random faults in random lives, until so many different ones have ended in an error:
+/// KVFERRY_NUM_MUTANTS. Without it, until a few have done something. KVFERRY_SEED is the first
+/// life's seed.
 TEST_F(MutantTest, WhatAFaultDoesComesAgainFromItsRecordingAlone) {
   const char* wanted = std::getenv("KVFERRY_NUM_MUTANTS");
   const char* only = std::getenv("KVFERRY_MUTANT");
-  const int num_wanted = only != nullptr ? 1 : wanted != nullptr ? std::atoi(wanted) : 6;
+  const char* first = std::getenv("KVFERRY_SEED");
+  const std::uint64_t first_seed = first == nullptr ? 1 : std::strtoull(first, nullptr, 10);
+  const std::size_t num_errors = wanted == nullptr ? 0 : std::strtoul(wanted, nullptr, 10);
   std::vector<int> order(static_cast<std::size_t>(mutants::num_mutants));
   std::iota(order.begin(), order.end(), 1);
   if (only != nullptr) order = {std::atoi(only)};
   std::map<End, int> ends;
+  std::set<int> errors;
   std::string wrong;
-  for (std::uint64_t seed = 1; seed <= 8; ++seed) {
+  const int num_effects = only != nullptr ? 1 : 6;
+  const auto is_enough = [&] {
+    return num_errors > 0 ? errors.size() >= num_errors
+                          : ends[End::kError] + ends[End::kOtherwise] >= num_effects;
+  };
+  for (std::uint64_t seed = first_seed; seed < first_seed + 8; ++seed) {
     std::shuffle(order.begin(), order.end(), std::mt19937_64(seed));
     for (const int mutant : order) {
-      if (ends[End::kError] + ends[End::kOtherwise] >= num_wanted) break;
+      if (is_enough()) break;
+      if (errors.contains(mutant)) continue;
       const End end = live_with(mutant, seed);
       ++ends[end];
       if (end != End::kError && end != End::kOtherwise) continue;
       const std::string where =
           std::to_string(mutant) + ", " + mutants::where[mutant - 1];  // NOLINT
-      if (end == End::kError) std::cout << "  " << where << std::endl;
+      if (end == End::kError) {
+        errors.insert(mutant);
+        std::cout << "  " << where << std::flush;
+      }
       const int expected = end == End::kError ? kHasError : kSame;
       const int replayed = replay_with(mutant);
+      if (end == End::kError)
+        std::cout << (replayed == expected ? ": again" : ": NOT") << std::endl;
       if (replayed == expected) continue;
       wrong += "\n  " + std::to_string(replayed) + " instead of " + std::to_string(expected) +
                ", seed " + std::to_string(seed) + ", KVFERRY_MUTANT=" + where;
@@ -197,6 +214,7 @@ TEST_F(MutantTest, WhatAFaultDoesComesAgainFromItsRecordingAlone) {
             << ", that something else ended: " << ends[End::kElsewhere] << '\n';
   EXPECT_EQ(wrong, "") << "run it with KVFERRY_MUTANT_OUTPUT=1";
   EXPECT_GT(ends[End::kError] + ends[End::kOtherwise], 0);
+  EXPECT_GE(errors.size(), num_errors);
 }
 
 }  // namespace

@@ -18,10 +18,8 @@ using recorder::RecordingError;
 
 namespace {
 
-std::chrono::steady_clock::time_point time_of(std::uint64_t word) {
-  return std::chrono::steady_clock::time_point(
-      std::chrono::nanoseconds(static_cast<std::int64_t>(word)));
-}
+/// No clock is later, and no wait longer: about a century. So sums of both are times too.
+constexpr std::int64_t kMostNanoseconds = std::int64_t{1} << 61U;
 
 /// 32-bit values from an event's word `at` on.
 class Halves {
@@ -115,15 +113,11 @@ bool ReplayedCalls::has_id_of(const Event&) const { return has_id_; }
 void ReplayedCalls::take_answers(std::span<const Event> call) {
   times_.clear();
   pool_.clear();
-  if (recorder::has_time(call.front().kind())) {
-    expect_words(call.front(), 1);
-    times_.push_back(time_of(call.front().words[0]));
-  }
+  if (recorder::has_time(call.front().kind())) take_time(call.front());
   for (const Event& event : call) {
     switch (event.kind()) {
       case EventKind::kTime:
-        expect_words(event, 1);
-        times_.push_back(time_of(event.words[0]));
+        take_time(event);
         break;
       case EventKind::kHashes:
         if (requests_.of(event).hashes != nullptr) requests_.of(event).hashes->take(event);
@@ -137,6 +131,14 @@ void ReplayedCalls::take_answers(std::span<const Event> call) {
         break;
     }
   }
+}
+
+void ReplayedCalls::take_time(const Event& event) {
+  expect_words(event, 1);
+  const auto word = static_cast<std::int64_t>(event.words[0]);
+  const std::chrono::steady_clock::time_point time{std::chrono::nanoseconds(word)};
+  if (time < latest_ || word > kMostNanoseconds) refuse(event, "has a time that no clock has then");
+  times_.push_back(latest_ = time);
 }
 
 void ReplayedCalls::make(std::span<const Event> call) {
@@ -214,6 +216,9 @@ void ReplayedCalls::hint(const Event& event) {
         static_cast<HintAction>(std::min<std::uint64_t>(event.words[at], kNumHintActions - 1));
     const auto time_to_live =
         std::chrono::nanoseconds(static_cast<std::int64_t>(event.words[at + 1]));
+    if (time_to_live.count() > kMostNanoseconds || time_to_live.count() < 0) {
+      refuse(event, "has a time to live that is none");
+    }
     hints.push_back({action, time_to_live, session_of(event.words[at + 2])});
   }
   engine_->on_hints(requests_.of(event).engine_id, session_of(event.words[0]), hints);
@@ -233,7 +238,9 @@ void ReplayedCalls::schedule(const Event& event) {
   if (event.has(recorder::kHasDrafts)) {
     expect_words(event, at + 1);
     tokens.num_drafts = event.low(at);
-    if (event.high(at) != 0 && request.hashes != nullptr) request.hashes->set_size(event.high(at));
+    if (event.high(at) != 0 && request.hashes != nullptr) {
+      request.hashes->set_size(event.high(at), event);
+    }
     ++at;
   }
   if (event.has(recorder::kHasPrompt)) {

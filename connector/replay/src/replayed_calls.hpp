@@ -32,6 +32,7 @@ class ReplayedCalls {
 
  private:
   void take_answers(std::span<const recorder::Event> call);
+  void take_time(const recorder::Event& event);
   void make(std::span<const recorder::Event> call);
   void hint(const recorder::Event& event);
   void allocate(const recorder::Event& event);
@@ -41,6 +42,7 @@ class ReplayedCalls {
 
   std::deque<std::chrono::steady_clock::time_point> times_;
   std::chrono::steady_clock::time_point now_;
+  std::chrono::steady_clock::time_point latest_;  ///< That was recorded.
   ReplayedPool pool_;
   ReplayedRequests requests_;
   std::size_t num_groups_;

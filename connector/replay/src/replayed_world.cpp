@@ -15,15 +15,15 @@ using recorder::RecordingError;
 namespace {
 
 /// No request has more hashes. It bounds what a damaged event can cost.
-constexpr std::uint64_t kMostHashes = std::uint64_t{1} << 26U;
+constexpr std::uint64_t kMostHashes = std::uint64_t{1} << 24U;
 
-[[noreturn]] void refuse(const Event& event, const std::string& why) {
+}  // namespace
+
+void refuse(const Event& event, const std::string& why) {
   throw RecordingError("a recording cannot be replayed: its event at " +
                        std::to_string(event.position) + " (" + recorder::to_text(event) + ") " +
                        why);
 }
-
-}  // namespace
 
 void expect_words(const Event& event, std::size_t num_words) {
   if (event.words.size() < num_words) {
@@ -33,7 +33,13 @@ void expect_words(const Event& event, std::size_t num_words) {
 }
 
 std::span<const std::byte> ReplayedHashes::hash(std::size_t index) const {
+  // Of a call that was cut it may lack some. In any other one what this throws is a difference.
   return std::span(hashes_.at(index)).first(hash_bytes_);
+}
+
+void ReplayedHashes::set_size(std::uint32_t size, const Event& from) {
+  if (size > kMostHashes) refuse(from, "has more hashes than any request");
+  size_ = size;
 }
 
 void ReplayedHashes::take(const Event& event) {
@@ -41,10 +47,10 @@ void ReplayedHashes::take(const Event& event) {
   const std::uint64_t first = event.low(1);
   const std::uint64_t step = event.high(1);
   const std::span<const std::uint64_t> words = event.words.subspan(2);
-  set_size(event.low(0));
+  set_size(event.low(0), event);
   if (words.empty()) return;
   const std::uint64_t last = first + (words.size() - 1) * step;
-  if (last >= size_ || size_ > kMostHashes || event.high(0) == 0 || event.high(0) > 32) {
+  if (last >= size_ || event.high(0) == 0 || event.high(0) > 32) {
     refuse(event, "contradicts itself");
   }
   hash_bytes_ = event.high(0);

@@ -24,7 +24,8 @@ class ReplayedHashes final : public BlockHashes {
   [[nodiscard]] std::size_t size() const override { return size_; }
   [[nodiscard]] std::span<const std::byte> hash(std::size_t index) const override;
 
-  void set_size(std::size_t size) { size_ = size; }
+  /// Takes over how many the engine knows. Throws RecordingError if it cannot be.
+  void set_size(std::uint32_t size, const recorder::Event& from);
   /// Takes over a kHashes. Throws RecordingError if it is none.
   void take(const recorder::Event& event);
 
@@ -73,6 +74,8 @@ class ReplayedRequests {
   std::map<std::uint32_t, One> requests_;
 };
 
+/// Throws a RecordingError that names the event.
+[[noreturn]] void refuse(const recorder::Event& event, const std::string& why);
 /// Throws RecordingError unless the event has at least so many words after its head.
 void expect_words(const recorder::Event& event, std::size_t num_words);
 

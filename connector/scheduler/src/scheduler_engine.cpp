@@ -101,8 +101,13 @@ void SchedulerEngine::on_allocated(std::string_view engine_id, GroupBlocks table
         "the engine allocated a load for request " + std::string(engine_id) +
         (request == nullptr ? ", which it never announced" : " while another load is under way"));
   }
+  parts_->expect_in_pool(tables);
   const std::uint32_t hash_tokens = parts_->options.hash_tokens;
   const std::uint32_t num_hashes = (num_external_tokens + hash_tokens - 1) / hash_tokens;
+  if (num_hashes == 0) {
+    throw ProtocolError("the engine allocated a load of " + std::to_string(num_external_tokens) +
+                        " tokens for request " + std::string(engine_id));
+  }
   Lookups::Taken taken = parts_->lookups.take(*request, num_hashes, tables);
   parts_->lookups.end_await(*request);
   // The whole prefix is offered once the request runs, including its loaded part. So the tier
@@ -131,6 +136,7 @@ void SchedulerEngine::on_allocated(std::string_view engine_id, GroupBlocks table
 void SchedulerEngine::on_blocks_invalid(std::span<const BlockId> blocks) try {
   if (blocks.empty()) return;
   parts_->calls.blocks_invalid(blocks);
+  parts_->expect_in_pool(blocks);
   const std::unordered_set<BlockId> invalid(blocks.begin(), blocks.end());
   std::vector<BlockId> lost(blocks.begin(), blocks.end());
   parts_->requests.for_each([&](Request& request) {

@@ -4,10 +4,27 @@
 #include "kvferry/base/error.hpp"
 
 #include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <numeric>
 #include <string>
 
 namespace kvferry::connector {
 namespace {
+
+/// Tokens of a request are counted in 32 bits.
+constexpr std::uint64_t kMost = std::numeric_limits<std::uint32_t>::max();
+
+/// Throws ConfigError if a block, or what the blocks of all groups have in common, is too long.
+void validate_lengths(const SchedulerOptions& options) {
+  std::uint64_t common = 1;
+  for (const KvGroup& group : options.groups) {
+    common = std::lcm(common, std::uint64_t{group.hashes_per_block});
+    if (common <= kMost && common * options.hash_tokens <= kMost) continue;
+    throw ConfigError("the blocks of the KV cache groups end together only after more than " +
+                      std::to_string(kMost) + " tokens");
+  }
+}
 
 void validate_classes(const SchedulerOptions& options) {
   if (options.classes.empty()) throw ConfigError("classes is empty; expected one size of slots");
@@ -38,6 +55,9 @@ void validate_classes(const SchedulerOptions& options) {
     if (group.hashes_per_block == 0) {
       throw ConfigError("a KV cache group has 0 hashes for each block; expected at least one");
     }
+  }
+  validate_lengths(options);
+  for (const KvGroup& group : options.groups) {
     group.reach.check_block(options.hash_tokens * group.hashes_per_block);
     if (group.slab_class.value() < options.classes.size()) continue;
     throw ConfigError("a KV cache group is of slab class " +

@@ -136,6 +136,13 @@ void SchedulerEngine::Parts::offer_rest(Request& request) {
   planner.offer_rest(request);
 }
 
+void SchedulerEngine::Parts::expect_in_pool(std::span<const BlockId> blocks) const {
+  const auto largest = std::max_element(blocks.begin(), blocks.end());
+  if (largest == blocks.end() || largest->value() < options.num_blocks) return;
+  throw ProtocolError("the engine names block " + std::to_string(largest->value()) +
+                      " of a pool of " + std::to_string(options.num_blocks) + " blocks");
+}
+
 void SchedulerEngine::Parts::drop_added(TableUpdate update, GroupBlocks blocks,
                                         std::uint32_t num_computed) {
   for (GroupId group; group.value() < blocks.size(); group = group.next()) {

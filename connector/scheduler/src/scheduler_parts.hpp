@@ -71,6 +71,15 @@ struct SchedulerEngine::Parts {
   /// Offers, at the end of a turn, the blocks that became known as complete after the last plan
   /// that names the request (asynchronous scheduling).
   void offer_rest(Request& request);
+  /// Throws ProtocolError if the engine names a block that its pool does not have. To be called
+  /// before anything has changed.
+  void expect_in_pool(std::span<const BlockId> blocks) const;
+  /// The same for the blocks of every group that is kept.
+  void expect_in_pool(GroupBlocks blocks) const {
+    for (const GroupId group : groups.ids()) {
+      if (group.value() < blocks.size()) expect_in_pool(blocks[group.value()]);
+    }
+  }
   /// Handles the blocks that a step adds to a table of a request that is not followed. The request
   /// writes these blocks, now or later, except those of a whole table that hold the first
   /// `num_computed` tokens.

@@ -21,6 +21,7 @@ void SchedulerEngine::on_scheduled(std::string_view engine_id, TableUpdate updat
                         std::to_string(blocks.size()) + " KV cache groups; expected " +
                         std::to_string(parts_->groups.size()));
   }
+  parts_->expect_in_pool(blocks);
   parts_->planner.enter_step(parts_->last_seq.next());
   parts_->loaded.on_scheduled();
   if (request == nullptr) {
@@ -50,6 +51,7 @@ void SchedulerEngine::on_state(std::string_view engine_id, GroupId group, BlockI
     throw ProtocolError("the engine left a state of request " + std::string(engine_id) +
                         " in KV cache group " + std::to_string(group.value()) + ", which has none");
   }
+  parts_->expect_in_pool(std::span(&block, 1));
   parts_->planner.enter_step(parts_->last_seq.next());
   parts_->planner.drop_rewritten(block);
   parts_->prover.begin_write(group, block, request == nullptr ? Generation() : request->generation);

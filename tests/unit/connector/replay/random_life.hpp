@@ -4,19 +4,22 @@
 #include "kvferry/connector/scheduler/scheduler_engine.hpp"
 
 #include "scheduler_fixture.hpp"
+#include "virtual_rank.hpp"
 
 #include <algorithm>
 #include <cstdint>
 #include <map>
 #include <random>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 namespace kvferry::connector {
 
-/// Random lives of requests: prompts of a few families, so that some are found; loads and stores
-/// that fail; aborts, preemptions, resets, other weights, promises.
+/// Random lives of requests in virtual time: prompts of a few families, so that some are found;
+/// aborts, preemptions, resets, other weights, promises; virtual ranks, which end loads and stores
+/// in any order, fail, stall and die.
 class RandomLife : public SchedulerTest {
  protected:
   static constexpr std::uint32_t kSlots = 24;
@@ -27,6 +30,13 @@ class RandomLife : public SchedulerTest {
   void begin_life(std::uint64_t seed = 1) {
     random_.seed(seed);
     free_.clear();
+    living_.clear();
+    limbo_.clear();
+    waiting_.clear();
+    told_in_vain_.clear();
+    outputs_.clear();
+    notices_.clear();
+    ranks_ = {VirtualRank(kRankA, kDomain), VirtualRank(kRankB, kDomain)};
     for (std::uint32_t block = kNumBlocks - 1; block > 0; --block) free_.push_back(block);
     tier_options_ = {};
     max_load_wait_ = std::chrono::milliseconds(20);
@@ -37,8 +47,25 @@ class RandomLife : public SchedulerTest {
   void live(int num_steps) {
     for (int i = 0; i < num_steps; ++i) step();
   }
+  /// From now on one of them is silent.
+  void kill_a_rank() { ranks_[below(2)].die(); }
+  /// Every request ends, and every rank ends its work.
+  void drain() {
+    for (VirtualRank& rank : ranks_) rank.hurry();
+    while (!living_.empty()) finish(living_.begin()->first);
+    for (int i = 0; i < kMostDraining && engine_->is_busy(); ++i) run_ranks();
+    EXPECT_FALSE(engine_->is_busy()) << engine_->books();
+    EXPECT_EQ(waiting_, std::set<std::string>());
+    EXPECT_EQ(told_in_vain_, std::set<std::string>());
+    const SchedulerSnapshot now = engine_->snapshot();
+    EXPECT_EQ(now.num_requests + now.num_tombstones, 0U);
+    EXPECT_EQ(now.tier.num_free + now.tier.num_evictable, now.tier.num_slots);
+  }
 
  private:
+  static constexpr int kMostDraining = 32;
+  static constexpr std::size_t kMostOutputs = 3;
+
   struct Living {
     std::vector<std::uint64_t> keys;
     std::vector<std::uint32_t> table;
@@ -60,8 +87,18 @@ class RandomLife : public SchedulerTest {
     return true;
   }
   void give_back(Living& of) {
+    // The engine keeps the blocks of a load until it has heard of its end.
+    if (of.loads) {
+      limbo_.push_back(std::exchange(of.table, {}));
+      return;
+    }
     free_.insert(free_.begin(), of.table.begin(), of.table.end());
     of.table.clear();
+  }
+  void finish(const std::string& id) {
+    engine_->on_finished(id, 3);
+    give_back(living_[id]);
+    living_.erase(id);
   }
   void arrive_one() {
     Living of;
@@ -73,6 +110,7 @@ class RandomLife : public SchedulerTest {
                                : "request " + std::to_string(++num_unique_) +
                                      std::string(below(10) == 0 ? 90 : 0, 'x');
     if (living_.contains(id)) give_back(living_[id]);
+    waiting_.erase(id);  // The engine has forgotten the load of the request before.
     const RequestLimits limits{below(6) == 0 ? 8 : RequestLimits::kNone, RequestLimits::kNone};
     arrive(id, of.keys, limits);
     if (below(4) == 0) {
@@ -89,6 +127,7 @@ class RandomLife : public SchedulerTest {
     of.waits = false;
     if (*found > 0) {
       of.loads = true;
+      waiting_.insert(id);
       of.num_computed = *found;
       engine_->on_allocated(id, blocks_of(of.table), *found);
     } else {
@@ -130,31 +169,42 @@ class RandomLife : public SchedulerTest {
                 std::exchange(of.is_loaded, false) ? TableUpdate::kReplace : TableUpdate::kAppend);
       }
     }
+    run_ranks();
+  }
+  /// A plan, what the ranks make of it, and what the engine hears.
+  void run_ranks() {
     const StepPlan plan = this->plan();
-    const std::vector<std::string> now_announced = notified(plan);
-    announced_.insert(announced_.end(), now_announced.begin(), now_announced.end());
-    const Outcome outcome = below(8) == 0 ? Outcome::kFailed : Outcome::kDone;
-    std::vector<std::string> told;
-    std::vector<std::string> announced;
-    reports_.push_back(ends(kRankA, plan));
-    for (StoreGathered& one : reports_.back().gathered) {
-      if (below(4) == 0) one.num_gathered -= below(one.num_gathered + 1);
+    for (const FailureNotice& notice : plan.notices) {
+      notices_[notice.transfer] = notice.engine_request_id;
     }
-    reports_.push_back(ends(kRankB, plan, outcome));
-    if (below(3) == 0) {
-      told = fold({});  // The ranks are busy.
-    } else {
-      told = fold(std::exchange(reports_, {}));
-      announced = std::exchange(announced_, {});
+    std::vector<StepReport> output;
+    for (VirtualRank& rank : ranks_) {
+      rank.bind(plan);
+      if (auto report = rank.report(random_)) output.push_back(*std::move(report));
     }
-    for (const std::string& id : told) {
+    outputs_.push_back(std::move(output));
+    if (below(3) == 0 && outputs_.size() < kMostOutputs) return;  // They come later.
+    for (const std::vector<StepReport>& reports : std::exchange(outputs_, {})) hear(reports);
+    std::erase_if(limbo_, [this](const std::vector<std::uint32_t>& blocks) {
+      if (ranks_[0].touches(blocks) || ranks_[1].touches(blocks)) return false;
+      free_.insert(free_.begin(), blocks.begin(), blocks.end());
+      return true;
+    });
+  }
+  /// The engine is told that loads have ended; those that ranks announced have failed.
+  void hear(const std::vector<StepReport>& reports) {
+    std::set<std::string> announced;
+    for (const StepReport& report : reports) {
+      for (const TransferId transfer : report.announced) announced.insert(notices_[transfer]);
+    }
+    for (const std::string& id : fold(reports)) {
+      if (waiting_.erase(id) == 0) told_in_vain_.insert(id);
       const auto found = living_.find(id);
       if (found == living_.end() || !found->second.loads) continue;
       Living& of = found->second;
       of.loads = false;
       // The engine computes anew what a failed load was to bring.
-      const bool has_failed = std::find(announced.begin(), announced.end(), id) != announced.end();
-      if (has_failed) of.num_computed = 0;
+      if (announced.contains(id)) of.num_computed = 0;
       of.is_loaded = true;
     }
   }
@@ -163,19 +213,19 @@ class RandomLife : public SchedulerTest {
     for (const auto& [id, of] : living_) {
       if (below(10) == 0) ended.push_back(id);
     }
-    for (const std::string& id : ended) {
-      engine_->on_finished(id, 3);
-      if (!living_[id].loads) give_back(living_[id]);
-      living_.erase(id);
-    }
+    for (const std::string& id : ended) finish(id);
   }
 
   std::mt19937_64 random_;
   std::vector<std::uint32_t> free_;
   std::map<std::string, Living> living_;
   std::uint64_t num_unique_ = 0;
-  std::vector<StepReport> reports_;     ///< Not folded yet.
-  std::vector<std::string> announced_;  ///< In them.
+  std::vector<std::vector<std::uint32_t>> limbo_;  ///< Blocks of loads that were aborted.
+  std::set<std::string> waiting_;                  ///< Ids whose load the engine waits for.
+  std::set<std::string> told_in_vain_;             ///< Ids whose load nothing waited for.
+  std::vector<VirtualRank> ranks_;
+  std::vector<std::vector<StepReport>> outputs_;  ///< Of steps, not folded yet.
+  std::map<TransferId, std::string> notices_;
 };
 
 }  // namespace kvferry::connector

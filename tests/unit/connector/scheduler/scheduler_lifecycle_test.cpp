@@ -262,6 +262,7 @@ TEST_F(SchedulerLifecycleTest, OptionsThatCannotWorkAreRefused) {
   spoilt([](SchedulerOptions& options) { options.classes[0].slot_bytes.clear(); });
   spoilt([](SchedulerOptions& options) { options.classes[0].slot_bytes[0] = 0; });
   spoilt([](SchedulerOptions& options) { options.classes[0].slots_per_chunk = 0; });
+  spoilt([](SchedulerOptions& options) { options.groups[0].hashes_per_block = 1U << 30U; });
   spoilt([](SchedulerOptions& options) { options.classes.push_back({1, {2, 2}}); });
   spoilt([](SchedulerOptions& options) { options.groups[0].slab_class = SlabClassId(1); });
   spoilt([](SchedulerOptions& options) { options.groups.clear(); });

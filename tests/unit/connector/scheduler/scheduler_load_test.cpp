@@ -219,6 +219,29 @@ TEST_F(SchedulerLoadTest, WhatWasLoadedIsNotStoredAgain) {
   EXPECT_TRUE(plan().stores.empty());
 }
 
+TEST_F(SchedulerLoadTest, ABlockThatThePoolDoesNotHaveIsRefusedAndNothingHasChanged) {
+  arrive("r", {1, 2, 3, 4});
+  ASSERT_EQ(engine_->lookup("r", 0, 17), 16U);
+  const auto refused = [this](const Blocks& blocks) {
+    EXPECT_THROW(engine_->on_allocated("r", blocks_of(blocks), 16), ProtocolError);
+  };
+  refused({40, 41, 42, kNumBlocks});
+  refused({40, 41, 42, 0xffffffff});
+  EXPECT_THROW(schedule("r", {40, kNumBlocks}, 0, 16), ProtocolError);
+  EXPECT_THROW(engine_->on_blocks_invalid(blocks_of({kNumBlocks})), ProtocolError);
+  EXPECT_EQ(view().tier.num_leased, 0U);
+  engine_->on_allocated("r", blocks_of({40, 41, 42, kNumBlocks - 1}), 16);
+  EXPECT_EQ(fold_ends(plan()), Ids{"r"});
+  EXPECT_EQ(view().loaded, 4U);
+}
+
+TEST_F(SchedulerLoadTest, ALoadOfNoTokenIsRefused) {
+  arrive("r", {1, 2, 3, 4});
+  ASSERT_EQ(engine_->lookup("r", 0, 17), 16U);
+  EXPECT_THROW(engine_->on_allocated("r", blocks_of({40, 41, 42, 43}), 0), ProtocolError);
+  EXPECT_EQ(view().tier.num_leased, 0U);
+}
+
 // sglang#31427: a slot was evicted under an in-flight reader.
 TEST_F(SchedulerLoadTest, LeasedSlotsAreNotEvicted) {
   const StepPlan step = send("r");

@@ -9,7 +9,14 @@
 
 namespace kvferry::connector {
 
+/// Where the calls are made.
+enum class ReplayWhere : std::uint8_t {
+  kHere,    ///< A broken invariant that the recording does not have stops this process.
+  kInChild  ///< In a forked child, which it stops: that is a difference. For any file of a user.
+};
+
 struct ReplayOptions {
+  ReplayWhere where = ReplayWhere::kHere;
   /// After every call, what the parts hold is compared with the tier's counts, and after this many
   /// calls the whole tier is checked, in O(slots). 0: nothing is checked. Nor is it if an error
   /// ended the recording, which can have broken an invariant before the recorded process found it.
@@ -39,12 +46,11 @@ struct ReplayResult {
 /// Runs a new SchedulerEngine on the calls and answers of a recording, and compares each decision
 /// with the recorded one. It ends at the first difference, or at the recording's end. Errors that
 /// calls threw have to come again. The last call may have been cut; only what is recorded of it is
-/// compared. If a broken invariant stopped the recorded process, its last call is made in a forked
-/// child, which stops in the same way; so call this while no other thread runs.
+/// compared. If a broken invariant stopped the recorded process, the calls are made in a forked
+/// child, which stops in the same way.
 ///
 /// Throws RecordingError if the recording lacks its beginning, or an event that it needs, or is of
-/// an engine whose tier is shared; with a broken invariant that the recording does not have, the
-/// process stops.
+/// an engine whose tier is shared.
 [[nodiscard]] ReplayResult replay(const recorder::Recording& recording,
                                   const ReplayOptions& options = {});
 

@@ -42,6 +42,9 @@ enum class CheckDepth : std::uint8_t { kCounts, kAll };
 /// The keeper of a shared tier gives up chunks on its own thread, but not between a lookup() and
 /// the end of its step (Tier::hold_still()): until finish_plan(), no block that a lookup() found is
 /// evicted.
+///
+/// A call that names a block that the engine's pool does not have throws ProtocolError and changes
+/// nothing.
 class SchedulerEngine {
  public:
   /// Throws ConfigError.
@@ -78,7 +81,7 @@ class SchedulerEngine {
   /// The engine allocated blocks (`tables`: all of the request's, by group and position) and waits
   /// for a load of `num_external_tokens` (not 0) after the local tokens of the last lookup(). If
   /// the answer is no longer valid, the load fails; it is never skipped. Throws ProtocolError if
-  /// the request is unknown or already loads.
+  /// the request is unknown or already loads, or for no tokens.
   void on_allocated(std::string_view engine_id, GroupBlocks tables,
                     std::uint32_t num_external_tokens);
   /// The same for an engine with one group.
