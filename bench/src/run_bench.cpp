@@ -22,7 +22,7 @@ namespace kvferry::bench {
 namespace {
 
 constexpr const char* kExitCodes =
-    "Ends with 0: measured and verified; 1: data mismatch; 2: bad usage; 3: no such device;\n"
+    "Ends with 0: measured and verified; 1: data mismatch; 2: bad usage; 3: no such device; "
     "4: the device, the memory or a file gave out; 5: stopped by a signal, the report has what is "
     "there.";
 

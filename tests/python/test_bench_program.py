@@ -21,7 +21,7 @@ WIDTHS = (80, 100, 200)
 # Commands whose output is the same on every machine, but for the line that names it.
 SHOWN = (
     ("--help",),
-    ("link", "--help"),
+    ("expect", "--help"),
     ("expect", "--gpu", "h100-sxm", "copy", "--fragment", "4KiB,64KiB", "--count", "512", "--direction", "h2d,both"),
     ("expect", "--gpu", "h100-sxm", "pipeline", "--shape", "1x2MiB", "--blocks", "64", "--wide"),
     ("lnik", "--quick"),
@@ -87,9 +87,9 @@ def test_measured_rows_fit_and_have_what_readers_look_for(columns):
     table = said[said.index("direction") :].split("\n\n")[0].splitlines()
     assert {len(line) for line in table[1:]} == {len(table[0])}, "columns are aligned"
     assert len(table[0]) <= columns
-    for title in ("direction", "path", "fragment", "count", "rate", "of peak", "p50"):
+    for title in ("direction", "path", "threads", "fragment", "rate", "of peak", "p50", "p99"):
         assert title in table[0]
-    assert ("p99" in table[0]) or columns == 80
+    assert ("count" in table[0]) == (columns > 80)
     assert "--wide shows all" in said
 
 

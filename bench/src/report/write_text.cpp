@@ -40,15 +40,16 @@ constexpr std::size_t kUsualCellWidth = 7;
 /// One line: each word at the right side of its column.
 class Line {
  public:
-  explicit Line(std::ostream& out) : out_(out) {}
   void add(std::string_view word, std::size_t width) {
-    out_ << fmt::format("{:{}}{:>{}}", "", gap_, word, width);
-    gap_ = kColumnGap;
+    text_ += fmt::format("{:{}}{:>{}}", "", text_.empty() ? 0 : kColumnGap, word, width);
+  }
+  /// Writes the line without spaces at its end.
+  void write(std::ostream& out) const {
+    out << text_.substr(0, text_.find_last_not_of(' ') + 1) << '\n';
   }
 
  private:
-  std::ostream& out_;
-  std::size_t gap_ = 0;
+  std::string text_;
 };
 
 void write_matrix(const Matrix& matrix, std::ostream& out) {
@@ -58,17 +59,17 @@ void write_matrix(const Matrix& matrix, std::ostream& out) {
     return std::max(kUsualCellWidth, matrix.columns[column].size());
   };
   out << '\n' << matrix.title << '\n';
-  Line titles(out);
+  Line titles;
   titles.add("", first);
   for (std::size_t i = 0; i < matrix.columns.size(); ++i) titles.add(matrix.columns[i], width(i));
-  out << '\n';
+  titles.write(out);
   for (std::size_t row = 0; row < matrix.rows.size(); ++row) {
-    Line line(out);
+    Line line;
     line.add(matrix.rows[row], first);
     for (std::size_t i = 0; i < matrix.columns.size(); ++i) {
       line.add(text_of({}, matrix.cells[row][i]), width(i));
     }
-    out << '\n';
+    line.write(out);
   }
 }
 
@@ -87,21 +88,21 @@ std::size_t least_width_of(const Column& column) {
 void write_titles(const Table& table, std::span<const std::size_t> widths, std::ostream& out) {
   out << '\n';
   for (const char* Column::*const part : {&Column::title, &Column::unit}) {
-    Line line(out);
+    Line line;
     for (std::size_t i = 0; i < table.columns.size(); ++i) {
       line.add(table.columns[i].*part, widths[i]);
     }
-    out << '\n';
+    line.write(out);
   }
 }
 
 void write_row(const Table& table, std::size_t row, std::span<const std::size_t> widths,
                std::ostream& out) {
-  Line line(out);
+  Line line;
   for (std::size_t i = 0; i < table.columns.size(); ++i) {
     line.add(text_of(table.columns[i], table.rows[row][i]), widths[i]);
   }
-  out << '\n';
+  line.write(out);
 }
 
 void write_verdict(const Report& report, std::ostream& out) {

@@ -67,9 +67,9 @@ TEST(ShownColumns, FitTheWidthByRank) {
             (Lines{"direction     path     rate  of peak", "                       GB/s        %",
                    "      h2d  per_run     26.4     99.5"}));
   EXPECT_EQ(shown(rows, "80"),
-            (Lines{"direction     path   memory  fragment    count     rate  of peak      p50",
-                   "                                bytes              GB/s        %       us",
-                   "      h2d  per_run   pinned     4 KiB      512     26.4     99.5     40.2"}));
+            (Lines{"direction     path   memory  fragment     rate  of peak      p50      p99",
+                   "                                bytes     GB/s        %       us       us",
+                   "      h2d  per_run   pinned     4 KiB     26.4     99.5     40.2     50.1"}));
   for (const std::string& line : shown(rows, "100")) EXPECT_LE(line.size(), 100U) << line;
   const std::string all = shown(rows, "100", true).front();
   for (const char* title : {"descriptors", "submit mean", "placement", "rounds", "verified"}) {
