@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Tries the wheels of dist/wheels, each in a bare root below build/roots that has Debian and a Python, and nothing else:
-# no compiler, no oneTBB, no hwloc. Needs root for chroot. The packages that the wheels depend on are downloaded outside,
+# no compiler, no oneTBB, no hwloc; libstdc++ is there, which every manylinux wheel may ask of the system. Needs root for chroot. The packages that the wheels depend on are downloaded outside,
 # so the roots need no network. mmdebstrap makes the roots, once for each release.
 set -euo pipefail
 . "$(dirname "$0")/step.sh"
@@ -14,7 +14,7 @@ fi
 read -ra pip_args <<<"${KVFERRY_PIP_ARGS:-}"
 roots=$KVFERRY_ROOT/build/roots
 # What the standard library of a Python links that was not built by Debian.
-libraries=libbz2-1.0,libffi8,liblzma5,libreadline8,libsqlite3-0,libssl3,zlib1g
+libraries=libstdc++6,libbz2-1.0,libffi8,liblzma5,libreadline8,libsqlite3-0,libssl3,zlib1g
 
 mirror() {
   apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Origin: Debian' 2>/dev/null | head -n 1
@@ -50,7 +50,7 @@ fi
 num_passed=0
 for wheel in "${wheels[@]}"; do
   tag=$(sed -E 's/.*-(cp[0-9]+)-.*/\1/' <<<"$wheel")
-  python=python3 packages=python3,python3-venv
+  python=python3 packages=python3,python3-venv,libstdc++6
   case $tag in
     cp311) suite=bookworm ;;
     cp313) suite=trixie ;;
