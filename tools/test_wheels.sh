@@ -38,7 +38,9 @@ try() { # try ROOT PYTHON FOLDER
   rm -rf "${1:?}/wheels" "$1/kvferry"
   cp -r "$3" "$1/wheels"
   cp tests/package/try_wheel.sh "$1/wheels"
-  env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/ LANG=C.UTF-8 chroot "$1" bash /wheels/try_wheel.sh "$2"
+  # /proc and /sys are mounted in a mount namespace that ends with the command: kvferry reads memory and nodes there.
+  env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/ LANG=C.UTF-8 unshare --mount bash -ec \
+    'mount -t proc proc "$0/proc"; mount --rbind /sys "$0/sys"; exec chroot "$0" bash /wheels/try_wheel.sh "$1"' "$1" "$2"
 }
 
 shopt -s nullglob
