@@ -131,7 +131,7 @@ TEST(Closest, IsTheWordThatWasMeant) {
   const std::vector<std::string> known = {"link", "copy", "pipeline", "expect"};
   EXPECT_EQ(closest("lnik", known), "link");
   EXPECT_EQ(closest("pipline", known), "pipeline");
-  EXPECT_EQ(closest("copies", known), "copy");
+  EXPECT_EQ(closest("coppy", known), "copy");
   EXPECT_EQ(closest("meta", known), "");
   EXPECT_EQ(closest("", known), "");
 }
