@@ -46,6 +46,16 @@ check: ## The inner loop: build what changed, quick tests and lint, in minutes
 test: ## Run every test; ends with "N passed, N failed"
 	@tools/run_tests.sh $(STAGES)
 
+.PHONY: wheels
+wheels: ## Build wheels for other machines, one for each Python from 3.11 to 3.13 found here, into dist/wheels
+	@tools/setup_system.sh wheels
+	@tools/build_wheels.sh
+
+.PHONY: test-wheels
+test-wheels: ## Try the wheels of dist/wheels in bare Debian roots; needs root
+	@tools/setup_system.sh wheels
+	@tools/test_wheels.sh
+
 .PHONY: test-kvcached
 test-kvcached: ready ## Run the tests beside kvcached's elastic pool, with vLLM 0.30
 	@tools/setup_nvcc.sh

@@ -10,9 +10,9 @@ python=$KVFERRY_ROOT/.venv/bin/python
 installed=.venv/.kvferry/wheel
 sources=$(content_hash CMakeLists.txt cmake pyproject.toml README.md LICENSE \
   python/{CMakeLists.txt,exports.map,src,kvferry} {base,recorder,gpu,lmcache,transfer}/{CMakeLists.txt,include,src} {cpu_tier,connector}/CMakeLists.txt \
-  {cpu_tier,connector}/*/{CMakeLists.txt,include,src})
-# The compilers that can compile the kernels.
-compilers=$(command -v nvcc hipcc /usr/local/cuda/bin/nvcc build/nvcc/nvidia/cu13/bin/nvcc || true)
+  {cpu_tier,connector}/*/{CMakeLists.txt,include,src} bench/{CMakeLists.txt,src})
+# The compilers that can compile the kernels, and the libraries of kvferry-bench.
+compilers=$(ls -d /usr/include/{CLI,fmt,nlohmann} 2>/dev/null; command -v nvcc hipcc /usr/local/cuda/bin/nvcc build/nvcc/nvidia/cu13/bin/nvcc || true)
 sources+=" ${compilers//$'\n'/ }"
 
 if is_stamped "$installed" "$sources"; then exit 0; fi

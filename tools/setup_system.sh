@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# setup_system.sh [build|bench|test|docs]: installs missing system packages with apt.
+# setup_system.sh [build|bench|wheels|test|docs]: installs missing system packages with apt.
 #   build  what `make demo` needs: compiler, CMake, Ninja, hwloc, oneTBB, Python headers
 #   bench  also the libraries of kvferry-bench and kvferry-lab
-#   test   all of that, and GoogleTest, clang with its sanitizers, and spin, for `make test`; also hipcc and lld if apt
+#   wheels build and bench, mmdebstrap, which makes the bare roots of `make test-wheels`, and hipcc if apt has it
+#   test   build and bench, and GoogleTest, clang with its sanitizers, and spin, for `make test`; also hipcc and lld if apt
 #          has them (without hipcc the HIP kernels are left out; without lld the tests take longer to link)
 #   docs   what `make docs` needs, and none of that
 # A tool that was installed by other means than apt is used as it is.
@@ -65,6 +66,10 @@ find_missing() {
     want libcli11-dev has_header CLI/CLI.hpp
     want libfmt-dev has_header fmt/format.h
     want nlohmann-json3-dev has_header nlohmann/json.hpp
+  fi
+  if [ "$scope" = wheels ]; then
+    want mmdebstrap has mmdebstrap
+    wish hipcc has hipcc
   fi
   if [ "$scope" = test ]; then
     want libgtest-dev has_header gtest/gtest.h

@@ -60,6 +60,7 @@ class Expect final : public Subcommand {
 
 void Expect::add_options(CLI::App& app) {
   app.add_option("--gpu", gpu_, "GPU whose data sheet is used; list: show the known GPUs")
+      ->type_name("NAME")
       ->each([](const std::string& name) {
         if (name == "list") throw CLI::CallForVersion(known_profiles_text(), 0);
       })

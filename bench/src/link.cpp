@@ -5,6 +5,7 @@
 #include "measure/numa.hpp"
 #include "options/link_command_options.hpp"
 #include "progress.hpp"
+#include "report/link_matrix.hpp"
 #include "subcommands.hpp"
 
 #include <CLI/CLI.hpp>
@@ -147,6 +148,7 @@ void Link::run(Bench& bench, Report& report) {
   }
   measure_others(bench, nodes, rows, report);
   bench.rows.replace(table_of(rows));
+  report.matrices = link_matrices(rows);
   if (bench.device.kind() == gpu::BackendKind::kHost) {
     report.notes.emplace_back(
         "The host back end has no link: these are copies by its processors, and all of "

@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "run_bench.hpp"
 
+#include "help_text.hpp"
+#include "options/closest.hpp"
 #include "progress.hpp"
 #include "report/row_stream.hpp"
+#include "report/terminal_width.hpp"
 
 #include <CLI/CLI.hpp>
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <csignal>
 #include <ctime>
 #include <iostream>
@@ -17,7 +22,7 @@ namespace kvferry::bench {
 namespace {
 
 constexpr const char* kExitCodes =
-    "Ends with 0: measured and verified; 1: data mismatch; 2: bad usage; 3: no such device;\n"
+    "Ends with 0: measured and verified; 1: data mismatch; 2: bad usage; 3: no such device; "
     "4: the device, the memory or a file gave out; 5: stopped by a signal, the report has what is "
     "there.";
 
@@ -54,6 +59,26 @@ ProgressStyle progress_style(const std::ostream& err) {
   return terminal ? ProgressStyle::kTerminal : ProgressStyle::kLines;
 }
 
+/// What to say if the first word is no subcommand of the program; empty if it is one, or an option.
+std::string unknown_subcommand(const Program& program, const std::vector<std::string>& arguments) {
+  if (arguments.empty() || arguments.front().starts_with('-')) return "";
+  std::vector<std::string> known;
+  for (const auto& subcommand : program.subcommands) known.emplace_back(subcommand->name());
+  const std::string& word = arguments.front();
+  if (std::find(known.begin(), known.end(), word) != known.end()) return "";
+  const std::string near = closest(word, known);
+  return fmt::format("'{}' is not a subcommand{} Known are {}", word,
+                     near.empty() ? "." : fmt::format(", did you mean {}?", near),
+                     fmt::join(known, ", "));
+}
+
+/// Takes the first GPU if the user named no device. Without one the name stays empty.
+void choose_device(const Subcommand& subcommand, CommonOptions& options) {
+  const bool is_named = !options.device.empty() || !options.driver_library.empty();
+  if (!subcommand.uses_device() || is_named) return;
+  if (const auto gpu = first_gpu()) options.device = *gpu;
+}
+
 ExitCode measure(Subcommand& subcommand, const CommonOptions& options, Report report,
                  std::ostream& out, std::ostream& err) {
   const DeviceChoice choice = options.device_choice();
@@ -63,6 +88,9 @@ ExitCode measure(Subcommand& subcommand, const CommonOptions& options, Report re
   }
   subcommand.check_options(options);
   OpenDevice open(choice);
+  if (subcommand.uses_device() && options.device.empty()) {
+    err << "no GPU is available, so this measures the host's own copies; --device cuda says why\n";
+  }
   report.subcommand = subcommand.name();
   report.backend = choice.name();
   report.ordinal = choice.ordinal;
@@ -108,6 +136,7 @@ int run_bench(const Program& program, const std::vector<std::string>& arguments,
   CLI::App app(program.about, program.name);
   app.footer(kExitCodes);
   app.require_subcommand(1);
+  app.formatter(std::make_shared<HelpText>(width_of(out)));
   app.set_version_flag("--version", KVFERRY_VERSION);
   for (const auto& subcommand : program.subcommands) {
     CLI::App* const sub = app.add_subcommand(subcommand->name(), subcommand->summary());
@@ -125,9 +154,14 @@ int run_bench(const Program& program, const std::vector<std::string>& arguments,
       Report report;
       report.program = program.name;
       report.arguments = arguments;
+      choose_device(*subcommand, options);
       return code(measure(*subcommand, options, std::move(report), out, err));
     }
   } catch (const CLI::ParseError& error) {
+    if (std::string said = unknown_subcommand(program, arguments); !said.empty()) {
+      err << program.name << ": " << said << " (" << hint << ")\n";
+      return code(ExitCode::kBadUsage);
+    }
     if (app.exit(error, out, err) == code(ExitCode::kMeasured)) return code(ExitCode::kMeasured);
     return code(ExitCode::kBadUsage);
   } catch (const ConfigError& error) {

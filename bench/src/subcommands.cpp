@@ -7,10 +7,8 @@ Program bench_program() {
   Program program{.name = "kvferry-bench",
                   .about =
                       "kvferry-bench: what a machine's link between device and host memory can do, "
-                      "and how much of\n"
-                      "it an offload path gets. Every figure is measured on data that is verified. "
-                      "GB = 1e9 bytes,\n"
-                      "KiB = 1024 bytes, us = microseconds.",
+                      "and how much of it an offload path gets. Every figure is measured on data "
+                      "that is verified. GB = 1e9 bytes, KiB = 1024 bytes, us = microseconds.",
                   .subcommands = {}};
   program.subcommands.push_back(make_link());
   program.subcommands.push_back(make_copy());

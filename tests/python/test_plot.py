@@ -17,13 +17,14 @@ from kvferry.cli.app import main
 from kvferry.errors import ConfigError
 
 PROGRAMS = Path(os.environ.get("KVFERRY_BENCH_PROGRAMS") or Path(__file__).resolve().parents[2] / "build/wheel/bench")
-LABORATORY = ("meta", "pin", "trace")
+LABORATORY = ("meta", "share", "pin", "trace")
 TINY = ["--quick", "--rounds", "1", "--warm-up", "0"]
 RUNS = {
     "link": ["link", "--link-size", "64KiB"],
     "copy": ["copy", "--link-size", "64KiB", "--fragment", "1KiB,4KiB", "--count", "8,16", "--round-size", "1"],
     "pipeline": ["pipeline", "--link-size", "64KiB", "--shape", "2x1KiB", "--blocks", "4"],
     "meta": ["meta", "--resident", "256", "--batch", "32"],
+    "share": ["share"],
     "pin": ["pin", "--size", "4MiB"],
     "trace": ["trace", "--traffic", "loop-1.1", "--policy", "lru,optimum", "--capacity", "1000,2000"],
 }
@@ -111,9 +112,32 @@ def test_nothing_is_drawn_when_one_of_the_reports_is_wrong(report, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == [report.name]
 
 
+def test_one_page_has_the_pictures_of_all_reports(report, tmp_path):
+    page = tmp_path / "page.html"
+    assert kvferry("plot", report, report, "-o", page).returncode == 0
+    text = page.read_text()
+    assert text.count("<svg") == text.count("</svg>") == 2
+    assert "<?xml" not in text
+    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
+
+
+def test_labels_do_not_overlap(report):
+    """Of any two labels of an axis, legend and bars, none lies on the other."""
+    figure = figure_of(read_report(report))
+    figure.draw_without_rendering()
+    for axes in figure.axes:
+        ticks = [label for label in axes.get_xticklabels() if label.get_text() and label.get_visible()]
+        boxes = [text.get_window_extent() for text in ticks]
+        if axes.get_legend() is not None:
+            boxes.append(axes.get_legend().get_window_extent())
+        # A rotated label's box is larger than its letters: neighbours of those may touch.
+        if not any(label.get_rotation() % 90 for label in ticks):
+            assert not [(a, b) for i, a in enumerate(boxes) for b in boxes[:i] if a.overlaps(b)]
+
+
 def test_bad_usage_names_the_remedy(report, tmp_path):
     assert "leave it out" in kvferry("plot", report, report, "--output", tmp_path / "a.svg").stderr
-    assert "svg, png, pdf" in kvferry("plot", report, "--output", tmp_path / "a.doc").stderr
+    assert "svg, png, pdf, html" in kvferry("plot", report, "--output", tmp_path / "a.doc").stderr
     assert "cannot be written" in kvferry("plot", report, "--output", tmp_path / "none" / "a.svg").stderr
 
 

@@ -7,7 +7,7 @@ Program lab_program() {
   Program program{.name = "kvferry-lab",
                   .about =
                       "kvferry-lab: what parts of kvferry cost, for a change of them. Every answer "
-                      "and every byte is\n"
+                      "and every byte is "
                       "verified. GB = 1e9 bytes, KiB = 1024 bytes, us = microseconds.",
                   .subcommands = {}};
   program.subcommands.push_back(make_meta());

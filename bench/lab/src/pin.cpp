@@ -61,7 +61,8 @@ class Pin final : public Subcommand {
     };
     app.add_option("--size", size_,
                    "bytes to pin, in whole huge pages [2GiB, or a quarter of the available "
-                   "memory; quick: 256MiB]");
+                   "memory; quick: 256MiB]")
+        ->type_name("SIZE");
     list("--pages", pages_,
          "normal, transparent (huge where the kernel has some), huge (from the "
          "machine's pool)")
@@ -69,6 +70,7 @@ class Pin final : public Subcommand {
     list("--threads", threads_, "threads that populate [1, 2, 4 ... one for each processor]")
         ->check(CLI::Range(1U, kMaxThreads));
     list("--piece", pieces_, "bytes of one registration; whole registers everything at once")
+        ->type_name("SIZE")
         ->capture_default_str();
     app.add_flag("!--no-arena", arena_, "leave out the rows of the product's own arena");
   }

@@ -80,6 +80,7 @@ class Share final : public Subcommand {
         ->capture_default_str();
     app.add_option("--block-size", block_sizes_,
                    "bytes that are copied for each block that is stored or loaded; 0: none")
+        ->type_name("SIZE")
         ->delimiter(',')
         ->capture_default_str();
     app.add_option("--time", seconds_, "seconds of each round of each row [0.5; quick: 0.05]");

@@ -121,7 +121,8 @@ void TraceReplay::add_options(CLI::App& app) {
       ->check(
           CLI::Range(std::uint64_t{1}, std::uint64_t{std::numeric_limits<std::int32_t>::max()}));
   list("--tier-size", options_.tier_sizes,
-       "bytes of the tier, for example 16GiB; it holds the whole blocks that fit");
+       "bytes of the tier, for example 16GiB; it holds the whole blocks that fit")
+      ->type_name("SIZE");
   app.add_option("--block-tokens", options_.block_tokens,
                  "tokens of a block [mooncake: 512; qwen: 16; weka: as the file says]")
       ->check(CLI::Range(1, 1 << 20));

@@ -27,7 +27,8 @@ std::uint64_t LinkOptions::copy_bytes(const CommonOptions& common) const {
 
 void add_link_options(CLI::App& app, LinkOptions& options) {
   app.add_option("--link-size", options.copy_size,
-                 "bytes of a copy that measures the link's peak [1GiB; host: 256MiB]");
+                 "bytes of a copy that measures the link's peak [1GiB; host: 256MiB]")
+      ->type_name("SIZE");
 }
 
 std::vector<TransferRow> measure_link(Bench& bench, Traffic traffic, HostMemoryKind memory,

@@ -18,7 +18,8 @@ enum class Effort : std::uint8_t { kFull, kQuick };
 
 /// The options of every subcommand.
 struct CommonOptions {
-  std::string device = "host";
+  /// Empty: none was named. run_bench() takes the first GPU then, and the host if there is none.
+  std::string device = {};
   std::string driver_library = {};
   std::string kernel_image_file = {};
   std::uint64_t seed = 1;
@@ -27,6 +28,8 @@ struct CommonOptions {
   std::string markdown_file = {};
   /// Take the rows from json_file, and measure only the others.
   bool resume = false;
+  /// Show all columns, however wide the table gets.
+  bool wide = false;
   Effort effort = Effort::kFull;
   /// Measured rounds, and warm-up rounds before them; unset: by the subcommand and the effort.
   std::optional<std::uint32_t> num_rounds = std::nullopt;
@@ -36,7 +39,7 @@ struct CommonOptions {
   /// For tests: compare the rows of a stand-in with the performance model, too.
   bool model_stand_in = false;
 
-  /// Throws ConfigError.
+  /// `device`, or the host if that is empty. Throws ConfigError.
   [[nodiscard]] DeviceChoice device_choice() const;
   /// Throws ConfigError if all devices are requested: only `link` measures several.
   void require_one_device() const;

@@ -58,7 +58,8 @@ void add_copy_options(CLI::App& app, CopyOptions& options) {
   list("--path", options.paths, "per_run, batch, kernel, staged")->capture_default_str();
   list("--fragment", options.fragments,
        "bytes of a fragment [1KiB,4KiB,8KiB,16KiB,32KiB,64KiB,256KiB,512KiB,2MiB; quick: "
-       "4KiB,64KiB]");
+       "4KiB,64KiB]")
+      ->type_name("SIZE");
   list("--count", options.counts, "fragments of a transfer [512,4096; quick: 256]")
       ->check(CLI::PositiveNumber);
   add_model_options(app, options.model);
@@ -73,13 +74,16 @@ void add_copy_options(CLI::App& app, CopyOptions& options) {
       ->capture_default_str();
   app.add_option("--staged-piece", options.staged_piece,
                  "bytes that the staged path packs before it copies them")
+      ->type_name("SIZE")
       ->capture_default_str();
   app.add_option("--max-set", options.max_set,
                  "bytes of a transfer; a larger one gets fewer fragments")
+      ->type_name("SIZE")
       ->capture_default_str();
   app.add_option("--round-size", options.round_size,
                  "bytes of a round, in transfers of different fragments that run back to back "
-                 "[64MiB; quick: 4MiB]");
+                 "[64MiB; quick: 4MiB]")
+      ->type_name("SIZE");
 }
 
 std::vector<CopyRowOptions> copy_rows(const CopyOptions& given, const CommonOptions& common) {

@@ -88,6 +88,13 @@ DeviceChoice device_choice_from(std::string_view text) {
   return choice;
 }
 
+std::optional<std::string> first_gpu() {
+  for (const gpu::BackendRow& row : gpu::backend_table()) {
+    if (row.kind != gpu::BackendKind::kHost && row.availability({}).available()) return row.name;
+  }
+  return std::nullopt;
+}
+
 OpenDevice::OpenDevice(const DeviceChoice& choice) : kernel_image_(read_image(choice)) {
   try {
     gpu::DriverOptions options;

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -42,6 +43,9 @@ struct DeviceChoice {
 /// Reads "host", "cuda", "cuda:1", "hip:0", "cuda:all", "cuda_stand_in". For other texts it throws
 /// a ConfigError that lists the known devices.
 [[nodiscard]] DeviceChoice device_choice_from(std::string_view text);
+
+/// "cuda" or "hip": the first of these back ends that has a device here.
+[[nodiscard]] std::optional<std::string> first_gpu();
 
 /// The library of a stand-in: the one that the environment names (KVFERRY_FAKE_CUDA,
 /// KVFERRY_FAKE_HIP), else ../tests/fakes/libfake_cuda.so relative to `program`, where the build

@@ -29,6 +29,7 @@ void add_link_command_options(CLI::App& app, LinkCommandOptions& options) {
   add_link_options(app, options.link);
   app.add_option("--numa-node", options.numa_nodes,
                  "nodes whose host memory is measured, with rows for each node: all, 0 or 0,1")
+      ->type_name("NODES")
       ->capture_default_str();
   app.add_flag("--device-rate", options.device_rate,
                "measure the device's own memory, in GB/s, in the quick form too");

@@ -34,6 +34,7 @@ KvServing serving_of(const ModelOptions& options) {
 void add_model_size_options(CLI::App& app, ModelOptions& options) {
   app.add_option("--model", options.model,
                  "model whose blocks are copied; list: show the known models")
+      ->type_name("NAME")
       ->each([](const std::string& name) {
         if (name == "list") throw CLI::CallForVersion(known_models_text(), 0);
       });

@@ -125,7 +125,8 @@ void refuse_contradictions(const PipelineSettings& settings, const CommonOptions
 void add_pipeline_options(CLI::App& app, PipelineOptions& options) {
   app.add_option("--fragments,--shape", options.fragments,
                  "shape of a block: 64x8KiB is 64 fragments of 8 KiB, 1x2MiB is one piece "
-                 "[64x8KiB]");
+                 "[64x8KiB]")
+      ->type_name("SHAPE");
   add_model_options(app, options.model);
   app.add_option("--blocks", options.num_blocks, "blocks of the plan of a step [512; quick: 32]")
       ->check(CLI::PositiveNumber);
@@ -138,21 +139,26 @@ void add_pipeline_options(CLI::App& app, PipelineOptions& options) {
   app.add_option("--slots", options.slots,
                  "placement of a plan's slots in the arena: contiguous, shuffled, runs:8")
       ->capture_default_str();
-  app.add_option("--ring", options.ring, "bytes of the staging ring [two plans]");
+  app.add_option("--ring", options.ring, "bytes of the staging ring [two plans]")
+      ->type_name("SIZE");
   app.add_option("--piece", options.pieces,
                  "bytes of one submission; auto,8MiB,32MiB makes rows for each; auto goes by "
                  "the link, as in the product [auto]")
+      ->type_name("SIZE")
       ->delimiter(',');
   app.add_option("--in-flight", options.in_flight,
-                 "most bytes submitted at a time per direction [32MiB, or two pieces]");
+                 "most bytes submitted at a time per direction [32MiB, or two pieces]")
+      ->type_name("SIZE");
   app.add_option("--load-staging", options.load_staging,
-                 "bytes of device memory for loads that are staged [32MiB, or two pieces]");
+                 "bytes of device memory for loads that are staged [32MiB, or two pieces]")
+      ->type_name("SIZE");
   app.add_option("--path", options.path,
                  "copy path of loads: per_run, batch, kernel, staged [as the device's table "
                  "says]");
   app.add_option("--store-bandwidth-limit", options.limit,
                  "limit of the rate of stores, for example 4GB/s [none; with --co-run: none "
-                 "and 4GB/s]");
+                 "and 4GB/s]")
+      ->type_name("RATE");
   app.add_option("--co-run", options.co_run,
                  "work that runs beside the transfers: none; gemm: bound by arithmetic "
                  "(multiply-adds in registers, no tensor cores); stream: bound by device "

@@ -7,20 +7,20 @@ namespace kvferry::bench {
 namespace {
 
 constexpr std::array<ColumnOf<ExpectRow>, 13> kColumns = {{
-    {{"direction", "direction", ""}, member<&ExpectRow::direction>},
-    {{"path", "path", ""}, member<&ExpectRow::path>},
-    {{"placement", "placement", ""}, member<&ExpectRow::placement>},
-    {{"fragment_bytes", "fragment", "bytes"}, member<&ExpectRow::fragment_bytes>},
-    {{"count", "count", ""}, member<&ExpectRow::count>},
-    {{"bytes", "transfer", "bytes"}, member<&ExpectRow::bytes>},
-    {{"piece_bytes", "piece", "bytes"}, member<&ExpectRow::piece_bytes>},
-    {{"limit_gb_per_s", "store limit", "GB/s"}, member<&ExpectRow::limit_gb_per_s>},
-    {{"co_run", "beside", ""}, member<&ExpectRow::co_run>},
-    {{"expected_gb_per_s", "expected", "GB/s"}, member<&ExpectRow::expected_gb_per_s>},
-    {{"percent_of_peak", "of peak", "%"}, member<&ExpectRow::percent_of_peak>},
-    {{"expected_slow_down_percent", "slow-down", "%"},
+    {{"direction", "direction", "", 1}, member<&ExpectRow::direction>},
+    {{"path", "path", "", 2}, member<&ExpectRow::path>},
+    {{"placement", "placement", "", 40}, member<&ExpectRow::placement>},
+    {{"fragment_bytes", "fragment", "bytes", 11}, member<&ExpectRow::fragment_bytes>},
+    {{"count", "count", "", 12}, member<&ExpectRow::count>},
+    {{"bytes", "transfer", "bytes", 15}, member<&ExpectRow::bytes>},
+    {{"piece_bytes", "piece", "bytes", 13}, member<&ExpectRow::piece_bytes>},
+    {{"limit_gb_per_s", "store limit", "GB/s", 8}, member<&ExpectRow::limit_gb_per_s>},
+    {{"co_run", "beside", "", 7}, member<&ExpectRow::co_run>},
+    {{"expected_gb_per_s", "expected", "GB/s", 2}, member<&ExpectRow::expected_gb_per_s>},
+    {{"percent_of_peak", "of peak", "%", 3}, member<&ExpectRow::percent_of_peak>},
+    {{"expected_slow_down_percent", "slow-down", "%", 7},
      member<&ExpectRow::expected_slow_down_percent>},
-    {{"bound_by", "bound by", ""}, member<&ExpectRow::bound_by>},
+    {{"bound_by", "bound by", "", 20}, member<&ExpectRow::bound_by>},
 }};
 
 }  // namespace

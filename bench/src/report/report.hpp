@@ -24,6 +24,14 @@ struct LinkPeaks {
   std::optional<double> device_gb_per_s = std::nullopt;
 };
 
+/// Figures of all pairs of two things, for people: the same as in the rows.
+struct Matrix {
+  std::string title;
+  std::vector<std::string> rows;
+  std::vector<std::string> columns;
+  std::vector<std::vector<Cell>> cells;  ///< For each row a cell for each column.
+};
+
 /// All results of one run of a subcommand.
 struct Report {
   std::string program;
@@ -47,6 +55,8 @@ struct Report {
   std::vector<Step> steps;
   /// Whether the report has all rows.
   bool complete = false;
+  /// Shown after the rows.
+  std::vector<Matrix> matrices;
   /// Remarks for the reader, in sentences.
   std::vector<std::string> notes;
   /// The first wrong byte or count; empty if everything was verified.

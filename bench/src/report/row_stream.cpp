@@ -3,6 +3,7 @@
 
 #include "kvferry/base/error.hpp"
 
+#include "report/terminal_width.hpp"
 #include "report/write_report.hpp"
 
 #include <fmt/format.h>
@@ -10,6 +11,7 @@
 #include <algorithm>
 #include <csignal>
 #include <fstream>
+#include <limits>
 #include <ostream>
 #include <set>
 
@@ -18,13 +20,14 @@ namespace {
 
 volatile std::sig_atomic_t stop_signal = 0;
 
-/// The part of a command line that says what is measured: all of it except where reports go.
+/// The part of a command line that says what is measured: all of it except where reports go, and
+/// how wide.
 std::vector<std::string> measured_arguments(const std::vector<std::string>& arguments) {
   static const std::set<std::string> kFiles = {"--json", "--csv", "--markdown"};
   std::vector<std::string> kept;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const std::string name = arguments[i].substr(0, arguments[i].find('='));
-    if (name == "--resume") continue;
+    if (name == "--resume" || name == "--wide") continue;
     if (kFiles.count(name) != 0) {
       if (name == arguments[i]) ++i;
       continue;
@@ -84,7 +87,10 @@ void RowStream::throw_if_stopped() {
 }
 
 RowStream::RowStream(Report& report, const CommonOptions& options, std::ostream& out)
-    : report_(report), options_(options), out_(out) {
+    : report_(report),
+      options_(options),
+      out_(out),
+      room_(options.wide ? std::numeric_limits<std::size_t>::max() : width_of(out)) {
   if (options.resume) resume();
 }
 
@@ -152,19 +158,50 @@ void RowStream::add(const std::string& name, Table table) {
   write_files();
 }
 
-void RowStream::show(std::size_t first_row) {
+void RowStream::measure_cells(std::size_t first_row) {
   const Table& all = report_.table;
+  widths_.resize(all.columns.size());
   for (std::size_t row = first_row; row < all.rows.size(); ++row) {
-    std::vector<std::size_t> columns;
     for (std::size_t i = 0; i < all.columns.size(); ++i) {
-      const bool shown =
-          std::find(shown_columns_.begin(), shown_columns_.end(), i) != shown_columns_.end();
-      if (shown || !std::holds_alternative<std::monostate>(all.rows[row][i])) columns.push_back(i);
+      const Cell& cell = all.rows[row][i];
+      if (std::holds_alternative<std::monostate>(cell)) continue;
+      widths_[i] = std::max(
+          {widths_[i], least_width_of(all.columns[i]), text_of(all.columns[i], cell).size()});
     }
-    const Table table = only(all, columns);
-    if (columns != shown_columns_) write_titles(table, out_);
-    shown_columns_ = columns;
-    write_row(table, row, out_);
+  }
+}
+
+std::vector<std::size_t> RowStream::fitting_columns() const {
+  std::vector<std::size_t> by_rank;
+  for (std::size_t i = 0; i < widths_.size(); ++i) {
+    if (widths_[i] != 0) by_rank.push_back(i);
+  }
+  const auto& columns = report_.table.columns;
+  std::stable_sort(by_rank.begin(), by_rank.end(),
+                   [&](auto a, auto b) { return columns[a].rank < columns[b].rank; });
+  std::vector<std::size_t> fitting;
+  std::size_t used = 0;
+  for (const std::size_t i : by_rank) {
+    const std::size_t width = widths_[i] + (fitting.empty() ? 0 : kColumnGap);
+    if (!fitting.empty() && used + width > room_) continue;
+    used += width;
+    fitting.push_back(i);
+  }
+  std::sort(fitting.begin(), fitting.end());
+  return fitting;
+}
+
+void RowStream::show(std::size_t first_row) {
+  measure_cells(first_row);
+  const std::vector<std::size_t> columns = fitting_columns();
+  std::vector<std::size_t> widths;
+  for (const std::size_t i : columns) widths.push_back(widths_[i]);
+  const Table table = only(report_.table, columns);
+  if (columns != shown_columns_ || widths != shown_widths_) write_titles(table, widths, out_);
+  shown_columns_ = columns;
+  shown_widths_ = widths;
+  for (std::size_t row = first_row; row < table.rows.size(); ++row) {
+    write_row(table, row, widths, out_);
   }
   out_.flush();
 }
@@ -178,6 +215,12 @@ void RowStream::write_files() const {
 
 void RowStream::finish() {
   if (shows_at_end_) show(0);
+  const auto num_seen = static_cast<std::size_t>(
+      std::count_if(widths_.begin(), widths_.end(), [](std::size_t width) { return width != 0; }));
+  if (num_seen > shown_columns_.size()) {
+    out_ << fmt::format("\n{} of {} columns; --wide shows all, and --csv writes them to a file\n",
+                        shown_columns_.size(), num_seen);
+  }
   out_ << '\n';
   write_heading(report_, out_);
   write_verdict(report_, out_);

@@ -81,7 +81,12 @@ class RowStream {
   static void throw_if_stopped();
   void begin();
   void add(const std::string& name, Table table);
+  /// Writes the rows from this one on, with new titles if they need other columns or wider ones.
   void show(std::size_t first_row);
+  /// Takes note of the values of these rows: which columns have any, and how wide they are.
+  void measure_cells(std::size_t first_row);
+  /// The columns that have room: by rank, in the order of the table.
+  [[nodiscard]] std::vector<std::size_t> fitting_columns() const;
   void write_files() const;
   void resume();
 
@@ -92,7 +97,13 @@ class RowStream {
   bool shows_at_end_ = false;
   std::map<std::string, nlohmann::json> taken_;
   std::map<std::string, std::size_t> names_;
+  /// The room for a row, in characters.
+  std::size_t room_;
+  /// For each column: the width of its widest cell; 0 if it has had no value.
+  std::vector<std::size_t> widths_;
+  /// The columns below the last titles, and their widths.
   std::vector<std::size_t> shown_columns_;
+  std::vector<std::size_t> shown_widths_;
 };
 
 }  // namespace kvferry::bench

@@ -14,11 +14,17 @@ namespace kvferry::bench {
 /// A cell: empty, a word, a count, a figure, or yes or no.
 using Cell = std::variant<std::monostate, std::string, std::uint64_t, double, bool>;
 
+/// How much a column matters where a table has no room for all of them: lower numbers come first.
+/// The columns that tell rows apart, and the figures that most readers want, have the lowest ones.
+inline constexpr int kUsualRank = 50;
+inline constexpr int kLastRank = 100;
+
 /// One column of every kind of output.
 struct Column {
   const char* key;    ///< In JSON and CSV, with the unit.
   const char* title;  ///< In tables.
   const char* unit;   ///< In tables, below the title; may be empty.
+  int rank = kUsualRank;
 };
 
 /// The results of a subcommand: every row has a cell for each column.

@@ -56,11 +56,16 @@ Json json_of(const std::optional<LinkPeaks>& peaks) {
       {"device_gb_per_s", peaks->device_gb_per_s ? Json(*peaks->device_gb_per_s) : Json(nullptr)}};
 }
 
-// No cell contains a quotation mark or a comma, so nothing needs to be escaped.
+// RFC 4180: a cell with a separator is quoted, and a quotation mark inside is doubled.
 std::string csv_of(const Cell& cell) {
   const Json json = json_of(cell);
   if (json.is_null()) return "";
-  return json.is_string() ? json.get<std::string>() : json.dump();
+  if (!json.is_string()) return json.dump();
+  const std::string text = json.get<std::string>();
+  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
+  std::string quoted = "\"";
+  for (const char c : text) quoted.append(c == '"' ? 2 : 1, c);
+  return quoted + '"';
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include "report/report.hpp"
 
 #include <iosfwd>
+#include <span>
 #include <string>
 
 namespace kvferry::bench {
@@ -14,10 +15,14 @@ inline constexpr int kReportSchema = 1;
 /// The parts of a table for a terminal: the text above it, and the text below it.
 void write_heading(const Report& report, std::ostream& out);
 void write_verdict(const Report& report, std::ostream& out);
-/// The titles of these columns, and a row's cells below them. Columns have fixed widths, so that
-/// rows can be written as they come.
-void write_titles(const Table& table, std::ostream& out);
-void write_row(const Table& table, std::size_t row, std::ostream& out);
+/// The spaces between two columns.
+inline constexpr std::size_t kColumnGap = 2;
+/// The width of a column for its title, and for figures as they usually are.
+[[nodiscard]] std::size_t least_width_of(const Column& column);
+/// The titles of these columns, and a row's cells below them; `widths` has one number for each.
+void write_titles(const Table& table, std::span<const std::size_t> widths, std::ostream& out);
+void write_row(const Table& table, std::size_t row, std::span<const std::size_t> widths,
+               std::ostream& out);
 /// The same as Markdown.
 void write_markdown(const Report& report, std::ostream& out);
 /// CSV: one line of keys, then one line for each row. Cells without a value are empty.

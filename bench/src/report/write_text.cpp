@@ -34,12 +34,43 @@ std::string verdict(const Report& report) {
   return report.mismatch.empty() ? report.verified : "DATA MISMATCH: " + report.mismatch;
 }
 
-// Wide enough for most figures and words. A longer cell shifts the rest of its row.
-constexpr std::size_t kWidth = 8;
+// Wide enough for most figures and words.
+constexpr std::size_t kUsualCellWidth = 7;
 
-std::size_t width_of(const Column& column) {
-  return std::max(
-      {kWidth, std::string_view(column.title).size(), std::string_view(column.unit).size()});
+/// One line: each word at the right side of its column.
+class Line {
+ public:
+  void add(std::string_view word, std::size_t width) {
+    text_ += fmt::format("{:{}}{:>{}}", "", text_.empty() ? 0 : kColumnGap, word, width);
+  }
+  /// Writes the line without spaces at its end.
+  void write(std::ostream& out) const {
+    out << text_.substr(0, text_.find_last_not_of(' ') + 1) << '\n';
+  }
+
+ private:
+  std::string text_;
+};
+
+void write_matrix(const Matrix& matrix, std::ostream& out) {
+  std::size_t first = 0;
+  for (const std::string& row : matrix.rows) first = std::max(first, row.size());
+  const auto width = [&](std::size_t column) {
+    return std::max(kUsualCellWidth, matrix.columns[column].size());
+  };
+  out << '\n' << matrix.title << '\n';
+  Line titles;
+  titles.add("", first);
+  for (std::size_t i = 0; i < matrix.columns.size(); ++i) titles.add(matrix.columns[i], width(i));
+  titles.write(out);
+  for (std::size_t row = 0; row < matrix.rows.size(); ++row) {
+    Line line;
+    line.add(matrix.rows[row], first);
+    for (std::size_t i = 0; i < matrix.columns.size(); ++i) {
+      line.add(text_of({}, matrix.cells[row][i]), width(i));
+    }
+    line.write(out);
+  }
 }
 
 }  // namespace
@@ -49,27 +80,33 @@ void write_heading(const Report& report, std::ostream& out) {
   for (const std::string& line : heading(report)) out << line << '\n';
 }
 
-void write_titles(const Table& table, std::ostream& out) {
-  out << '\n';
-  for (const Column& column : table.columns) {
-    out << fmt::format("{:>{}}  ", column.title, width_of(column));
-  }
-  out << '\n';
-  for (const Column& column : table.columns) {
-    out << fmt::format("{:>{}}  ", column.unit, width_of(column));
-  }
-  out << '\n';
+std::size_t least_width_of(const Column& column) {
+  return std::max({kUsualCellWidth, std::string_view(column.title).size(),
+                   std::string_view(column.unit).size()});
 }
 
-void write_row(const Table& table, std::size_t row, std::ostream& out) {
-  for (std::size_t i = 0; i < table.columns.size(); ++i) {
-    const Column& column = table.columns[i];
-    out << fmt::format("{:>{}}  ", text_of(column, table.rows[row][i]), width_of(column));
-  }
+void write_titles(const Table& table, std::span<const std::size_t> widths, std::ostream& out) {
   out << '\n';
+  for (const char* Column::*const part : {&Column::title, &Column::unit}) {
+    Line line;
+    for (std::size_t i = 0; i < table.columns.size(); ++i) {
+      line.add(table.columns[i].*part, widths[i]);
+    }
+    line.write(out);
+  }
+}
+
+void write_row(const Table& table, std::size_t row, std::span<const std::size_t> widths,
+               std::ostream& out) {
+  Line line;
+  for (std::size_t i = 0; i < table.columns.size(); ++i) {
+    line.add(text_of(table.columns[i], table.rows[row][i]), widths[i]);
+  }
+  line.write(out);
 }
 
 void write_verdict(const Report& report, std::ostream& out) {
+  for (const Matrix& matrix : report.matrices) write_matrix(matrix, out);
   out << '\n';
   for (const std::string& note : report.notes) out << note << '\n';
   out << verdict(report) << '\n';
@@ -95,6 +132,11 @@ void write_markdown(const Report& report, std::ostream& out) {
       out << ' ' << text_of(used.columns[i], row[i]) << " |";
     }
     out << '\n';
+  }
+  for (const Matrix& matrix : report.matrices) {
+    out << "\n```text";
+    write_matrix(matrix, out);
+    out << "```\n";
   }
   out << '\n';
   for (const std::string& note : report.notes) out << note << "\n\n";

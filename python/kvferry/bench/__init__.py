@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reports of kvferry-bench and kvferry-lab, and pictures of them."""
+"""kvferry-bench; its reports and those of kvferry-lab, and pictures of them."""

@@ -6,7 +6,17 @@ from collections.abc import Callable, Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from kvferry.bench.drawing import add_legend, bars, byte_axis, distinct, lines, panels_of, series_names
+from kvferry.bench.drawing import (
+    Span,
+    add_legend,
+    bars,
+    byte_axis,
+    distinct,
+    lines,
+    panels_of,
+    series_names,
+    span_of_rate,
+)
 from kvferry.bench.report import BenchReport, Row
 from kvferry.errors import ConfigError
 
@@ -29,8 +39,8 @@ def figure_of(report: BenchReport) -> Figure:
 
 def link(report: BenchReport) -> Figure:
     """Draw peak rates: bars by direction, a colour for each kind of memory and path."""
-    figure, (axes,) = panels_of(1)
-    bars(axes, report.rows, "direction", TRANSFER, "gb_per_s")
+    figure, (axes,) = panels_of(1, len(report.rows))
+    bars(axes, report.rows, "direction", TRANSFER, "gb_per_s", span_of_rate)
     axes.set_ylabel("GB/s")
     return figure
 
@@ -38,7 +48,7 @@ def link(report: BenchReport) -> Figure:
 def copy(report: BenchReport) -> Figure:
     """Draw rates over fragment size: a panel for each direction, a line for each path, count and placement."""
     directions = distinct(report.rows, "direction")
-    figure, panels = panels_of(len(directions))
+    figure, panels = panels_of(len(directions), same_scale=True)
     for axes, direction in zip(panels, directions, strict=True):
         rows = [row for row in report.rows if row["direction"] == direction]
         names = ("path", "threads", "fragments", "placement")
@@ -69,7 +79,7 @@ def pipeline(report: BenchReport) -> Figure:
     """Draw rates by direction; if other work ran at the same time, also how much it slowed down."""
     alone = [row for row in report.rows if row["slow_down_percent"] is None]
     beside = [row for row in report.rows if row["slow_down_percent"] is not None]
-    figure, panels = panels_of(bool(alone) + bool(beside))
+    figure, panels = panels_of(bool(alone) + bool(beside), max(len(alone), len(beside)))
     if alone:
         bars(panels[0], alone, "direction", LIMITED, "gb_per_s")
         panels[0].set_ylabel("GB/s")
@@ -80,10 +90,13 @@ def pipeline(report: BenchReport) -> Figure:
 
 
 def meta(report: BenchReport) -> Figure:
-    """Draw the cost per block by operation; a line marks the cost of a bare table, a triangle the goal."""
-    figure, (axes,) = panels_of(1)
+    """Draw the cost per block by operation; a line marks the cost of a bare table, a triangle the goal.
+
+    The thin lines go from the median to the 99th percentile.
+    """
+    figure, (axes,) = panels_of(1, len(report.rows))
     keys = ("temperature", "resident", "batch", "policy")
-    places = bars(axes, report.rows, "operation", keys, "ns_per_block_p50")
+    places = bars(axes, report.rows, "operation", keys, "ns_per_block_p50", _from_median_to_p99("ns_per_block"))
     for value, mark, label in (("bare_ns_per_block", "_", "bare table"), ("goal_ns_per_block", "v", "goal")):
         known = [(place, report.rows[i][value]) for i, place in places.items() if report.rows[i][value] is not None]
         if known:
@@ -91,6 +104,29 @@ def meta(report: BenchReport) -> Figure:
     axes.set_ylabel("ns per block")
     add_legend(axes)
     return figure
+
+
+def share(report: BenchReport) -> Figure:
+    """Draw what engines that share a tier do together, and how long their steps take."""
+    figure, panels = panels_of(2, len(report.rows))
+    for axes, value, span, label in (
+        (panels[0], "steps_per_ms", None, "steps per ms, all engines together"),
+        (panels[1], "ms_p50", _from_median_to_p99("ms"), "ms per step: median, and p99"),
+    ):
+        bars(axes, report.rows, "what", ("block_bytes",), value, span)
+        axes.tick_params("x", rotation=90)
+        axes.set_ylabel(label)
+    return figure
+
+
+def _from_median_to_p99(key: str) -> Span:
+    """Return the function that finds these two figures of a row."""
+
+    def span(row: Row) -> tuple[float, float] | None:
+        median, p99 = row[f"{key}_p50"], row[f"{key}_p99"]
+        return None if median is None or p99 is None else (median, p99)
+
+    return span
 
 
 def pin(report: BenchReport) -> Figure:
@@ -143,6 +179,7 @@ FIGURES: dict[str, Callable[[BenchReport], Figure]] = {
     "copy": copy,
     "pipeline": pipeline,
     "meta": meta,
+    "share": share,
     "pin": pin,
     "trace": trace,
 }

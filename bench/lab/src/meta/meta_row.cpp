@@ -13,13 +13,13 @@ constexpr std::array<ColumnOf<MetaRow>, 13> kColumns = {{
     {{"resident", "resident", "blocks"}, member<&MetaRow::resident>},
     {{"batch", "batch", "blocks"}, member<&MetaRow::batch>},
     {{"policy", "policy", ""}, member<&MetaRow::policy>},
-    {{"rounds", "rounds", ""}, member<&MetaRow::rounds>},
+    {{"rounds", "rounds", "", kLastRank}, member<&MetaRow::rounds>},
     {{"ns_per_block_p50", "p50", "ns/block"}, member<&MetaRow::ns_p50>},
     {{"ns_per_block_p99", "p99", "ns/block"}, member<&MetaRow::ns_p99>},
     {{"bare_ns_per_block", "bare table", "ns/block"}, member<&MetaRow::bare_ns>},
     {{"ratio", "over bare", ""}, member<&MetaRow::ratio>},
     {{"goal_ns_per_block", "goal", "ns/block"}, member<&MetaRow::goal_ns>},
-    {{"verified", "verified", ""}, member<&MetaRow::verified>},
+    {{"verified", "verified", "", kLastRank}, member<&MetaRow::verified>},
 }};
 
 }  // namespace

@@ -12,7 +12,7 @@ constexpr std::array<ColumnOf<PinRow>, 15> kColumns = {{
     {{"threads", "threads", ""}, member<&PinRow::threads>},
     {{"piece_bytes", "piece", "bytes"}, member<&PinRow::piece_bytes>},
     {{"bytes", "size", "bytes"}, member<&PinRow::bytes>},
-    {{"rounds", "rounds", ""}, member<&PinRow::rounds>},
+    {{"rounds", "rounds", "", kLastRank}, member<&PinRow::rounds>},
     {{"populate_s", "populate", "s"}, member<&PinRow::populate_s>},
     {{"register_s", "register", "s"}, member<&PinRow::register_s>},
     {{"ready_s", "ready", "s"}, member<&PinRow::ready_s>},
@@ -21,7 +21,7 @@ constexpr std::array<ColumnOf<PinRow>, 15> kColumns = {{
     {{"populate_gb_per_s", "populate", "GB/s"}, member<&PinRow::populate_gb_per_s>},
     {{"percent_of_bare_populate", "of bare populate", "%"}, member<&PinRow::percent_of_bare>},
     {{"huge_percent", "huge pages", "%"}, member<&PinRow::huge_percent>},
-    {{"verified", "verified", ""}, member<&PinRow::verified>},
+    {{"verified", "verified", "", kLastRank}, member<&PinRow::verified>},
 }};
 
 }  // namespace

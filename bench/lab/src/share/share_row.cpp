@@ -9,14 +9,14 @@ namespace {
 constexpr std::array<ColumnOf<ShareRow>, 10> kColumns = {{
     {{"what", "what", ""}, member<&ShareRow::what>},
     {{"block_bytes", "blocks", "bytes"}, member<&ShareRow::block_bytes>},
-    {{"rounds", "rounds", ""}, member<&ShareRow::rounds>},
+    {{"rounds", "rounds", "", kLastRank}, member<&ShareRow::rounds>},
     {{"steps_per_ms", "together", "steps/ms"}, member<&ShareRow::steps_per_ms>},
     {{"over_one", "over one", ""}, member<&ShareRow::over_one>},
     {{"hit_percent", "hits", "%"}, member<&ShareRow::hit_percent>},
     {{"ms_p50", "p50", "ms"}, member<&ShareRow::ms_p50>},
     {{"ms_p99", "p99", "ms"}, member<&ShareRow::ms_p99>},
     {{"goal", "goal", ""}, member<&ShareRow::goal>},
-    {{"verified", "verified", ""}, member<&ShareRow::verified>},
+    {{"verified", "verified", "", kLastRank}, member<&ShareRow::verified>},
 }};
 
 }  // namespace

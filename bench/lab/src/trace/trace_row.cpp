@@ -24,7 +24,7 @@ constexpr std::array<ColumnOf<TraceRow>, 18> kColumns = {{
     {{"store_s", "stores", "s"}, member<&TraceRow::store_s>},
     {{"replay_s", "replay", "s"}, member<&TraceRow::replay_s>},
     {{"million_accesses_per_s", "accesses", "M/s"}, member<&TraceRow::million_accesses_per_s>},
-    {{"verified", "verified", ""}, member<&TraceRow::verified>},
+    {{"verified", "verified", "", kLastRank}, member<&TraceRow::verified>},
 }};
 
 }  // namespace
