@@ -13,6 +13,7 @@
 #               beside this file)
 #   LOOKUP_PORT a number for the socket by which vLLM's scheduler asks its worker what the store has; two engines of one
 #               machine need two (default 0)
+#   MC_RPC_TIMEOUT_MS   how long Mooncake waits for a master that does not answer (default 2000; Mooncake's is 30000)
 #   VLLM_HOST_IP   the address by which other nodes reach this one
 set -euo pipefail
 
@@ -22,6 +23,7 @@ model=$(python "$repository/examples/tiny_model.py" "${MODEL_DIR:-$repository/.c
 
 export VLLM_CPU_KVCACHE_SPACE=1 HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 OMP_WAIT_POLICY=passive
 export MOONCAKE_CONFIG_PATH=${MOONCAKE_CONFIG_PATH:-$repository/examples/distributed_store/mooncake.json}
+export MC_RPC_TIMEOUT_MS=${MC_RPC_TIMEOUT_MS:-2000} MC_RPC_CONNECT_TIMEOUT_MS=${MC_RPC_CONNECT_TIMEOUT_MS:-1000}
 
 tier=${TIER:-'{"cpu_bytes_to_use": "256MiB"}'}
 tier='{"kv_connector": "KvFerryConnector", "kv_role": "kv_both", "kv_load_failure_policy": "recompute",
