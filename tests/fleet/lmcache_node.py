@@ -49,7 +49,7 @@ class LmcacheNode(ServerProcess):
         remote = {"type": "resp", "host": "127.0.0.1", "port": redis.port}
         command = [
             str(EXAMPLES / "lmcache_server.sh"), "--http-host", "127.0.0.1", "--http-port", str(http_port),
-            "--l2-adapter", json.dumps(remote),
+            "--l2-adapter", json.dumps(remote), "--supported-transfer-mode", "auto",
         ]  # fmt: skip
         variables = {
             "PATH": f"{VENV / 'bin'}{os.pathsep}{os.environ['PATH']}",
@@ -73,7 +73,11 @@ class LmcacheNode(ServerProcess):
         kv_config = {
             "kv_connector": "LMCacheMPConnector",
             "kv_role": "kv_both",
-            "kv_connector_extra_config": {"lmcache.mp.host": "tcp://127.0.0.1", "lmcache.mp.port": self._port},
+            "kv_connector_extra_config": {
+                "lmcache.mp.host": "tcp://127.0.0.1",
+                "lmcache.mp.port": self._port,
+                "lmcache.mp.mp_transfer_mode": "auto",
+            },
         }
         environment = {"KVFERRY_E2E_SITE_PACKAGES": site_packages(), "LMCACHE_TRACK_USAGE": "false"}
         return engines.run(list(operations), kv_config, environment=environment, num_gpu_blocks=200).results

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from e2e.crowds import make_long
 from e2e.engine_runs import BLOCK_TOKENS, EngineRunner
-from e2e.http_clients import Answer
+from e2e.http_clients import Answer, Patience
 from e2e.parallel_engines import count
 from e2e.served_checks import assert_metrics_of_idle_agree
 from e2e.server_process import Metrics
@@ -19,15 +19,20 @@ from e2e.storm_checks import compare_with_alone
 from nodes import Nodes, moved_bytes, nodes
 from processes import from_outside
 
-LONG_BLOCKS = 59
+# Less than half of an engine's pool, and more than a quarter: each prompt of KNOWN pushes the next one out.
+LONG_BLOCKS = 33
 LONG_TOKENS = LONG_BLOCKS * BLOCK_TOKENS
-KNOWN = [0, 1, 2]
+KNOWN = [0, 1, 2, 3]
 # A new prompt for each node while the master is dead, and two more when it is back.
-WHILE_DEAD = {"near": 3, "far": 4}
-BACK, LAST = 5, 6
+WHILE_DEAD = {"near": 4, "far": 5}
+BACK, LAST = 6, 7
+# One that takes more than half of the pool.
+BIG, BIG_BLOCKS = 8, 59
 TIER = {"cpu_bytes_to_use": "256MiB", "min_load_tokens": 0}
 # An operation of Mooncake whose master is dead ends after this long, and several wait for each other.
 FREE_S = 300.0
+# An engine computes a prompt in a second.
+STUCK_S = 30.0
 
 
 @dataclasses.dataclass
@@ -37,6 +42,8 @@ class Lives:
     answers: dict[str, list[Answer]] = dataclasses.field(default_factory=dict)
     seconds: dict[str, float] = dataclasses.field(default_factory=dict)
     metrics: dict[str, Metrics] = dataclasses.field(default_factory=dict)
+    # To the client of a prompt that takes more than half of the pool, and of which the store has lost a part.
+    stuck: Answer | None = None
 
     def rise(self, before: str, after: str, name: str) -> float:
         return count(self.metrics[after], name) - count(self.metrics[before], name)
@@ -44,7 +51,8 @@ class Lives:
 
 @pytest.fixture(scope="module")
 def requests() -> list[dict[str, Any]]:
-    return make_long(random.Random(67), 7, LONG_BLOCKS)
+    rng = random.Random(67)
+    return make_long(rng, BIG, LONG_BLOCKS) + make_long(rng, 1, BIG_BLOCKS)
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +88,11 @@ def live(both: Nodes, requests: list[dict[str, Any]]) -> Lives:
     both.engines.pop("near").kill()
     part("far: no other node", "far", [*KNOWN, BACK, LAST])
     print({title: f"{seconds:.1f} s" for title, seconds in lives.seconds.items()})
+    both.start("near")
+    part("near: big", "near", [BIG])
+    both.engines.pop("near").kill()
+    [lives.stuck] = both.ask("far", requests, [(BIG, Patience(seconds=STUCK_S))])
+    part("far: after the big one", "far", [LAST])
     return lives
 
 
@@ -112,5 +125,12 @@ def test_without_the_master_new_prompts_are_computed_and_stored_in_the_tier(live
 
 
 def test_every_block_is_free_at_last(lives: Lives) -> None:
-    for part in ("near: master back", "far: no other node"):
+    for part in ("near: master back", "far: no other node", "far: after the big one"):
         assert_metrics_of_idle_agree(lives.metrics[part])
+
+
+def test_vllm_never_runs_a_large_request_whose_load_failed(lives: Lives) -> None:
+    """docs/upstream/failed-load-keeps-room.md: if this fails, vLLM has mended it, and DEPLOYMENT.md has to change."""
+    assert lives.stuck is not None
+    assert lives.stuck.tokens == []
+    assert lives.stuck.error is None
