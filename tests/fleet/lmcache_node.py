@@ -65,7 +65,7 @@ class LmcacheNode(ServerProcess):
 
     def num_loads(self) -> dict[str, float]:
         """How often each of its L2s was read, by LMCache's names: kvferry is ``native_plugin``, Redis ``resp``."""
-        counts = self.metrics().get("lmcache_mp_l2_load_completed_total", {})
+        counts = self.metrics().get("lmcache_mp_l2_load_completed_requests_total", {})
         return {name: sum(n for labels, n in counts.items() if name in labels) for name in ("native_plugin", "resp")}
 
     def run(self, engines: EngineRunner, *operations: dict[str, Any]) -> list[dict[str, Any]]:
