@@ -72,9 +72,11 @@ test-dynamo: ready ## Run the tests under NVIDIA Dynamo, with vLLM 0.31
 	  VLLM_NO_USAGE_STATS=1 HF_HUB_OFFLINE=1 .venv/bin/pytest tests/dynamo tests/python/test_aborts.py
 
 .PHONY: test-fleet
-test-fleet: ready ## Run the tests of prefill and decode on separate engines, with NIXL
+test-fleet: ready ## Run the tests of several nodes: prefill and decode apart with NIXL, Mooncake's store, LMCache with Redis
 	@tools/setup_fleet.sh
-	@PATH="$(CURDIR)/.venv/bin:$$PATH" PYTHONPATH="$(CURDIR)/build/fleet/site" \
+	@tools/setup_lmcache.sh
+	@PATH="$(CURDIR)/build/fleet/bin:$(CURDIR)/build/fleet/site/bin:$(CURDIR)/.venv/bin:$$PATH" \
+	  PYTHONPATH="$(CURDIR)/build/fleet/site" LD_LIBRARY_PATH="$(CURDIR)/build/fleet/lib" \
 	  VLLM_NO_USAGE_STATS=1 HF_HUB_OFFLINE=1 .venv/bin/pytest tests/fleet
 
 .PHONY: demo

@@ -60,16 +60,25 @@ SELECTED = re.compile(r"Selected worker .*\bworker_id=(\d+) .*\bhost_pinned_bloc
 
 
 class Frontend(ServerProcess):
-    """What clients talk to."""
+    """What clients talk to.
 
-    def __init__(self, folder: Path) -> None:
+    Parameters
+    ----------
+    folder
+        For its log, and for what Dynamo keeps in files.
+    router_mode
+        How it chooses a worker: ``"kv"`` (by what a worker has) or ``"random"``.
+    """
+
+    def __init__(self, folder: Path, router_mode: str = "kv") -> None:
         [port] = free_ports(1)
         command = [
             sys.executable, "-m", "dynamo.frontend", "--http-host", "127.0.0.1", "--http-port", str(port),
-            "--router-mode", "kv", "--kv-cache-block-size", str(BLOCK_TOKENS),
+            "--router-mode", router_mode, "--kv-cache-block-size", str(BLOCK_TOKENS),
             "--migration-limit", "3",  # what a worker leaves unfinished goes to another
         ]  # fmt: skip
-        super().__init__(f"http://127.0.0.1:{port}", folder / "frontend.log", command, common_variables(folder))
+        log = folder / f"frontend-{router_mode}.log"
+        super().__init__(f"http://127.0.0.1:{port}", log, command, common_variables(folder))
 
     def worker_ids(self) -> set[int]:
         """Those of the workers that it may give requests to."""
@@ -211,8 +220,15 @@ class Cluster:
         self._servers: list[ServerProcess] = []
         self._num_started = 0
         self.frontend = Frontend(folder)
-        self._servers.append(self.frontend)
+        self._frontends: list[ServerProcess] = [self.frontend]
         Cluster.latest = self
+
+    def start_frontend(self, router_mode: str) -> Frontend:
+        """Start one more for the same workers, and wait until it knows them."""
+        frontend = Frontend(self._folder, router_mode)
+        self._frontends.append(frontend)
+        frontend.await_that("it knows the workers", lambda: frontend.worker_ids() == set(self.workers), START_S)
+        return frontend
 
     def start_worker(self, tier: dict[str, Any] | None = None) -> Worker:
         """Start one, with a tier of its own if it is given, which `await_workers` waits for."""
@@ -236,12 +252,16 @@ class Cluster:
         return [worker.worker_id() for worker in started]
 
     def ask(
-        self, requests: list[dict[str, Any]], asked: list[tuple[int, Patience]], worker: int | None = None
+        self,
+        requests: list[dict[str, Any]],
+        asked: list[tuple[int, Patience]],
+        worker: int | None = None,
+        frontend: Frontend | None = None,
     ) -> list[Answer]:
-        """As `http_clients.ask`, of a worker that is named or that the router chooses."""
+        """As `http_clients.ask`, of a worker that is named or that the router chooses: the first frontend's or this."""
         headers = {} if worker is None else {"x-worker-instance-id": str(worker)}
         told = [{**request, "nvext": {"extra_fields": ["worker_id"]}} for request in requests]
-        return ask(self.frontend.url, told, asked, headers=headers)
+        return ask((frontend or self.frontend).url, told, asked, headers=headers)
 
     def kill_worker(self, worker: int) -> None:
         """End it as a crash would."""
@@ -260,10 +280,9 @@ class Cluster:
         return [worker.metrics() for worker in self.workers.values()]
 
     def stop(self) -> ClusterEnd:
-        """End the workers, and then the frontend."""
-        workers, frontends = self._servers[1:], self._servers[:1]
+        """End the workers, and then the frontends."""
         exit_statuses, is_anything_left = {}, False
-        for servers in (workers, frontends):
+        for servers in (self._servers, self._frontends):
             for server in servers:
                 server.terminate()
             for server in servers:
@@ -276,11 +295,11 @@ class Cluster:
 
     def logs(self) -> dict[str, str]:
         """What each process has printed."""
-        return {server.name: server.log() for server in self._servers}
+        return {server.name: server.log() for server in self._servers + self._frontends}
 
     def kill(self) -> None:
         """End all of it, whatever the test has come to."""
-        for server in self._servers:
+        for server in self._servers + self._frontends:
             server.kill()
 
 

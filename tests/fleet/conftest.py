@@ -14,7 +14,7 @@ sys.path += [str(HERE), str(HERE.parent)]
 
 from e2e.conftest import make_model, make_runner  # noqa: E402
 from e2e.engine_runs import EngineRunner  # noqa: E402
-from pair import Pair  # noqa: E402
+from processes import Processes  # noqa: E402
 
 NUM_LOG_LINES = 60
 
@@ -28,7 +28,7 @@ def runner() -> EngineRunner:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[pytest.TestReport]:
     report = yield
-    if report.failed and Pair.latest is not None:
-        for name, log in Pair.latest.logs().items():
+    if report.failed and Processes.latest is not None:
+        for name, log in Processes.latest.logs().items():
             report.sections.append((name, "\n".join(log.splitlines()[-NUM_LOG_LINES:])))
     return report

@@ -11,39 +11,32 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from e2e.crowds import STAYS
-from e2e.engine_runs import REPOSITORY, cores
+from e2e.engine_runs import cores
 from e2e.http_clients import TIMEOUT_S, Answer, Patience, ask
 from e2e.ports import free_ports
 from e2e.served_checks import settle
 from e2e.server_process import Metrics, ServerProcess
-from e2e.vllm_server import start_warm
+from processes import EXAMPLES, Engine, Processes
 
-EXAMPLE = REPOSITORY / "examples/prefill_decode"
-NUM_GPU_BLOCKS = 100  # as engine.sh has it
+PROXY = EXAMPLES / "prefill_decode/proxy.py"
 ROLES = ("prefill", "decode")
 
 
-class Engine(ServerProcess):
+class PairedEngine(Engine):
     """One of the two; it is starting when the constructor returns."""
 
     def __init__(self, log: Path, role: str, ports: tuple[int, int], variables: dict[str, str]) -> None:
         port, side_port = ports
-        command = [
-            str(EXAMPLE / "engine.sh"), role, "--host", "127.0.0.1", "--port", str(port), "--shutdown-timeout", "30",
-            "--disable-uvicorn-access-log",
-        ]  # fmt: skip
         told = {
-            "TMPDIR": str(log.parent),
-            "TORCHINDUCTOR_CACHE_DIR": str(REPOSITORY / ".cache" / "torchinductor"),
-            "VLLM_CPU_OMP_THREADS_BIND": str(cores(2)[ROLES.index(role)]),
             "VLLM_NIXL_SIDE_CHANNEL_HOST": "127.0.0.1",
             "VLLM_NIXL_SIDE_CHANNEL_PORT": str(side_port),
             "UCX_TLS": "tcp,self",
         }
-        super().__init__(f"http://127.0.0.1:{port}", log, command, told | variables, start_warm)
+        command = ["prefill_decode/engine.sh", role]
+        super().__init__(log, command, port, cores(2)[ROLES.index(role)], told | variables)
 
     def unbind(self) -> None:
         """Let its threads use every core of this process.
@@ -76,16 +69,6 @@ def num_spoken(metrics: Metrics) -> float:
     return metrics["vllm:generation_tokens_total"][""]
 
 
-def from_outside(metrics: Metrics) -> float:
-    """Tokens of prompts that came from the tier or from the other engine."""
-    return metrics["vllm:prompt_tokens_by_source_total"]["external_kv_transfer"]
-
-
-def computed(metrics: Metrics) -> float:
-    """Tokens of prompts that the engine computed."""
-    return metrics["vllm:prompt_tokens_by_source_total"]["local_compute"]
-
-
 def sent_bytes(metrics: Metrics) -> float:
     """Bytes that NIXL has brought to an engine."""
     return metrics["vllm:nixl_bytes_transferred_sum"][""]
@@ -96,7 +79,7 @@ def num_failed_transfers(metrics: Metrics) -> float:
     return metrics["vllm:nixl_num_failed_transfers_total"][""]
 
 
-class Pair:
+class Pair(Processes):
     """Both engines and the proxy, each at one URL in all of its lives.
 
     Parameters
@@ -111,36 +94,30 @@ class Pair:
         How long a prompt stays in the prefill engine that no decode engine has read.
     """
 
-    latest: ClassVar[Pair | None] = None
-
     def __init__(self, folder: Path, tier: dict[str, Any], first: str = "tier", lease_s: int = 120) -> None:
-        self._folder = folder
+        super().__init__(folder)
         self._variables = {"TIER": json.dumps(tier), "FIRST": first, "LEASE": str(lease_s)}
         self._ports = {role: (port, side) for role, (port, side) in zip(ROLES, _pairs(free_ports(4)), strict=True)}
-        self._engines: dict[str, Engine] = {}
-        self._num_started = 0
+        self._engines: dict[str, PairedEngine] = {}
         [port] = free_ports(1)
         urls = {role: f"http://127.0.0.1:{port}" for role, (port, _) in self._ports.items()}
-        command = [sys.executable, str(EXAMPLE / "proxy.py"), "--port", str(port)]
+        command = [sys.executable, str(PROXY), "--port", str(port)]
         command += [argument for role in ROLES for argument in (f"--{role}", urls[role])]
         self.proxy = ServerProcess(f"http://127.0.0.1:{port}", folder / "proxy.log", command, {})
-        self._all: list[ServerProcess] = [self.proxy]
-        Pair.latest = self
+        self._all.append(self.proxy)
 
     @property
-    def prefill(self) -> Engine:
+    def prefill(self) -> PairedEngine:
         return self._engines["prefill"]
 
     @property
-    def decode(self) -> Engine:
+    def decode(self) -> PairedEngine:
         return self._engines["decode"]
 
     def start(self, *roles: str) -> None:
         """Start these engines, the first time or again, and wait until they answer."""
         for role in roles:
-            log = self._folder / f"{role}{self._num_started}.log"
-            self._num_started += 1
-            self._engines[role] = Engine(log, role, self._ports[role], self._variables)
+            self._engines[role] = PairedEngine(self._next_log(role), role, self._ports[role], self._variables)
             self._all.append(self._engines[role])
         for role in roles:
             self._engines[role].await_answer()
@@ -181,15 +158,6 @@ class Pair:
     def metrics(self) -> tuple[Metrics, Metrics]:
         """Those of the prefill engine and of the decode engine."""
         return self.prefill.metrics(), self.decode.metrics()
-
-    def logs(self) -> dict[str, str]:
-        """What each process has printed."""
-        return {server.name: server.log() for server in self._all}
-
-    def end(self) -> None:
-        """End all of it, whatever the test has come to."""
-        for server in self._all:
-            server.kill()
 
 
 def _processes_of(session: int) -> Iterator[Path]:

@@ -17,7 +17,8 @@ from e2e.http_clients import Answer, ask
 from e2e.parallel_engines import count
 from e2e.server_process import Metrics
 from e2e.storm_checks import compare_with_alone
-from pair import Pair, from_outside, num_failed_transfers, pair
+from pair import Pair, num_failed_transfers, pair
+from processes import from_outside
 
 LONG_BLOCKS = 59
 LATE, OTHERS = 0, [1, 2]

@@ -15,7 +15,8 @@ from e2e.parallel_engines import count
 from e2e.served_checks import assert_metrics_of_idle_agree
 from e2e.server_process import Metrics, ServerEnd
 from e2e.storm_checks import compare_with_alone
-from pair import NUM_GPU_BLOCKS, Pair, computed, from_outside, num_failed_transfers, pair, sent_bytes
+from pair import Pair, num_failed_transfers, pair, sent_bytes
+from processes import NUM_GPU_BLOCKS, computed, from_outside
 
 # Prompts that each fill more than half of an engine's pool: two push a third out.
 LONG_BLOCKS = 59
