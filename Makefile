@@ -15,6 +15,8 @@ SHELL := /bin/bash
 export KVFERRY_STARTED := $(shell date +%s)
 # A wish of ours, not of the Python that runs make.
 unexport PYTHONPATH
+# Set-up leaves it to Python to compile the modules that are imported, once.
+unexport PYTHONDONTWRITEBYTECODE
 PY := .venv/bin/python
 
 .PHONY: help

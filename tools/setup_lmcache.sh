@@ -14,6 +14,8 @@ cache=lmcache==0.5.6
 home=build/lmcache
 python=$KVFERRY_ROOT/$home/venv/bin/python
 pip=("$python" -m pip --disable-pip-version-check)
+# As in setup_venv.sh.
+install=("${pip[@]}" install --no-compile)
 read -ra pip_args <<<"${KVFERRY_PIP_ARGS:-}"
 
 base_python=$(tools/find_python.sh)
@@ -29,10 +31,10 @@ fetch_tests() {
 if ! is_stamped "$home/stamp" "$made_by"; then
   rm -rf "$home"
   step lmcache-venv "make $home/venv" "$base_python" -m venv "$home/venv"
-  step lmcache-torch "install $torch for LMCache" "${pip[@]}" install "${pip_args[@]}" "$torch"
+  step lmcache-torch "install $torch for LMCache" "${install[@]}" "${pip_args[@]}" "$torch"
   step lmcache-requirements "install what $cache needs (1 to 3 min)" \
-    "${pip[@]}" install "${pip_args[@]}" -r tools/requirements-lmcache.txt
-  step lmcache-install "install $cache" "${pip[@]}" install --no-deps "${pip_args[@]}" "$cache"
+    "${install[@]}" "${pip_args[@]}" -r tools/requirements-lmcache.txt
+  step lmcache-install "install $cache" "${install[@]}" --no-deps "${pip_args[@]}" "$cache"
   step lmcache-sdist "fetch its tests" fetch_tests
   stamp "$home/stamp" "$made_by"
 fi

@@ -31,9 +31,12 @@ step "$name-download" "download $engine ($size)" \
   "${pip_args[@]}" -d "$home" "$engine"
 step "$name-unpack" "lay $engine out in $home" "$python" tools/vllm_site.py "$home"/*.whl "$home/site"
 rm -f "$home"/*.whl
-step "$name-check" "import its scheduler" env PYTHONPATH="$home/site" VLLM_NO_USAGE_STATS=1 RELEASE="$release" "$python" -c '
+step "$name-check" "import its scheduler" env -u PYTHONDONTWRITEBYTECODE PYTHONPATH="$home/site" VLLM_NO_USAGE_STATS=1 \
+  RELEASE="$release" "$python" -c '
 import os
 import vllm
+import vllm.v1.engine.core
+import vllm.v1.worker.gpu_worker
 from vllm.v1.core.sched.scheduler import Scheduler
 assert vllm.__version__.startswith(os.environ["RELEASE"]), vllm.__version__
 print(vllm.__file__, Scheduler)'

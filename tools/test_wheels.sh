@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Tries the wheels of dist/wheels, each in a bare root below build/roots that has Debian and a Python, and nothing else:
-# no compiler, no oneTBB, no hwloc; libstdc++ is there, which every manylinux wheel may ask of the system. Needs root for chroot. The packages that the wheels depend on are downloaded outside,
-# so the roots need no network. mmdebstrap makes the roots, once for each release.
+# no compiler, no oneTBB, no hwloc. libstdc++ is there, which every manylinux wheel may ask of the system. Needs root for
+# chroot. The packages that the wheels depend on are downloaded outside, so the roots need no network. mmdebstrap makes
+# the roots, once for each release.
 set -euo pipefail
 . "$(dirname "$0")/step.sh"
 cd "$KVFERRY_ROOT"
