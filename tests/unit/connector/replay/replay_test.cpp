@@ -45,6 +45,18 @@ class ReplayTest : public RandomLife {
     }
     return text;
   }
+  /// Goes on in a child, which a broken invariant stops: two blocks of one content that are not the
+  /// same to the engine, which never does that. Returns the status that waitpid() tells.
+  [[nodiscard]] int break_in_a_process() {
+    return in_a_process([&] {
+      const rlimit none{0, 0};
+      ::setrlimit(RLIMIT_CORE, &none);
+      arrive("a", {7, 7});
+      schedule("a", {50, 51}, 0, 8);
+      static_cast<void>(plan());
+      return 0;
+    });
+  }
   [[nodiscard]] static Event last_event(const Recording& of) {
     Event last;
     for (const Event& event : of) last = event;
@@ -192,15 +204,7 @@ TEST_F(ReplayTest, ATimeOutComesAgainWithItsText) {
 
 TEST_F(ReplayTest, ABrokenInvariantThatStoppedTheProcessComesAgain) {
   live(10);
-  // Two blocks of one content that are not the same to the engine: it never does that.
-  const int status = in_a_process([&] {
-    const rlimit none{0, 0};
-    ::setrlimit(RLIMIT_CORE, &none);
-    arrive("a", {7, 7});
-    schedule("a", {50, 51}, 0, 8);
-    static_cast<void>(plan());
-    return 0;
-  });
+  const int status = break_in_a_process();
   ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT) << status;
   const ReplayResult result = replay(recorded());
   EXPECT_FALSE(result.difference) << result.difference->recorded << result.difference->replayed;
@@ -241,14 +245,7 @@ TEST_F(ReplayTest, WhatCannotBeReplayedIsRefusedByALineThatSaysWhy) {
 
 TEST_F(ReplayTest, ABrokenInvariantThatIsNotRecordedIsADifference) {
   live(10);
-  const int status = in_a_process([&] {
-    const rlimit none{0, 0};
-    ::setrlimit(RLIMIT_CORE, &none);
-    arrive("a", {7, 7});
-    schedule("a", {50, 51}, 0, 8);
-    static_cast<void>(plan());
-    return 0;
-  });
+  const int status = break_in_a_process();
   ASSERT_TRUE(WIFSIGNALED(status)) << status;
   is_shared_ = true;  // The child went on in the ring, and this process did not.
   std::vector<std::uint64_t> words = words_of(recorded());
