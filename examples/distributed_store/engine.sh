@@ -6,9 +6,7 @@
 # Start Mooncake's master first (docs/DEPLOYMENT.md). Needs Mooncake in addition to kvferry: tools/setup_fleet.sh, then
 # PYTHONPATH=build/fleet/site LD_LIBRARY_PATH=build/fleet/lib.
 #   FIRST       the connector that the engine asks first: tier (default) or store (docs/DEPLOYMENT.md)
-#   TIER        keys of kvferry's kv_connector_extra_config (default {"cpu_bytes_to_use": "256MiB"})
-#   VLLM        the command to run (default vllm)
-#   MODEL_DIR   where the tiny model is, or will be written (default .cache/tiny-llama)
+#   TIER, VLLM, MODEL_DIR   as in beside_kvferry.sh, one folder up
 #   MOONCAKE_CONFIG_PATH   where the master is, and how much memory this node gives to the store (default mooncake.json,
 #               beside this file)
 #   LOOKUP_PORT a number for the socket by which vLLM's scheduler asks its worker what the store has; two engines of one
@@ -16,33 +14,11 @@
 #   MC_RPC_TIMEOUT_MS   how long Mooncake waits for a master that does not answer (default 2000; Mooncake's is 30000)
 #   VLLM_HOST_IP   the address by which other nodes reach this one
 set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/../beside_kvferry.sh"
 
-repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-if [[ -d $repository/.venv/bin ]]; then PATH=$repository/.venv/bin:$PATH; fi
-model=$(python "$repository/examples/tiny_model.py" "${MODEL_DIR:-$repository/.cache/tiny-llama}")
-
-export VLLM_CPU_KVCACHE_SPACE=1 HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 OMP_WAIT_POLICY=passive
 export MOONCAKE_CONFIG_PATH=${MOONCAKE_CONFIG_PATH:-$repository/examples/distributed_store/mooncake.json}
 export MC_RPC_TIMEOUT_MS=${MC_RPC_TIMEOUT_MS:-2000} MC_RPC_CONNECT_TIMEOUT_MS=${MC_RPC_CONNECT_TIMEOUT_MS:-1000}
 
-tier=${TIER:-'{"cpu_bytes_to_use": "256MiB"}'}
-tier='{"kv_connector": "KvFerryConnector", "kv_role": "kv_both", "kv_load_failure_policy": "recompute",
-  "kv_connector_extra_config": '$tier'}'
 # Without lookup_async the engine does nothing else while the master is asked.
-store='{"kv_connector": "MooncakeStoreConnector", "kv_role": "kv_both", "kv_load_failure_policy": "recompute",
-  "kv_connector_extra_config": {"lookup_async": true, "lookup_rpc_port": '${LOOKUP_PORT:-0}'}}'
-case ${FIRST:-tier} in
-  tier) connectors="$tier, $store" ;;
-  store) connectors="$store, $tier" ;;
-  *) echo "engine.sh: FIRST is tier or store, not ${FIRST}" >&2 && exit 2 ;;
-esac
-
-exec "${VLLM:-vllm}" serve "$model" --served-model-name tiny \
-  --dtype float32 --enforce-eager --max-model-len 2048 \
-  --block-size 32 --num-gpu-blocks-override 100 --enable-prefix-caching \
-  --kv-transfer-config '{
-    "kv_connector": "MultiConnector",
-    "kv_role": "kv_both",
-    "kv_load_failure_policy": "recompute",
-    "kv_connector_extra_config": {"connectors": ['"$connectors"']}}' \
-  "$@"
+serve store '{"kv_connector": "MooncakeStoreConnector", "kv_role": "kv_both", "kv_load_failure_policy": "recompute",
+  "kv_connector_extra_config": {"lookup_async": true, "lookup_rpc_port": '${LOOKUP_PORT:-0}'}}' "$@"
