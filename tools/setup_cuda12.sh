@@ -6,10 +6,10 @@
 # `setup_cuda12.sh --print` prints the path of nvcc.
 set -euo pipefail
 . "$(dirname "$0")/step.sh"
+. "$(dirname "$0")/debian13.sh"
 cd "$KVFERRY_ROOT"
 
 dir=$KVFERRY_ROOT/build/cuda12
-keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 compiler=nvidia-cuda-toolkit=12.4.131~12.4.1-2
 headers=(nvidia-cuda-nvcc-cu12==12.4.131 nvidia-cuda-runtime-cu12==12.4.127)
 read -ra pip_args <<<"${KVFERRY_PIP_ARGS:-}"
@@ -26,30 +26,10 @@ if [ "$nvcc" != "$dir/bin/nvcc" ]; then exit 0; fi
 wanted="$compiler ${headers[*]}"
 is_stamped "$dir/stamp" "$wanted" && is_cuda12 "$nvcc" && exit 0
 
-# The mirror in apt's configuration.
-mirror() {
-  apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Origin: Debian' 2>/dev/null | head -n 1
-}
-
 # apt with lists and a status of its own: the packages of Debian 13 stay out of the system's configuration.
 fetch() {
-  local url
-  url=$(mirror)
-  { [ -n "$url" ] && [ -f "$keyring" ] && [ "$(uname -m)" = x86_64 ]; } || return 1
   rm -rf "$dir"
-  mkdir -p "$dir"/apt/{lists,cache/archives}/partial
-  echo "deb [signed-by=$keyring] $url trixie non-free" >"$dir/apt/sources.list"
-  : >"$dir/apt/status"
-  cat >"$dir/apt/apt.conf" <<END
-Dir::State "$dir/apt";
-Dir::State::lists "$dir/apt/lists";
-Dir::State::status "$dir/apt/status";
-Dir::Cache "$dir/apt/cache";
-Dir::Etc::sourcelist "$dir/apt/sources.list";
-Dir::Etc::sourceparts "-";
-APT::Sandbox::User "root";
-Acquire::http::Timeout "30";
-END
+  configure_debian13 "$dir" non-free || return 1
   APT_CONFIG=$dir/apt/apt.conf apt-get update
   cd "$dir"
   APT_CONFIG=$dir/apt/apt.conf apt-get download "$compiler"

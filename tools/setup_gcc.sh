@@ -5,12 +5,12 @@
 # build/gcc14/toolchain.cmake is for CMake. If GCC 14 is not available, a line says so, and GCC 12 builds everything.
 set -euo pipefail
 . "$(dirname "$0")/step.sh"
+. "$(dirname "$0")/debian13.sh"
 cd "$KVFERRY_ROOT"
 
 packages=(g++-14 libtbb-dev libhwloc-dev libfmt-dev nlohmann-json3-dev libcli11-dev libgtest-dev)
 dir=$KVFERRY_ROOT/build/gcc14
 root=$dir/root
-keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 # The stamp includes the folder, because the compiler's scripts name it.
 wanted="trixie ${packages[*]} $dir"
 
@@ -18,32 +18,11 @@ wanted="trixie ${packages[*]} $dir"
 if [ "$(g++ -dumpversion | cut -d. -f1)" -ge 13 ]; then exit 0; fi
 is_stamped "$dir/stamp" "$wanted" && exit 0
 
-# The mirror in apt's configuration: the one with the packages of Debian 12.
-mirror() {
-  apt-get indextargets --format '$(CODENAME) $(REPO_URI)' 'Created-By: Packages' 2>/dev/null |
-    sed -n 's/^bookworm //p' | head -n 1
-}
-
 # Run apt with lists, archives and a status of its own, so that it sees no package as installed.
 apt_of_debian13() { APT_CONFIG=$dir/apt/apt.conf apt-get "$@"; }
 
 fetch() {
-  local url
-  url=$(mirror)
-  { [ -n "$url" ] && [ -f "$keyring" ] && [ "$(uname -m)" = x86_64 ]; } || return 1
-  mkdir -p "$dir"/apt/{lists,cache/archives}/partial
-  echo "deb [signed-by=$keyring] $url trixie main" >"$dir/apt/sources.list"
-  : >"$dir/apt/status"
-  cat >"$dir/apt/apt.conf" <<EOF
-Dir::State "$dir/apt";
-Dir::State::lists "$dir/apt/lists";
-Dir::State::status "$dir/apt/status";
-Dir::Cache "$dir/apt/cache";
-Dir::Etc::sourcelist "$dir/apt/sources.list";
-Dir::Etc::sourceparts "-";
-APT::Sandbox::User "root";
-Acquire::http::Timeout "30";
-EOF
+  configure_debian13 "$dir" main bookworm || return 1
   apt_of_debian13 update || return 1
   apt_of_debian13 install -y --download-only --no-install-recommends "${packages[@]}"
 }

@@ -6,6 +6,7 @@
 # the roots, once for each release.
 set -euo pipefail
 . "$(dirname "$0")/step.sh"
+. "$(dirname "$0")/debian13.sh"
 cd "$KVFERRY_ROOT"
 
 if [ "$(id -u)" -ne 0 ]; then
@@ -17,14 +18,10 @@ roots=$KVFERRY_ROOT/build/roots
 # What the standard library of a Python links that was not built by Debian.
 libraries=libstdc++6,libbz2-1.0,libffi8,liblzma5,libreadline8,libsqlite3-0,libssl3,zlib1g
 
-mirror() {
-  apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Origin: Debian' 2>/dev/null | head -n 1
-}
-
 make_root() { # make_root NAME SUITE PACKAGES
   rm -rf "${roots:?}/$1" "$roots/$1.partial"
   mkdir -p "$roots"
-  mmdebstrap --mode=root --variant=essential --include="$3" "$2" "$roots/$1.partial" "$(mirror)"
+  mmdebstrap --mode=root --variant=essential --include="$3" "$2" "$roots/$1.partial" "$(debian_mirror)"
   mv "$roots/$1.partial" "$roots/$1"
 }
 
