@@ -45,7 +45,7 @@ class Command:
     def argument(self, *arguments: str) -> dict[str, Any]:
         """The JSON that it prints and nothing else."""
         ended = self(*arguments)
-        assert (ended.code, ended.err) == (0, ""), ended.err
+        assert ended.code == 0, ended.err
         [line] = ended.out.splitlines()
         return json.loads(line)
 
@@ -138,6 +138,12 @@ def test_model_is_asked_as_the_doctor_asks_it(command: Command, tmp_path: Path) 
     assert "less than one request of max_model_len 2048 tokens" in ended.err
     ended = command("--size", "64MiB", "--model", model, "--data-parallel-size", "3")
     assert "3 engines with a tier each take 192.00 MiB on this node" in ended.err
+    file = str((tmp_path / "config.json").rename(tmp_path / "some-model.json"))
+    ended = command("--size", "64MiB", "--model", file)
+    assert ended.code == 0, ended.err
+    ended = command("--size", "64MiB", "--model", file, "--serve")
+    assert (ended.code, ended.out) == (2, "")
+    assert f"--serve is set with the file {file}, which `vllm serve` does not take" in ended.err
     ended = command("--size", "64MiB", "--model", str(tmp_path / "nothing"))
     assert (ended.code, ended.out) == (2, "")
     assert "a directory with config.json" in ended.err

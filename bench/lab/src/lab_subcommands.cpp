@@ -14,6 +14,7 @@ Program lab_program() {
   program.subcommands.push_back(make_share());
   program.subcommands.push_back(make_pin());
   program.subcommands.push_back(make_trace());
+  program.subcommands.push_back(make_fleet());
   return program;
 }
 

@@ -4,7 +4,11 @@
 import dataclasses
 import json
 import os
+import shutil
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -27,7 +31,7 @@ REFUSED = 1
 Model = Annotated[
     str | None,
     typer.Option(
-        help="A model as for `vllm serve`: would it be accepted, and how large are its blocks? Options of `vllm "
+        help="A model as for `vllm serve`, or its configuration file (JSON): would it be accepted, and how large are its blocks? Options of `vllm "
         "serve` may follow, such as --tensor-parallel-size 2. Needs vLLM; loads no weights and uses no GPU."
     ),
 ]
@@ -109,7 +113,7 @@ def examine_model(model: str | None, options: list[str], config: str | None) -> 
     Parameters
     ----------
     model
-        As ``vllm serve`` takes it.
+        As ``vllm serve`` takes it, or a model's configuration file.
     options
         Options of ``vllm serve`` for this model.
     config
@@ -137,4 +141,23 @@ def examine_model(model: str | None, options: list[str], config: str | None) -> 
         )
     from kvferry.vllm.model_report import report_on
 
-    return report_on(model, options, given)
+    with _directory_of(model) as directory:
+        try:
+            report = report_on(directory, options, given)
+        except ConfigError as error:
+            raise ConfigError(str(error).replace(directory, model)) from error
+    return dataclasses.replace(report, model=model)
+
+
+@contextmanager
+def _directory_of(model: str) -> Iterator[str]:
+    """Provide the model as vLLM takes it: a configuration file in a directory of its own."""
+    if not Path(model).is_file():
+        yield model
+        return
+    if Path(model).name == "config.json":
+        yield str(Path(model).parent)
+        return
+    with tempfile.TemporaryDirectory(prefix="kvferry-") as directory:
+        shutil.copyfile(model, Path(directory) / "config.json")
+        yield directory

@@ -4,13 +4,9 @@
 import dataclasses
 import json
 import mmap
-import shutil
-import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -82,13 +78,8 @@ def size(
             "it, or run this where it is installed"
         )
     options = context.args if tp is None else ["--tensor-parallel-size", str(tp), *context.args]
-    with _directory_of(model) as directory:
-        try:
-            found = examine_model(directory, options, json.dumps({"cpu_bytes_to_use": tier_bytes}))
-        except ConfigError as error:
-            raise ConfigError(str(error).replace(directory, model)) from error
-    assert found is not None
-    report = dataclasses.replace(found, model=model)
+    report = examine_model(model, options, json.dumps({"cpu_bytes_to_use": tier_bytes}))
+    assert report is not None
     if report.costs is None:
         print(f"REFUSED {report.refusal}")
         raise typer.Exit(REFUSED)
@@ -153,17 +144,3 @@ def populate_rate(num_bytes: int = _PROBE_BYTES) -> float:
             for page in range(0, num_bytes, mmap.PAGESIZE):
                 memory[page] = 1
         return num_bytes / (time.perf_counter() - began)
-
-
-@contextmanager
-def _directory_of(model: str) -> Iterator[str]:
-    """Provide the model as vLLM takes it: a configuration file in a directory of its own."""
-    if not Path(model).is_file():
-        yield model
-        return
-    if Path(model).name == "config.json":
-        yield str(Path(model).parent)
-        return
-    with tempfile.TemporaryDirectory(prefix="kvferry-size-") as directory:
-        shutil.copyfile(model, Path(directory) / "config.json")
-        yield directory

@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kvferry/base/mixed_bits.hpp"
-#include "kvferry/cpu_tier/slots/tier.hpp"
 #include "kvferry/cpu_tier/slots/tier_promises.hpp"
 
 #include "measure/stopwatch.hpp"
 #include "trace/replay.hpp"
+#include "trace/used_tier.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
-#include <cstring>
 #include <map>
 #include <optional>
 #include <utility>
@@ -18,54 +15,30 @@ namespace kvferry::bench::trace {
 namespace {
 
 using cpu_tier::BlockKey;
-using cpu_tier::OfferAnswer;
 using cpu_tier::Tier;
 using cpu_tier::TierPromises;
-
-constexpr SlabClassId kOnly{0};
-
-BlockKey key_of(std::uint32_t block) {
-  // The bits are as uniform as those of a content hash.
-  std::uint64_t words[2];
-  for (std::uint64_t i = 0; i < 2; ++i) {
-    words[i] = mixed_bits((2 * std::uint64_t{block} + i + 1) * 0x9e3779b97f4a7c15ULL);
-  }
-  std::array<std::byte, sizeof words> hash;
-  std::memcpy(hash.data(), words, sizeof words);
-  return BlockKey::make(hash, GroupId(0));
-}
 
 class TierReplay {
  public:
   TierReplay(const Trace& trace, std::uint32_t capacity, const cpu_tier::TierOptions& options,
              HintStyle hints)
-      : trace_(trace), tier_(capacity, std::array{1U}, options), hints_(trace, hints) {
-    tier_.grow_to(capacity);
-  }
+      : trace_(trace), used_(capacity, options), hints_(trace, hints) {}
 
   void await(std::size_t index) {
     take_keys(index);
-    tier_.await(kOnly, request_);
+    tier_.await(UsedTier::kOnly, request_);
   }
 
   void request(std::size_t index) {
     take_keys(index);
-    cpu_tier::PrefixHit hit = tier_.lookup_prefix(kOnly, request_);
+    const cpu_tier::PrefixHit hit = used_.lookup(request_);
     result_.num_loads += hit.size();
     result_.num_loaded_tokens += trace_.prefix_tokens(index, hit.size());
-    if (hit.size() > 0) tier_.release(std::move(tier_.lease(hit, hit.size())).value());
-    answers_.resize(request_.size());
-    tier_.offer(kOnly, request_, answers_);
-    wanted_.clear();
-    std::optional<BlockKey> predecessor;
-    for (std::size_t i = 0; i < request_.size(); ++i) {
-      ++(answers_[i] == OfferAnswer::kHeld ? result_.num_hits : result_.num_misses);
-      if (answers_[i] != OfferAnswer::kStore) continue;
-      if (wanted_.empty() && i > 0) predecessor = request_[i - 1];
-      wanted_.push_back(request_[i]);
-    }
+    used_.load(hit, hit.size());
+    const std::uint64_t num_hits = used_.store(request_);
+    result_.num_hits += num_hits;
+    result_.num_misses += request_.size() - num_hits;
     result_.num_accesses += request_.size();
-    if (!wanted_.empty()) store(predecessor);
   }
 
   /// Gives the tier the hint from the client of the request that has just ended.
@@ -76,7 +49,7 @@ class TierReplay {
     // A conversation that goes on gets its new promise before the old one ends, so that the blocks
     // that it keeps are promised all the time.
     if (hint == Hint::kRetain) {
-      TierPromises(tier_).promise(kOnly, request_);
+      TierPromises(tier_).promise(UsedTier::kOnly, request_);
       ends_.emplace(index + hints_.time_to_live(), index);
     }
     for (const std::uint32_t block : blocks) {
@@ -87,7 +60,7 @@ class TierReplay {
     if (hint == Hint::kRetain) promised_[blocks.back()] = index;
     if (hint == Hint::kDemote) {
       take_keys(index);
-      TierPromises(tier_).leave_early(kOnly, request_);
+      TierPromises(tier_).leave_early(UsedTier::kOnly, request_);
     }
     while (!ends_.empty() && ends_.begin()->first <= index) {
       const std::size_t over = ends_.begin()->second;
@@ -117,23 +90,14 @@ class TierReplay {
 
   void end_promise(std::size_t index) {
     take_keys(index);
-    TierPromises(tier_).end(kOnly, request_);
+    TierPromises(tier_).end(UsedTier::kOnly, request_);
     promised_.erase(trace_.request(index).back());
   }
 
-  void store(const std::optional<BlockKey>& predecessor) {
-    auto reserved = tier_.reserve(kOnly, wanted_);
-    if (!reserved.ok()) {  // The request is larger than the tier.
-      reserved = tier_.reserve(kOnly, std::span(wanted_).first(reserved.otherwise().num_available));
-    }
-    if (reserved.ok()) tier_.commit(std::move(reserved).value().hand_over(), predecessor);
-  }
-
   const Trace& trace_;
-  Tier tier_;
+  UsedTier used_;
+  Tier& tier_ = used_.tier();
   std::vector<BlockKey> request_;
-  std::vector<BlockKey> wanted_;
-  std::vector<OfferAnswer> answers_;
   ReplayResult result_;
   ClientHints hints_;
   std::map<std::uint32_t, std::size_t> promised_;  ///< Promised requests by their last blocks.

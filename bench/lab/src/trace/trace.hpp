@@ -36,6 +36,8 @@ class Trace {
   }
   /// Tokens of a request's first `num_blocks` blocks: the last block of a prompt may be partial.
   [[nodiscard]] std::uint64_t prefix_tokens(std::size_t index, std::uint64_t num_blocks) const;
+  /// Tokens of a request's prompt.
+  [[nodiscard]] std::uint64_t prompt_tokens(std::size_t index) const { return num_tokens_[index]; }
   /// Number of blocks of all requests together.
   [[nodiscard]] std::uint64_t num_accesses() const { return num_accesses_; }
   [[nodiscard]] std::size_t num_requests() const { return num_tokens_.size(); }

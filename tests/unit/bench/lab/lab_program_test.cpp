@@ -16,7 +16,7 @@ using Words = std::vector<std::string>;
 TEST(LabProgram, HelpAndReportsNameTheProgram) {
   const ProgramRun help = run_program({"--help"});
   EXPECT_EQ(help.exit_code, 0);
-  for (const std::string subcommand : {"meta", "share", "pin", "trace"}) {
+  for (const std::string subcommand : {"meta", "share", "pin", "trace", "fleet"}) {
     EXPECT_TRUE(says(help.out, subcommand)) << help.out;
   }
   const ProgramRun copy = run_program({"copy", "--quick"});
@@ -37,7 +37,8 @@ TEST(LabProgram, EverySubcommandIsGoneOnWithWithoutMeasuringAgain) {
   const std::vector<Words> commands = {
       {"meta", "--quick", "--op", "lookup", "--resident", "64", "--batch", "8", "--sweep", "0"},
       {"pin", "--quick", "--size", "4MiB", "--pages", "normal", "--threads", "1"},
-      {"trace", trace, "--capacity", "1,2"}};
+      {"trace", trace, "--capacity", "1,2"},
+      {"fleet", trace, "--capacity", "2", "--nodes", "2", "--routing", "kv_aware"}};
   for (const Words& command : commands) expect_gone_on_with(command);
 }
 
