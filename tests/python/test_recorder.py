@@ -191,7 +191,8 @@ def test_a_window_that_is_not_there(make: Make) -> None:
 
 
 def test_loads_that_end_in_other_ways(make: Make) -> None:
-    engine = make({"host_link": SLOW_LOADS})
+    # This engine steps without a pause while the load is under way, which fills a small ring within a second.
+    engine = make({"host_link": SLOW_LOADS, "recorder_bytes": "64MiB"})
     store_all(engine)
     start_loading(engine, "under way", PROMPTS["b"])
     assert [load.fate for load in story_of(engine, "under way").loads] == [Fate.UNDER_WAY]
