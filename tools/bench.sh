@@ -35,4 +35,5 @@ run pin kvferry-lab pin --device "$device"
 run meta kvferry-lab meta
 run share kvferry-lab share
 run trace kvferry-lab trace "${requests[@]}"
+run fleet kvferry-lab fleet "${requests[@]}"
 say "reports are in $results; kvferry plot $results/*.json draws them"

@@ -16,6 +16,7 @@
 #include <chrono>
 #include <limits>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace kvferry::bench {
@@ -53,7 +54,7 @@ class Fleet final : public Subcommand {
                                   const FleetShape& shape) const;
   void check(Bench& bench, const Trace& requests, const FleetShape& shape,
              const FleetResult& result) const;
-  void describe(const Trace& requests, Report& report) const;
+  void describe(const Trace& requests, std::string_view traffic, Report& report) const;
   /// All combinations of the options' lists.
   [[nodiscard]] std::vector<FleetShape> shapes(const Trace& requests) const;
 
@@ -74,7 +75,7 @@ void Fleet::add_options(CLI::App& app) {
   const auto list = [&app](const char* flag, auto& target, const char* help) {
     return app.add_option(flag, target, help)->delimiter(',')->allow_extra_args(false);
   };
-  list("--nodes", nodes_, "number of nodes [8,64,512; quick: 8]")->check(CLI::Range(1U, kMaxNodes));
+  list("--nodes", nodes_, "number of nodes [8,64; quick: 8]")->check(CLI::Range(1U, kMaxNodes));
   list("--routing", routing_names_, "how the router picks a node: random, least_loaded, kv_aware")
       ->capture_default_str();
   list("--far-tier", far_tier_names_,
@@ -105,7 +106,7 @@ void Fleet::check_options(const CommonOptions& options) {
   for (const std::string& name : routing_names_) routings_.push_back(fleet::routing_from(name));
   for (const std::string& name : far_tier_names_) far_tier_.push_back(fleet::far_tier_from(name));
   if (nodes_.empty()) {
-    nodes_ = options.effort == Effort::kQuick ? std::vector{8U} : std::vector{8U, 64U, 512U};
+    nodes_ = options.effort == Effort::kQuick ? std::vector{8U} : std::vector{8U, 64U};
   }
   input_.check_options(options);
 }
@@ -120,13 +121,13 @@ std::vector<FleetShape> Fleet::shapes(const Trace& requests) const {
     shape.num_nodes = nodes;
     shape.num_tenants = std::max(nodes / nodes_per_tenant_, 1U);
     // Larger tiers would never evict anything.
-    const std::uint64_t most = std::min<std::uint64_t>(
-        std::uint64_t{shape.num_tenants} * requests.num_distinct(), std::numeric_limits<std::int32_t>::max());
+    const std::uint64_t most =
+        std::min<std::uint64_t>(std::uint64_t{shape.num_tenants} * requests.num_distinct(),
+                                std::numeric_limits<std::int32_t>::max());
     for (const std::uint64_t capacity : input_.capacities(requests)) {
       shape.tier_blocks = static_cast<std::uint32_t>(std::min(capacity, most));
-      shape.far_blocks = static_cast<std::uint32_t>(
-          std::clamp(far_tiers_ * nodes * static_cast<double>(capacity), 1.0,
-                     static_cast<double>(most)));
+      shape.far_blocks = static_cast<std::uint32_t>(std::clamp(
+          far_tiers_ * nodes * static_cast<double>(capacity), 1.0, static_cast<double>(most)));
       for (const Routing routing : routings_) {
         shape.routing = routing;
         for (const FarTier far_tier : far_tier_) {
@@ -142,10 +143,9 @@ std::vector<FleetShape> Fleet::shapes(const Trace& requests) const {
 void Fleet::check(Bench& bench, const Trace& requests, const FleetShape& shape,
                   const FleetResult& result) const {
   const auto check_that = [&](std::uint64_t found, std::uint64_t expected, const char* count) {
-    bench.verifier.check_count(
-        found, expected,
-        fmt::format("{}, {} nodes, {}: {}", requests.name(), shape.num_nodes,
-                    to_string(shape.routing), count));
+    bench.verifier.check_count(found, expected,
+                               fmt::format("{}, {} nodes, {}: {}", requests.name(), shape.num_nodes,
+                                           to_string(shape.routing), count));
   };
   const std::uint64_t tenants = shape.num_tenants;
   check_that(result.num_requests, tenants * requests.num_requests(), "requests");
@@ -194,13 +194,13 @@ FleetRow Fleet::simulate(Bench& bench, const Trace& requests, const FleetShape& 
   return row;
 }
 
-void Fleet::describe(const Trace& requests, Report& report) const {
+void Fleet::describe(const Trace& requests, std::string_view traffic, Report& report) const {
   const trace::TimeModel rates = input_.time_model(requests);
   report.notes.push_back(fmt::format(
       "{}: {} requests, {} tokens for each tenant, and a tenant for every {} nodes. A tier that "
       "all nodes share and that never evicts would load {:.1f} % of the blocks.",
-      requests.name(), requests.num_requests(), requests.num_tokens(), nodes_per_tenant_,
-      trace::replay_endless(requests).load_percent()));
+      traffic.empty() ? requests.name() : traffic, requests.num_requests(), requests.num_tokens(),
+      nodes_per_tenant_, trace::replay_endless(requests).load_percent()));
   report.extra["prefill_tokens_per_second"] = rates.prefill_tokens_per_second;
   report.extra["link_gb_per_s"] = rates.link_gb_per_s;
 }
@@ -211,7 +211,7 @@ void Fleet::run(Bench& bench, Report& report) {
   report.warm_up_rounds = 0;
   report.verified = "the counts of every simulation agree with each other and with the trace";
   input_.for_each(bench.options.seed, [&](const Trace& requests, std::string_view traffic) {
-    describe(requests, report);
+    describe(requests, traffic, report);
     for (const FleetShape& shape : shapes(requests)) {
       const auto name =
           fmt::format("{} {} nodes {} blocks {} {}", traffic, shape.num_nodes, shape.tier_blocks,

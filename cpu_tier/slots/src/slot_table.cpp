@@ -7,6 +7,12 @@
 #include <string>
 
 namespace kvferry::cpu_tier {
+namespace {
+
+/// Leases fetch a record this many slots before they change it.
+constexpr std::size_t kAhead = 16;
+
+}  // namespace
 
 SlotTable::SlotTable(std::uint32_t max_slots, Segments segments)
     : lists_(max_slots),
@@ -200,6 +206,7 @@ std::size_t SlotTable::lease(std::span<const SlotId> slots) {
   std::size_t num_first_leases = 0;
   std::size_t num_done = 0;
   for (; num_done < slots.size(); ++num_done) {
+    if (slots.size() - num_done > kAhead) lists_.prefetch(slots[num_done + kAhead]);
     const SlotId slot = slots[num_done];
     SlotRecord& record = at(slot);
     if (record.state != SlotState::kLeased) {
@@ -220,6 +227,7 @@ std::size_t SlotTable::end_leases(std::span<const SlotId> slots) {
   std::size_t num_freed = 0;
   std::size_t left = slots.size();
   for (; left > 0; --left) {
+    if (left > kAhead) lists_.prefetch(slots[left - 1 - kAhead]);
     const SlotId slot = slots[left - 1];
     SlotRecord& record = at(slot);
     if (record.state != SlotState::kLeased && record.state != SlotState::kDying) {

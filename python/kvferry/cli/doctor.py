@@ -31,8 +31,9 @@ REFUSED = 1
 Model = Annotated[
     str | None,
     typer.Option(
-        help="A model as for `vllm serve`, or its configuration file (JSON): would it be accepted, and how large are its blocks? Options of `vllm "
-        "serve` may follow, such as --tensor-parallel-size 2. Needs vLLM; loads no weights and uses no GPU."
+        help="A model as for `vllm serve`, or its configuration file (JSON): would it be accepted, and how large are "
+        "its blocks? Options of `vllm serve` may follow, such as --tensor-parallel-size 2. Needs vLLM; loads no "
+        "weights and uses no GPU."
     ),
 ]
 WorldSize = Annotated[

@@ -48,8 +48,8 @@ def vllm_config(
         raise ConfigError("--serve is set without a model; allowed is both or neither: add --model, or remove --serve")
     if serve and model is not None and Path(model).is_file():
         raise ConfigError(
-            f"--serve is set with the file {model}, which `vllm serve` does not take; allowed is a model's directory or "
-            "name: name that, or remove --serve"
+            f"--serve is set with the file {model}, which `vllm serve` does not take; allowed is a model's directory "
+            "or name: name that, or remove --serve"
         )
     extra = _extra_config(size, shared, settings or [])
     KvFerryConfig.from_extra_config(extra)

@@ -55,8 +55,8 @@ class FleetSimulation {
         near_block_s_(block_seconds(shape.time.link_gb_per_s)),
         far_block_s_(block_seconds(shape.far_gb_per_s)),
         gap_s_(static_cast<double>(requests.num_tokens()) /
-               static_cast<double>(requests.num_requests()) /
-               shape.time.prefill_tokens_per_second / (shape.offered_load * shape.num_nodes)) {
+               static_cast<double>(requests.num_requests()) / shape.time.prefill_tokens_per_second /
+               (shape.offered_load * shape.num_nodes)) {
     for (std::uint32_t i = 0; i < shape.num_nodes; ++i) nodes_.emplace_back(shape.tier_blocks);
     if (shape.far_tier != FarTier::kNone) far_.emplace(shape.far_blocks, kFarPolicy);
   }
@@ -186,8 +186,9 @@ class FleetSimulation {
       most = std::max(most, node.computed_tokens);
     }
     if (far_) count(*far_, result_.far_stores);
-    result_.busiest_over_mean = static_cast<double>(most) * shape_.num_nodes /
-                                static_cast<double>(std::max<std::uint64_t>(result_.computed_tokens, 1));
+    result_.busiest_over_mean =
+        static_cast<double>(most) * shape_.num_nodes /
+        static_cast<double>(std::max<std::uint64_t>(result_.computed_tokens, 1));
     result_.ttft_mean_s = 1e-6 * ttft_.mean_us();
     result_.ttft_p99_s = 1e-6 * ttft_.percentile_us(0.99);
     return result_;

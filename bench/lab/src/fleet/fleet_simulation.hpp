@@ -12,9 +12,9 @@ namespace kvferry::bench::fleet {
 /// What a fleet did. Counts of blocks and tokens are sums over all nodes.
 struct FleetResult {
   std::uint64_t num_requests = 0;
-  std::uint64_t num_tokens = 0;      ///< Of all prompts: loaded and computed ones.
-  std::uint64_t near_tokens = 0;     ///< Loaded from the node's own tier.
-  std::uint64_t far_tokens = 0;      ///< Loaded from the far tier.
+  std::uint64_t num_tokens = 0;   ///< Of all prompts: loaded and computed ones.
+  std::uint64_t near_tokens = 0;  ///< Loaded from the node's own tier.
+  std::uint64_t far_tokens = 0;   ///< Loaded from the far tier.
   std::uint64_t computed_tokens = 0;
   std::uint64_t near_loads = 0;   ///< Blocks.
   std::uint64_t near_stores = 0;  ///< Blocks.

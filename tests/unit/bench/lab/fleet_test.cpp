@@ -82,8 +82,8 @@ TEST(FleetSimulation, AFarTierThatHoldsEverythingIsAnEndlessTier) {
   }
 }
 
-// Of a chat, nearly every node's tier holds the system prompt. So a far tier that loads only prompts
-// without any block in the node's tier loads few.
+// Of a chat, nearly every node's tier holds the system prompt. So a far tier that loads only
+// prompts without any block in the node's tier loads few.
 TEST(FleetSimulation, WhoIsAskedFirstDecidesWhatIsLoaded) {
   const Trace requests = family("chat");
   FleetShape shape = shape_of(8, 400, Routing::kRandom);
@@ -135,8 +135,8 @@ TEST(FleetSimulation, TheLeastLoadedNodeKeepsQueuesShorterThanChance) {
   EXPECT_EQ(least.computed_tokens, random.computed_tokens) << "nothing comes again";
 }
 
-// A prompt of 1,000 tokens in two blocks takes 1 s to compute. A block takes 1 s from the node's own
-// tier, and 2 s from the far one.
+// A prompt of 1,000 tokens in two blocks takes 1 s to compute. A block takes 1 s from the node's
+// own tier, and 2 s from the far one.
 TEST(FleetSimulation, TimesAreThoseWorkedOutByHand) {
   Trace requests("two", 512);
   for (int i = 0; i < 2; ++i) requests.add_request(std::vector<std::uint32_t>{0, 1}, 1'000);

@@ -20,7 +20,7 @@ struct TierHeader {
   static constexpr FileHeader::Magic kMagic = {'K', 'V', 'F', 'E', 'R', 'R', 'Y', 'T'};
   /// Rises with every change of the structures in tier_layout.hpp and this file, or of those to
   /// which they refer.
-  static constexpr std::uint32_t kVersion = 6;
+  static constexpr std::uint32_t kVersion = 7;
 
   FileHeader file;
   std::uint64_t capacity_bytes;  ///< Of all ranks' arenas, as requested.

@@ -24,8 +24,9 @@ struct BlockKey {
 
   /// The engine's hash; its first eight bytes are xor-ed with the weights' id.
   std::array<std::byte, kMaxHashBytes> hash{};
-  std::uint16_t group = 0;
+  // In this order the three of them are one word for the compiler (tail()).
   std::uint16_t hash_bytes = 0;
+  std::uint16_t group = 0;
   /// The weights' id in 32 bits, which identifies a key's weights; 0 if the key has none.
   std::uint32_t weights = 0;
 

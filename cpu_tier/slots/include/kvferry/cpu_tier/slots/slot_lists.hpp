@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kvferry/base/ids.hpp"
+#include "kvferry/base/prefetch.hpp"
 #include "kvferry/cpu_tier/memory/huge_page_allocator.hpp"
 #include "kvferry/cpu_tier/policy/policy_rule.hpp"
 #include "kvferry/cpu_tier/policy/promise_ledger.hpp"
@@ -32,6 +33,9 @@ class SlotLists {
   [[nodiscard]] std::uint32_t max_slots() const { return max_slots_; }
   [[nodiscard]] SlotRecord& operator[](SlotId slot) { return records_[slot.value()]; }
   [[nodiscard]] const SlotRecord& operator[](SlotId slot) const { return records_[slot.value()]; }
+
+  /// Fetches a slot's record early, to change it. The slot need not exist.
+  void prefetch(SlotId slot) const { prefetch_to_write(records_.data() + slot.value()); }
 
   // ---- free slots ----
 
