@@ -13,7 +13,7 @@ USUAL_PLACES = ("/dev/shm", "/dev/shm/kvferry")
 
 # A driver ends a process's copies with its contexts, in milliseconds; this allows for a slow driver.
 _GRACE_S = 30.0
-# Until the tier is created again.
+# Until the tier is created again: TierDirectory::Identity::kForEver.
 _FOR_EVER_S = 1e9
 
 

@@ -35,8 +35,9 @@ inline constexpr std::uint64_t kLeastPieceBytes = std::uint64_t{8} << 20U;
 inline constexpr std::uint64_t kMostPieceBytes = std::uint64_t{64} << 20U;
 
 /// The smallest power of two, from kLeastPieceBytes to kMostPieceBytes, that takes the link a
-/// hundred times as long as the fixed cost of a piece. That cost is 4 to 6 us (gpu-first-run.md,
-/// F8; counted as 6), which gives 8 MiB on PCIe 3 x16, 16 MiB on PCIe 4 x16, 32 MiB on PCIe 5 x16.
+/// hundred times as long as the fixed cost of a piece. That cost is 4 to 6 us (submission and event
+/// of a copy, by others' measurements; counted as 6), which gives 8 MiB on PCIe 3 x16, 16 MiB on
+/// PCIe 4 x16, 32 MiB on PCIe 5 x16.
 [[nodiscard]] std::uint64_t piece_bytes_at(double bytes_per_second);
 
 /// TransferOptions::piece_bytes. If that is 0: piece_bytes_at() for the device's link or, if sysfs

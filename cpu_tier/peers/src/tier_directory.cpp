@@ -53,6 +53,8 @@ bool TierDirectory::claim_record(const Identity& identity) {
     record.name_space.store(identity.name_space, std::memory_order_relaxed);
     record.weight.store(identity.weight, std::memory_order_relaxed);
     record.most_chunks.store(identity.most_chunks, std::memory_order_relaxed);
+    record.copies_never_end.store(identity.grace >= Identity::kForEver ? 1 : 0,
+                                  std::memory_order_relaxed);
     record.num_chunks.store(0, std::memory_order_relaxed);
     record.num_wanted_chunks.store(0, std::memory_order_relaxed);
     // num_told continues from its value: a process that has seen a number must never see it again.

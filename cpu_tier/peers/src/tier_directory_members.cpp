@@ -68,6 +68,7 @@ SweepReport TierDirectory::sweep() {
 void TierDirectory::clean_up_after(InstanceId gone, SweepReport& report) {
   InstanceRecord& record = records_.instances()[gone.value()];
   const ChunkOwner owner = ChunkOwner::of(gone, record.epoch.load(std::memory_order_relaxed));
+  const bool never_ends = record.copies_never_end.load(std::memory_order_relaxed) != 0;
   for (ChunkId chunk; chunk.value() < records_.shape().num_chunks; chunk = chunk.next()) {
     ChunkRecord& of_chunk = records_.chunk(chunk);
     const bool is_its = of_chunk.owner.load(std::memory_order_acquire) == owner.bits;
@@ -84,6 +85,8 @@ void TierDirectory::clean_up_after(InstanceId gone, SweepReport& report) {
       if (word.state() == SharedState::kFilling) {
         if (!std::exchange(is_noted, true)) {
           of_chunk.num_quarantines.fetch_add(1, std::memory_order_relaxed);
+          // The next owner sees it, because it takes the chunk after this.
+          if (never_ends) of_chunk.quarantine_never_ends.store(1, std::memory_order_relaxed);
         }
         KVFERRY_PAUSE_POINT("tier_directory.in_a_sweep");
         report.num_quarantined_slots += each.quarantine() ? 1 : 0;
@@ -117,7 +120,8 @@ void TierDirectory::begin_quarantine(ChunkId chunk) {
 
 bool TierDirectory::is_over(ChunkId chunk) const {
   const SeenQuarantine& seen = seen_quarantines_[chunk.value()];
-  return seen.number && now() - seen.since >= grace_;
+  return seen.number && now() - seen.since >= grace_ &&
+         records_.chunk(chunk).quarantine_never_ends.load(std::memory_order_relaxed) == 0;
 }
 
 std::uint64_t TierDirectory::free_quarantined() {

@@ -350,6 +350,29 @@ TEST_F(TierDirectoryTest, BehindAKilledInstanceLeasesEndAndFillingSlotsAreQuaran
   EXPECT_TRUE(c->begin_fill(doubted));
 }
 
+// Under MPS a server makes the copies of a process, and outlives it. The instance that takes the
+// chunk over need not be under MPS itself.
+TEST_F(TierDirectoryTest, WhatMayBeWrittenForEverStaysInQuarantineWhoeverOwnsIt) {
+  using Identity = TierDirectory::Identity;
+  in_a_process_that_is_killed([this] {
+    TierDirectory& b =
+        *rig_.join(Identity{.name = "b", .name_space = 1, .grace = Identity::kForEver}).release();
+    const ChunkId chunk = b.take_chunk().value();
+    b.divide(chunk, kWhole);
+    if (!rig_.store(b, {chunk, 0}, 20) || !b.begin_fill({chunk, 1})) ::_exit(1);
+  });
+  const Identity hasty{.name = "a", .name_space = 1, .grace = std::chrono::nanoseconds(0)};
+  for (int i = 0; i < 2; ++i) {
+    const auto a = rig_.join(hasty);
+    const auto readable = a->leases().lease(rig_.key(20));
+    ASSERT_TRUE(readable);
+    while (!a->owns(readable->chunk)) ASSERT_TRUE(a->take_chunk());
+    EXPECT_EQ(a->free_quarantined(), 0U);
+    EXPECT_FALSE(a->begin_fill({readable->chunk, 1}));
+    a->leases().end_lease(*readable);
+  }
+}
+
 TEST_F(TierDirectoryTest, LivingInstancesAreNotSwept) {
   const auto a = rig_.join("a");
   const auto b = rig_.join("b");

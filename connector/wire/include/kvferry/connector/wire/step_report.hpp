@@ -22,7 +22,7 @@ struct RankSlots {
 };
 
 /// The ranks of one node that hold the same bytes and keep one copy of them, and the place of this
-/// rank among them (cpu_tier/replica_board.hpp).
+/// rank among them (cpu_tier/memory/src/replica_board.hpp).
 struct ReplicaPlace {
   std::uint32_t size = 1;  ///< 1: the rank keeps its own copy.
   std::uint32_t index = 0;

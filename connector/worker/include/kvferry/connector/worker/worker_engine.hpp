@@ -24,7 +24,7 @@ namespace kvferry::connector {
 /// A tier that engine instances of this node share.
 struct SharedTierWish {
   cpu_tier::SharedTierOptions tier;
-  /// The name under which this engine's scheduler joins the tier (cpu_tier/joined_tier.hpp).
+  /// The name under which this engine's scheduler joins the tier (cpu_tier/peers/joined_tier.hpp).
   std::string instance;
 };
 

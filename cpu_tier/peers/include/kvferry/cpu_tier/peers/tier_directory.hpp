@@ -55,7 +55,10 @@ class TierDirectory {
     /// it was filling stay in quarantine for this time. A driver ends the copies in milliseconds,
     /// when it destroys the process's contexts; this bound allows for a slow driver. Counted from
     /// when this instance first saw the quarantine, by its own clock.
+    /// kForEver (or more): the copies of this instance may never end; slots that it was filling
+    /// then stay in quarantine until the tier is created again, whoever owns them by then.
     std::chrono::nanoseconds grace = std::chrono::seconds(30);
+    static constexpr std::chrono::seconds kForEver{1'000'000'000};
     /// For tests; empty: std::chrono::steady_clock::now.
     std::function<std::chrono::steady_clock::time_point()> clock = {};
   };

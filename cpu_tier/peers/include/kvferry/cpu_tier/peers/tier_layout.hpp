@@ -57,8 +57,11 @@ struct alignas(64) InstanceRecord {
   /// Rises with each announcement. It is not a time, because processes can have different clocks
   /// (time name spaces). Each process records by its own clock when it saw this number change.
   std::atomic<std::uint32_t> num_told;
+  /// Not 0: its copies may continue for ever after its processes are gone
+  /// (TierDirectory::Identity::kForEver).
+  std::atomic<std::uint64_t> copies_never_end;
   /// A text for messages.
-  std::array<std::atomic<std::uint64_t>, 18> name;
+  std::array<std::atomic<std::uint64_t>, 17> name;
 };
 static_assert(sizeof(InstanceRecord) == 192);
 
@@ -83,8 +86,8 @@ struct ChunkOwner {
 static_assert(kMaxInstances < 0xff);
 
 /// A chunk. `owner` changes by compare-and-swap. Only the owner writes the rest, except for the
-/// last number. All of it stays when the chunk loses its owner, so that its contents can be read
-/// and taken over.
+/// last three fields. All of it stays when the chunk loses its owner, so that its contents can be
+/// read and taken over.
 struct alignas(64) ChunkRecord {
   std::atomic<std::uint64_t> owner;  ///< ChunkOwner.
   /// Number of slots in use, from the first; 0: the chunk was never divided.
@@ -97,6 +100,9 @@ struct alignas(64) ChunkRecord {
   std::atomic<std::uint64_t> num_quarantines;
   /// Rises after another instance than the owner has withdrawn a slot of it.
   std::atomic<std::uint64_t> num_withdrawals;
+  /// Not 0: its quarantined slots stay that until the tier is created again, because an instance
+  /// whose copies may continue for ever was filling some of them.
+  std::atomic<std::uint64_t> quarantine_never_ends;
 };
 
 /// The key of a slot. It is written while the slot is filling, and read under a lease, or without
