@@ -14,6 +14,7 @@ PROMPT_TOKENS = 250
 STEP_TOKENS = 256
 NUM_BLOCKS = NUM_PROMPTS * (PROMPT_TOKENS // BLOCK_TOKENS)
 WANTED_SHARE = 0.95
+NUM_TRIES = 3
 
 
 @pytest.fixture(
@@ -24,16 +25,17 @@ WANTED_SHARE = 0.95
         for ring in ("default", "quarter")
     ],
 )
-def result(runner: EngineRunner, request: pytest.FixtureRequest) -> dict[str, dict[str, Any]]:
+def result(tiny_runner: EngineRunner, request: pytest.FixtureRequest) -> dict[str, dict[str, Any]]:
     """Both ways of submitting on one engine, each followed by a look at the tier.
 
     How many blocks get their turn in time depends on the threads' share of the machine too: a run that fell short is
-    made once more.
+    made again. With a ring of a quarter of a step it also depends on how often a step lets go of the ring: once in each
+    layer, so this is the model with more layers.
     """
     asynchronous, ring = request.param
-    extra: dict[str, Any] = {"cpu_bytes_to_use": (2 * NUM_BLOCKS + 64) * runner.block_bytes}
+    extra: dict[str, Any] = {"cpu_bytes_to_use": (2 * NUM_BLOCKS + 64) * tiny_runner.block_bytes}
     if ring == "quarter":
-        extra["staging_bytes"] = STEP_TOKENS * runner.kv_bytes_per_token // 4
+        extra["staging_bytes"] = STEP_TOKENS * tiny_runner.kv_bytes_per_token // 4
     prompts = Prompts(seed=3)
     script = {
         "start": {"op": "inspect"},
@@ -44,17 +46,20 @@ def result(runner: EngineRunner, request: pytest.FixtureRequest) -> dict[str, di
     }
 
     def run() -> dict[str, dict[str, Any]]:
-        return runner.run_named(
+        return tiny_runner.run_named(
             script,
-            runner.kv_config(**extra),
+            tiny_runner.kv_config(**extra),
             num_gpu_blocks=128,
             max_model_len=STEP_TOKENS,
             max_num_batched_tokens=STEP_TOKENS,
             async_scheduling=asynchronous,
         )
 
-    result = run()
-    return result if min(stored_shares(result).values()) >= WANTED_SHARE else run()
+    for _ in range(NUM_TRIES - 1):
+        result = run()
+        if min(stored_shares(result).values()) >= WANTED_SHARE:
+            return result
+    return run()
 
 
 def num_readable(inspected: dict[str, Any]) -> int:
