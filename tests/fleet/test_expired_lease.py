@@ -22,6 +22,8 @@ from processes import from_outside
 
 LONG_BLOCKS = 59
 LATE, OTHERS = 0, [1, 2]
+# With it the engines meet: vLLM computes a prompt whose first handshake fails, as it can on a busy machine.
+GREETING = 3
 LEASE_S = 3
 
 
@@ -32,6 +34,7 @@ class Visit:
     late: Answer
     from_tier: Answer
     computed: Answer
+    greeted: Metrics
     prefill: Metrics
     decode: Metrics
     after_tier: Metrics
@@ -39,7 +42,8 @@ class Visit:
 
 @pytest.fixture(scope="module")
 def requests() -> list[dict[str, Any]]:
-    return make_long(random.Random(53), 1 + len(OTHERS), LONG_BLOCKS)
+    rng = random.Random(53)
+    return make_long(rng, 1 + len(OTHERS), LONG_BLOCKS) + make_long(rng, 1, 1)
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +58,8 @@ def use(engines: Pair, requests: list[dict[str, Any]]) -> Visit:
         [answer] = ask(engines.decode.url, [{**requests[index], "kv_transfer_params": wishes}], [(0, STAYS)])
         return answer
 
+    ask_decode(GREETING, **engines.prefill_alone(requests[GREETING]))
+    greeted = engines.decode.metrics()
     # The prompt may come from the prefill engine's tier; that it loads it is not in question.
     where = engines.prefill_alone(requests[LATE])
     for index in OTHERS:  # each needs blocks of the one before it, and gets them when that one's lease ends
@@ -66,14 +72,14 @@ def use(engines: Pair, requests: list[dict[str, Any]]) -> Visit:
     after_tier = engines.decode.metrics()
     for index in OTHERS:
         ask_decode(index)
-    return Visit(late, from_tier, ask_decode(LATE, max_load_tokens=0), prefill, decode, after_tier)
+    return Visit(late, from_tier, ask_decode(LATE, max_load_tokens=0), greeted, prefill, decode, after_tier)
 
 
 def test_vllm_reads_what_has_become_another_prompts_and_says_nothing(visit: Visit) -> None:
     assert visit.prefill["vllm:nixl_num_kv_expired_reqs_total"][""] > 0
-    assert from_outside(visit.decode) == LONG_BLOCKS * BLOCK_TOKENS + 1
+    assert from_outside(visit.decode) - from_outside(visit.greeted) == LONG_BLOCKS * BLOCK_TOKENS + 1
     assert count(visit.decode, "hit_tokens") == 0, "it came from the tier, which has no lease"
-    assert num_failed_transfers(visit.decode) == 0
+    assert num_failed_transfers(visit.decode) == num_failed_transfers(visit.greeted)
     assert visit.late.error is None
     assert visit.late.tokens != visit.computed.tokens
 
