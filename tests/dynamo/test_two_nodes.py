@@ -119,6 +119,9 @@ def tell(dynamo: Cluster, paths: list[Path], requests: list[dict[str, Any]]) -> 
 
     settle()
     rounds = {mode: [one_round(mode) for _ in range(NUM_ROUNDS)] for mode in MODES}
+    for mode, taken in rounds.items():
+        first_token_s = [round(one.seconds_to_first_token / NUM_LONG, 3) for one in taken]
+        print(f"{mode}: tokens computed {[int(one.num_computed) for one in taken]}, first token {first_token_s} s")
     chosen = [dynamo.frontend.would_select(requests[index]) for index in PROMPTS["kv"]]
     homes = rounds["kv"][0].workers()
     nodes.sort(key=lambda workers: sum(homes.count(worker) for worker in workers))
