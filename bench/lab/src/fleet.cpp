@@ -6,6 +6,7 @@
 #include "lab_subcommands.hpp"
 #include "measure/stopwatch.hpp"
 #include "progress.hpp"
+#include "trace/list_option.hpp"
 #include "trace/replay.hpp"
 #include "trace/trace_input.hpp"
 
@@ -72,16 +73,16 @@ class Fleet final : public Subcommand {
 
 void Fleet::add_options(CLI::App& app) {
   input_.add_options(app);
-  const auto list = [&app](const char* flag, auto& target, const char* help) {
-    return app.add_option(flag, target, help)->delimiter(',')->allow_extra_args(false);
-  };
-  list("--nodes", nodes_, "number of nodes [8,64; quick: 8]")->check(CLI::Range(1U, kMaxNodes));
-  list("--routing", routing_names_, "how the router picks a node: random, least_loaded, kv_aware")
+  trace::add_list(app, "--nodes", nodes_, "number of nodes [8,64; quick: 8]")
+      ->check(CLI::Range(1U, kMaxNodes));
+  trace::add_list(app, "--routing", routing_names_,
+                  "how the router picks a node: random, least_loaded, kv_aware")
       ->capture_default_str();
-  list("--far-tier", far_tier_names_,
-       "how engines use a store that all nodes share: none, tier_first (it loads only prompts of "
-       "which the node's tier has no block), far_first (the reverse), both (it loads what "
-       "continues the prefix in the node's tier)")
+  trace::add_list(
+      app, "--far-tier", far_tier_names_,
+      "how engines use a store that all nodes share: none, tier_first (it loads only prompts of "
+      "which the node's tier has no block), far_first (the reverse), both (it loads what "
+      "continues the prefix in the node's tier)")
       ->capture_default_str();
   app.add_option("--far-tiers", far_tiers_,
                  "size of the far tier, in tiers of a node for each node")
@@ -195,14 +196,11 @@ FleetRow Fleet::simulate(Bench& bench, const Trace& requests, const FleetShape& 
 }
 
 void Fleet::describe(const Trace& requests, std::string_view traffic, Report& report) const {
-  const trace::TimeModel rates = input_.time_model(requests);
   report.notes.push_back(fmt::format(
       "{}: {} requests, {} tokens for each tenant, and a tenant for every {} nodes. A tier that "
       "all nodes share and that never evicts would load {:.1f} % of the blocks.",
       traffic.empty() ? requests.name() : traffic, requests.num_requests(), requests.num_tokens(),
       nodes_per_tenant_, trace::replay_endless(requests).load_percent()));
-  report.extra["prefill_tokens_per_second"] = rates.prefill_tokens_per_second;
-  report.extra["link_gb_per_s"] = rates.link_gb_per_s;
 }
 
 void Fleet::run(Bench& bench, Report& report) {
@@ -224,6 +222,9 @@ void Fleet::run(Bench& bench, Report& report) {
       }));
     }
   });
+  const trace::TimeModel& rates = input_.rates();
+  report.extra["prefill_tokens_per_second"] = rates.prefill_tokens_per_second;
+  report.extra["link_gb_per_s"] = rates.link_gb_per_s;
   report.extra["far_gb_per_s"] = far_gb_per_s_;
   report.extra["offered_load"] = offered_load_;
   report.notes.emplace_back(

@@ -2,6 +2,7 @@
 #include "lab_subcommands.hpp"
 #include "options/sizes.hpp"
 #include "progress.hpp"
+#include "trace/list_option.hpp"
 #include "trace/measure_replay.hpp"
 #include "trace/trace_input.hpp"
 
@@ -51,19 +52,17 @@ class TraceReplay final : public Subcommand {
 
 void TraceReplay::add_options(CLI::App& app) {
   input_.add_options(app);
-  const auto list = [&app](const char* flag, auto& target, const char* help) {
-    app.add_option(flag, target, help)->delimiter(',')->allow_extra_args(false);
-  };
-  list("--policy", options_.policies,
-       "lru, arc, s3-fifo, sieve, second-sight, lru/second_offer, lru/adaptive, arc/adaptive, "
-       "adaptive/always, adaptive, optimum, all [lru,arc,s3-fifo,adaptive,optimum]");
+  trace::add_list(
+      app, "--policy", options_.policies,
+      "lru, arc, s3-fifo, sieve, second-sight, lru/second_offer, lru/adaptive, arc/adaptive, "
+      "adaptive/always, adaptive, optimum, all [lru,arc,s3-fifo,adaptive,optimum]");
   app.add_option("--queued", options_.num_queued,
                  "how many queued requests the tier knows before their turn; the references "
                  "ignore them")
       ->capture_default_str();
-  list("--hints", options_.hints,
-       "what clients say about their blocks: none, right, wrong, random, retain, "
-       "demote; the references ignore it [none]");
+  trace::add_list(app, "--hints", options_.hints,
+                  "what clients say about their blocks: none, right, wrong, random, retain, "
+                  "demote; the references ignore it [none]");
   app.add_option("--sample", options_.sample,
                  "replay only this share of the blocks, in a tier with the same share of the "
                  "slots, for a quick look")
@@ -158,9 +157,7 @@ void TraceReplay::run(Bench& bench, Report& report) {
   bench.progress.expect(input_.num_traces() * input_.num_capacities() * num_rows);
   report.warm_up_rounds = replay_.num_warm_ups;
   report.verified = "every replay's counts agree with each other and with the trace";
-  trace::TimeModel rates;
   input_.for_each(bench.options.seed, [&](const Trace& requests, std::string_view traffic) {
-    rates = input_.time_model(requests);
     if (traffic.empty()) describe(requests, report);
     if (options_.sample < 1) {
       replay(bench, requests.sampled(options_.sample), traffic);
@@ -176,6 +173,7 @@ void TraceReplay::run(Bench& bench, Report& report) {
                     100 * options_.sample));
   }
   report.extra["sample"] = options_.sample;
+  const trace::TimeModel& rates = input_.rates();
   report.extra["prefill_tokens_per_second"] = rates.prefill_tokens_per_second;
   report.extra["link_gb_per_s"] = rates.link_gb_per_s;
   report.notes.push_back(

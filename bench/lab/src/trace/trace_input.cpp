@@ -6,6 +6,7 @@
 #include "measure/stopwatch.hpp"
 #include "options/common_options.hpp"
 #include "options/sizes.hpp"
+#include "trace/list_option.hpp"
 #include "trace/read_trace.hpp"
 
 #include <CLI/CLI.hpp>
@@ -45,25 +46,22 @@ std::vector<const Family*> families_named(const std::vector<std::string>& names)
 }  // namespace
 
 void TraceInput::add_options(CLI::App& app) {
-  const auto list = [&app](const char* flag, auto& target, const char* help) {
-    // The flag takes one argument: with more, the parser could not tell whether the next is FILE.
-    return app.add_option(flag, target, help)->delimiter(',')->allow_extra_args(false);
-  };
   CLI::Option* const file =
       app.add_option("FILE", file_,
                      "file of requests with the ids of their blocks, or a directory of WEKA "
                      "sessions");
   app.add_option("--format", format_, "format of FILE: auto, mooncake, qwen, weka")
       ->capture_default_str();
-  list("--traffic", traffic_, "synthetic requests instead of FILE: zipf-1.0, loop-1.1, all")
+  add_list(app, "--traffic", traffic_,
+           "synthetic requests instead of FILE: zipf-1.0, loop-1.1, all")
       ->excludes(file);
-  list("--capacity", capacities_,
-       "blocks of the tier [3000,8000,16000,40000 blocks of 512 "
-       "tokens; quick: the first]")
+  add_list(app, "--capacity", capacities_,
+           "blocks of the tier [3000,8000,16000,40000 blocks of 512 "
+           "tokens; quick: the first]")
       ->check(
           CLI::Range(std::uint64_t{1}, std::uint64_t{std::numeric_limits<std::int32_t>::max()}));
-  list("--tier-size", tier_sizes_,
-       "bytes of the tier, for example 16GiB; it holds the whole blocks that fit")
+  add_list(app, "--tier-size", tier_sizes_,
+           "bytes of the tier, for example 16GiB; it holds the whole blocks that fit")
       ->type_name("SIZE");
   app.add_option("--block-tokens", block_tokens_,
                  "tokens of a block [mooncake: 512; qwen: 16; weka: as the file says]")

@@ -43,6 +43,8 @@ class TraceInput {
 
   /// The requested sizes of tiers, in blocks.
   [[nodiscard]] std::vector<std::uint64_t> capacities(const Trace& requests) const;
+  /// The rates alone, which are the same for all traces.
+  [[nodiscard]] const TimeModel& rates() const { return rates_; }
   /// The size of a block in the memory of one rank, and the rates.
   [[nodiscard]] TimeModel time_model(const Trace& requests) const;
   /// Processor time of reading the file.
