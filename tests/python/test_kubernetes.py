@@ -21,9 +21,13 @@ NODE = MANIFEST.with_name("node-with-router.yaml")
 LEAST_FOR_PROCESSES = 16 * GIB
 
 
+def deployment_of(manifest: Path) -> dict[str, Any]:
+    return next(one for one in yaml.safe_load_all(manifest.read_text()) if one["kind"] == "Deployment")
+
+
 @pytest.fixture(scope="module")
 def deployment() -> dict[str, Any]:
-    return next(one for one in yaml.safe_load_all(MANIFEST.read_text()) if one["kind"] == "Deployment")
+    return deployment_of(MANIFEST)
 
 
 @pytest.fixture(scope="module")
@@ -37,10 +41,14 @@ def container(pod: dict[str, Any]) -> dict[str, Any]:
     return container
 
 
-@pytest.fixture(scope="module")
-def transfer_config(container: dict[str, Any]) -> KVTransferConfig:
+def transfer_config_of(container: dict[str, Any]) -> KVTransferConfig:
     [text] = [value for arg in container["args"] if (value := arg.partition("--kv-transfer-config=")[2])]
     return KVTransferConfig(**json.loads(text))
+
+
+@pytest.fixture(scope="module")
+def transfer_config(container: dict[str, Any]) -> KVTransferConfig:
+    return transfer_config_of(container)
 
 
 @pytest.fixture(scope="module")
@@ -101,8 +109,7 @@ def test_every_mount_has_its_volume(pod: dict[str, Any], container: dict[str, An
 @pytest.fixture(scope="module")
 def node() -> dict[str, Any]:
     """The pod with the router and both engines."""
-    deployment = next(one for one in yaml.safe_load_all(NODE.read_text()) if one["kind"] == "Deployment")
-    return deployment["spec"]["template"]["spec"]
+    return deployment_of(NODE)["spec"]["template"]["spec"]
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +132,7 @@ def variables_of(container: dict[str, Any]) -> dict[str, str]:
 def test_engines_of_a_node_have_one_tier_and_room_for_all_of_it(
     node: dict[str, Any], engines: list[dict[str, Any]]
 ) -> None:
-    configs = [KVTransferConfig(**json.loads(options_of(one)["--kv-transfer-config"])) for one in engines]
+    configs = [transfer_config_of(one) for one in engines]
     load_general_plugins()
     assert {KVConnectorFactory.get_connector_class(one) for one in configs} == {KvFerryConnector}
     first, second = (KvFerryConfig.from_extra_config(one.kv_connector_extra_config) for one in configs)
