@@ -11,6 +11,7 @@ namespace kvferry::fuzz {
 namespace {
 
 using cpu_tier::ChunkRecord;
+using cpu_tier::InstanceRecord;
 using cpu_tier::SlotLine;
 using cpu_tier::SlotWord;
 using cpu_tier::TierPlaces;
@@ -105,10 +106,15 @@ void inflict(const Damage& damage, const TierFile& file) {
 
 void excuse(const TierFile& file) {
   const std::uint32_t max_slots = file.shape().max_chunk_slots;
-  const auto* const chunks =
-      reinterpret_cast<const ChunkRecord*>(file.bytes().data() + file.places().chunks);
+  auto* const chunks = reinterpret_cast<ChunkRecord*>(file.bytes().data() + file.places().chunks);
+  auto* const instances =
+      reinterpret_cast<InstanceRecord*>(file.bytes().data() + file.places().instances);
   auto* const lines = reinterpret_cast<SlotLine*>(file.bytes().data() + file.places().slots);
+  // No copies of these lives go on after them. Who is told otherwise must believe it, and would lose
+  // the slots until the tier is created again.
+  for (std::uint32_t i = 0; i < cpu_tier::kMaxInstances; ++i) instances[i].copies_never_end = 0;
   for (std::uint32_t chunk = 0; chunk < file.shape().num_chunks; ++chunk) {
+    chunks[chunk].quarantine_never_ends = 0;
     const std::uint32_t num_slots = std::min(chunks[chunk].num_slots.load(), max_slots);
     for (std::uint32_t i = 0; i < num_slots; ++i) {
       const std::uint64_t number = std::uint64_t{chunk} * max_slots + i;

@@ -32,7 +32,8 @@ struct Damage {
 void inflict(const Damage& damage, const TierFile& file);
 /// What damage that metadata can show leads to is wrong bytes; where they are whole, and say what
 /// is elsewhere only because they are of an earlier moment, nothing can tell: such slots are given
-/// the bytes that they say they have, and are not withdrawn.
+/// the bytes that they say they have, and are not withdrawn. Nor can it tell that copies end, where
+/// a record says that they may not.
 void excuse(const TierFile& file);
 
 /// What a slot has for a key.
