@@ -25,7 +25,7 @@ from starlette.routing import Route
 
 logger = logging.getLogger("uvicorn.error")
 # A request may wait in an engine for as long as its client does; only the connection has a limit.
-TIMEOUT = httpx.Timeout(None, connect=5.0)
+TIMEOUT = httpx.Timeout(None, connect=30.0)
 
 
 class RefusedError(Exception):

@@ -15,7 +15,7 @@ from e2e.parallel_engines import count
 from e2e.served_checks import assert_metrics_of_idle_agree, settle
 from e2e.server_process import Metrics
 from e2e.storm_checks import compare_with_alone
-from pair import Pair, pair, sent_bytes
+from pair import Pair, num_failed_transfers, pair, sent_bytes
 
 LONG_BLOCKS = 59
 NUM_LONG = 3
@@ -77,7 +77,11 @@ def test_while_the_prefill_engine_is_dead_prompts_come_from_the_decode_engines_t
 
 
 def test_when_it_is_back_prompts_are_sent_again(visit: Visit) -> None:
-    assert sent_bytes(visit.decode["restarted"]) >= sent_bytes(visit.decode["alone"]) + sent_bytes(visit.decode["cold"])
+    # NIXL gives its first word to the new engine five seconds; what it does not send then is computed.
+    num_failed = num_failed_transfers(visit.decode["restarted"]) - num_failed_transfers(visit.decode["alone"])
+    assert num_failed < NUM_LONG
+    sent = sent_bytes(visit.decode["restarted"]) - sent_bytes(visit.decode["alone"])
+    assert sent >= sent_bytes(visit.decode["cold"]) * (NUM_LONG - num_failed) / NUM_LONG
     assert count(visit.decode["restarted"], "hit_tokens") == LONG_TOKENS
 
 

@@ -105,6 +105,20 @@ TEST(PolicyRace, SampleOfALargeTierChoosesAsTheWholeWould) {
   EXPECT_EQ(race.choice(), "frequent");
 }
 
+TEST(PolicyRace, TierThatFollowsLruKnowsBetterThanASampleWhatLruLoads) {
+  PolicyRace race(kAll, 4 * PolicyRace::kMaxShadowSlots);
+  // Too long for every simulation of LRU; the tier says that it holds all of it.
+  const std::uint64_t loop = 5 * PolicyRace::kMaxShadowSlots;
+  for (int round = 0; round < 30; ++round) {
+    for (std::uint64_t i = 0; i < loop; ++i) {
+      race.offered(hash(i), PolicyRace::Presence::kHeld);
+      race.end_offer();
+    }
+  }
+  EXPECT_STREQ(race.current().name, "lru");
+  EXPECT_EQ(race.num_switches(), 0U);
+}
+
 TEST(PolicyRace, ResizedTierKeepsItsChoice) {
   Race race(100);
   for (int round = 0; round < 30; ++round) race.access(0, 120);

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 #include <vector>
@@ -27,6 +28,10 @@ namespace kvferry::cpu_tier {
 /// for every kAccessesPerCredit accesses. So losses against LRU are limited to earlier wins, plus a
 /// small share of all accesses.
 ///
+/// A sample differs from all keys by chance. At the edge of a loop as long as the tier, a tier that
+/// is smaller by a hundredth loads nothing, and a larger one everything. So a rival also has to beat
+/// the tier itself while that follows LRU, and more slots of LRU afterwards (kDeviations).
+///
 /// A rival that loses kMaxLoss, in its simulation or in what the tier itself could load, is given
 /// up. Then the wins of all rivals start again from zero.
 ///
@@ -43,6 +48,9 @@ class PolicyRace {
   /// 1/80.
   static constexpr double kStorePrice = 1.0 / 32;
   // The constants below were chosen on random mixtures of traffic (docs/decisions/policies.md).
+  /// How many more slots LRU's simulation has while a rival is followed, in standard deviations of
+  /// the number of sampled keys among as many keys as the tier has slots.
+  static constexpr double kDeviations = 2;
   /// A rival has to win this share of the blocks that LRU would have and the rival does not have.
   static constexpr double kRisk = 0.2;
   /// The account has to hold this share of those blocks, if the rival has none of LRU's blocks. If
@@ -106,6 +114,10 @@ class PolicyRace {
   [[nodiscard]] std::size_t reference() const { return racers_.size() - 1; }
   /// Simulates the sample in all tiers.
   void count_wins();
+  /// Whether the tier holds what LRU holds: it has followed LRU for a turnover.
+  [[nodiscard]] bool is_lru_for_a_turnover() const {
+    return current_ == reference() && num_stores_of_lru_ >= num_shadow_slots_;
+  }
   /// Whether a rival passes both tests.
   [[nodiscard]] bool is_safe(Racer& racer, const ShadowTier& shadow);
   [[nodiscard]] std::size_t best_rival();
@@ -121,6 +133,8 @@ class PolicyRace {
   std::uint64_t threshold_ = 0;
   std::uint32_t max_shadow_slots_;
   std::uint32_t num_shadow_slots_ = 0;
+  /// Of LRU's simulation, while a rival is followed.
+  std::uint32_t num_slots_to_beat_ = 0;
   double half_life_ = 1;
   double num_recent_ = 0;  ///< Number of accesses, of which older ones count less.
   /// The most that the rule in force had won in its simulation since it came into force, and what
@@ -128,6 +142,9 @@ class PolicyRace {
   double most_won_ = 0;
   double tier_lost_ = 0;
   double balance_ = 0;  ///< The account.
+  /// Stores of LRU's simulation since the rule in force came into force; infinite if that has been
+  /// in force from the beginning.
+  double num_stores_of_lru_ = std::numeric_limits<double>::infinity();
   /// Sampled accesses since the racers' num_else were last reset.
   std::uint32_t num_since_counted_ = 0;
   // The sampled blocks of the offer.
