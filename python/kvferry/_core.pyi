@@ -49,28 +49,44 @@ __all__: list[str] = [
 ]
 
 class Error(RuntimeError):
-    pass
+    """
+    The root of all errors of kvferry: the environment or the caller is at fault.
+    """
 
 class ConfigError(Error):
-    pass
+    """
+    A configuration value that cannot be used.
+    """
 
 class ResourceError(Error):
-    pass
+    """
+    The machine has too little of a resource (memory, a limit).
+    """
 
 class TopologyError(Error):
-    pass
+    """
+    Two sides disagree about world size, rank, layout or version. The message names both.
+    """
 
 class ProtocolError(Error):
-    pass
+    """
+    A plan or report that cannot be decoded, or does not fit the state it meets.
+    """
 
 class DeviceError(Error):
-    pass
+    """
+    A device call failed.
+    """
 
 class TimeoutError(Error):
-    pass
+    """
+    A wait reached its time limit.
+    """
 
 class RecordingError(Error):
-    pass
+    """
+    A file that is no recording, or is damaged, or was made by another version.
+    """
 
 class SchedulerEngine:
     """

@@ -27,18 +27,35 @@ void make_readable() {
   });
 }
 
+/// Adds the exception class of `AnError`, with its docstring.
+template <class AnError>
+py::object add(py::module_& module, const char* name, py::handle base, const char* doc) {
+  py::object made = py::register_exception<AnError>(module, name, base);
+  made.attr("__doc__") = doc;
+  return made;
+}
+
 }  // namespace
 
 void bind_errors(py::module_& module) {
   // The translator that was registered last is tried first, so the root is registered first.
-  const auto root = py::register_exception<Error>(module, "Error", PyExc_RuntimeError);
-  py::register_exception<ConfigError>(module, "ConfigError", root);
-  py::register_exception<ResourceError>(module, "ResourceError", root);
-  py::register_exception<TopologyError>(module, "TopologyError", root);
-  py::register_exception<ProtocolError>(module, "ProtocolError", root);
-  py::register_exception<DeviceError>(module, "DeviceError", root);
-  py::register_exception<kvferry::TimeoutError>(module, "TimeoutError", root);
-  py::register_exception<recorder::RecordingError>(module, "RecordingError", root);
+  const py::object root =
+      add<Error>(module, "Error", PyExc_RuntimeError,
+                 "The root of all errors of kvferry: the environment or the caller is at fault.");
+  add<ConfigError>(module, "ConfigError", root, "A configuration value that cannot be used.");
+  add<ResourceError>(module, "ResourceError", root,
+                     "The machine has too little of a resource (memory, a limit).");
+  add<TopologyError>(module, "TopologyError", root,
+                     "Two sides disagree about world size, rank, layout or version. The message "
+                     "names both.");
+  add<ProtocolError>(module, "ProtocolError", root,
+                     "A plan or report that cannot be decoded, or does not fit the state it "
+                     "meets.");
+  add<DeviceError>(module, "DeviceError", root, "A device call failed.");
+  add<kvferry::TimeoutError>(module, "TimeoutError", root, "A wait reached its time limit.");
+  add<recorder::RecordingError>(module, "RecordingError", root,
+                                "A file that is no recording, or is damaged, or was made by "
+                                "another version.");
   make_readable<ConfigError>();
   make_readable<ResourceError>();
   make_readable<recorder::RecordingError>();
