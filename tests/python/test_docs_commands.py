@@ -15,6 +15,8 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +39,12 @@ from kvferry import recordings
 from kvferry.cli import main
 from kvferry.doctor.verdict import judge
 from vllm.engine.arg_utils import EngineArgs
-from vllm.entrypoints.cli.serve import ServeSubcommand
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 ROWS: tuple[Here | Elsewhere | NotRun, ...] = (*HERE, *ELSEWHERE, *NOT_RUN)
+# Where vLLM has the arguments of `vllm serve`: 0.33, and 0.32. The program itself imports more than 0.33's tests have.
+SERVE_ARGUMENTS = ("vllm.entrypoints.common.cli_args", "vllm.entrypoints.launchers.cli_args")
 MAKE = re.compile(r"(?:\w+=(?:\"[^\"]*\"|\S*) )*make ")
 WHAT_TO_ADD = (
     "add a row to tests/python/command_table.py: to HERE if it can run without a GPU in seconds (what it cannot have "
@@ -164,12 +167,12 @@ def check_calls(ended: Ended) -> None:
 
 def check_vllm(words: list[str]) -> None:
     """The program's own parser takes the arguments, and makes an engine's configuration; the doctor accepts it here."""
-    parser = FlexibleArgumentParser()
-    serve = ServeSubcommand()
-    serve.subparser_init(parser.add_subparsers())
-    parsed = parser.parse_args(words)
+    assert words[0] == "serve"
+    [module] = filter(find_spec, SERVE_ARGUMENTS)
+    serve = import_module(module)
+    parsed = serve.make_arg_parser(FlexibleArgumentParser()).parse_args(words[1:])
     parsed.model = parsed.model_tag
-    serve.validate(parsed)
+    serve.validate_parsed_serve_args(parsed)
     engine = EngineArgs.from_cli_args(parsed)
     # No engine runs, so no tokenizer is needed.
     engine.skip_tokenizer_init = True
