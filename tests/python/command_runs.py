@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -279,3 +279,8 @@ def leave_a_tier() -> None:
 def options_of(words: Sequence[str]) -> list[str]:
     """Return the options among the words of a command, without values."""
     return [word.partition("=")[0] for word in words if re.match(r"--[a-z]", word)]
+
+
+def missing_words(text: str, words: Iterable[str]) -> list[str]:
+    """Return the words that a text does not have as they are, neither longer nor shorter."""
+    return [word for word in words if not re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", text)]

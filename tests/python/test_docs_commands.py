@@ -28,6 +28,7 @@ from command_runs import (
     forms_of,
     leave_a_tier,
     living_engine,
+    missing_words,
     options_of,
     resizing_engine,
     substituted,
@@ -170,7 +171,9 @@ def check_vllm(words: list[str]) -> None:
     assert words[0] == "serve"
     [module] = filter(find_spec, SERVE_ARGUMENTS)
     serve = import_module(module)
-    parsed = serve.make_arg_parser(FlexibleArgumentParser()).parse_args(words[1:])
+    parser = serve.make_arg_parser(FlexibleArgumentParser())
+    parsed = parser.parse_args(words[1:])
+    assert set(options_of(words)) <= parser._option_string_actions.keys(), "an option is abbreviated"
     parsed.model = parsed.model_tag
     serve.validate_parsed_serve_args(parsed)
     engine = EngineArgs.from_cli_args(parsed)
@@ -202,7 +205,7 @@ def check_lmcache(words: list[str]) -> None:
     """Every option is one with which the tests start LMCache's server, and the doctor accepts the parameters."""
     assert words[0] == "server"
     told = text_of("examples/lmcache_server.sh")
-    assert [option for option in options_of(words) if option not in told] == []
+    assert missing_words(told, options_of(words)) == []
     adapters = [json.loads(words[at + 1]) for at, word in enumerate(words) if word == "--l2-adapter"]
     [ours] = [adapter for adapter in adapters if adapter["type"] == "native_plugin"]
     assert (ours["module_path"], ours["class_name"]) == ("kvferry.lmcache", "KvFerryClient")
@@ -216,6 +219,30 @@ def check_curl(words: list[str]) -> None:
     assert words[words.index("-H") + 1] == "Content-Type: application/json"
     request = CompletionRequest.model_validate_json(words[words.index("-d") + 1])
     assert request.kv_transfer_params
+
+
+JSON_PARTS = {
+    f"{document}:{line}": "".join(lines)
+    for document in pages()
+    for block in blocks_of(document)
+    for line, lines in parts(block)
+    if lines[0].startswith('"')
+}
+
+
+@pytest.mark.parametrize("place", JSON_PARTS)
+def test_part_of_a_configuration_is_json_that_the_doctor_accepts(place: str) -> None:
+    """A block that shows a part of `--kv-transfer-config` or of a request is no command, but a reader copies it."""
+    told = json.loads(f"{{{substituted(JSON_PARTS[place])}}}")
+    assert told.keys() <= {
+        "kv_connector",
+        "kv_connector_module_path",
+        "kv_connector_extra_config",
+        "kv_transfer_params",
+    }
+    whole = {"kv_connector": "KvFerryConnector", "kv_role": "kv_both", **told}
+    if "kv_transfer_params" not in told:
+        assert judge(json.dumps(whole), 1).refusal == ""
 
 
 # ---- run elsewhere, or not ----
@@ -244,14 +271,15 @@ def test_command_is_run_by_the_test_that_is_named(text: str) -> None:
     assert set(row.by) <= set(tracked())
     there = "".join(map(text_of, row.by))
     if row.has:
-        needed = list(row.has)
-    elif MAKE.match(text):
+        assert [piece for piece in row.has if piece not in there] == []
+        return
+    if MAKE.match(text):
         needed = [Path(script).name for script in scripts_in(recipe_of(text))]
     else:
         words = shlex.split(text)
         needed = [*options_of(words), *scripts_in(text)] or [word for word in words if not word.startswith("-")]
     assert needed
-    assert [word for word in needed if word not in there] == []
+    assert missing_words(there, needed) == []
 
 
 @pytest.mark.parametrize("text", with_row(Elsewhere, NotRun), ids=name_of)
@@ -266,6 +294,8 @@ def test_script_that_is_not_run_here_knows_its_arguments(text: str) -> None:
             assert found[2] == ""
             continue
         words = found[2].replace("$OUT", "out")
+        # argparse takes an abbreviation, too.
+        assert missing_words(text_of(script), options_of(words.split())) == []
         done = subprocess.run(
             ["bash", "-c", f"{sys.executable} {script} {words} --help"],
             cwd=ROOT,
