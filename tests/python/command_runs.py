@@ -117,7 +117,7 @@ SUBSTITUTIONS: tuple[tuple[str, str], ...] = (
     (r"^(kvferry-(?:bench (?:link|copy|pipeline)|lab)\b(?!.*--model list).*)", rf"\1 {TINY}"),
     (r"^(kvferry-bench (?:link|copy|pipeline)\b(?!.*--model list).*)", r"\1 --link-size 64KiB"),
     # A server that is stopped.
-    (r"^python3 -m http\.server", "mkdir -p build/site && timeout 0.5 python3 -m http.server 0"),
+    (r"^python3 -m http\.server", "mkdir -p build/site && timeout 1 python3 -m http.server 0"),
     # In a copy, because it writes files.
     (r"^spin ", "cp $OLDPWD/tests/model/protocol/*.pml . && spin "),
 )
