@@ -116,6 +116,8 @@ SUBSTITUTIONS: tuple[tuple[str, str], ...] = (
     (r"^(kvferry-bench pipeline\b(?!.*--blocks).*)", r"\1 --blocks 4"),
     (r"^(kvferry-(?:bench (?:link|copy|pipeline)|lab)\b(?!.*--model list).*)", rf"\1 {TINY}"),
     (r"^(kvferry-bench (?:link|copy|pipeline)\b(?!.*--model list).*)", r"\1 --link-size 64KiB"),
+    # The Python of these tests is that of .venv.
+    (r"^\.venv/bin/python ", "python "),
     # A server that is stopped.
     (r"^python3 -m http\.server", "mkdir -p build/site && timeout 1 python3 -m http.server 0"),
     # In a copy, because it writes files.
@@ -199,7 +201,8 @@ class Reader:
             "OLDPWD": str(ROOT),
             "VLLM": str(self._programs / "vllm"),
         }
-        without = {"COLUMNS", "TIER", "FIRST", "VLLM_PLUGINS"}
+        # A reader has the vLLM of .venv, and no wishes of the tests'.
+        without = {"COLUMNS", "FIRST", "PYTHONPATH", "TIER", "VLLM_PLUGINS"}
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", text], cwd=ROOT if in_tree else self.folder, timeout=120, check=False,
             env={name: value for name, value in os.environ.items() if name not in without} | variables,

@@ -110,6 +110,7 @@ HERE = (
     Here(r"python3 -m http\.server --directory build/site", status=124),
     Here(r"python3 tests/model/protocol/check_models\.py --trail \S+", says=r"violated: \w+", in_tree=True),
     Here(r"spin -a .*", says="spin: trail ends after"),
+    Here(r"\.venv/bin/python bench/lab/meta\.py --quick", says="ratio: stock / kvferry"),
     Here(r"ulimit -l", says=r"\d+|unlimited"),
 )
 
@@ -222,5 +223,5 @@ NOT_RUN = (
     NotRun(r"make (?:check|soak|soak-shared|test-kvcached|test-dynamo|test-fleet)", Reason.TOO_LONG),
     NotRun(r"make bench(?:-\w+)?(?: BENCH_ARGS=.*)?|KVFERRY_BENCH_DEVICE=cuda .* make bench", Reason.TOO_LONG),
     NotRun(r'(?:KVFERRY_PYTHONS=".*" )?make wheels|make test-wheels', Reason.TOO_LONG),
-    NotRun(r"\.venv/bin/python bench/lab/meta\.py .*|python bench/lab/object_tags\.py .*", Reason.TOO_LONG),
+    NotRun(r"\.venv/bin/python bench/lab/meta\.py --rounds .*|python bench/lab/object_tags\.py .*", Reason.TOO_LONG),
 )

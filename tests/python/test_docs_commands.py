@@ -301,6 +301,25 @@ def test_script_that_is_not_run_here_knows_its_arguments(text: str) -> None:
         assert done.returncode == 0, done.stderr
 
 
+def test_presets_and_variables_of_cmake_are_there() -> None:
+    """CMake configures, builds and tests with a preset that it has, and takes any variable in silence."""
+    presets = json.loads(text_of("CMakePresets.json"))
+    named = {
+        kind: {preset["name"] for preset in presets[f"{kind}Presets"] if not preset.get("hidden")}
+        for kind in ("configure", "build", "test")
+    }
+    found = 0
+    for command in (each for text in texts() if re.match("cmake|ctest", text) for each in text.split(" && ")):
+        words = shlex.split(command)
+        kind = {"cmake": "build" if "--build" in words else "configure", "ctest": "test"}.get(words[0])
+        if kind and "--preset" in words:
+            found += 1
+            assert words[words.index("--preset") + 1] in named[kind], command
+        variables = re.findall(r" -D(KVFERRY_\w+)=", command)
+        assert missing_words(text_of("CMakeLists.txt"), variables) == [], command
+    assert found > 3
+
+
 def test_stages_that_a_command_names_are_stages() -> None:
     """`make test STAGES=` names what test_stages.py has."""
     sys.path.append(str(ROOT / "tools"))
