@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples that a user copies, run as they stand; demo.py is `make demo`, serve.sh is in test_server.py."""
+"""The examples that a user copies, run as they stand; serve.sh is in test_server.py."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 from .engine_runs import REPOSITORY, cores
 
@@ -31,3 +33,24 @@ def test_offline_inference_asks_again_and_the_documents_come_from_the_tier() -> 
     # On a busy machine some blocks are not stored in the first round; their turn comes in the next.
     assert from_tier > computed_first / 2
     assert computed < computed_first / 2
+
+
+def test_the_demo_finds_its_tokens_in_the_tier(tiny_model: Path, tmp_path: Path) -> None:
+    """`make demo` runs this program, which is the first command of README.md."""
+    variables = {
+        "TORCHINDUCTOR_CACHE_DIR": str(REPOSITORY / ".cache" / "torchinductor"),
+        "VLLM_CPU_OMP_THREADS_BIND": str(cores(1)[0]),
+    }
+    figures = tmp_path / "figures.json"
+    command = [sys.executable, str(REPOSITORY / "examples/demo.py"), "--model-dir", str(tiny_model)]
+    ended = subprocess.run(
+        [*command, "--json", str(figures)],
+        env=os.environ | variables, capture_output=True, text=True, timeout=500, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "every token is the same" in " ".join(ended.stdout.split())
+    report = json.loads(figures.read_text())
+    assert report["succeeded"]
+    rows = {(row["engine"], row["phase"]): row for row in report["rows"]}
+    assert rows["vLLM + kvferry", "return"]["tier_hit_tokens"] > 0
+    assert rows["vLLM alone", "return"]["tier_hit_tokens"] == 0
