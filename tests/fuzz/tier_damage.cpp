@@ -110,8 +110,8 @@ void excuse(const TierFile& file) {
   auto* const instances =
       reinterpret_cast<InstanceRecord*>(file.bytes().data() + file.places().instances);
   auto* const lines = reinterpret_cast<SlotLine*>(file.bytes().data() + file.places().slots);
-  // No copies of these lives go on after them. Who is told otherwise must believe it, and would lose
-  // the slots until the tier is created again.
+  // No copies of these lives go on after them. Who is told otherwise must believe it, and would
+  // lose the slots until the tier is created again.
   for (std::uint32_t i = 0; i < cpu_tier::kMaxInstances; ++i) instances[i].copies_never_end = 0;
   for (std::uint32_t chunk = 0; chunk < file.shape().num_chunks; ++chunk) {
     chunks[chunk].quarantine_never_ends = 0;

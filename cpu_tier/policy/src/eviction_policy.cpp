@@ -8,7 +8,9 @@
 namespace kvferry::cpu_tier {
 
 EvictionPolicy::EvictionPolicy(const TierOptions& options, std::uint32_t max_slots)
-    : race_(rules_of(options.eviction, options.admission), max_slots),
+    : race_(rules_of(options.eviction, options.admission), max_slots,
+            row_of(options.eviction).make_memory == nullptr ? PolicyRace::Evicts::kByTheRule
+                                                            : PolicyRace::Evicts::kByItsMemory),
       promises_(options.max_promised_share, max_slots) {
   if (race_.runs() || options.admission != Admission::kAlways) {
     history_.emplace(std::uint64_t{max_slots} * OfferHistory::kPerSlot);

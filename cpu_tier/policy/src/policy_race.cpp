@@ -6,38 +6,22 @@
 #include <limits>
 
 namespace kvferry::cpu_tier {
-namespace {
 
-/// The most sampled keys that can be expected in a tier of `num_slots`, of which the sample has
-/// `num_shadow_slots`.
-std::uint32_t num_slots_to_beat(std::uint32_t num_shadow_slots, double num_slots) {
-  const double share = std::min(1.0, num_shadow_slots / num_slots);
-  // Of a binomial distribution.
-  const double deviation = std::sqrt(num_shadow_slots * (1 - share));
-  return num_shadow_slots + static_cast<std::uint32_t>(PolicyRace::kDeviations * deviation);
-}
-
-}  // namespace
-
-PolicyRace::PolicyRace(std::span<const PolicyRule> rules, std::uint32_t max_slots)
-    : current_(rules.size() - 1),
+PolicyRace::PolicyRace(std::span<const PolicyRule> rules, std::uint32_t max_slots, Evicts evicts)
+    : evicts_(evicts),
+      current_(rules.size() - 1),
       max_shadow_slots_(std::clamp<std::uint32_t>(max_slots, 1, kMaxShadowSlots)) {
   racers_.reserve(rules.size());
   for (const PolicyRule& rule : rules) racers_.push_back({rule});
   if (rules.size() == 1) return;
   shadows_.reserve(rules.size());
-  for (const PolicyRule& rule : rules.first(reference())) {
-    shadows_.emplace_back(rule, max_shadow_slots_);
-  }
-  shadows_.emplace_back(rules.back(), num_slots_to_beat(max_shadow_slots_, max_slots));
+  for (const PolicyRule& rule : rules) shadows_.emplace_back(rule, max_shadow_slots_);
   resize(max_slots);
 }
 
 void PolicyRace::resize(std::uint32_t num_slots) {
   num_shadow_slots_ = std::clamp<std::uint32_t>(num_slots, 1, max_shadow_slots_);
-  num_slots_to_beat_ = num_slots_to_beat(num_shadow_slots_, num_slots);
   for (ShadowTier& shadow : shadows_) shadow.restart(num_shadow_slots_);
-  if (runs() && current_ != reference()) shadows_.back().resize(num_slots_to_beat_);
   threshold_ = num_slots <= num_shadow_slots_
                    ? std::numeric_limits<std::uint64_t>::max()
                    : std::numeric_limits<std::uint64_t>::max() / num_slots * num_shadow_slots_;
@@ -64,7 +48,8 @@ void PolicyRace::count_wins() {
   const ShadowTier::Outcome of_lru = shadows_[reference()].offer(sample);
   num_stores_of_lru_ += of_lru.num_stores;
   const bool is_lru = is_lru_for_a_turnover();
-  const double num_to_beat = is_lru ? std::max<double>(num_loads, of_lru.num_loads) : of_lru.num_loads;
+  const double num_to_beat =
+      is_lru ? std::max<double>(num_loads, of_lru.num_loads) : of_lru.num_loads;
   for (std::size_t i = 0; i < reference(); ++i) {
     const ShadowTier::Outcome outcome = shadows_[i].offer(sample);
     const double loads = outcome.num_loads - num_to_beat;
@@ -134,7 +119,6 @@ void PolicyRace::follow(std::size_t racer) {
   most_won_ = racers_[racer].won;
   tier_lost_ = 0;
   num_stores_of_lru_ = 0;
-  shadows_.back().resize(racer == reference() ? num_shadow_slots_ : num_slots_to_beat_);
 }
 
 }  // namespace kvferry::cpu_tier

@@ -30,12 +30,6 @@ void ShadowTier::restart(std::uint32_t num_slots) {
   if (history_) history_->clear();
 }
 
-void ShadowTier::resize(std::uint32_t num_slots) {
-  KVFERRY_CHECK(num_slots > 0, "a simulated tier without slots");
-  num_slots_ = num_slots;
-  evict(blocks_.size() - std::min(blocks_.size(), num_slots));
-}
-
 ShadowTier::Outcome ShadowTier::offer(std::span<const std::uint64_t> hashes) {
   Entries entries;
   std::uint32_t num_absent = 0;

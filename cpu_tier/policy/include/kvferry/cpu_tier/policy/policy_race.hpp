@@ -29,8 +29,8 @@ namespace kvferry::cpu_tier {
 /// small share of all accesses.
 ///
 /// A sample differs from all keys by chance. At the edge of a loop as long as the tier, a tier that
-/// is smaller by a hundredth loads nothing, and a larger one everything. So a rival also has to beat
-/// the tier itself while that follows LRU, and more slots of LRU afterwards (kDeviations).
+/// is smaller by a hundredth loads nothing, and a larger one everything. So while the tier itself
+/// follows LRU, a rival has to win against what the tier loads, too.
 ///
 /// A rival that loses kMaxLoss, in its simulation or in what the tier itself could load, is given
 /// up. Then the wins of all rivals start again from zero.
@@ -48,9 +48,6 @@ class PolicyRace {
   /// 1/80.
   static constexpr double kStorePrice = 1.0 / 32;
   // The constants below were chosen on random mixtures of traffic (docs/decisions/policies.md).
-  /// How many more slots LRU's simulation has while a rival is followed, in standard deviations of
-  /// the number of sampled keys among as many keys as the tier has slots.
-  static constexpr double kDeviations = 2;
   /// A rival has to win this share of the blocks that LRU would have and the rival does not have.
   static constexpr double kRisk = 0.2;
   /// The account has to hold this share of those blocks, if the rival has none of LRU's blocks. If
@@ -71,9 +68,14 @@ class PolicyRace {
   /// Another rival must be better by this share of these accesses, plus kMinWin of the slots.
   static constexpr double kMargin = 0.005;
 
+  enum class Evicts : std::uint8_t {
+    kByTheRule,   ///< The tier evicts by the rule in force, so it shows what LRU loads.
+    kByItsMemory  ///< The rule decides only on admission (EvictionMemory).
+  };
   /// Starts with the last of `rules`, against which the others are measured. There are 1 to 4
   /// rules; a single rule is not simulated.
-  explicit PolicyRace(std::span<const PolicyRule> rules, std::uint32_t max_slots);
+  explicit PolicyRace(std::span<const PolicyRule> rules, std::uint32_t max_slots,
+                      Evicts evicts = Evicts::kByTheRule);
 
   /// The tier has this many slots now. The simulated tiers start again; the choice stays.
   void resize(std::uint32_t num_slots);
@@ -116,7 +118,8 @@ class PolicyRace {
   void count_wins();
   /// Whether the tier holds what LRU holds: it has followed LRU for a turnover.
   [[nodiscard]] bool is_lru_for_a_turnover() const {
-    return current_ == reference() && num_stores_of_lru_ >= num_shadow_slots_;
+    return evicts_ == Evicts::kByTheRule && current_ == reference() &&
+           num_stores_of_lru_ >= num_shadow_slots_;
   }
   /// Whether a rival passes both tests.
   [[nodiscard]] bool is_safe(Racer& racer, const ShadowTier& shadow);
@@ -125,6 +128,7 @@ class PolicyRace {
   void follow(std::size_t racer);
   [[nodiscard]] double share_of_slots(double share) const { return share * num_shadow_slots_; }
 
+  Evicts evicts_;
   std::vector<Racer> racers_;
   std::vector<ShadowTier> shadows_;
   std::size_t current_;
@@ -133,8 +137,6 @@ class PolicyRace {
   std::uint64_t threshold_ = 0;
   std::uint32_t max_shadow_slots_;
   std::uint32_t num_shadow_slots_ = 0;
-  /// Of LRU's simulation, while a rival is followed.
-  std::uint32_t num_slots_to_beat_ = 0;
   double half_life_ = 1;
   double num_recent_ = 0;  ///< Number of accesses, of which older ones count less.
   /// The most that the rule in force had won in its simulation since it came into force, and what

@@ -37,8 +37,6 @@ class ShadowTier {
   Outcome offer(std::span<const std::uint64_t> hashes);
   /// Empties the tier, which then has `num_slots` slots, 1 to max_slots.
   void restart(std::uint32_t num_slots);
-  /// The tier has `num_slots` slots from now on, 1 to max_slots.
-  void resize(std::uint32_t num_slots);
   /// How many blocks of `other` this tier does not hold.
   [[nodiscard]] std::uint32_t num_missing_of(const ShadowTier& other) const;
 
