@@ -15,13 +15,19 @@ from .engine_runs import REPOSITORY, cores
 ROUND = re.compile(r"^round (\d): .*?tokens: ([\d,]+) computed, ([\d,]+) still on the GPU, ([\d,]+) from the tier$")
 
 
-def test_offline_inference_asks_again_and_the_documents_come_from_the_tier() -> None:
-    variables = {"OMP_WAIT_POLICY": "passive", "VLLM_CPU_OMP_THREADS_BIND": str(cores(1)[0])}
+def run_example(path: str, options: list[str], timeout_s: float, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run an example on one core; it has to succeed."""
+    variables["VLLM_CPU_OMP_THREADS_BIND"] = str(cores(1)[0])
     ended = subprocess.run(
-        [sys.executable, str(REPOSITORY / "examples/offline.py"), "--max-tokens", "4"],
-        env=os.environ | variables, capture_output=True, text=True, timeout=300, check=False,
+        [sys.executable, str(REPOSITORY / path), *options],
+        env=os.environ | variables, capture_output=True, text=True, timeout=timeout_s, check=False,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended
+
+
+def test_offline_inference_asks_again_and_the_documents_come_from_the_tier() -> None:
+    ended = run_example("examples/offline.py", ["--max-tokens", "4"], 300, OMP_WAIT_POLICY="passive")
     rounds = [
         [int(figure.replace(",", "")) for figure in found.groups()]
         for line in ended.stdout.splitlines()
@@ -37,17 +43,11 @@ def test_offline_inference_asks_again_and_the_documents_come_from_the_tier() -> 
 
 def test_the_demo_finds_its_tokens_in_the_tier(tiny_model: Path, tmp_path: Path) -> None:
     """`make demo` runs this program, which is the first command of README.md."""
-    variables = {
-        "TORCHINDUCTOR_CACHE_DIR": str(REPOSITORY / ".cache" / "torchinductor"),
-        "VLLM_CPU_OMP_THREADS_BIND": str(cores(1)[0]),
-    }
     figures = tmp_path / "figures.json"
-    command = [sys.executable, str(REPOSITORY / "examples/demo.py"), "--model-dir", str(tiny_model)]
-    ended = subprocess.run(
-        [*command, "--json", str(figures)],
-        env=os.environ | variables, capture_output=True, text=True, timeout=500, check=False,
+    ended = run_example(
+        "examples/demo.py", ["--model-dir", str(tiny_model), "--json", str(figures)], 500,
+        TORCHINDUCTOR_CACHE_DIR=str(REPOSITORY / ".cache" / "torchinductor"),
     )  # fmt: skip
-    assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "every token is the same" in " ".join(ended.stdout.split())
     report = json.loads(figures.read_text())
     assert report["succeeded"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -57,12 +56,6 @@ def live(engines: Pair, requests: list[dict[str, Any]]) -> Lives:
     lives = Lives()
     answers, metrics = lives.answers, lives.metrics
 
-    def crowd_while(act: Callable[[], None]) -> list[Answer]:
-        with ThreadPoolExecutor() as pool:
-            asked = pool.submit(engines.ask, requests, [(index, STAYS) for index in CROWD])
-            act()
-            return asked.result()
-
     def kill_the_sender() -> None:
         """Kill the prefill engine while the other one reads a KV cache from it."""
         where = engines.prefill_alone(requests[PREFILL_DIES])
@@ -76,13 +69,18 @@ def live(engines: Pair, requests: list[dict[str, Any]]) -> Lives:
             [answer] = asked.result()
         answers["sender killed"] = [dataclasses.replace(answer, request=PREFILL_DIES)]
 
-    def kill_in_the_crowd(role: str, before: float) -> None:
-        """Kill an engine when the decode engine has generated more than `before` tokens, and goes on."""
-        engines.decode.await_metrics(
-            "clients read their answers",
-            lambda seen: num_running(seen) > 0 and num_spoken(seen) > before + NUM_CROWD,
-        )
-        engines.kill(role)
+    def kill_in_the_crowd(role: str) -> list[Answer]:
+        """Kill an engine while clients read answers of the decode engine; returns what they saw."""
+        # Before the crowd is asked: on a fast machine it may be over when the engine says how far it is.
+        before = num_spoken(engines.decode.metrics())
+        with ThreadPoolExecutor() as pool:
+            asked = pool.submit(engines.ask, requests, [(index, STAYS) for index in CROWD])
+            engines.decode.await_metrics(
+                "clients read their answers",
+                lambda seen: num_running(seen) > 0 and num_spoken(seen) > before + NUM_CROWD,
+            )
+            engines.kill(role)
+            return asked.result()
 
     # The engines know each other, so that later only a transfer is in the middle, and no greeting.
     answers["first"] = engines.ask_in_turn(requests, CROWD[:1])
@@ -91,15 +89,12 @@ def live(engines: Pair, requests: list[dict[str, Any]]) -> Lives:
     answers["without sender"] = engines.ask_in_turn(requests, [PREFILL_DIES, LAST])
 
     engines.start("prefill")
-    # Before the crowd is asked: on a fast machine it may be over when the engine says how far it is.
-    before = num_spoken(engines.decode.metrics())
-    answers["prefill killed"] = crowd_while(lambda: kill_in_the_crowd("prefill", before))
+    answers["prefill killed"] = kill_in_the_crowd("prefill")
 
     engines.start("prefill")
     # No decode engine ever reads this one.
     engines.prefill_alone(requests[DECODE_DIES])
-    before_decode = num_spoken(engines.decode.metrics())
-    answers["decode killed"] = crowd_while(lambda: kill_in_the_crowd("decode", before_decode))
+    answers["decode killed"] = kill_in_the_crowd("decode")
     metrics["decode killed"] = engines.prefill.await_metrics(
         "the prefill engine gives up what is never read",
         lambda seen: seen["vllm:kv_cache_usage_perc"][""] == 0,

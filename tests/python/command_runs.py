@@ -80,7 +80,6 @@ FILES = {
 # What stands in the documents for something of the reader's, or would be too large here; each is replaced in turn.
 SUBSTITUTIONS: tuple[tuple[str, str], ...] = (
     # What a usage line says in words.
-    (r"\[options of vllm serve\]", "--block-size 32"),
     (r"KEY=VALUE", "eviction=lru"),
     (r"\.\.\. (?=--l2-adapter)", ""),
     (r"^(kvferry doctor .*)\bJSON\b", r"""\1'{"cpu_bytes_to_use": "64GiB"}'"""),

@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -142,7 +143,7 @@ def test_command_runs(
         leave_a_tier()
         command = substituted(form)
         if command.startswith("kvferry plot"):
-            reader.run("kvferry-bench link --quick --rounds 1 --warm-up 0 --link-size 64KiB --json results.json")
+            reader.run(substituted("kvferry-bench link --json results.json"))
         if re.match("kvferry plot|kvferry .* --model ", command):
             ended = reader.run_here(command, monkeypatch, capsys, main)
         else:
@@ -243,14 +244,19 @@ def test_part_of_a_configuration_is_json_that_the_doctor_accepts(place: str) -> 
 # ---- run elsewhere, or not ----
 
 
-def recipe_of(text: str) -> str:
-    """Return what make would run: every line of its recipe."""
+def printed_by(command: str) -> str:
+    """Run a command in the repository, which has to succeed and only reads; returns what it prints."""
     done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", text.replace("make ", "make --dry-run ", 1)], cwd=ROOT, capture_output=True,
-        text=True, check=False,
-    )  # fmt: skip
+        ["bash", "-euo", "pipefail", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+@cache
+def recipe_of(text: str) -> str:
+    """Return what make would run: every line of its recipe."""
+    return printed_by(text.replace("make ", "make --dry-run ", 1))
 
 
 def scripts_in(text: str) -> list[str]:
@@ -291,14 +297,7 @@ def test_script_that_is_not_run_here_knows_its_arguments(text: str) -> None:
         words = found[2].replace("$OUT", "out")
         # argparse takes an abbreviation, too.
         assert missing_words(text_of(script), options_of(words.split())) == []
-        done = subprocess.run(
-            ["bash", "-c", f"{sys.executable} {script} {words} --help"],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
+        printed_by(f"{sys.executable} {script} {words} --help")
 
 
 def test_presets_and_variables_of_cmake_are_there() -> None:
@@ -322,7 +321,7 @@ def test_presets_and_variables_of_cmake_are_there() -> None:
 
 def test_stages_that_a_command_names_are_stages() -> None:
     """`make test STAGES=` names what test_stages.py has."""
-    sys.path.append(str(ROOT / "tools"))
+    # `documents` has put the tools on the path.
     from test_stages import TESTS
 
     named = [shlex.split(text)[-1].removeprefix("STAGES=").split() for text in texts() if " STAGES=" in text]
