@@ -164,8 +164,9 @@ KVFERRY_AVX2 std::uint64_t row_sum_avx2(const std::byte* row, const std::byte* n
   return sum_row<Stores::kNone>(nullptr, row, next);
 }
 
-KVFERRY_AVX2 std::uint64_t stream_row_avx2(std::byte* to, const std::byte* row) {
-  return sum_row<Stores::kStreaming>(to, row, row + kBytesAhead);
+KVFERRY_AVX2 std::uint64_t stream_row_avx2(std::byte* to, const std::byte* row,
+                                           const std::byte* next) {
+  return sum_row<Stores::kStreaming>(to, row, next);
 }
 
 KVFERRY_AVX2 std::uint64_t groups_sum_avx2(const std::byte* groups, std::size_t first,
@@ -191,7 +192,8 @@ std::uint64_t row_sum_avx2(const std::byte* /*row*/, const std::byte* /*next*/) 
   KVFERRY_CHECK(false, "a processor without AVX2");
 }
 
-std::uint64_t stream_row_avx2(std::byte* /*to*/, const std::byte* /*row*/) {
+std::uint64_t stream_row_avx2(std::byte* /*to*/, const std::byte* /*row*/,
+                              const std::byte* /*next*/) {
   KVFERRY_CHECK(false, "a processor without AVX2");
 }
 

@@ -11,9 +11,6 @@ namespace kvferry::gpu {
 /// Two vectors of a row, which one AVX2 instruction takes.
 inline constexpr std::size_t kGroupBytes = 2 * std::size_t{kMaxWidth};
 
-/// A pass that copies prefetches memory so far ahead of what it reads.
-inline constexpr std::size_t kBytesAhead = 2048;
-
 /// Whether this processor has AVX2 and the build has the functions below.
 [[nodiscard]] bool has_avx2();
 
@@ -22,9 +19,9 @@ inline constexpr std::size_t kBytesAhead = 2048;
 [[nodiscard]] std::uint64_t row_sum_avx2(const std::byte* row, const std::byte* next);
 
 /// Also copies the row to `to`, which is the beginning of a cache line, with stores that bypass the
-/// caches (base/streaming_copy.hpp), in the same pass. It prefetches the memory after the row. Only
-/// if has_avx2().
-[[nodiscard]] std::uint64_t stream_row_avx2(std::byte* to, const std::byte* row);
+/// caches (base/streaming_copy.hpp), in the same pass. Only if has_avx2().
+[[nodiscard]] std::uint64_t stream_row_avx2(std::byte* to, const std::byte* row,
+                                            const std::byte* next);
 
 /// The sum of `count` groups, of which the first is group `first` of the row, without the row's
 /// factor. Only if has_avx2().

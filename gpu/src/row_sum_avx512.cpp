@@ -157,12 +157,14 @@ KVFERRY_AVX512 std::uint64_t row_sum_avx512(const std::byte* row, const std::byt
   return sum_row<Stores::kNone>(nullptr, row, next);
 }
 
-KVFERRY_AVX512 std::uint64_t copy_row_avx512(std::byte* to, const std::byte* row) {
-  return sum_row<Stores::kPlain>(to, row, row + kBytesAhead);
+KVFERRY_AVX512 std::uint64_t copy_row_avx512(std::byte* to, const std::byte* row,
+                                             const std::byte* next) {
+  return sum_row<Stores::kPlain>(to, row, next);
 }
 
-KVFERRY_AVX512 std::uint64_t stream_row_avx512(std::byte* to, const std::byte* row) {
-  return sum_row<Stores::kStreaming>(to, row, row + kBytesAhead);
+KVFERRY_AVX512 std::uint64_t stream_row_avx512(std::byte* to, const std::byte* row,
+                                               const std::byte* next) {
+  return sum_row<Stores::kStreaming>(to, row, next);
 }
 
 }  // namespace kvferry::gpu
@@ -177,11 +179,13 @@ std::uint64_t row_sum_avx512(const std::byte* /*row*/, const std::byte* /*next*/
   KVFERRY_CHECK(false, "a processor without AVX-512");
 }
 
-std::uint64_t copy_row_avx512(std::byte* /*to*/, const std::byte* /*row*/) {
+std::uint64_t copy_row_avx512(std::byte* /*to*/, const std::byte* /*row*/,
+                              const std::byte* /*next*/) {
   KVFERRY_CHECK(false, "a processor without AVX-512");
 }
 
-std::uint64_t stream_row_avx512(std::byte* /*to*/, const std::byte* /*row*/) {
+std::uint64_t stream_row_avx512(std::byte* /*to*/, const std::byte* /*row*/,
+                                const std::byte* /*next*/) {
   KVFERRY_CHECK(false, "a processor without AVX-512");
 }
 

@@ -107,8 +107,19 @@ std::size_t bytes_in_row(std::uint64_t offset, std::size_t size) {
 
 constexpr std::size_t kLine = 64;
 
-/// Copies a row and returns its sum without the row's factor.
-using RowCopy = std::uint64_t (*)(std::byte* to, const std::byte* row);
+/// A pass that copies prefetches what it reads two rows later: one row later, a core that copies
+/// alone still waits for memory (measured, bench/RESULTS.md, "Tags of blocks").
+constexpr std::size_t kBytesAhead = 2 * kRowBytes;
+
+/// What to prefetch while `bytes` are read at `at`. They are followed by those at `next`. If they
+/// are shorter than what a pass is ahead, it is the same place of the next ones.
+const std::byte* ahead_of(std::span<const std::byte> bytes, std::size_t at, const std::byte* next) {
+  const std::size_t ahead = at + std::min(kBytesAhead, bytes.size());
+  return ahead < bytes.size() ? bytes.data() + ahead : next + (ahead - bytes.size());
+}
+
+/// Copies a row and returns its sum without the row's factor. It prefetches the row at `next`.
+using RowCopy = std::uint64_t (*)(std::byte* to, const std::byte* row, const std::byte* next);
 
 /// Bypasses the caches. For processors with AVX2, and destinations at the border of a cache line.
 RowCopy row_streamer() { return has_avx512() ? &stream_row_avx512 : &stream_row_avx2; }
@@ -117,19 +128,18 @@ RowCopy row_streamer() { return has_avx512() ? &stream_row_avx512 : &stream_row_
 /// copied and then summed, row by row, because a row is still in the cache then: without AVX-512
 /// that is faster than a loop that stores while it sums.
 std::uint64_t copy_rows_and_sum(std::byte* to, std::span<const std::byte> bytes,
-                                std::uint64_t offset, RowCopy copy_row) {
+                                std::uint64_t offset, const std::byte* next, RowCopy copy_row) {
   std::uint64_t sum = 0;
-  while (!bytes.empty()) {
-    const auto part = bytes.first(bytes_in_row(offset, bytes.size()));
-    bytes = bytes.subspan(part.size());
+  for (std::size_t at = 0; at < bytes.size();) {
+    const auto part = bytes.subspan(at, bytes_in_row(offset + at, bytes.size() - at));
     if (part.size() == kRowBytes && copy_row != nullptr) {
-      sum += copy_row(to, part.data()) * tag_row(offset / kRowBytes);
+      sum += copy_row(to + at, part.data(), ahead_of(bytes, at, next)) *
+             tag_row((offset + at) / kRowBytes);
     } else {
-      std::memcpy(to, part.data(), part.size());
-      sum += sum_in_row({to, part.size()}, offset, bytes.data());
+      std::memcpy(to + at, part.data(), part.size());
+      sum += sum_in_row({to + at, part.size()}, offset + at, part.data() + part.size());
     }
-    offset += part.size();
-    to += part.size();
+    at += part.size();
   }
   return sum;
 }
@@ -147,21 +157,22 @@ std::uint64_t tag_sum(std::span<const std::byte> bytes, std::uint64_t offset) {
   return sum;
 }
 
-std::uint64_t copy_and_sum(std::byte* to, std::span<const std::byte> bytes, std::uint64_t offset) {
-  return copy_rows_and_sum(to, bytes, offset, has_avx512() ? &copy_row_avx512 : nullptr);
+std::uint64_t copy_and_sum(std::byte* to, std::span<const std::byte> bytes, std::uint64_t offset,
+                           const std::byte* next) {
+  return copy_rows_and_sum(to, bytes, offset, next, has_avx512() ? &copy_row_avx512 : nullptr);
 }
 
 std::uint64_t copy_rows_streaming_and_sum(std::byte* to, std::span<const std::byte> bytes,
-                                          std::uint64_t offset) {
+                                          std::uint64_t offset, const std::byte* next) {
   const bool rows_begin_lines = (reinterpret_cast<std::uintptr_t>(to) - offset) % kLine == 0;
-  if (!has_avx2() || !rows_begin_lines) return copy_and_sum(to, bytes, offset);
-  return copy_rows_and_sum(to, bytes, offset, row_streamer());
+  if (!has_avx2() || !rows_begin_lines) return copy_and_sum(to, bytes, offset, next);
+  return copy_rows_and_sum(to, bytes, offset, next, row_streamer());
 }
 
 // Only whole lines of the destination are streamed before the end: the processor would write each
 // half of a line to memory by itself.
 std::uint64_t copy_streaming_and_sum(std::byte* to, std::span<const std::byte> bytes,
-                                     std::uint64_t offset) {
+                                     std::uint64_t offset, const std::byte* next) {
   const auto past_line = [to](std::size_t at) {
     return reinterpret_cast<std::uintptr_t>(to + at) % kLine;
   };
@@ -170,7 +181,8 @@ std::uint64_t copy_streaming_and_sum(std::byte* to, std::span<const std::byte> b
   for (std::size_t at = 0; at < bytes.size();) {
     const auto part = bytes.subspan(at, bytes_in_row(offset + at, bytes.size() - at));
     if (part.size() == kRowBytes && has_avx2() && past_line(at) == 0) {
-      sum += row_streamer()(to + at, part.data()) * tag_row((offset + at) / kRowBytes);
+      sum += row_streamer()(to + at, part.data(), ahead_of(bytes, at, next)) *
+             tag_row((offset + at) / kRowBytes);
       at += part.size();
       num_copied = at;
       continue;

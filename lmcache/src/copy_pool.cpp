@@ -64,8 +64,9 @@ void CopyJob::copy(const BatchCopy::Part& part) noexcept {
   const auto copy_and_sum = batch_.streams() ? &gpu::copy_streaming_and_sum : &gpu::copy_and_sum;
   batch_.for_each(part, [&](std::size_t number, std::uint64_t offset, std::uint64_t bytes) {
     const CopyRun& run = runs_[number];
+    const std::span<const std::byte> from(at(run.source + offset), bytes);
     const std::uint64_t sum =
-        copy_and_sum(at(run.destination + offset), {at(run.source + offset), bytes}, offset);
+        copy_and_sum(at(run.destination + offset), from, offset, from.data() + bytes);
     std::atomic_ref(sums_[number]).fetch_add(sum, std::memory_order_relaxed);
   });
 }

@@ -109,7 +109,7 @@ class Story {
     std::vector<std::uint64_t> sums(1);
     if (std::byte* const place = values.places()[0]) {
       const auto value = lmcache::value_of(items[0].key, items[0].bytes);
-      sums[0] = gpu::copy_and_sum(place, value, 0);
+      sums[0] = gpu::copy_and_sum(place, value, 0, value.data());
       SlotRecord* const record = record_of(place, items[0]);
       damaged_.erase(record);
       // The key may lie after the value.

@@ -116,7 +116,7 @@ inline int put(ObjectStore& store, const std::vector<Item>& items) {
   for (std::size_t i = 0; i < items.size(); ++i) {
     if (values.places()[i] == nullptr) continue;
     const auto value = value_of(items[i].key, items[i].bytes);
-    sums[i] = gpu::copy_and_sum(values.places()[i], value, 0);
+    sums[i] = gpu::copy_and_sum(values.places()[i], value, 0, value.data());
     ++num_written;
   }
   store.commit(std::move(values), sums);

@@ -109,12 +109,12 @@ TEST(TagSum, IsTheSameWithEveryInstructionSet) {
     };
     if (has_avx2()) {
       EXPECT_EQ(row_sum_avx2(begin, begin) * tag_row(row), sum);
-      expect_copy(stream_row_avx2(copied.data(), begin));
+      expect_copy(stream_row_avx2(copied.data(), begin, begin));
     }
     if (!has_avx512()) continue;
     EXPECT_EQ(row_sum_avx512(begin, begin) * tag_row(row), sum);
-    expect_copy(copy_row_avx512(copied.data(), begin));
-    expect_copy(stream_row_avx512(copied.data(), begin));
+    expect_copy(copy_row_avx512(copied.data(), begin, begin));
+    expect_copy(stream_row_avx512(copied.data(), begin, begin));
   }
 }
 
@@ -134,7 +134,8 @@ TEST_P(TagSumOfACopy, IsThatOfWhatIsCopied) {
       // At the beginning of a cache line, and anywhere else.
       const auto place = reinterpret_cast<std::uintptr_t>(copied.data());
       const std::size_t shift = (64 - place % 64) % 64 + (trial % 4 < 2 ? 0 : random() % 64);
-      ASSERT_EQ(GetParam()(&copied[shift], from, offset), tag_sum(from, offset)) << size;
+      ASSERT_EQ(GetParam()(&copied[shift], from, offset, block.data()), tag_sum(from, offset))
+          << size;
       finish_streaming();
       Bytes expected(size + 192, std::byte{0xee});
       std::copy(from.begin(), from.end(), expected.begin() + static_cast<std::ptrdiff_t>(shift));

@@ -21,19 +21,21 @@ namespace kvferry::gpu {
 [[nodiscard]] std::uint64_t tag_sum(std::span<const std::byte> bytes, std::uint64_t offset);
 
 /// Copies `bytes` to `to`, which must not overlap them, and returns the tag_sum() of what was
-/// written. Each byte is read from memory once.
+/// written. Each byte is read from memory once. The bytes that the caller will read after these are
+/// at `next`; they are prefetched and not read, so `next` may be any address.
 [[nodiscard]] std::uint64_t copy_and_sum(std::byte* to, std::span<const std::byte> bytes,
-                                         std::uint64_t offset);
+                                         std::uint64_t offset, const std::byte* next);
 /// The same, but whole rows, 4096 bytes of the packed block, bypass the caches if each row begins a
 /// cache line at its destination and the processor has AVX2. finish_streaming()
 /// (base/streaming_copy.hpp) comes before other threads may read them.
 [[nodiscard]] std::uint64_t copy_rows_streaming_and_sum(std::byte* to,
                                                         std::span<const std::byte> bytes,
-                                                        std::uint64_t offset);
+                                                        std::uint64_t offset,
+                                                        const std::byte* next);
 /// The same with stores that all bypass the caches, as copy_streaming() (base/streaming_copy.hpp),
 /// and with the sum of what was read.
 [[nodiscard]] std::uint64_t copy_streaming_and_sum(std::byte* to, std::span<const std::byte> bytes,
-                                                   std::uint64_t offset);
+                                                   std::uint64_t offset, const std::byte* next);
 
 /// In the place of a tag: nothing is known about the bytes.
 inline constexpr std::uint64_t kNoTag = 0;
