@@ -6,12 +6,15 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
 import httpx
 
 TIMEOUT_S = 120.0
+
+Heard = Callable[[int], None]
+"""Called with the number of a request when its client has its first token."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +49,7 @@ def ask(
     asked: list[tuple[int, Patience]],
     engine: int | None = None,
     headers: dict[str, str] | None = None,
+    heard: Heard | None = None,
 ) -> list[Answer]:
     """Let one client for each of `asked` ask for the request of that number, all at once.
 
@@ -54,21 +58,29 @@ def ask(
     headers = dict(headers or {})
     if engine is not None:
         headers["X-data-parallel-rank"] = str(engine)
-    return asyncio.run(_ask(url, requests, asked, headers))
+    return asyncio.run(_ask(url, requests, asked, headers, heard))
 
 
 async def _ask(
-    url: str, requests: list[dict[str, Any]], asked: list[tuple[int, Patience]], headers: dict[str, str]
+    url: str,
+    requests: list[dict[str, Any]],
+    asked: list[tuple[int, Patience]],
+    headers: dict[str, str],
+    heard: Heard | None,
 ) -> list[Answer]:
     # A connection each, as separate programs would have, and none kept for another request.
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
     async with httpx.AsyncClient(base_url=url, timeout=TIMEOUT_S, limits=limits, headers=headers) as client:
-        return await asyncio.gather(*(_visit(client, index, requests[index], patience) for index, patience in asked))
+        return await asyncio.gather(
+            *(_visit(client, index, requests[index], patience, heard) for index, patience in asked)
+        )
 
 
-async def _visit(client: httpx.AsyncClient, index: int, request: dict[str, Any], patience: Patience) -> Answer:
+async def _visit(
+    client: httpx.AsyncClient, index: int, request: dict[str, Any], patience: Patience, heard: Heard | None
+) -> Answer:
     answer = Answer(index)
-    listening = _listen(client, request, answer, patience.num_tokens)
+    listening = _listen(client, request, answer, patience.num_tokens, heard)
     try:
         # Cancelled while it reads, it closes the connection.
         await asyncio.wait_for(listening, patience.seconds)
@@ -79,7 +91,9 @@ async def _visit(client: httpx.AsyncClient, index: int, request: dict[str, Any],
     return answer
 
 
-async def _listen(client: httpx.AsyncClient, request: dict[str, Any], answer: Answer, num_tokens: int | None) -> None:
+async def _listen(
+    client: httpx.AsyncClient, request: dict[str, Any], answer: Answer, num_tokens: int | None, heard: Heard | None
+) -> None:
     body = {
         "model": "tiny", "temperature": 0, "ignore_eos": True, "logprobs": 2, "return_tokens_as_token_ids": True,
         "stream": True, **request,
@@ -97,8 +111,11 @@ async def _listen(client: httpx.AsyncClient, request: dict[str, Any], answer: An
                 answer.error = data
                 return
             answer.nvext |= event.get("nvext") or {}
+            had_tokens = bool(answer.tokens)
             for choice in event["choices"]:
                 _note(answer, choice)
+            if heard is not None and answer.tokens and not had_tokens:
+                heard(answer.request)
             if num_tokens is not None and len(answer.tokens) >= num_tokens and answer.finish_reason is None:
                 return
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from e2e.crowds import STAYS
 from e2e.engine_runs import cores
-from e2e.http_clients import TIMEOUT_S, Answer, Patience, ask
+from e2e.http_clients import TIMEOUT_S, Answer, Heard, Patience, ask
 from e2e.ports import free_ports
 from e2e.served_checks import settle
 from e2e.server_process import Metrics, ServerProcess
@@ -54,19 +54,9 @@ class PairedEngine(Engine):
         os.killpg(self.process.pid, signal.SIGSTOP)
 
 
-def num_running(metrics: Metrics) -> float:
-    """Requests in an engine's batches."""
-    return metrics["vllm:num_requests_running"][""]
-
-
 def num_loading(metrics: Metrics) -> float:
     """Requests that wait for a KV cache to come, or for their turn."""
     return metrics["vllm:num_requests_waiting"][""]
-
-
-def num_spoken(metrics: Metrics) -> float:
-    """Tokens that an engine has generated."""
-    return metrics["vllm:generation_tokens_total"][""]
 
 
 def sent_bytes(metrics: Metrics) -> float:
@@ -129,9 +119,11 @@ class Pair(Processes):
         for role in roles:
             self._engines.pop(role).kill()
 
-    def ask(self, requests: list[dict[str, Any]], asked: list[tuple[int, Patience]]) -> list[Answer]:
+    def ask(
+        self, requests: list[dict[str, Any]], asked: list[tuple[int, Patience]], heard: Heard | None = None
+    ) -> list[Answer]:
         """As `http_clients.ask`, of the proxy."""
-        return ask(self.proxy.url, requests, asked)
+        return ask(self.proxy.url, requests, asked, heard=heard)
 
     def ask_in_turn(self, requests: list[dict[str, Any]], asked: list[int]) -> list[Answer]:
         """One request after the other."""
