@@ -42,14 +42,15 @@ std::uint64_t bytes_of(const PackOperation& pack) {
   return pack.blocks.size() * pack.geometry.packed_bytes;
 }
 
-/// Where fragment `i` of the `index`-th block is in the engine's pool. Past the last fragment, it
-/// is the first one of the next block; past the last block, the fragment before.
-std::byte* place_in_pool(const PackOperation& pack, std::size_t index, std::size_t i) {
-  const std::size_t num_fragments = pack.geometry.fragments.size();
-  if (i == num_fragments && index + 1 == pack.blocks.size()) --i;
-  const bool is_next = i == num_fragments;
-  return at(
-      pack.geometry.fragment_address(is_next ? 0 : i, pack.blocks[index + (is_next ? 1 : 0)]));
+/// Where a gather goes on reading after fragment `i` of the `index`-th block; after the last block,
+/// where that block begins.
+const std::byte* read_after(const PackOperation& pack, std::size_t index, std::size_t i) {
+  const BlockGeometry& geometry = pack.geometry;
+  if (i + 1 < geometry.fragments.size()) {
+    return at(geometry.fragment_address(i + 1, pack.blocks[index]));
+  }
+  const std::size_t next = std::min(index + 1, pack.blocks.size() - 1);
+  return at(geometry.fragment_address(0, pack.blocks[next]));
 }
 
 /// Moves the `index`-th block of the operation, piece by piece, and adds its sum. `streams`: its
@@ -60,7 +61,7 @@ void pack_block(const PackOperation& pack, std::size_t index, bool streams) {
   for (std::size_t i = 0; i < geometry.fragments.size(); ++i) {
     const std::uint64_t offset = geometry.packed_offsets[i];
     const std::size_t bytes = geometry.fragments[i].bytes;
-    std::byte* const in_pool = place_in_pool(pack, index, i);
+    std::byte* const in_pool = at(geometry.fragment_address(i, pack.blocks[index]));
     std::byte* const in_packed = at(pack.packed + index * geometry.packed_bytes + offset);
     const bool scatters = pack.way == PackWay::kScatter;
     std::byte* const to = scatters ? in_pool : in_packed;
@@ -69,8 +70,7 @@ void pack_block(const PackOperation& pack, std::size_t index, bool streams) {
       sum += tag_sum(from, offset);
     } else if (pack.sums != 0) {
       const auto copy = streams ? &copy_rows_streaming_and_sum : &copy_and_sum;
-      const std::byte* const next =
-          scatters ? from.data() + bytes : place_in_pool(pack, index, i + 1);
+      const std::byte* const next = scatters ? from.data() + bytes : read_after(pack, index, i);
       sum += copy(to, from, offset, next);
     } else if (streams) {
       copy_streaming(to, from.data(), bytes);
