@@ -13,8 +13,8 @@ import httpx
 
 TIMEOUT_S = 120.0
 
-Heard = Callable[[int], None]
-"""Called with the number of a request when its client has its first token."""
+Heard = Callable[[], object]
+"""Called when a client has its first token."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,7 +115,7 @@ async def _listen(
             for choice in event["choices"]:
                 _note(answer, choice)
             if heard is not None and answer.tokens and not had_tokens:
-                heard(answer.request)
+                heard()
             if num_tokens is not None and len(answer.tokens) >= num_tokens and answer.finish_reason is None:
                 return
 

@@ -72,17 +72,11 @@ def live(engines: Pair, requests: list[dict[str, Any]]) -> Lives:
 
     def kill_in_the_crowd(role: str) -> list[Answer]:
         """Kill an engine while clients read answers of the decode engine; returns what they saw."""
-        served: set[int] = set()
-        half_are_served = threading.Event()
-
-        def heard(request: int) -> None:
-            served.add(request)
-            if len(served) == NUM_CROWD // 2:
-                half_are_served.set()
-
+        served = threading.Semaphore(0)
         with ThreadPoolExecutor() as pool:
-            asked = pool.submit(engines.ask, requests, [(index, STAYS) for index in CROWD], heard)
-            assert half_are_served.wait(TIMEOUT_S), f"only {len(served)} clients have a token"
+            asked = pool.submit(engines.ask, requests, [(index, STAYS) for index in CROWD], served.release)
+            for num_served in range(NUM_CROWD // 2):
+                assert served.acquire(timeout=TIMEOUT_S), f"only {num_served} clients have a token"
             assert not asked.done()
             engines.kill(role)
             return asked.result()
