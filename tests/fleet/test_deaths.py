@@ -19,9 +19,11 @@ from e2e.server_process import Metrics
 from e2e.storm_checks import compare_with_alone
 from pair import Pair, num_failed_transfers, num_loading, pair
 
-NUM_CROWD = 12
+# Small enough that both engines have room for all of them. Requests that wait for room let vLLM step without a pause,
+# and two such engines on two cores leave NIXL's threads no time: a round of transfers has taken two minutes.
+NUM_CROWD = 6
 CROWD = list(range(NUM_CROWD))
-LONG_BLOCKS = 59
+LONG_BLOCKS = 40
 # A prompt for each death that must not be in a tier already.
 PREFILL_DIES, DECODE_DIES, LAST = NUM_CROWD, NUM_CROWD + 1, NUM_CROWD + 2
 NUM_LONG = 3
@@ -43,7 +45,7 @@ class Lives:
 def requests() -> list[dict[str, Any]]:
     rng = random.Random(47)
     # Answers of some length: an engine is killed while clients read them.
-    crowd = make_crowd(rng, NUM_CROWD, num_families=4, prefix_blocks=6, max_tokens=120)
+    crowd = make_crowd(rng, NUM_CROWD, num_families=3, prefix_blocks=4, max_tokens=120)
     return crowd + make_long(rng, NUM_LONG, LONG_BLOCKS)
 
 
