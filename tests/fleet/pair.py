@@ -36,18 +36,21 @@ class PairedEngine(Engine):
             "UCX_TLS": "tcp,self",
         }
         command = ["prefill_decode/engine.sh", role]
-        super().__init__(log, command, port, cores(2)[ROLES.index(role)], told | variables)
+        self._core = cores(2)[ROLES.index(role)]
+        super().__init__(log, command, port, self._core, told | variables)
 
-    def unbind(self) -> None:
-        """Let its threads use every core of this process.
+    def bind(self) -> None:
+        """Let its threads use only its own core.
 
-        vLLM's connector for NIXL binds a worker's main thread to the machine's last core if the KV cache is in CPU
-        memory. That thread computes, so both engines of a machine would compute on one core.
+        vLLM's connector for NIXL binds a worker's main thread, which computes, to the machine's last core, so both
+        engines of a machine would compute on one core. And an engine that waits for a KV cache, or for the end of a
+        lease, steps without a pause: on shared cores Linux has kept the other engine from running for as long as the
+        lease lasted, 60 s.
         """
         for process in _processes_of(self.process.pid):
             for thread in process.glob("task/*"):
                 with contextlib.suppress(ProcessLookupError):
-                    os.sched_setaffinity(int(thread.name), os.sched_getaffinity(0))
+                    os.sched_setaffinity(int(thread.name), {self._core})
 
     def freeze(self) -> None:
         """Stop all of its processes, as a machine that has lost its network: it holds its blocks and says nothing."""
@@ -111,7 +114,7 @@ class Pair(Processes):
             self._all.append(self._engines[role])
         for role in roles:
             self._engines[role].await_answer()
-            self._engines[role].unbind()
+            self._engines[role].bind()
         self.proxy.await_answer()
 
     def kill(self, *roles: str) -> None:

@@ -19,17 +19,15 @@ from e2e.server_process import Metrics
 from e2e.storm_checks import compare_with_alone
 from pair import Pair, num_failed_transfers, num_loading, pair
 
-# Small enough that both engines have room for all of them. Requests that wait for room let vLLM step without a pause,
-# and two such engines on two cores leave NIXL's threads no time: a round of transfers has taken two minutes.
-NUM_CROWD = 6
+NUM_CROWD = 12
 CROWD = list(range(NUM_CROWD))
-LONG_BLOCKS = 40
+LONG_BLOCKS = 59
 # A prompt for each death that must not be in a tier already.
 PREFILL_DIES, DECODE_DIES, LAST = NUM_CROWD, NUM_CROWD + 1, NUM_CROWD + 2
 NUM_LONG = 3
 TIER = {"cpu_bytes_to_use": "256MiB", "min_load_tokens": 0}
-# On a busy machine a transfer between two engines has taken 27 s. What is read after the end of its lease may
-# be another prompt's by then, and vLLM's decode engine is not told (docs/DEPLOYMENT.md).
+# Longer than any transfer on a busy machine: what is read after the end of its lease may be another prompt's by then, and
+# vLLM's decode engine is not told (docs/DEPLOYMENT.md).
 LEASE_S = 60
 
 
@@ -45,7 +43,7 @@ class Lives:
 def requests() -> list[dict[str, Any]]:
     rng = random.Random(47)
     # Answers of some length: an engine is killed while clients read them.
-    crowd = make_crowd(rng, NUM_CROWD, num_families=3, prefix_blocks=4, max_tokens=120)
+    crowd = make_crowd(rng, NUM_CROWD, num_families=4, prefix_blocks=6, max_tokens=120)
     return crowd + make_long(rng, NUM_LONG, LONG_BLOCKS)
 
 
