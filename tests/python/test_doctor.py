@@ -103,6 +103,14 @@ def test_everything_is_shown_to_a_person() -> None:
     assert run.stdout.splitlines()[0].startswith(f"OK {format_size(2 << 20)} on each rank"), "the verdict comes first"
 
 
+def test_without_a_configuration_the_first_line_says_whether_a_gpu_is_usable() -> None:
+    devices = [name for name, why_not in _core.backends().items() if name != "host" and not why_not]
+    first, second, *_ = doctor().stdout.splitlines()
+    assert first.startswith("OK kvferry can use " if devices else "NO GPU is usable here")
+    assert all(name in first for name in devices)
+    assert "--config" in second
+
+
 @pytest.mark.parametrize(
     "config",
     [FITS, {"kv_connector": "KvFerryConnector", "kv_role": "kv_both", "kv_connector_extra_config": FITS}],

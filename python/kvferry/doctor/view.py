@@ -27,6 +27,8 @@ def show(
     model: "ModelReport | None" = None,
 ) -> None:
     """Print everything, the verdicts first."""
+    if verdict is None and model is None:
+        console.print(_machine(findings))
     if verdict is not None:
         console.print(_verdict(verdict))
     if model is not None:
@@ -86,6 +88,14 @@ def _facts(facts: Iterable[Fact]) -> Iterable[tuple[str, RenderableType]]:
     styles = {"ok": _GOOD, "problem": _BAD, "unknown": _FAINT}
     for fact in facts:
         yield fact.name, Text.assemble((fact.verdict, styles.get(fact.verdict, "")), f": {fact.detail}")
+
+
+def _machine(findings: Findings) -> RenderableType:
+    if devices := [name for name, why_not in findings.backends.items() if name != "host" and not why_not]:
+        said = Text.assemble(("OK ", _GOOD), f"kvferry can use {' and '.join(devices)} here")
+    else:
+        said = Text.assemble(("NO GPU ", _BAD), "is usable here; kvferry can serve vLLM's CPU build")
+    return Group(said, Text("--config checks a configuration too, and --model a model", _FAINT))
 
 
 def _model(model: "ModelReport") -> RenderableType:
