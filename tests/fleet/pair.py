@@ -36,21 +36,7 @@ class PairedEngine(Engine):
             "UCX_TLS": "tcp,self",
         }
         command = ["prefill_decode/engine.sh", role]
-        self._core = cores(2)[ROLES.index(role)]
-        super().__init__(log, command, port, self._core, told | variables)
-
-    def bind(self) -> None:
-        """Let its threads use only its own core.
-
-        vLLM's connector for NIXL binds a worker's main thread, which computes, to the machine's last core, so both
-        engines of a machine would compute on one core. And an engine that waits for a KV cache, or for the end of a
-        lease, steps without a pause: on shared cores Linux has kept the other engine from running for as long as the
-        lease lasted, 60 s.
-        """
-        for process in _processes_of(self.process.pid):
-            for thread in process.glob("task/*"):
-                with contextlib.suppress(ProcessLookupError):
-                    os.sched_setaffinity(int(thread.name), {self._core})
+        super().__init__(log, command, port, cores(2)[ROLES.index(role)], told | variables)
 
     def freeze(self) -> None:
         """Stop all of its processes, as a machine that has lost its network: it holds its blocks and says nothing."""
@@ -153,14 +139,6 @@ class Pair(Processes):
     def metrics(self) -> tuple[Metrics, Metrics]:
         """Those of the prefill engine and of the decode engine."""
         return self.prefill.metrics(), self.decode.metrics()
-
-
-def _processes_of(session: int) -> Iterator[Path]:
-    """The folders of a session's processes."""
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(ProcessLookupError):
-            if os.getsid(int(folder.name)) == session:
-                yield folder
 
 
 def _pairs(ports: list[int]) -> Iterator[tuple[int, int]]:

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
@@ -41,6 +44,20 @@ class Engine(ServerProcess):
             "VLLM_CPU_OMP_THREADS_BIND": str(core),
         }
         super().__init__(f"http://127.0.0.1:{port}", log, command, told | variables, start_warm)
+        self._core = core
+
+    def bind(self) -> None:
+        """Let its threads use only its own core; once it answers.
+
+        vLLM's connector for NIXL binds a worker's main thread, which computes, to the machine's last core, so both
+        engines of a machine would compute on one core. And an engine that waits for a KV cache, or for the end of a
+        lease, steps without a pause: on shared cores Linux has kept the other engine from running for as long as the
+        lease lasted, 60 s.
+        """
+        for process in _processes_of(self.process.pid):
+            for thread in process.glob("task/*"):
+                with contextlib.suppress(ProcessLookupError):
+                    os.sched_setaffinity(int(thread.name), {self._core})
 
 
 class Processes:
@@ -81,3 +98,11 @@ def from_outside(metrics: Metrics) -> float:
 def computed(metrics: Metrics) -> float:
     """Tokens of prompts that the engine computed."""
     return metrics["vllm:prompt_tokens_by_source_total"]["local_compute"]
+
+
+def _processes_of(session: int) -> Iterator[Path]:
+    """The folders of a session's processes."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(ProcessLookupError):
+            if os.getsid(int(folder.name)) == session:
+                yield folder

@@ -26,9 +26,9 @@ LONG_BLOCKS = 59
 PREFILL_DIES, DECODE_DIES, LAST = NUM_CROWD, NUM_CROWD + 1, NUM_CROWD + 2
 NUM_LONG = 3
 TIER = {"cpu_bytes_to_use": "256MiB", "min_load_tokens": 0}
-# Longer than any transfer on a busy machine: what is read after the end of its lease may be another prompt's by then, and
-# vLLM's decode engine is not told (docs/DEPLOYMENT.md).
-LEASE_S = 60
+# vLLM's default, and longer than any transfer of engines that have a core each. What is read after the end of its lease
+# may be another prompt's, and vLLM's decode engine is not told (docs/DEPLOYMENT.md).
+LEASE_S = 30
 
 
 @dataclasses.dataclass
