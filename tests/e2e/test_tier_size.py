@@ -24,6 +24,7 @@ from .engine_runs import STORE_ALL, EngineRunner, settle
 from .http_clients import Answer, ask
 from .idle_checks import assert_nothing_is_kept
 from .server_process import ServerEnd
+from .shared_memory import processes
 from .storm_checks import ABORT_CHANCES, FLOAT_NOISE, MAX_MODEL_LEN, compare, compare_with_alone, storm
 from .vllm_server import VllmServer
 
@@ -92,11 +93,10 @@ def test_the_engine_ends_idle_and_nothing_is_kept(result: dict[str, dict[str, An
 def resident_bytes(session: int) -> tuple[int, int]:
     """What of a server's memory is its arena, and all that the rank's process has of its own."""
     found = []
-    for status in Path("/proc").glob("[0-9]*/status"):
-        pid = int(status.parent.name)
+    for process in processes(session):
+        pid = int(process.name)
         with contextlib.suppress(OSError):
-            if os.getsid(pid) == session:
-                found += [(arena, rss_anon(pid)) for arena in arenas_of(pid)]
+            found += [(arena, rss_anon(pid)) for arena in arenas_of(pid)]
     (one,) = found
     return one
 

@@ -104,7 +104,6 @@ class Nodes(Processes):
             self._all.append(self.engines[name])
         for name in names:
             self.engines[name].await_answer()
-            self.engines[name].bind()
 
     def ask(self, name: str, requests: list[dict[str, Any]], asked: list[tuple[int, Patience]]) -> list[Answer]:
         """As `http_clients.ask`, of one node."""

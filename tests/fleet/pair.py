@@ -100,7 +100,6 @@ class Pair(Processes):
             self._all.append(self._engines[role])
         for role in roles:
             self._engines[role].await_answer()
-            self._engines[role].bind()
         self.proxy.await_answer()
 
     def kill(self, *roles: str) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
 from e2e.engine_runs import REPOSITORY
 from e2e.server_process import Metrics, ServerProcess
+from e2e.shared_memory import processes
 from e2e.vllm_server import start_warm
 
 EXAMPLES = REPOSITORY / "examples"
@@ -46,15 +46,16 @@ class Engine(ServerProcess):
         super().__init__(f"http://127.0.0.1:{port}", log, command, told | variables, start_warm)
         self._core = core
 
-    def bind(self) -> None:
-        """Let its threads use only its own core; once it answers.
+    def await_answer(self) -> None:
+        """Wait until it is healthy, then let its threads use only its own core.
 
         vLLM's connector for NIXL binds a worker's main thread, which computes, to the machine's last core, so both
         engines of a machine would compute on one core. And an engine that waits for a KV cache, or for the end of a
-        lease, steps without a pause: on shared cores Linux has kept the other engine from running for as long as the
-        lease lasted, 60 s.
+        lease, steps without a pause: on shared cores the other engine has hardly run for as long as the lease lasted,
+        60 s.
         """
-        for process in _processes_of(self.process.pid):
+        super().await_answer()
+        for process in processes(self.process.pid):
             for thread in process.glob("task/*"):
                 with contextlib.suppress(ProcessLookupError):
                     os.sched_setaffinity(int(thread.name), {self._core})
@@ -98,11 +99,3 @@ def from_outside(metrics: Metrics) -> float:
 def computed(metrics: Metrics) -> float:
     """Tokens of prompts that the engine computed."""
     return metrics["vllm:prompt_tokens_by_source_total"]["local_compute"]
-
-
-def _processes_of(session: int) -> Iterator[Path]:
-    """The folders of a session's processes."""
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(ProcessLookupError):
-            if os.getsid(int(folder.name)) == session:
-                yield folder

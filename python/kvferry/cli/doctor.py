@@ -62,8 +62,7 @@ def doctor(
     report = examine_model(model, context.args, text) if is_readable else None
     findings = examine()
     verdict = None if text is None else judge_for(report, text, world_size)
-    has_gpu = any(not why_not for name, why_not in findings.backends.items() if name != "host")
-    pinned = examine_pinning(findings.limits, findings.memlock_bytes, verdict, has_gpu)
+    pinned = examine_pinning(findings.limits, findings.memlock_bytes, verdict, bool(findings.usable_devices))
     if as_json:
         told = {
             **dataclasses.asdict(findings),

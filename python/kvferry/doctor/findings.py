@@ -84,6 +84,11 @@ class Findings:
     numa_nodes: list[NumaNode] | None
     gpus: list[Fact]
 
+    @property
+    def usable_devices(self) -> list[str]:
+        """The back ends for GPUs that are available."""
+        return [name for name in drivers.BACKENDS if not self.backends[name]]
+
 
 def examine() -> Findings:
     """Examine everything. Changes nothing, and loads neither vLLM nor torch."""

@@ -91,7 +91,7 @@ def _facts(facts: Iterable[Fact]) -> Iterable[tuple[str, RenderableType]]:
 
 
 def _machine(findings: Findings) -> RenderableType:
-    if devices := [name for name, why_not in findings.backends.items() if name != "host" and not why_not]:
+    if devices := findings.usable_devices:
         said = Text.assemble(("OK ", _GOOD), f"kvferry can use {' and '.join(devices)} here")
     else:
         said = Text.assemble(("NO GPU ", _BAD), "is usable here; kvferry can serve vLLM's CPU build")
