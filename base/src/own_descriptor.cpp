@@ -5,6 +5,7 @@
 #include "kvferry/base/test_hooks.hpp"
 #include "kvferry/base/without_forks.hpp"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -20,14 +21,21 @@ namespace {
 
 constexpr int kNone = -1;
 
-/// All open descriptors: an entry is the descriptor plus one; 0: a free entry. Entries change only
+/// All open descriptors: an entry is the descriptor plus one, or one of these. Entries change only
 /// in sections without forks. They are atomics, so get() takes no lock.
 std::array<std::atomic<int>, OwnDescriptor::kMost> open_ones{};
+constexpr int kFree = 0;
+/// The entry of an object from before a fork, in the child. The object still refers to it, so it
+/// must not become that of another file.
+constexpr int kLost = -1;
 
 void close_all_in_child() {
   for (std::atomic<int>& each : open_ones) {
+    const int seen = each.load(std::memory_order_relaxed);
+    if (seen <= 0) continue;
+    each.store(kLost, std::memory_order_relaxed);
     // This is a copy of the descriptor; its close does not end the parent's locks.
-    if (const int seen = each.exchange(0, std::memory_order_relaxed); seen != 0) ::close(seen - 1);
+    ::close(seen - 1);
   }
 }
 
@@ -39,7 +47,7 @@ void watch_forks() {
 /// Registers the descriptor and returns its entry; kMost: there is no room.
 std::uint32_t enter(int descriptor) {
   for (std::uint32_t i = 0; i < OwnDescriptor::kMost; ++i) {
-    int free = 0;
+    int free = kFree;
     if (open_ones[i].compare_exchange_strong(free, descriptor + 1, std::memory_order_relaxed)) {
       return i;
     }
@@ -86,8 +94,8 @@ OwnDescriptor::OwnDescriptor(Opener opener, void* context) {
 OwnDescriptor::~OwnDescriptor() {
   if (entry_ == kNoEntry) return;
   const WithoutForks section;
-  const int seen = open_ones[entry_].exchange(0, std::memory_order_relaxed);
-  if (seen == 0) return;
+  const int seen = open_ones[entry_].exchange(kFree, std::memory_order_relaxed);
+  if (seen == kLost) return;
   unlock(seen - 1);
   ::close(seen - 1);
 }
@@ -102,7 +110,7 @@ OwnDescriptor& OwnDescriptor::operator=(OwnDescriptor&& other) noexcept {
 
 int OwnDescriptor::get() const {
   if (entry_ == kNoEntry) return kNone;
-  return open_ones[entry_].load(std::memory_order_relaxed) - 1;
+  return std::max(open_ones[entry_].load(std::memory_order_relaxed) - 1, kNone);
 }
 
 }  // namespace kvferry

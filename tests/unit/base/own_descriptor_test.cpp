@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <fcntl.h>
 #include <fstream>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <sys/file.h>
@@ -116,6 +117,26 @@ TEST(OwnDescriptorTest, AForkedChildDoesNotHaveIt) {
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
   EXPECT_TRUE(is_open(own.get()));
+}
+
+TEST(OwnDescriptorTest, InAForkedChildAnObjectOfTheParentNeverBecomesAFileOfTheChild) {
+  auto of_parent = std::make_unique<OwnDescriptor>(open_something());
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const OwnDescriptor of_child = open_something();
+    const bool is_apart = of_child && of_parent->get() == -1;
+    of_parent.reset();
+    const bool stays_open = is_open(of_child.get());
+    // The parent's object has given its entry back.
+    std::vector<OwnDescriptor> more;
+    while (more.size() + 1 < OwnDescriptor::kMost) more.push_back(open_something());
+    ::_exit(is_apart && stays_open && is_open(of_child.get()) ? 0 : 1);
+  }
+  ASSERT_GT(child, 0);
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(is_open(of_parent->get()));
 }
 
 TEST(OwnDescriptorTest, TooManyAreAnErrorThatLeavesNoneOpen) {

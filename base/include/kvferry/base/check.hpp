@@ -9,8 +9,8 @@ namespace kvferry {
 [[noreturn]] void check_failed(const char* file, int line, const char* condition,
                                const std::string& message) noexcept;
 
-/// Told of a broken invariant before the process stops, on the thread that found it: where, what
-/// and the state, in one line. It must not fail.
+/// check_failed() calls it once at most, on the thread that found the broken invariant and before
+/// the process stops, with place, condition and message. It must not fail.
 using CheckWitness = void (*)(const std::string& what) noexcept;
 /// Sets the witness of this process; null: none. Returns the one before. Thread-safe.
 CheckWitness set_check_witness(CheckWitness witness);

@@ -39,7 +39,7 @@ class OwnDescriptor {
   /// Most that can be open in one process at a time. Each tier and its locks need a few.
   static constexpr std::uint32_t kMost = 256;
 
-  /// Negative if there is no descriptor, and in a forked child.
+  /// Negative if there is no descriptor, and for an object from before the fork in a forked child.
   [[nodiscard]] int get() const;
   explicit operator bool() const { return get() >= 0; }
 
