@@ -42,6 +42,20 @@ def own_recordings(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["KVFERRY_DUMPS"] = str(tmp_path_factory.mktemp("dumps"))
 
 
+@pytest.fixture(autouse=True)
+def own_environment() -> Iterator[None]:
+    """Undo what a test changed in the process's environment: vLLM writes choices there (`vllm/platforms/cpu.py`)."""
+    before = dict(os.environ)
+    yield
+    for name in os.environ.keys() | before.keys():
+        if os.environ.get(name) == before.get(name) or name == "PYTEST_CURRENT_TEST":
+            continue
+        if name in before:
+            os.environ[name] = before[name]
+        else:
+            del os.environ[name]
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Folder for a toy model's configuration."""
