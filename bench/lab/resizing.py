@@ -3,8 +3,8 @@
 
 ``make bench-resizing`` runs it. `vllm serve` of vLLM's CPU build, with one computing thread, answers users who chat:
 each prompt has everything that was said so far. Two kinds of phases take turns on one server. In one the tier keeps its
-size; in the other `kvferry tier resize` sets it to half and to one and a half times its size, again and again. Ratios
-are between neighbouring phases.
+size; in the other `kvferry tier resize` sets it to half and to one and a half times its size by turns. Ratios are
+between neighbouring phases.
 """
 
 import argparse
@@ -75,14 +75,20 @@ class Users:
             thread.join()
 
 
-def run_phase(server: VllmServer, engine: engines.Engine, name: str, seconds: float, seed: int) -> dict[str, Any]:
-    """Let users chat for some time. Return their times to first token, and how often the tier changed its size."""
+def run_phase(
+    server: VllmServer, engine: engines.Engine, every: float | None, seconds: float, seed: int
+) -> dict[str, Any]:
+    """Let users chat for some time. Return their times to first token, and how often the tier changed its size.
+
+    It changes once in `every` seconds, or never.
+    """
     users = Users(server.url, seed)
     num_resizes, moved = 0, 0
-    deadline = time.monotonic() + seconds
-    while (left := deadline - time.monotonic()) > 0:
-        if name == "steady":
-            time.sleep(left)
+    began = time.monotonic()
+    deadline = began + seconds
+    while time.monotonic() < deadline:
+        if every is None:
+            time.sleep(seconds)
             continue
         before = engine.state.num_bytes
         request = engine.ask(SIZES[num_resizes % len(SIZES)])
@@ -90,6 +96,8 @@ def run_phase(server: VllmServer, engine: engines.Engine, name: str, seconds: fl
             sys.exit(f"the tier did not come to its size: {engine.state}\n{server.log()[-3000:]}")
         moved += abs(engine.state.num_bytes - before)
         num_resizes += 1
+        now = time.monotonic()
+        time.sleep(max(0.0, min(began + num_resizes * every, deadline) - now))
     users.stop()
     if num_resizes:
         engine.wait(engine.ask(TIER_BYTES), 60)
@@ -127,6 +135,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=5, help="pairs of phases (default: 5)")
     parser.add_argument("--seconds", type=float, default=60, help="of a phase (default: 60)")
+    parser.add_argument("--every", type=float, default=30, help="seconds from one resize to the next (default: 30)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every time to FILE")
     options = parser.parse_args()
     if options.repeats < 1:
@@ -143,7 +152,8 @@ def main() -> None:
                 # The phases take turns at being first.
                 for name in PHASES if repeat % 2 == 0 else reversed(PHASES):
                     print(f"{name}, {repeat + 1} of {options.repeats} ...", file=sys.stderr, flush=True)
-                    results[name].append(run_phase(server, engine, name, options.seconds, repeat))
+                    every = options.every if name == "resizing" else None
+                    results[name].append(run_phase(server, engine, every, options.seconds, repeat))
             hit_tokens = server.metrics()["vllm:kvferry_hit_tokens_total"][""]
             server.stop()
         finally:
