@@ -26,8 +26,8 @@ struct RecordedBy {
 /// ring lies in a file in shared memory, so it can be read while it is written, and after its
 /// process was killed at any instruction: an event counts after it was written whole.
 ///
-/// Writing never blocks, allocates nothing, calls nothing. One thread at a time writes. In a forked
-/// child nothing may be written.
+/// Writing never blocks, allocates nothing, calls nothing. One thread at a time writes. A forked
+/// child must not write to a recorder with a file.
 class Recorder {
  public:
   /// Bytes of a ring: a power of two, between these.
@@ -37,11 +37,11 @@ class Recorder {
 
   /// Records into a new file, with mode 0600; nothing may have this path. The file keeps existing
   /// when the recorder ends. All of its memory is taken now, so that a full /dev/shm is an error
-  /// here and no signal later. Throws ConfigError for other sizes and for a path that is in use,
-  /// ResourceError if the file cannot be made.
+  /// here and no signal later. Throws ConfigError for other sizes, for a path that is in use and
+  /// for a configuration above 16 MiB, and ResourceError if the file cannot be made.
   Recorder(const std::string& path, std::uint64_t ring_bytes, const RecordedBy& by);
-  /// The same in memory of this process and the children that it forks, which is taken when it is
-  /// first written.
+  /// The same in memory that this process shares with its forked children. The memory is taken when
+  /// it is first written.
   Recorder(std::uint64_t ring_bytes, const RecordedBy& by);
   ~Recorder();
   Recorder(const Recorder&) = delete;
@@ -103,7 +103,8 @@ class Recorder {
     std::uint32_t half_ = 0;
     bool has_half_ = false;
   };
-  /// `num_words`: most that it will have, without its head. More than max_words() are never kept.
+  /// `num_words`: most that it will have, without its head. An event of more than max_words(), head
+  /// included, is replaced by kLost.
   [[nodiscard]] Draft draft(EventKind kind, std::uint8_t flags, std::uint32_t number,
                             std::uint64_t num_words);
 

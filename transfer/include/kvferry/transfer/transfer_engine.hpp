@@ -168,8 +168,9 @@ class TransferEngine {
   TransferEngine(gpu::Device& device, std::vector<gpu::BlockGeometry> geometries,
                  const cpu_tier::Arena& arena, const TransferOptions& options);
   /// Calls end(). If end() returns false, memory that a device could still touch is kept until the
-  /// process ends, and stderr gets a line about it, unless the device is lost. In that case the
-  /// owner must keep the arena and the device just as long, so it should call end() itself first.
+  /// process ends, and stderr gets a line about it, unless the device is lost. If end() returns
+  /// false, the owner must keep the arena and the device just as long, so it should call end()
+  /// itself first.
   ~TransferEngine();
   TransferEngine(const TransferEngine&) = delete;
   TransferEngine& operator=(const TransferEngine&) = delete;
@@ -182,8 +183,9 @@ class TransferEngine {
   /// transfer that has failed or was cancelled takes no more blocks.
   [[nodiscard]] std::uint32_t gather(gpu::Stream& compute, TransferId transfer,
                                      SlabClassId slab_class, std::span<const BlockSlot> blocks);
-  /// Whether gather() takes blocks of this transfer if the ring has room: it has not failed, was
-  /// not cancelled, and neither the engine nor the device is gone.
+  /// Whether gather() takes blocks of this transfer if the ring has room and does not sleep: the
+  /// transfer has not failed and was not cancelled, close() was not called, and the device is not
+  /// lost.
   [[nodiscard]] bool takes_blocks(TransferId transfer) const;
   /// Declares that this store gathers no more blocks, so it can complete. Returns false if no block
   /// had been gathered; then there is no Completion. Call it once per transfer.

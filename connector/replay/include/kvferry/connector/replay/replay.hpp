@@ -50,7 +50,7 @@ struct ReplayResult {
 /// child, which stops in the same way.
 ///
 /// Throws RecordingError if the recording lacks its beginning, or an event that it needs, or is of
-/// an engine whose tier is shared.
+/// an engine whose tier is shared; ResourceError if the child cannot be made.
 [[nodiscard]] ReplayResult replay(const recorder::Recording& recording,
                                   const ReplayOptions& options = {});
 

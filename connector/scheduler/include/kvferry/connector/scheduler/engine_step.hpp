@@ -40,8 +40,8 @@ struct StepTokens {
 
 /// The results of a fold for the engine.
 struct FoldResult {
-  /// Engine ids of loads that have ended, whose owner waits for the load or was aborted while it
-  /// loaded. They are to be reported to the engine now. The ranks have announced the failed ones in
+  /// Engine ids of requests whose load has ended, and which wait for it or were aborted while it
+  /// ran. They are to be reported to the engine now. The ranks have announced the failed ones in
   /// this step.
   std::vector<std::string> ended;
   /// Engine ids that the ranks have announced in this step, but that no request waits for. They

@@ -33,13 +33,13 @@ class BlockHashes {
 /// In block tables this replaces a block that slid out of a window (vLLM: the pool's null block).
 inline constexpr BlockId kNullBlock{0};
 
-/// The engine's GPU block pool with its prefix cache. Keys carry the weights that the engine has
-/// now. If the engine still caches blocks that other weights computed, it caches them under the
-/// same hashes.
+/// The engine's GPU block pool with its prefix cache. A key includes the weights that the engine
+/// has now; a hash does not. So blocks that other weights computed, and that the engine still
+/// caches, have the same hashes there.
 class BlockPool {
  public:
   virtual ~BlockPool() = default;
-  /// Called by SchedulerEngine::change_weights().
+  /// Only SchedulerEngine calls this.
   void set_weights(WeightsId weights) { weights_ = weights; }
   /// Whether `block` is cached under `key` now. The engine then believes that the block has that
   /// content, or will have it after the step that it schedules (`ProvenBlocks` knows).

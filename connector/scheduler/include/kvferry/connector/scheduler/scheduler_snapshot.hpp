@@ -13,8 +13,8 @@
 
 namespace kvferry::connector {
 
-/// The whole state in one consistent view. Counters are since construction, and count blocks unless
-/// a comment says otherwise.
+/// The whole state in one consistent view. Counters start at construction. They count blocks unless
+/// their name or comment says otherwise.
 struct SchedulerSnapshot {
   /// All slab classes together. Memory that no class has counts as free slots of the first class.
   cpu_tier::TierSnapshot tier;
@@ -38,15 +38,18 @@ struct SchedulerSnapshot {
   std::uint64_t skipped_unwanted = 0;  ///< Their request or the engine does not want them stored.
   std::array<std::uint64_t, kNumHintActions> hints{};  ///< Hints that were followed, by HintAction.
   std::uint64_t num_promises = 0;                      ///< Promises of sessions and requests.
-  std::uint64_t hints_refused = 0;                     ///< Promises for which there was no room.
-  std::uint64_t hints_without_effect = 0;              ///< Hints for sessions without a promise.
-  std::uint64_t hints_expired = 0;                     ///< Promises whose time was over.
+  /// Promises that were refused, or ended early, for lack of room.
+  std::uint64_t hints_refused = 0;
+  std::uint64_t hints_without_effect = 0;  ///< Hints for sessions without a promise.
+  std::uint64_t hints_expired = 0;         ///< Promises whose time was over.
   std::uint64_t failed_stores = 0;
-  std::uint64_t failed_loads = 0;   ///< Transfers.
-  std::uint64_t expired_loads = 0;  ///< Failed because they had not begun within load_timeout.
+  std::uint64_t failed_loads = 0;  ///< Transfers.
+  /// Transfers that failed because they had not begun within load_timeout.
+  std::uint64_t expired_loads = 0;
   /// By rank: loaded blocks that differ from what was stored.
   std::vector<std::uint64_t> damaged_blocks;
-  std::uint64_t stale_reports = 0;  ///< Late reports for finished requests; ignored.
+  /// Reports about nothing that is under way, such as late ones for finished requests; ignored.
+  std::uint64_t stale_reports = 0;
 
   bool operator==(const SchedulerSnapshot&) const = default;
 };
@@ -62,7 +65,7 @@ struct TierSize {
   /// More chunks are to be retired, but each run of them has a slot that a transfer or a
   /// reservation names.
   bool is_blocked = false;
-  /// Whether the next steps change something. False while it waits for what is_blocked means.
+  /// Whether the next steps change something. False while only is_blocked delays it.
   bool is_at_work = false;
   std::string failure;               ///< Why the last order failed on some rank.
   std::vector<RankId> silent_ranks;  ///< Ranks that have not ended their orders.

@@ -90,8 +90,8 @@ inline constexpr std::uint16_t kWireVersion = 9;
 
 /// Encodes into little-endian bytes.
 [[nodiscard]] std::string encode(const StepPlan& plan);
-/// Throws ProtocolError, which says what was wrong and where, with the version that was found and
-/// the one that is known. Never reads beyond `bytes`.
+/// Throws ProtocolError, which says what was wrong and where; for another version, with both
+/// versions. Never reads beyond `bytes`.
 [[nodiscard]] StepPlan decode_plan(std::span<const std::byte> bytes);
 
 }  // namespace kvferry::connector

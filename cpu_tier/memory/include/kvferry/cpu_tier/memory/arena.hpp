@@ -30,21 +30,21 @@ struct ArenaReport {
 
 /// One rank's pinned host memory: `num_chunks` contiguous chunks of `chunk_bytes` each. A chunk is
 /// *ready* when it is resident and registered. The first num_first() chunks (by default all) become
-/// ready in order, in whole pieces; num_ready() of them are ready now. If can_resize(), retire()
-/// returns any piece to the machine, and restore() makes it, or a piece after the first ones, ready
-/// again. Otherwise ready chunks stay ready. The mapping has MADV_DONTFORK. One thread at a time
-/// grows the arena; meanwhile any thread can read what is ready. The owner quiesces all copies
-/// before it destroys the arena. The device outlives it.
+/// ready in order, in whole pieces; num_ready() of them have become ready. If can_resize(),
+/// retire() returns any piece to the machine, and restore() makes it, or a piece after the first
+/// ones, ready again. Otherwise ready chunks stay ready. The mapping has MADV_DONTFORK. One thread
+/// at a time grows the arena; meanwhile any thread can read what is ready. The owner quiesces all
+/// copies before it destroys the arena. The device outlives it.
 ///
 /// The source provides the bytes and knows whether other processes have them too. The arena counts
 /// the ready chunks and registers them with the device. Next to the chunks it has the *tags*, one
 /// word for each slot. They count in the budgets, and are not registered with a device.
 class Arena {
  public:
-  /// Asks the source for the memory and maps it, before any page is touched. Then it makes all
-  /// chunks ready or none, as `options.start` says. Throws ConfigError (the size is zero),
-  /// ResourceError (with the limit, the request and the remedy), DeviceError (registration), or the
-  /// source's errors; then nothing is left behind.
+  /// Asks the source for the memory and maps it, before any page is touched. Then it makes
+  /// num_first() chunks ready or none, as `options.start` says. Throws ConfigError (the size is
+  /// zero), ResourceError (with the limit, the request and the remedy), DeviceError (registration),
+  /// or the source's errors; then nothing is left behind.
   Arena(gpu::Device& device, std::unique_ptr<ArenaSource> source, std::uint64_t chunk_bytes,
         std::uint32_t num_chunks, const ArenaOptions& options = {});
   /// The same, with memory of this process only.
@@ -60,9 +60,9 @@ class Arena {
   /// chunks that were ready stay ready.
   std::uint32_t grow(std::uint64_t most_bytes, const std::stop_token& stop = {});
   /// Returns whole pieces to the machine: unregisters them and releases their pages. Skips pieces
-  /// that are not registered. The caller makes sure that no device touches them, or is given their
-  /// addresses before restore(). Only if can_resize(), and only on the thread that grows the arena.
-  /// If the device is lost, it throws DeviceError and returns no piece.
+  /// that are not registered. Until restore(), the caller keeps every device from touching them and
+  /// from getting their addresses. Only if can_resize(), and only on the thread that grows the
+  /// arena. If the device is lost, it throws DeviceError and returns no piece.
   void retire(ChunkRange chunks);
   /// Makes whole pieces ready that are not. Returns false if it was stopped. Throws as grow(). In
   /// both cases it undoes its own work; pieces that were ready before stay ready. Only if

@@ -32,7 +32,8 @@ struct ArenaOrder {
 /// Makes the rest of an arena ready on its own thread (G9). While the engine does not serve, the
 /// steps double up to the largest registration. Afterwards it proceeds piece by piece with pauses.
 /// The same thread retires and restores pieces in the order of the given orders; orders come before
-/// growth. The arena outlives it, and no other code grows the arena. Thread-safe.
+/// growth. The arena outlives it, and no other code grows the arena. Thread-safe, except close()
+/// and the destructor, which one thread calls.
 class ArenaGrowth {
  public:
   explicit ArenaGrowth(Arena& arena, const GrowthOptions& options = {});
@@ -55,13 +56,13 @@ class ArenaGrowth {
   /// Whether no more of the first chunks will become ready: all are ready, the growth failed, or it
   /// was closed.
   [[nodiscard]] bool ended() const;
-  /// Why it ended before all slots were ready; empty if all are ready.
+  /// Why the growth failed; empty if it did not fail.
   [[nodiscard]] std::string failure() const;
   /// The report at the end of the growth; unset: it continues, or was closed. This function does no
   /// I/O.
   [[nodiscard]] std::optional<ArenaReport> last_report() const;
-  /// Stops the growth and waits until it has stopped: at most the time to populate a chunk or to
-  /// make one registration. Idempotent.
+  /// Stops the thread and waits for it: at most the time to populate a chunk, to make one
+  /// registration, or to retire the pieces of one order. Idempotent.
   void close();
 
  private:

@@ -50,9 +50,9 @@ class ArenaSource {
   /// Maps the granted memory. Throws ResourceError.
   [[nodiscard]] virtual std::unique_ptr<HostMapping> map() = 0;
   /// Maps the tags of the granted chunks, which are not part of map(). They are zero until they are
-  /// written, and stay when their chunk is given back. The processes that have the same chunks have
-  /// the same tags. `granted.tag_bytes()` > 0. By default they are memory of this process only.
-  /// Throws ResourceError.
+  /// written. give_back() keeps them; Arena::retire() clears them. The processes that have the same
+  /// chunks have the same tags. `granted.tag_bytes()` > 0. By default they are memory of this
+  /// process only. Throws ResourceError.
   [[nodiscard]] virtual std::unique_ptr<HostMapping> map_tags(const ArenaShape& granted) {
     return std::make_unique<HostMapping>(granted.tag_bytes(), PageKind::kNormal);
   }

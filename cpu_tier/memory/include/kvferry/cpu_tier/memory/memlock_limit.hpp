@@ -12,8 +12,8 @@ namespace kvferry::cpu_tier {
 [[nodiscard]] std::optional<std::uint64_t> memlock_limit_bytes();
 
 /// A warning to the user before `bytes` are registered with a device; nothing if the limit allows
-/// them. It is not an error, because the vendors' drivers pin pages beyond the limit; only a driver
-/// that does not would refuse.
+/// them. It is not an error, because the vendors' drivers ignore the limit; only a driver that
+/// obeys it would refuse.
 [[nodiscard]] std::optional<std::string> memlock_warning(
     std::uint64_t bytes, std::optional<std::uint64_t> limit_bytes = memlock_limit_bytes());
 

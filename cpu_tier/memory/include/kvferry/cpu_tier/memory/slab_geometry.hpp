@@ -27,8 +27,8 @@ struct SlabGeometry {
 
 /// Divides `arena_bytes` of memory for blocks of `slot_bytes`, indexed by class. With one class, a
 /// chunk is a slot. With several classes, a chunk has up to 64 slots of the largest class, as long
-/// as there are at least 64 chunks; so the slots of any other class leave at most that fraction of
-/// a chunk unused. Throws ConfigError if there is no chunk, no class, or a class of 0 bytes.
+/// as there are at least 64 chunks; so the slots of any other class leave less of a chunk unused
+/// than one largest slot. Throws ConfigError if there is no chunk, no class, or a class of 0 bytes.
 [[nodiscard]] SlabGeometry slab_geometry(std::uint64_t arena_bytes,
                                          std::span<const std::uint64_t> slot_bytes);
 
