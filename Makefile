@@ -35,10 +35,13 @@ setup: ## Install system packages, .venv with vLLM's CPU build, and kvferry itse
 ready: # what runs the engine: no test tools
 	@tools/setup_system.sh build
 	@tools/setup_venv.sh
-	@tools/build_wheel.sh
+	@tools/build_wheel.sh engine
 
 .PHONY: build
-build: ready ## Build the wheel and install it into .venv
+build: ## Build the wheel and install it into .venv
+	@tools/setup_system.sh build
+	@tools/setup_venv.sh
+	@tools/build_wheel.sh
 
 .PHONY: check
 check: ## The inner loop: build what changed, quick tests and lint, in minutes
