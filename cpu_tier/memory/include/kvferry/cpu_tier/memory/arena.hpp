@@ -55,9 +55,9 @@ class Arena {
   Arena& operator=(const Arena&) = delete;
 
   /// Makes the next chunks ready: at most `most_bytes`, but at least one piece for each process
-  /// with which the source populates the memory. Returns how many chunks became ready: 0 if all are
-  /// ready, or if it was stopped. Throws as the constructor; then it undoes its own work, and
-  /// chunks that were ready stay ready.
+  /// with which the source populates the memory (at the first call, one piece). Returns how many
+  /// chunks became ready: 0 if all are ready, or if it was stopped. Throws as the constructor; then
+  /// it undoes its own work, and chunks that were ready stay ready.
   std::uint32_t grow(std::uint64_t most_bytes, const std::stop_token& stop = {});
   /// Returns whole pieces to the machine: unregisters them and releases their pages. Skips pieces
   /// that are not registered. Until restore(), the caller keeps every device from touching them and

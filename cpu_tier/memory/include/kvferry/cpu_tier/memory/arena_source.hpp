@@ -23,8 +23,7 @@ struct ArenaGrant {
   /// Fewer than requested only with Shortage::kTakeLess, or if another process made the request.
   std::uint32_t num_chunks = 0;
   std::uint32_t chunks_per_piece = 0;
-  /// Number of pieces that become ready together, after the very first piece, which becomes ready
-  /// alone.
+  /// Number of pieces that become ready together, in each step after the first.
   std::uint32_t pieces_per_step = 1;
   /// 0: as many as requested; otherwise at least as many.
   std::uint32_t tags_per_chunk = 0;
