@@ -26,6 +26,7 @@ EXCEPTIONS = {
     "hashes->read((block": "keys are made of hashes that were never read",
     "of_group.emplace_back().set(hash": "other groups copy keys that were never made",
     "num_hashes = available;": "the number of hashes is recorded as none",
+    "predecessor && state(*predecessor)": "the predecessor is read from memory that was never written",
 }
 # What stands before a whole statement ends so.
 BEFORE = re.compile(r"([;{}:]|\belse|^\s*(if|for|while|else if) \(.*\))$")
