@@ -31,17 +31,14 @@ setup: ## Install system packages, .venv with vLLM's CPU build, and kvferry itse
 	@tools/build_wheel.sh
 	@echo "ready: activate with '. .venv/bin/activate'"
 
-.PHONY: ready
-ready: # what runs the engine: no test tools
-	@tools/setup_system.sh build
-	@tools/setup_venv.sh
-	@tools/build_wheel.sh engine
-
-.PHONY: build
+.PHONY: ready build
 build: ## Build the wheel and install it into .venv
+# What runs the engine: no test tools, no kvferry-bench.
+ready: scope := engine
+ready build:
 	@tools/setup_system.sh build
 	@tools/setup_venv.sh
-	@tools/build_wheel.sh
+	@tools/build_wheel.sh $(scope)
 
 .PHONY: check
 check: ## The inner loop: build what changed, quick tests and lint, in minutes

@@ -52,6 +52,14 @@ set(KVFERRY_STANDARD_HEADERS <algorithm> <array> <atomic> <chrono> <condition_va
     <fstream> <functional> <map> <memory> <mutex> <optional> <span> <stdexcept> <string> <string_view> <thread>
     <unordered_map> <utility> <variant> <vector>)
 
+# kvferry_precompile_headers(TARGET [header ...]): with KVFERRY_PCH=all, the target has precompiled headers of its own: the
+# standard ones, and these.
+function(kvferry_precompile_headers target)
+  if(KVFERRY_PCH STREQUAL "all")
+    target_precompile_headers(${target} PRIVATE ${KVFERRY_STANDARD_HEADERS} ${ARGN})
+  endif()
+endfunction()
+
 # kvferry_add_component(NAME [SOURCES ...] [DEPENDS component ...] [OPTIONS option ...])
 #   A static library kvferry_NAME with the include root NAME/include. Only DEPENDS (and what they depend
 #   on) are on its include path, so that an include of a higher layer does not compile. Installed as
@@ -70,12 +78,10 @@ function(kvferry_add_component name)
       # The fuzzers follow what the product does. Tests without this cost a fifth less to compile.
       target_compile_options(kvferry_${name} PRIVATE -fsanitize=fuzzer-no-link)
     endif()
-    if(KVFERRY_PCH STREQUAL "all")
-      if(name STREQUAL "base" OR ARG_OPTIONS)
-        target_precompile_headers(kvferry_${name} PRIVATE ${KVFERRY_STANDARD_HEADERS})
-      else()
-        target_precompile_headers(kvferry_${name} REUSE_FROM kvferry_base)
-      endif()
+    if(name STREQUAL "base" OR ARG_OPTIONS)
+      kvferry_precompile_headers(kvferry_${name})
+    elseif(KVFERRY_PCH STREQUAL "all")
+      target_precompile_headers(kvferry_${name} REUSE_FROM kvferry_base)
     endif()
   else()
     add_library(kvferry_${name} INTERFACE)
