@@ -75,6 +75,11 @@ class Users:
             thread.join()
 
 
+def sleep_until(moment: float) -> None:
+    """Sleep until a moment of the monotonic clock, if it is yet to come."""
+    time.sleep(max(0.0, moment - time.monotonic()))
+
+
 def run_phase(
     server: VllmServer, engine: engines.Engine, every: float | None, seconds: float, seed: int
 ) -> dict[str, Any]:
@@ -86,18 +91,15 @@ def run_phase(
     num_resizes, moved = 0, 0
     began = time.monotonic()
     deadline = began + seconds
-    while time.monotonic() < deadline:
-        if every is None:
-            time.sleep(seconds)
-            continue
+    while every is not None and time.monotonic() < deadline:
         before = engine.state.num_bytes
         request = engine.ask(SIZES[num_resizes % len(SIZES)])
         if not engine.wait(request, 60) or engine.state.failure:
             sys.exit(f"the tier did not come to its size: {engine.state}\n{server.log()[-3000:]}")
         moved += abs(engine.state.num_bytes - before)
         num_resizes += 1
-        now = time.monotonic()
-        time.sleep(max(0.0, min(began + num_resizes * every, deadline) - now))
+        sleep_until(min(began + num_resizes * every, deadline))
+    sleep_until(deadline)
     users.stop()
     if num_resizes:
         engine.wait(engine.ask(TIER_BYTES), 60)

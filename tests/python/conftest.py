@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -45,15 +46,8 @@ def own_recordings(tmp_path_factory: pytest.TempPathFactory) -> None:
 @pytest.fixture(autouse=True)
 def own_environment() -> Iterator[None]:
     """Undo what a test changed in the process's environment: vLLM writes choices there (`vllm/platforms/cpu.py`)."""
-    before = dict(os.environ)
-    yield
-    for name in os.environ.keys() | before.keys():
-        if os.environ.get(name) == before.get(name) or name == "PYTEST_CURRENT_TEST":
-            continue
-        if name in before:
-            os.environ[name] = before[name]
-        else:
-            del os.environ[name]
+    with mock.patch.dict(os.environ):
+        yield
 
 
 @pytest.fixture
