@@ -194,13 +194,17 @@ class Engine:
         return {}
 
     def inspect(self) -> dict[str, Any]:
-        """Blocks of the engine's pool, and the connector's own account of the tier and its transfers."""
+        """Blocks of the engine's pool, and the connector's own account of the tier and its transfers.
+
+        Every hit is a multiple of ``hit_tokens``.
+        """
         pool = self.scheduler.kv_cache_manager.block_pool
         report = {
             "num_gpu_blocks": pool.num_gpu_blocks,
             "num_free_gpu_blocks": pool.get_num_free_blocks(),
             "num_requests": len(self.scheduler.requests),
             "has_work": self.has_work(),
+            "hit_tokens": self.scheduler.block_size,
             "async_scheduling": self.core.async_scheduling and self.core.batch_queue is not None,
         }
         if self.is_kvferry():
@@ -272,7 +276,7 @@ class Engine:
 
     def spoil_tier(self) -> dict[str, Any]:
         """Put the bytes of the first slot into all the others: whatever is loaded now is wrong."""
-        for slot in range(1, self.tier()["num_slots"]):
+        for slot in range(1, self.worker_engine().num_slots):
             self.overwrite_slot(0, slot)
         return {}
 

@@ -67,11 +67,11 @@ def shared_memory_of(session: int) -> set[str]:
 
 
 def without_those_of_others(names: set[str], mine: set[str]) -> set[str]:
-    """`names` without those that only the one who has them mapped is known to have, and that are not among `mine`.
+    """`names` without what a killed engine of another test may have left, until that test or the next engine removes it.
 
-    An engine of another test that is killed leaves its queues, until what it was started by removes them.
+    `mine`: what the caller's engine had mapped or open, which counts in any case.
     """
-    return {name for name in names if name in mine or not NAMED_AT_RANDOM.fullmatch(name)}
+    return {name for name in names if name in mine or not LEFT_BY_THE_DEAD.fullmatch(name)}
 
 
 def remove_what_the_dead_left(before: set[str]) -> None:

@@ -84,8 +84,8 @@ def test_the_queues_of_another_session_are_told_from_those_of_ones_own() -> None
             another.kill()
             another.wait()
         assert queue.name not in its
-        # What bears kvferry's name counts, whoever left it.
-        assert without_those_of_others({queue.name, "kvferry-claim-1"}, its) == {"kvferry-claim-1"}
+        # A tier's file counts, whoever left it.
+        assert without_those_of_others({queue.name, "kvferry-claim-1", "kvferry-tier"}, its) == {"kvferry-tier"}
     finally:
         queue.close()
         queue.unlink()
